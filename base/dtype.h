@@ -1,0 +1,37 @@
+/* Element types and memory tiers: words shared by models, plans and backends. */
+#ifndef TWS_BASE_DTYPE_H
+#define TWS_BASE_DTYPE_H
+
+#include <stddef.h>
+
+#define TWS_DTYPES(X) X(F32, 4, "fp32") X(BF16, 2, "bf16") X(F16, 2, "fp16") X(F64, 8, "fp64") X(I32, 4, "int32") X(U8, 1, "uint8")
+typedef enum tws_dtype {
+#define X(name, bytes, text) TWS_##name,
+  TWS_DTYPES(X)
+#undef X
+  TWS_DTYPE_COUNT
+} tws_dtype;
+size_t tws_dtype_bytes(tws_dtype dtype);
+const char *tws_dtype_name(tws_dtype dtype); /* "bf16" */
+
+#define TWS_TIERS(X) X(DEVICE, "device") X(PINNED, "pinned host") X(HOST, "host") X(DISK, "disk")
+typedef enum tws_tier {
+#define X(name, text) TWS_TIER_##name,
+  TWS_TIERS(X)
+#undef X
+  TWS_TIER_COUNT
+} tws_tier;
+const char *tws_tier_name(tws_tier tier);
+
+/* bfloat16 is the upper half of a float; rounding is to nearest even, NaN stays NaN. */
+static inline float tws_from_bf16(unsigned short value) {
+  union { unsigned int bits; float value; } u = {.bits = (unsigned int)value << 16};
+  return u.value;
+}
+static inline unsigned short tws_to_bf16(float value) {
+  union { float value; unsigned int bits; } u = {.value = value};
+  if ((u.bits & 0x7fffffffu) > 0x7f800000u) return (unsigned short)((u.bits >> 16) | 0x40u);
+  return (unsigned short)((u.bits + 0x7fffu + ((u.bits >> 16) & 1u)) >> 16);
+}
+
+#endif

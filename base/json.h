@@ -1,0 +1,52 @@
+/* JSON with places. Text is parsed into a cJSON tree; every item knows the line and column where it starts, so an
+ * error can point at it. Accepted beyond JSON, because ds_config.json files in use need it: // and # comments,
+ * C comments, trailing commas. Refused with one clear error: duplicate keys, invalid UTF-8, NUL bytes, nesting beyond
+ * 128 levels, documents over 64 MiB, numbers that overflow, anything after the document. */
+#ifndef TWS_BASE_JSON_H
+#define TWS_BASE_JSON_H
+
+#include <cjson/cJSON.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "base/status.h"
+
+typedef struct tws_json {
+  cJSON *root;
+  char *name; /* file name for messages */
+  struct tws_json_places *places;
+} tws_json;
+
+tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_json **out, tws_error *err);
+tws_code tws_json_read(const char *path, tws_json **out, tws_error *err); /* "-" reads standard input */
+void tws_json_destroy(tws_json *json);
+
+/* 1-based line and column of an item's key (its value, for the root and array elements). */
+void tws_json_place(const tws_json *json, const cJSON *item, int *line, int *column);
+/* Fail with "name:line:column: message". */
+tws_code tws_json_fail(const tws_json *json, const cJSON *item, tws_error *err, const char *hint, const char *format,
+                       ...) __attribute__((format(printf, 5, 6)));
+
+/* Typed members of an object, with range. A missing or null member gives `fallback` unless required (NULL fallback is
+ * not used: required != 0 makes absence an error). Integers accept integral floats such as 5e8. */
+tws_code tws_json_int(const tws_json *json, const cJSON *object, const char *key, int required, int64_t low,
+                      int64_t high, int64_t fallback, int64_t *value, tws_error *err);
+tws_code tws_json_number(const tws_json *json, const cJSON *object, const char *key, int required, double low,
+                         double high, double fallback, double *value, tws_error *err);
+tws_code tws_json_bool(const tws_json *json, const cJSON *object, const char *key, int required, int fallback,
+                       int *value, tws_error *err);
+/* *value points into the tree, or is `fallback` */
+tws_code tws_json_string(const tws_json *json, const cJSON *object, const char *key, int required,
+                         const char *fallback, const char **value, tws_error *err);
+
+/* Fail on the first member of `object` that is not in the NULL-terminated list, with a did-you-mean. */
+tws_code tws_json_only(const tws_json *json, const cJSON *object, const char *const *known, tws_error *err);
+
+/* Closest of n words to `word` by edit distance, or NULL when none is close. Shared by every did-you-mean. */
+const char *tws_closest(const char *word, const char *const *words, size_t n);
+
+/* Write `text` to `path` atomically (temporary file, fsync, rename); creates no directories. */
+tws_code tws_write_file(const char *path, const char *text, size_t length, tws_error *err);
+/* Whole file into a zero-terminated buffer owned by the caller (tws_free). limit 0: 64 MiB. */
+tws_code tws_read_file(const char *path, size_t limit, char **text, size_t *length, tws_error *err);
+
+#endif

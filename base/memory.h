@@ -1,0 +1,45 @@
+/* Replaceable allocator, arenas and growable arrays.
+ *
+ * The allocator is the one process-wide setting of the library; set it before anything else is called
+ * (tests use it to make every allocation fail in turn). All functions return NULL when memory is exhausted. */
+#ifndef TWS_BASE_MEMORY_H
+#define TWS_BASE_MEMORY_H
+
+#include <stddef.h>
+#include <stdarg.h>
+
+typedef struct tws_allocator {
+  void *(*resize)(void *user, void *pointer, size_t bytes); /* realloc's contract; bytes 0 frees */
+  void *user;
+} tws_allocator;
+
+void tws_set_allocator(const tws_allocator *allocator); /* NULL restores malloc */
+
+void *tws_calloc(size_t count, size_t bytes); /* zeroed; checks count * bytes for overflow */
+void *tws_realloc(void *pointer, size_t count, size_t bytes);
+void tws_free(void *pointer);
+
+/* An arena hands out zeroed memory, aligned to 16 bytes, that lives until the arena is destroyed. */
+typedef struct tws_arena tws_arena;
+tws_arena *tws_arena_create(void);
+void tws_arena_destroy(tws_arena *arena); /* NULL is allowed */
+void *tws_arena_alloc(tws_arena *arena, size_t count, size_t bytes);
+char *tws_arena_strdup(tws_arena *arena, const char *text);
+char *tws_arena_printf(tws_arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
+size_t tws_arena_bytes(const tws_arena *arena); /* handed out so far */
+
+/* Make room for `need` elements in a growable array held as (*items, *capacity). Returns 0, or -1 without memory
+ * (the array is then untouched). Growth doubles. */
+int tws_reserve(void *items /* T ** */, size_t *capacity, size_t need, size_t element_bytes);
+
+/* Growing text. A text that ran out of memory keeps what it has, and tws_text_failed() says so. */
+typedef struct tws_text {
+  char *data; /* always zero-terminated once something was added; NULL before */
+  size_t length, capacity;
+  int failed;
+} tws_text;
+void tws_text_add(tws_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void tws_text_add_bytes(tws_text *text, const char *bytes, size_t count);
+void tws_text_free(tws_text *text);
+
+#endif

@@ -1,0 +1,32 @@
+/* A cluster: what the ranks run on. JSON file with "schema": "twinspeed-cluster-1", or a built-in name with an
+ * optional node count: "dgx-a100:4". Bandwidths are bytes/s in one direction, per device or per NIC. */
+#ifndef TWS_CONFIG_CLUSTER_H
+#define TWS_CONFIG_CLUSTER_H
+
+#include "base/json.h"
+#include "base/status.h"
+
+typedef struct tws_link {
+  double bandwidth; /* bytes/s, one direction */
+  double latency_s;
+} tws_link;
+
+typedef struct tws_cluster {
+  char name[64];
+  char profile[256];      /* hardware profile: a built-in name or a path (relative to the cluster file) */
+  int nodes, devices_per_node;
+  int cores_per_node;
+  double host_memory_bytes;   /* per node */
+  double device_memory_bytes; /* 0: the profile's */
+  tws_link intra;         /* one device's NVLink (or shared memory) port */
+  tws_link inter;         /* one NIC */
+  int nics_per_node;
+  tws_link host_link;     /* PCIe of one device */
+  double disk_read, disk_write; /* bytes/s per node, 0: no disk */
+} tws_cluster;
+
+tws_code tws_cluster_load(const char *spec, tws_cluster *out, tws_error *err);
+tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error *err);
+const char *const *tws_cluster_builtin_names(void); /* NULL-terminated */
+
+#endif

@@ -1,0 +1,96 @@
+/* ds_config.json: one typed table of keys drives parsing, validation, defaults, the effective configuration, the JSON
+ * Schema and the documentation. This header is what the rest of the engine reads. */
+#ifndef TWS_CONFIG_DS_CONFIG_H
+#define TWS_CONFIG_DS_CONFIG_H
+
+#include <stdint.h>
+#include "base/dtype.h"
+#include "base/json.h"
+#include "base/memory.h"
+#include "base/status.h"
+
+typedef enum tws_recompute { TWS_RECOMPUTE_NONE, TWS_RECOMPUTE_SELECTIVE, TWS_RECOMPUTE_FULL } tws_recompute;
+typedef enum tws_scheduler {
+  TWS_SCHEDULER_NONE, TWS_SCHEDULER_LR_RANGE_TEST, TWS_SCHEDULER_ONE_CYCLE, TWS_SCHEDULER_WARMUP,
+  TWS_SCHEDULER_WARMUP_DECAY, TWS_SCHEDULER_WARMUP_COSINE
+} tws_scheduler;
+typedef enum tws_optimizer { TWS_OPTIMIZER_ADAM, TWS_OPTIMIZER_ADAMW } tws_optimizer;
+
+typedef struct tws_zero_config {
+  int stage;
+  int64_t reduce_bucket_size, allgather_bucket_size; /* elements */
+  int overlap_comm;               /* resolved: unset means on at stage 3 only */
+  int contiguous_gradients, reduce_scatter, round_robin_gradients;
+  int multi_rank_bucket_allreduce; /* zero_optimization.use_multi_rank_bucket_allreduce */
+  int64_t prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
+  int64_t max_live_parameters, max_reuse_distance, sub_group_size;
+  int offload_optimizer, offload_param; /* 0 none, 1 cpu, 2 nvme */
+} tws_zero_config;
+
+typedef struct tws_config {
+  /* batch triple; 0 means not given until tws_config_resolve() */
+  int64_t train_batch_size, micro_batch_size, accumulation_steps;
+  double gradient_clipping;       /* 0: none */
+  tws_dtype dtype;                /* from fp16.enabled, bf16.enabled */
+  tws_dtype accumulation_dtype;   /* data_types.grad_accum_dtype or dtype */
+  tws_zero_config zero;
+  tws_optimizer optimizer;        /* of the optimizers honoured today; others are refused by name */
+  double lr, beta1, beta2, epsilon, weight_decay;
+  int adam_w_mode, bias_correction;
+  tws_scheduler scheduler;
+  struct {                        /* scheduler.params, meaning by type, defaults of the specification */
+    double min_lr, max_lr;        /* max_lr < 0: the optimizer's lr */
+    int64_t warmup_steps, total_steps;
+    int warmup_linear;            /* WarmupLR family: linear (1) or log (0) */
+    double warmup_min_ratio, cos_min_ratio;
+    double range_step_rate; int64_t range_step_size; int range_staircase;
+    double cycle_min_lr, cycle_max_lr, cycle_decay_rate;
+    int64_t cycle_first, cycle_second, cycle_first_stairs, cycle_second_stairs, cycle_decay_size;
+  } schedule;
+  int64_t steps_per_print;        /* 0: every step is the program's choice */
+  /* section "twinspeed", ours; DeepSpeed ignores unknown top-level sections */
+  tws_recompute recompute;
+  int64_t sequence_length;        /* 0: the model's number of positions */
+  int64_t seed;
+  int threads;                    /* per host rank; 0: cores / ranks of the node, at least 1 */
+  int64_t vocabulary_multiple;    /* pad the vocabulary; 1: no padding */
+  int64_t ranks;                  /* 0: as launched */
+  struct tws_config_store *store; /* every key as given, for echo, schema and warnings */
+} tws_config;
+
+/* Values that "auto" may be resolved from (specification 01 section 4). */
+typedef struct tws_auto_context {
+  int64_t hidden_size;
+} tws_auto_context;
+
+/* Parse and validate. Unknown key: TWS_INVALID with file:line:column and a did-you-mean. Destroy with
+ * tws_config_destroy(). tws_config_default() gives what an empty object gives. */
+tws_code tws_config_load(const char *path, tws_config **out, tws_error *err);
+tws_code tws_config_from_json(const tws_json *json, tws_config **out, tws_error *err);
+tws_code tws_config_default(tws_config **out, tws_error *err);
+tws_code tws_config_clone(const tws_config *config, tws_config **out, tws_error *err);
+void tws_config_destroy(tws_config *config);
+
+/* Set one key by its dotted path from text, as a command-line override ("zero_optimization.stage" "3"); same
+ * validation, the place is "command line". */
+tws_code tws_config_set(tws_config *config, const char *path, const char *json_value, tws_error *err);
+
+/* Resolve "auto", the batch triple for `data_parallel` ranks (floor division, then the equality check) and the
+ * interactions of specification 01 section 5. */
+tws_code tws_config_resolve(tws_config *config, int64_t data_parallel, const tws_auto_context *context, tws_error *err);
+/* The triple alone, as the golden cases state it: 0 or absent = null. */
+tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err);
+
+/* Learning rate for the optimizer step with 0-based index `step`, i.e. after step calls... of the scheduler
+ * (specification 06 section 5: golden k = number of step() calls; lr used by optimizer step s is that of k = s). */
+double tws_config_lr(const tws_config *config, int64_t k);
+
+/* Reports into text: the effective configuration as JSON (valid ds_config.json, every honoured key), the JSON Schema of
+ * all keys, and one line for each key that was given and has no effect here, with the reason. */
+tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out, tws_error *err);
+tws_code tws_config_print_schema(tws_text *out, tws_error *err);
+tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *count, tws_error *err);
+
+const char *tws_recompute_name(tws_recompute recompute);
+
+#endif

@@ -1,0 +1,50 @@
+/* A hardware profile: what one device costs. Built-in ones hold published figures; `twinspeed calibrate` measures
+ * others. A file is JSON with "schema": "twinspeed-profile-1" and carries its provenance.
+ *
+ * Kernel time = max over a roofline with measured efficiency curves:
+ *   matrix products: flops / (peak(dtype) x efficiency(m, n, k)) + overhead, the efficiency interpolated (GSL, in the
+ *     logarithm of the sizes) over the measured shapes;
+ *   attention: flops / (peak x efficiency(seq, head size)) + overhead;
+ *   all others: bytes / bandwidth(kernel) + overhead, by kernel kind.
+ * Each figure may be given for several numbers of busy devices of a node (host ranks share memory and cores). */
+#ifndef TWS_MODELS_PROFILE_H
+#define TWS_MODELS_PROFILE_H
+
+#include "base/json.h"
+#include "base/status.h"
+#include "config/cluster.h"
+#include "models/kernel.h"
+
+typedef struct tws_profile tws_profile;
+
+/* `spec`: a built-in name ("v100-32gb", "a100-80gb", "h100-sxm", "h200", "b200", "host", ...) or a file's path. */
+tws_code tws_profile_load(const char *spec, tws_profile **out, tws_error *err);
+tws_code tws_profile_from_json(const tws_json *json, tws_profile **out, tws_error *err);
+void tws_profile_destroy(tws_profile *profile);
+const char *const *tws_profile_builtin_names(void);
+
+const char *tws_profile_name(const tws_profile *profile);
+const char *tws_profile_provenance(const tws_profile *profile); /* one line: source, date, machine */
+tws_backend_kind tws_profile_backend(const tws_profile *profile);
+double tws_profile_memory_bytes(const tws_profile *profile);   /* of one device; host: of the node */
+double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype); /* dense */
+double tws_profile_bandwidth(const tws_profile *profile);      /* bytes/s, memory */
+double tws_profile_overhead_bytes(const tws_profile *profile); /* context and library memory beside the arena */
+int tws_profile_cores(const tws_profile *profile);             /* host: cores a node has; GPU: 0 */
+/* Host ranks run one stream at a time (there is nothing to overlap with); GPUs run a plan's streams side by side. */
+int tws_profile_serial_streams(const tws_profile *profile);
+
+/* Seconds of one compute operation on one device while `busy` devices of its node compute (1 for GPUs). For a host,
+ * `threads` are the rank's threads; sharing a core between ranks is not in here: the executor or estimator does it. */
+double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy);
+
+/* Ring (or measured table, where the profile has one for this many ranks) collective among `ranks` ranks,
+ * `per_node` of them on each node; bytes is the whole tensor's size, as in tws_work.d[0].
+ *   all-reduce 2 (n-1)/n B/bw + 2 (n-1) lat, all-gather and reduce-scatter (n-1)/n B/bw + (n-1) lat,
+ *   broadcast and reduce B/bw + (n-1) lat; bw is the narrowest link of the ring. (Patarasuk and Yuan, 2009) */
+double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
+                              int ranks, int per_node, double bytes, int segments);
+/* Seconds of a point-to-point message. */
+double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes);
+
+#endif

@@ -1,0 +1,112 @@
+/* The kernels: the only arithmetic the program knows. A plan's compute operation names one of them with a shape;
+ * models/hardware says what it costs, real/host and real/cuda do it, and one table of cases tests them all.
+ *
+ * All tensors are row-major and contiguous. "tokens" is micro batch x sequence length. `w` stands for tws_work.
+ * Gradient outputs marked (+) are overwritten, or added to when the flag TWS_ACCUMULATE (first marked output) is set.
+ * Arithmetic is float32 or better whatever the storage type; reductions run in an order that depends on the shape
+ * and the number of threads only, so the same work gives the same bits twice.
+ *
+ *   kernel               d[]                                         operands, in order
+ *   EMBEDDING            tokens, width, vocabulary, positions, seq   R ids(i32), R wte[vocabulary,width], [R wpe[positions,width]], W x[tokens,width]
+ *                        (positions 0: no wpe operand)
+ *   EMBEDDING_GRAD       tokens, width, vocabulary                   R ids, R dx, (+) dwte        rows without a token become 0 when not accumulating
+ *   POSITION_GRAD        tokens, width, positions, seq               R dx, (+) dwpe               rows from seq on become 0 when not accumulating
+ *   NORM                 tokens, width                               R x, R weight, [R bias], W y, W stats(f32)
+ *                        flag RMS: RMSNorm, no bias operand, stats[tokens] = 1/rms; else LayerNorm, stats[tokens,2] = mean, 1/std;  f[0] = epsilon
+ *   NORM_GRAD            tokens, width                               R dy, R x, R weight, R stats, (+) dx, W|RW dweight, [W|RW dbias]
+ *                        flag ACCUMULATE for dx, ACCUMULATE_PARAM for dweight and dbias
+ *   LINEAR               m=tokens, n=out, k=in                       R x[m,k], R weight[n,k], [R bias[n]], W y[m,n]       flag BIAS
+ *   LINEAR_GRAD_INPUT    m, n, k                                     R dy[m,n], R weight[n,k], (+) dx[m,k]
+ *   LINEAR_GRAD_WEIGHT   m, n, k                                     R dy[m,n], R x[m,k], (+) dweight[n,k], [(+) dbias[n]]   flag BIAS; one flag ACCUMULATE for both
+ *   ROPE                 tokens, q heads, kv heads, head size, seq   RW qkv[tokens,(q+2kv) head size]   f[0] = theta, f[1..4] = llama3 scaling factor (0: none), low, high, original length; rotate-half convention
+ *   ROPE_GRAD            as ROPE                                     RW dqkv
+ *   ATTENTION            batch, seq, q heads, kv heads, head size    R qkv[batch,seq,(q+2kv) head size], W o[batch,seq,q head size], W lse(f32)[batch,q,seq], RW workspace
+ *                        causal, scale 1/sqrt(head size); row layout is all q heads, then all k heads, then all v heads
+ *   ATTENTION_GRAD       as ATTENTION                                R do, R qkv, R o, R lse, W dqkv, RW workspace
+ *   GELU                 count                                       R x, W y          tanh approximation ("gelu_new")
+ *   GELU_GRAD            count                                       R dy, R x, W dx   dx may be dy
+ *   SWIGLU               tokens, width                               R gate_up[tokens,2 width], W y[tokens,width]   y = silu(gate) up; gate is the first half of a row
+ *   SWIGLU_GRAD          tokens, width                               R dy, R gate_up, W dgate_up
+ *   ADD                  count                                       R x, R y, W z     z may be x or y
+ *   CROSS_ENTROPY        tokens, vocabulary, padded vocabulary       RW logits, R targets(i32), RW loss(f64)[1]
+ *                        logits become dlogits = f[0] (softmax - onehot), padding columns 0; loss += f[1] sum of -log p. A target of -1 is ignored: loss 0, dlogits 0
+ *   ADAMW                count                                       RW p(f32), RW m, RW v, R grad, R hyper(f32), R metrics(f64), [W p16]
+ *                        f = beta1, beta2, epsilon, weight decay; flag L2: decay is added to the gradient
+ *   SQUARED_NORM         count                                       R x, RW metrics(f64)[1]   adds sum of squares
+ *   CLIP                 (none)                                      RW metrics(f64)           f[0] = max norm (0: no clipping); sets metrics[NORM] and metrics[CLIP]
+ *   FILL                 count                                       W x                       f[0] = value
+ *   ACCUMULATE           count                                       R x, RW y                 y += x
+ *   CAST                 count                                       R x, W y                  types are those of the operands
+ */
+#ifndef TWS_MODELS_KERNEL_H
+#define TWS_MODELS_KERNEL_H
+
+#include <stdint.h>
+#include <stddef.h>
+#include "base/dtype.h"
+
+#define TWS_KERNELS(X)                                                                                             \
+  X(EMBEDDING, "embedding") X(EMBEDDING_GRAD, "embedding_grad") X(POSITION_GRAD, "position_grad")                  \
+  X(NORM, "norm") X(NORM_GRAD, "norm_grad")                                                                        \
+  X(LINEAR, "linear") X(LINEAR_GRAD_INPUT, "linear_grad_input") X(LINEAR_GRAD_WEIGHT, "linear_grad_weight")        \
+  X(ROPE, "rope") X(ROPE_GRAD, "rope_grad")                                                                        \
+  X(ATTENTION, "attention") X(ATTENTION_GRAD, "attention_grad")                                                    \
+  X(GELU, "gelu") X(GELU_GRAD, "gelu_grad") X(SWIGLU, "swiglu") X(SWIGLU_GRAD, "swiglu_grad")                      \
+  X(ADD, "add") X(CROSS_ENTROPY, "cross_entropy")                                                                  \
+  X(ADAMW, "adamw") X(SQUARED_NORM, "squared_norm") X(CLIP, "clip")                                                \
+  X(FILL, "fill") X(ACCUMULATE, "accumulate") X(CAST, "cast")
+
+typedef enum tws_kernel {
+#define X(name, text) TWS_KERNEL_##name,
+  TWS_KERNELS(X)
+#undef X
+  TWS_KERNEL_COUNT
+} tws_kernel;
+const char *tws_kernel_name(tws_kernel kernel);
+
+#define TWS_COLLECTIVES(X)                                                                                         \
+  X(ALL_REDUCE, "all_reduce") X(REDUCE, "reduce") X(ALL_GATHER, "all_gather")                                      \
+  X(REDUCE_SCATTER, "reduce_scatter") X(BROADCAST, "broadcast") X(ALL_TO_ALL, "all_to_all") X(BARRIER, "barrier")
+typedef enum tws_collective {
+#define X(name, text) TWS_COLLECTIVE_##name,
+  TWS_COLLECTIVES(X)
+#undef X
+  TWS_COLLECTIVE_COUNT
+} tws_collective;
+const char *tws_collective_name(tws_collective collective);
+
+enum {
+  TWS_ACCUMULATE = 1,       /* add to the gradient output */
+  TWS_ACCUMULATE_PARAM = 2, /* NORM_GRAD: add to dweight and dbias */
+  TWS_BIAS = 4,             /* LINEAR, LINEAR_GRAD_WEIGHT, NORM, NORM_GRAD: the bias operand is there */
+  TWS_RMS = 8,
+  TWS_L2 = 16,
+};
+
+/* What one operation does, apart from where its operands are. Plans intern these: equal work is costed once. */
+typedef struct tws_work {
+  uint8_t kind;   /* tws_op_kind of plan/plan.h */
+  uint8_t code;   /* tws_kernel, or tws_collective */
+  uint8_t dtype;  /* storage type of activations and parameters (ADAMW etc.: of the gradient) */
+  uint8_t dtype2; /* storage type of gradient accumulation, or of the other side (CAST, ADAMW: p16 or F32) */
+  uint32_t flags;
+  uint32_t group; /* collectives: index into the plan's groups; else 0 */
+  uint32_t segments; /* collectives: pieces coalesced into one call */
+  int64_t d[5];   /* collectives: d[0] = bytes of the whole (the full tensor a ring would reduce or gather) */
+  double f[5];
+} tws_work;
+
+/* Counts of one execution, by formula (multiply-add = 2 flops). bytes: compulsory reads and writes of operands. */
+double tws_work_flops(const tws_work *work);
+double tws_work_bytes(const tws_work *work);
+
+/* Scratch memory that the backend needs for this kernel; part of the plan's arena. */
+typedef enum tws_backend_kind { TWS_BACKEND_HOST, TWS_BACKEND_CUDA } tws_backend_kind;
+size_t tws_work_workspace(const tws_work *work, tws_backend_kind backend, int threads);
+
+/* Slots of the two small buffers every plan has: hyper (float32, written by the executor before each step) and
+ * metrics (float64, zeroed by the executor before each step, read after it). */
+enum { TWS_HYPER_LR, TWS_HYPER_BIAS1 /* 1 - beta1^t, or 1 */, TWS_HYPER_BIAS2, TWS_HYPER_COUNT = 8 };
+enum { TWS_METRIC_LOSS, TWS_METRIC_SQUARES, TWS_METRIC_NORM, TWS_METRIC_CLIP, TWS_METRIC_COUNT = 8 };
+
+#endif

@@ -1,0 +1,99 @@
+/* A network: modules in forward order, the values that flow between them and the parameters they own.
+ * Nothing here knows about ranks, sharding or hardware. Sizes are per token unless said otherwise. */
+#ifndef TWS_MODELS_NETWORK_H
+#define TWS_MODELS_NETWORK_H
+
+#include <stdint.h>
+#include "base/json.h"
+#include "base/memory.h"
+#include "base/status.h"
+
+#define TWS_NONE UINT32_MAX
+
+/*   type        inputs           outputs            parameters            saved for backward
+ *   EMBEDDING   (ids)            x                  wte [, wpe]           ids
+ *   NORM        x                y, stats           weight [, bias]       x, stats
+ *   LINEAR      x                y                  weight [, bias]       x
+ *   ROPE        qkv              qkv (in place)                           nothing
+ *   ATTENTION   qkv              o, lse                                   qkv, o, lse
+ *   GELU        x                y                                        x
+ *   SWIGLU      gate_up          y                                        gate_up
+ *   ADD         x, y             z (in place of y)                        nothing
+ *   LOSS        logits           dlogits (in place)                       nothing; targets are read in forward */
+#define TWS_MODULES(X)                                                                                             \
+  X(EMBEDDING, "Embedding") X(NORM, "Norm") X(LINEAR, "Linear") X(ROPE, "Rope") X(ATTENTION, "Attention")          \
+  X(GELU, "GELU") X(SWIGLU, "SwiGLU") X(ADD, "Add") X(LOSS, "CrossEntropyLoss")
+typedef enum tws_module_type {
+#define X(name, text) TWS_MODULE_##name,
+  TWS_MODULES(X)
+#undef X
+  TWS_MODULE_TYPE_COUNT
+} tws_module_type;
+
+typedef enum tws_value_kind { TWS_VALUE_ACTIVATION /* model dtype */, TWS_VALUE_STATISTIC /* float32 */ } tws_value_kind;
+
+typedef struct tws_value {
+  const char *name;      /* "h.3.ln_1.y" */
+  uint32_t producer;     /* module */
+  uint32_t per_token;    /* elements per token (lse: heads) */
+  tws_value_kind kind;
+} tws_value;
+
+typedef struct tws_param {
+  const char *name;      /* Hugging Face's name where one exists: "transformer.h.0.attn.c_attn.weight" */
+  int64_t rows, columns; /* [rows, columns]; vectors have rows = 1 */
+  float init_std;        /* normal(0, init_std); 0 with init_value */
+  float init_value;
+  uint32_t module;       /* first module that uses it; a tied parameter appears in the module list of others too */
+} tws_param;
+
+typedef struct tws_module {
+  tws_module_type type;
+  const char *name;       /* "transformer.h.0.attn.c_attn" */
+  int32_t layer;          /* transformer layer, or -1 before the first, -2 after the last */
+  uint32_t in[2], out[2]; /* values, TWS_NONE where absent */
+  uint32_t param[2];      /* weight (wte), bias (wpe); TWS_NONE where absent */
+  int64_t in_features, out_features; /* LINEAR; NORM, EMBEDDING, SWIGLU, GELU, ADD: width in out_features */
+  int32_t heads, kv_heads, head_size;
+  int32_t rms;            /* NORM: RMSNorm */
+  double epsilon;         /* NORM */
+  double rope[5];         /* theta; llama3 scaling factor (0: none), low, high frequency factor, original length */
+} tws_module;
+
+typedef struct tws_network {
+  tws_arena *arena;
+  const char *name;         /* "gpt2" or the path it was read from */
+  const char *architecture; /* "gpt2", "llama" */
+  int64_t layers, hidden, heads, kv_heads, head_size, intermediate, vocabulary, padded_vocabulary, positions;
+  int tied;                 /* head shares the embedding's weight */
+  tws_module *modules;
+  tws_value *values;
+  tws_param *params;
+  uint32_t module_count, value_count, param_count;
+  uint32_t layer_first, layer_stride; /* modules of layer l: [layer_first + l stride, + stride) */
+  uint32_t logits;          /* value */
+} tws_network;
+
+/* `spec`: a built-in name, or the path of a Hugging Face config.json (or of a folder that has one).
+ * vocabulary_multiple pads the vocabulary (0 or 1: no padding). TWS_INVALID: unknown architecture (the hint lists
+ * those known), missing or contradictory keys, with file, line and key. The caller destroys *out. */
+tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_network **out, tws_error *err);
+tws_code tws_network_from_json(const tws_json *json, int64_t vocabulary_multiple, tws_network **out, tws_error *err);
+void tws_network_destroy(tws_network *network);
+const char *const *tws_network_builtin_names(void); /* NULL-terminated */
+
+/* Counts. Parameters are exact, tied ones counted once; without_padding leaves out padded vocabulary rows. */
+int64_t tws_param_numel(const tws_param *param);
+int64_t tws_network_params(const tws_network *network, int without_padding);
+int64_t tws_network_largest_layer(const tws_network *network); /* DeepSpeed's L: largest sum of a module's own params */
+
+/* Model flops of one token's training at sequence length `seq` (no recomputation), forward only: matrix products
+ * 2 per multiply-add, attention over the full (not halved) causal square as PaLM appendix B does; and with
+ * causal_halved the half. Backward is twice forward. */
+double tws_network_flops_per_token(const tws_network *network, int64_t seq, int causal_halved);
+
+/* Exact parameter count from a .safetensors header alone (or an index .json beside shards), without reading weights. */
+typedef struct tws_safetensors_counts { int64_t tensors, parameters, bytes; } tws_safetensors_counts;
+tws_code tws_safetensors_count(const char *path, tws_safetensors_counts *counts, tws_error *err);
+
+#endif

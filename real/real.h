@@ -1,0 +1,100 @@
+/* The real engine: plans executed by kernels and communication. A shared module (twinspeed_real.so: MPI, host kernels)
+ * with one exported table; a CUDA backend is a further module that this one loads.
+ *
+ * Ranks are processes. The program starts them (cli/launch) through mpirun, which runs the program again as
+ * `twinspeed rank-worker ...`; inside it this module is called with the same options. */
+#ifndef TWS_REAL_H
+#define TWS_REAL_H
+
+#include "base/log.h"
+#include "estimators/estimators.h"
+#include "traces/timeline.h"
+
+/* ---- backend: kernels on one device ---- */
+typedef struct tws_backend tws_backend;
+typedef struct tws_backend_ops {
+  const char *name;                                    /* "host", "cuda" */
+  tws_code (*create)(int device, int threads, tws_backend **out, tws_error *err);
+  void (*destroy)(tws_backend *backend);
+  /* one arena per tier, zeroed, aligned to TWS_ALIGNMENT */
+  tws_code (*allocate)(tws_backend *backend, tws_tier tier, uint64_t bytes, void **base, tws_error *err);
+  void (*release)(tws_backend *backend, tws_tier tier, void *base);
+  /* start one kernel; operand[i] is the address of operand i, dtype[i] its type. May be asynchronous on `stream`. */
+  tws_code (*run)(tws_backend *backend, const tws_work *work, void *const *operand, const tws_dtype *dtype,
+                  int operand_count, tws_stream stream, tws_error *err);
+  /* bytes between addresses of any tier */
+  tws_code (*copy)(tws_backend *backend, void *to, const void *from, uint64_t bytes, tws_stream stream, tws_error *err);
+  tws_code (*wait)(tws_backend *backend, tws_stream waiting, tws_stream on, tws_error *err); /* optional (async backends) */
+  tws_code (*synchronize)(tws_backend *backend, tws_error *err);
+  int (*supports)(const tws_work *work);               /* capability query */
+} tws_backend_ops;
+
+/* ---- communicator: collectives among ranks of a group ---- */
+typedef struct tws_comm tws_comm;
+typedef struct tws_comm_segment {
+  const void *send;  /* in place: equal to receive (all-reduce, reduce, broadcast) or inside it (all-gather) */
+  void *receive;
+  uint64_t count;    /* elements: all_reduce, reduce, broadcast: of the whole; all_gather: sent by one rank;
+                        reduce_scatter: received by one rank */
+} tws_comm_segment;
+typedef struct tws_comm_ops {
+  const char *name; /* "mpi", "nccl" */
+  tws_code (*collective)(tws_comm *comm, int group, tws_collective collective, tws_dtype dtype, int root,
+                         const tws_comm_segment *segments, int count, tws_error *err);
+  tws_code (*send)(tws_comm *comm, int peer, const void *data, uint64_t bytes, tws_error *err);
+  tws_code (*receive)(tws_comm *comm, int peer, void *data, uint64_t bytes, tws_error *err);
+} tws_comm_ops;
+
+/* ---- training ---- */
+typedef struct tws_step_report {
+  int64_t step;           /* 1-based optimizer step */
+  double loss, lr, gradient_norm;
+  double seconds, tokens_per_s;
+} tws_step_report;
+
+typedef struct tws_train_options {
+  const tws_network *network;
+  const tws_config *config;         /* resolved for the world's size */
+  const char *data;                 /* text file (bytes) or llm.c .bin tokens */
+  int64_t steps;
+  const char *device;               /* "host" or "cuda" */
+  const char *trace_path;           /* Chrome trace of the last step, or NULL */
+  const char *csv_path;             /* one line per step, or NULL */
+  const char *result_path;          /* JSON summary written by rank 0 at the end, or NULL */
+  double deadline_s;                /* a step longer than this is a hang; 0: none */
+  int quiet;
+  void (*on_step)(void *user, const tws_step_report *report); /* rank 0 only */
+  void *user;
+  const tws_log *log;
+} tws_train_options;
+
+typedef struct tws_train_result {
+  int64_t steps;
+  double first_loss, last_loss, median_step_s, tokens_per_s;
+  uint64_t predicted_bytes[TWS_TIER_COUNT], allocated_bytes[TWS_TIER_COUNT]; /* this rank's arenas */
+} tws_train_result;
+
+typedef struct tws_calibrate_options {
+  const char *out_path;             /* profile JSON, written by rank 0 */
+  int quick;                        /* fewer shapes and repeats, for demos and tests */
+  int threads;
+  const tws_log *log;
+  tws_progress *progress;
+} tws_calibrate_options;
+
+typedef struct tws_real_api {
+  int version;
+  /* Everything below is called between start() and stop() in every rank process. */
+  tws_code (*start)(int *argc, char ***argv, int *rank, int *world, tws_error *err); /* MPI_Init */
+  void (*stop)(void);
+  /* Tell every rank to end: prints nothing; the process exits with `code` and the launcher sees which rank it was. */
+  void (*abort)(int exit_code);
+  tws_code (*train)(const tws_train_options *options, tws_train_result *result, tws_error *err);
+  tws_code (*calibrate)(const tws_calibrate_options *options, tws_error *err);
+  const tws_backend_ops *(*backend)(const char *name); /* NULL: not there */
+  const char *(*description)(void);                    /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
+} tws_real_api;
+enum { TWS_REAL_API_VERSION = 1 };
+#define TWS_REAL_MODULE_SYMBOL "tws_real_module"
+
+#endif

@@ -1,0 +1,43 @@
+/* The simulator: plans executed by SimGrid. A shared module (twinspeed_sim.so) with one exported table, loaded when a
+ * verb needs it, so that planning needs no SimGrid. One engine per process: experiments run one after another at
+ * increasing clock offsets. */
+#ifndef TWS_SIM_H
+#define TWS_SIM_H
+
+#include "estimators/estimators.h"
+#include "traces/timeline.h"
+
+typedef enum tws_fidelity {
+  TWS_FIDELITY_ANALYTIC, /* a collective is one timer with the closed formula or measured table */
+  TWS_FIDELITY_FLOW,     /* a collective is one flow per ring edge, links are shared */
+  TWS_FIDELITY_MESSAGE   /* every step of the ring is a flow: calibrates the other two */
+} tws_fidelity;
+
+typedef struct tws_sim_request {
+  const tws_plan *const *plans; /* one per simulated rank; with `fold`, plans[0] stands for all ranks of its class */
+  int plan_count;
+  int fold;                     /* 1: plan_count may be less than the world */
+  tws_machine machine;
+  tws_fidelity fidelity;
+  tws_timeline *timeline;       /* filled when not NULL */
+} tws_sim_request;
+
+typedef struct tws_sim_result {
+  double step_s;
+  double rank_compute_s, rank_communication_s; /* of rank 0: busy time of the compute stream, of the others */
+  double exposed_s;
+  uint64_t events;
+} tws_sim_result;
+
+typedef struct tws_sim_api {
+  int version;                  /* TWS_SIM_API_VERSION */
+  /* TWS_INTERNAL with the name of the first stuck operation when a simulation cannot end. */
+  tws_code (*simulate)(const tws_sim_request *request, tws_sim_result *result, tws_error *err);
+  const char *(*description)(void); /* "SimGrid 3.32" */
+} tws_sim_api;
+enum { TWS_SIM_API_VERSION = 1 };
+
+/* The module exports: const tws_sim_api *tws_sim_module(void); */
+#define TWS_SIM_MODULE_SYMBOL "tws_sim_module"
+
+#endif

@@ -1,0 +1,38 @@
+/* Timelines: when each operation of a plan ran, simulated or real. Names and rows come from the plan, so the two are
+ * the same by construction. */
+#ifndef TWS_TRACES_TIMELINE_H
+#define TWS_TRACES_TIMELINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "base/status.h"
+
+/* base, config, models sit below traces; a timeline therefore carries its own strings. */
+typedef struct tws_event {
+  uint32_t name;      /* index into names */
+  uint16_t rank;
+  uint8_t stream;     /* row inside the rank */
+  uint8_t phase;
+  uint32_t op;        /* index in the rank's plan */
+  uint32_t step;      /* training step, 0 for a simulation */
+  double start_s, end_s;
+} tws_event;
+
+typedef struct tws_timeline {
+  const char *source; /* "simulated" or "measured" */
+  char **names;
+  uint32_t name_count;
+  tws_event *events;
+  size_t event_count, event_capacity, name_capacity;
+  const char *const *stream_names, *const *phase_names; /* static tables of the plan */
+  int stream_count, phase_count;
+} tws_timeline;
+
+tws_timeline *tws_timeline_create(const char *source);
+void tws_timeline_destroy(tws_timeline *timeline);
+uint32_t tws_timeline_name(tws_timeline *timeline, const char *name); /* interned; UINT32_MAX without memory */
+int tws_timeline_add(tws_timeline *timeline, const tws_event *event); /* 0, or -1 without memory */
+/* Chrome/Perfetto trace: one process per source and rank, one thread per stream. Several timelines in one file. */
+tws_code tws_timeline_write_chrome(const tws_timeline *const *timelines, int count, const char *path, tws_error *err);
+
+#endif
