@@ -1,0 +1,57 @@
+#include "base/log.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "base/units.h"
+
+double tws_clock_s(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+void tws_log_write(const tws_log *log, tws_log_level level, const char *format, ...) {
+  if (!log || !log->write || level > log->level) return;
+  char line[2048];
+  va_list arguments;
+  va_start(arguments, format);
+  int length = vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  if (length >= 0) log->write(log->user, level, line);
+}
+
+static void draw(tws_progress *progress, double now) {
+  char line[256], left[32] = "";
+  double spent = now - progress->started_s, share = progress->total > 0 ? progress->done / progress->total : 0;
+  if (share > 1) share = 1;
+  /* An estimate from the first half second says little. */
+  if (share > 0 && share < 1 && spent > 0.5) tws_format_seconds(spent * (1 - share) / share, left, sizeof left);
+  snprintf(line, sizeof line, "%s %3.0f%% (%.0f of %.0f)%s%s%s", progress->what, floor(100 * share), progress->done,
+           progress->total, left[0] ? ", " : "", left, left[0] ? " left" : "");
+  progress->drawn_s = now;
+  progress->draw(progress->user, line);
+}
+
+void tws_progress_begin(tws_progress *progress, const char *what, double total) {
+  progress->what = what;
+  progress->total = total;
+  progress->done = 0;
+  progress->started_s = tws_clock_s();
+  if (progress->draw) draw(progress, progress->started_s);
+}
+
+void tws_progress_update(tws_progress *progress, double done) {
+  progress->done = done;
+  if (!progress->draw) return;
+  double now = tws_clock_s();
+  if (now - progress->drawn_s >= 0.1) draw(progress, now);
+}
+
+void tws_progress_end(tws_progress *progress) {
+  if (!progress->draw) return;
+  progress->done = progress->total;
+  draw(progress, tws_clock_s());
+}

@@ -1,0 +1,68 @@
+#include "base/random.h"
+
+#include <math.h>
+
+/* Constants of Philox 4x32 (Salmon et al. 2011, section 5 and table 2). */
+enum { ROUNDS = 10 };
+static const uint32_t multiplier[2] = {0xD2511F53u, 0xCD9E8D57u};
+static const uint32_t weyl[2] = {0x9E3779B9u, 0xBB67AE85u};
+
+void tws_philox(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4]) {
+  uint32_t c[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)};
+  uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+  for (int round = 0; round < ROUNDS; round++) {
+    uint64_t a = (uint64_t)multiplier[0] * c[0], b = (uint64_t)multiplier[1] * c[2];
+    uint32_t next[4] = {(uint32_t)(b >> 32) ^ c[1] ^ key[0], (uint32_t)b, (uint32_t)(a >> 32) ^ c[3] ^ key[1],
+                        (uint32_t)a};
+    for (int i = 0; i < 4; i++) c[i] = next[i];
+    key[0] += weyl[0];
+    key[1] += weyl[1];
+  }
+  for (int i = 0; i < 4; i++) out[i] = c[i];
+}
+
+/* 52 bits and a half, so that neither 0 nor 1 can come out. */
+static double open_unit(uint32_t high, uint32_t low) {
+  uint64_t bits = ((uint64_t)high << 32 | low) >> 12;
+  return ((double)bits + 0.5) * 0x1p-52;
+}
+
+double tws_random_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
+  uint32_t word[4];
+  tws_philox(seed, stream, index >> 1, word);
+  return index & 1 ? open_unit(word[2], word[3]) : open_unit(word[0], word[1]);
+}
+
+double tws_random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
+  uint32_t word[4];
+  tws_philox(seed, stream, index >> 1, word);
+  double radius = sqrt(-2.0 * log(open_unit(word[0], word[1])));
+  double angle = 2.0 * 3.14159265358979323846 * open_unit(word[2], word[3]);
+  return radius * (index & 1 ? sin(angle) : cos(angle));
+}
+
+/* Finaliser of splitmix64 (Steele, Lea, Flood 2014): a cheap bijective mixer is enough for a shuffle. */
+static uint64_t mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+uint64_t tws_random_permute(uint64_t seed, uint64_t n, uint64_t i) {
+  if (n < 2) return 0;
+  i %= n;
+  int bits = 64 - __builtin_clzll(n - 1);
+  if (bits < 2) bits = 2;
+  int left_bits = bits / 2, right_bits = bits - left_bits;
+  uint64_t left_mask = (UINT64_C(1) << left_bits) - 1, right_mask = (UINT64_C(1) << right_bits) - 1;
+  uint64_t x = i;
+  do { /* the domain is a power of two below 2n (4 for tiny n): walk the cycle until it is back in 0..n-1 */
+    uint64_t left = x >> right_bits & left_mask, right = x & right_mask;
+    for (uint64_t round = 0; round < 8; round += 2) {
+      left ^= mix(mix(seed + round * 0x9E3779B97F4A7C15u) ^ right) & left_mask;
+      right ^= mix(mix(seed + (round + 1) * 0x9E3779B97F4A7C15u) ^ (left + 1)) & right_mask;
+    }
+    x = left << right_bits | right;
+  } while (x >= n);
+  return x;
+}
