@@ -1,0 +1,166 @@
+/* Options by table: parsing, did-you-mean, and the help made from the same rows. */
+#include <string.h>
+#include "base/json.h"
+#include "base/units.h"
+#include "cli/cli.h"
+
+const tws_option *tws_global_options(void) {
+  static const tws_option rows[] = {
+      TWS_FLAG("json", 0, tws_cli, json, "the result as one JSON document"),
+      TWS_FLAG("quiet", 'q', tws_cli, quiet, "no narration and no progress on standard error"),
+      TWS_FLAG("verbose", 'v', tws_cli, verbose, "more narration"),
+      {"no-color", 0, NULL, TWS_OPTION_FLAG, SIZE_MAX, 0, 0, "plain text (also: NO_COLOR=1)"},
+      {"help", 'h', NULL, TWS_OPTION_FLAG, SIZE_MAX, 0, 0, "this text"},
+      TWS_OPTIONS_END};
+  return rows;
+}
+
+typedef struct found {
+  const tws_option *option;
+  void *base; /* struct that the option's offset counts in */
+} found;
+
+static found find_option(const tws_verb *verb, tws_cli *cli, void *options, const char *name, size_t length,
+                         char letter) {
+  const tws_option *tables[2] = {verb->options, tws_global_options()};
+  void *bases[2] = {options, cli};
+  for (int t = 0; t < 2; t++)
+    for (const tws_option *row = tables[t]; row && row->name; row++) {
+      int same = letter ? row->letter == letter : strlen(row->name) == length && strncmp(row->name, name, length) == 0;
+      if (same) return (found){row, bases[t]};
+    }
+  return (found){NULL, NULL};
+}
+
+static tws_code unknown_option(const tws_verb *verb, const char *word, const char *name, size_t length,
+                               tws_error *err) {
+  const char *names[96];
+  char given[64], hint[160];
+  size_t count = 0;
+  const tws_option *tables[2] = {verb->options, tws_global_options()};
+  for (int t = 0; t < 2; t++)
+    for (const tws_option *row = tables[t]; row && row->name && count < 96; row++) names[count++] = row->name;
+  snprintf(given, sizeof given, "%.*s", (int)(length < 60 ? length : 60), name);
+  const char *close = length ? tws_closest(given, names, count) : NULL;
+  if (close)
+    snprintf(hint, sizeof hint, "did you mean --%s?", close);
+  else
+    snprintf(hint, sizeof hint, "\"twinspeed %s --help\" lists the options", verb->name);
+  return tws_fail(err, TWS_USAGE, hint, "%s: unknown option \"%.80s\"", verb->name, word);
+}
+
+static tws_code set_option(const tws_verb *verb, tws_cli *cli, const found *it, const char *value, tws_error *err) {
+  const tws_option *row = it->option;
+  if (row->offset == SIZE_MAX) {
+    cli->color_out = cli->color_err = 0;
+    return TWS_OK;
+  }
+  void *target = (char *)it->base + row->offset;
+  char what[64];
+  snprintf(what, sizeof what, "--%s", row->name);
+  switch (row->type) {
+    case TWS_OPTION_FLAG:
+      *(int *)target = 1;
+      return TWS_OK;
+    case TWS_OPTION_INTEGER:
+      return tws_parse_integer(value, what, (int64_t)row->low, (int64_t)row->high, target, err);
+    case TWS_OPTION_NUMBER:
+      return tws_parse_number(value, what, row->low, row->high, target, err);
+    case TWS_OPTION_BYTES:
+      return tws_parse_bytes(value, what, target, err);
+    case TWS_OPTION_STRING:
+      *(const char **)target = value;
+      return TWS_OK;
+    case TWS_OPTION_LIST: {
+      tws_strings *list = target;
+      if (list->count == TWS_MAX_STRINGS)
+        return tws_fail(err, TWS_USAGE, NULL, "%s: --%s was given more than %d times", verb->name, row->name,
+                        TWS_MAX_STRINGS);
+      list->item[list->count++] = value;
+      return TWS_OK;
+    }
+  }
+  return tws_fail(err, TWS_INTERNAL, NULL, "option --%s has an unknown type", row->name);
+}
+
+/* One word that starts with a dash; *i moves on when the next word is the value. */
+static tws_code parse_option(const tws_verb *verb, tws_cli *cli, void *options, int argc, char **argv, int *i,
+                             int *help, tws_error *err) {
+  const char *word = argv[*i], *value = NULL;
+  found it;
+  if (word[1] == '-') {
+    const char *equals = strchr(word, '=');
+    size_t length = equals ? (size_t)(equals - word) - 2 : strlen(word + 2);
+    it = find_option(verb, cli, options, word + 2, length, 0);
+    if (!it.option) return unknown_option(verb, word, word + 2, length, err);
+    if (equals) value = equals + 1;
+  } else {
+    it = find_option(verb, cli, options, NULL, 0, word[1]);
+    if (!it.option) return unknown_option(verb, word, word + 1, strlen(word + 1), err);
+    if (word[2]) value = word + 2;
+  }
+  if (it.option->type == TWS_OPTION_FLAG) {
+    if (value) {
+      if (word[1] == '-')
+        return tws_fail(err, TWS_USAGE, NULL, "%s: --%s takes no value", verb->name, it.option->name);
+      return tws_fail(err, TWS_USAGE, "give letters one by one: -q -v", "%s: -%c takes no value", verb->name, word[1]);
+    }
+    if (strcmp(it.option->name, "help") == 0) {
+      *help = 1;
+      return TWS_OK;
+    }
+  } else if (!value) {
+    if (*i + 1 >= argc)
+      return tws_fail(err, TWS_USAGE, NULL, "%s: --%s needs a value: --%s %s", verb->name, it.option->name,
+                      it.option->name, it.option->argument);
+    value = argv[++*i];
+  }
+  return set_option(verb, cli, &it, value, err);
+}
+
+tws_code tws_args_parse(const tws_verb *verb, tws_cli *cli, void *options, int argc, char **argv, int *count, int *help,
+                        tws_error *err) {
+  int n = 0, only_arguments = 0;
+  *help = 0;
+  for (int i = 0; i < argc && !*help; i++) {
+    char *word = argv[i];
+    if (!only_arguments && strcmp(word, "--") == 0) {
+      only_arguments = 1;
+    } else if (!only_arguments && word[0] == '-' && word[1]) {
+      TWS_TRY(parse_option(verb, cli, options, argc, argv, &i, help, err));
+    } else {
+      if (verb->arguments_max >= 0 && n >= verb->arguments_max)
+        return tws_fail(err, TWS_USAGE, "put quotes around texts with spaces", "%s: unexpected argument \"%.80s\"",
+                        verb->name, word);
+      argv[n++] = word;
+      if (verb->arguments_rest) only_arguments = 1;
+    }
+  }
+  *count = n;
+  return TWS_OK;
+}
+
+static void print_rows(const tws_option *row) {
+  for (; row && row->name; row++) {
+    char left[64];
+    snprintf(left, sizeof left, "%c%c%c --%s%s%s", row->letter ? '-' : ' ', row->letter ? row->letter : ' ',
+             row->letter ? ',' : ' ', row->name, row->argument ? " " : "", row->argument ? row->argument : "");
+    if (strlen(left) > 30)
+      tws_out("  %s\n  %-30s  %s\n", left, "", row->help);
+    else
+      tws_out("  %-30s  %s\n", left, row->help);
+  }
+}
+
+void tws_print_help(const tws_verb *verb) {
+  tws_out("twinspeed %s: %s\n", verb->name, verb->summary);
+  if (verb->examples) tws_out("\nExamples:\n%s", verb->examples);
+  tws_out("\nUsage: twinspeed %s %s\n", verb->name, verb->usage ? verb->usage : "[options]");
+  if (verb->options && verb->options->name) {
+    tws_out("\nOptions:\n");
+    print_rows(verb->options);
+  }
+  tws_out("\nEverywhere:\n");
+  print_rows(tws_global_options());
+  if (verb->notes) tws_out("\n%s", verb->notes);
+}

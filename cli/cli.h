@@ -1,0 +1,131 @@
+/* The command line: the only place that prints, reads argv and picks exit codes.
+ *
+ * A verb is a constant: a name, help texts, a table of options and a function. Each cli/<verb>.c defines one
+ *     const tws_verb tws_verb_<name> = {...};
+ * and its name stands in TWS_VERBS below. main.c parses the options into a zeroed (or defaulted) struct by the table,
+ * prints --help, and calls run(), so that help, completion and the manual page come from the same rows.
+ *
+ * Results go to standard output (tws_out, tws_out_json), narration to standard error (tws_say, silent with --quiet).
+ * run() returns a tws_code; main.c prints err as one line "twinspeed: message" and one "hint: ..." and exits with
+ * tws_code_exit(code). TWS_NO with a filled error says why the answer is no. */
+#ifndef TWS_CLI_CLI_H
+#define TWS_CLI_CLI_H
+
+#include <cjson/cJSON.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/status.h"
+
+typedef struct tws_cli {
+  const char *program;  /* path of this executable, to start ranks with */
+  int json;             /* --json: the result is one JSON document on standard output */
+  int quiet;            /* --quiet: no narration, no progress */
+  int verbose;          /* --verbose: debug narration */
+  int color_out, color_err;
+  int exit_code;        /* when > 0 and run() returns TWS_OK: the exit status (a child's, passed on) */
+  tws_log log;          /* sink for the library: narration on standard error */
+} tws_cli;
+
+/* ---- options ---- */
+typedef enum tws_option_type {
+  TWS_OPTION_FLAG,    /* int, set to 1 */
+  TWS_OPTION_INTEGER, /* int64_t in [low, high]; accepts 2851e6 */
+  TWS_OPTION_NUMBER,  /* double in [low, high] */
+  TWS_OPTION_BYTES,   /* double: 40GiB, 512MB */
+  TWS_OPTION_STRING,  /* const char * */
+  TWS_OPTION_LIST     /* tws_strings: may be given several times */
+} tws_option_type;
+
+enum { TWS_MAX_STRINGS = 64 };
+typedef struct tws_strings {
+  int count;
+  const char *item[TWS_MAX_STRINGS];
+} tws_strings;
+
+typedef struct tws_option {
+  const char *name;     /* without the dashes; NULL ends a table */
+  char letter;          /* 0: none */
+  const char *argument; /* "FILE" for the help; NULL for a flag */
+  tws_option_type type;
+  size_t offset;        /* of the target in the verb's options struct */
+  double low, high;
+  const char *help;
+} tws_option;
+
+#define TWS_FLAG(name, letter, type, field, help) {name, letter, NULL, TWS_OPTION_FLAG, offsetof(type, field), 0, 0, help}
+#define TWS_INTEGER(name, letter, argument, type, field, low, high, help) \
+  {name, letter, argument, TWS_OPTION_INTEGER, offsetof(type, field), low, high, help}
+#define TWS_NUMBER(name, letter, argument, type, field, low, high, help) \
+  {name, letter, argument, TWS_OPTION_NUMBER, offsetof(type, field), low, high, help}
+#define TWS_BYTES(name, letter, argument, type, field, help) \
+  {name, letter, argument, TWS_OPTION_BYTES, offsetof(type, field), 0, 0, help}
+#define TWS_STRING(name, letter, argument, type, field, help) \
+  {name, letter, argument, TWS_OPTION_STRING, offsetof(type, field), 0, 0, help}
+#define TWS_LIST(name, letter, argument, type, field, help) \
+  {name, letter, argument, TWS_OPTION_LIST, offsetof(type, field), 0, 0, help}
+#define TWS_OPTIONS_END {NULL, 0, NULL, TWS_OPTION_FLAG, 0, 0, 0, NULL}
+/* Options given on the command line only differ from defaults by their value: use defaults that cannot be given. */
+
+typedef struct tws_verb {
+  const char *name, *summary;
+  const char *usage;    /* what follows the verb: "-m MODEL [options]" */
+  const char *examples; /* lines shown first in the help */
+  const char *notes;    /* paragraphs shown last, or NULL */
+  const tws_option *options;
+  size_t options_bytes;     /* size of the options struct */
+  const void *defaults;     /* an options struct to start from, or NULL for zeros */
+  int arguments_max;        /* positional arguments allowed; -1: any number */
+  int arguments_rest;       /* 1: the first positional argument ends the options ("launch -n 4 command --its-option") */
+  int hidden;               /* not in the help */
+  tws_code (*run)(tws_cli *cli, void *options, int argc, char **argv, tws_error *err); /* argv: positional arguments */
+} tws_verb;
+
+#define TWS_VERBS(X)                                                                                              \
+  X(estimate) X(check) X(simulate) X(tune) X(train) X(profile) X(validate) X(calibrate) X(report) X(doctor) X(convert) \
+  X(launch) X(completion) X(manual) X(rank_worker)
+#define X(name) extern const tws_verb tws_verb_##name __attribute__((weak));
+TWS_VERBS(X)
+#undef X
+
+/* NULL-terminated list of the verbs that are there. */
+const tws_verb *const *tws_verbs(void);
+const tws_option *tws_global_options(void); /* understood by every verb; offsets into tws_cli */
+
+/* Parse argv (without program and verb) into options and positional arguments (moved to the front of argv; *count).
+ * *help is set, and nothing else done, when --help was met. */
+tws_code tws_args_parse(const tws_verb *verb, tws_cli *cli, void *options, int argc, char **argv, int *count, int *help,
+                        tws_error *err);
+void tws_print_help(const tws_verb *verb);
+
+/* ---- output ---- */
+void tws_out(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Prints and destroys `json` (NULL: TWS_MEMORY). */
+tws_code tws_out_json(cJSON *json, tws_error *err);
+/* Prints and frees a text. */
+tws_code tws_out_text(tws_text *text, tws_error *err);
+void tws_say(const tws_cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void tws_warn(const tws_cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void tws_complain(const tws_cli *cli, const tws_error *err); /* the error line and its hint, on standard error */
+/* Escape sequences of the style, or "" when standard output is not a terminal: tws_style(cli, TWS_BOLD). */
+typedef enum tws_style_name { TWS_PLAIN, TWS_BOLD, TWS_GREEN, TWS_RED, TWS_DIM } tws_style_name;
+const char *tws_style(const tws_cli *cli, tws_style_name style);
+/* A progress line for long work; silent when standard error is not a terminal or with --quiet. */
+tws_progress tws_cli_progress(const tws_cli *cli);
+
+/* A table of texts with aligned columns. A column whose cells all look like numbers is right-aligned. */
+typedef struct tws_table {
+  int columns, rows, capacity;
+  char **cells; /* row-major; row 0 is the heading */
+  int failed;
+} tws_table;
+void tws_table_init(tws_table *table, int columns);
+/* One row: `columns` texts, NULL for empty */
+void tws_table_row(tws_table *table, const char *const *cells);
+tws_code tws_table_print(const tws_cli *cli, tws_table *table, tws_error *err); /* prints and frees */
+/* printf into one of eight rotating buffers of 192 bytes, for cells */
+const char *tws_cell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

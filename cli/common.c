@@ -1,0 +1,202 @@
+/* From options to a job: configuration file, then --set, then flags; then cluster, profile, ranks, resolution. */
+#include "cli/common.h"
+#include <string.h>
+
+static tws_code set_integer(tws_config *config, const char *key, int64_t value, tws_error *err) {
+  char text[32];
+  snprintf(text, sizeof text, "%lld", (long long)value);
+  return tws_config_set(config, key, text, err);
+}
+
+static tws_code set_word(tws_config *config, const char *key, const char *value, tws_error *err) {
+  char text[96];
+  if (strlen(value) > 80 || strpbrk(value, "\"\\"))
+    return tws_fail(err, TWS_USAGE, NULL, "%s: bad value \"%.80s\"", key, value);
+  snprintf(text, sizeof text, "\"%s\"", value);
+  return tws_config_set(config, key, text, err);
+}
+
+static tws_code set_overrides(tws_config *config, const tws_strings *set, tws_error *err) {
+  for (int i = 0; i < set->count; i++) {
+    const char *equals = strchr(set->item[i], '=');
+    char key[256];
+    size_t length = equals ? (size_t)(equals - set->item[i]) : 0;
+    if (!equals || length == 0 || length >= sizeof key)
+      return tws_fail(err, TWS_USAGE, "for example --set zero_optimization.stage=3", "--set %.80s is not KEY=VALUE",
+                      set->item[i]);
+    memcpy(key, set->item[i], length);
+    key[length] = '\0';
+    TWS_TRY(tws_config_set(config, key, equals + 1, err));
+  }
+  return TWS_OK;
+}
+
+static tws_code set_dtype(tws_config *config, const char *name, tws_error *err) {
+  static const char *const names[] = {"fp32", "bf16", "fp16"};
+  int index = -1;
+  for (int i = 0; i < 3; i++)
+    if (strcmp(names[i], name) == 0) index = i;
+  if (index < 0)
+    return tws_fail(err, TWS_USAGE, "use fp32, bf16 or fp16", "--dtype: unknown type \"%.40s\"", name);
+  TWS_TRY(tws_config_set(config, "bf16.enabled", index == 1 ? "true" : "false", err));
+  return tws_config_set(config, "fp16.enabled", index == 2 ? "true" : "false", err);
+}
+
+static tws_code set_flags(tws_config *config, const tws_job_options *o, tws_error *err) {
+  if (o->stage >= 0) TWS_TRY(set_integer(config, "zero_optimization.stage", o->stage, err));
+  if (o->micro_batch) TWS_TRY(set_integer(config, "train_micro_batch_size_per_gpu", o->micro_batch, err));
+  if (o->accumulation) TWS_TRY(set_integer(config, "gradient_accumulation_steps", o->accumulation, err));
+  if (o->dtype) TWS_TRY(set_dtype(config, o->dtype, err));
+  if (o->recompute) TWS_TRY(set_word(config, "twinspeed.recompute", o->recompute, err));
+  if (o->sequence) TWS_TRY(set_integer(config, "twinspeed.sequence_length", o->sequence, err));
+  if (o->threads) TWS_TRY(set_integer(config, "twinspeed.threads", o->threads, err));
+  if (o->seed >= 0) TWS_TRY(set_integer(config, "twinspeed.seed", o->seed, err));
+  if (o->vocabulary_multiple)
+    TWS_TRY(set_integer(config, "twinspeed.vocabulary_multiple", o->vocabulary_multiple, err));
+  return TWS_OK;
+}
+
+tws_code tws_job_config(const tws_job_options *options, tws_config **out, tws_error *err) {
+  tws_config *config = NULL;
+  *out = NULL;
+  tws_code code = options->config ? tws_config_load(options->config, &config, err) : tws_config_default(&config, err);
+  if (code == TWS_OK) code = set_overrides(config, &options->set, err);
+  if (code == TWS_OK) code = set_flags(config, options, err);
+  /* Without a file nobody has said a batch size: one sample a rank. With a file, its silence is an error of its own. */
+  if (code == TWS_OK && !options->config && !config->train_batch_size && !config->micro_batch_size)
+    code = set_integer(config, "train_micro_batch_size_per_gpu", 1, err);
+  if (code != TWS_OK) {
+    tws_config_destroy(config);
+    return code;
+  }
+  *out = config;
+  return TWS_OK;
+}
+
+static tws_code choose_ranks(const tws_job_options *options, tws_job *job, tws_error *err) {
+  int64_t devices = (int64_t)job->cluster.nodes * job->cluster.devices_per_node;
+  int host = job->backend == TWS_BACKEND_HOST;
+  int64_t ranks = options->ranks ? options->ranks : job->config->ranks;
+  if (!ranks) ranks = host ? job->cluster.nodes : devices;
+  if (!host && ranks > devices)
+    return tws_fail(err, TWS_INVALID, "use fewer ranks, or more nodes: --cluster NAME:NODES",
+                    "%lld ranks were asked for and cluster %s has %lld devices", (long long)ranks, job->cluster.name,
+                    (long long)devices);
+  job->ranks = (int)ranks;
+  int cores = job->cluster.cores_per_node > 0 ? job->cluster.cores_per_node : 1;
+  int per_node = (job->ranks + job->cluster.nodes - 1) / job->cluster.nodes;
+  job->threads = 1;
+  if (host) {
+    job->threads = job->config->threads ? (int)job->config->threads : cores / per_node;
+    if (job->threads < 1) job->threads = 1;
+  }
+  return TWS_OK;
+}
+
+static tws_code load_parts(const tws_job_options *options, tws_job *job, tws_error *err) {
+  if (!options->model)
+    return tws_fail(err, TWS_USAGE, "give -m MODEL: a Hugging Face config.json or a built-in name such as gpt2",
+                    "no model was given");
+  TWS_TRY(tws_job_config(options, &job->config, err));
+  TWS_TRY(tws_network_load(options->model, job->config->vocabulary_multiple, &job->network, err));
+  TWS_TRY(tws_cluster_load(options->cluster ? options->cluster : "host", &job->cluster, err));
+  TWS_TRY(tws_profile_load(options->profile ? options->profile : job->cluster.profile, &job->profile, err));
+  job->backend = tws_profile_backend(job->profile);
+  job->machine = (tws_machine){&job->cluster, job->profile};
+  TWS_TRY(choose_ranks(options, job, err));
+  const char *axis = "data";
+  TWS_TRY(tws_topology_make(&job->topology, 1, &axis, &job->ranks, err));
+  tws_auto_context context = {.hidden_size = job->network->hidden};
+  return tws_config_resolve(job->config, job->ranks, &context, err);
+}
+
+tws_code tws_job_load(const tws_job_options *options, tws_job *job, tws_error *err) {
+  memset(job, 0, sizeof *job);
+  tws_code code = load_parts(options, job, err);
+  if (code != TWS_OK) tws_job_release(job);
+  return code;
+}
+
+void tws_job_release(tws_job *job) {
+  tws_profile_destroy(job->profile);
+  tws_config_destroy(job->config);
+  tws_network_destroy(job->network);
+  memset(job, 0, sizeof *job);
+}
+
+tws_plan_request tws_job_request(const tws_job *job, int rank) {
+  return (tws_plan_request){.network = job->network,
+                            .config = job->config,
+                            .topology = job->topology,
+                            .rank = rank,
+                            .backend = job->backend,
+                            .threads = job->threads};
+}
+
+tws_code tws_job_plan(const tws_job *job, int rank, tws_plan **out, tws_error *err) {
+  tws_plan_request request = tws_job_request(job, rank);
+  return tws_plan_build(&request, out, err);
+}
+
+typedef struct words {
+  tws_arena *arena;
+  const char **argv;
+  int capacity, count, failed;
+} words;
+
+static void add_word(words *w, const char *name, const char *value) {
+  const char *copy = value ? tws_arena_printf(w->arena, "%s=%s", name, value) : NULL;
+  if (!value) return;
+  if (!copy || w->count >= w->capacity)
+    w->failed = 1;
+  else
+    w->argv[w->count++] = copy;
+}
+
+static void add_integer(words *w, const char *name, int64_t value, int given) {
+  char text[32];
+  snprintf(text, sizeof text, "%lld", (long long)value);
+  if (given) add_word(w, name, text);
+}
+
+tws_code tws_job_words(const tws_job_options *o, tws_arena *arena, const char **argv, int capacity, int *argc,
+                       tws_error *err) {
+  words w = {arena, argv, capacity, *argc, 0};
+  add_word(&w, "--model", o->model);
+  add_word(&w, "--config", o->config);
+  add_word(&w, "--cluster", o->cluster);
+  add_word(&w, "--profile", o->profile);
+  add_word(&w, "--recompute", o->recompute);
+  add_word(&w, "--dtype", o->dtype);
+  add_integer(&w, "--ranks", o->ranks, o->ranks > 0);
+  add_integer(&w, "--stage", o->stage, o->stage >= 0);
+  add_integer(&w, "--seq", o->sequence, o->sequence > 0);
+  add_integer(&w, "--micro-batch", o->micro_batch, o->micro_batch > 0);
+  add_integer(&w, "--accumulation", o->accumulation, o->accumulation > 0);
+  add_integer(&w, "--threads", o->threads, o->threads > 0);
+  add_integer(&w, "--vocab-multiple", o->vocabulary_multiple, o->vocabulary_multiple > 0);
+  add_integer(&w, "--seed", o->seed, o->seed >= 0);
+  for (int i = 0; i < o->set.count; i++) add_word(&w, "--set", o->set.item[i]);
+  *argc = w.count;
+  return w.failed ? tws_fail(err, TWS_MEMORY, NULL, "too many words for the ranks' command line") : TWS_OK;
+}
+
+cJSON *tws_job_json(const tws_job *job) {
+  cJSON *json = cJSON_CreateObject();
+  if (!json) return NULL;
+  cJSON_AddStringToObject(json, "model", job->network->name);
+  cJSON_AddNumberToObject(json, "parameters", (double)tws_network_params(job->network, 0));
+  cJSON_AddStringToObject(json, "cluster", job->cluster.name);
+  cJSON_AddStringToObject(json, "profile", tws_profile_name(job->profile));
+  cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(job->profile));
+  cJSON_AddNumberToObject(json, "ranks", job->ranks);
+  cJSON_AddNumberToObject(json, "threads", job->threads);
+  cJSON_AddStringToObject(json, "dtype", tws_dtype_name(job->config->dtype));
+  cJSON_AddNumberToObject(json, "zero_stage", job->config->zero.stage);
+  cJSON_AddNumberToObject(json, "micro_batch", (double)job->config->micro_batch_size);
+  cJSON_AddNumberToObject(json, "accumulation_steps", (double)job->config->accumulation_steps);
+  cJSON_AddNumberToObject(json, "train_batch", (double)job->config->train_batch_size);
+  cJSON_AddNumberToObject(json, "sequence_length", (double)job->config->sequence_length);
+  cJSON_AddStringToObject(json, "recompute", tws_recompute_name(job->config->recompute));
+  return json;
+}

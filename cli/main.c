@@ -1,0 +1,136 @@
+/* twinspeed: finds the verb, parses its options by its table, runs it, reports its error and picks the exit code. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/json.h"
+#include "cli/cli.h"
+#include "cli/modules.h"
+#include "cli/version.h"
+
+const tws_verb *const *tws_verbs(void) {
+  static const tws_verb *list[32];
+  if (!list[0]) {
+    int n = 0;
+#define X(name) \
+  if (&tws_verb_##name) list[n++] = &tws_verb_##name;
+    TWS_VERBS(X)
+#undef X
+  }
+  return list;
+}
+
+static void print_usage(FILE *to) {
+  fprintf(to,
+          "Usage: twinspeed VERB [options]\n\n"
+          "Predicts, tunes and runs the training of large neural networks.\n\n"
+          "Examples:\n"
+          "  twinspeed estimate -m llama-3-8b -c ds_config.json --cluster dgx-h100:4\n"
+          "  twinspeed tune -m gpt2 -c ds_config.json --cluster dgx-a100:2\n"
+          "  twinspeed train -m config.json -c ds_config.json -n 4 --data book.txt --steps 200\n\n"
+          "Verbs:\n");
+  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++)
+    if (!(*verb)->hidden) fprintf(to, "  %-10s  %s\n", (*verb)->name, (*verb)->summary);
+  fprintf(to,
+          "\n\"twinspeed VERB --help\" explains a verb. \"twinspeed --version\" lists what this build can do.\n"
+          "Exit codes: 0 yes; 1 the answer is no; 2 usage; 3 invalid input; 4 environment; 5 a rank failed; "
+          "124 hang.\n");
+}
+
+static const tws_verb *find_verb(const char *name, tws_error *err) {
+  const char *names[32];
+  size_t count = 0;
+  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++) {
+    if (strcmp((*verb)->name, name) == 0) return *verb;
+    if (!(*verb)->hidden) names[count++] = (*verb)->name;
+  }
+  const char *close = tws_closest(name, names, count);
+  char hint[128];
+  if (close)
+    snprintf(hint, sizeof hint, "did you mean \"%s\"?", close);
+  else
+    snprintf(hint, sizeof hint, "\"twinspeed --help\" lists the verbs");
+  tws_fail(err, TWS_USAGE, hint, "unknown verb \"%.100s\"", name);
+  return NULL;
+}
+
+static void write_log(void *user, tws_log_level level, const char *line) {
+  const tws_cli *cli = user;
+  if (level == TWS_LOG_ERROR || level == TWS_LOG_WARNING)
+    tws_warn(cli, "%s", line);
+  else
+    tws_say(cli, "%s", line);
+}
+
+static int wants_color(int fd) {
+  const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+  return isatty(fd) && !(no_color && *no_color) && term && strcmp(term, "dumb") != 0;
+}
+
+/* A full disk behind standard output is an error, not a silent loss. */
+static tws_code flush_output(tws_error *err) {
+  if (fflush(stdout) == 0 && !ferror(stdout)) return TWS_OK;
+  return tws_fail(err, TWS_IO, "is the disk full, or the reader gone?", "cannot write to standard output");
+}
+
+static tws_code run_verb(tws_cli *cli, const tws_verb *verb, int argc, char **argv, tws_error *err) {
+  void *options = tws_calloc(1, verb->options_bytes ? verb->options_bytes : 1);
+  if (!options) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (verb->defaults) memcpy(options, verb->defaults, verb->options_bytes);
+  int count = 0, help = 0;
+  tws_code code = tws_args_parse(verb, cli, options, argc, argv, &count, &help, err);
+  if (code == TWS_OK) {
+    cli->log.level = cli->verbose ? TWS_LOG_DEBUG : cli->quiet ? TWS_LOG_WARNING : TWS_LOG_INFO;
+    if (help)
+      tws_print_help(verb);
+    else
+      code = verb->run(cli, options, count, argv, err);
+  }
+  tws_free(options);
+  if (code == TWS_OK || code == TWS_NO) {
+    tws_error late = {0};
+    if (flush_output(&late) != TWS_OK) {
+      *err = late;
+      code = late.code;
+    }
+  }
+  return code;
+}
+
+int main(int argc, char **argv) {
+  static char path[4096];
+  tws_cli cli = {.program = tws_program_path(path, (int)sizeof path)};
+  cli.log = (tws_log){.write = write_log, .user = &cli, .level = TWS_LOG_INFO};
+  cli.color_out = wants_color(STDOUT_FILENO);
+  cli.color_err = wants_color(STDERR_FILENO);
+  signal(SIGPIPE, SIG_IGN); /* a closed pipe becomes a write error with a message */
+  tws_error err = {0};
+  if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    const tws_verb *verb = argc > 2 ? find_verb(argv[2], &err) : NULL;
+    if (argc < 2) {
+      print_usage(stderr);
+      return tws_code_exit(TWS_USAGE);
+    }
+    if (err.message[0]) {
+      tws_complain(&cli, &err);
+      return tws_code_exit(err.code);
+    }
+    if (verb)
+      tws_print_help(verb);
+    else
+      print_usage(stdout);
+    return flush_output(&err) == TWS_OK ? 0 : tws_code_exit(TWS_IO);
+  }
+  if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
+    tws_print_version();
+    return flush_output(&err) == TWS_OK ? 0 : tws_code_exit(TWS_IO);
+  }
+  const tws_verb *verb = find_verb(argv[1], &err);
+  tws_code code = verb ? run_verb(&cli, verb, argc - 2, argv + 2, &err) : err.code;
+  if (code != TWS_OK && err.message[0]) tws_complain(&cli, &err);
+  if (code != TWS_OK && !err.message[0] && code != TWS_NO) {
+    tws_fail(&err, code, NULL, "%s", tws_code_text(code));
+    tws_complain(&cli, &err);
+  }
+  return code == TWS_OK && cli.exit_code > 0 ? cli.exit_code : tws_code_exit(code);
+}

@@ -1,0 +1,83 @@
+#include "cli/modules.h"
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef TWS_MODULE_DIR
+#define TWS_MODULE_DIR "/usr/local/lib/twinspeed"
+#endif
+
+const char *tws_program_path(char *buffer, int size) {
+  ssize_t length = readlink("/proc/self/exe", buffer, (size_t)size - 1);
+  buffer[length > 0 ? length : 0] = '\0';
+  return buffer;
+}
+
+const char *tws_module_path(const char *file, char *buffer, int size) {
+  char program[PATH_MAX];
+  tws_program_path(program, (int)sizeof program);
+  char *slash = strrchr(program, '/');
+  if (slash) *slash = '\0';
+  const char *chosen = getenv("TWINSPEED_MODULES");
+  const char *folders[3] = {chosen && *chosen ? chosen : NULL, program, TWS_MODULE_DIR};
+  for (int i = 0; i < 3; i++) {
+    if (!folders[i]) continue;
+    int length = snprintf(buffer, (size_t)size, "%s/%s", folders[i], file);
+    if (length > 0 && length < size && access(buffer, R_OK) == 0) return buffer;
+  }
+  buffer[0] = '\0';
+  return buffer;
+}
+
+static tws_code load(const char *file, const char *symbol, const char *remedy, void *function, tws_error *err) {
+  char path[PATH_MAX];
+  if (!*tws_module_path(file, path, (int)sizeof path))
+    return tws_fail(err, TWS_ENVIRONMENT, remedy, "module %s was not found", file);
+  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!handle) {
+    const char *reason = dlerror();
+    return tws_fail(err, TWS_ENVIRONMENT, remedy, "module %s does not load: %s", file, reason ? reason : "unknown");
+  }
+  void *address = dlsym(handle, symbol);
+  if (!address) return tws_fail(err, TWS_ENVIRONMENT, remedy, "module %s has no %s", path, symbol);
+  memcpy(function, &address, sizeof address); /* an object pointer to a function pointer, as POSIX allows */
+  return TWS_OK;
+}
+
+tws_code tws_sim_load(const tws_sim_api **api, tws_error *err) {
+  static const tws_sim_api *table;
+  if (!table) {
+    const tws_sim_api *(*get)(void);
+    TWS_TRY(load("twinspeed_sim.so", TWS_SIM_MODULE_SYMBOL,
+                 "the simulator needs SimGrid: install libsimgrid-dev and build again", &get, err));
+    const tws_sim_api *found = get();
+    if (found->version != TWS_SIM_API_VERSION)
+      return tws_fail(err, TWS_ENVIRONMENT, "build program and modules together",
+                      "module twinspeed_sim.so has interface %d, this program needs %d", found->version,
+                      TWS_SIM_API_VERSION);
+    table = found;
+  }
+  *api = table;
+  return TWS_OK;
+}
+
+tws_code tws_real_load(const tws_real_api **api, tws_error *err) {
+  static const tws_real_api *table;
+  if (!table) {
+    const tws_real_api *(*get)(void);
+    TWS_TRY(load("twinspeed_real.so", TWS_REAL_MODULE_SYMBOL,
+                 "the engine needs MPI and OpenBLAS: install libopenmpi-dev libopenblas-dev and build again", &get,
+                 err));
+    const tws_real_api *found = get();
+    if (found->version != TWS_REAL_API_VERSION)
+      return tws_fail(err, TWS_ENVIRONMENT, "build program and modules together",
+                      "module twinspeed_real.so has interface %d, this program needs %d", found->version,
+                      TWS_REAL_API_VERSION);
+    table = found;
+  }
+  *api = table;
+  return TWS_OK;
+}

@@ -1,0 +1,18 @@
+/* Modules that are loaded when a verb needs them. Looked for in $TWINSPEED_MODULES, beside the program, and in the
+ * library folder it was installed with. TWS_ENVIRONMENT with the remedy when one is not there or does not load.
+ * The tables live until the program ends. */
+#ifndef TWS_CLI_MODULES_H
+#define TWS_CLI_MODULES_H
+
+#include "base/status.h"
+#include "real/real.h"
+#include "sim/sim.h"
+
+tws_code tws_sim_load(const tws_sim_api **api, tws_error *err);
+tws_code tws_real_load(const tws_real_api **api, tws_error *err);
+/* Where a module file would be loaded from, or "" */
+const char *tws_module_path(const char *file, char *buffer, int size);
+/* Path of the running program. */
+const char *tws_program_path(char *buffer, int size);
+
+#endif

@@ -1,0 +1,161 @@
+/* What the program writes: results to standard output, narration to standard error. */
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "cli/cli.h"
+
+void tws_out(const char *format, ...) {
+  va_list list;
+  va_start(list, format);
+  vprintf(format, list);
+  va_end(list);
+}
+
+tws_code tws_out_json(cJSON *json, tws_error *err) {
+  char *text = json ? cJSON_Print(json) : NULL;
+  cJSON_Delete(json);
+  if (!text) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  puts(text);
+  cJSON_free(text);
+  return TWS_OK;
+}
+
+tws_code tws_out_text(tws_text *text, tws_error *err) {
+  int failed = text->failed;
+  if (text->data) fwrite(text->data, 1, text->length, stdout);
+  tws_text_free(text);
+  return failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : TWS_OK;
+}
+
+void tws_say(const tws_cli *cli, const char *format, ...) {
+  if (cli->quiet) return;
+  va_list list;
+  va_start(list, format);
+  vfprintf(stderr, format, list);
+  va_end(list);
+  fputc('\n', stderr);
+}
+
+void tws_warn(const tws_cli *cli, const char *format, ...) {
+  fputs(cli->color_err ? "\033[33mwarning:\033[0m " : "warning: ", stderr);
+  va_list list;
+  va_start(list, format);
+  vfprintf(stderr, format, list);
+  va_end(list);
+  fputc('\n', stderr);
+}
+
+/* Control characters from file names and file contents must not reach the terminal. */
+static void print_line(FILE *to, const char *text) {
+  for (const char *c = text; *c; c++) fputc(iscntrl((unsigned char)*c) ? ' ' : *c, to);
+  fputc('\n', to);
+}
+
+void tws_complain(const tws_cli *cli, const tws_error *err) {
+  fflush(stdout);
+  fputs(cli->color_err ? "\033[31mtwinspeed:\033[0m " : "twinspeed: ", stderr);
+  print_line(stderr, err->message);
+  if (err->hint[0]) {
+    fputs("hint: ", stderr);
+    print_line(stderr, err->hint);
+  }
+}
+
+const char *tws_style(const tws_cli *cli, tws_style_name style) {
+  static const char *const escapes[] = {"\033[0m", "\033[1m", "\033[32m", "\033[31m", "\033[2m"};
+  return cli->color_out ? escapes[style] : "";
+}
+
+static void draw_progress(void *user, const char *line) {
+  (void)user;
+  fprintf(stderr, "\r\033[K%s", line);
+  fflush(stderr);
+}
+
+tws_progress tws_cli_progress(const tws_cli *cli) {
+  tws_progress progress = {0};
+  if (!cli->quiet && isatty(STDERR_FILENO)) progress.draw = draw_progress;
+  return progress;
+}
+
+const char *tws_cell(const char *format, ...) {
+  static char buffers[8][192];
+  static unsigned next;
+  char *buffer = buffers[next++ % 8];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(buffer, sizeof buffers[0], format, list);
+  va_end(list);
+  return buffer;
+}
+
+void tws_table_init(tws_table *table, int columns) {
+  memset(table, 0, sizeof *table);
+  table->columns = columns;
+}
+
+void tws_table_row(tws_table *table, const char *const *cells) {
+  if (table->failed) return;
+  if (table->rows == table->capacity) {
+    int capacity = table->capacity ? 2 * table->capacity : 16;
+    char **grown = tws_realloc(table->cells, (size_t)capacity * (size_t)table->columns, sizeof *grown);
+    if (!grown) {
+      table->failed = 1;
+      return;
+    }
+    table->cells = grown;
+    table->capacity = capacity;
+  }
+  char **row = table->cells + (size_t)table->rows * (size_t)table->columns;
+  for (int c = 0; c < table->columns; c++) {
+    const char *text = cells[c] ? cells[c] : "";
+    size_t length = strlen(text) + 1;
+    row[c] = tws_calloc(length, 1);
+    if (row[c])
+      memcpy(row[c], text, length);
+    else
+      table->failed = 1;
+  }
+  table->rows++;
+}
+
+static int looks_numeric(const char *text) {
+  while (*text == ' ' || *text == '+' || *text == '-' || *text == '<') text++;
+  return isdigit((unsigned char)*text) || *text == '\0';
+}
+
+static int display_width(const char *text) { /* UTF-8: continuation bytes take no column */
+  int width = 0;
+  for (; *text; text++) width += ((unsigned char)*text & 0xc0) != 0x80;
+  return width;
+}
+
+tws_code tws_table_print(const tws_cli *cli, tws_table *table, tws_error *err) {
+  int failed = table->failed;
+  for (int r = 0; r < table->rows && !failed; r++) {
+    if (r == 0) fputs(tws_style(cli, TWS_BOLD), stdout);
+    for (int c = 0; c < table->columns; c++) {
+      int width = 0, right = table->rows > 1;
+      for (int i = 0; i < table->rows; i++) {
+        const char *cell = table->cells[i * table->columns + c];
+        int w = display_width(cell);
+        if (w > width) width = w;
+        if (i > 0 && !looks_numeric(cell)) right = 0;
+      }
+      const char *cell = table->cells[r * table->columns + c];
+      int pad = width - display_width(cell), last = c + 1 == table->columns;
+      if (c) fputs("  ", stdout);
+      if (right) printf("%*s", pad, "");
+      fputs(cell, stdout);
+      if (!right && !last) printf("%*s", pad, "");
+    }
+    if (r == 0) fputs(tws_style(cli, TWS_PLAIN), stdout);
+    putchar('\n');
+  }
+  for (int i = 0; i < table->rows * table->columns; i++) tws_free(table->cells[i]);
+  tws_free(table->cells);
+  memset(table, 0, sizeof *table);
+  return failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : TWS_OK;
+}
