@@ -1,0 +1,150 @@
+#include "plan/builder.h"
+
+#include <string.h>
+
+tws_code tws_builder_fail(tws_builder *b, tws_code code, const char *message) {
+  if (b->failed == TWS_OK) b->failed = tws_fail(b->err, code, NULL, "plan: %s", message);
+  return b->failed;
+}
+
+static int reserve(tws_builder *b, void *items, size_t *capacity, size_t need, size_t bytes) {
+  if (b->failed != TWS_OK) return -1;
+  if (tws_reserve(items, capacity, need, bytes)) {
+    tws_builder_fail(b, TWS_MEMORY, "no memory");
+    return -1;
+  }
+  return 0;
+}
+
+uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category category, tws_dtype dtype,
+                            uint64_t elements, int persistent) {
+  tws_plan *plan = b->plan;
+  size_t index = plan->buffer_count;
+  if (reserve(b, &plan->buffers, &b->buffer_capacity, index + 1, sizeof *plan->buffers)) return 0;
+  if (reserve(b, &b->pieces, &b->pieces_capacity, index + 1, sizeof *b->pieces)) return 0;
+  plan->buffers[index] = (tws_buffer){.name = name, .tier = TWS_TIER_DEVICE, .dtype = (uint8_t)dtype,
+                                      .category = (uint8_t)category, .persistent = persistent != 0,
+                                      .first_op = TWS_NONE, .last_op = TWS_NONE, .elements = elements,
+                                      .bytes = elements * tws_dtype_bytes(dtype)};
+  static const uint64_t zero = 0;
+  b->pieces[index] = (struct tws_pieces){.start = &zero, .count = 1};
+  plan->buffer_count++;
+  return (uint32_t)index;
+}
+
+void tws_builder_pieces(tws_builder *b, uint32_t buffer, const uint64_t *starts, uint32_t count) {
+  if (b->failed != TWS_OK || !starts || !count) return;
+  b->pieces[buffer] = (struct tws_pieces){.start = starts, .count = count};
+}
+
+tws_operand tws_all(const tws_builder *b, uint32_t buffer, uint32_t access) {
+  uint64_t count = b->failed == TWS_OK ? b->plan->buffers[buffer].elements : 0;
+  return (tws_operand){.buffer = buffer, .access = access, .offset = 0, .count = count};
+}
+
+static uint64_t hash_work(const tws_work *work) {
+  const unsigned char *bytes = (const unsigned char *)work;
+  uint64_t hash = 1469598103934665603u;
+  for (size_t i = 0; i < sizeof *work; i += 8) {
+    uint64_t word;
+    memcpy(&word, bytes + i, 8);
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+_Static_assert(sizeof(tws_work) % 8 == 0, "hashed in words");
+
+static int grow_work_table(tws_builder *b) {
+  uint32_t size = b->work_table_size ? b->work_table_size * 2 : 256;
+  uint32_t *table = tws_calloc(size, sizeof *table);
+  if (!table) {
+    tws_builder_fail(b, TWS_MEMORY, "no memory");
+    return -1;
+  }
+  for (uint32_t i = 0; i < b->plan->work_count; i++) {
+    uint64_t slot = hash_work(&b->plan->works[i]) & (size - 1);
+    while (table[slot]) slot = (slot + 1) & (size - 1);
+    table[slot] = i + 1;
+  }
+  tws_free(b->work_table);
+  b->work_table = table;
+  b->work_table_size = size;
+  return 0;
+}
+
+static uint32_t intern_work(tws_builder *b, const tws_work *work) {
+  tws_plan *plan = b->plan;
+  if (plan->work_count * 2 + 2 > b->work_table_size && grow_work_table(b)) return 0;
+  uint64_t slot = hash_work(work) & (b->work_table_size - 1);
+  for (; b->work_table[slot]; slot = (slot + 1) & (b->work_table_size - 1)) {
+    uint32_t index = b->work_table[slot] - 1;
+    if (memcmp(&plan->works[index], work, sizeof *work) == 0) return index;
+  }
+  if (reserve(b, &plan->works, &b->work_capacity, plan->work_count + 1u, sizeof *work)) return 0;
+  plan->works[plan->work_count] = *work;
+  b->work_table[slot] = plan->work_count + 1;
+  return plan->work_count++;
+}
+
+static tws_op *emit(tws_builder *b, tws_op_kind kind, tws_stream stream, const tws_work *work,
+                    const tws_operand *operands, int count) {
+  tws_plan *plan = b->plan;
+  if (b->failed != TWS_OK) return NULL;
+  if (count > UINT16_MAX) {
+    tws_builder_fail(b, TWS_INTERNAL, "an operation has more than 65535 operands");
+    return NULL;
+  }
+  size_t index = plan->op_count, operand = plan->operand_count;
+  if (reserve(b, &plan->ops, &b->op_capacity, index + 1, sizeof *plan->ops)) return NULL;
+  if (reserve(b, &plan->operands, &b->operand_capacity, operand + (size_t)count, sizeof *operands)) return NULL;
+  memcpy(plan->operands + operand, operands, (size_t)count * sizeof *operands);
+  for (int i = 0; i < count; i++) {
+    tws_buffer *buffer = &plan->buffers[operands[i].buffer];
+    if (operands[i].offset + operands[i].count > buffer->elements) {
+      tws_builder_fail(b, TWS_INTERNAL, "an operand reaches past the end of its buffer");
+      return NULL;
+    }
+    if (buffer->first_op == TWS_NONE) buffer->first_op = (uint32_t)index;
+    buffer->last_op = (uint32_t)index;
+  }
+  tws_op *op = &plan->ops[index];
+  *op = (tws_op){.kind = (uint8_t)kind, .stream = (uint8_t)stream, .phase = (uint8_t)b->phase, .module = b->module,
+                 .micro_batch = b->micro_batch, .operand_first = (uint32_t)operand, .operand_count = (uint16_t)count,
+                 .peer = TWS_NONE};
+  op->work = intern_work(b, work);
+  plan->op_count++;
+  plan->operand_count += (uint32_t)count;
+  return op;
+}
+
+void tws_builder_compute(tws_builder *b, tws_stream stream, const tws_work *work, const tws_operand *operands,
+                         int count) {
+  emit(b, TWS_OP_COMPUTE, stream, work, operands, count);
+}
+
+void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective collective, uint32_t group,
+                            tws_dtype dtype, uint64_t whole_bytes, uint32_t segments, uint32_t root,
+                            const tws_operand *operands, int count) {
+  tws_work work;
+  memset(&work, 0, sizeof work);
+  work.kind = TWS_OP_COLLECTIVE;
+  work.code = (uint8_t)collective;
+  work.dtype = work.dtype2 = (uint8_t)dtype;
+  work.group = group;
+  work.segments = segments;
+  work.d[0] = (int64_t)whole_bytes;
+  tws_op *op = emit(b, TWS_OP_COLLECTIVE, stream, &work, operands, count);
+  if (op) op->peer = root;
+}
+
+void tws_builder_copy(tws_builder *b, tws_stream stream, tws_operand from, tws_operand to) {
+  if (b->failed != TWS_OK) return;
+  tws_work work;
+  memset(&work, 0, sizeof work);
+  work.kind = TWS_OP_COPY;
+  work.dtype = work.dtype2 = b->plan->buffers[from.buffer].dtype;
+  work.d[0] = (int64_t)(from.count * tws_dtype_bytes(work.dtype));
+  tws_operand operands[2] = {from, to};
+  emit(b, TWS_OP_COPY, stream, &work, operands, 2);
+}

@@ -1,0 +1,53 @@
+/* Building blocks for passes: buffers, operations, interned work. Internal to plan/. A builder that failed keeps
+ * swallowing calls and reports at the end, so that passes need no checks of their own. */
+#ifndef TWS_PLAN_BUILDER_H
+#define TWS_PLAN_BUILDER_H
+
+#include "plan/plan.h"
+
+typedef struct tws_builder {
+  tws_plan *plan;
+  tws_code failed;
+  tws_error *err;
+  size_t op_capacity, operand_capacity, buffer_capacity, work_capacity, dep_capacity;
+  uint32_t *work_table; /* open addressing, index + 1 */
+  uint32_t work_table_size;
+  /* per buffer: boundaries inside it, so that hazards are tracked by piece (a parameter of a flat buffer) */
+  struct tws_pieces { const uint64_t *start; uint32_t count; uint32_t first_cell; } *pieces;
+  size_t pieces_capacity;
+  /* what the next operations belong to */
+  tws_phase phase;
+  uint32_t module, micro_batch;
+} tws_builder;
+
+tws_code tws_builder_fail(tws_builder *b, tws_code code, const char *message);
+
+uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category category, tws_dtype dtype,
+                            uint64_t elements, int persistent);
+/* starts: ascending first elements of the pieces, starts[0] = 0; lives as long as the plan's arena */
+void tws_builder_pieces(tws_builder *b, uint32_t buffer, const uint64_t *starts, uint32_t count);
+
+static inline tws_operand tws_read(uint32_t buffer, uint64_t offset, uint64_t count) {
+  return (tws_operand){.buffer = buffer, .access = TWS_READ, .offset = offset, .count = count};
+}
+static inline tws_operand tws_write(uint32_t buffer, uint64_t offset, uint64_t count) {
+  return (tws_operand){.buffer = buffer, .access = TWS_WRITE, .offset = offset, .count = count};
+}
+static inline tws_operand tws_update(uint32_t buffer, uint64_t offset, uint64_t count) {
+  return (tws_operand){.buffer = buffer, .access = TWS_READ_WRITE, .offset = offset, .count = count};
+}
+/* the whole buffer */
+tws_operand tws_all(const tws_builder *b, uint32_t buffer, uint32_t access);
+
+void tws_builder_compute(tws_builder *b, tws_stream stream, const tws_work *work, const tws_operand *operands,
+                         int count);
+/* segments: operand_per_segment (1 in place, 2 otherwise) operands each; whole_bytes as tws_work.d[0] */
+void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective collective, uint32_t group,
+                            tws_dtype dtype, uint64_t whole_bytes, uint32_t segments, uint32_t root,
+                            const tws_operand *operands, int count);
+void tws_builder_copy(tws_builder *b, tws_stream stream, tws_operand from, tws_operand to);
+
+/* Derive lifetimes, offsets and dependencies (plan/finish.c). */
+tws_code tws_builder_finish(tws_builder *b);
+
+#endif

@@ -1,0 +1,37 @@
+#include "plan/plan.h"
+
+const char *tws_op_kind_name(tws_op_kind kind) {
+  static const char *const names[] = {
+#define X(name, text) text,
+      TWS_OP_KINDS(X)
+#undef X
+  };
+  return (unsigned)kind < TWS_OP_KIND_COUNT ? names[kind] : "?";
+}
+
+const char *tws_stream_name(tws_stream stream) {
+  static const char *const names[] = {
+#define X(name, text) text,
+      TWS_STREAMS(X)
+#undef X
+  };
+  return (unsigned)stream < TWS_STREAM_COUNT ? names[stream] : "?";
+}
+
+const char *tws_phase_name(tws_phase phase) {
+  static const char *const names[] = {
+#define X(name, text) text,
+      TWS_PHASES(X)
+#undef X
+  };
+  return (unsigned)phase < TWS_PHASE_COUNT ? names[phase] : "?";
+}
+
+const char *tws_category_name(tws_category category) {
+  static const char *const names[] = {
+#define X(name, text) text,
+      TWS_CATEGORIES(X)
+#undef X
+  };
+  return (unsigned)category < TWS_CATEGORY_COUNT ? names[category] : "?";
+}

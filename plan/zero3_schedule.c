@@ -1,0 +1,142 @@
+#include "plan/zero3_schedule.h"
+
+#include <stdlib.h>
+
+typedef struct coordinator {
+  const tws_zero3_visit *visits;
+  uint32_t count;
+  const int64_t *numel;
+  const uint8_t *persistent;
+  const tws_zero3_limits *limits;
+  int complete;
+  uint8_t *available;
+  int64_t *fetched_for;       /* last visit that a prefetch of this parameter was meant for, or -1 */
+  uint32_t *queue_param, *queue_visit;
+  uint32_t queue_head, queue_count;
+  uint32_t *use_first, *next_use; /* per use (visit, parameter): the next visit that uses the parameter */
+  int64_t *traversed;             /* elements of all visits before this one */
+  int64_t live;
+  tws_zero3_schedule *out;
+} coordinator;
+
+static int by_id(const void *a, const void *b) {
+  uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+  return (x > y) - (x < y);
+}
+
+static void take(coordinator *c, uint32_t param) {
+  c->available[param] = 1;
+  c->live += c->numel[param];
+  c->out->params[c->out->param_count++] = param;
+}
+
+static void prefetch(coordinator *c, tws_zero3_actions *actions) {
+  int64_t budget = c->limits->max_live_parameters - c->live, taken = 0;
+  if (budget > c->limits->prefetch_bucket_size) budget = c->limits->prefetch_bucket_size;
+  uint32_t first = c->out->param_count;
+  while (c->queue_head < c->queue_count && taken < budget) {
+    uint32_t param = c->queue_param[c->queue_head], visit = c->queue_visit[c->queue_head];
+    c->queue_head++;
+    c->fetched_for[param] = visit; /* also when it is there already: this is what keeps it from being released */
+    if (c->available[param]) continue;
+    taken += c->numel[param];
+    take(c, param);
+  }
+  actions->prefetch_first = first;
+  actions->prefetch_count = c->out->param_count - first;
+  qsort(c->out->params + first, actions->prefetch_count, sizeof(uint32_t), by_id);
+}
+
+static void fetch(coordinator *c, uint32_t visit) {
+  tws_zero3_actions *actions = &c->out->actions[visit];
+  const tws_zero3_visit *v = &c->visits[visit];
+  actions->gather_first = c->out->param_count;
+  for (uint32_t i = 0; i < v->count; i++) {
+    if (!c->available[v->params[i]]) take(c, v->params[i]);
+  }
+  actions->gather_count = c->out->param_count - actions->gather_first;
+  actions->prefetch_first = c->out->param_count;
+  if (!c->complete) return;
+  while (c->queue_head < c->queue_count && c->queue_visit[c->queue_head] <= visit) c->queue_head++;
+  prefetch(c, actions);
+}
+
+static void release(coordinator *c, uint32_t visit) {
+  tws_zero3_actions *actions = &c->out->actions[visit];
+  const tws_zero3_visit *v = &c->visits[visit];
+  actions->release_first = c->out->param_count;
+  for (uint32_t i = 0; i < v->count; i++) {
+    uint32_t param = v->params[i];
+    int keep = c->complete && (c->persistent[param] || c->fetched_for[param] > (int64_t)visit);
+    uint32_t next = c->next_use[c->use_first[visit] + i];
+    if (c->complete && next < c->count) {
+      keep |= c->traversed[next] - c->traversed[visit + 1] < c->limits->max_reuse_distance;
+    }
+    if (keep || !c->available[param]) continue;
+    c->available[param] = 0;
+    c->live -= c->numel[param];
+    c->out->params[c->out->param_count++] = param;
+  }
+  actions->release_count = c->out->param_count - actions->release_first;
+}
+
+/* Walk the trace backwards once, so that a release looks its next use up. */
+static int index_uses(coordinator *c, size_t uses, uint32_t param_count, tws_arena *arena) {
+  c->use_first = tws_arena_alloc(arena, c->count + 1, sizeof *c->use_first);
+  c->next_use = tws_arena_alloc(arena, uses + 1, sizeof *c->next_use);
+  c->traversed = tws_arena_alloc(arena, c->count + 2, sizeof *c->traversed);
+  uint32_t *next = tws_arena_alloc(arena, param_count + 1, sizeof *next);
+  if (!c->use_first || !c->next_use || !c->traversed || !next) return -1;
+  for (uint32_t p = 0; p < param_count; p++) next[p] = c->count;
+  uint32_t use = 0;
+  for (uint32_t i = 0; i < c->count; i++) {
+    c->use_first[i] = use;
+    use += c->visits[i].count;
+    c->traversed[i + 1] = c->traversed[i];
+    for (uint32_t k = 0; k < c->visits[i].count; k++) c->traversed[i + 1] += c->numel[c->visits[i].params[k]];
+  }
+  for (uint32_t i = c->count; i-- > 0;) {
+    for (uint32_t k = 0; k < c->visits[i].count; k++) {
+      c->next_use[c->use_first[i] + k] = next[c->visits[i].params[k]];
+      next[c->visits[i].params[k]] = i;
+    }
+  }
+  return 0;
+}
+
+tws_code tws_zero3_make_schedule(const tws_zero3_visit *visits, uint32_t count, uint32_t param_count,
+                                 const int64_t *numel, const uint8_t *persistent, const tws_zero3_limits *limits,
+                                 int complete, tws_arena *arena, tws_zero3_schedule *out, tws_error *err) {
+  size_t uses = 0;
+  for (uint32_t i = 0; i < count; i++) uses += visits[i].count;
+  coordinator c = {.visits = visits, .count = count, .numel = numel, .persistent = persistent, .limits = limits,
+                   .complete = complete, .out = out};
+  out->peak_numel = 0;
+  out->param_count = 0;
+  out->actions = tws_arena_alloc(arena, count + 1, sizeof *out->actions);
+  out->params = tws_arena_alloc(arena, 3 * uses + 1, sizeof *out->params); /* each use gathers and releases at most once */
+  c.available = tws_arena_alloc(arena, param_count + 1, 1);
+  c.fetched_for = tws_arena_alloc(arena, param_count + 1, sizeof *c.fetched_for);
+  c.queue_param = tws_arena_alloc(arena, uses + 1, sizeof *c.queue_param);
+  c.queue_visit = tws_arena_alloc(arena, uses + 1, sizeof *c.queue_visit);
+  if (!out->actions || !out->params || !c.available || !c.fetched_for || !c.queue_param || !c.queue_visit ||
+      index_uses(&c, uses, param_count, arena)) {
+    return tws_fail(err, TWS_MEMORY, NULL, "no memory for the ZeRO-3 schedule of %u visits", count);
+  }
+  for (uint32_t p = 0; p < param_count; p++) {
+    c.fetched_for[p] = -1;
+    c.available[p] = complete && persistent[p];
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t k = 0; k < visits[i].count; k++) {
+      c.queue_param[c.queue_count] = visits[i].params[k];
+      c.queue_visit[c.queue_count++] = i;
+    }
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    fetch(&c, i);
+    if (c.live > out->peak_numel) out->peak_numel = c.live;
+    release(&c, i);
+  }
+  return TWS_OK;
+}
