@@ -1,0 +1,282 @@
+#include "base/json.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json_scan.h"
+#include "base/memory.h"
+
+/* Where each item is: cJSON items have no room for it, so a hash table from the item's address to its mark. */
+struct tws_json_places {
+  tws_json_marks marks;
+  size_t mask; /* slots - 1 */
+  struct slot {
+    const cJSON *item;
+    size_t mark;
+  } * slots;
+};
+
+static size_t hash(const cJSON *item, size_t mask) {
+  return (size_t)(((uint64_t)(uintptr_t)item * UINT64_C(0x9E3779B97F4A7C15)) >> 20) & mask;
+}
+
+static const tws_json_mark *find_mark(const tws_json *json, const cJSON *item) {
+  const struct tws_json_places *places = json ? json->places : NULL;
+  if (!places || !places->slots || !item) return NULL;
+  for (size_t i = hash(item, places->mask); places->slots[i].item; i = (i + 1) & places->mask)
+    if (places->slots[i].item == item) return &places->marks.items[places->slots[i].mark];
+  return NULL;
+}
+
+void tws_json_place(const tws_json *json, const cJSON *item, int *line, int *column) {
+  const tws_json_mark *mark = find_mark(json, item);
+  *line = mark ? mark->line : 1;
+  *column = mark ? mark->column : 1;
+}
+
+tws_code tws_json_fail(const tws_json *json, const cJSON *item, tws_error *err, const char *hint, const char *format,
+                       ...) {
+  char message[sizeof err->message];
+  va_list arguments;
+  va_start(arguments, format);
+  if (vsnprintf(message, sizeof message, format, arguments) < 0) message[0] = 0;
+  va_end(arguments);
+  int line, column;
+  tws_json_place(json, item, &line, &column);
+  return tws_fail(err, TWS_INVALID, hint, "%s:%d:%d: %s", json ? json->name : "json", line, column, message);
+}
+
+/* ---- building the tree ---- */
+
+typedef struct walk {
+  tws_json *json;
+  size_t next; /* mark */
+  const cJSON **scratch;
+  size_t capacity;
+  tws_error *err;
+} walk;
+
+static int compare_keys(const void *a, const void *b) {
+  return strcmp((*(const cJSON *const *)a)->string, (*(const cJSON *const *)b)->string);
+}
+
+static int place_before(const tws_json *json, const cJSON *a, const cJSON *b) {
+  const tws_json_mark *x = find_mark(json, a), *y = find_mark(json, b);
+  return x->line != y->line ? x->line < y->line : x->column < y->column;
+}
+
+static tws_code check_duplicates(walk *w, const cJSON *object) {
+  size_t n = 0;
+  for (const cJSON *child = object->child; child; child = child->next) n++;
+  if (n < 2) return TWS_OK;
+  if (tws_reserve(&w->scratch, &w->capacity, n, sizeof *w->scratch))
+    return tws_fail(w->err, TWS_MEMORY, NULL, "%s: out of memory", w->json->name);
+  n = 0;
+  for (const cJSON *child = object->child; child; child = child->next) w->scratch[n++] = child;
+  qsort(w->scratch, n, sizeof *w->scratch, compare_keys);
+  for (size_t i = 1; i < n; i++) {
+    const cJSON *a = w->scratch[i - 1], *b = w->scratch[i];
+    if (strcmp(a->string, b->string) != 0) continue;
+    int second_is_a = place_before(w->json, b, a), line, column;
+    tws_json_place(w->json, second_is_a ? b : a, &line, &column);
+    return tws_json_fail(w->json, second_is_a ? a : b, w->err, "keep one of the two",
+                         "duplicate key \"%.100s\", first given at line %d, column %d", a->string, line, column);
+  }
+  return TWS_OK;
+}
+
+/* Depth is bounded by the scan. */
+static tws_code visit(walk *w, const cJSON *item) {
+  struct tws_json_places *places = w->json->places;
+  if (w->next >= places->marks.count)
+    return tws_fail(w->err, TWS_INTERNAL, NULL, "%s: more values than places", w->json->name);
+  size_t i = hash(item, places->mask);
+  while (places->slots[i].item) i = (i + 1) & places->mask;
+  places->slots[i] = (struct slot){item, w->next++};
+  for (const cJSON *child = item->child; child; child = child->next) TWS_TRY(visit(w, child));
+  return cJSON_IsObject(item) ? check_duplicates(w, item) : TWS_OK;
+}
+
+static tws_code build(tws_json *json, char *text, size_t length, tws_error *err) {
+  struct tws_json_places *places = json->places;
+  TWS_TRY(tws_json_scan(text, length, json->name, &places->marks, err));
+  size_t slots = 16;
+  while (slots < 2 * places->marks.count) slots *= 2;
+  places->slots = tws_calloc(slots, sizeof *places->slots);
+  places->mask = slots - 1;
+  /* The scan has accepted the text, so that only memory can be missing. */
+  json->root = places->slots ? cJSON_ParseWithLengthOpts(text, length + 1, NULL, 1) : NULL;
+  if (!json->root) return tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", json->name);
+  walk w = {.json = json, .err = err};
+  tws_code code = visit(&w, json->root);
+  tws_free(w.scratch);
+  return code;
+}
+
+tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_json **out, tws_error *err) {
+  *out = NULL;
+  if (length > TWS_JSON_SIZE)
+    return tws_fail(err, TWS_INVALID, NULL, "%s: %zu bytes, and the limit is 64 MiB", name, length);
+  tws_json *json = tws_calloc(1, sizeof *json);
+  char *copy = tws_calloc(length + 1, 1);
+  size_t name_length = strlen(name);
+  if (json) {
+    json->name = tws_calloc(name_length + 1, 1);
+    json->places = tws_calloc(1, sizeof *json->places);
+  }
+  tws_code code;
+  if (!json || !copy || !json->name || !json->places) {
+    code = tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", name);
+  } else {
+    memcpy(json->name, name, name_length);
+    if (length) memcpy(copy, text, length);
+    code = build(json, copy, length, err);
+  }
+  tws_free(copy);
+  if (code == TWS_OK)
+    *out = json;
+  else
+    tws_json_destroy(json);
+  return code;
+}
+
+tws_code tws_json_read(const char *path, tws_json **out, tws_error *err) {
+  char *text;
+  size_t length;
+  *out = NULL;
+  TWS_TRY(tws_read_file(path, TWS_JSON_SIZE, &text, &length, err));
+  tws_code code = tws_json_parse(text, length, strcmp(path, "-") == 0 ? "standard input" : path, out, err);
+  tws_free(text);
+  return code;
+}
+
+void tws_json_destroy(tws_json *json) {
+  if (!json) return;
+  cJSON_Delete(json->root);
+  if (json->places) {
+    tws_free(json->places->marks.items);
+    tws_free(json->places->slots);
+  }
+  tws_free(json->places);
+  tws_free(json->name);
+  tws_free(json);
+}
+
+/* ---- typed members ---- */
+
+/* The value as a reader would name it. */
+static const char *describe(const cJSON *item, char *buffer, size_t size) {
+  if (cJSON_IsString(item))
+    snprintf(buffer, size, "the string \"%.60s\"", item->valuestring);
+  else if (cJSON_IsNumber(item))
+    snprintf(buffer, size, "%.17g", item->valuedouble);
+  else
+    snprintf(buffer, size, "%s",
+             cJSON_IsBool(item)     ? (cJSON_IsTrue(item) ? "true" : "false")
+             : cJSON_IsObject(item) ? "an object"
+             : cJSON_IsArray(item)  ? "an array"
+                                    : "null");
+  return buffer;
+}
+
+static tws_code wrong(const tws_json *json, const cJSON *item, const char *key, const char *wanted, const char *hint,
+                      tws_error *err) {
+  char got[96];
+  return tws_json_fail(json, item, err, hint, "\"%.100s\" must be %s, not %s", key, wanted,
+                       describe(item, got, sizeof got));
+}
+
+/* *item is NULL when the fallback applies. */
+static tws_code member(const tws_json *json, const cJSON *object, const char *key, int required, const cJSON **item,
+                       tws_error *err) {
+  *item = cJSON_GetObjectItemCaseSensitive(object, key);
+  if (*item && !cJSON_IsNull(*item)) return TWS_OK;
+  if (required)
+    return tws_json_fail(json, *item ? *item : object, err, NULL, "key \"%s\" is %s, and it is required", key,
+                         *item ? "null" : "missing");
+  *item = NULL;
+  return TWS_OK;
+}
+
+tws_code tws_json_int(const tws_json *json, const cJSON *object, const char *key, int required, int64_t low,
+                      int64_t high, int64_t fallback, int64_t *value, tws_error *err) {
+  const cJSON *item;
+  *value = fallback;
+  TWS_TRY(member(json, object, key, required, &item, err));
+  if (!item) return TWS_OK;
+  char wanted[96] = "an integer";
+  if (high != INT64_MAX)
+    snprintf(wanted, sizeof wanted, "an integer from %lld to %lld", (long long)low, (long long)high);
+  else if (low != INT64_MIN)
+    snprintf(wanted, sizeof wanted, "an integer of at least %lld", (long long)low);
+  double number = item->valuedouble;
+  if (!cJSON_IsNumber(item) || number != floor(number) || number < -0x1p63 || number > 0x1p63)
+    return wrong(json, item, key, wanted, cJSON_IsString(item) ? "leave out the quotes" : NULL, err);
+  const tws_json_mark *mark = find_mark(json, item);
+  /* 2^63 itself is what the largest integer becomes when a double has carried it. */
+  int64_t integer = mark && mark->is_integer ? mark->integer : number == 0x1p63 ? INT64_MAX : (int64_t)number;
+  if (integer < low || integer > high) return wrong(json, item, key, wanted, NULL, err);
+  *value = integer;
+  return TWS_OK;
+}
+
+tws_code tws_json_number(const tws_json *json, const cJSON *object, const char *key, int required, double low,
+                         double high, double fallback, double *value, tws_error *err) {
+  const cJSON *item;
+  *value = fallback;
+  TWS_TRY(member(json, object, key, required, &item, err));
+  if (!item) return TWS_OK;
+  char wanted[96] = "a number";
+  if (isfinite(low) && isfinite(high))
+    snprintf(wanted, sizeof wanted, "a number from %g to %g", low, high);
+  else if (isfinite(low))
+    snprintf(wanted, sizeof wanted, "a number of at least %g", low);
+  else if (isfinite(high))
+    snprintf(wanted, sizeof wanted, "a number of at most %g", high);
+  if (!cJSON_IsNumber(item) || !(item->valuedouble >= low && item->valuedouble <= high))
+    return wrong(json, item, key, wanted, cJSON_IsString(item) ? "leave out the quotes" : NULL, err);
+  *value = item->valuedouble;
+  return TWS_OK;
+}
+
+tws_code tws_json_bool(const tws_json *json, const cJSON *object, const char *key, int required, int fallback,
+                       int *value, tws_error *err) {
+  const cJSON *item;
+  *value = fallback;
+  TWS_TRY(member(json, object, key, required, &item, err));
+  if (!item) return TWS_OK;
+  if (!cJSON_IsBool(item)) return wrong(json, item, key, "true or false", NULL, err);
+  *value = cJSON_IsTrue(item);
+  return TWS_OK;
+}
+
+tws_code tws_json_string(const tws_json *json, const cJSON *object, const char *key, int required, const char *fallback,
+                         const char **value, tws_error *err) {
+  const cJSON *item;
+  *value = fallback;
+  TWS_TRY(member(json, object, key, required, &item, err));
+  if (!item) return TWS_OK;
+  if (!cJSON_IsString(item)) return wrong(json, item, key, "a string", "put it in double quotes", err);
+  *value = item->valuestring;
+  return TWS_OK;
+}
+
+tws_code tws_json_only(const tws_json *json, const cJSON *object, const char *const *known, tws_error *err) {
+  size_t n = 0;
+  while (known[n]) n++;
+  for (const cJSON *child = object->child; child; child = child->next) {
+    size_t i = 0;
+    while (i < n && strcmp(known[i], child->string) != 0) i++;
+    if (i < n) continue;
+    char hint[sizeof err->hint];
+    const char *close = tws_closest(child->string, known, n);
+    size_t used =
+        (size_t)snprintf(hint, sizeof hint, close ? "did you mean \"%s\"?" : "known keys:%s", close ? close : "");
+    for (i = 0; !close && i < n && used < sizeof hint; i++)
+      used += (size_t)snprintf(hint + used, sizeof hint - used, "%s %s", i ? "," : "", known[i]);
+    return tws_json_fail(json, child, err, hint, "unknown key \"%.100s\"", child->string);
+  }
+  return TWS_OK;
+}

@@ -1,0 +1,55 @@
+/* Did-you-mean: the closest of some words. */
+#include <ctype.h>
+#include <string.h>
+
+#include "base/json.h"
+
+enum { LONGEST = 96 };
+
+static int same(char a, char b) {
+  return tolower((unsigned char)a) == tolower((unsigned char)b);
+}
+
+static int least(int a, int b) {
+  return a < b ? a : b;
+}
+
+/* Optimal string alignment distance (edits and swaps of neighbours), ignoring case; both words fit LONGEST. */
+static int distance(const char *a, size_t n, const char *b, size_t m) {
+  int rows[3][LONGEST + 1];
+  int *before = rows[0], *previous = rows[1], *now = rows[2];
+  for (size_t j = 0; j <= m; j++) previous[j] = (int)j;
+  memset(rows[0], 0, sizeof rows[0]);
+  for (size_t i = 1; i <= n; i++) {
+    now[0] = (int)i;
+    for (size_t j = 1; j <= m; j++) {
+      int best = least(previous[j - 1] + !same(a[i - 1], b[j - 1]), least(previous[j], now[j - 1]) + 1);
+      if (i > 1 && j > 1 && same(a[i - 1], b[j - 2]) && same(a[i - 2], b[j - 1])) best = least(best, before[j - 2] + 1);
+      now[j] = best;
+    }
+    int *spare = before;
+    before = previous;
+    previous = now;
+    now = spare;
+  }
+  return previous[m];
+}
+
+const char *tws_closest(const char *word, const char *const *words, size_t n) {
+  size_t length = strlen(word);
+  const char *best = NULL;
+  int best_distance = 0;
+  if (!length || length > LONGEST) return NULL;
+  for (size_t i = 0; i < n; i++) {
+    size_t other = words[i] ? strlen(words[i]) : 0;
+    if (!other || other > LONGEST) continue;
+    int d = distance(word, length, words[i], other);
+    /* A third of the letters may differ; a word that continues or begins the other is close as well. */
+    int contained = length >= 4 && other >= 4 && (strstr(word, words[i]) || strstr(words[i], word));
+    if (d > (int)(length > other ? length : other) / 3 && !contained) continue;
+    if (best && d >= best_distance) continue;
+    best = words[i];
+    best_distance = d;
+  }
+  return best;
+}
