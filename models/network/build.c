@@ -1,0 +1,260 @@
+#include "models/network/build.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *tws_build_name(tws_builder *b, const char *format, ...) {
+  char text[256];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  char *copy = tws_arena_strdup(b->net->arena, text);
+  if (copy == NULL) b->failed = 1;
+  return copy != NULL ? copy : "";
+}
+
+tws_code tws_build_reserve(tws_builder *b, int64_t modules, tws_error *err) {
+  tws_network *net = b->net;
+  size_t count = (size_t)modules; /* a module has at most two outputs and two parameters */
+  net->modules = tws_arena_alloc(net->arena, count, sizeof *net->modules);
+  net->values = tws_arena_alloc(net->arena, 2 * count, sizeof *net->values);
+  net->params = tws_arena_alloc(net->arena, 2 * count, sizeof *net->params);
+  if (net->modules == NULL || net->values == NULL || net->params == NULL) {
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the graph of %lld modules", (long long)modules);
+  }
+  return TWS_OK;
+}
+
+static uint32_t add_module(tws_builder *b, tws_module_type type, int layer, const char *name) {
+  tws_network *net = b->net;
+  uint32_t index = net->module_count++;
+  tws_module *module = &net->modules[index];
+  module->type = type;
+  module->name = name;
+  module->layer = layer;
+  for (int i = 0; i < 2; i++) module->in[i] = module->out[i] = module->param[i] = TWS_NONE;
+  return index;
+}
+
+/* Values are named after their module, without Hugging Face's outermost prefix: "h.3.ln_1.y". */
+static uint32_t add_value(tws_builder *b, uint32_t module, int slot, const char *suffix, int64_t per_token,
+                          tws_value_kind kind) {
+  tws_network *net = b->net;
+  const char *name = net->modules[module].name;
+  if (strncmp(name, "transformer.", 12) == 0)
+    name += 12;
+  else if (strncmp(name, "model.", 6) == 0)
+    name += 6;
+  uint32_t index = net->value_count++;
+  net->values[index] = (tws_value){.name = tws_build_name(b, "%s.%s", name, suffix),
+                                   .producer = module,
+                                   .per_token = (uint32_t)per_token,
+                                   .kind = kind};
+  net->modules[module].out[slot] = index;
+  return index;
+}
+
+static uint32_t add_param(tws_builder *b, uint32_t module, int slot, const char *name, int64_t rows, int64_t columns,
+                          tws_init init) {
+  tws_network *net = b->net;
+  int64_t elements = rows * columns; /* dimensions are bounded: see TWS_MAX_WIDTH */
+  if (elements > TWS_MAX_PARAMS - b->params)
+    b->too_large = 1;
+  else
+    b->params += elements;
+  uint32_t index = net->param_count++;
+  net->params[index] = (tws_param){
+      .name = name, .rows = rows, .columns = columns, .init_std = init.std, .init_value = init.value, .module = module};
+  net->modules[module].param[slot] = index;
+  return index;
+}
+
+uint32_t tws_build_embedding(tws_builder *b, const char *name, const char *wte, const char *wpe, float std) {
+  tws_network *net = b->net;
+  uint32_t module = add_module(b, TWS_MODULE_EMBEDDING, -1, name);
+  net->modules[module].out_features = net->hidden;
+  add_param(b, module, 0, wte, net->padded_vocabulary, net->hidden, (tws_init){std, 0});
+  if (wpe != NULL) add_param(b, module, 1, wpe, net->positions, net->hidden, (tws_init){std, 0});
+  return add_value(b, module, 0, "x", net->hidden, TWS_VALUE_ACTIVATION);
+}
+
+uint32_t tws_build_norm(tws_builder *b, int layer, const char *name, uint32_t x, int rms, double epsilon) {
+  tws_network *net = b->net;
+  uint32_t module = add_module(b, TWS_MODULE_NORM, layer, name);
+  tws_module *m = &net->modules[module];
+  m->in[0] = x;
+  m->out_features = net->hidden;
+  m->rms = rms;
+  m->epsilon = epsilon;
+  add_param(b, module, 0, tws_build_name(b, "%s.weight", name), 1, net->hidden, (tws_init){0, 1});
+  if (!rms) add_param(b, module, 1, tws_build_name(b, "%s.bias", name), 1, net->hidden, (tws_init){0, 0});
+  uint32_t y = add_value(b, module, 0, "y", net->hidden, TWS_VALUE_ACTIVATION);
+  add_value(b, module, 1, "stats", rms ? 1 : 2, TWS_VALUE_STATISTIC);
+  return y;
+}
+
+uint32_t tws_build_linear(tws_builder *b, int layer, const char *name, uint32_t x, int64_t in, int64_t out, float std,
+                          int bias, const int64_t *fused, uint32_t tied) {
+  tws_network *net = b->net;
+  uint32_t module = add_module(b, TWS_MODULE_LINEAR, layer, name);
+  tws_module *m = &net->modules[module];
+  m->in[0] = x;
+  m->in_features = in;
+  m->out_features = out;
+  if (tied != TWS_NONE)
+    m->param[0] = tied;
+  else
+    add_param(b, module, 0, tws_build_name(b, "%s.weight", name), out, in, (tws_init){std, 0});
+  if (bias) add_param(b, module, 1, tws_build_name(b, "%s.bias", name), 1, out, (tws_init){0, 0});
+  if (fused != NULL) {
+    memcpy(net->params[m->param[0]].fused, fused, sizeof net->params[0].fused);
+    if (bias) memcpy(net->params[m->param[1]].fused, fused, sizeof net->params[0].fused);
+  }
+  return add_value(b, module, 0, "y", out, TWS_VALUE_ACTIVATION);
+}
+
+static tws_module *set_heads(tws_builder *b, uint32_t module, uint32_t qkv) {
+  tws_module *m = &b->net->modules[module];
+  m->in[0] = qkv;
+  m->heads = (int32_t)b->net->heads;
+  m->kv_heads = (int32_t)b->net->kv_heads;
+  m->head_size = (int32_t)b->net->head_size;
+  return m;
+}
+
+uint32_t tws_build_rope(tws_builder *b, int layer, const char *name, uint32_t qkv, const double rope[5]) {
+  uint32_t module = add_module(b, TWS_MODULE_ROPE, layer, name);
+  tws_module *m = set_heads(b, module, qkv);
+  memcpy(m->rope, rope, sizeof m->rope);
+  m->out_features = b->net->values[qkv].per_token;
+  return add_value(b, module, 0, "qkv", m->out_features, TWS_VALUE_ACTIVATION);
+}
+
+uint32_t tws_build_attention(tws_builder *b, int layer, const char *name, uint32_t qkv) {
+  uint32_t module = add_module(b, TWS_MODULE_ATTENTION, layer, name);
+  tws_module *m = set_heads(b, module, qkv);
+  m->in_features = b->net->values[qkv].per_token;
+  m->out_features = b->net->heads * b->net->head_size;
+  uint32_t o = add_value(b, module, 0, "o", m->out_features, TWS_VALUE_ACTIVATION);
+  add_value(b, module, 1, "lse", b->net->heads, TWS_VALUE_STATISTIC);
+  return o;
+}
+
+uint32_t tws_build_pointwise(tws_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
+                             int64_t width) {
+  uint32_t module = add_module(b, type, layer, name);
+  b->net->modules[module].in[0] = x;
+  b->net->modules[module].out_features = width;
+  return add_value(b, module, 0, "y", width, TWS_VALUE_ACTIVATION);
+}
+
+uint32_t tws_build_add(tws_builder *b, int layer, const char *name, uint32_t residual, uint32_t branch) {
+  uint32_t module = add_module(b, TWS_MODULE_ADD, layer, name);
+  tws_module *m = &b->net->modules[module];
+  m->in[0] = residual;
+  m->in[1] = branch;
+  m->out_features = b->net->hidden;
+  return add_value(b, module, 0, "z", b->net->hidden, TWS_VALUE_ACTIVATION);
+}
+
+void tws_build_loss(tws_builder *b, uint32_t logits) {
+  tws_network *net = b->net;
+  uint32_t module = add_module(b, TWS_MODULE_LOSS, -2, "loss");
+  net->modules[module].in[0] = logits;
+  net->modules[module].out_features = net->padded_vocabulary;
+  net->logits = logits;
+  add_value(b, module, 0, "dlogits", net->padded_vocabulary, TWS_VALUE_ACTIVATION);
+}
+
+/* ---- configuration helpers ---- */
+
+static int has_value(const tws_json *json, const char *key) {
+  const cJSON *item = key != NULL ? cJSON_GetObjectItemCaseSensitive(json->root, key) : NULL;
+  return item != NULL && !cJSON_IsNull(item);
+}
+
+tws_code tws_build_size(tws_builder *b, const char *key, const char *alias, int required, int64_t high,
+                        int64_t fallback, int64_t *value, tws_error *err) {
+  const tws_json *json = b->json;
+  if (!has_value(json, key) && has_value(json, alias)) {
+    const char *first = alias;
+    alias = key;
+    key = first;
+  }
+  TWS_TRY(tws_json_int(json, json->root, key, required, 1, high, fallback, value, err));
+  if (!has_value(json, alias)) return TWS_OK;
+  int64_t other = 0;
+  TWS_TRY(tws_json_int(json, json->root, alias, 1, 1, high, 0, &other, err));
+  if (other == *value) return TWS_OK;
+  return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(json->root, alias), err, "remove one of the two keys",
+                       "\"%s\" is %lld but \"%s\", which means the same, is %lld", alias, (long long)other, key,
+                       (long long)*value);
+}
+
+tws_code tws_build_expect_bool(tws_builder *b, const char *key, int expected, const char *hint, tws_error *err) {
+  int value = expected;
+  TWS_TRY(tws_json_bool(b->json, b->json->root, key, 0, expected, &value, err));
+  if (value == expected) return TWS_OK;
+  tws_json_fail(b->json, cJSON_GetObjectItemCaseSensitive(b->json->root, key), err, hint, "\"%s\": %s is not supported",
+                key, value ? "true" : "false");
+  if (err != NULL) err->code = TWS_UNSUPPORTED;
+  return TWS_UNSUPPORTED;
+}
+
+tws_code tws_build_dropouts(tws_builder *b, const char *const *keys, tws_error *err) {
+  for (; *keys != NULL; keys++) {
+    double value = 0;
+    TWS_TRY(tws_json_number(b->json, b->json->root, *keys, 0, 0, 1, 0, &value, err));
+    if (value != 0) tws_text_add(&b->notes, "%s = %g has no effect: there is no dropout here\n", *keys, value);
+  }
+  return TWS_OK;
+}
+
+/* Keys of Hugging Face configurations that describe generation, storage or the file itself, not the training step. */
+static const char *const metadata[] = {"_name_or_path",
+                                       "architectures",
+                                       "model_type",
+                                       "bos_token_id",
+                                       "eos_token_id",
+                                       "pad_token_id",
+                                       "sep_token_id",
+                                       "unk_token_id",
+                                       "decoder_start_token_id",
+                                       "transformers_version",
+                                       "torch_dtype",
+                                       "dtype",
+                                       "use_cache",
+                                       "task_specific_params",
+                                       "output_past",
+                                       "output_hidden_states",
+                                       "output_attentions",
+                                       "return_dict",
+                                       "gradient_checkpointing",
+                                       "id2label",
+                                       "label2id",
+                                       "summary_activation",
+                                       "summary_first_dropout",
+                                       "summary_proj_to_labels",
+                                       "summary_type",
+                                       "summary_use_proj",
+                                       "chunk_size_feed_forward",
+                                       "max_length",
+                                       "finetuning_task",
+                                       "_comment",
+                                       NULL};
+
+static int listed(const char *const *list, const char *word) {
+  for (; *list != NULL; list++) {
+    if (strcmp(*list, word) == 0) return 1;
+  }
+  return 0;
+}
+
+void tws_build_unknown_keys(tws_builder *b, const char *const *known) {
+  const cJSON *item = NULL;
+  cJSON_ArrayForEach(item, b->json->root) {
+    if (item->string == NULL || listed(known, item->string) || listed(metadata, item->string)) continue;
+    tws_text_add(&b->notes, "%.120s is not modelled and has no effect\n", item->string);
+  }
+}

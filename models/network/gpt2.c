@@ -1,0 +1,117 @@
+/* GPT-2 (Radford et al., 2019; keys as in Hugging Face's GPT2Config): learned positions, pre-norm layers with
+ * LayerNorm and biases, GELU, output projection tied to the token embedding. */
+#include <math.h>
+#include <string.h>
+#include "models/network/build.h"
+
+typedef struct gpt2 {
+  double epsilon, range;
+  int64_t layers, inner;
+} gpt2;
+
+static tws_code read_sizes(tws_builder *b, gpt2 *g, tws_error *err) {
+  tws_network *net = b->net;
+  TWS_TRY(tws_build_size(b, "n_layer", "num_hidden_layers", 1, TWS_MAX_LAYERS, 0, &net->layers, err));
+  TWS_TRY(tws_build_size(b, "n_embd", "hidden_size", 1, TWS_MAX_WIDTH, 0, &net->hidden, err));
+  TWS_TRY(tws_build_size(b, "n_head", "num_attention_heads", 1, TWS_MAX_HEADS, 0, &net->heads, err));
+  TWS_TRY(tws_build_size(b, "n_positions", "max_position_embeddings", 1, TWS_MAX_WIDTH, 0, &net->positions, err));
+  TWS_TRY(tws_build_size(b, "n_inner", NULL, 0, TWS_MAX_WIDTH, 4 * net->hidden, &g->inner, err));
+  if (net->hidden % net->heads != 0) {
+    return tws_json_fail(b->json, cJSON_GetObjectItemCaseSensitive(b->json->root, "n_head"), err,
+                         "choose a number of heads that divides the hidden size",
+                         "%lld heads do not divide the hidden size %lld", (long long)net->heads,
+                         (long long)net->hidden);
+  }
+  net->kv_heads = net->heads;
+  net->head_size = net->hidden / net->heads;
+  net->intermediate = g->inner;
+  g->layers = net->layers;
+  return TWS_OK;
+}
+
+static tws_code read_rest(tws_builder *b, gpt2 *g, tws_error *err) {
+  static const char *const dropouts[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop", NULL};
+  static const char *const known[] = {"n_layer",
+                                      "num_hidden_layers",
+                                      "n_embd",
+                                      "hidden_size",
+                                      "n_head",
+                                      "num_attention_heads",
+                                      "n_positions",
+                                      "max_position_embeddings",
+                                      "n_ctx",
+                                      "n_inner",
+                                      "vocab_size",
+                                      "activation_function",
+                                      "layer_norm_epsilon",
+                                      "initializer_range",
+                                      "tie_word_embeddings",
+                                      "resid_pdrop",
+                                      "embd_pdrop",
+                                      "attn_pdrop",
+                                      "scale_attn_weights",
+                                      "scale_attn_by_inverse_layer_idx",
+                                      "reorder_and_upcast_attn",
+                                      "add_cross_attention",
+                                      "is_encoder_decoder",
+                                      NULL};
+  const cJSON *root = b->json->root;
+  TWS_TRY(tws_json_number(b->json, root, "layer_norm_epsilon", 0, 1e-20, 1, 1e-5, &g->epsilon, err));
+  TWS_TRY(tws_json_number(b->json, root, "initializer_range", 0, 0, 100, 0.02, &g->range, err));
+  TWS_TRY(tws_json_bool(b->json, root, "tie_word_embeddings", 0, 1, &b->net->tied, err));
+  const char *activation = NULL;
+  TWS_TRY(tws_json_string(b->json, root, "activation_function", 0, "gelu_new", &activation, err));
+  if (strcmp(activation, "gelu_new") != 0 && strcmp(activation, "gelu_pytorch_tanh") != 0) {
+    tws_json_fail(b->json, cJSON_GetObjectItemCaseSensitive(root, "activation_function"), err,
+                  "known for GPT-2: gelu_new and gelu_pytorch_tanh (the same function)",
+                  "activation_function \"%.60s\" is not supported", activation);
+    if (err != NULL) err->code = TWS_UNSUPPORTED;
+    return TWS_UNSUPPORTED;
+  }
+  TWS_TRY(tws_build_expect_bool(b, "scale_attn_weights", 1, "attention is always scaled by 1/sqrt(head size)", err));
+  TWS_TRY(tws_build_expect_bool(b, "scale_attn_by_inverse_layer_idx", 0, "set it to false", err));
+  TWS_TRY(tws_build_expect_bool(b, "add_cross_attention", 0, "only decoders are supported", err));
+  TWS_TRY(tws_build_expect_bool(b, "is_encoder_decoder", 0, "only decoders are supported", err));
+  int upcast = 0;
+  TWS_TRY(tws_json_bool(b->json, root, "reorder_and_upcast_attn", 0, 0, &upcast, err));
+  if (upcast) tws_text_add(&b->notes, "reorder_and_upcast_attn has no effect: scores are float32 always\n");
+  TWS_TRY(tws_build_dropouts(b, dropouts, err));
+  tws_build_unknown_keys(b, known);
+  return TWS_OK;
+}
+
+static uint32_t add_layer(tws_builder *b, const gpt2 *g, int layer, uint32_t x) {
+  const int64_t hidden = b->net->hidden;
+  float std = (float)g->range, residual_std = (float)(g->range / sqrt(2.0 * (double)g->layers));
+#define NAME(suffix) tws_build_name(b, "transformer.h.%d." suffix, layer)
+  uint32_t y = tws_build_norm(b, layer, NAME("ln_1"), x, 0, g->epsilon);
+  y = tws_build_linear(b, layer, NAME("attn.c_attn"), y, hidden, 3 * hidden, std, 1, NULL, TWS_NONE);
+  y = tws_build_attention(b, layer, NAME("attn"), y);
+  y = tws_build_linear(b, layer, NAME("attn.c_proj"), y, hidden, hidden, residual_std, 1, NULL, TWS_NONE);
+  x = tws_build_add(b, layer, NAME("add_1"), x, y);
+  y = tws_build_norm(b, layer, NAME("ln_2"), x, 0, g->epsilon);
+  y = tws_build_linear(b, layer, NAME("mlp.c_fc"), y, hidden, g->inner, std, 1, NULL, TWS_NONE);
+  y = tws_build_pointwise(b, layer, NAME("mlp.act"), TWS_MODULE_GELU, y, g->inner);
+  y = tws_build_linear(b, layer, NAME("mlp.c_proj"), y, g->inner, hidden, residual_std, 1, NULL, TWS_NONE);
+  return tws_build_add(b, layer, NAME("add_2"), x, y);
+#undef NAME
+}
+
+tws_code tws_build_gpt2(tws_builder *b, tws_error *err) {
+  tws_network *net = b->net;
+  gpt2 g = {0};
+  net->architecture = "gpt2";
+  TWS_TRY(read_sizes(b, &g, err));
+  TWS_TRY(read_rest(b, &g, err));
+  TWS_TRY(tws_build_reserve(b, 10 * net->layers + 4, err));
+  uint32_t x = tws_build_embedding(b, "transformer.embedding", "transformer.wte.weight", "transformer.wpe.weight",
+                                   (float)g.range);
+  net->layer_first = net->module_count;
+  net->layer_stride = 10;
+  for (int layer = 0; layer < net->layers; layer++) x = add_layer(b, &g, layer, x);
+  x = tws_build_norm(b, -2, "transformer.ln_f", x, 0, g.epsilon);
+  uint32_t tied = net->tied ? net->modules[0].param[0] : TWS_NONE;
+  x = tws_build_linear(b, -2, "lm_head", x, net->hidden, net->padded_vocabulary, (float)g.range, 0, NULL, tied);
+  tws_build_loss(b, x);
+  return TWS_OK;
+}

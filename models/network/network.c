@@ -1,0 +1,218 @@
+#include "models/network/network.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "models/network/build.h"
+
+const char *tws_module_type_name(tws_module_type type) {
+  static const char *const names[] = {
+#define X(name, text) text,
+      TWS_MODULES(X)
+#undef X
+  };
+  return (unsigned)type < TWS_MODULE_TYPE_COUNT ? names[type] : "unknown module";
+}
+
+/* One row per architecture: Hugging Face's model_type, a class name, and what builds the graph. */
+static const struct {
+  const char *model_type, *class_name;
+  tws_code (*build)(tws_builder *b, tws_error *err);
+} architectures[] = {
+    {"gpt2", "GPT2LMHeadModel", tws_build_gpt2},
+    {"llama", "LlamaForCausalLM", tws_build_llama},
+};
+enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
+
+#define KNOWN_ARCHITECTURES "known architectures: gpt2 (GPT2LMHeadModel), llama (LlamaForCausalLM)"
+
+static int find_architecture(const char *type, const char *class_name) {
+  for (int i = 0; i < ARCHITECTURES; i++) {
+    if (type != NULL ? strcmp(type, architectures[i].model_type) == 0
+                     : class_name != NULL && strcmp(class_name, architectures[i].class_name) == 0) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+static tws_code choose_architecture(tws_builder *b, int *chosen, tws_error *err) {
+  const tws_json *json = b->json;
+  if (!cJSON_IsObject(json->root)) {
+    return tws_json_fail(json, json->root, err, "a model is described by a Hugging Face config.json",
+                         "the document is not an object");
+  }
+  const char *type = NULL, *class_name = NULL;
+  TWS_TRY(tws_json_string(json, json->root, "model_type", 0, NULL, &type, err));
+  const cJSON *classes = cJSON_GetObjectItemCaseSensitive(json->root, "architectures");
+  if (classes != NULL && !cJSON_IsNull(classes)) {
+    const cJSON *item = cJSON_IsArray(classes) ? cJSON_GetArrayItem(classes, 0) : NULL;
+    if (item == NULL || !cJSON_IsString(item)) {
+      return tws_json_fail(json, classes, err, NULL, "\"architectures\" must be a list of class names");
+    }
+    class_name = item->valuestring;
+  }
+  if (type == NULL && class_name == NULL) {
+    return tws_json_fail(json, json->root, err, KNOWN_ARCHITECTURES,
+                         "neither \"model_type\" nor \"architectures\" says which architecture this is");
+  }
+  *chosen = find_architecture(type, class_name);
+  if (*chosen < 0) {
+    const char *key = type != NULL ? "model_type" : "architectures";
+    tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(json->root, key), err, KNOWN_ARCHITECTURES,
+                  "architecture \"%.80s\" is not known", type != NULL ? type : class_name);
+    if (err != NULL) err->code = TWS_UNSUPPORTED;
+    return TWS_UNSUPPORTED;
+  }
+  if (class_name != NULL && strcmp(class_name, architectures[*chosen].class_name) != 0) {
+    tws_text_add(&b->notes, "architectures names %.80s: modelled as %s, with a next-token loss\n", class_name,
+                 architectures[*chosen].class_name);
+  }
+  return TWS_OK;
+}
+
+static tws_code read_vocabulary(tws_builder *b, int64_t multiple, tws_error *err) {
+  tws_network *net = b->net;
+  if (multiple < 0 || multiple > TWS_MAX_WIDTH) {
+    return tws_fail(err, TWS_INVALID, "0 or 1 means no padding; 64 or 128 are common",
+                    "vocabulary multiple %lld is outside 0 .. %d", (long long)multiple, TWS_MAX_WIDTH);
+  }
+  TWS_TRY(tws_build_size(b, "vocab_size", NULL, 1, TWS_MAX_VOCABULARY, 0, &net->vocabulary, err));
+  if (multiple == 0) multiple = 1;
+  net->padded_vocabulary = (net->vocabulary + multiple - 1) / multiple * multiple;
+  return TWS_OK;
+}
+
+static tws_code build(tws_builder *b, int64_t multiple, tws_error *err) {
+  int chosen = -1;
+  TWS_TRY(choose_architecture(b, &chosen, err));
+  TWS_TRY(read_vocabulary(b, multiple, err));
+  TWS_TRY(architectures[chosen].build(b, err));
+  b->net->name = tws_arena_strdup(b->net->arena, b->json->name != NULL ? b->json->name : "model");
+  b->net->notes = b->notes.data != NULL ? tws_arena_strdup(b->net->arena, b->notes.data) : "";
+  if (b->failed || b->notes.failed || b->net->notes == NULL || b->net->name == NULL) {
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the model's graph");
+  }
+  if (b->too_large) {
+    return tws_json_fail(b->json, b->json->root, err, "check the sizes: the largest models have about 2^41",
+                         "the model has more than 2^50 parameters");
+  }
+  return TWS_OK;
+}
+
+tws_code tws_network_from_json(const tws_json *json, int64_t vocabulary_multiple, tws_network **out, tws_error *err) {
+  *out = NULL;
+  tws_arena *arena = tws_arena_create();
+  tws_network *net = arena != NULL ? tws_arena_alloc(arena, 1, sizeof *net) : NULL;
+  if (net == NULL) {
+    tws_arena_destroy(arena);
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the model's graph");
+  }
+  net->arena = arena;
+  tws_builder b = {.net = net, .json = json};
+  tws_code code = build(&b, vocabulary_multiple, err);
+  tws_text_free(&b.notes);
+  if (code != TWS_OK)
+    tws_arena_destroy(arena);
+  else
+    *out = net;
+  return code;
+}
+
+/* A name that is neither built in nor a file: say what could have been meant. */
+static tws_code unknown_model(const char *spec, tws_error *err) {
+  const char *const *names = tws_network_builtin_names();
+  size_t count = 0;
+  char list[256] = "";
+  for (; names[count] != NULL; count++) {
+    size_t used = strlen(list);
+    snprintf(list + used, sizeof list - used, "%s%s", count > 0 ? ", " : "", names[count]);
+  }
+  const char *close = tws_closest(spec, names, count);
+  char hint[384];
+  snprintf(hint, sizeof hint, "%s%s%sbuilt in: %s", close != NULL ? "did you mean " : "", close != NULL ? close : "",
+           close != NULL ? "? " : "", list);
+  return tws_fail(err, TWS_INVALID, hint, "\"%.200s\" is neither a built-in model nor a file", spec);
+}
+
+tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_network **out, tws_error *err) {
+  *out = NULL;
+  tws_json *json = NULL;
+  const char *text = tws_network_builtin(spec);
+  if (text != NULL) {
+    TWS_TRY(tws_json_parse(text, strlen(text), spec, &json, err));
+  } else {
+    char path[4096];
+    struct stat status;
+    int folder = 0;
+    if (strcmp(spec, "-") != 0) {
+      if (stat(spec, &status) != 0) return unknown_model(spec, err);
+      folder = S_ISDIR(status.st_mode);
+    }
+    int length = snprintf(path, sizeof path, folder ? "%s/config.json" : "%s", spec);
+    if (length < 0 || (size_t)length >= sizeof path)
+      return tws_fail(err, TWS_INVALID, NULL, "the model's path is too long");
+    TWS_TRY(tws_json_read(path, &json, err));
+  }
+  tws_code code = tws_network_from_json(json, vocabulary_multiple, out, err);
+  tws_json_destroy(json);
+  return code;
+}
+
+void tws_network_destroy(tws_network *network) {
+  if (network != NULL) tws_arena_destroy(network->arena);
+}
+
+int64_t tws_param_numel(const tws_param *param) {
+  return param->rows * param->columns;
+}
+
+int64_t tws_network_params(const tws_network *network, int without_padding) {
+  int64_t total = 0;
+  for (uint32_t i = 0; i < network->param_count; i++) total += tws_param_numel(&network->params[i]);
+  if (without_padding) {
+    int64_t tables = network->tied ? 1 : 2;
+    total -= tables * (network->padded_vocabulary - network->vocabulary) * network->hidden;
+  }
+  return total;
+}
+
+static int64_t largest_part(const tws_param *param) {
+  int64_t rows = 0;
+  for (int i = 0; i < 3; i++) rows = param->fused[i] > rows ? param->fused[i] : rows;
+  if (rows == 0) return tws_param_numel(param);
+  return param->rows == 1 ? rows : rows * param->columns; /* a fused bias is a row of its parts */
+}
+
+int64_t tws_network_largest_layer(const tws_network *network) {
+  int64_t largest = 0;
+  for (uint32_t i = 0; i < network->module_count; i++) {
+    const tws_module *module = &network->modules[i];
+    int64_t own = 0;
+    for (int p = 0; p < 2; p++) {
+      if (module->param[p] == TWS_NONE) continue;
+      int64_t part = largest_part(&network->params[module->param[p]]);
+      if (module->type == TWS_MODULE_EMBEDDING)
+        own = part > own ? part : own;
+      else
+        own += part;
+    }
+    largest = own > largest ? own : largest;
+  }
+  return largest;
+}
+
+double tws_network_flops_per_token(const tws_network *network, int64_t seq, int causal_halved) {
+  double flops = 0;
+  for (uint32_t i = 0; i < network->module_count; i++) {
+    const tws_module *module = &network->modules[i];
+    if (module->type == TWS_MODULE_LINEAR) {
+      int64_t out = module->out[0] == network->logits ? network->vocabulary : module->out_features;
+      flops += 2 * (double)module->in_features * (double)out;
+    } else if (module->type == TWS_MODULE_ATTENTION) {
+      double square = 4 * (double)seq * (double)module->heads * (double)module->head_size;
+      flops += causal_halved ? square / 2 : square;
+    }
+  }
+  return flops;
+}
