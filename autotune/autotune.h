@@ -1,0 +1,122 @@
+/* The tuner: which configuration trains a network fastest on a machine.
+ *
+ *   every point of the space -> memory ledger (rejects) -> longest path (ranks) -> simulation of the best (decides)
+ *
+ * The result is deterministic: equal requests give equal tables. Nothing here prints or launches; the program validates
+ * the winners by training them and records what it measured with tws_tune_record(). */
+#ifndef TWS_AUTOTUNE_H
+#define TWS_AUTOTUNE_H
+
+#include "base/log.h"
+#include "estimators/estimators.h"
+#include "sim/sim.h"
+
+enum { TWS_TUNE_LIST = 32, TWS_TUNE_NAME = 96, TWS_TUNE_MAX_POINTS = 200000 };
+
+/* An empty list means "all that make sense", as stated. */
+typedef struct tws_tune_space {
+  int64_t global_batch;  /* sequences a step; 0: free, micro batch x accumulation x ranks decide */
+  int stages[4], stage_count;                        /* 0, 1, 2, 3 */
+  int64_t micro[TWS_TUNE_LIST]; int micro_count;     /* fixed batch: its divisors; free: powers of two */
+  int64_t max_micro;                                 /* 0: 64 when free, unlimited under a fixed batch */
+  int64_t accumulation[TWS_TUNE_LIST]; int accumulation_count; /* free batch only: 1 */
+  tws_recompute recompute[3]; int recompute_count;   /* none, selective, full */
+  int ranks[TWS_TUNE_LIST]; int ranks_count;         /* divisors of the cluster's devices that fill whole nodes */
+  int threads[TWS_TUNE_LIST]; int threads_count;     /* hosts: divisors of the cores a rank can have to itself */
+  int oversubscribe;     /* hosts: also rank counts beyond the cores (powers of two up to twice the cores) */
+} tws_tune_space;
+
+typedef struct tws_tune_point {
+  int stage;
+  tws_recompute recompute;
+  int ranks, threads; /* threads 0 on GPUs */
+  int64_t micro, accumulation;
+} tws_tune_point;
+
+typedef enum tws_tune_verdict {
+  TWS_TUNE_FITS,
+  TWS_TUNE_NO_DEVICE_MEMORY,
+  TWS_TUNE_NO_HOST_MEMORY,
+  TWS_TUNE_NOT_SUPPORTED /* the plan refused it: reason says why */
+} tws_tune_verdict;
+
+typedef struct tws_tune_candidate {
+  tws_tune_point point;
+  char name[TWS_TUNE_NAME]; /* as DeepSpeed's experiments, and ours behind: "z2_gas4_tmbspg8_rnone_n4_t1" */
+  tws_tune_verdict verdict;
+  char reason[160];         /* of a rejection, in classes that can be counted */
+  int implied;              /* rejected because a smaller micro batch did not fit; its needed_bytes is that one's */
+  double needed_bytes, available_bytes; /* of one rank, in the tier that decides */
+  tws_estimate estimate;    /* valid unless NOT_SUPPORTED or implied */
+  double samples;           /* sequences a step of the whole job */
+  double simulated_s;       /* 0: not simulated */
+  tws_sim_result simulation;
+  double measured_s, measured_spread_s; /* 0: not measured; see tws_tune_record() */
+} tws_tune_candidate;
+
+typedef enum tws_tuner {
+  TWS_TUNER_MODEL_BASED, /* simulates in the order of the longest path: the default */
+  TWS_TUNER_GRIDSEARCH,  /* in the order of the space */
+  TWS_TUNER_RANDOM       /* in an order drawn from the seed */
+} tws_tuner;
+
+typedef struct tws_tune_request {
+  const tws_network *network;
+  const tws_config *config; /* not resolved: batch keys and the stage are replaced by those of each point */
+  tws_machine machine;
+  const tws_sim_api *sim;   /* NULL: the longest path decides alone */
+  tws_fidelity fidelity;
+  tws_tune_space space;
+  tws_tuner tuner;
+  int trials;               /* simulations at most; 0: 12 */
+  int early_stopping;       /* stop after so many trials without a better one; 0: never */
+  uint64_t seed;
+  double memory_bytes;      /* limit of one device instead of the machine's; 0: the machine's */
+  tws_progress *progress;   /* may be NULL */
+  const tws_log *log;       /* may be NULL */
+} tws_tune_request;
+
+typedef struct tws_tune_rejection { char reason[160]; int count; } tws_tune_rejection;
+
+typedef struct tws_tune_result {
+  tws_tune_candidate *candidates; /* fitting ones first: simulated by their simulated, then by estimated throughput */
+  int count, fits, simulated;
+  tws_tune_rejection *rejections; /* most frequent first */
+  int rejection_count;
+  int smallest;                   /* nothing fits: the candidate that needs least memory; else -1 */
+  double estimate_s, simulate_s;  /* what the search itself took */
+} tws_tune_result;
+
+/* TWS_INVALID for an empty or oversized space. Nothing that fits is not an error: result->fits is then 0. */
+tws_code tws_tune(const tws_tune_request *request, tws_tune_result **out, tws_error *err);
+void tws_tune_result_destroy(tws_tune_result *result);
+
+/* The points of a space, in order; the caller frees *points with tws_free. */
+tws_code tws_tune_enumerate(const tws_tune_request *request, tws_tune_point **points, int *count, tws_error *err);
+/* A configuration for a point: a clone of `base` with the point's keys set, resolved. */
+tws_code tws_tune_config(const tws_config *base, const tws_network *network, const tws_tune_point *point,
+                         tws_config **out, tws_error *err);
+void tws_tune_name(const tws_tune_point *point, char *buffer, int size);
+/* Bytes that one rank may fill in its device's memory and in its share of its node's memory. */
+void tws_tune_memory(const tws_machine *machine, int ranks, double device_limit, double *device_bytes,
+                     double *host_bytes);
+/* Plans of all ranks (at most `limit`; beyond that only rank 0's, which stands for all), simulated. */
+tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, const tws_config *config, int ranks,
+                           int threads, const tws_machine *machine, tws_fidelity fidelity, tws_timeline *timeline,
+                           tws_sim_result *result, tws_error *err);
+
+/* ---- reports ---- */
+double tws_tune_throughput(const tws_tune_candidate *candidate); /* samples/s: measured is not used here */
+void tws_tune_table(const tws_tune_result *result, const tws_tune_request *request, int rows, tws_text *out);
+tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *request, tws_text *out, tws_error *err);
+
+/* A folder as DeepSpeed's autotuner leaves it: for each simulated candidate <name>/exp.json, ds_config.json and
+ * metrics.json, then summary.txt and best.ds_config.json. An existing folder with results is refused (TWS_INVALID)
+ * unless `force`, which removes the experiments it holds. */
+tws_code tws_tune_write(const tws_tune_result *result, const tws_tune_request *request, const char *folder, int force,
+                        tws_error *err);
+/* Put a measured step time into a candidate and into its metrics.json (folder NULL: only the candidate). */
+tws_code tws_tune_record(tws_tune_candidate *candidate, double step_s, double spread_s, const char *folder,
+                         tws_error *err);
+
+#endif

@@ -1,0 +1,312 @@
+/* What the tuner found: tables, JSON and folders laid out as DeepSpeed's autotuner lays out its own. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "autotune/autotune.h"
+#include "base/units.h"
+
+static const char *const experiment_files[] = {"exp.json", "ds_config.json", "metrics.json"};
+enum { EXPERIMENT_FILES = 3 };
+
+/* ---- JSON ---- */
+
+static void add_number(cJSON *object, const char *key, double value) { cJSON_AddNumberToObject(object, key, value); }
+
+static cJSON *point_json(const tws_tune_point *point) {
+  cJSON *json = cJSON_CreateObject();
+  add_number(json, "zero_stage", point->stage);
+  add_number(json, "micro_batch", (double)point->micro);
+  add_number(json, "accumulation", (double)point->accumulation);
+  cJSON_AddStringToObject(json, "recompute", tws_recompute_name(point->recompute));
+  add_number(json, "ranks", point->ranks);
+  if (point->threads > 0) add_number(json, "threads", point->threads);
+  return json;
+}
+
+static cJSON *candidate_json(const tws_tune_candidate *c, double tokens_per_sample) {
+  cJSON *json = point_json(&c->point);
+  cJSON_AddStringToObject(json, "name", c->name);
+  add_number(json, "predicted_step_s", c->estimate.step_s);
+  if (c->simulated_s > 0) add_number(json, "simulated_step_s", c->simulated_s);
+  if (c->measured_s > 0) {
+    add_number(json, "measured_step_s", c->measured_s);
+    add_number(json, "measured_spread_s", c->measured_spread_s);
+  }
+  add_number(json, "samples_per_s", tws_tune_throughput(c));
+  add_number(json, "tokens_per_s", tws_tune_throughput(c) * tokens_per_sample);
+  add_number(json, "rank_bytes", c->needed_bytes);
+  add_number(json, "rank_limit_bytes", c->available_bytes);
+  return json;
+}
+
+static tws_code take_json(cJSON *json, tws_text *out, tws_error *err) {
+  char *text = cJSON_Print(json);
+  cJSON_Delete(json);
+  if (!text) return tws_fail(err, TWS_MEMORY, 0, "no memory for the result");
+  tws_text_add(out, "%s\n", text);
+  cJSON_free(text);
+  return out->failed ? tws_fail(err, TWS_MEMORY, 0, "no memory for the result") : TWS_OK;
+}
+
+static double tokens_of(const tws_tune_request *request) {
+  int64_t sequence = request->config->sequence_length;
+  return (double)(sequence > 0 ? sequence : request->network->positions);
+}
+
+tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *request, tws_text *out, tws_error *err) {
+  cJSON *json = cJSON_CreateObject();
+  cJSON_AddStringToObject(json, "schema", "twinspeed-tune-1");
+  cJSON_AddStringToObject(json, "model", request->network->name);
+  cJSON_AddStringToObject(json, "cluster", request->machine.cluster->name);
+  cJSON_AddStringToObject(json, "profile", tws_profile_name(request->machine.profile));
+  cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(request->machine.profile));
+  add_number(json, "points", result->count);
+  add_number(json, "fits", result->fits);
+  add_number(json, "simulated", result->simulated);
+  add_number(json, "estimate_s", result->estimate_s);
+  add_number(json, "simulate_s", result->simulate_s);
+  cJSON *rejections = cJSON_AddArrayToObject(json, "rejections");
+  for (int i = 0; i < result->rejection_count; i++) {
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddStringToObject(item, "reason", result->rejections[i].reason);
+    add_number(item, "count", result->rejections[i].count);
+    cJSON_AddItemToArray(rejections, item);
+  }
+  double tokens = tokens_of(request);
+  cJSON *candidates = cJSON_AddArrayToObject(json, "candidates");
+  for (int i = 0; i < result->fits; i++)
+    cJSON_AddItemToArray(candidates, candidate_json(&result->candidates[i], tokens));
+  if (result->fits > 0) {
+    cJSON_AddItemToObject(json, "best", candidate_json(&result->candidates[0], tokens));
+  } else if (result->smallest >= 0) {
+    const tws_tune_candidate *c = &result->candidates[result->smallest];
+    cJSON *smallest = candidate_json(c, tokens);
+    add_number(smallest, "missing_bytes", c->needed_bytes - c->available_bytes);
+    cJSON_AddItemToObject(json, "smallest", smallest);
+  }
+  return take_json(json, out, err);
+}
+
+/* ---- table ---- */
+
+static void table_row(const tws_tune_candidate *c, double tokens_per_sample, tws_text *out) {
+  char estimate[32], simulated[32] = "-", memory[32], measured[32] = "-";
+  tws_format_seconds(c->estimate.step_s, estimate, sizeof estimate);
+  if (c->simulated_s > 0) tws_format_seconds(c->simulated_s, simulated, sizeof simulated);
+  if (c->measured_s > 0) tws_format_seconds(c->measured_s, measured, sizeof measured);
+  tws_format_bytes(c->needed_bytes, memory, sizeof memory);
+  tws_text_add(out, "%5d  %11lld  %12lld  %-9s  %5d  %7d  %12s  %12s  %12s  %9.0f  %12s\n", c->point.stage,
+               (long long)c->point.micro, (long long)c->point.accumulation, tws_recompute_name(c->point.recompute),
+               c->point.ranks, c->point.threads, estimate, simulated, measured, tws_tune_throughput(c) * tokens_per_sample, memory);
+}
+
+void tws_tune_table(const tws_tune_result *result, const tws_tune_request *request, int rows, tws_text *out) {
+  if (result->fits > 0) {
+    tws_text_add(out, "%5s  %11s  %12s  %-9s  %5s  %7s  %12s  %12s  %12s  %9s  %12s\n", "stage", "micro batch",
+                 "accumulation", "recompute", "ranks", "threads", "longest path", "simulated", "measured", "tokens/s",
+                 "memory/rank");
+    for (int i = 0; i < result->fits && i < rows; i++) table_row(&result->candidates[i], tokens_of(request), out);
+    if (result->fits > rows) tws_text_add(out, "... and %d more that fit\n", result->fits - rows);
+  }
+  tws_text_add(out, "%d configurations: %d fit, %d rejected, %d simulated\n", result->count, result->fits,
+               result->count - result->fits, result->simulated);
+  for (int i = 0; i < result->rejection_count; i++)
+    tws_text_add(out, "  %6d  %s\n", result->rejections[i].count, result->rejections[i].reason);
+}
+
+/* ---- folders ---- */
+
+static tws_code make_folder(const char *path, tws_error *err) {
+  if (mkdir(path, 0777) == 0 || errno == EEXIST) return TWS_OK;
+  return tws_fail(err, TWS_IO, "choose a folder that can be made: --results DIR", "%s: %s", path, strerror(errno));
+}
+
+static int exists(const char *folder, const char *name) {
+  char path[4400];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  return access(path, F_OK) == 0;
+}
+
+static void remove_experiment(const char *folder, const char *name) {
+  char path[4400];
+  for (int i = 0; i < EXPERIMENT_FILES; i++) {
+    snprintf(path, sizeof path, "%s/%.255s/%s", folder, name, experiment_files[i]);
+    unlink(path);
+  }
+  snprintf(path, sizeof path, "%s/%.255s", folder, name);
+  rmdir(path); /* stays when somebody keeps other files in it */
+}
+
+/* Experiments of an earlier search: found by their exp.json. Returns how many; removes them with `force`. */
+static int earlier_results(const char *folder, int force) {
+  DIR *directory = opendir(folder);
+  if (!directory) return 0;
+  int count = exists(folder, "summary.txt") || exists(folder, "best.ds_config.json");
+  for (struct dirent *entry; (entry = readdir(directory));) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%.255s", folder, entry->d_name);
+    if (entry->d_name[0] == '.' || !exists(path, "exp.json")) continue;
+    count++;
+    if (force) remove_experiment(folder, entry->d_name);
+  }
+  closedir(directory);
+  return count;
+}
+
+static tws_code write_json(const char *folder, const char *name, cJSON *json, tws_error *err) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  tws_text text = {0};
+  tws_code code = take_json(json, &text, err);
+  if (code == TWS_OK) code = tws_write_file(path, text.data, text.length, err);
+  tws_text_free(&text);
+  return code;
+}
+
+static tws_code config_text(const tws_tune_request *request, const tws_tune_point *point, tws_text *out,
+                            tws_error *err) {
+  tws_config *config;
+  TWS_TRY(tws_tune_config(request->config, request->network, point, &config, err));
+  tws_code code = tws_config_print(config, 0, out, err);
+  tws_config_destroy(config);
+  if (code == TWS_OK && out->failed) code = tws_fail(err, TWS_MEMORY, 0, "no memory for a configuration");
+  return code;
+}
+
+/* DeepSpeed's keys with its units (microseconds, samples/s), then ours. */
+static cJSON *metrics_json(const tws_tune_candidate *c, const tws_tune_request *request) {
+  cJSON *json = cJSON_CreateObject();
+  const tws_path_result *path = &c->estimate.path;
+  double seconds = c->simulated_s > 0 ? c->simulated_s : c->estimate.step_s, steps = (double)c->point.accumulation;
+  add_number(json, "rank", 0);
+  add_number(json, "fwd", path->phase_s[TWS_PHASE_FORWARD] / steps * 1e6);
+  add_number(json, "bwd", (path->phase_s[TWS_PHASE_BACKWARD] + path->phase_s[TWS_PHASE_RECOMPUTE]) / steps * 1e6);
+  add_number(json, "step", path->phase_s[TWS_PHASE_STEP] / steps * 1e6);
+  add_number(json, "latency", seconds * 1e6);
+  add_number(json, "FLOPS_per_gpu", seconds > 0 ? c->estimate.model_flops / c->point.ranks / seconds : 0);
+  add_number(json, "throughput", tws_tune_throughput(c));
+  cJSON_AddStringToObject(json, "source", c->simulated_s > 0 ? "simulated" : "estimated");
+  add_number(json, "tokens_per_s", tws_tune_throughput(c) * tokens_of(request));
+  add_number(json, "longest_path_s", c->estimate.step_s);
+  if (c->simulated_s > 0) add_number(json, "simulated_s", c->simulated_s);
+  add_number(json, "exposed_s", path->exposed_s);
+  add_number(json, "rank_bytes", c->needed_bytes);
+  add_number(json, "rank_limit_bytes", c->available_bytes);
+  return json;
+}
+
+static tws_code write_experiment(const tws_tune_candidate *c, const tws_tune_request *request, const char *folder,
+                                 int id, tws_error *err) {
+  char path[4096], file[4200];
+  snprintf(path, sizeof path, "%s/%s", folder, c->name);
+  TWS_TRY(make_folder(path, err));
+  tws_text text = {0};
+  tws_code code = config_text(request, &c->point, &text, err);
+  snprintf(file, sizeof file, "%s/ds_config.json", path);
+  if (code == TWS_OK) code = tws_write_file(file, text.data, text.length, err);
+  cJSON *exp = cJSON_CreateObject();
+  const tws_cluster *cluster = request->machine.cluster;
+  int nodes = (c->point.ranks + cluster->devices_per_node - 1) / cluster->devices_per_node;
+  if (nodes > cluster->nodes) nodes = cluster->nodes; /* oversubscribed host */
+  cJSON_AddStringToObject(exp, "name", c->name);
+  add_number(exp, "exp_id", id);
+  add_number(exp, "num_nodes", nodes);
+  add_number(exp, "num_gpus", (double)((c->point.ranks + nodes - 1) / nodes));
+  cJSON_AddStringToObject(exp, "model", request->network->name);
+  cJSON_AddStringToObject(exp, "result_dir", path);
+  cJSON_AddStringToObject(exp, "ds_config_path", file);
+  cJSON_AddItemToObject(exp, "ds_config", text.data ? cJSON_Parse(text.data) : NULL);
+  cJSON_AddItemToObject(exp, "tuned", point_json(&c->point));
+  tws_text_free(&text);
+  if (code != TWS_OK) {
+    cJSON_Delete(exp);
+    return code;
+  }
+  TWS_TRY(write_json(path, "exp.json", exp, err));
+  return write_json(path, "metrics.json", metrics_json(c, request), err);
+}
+
+/* DeepSpeed's summary: one row per space, then the global one. A space here is a stage. */
+static void summary(const tws_tune_result *result, tws_text *out) {
+  const tws_tune_candidate *best = result->fits > 0 ? &result->candidates[0] : 0;
+  tws_text_add(out, "| %-12s | %15s | %15s | %-40s |\n", "tuning_space", "num_experiments", "best_metric_val",
+               "best_exp_name");
+  for (int stage = 0; stage <= 3; stage++) {
+    const tws_tune_candidate *top = 0;
+    int count = 0;
+    for (int i = 0; i < result->fits; i++) {
+      const tws_tune_candidate *c = &result->candidates[i];
+      if (c->point.stage != stage || (result->simulated > 0 && c->simulated_s <= 0)) continue;
+      count++;
+      if (!top || tws_tune_throughput(c) > tws_tune_throughput(top)) top = c;
+    }
+    if (top)
+      tws_text_add(out, "| z%-11d | %15d | %15.6g | %-40s |\n", stage, count, tws_tune_throughput(top), top->name);
+  }
+  if (best)
+    tws_text_add(out, "| %-12s | %15d | %15.6g | %-40s |\n", "global",
+                 result->simulated > 0 ? result->simulated : result->fits, tws_tune_throughput(best), best->name);
+  tws_text_add(out, "\nmetric: throughput (samples/s). %d points: %d fit, %d rejected.\n", result->count, result->fits,
+               result->count - result->fits);
+  for (int i = 0; i < result->rejection_count; i++)
+    tws_text_add(out, "rejected %d: %s\n", result->rejections[i].count, result->rejections[i].reason);
+}
+
+static tws_code write_text(const char *folder, const char *name, tws_text *text, tws_code code, tws_error *err) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  if (code == TWS_OK && text->failed) code = tws_fail(err, TWS_MEMORY, 0, "no memory for %s", path);
+  if (code == TWS_OK) code = tws_write_file(path, text->data, text->length, err);
+  tws_text_free(text);
+  return code;
+}
+
+tws_code tws_tune_write(const tws_tune_result *result, const tws_tune_request *request, const char *folder, int force,
+                        tws_error *err) {
+  if (strlen(folder) > 2048) return tws_fail(err, TWS_INVALID, 0, "the name of the result folder is too long");
+  if (earlier_results(folder, 0) > 0 && !force)
+    return tws_fail(err, TWS_INVALID, "name another folder with --results DIR, or replace them with --force",
+                    "%s: holds the results of an earlier search", folder);
+  TWS_TRY(make_folder(folder, err));
+  earlier_results(folder, 1);
+  for (int i = 0; i < result->fits; i++) {
+    const tws_tune_candidate *c = &result->candidates[i];
+    if (i > 0 && c->simulated_s <= 0) continue;
+    TWS_TRY(write_experiment(c, request, folder, i, err));
+  }
+  tws_text text = {0};
+  summary(result, &text);
+  TWS_TRY(write_text(folder, "summary.txt", &text, TWS_OK, err));
+  if (result->fits == 0) return TWS_OK;
+  tws_text best = {0};
+  tws_code code = config_text(request, &result->candidates[0].point, &best, err);
+  return write_text(folder, "best.ds_config.json", &best, code, err);
+}
+
+tws_code tws_tune_record(tws_tune_candidate *c, double step_s, double spread_s, const char *folder, tws_error *err) {
+  c->measured_s = step_s;
+  c->measured_spread_s = spread_s;
+  if (!folder) return TWS_OK;
+  char path[4096];
+  snprintf(path, sizeof path, "%s/%s/metrics.json", folder, c->name);
+  tws_json *json;
+  TWS_TRY(tws_json_read(path, &json, err));
+  cJSON *root = cJSON_Duplicate(json->root, 1);
+  tws_json_destroy(json);
+  if (!root) return tws_fail(err, TWS_MEMORY, 0, "no memory for %s", path);
+  const char *keys[] = {"measured_s", "measured_spread_s", "measured_throughput", "error"};
+  double values[] = {step_s, spread_s, step_s > 0 ? c->samples / step_s : 0,
+                     step_s > 0 ? (c->samples / tws_tune_throughput(c) - step_s) / step_s : 0};
+  for (int i = 0; i < 4; i++) {
+    cJSON_DeleteItemFromObjectCaseSensitive(root, keys[i]);
+    add_number(root, keys[i], values[i]);
+  }
+  tws_text text = {0};
+  tws_code code = take_json(root, &text, err);
+  if (code == TWS_OK) code = tws_write_file(path, text.data, text.length, err);
+  tws_text_free(&text);
+  return code;
+}

@@ -1,0 +1,222 @@
+/* The points of a search space and the configurations they stand for. */
+#include <stdio.h>
+#include "autotune/autotune.h"
+#include "autotune/deepspeed_space.h"
+
+/* Dimensions with their defaults filled in. */
+typedef struct dimensions {
+  const tws_tune_space *space;
+  int stages[4], stage_count;
+  tws_recompute recompute[3];
+  int recompute_count;
+  int ranks[TWS_TUNE_LIST], ranks_count;
+  int host, cores; /* cores of a node */
+} dimensions;
+
+typedef struct point_list {
+  tws_tune_point *items;
+  size_t count, capacity;
+} point_list;
+
+static int add_rank(dimensions *d, int ranks) {
+  for (int i = 0; i < d->ranks_count; i++)
+    if (d->ranks[i] == ranks) return 0;
+  if (d->ranks_count == TWS_TUNE_LIST) return -1;
+  d->ranks[d->ranks_count++] = ranks;
+  return 0;
+}
+
+/* Whole nodes, or parts of one node that divide it. */
+static void default_ranks(dimensions *d, const tws_cluster *cluster) {
+  int devices = cluster->devices_per_node, world = devices * cluster->nodes;
+  for (int ranks = 1; ranks <= world; ranks++) {
+    int fills = ranks <= devices ? devices % ranks == 0 : ranks % devices == 0;
+    if (fills && world % ranks == 0 && add_rank(d, ranks)) return;
+  }
+  if (!d->host || !d->space->oversubscribe) return;
+  for (int ranks = 1; ranks <= 2 * d->cores * cluster->nodes; ranks *= 2)
+    if (ranks > world && add_rank(d, ranks)) return;
+}
+
+static tws_code fill(const tws_tune_request *request, dimensions *d, tws_error *err) {
+  const tws_tune_space *space = &request->space;
+  const tws_cluster *cluster = request->machine.cluster;
+  *d = (dimensions){.space = space};
+  d->host = tws_profile_backend(request->machine.profile) == TWS_BACKEND_HOST;
+  d->cores = cluster->cores_per_node > 0 ? cluster->cores_per_node : tws_profile_cores(request->machine.profile);
+  if (d->cores < 1) d->cores = 1;
+  d->stage_count = space->stage_count ? space->stage_count : 4;
+  for (int i = 0; i < d->stage_count; i++) d->stages[i] = space->stage_count ? space->stages[i] : i;
+  d->recompute_count = space->recompute_count ? space->recompute_count : 3;
+  for (int i = 0; i < d->recompute_count; i++)
+    d->recompute[i] = space->recompute_count ? space->recompute[i] : (tws_recompute)i;
+  if (space->ranks_count == 0) default_ranks(d, cluster);
+  for (int i = 0; i < space->ranks_count; i++) {
+    int devices = cluster->devices_per_node * cluster->nodes;
+    if (space->ranks[i] < 1 || (!d->host && space->ranks[i] > devices))
+      return tws_fail(err, TWS_INVALID, "give more nodes or fewer ranks", "cluster %s: %d ranks asked of %d devices",
+                      cluster->name, space->ranks[i], devices);
+    if (add_rank(d, space->ranks[i])) break;
+  }
+  return TWS_OK;
+}
+
+/* Threads of one rank: all that a rank can have to itself, and powers of two below. */
+static int thread_choices(const dimensions *d, const tws_cluster *cluster, int ranks, int *threads) {
+  if (!d->host) {
+    threads[0] = 0;
+    return 1;
+  }
+  int on_node = (ranks + cluster->nodes - 1) / cluster->nodes, own = d->cores / on_node, count = 0;
+  if (own < 1) own = 1;
+  if (d->space->threads_count) {
+    for (int i = 0; i < d->space->threads_count; i++)
+      if (d->space->threads[i] <= own || d->space->oversubscribe) threads[count++] = d->space->threads[i];
+    return count;
+  }
+  for (int t = 1; t < own && count < TWS_TUNE_LIST - 1; t *= 2) threads[count++] = t;
+  threads[count++] = own;
+  return count;
+}
+
+static int64_t largest_micro(const tws_tune_space *space) {
+  if (space->max_micro > 0) return space->max_micro;
+  return space->global_batch > 0 ? space->global_batch : 64;
+}
+
+static tws_code push(point_list *list, const tws_tune_point *point, tws_error *err) {
+  if (list->count >= TWS_TUNE_MAX_POINTS)
+    return tws_fail(err, TWS_INVALID, "name fewer stages, micro batches or rank counts",
+                    "the search space has more than %d points", TWS_TUNE_MAX_POINTS);
+  if (tws_reserve(&list->items, &list->capacity, list->count + 1, sizeof *list->items))
+    return tws_fail(err, TWS_MEMORY, 0, "no memory for the search space");
+  list->items[list->count++] = *point;
+  return TWS_OK;
+}
+
+/* Micro batch m and its accumulation under a fixed global batch: only exact divisions. */
+static tws_code add_fixed(point_list *list, const tws_tune_space *space, tws_tune_point point, tws_error *err) {
+  if (space->global_batch % point.ranks != 0) return TWS_OK;
+  int64_t own = space->global_batch / point.ranks, limit = largest_micro(space);
+  if (space->micro_count) {
+    for (int i = 0; i < space->micro_count; i++) {
+      if (space->micro[i] < 1 || space->micro[i] > limit || own % space->micro[i]) continue;
+      point.micro = space->micro[i];
+      point.accumulation = own / point.micro;
+      TWS_TRY(push(list, &point, err));
+    }
+    return TWS_OK;
+  }
+  /* divisors in increasing order: the small ones, then the cofactors of the small ones */
+  for (int64_t m = 1; m <= limit && m * m <= own; m++)
+    if (own % m == 0) {
+      point.micro = m;
+      point.accumulation = own / m;
+      TWS_TRY(push(list, &point, err));
+    }
+  int64_t root = 1;
+  while ((root + 1) * (root + 1) <= own) root++;
+  for (int64_t a = root; a >= 1; a--) {
+    if (own % a || own / a > limit || own / a <= root) continue;
+    point.micro = own / a;
+    point.accumulation = a;
+    TWS_TRY(push(list, &point, err));
+  }
+  return TWS_OK;
+}
+
+static tws_code add_free(point_list *list, const tws_tune_space *space, tws_tune_point point, tws_error *err) {
+  int64_t limit = largest_micro(space), listed = space->micro_count;
+  for (int64_t i = 0, power = 1; listed ? i < listed : power <= limit; i++, power *= 2) {
+    point.micro = listed ? space->micro[i] : power;
+    if (point.micro < 1 || (space->max_micro && point.micro > space->max_micro)) continue;
+    for (int j = 0; j < (space->accumulation_count ? space->accumulation_count : 1); j++) {
+      point.accumulation = space->accumulation_count ? space->accumulation[j] : 1;
+      TWS_TRY(push(list, &point, err));
+    }
+  }
+  return TWS_OK;
+}
+
+static tws_code add_batches(point_list *list, const tws_tune_space *space, const tws_tune_point *point,
+                            tws_error *err) {
+  return space->global_batch > 0 ? add_fixed(list, space, *point, err) : add_free(list, space, *point, err);
+}
+
+static tws_code enumerate(const dimensions *d, const tws_cluster *cluster, point_list *list, tws_error *err) {
+  int threads[TWS_TUNE_LIST];
+  for (int s = 0; s < d->stage_count; s++)
+    for (int r = 0; r < d->recompute_count; r++)
+      for (int n = 0; n < d->ranks_count; n++) {
+        int choices = thread_choices(d, cluster, d->ranks[n], threads);
+        for (int t = 0; t < choices; t++) {
+          tws_tune_point point = {.stage = d->stages[s], .recompute = d->recompute[r], .ranks = d->ranks[n],
+                                  .threads = threads[t]};
+          TWS_TRY(add_batches(list, d->space, &point, err));
+        }
+      }
+  return TWS_OK;
+}
+
+tws_code tws_tune_enumerate(const tws_tune_request *request, tws_tune_point **points, int *count, tws_error *err) {
+  dimensions d;
+  TWS_TRY(fill(request, &d, err));
+  point_list list = {0};
+  tws_code code = enumerate(&d, request->machine.cluster, &list, err);
+  if (code == TWS_OK && list.count == 0)
+    code = tws_fail(err, TWS_INVALID, "choose a global batch that the ranks and micro batches divide",
+                    "the search space is empty: no micro batch x accumulation x ranks makes a global batch of %lld",
+                    (long long)request->space.global_batch);
+  if (code != TWS_OK) {
+    tws_free(list.items);
+    return code;
+  }
+  *points = list.items;
+  *count = (int)list.count;
+  return TWS_OK;
+}
+
+void tws_tune_name(const tws_tune_point *point, char *buffer, int size) {
+  tws_ds_setting settings[] = {{"gradient_accumulation_steps", TWS_DS_NUMBER, (double)point->accumulation, 0},
+                               {"train_micro_batch_size_per_gpu", TWS_DS_NUMBER, (double)point->micro, 0},
+                               {"recompute", TWS_DS_WORD, 0, tws_recompute_name(point->recompute)},
+                               {"n", TWS_DS_NUMBER, point->ranks, 0},
+                               {"threads", TWS_DS_NUMBER, point->threads, 0}};
+  tws_text text = {0};
+  tws_ds_experiment_name(point->stage, settings, point->threads > 0 ? 5 : 4, &text);
+  snprintf(buffer, (size_t)size, "%s", text.data ? text.data : "");
+  tws_text_free(&text);
+}
+
+static tws_code set_number(tws_config *config, const char *key, int64_t value, tws_error *err) {
+  char text[32];
+  snprintf(text, sizeof text, "%lld", (long long)value);
+  return tws_config_set(config, key, text, err);
+}
+
+static tws_code set_point(tws_config *config, const tws_network *network, const tws_tune_point *point, tws_error *err) {
+  TWS_TRY(set_number(config, "train_batch_size", point->micro * point->accumulation * point->ranks, err));
+  TWS_TRY(set_number(config, "train_micro_batch_size_per_gpu", point->micro, err));
+  TWS_TRY(set_number(config, "gradient_accumulation_steps", point->accumulation, err));
+  TWS_TRY(set_number(config, "zero_optimization.stage", point->stage, err));
+  TWS_TRY(set_number(config, "twinspeed.ranks", point->ranks, err));
+  if (point->threads > 0) TWS_TRY(set_number(config, "twinspeed.threads", point->threads, err));
+  char text[32];
+  snprintf(text, sizeof text, "\"%s\"", tws_recompute_name(point->recompute));
+  TWS_TRY(tws_config_set(config, "twinspeed.recompute", text, err));
+  tws_auto_context context = {.hidden_size = network->hidden};
+  return tws_config_resolve(config, point->ranks, &context, err);
+}
+
+tws_code tws_tune_config(const tws_config *base, const tws_network *network, const tws_tune_point *point,
+                         tws_config **out, tws_error *err) {
+  tws_config *config;
+  TWS_TRY(tws_config_clone(base, &config, err));
+  tws_code code = set_point(config, network, point, err);
+  if (code != TWS_OK) {
+    tws_config_destroy(config);
+    return code;
+  }
+  *out = config;
+  return TWS_OK;
+}
