@@ -43,6 +43,8 @@ typedef struct tws_comm_ops {
                          const tws_comm_segment *segments, int count, tws_error *err);
   tws_code (*send)(tws_comm *comm, int peer, const void *data, uint64_t bytes, tws_error *err);
   tws_code (*receive)(tws_comm *comm, int peer, void *data, uint64_t bytes, tws_error *err);
+  /* optional: host memory that the transport reaches without copies; see real/mpi_comm.h */
+  tws_code (*allocate)(tws_comm *comm, uint64_t bytes, void **base, tws_error *err);
 } tws_comm_ops;
 
 /* ---- training ---- */
@@ -62,7 +64,10 @@ typedef struct tws_train_options {
   const char *csv_path;             /* one line per step, or NULL */
   const char *result_path;          /* JSON summary written by rank 0 at the end, or NULL */
   double deadline_s;                /* a step longer than this is a hang; 0: none */
+  int threads;                      /* of this rank; 0: the configuration's, else 1 */
   int quiet;
+  char *activity;                   /* where this rank says what it is doing (zero-terminated), or NULL */
+  size_t activity_bytes;
   void (*on_step)(void *user, const tws_step_report *report); /* rank 0 only */
   void *user;
   const tws_log *log;
@@ -72,6 +77,7 @@ typedef struct tws_train_result {
   int64_t steps;
   double first_loss, last_loss, median_step_s, tokens_per_s;
   uint64_t predicted_bytes[TWS_TIER_COUNT], allocated_bytes[TWS_TIER_COUNT]; /* this rank's arenas */
+  uint64_t job_predicted_bytes, job_allocated_bytes, job_peak_rss_bytes;     /* sums over ranks and tiers; rank 0 */
 } tws_train_result;
 
 typedef struct tws_calibrate_options {
