@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #ifndef TWS_MODULE_DIR
-#define TWS_MODULE_DIR "/usr/local/lib/twinspeed"
+#define TWS_MODULE_DIR "lib/twinspeed" /* below the prefix that has bin/ */
 #endif
 
 const char *tws_program_path(char *buffer, int size) {
@@ -22,10 +22,11 @@ const char *tws_module_path(const char *file, char *buffer, int size) {
   char *slash = strrchr(program, '/');
   if (slash) *slash = '\0';
   const char *chosen = getenv("TWINSPEED_MODULES");
-  const char *folders[3] = {chosen && *chosen ? chosen : NULL, program, TWS_MODULE_DIR};
+  const char *folders[3] = {chosen && *chosen ? chosen : NULL, program, program};
+  static const char *const below[3] = {"", "", "/../" TWS_MODULE_DIR};
   for (int i = 0; i < 3; i++) {
     if (!folders[i]) continue;
-    int length = snprintf(buffer, (size_t)size, "%s/%s", folders[i], file);
+    int length = snprintf(buffer, (size_t)size, "%s%s/%s", folders[i], below[i], file);
     if (length > 0 && length < size && access(buffer, R_OK) == 0) return buffer;
   }
   buffer[0] = '\0';

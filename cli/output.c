@@ -6,7 +6,10 @@
 #include <unistd.h>
 #include "cli/cli.h"
 
+static void clear_progress(void);
+
 void tws_out(const char *format, ...) {
+  clear_progress();
   va_list list;
   va_start(list, format);
   vprintf(format, list);
@@ -29,8 +32,17 @@ tws_code tws_out_text(tws_text *text, tws_error *err) {
   return failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : TWS_OK;
 }
 
+/* Set while a progress line stands on the terminal: whatever is written next takes its place. */
+static int progress_drawn;
+
+static void clear_progress(void) {
+  if (progress_drawn) fputs("\r\033[K", stderr);
+  progress_drawn = 0;
+}
+
 void tws_say(const tws_cli *cli, const char *format, ...) {
   if (cli->quiet) return;
+  clear_progress();
   va_list list;
   va_start(list, format);
   vfprintf(stderr, format, list);
@@ -39,6 +51,7 @@ void tws_say(const tws_cli *cli, const char *format, ...) {
 }
 
 void tws_warn(const tws_cli *cli, const char *format, ...) {
+  clear_progress();
   fputs(cli->color_err ? "\033[33mwarning:\033[0m " : "warning: ", stderr);
   va_list list;
   va_start(list, format);
@@ -55,6 +68,7 @@ static void print_line(FILE *to, const char *text) {
 
 void tws_complain(const tws_cli *cli, const tws_error *err) {
   fflush(stdout);
+  clear_progress();
   fputs(cli->color_err ? "\033[31mtwinspeed:\033[0m " : "twinspeed: ", stderr);
   print_line(stderr, err->message);
   if (err->hint[0]) {
@@ -72,6 +86,7 @@ static void draw_progress(void *user, const char *line) {
   (void)user;
   fprintf(stderr, "\r\033[K%s", line);
   fflush(stderr);
+  progress_drawn = 1;
 }
 
 tws_progress tws_cli_progress(const tws_cli *cli) {

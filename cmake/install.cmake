@@ -1,0 +1,36 @@
+# make install: program, modules in <libdir>/twinspeed, static library, headers, pkg-config file, manual page, shell
+# completion and scenarios. The last three of the program's own texts come from the program, so they cannot drift.
+set(TWS_MODULE_INSTALL_DIR ${CMAKE_INSTALL_LIBDIR}/twinspeed)
+
+install(TARGETS twinspeed ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+foreach(folder base config models plan estimators traces autotune sim real)
+  install(DIRECTORY ${folder}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/twinspeed/${folder}
+          FILES_MATCHING PATTERN "*.h" PATTERN "*_internal.h" EXCLUDE)
+endforeach()
+configure_file(cmake/twinspeed.pc.in ${CMAKE_BINARY_DIR}/twinspeed.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/twinspeed.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(DIRECTORY scenarios/ DESTINATION ${CMAKE_INSTALL_DATADIR}/twinspeed/scenarios USE_SOURCE_PERMISSIONS)
+install(FILES LICENSE NOTICE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+foreach(module twinspeed_sim twinspeed_real)
+  if(TARGET ${module})
+    install(TARGETS ${module} LIBRARY DESTINATION ${TWS_MODULE_INSTALL_DIR})
+  endif()
+endforeach()
+
+if(TARGET twinspeed-program)
+  install(TARGETS twinspeed-program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  set(texts ${CMAKE_BINARY_DIR}/texts)
+  file(MAKE_DIRECTORY ${texts})
+  add_custom_command(
+    OUTPUT ${texts}/twinspeed.1 ${texts}/twinspeed.bash ${texts}/_twinspeed ${texts}/twinspeed.fish
+    COMMAND twinspeed-program manual > ${texts}/twinspeed.1
+    COMMAND twinspeed-program completion bash > ${texts}/twinspeed.bash
+    COMMAND twinspeed-program completion zsh > ${texts}/_twinspeed
+    COMMAND twinspeed-program completion fish > ${texts}/twinspeed.fish
+    DEPENDS twinspeed-program COMMENT "Writing the manual page and shell completion")
+  add_custom_target(texts ALL DEPENDS ${texts}/twinspeed.1)
+  install(FILES ${texts}/twinspeed.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${texts}/twinspeed.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME twinspeed)
+  install(FILES ${texts}/_twinspeed DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  install(FILES ${texts}/twinspeed.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+endif()
