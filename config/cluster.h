@@ -1,5 +1,13 @@
 /* A cluster: what the ranks run on. JSON file with "schema": "twinspeed-cluster-1", or a built-in name with an
- * optional node count: "dgx-a100:4". Bandwidths are bytes/s in one direction, per device or per NIC. */
+ * optional size, NAME[:NODES[xDEVICES]]: "dgx-a100", "dgx-a100:4", "host:2x4" (two nodes of four devices).
+ * Bandwidths are bytes/s in one direction, per device or per NIC.
+ *
+ * Keys of a file, all optional but schema: name, base (a built-in to start from), profile, nodes, devices_per_node,
+ * cores_per_node, nics_per_node, host_memory, device_memory (bytes, or "512GiB"), intra, inter, host_link (each with
+ * bandwidth, bytes/s or "25 GB/s", and latency_s), disk (read, write).
+ *
+ * "host" is this machine: cores that the process may use, memory within the control group's limit, as many devices as
+ * cores. Any number of ranks may be asked of a host; devices_per_node is what a tuner tries. */
 #ifndef TWS_CONFIG_CLUSTER_H
 #define TWS_CONFIG_CLUSTER_H
 
@@ -25,6 +33,7 @@ typedef struct tws_cluster {
   double disk_read, disk_write; /* bytes/s per node, 0: no disk */
 } tws_cluster;
 
+/* `spec` is read as a file ("-": standard input) when it contains a slash or ends with .json. */
 tws_code tws_cluster_load(const char *spec, tws_cluster *out, tws_error *err);
 tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error *err);
 const char *const *tws_cluster_builtin_names(void); /* NULL-terminated */

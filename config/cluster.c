@@ -1,0 +1,275 @@
+#include "config/cluster.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/units.h"
+
+enum { MAX_NODES = 65536, MAX_DEVICES = 1024, MAX_CORES = 65536 };
+
+/* Published figures, one direction.
+ * NVLink per GPU: 2nd generation 6 x 25 GB/s, 3rd 12 x 25, 4th 18 x 25, 5th 18 x 50 (NVIDIA; collected in
+ *   stas00/ml-engineering, network/README.md).
+ * PCIe x16: 3rd generation 15.75 GB/s, 4th 31, 5th 63 (same source).
+ * InfiniBand ports: EDR 100 Gbit/s, HDR 200, NDR 400; DGX-1 has 4, the others 8 for computing (NVIDIA's data sheets).
+ * Latency of a hop: ring, Simple protocol, in NCCL's tuning constants (src/graph/tuning.cc): NVLink 3.4 us,
+ *   network 14 us.
+ * Cores and memory: NVIDIA's data sheets. Local disks have no published sustained rate: give them in a file. */
+#define NVLINK(gb_per_s) \
+  { (gb_per_s) * 1e9, 3.4e-6 }
+#define NETWORK(gbit_per_s) \
+  { (gbit_per_s) / 8.0 * 1e9, 14e-6 }
+#define PCIE3 \
+  { 15.75e9, 5.7e-6 }
+#define PCIE4 \
+  { 31e9, 5.7e-6 }
+#define PCIE5 \
+  { 63e9, 5.7e-6 }
+#define TB 1e12
+#define SYSTEM(name_, profile_, devices_, cores_, memory_, intra_, inter_, nics_, pcie_)                       \
+  {                                                                                                            \
+    .name = name_, .profile = profile_, .nodes = 1, .devices_per_node = devices_, .cores_per_node = cores_,    \
+    .host_memory_bytes = memory_, .intra = intra_, .inter = inter_, .nics_per_node = nics_, .host_link = pcie_ \
+  }
+
+static const tws_cluster systems[] = {
+    SYSTEM("dgx1-v100", "v100-32gb", 8, 40, 0.5 * TB, NVLINK(150), NETWORK(100), 4, PCIE3),
+    SYSTEM("dgx2-v100", "v100-32gb", 16, 48, 1.5 * TB, NVLINK(150), NETWORK(100), 8, PCIE3),
+    SYSTEM("dgx-a100", "a100-80gb", 8, 128, 2.0 * TB, NVLINK(300), NETWORK(200), 8, PCIE4),
+    SYSTEM("dgx-a100-40gb", "a100-40gb", 8, 128, 1.0 * TB, NVLINK(300), NETWORK(200), 8, PCIE4),
+    SYSTEM("dgx-h100", "h100-sxm", 8, 112, 2.0 * TB, NVLINK(450), NETWORK(400), 8, PCIE5),
+    SYSTEM("dgx-h200", "h200", 8, 112, 2.0 * TB, NVLINK(450), NETWORK(400), 8, PCIE5),
+    SYSTEM("dgx-b200", "b200", 8, 112, 2.0 * TB, NVLINK(900), NETWORK(400), 8, PCIE5),
+    /* One device out of such a node, with its share of the host. */
+    SYSTEM("a100", "a100-80gb", 1, 16, 0.25 * TB, NVLINK(300), NETWORK(200), 1, PCIE4),
+    SYSTEM("h100", "h100-sxm", 1, 14, 0.25 * TB, NVLINK(450), NETWORK(400), 1, PCIE5),
+    SYSTEM("h200", "h200", 1, 14, 0.25 * TB, NVLINK(450), NETWORK(400), 1, PCIE5),
+    /* Cores and memory are filled in from this machine. The links are round figures for shared memory and a 10 Gbit/s
+     * network: a calibrated profile carries measured ones. */
+    SYSTEM("host", "host", 1, 1, 0, NVLINK(5), NETWORK(10), 1, NVLINK(10)),
+};
+enum { SYSTEM_COUNT = sizeof systems / sizeof *systems };
+
+static const char *const builtin_names[SYSTEM_COUNT + 1] = {"dgx1-v100", "dgx2-v100", "dgx-a100", "dgx-a100-40gb",
+                                                            "dgx-h100",  "dgx-h200",  "dgx-b200", "a100",
+                                                            "h100",      "h200",      "host",     NULL};
+
+const char *const *tws_cluster_builtin_names(void) {
+  return builtin_names;
+}
+
+/* ---- this machine ---- */
+
+static int usable_cores(void) {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  long online = sysconf(_SC_NPROCESSORS_ONLN);
+  return online < 1 ? 1 : online > MAX_CORES ? MAX_CORES : (int)online;
+}
+
+/* Physical memory, or the control group's limit where that is lower. */
+static double usable_memory(void) {
+  double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE), limit;
+  FILE *file = fopen("/sys/fs/cgroup/memory.max", "r");
+  if (file) {
+    if (fscanf(file, "%lf", &limit) == 1 && limit > 0 && limit < bytes) bytes = limit;
+    fclose(file);
+  }
+  return bytes > 0 ? bytes : 0;
+}
+
+static void fill_host(tws_cluster *cluster) {
+  cluster->cores_per_node = cluster->devices_per_node = usable_cores();
+  if (cluster->devices_per_node > MAX_DEVICES) cluster->devices_per_node = MAX_DEVICES;
+  cluster->host_memory_bytes = usable_memory();
+}
+
+/* ---- NAME[:NODES[xDEVICES]] ---- */
+
+static int read_count(const char **text, int high, int *value) {
+  char *end;
+  if (!isdigit((unsigned char)**text)) return 0;
+  long parsed = strtol(*text, &end, 10);
+  if (parsed < 1 || parsed > high) return 0;
+  *value = (int)parsed;
+  *text = end;
+  return 1;
+}
+
+static tws_code load_builtin(const char *spec, tws_cluster *out, tws_error *err) {
+  const char *colon = strchr(spec, ':');
+  size_t length = colon ? (size_t)(colon - spec) : strlen(spec);
+  const tws_cluster *found = NULL;
+  for (int i = 0; i < SYSTEM_COUNT; i++)
+    if (strlen(systems[i].name) == length && memcmp(systems[i].name, spec, length) == 0) found = &systems[i];
+  if (!found) {
+    char word[64], hint[sizeof err->hint] = "";
+    snprintf(word, sizeof word, "%.*s", length > 60 ? 60 : (int)length, spec);
+    const char *close = tws_closest(word, builtin_names, SYSTEM_COUNT);
+    int used = close ? snprintf(hint, sizeof hint, "did you mean \"%s\"? ", close) : 0;
+    used += snprintf(hint + used, sizeof hint - (size_t)used, "give a cluster file or a built-in name:");
+    for (int i = 0; i < SYSTEM_COUNT && used < (int)sizeof hint; i++)
+      used += snprintf(hint + used, sizeof hint - (size_t)used, "%s %s", i ? "," : "", builtin_names[i]);
+    return tws_fail(err, TWS_INVALID, hint, "unknown cluster \"%.200s\"", spec);
+  }
+  *out = *found;
+  if (strcmp(found->name, "host") == 0) fill_host(out);
+  if (!colon) return TWS_OK;
+  const char *rest = colon + 1;
+  int good = read_count(&rest, MAX_NODES, &out->nodes);
+  if (good && *rest == 'x') {
+    rest++;
+    good = read_count(&rest, MAX_DEVICES, &out->devices_per_node);
+  }
+  if (!good || *rest)
+    return tws_fail(err, TWS_INVALID, "write NAME:NODES or NAME:NODESxDEVICES, for example dgx-a100:4 or host:2x4",
+                    "cluster \"%.200s\": \"%.80s\" is not a node count (1 to %d nodes, 1 to %d devices each)", spec,
+                    colon + 1, MAX_NODES, MAX_DEVICES);
+  snprintf(out->name, sizeof out->name, "%s", spec);
+  return TWS_OK;
+}
+
+/* ---- files ---- */
+
+/* A number, or a text with a unit: 2.5e10, "25 GB/s", "512GiB". */
+static tws_code read_quantity(const tws_json *json, const cJSON *object, const char *key, double *value,
+                              tws_error *err) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+  if (!cJSON_IsString(item)) return tws_json_number(json, object, key, 0, 0, 1e30, *value, value, err);
+  char text[64];
+  snprintf(text, sizeof text, "%s", item->valuestring);
+  char *per_second = strstr(text, "/s");
+  if (per_second && !per_second[2]) *per_second = 0;
+  tws_error why = {0};
+  if (strlen(item->valuestring) < sizeof text && tws_parse_bytes(text, key, value, &why) == TWS_OK && *value <= 1e30)
+    return TWS_OK;
+  return tws_json_fail(json, item, err, "write a number, or one with a unit: \"25 GB/s\", \"512GiB\"",
+                       "\"%s\" is not a number of bytes: \"%.80s\"", key, item->valuestring);
+}
+
+static tws_code section(const tws_json *json, const cJSON *root, const char *key, const char *const *known,
+                        const cJSON **out, tws_error *err) {
+  *out = cJSON_GetObjectItemCaseSensitive(root, key);
+  if (!*out || cJSON_IsNull(*out)) {
+    *out = NULL;
+    return TWS_OK;
+  }
+  if (!cJSON_IsObject(*out)) return tws_json_fail(json, *out, err, NULL, "\"%s\" must be an object", key);
+  return tws_json_only(json, *out, known, err);
+}
+
+static tws_code read_link(const tws_json *json, const cJSON *root, const char *key, tws_link *link, tws_error *err) {
+  static const char *const known[] = {"bandwidth", "latency_s", NULL};
+  const cJSON *object;
+  TWS_TRY(section(json, root, key, known, &object, err));
+  if (!object) return TWS_OK;
+  TWS_TRY(read_quantity(json, object, "bandwidth", &link->bandwidth, err));
+  return tws_json_number(json, object, "latency_s", 0, 0, 1e3, link->latency_s, &link->latency_s, err);
+}
+
+static tws_code read_count_key(const tws_json *json, const cJSON *root, const char *key, int low, int high, int *value,
+                               tws_error *err) {
+  int64_t wide;
+  TWS_TRY(tws_json_int(json, root, key, 0, low, high, *value, &wide, err));
+  *value = (int)wide;
+  return TWS_OK;
+}
+
+static tws_code copy_name(const tws_json *json, const cJSON *root, const char *key, char *to, size_t size,
+                          tws_error *err) {
+  const char *text;
+  TWS_TRY(tws_json_string(json, root, key, 0, NULL, &text, err));
+  if (!text) return TWS_OK;
+  if (!*text || strlen(text) >= size)
+    return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(root, key), err, NULL,
+                         "\"%s\" must have 1 to %zu characters", key, size - 1);
+  snprintf(to, size, "%s", text);
+  return TWS_OK;
+}
+
+/* A profile that is a path is meant relative to the cluster file. */
+static tws_code read_profile(const tws_json *json, const cJSON *root, tws_cluster *out, tws_error *err) {
+  char given[sizeof out->profile] = "";
+  TWS_TRY(copy_name(json, root, "profile", given, sizeof given, err));
+  if (!given[0]) return TWS_OK;
+  size_t length = strlen(given);
+  int is_path = strchr(given, '/') || (length > 5 && strcmp(given + length - 5, ".json") == 0);
+  const char *slash = strrchr(json->name, '/');
+  int directory = is_path && given[0] != '/' && slash ? (int)(slash - json->name + 1) : 0;
+  if ((size_t)directory + length >= sizeof out->profile)
+    return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(root, "profile"), err, NULL,
+                         "the path of the profile is too long");
+  memcpy(out->profile, json->name, (size_t)directory);
+  memcpy(out->profile + directory, given, length + 1);
+  return TWS_OK;
+}
+
+static tws_code check(const tws_json *json, const cJSON *root, const tws_cluster *c, tws_error *err) {
+  if (c->devices_per_node > 1 && !(c->intra.bandwidth > 0))
+    return tws_json_fail(json, root, err, "give \"intra\": {\"bandwidth\": ..., \"latency_s\": ...}",
+                         "%d devices a node, but no bandwidth between them", c->devices_per_node);
+  if (c->nodes > 1 && (!(c->inter.bandwidth > 0) || c->nics_per_node < 1))
+    return tws_json_fail(json, root, err,
+                         "give \"inter\": {\"bandwidth\": ..., \"latency_s\": ...} and \"nics_per_node\"",
+                         "%d nodes, but no network between them", c->nodes);
+  return TWS_OK;
+}
+
+tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error *err) {
+  static const char *const known[] = {
+      "schema",      "name",          "base",  "profile", "nodes",         "devices_per_node", "cores_per_node",
+      "host_memory", "device_memory", "intra", "inter",   "nics_per_node", "host_link",        "disk",
+      NULL};
+  static const char *const disk_keys[] = {"read", "write", NULL};
+  const cJSON *root = json->root, *disk;
+  const char *schema, *base;
+  if (!cJSON_IsObject(root)) return tws_json_fail(json, root, err, NULL, "a cluster file holds one object");
+  TWS_TRY(tws_json_string(json, root, "schema", 1, NULL, &schema, err));
+  if (strcmp(schema, "twinspeed-cluster-1") != 0)
+    return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(root, "schema"), err, "\"twinspeed-cluster-1\" is read",
+                         "unknown schema \"%.80s\"", schema);
+  TWS_TRY(tws_json_only(json, root, known, err));
+  tws_cluster c = {.name = "cluster", .profile = "host", .nodes = 1, .devices_per_node = 1, .nics_per_node = 1};
+  TWS_TRY(tws_json_string(json, root, "base", 0, NULL, &base, err));
+  if (base && load_builtin(base, &c, err) != TWS_OK) {
+    if (!err) return TWS_INVALID;
+    char hint[sizeof err->hint];
+    snprintf(hint, sizeof hint, "%s", err->hint);
+    return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(root, "base"), err, hint, "%s", err->message);
+  }
+  TWS_TRY(copy_name(json, root, "name", c.name, sizeof c.name, err));
+  TWS_TRY(read_profile(json, root, &c, err));
+  TWS_TRY(read_count_key(json, root, "nodes", 1, MAX_NODES, &c.nodes, err));
+  TWS_TRY(read_count_key(json, root, "devices_per_node", 1, MAX_DEVICES, &c.devices_per_node, err));
+  TWS_TRY(read_count_key(json, root, "cores_per_node", 0, MAX_CORES, &c.cores_per_node, err));
+  TWS_TRY(read_count_key(json, root, "nics_per_node", 0, MAX_DEVICES, &c.nics_per_node, err));
+  TWS_TRY(read_quantity(json, root, "host_memory", &c.host_memory_bytes, err));
+  TWS_TRY(read_quantity(json, root, "device_memory", &c.device_memory_bytes, err));
+  TWS_TRY(read_link(json, root, "intra", &c.intra, err));
+  TWS_TRY(read_link(json, root, "inter", &c.inter, err));
+  TWS_TRY(read_link(json, root, "host_link", &c.host_link, err));
+  TWS_TRY(section(json, root, "disk", disk_keys, &disk, err));
+  if (disk) {
+    TWS_TRY(read_quantity(json, disk, "read", &c.disk_read, err));
+    TWS_TRY(read_quantity(json, disk, "write", &c.disk_write, err));
+  }
+  TWS_TRY(check(json, root, &c, err));
+  *out = c;
+  return TWS_OK;
+}
+
+tws_code tws_cluster_load(const char *spec, tws_cluster *out, tws_error *err) {
+  size_t length = strlen(spec);
+  int is_file = strcmp(spec, "-") == 0 || strchr(spec, '/') || (length > 5 && strcmp(spec + length - 5, ".json") == 0);
+  if (!is_file) return load_builtin(spec, out, err);
+  tws_json *json;
+  TWS_TRY(tws_json_read(spec, &json, err));
+  tws_code code = tws_cluster_from_json(json, out, err);
+  tws_json_destroy(json);
+  return code;
+}
