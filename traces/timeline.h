@@ -9,12 +9,13 @@
 
 /* base, config, models sit below traces; a timeline therefore carries its own strings. */
 typedef struct tws_event {
-  uint32_t name;      /* index into names */
+  uint32_t name; /* index into names: a label of tws_op_label(), "phase module kind" */
   uint16_t rank;
-  uint8_t stream;     /* row inside the rank */
+  uint8_t stream; /* row inside the rank */
   uint8_t phase;
-  uint32_t op;        /* index in the rank's plan */
-  uint32_t step;      /* training step, 0 for a simulation */
+  uint32_t op;   /* index in the rank's plan */
+  uint32_t step; /* training step, 0 for a simulation */
+  uint32_t micro_batch;
   double start_s, end_s;
 } tws_event;
 
@@ -26,13 +27,27 @@ typedef struct tws_timeline {
   size_t event_count, event_capacity, name_capacity;
   const char *const *stream_names, *const *phase_names; /* static tables of the plan */
   int stream_count, phase_count;
+  uint32_t *slots; /* hash table over names: index + 1, 0 is free */
+  size_t slot_count;
 } tws_timeline;
 
+/* `source` must outlive the timeline. NULL without memory. The caller sets the tables of streams and phases. */
 tws_timeline *tws_timeline_create(const char *source);
 void tws_timeline_destroy(tws_timeline *timeline);
 uint32_t tws_timeline_name(tws_timeline *timeline, const char *name); /* interned; UINT32_MAX without memory */
 int tws_timeline_add(tws_timeline *timeline, const tws_event *event); /* 0, or -1 without memory */
-/* Chrome/Perfetto trace: one process per source and rank, one thread per stream. Several timelines in one file. */
+/* The parts of a label: its last word, what is done ("linear", "all_gather"), and what stands between the phase and it,
+ * the module (may be empty). Both point into the label. */
+const char *tws_label_kind(const char *label);
+const char *tws_label_module(const char *label, int *length);
+/* Every event's name, stream and phase are in the tables and its times are finite and ordered, else TWS_INTERNAL. */
+tws_code tws_timeline_check(const tws_timeline *timeline, tws_error *err);
+
+/* Chrome/Perfetto trace ("Trace Event Format", complete events, microseconds): one process per source and rank, one
+ * thread per stream; each timeline is shifted to begin at 0. Several timelines in one file, which appears at once when
+ * it is complete. */
 tws_code tws_timeline_write_chrome(const tws_timeline *const *timelines, int count, const char *path, tws_error *err);
+/* source,rank,step,stream,phase,micro_batch,op,name,start_s,end_s: for gnuplot and spreadsheets. */
+tws_code tws_timeline_write_csv(const tws_timeline *const *timelines, int count, const char *path, tws_error *err);
 
 #endif

@@ -1,0 +1,172 @@
+/* Chrome trace writer. Traces have hundreds of thousands of events: each name is escaped once, numbers are formatted
+ * here, and the text is built in memory. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/memory.h"
+#include "traces/timeline.h"
+
+enum { MAX_RANKS = 65536, MAX_STREAMS = 32 };
+
+typedef struct name_text { /* slices of `escaped` */
+  size_t name, module;     /* offsets */
+  uint32_t name_length, module_length;
+} name_text;
+
+typedef struct writer {
+  tws_text out, escaped;
+  name_text *names;
+  uint32_t *streams; /* bit set of the streams seen, per rank */
+} writer;
+
+static void add(tws_text *out, const char *text) {
+  tws_text_add_bytes(out, text, strlen(text));
+}
+#define ADD_LITERAL(out, text) tws_text_add_bytes((out), (text), sizeof(text) - 1)
+
+static void add_unsigned(tws_text *out, uint64_t value) {
+  char digits[20];
+  size_t first = sizeof digits;
+  do {
+    digits[--first] = (char)('0' + value % 10);
+    value /= 10;
+  } while (value);
+  tws_text_add_bytes(out, digits + first, sizeof digits - first);
+}
+
+/* Nanoseconds as microseconds with three decimals, "12.345". */
+static void add_microseconds(tws_text *out, uint64_t nanoseconds) {
+  const unsigned rest = (unsigned)(nanoseconds % 1000);
+  const char decimals[4] = {'.', (char)('0' + rest / 100), (char)('0' + rest / 10 % 10), (char)('0' + rest % 10)};
+  add_unsigned(out, nanoseconds / 1000);
+  tws_text_add_bytes(out, decimals, sizeof decimals);
+}
+
+static void add_escaped(tws_text *out, const char *text, size_t length) {
+  for (size_t i = 0; i < length; i++) {
+    const unsigned char c = (unsigned char)text[i];
+    if (c < 0x20 || c == '"' || c == '\\')
+      tws_text_add(out, "\\u%04x", c);
+    else
+      tws_text_add_bytes(out, text + i, 1);
+  }
+}
+
+static void escape_names(writer *w, const tws_timeline *timeline) {
+  w->escaped.length = 0;
+  for (uint32_t i = 0; i < timeline->name_count; i++) {
+    int module_length = 0;
+    const char *label = timeline->names[i], *module = tws_label_module(label, &module_length);
+    name_text *name = &w->names[i];
+    name->name = w->escaped.length;
+    add_escaped(&w->escaped, label, strlen(label));
+    name->module = w->escaped.length;
+    name->name_length = (uint32_t)(name->module - name->name);
+    add_escaped(&w->escaped, module, (size_t)module_length);
+    name->module_length = (uint32_t)(w->escaped.length - name->module);
+  }
+}
+
+static uint64_t nanoseconds(double seconds) {
+  return seconds > 0 ? (uint64_t)(seconds * 1e9 + 0.5) : 0;
+}
+
+static void add_event(writer *w, const tws_timeline *timeline, const tws_event *event, double origin_s, uint64_t pid) {
+  tws_text *out = &w->out;
+  const name_text *name = &w->names[event->name];
+  const char *phase = timeline->phase_names[event->phase];
+  /* both ends are rounded, so that neighbours that touch still touch */
+  const uint64_t start = nanoseconds(event->start_s - origin_s), end = nanoseconds(event->end_s - origin_s);
+  ADD_LITERAL(out, ",\n{\"ph\":\"X\",\"name\":\"");
+  tws_text_add_bytes(out, w->escaped.data + name->name, name->name_length);
+  ADD_LITERAL(out, "\",\"cat\":\"");
+  add(out, phase);
+  ADD_LITERAL(out, "\",\"pid\":");
+  add_unsigned(out, pid);
+  ADD_LITERAL(out, ",\"tid\":");
+  add_unsigned(out, event->stream);
+  ADD_LITERAL(out, ",\"ts\":");
+  add_microseconds(out, start);
+  ADD_LITERAL(out, ",\"dur\":");
+  add_microseconds(out, end - start);
+  ADD_LITERAL(out, ",\"args\":{\"op\":");
+  add_unsigned(out, event->op);
+  ADD_LITERAL(out, ",\"phase\":\"");
+  add(out, phase);
+  ADD_LITERAL(out, "\",\"micro_batch\":");
+  add_unsigned(out, event->micro_batch);
+  if (event->step) {
+    ADD_LITERAL(out, ",\"step\":");
+    add_unsigned(out, event->step);
+  }
+  if (name->module_length) {
+    ADD_LITERAL(out, ",\"module\":\"");
+    tws_text_add_bytes(out, w->escaped.data + name->module, name->module_length);
+    ADD_LITERAL(out, "\"");
+  }
+  ADD_LITERAL(out, "}}");
+}
+
+static void add_rows(writer *w, const tws_timeline *timeline, uint64_t first_pid) {
+  for (unsigned rank = 0; rank < MAX_RANKS; rank++) {
+    if (!w->streams[rank]) continue;
+    const unsigned long long pid = first_pid + rank;
+    tws_text_add(&w->out, ",\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%llu,\"args\":{\"name\":\"%s rank %u\"}}",
+                 pid, timeline->source, rank);
+    tws_text_add(&w->out,
+                 ",\n{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%llu,\"args\":{\"sort_index\":%llu}}", pid,
+                 pid);
+    for (int stream = 0; stream < timeline->stream_count; stream++) {
+      if (!(w->streams[rank] >> stream & 1)) continue;
+      tws_text_add(
+          &w->out,
+          ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%llu,\"tid\":%d,\"args\":{\"name\":\"%s\"}}"
+          ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%llu,\"tid\":%d,\"args\":{\"sort_index\":%d}}",
+          pid, stream, timeline->stream_names[stream], pid, stream, stream);
+    }
+  }
+}
+
+static tws_code add_timeline(writer *w, const tws_timeline *timeline, uint64_t first_pid, tws_error *err) {
+  TWS_TRY(tws_timeline_check(timeline, err));
+  if (timeline->stream_count > MAX_STREAMS)
+    return tws_fail(err, TWS_INTERNAL, NULL, "%s timeline: more than %d streams", timeline->source, MAX_STREAMS);
+  tws_free(w->names);
+  w->names = tws_calloc((size_t)timeline->name_count + 1, sizeof *w->names);
+  if (!w->names) return tws_fail(err, TWS_MEMORY, NULL, "out of memory while writing a trace");
+  memset(w->streams, 0, MAX_RANKS * sizeof *w->streams);
+  escape_names(w, timeline);
+  if (w->escaped.failed) return tws_fail(err, TWS_MEMORY, NULL, "out of memory while writing a trace");
+  double origin_s = timeline->event_count ? timeline->events[0].start_s : 0;
+  for (size_t i = 0; i < timeline->event_count; i++) {
+    const tws_event *event = &timeline->events[i];
+    if (event->start_s < origin_s) origin_s = event->start_s;
+    w->streams[event->rank] |= 1u << event->stream;
+  }
+  add_rows(w, timeline, first_pid);
+  for (size_t i = 0; i < timeline->event_count; i++)
+    add_event(w, timeline, &timeline->events[i], origin_s, first_pid + timeline->events[i].rank);
+  return TWS_OK;
+}
+
+tws_code tws_timeline_write_chrome(const tws_timeline *const *timelines, int count, const char *path, tws_error *err) {
+  writer w = {0};
+  tws_code code = TWS_OK;
+  w.streams = tws_calloc(MAX_RANKS, sizeof *w.streams);
+  if (!w.streams) return tws_fail(err, TWS_MEMORY, NULL, "out of memory while writing a trace");
+  /* the first entry only saves a special case for commas */
+  ADD_LITERAL(&w.out,
+              "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+              "{\"ph\":\"M\",\"name\":\"trace\",\"pid\":0,\"args\":{\"written_by\":\"twinspeed\"}}");
+  for (int i = 0; i < count && code == TWS_OK; i++)
+    code = add_timeline(&w, timelines[i], 1 + (uint64_t)i * MAX_RANKS, err);
+  ADD_LITERAL(&w.out, "\n]}\n");
+  if (code == TWS_OK && w.out.failed) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory while writing a trace");
+  if (code == TWS_OK) code = tws_write_file(path, w.out.data, w.out.length, err);
+  tws_text_free(&w.out);
+  tws_text_free(&w.escaped);
+  tws_free(w.names);
+  tws_free(w.streams);
+  return code;
+}

@@ -1,0 +1,201 @@
+#include "traces/csv.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "traces/timeline.h"
+
+static void separate(tws_text *out) {
+  if (out->length && out->data[out->length - 1] != '\n') tws_text_add_bytes(out, ",", 1);
+}
+
+void tws_csv_text(tws_text *out, const char *text) {
+  separate(out);
+  if (!strpbrk(text, ",\"\r\n") && *text) {
+    tws_text_add_bytes(out, text, strlen(text));
+    return;
+  }
+  tws_text_add_bytes(out, "\"", 1);
+  for (; *text; text++) {
+    if (*text == '"') tws_text_add_bytes(out, "\"", 1);
+    tws_text_add_bytes(out, text, 1);
+  }
+  tws_text_add_bytes(out, "\"", 1);
+}
+
+void tws_csv_number(tws_text *out, double value) {
+  char text[40];
+  separate(out);
+  for (int digits = 6; digits <= 17; digits++) {
+    snprintf(text, sizeof text, "%.*g", digits, value);
+    if (!isfinite(value) || strtod(text, NULL) == value) break;
+  }
+  tws_text_add_bytes(out, text, strlen(text));
+}
+
+void tws_csv_integer(tws_text *out, long long value) {
+  separate(out);
+  tws_text_add(out, "%lld", value);
+}
+
+void tws_csv_end(tws_text *out) {
+  tws_text_add_bytes(out, "\n", 1);
+}
+
+tws_code tws_timeline_write_csv(const tws_timeline *const *timelines, int count, const char *path, tws_error *err) {
+  tws_text out = {0};
+  tws_code code = TWS_OK;
+  tws_text_add(&out, "source,rank,step,stream,phase,micro_batch,op,name,start_s,end_s\n");
+  for (int t = 0; t < count && code == TWS_OK; t++) {
+    const tws_timeline *timeline = timelines[t];
+    code = tws_timeline_check(timeline, err);
+    for (size_t i = 0; i < timeline->event_count && code == TWS_OK; i++) {
+      const tws_event *event = &timeline->events[i];
+      tws_csv_text(&out, timeline->source);
+      tws_csv_integer(&out, event->rank);
+      tws_csv_integer(&out, event->step);
+      tws_csv_text(&out, timeline->stream_names[event->stream]);
+      tws_csv_text(&out, timeline->phase_names[event->phase]);
+      tws_csv_integer(&out, event->micro_batch);
+      tws_csv_integer(&out, event->op);
+      tws_csv_text(&out, timeline->names[event->name]);
+      tws_csv_number(&out, event->start_s);
+      tws_csv_number(&out, event->end_s);
+      tws_csv_end(&out);
+    }
+  }
+  if (code == TWS_OK && out.failed) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory while writing %.300s", path);
+  if (code == TWS_OK) code = tws_write_file(path, out.data, out.length, err);
+  tws_text_free(&out);
+  return code;
+}
+
+/* One cell starting at *at; returns its text (unquoted, zero-terminated) and moves *at past it, or NULL. */
+static char *read_cell(tws_arena *arena, const char **at, const char *end, int *bad_quote) {
+  const char *p = *at;
+  char *text = NULL;
+  if (p < end && *p == '"') {
+    const char *first = ++p;
+    size_t length = 0;
+    for (; p < end && (*p != '"' || (p + 1 < end && p[1] == '"')); p++, length++) {
+      if (*p == '"') p++;
+    }
+    if (p >= end) {
+      *bad_quote = 1;
+      return NULL;
+    }
+    text = tws_arena_alloc(arena, length + 1, 1);
+    for (size_t i = 0; text && i < length; i++, first++) {
+      if (*first == '"') first++;
+      text[i] = *first;
+    }
+    p++;
+  } else {
+    while (p < end && *p != ',' && *p != '\n' && *p != '\r') p++;
+    text = tws_arena_alloc(arena, (size_t)(p - *at) + 1, 1);
+    if (text) memcpy(text, *at, (size_t)(p - *at));
+  }
+  *at = p;
+  return text;
+}
+
+typedef struct cells {
+  char **item;
+  size_t count, capacity;
+} cells;
+
+/* Reads one line of cells; *more is 0 at the end of the text. */
+static tws_code read_line(tws_arena *arena, const char **at, const char *end, cells *into, const char *name, int line,
+                          tws_error *err) {
+  for (;;) {
+    int bad_quote = 0;
+    char *cell = read_cell(arena, at, end, &bad_quote);
+    if (bad_quote)
+      return tws_fail(err, TWS_INVALID, "close the quoted cell", "%.300s:%d: a quoted cell has no end", name, line);
+    if (!cell || tws_reserve(&into->item, &into->capacity, into->count + 1, sizeof *into->item) != 0)
+      return tws_fail(err, TWS_MEMORY, NULL, "out of memory while reading %.300s", name);
+    into->item[into->count++] = cell;
+    if (*at < end && **at == ',') {
+      ++*at;
+      continue;
+    }
+    if (*at < end && **at == '\r') ++*at;
+    if (*at < end && **at != '\n')
+      return tws_fail(err, TWS_INVALID, NULL, "%.300s:%d: text after a quoted cell", name, line);
+    if (*at < end) ++*at;
+    return TWS_OK;
+  }
+}
+
+static tws_code fill_table(tws_csv *csv, cells *all, const char *name, tws_error *err) {
+  const size_t count = all->count - (size_t)csv->columns;
+  csv->rows = (int)(count / (size_t)csv->columns);
+  csv->heading = tws_arena_alloc(csv->arena, (size_t)csv->columns, sizeof(char *));
+  csv->cells = tws_arena_alloc(csv->arena, count + 1, sizeof(char *));
+  csv->numbers = tws_arena_alloc(csv->arena, count + 1, sizeof(double));
+  if (!csv->heading || !csv->cells || !csv->numbers)
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory while reading %.300s", name);
+  memcpy(csv->heading, all->item, (size_t)csv->columns * sizeof(char *));
+  for (size_t i = 0; i < count; i++) {
+    char *rest = NULL;
+    csv->cells[i] = all->item[(size_t)csv->columns + i];
+    csv->numbers[i] = strtod(csv->cells[i], &rest);
+    if (rest == csv->cells[i] || *rest) csv->numbers[i] = NAN;
+  }
+  return TWS_OK;
+}
+
+tws_code tws_csv_parse(const char *text, size_t length, const char *name, tws_csv **out, tws_error *err) {
+  const char *at = text, *end = text + length;
+  cells all = {0};
+  *out = NULL;
+  tws_arena *arena = tws_arena_create();
+  tws_csv *csv = arena ? tws_arena_alloc(arena, 1, sizeof *csv) : NULL;
+  if (!csv) {
+    tws_arena_destroy(arena);
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory while reading %.300s", name);
+  }
+  csv->arena = arena;
+  tws_code code = TWS_OK;
+  if (length == 0) code = tws_fail(err, TWS_INVALID, NULL, "%.300s: empty, expected a heading line", name);
+  for (int line = 1; code == TWS_OK && at < end; line++) {
+    const size_t before = all.count;
+    code = read_line(arena, &at, end, &all, name, line, err);
+    const size_t found = all.count - before;
+    if (line == 1) csv->columns = (int)found;
+    if (code == TWS_OK && found != (size_t)csv->columns)
+      code = tws_fail(err, TWS_INVALID, NULL, "%.300s:%d: %zu cells, but the heading has %d", name, line, found,
+                      csv->columns);
+  }
+  if (code == TWS_OK) code = fill_table(csv, &all, name, err);
+  tws_free(all.item);
+  if (code != TWS_OK)
+    tws_arena_destroy(arena);
+  else
+    *out = csv;
+  return code;
+}
+
+tws_code tws_csv_read(const char *path, tws_csv **out, tws_error *err) {
+  char *text = NULL;
+  size_t length = 0;
+  *out = NULL;
+  TWS_TRY(tws_read_file(path, (size_t)1 << 30, &text, &length, err));
+  tws_code code = tws_csv_parse(text, length, path, out, err);
+  tws_free(text);
+  return code;
+}
+
+void tws_csv_destroy(tws_csv *csv) {
+  if (csv) tws_arena_destroy(csv->arena);
+}
+
+int tws_csv_column(const tws_csv *csv, const char *heading) {
+  for (int i = 0; i < csv->columns; i++) {
+    if (strcmp(csv->heading[i], heading) == 0) return i;
+  }
+  return -1;
+}

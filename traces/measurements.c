@@ -1,0 +1,281 @@
+#include "traces/measurements.h"
+
+#include <gsl/gsl_sort.h>
+#include <gsl/gsl_statistics_double.h>
+#include <math.h>
+#include <string.h>
+
+double tws_median(double *values, size_t n) {
+  gsl_sort(values, 1, n);
+  return gsl_stats_median_from_sorted_data(values, 1, n);
+}
+
+double tws_relative_spread(double *values, size_t n) {
+  double median = tws_median(values, n);
+  if (!(median > 0)) return 0;
+  return (gsl_stats_quantile_from_sorted_data(values, 1, n, 0.75) -
+          gsl_stats_quantile_from_sorted_data(values, 1, n, 0.25)) /
+         median;
+}
+
+void tws_measurements_free(tws_measurements *m) {
+  tws_free(m->kernels);
+  tws_free(m->collectives);
+  tws_free(m->messages);
+  *m = (tws_measurements){0};
+}
+
+static tws_code no_memory(tws_error *err) {
+  return tws_fail(err, TWS_MEMORY, 0, "no memory for the measurements");
+}
+
+tws_code tws_measurements_add_kernel(tws_measurements *m, const tws_kernel_sample *sample, tws_error *err) {
+  if (tws_reserve(&m->kernels, &m->kernel_capacity, m->kernel_count + 1, sizeof *m->kernels)) return no_memory(err);
+  m->kernels[m->kernel_count++] = *sample;
+  return TWS_OK;
+}
+
+tws_code tws_measurements_add_collective(tws_measurements *m, const tws_collective_sample *sample, tws_error *err) {
+  if (tws_reserve(&m->collectives, &m->collective_capacity, m->collective_count + 1, sizeof *m->collectives))
+    return no_memory(err);
+  m->collectives[m->collective_count++] = *sample;
+  return TWS_OK;
+}
+
+tws_code tws_measurements_add_message(tws_measurements *m, const tws_p2p_sample *sample, tws_error *err) {
+  if (tws_reserve(&m->messages, &m->message_capacity, m->message_count + 1, sizeof *m->messages)) return no_memory(err);
+  m->messages[m->message_count++] = *sample;
+  return TWS_OK;
+}
+
+/* ---- file ---- */
+
+static cJSON *kernel_json(const tws_kernel_sample *sample) {
+  const tws_work *work = &sample->work;
+  cJSON *json = cJSON_CreateObject();
+  cJSON_AddStringToObject(json, "kernel", tws_kernel_name((tws_kernel)work->code));
+  cJSON_AddStringToObject(json, "dtype", tws_dtype_name((tws_dtype)work->dtype));
+  cJSON_AddStringToObject(json, "dtype2", tws_dtype_name((tws_dtype)work->dtype2));
+  cJSON_AddNumberToObject(json, "flags", work->flags);
+  cJSON *d = cJSON_AddArrayToObject(json, "d");
+  for (int i = 0; i < 5; i++) cJSON_AddItemToArray(d, cJSON_CreateNumber((double)work->d[i]));
+  cJSON_AddNumberToObject(json, "threads", sample->threads);
+  cJSON_AddNumberToObject(json, "busy", sample->busy);
+  cJSON_AddNumberToObject(json, "seconds", sample->seconds);
+  cJSON_AddNumberToObject(json, "spread", sample->spread);
+  return json;
+}
+
+static cJSON *to_json(const tws_measurements *m) {
+  cJSON *json = cJSON_CreateObject();
+  cJSON_AddStringToObject(json, "schema", "twinspeed-measurements-1");
+  cJSON_AddNumberToObject(json, "world", m->world);
+  cJSON_AddNumberToObject(json, "cores", m->cores);
+  cJSON_AddNumberToObject(json, "elapsed_s", m->elapsed_s);
+  cJSON_AddStringToObject(json, "description", m->description);
+  cJSON_AddNumberToObject(json, "reference_min_s", m->reference_min_s);
+  cJSON_AddNumberToObject(json, "reference_s", m->reference_s);
+  cJSON_AddNumberToObject(json, "reference_max_s", m->reference_max_s);
+  cJSON *kernels = cJSON_AddArrayToObject(json, "kernels");
+  for (size_t i = 0; i < m->kernel_count; i++) cJSON_AddItemToArray(kernels, kernel_json(&m->kernels[i]));
+  cJSON *collectives = cJSON_AddArrayToObject(json, "collectives");
+  for (size_t i = 0; i < m->collective_count; i++) {
+    const tws_collective_sample *sample = &m->collectives[i];
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddStringToObject(item, "collective", tws_collective_name(sample->collective));
+    cJSON_AddNumberToObject(item, "ranks", sample->ranks);
+    cJSON_AddNumberToObject(item, "bytes", sample->bytes);
+    cJSON_AddNumberToObject(item, "seconds", sample->seconds);
+    cJSON_AddNumberToObject(item, "spread", sample->spread);
+    cJSON_AddItemToArray(collectives, item);
+  }
+  cJSON *messages = cJSON_AddArrayToObject(json, "messages");
+  for (size_t i = 0; i < m->message_count; i++) {
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddNumberToObject(item, "bytes", m->messages[i].bytes);
+    cJSON_AddNumberToObject(item, "seconds", m->messages[i].seconds);
+    cJSON_AddItemToArray(messages, item);
+  }
+  return json;
+}
+
+tws_code tws_measurements_write(const tws_measurements *m, const char *path, tws_error *err) {
+  cJSON *json = to_json(m);
+  char *text = cJSON_PrintUnformatted(json);
+  cJSON_Delete(json);
+  if (!text) return no_memory(err);
+  tws_code code = tws_write_file(path, text, strlen(text), err);
+  cJSON_free(text);
+  return code;
+}
+
+static int find_name(const char *name, int count, const char *(*name_of)(int)) {
+  for (int i = 0; i < count; i++)
+    if (strcmp(name, name_of(i)) == 0) return i;
+  return -1;
+}
+static const char *kernel_name(int i) {
+  return tws_kernel_name((tws_kernel)i);
+}
+static const char *collective_name(int i) {
+  return tws_collective_name((tws_collective)i);
+}
+static const char *dtype_name(int i) {
+  return tws_dtype_name((tws_dtype)i);
+}
+
+static tws_code read_word(const tws_json *json, const cJSON *item, const char *key, int count,
+                          const char *(*name_of)(int), int *value, tws_error *err) {
+  const char *text;
+  TWS_TRY(tws_json_string(json, item, key, 1, "", &text, err));
+  *value = find_name(text, count, name_of);
+  if (*value < 0)
+    return tws_json_fail(json, item, err, "calibrate again with this version", "unknown %s \"%s\"", key, text);
+  return TWS_OK;
+}
+
+static tws_code read_kernel(const tws_json *json, const cJSON *item, tws_kernel_sample *sample, tws_error *err) {
+  memset(sample, 0, sizeof *sample);
+  int kernel, dtype, dtype2;
+  int64_t flags, threads, busy;
+  TWS_TRY(read_word(json, item, "kernel", TWS_KERNEL_COUNT, kernel_name, &kernel, err));
+  TWS_TRY(read_word(json, item, "dtype", TWS_DTYPE_COUNT, dtype_name, &dtype, err));
+  TWS_TRY(read_word(json, item, "dtype2", TWS_DTYPE_COUNT, dtype_name, &dtype2, err));
+  TWS_TRY(tws_json_int(json, item, "flags", 1, 0, 1023, 0, &flags, err));
+  TWS_TRY(tws_json_int(json, item, "threads", 1, 1, 65536, 1, &threads, err));
+  TWS_TRY(tws_json_int(json, item, "busy", 1, 1, 65536, 1, &busy, err));
+  TWS_TRY(tws_json_number(json, item, "seconds", 1, 0, 1e9, 0, &sample->seconds, err));
+  TWS_TRY(tws_json_number(json, item, "spread", 0, 0, 1e9, 0, &sample->spread, err));
+  const cJSON *d = cJSON_GetObjectItemCaseSensitive(item, "d");
+  if (!cJSON_IsArray(d) || cJSON_GetArraySize(d) != 5)
+    return tws_json_fail(json, item, err, 0, "a kernel sample needs \"d\" with five numbers");
+  for (int i = 0; i < 5; i++) {
+    double value = cJSON_GetArrayItem(d, i)->valuedouble;
+    if (!(fabs(value) < 1e15)) return tws_json_fail(json, item, err, 0, "\"d\" has a number that is no size");
+    sample->work.d[i] = (int64_t)value;
+  }
+  sample->work.code = (uint8_t)kernel;
+  sample->work.dtype = (uint8_t)dtype;
+  sample->work.dtype2 = (uint8_t)dtype2;
+  sample->work.flags = (uint32_t)flags;
+  sample->threads = (int)threads;
+  sample->busy = (int)busy;
+  return TWS_OK;
+}
+
+static tws_code read_collective(const tws_json *json, const cJSON *item, tws_collective_sample *sample,
+                                tws_error *err) {
+  int collective;
+  int64_t ranks;
+  TWS_TRY(read_word(json, item, "collective", TWS_COLLECTIVE_COUNT, collective_name, &collective, err));
+  TWS_TRY(tws_json_int(json, item, "ranks", 1, 1, 65536, 1, &ranks, err));
+  TWS_TRY(tws_json_number(json, item, "bytes", 1, 0, 1e15, 0, &sample->bytes, err));
+  TWS_TRY(tws_json_number(json, item, "seconds", 1, 0, 1e9, 0, &sample->seconds, err));
+  TWS_TRY(tws_json_number(json, item, "spread", 0, 0, 1e9, 0, &sample->spread, err));
+  sample->collective = (tws_collective)collective;
+  sample->ranks = (int)ranks;
+  return TWS_OK;
+}
+
+static tws_code read_samples(const tws_json *json, tws_measurements *m, tws_error *err) {
+  const cJSON *item;
+  cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(json->root, "kernels")) {
+    tws_kernel_sample sample;
+    TWS_TRY(read_kernel(json, item, &sample, err));
+    TWS_TRY(tws_measurements_add_kernel(m, &sample, err));
+  }
+  cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(json->root, "collectives")) {
+    tws_collective_sample sample;
+    TWS_TRY(read_collective(json, item, &sample, err));
+    TWS_TRY(tws_measurements_add_collective(m, &sample, err));
+  }
+  cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(json->root, "messages")) {
+    tws_p2p_sample sample;
+    TWS_TRY(tws_json_number(json, item, "bytes", 1, 0, 1e15, 0, &sample.bytes, err));
+    TWS_TRY(tws_json_number(json, item, "seconds", 1, 0, 1e9, 0, &sample.seconds, err));
+    TWS_TRY(tws_measurements_add_message(m, &sample, err));
+  }
+  return TWS_OK;
+}
+
+static tws_code from_json(const tws_json *json, tws_measurements *m, tws_error *err) {
+  const char *schema, *description;
+  int64_t world, cores;
+  TWS_TRY(tws_json_string(json, json->root, "schema", 1, "", &schema, err));
+  if (strcmp(schema, "twinspeed-measurements-1") != 0)
+    return tws_json_fail(json, json->root, err, 0, "not a measurements file: schema is \"%s\"", schema);
+  TWS_TRY(tws_json_int(json, json->root, "world", 1, 1, 65536, 1, &world, err));
+  TWS_TRY(tws_json_int(json, json->root, "cores", 1, 1, 65536, 1, &cores, err));
+  TWS_TRY(tws_json_string(json, json->root, "description", 0, "", &description, err));
+  TWS_TRY(tws_json_number(json, json->root, "elapsed_s", 0, 0, 1e9, 0, &m->elapsed_s, err));
+  TWS_TRY(tws_json_number(json, json->root, "reference_min_s", 0, 0, 1e9, 0, &m->reference_min_s, err));
+  TWS_TRY(tws_json_number(json, json->root, "reference_s", 0, 0, 1e9, 0, &m->reference_s, err));
+  TWS_TRY(tws_json_number(json, json->root, "reference_max_s", 0, 0, 1e9, 0, &m->reference_max_s, err));
+  m->world = (int)world;
+  m->cores = (int)cores;
+  snprintf(m->description, sizeof m->description, "%s", description);
+  return read_samples(json, m, err);
+}
+
+tws_code tws_measurements_read(const char *path, tws_measurements *m, tws_error *err) {
+  *m = (tws_measurements){0};
+  tws_json *json;
+  TWS_TRY(tws_json_read(path, &json, err));
+  tws_code code = from_json(json, m, err);
+  tws_json_destroy(json);
+  if (code != TWS_OK) tws_measurements_free(m);
+  return code;
+}
+
+/* ---- profile ---- */
+
+static void raise_to(double *value, double to) {
+  if (to > *value) *value = to;
+}
+
+static void note_limits(const tws_kernel_sample *sample, tws_measured_limits *limits) {
+  const tws_work *work = &sample->work;
+  if (sample->busy == 1 && sample->threads == 1) {
+    if (work->code == TWS_KERNEL_LINEAR) raise_to(&limits->peak[work->dtype], tws_work_flops(work) / sample->seconds);
+    if (limits->launch_s <= 0 || sample->seconds < limits->launch_s) limits->launch_s = sample->seconds;
+  }
+  double bytes = tws_work_bytes(work);
+  if (work->code != TWS_KERNEL_ADD || work->dtype != TWS_F32 || bytes < 8e6) return;
+  if (sample->busy == 1) raise_to(&limits->rank_bandwidth, bytes / sample->seconds);
+  raise_to(&limits->node_bandwidth, sample->busy * bytes / sample->seconds);
+}
+
+tws_code tws_measurements_merge(const tws_measurements *m, tws_profile_builder *builder, tws_measured_limits *limits,
+                                tws_error *err) {
+  if (tws_reserve(&limits->spreads, &limits->spread_capacity,
+                  limits->spread_count + m->kernel_count + m->collective_count + 1, sizeof *limits->spreads))
+    return no_memory(err);
+  for (size_t i = 0; i < m->kernel_count; i++) {
+    const tws_kernel_sample *sample = &m->kernels[i];
+    if (!(sample->seconds > 0)) continue;
+    TWS_TRY(tws_profile_builder_kernel(builder, &sample->work, sample->threads, sample->busy, sample->seconds, err));
+    note_limits(sample, limits);
+    limits->spreads[limits->spread_count++] = sample->spread;
+  }
+  for (size_t i = 0; i < m->collective_count; i++) {
+    const tws_collective_sample *sample = &m->collectives[i];
+    TWS_TRY(tws_profile_builder_collective(builder, sample->collective, sample->ranks, sample->bytes, sample->seconds,
+                                           err));
+    limits->spreads[limits->spread_count++] = sample->spread;
+  }
+  for (size_t i = 0; i < m->message_count; i++)
+    TWS_TRY(tws_profile_builder_p2p(builder, m->messages[i].bytes, m->messages[i].seconds, err));
+  return TWS_OK;
+}
+
+void tws_measured_limits_finish(tws_measured_limits *limits, tws_profile_builder *builder) {
+  for (int i = 0; i < TWS_DTYPE_COUNT; i++)
+    if (limits->peak[i] > 0) tws_profile_builder_peak(builder, (tws_dtype)i, limits->peak[i]);
+  if (limits->rank_bandwidth > 0)
+    tws_profile_builder_bandwidth(builder, limits->rank_bandwidth, limits->node_bandwidth);
+  if (limits->launch_s > 0) tws_profile_builder_launch(builder, limits->launch_s);
+  if (limits->spread_count > 0) limits->spread = tws_median(limits->spreads, limits->spread_count);
+  tws_free(limits->spreads);
+  limits->spreads = 0;
+  limits->spread_count = limits->spread_capacity = 0;
+}

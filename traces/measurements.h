@@ -1,0 +1,66 @@
+/* What one calibration run of one number of ranks measured: raw medians with their spread. `twinspeed calibrate` starts
+ * such a run for each number of ranks and makes one hardware profile of all of them.
+ * File: JSON, "schema": "twinspeed-measurements-1". */
+#ifndef TWS_TRACES_MEASUREMENTS_H
+#define TWS_TRACES_MEASUREMENTS_H
+
+#include "base/json.h"
+#include "models/hardware/profile_build.h"
+#include "models/kernel.h"
+
+typedef struct tws_kernel_sample {
+  tws_work work;
+  int threads, busy; /* ranks that ran it at the same time */
+  double seconds;    /* median of one execution */
+  double spread;     /* interquartile range / median */
+} tws_kernel_sample;
+
+typedef struct tws_collective_sample {
+  tws_collective collective;
+  int ranks;
+  double bytes, seconds, spread;
+} tws_collective_sample;
+
+typedef struct tws_p2p_sample {
+  double bytes, seconds;
+} tws_p2p_sample;
+
+typedef struct tws_measurements {
+  int world, cores;
+  double elapsed_s;
+  char description[128]; /* libraries */
+  /* one product measured again and again through the run: shortest, median and longest seconds */
+  double reference_min_s, reference_s, reference_max_s;
+  tws_kernel_sample *kernels;
+  tws_collective_sample *collectives;
+  tws_p2p_sample *messages;
+  size_t kernel_count, kernel_capacity, collective_count, collective_capacity, message_count, message_capacity;
+} tws_measurements;
+
+void tws_measurements_free(tws_measurements *m); /* the arrays; zeroes the struct */
+tws_code tws_measurements_add_kernel(tws_measurements *m, const tws_kernel_sample *sample, tws_error *err);
+tws_code tws_measurements_add_collective(tws_measurements *m, const tws_collective_sample *sample, tws_error *err);
+tws_code tws_measurements_add_message(tws_measurements *m, const tws_p2p_sample *sample, tws_error *err);
+
+tws_code tws_measurements_write(const tws_measurements *m, const char *path, tws_error *err);
+tws_code tws_measurements_read(const char *path, tws_measurements *m, tws_error *err); /* *m is overwritten */
+
+/* Put one run's samples into a profile. `peak` and the bandwidths are raised to what this run reached. */
+typedef struct tws_measured_limits {
+  double peak[TWS_DTYPE_COUNT];          /* flop/s of one thread */
+  double rank_bandwidth, node_bandwidth; /* bytes/s of the ADD kernel beyond the caches */
+  double launch_s;                       /* shortest kernel */
+  double spread;                         /* median relative spread of all samples, filled by _finish */
+  double *spreads;
+  size_t spread_count, spread_capacity;
+} tws_measured_limits;
+tws_code tws_measurements_merge(const tws_measurements *m, tws_profile_builder *builder, tws_measured_limits *limits,
+                                tws_error *err);
+/* Write the limits into the builder and free what they hold. */
+void tws_measured_limits_finish(tws_measured_limits *limits, tws_profile_builder *builder);
+
+/* Statistics of n > 0 values, which are sorted in place. */
+double tws_median(double *values, size_t n);
+double tws_relative_spread(double *values, size_t n); /* interquartile range / median */
+
+#endif
