@@ -1,0 +1,232 @@
+#include "real/message_comm.h"
+#include <string.h>
+#include "base/memory.h"
+
+/* PIECE elements a member sums at a time; PART bytes of one message, far below MPI's int counts. */
+enum { PIECE = 1 << 16, PART = 1 << 28, TAG_MESSAGE = 1, TAG_GROUP = 2, TAGS = 16384 };
+
+struct tws_messages {
+  MPI_Comm world;
+  MPI_Request *requests; /* 2 x world */
+  const void **from;     /* world */
+  unsigned char *scratch;
+  size_t scratch_bytes;
+};
+
+/* One collective on one segment. */
+typedef struct call {
+  tws_messages *m;
+  const tws_shared_group *group;
+  tws_dtype dtype;
+  int tag;
+  uint64_t size; /* bytes of an element */
+} call;
+
+tws_code tws_messages_create(MPI_Comm world, int world_size, tws_messages **out, tws_error *err) {
+  tws_messages *m = tws_calloc(1, sizeof *m);
+  if (m) {
+    m->world = world;
+    m->requests = tws_calloc((size_t)world_size, 2 * sizeof(MPI_Request));
+    m->from = tws_calloc((size_t)world_size, sizeof *m->from);
+  }
+  *out = m;
+  if (m && m->requests && m->from) return TWS_OK;
+  tws_messages_destroy(m);
+  *out = NULL;
+  return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+}
+
+void tws_messages_destroy(tws_messages *m) {
+  if (!m) return;
+  tws_free(m->requests);
+  tws_free(m->from);
+  tws_free(m->scratch);
+  tws_free(m);
+}
+
+static tws_code check(int code, const char *what, tws_error *err) {
+  if (code == MPI_SUCCESS) return TWS_OK;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return tws_fail(err, TWS_RANK, "another rank may have failed: see its message", "MPI %s: %s", what, text);
+}
+
+static tws_code need_scratch(tws_messages *m, size_t bytes, tws_error *err) {
+  if (m->scratch_bytes >= bytes) return TWS_OK;
+  unsigned char *larger = tws_realloc(m->scratch, bytes, 1);
+  if (!larger) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a communication buffer of %zu bytes", bytes);
+  m->scratch = larger;
+  m->scratch_bytes = bytes;
+  return TWS_OK;
+}
+
+tws_code tws_messages_send(tws_messages *m, int peer, const void *data, uint64_t bytes, tws_error *err) {
+  const char *from = data;
+  do {
+    int part = bytes < PART ? (int)bytes : PART;
+    TWS_TRY(check(MPI_Send(from, part, MPI_BYTE, peer, TAG_MESSAGE, m->world), "send", err));
+    from += part;
+    bytes -= (uint64_t)part;
+  } while (bytes > 0);
+  return TWS_OK;
+}
+
+tws_code tws_messages_receive(tws_messages *m, int peer, void *data, uint64_t bytes, tws_error *err) {
+  char *to = data;
+  do {
+    int part = bytes < PART ? (int)bytes : PART;
+    TWS_TRY(check(MPI_Recv(to, part, MPI_BYTE, peer, TAG_MESSAGE, m->world, MPI_STATUS_IGNORE), "receive", err));
+    to += part;
+    bytes -= (uint64_t)part;
+  } while (bytes > 0);
+  return TWS_OK;
+}
+
+/* Send to one member and receive from another at once, both of any length. */
+static tws_code exchange(const call *c, int to, const char *out, uint64_t out_bytes, int from, char *in,
+                         uint64_t in_bytes, tws_error *err) {
+  const int *ranks = c->group->ranks;
+  do {
+    int o = out_bytes < PART ? (int)out_bytes : PART, i = in_bytes < PART ? (int)in_bytes : PART;
+    TWS_TRY(check(MPI_Sendrecv(out, o, MPI_BYTE, ranks[to], c->tag, in, i, MPI_BYTE, ranks[from], c->tag, c->m->world,
+                               MPI_STATUS_IGNORE),
+                  "exchange", err));
+    out += o;
+    in += i;
+    out_bytes -= (uint64_t)o;
+    in_bytes -= (uint64_t)i;
+  } while (out_bytes > 0 || in_bytes > 0);
+  return TWS_OK;
+}
+
+/* Member m gets `lengths(m)` elements that start at data + m * stride; this member receives everyone's part for it and
+ * leaves the sum in `out`. At most PIECE elements each. */
+static tws_code sum_shards(const call *c, const char *data, uint64_t stride, uint64_t total, uint64_t shard, void *out,
+                           tws_error *err) {
+  tws_messages *m = c->m;
+  int n = c->group->size, me = c->group->index, pending = 0;
+  uint64_t mine = (uint64_t)me * shard < total ? total - (uint64_t)me * shard : 0;
+  if (mine > shard) mine = shard;
+  TWS_TRY(need_scratch(m, (size_t)n * PIECE * c->size, err));
+  for (int p = 0; p < n; p++) {
+    m->from[p] = p == me ? data + (uint64_t)me * stride : (char *)m->scratch + (size_t)p * PIECE * c->size;
+    if (p != me && mine > 0)
+      TWS_TRY(check(MPI_Irecv(m->scratch + (size_t)p * PIECE * c->size, (int)(mine * c->size), MPI_BYTE,
+                              c->group->ranks[p], c->tag, m->world, &m->requests[pending++]),
+                    "receive", err));
+  }
+  for (int p = 0; p < n; p++) {
+    uint64_t theirs = (uint64_t)p * shard < total ? total - (uint64_t)p * shard : 0;
+    if (theirs > shard) theirs = shard;
+    if (p != me && theirs > 0)
+      TWS_TRY(check(MPI_Isend(data + (uint64_t)p * stride, (int)(theirs * c->size), MPI_BYTE, c->group->ranks[p],
+                              c->tag, m->world, &m->requests[pending++]),
+                    "send", err));
+  }
+  TWS_TRY(check(MPI_Waitall(pending, m->requests, MPI_STATUSES_IGNORE), "wait", err));
+  if (mine > 0) tws_ordered_sum(c->dtype, m->from, n, &(void *){out}, 1, mine);
+  return TWS_OK;
+}
+
+static tws_code reduce_scatter(const call *c, const tws_comm_segment *s, tws_error *err) {
+  uint64_t n = (uint64_t)c->group->size;
+  for (uint64_t first = 0; first < s->count; first += PIECE) {
+    uint64_t length = s->count - first < PIECE ? s->count - first : PIECE;
+    TWS_TRY(sum_shards(c, (const char *)s->send + first * c->size, s->count * c->size, n * length, length,
+                       (char *)s->receive + first * c->size, err));
+  }
+  return TWS_OK;
+}
+
+/* Pieces of size x PIECE elements: every member sums its part of the piece into `result` (a part of the receive
+ * buffer), then the parts go to all members, or to the root. */
+static tws_code all_reduce(const call *c, const tws_comm_segment *s, int root, tws_error *err) {
+  int n = c->group->size, me = c->group->index;
+  for (uint64_t first = 0; first < s->count; first += (uint64_t)n * PIECE) {
+    uint64_t left = s->count - first, total = left < (uint64_t)n * PIECE ? left : (uint64_t)n * PIECE;
+    uint64_t shard = (total + (uint64_t)n - 1) / (uint64_t)n;
+    const char *data = (const char *)s->send + first * c->size;
+    char *result = (char *)s->receive + first * c->size;
+    TWS_TRY(need_scratch(c->m, ((size_t)n + 1) * PIECE * c->size, err));
+    char *sum = (char *)c->m->scratch + (size_t)n * PIECE * c->size;
+    TWS_TRY(sum_shards(c, data, shard * c->size, total, shard, sum, err));
+    for (int i = 0; i < n; i++) {
+      int to = (me + i) % n, from = (me - i + n) % n;
+      uint64_t mine = (uint64_t)me * shard < total ? total - (uint64_t)me * shard : 0;
+      uint64_t theirs = (uint64_t)from * shard < total ? total - (uint64_t)from * shard : 0;
+      if (mine > shard) mine = shard;
+      if (theirs > shard) theirs = shard;
+      if (root >= 0 && to != root) mine = 0;
+      if (root >= 0 && me != root) theirs = 0;
+      if (i > 0)
+        TWS_TRY(exchange(c, to, sum, mine * c->size, from, result + (uint64_t)from * shard * c->size, theirs * c->size,
+                         err));
+      else if (mine > 0)
+        memcpy(result + (uint64_t)me * shard * c->size, sum, mine * c->size);
+    }
+  }
+  return TWS_OK;
+}
+
+/* Pairwise rounds: in round i a member sends to the i-th after it and receives from the i-th before it. */
+static tws_code all_to_all(const call *c, const tws_comm_segment *s, int gather, tws_error *err) {
+  int n = c->group->size, me = c->group->index;
+  uint64_t bytes = s->count * c->size;
+  for (int i = 0; i < n; i++) {
+    int to = (me + i) % n, from = (me - i + n) % n;
+    const char *out = (const char *)s->send + (gather ? 0 : (uint64_t)to * bytes);
+    char *in = (char *)s->receive + (uint64_t)from * bytes;
+    if (i > 0)
+      TWS_TRY(exchange(c, to, out, bytes, from, in, bytes, err));
+    else if (out != in)
+      memcpy(in, out, bytes);
+  }
+  return TWS_OK;
+}
+
+/* Binomial tree over the members, numbered from the root. */
+static tws_code broadcast(const call *c, const tws_comm_segment *s, int root, tws_error *err) {
+  int n = c->group->size, place = (c->group->index - root + n) % n;
+  uint64_t bytes = s->count * c->size;
+  const int *ranks = c->group->ranks;
+  if (place == 0 && s->send != s->receive) memcpy(s->receive, s->send, bytes);
+  int bit = 1;
+  while (bit < n && !(place & bit)) bit <<= 1;
+  if (place != 0) TWS_TRY(tws_messages_receive(c->m, ranks[(place - bit + root) % n], s->receive, bytes, err));
+  for (bit >>= 1; bit > 0; bit >>= 1)
+    if (place + bit < n) TWS_TRY(tws_messages_send(c->m, ranks[(place + bit + root) % n], s->receive, bytes, err));
+  return TWS_OK;
+}
+
+/* Dissemination: after round i everyone has heard of 2^i members. */
+static tws_code barrier(const call *c, tws_error *err) {
+  int n = c->group->size, me = c->group->index;
+  char out = 0, in = 0;
+  for (int step = 1; step < n; step <<= 1)
+    TWS_TRY(exchange(c, (me + step) % n, &out, 1, (me - step + n) % n, &in, 1, err));
+  return TWS_OK;
+}
+
+tws_code tws_messages_collective(tws_messages *messages, const tws_shared_group *group, tws_collective collective,
+                                 tws_dtype dtype, int root, const tws_comm_segment *s, tws_error *err) {
+  call c = {messages, group, dtype, TAG_GROUP + (int)(group->id % TAGS), tws_dtype_bytes(dtype)};
+  switch (collective) {
+    case TWS_COLLECTIVE_ALL_REDUCE:
+      return all_reduce(&c, s, -1, err);
+    case TWS_COLLECTIVE_REDUCE:
+      return all_reduce(&c, s, root, err);
+    case TWS_COLLECTIVE_REDUCE_SCATTER:
+      return reduce_scatter(&c, s, err);
+    case TWS_COLLECTIVE_ALL_GATHER:
+      return all_to_all(&c, s, 1, err);
+    case TWS_COLLECTIVE_ALL_TO_ALL:
+      return all_to_all(&c, s, 0, err);
+    case TWS_COLLECTIVE_BROADCAST:
+      return broadcast(&c, s, root, err);
+    case TWS_COLLECTIVE_BARRIER:
+      return barrier(&c, err);
+    default:
+      return tws_fail(err, TWS_INTERNAL, NULL, "unknown collective %d", (int)collective);
+  }
+}

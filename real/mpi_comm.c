@@ -1,0 +1,317 @@
+#include "real/mpi_comm.h"
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/memory.h"
+#include "real/message_comm.h"
+#include "real/shared_comm.h"
+
+struct tws_comm {
+  MPI_Comm world;
+  int rank, world_size;
+  tws_shared_group everyone; /* id 0 */
+  tws_shared_group *groups;  /* by the plan's index */
+  uint32_t group_count;
+  int *ranks;         /* storage of the groups' lists */
+  tws_shared *shared; /* NULL: messages only */
+  tws_messages *messages;
+};
+
+/* The library's process-wide state is MPI's own: initialised or not. */
+static int mpi_is_on(void) {
+  int on = 0, off = 0;
+  MPI_Initialized(&on);
+  MPI_Finalized(&off);
+  return on && !off;
+}
+
+static int started_by_launcher(void) {
+  static const char *const signs[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"};
+  for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
+    if (getenv(signs[i])) return 1;
+  return 0;
+}
+
+tws_code tws_mpi_start(int *argc, char ***argv, int *rank, int *world, tws_error *err) {
+  *rank = 0;
+  *world = 1;
+  if (!mpi_is_on()) {
+    if (!started_by_launcher()) return TWS_OK;
+    int provided = 0;
+    if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
+      return tws_fail(err, TWS_ENVIRONMENT, "is openmpi-bin installed, and does `mpirun -n 2 hostname` work?",
+                      "MPI does not start");
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  }
+  MPI_Comm_rank(MPI_COMM_WORLD, rank);
+  MPI_Comm_size(MPI_COMM_WORLD, world);
+  return TWS_OK;
+}
+
+void tws_mpi_stop(void) {
+  if (mpi_is_on()) MPI_Finalize();
+}
+
+int tws_mpi_rank(void) {
+  int rank = 0;
+  if (mpi_is_on()) MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+
+int tws_mpi_world(void) {
+  int world = 1;
+  if (mpi_is_on()) MPI_Comm_size(MPI_COMM_WORLD, &world);
+  return world;
+}
+
+const char *tws_mpi_description(void) {
+#ifdef OMPI_MAJOR_VERSION
+#define TWS_TEXT_(x) #x
+#define TWS_TEXT(x) TWS_TEXT_(x)
+  return "Open MPI " TWS_TEXT(OMPI_MAJOR_VERSION) "." TWS_TEXT(OMPI_MINOR_VERSION) "." TWS_TEXT(OMPI_RELEASE_VERSION);
+#else
+  return "MPI";
+#endif
+}
+
+/* ---- groups ---- */
+
+/* A list of ranks with its length in front, as the ranks exchange them. */
+static int compare_lists(const void *left, const void *right) {
+  const int *a = *(const int *const *)left, *b = *(const int *const *)right;
+  for (int i = 0; i <= a[0] && i <= b[0]; i++)
+    if (a[i] != b[i]) return a[i] < b[i] ? -1 : 1;
+  return 0;
+}
+
+/* Distinct lists of the whole world in one order everywhere: the position + 1 is a group's id (0: everyone). */
+static tws_code number_groups(tws_comm *comm, const int *lists, int words, tws_error *err) {
+  int *lengths = tws_calloc((size_t)comm->world_size, 2 * sizeof *lengths), *all = NULL, total = 0, count = 0;
+  const int **sorted = NULL;
+  tws_code code = TWS_MEMORY;
+  if (lengths) {
+    int *starts = lengths + comm->world_size;
+    if (comm->world_size > 1)
+      MPI_Allgather(&words, 1, MPI_INT, lengths, 1, MPI_INT, comm->world);
+    else
+      lengths[0] = words;
+    for (int r = 0; r < comm->world_size; r++) {
+      starts[r] = total;
+      total += lengths[r];
+    }
+    all = tws_calloc((size_t)total + 1, sizeof *all);
+    sorted = tws_calloc((size_t)total + 1, sizeof *sorted);
+    if (all && sorted) {
+      if (comm->world_size > 1)
+        MPI_Allgatherv(lists, words, MPI_INT, all, lengths, starts, MPI_INT, comm->world);
+      else if (words > 0)
+        memcpy(all, lists, (size_t)words * sizeof *all);
+      for (int i = 0; i < total; i += all[i] + 1) sorted[count++] = all + i;
+      qsort(sorted, (size_t)count, sizeof *sorted, compare_lists);
+      int distinct = 0;
+      for (int i = 0; i < count; i++)
+        if (i == 0 || compare_lists(&sorted[i], &sorted[i - 1]) != 0) sorted[distinct++] = sorted[i];
+      count = distinct;
+      code = TWS_OK;
+    }
+  }
+  const int *list = lists;
+  for (uint32_t g = 0; code == TWS_OK && g < comm->group_count; g++, list += *list + 1) {
+    const int *const *found = bsearch(&list, sorted, (size_t)count, sizeof *sorted, compare_lists);
+    comm->groups[g].id = (uint32_t)(found - (const int *const *)sorted) + 1;
+  }
+  comm->everyone.id = (uint32_t)count; /* until the caller has made it 0: carries the number of groups */
+  tws_free(lengths);
+  tws_free(all);
+  tws_free(sorted);
+  return code == TWS_OK ? code : tws_fail(err, code, NULL, "out of memory");
+}
+
+static tws_code copy_groups(tws_comm *comm, const tws_group *groups, uint32_t group_count, tws_error *err) {
+  size_t words = 0;
+  for (uint32_t g = 0; g < group_count; g++) words += (size_t)groups[g].size + 1;
+  comm->groups = tws_calloc((size_t)group_count + 1, sizeof *comm->groups);
+  comm->ranks = tws_calloc(words + (size_t)comm->world_size, sizeof *comm->ranks);
+  if (!comm->groups || !comm->ranks) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  comm->group_count = group_count;
+  int *to = comm->ranks;
+  for (uint32_t g = 0; g < group_count; g++) {
+    *to++ = groups[g].size;
+    comm->groups[g] = (tws_shared_group){.size = groups[g].size, .index = groups[g].index, .ranks = to};
+    for (int i = 0; i < groups[g].size; i++) *to++ = groups[g].ranks[i];
+    if (groups[g].index < 0 || groups[g].index >= groups[g].size || groups[g].ranks[groups[g].index] != comm->rank)
+      return tws_fail(err, TWS_INTERNAL, NULL, "group %u does not hold rank %d at its index", (unsigned)g, comm->rank);
+  }
+  comm->everyone = (tws_shared_group){.size = comm->world_size, .index = comm->rank, .ranks = to};
+  for (int r = 0; r < comm->world_size; r++) *to++ = r;
+  return number_groups(comm, comm->ranks, (int)words, err);
+}
+
+tws_code tws_comm_create(const tws_group *groups, uint32_t group_count, tws_transport transport, int busy,
+                         tws_comm **out, tws_error *err) {
+  *out = NULL;
+  tws_comm *comm = tws_calloc(1, sizeof *comm);
+  if (!comm) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  comm->world = MPI_COMM_WORLD;
+  comm->rank = tws_mpi_rank();
+  comm->world_size = tws_mpi_world();
+  tws_code code = copy_groups(comm, groups, group_count, err);
+  uint32_t distinct = comm->everyone.id;
+  comm->everyone.id = 0;
+  if (code == TWS_OK && comm->world_size > 1) {
+    code = tws_messages_create(comm->world, comm->world_size, &comm->messages, err);
+    if (code == TWS_OK && transport == TWS_TRANSPORT_AUTO)
+      code = tws_shared_create(comm->world, comm->rank, comm->world_size, distinct + 1, busy, &comm->shared, err);
+  }
+  if (code != TWS_OK) {
+    tws_comm_destroy(comm);
+    return code;
+  }
+  *out = comm;
+  return TWS_OK;
+}
+
+void tws_comm_destroy(tws_comm *comm) {
+  if (!comm) return;
+  tws_shared_destroy(comm->shared);
+  tws_messages_destroy(comm->messages);
+  tws_free(comm->groups);
+  tws_free(comm->ranks);
+  tws_free(comm);
+}
+
+/* ---- operations ---- */
+
+static int adds(tws_collective collective) {
+  return collective == TWS_COLLECTIVE_ALL_REDUCE || collective == TWS_COLLECTIVE_REDUCE ||
+         collective == TWS_COLLECTIVE_REDUCE_SCATTER;
+}
+
+/* A group of one: what is sent is what is received. */
+static void keep(tws_dtype dtype, const tws_comm_segment *segments, int count) {
+  for (int i = 0; i < count; i++)
+    if (segments[i].send != segments[i].receive)
+      memmove(segments[i].receive, segments[i].send, segments[i].count * tws_dtype_bytes(dtype));
+}
+
+static tws_code run_collective(tws_comm *comm, const tws_shared_group *group, tws_collective collective,
+                               tws_dtype dtype, int root, const tws_comm_segment *segments, int count, tws_error *err) {
+  static const tws_comm_segment nothing;
+  if (adds(collective) && dtype != TWS_F32 && dtype != TWS_BF16 && dtype != TWS_F64)
+    return tws_fail(err, TWS_UNSUPPORTED, "use fp32 or bf16", "%s of %s is not supported on the host",
+                    tws_collective_name(collective), tws_dtype_name(dtype));
+  if (root < 0 || root >= group->size)
+    return tws_fail(err, TWS_INTERNAL, NULL, "%s: root %d of a group of %d", tws_collective_name(collective), root,
+                    group->size);
+  if (group->size == 1) {
+    keep(dtype, segments, count);
+    return TWS_OK;
+  }
+  if (collective == TWS_COLLECTIVE_BARRIER && comm->shared) {
+    tws_shared_barrier(comm->shared, group);
+    return TWS_OK;
+  }
+  if (collective == TWS_COLLECTIVE_BARRIER)
+    return tws_messages_collective(comm->messages, group, collective, TWS_U8, 0, &nothing, err);
+  if (comm->shared && tws_shared_covers(comm->shared, collective, group, dtype, segments, count)) {
+    tws_shared_collective(comm->shared, group, collective, dtype, root, segments, count);
+    return TWS_OK;
+  }
+  for (int i = 0; i < count; i++)
+    TWS_TRY(tws_messages_collective(comm->messages, group, collective, dtype, root, &segments[i], err));
+  return TWS_OK;
+}
+
+static tws_code comm_collective(tws_comm *comm, int group, tws_collective collective, tws_dtype dtype, int root,
+                                const tws_comm_segment *segments, int count, tws_error *err) {
+  if (group < 0 || (uint32_t)group >= comm->group_count)
+    return tws_fail(err, TWS_INTERNAL, NULL, "%s: no group %d", tws_collective_name(collective), group);
+  return run_collective(comm, &comm->groups[group], collective, dtype, root, segments, count, err);
+}
+
+static tws_code check_peer(const tws_comm *comm, int peer, tws_error *err) {
+  if (peer < 0 || peer >= comm->world_size || peer == comm->rank)
+    return tws_fail(err, TWS_INTERNAL, NULL, "no message between rank %d and rank %d of %d", comm->rank, peer,
+                    comm->world_size);
+  return TWS_OK;
+}
+
+static tws_code comm_send(tws_comm *comm, int peer, const void *data, uint64_t bytes, tws_error *err) {
+  TWS_TRY(check_peer(comm, peer, err));
+  return tws_messages_send(comm->messages, peer, data, bytes, err);
+}
+
+static tws_code comm_receive(tws_comm *comm, int peer, void *data, uint64_t bytes, tws_error *err) {
+  TWS_TRY(check_peer(comm, peer, err));
+  return tws_messages_receive(comm->messages, peer, data, bytes, err);
+}
+
+tws_code tws_comm_allocate(tws_comm *comm, uint64_t bytes, void **base, tws_error *err) {
+  *base = NULL;
+  return comm->shared ? tws_shared_allocate(comm->shared, bytes, base, err) : TWS_OK;
+}
+
+const tws_comm_ops *tws_mpi_comm_ops(void) {
+  static const tws_comm_ops ops = {.name = "mpi",
+                                   .collective = comm_collective,
+                                   .send = comm_send,
+                                   .receive = comm_receive,
+                                   .allocate = tws_comm_allocate};
+  return &ops;
+}
+
+int tws_comm_is_shared(const tws_comm *comm) {
+  return comm->shared != NULL;
+}
+
+int tws_comm_missing(const tws_comm *comm) {
+  return comm->shared ? tws_shared_missing(comm->shared) : -1;
+}
+
+/* ---- helpers outside plans ---- */
+
+tws_code tws_comm_barrier(tws_comm *comm, tws_error *err) {
+  return run_collective(comm, &comm->everyone, TWS_COLLECTIVE_BARRIER, TWS_U8, 0, NULL, 0, err);
+}
+
+tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err) {
+  if (comm->world_size == 1) return TWS_OK;
+  if (MPI_Allreduce(MPI_IN_PLACE, value, 1, MPI_DOUBLE, MPI_MAX, comm->world) != MPI_SUCCESS)
+    return tws_fail(err, TWS_RANK, NULL, "MPI all-reduce failed");
+  return TWS_OK;
+}
+
+tws_code tws_comm_gather(tws_comm *comm, const void *data, uint64_t bytes, unsigned char **all, uint64_t **offset,
+                         tws_error *err) {
+  int world = comm->world_size, root = comm->rank == 0;
+  *all = NULL;
+  *offset = NULL;
+  uint64_t *sizes = root ? tws_calloc((size_t)world + 1, sizeof *sizes) : NULL;
+  if (root && !sizes) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (world > 1)
+    MPI_Gather(&bytes, 1, MPI_UINT64_T, sizes, 1, MPI_UINT64_T, 0, comm->world);
+  else
+    sizes[0] = bytes;
+  if (!root) return bytes ? tws_messages_send(comm->messages, 0, data, bytes, err) : TWS_OK;
+  uint64_t total = 0;
+  for (int r = 0; r <= world; r++) {
+    uint64_t size = r < world ? sizes[r] : 0;
+    sizes[r] = total;
+    total += size;
+  }
+  unsigned char *buffer = tws_calloc(total + 1, 1);
+  tws_code code = buffer ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (code == TWS_OK && bytes > 0) memcpy(buffer, data, bytes);
+  for (int r = 1; code == TWS_OK && r < world; r++)
+    if (sizes[r + 1] > sizes[r])
+      code = tws_messages_receive(comm->messages, r, buffer + sizes[r], sizes[r + 1] - sizes[r], err);
+  if (code != TWS_OK) {
+    tws_free(buffer);
+    tws_free(sizes);
+    return code;
+  }
+  *all = buffer;
+  *offset = sizes;
+  return TWS_OK;
+}

@@ -1,0 +1,400 @@
+#include "real/shared_comm.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "base/host_memory.h"
+#include "base/memory.h"
+#include "base/units.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+enum { MAX_ARENAS = 16, SEGMENTS = 128, CACHE_LINE = 64 };
+enum { GRAIN = 2048, MAX_MEMBERS = 512 }; /* elements a member sums at least; ranks of one node */
+
+typedef struct place {
+  uint32_t arena, pad;
+  uint64_t offset;
+} place;
+
+/* What a rank tells the others before a collective. Written before the opening barrier, read until the closing one. */
+typedef struct rank_slot {
+  _Alignas(CACHE_LINE) _Atomic uint32_t waiting; /* id + 1 of the group it waits in, 0: none */
+  place send[SEGMENTS], receive[SEGMENTS];
+} rank_slot;
+
+typedef struct group_slot {
+  _Alignas(CACHE_LINE) _Atomic uint32_t arrived;
+  _Atomic uint32_t sleepers;
+  _Alignas(CACHE_LINE) _Atomic uint32_t generation;
+} group_slot;
+
+typedef struct shared_arena {
+  uint64_t *bytes; /* per rank */
+  char **map;      /* per rank, as mapped here */
+} shared_arena;
+
+struct tws_shared {
+  MPI_Comm world;
+  int rank, world_size, spins;
+  uint32_t group_count;
+  void *control;
+  size_t control_bytes;
+  rank_slot *ranks;
+  group_slot *groups;
+  int arena_count;
+  shared_arena arena[MAX_ARENAS];
+};
+
+/* ---- memory ---- */
+
+static int make_memory(uint64_t bytes) {
+  int fd = memfd_create("twinspeed", MFD_CLOEXEC);
+  if (fd >= 0 && ftruncate(fd, (off_t)bytes) != 0) {
+    close(fd);
+    fd = -1;
+  }
+  return fd;
+}
+
+/* Another process' memory file, through its table of open files: needs the same user, nothing else. */
+static int open_memory(long pid, long fd) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%ld/fd/%ld", pid, fd);
+  return open(path, O_RDWR | O_CLOEXEC);
+}
+
+static char *map_memory(int fd, uint64_t bytes) {
+  void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return base == MAP_FAILED ? NULL : base;
+}
+
+/* Touch every page now, so that a step never pays for it, then ask for huge pages; both are best effort. */
+static void populate(char *base, uint64_t bytes) {
+  if (madvise(base, bytes, MADV_POPULATE_WRITE) != 0)
+    for (uint64_t i = 0; i < bytes; i += 4096) base[i] = 0;
+  (void)madvise(base, bytes, MADV_COLLAPSE);
+}
+
+static int agree(MPI_Comm world, int ok) {
+  int all = 0;
+  MPI_Allreduce(&ok, &all, 1, MPI_INT, MPI_MIN, world);
+  return all;
+}
+
+static int one_node(MPI_Comm world, int world_size) {
+  MPI_Comm node;
+  if (MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) != MPI_SUCCESS) return 0;
+  int size = 0;
+  MPI_Comm_size(node, &size);
+  MPI_Comm_free(&node);
+  return size == world_size;
+}
+
+static tws_code map_control(tws_shared *shared) {
+  size_t ranks = (size_t)shared->world_size * sizeof(rank_slot);
+  shared->control_bytes = ranks + (size_t)shared->group_count * sizeof(group_slot);
+  long where[2] = {0, 0};
+  int fd = -1;
+  if (shared->rank == 0) {
+    fd = make_memory(shared->control_bytes);
+    where[0] = (long)getpid();
+    where[1] = fd;
+  }
+  MPI_Bcast(where, 2, MPI_LONG, 0, shared->world);
+  if (shared->rank != 0 && where[1] >= 0) fd = open_memory(where[0], where[1]);
+  char *base = fd >= 0 ? map_memory(fd, shared->control_bytes) : NULL;
+  int ok = agree(shared->world, base != NULL);
+  if (fd >= 0) close(fd);
+  shared->control = base;
+  if (!ok) return TWS_NO;
+  shared->ranks = (rank_slot *)(void *)base;
+  shared->groups = (group_slot *)(void *)(base + ranks);
+  return TWS_OK;
+}
+
+tws_code tws_shared_create(MPI_Comm world, int rank, int world_size, uint32_t group_count, int busy, tws_shared **out,
+                           tws_error *err) {
+  *out = NULL;
+  tws_shared *shared = tws_calloc(1, sizeof *shared);
+  if (!shared) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  shared->world = world;
+  shared->rank = rank;
+  shared->world_size = world_size;
+  shared->group_count = group_count;
+  shared->spins = busy ? 20 : 4000;
+  if (world_size > MAX_MEMBERS || !one_node(world, world_size) || map_control(shared) != TWS_OK) {
+    tws_shared_destroy(shared);
+    return TWS_OK;
+  }
+  *out = shared;
+  return TWS_OK;
+}
+
+void tws_shared_destroy(tws_shared *shared) {
+  if (!shared) return;
+  for (int k = 0; k < shared->arena_count; k++) {
+    for (int r = 0; r < shared->world_size; r++)
+      if (shared->arena[k].map[r]) munmap(shared->arena[k].map[r], shared->arena[k].bytes[r]);
+    tws_free(shared->arena[k].map);
+    tws_free(shared->arena[k].bytes);
+  }
+  if (shared->control) munmap(shared->control, shared->control_bytes);
+  tws_free(shared);
+}
+
+/* The first rank whose share no longer fits says so; the sum over ranks is what the machine must hold. */
+static tws_code check_room(const tws_shared *shared, const uint64_t *bytes, tws_error *err) {
+  tws_host_memory memory = tws_host_memory_read();
+  uint64_t sum = 0;
+  for (int r = 0; r <= shared->rank; r++) sum += bytes[r];
+  if (memory.available_bytes == 0 || sum <= memory.available_bytes) return TWS_OK;
+  char want[32], left[32];
+  return tws_fail(err, TWS_MEMORY, "use fewer ranks, a smaller micro batch, recomputation or a higher ZeRO stage",
+                  "cannot allocate an arena of %s: ranks 0 to %d together exceed the %s this machine has left",
+                  tws_format_bytes((double)bytes[shared->rank], want, sizeof want), shared->rank,
+                  tws_format_bytes((double)memory.available_bytes, left, sizeof left));
+}
+
+static tws_code map_peers(tws_shared *shared, shared_arena *arena, const long *where) {
+  int ok = 1;
+  for (int r = 0; r < shared->world_size; r++) {
+    if (r == shared->rank || arena->bytes[r] == 0) continue;
+    int fd = open_memory(where[2 * r], where[2 * r + 1]);
+    arena->map[r] = fd >= 0 ? map_memory(fd, arena->bytes[r]) : NULL;
+    if (fd >= 0) close(fd);
+    if (!arena->map[r]) ok = 0;
+  }
+  return ok ? TWS_OK : TWS_ENVIRONMENT;
+}
+
+static tws_code fill_arena(tws_shared *shared, shared_arena *arena, uint64_t bytes, long *where, tws_error *err) {
+  MPI_Allgather(&bytes, 1, MPI_UINT64_T, arena->bytes, 1, MPI_UINT64_T, shared->world);
+  TWS_TRY(check_room(shared, arena->bytes, err));
+  int fd = -1;
+  if (bytes > 0) {
+    fd = make_memory(bytes);
+    char *base = fd >= 0 ? map_memory(fd, bytes) : NULL;
+    if (!base) {
+      int reason = errno;
+      char want[32];
+      if (fd >= 0) close(fd);
+      return tws_fail(err, TWS_MEMORY, "use a smaller micro batch, recomputation or a higher ZeRO stage",
+                      "cannot allocate an arena of %s: %s", tws_format_bytes((double)bytes, want, sizeof want),
+                      strerror(reason));
+    }
+    arena->map[shared->rank] = base;
+    populate(base, bytes);
+  }
+  long mine[2] = {(long)getpid(), fd};
+  MPI_Allgather(mine, 2, MPI_LONG, where, 2, MPI_LONG, shared->world);
+  tws_code code = map_peers(shared, arena, where);
+  int ok = agree(shared->world, code == TWS_OK);
+  if (fd >= 0) close(fd);
+  if (!ok)
+    return tws_fail(err, TWS_ENVIRONMENT, "is /proc mounted, and are all ranks of one user?",
+                    "cannot map the memory of another rank");
+  return TWS_OK;
+}
+
+tws_code tws_shared_allocate(tws_shared *shared, uint64_t bytes, void **base, tws_error *err) {
+  *base = NULL;
+  if (shared->arena_count == MAX_ARENAS) return tws_fail(err, TWS_INTERNAL, NULL, "more than %d arenas", MAX_ARENAS);
+  size_t world = (size_t)shared->world_size;
+  shared_arena *arena = &shared->arena[shared->arena_count];
+  long *where = tws_calloc(world, 2 * sizeof *where);
+  arena->bytes = tws_calloc(world, sizeof *arena->bytes);
+  arena->map = tws_calloc(world, sizeof *arena->map);
+  shared->arena_count++;
+  tws_code code = where && arena->bytes && arena->map ? fill_arena(shared, arena, bytes, where, err)
+                                                      : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_free(where);
+  if (code == TWS_OK) *base = arena->map[shared->rank];
+  return code;
+}
+
+/* ---- waiting ---- */
+
+static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
+  syscall(SYS_futex, (void *)word, operation, value, NULL, NULL, 0);
+}
+
+static void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#endif
+}
+
+/* The last to arrive opens the next generation. All atomics are sequentially consistent: a sleeper that was not
+ * counted in time finds the generation changed and does not sleep. */
+void tws_shared_barrier(tws_shared *shared, const tws_shared_group *group) {
+  group_slot *slot = &shared->groups[group->id];
+  uint32_t generation = atomic_load(&slot->generation);
+  if (atomic_fetch_add(&slot->arrived, 1) + 1 == (uint32_t)group->size) {
+    atomic_store(&slot->arrived, 0);
+    atomic_fetch_add(&slot->generation, 1);
+    if (atomic_load(&slot->sleepers) > 0) futex(&slot->generation, FUTEX_WAKE, INT_MAX);
+    return;
+  }
+  for (int i = 0; i < shared->spins; i++) {
+    if (atomic_load_explicit(&slot->generation, memory_order_acquire) != generation) return;
+    relax();
+  }
+  rank_slot *mine = &shared->ranks[shared->rank];
+  atomic_store(&mine->waiting, group->id + 1);
+  atomic_fetch_add(&slot->sleepers, 1);
+  while (atomic_load(&slot->generation) == generation) futex(&slot->generation, FUTEX_WAIT, generation);
+  atomic_fetch_sub(&slot->sleepers, 1);
+  atomic_store(&mine->waiting, 0);
+}
+
+/* Every member waits in the same group here, or has not come: the one that waits elsewhere or nowhere is missing. */
+int tws_shared_missing(const tws_shared *shared) {
+  uint32_t waiting = atomic_load(&shared->ranks[shared->rank].waiting);
+  if (waiting == 0) return -1;
+  for (int r = 0; r < shared->world_size; r++)
+    if (atomic_load(&shared->ranks[r].waiting) == 0) return r;
+  return -1;
+}
+
+/* ---- addresses ---- */
+
+static int find_place(const tws_shared *shared, const void *address, uint64_t bytes, place *where) {
+  uintptr_t at = (uintptr_t)address;
+  for (int k = 0; k < shared->arena_count; k++) {
+    uintptr_t base = (uintptr_t)shared->arena[k].map[shared->rank];
+    uint64_t size = shared->arena[k].bytes[shared->rank];
+    if (base && at >= base && at - base <= size && bytes <= size - (at - base)) {
+      *where = (place){.arena = (uint32_t)k, .offset = at - base};
+      return 1;
+    }
+  }
+  return 0;
+}
+
+static char *peer_address(const tws_shared *shared, int rank, const place *where) {
+  return shared->arena[where->arena].map[rank] + where->offset;
+}
+
+/* Elements sent and received by one member, per element of tws_comm_segment.count. */
+static void spans(tws_collective collective, int size, uint64_t *send, uint64_t *receive) {
+  uint64_t n = (uint64_t)size;
+  *send = collective == TWS_COLLECTIVE_REDUCE_SCATTER || collective == TWS_COLLECTIVE_ALL_TO_ALL ? n : 1;
+  *receive = collective == TWS_COLLECTIVE_ALL_GATHER || collective == TWS_COLLECTIVE_ALL_TO_ALL ? n : 1;
+}
+
+int tws_shared_covers(const tws_shared *shared, tws_collective collective, const tws_shared_group *group,
+                      tws_dtype dtype, const tws_comm_segment *segments, int count) {
+  uint64_t send, receive, size = tws_dtype_bytes(dtype);
+  place where;
+  spans(collective, group->size, &send, &receive);
+  for (int i = 0; i < count; i++)
+    if (!find_place(shared, segments[i].send, segments[i].count * send * size, &where) ||
+        !find_place(shared, segments[i].receive, segments[i].count * receive * size, &where))
+      return 0;
+  return 1;
+}
+
+/* ---- collectives ---- */
+
+typedef struct batch {
+  tws_shared *shared;
+  const tws_shared_group *group;
+  tws_collective collective;
+  tws_dtype dtype;
+  int root;
+  uint64_t size; /* bytes of an element */
+} batch;
+
+static char *sent_by(const batch *b, int member, int segment) {
+  int rank = b->group->ranks[member];
+  return peer_address(b->shared, rank, &b->shared->ranks[rank].send[segment]);
+}
+
+static char *received_by(const batch *b, int member, int segment) {
+  int rank = b->group->ranks[member];
+  return peer_address(b->shared, rank, &b->shared->ranks[rank].receive[segment]);
+}
+
+/* All-reduce and reduce: each member sums its own part of every segment and writes it to all receivers. Small
+ * segments go whole to one member, turn by turn. */
+static void reduce_parts(const batch *b, int segment, uint64_t count) {
+  int n = b->group->size;
+  uint64_t part = (count + (uint64_t)n - 1) / (uint64_t)n;
+  part = (part + GRAIN - 1) / GRAIN * GRAIN;
+  uint64_t turn = (uint64_t)((b->group->index + segment) % n), first = turn * part;
+  if (first >= count) return;
+  uint64_t length = count - first < part ? count - first : part;
+  const void *from[MAX_MEMBERS];
+  void *to[MAX_MEMBERS];
+  int receivers = 0;
+  for (int m = 0; m < n; m++) {
+    from[m] = sent_by(b, m, segment) + first * b->size;
+    if (b->collective == TWS_COLLECTIVE_ALL_REDUCE || m == b->root)
+      to[receivers++] = received_by(b, m, segment) + first * b->size;
+  }
+  tws_ordered_sum(b->dtype, from, n, to, receivers, length);
+}
+
+static void scatter_parts(const batch *b, int segment, const tws_comm_segment *s) {
+  const void *from[MAX_MEMBERS];
+  uint64_t first = (uint64_t)b->group->index * s->count * b->size;
+  for (int m = 0; m < b->group->size; m++) from[m] = sent_by(b, m, segment) + first;
+  tws_ordered_sum(b->dtype, from, b->group->size, &(void *){s->receive}, 1, s->count);
+}
+
+static void copy_parts(const batch *b, int segment, const tws_comm_segment *s) {
+  uint64_t bytes = s->count * b->size;
+  int n = b->group->size, index = b->group->index;
+  if (b->collective == TWS_COLLECTIVE_BROADCAST) {
+    const char *from = sent_by(b, b->root, segment);
+    if (from != (char *)s->receive) memcpy(s->receive, from, bytes);
+    return;
+  }
+  for (int i = 0; i < n; i++) {
+    int m = (index + i) % n; /* start with one's own: spreads the readers over the sources */
+    const char *from = sent_by(b, m, segment);
+    if (b->collective == TWS_COLLECTIVE_ALL_TO_ALL) from += (uint64_t)index * bytes;
+    char *to = (char *)s->receive + (uint64_t)m * bytes;
+    if (from != to) memcpy(to, from, bytes);
+  }
+}
+
+static void run_batch(const batch *b, const tws_comm_segment *segments, int count) {
+  uint64_t send, receive;
+  rank_slot *mine = &b->shared->ranks[b->shared->rank];
+  spans(b->collective, b->group->size, &send, &receive);
+  for (int i = 0; i < count; i++) {
+    find_place(b->shared, segments[i].send, segments[i].count * send * b->size, &mine->send[i]);
+    find_place(b->shared, segments[i].receive, segments[i].count * receive * b->size, &mine->receive[i]);
+  }
+  tws_shared_barrier(b->shared, b->group);
+  for (int i = 0; i < count; i++) {
+    if (b->collective == TWS_COLLECTIVE_ALL_REDUCE || b->collective == TWS_COLLECTIVE_REDUCE)
+      reduce_parts(b, i, segments[i].count);
+    else if (b->collective == TWS_COLLECTIVE_REDUCE_SCATTER)
+      scatter_parts(b, i, &segments[i]);
+    else
+      copy_parts(b, i, &segments[i]);
+  }
+  tws_shared_barrier(b->shared, b->group);
+}
+
+void tws_shared_collective(tws_shared *shared, const tws_shared_group *group, tws_collective collective,
+                           tws_dtype dtype, int root, const tws_comm_segment *segments, int count) {
+  batch b = {shared, group, collective, dtype, root, tws_dtype_bytes(dtype)};
+  for (int first = 0; first < count; first += SEGMENTS)
+    run_batch(&b, segments + first, count - first < SEGMENTS ? count - first : SEGMENTS);
+}
