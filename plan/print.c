@@ -1,0 +1,83 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/units.h"
+#include "plan/plan.h"
+
+static const char *work_name(const tws_plan *plan, const tws_op *op) {
+  const tws_work *work = &plan->works[op->work];
+  if (op->kind == TWS_OP_COMPUTE) return tws_kernel_name((tws_kernel)work->code);
+  if (op->kind == TWS_OP_COLLECTIVE) return tws_collective_name((tws_collective)work->code);
+  return tws_op_kind_name((tws_op_kind)op->kind);
+}
+
+const char *tws_op_label(const tws_plan *plan, uint32_t index, char *buffer, int size) {
+  const tws_op *op = &plan->ops[index];
+  const char *module = op->module != TWS_NONE ? plan->network->modules[op->module].name : "";
+  snprintf(buffer, (size_t)size, "%s %s%s%s", tws_phase_name((tws_phase)op->phase), module, *module ? " " : "",
+           work_name(plan, op));
+  return buffer;
+}
+
+static void print_operand(const tws_plan *plan, const tws_operand *operand, int json, tws_text *out) {
+  static const char *const access[] = {"?", "R", "W", "RW"};
+  const tws_buffer *b = &plan->buffers[operand->buffer];
+  uint64_t start = b->offset + operand->offset * tws_dtype_bytes((tws_dtype)b->dtype);
+  uint64_t bytes = operand->count * tws_dtype_bytes((tws_dtype)b->dtype);
+  if (json) {
+    tws_text_add(out,
+                 "{\"access\":\"%s\",\"buffer\":%u,\"name\":\"%s\",\"dtype\":\"%s\",\"tier\":\"%s\",\"first\":%" PRIu64
+                 ",\"count\":%" PRIu64 ",\"address\":%" PRIu64 "}",
+                 access[operand->access & 3], operand->buffer, b->name, tws_dtype_name((tws_dtype)b->dtype),
+                 tws_tier_name((tws_tier)b->tier), operand->offset, operand->count, start);
+    return;
+  }
+  tws_text_add(out, " %s:%s[%s @%" PRIx64 "+%" PRIx64 "]", access[operand->access & 3], b->name,
+               tws_dtype_name((tws_dtype)b->dtype), start, bytes);
+}
+
+static void print_op(const tws_plan *plan, uint32_t index, int json, tws_text *out) {
+  const tws_op *op = &plan->ops[index];
+  const tws_work *work = &plan->works[op->work];
+  char label[160];
+  tws_op_label(plan, index, label, sizeof label);
+  if (json) {
+    tws_text_add(out, "%s\n    {\"op\":%u,\"kind\":\"%s\",\"stream\":\"%s\",\"phase\":\"%s\",\"micro_batch\":%u,\"label\":\"%s\"",
+                 index ? "," : "", index, tws_op_kind_name((tws_op_kind)op->kind),
+                 tws_stream_name((tws_stream)op->stream), tws_phase_name((tws_phase)op->phase), op->micro_batch, label);
+    tws_text_add(out, ",\"d\":[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "],\"flags\":%u,\"waits\":[",
+                 work->d[0], work->d[1], work->d[2], work->d[3], work->d[4], work->flags);
+  } else {
+    tws_text_add(out, "%6u %-8s mb%-3u %-56s", index, tws_stream_name((tws_stream)op->stream), op->micro_batch, label);
+    if (op->dep_count) tws_text_add(out, " waits");
+  }
+  for (uint32_t i = 0; i < op->dep_count; i++) {
+    tws_text_add(out, json ? (i ? ",%u" : "%u") : " %u", plan->deps[op->dep_first + i]);
+  }
+  if (json) tws_text_add(out, "],\"operands\":[");
+  for (uint32_t i = 0; i < op->operand_count; i++) {
+    if (json && i) tws_text_add(out, ",");
+    print_operand(plan, &plan->operands[op->operand_first + i], json, out);
+  }
+  tws_text_add(out, json ? "]}" : "\n");
+}
+
+tws_code tws_plan_print(const tws_plan *plan, int json, tws_text *out, tws_error *err) {
+  char size[32];
+  if (json) {
+    tws_text_add(out, "{\"schema\":\"twinspeed-plan-1\",\"rank\":%d,\"world\":%d,\"arena_bytes\":{", plan->rank, plan->world);
+    for (int t = 0; t < TWS_TIER_COUNT; t++) {
+      tws_text_add(out, "%s\"%s\":%" PRIu64, t ? "," : "", tws_tier_name((tws_tier)t), plan->arena_bytes[t]);
+    }
+    tws_text_add(out, "},\"operations\":[");
+  } else {
+    tws_text_add(out, "# rank %d of %d: %u operations, %u buffers, %u dependencies between streams, arena %s\n",
+                 plan->rank, plan->world, plan->op_count, plan->buffer_count, plan->dep_count,
+                 tws_format_bytes((double)plan->arena_bytes[TWS_TIER_DEVICE], size, sizeof size));
+    tws_text_add(out, "#   op stream   micro label; waits: operations of other streams; operands: access:buffer[type @address+bytes]\n");
+  }
+  for (uint32_t op = 0; op < plan->op_count; op++) print_op(plan, op, json, out);
+  if (json) tws_text_add(out, "\n]}\n");
+  return out->failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory to print the plan") : TWS_OK;
+}

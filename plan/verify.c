@@ -1,0 +1,217 @@
+/* The verifier. It trusts nothing that tws_plan_build() derived: from streams and dependencies alone it computes what is
+ * known to have happened before what, then replays the operations over the bytes of each arena. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/heap.h"
+#include "plan/plan.h"
+
+typedef struct piece {          /* bytes between two neighbouring cuts of an arena */
+  uint32_t owner;               /* buffer + 1 */
+  uint32_t written_by;          /* operation + 1; 0: holds nothing */
+  tws_touched touched;          /* last access per stream, as stream positions */
+  tws_touched wrote;            /* last write per stream */
+} piece;
+
+typedef struct verifier {
+  const tws_plan *plan;
+  tws_error *err;
+  tws_arena *scratch;
+  tws_touched *clock;
+  uint32_t *position;
+  uint64_t *cuts[TWS_TIER_COUNT];
+  size_t cut_count[TWS_TIER_COUNT];
+  piece *pieces[TWS_TIER_COUNT];
+} verifier;
+
+static tws_code complain(verifier *v, uint32_t op, const char *what, uint32_t buffer) {
+  char label[160];
+  return tws_fail(v->err, TWS_INTERNAL, "this is a defect of the plan, not of the input: please report it",
+                  "rank %d, operation %u (%s): %s '%s'", v->plan->rank, op,
+                  tws_op_label(v->plan, op, label, sizeof label), what,
+                  buffer < v->plan->buffer_count ? v->plan->buffers[buffer].name : "");
+}
+
+static int by_value(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+static tws_code check_structure(verifier *v) {
+  const tws_plan *plan = v->plan;
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    const tws_op *o = &plan->ops[op];
+    if (o->kind >= TWS_OP_KIND_COUNT || o->stream >= TWS_STREAM_COUNT || o->phase >= TWS_PHASE_COUNT ||
+        o->work >= plan->work_count) {
+      return complain(v, op, "a field is out of range", TWS_NONE);
+    }
+    for (uint32_t i = 0; i < o->dep_count; i++) {
+      uint32_t dep = plan->deps[o->dep_first + i];
+      if (dep >= op) return complain(v, op, "waits for an operation that is issued later", TWS_NONE);
+      if (plan->ops[dep].stream == o->stream) return complain(v, op, "waits for its own stream", TWS_NONE);
+    }
+    for (uint32_t i = 0; i < o->operand_count; i++) {
+      const tws_operand *operand = &plan->operands[o->operand_first + i];
+      if (operand->buffer >= plan->buffer_count) return complain(v, op, "names no buffer", TWS_NONE);
+      const tws_buffer *buffer = &plan->buffers[operand->buffer];
+      if (operand->offset + operand->count > buffer->elements) {
+        return complain(v, op, "reaches past the end of", operand->buffer);
+      }
+      if (buffer->offset + buffer->bytes > plan->arena_bytes[buffer->tier] || buffer->offset % TWS_ALIGNMENT) {
+        return complain(v, op, "uses memory outside the arena:", operand->buffer);
+      }
+    }
+    if (o->kind == TWS_OP_COLLECTIVE && plan->works[o->work].group >= plan->group_count) {
+      return complain(v, op, "names no group", TWS_NONE);
+    }
+  }
+  return TWS_OK;
+}
+
+static tws_code run_clocks(verifier *v) {
+  const tws_plan *plan = v->plan;
+  uint32_t length[TWS_STREAM_COUNT] = {0}, last[TWS_STREAM_COUNT] = {0};
+  v->clock = tws_arena_alloc(v->scratch, plan->op_count + 1u, sizeof *v->clock);
+  v->position = tws_arena_alloc(v->scratch, plan->op_count + 1u, sizeof *v->position);
+  if (!v->clock || !v->position) return tws_fail(v->err, TWS_MEMORY, NULL, "no memory to verify the plan");
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    const tws_op *o = &plan->ops[op];
+    tws_touched *clock = &v->clock[op];
+    if (last[o->stream]) *clock = v->clock[last[o->stream] - 1];
+    clock->position[o->stream] = length[o->stream];
+    v->position[op] = ++length[o->stream];
+    last[o->stream] = op + 1;
+    for (uint32_t i = 0; i < o->dep_count; i++) {
+      uint32_t dep = plan->deps[o->dep_first + i];
+      for (int s = 0; s < TWS_STREAM_COUNT; s++) {
+        uint32_t known = v->clock[dep].position[s];
+        if (s == plan->ops[dep].stream) known = v->position[dep];
+        if (known > clock->position[s]) clock->position[s] = known;
+      }
+    }
+  }
+  return TWS_OK;
+}
+
+static void operand_bytes(const tws_plan *plan, const tws_operand *operand, uint64_t *begin, uint64_t *end) {
+  const tws_buffer *buffer = &plan->buffers[operand->buffer];
+  size_t size = tws_dtype_bytes((tws_dtype)buffer->dtype);
+  *begin = buffer->offset + operand->offset * size;
+  *end = *begin + operand->count * size;
+}
+
+static tws_code make_pieces(verifier *v) {
+  const tws_plan *plan = v->plan;
+  for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
+    size_t n = 0;
+    uint64_t *cuts = tws_arena_alloc(v->scratch, 2 * (size_t)plan->operand_count + 2, sizeof *cuts);
+    if (!cuts) return tws_fail(v->err, TWS_MEMORY, NULL, "no memory to verify the plan");
+    for (uint32_t i = 0; i < plan->operand_count; i++) {
+      if (plan->buffers[plan->operands[i].buffer].tier != tier || !plan->operands[i].count) continue;
+      operand_bytes(plan, &plan->operands[i], &cuts[n], &cuts[n + 1]);
+      n += 2;
+    }
+    qsort(cuts, n, sizeof *cuts, by_value);
+    size_t unique = 0;
+    for (size_t i = 0; i < n; i++) {
+      if (unique == 0 || cuts[unique - 1] != cuts[i]) cuts[unique++] = cuts[i];
+    }
+    v->cuts[tier] = cuts;
+    v->cut_count[tier] = unique;
+    v->pieces[tier] = tws_arena_alloc(v->scratch, unique + 1, sizeof *v->pieces[tier]);
+    if (!v->pieces[tier]) return tws_fail(v->err, TWS_MEMORY, NULL, "no memory to verify the plan");
+  }
+  return TWS_OK;
+}
+
+static int happened(const verifier *v, uint32_t op, const tws_touched *touched) {
+  for (int s = 0; s < TWS_STREAM_COUNT; s++) {
+    if (touched->position[s] > v->clock[op].position[s]) return 0;
+  }
+  return 1;
+}
+
+/* The first access of a buffer to a piece of memory that was another's, or nobody's. */
+static tws_code take_over(verifier *v, uint32_t op, uint32_t buffer, piece *p) {
+  const tws_buffer *b = &v->plan->buffers[buffer];
+  if (p->owner) {
+    const tws_buffer *before = &v->plan->buffers[p->owner - 1];
+    if (before->persistent || before->last_op >= op) {
+      return complain(v, op, "overwrites memory of a buffer that is still in use:", p->owner - 1);
+    }
+    if (!happened(v, op, &p->touched)) {
+      return complain(v, op, "reuses memory that another stream may still be using:", p->owner - 1);
+    }
+  }
+  memset(p, 0, sizeof *p);
+  p->owner = buffer + 1;
+  p->written_by = b->persistent ? op + 1 : 0; /* state from before the step: complete, by nobody in it */
+  return TWS_OK;
+}
+
+static tws_code check_operand(verifier *v, uint32_t op, const tws_operand *operand, int mark) {
+  const tws_plan *plan = v->plan;
+  uint64_t begin, end;
+  if (!operand->count) return TWS_OK;
+  operand_bytes(plan, operand, &begin, &end);
+  int tier = plan->buffers[operand->buffer].tier, stream = plan->ops[op].stream;
+  uint64_t *cuts = v->cuts[tier];
+  uint64_t *at = bsearch(&begin, cuts, v->cut_count[tier], sizeof *cuts, by_value);
+  for (size_t i = (size_t)(at - cuts); cuts[i] < end; i++) {
+    piece *p = &v->pieces[tier][i];
+    if (mark) {
+      p->touched.position[stream] = v->position[op];
+      if (operand->access & TWS_WRITE) {
+        p->written_by = op + 1;
+        p->wrote.position[stream] = v->position[op];
+      }
+      continue;
+    }
+    if (p->owner != operand->buffer + 1) TWS_TRY(take_over(v, op, operand->buffer, p));
+    if ((operand->access & TWS_READ) && !p->written_by) {
+      return complain(v, op, "reads what nobody has written:", operand->buffer);
+    }
+    if (!happened(v, op, operand->access & TWS_WRITE ? &p->touched : &p->wrote)) {
+      return complain(v, op, "is not ordered after another stream's access to", operand->buffer);
+    }
+  }
+  return TWS_OK;
+}
+
+/* In-place operations name one range as read and as written: first all checks, then all marks. */
+static tws_code replay(verifier *v) {
+  const tws_plan *plan = v->plan;
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    const tws_op *o = &plan->ops[op];
+    const tws_operand *operands = plan->operands + o->operand_first;
+    for (int i = 0; i < o->operand_count; i++) TWS_TRY(check_operand(v, op, &operands[i], 0));
+    for (int i = 0; i < o->operand_count; i++) TWS_TRY(check_operand(v, op, &operands[i], 1));
+  }
+  return TWS_OK;
+}
+
+static tws_code check_lifetimes(verifier *v) {
+  const tws_plan *plan = v->plan;
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    const tws_op *o = &plan->ops[op];
+    for (int i = 0; i < o->operand_count; i++) {
+      const tws_buffer *b = &plan->buffers[plan->operands[o->operand_first + (uint32_t)i].buffer];
+      if (!b->persistent && (op < b->first_op || op > b->last_op)) {
+        return complain(v, op, "uses a buffer outside its lifetime:", plan->operands[o->operand_first + (uint32_t)i].buffer);
+      }
+    }
+  }
+  return TWS_OK;
+}
+
+tws_code tws_plan_verify(const tws_plan *plan, tws_error *err) {
+  verifier v = {.plan = plan, .err = err, .scratch = tws_arena_create()};
+  if (!v.scratch) return tws_fail(err, TWS_MEMORY, NULL, "no memory to verify the plan");
+  tws_code code = check_structure(&v);
+  if (code == TWS_OK) code = check_lifetimes(&v);
+  if (code == TWS_OK) code = run_clocks(&v);
+  if (code == TWS_OK) code = make_pieces(&v);
+  if (code == TWS_OK) code = replay(&v);
+  tws_arena_destroy(v.scratch);
+  return code;
+}

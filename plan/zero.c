@@ -1,0 +1,566 @@
+/* Where parameters and their gradients live and how they move, by ZeRO stage (Rajbhandari et al. 2020).
+ *
+ *   stage 0    parameters and gradients whole on every rank; gradients are all-reduced at the end of the step
+ *   stage 1    as 0, but each rank updates its own part; with overlap_comm buckets are reduced while the last
+ *              micro-batch runs backward
+ *   stage 2    gradients exist whole only inside a bucket; every micro-batch reduces its buckets and adds its own part to
+ *              a part-sized buffer
+ *   stage 3    parameters too exist whole only between a gather and a release; gradients are reduce-scattered
+ *
+ * Differences from DeepSpeed 0.19, on purpose: gradients are written straight into the bucket (no copy), a bucket is as
+ * large as what is in it (DeepSpeed always allocates reduce_bucket_size), coalesced gathers land in place (DeepSpeed
+ * gathers into a flat tensor and copies out), float32 training keeps no second copy of the weights as "master" weights,
+ * and persistent parameters are gathered at the start of the step instead of the end of the one before. */
+#include "plan/zero.h"
+
+#include <string.h>
+
+#include "plan/zero_partition.h"
+
+static uint64_t numel(const tws_lower *l, uint32_t p) { return (uint64_t)tws_param_numel(&l->network->params[p]); }
+
+static void *scratch(tws_lower *l, size_t count, size_t bytes) {
+  void *memory = tws_arena_alloc(l->scratch, count + 1, bytes);
+  if (!memory) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  return memory;
+}
+
+/* ---- storage ---- */
+
+static void flat_layout(tws_lower *l, const int *order, const uint64_t *sizes, uint64_t *starts) {
+  uint64_t offset = 0;
+  for (uint32_t i = 0; i < l->network->param_count; i++) {
+    starts[i] = l->zero.flat_offset[order[i]] = offset;
+    offset += sizes[order[i]];
+  }
+  starts[l->network->param_count] = offset; /* padding, if there is any, is a piece of its own */
+}
+
+/* Cut [first, first + count) of a parameter that lies at `storage` into what this rank's master part
+ * [begin, end) holds and what it does not. */
+static void add_shards(tws_lower *l, uint32_t param, uint64_t first, uint64_t count, uint64_t storage, uint64_t begin,
+                       uint64_t end) {
+  tws_plan *plan = l->b.plan;
+  uint64_t cuts[4] = {storage, begin < storage ? storage : begin, end, storage + count};
+  if (cuts[1] > cuts[3]) cuts[1] = cuts[3];
+  if (cuts[2] < cuts[1]) cuts[2] = cuts[1];
+  if (cuts[2] > cuts[3]) cuts[2] = cuts[3];
+  for (int i = 0; i < 3; i++) {
+    if (cuts[i + 1] <= cuts[i]) continue;
+    plan->shards[plan->shard_count++] =
+        (tws_shard){.param = param, .param_first = first + cuts[i] - storage, .count = cuts[i + 1] - cuts[i],
+                    .storage_offset = cuts[i], .master_offset = i == 1 ? cuts[i] - begin : TWS_NO_OFFSET};
+  }
+}
+
+static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const uint64_t *pieces) {
+  tws_plan *plan = l->b.plan;
+  uint32_t count = l->network->param_count + 1;
+  plan->parameters = tws_builder_buffer(&l->b, "parameters", TWS_CATEGORY_PARAMETER, l->config->dtype, elements, 1);
+  tws_builder_pieces(&l->b, plan->parameters, pieces, pieces[count - 1] < elements ? count : count - 1);
+  if (l->config->dtype != TWS_F32) {
+    plan->master = tws_builder_buffer(&l->b, "master weights", TWS_CATEGORY_MASTER, TWS_F32, owned, 1);
+  }
+  plan->moment1 = tws_builder_buffer(&l->b, "first moments", TWS_CATEGORY_MOMENT, TWS_F32, owned, 1);
+  plan->moment2 = tws_builder_buffer(&l->b, "second moments", TWS_CATEGORY_MOMENT, TWS_F32, owned, 1);
+}
+
+static void begin_flat(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
+  tws_zero *z = &l->zero;
+  tws_plan *plan = l->b.plan;
+  uint32_t n = l->network->param_count;
+  for (uint32_t p = 0; p < n; p++) sizes[p] = numel(l, p);
+  tws_zero_flatten_order((int)n, z->ranks, l->config->zero.round_robin_gradients && z->stage > 0, z->order);
+  flat_layout(l, z->order, sizes, starts);
+  z->total = starts[n];
+  z->aligned = z->stage == 0 ? z->total : (uint64_t)tws_zero_aligned_numel((int64_t)z->total, z->ranks);
+  z->partition = z->stage == 0 ? z->total : z->aligned / (uint64_t)z->ranks;
+  make_state(l, z->aligned, z->partition, starts);
+  uint64_t begin = z->stage == 0 ? 0 : z->partition * (uint64_t)z->index;
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t p = (uint32_t)z->order[i];
+    add_shards(l, p, 0, sizes[p], z->flat_offset[p], begin, begin + z->partition);
+  }
+  plan->gradients = tws_builder_buffer(&l->b, "gradients", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype,
+                                       z->flat_gradients ? z->aligned : z->partition, 0);
+  if (z->flat_gradients) {
+    tws_builder_pieces(&l->b, plan->gradients, starts, starts[n] < z->aligned ? n + 1 : n);
+  }
+}
+
+static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
+  tws_zero *z = &l->zero;
+  tws_plan *plan = l->b.plan;
+  uint32_t n = l->network->param_count;
+  int64_t *whole = scratch(l, n, sizeof *whole);
+  z->part = scratch(l, n, sizeof *z->part);
+  z->persistent = scratch(l, n, 1);
+  z->gathered = scratch(l, n, sizeof *z->gathered);
+  if (l->b.failed != TWS_OK) return;
+  for (uint32_t p = 0; p < n; p++) {
+    whole[p] = (int64_t)numel(l, p);
+    z->part[p] = tws_zero3_part(whole[p], z->ranks);
+    sizes[p] = (uint64_t)z->part[p];
+    z->gathered[p] = TWS_NONE;
+  }
+  tws_zero_flatten_order((int)n, 1, 0, z->order);
+  flat_layout(l, z->order, sizes, starts);
+  tws_zero3_persistent((int)n, whole, l->config->zero.param_persistence_threshold,
+                       l->config->zero.model_persistence_threshold, z->persistent);
+  z->total = z->aligned = z->partition = starts[n];
+  make_state(l, z->total, z->total, starts);
+  for (uint32_t p = 0; p < n; p++) {
+    uint64_t first = sizes[p] * (uint64_t)z->index, end = first + sizes[p];
+    if (end > (uint64_t)whole[p]) end = (uint64_t)whole[p];
+    if (first < end) add_shards(l, p, first, end - first, z->flat_offset[p], 0, z->total);
+  }
+  plan->gradients = tws_builder_buffer(&l->b, "gradients", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype,
+                                       z->total, 0);
+  tws_builder_pieces(&l->b, plan->gradients, starts, n);
+}
+
+/* ---- buckets: which gradients are reduced together, in the order in which they become complete ---- */
+
+static void count_uses(tws_lower *l) {
+  for (uint32_t m = 0; m < l->network->module_count; m++) {
+    for (int i = 0; i < 2; i++) {
+      if (l->network->modules[m].param[i] != TWS_NONE) l->zero.uses[l->network->modules[m].param[i]]++;
+    }
+  }
+}
+
+static uint32_t completion_order(tws_lower *l, uint32_t *order) {
+  uint32_t count = 0;
+  uint32_t *left = scratch(l, l->network->param_count, sizeof *left);
+  if (!left) return 0;
+  memcpy(left, l->zero.uses, l->network->param_count * sizeof *left);
+  for (uint32_t m = l->network->module_count; m-- > 0;) {
+    const tws_module *module = &l->network->modules[m];
+    for (int k = 0; k < 2; k++) { /* the position embedding's gradient is computed before the token embedding's */
+      int i = module->type == TWS_MODULE_EMBEDDING ? 1 - k : k;
+      if (module->param[i] != TWS_NONE && --left[module->param[i]] == 0) order[count++] = module->param[i];
+    }
+  }
+  return count;
+}
+
+static void close_bucket(tws_lower *l, tws_bucket *bucket) {
+  tws_zero *z = &l->zero;
+  uint32_t *params = z->bucket_params + bucket->first; /* insertion sort: buckets are filled nearly in reverse order */
+  for (uint32_t i = 1; i < bucket->count; i++) {
+    uint32_t p = params[i], k = i;
+    for (; k > 0 && params[k - 1] > p; k--) params[k] = params[k - 1];
+    params[k] = p;
+  }
+  bucket->elements = 0;
+  for (uint32_t i = 0; i < bucket->count; i++) {
+    uint64_t elements = numel(l, params[i]);
+    z->slot[params[i]] = bucket->elements;
+    bucket->elements += z->stage == 3 ? (uint64_t)z->part[params[i]] * (uint64_t)z->ranks : elements;
+  }
+}
+
+static void make_buckets(tws_lower *l) {
+  tws_zero *z = &l->zero;
+  uint32_t n = l->network->param_count;
+  uint32_t *order = scratch(l, n, sizeof *order);
+  z->buckets = scratch(l, n, sizeof *z->buckets);
+  z->bucket_params = scratch(l, n, sizeof *z->bucket_params);
+  z->bucket_of = scratch(l, n, sizeof *z->bucket_of);
+  z->slot = scratch(l, n, sizeof *z->slot);
+  if (l->b.failed != TWS_OK) return;
+  uint32_t count = completion_order(l, order);
+  uint64_t limit = (uint64_t)l->config->zero.reduce_bucket_size, filled = 0;
+  tws_bucket *bucket = NULL;
+  int closed = 1;
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t p = order[i];
+    /* A gradient that several modules add to is alive from the first to the last of them: alone, so that it does not
+     * keep others' memory. One larger than the bucket goes alone, as in DeepSpeed. */
+    int alone = z->uses[p] > 1 || numel(l, p) > limit;
+    if (closed || alone || filled + numel(l, p) > limit) {
+      bucket = &z->buckets[z->bucket_count++];
+      *bucket = (tws_bucket){.first = i, .buffer = TWS_NONE};
+      filled = 0;
+    }
+    z->bucket_params[i] = p;
+    z->bucket_of[p] = z->bucket_count - 1;
+    bucket->count++;
+    filled += numel(l, p);
+    closed = alone;
+  }
+  for (uint32_t i = 0; i < z->bucket_count; i++) close_bucket(l, &z->buckets[i]);
+}
+
+/* ---- ZeRO-3 gathers ---- */
+
+static void make_schedule(tws_lower *l) {
+  tws_zero *z = &l->zero;
+  tws_zero3_visit *visits = scratch(l, l->visits.count, sizeof *visits);
+  uint32_t *params = scratch(l, 2 * (size_t)l->visits.count, sizeof *params);
+  int64_t *sizes = scratch(l, l->network->param_count, sizeof *sizes);
+  if (l->b.failed != TWS_OK) return;
+  for (uint32_t p = 0; p < l->network->param_count; p++) sizes[p] = (int64_t)numel(l, p);
+  for (uint32_t i = 0; i < l->visits.count; i++) {
+    visits[i].params = params;
+    if (l->visits.items[i].module == TWS_NONE) continue;
+    const tws_module *m = &l->network->modules[l->visits.items[i].module];
+    for (int k = 0; k < 2; k++) {
+      if (m->param[k] != TWS_NONE) params[visits[i].count++] = m->param[k];
+    }
+    if (visits[i].count == 2 && params[0] > params[1]) {
+      uint32_t swap = params[0];
+      params[0] = params[1];
+      params[1] = swap;
+    }
+    params += visits[i].count;
+  }
+  tws_zero3_limits limits = {.prefetch_bucket_size = l->config->zero.prefetch_bucket_size,
+                             .max_live_parameters = l->config->zero.max_live_parameters,
+                             .max_reuse_distance = l->config->zero.max_reuse_distance};
+  tws_code code = tws_zero3_make_schedule(visits, l->visits.count, l->network->param_count, sizes, z->persistent,
+                                          &limits, 1, l->scratch, &z->schedule, l->b.err);
+  if (code != TWS_OK) l->b.failed = code;
+}
+
+static void gather(tws_lower *l, const uint32_t *params, uint32_t count) {
+  tws_zero *z = &l->zero;
+  if (!count || l->b.failed != TWS_OK) return;
+  tws_operand *operands = tws_calloc(2 * (size_t)count, sizeof *operands);
+  if (!operands) {
+    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+    return;
+  }
+  uint64_t whole = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t p = params[i];
+    uint64_t part = (uint64_t)z->part[p];
+    z->gathered[p] = tws_builder_buffer(&l->b, l->network->params[p].name, TWS_CATEGORY_GATHERED, l->config->dtype,
+                                        part * (uint64_t)z->ranks, 0);
+    operands[2 * i] = tws_read(l->b.plan->parameters, z->flat_offset[p], part);
+    operands[2 * i + 1] = tws_all(&l->b, z->gathered[p], TWS_WRITE);
+    whole += part * (uint64_t)z->ranks;
+  }
+  tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER, z->group, l->config->dtype,
+                         whole * tws_dtype_bytes(l->config->dtype), count, 0, operands, (int)(2 * count));
+  tws_free(operands);
+}
+
+/* ---- reduction ---- */
+
+/* Append a range to operands, or extend the last one when they touch. */
+static void add_range(tws_operand *operands, int *count, tws_operand range) {
+  if (*count > 0 && operands[*count - 1].buffer == range.buffer &&
+      operands[*count - 1].offset + operands[*count - 1].count == range.offset) {
+    operands[*count - 1].count += range.count;
+  } else {
+    operands[(*count)++] = range;
+  }
+}
+
+static uint64_t range_elements(const tws_operand *operands, int count) {
+  uint64_t elements = 0;
+  for (int i = 0; i < count; i++) elements += operands[i].count;
+  return elements;
+}
+
+static void all_reduce(tws_lower *l, const tws_operand *ranges, int count, tws_dtype dtype) {
+  tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_ALL_REDUCE, l->zero.group, dtype,
+                         range_elements(ranges, count) * tws_dtype_bytes(dtype), (uint32_t)count, 0, ranges, count);
+}
+
+/* use_multi_rank_bucket_allreduce false: each owner's slices are reduced to it alone. `at` gives where the element of
+ * the flat order lies; ranges are in the same buffer. */
+static void reduce_to_owners(tws_lower *l, const tws_operand *ranges, const uint64_t *flat, int count,
+                             tws_dtype dtype) {
+  tws_zero *z = &l->zero;
+  tws_operand *mine = tws_calloc((size_t)count + 1, sizeof *mine);
+  if (!mine) {
+    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+    return;
+  }
+  for (int owner = 0; owner < z->ranks; owner++) {
+    uint64_t begin = z->partition * (uint64_t)owner, end = begin + z->partition;
+    int n = 0;
+    for (int i = 0; i < count; i++) {
+      uint64_t from = flat[i] > begin ? flat[i] : begin;
+      uint64_t to = flat[i] + ranges[i].count < end ? flat[i] + ranges[i].count : end;
+      if (from < to) add_range(mine, &n, tws_update(ranges[i].buffer, ranges[i].offset + from - flat[i], to - from));
+    }
+    if (!n) continue;
+    tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_REDUCE, z->group, dtype,
+                           range_elements(mine, n) * tws_dtype_bytes(dtype), (uint32_t)n, (uint32_t)owner, mine, n);
+  }
+  tws_free(mine);
+}
+
+static void reduce_ranges(tws_lower *l, const tws_operand *ranges, const uint64_t *flat, int count, tws_dtype dtype) {
+  if (l->zero.stage > 0 && l->config->zero.reduce_scatter && !l->config->zero.multi_rank_bucket_allreduce) {
+    reduce_to_owners(l, ranges, flat, count, dtype);
+    return;
+  }
+  tws_operand *merged = tws_calloc((size_t)count + 1, sizeof *merged);
+  if (!merged) {
+    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+    return;
+  }
+  int n = 0;
+  for (int i = 0; i < count; i++) add_range(merged, &n, ranges[i]);
+  all_reduce(l, merged, n, dtype);
+  tws_free(merged);
+}
+
+/* Add (or, for the first micro-batch, put) a reduced range to the gradients this rank keeps. */
+static void keep(tws_lower *l, tws_operand from, uint64_t offset) {
+  tws_plan *plan = l->b.plan;
+  tws_dtype source = (tws_dtype)plan->buffers[from.buffer].dtype, target = l->config->accumulation_dtype;
+  from.access = TWS_READ;
+  if (l->b.micro_batch == 0 && source == target) {
+    tws_builder_copy(&l->b, l->reduce_stream, from, tws_write(plan->gradients, offset, from.count));
+    return;
+  }
+  int add = l->b.micro_batch > 0;
+  tws_work work = tws_kernel_work(add ? TWS_KERNEL_ACCUMULATE : TWS_KERNEL_CAST, source, 0);
+  work.dtype2 = (uint8_t)target;
+  work.d[0] = (int64_t)from.count;
+  tws_operand to = add ? tws_update(plan->gradients, offset, from.count) : tws_write(plan->gradients, offset, from.count);
+  tws_operand operands[2] = {from, to};
+  tws_builder_compute(&l->b, l->reduce_stream, &work, operands, 2);
+}
+
+/* keep() for many ranges whose targets may touch: few operations instead of one a parameter. */
+static void keep_ranges(tws_lower *l, const tws_operand *from, const uint64_t *to, int count) {
+  for (int i = 0; i < count;) {
+    tws_operand range = from[i];
+    int k = i + 1;
+    while (k < count && from[k].buffer == range.buffer && from[k].offset == range.offset + range.count &&
+           to[k] == to[i] + range.count) {
+      range.count += from[k++].count;
+    }
+    keep(l, range, to[i]);
+    i = k;
+  }
+}
+
+static void flush_flat_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *ranges, uint64_t *flat) {
+  tws_zero *z = &l->zero;
+  const uint32_t *params = z->bucket_params + bucket->first;
+  tws_dtype dtype = z->grad_dtype;
+  for (uint32_t i = 0; i < bucket->count; i++) {
+    uint32_t p = params[i];
+    flat[i] = z->flat_offset[p];
+    ranges[i] = z->flat_gradients ? tws_update(l->b.plan->gradients, flat[i], numel(l, p))
+                                  : tws_update(bucket->buffer, z->slot[p], numel(l, p));
+  }
+  reduce_ranges(l, ranges, flat, (int)bucket->count, dtype);
+  if (z->flat_gradients) return;
+  uint64_t begin = z->partition * (uint64_t)z->index, end = begin + z->partition;
+  int n = 0;
+  for (uint32_t i = 0; i < bucket->count; i++) {
+    uint64_t from = flat[i] > begin ? flat[i] : begin;
+    uint64_t to = flat[i] + ranges[i].count < end ? flat[i] + ranges[i].count : end;
+    if (from >= to) continue;
+    ranges[n] = tws_read(ranges[i].buffer, ranges[i].offset + from - flat[i], to - from);
+    flat[n++] = from - begin; /* n <= i: what is overwritten has been read */
+  }
+  keep_ranges(l, ranges, flat, n);
+}
+
+static void flush_sharded_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *operands, uint64_t *to) {
+  tws_zero *z = &l->zero;
+  const uint32_t *params = z->bucket_params + bucket->first;
+  tws_dtype dtype = z->grad_dtype;
+  int direct = l->b.micro_batch == 0 && dtype == l->config->accumulation_dtype;
+  uint64_t parts = 0;
+  for (uint32_t i = 0; i < bucket->count; i++) parts += (uint64_t)z->part[params[i]];
+  if (!l->config->zero.reduce_scatter) { /* all-reduce the whole, keep one part of each */
+    tws_operand whole = tws_all(&l->b, bucket->buffer, TWS_READ_WRITE);
+    all_reduce(l, &whole, 1, dtype);
+    for (uint32_t i = 0; i < bucket->count; i++) {
+      uint64_t part = (uint64_t)z->part[params[i]];
+      operands[i] = tws_read(bucket->buffer, z->slot[params[i]] + part * (uint64_t)z->index, part);
+      to[i] = z->flat_offset[params[i]];
+    }
+    keep_ranges(l, operands, to, (int)bucket->count);
+    return;
+  }
+  uint32_t staging = direct ? l->b.plan->gradients
+                            : tws_builder_buffer(&l->b, "reduced gradients", TWS_CATEGORY_BUCKET, dtype, parts, 0);
+  uint64_t offset = 0;
+  for (uint32_t i = 0; i < bucket->count; i++) {
+    uint64_t part = (uint64_t)z->part[params[i]];
+    operands[2 * i] = tws_read(bucket->buffer, z->slot[params[i]], part * (uint64_t)z->ranks);
+    operands[2 * i + 1] = tws_write(staging, direct ? z->flat_offset[params[i]] : offset, part);
+    offset += part;
+  }
+  tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_REDUCE_SCATTER, z->group, dtype,
+                         bucket->elements * tws_dtype_bytes(dtype), bucket->count, 0, operands,
+                         (int)(2 * bucket->count));
+  if (direct) return;
+  for (uint32_t i = 0; i < bucket->count; i++) {
+    operands[i] = operands[2 * i + 1];
+    to[i] = z->flat_offset[params[i]];
+  }
+  keep_ranges(l, operands, to, (int)bucket->count);
+}
+
+static void flush_bucket(tws_lower *l, tws_bucket *bucket) {
+  if (l->b.failed != TWS_OK) return;
+  uint32_t module = l->b.module;
+  l->b.module = TWS_NONE;
+  tws_operand *operands = tws_calloc(2 * (size_t)bucket->count + 1, sizeof *operands);
+  uint64_t *flat = tws_calloc(bucket->count + 1u, sizeof *flat);
+  if (!operands || !flat) {
+    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  } else if (l->zero.stage == 3) {
+    flush_sharded_bucket(l, bucket, operands, flat);
+  } else {
+    flush_flat_bucket(l, bucket, operands, flat);
+  }
+  tws_free(operands);
+  tws_free(flat);
+  bucket->buffer = TWS_NONE;
+  l->b.module = module;
+}
+
+static void fill_zero(tws_lower *l, uint32_t buffer, uint64_t offset, uint64_t count) {
+  if (!count) return;
+  tws_work work = tws_kernel_work(TWS_KERNEL_FILL, (tws_dtype)l->b.plan->buffers[buffer].dtype, 0);
+  work.d[0] = (int64_t)count;
+  tws_operand operand = tws_write(buffer, offset, count);
+  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, &operand, 1);
+}
+
+/* ---- the interface to the other passes ---- */
+
+/* Whether this micro-batch's backward pass reduces gradients while it runs. */
+static int reduces_now(const tws_lower *l) {
+  const tws_zero *z = &l->zero;
+  if (z->ranks == 1 || z->stage == 0) return 0;
+  if (z->stage >= 2) return 1;
+  return l->config->zero.overlap_comm && l->b.micro_batch + 1u == (uint32_t)l->accumulation;
+}
+
+tws_code tws_zero_begin(tws_lower *l) {
+  tws_zero *z = &l->zero;
+  uint32_t n = l->network->param_count;
+  z->flat_gradients = z->stage <= 1 || z->ranks == 1;
+  z->grad_dtype = z->flat_gradients ? l->config->accumulation_dtype : l->config->dtype;
+  z->flat_offset = scratch(l, n, sizeof *z->flat_offset);
+  z->order = scratch(l, n, sizeof *z->order);
+  z->written = scratch(l, n, 1);
+  z->uses = scratch(l, n, sizeof *z->uses);
+  z->left = scratch(l, n, sizeof *z->left);
+  uint64_t *sizes = scratch(l, n, sizeof *sizes);
+  uint64_t *starts = tws_arena_alloc(l->b.plan->arena, n + 1u, sizeof *starts);
+  l->b.plan->shards = tws_arena_alloc(l->b.plan->arena, 3 * (size_t)n + 1, sizeof *l->b.plan->shards);
+  if (!starts || !l->b.plan->shards) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  if (l->b.failed != TWS_OK) return l->b.failed;
+  if (z->ranks == 1 && z->stage == 3) z->stage = 2; /* nothing to shard: parameters stay where they are */
+  count_uses(l);
+  if (z->stage == 3) {
+    begin_sharded(l, sizes, starts);
+  } else {
+    begin_flat(l, sizes, starts);
+  }
+  if (l->b.failed == TWS_OK && z->ranks > 1 && z->stage > 0) make_buckets(l);
+  if (l->b.failed == TWS_OK && z->stage == 3) make_schedule(l);
+  return l->b.failed;
+}
+
+void tws_zero_step_begin(tws_lower *l) {
+  tws_zero *z = &l->zero;
+  if (z->stage != 3) return;
+  uint32_t count = 0, *params = scratch(l, l->network->param_count, sizeof *params);
+  for (uint32_t p = 0; params && p < l->network->param_count; p++) {
+    if (z->persistent[p]) params[count++] = p;
+  }
+  gather(l, params, count);
+}
+
+void tws_zero_micro_begin(tws_lower *l) {
+  tws_zero *z = &l->zero;
+  memcpy(z->left, z->uses, l->network->param_count * sizeof *z->left);
+  if (!z->flat_gradients) memset(z->written, 0, l->network->param_count);
+  for (uint32_t i = 0; i < z->bucket_count; i++) z->buckets[i].pending = z->buckets[i].count;
+}
+
+void tws_zero_before(tws_lower *l, uint32_t visit) {
+  if (l->zero.stage != 3) return;
+  const tws_zero3_actions *actions = &l->zero.schedule.actions[visit];
+  l->b.phase = (tws_phase)l->visits.items[visit].phase;
+  l->b.module = l->visits.items[visit].module;
+  gather(l, l->zero.schedule.params + actions->gather_first, actions->gather_count);
+  gather(l, l->zero.schedule.params + actions->prefetch_first, actions->prefetch_count);
+}
+
+void tws_zero_after(tws_lower *l, uint32_t visit) {
+  if (l->zero.stage != 3) return;
+  const tws_zero3_actions *actions = &l->zero.schedule.actions[visit];
+  const uint32_t *params = l->zero.schedule.params + actions->release_first;
+  for (uint32_t i = 0; i < actions->release_count; i++) l->zero.gathered[params[i]] = TWS_NONE;
+}
+
+void tws_zero_micro_end(tws_lower *l) {
+  tws_zero *z = &l->zero;
+  if (z->ranks == 1 || l->b.micro_batch + 1u != (uint32_t)l->accumulation) return;
+  l->b.module = TWS_NONE;
+  l->b.phase = TWS_PHASE_BACKWARD;
+  if (z->stage == 0) { /* greedy groups of 500 million elements, in flat order (DeepSpeed's stage 0) */
+    const uint64_t group = 500000000;
+    for (uint64_t at = 0; at < z->total; at += group) {
+      tws_operand range = tws_update(l->b.plan->gradients, at, at + group < z->total ? group : z->total - at);
+      all_reduce(l, &range, 1, l->config->accumulation_dtype);
+    }
+  } else if (z->stage == 1 && !l->config->zero.overlap_comm) {
+    for (uint32_t i = 0; i < z->bucket_count; i++) flush_bucket(l, &z->buckets[i]);
+  }
+}
+
+tws_operand tws_zero_param(tws_lower *l, uint32_t param) {
+  const tws_zero *z = &l->zero;
+  if (z->stage != 3) return tws_read(l->b.plan->parameters, z->flat_offset[param], numel(l, param));
+  if (z->gathered[param] == TWS_NONE) {
+    tws_builder_fail(&l->b, TWS_INTERNAL, l->network->params[param].name);
+    return (tws_operand){0};
+  }
+  return tws_read(z->gathered[param], 0, numel(l, param));
+}
+
+tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate) {
+  tws_zero *z = &l->zero;
+  *accumulate = z->written[param];
+  z->written[param] = 1;
+  if (z->flat_gradients) return tws_write(l->b.plan->gradients, z->flat_offset[param], numel(l, param));
+  tws_bucket *bucket = &z->buckets[z->bucket_of[param]];
+  if (bucket->buffer == TWS_NONE) {
+    bucket->buffer = tws_builder_buffer(&l->b, "gradient bucket", TWS_CATEGORY_BUCKET, z->grad_dtype,
+                                        bucket->elements, 0);
+    uint64_t *starts = tws_arena_alloc(l->b.plan->arena, bucket->count, sizeof *starts);
+    for (uint32_t i = 0; starts && i < bucket->count; i++) starts[i] = z->slot[z->bucket_params[bucket->first + i]];
+    tws_builder_pieces(&l->b, bucket->buffer, starts, bucket->count);
+  }
+  return tws_write(bucket->buffer, z->slot[param], numel(l, param));
+}
+
+void tws_zero_contributed(tws_lower *l, uint32_t param) {
+  tws_zero *z = &l->zero;
+  if (--z->left[param] > 0 || !reduces_now(l)) return;
+  tws_bucket *bucket = &z->buckets[z->bucket_of[param]];
+  if (z->stage == 3) { /* padding must be finite: it takes part in the norm */
+    uint64_t padded = (uint64_t)z->part[param] * (uint64_t)z->ranks, n = numel(l, param);
+    fill_zero(l, bucket->buffer, z->slot[param] + n, padded - n);
+  }
+  if (--bucket->pending == 0) flush_bucket(l, bucket);
+}
+
+void tws_zero_pad_gradients(tws_lower *l) {
+  const tws_zero *z = &l->zero;
+  if (z->stage == 3 || z->stage == 0) return;
+  if (z->flat_gradients) {
+    fill_zero(l, l->b.plan->gradients, z->total, z->aligned - z->total);
+  } else {
+    uint64_t padding = (uint64_t)tws_zero_padding((int64_t)z->total, (int64_t)z->partition, z->index);
+    fill_zero(l, l->b.plan->gradients, z->partition - padding, padding);
+  }
+}
