@@ -81,9 +81,13 @@ typedef struct tws_train_result {
 } tws_train_result;
 
 typedef struct tws_calibrate_options {
-  const char *out_path;             /* profile JSON, written by rank 0 */
+  const char *out_path;             /* what was measured (traces/measurements.h), written by rank 0 */
   int quick;                        /* fewer shapes and repeats, for demos and tests */
-  int threads;
+  int threads;                      /* of a rank that has the node to itself; 0: all cores */
+  int cores;                        /* that the ranks share; 0: all of the machine's */
+  double budget_s;                  /* repeat for about so long; 0: by `quick` */
+  const tws_work *works;            /* further kernels to measure, for example those of a plan; NULL: none */
+  uint32_t work_count;
   const tws_log *log;
   tws_progress *progress;
 } tws_calibrate_options;

@@ -1,0 +1,431 @@
+/* Measuring loops of `twinspeed calibrate`: one run measures one number of ranks.
+ *
+ * Kernels are timed as a training step meets them: operands rotate through a pool larger than the last cache, and with
+ * several ranks all of them run the same kernel at the same time, because they share memory and clocks. Everything is
+ * measured in passes over the whole list, so that a disturbance hits one repetition of many cases and not all
+ * repetitions of one; medians are reported. One matrix product is timed before every pass to show drift. */
+#include "real/calibrate.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "real/calibrate_cases.h"
+#include "real/host/host.h"
+#include "real/mpi_comm.h"
+#include "traces/measurements.h"
+
+enum { MAX_PASSES = 64, REFERENCE = 256, FILL_BYTE = 0x3f /* float32 0.75, bfloat16 0.75, float64 5e-4 */ };
+
+typedef struct bench_case {
+  tws_work work;
+  tws_case_operand operand[TWS_CASE_OPERANDS];
+  int operand_count;
+  uint64_t bytes;      /* of all operands, padded */
+  int set;             /* index into sets */
+  int inner;           /* executions between two looks at the clock */
+  int feeds_back;      /* reads what it wrote: start from known values */
+  int seconds_count;
+  float seconds[MAX_PASSES];
+} bench_case;
+
+/* How many threads a rank uses; each set has its own backend. */
+typedef struct thread_set {
+  int threads;
+  tws_backend *backend;
+} thread_set;
+
+typedef struct transfer_case {
+  int collective;      /* tws_collective, or -1: message between ranks 0 and 1 */
+  uint64_t bytes;
+  int inner, seconds_count;
+  float seconds[MAX_PASSES];
+} transfer_case;
+
+typedef struct bench {
+  const tws_calibrate_options *options;
+  const tws_backend_ops *ops;
+  tws_comm *comm;
+  int rank, world, cores;
+  thread_set sets[2];
+  int set_count;
+  unsigned char *read_pool, *write_pool;
+  void *read_base, *write_base; /* when the backend allocated them */
+  int32_t *ids;
+  uint64_t pool_bytes, read_at, write_at;
+  bench_case *cases;
+  size_t case_count;
+  transfer_case *transfers;
+  size_t transfer_count;
+  double reference[MAX_PASSES];
+  int passes;
+  double block_s;
+} bench;
+
+enum { ID_COUNT = 1 << 16 };
+
+static uint64_t padded(uint64_t bytes) { return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT; }
+
+/* ---- one kernel ---- */
+
+static unsigned char *take(unsigned char *pool, uint64_t pool_bytes, uint64_t *at, uint64_t bytes) {
+  if (*at + bytes > pool_bytes) *at = 0;
+  unsigned char *place = pool + *at;
+  *at += padded(bytes);
+  return place;
+}
+
+static tws_code run_once(bench *b, bench_case *c, tws_error *err) {
+  void *operand[TWS_CASE_OPERANDS];
+  tws_dtype dtype[TWS_CASE_OPERANDS];
+  for (int i = 0; i < c->operand_count; i++) {
+    const tws_case_operand *o = &c->operand[i];
+    uint64_t bytes = o->elements * tws_dtype_bytes(o->dtype);
+    dtype[i] = o->dtype;
+    if (o->below > 0) {
+      operand[i] = b->ids;
+    } else if (o->written) {
+      operand[i] = take(b->write_pool, b->pool_bytes, &b->write_at, bytes);
+    } else {
+      operand[i] = take(b->read_pool, b->pool_bytes, &b->read_at, bytes);
+    }
+  }
+  return b->ops->run(b->sets[c->set].backend, &c->work, operand, dtype, c->operand_count, TWS_STREAM_COMPUTE, err);
+}
+
+static tws_code run_block(bench *b, bench_case *c, int times, double *seconds, tws_error *err) {
+  if (c->feeds_back) {
+    uint64_t dirty = (uint64_t)times * c->bytes;
+    if (dirty > b->pool_bytes) dirty = b->pool_bytes;
+    b->write_at = 0;
+    memset(b->write_pool, FILL_BYTE, dirty);
+  }
+  if (b->world > 1) TWS_TRY(tws_comm_barrier(b->comm, err));
+  double started = tws_clock_s();
+  for (int i = 0; i < times; i++) TWS_TRY(run_once(b, c, err));
+  TWS_TRY(b->ops->synchronize(b->sets[c->set].backend, err));
+  *seconds = (tws_clock_s() - started) / times;
+  return TWS_OK;
+}
+
+/* Token ids of one case: spread over the vocabulary by a multiplicative hash. */
+static void set_ids(bench *b, const bench_case *c) {
+  for (int i = 0; i < c->operand_count; i++)
+    if (c->operand[i].below > 0)
+      for (uint32_t j = 0; j < ID_COUNT; j++)
+        b->ids[j] = (int32_t)((j * 2654435761u >> 8) % (uint64_t)c->operand[i].below);
+}
+
+static tws_code choose_inner(bench *b, bench_case *c, tws_error *err) {
+  double seconds;
+  set_ids(b, c);
+  TWS_TRY(run_block(b, c, 1, &seconds, err)); /* first touch */
+  TWS_TRY(run_block(b, c, 1, &seconds, err));
+  if (b->world > 1) TWS_TRY(tws_comm_max(b->comm, &seconds, err));
+  double inner = b->block_s / (seconds > 1e-7 ? seconds : 1e-7);
+  c->inner = inner < 1 ? 1 : inner > 4096 ? 4096 : (int)inner;
+  return TWS_OK;
+}
+
+static tws_code measure_case(bench *b, bench_case *c, tws_error *err) {
+  double seconds;
+  set_ids(b, c);
+  TWS_TRY(run_block(b, c, c->inner, &seconds, err));
+  if (b->world > 1) {
+    double longest = seconds;
+    TWS_TRY(tws_comm_max(b->comm, &longest, err));
+    seconds = longest;
+  }
+  c->seconds[c->seconds_count++] = (float)seconds;
+  return TWS_OK;
+}
+
+/* ---- one collective ---- */
+
+static tws_code transfer_once(bench *b, const transfer_case *t, tws_error *err) {
+  const tws_comm_ops *comm = tws_mpi_comm_ops();
+  uint64_t whole = t->bytes / 4, part = whole / (uint64_t)b->world, world = (uint64_t)b->world;
+  unsigned char *whole_at = take(b->write_pool, b->pool_bytes, &b->write_at, t->bytes);
+  if (t->collective < 0) {
+    if (b->rank == 0) {
+      TWS_TRY(comm->send(b->comm, 1, whole_at, t->bytes, err));
+      return comm->receive(b->comm, 1, whole_at, t->bytes, err);
+    }
+    if (b->rank > 1) return TWS_OK;
+    TWS_TRY(comm->receive(b->comm, 0, whole_at, t->bytes, err));
+    return comm->send(b->comm, 0, whole_at, t->bytes, err);
+  }
+  tws_comm_segment segment = {.send = whole_at, .receive = whole_at, .count = whole};
+  if (t->collective == TWS_COLLECTIVE_ALL_GATHER) {
+    segment.send = whole_at + (uint64_t)b->rank * part * 4;
+    segment.count = part;
+  } else if (t->collective == TWS_COLLECTIVE_REDUCE_SCATTER) {
+    segment.receive = take(b->write_pool, b->pool_bytes, &b->write_at, t->bytes / world);
+    segment.count = part;
+  }
+  return comm->collective(b->comm, 0, (tws_collective)t->collective, TWS_F32, 0, &segment, 1, err);
+}
+
+static tws_code transfer_block(bench *b, transfer_case *t, int times, double *seconds, tws_error *err) {
+  b->write_at = 0; /* equal on all ranks */
+  memset(b->write_pool, 0, 4096);
+  TWS_TRY(tws_comm_barrier(b->comm, err));
+  double started = tws_clock_s();
+  for (int i = 0; i < times; i++) TWS_TRY(transfer_once(b, t, err));
+  *seconds = (tws_clock_s() - started) / times / (t->collective < 0 ? 2 : 1);
+  return tws_comm_max(b->comm, seconds, err);
+}
+
+static tws_code choose_transfer_inner(bench *b, transfer_case *t, tws_error *err) {
+  double seconds;
+  TWS_TRY(transfer_block(b, t, 1, &seconds, err));
+  TWS_TRY(transfer_block(b, t, 1, &seconds, err));
+  double inner = b->block_s / (seconds > 1e-7 ? seconds : 1e-7);
+  t->inner = inner < 2 ? 2 : inner > 512 ? 512 : (int)inner;
+  return TWS_OK;
+}
+
+static tws_code measure_transfer(bench *b, transfer_case *t, tws_error *err) {
+  double seconds;
+  TWS_TRY(transfer_block(b, t, t->inner, &seconds, err));
+  t->seconds[t->seconds_count++] = (float)seconds;
+  return TWS_OK;
+}
+
+/* ---- lists ---- */
+
+static int feeds_back(const tws_work *work) {
+  switch ((tws_kernel)work->code) {
+    case TWS_KERNEL_ROPE:
+    case TWS_KERNEL_ROPE_GRAD:
+    case TWS_KERNEL_CROSS_ENTROPY:
+    case TWS_KERNEL_ADAMW:
+    case TWS_KERNEL_ACCUMULATE:
+    case TWS_KERNEL_SQUARED_NORM:
+    case TWS_KERNEL_CLIP: return 1;
+    default: return (work->flags & (TWS_ACCUMULATE | TWS_ACCUMULATE_PARAM)) != 0;
+  }
+}
+
+/* Works of a plan carry addresses of groups and constants that do not change their time: two that differ in nothing
+ * else are one case. */
+static tws_work canonical(const tws_work *work) {
+  tws_work copy = *work;
+  copy.group = copy.segments = 0;
+  return copy;
+}
+
+static tws_code list_works(const bench *b, tws_case_list *list, tws_error *err) {
+  TWS_TRY(tws_case_standard(TWS_F32, b->options->quick, list, err));
+  TWS_TRY(tws_case_standard(TWS_BF16, b->options->quick, list, err));
+  for (uint32_t i = 0; i < b->options->work_count; i++) {
+    if (b->options->works[i].kind != 0) continue;
+    tws_work work = canonical(&b->options->works[i]);
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
+  return TWS_OK;
+}
+
+static tws_code add_cases(bench *b, const tws_case_list *list, tws_error *err) {
+  b->cases = tws_calloc(list->count * (size_t)b->set_count, sizeof *b->cases);
+  if (!b->cases) return tws_fail(err, TWS_MEMORY, 0, "no memory for %zu cases", list->count);
+  const uint64_t largest = 1ull << 30;
+  for (size_t i = 0; i < list->count; i++) {
+    if (b->ops->supports && !b->ops->supports(&list->items[i])) continue;
+    for (int set = 0; set < b->set_count; set++) {
+      bench_case *c = &b->cases[b->case_count];
+      *c = (bench_case){.work = list->items[i], .set = set, .feeds_back = feeds_back(&list->items[i])};
+      c->operand_count = tws_case_operands(&c->work, TWS_BACKEND_HOST, b->sets[set].threads, c->operand);
+      for (int j = 0; j < c->operand_count; j++)
+        if (!c->operand[j].below)
+          c->bytes += padded(c->operand[j].elements * tws_dtype_bytes(c->operand[j].dtype)) + TWS_ALIGNMENT;
+      int too_many_ids = 0;
+      for (int j = 0; j < c->operand_count; j++)
+        too_many_ids |= c->operand[j].below > 0 && c->operand[j].elements > ID_COUNT;
+      if (c->bytes > largest || too_many_ids) continue;
+      if (c->bytes > b->pool_bytes) b->pool_bytes = c->bytes;
+      b->case_count++;
+    }
+  }
+  return TWS_OK;
+}
+
+static tws_code add_transfers(bench *b, tws_error *err) {
+  static const int kinds[] = {TWS_COLLECTIVE_ALL_REDUCE, TWS_COLLECTIVE_ALL_GATHER, TWS_COLLECTIVE_REDUCE_SCATTER,
+                              TWS_COLLECTIVE_BROADCAST,  TWS_COLLECTIVE_REDUCE,     -1};
+  const uint64_t largest = b->options->quick ? 1u << 23 : 1u << 25;
+  if (b->world == 1) return TWS_OK;
+  b->transfers = tws_calloc(6 * 16, sizeof *b->transfers);
+  if (!b->transfers) return tws_fail(err, TWS_MEMORY, 0, "no memory for the list of collectives");
+  for (int kind = 0; kind < 6; kind++)
+    for (uint64_t bytes = 1u << 10; bytes <= largest; bytes *= b->options->quick ? 8 : 4)
+      b->transfers[b->transfer_count++] =
+          (transfer_case){.collective = kinds[kind], .bytes = bytes / (uint64_t)(4 * b->world) * (uint64_t)(4 * b->world)};
+  return TWS_OK;
+}
+
+/* ---- the run ---- */
+
+static tws_code make_sets(bench *b, tws_error *err) {
+  int all = b->options->threads > 0 ? b->options->threads : b->cores;
+  b->sets[b->set_count++].threads = 1;
+  if (b->world == 1 && all > 1) b->sets[b->set_count++].threads = all;
+  for (int i = b->set_count - 1; i >= 0; i--) TWS_TRY(b->ops->create(0, b->sets[i].threads, &b->sets[i].backend, err));
+  return TWS_OK;
+}
+
+static tws_code make_pool(bench *b, unsigned char **pool, void **base, tws_error *err) {
+  void *address = 0;
+  if (b->world > 1) TWS_TRY(tws_comm_allocate(b->comm, b->pool_bytes, &address, err));
+  if (!address) {
+    TWS_TRY(b->ops->allocate(b->sets[0].backend, TWS_TIER_DEVICE, b->pool_bytes, base, err));
+    address = *base;
+  }
+  memset(address, FILL_BYTE, b->pool_bytes);
+  *pool = address;
+  return TWS_OK;
+}
+
+static uint64_t cache_bytes(void) {
+  long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return bytes > 0 ? (uint64_t)bytes : 32u << 20;
+}
+
+static tws_code prepare(bench *b, tws_error *err) {
+  static const int max_world = 4096;
+  if (b->world > max_world) return tws_fail(err, TWS_INVALID, 0, "calibration runs on at most %d ranks", max_world);
+  int ranks[4096];
+  for (int i = 0; i < b->world; i++) ranks[i] = i;
+  tws_group group = {.axis = "data", .size = b->world, .index = b->rank, .ranks = ranks};
+  if (b->world > 1) TWS_TRY(tws_comm_create(&group, 1, TWS_TRANSPORT_AUTO, b->world > b->cores, &b->comm, err));
+  TWS_TRY(make_sets(b, err));
+  b->pool_bytes = 2 * cache_bytes();
+  tws_case_list list = {0};
+  tws_code code = list_works(b, &list, err);
+  if (code == TWS_OK) code = add_cases(b, &list, err);
+  tws_free(list.items);
+  TWS_TRY(code);
+  TWS_TRY(add_transfers(b, err));
+  b->ids = tws_calloc(ID_COUNT, sizeof *b->ids);
+  if (!b->ids) return tws_fail(err, TWS_MEMORY, 0, "no memory for token ids");
+  TWS_TRY(make_pool(b, &b->read_pool, &b->read_base, err));
+  return make_pool(b, &b->write_pool, &b->write_base, err);
+}
+
+static void release(bench *b) {
+  if (b->read_base) b->ops->release(b->sets[0].backend, TWS_TIER_DEVICE, b->read_base);
+  if (b->write_base) b->ops->release(b->sets[0].backend, TWS_TIER_DEVICE, b->write_base);
+  for (int i = 0; i < b->set_count; i++)
+    if (b->sets[i].backend) b->ops->destroy(b->sets[i].backend);
+  if (b->comm) tws_comm_destroy(b->comm);
+  tws_free(b->cases);
+  tws_free(b->transfers);
+  tws_free(b->ids);
+}
+
+static tws_code measure_reference(bench *b, tws_error *err) {
+  bench_case c = {.work = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_F32, .dtype2 = TWS_F32}, .set = 0};
+  for (int i = 0; i < 3; i++) c.work.d[i] = REFERENCE;
+  c.operand_count = tws_case_operands(&c.work, TWS_BACKEND_HOST, 1, c.operand);
+  double seconds;
+  TWS_TRY(run_block(b, &c, 20, &seconds, err));
+  b->reference[b->passes++] = seconds;
+  return TWS_OK;
+}
+
+static tws_code one_pass(bench *b, double done, double share, tws_error *err) {
+  size_t total = b->case_count + b->transfer_count;
+  TWS_TRY(measure_reference(b, err));
+  for (size_t i = 0; i < total; i++) {
+    if (i < b->case_count) {
+      TWS_TRY(measure_case(b, &b->cases[i], err));
+    } else {
+      TWS_TRY(measure_transfer(b, &b->transfers[i - b->case_count], err));
+    }
+    if (b->options->progress)
+      tws_progress_update(b->options->progress, done + share * (double)(i + 1) / (double)total);
+  }
+  return TWS_OK;
+}
+
+/* Passes until the budget is used: at least three, and all ranks agree on when to end. */
+static tws_code measure(bench *b, tws_error *err) {
+  const tws_calibrate_options *options = b->options;
+  double budget = options->budget_s > 0 ? options->budget_s : options->quick ? 4 : 22, started = tws_clock_s();
+  int least = options->quick ? 3 : 5;
+  b->block_s = options->quick ? 0.4e-3 : 1.5e-3;
+  if (options->progress) tws_progress_begin(options->progress, "measuring", budget);
+  for (size_t i = 0; i < b->case_count; i++) TWS_TRY(choose_inner(b, &b->cases[i], err));
+  for (size_t i = 0; i < b->transfer_count; i++) TWS_TRY(choose_transfer_inner(b, &b->transfers[i], err));
+  double pass = 0;
+  for (int i = 0; i < MAX_PASSES; i++) {
+    double spent = tws_clock_s() - started;
+    if (b->world > 1) TWS_TRY(tws_comm_max(b->comm, &spent, err));
+    if (i >= least && spent + pass > budget) break;
+    double left = pass > 0 ? pass : (budget - spent) / least;
+    TWS_TRY(one_pass(b, spent, left, err));
+    pass = tws_clock_s() - started - spent;
+    if (b->world > 1) TWS_TRY(tws_comm_max(b->comm, &pass, err));
+  }
+  if (options->progress) tws_progress_end(options->progress);
+  return TWS_OK;
+}
+
+static void summarize(const float *seconds, int count, double *median, double *spread) {
+  double copy[MAX_PASSES];
+  for (int i = 0; i < count; i++) copy[i] = (double)seconds[i];
+  *spread = tws_relative_spread(copy, (size_t)count);
+  *median = tws_median(copy, (size_t)count);
+}
+
+static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
+  m->world = b->world;
+  m->cores = b->cores;
+  double copy[MAX_PASSES];
+  memcpy(copy, b->reference, sizeof copy);
+  m->reference_s = tws_median(copy, (size_t)b->passes);
+  m->reference_min_s = copy[0];
+  m->reference_max_s = copy[b->passes - 1];
+  snprintf(m->description, sizeof m->description, "%s", tws_mpi_description());
+  /* ranks beyond the cores take turns: what counts is the time that a core gave */
+  double turns = b->world > b->cores ? (double)b->world / b->cores : 1;
+  for (size_t i = 0; i < b->case_count; i++) {
+    const bench_case *c = &b->cases[i];
+    tws_kernel_sample sample = {.work = c->work, .threads = b->sets[c->set].threads, .busy = b->world};
+    summarize(c->seconds, c->seconds_count, &sample.seconds, &sample.spread);
+    sample.seconds /= turns;
+    TWS_TRY(tws_measurements_add_kernel(m, &sample, err));
+  }
+  for (size_t i = 0; i < b->transfer_count; i++) {
+    const transfer_case *t = &b->transfers[i];
+    double median, spread;
+    summarize(t->seconds, t->seconds_count, &median, &spread);
+    if (t->collective < 0) {
+      tws_p2p_sample sample = {.bytes = (double)t->bytes, .seconds = median};
+      TWS_TRY(tws_measurements_add_message(m, &sample, err));
+    } else {
+      tws_collective_sample sample = {.collective = (tws_collective)t->collective, .ranks = b->world,
+                                      .bytes = (double)t->bytes, .seconds = median, .spread = spread};
+      TWS_TRY(tws_measurements_add_collective(m, &sample, err));
+    }
+  }
+  return TWS_OK;
+}
+
+tws_code tws_real_calibrate(const tws_calibrate_options *options, tws_error *err) {
+  bench b = {.options = options, .rank = tws_mpi_rank(), .world = tws_mpi_world()};
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  b.cores = options->cores > 0 ? options->cores : cores > 0 ? (int)cores : 1;
+  b.ops = tws_host_backend();
+  double started = tws_clock_s();
+  tws_measurements m = {0};
+  tws_code code = prepare(&b, err);
+  if (code == TWS_OK) code = measure(&b, err);
+  if (code == TWS_OK && b.rank == 0) {
+    code = collect(&b, &m, err);
+    m.elapsed_s = tws_clock_s() - started;
+    if (code == TWS_OK) code = tws_measurements_write(&m, options->out_path, err);
+    tws_measurements_free(&m);
+  }
+  release(&b);
+  return code;
+}

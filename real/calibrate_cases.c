@@ -1,0 +1,316 @@
+#include "real/calibrate_cases.h"
+
+#include <string.h>
+#include "base/memory.h"
+
+typedef struct operand_list {
+  tws_case_operand *items;
+  int count;
+} operand_list;
+
+static void add(operand_list *list, int64_t elements, int dtype, int written) {
+  list->items[list->count++] =
+      (tws_case_operand){.elements = (uint64_t)elements, .dtype = (tws_dtype)dtype, .written = written};
+}
+
+static void add_ids(operand_list *list, int64_t elements, int64_t below) {
+  add(list, elements, TWS_I32, 0);
+  list->items[list->count - 1].below = below;
+}
+
+static void add_workspace(operand_list *list, const tws_work *work, tws_backend_kind backend, int threads) {
+  add(list, (int64_t)tws_work_workspace(work, backend, threads), TWS_U8, 1);
+}
+
+static void embedding_operands(operand_list *l, const tws_work *w) {
+  const int64_t *d = w->d;
+  int t = w->dtype, t2 = w->dtype2;
+  if (w->code == TWS_KERNEL_EMBEDDING) {
+    add_ids(l, d[0], d[2]);
+    add(l, d[2] * d[1], t, 0);
+    if (d[3] > 0) add(l, d[3] * d[1], t, 0);
+    add(l, d[0] * d[1], t, 1);
+  } else if (w->code == TWS_KERNEL_EMBEDDING_GRAD) {
+    add_ids(l, d[0], d[2]);
+    add(l, d[0] * d[1], t, 0);
+    add(l, d[2] * d[1], t2, 1);
+  } else {
+    add(l, d[0] * d[1], t, 0);
+    add(l, d[2] * d[1], t2, 1);
+  }
+}
+
+static void norm_operands(operand_list *l, const tws_work *w) {
+  int64_t tokens = w->d[0], width = w->d[1], plane = tokens * width;
+  int64_t stats = tokens * (w->flags & TWS_RMS ? 1 : 2);
+  int bias = (w->flags & TWS_BIAS) != 0, t = w->dtype, t2 = w->dtype2;
+  if (w->code == TWS_KERNEL_NORM) {
+    add(l, plane, t, 0);
+    add(l, width, t, 0);
+    if (bias) add(l, width, t, 0);
+    add(l, plane, t, 1);
+    add(l, stats, TWS_F32, 1);
+    return;
+  }
+  add(l, plane, t, 0);
+  add(l, plane, t, 0);
+  add(l, width, t, 0);
+  add(l, stats, TWS_F32, 0);
+  add(l, plane, t, 1);
+  add(l, width, t2, 1);
+  if (bias) add(l, width, t2, 1);
+}
+
+static void linear_operands(operand_list *l, const tws_work *w) {
+  int64_t m = w->d[0], n = w->d[1], k = w->d[2];
+  int bias = (w->flags & TWS_BIAS) != 0, t = w->dtype, t2 = w->dtype2;
+  if (w->code == TWS_KERNEL_LINEAR) {
+    add(l, m * k, t, 0);
+    add(l, n * k, t, 0);
+    if (bias) add(l, n, t, 0);
+    add(l, m * n, t, 1);
+  } else if (w->code == TWS_KERNEL_LINEAR_GRAD_INPUT) {
+    add(l, m * n, t, 0);
+    add(l, n * k, t, 0);
+    add(l, m * k, t, 1);
+  } else {
+    add(l, m * n, t, 0);
+    add(l, m * k, t, 0);
+    add(l, n * k, t2, 1);
+    if (bias) add(l, n, t2, 1);
+  }
+}
+
+static void attention_operands(operand_list *l, const tws_work *w, tws_backend_kind backend, int threads) {
+  const int64_t *d = w->d;
+  int64_t tokens = d[0] * d[1], qkv = tokens * (d[2] + 2 * d[3]) * d[4], o = tokens * d[2] * d[4];
+  int t = w->dtype, backward = w->code == TWS_KERNEL_ATTENTION_GRAD;
+  if (backward) add(l, o, t, 0);
+  add(l, qkv, t, 0);
+  add(l, o, t, !backward);
+  add(l, tokens * d[2], TWS_F32, !backward);
+  if (backward) add(l, qkv, t, 1);
+  add_workspace(l, w, backend, threads);
+}
+
+static void wise_operands(operand_list *l, const tws_work *w) {
+  const int64_t *d = w->d;
+  int t = w->dtype, t2 = w->dtype2;
+  switch ((tws_kernel)w->code) {
+    case TWS_KERNEL_GELU:
+      add(l, d[0], t, 0);
+      add(l, d[0], t, 1);
+      break;
+    case TWS_KERNEL_GELU_GRAD:
+    case TWS_KERNEL_ADD:
+      add(l, d[0], t, 0);
+      add(l, d[0], t, 0);
+      add(l, d[0], t, 1);
+      break;
+    case TWS_KERNEL_SWIGLU:
+      add(l, 2 * d[0] * d[1], t, 0);
+      add(l, d[0] * d[1], t, 1);
+      break;
+    case TWS_KERNEL_SWIGLU_GRAD:
+      add(l, d[0] * d[1], t, 0);
+      add(l, 2 * d[0] * d[1], t, 0);
+      add(l, 2 * d[0] * d[1], t, 1);
+      break;
+    case TWS_KERNEL_SQUARED_NORM:
+      add(l, d[0], t, 0);
+      add(l, TWS_METRIC_COUNT, TWS_F64, 1);
+      break;
+    case TWS_KERNEL_CLIP:
+      add(l, TWS_METRIC_COUNT, TWS_F64, 1);
+      break;
+    case TWS_KERNEL_FILL:
+      add(l, d[0], t, 1);
+      break;
+    default: /* ACCUMULATE, CAST */
+      add(l, d[0], t, 0);
+      add(l, d[0], t2, 1);
+  }
+}
+
+static void adamw_operands(operand_list *l, const tws_work *w) {
+  for (int i = 0; i < 3; i++) add(l, w->d[0], TWS_F32, 1);
+  add(l, w->d[0], w->dtype, 0);
+  add(l, TWS_HYPER_COUNT, TWS_F32, 0);
+  add(l, TWS_METRIC_COUNT, TWS_F64, 0);
+  if (w->dtype2 != TWS_F32) add(l, w->d[0], w->dtype2, 1);
+}
+
+int tws_case_operands(const tws_work *work, tws_backend_kind backend, int threads, tws_case_operand *out) {
+  operand_list list = {.items = out};
+  if (work->kind != 0) return 0;
+  switch ((tws_kernel)work->code) {
+    case TWS_KERNEL_EMBEDDING:
+    case TWS_KERNEL_EMBEDDING_GRAD:
+    case TWS_KERNEL_POSITION_GRAD:
+      embedding_operands(&list, work);
+      break;
+    case TWS_KERNEL_NORM:
+    case TWS_KERNEL_NORM_GRAD:
+      norm_operands(&list, work);
+      break;
+    case TWS_KERNEL_LINEAR:
+    case TWS_KERNEL_LINEAR_GRAD_INPUT:
+    case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
+      linear_operands(&list, work);
+      break;
+    case TWS_KERNEL_ROPE:
+    case TWS_KERNEL_ROPE_GRAD:
+      add(&list, work->d[0] * (work->d[1] + 2 * work->d[2]) * work->d[3], work->dtype, 1);
+      break;
+    case TWS_KERNEL_ATTENTION:
+    case TWS_KERNEL_ATTENTION_GRAD:
+      attention_operands(&list, work, backend, threads);
+      break;
+    case TWS_KERNEL_CROSS_ENTROPY:
+      add(&list, work->d[0] * work->d[2], work->dtype, 1);
+      add_ids(&list, work->d[0], work->d[1]);
+      add(&list, 1, TWS_F64, 1);
+      break;
+    case TWS_KERNEL_ADAMW:
+      adamw_operands(&list, work);
+      break;
+    case TWS_KERNEL_COUNT:
+      return 0;
+    default:
+      wise_operands(&list, work);
+  }
+  return list.count;
+}
+
+/* ---- the standard shapes ---- */
+
+tws_code tws_case_add(tws_case_list *list, const tws_work *work, tws_error *err) {
+  for (size_t i = 0; i < list->count; i++)
+    if (memcmp(&list->items[i], work, sizeof *work) == 0) return TWS_OK;
+  if (tws_reserve(&list->items, &list->capacity, list->count + 1, sizeof *list->items))
+    return tws_fail(err, TWS_MEMORY, 0, "no memory for the list of kernels to measure");
+  list->items[list->count++] = *work;
+  return TWS_OK;
+}
+
+/* Storage type of gradients and of the parameter copy that AdamW writes */
+static tws_work start(tws_kernel kernel, tws_dtype dtype) {
+  tws_work work;
+  memset(&work, 0, sizeof work);
+  work.code = (uint8_t)kernel;
+  work.dtype = (uint8_t)dtype;
+  work.dtype2 = (uint8_t)dtype;
+  return work;
+}
+
+/* Matrix products: tokens x out x in over what small and middle models use. */
+static tws_code linear_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
+  static const int64_t tokens[] = {64, 256, 1024, 4096}, sizes[] = {64, 192, 768, 3072};
+  static const int64_t quick_tokens[] = {64, 256, 1024}, quick_sizes[] = {96, 384, 1536};
+  static const tws_kernel kernels[] = {TWS_KERNEL_LINEAR, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_LINEAR_GRAD_WEIGHT};
+  const int64_t *m = quick ? quick_tokens : tokens, *s = quick ? quick_sizes : sizes;
+  int m_count = quick ? 3 : 4, s_count = quick ? 3 : 4;
+  double limit = quick ? 1.3e9 : 5e9;
+  for (int kernel = 0; kernel < 3; kernel++)
+    for (int i = 0; i < m_count; i++)
+      for (int j = 0; j < s_count; j++)
+        for (int k = 0; k < s_count; k++) {
+          tws_work work = start(kernels[kernel], dtype);
+          work.d[0] = m[i];
+          work.d[1] = s[j];
+          work.d[2] = s[k];
+          if (tws_work_flops(&work) <= limit) TWS_TRY(tws_case_add(list, &work, err));
+        }
+  return TWS_OK;
+}
+
+static tws_code attention_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
+  static const int64_t sequences[] = {64, 256, 1024, 128, 512}, head_sizes[] = {64, 32, 128};
+  for (int backward = 0; backward < 2; backward++)
+    for (int i = 0; i < (quick ? 3 : 5); i++)
+      for (int j = 0; j < (quick ? 2 : 3); j++)
+        for (int heads = 2; heads <= (quick ? 2 : 8); heads *= 4) {
+          tws_work work = start(backward ? TWS_KERNEL_ATTENTION_GRAD : TWS_KERNEL_ATTENTION, dtype);
+          work.d[0] = sequences[i] < 256 ? 4 : 1;
+          work.d[1] = sequences[i];
+          work.d[2] = work.d[3] = heads;
+          work.d[4] = head_sizes[j];
+          TWS_TRY(tws_case_add(list, &work, err));
+        }
+  return TWS_OK;
+}
+
+/* Kernels over tokens x width. */
+static tws_code plane_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
+  const int64_t vocabulary = 512, seq = tokens < 256 ? tokens : 256, heads = width / 32;
+  for (int rms = 0; rms < 2; rms++)
+    for (int backward = 0; backward < 2; backward++) {
+      tws_work work = start(backward ? TWS_KERNEL_NORM_GRAD : TWS_KERNEL_NORM, dtype);
+      work.flags = rms ? TWS_RMS : TWS_BIAS;
+      work.d[0] = tokens;
+      work.d[1] = width;
+      work.f[0] = 1e-5;
+      TWS_TRY(tws_case_add(list, &work, err));
+    }
+  for (int kernel = TWS_KERNEL_EMBEDDING; kernel <= TWS_KERNEL_POSITION_GRAD; kernel++) {
+    tws_work work = start((tws_kernel)kernel, dtype);
+    work.d[0] = tokens;
+    work.d[1] = width;
+    work.d[2] = kernel == TWS_KERNEL_POSITION_GRAD ? seq : vocabulary;
+    work.d[3] = seq;
+    if (kernel == TWS_KERNEL_EMBEDDING) work.d[4] = seq;
+    if (kernel == TWS_KERNEL_EMBEDDING_GRAD) work.d[3] = 0;
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
+  for (int backward = 0; backward < 2; backward++) {
+    tws_work rope = start(backward ? TWS_KERNEL_ROPE_GRAD : TWS_KERNEL_ROPE, dtype);
+    rope.d[0] = tokens;
+    rope.d[1] = rope.d[2] = heads;
+    rope.d[3] = 32;
+    rope.d[4] = seq;
+    rope.f[0] = 10000;
+    TWS_TRY(tws_case_add(list, &rope, err));
+    tws_work swiglu = start(backward ? TWS_KERNEL_SWIGLU_GRAD : TWS_KERNEL_SWIGLU, dtype);
+    swiglu.d[0] = tokens;
+    swiglu.d[1] = width;
+    TWS_TRY(tws_case_add(list, &swiglu, err));
+  }
+  tws_work loss = start(TWS_KERNEL_CROSS_ENTROPY, dtype);
+  loss.d[0] = tokens;
+  loss.d[1] = loss.d[2] = width;
+  loss.f[0] = loss.f[1] = 1.0 / (double)tokens;
+  return tws_case_add(list, &loss, err);
+}
+
+/* Kernels over a count of elements. */
+static tws_code count_cases(tws_dtype dtype, int64_t count, tws_case_list *list, tws_error *err) {
+  static const tws_kernel kernels[] = {TWS_KERNEL_GELU,         TWS_KERNEL_GELU_GRAD, TWS_KERNEL_ADD,
+                                       TWS_KERNEL_SQUARED_NORM, TWS_KERNEL_FILL,      TWS_KERNEL_ACCUMULATE,
+                                       TWS_KERNEL_ADAMW,        TWS_KERNEL_CAST};
+  for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+    tws_work work = start(kernels[i], dtype);
+    work.d[0] = count;
+    if (kernels[i] == TWS_KERNEL_ADAMW) {
+      work.f[0] = 0.9;
+      work.f[1] = 0.999;
+      work.f[2] = 1e-8;
+      work.f[3] = 0.01;
+      if (dtype != TWS_F32) work.dtype = TWS_F32; /* float32 gradients, 16-bit parameters written */
+    }
+    if (kernels[i] == TWS_KERNEL_CAST) work.dtype2 = dtype == TWS_F32 ? TWS_BF16 : TWS_F32;
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
+  return TWS_OK;
+}
+
+tws_code tws_case_standard(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
+  static const int64_t planes[][2] = {{64, 256}, {512, 256}, {1024, 1024}, {16, 64}, {256, 768}, {2048, 512}};
+  static const int64_t counts[] = {1 << 10, 1 << 16, 1 << 20, 1 << 13, 1 << 18, 1 << 22};
+  TWS_TRY(linear_cases(dtype, quick, list, err));
+  TWS_TRY(attention_cases(dtype, quick, list, err));
+  for (int i = 0; i < (quick ? 3 : 6); i++) TWS_TRY(plane_cases(dtype, planes[i][0], planes[i][1], list, err));
+  for (int i = 0; i < (quick ? 3 : 6); i++) TWS_TRY(count_cases(dtype, counts[i], list, err));
+  tws_work clip = start(TWS_KERNEL_CLIP, TWS_F64);
+  clip.f[0] = 1;
+  return tws_case_add(list, &clip, err);
+}
