@@ -1,0 +1,66 @@
+/* Estimates for sweeps. A step of many micro-batches repeats one micro-batch, so its time is that of a plan of one plus
+ * (n - 1) times the difference that a second makes, and its peak is that of a plan of two (the first to accumulate). */
+#include <string.h>
+
+#include "estimators/estimators.h"
+
+static uint64_t rounded(uint64_t bytes) { return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT; }
+
+/* The token buffers are the one thing that grows with the number of micro-batches. */
+static void grow_inputs(tws_ledger_tier *tier, uint64_t tokens, int64_t built, int64_t wanted) {
+  uint64_t before = tokens * (uint64_t)built * sizeof(int32_t), after = tokens * (uint64_t)wanted * sizeof(int32_t);
+  tier->live_bytes += 2 * (after - before);
+  tier->category[TWS_CATEGORY_INPUT] += 2 * (after - before);
+  tier->arena_bytes += 2 * (rounded(after) - rounded(before));
+  tier->gaps = tier->arena_bytes - tier->live_bytes;
+}
+
+static void extrapolate(tws_path_result *two, const tws_path_result *one, double more) {
+  two->step_s += more * (two->step_s - one->step_s);
+  two->exposed_s += more * (two->exposed_s - one->exposed_s);
+  two->flops += more * (two->flops - one->flops);
+  for (int i = 0; i < TWS_STREAM_COUNT; i++) two->stream_busy_s[i] += more * (two->stream_busy_s[i] - one->stream_busy_s[i]);
+  for (int i = 0; i < TWS_PHASE_COUNT; i++) two->phase_s[i] += more * (two->phase_s[i] - one->phase_s[i]);
+  for (int i = 0; i < TWS_KERNEL_COUNT; i++) two->kernel_s[i] += more * (two->kernel_s[i] - one->kernel_s[i]);
+  for (int i = 0; i < TWS_COLLECTIVE_COUNT; i++) {
+    two->collective_s[i] += more * (two->collective_s[i] - one->collective_s[i]);
+  }
+}
+
+static tws_code build(const tws_plan_request *request, int64_t micro_batches, const tws_machine *machine,
+                      tws_path_result *path, tws_ledger *ledger, tws_error *err) {
+  tws_plan_request r = *request;
+  tws_plan *plan;
+  r.max_accumulation = micro_batches;
+  TWS_TRY(tws_plan_build(&r, &plan, err));
+  tws_code code = ledger ? tws_ledger_read(plan, ledger, err) : TWS_OK;
+  if (code == TWS_OK) code = tws_longest_path(plan, machine, path, err);
+  tws_plan_destroy(plan);
+  return code;
+}
+
+tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
+                           tws_error *err) {
+  const tws_config *c = request->config;
+  int64_t wanted = c->accumulation_steps, built = wanted < 2 ? wanted : 2;
+  memset(out, 0, sizeof *out);
+  TWS_TRY(build(request, built, machine, &out->path, &out->ledger, err));
+  if (wanted > 2) {
+    tws_path_result one;
+    TWS_TRY(build(request, 1, machine, &one, NULL, err));
+    extrapolate(&out->path, &one, (double)(wanted - 2));
+    grow_inputs(&out->ledger.tier[TWS_TIER_DEVICE], (uint64_t)c->micro_batch_size * (uint64_t)c->sequence_length,
+                built, wanted);
+  }
+  out->path.bottleneck = out->path.text;
+  out->step_s = out->path.step_s;
+  int world = tws_topology_world(&request->topology);
+  double tokens = (double)c->micro_batch_size * (double)c->sequence_length * (double)wanted *
+                  (double)tws_topology_dim(&request->topology, "data");
+  out->tokens_per_s = out->step_s > 0 ? tokens / out->step_s : 0;
+  out->model_flops = 3 * tws_network_flops_per_token(request->network, c->sequence_length, 0) * tokens;
+  double peak = tws_profile_peak_flops(machine->profile, c->dtype) * world;
+  if (tws_profile_cores(machine->profile) > 0 && request->threads > 1) peak *= request->threads; /* a core's peak */
+  out->mfu = out->step_s > 0 && peak > 0 ? out->model_flops / out->step_s / peak : 0;
+  return TWS_OK;
+}

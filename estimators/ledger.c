@@ -1,0 +1,111 @@
+/* The ledger: which bytes are alive when, by category. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "estimators/estimators.h"
+
+typedef struct walker {
+  const tws_plan *plan;
+  uint32_t *starts, *ends;           /* buffers by first and by last operation: heads of lists */
+  uint32_t *next_start, *next_end;
+  tws_arena *scratch;
+} walker;
+
+static tws_code walker_make(walker *w, const tws_plan *plan, tws_error *err) {
+  memset(w, 0, sizeof *w);
+  w->plan = plan;
+  w->scratch = tws_arena_create();
+  size_t ops = plan->op_count + 1u, buffers = plan->buffer_count + 1u;
+  if (w->scratch) {
+    w->starts = tws_arena_alloc(w->scratch, ops, sizeof *w->starts);
+    w->ends = tws_arena_alloc(w->scratch, ops, sizeof *w->ends);
+    w->next_start = tws_arena_alloc(w->scratch, buffers, sizeof *w->next_start);
+    w->next_end = tws_arena_alloc(w->scratch, buffers, sizeof *w->next_end);
+  }
+  if (!w->starts || !w->ends || !w->next_start || !w->next_end) {
+    tws_arena_destroy(w->scratch);
+    return tws_fail(err, TWS_MEMORY, NULL, "no memory for the ledger");
+  }
+  memset(w->starts, 0xff, ops * sizeof *w->starts);
+  memset(w->ends, 0xff, ops * sizeof *w->ends);
+  for (uint32_t i = 0; i < plan->buffer_count; i++) {
+    const tws_buffer *b = &plan->buffers[i];
+    if (b->persistent || b->first_op == TWS_NONE) continue;
+    w->next_start[i] = w->starts[b->first_op];
+    w->starts[b->first_op] = i;
+    w->next_end[i] = w->ends[b->last_op];
+    w->ends[b->last_op] = i;
+  }
+  return TWS_OK;
+}
+
+typedef struct live {
+  uint64_t category[TWS_TIER_COUNT][TWS_CATEGORY_COUNT], total[TWS_TIER_COUNT];
+} live;
+
+static void count(live *l, const tws_buffer *b, int add) {
+  uint64_t bytes = add ? b->bytes : (uint64_t)0 - b->bytes;
+  l->category[b->tier][b->category] += bytes;
+  l->total[b->tier] += bytes;
+}
+
+static void begin(const walker *w, live *l) {
+  memset(l, 0, sizeof *l);
+  for (uint32_t i = 0; i < w->plan->buffer_count; i++) {
+    if (w->plan->buffers[i].persistent) count(l, &w->plan->buffers[i], 1);
+  }
+}
+
+static void enter(const walker *w, live *l, uint32_t op) {
+  for (uint32_t i = w->starts[op]; i != TWS_NONE; i = w->next_start[i]) count(l, &w->plan->buffers[i], 1);
+}
+
+static void leave(const walker *w, live *l, uint32_t op) {
+  for (uint32_t i = w->ends[op]; i != TWS_NONE; i = w->next_end[i]) count(l, &w->plan->buffers[i], 0);
+}
+
+tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *err) {
+  walker w;
+  live l;
+  memset(ledger, 0, sizeof *ledger);
+  TWS_TRY(walker_make(&w, plan, err));
+  begin(&w, &l);
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    enter(&w, &l, op);
+    for (int t = 0; t < TWS_TIER_COUNT; t++) {
+      tws_ledger_tier *tier = &ledger->tier[t];
+      if (l.total[t] <= tier->live_bytes) continue;
+      tier->live_bytes = l.total[t];
+      tier->peak_op = op;
+      memcpy(tier->category, l.category[t], sizeof tier->category);
+    }
+    leave(&w, &l, op);
+  }
+  for (int t = 0; t < TWS_TIER_COUNT; t++) {
+    ledger->tier[t].arena_bytes = plan->arena_bytes[t];
+    ledger->tier[t].gaps = plan->arena_bytes[t] - ledger->tier[t].live_bytes;
+  }
+  tws_arena_destroy(w.scratch);
+  return TWS_OK;
+}
+
+tws_code tws_ledger_csv(const tws_plan *plan, tws_tier tier, tws_text *out, tws_error *err) {
+  walker w;
+  live l;
+  char label[160];
+  TWS_TRY(walker_make(&w, plan, err));
+  tws_text_add(out, "op,phase,micro_batch,name");
+  for (int c = 0; c < TWS_CATEGORY_COUNT; c++) tws_text_add(out, ",%s", tws_category_name((tws_category)c));
+  tws_text_add(out, ",total\n");
+  begin(&w, &l);
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    enter(&w, &l, op);
+    tws_text_add(out, "%u,%s,%u,%s", op, tws_phase_name((tws_phase)plan->ops[op].phase), plan->ops[op].micro_batch,
+                 tws_op_label(plan, op, label, sizeof label));
+    for (int c = 0; c < TWS_CATEGORY_COUNT; c++) tws_text_add(out, ",%" PRIu64, l.category[tier][c]);
+    tws_text_add(out, ",%" PRIu64 "\n", l.total[tier]);
+    leave(&w, &l, op);
+  }
+  tws_arena_destroy(w.scratch);
+  return out->failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory for the ledger") : TWS_OK;
+}
