@@ -125,7 +125,7 @@ void tws_table_init(tws_table *table, int columns);
 /* One row: `columns` texts, NULL for empty */
 void tws_table_row(tws_table *table, const char *const *cells);
 tws_code tws_table_print(const tws_cli *cli, tws_table *table, tws_error *err); /* prints and frees */
-/* printf into one of eight rotating buffers of 192 bytes, for cells */
+/* printf into one of 32 rotating buffers of 192 bytes, for cells */
 const char *tws_cell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -96,9 +96,9 @@ tws_progress tws_cli_progress(const tws_cli *cli) {
 }
 
 const char *tws_cell(const char *format, ...) {
-  static char buffers[8][192];
+  static char buffers[32][192];
   static unsigned next;
-  char *buffer = buffers[next++ % 8];
+  char *buffer = buffers[next++ % 32];
   va_list list;
   va_start(list, format);
   vsnprintf(buffer, sizeof buffers[0], format, list);

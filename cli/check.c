@@ -1,0 +1,220 @@
+/* twinspeed check: configuration, model, cluster and plan, without running anything. */
+#include <string.h>
+#include "base/units.h"
+#include "cli/common.h"
+#include "cli/job_view.h"
+
+typedef struct options {
+  tws_job_options job;
+  int print_schema, all_keys;
+  int64_t max_ranks;
+} options;
+
+/* What the verifier looked at, so that a clean result does not claim more than was done. */
+typedef struct coverage {
+  int ranks, checked, together;
+  uint64_t operations;
+} coverage;
+
+/* Without all ranks at hand, two ranks of one data-parallel line must still enter the same collectives in one order. */
+static tws_code compare_collectives(const tws_plan *a, const tws_plan *b, tws_error *err) {
+  uint32_t i = 0, k = 0;
+  for (;;) {
+    while (i < a->op_count && a->ops[i].kind != TWS_OP_COLLECTIVE) i++;
+    while (k < b->op_count && b->ops[k].kind != TWS_OP_COLLECTIVE) k++;
+    if (i == a->op_count || k == b->op_count) break;
+    const tws_work *wa = &a->works[a->ops[i].work], *wb = &b->works[b->ops[k].work];
+    char la[160], lb[160];
+    if (wa->code != wb->code || wa->d[0] != wb->d[0] || wa->dtype != wb->dtype || wa->segments != wb->segments)
+      return tws_fail(err, TWS_INTERNAL, "please report it with the model and the configuration",
+                      "ranks %d and %d disagree: %s against %s", a->rank, b->rank,
+                      tws_op_label(a, i, la, sizeof la), tws_op_label(b, k, lb, sizeof lb));
+    i++;
+    k++;
+  }
+  if (i == a->op_count && k == b->op_count) return TWS_OK;
+  return tws_fail(err, TWS_INTERNAL, "please report it with the model and the configuration",
+                  "ranks %d and %d enter different numbers of collectives", a->rank, b->rank);
+}
+
+static tws_code verify(const tws_cli *cli, const tws_job *job, int64_t max_ranks, coverage *seen, tws_error *err) {
+  int count = job->ranks < max_ranks ? job->ranks : (int)max_ranks;
+  tws_plan **plans = tws_calloc((size_t)count, sizeof *plans);
+  if (!plans) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  *seen = (coverage){.ranks = job->ranks, .together = count == job->ranks};
+  tws_progress progress = tws_cli_progress(cli);
+  tws_progress_begin(&progress, "verifying ranks", count);
+  tws_code code = TWS_OK;
+  for (int i = 0; i < count && code == TWS_OK; i++) {
+    /* spread over all ranks, the first and the last among them */
+    int rank = count > 1 ? (int)((int64_t)i * (job->ranks - 1) / (count - 1)) : 0;
+    code = tws_job_plan(job, rank, &plans[i], err);
+    if (code == TWS_OK) code = tws_plan_verify(plans[i], err);
+    if (code == TWS_OK && !seen->together && i > 0) code = compare_collectives(plans[0], plans[i], err);
+    if (code == TWS_OK) seen->operations += plans[i]->op_count;
+    seen->checked += code == TWS_OK;
+    tws_progress_update(&progress, i + 1);
+    if (!seen->together && i > 0) {
+      tws_plan_destroy(plans[i]);
+      plans[i] = NULL;
+    }
+  }
+  if (code == TWS_OK && seen->together) code = tws_plans_verify((const tws_plan *const *)plans, count, err);
+  tws_progress_end(&progress);
+  for (int i = 0; i < count; i++) tws_plan_destroy(plans[i]);
+  tws_free(plans);
+  return code;
+}
+
+enum { MAX_NOTES = 8 };
+static int model_notes(const tws_job *job, char notes[MAX_NOTES][192]) {
+  const tws_network *n = job->network;
+  int count = 0;
+  size_t size = 192;
+  if (n->tied) snprintf(notes[count++], size, "embeddings are tied: the head shares the embedding's weight");
+  if (n->kv_heads != n->heads)
+    snprintf(notes[count++], size, "grouped-query attention: %lld query heads share %lld key/value heads",
+             (long long)n->heads, (long long)n->kv_heads);
+  if (n->head_size * n->heads != n->hidden)
+    snprintf(notes[count++], size, "head size %lld is not hidden/heads (%lld/%lld)", (long long)n->head_size,
+             (long long)n->hidden, (long long)n->heads);
+  if (n->padded_vocabulary != n->vocabulary)
+    snprintf(notes[count++], size, "the vocabulary of %lld is padded to %lld", (long long)n->vocabulary,
+             (long long)n->padded_vocabulary);
+  else if (n->vocabulary % 64 != 0 && job->backend == TWS_BACKEND_CUDA)
+    snprintf(notes[count++], size, "a vocabulary of %lld is not a multiple of 64: --vocab-multiple 64 is faster on GPUs",
+             (long long)n->vocabulary);
+  if (job->config->sequence_length > n->positions && n->positions > 0)
+    snprintf(notes[count++], size, "sequence length %lld is beyond the model's %lld positions",
+             (long long)job->config->sequence_length, (long long)n->positions);
+  return count;
+}
+
+static tws_code effective(const options *o, const tws_config *config, tws_text *text, tws_text *idle, int *count,
+                          tws_error *err) {
+  TWS_TRY(tws_config_print(config, o->all_keys, text, err));
+  return tws_config_no_effect(config, idle, count, err);
+}
+
+static tws_code print_json(const tws_job *job, const tws_text *text, const tws_text *idle, const coverage *seen,
+                           tws_error *err) {
+  cJSON *root = job ? tws_job_json(job) : cJSON_CreateObject();
+  cJSON_AddStringToObject(root, "schema", "twinspeed-check-1");
+  cJSON_AddBoolToObject(root, "valid", 1);
+  cJSON_AddItemToObject(root, "config", cJSON_Parse(text->data ? text->data : "{}"));
+  cJSON *list = cJSON_AddArrayToObject(root, "no_effect");
+  for (const char *line = idle->data; line && *line;) {
+    const char *end = strchr(line, '\n');
+    size_t length = end ? (size_t)(end - line) : strlen(line);
+    char one[512];
+    snprintf(one, sizeof one, "%.*s", (int)(length < sizeof one ? length : sizeof one - 1), line);
+    cJSON_AddItemToArray(list, cJSON_CreateString(one));
+    line += length + (end != NULL);
+  }
+  if (job) {
+    char notes[MAX_NOTES][192];
+    int count = model_notes(job, notes);
+    cJSON *array = cJSON_AddArrayToObject(root, "notes");
+    for (int i = 0; i < count; i++) cJSON_AddItemToArray(array, cJSON_CreateString(notes[i]));
+    cJSON *plan = cJSON_AddObjectToObject(root, "plan");
+    cJSON_AddNumberToObject(plan, "ranks", seen->ranks);
+    cJSON_AddNumberToObject(plan, "ranks_verified", seen->checked);
+    cJSON_AddBoolToObject(plan, "verified_together", seen->together);
+    cJSON_AddNumberToObject(plan, "operations", (double)seen->operations);
+  }
+  return tws_out_json(root, err);
+}
+
+static tws_code print_text(const tws_cli *cli, const tws_job *job, tws_text *text, const tws_text *idle,
+                           const coverage *seen, tws_error *err) {
+  for (const char *line = idle->data; line && *line;) {
+    const char *end = strchr(line, '\n');
+    size_t length = end ? (size_t)(end - line) : strlen(line);
+    tws_warn(cli, "%.*s", (int)length, line);
+    line += length + (end != NULL);
+  }
+  if (job) {
+    char notes[MAX_NOTES][192], operations[32];
+    tws_job_print(cli, job);
+    int count = model_notes(job, notes);
+    for (int i = 0; i < count; i++) tws_out("note: %s\n", notes[i]);
+    tws_out("Plan     %s operations; ", tws_format_count((double)seen->operations, operations, sizeof operations));
+    if (seen->together)
+      tws_out("all %d rank%s verified together: memory, order, collectives, deadlock\n", seen->ranks,
+              seen->ranks > 1 ? "s" : "");
+    else
+      tws_out("%d of %d ranks verified one by one: memory, order; and their collectives compared\n", seen->checked,
+              seen->ranks);
+  }
+  tws_out("Effective configuration:\n");
+  return tws_out_text(text, err);
+}
+
+static tws_code check_all(tws_cli *cli, const options *o, const tws_job *job, const tws_config *config,
+                          tws_error *err) {
+  coverage seen = {0};
+  if (job) TWS_TRY(verify(cli, job, o->max_ranks, &seen, err));
+  tws_text text = {0}, idle = {0};
+  int count = 0;
+  tws_code code = effective(o, config, &text, &idle, &count, err);
+  if (code == TWS_OK)
+    code = cli->json ? print_json(job, &text, &idle, &seen, err) : print_text(cli, job, &text, &idle, &seen, err);
+  tws_text_free(&text);
+  tws_text_free(&idle);
+  return code;
+}
+
+static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+  options *o = raw;
+  if (o->print_schema) {
+    tws_text text = {0};
+    tws_code code = tws_config_print_schema(&text, err);
+    return code == TWS_OK ? tws_out_text(&text, err) : (tws_text_free(&text), code);
+  }
+  if (argc > 0 && !o->job.config) o->job.config = argv[0];
+  if (o->job.model) {
+    tws_job job;
+    TWS_TRY(tws_job_load(&o->job, &job, err));
+    tws_code code = check_all(cli, o, &job, job.config, err);
+    tws_job_release(&job);
+    return code;
+  }
+  if (o->job.cluster) {
+    tws_cluster cluster;
+    TWS_TRY(tws_cluster_load(o->job.cluster, &cluster, err));
+  }
+  if (!o->job.config && !o->job.cluster)
+    return tws_fail(err, TWS_USAGE, "give -c ds_config.json, -m MODEL, or both", "nothing to check was given");
+  tws_config *config;
+  TWS_TRY(tws_job_config(&o->job, &config, err));
+  tws_code code = check_all(cli, o, NULL, config, err);
+  tws_config_destroy(config);
+  return code;
+}
+
+static const tws_option table[] = {
+    TWS_JOB_OPTIONS(options, job),
+    TWS_FLAG("print-schema", 0, options, print_schema, "print the JSON Schema of ds_config.json and stop"),
+    TWS_FLAG("all-keys", 0, options, all_keys, "effective configuration with every key, defaults too"),
+    TWS_INTEGER("max-ranks", 0, "N", options, max_ranks, 1, 4096, "verify all ranks up to this many (default 16)"),
+    TWS_OPTIONS_END};
+
+static const options defaults = {.job = TWS_JOB_DEFAULTS, .max_ranks = 16};
+
+const tws_verb tws_verb_check = {
+    .name = "check",
+    .summary = "configuration, model, cluster and plan, without running",
+    .usage = "[-m MODEL] [-c FILE] [--cluster NAME[:NODES]] [options]",
+    .examples = "  twinspeed check -c ds_config.json\n"
+                "  twinspeed check -m llama-3-8b -c ds_config.json --cluster dgx-h100:4\n"
+                "  twinspeed check --print-schema > ds_config.schema.json\n",
+    .notes = "A misspelled key, a wrong type or an impossible combination is an error with file, line and column, and\n"
+             "exit code 3. A key that is accepted and has no effect here is named in a warning, with the reason.\n"
+             "With a model, the plans of the ranks are verified: every collective is entered by all members of its\n"
+             "group in one order, no buffer is read before it is written or after its memory was reused.\n",
+    .options = table,
+    .options_bytes = sizeof(options),
+    .defaults = &defaults,
+    .arguments_max = 1,
+    .run = run,
+};

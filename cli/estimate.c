@@ -1,0 +1,311 @@
+/* twinspeed estimate: does it fit, on what, what fills the memory, and how long does a step take. */
+#include <string.h>
+#include "base/units.h"
+#include "cli/common.h"
+#include "cli/job_view.h"
+#include "cli/verdict.h"
+
+typedef struct options {
+  tws_job_options job;
+  int zero2, zero3, all_ranks;
+  double total_params, largest_layer_params, factor;
+  int64_t gpus_per_node, nodes;
+  const char *compat, *safetensors, *ledger_csv;
+} options;
+
+/* ---- the formulas of DeepSpeed's estimators ---- */
+static cJSON *formula_row(const tws_zero_memory *m, int offload, int offload_params, int zero_init, int stage) {
+  cJSON *row = cJSON_CreateObject();
+  cJSON_AddNumberToObject(row, "cpu_bytes", m->cpu_bytes);
+  cJSON_AddNumberToObject(row, "gpu_bytes", m->gpu_bytes);
+  cJSON_AddStringToObject(row, "offload_optimizer", offload ? "cpu" : "none");
+  if (stage == 3) {
+    cJSON_AddStringToObject(row, "offload_param", offload_params ? "cpu" : "none");
+    cJSON_AddBoolToObject(row, "zero_init", zero_init);
+  }
+  return row;
+}
+
+static tws_code formulas_json(const options *o, double total, double largest, tws_error *err) {
+  cJSON *root = cJSON_CreateObject();
+  cJSON_AddStringToObject(root, "schema", "twinspeed-zero-memory-1");
+  cJSON_AddNumberToObject(root, "zero_stage", o->zero3 ? 3 : 2);
+  cJSON_AddNumberToObject(root, "parameters", total);
+  if (o->zero3) cJSON_AddNumberToObject(root, "largest_layer_parameters", largest);
+  cJSON_AddNumberToObject(root, "nodes", (double)o->nodes);
+  cJSON_AddNumberToObject(root, "gpus_per_node", (double)o->gpus_per_node);
+  cJSON_AddNumberToObject(root, "additional_buffer_factor", o->factor);
+  cJSON *rows = cJSON_AddArrayToObject(root, "options");
+  int gpus = (int)o->gpus_per_node, nodes = (int)o->nodes;
+  for (int offload = 1; offload >= 0; offload--) {
+    if (!o->zero3) {
+      tws_zero_memory m = tws_zero2_memory(total, gpus, nodes, offload, o->factor);
+      cJSON_AddItemToArray(rows, formula_row(&m, offload, 0, 0, 2));
+      continue;
+    }
+    for (int params = offload; params >= 0; params--)
+      for (int init = 1; init >= 0; init--) {
+        tws_zero_memory m = tws_zero3_memory(total, largest, gpus, nodes, offload, params, init, o->factor);
+        cJSON_AddItemToArray(rows, formula_row(&m, offload, params, init, 3));
+      }
+  }
+  return tws_out_json(root, err);
+}
+
+static tws_code run_formulas(tws_cli *cli, const options *o, tws_error *err) {
+  if (o->zero2 && o->zero3)
+    return tws_fail(err, TWS_USAGE, "give one of the two", "--zero2 and --zero3 exclude each other");
+  double total = o->total_params, largest = o->largest_layer_params;
+  if (o->job.model) {
+    tws_network *network;
+    TWS_TRY(tws_network_load(o->job.model, o->job.vocabulary_multiple, &network, err));
+    if (total < 0) total = (double)tws_network_params(network, 0);
+    if (largest < 0) largest = (double)tws_network_largest_layer(network);
+    tws_network_destroy(network);
+  }
+  if (total < 0)
+    return tws_fail(err, TWS_USAGE, "give --total-params N, or -m MODEL", "the number of parameters is missing");
+  if (o->zero3 && largest < 0)
+    return tws_fail(err, TWS_USAGE, "give --largest-layer-params N, or -m MODEL",
+                    "the size of the largest layer is missing");
+  if (cli->json) return formulas_json(o, total, largest, err);
+  tws_text text = {0};
+  if (o->zero3)
+    tws_zero3_print(total, largest, (int)o->gpus_per_node, (int)o->nodes, o->factor, &text);
+  else
+    tws_zero2_print(total, (int)o->gpus_per_node, (int)o->nodes, o->factor, &text);
+  tws_say(cli, "These formulas leave out activations, buckets and the libraries' memory; GB means GiB in the table. "
+               "\"estimate -m MODEL -c FILE\" counts every byte.");
+  return tws_out_text(&text, err);
+}
+
+static tws_code run_safetensors(tws_cli *cli, const options *o, tws_error *err) {
+  tws_safetensors_counts counts;
+  TWS_TRY(tws_safetensors_count(o->safetensors, &counts, err));
+  if (cli->json) {
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "schema", "twinspeed-safetensors-1");
+    cJSON_AddStringToObject(root, "file", o->safetensors);
+    cJSON_AddNumberToObject(root, "tensors", (double)counts.tensors);
+    cJSON_AddNumberToObject(root, "parameters", (double)counts.parameters);
+    cJSON_AddNumberToObject(root, "bytes", (double)counts.bytes);
+    return tws_out_json(root, err);
+  }
+  char count[32], bytes[32];
+  tws_out("%s: %lld parameters (%s) in %lld tensors, %s of data\n", o->safetensors, (long long)counts.parameters,
+          tws_format_count((double)counts.parameters, count, sizeof count), (long long)counts.tensors,
+          tws_format_bytes((double)counts.bytes, bytes, sizeof bytes));
+  return TWS_OK;
+}
+
+/* ---- the full estimate ---- */
+static tws_code print_ledger(const tws_cli *cli, const tws_job *job, const tws_ledger *ledger, const tws_plan *plan,
+                             tws_error *err) {
+  int tiers[TWS_TIER_COUNT], count = 0;
+  for (int t = 0; t < TWS_TIER_COUNT; t++)
+    if (ledger->tier[t].arena_bytes || t == TWS_TIER_DEVICE) tiers[count++] = t;
+  tws_table table;
+  tws_table_init(&table, 1 + 2 * count);
+  const char *row[1 + 2 * TWS_TIER_COUNT] = {"Memory of one rank at its peak"};
+  for (int i = 0; i < count; i++) {
+    row[1 + 2 * i] = job->backend == TWS_BACKEND_HOST && tiers[i] == TWS_TIER_DEVICE
+                         ? "memory"
+                         : tws_tier_name((tws_tier)tiers[i]);
+    row[2 + 2 * i] = "";
+  }
+  tws_table_row(&table, row);
+  for (int c = 0; c < TWS_CATEGORY_COUNT; c++) {
+    int used = 0;
+    for (int i = 0; i < count; i++) used |= ledger->tier[tiers[i]].category[c] > 0;
+    if (!used) continue;
+    row[0] = tws_cell("  %s", tws_category_name((tws_category)c));
+    for (int i = 0; i < count; i++) {
+      const tws_ledger_tier *tier = &ledger->tier[tiers[i]];
+      char bytes[32];
+      row[1 + 2 * i] = tws_cell("%s", tws_format_bytes((double)tier->category[c], bytes, sizeof bytes));
+      row[2 + 2 * i] = tws_cell("%.1f %%", tier->arena_bytes ? 100.0 * (double)tier->category[c] /
+                                                                   (double)tier->arena_bytes : 0.0);
+    }
+    tws_table_row(&table, row);
+  }
+  for (int line = 0; line < 2; line++) {
+    row[0] = line ? "arena: what the engine allocates" : "  alignment and gaps";
+    for (int i = 0; i < count; i++) {
+      const tws_ledger_tier *tier = &ledger->tier[tiers[i]];
+      char bytes[32];
+      double value = (double)(line ? tier->arena_bytes : tier->gaps);
+      row[1 + 2 * i] = tws_cell("%s", tws_format_bytes(value, bytes, sizeof bytes));
+      row[2 + 2 * i] = tier->arena_bytes ? tws_cell("%.1f %%", 100.0 * value / (double)tier->arena_bytes) : "";
+    }
+    tws_table_row(&table, row);
+  }
+  TWS_TRY(tws_table_print(cli, &table, err));
+  for (int i = 0; i < count; i++) {
+    char label[160];
+    const tws_ledger_tier *tier = &ledger->tier[tiers[i]];
+    if (tier->peak_op < plan->op_count)
+      tws_out("peak of %s: %s, micro-batch %u\n", tws_tier_name((tws_tier)tiers[i]),
+              tws_op_label(plan, tier->peak_op, label, sizeof label), plan->ops[tier->peak_op].micro_batch + 1);
+  }
+  return TWS_OK;
+}
+
+static cJSON *ledger_json(const tws_ledger *ledger, const tws_plan *plan) {
+  cJSON *tiers = cJSON_CreateObject();
+  for (int t = 0; t < TWS_TIER_COUNT; t++) {
+    const tws_ledger_tier *tier = &ledger->tier[t];
+    if (!tier->arena_bytes && t != TWS_TIER_DEVICE) continue;
+    cJSON *one = cJSON_AddObjectToObject(tiers, tws_tier_name((tws_tier)t));
+    cJSON_AddNumberToObject(one, "arena_bytes", (double)tier->arena_bytes);
+    cJSON_AddNumberToObject(one, "live_bytes", (double)tier->live_bytes);
+    cJSON_AddNumberToObject(one, "gap_bytes", (double)tier->gaps);
+    char label[160];
+    if (tier->peak_op < plan->op_count)
+      cJSON_AddStringToObject(one, "peak_operation", tws_op_label(plan, tier->peak_op, label, sizeof label));
+    cJSON *categories = cJSON_AddObjectToObject(one, "categories");
+    for (int c = 0; c < TWS_CATEGORY_COUNT; c++)
+      if (tier->category[c])
+        cJSON_AddNumberToObject(categories, tws_category_name((tws_category)c), (double)tier->category[c]);
+  }
+  return tiers;
+}
+
+static void print_time(const tws_cli *cli, const tws_job *job, const tws_estimate *e) {
+  char text[64], rate[64];
+  tws_out("\n%sTime of one step%s   %s (longest path)", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN),
+          tws_format_seconds(e->step_s, text, sizeof text));
+  tws_out(", %.4g tokens/s", e->tokens_per_s);
+  tws_out(", %s model flops a step",
+          tws_format_count(e->model_flops, text, sizeof text));
+  tws_out(", %s, MFU %.1f %%\n",
+          tws_format_rate(e->step_s > 0 ? e->model_flops / e->step_s / job->ranks : 0, "FLOP/s a rank", rate, sizeof rate),
+          100 * e->mfu);
+  tws_out("  computing:");
+  for (int p = 0; p < TWS_PHASE_COUNT; p++)
+    if (e->path.phase_s[p] > 0)
+      tws_out(" %s %s,", tws_phase_name((tws_phase)p), tws_format_seconds(e->path.phase_s[p], text, sizeof text));
+  tws_out(" waiting %s\n", tws_format_seconds(e->path.exposed_s, text, sizeof text));
+  for (int c = 0, first = 1; c < TWS_COLLECTIVE_COUNT; c++) {
+    if (e->path.collective_s[c] <= 0) continue;
+    tws_out("%s %s %s", first ? "  communicating:" : ",", tws_collective_name((tws_collective)c),
+            tws_format_seconds(e->path.collective_s[c], text, sizeof text));
+    first = 0;
+    int more = 0;
+    for (int k = c + 1; k < TWS_COLLECTIVE_COUNT; k++) more |= e->path.collective_s[k] > 0;
+    if (!more) tws_out("\n");
+  }
+  if (e->path.bottleneck) tws_out("  %s\n", e->path.bottleneck);
+}
+
+static cJSON *time_json(const tws_estimate *e) {
+  cJSON *time = cJSON_CreateObject();
+  cJSON_AddNumberToObject(time, "step_s", e->step_s);
+  cJSON_AddNumberToObject(time, "tokens_per_s", e->tokens_per_s);
+  cJSON_AddNumberToObject(time, "model_flops", e->model_flops);
+  cJSON_AddNumberToObject(time, "mfu", e->mfu);
+  cJSON_AddNumberToObject(time, "exposed_s", e->path.exposed_s);
+  cJSON *phases = cJSON_AddObjectToObject(time, "compute_phase_s");
+  for (int p = 0; p < TWS_PHASE_COUNT; p++)
+    cJSON_AddNumberToObject(phases, tws_phase_name((tws_phase)p), e->path.phase_s[p]);
+  cJSON *streams = cJSON_AddObjectToObject(time, "stream_busy_s");
+  for (int s = 0; s < TWS_STREAM_COUNT; s++)
+    cJSON_AddNumberToObject(streams, tws_stream_name((tws_stream)s), e->path.stream_busy_s[s]);
+  cJSON *collectives = cJSON_AddObjectToObject(time, "collective_s");
+  for (int c = 0; c < TWS_COLLECTIVE_COUNT; c++)
+    if (e->path.collective_s[c] > 0)
+      cJSON_AddNumberToObject(collectives, tws_collective_name((tws_collective)c), e->path.collective_s[c]);
+  if (e->path.bottleneck) cJSON_AddStringToObject(time, "bottleneck", e->path.bottleneck);
+  return time;
+}
+
+static tws_code report(tws_cli *cli, const options *o, const tws_job *job, const tws_plan *plan, tws_error *err) {
+  tws_estimate e;
+  tws_ledger ledger;
+  tws_plan_request request = tws_job_request(job, plan->rank);
+  TWS_TRY(tws_estimate_step(&request, &job->machine, &e, err));
+  TWS_TRY(tws_ledger_read(plan, &ledger, err));
+  e.path.bottleneck = e.path.bottleneck ? e.path.bottleneck : e.path.text;
+  tws_verdict verdict;
+  tws_verdict_read(job, &ledger, &verdict);
+  if (cli->json) {
+    cJSON *root = tws_job_json(job);
+    cJSON_AddStringToObject(root, "schema", "twinspeed-estimate-1");
+    cJSON_AddItemToObject(root, "memory", ledger_json(&ledger, plan));
+    cJSON_AddItemToObject(root, "verdict", tws_verdict_json(&verdict));
+    cJSON_AddItemToObject(root, "time", time_json(&e));
+    TWS_TRY(tws_out_json(root, err));
+  } else {
+    tws_job_print(cli, job);
+    tws_out("\n");
+    TWS_TRY(print_ledger(cli, job, &ledger, plan, err));
+    tws_verdict_print(cli, &verdict);
+    print_time(cli, job, &e);
+  }
+  if (o->ledger_csv) {
+    tws_text csv = {0};
+    tws_code code = tws_ledger_csv(plan, TWS_TIER_DEVICE, &csv, err);
+    if (code == TWS_OK) code = tws_write_file(o->ledger_csv, csv.data ? csv.data : "", csv.length, err);
+    tws_text_free(&csv);
+    TWS_TRY(code);
+  }
+  if (verdict.fits) return TWS_OK;
+  return tws_verdict_fail(&o->job, &verdict, err);
+}
+
+static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+  const options *o = raw;
+  (void)argc;
+  (void)argv;
+  if (o->compat && strcmp(o->compat, "deepspeed") != 0)
+    return tws_fail(err, TWS_USAGE, "--compat deepspeed", "--compat: unknown program \"%.40s\"", o->compat);
+  if (o->compat && !o->zero2 && !o->zero3)
+    return tws_fail(err, TWS_USAGE, "add --zero2 or --zero3", "--compat deepspeed needs to know which table");
+  if (o->zero2 || o->zero3) return run_formulas(cli, o, err);
+  if (o->safetensors) return run_safetensors(cli, o, err);
+  tws_job job;
+  TWS_TRY(tws_job_load(&o->job, &job, err));
+  tws_plan *plan = NULL;
+  tws_code code = tws_job_plan(&job, 0, &plan, err);
+  if (code == TWS_OK) code = report(cli, o, &job, plan, err);
+  tws_plan_destroy(plan);
+  tws_job_release(&job);
+  return code;
+}
+
+static const tws_option table[] = {
+    TWS_JOB_OPTIONS(options, job),
+    TWS_STRING("ledger-csv", 0, "FILE", options, ledger_csv, "bytes alive after each operation, by category, as CSV"),
+    TWS_STRING("safetensors", 0, "FILE", options, safetensors, "count parameters from a header, or an index .json"),
+    TWS_FLAG("zero2", 0, options, zero2, "DeepSpeed's formulas for stage 2"),
+    TWS_FLAG("zero3", 0, options, zero3, "DeepSpeed's formulas for stage 3"),
+    TWS_NUMBER("total-params", 0, "N", options, total_params, 0, 1e15, "formulas: number of parameters"),
+    TWS_NUMBER("largest-layer-params", 0, "N", options, largest_layer_params, 0, 1e15,
+               "formulas: parameters of the largest layer"),
+    TWS_INTEGER("gpus-per-node", 0, "N", options, gpus_per_node, 1, 1024, "formulas: devices of a node (default 1)"),
+    TWS_INTEGER("nodes", 0, "N", options, nodes, 1, 65536, "formulas: nodes (default 1)"),
+    TWS_NUMBER("factor", 0, "X", options, factor, 0, 100, "formulas: additional buffer factor (default 1.5)"),
+    TWS_STRING("compat", 0, "deepspeed", options, compat, "print the formulas' table to the letter"),
+    TWS_OPTIONS_END};
+
+static const options defaults = {
+    .job = TWS_JOB_DEFAULTS, .total_params = -1, .largest_layer_params = -1, .factor = 1.5, .gpus_per_node = 1, .nodes = 1};
+
+const tws_verb tws_verb_estimate = {
+    .name = "estimate",
+    .summary = "memory and time of a training step, without running it",
+    .usage = "-m MODEL [-c FILE] [--cluster NAME[:NODES]] [options]",
+    .examples =
+        "  twinspeed estimate -m gpt2-xl --stage 2 --cluster dgx-a100\n"
+        "  twinspeed estimate -m llama-3-8b -c ds_config.json --cluster dgx-h100:4\n"
+        "  twinspeed estimate -m config.json --stage 3 --micro-batch 4 --recompute full --cluster dgx1-v100:2 --json\n"
+        "  twinspeed estimate --safetensors model.safetensors\n"
+        "  twinspeed estimate --zero3 --total-params 2851e6 --largest-layer-params 32e6 --gpus-per-node 8 --nodes 1 "
+        "--compat deepspeed\n",
+    .notes = "Memory is counted from the plan that the engine would execute: every byte a rank ever holds belongs to a\n"
+             "named buffer, and the arena is what the engine allocates. Time is the plan's longest path with the\n"
+             "profile's costs. Exit code 1: it does not fit.\n",
+    .options = table,
+    .options_bytes = sizeof(options),
+    .defaults = &defaults,
+    .run = run,
+};

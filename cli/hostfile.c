@@ -1,0 +1,139 @@
+#include "cli/hostfile.h"
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char hostfile_hint[] = "a line is: worker-0 slots=4";
+
+static tws_host *find_host(const tws_hosts *hosts, const char *name, size_t length) {
+  for (int i = 0; i < hosts->count; i++)
+    if (strlen(hosts->host[i].name) == length && strncmp(hosts->host[i].name, name, length) == 0) return &hosts->host[i];
+  return NULL;
+}
+
+/* One trimmed line: NAME whitespace slots=DIGITS, what follows is ignored. */
+static tws_code parse_line(const char *line, size_t length, const char *place, tws_arena *arena, tws_hosts *out,
+                           tws_error *err) {
+  size_t name = 0, at;
+  while (name < length && !isspace((unsigned char)line[name])) name++;
+  for (at = name; at < length && isspace((unsigned char)line[at]); at++) continue;
+  int bad = at == name || length - at < 7 || strncmp(line + at, "slots=", 6) != 0 ||
+            !isdigit((unsigned char)line[at + 6]);
+  if (bad)
+    return tws_fail(err, TWS_INVALID, hostfile_hint, "%s: bad entry \"%.*s\"", place, (int)(length < 200 ? length : 200),
+                    line);
+  long slots = strtol(line + at + 6, NULL, 10);
+  if (slots > TWS_MAX_SLOTS)
+    return tws_fail(err, TWS_INVALID, NULL, "%s: %ld slots are more than %d", place, slots, TWS_MAX_SLOTS);
+  if (find_host(out, line, name))
+    return tws_fail(err, TWS_INVALID, "one line a host", "%s: multiple entries for %.*s", place,
+                    (int)(name < 200 ? name : 200), line);
+  tws_host *host = &out->host[out->count++];
+  host->name = tws_arena_printf(arena, "%.*s", (int)name, line);
+  if (!host->name) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (int i = 0; i < slots; i++) host->slot[host->count++] = (short)i;
+  return TWS_OK;
+}
+
+tws_code tws_hostfile_parse(const char *text, const char *name, tws_arena *arena, tws_hosts *out, tws_error *err) {
+  size_t lines = 1;
+  for (const char *c = text; *c; c++) lines += *c == '\n';
+  *out = (tws_hosts){.host = tws_arena_alloc(arena, lines, sizeof *out->host)};
+  if (!out->host) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  int number = 1;
+  for (const char *line = text; *line; number++) {
+    const char *end = strchr(line, '\n'), *next = end ? end + 1 : line + strlen(line);
+    size_t length = (size_t)((end ? end : next) - line);
+    while (length && isspace((unsigned char)*line)) line++, length--;
+    while (length && isspace((unsigned char)line[length - 1])) length--;
+    char place[300];
+    snprintf(place, sizeof place, "%.255s:%d", name, number);
+    if (length && *line != '#') TWS_TRY(parse_line(line, length, place, arena, out, err));
+    line = next;
+  }
+  if (out->count == 0) return tws_fail(err, TWS_INVALID, hostfile_hint, "%s names no host", name);
+  return TWS_OK;
+}
+
+typedef struct selection { /* per host: listed with slots, or as a whole */
+  unsigned char whole, listed, slot[TWS_MAX_SLOTS];
+} selection;
+
+/* "NAME" or "NAME:0,2" */
+static tws_code select_one(const tws_hosts *hosts, const char *word, size_t length, const char *option, int known_only,
+                           selection *chosen, tws_error *err) {
+  const char *colon = memchr(word, ':', length);
+  size_t name = colon ? (size_t)(colon - word) : length;
+  tws_host *host = find_host(hosts, word, name);
+  if (!host)
+    return tws_fail(err, TWS_INVALID, "hosts and filters must agree in spelling", "%s: host \"%.*s\" is not in the hostfile",
+                    option, (int)(name < 200 ? name : 200), word);
+  selection *mine = &chosen[host - hosts->host];
+  mine->listed = 1;
+  if (!colon) {
+    mine->whole = 1;
+    return TWS_OK;
+  }
+  const char *c = colon + 1, *end = word + length;
+  for (;;) {
+    char *after;
+    long slot = c < end && isdigit((unsigned char)*c) ? strtol(c, &after, 10) : -1;
+    if (slot < 0 || slot >= TWS_MAX_SLOTS || (after < end && *after != ','))
+      return tws_fail(err, TWS_INVALID, "slots are numbers: worker-0:0,2", "%s: bad slot list in \"%.*s\"", option,
+                      (int)(length < 200 ? length : 200), word);
+    int there = 0;
+    for (int i = 0; i < host->count; i++) there |= host->slot[i] == slot;
+    if (known_only && !there)
+      return tws_fail(err, TWS_INVALID, NULL, "%s: no slot %ld on host %s", option, slot, host->name);
+    mine->slot[slot] = 1;
+    if (after == end) return TWS_OK;
+    c = after + 1;
+  }
+}
+
+static void apply(tws_hosts *hosts, const selection *chosen, int including) {
+  int kept = 0;
+  for (int h = 0; h < hosts->count; h++) {
+    tws_host host = hosts->host[h];
+    const selection *mine = &chosen[h];
+    tws_host result = {.name = host.name};
+    if (including && !mine->whole) {
+      for (short s = 0; s < TWS_MAX_SLOTS; s++)
+        if (mine->slot[s]) result.slot[result.count++] = s;
+    } else if (including) {
+      result = host;
+    } else if (!mine->whole) {
+      for (int i = 0; i < host.count; i++)
+        if (!mine->slot[host.slot[i]]) result.slot[result.count++] = host.slot[i];
+    }
+    if (result.count) hosts->host[kept++] = result;
+  }
+  hosts->count = kept;
+}
+
+tws_code tws_hosts_filter(tws_hosts *hosts, const char *include, const char *exclude, tws_error *err) {
+  int including = include && *include, excluding = exclude && *exclude;
+  if (including && excluding)
+    return tws_fail(err, TWS_INVALID, "give one of the two", "--include and --exclude exclude each other");
+  if (!including && !excluding) return TWS_OK;
+  selection *chosen = tws_calloc((size_t)hosts->count, sizeof *chosen);
+  if (!chosen) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_code code = TWS_OK;
+  for (const char *word = including ? include : exclude; code == TWS_OK;) {
+    size_t length = strcspn(word, "@");
+    /* DeepSpeed takes slots that an include names even when the hostfile does not have them. */
+    code = select_one(hosts, word, length, including ? "--include" : "--exclude", !including, chosen, err);
+    if (!word[length]) break;
+    word += length + 1;
+  }
+  if (code == TWS_OK) apply(hosts, chosen, including);
+  tws_free(chosen);
+  return code;
+}
+
+int tws_hosts_ranks(const tws_hosts *hosts) {
+  int ranks = 0;
+  for (int i = 0; i < hosts->count; i++) ranks += hosts->host[i].count;
+  return ranks;
+}

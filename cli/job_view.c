@@ -1,0 +1,50 @@
+#include "cli/job_view.h"
+#include <string.h>
+#include "base/units.h"
+
+const char *tws_thousands(int64_t value) {
+  char digits[32], grouped[48];
+  snprintf(digits, sizeof digits, "%lld", (long long)(value < 0 ? -value : value));
+  size_t length = strlen(digits), n = 0;
+  if (value < 0) grouped[n++] = '-';
+  for (size_t i = 0; i < length; i++) {
+    if (i && (length - i) % 3 == 0) grouped[n++] = ',';
+    grouped[n++] = digits[i];
+  }
+  grouped[n] = '\0';
+  return tws_cell("%s", grouped);
+}
+
+void tws_job_print(const tws_cli *cli, const tws_job *job) {
+  const tws_network *n = job->network;
+  const tws_cluster *c = &job->cluster;
+  const tws_config *config = job->config;
+  const char *bold = tws_style(cli, TWS_BOLD), *plain = tws_style(cli, TWS_PLAIN);
+  char count[32], bytes[32];
+  int64_t params = tws_network_params(n, 0);
+  tws_out("%sModel%s    %s: %s parameters (%s), %lld layers, hidden %lld, %lld heads", bold, plain, n->name,
+          tws_thousands(params), tws_format_count((double)params, count, sizeof count), (long long)n->layers,
+          (long long)n->hidden, (long long)n->heads);
+  if (n->kv_heads != n->heads) tws_out(" (%lld key/value)", (long long)n->kv_heads);
+  tws_out(", vocabulary %lld", (long long)n->padded_vocabulary);
+  if (n->padded_vocabulary != n->vocabulary) tws_out(" (%lld padded)", (long long)n->vocabulary);
+  tws_out("%s\n", n->tied ? ", tied embeddings" : "");
+  double memory = job->backend == TWS_BACKEND_HOST      ? c->host_memory_bytes
+                  : c->device_memory_bytes > 0 ? c->device_memory_bytes
+                                               : tws_profile_memory_bytes(job->profile);
+  tws_out("%sCluster%s  %s: %d node%s", bold, plain, c->name, c->nodes, c->nodes > 1 ? "s" : "");
+  if (job->backend == TWS_BACKEND_HOST)
+    tws_out(", %d cores and %s each, profile %s\n", c->cores_per_node, tws_format_bytes(memory, bytes, sizeof bytes),
+            tws_profile_name(job->profile));
+  else
+    tws_out(" of %d %s with %s each\n", c->devices_per_node, tws_profile_name(job->profile),
+            tws_format_bytes(memory, bytes, sizeof bytes));
+  tws_out("%sJob%s      %d rank%s", bold, plain, job->ranks, job->ranks > 1 ? "s" : "");
+  if (job->backend == TWS_BACKEND_HOST) tws_out(" of %d thread%s", job->threads, job->threads > 1 ? "s" : "");
+  tws_out(", ZeRO stage %d, %s, micro batch %lld of %lld tokens, %lld accumulation step%s, train batch %lld, "
+          "recompute %s\n",
+          config->zero.stage, tws_dtype_name(config->dtype), (long long)config->micro_batch_size,
+          (long long)config->sequence_length, (long long)config->accumulation_steps,
+          config->accumulation_steps > 1 ? "s" : "", (long long)config->train_batch_size,
+          tws_recompute_name(config->recompute));
+}

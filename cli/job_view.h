@@ -1,0 +1,12 @@
+/* How a job is shown to people. */
+#ifndef TWS_CLI_JOB_VIEW_H
+#define TWS_CLI_JOB_VIEW_H
+
+#include "cli/common.h"
+
+/* Three lines: model, cluster, job. */
+void tws_job_print(const tws_cli *cli, const tws_job *job);
+/* "1,234,567" in a rotating buffer */
+const char *tws_thousands(int64_t value);
+
+#endif

@@ -1,0 +1,146 @@
+#include "cli/module_tree.h"
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Class names of containers, as the reference implementations of these architectures call them. */
+static const char *container_type(const tws_network *network, const char *name, int depth) {
+  static const struct {
+    const char *name, *gpt2, *llama;
+  } rows[] = {{"transformer", "GPT2Model", "Transformer"},
+              {"model", "Model", "LlamaModel"},
+              {"h", "ModuleList", "ModuleList"},
+              {"layers", "ModuleList", "ModuleList"},
+              {"attn", "GPT2Attention", "Attention"},
+              {"self_attn", "Attention", "LlamaAttention"},
+              {"mlp", "GPT2MLP", "LlamaMLP"}};
+  int llama = strcmp(network->architecture, "llama") == 0, gpt2 = strcmp(network->architecture, "gpt2") == 0;
+  if (depth == 0) return gpt2 ? "GPT2LMHeadModel" : llama ? "LlamaForCausalLM" : "Model";
+  if (isdigit((unsigned char)name[0])) return gpt2 ? "GPT2Block" : llama ? "LlamaDecoderLayer" : "Block";
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+    if (strcmp(rows[i].name, name) == 0) return llama ? rows[i].llama : rows[i].gpt2;
+  return "Module";
+}
+
+static const char *leaf_type(const tws_module *module) {
+  static const char *const names[] = {
+#define X(name, text) text,
+      TWS_MODULES(X)
+#undef X
+  };
+  if (module->type == TWS_MODULE_NORM) return module->rms ? "RMSNorm" : "LayerNorm";
+  return names[module->type];
+}
+
+typedef struct builder {
+  tws_module_tree *tree;
+  const tws_network *network;
+  size_t capacity;
+} builder;
+
+/* Finds or adds the child `name` of `parent`; -1 without memory. A child is looked for from the end: modules come in
+ * forward order, so it is nearly always the last one. */
+static int child(builder *b, int parent, const char *name, size_t length, const char *path) {
+  tws_module_tree *tree = b->tree;
+  for (int i = tree->count - 1; i > parent; i--)
+    if (tree->nodes[i].parent == parent && strlen(tree->nodes[i].name) == length &&
+        strncmp(tree->nodes[i].name, name, length) == 0)
+      return i;
+  if (tws_reserve(&tree->nodes, &b->capacity, (size_t)tree->count + 1, sizeof *tree->nodes) != 0) return -1;
+  tws_module_node node = {.parent = parent, .depth = parent < 0 ? 0 : tree->nodes[parent].depth + 1};
+  node.name = tws_arena_printf(tree->arena, "%.*s", (int)length, name);
+  node.path = tws_arena_printf(tree->arena, "%.*s", (int)(name + length - path), path);
+  if (!node.name || !node.path) return -1;
+  node.type = container_type(b->network, node.name, node.depth);
+  if (node.depth > tree->depth) tree->depth = node.depth;
+  tree->nodes[tree->count] = node;
+  return tree->count++;
+}
+
+static int add_module(builder *b, uint32_t index) {
+  const char *path = b->network->modules[index].name;
+  int node = 0;
+  for (const char *part = path; node >= 0;) {
+    size_t length = strcspn(part, ".");
+    node = child(b, node, part, length, path);
+    if (!part[length]) break;
+    part += length + 1;
+  }
+  if (node < 0) return -1;
+  b->tree->nodes[node].type = leaf_type(&b->network->modules[index]);
+  return b->tree->of_module[index] = node;
+}
+
+tws_code tws_module_tree_create(const tws_network *network, tws_module_tree **out, tws_error *err) {
+  tws_module_tree *tree = tws_calloc(1, sizeof *tree);
+  int ok = tree != NULL;
+  if (ok) tree->arena = tws_arena_create();
+  ok = ok && tree->arena;
+  if (ok) tree->of_module = tws_arena_alloc(tree->arena, network->module_count, sizeof(int));
+  builder b = {tree, network, 0};
+  ok = ok && tree->of_module && child(&b, -1, "", 0, "") == 0;
+  for (uint32_t i = 0; ok && i < network->module_count; i++) ok = add_module(&b, i) >= 0;
+  for (uint32_t i = 0; ok && i < network->param_count; i++)
+    tree->nodes[tree->of_module[network->params[i].module]].params += tws_param_numel(&network->params[i]);
+  if (!ok) {
+    tws_module_tree_destroy(tree);
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  }
+  *out = tree;
+  return TWS_OK;
+}
+
+void tws_module_tree_destroy(tws_module_tree *tree) {
+  if (!tree) return;
+  tws_free(tree->nodes);
+  tws_arena_destroy(tree->arena);
+  tws_free(tree);
+}
+
+void tws_module_tree_add(tws_module_tree *tree, uint32_t module, double flops, double macs, double seconds) {
+  tws_module_node *node = &tree->nodes[tree->of_module[module]];
+  node->flops += flops;
+  node->macs += macs;
+  node->seconds += seconds;
+}
+
+void tws_module_tree_sum(tws_module_tree *tree) {
+  for (int i = tree->count - 1; i > 0; i--) { /* children come after their parents */
+    tws_module_node *node = &tree->nodes[i], *parent = &tree->nodes[node->parent];
+    parent->params += node->params;
+    parent->flops += node->flops;
+    parent->macs += node->macs;
+    parent->seconds += node->seconds;
+  }
+}
+
+int tws_module_tree_classes(const tws_module_tree *tree, int depth, tws_module_class *classes) {
+  int count = 0;
+  for (int i = 0; i < tree->count; i++) {
+    const tws_module_node *node = &tree->nodes[i];
+    if (node->depth != depth) continue;
+    int at = 0;
+    while (at < count && strcmp(classes[at].name, node->type) != 0) at++;
+    if (at == count) {
+      if (count == TWS_MAX_CLASSES) continue;
+      classes[count++] = (tws_module_class){.name = node->type};
+    }
+    classes[at].params += node->params;
+    classes[at].macs += node->macs;
+    classes[at].seconds += node->seconds;
+  }
+  return count;
+}
+
+static double key(const tws_module_class *c, int kind) {
+  return kind == 0 ? (double)c->params : kind == 1 ? c->macs : c->seconds;
+}
+
+void tws_module_classes_sort(tws_module_class *classes, int count, int kind) {
+  for (int i = 1; i < count; i++) /* insertion keeps equal ones in model order */
+    for (int k = i; k > 0 && key(&classes[k], kind) > key(&classes[k - 1], kind); k--) {
+      tws_module_class swap = classes[k];
+      classes[k] = classes[k - 1];
+      classes[k - 1] = swap;
+    }
+}

@@ -1,0 +1,119 @@
+#include "cli/verdict.h"
+#include <string.h>
+#include "base/units.h"
+
+void tws_verdict_read(const tws_job *job, const tws_ledger *ledger, tws_verdict *v) {
+  memset(v, 0, sizeof *v);
+  v->host = job->backend == TWS_BACKEND_HOST;
+  v->ranks_per_node = (job->ranks + job->cluster.nodes - 1) / job->cluster.nodes;
+  if (!v->host && v->ranks_per_node > job->cluster.devices_per_node) v->ranks_per_node = job->cluster.devices_per_node;
+  if (!v->host && job->ranks < job->cluster.devices_per_node) v->ranks_per_node = job->ranks;
+  double arena = (double)ledger->tier[TWS_TIER_DEVICE].arena_bytes;
+  double beside =
+      (double)ledger->tier[TWS_TIER_PINNED].arena_bytes + (double)ledger->tier[TWS_TIER_HOST].arena_bytes;
+  v->device_overhead = tws_profile_overhead_bytes(job->profile);
+  v->node_have = job->cluster.host_memory_bytes;
+  if (v->host) {
+    v->node_need = v->ranks_per_node * (arena + beside + v->device_overhead);
+  } else {
+    v->device_have =
+        job->cluster.device_memory_bytes > 0 ? job->cluster.device_memory_bytes : tws_profile_memory_bytes(job->profile);
+    v->device_need = arena + v->device_overhead;
+    v->node_need = v->ranks_per_node * beside;
+  }
+  v->fits = (v->host || v->device_need <= v->device_have) && (v->node_have <= 0 || v->node_need <= v->node_have);
+}
+
+static void print_line(const tws_cli *cli, const char *what, double need, double have, const char *detail) {
+  char a[32], b[32], c[32];
+  int fits = need <= have;
+  tws_out("%s%s%s: %s needs %s of %s%s, %s %s\n", tws_style(cli, fits ? TWS_GREEN : TWS_RED),
+          fits ? "fits" : "does not fit", tws_style(cli, TWS_PLAIN), what, tws_format_bytes(need, a, sizeof a),
+          tws_format_bytes(have, b, sizeof b), detail,
+          tws_format_bytes(fits ? have - need : need - have, c, sizeof c), fits ? "stay free" : "are missing");
+}
+
+void tws_verdict_print(const tws_cli *cli, const tws_verdict *v) {
+  char detail[128], bytes[32];
+  if (!v->host) {
+    snprintf(detail, sizeof detail, " (%s of it for context and libraries)",
+             tws_format_bytes(v->device_overhead, bytes, sizeof bytes));
+    print_line(cli, "one device", v->device_need, v->device_have, v->device_overhead > 0 ? detail : "");
+  }
+  if (v->node_have > 0 && (v->host || v->node_need > 0)) {
+    snprintf(detail, sizeof detail, " host memory (%d rank%s)", v->ranks_per_node, v->ranks_per_node > 1 ? "s" : "");
+    print_line(cli, "one node", v->node_need, v->node_have, detail);
+  }
+}
+
+cJSON *tws_verdict_json(const tws_verdict *v) {
+  cJSON *json = cJSON_CreateObject();
+  cJSON_AddBoolToObject(json, "fits", v->fits);
+  cJSON_AddNumberToObject(json, "ranks_per_node", v->ranks_per_node);
+  if (!v->host) {
+    cJSON_AddNumberToObject(json, "device_need_bytes", v->device_need);
+    cJSON_AddNumberToObject(json, "device_overhead_bytes", v->device_overhead);
+    cJSON_AddNumberToObject(json, "device_have_bytes", v->device_have);
+  }
+  cJSON_AddNumberToObject(json, "node_need_bytes", v->node_need);
+  cJSON_AddNumberToObject(json, "node_have_bytes", v->node_have);
+  return json;
+}
+
+/* Would the job fit with this change? Anything that stands in the way of the answer counts as no. */
+static int fits_with(const tws_job_options *options, double *need) {
+  tws_job job;
+  tws_estimate estimate;
+  if (tws_job_load(options, &job, NULL) != TWS_OK) return 0;
+  tws_plan_request request = tws_job_request(&job, 0);
+  tws_verdict verdict = {0};
+  if (tws_estimate_step(&request, &job.machine, &estimate, NULL) == TWS_OK)
+    tws_verdict_read(&job, &estimate.ledger, &verdict);
+  tws_job_release(&job);
+  *need = verdict.host ? verdict.node_need : verdict.device_need;
+  return verdict.fits;
+}
+
+/* Changes from the least intrusive to the most; "" keeps what is there. */
+static int find_remedy(const tws_job_options *given, char *text, size_t size) {
+  static const struct {
+    const char *recompute;
+    int stage, micro_batch;
+  } changes[] = {{"selective", -1, 0}, {"full", -1, 0}, {NULL, 1, 0}, {NULL, 2, 0},   {NULL, 3, 0},
+                 {NULL, -1, 1},        {"full", 2, 0},  {"full", 3, 0}, {"full", 3, 1}};
+  int64_t stage = given->stage;
+  tws_job job;
+  if (given->config && tws_job_load(given, &job, NULL) == TWS_OK) {
+    stage = job.config->zero.stage;
+    tws_job_release(&job);
+  }
+  for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+    tws_job_options options = *given;
+    if (changes[i].stage >= 0 && changes[i].stage <= stage) continue;
+    if (changes[i].recompute) options.recompute = changes[i].recompute;
+    if (changes[i].stage >= 0) options.stage = changes[i].stage;
+    if (changes[i].micro_batch) options.micro_batch = changes[i].micro_batch;
+    double need = 0;
+    if (!fits_with(&options, &need)) continue;
+    char bytes[32], words[96] = "";
+    size_t used = 0;
+    if (changes[i].stage >= 0)
+      used += (size_t)snprintf(words + used, sizeof words - used, " --stage %d", changes[i].stage);
+    if (changes[i].recompute)
+      used += (size_t)snprintf(words + used, sizeof words - used, " --recompute %s", changes[i].recompute);
+    if (changes[i].micro_batch) snprintf(words + used, sizeof words - used, " --micro-batch 1");
+    snprintf(text, size, "it fits with%s: %s", words, tws_format_bytes(need, bytes, sizeof bytes));
+    return 1;
+  }
+  return 0;
+}
+
+tws_code tws_verdict_fail(const tws_job_options *options, const tws_verdict *v, tws_error *err) {
+  char a[32], b[32], hint[256];
+  if (!find_remedy(options, hint, sizeof hint))
+    snprintf(hint, sizeof hint, "no stage, recomputation or micro batch fits: use more or larger devices");
+  int device = !v->host && v->device_need > v->device_have;
+  double need = device ? v->device_need : v->node_need, have = device ? v->device_have : v->node_have;
+  return tws_fail(err, TWS_NO, hint, "does not fit: %s needs %s and has %s", device ? "a device" : "a node",
+                  tws_format_bytes(need, a, sizeof a), tws_format_bytes(have, b, sizeof b));
+}
