@@ -1,0 +1,76 @@
+/* Seconds of communication: measured tables of the profile, else closed formulas of rings over the cluster's links. */
+#include <math.h>
+#include "models/hardware/profile_internal.h"
+
+/* The narrowest link of a ring through `per_node` ranks of every node. A node's NICs are shared by the rings of its
+ * other devices: groups of the same kind run side by side, devices / per_node of them. */
+static tws_link ring_link(const tws_cluster *cluster, int ranks, int per_node) {
+  if (ranks <= per_node) return cluster->intra;
+  tws_link link = cluster->inter;
+  int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
+  int nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
+  link.bandwidth *= (double)nics * per_node / devices;
+  if (per_node > 1 && cluster->intra.bandwidth < link.bandwidth) link.bandwidth = cluster->intra.bandwidth;
+  if (per_node > 1 && cluster->intra.latency_s > link.latency_s) link.latency_s = cluster->intra.latency_s;
+  return link;
+}
+
+static double ring_seconds(const tws_cluster *cluster, tws_collective collective, int ranks, int per_node,
+                           double bytes) {
+  tws_link link = ring_link(cluster, ranks, per_node);
+  double n = ranks, moved = link.bandwidth > 0 ? bytes / link.bandwidth : 0, hops = (n - 1) * link.latency_s;
+  switch (collective) {
+    case TWS_COLLECTIVE_ALL_REDUCE:
+      return 2 * (n - 1) / n * moved + 2 * hops;
+    case TWS_COLLECTIVE_ALL_GATHER:
+    case TWS_COLLECTIVE_REDUCE_SCATTER:
+    case TWS_COLLECTIVE_ALL_TO_ALL:
+      return (n - 1) / n * moved + hops;
+    case TWS_COLLECTIVE_REDUCE:
+    case TWS_COLLECTIVE_BROADCAST:
+      return moved + hops;
+    case TWS_COLLECTIVE_BARRIER:
+      return 2 * hops;
+    case TWS_COLLECTIVE_COUNT:
+      break;
+  }
+  return 0;
+}
+
+/* Measured seconds for any number of ranks between two measured ones; < 0 outside. */
+static double table_seconds(const tws_profile *profile, tws_collective collective, int ranks, double bytes) {
+  const tws_collective_table *below = NULL, *above = NULL;
+  for (size_t i = 0; i < profile->collective_count; i++) {
+    const tws_collective_table *table = &profile->collectives[i];
+    if (table->collective != collective) continue;
+    if (table->ranks <= ranks && (below == NULL || table->ranks > below->ranks)) below = table;
+    if (table->ranks >= ranks && (above == NULL || table->ranks < above->ranks)) above = table;
+  }
+  if (below == NULL || above == NULL) return -1;
+  double low = tws_curve_seconds(&below->curve, bytes, profile->launch_s);
+  if (below->ranks == above->ranks) return low;
+  double high = tws_curve_seconds(&above->curve, bytes, profile->launch_s);
+  return low * pow(high / low, log((double)ranks / below->ranks) / log((double)above->ranks / below->ranks));
+}
+
+double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
+                              int ranks, int per_node, double bytes, int segments) {
+  if (ranks < 2) return 0;
+  if (per_node < 1) per_node = 1;
+  if (bytes < 0) bytes = 0;
+  double start = profile != NULL ? profile->launch_s : 0;
+  /* Pieces coalesced into one call share its latency; each costs a start of its own. */
+  double pieces = segments > 1 ? (segments - 1) * start : 0;
+  if (profile != NULL && ranks <= per_node) {
+    double measured = table_seconds(profile, collective, ranks, bytes);
+    if (measured >= 0) return measured + pieces;
+  }
+  return ring_seconds(cluster, collective, ranks, per_node, bytes) + start + pieces;
+}
+
+double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes) {
+  double start = profile != NULL ? profile->launch_s : 0;
+  if (profile != NULL && same_node && profile->p2p.count > 0) return tws_curve_seconds(&profile->p2p, bytes, start);
+  const tws_link *link = same_node ? &cluster->intra : &cluster->inter;
+  return link->latency_s + (link->bandwidth > 0 ? bytes / link->bandwidth : 0) + start;
+}

@@ -1,0 +1,200 @@
+/* Seconds of one kernel: from what was measured where there is something, else from published figures. */
+#include <math.h>
+#include "models/hardware/profile_internal.h"
+
+int tws_kernel_dims(tws_kernel kernel) {
+  static const unsigned char dims[TWS_KERNEL_COUNT] = {
+      [TWS_KERNEL_EMBEDDING] = 5,
+      [TWS_KERNEL_EMBEDDING_GRAD] = 3,
+      [TWS_KERNEL_POSITION_GRAD] = 4,
+      [TWS_KERNEL_NORM] = 2,
+      [TWS_KERNEL_NORM_GRAD] = 2,
+      [TWS_KERNEL_LINEAR] = 3,
+      [TWS_KERNEL_LINEAR_GRAD_INPUT] = 3,
+      [TWS_KERNEL_LINEAR_GRAD_WEIGHT] = 3,
+      [TWS_KERNEL_ROPE] = 5,
+      [TWS_KERNEL_ROPE_GRAD] = 5,
+      [TWS_KERNEL_ATTENTION] = 5,
+      [TWS_KERNEL_ATTENTION_GRAD] = 5,
+      [TWS_KERNEL_GELU] = 1,
+      [TWS_KERNEL_GELU_GRAD] = 1,
+      [TWS_KERNEL_SWIGLU] = 2,
+      [TWS_KERNEL_SWIGLU_GRAD] = 2,
+      [TWS_KERNEL_ADD] = 1,
+      [TWS_KERNEL_CROSS_ENTROPY] = 3,
+      [TWS_KERNEL_ADAMW] = 1,
+      [TWS_KERNEL_SQUARED_NORM] = 1,
+      [TWS_KERNEL_CLIP] = 0,
+      [TWS_KERNEL_FILL] = 1,
+      [TWS_KERNEL_ACCUMULATE] = 1,
+      [TWS_KERNEL_CAST] = 1,
+  };
+  return dims[kernel];
+}
+
+static int is_linear(const tws_work *work) {
+  return work->code == TWS_KERNEL_LINEAR || work->code == TWS_KERNEL_LINEAR_GRAD_INPUT ||
+         work->code == TWS_KERNEL_LINEAR_GRAD_WEIGHT;
+}
+
+static int is_attention(const tws_work *work) {
+  return work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_ATTENTION_GRAD;
+}
+
+int tws_shape_of(const tws_work *work, tws_shape *shape) {
+  const int64_t *d = work->d;
+  *shape = (tws_shape){0};
+  if (is_linear(work)) {
+    double m = (double)d[0], n = (double)d[1], k = (double)d[2];
+    double sizes[TWS_SURFACE_DIMS] = {m, n, k, 1};
+    for (int i = 0; i < TWS_SURFACE_DIMS; i++) shape->log_size[i] = log(fmax(sizes[i], 1));
+    double costs[TWS_SURFACE_COSTS] = {2 * m * n * k, 1, n * k, m * n, m * k};
+    for (int j = 0; j < TWS_SURFACE_COSTS; j++) shape->cost[j] = costs[j];
+    return 1;
+  }
+  if (is_attention(work)) {
+    double heads = (double)d[0] * (double)d[2], seq = (double)d[1], head = (double)d[4];
+    double sizes[TWS_SURFACE_DIMS] = {heads, seq, head, (double)d[3] / (double)(d[2] > 0 ? d[2] : 1) * 64};
+    for (int i = 0; i < TWS_SURFACE_DIMS; i++) shape->log_size[i] = log(fmax(sizes[i], 1));
+    /* products, start, exponentials, rows, traffic of q, k, v and o */
+    double costs[TWS_SURFACE_COSTS] = {tws_work_flops(work), 1, heads * seq * (seq + 1) / 2, heads * seq,
+                                       tws_work_bytes(work)};
+    for (int j = 0; j < TWS_SURFACE_COSTS; j++) shape->cost[j] = costs[j];
+    return 1;
+  }
+  return 0;
+}
+
+/* ---- measured ---- */
+
+/* How far a family's work is from what is asked; infinity: another kernel. */
+static double mismatch(const tws_family *family, const tws_work *work) {
+  if (family->work.code != work->code) return INFINITY;
+  double far = 0;
+  if (family->work.dtype != work->dtype) far += 8;
+  if (family->work.dtype2 != work->dtype2) far += 4;
+  uint32_t flags = family->work.flags ^ work->flags;
+  if (flags & (TWS_ACCUMULATE | TWS_RMS)) far += 2;
+  if (flags & (TWS_ACCUMULATE_PARAM | TWS_BIAS | TWS_L2)) far += 1;
+  return far;
+}
+
+static double family_seconds(const tws_profile *profile, const tws_family *family, const tws_work *work, int threads) {
+  double seconds;
+  if (family->is_surface) {
+    tws_shape shape;
+    tws_shape_of(work, &shape);
+    seconds = tws_surface_seconds(&family->surface, &shape);
+    double from = tws_profile_peak_flops(profile, (tws_dtype)family->work.dtype);
+    double to = tws_profile_peak_flops(profile, (tws_dtype)work->dtype);
+    if (family->work.dtype != work->dtype && from > 0 && to > 0) seconds *= from / to;
+    /* Traffic that the measured variant did not have, or had besides: adding to the output instead of writing it. */
+    tws_work variant = *work;
+    variant.flags = family->work.flags;
+    double extra = (tws_work_bytes(work) - tws_work_bytes(&variant)) / profile->bandwidth;
+    if (extra > -0.5 * seconds) seconds += extra;
+    if (threads != family->threads) seconds *= (double)family->threads / threads;
+  } else {
+    seconds = tws_curve_seconds(&family->curve, tws_work_bytes(work), profile->launch_s);
+  }
+  return seconds;
+}
+
+double tws_measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
+  /* The best match by kernel and variant, then by threads; among those, the numbers of busy ranks on either side. */
+  double best = INFINITY;
+  for (size_t i = 0; i < profile->family_count; i++) {
+    const tws_family *family = &profile->families[i];
+    double far = mismatch(family, work) + 0.1 * fabs(log((double)family->threads / threads));
+    if (far < best) best = far;
+  }
+  if (best >= INFINITY) return -1;
+  const tws_family *below = NULL, *above = NULL;
+  for (size_t i = 0; i < profile->family_count; i++) {
+    const tws_family *family = &profile->families[i];
+    if (mismatch(family, work) + 0.1 * fabs(log((double)family->threads / threads)) > best + 1e-9) continue;
+    if (family->busy <= busy && (below == NULL || family->busy > below->busy)) below = family;
+    if (family->busy >= busy && (above == NULL || family->busy < above->busy)) above = family;
+  }
+  if (below == NULL) below = above;
+  if (above == NULL) above = below;
+  double low = family_seconds(profile, below, work, threads);
+  if (below == above || below->busy == above->busy) return low;
+  double high = family_seconds(profile, above, work, threads);
+  double part = log((double)busy / below->busy) / log((double)above->busy / below->busy);
+  return low * pow(high / low, part);
+}
+
+/* ---- from published figures ---- */
+
+/* Matrix product on a GPU: the best tile and split of k, in whole waves over the multiprocessors, with a fixed cost a
+ * wave that grows with the tile, and tiles' own inefficiency. Constants fitted to published runs; see docs/profiles.md.
+ */
+static double gpu_matmul_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
+  static const int tiles[][2] = {{256, 128}, {128, 256}, {256, 64}, {64, 256},
+                                 {128, 128}, {128, 64},  {64, 128}, {64, 64}};
+  double m = (double)work->d[0], n = (double)work->d[1], k = (double)work->d[2];
+  if (work->code == TWS_KERNEL_LINEAR_GRAD_INPUT) { /* output [m, k], summed over n */
+    double swap = n;
+    n = k;
+    k = swap;
+  } else if (work->code == TWS_KERNEL_LINEAR_GRAD_WEIGHT) { /* output [n, k], summed over m */
+    double swap = m;
+    m = n;
+    n = k;
+    k = swap;
+  }
+  double rate = profile->matmul_efficiency * peak / profile->multiprocessors; /* of one multiprocessor */
+  if (work->dtype != TWS_F32 && (work->d[1] % 8 != 0 || work->d[2] % 8 != 0)) rate *= profile->misaligned;
+  double best = INFINITY;
+  for (size_t t = 0; t < sizeof tiles / sizeof tiles[0]; t++) {
+    double tm = tiles[t][0], tn = tiles[t][1];
+    for (int split = 1; split <= 8; split *= 2) {
+      double part = split > 1 ? fmax(k / split, 256) : k; /* shorter parts do not fill the pipeline */
+      double waves = ceil(ceil(m / tm) * ceil(n / tn) * split / profile->multiprocessors);
+      double wave =
+          2 * tm * tn * part * (1 + 15 * (1 / tm + 1 / tn)) / rate + profile->tile_overhead_s * sqrt(tm * tn / 32768);
+      double partial = split > 1 ? 8.0 * split * m * n / bandwidth : 0; /* float32 partial sums, out and in */
+      best = fmin(best, waves * wave + partial);
+    }
+  }
+  return fmax(best, tws_work_bytes(work) / bandwidth);
+}
+
+static double matmul_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
+  if (profile->backend == TWS_BACKEND_CUDA && profile->multiprocessors > 0) {
+    return gpu_matmul_seconds(profile, work, peak, bandwidth);
+  }
+  return tws_work_flops(work) / (profile->matmul_efficiency * peak) + tws_work_bytes(work) / bandwidth;
+}
+
+static double attention_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
+  double seq = (double)work->d[1],
+         rate = profile->attention_efficiency * peak * seq / (seq + profile->attention_half_length);
+  if (work->code == TWS_KERNEL_ATTENTION_GRAD) rate *= profile->attention_backward;
+  if (work->dtype != TWS_F32 && work->d[4] % 8 != 0) rate *= profile->misaligned;
+  return fmax(tws_work_flops(work) / rate, tws_work_bytes(work) / bandwidth);
+}
+
+double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
+  if (work->kind != 0 || work->code >= TWS_KERNEL_COUNT) return 0;
+  if (threads < 1 || profile->backend == TWS_BACKEND_CUDA) threads = 1;
+  if (busy < 1 || profile->backend == TWS_BACKEND_CUDA) busy = 1;
+  for (int i = 0; i < tws_kernel_dims((tws_kernel)work->code) && i < 3; i++) {
+    if (work->d[i] <= 0) return profile->launch_s; /* nothing to do but to start */
+  }
+  double measured = tws_measured_seconds(profile, work, threads, busy);
+  if (measured >= 0) return measured;
+  double peak = tws_profile_peak_flops(profile, (tws_dtype)work->dtype) * threads;
+  double bandwidth = profile->bandwidth;
+  if (profile->node_bandwidth > 0) bandwidth = fmin(bandwidth, profile->node_bandwidth / busy);
+  bandwidth *= profile->bandwidth_efficiency;
+  double seconds;
+  if (is_linear(work))
+    seconds = matmul_seconds(profile, work, peak, bandwidth);
+  else if (is_attention(work))
+    seconds = attention_seconds(profile, work, peak, bandwidth);
+  else
+    seconds = tws_work_bytes(work) / bandwidth;
+  return seconds + profile->launch_s;
+}

@@ -1,0 +1,419 @@
+#include "models/hardware/profile.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "models/hardware/profile_internal.h"
+
+static int find_word(const char *word, const char *(*name)(int), int count) {
+  for (int i = 0; i < count; i++) {
+    if (strcmp(word, name(i)) == 0) return i;
+  }
+  return -1;
+}
+static const char *dtype_word(int i) {
+  return tws_dtype_name((tws_dtype)i);
+}
+static const char *kernel_word(int i) {
+  return tws_kernel_name((tws_kernel)i);
+}
+static const char *collective_word(int i) {
+  return tws_collective_name((tws_collective)i);
+}
+
+/* A member that is a word of a fixed list; `fallback` < 0: required. */
+static tws_code read_word(const tws_json *json, const cJSON *object, const char *key, const char *(*name)(int),
+                          int count, int fallback, int *value, tws_error *err) {
+  const char *word = NULL;
+  TWS_TRY(tws_json_string(json, object, key, fallback < 0, fallback < 0 ? NULL : name(fallback), &word, err));
+  *value = find_word(word, name, count);
+  if (*value >= 0) return TWS_OK;
+  const char *words[TWS_KERNEL_COUNT];
+  for (int i = 0; i < count; i++) words[i] = name(i);
+  const char *close = tws_closest(word, words, (size_t)count);
+  char hint[128] = "";
+  if (close != NULL) snprintf(hint, sizeof hint, "did you mean \"%s\"?", close);
+  return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(object, key), err, hint, "\"%s\": unknown word \"%.60s\"",
+                       key, word);
+}
+
+/* An optional member that must be an array (or object); *item is NULL when it is absent. */
+static tws_code read_child(const tws_json *json, const cJSON *object, const char *key, int array, const cJSON **item,
+                           tws_error *err) {
+  *item = cJSON_GetObjectItemCaseSensitive(object, key);
+  if (*item == NULL || cJSON_IsNull(*item)) {
+    *item = NULL;
+    return TWS_OK;
+  }
+  if (array ? cJSON_IsArray(*item) : cJSON_IsObject(*item)) return TWS_OK;
+  return tws_json_fail(json, *item, err, NULL, "\"%s\" must be %s", key, array ? "a list" : "an object");
+}
+
+static tws_code read_cell(const tws_json *json, const cJSON *item, int zero_allowed, double *value, tws_error *err) {
+  *value = cJSON_IsNumber(item) ? item->valuedouble : NAN;
+  if (isfinite(*value) && *value <= 1e18 && (zero_allowed ? *value >= 0 : *value > 0)) return TWS_OK;
+  return tws_json_fail(json, item, err, NULL, "a sample must hold %s numbers up to 1e18",
+                       zero_allowed ? "non-negative" : "positive");
+}
+
+/* [[bytes, seconds], ...] */
+static tws_code read_curve(const tws_json *json, const cJSON *list, tws_profile *profile, tws_curve *curve,
+                           tws_error *err) {
+  int count = cJSON_GetArraySize(list), i = 0;
+  if (count == 0) return tws_json_fail(json, list, err, NULL, "there are no samples");
+  double(*points)[2] = tws_calloc((size_t)count, sizeof *points);
+  if (points == NULL) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
+  tws_code code = TWS_OK;
+  const cJSON *row = NULL;
+  cJSON_ArrayForEach(row, list) {
+    if (!cJSON_IsArray(row) || cJSON_GetArraySize(row) != 2) {
+      code = tws_json_fail(json, row, err, NULL, "a sample must be [bytes, seconds]");
+    } else {
+      code = read_cell(json, row->child, 0, &points[i][0], err);
+      if (code == TWS_OK) code = read_cell(json, row->child->next, 0, &points[i][1], err);
+    }
+    if (code != TWS_OK) break;
+    i++;
+  }
+  if (code == TWS_OK) code = tws_curve_create(profile->arena, points, (size_t)count, curve, err);
+  tws_free(points);
+  return code;
+}
+
+/* ---- kernels ---- */
+
+static tws_code read_flags(const tws_json *json, const cJSON *object, uint32_t *flags, tws_error *err) {
+  static const struct {
+    const char *word;
+    uint32_t flag;
+  } words[] = {{"accumulate", TWS_ACCUMULATE},
+               {"accumulate_param", TWS_ACCUMULATE_PARAM},
+               {"bias", TWS_BIAS},
+               {"rms", TWS_RMS},
+               {"l2", TWS_L2}};
+  const cJSON *list = NULL, *item = NULL;
+  *flags = 0;
+  TWS_TRY(read_child(json, object, "flags", 1, &list, err));
+  cJSON_ArrayForEach(item, list) {
+    uint32_t flag = 0;
+    for (size_t i = 0; i < sizeof words / sizeof words[0] && cJSON_IsString(item); i++) {
+      if (strcmp(words[i].word, item->valuestring) == 0) flag = words[i].flag;
+    }
+    if (flag == 0) {
+      return tws_json_fail(json, item, err, "known: accumulate, accumulate_param, bias, rms, l2",
+                           "unknown kernel flag");
+    }
+    *flags |= flag;
+  }
+  return TWS_OK;
+}
+
+typedef struct samples {
+  double (*points)[2]; /* bytes, seconds */
+  tws_shape *shapes;
+  double *seconds;
+} samples;
+
+static tws_code read_samples(const tws_json *json, const cJSON *list, tws_family *family, samples *s, tws_error *err) {
+  int dims = tws_kernel_dims((tws_kernel)family->work.code);
+  size_t i = 0;
+  const cJSON *row = NULL;
+  cJSON_ArrayForEach(row, list) {
+    if (!cJSON_IsArray(row) || cJSON_GetArraySize(row) != dims + 1) {
+      return tws_json_fail(json, row, err, NULL, "a sample of %s must be %d sizes and the seconds",
+                           tws_kernel_name((tws_kernel)family->work.code), dims);
+    }
+    tws_work work = family->work;
+    const cJSON *cell = row->child;
+    for (int d = 0; d < dims; d++, cell = cell->next) {
+      double size = 0;
+      TWS_TRY(read_cell(json, cell, d >= 3, &size, err)); /* positions may be 0 */
+      work.d[d] = (int64_t)fmin(size, 1e15);
+      if (work.d[d] < 1 && d < 3) return tws_json_fail(json, cell, err, NULL, "a size must be at least 1");
+    }
+    TWS_TRY(read_cell(json, cell, 0, &s->seconds[i], err));
+    if (family->is_surface && !tws_shape_of(&work, &s->shapes[i])) return TWS_INTERNAL;
+    s->points[i][0] = tws_work_bytes(&work);
+    s->points[i][1] = s->seconds[i];
+    i++;
+  }
+  return TWS_OK;
+}
+
+static tws_code read_family(const tws_json *json, const cJSON *item, tws_profile *profile, tws_family *family,
+                            tws_error *err) {
+  static const char *const known[] = {"kernel", "dtype", "dtype2", "flags", "threads", "busy", "samples", NULL};
+  if (!cJSON_IsObject(item)) return tws_json_fail(json, item, err, NULL, "a kernel's entry must be an object");
+  TWS_TRY(tws_json_only(json, item, known, err));
+  int code = 0, dtype = 0, dtype2 = 0;
+  int64_t threads = 1, busy = 1;
+  TWS_TRY(read_word(json, item, "kernel", kernel_word, TWS_KERNEL_COUNT, -1, &code, err));
+  TWS_TRY(read_word(json, item, "dtype", dtype_word, TWS_DTYPE_COUNT, TWS_F32, &dtype, err));
+  TWS_TRY(read_word(json, item, "dtype2", dtype_word, TWS_DTYPE_COUNT, TWS_F32, &dtype2, err));
+  TWS_TRY(tws_json_int(json, item, "threads", 0, 1, 65536, 1, &threads, err));
+  TWS_TRY(tws_json_int(json, item, "busy", 0, 1, 65536, 1, &busy, err));
+  family->work = (tws_work){.code = (uint8_t)code, .dtype = (uint8_t)dtype, .dtype2 = (uint8_t)dtype2};
+  family->threads = (int)threads;
+  family->busy = (int)busy;
+  TWS_TRY(read_flags(json, item, &family->work.flags, err));
+  tws_shape shape;
+  family->is_surface = tws_shape_of(&family->work, &shape);
+  const cJSON *list = NULL;
+  TWS_TRY(read_child(json, item, "samples", 1, &list, err));
+  size_t count = list != NULL ? (size_t)cJSON_GetArraySize(list) : 0;
+  if (count == 0) return tws_json_fail(json, item, err, "add \"samples\"", "a kernel's entry has no samples");
+  samples s = {tws_calloc(count, sizeof *s.points), tws_calloc(count, sizeof *s.shapes),
+               tws_calloc(count, sizeof *s.seconds)};
+  tws_code result = TWS_MEMORY;
+  if (s.points == NULL || s.shapes == NULL || s.seconds == NULL) {
+    tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
+  } else {
+    result = read_samples(json, list, family, &s, err);
+    if (result == TWS_OK && family->is_surface) {
+      result = tws_surface_create(profile->arena, s.shapes, s.seconds, count, &family->surface, err);
+    } else if (result == TWS_OK) {
+      result = tws_curve_create(profile->arena, s.points, count, &family->curve, err);
+    }
+  }
+  tws_free(s.points);
+  tws_free(s.shapes);
+  tws_free(s.seconds);
+  return result;
+}
+
+static tws_code read_families(const tws_json *json, tws_profile *profile, tws_error *err) {
+  const cJSON *list = NULL, *item = NULL;
+  TWS_TRY(read_child(json, json->root, "kernels", 1, &list, err));
+  if (list == NULL) return TWS_OK;
+  profile->families = tws_arena_alloc(profile->arena, (size_t)cJSON_GetArraySize(list) + 1, sizeof *profile->families);
+  if (profile->families == NULL) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
+  cJSON_ArrayForEach(item, list) {
+    tws_family *family = &profile->families[profile->family_count];
+    tws_code code = read_family(json, item, profile, family, err);
+    profile->family_count++; /* counted in any case: its curve may have to be destroyed */
+    if (code != TWS_OK) return code;
+  }
+  return TWS_OK;
+}
+
+static tws_code read_collectives(const tws_json *json, tws_profile *profile, tws_error *err) {
+  static const char *const known[] = {"collective", "ranks", "samples", NULL};
+  const cJSON *list = NULL, *item = NULL, *points = NULL;
+  TWS_TRY(read_child(json, json->root, "p2p", 1, &points, err));
+  if (points != NULL) TWS_TRY(read_curve(json, points, profile, &profile->p2p, err));
+  TWS_TRY(read_child(json, json->root, "collectives", 1, &list, err));
+  if (list == NULL) return TWS_OK;
+  profile->collectives =
+      tws_arena_alloc(profile->arena, (size_t)cJSON_GetArraySize(list) + 1, sizeof *profile->collectives);
+  if (profile->collectives == NULL) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
+  cJSON_ArrayForEach(item, list) {
+    if (!cJSON_IsObject(item)) return tws_json_fail(json, item, err, NULL, "a collective's entry must be an object");
+    TWS_TRY(tws_json_only(json, item, known, err));
+    int collective = 0;
+    int64_t ranks = 0;
+    TWS_TRY(read_word(json, item, "collective", collective_word, TWS_COLLECTIVE_COUNT, -1, &collective, err));
+    TWS_TRY(tws_json_int(json, item, "ranks", 1, 2, 1 << 20, 2, &ranks, err));
+    TWS_TRY(read_child(json, item, "samples", 1, &points, err));
+    if (points == NULL) return tws_json_fail(json, item, err, "add \"samples\"", "a collective's entry has no samples");
+    tws_collective_table *table = &profile->collectives[profile->collective_count++];
+    table->collective = (tws_collective)collective;
+    table->ranks = (int)ranks;
+    TWS_TRY(read_curve(json, points, profile, &table->curve, err));
+  }
+  return TWS_OK;
+}
+
+/* ---- plain figures ---- */
+
+static tws_code read_peaks(const tws_json *json, tws_profile *profile, tws_error *err) {
+  const cJSON *peaks = NULL, *item = NULL;
+  TWS_TRY(read_child(json, json->root, "peak_flops", 0, &peaks, err));
+  if (peaks == NULL)
+    return tws_json_fail(json, json->root, err, "for example {\"fp32\": 5e10}", "\"peak_flops\" is missing");
+  cJSON_ArrayForEach(item, peaks) {
+    int dtype = find_word(item->string, dtype_word, TWS_DTYPE_COUNT);
+    if (dtype < 0) {
+      return tws_json_fail(json, item, err, "known: fp32, bf16, fp16, fp64", "unknown type \"%.60s\"", item->string);
+    }
+    TWS_TRY(tws_json_number(json, peaks, item->string, 1, 1, 1e18, 0, &profile->peak[dtype], err));
+  }
+  if (profile->peak[TWS_F32] > 0) return TWS_OK;
+  return tws_json_fail(json, peaks, err, "other types fall back to it", "\"peak_flops\" has no fp32");
+}
+
+static tws_code read_constants(const tws_json *json, tws_profile *profile, tws_error *err) {
+  static const char *const matmul_known[] = {"efficiency", "tile_overhead_s", "multiprocessors", "misaligned", NULL};
+  static const char *const attention_known[] = {"efficiency", "half_length", "backward", NULL};
+  const cJSON *root = json->root, *object = NULL;
+  int64_t multiprocessors = 0;
+  profile->matmul_efficiency = 0.8; /* what most devices sustain: see docs/profiles.md */
+  profile->misaligned = 1;
+  profile->attention_efficiency = 0.4;
+  profile->attention_backward = 1;
+  TWS_TRY(read_child(json, root, "matmul", 0, &object, err));
+  if (object != NULL) {
+    TWS_TRY(tws_json_only(json, object, matmul_known, err));
+    TWS_TRY(tws_json_number(json, object, "efficiency", 1, 1e-3, 1, 0, &profile->matmul_efficiency, err));
+    TWS_TRY(tws_json_number(json, object, "tile_overhead_s", 0, 0, 1, 0, &profile->tile_overhead_s, err));
+    TWS_TRY(tws_json_number(json, object, "misaligned", 0, 1e-3, 1, 1, &profile->misaligned, err));
+    TWS_TRY(tws_json_int(json, object, "multiprocessors", 0, 0, 65536, 0, &multiprocessors, err));
+  }
+  profile->multiprocessors = (int)multiprocessors;
+  TWS_TRY(read_child(json, root, "attention", 0, &object, err));
+  if (object != NULL) {
+    TWS_TRY(tws_json_only(json, object, attention_known, err));
+    TWS_TRY(tws_json_number(json, object, "efficiency", 1, 1e-3, 1, 0, &profile->attention_efficiency, err));
+    TWS_TRY(tws_json_number(json, object, "half_length", 0, 0, 1e9, 0, &profile->attention_half_length, err));
+    TWS_TRY(tws_json_number(json, object, "backward", 0, 1e-3, 10, 1, &profile->attention_backward, err));
+  }
+  return TWS_OK;
+}
+
+static tws_code read_figures(const tws_json *json, tws_profile *profile, tws_error *err) {
+  const cJSON *root = json->root;
+  const char *name = NULL, *provenance = NULL, *backend = NULL;
+  int64_t cores = 0;
+  TWS_TRY(tws_json_string(json, root, "name", 0, json->name, &name, err));
+  TWS_TRY(tws_json_string(json, root, "provenance", 1, NULL, &provenance, err));
+  TWS_TRY(tws_json_string(json, root, "backend", 1, NULL, &backend, err));
+  profile->name = tws_arena_strdup(profile->arena, name);
+  profile->provenance = tws_arena_strdup(profile->arena, provenance);
+  if (profile->name == NULL || profile->provenance == NULL) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (strcmp(backend, "cuda") == 0)
+    profile->backend = TWS_BACKEND_CUDA;
+  else if (strcmp(backend, "host") == 0)
+    profile->backend = TWS_BACKEND_HOST;
+  else
+    return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(root, "backend"), err, "known: host, cuda",
+                         "unknown backend \"%.60s\"", backend);
+  TWS_TRY(tws_json_number(json, root, "memory_bytes", 1, 1, 1e18, 0, &profile->memory_bytes, err));
+  TWS_TRY(tws_json_number(json, root, "overhead_bytes", 0, 0, 1e18, 0, &profile->overhead_bytes, err));
+  TWS_TRY(tws_json_int(json, root, "cores", 0, 0, 1 << 20, 0, &cores, err));
+  profile->cores = (int)cores;
+  TWS_TRY(tws_json_bool(json, root, "serial_streams", 0, profile->backend == TWS_BACKEND_HOST, &profile->serial_streams,
+                        err));
+  TWS_TRY(tws_json_number(json, root, "bandwidth", 1, 1, 1e18, 0, &profile->bandwidth, err));
+  TWS_TRY(tws_json_number(json, root, "node_bandwidth", 0, 0, 1e18, 0, &profile->node_bandwidth, err));
+  TWS_TRY(tws_json_number(json, root, "bandwidth_efficiency", 0, 1e-3, 1, 1, &profile->bandwidth_efficiency, err));
+  TWS_TRY(tws_json_number(json, root, "launch_s", 0, 0, 1, 0, &profile->launch_s, err));
+  TWS_TRY(read_peaks(json, profile, err));
+  return read_constants(json, profile, err);
+}
+
+static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_error *err) {
+  static const char *const known[] = {"schema",
+                                      "name",
+                                      "provenance",
+                                      "details",
+                                      "backend",
+                                      "cores",
+                                      "memory_bytes",
+                                      "overhead_bytes",
+                                      "serial_streams",
+                                      "peak_flops",
+                                      "bandwidth",
+                                      "node_bandwidth",
+                                      "bandwidth_efficiency",
+                                      "launch_s",
+                                      "matmul",
+                                      "attention",
+                                      "kernels",
+                                      "collectives",
+                                      "p2p",
+                                      NULL};
+  if (!cJSON_IsObject(json->root)) return tws_json_fail(json, json->root, err, NULL, "a profile must be an object");
+  const char *schema = NULL;
+  TWS_TRY(tws_json_string(json, json->root, "schema", 1, NULL, &schema, err));
+  if (strcmp(schema, "twinspeed-profile-1") != 0) {
+    return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(json->root, "schema"), err,
+                         "a profile says \"schema\": \"twinspeed-profile-1\"", "unknown schema \"%.60s\"", schema);
+  }
+  TWS_TRY(tws_json_only(json, json->root, known, err));
+  const cJSON *details = NULL;
+  TWS_TRY(read_child(json, json->root, "details", 0, &details, err)); /* free texts for people */
+  TWS_TRY(read_figures(json, profile, err));
+  TWS_TRY(read_families(json, profile, err));
+  return read_collectives(json, profile, err);
+}
+
+tws_code tws_profile_from_json(const tws_json *json, tws_profile **out, tws_error *err) {
+  *out = NULL;
+  tws_arena *arena = tws_arena_create();
+  tws_profile *profile = arena != NULL ? tws_arena_alloc(arena, 1, sizeof *profile) : NULL;
+  if (profile == NULL) {
+    tws_arena_destroy(arena);
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
+  }
+  profile->arena = arena;
+  tws_code code = read_profile(json, profile, err);
+  if (code != TWS_OK)
+    tws_profile_destroy(profile);
+  else
+    *out = profile;
+  return code;
+}
+
+tws_code tws_profile_load(const char *spec, tws_profile **out, tws_error *err) {
+  *out = NULL;
+  tws_json *json = NULL;
+  const char *text = tws_profile_builtin(spec);
+  if (text != NULL) {
+    TWS_TRY(tws_json_parse(text, strlen(text), spec, &json, err));
+  } else {
+    tws_code code = tws_json_read(spec, &json, err);
+    if (code == TWS_IO && strchr(spec, '/') == NULL) {
+      const char *const *names = tws_profile_builtin_names();
+      size_t count = 0;
+      while (names[count] != NULL) count++;
+      const char *close = tws_closest(spec, names, count);
+      char hint[384];
+      snprintf(hint, sizeof hint,
+               "%s%s%sbuilt in: v100-16gb, v100-32gb, a100-40gb, a100-80gb, h100-sxm, h200, b200, host",
+               close != NULL ? "did you mean " : "", close != NULL ? close : "", close != NULL ? "? " : "");
+      return tws_fail(err, TWS_INVALID, hint, "\"%.200s\" is neither a built-in hardware profile nor a readable file",
+                      spec);
+    }
+    if (code != TWS_OK) return code;
+  }
+  tws_code code = tws_profile_from_json(json, out, err);
+  tws_json_destroy(json);
+  return code;
+}
+
+void tws_profile_destroy(tws_profile *profile) {
+  if (profile == NULL) return;
+  for (size_t i = 0; i < profile->family_count; i++) tws_curve_destroy(&profile->families[i].curve);
+  for (size_t i = 0; i < profile->collective_count; i++) tws_curve_destroy(&profile->collectives[i].curve);
+  tws_curve_destroy(&profile->p2p);
+  tws_arena_destroy(profile->arena);
+}
+
+const char *tws_profile_name(const tws_profile *profile) {
+  return profile->name;
+}
+const char *tws_profile_provenance(const tws_profile *profile) {
+  return profile->provenance;
+}
+tws_backend_kind tws_profile_backend(const tws_profile *profile) {
+  return profile->backend;
+}
+double tws_profile_memory_bytes(const tws_profile *profile) {
+  return profile->memory_bytes;
+}
+double tws_profile_bandwidth(const tws_profile *profile) {
+  return profile->bandwidth;
+}
+double tws_profile_overhead_bytes(const tws_profile *profile) {
+  return profile->overhead_bytes;
+}
+int tws_profile_cores(const tws_profile *profile) {
+  return profile->cores;
+}
+int tws_profile_serial_streams(const tws_profile *profile) {
+  return profile->serial_streams;
+}
+
+double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype) {
+  if ((unsigned)dtype < TWS_DTYPE_COUNT && profile->peak[dtype] > 0) return profile->peak[dtype];
+  return profile->peak[TWS_F32]; /* 16-bit types without units of their own are computed in float32 */
+}

@@ -1,0 +1,80 @@
+/* Insides of a hardware profile; private to models/hardware. */
+#ifndef TWS_MODELS_PROFILE_INTERNAL_H
+#define TWS_MODELS_PROFILE_INTERNAL_H
+
+#include <gsl/gsl_interp.h>
+#include "base/memory.h"
+#include "models/hardware/profile.h"
+
+/* Seconds as a function of bytes: measured points, monotone, interpolated (Steffen) in the logarithms of both. */
+typedef struct tws_curve {
+  size_t count;
+  double *x, *y; /* ln bytes, ln seconds; the arena's */
+  gsl_interp *interp;
+} tws_curve;
+
+/* n > 0 points with positive coordinates, in any order; changes them. Equal bytes are averaged; points that would make
+ * more bytes faster are pooled (noise). */
+tws_code tws_curve_create(tws_arena *arena, double (*points)[2], size_t n, tws_curve *curve, tws_error *err);
+void tws_curve_destroy(tws_curve *curve);
+/* Above the largest point time grows with bytes; below the smallest it falls with bytes down to `floor_s`. */
+double tws_curve_seconds(const tws_curve *curve, double bytes, double floor_s);
+
+/* Seconds over shapes of several dimensions: a fit by least squares of the relative error to a sum of costs with
+ * non-negative coefficients, times a correction interpolated from the measured shapes by inverse distance in the
+ * logarithms of the sizes (Shepard, 1968). Exact at measured shapes; far from them the fit alone. */
+enum { TWS_SURFACE_DIMS = 4, TWS_SURFACE_COSTS = 5 };
+typedef struct tws_shape {
+  double log_size[TWS_SURFACE_DIMS];
+  double cost[TWS_SURFACE_COSTS]; /* flops, 1, then others in falling importance; 0 where not used */
+} tws_shape;
+typedef struct tws_surface {
+  size_t count;
+  tws_shape *shapes;
+  double *seconds, *residual; /* residual = ln(seconds / fit) */
+  double coefficient[TWS_SURFACE_COSTS];
+} tws_surface;
+tws_code tws_surface_create(tws_arena *arena, const tws_shape *shapes, const double *seconds, size_t n,
+                            tws_surface *surface, tws_error *err);
+double tws_surface_seconds(const tws_surface *surface, const tws_shape *shape);
+
+/* One measured family: a kernel with its types and flags, for one number of threads and of busy ranks. */
+typedef struct tws_family {
+  tws_work work; /* kernel, types, flags */
+  int threads, busy;
+  int is_surface;
+  tws_curve curve;
+  tws_surface surface;
+} tws_family;
+
+typedef struct tws_collective_table {
+  tws_collective collective;
+  int ranks;
+  tws_curve curve;
+} tws_collective_table;
+
+struct tws_profile {
+  tws_arena *arena;
+  const char *name, *provenance;
+  tws_backend_kind backend;
+  int cores, serial_streams;
+  double memory_bytes, overhead_bytes;
+  double peak[TWS_DTYPE_COUNT];
+  double bandwidth, node_bandwidth, bandwidth_efficiency, launch_s;
+  double matmul_efficiency, tile_overhead_s, misaligned;
+  int multiprocessors;
+  double attention_efficiency, attention_half_length, attention_backward;
+  tws_family *families;
+  size_t family_count;
+  tws_collective_table *collectives;
+  size_t collective_count;
+  tws_curve p2p; /* count 0: not measured */
+};
+
+int tws_kernel_dims(tws_kernel kernel); /* how many of tws_work.d[] name the shape */
+/* Coordinates and costs of a matrix product or attention; 0 for kernels that are costed by bytes alone. */
+int tws_shape_of(const tws_work *work, tws_shape *shape);
+const char *tws_profile_builtin(const char *name); /* JSON text, or NULL */
+double tws_measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy); /* < 0: none */
+
+#endif
