@@ -1,0 +1,55 @@
+#include "cli/system.h"
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int read_line(const char *path, char *line, size_t size) {
+  FILE *file = fopen(path, "r");
+  int got = file && fgets(line, (int)size, file) != NULL;
+  if (file) fclose(file);
+  return got;
+}
+
+/* "key: value" of a /proc file; the value without leading blanks */
+static int read_key(const char *path, const char *key, char *value, size_t size) {
+  char line[512];
+  FILE *file = fopen(path, "r");
+  int found = 0;
+  while (file && !found && fgets(line, sizeof line, file)) {
+    const char *colon = strchr(line, ':');
+    if (!colon || strncmp(line, key, strlen(key)) != 0) continue;
+    colon += 1 + strspn(colon + 1, " \t");
+    snprintf(value, size, "%.*s", (int)strcspn(colon, "\n"), colon);
+    found = 1;
+  }
+  if (file) fclose(file);
+  return found;
+}
+
+void tws_system_read(tws_system *s) {
+  char text[256];
+  memset(s, 0, sizeof *s);
+  s->cores_online = (int)sysconf(_SC_NPROCESSORS_ONLN);
+  s->cores_usable = s->cores_online;
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) s->cores_usable = CPU_COUNT(&set);
+  double quota, period;
+  if (read_line("/sys/fs/cgroup/cpu.max", text, sizeof text) && sscanf(text, "%lf %lf", &quota, &period) == 2 &&
+      period > 0 && quota / period < s->cores_usable)
+    s->cores_usable = quota / period;
+  if (!read_key("/proc/cpuinfo", "model name", s->processor, sizeof s->processor))
+    snprintf(s->processor, sizeof s->processor, "unknown processor");
+}
+
+int tws_command_line(const char *command, char *line, size_t size) {
+  FILE *pipe = popen(command, "r");
+  if (!pipe) return 0;
+  int got = fgets(line, (int)size, pipe) != NULL;
+  char rest[256];
+  while (fgets(rest, sizeof rest, pipe)) continue;
+  int status = pclose(pipe);
+  if (got) line[strcspn(line, "\n")] = '\0';
+  return got && status == 0 && line[0];
+}

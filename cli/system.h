@@ -1,0 +1,17 @@
+/* What the operating system says about this machine's processors; memory is in base/host_memory.h. */
+#ifndef TWS_CLI_SYSTEM_H
+#define TWS_CLI_SYSTEM_H
+
+#include <stddef.h>
+
+typedef struct tws_system {
+  int cores_online;
+  double cores_usable;      /* affinity and the cgroup's processor quota */
+  char processor[128];      /* model name */
+} tws_system;
+
+void tws_system_read(tws_system *system);
+/* First line that a shell command prints, without its end; 0 when it fails or prints nothing. */
+int tws_command_line(const char *command, char *line, size_t size);
+
+#endif
