@@ -1,0 +1,18 @@
+# One training step as a Gantt chart. data: blocks separated by two blank lines,
+# block 0: row number and label; blocks 1 to 6: start_ms end_ms row, by kind.
+load plots."/style.gp"
+set title title_text noenhanced offset 0, 1.4
+set tmargin 5
+set xlabel "milliseconds"
+set key at graph 0.5, screen 0.935 center horizontal samplen 1 Left reverse width 1
+set yrange [-0.7:rows - 0.3]
+set xrange [0:longest_ms * 1.005]
+set grid xtics noytics
+set border 1
+set ytics scale 0
+set style fill solid 1.0 noborder
+kinds = "forward backward recomputation optimizer communication copies"
+colors = "#56b4e9 #0072b2 #e69f00 #009e73 #d55e00 #999999"
+plot data index 0 using (-1e9):1:yticlabels(2) with points pt 7 notitle, \
+     for [k = 1:6] data index k using (($1 + $2) / 2):3:1:2:($3 - 0.38):($3 + 0.38) with boxxyerror \
+       lc rgb word(colors, k) title word(kinds, k)
