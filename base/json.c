@@ -115,22 +115,30 @@ static tws_code build(tws_json *json, char *text, size_t length, tws_error *err)
   return code;
 }
 
+static tws_json *create(const char *name) {
+  tws_json *json = tws_calloc(1, sizeof *json);
+  if (!json) return NULL;
+  size_t length = strlen(name) + 1;
+  json->name = tws_calloc(length, 1);
+  json->places = tws_calloc(1, sizeof *json->places);
+  if (!json->name || !json->places) {
+    tws_json_destroy(json);
+    return NULL;
+  }
+  memcpy(json->name, name, length);
+  return json;
+}
+
 tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_json **out, tws_error *err) {
   *out = NULL;
   if (length > TWS_JSON_SIZE)
     return tws_fail(err, TWS_INVALID, NULL, "%s: %zu bytes, and the limit is 64 MiB", name, length);
-  tws_json *json = tws_calloc(1, sizeof *json);
+  tws_json *json = create(name);
   char *copy = tws_calloc(length + 1, 1);
-  size_t name_length = strlen(name);
-  if (json) {
-    json->name = tws_calloc(name_length + 1, 1);
-    json->places = tws_calloc(1, sizeof *json->places);
-  }
   tws_code code;
-  if (!json || !copy || !json->name || !json->places) {
+  if (!json || !copy) {
     code = tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", name);
   } else {
-    memcpy(json->name, name, name_length);
     if (length) memcpy(copy, text, length);
     code = build(json, copy, length, err);
   }
@@ -152,6 +160,34 @@ tws_code tws_json_read(const char *path, tws_json **out, tws_error *err) {
   return code;
 }
 
+static tws_code clone_into(const tws_json *json, tws_json *copy, tws_error *err) {
+  const tws_json_marks *from = &json->places->marks;
+  struct tws_json_places *places = copy->places;
+  places->mask = json->places->mask;
+  places->slots = tws_calloc(places->mask + 1, sizeof *places->slots);
+  places->marks.items = tws_calloc(from->count, sizeof *from->items);
+  copy->root = cJSON_Duplicate(json->root, 1);
+  if (!places->slots || !places->marks.items || !copy->root)
+    return tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", json->name);
+  memcpy(places->marks.items, from->items, from->count * sizeof *from->items);
+  places->marks.count = places->marks.capacity = from->count;
+  walk w = {.json = copy, .err = err};
+  tws_code code = visit(&w, copy->root);
+  tws_free(w.scratch);
+  return code;
+}
+
+tws_code tws_json_clone(const tws_json *json, tws_json **out, tws_error *err) {
+  *out = NULL;
+  tws_json *copy = create(json->name);
+  tws_code code = copy ? clone_into(json, copy, err) : tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", json->name);
+  if (code == TWS_OK)
+    *out = copy;
+  else
+    tws_json_destroy(copy);
+  return code;
+}
+
 void tws_json_destroy(tws_json *json) {
   if (!json) return;
   cJSON_Delete(json->root);
@@ -166,12 +202,11 @@ void tws_json_destroy(tws_json *json) {
 
 /* ---- typed members ---- */
 
-/* The value as a reader would name it. */
-static const char *describe(const cJSON *item, char *buffer, size_t size) {
+const char *tws_json_describe(const cJSON *item, char *buffer, size_t size) {
   if (cJSON_IsString(item))
     snprintf(buffer, size, "the string \"%.60s\"", item->valuestring);
   else if (cJSON_IsNumber(item))
-    snprintf(buffer, size, "%.17g", item->valuedouble);
+    snprintf(buffer, size, "%.12g", item->valuedouble);
   else
     snprintf(buffer, size, "%s",
              cJSON_IsBool(item)     ? (cJSON_IsTrue(item) ? "true" : "false")
@@ -185,7 +220,7 @@ static tws_code wrong(const tws_json *json, const cJSON *item, const char *key, 
                       tws_error *err) {
   char got[96];
   return tws_json_fail(json, item, err, hint, "\"%.100s\" must be %s, not %s", key, wanted,
-                       describe(item, got, sizeof got));
+                       tws_json_describe(item, got, sizeof got));
 }
 
 /* *item is NULL when the fallback applies. */
@@ -200,6 +235,22 @@ static tws_code member(const tws_json *json, const cJSON *object, const char *ke
   return TWS_OK;
 }
 
+int tws_json_integer(const tws_json *json, const cJSON *item, int64_t *value, int *literal) {
+  if (literal) *literal = 0;
+  if (!cJSON_IsNumber(item)) return 0;
+  const tws_json_mark *mark = find_mark(json, item);
+  double number = item->valuedouble;
+  if (mark && mark->is_integer) {
+    *value = mark->integer;
+    if (literal) *literal = 1;
+    return 1;
+  }
+  if (number != floor(number) || number < -0x1p63 || number > 0x1p63) return 0;
+  /* 2^63 itself is what the largest integer becomes when a double has carried it. */
+  *value = number == 0x1p63 ? INT64_MAX : (int64_t)number;
+  return 1;
+}
+
 tws_code tws_json_int(const tws_json *json, const cJSON *object, const char *key, int required, int64_t low,
                       int64_t high, int64_t fallback, int64_t *value, tws_error *err) {
   const cJSON *item;
@@ -211,12 +262,9 @@ tws_code tws_json_int(const tws_json *json, const cJSON *object, const char *key
     snprintf(wanted, sizeof wanted, "an integer from %lld to %lld", (long long)low, (long long)high);
   else if (low != INT64_MIN)
     snprintf(wanted, sizeof wanted, "an integer of at least %lld", (long long)low);
-  double number = item->valuedouble;
-  if (!cJSON_IsNumber(item) || number != floor(number) || number < -0x1p63 || number > 0x1p63)
+  int64_t integer;
+  if (!tws_json_integer(json, item, &integer, NULL))
     return wrong(json, item, key, wanted, cJSON_IsString(item) ? "leave out the quotes" : NULL, err);
-  const tws_json_mark *mark = find_mark(json, item);
-  /* 2^63 itself is what the largest integer becomes when a double has carried it. */
-  int64_t integer = mark && mark->is_integer ? mark->integer : number == 0x1p63 ? INT64_MAX : (int64_t)number;
   if (integer < low || integer > high) return wrong(json, item, key, wanted, NULL, err);
   *value = integer;
   return TWS_OK;

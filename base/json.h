@@ -22,6 +22,13 @@ void tws_json_destroy(tws_json *json);
 
 /* 1-based line and column of an item's key (its value, for the root and array elements). */
 void tws_json_place(const tws_json *json, const cJSON *item, int *line, int *column);
+/* A copy that shares nothing, places included. */
+tws_code tws_json_clone(const tws_json *json, tws_json **out, tws_error *err);
+/* 1 and *value when the item is an integral number of 64 bits (5e8 and 3.0 are; 2^63 counts as the largest).
+ * *literal (may be NULL) tells whether it is written as an integer, without point or exponent. json may be NULL. */
+int tws_json_integer(const tws_json *json, const cJSON *item, int64_t *value, int *literal);
+/* The value as messages name it: 1.5, true, the string "abc", an object. Returns buffer. */
+const char *tws_json_describe(const cJSON *item, char *buffer, size_t size);
 /* Fail with "name:line:column: message". */
 tws_code tws_json_fail(const tws_json *json, const cJSON *item, tws_error *err, const char *hint, const char *format,
                        ...) __attribute__((format(printf, 5, 6)));
@@ -46,7 +53,7 @@ const char *tws_closest(const char *word, const char *const *words, size_t n);
 
 /* Write `text` to `path` atomically (temporary file, fsync, rename); creates no directories. */
 tws_code tws_write_file(const char *path, const char *text, size_t length, tws_error *err);
-/* Whole file into a zero-terminated buffer owned by the caller (tws_free). limit 0: 64 MiB. */
+/* Whole file into a zero-terminated buffer owned by the caller (tws_free). limit 0: 64 MiB. "-" is standard input. */
 tws_code tws_read_file(const char *path, size_t limit, char **text, size_t *length, tws_error *err);
 
 #endif
