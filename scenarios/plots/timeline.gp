@@ -1,10 +1,10 @@
 # One training step as a Gantt chart. data: blocks separated by two blank lines,
 # block 0: row number and label; blocks 1 to 6: start_ms end_ms row, by kind.
 load plots."/style.gp"
-set title title_text noenhanced offset 0, 1.4
-set tmargin 5
+set label title_text at screen 0.5, screen 1 - 16.0 / height center noenhanced tc rgb dark
+set tmargin at screen 1 - 58.0 / height
 set xlabel "milliseconds"
-set key at graph 0.5, screen 0.935 center horizontal samplen 1 Left reverse width 1
+set key at screen 0.55, screen 1 - 40.0 / height center horizontal samplen 1 Left reverse width 1
 set yrange [-0.7:rows - 0.3]
 set xrange [0:longest_ms * 1.005]
 set grid xtics noytics
