@@ -69,6 +69,8 @@ typedef struct tws_train_options {
   char *activity;                   /* where this rank says what it is doing (zero-terminated), or NULL */
   size_t activity_bytes;
   void (*on_step)(void *user, const tws_step_report *report); /* rank 0 only */
+  /* A step passed the deadline: called once, from another thread, before this process ends with exit status 124. */
+  void (*on_hang)(void *user, const tws_error *err);
   void *user;
   const tws_log *log;
 } tws_train_options;
@@ -99,6 +101,7 @@ typedef struct tws_real_api {
   void (*stop)(void);
   /* Tell every rank to end: prints nothing; the process exits with `code` and the launcher sees which rank it was. */
   void (*abort)(int exit_code);
+  /* After an error in a world of several ranks the others still wait for this one: end with abort(), not stop(). */
   tws_code (*train)(const tws_train_options *options, tws_train_result *result, tws_error *err);
   tws_code (*calibrate)(const tws_calibrate_options *options, tws_error *err);
   const tws_backend_ops *(*backend)(const char *name); /* NULL: not there */

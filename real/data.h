@@ -1,0 +1,47 @@
+/* Training data: one file of tokens, mapped, never copied.
+ *
+ * Formats: raw text, one token a byte; and the token files of llm.c (dev/data/data_common.py there): a header of 256
+ * int32 (magic 20240520, version 1: uint16 tokens; magic 20240801, version 7: uint32 tokens; third word: how many),
+ * then the tokens, little-endian.
+ *
+ * Samples: sample i holds the tokens [i seq, i seq + seq] - seq inputs and the same shifted by one as targets - so
+ * that neighbours share one token and every token is a target once. An epoch visits every sample once, in the order
+ * tws_random_permute(seed + epoch, samples, .). A step takes the next train_batch_size samples of that order: which
+ * ones does not depend on ranks, micro batch or accumulation. */
+#ifndef TWS_REAL_DATA_H
+#define TWS_REAL_DATA_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "base/status.h"
+
+typedef struct tws_data {
+  void *map;
+  size_t map_bytes;
+  const unsigned char *tokens; /* first token, inside the map */
+  uint64_t count;              /* tokens */
+  int token_bytes;             /* 1, 2 or 4 */
+  int64_t sequence;
+  uint64_t samples; /* of one epoch */
+  uint64_t seed;
+} tws_data;
+
+/* TWS_IO: no such file, a folder, unreadable; TWS_INVALID: bad header, fewer tokens than one global batch needs (the
+ * message says how many are needed), a token that is not below `vocabulary` (the message says where). */
+tws_code tws_data_open(const char *path, int64_t sequence, int64_t vocabulary, int64_t train_batch, uint64_t seed,
+                       tws_data *data, tws_error *err);
+void tws_data_close(tws_data *data);
+
+/* Sample that stands at `place` (0 .. train_batch - 1) of the global batch of 0-based step `step`. */
+uint64_t tws_data_sample(const tws_data *data, int64_t train_batch, int64_t step, int64_t place);
+
+/* How one rank's share of the global batch is cut. Micro-batch a of rank r takes the places
+ * (a ranks + r) micro + [0, micro). */
+typedef struct tws_batch_shape {
+  int64_t train_batch, micro_batch, accumulation;
+  int rank, ranks;
+} tws_batch_shape;
+/* ids and targets: int32 [accumulation][micro_batch][sequence] */
+void tws_data_fill(const tws_data *data, const tws_batch_shape *shape, int64_t step, int32_t *ids, int32_t *targets);
+
+#endif

@@ -1,0 +1,295 @@
+#include "real/executor.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/memory.h"
+#include "base/units.h"
+
+/* An operation with everything looked up. */
+typedef struct step_op {
+  const tws_work *work;
+  void **address; /* COMPUTE, HOST, COPY, SEND, RECV: per operand */
+  tws_dtype *dtype;
+  tws_comm_segment *segments; /* COLLECTIVE */
+  const char *label;
+  uint64_t bytes; /* COPY, SEND, RECV */
+  uint32_t label_length;
+  int count; /* operands, or segments */
+  int root;  /* REDUCE, BROADCAST */
+  uint8_t kind, stream;
+  uint8_t waits; /* bit per stream to wait for */
+  uint8_t checks_loss;
+} step_op;
+
+struct tws_executor {
+  tws_executor_setup setup;
+  tws_arena *arena;
+  void *base[TWS_TIER_COUNT];
+  uint8_t owned[TWS_TIER_COUNT]; /* by the backend; else by the communicator */
+  step_op *ops;
+  _Atomic(const char *) doing;
+};
+
+/* ---- memory ---- */
+
+static tws_code allocate_tier(tws_executor *x, tws_tier tier, tws_error *err) {
+  uint64_t bytes = x->setup.plan->arena_bytes[tier];
+  int host = x->setup.ops->wait == NULL; /* a backend without streams computes in host memory */
+  if (host && x->setup.comm && x->setup.comm_ops->allocate)
+    TWS_TRY(x->setup.comm_ops->allocate(x->setup.comm, bytes, &x->base[tier], err));
+  if (x->base[tier] || bytes == 0) return TWS_OK;
+  TWS_TRY(x->setup.ops->allocate(x->setup.backend, tier, bytes, &x->base[tier], err));
+  x->owned[tier] = 1;
+  return TWS_OK;
+}
+
+static tws_code allocate(tws_executor *x, tws_error *err) {
+  for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
+    tws_code code = allocate_tier(x, (tws_tier)tier, err);
+    if (code != TWS_OK) return tws_fail_in(err, code, "%s memory", tws_tier_name((tws_tier)tier));
+  }
+  return TWS_OK;
+}
+
+uint64_t tws_executor_allocated(const tws_executor *x, tws_tier tier) {
+  return x->base[tier] ? x->setup.plan->arena_bytes[tier] : 0;
+}
+
+/* Address of a range of a buffer, after checking that it lies inside the buffer and the buffer inside its arena. */
+static tws_code resolve(const tws_executor *x, uint32_t index, uint64_t offset, uint64_t count, void **address,
+                        tws_error *err) {
+  const tws_plan *plan = x->setup.plan;
+  if (index >= plan->buffer_count) return tws_fail(err, TWS_INTERNAL, NULL, "no buffer %u", (unsigned)index);
+  const tws_buffer *buffer = &plan->buffers[index];
+  uint64_t size = tws_dtype_bytes((tws_dtype)buffer->dtype), arena = plan->arena_bytes[buffer->tier];
+  if (offset > buffer->elements || count > buffer->elements - offset)
+    return tws_fail(err, TWS_INTERNAL, NULL, "elements %" PRIu64 " to %" PRIu64 " are not in buffer '%s' of %" PRIu64,
+                    offset, offset + count, buffer->name, buffer->elements);
+  if (buffer->offset > arena || buffer->elements > (arena - buffer->offset) / size)
+    return tws_fail(err, TWS_INTERNAL, NULL, "buffer '%s' is not in its arena of %" PRIu64 " bytes", buffer->name,
+                    arena);
+  *address = (char *)x->base[buffer->tier] + buffer->offset + offset * size;
+  return TWS_OK;
+}
+
+tws_code tws_executor_put(tws_executor *x, uint32_t buffer, uint64_t offset, const void *from, uint64_t count,
+                          tws_error *err) {
+  void *to = NULL;
+  TWS_TRY(resolve(x, buffer, offset, count, &to, err));
+  uint64_t bytes = count * tws_dtype_bytes((tws_dtype)x->setup.plan->buffers[buffer].dtype);
+  return x->setup.ops->copy(x->setup.backend, to, from, bytes, TWS_STREAM_COMPUTE, err);
+}
+
+tws_code tws_executor_get(tws_executor *x, uint32_t buffer, uint64_t offset, void *to, uint64_t count, tws_error *err) {
+  void *from = NULL;
+  TWS_TRY(resolve(x, buffer, offset, count, &from, err));
+  uint64_t bytes = count * tws_dtype_bytes((tws_dtype)x->setup.plan->buffers[buffer].dtype);
+  TWS_TRY(x->setup.ops->copy(x->setup.backend, to, from, bytes, TWS_STREAM_COMPUTE, err));
+  return x->setup.ops->synchronize(x->setup.backend, err);
+}
+
+/* ---- preparation ---- */
+
+static tws_code prepare_operands(tws_executor *x, const tws_op *op, step_op *s, tws_error *err) {
+  const tws_plan *plan = x->setup.plan;
+  s->count = op->operand_count;
+  s->address = tws_arena_alloc(x->arena, (size_t)s->count + 1, sizeof *s->address);
+  s->dtype = tws_arena_alloc(x->arena, (size_t)s->count + 1, sizeof *s->dtype);
+  if (!s->address || !s->dtype) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (int i = 0; i < s->count; i++) {
+    const tws_operand *o = &plan->operands[op->operand_first + (uint32_t)i];
+    TWS_TRY(resolve(x, o->buffer, o->offset, o->count, &s->address[i], err));
+    s->dtype[i] = (tws_dtype)plan->buffers[o->buffer].dtype;
+    s->bytes = o->count * tws_dtype_bytes(s->dtype[i]);
+  }
+  return TWS_OK;
+}
+
+static tws_code prepare_copy(tws_executor *x, const tws_op *op, step_op *s, tws_error *err) {
+  TWS_TRY(prepare_operands(x, op, s, err));
+  const tws_operand *o = &x->setup.plan->operands[op->operand_first];
+  if (s->count != 2 || o[0].count != o[1].count || s->dtype[0] != s->dtype[1])
+    return tws_fail(err, TWS_INTERNAL, NULL, "a copy needs two ranges of one length and type");
+  return TWS_OK;
+}
+
+/* The segment's count as tws_comm_segment defines it, from the sent and the received range. */
+static tws_code segment_count(tws_collective collective, uint64_t sent, uint64_t received, uint64_t size,
+                              uint64_t *count, tws_error *err) {
+  *count = collective == TWS_COLLECTIVE_REDUCE_SCATTER ? received : sent;
+  int fits = sent == received;
+  if (collective == TWS_COLLECTIVE_REDUCE_SCATTER) fits = sent == received * size;
+  if (collective == TWS_COLLECTIVE_ALL_GATHER) fits = received == sent * size;
+  if (collective == TWS_COLLECTIVE_ALL_TO_ALL) {
+    fits = sent == received && sent % size == 0;
+    *count = sent / size;
+  }
+  if (fits) return TWS_OK;
+  return tws_fail(err, TWS_INTERNAL, NULL, "a segment sends %" PRIu64 " and receives %" PRIu64 " elements", sent,
+                  received);
+}
+
+static tws_code prepare_collective(tws_executor *x, const tws_op *op, step_op *s, tws_error *err) {
+  const tws_plan *plan = x->setup.plan;
+  const tws_operand *o = plan->operands + op->operand_first, *end = o + op->operand_count;
+  if (s->work->group >= plan->group_count) return tws_fail(err, TWS_INTERNAL, NULL, "no group %u", s->work->group);
+  uint64_t size = (uint64_t)plan->groups[s->work->group].size;
+  s->segments = tws_arena_alloc(x->arena, op->operand_count + 1u, sizeof *s->segments);
+  if (!s->segments) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (s->work->code == TWS_COLLECTIVE_REDUCE || s->work->code == TWS_COLLECTIVE_BROADCAST) s->root = (int)op->peer;
+  while (o < end) {
+    const tws_operand *sent = o, *received = o->access == TWS_READ_WRITE ? o : o + 1;
+    tws_comm_segment *segment = &s->segments[s->count++];
+    void *from = NULL;
+    if (received >= end) return tws_fail(err, TWS_INTERNAL, NULL, "a segment has no received range");
+    TWS_TRY(resolve(x, sent->buffer, sent->offset, sent->count, &from, err));
+    TWS_TRY(resolve(x, received->buffer, received->offset, received->count, &segment->receive, err));
+    segment->send = from;
+    TWS_TRY(segment_count((tws_collective)s->work->code, sent->count, received->count, size, &segment->count, err));
+    o = received + 1;
+  }
+  return TWS_OK;
+}
+
+static tws_code prepare_op(tws_executor *x, uint32_t index, tws_error *err) {
+  const tws_plan *plan = x->setup.plan;
+  const tws_op *op = &plan->ops[index];
+  step_op *s = &x->ops[index];
+  s->work = &plan->works[op->work];
+  s->kind = op->kind;
+  s->stream = op->stream;
+  for (uint32_t i = 0; i < op->dep_count; i++)
+    s->waits |= (uint8_t)(1u << plan->ops[plan->deps[op->dep_first + i]].stream);
+  char label[160];
+  s->label = tws_arena_strdup(x->arena, tws_op_label(plan, index, label, (int)sizeof label));
+  if (!s->label) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  s->label_length = (uint32_t)strlen(s->label);
+  if (op->kind == TWS_OP_COLLECTIVE) return prepare_collective(x, op, s, err);
+  if (op->kind == TWS_OP_COPY) return prepare_copy(x, op, s, err);
+  TWS_TRY(prepare_operands(x, op, s, err));
+  if (op->kind != TWS_OP_COMPUTE && op->kind != TWS_OP_HOST) return TWS_OK;
+  s->checks_loss = s->work->code == TWS_KERNEL_CROSS_ENTROPY && !x->setup.ops->wait;
+  if (x->setup.ops->supports && !x->setup.ops->supports(s->work))
+    return tws_fail(err, TWS_UNSUPPORTED, "use fp32 or bf16, or another device", "backend %s has no kernel %s of %s",
+                    x->setup.ops->name, tws_kernel_name((tws_kernel)s->work->code),
+                    tws_dtype_name((tws_dtype)s->work->dtype));
+  return TWS_OK;
+}
+
+static tws_code prepare(tws_executor *x, tws_error *err) {
+  uint32_t count = x->setup.plan->op_count;
+  x->ops = tws_arena_alloc(x->arena, count + 1u, sizeof *x->ops);
+  if (!x->ops) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (uint32_t i = 0; i < count; i++) {
+    tws_code code = prepare_op(x, i, err);
+    if (code != TWS_OK)
+      return tws_fail_in(err, code, "operation %u (%s)", (unsigned)i, x->ops[i].label ? x->ops[i].label : "?");
+  }
+  return TWS_OK;
+}
+
+tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out, tws_error *err) {
+  *out = NULL;
+  tws_executor *x = tws_calloc(1, sizeof *x);
+  if (!x) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  x->setup = *setup;
+  x->arena = tws_arena_create();
+  atomic_store(&x->doing, "between steps");
+  tws_code code = x->arena ? allocate(x, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (code == TWS_OK) code = prepare(x, err);
+  if (code != TWS_OK) {
+    tws_executor_destroy(x);
+    return code;
+  }
+  *out = x;
+  return TWS_OK;
+}
+
+void tws_executor_destroy(tws_executor *x) {
+  if (!x) return;
+  for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
+    if (x->base[tier] && x->owned[tier]) x->setup.ops->release(x->setup.backend, (tws_tier)tier, x->base[tier]);
+  tws_arena_destroy(x->arena);
+  tws_free(x);
+}
+
+/* ---- a step ---- */
+
+static tws_code wait_for_streams(tws_executor *x, const step_op *s, tws_error *err) {
+  if (!x->setup.ops->wait) return TWS_OK;
+  for (int other = 0; other < TWS_STREAM_COUNT; other++)
+    if (s->waits & (1u << other))
+      TWS_TRY(x->setup.ops->wait(x->setup.backend, (tws_stream)s->stream, (tws_stream)other, err));
+  /* Messages between processes leave from host memory at once: what they carry must be there. */
+  if (s->kind == TWS_OP_COLLECTIVE || s->kind == TWS_OP_SEND || s->kind == TWS_OP_RECV)
+    return x->setup.ops->synchronize(x->setup.backend, err);
+  return TWS_OK;
+}
+
+static tws_code run_op(tws_executor *x, uint32_t index, tws_error *err) {
+  const tws_executor_setup *u = &x->setup;
+  const step_op *s = &x->ops[index];
+  TWS_TRY(wait_for_streams(x, s, err));
+  switch ((tws_op_kind)s->kind) {
+    case TWS_OP_COMPUTE:
+    case TWS_OP_HOST:
+      TWS_TRY(u->ops->run(u->backend, s->work, s->address, s->dtype, s->count, (tws_stream)s->stream, err));
+      if (s->checks_loss && !isfinite(*(const double *)s->address[2]))
+        return tws_fail(err, TWS_RANK, "lower the learning rate, clip gradients, or look for bad data",
+                        "the loss is not a finite number");
+      return TWS_OK;
+    case TWS_OP_COLLECTIVE:
+      return u->comm_ops->collective(u->comm, (int)s->work->group, (tws_collective)s->work->code,
+                                     (tws_dtype)s->work->dtype, s->root, s->segments, s->count, err);
+    case TWS_OP_COPY:
+      return u->ops->copy(u->backend, s->address[1], s->address[0], s->bytes, (tws_stream)s->stream, err);
+    case TWS_OP_SEND:
+      return u->comm_ops->send(u->comm, (int)u->plan->ops[index].peer, s->address[0], s->bytes, err);
+    case TWS_OP_RECV:
+      return u->comm_ops->receive(u->comm, (int)u->plan->ops[index].peer, s->address[0], s->bytes, err);
+    default:
+      return tws_fail(err, TWS_INTERNAL, NULL, "unknown kind of operation %d", s->kind);
+  }
+}
+
+/* The activity line is read by others at any time, torn or not; it always ends inside its space. */
+static void say(tws_executor *x, size_t prefix, const step_op *s) {
+  size_t room = x->setup.activity_bytes - prefix, length = s->label_length;
+  if (length >= room) length = room - 1;
+  memcpy(x->setup.activity + prefix, s->label, length);
+  x->setup.activity[prefix + length] = '\0';
+}
+
+static size_t begin_line(tws_executor *x, int64_t step) {
+  if (!x->setup.activity || x->setup.activity_bytes < 64) return 0;
+  return (size_t)snprintf(x->setup.activity, 48, "step %" PRId64 ", ", step);
+}
+
+tws_code tws_executor_step(tws_executor *x, int64_t step, double *times, tws_executor_probe probe, void *user,
+                           tws_error *err) {
+  uint32_t count = x->setup.plan->op_count;
+  size_t prefix = begin_line(x, step);
+  for (uint32_t i = 0; i < count; i++) {
+    const step_op *s = &x->ops[i];
+    atomic_store_explicit(&x->doing, s->label, memory_order_relaxed);
+    if (prefix) say(x, prefix, s);
+    if (times) times[2 * i] = tws_clock_s();
+    tws_code code = probe ? probe(user, i, err) : TWS_OK;
+    if (code == TWS_OK) code = run_op(x, i, err);
+    if (code != TWS_OK) return tws_fail_in(err, code, "operation %u (%s)", (unsigned)i, s->label);
+    if (times) times[2 * i + 1] = tws_clock_s();
+  }
+  TWS_TRY(x->setup.ops->synchronize(x->setup.backend, err));
+  atomic_store(&x->doing, "between steps");
+  if (prefix) snprintf(x->setup.activity + prefix, x->setup.activity_bytes - prefix, "between steps");
+  return TWS_OK;
+}
+
+const char *tws_executor_doing(const tws_executor *x) {
+  return atomic_load(&x->doing);
+}
+
+const char *tws_executor_label(const tws_executor *x, uint32_t op) {
+  return x->ops[op].label;
+}

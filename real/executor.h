@@ -1,0 +1,49 @@
+/* The plan executor: walks one rank's plan over a table of kernels and a communicator, as often as asked.
+ *
+ * Memory is one allocation per tier of exactly plan->arena_bytes; every operand's address and every collective's
+ * segments are resolved once, so a step is a loop over calls. Operations start in issue order. A backend with a wait()
+ * runs the plan's streams side by side: each operation first waits for the streams of its dependencies; one without
+ * runs an operation to its end at once, and order is all it needs. */
+#ifndef TWS_REAL_EXECUTOR_H
+#define TWS_REAL_EXECUTOR_H
+
+#include <stdatomic.h>
+#include "real/real.h"
+
+typedef struct tws_executor tws_executor;
+
+typedef struct tws_executor_setup {
+  const tws_plan *plan; /* must outlive the executor */
+  const tws_backend_ops *ops;
+  tws_backend *backend;
+  const tws_comm_ops *comm_ops;
+  tws_comm *comm;
+  char *activity; /* see tws_train_options, or NULL */
+  size_t activity_bytes;
+} tws_executor_setup;
+
+/* TWS_MEMORY: the arena of a tier cannot be had; TWS_UNSUPPORTED: the backend has no such kernel; TWS_INTERNAL: a
+ * plan that does not fit its own buffers. Collective over the world when the communicator has memory of its own. */
+tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out, tws_error *err);
+void tws_executor_destroy(tws_executor *executor);
+
+uint64_t tws_executor_allocated(const tws_executor *executor, tws_tier tier); /* bytes */
+
+/* Between steps: move bytes into and out of a buffer, from element `offset` on. */
+tws_code tws_executor_put(tws_executor *executor, uint32_t buffer, uint64_t offset, const void *from, uint64_t count,
+                          tws_error *err);
+tws_code tws_executor_get(tws_executor *executor, uint32_t buffer, uint64_t offset, void *to, uint64_t count,
+                          tws_error *err);
+
+/* What happens between two operations, for tests of failure handling. */
+typedef tws_code (*tws_executor_probe)(void *user, uint32_t op, tws_error *err);
+
+/* One step. Start and end of every operation are recorded when `times` is not NULL: double [op_count][2], seconds of
+ * tws_clock_s(). An error says which operation failed. `step` is for the activity line. */
+tws_code tws_executor_step(tws_executor *executor, int64_t step, double *times, tws_executor_probe probe, void *user,
+                           tws_error *err);
+/* The operation being run, as tws_op_label() names it; from any thread. */
+const char *tws_executor_doing(const tws_executor *executor);
+const char *tws_executor_label(const tws_executor *executor, uint32_t op);
+
+#endif

@@ -1,0 +1,27 @@
+#include "real/fault.h"
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+tws_code tws_fault_parse(const char *text, int rank, tws_fault *fault, tws_error *err) {
+  static const char *const kinds[] = {"none", "kill", "hang", "nan", "allocate"};
+  *fault = (tws_fault){.kind = TWS_FAULT_NONE};
+  if (!text || !*text) return TWS_OK;
+  int who = -1, end = 0;
+  long step = 1;
+  char kind[16] = "";
+  if (sscanf(text, "rank=%d,step=%ld,kind=%15[a-z]%n", &who, &step, kind, &end) == 3 && text[end] == '\0')
+    for (int k = 1; k < (int)(sizeof kinds / sizeof *kinds); k++)
+      if (strcmp(kind, kinds[k]) == 0) {
+        if (who == rank) *fault = (tws_fault){.kind = (tws_fault_kind)k, .step = step};
+        return TWS_OK;
+      }
+  return tws_fail(err, TWS_USAGE, "for example rank=1,step=3,kind=kill; kinds are kill, hang, nan and allocate",
+                  "TWINSPEED_FAULT is \"%.80s\"", text);
+}
+
+void tws_fault_strike(tws_fault_kind kind) {
+  if (kind == TWS_FAULT_KILL) raise(SIGKILL);
+  for (;;) pause();
+}

@@ -1,0 +1,34 @@
+#include "real/init.h"
+#include <math.h>
+#include "base/random.h"
+
+/* 24 bits and a half: inside (0, 1), exact in float32. */
+static float open_unit(uint32_t word) {
+  return ((float)(word >> 8) + 0.5f) * 0x1p-24f;
+}
+
+static void normals(uint64_t seed, uint64_t stream, uint64_t block, float out[4]) {
+  uint32_t word[4];
+  tws_philox(seed, stream, block, word);
+  for (int i = 0; i < 4; i += 2) {
+    float radius = sqrtf(-2.0f * logf(open_unit(word[i])));
+    float sine, cosine, angle = 6.2831853f * open_unit(word[i + 1]);
+    sincosf(angle, &sine, &cosine);
+    out[i] = radius * cosine;
+    out[i + 1] = radius * sine;
+  }
+}
+
+void tws_init_values(const tws_param *param, uint32_t index, uint64_t seed, uint64_t first, uint64_t count,
+                     float *out) {
+  float std = param->init_std, value = param->init_value;
+  if (std == 0.0f) {
+    for (uint64_t i = 0; i < count; i++) out[i] = value;
+    return;
+  }
+  for (uint64_t i = 0; i < count;) {
+    float block[4];
+    normals(seed, index, (first + i) / 4, block);
+    for (uint64_t k = (first + i) % 4; k < 4 && i < count; k++, i++) out[i] = value + std * block[k];
+  }
+}

@@ -1,0 +1,36 @@
+/* The table that the program loads. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "real/calibrate.h"
+#include "real/host/host.h"
+#include "real/train_internal.h"
+
+const tws_backend_ops *tws_real_backend(const char *name) {
+  return strcmp(name, "host") == 0 ? tws_host_backend() : NULL;
+}
+
+const char *tws_real_description(void) {
+  static _Thread_local char text[192];
+  char host[128];
+  snprintf(text, sizeof text, "host (%s), %s", tws_host_describe(NULL, host, (int)sizeof host), tws_mpi_description());
+  return text;
+}
+
+static void end_all(int exit_code) {
+  /* mpirun ends the other ranks when one leaves without saying goodbye. MPI_Abort would print. */
+  _exit(exit_code);
+}
+
+__attribute__((visibility("default"))) const tws_real_api *tws_real_module(void);
+const tws_real_api *tws_real_module(void) {
+  static const tws_real_api api = {.version = TWS_REAL_API_VERSION,
+                                   .start = tws_mpi_start,
+                                   .stop = tws_mpi_stop,
+                                   .abort = end_all,
+                                   .train = tws_real_train,
+                                   .calibrate = tws_real_calibrate,
+                                   .backend = tws_real_backend,
+                                   .description = tws_real_description};
+  return &api;
+}

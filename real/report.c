@@ -1,0 +1,280 @@
+/* What a training run leaves behind: CSV by step, a JSON summary, a Chrome trace. Rank 0 writes. */
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "base/host_memory.h"
+#include "base/json.h"
+#include "base/memory.h"
+#include "real/train_internal.h"
+
+/* ---- CSV ---- */
+
+static tws_code csv_failed(const tws_training *t, tws_error *err) {
+  return tws_fail(err, TWS_IO, "is the folder there, and is there room on the disk?", "%s: %s", t->options->csv_path,
+                  strerror(errno));
+}
+
+tws_code tws_report_csv_open(tws_training *t, tws_error *err) {
+  if (t->rank != 0 || !t->options->csv_path) return TWS_OK;
+  t->csv = fopen(t->options->csv_path, "w");
+  if (!t->csv || fputs("step,loss,lr,gradient_norm,seconds,tokens_per_s\n", t->csv) < 0 || fflush(t->csv) != 0)
+    return csv_failed(t, err);
+  return TWS_OK;
+}
+
+tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_error *err) {
+  if (!t->csv) return TWS_OK;
+  int written = fprintf(t->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.6f,%.1f\n", r->step, r->loss, r->lr, r->gradient_norm,
+                        r->seconds, r->tokens_per_s);
+  return written < 0 || fflush(t->csv) != 0 ? csv_failed(t, err) : TWS_OK;
+}
+
+/* ---- JSON summary ---- */
+
+/* What every rank tells rank 0. */
+typedef struct rank_memory {
+  uint64_t predicted[TWS_TIER_COUNT], allocated[TWS_TIER_COUNT], peak_rss;
+} rank_memory;
+
+static int compare_doubles(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+double tws_median(const double *values, int64_t count) {
+  double *sorted = count > 0 ? tws_calloc((size_t)count, sizeof *sorted) : NULL;
+  if (!sorted) return 0.0;
+  memcpy(sorted, values, (size_t)count * sizeof *sorted);
+  qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
+  double median = count % 2 ? sorted[count / 2] : 0.5 * (sorted[count / 2 - 1] + sorted[count / 2]);
+  tws_free(sorted);
+  return median;
+}
+
+/* The first step pays for page faults and cold caches; with more than two it is left out. */
+static double median_step(const tws_training *t) {
+  int64_t skip = t->steps_done > 2 ? 1 : 0, count = t->steps_done - skip;
+  double *seconds = tws_calloc((size_t)count + 1, sizeof *seconds);
+  if (!seconds) return 0.0;
+  for (int64_t i = 0; i < count; i++) seconds[i] = t->history[skip + i].seconds;
+  double median = tws_median(seconds, count);
+  tws_free(seconds);
+  return median;
+}
+
+static void cpu_name(char *name, size_t size) {
+  snprintf(name, size, "unknown");
+  FILE *file = fopen("/proc/cpuinfo", "r");
+  char line[256];
+  while (file && fgets(line, sizeof line, file))
+    if (strncmp(line, "model name", 10) == 0 && strchr(line, ':')) {
+      snprintf(name, size, "%s", strchr(line, ':') + 2);
+      name[strcspn(name, "\n")] = '\0';
+      break;
+    }
+  if (file) fclose(file);
+}
+
+static void add_provenance(const tws_training *t, cJSON *root) {
+  char host[256] = "unknown", cpu[256], when[32] = "";
+  time_t now = time(NULL);
+  struct tm utc;
+  gethostname(host, sizeof host - 1);
+  cpu_name(cpu, sizeof cpu);
+  if (gmtime_r(&now, &utc)) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  cJSON *p = cJSON_AddObjectToObject(root, "provenance");
+  cJSON_AddStringToObject(p, "program", "twinspeed train");
+  cJSON_AddStringToObject(p, "time", when);
+  cJSON_AddStringToObject(p, "host", host);
+  cJSON_AddStringToObject(p, "cpu", cpu);
+  cJSON_AddNumberToObject(p, "cores", (double)sysconf(_SC_NPROCESSORS_ONLN));
+  cJSON_AddStringToObject(p, "engine", tws_real_description());
+  cJSON_AddStringToObject(p, "transport",
+                          t->world == 1                 ? "none"
+                          : tws_comm_is_shared(t->comm) ? "shared memory"
+                                                        : "messages");
+}
+
+static void add_configuration(const tws_training *t, cJSON *root) {
+  const tws_config *c = t->config;
+  cJSON *o = cJSON_AddObjectToObject(root, "configuration");
+  cJSON_AddStringToObject(o, "model", t->options->network->name);
+  cJSON_AddNumberToObject(o, "parameters", (double)tws_network_params(t->options->network, 0));
+  cJSON_AddStringToObject(o, "data", t->options->data);
+  cJSON_AddNumberToObject(o, "zero_stage", c->zero.stage);
+  cJSON_AddStringToObject(o, "dtype", tws_dtype_name(c->dtype));
+  cJSON_AddStringToObject(o, "recompute", tws_recompute_name(c->recompute));
+  cJSON_AddNumberToObject(o, "train_batch", (double)c->train_batch_size);
+  cJSON_AddNumberToObject(o, "micro_batch", (double)c->micro_batch_size);
+  cJSON_AddNumberToObject(o, "accumulation_steps", (double)c->accumulation_steps);
+  cJSON_AddNumberToObject(o, "sequence_length", (double)c->sequence_length);
+  cJSON_AddNumberToObject(o, "seed", (double)c->seed);
+  cJSON_AddNumberToObject(o, "threads", t->threads);
+}
+
+static void add_memory(const tws_training *t, cJSON *root, const rank_memory *memory) {
+  cJSON *list = cJSON_AddArrayToObject(root, "memory");
+  for (int r = 0; r < t->world; r++) {
+    cJSON *one = cJSON_CreateObject();
+    cJSON_AddNumberToObject(one, "rank", r);
+    for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
+      if (!memory[r].predicted[tier] && !memory[r].allocated[tier]) continue;
+      cJSON *o = cJSON_AddObjectToObject(one, tws_tier_name((tws_tier)tier));
+      cJSON_AddNumberToObject(o, "predicted_bytes", (double)memory[r].predicted[tier]);
+      cJSON_AddNumberToObject(o, "allocated_bytes", (double)memory[r].allocated[tier]);
+    }
+    cJSON_AddNumberToObject(one, "peak_rss_bytes", (double)memory[r].peak_rss);
+    cJSON_AddItemToArray(list, one);
+  }
+}
+
+static void add_steps(const tws_training *t, cJSON *root) {
+  cJSON *losses = cJSON_AddArrayToObject(root, "losses"), *norms = cJSON_AddArrayToObject(root, "gradient_norms");
+  cJSON *rates = cJSON_AddArrayToObject(root, "learning_rates"), *times = cJSON_AddArrayToObject(root, "step_s");
+  for (int64_t i = 0; i < t->steps_done; i++) {
+    cJSON_AddItemToArray(losses, cJSON_CreateNumber(t->history[i].loss));
+    cJSON_AddItemToArray(norms, cJSON_CreateNumber(t->history[i].gradient_norm));
+    cJSON_AddItemToArray(rates, cJSON_CreateNumber(t->history[i].lr));
+    cJSON_AddItemToArray(times, cJSON_CreateNumber(t->history[i].seconds));
+  }
+}
+
+static tws_code write_summary(const tws_training *t, const tws_train_result *result, const rank_memory *memory,
+                              tws_error *err) {
+  cJSON *root = cJSON_CreateObject();
+  cJSON_AddStringToObject(root, "schema", "twinspeed-train-1");
+  add_provenance(t, root);
+  add_configuration(t, root);
+  cJSON_AddNumberToObject(root, "ranks", t->world);
+  cJSON_AddNumberToObject(root, "steps", (double)t->steps_done);
+  add_steps(t, root);
+  cJSON_AddNumberToObject(root, "median_step_s", result->median_step_s);
+  cJSON_AddNumberToObject(root, "tokens_per_s", result->tokens_per_s);
+  add_memory(t, root, memory);
+  char *text = cJSON_Print(root);
+  cJSON_Delete(root);
+  if (!text) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_code code = tws_write_file(t->options->result_path, text, strlen(text), err);
+  cJSON_free(text);
+  return code;
+}
+
+tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error *err) {
+  rank_memory mine = {.peak_rss = tws_peak_rss_bytes()};
+  for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
+    mine.predicted[tier] = result->predicted_bytes[tier] = t->ledger.tier[tier].arena_bytes;
+    mine.allocated[tier] = result->allocated_bytes[tier] = tws_executor_allocated(t->executor, (tws_tier)tier);
+  }
+  result->steps = t->steps_done;
+  unsigned char *all = NULL;
+  uint64_t *offset = NULL;
+  TWS_TRY(tws_comm_gather(t->comm, &mine, sizeof mine, &all, &offset, err));
+  if (t->rank != 0) return TWS_OK;
+  const rank_memory *memory = (const rank_memory *)(const void *)all;
+  for (int r = 0; r < t->world; r++) {
+    for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
+      result->job_predicted_bytes += memory[r].predicted[tier];
+      result->job_allocated_bytes += memory[r].allocated[tier];
+    }
+    result->job_peak_rss_bytes += memory[r].peak_rss;
+  }
+  result->first_loss = t->history[0].loss;
+  result->last_loss = t->history[t->steps_done - 1].loss;
+  result->median_step_s = median_step(t);
+  result->tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / result->median_step_s;
+  tws_code code = t->options->result_path ? write_summary(t, result, memory, err) : TWS_OK;
+  tws_free(all);
+  tws_free(offset);
+  return code;
+}
+
+/* ---- trace ---- */
+
+/* One operation on its way to rank 0; its label follows the records, zero-terminated, in the same order. */
+typedef struct record {
+  double start_s, end_s;
+  uint32_t op, micro_batch;
+  uint8_t stream, phase, pad[6];
+} record;
+
+static tws_code pack_events(const tws_training *t, double origin, tws_text *out, tws_error *err) {
+  for (uint32_t i = 0; i < t->plan->op_count; i++) {
+    const tws_op *op = &t->plan->ops[i];
+    record r = {.start_s = t->times[2 * i] - origin,
+                .end_s = t->times[2 * i + 1] - origin,
+                .op = i,
+                .micro_batch = op->micro_batch,
+                .stream = op->stream,
+                .phase = op->phase};
+    const char *label = tws_executor_label(t->executor, i);
+    tws_text_add_bytes(out, (const char *)&r, sizeof r);
+    tws_text_add_bytes(out, label, strlen(label) + 1);
+  }
+  return out->failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory for the trace") : TWS_OK;
+}
+
+static tws_code unpack_events(const tws_training *t, int rank, const unsigned char *data, uint64_t bytes,
+                              tws_timeline *timeline, tws_error *err) {
+  for (uint64_t at = 0; at + sizeof(record) < bytes;) {
+    record r;
+    memcpy(&r, data + at, sizeof r);
+    const char *label = (const char *)data + at + sizeof r;
+    at += sizeof r + strlen(label) + 1;
+    tws_event event = {.name = tws_timeline_name(timeline, label),
+                       .rank = (uint16_t)rank,
+                       .stream = r.stream,
+                       .phase = r.phase,
+                       .op = r.op,
+                       .step = (uint32_t)t->steps_done,
+                       .micro_batch = r.micro_batch,
+                       .start_s = r.start_s,
+                       .end_s = r.end_s};
+    if (event.name == UINT32_MAX || tws_timeline_add(timeline, &event) != 0)
+      return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the trace");
+  }
+  return TWS_OK;
+}
+
+static tws_code write_trace(const tws_training *t, const unsigned char *all, const uint64_t *offset, tws_error *err) {
+  const char *streams[TWS_STREAM_COUNT], *phases[TWS_PHASE_COUNT];
+  for (int i = 0; i < TWS_STREAM_COUNT; i++) streams[i] = tws_stream_name((tws_stream)i);
+  for (int i = 0; i < TWS_PHASE_COUNT; i++) phases[i] = tws_phase_name((tws_phase)i);
+  tws_timeline *timeline = tws_timeline_create("measured");
+  if (!timeline) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the trace");
+  timeline->stream_names = streams;
+  timeline->stream_count = TWS_STREAM_COUNT;
+  timeline->phase_names = phases;
+  timeline->phase_count = TWS_PHASE_COUNT;
+  tws_code code = TWS_OK;
+  for (int r = 0; code == TWS_OK && r < t->world; r++)
+    code = unpack_events(t, r, all + offset[r], offset[r + 1] - offset[r], timeline, err);
+  const tws_timeline *list = timeline;
+  if (code == TWS_OK) code = tws_timeline_write_chrome(&list, 1, t->options->trace_path, err);
+  tws_timeline_destroy(timeline);
+  return code;
+}
+
+/* Times count from the end of the barrier before the step. Ranks of one node read one clock, and the last to leave the
+ * barrier marks the start for all. */
+tws_code tws_report_trace(tws_training *t, tws_error *err) {
+  double origin = t->trace_start_s;
+  if (tws_comm_is_shared(t->comm)) {
+    double negative = -origin;
+    TWS_TRY(tws_comm_max(t->comm, &negative, err));
+    origin = -negative;
+  }
+  tws_text packed = {0};
+  unsigned char *all = NULL;
+  uint64_t *offset = NULL;
+  tws_code code = pack_events(t, origin, &packed, err);
+  if (code == TWS_OK) code = tws_comm_gather(t->comm, packed.data, packed.length, &all, &offset, err);
+  if (code == TWS_OK && t->rank == 0) code = write_trace(t, all, offset, err);
+  tws_text_free(&packed);
+  tws_free(all);
+  tws_free(offset);
+  return code;
+}

@@ -1,0 +1,247 @@
+/* The training loop of one rank. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/memory.h"
+#include "real/init.h"
+#include "real/train_internal.h"
+
+/* ---- preparation ---- */
+
+static tws_code check_options(const tws_training *t, tws_error *err) {
+  const tws_config *c = t->config;
+  if (t->options->steps < 1)
+    return tws_fail(err, TWS_USAGE, NULL, "the number of steps is %ld", (long)t->options->steps);
+  if (!t->options->data) return tws_fail(err, TWS_USAGE, "--data FILE: a text, or llm.c tokens", "no data was given");
+  if (c->train_batch_size != c->micro_batch_size * c->accumulation_steps * t->world)
+    return tws_fail(err, TWS_INTERNAL, NULL, "the configuration is not resolved for %d ranks", t->world);
+  if (!t->ops)
+    return tws_fail(err, TWS_ENVIRONMENT, "use --device host", "this build has no backend '%s'", t->options->device);
+  return TWS_OK;
+}
+
+static tws_code build_plan(tws_training *t, tws_error *err) {
+  const char *axis = "data";
+  tws_plan_request request = {.network = t->options->network,
+                              .config = t->config,
+                              .rank = t->rank,
+                              .backend = strcmp(t->ops->name, "cuda") == 0 ? TWS_BACKEND_CUDA : TWS_BACKEND_HOST,
+                              .threads = t->threads};
+  TWS_TRY(tws_topology_make(&request.topology, 1, &axis, &t->world, err));
+  TWS_TRY(tws_plan_build(&request, &t->plan, err));
+  return tws_ledger_read(t->plan, &t->ledger, err);
+}
+
+static tws_code open_data(tws_training *t, tws_error *err) {
+  const tws_config *c = t->config;
+  t->shape = (tws_batch_shape){.train_batch = c->train_batch_size,
+                               .micro_batch = c->micro_batch_size,
+                               .accumulation = c->accumulation_steps,
+                               .rank = t->rank,
+                               .ranks = t->world};
+  TWS_TRY(tws_data_open(t->options->data, c->sequence_length, t->options->network->vocabulary, c->train_batch_size,
+                        (uint64_t)c->seed, &t->data, err));
+  size_t tokens = (size_t)(c->micro_batch_size * c->accumulation_steps * c->sequence_length);
+  t->ids = tws_calloc(tokens, sizeof *t->ids);
+  t->targets = tws_calloc(tokens, sizeof *t->targets);
+  if (t->rank == 0) t->history = tws_calloc((size_t)t->options->steps, sizeof *t->history);
+  if (t->options->trace_path) t->times = tws_calloc(t->plan->op_count, 2 * sizeof *t->times);
+  if (!t->ids || !t->targets || (t->rank == 0 && !t->history) || (t->options->trace_path && !t->times))
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  return TWS_OK;
+}
+
+static tws_code make_executor(tws_training *t, tws_error *err) {
+  const tws_train_options *o = t->options;
+  TWS_TRY(t->ops->create(0, t->threads, &t->backend, err));
+  int busy = (long)t->world * t->threads > sysconf(_SC_NPROCESSORS_ONLN);
+  TWS_TRY(tws_comm_create(t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, busy, &t->comm, err));
+  if (t->fault.kind == TWS_FAULT_ALLOCATE)
+    return tws_fail(err, TWS_MEMORY, "unset TWINSPEED_FAULT", "cannot allocate an arena (a fault on request)");
+  tws_executor_setup setup = {.plan = t->plan,
+                              .ops = t->ops,
+                              .backend = t->backend,
+                              .comm_ops = tws_mpi_comm_ops(),
+                              .comm = t->comm,
+                              .activity = o->activity,
+                              .activity_bytes = o->activity_bytes};
+  TWS_TRY(tws_executor_create(&setup, &t->executor, err));
+  if (o->deadline_s <= 0.0) return TWS_OK;
+  tws_watchdog_setup watch = {.deadline_s = o->deadline_s,
+                              .rank = t->rank,
+                              .executor = t->executor,
+                              .comm = t->comm,
+                              .on_hang = o->on_hang,
+                              .user = o->user};
+  return tws_watchdog_create(&watch, &t->watchdog, err);
+}
+
+/* ---- weights ---- */
+
+enum { CHUNK = 1 << 14 };
+
+static tws_code put_weights(tws_training *t, uint32_t buffer, uint64_t offset, const float *values, uint64_t count,
+                            tws_error *err) {
+  unsigned short rounded[CHUNK];
+  if (t->plan->buffers[buffer].dtype == TWS_F32)
+    return tws_executor_put(t->executor, buffer, offset, values, count, err);
+  if (t->plan->buffers[buffer].dtype != TWS_BF16)
+    return tws_fail(err, TWS_UNSUPPORTED, "use fp32 or bf16", "parameters of type %s",
+                    tws_dtype_name((tws_dtype)t->plan->buffers[buffer].dtype));
+  for (uint64_t i = 0; i < count; i++) rounded[i] = tws_to_bf16(values[i]);
+  return tws_executor_put(t->executor, buffer, offset, rounded, count, err);
+}
+
+static tws_code init_shard(tws_training *t, const tws_shard *shard, tws_error *err) {
+  const tws_plan *plan = t->plan;
+  float values[CHUNK];
+  for (uint64_t done = 0; done < shard->count; done += CHUNK) {
+    uint64_t n = shard->count - done < CHUNK ? shard->count - done : CHUNK;
+    tws_init_values(&plan->network->params[shard->param], shard->param, (uint64_t)t->config->seed,
+                    shard->param_first + done, n, values);
+    if (plan->parameters != TWS_NONE)
+      TWS_TRY(put_weights(t, plan->parameters, shard->storage_offset + done, values, n, err));
+    if (plan->master != TWS_NONE && shard->master_offset != TWS_NO_OFFSET)
+      TWS_TRY(put_weights(t, plan->master, shard->master_offset + done, values, n, err));
+  }
+  return TWS_OK;
+}
+
+static tws_code init_weights(tws_training *t, tws_error *err) {
+  for (uint32_t i = 0; i < t->plan->shard_count; i++) TWS_TRY(init_shard(t, &t->plan->shards[i], err));
+  return TWS_OK;
+}
+
+/* ---- steps ---- */
+
+static tws_code put_scalars(tws_training *t, int64_t step, double *lr, tws_error *err) {
+  const tws_config *c = t->config;
+  float hyper[TWS_HYPER_COUNT] = {0};
+  double zeros[TWS_METRIC_COUNT] = {0};
+  *lr = tws_config_lr(c, step - 1);
+  hyper[TWS_HYPER_LR] = (float)*lr;
+  hyper[TWS_HYPER_BIAS1] = c->bias_correction ? (float)(1.0 - pow(c->beta1, (double)step)) : 1.0f;
+  hyper[TWS_HYPER_BIAS2] = c->bias_correction ? (float)(1.0 - pow(c->beta2, (double)step)) : 1.0f;
+  TWS_TRY(tws_executor_put(t->executor, t->plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
+  return tws_executor_put(t->executor, t->plan->metrics, 0, zeros, TWS_METRIC_COUNT, err);
+}
+
+static tws_code put_inputs(tws_training *t, int64_t step, tws_error *err) {
+  uint64_t tokens = (uint64_t)(t->shape.micro_batch * t->shape.accumulation * t->data.sequence);
+  tws_data_fill(&t->data, &t->shape, step - 1, t->ids, t->targets);
+  TWS_TRY(tws_executor_put(t->executor, t->plan->input_ids, 0, t->ids, tokens, err));
+  return tws_executor_put(t->executor, t->plan->targets, 0, t->targets, tokens, err);
+}
+
+/* One weight that is not a number, in a module whose output the loss depends on: the last of the network. */
+static tws_code spoil_weights(tws_training *t, tws_error *err) {
+  float value = NAN;
+  const tws_shard *last = &t->plan->shards[0];
+  for (uint32_t i = 0; i < t->plan->shard_count; i++)
+    if (t->plan->shards[i].param > last->param) last = &t->plan->shards[i];
+  return put_weights(t, t->plan->parameters, last->storage_offset, &value, 1, err);
+}
+
+static tws_code strike(void *user, uint32_t op, tws_error *err) {
+  const tws_training *t = user;
+  (void)err;
+  if (op == t->plan->op_count / 2) tws_fault_strike(t->fault.kind);
+  return TWS_OK;
+}
+
+static tws_code run_plan(tws_training *t, int64_t step, double *seconds, tws_error *err) {
+  int traced = t->times && step == t->options->steps;
+  int faulty = t->fault.kind != TWS_FAULT_NONE && t->fault.step == step;
+  if (faulty && t->fault.kind == TWS_FAULT_NAN) TWS_TRY(spoil_weights(t, err));
+  tws_executor_probe probe = faulty && t->fault.kind != TWS_FAULT_NAN ? strike : NULL;
+  TWS_TRY(tws_comm_barrier(t->comm, err));
+  double start = tws_clock_s();
+  tws_watchdog_begin(t->watchdog, step);
+  TWS_TRY(tws_executor_step(t->executor, step, traced ? t->times : NULL, probe, t, err));
+  TWS_TRY(tws_comm_barrier(t->comm, err));
+  tws_watchdog_end(t->watchdog);
+  *seconds = tws_clock_s() - start;
+  if (traced) t->trace_start_s = start;
+  return TWS_OK;
+}
+
+static tws_code check_finite(const tws_step_report *r, tws_error *err) {
+  if (isfinite(r->loss) && isfinite(r->gradient_norm)) return TWS_OK;
+  return tws_fail(err, TWS_RANK, "lower the learning rate, warm it up, clip gradients, or look for bad data",
+                  "the loss is %g and the gradient norm %g", r->loss, r->gradient_norm);
+}
+
+static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
+  tws_step_report report = {.step = step};
+  double metrics[TWS_METRIC_COUNT];
+  TWS_TRY(put_inputs(t, step, err));
+  TWS_TRY(put_scalars(t, step, &report.lr, err));
+  TWS_TRY(run_plan(t, step, &report.seconds, err));
+  TWS_TRY(tws_executor_get(t->executor, t->plan->metrics, 0, metrics, TWS_METRIC_COUNT, err));
+  report.loss = metrics[TWS_METRIC_LOSS];
+  report.gradient_norm = metrics[TWS_METRIC_NORM];
+  report.tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / report.seconds;
+  TWS_TRY(check_finite(&report, err));
+  t->steps_done = step;
+  if (t->rank != 0) return TWS_OK;
+  t->history[step - 1] = report;
+  TWS_TRY(tws_report_csv_step(t, &report, err));
+  if (t->options->on_step) t->options->on_step(t->options->user, &report);
+  return TWS_OK;
+}
+
+static tws_code run_steps(tws_training *t, tws_error *err) {
+  for (int64_t step = 1; step <= t->options->steps; step++) {
+    tws_code code = one_step(t, step, err);
+    if (code != TWS_OK) return tws_fail_in(err, code, "rank %d, step %ld", t->rank, (long)step);
+  }
+  return TWS_OK;
+}
+
+/* ---- the whole ---- */
+
+/* Errors of the configuration and the data are the same on every rank and need no rank's name; from the allocation on
+ * they do. */
+static tws_code train(tws_training *t, tws_train_result *result, tws_error *err) {
+  TWS_TRY(tws_fault_parse(getenv("TWINSPEED_FAULT"), t->rank, &t->fault, err));
+  TWS_TRY(check_options(t, err));
+  TWS_TRY(build_plan(t, err));
+  TWS_TRY(open_data(t, err));
+  TWS_TRY(tws_report_csv_open(t, err));
+  tws_code code = make_executor(t, err);
+  if (code == TWS_OK) code = init_weights(t, err);
+  if (code != TWS_OK) return tws_fail_in(err, code, "rank %d", t->rank);
+  TWS_TRY(run_steps(t, err));
+  if (t->options->trace_path) TWS_TRY(tws_report_trace(t, err));
+  return tws_report_result(t, result, err);
+}
+
+static void release(tws_training *t) {
+  tws_watchdog_destroy(t->watchdog);
+  tws_executor_destroy(t->executor);
+  tws_comm_destroy(t->comm);
+  if (t->backend) t->ops->destroy(t->backend);
+  tws_plan_destroy(t->plan);
+  tws_data_close(&t->data);
+  tws_free(t->ids);
+  tws_free(t->targets);
+  tws_free(t->times);
+  tws_free(t->history);
+  if (t->csv) fclose(t->csv);
+}
+
+tws_code tws_real_train(const tws_train_options *options, tws_train_result *result, tws_error *err) {
+  const tws_config *config = options->config;
+  tws_training t = {.options = options,
+                    .config = config,
+                    .rank = tws_mpi_rank(),
+                    .world = tws_mpi_world(),
+                    .threads = options->threads > 0 ? options->threads : (int)config->threads,
+                    .ops = tws_real_backend(options->device ? options->device : "host")};
+  if (t.threads < 1) t.threads = 1;
+  *result = (tws_train_result){0};
+  tws_code code = train(&t, result, err);
+  release(&t);
+  return code;
+}

@@ -1,0 +1,50 @@
+/* What the parts of the training loop share. */
+#ifndef TWS_REAL_TRAIN_INTERNAL_H
+#define TWS_REAL_TRAIN_INTERNAL_H
+
+#include <stdio.h>
+#include "real/data.h"
+#include "real/executor.h"
+#include "real/fault.h"
+#include "real/mpi_comm.h"
+#include "real/watchdog.h"
+
+typedef struct tws_training {
+  const tws_train_options *options;
+  const tws_config *config;
+  int rank, world, threads;
+  tws_fault fault;
+  tws_data data;
+  tws_batch_shape shape;
+  tws_plan *plan;
+  tws_ledger ledger;
+  const tws_backend_ops *ops;
+  tws_backend *backend;
+  tws_comm *comm;
+  tws_executor *executor;
+  tws_watchdog *watchdog;
+  int32_t *ids, *targets; /* of one step */
+  double *times;          /* [op_count][2] of the last step, when a trace is wanted */
+  double trace_start_s;
+  tws_step_report *history; /* rank 0: one per step */
+  int64_t steps_done;
+  FILE *csv; /* rank 0 */
+} tws_training;
+
+tws_code tws_real_train(const tws_train_options *options, tws_train_result *result, tws_error *err);
+
+/* "host" or another backend's table; NULL: not there. */
+const tws_backend_ops *tws_real_backend(const char *name);
+const char *tws_real_description(void);
+
+double tws_median(const double *values, int64_t count); /* 0 without values */
+
+/* ---- reports (real/report.c); rank 0 writes ---- */
+tws_code tws_report_csv_open(tws_training *t, tws_error *err);
+tws_code tws_report_csv_step(tws_training *t, const tws_step_report *report, tws_error *err);
+/* Collective: sums over ranks into the result, and the JSON summary when options->result_path is set. */
+tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error *err);
+/* Collective: every rank's operations of the traced step, as one Chrome trace. */
+tws_code tws_report_trace(tws_training *t, tws_error *err);
+
+#endif
