@@ -179,18 +179,11 @@ double tws_work_bytes(const tws_work *work) {
   return 0;
 }
 
-/* Attention on the host works on tiles of 64 queries by 64 keys, one set per thread: scores, their gradient and
- * blocks of q, k, v and accumulators, 4 x 64 x (64 + 2 head size) floats in all; backward also keeps a float32
- * accumulation area of [tokens, k and v rows] per thread, for grouped heads and 16-bit storage.
- * On CUDA only backward needs memory: a float32 accumulator of dq [tokens, q heads x head size]. */
+/* Only attention needs scratch: on the host what workspace.c says; on CUDA only backward, a float32 accumulator of
+ * dq [tokens, q heads x head size]. */
 size_t tws_work_workspace(const tws_work *work, tws_backend_kind backend, int threads) {
-  enum { TILE = 64 };
   if (work->kind != 0 || (work->code != TWS_KERNEL_ATTENTION && work->code != TWS_KERNEL_ATTENTION_GRAD)) return 0;
-  const int64_t *d = work->d;
-  size_t tokens = (size_t)d[0] * (size_t)d[1], head = (size_t)d[4], count = threads > 0 ? (size_t)threads : 1;
-  int backward = work->code == TWS_KERNEL_ATTENTION_GRAD;
-  if (backend == TWS_BACKEND_CUDA) return backward ? tokens * (size_t)d[2] * head * sizeof(float) : 0;
-  size_t floats = 4 * (size_t)TILE * (TILE + 2 * head);
-  if (backward) floats += tokens * 2 * (size_t)d[3] * head;
-  return count * floats * sizeof(float);
+  if (backend == TWS_BACKEND_HOST) return tws_host_attention_workspace(work, threads > 0 ? threads : 1);
+  if (work->code == TWS_KERNEL_ATTENTION) return 0;
+  return (size_t)work->d[0] * (size_t)work->d[1] * (size_t)work->d[2] * (size_t)work->d[4] * sizeof(float);
 }

@@ -104,6 +104,11 @@ double tws_work_bytes(const tws_work *work);
 typedef enum tws_backend_kind { TWS_BACKEND_HOST, TWS_BACKEND_CUDA } tws_backend_kind;
 size_t tws_work_workspace(const tws_work *work, tws_backend_kind backend, int threads);
 
+/* The host's share of it: ATTENTION and ATTENTION_GRAD, for a backend of at most `threads` threads; the floats of one. */
+enum { TWS_HOST_ATTENTION_TILE = 64 };
+size_t tws_host_attention_workspace(const tws_work *work, int threads);
+size_t tws_host_attention_thread_floats(const tws_work *work);
+
 /* Slots of the two small buffers every plan has: hyper (float32, written by the executor before each step) and
  * metrics (float64, zeroed by the executor before each step, read after it). */
 enum { TWS_HYPER_LR, TWS_HYPER_BIAS1 /* 1 - beta1^t, or 1 */, TWS_HYPER_BIAS2, TWS_HYPER_COUNT = 8 };

@@ -1,0 +1,25 @@
+/* Scratch of the host's attention: float32 copies of one key and value head, laid out for its tiles, and the tiles
+ * themselves, for each thread. Linear in the sequence length. real/host/kernels/attention.c uses exactly this much. */
+#include "models/kernel.h"
+
+static int64_t round_up(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+size_t tws_host_attention_thread_floats(const tws_work *work) {
+  const int64_t tile = TWS_HOST_ATTENTION_TILE;
+  const int64_t seq = round_up(work->d[1], tile), width = round_up(work->d[4], 16);
+  int64_t floats;
+  if (work->code == TWS_KERNEL_ATTENTION)
+    floats = 2 * seq * width + 2 * tile * width + tile * tile + 2 * tile; /* K^T, V; Q, O; P; maxima, sums */
+  else
+    floats = 5 * seq * width + 3 * tile * width + 2 * tile * tile + 2 * tile; /* K, K^T, V^T, dK, dV; Q, dO, dQ; P, dP;
+                                                                               log-sums, row products */
+  return (size_t)round_up(floats, 64);
+}
+
+size_t tws_host_attention_workspace(const tws_work *work, int threads) {
+  const int64_t items = work->d[0] * work->d[3]; /* a thread owns whole key-value heads */
+  const int64_t used = items < threads ? items : threads;
+  return (size_t)(used > 0 ? used : 1) * tws_host_attention_thread_floats(work) * sizeof(float);
+}

@@ -1,0 +1,304 @@
+/* The host backend: arenas, dispatch and the checks before it. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/memory.h"
+#include "real/host/internal.h"
+
+enum { MAX_THREADS = 256, MAX_OPERANDS = 7 };
+
+/* ---- instruction sets ---- */
+#ifdef TWS_HOST_X86
+static int have_avx2(void) {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+static int have_avx512(void) {
+  return have_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+}
+#endif
+
+static const tws_host_kernels *find_kernels(int level) {
+#ifdef TWS_HOST_X86
+  __builtin_cpu_init();
+  if (level == 3 || (level == 0 && have_avx512())) return have_avx512() ? &tws_host_kernels_avx512 : NULL;
+  if (level == 2 || (level == 0 && have_avx2())) return have_avx2() ? &tws_host_kernels_avx2 : NULL;
+#endif
+  return level <= 1 ? &tws_host_kernels_base : NULL;
+}
+
+/* ---- operands of each kernel ----
+ * a: the work's type; g: the type of gradient accumulation; x: float32 or bfloat16; b: bfloat16; f: float32;
+ * d: float64; i: int32; w: anything (workspace). In parentheses: there when the flag before it holds. */
+static void expected_operands(const tws_work *work, char *out) {
+  const int bias = (work->flags & TWS_BIAS) != 0, norm_bias = bias && !(work->flags & TWS_RMS);
+  const char *text = "";
+  switch ((tws_kernel)work->code) {
+    case TWS_KERNEL_EMBEDDING:
+      text = work->d[3] ? "iaaa" : "iaa";
+      break;
+    case TWS_KERNEL_EMBEDDING_GRAD:
+      text = "iax";
+      break;
+    case TWS_KERNEL_POSITION_GRAD:
+      text = "ax";
+      break;
+    case TWS_KERNEL_NORM:
+      text = norm_bias ? "aaaaf" : "aaaf";
+      break;
+    case TWS_KERNEL_NORM_GRAD:
+      text = norm_bias ? "aaafagg" : "aaafag";
+      break;
+    case TWS_KERNEL_LINEAR:
+      text = bias ? "aaaa" : "aaa";
+      break;
+    case TWS_KERNEL_LINEAR_GRAD_INPUT:
+      text = "aaa";
+      break;
+    case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
+      text = bias ? "aagg" : "aag";
+      break;
+    case TWS_KERNEL_ROPE:
+    case TWS_KERNEL_ROPE_GRAD:
+      text = "a";
+      break;
+    case TWS_KERNEL_ATTENTION:
+      text = "aafw";
+      break;
+    case TWS_KERNEL_ATTENTION_GRAD:
+      text = "aaafaw";
+      break;
+    case TWS_KERNEL_GELU:
+      text = "aa";
+      break;
+    case TWS_KERNEL_GELU_GRAD:
+      text = "aaa";
+      break;
+    case TWS_KERNEL_SWIGLU:
+      text = "aa";
+      break;
+    case TWS_KERNEL_SWIGLU_GRAD:
+      text = "aaa";
+      break;
+    case TWS_KERNEL_ADD:
+      text = "aaa";
+      break;
+    case TWS_KERNEL_CROSS_ENTROPY:
+      text = "aid";
+      break;
+    case TWS_KERNEL_ADAMW:
+      text = "fffxfd";
+      break; /* and perhaps b */
+    case TWS_KERNEL_SQUARED_NORM:
+      text = "xd";
+      break;
+    case TWS_KERNEL_CLIP:
+      text = "d";
+      break;
+    case TWS_KERNEL_FILL:
+      text = "x";
+      break;
+    case TWS_KERNEL_ACCUMULATE:
+      text = "xx";
+      break;
+    case TWS_KERNEL_CAST:
+      text = "xx";
+      break;
+    case TWS_KERNEL_COUNT:
+      break;
+  }
+  snprintf(out, MAX_OPERANDS + 1, "%s", text);
+}
+
+static int type_matches(char letter, tws_dtype type, const tws_dtype *types, const char *letters, int index) {
+  switch (letter) {
+    case 'f':
+      return type == TWS_F32;
+    case 'b':
+      return type == TWS_BF16;
+    case 'd':
+      return type == TWS_F64;
+    case 'i':
+      return type == TWS_I32;
+    case 'w':
+      return 1;
+    default:
+      break;
+  }
+  if (type != TWS_F32 && type != TWS_BF16) return 0;
+  if (letter == 'x') return 1;
+  for (int i = 0; i < index; ++i) /* operands of one letter have one type */
+    if (letters[i] == letter && types[i] != type) return 0;
+  return 1;
+}
+
+static tws_code check_call(const tws_work *work, void *const *operand, const tws_dtype *dtype, int count,
+                           tws_error *err) {
+  if (work->code >= TWS_KERNEL_COUNT) return tws_fail(err, TWS_INTERNAL, NULL, "kernel %d is not known", work->code);
+  const char *name = tws_kernel_name((tws_kernel)work->code);
+  char letters[MAX_OPERANDS + 1];
+  expected_operands(work, letters);
+  if (work->code == TWS_KERNEL_ADAMW && count == MAX_OPERANDS) strcat(letters, "b");
+  if ((size_t)count != strlen(letters))
+    return tws_fail(err, TWS_INTERNAL, NULL, "%s: %d operands instead of %zu", name, count, strlen(letters));
+  for (int i = 0; i < count; ++i) {
+    if (!operand[i]) return tws_fail(err, TWS_INTERNAL, NULL, "%s: operand %d has no address", name, i);
+    if (!type_matches(letters[i], dtype[i], dtype, letters, i))
+      return tws_fail(err, TWS_UNSUPPORTED, "the host computes on fp32 and bf16", "%s: operand %d cannot be %s here",
+                      name, i, tws_dtype_name(dtype[i]));
+  }
+  for (int i = 0; i < 5; ++i)
+    if (work->d[i] < 0) return tws_fail(err, TWS_INVALID, NULL, "%s: size %d is negative", name, i);
+  return TWS_OK;
+}
+
+static int host_supports(const tws_work *work) {
+  if (work->code >= TWS_KERNEL_COUNT) return 0;
+  if (work->code == TWS_KERNEL_CLIP) return 1;
+  const int first = work->dtype == TWS_F32 || work->dtype == TWS_BF16;
+  const int second = work->dtype2 == TWS_F32 || work->dtype2 == TWS_BF16;
+  return first && second;
+}
+
+/* ---- life ---- */
+static void host_destroy(tws_backend *backend) {
+  if (!backend) return;
+  tws_host_pool_destroy(backend->pool);
+  tws_host_bf16_cache_destroy(backend->bf16);
+  for (size_t i = 0; i < backend->arena_count; ++i) munmap(backend->arenas[i].base, backend->arenas[i].bytes);
+  tws_free(backend->arenas);
+  tws_free(backend->convert);
+  pthread_mutex_destroy(&backend->lock);
+  tws_free(backend);
+}
+
+static tws_code host_create(int device, int threads, tws_backend **out, tws_error *err) {
+  *out = NULL;
+  if (threads == 0) threads = tws_host_available_processors();
+  if (threads < 1 || threads > MAX_THREADS)
+    return tws_fail(err, TWS_INVALID, NULL, "host backend: %d threads; 1 to %d are possible", threads, MAX_THREADS);
+  const tws_host_kernels *kernels = device >= 0 && device <= 3 ? find_kernels(device) : NULL;
+  if (!kernels)
+    return tws_fail(err, TWS_UNSUPPORTED, "use device 0", "host backend: instruction set %d is not available", device);
+  tws_backend *backend = tws_calloc(1, sizeof *backend);
+  if (!backend) return tws_fail(err, TWS_MEMORY, NULL, "host backend: no memory");
+  backend->threads = threads;
+  backend->kernels = kernels;
+  pthread_mutex_init(&backend->lock, NULL);
+  tws_code code = tws_host_pool_create(threads, &backend->pool, err);
+  if (code == TWS_OK && tws_host_bf16_native() && device != 1 && device != 2)
+    code = tws_host_bf16_cache_create(threads, &backend->bf16, err);
+  if (code != TWS_OK) {
+    host_destroy(backend);
+    return code;
+  }
+  *out = backend;
+  return TWS_OK;
+}
+
+/* ---- memory ---- */
+static tws_code host_allocate(tws_backend *backend, tws_tier tier, uint64_t bytes, void **base, tws_error *err) {
+  *base = NULL;
+  if (bytes == 0) bytes = 1;
+  if (tws_reserve(&backend->arenas, &backend->arena_capacity, backend->arena_count + 1, sizeof *backend->arenas) != 0)
+    return tws_fail(err, TWS_MEMORY, NULL, "host backend: no memory");
+  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    return tws_fail(err, TWS_MEMORY, "use a smaller micro batch, recomputation, a higher ZeRO stage or more ranks",
+                    "cannot allocate the %s arena of %.3f GiB", tws_tier_name(tier), (double)bytes / 1073741824.0);
+  madvise(memory, bytes, MADV_HUGEPAGE); /* only an improvement: its failure is none */
+  backend->arenas[backend->arena_count++] = (tws_host_arena){memory, bytes};
+  *base = memory;
+  return TWS_OK;
+}
+
+static void host_release(tws_backend *backend, tws_tier tier, void *base) {
+  (void)tier;
+  for (size_t i = 0; i < backend->arena_count; ++i)
+    if (backend->arenas[i].base == base) {
+      munmap(base, backend->arenas[i].bytes);
+      backend->arenas[i] = backend->arenas[--backend->arena_count];
+      return;
+    }
+}
+
+/* ---- work ---- */
+static tws_code host_run(tws_backend *backend, const tws_work *work, void *const *operand, const tws_dtype *dtype,
+                         int operand_count, tws_stream stream, tws_error *err) {
+  (void)stream;
+  TWS_TRY(check_call(work, operand, dtype, operand_count, err));
+  const tws_host_call call = {backend, work, operand, dtype, operand_count};
+  pthread_mutex_lock(&backend->lock);
+  const int library_threads = tws_host_gemm_enter();
+  tws_code code = backend->kernels->function[work->code](&call, err);
+  tws_host_gemm_leave(library_threads);
+  pthread_mutex_unlock(&backend->lock);
+  if (code != TWS_OK) return tws_fail_in(err, code, "%s", tws_kernel_name((tws_kernel)work->code));
+  return TWS_OK;
+}
+
+typedef struct copy_job {
+  char *to;
+  const char *from;
+  uint64_t bytes;
+} copy_job;
+
+static void copy_task(void *arg, int thread, int threads) {
+  const copy_job *job = arg;
+  const uint64_t pages = (job->bytes + 4095) / 4096;
+  uint64_t begin = pages * (uint64_t)thread / (uint64_t)threads * 4096;
+  uint64_t end = pages * ((uint64_t)thread + 1) / (uint64_t)threads * 4096;
+  if (end > job->bytes) end = job->bytes;
+  if (begin < end) memcpy(job->to + begin, job->from + begin, end - begin);
+}
+
+static tws_code host_copy(tws_backend *backend, void *to, const void *from, uint64_t bytes, tws_stream stream,
+                          tws_error *err) {
+  (void)stream, (void)err;
+  const char *a = to, *b = from;
+  if (bytes < 256 << 10 || (a < b + bytes && b < a + bytes)) {
+    memmove(to, from, bytes);
+    return TWS_OK;
+  }
+  copy_job job = {to, from, bytes};
+  pthread_mutex_lock(&backend->lock);
+  tws_host_pool_run(backend->pool, copy_task, &job);
+  pthread_mutex_unlock(&backend->lock);
+  return TWS_OK;
+}
+
+static tws_code host_synchronize(tws_backend *backend, tws_error *err) {
+  (void)backend, (void)err; /* run() and copy() return when they are done */
+  return TWS_OK;
+}
+
+const tws_backend_ops *tws_host_backend(void) {
+  static const tws_backend_ops ops = {.name = "host",
+                                      .create = host_create,
+                                      .destroy = host_destroy,
+                                      .allocate = host_allocate,
+                                      .release = host_release,
+                                      .run = host_run,
+                                      .copy = host_copy,
+                                      .synchronize = host_synchronize,
+                                      .supports = host_supports};
+  return &ops;
+}
+
+size_t tws_host_scratch_bytes(const tws_backend *backend) {
+  return backend->convert_bytes + tws_host_bf16_cache_bytes(backend->bf16);
+}
+
+const char *tws_host_describe(const tws_backend *backend, char *buffer, int size) {
+  char library[64];
+  tws_host_gemm_library(library, sizeof library);
+  const char *kernels = backend ? backend->kernels->name : find_kernels(0)->name;
+  if (backend)
+    snprintf(buffer, (size_t)size, "%s, %d thread%s, %s", kernels, backend->threads, backend->threads == 1 ? "" : "s",
+             library);
+  else
+    snprintf(buffer, (size_t)size, "%s, %s", kernels, library);
+  return buffer;
+}

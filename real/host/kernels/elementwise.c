@@ -1,0 +1,153 @@
+/* Kernels that treat every element alike. */
+#include "real/host/kernels/kernels.h"
+
+/* 0.5 x (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3) is x s with s = 1 / (1 + e^-2u): no cancellation. */
+VECTOR_INLINE vf gelu_negative_2u(vf x) {
+  return x * (-1.5957691216F - 0.0713548162F * (x * x));
+}
+VECTOR_INLINE vf gelu_of(vf x) {
+  return x / (1.0F + v_exp_finite(gelu_negative_2u(x)));
+}
+VECTOR_INLINE vf gelu_slope(vf x) {
+  vf e = v_exp_finite(gelu_negative_2u(x));
+  vf s = 1.0F / (1.0F + e);
+  vf slope_2u = 1.5957691216F + 0.2140644488F * (x * x);
+  /* Far left s is about e^-87 and x^2 may be inf: that times 0 must not become NaN. */
+  vf tail = x * slope_2u * s * (e * s);
+  tail = (vf)((vi)tail & ~((x > 30.0F) | (x < -30.0F)));
+  return s + tail;
+}
+
+static void gelu_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *x = call->operand[0];
+  void *y = call->operand[1];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, v_put(T, y, i, gelu_of(v_get(T, x, i, n)), n)));
+}
+HOST_KERNEL(gelu) {
+  (void)err;
+  run_parallel(call, 16.0 * (double)call->work->d[0], gelu_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void gelu_grad_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *dy = call->operand[0], *x = call->operand[1];
+  void *dx = call->operand[2];
+  FOR_TYPE(call->dtype[0], T,
+           EACH_VECTOR(i, n, r.begin, r.end, v_put(T, dx, i, v_get(T, dy, i, n) * gelu_slope(v_get(T, x, i, n)), n)));
+}
+HOST_KERNEL(gelu_grad) {
+  (void)err;
+  run_parallel(call, 24.0 * (double)call->work->d[0], gelu_grad_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void swiglu_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  const int64_t width = call->work->d[1];
+  host_range r = share(call->work->d[0], 1, thread, threads);
+  const void *gate_up = call->operand[0];
+  void *y = call->operand[1];
+  for (int64_t t = r.begin; t < r.end; ++t) {
+    const int64_t gate = 2 * t * width, up = gate + width, out = t * width;
+    FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, 0, width, {
+               vf g = v_get(T, gate_up, gate + i, n);
+               v_put(T, y, out + i, g / (1.0F + v_exp_finite(-g)) * v_get(T, gate_up, up + i, n), n);
+             }));
+  }
+}
+HOST_KERNEL(swiglu) {
+  (void)err;
+  run_parallel(call, 16.0 * (double)(call->work->d[0] * call->work->d[1]), swiglu_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void swiglu_grad_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  const int64_t width = call->work->d[1];
+  host_range r = share(call->work->d[0], 1, thread, threads);
+  const void *dy = call->operand[0], *gate_up = call->operand[1];
+  void *out = call->operand[2];
+  for (int64_t t = r.begin; t < r.end; ++t) {
+    const int64_t gate = 2 * t * width, up = gate + width;
+    FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, 0, width, {
+               vf g = v_get(T, gate_up, gate + i, n);
+               vf u = v_get(T, gate_up, up + i, n);
+               vf d = v_get(T, dy, t * width + i, n);
+               vf e = v_exp_finite(-g);
+               vf s = 1.0F / (1.0F + e);
+               v_put(T, out, gate + i, d * u * (s + g * s * (e * s)), n);
+               v_put(T, out, up + i, d * (g * s), n);
+             }));
+  }
+}
+HOST_KERNEL(swiglu_grad) {
+  (void)err;
+  run_parallel(call, 32.0 * (double)(call->work->d[0] * call->work->d[1]), swiglu_grad_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void add_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *x = call->operand[0], *y = call->operand[1];
+  void *z = call->operand[2];
+  FOR_TYPE(call->dtype[0], T,
+           EACH_VECTOR(i, n, r.begin, r.end, v_put(T, z, i, v_get(T, x, i, n) + v_get(T, y, i, n), n)));
+}
+HOST_KERNEL(add) {
+  (void)err;
+  run_parallel(call, 12.0 * (double)call->work->d[0], add_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void accumulate_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *x = call->operand[0];
+  void *y = call->operand[1];
+  FOR_TYPE(call->dtype[0], X,
+           FOR_TYPE(call->dtype[1], Y,
+                    EACH_VECTOR(i, n, r.begin, r.end, v_put(Y, y, i, v_get(Y, y, i, n) + v_get(X, x, i, n), n))));
+}
+HOST_KERNEL(accumulate) {
+  (void)err;
+  run_parallel(call, 12.0 * (double)call->work->d[0], accumulate_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void fill_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  void *x = call->operand[0];
+  const vf value = v_set((float)call->work->f[0]);
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, v_put(T, x, i, value, n)));
+}
+HOST_KERNEL(fill) {
+  (void)err;
+  run_parallel(call, 4.0 * (double)call->work->d[0], fill_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void cast_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *x = call->operand[0];
+  void *y = call->operand[1];
+  if (call->dtype[0] == call->dtype[1]) { /* keeps every bit, NaN payloads too */
+    if (r.end > r.begin)
+      memmove(at_mutable(call->dtype[1], y, r.begin), at(call->dtype[0], x, r.begin),
+              (size_t)(r.end - r.begin) * (call->dtype[0] == TWS_F32 ? 4U : 2U));
+    return;
+  }
+  FOR_TYPE(call->dtype[0], X,
+           FOR_TYPE(call->dtype[1], Y, EACH_VECTOR(i, n, r.begin, r.end, v_put(Y, y, i, v_get(X, x, i, n), n))));
+}
+HOST_KERNEL(cast) {
+  (void)err;
+  run_parallel(call, 6.0 * (double)call->work->d[0], cast_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}

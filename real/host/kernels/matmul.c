@@ -1,0 +1,262 @@
+/* Linear layers. The product is cut into one block per thread; each thread multiplies its block with the library's
+ * single-threaded routine. bfloat16 goes to the processor's bfloat16 instructions where it has them, and through
+ * float32 panels otherwise. */
+#include "base/memory.h"
+#include "real/host/kernels/kernels.h"
+
+typedef struct product {
+  const tws_host_call *call;
+  int transpose_a, transpose_b, accumulate;
+  int64_t m, n, k, lda, ldb; /* C is m x n, contiguous */
+  const void *a, *b, *bias;  /* bias: NULL or [n], of the inputs' type */
+  void *c;
+  tws_dtype in, out;
+  int row_parts, column_parts;
+  int failed; /* some thread's library call failed */
+} product;
+
+typedef struct block {
+  host_range rows, columns;
+} block;
+
+enum { PANEL_M = 256, PANEL_N = 256, PANEL_K = 512, GRAIN = 16 };
+enum { CONVERT_FLOATS = PANEL_M * PANEL_K + PANEL_K * PANEL_N + PANEL_M * PANEL_N };
+
+static block block_of(const product *p, int thread) {
+  const int parts = p->row_parts * p->column_parts;
+  if (thread >= parts) return (block){{0, 0}, {0, 0}};
+  return (block){share(p->m, GRAIN, thread / p->column_parts, p->row_parts),
+                 share(p->n, GRAIN, thread % p->column_parts, p->column_parts)};
+}
+
+/* The grid whose largest block takes longest to compute and to pack is the slowest; packing one row or column of
+ * operands costs about as much as multiplying it with 16 of the other side. */
+static void choose_grid(product *p, int threads) {
+  double best = INFINITY;
+  for (int rows = 1; rows <= threads; ++rows) {
+    const int columns = threads / rows;
+    const int64_t m = (p->m + rows - 1) / rows, n = (p->n + columns - 1) / columns;
+    const double block_m = (double)((m + GRAIN - 1) / GRAIN * GRAIN),
+                 block_n = (double)((n + GRAIN - 1) / GRAIN * GRAIN);
+    const double cost = block_m * block_n + 16 * (block_m + block_n);
+    if (cost < best) {
+      best = cost;
+      p->row_parts = rows;
+      p->column_parts = columns;
+    }
+  }
+}
+
+VECTOR_INLINE const void *operand_a(const product *p, int64_t row, int64_t k) {
+  return at(p->in, p->a, p->transpose_a ? k * p->lda + row : row * p->lda + k);
+}
+VECTOR_INLINE const void *operand_b(const product *p, int64_t k, int64_t column) {
+  return at(p->in, p->b, p->transpose_b ? column * p->ldb + k : k * p->ldb + column);
+}
+
+/* ---- float32 ---- */
+static void float_task(void *arg, int thread, int threads) {
+  product *p = arg;
+  (void)threads;
+  block b = block_of(p, thread);
+  const int64_t rows = b.rows.end - b.rows.begin, columns = b.columns.end - b.columns.begin;
+  if (rows <= 0 || columns <= 0) return;
+  float *c = (float *)p->c + b.rows.begin * p->n + b.columns.begin;
+  tws_host_sgemm(p->transpose_a, p->transpose_b, rows, columns, p->k, operand_a(p, b.rows.begin, 0), p->lda,
+                 operand_b(p, 0, b.columns.begin), p->ldb, p->accumulate ? 1.0F : 0.0F, c, p->n);
+  if (!p->bias) return;
+  const float *bias = (const float *)p->bias + b.columns.begin;
+  for (int64_t i = 0; i < rows; ++i)
+    EACH_VECTOR(j, n, 0, columns,
+                v_put(TWS_F32, c, i * p->n + j, v_get(TWS_F32, c, i * p->n + j, n) + v_get(TWS_F32, bias, j, n), n));
+}
+
+/* ---- bfloat16 instructions ---- */
+static tws_host_bf16_gemm native_shape(const product *p, block b) {
+  return (tws_host_bf16_gemm){.m = b.rows.end - b.rows.begin,
+                              .n = b.columns.end - b.columns.begin,
+                              .k = p->k,
+                              .lda = p->lda,
+                              .ldb = p->ldb,
+                              .ldc = p->n,
+                              .transpose_a = p->transpose_a,
+                              .transpose_b = p->transpose_b,
+                              .accumulate = p->accumulate,
+                              .bias = p->bias != NULL,
+                              .c_is_f32 = p->out == TWS_F32};
+}
+
+static void native_task(void *arg, int thread, int threads) {
+  product *p = arg;
+  (void)threads;
+  block b = block_of(p, thread);
+  if (b.rows.end <= b.rows.begin || b.columns.end <= b.columns.begin) return;
+  tws_host_bf16_gemm shape = native_shape(p, b);
+  if (tws_host_bf16_multiply(p->call->backend->bf16, thread, &shape, operand_a(p, b.rows.begin, 0),
+                             operand_b(p, 0, b.columns.begin),
+                             at_mutable(p->out, p->c, b.rows.begin * p->n + b.columns.begin),
+                             p->bias ? at(p->in, p->bias, b.columns.begin) : NULL) != 0)
+    __atomic_store_n(&p->failed, 1, __ATOMIC_RELAXED);
+}
+
+static tws_code native_prepare(const product *p, int parts, tws_error *err) {
+  tws_host_bf16_cache *cache = p->call->backend->bf16;
+  if (!cache || p->in != TWS_BF16) return TWS_UNSUPPORTED;
+  for (int i = 0; i < parts; ++i) {
+    block b = block_of(p, i);
+    if (b.rows.end <= b.rows.begin || b.columns.end <= b.columns.begin) continue;
+    tws_host_bf16_gemm shape = native_shape(p, b);
+    TWS_TRY(tws_host_bf16_prepare(cache, &shape, err));
+  }
+  return TWS_OK;
+}
+
+/* ---- any types, through float32 panels ---- */
+static void widen(tws_dtype type, float *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t rows,
+                  int64_t columns) {
+  FOR_TYPE(
+      type, T, for (int64_t i = 0; i < rows; ++i) {
+        EACH_VECTOR(j, n, 0, columns, v_put(TWS_F32, to, i * to_stride + j, v_get(T, from, i * from_stride + j, n), n));
+      });
+}
+
+static void panel_store(const product *p, const float *panel, int64_t row, int64_t column, int64_t rows,
+                        int64_t columns) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t out = (row + i) * p->n + column;
+    FOR_TYPE(p->out, C, EACH_VECTOR(j, n, 0, columns, {
+               vf v = v_load_part(panel + i * PANEL_N + j, n);
+               if (p->bias)
+                 v += p->in == TWS_F32 ? v_get(TWS_F32, p->bias, column + j, n)
+                                       : v_get(TWS_BF16, p->bias, column + j, n);
+               if (p->accumulate) v += v_get(C, p->c, out + j, n);
+               v_put(C, p->c, out + j, v, n);
+             }));
+  }
+}
+
+static void panel_task(void *arg, int thread, int threads) {
+  product *p = arg;
+  (void)threads;
+  block b = block_of(p, thread);
+  float *a_panel = p->call->backend->convert + (int64_t)thread * CONVERT_FLOATS;
+  float *b_panel = a_panel + PANEL_M * PANEL_K, *c_panel = b_panel + PANEL_K * PANEL_N;
+  for (int64_t i = b.rows.begin; i < b.rows.end; i += PANEL_M) {
+    const int64_t m = b.rows.end - i < PANEL_M ? b.rows.end - i : PANEL_M;
+    for (int64_t j = b.columns.begin; j < b.columns.end; j += PANEL_N) {
+      const int64_t n = b.columns.end - j < PANEL_N ? b.columns.end - j : PANEL_N;
+      for (int64_t l = 0; l < p->k; l += PANEL_K) {
+        const int64_t k = p->k - l < PANEL_K ? p->k - l : PANEL_K;
+        const int64_t a_columns = p->transpose_a ? m : k, b_columns = p->transpose_b ? k : n;
+        widen(p->in, a_panel, a_columns, operand_a(p, i, l), p->lda, p->transpose_a ? k : m, a_columns);
+        widen(p->in, b_panel, b_columns, operand_b(p, l, j), p->ldb, p->transpose_b ? n : k, b_columns);
+        tws_host_sgemm(p->transpose_a, p->transpose_b, m, n, k, a_panel, a_columns, b_panel, b_columns, l ? 1.0F : 0.0F,
+                       c_panel, PANEL_N);
+      }
+      panel_store(p, c_panel, i, j, m, n);
+    }
+  }
+}
+
+static tws_code multiply(product *p, tws_error *err) {
+  tws_backend *backend = p->call->backend;
+  if (p->m <= 0 || p->n <= 0 || p->k <= 0)
+    return tws_fail(err, TWS_INVALID, NULL, "matrix product of %lld x %lld x %lld", (long long)p->m, (long long)p->n,
+                    (long long)p->k);
+  const int threads = (double)p->m * (double)p->n * (double)p->k < 64e3 ? 1 : backend->threads;
+  choose_grid(p, threads);
+  tws_host_task task = panel_task;
+  if (p->in == TWS_F32 && p->out == TWS_F32) {
+    task = float_task;
+  } else {
+    tws_code code = native_prepare(p, p->row_parts * p->column_parts, err);
+    if (code == TWS_OK)
+      task = native_task;
+    else if (code != TWS_UNSUPPORTED)
+      return code;
+  }
+  if (task == panel_task && !backend->convert) {
+    backend->convert = tws_calloc((size_t)backend->threads * CONVERT_FLOATS, sizeof(float));
+    if (!backend->convert) return tws_fail(err, TWS_MEMORY, NULL, "host backend: no memory for conversion panels");
+    backend->convert_bytes = (size_t)backend->threads * CONVERT_FLOATS * sizeof(float);
+  }
+  if (threads == 1)
+    task(p, 0, 1);
+  else
+    tws_host_pool_run(backend->pool, task, p);
+  if (p->failed) return tws_fail(err, TWS_INTERNAL, NULL, "host backend: oneDNN failed to multiply");
+  return TWS_OK;
+}
+
+HOST_KERNEL(linear) {
+  const int64_t *d = call->work->d;
+  const int biased = (call->work->flags & TWS_BIAS) != 0;
+  product p = {.call = call,
+               .transpose_b = 1,
+               .m = d[0],
+               .n = d[1],
+               .k = d[2],
+               .lda = d[2],
+               .ldb = d[2],
+               .a = call->operand[0],
+               .b = call->operand[1],
+               .bias = biased ? call->operand[2] : NULL,
+               .c = call->operand[biased ? 3 : 2],
+               .in = call->dtype[0],
+               .out = call->dtype[biased ? 3 : 2]};
+  return multiply(&p, err);
+}
+
+HOST_KERNEL(linear_grad_input) {
+  const int64_t *d = call->work->d;
+  product p = {.call = call,
+               .accumulate = (call->work->flags & TWS_ACCUMULATE) != 0,
+               .m = d[0],
+               .n = d[2],
+               .k = d[1],
+               .lda = d[1],
+               .ldb = d[2],
+               .a = call->operand[0],
+               .b = call->operand[1],
+               .c = call->operand[2],
+               .in = call->dtype[0],
+               .out = call->dtype[2]};
+  return multiply(&p, err);
+}
+
+/* Threads own columns and add the rows in order. */
+VECTOR_INLINE void bias_columns(tws_dtype T, tws_dtype G, const tws_host_call *call, int64_t column, int n) {
+  const int64_t m = call->work->d[0], width = call->work->d[1];
+  const void *dy = call->operand[0];
+  void *dbias = call->operand[3];
+  vf sum = v_zero();
+  for (int64_t t = 0; t < m; ++t) sum += v_get(T, dy, t * width + column, n);
+  if (call->work->flags & TWS_ACCUMULATE) sum += v_get(G, dbias, column, n);
+  v_put(G, dbias, column, sum, n);
+}
+static void bias_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[1], 64, thread, threads);
+  FOR_TYPE(call->dtype[0], T,
+           FOR_TYPE(call->dtype[3], G, EACH_VECTOR(i, n, r.begin, r.end, bias_columns(T, G, call, i, n))));
+}
+
+HOST_KERNEL(linear_grad_weight) {
+  const int64_t *d = call->work->d;
+  product p = {.call = call,
+               .transpose_a = 1,
+               .accumulate = (call->work->flags & TWS_ACCUMULATE) != 0,
+               .m = d[1],
+               .n = d[2],
+               .k = d[0],
+               .lda = d[1],
+               .ldb = d[2],
+               .a = call->operand[0],
+               .b = call->operand[1],
+               .c = call->operand[2],
+               .in = call->dtype[0],
+               .out = call->dtype[2]};
+  TWS_TRY(multiply(&p, err));
+  if (call->work->flags & TWS_BIAS) run_parallel(call, 4.0 * (double)(d[0] * d[1]), bias_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}

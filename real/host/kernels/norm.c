@@ -1,0 +1,116 @@
+/* LayerNorm and RMSNorm. */
+#include "real/host/kernels/kernels.h"
+
+VECTOR_INLINE vf keep_lanes(vf x, int n) { /* lanes from n on become 0 */
+  if (n == LANES) return x;
+  const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return (vf)((vi)x & (lane < n));
+}
+
+VECTOR_INLINE void norm_row(tws_dtype T, const tws_host_call *call, int64_t t) {
+  const int64_t width = call->work->d[1], row = t * width;
+  const int rms = (call->work->flags & TWS_RMS) != 0;
+  const int biased = !rms && (call->work->flags & TWS_BIAS);
+  const void *x = call->operand[0], *weight = call->operand[1], *bias = biased ? call->operand[2] : NULL;
+  void *y = call->operand[biased ? 3 : 2];
+  float *stats = call->operand[biased ? 4 : 3];
+  float mean = 0;
+  if (!rms) {
+    vf sum = v_zero();
+    EACH_VECTOR(i, n, 0, width, sum += v_get(T, x, row + i, n));
+    mean = v_sum(sum) / (float)width;
+  }
+  vf squares = v_zero();
+  EACH_VECTOR(i, n, 0, width, {
+    vf v = keep_lanes(v_get(T, x, row + i, n) - mean, n);
+    squares += v * v;
+  });
+  const float inverse = 1.0F / sqrtf(v_sum(squares) / (float)width + (float)call->work->f[0]);
+  EACH_VECTOR(i, n, 0, width, {
+    vf v = (v_get(T, x, row + i, n) - mean) * inverse * v_get(T, weight, i, n);
+    if (bias) v += v_get(T, bias, i, n);
+    v_put(T, y, row + i, v, n);
+  });
+  if (rms) {
+    stats[t] = inverse;
+  } else {
+    stats[2 * t] = mean;
+    stats[2 * t + 1] = inverse;
+  }
+}
+
+static void norm_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 1, thread, threads);
+  FOR_TYPE(call->dtype[0], T, for (int64_t t = r.begin; t < r.end; ++t) norm_row(T, call, t));
+}
+HOST_KERNEL(norm) {
+  (void)err;
+  run_parallel(call, 8.0 * (double)(call->work->d[0] * call->work->d[1]), norm_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+/* Threads own columns of dweight and dbias and walk all tokens in order: no partial sums between threads. */
+VECTOR_INLINE void norm_columns(tws_dtype T, tws_dtype G, const tws_host_call *call, int64_t column, int n) {
+  const int64_t tokens = call->work->d[0], width = call->work->d[1];
+  const int rms = (call->work->flags & TWS_RMS) != 0, keep = (call->work->flags & TWS_ACCUMULATE_PARAM) != 0;
+  const void *dy = call->operand[0], *x = call->operand[1];
+  const float *stats = call->operand[3];
+  void *dweight = call->operand[5], *dbias = !rms && (call->work->flags & TWS_BIAS) ? call->operand[6] : NULL;
+  vf weight_sum = v_zero(), bias_sum = v_zero();
+  for (int64_t t = 0; t < tokens; ++t) {
+    const float mean = rms ? 0 : stats[2 * t], inverse = rms ? stats[t] : stats[2 * t + 1];
+    vf d = v_get(T, dy, t * width + column, n);
+    weight_sum += d * ((v_get(T, x, t * width + column, n) - mean) * inverse);
+    bias_sum += d;
+  }
+  if (keep) weight_sum += v_get(G, dweight, column, n);
+  v_put(G, dweight, column, weight_sum, n);
+  if (!dbias) return;
+  if (keep) bias_sum += v_get(G, dbias, column, n);
+  v_put(G, dbias, column, bias_sum, n);
+}
+
+static void norm_grad_param_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[1], 64, thread, threads);
+  FOR_TYPE(call->dtype[0], T,
+           FOR_TYPE(call->dtype[5], G, EACH_VECTOR(i, n, r.begin, r.end, norm_columns(T, G, call, i, n))));
+}
+
+/* With z = (x - mean)/std and g = dy weight: dx = (g - mean(g) - z mean(g z)) / std; RMSNorm has no mean(g). */
+VECTOR_INLINE void norm_grad_row(tws_dtype T, const tws_host_call *call, int64_t t) {
+  const int64_t width = call->work->d[1], row = t * width;
+  const int rms = (call->work->flags & TWS_RMS) != 0, keep = (call->work->flags & TWS_ACCUMULATE) != 0;
+  const void *dy = call->operand[0], *x = call->operand[1], *weight = call->operand[2];
+  const float *stats = call->operand[3];
+  void *dx = call->operand[4];
+  const float mean = rms ? 0 : stats[2 * t], inverse = rms ? stats[t] : stats[2 * t + 1];
+  vf sum = v_zero(), product = v_zero();
+  EACH_VECTOR(i, n, 0, width, {
+    vf g = v_get(T, dy, row + i, n) * v_get(T, weight, i, n);
+    sum += g;
+    product += g * ((v_get(T, x, row + i, n) - mean) * inverse);
+  });
+  const float mean_g = rms ? 0 : v_sum(sum) / (float)width, mean_gz = v_sum(product) / (float)width;
+  EACH_VECTOR(i, n, 0, width, {
+    vf g = v_get(T, dy, row + i, n) * v_get(T, weight, i, n);
+    vf z = (v_get(T, x, row + i, n) - mean) * inverse;
+    vf v = (g - mean_g - z * mean_gz) * inverse;
+    if (keep) v += v_get(T, dx, row + i, n);
+    v_put(T, dx, row + i, v, n);
+  });
+}
+
+static void norm_grad_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 1, thread, threads);
+  FOR_TYPE(call->dtype[0], T, for (int64_t t = r.begin; t < r.end; ++t) norm_grad_row(T, call, t));
+}
+HOST_KERNEL(norm_grad) {
+  (void)err;
+  const double bytes = 16.0 * (double)(call->work->d[0] * call->work->d[1]);
+  run_parallel(call, bytes, norm_grad_param_task, (void *)(uintptr_t)call); /* first: dx may take dy's place */
+  run_parallel(call, bytes, norm_grad_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}

@@ -1,0 +1,244 @@
+/* Vectors of sixteen floats on any instruction set: the compiler splits them where registers are shorter, so that sums
+ * have one order everywhere. Loads and stores take the storage type; with a constant type the choice costs nothing. */
+#ifndef TWS_REAL_HOST_KERNELS_VECTOR_H
+#define TWS_REAL_HOST_KERNELS_VECTOR_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#include "real/host/internal.h"
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+enum { LANES = 16 };
+typedef float vf __attribute__((vector_size(64)));
+typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint32_t vu __attribute__((vector_size(64)));
+typedef uint16_t vh __attribute__((vector_size(32)));
+typedef double vd __attribute__((vector_size(64))); /* eight lanes */
+typedef float v8f __attribute__((vector_size(32)));
+typedef vf vf_unaligned __attribute__((aligned(4), may_alias));
+typedef vi vi_unaligned __attribute__((aligned(4), may_alias));
+typedef vh vh_unaligned __attribute__((aligned(2), may_alias));
+
+#define VECTOR_INLINE static inline __attribute__((always_inline, unused))
+
+VECTOR_INLINE vf v_set(float x) {
+  return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+}
+VECTOR_INLINE vf v_zero(void) {
+  return (vf){0};
+}
+VECTOR_INLINE vf v_load(const float *p) {
+  return *(const vf_unaligned *)p;
+}
+VECTOR_INLINE void v_store(float *p, vf x) {
+  *(vf_unaligned *)p = x;
+}
+
+/* mask: all ones or all zeros in each lane, as comparisons give */
+VECTOR_INLINE vf v_select(vi mask, vf yes, vf no) {
+  return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
+}
+
+#ifdef __AVX512F__
+VECTOR_INLINE vf v_max(vf a, vf b) {
+  return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+}
+VECTOR_INLINE vf v_min(vf a, vf b) {
+  return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+}
+VECTOR_INLINE vf v_sqrt(vf x) {
+  return (vf)_mm512_sqrt_ps((__m512)x);
+}
+#else
+/* a where neither comparison holds would lose a NaN in b; like the instruction, these return b then. */
+VECTOR_INLINE vf v_max(vf a, vf b) {
+  return v_select(a > b, a, b);
+}
+VECTOR_INLINE vf v_min(vf a, vf b) {
+  return v_select(a < b, a, b);
+}
+VECTOR_INLINE vf v_sqrt(vf x) {
+  for (int i = 0; i < LANES; ++i) x[i] = sqrtf(x[i]);
+  return x;
+}
+#endif
+
+VECTOR_INLINE float v_sum(vf x) {
+  union {
+    vf v;
+    float f[LANES];
+  } u = {.v = x};
+  for (int width = LANES / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) u.f[i] += u.f[i + width];
+  return u.f[0];
+}
+VECTOR_INLINE float v_largest(vf x) {
+  union {
+    vf v;
+    float f[LANES];
+  } u = {.v = x};
+  for (int width = LANES / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) u.f[i] = u.f[i] > u.f[i + width] ? u.f[i] : u.f[i + width];
+  return u.f[0];
+}
+
+/* e^x by range reduction to [-ln2/2, ln2/2] and a degree 7 polynomial; relative error below 1.2e-7 for results that
+ * are normal numbers. Below -87.3 the result is 0 (v_exp) or e^-87.3 (v_exp_finite), above 88.3 it is inf or e^88.3.
+ * NaN stays NaN: v_max and v_min return their second operand then. */
+VECTOR_INLINE vf v_exp_finite(vf x) {
+  x = v_min(v_set(88.3F), v_max(v_set(-87.3F), x));
+  const vf magic = v_set(12582912.0F); /* 1.5 x 2^23: adding it rounds to an integer */
+  vf shifted = x * 1.44269504F + magic;
+  vf n = shifted - magic;
+  vf r = x - n * 0.693359375F; /* ln 2 in two parts, the first exact in few bits */
+  r = r - n * -2.12194440e-4F;
+  vf y = v_set(1.9841270e-4F);
+  y = y * r + 1.3888889e-3F;
+  y = y * r + 8.3333333e-3F;
+  y = y * r + 4.1666667e-2F;
+  y = y * r + 1.6666667e-1F;
+  y = y * r + 0.5F;
+  y = y * (r * r) + (r + 1.0F);
+  vi exponent = (vi)shifted - (vi)magic;
+  return y * (vf)((exponent + 127) << 23);
+}
+VECTOR_INLINE vf v_exp(vf x) {
+  vf y = v_exp_finite(x);
+  y = (vf)((vi)y & ~(x < -87.3F));
+  return v_select(x > 88.3F, v_set(INFINITY), y);
+}
+
+/* ---- storage types ---- */
+VECTOR_INLINE vf v_from_bf16(vh h) {
+  return (vf)(__builtin_convertvector(h, vu) << 16);
+}
+VECTOR_INLINE vh v_to_bf16(vf x) {
+  vu bits = (vu)x;
+  vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  vu quiet = (bits >> 16) | 0x40u;
+  vu nan = (vu)((bits & 0x7fffffffu) > 0x7f800000u);
+  return __builtin_convertvector((quiet & nan) | (rounded & ~nan), vh);
+}
+
+/* n of 16 lanes; the others load as 0 and are not stored. */
+VECTOR_INLINE vf v_load_part(const float *p, int n) {
+#ifdef __AVX512F__
+  return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
+#else
+  union {
+    vf v;
+    float f[LANES];
+  } u = {.v = {0}};
+  for (int i = 0; i < n; ++i) u.f[i] = p[i];
+  return u.v;
+#endif
+}
+VECTOR_INLINE void v_store_part(float *p, vf x, int n) {
+#ifdef __AVX512F__
+  _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), (__m512)x);
+#else
+  union {
+    vf v;
+    float f[LANES];
+  } u = {.v = x};
+  for (int i = 0; i < n; ++i) p[i] = u.f[i];
+#endif
+}
+
+VECTOR_INLINE vf v_get(tws_dtype type, const void *base, int64_t index, int n) {
+  if (type == TWS_F32) {
+    const float *p = (const float *)base + index;
+    return n == LANES ? v_load(p) : v_load_part(p, n);
+  }
+  const uint16_t *p = (const uint16_t *)base + index;
+  if (n == LANES) return v_from_bf16(*(const vh_unaligned *)p);
+  union {
+    vh v;
+    uint16_t h[LANES];
+  } u = {.v = {0}};
+  for (int i = 0; i < n; ++i) u.h[i] = p[i];
+  return v_from_bf16(u.v);
+}
+VECTOR_INLINE void v_put(tws_dtype type, void *base, int64_t index, vf x, int n) {
+  if (type == TWS_F32) {
+    float *p = (float *)base + index;
+    if (n == LANES)
+      v_store(p, x);
+    else
+      v_store_part(p, x, n);
+    return;
+  }
+  uint16_t *p = (uint16_t *)base + index;
+  vh h = v_to_bf16(x);
+  if (n == LANES) {
+    *(vh_unaligned *)p = h;
+    return;
+  }
+  union {
+    vh v;
+    uint16_t h[LANES];
+  } u = {.v = h};
+  for (int i = 0; i < n; ++i) p[i] = u.h[i];
+}
+
+/* Run the statement for i = begin, begin + 16, ... with n = 16, and once more with what is left. */
+#define EACH_VECTOR(i, n, begin, end, ...)       \
+  do {                                           \
+    int64_t i = (begin);                         \
+    const int64_t each_end_ = (end);             \
+    for (; i + LANES <= each_end_; i += LANES) { \
+      enum { n = LANES };                        \
+      __VA_ARGS__;                               \
+    }                                            \
+    if (i < each_end_) {                         \
+      const int n = (int)(each_end_ - i);        \
+      __VA_ARGS__;                               \
+    }                                            \
+  } while (0)
+
+/* Bodies are compiled once for float32 and once for bfloat16. */
+#define FOR_TYPE(type, T, ...)      \
+  do {                              \
+    if ((type) == TWS_F32) {        \
+      const tws_dtype T = TWS_F32;  \
+      __VA_ARGS__;                  \
+    } else {                        \
+      const tws_dtype T = TWS_BF16; \
+      __VA_ARGS__;                  \
+    }                               \
+  } while (0)
+
+/* ---- static division of work: units of `grain` elements, as even as whole units allow ---- */
+typedef struct host_range {
+  int64_t begin, end;
+} host_range;
+VECTOR_INLINE host_range share(int64_t total, int64_t grain, int thread, int threads) {
+  int64_t units = (total + grain - 1) / grain;
+  int64_t begin = units * thread / threads * grain, end = units * (thread + 1) / threads * grain;
+  return (host_range){begin < total ? begin : total, end < total ? end : total};
+}
+
+/* Waking the pool costs some microseconds: little work stays on the calling thread. `bytes` is what the kernel moves.
+ */
+VECTOR_INLINE void run_parallel(const tws_host_call *call, double bytes, tws_host_task task, void *arg) {
+  enum { SMALL = 64 << 10 };
+  if (bytes < SMALL)
+    task(arg, 0, 1);
+  else
+    tws_host_pool_run(call->backend->pool, task, arg);
+}
+
+VECTOR_INLINE const void *at(tws_dtype type, const void *base, int64_t index) {
+  return (const char *)base + index * (type == TWS_F32 ? 4 : 2);
+}
+VECTOR_INLINE void *at_mutable(tws_dtype type, void *base, int64_t index) {
+  return (char *)base + index * (type == TWS_F32 ? 4 : 2);
+}
+
+#define HOST_KERNEL(name) tws_code TWS_HOST(name)(const tws_host_call *call, tws_error *err)
+
+#endif
