@@ -1,0 +1,104 @@
+/* Running the program as a user does: exit code, standard output and standard error of one command. */
+#ifndef TESTS_COMMAND_H
+#define TESTS_COMMAND_H
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct command_result {
+  int status; /* exit code, or 128 + signal */
+  char *out, *err;
+} command_result;
+
+static inline char *command_slurp(int fd) {
+  off_t length = lseek(fd, 0, SEEK_END);
+  char *text = calloc((size_t)length + 1, 1);
+  lseek(fd, 0, SEEK_SET);
+  for (off_t at = 0; text && at < length;) {
+    ssize_t got = read(fd, text + at, (size_t)(length - at));
+    if (got <= 0) break;
+    at += got;
+  }
+  close(fd);
+  return text;
+}
+
+static inline int command_scratch(void) {
+  char name[] = "/tmp/twinspeed-test-XXXXXX";
+  int fd = mkstemp(name);
+  unlink(name);
+  return fd;
+}
+
+/* argv as execv takes it; standard input is empty. Free with command_free(). */
+static inline command_result command_execute(char *const *argv) {
+  int out = command_scratch(), err = command_scratch();
+  pid_t child = fork();
+  if (child == 0) {
+    int in = open("/dev/null", O_RDONLY);
+    dup2(in, 0);
+    dup2(out, 1);
+    dup2(err, 2);
+    execv(argv[0], argv);
+    _exit(126);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  command_result result = {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), command_slurp(out),
+                           command_slurp(err)};
+  return result;
+}
+
+/* twinspeed with words given as one printf text, split at blanks ('...' keeps blanks). */
+static inline command_result twinspeed(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static inline command_result twinspeed(const char *format, ...) {
+  char line[8192];
+  char *argv[128] = {(char *)TWS_BUILD_DIR "/twinspeed"};
+  int argc = 1;
+  va_list list;
+  va_start(list, format);
+  vsnprintf(line, sizeof line, format, list);
+  va_end(list);
+  for (char *at = line; *at && argc < 126;) {
+    while (*at == ' ') *at++ = '\0';
+    if (!*at) break;
+    char until = ' ';
+    if (*at == '\'') until = *at++;
+    argv[argc++] = at;
+    while (*at && *at != until) at++;
+    if (*at) *at++ = '\0';
+  }
+  argv[argc] = NULL;
+  return command_execute(argv);
+}
+
+static inline void command_free(command_result *result) {
+  free(result->out);
+  free(result->err);
+}
+
+static inline int count_lines_with(const char *text, const char *start) {
+  int count = 0;
+  for (const char *line = text; line && *line; line = strchr(line, '\n')) {
+    if (*line == '\n') line++;
+    count += strncmp(line, start, strlen(start)) == 0;
+    if (!*line) break;
+  }
+  return count;
+}
+
+static inline void write_bytes(const char *path, const void *bytes, size_t count) {
+  FILE *file = fopen(path, "wb");
+  fwrite(bytes, 1, count, file);
+  fclose(file);
+}
+
+static inline void write_text(const char *path, const char *text) { write_bytes(path, text, strlen(text)); }
+
+#endif
