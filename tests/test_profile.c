@@ -1,0 +1,481 @@
+/* Hardware profiles: round trip, exactness at measured shapes, monotone costs, collectives, refusals. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/random.h"
+#include "models/hardware/profile_build.h"
+
+static tws_profile *load(const char *spec) {
+  tws_profile *profile = NULL;
+  tws_error err;
+  ck_assert_msg(tws_profile_load(spec, &profile, &err) == TWS_OK, "%s: %s", spec, err.message);
+  return profile;
+}
+
+static tws_work linear(tws_kernel kernel, int64_t m, int64_t n, int64_t k) {
+  return (tws_work){.code = (uint8_t)kernel, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {m, n, k}};
+}
+static tws_work sized(tws_kernel kernel, int64_t d0, int64_t d1) {
+  return (tws_work){.code = (uint8_t)kernel, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {d0, d1}};
+}
+
+/* A made-up machine: 1e11 flop/s, packing of the weight at 2e10 elements/s, 3 us to start; noise of `noise` relative.
+ */
+static double machine_seconds(int64_t m, int64_t n, int64_t k, double noise, uint64_t i) {
+  double seconds = 2.0 * (double)m * (double)n * (double)k / 1e11 + (double)n * (double)k / 2e10 + 3e-6;
+  return seconds * (1 + noise * (2 * tws_random_uniform(3, 5, i) - 1));
+}
+
+static const int64_t token_sizes[] = {16, 64, 256, 1024}, widths[] = {64, 192, 768, 3072};
+
+static tws_profile_builder *measured_machine(double noise) {
+  tws_profile_builder *b = tws_profile_builder_create("made-up", TWS_BACKEND_HOST);
+  tws_profile_builder_provenance(b, "made up \"for\" a test\\");
+  tws_profile_builder_detail(b, "cpu", "line\nbreak");
+  tws_profile_builder_node(b, 4, 16e9, 1e6);
+  tws_profile_builder_peak(b, TWS_F32, 1e11);
+  tws_profile_builder_bandwidth(b, 1e10, 2e10);
+  tws_profile_builder_launch(b, 1e-6);
+  uint64_t i = 0;
+  tws_error err;
+  for (int t = 0; t < 4; t++) {
+    for (int n = 0; n < 4; n++) {
+      for (int k = 0; k < 4; k++, i++) {
+        tws_work work = linear(TWS_KERNEL_LINEAR, token_sizes[t], widths[n], widths[k]);
+        double s = machine_seconds(token_sizes[t], widths[n], widths[k], noise, i);
+        ck_assert_int_eq(tws_profile_builder_kernel(b, &work, 1, 1, s, &err), TWS_OK);
+        ck_assert_int_eq(tws_profile_builder_kernel(b, &work, 1, 4, 1.5 * s, &err), TWS_OK);
+        work.code = TWS_KERNEL_LINEAR_GRAD_WEIGHT;
+        ck_assert_int_eq(tws_profile_builder_kernel(b, &work, 1, 1, s, &err), TWS_OK);
+      }
+    }
+  }
+  for (int64_t count = 1 << 10; count <= 1 << 22; count *= 4) {
+    tws_work work = sized(TWS_KERNEL_GELU, count, 0); /* a cache that ends at 1 MiB */
+    double bytes = 8.0 * (double)count, s = 1e-6 + bytes / (bytes < 1 << 20 ? 5e10 : 1e10);
+    ck_assert_int_eq(tws_profile_builder_kernel(b, &work, 1, 1, s, &err), TWS_OK);
+  }
+  tws_work clip = sized(TWS_KERNEL_CLIP, 0, 0);
+  ck_assert_int_eq(tws_profile_builder_kernel(b, &clip, 1, 1, 5e-7, &err), TWS_OK);
+  for (int ranks = 2; ranks <= 4; ranks += 2) {
+    for (double bytes = 1024; bytes < 1e8; bytes *= 8) {
+      double s = 2e-5 * ranks + bytes / 2e9;
+      ck_assert_int_eq(tws_profile_builder_collective(b, TWS_COLLECTIVE_ALL_REDUCE, ranks, bytes, s, &err), TWS_OK);
+    }
+  }
+  ck_assert_int_eq(tws_profile_builder_p2p(b, 1000, 1e-5, &err), TWS_OK);
+  ck_assert_int_eq(tws_profile_builder_p2p(b, 1e6, 1e-3, &err), TWS_OK);
+  return b;
+}
+
+static tws_profile *finish(tws_profile_builder *b) {
+  tws_profile *profile = NULL;
+  tws_error err;
+  ck_assert_msg(tws_profile_builder_finish(b, &profile, &err) == TWS_OK, "%s", err.message);
+  tws_profile_builder_destroy(b);
+  return profile;
+}
+
+START_TEST(builtins) {
+  for (const char *const *name = tws_profile_builtin_names(); *name != NULL; name++) {
+    tws_profile *p = load(*name);
+    ck_assert_str_eq(tws_profile_name(p), *name);
+    ck_assert_double_gt(tws_profile_memory_bytes(p), 1e9);
+    ck_assert_double_gt(tws_profile_peak_flops(p, TWS_BF16), 1e9);
+    int host = tws_profile_backend(p) == TWS_BACKEND_HOST;
+    ck_assert_int_eq(tws_profile_serial_streams(p), host);
+    ck_assert_int_eq(tws_profile_cores(p) > 0, host);
+    for (int kernel = 0; kernel < TWS_KERNEL_COUNT; kernel++) {
+      tws_work work = {.code = (uint8_t)kernel, .dtype = TWS_BF16, .d = {64, 64, 8, 8, 64}};
+      double s = tws_kernel_seconds(p, &work, 1, 1);
+      ck_assert_msg(isfinite(s) && s > 0, "%s: %s: %g", *name, tws_kernel_name((tws_kernel)kernel), s);
+    }
+    tws_profile_destroy(p);
+  }
+}
+END_TEST
+
+/* The best of published searches over shapes (stas00/ml-engineering, compute/accelerator, bf16): the shapes at which
+ * each GPU reaches its best. The model's sustained rates are fitted to training runs, which stay below such searches.
+ */
+START_TEST(published_matrix_products) {
+  static const struct {
+    const char *profile;
+    int64_t m, n, k;
+    double tflops;
+  } best[] = {{"a100-80gb", 1024, 10240, 5120, 271.2},
+              {"h100-sxm", 2048, 2048, 13312, 794.5},
+              {"b200", 1792, 16128, 3072, 1745}};
+  for (size_t i = 0; i < sizeof best / sizeof best[0]; i++) {
+    tws_profile *p = load(best[i].profile);
+    tws_work work = linear(TWS_KERNEL_LINEAR, best[i].m, best[i].n, best[i].k);
+    work.dtype = TWS_BF16;
+    double tflops = tws_work_flops(&work) / tws_kernel_seconds(p, &work, 1, 1) * 1e-12;
+    ck_assert_msg(tflops > 0.65 * best[i].tflops && tflops < 1.02 * best[i].tflops, "%s: %.1f", best[i].profile,
+                  tflops);
+    tws_profile_destroy(p);
+  }
+}
+END_TEST
+
+/* Twice the work of the same family never takes less time; on GPUs a misaligned size never helps. */
+START_TEST(more_is_not_faster) {
+  for (const char *const *name = tws_profile_builtin_names(); *name != NULL; name++) {
+    tws_profile *p = load(*name);
+    for (uint64_t c = 0; c < 400; c++) {
+      uint32_t r[4];
+      tws_philox(11, 0, c, r);
+      tws_work work = {.code = (uint8_t)(r[0] % TWS_KERNEL_COUNT), .dtype = r[0] >> 8 & 1 ? TWS_BF16 : TWS_F32};
+      for (int d = 0; d < 5; d++) work.d[d] = 8 * (1 + (int64_t)(tws_random_uniform(11, 1 + (uint64_t)d, c) * 300));
+      double before = tws_kernel_seconds(p, &work, 1, 1);
+      for (int d = 0; d < 3; d++) {
+        tws_work more = work;
+        more.d[d] *= 2;
+        double after = tws_kernel_seconds(p, &more, 1, 1);
+        ck_assert_msg(after >= before * (1 - 1e-12), "%s: %s [%ld,%ld,%ld] size %d: %g then %g", *name,
+                      tws_kernel_name((tws_kernel)work.code), work.d[0], work.d[1], work.d[2], d, before, after);
+      }
+      ck_assert_double_ge(tws_kernel_seconds(p, &work, 1, 4), before);
+      ck_assert_double_le(tws_kernel_seconds(p, &work, 2, 1), before);
+    }
+    tws_work even = linear(TWS_KERNEL_LINEAR, 4096, 50264, 1600), odd = linear(TWS_KERNEL_LINEAR, 4096, 50257, 1600);
+    even.dtype = odd.dtype = TWS_F16;
+    if (tws_profile_backend(p) == TWS_BACKEND_CUDA) {
+      ck_assert_double_gt(tws_kernel_seconds(p, &odd, 1, 1), tws_kernel_seconds(p, &even, 1, 1));
+    }
+    tws_profile_destroy(p);
+  }
+}
+END_TEST
+
+START_TEST(exact_where_measured) {
+  tws_profile *p = finish(measured_machine(0.2));
+  uint64_t i = 0;
+  for (int t = 0; t < 4; t++) {
+    for (int n = 0; n < 4; n++) {
+      for (int k = 0; k < 4; k++, i++) {
+        tws_work work = linear(TWS_KERNEL_LINEAR, token_sizes[t], widths[n], widths[k]);
+        double s = machine_seconds(token_sizes[t], widths[n], widths[k], 0.2, i);
+        ck_assert_double_eq_tol(tws_kernel_seconds(p, &work, 1, 1) / s, 1, 1e-8);
+        ck_assert_double_eq_tol(tws_kernel_seconds(p, &work, 1, 4) / s, 1.5, 1e-8);
+        ck_assert_double_eq_tol(tws_kernel_seconds(p, &work, 1, 64) / s, 1.5, 1e-8); /* the most that was measured */
+        ck_assert_double_eq_tol(tws_kernel_seconds(p, &work, 1, 2) / s, sqrt(1.5), 1e-8); /* halfway in the logarithm */
+        ck_assert_double_eq_tol(tws_kernel_seconds(p, &work, 2, 1) / s, 0.5, 1e-8);
+      }
+    }
+  }
+  for (int64_t count = 1 << 10; count <= 1 << 22; count *= 4) {
+    tws_work work = sized(TWS_KERNEL_GELU, count, 0);
+    double bytes = 8.0 * (double)count, s = 1e-6 + bytes / (bytes < 1 << 20 ? 5e10 : 1e10);
+    ck_assert_double_eq_tol(tws_kernel_seconds(p, &work, 1, 1) / s, 1, 1e-8);
+  }
+  tws_work clip = sized(TWS_KERNEL_CLIP, 0, 0);
+  ck_assert_double_eq_tol(tws_kernel_seconds(p, &clip, 1, 1), 5e-7, 1e-15);
+  tws_profile_destroy(p);
+}
+END_TEST
+
+/* Between and beyond the samples of a noisy measurement: close to the machine's law, and more is not faster. */
+START_TEST(interpolates) {
+  tws_profile *p = finish(measured_machine(0.03));
+  double worst = 0, total = 0;
+  for (uint64_t c = 0; c < 500; c++) {
+    int64_t m = (int64_t)exp(log(8) + tws_random_uniform(1, 1, c) * log(512));
+    int64_t n = (int64_t)exp(log(32) + tws_random_uniform(1, 2, c) * log(256));
+    int64_t k = (int64_t)exp(log(32) + tws_random_uniform(1, 3, c) * log(256));
+    tws_work work = linear(TWS_KERNEL_LINEAR, m, n, k);
+    double s = tws_kernel_seconds(p, &work, 1, 1), error = fabs(s / machine_seconds(m, n, k, 0, 0) - 1);
+    worst = fmax(worst, error);
+    total += error;
+    for (int d = 0; d < 3; d++) {
+      tws_work more = work;
+      more.d[d] *= 2;
+      ck_assert_double_ge(tws_kernel_seconds(p, &more, 1, 1), s * 0.97); /* tiny ones are all start-up, and noisy */
+    }
+    /* Adding to the output costs its traffic besides. */
+    tws_work adds = linear(TWS_KERNEL_LINEAR_GRAD_WEIGHT, m, n, k);
+    adds.flags = TWS_ACCUMULATE;
+    ck_assert_double_eq_tol(tws_kernel_seconds(p, &adds, 1, 1) - s, 4.0 * (double)n * (double)k / 1e10, 1e-9 * s);
+  }
+  ck_assert_msg(worst < 0.06 && total / 500 < 0.03, "worst %.3f mean %.3f", worst, total / 500);
+  /* ten times beyond the largest sample */
+  tws_work huge = linear(TWS_KERNEL_LINEAR, 8192, 16384, 8192);
+  ck_assert_double_eq_tol(tws_kernel_seconds(p, &huge, 1, 1) / machine_seconds(8192, 16384, 8192, 0, 0), 1, 0.05);
+  double before = 0;
+  for (int64_t count = 1; count < 1 << 26; count += 1 + count / 3) {
+    tws_work work = sized(TWS_KERNEL_GELU, count, 0);
+    double s = tws_kernel_seconds(p, &work, 1, 1);
+    ck_assert_double_ge(s, before);
+    before = s;
+  }
+  tws_profile_destroy(p);
+}
+END_TEST
+
+/* Samples that contradict monotony are pooled, equal shapes averaged. */
+START_TEST(noise_is_pooled) {
+  tws_profile_builder *b = tws_profile_builder_create("noisy", TWS_BACKEND_HOST);
+  tws_profile_builder_provenance(b, "made up");
+  tws_profile_builder_node(b, 1, 1e9, 0);
+  tws_profile_builder_peak(b, TWS_F32, 1e9);
+  tws_profile_builder_bandwidth(b, 1e9, 0);
+  static const double seconds[] = {1e-6, 4e-6, 1e-6, 8e-6};
+  for (int i = 0; i < 4; i++) {
+    tws_work work = sized(TWS_KERNEL_ADD, 1000 << i, 0);
+    ck_assert_int_eq(tws_profile_builder_kernel(b, &work, 1, 1, seconds[i], NULL), TWS_OK);
+  }
+  tws_work fill = sized(TWS_KERNEL_FILL, 100, 0), product = linear(TWS_KERNEL_LINEAR, 8, 8, 8);
+  ck_assert_int_eq(tws_profile_builder_kernel(b, &fill, 1, 1, 1e-6, NULL), TWS_OK);
+  ck_assert_int_eq(tws_profile_builder_kernel(b, &fill, 1, 1, 4e-6, NULL), TWS_OK);
+  ck_assert_int_eq(tws_profile_builder_kernel(b, &product, 1, 1, 1e-6, NULL), TWS_OK);
+  ck_assert_int_eq(tws_profile_builder_kernel(b, &product, 1, 1, 4e-6, NULL), TWS_OK);
+  tws_profile *p = finish(b);
+  static const double expected[] = {1e-6, 2e-6, 2e-6, 8e-6};
+  for (int i = 0; i < 4; i++) {
+    tws_work work = sized(TWS_KERNEL_ADD, 1000 << i, 0);
+    ck_assert_double_eq_tol(tws_kernel_seconds(p, &work, 1, 1) / expected[i], 1, 1e-8);
+  }
+  ck_assert_double_eq_tol(tws_kernel_seconds(p, &fill, 1, 1) / 2e-6, 1, 1e-8);
+  ck_assert_double_eq_tol(tws_kernel_seconds(p, &product, 1, 1) / 2e-6, 1, 1e-8);
+  tws_work twice = linear(TWS_KERNEL_LINEAR, 16, 8, 8); /* one sample still gives a rate */
+  ck_assert_double_eq_tol(tws_kernel_seconds(p, &twice, 1, 1) / 4e-6, 1, 1e-6);
+  tws_profile_destroy(p);
+}
+END_TEST
+
+START_TEST(attention_by_shape) {
+  tws_profile_builder *b = tws_profile_builder_create("attention", TWS_BACKEND_HOST);
+  tws_profile_builder_provenance(b, "made up");
+  tws_profile_builder_node(b, 1, 1e9, 0);
+  tws_profile_builder_peak(b, TWS_F32, 1e10);
+  tws_profile_builder_bandwidth(b, 1e10, 0);
+#define LAW(w, pairs) (tws_work_flops(&(w)) / 2e10 + (pairs)*2e-9 + 1e-5)
+  for (int64_t seq = 32; seq <= 512; seq *= 2) {
+    for (int64_t head = 32; head <= 128; head *= 2) {
+      tws_work w = {.code = TWS_KERNEL_ATTENTION, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {4, seq, 12, 12, head}};
+      double pairs = 48.0 * (double)seq * (double)(seq + 1) / 2;
+      ck_assert_int_eq(tws_profile_builder_kernel(b, &w, 1, 1, LAW(w, pairs), NULL), TWS_OK);
+    }
+  }
+  tws_profile *p = finish(b);
+  tws_work w = {.code = TWS_KERNEL_ATTENTION, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {2, 1024, 16, 4, 96}};
+  double expected = LAW(w, 32.0 * 1024 * 1025 / 2);
+  ck_assert_double_eq_tol(tws_kernel_seconds(p, &w, 1, 1) / expected, 1, 0.1);
+  tws_profile_destroy(p);
+}
+END_TEST
+
+START_TEST(round_trip) {
+  tws_profile_builder *b = measured_machine(0.1);
+  tws_error err;
+  const char *path = TWS_BUILD_DIR "/test_profile.json";
+  ck_assert_msg(tws_profile_builder_write(b, path, &err) == TWS_OK, "%s", err.message);
+  tws_profile *direct = finish(b), *read = load(path);
+  ck_assert_str_eq(tws_profile_name(read), "made-up");
+  ck_assert_str_eq(tws_profile_provenance(read), "made up \"for\" a test\\");
+  ck_assert_int_eq(tws_profile_cores(read), 4);
+  ck_assert_double_eq(tws_profile_memory_bytes(read), 16e9);
+  ck_assert_double_eq(tws_profile_peak_flops(read, TWS_BF16), 1e11);
+  for (int kernel = 0; kernel < TWS_KERNEL_COUNT; kernel++) {
+    tws_work work = {.code = (uint8_t)kernel, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {48, 100, 24, 8, 64}};
+    ck_assert_double_eq(tws_kernel_seconds(read, &work, 1, 2), tws_kernel_seconds(direct, &work, 1, 2));
+  }
+  tws_profile_destroy(direct);
+  tws_profile_destroy(read);
+  remove(path);
+}
+END_TEST
+
+static const tws_cluster cluster = {.nodes = 4,
+                                    .devices_per_node = 8,
+                                    .intra = {1e11, 1e-6},
+                                    .inter = {1e10, 5e-6},
+                                    .nics_per_node = 4,
+                                    .host_link = {1e10, 1e-5}};
+
+START_TEST(rings) {
+  double B = 1e9;
+  /* one node, the formulas of the header */
+  ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_ALL_REDUCE, 8, 8, B, 1),
+                          2 * 7 / 8.0 * B / 1e11 + 14 * 1e-6, 1e-12);
+  ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_ALL_GATHER, 8, 8, B, 1),
+                          7 / 8.0 * B / 1e11 + 7 * 1e-6, 1e-12);
+  ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_BROADCAST, 8, 8, B, 1),
+                          B / 1e11 + 7 * 1e-6, 1e-12);
+  /* four nodes of eight: four NICs make 4e10, below the device's own link */
+  ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_REDUCE_SCATTER, 32, 8, B, 1),
+                          31 / 32.0 * B / 4e10 + 31 * 5e-6, 1e-12);
+  /* one rank a node: eight such rings share four NICs */
+  ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_ALL_GATHER, 4, 1, B, 1),
+                          3 / 4.0 * B / 5e9 + 3 * 5e-6, 1e-12);
+  ck_assert_double_eq(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_ALL_REDUCE, 1, 1, B, 1), 0);
+  ck_assert_double_eq_tol(tws_p2p_seconds(&cluster, NULL, 0, B), 5e-6 + B / 1e10, 1e-12);
+  for (int c = 0; c < TWS_COLLECTIVE_COUNT; c++) {
+    double before = 0;
+    for (double bytes = 0; bytes < 1e10; bytes = bytes * 3 + 1) {
+      double s = tws_collective_seconds(&cluster, NULL, (tws_collective)c, 16, 8, bytes, 1);
+      ck_assert_double_ge(s, before);
+      before = s;
+    }
+  }
+}
+END_TEST
+
+START_TEST(measured_collectives) {
+  tws_profile *p = finish(measured_machine(0));
+  for (int ranks = 2; ranks <= 4; ranks += 2) {
+    double s = tws_collective_seconds(&cluster, p, TWS_COLLECTIVE_ALL_REDUCE, ranks, 8, 65536, 1);
+    ck_assert_double_eq_tol(s / (2e-5 * ranks + 65536 / 2e9), 1, 1e-8);
+  }
+  /* three ranks lie between two and four; beyond the largest size time grows with the bytes */
+  double two = 4e-5 + 65536 / 2e9, four = 8e-5 + 65536 / 2e9;
+  double three = tws_collective_seconds(&cluster, p, TWS_COLLECTIVE_ALL_REDUCE, 3, 8, 65536, 1);
+  ck_assert_double_gt(three, two);
+  ck_assert_double_lt(three, four);
+  double once = tws_collective_seconds(&cluster, p, TWS_COLLECTIVE_ALL_REDUCE, 2, 8, 1e9, 1);
+  ck_assert_double_eq_tol(tws_collective_seconds(&cluster, p, TWS_COLLECTIVE_ALL_REDUCE, 2, 8, 2e9, 1) / once, 2, 1e-9);
+  /* not measured: another collective, more ranks, several nodes */
+  ck_assert_double_eq_tol(tws_collective_seconds(&cluster, p, TWS_COLLECTIVE_ALL_GATHER, 2, 8, 1e9, 1),
+                          0.5 * 1e9 / 1e11 + 1e-6 + 1e-6, 1e-12);
+  ck_assert_double_gt(tws_collective_seconds(&cluster, p, TWS_COLLECTIVE_ALL_REDUCE, 8, 8, 1e9, 1), 0);
+  ck_assert_double_gt(tws_collective_seconds(&cluster, p, TWS_COLLECTIVE_ALL_REDUCE, 2, 1, 1e9, 1), 1e9 / 1e10);
+  /* coalesced pieces cost a start each */
+  ck_assert_double_eq_tol(tws_collective_seconds(&cluster, p, TWS_COLLECTIVE_ALL_REDUCE, 2, 8, 65536, 11),
+                          two + 10 * 1e-6, 1e-9);
+  ck_assert_double_eq_tol(tws_p2p_seconds(&cluster, p, 1, 1e6), 1e-3, 1e-9);
+  tws_profile_destroy(p);
+}
+END_TEST
+
+#define HEAD \
+  "{\"schema\":\"twinspeed-profile-1\",\"provenance\":\"x\",\"backend\":\"host\",\"memory_bytes\":1,\"bandwidth\":1"
+#define PEAK ",\"peak_flops\":{\"fp32\":1e9}"
+static const struct refusal {
+  const char *text, *says;
+} refusals[] = {
+    {"[]", "object"},
+    {"{}", "schema"},
+    {"{\"schema\":\"twinspeed-profile-9\"}", "twinspeed-profile-9"},
+    {HEAD PEAK ",\"bandwith\":3}", "bandwith"},
+    {HEAD "}", "peak_flops"},
+    {HEAD ",\"peak_flops\":{\"bf16\":1e9}}", "fp32"},
+    {HEAD ",\"peak_flops\":{\"fp23\":1e9}}", "fp23"},
+    {HEAD ",\"peak_flops\":{\"fp32\":-1}}", "fp32"},
+    {HEAD ",\"peak_flops\":{\"fp32\":1e400}}", ""},
+    {HEAD PEAK ",\"cores\":-1}", "cores"},
+    {HEAD PEAK ",\"matmul\":{\"efficiency\":1.5}}", "efficiency"},
+    {HEAD PEAK ",\"matmul\":[]}", "object"},
+    {HEAD PEAK ",\"kernels\":{}}", "list"},
+    {HEAD PEAK ",\"kernels\":[3]}", "object"},
+    {HEAD PEAK ",\"kernels\":[{\"kernel\":\"lineal\",\"samples\":[[1,1,1,1]]}]}", "lineal"},
+    {HEAD PEAK ",\"kernels\":[{\"kernel\":\"linear\"}]}", "samples"},
+    {HEAD PEAK ",\"kernels\":[{\"kernel\":\"linear\",\"samples\":[]}]}", "samples"},
+    {HEAD PEAK ",\"kernels\":[{\"kernel\":\"linear\",\"samples\":[[1,1,1]]}]}", "3 sizes"},
+    {HEAD PEAK ",\"kernels\":[{\"kernel\":\"linear\",\"samples\":[[1,0,1,1]]}]}", "positive"},
+    {HEAD PEAK ",\"kernels\":[{\"kernel\":\"linear\",\"samples\":[[1,0.5,1,1]]}]}", "at least 1"},
+    {HEAD PEAK ",\"kernels\":[{\"kernel\":\"linear\",\"samples\":[[1,1,1,0]]}]}", "positive"},
+    {HEAD PEAK ",\"kernels\":[{\"kernel\":\"linear\",\"samples\":[[1,1,1,\"x\"]]}]}", "positive"},
+    {HEAD PEAK ",\"kernels\":[{\"kernel\":\"linear\",\"samples\":[[1e300,1,1,1]]}]}", "positive"},
+    {HEAD PEAK ",\"kernels\":[{\"kernel\":\"linear\",\"flags\":[\"fast\"],\"samples\":[[1,1,1,1]]}]}", "flag"},
+    {HEAD PEAK ",\"kernels\":[{\"kernel\":\"linear\",\"threads\":0,\"samples\":[[1,1,1,1]]}]}", "threads"},
+    {HEAD PEAK ",\"collectives\":[{\"collective\":\"all_reduce\",\"ranks\":1,\"samples\":[[1,1]]}]}", "ranks"},
+    {HEAD PEAK ",\"collectives\":[{\"collective\":\"all_reduce\",\"ranks\":2,\"samples\":[]}]}", "samples"},
+    {HEAD PEAK ",\"collectives\":[{\"collective\":\"all_reduce\",\"ranks\":2,\"samples\":[[1,-1]]}]}", "positive"},
+    {HEAD PEAK ",\"p2p\":[[1]]}", "[bytes, seconds]"},
+};
+
+START_TEST(refuses) {
+  tws_json *json = NULL;
+  tws_profile *profile = NULL;
+  tws_error err = {0};
+  const char *text = refusals[_i].text;
+  tws_code code = tws_json_parse(text, strlen(text), "profile.json", &json, &err);
+  if (code == TWS_OK) code = tws_profile_from_json(json, &profile, &err);
+  tws_json_destroy(json);
+  ck_assert_ptr_null(profile);
+  ck_assert_msg(code == TWS_INVALID && strstr(err.message, "profile.json:1:") != NULL &&
+                    strstr(err.message, refusals[_i].says) != NULL,
+                "%s: %s %s", text, tws_code_name(code), err.message);
+}
+END_TEST
+
+START_TEST(refuses_names_and_samples) {
+  tws_profile *profile = NULL;
+  tws_error err;
+  ck_assert_int_eq(tws_profile_load("a100-80bg", &profile, &err), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.hint, "a100-80gb"));
+  tws_profile_builder *b = tws_profile_builder_create("x", TWS_BACKEND_HOST);
+  tws_work work = linear(TWS_KERNEL_LINEAR, 1, 0, 1);
+  ck_assert_int_eq(tws_profile_builder_kernel(b, &work, 1, 1, 1, &err), TWS_INVALID);
+  work.d[1] = 1;
+  ck_assert_int_eq(tws_profile_builder_kernel(b, &work, 1, 1, NAN, &err), TWS_INVALID);
+  ck_assert_int_eq(tws_profile_builder_kernel(b, &work, 1, 0, 1, &err), TWS_INVALID);
+  ck_assert_int_eq(tws_profile_builder_collective(b, TWS_COLLECTIVE_ALL_REDUCE, 1, 1, 1, &err), TWS_INVALID);
+  ck_assert_int_eq(tws_profile_builder_finish(b, &profile, &err), TWS_INVALID); /* no figures yet */
+  tws_profile_builder_destroy(b);
+}
+END_TEST
+
+static long allowance;
+static void *limited(void *user, void *pointer, size_t bytes) {
+  (void)user;
+  if (bytes == 0) {
+    free(pointer);
+    return NULL;
+  }
+  return allowance-- > 0 ? realloc(pointer, bytes) : NULL;
+}
+
+START_TEST(memory_runs_out) {
+  static const char text[] = HEAD PEAK
+      ",\"kernels\":[{\"kernel\":\"linear\",\"samples\":[[1,1,1,1]]},{\"kernel\":\"add\",\"samples\":[[1,1],[2,2],[3,3]"
+      "]}],"
+      "\"collectives\":[{\"collective\":\"all_reduce\",\"ranks\":2,\"samples\":[[1,1],[2,2]]}],\"p2p\":[[1,1]]}";
+  const tws_allocator allocator = {limited, NULL};
+  int failures = 0;
+  for (long allowed = 0;; allowed++) {
+    tws_json *json = NULL;
+    tws_profile *profile = NULL;
+    tws_error err;
+    allowance = allowed;
+    tws_set_allocator(&allocator);
+    tws_code code = tws_json_parse(text, strlen(text), "p", &json, &err);
+    if (code == TWS_OK) code = tws_profile_from_json(json, &profile, &err);
+    tws_json_destroy(json);
+    tws_profile_destroy(profile);
+    tws_set_allocator(NULL);
+    if (code == TWS_OK) break;
+    ck_assert_msg(code == TWS_MEMORY, "allocation %ld: %s %s", allowed, tws_code_name(code), err.message);
+    failures++;
+  }
+  ck_assert_int_gt(failures, 10);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("profile");
+  TCase *test = tcase_create("profile");
+  tcase_add_test(test, builtins);
+  tcase_add_test(test, published_matrix_products);
+  tcase_add_test(test, more_is_not_faster);
+  tcase_add_test(test, exact_where_measured);
+  tcase_add_test(test, interpolates);
+  tcase_add_test(test, noise_is_pooled);
+  tcase_add_test(test, attention_by_shape);
+  tcase_add_test(test, round_trip);
+  tcase_add_test(test, rings);
+  tcase_add_test(test, measured_collectives);
+  tcase_add_loop_test(test, refuses, 0, (int)(sizeof refusals / sizeof refusals[0]));
+  tcase_add_test(test, refuses_names_and_samples);
+  tcase_add_test(test, memory_runs_out);
+  suite_add_tcase(suite, test);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
