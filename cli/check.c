@@ -66,11 +66,16 @@ static tws_code verify(const tws_cli *cli, const tws_job *job, int64_t max_ranks
   return code;
 }
 
-enum { MAX_NOTES = 8 };
-static int model_notes(const tws_job *job, char notes[MAX_NOTES][192]) {
+enum { MAX_NOTES = 24, NOTE_SIZE = 256 };
+static int model_notes(const tws_job *job, char notes[MAX_NOTES][NOTE_SIZE]) {
   const tws_network *n = job->network;
   int count = 0;
-  size_t size = 192;
+  size_t size = NOTE_SIZE;
+  for (const char *line = n->notes; line && *line && count < MAX_NOTES - 8;) {
+    size_t length = strcspn(line, "\n");
+    if (length) snprintf(notes[count++], size, "%.*s", (int)length, line);
+    line += length + (line[length] == '\n');
+  }
   if (n->tied) snprintf(notes[count++], size, "embeddings are tied: the head shares the embedding's weight");
   if (n->kv_heads != n->heads)
     snprintf(notes[count++], size, "grouped-query attention: %lld query heads share %lld key/value heads",
@@ -112,7 +117,7 @@ static tws_code print_json(const tws_job *job, const tws_text *text, const tws_t
     line += length + (end != NULL);
   }
   if (job) {
-    char notes[MAX_NOTES][192];
+    char notes[MAX_NOTES][NOTE_SIZE];
     int count = model_notes(job, notes);
     cJSON *array = cJSON_AddArrayToObject(root, "notes");
     for (int i = 0; i < count; i++) cJSON_AddItemToArray(array, cJSON_CreateString(notes[i]));
@@ -134,7 +139,7 @@ static tws_code print_text(const tws_cli *cli, const tws_job *job, tws_text *tex
     line += length + (end != NULL);
   }
   if (job) {
-    char notes[MAX_NOTES][192], operations[32];
+    char notes[MAX_NOTES][NOTE_SIZE], operations[32];
     tws_job_print(cli, job);
     int count = model_notes(job, notes);
     for (int i = 0; i < count; i++) tws_out("note: %s\n", notes[i]);

@@ -74,8 +74,9 @@ static tws_code run_formulas(tws_cli *cli, const options *o, tws_error *err) {
     tws_zero3_print(total, largest, (int)o->gpus_per_node, (int)o->nodes, o->factor, &text);
   else
     tws_zero2_print(total, (int)o->gpus_per_node, (int)o->nodes, o->factor, &text);
-  tws_say(cli, "These formulas leave out activations, buckets and the libraries' memory; GB means GiB in the table. "
-               "\"estimate -m MODEL -c FILE\" counts every byte.");
+  if (!o->compat)
+    tws_say(cli, "These formulas leave out activations, buckets and the libraries' memory; GB means GiB in the table. "
+                 "\"estimate -m MODEL -c FILE\" counts every byte.");
   return tws_out_text(&text, err);
 }
 

@@ -23,13 +23,8 @@ static const char *container_type(const tws_network *network, const char *name, 
 }
 
 static const char *leaf_type(const tws_module *module) {
-  static const char *const names[] = {
-#define X(name, text) text,
-      TWS_MODULES(X)
-#undef X
-  };
   if (module->type == TWS_MODULE_NORM) return module->rms ? "RMSNorm" : "LayerNorm";
-  return names[module->type];
+  return tws_module_type_name(module->type);
 }
 
 typedef struct builder {

@@ -10,6 +10,13 @@
 #define TWS_MODULE_DIR "lib/twinspeed" /* below the prefix that has bin/ */
 #endif
 
+#ifndef TWS_DATA_DIR
+#define TWS_DATA_DIR "share/twinspeed/scenarios"
+#endif
+#ifndef TWS_SOURCE_DATA_DIR
+#define TWS_SOURCE_DATA_DIR "scenarios"
+#endif
+
 const char *tws_program_path(char *buffer, int size) {
   ssize_t length = readlink("/proc/self/exe", buffer, (size_t)size - 1);
   buffer[length > 0 ? length : 0] = '\0';
@@ -27,6 +34,20 @@ const char *tws_module_path(const char *file, char *buffer, int size) {
   for (int i = 0; i < 3; i++) {
     if (!folders[i]) continue;
     int length = snprintf(buffer, (size_t)size, "%s%s/%s", folders[i], below[i], file);
+    if (length > 0 && length < size && access(buffer, R_OK) == 0) return buffer;
+  }
+  buffer[0] = '\0';
+  return buffer;
+}
+
+const char *tws_data_path(const char *name, char *buffer, int size) {
+  char program[PATH_MAX];
+  tws_program_path(program, (int)sizeof program);
+  char *slash = strrchr(program, '/');
+  if (slash) *slash = '\0';
+  for (int i = 0; i < 2; i++) {
+    int length = i == 0 ? snprintf(buffer, (size_t)size, "%s/../%s/%s", program, TWS_DATA_DIR, name)
+                        : snprintf(buffer, (size_t)size, "%s/%s", TWS_SOURCE_DATA_DIR, name);
     if (length > 0 && length < size && access(buffer, R_OK) == 0) return buffer;
   }
   buffer[0] = '\0';
