@@ -20,27 +20,34 @@ typedef struct writer {
   uint32_t *streams; /* bit set of the streams seen, per rank */
 } writer;
 
-static void add(tws_text *out, const char *text) {
-  tws_text_add_bytes(out, text, strlen(text));
-}
 #define ADD_LITERAL(out, text) tws_text_add_bytes((out), (text), sizeof(text) - 1)
 
-static void add_unsigned(tws_text *out, uint64_t value) {
+/* Events are put at a pointer into room that was made for the whole of one. */
+static inline char *put(char *at, const char *text, size_t length) {
+  memcpy(at, text, length);
+  return at + length;
+}
+#define PUT_LITERAL(at, text) put((at), (text), sizeof(text) - 1)
+
+static inline char *put_unsigned(char *at, uint64_t value) {
   char digits[20];
   size_t first = sizeof digits;
   do {
     digits[--first] = (char)('0' + value % 10);
     value /= 10;
   } while (value);
-  tws_text_add_bytes(out, digits + first, sizeof digits - first);
+  return put(at, digits + first, sizeof digits - first);
 }
 
 /* Nanoseconds as microseconds with three decimals, "12.345". */
-static void add_microseconds(tws_text *out, uint64_t nanoseconds) {
+static inline char *put_microseconds(char *at, uint64_t nanoseconds) {
   const unsigned rest = (unsigned)(nanoseconds % 1000);
-  const char decimals[4] = {'.', (char)('0' + rest / 100), (char)('0' + rest / 10 % 10), (char)('0' + rest % 10)};
-  add_unsigned(out, nanoseconds / 1000);
-  tws_text_add_bytes(out, decimals, sizeof decimals);
+  at = put_unsigned(at, nanoseconds / 1000);
+  *at++ = '.';
+  *at++ = (char)('0' + rest / 100);
+  *at++ = (char)('0' + rest / 10 % 10);
+  *at++ = (char)('0' + rest % 10);
+  return at;
 }
 
 static void add_escaped(tws_text *out, const char *text, size_t length) {
@@ -73,39 +80,46 @@ static uint64_t nanoseconds(double seconds) {
 }
 
 static void add_event(writer *w, const tws_timeline *timeline, const tws_event *event, double origin_s, uint64_t pid) {
-  tws_text *out = &w->out;
   const name_text *name = &w->names[event->name];
   const char *phase = timeline->phase_names[event->phase];
+  const size_t phase_length = strlen(phase);
   /* both ends are rounded, so that neighbours that touch still touch */
   const uint64_t start = nanoseconds(event->start_s - origin_s), end = nanoseconds(event->end_s - origin_s);
-  ADD_LITERAL(out, ",\n{\"ph\":\"X\",\"name\":\"");
-  tws_text_add_bytes(out, w->escaped.data + name->name, name->name_length);
-  ADD_LITERAL(out, "\",\"cat\":\"");
-  add(out, phase);
-  ADD_LITERAL(out, "\",\"pid\":");
-  add_unsigned(out, pid);
-  ADD_LITERAL(out, ",\"tid\":");
-  add_unsigned(out, event->stream);
-  ADD_LITERAL(out, ",\"ts\":");
-  add_microseconds(out, start);
-  ADD_LITERAL(out, ",\"dur\":");
-  add_microseconds(out, end - start);
-  ADD_LITERAL(out, ",\"args\":{\"op\":");
-  add_unsigned(out, event->op);
-  ADD_LITERAL(out, ",\"phase\":\"");
-  add(out, phase);
-  ADD_LITERAL(out, "\",\"micro_batch\":");
-  add_unsigned(out, event->micro_batch);
+  const size_t most = 320 + name->name_length + name->module_length + 2 * phase_length; /* literals, eight numbers */
+  if (w->out.failed || tws_reserve(&w->out.data, &w->out.capacity, w->out.length + most, 1) != 0) {
+    w->out.failed = 1;
+    return;
+  }
+  char *at = w->out.data + w->out.length;
+  at = PUT_LITERAL(at, ",\n{\"ph\":\"X\",\"name\":\"");
+  at = put(at, w->escaped.data + name->name, name->name_length);
+  at = PUT_LITERAL(at, "\",\"cat\":\"");
+  at = put(at, phase, phase_length);
+  at = PUT_LITERAL(at, "\",\"pid\":");
+  at = put_unsigned(at, pid);
+  at = PUT_LITERAL(at, ",\"tid\":");
+  at = put_unsigned(at, event->stream);
+  at = PUT_LITERAL(at, ",\"ts\":");
+  at = put_microseconds(at, start);
+  at = PUT_LITERAL(at, ",\"dur\":");
+  at = put_microseconds(at, end - start);
+  at = PUT_LITERAL(at, ",\"args\":{\"op\":");
+  at = put_unsigned(at, event->op);
+  at = PUT_LITERAL(at, ",\"phase\":\"");
+  at = put(at, phase, phase_length);
+  at = PUT_LITERAL(at, "\",\"micro_batch\":");
+  at = put_unsigned(at, event->micro_batch);
   if (event->step) {
-    ADD_LITERAL(out, ",\"step\":");
-    add_unsigned(out, event->step);
+    at = PUT_LITERAL(at, ",\"step\":");
+    at = put_unsigned(at, event->step);
   }
   if (name->module_length) {
-    ADD_LITERAL(out, ",\"module\":\"");
-    tws_text_add_bytes(out, w->escaped.data + name->module, name->module_length);
-    ADD_LITERAL(out, "\"");
+    at = PUT_LITERAL(at, ",\"module\":\"");
+    at = put(at, w->escaped.data + name->module, name->module_length);
+    *at++ = '"';
   }
-  ADD_LITERAL(out, "}}");
+  at = PUT_LITERAL(at, "}}");
+  w->out.length = (size_t)(at - w->out.data);
 }
 
 static void add_rows(writer *w, const tws_timeline *timeline, uint64_t first_pid) {

@@ -1,0 +1,146 @@
+#include "sim/platform.h"
+
+#include "sim/adapter.h"
+
+enum { MAX_LINKS = 1 << 20 };
+
+static int port_link(int slot, int down) {
+  return 2 * slot + down;
+}
+
+static int nic_of(const tws_platform *p, int rank) {
+  const int node = rank / p->per_node, local = rank % p->per_node;
+  return node * p->nics + (int)((int64_t)local * p->nics / p->devices);
+}
+
+static int nic_link(const tws_platform *p, int nic, int down) {
+  return 2 * p->nodes * p->devices + 2 * nic + down;
+}
+
+int tws_platform_node(const tws_platform *platform, int rank) {
+  return rank / platform->per_node;
+}
+
+static tws_code set_links(const tws_platform *p, tws_error *err) {
+  const tws_cluster *cluster = p->cluster;
+  const int64_t links = 2 * (int64_t)p->nodes * (p->devices + p->nics);
+  if (links > MAX_LINKS)
+    return tws_fail(err, TWS_UNSUPPORTED, "simulate analytically, or fewer ranks",
+                    "%d ranks need %lld links, more than %d", p->world, (long long)links, MAX_LINKS);
+  if (p->per_node > 1 && p->world > 1 && !(cluster->intra.bandwidth > 0))
+    return tws_fail(err, TWS_INVALID, "give its \"intra\" bandwidth", "cluster %s has no links inside a node",
+                    cluster->name);
+  if (p->nodes > 1 && !(p->nic_bandwidth > 0))
+    return tws_fail(err, TWS_INVALID, "give its \"inter\" bandwidth", "cluster %s has no links between nodes",
+                    cluster->name);
+  if (tws_engine_reserve((int)links, 0) != 0) return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
+  for (int i = 0; i < (int)links; i++) {
+    const double bandwidth = i < 2 * p->nodes * p->devices ? cluster->intra.bandwidth : p->nic_bandwidth;
+    if (tws_engine_bandwidth(i, bandwidth > 0 ? bandwidth : 1) != 0)
+      return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
+  }
+  return TWS_OK;
+}
+
+tws_code tws_platform_make(tws_platform *p, const tws_machine *machine, int world, int use_links, int use_hosts,
+                           tws_error *err) {
+  const tws_cluster *cluster = machine->cluster;
+  const int host = tws_profile_cores(machine->profile) > 0;
+  const int nodes = cluster->nodes > 0 ? cluster->nodes : 1;
+  *p = (tws_platform){.cluster = cluster, .world = world, .use_links = use_links};
+  /* Ranks on a host may outnumber its cores; devices hold one rank each. */
+  p->per_node = host ? (world + nodes - 1) / nodes : cluster->devices_per_node;
+  if (p->per_node < 1) p->per_node = 1;
+  p->nodes = (world + p->per_node - 1) / p->per_node;
+  if (p->nodes > nodes)
+    return tws_fail(err, TWS_INVALID, "use more nodes or fewer ranks", "%d ranks on cluster %s, which has %d devices",
+                    world, cluster->name, nodes * cluster->devices_per_node);
+  p->devices = p->per_node;
+  const int nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
+  p->nics = nics < p->devices ? nics : p->devices; /* several NICs of one device act as one that is faster */
+  p->nic_bandwidth = cluster->inter.bandwidth * nics / p->nics;
+  if (use_links) TWS_TRY(set_links(p, err));
+  if (use_hosts && tws_engine_reserve(0, p->nodes) != 0)
+    return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
+  return TWS_OK;
+}
+
+int tws_platform_path(const tws_platform *p, int from, int to, int links[TWS_PATH_MAX]) {
+  if (tws_platform_node(p, from) == tws_platform_node(p, to)) {
+    links[0] = port_link(from, 0);
+    links[1] = port_link(to, 1);
+  } else {
+    links[0] = nic_link(p, nic_of(p, from), 0);
+    links[1] = nic_link(p, nic_of(p, to), 1);
+  }
+  return 2;
+}
+
+double tws_platform_latency(const tws_platform *p, int from, int to) {
+  const int same = tws_platform_node(p, from) == tws_platform_node(p, to);
+  return same ? p->cluster->intra.latency_s : p->cluster->inter.latency_s;
+}
+
+/* ---- rings ---- */
+
+/* Ranks of a group by node: [first, end) in `ranks` when a node's ranks stand together, which they do in groups of a
+ * topology; a group that comes back to a node later is given one more stretch. */
+static int stretch_end(const tws_platform *p, const int *ranks, int size, int first) {
+  int end = first + 1;
+  while (end < size && tws_platform_node(p, ranks[end]) == tws_platform_node(p, ranks[first])) end++;
+  return end;
+}
+
+/* Rings: the fewest NICs that a stretch's ranks can use; one inside a node. */
+static int ring_count(const tws_platform *p, const int *ranks, int size) {
+  int rings = size;
+  for (int first = 0, end; first < size; first = end) {
+    end = stretch_end(p, ranks, size, first);
+    if (first == 0 && end == size) return 1;
+    int nics = 0;
+    for (int i = first; i < end; i++) nics += i == first || nic_of(p, ranks[i]) != nic_of(p, ranks[i - 1]);
+    if (nics < rings) rings = nics;
+  }
+  return rings;
+}
+
+/* The position in a stretch of `length` ranks at which ring `ring` of `rings` leaves it; it enters at the next. */
+static int exit_of(int length, int ring, int rings) {
+  return (int)((int64_t)(ring + 1) * length / rings) - 1;
+}
+
+int tws_platform_ring(const tws_platform *p, const int *ranks, int size, int ring, int *order) {
+  const int rings = ring_count(p, ranks, size);
+  int at = 0;
+  for (int first = 0, end; first < size; first = end) {
+    end = stretch_end(p, ranks, size, first);
+    const int length = end - first, exit = exit_of(length, ring, rings);
+    for (int i = 1; i <= length; i++) order[at++] = ranks[first + (exit + i) % length];
+  }
+  return rings;
+}
+
+int tws_platform_rings(const tws_platform *p, const int *ranks, int size, tws_arena *arena, tws_edge **edges) {
+  const int rings = ring_count(p, ranks, size);
+  int stretches = 0, count = 0;
+  for (int first = 0; first < size; first = stretch_end(p, ranks, size, first)) stretches++;
+  *edges = tws_arena_alloc(arena, (size_t)size + (size_t)stretches * (size_t)rings, sizeof **edges);
+  if (!*edges) return -1;
+  for (int first = 0, end; first < size; first = end) {
+    end = stretch_end(p, ranks, size, first);
+    const int length = end - first, next = end < size ? end : 0;
+    const int next_length = stretch_end(p, ranks, size, next) - next;
+    for (int i = 0; i < length; i++) { /* inside: every ring but those that leave here */
+      int leaving = 0;
+      for (int ring = 0; ring < rings && stretches > 1; ring++) leaving += exit_of(length, ring, rings) == i;
+      if (length > 1 && leaving < rings)
+        (*edges)[count++] =
+            (tws_edge){ranks[first + i], ranks[first + (i + 1) % length], (double)(rings - leaving) / rings};
+    }
+    for (int ring = 0; ring < rings && stretches > 1; ring++) {
+      const int enter = (exit_of(next_length, ring, rings) + 1) % next_length;
+      (*edges)[count++] = (tws_edge){ranks[first + exit_of(length, ring, rings)], ranks[next + enter], 1.0 / rings};
+    }
+  }
+  return count;
+}

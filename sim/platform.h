@@ -1,0 +1,42 @@
+/* A cluster as links and hosts of the engine. Ranks fill nodes in order. Each device has a port (NVLink or shared
+ * memory) up and down, each NIC likewise; NICs belong to the devices of their node in equal shares. A node's cores are
+ * one host, shared by its ranks. */
+#ifndef TWS_SIM_PLATFORM_H
+#define TWS_SIM_PLATFORM_H
+
+#include "base/memory.h"
+#include "estimators/estimators.h"
+
+typedef struct tws_platform {
+  const tws_cluster *cluster;
+  int world, per_node, nodes; /* ranks, ranks on a full node, nodes in use */
+  int devices, nics;          /* per node: slots for ranks, NIC links */
+  double nic_bandwidth;       /* of one NIC link */
+  int use_links;              /* flows need them, timers do not */
+} tws_platform;
+
+/* Makes room in the engine and sets the bandwidths. TWS_INVALID when the cluster has not enough devices, or a link that
+ * the ranks need has no bandwidth. */
+tws_code tws_platform_make(tws_platform *platform, const tws_machine *machine, int world, int use_links, int use_hosts,
+                           tws_error *err);
+int tws_platform_node(const tws_platform *platform, int rank);
+/* Links from one rank to another on (other) nodes; at most TWS_PATH_MAX. */
+enum { TWS_PATH_MAX = 2 };
+int tws_platform_path(const tws_platform *platform, int from, int to, int links[TWS_PATH_MAX]);
+double tws_platform_latency(const tws_platform *platform, int from, int to);
+
+/* One directed edge of a collective's pattern. */
+typedef struct tws_edge {
+  int from, to; /* ranks */
+  double share; /* of the bytes that the whole ring moves along each edge */
+} tws_edge;
+
+/* Edges of the rings that a collective of these ranks runs: inside a node one ring through its ranks; between nodes as
+ * many rings as the node has NICs among its ranks' shares, each leaving and entering at ranks of its own, so that all
+ * NICs work and each edge is listed once with the sum of its rings. Arena-allocated; returns the number of edges, or -1
+ * without memory. */
+int tws_platform_rings(const tws_platform *platform, const int *ranks, int size, tws_arena *arena, tws_edge **edges);
+/* Ring number `ring` alone, as an order of the ranks; returns how many rings there are. order has room for size. */
+int tws_platform_ring(const tws_platform *platform, const int *ranks, int size, int ring, int *order);
+
+#endif
