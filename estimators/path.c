@@ -4,21 +4,32 @@
 
 #include "estimators/estimators.h"
 
-static int ranks_per_node(const tws_plan *plan, const tws_machine *machine) {
-  int devices = machine->cluster->devices_per_node;
-  return devices < plan->world ? devices : plan->world;
+/* Devices hold one rank each; a host's ranks are spread over its nodes and may outnumber cores. */
+static int node_slots(const tws_plan *plan, const tws_machine *machine) {
+  int nodes = machine->cluster->nodes > 0 ? machine->cluster->nodes : 1;
+  if (tws_profile_cores(machine->profile) > 0) return (plan->world + nodes - 1) / nodes;
+  return machine->cluster->devices_per_node > 0 ? machine->cluster->devices_per_node : 1;
 }
 
-static int group_per_node(const tws_group *group, int devices) {
+static int ranks_per_node(const tws_plan *plan, const tws_machine *machine) {
+  int slots = node_slots(plan, machine);
+  return slots < plan->world ? slots : plan->world;
+}
+
+static int group_per_node(const tws_group *group, int slots) {
   int same = 0;
-  for (int i = 0; i < group->size; i++) same += group->ranks[i] / devices == group->ranks[0] / devices;
+  for (int i = 0; i < group->size; i++) same += group->ranks[i] / slots == group->ranks[0] / slots;
   return same;
 }
 
 double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_machine *machine, int stretch) {
   const tws_work *work = &plan->works[index];
   int cores = tws_profile_cores(machine->profile), ranks = ranks_per_node(plan, machine);
-  int threads = plan->threads > 0 ? plan->threads : 1, busy = cores > 0 ? ranks : 1;
+  int threads = plan->threads > 0 ? plan->threads : 1, busy = 1;
+  if (cores > 0) { /* ranks that run at once: those that outnumber the cores take turns, which is stretched below */
+    int at_once = threads < cores ? cores / threads : 1;
+    busy = ranks < at_once ? ranks : at_once;
+  }
   if (work->kind == TWS_OP_COMPUTE) {
     double seconds = tws_kernel_seconds(machine->profile, work, threads, busy);
     return stretch && cores > 0 && ranks * threads > cores ? seconds * ranks * threads / cores : seconds;
@@ -26,7 +37,7 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
   if (work->kind == TWS_OP_COLLECTIVE) {
     const tws_group *group = &plan->groups[work->group];
     return tws_collective_seconds(machine->cluster, machine->profile, (tws_collective)work->code, group->size,
-                                  group_per_node(group, machine->cluster->devices_per_node), (double)work->d[0],
+                                  group_per_node(group, node_slots(plan, machine)), (double)work->d[0],
                                   (int)work->segments);
   }
   if (work->kind == TWS_OP_COPY) {
