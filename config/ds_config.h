@@ -40,12 +40,17 @@ typedef struct tws_config {
   tws_scheduler scheduler;
   struct {                        /* scheduler.params, meaning by type, defaults of the specification */
     double min_lr, max_lr;        /* max_lr < 0: the optimizer's lr */
-    int64_t warmup_steps, total_steps;
+    int64_t warmup_steps;
+    int64_t total_steps;          /* 0: "auto", the length of the run: whoever trains fills it in */
     int warmup_linear;            /* WarmupLR family: linear (1) or log (0) */
     double warmup_min_ratio, cos_min_ratio;
     double range_step_rate; int64_t range_step_size; int range_staircase;
     double cycle_min_lr, cycle_max_lr, cycle_decay_rate;
-    int64_t cycle_first, cycle_second, cycle_first_stairs, cycle_second_stairs, cycle_decay_size;
+    double cycle_first, cycle_second;                /* steps; second < 0: as the first */
+    int64_t cycle_first_stairs, cycle_second_stairs; /* 0: continuous; second < 0: as the first */
+    int64_t cycle_decay_size;
+    int cycle_momentum;
+    double cycle_min_momentum, cycle_max_momentum, cycle_momentum_rate;
   } schedule;
   int64_t steps_per_print;        /* 0: every step is the program's choice */
   /* section "twinspeed", ours; DeepSpeed ignores unknown top-level sections */
@@ -72,11 +77,15 @@ tws_code tws_config_clone(const tws_config *config, tws_config **out, tws_error 
 void tws_config_destroy(tws_config *config);
 
 /* Set one key by its dotted path from text, as a command-line override ("zero_optimization.stage" "3"); same
- * validation, the place is "command line". */
+ * validation, the place is "command line". A bare word is a string; an object sets each of its members. The fields of
+ * the key's whole top-level section are read anew, so set keys before changing fields by hand, and resolve after it:
+ * values that an earlier tws_config_resolve() derived are derived again. */
 tws_code tws_config_set(tws_config *config, const char *path, const char *json_value, tws_error *err);
 
 /* Resolve "auto", the batch triple for `data_parallel` ranks (floor division, then the equality check) and the
- * interactions of specification 01 section 5. */
+ * interactions of specification 01 section 5. "auto" with nothing to take it from is the key's default; the three ZeRO
+ * sizes need context->hidden_size (context may be NULL without them). May be called again, for other ranks.
+ * TWS_INVALID: contradictory keys; TWS_UNSUPPORTED: valid, and not in Twinspeed (offload, other optimizers). */
 tws_code tws_config_resolve(tws_config *config, int64_t data_parallel, const tws_auto_context *context, tws_error *err);
 /* The triple alone, as the golden cases state it: 0 or absent = null. */
 tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err);
@@ -84,6 +93,8 @@ tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation
 /* Learning rate for the optimizer step with 0-based index `step`, i.e. after step calls... of the scheduler
  * (specification 06 section 5: golden k = number of step() calls; lr used by optimizer step s is that of k = s). */
 double tws_config_lr(const tws_config *config, int64_t k);
+/* Betas of Adam at the same k: OneCycle with cycle_momentum moves them, every other schedule leaves them alone. */
+void tws_config_betas(const tws_config *config, int64_t k, double *beta1, double *beta2);
 
 /* Reports into text: the effective configuration as JSON (valid ds_config.json, every honoured key), the JSON Schema of
  * all keys, and one line for each key that was given and has no effect here, with the reason. */

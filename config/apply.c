@@ -1,0 +1,149 @@
+/* From what was given to the fields of tws_config. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/store.h"
+
+/* The default as text without quotes. */
+static const char *fallback_word(const tws_key *key, char *buffer, size_t size) {
+  const char *text = key->fallback ? key->fallback : "";
+  size_t length = strlen(text);
+  if (length >= 2 && text[0] == '"') {
+    text++;
+    length -= 2;
+  }
+  snprintf(buffer, size, "%.*s", (int)length, text);
+  return buffer;
+}
+
+/* What a key without default holds when it is not given: 0 where only positive numbers are allowed, else -1. */
+static int unset(const tws_key *key) {
+  return key->bounded && key->low > 0 ? 0 : -1;
+}
+
+static int64_t integer_of(const tws_key *key, tws_given given) {
+  int64_t value;
+  if (given.item && tws_json_integer(given.source->json, given.item, &value, NULL)) return value;
+  if (cJSON_IsBool(given.item)) return cJSON_IsTrue(given.item);
+  if (!key->fallback) return unset(key);
+  if (key->type == TWS_KEY_BOOL) return strcmp(key->fallback, "true") == 0;
+  return strtoll(key->fallback, NULL, 10);
+}
+
+static double number_of(const tws_key *key, tws_given given) {
+  const cJSON *item = cJSON_IsArray(given.item) ? given.item->child : given.item; /* one parameter group */
+  if (cJSON_IsNumber(item)) return item->valuedouble;
+  return key->fallback ? strtod(key->fallback, NULL) : unset(key);
+}
+
+static int word_of(const tws_key *key, tws_given given) {
+  char word[64];
+  int index = -1;
+  const char *text = tws_given_text(given);
+  if (text) index = tws_key_word(key->values, text, key->any_case);
+  if (index < 0) index = tws_key_word(key->values, fallback_word(key, word, sizeof word), 0);
+  return index < 0 ? 0 : index;
+}
+
+static void apply_key(tws_config *config, const tws_key *key) {
+  char *field = (char *)config + key->offset;
+  tws_given given = tws_store_get(config->store, key);
+  int64_t wide;
+  int narrow;
+  double number;
+  switch ((tws_key_store)key->store) {
+    case TWS_STORE_I64:
+      wide = integer_of(key, given);
+      memcpy(field, &wide, sizeof wide);
+      return;
+    case TWS_STORE_I32:
+      narrow = (int)integer_of(key, given);
+      memcpy(field, &narrow, sizeof narrow);
+      return;
+    case TWS_STORE_F64:
+      number = number_of(key, given);
+      memcpy(field, &number, sizeof number);
+      return;
+    case TWS_STORE_ENUM:
+      narrow = word_of(key, given);
+      memcpy(field, &narrow, sizeof narrow);
+      return;
+    case TWS_STORE_NOWHERE:
+    case TWS_STORE_SPECIAL:
+      return;
+  }
+}
+
+/* ---- fields that follow from several keys ---- */
+
+static void apply_dtype(tws_config *config) {
+  static const tws_dtype types[] = {TWS_F32, TWS_F16, TWS_BF16};
+  const struct tws_config_store *store = config->store;
+  config->dtype = tws_given_true(tws_store_at(store, "fp16.enabled"))   ? TWS_F16
+                  : tws_given_true(tws_store_at(store, "bf16.enabled")) ? TWS_BF16
+                                                                        : TWS_F32;
+  const char *text = tws_given_text(tws_store_at(store, "data_types.grad_accum_dtype"));
+  int index = text ? tws_key_word("fp32|fp16|bf16", text, 0) : -1;
+  config->accumulation_dtype = index < 0 ? config->dtype : types[index];
+}
+
+static void apply_optimizer(tws_config *config) {
+  const struct tws_config_store *store = config->store;
+  const char *type = tws_given_text(tws_store_at(store, "optimizer.type"));
+  config->optimizer = type && tws_key_word("Adam", type, 1) == 0 ? TWS_OPTIMIZER_ADAM : TWS_OPTIMIZER_ADAMW;
+  if (config->optimizer == TWS_OPTIMIZER_ADAMW) config->adam_w_mode = 1;
+  config->beta1 = 0.9;
+  config->beta2 = 0.999;
+  tws_given betas = tws_store_at(store, "optimizer.params.betas");
+  if (cJSON_IsArray(betas.item)) {
+    config->beta1 = betas.item->child->valuedouble;
+    config->beta2 = betas.item->child->next->valuedouble;
+  }
+}
+
+static const char schedulers[] = "LRRangeTest|OneCycle|WarmupLR|WarmupDecayLR|WarmupCosineLR";
+
+/* Schedules share fields, so that only the arguments of the chosen one are read. */
+static void apply_scheduler(tws_config *config) {
+  const struct tws_config_store *store = config->store;
+  const char *type = tws_given_text(tws_store_at(store, "scheduler.type"));
+  config->scheduler = (tws_scheduler)(type ? tws_key_word(schedulers, type, 0) + 1 : 0);
+  memset(&config->schedule, 0, sizeof config->schedule);
+  config->schedule.max_lr = -1;
+  if (config->scheduler == TWS_SCHEDULER_NONE) return;
+  for (size_t i = 0; i < tws_key_count; i++)
+    if (tws_keys[i].owners && strncmp(tws_keys[i].path, "scheduler.", 10) == 0 &&
+        tws_key_word(tws_keys[i].owners, type, 0) >= 0)
+      apply_key(config, &tws_keys[i]);
+  const char *shape = tws_given_text(tws_store_at(store, "scheduler.params.warmup_type"));
+  config->schedule.warmup_linear = shape && strcmp(shape, "linear") == 0; /* an unknown shape is log, as upstream */
+  if (config->scheduler == TWS_SCHEDULER_WARMUP_DECAY && !tws_store_has(store, "scheduler.params.warmup_max_lr"))
+    config->schedule.max_lr = 1e-3;
+}
+
+static void apply_zero(tws_config *config) {
+  const struct tws_config_store *store = config->store;
+  if (tws_given_true(tws_store_at(store, "zero_optimization"))) { /* the old form */
+    tws_given size = tws_store_at(store, "allgather_size");
+    config->zero.stage = 1;
+    if (size.item) config->zero.allgather_bucket_size = (int64_t)size.item->valuedouble;
+  }
+  if (tws_given_true(tws_store_at(store, "zero_optimization.cpu_offload"))) config->zero.offload_optimizer = 1;
+  if (tws_given_true(tws_store_at(store, "zero_optimization.cpu_offload_param"))) config->zero.offload_param = 1;
+}
+
+void tws_config_apply(tws_config *config, const char *section) {
+  size_t length = section ? strlen(section) : 0;
+  for (size_t i = 0; i < tws_key_count; i++) {
+    const tws_key *key = &tws_keys[i];
+    if (key->store == TWS_STORE_NOWHERE || strncmp(key->path, "scheduler.", 10) == 0) continue;
+    if (section && (strncmp(key->path, section, length) != 0 || (key->path[length] && key->path[length] != '.')))
+      continue;
+    apply_key(config, key);
+  }
+  if (!section || tws_key_word("fp16|bf16|data_types", section, 0) >= 0) apply_dtype(config);
+  if (!section || strcmp(section, "optimizer") == 0) apply_optimizer(config);
+  if (!section || strcmp(section, "scheduler") == 0) apply_scheduler(config);
+  if (!section || tws_key_word("zero_optimization|allgather_size", section, 0) >= 0) apply_zero(config);
+}

@@ -1,0 +1,160 @@
+#include "config/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct text {
+  char data[160];
+  size_t used;
+} text;
+
+static void add_range(text *t, const tws_key *key, const cJSON *item) {
+  char piece[96] = "";
+  int beyond = cJSON_IsNumber(item) && item->valuedouble > key->high; /* else a huge limit only distracts */
+  if (key->bounded && key->high >= 1e12 && !beyond)
+    snprintf(piece, sizeof piece, " of at least %g", key->low);
+  else if (key->bounded)
+    snprintf(piece, sizeof piece, " from %g to %g", key->low, key->high);
+  t->used += (size_t)snprintf(t->data + t->used, sizeof t->data - t->used, "%s", piece);
+}
+
+/* What the row wants, in words. */
+static const char *wanted(const tws_key *key, const cJSON *item, text *t) {
+  static const char *const words[] = {[TWS_KEY_ANY] = "anything",
+                                      [TWS_KEY_BOOL] = "true or false",
+                                      [TWS_KEY_INT] = "an integer",
+                                      [TWS_KEY_NUMBER] = "a number",
+                                      [TWS_KEY_STRING] = "a string",
+                                      [TWS_KEY_INT_OR_STRING] = "an integer or a string",
+                                      [TWS_KEY_NUMBER_OR_LIST] = "a number",
+                                      [TWS_KEY_PAIR] = "two numbers from 0 to 1, as [0.9, 0.999]",
+                                      [TWS_KEY_LIST] = "an array",
+                                      [TWS_KEY_STRING_LIST] = "an array of strings",
+                                      [TWS_KEY_INT_LIST] = "an array of integers",
+                                      [TWS_KEY_OBJECT] = "an object",
+                                      [TWS_KEY_BOOL_OR_OBJECT] = "an object",
+                                      [TWS_KEY_REFUSED] = "absent"};
+  t->used = 0;
+  if (key->values) {
+    t->used += (size_t)snprintf(t->data, sizeof t->data, "one of ");
+    for (const char *p = key->values; *p && t->used + 3 < sizeof t->data; p++) {
+      t->data[t->used++] = *p == '|' ? ',' : *p;
+      if (*p == '|') t->data[t->used++] = ' ';
+    }
+    t->data[t->used] = 0;
+    return t->data;
+  }
+  t->used += (size_t)snprintf(t->data, sizeof t->data, "%s", words[key->type]);
+  if (key->type == TWS_KEY_INT && key->strict) /* as in 10 against 10.0 */
+    t->used += (size_t)snprintf(t->data + t->used, sizeof t->data - t->used, " written without a point");
+  add_range(t, key, item);
+  return t->data;
+}
+
+static int in_range(const tws_key *key, double value) {
+  return !key->bounded || (value >= key->low && value <= key->high);
+}
+
+static int is_number(const tws_key *key, const cJSON *item) {
+  return cJSON_IsNumber(item) && in_range(key, item->valuedouble);
+}
+
+static int is_integer(const tws_walk *walk, const tws_key *key, const cJSON *item) {
+  int64_t value;
+  int literal;
+  if (!tws_json_integer(walk->source->json, item, &value, &literal)) return 0;
+  return in_range(key, (double)value) && (literal || !key->strict);
+}
+
+/* A list for the one parameter group there is. */
+static int is_number_list(const tws_key *key, const cJSON *item) {
+  return cJSON_IsArray(item) && cJSON_GetArraySize(item) == 1 && is_number(key, item->child);
+}
+
+static int is_list_of(const tws_walk *walk, const tws_key *key, const cJSON *item) {
+  if (!cJSON_IsArray(item)) return 0;
+  for (const cJSON *element = item->child; element; element = element->next) {
+    int64_t value;
+    if (key->type == TWS_KEY_STRING_LIST && !cJSON_IsString(element)) return 0;
+    if (key->type == TWS_KEY_INT_LIST && !tws_json_integer(walk->source->json, element, &value, NULL)) return 0;
+  }
+  return 1;
+}
+
+static int is_pair(const cJSON *item) {
+  if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2) return 0;
+  for (const cJSON *element = item->child; element; element = element->next)
+    if (!cJSON_IsNumber(element) || element->valuedouble < 0 || element->valuedouble > 1) return 0;
+  return 1;
+}
+
+static int fits(const tws_walk *walk, const tws_key *key, const cJSON *item) {
+  switch (key->type) {
+    case TWS_KEY_ANY:
+      return 1;
+    case TWS_KEY_BOOL:
+      return cJSON_IsBool(item);
+    case TWS_KEY_INT:
+      return is_integer(walk, key, item);
+    case TWS_KEY_NUMBER:
+      return is_number(key, item);
+    case TWS_KEY_STRING:
+      return cJSON_IsString(item) && (!key->values || tws_key_word(key->values, item->valuestring, key->any_case) >= 0);
+    case TWS_KEY_INT_OR_STRING:
+      return cJSON_IsString(item) || is_integer(walk, key, item);
+    case TWS_KEY_NUMBER_OR_LIST:
+      return is_number(key, item) || is_number_list(key, item);
+    case TWS_KEY_PAIR:
+      return is_pair(item);
+    case TWS_KEY_LIST:
+      return cJSON_IsArray(item);
+    case TWS_KEY_STRING_LIST:
+      return cJSON_IsString(item) || is_list_of(walk, key, item);
+    case TWS_KEY_INT_LIST:
+      return is_list_of(walk, key, item);
+    case TWS_KEY_OBJECT:
+      return cJSON_IsObject(item);
+    case TWS_KEY_BOOL_OR_OBJECT:
+      return cJSON_IsBool(item) || cJSON_IsObject(item);
+    case TWS_KEY_REFUSED:
+      return 0;
+  }
+  return 0;
+}
+
+static const char *hint_for(const tws_key *key, const cJSON *item, char *hint, size_t size) {
+  if (cJSON_IsString(item) && key->values) { /* a slip in a word */
+    char copy[256];
+    const char *words[32];
+    int n = 0;
+    snprintf(copy, sizeof copy, "%s", key->values);
+    for (char *rest = copy, *word; n < 32 && (word = strsep(&rest, "|"));) words[n++] = word;
+    const char *close = tws_closest(item->valuestring, words, (size_t)n);
+    if (close) {
+      snprintf(hint, size, "did you mean \"%s\"?", close);
+      return hint;
+    }
+  }
+  const char *quotes = "";
+  if (cJSON_IsString(item) && (key->type == TWS_KEY_BOOL || key->type == TWS_KEY_INT || key->type == TWS_KEY_NUMBER))
+    quotes = strcmp(item->valuestring, "auto") == 0 ? "this key cannot be \"auto\". " : "leave out the quotes. ";
+  snprintf(hint, size, "%s%s", quotes, key->doc);
+  return hint;
+}
+
+tws_code tws_key_check(tws_walk *walk, const tws_key *key, const cJSON *item) {
+  tws_given given = {item, walk->source};
+  if (key->type == TWS_KEY_REFUSED)
+    return tws_store_fail(walk->store, given, TWS_INVALID, walk->err,
+                          "use \"twinspeed\": {\"seed\": ...}; DeepSpeed has \"data_efficiency\": {\"seed\": ...}",
+                          "\"%s\" is no key of the top level", key->path);
+  if (tws_given_auto(given) && (key->automatic || tws_key_lax_section(walk->segments[0]))) return TWS_OK;
+  if (fits(walk, key, item)) return TWS_OK;
+  char path[400], hint[sizeof walk->err->hint], got[96];
+  text want;
+  tws_key_join(walk->segments, walk->n, path, sizeof path);
+  return tws_store_fail(walk->store, given, TWS_INVALID, walk->err, hint_for(key, item, hint, sizeof hint),
+                        "\"%s\" must be %s, not %s", path, wanted(key, item, &want),
+                        tws_json_describe(item, got, sizeof got));
+}

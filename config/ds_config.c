@@ -1,0 +1,242 @@
+/* Life of a configuration: load, default, clone, set, destroy. */
+#include "config/ds_config.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "config/check.h"
+#include "config/store.h"
+
+static tws_code no_memory(tws_error *err) {
+  return tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory");
+}
+
+/* ---- shared documents ---- */
+
+/* Takes the document, also when it fails. */
+static tws_source *source_create(tws_json *json, int command_line) {
+  tws_source *source = tws_calloc(1, sizeof *source);
+  if (!source) {
+    tws_json_destroy(json);
+    return NULL;
+  }
+  *source = (tws_source){.users = 1, .command_line = command_line, .json = json};
+  return source;
+}
+
+static tws_source *source_share(tws_source *source) {
+  __atomic_add_fetch(&source->users, 1, __ATOMIC_RELAXED);
+  return source;
+}
+
+static void source_drop(tws_source *source) {
+  if (!source || __atomic_sub_fetch(&source->users, 1, __ATOMIC_ACQ_REL) > 0) return;
+  tws_json_destroy(source->json);
+  tws_free(source);
+}
+
+static void store_destroy(struct tws_config_store *store) {
+  if (!store) return;
+  for (size_t i = 0; i < store->count; i++) {
+    source_drop(store->overrides[i].source);
+    tws_free(store->overrides[i].path);
+  }
+  tws_free(store->overrides);
+  source_drop(store->origin);
+  tws_free(store);
+}
+
+void tws_config_destroy(tws_config *config) {
+  if (!config) return;
+  store_destroy(config->store);
+  tws_free(config);
+}
+
+static char *copy_text(const char *text) {
+  size_t length = strlen(text) + 1;
+  char *copy = tws_calloc(length, 1);
+  return copy ? memcpy(copy, text, length) : NULL;
+}
+
+/* ---- loading ---- */
+
+/* An old key and the one that replaced it may not disagree, so they may not both be given. */
+static tws_code check_moved(const struct tws_config_store *store, tws_error *err) {
+  for (size_t i = 0; i < tws_key_count; i++) {
+    const tws_key *key = &tws_keys[i];
+    if (!key->moved_to) continue;
+    tws_given given = tws_store_get(store, key);
+    if (given.item && tws_store_has(store, key->moved_to))
+      return tws_store_fail(store, given, TWS_INVALID, err, "keep the new key",
+                            "\"%s\" is the old form of \"%s\", and both are given", key->path, key->moved_to);
+  }
+  return TWS_OK;
+}
+
+/* Takes the document. */
+static tws_code create(tws_json *json, tws_config **out, tws_error *err) {
+  *out = NULL;
+  tws_source *origin = source_create(json, 0);
+  tws_config *config = tws_calloc(1, sizeof *config);
+  struct tws_config_store *store = tws_calloc(1, sizeof *store);
+  if (!origin || !config || !store) {
+    source_drop(origin);
+    tws_free(config);
+    tws_free(store);
+    return no_memory(err);
+  }
+  store->origin = origin;
+  store->overlap_derived = -1;
+  config->store = store;
+  tws_walk walk = {.store = store, .source = origin, .err = err, .visit = tws_key_check};
+  tws_code code = tws_store_walk(&walk, json->root);
+  if (code == TWS_OK && !cJSON_IsObject(json->root)) /* a bare null */
+    code = tws_json_fail(json, json->root, err, "an empty configuration is {}", "a configuration is one object");
+  if (code == TWS_OK) code = check_moved(store, err);
+  if (code != TWS_OK) {
+    tws_config_destroy(config);
+    return code;
+  }
+  tws_config_apply(config, NULL);
+  *out = config;
+  return TWS_OK;
+}
+
+tws_code tws_config_load(const char *path, tws_config **out, tws_error *err) {
+  tws_json *json;
+  *out = NULL;
+  TWS_TRY(tws_json_read(path, &json, err));
+  return create(json, out, err);
+}
+
+tws_code tws_config_from_json(const tws_json *json, tws_config **out, tws_error *err) {
+  tws_json *copy;
+  *out = NULL;
+  TWS_TRY(tws_json_clone(json, &copy, err));
+  return create(copy, out, err);
+}
+
+tws_code tws_config_default(tws_config **out, tws_error *err) {
+  tws_json *json;
+  *out = NULL;
+  TWS_TRY(tws_json_parse("{}", 2, "configuration", &json, err));
+  return create(json, out, err);
+}
+
+tws_code tws_config_clone(const tws_config *config, tws_config **out, tws_error *err) {
+  const struct tws_config_store *from = config->store;
+  *out = NULL;
+  tws_config *copy = tws_calloc(1, sizeof *copy);
+  struct tws_config_store *store = tws_calloc(1, sizeof *store);
+  tws_override *overrides = from->count ? tws_calloc(from->count, sizeof *overrides) : NULL;
+  if (!copy || !store || (from->count && !overrides)) {
+    tws_free(copy);
+    tws_free(store);
+    tws_free(overrides);
+    return no_memory(err);
+  }
+  *copy = *config;
+  *store = *from;
+  copy->store = store;
+  store->origin = source_share(from->origin);
+  store->overrides = overrides;
+  store->capacity = from->count;
+  for (store->count = 0; store->count < from->count; store->count++) {
+    tws_override *o = &overrides[store->count];
+    *o = from->overrides[store->count];
+    o->path = copy_text(o->path);
+    if (!o->path) {
+      tws_config_destroy(copy); /* drops what was shared so far */
+      return no_memory(err);
+    }
+    source_share(o->source);
+  }
+  *out = copy;
+  return TWS_OK;
+}
+
+/* ---- overrides ---- */
+
+typedef struct setting {
+  tws_config *config;
+  tws_source *source;
+} setting;
+
+static tws_code add_override(tws_walk *walk, const tws_key *key, const cJSON *item) {
+  setting *set = walk->user;
+  struct tws_config_store *store = set->config->store;
+  char path[512];
+  tws_key_join(walk->segments, walk->n, path, sizeof path);
+  for (size_t i = 0; i < store->count; i++) {
+    if (strcmp(store->overrides[i].path, path) != 0) continue;
+    source_share(set->source);
+    source_drop(store->overrides[i].source);
+    store->overrides[i].source = set->source;
+    store->overrides[i].item = item;
+    return TWS_OK;
+  }
+  char *copy = copy_text(path);
+  if (!copy || tws_reserve(&store->overrides, &store->capacity, store->count + 1, sizeof *store->overrides)) {
+    tws_free(copy);
+    return no_memory(walk->err);
+  }
+  store->overrides[store->count++] = (tws_override){key, copy, source_share(set->source), item};
+  return TWS_OK;
+}
+
+/* A word that is no JSON is a string: --set optimizer.type=Adam needs no quotes. */
+static tws_code parse_value(const char *path, const char *text, tws_json **out, tws_error *err) {
+  tws_error why = {0};
+  tws_code code = tws_json_parse(text, strlen(text), "command line", out, &why);
+  if (code == TWS_OK || code == TWS_MEMORY) {
+    if (err && code != TWS_OK) *err = why;
+    return code;
+  }
+  size_t length = strlen(text);
+  int word = length > 0 && length < 256 && (isalpha((unsigned char)text[0]) || text[0] == '/' || text[0] == '.');
+  for (size_t i = 0; i < length && word; i++) word = isprint((unsigned char)text[i]) && !strchr("\"\\{}[],", text[i]);
+  if (!word)
+    return tws_fail(err, TWS_INVALID, why.hint, "command line: %.100s: \"%.100s\" is not a value of JSON", path, text);
+  char quoted[264];
+  int n = snprintf(quoted, sizeof quoted, "\"%s\"", text);
+  return tws_json_parse(quoted, (size_t)n, "command line", out, err);
+}
+
+static tws_code set_value(tws_config *config, const char *path, tws_source *source, tws_error *err) {
+  setting set = {config, source};
+  tws_walk walk = {.store = config->store, .source = source, .err = err, .visit = tws_key_check, .user = &set};
+  char copy[512];
+  snprintf(copy, sizeof copy, "%s", path);
+  walk.n = strlen(path) < sizeof copy ? tws_key_split(copy, walk.segments, TWS_KEY_DEPTH) : -1;
+  if (walk.n < 1)
+    return tws_fail(err, TWS_INVALID, "a key looks like zero_optimization.stage", "command line: \"%.100s\" is no key",
+                    path);
+  for (int i = 0; i < walk.n; i++) walk.segments[i] = tws_key_canonical(walk.segments, i + 1);
+  const cJSON *value = source->json->root;
+  int n = walk.n, below = 0;
+  TWS_TRY(tws_store_walk(&walk, value)); /* all of it is checked before any of it is set */
+  walk.n = n;
+  walk.visit = add_override;
+  const tws_key *key = tws_key_find(walk.segments, n, &below);
+  if (cJSON_IsNull(value)) { /* back to the default */
+    if (!key) return tws_fail(err, TWS_INVALID, NULL, "command line: \"%.100s\" is a section, not a key", path);
+    TWS_TRY(add_override(&walk, key, value));
+  } else {
+    TWS_TRY(tws_store_walk(&walk, value));
+  }
+  char section[128];
+  snprintf(section, sizeof section, "%s", walk.segments[0]);
+  tws_config_apply(config, section);
+  return TWS_OK;
+}
+
+tws_code tws_config_set(tws_config *config, const char *path, const char *json_value, tws_error *err) {
+  tws_json *json;
+  TWS_TRY(parse_value(path, json_value, &json, err));
+  tws_source *source = source_create(json, 1);
+  if (!source) return no_memory(err);
+  tws_code code = set_value(config, path, source, err);
+  source_drop(source);
+  return code;
+}

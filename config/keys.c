@@ -1,0 +1,233 @@
+#include "config/keys.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* Why keys have no effect here. */
+#define LATER "Twinspeed does not have this technique yet: results are those without it"
+#define UPSTREAM "it has no effect in DeepSpeed either"
+#define PRECISION "precision follows from fp16, bf16 and data_types.grad_accum_dtype"
+#define SCALING "the plan has no loss scaling yet: steps are never skipped"
+#define BF16 "master weights, moments and their updates are in float32"
+#define ADAM "there is one implementation of Adam"
+#define RESUME "training starts at step 0"
+#define OFFLOAD "the plan does not offload yet"
+#define GRANULARITY "parameters are gathered by the modules of the plan"
+#define SAVE "DeepSpeed's checkpoints are not written or read"
+#define PYTHON "it concerns DeepSpeed's Python engine, and the plan is static"
+#define PLAN "the plan is verified before it runs"
+#define RECOMPUTE "recomputation is set by twinspeed.recompute"
+#define PROFILE "use the verb profile, or the timeline that simulate and train write"
+#define MONITOR "training writes a CSV log and a timeline of its own"
+#define TUNE "the verb tune takes its own options"
+#define INFERENCE "Twinspeed trains and does not generate"
+#define COMPILE "nothing is compiled at run time: the plan is static"
+#define PRINT "what is printed is the program's choice"
+#define VOCABULARY "the vocabulary is the model's, padded by twinspeed.vocabulary_multiple"
+#define DATA "batches are always whole"
+
+#define LARGE 1099511627776.0 /* 2^40: beyond any real batch or step, and products stay far from overflow */
+#define RANGE(low_, high_) .bounded = 1, .low = low_, .high = high_
+#define FROM(low_) RANGE(low_, 9223372036854775807.0)
+#define MEMORY TWS_KEY_MEMORY
+#define TIME TWS_KEY_TIME
+#define TRAIN TWS_KEY_TRAIN
+#define FOR(parts_) .parts = parts_
+#define NONE(reason_) .reason = reason_
+#define IN(kind, field) .store = TWS_STORE_##kind, .offset = offsetof(tws_config, field)
+#define ONE_OF(values_) .values = values_
+#define ALIAS(name) .alias = name
+#define MOVED(path_) .moved_to = path_
+#define OF(owners_) .owners = owners_
+#define AUTOMATIC .automatic = 1
+#define STRICT .strict = 1
+#define ANY_CASE .any_case = 1
+#define KEY(path_, type_, fallback_, doc_, ...) \
+  {.path = path_, .type = TWS_KEY_##type_, .fallback = fallback_, .doc = doc_ __VA_OPT__(, ) __VA_ARGS__},
+
+/* path, type, default, documentation; then what differs from a row that has no range, no alias, no owner. */
+const tws_key tws_keys[] = {
+/* clang-format off */
+#include "config/keys_core.inc"
+#include "config/keys_zero.inc"
+#include "config/keys_engine.inc"
+#include "config/keys_data.inc"
+    /* clang-format on */
+};
+const size_t tws_key_count = sizeof tws_keys / sizeof *tws_keys;
+
+/* ---- matching ---- */
+
+/* Length of the segment at p. */
+static size_t segment_length(const char *p) {
+  return strcspn(p, ".");
+}
+
+/* Does the row's segment p match the key? *exact is cleared by a placeholder. */
+static int segment_matches(const char *p, size_t length, const char *key, int *exact) {
+  if (p[0] == '<') {
+    *exact = 0;
+    return 1;
+  }
+  if (length > 2 && p[length - 1] == ']') length -= 2; /* name[] */
+  return strncmp(p, key, length) == 0 && !key[length];
+}
+
+typedef enum match { NO_MATCH, PREFIX, PLACEHOLDER, EXACT } match;
+
+static match match_row(const char *path, const char *const *segments, int n) {
+  int exact = 1;
+  for (int i = 0; i < n; i++) {
+    size_t length = segment_length(path);
+    if (!length || !segment_matches(path, length, segments[i], &exact)) return NO_MATCH;
+    path += length;
+    if (!*path) return i + 1 < n ? NO_MATCH : exact ? EXACT : PLACEHOLDER;
+    path++;
+  }
+  return PREFIX;
+}
+
+/* Does the n-th segment of a row's path stand for an array of objects? */
+static int in_array(const char *path, int n) {
+  for (int i = 1; i < n; i++) path += segment_length(path) + 1;
+  return n > 0 && path[segment_length(path) - 1] == ']';
+}
+
+const tws_key *tws_key_find(const char *const *segments, int n, int *below) {
+  const tws_key *found = NULL;
+  int best = PREFIX;
+  *below = 0;
+  for (size_t i = 0; i < tws_key_count; i++) {
+    match m = match_row(tws_keys[i].path, segments, n);
+    if (m == PREFIX && *below < 2) *below = in_array(tws_keys[i].path, n) ? 2 : 1;
+    if ((int)m <= best) continue;
+    best = m;
+    found = &tws_keys[i];
+  }
+  return found;
+}
+
+const tws_key *tws_key_at(const char *path) {
+  for (size_t i = 0; i < tws_key_count; i++)
+    if (strcmp(tws_keys[i].path, path) == 0) return &tws_keys[i];
+  return NULL;
+}
+
+int tws_key_word(const char *list, const char *word, int any_case) {
+  size_t wanted = strlen(word);
+  for (int index = 0; list && *list; index++) {
+    size_t length = strcspn(list, "|");
+    if (length == wanted && (any_case ? strncasecmp(list, word, length) : strncmp(list, word, length)) == 0)
+      return index;
+    list += length;
+    if (*list) list++;
+  }
+  return -1;
+}
+
+int tws_key_lax_section(const char *section) {
+  return tws_key_word(
+             "fp16|bf16|zero_optimization|tensorboard|wandb|csv_monitor|comet|comms_logger|compile|"
+             "hybrid_engine|tensor_parallel|timers|weight_quantization",
+             section, 0) >= 0;
+}
+
+const char *tws_key_canonical(const char *const *segments, int n) {
+  const char *last = segments[n - 1];
+  if (n == 1) return strcmp(last, "bfloat16") == 0 ? "bf16" : last;
+  if (n == 2 && strcmp(segments[0], "tensor_parallel") == 0 && strcmp(last, "tp") == 0) return "tensor_parallel";
+  for (size_t i = 0; n == 2 && i < tws_key_count; i++) {
+    const tws_key *key = &tws_keys[i];
+    if (!key->alias || strcmp(key->alias, last) != 0) continue;
+    size_t length = strlen(segments[0]);
+    if (strncmp(key->path, segments[0], length) == 0 && key->path[length] == '.') return key->path + length + 1;
+  }
+  return last;
+}
+
+/* ---- suggestions ---- */
+
+enum { NEIGHBOURS = 96, WORD = 64 };
+
+typedef struct words {
+  char text[NEIGHBOURS][WORD];
+  const char *item[NEIGHBOURS];
+  size_t count;
+} words;
+
+static void add_word(words *w, const char *text, size_t length) {
+  if (length > 2 && text[length - 1] == ']') length -= 2;
+  if (!length || length >= WORD || text[0] == '<' || w->count == NEIGHBOURS) return;
+  for (size_t i = 0; i < w->count; i++)
+    if (strncmp(w->item[i], text, length) == 0 && !w->item[i][length]) return;
+  memcpy(w->text[w->count], text, length);
+  w->text[w->count][length] = 0;
+  w->item[w->count] = w->text[w->count];
+  w->count++;
+}
+
+/* The segment after the first n - 1, when those match the path's. */
+static const char *neighbour(const char *path, const char *const *segments, int n) {
+  int exact = 1;
+  for (int i = 0; i + 1 < n; i++) {
+    size_t length = segment_length(path);
+    if (!segment_matches(path, length, segments[i], &exact) || !path[length]) return NULL;
+    path += length + 1;
+  }
+  return path;
+}
+
+void tws_key_suggest(const char *const *segments, int n, char *hint, size_t size) {
+  const char *last = segments[n - 1];
+  words w;
+  w.count = 0;
+  for (size_t i = 0; i < tws_key_count; i++) {
+    const char *next = neighbour(tws_keys[i].path, segments, n);
+    if (!next) continue;
+    add_word(&w, next, segment_length(next));
+    if (tws_keys[i].alias && !next[segment_length(next)]) add_word(&w, tws_keys[i].alias, strlen(tws_keys[i].alias));
+  }
+  const char *dot = strchr(last, '.');
+  if (dot && tws_key_at(last)) {
+    snprintf(hint, size, "write it as an object inside an object: {\"%.*s\": {...}}", (int)(dot - last), last);
+    return;
+  }
+  const char *close = tws_closest(last, w.item, w.count);
+  int sure = close && strcasecmp(close, last) == 0;
+  for (size_t i = 0; i < tws_key_count && !sure; i++) { /* right word, wrong place */
+    const char *dotted = strrchr(tws_keys[i].path, '.');
+    if (strcmp(dotted ? dotted + 1 : tws_keys[i].path, last) != 0 || strchr(tws_keys[i].path, '<')) continue;
+    if (tws_key_word("enabled|type|seed|params", last, 0) >= 0) continue; /* too common to tell */
+    snprintf(hint, size, "did you mean \"%s\"?", tws_keys[i].path);
+    return;
+  }
+  if (close) {
+    char where[256] = "";
+    if (n > 1) tws_key_join(segments, n - 1, where, sizeof where);
+    snprintf(hint, size, "did you mean \"%s%s%s\"?", where, n > 1 ? "." : "", close);
+    return;
+  }
+  int used = snprintf(hint, size, "known here:");
+  for (size_t i = 0; i < w.count && used < (int)size; i++)
+    used += snprintf(hint + used, size - (size_t)used, "%s %s", i ? "," : "", w.item[i]);
+}
+
+void tws_key_join(const char *const *segments, int n, char *text, size_t size) {
+  size_t used = 0;
+  text[0] = 0;
+  for (int i = 0; i < n && used < size; i++)
+    used += (size_t)snprintf(text + used, size - used, "%s%.100s", i ? "." : "", segments[i]);
+}
+
+int tws_key_split(char *path, const char **segments, int capacity) {
+  int n = 0;
+  for (;;) {
+    size_t length = segment_length(path);
+    if (!length || n == capacity) return -1;
+    segments[n++] = path;
+    if (!path[length]) return n;
+    path[length] = 0;
+    path += length + 1;
+  }
+}

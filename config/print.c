@@ -1,0 +1,491 @@
+/* Reports: the effective configuration, the JSON Schema, the keys without effect. */
+#include <stdio.h>
+#include <string.h>
+
+#include "config/store.h"
+
+typedef struct builder {
+  cJSON *root;
+  int failed;
+} builder;
+
+static tws_code finish(builder *b, tws_text *out, tws_error *err) {
+  char *text = b->failed ? NULL : cJSON_Print(b->root);
+  if (text) {
+    int indenting = 1; /* tabs: two spaces at the start of a line, one after a colon */
+    for (char *p = text; *p; p++) {
+      indenting = *p == '\n' || (indenting && *p == '\t');
+      if (*p == '\t')
+        tws_text_add_bytes(out, "  ", indenting ? 2 : 1);
+      else
+        tws_text_add_bytes(out, p, 1);
+    }
+    tws_text_add_bytes(out, "\n", 1);
+    cJSON_free(text);
+  }
+  cJSON_Delete(b->root);
+  return text && !out->failed ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory");
+}
+
+/* Takes the item; replaces a member of that name. */
+static void put(builder *b, cJSON *object, const char *name, cJSON *item) {
+  if (!item || !object) {
+    b->failed = 1;
+    cJSON_Delete(item);
+    return;
+  }
+  cJSON *old = cJSON_GetObjectItemCaseSensitive(object, name);
+  if (old ? !cJSON_ReplaceItemViaPointer(object, old, item) : !cJSON_AddItemToObject(object, name, item)) {
+    b->failed = 1;
+    cJSON_Delete(item);
+    return;
+  }
+  if (!old || item->string) return;
+  item->string = cJSON_malloc(strlen(name) + 1); /* a replacement comes without its name */
+  if (item->string)
+    strcpy(item->string, name);
+  else
+    b->failed = 1;
+}
+
+static cJSON *section(builder *b, cJSON *object, const char *name) {
+  cJSON *found = cJSON_GetObjectItemCaseSensitive(object, name);
+  if (cJSON_IsObject(found) || b->failed) return found;
+  put(b, object, name, cJSON_CreateObject());
+  return cJSON_GetObjectItemCaseSensitive(object, name);
+}
+
+/* Takes the item. */
+static void put_at(builder *b, const char *path, cJSON *item) {
+  char copy[512];
+  const char *segments[TWS_KEY_DEPTH];
+  snprintf(copy, sizeof copy, "%s", path);
+  int n = tws_key_split(copy, segments, TWS_KEY_DEPTH);
+  cJSON *object = b->root;
+  for (int i = 0; i + 1 < n && object && !b->failed; i++) object = section(b, object, segments[i]);
+  if (n < 1) object = NULL;
+  put(b, object, n < 1 ? "" : segments[n - 1], item);
+}
+
+static cJSON *find_at(const builder *b, const char *path) {
+  char copy[512];
+  const char *segments[TWS_KEY_DEPTH];
+  snprintf(copy, sizeof copy, "%s", path);
+  int n = tws_key_split(copy, segments, TWS_KEY_DEPTH);
+  cJSON *at = b->root;
+  for (int i = 0; i < n && at; i++) at = cJSON_IsObject(at) ? cJSON_GetObjectItemCaseSensitive(at, segments[i]) : NULL;
+  return at;
+}
+
+static void drop_at(builder *b, const char *path) {
+  cJSON *item = find_at(b, path), *parent = b->root;
+  char copy[512];
+  snprintf(copy, sizeof copy, "%s", path);
+  char *dot = strrchr(copy, '.');
+  if (!item) return;
+  if (dot) {
+    *dot = 0;
+    parent = find_at(b, copy);
+  }
+  cJSON_Delete(cJSON_DetachItemViaPointer(parent, item));
+}
+
+/* Integers beyond 2^53 are written out, because cJSON holds doubles. */
+static cJSON *integer(int64_t value) {
+  char text[32];
+  if (value > -(INT64_C(1) << 53) && value < INT64_C(1) << 53) return cJSON_CreateNumber((double)value);
+  snprintf(text, sizeof text, "%lld", (long long)value);
+  return cJSON_CreateRaw(text);
+}
+
+/* ---- the effective configuration ---- */
+
+static cJSON *field_value(const tws_config *config, const tws_key *key) {
+  const char *field = (const char *)config + key->offset;
+  int64_t wide;
+  int narrow;
+  double number;
+  switch ((tws_key_store)key->store) {
+    case TWS_STORE_I64:
+      memcpy(&wide, field, sizeof wide);
+      return key->bounded && (double)wide < key->low ? NULL : integer(wide);
+    case TWS_STORE_I32:
+      memcpy(&narrow, field, sizeof narrow);
+      if (key->type != TWS_KEY_BOOL) return cJSON_CreateNumber(narrow);
+      return narrow < 0 ? NULL : cJSON_CreateBool(narrow);
+    case TWS_STORE_F64:
+      memcpy(&number, field, sizeof number);
+      return key->bounded && number < key->low ? NULL : cJSON_CreateNumber(number);
+    case TWS_STORE_ENUM: {
+      char word[64] = "";
+      const char *at = key->values;
+      memcpy(&narrow, field, sizeof narrow);
+      for (int i = 0; i < narrow && at; i++) {
+        at = strchr(at, '|');
+        if (at) at++;
+      }
+      if (at) snprintf(word, sizeof word, "%.*s", (int)strcspn(at, "|"), at);
+      return cJSON_CreateString(word);
+    }
+    case TWS_STORE_NOWHERE:
+    case TWS_STORE_SPECIAL:
+      break;
+  }
+  return NULL;
+}
+
+/* Is there a value to print (an unset field has none)? */
+static int is_set(const tws_config *config, const tws_key *key) {
+  if (key->store == TWS_STORE_SPECIAL || key->store == TWS_STORE_NOWHERE) return 0;
+  cJSON *value = field_value(config, key);
+  cJSON_Delete(value);
+  return value != NULL;
+}
+
+static const char *scheduler_name(tws_scheduler scheduler) {
+  static const char *const names[] = {"", "LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
+  return names[scheduler];
+}
+
+static void put_special(builder *b, const tws_config *config) {
+  cJSON *betas = cJSON_CreateDoubleArray((const double[]){config->beta1, config->beta2}, 2);
+  put_at(b, "fp16.enabled", cJSON_CreateBool(config->dtype == TWS_F16));
+  put_at(b, "bf16.enabled", cJSON_CreateBool(config->dtype == TWS_BF16));
+  put_at(b, "data_types.grad_accum_dtype", cJSON_CreateString(tws_dtype_name(config->accumulation_dtype)));
+  put_at(b, "optimizer.type", cJSON_CreateString(config->optimizer == TWS_OPTIMIZER_ADAM ? "Adam" : "AdamW"));
+  put_at(b, "optimizer.params.betas", betas);
+  if (config->scheduler == TWS_SCHEDULER_NONE) return;
+  put_at(b, "scheduler.type", cJSON_CreateString(scheduler_name(config->scheduler)));
+  if (config->scheduler >= TWS_SCHEDULER_WARMUP)
+    put_at(b, "scheduler.params.warmup_type", cJSON_CreateString(config->schedule.warmup_linear ? "linear" : "log"));
+  if (config->scheduler == TWS_SCHEDULER_WARMUP_DECAY && config->schedule.max_lr < 0)
+    put_at(b, "scheduler.params.warmup_max_lr", cJSON_CreateNull());
+}
+
+/* Arguments are printed for the schedule in use. */
+static int applies(const tws_config *config, const tws_key *key) {
+  if (strncmp(key->path, "scheduler.", 10) != 0) return 1;
+  if (config->scheduler == TWS_SCHEDULER_NONE) return 0;
+  return !key->owners || tws_key_word(key->owners, scheduler_name(config->scheduler), 0) >= 0;
+}
+
+/* Second names become first ones. */
+static void rename_member(builder *b, cJSON *object, const char *from, const char *to) {
+  cJSON *item = cJSON_IsObject(object) ? cJSON_GetObjectItemCaseSensitive(object, from) : NULL;
+  if (item) put(b, object, to, cJSON_DetachItemViaPointer(object, item));
+}
+
+static void canonical_names(builder *b) {
+  rename_member(b, b->root, "bfloat16", "bf16");
+  rename_member(b, cJSON_GetObjectItemCaseSensitive(b->root, "tensor_parallel"), "tp", "tensor_parallel");
+  for (size_t i = 0; i < tws_key_count; i++) {
+    const tws_key *key = &tws_keys[i];
+    size_t length = strcspn(key->path, ".");
+    char name[64];
+    if (!key->alias || !key->path[length] || length >= sizeof name) continue;
+    memcpy(name, key->path, length);
+    name[length] = 0;
+    rename_member(b, cJSON_GetObjectItemCaseSensitive(b->root, name), key->alias, key->path + length + 1);
+  }
+}
+
+/* Old forms have been read into the keys that replaced them, where they have an effect. */
+static void drop_old(builder *b) {
+  for (size_t i = 0; i < tws_key_count; i++)
+    if (tws_keys[i].moved_to && tws_keys[i].parts) drop_at(b, tws_keys[i].path);
+  cJSON *zero = cJSON_GetObjectItemCaseSensitive(b->root, "zero_optimization");
+  if (zero && !cJSON_IsObject(zero)) cJSON_Delete(cJSON_DetachItemViaPointer(b->root, zero));
+}
+
+static void put_overrides(builder *b, const struct tws_config_store *store) {
+  for (size_t i = 0; i < store->count; i++) {
+    const tws_override *o = &store->overrides[i];
+    if (cJSON_IsNull(o->item))
+      drop_at(b, o->path);
+    else
+      put_at(b, o->path, cJSON_Duplicate(o->item, 1));
+  }
+}
+
+static void put_defaults(builder *b) {
+  for (size_t i = 0; i < tws_key_count; i++) {
+    const tws_key *key = &tws_keys[i];
+    if (key->parts || !key->fallback || key->owners || key->moved_to || strpbrk(key->path, "<[")) continue;
+    if (!find_at(b, key->path)) put_at(b, key->path, cJSON_Parse(key->fallback));
+  }
+}
+
+tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out, tws_error *err) {
+  const struct tws_config_store *store = config->store;
+  builder b = {.root = cJSON_Duplicate(store->origin->json->root, 1)};
+  if (!b.root) return tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory");
+  canonical_names(&b);
+  put_overrides(&b, store);
+  drop_old(&b);
+  for (size_t i = 0; i < tws_key_count && !b.failed; i++) {
+    const tws_key *key = &tws_keys[i];
+    if (key->parts && !applies(config, key)) continue;
+    if (is_set(config, key))
+      put_at(&b, key->path, field_value(config, key));
+    else if (key->store != TWS_STORE_NOWHERE && key->store != TWS_STORE_SPECIAL &&
+             !tws_given_auto(tws_store_get(store, key)))
+      drop_at(&b, key->path);
+  }
+  put_special(&b, config);
+  if (all_keys) put_defaults(&b);
+  return finish(&b, out, err);
+}
+
+/* ---- JSON Schema ---- */
+
+static cJSON *add_type(builder *b, cJSON *schema, const char *type) {
+  put(b, schema, "type", cJSON_CreateString(type));
+  return schema;
+}
+
+static void add_values(builder *b, cJSON *schema, const char *values) {
+  cJSON *list = cJSON_CreateArray();
+  for (const char *p = values; list && *p;) {
+    char word[64];
+    size_t length = strcspn(p, "|");
+    snprintf(word, sizeof word, "%.*s", (int)length, p);
+    cJSON *item = cJSON_CreateString(word);
+    if (!item || !cJSON_AddItemToArray(list, item)) {
+      cJSON_Delete(item);
+      b->failed = 1;
+      break;
+    }
+    p += length + (p[length] == '|');
+  }
+  put(b, schema, "enum", list);
+}
+
+static void add_array(builder *b, cJSON *schema, const char *of, int exactly) {
+  add_type(b, schema, "array");
+  if (of) {
+    put(b, schema, "items", cJSON_CreateObject());
+    add_type(b, cJSON_GetObjectItemCaseSensitive(schema, "items"), of);
+  }
+  if (!exactly) return;
+  put(b, schema, "minItems", cJSON_CreateNumber(exactly));
+  put(b, schema, "maxItems", cJSON_CreateNumber(exactly));
+}
+
+static void add_number(builder *b, cJSON *schema, const tws_key *key, const char *type) {
+  add_type(b, schema, type);
+  if (!key->bounded) return;
+  put(b, schema, "minimum", cJSON_CreateNumber(key->low));
+  if (key->high < 9e18) put(b, schema, "maximum", cJSON_CreateNumber(key->high));
+}
+
+static void add_choice(builder *b, cJSON *schema, cJSON *choice) {
+  cJSON *list = cJSON_GetObjectItemCaseSensitive(schema, "anyOf");
+  if (!list) {
+    put(b, schema, "anyOf", cJSON_CreateArray());
+    list = cJSON_GetObjectItemCaseSensitive(schema, "anyOf");
+  }
+  if (!list || !choice || !cJSON_AddItemToArray(list, choice)) {
+    cJSON_Delete(choice);
+    b->failed = 1;
+  }
+}
+
+static void describe_type(builder *b, cJSON *schema, const tws_key *key) {
+  switch (key->type) {
+    case TWS_KEY_BOOL:
+      add_type(b, schema, "boolean");
+      return;
+    case TWS_KEY_INT:
+      add_number(b, schema, key, "integer");
+      return;
+    case TWS_KEY_NUMBER:
+      add_number(b, schema, key, "number");
+      return;
+    case TWS_KEY_STRING:
+      add_type(b, schema, "string");
+      if (key->values) add_values(b, schema, key->values);
+      return;
+    case TWS_KEY_PAIR:
+      add_array(b, schema, "number", 2);
+      return;
+    case TWS_KEY_LIST:
+      add_array(b, schema, NULL, 0);
+      return;
+    case TWS_KEY_INT_LIST:
+      add_array(b, schema, "integer", 0);
+      return;
+    case TWS_KEY_OBJECT:
+      add_type(b, schema, "object");
+      return;
+    default:
+      return;
+  }
+}
+
+/* Types that are one of two. */
+static void describe_choice(builder *b, cJSON *schema, const tws_key *key) {
+  cJSON *first = cJSON_CreateObject(), *second = cJSON_CreateObject();
+  if (!first || !second) b->failed = 1;
+  if (key->type == TWS_KEY_INT_OR_STRING) {
+    add_number(b, first, key, "integer");
+    add_type(b, second, "string");
+  } else if (key->type == TWS_KEY_NUMBER_OR_LIST) {
+    add_number(b, first, key, "number");
+    add_array(b, second, "number", 1);
+  } else if (key->type == TWS_KEY_STRING_LIST) {
+    add_type(b, first, "string");
+    add_array(b, second, "string", 0);
+  } else {
+    add_type(b, first, "boolean");
+    add_type(b, second, "object");
+  }
+  add_choice(b, schema, first);
+  add_choice(b, schema, second);
+}
+
+static void add_auto(builder *b, cJSON *schema) {
+  cJSON *word = cJSON_CreateObject();
+  if (word) put(b, word, "const", cJSON_CreateString("auto"));
+  add_choice(b, schema, word);
+}
+
+/* What the key allows: null everywhere means "as if not given". */
+static cJSON *describe_key(builder *b, const tws_key *key) {
+  cJSON *schema = cJSON_CreateObject();
+  if (!schema) {
+    b->failed = 1;
+    return NULL;
+  }
+  char first[128];
+  snprintf(first, sizeof first, "%.*s", (int)strcspn(key->path, "."), key->path);
+  int choice = key->type == TWS_KEY_INT_OR_STRING || key->type == TWS_KEY_NUMBER_OR_LIST ||
+               key->type == TWS_KEY_STRING_LIST || key->type == TWS_KEY_BOOL_OR_OBJECT;
+  if (key->type == TWS_KEY_REFUSED) {
+    put(b, schema, "not", cJSON_CreateObject());
+  } else if (choice) {
+    describe_choice(b, schema, key);
+  } else if (key->type != TWS_KEY_ANY) {
+    cJSON *plain = cJSON_CreateObject(), *null = cJSON_CreateObject();
+    if (plain) describe_type(b, plain, key);
+    if (null) add_type(b, null, "null");
+    add_choice(b, schema, plain);
+    add_choice(b, schema, null);
+  }
+  if (key->automatic || tws_key_lax_section(first)) add_auto(b, schema);
+  char text[512];
+  snprintf(text, sizeof text, "%s%s%s%s", key->doc, key->reason ? " No effect here: " : "",
+           key->reason ? key->reason : "", key->reason ? "." : "");
+  put(b, schema, "description", cJSON_CreateString(text));
+  if (key->fallback) put(b, schema, "default", cJSON_Parse(key->fallback));
+  if (key->moved_to) put(b, schema, "deprecated", cJSON_CreateBool(1));
+  return schema;
+}
+
+/* The schema of a section is made when the first key below it is met. */
+static cJSON *open_object(builder *b, cJSON *schema) {
+  cJSON *type = cJSON_GetObjectItemCaseSensitive(schema, "properties");
+  if (type || b->failed) return type;
+  if (!cJSON_GetObjectItemCaseSensitive(schema, "anyOf")) add_type(b, schema, "object");
+  put(b, schema, "properties", cJSON_CreateObject());
+  put(b, schema, "additionalProperties", cJSON_CreateBool(0));
+  return cJSON_GetObjectItemCaseSensitive(schema, "properties");
+}
+
+static cJSON *open_segment(builder *b, cJSON *schema, const char *segment) {
+  char name[128];
+  snprintf(name, sizeof name, "%s", segment);
+  size_t length = strlen(name);
+  if (name[0] == '<') {
+    open_object(b, schema);
+    cJSON *rest = cJSON_GetObjectItemCaseSensitive(schema, "additionalProperties");
+    if (!cJSON_IsObject(rest)) put(b, schema, "additionalProperties", cJSON_CreateObject());
+    return cJSON_GetObjectItemCaseSensitive(schema, "additionalProperties");
+  }
+  int array = length > 2 && name[length - 1] == ']';
+  if (array) name[length - 2] = 0;
+  cJSON *found = section(b, open_object(b, schema), name);
+  if (!array || !found) return found;
+  add_type(b, found, "array");
+  return section(b, found, "items");
+}
+
+static void add_key(builder *b, const tws_key *key) {
+  char copy[512];
+  const char *segments[TWS_KEY_DEPTH];
+  snprintf(copy, sizeof copy, "%s", key->path);
+  int n = tws_key_split(copy, segments, TWS_KEY_DEPTH);
+  cJSON *at = b->root;
+  for (int i = 0; i + 1 < n && at && !b->failed; i++) at = open_segment(b, at, segments[i]);
+  if (!at || b->failed || n < 1) {
+    b->failed = 1;
+    return;
+  }
+  if (segments[n - 1][0] == '<') {
+    open_object(b, at);
+    put(b, at, "additionalProperties", describe_key(b, key));
+    return;
+  }
+  cJSON *properties = open_object(b, at);
+  put(b, properties, segments[n - 1], describe_key(b, key));
+  if (key->alias && !b->failed) put(b, properties, key->alias, describe_key(b, key));
+}
+
+tws_code tws_config_print_schema(tws_text *out, tws_error *err) {
+  builder b = {.root = cJSON_CreateObject()};
+  if (!b.root) return tws_fail(err, TWS_MEMORY, NULL, "schema: out of memory");
+  put(&b, b.root, "$schema", cJSON_CreateString("https://json-schema.org/draft/2020-12/schema"));
+  put(&b, b.root, "title", cJSON_CreateString("ds_config.json as Twinspeed reads it"));
+  for (size_t i = 0; i < tws_key_count && !b.failed; i++) add_key(&b, &tws_keys[i]);
+  /* Sections with two names. */
+  cJSON *properties = cJSON_GetObjectItemCaseSensitive(b.root, "properties");
+  cJSON *bf16 = properties ? cJSON_GetObjectItemCaseSensitive(properties, "bf16") : NULL;
+  if (bf16) put(&b, properties, "bfloat16", cJSON_Duplicate(bf16, 1));
+  cJSON *parallel = properties ? cJSON_GetObjectItemCaseSensitive(properties, "tensor_parallel") : NULL;
+  parallel = parallel ? cJSON_GetObjectItemCaseSensitive(parallel, "properties") : NULL;
+  cJSON *inner = parallel ? cJSON_GetObjectItemCaseSensitive(parallel, "tensor_parallel") : NULL;
+  if (inner) put(&b, parallel, "tp", cJSON_Duplicate(inner, 1));
+  return finish(&b, out, err);
+}
+
+/* ---- keys without effect ---- */
+
+typedef struct report {
+  tws_text *out;
+  int count;
+} report;
+
+static tws_code report_key(tws_walk *walk, const tws_key *key, const cJSON *item) {
+  report *r = walk->user;
+  char path[400];
+  const char *reason = key->reason;
+  tws_given type = tws_store_at(walk->store, "scheduler.type");
+  tws_given zero = tws_store_at(walk->store, "zero_optimization");
+  if (strncmp(key->path, "scheduler.params.", 17) == 0 && !type.item) reason = "scheduler.type is not given";
+  if (strcmp(key->path, "allgather_size") == 0 && !cJSON_IsBool(zero.item))
+    reason = "it goes with the old boolean form of zero_optimization";
+  if (strcmp(key->path, "scheduler.params.warmup_type") == 0 && cJSON_IsString(item) &&
+      tws_key_word("log|linear", item->valuestring, 0) < 0)
+    reason = "only log and linear are known, and log is used";
+  if (!reason && !key->moved_to) return TWS_OK;
+  tws_key_join(walk->segments, walk->n, path, sizeof path);
+  int line, column;
+  tws_json_place(walk->source->json, item, &line, &column);
+  if (walk->source->command_line)
+    tws_text_add(r->out, "command line: ");
+  else
+    tws_text_add(r->out, "%s:%d:%d: ", walk->source->json->name, line, column);
+  if (reason)
+    tws_text_add(r->out, "\"%s\" has no effect: %s\n", path, reason);
+  else
+    tws_text_add(r->out, "\"%s\" is an old key: use \"%s\"\n", path, key->moved_to);
+  r->count++;
+  return TWS_OK;
+}
+
+tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *count, tws_error *err) {
+  report r = {out, 0};
+  tws_walk walk = {.store = config->store, .err = err, .visit = report_key, .user = &r};
+  TWS_TRY(tws_store_walk_all(&walk));
+  *count = r.count;
+  return out->failed ? tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory") : TWS_OK;
+}

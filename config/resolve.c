@@ -1,0 +1,310 @@
+/* What can only be known with the number of ranks and the model: "auto", the batch triple, and the combinations of keys
+ * that are refused (specification 01 sections 2 to 5). */
+#include <stdio.h>
+#include <string.h>
+
+#include "config/store.h"
+
+/* ---- the batch triple ---- */
+
+static tws_code positive(int64_t value, const char *key, tws_error *err) {
+  if (value > 0) return TWS_OK;
+  return tws_fail(err, TWS_INVALID, "train_batch_size must be micro batch x accumulation steps x ranks",
+                  "%s is %lld and has to be greater than 0", key, (long long)value);
+}
+
+tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err) {
+  int64_t t = *train, m = *micro, g = *accumulation, product = 0;
+  if (world < 1)
+    return tws_fail(err, TWS_INVALID, NULL, "%lld data-parallel ranks: at least one is needed", (long long)world);
+  if (!t && !m)
+    return tws_fail(err, TWS_INVALID, "give one of the two, for example \"train_micro_batch_size_per_gpu\": 1",
+                    "either train_batch_size or train_micro_batch_size_per_gpu is needed");
+  if (t) TWS_TRY(positive(t, "train_batch_size", err));
+  if (m) TWS_TRY(positive(m, "train_micro_batch_size_per_gpu", err));
+  if (g) TWS_TRY(positive(g, "gradient_accumulation_steps", err));
+  if (t && m && !g)
+    g = t / m / world;
+  else if (t && !m)
+    m = t / world / (g ? g : 1);
+  if (!g && !(t && *micro)) g = 1;
+  int overflow = __builtin_mul_overflow(m, g, &product) || __builtin_mul_overflow(product, world, &product);
+  if (!t) t = product;
+  *train = t;
+  *micro = m;
+  *accumulation = g;
+  if (overflow) return tws_fail(err, TWS_INVALID, NULL, "the batch does not fit 64 bits");
+  TWS_TRY(positive(m, "train_micro_batch_size_per_gpu", err));
+  TWS_TRY(positive(g, "gradient_accumulation_steps", err));
+  if (t == product) return TWS_OK;
+  return tws_fail(err, TWS_INVALID, "leave out one of the three keys, or change the number of ranks",
+                  "train_batch_size %lld is not micro batch x accumulation steps x ranks = %lld x %lld x %lld = %lld",
+                  (long long)t, (long long)m, (long long)g, (long long)world, (long long)product);
+}
+
+static tws_code resolve_batch(tws_config *config, int64_t ranks, tws_error *err) {
+  struct tws_config_store *store = config->store;
+  int64_t *field[3] = {&config->train_batch_size, &config->micro_batch_size, &config->accumulation_steps};
+  int given[3];
+  for (int i = 0; i < 3; i++) { /* what the last call derived is derived again */
+    if (store->derived[i] && *field[i] == store->derived[i]) *field[i] = 0;
+    given[i] = *field[i] != 0;
+  }
+  tws_code code = tws_batch_resolve(field[0], field[1], field[2], ranks, err);
+  for (int i = 0; i < 3; i++) {
+    if (code != TWS_OK && !given[i]) *field[i] = 0;
+    store->derived[i] = given[i] ? 0 : *field[i];
+  }
+  if (code == TWS_OK) return code;
+  static const char *const keys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                     "gradient_accumulation_steps"};
+  tws_given at = {NULL, store->origin};
+  for (int i = 0; i < 3 && !at.item; i++) at = tws_store_at(store, keys[i]);
+  if (!at.item) at.source = store->origin;
+  tws_error why = *err;
+  return tws_store_fail(store, at, code, err, why.hint, "%s", why.message);
+}
+
+/* ---- "auto" ---- */
+
+static tws_code resolve_auto(tws_config *config, const tws_auto_context *context, tws_error *err) {
+  const struct tws_config_store *store = config->store;
+  int64_t hidden = context ? context->hidden_size : 0, square = 0;
+  int overflow = __builtin_mul_overflow(hidden, hidden, &square) || square > INT64_MAX / 10;
+  const struct {
+    const char *path;
+    int64_t *field, value;
+  } sizes[] = {
+      {"zero_optimization.reduce_bucket_size", &config->zero.reduce_bucket_size, square},
+      {"zero_optimization.stage3_prefetch_bucket_size", &config->zero.prefetch_bucket_size,
+       overflow ? 0 : (int64_t)(0.9 * (double)square)},
+      {"zero_optimization.stage3_param_persistence_threshold", &config->zero.param_persistence_threshold, 10 * hidden},
+  };
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    tws_given given = tws_store_at(store, sizes[i].path);
+    if (!tws_given_auto(given)) continue;
+    if (hidden < 1 || overflow)
+      return tws_store_fail(store, given, TWS_INVALID, err, "give a number",
+                            "\"%s\" is \"auto\", which needs the hidden size of a model", sizes[i].path);
+    *sizes[i].field = sizes[i].value;
+  }
+  return TWS_OK;
+}
+
+/* ---- combinations ---- */
+
+typedef struct rules {
+  const tws_config *config;
+  const struct tws_config_store *store;
+  tws_error *err;
+} rules;
+
+static tws_given at(const rules *r, const char *path) {
+  return tws_store_at(r->store, path);
+}
+static int on(const rules *r, const char *path) {
+  return tws_given_true(at(r, path));
+}
+
+#define REFUSE(r, path, code, hint, ...) tws_store_fail((r)->store, at(r, path), code, (r)->err, hint, __VA_ARGS__)
+
+static tws_code check_precision(const rules *r) {
+  int stage = r->config->zero.stage;
+  static const char *const names[] = {"fp32", "bf16", "fp16"};
+  const char *model = names[r->config->dtype == TWS_BF16 ? 1 : r->config->dtype == TWS_F16 ? 2 : 0];
+  if (on(r, "fp16.enabled") && on(r, "bf16.enabled"))
+    return REFUSE(r, "bf16.enabled", TWS_INVALID, "enable one of them", "fp16 and bf16 are both enabled");
+  const char *param = tws_given_text(at(r, "data_types.param_dtype"));
+  if (param && strcmp(param, "auto") != 0 && strcmp(param, model) != 0)
+    return REFUSE(r, "data_types.param_dtype", TWS_INVALID, "leave it out: it follows from fp16 and bf16",
+                  "data_types.param_dtype is %s, but fp16 and bf16 make it %s", param, model);
+  static const char *const masters[] = {"fp16.fp16_master_weights_and_grads", "bf16.bf16_master_weights_and_grads",
+                                        "bf16.bf16_optimizer_states"};
+  for (int i = 0; i < 3; i++)
+    if (on(r, masters[i]) && stage < 1)
+      return REFUSE(r, masters[i], TWS_INVALID, NULL, "\"%s\" needs ZeRO stage 1, 2 or 3", masters[i]);
+  if (on(r, masters[2]) && !on(r, masters[1]))
+    return REFUSE(r, masters[2], TWS_INVALID, NULL, "\"%s\" needs \"%s\"", masters[2], masters[1]);
+  if (stage == 0 && r->config->accumulation_dtype != r->config->dtype)
+    return REFUSE(r, "data_types.grad_accum_dtype", TWS_INVALID, "use ZeRO stage 1, or leave it out",
+                  "gradients in another type than the model's need ZeRO");
+  if (!tws_store_has(r->store, "amp")) return TWS_OK;
+  if (!at(r, "amp.enabled").item)
+    return REFUSE(r, "amp.enabled", TWS_INVALID, NULL, "section \"amp\" needs the key \"enabled\"");
+  if (on(r, "amp.enabled"))
+    return REFUSE(r, "amp.enabled", stage > 0 ? TWS_INVALID : TWS_UNSUPPORTED, "use fp16 or bf16",
+                  stage > 0 ? "amp does not go with ZeRO" : "Apex mixed precision (amp) is not supported");
+  return TWS_OK;
+}
+
+static tws_code check_reduction(const rules *r) {
+  int stage = r->config->zero.stage;
+  const char *op = tws_given_text(at(r, "gradient_allreduce_op"));
+  int sum = op && tws_key_word("sum", op, 1) == 0;
+  if (sum && stage == 3)
+    return REFUSE(r, "gradient_allreduce_op", TWS_INVALID, NULL, "gradient_allreduce_op sum does not go with stage 3");
+  if (sum)
+    return REFUSE(r, "gradient_allreduce_op", TWS_UNSUPPORTED, "scale the learning rate instead",
+                  "gradient_allreduce_op sum is not supported");
+  if (on(r, "sparse_gradients") && stage > 0)
+    return REFUSE(r, "sparse_gradients", TWS_INVALID, NULL, "sparse_gradients needs ZeRO stage 0");
+  if (r->config->zero.reduce_scatter && stage >= 2) {
+    tws_given factor = at(r, "gradient_predivide_factor");
+    if (on(r, "prescale_gradients"))
+      return REFUSE(r, "prescale_gradients", TWS_INVALID, "set one of them to false",
+                    "prescale_gradients does not go with reduce_scatter at stage %d", stage);
+    if (cJSON_IsNumber(factor.item) && factor.item->valuedouble != 1)
+      return REFUSE(r, "gradient_predivide_factor", TWS_INVALID, NULL,
+                    "gradient_predivide_factor must be 1 with reduce_scatter at stage %d", stage);
+  }
+  if (stage >= 1 && stage <= 2 && r->config->zero.allgather_bucket_size % 2)
+    return REFUSE(r, "zero_optimization.allgather_bucket_size", TWS_INVALID, NULL,
+                  "zero_optimization.allgather_bucket_size must be even at stage %d, not %lld", stage,
+                  (long long)r->config->zero.allgather_bucket_size);
+  return TWS_OK;
+}
+
+static tws_code check_offload(const rules *r) {
+  static const char *const device[] = {"none", "cpu", "nvme"};
+  const tws_zero_config *z = &r->config->zero;
+  tws_given ratio = at(r, "zero_optimization.offload_optimizer.ratio");
+  if (on(r, "zero_optimization.legacy_stage1"))
+    return REFUSE(r, "zero_optimization.legacy_stage1", TWS_INVALID, "leave it out",
+                  "zero_optimization.legacy_stage1 no longer exists");
+  if (cJSON_IsNumber(ratio.item) && ratio.item->valuedouble < 1 && z->stage != 3)
+    return REFUSE(r, "zero_optimization.offload_optimizer.ratio", TWS_INVALID, NULL,
+                  "zero_optimization.offload_optimizer.ratio below 1 needs stage 3");
+  if (z->offload_param && z->stage != 3)
+    return REFUSE(r, "zero_optimization.offload_param.device", TWS_INVALID, "use stage 3, or offload_optimizer alone",
+                  "offload_param needs ZeRO stage 3, and the stage is %d", z->stage);
+  if (z->offload_optimizer && z->stage == 0)
+    return REFUSE(r, "zero_optimization.offload_optimizer.device", TWS_INVALID, NULL,
+                  "offload_optimizer needs ZeRO stage 1, 2 or 3");
+  if (tws_store_has(r->store, "zero_optimization.zenflow")) {
+    if (!z->offload_optimizer)
+      return REFUSE(r, "zero_optimization.zenflow.offload", TWS_INVALID, "offload the optimizer to the cpu",
+                    "zero_optimization.zenflow needs offload_optimizer");
+    if (on(r, "zero_optimization.zenflow.offload") && !z->overlap_comm)
+      return REFUSE(r, "zero_optimization.zenflow.offload", TWS_INVALID, "set overlap_comm to true",
+                    "zero_optimization.zenflow.offload needs overlap_comm");
+  }
+  if (z->offload_optimizer || z->offload_param)
+    return REFUSE(
+        r,
+        z->offload_optimizer ? "zero_optimization.offload_optimizer.device" : "zero_optimization.offload_param.device",
+        TWS_UNSUPPORTED, "set the device to \"none\"; estimate --zero2 and --zero3 answer for offload by formula",
+        "zero_optimization.%s to %s is not supported yet", z->offload_optimizer ? "offload_optimizer" : "offload_param",
+        device[z->offload_optimizer ? z->offload_optimizer : z->offload_param]);
+  return TWS_OK;
+}
+
+static tws_code check_parallelism(const rules *r) {
+  tws_given stages = at(r, "pipeline.stages");
+  int64_t count;
+  if (stages.item && tws_json_integer(stages.source->json, stages.item, &count, NULL) && count > 1) {
+    if (r->config->zero.stage >= 2)
+      return REFUSE(r, "pipeline.stages", TWS_INVALID, "use stage 0 or 1",
+                    "ZeRO stage %d does not go with pipeline parallelism", r->config->zero.stage);
+    return REFUSE(r, "pipeline.stages", TWS_UNSUPPORTED, "set it to 1 or leave it out",
+                  "pipeline parallelism is not supported yet");
+  }
+  if (on(r, "activation_checkpointing.contiguous_memory_optimization") &&
+      (!on(r, "activation_checkpointing.partition_activations") ||
+       !at(r, "activation_checkpointing.number_checkpoints").item))
+    return REFUSE(r, "activation_checkpointing.contiguous_memory_optimization", TWS_INVALID, NULL,
+                  "contiguous_memory_optimization needs partition_activations and number_checkpoints");
+  if (!on(r, "elasticity.enabled")) return TWS_OK;
+  if (!on(r, "elasticity.ignore_non_elastic_batch_info")) {
+    static const char *const keys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                       "gradient_accumulation_steps"};
+    for (int i = 0; i < 3; i++)
+      if (at(r, keys[i]).item)
+        return REFUSE(r, keys[i], TWS_INVALID, "leave it out, or set elasticity.ignore_non_elastic_batch_info",
+                      "\"%s\" is given, and elasticity chooses it", keys[i]);
+  }
+  return REFUSE(r, "elasticity.enabled", TWS_UNSUPPORTED, "give the batch keys instead",
+                "elasticity is not supported yet");
+}
+
+/* Arguments that the chosen optimizer or schedule does not take. */
+static tws_code check_arguments(const rules *r, const char *section, const char *type) {
+  size_t length = strlen(section);
+  for (size_t i = 0; i < tws_key_count; i++) {
+    const tws_key *key = &tws_keys[i];
+    if (!key->owners || strncmp(key->path, section, length) != 0) continue;
+    tws_given given = tws_store_get(r->store, key);
+    if (!given.item || tws_key_word(key->owners, type, 1) >= 0) continue;
+    char hint[192];
+    snprintf(hint, sizeof hint, "it belongs to %s", key->owners);
+    return tws_store_fail(r->store, given, TWS_INVALID, r->err, hint, "%s takes no \"%s\"", type,
+                          strrchr(key->path, '.') + 1);
+  }
+  return TWS_OK;
+}
+
+static tws_code check_optimizer(const rules *r) {
+  const char *type = tws_given_text(at(r, "optimizer.type"));
+  if (!type) type = "AdamW";
+  if (tws_key_word("OneBitAdam|ZeroOneAdam|OneBitLamb", type, 1) >= 0 && r->config->zero.stage > 0)
+    return REFUSE(r, "optimizer.type", TWS_INVALID, "use stage 0", "optimizer %.40s does not go with ZeRO", type);
+  if (tws_key_word("Adam|AdamW", type, 1) < 0)
+    return REFUSE(r, "optimizer.type", TWS_UNSUPPORTED, "use Adam or AdamW", "optimizer \"%.60s\" is not supported",
+                  type);
+  TWS_TRY(check_arguments(r, "optimizer.params.", type));
+  if (r->config->beta1 >= 1 || r->config->beta2 >= 1)
+    return REFUSE(r, "optimizer.params.betas", TWS_INVALID, NULL, "betas must be below 1");
+  return TWS_OK;
+}
+
+static tws_code check_scheduler(const rules *r) {
+  const char *type = tws_given_text(at(r, "scheduler.type"));
+  if (!type) return TWS_OK;
+  if (r->config->scheduler == TWS_SCHEDULER_NONE) {
+    static const char *const known[] = {"LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
+    const char *close = tws_closest(type, known, 5);
+    char hint[192];
+    snprintf(hint, sizeof hint,
+             close ? "did you mean \"%s\"?"
+                   : "use LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR or "
+                     "WarmupCosineLR%s",
+             close ? close : "");
+    return REFUSE(r, "scheduler.type", TWS_UNSUPPORTED, hint, "learning rate schedule \"%.60s\" is not supported",
+                  type);
+  }
+  TWS_TRY(check_arguments(r, "scheduler.params.", type));
+  static const struct {
+    const char *key, *types;
+  } required[] = {{"scheduler.params.cycle_min_lr", "OneCycle"},
+                  {"scheduler.params.cycle_max_lr", "OneCycle"},
+                  {"scheduler.params.total_num_steps", "WarmupDecayLR|WarmupCosineLR"}};
+  for (size_t i = 0; i < sizeof required / sizeof *required; i++)
+    if (tws_key_word(required[i].types, type, 0) >= 0 && !at(r, required[i].key).item)
+      return REFUSE(r, "scheduler.type", TWS_INVALID, NULL, "%s needs \"%s\"", type, required[i].key);
+  return TWS_OK;
+}
+
+tws_code tws_config_resolve(tws_config *config, int64_t data_parallel, const tws_auto_context *context,
+                            tws_error *err) {
+  struct tws_config_store *store = config->store;
+  tws_error unused;
+  if (!err) err = &unused;
+  tws_zero_config *zero = &config->zero;
+  if (store->overlap_derived >= 0 && zero->overlap_comm == store->overlap_derived) zero->overlap_comm = -1;
+  store->overlap_derived = zero->overlap_comm < 0 ? zero->stage == 3 : -1;
+  if (zero->overlap_comm < 0) zero->overlap_comm = store->overlap_derived;
+  TWS_TRY(resolve_auto(config, context, err));
+  rules r = {config, store, err};
+  if (on(&r, "zero_optimization.stage3_allgather_sequential")) zero->prefetch_bucket_size = 1;
+  TWS_TRY(check_precision(&r));
+  TWS_TRY(check_reduction(&r));
+  TWS_TRY(check_offload(&r));
+  TWS_TRY(check_parallelism(&r));
+  TWS_TRY(check_optimizer(&r));
+  TWS_TRY(check_scheduler(&r));
+  return resolve_batch(config, data_parallel, err);
+}
+
+const char *tws_recompute_name(tws_recompute recompute) {
+  static const char *const names[] = {"none", "selective", "full"};
+  return (unsigned)recompute < 3 ? names[recompute] : "?";
+}

@@ -1,0 +1,195 @@
+#include "config/store.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* ---- lookup ---- */
+
+static const cJSON *present(const cJSON *item) {
+  return item && !cJSON_IsNull(item) ? item : NULL;
+}
+
+/* Sections with two names. */
+static const char *other_section_name(const char *segment, size_t length) {
+  return length == 4 && strncmp(segment, "bf16", 4) == 0 ? "bfloat16" : NULL;
+}
+
+static const cJSON *member(const cJSON *object, const char *name, size_t length) {
+  for (const cJSON *child = cJSON_IsObject(object) ? object->child : NULL; child; child = child->next)
+    if (strncmp(child->string, name, length) == 0 && !child->string[length]) return child;
+  return NULL;
+}
+
+static const cJSON *find_path(const cJSON *root, const char *path, const char *alias) {
+  const cJSON *at = root;
+  while (at && *path) {
+    size_t length = strcspn(path, ".");
+    const cJSON *next = member(at, path, length);
+    const char *other = path[length] ? other_section_name(path, length) : alias;
+    if (!next && other) next = member(at, other, strlen(other));
+    at = next;
+    path += length;
+    if (*path) path++;
+  }
+  return present(at);
+}
+
+tws_given tws_store_get(const struct tws_config_store *store, const tws_key *key) {
+  for (size_t i = store->count; i > 0; i--)
+    if (store->overrides[i - 1].key == key)
+      return (tws_given){present(store->overrides[i - 1].item), store->overrides[i - 1].source};
+  return (tws_given){find_path(store->origin->json->root, key->path, key->alias), store->origin};
+}
+
+tws_given tws_store_at(const struct tws_config_store *store, const char *path) {
+  const tws_key *key = tws_key_at(path);
+  return key ? tws_store_get(store, key) : (tws_given){NULL, store->origin};
+}
+
+int tws_store_has(const struct tws_config_store *store, const char *path) {
+  size_t length = strlen(path);
+  for (size_t i = 0; i < store->count; i++) {
+    const char *given = store->overrides[i].path;
+    if (strncmp(given, path, length) == 0 && (!given[length] || given[length] == '.') &&
+        present(store->overrides[i].item))
+      return 1;
+  }
+  const tws_key *key = tws_key_at(path);
+  return find_path(store->origin->json->root, path, key ? key->alias : NULL) != NULL;
+}
+
+int tws_given_auto(tws_given given) {
+  return cJSON_IsString(given.item) && strcmp(given.item->valuestring, "auto") == 0;
+}
+int tws_given_true(tws_given given) {
+  return cJSON_IsTrue(given.item);
+}
+const char *tws_given_text(tws_given given) {
+  return cJSON_IsString(given.item) ? given.item->valuestring : NULL;
+}
+
+tws_code tws_store_fail(const struct tws_config_store *store, tws_given given, tws_code code, tws_error *err,
+                        const char *hint, const char *format, ...) {
+  char message[sizeof err->message];
+  va_list arguments;
+  va_start(arguments, format);
+  if (vsnprintf(message, sizeof message, format, arguments) < 0) message[0] = 0;
+  va_end(arguments);
+  const tws_source *source = given.source ? given.source : store->origin;
+  if (source->command_line) return tws_fail(err, code, hint, "command line: %s", message);
+  if (!given.item) return tws_fail(err, code, hint, "%s: %s", source->json->name, message);
+  int line, column;
+  tws_json_place(source->json, given.item, &line, &column);
+  return tws_fail(err, code, hint, "%s:%d:%d: %s", source->json->name, line, column, message);
+}
+
+/* ---- walking ---- */
+
+static tws_code refuse(const tws_walk *walk, const cJSON *item, const char *hint, const char *what) {
+  char path[400];
+  tws_key_join(walk->segments, walk->n, path, sizeof path);
+  return tws_store_fail(walk->store, (tws_given){item, walk->source}, TWS_INVALID, walk->err, hint, "%s \"%s\"", what,
+                        path);
+}
+
+/* Arguments of optimizers and schedules that only PyTorch knows cannot be checked; resolving refuses them by name. */
+static int foreign_arguments(const tws_walk *walk) {
+  static const char *const known[2] = {
+      "Adam|AdamW|Adagrad|Lamb|Lion|OneBitAdam|ZeroOneAdam|OneBitLamb|Muon|MuAdam|MuAdamW|MuSGD",
+      "LRRangeTest|OneCycle|WarmupLR|WarmupDecayLR|WarmupCosineLR"};
+  if (walk->n < 3 || strcmp(walk->segments[1], "params") != 0) return 0;
+  int optimizer = strcmp(walk->segments[0], "optimizer") == 0;
+  if (!optimizer && strcmp(walk->segments[0], "scheduler") != 0) return 0;
+  const char *type = tws_given_text(tws_store_at(walk->store, optimizer ? "optimizer.type" : "scheduler.type"));
+  return type && tws_key_word(known[!optimizer], type, optimizer) < 0;
+}
+
+static tws_code unknown_key(const tws_walk *walk, const cJSON *item) {
+  char hint[sizeof walk->err->hint];
+  if (foreign_arguments(walk)) return TWS_OK;
+  if (strcmp(walk->segments[walk->n - 1], "max_grad_norm") == 0)
+    snprintf(hint, sizeof hint, "clipping is set by the top-level key \"gradient_clipping\"");
+  else
+    tws_key_suggest(walk->segments, walk->n, hint, sizeof hint);
+  return refuse(walk, item, hint, "unknown key");
+}
+
+static tws_code walk_members(tws_walk *walk, const cJSON *object) {
+  if (walk->n == TWS_KEY_DEPTH) return refuse(walk, object, NULL, "too deep a section");
+  for (const cJSON *child = object->child; child; child = child->next) {
+    walk->segments[walk->n++] = child->string;
+    const char *name = tws_key_canonical(walk->segments, walk->n);
+    if (name != child->string && strcmp(name, child->string) != 0) {
+      if (member(object, name, strlen(name))) {
+        char hint[128];
+        snprintf(hint, sizeof hint, "it is another name of \"%.60s\", which is given as well", name);
+        return refuse(walk, child, hint, "given twice:");
+      }
+      walk->segments[walk->n - 1] = name;
+    }
+    TWS_TRY(tws_store_walk(walk, child));
+    walk->n--;
+  }
+  return TWS_OK;
+}
+
+tws_code tws_store_walk(tws_walk *walk, const cJSON *item) {
+  int below = 0;
+  const tws_key *key = walk->n ? tws_key_find(walk->segments, walk->n, &below) : NULL;
+  if (!walk->n) below = 1;
+  if (!key && !below) return unknown_key(walk, item);
+  if (cJSON_IsNull(item)) return TWS_OK;
+  if (below && cJSON_IsObject(item)) return walk_members(walk, item);
+  if (below == 2 && cJSON_IsArray(item)) {
+    for (const cJSON *element = item->child; element; element = element->next) {
+      if (!cJSON_IsObject(element)) return refuse(walk, element, NULL, "objects are expected in");
+      TWS_TRY(walk_members(walk, element));
+    }
+    return TWS_OK;
+  }
+  if (!walk->n)
+    return tws_store_fail(walk->store, (tws_given){item, walk->source}, TWS_INVALID, walk->err,
+                          "an empty configuration is {}", "a configuration is one object");
+  if (!key) return refuse(walk, item, NULL, "an object is expected for");
+  return walk->visit(walk, key, item);
+}
+
+typedef struct all {
+  tws_walk *walk;
+  tws_code (*visit)(tws_walk *walk, const tws_key *key, const cJSON *item);
+} all;
+
+static int overridden(const struct tws_config_store *store, const tws_walk *walk) {
+  char path[512];
+  if (!store->count) return 0;
+  tws_key_join(walk->segments, walk->n, path, sizeof path);
+  for (size_t i = 0; i < store->count; i++)
+    if (strcmp(store->overrides[i].path, path) == 0) return 1;
+  return 0;
+}
+
+static tws_code visit_original(tws_walk *walk, const tws_key *key, const cJSON *item) {
+  const all *a = walk->user;
+  if (overridden(walk->store, walk)) return TWS_OK;
+  a->walk->n = walk->n;
+  a->walk->source = walk->source;
+  memcpy(a->walk->segments, walk->segments, sizeof *walk->segments * (size_t)walk->n);
+  return a->visit(a->walk, key, item);
+}
+
+tws_code tws_store_walk_all(tws_walk *walk) {
+  const struct tws_config_store *store = walk->store;
+  all a = {walk, walk->visit};
+  tws_walk inner = {.store = store, .source = store->origin, .err = walk->err, .visit = visit_original, .user = &a};
+  TWS_TRY(tws_store_walk(&inner, store->origin->json->root));
+  for (size_t i = 0; i < store->count; i++) {
+    const tws_override *o = &store->overrides[i];
+    char path[512];
+    snprintf(path, sizeof path, "%s", o->path);
+    walk->n = tws_key_split(path, walk->segments, TWS_KEY_DEPTH);
+    walk->source = o->source;
+    if (walk->n > 0 && !cJSON_IsNull(o->item)) TWS_TRY(walk->visit(walk, o->key, o->item));
+  }
+  return TWS_OK;
+}
