@@ -69,6 +69,7 @@ typedef struct tws_train_options {
   char *activity;                   /* where this rank says what it is doing (zero-terminated), or NULL */
   size_t activity_bytes;
   void (*on_step)(void *user, const tws_step_report *report); /* rank 0 only */
+  void (*on_result)(void *user, const char *json); /* rank 0, at the end: the summary that result_path gets */
   /* A step passed the deadline: called once, from another thread, before this process ends with exit status 124. */
   void (*on_hang)(void *user, const tws_error *err);
   void *user;

@@ -158,7 +158,9 @@ static tws_code write_summary(const tws_training *t, const tws_train_result *res
   char *text = cJSON_Print(root);
   cJSON_Delete(root);
   if (!text) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  tws_code code = tws_write_file(t->options->result_path, text, strlen(text), err);
+  tws_code code = TWS_OK;
+  if (t->options->result_path) code = tws_write_file(t->options->result_path, text, strlen(text), err);
+  if (code == TWS_OK && t->options->on_result) t->options->on_result(t->options->user, text);
   cJSON_free(text);
   return code;
 }
@@ -186,7 +188,8 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
   result->last_loss = t->history[t->steps_done - 1].loss;
   result->median_step_s = median_step(t);
   result->tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / result->median_step_s;
-  tws_code code = t->options->result_path ? write_summary(t, result, memory, err) : TWS_OK;
+  int wanted = t->options->result_path || t->options->on_result;
+  tws_code code = wanted ? write_summary(t, result, memory, err) : TWS_OK;
   tws_free(all);
   tws_free(offset);
   return code;

@@ -201,8 +201,14 @@ static tws_code run_steps(tws_training *t, tws_error *err) {
 
 /* ---- the whole ---- */
 
-/* Errors of the configuration and the data are the same on every rank and need no rank's name; from the allocation on
- * they do. */
+/* What goes wrong from the allocation on concerns this rank, and then the job. */
+static tws_code blame(const tws_training *t, tws_code code, tws_error *err) {
+  if (t->world == 1) return code;
+  if (err) err->code = TWS_RANK;
+  return TWS_RANK;
+}
+
+/* Errors of the configuration and the data are the same on every rank and need no rank's name. */
 static tws_code train(tws_training *t, tws_train_result *result, tws_error *err) {
   TWS_TRY(tws_fault_parse(getenv("TWINSPEED_FAULT"), t->rank, &t->fault, err));
   TWS_TRY(check_options(t, err));
@@ -211,8 +217,9 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   TWS_TRY(tws_report_csv_open(t, err));
   tws_code code = make_executor(t, err);
   if (code == TWS_OK) code = init_weights(t, err);
-  if (code != TWS_OK) return tws_fail_in(err, code, "rank %d", t->rank);
-  TWS_TRY(run_steps(t, err));
+  if (code != TWS_OK) return blame(t, tws_fail_in(err, code, "rank %d", t->rank), err);
+  code = run_steps(t, err);
+  if (code != TWS_OK) return blame(t, code, err);
   if (t->options->trace_path) TWS_TRY(tws_report_trace(t, err));
   return tws_report_result(t, result, err);
 }

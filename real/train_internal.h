@@ -42,7 +42,7 @@ double tws_median(const double *values, int64_t count); /* 0 without values */
 /* ---- reports (real/report.c); rank 0 writes ---- */
 tws_code tws_report_csv_open(tws_training *t, tws_error *err);
 tws_code tws_report_csv_step(tws_training *t, const tws_step_report *report, tws_error *err);
-/* Collective: sums over ranks into the result, and the JSON summary when options->result_path is set. */
+/* Collective: sums over ranks into the result, and the JSON summary when the options ask for it. */
 tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error *err);
 /* Collective: every rank's operations of the traced step, as one Chrome trace. */
 tws_code tws_report_trace(tws_training *t, tws_error *err);

@@ -1,0 +1,231 @@
+/* twinspeed train: real training on this machine, with what was predicted beside what was measured. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include "base/host_memory.h"
+#include "base/units.h"
+#include "cli/common.h"
+#include "cli/launch.h"
+#include "cli/modules.h"
+
+typedef struct options {
+  tws_job_options job;
+  const char *data, *trace, *csv, *result;
+  int64_t steps, every;
+  double deadline_s;
+  int force;
+} options;
+
+/* ---- before: does it fit, are the ranks to be started? ---- */
+
+static tws_code check_device(const tws_job *job, tws_error *err) {
+  if (job->backend == TWS_BACKEND_HOST) return TWS_OK;
+  return tws_fail(err, TWS_UNSUPPORTED, "leave out --cluster and --profile to train on this machine's cores",
+                  "cluster %s has GPUs, and this build trains on the host", job->cluster.name);
+}
+
+static tws_code check_memory(const tws_cli *cli, const tws_job *job, int force, tws_error *err) {
+  tws_plan *plan = NULL;
+  tws_ledger ledger;
+  TWS_TRY(tws_job_plan(job, 0, &plan, err));
+  tws_code code = tws_ledger_read(plan, &ledger, err);
+  tws_plan_destroy(plan);
+  TWS_TRY(code);
+  double rank = tws_profile_overhead_bytes(job->profile);
+  for (int tier = 0; tier < TWS_TIER_DISK; tier++) rank += (double)ledger.tier[tier].arena_bytes;
+  double need = rank * job->ranks;
+  tws_host_memory memory = tws_host_memory_read();
+  char a[32], b[32], c[32];
+  tws_say(cli, "memory: %s a rank, %s for %d, and this machine has %s left%s", tws_format_bytes(rank, a, sizeof a),
+          tws_format_bytes(need, b, sizeof b), job->ranks,
+          tws_format_bytes((double)memory.available_bytes, c, sizeof c),
+          memory.limited ? " within its control group" : "");
+  if (memory.available_bytes == 0 || need <= (double)memory.available_bytes || force) return TWS_OK;
+  return tws_fail(
+      err, TWS_NO,
+      "`twinspeed estimate` shows what fills it; a smaller micro batch, --recompute full or a higher --stage "
+      "needs less; --force tries all the same",
+      "training needs %s of memory and this machine has %s left", b, c);
+}
+
+static void warn_no_effect(const tws_cli *cli, const tws_config *config) {
+  tws_text text = {0};
+  int count = 0;
+  if (tws_config_no_effect(config, &text, &count, NULL) == TWS_OK && text.data)
+    for (char *line = strtok(text.data, "\n"); line; line = strtok(NULL, "\n")) tws_warn(cli, "%s", line);
+  tws_text_free(&text);
+}
+
+/* ---- the ranks ---- */
+
+enum { WORDS = 64 + TWS_MAX_STRINGS };
+
+static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
+  const char *words[WORDS];
+  int count = 0;
+  tws_job_options job_options = o->job;
+  job_options.ranks = job->ranks; /* decided here once: the ranks need not agree by themselves */
+  job_options.threads = job->threads;
+  tws_arena *arena = tws_arena_create();
+  if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  words[count++] = "train";
+  tws_code code = tws_job_words(&job_options, arena, words, WORDS - 16, &count, err);
+  const struct {
+    const char *name, *value;
+  } texts[] = {{"--data", o->data}, {"--trace", o->trace}, {"--csv", o->csv}, {"--result", o->result}};
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+    if (texts[i].value) words[count++] = tws_arena_printf(arena, "%s=%s", texts[i].name, texts[i].value);
+  words[count++] = tws_arena_printf(arena, "--steps=%" PRId64, o->steps);
+  words[count++] = tws_arena_printf(arena, "--deadline=%.17g", o->deadline_s);
+  if (o->every) words[count++] = tws_arena_printf(arena, "--every=%" PRId64, o->every);
+  if (cli->json) words[count++] = "--json";
+  if (cli->quiet) words[count++] = "--quiet";
+  if (cli->verbose) words[count++] = "--verbose";
+  for (int i = 0; i < count; i++)
+    if (!words[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_launch_options launch_options = {
+      .ranks = job->ranks, .threads = job->threads, .arguments = words, .argument_count = count};
+  if (code == TWS_OK) code = tws_launch(cli, &launch_options, err);
+  tws_arena_destroy(arena);
+  return code;
+}
+
+/* ---- one rank ---- */
+
+typedef struct printer {
+  tws_cli *cli;
+  int64_t every, steps;
+  int heading;
+} printer;
+
+static void print_step(void *user, const tws_step_report *r) {
+  printer *p = user;
+  if (p->cli->json || (r->step != 1 && r->step != p->steps && r->step % p->every != 0)) return;
+  if (!p->heading) tws_out("%6s  %9s  %9s  %9s  %10s  %9s\n", "step", "loss", "lr", "grad norm", "tokens/s", "step ms");
+  p->heading = 1;
+  tws_out("%6" PRId64 "  %9.5f  %9.3e  %9.4f  %10.0f  %9.2f\n", r->step, r->loss, r->lr, r->gradient_norm,
+          r->tokens_per_s, r->seconds * 1e3);
+}
+
+static void print_result(void *user, const char *json) {
+  const printer *p = user;
+  if (p->cli->json) tws_out("%s\n", json);
+}
+
+static void report_hang(void *user, const tws_error *err) {
+  const printer *p = user;
+  if (tws_worker_is())
+    tws_worker_fail(err);
+  else
+    tws_complain(p->cli, err);
+}
+
+static void print_end(const tws_job *job, const tws_train_result *r) {
+  char step[32], predicted[32], allocated[32], rss[32];
+  tws_out("\nloss %.4f -> %.4f in %" PRId64 " steps; %.0f tokens/s, %s a step (median)\n", r->first_loss, r->last_loss,
+          r->steps, r->tokens_per_s, tws_format_seconds(r->median_step_s, step, sizeof step));
+  tws_out("memory of %d rank%s: predicted %s, allocated %s (%s); peak resident %s\n", job->ranks,
+          job->ranks > 1 ? "s" : "", tws_format_bytes((double)r->job_predicted_bytes, predicted, sizeof predicted),
+          tws_format_bytes((double)r->job_allocated_bytes, allocated, sizeof allocated),
+          r->job_predicted_bytes == r->job_allocated_bytes ? "equal to the byte" : "NOT equal: please report it",
+          tws_format_bytes((double)r->job_peak_rss_bytes, rss, sizeof rss));
+}
+
+static int64_t choose_every(const options *o, const tws_job *job) {
+  if (o->every > 0) return o->every;
+  if (job->config->steps_per_print > 0) return job->config->steps_per_print;
+  return o->steps > 40 ? (o->steps + 19) / 20 : 1;
+}
+
+static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
+  const tws_real_api *api;
+  tws_launch_set_threads(job->threads);
+  TWS_TRY(tws_real_load(&api, err));
+  char *words[] = {(char *)(uintptr_t)cli->program, NULL}, **argv = words;
+  int argc = 1, rank = 0, world = 1;
+  TWS_TRY(api->start(&argc, &argv, &rank, &world, err));
+  if (world != job->ranks)
+    return tws_fail(err, TWS_ENVIRONMENT, "start ranks with `twinspeed train -n N`, not with mpirun",
+                    "%d ranks were started and the job has %d", world, job->ranks);
+  printer p = {.cli = cli, .every = choose_every(o, job), .steps = o->steps};
+  tws_train_options request = {.network = job->network,
+                               .config = job->config,
+                               .data = o->data,
+                               .steps = o->steps,
+                               .device = "host",
+                               .trace_path = o->trace,
+                               .csv_path = o->csv,
+                               .result_path = o->result,
+                               .deadline_s = o->deadline_s,
+                               .threads = job->threads,
+                               .quiet = cli->quiet,
+                               .on_step = print_step,
+                               .on_result = cli->json ? print_result : NULL,
+                               .on_hang = report_hang,
+                               .user = &p,
+                               .log = &cli->log};
+  request.activity = tws_worker_activity(&request.activity_bytes);
+  tws_train_result result;
+  TWS_TRY(api->train(&request, &result, err)); /* the caller ends this process: others may still wait for it */
+  if (rank == 0 && !cli->json) print_end(job, &result);
+  api->stop();
+  return TWS_OK;
+}
+
+static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
+  if (tws_worker_is()) return train(cli, o, job, err);
+  char count[32];
+  TWS_TRY(check_device(job, err));
+  warn_no_effect(cli, job->config);
+  tws_say(cli, "%s: %s parameters, ZeRO-%d, %s, %d rank%s x %d thread%s, batch of %" PRId64 " x %" PRId64 " tokens",
+          job->network->name, tws_format_count((double)tws_network_params(job->network, 0), count, sizeof count),
+          job->config->zero.stage, tws_dtype_name(job->config->dtype), job->ranks, job->ranks > 1 ? "s" : "",
+          job->threads, job->threads > 1 ? "s" : "", job->config->train_batch_size, job->config->sequence_length);
+  TWS_TRY(check_memory(cli, job, o->force, err));
+  return job->ranks > 1 ? launch(cli, o, job, err) : train(cli, o, job, err);
+}
+
+static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+  const options *o = raw;
+  (void)argc;
+  (void)argv;
+  if (!o->data)
+    return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
+                    "train: no data was given");
+  tws_job job;
+  TWS_TRY(tws_job_load(&o->job, &job, err));
+  tws_code code = run_job(cli, o, &job, err);
+  tws_job_release(&job);
+  return code;
+}
+
+static const tws_option table[] = {
+    TWS_JOB_OPTIONS(options, job),
+    TWS_STRING("data", 'd', "FILE", options, data, "text, or llm.c tokens (.bin)"),
+    TWS_INTEGER("steps", 's', "N", options, steps, 1, 1000000000, "optimizer steps (default 100)"),
+    TWS_INTEGER("every", 0, "N", options, every, 1, 1000000000, "print every N-th step"),
+    TWS_STRING("csv", 0, "FILE", options, csv, "write a line for every step"),
+    TWS_STRING("trace", 0, "FILE", options, trace, "write the last step as a Chrome trace, all ranks"),
+    TWS_STRING("result", 0, "FILE", options, result, "write the summary (what --json prints) to a file"),
+    TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
+               "end with status 124 when a step takes longer (default 1800; 0: never)"),
+    TWS_FLAG("force", 0, options, force, "start although memory may not suffice"),
+    TWS_OPTIONS_END};
+
+static const options defaults = {.job = TWS_JOB_DEFAULTS, .steps = 100, .deadline_s = 1800.0};
+
+const tws_verb tws_verb_train = {
+    .name = "train",
+    .summary = "train for real on this machine, over one or several ranks",
+    .usage = "-m MODEL -c ds_config.json --data FILE [-n RANKS] [options]",
+    .examples =
+        "  twinspeed train -m gpt2 -c ds_config.json --data book.txt -n 4 --steps 100\n"
+        "  twinspeed train -m config.json --seq 64 --micro-batch 4 --stage 2 -n 2 --data book.txt \\\n"
+        "      --csv steps.csv --trace step.json --result result.json\n",
+    .notes =
+        "The ranks are processes that twinspeed starts itself through Open MPI. A rank that fails, dies or hangs ends\n"
+        "the whole job with one message: status 5, or 124 past the deadline. Ctrl-C ends all ranks.\n",
+    .options = table,
+    .options_bytes = sizeof(options),
+    .defaults = &defaults,
+    .run = run};
