@@ -46,8 +46,10 @@ int tws_shape_of(const tws_work *work, tws_shape *shape) {
   *shape = (tws_shape){0};
   if (is_linear(work)) {
     double m = (double)d[0], n = (double)d[1], k = (double)d[2];
-    double sizes[TWS_SURFACE_DIMS] = {m, n, k, 1};
-    for (int i = 0; i < TWS_SURFACE_DIMS; i++) shape->log_size[i] = log(fmax(sizes[i], 1));
+    double sizes[3] = {m, n, k};
+    for (int i = 0; i < 3; i++) shape->log_size[i] = log(fmax(sizes[i], 1));
+    /* Variants lie closer together than a doubling of a size. */
+    shape->log_size[3] = (work->flags & TWS_BIAS ? 0.25 : 0) + (work->flags & TWS_ACCUMULATE ? 0.5 : 0);
     double costs[TWS_SURFACE_COSTS] = {2 * m * n * k, 1, n * k, m * n, m * k};
     for (int j = 0; j < TWS_SURFACE_COSTS; j++) shape->cost[j] = costs[j];
     return 1;
@@ -73,6 +75,7 @@ static double mismatch(const tws_family *family, const tws_work *work) {
   double far = 0;
   if (family->work.dtype != work->dtype) far += 8;
   if (family->work.dtype2 != work->dtype2) far += 4;
+  if (family->is_surface) return far;
   uint32_t flags = family->work.flags ^ work->flags;
   if (flags & (TWS_ACCUMULATE | TWS_RMS)) far += 2;
   if (flags & (TWS_ACCUMULATE_PARAM | TWS_BIAS | TWS_L2)) far += 1;
@@ -88,11 +91,12 @@ static double family_seconds(const tws_profile *profile, const tws_family *famil
     double from = tws_profile_peak_flops(profile, (tws_dtype)family->work.dtype);
     double to = tws_profile_peak_flops(profile, (tws_dtype)work->dtype);
     if (family->work.dtype != work->dtype && from > 0 && to > 0) seconds *= from / to;
-    /* Traffic that the measured variant did not have, or had besides: adding to the output instead of writing it. */
-    tws_work variant = *work;
-    variant.flags = family->work.flags;
-    double extra = (tws_work_bytes(work) - tws_work_bytes(&variant)) / profile->bandwidth;
-    if (extra > -0.5 * seconds) seconds += extra;
+    /* Adding to the output reads it, where no sample says what that costs. (A host's caches read it in any case.) */
+    if (work->flags & TWS_ACCUMULATE && !family->accumulates && profile->backend == TWS_BACKEND_CUDA) {
+      tws_work plain = *work;
+      plain.flags &= ~(uint32_t)TWS_ACCUMULATE;
+      seconds += (tws_work_bytes(work) - tws_work_bytes(&plain)) / profile->bandwidth;
+    }
     if (threads != family->threads) seconds *= (double)family->threads / threads;
   } else {
     seconds = tws_curve_seconds(&family->curve, tws_work_bytes(work), profile->launch_s);

@@ -108,15 +108,18 @@ static tws_code read_flags(const tws_json *json, const cJSON *object, uint32_t *
   return TWS_OK;
 }
 
-typedef struct samples {
-  double (*points)[2]; /* bytes, seconds */
-  tws_shape *shapes;
-  double *seconds;
-} samples;
+enum { MAX_ENTRIES = 16384, MAX_SAMPLES = 16384 }; /* costs grow with the square */
 
-static tws_code read_samples(const tws_json *json, const cJSON *list, tws_family *family, samples *s, tws_error *err) {
+/* Append the rows of one entry to its family. */
+static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t flags, tws_family *family,
+                             tws_error *err) {
   int dims = tws_kernel_dims((tws_kernel)family->work.code);
-  size_t i = 0;
+  size_t need = family->count + (size_t)cJSON_GetArraySize(list);
+  if (need > MAX_SAMPLES) return tws_json_fail(json, list, err, NULL, "more than %d samples of one kernel", MAX_SAMPLES);
+  if (tws_reserve(&family->points, &family->point_capacity, need, sizeof *family->points) != 0 ||
+      tws_reserve(&family->shapes, &family->shape_capacity, need, sizeof *family->shapes) != 0) {
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
+  }
   const cJSON *row = NULL;
   cJSON_ArrayForEach(row, list) {
     if (!cJSON_IsArray(row) || cJSON_GetArraySize(row) != dims + 1) {
@@ -124,6 +127,7 @@ static tws_code read_samples(const tws_json *json, const cJSON *list, tws_family
                            tws_kernel_name((tws_kernel)family->work.code), dims);
     }
     tws_work work = family->work;
+    work.flags = flags;
     const cJSON *cell = row->child;
     for (int d = 0; d < dims; d++, cell = cell->next) {
       double size = 0;
@@ -131,68 +135,82 @@ static tws_code read_samples(const tws_json *json, const cJSON *list, tws_family
       work.d[d] = (int64_t)fmin(size, 1e15);
       if (work.d[d] < 1 && d < 3) return tws_json_fail(json, cell, err, NULL, "a size must be at least 1");
     }
-    TWS_TRY(read_cell(json, cell, 0, &s->seconds[i], err));
-    if (family->is_surface && !tws_shape_of(&work, &s->shapes[i])) return TWS_INTERNAL;
-    s->points[i][0] = tws_work_bytes(&work);
-    s->points[i][1] = s->seconds[i];
-    i++;
+    double *point = family->points[family->count];
+    TWS_TRY(read_cell(json, cell, 0, &point[1], err));
+    point[0] = tws_work_bytes(&work);
+    tws_shape_of(&work, &family->shapes[family->count]);
+    if (flags & TWS_ACCUMULATE) family->accumulates = 1;
+    family->count++;
   }
   return TWS_OK;
 }
 
-static tws_code read_family(const tws_json *json, const cJSON *item, tws_profile *profile, tws_family *family,
-                            tws_error *err) {
+/* The family that an entry belongs to, made when there is none. The array has room for one a entry. */
+static tws_family *find_family(tws_profile *profile, const tws_family *entry) {
+  for (size_t i = 0; i < profile->family_count; i++) {
+    tws_family *f = &profile->families[i];
+    if (f->work.code == entry->work.code && f->work.dtype == entry->work.dtype &&
+        f->work.dtype2 == entry->work.dtype2 && f->work.flags == entry->work.flags && f->threads == entry->threads &&
+        f->busy == entry->busy) {
+      return f;
+    }
+  }
+  tws_family *made = &profile->families[profile->family_count++];
+  *made = *entry;
+  return made;
+}
+
+static tws_code read_family(const tws_json *json, const cJSON *item, tws_profile *profile, tws_error *err) {
   static const char *const known[] = {"kernel", "dtype", "dtype2", "flags", "threads", "busy", "samples", NULL};
   if (!cJSON_IsObject(item)) return tws_json_fail(json, item, err, NULL, "a kernel's entry must be an object");
   TWS_TRY(tws_json_only(json, item, known, err));
   int code = 0, dtype = 0, dtype2 = 0;
   int64_t threads = 1, busy = 1;
+  uint32_t flags = 0;
   TWS_TRY(read_word(json, item, "kernel", kernel_word, TWS_KERNEL_COUNT, -1, &code, err));
   TWS_TRY(read_word(json, item, "dtype", dtype_word, TWS_DTYPE_COUNT, TWS_F32, &dtype, err));
   TWS_TRY(read_word(json, item, "dtype2", dtype_word, TWS_DTYPE_COUNT, TWS_F32, &dtype2, err));
   TWS_TRY(tws_json_int(json, item, "threads", 0, 1, 65536, 1, &threads, err));
   TWS_TRY(tws_json_int(json, item, "busy", 0, 1, 65536, 1, &busy, err));
-  family->work = (tws_work){.code = (uint8_t)code, .dtype = (uint8_t)dtype, .dtype2 = (uint8_t)dtype2};
-  family->threads = (int)threads;
-  family->busy = (int)busy;
-  TWS_TRY(read_flags(json, item, &family->work.flags, err));
-  tws_shape shape;
-  family->is_surface = tws_shape_of(&family->work, &shape);
+  TWS_TRY(read_flags(json, item, &flags, err));
   const cJSON *list = NULL;
   TWS_TRY(read_child(json, item, "samples", 1, &list, err));
-  size_t count = list != NULL ? (size_t)cJSON_GetArraySize(list) : 0;
-  if (count == 0) return tws_json_fail(json, item, err, "add \"samples\"", "a kernel's entry has no samples");
-  samples s = {tws_calloc(count, sizeof *s.points), tws_calloc(count, sizeof *s.shapes),
-               tws_calloc(count, sizeof *s.seconds)};
-  tws_code result = TWS_MEMORY;
-  if (s.points == NULL || s.shapes == NULL || s.seconds == NULL) {
-    tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
-  } else {
-    result = read_samples(json, list, family, &s, err);
-    if (result == TWS_OK && family->is_surface) {
-      result = tws_surface_create(profile->arena, s.shapes, s.seconds, count, &family->surface, err);
-    } else if (result == TWS_OK) {
-      result = tws_curve_create(profile->arena, s.points, count, &family->curve, err);
-    }
+  if (list == NULL || list->child == NULL) {
+    return tws_json_fail(json, item, err, "add \"samples\"", "a kernel's entry has no samples");
   }
-  tws_free(s.points);
-  tws_free(s.shapes);
-  tws_free(s.seconds);
-  return result;
+  tws_family entry = {
+      .work = {.code = (uint8_t)code, .dtype = (uint8_t)dtype, .dtype2 = (uint8_t)dtype2, .flags = flags},
+      .threads = (int)threads,
+      .busy = (int)busy};
+  tws_shape shape;
+  entry.is_surface = tws_shape_of(&entry.work, &shape);
+  if (entry.is_surface) entry.work.flags = 0;
+  return read_samples(json, list, flags, find_family(profile, &entry), err);
+}
+
+static tws_code finish_family(tws_profile *profile, tws_family *family, tws_error *err) {
+  tws_code code =
+      family->is_surface
+          ? tws_surface_create(profile->arena, family->shapes, family->points, family->count, &family->surface, err)
+          : tws_curve_create(profile->arena, family->points, family->count, &family->curve, err);
+  tws_free(family->points);
+  tws_free(family->shapes);
+  family->points = NULL;
+  family->shapes = NULL;
+  return code;
 }
 
 static tws_code read_families(const tws_json *json, tws_profile *profile, tws_error *err) {
   const cJSON *list = NULL, *item = NULL;
   TWS_TRY(read_child(json, json->root, "kernels", 1, &list, err));
   if (list == NULL) return TWS_OK;
+  if (cJSON_GetArraySize(list) > MAX_ENTRIES) {
+    return tws_json_fail(json, list, err, NULL, "more than %d entries", MAX_ENTRIES);
+  }
   profile->families = tws_arena_alloc(profile->arena, (size_t)cJSON_GetArraySize(list) + 1, sizeof *profile->families);
   if (profile->families == NULL) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
-  cJSON_ArrayForEach(item, list) {
-    tws_family *family = &profile->families[profile->family_count];
-    tws_code code = read_family(json, item, profile, family, err);
-    profile->family_count++; /* counted in any case: its curve may have to be destroyed */
-    if (code != TWS_OK) return code;
-  }
+  cJSON_ArrayForEach(item, list) TWS_TRY(read_family(json, item, profile, err));
+  for (size_t i = 0; i < profile->family_count; i++) TWS_TRY(finish_family(profile, &profile->families[i], err));
   return TWS_OK;
 }
 
@@ -382,7 +400,11 @@ tws_code tws_profile_load(const char *spec, tws_profile **out, tws_error *err) {
 
 void tws_profile_destroy(tws_profile *profile) {
   if (profile == NULL) return;
-  for (size_t i = 0; i < profile->family_count; i++) tws_curve_destroy(&profile->families[i].curve);
+  for (size_t i = 0; i < profile->family_count; i++) {
+    tws_curve_destroy(&profile->families[i].curve);
+    tws_free(profile->families[i].points);
+    tws_free(profile->families[i].shapes);
+  }
   for (size_t i = 0; i < profile->collective_count; i++) tws_curve_destroy(&profile->collectives[i].curve);
   tws_curve_destroy(&profile->p2p);
   tws_arena_destroy(profile->arena);

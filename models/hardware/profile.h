@@ -2,11 +2,11 @@
  * others. A file is JSON with "schema": "twinspeed-profile-1" and carries its provenance.
  *
  * Kernel time, where the profile has measurements of that kernel (docs/profiles.md):
- *   matrix products and attention: a fit of the measured shapes to products, traffic and start-up, corrected by what the
- *     nearest shapes measured, so that a measured shape has exactly its measured time;
- *   all others: a curve of seconds over bytes, by kernel kind, interpolated in the logarithms (GSL).
- * Where it has none: a roofline of published figures with fitted efficiencies (on GPUs with tiles and whole waves).
- * Each figure may be given for several numbers of busy devices of a node (host ranks share memory and cores). */
+ *   matrix products and attention: a fit of the measured shapes to products, traffic and start-up, corrected by what
+ * the nearest shapes measured, so that a measured shape has exactly its measured time; all others: a curve of seconds
+ * over bytes, by kernel kind, interpolated in the logarithms (GSL). Where it has none: a roofline of published figures
+ * with fitted efficiencies (on GPUs with tiles and whole waves). Each figure may be given for several numbers of busy
+ * devices of a node (host ranks share memory and cores). */
 #ifndef TWS_MODELS_PROFILE_H
 #define TWS_MODELS_PROFILE_H
 
@@ -26,10 +26,10 @@ const char *const *tws_profile_builtin_names(void);
 const char *tws_profile_name(const tws_profile *profile);
 const char *tws_profile_provenance(const tws_profile *profile); /* one line: source, date, machine */
 tws_backend_kind tws_profile_backend(const tws_profile *profile);
-double tws_profile_memory_bytes(const tws_profile *profile);                /* of one device; host: of the node */
+double tws_profile_memory_bytes(const tws_profile *profile); /* of one device; host: of the node */
 /* Dense flop/s of one device; host: of one core. A type without a figure of its own has float32's. */
 double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype);
-double tws_profile_bandwidth(const tws_profile *profile);                   /* bytes/s, memory */
+double tws_profile_bandwidth(const tws_profile *profile);      /* bytes/s, memory */
 double tws_profile_overhead_bytes(const tws_profile *profile); /* context and library memory beside the arena */
 int tws_profile_cores(const tws_profile *profile);             /* host: cores a node has; GPU: 0 */
 /* Host ranks run one stream at a time (there is nothing to overlap with); GPUs run a plan's streams side by side. */

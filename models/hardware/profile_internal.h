@@ -34,17 +34,22 @@ typedef struct tws_surface {
   double *seconds, *residual; /* residual = ln(seconds / fit) */
   double coefficient[TWS_SURFACE_COSTS];
 } tws_surface;
-tws_code tws_surface_create(tws_arena *arena, const tws_shape *shapes, const double *seconds, size_t n,
+/* seconds of shape i in samples[i][1] */
+tws_code tws_surface_create(tws_arena *arena, const tws_shape *shapes, double (*samples)[2], size_t n,
                             tws_surface *surface, tws_error *err);
 double tws_surface_seconds(const tws_surface *surface, const tws_shape *shape);
 
-/* One measured family: a kernel with its types and flags, for one number of threads and of busy ranks. */
+/* One measured family: a kernel with its types, for one number of threads and of busy ranks. Variants of a matrix
+ * product (added bias, adding to the output) are one family, told apart by a coordinate; others have one per flags. */
 typedef struct tws_family {
-  tws_work work; /* kernel, types, flags */
+  tws_work work; /* kernel, types; flags of a curve */
   int threads, busy;
-  int is_surface;
+  int is_surface, accumulates; /* some sample of a surface adds to its output */
   tws_curve curve;
   tws_surface surface;
+  double (*points)[2]; /* bytes, seconds: while the file is read */
+  tws_shape *shapes;
+  size_t count, point_capacity, shape_capacity;
 } tws_family;
 
 typedef struct tws_collective_table {

@@ -85,23 +85,23 @@ static int fit(tws_surface *surface) {
 }
 
 /* Copy the points, equal shapes averaged. */
-static void gather(tws_surface *surface, const tws_shape *shapes, const double *seconds, size_t n) {
+static void gather(tws_surface *surface, const tws_shape *shapes, double (*samples)[2], size_t n) {
   for (size_t i = 0; i < n; i++) {
     size_t same = 0;
     while (same < surface->count && distance2(&surface->shapes[same], &shapes[i]) > 0) same++;
     if (same == surface->count) {
       surface->shapes[same] = shapes[i];
-      surface->seconds[same] = seconds[i];
+      surface->seconds[same] = samples[i][1];
       surface->residual[same] = 1; /* how many, until the residuals are known */
       surface->count++;
     } else {
       double count = surface->residual[same]++;
-      surface->seconds[same] = exp((log(surface->seconds[same]) * count + log(seconds[i])) / (count + 1));
+      surface->seconds[same] = exp((log(surface->seconds[same]) * count + log(samples[i][1])) / (count + 1));
     }
   }
 }
 
-tws_code tws_surface_create(tws_arena *arena, const tws_shape *shapes, const double *seconds, size_t n,
+tws_code tws_surface_create(tws_arena *arena, const tws_shape *shapes, double (*samples)[2], size_t n,
                             tws_surface *surface, tws_error *err) {
   *surface = (tws_surface){0};
   surface->shapes = tws_arena_alloc(arena, n, sizeof *surface->shapes);
@@ -110,7 +110,7 @@ tws_code tws_surface_create(tws_arena *arena, const tws_shape *shapes, const dou
   if (surface->shapes == NULL || surface->seconds == NULL || surface->residual == NULL) {
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a measured kernel");
   }
-  gather(surface, shapes, seconds, n);
+  gather(surface, shapes, samples, n);
   gsl_error_handler_t *handler = gsl_set_error_handler_off();
   int failed = fit(surface);
   gsl_set_error_handler(handler);
