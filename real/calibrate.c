@@ -12,6 +12,7 @@
 #include "real/calibrate_cases.h"
 #include "real/host/host.h"
 #include "real/mpi_comm.h"
+#include "real/train_internal.h"
 #include "traces/measurements.h"
 
 enum { MAX_PASSES = 64, REFERENCE = 256, FILL_BYTE = 0x3f /* float32 0.75, bfloat16 0.75, float64 5e-4 */ };
@@ -48,10 +49,11 @@ typedef struct bench {
   int rank, world, cores;
   thread_set sets[2];
   int set_count;
-  unsigned char *read_pool, *write_pool;
-  void *read_base, *write_base; /* when the backend allocated them */
+  void *read_pool, *write_pool; /* the backend's memory: for kernels */
+  void *shared_pool;            /* the communicator's memory, for collectives; or message_pool */
+  void *message_pool;           /* the backend's, where ranks share no memory */
+  uint64_t pool_bytes, shared_bytes, read_at, write_at, shared_at;
   int32_t *ids;
-  uint64_t pool_bytes, read_at, write_at;
   bench_case *cases;
   size_t case_count;
   transfer_case *transfers;
@@ -67,9 +69,9 @@ static uint64_t padded(uint64_t bytes) { return (bytes + TWS_ALIGNMENT - 1) / TW
 
 /* ---- one kernel ---- */
 
-static unsigned char *take(unsigned char *pool, uint64_t pool_bytes, uint64_t *at, uint64_t bytes) {
+static unsigned char *take(void *pool, uint64_t pool_bytes, uint64_t *at, uint64_t bytes) {
   if (*at + bytes > pool_bytes) *at = 0;
-  unsigned char *place = pool + *at;
+  unsigned char *place = (unsigned char *)pool + *at;
   *at += padded(bytes);
   return place;
 }
@@ -144,7 +146,7 @@ static tws_code measure_case(bench *b, bench_case *c, tws_error *err) {
 static tws_code transfer_once(bench *b, const transfer_case *t, tws_error *err) {
   const tws_comm_ops *comm = tws_mpi_comm_ops();
   uint64_t whole = t->bytes / 4, part = whole / (uint64_t)b->world, world = (uint64_t)b->world;
-  unsigned char *whole_at = take(b->write_pool, b->pool_bytes, &b->write_at, t->bytes);
+  unsigned char *whole_at = take(b->shared_pool, b->shared_bytes, &b->shared_at, t->bytes);
   if (t->collective < 0) {
     if (b->rank == 0) {
       TWS_TRY(comm->send(b->comm, 1, whole_at, t->bytes, err));
@@ -159,15 +161,14 @@ static tws_code transfer_once(bench *b, const transfer_case *t, tws_error *err) 
     segment.send = whole_at + (uint64_t)b->rank * part * 4;
     segment.count = part;
   } else if (t->collective == TWS_COLLECTIVE_REDUCE_SCATTER) {
-    segment.receive = take(b->write_pool, b->pool_bytes, &b->write_at, t->bytes / world);
+    segment.receive = take(b->shared_pool, b->shared_bytes, &b->shared_at, t->bytes / world);
     segment.count = part;
   }
   return comm->collective(b->comm, 0, (tws_collective)t->collective, TWS_F32, 0, &segment, 1, err);
 }
 
 static tws_code transfer_block(bench *b, transfer_case *t, int times, double *seconds, tws_error *err) {
-  b->write_at = 0; /* equal on all ranks */
-  memset(b->write_pool, 0, 4096);
+  b->shared_at = 0; /* equal on all ranks */
   TWS_TRY(tws_comm_barrier(b->comm, err));
   double started = tws_clock_s();
   for (int i = 0; i < times; i++) TWS_TRY(transfer_once(b, t, err));
@@ -252,8 +253,9 @@ static tws_code add_cases(bench *b, const tws_case_list *list, tws_error *err) {
 static tws_code add_transfers(bench *b, tws_error *err) {
   static const int kinds[] = {TWS_COLLECTIVE_ALL_REDUCE, TWS_COLLECTIVE_ALL_GATHER, TWS_COLLECTIVE_REDUCE_SCATTER,
                               TWS_COLLECTIVE_BROADCAST,  TWS_COLLECTIVE_REDUCE,     -1};
-  const uint64_t largest = b->options->quick ? 1u << 23 : 1u << 25;
+  const uint64_t largest = b->options->quick ? 1u << 22 : 1u << 24;
   if (b->world == 1) return TWS_OK;
+  b->shared_bytes = 4 * largest;
   b->transfers = tws_calloc(6 * 16, sizeof *b->transfers);
   if (!b->transfers) return tws_fail(err, TWS_MEMORY, 0, "no memory for the list of collectives");
   for (int kind = 0; kind < 6; kind++)
@@ -273,15 +275,19 @@ static tws_code make_sets(bench *b, tws_error *err) {
   return TWS_OK;
 }
 
-static tws_code make_pool(bench *b, unsigned char **pool, void **base, tws_error *err) {
-  void *address = 0;
-  if (b->world > 1) TWS_TRY(tws_comm_allocate(b->comm, b->pool_bytes, &address, err));
-  if (!address) {
-    TWS_TRY(b->ops->allocate(b->sets[0].backend, TWS_TIER_DEVICE, b->pool_bytes, base, err));
-    address = *base;
+static tws_code make_pools(bench *b, tws_error *err) {
+  void **pools[] = {&b->read_pool, &b->write_pool};
+  for (int i = 0; i < 2 && b->case_count > 0; i++) {
+    TWS_TRY(b->ops->allocate(b->sets[0].backend, TWS_TIER_DEVICE, b->pool_bytes, pools[i], err));
+    memset(*pools[i], FILL_BYTE, b->pool_bytes);
   }
-  memset(address, FILL_BYTE, b->pool_bytes);
-  *pool = address;
+  if (b->world == 1) return TWS_OK;
+  TWS_TRY(tws_comm_allocate(b->comm, b->shared_bytes, &b->shared_pool, err));
+  if (!b->shared_pool) {
+    TWS_TRY(b->ops->allocate(b->sets[0].backend, TWS_TIER_DEVICE, b->shared_bytes, &b->message_pool, err));
+    b->shared_pool = b->message_pool;
+  }
+  memset(b->shared_pool, FILL_BYTE, b->shared_bytes);
   return TWS_OK;
 }
 
@@ -299,21 +305,23 @@ static tws_code prepare(bench *b, tws_error *err) {
   if (b->world > 1) TWS_TRY(tws_comm_create(&group, 1, TWS_TRANSPORT_AUTO, b->world > b->cores, &b->comm, err));
   TWS_TRY(make_sets(b, err));
   b->pool_bytes = 2 * cache_bytes();
-  tws_case_list list = {0};
-  tws_code code = list_works(b, &list, err);
-  if (code == TWS_OK) code = add_cases(b, &list, err);
-  tws_free(list.items);
-  TWS_TRY(code);
+  if (b->world <= b->cores) { /* beyond, ranks take turns on the cores at the speed of busy ones */
+    tws_case_list list = {0};
+    tws_code code = list_works(b, &list, err);
+    if (code == TWS_OK) code = add_cases(b, &list, err);
+    tws_free(list.items);
+    TWS_TRY(code);
+  }
   TWS_TRY(add_transfers(b, err));
   b->ids = tws_calloc(ID_COUNT, sizeof *b->ids);
   if (!b->ids) return tws_fail(err, TWS_MEMORY, 0, "no memory for token ids");
-  TWS_TRY(make_pool(b, &b->read_pool, &b->read_base, err));
-  return make_pool(b, &b->write_pool, &b->write_base, err);
+  return make_pools(b, err);
 }
 
 static void release(bench *b) {
-  if (b->read_base) b->ops->release(b->sets[0].backend, TWS_TIER_DEVICE, b->read_base);
-  if (b->write_base) b->ops->release(b->sets[0].backend, TWS_TIER_DEVICE, b->write_base);
+  void *pools[] = {b->read_pool, b->write_pool, b->message_pool};
+  for (int i = 0; i < 3; i++)
+    if (pools[i]) b->ops->release(b->sets[0].backend, TWS_TIER_DEVICE, pools[i]);
   for (int i = 0; i < b->set_count; i++)
     if (b->sets[i].backend) b->ops->destroy(b->sets[i].backend);
   if (b->comm) tws_comm_destroy(b->comm);
@@ -323,6 +331,7 @@ static void release(bench *b) {
 }
 
 static tws_code measure_reference(bench *b, tws_error *err) {
+  if (b->case_count == 0) return TWS_OK;
   bench_case c = {.work = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_F32, .dtype2 = TWS_F32}, .set = 0};
   for (int i = 0; i < 3; i++) c.work.d[i] = REFERENCE;
   c.operand_count = tws_case_operands(&c.work, TWS_BACKEND_HOST, 1, c.operand);
@@ -350,7 +359,7 @@ static tws_code one_pass(bench *b, double done, double share, tws_error *err) {
 /* Passes until the budget is used: at least three, and all ranks agree on when to end. */
 static tws_code measure(bench *b, tws_error *err) {
   const tws_calibrate_options *options = b->options;
-  double budget = options->budget_s > 0 ? options->budget_s : options->quick ? 4 : 22, started = tws_clock_s();
+  double budget = options->budget_s > 0 ? options->budget_s : options->quick ? 3 : 20, started = tws_clock_s();
   int least = options->quick ? 3 : 5;
   b->block_s = options->quick ? 0.4e-3 : 1.5e-3;
   if (options->progress) tws_progress_begin(options->progress, "measuring", budget);
@@ -373,8 +382,8 @@ static tws_code measure(bench *b, tws_error *err) {
 static void summarize(const float *seconds, int count, double *median, double *spread) {
   double copy[MAX_PASSES];
   for (int i = 0; i < count; i++) copy[i] = (double)seconds[i];
-  *spread = tws_relative_spread(copy, (size_t)count);
-  *median = tws_median(copy, (size_t)count);
+  *spread = tws_sample_spread(copy, (size_t)count);
+  *median = tws_sample_median(copy, (size_t)count);
 }
 
 static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
@@ -382,17 +391,16 @@ static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
   m->cores = b->cores;
   double copy[MAX_PASSES];
   memcpy(copy, b->reference, sizeof copy);
-  m->reference_s = tws_median(copy, (size_t)b->passes);
-  m->reference_min_s = copy[0];
-  m->reference_max_s = copy[b->passes - 1];
-  snprintf(m->description, sizeof m->description, "%s", tws_mpi_description());
-  /* ranks beyond the cores take turns: what counts is the time that a core gave */
-  double turns = b->world > b->cores ? (double)b->world / b->cores : 1;
+  if (b->passes > 0) {
+    m->reference_s = tws_sample_median(copy, (size_t)b->passes);
+    m->reference_min_s = copy[0];
+    m->reference_max_s = copy[b->passes - 1];
+  }
+  snprintf(m->description, sizeof m->description, "%s", tws_real_description());
   for (size_t i = 0; i < b->case_count; i++) {
     const bench_case *c = &b->cases[i];
     tws_kernel_sample sample = {.work = c->work, .threads = b->sets[c->set].threads, .busy = b->world};
     summarize(c->seconds, c->seconds_count, &sample.seconds, &sample.spread);
-    sample.seconds /= turns;
     TWS_TRY(tws_measurements_add_kernel(m, &sample, err));
   }
   for (size_t i = 0; i < b->transfer_count; i++) {

@@ -5,13 +5,13 @@
 #include <math.h>
 #include <string.h>
 
-double tws_median(double *values, size_t n) {
+double tws_sample_median(double *values, size_t n) {
   gsl_sort(values, 1, n);
   return gsl_stats_median_from_sorted_data(values, 1, n);
 }
 
-double tws_relative_spread(double *values, size_t n) {
-  double median = tws_median(values, n);
+double tws_sample_spread(double *values, size_t n) {
+  double median = tws_sample_median(values, n);
   if (!(median > 0)) return 0;
   return (gsl_stats_quantile_from_sorted_data(values, 1, n, 0.75) -
           gsl_stats_quantile_from_sorted_data(values, 1, n, 0.25)) /
@@ -274,7 +274,7 @@ void tws_measured_limits_finish(tws_measured_limits *limits, tws_profile_builder
   if (limits->rank_bandwidth > 0)
     tws_profile_builder_bandwidth(builder, limits->rank_bandwidth, limits->node_bandwidth);
   if (limits->launch_s > 0) tws_profile_builder_launch(builder, limits->launch_s);
-  if (limits->spread_count > 0) limits->spread = tws_median(limits->spreads, limits->spread_count);
+  if (limits->spread_count > 0) limits->spread = tws_sample_median(limits->spreads, limits->spread_count);
   tws_free(limits->spreads);
   limits->spreads = 0;
   limits->spread_count = limits->spread_capacity = 0;

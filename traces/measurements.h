@@ -60,7 +60,7 @@ tws_code tws_measurements_merge(const tws_measurements *m, tws_profile_builder *
 void tws_measured_limits_finish(tws_measured_limits *limits, tws_profile_builder *builder);
 
 /* Statistics of n > 0 values, which are sorted in place. */
-double tws_median(double *values, size_t n);
-double tws_relative_spread(double *values, size_t n); /* interquartile range / median */
+double tws_sample_median(double *values, size_t n);
+double tws_sample_spread(double *values, size_t n); /* interquartile range / median */
 
 #endif
