@@ -1,10 +1,13 @@
-/* Estimates for sweeps. A step of many micro-batches repeats one micro-batch, so its time is that of a plan of one plus
- * (n - 1) times the difference that a second makes, and its peak is that of a plan of two (the first to accumulate). */
+/* Estimates for sweeps. A step of many micro-batches repeats one micro-batch: from the second on each adds the same
+ * time, and the peak is reached. (The first does not accumulate, and streams of neighbouring micro-batches overlap, so
+ * one micro-batch and the difference a second makes would not do.) */
 #include <string.h>
 
 #include "estimators/estimators.h"
 
-static uint64_t rounded(uint64_t bytes) { return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT; }
+static uint64_t rounded(uint64_t bytes) {
+  return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
+}
 
 /* The token buffers are the one thing that grows with the number of micro-batches. */
 static void grow_inputs(tws_ledger_tier *tier, uint64_t tokens, int64_t built, int64_t wanted) {
@@ -15,15 +18,16 @@ static void grow_inputs(tws_ledger_tier *tier, uint64_t tokens, int64_t built, i
   tier->gaps = tier->arena_bytes - tier->live_bytes;
 }
 
-static void extrapolate(tws_path_result *two, const tws_path_result *one, double more) {
-  two->step_s += more * (two->step_s - one->step_s);
-  two->exposed_s += more * (two->exposed_s - one->exposed_s);
-  two->flops += more * (two->flops - one->flops);
-  for (int i = 0; i < TWS_STREAM_COUNT; i++) two->stream_busy_s[i] += more * (two->stream_busy_s[i] - one->stream_busy_s[i]);
-  for (int i = 0; i < TWS_PHASE_COUNT; i++) two->phase_s[i] += more * (two->phase_s[i] - one->phase_s[i]);
-  for (int i = 0; i < TWS_KERNEL_COUNT; i++) two->kernel_s[i] += more * (two->kernel_s[i] - one->kernel_s[i]);
+static void extrapolate(tws_path_result *path, const tws_path_result *fewer, double more) {
+  path->step_s += more * (path->step_s - fewer->step_s);
+  path->exposed_s += more * (path->exposed_s - fewer->exposed_s);
+  path->flops += more * (path->flops - fewer->flops);
+  for (int i = 0; i < TWS_STREAM_COUNT; i++)
+    path->stream_busy_s[i] += more * (path->stream_busy_s[i] - fewer->stream_busy_s[i]);
+  for (int i = 0; i < TWS_PHASE_COUNT; i++) path->phase_s[i] += more * (path->phase_s[i] - fewer->phase_s[i]);
+  for (int i = 0; i < TWS_KERNEL_COUNT; i++) path->kernel_s[i] += more * (path->kernel_s[i] - fewer->kernel_s[i]);
   for (int i = 0; i < TWS_COLLECTIVE_COUNT; i++) {
-    two->collective_s[i] += more * (two->collective_s[i] - one->collective_s[i]);
+    path->collective_s[i] += more * (path->collective_s[i] - fewer->collective_s[i]);
   }
 }
 
@@ -42,15 +46,15 @@ static tws_code build(const tws_plan_request *request, int64_t micro_batches, co
 tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                            tws_error *err) {
   const tws_config *c = request->config;
-  int64_t wanted = c->accumulation_steps, built = wanted < 2 ? wanted : 2;
+  int64_t wanted = c->accumulation_steps, built = wanted < 3 ? wanted : 3;
   memset(out, 0, sizeof *out);
   TWS_TRY(build(request, built, machine, &out->path, &out->ledger, err));
-  if (wanted > 2) {
-    tws_path_result one;
-    TWS_TRY(build(request, 1, machine, &one, NULL, err));
-    extrapolate(&out->path, &one, (double)(wanted - 2));
-    grow_inputs(&out->ledger.tier[TWS_TIER_DEVICE], (uint64_t)c->micro_batch_size * (uint64_t)c->sequence_length,
-                built, wanted);
+  if (wanted > built) {
+    tws_path_result fewer;
+    TWS_TRY(build(request, built - 1, machine, &fewer, NULL, err));
+    extrapolate(&out->path, &fewer, (double)(wanted - built));
+    grow_inputs(&out->ledger.tier[TWS_TIER_DEVICE], (uint64_t)c->micro_batch_size * (uint64_t)c->sequence_length, built,
+                wanted);
   }
   out->path.bottleneck = out->path.text;
   out->step_s = out->path.step_s;

@@ -40,6 +40,10 @@ typedef struct tws_machine {            /* what a plan is costed on */
 /* Seconds of one interned work of a plan on a machine: the one place where plan costs come from (also for sim). For a
  * host whose ranks outnumber cores, computing time is stretched by ranks x threads / cores when stretch != 0. */
 double tws_plan_work_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch);
+/* One operation of a plan that took `seconds`, added to what a result counts (all but step_s and exposed_s), and the
+ * sentence on the bottleneck once all is in: shared with the simulator, so that both report alike. */
+void tws_path_account(const tws_plan *plan, uint32_t op, double seconds, tws_path_result *result);
+void tws_path_judge(tws_path_result *result);
 tws_code tws_longest_path(const tws_plan *plan, const tws_machine *machine, tws_path_result *result, tws_error *err);
 
 /* Composed estimate for sweeps: real plans of at most two micro-batches, extrapolated over the accumulation steps. */

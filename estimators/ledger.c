@@ -6,7 +6,7 @@
 
 typedef struct walker {
   const tws_plan *plan;
-  uint32_t *starts, *ends;           /* buffers by first and by last operation: heads of lists */
+  uint32_t *starts, *ends; /* buffers by first and by last operation: heads of lists */
   uint32_t *next_start, *next_end;
   tws_arena *scratch;
 } walker;

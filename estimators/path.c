@@ -47,7 +47,7 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
   return tws_p2p_seconds(machine->cluster, machine->profile, 1, (double)work->d[0]);
 }
 
-static void account(const tws_plan *plan, uint32_t op, double seconds, tws_path_result *r) {
+void tws_path_account(const tws_plan *plan, uint32_t op, double seconds, tws_path_result *r) {
   const tws_op *o = &plan->ops[op];
   const tws_work *work = &plan->works[o->work];
   r->stream_busy_s[o->stream] += seconds;
@@ -61,7 +61,7 @@ static void account(const tws_plan *plan, uint32_t op, double seconds, tws_path_
 }
 
 /* One sentence on what to look at first. */
-static void judge(tws_path_result *r) {
+void tws_path_judge(tws_path_result *r) {
   double matmul = r->kernel_s[TWS_KERNEL_LINEAR] + r->kernel_s[TWS_KERNEL_LINEAR_GRAD_INPUT] +
                   r->kernel_s[TWS_KERNEL_LINEAR_GRAD_WEIGHT];
   double attention = r->kernel_s[TWS_KERNEL_ATTENTION] + r->kernel_s[TWS_KERNEL_ATTENTION_GRAD];
@@ -70,9 +70,13 @@ static void judge(tws_path_result *r) {
   double step = r->step_s > 0 ? r->step_s : 1;
   const char *what = "matrix products";
   double most = matmul;
-  const struct { const char *name; double s; } rivals[] = {
-      {"attention", attention}, {"the optimizer's memory traffic", update}, {"memory-bound kernels", other},
-      {"communication that computation does not hide", r->exposed_s}};
+  const struct {
+    const char *name;
+    double s;
+  } rivals[] = {{"attention", attention},
+                {"the optimizer's memory traffic", update},
+                {"memory-bound kernels", other},
+                {"communication that computation does not hide", r->exposed_s}};
   for (size_t i = 0; i < sizeof rivals / sizeof *rivals; i++) {
     if (rivals[i].s > most) {
       most = rivals[i].s;
@@ -105,11 +109,12 @@ tws_code tws_longest_path(const tws_plan *plan, const tws_machine *machine, tws_
     }
     end[op] = free_at[stream] = start + cost[o->work];
     if (end[op] > result->step_s) result->step_s = end[op];
-    if (o->kind == TWS_OP_COMPUTE || o->kind == TWS_OP_COPY) computing += o->stream == TWS_STREAM_COMPUTE || serial ? cost[o->work] : 0;
-    account(plan, op, cost[o->work], result);
+    if (o->kind == TWS_OP_COMPUTE || o->kind == TWS_OP_COPY)
+      computing += o->stream == TWS_STREAM_COMPUTE || serial ? cost[o->work] : 0;
+    tws_path_account(plan, op, cost[o->work], result);
   }
   result->exposed_s = result->step_s - computing;
-  judge(result);
+  tws_path_judge(result);
   tws_free(cost);
   tws_free(end);
   return TWS_OK;

@@ -89,8 +89,8 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   plan->metrics = tws_builder_buffer(&l->b, "metrics", TWS_CATEGORY_INPUT, TWS_F64, TWS_METRIC_COUNT, 1);
   plan->input_ids = tws_builder_buffer(&l->b, "input ids", TWS_CATEGORY_INPUT, TWS_I32, step_tokens, 1);
   plan->targets = tws_builder_buffer(&l->b, "targets", TWS_CATEGORY_INPUT, TWS_I32, step_tokens, 1);
-  TWS_TRY(tws_zero_begin(l));
-  return tws_lower_visits(l);
+  TWS_TRY(tws_lower_visits(l));
+  return tws_zero_begin(l);
 }
 
 static void run_visits(tws_lower *l, uint32_t first, uint32_t end) {
@@ -104,7 +104,7 @@ static void run_visits(tws_lower *l, uint32_t first, uint32_t end) {
 static void lower_micro_batch(tws_lower *l, int64_t micro_batch) {
   uint32_t values = l->network->value_count;
   l->b.micro_batch = (uint32_t)micro_batch;
-  memset(l->value_buffer, 0xff, values * sizeof *l->value_buffer);     /* TWS_NONE */
+  memset(l->value_buffer, 0xff, values * sizeof *l->value_buffer); /* TWS_NONE */
   memset(l->value_gradient, 0xff, values * sizeof *l->value_gradient);
   tws_zero_micro_begin(l);
   run_visits(l, 0, l->forward_visits);
@@ -137,14 +137,30 @@ tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_err
     return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
   }
   const tws_config *c = request->config;
-  *plan = (tws_plan){.arena = arena, .network = request->network, .topology = request->topology,
-                     .rank = request->rank, .world = tws_topology_world(&request->topology), .zero = c->zero,
-                     .dtype = c->dtype, .micro_batch_size = c->micro_batch_size,
-                     .sequence_length = c->sequence_length, .parameters = TWS_NONE, .master = TWS_NONE,
-                     .moment1 = TWS_NONE, .moment2 = TWS_NONE, .gradients = TWS_NONE, .input_ids = TWS_NONE,
-                     .targets = TWS_NONE, .hyper = TWS_NONE, .metrics = TWS_NONE, .backend = request->backend,
+  *plan = (tws_plan){.arena = arena,
+                     .network = request->network,
+                     .topology = request->topology,
+                     .rank = request->rank,
+                     .world = tws_topology_world(&request->topology),
+                     .zero = c->zero,
+                     .dtype = c->dtype,
+                     .micro_batch_size = c->micro_batch_size,
+                     .sequence_length = c->sequence_length,
+                     .parameters = TWS_NONE,
+                     .master = TWS_NONE,
+                     .moment1 = TWS_NONE,
+                     .moment2 = TWS_NONE,
+                     .gradients = TWS_NONE,
+                     .input_ids = TWS_NONE,
+                     .targets = TWS_NONE,
+                     .hyper = TWS_NONE,
+                     .metrics = TWS_NONE,
+                     .backend = request->backend,
                      .threads = request->threads};
-  tws_lower l = {.request = request, .config = c, .network = request->network, .scratch = scratch,
+  tws_lower l = {.request = request,
+                 .config = c,
+                 .network = request->network,
+                 .scratch = scratch,
                  .b = {.plan = plan, .err = err}};
   tws_code code = lower(&l, err);
   tws_free(l.b.work_table);

@@ -16,15 +16,20 @@ static int reserve(tws_builder *b, void *items, size_t *capacity, size_t need, s
   return 0;
 }
 
-uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category category, tws_dtype dtype,
-                            uint64_t elements, int persistent) {
+uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category category, tws_dtype dtype, uint64_t elements,
+                            int persistent) {
   tws_plan *plan = b->plan;
   size_t index = plan->buffer_count;
   if (reserve(b, &plan->buffers, &b->buffer_capacity, index + 1, sizeof *plan->buffers)) return 0;
   if (reserve(b, &b->pieces, &b->pieces_capacity, index + 1, sizeof *b->pieces)) return 0;
-  plan->buffers[index] = (tws_buffer){.name = name, .tier = TWS_TIER_DEVICE, .dtype = (uint8_t)dtype,
-                                      .category = (uint8_t)category, .persistent = persistent != 0,
-                                      .first_op = TWS_NONE, .last_op = TWS_NONE, .elements = elements,
+  plan->buffers[index] = (tws_buffer){.name = name,
+                                      .tier = TWS_TIER_DEVICE,
+                                      .dtype = (uint8_t)dtype,
+                                      .category = (uint8_t)category,
+                                      .persistent = persistent != 0,
+                                      .first_op = TWS_NONE,
+                                      .last_op = TWS_NONE,
+                                      .elements = elements,
                                       .bytes = elements * tws_dtype_bytes(dtype)};
   static const uint64_t zero = 0;
   b->pieces[index] = (struct tws_pieces){.start = &zero, .count = 1};
@@ -109,8 +114,13 @@ static tws_op *emit(tws_builder *b, tws_op_kind kind, tws_stream stream, const t
     buffer->last_op = (uint32_t)index;
   }
   tws_op *op = &plan->ops[index];
-  *op = (tws_op){.kind = (uint8_t)kind, .stream = (uint8_t)stream, .phase = (uint8_t)b->phase, .module = b->module,
-                 .micro_batch = b->micro_batch, .operand_first = (uint32_t)operand, .operand_count = (uint16_t)count,
+  *op = (tws_op){.kind = (uint8_t)kind,
+                 .stream = (uint8_t)stream,
+                 .phase = (uint8_t)b->phase,
+                 .module = b->module,
+                 .micro_batch = b->micro_batch,
+                 .operand_first = (uint32_t)operand,
+                 .operand_count = (uint16_t)count,
                  .peer = TWS_NONE};
   op->work = intern_work(b, work);
   plan->op_count++;

@@ -13,7 +13,11 @@ typedef struct tws_builder {
   uint32_t *work_table; /* open addressing, index + 1 */
   uint32_t work_table_size;
   /* per buffer: boundaries inside it, so that hazards are tracked by piece (a parameter of a flat buffer) */
-  struct tws_pieces { const uint64_t *start; uint32_t count; uint32_t first_cell; } *pieces;
+  struct tws_pieces {
+    const uint64_t *start;
+    uint32_t count;
+    uint32_t first_cell;
+  } * pieces;
   size_t pieces_capacity;
   /* what the next operations belong to */
   tws_phase phase;
@@ -22,8 +26,8 @@ typedef struct tws_builder {
 
 tws_code tws_builder_fail(tws_builder *b, tws_code code, const char *message);
 
-uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category category, tws_dtype dtype,
-                            uint64_t elements, int persistent);
+uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category category, tws_dtype dtype, uint64_t elements,
+                            int persistent);
 /* starts: ascending first elements of the pieces, starts[0] = 0; lives as long as the plan's arena */
 void tws_builder_pieces(tws_builder *b, uint32_t buffer, const uint64_t *starts, uint32_t count);
 

@@ -6,22 +6,22 @@
 #include "plan/builder.h"
 #include "plan/heap.h"
 
-typedef struct cell {           /* a piece of a buffer */
-  uint32_t written_by;          /* operation + 1 */
-  tws_touched read_at;          /* last read per stream since then, as stream positions */
+typedef struct cell {  /* a piece of a buffer */
+  uint32_t written_by; /* operation + 1 */
+  tws_touched read_at; /* last read per stream since then, as stream positions */
 } cell;
 
 typedef struct finisher {
   tws_builder *b;
   tws_plan *plan;
-  tws_touched *clock;           /* per operation: how far each stream is known to be done when it starts */
-  uint32_t *position;           /* per operation: 1-based place in its stream */
+  tws_touched *clock;             /* per operation: how far each stream is known to be done when it starts */
+  uint32_t *position;             /* per operation: 1-based place in its stream */
   uint32_t *at[TWS_STREAM_COUNT]; /* operation by place */
   uint32_t length[TWS_STREAM_COUNT];
   cell *cells;
-  tws_touched *touched;         /* per buffer */
-  uint32_t *ending;             /* buffers by last operation: first of a list */
-  uint32_t *ending_next;        /* per buffer */
+  tws_touched *touched;  /* per buffer */
+  uint32_t *ending;      /* buffers by last operation: first of a list */
+  uint32_t *ending_next; /* per buffer */
   tws_heap heap[TWS_TIER_COUNT];
 } finisher;
 

@@ -5,7 +5,9 @@
 
 #include "plan/plan.h"
 
-typedef struct tws_touched { uint32_t position[TWS_STREAM_COUNT]; } tws_touched; /* 1-based, 0: never */
+typedef struct tws_touched {
+  uint32_t position[TWS_STREAM_COUNT];
+} tws_touched; /* 1-based, 0: never */
 
 typedef struct tws_heap_block {
   uint64_t offset, bytes;
@@ -15,7 +17,7 @@ typedef struct tws_heap_block {
 typedef struct tws_heap {
   tws_heap_block *blocks; /* free ones, by address; adjacent blocks stay apart to keep their histories apart */
   size_t count, capacity;
-  uint64_t end;           /* high-water mark */
+  uint64_t end; /* high-water mark */
 } tws_heap;
 
 /* Find room for `bytes`; *touched is what must be waited for. Returns the offset, or UINT64_MAX without memory. */

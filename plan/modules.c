@@ -23,7 +23,9 @@ static tws_operand get(tws_lower *l, uint32_t value) {
   return tws_all(&l->b, l->value_buffer[value], TWS_READ);
 }
 
-static tws_operand make(tws_lower *l, uint32_t value) { return tws_all(&l->b, new_value(l, value), TWS_WRITE); }
+static tws_operand make(tws_lower *l, uint32_t value) {
+  return tws_all(&l->b, new_value(l, value), TWS_WRITE);
+}
 
 /* the output takes the buffer of an input that nobody reads again */
 static tws_operand make_in_place(tws_lower *l, uint32_t input, uint32_t output, uint32_t access) {
@@ -273,7 +275,8 @@ static void backward_norm(tws_lower *l, const tws_module *m) {
 }
 
 /* dx and dy are dz itself. A kernel further back may add to it, which is right for the one value it is the gradient of
- * and harmless for the other, as the other's producer has been differentiated by then (a branch joins where it left). */
+ * and harmless for the other, as the other's producer has been differentiated by then (a branch joins where it left).
+ */
 static void backward_add(tws_lower *l, const tws_module *m) {
   uint32_t dz = l->value_gradient[m->out[0]];
   if (dz == TWS_NONE) tws_builder_fail(&l->b, TWS_INTERNAL, "a gradient is read before it is there");

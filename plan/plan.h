@@ -1,8 +1,8 @@
 /* The plan: the complete, static list of what one rank does in one training step (one train_batch).
  *
  * A network, a configuration and a rank's place in the topology are lowered to operations on named buffers. Passes emit
- * operations in issue order, each on a stream, with the ranges of the buffers they read and write. tws_plan_build() then
- * derives what follows from that: lifetimes, offsets in one arena per memory tier, and the dependencies between
+ * operations in issue order, each on a stream, with the ranges of the buffers they read and write. tws_plan_build()
+ * then derives what follows from that: lifetimes, offsets in one arena per memory tier, and the dependencies between
  * streams (true, anti- and output dependencies, and reuse of memory). Within a stream, order is the dependency.
  * Readers: estimators/ (bytes, longest path), sim/ (SimGrid), real/ (kernels, communication). */
 #ifndef TWS_PLAN_PLAN_H
@@ -16,23 +16,24 @@
 #include "models/network/network.h"
 #include "plan/topology.h"
 
-#define TWS_OP_KINDS(X)                                                                                            \
+#define TWS_OP_KINDS(X) \
   X(COMPUTE, "compute") X(COLLECTIVE, "collective") X(SEND, "send") X(RECV, "recv") X(COPY, "copy") X(HOST, "host")
 typedef enum tws_op_kind {
 #define X(name, text) TWS_OP_##name,
   TWS_OP_KINDS(X)
 #undef X
-  TWS_OP_KIND_COUNT
+      TWS_OP_KIND_COUNT
 } tws_op_kind;
 
-#define TWS_STREAMS(X)                                                                                             \
-  X(COMPUTE, "compute") X(GATHER, "gather") X(REDUCE, "reduce") X(P2P, "p2p") X(COPY_IN, "copy-in")                \
-  X(COPY_OUT, "copy-out") X(DISK, "disk") X(HOST, "host")
+#define TWS_STREAMS(X)                                                                                                \
+  X(COMPUTE, "compute")                                                                                               \
+  X(GATHER, "gather") X(REDUCE, "reduce") X(P2P, "p2p") X(COPY_IN, "copy-in") X(COPY_OUT, "copy-out") X(DISK, "disk") \
+      X(HOST, "host")
 typedef enum tws_stream {
 #define X(name, text) TWS_STREAM_##name,
   TWS_STREAMS(X)
 #undef X
-  TWS_STREAM_COUNT
+      TWS_STREAM_COUNT
 } tws_stream;
 
 #define TWS_PHASES(X) X(FORWARD, "forward") X(BACKWARD, "backward") X(RECOMPUTE, "recompute") X(STEP, "step")
@@ -40,19 +41,20 @@ typedef enum tws_phase {
 #define X(name, text) TWS_PHASE_##name,
   TWS_PHASES(X)
 #undef X
-  TWS_PHASE_COUNT
+      TWS_PHASE_COUNT
 } tws_phase;
 
-#define TWS_CATEGORIES(X)                                                                                          \
-  X(PARAMETER, "parameters") X(GATHERED, "gathered parameters") X(GRADIENT, "gradients") X(MASTER, "master weights")    \
-  X(MOMENT, "optimizer moments") X(ACTIVATION, "activations") X(CHECKPOINT, "activation checkpoints")              \
-  X(ACTIVATION_GRADIENT, "activation gradients") X(BUCKET, "communication buckets") X(WORKSPACE, "workspace")      \
-  X(INPUT, "inputs and scalars")
+#define TWS_CATEGORIES(X)                                                                                             \
+  X(PARAMETER, "parameters")                                                                                          \
+  X(GATHERED, "gathered parameters") X(GRADIENT, "gradients") X(MASTER, "master weights")                             \
+      X(MOMENT, "optimizer moments") X(ACTIVATION, "activations") X(CHECKPOINT, "activation checkpoints")             \
+          X(ACTIVATION_GRADIENT, "activation gradients") X(BUCKET, "communication buckets") X(WORKSPACE, "workspace") \
+              X(INPUT, "inputs and scalars")
 typedef enum tws_category {
 #define X(name, text) TWS_CATEGORY_##name,
   TWS_CATEGORIES(X)
 #undef X
-  TWS_CATEGORY_COUNT
+      TWS_CATEGORY_COUNT
 } tws_category;
 
 const char *tws_op_kind_name(tws_op_kind kind);
@@ -66,27 +68,27 @@ enum { TWS_ALIGNMENT = 256 }; /* of every buffer in an arena, bytes */
 typedef struct tws_buffer {
   const char *name;
   uint8_t tier, dtype, category;
-  uint8_t persistent;          /* holds state between steps: lives for the whole step */
-  uint32_t first_op, last_op;  /* in issue order; TWS_NONE: never used */
-  uint64_t elements, bytes;    /* bytes = elements x size, not padded */
-  uint64_t offset;             /* in the arena of its tier, a multiple of TWS_ALIGNMENT */
+  uint8_t persistent;         /* holds state between steps: lives for the whole step */
+  uint32_t first_op, last_op; /* in issue order; TWS_NONE: never used */
+  uint64_t elements, bytes;   /* bytes = elements x size, not padded */
+  uint64_t offset;            /* in the arena of its tier, a multiple of TWS_ALIGNMENT */
 } tws_buffer;
 
 typedef struct tws_operand {
   uint32_t buffer;
-  uint32_t access;          /* TWS_READ, TWS_WRITE or both */
-  uint64_t offset, count;   /* elements */
+  uint32_t access;        /* TWS_READ, TWS_WRITE or both */
+  uint64_t offset, count; /* elements */
 } tws_operand;
 
 typedef struct tws_op {
   uint8_t kind, stream, phase;
   uint8_t pad_;
-  uint32_t work;            /* index into works: kernel or collective, shape, types */
-  uint32_t module;          /* network module, or TWS_NONE */
+  uint32_t work;   /* index into works: kernel or collective, shape, types */
+  uint32_t module; /* network module, or TWS_NONE */
   uint32_t micro_batch;
   uint32_t operand_first, dep_first;
   uint16_t operand_count, dep_count;
-  uint32_t peer;            /* SEND, RECV: rank; REDUCE, BROADCAST: root's index in its group */
+  uint32_t peer; /* SEND, RECV: rank; REDUCE, BROADCAST: root's index in its group */
 } tws_op;
 /* Collective operands: for each coalesced segment the sent range, then the received range. They are one READ_WRITE
  * operand per segment when in place (all-reduce, reduce, broadcast). all_gather may gather in place: the sent range is
@@ -94,23 +96,23 @@ typedef struct tws_op {
  * reduction is a sum. COPY operands: source (R), destination (W). */
 
 typedef struct tws_group {
-  const char *axis;         /* "data", ... */
-  int size, index;          /* this rank's index in ranks */
-  const int *ranks;         /* global ranks, in order */
+  const char *axis; /* "data", ... */
+  int size, index;  /* this rank's index in ranks */
+  const int *ranks; /* global ranks, in order */
 } tws_group;
 
 /* Where a parameter lives on this rank, for initialisation, checkpoints and reports. */
 typedef struct tws_shard {
-  uint32_t param;           /* network parameter */
+  uint32_t param;              /* network parameter */
   uint64_t param_first, count; /* elements [first, first + count) of the flat parameter */
-  uint64_t storage_offset;  /* element offset in the parameter storage buffer */
-  uint64_t master_offset;   /* in the master buffer, which moments share; TWS_NO_OFFSET: not owned here */
+  uint64_t storage_offset;     /* element offset in the parameter storage buffer */
+  uint64_t master_offset;      /* in the master buffer, which moments share; TWS_NO_OFFSET: not owned here */
 } tws_shard;
 #define TWS_NO_OFFSET UINT64_MAX
 
 typedef struct tws_plan {
   tws_arena *arena;
-  const tws_network *network;  /* not owned: must outlive the plan */
+  const tws_network *network; /* not owned: must outlive the plan */
   tws_topology topology;
   int rank, world, data_parallel;
   tws_zero_config zero;
@@ -118,11 +120,11 @@ typedef struct tws_plan {
   int64_t micro_batch_size, sequence_length, accumulation_steps;
   tws_op *ops;
   tws_operand *operands;
-  uint32_t *deps;              /* op indices, always on other streams and earlier in issue order */
+  uint32_t *deps; /* op indices, always on other streams and earlier in issue order */
   tws_buffer *buffers;
   tws_work *works;
   tws_group *groups;
-  tws_shard *shards;           /* sorted by storage_offset */
+  tws_shard *shards; /* sorted by storage_offset */
   uint32_t op_count, operand_count, dep_count, buffer_count, work_count, group_count, shard_count;
   uint64_t arena_bytes[TWS_TIER_COUNT];
   /* well-known buffers; TWS_NONE where a plan has none */
@@ -135,12 +137,12 @@ typedef struct tws_plan {
 
 typedef struct tws_plan_request {
   const tws_network *network;
-  const tws_config *config;    /* resolved */
+  const tws_config *config; /* resolved */
   tws_topology topology;
   int rank;
-  tws_backend_kind backend;    /* decides workspaces */
-  int threads;                 /* host */
-  int64_t max_accumulation;    /* build at most this many micro-batches (0: all); estimators extrapolate */
+  tws_backend_kind backend; /* decides workspaces */
+  int threads;              /* host */
+  int64_t max_accumulation; /* build at most this many micro-batches (0: all); estimators extrapolate */
 } tws_plan_request;
 
 /* TWS_UNSUPPORTED / TWS_INVALID with the rule, the reason and the nearest legal configuration. */

@@ -43,9 +43,11 @@ static void print_op(const tws_plan *plan, uint32_t index, int json, tws_text *o
   char label[160];
   tws_op_label(plan, index, label, sizeof label);
   if (json) {
-    tws_text_add(out, "%s\n    {\"op\":%u,\"kind\":\"%s\",\"stream\":\"%s\",\"phase\":\"%s\",\"micro_batch\":%u,\"label\":\"%s\"",
-                 index ? "," : "", index, tws_op_kind_name((tws_op_kind)op->kind),
-                 tws_stream_name((tws_stream)op->stream), tws_phase_name((tws_phase)op->phase), op->micro_batch, label);
+    tws_text_add(
+        out,
+        "%s\n    {\"op\":%u,\"kind\":\"%s\",\"stream\":\"%s\",\"phase\":\"%s\",\"micro_batch\":%u,\"label\":\"%s\"",
+        index ? "," : "", index, tws_op_kind_name((tws_op_kind)op->kind), tws_stream_name((tws_stream)op->stream),
+        tws_phase_name((tws_phase)op->phase), op->micro_batch, label);
     tws_text_add(out, ",\"d\":[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "],\"flags\":%u,\"waits\":[",
                  work->d[0], work->d[1], work->d[2], work->d[3], work->d[4], work->flags);
   } else {
@@ -66,7 +68,8 @@ static void print_op(const tws_plan *plan, uint32_t index, int json, tws_text *o
 tws_code tws_plan_print(const tws_plan *plan, int json, tws_text *out, tws_error *err) {
   char size[32];
   if (json) {
-    tws_text_add(out, "{\"schema\":\"twinspeed-plan-1\",\"rank\":%d,\"world\":%d,\"arena_bytes\":{", plan->rank, plan->world);
+    tws_text_add(out, "{\"schema\":\"twinspeed-plan-1\",\"rank\":%d,\"world\":%d,\"arena_bytes\":{", plan->rank,
+                 plan->world);
     for (int t = 0; t < TWS_TIER_COUNT; t++) {
       tws_text_add(out, "%s\"%s\":%" PRIu64, t ? "," : "", tws_tier_name((tws_tier)t), plan->arena_bytes[t]);
     }
@@ -75,7 +78,9 @@ tws_code tws_plan_print(const tws_plan *plan, int json, tws_text *out, tws_error
     tws_text_add(out, "# rank %d of %d: %u operations, %u buffers, %u dependencies between streams, arena %s\n",
                  plan->rank, plan->world, plan->op_count, plan->buffer_count, plan->dep_count,
                  tws_format_bytes((double)plan->arena_bytes[TWS_TIER_DEVICE], size, sizeof size));
-    tws_text_add(out, "#   op stream   micro label; waits: operations of other streams; operands: access:buffer[type @address+bytes]\n");
+    tws_text_add(out,
+                 "#   op stream   micro label; waits: operations of other streams; operands: access:buffer[type "
+                 "@address+bytes]\n");
   }
   for (uint32_t op = 0; op < plan->op_count; op++) print_op(plan, op, json, out);
   if (json) tws_text_add(out, "\n]}\n");

@@ -15,8 +15,8 @@ typedef struct tws_topology {
 
 tws_code tws_topology_make(tws_topology *topology, int axes, const char *const *names, const int *dims, tws_error *err);
 int tws_topology_world(const tws_topology *topology);
-int tws_topology_axis(const tws_topology *topology, const char *name); /* index, or -1 */
-int tws_topology_dim(const tws_topology *topology, const char *name);  /* 0 for an unknown axis */
+int tws_topology_axis(const tws_topology *topology, const char *name);       /* index, or -1 */
+int tws_topology_dim(const tws_topology *topology, const char *name);        /* 0 for an unknown axis */
 int tws_topology_rank(const tws_topology *topology, const int *coordinates); /* -1 out of range */
 void tws_topology_coordinates(const tws_topology *topology, int rank, int *coordinates);
 /* The ranks of the line through `rank` along `axis`, in order; `ranks` has room for the axis' dimension. */

@@ -1,16 +1,16 @@
-/* The verifier. It trusts nothing that tws_plan_build() derived: from streams and dependencies alone it computes what is
- * known to have happened before what, then replays the operations over the bytes of each arena. */
+/* The verifier. It trusts nothing that tws_plan_build() derived: from streams and dependencies alone it computes what
+ * is known to have happened before what, then replays the operations over the bytes of each arena. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan/heap.h"
 #include "plan/plan.h"
 
-typedef struct piece {          /* bytes between two neighbouring cuts of an arena */
-  uint32_t owner;               /* buffer + 1 */
-  uint32_t written_by;          /* operation + 1; 0: holds nothing */
-  tws_touched touched;          /* last access per stream, as stream positions */
-  tws_touched wrote;            /* last write per stream */
+typedef struct piece { /* bytes between two neighbouring cuts of an arena */
+  uint32_t owner;      /* buffer + 1 */
+  uint32_t written_by; /* operation + 1; 0: holds nothing */
+  tws_touched touched; /* last access per stream, as stream positions */
+  tws_touched wrote;   /* last write per stream */
 } piece;
 
 typedef struct verifier {
@@ -197,7 +197,8 @@ static tws_code check_lifetimes(verifier *v) {
     for (int i = 0; i < o->operand_count; i++) {
       const tws_buffer *b = &plan->buffers[plan->operands[o->operand_first + (uint32_t)i].buffer];
       if (!b->persistent && (op < b->first_op || op > b->last_op)) {
-        return complain(v, op, "uses a buffer outside its lifetime:", plan->operands[o->operand_first + (uint32_t)i].buffer);
+        return complain(v, op,
+                        "uses a buffer outside its lifetime:", plan->operands[o->operand_first + (uint32_t)i].buffer);
       }
     }
   }

@@ -1,5 +1,5 @@
-/* All ranks of a job together: run the plans as if every operation took no time. A collective starts when all members of
- * its group stand before it, a message when both ends do. What cannot start at all is a deadlock. */
+/* All ranks of a job together: run the plans as if every operation took no time. A collective starts when all members
+ * of its group stand before it, a message when both ends do. What cannot start at all is a deadlock. */
 #include <stdio.h>
 #include <string.h>
 
@@ -185,7 +185,8 @@ tws_code tws_plans_verify(const tws_plan *const *plans, int count, tws_error *er
       break;
     }
     plan_of[plans[i]->rank] = i;
-    if (prepare(&ranks[i], plans[i], arena) != TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "no memory to verify plans");
+    if (prepare(&ranks[i], plans[i], arena) != TWS_OK)
+      code = tws_fail(err, TWS_MEMORY, NULL, "no memory to verify plans");
   }
   job j = {.ranks = ranks, .count = count, .plan_of = plan_of, .err = err};
   if (code == TWS_OK) code = run(&j, heads);

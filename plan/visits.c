@@ -3,7 +3,8 @@
  * kept is the recomputation policy:
  *   none       everything that a backward kernel reads
  *   full       only what enters a transformer layer (Chen et al. 2016, one checkpoint a layer)
- *   selective  all but the outputs of normalisations and activation functions, which cost bytes and no matrix product */
+ *   selective  all but the outputs of normalisations and activation functions, which cost bytes and no matrix product
+ */
 #include "plan/lower.h"
 
 static uint32_t push(tws_lower *l, uint32_t module, tws_phase phase) {
@@ -23,8 +24,8 @@ static void decide_kept(tws_lower *l) {
     int keep = 1;
     if (producer->layer >= 0 && l->config->recompute == TWS_RECOMPUTE_FULL) keep = 0;
     if (producer->layer >= 0 && l->config->recompute == TWS_RECOMPUTE_SELECTIVE) {
-      keep = producer->type != TWS_MODULE_NORM && producer->type != TWS_MODULE_GELU &&
-             producer->type != TWS_MODULE_SWIGLU;
+      keep =
+          producer->type != TWS_MODULE_NORM && producer->type != TWS_MODULE_GELU && producer->type != TWS_MODULE_SWIGLU;
     }
     l->kept[v] = (uint8_t)keep;
   }
@@ -62,9 +63,12 @@ static int needed_values(const tws_module *m, uint32_t needed[3]) {
 }
 
 static int in_place_input(const tws_module *m, uint32_t *value) {
-  if (m->type == TWS_MODULE_ROPE || m->type == TWS_MODULE_LOSS) *value = m->in[0];
-  else if (m->type == TWS_MODULE_ADD) *value = m->in[1];
-  else return 0;
+  if (m->type == TWS_MODULE_ROPE || m->type == TWS_MODULE_LOSS)
+    *value = m->in[0];
+  else if (m->type == TWS_MODULE_ADD)
+    *value = m->in[1];
+  else
+    return 0;
   return 1;
 }
 

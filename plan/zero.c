@@ -3,9 +3,9 @@
  *   stage 0    parameters and gradients whole on every rank; gradients are all-reduced at the end of the step
  *   stage 1    as 0, but each rank updates its own part; with overlap_comm buckets are reduced while the last
  *              micro-batch runs backward
- *   stage 2    gradients exist whole only inside a bucket; every micro-batch reduces its buckets and adds its own part to
- *              a part-sized buffer
- *   stage 3    parameters too exist whole only between a gather and a release; gradients are reduce-scattered
+ *   stage 2    gradients exist whole only inside a bucket; every micro-batch reduces its buckets and adds its own part
+ * to a part-sized buffer stage 3    parameters too exist whole only between a gather and a release; gradients are
+ * reduce-scattered
  *
  * Differences from DeepSpeed 0.19, on purpose: gradients are written straight into the bucket (no copy), a bucket is as
  * large as what is in it (DeepSpeed always allocates reduce_bucket_size), coalesced gathers land in place (DeepSpeed
@@ -17,7 +17,9 @@
 
 #include "plan/zero_partition.h"
 
-static uint64_t numel(const tws_lower *l, uint32_t p) { return (uint64_t)tws_param_numel(&l->network->params[p]); }
+static uint64_t numel(const tws_lower *l, uint32_t p) {
+  return (uint64_t)tws_param_numel(&l->network->params[p]);
+}
 
 static void *scratch(tws_lower *l, size_t count, size_t bytes) {
   void *memory = tws_arena_alloc(l->scratch, count + 1, bytes);
@@ -47,9 +49,11 @@ static void add_shards(tws_lower *l, uint32_t param, uint64_t first, uint64_t co
   if (cuts[2] > cuts[3]) cuts[2] = cuts[3];
   for (int i = 0; i < 3; i++) {
     if (cuts[i + 1] <= cuts[i]) continue;
-    plan->shards[plan->shard_count++] =
-        (tws_shard){.param = param, .param_first = first + cuts[i] - storage, .count = cuts[i + 1] - cuts[i],
-                    .storage_offset = cuts[i], .master_offset = i == 1 ? cuts[i] - begin : TWS_NO_OFFSET};
+    plan->shards[plan->shard_count++] = (tws_shard){.param = param,
+                                                    .param_first = first + cuts[i] - storage,
+                                                    .count = cuts[i + 1] - cuts[i],
+                                                    .storage_offset = cuts[i],
+                                                    .master_offset = i == 1 ? cuts[i] - begin : TWS_NO_OFFSET};
   }
 }
 
@@ -114,8 +118,8 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
     if (end > (uint64_t)whole[p]) end = (uint64_t)whole[p];
     if (first < end) add_shards(l, p, first, end - first, z->flat_offset[p], 0, z->total);
   }
-  plan->gradients = tws_builder_buffer(&l->b, "gradients", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype,
-                                       z->total, 0);
+  plan->gradients =
+      tws_builder_buffer(&l->b, "gradients", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype, z->total, 0);
   tws_builder_pieces(&l->b, plan->gradients, starts, n);
 }
 
@@ -323,7 +327,8 @@ static void keep(tws_lower *l, tws_operand from, uint64_t offset) {
   tws_work work = tws_kernel_work(add ? TWS_KERNEL_ACCUMULATE : TWS_KERNEL_CAST, source, 0);
   work.dtype2 = (uint8_t)target;
   work.d[0] = (int64_t)from.count;
-  tws_operand to = add ? tws_update(plan->gradients, offset, from.count) : tws_write(plan->gradients, offset, from.count);
+  tws_operand to =
+      add ? tws_update(plan->gradients, offset, from.count) : tws_write(plan->gradients, offset, from.count);
   tws_operand operands[2] = {from, to};
   tws_builder_compute(&l->b, l->reduce_stream, &work, operands, 2);
 }
@@ -534,8 +539,8 @@ tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate) {
   if (z->flat_gradients) return tws_write(l->b.plan->gradients, z->flat_offset[param], numel(l, param));
   tws_bucket *bucket = &z->buckets[z->bucket_of[param]];
   if (bucket->buffer == TWS_NONE) {
-    bucket->buffer = tws_builder_buffer(&l->b, "gradient bucket", TWS_CATEGORY_BUCKET, z->grad_dtype,
-                                        bucket->elements, 0);
+    bucket->buffer =
+        tws_builder_buffer(&l->b, "gradient bucket", TWS_CATEGORY_BUCKET, z->grad_dtype, bucket->elements, 0);
     uint64_t *starts = tws_arena_alloc(l->b.plan->arena, bucket->count, sizeof *starts);
     for (uint32_t i = 0; starts && i < bucket->count; i++) starts[i] = z->slot[z->bucket_params[bucket->first + i]];
     tws_builder_pieces(&l->b, bucket->buffer, starts, bucket->count);

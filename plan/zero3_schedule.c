@@ -10,7 +10,7 @@ typedef struct coordinator {
   const tws_zero3_limits *limits;
   int complete;
   uint8_t *available;
-  int64_t *fetched_for;       /* last visit that a prefetch of this parameter was meant for, or -1 */
+  int64_t *fetched_for; /* last visit that a prefetch of this parameter was meant for, or -1 */
   uint32_t *queue_param, *queue_visit;
   uint32_t queue_head, queue_count;
   uint32_t *use_first, *next_use; /* per use (visit, parameter): the next visit that uses the parameter */
@@ -109,12 +109,18 @@ tws_code tws_zero3_make_schedule(const tws_zero3_visit *visits, uint32_t count, 
                                  int complete, tws_arena *arena, tws_zero3_schedule *out, tws_error *err) {
   size_t uses = 0;
   for (uint32_t i = 0; i < count; i++) uses += visits[i].count;
-  coordinator c = {.visits = visits, .count = count, .numel = numel, .persistent = persistent, .limits = limits,
-                   .complete = complete, .out = out};
+  coordinator c = {.visits = visits,
+                   .count = count,
+                   .numel = numel,
+                   .persistent = persistent,
+                   .limits = limits,
+                   .complete = complete,
+                   .out = out};
   out->peak_numel = 0;
   out->param_count = 0;
   out->actions = tws_arena_alloc(arena, count + 1, sizeof *out->actions);
-  out->params = tws_arena_alloc(arena, 3 * uses + 1, sizeof *out->params); /* each use gathers and releases at most once */
+  out->params =
+      tws_arena_alloc(arena, 3 * uses + 1, sizeof *out->params); /* each use gathers and releases at most once */
   c.available = tws_arena_alloc(arena, param_count + 1, 1);
   c.fetched_for = tws_arena_alloc(arena, param_count + 1, sizeof *c.fetched_for);
   c.queue_param = tws_arena_alloc(arena, uses + 1, sizeof *c.queue_param);

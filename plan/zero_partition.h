@@ -14,7 +14,9 @@ int64_t tws_zero_padding(int64_t total, int64_t part, int rank);
 void tws_zero_flatten_order(int count, int ranks, int round_robin, int *order);
 
 /* Stage 3 cuts each parameter: ceil(numel / ranks) elements a rank, the last parts padded. */
-static inline int64_t tws_zero3_part(int64_t numel, int ranks) { return (numel + ranks - 1) / ranks; }
+static inline int64_t tws_zero3_part(int64_t numel, int ranks) {
+  return (numel + ranks - 1) / ranks;
+}
 /* Stage 3 updates the optimizer by sub-groups: a group closes once its parts add up to sub_group_size. Writes the
  * group of each parameter and returns how many groups there are. */
 int tws_zero3_sub_groups(int count, const int64_t *parts, int64_t sub_group_size, int *group_of);

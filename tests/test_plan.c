@@ -1,0 +1,672 @@
+/* The plan against its specification: golden vectors of topology, ZeRO partitioning and the ZeRO-3 coordinator; random
+ * jobs through every stage, checked by the verifier; and a verifier that must notice what is broken on purpose. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/random.h"
+#include "estimators/estimators.h"
+#include "plan/plan.h"
+#include "plan/zero3_schedule.h"
+#include "plan/zero_partition.h"
+
+static const char *golden_path(const char *name) {
+  static char path[512];
+  snprintf(path, sizeof path, "%s/golden/%s", TWS_TEST_DIR, name);
+  return path;
+}
+
+static tws_json *golden(const char *name) {
+  tws_error err = {0};
+  tws_json *json = NULL;
+  ck_assert_msg(tws_json_read(golden_path(name), &json, &err) == TWS_OK, "%s", err.message);
+  return json;
+}
+
+static int number(const cJSON *object, const char *key) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+  ck_assert_msg(cJSON_IsNumber(item), "%s", key);
+  return (int)item->valuedouble;
+}
+
+static int flag(const cJSON *object, const char *key) {
+  return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, key));
+}
+
+static const cJSON *member(const cJSON *object, const char *key) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+  ck_assert_msg(item != NULL, "golden file lacks %s", key);
+  return item;
+}
+
+static void same_list(const cJSON *expected, const int *actual, int count, const char *what) {
+  ck_assert_msg(cJSON_GetArraySize(expected) == count, "%s: %d, not %d", what, count, cJSON_GetArraySize(expected));
+  int i = 0;
+  const cJSON *item;
+  cJSON_ArrayForEach(item, expected) {
+    ck_assert_msg((int)item->valuedouble == actual[i], "%s[%d] is %d, not %g", what, i, actual[i], item->valuedouble);
+    i++;
+  }
+}
+
+/* ---- topology ---- */
+
+START_TEST(topology_golden) {
+  tws_json *json = golden("topology.json");
+  const cJSON *c;
+  int cases = 0;
+  cJSON_ArrayForEach(c, member(json->root, "topologies")) {
+    const char *names[TWS_MAX_AXES];
+    int dims[TWS_MAX_AXES], axes = 0, ranks[4096];
+    const cJSON *item;
+    cJSON_ArrayForEach(item, member(c, "axes")) names[axes++] = item->valuestring;
+    axes = 0;
+    cJSON_ArrayForEach(item, member(c, "dims")) dims[axes++] = (int)item->valuedouble;
+    tws_topology t;
+    ck_assert(tws_topology_make(&t, axes, names, dims, NULL) == TWS_OK);
+    int rank = 0, coordinates[TWS_MAX_AXES];
+    cJSON_ArrayForEach(item, member(c, "mapping")) {
+      tws_topology_coordinates(&t, rank, coordinates);
+      same_list(item, coordinates, axes, "coordinates");
+      ck_assert_int_eq(tws_topology_rank(&t, coordinates), rank);
+      rank++;
+    }
+    ck_assert_int_eq(rank, tws_topology_world(&t));
+    cJSON_ArrayForEach(item, member(c, "comm_lists")) {
+      int axis = tws_topology_axis(&t, item->string), count = tws_topology_comm_lists(&t, axis, ranks), k = 0;
+      ck_assert_int_eq(count, cJSON_GetArraySize(item));
+      const cJSON *list;
+      cJSON_ArrayForEach(list, item) same_list(list, ranks + t.dim[axis] * k++, t.dim[axis], "comm list");
+    }
+    cJSON_ArrayForEach(item, member(c, "axis_list")) {
+      int axis = tws_topology_axis(&t, item->string), k = 0;
+      const cJSON *list;
+      cJSON_ArrayForEach(list, item) {
+        int count = tws_topology_axis_list(&t, axis, k++, ranks);
+        same_list(list, ranks, count, "axis list");
+      }
+    }
+    const char *const omit[] = {"data", "pipe", NULL}, *const omit_data[] = {"data", NULL};
+    char text[128];
+    rank = 0;
+    cJSON_ArrayForEach(item, member(c, "rank_repr")) {
+      ck_assert_str_eq(tws_topology_repr(&t, rank++, omit, text, sizeof text), item->valuestring);
+    }
+    rank = 0;
+    cJSON_ArrayForEach(item, member(c, "rank_repr_omit_data")) {
+      ck_assert_str_eq(tws_topology_repr(&t, rank++, omit_data, text, sizeof text), item->valuestring);
+    }
+    ck_assert_int_eq(tws_topology_dim(&t, "no such axis"), 0);
+    cases++;
+  }
+  ck_assert_int_gt(cases, 3);
+  tws_json_destroy(json);
+}
+END_TEST
+
+/* ---- ZeRO arithmetic ---- */
+
+START_TEST(partition_golden) {
+  tws_json *json = golden("zero_partition.json");
+  const cJSON *c, *item;
+  cJSON_ArrayForEach(c, member(json->root, "stage12")) {
+    int count = 0, order[64], dp = number(c, "dp");
+    int64_t sizes[64], total = 0;
+    cJSON_ArrayForEach(item, member(c, "sizes")) total += sizes[count++] = (int64_t)item->valuedouble;
+    tws_zero_flatten_order(count, dp, flag(c, "round_robin"), order);
+    same_list(member(c, "order"), order, count, "order");
+    ck_assert_int_eq(tws_zero_aligned_numel(total, dp), number(c, "aligned"));
+    int64_t part = tws_zero_aligned_numel(total, dp) / dp;
+    ck_assert_int_eq(part, number(c, "partition_size"));
+    cJSON_ArrayForEach(item, member(c, "partitions")) {
+      int rank = number(item, "rank"), in = 0, inside[64];
+      ck_assert_int_eq(tws_zero_padding(total, part, rank), number(item, "padding"));
+      int64_t at = 0, first_offset = 0;
+      for (int i = 0; i < count; i++) { /* which parameters the part touches, and where it starts inside the first */
+        int64_t end = at + sizes[order[i]];
+        if (at < part * (rank + 1) && end > part * rank) {
+          if (at < part * rank) first_offset = part * rank - at;
+          inside[in++] = order[i];
+        }
+        at = end;
+      }
+      same_list(member(item, "params_in_partition"), inside, in, "params_in_partition");
+      ck_assert_int_eq(first_offset, number(item, "first_offset"));
+    }
+  }
+  cJSON_ArrayForEach(c, member(json->root, "stage3_subgroups")) {
+    int count = 0, group_of[64], groups;
+    int64_t parts[64];
+    cJSON_ArrayForEach(item, member(c, "partition_numels")) parts[count++] = (int64_t)item->valuedouble;
+    const cJSON *size = member(c, "sub_group_size"); /* null: no limit */
+    groups = tws_zero3_sub_groups(count, parts, cJSON_IsNull(size) ? INT64_MAX : (int64_t)size->valuedouble, group_of);
+    ck_assert_int_eq(groups, cJSON_GetArraySize(member(c, "groups")));
+    int p = 0, group = 0;
+    const cJSON *list, *entry;
+    cJSON_ArrayForEach(list, member(c, "groups")) {
+      cJSON_ArrayForEach(entry, list) {
+        ck_assert_int_eq((int)entry->valuedouble, p);
+        ck_assert_int_eq(group_of[p++], group);
+      }
+      group++;
+    }
+  }
+  cJSON_ArrayForEach(c, member(json->root, "stage3_partition")) {
+    int world = number(c, "world");
+    int64_t part = tws_zero3_part(number(c, "numel"), world);
+    ck_assert_int_eq(part, number(c, "partition_numel"));
+    ck_assert_int_eq(part * world, number(c, "aligned"));
+  }
+  tws_json_destroy(json);
+}
+END_TEST
+
+/* ---- the ZeRO-3 coordinator: events of the recorded hooks against the schedule's actions ---- */
+
+typedef struct trace {
+  int64_t numel[16];
+  uint8_t persistent[16];
+  uint32_t params[64], param_count, layers;
+  tws_zero3_visit visits[64];
+  uint32_t visit_count;
+  char visit_name[64][16];
+} trace;
+
+static uint32_t parse_param(const trace *t, const char *name) {
+  unsigned layer, index;
+  ck_assert_int_eq(sscanf(name, "m%u.p%u", &layer, &index), 2);
+  return t->visits[layer + 1].params[index];
+}
+
+static void make_trace(trace *t, const cJSON *c) {
+  memset(t, 0, sizeof *t);
+  const cJSON *layer, *item;
+  uint32_t n = 0;
+  t->visit_count = 1; /* root */
+  cJSON_ArrayForEach(layer, member(c, "layers")) {
+    tws_zero3_visit *v = &t->visits[t->visit_count++];
+    v->params = t->params + n;
+    cJSON_ArrayForEach(item, layer) {
+      t->numel[n] = (int64_t)item->valuedouble;
+      t->params[n] = n;
+      n++;
+      v->count++;
+    }
+  }
+  t->layers = t->visit_count - 1;
+  t->param_count = n;
+  t->visit_count++; /* root, backward */
+  for (uint32_t i = t->layers; i > 0; i--) t->visits[t->visit_count++] = t->visits[i];
+  tws_zero3_persistent((int)n, t->numel, number(c, "param_persistence_threshold"), INT64_MAX / 2, t->persistent);
+}
+
+static void expect_set(const trace *t, const cJSON *names, const uint32_t *params, uint32_t count) {
+  ck_assert_uint_eq(count, (unsigned)cJSON_GetArraySize(names));
+  const cJSON *name;
+  cJSON_ArrayForEach(name, names) {
+    int found = 0;
+    for (uint32_t i = 0; i < count; i++) found += params[i] == parse_param(t, name->valuestring);
+    ck_assert_msg(found == 1, "%s is not gathered", name->valuestring);
+  }
+}
+
+static void check_iteration(const trace *t, const cJSON *c, const cJSON *iteration) {
+  tws_zero3_limits limits = {.prefetch_bucket_size = number(c, "prefetch_bucket_size"),
+                             .max_live_parameters = number(c, "max_live_parameters"),
+                             .max_reuse_distance = number(c, "max_reuse_distance")};
+  tws_arena *arena = tws_arena_create();
+  tws_zero3_schedule s;
+  int complete = flag(iteration, "trace_complete");
+  ck_assert(tws_zero3_make_schedule(t->visits, t->visit_count, t->param_count, t->numel, t->persistent, &limits,
+                                    complete, arena, &s, NULL) == TWS_OK);
+  int visit = -1, root = 0;
+  uint32_t gathered = 0, released = 0;
+  const cJSON *event;
+  cJSON_ArrayForEach(event, member(iteration, "events")) {
+    const char *kind = cJSON_GetArrayItem(event, 0)->valuestring;
+    const cJSON *what = cJSON_GetArrayItem(event, 1);
+    if (strncmp(kind, "pre_", 4) == 0) {
+      int is_root = strcmp(what->valuestring, "root") == 0, index = is_root ? 0 : atoi(what->valuestring + 1) + 1;
+      visit = kind[4] == 'f' ? index : is_root ? (int)t->layers + 1 : 2 * (int)t->layers + 2 - index;
+      gathered = released = 0;
+      root = is_root;
+    } else if (strcmp(kind, "allgather") == 0) {
+      const tws_zero3_actions *a = &s.actions[visit];
+      int prefetch = gathered > 0 || a->gather_count == 0;
+      expect_set(t, what, s.params + (prefetch ? a->prefetch_first : a->gather_first),
+                 prefetch ? a->prefetch_count : a->gather_count);
+      gathered += (uint32_t)cJSON_GetArraySize(what);
+    } else if (strcmp(kind, "release") == 0) {
+      const tws_zero3_actions *a = &s.actions[visit];
+      int found = 0;
+      for (uint32_t i = 0; i < a->release_count; i++) {
+        found |= s.params[a->release_first + i] == parse_param(t, what->valuestring);
+      }
+      ck_assert_msg(found, "%s is not released after visit %d", what->valuestring, visit);
+      released++;
+    } else if (strncmp(kind, "post_", 5) == 0 && !root) {
+      ck_assert_uint_eq(gathered, s.actions[visit].gather_count + s.actions[visit].prefetch_count);
+    } else if (strcmp(kind, "avail") == 0 && released) {
+      ck_assert_uint_eq(released, s.actions[visit].release_count);
+    }
+  }
+  tws_arena_destroy(arena);
+}
+
+START_TEST(zero3_trace_golden) {
+  tws_json *json = golden("zero3_trace.json");
+  const cJSON *c, *iteration;
+  int checked = 0;
+  cJSON_ArrayForEach(c, member(json->root, "cases")) {
+    trace t;
+    make_trace(&t, c);
+    int persistent = 0;
+    for (uint32_t p = 0; p < t.param_count; p++) persistent |= t.persistent[p];
+    cJSON_ArrayForEach(iteration, member(c, "iterations")) {
+      /* What is persistent is still being recorded in the first iteration; plans describe the ones after it. */
+      if (persistent && !flag(iteration, "trace_complete")) continue;
+      check_iteration(&t, c, iteration);
+      checked++;
+    }
+  }
+  ck_assert_int_ge(checked, 35);
+  tws_json_destroy(json);
+}
+END_TEST
+
+/* ---- whole plans ---- */
+
+static tws_config small_config(void) {
+  tws_config c;
+  memset(&c, 0, sizeof c);
+  c.micro_batch_size = 2;
+  c.accumulation_steps = 1;
+  c.gradient_clipping = 1;
+  c.dtype = c.accumulation_dtype = TWS_F32;
+  c.zero = (tws_zero_config){.stage = 0,
+                             .reduce_bucket_size = 500000000,
+                             .contiguous_gradients = 1,
+                             .reduce_scatter = 1,
+                             .multi_rank_bucket_allreduce = 1,
+                             .prefetch_bucket_size = 50000000,
+                             .param_persistence_threshold = 100000,
+                             .model_persistence_threshold = INT64_MAX / 2,
+                             .max_live_parameters = 1000000000,
+                             .max_reuse_distance = 1000000000,
+                             .sub_group_size = 1000000000};
+  c.optimizer = TWS_OPTIMIZER_ADAMW;
+  c.lr = 1e-3;
+  c.beta1 = 0.9;
+  c.beta2 = 0.999;
+  c.epsilon = 1e-8;
+  c.adam_w_mode = c.bias_correction = 1;
+  c.sequence_length = 8;
+  return c;
+}
+
+static tws_topology data_topology(int ranks) {
+  const char *const names[] = {"data"};
+  tws_topology t;
+  ck_assert(tws_topology_make(&t, 1, names, &ranks, NULL) == TWS_OK);
+  return t;
+}
+
+static tws_plan *build(const tws_network *network, const tws_config *config, int ranks, int rank) {
+  tws_plan_request request = {.network = network,
+                              .config = config,
+                              .topology = data_topology(ranks),
+                              .rank = rank,
+                              .backend = TWS_BACKEND_HOST,
+                              .threads = 1};
+  tws_error err = {0};
+  tws_plan *plan = NULL;
+  ck_assert_msg(tws_plan_build(&request, &plan, &err) == TWS_OK, "%s", err.message);
+  return plan;
+}
+
+static tws_network *network_of(const char *name) {
+  tws_error err = {0};
+  tws_network *network = NULL;
+  ck_assert_msg(tws_network_load(name, 1, &network, &err) == TWS_OK, "%s", err.message);
+  return network;
+}
+
+static uint64_t draw(uint64_t seed, uint64_t index, uint64_t n) {
+  uint32_t out[4];
+  tws_philox(seed, 7, index, out);
+  return out[0] % n;
+}
+
+static tws_config random_config(uint64_t seed, int64_t params) {
+  tws_config c = small_config();
+  c.zero.stage = (int)draw(seed, 0, 4);
+  c.micro_batch_size = 1 + (int64_t)draw(seed, 1, 3);
+  c.accumulation_steps = 1 + (int64_t)draw(seed, 2, 4);
+  c.recompute = (tws_recompute)draw(seed, 3, 3);
+  c.zero.overlap_comm = (int)draw(seed, 4, 2);
+  c.zero.reduce_scatter = draw(seed, 5, 4) != 0;
+  c.zero.multi_rank_bucket_allreduce = draw(seed, 6, 2) != 0;
+  c.zero.round_robin_gradients = (int)draw(seed, 7, 2);
+  c.zero.reduce_bucket_size = 1 + (int64_t)draw(seed, 8, (uint64_t)params);
+  c.zero.prefetch_bucket_size = (int64_t)draw(seed, 9, (uint64_t)params);
+  c.zero.param_persistence_threshold = (int64_t)draw(seed, 10, 5000);
+  c.zero.max_live_parameters = 1 + (int64_t)draw(seed, 11, (uint64_t)params);
+  c.zero.max_reuse_distance = (int64_t)draw(seed, 12, (uint64_t)params);
+  c.zero.sub_group_size = 1 + (int64_t)draw(seed, 13, (uint64_t)params);
+  c.dtype = draw(seed, 14, 2) ? TWS_BF16 : TWS_F32;
+  c.accumulation_dtype = draw(seed, 15, 2) ? TWS_F32 : c.dtype;
+  c.sequence_length = 1 + (int64_t)draw(seed, 16, 16);
+  c.gradient_clipping = (double)draw(seed, 17, 2);
+  return c;
+}
+
+/* Every parameter element is some rank's to update, exactly once (stage 0: once on every rank). */
+static void check_ownership(tws_plan *const *plans, int ranks, const tws_network *network) {
+  for (uint32_t p = 0; p < network->param_count; p++) {
+    uint64_t n = (uint64_t)tws_param_numel(&network->params[p]), owned = 0;
+    unsigned char *seen = calloc(n, 1);
+    for (int r = 0; r < ranks; r++) {
+      for (uint32_t i = 0; i < plans[r]->shard_count; i++) {
+        const tws_shard *s = &plans[r]->shards[i];
+        if (s->param != p || s->master_offset == TWS_NO_OFFSET) continue;
+        ck_assert_uint_le(s->param_first + s->count, n);
+        owned += s->count;
+        memset(seen + s->param_first, 1, s->count);
+      }
+    }
+    for (uint64_t i = 0; i < n; i++) ck_assert(seen[i]);
+    ck_assert_uint_eq(owned, plans[0]->zero.stage == 0 ? n * (uint64_t)ranks : n);
+    free(seen);
+  }
+}
+
+START_TEST(random_jobs_are_sound) {
+  tws_network *networks[2] = {network_of("tiny-gpt2"), network_of("tiny-llama")};
+  for (uint64_t seed = 1; seed <= 300; seed++) {
+    const tws_network *network = networks[seed & 1];
+    int ranks = 1 + (int)draw(seed, 30, 5);
+    tws_config config = random_config(seed, tws_network_params(network, 0));
+    tws_plan *plans[8];
+    tws_error err = {0};
+    for (int r = 0; r < ranks; r++) {
+      plans[r] = build(network, &config, ranks, r);
+      ck_assert_msg(tws_plan_verify(plans[r], &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
+      tws_ledger ledger;
+      ck_assert(tws_ledger_read(plans[r], &ledger, &err) == TWS_OK);
+      const tws_ledger_tier *tier = &ledger.tier[TWS_TIER_DEVICE];
+      uint64_t sum = 0;
+      for (int c = 0; c < TWS_CATEGORY_COUNT; c++) sum += tier->category[c];
+      ck_assert_uint_eq(sum, tier->live_bytes);
+      ck_assert_uint_ge(tier->arena_bytes, tier->live_bytes);
+    }
+    ck_assert_msg(tws_plans_verify((const tws_plan *const *)plans, ranks, &err) == TWS_OK, "seed %d: %s", (int)seed,
+                  err.message);
+    if (seed <= 60) check_ownership(plans, ranks, network);
+    for (int r = 0; r < ranks; r++) tws_plan_destroy(plans[r]);
+  }
+  tws_network_destroy(networks[0]);
+  tws_network_destroy(networks[1]);
+}
+END_TEST
+
+static uint64_t collective_bytes(const tws_plan *plan, tws_collective collective) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_work *work = &plan->works[plan->ops[i].work];
+    if (plan->ops[i].kind == TWS_OP_COLLECTIVE && work->code == collective && work->dtype != TWS_F64) {
+      bytes += (uint64_t)work->d[0];
+    }
+  }
+  return bytes;
+}
+
+/* Volumes of a step with two micro-batches on four ranks, in elements (specification of the ZeRO schedules). */
+START_TEST(communication_volumes) {
+  tws_network *network = network_of("tiny-gpt2");
+  uint64_t p = (uint64_t)tws_network_params(network, 0);
+  tws_config c = small_config();
+  c.accumulation_steps = 2;
+  for (int stage = 0; stage <= 3; stage++) {
+    c.zero.stage = stage;
+    c.zero.overlap_comm = stage == 3;
+    c.zero.param_persistence_threshold = 0;
+    c.zero.max_reuse_distance = 0;
+    c.zero.prefetch_bucket_size = 0;
+    tws_plan *plan = build(network, &c, 4, 1);
+    uint64_t aligned = stage == 0 ? p : (uint64_t)tws_zero_aligned_numel((int64_t)p, 4);
+    uint64_t reduced = collective_bytes(plan, TWS_COLLECTIVE_ALL_REDUCE) / 4;
+    uint64_t gathered = collective_bytes(plan, TWS_COLLECTIVE_ALL_GATHER) / 4;
+    uint64_t scattered = collective_bytes(plan, TWS_COLLECTIVE_REDUCE_SCATTER) / 4;
+    if (stage <= 2) ck_assert_uint_eq(reduced, stage == 2 ? 2 * p : p);
+    if (stage == 1 || stage == 2) ck_assert_uint_eq(gathered, aligned);
+    if (stage == 3) {
+      ck_assert_uint_eq(reduced, 0);
+      ck_assert_uint_ge(scattered, 2 * p);
+      /* forward and backward gather everything; the embedding is needed twice in each */
+      uint64_t wte = (uint64_t)tws_param_numel(&network->params[0]);
+      ck_assert_uint_ge(gathered, 2 * 2 * p);
+      ck_assert_uint_le(gathered, 2 * (2 * (p + wte) + 64 * network->param_count));
+    }
+    tws_plan_destroy(plan);
+  }
+  tws_network_destroy(network);
+}
+END_TEST
+
+/* A verifier that accepts everything is worth nothing: break sound plans in each way it must notice. */
+START_TEST(verifier_notices_a_lost_dependency) {
+  tws_network *network = network_of("tiny-gpt2");
+  tws_config c = small_config();
+  c.zero.stage = 3;
+  c.zero.overlap_comm = 1;
+  c.zero.param_persistence_threshold = 0;
+  c.zero.max_reuse_distance = 0;
+  c.zero.prefetch_bucket_size = 10000;
+  c.accumulation_steps = 2;
+  tws_plan *plan = build(network, &c, 2, 0);
+  tws_error err = {0};
+  ck_assert(tws_plan_verify(plan, &err) == TWS_OK);
+  ck_assert_uint_gt(plan->dep_count, 20);
+  /* Dependencies are already free of what others imply, so each one matters. */
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    uint16_t count = plan->ops[op].dep_count;
+    if (!count) continue;
+    plan->ops[op].dep_count = (uint16_t)(count - 1);
+    ck_assert_msg(tws_plan_verify(plan, &err) == TWS_INTERNAL, "operation %u lost a dependency unnoticed", op);
+    plan->ops[op].dep_count = count;
+  }
+  tws_plan_destroy(plan);
+  tws_network_destroy(network);
+}
+END_TEST
+
+START_TEST(verifier_notices_broken_memory) {
+  tws_network *network = network_of("tiny-llama");
+  tws_config c = small_config();
+  c.zero.stage = 2;
+  c.zero.overlap_comm = 1;
+  tws_plan *plan = build(network, &c, 2, 1);
+  tws_error err = {0};
+  int noticed = 0, tried = 0;
+  for (uint32_t b = 0; b < plan->buffer_count; b++) { /* put a live buffer where a neighbour lives */
+    tws_buffer *buffer = &plan->buffers[b];
+    if (buffer->persistent || buffer->first_op == TWS_NONE || buffer->last_op == buffer->first_op) continue;
+    uint64_t offset = buffer->offset;
+    buffer->offset = plan->buffers[plan->parameters].offset;
+    tried++;
+    noticed += tws_plan_verify(plan, &err) == TWS_INTERNAL;
+    buffer->offset = offset;
+  }
+  ck_assert_int_gt(tried, 20);
+  ck_assert_int_eq(noticed, tried);
+  uint32_t last = plan->buffers[plan->gradients].last_op;
+  plan->buffers[plan->gradients].last_op = last - 1;
+  ck_assert(tws_plan_verify(plan, &err) == TWS_INTERNAL);
+  plan->buffers[plan->gradients].last_op = last;
+  for (uint32_t i = 0; i < plan->op_count; i++) { /* a read of what nobody wrote */
+    tws_operand *out = &plan->operands[plan->ops[i].operand_first + plan->ops[i].operand_count - 1u];
+    if (plan->ops[i].kind != TWS_OP_COMPUTE || plan->works[plan->ops[i].work].code != TWS_KERNEL_SWIGLU) continue;
+    out->access = TWS_READ;
+    ck_assert(tws_plan_verify(plan, &err) == TWS_INTERNAL);
+    break;
+  }
+  tws_plan_destroy(plan);
+  tws_network_destroy(network);
+}
+END_TEST
+
+START_TEST(verifier_notices_ranks_that_disagree) {
+  tws_network *network = network_of("tiny-gpt2");
+  tws_config a = small_config(), b = small_config();
+  a.zero.stage = b.zero.stage = 2;
+  a.zero.reduce_bucket_size = 20000;
+  b.zero.reduce_bucket_size = 30000;
+  tws_error err = {0};
+  tws_plan *plans[2] = {build(network, &a, 2, 0), build(network, &b, 2, 1)};
+  ck_assert(tws_plans_verify((const tws_plan *const *)plans, 2, &err) == TWS_INTERNAL);
+  ck_assert_ptr_nonnull(strstr(err.message, "rank 1 enters"));
+  tws_plan_destroy(plans[1]);
+  b = a; /* one micro-batch more on one rank: its last collective is met by nobody */
+  b.accumulation_steps = 2;
+  plans[1] = build(network, &b, 2, 1);
+  ck_assert(tws_plans_verify((const tws_plan *const *)plans, 2, &err) == TWS_INTERNAL);
+  tws_plan_destroy(plans[0]);
+  tws_plan_destroy(plans[1]);
+  tws_network_destroy(network);
+}
+END_TEST
+
+START_TEST(refusals_name_rule_and_remedy) {
+  tws_network *network = network_of("tiny-gpt2");
+  tws_config c = small_config();
+  tws_plan_request request = {.network = network,
+                              .config = &c,
+                              .topology = data_topology(2),
+                              .rank = 5,
+                              .backend = TWS_BACKEND_HOST,
+                              .threads = 1};
+  tws_error err = {0};
+  tws_plan *plan;
+  ck_assert_int_eq(tws_plan_build(&request, &plan, &err), TWS_INVALID);
+  request.rank = 0;
+  c.sequence_length = 1 << 20;
+  ck_assert_int_eq(tws_plan_build(&request, &plan, &err), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.message, "positions"));
+  c.sequence_length = 8;
+  c.dtype = TWS_F16;
+  ck_assert_int_eq(tws_plan_build(&request, &plan, &err), TWS_UNSUPPORTED);
+  ck_assert_ptr_nonnull(strstr(err.hint, "bf16"));
+  c.dtype = TWS_F32;
+  const char *const names[] = {"pipe", "data"};
+  int dims[] = {2, 2};
+  ck_assert(tws_topology_make(&request.topology, 2, names, dims, NULL) == TWS_OK);
+  ck_assert_int_eq(tws_plan_build(&request, &plan, &err), TWS_UNSUPPORTED);
+  ck_assert_ptr_nonnull(strstr(err.message, "pipe"));
+  tws_network_destroy(network);
+}
+END_TEST
+
+static int countdown;
+static void *failing_resize(void *user, void *pointer, size_t bytes) {
+  (void)user;
+  if (bytes == 0) {
+    free(pointer);
+    return NULL;
+  }
+  if (countdown-- == 0) return NULL;
+  return realloc(pointer, bytes);
+}
+
+/* Every allocation fails in turn: a clean refusal each time (leaks are the sanitizer's to find). */
+START_TEST(survives_exhausted_memory) {
+  tws_network *network = network_of("tiny-gpt2");
+  tws_config c = small_config();
+  c.zero.stage = 3;
+  tws_plan_request request = {.network = network,
+                              .config = &c,
+                              .topology = data_topology(2),
+                              .rank = 0,
+                              .backend = TWS_BACKEND_HOST,
+                              .threads = 1};
+  const tws_allocator failing = {.resize = failing_resize};
+  int failures = 0;
+  for (int at = 0;; at++) {
+    tws_error err = {0};
+    tws_plan *plan = NULL;
+    countdown = at;
+    tws_set_allocator(&failing);
+    tws_code code = tws_plan_build(&request, &plan, &err);
+    if (code == TWS_OK) tws_plan_destroy(plan);
+    tws_set_allocator(NULL);
+    if (code == TWS_OK) break;
+    ck_assert_int_eq(code, TWS_MEMORY);
+    failures++;
+  }
+  ck_assert_int_gt(failures, 10);
+  tws_network_destroy(network);
+}
+END_TEST
+
+/* ---- estimates composed from two micro-batches equal the whole plan's ---- */
+
+START_TEST(composition_equals_longest_path) {
+  tws_network *network = network_of("tiny-llama");
+  tws_error err = {0};
+  tws_profile *profile = NULL;
+  tws_cluster cluster;
+  ck_assert_msg(tws_profile_load("a100-80gb", &profile, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_cluster_load("dgx-a100", &cluster, &err) == TWS_OK, "%s", err.message);
+  tws_machine machine = {.cluster = &cluster, .profile = profile};
+  for (uint64_t seed = 500; seed < 560; seed++) {
+    tws_config config = random_config(seed, tws_network_params(network, 0));
+    config.accumulation_steps = 1 + (int64_t)draw(seed, 40, 7);
+    tws_plan_request request = {.network = network,
+                                .config = &config,
+                                .topology = data_topology(4),
+                                .rank = 0,
+                                .backend = TWS_BACKEND_CUDA,
+                                .threads = 1};
+    tws_estimate estimate;
+    tws_path_result path;
+    tws_ledger ledger;
+    tws_plan *plan;
+    ck_assert_msg(tws_estimate_step(&request, &machine, &estimate, &err) == TWS_OK, "%s", err.message);
+    ck_assert(tws_plan_build(&request, &plan, &err) == TWS_OK);
+    ck_assert(tws_longest_path(plan, &machine, &path, &err) == TWS_OK);
+    ck_assert(tws_ledger_read(plan, &ledger, &err) == TWS_OK);
+    double error = estimate.step_s / path.step_s - 1;
+    ck_assert_msg(error > -0.02 && error < 0.02, "seed %d: composed %g s, plan %g s", (int)seed, estimate.step_s,
+                  path.step_s);
+    ck_assert_uint_eq(estimate.ledger.tier[0].live_bytes, ledger.tier[0].live_bytes);
+    ck_assert_uint_eq(estimate.ledger.tier[0].arena_bytes, ledger.tier[0].arena_bytes);
+    tws_plan_destroy(plan);
+  }
+  tws_profile_destroy(profile);
+  tws_network_destroy(network);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("plan");
+  TCase *c = tcase_create("plan");
+  tcase_set_timeout(c, 120);
+  tcase_add_test(c, topology_golden);
+  tcase_add_test(c, partition_golden);
+  tcase_add_test(c, zero3_trace_golden);
+  tcase_add_test(c, random_jobs_are_sound);
+  tcase_add_test(c, communication_volumes);
+  tcase_add_test(c, verifier_notices_a_lost_dependency);
+  tcase_add_test(c, verifier_notices_broken_memory);
+  tcase_add_test(c, verifier_notices_ranks_that_disagree);
+  tcase_add_test(c, refusals_name_rule_and_remedy);
+  tcase_add_test(c, survives_exhausted_memory);
+  tcase_add_test(c, composition_equals_longest_path);
+  suite_add_tcase(suite, c);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
