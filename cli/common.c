@@ -107,6 +107,7 @@ static tws_code load_parts(const tws_job_options *options, tws_job *job, tws_err
   const char *axis = "data";
   TWS_TRY(tws_topology_make(&job->topology, 1, &axis, &job->ranks, err));
   tws_auto_context context = {.hidden_size = job->network->hidden};
+  if (!job->config->sequence_length) job->config->sequence_length = job->network->positions;
   return tws_config_resolve(job->config, job->ranks, &context, err);
 }
 

@@ -107,11 +107,10 @@ static tws_code print_ledger(const tws_cli *cli, const tws_job *job, const tws_l
     if (ledger->tier[t].arena_bytes || t == TWS_TIER_DEVICE) tiers[count++] = t;
   tws_table table;
   tws_table_init(&table, 1 + 2 * count);
-  const char *row[1 + 2 * TWS_TIER_COUNT] = {"Memory of one rank at its peak"};
+  const char *row[1 + 2 * TWS_TIER_COUNT] = {"Memory of one rank at its peak"}, *name[TWS_TIER_COUNT];
   for (int i = 0; i < count; i++) {
-    row[1 + 2 * i] = job->backend == TWS_BACKEND_HOST && tiers[i] == TWS_TIER_DEVICE
-                         ? "memory"
-                         : tws_tier_name((tws_tier)tiers[i]);
+    int plain = job->backend == TWS_BACKEND_HOST && tiers[i] == TWS_TIER_DEVICE;
+    row[1 + 2 * i] = name[i] = plain ? "memory" : tws_tier_name((tws_tier)tiers[i]);
     row[2 + 2 * i] = "";
   }
   tws_table_row(&table, row);
@@ -145,7 +144,7 @@ static tws_code print_ledger(const tws_cli *cli, const tws_job *job, const tws_l
     char label[160];
     const tws_ledger_tier *tier = &ledger->tier[tiers[i]];
     if (tier->peak_op < plan->op_count)
-      tws_out("peak of %s: %s, micro-batch %u\n", tws_tier_name((tws_tier)tiers[i]),
+      tws_out("peak of %s: %s, micro-batch %u\n", name[i],
               tws_op_label(plan, tier->peak_op, label, sizeof label), plan->ops[tier->peak_op].micro_batch + 1);
   }
   return TWS_OK;
@@ -173,28 +172,24 @@ static cJSON *ledger_json(const tws_ledger *ledger, const tws_plan *plan) {
 
 static void print_time(const tws_cli *cli, const tws_job *job, const tws_estimate *e) {
   char text[64], rate[64];
-  tws_out("\n%sTime of one step%s   %s (longest path)", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN),
-          tws_format_seconds(e->step_s, text, sizeof text));
-  tws_out(", %.4g tokens/s", e->tokens_per_s);
-  tws_out(", %s model flops a step",
-          tws_format_count(e->model_flops, text, sizeof text));
-  tws_out(", %s, MFU %.1f %%\n",
-          tws_format_rate(e->step_s > 0 ? e->model_flops / e->step_s / job->ranks : 0, "FLOP/s a rank", rate, sizeof rate),
+  tws_out("\n%sTime of one step%s   %s (longest path), %s tokens/s\n", tws_style(cli, TWS_BOLD),
+          tws_style(cli, TWS_PLAIN), tws_format_seconds(e->step_s, text, sizeof text),
+          tws_thousands((int64_t)(e->tokens_per_s + 0.5)));
+  tws_out("  model flops: %s a step", tws_format_count(e->model_flops, text, sizeof text));
+  tws_out(", %s a rank, MFU %.1f %%\n",
+          tws_format_rate(e->step_s > 0 ? e->model_flops / e->step_s / job->ranks : 0, "FLOP/s", rate, sizeof rate),
           100 * e->mfu);
   tws_out("  computing:");
   for (int p = 0; p < TWS_PHASE_COUNT; p++)
     if (e->path.phase_s[p] > 0)
       tws_out(" %s %s,", tws_phase_name((tws_phase)p), tws_format_seconds(e->path.phase_s[p], text, sizeof text));
   tws_out(" waiting %s\n", tws_format_seconds(e->path.exposed_s, text, sizeof text));
-  for (int c = 0, first = 1; c < TWS_COLLECTIVE_COUNT; c++) {
-    if (e->path.collective_s[c] <= 0) continue;
-    tws_out("%s %s %s", first ? "  communicating:" : ",", tws_collective_name((tws_collective)c),
-            tws_format_seconds(e->path.collective_s[c], text, sizeof text));
-    first = 0;
-    int more = 0;
-    for (int k = c + 1; k < TWS_COLLECTIVE_COUNT; k++) more |= e->path.collective_s[k] > 0;
-    if (!more) tws_out("\n");
-  }
+  int shown = 0;
+  for (int c = 0; c < TWS_COLLECTIVE_COUNT; c++)
+    if (e->path.collective_s[c] > 0)
+      tws_out("%s %s %s", shown++ ? "," : "  communicating:", tws_collective_name((tws_collective)c),
+              tws_format_seconds(e->path.collective_s[c], text, sizeof text));
+  if (shown) tws_out("\n");
   if (e->path.bottleneck) tws_out("  %s\n", e->path.bottleneck);
 }
 

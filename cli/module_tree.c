@@ -62,7 +62,9 @@ static int add_module(builder *b, uint32_t index) {
     part += length + 1;
   }
   if (node < 0) return -1;
-  b->tree->nodes[node].type = leaf_type(&b->network->modules[index]);
+  /* The attention product has the name of the block around it, which then says more than its type. */
+  tws_module_node *leaf = &b->tree->nodes[node];
+  if (strcmp(leaf->type, "Module") == 0) leaf->type = leaf_type(&b->network->modules[index]);
   return b->tree->of_module[index] = node;
 }
 

@@ -162,7 +162,7 @@ tws_code tws_table_print(const tws_cli *cli, tws_table *table, tws_error *err) {
       const char *cell = table->cells[r * table->columns + c];
       int pad = width - display_width(cell), last = c + 1 == table->columns;
       if (c) fputs("  ", stdout);
-      if (right) printf("%*s", pad, "");
+      if (right && !(last && !*cell)) printf("%*s", pad, "");
       fputs(cell, stdout);
       if (!right && !last) printf("%*s", pad, "");
     }

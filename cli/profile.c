@@ -99,8 +99,10 @@ static int add_operations(const tws_job *job, const tws_plan *plan, measures *re
     if (op->phase == TWS_PHASE_STEP) sum->step_s += seconds;
     if (op->phase != TWS_PHASE_FORWARD || op->module == TWS_NONE || op->kind != TWS_OP_COMPUTE) continue;
     double flops = tws_work_flops(work);
-    int product = work->code == TWS_KERNEL_LINEAR || work->code == TWS_KERNEL_ATTENTION;
-    tws_module_tree_add(tree, op->module, flops, product ? flops / 2 : 0, seconds);
+    double macs = 0; /* of products; the bias is not one */
+    if (work->code == TWS_KERNEL_LINEAR) macs = (double)work->d[0] * (double)work->d[1] * (double)work->d[2];
+    if (work->code == TWS_KERNEL_ATTENTION) macs = flops / 2;
+    tws_module_tree_add(tree, op->module, flops, macs, seconds);
   }
   return unknown;
 }

