@@ -79,10 +79,11 @@ void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   tws_sim_op *state = &r->ops[op];
   const tws_op *o = &r->plan->ops[op];
   if (end_s < state->ready_s) end_s = state->ready_s; /* the engine's clock may be one rounding behind */
-  if (o->kind == TWS_OP_COMPUTE && o->stream == TWS_STREAM_COMPUTE)
+  if ((o->kind == TWS_OP_COMPUTE || o->kind == TWS_OP_COPY) && (o->stream == TWS_STREAM_COMPUTE || sim->serial))
     r->compute_s += end_s - state->ready_s;
   else
     r->other_s += end_s - state->ready_s;
+  if (rank == 0) tws_path_account(r->plan, op, end_s - state->ready_s, sim->path);
   if (end_s > sim->end_s) sim->end_s = end_s;
   if (sim->timeline) record(sim, rank, op, end_s);
   state->missing = TWS_SIM_DONE;
@@ -102,9 +103,9 @@ static void begin(tws_sim *sim, uint32_t rank, uint32_t op) {
   if (seconds <= 0) {
     tws_sim_finish(sim, rank, op, state->ready_s);
   } else if (sim->share_cores) {
-    const int threads = r->plan->threads > 0 ? r->plan->threads : 1;
-    const double share = threads < sim->cores ? (double)threads / sim->cores : 1;
-    if (tws_engine_execute(tws_platform_node(&sim->platform, r->plan->rank), seconds, share,
+    const double threads = r->plan->threads > 1 ? r->plan->threads : 1, part = threads / sim->cores;
+    const double alone = part > 1 ? seconds * part : seconds, share = part < 1 ? part : 1;
+    if (tws_engine_execute(tws_platform_node(&sim->platform, r->plan->rank), alone, share,
                            tws_sim_tag(TWS_EVENT_EXECUTION, rank, op)) != 0)
       tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
   } else {
@@ -288,7 +289,7 @@ static tws_code execute(tws_sim *sim, tws_error *err) {
 }
 
 tws_code tws_sim_run(const tws_sim_request *request, tws_sim_result *result, tws_error *err) {
-  tws_sim sim = {.request = request, .timeline = request->timeline, .err = err};
+  tws_sim sim = {.request = request, .timeline = request->timeline, .path = &result->path, .err = err};
   memset(result, 0, sizeof *result);
   sim.arena = tws_arena_create();
   tws_code code = sim.arena ? prepare(&sim, err) : no_memory(err);
@@ -299,6 +300,9 @@ tws_code tws_sim_run(const tws_sim_request *request, tws_sim_result *result, tws
     result->rank_communication_s = sim.ranks[0].other_s;
     result->exposed_s = sim.end_s - sim.ranks[0].compute_s;
     result->events = sim.events;
+    result->path.step_s = result->step_s;
+    result->path.exposed_s = result->exposed_s;
+    tws_path_judge(&result->path);
   }
   for (size_t i = 0; i < sim.party_count; i++) tws_free(sim.parties[i].meetings);
   for (size_t i = 0; i < sim.meeting_count; i++) tws_free(sim.meetings[i].messages);

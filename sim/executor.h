@@ -86,6 +86,7 @@ typedef struct tws_sim {
   uint64_t events;
   double end_s;
   tws_timeline *timeline;
+  tws_path_result *path; /* of the first simulated rank */
   tws_code failed;
   tws_error *err;
 } tws_sim;

@@ -27,6 +27,7 @@ typedef struct tws_sim_result {
   double rank_compute_s, rank_communication_s; /* of rank 0: busy time of the compute stream, of the others */
   double exposed_s;
   uint64_t events;
+  tws_path_result path;         /* of rank 0, in the words of the longest path; flops included */
 } tws_sim_result;
 
 typedef struct tws_sim_api {

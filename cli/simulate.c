@@ -1,0 +1,243 @@
+/* twinspeed simulate: run one training step in SimGrid; how long it takes, where the time goes, a timeline. */
+#include <string.h>
+#include "base/log.h"
+#include "base/units.h"
+#include "cli/common.h"
+#include "cli/job_view.h"
+#include "cli/modules.h"
+#include "traces/timeline.h"
+
+typedef struct options {
+  tws_job_options job;
+  const char *fidelity, *trace, *csv;
+  int print_plan, all_ranks;
+  int64_t rank;
+} options;
+
+enum { MOST_PLANS = 4096 };
+
+typedef struct simulation {
+  tws_fidelity fidelity;
+  int plan_count;
+  tws_plan **plans;
+  tws_timeline *timeline;
+  tws_sim_result result;
+  tws_estimate estimate;
+  double wall_s;
+} simulation;
+
+static const char *const fidelity_names[] = {"analytic", "flow", "message"};
+
+static tws_code read_fidelity(const char *name, tws_fidelity *fidelity, tws_error *err) {
+  *fidelity = TWS_FIDELITY_ANALYTIC;
+  if (!name) return TWS_OK;
+  for (int i = 0; i < 3; i++) {
+    *fidelity = (tws_fidelity)i;
+    if (strcmp(name, fidelity_names[i]) == 0) return TWS_OK;
+  }
+  return tws_fail(err, TWS_USAGE, "use analytic, flow or message", "--fidelity: unknown level \"%.40s\"", name);
+}
+
+static tws_code print_plan(const tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
+  tws_plan *plan;
+  tws_text text = {0};
+  if (o->rank >= job->ranks)
+    return tws_fail(err, TWS_USAGE, NULL, "--rank %lld: the job has ranks 0 to %d", (long long)o->rank, job->ranks - 1);
+  TWS_TRY(tws_job_plan(job, o->rank < 0 ? 0 : (int)o->rank, &plan, err));
+  tws_code code = tws_plan_print(plan, cli->json, &text, err);
+  tws_plan_destroy(plan);
+  if (code == TWS_OK) return tws_out_text(&text, err);
+  tws_text_free(&text);
+  return code;
+}
+
+static tws_code make_plans(const tws_job *job, int all, simulation *s, tws_error *err) {
+  /* Ranks of a host share its cores, so all of them are simulated; devices do the same at the same time, so one is. */
+  s->plan_count = all || job->backend == TWS_BACKEND_HOST ? job->ranks : 1;
+  if (s->plan_count > MOST_PLANS)
+    return tws_fail(err, TWS_UNSUPPORTED, "leave out --all-ranks, or use fewer ranks",
+                    "%d ranks are more than are simulated one by one (%d)", s->plan_count, MOST_PLANS);
+  s->plans = tws_calloc((size_t)s->plan_count, sizeof(tws_plan *));
+  if (!s->plans) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for %d plans", s->plan_count);
+  for (int rank = 0; rank < s->plan_count; rank++) TWS_TRY(tws_job_plan(job, rank, &s->plans[rank], err));
+  return TWS_OK;
+}
+
+static tws_code simulate(const options *o, const tws_job *job, simulation *s, tws_error *err) {
+  const tws_sim_api *sim;
+  TWS_TRY(tws_sim_load(&sim, err));
+  TWS_TRY(make_plans(job, o->all_ranks, s, err));
+  if (o->trace || o->csv) {
+    s->timeline = tws_timeline_create("simulated");
+    if (!s->timeline) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a timeline");
+  }
+  const tws_sim_request request = {.plans = (const tws_plan *const *)s->plans,
+                                   .plan_count = s->plan_count,
+                                   .fold = s->plan_count < job->ranks,
+                                   .machine = job->machine,
+                                   .fidelity = s->fidelity,
+                                   .timeline = s->timeline};
+  const double start = tws_clock_s();
+  TWS_TRY(sim->simulate(&request, &s->result, err));
+  s->wall_s = tws_clock_s() - start;
+  const tws_plan_request estimate = tws_job_request(job, 0);
+  TWS_TRY(tws_estimate_step(&estimate, &job->machine, &s->estimate, err));
+  const tws_timeline *timeline = s->timeline;
+  if (o->trace) TWS_TRY(tws_timeline_write_chrome(&timeline, 1, o->trace, err));
+  if (o->csv) TWS_TRY(tws_timeline_write_csv(&timeline, 1, o->csv, err));
+  return TWS_OK;
+}
+
+/* ---- results ---- */
+
+static double tokens_per_s(const simulation *s) {
+  const double step = s->result.step_s;
+  return step > 0 ? s->estimate.tokens_per_s * s->estimate.step_s / step : 0;
+}
+
+static double mfu(const simulation *s) {
+  const double step = s->result.step_s;
+  return step > 0 ? s->estimate.mfu * s->estimate.step_s / step : 0;
+}
+
+static void row(tws_table *table, const char *name, double seconds, double step_s) {
+  char text[32];
+  const char *cells[3] = {name, tws_cell("%s", tws_format_seconds(seconds, text, sizeof text)),
+                          tws_cell("%.1f %%", step_s > 0 ? 100 * seconds / step_s : 0.0)};
+  tws_table_row(table, cells);
+}
+
+static tws_code print_shares(const tws_cli *cli, const simulation *s, tws_error *err) {
+  const tws_path_result *path = &s->result.path;
+  const double step = s->result.step_s;
+  tws_table table;
+  tws_table_init(&table, 3);
+  tws_table_row(&table, (const char *const[]){"Rank 0", "busy", "of step"});
+  for (int p = 0; p < TWS_PHASE_COUNT; p++)
+    if (path->phase_s[p] > 0)
+      row(&table, tws_cell("computing, %s", tws_phase_name((tws_phase)p)), path->phase_s[p], step);
+  for (int i = 0; i < TWS_STREAM_COUNT; i++)
+    if (path->stream_busy_s[i] > 0)
+      row(&table, tws_cell("stream %s", tws_stream_name((tws_stream)i)), path->stream_busy_s[i], step);
+  for (int c = 0; c < TWS_COLLECTIVE_COUNT; c++)
+    if (path->collective_s[c] > 0)
+      row(&table, tws_cell("collective %s", tws_collective_name((tws_collective)c)), path->collective_s[c], step);
+  row(&table, "communication not hidden", s->result.exposed_s, step);
+  return tws_table_print(cli, &table, err);
+}
+
+static tws_code print_result(const tws_cli *cli, const options *o, const tws_job *job, const simulation *s,
+                             tws_error *err) {
+  char step[32], longest[32], wall[32];
+  tws_job_print(cli, job);
+  tws_out("\n%sSimulated step%s   %s, %s tokens/s, MFU %.1f %%\n", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN),
+          tws_format_seconds(s->result.step_s, step, sizeof step), tws_thousands((int64_t)(tokens_per_s(s) + 0.5)),
+          100 * mfu(s));
+  const double more = s->estimate.step_s > 0 ? s->result.step_s / s->estimate.step_s - 1 : 0;
+  tws_format_seconds(s->estimate.step_s, longest, sizeof longest);
+  if (more > -5e-4 && more < 5e-4)
+    tws_out("  as long as the plan's longest path\n");
+  else
+    tws_out("  %+.1f %% against the longest path of %s\n", 100 * more, longest);
+  tws_out(
+      "  collectives: %s; %s; %s events in %s\n\n", fidelity_names[s->fidelity],
+      s->plan_count == job->ranks ? tws_cell("all %d ranks", job->ranks) : tws_cell("rank 0 stands for %d", job->ranks),
+      tws_thousands((int64_t)s->result.events), tws_format_seconds(s->wall_s, wall, sizeof wall));
+  TWS_TRY(print_shares(cli, s, err));
+  tws_out("%s\n", s->result.path.text);
+  if (o->trace)
+    tws_say(cli, "timeline written to %s: open it in https://ui.perfetto.dev or chrome://tracing", o->trace);
+  return TWS_OK;
+}
+
+static cJSON *named(const char *(*name)(int), const double *values, int count) {
+  cJSON *object = cJSON_CreateObject();
+  for (int i = 0; i < count; i++)
+    if (values[i] > 0) cJSON_AddNumberToObject(object, name(i), values[i]);
+  return object;
+}
+static const char *phase_name(int i) {
+  return tws_phase_name((tws_phase)i);
+}
+static const char *stream_name(int i) {
+  return tws_stream_name((tws_stream)i);
+}
+static const char *collective_name(int i) {
+  return tws_collective_name((tws_collective)i);
+}
+static const char *kernel_name(int i) {
+  return tws_kernel_name((tws_kernel)i);
+}
+
+static tws_code print_json(const tws_job *job, const simulation *s, tws_error *err) {
+  const tws_path_result *path = &s->result.path;
+  cJSON *root = tws_job_json(job);
+  cJSON_AddStringToObject(root, "schema", "twinspeed-simulation-1");
+  cJSON_AddStringToObject(root, "fidelity", fidelity_names[s->fidelity]);
+  cJSON_AddNumberToObject(root, "simulated_ranks", s->plan_count);
+  cJSON_AddNumberToObject(root, "step_s", s->result.step_s);
+  cJSON_AddNumberToObject(root, "longest_path_s", s->estimate.step_s);
+  cJSON_AddNumberToObject(root, "tokens_per_s", tokens_per_s(s));
+  cJSON_AddNumberToObject(root, "model_flops", s->estimate.model_flops);
+  cJSON_AddNumberToObject(root, "mfu", mfu(s));
+  cJSON_AddNumberToObject(root, "exposed_s", s->result.exposed_s);
+  cJSON_AddItemToObject(root, "compute_phase_s", named(phase_name, path->phase_s, TWS_PHASE_COUNT));
+  cJSON_AddItemToObject(root, "stream_busy_s", named(stream_name, path->stream_busy_s, TWS_STREAM_COUNT));
+  cJSON_AddItemToObject(root, "collective_s", named(collective_name, path->collective_s, TWS_COLLECTIVE_COUNT));
+  cJSON_AddItemToObject(root, "kernel_s", named(kernel_name, path->kernel_s, TWS_KERNEL_COUNT));
+  cJSON_AddStringToObject(root, "bottleneck", path->text);
+  cJSON_AddNumberToObject(root, "events", (double)s->result.events);
+  cJSON_AddNumberToObject(root, "wall_s", s->wall_s);
+  return tws_out_json(root, err);
+}
+
+static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+  const options *o = raw;
+  simulation s = {0};
+  tws_job job;
+  (void)argc;
+  (void)argv;
+  if (o->rank >= 0 && !o->print_plan)
+    return tws_fail(err, TWS_USAGE, "add --print-plan", "--rank says whose plan is printed");
+  TWS_TRY(read_fidelity(o->fidelity, &s.fidelity, err));
+  TWS_TRY(tws_job_load(&o->job, &job, err));
+  tws_code code = o->print_plan ? print_plan(cli, o, &job, err) : simulate(o, &job, &s, err);
+  if (code == TWS_OK && !o->print_plan)
+    code = cli->json ? print_json(&job, &s, err) : print_result(cli, o, &job, &s, err);
+  tws_timeline_destroy(s.timeline);
+  for (int i = 0; s.plans && i < s.plan_count; i++) tws_plan_destroy(s.plans[i]);
+  tws_free(s.plans);
+  tws_job_release(&job);
+  return code;
+}
+
+static const tws_option table[] = {
+    TWS_JOB_OPTIONS(options, job),
+    TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "collectives: analytic (default), flow or message"),
+    TWS_STRING("trace", 0, "FILE", options, trace, "timeline as a Chrome trace, for Perfetto"),
+    TWS_STRING("csv", 0, "FILE", options, csv, "timeline as CSV"),
+    TWS_FLAG("all-ranks", 0, options, all_ranks, "simulate every device, not one for all"),
+    TWS_FLAG("print-plan", 0, options, print_plan, "print the plan of a rank instead, one operation a line"),
+    TWS_INTEGER("rank", 0, "R", options, rank, 0, 65535, "with --print-plan: which rank (default 0)"),
+    TWS_OPTIONS_END};
+
+static const options defaults = {.job = TWS_JOB_DEFAULTS, .rank = -1};
+
+const tws_verb tws_verb_simulate = {
+    .name = "simulate",
+    .summary = "run one training step in simulation: time, contention, timeline",
+    .usage = "-m MODEL [-c FILE] [--cluster NAME[:NODES]] [--fidelity LEVEL] [--trace FILE] [options]",
+    .examples =
+        "  twinspeed simulate -m gpt2-xl --stage 3 --cluster dgx-a100:8\n"
+        "  twinspeed simulate -m llama-3-8b -c ds_config.json --cluster dgx-h100:4 --fidelity flow\n"
+        "  twinspeed simulate -m gpt2 --stage 2 -n 4 --trace step.json\n"
+        "  twinspeed simulate -m gpt2 --stage 3 --cluster dgx-a100 --print-plan --rank 7\n",
+    .notes =
+        "analytic: a collective takes the time of its formula or measured table. flow: its bytes share the links\n"
+        "with all that is under way. message: every step of its rings is sent. Costs come from the hardware\n"
+        "profile; host ranks that outnumber the cores share them.\n",
+    .options = table,
+    .options_bytes = sizeof(options),
+    .defaults = &defaults,
+    .run = run,
+};
