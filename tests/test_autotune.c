@@ -1,0 +1,346 @@
+/* The tuner: DeepSpeed's pure functions against golden values, the space, and a whole search on a synthetic cluster. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "autotune/autotune.h"
+#include "autotune/deepspeed_space.h"
+
+static tws_error err;
+static tws_json *golden;
+
+static void load_golden(void) {
+  ck_assert_msg(tws_json_read(TWS_TEST_DIR "/golden/autotuner.json", &golden, &err) == TWS_OK, "%s", err.message);
+}
+static void unload_golden(void) { tws_json_destroy(golden); }
+static double number(const cJSON *item, const char *key) {
+  return cJSON_GetObjectItemCaseSensitive(item, key)->valuedouble; /* null reads as 0 */
+}
+
+START_TEST(golden_instantiation_memory) {
+  const cJSON *item;
+  int cases = 0;
+  cJSON_ArrayForEach(item, cJSON_GetObjectItem(golden->root, "instantiation_memory")) {
+    double bytes = tws_ds_instantiation_bytes(number(item, "params"), (int)number(item, "gpus"),
+                                              (int)number(item, "nodes"), (int)number(item, "mp"),
+                                              cJSON_IsTrue(cJSON_GetObjectItem(item, "fp16")), (int)number(item, "stage"));
+    ck_assert_double_eq(bytes, number(item, "bytes"));
+    cases++;
+  }
+  ck_assert_int_gt(cases, 50);
+}
+END_TEST
+
+START_TEST(golden_micro_batches) {
+  const cJSON *item;
+  int cases = 0;
+  cJSON_ArrayForEach(item, cJSON_GetObjectItem(golden->root, "micro_batch_lists")) {
+    int64_t list[64];
+    int count = tws_ds_micro_batches((int64_t)number(item, "min"), (int64_t)number(item, "max"), (int)number(item, "num"),
+                                     (int64_t)number(item, "max_train_batch_size"), (int64_t)number(item, "gas"),
+                                     (int)number(item, "gpus"), 1, list, 64);
+    const cJSON *expected = cJSON_GetObjectItem(item, "result");
+    ck_assert_int_eq(count, cJSON_GetArraySize(expected));
+    for (int i = 0; i < count; i++) ck_assert_int_eq(list[i], (int64_t)cJSON_GetArrayItem(expected, i)->valuedouble);
+    cases++;
+  }
+  ck_assert_int_ge(cases, 10);
+}
+END_TEST
+
+/* Names, order and size of the default spaces; the micro batches 4, 6, 8 are the last dimension. */
+START_TEST(golden_spaces) {
+  const cJSON *item;
+  int spaces = 0;
+  cJSON_ArrayForEach(item, cJSON_GetObjectItem(golden->root, "spaces")) {
+    const tws_ds_dimension *defaults;
+    tws_ds_dimension dimensions[TWS_DS_SPACE_KEYS + 1];
+    int stage = (int)number(item, "stage"), count = tws_ds_default_space(stage, &defaults);
+    memcpy(dimensions, defaults, (size_t)count * sizeof *dimensions);
+    dimensions[count++] = (tws_ds_dimension){"train_micro_batch_size_per_gpu", TWS_DS_NUMBER, 3, {4, 6, 8}};
+    const char *keys[TWS_DS_SPACE_KEYS + 1];
+    for (int i = 0; i < count; i++) keys[i] = dimensions[i].key;
+    tws_text text = {0};
+    tws_ds_space_name(stage, keys, count, &text);
+    ck_assert_str_eq(text.data, cJSON_GetObjectItem(item, "space_name")->valuestring);
+    tws_text_free(&text);
+    tws_ds_setting settings[TWS_DS_SPACE_KEYS + 2];
+    ck_assert_int_eq(tws_ds_enumerate(dimensions, count, 0, settings), (int64_t)number(item, "num_configs"));
+    const cJSON *names = cJSON_GetObjectItem(item, "names");
+    for (int i = 0; i < cJSON_GetArraySize(names); i++) {
+      tws_ds_enumerate(dimensions, count, i, settings);
+      settings[count] = (tws_ds_setting){"gradient_accumulation_steps", TWS_DS_NUMBER, 2, 0};
+      tws_ds_experiment_name(stage, settings, count + 1, &text);
+      ck_assert_str_eq(text.data, cJSON_GetArrayItem(names, i)->valuestring);
+      tws_text_free(&text);
+    }
+    spaces++;
+  }
+  ck_assert_int_eq(spaces, 3);
+}
+END_TEST
+
+/* ---- searches ---- */
+
+typedef struct fixture {
+  tws_network *network;
+  tws_config *config;
+  tws_cluster cluster;
+  tws_profile *profile;
+  tws_tune_request request;
+} fixture;
+
+static void set_up(fixture *f, const char *model, const char *cluster, int64_t sequence) {
+  memset(f, 0, sizeof *f);
+  ck_assert_msg(tws_network_load(model, 1, &f->network, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_config_default(&f->config, &err) == TWS_OK, "%s", err.message);
+  char text[32];
+  snprintf(text, sizeof text, "%lld", (long long)sequence);
+  ck_assert_msg(tws_config_set(f->config, "twinspeed.sequence_length", text, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_cluster_load(cluster, &f->cluster, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_profile_load(f->cluster.profile, &f->profile, &err) == TWS_OK, "%s", err.message);
+  f->request = (tws_tune_request){.network = f->network, .config = f->config,
+                                  .machine = {&f->cluster, f->profile}};
+}
+
+static void tear_down(fixture *f) {
+  tws_profile_destroy(f->profile);
+  tws_config_destroy(f->config);
+  tws_network_destroy(f->network);
+}
+
+START_TEST(space_keeps_the_global_batch) {
+  fixture f;
+  set_up(&f, "tiny-gpt2", "dgx-a100:2", 32);
+  f.request.space.global_batch = 48;
+  tws_tune_point *points;
+  int count;
+  ck_assert_int_eq(tws_tune_enumerate(&f.request, &points, &count, &err), TWS_OK);
+  /* 48 over 1, 2, 4, 8, 16 ranks: the divisors of 48, 24, 12, 6, 3 */
+  ck_assert_int_eq(count, 4 * 3 * (10 + 8 + 6 + 4 + 2));
+  for (int i = 0; i < count; i++) {
+    ck_assert_int_eq(points[i].micro * points[i].accumulation * points[i].ranks, 48);
+    for (int j = 0; j < i; j++) ck_assert_mem_ne(&points[i], &points[j], sizeof points[i]);
+  }
+  tws_free(points);
+  f.request.space.global_batch = 7;
+  f.request.space.ranks[0] = 4;
+  f.request.space.ranks_count = 1;
+  ck_assert_int_eq(tws_tune_enumerate(&f.request, &points, &count, &err), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.message, "empty"));
+  tear_down(&f);
+}
+END_TEST
+
+/* Threads of a host's ranks: ranks x threads stay within the cores unless oversubscription was asked for. */
+START_TEST(host_space_respects_cores) {
+  fixture f;
+  set_up(&f, "tiny-gpt2", "host", 32);
+  f.cluster.nodes = 1;
+  f.cluster.cores_per_node = f.cluster.devices_per_node = 4;
+  for (int over = 0; over < 2; over++) {
+    f.request.space.oversubscribe = over;
+    f.request.space.global_batch = 8;
+    tws_tune_point *points;
+    int count, beyond = 0;
+    ck_assert_int_eq(tws_tune_enumerate(&f.request, &points, &count, &err), TWS_OK);
+    for (int i = 0; i < count; i++) {
+      ck_assert_int_ge(points[i].threads, 1);
+      beyond += points[i].ranks * points[i].threads > 4;
+    }
+    ck_assert_int_eq(beyond > 0, over);
+    tws_free(points);
+  }
+  tear_down(&f);
+}
+END_TEST
+
+static int fake_calls;
+static tws_code fake_simulate(const tws_sim_request *request, tws_sim_result *result, tws_error *e) {
+  (void)e;
+  fake_calls++;
+  /* a machine on which the optimizer's stage alone decides, so that the simulation overrules the longest path */
+  *result = (tws_sim_result){.step_s = 1.0 / (1 + request->plans[0]->zero.stage)};
+  return TWS_OK;
+}
+
+static tws_tune_result *search(fixture *f) {
+  tws_tune_result *result = 0;
+  ck_assert_msg(tws_tune(&f->request, &result, &err) == TWS_OK, "%s", err.message);
+  return result;
+}
+
+START_TEST(search_rejects_by_memory_and_is_deterministic) {
+  fixture f;
+  set_up(&f, "gpt2", "dgx-a100", 512);
+  f.request.space.global_batch = 64;
+  f.request.memory_bytes = 6e9;
+  tws_tune_result *result = search(&f), *again = search(&f);
+  ck_assert_int_gt(result->fits, 0);
+  ck_assert_int_lt(result->fits, result->count);
+  int rejected = 0;
+  for (int i = 0; i < result->rejection_count; i++) rejected += result->rejections[i].count;
+  ck_assert_int_eq(rejected + result->fits, result->count);
+  double device, host;
+  for (int i = 0; i < result->count; i++) {
+    const tws_tune_candidate *c = &result->candidates[i];
+    ck_assert_str_eq(c->name, again->candidates[i].name);
+    ck_assert_int_eq(c->verdict == TWS_TUNE_FITS, i < result->fits);
+    tws_tune_memory(&f.request.machine, c->point.ranks, 6e9, &device, &host);
+    if (c->verdict == TWS_TUNE_FITS) ck_assert_double_le((double)c->estimate.ledger.tier[0].arena_bytes, device);
+    if (i > 0 && i < result->fits)
+      ck_assert_double_ge(tws_tune_throughput(&result->candidates[i - 1]), tws_tune_throughput(c));
+  }
+  tws_tune_result_destroy(result);
+  tws_tune_result_destroy(again);
+  tear_down(&f);
+}
+END_TEST
+
+/* What an implied rejection says is true: its own plan does not fit either. */
+START_TEST(implied_rejections_hold) {
+  fixture f;
+  set_up(&f, "gpt2", "dgx-a100", 512);
+  f.request.space.max_micro = 64;
+  f.request.memory_bytes = 5e9;
+  tws_tune_result *result = search(&f);
+  int checked = 0;
+  for (int i = 0; i < result->count; i++) {
+    const tws_tune_candidate *c = &result->candidates[i];
+    if (!c->implied || c->point.ranks != 8) continue;
+    tws_config *config;
+    ck_assert_int_eq(tws_tune_config(f.config, f.network, &c->point, &config, &err), TWS_OK);
+    tws_plan_request plan = {.network = f.network, .config = config, .threads = 1, .backend = TWS_BACKEND_CUDA};
+    const char *axis = "data";
+    ck_assert_int_eq(tws_topology_make(&plan.topology, 1, &axis, &c->point.ranks, &err), TWS_OK);
+    tws_estimate estimate;
+    ck_assert_msg(tws_estimate_step(&plan, &f.request.machine, &estimate, &err) == TWS_OK, "%s", err.message);
+    ck_assert_double_gt((double)estimate.ledger.tier[TWS_TIER_DEVICE].arena_bytes, c->available_bytes);
+    ck_assert_double_ge((double)estimate.ledger.tier[TWS_TIER_DEVICE].arena_bytes, c->needed_bytes);
+    tws_config_destroy(config);
+    checked++;
+  }
+  ck_assert_int_gt(checked, 0);
+  tws_tune_result_destroy(result);
+  tear_down(&f);
+}
+END_TEST
+
+START_TEST(simulation_decides_and_stops_early) {
+  static const tws_sim_api sim = {.version = TWS_SIM_API_VERSION, .simulate = fake_simulate};
+  fixture f;
+  set_up(&f, "tiny-gpt2", "dgx-a100", 32);
+  f.request.sim = &sim;
+  f.request.space.global_batch = 16;
+  f.request.trials = 1000;
+  tws_tune_result *result = search(&f);
+  ck_assert_int_eq(result->simulated, result->fits);
+  ck_assert_int_eq(result->candidates[0].point.stage, 3);
+  tws_tune_result_destroy(result);
+  f.request.trials = 5;
+  f.request.tuner = TWS_TUNER_GRIDSEARCH;
+  result = search(&f);
+  ck_assert_int_eq(result->simulated, 5);
+  ck_assert_int_eq(result->candidates[0].point.stage, 0); /* the space starts with stage 0 */
+  tws_tune_result_destroy(result);
+  f.request.trials = 100;
+  f.request.early_stopping = 3;
+  result = search(&f);
+  ck_assert_int_eq(result->simulated, 4); /* nothing better than the first of stage 0 */
+  tws_tune_result_destroy(result);
+  f.request.tuner = TWS_TUNER_RANDOM;
+  f.request.early_stopping = 0;
+  f.request.trials = 20;
+  f.request.seed = 7;
+  result = search(&f);
+  tws_tune_result *again = search(&f);
+  for (int i = 0; i < 20; i++) ck_assert_str_eq(result->candidates[i].name, again->candidates[i].name);
+  tws_tune_result_destroy(result);
+  tws_tune_result_destroy(again);
+  tear_down(&f);
+}
+END_TEST
+
+START_TEST(nothing_fits) {
+  fixture f;
+  set_up(&f, "gpt2-xl", "dgx-a100", 1024);
+  f.request.space.global_batch = 16;
+  f.request.memory_bytes = 5e8;
+  tws_tune_result *result = search(&f);
+  ck_assert_int_eq(result->fits, 0);
+  ck_assert_int_ge(result->smallest, 0);
+  const tws_tune_candidate *smallest = &result->candidates[result->smallest];
+  ck_assert_double_gt(smallest->needed_bytes, smallest->available_bytes);
+  ck_assert_int_ge(smallest->point.stage, 2);
+  ck_assert_int_eq(smallest->point.ranks, 8);
+  ck_assert_int_eq(smallest->point.micro, 1);
+  for (int i = 0; i < result->count; i++) ck_assert_double_ge(result->candidates[i].needed_bytes, smallest->needed_bytes);
+  tws_tune_result_destroy(result);
+  tear_down(&f);
+}
+END_TEST
+
+START_TEST(results_folder) {
+  static const tws_sim_api sim = {.version = TWS_SIM_API_VERSION, .simulate = fake_simulate};
+  fixture f;
+  set_up(&f, "tiny-gpt2", "dgx-a100", 32);
+  f.request.sim = &sim;
+  f.request.space.global_batch = 16;
+  f.request.trials = 4;
+  tws_tune_result *result = search(&f);
+  char folder[] = "/tmp/tws-tune-XXXXXX", path[512];
+  ck_assert_ptr_nonnull(mkdtemp(folder));
+  ck_assert_msg(tws_tune_write(result, &f.request, folder, 0, &err) == TWS_OK, "%s", err.message);
+  ck_assert_int_eq(tws_tune_write(result, &f.request, folder, 0, &err), TWS_INVALID); /* not twice */
+  ck_assert_msg(tws_tune_write(result, &f.request, folder, 1, &err) == TWS_OK, "%s", err.message);
+  /* the best configuration is one that the program reads, with the tuned values */
+  snprintf(path, sizeof path, "%s/best.ds_config.json", folder);
+  tws_config *best;
+  ck_assert_msg(tws_config_load(path, &best, &err) == TWS_OK, "%s", err.message);
+  const tws_tune_point *point = &result->candidates[0].point;
+  ck_assert_int_eq(best->zero.stage, point->stage);
+  ck_assert_int_eq(best->micro_batch_size, point->micro);
+  ck_assert_int_eq(best->accumulation_steps, point->accumulation);
+  ck_assert_int_eq(best->train_batch_size, 16);
+  ck_assert_int_eq(best->recompute, point->recompute);
+  tws_config_destroy(best);
+  ck_assert_msg(tws_tune_record(&result->candidates[1], 0.5, 0.01, folder, &err) == TWS_OK, "%s", err.message);
+  snprintf(path, sizeof path, "%s/%s/metrics.json", folder, result->candidates[1].name);
+  tws_json *metrics;
+  ck_assert_msg(tws_json_read(path, &metrics, &err) == TWS_OK, "%s", err.message);
+  ck_assert_double_eq(number(metrics->root, "measured_s"), 0.5);
+  ck_assert_double_eq_tol(number(metrics->root, "latency"), result->candidates[1].simulated_s * 1e6, 1e-6);
+  tws_json_destroy(metrics);
+  snprintf(path, sizeof path, "rm -r %s", folder);
+  ck_assert_int_eq(system(path), 0);
+  tws_tune_result_destroy(result);
+  tear_down(&f);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("autotune");
+  TCase *deepspeed = tcase_create("deepspeed"), *tuner = tcase_create("tuner");
+  tcase_add_checked_fixture(deepspeed, load_golden, unload_golden);
+  tcase_add_test(deepspeed, golden_instantiation_memory);
+  tcase_add_test(deepspeed, golden_micro_batches);
+  tcase_add_test(deepspeed, golden_spaces);
+  tcase_set_timeout(tuner, 120);
+  tcase_add_test(tuner, space_keeps_the_global_batch);
+  tcase_add_test(tuner, host_space_respects_cores);
+  tcase_add_test(tuner, search_rejects_by_memory_and_is_deterministic);
+  tcase_add_test(tuner, implied_rejections_hold);
+  tcase_add_test(tuner, simulation_decides_and_stops_early);
+  tcase_add_test(tuner, nothing_fits);
+  tcase_add_test(tuner, results_folder);
+  suite_add_tcase(suite, deepspeed);
+  suite_add_tcase(suite, tuner);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
