@@ -16,7 +16,9 @@
 #include "cli/launch_protocol.h"
 #include "cli/modules.h"
 
-static const double patience_s = 5.0; /* between asking ranks to end and ending them */
+/* mpirun ends the other ranks by itself when one dies or leaves: it has this long before it is asked to. Whoever was
+ * asked has `patience_s`, and is then ended. */
+static const double reaction_s = 2.0, patience_s = 5.0;
 
 typedef struct peer {
   int socket; /* -1: not connected (yet, or no more) */
@@ -34,11 +36,11 @@ typedef struct job {
   peer *peers;
   struct pollfd *polls;
   pid_t mpirun;
-  int status, ended;         /* of mpirun */
-  int signal;                /* that asked the launcher to stop */
-  int first_dead;            /* rank that ended without a word, or -1 */
-  tws_launch_record failure; /* the first that was reported; word 0: none */
-  double kill_at_s;          /* 0: nobody was asked to end */
+  int status, ended;          /* of mpirun */
+  int signal;                 /* that asked the launcher to stop */
+  int first_dead;             /* rank that ended without a word, or -1 */
+  tws_launch_record failure;  /* the first that was reported; word 0: none */
+  double ask_at_s, kill_at_s; /* 0: not set; kill_at_s is set when the ranks were asked to end */
 } job;
 
 int tws_launch_cores(void) {
@@ -222,7 +224,11 @@ static tws_code start(job *j, tws_error *err) {
 static void ask_to_end(job *j) {
   if (j->kill_at_s > 0.0) return;
   j->kill_at_s = tws_clock_s() + patience_s;
-  kill(-j->mpirun, SIGTERM);
+  if (!j->ended) kill(-j->mpirun, SIGTERM);
+}
+
+static void ask_soon(job *j) {
+  if (j->ask_at_s == 0.0) j->ask_at_s = tws_clock_s() + reaction_s;
 }
 
 static void end_by_force(job *j) {
@@ -276,14 +282,14 @@ static void hear(job *j, int rank) {
     close(p->socket);
     p->socket = -1;
     if (!p->said_end && !j->failure.word && j->first_dead < 0 && !j->signal) j->first_dead = rank;
-    if (!p->said_end) ask_to_end(j);
+    if (!p->said_end) ask_soon(j);
     return;
   }
   p->said_end = 1;
   if (record.word != TWS_SAYS_FAILED) return;
   record.error.message[sizeof record.error.message - 1] = record.error.hint[sizeof record.error.hint - 1] = '\0';
   if (!j->failure.word && j->first_dead < 0) j->failure = record;
-  if (j->kill_at_s == 0.0) j->kill_at_s = tws_clock_s() + patience_s; /* mpirun ends the others when this one leaves */
+  ask_soon(j);
 }
 
 static void take_signals(job *j) {
@@ -305,24 +311,33 @@ static int any_connected(const job *j) {
   return 0;
 }
 
+/* Milliseconds until something is due; -1: nothing is. */
+static int time_left(const job *j) {
+  double due = j->kill_at_s > 0.0 ? j->kill_at_s : j->ask_at_s;
+  if (due == 0.0) return -1;
+  double left = due - tws_clock_s();
+  return left > 0.0 ? (int)(left * 1000.0) + 1 : 0;
+}
+
+static void do_what_is_due(job *j) {
+  if (time_left(j) != 0) return;
+  if (j->kill_at_s == 0.0) {
+    ask_to_end(j);
+    return;
+  }
+  end_by_force(j);
+  j->kill_at_s = tws_clock_s() + 1.0; /* and again, until they are gone */
+}
+
 static void wait_for_all(job *j) {
   int ranks = j->options->ranks;
   while (!j->ended || any_connected(j)) {
     j->polls[0] = (struct pollfd){.fd = j->signals, .events = POLLIN};
     j->polls[1] = (struct pollfd){.fd = j->listener, .events = POLLIN};
     for (int r = 0; r < ranks; r++) j->polls[2 + r] = (struct pollfd){.fd = j->peers[r].socket, .events = POLLIN};
-    int timeout = -1;
-    if (j->ended && j->kill_at_s == 0.0) j->kill_at_s = tws_clock_s() + patience_s;
-    if (j->kill_at_s > 0.0) {
-      double left = j->kill_at_s - tws_clock_s();
-      timeout = left > 0.0 ? (int)(left * 1000.0) + 1 : 0;
-    }
-    int ready = poll(j->polls, (nfds_t)ranks + 2, timeout);
-    if (ready == 0) {
-      end_by_force(j);
-      j->kill_at_s = tws_clock_s() + 1.0; /* and again, until they are gone */
-    }
-    if (ready <= 0) continue;
+    if (j->ended) ask_soon(j); /* mpirun is gone: its ranks follow at once */
+    do_what_is_due(j);
+    if (poll(j->polls, (nfds_t)ranks + 2, time_left(j)) <= 0) continue;
     for (int r = 0; r < ranks; r++)
       if (j->polls[2 + r].revents && j->peers[r].socket >= 0) hear(j, r);
     if (j->polls[1].revents) welcome(j);
