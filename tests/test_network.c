@@ -77,6 +77,9 @@ START_TEST(flops_follow_palm) {
   double halved = 2 * products + 2 * 32.0 * 32 * 128 * 2048;
   ck_assert_double_eq_tol(tws_network_flops_per_token(network, 2048, 1) / halved, 1, 1e-12);
   tws_network_destroy(network);
+  network = load("llama-2-7b", 1 << 20); /* padding is no useful work */
+  ck_assert_double_eq_tol(tws_network_flops_per_token(network, 2048, 0) / expected, 1, 1e-12);
+  tws_network_destroy(network);
 }
 END_TEST
 
