@@ -115,7 +115,8 @@ static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t f
                              tws_error *err) {
   int dims = tws_kernel_dims((tws_kernel)family->work.code);
   size_t need = family->count + (size_t)cJSON_GetArraySize(list);
-  if (need > MAX_SAMPLES) return tws_json_fail(json, list, err, NULL, "more than %d samples of one kernel", MAX_SAMPLES);
+  if (need > MAX_SAMPLES)
+    return tws_json_fail(json, list, err, NULL, "more than %d samples of one kernel", MAX_SAMPLES);
   if (tws_reserve(&family->points, &family->point_capacity, need, sizeof *family->points) != 0 ||
       tws_reserve(&family->shapes, &family->shape_capacity, need, sizeof *family->shapes) != 0) {
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
