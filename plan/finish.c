@@ -1,10 +1,10 @@
-/* What follows from a list of operations and the ranges they touch: where each buffer lies and which operations have
- * to wait for operations of other streams. One sweep in issue order does both, because reusing memory that another
- * stream may still be using is one more reason to wait. */
+/* Which operations have to wait for operations of other streams: those that touch the same piece of a buffer, and those
+ * that last used the memory a new buffer is laid on. One sweep in issue order, after the layout. */
 #include <string.h>
 
 #include "plan/builder.h"
-#include "plan/heap.h"
+#include "plan/history.h"
+#include "plan/layout.h"
 
 typedef struct cell {  /* a piece of a buffer */
   uint32_t written_by; /* operation + 1 */
@@ -22,13 +22,8 @@ typedef struct finisher {
   tws_touched *touched;  /* per buffer */
   uint32_t *ending;      /* buffers by last operation: first of a list */
   uint32_t *ending_next; /* per buffer */
-  tws_heap heap[TWS_TIER_COUNT];
+  tws_history history[TWS_TIER_COUNT];
 } finisher;
-
-static uint64_t rounded(uint64_t bytes) {
-  if (bytes == 0) bytes = 1;
-  return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
-}
 
 /* Wait until `stream` has done its operation number `place`. */
 static void wait_for(finisher *f, uint32_t op, int stream, uint32_t place) {
@@ -53,11 +48,13 @@ static void wait_all(finisher *f, uint32_t op, const tws_touched *touched) {
   for (int s = 0; s < TWS_STREAM_COUNT; s++) wait_for(f, op, s, touched->position[s]);
 }
 
-static void place_buffer(finisher *f, uint32_t index, uint32_t op) {
-  tws_buffer *buffer = &f->plan->buffers[index];
+static void begin_buffer(finisher *f, uint32_t index, uint32_t op) {
+  const tws_buffer *buffer = &f->plan->buffers[index];
   tws_touched touched;
-  buffer->offset = tws_heap_take(&f->heap[buffer->tier], rounded(buffer->bytes), &touched);
-  if (op != TWS_NONE) wait_all(f, op, &touched);
+  if (tws_history_take(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), &touched)) {
+    tws_builder_fail(f->b, TWS_MEMORY, "no memory");
+  }
+  wait_all(f, op, &touched);
 }
 
 static uint32_t piece_at(const struct tws_pieces *pieces, uint64_t element) {
@@ -110,7 +107,7 @@ static void mark_operand(finisher *f, uint32_t op, const tws_operand *operand) {
 static void release_ending(finisher *f, uint32_t op) {
   for (uint32_t i = f->ending[op]; i != TWS_NONE; i = f->ending_next[i]) {
     tws_buffer *buffer = &f->plan->buffers[i];
-    if (tws_heap_give(&f->heap[buffer->tier], buffer->offset, rounded(buffer->bytes), &f->touched[i])) {
+    if (tws_history_give(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), &f->touched[i])) {
       tws_builder_fail(f->b, TWS_MEMORY, "no memory");
     }
   }
@@ -154,9 +151,6 @@ static void sweep(finisher *f) {
   tws_plan *plan = f->plan;
   uint32_t last[TWS_STREAM_COUNT];
   memset(last, 0, sizeof last);
-  for (uint32_t i = 0; i < plan->buffer_count; i++) {
-    if (plan->buffers[i].persistent) place_buffer(f, i, TWS_NONE);
-  }
   for (uint32_t op = 0; op < plan->op_count && f->b->failed == TWS_OK; op++) {
     tws_op *o = &plan->ops[op];
     o->dep_first = plan->dep_count;
@@ -167,7 +161,7 @@ static void sweep(finisher *f) {
       const tws_buffer *buffer = &plan->buffers[operands[i].buffer];
       int again = 0; /* the same new buffer may be named by several operands */
       for (int k = 0; k < i; k++) again |= operands[k].buffer == operands[i].buffer;
-      if (buffer->first_op == op && !buffer->persistent && !again) place_buffer(f, operands[i].buffer, op);
+      if (buffer->first_op == op && !buffer->persistent && !again) begin_buffer(f, operands[i].buffer, op);
       access_operand(f, op, &operands[i]);
     }
     for (int i = 0; i < o->operand_count; i++) mark_operand(f, op, &operands[i]);
@@ -181,11 +175,8 @@ tws_code tws_builder_finish(tws_builder *b) {
   finisher f = {.b = b, .plan = b->plan};
   tws_arena *scratch = tws_arena_create();
   if (!scratch) return tws_builder_fail(b, TWS_MEMORY, "no memory");
-  if (prepare(&f, scratch) == TWS_OK) sweep(&f);
-  for (int t = 0; t < TWS_TIER_COUNT; t++) {
-    b->plan->arena_bytes[t] = f.heap[t].end;
-    tws_heap_free(&f.heap[t]);
-  }
+  if (tws_layout_make(b, scratch) == TWS_OK && prepare(&f, scratch) == TWS_OK) sweep(&f);
+  for (int t = 0; t < TWS_TIER_COUNT; t++) tws_history_free(&f.history[t]);
   tws_arena_destroy(scratch);
   return b->failed;
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/heap.h"
+#include "plan/history.h"
 #include "plan/plan.h"
 
 typedef struct piece { /* bytes between two neighbouring cuts of an arena */

@@ -1,0 +1,216 @@
+#include "plan/layout.h"
+
+#include <string.h>
+
+typedef struct range {
+  uint64_t begin, end;
+} range;
+
+typedef struct space { /* free ranges by address, never adjacent */
+  range *free;
+  size_t count, capacity;
+} space;
+
+typedef struct layout {
+  tws_builder *b;
+  tws_plan *plan;
+  uint32_t *starting, *starting_next, *ending, *ending_next; /* buffers by first and last operation */
+  uint64_t *offset, *best;
+  uint8_t *from_high;
+  space space;
+  int tier;
+} layout;
+
+static int insert_range(space *s, size_t at, range r) {
+  if (tws_reserve(&s->free, &s->capacity, s->count + 1, sizeof *s->free)) return -1;
+  memmove(s->free + at + 1, s->free + at, (s->count - at) * sizeof *s->free);
+  s->free[at] = r;
+  s->count++;
+  return 0;
+}
+
+static void remove_range(space *s, size_t at) {
+  s->count--;
+  memmove(s->free + at, s->free + at + 1, (s->count - at) * sizeof *s->free);
+}
+
+/* The smallest free range that is large enough; ties go to the end that is asked for. */
+static uint64_t take(space *s, uint64_t bytes, int high) {
+  size_t best = s->count;
+  uint64_t size = UINT64_MAX;
+  for (size_t i = 0; i < s->count; i++) {
+    uint64_t room = s->free[i].end - s->free[i].begin;
+    if (room < bytes || room > size || (room == size && !high)) continue;
+    best = i;
+    size = room;
+  }
+  if (best == s->count) return UINT64_MAX;
+  range *r = &s->free[best];
+  uint64_t offset = high ? r->end - bytes : r->begin;
+  if (high) {
+    r->end -= bytes;
+  } else {
+    r->begin += bytes;
+  }
+  if (r->begin == r->end) remove_range(s, best);
+  return offset;
+}
+
+static int give(space *s, uint64_t begin, uint64_t bytes) {
+  size_t low = 0, high = s->count;
+  while (low < high) {
+    size_t middle = (low + high) / 2;
+    if (s->free[middle].begin < begin) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  uint64_t end = begin + bytes;
+  int before = low > 0 && s->free[low - 1].end == begin, after = low < s->count && s->free[low].begin == end;
+  if (before && after) {
+    s->free[low - 1].end = s->free[low].end;
+    remove_range(s, low);
+  } else if (before) {
+    s->free[low - 1].end = end;
+  } else if (after) {
+    s->free[low].begin = begin;
+  } else {
+    return insert_range(s, low, (range){begin, end});
+  }
+  return 0;
+}
+
+/* One pass over the operations inside [0, size). Returns how far it reached, or UINT64_MAX when it does not fit. */
+static uint64_t attempt(layout *l, uint64_t size, int two_ended) {
+  const tws_plan *plan = l->plan;
+  uint64_t reached = 0;
+  l->space.count = 0;
+  if (insert_range(&l->space, 0, (range){0, size})) {
+    tws_builder_fail(l->b, TWS_MEMORY, "no memory");
+    return UINT64_MAX;
+  }
+  for (uint32_t i = 0; i < plan->buffer_count; i++) {
+    if (plan->buffers[i].tier != l->tier || !plan->buffers[i].persistent) continue;
+    l->offset[i] = take(&l->space, tws_layout_bytes(plan->buffers[i].bytes), 0);
+    if (l->offset[i] == UINT64_MAX) return UINT64_MAX;
+    reached = l->offset[i] + tws_layout_bytes(plan->buffers[i].bytes);
+  }
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    for (uint32_t i = l->starting[op]; i != TWS_NONE; i = l->starting_next[i]) {
+      if (plan->buffers[i].tier != l->tier) continue;
+      uint64_t bytes = tws_layout_bytes(plan->buffers[i].bytes);
+      l->offset[i] = take(&l->space, bytes, two_ended && l->from_high[i]);
+      if (l->offset[i] == UINT64_MAX) return UINT64_MAX;
+      if (l->offset[i] + bytes > reached) reached = l->offset[i] + bytes;
+    }
+    for (uint32_t i = l->ending[op]; i != TWS_NONE; i = l->ending_next[i]) {
+      if (plan->buffers[i].tier == l->tier && give(&l->space, l->offset[i], tws_layout_bytes(plan->buffers[i].bytes))) {
+        tws_builder_fail(l->b, TWS_MEMORY, "no memory");
+        return UINT64_MAX;
+      }
+    }
+  }
+  return reached;
+}
+
+static void keep_best(layout *l) {
+  memcpy(l->best, l->offset, l->plan->buffer_count * sizeof *l->best);
+}
+
+/* No layout can be smaller than the most bytes alive at once. */
+static uint64_t lower_bound(const layout *l) {
+  const tws_plan *plan = l->plan;
+  uint64_t live = 0, most = 0;
+  for (uint32_t i = 0; i < plan->buffer_count; i++) {
+    if (plan->buffers[i].tier == l->tier && plan->buffers[i].persistent)
+      live += tws_layout_bytes(plan->buffers[i].bytes);
+  }
+  most = live;
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    for (uint32_t i = l->starting[op]; i != TWS_NONE; i = l->starting_next[i]) {
+      if (plan->buffers[i].tier == l->tier) live += tws_layout_bytes(plan->buffers[i].bytes);
+    }
+    if (live > most) most = live;
+    for (uint32_t i = l->ending[op]; i != TWS_NONE; i = l->ending_next[i]) {
+      if (plan->buffers[i].tier == l->tier) live -= tws_layout_bytes(plan->buffers[i].bytes);
+    }
+  }
+  return most;
+}
+
+/* Short-lived: gone within this part of a micro-batch. Counted on the first micro-batch, so that the answer does not
+ * depend on how many follow. */
+static void classify(layout *l, uint32_t part) {
+  uint32_t ops = 0;
+  for (uint32_t op = 0; op < l->plan->op_count; op++) ops += l->plan->ops[op].micro_batch == 0;
+  for (uint32_t i = 0; i < l->plan->buffer_count; i++) {
+    const tws_buffer *b = &l->plan->buffers[i];
+    l->from_high[i] = !b->persistent && b->last_op != TWS_NONE && b->last_op - b->first_op <= ops / part;
+  }
+}
+
+static void lay_out_tier(layout *l) {
+  uint64_t bound = lower_bound(l), best = attempt(l, UINT64_MAX / 2, 0);
+  if (l->b->failed != TWS_OK) return;
+  keep_best(l);
+  static const double slack[] = {1, 1.01, 1.02, 1.04, 1.08, 1.16};
+  static const uint32_t parts[] = {16, 4};
+  /* Tighter packing makes streams wait for each other's memory more often: not worth it for a few per cent. */
+  int worth = (double)best > 1.05 * (double)bound;
+  for (size_t s = 0; s < sizeof slack / sizeof *slack && worth; s++) {
+    uint64_t size = tws_layout_bytes((uint64_t)((double)bound * slack[s]));
+    if ((double)size * 1.005 >= (double)best) break;
+    int fits = 0;
+    for (size_t p = 0; p < sizeof parts / sizeof *parts && !fits; p++) {
+      classify(l, parts[p]);
+      fits = attempt(l, size, 1) != UINT64_MAX;
+      if (l->b->failed != TWS_OK) return;
+    }
+    if (!fits) continue;
+    best = size;
+    keep_best(l);
+    break;
+  }
+  for (uint32_t i = 0; i < l->plan->buffer_count; i++) {
+    tws_buffer *b = &l->plan->buffers[i];
+    if (b->tier == l->tier && (b->persistent || b->last_op != TWS_NONE)) b->offset = l->best[i];
+  }
+  l->plan->arena_bytes[l->tier] = best;
+}
+
+static int index_lifetimes(layout *l, tws_arena *scratch) {
+  tws_plan *plan = l->plan;
+  uint32_t **per_op[] = {&l->starting, &l->ending}, **per_buffer[] = {&l->starting_next, &l->ending_next};
+  for (int i = 0; i < 2; i++) {
+    *per_op[i] = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof **per_op[i]);
+    *per_buffer[i] = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof **per_buffer[i]);
+    if (!*per_op[i] || !*per_buffer[i]) return -1;
+    memset(*per_op[i], 0xff, (plan->op_count + 1u) * sizeof **per_op[i]); /* TWS_NONE */
+  }
+  l->offset = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof *l->offset);
+  l->best = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof *l->best);
+  l->from_high = tws_arena_alloc(scratch, plan->buffer_count + 1u, 1);
+  if (!l->offset || !l->best || !l->from_high) return -1;
+  for (uint32_t i = plan->buffer_count; i-- > 0;) {
+    const tws_buffer *b = &plan->buffers[i];
+    if (b->persistent || b->last_op == TWS_NONE) continue;
+    l->starting_next[i] = l->starting[b->first_op];
+    l->starting[b->first_op] = i;
+    l->ending_next[i] = l->ending[b->last_op];
+    l->ending[b->last_op] = i;
+  }
+  return 0;
+}
+
+tws_code tws_layout_make(tws_builder *b, tws_arena *scratch) {
+  layout l = {.b = b, .plan = b->plan};
+  if (index_lifetimes(&l, scratch)) return tws_builder_fail(b, TWS_MEMORY, "no memory");
+  for (l.tier = 0; l.tier < TWS_TIER_COUNT && b->failed == TWS_OK; l.tier++) {
+    int used = 0;
+    for (uint32_t i = 0; i < b->plan->buffer_count && !used; i++) used = b->plan->buffers[i].tier == l.tier;
+    if (used) lay_out_tier(&l);
+  }
+  tws_free(l.space.free);
+  return b->failed;
+}
