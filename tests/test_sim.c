@@ -295,6 +295,12 @@ START_TEST(two_level_rings_are_bound_by_the_nics) {
     same(step(&gpu, m, 1, TWS_FIDELITY_FLOW), expected, 1e-6);
     drop_machine(&gpu);
   }
+  machine twice; /* a device with two NICs */
+  make_gpus(&twice, 2, 1, 2);
+  make_ring(m, 2, TWS_COLLECTIVE_ALL_GATHER, 1.6e9, 0);
+  for (int fidelity = TWS_FIDELITY_ANALYTIC; fidelity <= TWS_FIDELITY_MESSAGE; fidelity++)
+    same(step(&twice, m, 2, (tws_fidelity)fidelity), 0.5 * 1.6e9 / (2 * nic_bandwidth) + 5e-6, 1e-6);
+  drop_machine(&twice);
   machine wide; /* more network than NVLink: the ports bind */
   make_gpus(&wide, 2, 2, 2);
   wide.cluster.inter.bandwidth = 1e12;
@@ -320,6 +326,12 @@ START_TEST(contention_halves_bandwidth) {
   const double bytes_s = 0.75 * 4e8 / port_bandwidth, latency_s = 3 * 2e-6;
   same(step(&gpu, m, 4, TWS_FIDELITY_ANALYTIC), bytes_s + latency_s, 1e-6);
   same(step(&gpu, m, 4, TWS_FIDELITY_FLOW), 2 * bytes_s + latency_s, 1e-6);
+  for (int rank = 0; rank < 2; rank++) { /* a broadcast leaves the way back to its root free */
+    begin(&m[rank], rank, 2);
+    collective(&m[rank], TWS_STREAM_GATHER, TWS_COLLECTIVE_BROADCAST, group(&m[rank], 2, 0, 1), 4e8);
+    message(&m[rank], rank == 1 ? TWS_OP_SEND : TWS_OP_RECV, 1 - rank, 4e8);
+  }
+  same(step(&gpu, m, 2, TWS_FIDELITY_FLOW), 4e8 / port_bandwidth + 2e-6, 1e-6);
   drop_machine(&gpu);
 
   make_gpus(&gpu, 2, 2, 1); /* ranks 0 and 1 send to the other node through one NIC */
@@ -417,6 +429,8 @@ START_TEST(plans_that_do_not_fit_are_refused) {
       &gpu, m, 2, TWS_INTERNAL,
       "rank 1, operation 0 (forward all_reduce) of 200 bytes meets rank 0, operation 0 (forward all_reduce) of 100");
   m[1].works[0].d[0] = 100;
+  m[1].works[0].segments = 2;
+  refused(&gpu, m, 2, TWS_INTERNAL, "rank 1, operation 0 (forward all_reduce)");
   m[1].works[0].code = TWS_COLLECTIVE_ALL_GATHER;
   refused(&gpu, m, 2, TWS_INTERNAL, "rank 1, operation 0 (forward all_gather)");
   m[1].plan.op_count = 0;

@@ -1,0 +1,124 @@
+/* `twinspeed simulate` as a user runs it. */
+#include <check.h>
+#include <math.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "command.h"
+
+static tws_json *parse(const command_result *result) {
+  tws_json *json = NULL;
+  tws_error err = {0};
+  ck_assert_msg(result->status == 0, "exit %d: %s", result->status, result->err);
+  ck_assert_msg(tws_json_parse(result->out, strlen(result->out), "output", &json, &err) == TWS_OK, "%s", err.message);
+  return json;
+}
+
+static double number(const cJSON *object, const char *key) {
+  const cJSON *item = cJSON_GetObjectItem(object, key);
+  ck_assert_msg(cJSON_IsNumber(item), "no number %s", key);
+  return item->valuedouble;
+}
+
+#define JOB "simulate -m gpt2 --stage 3 --seq 256 --micro-batch 2 --cluster dgx-a100:2 "
+
+START_TEST(result_is_consistent) {
+  double step[3];
+  static const char *const levels[] = {"analytic", "flow", "message"};
+  for (int i = 0; i < 3; i++) {
+    command_result result = twinspeed(JOB "--fidelity %s --json", levels[i]);
+    tws_json *json = parse(&result);
+    const cJSON *root = json->root, *item, *phases = cJSON_GetObjectItem(root, "compute_phase_s");
+    double computing = 0;
+    step[i] = number(root, "step_s");
+    ck_assert_double_eq_tol(number(root, "tokens_per_s") * step[i], 16 * 2 * 256, 1e-6);
+    cJSON_ArrayForEach(item, phases) computing += item->valuedouble;
+    ck_assert_double_eq_tol(computing + number(root, "exposed_s"), step[i], 1e-3 * step[i]);
+    ck_assert_double_gt(number(root, "mfu"), 0);
+    ck_assert_double_lt(number(root, "mfu"), 1);
+    ck_assert_double_gt(number(cJSON_GetObjectItem(root, "collective_s"), "all_gather"), 0);
+    tws_json_destroy(json);
+    command_free(&result);
+  }
+  ck_assert_double_gt(step[1], step[0] * 0.999999); /* sharing links never helps */
+  ck_assert_double_lt(fabs(step[2] / step[0] - 1), 0.2);
+}
+END_TEST
+
+START_TEST(text_and_trace) {
+  char path[256];
+  tws_json *json = NULL;
+  tws_error err = {0};
+  snprintf(path, sizeof path, "%s/simulate-%ld.json", TWS_BUILD_DIR, (long)getpid());
+  command_result result = twinspeed(JOB "--all-ranks --trace %s", path);
+  ck_assert_msg(result.status == 0, "%s", result.err);
+  ck_assert_ptr_nonnull(strstr(result.out, "Simulated step"));
+  ck_assert_ptr_nonnull(strstr(result.out, "all 16 ranks"));
+  ck_assert_ptr_nonnull(strstr(result.out, "communication not hidden"));
+  command_free(&result);
+  ck_assert_msg(tws_json_read(path, &json, &err) == TWS_OK, "%s", err.message);
+  unlink(path);
+  const cJSON *event, *events = cJSON_GetObjectItem(json->root, "traceEvents");
+  int processes = 0, gathers = 0;
+  cJSON_ArrayForEach(event, events) {
+    const char *name = cJSON_GetObjectItem(event, "name")->valuestring;
+    processes += strcmp(name, "process_name") == 0;
+    gathers += strstr(name, "all_gather") != NULL;
+  }
+  ck_assert_int_eq(processes, 16);
+  ck_assert_int_ge(gathers, 16);
+  tws_json_destroy(json);
+}
+END_TEST
+
+START_TEST(plan_is_printed) {
+  command_result text = twinspeed(JOB "--print-plan --rank 5"), json = twinspeed(JOB "--print-plan --json");
+  ck_assert_int_eq(text.status, 0);
+  ck_assert_ptr_nonnull(strstr(text.out, "# rank 5 of 16"));
+  tws_json *parsed = parse(&json);
+  const int operations = cJSON_GetArraySize(cJSON_GetObjectItem(parsed->root, "operations"));
+  ck_assert_int_gt(operations, 100);
+  tws_json_destroy(parsed);
+  command_free(&text);
+  command_free(&json);
+}
+END_TEST
+
+START_TEST(mistakes) {
+  static const struct {
+    const char *words;
+    int status;
+    const char *says;
+  } cases[] = {{"--fidelity exact", 2, "analytic, flow or message"},
+               {"--rank 3", 2, "--print-plan"},
+               {"--print-plan --rank 16", 2, "ranks 0 to 15"},
+               {"--trace /no/such/folder/x.json", 4, "/no/such/folder"},
+               {"-n 17", 3, "16 devices"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    command_result result = twinspeed(JOB "%s", cases[i].words);
+    ck_assert_msg(result.status == cases[i].status, "%s: exit %d", cases[i].words, result.status);
+    ck_assert_msg(strstr(result.err, cases[i].says) != NULL, "%s: %s", cases[i].words, result.err);
+    command_free(&result);
+  }
+}
+END_TEST
+
+int main(void) {
+  if (access(TWS_BUILD_DIR "/twinspeed_sim.so", R_OK) != 0) {
+    fprintf(stderr, "skipped: built without the simulator\n");
+    return EXIT_SUCCESS;
+  }
+  Suite *suite = suite_create("simulate");
+  TCase *tcase = tcase_create("simulate");
+  tcase_set_timeout(tcase, 120);
+  tcase_add_test(tcase, result_is_consistent);
+  tcase_add_test(tcase, text_and_trace);
+  tcase_add_test(tcase, plan_is_printed);
+  tcase_add_test(tcase, mistakes);
+  suite_add_tcase(suite, tcase);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
