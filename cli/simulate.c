@@ -139,10 +139,10 @@ static tws_code print_result(const tws_cli *cli, const options *o, const tws_job
     tws_out("  as long as the plan's longest path\n");
   else
     tws_out("  %+.1f %% against the longest path of %s\n", 100 * more, longest);
-  tws_out(
-      "  collectives: %s; %s; %s events in %s\n\n", fidelity_names[s->fidelity],
-      s->plan_count == job->ranks ? tws_cell("all %d ranks", job->ranks) : tws_cell("rank 0 stands for %d", job->ranks),
-      tws_thousands((int64_t)s->result.events), tws_format_seconds(s->wall_s, wall, sizeof wall));
+  tws_out("  collectives: %s; %s; %s events in %s\n\n", fidelity_names[s->fidelity],
+          s->plan_count == job->ranks ? tws_cell(job->ranks > 1 ? "all %d ranks" : "%d rank", job->ranks)
+                                      : tws_cell("rank 0 stands for %d", job->ranks),
+          tws_thousands((int64_t)s->result.events), tws_format_seconds(s->wall_s, wall, sizeof wall));
   TWS_TRY(print_shares(cli, s, err));
   tws_out("%s\n", s->result.path.text);
   if (o->trace)
