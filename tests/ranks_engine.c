@@ -1,0 +1,293 @@
+/* What test_train starts once per rank.
+ *
+ *   ranks_engine comm              the communicator against sums computed here, on both transports, bit for bit
+ *   ranks_engine train JOBS OUT    trains every job of a file, one "name <TAB> model <TAB> steps <TAB> ds_config
+ *                                  text" a line, on the data file that the environment variable DATA names; rank 0
+ *                                  writes "name loss norm loss norm ..." lines with all digits
+ * A rank that finds something wrong says so and ends with status 1. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/random.h"
+#include "real/train_internal.h"
+
+static int rank, world;
+
+static void need(int ok, const char *what, const tws_error *err) {
+  if (ok) return;
+  fprintf(stderr, "rank %d: %s: %s\n", rank, what, err ? err->message : "");
+  _exit(1);
+}
+
+/* ---- comm ---- */
+
+enum { GROUPS = 3, SEGMENTS = 300, LARGE = 300000 };
+static int members[GROUPS][64];
+static tws_group groups[GROUPS];
+
+/* Everyone, the ranks of this one's parity, and itself alone. */
+static void make_groups(void) {
+  for (int g = 0; g < GROUPS; g++) {
+    groups[g] = (tws_group){.axis = "data", .ranks = members[g]};
+    for (int r = 0; r < world; r++) {
+      if ((g == 1 && r % 2 != rank % 2) || (g == 2 && r != rank)) continue;
+      if (r == rank) groups[g].index = groups[g].size;
+      members[g][groups[g].size++] = r;
+    }
+  }
+}
+
+typedef struct trial {
+  uint64_t number;
+  int group, root, in_place, segments;
+  tws_collective collective;
+  tws_dtype dtype;
+  uint64_t count[SEGMENTS];
+} trial;
+
+static uint64_t pick(uint64_t trial_number, uint64_t what, uint64_t n) {
+  uint32_t word[4];
+  tws_philox(7, trial_number, what, word);
+  return word[0] % n;
+}
+
+/* Element i that `who` sends in a segment: floats of very different sizes, so that the order of a sum shows. */
+static double element(const trial *t, int who, int segment, uint64_t i) {
+  uint32_t word[4];
+  tws_philox(11 + (uint64_t)segment, t->number * 64 + (uint64_t)who, i, word);
+  return ldexp((double)(int32_t)word[0] * 0x1p-31, (int)(word[1] % 24));
+}
+
+static void store(tws_dtype dtype, void *at, uint64_t i, double value) {
+  if (dtype == TWS_F32) ((float *)at)[i] = (float)value;
+  if (dtype == TWS_F64) ((double *)at)[i] = value;
+  if (dtype == TWS_BF16) ((unsigned short *)at)[i] = tws_to_bf16((float)value);
+}
+
+static double load(tws_dtype dtype, const void *at, uint64_t i) {
+  if (dtype == TWS_F32) return ((const float *)at)[i];
+  if (dtype == TWS_F64) return ((const double *)at)[i];
+  return tws_from_bf16(((const unsigned short *)at)[i]);
+}
+
+static double rounded(tws_dtype dtype, double value) {
+  double cell[1] = {0.0};
+  store(dtype, cell, 0, value);
+  return load(dtype, cell, 0);
+}
+
+/* Sum in the order of the group: float32 (float64) steps, rounded to the type at the end. */
+static double ordered_sum(const trial *t, int segment, uint64_t i) {
+  const tws_group *g = &groups[t->group];
+  double wide = 0.0;
+  float narrow = 0.0f;
+  for (int m = 0; m < g->size; m++) {
+    double x = rounded(t->dtype, element(t, g->ranks[m], segment, i));
+    wide = m ? wide + x : x;
+    narrow = m ? narrow + (float)x : (float)x;
+  }
+  return t->dtype == TWS_F64 ? wide : rounded(t->dtype, (double)narrow);
+}
+
+static trial choose(uint64_t number) {
+  static const tws_dtype types[] = {TWS_F32, TWS_F64, TWS_BF16};
+  trial t = {.number = number,
+             .group = (int)pick(number, 0, GROUPS),
+             .collective = (tws_collective)pick(number, 1, TWS_COLLECTIVE_BARRIER),
+             .dtype = types[pick(number, 2, 3)],
+             .in_place = (int)pick(number, 3, 2),
+             .segments = number % 16 == 5 ? SEGMENTS : 1 + (int)pick(number, 4, 4)};
+  for (int s = 0; s < t.segments; s++) t.count[s] = pick(number, 16 + (uint64_t)s, t.segments == SEGMENTS ? 40 : 5000);
+  if (number % 8 == 3) t.count[0] = LARGE + pick(number, 5, 1000);
+  return t;
+}
+
+/* How many elements a rank sends and receives of a segment. */
+static void lengths(const trial *t, uint64_t count, uint64_t *sent, uint64_t *received) {
+  uint64_t n = (uint64_t)groups[t->group].size;
+  *sent =
+      t->collective == TWS_COLLECTIVE_REDUCE_SCATTER || t->collective == TWS_COLLECTIVE_ALL_TO_ALL ? count * n : count;
+  *received =
+      t->collective == TWS_COLLECTIVE_ALL_GATHER || t->collective == TWS_COLLECTIVE_ALL_TO_ALL ? count * n : count;
+}
+
+static double expected(const trial *t, int s, uint64_t i) {
+  const tws_group *g = &groups[t->group];
+  uint64_t count = t->count[s], me = (uint64_t)g->index;
+  switch (t->collective) {
+    case TWS_COLLECTIVE_ALL_GATHER:
+      return rounded(t->dtype, element(t, g->ranks[i / count], s, i % count));
+    case TWS_COLLECTIVE_ALL_TO_ALL:
+      return rounded(t->dtype, element(t, g->ranks[i / count], s, me * count + i % count));
+    case TWS_COLLECTIVE_BROADCAST:
+      return rounded(t->dtype, element(t, g->ranks[t->root], s, i));
+    case TWS_COLLECTIVE_REDUCE_SCATTER:
+      return ordered_sum(t, s, me * count + i);
+    default:
+      return ordered_sum(t, s, i);
+  }
+}
+
+static void run_trial(tws_comm *comm, uint64_t number, char *memory) {
+  trial t = choose(number);
+  const tws_group *g = &groups[t.group];
+  tws_comm_segment segment[SEGMENTS];
+  tws_error err = {0};
+  t.root = (int)pick(number, 6, 64) % g->size;
+  size_t size = tws_dtype_bytes(t.dtype);
+  char *at = memory;
+  for (int s = 0; s < t.segments; s++) {
+    uint64_t sent, received;
+    lengths(&t, t.count[s], &sent, &received);
+    char *receive = at, *send = at;
+    at += (received * size + 63) / 64 * 64;
+    int may = t.collective != TWS_COLLECTIVE_REDUCE_SCATTER && t.collective != TWS_COLLECTIVE_ALL_TO_ALL;
+    if (may && t.in_place) {
+      if (t.collective == TWS_COLLECTIVE_ALL_GATHER) send += (uint64_t)g->index * t.count[s] * size;
+    } else {
+      send = at;
+      at += (sent * size + 63) / 64 * 64;
+    }
+    for (uint64_t i = 0; i < sent; i++) store(t.dtype, send, i, element(&t, rank, s, i));
+    segment[s] = (tws_comm_segment){.send = send, .receive = receive, .count = t.count[s]};
+  }
+  tws_code code =
+      tws_mpi_comm_ops()->collective(comm, t.group, t.collective, t.dtype, t.root, segment, t.segments, &err);
+  need(code == TWS_OK, "collective", &err);
+  if (t.collective == TWS_COLLECTIVE_REDUCE && g->index != t.root) return;
+  for (int s = 0; s < t.segments; s++) {
+    uint64_t sent, received;
+    lengths(&t, t.count[s], &sent, &received);
+    for (uint64_t i = 0; i < received; i++)
+      if (load(t.dtype, segment[s].receive, i) != expected(&t, s, i)) {
+        tws_fail(&err, TWS_INTERNAL, NULL,
+                 "trial %d: %s of %s, group %d, segment %d of %d, element %d of %d: %.9g, not %.9g", (int)number,
+                 tws_collective_name(t.collective), tws_dtype_name(t.dtype), t.group, s, t.segments, (int)i,
+                 (int)received, load(t.dtype, segment[s].receive, i), expected(&t, s, i));
+        need(0, "wrong", &err);
+      }
+  }
+}
+
+static void check_messages(tws_comm *comm) {
+  const tws_comm_ops *ops = tws_mpi_comm_ops();
+  tws_error err = {0};
+  int next = (rank + 1) % world, before = (rank + world - 1) % world, got = -1;
+  for (int turn = 0; turn < 2 && world > 1; turn++) {
+    tws_code code = turn == rank % 2 ? ops->send(comm, next, &rank, sizeof rank, &err) : TWS_OK;
+    need(code == TWS_OK, "send", &err);
+    if (turn == before % 2) need(ops->receive(comm, before, &got, sizeof got, &err) == TWS_OK, "receive", &err);
+  }
+  need(world == 1 || got == before, "a message came from the wrong rank", NULL);
+  unsigned char *all = NULL;
+  uint64_t *offset = NULL;
+  char text[32];
+  memset(text, 'a' + rank, sizeof text);
+  need(tws_comm_gather(comm, text, (uint64_t)rank * 3, &all, &offset, &err) == TWS_OK, "gather", &err);
+  for (int r = 0; rank == 0 && r < world; r++)
+    for (uint64_t i = offset[r]; i < offset[r + 1]; i++)
+      need(offset[r + 1] - offset[r] == (uint64_t)r * 3 && all[i] == 'a' + r, "gathered bytes", NULL);
+  tws_free(all);
+  tws_free(offset);
+  double value = rank;
+  need(tws_comm_max(comm, &value, &err) == TWS_OK && value == world - 1, "maximum", &err);
+}
+
+static void check_transport(tws_transport transport, uint64_t first, uint64_t trials) {
+  tws_comm *comm = NULL;
+  tws_error err = {0};
+  void *memory = NULL;
+  size_t bytes = (size_t)64 << 20;
+  need(tws_comm_create(groups, GROUPS, transport, 1, &comm, &err) == TWS_OK, "create", &err);
+  need(tws_comm_is_shared(comm) == (transport == TWS_TRANSPORT_AUTO && world > 1), "transport", NULL);
+  need(tws_comm_allocate(comm, bytes, &memory, &err) == TWS_OK, "allocate", &err);
+  need((memory != NULL) == tws_comm_is_shared(comm), "memory", NULL);
+  char *own = memory ? NULL : malloc(bytes);
+  for (uint64_t i = first; i < first + trials; i++) run_trial(comm, i, memory ? memory : own);
+  check_messages(comm);
+  free(own);
+  if (memory) { /* other memory goes by messages */
+    own = malloc(bytes);
+    for (uint64_t i = 0; i < 8; i++) run_trial(comm, i, own);
+    free(own);
+  }
+  need(tws_comm_barrier(comm, &err) == TWS_OK, "barrier", &err);
+  tws_comm_destroy(comm);
+}
+
+/* ---- train ---- */
+
+static double losses[64], norms[64];
+static void keep(void *user, const tws_step_report *report) {
+  (void)user;
+  losses[report->step - 1] = report->loss;
+  norms[report->step - 1] = report->gradient_norm;
+}
+
+static tws_config *load_config(const char *text, int64_t hidden) {
+  tws_json *json = NULL;
+  tws_config *config = NULL;
+  tws_error err = {0};
+  need(tws_json_parse(text, strlen(text), "job", &json, &err) == TWS_OK, text, &err);
+  need(tws_config_from_json(json, &config, &err) == TWS_OK, text, &err);
+  tws_json_destroy(json);
+  tws_auto_context context = {.hidden_size = hidden};
+  need(tws_config_resolve(config, world, &context, &err) == TWS_OK, text, &err);
+  return config;
+}
+
+static void run_job(char *line, FILE *out) {
+  char *name = strtok(line, "\t"), *model = strtok(NULL, "\t"), *steps = strtok(NULL, "\t"), *text = strtok(NULL, "\n");
+  tws_network *network = NULL;
+  tws_error err = {0};
+  tws_train_result result;
+  need(text && tws_network_load(model, 1, &network, &err) == TWS_OK, "job", &err);
+  tws_config *config = load_config(text, network->hidden);
+  tws_train_options options = {.network = network,
+                               .config = config,
+                               .data = getenv("DATA"),
+                               .steps = atoi(steps),
+                               .device = "host",
+                               .threads = 1,
+                               .deadline_s = 120.0,
+                               .on_step = keep};
+  tws_code code = tws_real_train(&options, &result, &err);
+  need(code == TWS_OK, name, &err);
+  for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
+    need(result.predicted_bytes[tier] == result.allocated_bytes[tier], "arena and ledger differ", NULL);
+  need(result.allocated_bytes[TWS_TIER_DEVICE] > 0, "no arena", NULL);
+  if (out) {
+    fprintf(out, "%s", name);
+    for (int64_t i = 0; i < options.steps; i++) fprintf(out, " %.17g %.17g", losses[i], norms[i]);
+    fprintf(out, "\n");
+  }
+  tws_config_destroy(config);
+  tws_network_destroy(network);
+}
+
+static void run_jobs(const char *jobs, const char *results) {
+  static char line[8192];
+  FILE *in = fopen(jobs, "r"), *out = rank == 0 ? fopen(results, "w") : NULL;
+  need(in && (rank != 0 || out), "files", NULL);
+  while (fgets(line, sizeof line, in)) run_job(line, out);
+  fclose(in);
+  if (out) need(fclose(out) == 0, "write", NULL);
+}
+
+int main(int argc, char **argv) {
+  tws_error err = {0};
+  need(tws_mpi_start(&argc, &argv, &rank, &world, &err) == TWS_OK, "start", &err);
+  if (argc == 2 && strcmp(argv[1], "comm") == 0) {
+    make_groups();
+    check_transport(TWS_TRANSPORT_AUTO, 0, 64);
+    check_transport(TWS_TRANSPORT_MESSAGES, 64, 32);
+  } else if (argc == 4 && strcmp(argv[1], "train") == 0) {
+    run_jobs(argv[2], argv[3]);
+  } else {
+    need(0, "usage: ranks_engine comm | train JOBS OUT", NULL);
+  }
+  tws_mpi_stop();
+  return 0;
+}
