@@ -220,7 +220,8 @@ static tws_code set_value(tws_config *config, const char *path, tws_source *sour
   walk.visit = add_override;
   const tws_key *key = tws_key_find(walk.segments, n, &below);
   if (cJSON_IsNull(value)) { /* back to the default */
-    if (!key) return tws_fail(err, TWS_INVALID, NULL, "command line: \"%.100s\" is a section, not a key", path);
+    if (!key || below)
+      return tws_fail(err, TWS_INVALID, NULL, "command line: \"%.100s\" is a section, not a key", path);
     TWS_TRY(add_override(&walk, key, value));
   } else {
     TWS_TRY(tws_store_walk(&walk, value));

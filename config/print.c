@@ -1,5 +1,6 @@
 /* Reports: the effective configuration, the JSON Schema, the keys without effect. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "config/store.h"
@@ -98,13 +99,23 @@ static cJSON *integer(int64_t value) {
   return cJSON_CreateRaw(text);
 }
 
+/* The shortest text that reads back as the same double: cJSON's own is sometimes a bit off. */
+static cJSON *number(double value) {
+  char text[40];
+  for (int digits = 15; digits <= 17; digits++) {
+    snprintf(text, sizeof text, "%.*g", digits, value);
+    if (strtod(text, NULL) == value) break;
+  }
+  return cJSON_CreateRaw(text);
+}
+
 /* ---- the effective configuration ---- */
 
 static cJSON *field_value(const tws_config *config, const tws_key *key) {
   const char *field = (const char *)config + key->offset;
   int64_t wide;
   int narrow;
-  double number;
+  double real;
   switch ((tws_key_store)key->store) {
     case TWS_STORE_I64:
       memcpy(&wide, field, sizeof wide);
@@ -114,8 +125,8 @@ static cJSON *field_value(const tws_config *config, const tws_key *key) {
       if (key->type != TWS_KEY_BOOL) return cJSON_CreateNumber(narrow);
       return narrow < 0 ? NULL : cJSON_CreateBool(narrow);
     case TWS_STORE_F64:
-      memcpy(&number, field, sizeof number);
-      return key->bounded && number < key->low ? NULL : cJSON_CreateNumber(number);
+      memcpy(&real, field, sizeof real);
+      return key->bounded && real < key->low ? NULL : number(real);
     case TWS_STORE_ENUM: {
       char word[64] = "";
       const char *at = key->values;
@@ -148,7 +159,14 @@ static const char *scheduler_name(tws_scheduler scheduler) {
 }
 
 static void put_special(builder *b, const tws_config *config) {
-  cJSON *betas = cJSON_CreateDoubleArray((const double[]){config->beta1, config->beta2}, 2);
+  cJSON *betas = cJSON_CreateArray();
+  const double beta[2] = {config->beta1, config->beta2};
+  for (int i = 0; i < 2; i++) {
+    cJSON *item = number(beta[i]);
+    if (item && cJSON_AddItemToArray(betas, item)) continue;
+    cJSON_Delete(item);
+    b->failed = 1;
+  }
   put_at(b, "fp16.enabled", cJSON_CreateBool(config->dtype == TWS_F16));
   put_at(b, "bf16.enabled", cJSON_CreateBool(config->dtype == TWS_BF16));
   put_at(b, "data_types.grad_accum_dtype", cJSON_CreateString(tws_dtype_name(config->accumulation_dtype)));
@@ -207,11 +225,23 @@ static void put_overrides(builder *b, const struct tws_config_store *store) {
   }
 }
 
+/* Sections whose mere presence switches something on: their defaults are not printed. */
+static int presence_matters(const char *path) {
+  static const char *const sections[] = {"zero_optimization.zenflow", "comms_logger",    "checkpoint.writer",
+                                         "sparse_attention",          "tensor_parallel", "compression_training",
+                                         "autotuning.model_info",     "pipeline"};
+  for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
+    size_t length = strlen(sections[i]);
+    if (strncmp(path, sections[i], length) == 0 && (!path[length] || path[length] == '.')) return 1;
+  }
+  return 0;
+}
+
 static void put_defaults(builder *b) {
   for (size_t i = 0; i < tws_key_count; i++) {
     const tws_key *key = &tws_keys[i];
     if (key->parts || !key->fallback || key->owners || key->moved_to || strpbrk(key->path, "<[")) continue;
-    if (!find_at(b, key->path)) put_at(b, key->path, cJSON_Parse(key->fallback));
+    if (!presence_matters(key->path) && !find_at(b, key->path)) put_at(b, key->path, cJSON_Parse(key->fallback));
   }
 }
 

@@ -1,0 +1,630 @@
+/* ds_config.json: the table of keys, golden batch triples and schedules, "auto", combinations, overrides, print-out,
+ * schema, bad input. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "config/ds_config.h"
+#include "config/keys.h"
+#include "tests/failing_allocator.h"
+
+static tws_error err;
+
+static tws_code from_text(const char *text, tws_config **out) {
+  tws_json *json;
+  err = (tws_error){0};
+  *out = NULL;
+  TWS_TRY(tws_json_parse(text, strlen(text), "ds.json", &json, &err));
+  tws_code code = tws_config_from_json(json, out, &err);
+  tws_json_destroy(json);
+  return code;
+}
+
+static tws_code resolve(const char *text, int64_t ranks, int64_t hidden, tws_config **out) {
+  TWS_TRY(from_text(text, out));
+  tws_auto_context context = {.hidden_size = hidden};
+  tws_code code = tws_config_resolve(*out, ranks, &context, &err);
+  if (code != TWS_OK) {
+    tws_config_destroy(*out);
+    *out = NULL;
+  }
+  return code;
+}
+
+static tws_config *config_of(const char *text) {
+  tws_config *config;
+  ck_assert_msg(from_text(text, &config) == TWS_OK, "%s: %s", text, err.message);
+  return config;
+}
+
+/* ---- the table ---- */
+
+START_TEST(every_key_of_the_format_is_known) {
+  char *text, *rest, *path;
+  size_t length;
+  int count = 0;
+  ck_assert_int_eq(tws_read_file(TWS_TEST_DIR "/golden/config_keys.txt", 0, &text, &length, &err), TWS_OK);
+  for (rest = text; (path = strsep(&rest, "\n")) && *path; count++) {
+    ck_assert_msg(tws_key_at(path) != NULL, "%s is not in the table", path);
+    ck_assert_str_ne(tws_key_at(path)->doc, "");
+  }
+  ck_assert_int_ge(count, 456);
+  tws_free(text);
+}
+END_TEST
+
+/* <m> becomes a name with a dot in it nowhere: paths given on the command line are split at dots. */
+static void concrete(const tws_key *key, char *path, size_t size) {
+  size_t used = 0;
+  for (const char *p = key->path; *p && used + 1 < size; p++) {
+    if (*p == '<') {
+      path[used++] = 'x';
+      p = strchr(p, '>');
+    } else {
+      path[used++] = *p;
+    }
+  }
+  path[used] = 0;
+}
+
+START_TEST(rows_hold_together) {
+  static const char *const wrong[] = {[TWS_KEY_ANY] = NULL,          [TWS_KEY_BOOL] = "1",
+                                      [TWS_KEY_INT] = "1.5",         [TWS_KEY_NUMBER] = "true",
+                                      [TWS_KEY_STRING] = "3",        [TWS_KEY_INT_OR_STRING] = "1.5",
+                                      [TWS_KEY_NUMBER_OR_LIST] = "[1,2]", [TWS_KEY_PAIR] = "[0.9]",
+                                      [TWS_KEY_LIST] = "{}",         [TWS_KEY_STRING_LIST] = "[3]",
+                                      [TWS_KEY_INT_LIST] = "[\"a\"]", [TWS_KEY_OBJECT] = "[]",
+                                      [TWS_KEY_BOOL_OR_OBJECT] = "3", [TWS_KEY_REFUSED] = "3"};
+  tws_config *config;
+  ck_assert_int_eq(tws_config_default(&config, &err), TWS_OK);
+  for (size_t i = 0; i < tws_key_count; i++) {
+    const tws_key *key = &tws_keys[i];
+    char path[256];
+    concrete(key, path, sizeof path);
+    ck_assert_msg(tws_key_at(key->path) == key, "%s is there twice", key->path);
+    ck_assert_msg((key->parts == 0) == (key->store == TWS_STORE_NOWHERE), "%s: effect without field or the reverse",
+                  key->path);
+    ck_assert_msg(key->type == TWS_KEY_REFUSED || (key->parts == 0) == (key->reason != NULL), "%s: no reason", key->path);
+    if (key->moved_to && !strchr(key->moved_to, '/')) {
+      const char *segments[16];
+      char copy[256];
+      int below;
+      snprintf(copy, sizeof copy, "%s", key->moved_to);
+      int n = tws_key_split(copy, segments, 16);
+      ck_assert_msg(tws_key_find(segments, n, &below) || below, "%s: moved nowhere", key->path);
+    }
+    if (strchr(key->path, '[')) continue; /* inside an array */
+    if (key->fallback)
+      ck_assert_msg(tws_config_set(config, path, key->fallback, &err) == TWS_OK, "%s = %s: %s", path, key->fallback,
+                    err.message);
+    if (wrong[key->type])
+      ck_assert_msg(tws_config_set(config, path, wrong[key->type], &err) == TWS_INVALID, "%s = %s was taken", path,
+                    wrong[key->type]);
+    if (key->bounded && key->low > -1e9) {
+      char low[64];
+      snprintf(low, sizeof low, "%.0f", floor(key->low) - 1);
+      ck_assert_msg(tws_config_set(config, path, low, &err) == TWS_INVALID, "%s = %s was taken", path, low);
+    }
+    if (key->values)
+      ck_assert_msg(tws_config_set(config, path, "\"no such word\"", &err) == TWS_INVALID, "%s took a word", path);
+  }
+  tws_config *fresh;
+  ck_assert_int_eq(tws_config_default(&fresh, &err), TWS_OK);
+  ck_assert_int_eq(memcmp(config, fresh, offsetof(tws_config, store)), 0); /* defaults were set to defaults */
+  tws_config_destroy(fresh);
+  tws_config_destroy(config);
+}
+END_TEST
+
+START_TEST(defaults_that_surprise) {
+  tws_config *c;
+  ck_assert_int_eq(tws_config_default(&c, &err), TWS_OK);
+  ck_assert_double_eq(c->gradient_clipping, 1.0);
+  ck_assert(c->dtype == TWS_F32 && c->zero.stage == 0 && c->zero.overlap_comm == -1);
+  ck_assert(c->zero.reduce_bucket_size == 500000000 && c->zero.prefetch_bucket_size == 50000000);
+  ck_assert(c->zero.model_persistence_threshold == INT64_MAX && c->zero.param_persistence_threshold == 100000);
+  ck_assert(c->zero.max_live_parameters == 1000000000 && c->zero.sub_group_size == 1000000000);
+  ck_assert(c->zero.multi_rank_bucket_allreduce == 1 && c->zero.contiguous_gradients == 1 && c->zero.reduce_scatter == 1);
+  ck_assert(c->optimizer == TWS_OPTIMIZER_ADAMW && c->lr == 1e-3 && c->beta2 == 0.999 && c->epsilon == 1e-8);
+  ck_assert(c->weight_decay == 0 && c->adam_w_mode == 1 && c->bias_correction == 1);
+  ck_assert(c->recompute == TWS_RECOMPUTE_NONE && c->vocabulary_multiple == 1 && c->seed == 1234);
+  ck_assert(c->train_batch_size == 0 && c->steps_per_print == 0 && c->scheduler == TWS_SCHEDULER_NONE);
+  ck_assert_int_eq(tws_config_set(c, "train_batch_size", "8", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_resolve(c, 2, NULL, &err), TWS_OK);
+  ck_assert_int_eq(c->zero.overlap_comm, 0);
+  ck_assert_int_eq(tws_config_set(c, "zero_optimization.stage", "3", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_resolve(c, 2, NULL, &err), TWS_OK);
+  ck_assert_int_eq(c->zero.overlap_comm, 1);
+  tws_config_destroy(c);
+}
+END_TEST
+
+/* ---- golden cases ---- */
+
+static cJSON *golden(const char *name, tws_json **json) {
+  char path[512];
+  snprintf(path, sizeof path, "%s/golden/%s", TWS_TEST_DIR, name);
+  ck_assert_msg(tws_json_read(path, json, &err) == TWS_OK, "%s", err.message);
+  return cJSON_GetObjectItem((*json)->root, "cases");
+}
+
+START_TEST(golden_batch_triples) {
+  static const char *const keys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                     "gradient_accumulation_steps"};
+  static const char *const words[] = {"train", "micro", "accumulation"};
+  tws_json *json;
+  const cJSON *item, *cases = golden("batch_resolution.json", &json);
+  int good = 0, bad = 0;
+  cJSON_ArrayForEach(item, cases) {
+    tws_text text = {0};
+    for (int i = 0; i < 3; i++) {
+      char *value = cJSON_PrintUnformatted(cJSON_GetObjectItem(item, keys[i]));
+      tws_text_add(&text, "%s\"%s\": %s", i ? ", " : "{", keys[i], value);
+      cJSON_free(value);
+    }
+    tws_text_add(&text, "}");
+    int64_t world = (int64_t)cJSON_GetObjectItem(item, "world_size")->valuedouble;
+    const cJSON *result = cJSON_GetObjectItem(item, "result");
+    tws_config *c;
+    tws_code code = resolve(text.data, world, 0, &c);
+    if (result) {
+      ck_assert_msg(code == TWS_OK, "%s on %d: %s", text.data, (int)world, err.message);
+      ck_assert_int_eq(c->train_batch_size, cJSON_GetObjectItem(result, "train_batch_size")->valueint);
+      ck_assert_int_eq(c->micro_batch_size, cJSON_GetObjectItem(result, "micro")->valueint);
+      ck_assert_int_eq(c->accumulation_steps, cJSON_GetObjectItem(result, "gas")->valueint);
+      tws_config_destroy(c);
+      good++;
+    } else { /* the message speaks of the same thing, with the same numbers */
+      const char *said = cJSON_GetObjectItem(item, "message")->valuestring;
+      ck_assert_msg(code == TWS_INVALID, "%s on %d was taken", text.data, (int)world);
+      ck_assert_msg(strncmp(err.message, "ds.json", 7) == 0, "%s", err.message);
+      const cJSON *after = cJSON_GetObjectItem(item, "after");
+      char product[64];
+      snprintf(product, sizeof product, "%d x %d x %d", cJSON_GetArrayItem(after, 1)->valueint,
+               cJSON_GetArrayItem(after, 2)->valueint, (int)world);
+      if (strstr(said, "!=")) ck_assert_msg(strstr(err.message, product) != NULL, "%s: %s", text.data, err.message);
+      for (int i = 0; i < 3 && strstr(said, "greater than 0"); i++)
+        if (strncasecmp(said, words[i], 5) == 0 || strstr(said, i == 2 ? "ccumulation" : "\1"))
+          ck_assert_msg(strstr(err.message, words[i]) != NULL, "%s: %s", text.data, err.message);
+      bad++;
+    }
+    tws_text_free(&text);
+  }
+  ck_assert(good >= 10 && bad >= 14);
+  tws_json_destroy(json);
+}
+END_TEST
+
+START_TEST(golden_schedules) {
+  tws_json *json;
+  const cJSON *item, *point, *cases = golden("lr.json", &json);
+  int points = 0, refused = 0;
+  cJSON_ArrayForEach(item, cases) {
+    char *params = cJSON_PrintUnformatted(cJSON_GetObjectItem(item, "kw"));
+    char *value = strstr(params, "\"warmup_num_steps\":10}");
+    if (value && cJSON_GetObjectItem(item, "error")) { /* the golden file's 10.0, which cJSON prints as 10 */
+      cJSON_free(params);
+      params = cJSON_malloc(64);
+      strcpy(params, "{\"warmup_num_steps\": 10.0}");
+    }
+    const char *cls = cJSON_GetObjectItem(item, "cls")->valuestring;
+    tws_text text = {0};
+    tws_text_add(&text,
+                 "{\"train_batch_size\": 1, \"optimizer\": {\"params\": {\"lr\": %.17g}}, "
+                 "\"scheduler\": {\"type\": \"%s\", \"params\": %s}}",
+                 cJSON_GetObjectItem(item, "base_lr")->valuedouble, cls, params);
+    cJSON_free(params);
+    tws_config *c;
+    tws_code code = resolve(text.data, 1, 0, &c);
+    if (cJSON_GetObjectItem(item, "error")) {
+      ck_assert_msg(code == TWS_INVALID, "%s was taken", text.data);
+      refused++;
+    } else {
+      ck_assert_msg(code == TWS_OK, "%s: %s", text.data, err.message);
+      cJSON_ArrayForEach(point, cJSON_GetObjectItem(item, "points")) {
+        int64_t k = (int64_t)point->child->valuedouble;
+        double lr = point->child->next->valuedouble, got = tws_config_lr(c, k), beta1, beta2;
+        ck_assert_msg(fabs(got - lr) <= 1e-12 * fabs(lr) + 1e-18, "%s at %d: %.17g, golden %.17g", text.data, (int)k, got,
+                      lr);
+        tws_config_betas(c, k, &beta1, &beta2);
+        const cJSON *momentum = point->child->next->next;
+        double first = momentum ? momentum->valuedouble : c->beta1;
+        ck_assert_msg(fabs(beta1 - first) <= 1e-12, "%s at %d: beta %.17g, golden %.17g", text.data, (int)k, beta1, first);
+        points++;
+      }
+      tws_config_destroy(c);
+    }
+    tws_text_free(&text);
+  }
+  ck_assert(points >= 1456 && refused >= 4);
+  tws_json_destroy(json);
+}
+END_TEST
+
+/* ---- "auto", overrides, clones ---- */
+
+START_TEST(auto_follows_the_model) {
+  static const char text[] =
+      "{\"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": 3, \"gradient_clipping\": \"auto\","
+      " \"bf16\": {\"enabled\": \"auto\", \"check_grad_overflow\": \"auto\"},"
+      " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": \"auto\", \"eps\": \"auto\"}},"
+      " \"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": \"auto\", \"warmup_max_lr\": \"auto\"}},"
+      " \"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": \"auto\", \"stage3_prefetch_bucket_size\": \"auto\","
+      " \"param_persistence_threshold\": \"auto\", \"overlap_comm\": \"auto\"}}";
+  tws_config *c;
+  ck_assert_msg(resolve(text, 4, 1600, &c) == TWS_OK, "%s", err.message);
+  ck_assert(c->train_batch_size == 12 && c->accumulation_steps == 1);
+  ck_assert(c->zero.reduce_bucket_size == 2560000 && c->zero.prefetch_bucket_size == 2304000);
+  ck_assert(c->zero.param_persistence_threshold == 16000 && c->zero.overlap_comm == 1);
+  ck_assert(c->lr == 1e-3 && c->beta1 == 0.9 && c->gradient_clipping == 1 && c->dtype == TWS_F32);
+  ck_assert(c->schedule.total_steps == 0 && c->schedule.max_lr < 0);
+  ck_assert_double_eq(tws_config_lr(c, 100000), 1e-3); /* until the length is known it holds */
+  c->schedule.total_steps = 2000;
+  ck_assert_double_eq(tws_config_lr(c, 1501), 0.5e-3);
+  tws_config_destroy(c);
+  ck_assert_int_eq(resolve(text, 4, 0, &c), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.message, "reduce_bucket_size"));
+  ck_assert_int_eq(from_text("{\"steps_per_print\": \"auto\"}", &c), TWS_INVALID);
+}
+END_TEST
+
+START_TEST(overrides_win_and_resolving_again_starts_afresh) {
+  tws_config *c = config_of("{\"train_micro_batch_size_per_gpu\": 2, \"bfloat16\": {\"enabled\": true},"
+                            " \"zero_optimization\": {\"stage\": 2, \"prefetch_bucket_size\": 7}}"), *copy;
+  ck_assert_int_eq(tws_config_resolve(c, 4, NULL, &err), TWS_OK);
+  ck_assert(c->train_batch_size == 8 && c->dtype == TWS_BF16 && c->zero.prefetch_bucket_size == 7);
+  ck_assert_int_eq(tws_config_clone(c, &copy, &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(copy, "gradient_accumulation_steps", "3", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(copy, "zero_optimization.stage", "3", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(copy, "zero_optimization", "{\"prefetch_bucket_size\": 9}", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(copy, "bfloat16.enabled", "false", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(copy, "twinspeed.recompute", "full", &err), TWS_OK); /* no quotes needed */
+  ck_assert_int_eq(tws_config_resolve(copy, 5, NULL, &err), TWS_OK);
+  ck_assert(copy->train_batch_size == 30 && copy->zero.stage == 3 && copy->zero.overlap_comm == 1);
+  ck_assert(copy->zero.prefetch_bucket_size == 9 && copy->dtype == TWS_F32 && copy->recompute == TWS_RECOMPUTE_FULL);
+  ck_assert(c->train_batch_size == 8 && c->zero.stage == 2 && c->recompute == TWS_RECOMPUTE_NONE);
+  ck_assert_int_eq(tws_config_set(copy, "zero_optimization.stage", "null", &err), TWS_OK); /* back to the default */
+  ck_assert_int_eq(copy->zero.stage, 0);
+  tws_config_destroy(c); /* what the clone shares stays */
+  ck_assert_int_eq(tws_config_set(copy, "zero_optimization.stage", "1", &err), TWS_OK);
+
+  static const struct {
+    const char *key, *value, *message;
+  } bad[] = {{"zero_optimization.stge", "1", "unknown key \"zero_optimization.stge\""},
+             {"zero_optimization.stage", "7", "\"zero_optimization.stage\" must be"},
+             {"zero_optimization.stage", "{", "not a value of JSON"},
+             {"zero_optimization.stage", "[1", "not a value of JSON"},
+             {"zero_optimization", "null", "is a section"},
+             {"zero_optimization", "{\"stage\": 2, \"nope\": 1}", "unknown key"},
+             {"", "1", "is no key"},
+             {"a..b", "1", "is no key"},
+             {".stage", "1", "is no key"},
+             {"train_batch_size", "abc", "not the string \"abc\""}};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    ck_assert_int_eq(tws_config_set(copy, bad[i].key, bad[i].value, &err), TWS_INVALID);
+    ck_assert_msg(strstr(err.message, "command line") && strstr(err.message, bad[i].message), "%s=%s: %s", bad[i].key,
+                  bad[i].value, err.message);
+  }
+  ck_assert_int_eq(copy->zero.stage, 1); /* a refused value changes nothing */
+  tws_config_destroy(copy);
+}
+END_TEST
+
+START_TEST(old_forms_are_read) {
+  tws_config *c;
+  tws_text text = {0};
+  int count;
+  ck_assert_int_eq(resolve("{\"train_batch_size\": 4, \"zero_optimization\": true, \"allgather_size\": 1e6}", 1, 0, &c), TWS_OK);
+  ck_assert(c->zero.stage == 1 && c->zero.allgather_bucket_size == 1000000);
+  ck_assert_int_eq(tws_config_no_effect(c, &text, &count, &err), TWS_OK);
+  ck_assert(count == 1 && strstr(text.data, "use \"zero_optimization.allgather_bucket_size\""));
+  tws_text_free(&text);
+  tws_config_destroy(c);
+  c = config_of("{\"zero_optimization\": {\"stage\": 2, \"cpu_offload\": true}}");
+  ck_assert_int_eq(c->zero.offload_optimizer, 1);
+  tws_config_destroy(c);
+}
+END_TEST
+
+START_TEST(keys_without_effect_say_so) {
+  tws_config *c = config_of("{\"train_batch_size\": 1,\n \"dump_state\": true,\n \"zero_optimization\": {\"stage\": 1,\n"
+                            "  \"allgather_partitions\": true},\n"
+                            " \"scheduler\": {\"params\": {\"warmup_num_steps\": 5}},\n \"wall_clock_breakdown\": null}");
+  tws_text text = {0};
+  int count;
+  ck_assert_int_eq(tws_config_set(c, "flops_profiler.enabled", "true", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_no_effect(c, &text, &count, &err), TWS_OK);
+  ck_assert_msg(count == 4, "%s", text.data);
+  ck_assert_ptr_nonnull(strstr(text.data, "ds.json:2:2: \"dump_state\" has no effect: "));
+  ck_assert_ptr_nonnull(strstr(text.data, "ds.json:4:3: \"zero_optimization.allgather_partitions\" has no effect: "));
+  ck_assert_ptr_nonnull(strstr(text.data, "\"scheduler.params.warmup_num_steps\" has no effect: scheduler.type"));
+  ck_assert_ptr_nonnull(strstr(text.data, "command line: \"flops_profiler.enabled\" has no effect: "));
+  tws_text_free(&text);
+  tws_config_destroy(c);
+}
+END_TEST
+
+/* ---- print-out and schema ---- */
+
+static void random_config(uint64_t *index, tws_text *text) {
+  int p[24];
+  for (int i = 0; i < 24; i++) p[i] = (int)(tws_random_uniform(5, 5, (*index)++) * 12e6);
+  static const char *const schedules[] = {
+      "\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 7, \"warmup_type\": \"linear\"}",
+      "\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1e-4, \"cycle_max_lr\": [1e-3], \"cycle_first_step_size\": 9.5}",
+      "\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": 100}",
+      "\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 100, \"warmup_max_lr\": null}",
+      "\"type\": \"LRRangeTest\", \"params\": {}",
+      "\"type\": \"WarmupLR\", \"params\": {\"warmup_max_lr\": 0.25}"};
+  static const char *const dtypes[] = {"\"bf16\"", "\"bfloat16\"", "\"fp16\""};
+  int stage = p[0] % 4, m = 1 + p[1] % 4, g = 1 + p[2] % 4;
+  tws_text_add(text, "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d", m, g);
+  if (p[3] % 2) tws_text_add(text, ", \"train_batch_size\": %d", 2 * m * g);
+  if (p[4] % 2) tws_text_add(text, ", %s: {\"enabled\": true}", dtypes[p[5] % 3]);
+  if (p[6] % 2 && stage) tws_text_add(text, ", \"data_types\": {\"grad_accum_dtype\": \"fp32\"}");
+  if (p[7] % 2) tws_text_add(text, ", \"scheduler\": {%s}", schedules[p[8] % 6]);
+  tws_text_add(text, ", \"optimizer\": {\"type\": \"%s\", \"params\": {\"lr\": %.17g, \"weight_decay\": 0.1%s}}",
+               p[9] % 2 ? "Adam" : "adamw", p[23] * 1e-9, p[10] % 2 ? ", \"adam_w_mode\": false" : "");
+  tws_text_add(text, ", \"zero_optimization\": {\"stage\": %d, \"reduce_bucket_size\": %d, \"%smax_live_parameters\": 5e8%s%s}",
+               stage, 2 + 2 * p[11] % 1000000, p[12] % 2 ? "stage3_" : "", p[13] % 2 ? ", \"overlap_comm\": false" : "",
+               p[14] % 2 ? ", \"stage3_model_persistence_threshold\": 9223372036854775806" : "");
+  if (p[15] % 2) tws_text_add(text, ", \"twinspeed\": {\"recompute\": \"%s\", \"seed\": %d}", p[16] % 2 ? "full" : "selective", p[17] % 100);
+  tws_text_add(text, "}");
+}
+
+START_TEST(printed_configurations_read_back_the_same) {
+  uint64_t index = 0;
+  for (int round = 0; round < 200; round++) {
+    tws_text text = {0}, once = {0}, twice = {0};
+    tws_config *a, *b;
+    random_config(&index, &text);
+    ck_assert_msg(resolve(text.data, 2, 64, &a) == TWS_OK, "%s: %s", text.data, err.message);
+    int all = round % 2;
+    ck_assert_int_eq(tws_config_print(a, all, &once, &err), TWS_OK);
+    ck_assert_msg(resolve(once.data, 2, 64, &b) == TWS_OK, "%s: printed, then %s", text.data, err.message);
+    ck_assert_int_eq(tws_config_print(b, all, &twice, &err), TWS_OK);
+    size_t same = 0;
+    while (once.data[same] && once.data[same] == twice.data[same]) same++;
+    ck_assert_msg(!once.data[same] && !twice.data[same], "%s:\n%.60s\nagainst\n%.60s", text.data, once.data + same,
+                  twice.data + same);
+    ck_assert_msg(memcmp(a, b, offsetof(tws_config, store)) == 0, "%s", text.data);
+    tws_config_destroy(a);
+    tws_config_destroy(b);
+    tws_text_free(&text);
+    tws_text_free(&once);
+    tws_text_free(&twice);
+  }
+}
+END_TEST
+
+static int count_described(const cJSON *schema) {
+  int count = cJSON_HasObjectItem(schema, "description");
+  if (cJSON_IsObject(cJSON_GetObjectItem(schema, "properties")))
+    for (const cJSON *p = cJSON_GetObjectItem(schema, "properties")->child; p; p = p->next) count += count_described(p);
+  if (cJSON_IsObject(cJSON_GetObjectItem(schema, "additionalProperties")))
+    count += count_described(cJSON_GetObjectItem(schema, "additionalProperties"));
+  if (cJSON_IsObject(cJSON_GetObjectItem(schema, "items"))) count += count_described(cJSON_GetObjectItem(schema, "items"));
+  return count;
+}
+
+START_TEST(schema_describes_every_key) {
+  tws_text text = {0};
+  tws_json *json;
+  ck_assert_int_eq(tws_config_print_schema(&text, &err), TWS_OK);
+  ck_assert_msg(tws_json_parse(text.data, text.length, "schema", &json, &err) == TWS_OK, "%s", err.message);
+  ck_assert_str_eq(cJSON_GetObjectItem(json->root, "$schema")->valuestring,
+                   "https://json-schema.org/draft/2020-12/schema");
+  const cJSON *properties = cJSON_GetObjectItem(json->root, "properties");
+  ck_assert(cJSON_IsFalse(cJSON_GetObjectItem(json->root, "additionalProperties")));
+  size_t aliases = 0;
+  for (size_t i = 0; i < tws_key_count; i++) aliases += tws_keys[i].alias != NULL;
+  const size_t twins = 5 + 2; /* bfloat16, tensor_parallel.tp */
+  ck_assert_int_eq((size_t)count_described(json->root), tws_key_count + aliases + twins);
+  const cJSON *stage = cJSON_GetObjectItem(cJSON_GetObjectItem(cJSON_GetObjectItem(properties, "zero_optimization"), "properties"), "stage");
+  const cJSON *first = cJSON_GetObjectItem(stage, "anyOf")->child;
+  ck_assert_str_eq(cJSON_GetObjectItem(first, "type")->valuestring, "integer");
+  ck_assert_int_eq(cJSON_GetObjectItem(first, "maximum")->valueint, 3);
+  tws_json_destroy(json);
+  tws_text_free(&text);
+}
+END_TEST
+
+/* ---- refused ---- */
+
+typedef struct refusal {
+  const char *text;
+  tws_code code;
+  const char *message, *hint;
+} refusal;
+
+START_TEST(bad_files) {
+  static const refusal cases[] = {
+      {"", TWS_INVALID, "ds.json:1:1: ", "{}"},
+      {"[]", TWS_INVALID, "ds.json:1:1: a configuration is one object", ""},
+      {"null", TWS_INVALID, "ds.json:1:1: a configuration is one object", ""},
+      {"\"text\"", TWS_INVALID, "ds.json:1:1: a configuration is one object", ""},
+      {"{\"trian_batch_size\": 1}", TWS_INVALID, "ds.json:1:2: unknown key \"trian_batch_size\"", "\"train_batch_size\""},
+      {"{\n \"zero_optimization\": {\n  \"stge\": 3}}", TWS_INVALID, "ds.json:3:3: unknown key", "\"zero_optimization.stage\""},
+      {"{\"stage\": 3}", TWS_INVALID, "unknown key", "\"zero_optimization.stage\""},
+      {"{\"reduce_bucket_size\": 3}", TWS_INVALID, "unknown key", "\"zero_optimization.reduce_bucket_size\""},
+      {"{\"zero_optimization.stage\": 3}", TWS_INVALID, "unknown key", "object inside an object"},
+      {"{\"zero_optimization\": {\"offload_optimizer\": {\"devise\": \"cpu\"}}}", TWS_INVALID, "unknown key", "offload_optimizer.device"},
+      {"{\"optimizer\": {\"params\": {\"max_grad_norm\": 1}}}", TWS_INVALID, "unknown key", "gradient_clipping"},
+      {"{\"optimizer\": {\"params\": {\"learning_rate\": 1}}}", TWS_INVALID, "unknown key", "lr"},
+      {"{\"quite_something_else\": 3}", TWS_INVALID, "unknown key", "known here: train_batch_size"},
+      {"{\"tensor_parallel\": {\"partition_config\": {\"layer_specs\": [{\"pattern\": []}]}}}", TWS_INVALID, "unknown key", "patterns"},
+      {"{\"tensor_parallel\": {\"partition_config\": {\"layer_specs\": [3]}}}", TWS_INVALID, "objects are expected", ""},
+      {"{\"seed\": 1}", TWS_INVALID, "\"seed\" is no key of the top level", "twinspeed"},
+      {"{\"fp16\": 3}", TWS_INVALID, "an object is expected for \"fp16\"", ""},
+      {"{\"fp16\": []}", TWS_INVALID, "an object is expected for \"fp16\"", ""},
+      {"{\"bf16\": {\"enabled\": \"true\"}}", TWS_INVALID, "must be true or false, not the string", "quotes"},
+      {"{\"bf16\": {\"enabled\": 1}}", TWS_INVALID, "must be true or false, not 1", ""},
+      {"{\"train_batch_size\": -4}", TWS_INVALID, "at least 1, not -4", ""},
+      {"{\"train_batch_size\": 0}", TWS_INVALID, "at least 1, not 0", ""},
+      {"{\"train_batch_size\": 1.5}", TWS_INVALID, "must be an integer", ""},
+      {"{\"train_batch_size\": 1e30}", TWS_INVALID, "must be an integer from 1 to", ""},
+      {"{\"train_batch_size\": 1e400}", TWS_INVALID, "overflows", ""},
+      {"{\"train_batch_size\": \"8\"}", TWS_INVALID, "must be an integer", "quotes"},
+      {"{\"train_batch_size\": 8, \"train_batch_size\": 8}", TWS_INVALID, "ds.json:1:25: duplicate key", ""},
+      {"{\"zero_optimization\": {\"stage\": 4}}", TWS_INVALID, "from 0 to 3, not 4", ""},
+      {"{\"zero_optimization\": {\"stage\": \"3\"}}", TWS_INVALID, "from 0 to 3, not the string", ""},
+      {"{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"gpu\"}}}", TWS_INVALID, "one of none, cpu, nvme", "cpu"},
+      {"{\"optimizer\": {\"params\": {\"betas\": [0.9]}}}", TWS_INVALID, "two numbers", ""},
+      {"{\"optimizer\": {\"params\": {\"betas\": [0.9, 2]}}}", TWS_INVALID, "two numbers", ""},
+      {"{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 10.0}}}", TWS_INVALID, "without a point", ""},
+      {"{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_max_lr\": [1, 2]}}}", TWS_INVALID, "must be a number", ""},
+      {"{\"twinspeed\": {\"recompute\": \"ful\"}}", TWS_INVALID, "one of none, selective, full", "\"full\""},
+      {"{\"bf16\": {}, \"bfloat16\": {}}", TWS_INVALID, "given twice: \"bfloat16\"", "bf16"},
+      {"{\"zero_optimization\": {\"prefetch_bucket_size\": 1, \"stage3_prefetch_bucket_size\": 1}}", TWS_INVALID, "given twice", ""},
+      {"{\"zero_optimization\": {\"cpu_offload\": true, \"offload_optimizer\": {\"device\": \"cpu\"}}}", TWS_INVALID, "both are given", ""},
+      {"{\"a\xff\": 1}", TWS_INVALID, "not valid UTF-8", ""}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_config *c;
+    tws_code code = from_text(cases[i].text, &c);
+    ck_assert_msg(code == cases[i].code && !c, "%s: %s", cases[i].text, code == TWS_OK ? "taken" : err.message);
+    ck_assert_msg(strstr(err.message, cases[i].message) && strstr(err.hint, cases[i].hint), "%s:\n%s\n%s", cases[i].text,
+                  err.message, err.hint);
+  }
+}
+END_TEST
+
+START_TEST(contradictions) {
+#define B "\"train_batch_size\": 4, "
+  static const refusal cases[] = {
+      {"{}", TWS_INVALID, "train_batch_size or train_micro_batch_size_per_gpu", ""},
+      {"{" B "\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", TWS_INVALID, "both enabled", ""},
+      {"{" B "\"data_types\": {\"param_dtype\": \"fp16\"}}", TWS_INVALID, "make it fp32", ""},
+      {"{" B "\"bf16\": {\"enabled\": true}, \"data_types\": {\"grad_accum_dtype\": \"fp32\"}}", TWS_INVALID, "need ZeRO", ""},
+      {"{" B "\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}, \"zero_optimization\": {\"stage\": 1}}", TWS_INVALID, "bf16_master_weights_and_grads", ""},
+      {"{" B "\"fp16\": {\"fp16_master_weights_and_grads\": true}}", TWS_INVALID, "needs ZeRO stage", ""},
+      {"{" B "\"amp\": {\"opt_level\": \"O1\"}}", TWS_INVALID, "enabled", ""},
+      {"{" B "\"amp\": {\"enabled\": true, \"any\": 3}, \"zero_optimization\": {\"stage\": 1}}", TWS_INVALID, "does not go with ZeRO", ""},
+      {"{" B "\"amp\": {\"enabled\": true}}", TWS_UNSUPPORTED, "amp", "bf16"},
+      {"{" B "\"gradient_allreduce_op\": \"SUM\", \"zero_optimization\": {\"stage\": 3}}", TWS_INVALID, "stage 3", ""},
+      {"{" B "\"gradient_allreduce_op\": \"sum\"}", TWS_UNSUPPORTED, "sum", ""},
+      {"{" B "\"sparse_gradients\": true, \"zero_optimization\": {\"stage\": 1}}", TWS_INVALID, "stage 0", ""},
+      {"{" B "\"prescale_gradients\": true, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID, "reduce_scatter", ""},
+      {"{" B "\"gradient_predivide_factor\": 2, \"zero_optimization\": {\"stage\": 3}}", TWS_INVALID, "must be 1", ""},
+      {"{" B "\"zero_optimization\": {\"stage\": 2, \"allgather_bucket_size\": 501}}", TWS_INVALID, "even", ""},
+      {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_param\": {\"device\": \"cpu\"}}}", TWS_INVALID, "needs ZeRO stage 3", ""},
+      {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}}}", TWS_INVALID, "ratio", ""},
+      {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}}}", TWS_UNSUPPORTED, "ds.json:1:81: zero_optimization.offload_optimizer to cpu", "none"},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\"}}}", TWS_UNSUPPORTED, "offload_param to nvme", "none"},
+      {"{" B "\"zero_optimization\": {\"stage\": 2, \"cpu_offload\": true}}", TWS_UNSUPPORTED, "offload_optimizer to cpu", ""},
+      {"{" B "\"zero_optimization\": {\"stage\": 2, \"zenflow\": {\"offload\": true}}}", TWS_INVALID, "zenflow needs offload_optimizer", ""},
+      {"{" B "\"zero_optimization\": {\"legacy_stage1\": true}}", TWS_INVALID, "no longer exists", ""},
+      {"{" B "\"pipeline\": {\"stages\": 2}, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID, "pipeline", ""},
+      {"{" B "\"pipeline\": {\"stages\": 2}}", TWS_UNSUPPORTED, "pipeline", ""},
+      {"{" B "\"activation_checkpointing\": {\"contiguous_memory_optimization\": true}}", TWS_INVALID, "partition_activations", ""},
+      {"{" B "\"elasticity\": {\"enabled\": true}}", TWS_INVALID, "elasticity chooses it", ""},
+      {"{\"elasticity\": {\"enabled\": true}}", TWS_UNSUPPORTED, "elasticity", ""},
+      {"{" B "\"optimizer\": {\"type\": \"Lamb\"}}", TWS_UNSUPPORTED, "\"Lamb\"", "AdamW"},
+      {"{" B "\"optimizer\": {\"type\": \"SGD\", \"params\": {\"nesterov\": true}}}", TWS_UNSUPPORTED, "\"SGD\"", "AdamW"},
+      {"{" B "\"optimizer\": {\"type\": \"OneBitAdam\"}, \"zero_optimization\": {\"stage\": 1}}", TWS_INVALID, "does not go with ZeRO", ""},
+      {"{" B "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"freeze_step\": 3}}}", TWS_INVALID, "Adam takes no \"freeze_step\"", "OneBitAdam"},
+      {"{" B "\"optimizer\": {\"params\": {\"betas\": [0.9, 1.0]}}}", TWS_INVALID, "below 1", ""},
+      {"{" B "\"scheduler\": {\"type\": \"WarmUpLR\"}}", TWS_UNSUPPORTED, "\"WarmUpLR\"", "\"WarmupLR\""},
+      {"{" B "\"scheduler\": {\"type\": \"CosineAnnealingLR\", \"params\": {\"T_max\": 3}}}", TWS_UNSUPPORTED, "CosineAnnealingLR", "OneCycle"},
+      {"{" B "\"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1}}}", TWS_INVALID, "cycle_max_lr", ""},
+      {"{" B "\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {}}}", TWS_INVALID, "total_num_steps", ""},
+      {"{" B "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"cycle_min_lr\": 1}}}", TWS_INVALID, "takes no", "OneCycle"},
+      {"{\"train_micro_batch_size_per_gpu\": 1e12, \"gradient_accumulation_steps\": 1e12}", TWS_INVALID, "64 bits", ""}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_config *c;
+    tws_code code = resolve(cases[i].text, 1, 0, &c);
+    ck_assert_msg(code == cases[i].code && !c, "%s: %s", cases[i].text, code == TWS_OK ? "taken" : err.message);
+    ck_assert_msg(strncmp(err.message, "ds.json", 7) == 0 && strstr(err.message, cases[i].message) &&
+                      strstr(err.hint, cases[i].hint), "%s:\n%s\n%s", cases[i].text, err.message, err.hint);
+  }
+}
+END_TEST
+
+/* ---- without memory ---- */
+
+static tws_code use_everything(tws_config *c, tws_error *why) {
+  tws_config *copy = NULL;
+  tws_text text = {0};
+  int count;
+  tws_code code = tws_config_set(c, "zero_optimization", "{\"stage\": 3, \"prefetch_bucket_size\": 9}", why);
+  if (code == TWS_OK) code = tws_config_clone(c, &copy, why);
+  if (code == TWS_OK) code = tws_config_set(copy, "optimizer.type", "Adam", why);
+  if (code == TWS_OK) code = tws_config_resolve(copy, 2, &(tws_auto_context){64}, why);
+  if (code == TWS_OK) code = tws_config_print(copy, 1, &text, why);
+  if (code == TWS_OK) code = tws_config_no_effect(copy, &text, &count, why);
+  tws_text_free(&text);
+  tws_config_destroy(copy);
+  return code;
+}
+
+static tws_code load_and_use(void *user) {
+  tws_json *json;
+  tws_config *c;
+  tws_error why = {0};
+  TWS_TRY(tws_json_parse(user, strlen(user), "f", &json, &why));
+  tws_code code = tws_config_from_json(json, &c, &why);
+  tws_json_destroy(json);
+  if (code == TWS_OK) code = use_everything(c, &why);
+  tws_config_destroy(c);
+  return code;
+}
+
+static tws_code print_schema(void *user) {
+  (void)user;
+  tws_text text = {0};
+  tws_error why = {0};
+  tws_code code = tws_config_print_schema(&text, &why);
+  tws_text_free(&text);
+  return code;
+}
+
+START_TEST(every_allocation_may_fail) {
+  long bad, tried = fail_every_allocation(
+      load_and_use, "{\"train_batch_size\": 8, \"bfloat16\": {\"enabled\": true}, \"dump_state\": true,"
+                    " \"zero_optimization\": {\"reduce_bucket_size\": \"auto\", \"cpu_offload\": false},"
+                    " \"tensor_parallel\": {\"tp\": {\"tp_size\": 1}},"
+                    " \"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1, \"cycle_max_lr\": 2}}}", &bad);
+  ck_assert_int_eq(bad, 0);
+  ck_assert_int_gt(tried, 100);
+}
+END_TEST
+
+START_TEST(schema_without_memory) {
+  for (long n = 0; n < 400; n++) { /* the whole has too many allocations to fail each */
+    failing_allocator f = {.countdown = n < 200 ? n : n * 37};
+    tws_set_allocator(&(tws_allocator){failing_resize, &f});
+    tws_code code = print_schema(NULL);
+    tws_set_allocator(NULL);
+    ck_assert(f.held == 0 && (code == TWS_MEMORY || code == TWS_OK));
+    if (n < 200) ck_assert_int_eq(code, TWS_MEMORY);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("config");
+  TCase *all = tcase_create("all");
+  tcase_set_timeout(all, 60);
+  tcase_add_test(all, every_key_of_the_format_is_known);
+  tcase_add_test(all, rows_hold_together);
+  tcase_add_test(all, defaults_that_surprise);
+  tcase_add_test(all, golden_batch_triples);
+  tcase_add_test(all, golden_schedules);
+  tcase_add_test(all, auto_follows_the_model);
+  tcase_add_test(all, overrides_win_and_resolving_again_starts_afresh);
+  tcase_add_test(all, old_forms_are_read);
+  tcase_add_test(all, keys_without_effect_say_so);
+  tcase_add_test(all, printed_configurations_read_back_the_same);
+  tcase_add_test(all, schema_describes_every_key);
+  tcase_add_test(all, bad_files);
+  tcase_add_test(all, contradictions);
+  tcase_add_test(all, every_allocation_may_fail);
+  tcase_add_test(all, schema_without_memory);
+  suite_add_tcase(suite, all);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
