@@ -100,7 +100,7 @@ void tws_tune_name(const tws_tune_point *point, char *buffer, int size);
 /* Bytes that one rank may fill in its device's memory and in its share of its node's memory. */
 void tws_tune_memory(const tws_machine *machine, int ranks, double device_limit, double *device_bytes,
                      double *host_bytes);
-/* Plans of all ranks (at most `limit`; beyond that only rank 0's, which stands for all), simulated. */
+/* The step simulated: on a host from the plans of all ranks (at most 64), else from rank 0's, which stands for all. */
 tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, const tws_config *config, int ranks,
                            int threads, const tws_machine *machine, tws_fidelity fidelity, tws_timeline *timeline,
                            tws_sim_result *result, tws_error *err);
@@ -115,6 +115,8 @@ tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *re
  * unless `force`, which removes the experiments it holds. */
 tws_code tws_tune_write(const tws_tune_result *result, const tws_tune_request *request, const char *folder, int force,
                         tws_error *err);
+/* TWS_INVALID when the folder holds results and `force` is not set: to ask before the work. */
+tws_code tws_tune_folder_check(const char *folder, int force, tws_error *err);
 /* Put a measured step time into a candidate and into its metrics.json (folder NULL: only the candidate). */
 tws_code tws_tune_record(tws_tune_candidate *candidate, double step_s, double spread_s, const char *folder,
                          tws_error *err);

@@ -264,12 +264,17 @@ static tws_code write_text(const char *folder, const char *name, tws_text *text,
   return code;
 }
 
-tws_code tws_tune_write(const tws_tune_result *result, const tws_tune_request *request, const char *folder, int force,
-                        tws_error *err) {
+tws_code tws_tune_folder_check(const char *folder, int force, tws_error *err) {
   if (strlen(folder) > 2048) return tws_fail(err, TWS_INVALID, 0, "the name of the result folder is too long");
   if (earlier_results(folder, 0) > 0 && !force)
     return tws_fail(err, TWS_INVALID, "name another folder with --results DIR, or replace them with --force",
                     "%s: holds the results of an earlier search", folder);
+  return TWS_OK;
+}
+
+tws_code tws_tune_write(const tws_tune_result *result, const tws_tune_request *request, const char *folder, int force,
+                        tws_error *err) {
+  TWS_TRY(tws_tune_folder_check(folder, force, err));
   TWS_TRY(make_folder(folder, err));
   earlier_results(folder, 1);
   for (int i = 0; i < result->fits; i++) {

@@ -6,7 +6,7 @@
 #include "autotune/autotune.h"
 #include "base/random.h"
 
-enum { DEFAULT_TRIALS = 12, SIMULATED_PLANS = 16 };
+enum { DEFAULT_TRIALS = 12, SIMULATED_PLANS = 64 };
 
 void tws_tune_memory(const tws_machine *machine, int ranks, double device_limit, double *device_bytes,
                      double *host_bytes) {
@@ -137,7 +137,9 @@ tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, c
                            int threads, const tws_machine *machine, tws_fidelity fidelity, tws_timeline *timeline,
                            tws_sim_result *result, tws_error *err) {
   tws_plan *plans[SIMULATED_PLANS] = {0};
-  int count = ranks <= SIMULATED_PLANS ? ranks : 1;
+  /* ranks of a host share its cores, so all of them are simulated; devices do the same at the same time */
+  int host = tws_profile_backend(machine->profile) == TWS_BACKEND_HOST;
+  int count = host && ranks <= SIMULATED_PLANS ? ranks : 1;
   tws_code code = TWS_OK;
   for (int i = 0; i < count && code == TWS_OK; i++) {
     tws_plan_request request;

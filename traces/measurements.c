@@ -227,6 +227,63 @@ tws_code tws_measurements_read(const char *path, tws_measurements *m, tws_error 
   return code;
 }
 
+/* ---- several runs ---- */
+
+enum { MAX_RUNS = 256 };
+
+static int alike(const tws_measurements *a, const tws_measurements *b) {
+  if (a->world != b->world || a->kernel_count != b->kernel_count || a->collective_count != b->collective_count ||
+      a->message_count != b->message_count)
+    return 0;
+  for (size_t i = 0; i < a->kernel_count; i++) {
+    const tws_kernel_sample *x = &a->kernels[i], *y = &b->kernels[i];
+    if (memcmp(&x->work, &y->work, sizeof x->work) != 0 || x->threads != y->threads || x->busy != y->busy) return 0;
+  }
+  return 1;
+}
+
+/* The median over the runs of one sample's seconds. */
+#define MEDIAN_OF(array, index)                                                        \
+  do {                                                                                 \
+    for (int r = 0; r < count; r++) values[r] = runs[r]->array[index].seconds;         \
+    out->array[index].seconds = tws_sample_median(values, (size_t)count);              \
+  } while (0)
+
+tws_code tws_measurements_combine(const tws_measurements *const *runs, int count, tws_measurements *out,
+                                  tws_error *err) {
+  double values[MAX_RUNS];
+  *out = (tws_measurements){0};
+  if (count < 1 || count > MAX_RUNS) return tws_fail(err, TWS_INVALID, 0, "%d runs cannot be combined", count);
+  for (int r = 1; r < count; r++)
+    if (!alike(runs[0], runs[r])) return tws_fail(err, TWS_INVALID, 0, "calibration runs measured different things");
+  tws_code code = TWS_OK;
+  for (size_t i = 0; i < runs[0]->kernel_count && code == TWS_OK; i++)
+    code = tws_measurements_add_kernel(out, &runs[0]->kernels[i], err);
+  for (size_t i = 0; i < runs[0]->collective_count && code == TWS_OK; i++)
+    code = tws_measurements_add_collective(out, &runs[0]->collectives[i], err);
+  for (size_t i = 0; i < runs[0]->message_count && code == TWS_OK; i++)
+    code = tws_measurements_add_message(out, &runs[0]->messages[i], err);
+  if (code != TWS_OK) {
+    tws_measurements_free(out);
+    return code;
+  }
+  for (size_t i = 0; i < out->kernel_count; i++) MEDIAN_OF(kernels, i);
+  for (size_t i = 0; i < out->collective_count; i++) MEDIAN_OF(collectives, i);
+  for (size_t i = 0; i < out->message_count; i++) MEDIAN_OF(messages, i);
+  out->world = runs[0]->world;
+  out->cores = runs[0]->cores;
+  memcpy(out->description, runs[0]->description, sizeof out->description);
+  out->reference_min_s = runs[0]->reference_min_s;
+  for (int r = 0; r < count; r++) {
+    out->elapsed_s += runs[r]->elapsed_s;
+    out->reference_min_s = fmin(out->reference_min_s, runs[r]->reference_min_s);
+    out->reference_max_s = fmax(out->reference_max_s, runs[r]->reference_max_s);
+    values[r] = runs[r]->reference_s;
+  }
+  out->reference_s = tws_sample_median(values, (size_t)count);
+  return TWS_OK;
+}
+
 /* ---- profile ---- */
 
 static void raise_to(double *value, double to) {

@@ -47,6 +47,11 @@ tws_code tws_timeline_check(const tws_timeline *timeline, tws_error *err);
  * thread per stream; each timeline is shifted to begin at 0. Several timelines in one file, which appears at once when
  * it is complete. */
 tws_code tws_timeline_write_chrome(const tws_timeline *const *timelines, int count, const char *path, tws_error *err);
+/* The events of one source ("measured") out of a file that tws_timeline_write_chrome() wrote. `source` and the name
+ * tables must outlive the timeline, which the caller destroys. TWS_INVALID names the place. */
+tws_code tws_timeline_read_chrome(const char *path, const char *source, const char *const *stream_names,
+                                  int stream_count, const char *const *phase_names, int phase_count,
+                                  tws_timeline **out, tws_error *err);
 /* source,rank,step,stream,phase,micro_batch,op,name,start_s,end_s: for gnuplot and spreadsheets. */
 tws_code tws_timeline_write_csv(const tws_timeline *const *timelines, int count, const char *path, tws_error *err);
 

@@ -1,0 +1,119 @@
+#include "cli/experiment.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/json.h"
+#include "cli/launch.h"
+#include "traces/measurements.h"
+
+enum { WORDS = 64 + TWS_MAX_STRINGS };
+
+static double number(const cJSON *object, const char *key) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+  return cJSON_IsNumber(item) ? item->valuedouble : 0;
+}
+
+static void read_memory(const cJSON *root, tws_trial *trial) {
+  const cJSON *rank, *tier;
+  trial->predicted_bytes = trial->allocated_bytes = trial->peak_rss_bytes = 0;
+  cJSON_ArrayForEach(rank, cJSON_GetObjectItemCaseSensitive(root, "memory")) {
+    trial->peak_rss_bytes += number(rank, "peak_rss_bytes");
+    cJSON_ArrayForEach(tier, rank) {
+      if (!cJSON_IsObject(tier)) continue;
+      trial->predicted_bytes += number(tier, "predicted_bytes");
+      trial->allocated_bytes += number(tier, "allocated_bytes");
+    }
+  }
+}
+
+static tws_code read_result(const char *path, int traced, tws_trial *trial, tws_error *err) {
+  tws_json *json;
+  TWS_TRY(tws_json_read(path, &json, err));
+  const cJSON *times = cJSON_GetObjectItemCaseSensitive(json->root, "step_s");
+  const cJSON *losses = cJSON_GetObjectItemCaseSensitive(json->root, "losses");
+  int count = cJSON_GetArraySize(times), losses_count = cJSON_GetArraySize(losses);
+  tws_code code = TWS_OK;
+  if (count < 1 || losses_count < 1) code = tws_json_fail(json, json->root, err, 0, "a training run without steps");
+  int first = count > 1 ? 1 : 0, last = traced && count > 2 ? count - 1 : count; /* the first fills caches */
+  if (code == TWS_OK && tws_reserve(&trial->step_s, &trial->capacity, trial->count + (size_t)count, sizeof(double)))
+    code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (int i = first; code == TWS_OK && i < last; i++)
+    trial->step_s[trial->count++] = cJSON_GetArrayItem(times, i)->valuedouble;
+  if (code == TWS_OK) {
+    trial->first_loss = cJSON_GetArrayItem(losses, 0)->valuedouble;
+    trial->last_loss = cJSON_GetArrayItem(losses, losses_count - 1)->valuedouble;
+    read_memory(json->root, trial);
+    trial->runs++;
+  }
+  tws_json_destroy(json);
+  return code;
+}
+
+static tws_code launch_train(const tws_cli *cli, const tws_job_options *job, int ranks, int threads, const char *data,
+                             int64_t steps, const char *trace, const char *result, tws_error *err) {
+  const char *words[WORDS];
+  int count = 0;
+  tws_job_options options = *job;
+  options.ranks = ranks;
+  options.threads = threads;
+  tws_arena *arena = tws_arena_create();
+  if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  words[count++] = "train";
+  tws_code code = tws_job_words(&options, arena, words, WORDS - 8, &count, err);
+  words[count++] = tws_arena_printf(arena, "--data=%s", data);
+  words[count++] = tws_arena_printf(arena, "--steps=%lld", (long long)steps);
+  words[count++] = tws_arena_printf(arena, "--result=%s", result);
+  if (trace) words[count++] = tws_arena_printf(arena, "--trace=%s", trace);
+  words[count++] = "--quiet";
+  for (int i = 0; i < count; i++)
+    if (!words[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_launch_options launch = {.ranks = ranks, .threads = threads, .arguments = words, .argument_count = count,
+                               .silent = 1};
+  if (code == TWS_OK) code = tws_launch(cli, &launch, err);
+  tws_arena_destroy(arena);
+  return code;
+}
+
+tws_code tws_trial_run(const tws_cli *cli, const tws_job_options *job, int ranks, int threads, const char *data,
+                       int64_t steps, const char *trace, tws_trial *trial, tws_error *err) {
+  char result[4096];
+  const char *folder = getenv("TMPDIR");
+  snprintf(result, sizeof result, "%.4000s/twinspeed-trial-XXXXXX", folder && *folder ? folder : "/tmp");
+  int fd = mkstemp(result);
+  if (fd < 0) return tws_fail(err, TWS_IO, "set TMPDIR", "%s: %s", result, strerror(errno));
+  close(fd);
+  tws_code code = launch_train(cli, job, ranks, threads, data, steps, trace, result, err);
+  if (code == TWS_OK) code = read_result(result, trace != NULL, trial, err);
+  unlink(result);
+  return code;
+}
+
+void tws_trial_times(const tws_trial *trial, double *median_s, double *low_s, double *high_s) {
+  *median_s = *low_s = *high_s = 0;
+  if (trial->count == 0) return;
+  *median_s = tws_sample_median(trial->step_s, trial->count); /* sorts: the order of steps does not matter here */
+  *low_s = trial->step_s[trial->count / 4];
+  *high_s = trial->step_s[trial->count - 1 - trial->count / 4];
+}
+
+void tws_trial_free(tws_trial *trial) {
+  tws_free(trial->step_s);
+  *trial = (tws_trial){0};
+}
+
+tws_job_options tws_point_options(const tws_job_options *base, const tws_tune_point *point, tws_point_text *text) {
+  tws_job_options options = *base;
+  snprintf(text->batch, sizeof text->batch, "train_batch_size=%lld",
+           (long long)(point->micro * point->accumulation * point->ranks));
+  if (options.set.count < TWS_MAX_STRINGS) options.set.item[options.set.count++] = text->batch;
+  options.stage = point->stage;
+  options.micro_batch = point->micro;
+  options.accumulation = point->accumulation;
+  options.recompute = tws_recompute_name(point->recompute);
+  options.ranks = point->ranks;
+  options.threads = point->threads;
+  return options;
+}

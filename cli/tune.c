@@ -1,0 +1,281 @@
+/* twinspeed tune: finds the fastest configuration in simulation, and measures the winners when asked. */
+#include <math.h>
+#include <string.h>
+#include "autotune/autotune.h"
+#include "base/units.h"
+#include "cli/calibration.h"
+#include "cli/common.h"
+#include "cli/experiment.h"
+#include "cli/job_view.h"
+#include "cli/modules.h"
+
+typedef struct options {
+  tws_job_options job;
+  const char *stages, *micro_batches, *accumulations, *recomputes, *ranks, *threads, *tuner, *fidelity, *results, *data;
+  int64_t global_batch, max_micro_batch, trials, early_stopping, validate, steps, rows;
+  double memory;
+  int oversubscribe, force, no_simulation;
+} options;
+
+typedef struct session {
+  const options *o;
+  tws_network *network;
+  tws_config *config;
+  tws_cluster cluster;
+  tws_profile *profile;
+  tws_progress progress;
+  tws_tune_request request;
+} session;
+
+/* ---- what to search ---- */
+
+static tws_code list_of_int(const char *text, const char *what, int64_t low, int64_t high, int *values, int capacity,
+                            int *count, tws_error *err) {
+  int64_t wide[TWS_TUNE_LIST];
+  if (!text) return TWS_OK;
+  TWS_TRY(tws_parse_list(text, what, low, high, wide, capacity, count, err));
+  for (int i = 0; i < *count; i++) values[i] = (int)wide[i];
+  return TWS_OK;
+}
+
+static tws_code list_of_recompute(const char *text, tws_tune_space *space, tws_error *err) {
+  for (const char *at = text; at && *at;) {
+    size_t length = strcspn(at, ",");
+    int found = -1;
+    for (int i = 0; i < 3; i++) {
+      const char *name = tws_recompute_name((tws_recompute)i);
+      if (strlen(name) == length && memcmp(name, at, length) == 0) found = i;
+    }
+    if (found < 0 || space->recompute_count == 3)
+      return tws_fail(err, TWS_USAGE, "a list of none, selective and full", "--recomputes: bad list \"%.60s\"", text);
+    space->recompute[space->recompute_count++] = (tws_recompute)found;
+    at += length + (at[length] == ',');
+  }
+  return TWS_OK;
+}
+
+static tws_code read_space(const options *o, const tws_config *config, tws_tune_space *space, tws_error *err) {
+  TWS_TRY(list_of_int(o->stages, "--stages", 0, 3, space->stages, 4, &space->stage_count, err));
+  TWS_TRY(list_of_int(o->ranks, "-n", 1, 65536, space->ranks, TWS_TUNE_LIST, &space->ranks_count, err));
+  TWS_TRY(list_of_int(o->threads, "--threads", 1, 1024, space->threads, TWS_TUNE_LIST, &space->threads_count, err));
+  TWS_TRY(list_of_recompute(o->recomputes, space, err));
+  if (o->micro_batches)
+    TWS_TRY(tws_parse_list(o->micro_batches, "--micro-batches", 1, 1 << 20, space->micro, TWS_TUNE_LIST,
+                           &space->micro_count, err));
+  if (o->accumulations)
+    TWS_TRY(tws_parse_list(o->accumulations, "--accumulations", 1, 1 << 20, space->accumulation, TWS_TUNE_LIST,
+                           &space->accumulation_count, err));
+  space->max_micro = o->max_micro_batch;
+  space->oversubscribe = o->oversubscribe || o->ranks; /* ranks that were named are meant */
+  space->global_batch = o->global_batch;
+  if (!space->global_batch && !o->accumulations) space->global_batch = config->train_batch_size;
+  if (!space->global_batch && !o->accumulations && config->accumulation_steps > 0)
+    space->accumulation[space->accumulation_count++] = config->accumulation_steps;
+  if (o->global_batch && o->accumulations)
+    return tws_fail(err, TWS_USAGE, "give one of them", "--global-batch decides the accumulation: leave out --accumulations");
+  return TWS_OK;
+}
+
+static tws_code read_word(const char *text, const char *what, const char *const *words, int count, int *index,
+                          tws_error *err) {
+  *index = 0;
+  if (!text) return TWS_OK;
+  for (int i = 0; i < count; i++)
+    if (strcmp(words[i], text) == 0) {
+      *index = i;
+      return TWS_OK;
+    }
+  const char *close = tws_closest(text, words, (size_t)count);
+  return tws_fail(err, TWS_USAGE, close, "%s: unknown word \"%.40s\"", what, text);
+}
+
+static tws_code open_session(const tws_cli *cli, const options *o, session *s, tws_error *err) {
+  static const char *const tuners[] = {"model_based", "gridsearch", "random"};
+  static const char *const fidelities[] = {"analytic", "flow", "message"};
+  int tuner, fidelity;
+  memset(s, 0, sizeof *s);
+  s->o = o;
+  if (!o->job.model)
+    return tws_fail(err, TWS_USAGE, "give -m MODEL: a Hugging Face config.json or a built-in name such as gpt2",
+                    "no model was given");
+  TWS_TRY(read_word(o->tuner, "--tuner", tuners, 3, &tuner, err));
+  TWS_TRY(read_word(o->fidelity, "--fidelity", fidelities, 3, &fidelity, err));
+  TWS_TRY(tws_job_config(&o->job, &s->config, err));
+  if (!o->job.config && !o->global_batch) s->config->micro_batch_size = 0;
+  TWS_TRY(tws_network_load(o->job.model, s->config->vocabulary_multiple, &s->network, err));
+  TWS_TRY(tws_cluster_load(o->job.cluster ? o->job.cluster : "host", &s->cluster, err));
+  TWS_TRY(tws_profile_load(o->job.profile ? o->job.profile : s->cluster.profile, &s->profile, err));
+  s->progress = tws_cli_progress(cli);
+  s->request = (tws_tune_request){.network = s->network, .config = s->config, .machine = {&s->cluster, s->profile},
+                                  .fidelity = (tws_fidelity)fidelity, .tuner = (tws_tuner)tuner,
+                                  .trials = (int)o->trials, .early_stopping = (int)o->early_stopping,
+                                  .seed = (uint64_t)s->config->seed, .memory_bytes = o->memory,
+                                  .progress = &s->progress, .log = &cli->log};
+  TWS_TRY(read_space(o, s->config, &s->request.space, err));
+  return o->no_simulation ? TWS_OK : tws_sim_load(&s->request.sim, err);
+}
+
+static void close_session(session *s) {
+  tws_profile_destroy(s->profile);
+  tws_network_destroy(s->network);
+  tws_config_destroy(s->config);
+}
+
+/* ---- measuring the winners ---- */
+
+static tws_code check_measurable(const session *s, tws_error *err) {
+  if (s->o->validate == 0) return TWS_OK;
+  if (tws_profile_backend(s->profile) != TWS_BACKEND_HOST || s->cluster.nodes > 1)
+    return tws_fail(err, TWS_UNSUPPORTED, "leave out --validate, or tune for this machine (--cluster host)",
+                    "--validate trains on this machine, and cluster %s is another", s->cluster.name);
+  if (!s->o->data) return tws_fail(err, TWS_USAGE, "give --data FILE", "--validate: no data to train on");
+  return TWS_OK;
+}
+
+/* Two rounds over the winners, so that a disturbance does not hit one of them alone. */
+static tws_code measure_best(const tws_cli *cli, const session *s, tws_tune_result *result, tws_error *err) {
+  enum { ROUNDS = 2, MOST = 32 };
+  tws_trial trials[MOST] = {0};
+  int count = (int)s->o->validate < result->fits ? (int)s->o->validate : result->fits;
+  if (count > MOST) count = MOST;
+  tws_code code = TWS_OK;
+  for (int round = 0; round < ROUNDS && code == TWS_OK; round++)
+    for (int i = 0; i < count && code == TWS_OK; i++) {
+      const tws_tune_candidate *c = &result->candidates[i];
+      tws_point_text text;
+      tws_job_options job = tws_point_options(&s->o->job, &c->point, &text);
+      tws_say(cli, "measuring %s (%d of %d, round %d of %d)", c->name, i + 1, count, round + 1, ROUNDS);
+      code = tws_trial_run(cli, &job, c->point.ranks, c->point.threads, s->o->data, s->o->steps, NULL, &trials[i], err);
+    }
+  for (int i = 0; i < count; i++) {
+    double median, low, high;
+    tws_trial_times(&trials[i], &median, &low, &high);
+    if (code == TWS_OK) code = tws_tune_record(&result->candidates[i], median, high - low, s->o->results, err);
+    tws_trial_free(&trials[i]);
+  }
+  return code;
+}
+
+/* ---- what was found ---- */
+
+static void print_validation(const tws_tune_result *result, int64_t count) {
+  double best = 0, errors[64];
+  int n = 0;
+  for (int i = 0; i < result->fits && i < count && n < 64; i++) {
+    const tws_tune_candidate *c = &result->candidates[i];
+    if (c->measured_s <= 0) continue;
+    best = fmax(best, c->samples / c->measured_s);
+    errors[n++] = fabs(c->samples / tws_tune_throughput(c) - c->measured_s) / c->measured_s;
+  }
+  if (n == 0) return;
+  double pick = result->candidates[0].samples / result->candidates[0].measured_s;
+  tws_out("\nmeasured: median error of the prediction %.1f %%; the tuner's pick reaches %.1f %% of the best measured\n",
+          tws_sample_median(errors, (size_t)n) * 100, pick / best * 100);
+}
+
+static tws_code refuse(const tws_tune_result *result, tws_error *err) {
+  char need[32], have[32], missing[32];
+  if (result->smallest < 0)
+    return tws_fail(err, TWS_NO, NULL, "no configuration can be planned: %s",
+                    result->rejection_count ? result->rejections[0].reason : "the space is empty");
+  const tws_tune_candidate *c = &result->candidates[result->smallest];
+  return tws_fail(err, TWS_NO, "use more or larger devices, a shorter sequence or bf16",
+                  "nothing fits: the smallest, %s, needs %s a rank of %s, %s are missing", c->name,
+                  tws_format_bytes(c->needed_bytes, need, sizeof need),
+                  tws_format_bytes(c->available_bytes, have, sizeof have),
+                  tws_format_bytes(c->needed_bytes - c->available_bytes, missing, sizeof missing));
+}
+
+static tws_code print_result(const tws_cli *cli, const session *s, const tws_tune_result *result, tws_error *err) {
+  tws_text text = {0};
+  if (cli->json) {
+    TWS_TRY(tws_tune_json(result, &s->request, &text, err));
+    return tws_out_text(&text, err);
+  }
+  char params[32];
+  tws_out("%s, %s parameters, on %s (%s)\n\n", s->network->name,
+          tws_format_count((double)tws_network_params(s->network, 0), params, sizeof params), s->cluster.name,
+          tws_profile_name(s->profile));
+  tws_tune_table(result, &s->request, (int)s->o->rows, &text);
+  TWS_TRY(tws_out_text(&text, err));
+  print_validation(result, s->o->validate);
+  char estimate[32], simulate[32];
+  tws_out("\nestimated in %s, simulated in %s\n", tws_format_seconds(result->estimate_s, estimate, sizeof estimate),
+          tws_format_seconds(result->simulate_s, simulate, sizeof simulate));
+  if (result->fits > 0) tws_out("best: %s -> %s/best.ds_config.json\n", result->candidates[0].name, s->o->results);
+  return TWS_OK;
+}
+
+static tws_code tune(tws_cli *cli, session *s, tws_error *err) {
+  tws_tune_result *result;
+  TWS_TRY(check_measurable(s, err));
+  TWS_TRY(tws_tune_folder_check(s->o->results, s->o->force, err)); /* before the work, not after it */
+  TWS_TRY(tws_tune(&s->request, &result, err));
+  tws_code code = tws_tune_write(result, &s->request, s->o->results, s->o->force, err);
+  if (code == TWS_OK && s->o->validate > 0 && result->fits > 0) code = measure_best(cli, s, result, err);
+  if (code == TWS_OK) code = print_result(cli, s, result, err);
+  if (code == TWS_OK && result->fits == 0) code = refuse(result, err);
+  tws_tune_result_destroy(result);
+  return code;
+}
+
+static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+  (void)argc;
+  (void)argv;
+  session s;
+  tws_code code = open_session(cli, raw, &s, err);
+  if (code == TWS_OK) code = tune(cli, &s, err);
+  close_session(&s);
+  return code;
+}
+
+static const tws_option table[] = {
+    TWS_STRING("model", 'm', "MODEL", options, job.model, "Hugging Face config.json, or a built-in model's name"),
+    TWS_STRING("config", 'c', "FILE", options, job.config, "ds_config.json; its batch keys and stage are searched"),
+    TWS_STRING("cluster", 0, "NAME[:NODES]", options, job.cluster, "cluster file or built-in name (default: host)"),
+    TWS_STRING("profile", 0, "NAME", options, job.profile, "hardware profile: built-in name or a calibrated file"),
+    TWS_INTEGER("seq", 0, "TOKENS", options, job.sequence, 1, 16777216, "sequence length (default: the model's)"),
+    TWS_STRING("dtype", 0, "TYPE", options, job.dtype, "fp32, bf16 or fp16"),
+    TWS_INTEGER("seed", 0, "N", options, job.seed, 0, 9007199254740992.0, "seed of the random tuner and of training"),
+    TWS_LIST("set", 0, "KEY=VALUE", options, job.set, "set a configuration key"),
+    TWS_INTEGER("global-batch", 'b', "N", options, global_batch, 1, 1e9,
+                "sequences a step, kept by every candidate (default: the configuration's train_batch_size)"),
+    TWS_STRING("stages", 0, "LIST", options, stages, "ZeRO stages (default 0,1,2,3)"),
+    TWS_STRING("micro-batches", 0, "LIST", options, micro_batches, "micro batches (default: divisors, or powers of two)"),
+    TWS_INTEGER("max-micro-batch", 0, "N", options, max_micro_batch, 1, 1e6, "largest micro batch"),
+    TWS_STRING("accumulations", 0, "LIST", options, accumulations, "accumulation steps when the global batch is free"),
+    TWS_STRING("recomputes", 0, "LIST", options, recomputes, "default none,selective,full"),
+    TWS_STRING("ranks", 'n', "LIST", options, ranks, "numbers of ranks (default: those that fill devices or nodes)"),
+    TWS_STRING("threads", 0, "LIST", options, threads, "threads of a host rank"),
+    TWS_FLAG("oversubscribe", 0, options, oversubscribe, "hosts: also more ranks than cores"),
+    TWS_BYTES("memory", 0, "BYTES", options, memory, "memory of one device, instead of the profile's"),
+    TWS_STRING("tuner", 0, "NAME", options, tuner, "model_based (default), gridsearch or random"),
+    TWS_INTEGER("trials", 'k', "N", options, trials, 1, 100000, "simulations (default 12)"),
+    TWS_INTEGER("early-stopping", 0, "N", options, early_stopping, 1, 100000, "stop after N trials without a better one"),
+    TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "analytic (default), flow or message"),
+    TWS_FLAG("no-simulation", 0, options, no_simulation, "let the longest path decide alone"),
+    TWS_STRING("results", 'o', "DIR", options, results, "where experiments are written (default autotuning_results)"),
+    TWS_FLAG("force", 0, options, force, "replace the results of an earlier search"),
+    TWS_INTEGER("rows", 0, "N", options, rows, 1, 100000, "rows of the table (default 10)"),
+    TWS_INTEGER("validate", 0, "K", options, validate, 1, 32, "train the best K for a few steps and compare"),
+    TWS_STRING("data", 'd', "FILE", options, data, "with --validate: text, or llm.c tokens (.bin)"),
+    TWS_INTEGER("steps", 's', "N", options, steps, 2, 10000, "with --validate: steps of each run (default 6)"),
+    TWS_OPTIONS_END};
+
+static const options defaults = {.job = TWS_JOB_DEFAULTS, .results = "autotuning_results", .steps = 6, .rows = 10};
+
+const tws_verb tws_verb_tune = {
+    .name = "tune",
+    .summary = "finds the fastest configuration, in simulation",
+    .usage = "-m MODEL [-c ds_config.json] [--cluster NAME[:NODES]] [options]",
+    .examples = "  twinspeed tune -m gpt2-xl -c ds_config.json --cluster dgx-a100:2\n"
+                "  twinspeed tune -m config.json -c ds_config.json --profile host.json -n 1,2 --validate 3 --data book.txt\n"
+                "  twinspeed tune -m gpt2 -b 64 --cluster dgx1-v100 --stages 2,3 --recomputes none,full\n",
+    .notes = "Every point of stages x recomputation x ranks x micro batch x accumulation is held against the memory of a\n"
+             "device first; those that fit are ranked by the longest path of their plan, the best are simulated, and with\n"
+             "--validate the best of those are trained. The folder of results has exp.json, ds_config.json and\n"
+             "metrics.json of each simulated experiment, summary.txt and best.ds_config.json. Status 1: nothing fits.\n",
+    .options = table,
+    .options_bytes = sizeof(options),
+    .defaults = &defaults,
+    .run = run};

@@ -1,0 +1,301 @@
+/* twinspeed validate: trains for real, simulates the same plan, and puts the two side by side. */
+#include "cli/validate.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/json.h"
+#include "base/units.h"
+#include "cli/job_view.h"
+#include "cli/modules.h"
+#include "traces/compare.h"
+#include "traces/plot.h"
+
+typedef struct validation {
+  tws_job job;
+  tws_timeline *simulated, *measured;
+  tws_comparison *comparison;
+  tws_sim_result result;
+  tws_estimate estimate;
+  tws_trial trial;
+  double measured_s, low_s, high_s, ledger_bytes;
+  const char *streams[TWS_STREAM_COUNT], *phases[TWS_PHASE_COUNT];
+} validation;
+
+tws_code tws_validate_fidelity(const char *name, tws_fidelity *fidelity, tws_error *err) {
+  static const char *const names[] = {"analytic", "flow", "message"};
+  *fidelity = TWS_FIDELITY_ANALYTIC;
+  for (int i = 0; name && i < 3; i++)
+    if (strcmp(name, names[i]) == 0) {
+      *fidelity = (tws_fidelity)i;
+      return TWS_OK;
+    }
+  if (!name) return TWS_OK;
+  return tws_fail(err, TWS_USAGE, "use analytic, flow or message", "--fidelity: unknown level \"%.40s\"", name);
+}
+
+const char *tws_validate_scripts(char *buffer, int size) {
+  const char *set = getenv("TWINSPEED_PLOTS");
+  if (set && *set) {
+    snprintf(buffer, (size_t)size, "%s", set);
+    return buffer;
+  }
+  return tws_data_path("plots", buffer, size);
+}
+
+void tws_validate_figure_note(const tws_cli *cli, tws_code code, const char *path, const tws_error *err) {
+  if (code == TWS_OK)
+    tws_say(cli, "figure: %s", path);
+  else
+    tws_warn(cli, "no figure %s: %s%s%s", path, err->message, *err->hint ? "; " : "", err->hint);
+}
+
+/* ---- predicting and measuring ---- */
+
+static tws_code predict(const tws_validate_options *o, validation *v, tws_error *err) {
+  const tws_sim_api *sim;
+  tws_fidelity fidelity;
+  TWS_TRY(tws_validate_fidelity(o->fidelity, &fidelity, err));
+  TWS_TRY(tws_sim_load(&sim, err));
+  v->simulated = tws_timeline_create("simulated");
+  if (!v->simulated) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a timeline");
+  TWS_TRY(tws_tune_simulate(sim, v->job.network, v->job.config, v->job.ranks, v->job.threads, &v->job.machine, fidelity,
+                            v->simulated, &v->result, err));
+  tws_plan_request request = tws_job_request(&v->job, 0);
+  TWS_TRY(tws_estimate_step(&request, &v->job.machine, &v->estimate, err));
+  for (int rank = 0; rank < v->job.ranks; rank++) {
+    tws_plan *plan;
+    TWS_TRY(tws_job_plan(&v->job, rank, &plan, err));
+    for (int tier = 0; tier < TWS_TIER_COUNT; tier++) v->ledger_bytes += (double)plan->arena_bytes[tier];
+    tws_plan_destroy(plan);
+  }
+  return TWS_OK;
+}
+
+static tws_code read_trace(const char *path, validation *v, tws_error *err) {
+  for (int i = 0; i < TWS_STREAM_COUNT; i++) v->streams[i] = tws_stream_name((tws_stream)i);
+  for (int i = 0; i < TWS_PHASE_COUNT; i++) v->phases[i] = tws_phase_name((tws_phase)i);
+  return tws_timeline_read_chrome(path, "measured", v->streams, TWS_STREAM_COUNT, v->phases, TWS_PHASE_COUNT,
+                                  &v->measured, err);
+}
+
+static tws_code measure(const tws_cli *cli, const tws_validate_options *o, validation *v, tws_error *err) {
+  char trace[4096];
+  const char *folder = getenv("TMPDIR");
+  snprintf(trace, sizeof trace, "%.4000s/twinspeed-trace-XXXXXX", folder && *folder ? folder : "/tmp");
+  int fd = mkstemp(trace);
+  if (fd < 0) return tws_fail(err, TWS_IO, "set TMPDIR", "%s: %s", trace, strerror(errno));
+  close(fd);
+  tws_say(cli, "training %lld steps on %d rank%s", (long long)o->steps, v->job.ranks, v->job.ranks > 1 ? "s" : "");
+  tws_code code = tws_trial_run(cli, &o->job, v->job.ranks, v->job.threads, o->data, o->steps, trace, &v->trial, err);
+  if (code == TWS_OK) code = read_trace(trace, v, err);
+  unlink(trace);
+  TWS_TRY(code);
+  tws_trial_times(&v->trial, &v->measured_s, &v->low_s, &v->high_s);
+  return tws_timeline_compare(v->simulated, v->measured, &v->comparison, err);
+}
+
+static double tokens(const validation *v) {
+  return (double)(v->job.config->train_batch_size * v->job.config->sequence_length);
+}
+
+static double error_of(const validation *v) { return (v->result.step_s - v->measured_s) / v->measured_s; }
+
+/* ---- reports ---- */
+
+static void row(tws_table *table, const char *what, const char *predicted, const char *measured, double error) {
+  char percent[32];
+  snprintf(percent, sizeof percent, "%+.1f %%", error * 100);
+  tws_table_row(table, (const char *[]){what, predicted, measured, isfinite(error) ? tws_cell("%s", percent) : ""});
+}
+
+static tws_code print_text(const tws_cli *cli, const validation *v, tws_error *err) {
+  char a[32], b[32], c[32];
+  tws_job_print(cli, &v->job);
+  tws_out("\n");
+  tws_table table;
+  tws_table_init(&table, 4);
+  tws_table_row(&table, (const char *[]){"", "predicted", "measured", "error"});
+  row(&table, "step", tws_cell("%s", tws_format_seconds(v->result.step_s, a, sizeof a)),
+      tws_cell("%s", tws_format_seconds(v->measured_s, b, sizeof b)), error_of(v));
+  row(&table, "tokens/s", tws_cell("%.0f", tokens(v) / v->result.step_s), tws_cell("%.0f", tokens(v) / v->measured_s),
+      v->measured_s / v->result.step_s - 1);
+  row(&table, "memory of all ranks", tws_cell("%s", tws_format_bytes(v->ledger_bytes, a, sizeof a)),
+      tws_cell("%s", tws_format_bytes(v->trial.allocated_bytes, b, sizeof b)),
+      (v->ledger_bytes - v->trial.allocated_bytes) / v->trial.allocated_bytes);
+  TWS_TRY(tws_table_print(cli, &table, err));
+  tws_out("\nmeasured: median of %zu steps, quartiles %s and %s; resident memory of all ranks at its peak %s\n",
+          v->trial.count, tws_format_seconds(v->low_s, a, sizeof a), tws_format_seconds(v->high_s, b, sizeof b),
+          tws_format_bytes(v->trial.peak_rss_bytes, c, sizeof c));
+  tws_out("profile: %s\n\nOne step, operation by operation (the measured one is the last, traced):\n",
+          tws_profile_provenance(v->job.profile));
+  tws_text text = {0};
+  TWS_TRY(tws_comparison_print(v->comparison, 0, &text, err));
+  return tws_out_text(&text, err);
+}
+
+static tws_code print_json(const validation *v, tws_error *err) {
+  cJSON *json = tws_job_json(&v->job);
+  tws_text text = {0};
+  tws_code code = json ? tws_comparison_print(v->comparison, 1, &text, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (code != TWS_OK) {
+    cJSON_Delete(json);
+    return code;
+  }
+  cJSON_DeleteItemFromObjectCaseSensitive(json, "schema");
+  cJSON_AddStringToObject(json, "schema", "twinspeed-validate-1");
+  cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(v->job.profile));
+  cJSON_AddNumberToObject(json, "predicted_step_s", v->result.step_s);
+  cJSON_AddNumberToObject(json, "measured_step_s", v->measured_s);
+  cJSON_AddNumberToObject(json, "measured_low_s", v->low_s);
+  cJSON_AddNumberToObject(json, "measured_high_s", v->high_s);
+  cJSON_AddNumberToObject(json, "error", error_of(v));
+  cJSON_AddNumberToObject(json, "predicted_tokens_per_s", tokens(v) / v->result.step_s);
+  cJSON_AddNumberToObject(json, "measured_tokens_per_s", tokens(v) / v->measured_s);
+  cJSON_AddNumberToObject(json, "ledger_bytes", v->ledger_bytes);
+  cJSON_AddNumberToObject(json, "allocated_bytes", v->trial.allocated_bytes);
+  cJSON_AddNumberToObject(json, "peak_rss_bytes", v->trial.peak_rss_bytes);
+  cJSON_AddItemToObject(json, "comparison", cJSON_Parse(text.data));
+  tws_text_free(&text);
+  return tws_out_json(json, err);
+}
+
+static void draw_timeline(const tws_cli *cli, const tws_validate_options *o, const validation *v, const char *scripts) {
+  const tws_timeline *both[] = {v->simulated, v->measured};
+  char path[4200], title[256];
+  tws_error err = {0};
+  snprintf(title, sizeof title, "%.80s, ZeRO-%d, %d rank%s: one step, simulated and measured", v->job.network->name,
+           v->job.config->zero.stage, v->job.ranks, v->job.ranks > 1 ? "s" : "");
+  for (int i = 0; i < 2; i++) {
+    snprintf(path, sizeof path, "%s/timeline.%s", o->figures, i ? "svg" : "png");
+    tws_validate_figure_note(cli, tws_plot_timelines(scripts, both, 2, 4, title, path, &err), path, &err);
+  }
+}
+
+static void draw_memory(const tws_cli *cli, const tws_validate_options *o, const validation *v, const char *scripts) {
+  char path[4200], title[256];
+  tws_error err = {0};
+  tws_plan *plan;
+  tws_text csv = {0};
+  snprintf(title, sizeof title, "%.80s, ZeRO-%d: memory of rank 0 of %d over one step", v->job.network->name,
+           v->job.config->zero.stage, v->job.ranks);
+  tws_code code = tws_job_plan(&v->job, 0, &plan, &err);
+  if (code == TWS_OK) code = tws_ledger_csv(plan, TWS_TIER_DEVICE, &csv, &err);
+  for (int i = 0; i < 2; i++) {
+    snprintf(path, sizeof path, "%s/memory.%s", o->figures, i ? "svg" : "png");
+    tws_code drawn = code == TWS_OK ? tws_plot_memory(scripts, csv.data, title, path, &err) : code;
+    tws_validate_figure_note(cli, drawn, path, &err);
+  }
+  tws_text_free(&csv);
+  if (code == TWS_OK) tws_plan_destroy(plan);
+}
+
+static tws_code write_files(const tws_cli *cli, const tws_validate_options *o, const validation *v, tws_error *err) {
+  const tws_timeline *both[] = {v->simulated, v->measured};
+  if (o->trace) {
+    TWS_TRY(tws_timeline_write_chrome(both, 2, o->trace, err));
+    tws_say(cli, "trace of both: %s (open it in https://ui.perfetto.dev)", o->trace);
+  }
+  if (!o->figures) return TWS_OK;
+  char scripts[4096];
+  if (mkdir(o->figures, 0777) != 0 && errno != EEXIST)
+    return tws_fail(err, TWS_IO, NULL, "%s: %s", o->figures, strerror(errno));
+  tws_validate_scripts(scripts, (int)sizeof scripts);
+  draw_timeline(cli, o, v, scripts);
+  draw_memory(cli, o, v, scripts);
+  return TWS_OK;
+}
+
+/* ---- the verb ---- */
+
+static tws_code validate(const tws_cli *cli, const tws_validate_options *o, validation *v, tws_error *err) {
+  TWS_TRY(tws_job_load(&o->job, &v->job, err));
+  if (v->job.backend != TWS_BACKEND_HOST)
+    return tws_fail(err, TWS_UNSUPPORTED, "leave out --cluster, or use --cluster host",
+                    "cluster %s has GPUs, and this build trains on the host", v->job.cluster.name);
+  if (!o->job.profile)
+    tws_warn(cli, "predicting with the built-in profile %s: `twinspeed calibrate -o host.json` measures this machine",
+             tws_profile_name(v->job.profile));
+  TWS_TRY(predict(o, v, err));
+  TWS_TRY(measure(cli, o, v, err));
+  TWS_TRY(cli->json ? print_json(v, err) : print_text(cli, v, err));
+  TWS_TRY(write_files(cli, o, v, err));
+  if (o->tolerance > 0 && !(fabs(error_of(v)) * 100 <= o->tolerance))
+    return tws_fail(err, TWS_NO, "calibrate anew (was the machine busy?) or look at the phases above",
+                    "the predicted step time is off by %+.1f %%, the tolerance is %.3g %%", error_of(v) * 100,
+                    o->tolerance);
+  return TWS_OK;
+}
+
+static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+  tws_validate_options *o = raw;
+  (void)argc;
+  (void)argv;
+  if (!o->data)
+    return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
+                    "validate: no data to train on");
+  if (o->sweep) return tws_validate_sweep(cli, o, err);
+  if (o->ranks) { /* a list is for the sweep */
+    double ranks;
+    TWS_TRY(tws_parse_number(o->ranks, "-n", 1, 4096, &ranks, err));
+    o->job.ranks = (int64_t)ranks;
+  }
+  validation v = {0};
+  tws_code code = validate(cli, o, &v, err);
+  tws_comparison_destroy(v.comparison);
+  tws_timeline_destroy(v.simulated);
+  tws_timeline_destroy(v.measured);
+  tws_trial_free(&v.trial);
+  tws_job_release(&v.job);
+  return code;
+}
+
+static const tws_option table[] = {
+    TWS_STRING("ranks", 'n', "N", tws_validate_options, ranks, "number of ranks; with --sweep a list (default 1,2,4)"),
+    TWS_STRING("model", 'm', "MODEL", tws_validate_options, job.model, "Hugging Face config.json, or a built-in name"),
+    TWS_STRING("config", 'c', "FILE", tws_validate_options, job.config, "ds_config.json"),
+    TWS_STRING("profile", 0, "FILE", tws_validate_options, job.profile,
+               "calibrated profile (--sweep calibrates by itself when there is none)"),
+    TWS_INTEGER("stage", 0, "0..3", tws_validate_options, job.stage, 0, 3, "ZeRO stage"),
+    TWS_INTEGER("seq", 0, "TOKENS", tws_validate_options, job.sequence, 1, 16777216, "sequence length"),
+    TWS_INTEGER("micro-batch", 0, "N", tws_validate_options, job.micro_batch, 1, 1048576, "micro batch of one rank"),
+    TWS_INTEGER("accumulation", 0, "N", tws_validate_options, job.accumulation, 1, 1048576, "accumulation steps"),
+    TWS_STRING("recompute", 0, "MODE", tws_validate_options, job.recompute, "none, selective or full"),
+    TWS_STRING("dtype", 0, "TYPE", tws_validate_options, job.dtype, "fp32 or bf16"),
+    TWS_INTEGER("threads", 0, "N", tws_validate_options, job.threads, 1, 1024, "threads of one rank"),
+    TWS_INTEGER("seed", 0, "N", tws_validate_options, job.seed, 0, 9007199254740992.0, "seed of weights and data"),
+    TWS_LIST("set", 0, "KEY=VALUE", tws_validate_options, job.set, "set a configuration key"),
+    TWS_STRING("data", 'd', "FILE", tws_validate_options, data, "text, or llm.c tokens (.bin)"),
+    TWS_INTEGER("steps", 's', "N", tws_validate_options, steps, 3, 100000, "steps of a run (default 8)"),
+    TWS_STRING("fidelity", 0, "LEVEL", tws_validate_options, fidelity, "analytic (default), flow or message"),
+    TWS_STRING("trace", 0, "FILE", tws_validate_options, trace, "Chrome trace of both steps"),
+    TWS_STRING("figures", 0, "DIR", tws_validate_options, figures, "gnuplot figures, PNG and SVG"),
+    TWS_NUMBER("tolerance", 0, "PERCENT", tws_validate_options, tolerance, 0, 1e6,
+               "status 1 when the error (with --sweep: the median error) is larger"),
+    TWS_FLAG("sweep", 0, tws_validate_options, sweep, "the accuracy experiment: 14 configurations, interleaved"),
+    TWS_INTEGER("rounds", 0, "N", tws_validate_options, rounds, 1, 100, "with --sweep: rounds over all (default 3)"),
+    TWS_INTEGER("global-batch", 'b', "N", tws_validate_options, global_batch, 1, 1e6,
+                "with --sweep: sequences a step (default: the configuration's, else 32)"),
+    TWS_STRING("save-profile", 0, "FILE", tws_validate_options, save_profile,
+               "with --sweep: keep the profile that was calibrated"),
+    TWS_OPTIONS_END};
+
+static const tws_validate_options defaults = {.job = TWS_JOB_DEFAULTS, .steps = 8, .rounds = 3};
+
+const tws_verb tws_verb_validate = {
+    .name = "validate",
+    .summary = "trains and simulates one plan: predicted against measured",
+    .usage = "-m MODEL -c ds_config.json --profile host.json --data FILE [-n RANKS] [options]",
+    .examples = "  twinspeed validate -m config.json -c ds_config.json --profile host.json --data book.txt -n 2\n"
+                "  twinspeed validate -m gpt2 --seq 64 --micro-batch 4 --profile host.json --data book.txt --trace both.json\n"
+                "  twinspeed validate --sweep -m config.json -c ds_config.json --data book.txt --figures figures\n",
+    .notes = "One run: step time, phases, streams, operations and memory of the two, side by side. --sweep: stages,\n"
+             "micro batches and rank counts, measured in interleaved rounds, with a calibration in every round unless\n"
+             "--profile is given; medians, quartiles, the median error, and the tuner's pick against the best measured.\n",
+    .options = table,
+    .options_bytes = sizeof(tws_validate_options),
+    .defaults = &defaults,
+    .run = run};

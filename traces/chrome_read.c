@@ -1,0 +1,114 @@
+/* Reads back what tws_timeline_write_chrome() wrote, so that a measured step can be compared and drawn. */
+#include <stdio.h>
+#include <string.h>
+#include "base/json.h"
+#include "base/memory.h"
+#include "traces/timeline.h"
+
+enum { MAX_PROCESSES = 4096 };
+
+typedef struct processes {
+  int count;
+  struct {
+    int64_t pid;
+    int rank;
+  } item[MAX_PROCESSES];
+} processes;
+
+static const char *text_of(const cJSON *object, const char *key) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+  return cJSON_IsString(item) ? item->valuestring : "";
+}
+
+static double number_of(const cJSON *object, const char *key) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+  return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble < 1e15 ? item->valuedouble : 0;
+}
+
+/* Rows of the source: "measured rank 3". */
+static void find_processes(const cJSON *events, const char *source, processes *found) {
+  const cJSON *event;
+  size_t length = strlen(source);
+  cJSON_ArrayForEach(event, events) {
+    if (strcmp(text_of(event, "name"), "process_name") != 0 || found->count == MAX_PROCESSES) continue;
+    const char *name = text_of(cJSON_GetObjectItemCaseSensitive(event, "args"), "name");
+    int rank;
+    if (strncmp(name, source, length) != 0 || sscanf(name + length, " rank %d", &rank) != 1 || rank < 0) continue;
+    found->item[found->count].pid = (int64_t)number_of(event, "pid");
+    found->item[found->count++].rank = rank;
+  }
+}
+
+static int rank_of(const processes *found, int64_t pid) {
+  for (int i = 0; i < found->count; i++)
+    if (found->item[i].pid == pid) return found->item[i].rank;
+  return -1;
+}
+
+static int index_of(const char *name, const char *const *names, int count) {
+  for (int i = 0; i < count; i++)
+    if (strcmp(name, names[i]) == 0) return i;
+  return -1;
+}
+
+static tws_code add_events(const tws_json *json, const cJSON *events, const processes *found, tws_timeline *timeline,
+                           tws_error *err) {
+  const cJSON *item;
+  cJSON_ArrayForEach(item, events) {
+    int rank = rank_of(found, (int64_t)number_of(item, "pid"));
+    if (rank < 0 || strcmp(text_of(item, "ph"), "X") != 0) continue;
+    const cJSON *args = cJSON_GetObjectItemCaseSensitive(item, "args");
+    int phase = index_of(text_of(args, "phase"), timeline->phase_names, timeline->phase_count);
+    double stream = number_of(item, "tid"), start = number_of(item, "ts") * 1e-6;
+    if (phase < 0 || stream >= timeline->stream_count || rank > UINT16_MAX)
+      return tws_json_fail(json, item, err, "give a trace that this version wrote", "an event of an unknown phase or stream");
+    tws_event event = {.name = tws_timeline_name(timeline, text_of(item, "name")),
+                       .rank = (uint16_t)rank,
+                       .stream = (uint8_t)stream,
+                       .phase = (uint8_t)phase,
+                       .op = (uint32_t)number_of(args, "op"),
+                       .step = (uint32_t)number_of(args, "step"),
+                       .micro_batch = (uint32_t)number_of(args, "micro_batch"),
+                       .start_s = start,
+                       .end_s = start + number_of(item, "dur") * 1e-6};
+    if (event.name == UINT32_MAX || tws_timeline_add(timeline, &event) != 0)
+      return tws_fail(err, TWS_MEMORY, 0, "no memory for the timeline");
+  }
+  return TWS_OK;
+}
+
+static tws_code read_events(const tws_json *json, const char *source, tws_timeline *timeline, tws_error *err) {
+  const cJSON *events = cJSON_IsArray(json->root) ? json->root : cJSON_GetObjectItemCaseSensitive(json->root, "traceEvents");
+  if (!cJSON_IsArray(events)) return tws_json_fail(json, json->root, err, 0, "not a Chrome trace: no traceEvents");
+  processes *found = tws_calloc(1, sizeof *found);
+  if (!found) return tws_fail(err, TWS_MEMORY, 0, "no memory for the timeline");
+  find_processes(events, source, found);
+  tws_code code = add_events(json, events, found, timeline, err);
+  tws_free(found);
+  if (code == TWS_OK && timeline->event_count == 0)
+    code = tws_json_fail(json, json->root, err, 0, "the trace has no %s events", source);
+  return code;
+}
+
+tws_code tws_timeline_read_chrome(const char *path, const char *source, const char *const *stream_names,
+                                  int stream_count, const char *const *phase_names, int phase_count,
+                                  tws_timeline **out, tws_error *err) {
+  tws_json *json;
+  TWS_TRY(tws_json_read(path, &json, err));
+  tws_timeline *timeline = tws_timeline_create(source);
+  tws_code code = timeline ? TWS_OK : tws_fail(err, TWS_MEMORY, 0, "no memory for the timeline");
+  if (timeline) {
+    timeline->stream_names = stream_names;
+    timeline->stream_count = stream_count;
+    timeline->phase_names = phase_names;
+    timeline->phase_count = phase_count;
+    code = read_events(json, source, timeline, err);
+  }
+  tws_json_destroy(json);
+  if (code != TWS_OK) {
+    tws_timeline_destroy(timeline);
+    return code;
+  }
+  *out = timeline;
+  return TWS_OK;
+}
