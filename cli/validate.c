@@ -37,6 +37,13 @@ tws_code tws_validate_fidelity(const char *name, tws_fidelity *fidelity, tws_err
   return tws_fail(err, TWS_USAGE, "use analytic, flow or message", "--fidelity: unknown level \"%.40s\"", name);
 }
 
+const char *tws_validate_model(const tws_network *network) {
+  const char *at = network->name + strlen(network->name);
+  for (int slashes = 0; at > network->name; at--)
+    if (at[-1] == '/' && ++slashes == 2) break;
+  return at;
+}
+
 const char *tws_validate_scripts(char *buffer, int size) {
   const char *set = getenv("TWINSPEED_PLOTS");
   if (set && *set) {
@@ -167,7 +174,7 @@ static void draw_timeline(const tws_cli *cli, const tws_validate_options *o, con
   const tws_timeline *both[] = {v->simulated, v->measured};
   char path[4200], title[256];
   tws_error err = {0};
-  snprintf(title, sizeof title, "%.80s, ZeRO-%d, %d rank%s: one step, simulated and measured", v->job.network->name,
+  snprintf(title, sizeof title, "%.80s, ZeRO-%d, %d rank%s: one step, simulated and measured", tws_validate_model(v->job.network),
            v->job.config->zero.stage, v->job.ranks, v->job.ranks > 1 ? "s" : "");
   for (int i = 0; i < 2; i++) {
     snprintf(path, sizeof path, "%s/timeline.%s", o->figures, i ? "svg" : "png");
@@ -180,7 +187,7 @@ static void draw_memory(const tws_cli *cli, const tws_validate_options *o, const
   tws_error err = {0};
   tws_plan *plan;
   tws_text csv = {0};
-  snprintf(title, sizeof title, "%.80s, ZeRO-%d: memory of rank 0 of %d over one step", v->job.network->name,
+  snprintf(title, sizeof title, "%.80s, ZeRO-%d: memory of rank 0 of %d over one step", tws_validate_model(v->job.network),
            v->job.config->zero.stage, v->job.ranks);
   tws_code code = tws_job_plan(&v->job, 0, &plan, &err);
   if (code == TWS_OK) code = tws_ledger_csv(plan, TWS_TIER_DEVICE, &csv, &err);

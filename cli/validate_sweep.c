@@ -275,7 +275,7 @@ static tws_code draw(const tws_cli *cli, const sweep *s, const verdict *v, tws_e
     points[i] = (tws_plot_point){p->name, p->measured_s, p->low_s, p->high_s, p->simulated_s};
   }
   snprintf(title, sizeof title, "%.80s on this machine: predicted against measured step time, median error %.1f %%",
-           s->network->name, v->median_error * 100);
+           tws_validate_model(s->network), v->median_error * 100);
   tws_validate_scripts(scripts, (int)sizeof scripts);
   for (int i = 0; i < 2; i++) {
     tws_error local = {0};

@@ -153,27 +153,41 @@ static int find_rows(const tws_timeline *const *timelines, int count, int ranks,
   return found;
 }
 
-static double add_kind(const tws_timeline *timeline, int t, int kind, const row *rows, int row_count, double start,
-                       uint32_t step, tws_text *data) {
-  double longest = 0;
-  for (size_t i = 0; i < timeline->event_count; i++) {
-    const tws_event *event = &timeline->events[i];
-    if (event->step != step || kind_of(timeline, event) != kind) continue;
-    for (int r = 0; r < row_count; r++) {
-      if (rows[r].timeline != t || rows[r].rank != event->rank || rows[r].stream != event->stream) continue;
-      tws_text_add(data, "%.6f %.6f %d\n", (event->start_s - start) * 1e3, (event->end_s - start) * 1e3,
-                   row_count - 1 - r);
-      longest = fmax(longest, (event->end_s - start) * 1e3);
+/* Boxes of one kind. Neighbours closer than `gap_ms` become one box: thousands of slivers would only blur. */
+static void add_kind(const tws_timeline *timeline, int t, int kind, const row *rows, int row_count, double start,
+                     uint32_t step, double gap_ms, tws_text *data) {
+  for (int r = 0; r < row_count; r++) {
+    if (rows[r].timeline != t) continue;
+    double from = NAN, to = NAN;
+    for (size_t i = 0; i < timeline->event_count; i++) {
+      const tws_event *event = &timeline->events[i];
+      if (event->step != step || event->rank != rows[r].rank || event->stream != rows[r].stream ||
+          kind_of(timeline, event) != kind)
+        continue;
+      double begin = (event->start_s - start) * 1e3, end = (event->end_s - start) * 1e3;
+      if (begin <= to + gap_ms && begin >= from) {
+        to = fmax(to, end);
+        continue;
+      }
+      if (!isnan(from)) tws_text_add(data, "%.6f %.6f %d\n", from, to, row_count - 1 - r);
+      from = begin;
+      to = end;
     }
+    if (!isnan(from)) tws_text_add(data, "%.6f %.6f %d\n", from, to, row_count - 1 - r);
   }
-  return longest;
 }
 
-static double first_start(const tws_timeline *timeline, uint32_t step) {
-  double start = INFINITY;
-  for (size_t i = 0; i < timeline->event_count; i++)
-    if (timeline->events[i].step == step) start = fmin(start, timeline->events[i].start_s);
-  return isfinite(start) ? start : 0;
+/* Start of a step, and how long it is. */
+static double first_start(const tws_timeline *timeline, uint32_t step, double *length_s) {
+  double start = INFINITY, end = 0;
+  for (size_t i = 0; i < timeline->event_count; i++) {
+    if (timeline->events[i].step != step) continue;
+    start = fmin(start, timeline->events[i].start_s);
+    end = fmax(end, timeline->events[i].end_s);
+  }
+  if (!isfinite(start)) start = 0;
+  *length_s = end - start;
+  return start;
 }
 
 tws_code tws_plot_timelines(const char *scripts, const tws_timeline *const *timelines, int count, int ranks,
@@ -185,13 +199,17 @@ tws_code tws_plot_timelines(const char *scripts, const tws_timeline *const *time
   for (int r = 0; r < row_count; r++)
     tws_text_add(&data, "%d \"%s, rank %d, %s\"\n", row_count - 1 - r, timelines[rows[r].timeline]->source, rows[r].rank,
                  timelines[rows[r].timeline]->stream_names[rows[r].stream]);
-  double longest = 0;
+  double longest = 0, length;
+  for (int t = 0; t < count; t++) {
+    first_start(timelines[t], last_step(timelines[t]), &length);
+    longest = fmax(longest, length * 1e3);
+  }
   for (int kind = 0; kind < KINDS; kind++) {
     tws_text_add(&data, "\n\nNaN NaN NaN\n"); /* a block is never empty */
     for (int t = 0; t < count; t++) {
       uint32_t step = last_step(timelines[t]);
-      longest = fmax(longest, add_kind(timelines[t], t, kind, rows, row_count, first_start(timelines[t], step), step,
-                                       &data));
+      double start = first_start(timelines[t], step, &length);
+      add_kind(timelines[t], t, kind, rows, row_count, start, step, longest / 4000, &data);
     }
   }
   tws_text_add(&settings, "rows = %d; longest_ms = %.6f; height = %d; ", row_count, longest > 0 ? longest : 1,
