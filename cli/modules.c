@@ -30,7 +30,7 @@ const char *tws_module_path(const char *file, char *buffer, int size) {
   if (slash) *slash = '\0';
   const char *chosen = getenv("TWINSPEED_MODULES");
   const char *folders[3] = {chosen && *chosen ? chosen : NULL, program, program};
-  static const char *const below[3] = {"", "", "/../" TWS_MODULE_DIR};
+  static const char *const below[3] = {"", "", ("/../" TWS_MODULE_DIR)};
   for (int i = 0; i < 3; i++) {
     if (!folders[i]) continue;
     int length = snprintf(buffer, (size_t)size, "%s%s/%s", folders[i], below[i], file);
