@@ -6,8 +6,9 @@
 
 #include "base/memory.h"
 #include "real/host/internal.h"
+#include "real/operands.h"
 
-enum { MAX_THREADS = 256, MAX_OPERANDS = 7 };
+enum { MAX_THREADS = 256 };
 
 /* ---- instruction sets ---- */
 #ifdef TWS_HOST_X86
@@ -27,139 +28,6 @@ static const tws_host_kernels *find_kernels(int level) {
   if (level == 2 || (level == 0 && have_avx2())) return have_avx2() ? &tws_host_kernels_avx2 : NULL;
 #endif
   return level <= 1 ? &tws_host_kernels_base : NULL;
-}
-
-/* ---- operands of each kernel ----
- * a: the work's type; g: the type of gradient accumulation; x: float32 or bfloat16; b: bfloat16; f: float32;
- * d: float64; i: int32; w: anything (workspace). In parentheses: there when the flag before it holds. */
-static void expected_operands(const tws_work *work, char *out) {
-  const int bias = (work->flags & TWS_BIAS) != 0, norm_bias = bias && !(work->flags & TWS_RMS);
-  const char *text = "";
-  switch ((tws_kernel)work->code) {
-    case TWS_KERNEL_EMBEDDING:
-      text = work->d[3] ? "iaaa" : "iaa";
-      break;
-    case TWS_KERNEL_EMBEDDING_GRAD:
-      text = "iax";
-      break;
-    case TWS_KERNEL_POSITION_GRAD:
-      text = "ax";
-      break;
-    case TWS_KERNEL_NORM:
-      text = norm_bias ? "aaaaf" : "aaaf";
-      break;
-    case TWS_KERNEL_NORM_GRAD:
-      text = norm_bias ? "aaafagg" : "aaafag";
-      break;
-    case TWS_KERNEL_LINEAR:
-      text = bias ? "aaaa" : "aaa";
-      break;
-    case TWS_KERNEL_LINEAR_GRAD_INPUT:
-      text = "aaa";
-      break;
-    case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
-      text = bias ? "aagg" : "aag";
-      break;
-    case TWS_KERNEL_ROPE:
-    case TWS_KERNEL_ROPE_GRAD:
-      text = "a";
-      break;
-    case TWS_KERNEL_ATTENTION:
-      text = "aafw";
-      break;
-    case TWS_KERNEL_ATTENTION_GRAD:
-      text = "aaafaw";
-      break;
-    case TWS_KERNEL_GELU:
-      text = "aa";
-      break;
-    case TWS_KERNEL_GELU_GRAD:
-      text = "aaa";
-      break;
-    case TWS_KERNEL_SWIGLU:
-      text = "aa";
-      break;
-    case TWS_KERNEL_SWIGLU_GRAD:
-      text = "aaa";
-      break;
-    case TWS_KERNEL_ADD:
-      text = "aaa";
-      break;
-    case TWS_KERNEL_CROSS_ENTROPY:
-      text = "aid";
-      break;
-    case TWS_KERNEL_ADAMW:
-      text = "fffxfd";
-      break; /* and perhaps b */
-    case TWS_KERNEL_SQUARED_NORM:
-      text = "xd";
-      break;
-    case TWS_KERNEL_CLIP:
-      text = "d";
-      break;
-    case TWS_KERNEL_FILL:
-      text = "x";
-      break;
-    case TWS_KERNEL_ACCUMULATE:
-      text = "xx";
-      break;
-    case TWS_KERNEL_CAST:
-      text = "xx";
-      break;
-    case TWS_KERNEL_COUNT:
-      break;
-  }
-  snprintf(out, MAX_OPERANDS + 1, "%s", text);
-}
-
-static int type_matches(char letter, tws_dtype type, const tws_dtype *types, const char *letters, int index) {
-  switch (letter) {
-    case 'f':
-      return type == TWS_F32;
-    case 'b':
-      return type == TWS_BF16;
-    case 'd':
-      return type == TWS_F64;
-    case 'i':
-      return type == TWS_I32;
-    case 'w':
-      return 1;
-    default:
-      break;
-  }
-  if (type != TWS_F32 && type != TWS_BF16) return 0;
-  if (letter == 'x') return 1;
-  for (int i = 0; i < index; ++i) /* operands of one letter have one type */
-    if (letters[i] == letter && types[i] != type) return 0;
-  return 1;
-}
-
-static tws_code check_call(const tws_work *work, void *const *operand, const tws_dtype *dtype, int count,
-                           tws_error *err) {
-  if (work->code >= TWS_KERNEL_COUNT) return tws_fail(err, TWS_INTERNAL, NULL, "kernel %d is not known", work->code);
-  const char *name = tws_kernel_name((tws_kernel)work->code);
-  char letters[MAX_OPERANDS + 1];
-  expected_operands(work, letters);
-  if (work->code == TWS_KERNEL_ADAMW && count == MAX_OPERANDS) strcat(letters, "b");
-  if ((size_t)count != strlen(letters))
-    return tws_fail(err, TWS_INTERNAL, NULL, "%s: %d operands instead of %zu", name, count, strlen(letters));
-  for (int i = 0; i < count; ++i) {
-    if (!operand[i]) return tws_fail(err, TWS_INTERNAL, NULL, "%s: operand %d has no address", name, i);
-    if (!type_matches(letters[i], dtype[i], dtype, letters, i))
-      return tws_fail(err, TWS_UNSUPPORTED, "the host computes on fp32 and bf16", "%s: operand %d cannot be %s here",
-                      name, i, tws_dtype_name(dtype[i]));
-  }
-  for (int i = 0; i < 5; ++i)
-    if (work->d[i] < 0) return tws_fail(err, TWS_INVALID, NULL, "%s: size %d is negative", name, i);
-  return TWS_OK;
-}
-
-static int host_supports(const tws_work *work) {
-  if (work->code >= TWS_KERNEL_COUNT) return 0;
-  if (work->code == TWS_KERNEL_CLIP) return 1;
-  const int first = work->dtype == TWS_F32 || work->dtype == TWS_BF16;
-  const int second = work->dtype2 == TWS_F32 || work->dtype2 == TWS_BF16;
-  return first && second;
 }
 
 /* ---- life ---- */
@@ -228,7 +96,7 @@ static void host_release(tws_backend *backend, tws_tier tier, void *base) {
 static tws_code host_run(tws_backend *backend, const tws_work *work, void *const *operand, const tws_dtype *dtype,
                          int operand_count, tws_stream stream, tws_error *err) {
   (void)stream;
-  TWS_TRY(check_call(work, operand, dtype, operand_count, err));
+  TWS_TRY(tws_check_operands(work, operand, dtype, operand_count, "the host", err));
   const tws_host_call call = {backend, work, operand, dtype, operand_count};
   pthread_mutex_lock(&backend->lock);
   const int library_threads = tws_host_gemm_enter();
@@ -283,7 +151,7 @@ const tws_backend_ops *tws_host_backend(void) {
                                       .run = host_run,
                                       .copy = host_copy,
                                       .synchronize = host_synchronize,
-                                      .supports = host_supports};
+                                      .supports = tws_operands_supported};
   return &ops;
 }
 

@@ -1,0 +1,49 @@
+/* The CUDA backend and the NCCL communicator: a shared module (twinspeed_cuda.so) with one exported table, loaded by the
+ * real engine when --device cuda is asked for. It is compiled with every build that finds nvcc; it has not run on a GPU
+ * yet.
+ *
+ * Storage types are float32 and bfloat16; arithmetic is float32 (float32 products without TF32; sums of squares and
+ * losses float64). No kernel uses floating-point atomics, so equal work on equal devices gives equal bits. What would
+ * need a look at data on the host (token ids outside the vocabulary) gives NaN instead of an error. */
+#ifndef TWS_REAL_CUDA_CUDA_H
+#define TWS_REAL_CUDA_CUDA_H
+
+#include "plan/plan.h"
+#include "real/real.h"
+
+/* Device memory beside the arenas, in bytes. */
+typedef struct tws_cuda_memory {
+  uint64_t workspace;    /* cuBLAS workspaces and reduction scratch, one of TWS_CUDA_STREAM_BYTES for each used stream */
+  uint64_t context;      /* what creating the context, streams and library handles took: the driver's view before and after */
+  uint64_t device_total; /* of the device */
+} tws_cuda_memory;
+
+typedef struct tws_cuda_comm_setup {
+  tws_backend *backend;    /* whose streams carry the collectives */
+  const tws_group *groups; /* of the plan, copied; group i of all ranks together partition the world */
+  uint32_t group_count;
+  int rank, world;
+  double deadline_s; /* for each step of the set-up; 0: 120 */
+  /* `bytes` of rank 0 to every rank of the world. */
+  tws_code (*broadcast)(void *user, void *data, size_t bytes, tws_error *err);
+  void *user;
+} tws_cuda_comm_setup;
+
+typedef struct tws_cuda_api {
+  int version;
+  const tws_backend_ops *backend;
+  /* TWS_ENVIRONMENT "no CUDA device": no driver, no device, or a driver too old. */
+  tws_code (*device_count)(int *count, tws_error *err);
+  void (*memory)(const tws_backend *backend, tws_cuda_memory *out);
+  const char *(*describe)(const tws_backend *backend, char *buffer, int size); /* backend may be NULL: versions only */
+  /* Collective over the world. The communicator must go before the backend. */
+  tws_code (*comm_create)(const tws_cuda_comm_setup *setup, tws_comm **out, tws_error *err);
+  void (*comm_destroy)(tws_comm *comm);
+  void (*comm_abort)(tws_comm *comm); /* from any thread, when a rank is lost: waiting kernels end */
+  const tws_comm_ops *comm_ops;
+} tws_cuda_api;
+enum { TWS_CUDA_API_VERSION = 1, TWS_CUDA_WORKSPACE_BYTES = 32 << 20, TWS_CUDA_SCRATCH_BYTES = 8 << 20 };
+enum { TWS_CUDA_STREAM_BYTES = TWS_CUDA_WORKSPACE_BYTES + TWS_CUDA_SCRATCH_BYTES };
+#define TWS_CUDA_MODULE_SYMBOL "tws_cuda_module"
+
+#endif

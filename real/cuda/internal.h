@@ -1,0 +1,84 @@
+/* What the files of the CUDA backend share; read by C and by CUDA C++. */
+#ifndef TWS_REAL_CUDA_INTERNAL_H
+#define TWS_REAL_CUDA_INTERNAL_H
+
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include "base/status.h"
+#include "models/kernel.h"
+
+/* One kernel call. Operands have been counted and their types checked. */
+typedef struct tws_cuda_call {
+  const tws_work *work;
+  void *const *operand;
+  const tws_dtype *dtype;
+  int count; /* operands */
+  cudaStream_t stream;
+  void *scratch; /* scratch_bytes of this stream, for partial sums */
+  size_t scratch_bytes;
+  int multiprocessors;
+  int shared_bytes; /* the most that a block can have on this device */
+} tws_cuda_call;
+typedef tws_code (*tws_cuda_function)(const tws_cuda_call *call, tws_error *err);
+
+/* kernels/: one launcher for each kernel but the matrix products. They start work and return. */
+tws_code tws_cuda_embedding(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_embedding_grad(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_position_grad(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_norm(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_norm_grad(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_rope(const tws_cuda_call *call, tws_error *err); /* and its gradient */
+tws_code tws_cuda_attention(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_attention_grad(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_gelu(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_gelu_grad(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_swiglu(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_swiglu_grad(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_add(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_cross_entropy(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_adamw(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_squared_norm(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_clip(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_fill(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_accumulate(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_cast(const tws_cuda_call *call, tws_error *err);
+
+/* A matrix product C[rows, columns] = sum over i of A(row, i) B(column, i) (+ bias[column]) (+ C); C is contiguous.
+ * A(row, i) is at a[row a_row + i a_inner]; so B. */
+typedef struct tws_cuda_product {
+  const void *a, *b, *bias; /* bias: of the inputs' type, or NULL */
+  void *c;
+  int64_t rows, columns, inner, a_row, a_inner, b_column, b_inner;
+  tws_dtype in, out;
+  int accumulate;
+} tws_cuda_product;
+/* Any shape, types and alignment, with plain arithmetic: for what cuBLASLt declines. */
+tws_code tws_cuda_plain_product(const tws_cuda_call *call, const tws_cuda_product *product, tws_error *err);
+/* out[columns] (+)= column sums of x[rows, columns]. Partial sums go to scratch. */
+tws_code tws_cuda_column_sums(const tws_cuda_call *call, const void *x, tws_dtype in, int64_t rows, int64_t columns,
+                              void *out, tws_dtype type, int accumulate, tws_error *err);
+
+/* ---- gemm.c: products by cuBLASLt ---- */
+typedef struct tws_cuda_gemm tws_cuda_gemm; /* a library handle and the chosen algorithms */
+tws_code tws_cuda_gemm_create(tws_cuda_gemm **out, tws_error *err);
+void tws_cuda_gemm_destroy(tws_cuda_gemm *gemm);
+size_t tws_cuda_gemm_version(void);
+/* LINEAR, LINEAR_GRAD_INPUT, LINEAR_GRAD_WEIGHT */
+tws_code tws_cuda_linear(tws_cuda_gemm *gemm, const tws_cuda_call *call, void *workspace, size_t workspace_bytes,
+                         tws_error *err);
+
+/* ---- backend.c ---- */
+typedef struct tws_backend tws_backend;
+tws_code tws_cuda_fail(tws_error *err, cudaError_t status, const char *what);
+/* The CUDA stream of a plan's stream (a tws_stream), made on first use. */
+tws_code tws_cuda_stream(tws_backend *backend, int stream, cudaStream_t *out, tws_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,141 @@
+#include "real/operands.h"
+#include <stdio.h>
+#include <string.h>
+
+/* One letter for each operand.
+ * a: the work's type; g: the type of gradient accumulation; x: float32 or bfloat16; b: bfloat16; f: float32;
+ * d: float64; i: int32; w: anything (workspace). In parentheses: there when the flag before it holds. */
+static void expected_operands(const tws_work *work, char *out) {
+  const int bias = (work->flags & TWS_BIAS) != 0, norm_bias = bias && !(work->flags & TWS_RMS);
+  const char *text = "";
+  switch ((tws_kernel)work->code) {
+    case TWS_KERNEL_EMBEDDING:
+      text = work->d[3] ? "iaaa" : "iaa";
+      break;
+    case TWS_KERNEL_EMBEDDING_GRAD:
+      text = "iax";
+      break;
+    case TWS_KERNEL_POSITION_GRAD:
+      text = "ax";
+      break;
+    case TWS_KERNEL_NORM:
+      text = norm_bias ? "aaaaf" : "aaaf";
+      break;
+    case TWS_KERNEL_NORM_GRAD:
+      text = norm_bias ? "aaafagg" : "aaafag";
+      break;
+    case TWS_KERNEL_LINEAR:
+      text = bias ? "aaaa" : "aaa";
+      break;
+    case TWS_KERNEL_LINEAR_GRAD_INPUT:
+      text = "aaa";
+      break;
+    case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
+      text = bias ? "aagg" : "aag";
+      break;
+    case TWS_KERNEL_ROPE:
+    case TWS_KERNEL_ROPE_GRAD:
+      text = "a";
+      break;
+    case TWS_KERNEL_ATTENTION:
+      text = "aafw";
+      break;
+    case TWS_KERNEL_ATTENTION_GRAD:
+      text = "aaafaw";
+      break;
+    case TWS_KERNEL_GELU:
+      text = "aa";
+      break;
+    case TWS_KERNEL_GELU_GRAD:
+      text = "aaa";
+      break;
+    case TWS_KERNEL_SWIGLU:
+      text = "aa";
+      break;
+    case TWS_KERNEL_SWIGLU_GRAD:
+      text = "aaa";
+      break;
+    case TWS_KERNEL_ADD:
+      text = "aaa";
+      break;
+    case TWS_KERNEL_CROSS_ENTROPY:
+      text = "aid";
+      break;
+    case TWS_KERNEL_ADAMW:
+      text = "fffxfd";
+      break; /* and perhaps b */
+    case TWS_KERNEL_SQUARED_NORM:
+      text = "xd";
+      break;
+    case TWS_KERNEL_CLIP:
+      text = "d";
+      break;
+    case TWS_KERNEL_FILL:
+      text = "x";
+      break;
+    case TWS_KERNEL_ACCUMULATE:
+      text = "xx";
+      break;
+    case TWS_KERNEL_CAST:
+      text = "xx";
+      break;
+    case TWS_KERNEL_COUNT:
+      break;
+  }
+  snprintf(out, TWS_MAX_OPERANDS + 1, "%s", text);
+}
+
+static int type_matches(char letter, tws_dtype type, const tws_dtype *types, const char *letters, int index) {
+  switch (letter) {
+    case 'f':
+      return type == TWS_F32;
+    case 'b':
+      return type == TWS_BF16;
+    case 'd':
+      return type == TWS_F64;
+    case 'i':
+      return type == TWS_I32;
+    case 'w':
+      return 1;
+    default:
+      break;
+  }
+  if (type != TWS_F32 && type != TWS_BF16) return 0;
+  if (letter == 'x') return 1;
+  for (int i = 0; i < index; ++i) /* operands of one letter have one type */
+    if (letters[i] == letter && types[i] != type) return 0;
+  return 1;
+}
+
+static tws_code wrong_type(const char *name, int index, tws_dtype type, const char *device, tws_error *err) {
+  char hint[80];
+  snprintf(hint, sizeof hint, "%s computes on fp32 and bf16", device);
+  return tws_fail(err, TWS_UNSUPPORTED, hint, "%s: operand %d cannot be %s here", name, index, tws_dtype_name(type));
+}
+
+tws_code tws_check_operands(const tws_work *work, void *const *operand, const tws_dtype *dtype, int count,
+                            const char *device, tws_error *err) {
+  if (work->code >= TWS_KERNEL_COUNT) return tws_fail(err, TWS_INTERNAL, NULL, "kernel %d is not known", work->code);
+  const char *name = tws_kernel_name((tws_kernel)work->code);
+  char letters[TWS_MAX_OPERANDS + 1];
+  expected_operands(work, letters);
+  if (work->code == TWS_KERNEL_ADAMW && count == TWS_MAX_OPERANDS) strcat(letters, "b");
+  if ((size_t)count != strlen(letters))
+    return tws_fail(err, TWS_INTERNAL, NULL, "%s: %d operands instead of %zu", name, count, strlen(letters));
+  for (int i = 0; i < count; ++i) {
+    if (!operand[i]) return tws_fail(err, TWS_INTERNAL, NULL, "%s: operand %d has no address", name, i);
+    if (!type_matches(letters[i], dtype[i], dtype, letters, i))
+      return wrong_type(name, i, dtype[i], device, err);
+  }
+  for (int i = 0; i < 5; ++i)
+    if (work->d[i] < 0) return tws_fail(err, TWS_INVALID, NULL, "%s: size %d is negative", name, i);
+  return TWS_OK;
+}
+
+int tws_operands_supported(const tws_work *work) {
+  if (work->code >= TWS_KERNEL_COUNT) return 0;
+  if (work->code == TWS_KERNEL_CLIP) return 1;
+  const int first = work->dtype == TWS_F32 || work->dtype == TWS_BF16;
+  const int second = work->dtype2 == TWS_F32 || work->dtype2 == TWS_BF16;
+  return first && second;
+}

@@ -1,0 +1,17 @@
+/* The operand types that each kernel of models/kernel.h takes: what every backend checks before it computes. */
+#ifndef TWS_REAL_OPERANDS_H
+#define TWS_REAL_OPERANDS_H
+
+#include "base/status.h"
+#include "models/kernel.h"
+
+enum { TWS_MAX_OPERANDS = 7 };
+
+/* TWS_INTERNAL: a wrong number of operands or one without an address; TWS_UNSUPPORTED: a type that backends computing
+ * on float32 and bfloat16 do not take; TWS_INVALID: a negative size. `device` begins the hint: "the host". */
+tws_code tws_check_operands(const tws_work *work, void *const *operand, const tws_dtype *dtype, int count,
+                            const char *device, tws_error *err);
+/* Whether such backends have this kernel for the work's types. */
+int tws_operands_supported(const tws_work *work);
+
+#endif
