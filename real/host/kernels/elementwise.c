@@ -5,17 +5,28 @@
 VECTOR_INLINE vf gelu_negative_2u(vf x) {
   return x * (-1.5957691216F - 0.0713548162F * (x * x));
 }
+/* Where the exponential leaves float32 the result is below the smallest normal number: exactly 0, so that a huge
+ * argument cannot outgrow the clamped exponential. */
+VECTOR_INLINE vf zero_where(vi mask, vf x) {
+  return (vf)((vi)x & ~mask);
+}
 VECTOR_INLINE vf gelu_of(vf x) {
-  return x / (1.0F + v_exp_finite(gelu_negative_2u(x)));
+  return zero_where(x < -10.5F, x / (1.0F + v_exp_finite(gelu_negative_2u(x))));
 }
 VECTOR_INLINE vf gelu_slope(vf x) {
   vf e = v_exp_finite(gelu_negative_2u(x));
   vf s = 1.0F / (1.0F + e);
   vf slope_2u = 1.5957691216F + 0.2140644488F * (x * x);
-  /* Far left s is about e^-87 and x^2 may be inf: that times 0 must not become NaN. */
-  vf tail = x * slope_2u * s * (e * s);
-  tail = (vf)((vi)tail & ~((x > 30.0F) | (x < -30.0F)));
-  return s + tail;
+  vf tail = zero_where(x > 10.5F, x * slope_2u * s * (e * s)); /* x^2 may be inf there */
+  return zero_where(x < -10.5F, s + tail);
+}
+VECTOR_INLINE vf silu_of(vf g) {
+  return zero_where(g < -88.0F, g / (1.0F + v_exp_finite(-g)));
+}
+VECTOR_INLINE vf silu_slope(vf g) {
+  vf e = v_exp_finite(-g);
+  vf s = 1.0F / (1.0F + e);
+  return zero_where(g < -88.0F, s + zero_where(g > 88.0F, g * s * (e * s)));
 }
 
 static void gelu_task(void *arg, int thread, int threads) {
@@ -55,7 +66,7 @@ static void swiglu_task(void *arg, int thread, int threads) {
     const int64_t gate = 2 * t * width, up = gate + width, out = t * width;
     FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, 0, width, {
                vf g = v_get(T, gate_up, gate + i, n);
-               v_put(T, y, out + i, g / (1.0F + v_exp_finite(-g)) * v_get(T, gate_up, up + i, n), n);
+               v_put(T, y, out + i, silu_of(g) * v_get(T, gate_up, up + i, n), n);
              }));
   }
 }
@@ -77,10 +88,8 @@ static void swiglu_grad_task(void *arg, int thread, int threads) {
                vf g = v_get(T, gate_up, gate + i, n);
                vf u = v_get(T, gate_up, up + i, n);
                vf d = v_get(T, dy, t * width + i, n);
-               vf e = v_exp_finite(-g);
-               vf s = 1.0F / (1.0F + e);
-               v_put(T, out, gate + i, d * u * (s + g * s * (e * s)), n);
-               v_put(T, out, up + i, d * (g * s), n);
+               v_put(T, out, gate + i, d * u * silu_slope(g), n);
+               v_put(T, out, up + i, d * silu_of(g), n);
              }));
   }
 }

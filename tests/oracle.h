@@ -1,0 +1,340 @@
+/* Every kernel of models/kernel.h in float64, as plainly as it can be written: loops in the order of the formulas, no
+ * tiles, no threads. Operands are arrays of doubles whatever their type (token ids too). */
+#ifndef TWS_TESTS_ORACLE_H
+#define TWS_TESTS_ORACLE_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/kernel.h"
+
+static inline void oracle_embedding(const tws_work *w, double **o) {
+  const int64_t tokens = w->d[0], width = w->d[1], positions = w->d[3], seq = w->d[4];
+  double *x = o[positions ? 3 : 2];
+  for (int64_t t = 0; t < tokens; ++t)
+    for (int64_t i = 0; i < width; ++i)
+      x[t * width + i] = o[1][(int64_t)o[0][t] * width + i] + (positions ? o[2][t % seq * width + i] : 0);
+}
+
+static inline void oracle_embedding_grad(const tws_work *w, double **o) {
+  const int64_t tokens = w->d[0], width = w->d[1];
+  if (!(w->flags & TWS_ACCUMULATE)) memset(o[2], 0, (size_t)(w->d[2] * width) * sizeof(double));
+  for (int64_t t = 0; t < tokens; ++t)
+    for (int64_t i = 0; i < width; ++i) o[2][(int64_t)o[0][t] * width + i] += o[1][t * width + i];
+}
+
+static inline void oracle_position_grad(const tws_work *w, double **o) {
+  const int64_t tokens = w->d[0], width = w->d[1], positions = w->d[2], seq = w->d[3];
+  if (!(w->flags & TWS_ACCUMULATE)) memset(o[1], 0, (size_t)(positions * width) * sizeof(double));
+  for (int64_t t = 0; t < tokens; ++t)
+    for (int64_t i = 0; i < width; ++i) o[1][t % seq * width + i] += o[0][t * width + i];
+}
+
+static inline void oracle_norm(const tws_work *w, double **o) {
+  const int64_t tokens = w->d[0], width = w->d[1];
+  const int rms = (w->flags & TWS_RMS) != 0, bias = !rms && (w->flags & TWS_BIAS);
+  double *y = o[bias ? 3 : 2], *stats = o[bias ? 4 : 3];
+  for (int64_t t = 0; t < tokens; ++t) {
+    const double *x = o[0] + t * width;
+    double mean = 0, variance = 0;
+    for (int64_t i = 0; i < width && !rms; ++i) mean += x[i] / (double)width;
+    for (int64_t i = 0; i < width; ++i) variance += (x[i] - mean) * (x[i] - mean) / (double)width;
+    const double inverse = 1 / sqrt(variance + w->f[0]);
+    for (int64_t i = 0; i < width; ++i) y[t * width + i] = (x[i] - mean) * inverse * o[1][i] + (bias ? o[2][i] : 0);
+    if (rms) {
+      stats[t] = inverse;
+    } else {
+      stats[2 * t] = mean;
+      stats[2 * t + 1] = inverse;
+    }
+  }
+}
+
+static inline void oracle_norm_grad(const tws_work *w, double **o) {
+  const int64_t tokens = w->d[0], width = w->d[1];
+  const int rms = (w->flags & TWS_RMS) != 0, bias = !rms && (w->flags & TWS_BIAS);
+  if (!(w->flags & TWS_ACCUMULATE)) memset(o[4], 0, (size_t)(tokens * width) * sizeof(double));
+  if (!(w->flags & TWS_ACCUMULATE_PARAM)) {
+    memset(o[5], 0, (size_t)width * sizeof(double));
+    if (bias) memset(o[6], 0, (size_t)width * sizeof(double));
+  }
+  for (int64_t t = 0; t < tokens; ++t) {
+    const double mean = rms ? 0 : o[3][2 * t], inverse = rms ? o[3][t] : o[3][2 * t + 1];
+    const double *dy = o[0] + t * width, *x = o[1] + t * width;
+    double mean_g = 0, mean_gz = 0;
+    for (int64_t i = 0; i < width; ++i) {
+      const double z = (x[i] - mean) * inverse, g = dy[i] * o[2][i];
+      mean_g += g / (double)width;
+      mean_gz += g * z / (double)width;
+      o[5][i] += dy[i] * z;
+      if (bias) o[6][i] += dy[i];
+    }
+    for (int64_t i = 0; i < width; ++i)
+      o[4][t * width + i] += (dy[i] * o[2][i] - (rms ? 0 : mean_g) - (x[i] - mean) * inverse * mean_gz) * inverse;
+  }
+}
+
+static inline void oracle_linear(const tws_work *w, double **o) {
+  const int64_t m = w->d[0], n = w->d[1], k = w->d[2];
+  const int bias = (w->flags & TWS_BIAS) != 0;
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = bias ? o[2][j] : 0;
+      for (int64_t l = 0; l < k; ++l) sum += o[0][i * k + l] * o[1][j * k + l];
+      o[bias ? 3 : 2][i * n + j] = sum;
+    }
+}
+
+static inline void oracle_linear_grad_input(const tws_work *w, double **o) {
+  const int64_t m = w->d[0], n = w->d[1], k = w->d[2];
+  if (!(w->flags & TWS_ACCUMULATE)) memset(o[2], 0, (size_t)(m * k) * sizeof(double));
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j)
+      for (int64_t l = 0; l < k; ++l) o[2][i * k + l] += o[0][i * n + j] * o[1][j * k + l];
+}
+
+static inline void oracle_linear_grad_weight(const tws_work *w, double **o) {
+  const int64_t m = w->d[0], n = w->d[1], k = w->d[2];
+  const int bias = (w->flags & TWS_BIAS) != 0;
+  if (!(w->flags & TWS_ACCUMULATE)) {
+    memset(o[2], 0, (size_t)(n * k) * sizeof(double));
+    if (bias) memset(o[3], 0, (size_t)n * sizeof(double));
+  }
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t l = 0; l < k; ++l) o[2][j * k + l] += o[0][i * n + j] * o[1][i * k + l];
+      if (bias) o[3][j] += o[0][i * n + j];
+    }
+}
+
+/* Rotate pair (i, i + half) of each query and key head by position x frequency; transposed for the gradient. */
+static inline void oracle_rope(const tws_work *w, double **o, double direction) {
+  const int64_t tokens = w->d[0], q = w->d[1], kv = w->d[2], head = w->d[3], seq = w->d[4];
+  for (int64_t t = 0; t < tokens; ++t)
+    for (int64_t h = 0; h < q + kv; ++h)
+      for (int64_t i = 0; i < head / 2; ++i) {
+        double frequency = pow(w->f[0], -2.0 * (double)i / (double)head);
+        if (w->f[1] > 0) {
+          const double length = 2 * M_PI / frequency, low = w->f[4] / w->f[2], high = w->f[4] / w->f[3];
+          if (length > low) {
+            frequency /= w->f[1];
+          } else if (length > high) {
+            const double blend = (w->f[4] / length - w->f[2]) / (w->f[3] - w->f[2]);
+            frequency = (1 - blend) * frequency / w->f[1] + blend * frequency;
+          }
+        }
+        const double angle = direction * (double)(t % seq) * frequency;
+        double *a = o[0] + (t * (q + 2 * kv) + h) * head + i, *b = a + head / 2, was = *a;
+        *a = was * cos(angle) - *b * sin(angle);
+        *b = *b * cos(angle) + was * sin(angle);
+      }
+}
+
+typedef struct oracle_head {
+  const double *q, *k, *v; /* of token 0 of the sequence */
+  int64_t row;             /* between tokens */
+} oracle_head;
+
+static inline oracle_head oracle_head_of(const tws_work *w, const double *qkv, int64_t b, int64_t h) {
+  const int64_t seq = w->d[1], q = w->d[2], kv = w->d[3], head = w->d[4], row = (q + 2 * kv) * head;
+  const double *first = qkv + b * seq * row;
+  const int64_t shared = h / (q / kv);
+  return (oracle_head){first + h * head, first + (q + shared) * head, first + (q + kv + shared) * head, row};
+}
+
+/* Probabilities of query i of a head; returns the log of their normaliser. */
+static inline double oracle_probabilities(oracle_head x, int64_t head, int64_t i, double *p) {
+  double largest = -INFINITY, sum = 0;
+  for (int64_t j = 0; j <= i; ++j) {
+    p[j] = 0;
+    for (int64_t c = 0; c < head; ++c) p[j] += x.q[i * x.row + c] * x.k[j * x.row + c] / sqrt((double)head);
+    if (p[j] > largest) largest = p[j];
+  }
+  for (int64_t j = 0; j <= i; ++j) sum += p[j] = exp(p[j] - largest);
+  for (int64_t j = 0; j <= i; ++j) p[j] /= sum;
+  return largest + log(sum);
+}
+
+static inline void oracle_attention(const tws_work *w, double **o) {
+  const int64_t batch = w->d[0], seq = w->d[1], q = w->d[2], head = w->d[4];
+  double *p = calloc((size_t)seq, sizeof *p);
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t h = 0; h < q; ++h)
+      for (int64_t i = 0; i < seq; ++i) {
+        const oracle_head x = oracle_head_of(w, o[0], b, h);
+        double *out = o[1] + ((b * seq + i) * q + h) * head;
+        o[2][(b * q + h) * seq + i] = oracle_probabilities(x, head, i, p);
+        for (int64_t c = 0; c < head; ++c) {
+          out[c] = 0;
+          for (int64_t j = 0; j <= i; ++j) out[c] += p[j] * x.v[j * x.row + c];
+        }
+      }
+  free(p);
+}
+
+static inline void oracle_attention_grad(const tws_work *w, double **o) {
+  const int64_t batch = w->d[0], seq = w->d[1], q = w->d[2], kv = w->d[3], head = w->d[4];
+  const int64_t row = (q + 2 * kv) * head;
+  const double *qkv = o[1];
+  double *dqkv = o[4], *p = calloc((size_t)seq, sizeof *p);
+  memset(dqkv, 0, (size_t)(batch * seq * row) * sizeof(double));
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t h = 0; h < q; ++h)
+      for (int64_t i = 0; i < seq; ++i) {
+        const oracle_head x = oracle_head_of(w, qkv, b, h);
+        const double *d_o = o[0] + ((b * seq + i) * q + h) * head;
+        double dot = 0;
+        oracle_probabilities(x, head, i, p);
+        for (int64_t j = 0; j <= i; ++j)
+          for (int64_t c = 0; c < head; ++c) dot += p[j] * x.v[j * row + c] * d_o[c];
+        for (int64_t j = 0; j <= i; ++j) {
+          double dp = 0;
+          for (int64_t c = 0; c < head; ++c) dp += d_o[c] * x.v[j * row + c];
+          const double ds = p[j] * (dp - dot) / sqrt((double)head);
+          for (int64_t c = 0; c < head; ++c) {
+            dqkv[x.v - qkv + j * row + c] += p[j] * d_o[c];
+            dqkv[x.q - qkv + i * row + c] += ds * x.k[j * row + c];
+            dqkv[x.k - qkv + j * row + c] += ds * x.q[i * row + c];
+          }
+        }
+      }
+  free(p);
+}
+
+static inline double oracle_gelu(double x) {
+  return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+static inline double oracle_gelu_slope(double x) {
+  const double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+}
+
+static inline void oracle_swiglu(const tws_work *w, double **o) {
+  for (int64_t t = 0; t < w->d[0]; ++t)
+    for (int64_t i = 0; i < w->d[1]; ++i) {
+      const double g = o[0][2 * t * w->d[1] + i], u = o[0][(2 * t + 1) * w->d[1] + i];
+      o[1][t * w->d[1] + i] = g / (1 + exp(-g)) * u;
+    }
+}
+static inline void oracle_swiglu_grad(const tws_work *w, double **o) {
+  for (int64_t t = 0; t < w->d[0]; ++t)
+    for (int64_t i = 0; i < w->d[1]; ++i) {
+      const int64_t gate = 2 * t * w->d[1] + i, up = gate + w->d[1];
+      const double g = o[1][gate], u = o[1][up], d = o[0][t * w->d[1] + i], s = 1 / (1 + exp(-g));
+      o[2][gate] = d * u * (s + g * s * (1 - s));
+      o[2][up] = d * g * s;
+    }
+}
+
+static inline void oracle_cross_entropy(const tws_work *w, double **o) {
+  const int64_t columns = w->d[1], padded = w->d[2];
+  for (int64_t t = 0; t < w->d[0]; ++t) {
+    double *row = o[0] + t * padded, largest = -INFINITY, sum = 0;
+    const int64_t target = (int64_t)o[1][t];
+    for (int64_t i = 0; i < columns; ++i) largest = row[i] > largest ? row[i] : largest;
+    for (int64_t i = 0; i < columns; ++i) sum += exp(row[i] - largest);
+    if (target >= 0) o[2][0] += w->f[1] * (largest + log(sum) - row[target]);
+    for (int64_t i = 0; i < padded; ++i)
+      row[i] = i < columns && target >= 0 ? w->f[0] * (exp(row[i] - largest) / sum - (i == target)) : 0;
+  }
+}
+
+static inline void oracle_adamw(const tws_work *w, double **o, int count) {
+  const double *f = w->f, lr = o[4][TWS_HYPER_LR], clip = o[5][TWS_METRIC_CLIP];
+  for (int64_t i = 0; i < w->d[0] && clip != 0; ++i) {
+    const double decay = f[3] * o[0][i], g = o[3][i] * clip + (w->flags & TWS_L2 ? decay : 0);
+    o[1][i] = f[0] * o[1][i] + (1 - f[0]) * g;
+    o[2][i] = f[1] * o[2][i] + (1 - f[1]) * g * g;
+    const double m = o[1][i] / o[4][TWS_HYPER_BIAS1], v = o[2][i] / o[4][TWS_HYPER_BIAS2];
+    o[0][i] -= lr * (m / (sqrt(v) + f[2]) + (w->flags & TWS_L2 ? 0 : decay));
+    if (count > 6) o[6][i] = o[0][i];
+  }
+}
+
+static inline void oracle_clip(const tws_work *w, double **o) {
+  const double norm = sqrt(o[0][TWS_METRIC_SQUARES]), coefficient = w->f[0] / (norm + 1e-6);
+  o[0][TWS_METRIC_NORM] = norm;
+  o[0][TWS_METRIC_CLIP] = !isfinite(norm) ? 0 : w->f[0] > 0 && coefficient < 1 ? coefficient : 1;
+}
+
+static inline void oracle_run(const tws_work *w, double **o, int count) {
+  switch ((tws_kernel)w->code) {
+    case TWS_KERNEL_EMBEDDING:
+      oracle_embedding(w, o);
+      break;
+    case TWS_KERNEL_EMBEDDING_GRAD:
+      oracle_embedding_grad(w, o);
+      break;
+    case TWS_KERNEL_POSITION_GRAD:
+      oracle_position_grad(w, o);
+      break;
+    case TWS_KERNEL_NORM:
+      oracle_norm(w, o);
+      break;
+    case TWS_KERNEL_NORM_GRAD:
+      oracle_norm_grad(w, o);
+      break;
+    case TWS_KERNEL_LINEAR:
+      oracle_linear(w, o);
+      break;
+    case TWS_KERNEL_LINEAR_GRAD_INPUT:
+      oracle_linear_grad_input(w, o);
+      break;
+    case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
+      oracle_linear_grad_weight(w, o);
+      break;
+    case TWS_KERNEL_ROPE:
+      oracle_rope(w, o, 1);
+      break;
+    case TWS_KERNEL_ROPE_GRAD:
+      oracle_rope(w, o, -1);
+      break;
+    case TWS_KERNEL_ATTENTION:
+      oracle_attention(w, o);
+      break;
+    case TWS_KERNEL_ATTENTION_GRAD:
+      oracle_attention_grad(w, o);
+      break;
+    case TWS_KERNEL_SWIGLU:
+      oracle_swiglu(w, o);
+      break;
+    case TWS_KERNEL_SWIGLU_GRAD:
+      oracle_swiglu_grad(w, o);
+      break;
+    case TWS_KERNEL_CROSS_ENTROPY:
+      oracle_cross_entropy(w, o);
+      break;
+    case TWS_KERNEL_ADAMW:
+      oracle_adamw(w, o, count);
+      break;
+    case TWS_KERNEL_CLIP:
+      oracle_clip(w, o);
+      break;
+    case TWS_KERNEL_GELU:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = oracle_gelu(o[0][i]);
+      break;
+    case TWS_KERNEL_GELU_GRAD:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[0][i] * oracle_gelu_slope(o[1][i]);
+      break;
+    case TWS_KERNEL_ADD:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[0][i] + o[1][i];
+      break;
+    case TWS_KERNEL_SQUARED_NORM:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[1][0] += o[0][i] * o[0][i];
+      break;
+    case TWS_KERNEL_FILL:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[0][i] = w->f[0];
+      break;
+    case TWS_KERNEL_ACCUMULATE:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] += o[0][i];
+      break;
+    case TWS_KERNEL_CAST:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = o[0][i];
+      break;
+    case TWS_KERNEL_COUNT:
+      break;
+  }
+}
+
+#endif

@@ -1,0 +1,887 @@
+/* One table of operation cases, and random shapes beside it, in several modes: against the float64 oracle, against
+ * finite differences of it, bits that repeat, NaN that stays visible; always with guard zones around every operand and
+ * read-only operands checked. */
+#include <check.h>
+#include <cjson/cJSON.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "base/random.h"
+#include "real/real.h"
+#include "tests/kernel_operands.h"
+#include "tests/oracle.h"
+#define TWS_HOST_ISA test
+#include "real/host/kernels/vector.h"
+
+static const tws_backend_ops *host;
+
+/* Check records every assertion in a file: too slow for each element. */
+#define REQUIRE(condition, ...)                  \
+  do {                                           \
+    if (!(condition)) ck_abort_msg(__VA_ARGS__); \
+  } while (0)
+
+typedef struct test_case {
+  tws_kernel kernel;
+  int64_t d[5];
+  double f[5];
+  uint32_t flags;
+  tws_dtype dtype, dtype2;
+} test_case;
+
+#define F TWS_F32, TWS_F32
+#define B TWS_BF16, TWS_BF16
+#define M TWS_BF16, TWS_F32 /* bfloat16 with float32 accumulation */
+#define ACC TWS_ACCUMULATE
+#define ACC_PARAM TWS_ACCUMULATE_PARAM
+#define CASE(kernel, ...) \
+  { TWS_KERNEL_##kernel, __VA_ARGS__ }
+static const test_case table[] = {
+    CASE(EMBEDDING, {17, 24, 31, 0, 0}, {0}, 0, F),
+    CASE(EMBEDDING, {30, 48, 50, 16, 10}, {0}, 0, F),
+    CASE(EMBEDDING, {30, 7, 5, 10, 10}, {0}, 0, B),
+    CASE(EMBEDDING, {1, 1, 1, 1, 1}, {0}, 0, F),
+    CASE(EMBEDDING, {300, 129, 257, 150, 150}, {0}, 0, F),
+    CASE(EMBEDDING_GRAD, {40, 100, 3}, {0}, 0, F),
+    CASE(EMBEDDING_GRAD, {40, 1100, 64}, {0}, ACC, F),
+    CASE(EMBEDDING_GRAD, {200, 65, 40}, {0}, ACC, M),
+    CASE(EMBEDDING_GRAD, {64, 130, 300}, {0}, 0, B),
+    CASE(EMBEDDING_GRAD, {1, 1, 1}, {0}, 0, F),
+    CASE(POSITION_GRAD, {30, 48, 16, 10}, {0}, 0, F),
+    CASE(POSITION_GRAD, {32, 200, 300, 8}, {0}, ACC, M),
+    CASE(POSITION_GRAD, {4, 1, 2, 2}, {0}, 0, B),
+    CASE(NORM, {9, 48}, {1e-5}, TWS_BIAS, F),
+    CASE(NORM, {70, 257}, {1e-5}, TWS_BIAS, F),
+    CASE(NORM, {5, 33}, {1e-6}, TWS_RMS, F),
+    CASE(NORM, {5, 24}, {1e-6}, 0, F),
+    CASE(NORM, {3, 1}, {1e-5}, TWS_BIAS, F),
+    CASE(NORM, {40, 768}, {1e-5}, TWS_BIAS, B),
+    CASE(NORM_GRAD, {9, 48}, {1e-5}, TWS_BIAS, F),
+    CASE(NORM_GRAD, {70, 257}, {1e-5}, TWS_BIAS | ACC, F),
+    CASE(NORM_GRAD, {6, 65}, {1e-5}, TWS_BIAS | ACC | ACC_PARAM, F),
+    CASE(NORM_GRAD, {5, 33}, {1e-6}, TWS_RMS | ACC_PARAM, F),
+    CASE(NORM_GRAD, {5, 24}, {1e-6}, 0, F),
+    CASE(NORM_GRAD, {40, 300}, {1e-5}, TWS_BIAS | ACC, M),
+    CASE(NORM_GRAD, {20, 100}, {1e-5}, TWS_RMS, B),
+    CASE(LINEAR, {1, 1, 1}, {0}, TWS_BIAS, F),
+    CASE(LINEAR, {7, 13, 5}, {0}, 0, F),
+    CASE(LINEAR, {64, 96, 80}, {0}, TWS_BIAS, F),
+    CASE(LINEAR, {130, 300, 70}, {0}, TWS_BIAS, F),
+    CASE(LINEAR, {33, 257, 64}, {0}, 0, B),
+    CASE(LINEAR, {40, 300, 1100}, {0}, TWS_BIAS, B),
+    CASE(LINEAR, {300, 17, 64}, {0}, TWS_BIAS, B),
+    CASE(LINEAR_GRAD_INPUT, {7, 13, 5}, {0}, 0, F),
+    CASE(LINEAR_GRAD_INPUT, {130, 70, 300}, {0}, ACC, F),
+    CASE(LINEAR_GRAD_INPUT, {65, 600, 48}, {0}, 0, B),
+    CASE(LINEAR_GRAD_INPUT, {33, 257, 64}, {0}, ACC, B),
+    CASE(LINEAR_GRAD_WEIGHT, {7, 13, 5}, {0}, TWS_BIAS, F),
+    CASE(LINEAR_GRAD_WEIGHT, {130, 70, 300}, {0}, ACC | TWS_BIAS, F),
+    CASE(LINEAR_GRAD_WEIGHT, {65, 600, 48}, {0}, ACC | TWS_BIAS, M),
+    CASE(LINEAR_GRAD_WEIGHT, {33, 257, 64}, {0}, 0, M),
+    CASE(LINEAR_GRAD_WEIGHT, {600, 30, 64}, {0}, TWS_BIAS, B),
+    CASE(LINEAR_GRAD_WEIGHT, {50, 30, 64}, {0}, ACC, B),
+    CASE(ROPE, {20, 2, 2, 16, 10}, {10000}, 0, F),
+    CASE(ROPE, {300, 4, 1, 6, 150}, {500000, 8, 1, 4, 64}, 0, F),
+    CASE(ROPE, {12, 3, 1, 160, 6}, {10000}, 0, B),
+    CASE(ROPE_GRAD, {20, 2, 2, 16, 10}, {10000}, 0, F),
+    CASE(ROPE_GRAD, {30, 4, 1, 24, 15}, {500000, 8, 1, 4, 16}, 0, F),
+    CASE(ATTENTION, {1, 1, 1, 1, 8}, {0}, 0, F),
+    CASE(ATTENTION, {2, 10, 2, 2, 16}, {0}, 0, F),
+    CASE(ATTENTION, {1, 64, 3, 3, 64}, {0}, 0, F),
+    CASE(ATTENTION, {2, 65, 4, 2, 24}, {0}, 0, F),
+    CASE(ATTENTION, {1, 200, 6, 1, 64}, {0}, 0, F),
+    CASE(ATTENTION, {1, 130, 2, 2, 5}, {0}, 0, F),
+    CASE(ATTENTION, {2, 70, 4, 2, 128}, {0}, 0, B),
+    CASE(ATTENTION_GRAD, {1, 1, 1, 1, 8}, {0}, 0, F),
+    CASE(ATTENTION_GRAD, {2, 10, 2, 2, 16}, {0}, 0, F),
+    CASE(ATTENTION_GRAD, {1, 64, 3, 3, 64}, {0}, 0, F),
+    CASE(ATTENTION_GRAD, {2, 65, 4, 2, 24}, {0}, 0, F),
+    CASE(ATTENTION_GRAD, {1, 200, 6, 1, 64}, {0}, 0, F),
+    CASE(ATTENTION_GRAD, {1, 130, 2, 2, 5}, {0}, 0, F),
+    CASE(ATTENTION_GRAD, {2, 70, 4, 2, 128}, {0}, 0, B),
+    CASE(GELU, {1}, {0}, 0, F),
+    CASE(GELU, {20011}, {0}, 0, F),
+    CASE(GELU, {515}, {0}, 0, B),
+    CASE(GELU_GRAD, {17}, {0}, 0, F),
+    CASE(GELU_GRAD, {20011}, {0}, 0, F),
+    CASE(GELU_GRAD, {515}, {0}, 0, B),
+    CASE(SWIGLU, {7, 33}, {0}, 0, F),
+    CASE(SWIGLU, {64, 128}, {0}, 0, B),
+    CASE(SWIGLU_GRAD, {7, 33}, {0}, 0, F),
+    CASE(SWIGLU_GRAD, {64, 130}, {0}, 0, F),
+    CASE(SWIGLU_GRAD, {64, 128}, {0}, 0, B),
+    CASE(ADD, {20011}, {0}, 0, F),
+    CASE(ADD, {33}, {0}, 0, B),
+    CASE(CROSS_ENTROPY, {1, 1, 1}, {1, 1}, 0, F),
+    CASE(CROSS_ENTROPY, {5, 50, 64}, {0.2, 0.2}, 0, F),
+    CASE(CROSS_ENTROPY, {9, 5001, 5056}, {0.125, 0.5}, 0, F),
+    CASE(CROSS_ENTROPY, {9, 50, 50}, {0.125, 0.5}, 0, B),
+    CASE(CROSS_ENTROPY, {40, 2049, 2112}, {0.025, 1}, 0, B),
+    CASE(ADAMW, {1}, {0.9, 0.999, 1e-8, 0.1}, 0, F),
+    CASE(ADAMW, {20011}, {0.9, 0.95, 1e-8, 0.1}, 0, F),
+    CASE(ADAMW, {4001}, {0.9, 0.999, 1e-6, 0.01}, TWS_L2, F),
+    CASE(ADAMW, {4001}, {0.9, 0.999, 1e-8, 0.1}, 0, B),
+    CASE(ADAMW, {4001}, {0.9, 0.999, 1e-8, 0}, 0, TWS_F32, TWS_BF16),
+    CASE(SQUARED_NORM, {1}, {0}, 0, F),
+    CASE(SQUARED_NORM, {40011}, {0}, 0, F),
+    CASE(SQUARED_NORM, {4011}, {0}, 0, B),
+    CASE(CLIP, {0}, {1}, 0, F),
+    CASE(CLIP, {0}, {1e9}, 0, F),
+    CASE(CLIP, {0}, {0}, 0, F),
+    CASE(FILL, {20011}, {0.5}, 0, F),
+    CASE(FILL, {33}, {-1.5}, 0, B),
+    CASE(ACCUMULATE, {20011}, {0}, 0, F),
+    CASE(ACCUMULATE, {65}, {0}, 0, M),
+    CASE(ACCUMULATE, {65}, {0}, 0, B),
+    CASE(CAST, {20011}, {0}, 0, TWS_F32, TWS_BF16),
+    CASE(CAST, {77}, {0}, 0, M),
+    CASE(CAST, {77}, {0}, 0, B),
+    CASE(CAST, {77}, {0}, 0, F),
+};
+#undef F
+#undef B
+#undef M
+enum { TABLE_CASES = sizeof table / sizeof *table, RANDOM_PER_KERNEL = 4 };
+enum { RANDOM_CASES = RANDOM_PER_KERNEL * TWS_KERNEL_COUNT, ALL_CASES = TABLE_CASES + RANDOM_CASES };
+
+static int64_t draw(uint64_t seed, uint64_t index, int64_t low, int64_t high) {
+  return low + (int64_t)(tws_random_uniform(7, seed, index) * (double)(high - low + 1));
+}
+
+static test_case random_case(int number) {
+  const uint64_t s = 1000 + (uint64_t)number;
+  test_case c = {.kernel = (tws_kernel)(number % TWS_KERNEL_COUNT)};
+  c.dtype = draw(s, 0, 0, 2) ? TWS_F32 : TWS_BF16;
+  c.dtype2 = c.dtype == TWS_BF16 && draw(s, 1, 0, 1) ? TWS_BF16 : TWS_F32;
+  c.flags = (uint32_t)(draw(s, 2, 0, 1) * TWS_ACCUMULATE + draw(s, 3, 0, 1) * TWS_ACCUMULATE_PARAM +
+                       draw(s, 4, 0, 1) * TWS_BIAS + draw(s, 5, 0, 1) * TWS_RMS + draw(s, 6, 0, 1) * TWS_L2);
+  for (int i = 0; i < 5; ++i) c.d[i] = draw(s, 10 + (uint64_t)i, 1, i == 0 ? 70 : 150);
+  c.f[0] = 1e-5;
+  switch (c.kernel) {
+    case TWS_KERNEL_EMBEDDING:
+      if (c.d[4] > c.d[3]) c.d[3] = draw(s, 20, 0, 1) ? 0 : c.d[4];
+      break;
+    case TWS_KERNEL_POSITION_GRAD:
+      if (c.d[3] > c.d[2]) c.d[3] = c.d[2];
+      break;
+    case TWS_KERNEL_ROPE:
+    case TWS_KERNEL_ROPE_GRAD:
+      c.d[1] = 1 + c.d[1] % 5, c.d[2] = 1 + c.d[2] % 3, c.d[3] *= 2;
+      c.f[0] = 10000;
+      break;
+    case TWS_KERNEL_ATTENTION:
+    case TWS_KERNEL_ATTENTION_GRAD:
+      c.d[0] = 1 + c.d[0] % 3, c.d[3] = 1 + c.d[3] % 3, c.d[2] = c.d[3] * (1 + c.d[2] % 3);
+      break;
+    case TWS_KERNEL_CROSS_ENTROPY:
+      c.d[2] += c.d[1], c.f[0] = c.f[1] = 0.25;
+      break;
+    case TWS_KERNEL_ADAMW:
+      c.f[0] = 0.8, c.f[1] = 0.95, c.f[2] = 1e-8, c.f[3] = 0.1;
+      break;
+    default:
+      break;
+  }
+  return c;
+}
+
+static tws_work work_of(int number) {
+  const test_case c = number < TABLE_CASES ? table[number] : random_case(number - TABLE_CASES);
+  tws_work w = {.code = (uint8_t)c.kernel, .dtype = (uint8_t)c.dtype, .dtype2 = (uint8_t)c.dtype2, .flags = c.flags};
+  memcpy(w.d, c.d, sizeof w.d);
+  memcpy(w.f, c.f, sizeof w.f);
+  return w;
+}
+
+static const char *label(const tws_work *w, int threads, int device, int operand) {
+  static char text[200];
+  snprintf(text, sizeof text, "%s [%lld %lld %lld %lld %lld] %s/%s flags %u, %d threads, device %d, operand %d",
+           tws_kernel_name((tws_kernel)w->code), (long long)w->d[0], (long long)w->d[1], (long long)w->d[2],
+           (long long)w->d[3], (long long)w->d[4], tws_dtype_name((tws_dtype)w->dtype),
+           tws_dtype_name((tws_dtype)w->dtype2), w->flags, threads, device, operand);
+  return text;
+}
+
+/* ---- values: doubles that are exactly what the storage type holds ---- */
+typedef struct values {
+  operand_info info[KERNEL_MAX_OPERANDS];
+  double *v[KERNEL_MAX_OPERANDS];
+  int count;
+} values;
+
+static double stored(tws_dtype type, double x) {
+  if (type == TWS_BF16) return tws_from_bf16(tws_to_bf16((float)x));
+  return type == TWS_F32 ? (double)(float)x : x;
+}
+
+static double fill_value(const tws_work *w, fill_kind fill, int operand, int64_t i) {
+  const double normal = tws_random_normal(1, 50 + (uint64_t)operand, (uint64_t)i);
+  switch (fill) {
+    case FILL_NORMAL:
+      return normal;
+    case FILL_WEIGHT:
+      return 1 + normal / 10;
+    case FILL_POSITIVE:
+      return normal * normal / 10;
+    case FILL_IDS:
+      return (double)draw(50, (uint64_t)i, 0, w->d[2] - 1);
+    case FILL_TARGETS:
+      return i % 4 == 2 ? -1 : (double)draw(51, (uint64_t)i, 0, w->d[1] - 1);
+    case FILL_HYPER:
+      return (double[TWS_HYPER_COUNT]){0.01, 0.19, 0.0975}[i];
+    case FILL_METRICS:
+      return (double[TWS_METRIC_COUNT]){0, 6.25, 0, 0.75}[i];
+    default:
+      return NAN;
+  }
+}
+
+static values make_values(const tws_work *w, int threads) {
+  values x = {.count = kernel_operands(w, threads, x.info)};
+  for (int k = 0; k < x.count; ++k) {
+    x.v[k] = calloc((size_t)x.info[k].count + 1, sizeof(double));
+    const int blank = x.info[k].access == ACCESS_W || x.info[k].fill == FILL_SCRATCH;
+    for (int64_t i = 0; i < x.info[k].count; ++i)
+      x.v[k][i] = blank ? NAN : stored(x.info[k].dtype, fill_value(w, x.info[k].fill, k, i));
+  }
+  tws_work forward = *w;
+  if (w->code == TWS_KERNEL_NORM_GRAD) {
+    forward.code = TWS_KERNEL_NORM;
+    forward.flags &= TWS_RMS;
+    double *y = calloc((size_t)(w->d[0] * w->d[1]), sizeof *y);
+    oracle_run(&forward, (double *[]){x.v[1], x.v[2], y, x.v[3]}, 4);
+    free(y);
+  } else if (w->code == TWS_KERNEL_ATTENTION_GRAD) {
+    forward.code = TWS_KERNEL_ATTENTION;
+    oracle_run(&forward, (double *[]){x.v[1], x.v[2], x.v[3], NULL}, 4);
+  }
+  for (int k = 0; k < x.count; ++k)
+    for (int64_t i = 0; i < x.info[k].count && x.info[k].fill == FILL_DERIVED; ++i)
+      x.v[k][i] = stored(x.info[k].dtype, x.v[k][i]);
+  return x;
+}
+
+static values copy_values(const values *x) {
+  values copy = *x;
+  for (int k = 0; k < x->count; ++k) {
+    copy.v[k] = calloc((size_t)x->info[k].count + 1, sizeof(double));
+    memcpy(copy.v[k], x->v[k], (size_t)x->info[k].count * sizeof(double));
+  }
+  return copy;
+}
+
+static void free_values(values *x) {
+  for (int k = 0; k < x->count; ++k) free(x->v[k]);
+}
+
+/* ---- storage, between guard zones ---- */
+enum { GUARD = 256, PATTERN = 0xA5 };
+typedef struct storage {
+  unsigned char *block[KERNEL_MAX_OPERANDS];
+  void *data[KERNEL_MAX_OPERANDS];
+  size_t bytes[KERNEL_MAX_OPERANDS];
+  int count, shift;
+} storage;
+
+static void put(tws_dtype type, void *data, int64_t i, double x) {
+  if (type == TWS_F64)
+    ((double *)data)[i] = x;
+  else if (type == TWS_I32)
+    ((int32_t *)data)[i] = (int32_t)x;
+  else if (type == TWS_F32) {
+    const float f = (float)x;
+    memcpy((char *)data + 4 * i, &f, 4);
+  } else
+    ((uint16_t *)data)[i] = tws_to_bf16((float)x);
+}
+static double get(tws_dtype type, const void *data, int64_t i) {
+  if (type == TWS_F64) return ((const double *)data)[i];
+  if (type == TWS_I32) return ((const int32_t *)data)[i];
+  return type == TWS_F32 ? (double)((const float *)data)[i] : (double)tws_from_bf16(((const uint16_t *)data)[i]);
+}
+
+static storage make_storage(const values *x, int shift) {
+  storage s = {.count = x->count, .shift = shift};
+  for (int k = 0; k < x->count; ++k) {
+    const size_t element = tws_dtype_bytes(x->info[k].dtype), lead = GUARD + (size_t)shift * element;
+    s.bytes[k] = (size_t)x->info[k].count * element;
+    const size_t total = (lead + s.bytes[k] + GUARD + 255) / 256 * 256;
+    s.block[k] = aligned_alloc(256, total);
+    memset(s.block[k], PATTERN, total);
+    s.data[k] = s.block[k] + lead;
+    for (int64_t i = 0; i < x->info[k].count; ++i) put(x->info[k].dtype, s.data[k], i, x->v[k][i]);
+  }
+  return s;
+}
+
+static void free_storage(storage *s) {
+  for (int k = 0; k < s->count; ++k) free(s->block[k]);
+}
+
+static void check_surroundings(const tws_work *w, const values *x, const storage *s, int threads, int device) {
+  for (int k = 0; k < s->count; ++k) {
+    const unsigned char *after = (unsigned char *)s->data[k] + s->bytes[k];
+    for (const unsigned char *p = s->block[k]; p < (unsigned char *)s->data[k]; ++p)
+      REQUIRE(*p == PATTERN, "write before %s", label(w, threads, device, k));
+    for (int i = 0; i < GUARD; ++i) REQUIRE(after[i] == PATTERN, "write after %s", label(w, threads, device, k));
+    for (int64_t i = 0; i < x->info[k].count && x->info[k].access == ACCESS_R; ++i)
+      REQUIRE(get(x->info[k].dtype, s->data[k], i) == x->v[k][i] || isnan(x->v[k][i]), "input changed: %s",
+              label(w, threads, device, k));
+  }
+}
+
+static tws_code try_kernel(tws_backend *backend, const tws_work *w, void *const *data, const values *x,
+                           tws_error *err) {
+  tws_dtype types[KERNEL_MAX_OPERANDS];
+  for (int k = 0; k < x->count; ++k) types[k] = x->info[k].dtype;
+  return host->run(backend, w, data, types, x->count, TWS_STREAM_COMPUTE, err);
+}
+
+/* One for each instruction set and number of threads, kept: making one means compiling kernels in the library.
+ * NULL: this instruction set is not there. */
+static tws_backend *kept[4][4];
+static tws_backend *use_backend(int device, int threads) {
+  tws_error err = {0};
+  tws_backend *backend = kept[device][threads];
+  if (backend) return backend;
+  const tws_code code = host->create(device, threads, &backend, &err);
+  if (code == TWS_UNSUPPORTED && device > 0) return NULL;
+  REQUIRE(code == TWS_OK, "%s", err.message);
+  return kept[device][threads] = backend;
+}
+
+/* Returns 0 without this instruction set. */
+static int run_case(const tws_work *w, const values *x, int device, int threads, int shift, storage *s) {
+  tws_error err = {0};
+  tws_backend *backend = use_backend(device, threads);
+  if (!backend) return 0;
+  *s = make_storage(x, shift);
+  const tws_code code = try_kernel(backend, w, s->data, x, &err);
+  REQUIRE(code == TWS_OK, "%s: %s", label(w, threads, device, 0), err.message);
+  check_surroundings(w, x, s, threads, device);
+  return 1;
+}
+
+static double root_mean_square(const double *v, int64_t count) {
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += v[i] * v[i];
+  return count ? sqrt(sum / (double)count) : 0;
+}
+
+/* Errors relative to the element and to the size of the whole: float32 sums of up to a thousand terms; half a unit in
+ * the last place of bfloat16. The backward pass of attention reads rounded o and lse. */
+static double tolerance(const tws_work *w, tws_dtype out) {
+  if (w->code == TWS_KERNEL_ATTENTION_GRAD) return w->dtype == TWS_BF16 ? 3e-2 : 2e-5;
+  return out == TWS_BF16 ? 4e-3 : 5e-6;
+}
+
+/* ---- mode: oracle ---- */
+static void compare_with_oracle(const tws_work *w, int device, int threads, int shift) {
+  values x = make_values(w, threads), want = copy_values(&x);
+  storage s;
+  if (run_case(w, &x, device, threads, shift, &s)) {
+    for (int k = 0; k < want.count; ++k) /* (+) outputs that are overwritten start from anything */
+      for (int64_t i = 0; i < want.info[k].count && want.info[k].access == ACCESS_W; ++i) want.v[k][i] = 0;
+    oracle_run(w, want.v, want.count);
+    for (int k = 0; k < x.count; ++k) {
+      if (!(x.info[k].access & ACCESS_W) || x.info[k].fill == FILL_SCRATCH) continue;
+      const double scale = root_mean_square(want.v[k], want.info[k].count), tol = tolerance(w, x.info[k].dtype);
+      for (int64_t i = 0; i < want.info[k].count; ++i) {
+        const double got = get(x.info[k].dtype, s.data[k], i), expected = want.v[k][i];
+        REQUIRE(fabs(got - expected) <= tol * (fabs(expected) + scale), "%s element %lld: %.9g instead of %.9g",
+                label(w, threads, device, k), (long long)i, got, expected);
+      }
+    }
+    free_storage(&s);
+  }
+  free_values(&x);
+  free_values(&want);
+}
+
+START_TEST(oracle) {
+  const tws_work w = work_of(_i);
+  for (int threads = 1; threads <= 3; ++threads) compare_with_oracle(&w, 0, threads, 0);
+  compare_with_oracle(&w, 0, 2, 1);
+  for (int device = 1; device <= 3; ++device) compare_with_oracle(&w, device, 2, 0);
+}
+END_TEST
+
+/* ---- mode: gradient ---- */
+typedef struct forward_view {
+  tws_work work;
+  double *o[KERNEL_MAX_OPERANDS]; /* operands of the forward kernel */
+  int count, out;                 /* out: its output */
+  const double *dy;               /* NULL: the loss is o[out] itself */
+  int pair[3][2];                 /* gradient operand, forward operand; -1: none */
+} forward_view;
+
+/* The forward kernel that a gradient belongs to, on the same operands. zero: room for what does not matter. */
+static int view_forward(const tws_work *w, const values *x, double *zero, double *out, double *out2, forward_view *f) {
+  double *const *v = x->v;
+  const int bias = (w->flags & TWS_BIAS) && !(w->flags & TWS_RMS && w->code == TWS_KERNEL_NORM_GRAD);
+  *f = (forward_view){.work = *w, .pair = {{-1, -1}, {-1, -1}, {-1, -1}}};
+#define FORWARD(kernel, dy_, out_, ...)                   \
+  do {                                                    \
+    f->work.code = TWS_KERNEL_##kernel;                   \
+    f->dy = (dy_);                                        \
+    f->out = (out_);                                      \
+    double *operands[] = {__VA_ARGS__};                   \
+    f->count = (int)(sizeof operands / sizeof *operands); \
+    memcpy(f->o, operands, sizeof operands);              \
+  } while (0)
+#define PAIR(n, gradient, forward) (f->pair[n][0] = (gradient), f->pair[n][1] = (forward))
+  switch ((tws_kernel)w->code) {
+    case TWS_KERNEL_EMBEDDING_GRAD:
+      FORWARD(EMBEDDING, v[1], 2, v[0], zero, out);
+      f->work.d[3] = 0;
+      PAIR(0, 2, 1);
+      return 1;
+    case TWS_KERNEL_POSITION_GRAD:
+      FORWARD(EMBEDDING, v[0], 3, zero, zero + 1, zero + 1 + w->d[1], out);
+      memcpy(f->work.d, (int64_t[]){w->d[0], w->d[1], 1, w->d[2], w->d[3]}, sizeof f->work.d);
+      PAIR(0, 1, 2);
+      return 1;
+    case TWS_KERNEL_NORM_GRAD:
+      FORWARD(NORM, v[0], bias ? 3 : 2, v[1], v[2], zero, out, out2);
+      if (!bias) f->o[2] = out, f->o[3] = out2, f->count = 4;
+      PAIR(0, 4, 0), PAIR(1, 5, 1);
+      if (bias) PAIR(2, 6, 2);
+      return 1;
+    case TWS_KERNEL_LINEAR_GRAD_INPUT:
+      FORWARD(LINEAR, v[0], 2, zero, v[1], out);
+      f->work.flags = 0;
+      PAIR(0, 2, 0);
+      return 1;
+    case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
+      FORWARD(LINEAR, v[0], bias ? 3 : 2, v[1], zero, zero + w->d[1] * w->d[2], out);
+      if (!bias) f->o[2] = out, f->count = 3;
+      PAIR(0, 2, 1);
+      if (bias) PAIR(1, 3, 2);
+      return 1;
+    case TWS_KERNEL_ATTENTION_GRAD:
+      FORWARD(ATTENTION, v[0], 1, v[1], out, out2, NULL);
+      PAIR(0, 4, 0);
+      return 1;
+    case TWS_KERNEL_GELU_GRAD:
+      FORWARD(GELU, v[0], 1, v[1], out);
+      PAIR(0, 2, 0);
+      return 1;
+    case TWS_KERNEL_SWIGLU_GRAD:
+      FORWARD(SWIGLU, v[0], 1, v[1], out);
+      PAIR(0, 2, 0);
+      return 1;
+    case TWS_KERNEL_ROPE_GRAD: /* in place */
+      FORWARD(ROPE, v[0], 0, out);
+      PAIR(0, 0, 0);
+      return 1;
+    case TWS_KERNEL_CROSS_ENTROPY:
+      FORWARD(CROSS_ENTROPY, NULL, 2, out, v[1], out2);
+      f->work.f[1] = w->f[0];
+      PAIR(0, 0, 0);
+      return 1;
+    default:
+      return 0;
+  }
+#undef FORWARD
+#undef PAIR
+}
+
+/* Sum of dy y with one element of a forward operand moved by `change`. */
+static double moved_loss(const forward_view *f, const values *x, int operand, int64_t index, double change) {
+  operand_info info[KERNEL_MAX_OPERANDS];
+  kernel_operands(&f->work, 1, info);
+  if (f->work.code == TWS_KERNEL_CROSS_ENTROPY) {
+    memcpy(f->o[0], x->v[0], (size_t)info[0].count * sizeof(double));
+    f->o[2][0] = 0;
+  } else if (f->work.code == TWS_KERNEL_ROPE) {
+    for (int64_t i = 0; i < info[0].count; ++i) f->o[0][i] = sin((double)i);
+  }
+  const double was = f->o[operand][index];
+  f->o[operand][index] += change;
+  oracle_run(&f->work, (double **)f->o, f->count);
+  double sum = 0;
+  for (int64_t i = 0; i < info[f->out].count; ++i) sum += f->o[f->out][i] * (f->dy ? f->dy[i] : 1);
+  if (f->o[operand] != f->o[f->out] && f->work.code != TWS_KERNEL_CROSS_ENTROPY) f->o[operand][index] = was;
+  return sum;
+}
+
+START_TEST(gradient) {
+  enum { PROBES = 8 };
+  tws_work w = work_of(_i);
+  w.flags &= ~(uint32_t)(TWS_ACCUMULATE | TWS_ACCUMULATE_PARAM);
+  values x = make_values(&w, 2), got = copy_values(&x);
+  int64_t most = 1;
+  for (int k = 0; k < x.count; ++k) most += x.info[k].count;
+  double *room = calloc((size_t)most * 3 + 3, sizeof *room);
+  forward_view f;
+  storage s;
+  if (view_forward(&w, &got, room, room + most, room + 2 * most, &f)) {
+    ck_assert(run_case(&w, &x, 0, 2, 0, &s));
+    for (int p = 0; p < 3 && f.pair[p][0] >= 0; ++p) {
+      const int k = f.pair[p][0];
+      const operand_info *info = &x.info[k];
+      double square = 0;
+      for (int64_t i = 0; i < info->count; ++i) square += pow(get(info->dtype, s.data[k], i), 2);
+      const double scale = sqrt(square / (double)info->count);
+      const double tol = w.dtype == TWS_BF16 ? 2e-2 : 2e-5;
+      for (int probe = 0; probe < PROBES; ++probe) {
+        const int64_t i = draw(99, (uint64_t)(probe + 100 * p), 0, info->count - 1);
+        const double h = 1e-4;
+        const double slope =
+            (moved_loss(&f, &x, f.pair[p][1], i, h) - moved_loss(&f, &x, f.pair[p][1], i, -h)) / (2 * h);
+        const double found = get(info->dtype, s.data[k], i);
+        REQUIRE(fabs(found - slope) <= tol * (fabs(slope) + scale), "%s element %lld: %.9g, but the slope is %.9g",
+                label(&w, 2, 0, k), (long long)i, found, slope);
+      }
+    }
+    free_storage(&s);
+  }
+  free(room);
+  free_values(&x);
+  free_values(&got);
+}
+END_TEST
+
+/* ---- mode: same bits ---- */
+/* Products are cut by the number of threads, and these sums are of one part per thread. */
+static int depends_on_threads(const tws_work *w, int operand) {
+  switch ((tws_kernel)w->code) {
+    case TWS_KERNEL_LINEAR:
+    case TWS_KERNEL_LINEAR_GRAD_INPUT:
+    case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
+      return 1;
+    case TWS_KERNEL_CROSS_ENTROPY:
+      return operand == 2;
+    case TWS_KERNEL_SQUARED_NORM:
+      return operand == 1;
+    default:
+      return 0;
+  }
+}
+
+START_TEST(repeatable) {
+  const tws_work w = work_of(_i);
+  for (int threads = 1; threads <= 3; ++threads) {
+    values x = make_values(&w, threads);
+    storage first, second, single;
+    ck_assert(run_case(&w, &x, 0, threads, 0, &first));
+    ck_assert(run_case(&w, &x, 0, threads, 0, &second));
+    ck_assert(run_case(&w, &x, 0, 1, 0, &single));
+    for (int k = 0; k < x.count; ++k) {
+      if (x.info[k].fill == FILL_SCRATCH) continue;
+      REQUIRE(memcmp(first.data[k], second.data[k], first.bytes[k]) == 0, "other bits the second time: %s",
+              label(&w, threads, 0, k));
+      if (!depends_on_threads(&w, k))
+        REQUIRE(memcmp(first.data[k], single.data[k], first.bytes[k]) == 0, "bits depend on threads: %s",
+                label(&w, threads, 0, k));
+    }
+    free_storage(&first);
+    free_storage(&second);
+    free_storage(&single);
+    free_values(&x);
+  }
+}
+END_TEST
+
+/* ---- mode: NaN and infinity stay visible ---- */
+START_TEST(not_finite) {
+  const tws_work w = work_of(_i);
+  if (w.code == TWS_KERNEL_ADAMW || w.code == TWS_KERNEL_CLIP || w.code == TWS_KERNEL_FILL) return;
+  for (int infinite = 0; infinite < 2; ++infinite) {
+    values x = make_values(&w, 2);
+    int poisoned = 0;
+    while (x.info[poisoned].dtype == TWS_I32) ++poisoned;
+    /* of an embedding table every row, since one row need not be used */
+    const int64_t many = w.code == TWS_KERNEL_EMBEDDING ? x.info[poisoned].count : 1;
+    for (int64_t i = 0; i < many; ++i) x.v[poisoned][i] = infinite ? INFINITY : NAN;
+    storage s;
+    ck_assert(run_case(&w, &x, 0, 2, 0, &s));
+    int seen = 0;
+    for (int k = 0; k < x.count; ++k)
+      for (int64_t i = 0; i < x.info[k].count && x.info[k].access & ACCESS_W && x.info[k].fill != FILL_SCRATCH; ++i)
+        seen |= !isfinite(get(x.info[k].dtype, s.data[k], i));
+    REQUIRE(seen, "%s vanished: %s", infinite ? "infinity" : "NaN", label(&w, 2, 0, poisoned));
+    free_storage(&s);
+    free_values(&x);
+  }
+}
+END_TEST
+
+/* ---- outputs that may take an input's place ---- */
+START_TEST(in_place) {
+  static const struct {
+    tws_kernel kernel;
+    int out, input;
+  } pairs[] = {{TWS_KERNEL_GELU_GRAD, 2, 0}, {TWS_KERNEL_ADD, 2, 0}, {TWS_KERNEL_ADD, 2, 1}};
+  for (int p = 0; p < 3; ++p)
+    for (int64_t count = 1; count < 40000; count = count * 3 + 5) {
+      const tws_work w = {.code = (uint8_t)pairs[p].kernel, .dtype = p ? TWS_BF16 : TWS_F32, .d = {count}};
+      values x = make_values(&w, 2);
+      storage apart, joined = make_storage(&x, 0);
+      ck_assert(run_case(&w, &x, 0, 2, 0, &apart));
+      tws_backend *backend = use_backend(0, 2);
+      void *data[KERNEL_MAX_OPERANDS];
+      memcpy(data, joined.data, sizeof data);
+      data[pairs[p].out] = data[pairs[p].input];
+      ck_assert_int_eq(try_kernel(backend, &w, data, &x, NULL), TWS_OK);
+      ck_assert(memcmp(data[pairs[p].input], apart.data[pairs[p].out], apart.bytes[pairs[p].out]) == 0);
+      free_storage(&apart);
+      free_storage(&joined);
+      free_values(&x);
+    }
+}
+END_TEST
+
+/* ---- AdamW against the reference implementation's own numbers ---- */
+static void read_floats(const cJSON *array, float *out) {
+  const cJSON *item;
+  cJSON_ArrayForEach(item, array) *out++ = (float)item->valuedouble;
+}
+static double number(const cJSON *object, const char *key) {
+  return cJSON_GetObjectItem(object, key)->valuedouble;
+}
+
+START_TEST(adam_golden) {
+  tws_json *json = NULL;
+  tws_error err = {0};
+  REQUIRE(tws_json_read(TWS_TEST_DIR "/golden/cpu_optim.json", &json, &err) == TWS_OK, "%s", err.message);
+  const cJSON *item;
+  int cases = 0;
+  cJSON_ArrayForEach(item, cJSON_GetObjectItem(json->root, "adam")) {
+    enum { MOST = 64 };
+    float p[MOST], m[MOST] = {0}, v[MOST] = {0}, g[MOST], want[3][MOST], hyper[TWS_HYPER_COUNT] = {0};
+    double metrics[TWS_METRIC_COUNT] = {[TWS_METRIC_CLIP] = 1};
+    const int count = cJSON_GetArraySize(cJSON_GetObjectItem(item, "params0"));
+    ck_assert(count > 0 && count <= MOST);
+    read_floats(cJSON_GetObjectItem(item, "params0"), p);
+    const double beta1 = number(item, "beta1"), beta2 = number(item, "beta2");
+    const tws_work w = {.code = TWS_KERNEL_ADAMW,
+                        .d = {count},
+                        .f = {beta1, beta2, number(item, "eps"), number(item, "weight_decay")},
+                        .flags = number(item, "adamw_mode") != 0 ? 0 : TWS_L2};
+    const int correct = number(item, "bias_correction") != 0;
+    hyper[TWS_HYPER_LR] = (float)number(item, "lr");
+    tws_backend *backend = use_backend(0, 1);
+    int t = 0;
+    const cJSON *step;
+    cJSON_ArrayForEach(step, cJSON_GetObjectItem(item, "steps")) {
+      ++t;
+      hyper[TWS_HYPER_BIAS1] = correct ? (float)(1 - pow(beta1, t)) : 1;
+      hyper[TWS_HYPER_BIAS2] = correct ? (float)(1 - pow(beta2, t)) : 1;
+      read_floats(cJSON_GetObjectItem(step, "grad"), g);
+      read_floats(cJSON_GetObjectItem(step, "param"), want[0]);
+      read_floats(cJSON_GetObjectItem(step, "m"), want[1]);
+      read_floats(cJSON_GetObjectItem(step, "v"), want[2]);
+      void *data[] = {p, m, v, g, hyper, metrics};
+      const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_F32, TWS_F32, TWS_F32, TWS_F64};
+      ck_assert_int_eq(host->run(backend, &w, data, types, 6, TWS_STREAM_COMPUTE, NULL), TWS_OK);
+      for (int i = 0; i < count; ++i) {
+        ck_assert_double_le(fabs(p[i] - want[0][i]), 2e-6 * fabs(want[0][i]) + 1e-7);
+        ck_assert_double_le(fabs(m[i] - want[1][i]), 1e-6 * fabs(want[1][i]) + 2e-8);
+        /* the reference forms 1 - beta2 in float32, which is 1.7e-5 off */
+        ck_assert_double_le(fabs(v[i] - want[2][i]), 2e-5 * fabs(want[2][i]) + 1e-14);
+      }
+    }
+    ck_assert_int_ge(t, 2);
+    ++cases;
+  }
+  ck_assert_int_ge(cases, 4);
+  tws_json_destroy(json);
+}
+END_TEST
+
+/* A gradient that is not finite must not touch weights or moments, with and without clipping. */
+START_TEST(overflow_skips_the_step) {
+  const float poison[] = {NAN, INFINITY, -INFINITY, 3e38F};
+  for (int n = 0; n < 8; ++n) {
+    enum { COUNT = 100 };
+    float p[COUNT], m[COUNT], v[COUNT], g[COUNT], was[COUNT];
+    float hyper[TWS_HYPER_COUNT] = {0.1F, 0.1F, 0.001F};
+    double metrics[TWS_METRIC_COUNT] = {0};
+    for (int i = 0; i < COUNT; ++i) p[i] = m[i] = v[i] = was[i] = (float)(i + 1), g[i] = 1;
+    g[COUNT - 1] = poison[n % 4];
+    const tws_dtype f = TWS_F32, d = TWS_F64;
+    tws_backend *backend = use_backend(0, 2);
+    const tws_work squares = {.code = TWS_KERNEL_SQUARED_NORM, .d = {COUNT}};
+    const tws_work clip = {.code = TWS_KERNEL_CLIP, .f = {n < 4 ? 1 : 0}};
+    const tws_work adamw = {.code = TWS_KERNEL_ADAMW, .d = {COUNT}, .f = {0.9, 0.999, 1e-8, 0.1}};
+    ck_assert_int_eq(host->run(backend, &squares, (void *[]){g, metrics + TWS_METRIC_SQUARES}, (tws_dtype[]){f, d}, 2,
+                               TWS_STREAM_COMPUTE, NULL),
+                     TWS_OK);
+    ck_assert_int_eq(host->run(backend, &clip, (void *[]){metrics}, &d, 1, TWS_STREAM_COMPUTE, NULL), TWS_OK);
+    ck_assert_int_eq(host->run(backend, &adamw, (void *[]){p, m, v, g, hyper, metrics}, (tws_dtype[]){f, f, f, f, f, d},
+                               6, TWS_STREAM_COMPUTE, NULL),
+                     TWS_OK);
+    const int finite = isfinite(poison[n % 4]) != 0; /* its square overflows float32, not the float64 sum */
+    ck_assert_int_eq(metrics[TWS_METRIC_CLIP] > 0, finite);
+    for (int i = 0; i < COUNT && !finite; ++i) ck_assert(p[i] == was[i] && m[i] == was[i] && v[i] == was[i]);
+    for (int i = 0; i < COUNT && finite; ++i) ck_assert(p[i] != was[i]);
+  }
+}
+END_TEST
+
+/* ---- the exponential under softmax, GELU and SiLU ---- */
+START_TEST(exponential) {
+  double worst = 0;
+  for (double x = -87.2; x < 88.2; x += 0.00071) {
+    const double want = exp((double)(float)x);
+    const vf input = v_set((float)x);
+    worst = fmax(worst, fabs(v_exp(input)[3] / want - 1));
+    worst = fmax(worst, fabs(v_exp_finite(input)[15] / want - 1));
+  }
+  ck_assert_double_lt(worst, 2e-7);
+  ck_assert(v_exp(v_set(0))[0] == 1);
+  ck_assert(v_exp(v_set(-INFINITY))[0] == 0);
+  ck_assert(v_exp(v_set(-104))[0] == 0);
+  ck_assert(isinf(v_exp(v_set(100))[0]));
+  ck_assert(isnan(v_exp(v_set(NAN))[0]));
+  ck_assert(isnan(v_exp_finite(v_set(NAN))[0]));
+}
+END_TEST
+
+/* Activations far out: no overflow on the way, exact limits. */
+START_TEST(wide_activations) {
+  static const float at[] = {-3e38F, -1e20F, -1e4F, -100, -30, -12,  -1e-6F, 0,
+                             1e-30F, 1e-6F,  12,    30,   100, 1e4F, 1e12F,  1e18F};
+  enum { COUNT = sizeof at / sizeof *at };
+  tws_backend *backend = use_backend(0, 1);
+  float x[COUNT], y[COUNT], one[COUNT], slope[COUNT], pair[2 * COUNT], swish[COUNT];
+  for (int i = 0; i < COUNT; ++i) x[i] = pair[i] = at[i], one[i] = 1, pair[COUNT + i] = 1;
+  const tws_dtype f[] = {TWS_F32, TWS_F32, TWS_F32};
+  const tws_work gelu = {.code = TWS_KERNEL_GELU, .d = {COUNT}}, grad = {.code = TWS_KERNEL_GELU_GRAD, .d = {COUNT}};
+  const tws_work swiglu = {.code = TWS_KERNEL_SWIGLU, .d = {1, COUNT}};
+  ck_assert_int_eq(host->run(backend, &gelu, (void *[]){x, y}, f, 2, TWS_STREAM_COMPUTE, NULL), TWS_OK);
+  ck_assert_int_eq(host->run(backend, &grad, (void *[]){one, x, slope}, f, 3, TWS_STREAM_COMPUTE, NULL), TWS_OK);
+  ck_assert_int_eq(host->run(backend, &swiglu, (void *[]){pair, swish}, f, 2, TWS_STREAM_COMPUTE, NULL), TWS_OK);
+  for (int i = 0; i < COUNT; ++i) {
+    const double v = at[i];
+    ck_assert_double_le(fabs(y[i] - (v > 10 ? v : v < -10 ? 0 : oracle_gelu(v))), 3e-7 * fabs(v) * (v > -10) + 1e-25);
+    ck_assert_double_le(fabs(slope[i] - (v > 10 ? 1 : v < -10 ? 0 : oracle_gelu_slope(v))), 3e-7);
+    ck_assert_double_le(fabs(swish[i] - v / (1 + exp(-v))), 3e-7 * fabs(v / (1 + exp(-v))) + 1e-34 * fabs(v));
+  }
+}
+END_TEST
+
+/* ---- refusals ---- */
+static void expect_refusal(const tws_work *w, values *x, tws_code want, const char *word) {
+  tws_error err = {0};
+  tws_backend *backend = use_backend(0, 1);
+  storage s = make_storage(x, 0);
+  ck_assert_int_eq(try_kernel(backend, w, s.data, x, &err), want);
+  REQUIRE(strstr(err.message, word) != NULL, "'%s' lacks '%s'", err.message, word);
+  free_storage(&s);
+  free_values(x);
+}
+
+START_TEST(refusals) {
+  tws_work w = {.code = TWS_KERNEL_EMBEDDING, .d = {4, 8, 10}};
+  values x = make_values(&w, 1);
+  x.v[0][2] = 10;
+  expect_refusal(&w, &x, TWS_INVALID, "token 2 is 10");
+  x = make_values(&w, 1);
+  x.v[0][3] = -1;
+  expect_refusal(&w, &x, TWS_INVALID, "token 3 is -1");
+  w = (tws_work){.code = TWS_KERNEL_CROSS_ENTROPY, .d = {4, 8, 16}};
+  x = make_values(&w, 1);
+  x.v[1][1] = 8;
+  expect_refusal(&w, &x, TWS_INVALID, "target 1 is 8");
+  w = (tws_work){.code = TWS_KERNEL_ATTENTION, .d = {1, 4, 3, 2, 8}};
+  x = make_values(&w, 1);
+  expect_refusal(&w, &x, TWS_INVALID, "3 query heads");
+  w = (tws_work){.code = TWS_KERNEL_ROPE, .d = {4, 1, 1, 7, 4}, .f = {10000}};
+  x = make_values(&w, 1);
+  expect_refusal(&w, &x, TWS_UNSUPPORTED, "odd head size");
+  w = (tws_work){.code = TWS_KERNEL_ADD, .d = {4}};
+  x = make_values(&w, 1);
+  x.info[1].dtype = TWS_BF16; /* mixed */
+  expect_refusal(&w, &x, TWS_UNSUPPORTED, "operand 1");
+  x = make_values(&w, 1);
+  free(x.v[--x.count]);
+  expect_refusal(&w, &x, TWS_INTERNAL, "2 operands");
+
+  tws_backend *backend = NULL;
+  tws_error err = {0};
+  ck_assert_int_eq(host->create(0, -1, &backend, &err), TWS_INVALID);
+  ck_assert_int_eq(host->create(0, 100000, &backend, &err), TWS_INVALID);
+  ck_assert_int_eq(host->create(9, 1, &backend, &err), TWS_UNSUPPORTED);
+  ck_assert_ptr_null(backend);
+  w = (tws_work){.code = TWS_KERNEL_LINEAR, .dtype = TWS_F16};
+  ck_assert(!host->supports(&w));
+  w.dtype = TWS_BF16;
+  ck_assert(host->supports(&w));
+}
+END_TEST
+
+/* ---- arenas and copies ---- */
+START_TEST(memory) {
+  tws_backend *backend;
+  tws_error err = {0};
+  void *a, *b, *c;
+  ck_assert_int_eq(host->create(0, 2, &backend, &err), TWS_OK);
+  ck_assert_int_eq(host->allocate(backend, TWS_TIER_DEVICE, 3000001, &a, &err), TWS_OK);
+  ck_assert_int_eq(host->allocate(backend, TWS_TIER_HOST, 3000001, &b, &err), TWS_OK);
+  ck_assert_int_eq(host->allocate(backend, TWS_TIER_HOST, 0, &c, &err), TWS_OK);
+  ck_assert_uint_eq((uintptr_t)a % TWS_ALIGNMENT, 0);
+  unsigned char *p = a, *q = b;
+  for (size_t i = 0; i < 3000001; ++i) {
+    REQUIRE(p[i] == 0, "byte %zu of a fresh arena", i);
+    p[i] = (unsigned char)(i * 7 + i / 1000);
+  }
+  ck_assert_int_eq(host->copy(backend, b, a, 3000001, TWS_STREAM_COPY_IN, &err), TWS_OK);
+  ck_assert_mem_eq(p, q, 3000001);
+  ck_assert_int_eq(host->copy(backend, q + 5, q, 2000000, TWS_STREAM_COPY_IN, &err), TWS_OK); /* they overlap */
+  ck_assert_mem_eq(q + 5, p, 2000000);
+  ck_assert_int_eq(host->synchronize(backend, &err), TWS_OK);
+  host->release(backend, TWS_TIER_DEVICE, a);
+  ck_assert_int_eq(host->allocate(backend, TWS_TIER_HOST, (uint64_t)1 << 60, &a, &err), TWS_MEMORY);
+  ck_assert(strstr(err.message, "GiB") && err.hint[0]);
+  host->destroy(backend);
+}
+END_TEST
+
+static const tws_backend_ops *load_host(void) {
+  const char *path = getenv("TWINSPEED_REAL_MODULE");
+  if (!path) path = TWS_BUILD_DIR "/twinspeed_real.so";
+  if (access(path, R_OK) != 0) return NULL;
+  void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!module) {
+    fprintf(stderr, "%s\n", dlerror());
+    exit(1);
+  }
+  const tws_real_api *(*entry)(void) = (const tws_real_api *(*)(void))dlsym(module, TWS_REAL_MODULE_SYMBOL);
+  return entry ? entry()->backend("host") : NULL;
+}
+
+int main(void) {
+  host = load_host();
+  if (!host) {
+    fprintf(stderr, "the host engine was not built: nothing to test\n");
+    return 0;
+  }
+  Suite *suite = suite_create("kernels");
+  TCase *modes = tcase_create("modes"), *single = tcase_create("single");
+  tcase_set_timeout(modes, 60);
+  tcase_set_timeout(single, 60);
+  tcase_add_loop_test(modes, oracle, 0, ALL_CASES);
+  tcase_add_loop_test(modes, gradient, 0, ALL_CASES);
+  tcase_add_loop_test(modes, repeatable, 0, ALL_CASES);
+  tcase_add_loop_test(modes, not_finite, 0, ALL_CASES);
+  suite_add_tcase(suite, modes);
+  tcase_add_test(single, in_place);
+  tcase_add_test(single, adam_golden);
+  tcase_add_test(single, overflow_skips_the_step);
+  tcase_add_test(single, exponential);
+  tcase_add_test(single, wide_activations);
+  tcase_add_test(single, refusals);
+  tcase_add_test(single, memory);
+  suite_add_tcase(suite, single);
+  SRunner *runner = srunner_create(suite);
+  if (!getenv("CK_FORK")) srunner_set_fork_status(runner, CK_NOFORK); /* a fork would lose the kept backends */
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  for (int i = 0; i < 16; ++i) host->destroy(kept[i / 4][i % 4]);
+  return failed != 0;
+}
