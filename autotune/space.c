@@ -201,6 +201,8 @@ static tws_code set_point(tws_config *config, const tws_network *network, const 
   TWS_TRY(set_number(config, "zero_optimization.stage", point->stage, err));
   TWS_TRY(set_number(config, "twinspeed.ranks", point->ranks, err));
   if (point->threads > 0) TWS_TRY(set_number(config, "twinspeed.threads", point->threads, err));
+  if (config->sequence_length == 0)
+    TWS_TRY(set_number(config, "twinspeed.sequence_length", network->positions, err));
   char text[32];
   snprintf(text, sizeof text, "\"%s\"", tws_recompute_name(point->recompute));
   TWS_TRY(tws_config_set(config, "twinspeed.recompute", text, err));

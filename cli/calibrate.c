@@ -201,7 +201,9 @@ tws_code tws_calibration_profile(const char *name, const tws_measurements *resul
   tws_system system;
   tws_system_read(&system);
   tws_host_memory memory = tws_host_memory_read();
-  tws_profile_builder_node(b, results[0].cores, (double)memory.total_bytes, 0);
+  double overhead = 0;
+  for (int i = 0; i < count; i++) overhead = fmax(overhead, results[i].overhead_bytes);
+  tws_profile_builder_node(b, results[0].cores, (double)memory.total_bytes, overhead);
   describe(b, results, count, &system, &limits);
   if (spread) *spread = limits.spread;
   if (code != TWS_OK) {
@@ -331,7 +333,7 @@ static const tws_option table[] = {
     TWS_STRING("out", 'o', "FILE", options, out, "profile to write"),
     TWS_STRING("ranks", 'n', "LIST", options, ranks, "numbers of ranks to measure (default: 1 to twice the cores)"),
     TWS_FLAG("quick", 'q', options, quick, "a coarse grid in a few seconds"),
-    TWS_NUMBER("seconds", 0, "S", options, seconds, 1, 3600, "measure for about so long"),
+    TWS_NUMBER("seconds", 0, "S", options, seconds, 0.01, 3600, "measure for about so long"),
     TWS_STRING("model", 'm', "MODEL", options, model, "measure this model's own shapes, too"),
     TWS_STRING("micro-batch", 0, "LIST", options, micro_batches, "with --model: its micro batches (default 1)"),
     TWS_INTEGER("seq", 0, "TOKENS", options, sequence, 1, 16777216, "with --model: sequence length"),

@@ -60,6 +60,7 @@ typedef struct bench {
   size_t transfer_count;
   double reference[MAX_PASSES];
   int passes;
+  double overhead_bytes;
   double block_s;
 } bench;
 
@@ -296,6 +297,16 @@ static uint64_t cache_bytes(void) {
   return bytes > 0 ? (uint64_t)bytes : 32u << 20;
 }
 
+/* Resident memory of this process: what libraries take beside the arenas. */
+static double resident_bytes(void) {
+  double pages = 0;
+  FILE *file = fopen("/proc/self/statm", "r");
+  if (!file) return 0;
+  if (fscanf(file, "%*s %lf", &pages) != 1) pages = 0;
+  fclose(file);
+  return pages * (double)sysconf(_SC_PAGESIZE);
+}
+
 static tws_code prepare(bench *b, tws_error *err) {
   static const int max_world = 4096;
   if (b->world > max_world) return tws_fail(err, TWS_INVALID, 0, "calibration runs on at most %d ranks", max_world);
@@ -304,6 +315,7 @@ static tws_code prepare(bench *b, tws_error *err) {
   tws_group group = {.axis = "data", .size = b->world, .index = b->rank, .ranks = ranks};
   if (b->world > 1) TWS_TRY(tws_comm_create(&group, 1, TWS_TRANSPORT_AUTO, b->world > b->cores, &b->comm, err));
   TWS_TRY(make_sets(b, err));
+  b->overhead_bytes = resident_bytes();
   b->pool_bytes = 2 * cache_bytes();
   if (b->world <= b->cores) { /* beyond, ranks take turns on the cores at the speed of busy ones */
     tws_case_list list = {0};
@@ -389,6 +401,7 @@ static void summarize(const float *seconds, int count, double *median, double *s
 static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
   m->world = b->world;
   m->cores = b->cores;
+  m->overhead_bytes = b->overhead_bytes;
   double copy[MAX_PASSES];
   memcpy(copy, b->reference, sizeof copy);
   if (b->passes > 0) {

@@ -72,6 +72,7 @@ static cJSON *to_json(const tws_measurements *m) {
   cJSON_AddNumberToObject(json, "world", m->world);
   cJSON_AddNumberToObject(json, "cores", m->cores);
   cJSON_AddNumberToObject(json, "elapsed_s", m->elapsed_s);
+  cJSON_AddNumberToObject(json, "overhead_bytes", m->overhead_bytes);
   cJSON_AddStringToObject(json, "description", m->description);
   cJSON_AddNumberToObject(json, "reference_min_s", m->reference_min_s);
   cJSON_AddNumberToObject(json, "reference_s", m->reference_s);
@@ -208,6 +209,7 @@ static tws_code from_json(const tws_json *json, tws_measurements *m, tws_error *
   TWS_TRY(tws_json_int(json, json->root, "cores", 1, 1, 65536, 1, &cores, err));
   TWS_TRY(tws_json_string(json, json->root, "description", 0, "", &description, err));
   TWS_TRY(tws_json_number(json, json->root, "elapsed_s", 0, 0, 1e9, 0, &m->elapsed_s, err));
+  TWS_TRY(tws_json_number(json, json->root, "overhead_bytes", 0, 0, 1e15, 0, &m->overhead_bytes, err));
   TWS_TRY(tws_json_number(json, json->root, "reference_min_s", 0, 0, 1e9, 0, &m->reference_min_s, err));
   TWS_TRY(tws_json_number(json, json->root, "reference_s", 0, 0, 1e9, 0, &m->reference_s, err));
   TWS_TRY(tws_json_number(json, json->root, "reference_max_s", 0, 0, 1e9, 0, &m->reference_max_s, err));
@@ -272,6 +274,7 @@ tws_code tws_measurements_combine(const tws_measurements *const *runs, int count
   for (size_t i = 0; i < out->message_count; i++) MEDIAN_OF(messages, i);
   out->world = runs[0]->world;
   out->cores = runs[0]->cores;
+  out->overhead_bytes = runs[0]->overhead_bytes;
   memcpy(out->description, runs[0]->description, sizeof out->description);
   out->reference_min_s = runs[0]->reference_min_s;
   for (int r = 0; r < count; r++) {

@@ -28,6 +28,7 @@ typedef struct tws_p2p_sample {
 typedef struct tws_measurements {
   int world, cores;
   double elapsed_s;
+  double overhead_bytes; /* resident memory of a rank before it allocates anything for the job */
   char description[128]; /* libraries */
   /* one product measured again and again through the run: shortest, median and longest seconds */
   double reference_min_s, reference_s, reference_max_s;

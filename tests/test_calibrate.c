@@ -1,0 +1,255 @@
+/* ctest: mpi engine */
+/* Calibration: the cases it measures are those of plans, measurements survive their file, and a quick calibration of this
+ * machine makes a profile that answers. No figure of this machine is asserted. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "plan/plan.h"
+#include "real/calibrate_cases.h"
+#include "tests/command.h"
+#include "traces/measurements.h"
+
+static tws_error err;
+#define OK(call) ck_assert_msg((call) == TWS_OK, "%s", err.message)
+
+/* Every compute operation of real plans: calibration would give it the same operands that the plan does. */
+static int check_plan(const char *model, const char *dtype, int stage, const char *recompute, int micro) {
+  tws_network *network;
+  tws_config *config;
+  char text[64];
+  OK(tws_network_load(model, 1, &network, &err));
+  OK(tws_config_default(&config, &err));
+  snprintf(text, sizeof text, "%d", micro);
+  OK(tws_config_set(config, "train_micro_batch_size_per_gpu", text, &err));
+  OK(tws_config_set(config, "gradient_accumulation_steps", "2", &err));
+  snprintf(text, sizeof text, "%d", stage);
+  OK(tws_config_set(config, "zero_optimization.stage", text, &err));
+  OK(tws_config_set(config, "bf16.enabled", strcmp(dtype, "bf16") == 0 ? "true" : "false", &err));
+  OK(tws_config_set(config, "twinspeed.recompute", recompute, &err));
+  OK(tws_config_set(config, "gradient_clipping", "1.0", &err));
+  OK(tws_config_set(config, "twinspeed.sequence_length", "48", &err));
+  tws_auto_context context = {.hidden_size = network->hidden};
+  OK(tws_config_resolve(config, 2, &context, &err));
+  tws_plan_request request = {.network = network, .config = config, .backend = TWS_BACKEND_HOST, .threads = 2};
+  const char *axis = "data";
+  int ranks = 2, checked = 0;
+  OK(tws_topology_make(&request.topology, 1, &axis, &ranks, &err));
+  tws_plan *plan;
+  OK(tws_plan_build(&request, &plan, &err));
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_op *op = &plan->ops[i];
+    const tws_work *work = &plan->works[op->work];
+    if (op->kind != TWS_OP_COMPUTE) continue;
+    tws_case_operand operand[TWS_CASE_OPERANDS];
+    int count = tws_case_operands(work, TWS_BACKEND_HOST, 2, operand);
+    const char *kernel = tws_kernel_name((tws_kernel)work->code);
+    ck_assert_msg(count == op->operand_count, "%s: %d operands, the plan has %d", kernel, count, op->operand_count);
+    for (int j = 0; j < count; j++) {
+      const tws_operand *expected = &plan->operands[op->operand_first + (uint32_t)j];
+      const tws_buffer *buffer = &plan->buffers[expected->buffer];
+      size_t bytes = operand[j].elements * tws_dtype_bytes(operand[j].dtype);
+      ck_assert_msg(bytes == expected->count * tws_dtype_bytes((tws_dtype)buffer->dtype) || buffer->dtype == TWS_U8 ||
+                        (buffer->dtype == TWS_F64 && bytes <= expected->count * 8),
+                    "%s operand %d: %zu bytes, the plan has %llu of %s", kernel, j, bytes,
+                    (unsigned long long)expected->count, tws_dtype_name((tws_dtype)buffer->dtype));
+      ck_assert_msg(operand[j].written == ((expected->access & TWS_WRITE) != 0), "%s operand %d", kernel, j);
+    }
+    checked++;
+  }
+  tws_plan_destroy(plan);
+  tws_config_destroy(config);
+  tws_network_destroy(network);
+  return checked;
+}
+
+START_TEST(cases_are_those_of_plans) {
+  static const char *const models[] = {"tiny-gpt2", "tiny-llama"}, *const dtypes[] = {"fp32", "bf16"};
+  int checked = 0;
+  for (int m = 0; m < 2; m++)
+    for (int d = 0; d < 2; d++)
+      for (int stage = 0; stage < 4; stage++)
+        checked += check_plan(models[m], dtypes[d], stage, stage % 2 ? "\"full\"" : "\"none\"", 1 + stage);
+  ck_assert_int_gt(checked, 500);
+}
+END_TEST
+
+START_TEST(standard_cases_cover_every_kernel) {
+  for (int quick = 0; quick < 2; quick++)
+    for (int dtype = TWS_F32; dtype <= TWS_BF16; dtype++) {
+      tws_case_list list = {0};
+      int seen[TWS_KERNEL_COUNT] = {0};
+      OK(tws_case_standard((tws_dtype)dtype, quick, &list, &err));
+      for (size_t i = 0; i < list.count; i++) {
+        tws_case_operand operand[TWS_CASE_OPERANDS];
+        seen[list.items[i].code]++;
+        int count = tws_case_operands(&list.items[i], TWS_BACKEND_HOST, 1, operand);
+        double bytes = 0;
+        for (int j = 0; j < count; j++) bytes += (double)operand[j].elements * (double)tws_dtype_bytes(operand[j].dtype);
+        ck_assert_int_gt(count, 0);
+        ck_assert_double_lt(bytes, 512e6);
+      }
+      for (int k = 0; k < TWS_KERNEL_COUNT; k++) ck_assert_msg(seen[k] > 0, "%s", tws_kernel_name((tws_kernel)k));
+      tws_free(list.items);
+    }
+}
+END_TEST
+
+/* ---- measurements ---- */
+
+static void add_sample(tws_measurements *m, int64_t size, int busy, double seconds) {
+  tws_kernel_sample sample = {.threads = 1, .busy = busy, .seconds = seconds, .spread = 0.02};
+  memset(&sample.work, 0, sizeof sample.work);
+  sample.work.code = TWS_KERNEL_LINEAR;
+  for (int i = 0; i < 3; i++) sample.work.d[i] = size;
+  OK(tws_measurements_add_kernel(m, &sample, &err));
+}
+
+static tws_measurements example(int world, double factor) {
+  tws_measurements m = {.world = world, .cores = 2, .reference_min_s = 1e-3 * factor, .reference_s = 1e-3 * factor,
+                        .reference_max_s = 2e-3 * factor};
+  for (int64_t size = 64; size <= 1024; size *= 2)
+    add_sample(&m, size, world, factor * (1e-6 + 2.0 * (double)(size * size * size) / 1e11));
+  tws_kernel_sample add = {.threads = 1, .busy = world, .seconds = factor * 1e-3, .spread = 0.01};
+  memset(&add.work, 0, sizeof add.work);
+  add.work.code = TWS_KERNEL_ADD;
+  add.work.d[0] = 1 << 20;
+  OK(tws_measurements_add_kernel(&m, &add, &err));
+  for (int i = 0; world > 1 && i < 3; i++) {
+    tws_collective_sample sample = {.collective = TWS_COLLECTIVE_ALL_REDUCE, .ranks = world,
+                                    .bytes = pow(10, 4 + i), .seconds = factor * pow(10, i - 5), .spread = 0.3};
+    OK(tws_measurements_add_collective(&m, &sample, &err));
+  }
+  if (world == 2) OK(tws_measurements_add_message(&m, &(tws_p2p_sample){4096, 1e-6}, &err));
+  return m;
+}
+
+START_TEST(measurements_file_round_trip) {
+  tws_measurements m = example(2, 1), back;
+  char path[] = "/tmp/tws-measurements-XXXXXX";
+  close(mkstemp(path));
+  OK(tws_measurements_write(&m, path, &err));
+  OK(tws_measurements_read(path, &back, &err));
+  ck_assert_int_eq(back.world, 2);
+  ck_assert_uint_eq(back.kernel_count, m.kernel_count);
+  for (size_t i = 0; i < m.kernel_count; i++) {
+    ck_assert_mem_eq(&back.kernels[i].work, &m.kernels[i].work, sizeof(tws_work));
+    ck_assert_double_eq_tol(back.kernels[i].seconds, m.kernels[i].seconds, 1e-12 * m.kernels[i].seconds);
+    ck_assert_int_eq(back.kernels[i].busy, 2);
+  }
+  ck_assert_uint_eq(back.collective_count, 3);
+  ck_assert_double_eq(back.collectives[2].seconds, m.collectives[2].seconds);
+  ck_assert_double_eq(back.messages[0].seconds, 1e-6);
+  tws_measurements_free(&back);
+  FILE *file = fopen(path, "w");
+  fputs("{\"schema\": \"twinspeed-measurements-1\", \"world\": 1, \"cores\": 1, \"kernels\": [{\"kernel\": \"nosuch\"}]}", file);
+  fclose(file);
+  ck_assert_int_eq(tws_measurements_read(path, &back, &err), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.message, "nosuch"));
+  unlink(path);
+  tws_measurements_free(&m);
+}
+END_TEST
+
+/* Three runs, one of them disturbed: medians make a profile that answers with the undisturbed times. */
+START_TEST(medians_make_the_profile) {
+  tws_measurements one[3], two[3], combined[2];
+  const double factor[3] = {1.0, 7.0, 1.1};
+  const tws_measurements *ones[3], *twos[3];
+  for (int i = 0; i < 3; i++) {
+    one[i] = example(1, factor[i]);
+    two[i] = example(2, 1.2 * factor[i]);
+    ones[i] = &one[i];
+    twos[i] = &two[i];
+  }
+  OK(tws_measurements_combine(ones, 3, &combined[0], &err));
+  OK(tws_measurements_combine(twos, 3, &combined[1], &err));
+  ck_assert_double_eq(combined[0].reference_max_s, 14e-3);
+  const tws_measurements *unlike[2] = {&one[0], &two[0]};
+  tws_measurements refused;
+  ck_assert_int_eq(tws_measurements_combine(unlike, 2, &refused, &err), TWS_INVALID);
+  tws_profile_builder *builder = tws_profile_builder_create("test", TWS_BACKEND_HOST);
+  tws_measured_limits limits = {0};
+  for (int i = 0; i < 2; i++) OK(tws_measurements_merge(&combined[i], builder, &limits, &err));
+  tws_measured_limits_finish(&limits, builder);
+  tws_profile_builder_node(builder, 2, 1e9, 1e6);
+  tws_profile_builder_provenance(builder, "a test");
+  ck_assert_double_eq_tol(limits.rank_bandwidth, 12.0 * (1 << 20) / 1.1e-3, 1);
+  ck_assert_double_gt(limits.node_bandwidth, limits.rank_bandwidth);
+  tws_profile *profile;
+  OK(tws_profile_builder_finish(builder, &profile, &err));
+  for (int busy = 1; busy <= 2; busy++)
+    for (size_t i = 0; i < combined[busy - 1].kernel_count; i++) {
+      const tws_kernel_sample *sample = &combined[busy - 1].kernels[i];
+      ck_assert_double_eq_tol(tws_kernel_seconds(profile, &sample->work, 1, busy), sample->seconds, 1e-3 * sample->seconds);
+    }
+  tws_cluster cluster;
+  OK(tws_cluster_load("host", &cluster, &err));
+  ck_assert_double_eq_tol(tws_collective_seconds(&cluster, profile, TWS_COLLECTIVE_ALL_REDUCE, 2, 2, 1e5, 1),
+                          1.1 * 1.2e-4, 1e-6);
+  tws_profile_destroy(profile);
+  tws_profile_builder_destroy(builder);
+  for (int i = 0; i < 3; i++) {
+    tws_measurements_free(&one[i]);
+    tws_measurements_free(&two[i]);
+  }
+  for (int i = 0; i < 2; i++) tws_measurements_free(&combined[i]);
+}
+END_TEST
+
+/* ---- this machine ---- */
+
+START_TEST(calibrate_this_machine) {
+  char folder[] = "/tmp/tws-calibrate-XXXXXX", path[128], command[160];
+  ck_assert_ptr_nonnull(mkdtemp(folder));
+  snprintf(path, sizeof path, "%s/host.json", folder);
+  command_result run = twinspeed("calibrate --quick --seconds 1 -n 1,2,3 --cores 2 --json -o %s", path);
+  ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
+  cJSON *json = cJSON_Parse(run.out);
+  ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "runs")), 3);
+  cJSON_Delete(json);
+  command_free(&run);
+  tws_profile *profile;
+  OK(tws_profile_load(path, &profile, &err));
+  ck_assert_int_eq(tws_profile_cores(profile), 2);
+  ck_assert_double_gt(tws_profile_overhead_bytes(profile), 1e6);
+  /* shapes that were not measured, twice the work is more time, for every number of busy ranks */
+  for (int busy = 1; busy <= 2; busy++) {
+    tws_work work = {.code = TWS_KERNEL_LINEAR, .d = {200, 300, 500}}, large = {.code = TWS_KERNEL_LINEAR, .d = {800, 1200, 1000}};
+    double seconds = tws_kernel_seconds(profile, &work, 1, busy), more = tws_kernel_seconds(profile, &large, 1, busy);
+    ck_assert_double_gt(seconds, 0);
+    ck_assert_double_gt(more, seconds);
+  }
+  tws_cluster cluster;
+  OK(tws_cluster_load("host", &cluster, &err));
+  cluster.devices_per_node = 4;
+  for (int ranks = 2; ranks <= 3; ranks++)
+    ck_assert_double_gt(tws_collective_seconds(&cluster, profile, TWS_COLLECTIVE_ALL_GATHER, ranks, ranks, 1e5, 1), 0);
+  tws_profile_destroy(profile);
+  run = twinspeed("calibrate --quick --seconds 1 -n 1 -o %s", path); /* not over an existing profile */
+  ck_assert_int_eq(run.status, 2);
+  ck_assert_ptr_nonnull(strstr(run.err, "--force"));
+  command_free(&run);
+  snprintf(command, sizeof command, "rm -r %s", folder);
+  ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("calibrate");
+  TCase *tcase = tcase_create("calibrate");
+  tcase_set_timeout(tcase, 240);
+  tcase_add_test(tcase, cases_are_those_of_plans);
+  tcase_add_test(tcase, standard_cases_cover_every_kernel);
+  tcase_add_test(tcase, measurements_file_round_trip);
+  tcase_add_test(tcase, medians_make_the_profile);
+  tcase_add_test(tcase, calibrate_this_machine);
+  suite_add_tcase(suite, tcase);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
