@@ -79,7 +79,7 @@ static tws_code measure(tws_cli *cli, const options *o, const work_list *works, 
                                      .work_count = (uint32_t)works->count, .log = &cli->log,
                                      .progress = rank == 0 ? &progress : NULL};
   tws_code code = api->calibrate(&calibrate, err);
-  api->stop();
+  if (code == TWS_OK || world == 1) api->stop(); /* after an error the others may never come to MPI's end */
   return code;
 }
 

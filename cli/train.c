@@ -24,28 +24,43 @@ static tws_code check_device(const tws_job *job, tws_error *err) {
                   "cluster %s has GPUs, and this build trains on the host", job->cluster.name);
 }
 
+static void free_plans(tws_plan **plans, int count) {
+  for (int r = 0; plans && r < count; r++) tws_plan_destroy(plans[r]);
+  tws_free(plans);
+}
+
+/* Every rank's plan: together they can run to their end, and this is what they take. */
+static tws_code check_plans(const tws_job *job, double *bytes, tws_error *err) {
+  tws_plan **plans = tws_calloc((size_t)job->ranks, sizeof *plans);
+  tws_code code = plans ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  *bytes = 0.0;
+  for (int r = 0; code == TWS_OK && r < job->ranks; r++) {
+    tws_ledger ledger;
+    code = tws_job_plan(job, r, &plans[r], err);
+    if (code == TWS_OK) code = tws_ledger_read(plans[r], &ledger, err);
+    *bytes += tws_profile_overhead_bytes(job->profile);
+    for (int tier = 0; code == TWS_OK && tier < TWS_TIER_DISK; tier++) *bytes += (double)ledger.tier[tier].arena_bytes;
+  }
+  if (code == TWS_OK) code = tws_plans_verify((const tws_plan *const *)plans, job->ranks, err);
+  free_plans(plans, job->ranks);
+  return code;
+}
+
 static tws_code check_memory(const tws_cli *cli, const tws_job *job, int force, tws_error *err) {
-  tws_plan *plan = NULL;
-  tws_ledger ledger;
-  TWS_TRY(tws_job_plan(job, 0, &plan, err));
-  tws_code code = tws_ledger_read(plan, &ledger, err);
-  tws_plan_destroy(plan);
-  TWS_TRY(code);
-  double rank = tws_profile_overhead_bytes(job->profile);
-  for (int tier = 0; tier < TWS_TIER_DISK; tier++) rank += (double)ledger.tier[tier].arena_bytes;
-  double need = rank * job->ranks;
+  double need = 0.0;
+  TWS_TRY(check_plans(job, &need, err));
   tws_host_memory memory = tws_host_memory_read();
-  char a[32], b[32], c[32];
-  tws_say(cli, "memory: %s a rank, %s for %d, and this machine has %s left%s", tws_format_bytes(rank, a, sizeof a),
-          tws_format_bytes(need, b, sizeof b), job->ranks,
-          tws_format_bytes((double)memory.available_bytes, c, sizeof c),
+  char a[32], b[32];
+  tws_format_bytes(need, a, sizeof a);
+  tws_format_bytes((double)memory.available_bytes, b, sizeof b);
+  tws_say(cli, "memory: %s for %d rank%s, and this machine has %s left%s", a, job->ranks, job->ranks > 1 ? "s" : "", b,
           memory.limited ? " within its control group" : "");
   if (memory.available_bytes == 0 || need <= (double)memory.available_bytes || force) return TWS_OK;
   return tws_fail(
       err, TWS_NO,
       "`twinspeed estimate` shows what fills it; a smaller micro batch, --recompute full or a higher --stage "
       "needs less; --force tries all the same",
-      "training needs %s of memory and this machine has %s left", b, c);
+      "training needs %s of memory and this machine has %s left", a, b);
 }
 
 static void warn_no_effect(const tws_cli *cli, const tws_config *config) {
