@@ -1,0 +1,241 @@
+#include "plan/pipeline_schedule.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+
+static const char *const kind_names[TWS_PIPELINE_KIND_COUNT] = {
+#define X(name, text) text,
+    TWS_PIPELINE_KINDS(X)
+#undef X
+};
+
+const char *tws_pipeline_kind_name(tws_pipeline_kind kind) {
+  return (unsigned)kind < TWS_PIPELINE_KIND_COUNT ? kind_names[kind] : "unknown";
+}
+
+tws_code tws_pipeline_kind_parse(const char *name, tws_pipeline_kind *kind, tws_error *err) {
+  for (int i = 0; i < TWS_PIPELINE_KIND_COUNT; i++) {
+    if (strcmp(name, kind_names[i]) == 0) {
+      *kind = (tws_pipeline_kind)i;
+      return TWS_OK;
+    }
+  }
+  const char *close = tws_closest(name, kind_names, TWS_PIPELINE_KIND_COUNT);
+  return tws_fail(err, TWS_INVALID, "schedules are gpipe, 1f1b, interleaved and zb-h1",
+                  close ? "unknown pipeline schedule \"%s\": did you mean \"%s\"?" : "unknown pipeline schedule \"%s\"",
+                  name, close);
+}
+
+enum { MOST_STAGES = 1 << 16, MOST_CHUNKS = 1 << 10, MOST_PASSES = 1 << 28 };
+
+static tws_code check_counts(int stages, int virtual_stages, int micro_batches, tws_error *err) {
+  if (stages < 1 || stages > MOST_STAGES) {
+    return tws_fail(err, TWS_INVALID, "use 1 to 65536 stages", "a pipeline of %d stages", stages);
+  }
+  if (virtual_stages < 1 || virtual_stages > MOST_CHUNKS) {
+    return tws_fail(err, TWS_INVALID, "use 1 to 1024 virtual stages", "%d virtual stages", virtual_stages);
+  }
+  if (micro_batches < 1 || (int64_t)micro_batches * virtual_stages > MOST_PASSES) {
+    return tws_fail(err, TWS_INVALID, "micro-batches x virtual stages has to lie between 1 and 2^28",
+                    "a pipeline with %d micro-batches and %d virtual stages", micro_batches, virtual_stages);
+  }
+  return TWS_OK;
+}
+
+tws_code tws_pipeline_check(const tws_pipeline_shape *shape, tws_error *err) {
+  int p = shape->stages, v = shape->virtual_stages, m = shape->micro_batches;
+  if ((unsigned)shape->kind >= TWS_PIPELINE_KIND_COUNT) {
+    return tws_fail(err, TWS_INVALID, NULL, "unknown pipeline schedule %d", (int)shape->kind);
+  }
+  TWS_TRY(check_counts(p, v, m, err));
+  if (v == 1) return TWS_OK;
+  if (shape->kind != TWS_PIPELINE_INTERLEAVED) {
+    return tws_fail(err, TWS_UNSUPPORTED, "use the interleaved schedule, or one virtual stage",
+                    "the %s schedule has one chunk of layers per stage, not %d virtual stages", kind_names[shape->kind],
+                    v);
+  }
+  if (p < 2) {
+    return tws_fail(err, TWS_UNSUPPORTED, "use one virtual stage, or more stages",
+                    "a pipeline of one stage has no bubble that %d virtual stages could divide", v);
+  }
+  if (m % p != 0) {
+    char hint[96];
+    int above = m + p - m % p;
+    if (m < p) {
+      snprintf(hint, sizeof hint, "use %d micro-batches, or one virtual stage", above);
+    } else {
+      snprintf(hint, sizeof hint, "use %d or %d micro-batches, or one virtual stage", m - m % p, above);
+    }
+    return tws_fail(err, TWS_INVALID, hint,
+                    "the interleaved schedule needs micro-batches in multiples of the %d stages, not %d", p, m);
+  }
+  return TWS_OK;
+}
+
+uint32_t tws_pipeline_order_length(const tws_pipeline_shape *shape) {
+  uint32_t passes = (uint32_t)shape->micro_batches * (uint32_t)shape->virtual_stages;
+  return passes * (shape->kind == TWS_PIPELINE_ZB_H1 ? 3 : 2);
+}
+
+/* The k-th pass of a stage in one direction. Interleaved: p micro-batches through one chunk, then the same ones through
+ * the next; backward passes take the chunks from the end. */
+static tws_pipeline_action nth_pass(const tws_pipeline_shape *shape, tws_pipeline_action_kind kind, uint32_t k) {
+  uint32_t p = (uint32_t)shape->stages, v = (uint32_t)shape->virtual_stages;
+  tws_pipeline_action action = {.kind = (uint8_t)kind, .micro_batch = k};
+  if (v > 1) {
+    uint32_t chunk = k / p % v;
+    action.chunk = (uint16_t)(kind == TWS_ACTION_FORWARD ? chunk : v - 1 - chunk);
+    action.micro_batch = k / (p * v) * p + k % p;
+  }
+  return action;
+}
+
+/* Forward passes before the first backward pass, less the one that the steady state pairs with it. */
+static uint32_t warm_up(const tws_pipeline_shape *shape, int stage) {
+  uint32_t passes = (uint32_t)shape->micro_batches * (uint32_t)shape->virtual_stages;
+  uint32_t after = (uint32_t)(shape->stages - 1 - stage), count = after;
+  if (shape->virtual_stages > 1) count = 2 * after + (uint32_t)((shape->virtual_stages - 1) * shape->stages);
+  if (shape->kind == TWS_PIPELINE_GPIPE) count = passes;
+  return count < passes ? count : passes;
+}
+
+void tws_pipeline_order(const tws_pipeline_shape *shape, int stage, tws_pipeline_action *actions) {
+  uint32_t passes = (uint32_t)shape->micro_batches * (uint32_t)shape->virtual_stages;
+  uint32_t forward = 0, backward = 0, weight = 0, n = 0;
+  int split = shape->kind == TWS_PIPELINE_ZB_H1;
+  while (forward < warm_up(shape, stage)) actions[n++] = nth_pass(shape, TWS_ACTION_FORWARD, forward++);
+  while (backward < passes) {
+    if (forward < passes) actions[n++] = nth_pass(shape, TWS_ACTION_FORWARD, forward++);
+    actions[n++] = nth_pass(shape, split ? TWS_ACTION_BACKWARD_INPUT : TWS_ACTION_BACKWARD, backward++);
+    /* Stage s has p - s micro-batches between forward and backward; s more may wait for their weight gradients before
+     * it keeps as much as stage 0. What waits at the end fills the bubble. */
+    if (split && backward - weight > (uint32_t)stage) {
+      actions[n++] = nth_pass(shape, TWS_ACTION_BACKWARD_WEIGHT, weight++);
+    }
+  }
+  while (split && weight < passes) actions[n++] = nth_pass(shape, TWS_ACTION_BACKWARD_WEIGHT, weight++);
+}
+
+uint32_t tws_pipeline_in_flight(const tws_pipeline_shape *shape, int stage) {
+  uint32_t passes = (uint32_t)shape->micro_batches * (uint32_t)shape->virtual_stages;
+  uint32_t most = warm_up(shape, stage) + 1;
+  if (shape->kind == TWS_PIPELINE_ZB_H1) most = (uint32_t)shape->stages;
+  return most < passes ? most : passes;
+}
+
+double tws_pipeline_bubble(const tws_pipeline_shape *shape, double forward_s, double input_s, double weight_s) {
+  int p = shape->stages, m = shape->micro_batches;
+  if (shape->kind == TWS_PIPELINE_ZB_H1) {
+    return (p - 1) * (forward_s + input_s - weight_s) + (p > m ? p - m : 0) * weight_s;
+  }
+  return (p - 1) * (forward_s + input_s + weight_s) / shape->virtual_stages;
+}
+
+/* ---- DeepSpeed's instructions ---- */
+
+const char *tws_instruction_name(tws_instruction_kind kind) {
+  static const char *const names[TWS_INSTRUCTION_COUNT] = {
+#define X(name, text) text,
+      TWS_INSTRUCTIONS(X)
+#undef X
+  };
+  return (unsigned)kind < TWS_INSTRUCTION_COUNT ? names[kind] : "unknown";
+}
+
+tws_code tws_instruction_check(const tws_instruction_schedule *schedule, tws_error *err) {
+  if (schedule->kind == TWS_SCHEDULE_DATA_PARALLEL) return check_counts(1, 1, schedule->micro_batches, err);
+  TWS_TRY(check_counts(schedule->stages, 1, schedule->micro_batches, err));
+  if (schedule->stage < 0 || schedule->stage >= schedule->stages) {
+    return tws_fail(err, TWS_INVALID, NULL, "stage %d of a pipeline of %d stages", schedule->stage, schedule->stages);
+  }
+  return TWS_OK;
+}
+
+int64_t tws_instruction_steps(const tws_instruction_schedule *schedule) {
+  int64_t slots = (int64_t)schedule->micro_batches + schedule->stages - 1;
+  if (schedule->kind == TWS_SCHEDULE_TRAIN) return 2 * slots;
+  return schedule->kind == TWS_SCHEDULE_INFERENCE ? slots : schedule->micro_batches;
+}
+
+int tws_instruction_buffers(const tws_instruction_schedule *schedule) {
+  if (schedule->kind == TWS_SCHEDULE_DATA_PARALLEL) return 1;
+  if (schedule->kind == TWS_SCHEDULE_INFERENCE) return 2;
+  int after = schedule->stages - schedule->stage;
+  int most = after < schedule->micro_batches ? after : schedule->micro_batches;
+  return most > 2 ? most : 2;
+}
+
+int64_t tws_instruction_micro_batch(const tws_instruction_schedule *schedule, int64_t step, int *forward) {
+  int64_t s = schedule->stage, stages = schedule->stages;
+  /* Forward and backward steps alternate; neighbours are in opposite phases. */
+  *forward = (step - s) % 2 == 0;
+  if (*forward) return step / 2 - s / 2;
+  return s % 2 == 0 ? (step - 1) / 2 - stages + 1 + s / 2 : step / 2 - stages + (s + 1) / 2;
+}
+
+typedef struct emitter {
+  tws_instruction *out;
+  int count;
+} emitter;
+
+static void emit(emitter *e, tws_instruction_kind kind, int64_t buffer) {
+  e->out[e->count++] = (tws_instruction){.kind = kind, .buffer = (int)buffer};
+}
+
+static void train_step(const tws_instruction_schedule *schedule, int64_t step, emitter *e) {
+  int64_t micro_batches = schedule->micro_batches, buffers = tws_instruction_buffers(schedule);
+  int first = schedule->stage == 0, last = schedule->stage == schedule->stages - 1;
+  int forward, ignored;
+  int64_t now = tws_instruction_micro_batch(schedule, step, &forward);
+  int64_t before = step > 0 ? tws_instruction_micro_batch(schedule, step - 1, &ignored) : -1;
+  int has_now = now >= 0 && now < micro_batches, has_before = before >= 0 && before < micro_batches;
+  /* One neighbour sends first while the other receives first, so that blocking messages pair up. */
+  if (forward) {
+    if (has_before && !first) emit(e, TWS_INSTRUCTION_SEND_GRAD, before % buffers);
+    if (has_now && !first) emit(e, TWS_INSTRUCTION_RECV_ACTIVATION, now % buffers);
+    if (has_now && (first || last)) emit(e, TWS_INSTRUCTION_LOAD_MICRO_BATCH, now % buffers);
+  } else {
+    if (has_now && !last) emit(e, TWS_INSTRUCTION_RECV_GRAD, now % buffers);
+    if (has_before && !last) emit(e, TWS_INSTRUCTION_SEND_ACTIVATION, before % buffers);
+  }
+  if (has_now) emit(e, forward ? TWS_INSTRUCTION_FORWARD_PASS : TWS_INSTRUCTION_BACKWARD_PASS, now % buffers);
+  if (step == tws_instruction_steps(schedule) - 1) {
+    emit(e, TWS_INSTRUCTION_REDUCE_TIED_GRADS, -1);
+    emit(e, TWS_INSTRUCTION_REDUCE_GRADS, -1);
+    emit(e, TWS_INSTRUCTION_OPTIMIZER_STEP, -1);
+  }
+}
+
+static void inference_step(const tws_instruction_schedule *schedule, int64_t step, emitter *e) {
+  int64_t now = step - schedule->stage;
+  int first = schedule->stage == 0, last = schedule->stage == schedule->stages - 1, even = schedule->stage % 2 == 0;
+  int64_t receive = even ? step % 2 : (step + 1) % 2, send = 1 - receive;
+  int has_now = now >= 0 && now < schedule->micro_batches;
+  int sends = !last && now >= 1 && now <= schedule->micro_batches, receives = !first && has_now;
+  if (has_now && (first || last)) emit(e, TWS_INSTRUCTION_LOAD_MICRO_BATCH, receive);
+  if (sends && even) emit(e, TWS_INSTRUCTION_SEND_ACTIVATION, send);
+  if (receives) emit(e, TWS_INSTRUCTION_RECV_ACTIVATION, receive);
+  if (sends && !even) emit(e, TWS_INSTRUCTION_SEND_ACTIVATION, send);
+  if (has_now) emit(e, TWS_INSTRUCTION_FORWARD_PASS, receive);
+}
+
+int tws_instruction_step(const tws_instruction_schedule *schedule, int64_t step,
+                         tws_instruction instructions[TWS_STEP_INSTRUCTIONS]) {
+  emitter e = {.out = instructions};
+  if (schedule->kind == TWS_SCHEDULE_TRAIN) {
+    train_step(schedule, step, &e);
+  } else if (schedule->kind == TWS_SCHEDULE_INFERENCE) {
+    inference_step(schedule, step, &e);
+  } else {
+    emit(&e, TWS_INSTRUCTION_LOAD_MICRO_BATCH, 0);
+    emit(&e, TWS_INSTRUCTION_FORWARD_PASS, 0);
+    emit(&e, TWS_INSTRUCTION_BACKWARD_PASS, 0);
+    if (step == tws_instruction_steps(schedule) - 1) {
+      emit(&e, TWS_INSTRUCTION_REDUCE_GRADS, -1);
+      emit(&e, TWS_INSTRUCTION_OPTIMIZER_STEP, -1);
+    }
+  }
+  return e.count;
+}

@@ -1,0 +1,128 @@
+/* Pipeline schedules as functions: what a stage does, and in which order. No plan, no allocation.
+ *
+ * Two forms. *Instructions* are DeepSpeed's streams (runtime/pipe/schedule.py: TrainSchedule, InferenceSchedule,
+ * DataParallelSchedule), step by step with buffer ids. *Orders* are what lowering uses: the forward and backward passes
+ * that a stage executes, one after another; sends and receives follow from them. docs/pipeline.md draws both. */
+#ifndef TWS_PLAN_PIPELINE_SCHEDULE_H
+#define TWS_PLAN_PIPELINE_SCHEDULE_H
+
+#include <stdint.h>
+#include "base/status.h"
+
+/* ---- orders ---- */
+
+/* name, text in configurations
+ *   GPIPE        all forward passes, then all backward passes (Huang et al., 2019)
+ *   1F1B         one forward, one backward (PipeDream-flush); the order of DeepSpeed's training schedule
+ *   INTERLEAVED  1F1B over several chunks of layers per stage (Narayanan et al., SC 2021)
+ *   ZB_H1        1F1B with the backward pass split into gradients of inputs and of weights, the latter delayed into the
+ *                bubble; no stage keeps more activations than stage 0 of 1F1B (Qi et al., 2023) */
+#define TWS_PIPELINE_KINDS(X) X(GPIPE, "gpipe") X(1F1B, "1f1b") X(INTERLEAVED, "interleaved") X(ZB_H1, "zb-h1")
+typedef enum tws_pipeline_kind {
+#define X(name, text) TWS_PIPELINE_##name,
+  TWS_PIPELINE_KINDS(X)
+#undef X
+      TWS_PIPELINE_KIND_COUNT
+} tws_pipeline_kind;
+
+const char *tws_pipeline_kind_name(tws_pipeline_kind kind);
+tws_code tws_pipeline_kind_parse(const char *name, tws_pipeline_kind *kind, tws_error *err);
+
+typedef enum tws_pipeline_action_kind {
+  TWS_ACTION_FORWARD,
+  TWS_ACTION_BACKWARD,        /* gradients of inputs and weights at once; never beside the next two */
+  TWS_ACTION_BACKWARD_INPUT,  /* ZB_H1: the gradient that the stage before waits for */
+  TWS_ACTION_BACKWARD_WEIGHT, /* ZB_H1: releases the activations */
+  TWS_ACTION_KIND_COUNT
+} tws_pipeline_action_kind;
+
+typedef struct tws_pipeline_action {
+  uint8_t kind;
+  uint8_t pad_;
+  uint16_t chunk; /* of this stage, 0 .. virtual_stages - 1 */
+  uint32_t micro_batch;
+} tws_pipeline_action;
+
+typedef struct tws_pipeline_shape {
+  tws_pipeline_kind kind;
+  int stages, virtual_stages; /* virtual_stages: chunks of layers per stage, 1 unless INTERLEAVED */
+  int micro_batches;
+} tws_pipeline_shape;
+
+/* The model is cut into stages x virtual_stages blocks of layers, dealt round-robin: chunk c of stage s is block
+ * c x stages + s. A forward pass of block b needs that of b - 1, a backward pass that of b + 1 (the last block: its own
+ * forward pass), same micro-batch. */
+static inline int tws_pipeline_block(const tws_pipeline_shape *shape, int stage, int chunk) {
+  return chunk * shape->stages + stage;
+}
+static inline int tws_pipeline_block_stage(const tws_pipeline_shape *shape, int block) {
+  return block % shape->stages;
+}
+static inline int tws_pipeline_block_chunk(const tws_pipeline_shape *shape, int block) {
+  return block / shape->stages;
+}
+
+/* TWS_INVALID or TWS_UNSUPPORTED with rule and nearest legal value. The functions below need a shape that passes. An
+ * INTERLEAVED shape with one virtual stage is legal and the same as 1F1B. */
+tws_code tws_pipeline_check(const tws_pipeline_shape *shape, tws_error *err);
+/* Actions of a stage in one step, the same for every stage. */
+uint32_t tws_pipeline_order_length(const tws_pipeline_shape *shape);
+/* Writes tws_pipeline_order_length() actions. Micro-batches of a chunk finish in ascending order on every stage and in
+ * every kind, so that gradients are summed in one order whatever the schedule. Messages between two stages are sent and
+ * used in one order per direction (activations, gradients); with stages = 2 and INTERLEAVED both directions run between
+ * the same two ranks both ways, and only each for itself is in order. */
+void tws_pipeline_order(const tws_pipeline_shape *shape, int stage, tws_pipeline_action *actions);
+/* The most (chunk, micro-batch) pairs whose activations a stage holds at once: from the start of the forward pass to
+ * the end of the backward pass (ZB_H1: of its weight part). */
+uint32_t tws_pipeline_in_flight(const tws_pipeline_shape *shape, int stage);
+/* Bubble of an ideal pipeline: idle seconds of a stage in one step, for stages of equal cost and free messages. Seconds
+ * are those of one micro-batch through one whole stage (all its chunks). (p-1)(f+b+w); INTERLEAVED divides it by the
+ * virtual stages; ZB_H1 has (p-1)(f+b-w) + max(0, p-m) w, which holds while w is neither above f nor above b. */
+double tws_pipeline_bubble(const tws_pipeline_shape *shape, double forward_s, double input_s, double weight_s);
+
+/* ---- DeepSpeed's instructions ---- */
+
+#define TWS_INSTRUCTIONS(X)                                                                                  \
+  X(LOAD_MICRO_BATCH, "LoadMicroBatch")                                                                      \
+  X(FORWARD_PASS, "ForwardPass")                                                                             \
+  X(BACKWARD_PASS, "BackwardPass") X(SEND_ACTIVATION, "SendActivation") X(RECV_ACTIVATION, "RecvActivation") \
+      X(SEND_GRAD, "SendGrad") X(RECV_GRAD, "RecvGrad") X(REDUCE_TIED_GRADS, "ReduceTiedGrads")              \
+          X(REDUCE_GRADS, "ReduceGrads") X(OPTIMIZER_STEP, "OptimizerStep")
+typedef enum tws_instruction_kind {
+#define X(name, text) TWS_INSTRUCTION_##name,
+  TWS_INSTRUCTIONS(X)
+#undef X
+      TWS_INSTRUCTION_COUNT
+} tws_instruction_kind;
+const char *tws_instruction_name(tws_instruction_kind kind);
+
+typedef struct tws_instruction {
+  tws_instruction_kind kind;
+  int buffer; /* -1: the instruction has none */
+} tws_instruction;
+
+typedef enum tws_instruction_schedule_kind {
+  TWS_SCHEDULE_TRAIN,
+  TWS_SCHEDULE_INFERENCE,
+  TWS_SCHEDULE_DATA_PARALLEL
+} tws_instruction_schedule_kind;
+
+typedef struct tws_instruction_schedule {
+  tws_instruction_schedule_kind kind;
+  int stages, stage; /* ignored by DATA_PARALLEL */
+  int micro_batches;
+} tws_instruction_schedule;
+
+enum { TWS_STEP_INSTRUCTIONS = 8 }; /* no step has more */
+
+tws_code tws_instruction_check(const tws_instruction_schedule *schedule, tws_error *err);
+/* Steps, numbered from 0, and activation buffers, of a schedule that passes the check. */
+int64_t tws_instruction_steps(const tws_instruction_schedule *schedule);
+int tws_instruction_buffers(const tws_instruction_schedule *schedule);
+/* TRAIN: the micro-batch that a step would work on, outside 0 .. micro_batches - 1 when it has none. */
+int64_t tws_instruction_micro_batch(const tws_instruction_schedule *schedule, int64_t step, int *forward);
+/* Instructions of a step in order; returns how many. */
+int tws_instruction_step(const tws_instruction_schedule *schedule, int64_t step,
+                         tws_instruction instructions[TWS_STEP_INSTRUCTIONS]);
+
+#endif
