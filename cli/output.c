@@ -42,6 +42,7 @@ static void clear_progress(void) {
 
 void tws_say(const tws_cli *cli, const char *format, ...) {
   if (cli->quiet) return;
+  fflush(stdout); /* in order, where both go to one place */
   clear_progress();
   va_list list;
   va_start(list, format);
@@ -51,6 +52,7 @@ void tws_say(const tws_cli *cli, const char *format, ...) {
 }
 
 void tws_warn(const tws_cli *cli, const char *format, ...) {
+  fflush(stdout);
   clear_progress();
   fputs(cli->color_err ? "\033[33mwarning:\033[0m " : "warning: ", stderr);
   va_list list;

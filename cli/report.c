@@ -19,7 +19,7 @@ typedef struct options {
 /* One configuration: what was predicted for it, by which means, and what was measured. Times 0: not known. */
 typedef struct entry {
   char model[64], recompute[16];
-  int64_t stage, micro, accumulation, ranks, tokens; /* tokens of a step; 0: not known */
+  int64_t stage, micro, accumulation, ranks, threads, tokens; /* tokens of a step; 0: not known */
   double estimated_s, simulated_s, measured_s, low_s, high_s;
   double predicted_bytes, allocated_bytes; /* of the fullest rank */
   double first_loss, last_loss;
@@ -59,7 +59,7 @@ static entry *find(report *r, const entry *key) {
   for (size_t i = 0; i < r->count; i++) {
     entry *e = &r->entries[i];
     if (strcmp(e->model, key->model) == 0 && strcmp(e->recompute, key->recompute) == 0 && e->stage == key->stage &&
-        e->micro == key->micro && e->accumulation == key->accumulation && e->ranks == key->ranks)
+        e->micro == key->micro && e->accumulation == key->accumulation && e->ranks == key->ranks && e->threads == key->threads)
       return e;
   }
   if (tws_reserve(&r->entries, &r->capacity, r->count + 1, sizeof *r->entries) != 0) return NULL;
@@ -69,6 +69,7 @@ static entry *find(report *r, const entry *key) {
 
 static entry *find_job(report *r, const cJSON *job, const char *model, int64_t ranks) {
   entry key = {.stage = integer(job, "zero_stage"), .micro = integer(job, "micro_batch"), .ranks = ranks};
+  key.threads = integer(job, "threads");
   key.accumulation = integer(job, "accumulation_steps");
   if (!key.accumulation) key.accumulation = integer(job, "accumulation");
   snprintf(key.model, sizeof key.model, "%.63s", short_name(model));
@@ -119,10 +120,40 @@ static int read_estimate(report *r, const cJSON *root) {
   return 0;
 }
 
-static int read_simulate(report *r, const cJSON *root) {
+static int read_simulation(report *r, const cJSON *root) {
   entry *e = find_job(r, root, word(root, "model"), integer(root, "ranks"));
   if (!e) return -1;
   e->simulated_s = number(root, "step_s");
+  e->estimated_s = number(root, "longest_path_s");
+  return 0;
+}
+
+/* What validate and its sweep say of one configuration; bytes are of the whole job, ranks are alike. */
+static void add_measurement(entry *e, const cJSON *one, const char *predicted_key, const char *measured_key) {
+  e->simulated_s = number(one, predicted_key);
+  e->measured_s = number(one, measured_key);
+  e->low_s = number(one, "measured_low_s");
+  e->high_s = number(one, "measured_high_s");
+  if (e->ranks > 0) {
+    e->predicted_bytes = number(one, "ledger_bytes") / (double)e->ranks;
+    e->allocated_bytes = number(one, "allocated_bytes") / (double)e->ranks;
+  }
+}
+
+static int read_validation(report *r, const cJSON *root) {
+  entry *e = find_job(r, root, word(root, "model"), integer(root, "ranks"));
+  if (!e) return -1;
+  add_measurement(e, root, "predicted_step_s", "measured_step_s");
+  return 0;
+}
+
+static int read_accuracy(report *r, const cJSON *root) {
+  const cJSON *one;
+  cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(root, "configurations")) {
+    entry *e = find_job(r, one, word(root, "model"), integer(one, "ranks"));
+    if (!e) return -1;
+    add_measurement(e, one, "simulated_s", "measured_s");
+  }
   return 0;
 }
 
@@ -149,7 +180,9 @@ static tws_code read_file(report *r, const char *path, tws_error *err) {
     int (*read)(report *r, const cJSON *root);
   } readers[] = {{"twinspeed-train-1", read_train},
                  {"twinspeed-estimate-1", read_estimate},
-                 {"twinspeed-simulate-1", read_simulate},
+                 {"twinspeed-simulation-1", read_simulation},
+                 {"twinspeed-validate-1", read_validation},
+                 {"twinspeed-accuracy-1", read_accuracy},
                  {"twinspeed-tune-1", read_tune}};
   tws_json *json;
   TWS_TRY(tws_json_read(path, &json, err));
@@ -158,7 +191,7 @@ static tws_code read_file(report *r, const char *path, tws_error *err) {
   size_t i = 0;
   while (i < sizeof readers / sizeof readers[0] && strcmp(readers[i].schema, schema) != 0) i++;
   if (i == sizeof readers / sizeof readers[0])
-    code = tws_json_fail(json, json->root, err, "give files that train, estimate, simulate or tune wrote with --json",
+    code = tws_json_fail(json, json->root, err, "give files that train, estimate, simulate, tune or validate wrote with --json",
                          "not a result that can be compared: schema \"%.60s\"", schema);
   else
     code = readers[i].read(r, json->root) == 0 ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -325,8 +358,9 @@ const tws_verb tws_verb_report = {
     .usage = "FILE... [options]",
     .examples = "  twinspeed report simulate.json train.json\n"
                 "  twinspeed report tune.json train-*.json --plot figures --tolerance 10\n",
-    .notes = "Files are JSON results of train, estimate, simulate and tune. Results of one configuration (model, ranks, ZeRO\n"
-             "stage, micro batch, accumulation, recomputation) share a row; a simulated time counts before an estimated one.\n",
+    .notes = "Files are JSON results of train, estimate, simulate, tune and validate. Results of one configuration (model,\n"
+             "ranks, threads, ZeRO stage, micro batch, accumulation, recomputation) share a row; a simulated time counts\n"
+             "before an estimated one.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .arguments_max = -1,
