@@ -82,6 +82,21 @@ static tws_code show(const tws_cli *cli, const tws_hosts *hosts, int to_stdout, 
   return TWS_OK;
 }
 
+/* Before mpirun starts: afterwards only a status without a reason would come back. */
+static tws_code find_command(const char *name, tws_error *err) {
+  const char *path = getenv("PATH");
+  int found = strchr(name, '/') && access(name, X_OK) == 0;
+  for (const char *at = path ? path : ""; !found && !strchr(name, '/') && *at;) {
+    char candidate[4096];
+    size_t length = strcspn(at, ":");
+    snprintf(candidate, sizeof candidate, "%.*s/%s", (int)length, at, name);
+    found = access(candidate, X_OK) == 0;
+    at += length + (at[length] == ':');
+  }
+  if (found) return TWS_OK;
+  return tws_fail(err, TWS_ENVIRONMENT, "give its path, or put it on PATH", "launch: there is no program \"%.200s\"", name);
+}
+
 static tws_code start(const tws_cli *cli, const options *o, const tws_hosts *hosts, char **argv, tws_error *err) {
   for (int h = 0; h < hosts->count; h++)
     if (!is_local(hosts->host[h].name))
@@ -90,6 +105,7 @@ static tws_code start(const tws_cli *cli, const options *o, const tws_hosts *hos
   tws_launch_options launch = {.ranks = tws_hosts_ranks(hosts),
                                .threads = tws_launch_threads(o->threads, tws_hosts_ranks(hosts)),
                                .command = (const char *const *)argv};
+  TWS_TRY(find_command(argv[0], err));
   if (launch.ranks < 1) return tws_fail(err, TWS_INVALID, NULL, "no rank is left to start");
   return tws_launch(cli, &launch, err);
 }

@@ -1,6 +1,7 @@
 /* The program from outside: every verb's conventions, exit codes, and what bad input gives. */
 #include <check.h>
 #include <ctype.h>
+#include <signal.h>
 #include "base/json.h"
 #include "base/memory.h"
 #include "tests/command.h"
@@ -567,6 +568,92 @@ START_TEST(hostfiles) {
 }
 END_TEST
 
+START_TEST(launching) {
+  command_result r = twinspeed("launch -q -n 2 -- sh -c 'echo rank; exit 0'");
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  ck_assert_int_eq(count_lines_with(r.out, "rank"), 2);
+  command_free(&r);
+  r = twinspeed("launch -q -n 2 -- sh -c 'exit 3'");
+  assert_one_error(&r, 5, "a failing command");
+  command_free(&r);
+  r = twinspeed("launch -q -n 2 -- /no/such/program");
+  assert_one_error(&r, 4, "a missing program");
+  command_free(&r);
+}
+END_TEST
+
+/* Ctrl-C ends the ranks: status 130, and the command's processes are gone. */
+START_TEST(interrupting) {
+  char pids[512], line[64];
+  snprintf(pids, sizeof pids, "echo $$ >> %s; exec sleep 1000", file("pids"));
+  char *argv[] = {(char *)TWS_BUILD_DIR "/twinspeed", (char *)"launch", (char *)"-q", (char *)"-n", (char *)"2",
+                  (char *)"--", (char *)"sh", (char *)"-c", pids, NULL};
+  pid_t child = fork();
+  if (child == 0) {
+    int null = open("/dev/null", O_RDWR);
+    dup2(null, 1);
+    dup2(null, 2);
+    execv(argv[0], argv);
+    _exit(126);
+  }
+  int lines = 0, status = 0;
+  for (int tries = 0; tries < 600 && lines < 2; tries++) { /* until both ranks are there */
+    usleep(50000);
+    FILE *list = fopen(file("pids"), "r");
+    for (lines = 0; list && fgets(line, sizeof line, list);) lines++;
+    if (list) fclose(list);
+  }
+  ck_assert_int_eq(lines, 2);
+  kill(child, SIGINT);
+  waitpid(child, &status, 0);
+  ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 130);
+  FILE *list = fopen(file("pids"), "r");
+  while (fgets(line, sizeof line, list)) {
+    int alive = 1;
+    for (int tries = 0; tries < 100 && alive; tries++) { /* a killed process is there until it is reaped */
+      alive = kill((pid_t)atoi(line), 0) == 0;
+      if (alive) usleep(50000);
+    }
+    ck_assert_msg(!alive, "process %s is still there", line);
+  }
+  fclose(list);
+}
+END_TEST
+
+START_TEST(reports) {
+  static const char job[] = "\"model\": \"demo/config.json\", \"zero_stage\": 1, \"micro_batch\": 2, \"threads\": 1,"
+                            "\"accumulation_steps\": 4, \"recompute\": \"none\", \"train_batch\": 16, \"sequence_length\": 128";
+  char text[1024];
+  snprintf(text, sizeof text,
+           "{\"schema\": \"twinspeed-train-1\", \"configuration\": {%s}, \"ranks\": 2, \"steps\": 4, \"median_step_s\": 0.5,"
+           " \"losses\": [5, 4, 3, 2], \"step_s\": [0.5, 0.4, 0.5, 0.6],"
+           " \"memory\": [{\"rank\": 0, \"device\": {\"predicted_bytes\": 1024, \"allocated_bytes\": 1024}}]}", job);
+  write_text(file("train.json"), text);
+  snprintf(text, sizeof text, "{\"schema\": \"twinspeed-simulation-1\", %s, \"ranks\": 2, \"step_s\": 0.45}", job);
+  write_text(file("simulation.json"), text);
+  command_result r = twinspeed("report %s %s --json", file("simulation.json"), file("train.json"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-report-1");
+  const cJSON *list = cJSON_GetObjectItem(json, "configurations");
+  ck_assert_int_eq(cJSON_GetArraySize(list), 1);
+  ck_assert_double_eq_tol(cJSON_GetObjectItem(cJSON_GetArrayItem(list, 0), "step_error")->valuedouble, -0.1, 1e-12);
+  cJSON_Delete(json);
+  command_free(&r);
+  r = twinspeed("report %s %s --tolerance 9", file("simulation.json"), file("train.json"));
+  ck_assert_msg(r.status == 1, "%s", r.err);
+  command_free(&r);
+  r = twinspeed("report %s %s --tolerance 11", file("simulation.json"), file("train.json"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  ck_assert_ptr_nonnull(strstr(r.out, "-10.0 %"));
+  ck_assert_ptr_nonnull(strstr(r.out, "5.0000 -> 2.0000"));
+  command_free(&r);
+  write_text(file("other.json"), "{\"schema\": \"other-1\"}");
+  r = twinspeed("report %s", file("other.json"));
+  assert_one_error(&r, 3, "a foreign file");
+  command_free(&r);
+}
+END_TEST
+
 START_TEST(doctor_examines) {
   command_result r = twinspeed("doctor --json");
   ck_assert_msg(r.status == 0 || r.status == 4, "%s", r.err);
@@ -637,6 +724,9 @@ int main(void) {
   tcase_add_test(answers, conversions);
   tcase_add_test(answers, hostfiles);
   tcase_add_test(answers, doctor_examines);
+  tcase_add_test(answers, launching);
+  tcase_add_test(answers, interrupting);
+  tcase_add_test(answers, reports);
   suite_add_tcase(suite, answers);
   TCase *bad = tcase_create("bad input");
   tcase_set_timeout(bad, 120);
