@@ -3,9 +3,17 @@
 set(TWS_MODULE_INSTALL_DIR ${CMAKE_INSTALL_LIBDIR}/twinspeed)
 
 install(TARGETS twinspeed ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-foreach(folder base config models plan estimators traces autotune sim real)
-  install(DIRECTORY ${folder}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/twinspeed/${folder}
-          FILES_MATCHING PATTERN "*.h" PATTERN "*_internal.h" EXCLUDE)
+# The contracts; what a folder keeps to itself is not installed.
+set(TWS_PUBLIC_HEADERS
+    base/dtype.h base/host_memory.h base/json.h base/log.h base/memory.h base/random.h base/status.h base/units.h
+    config/cluster.h config/ds_config.h
+    models/kernel.h models/hardware/profile.h models/hardware/profile_build.h models/network/network.h
+    plan/plan.h plan/topology.h estimators/estimators.h
+    traces/compare.h traces/csv.h traces/measurements.h traces/plot.h traces/timeline.h
+    autotune/autotune.h sim/sim.h real/real.h)
+foreach(header ${TWS_PUBLIC_HEADERS})
+  get_filename_component(folder ${header} DIRECTORY)
+  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/twinspeed/${folder})
 endforeach()
 configure_file(cmake/twinspeed.pc.in ${CMAKE_BINARY_DIR}/twinspeed.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/twinspeed.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

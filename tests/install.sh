@@ -1,0 +1,41 @@
+#!/bin/sh
+# Usage: install.sh BUILD_FOLDER LIBRARY_FOLDER_NAME
+set -eu
+build=$1 libdir=$2
+prefix=$(mktemp -d /tmp/twinspeed-install-XXXXXX)
+trap 'rm -rf "$prefix"' EXIT
+unset TWINSPEED_MODULES
+cmake --install "$build" --prefix "$prefix" >/dev/null
+
+cat >"$prefix/user.c" <<'END'
+#include <stdio.h>
+#include <autotune/autotune.h>
+#include <models/hardware/profile_build.h>
+#include <real/real.h>
+#include <traces/compare.h>
+#include <traces/csv.h>
+#include <traces/measurements.h>
+#include <traces/plot.h>
+int main(void) {
+  tws_network *network;
+  tws_error err = {0};
+  if (tws_network_load("gpt2", 0, &network, &err) != TWS_OK) return 1;
+  printf("%lld\n", (long long)tws_network_params(network, 0));
+  tws_network_destroy(network);
+  return 0;
+}
+END
+export PKG_CONFIG_PATH="$prefix/$libdir/pkgconfig"
+cc -std=c11 -o "$prefix/user" "$prefix/user.c" \
+  $(pkg-config --define-variable=prefix="$prefix" --define-variable=libdir="$prefix/$libdir" --cflags --libs twinspeed)
+test "$("$prefix/user")" = 124439808
+
+"$prefix/bin/twinspeed" estimate -m gpt2 --cluster dgx-a100 --quiet --json >"$prefix/estimate.json"
+"$prefix/bin/twinspeed" --version >"$prefix/version"
+for module in simulator:sim engine:real; do
+  # a module that was built is found from the installed program
+  if [ -e "$build/twinspeed_${module#*:}.so" ]; then grep -q "${module%:*} *yes" "$prefix/version"; fi
+done
+test -s "$prefix/share/man/man1/twinspeed.1"
+test -s "$prefix/share/twinspeed/scenarios/plots/timeline.gp"
+echo "installed: works"
