@@ -78,6 +78,7 @@ typedef enum match { NO_MATCH, PREFIX, PLACEHOLDER, EXACT } match;
 
 static match match_row(const char *path, const char *const *segments, int n) {
   int exact = 1;
+  if (n > 0 && path[0] != segments[0][0]) return NO_MATCH; /* most rows; none starts with a placeholder */
   for (int i = 0; i < n; i++) {
     size_t length = segment_length(path);
     if (!length || !segment_matches(path, length, segments[i], &exact)) return NO_MATCH;

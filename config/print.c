@@ -415,7 +415,12 @@ static cJSON *describe_key(builder *b, const tws_key *key) {
 static cJSON *open_object(builder *b, cJSON *schema) {
   cJSON *type = cJSON_GetObjectItemCaseSensitive(schema, "properties");
   if (type || b->failed) return type;
-  if (!cJSON_GetObjectItemCaseSensitive(schema, "anyOf")) add_type(b, schema, "object");
+  if (schema != b->root && !cJSON_GetObjectItemCaseSensitive(schema, "anyOf")) { /* null is as good as absent */
+    static const char *const types[] = {"object", "null"};
+    put(b, schema, "type", cJSON_CreateStringArray(types, 2));
+  } else if (schema == b->root) {
+    add_type(b, schema, "object");
+  }
   put(b, schema, "properties", cJSON_CreateObject());
   put(b, schema, "additionalProperties", cJSON_CreateBool(0));
   return cJSON_GetObjectItemCaseSensitive(schema, "properties");
@@ -439,25 +444,31 @@ static cJSON *open_segment(builder *b, cJSON *schema, const char *segment) {
   return section(b, found, "items");
 }
 
+static void add_below(builder *b, cJSON *at, const char *const *segments, int n, const tws_key *key) {
+  if (!at || b->failed) {
+    b->failed = 1;
+    return;
+  }
+  cJSON *properties = open_object(b, at);
+  if (n > 1) {
+    /* What a placeholder stands for includes the names beside it. */
+    cJSON *first = segments[0][0] == '<' && properties ? properties->child : NULL;
+    for (cJSON *named = first; named && !b->failed; named = named->next) add_below(b, named, segments + 1, n - 1, key);
+    add_below(b, open_segment(b, at, segments[0]), segments + 1, n - 1, key);
+  } else if (segments[0][0] == '<') {
+    put(b, at, "additionalProperties", describe_key(b, key));
+  } else {
+    put(b, properties, segments[0], describe_key(b, key));
+    if (key->alias && !b->failed) put(b, properties, key->alias, describe_key(b, key));
+  }
+}
+
 static void add_key(builder *b, const tws_key *key) {
   char copy[512];
   const char *segments[TWS_KEY_DEPTH];
   snprintf(copy, sizeof copy, "%s", key->path);
   int n = tws_key_split(copy, segments, TWS_KEY_DEPTH);
-  cJSON *at = b->root;
-  for (int i = 0; i + 1 < n && at && !b->failed; i++) at = open_segment(b, at, segments[i]);
-  if (!at || b->failed || n < 1) {
-    b->failed = 1;
-    return;
-  }
-  if (segments[n - 1][0] == '<') {
-    open_object(b, at);
-    put(b, at, "additionalProperties", describe_key(b, key));
-    return;
-  }
-  cJSON *properties = open_object(b, at);
-  put(b, properties, segments[n - 1], describe_key(b, key));
-  if (key->alias && !b->failed) put(b, properties, key->alias, describe_key(b, key));
+  if (n > 0) add_below(b, b->root, segments, n, key);
 }
 
 tws_code tws_config_print_schema(tws_text *out, tws_error *err) {

@@ -42,9 +42,17 @@ tws_given tws_store_get(const struct tws_config_store *store, const tws_key *key
   return (tws_given){find_path(store->origin->json->root, key->path, key->alias), store->origin};
 }
 
+static const char *alias_of(const char *path) {
+  for (size_t i = 0; i < tws_key_count; i++)
+    if (tws_keys[i].alias && strcmp(tws_keys[i].path, path) == 0) return tws_keys[i].alias;
+  return NULL;
+}
+
 tws_given tws_store_at(const struct tws_config_store *store, const char *path) {
-  const tws_key *key = tws_key_at(path);
-  return key ? tws_store_get(store, key) : (tws_given){NULL, store->origin};
+  for (size_t i = store->count; i > 0; i--)
+    if (strcmp(store->overrides[i - 1].path, path) == 0)
+      return (tws_given){present(store->overrides[i - 1].item), store->overrides[i - 1].source};
+  return (tws_given){find_path(store->origin->json->root, path, alias_of(path)), store->origin};
 }
 
 int tws_store_has(const struct tws_config_store *store, const char *path) {
@@ -55,8 +63,7 @@ int tws_store_has(const struct tws_config_store *store, const char *path) {
         present(store->overrides[i].item))
       return 1;
   }
-  const tws_key *key = tws_key_at(path);
-  return find_path(store->origin->json->root, path, key ? key->alias : NULL) != NULL;
+  return find_path(store->origin->json->root, path, alias_of(path)) != NULL;
 }
 
 int tws_given_auto(tws_given given) {
