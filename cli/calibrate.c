@@ -322,6 +322,11 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
                                .model = o->model, .micro_batches = o->micro_batches, .dtype = o->dtype,
                                .sequence = o->sequence, .threads = o->threads, .seconds = o->seconds};
   TWS_TRY(choose_runs(o, plan.cores, plan.runs, &plan.run_count, err));
+  int within = 0;
+  for (int i = 0; i < plan.run_count; i++) within += plan.runs[i] <= plan.cores;
+  if (!within)
+    return tws_fail(err, TWS_USAGE, "for example -n 1,2,4",
+                    "calibrate: kernels are measured with a core to each rank, and there are %d cores", plan.cores);
   tws_measurements results[MAX_RUNS] = {0};
   tws_code code = tws_calibration_run(cli, &plan, results, err);
   if (code == TWS_OK) code = finish(cli, o, results, plan.run_count, err);

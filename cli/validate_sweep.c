@@ -26,8 +26,8 @@ typedef struct sweep {
   tws_network *network;
   tws_cluster cluster;
   tws_profile *profile;
-  int64_t ranks[8];
-  int ranks_count;
+  int64_t ranks[8], runs[TWS_CALIBRATION_RUNS]; /* to train with, to calibrate with */
+  int ranks_count, run_count;
   trial_point points[MOST_POINTS];
   int count;
   tws_measurements (*rounds)[TWS_CALIBRATION_RUNS]; /* [round][run] */
@@ -81,6 +81,11 @@ static tws_code open_sweep(const tws_validate_options *o, sweep *s, tws_error *e
   TWS_TRY(tws_cluster_load("host", &s->cluster, err));
   if (o->job.profile) TWS_TRY(tws_profile_load(o->job.profile, &s->profile, err));
   TWS_TRY(tws_parse_list(o->ranks ? o->ranks : "1,2,4", "-n", 1, 64, s->ranks, 8, &s->ranks_count, err));
+  int cores = tws_launch_cores(), full = 0;
+  for (int i = 0; i < s->ranks_count; i++) full |= s->ranks[i] == cores;
+  memcpy(s->runs, s->ranks, sizeof s->ranks);
+  s->run_count = s->ranks_count;
+  if (!full) s->runs[s->run_count++] = cores; /* kernels with every core busy: what more ranks than cores share */
   int64_t batch = o->global_batch ? o->global_batch : s->config->train_batch_size ? s->config->train_batch_size : 32;
   choose_points(s, batch);
   if (s->count == 0)
@@ -102,8 +107,8 @@ static void close_sweep(sweep *s) {
 /* ---- measuring ---- */
 
 static tws_code calibrate(const tws_cli *cli, sweep *s, int round, tws_error *err) {
-  tws_calibration_plan plan = {.cores = tws_launch_cores(), .quick = 1, .run_count = s->ranks_count};
-  for (int i = 0; i < s->ranks_count; i++) plan.runs[i] = s->ranks[i];
+  tws_calibration_plan plan = {.cores = tws_launch_cores(), .quick = 1, .run_count = s->run_count};
+  for (int i = 0; i < s->run_count; i++) plan.runs[i] = s->runs[i];
   return tws_calibration_run(cli, &plan, s->rounds[round], err);
 }
 
@@ -129,14 +134,14 @@ static tws_code make_profile(sweep *s, tws_error *err) {
   if (s->profile) return TWS_OK;
   tws_measurements combined[TWS_CALIBRATION_RUNS] = {0};
   tws_code code = TWS_OK;
-  for (int run = 0; run < s->ranks_count && code == TWS_OK; run++) {
+  for (int run = 0; run < s->run_count && code == TWS_OK; run++) {
     const tws_measurements *runs[MOST_ROUNDS];
     for (int r = 0; r < s->o->rounds; r++) runs[r] = &s->rounds[r][run];
     code = tws_measurements_combine(runs, (int)s->o->rounds, &combined[run], err);
   }
   tws_profile_builder *builder = NULL;
   if (code == TWS_OK)
-    code = tws_calibration_profile("this machine", combined, s->ranks_count, &s->calibration_spread, &builder, err);
+    code = tws_calibration_profile("this machine", combined, s->run_count, &s->calibration_spread, &builder, err);
   if (code == TWS_OK && s->o->save_profile) code = tws_profile_builder_write(builder, s->o->save_profile, err);
   if (code == TWS_OK) code = tws_profile_builder_finish(builder, &s->profile, err);
   tws_profile_builder_destroy(builder);

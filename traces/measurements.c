@@ -295,13 +295,17 @@ static void raise_to(double *value, double to) {
 
 static void note_limits(const tws_kernel_sample *sample, tws_measured_limits *limits) {
   const tws_work *work = &sample->work;
-  if (sample->busy == 1 && sample->threads == 1) {
+  if (sample->threads == 1) {
     if (work->code == TWS_KERNEL_LINEAR) raise_to(&limits->peak[work->dtype], tws_work_flops(work) / sample->seconds);
     if (limits->launch_s <= 0 || sample->seconds < limits->launch_s) limits->launch_s = sample->seconds;
   }
   double bytes = tws_work_bytes(work);
   if (work->code != TWS_KERNEL_ADD || work->dtype != TWS_F32 || bytes < 8e6) return;
-  if (sample->busy == 1) raise_to(&limits->rank_bandwidth, bytes / sample->seconds);
+  if (sample->busy <= limits->rank_busy || limits->rank_busy == 0) { /* the fewest that were measured */
+    if (sample->busy < limits->rank_busy) limits->rank_bandwidth = 0;
+    limits->rank_busy = sample->busy;
+    raise_to(&limits->rank_bandwidth, bytes / sample->seconds);
+  }
   raise_to(&limits->node_bandwidth, sample->busy * bytes / sample->seconds);
 }
 

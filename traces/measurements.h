@@ -54,6 +54,7 @@ tws_code tws_measurements_combine(const tws_measurements *const *runs, int count
 typedef struct tws_measured_limits {
   double peak[TWS_DTYPE_COUNT];          /* flop/s of one thread */
   double rank_bandwidth, node_bandwidth; /* bytes/s of the ADD kernel beyond the caches */
+  int rank_busy;                             /* how many ranks were busy when rank_bandwidth was seen */
   double launch_s;                       /* shortest kernel */
   double spread;                         /* median relative spread of all samples, filled by _finish */
   double *spreads;
