@@ -63,8 +63,13 @@ tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *m
                   (double)tws_topology_dim(&request->topology, "data");
   out->tokens_per_s = out->step_s > 0 ? tokens / out->step_s : 0;
   out->model_flops = 3 * tws_network_flops_per_token(request->network, c->sequence_length, 0) * tokens;
-  double peak = tws_profile_peak_flops(machine->profile, c->dtype) * world;
-  if (tws_profile_cores(machine->profile) > 0 && request->threads > 1) peak *= request->threads; /* a core's peak */
+  double units = world, cores = tws_profile_cores(machine->profile); /* a host's peak is that of one core */
+  if (cores > 0) {
+    double wanted_cores = (double)world * (request->threads > 1 ? request->threads : 1);
+    double there = cores * (machine->cluster->nodes > 0 ? machine->cluster->nodes : 1);
+    units = wanted_cores < there ? wanted_cores : there;
+  }
+  double peak = tws_profile_peak_flops(machine->profile, c->dtype) * units;
   out->mfu = out->step_s > 0 && peak > 0 ? out->model_flops / out->step_s / peak : 0;
   return TWS_OK;
 }
