@@ -209,14 +209,26 @@ static tws_code blame(const tws_training *t, tws_code code, tws_error *err) {
 }
 
 /* Errors of the configuration and the data are the same on every rank and need no rank's name. */
+/* Seconds since the last call, for those who ask what a start spends its time on. */
+static void mark(const tws_training *t, const char *what, double *since) {
+  double now = tws_clock_s();
+  if (t->rank == 0) tws_log_write(t->options->log, TWS_LOG_DEBUG, "%s: %.3f s", what, now - *since);
+  *since = now;
+}
+
 static tws_code train(tws_training *t, tws_train_result *result, tws_error *err) {
   TWS_TRY(tws_fault_parse(getenv("TWINSPEED_FAULT"), t->rank, &t->fault, err));
   TWS_TRY(check_options(t, err));
+  double since = tws_clock_s();
   TWS_TRY(build_plan(t, err));
+  mark(t, "plan", &since);
   TWS_TRY(open_data(t, err));
+  mark(t, "data", &since);
   TWS_TRY(tws_report_csv_open(t, err));
   tws_code code = make_executor(t, err);
+  mark(t, "memory and communicator", &since);
   if (code == TWS_OK) code = init_weights(t, err);
+  mark(t, "initial weights", &since);
   if (code != TWS_OK) return blame(t, tws_fail_in(err, code, "rank %d", t->rank), err);
   code = run_steps(t, err);
   if (code != TWS_OK) return blame(t, code, err);
