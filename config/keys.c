@@ -97,12 +97,12 @@ static int in_array(const char *path, int n) {
 
 const tws_key *tws_key_find(const char *const *segments, int n, int *below) {
   const tws_key *found = NULL;
-  int best = PREFIX;
+  match best = PREFIX;
   *below = 0;
   for (size_t i = 0; i < tws_key_count; i++) {
     match m = match_row(tws_keys[i].path, segments, n);
     if (m == PREFIX && *below < 2) *below = in_array(tws_keys[i].path, n) ? 2 : 1;
-    if ((int)m <= best) continue;
+    if (m <= best) continue;
     best = m;
     found = &tws_keys[i];
   }
