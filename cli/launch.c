@@ -160,8 +160,8 @@ enum { WORDS = 40 };
 static int mpirun_words(const job *j, const char *path, const char **words, char *ranks, size_t size) {
   int n = 0, busy = j->options->ranks * j->options->threads > tws_launch_cores();
   snprintf(ranks, size, "%d", j->options->ranks);
-  /* Ranks are placed by the kernel: binding gains nothing measurable with one core a rank and fails in containers.
-   * Messages go through shared memory without process_vm_readv, which containers forbid. No ssh is needed. */
+  /* The kernel places the ranks: binding fails where a container has other cores than the machine. Messages go through
+   * shared memory without process_vm_readv, which containers forbid. No ssh is needed. */
   const char *const fixed[] = {
       path,         "-q",    "-n",  ranks,      "--oversubscribe", "--bind-to",
       "none",       "--mca", "pml", "ob1",      "--mca",           "btl",

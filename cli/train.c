@@ -78,6 +78,9 @@ enum { WORDS = 64 + TWS_MAX_STRINGS };
 static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   const char *words[WORDS];
   int count = 0;
+  if (o->job.config && strcmp(o->job.config, "-") == 0)
+    return tws_fail(err, TWS_USAGE, "save it to a file first: -c FILE",
+                    "-c -: only one process can read standard input, and %d ranks are to be started", job->ranks);
   tws_job_options job_options = o->job;
   job_options.ranks = job->ranks; /* decided here once: the ranks need not agree by themselves */
   job_options.threads = job->threads;
