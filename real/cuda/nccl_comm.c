@@ -69,7 +69,7 @@ static tws_code join_world(tws_comm *comm, const tws_cuda_comm_setup *setup, tws
     const ncclResult_t result = ncclGetUniqueId(&id);
     if (result != ncclSuccess) return failed(comm, result, "making an identifier", err);
   }
-  if (comm->world_size > 1) TWS_TRY(setup->broadcast(setup->user, &id, sizeof id, err));
+  TWS_TRY(setup->broadcast(setup->user, &id, sizeof id, err));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.splitShare = 1; /* children use these buffers */
@@ -91,6 +91,7 @@ static tws_code split(tws_comm *comm, const tws_group *group, nccl_group *out, t
   char what[96];
   out->size = group->size;
   out->index = group->index;
+  if (comm->world_size == 1) return TWS_OK;
   if (is_world(comm, group)) {
     out->comm = comm->world;
     out->borrowed = 1;
@@ -118,7 +119,7 @@ static tws_code prepare(tws_comm *comm, const tws_cuda_comm_setup *setup, tws_er
   if (status == cudaSuccess) status = cudaMemset(comm->token, 0, 256);
   if (status == cudaSuccess) status = cudaEventCreateWithFlags(&comm->latest, cudaEventDisableTiming);
   if (status != cudaSuccess) return tws_cuda_fail(err, status, "setting up NCCL");
-  TWS_TRY(join_world(comm, setup, err));
+  if (comm->world_size > 1) TWS_TRY(join_world(comm, setup, err)); /* one rank needs no library */
   for (uint32_t i = 0; i < setup->group_count; i++) {
     TWS_TRY(split(comm, &setup->groups[i], &comm->groups[i], err));
     comm->group_count = i + 1;
