@@ -36,8 +36,7 @@ static tws_code set_dtype(tws_config *config, const char *name, tws_error *err) 
   int index = -1;
   for (int i = 0; i < 3; i++)
     if (strcmp(names[i], name) == 0) index = i;
-  if (index < 0)
-    return tws_fail(err, TWS_USAGE, "use fp32, bf16 or fp16", "--dtype: unknown type \"%.40s\"", name);
+  if (index < 0) return tws_fail(err, TWS_USAGE, "use fp32, bf16 or fp16", "--dtype: unknown type \"%.40s\"", name);
   TWS_TRY(tws_config_set(config, "bf16.enabled", index == 1 ? "true" : "false", err));
   return tws_config_set(config, "fp16.enabled", index == 2 ? "true" : "false", err);
 }
