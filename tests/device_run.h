@@ -1,5 +1,5 @@
-/* One kernel on a backend with memory of its own: operands go there between guard zones, are computed on, and come back.
- * Each keeps its place relative to 256 bytes, and operands at one address stay at one address. */
+/* One kernel on a backend with memory of its own: operands go there between guard zones, are computed on, and come
+ * back. Each keeps its place relative to 256 bytes, and operands at one address stay at one address. */
 #ifndef TWS_TESTS_DEVICE_RUN_H
 #define TWS_TESTS_DEVICE_RUN_H
 
