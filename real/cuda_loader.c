@@ -47,20 +47,27 @@ tws_code tws_cuda_load(const tws_cuda_api **out, tws_error *err) {
   return TWS_OK;
 }
 
-/* Launchers say which of the node's processes this is. */
-static int local_rank(void) {
-  static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+/* Launchers say which of the node's processes this is, and how many there are. */
+static int first_number(const char *const *names, int count) {
+  for (int i = 0; i < count; i++) {
     const char *text = getenv(names[i]);
-    if (text && *text) return atoi(text) > 0 ? atoi(text) : 0;
+    if (text && *text) return atoi(text);
   }
   return 0;
 }
 
 tws_code tws_cuda_choose_device(const tws_cuda_api *api, int *device, tws_error *err) {
+  static const char *const rank_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
+  static const char *const size_names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"};
   int count = 0;
   TWS_TRY(api->device_count(&count, err));
-  *device = local_rank() % count;
+  const int rank = first_number(rank_names, 3), ranks = first_number(size_names, 2);
+  *device = rank > 0 ? rank % count : 0;
+  if (ranks <= count) return TWS_OK;
+  /* NCCL refuses two ranks of one host on one device; as ranks of different hosts they talk over sockets. */
+  char name[48];
+  snprintf(name, sizeof name, "twinspeed-rank-%d", tws_mpi_rank());
+  if (setenv("NCCL_HOSTID", name, 0) != 0) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   return TWS_OK;
 }
 

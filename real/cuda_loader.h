@@ -7,7 +7,8 @@
 
 /* TWS_ENVIRONMENT: not built, not found, or a library it needs is missing. Stays loaded. */
 tws_code tws_cuda_load(const tws_cuda_api **out, tws_error *err);
-/* The device of this process: its number on the node, modulo the node's devices. TWS_ENVIRONMENT: there is none. */
+/* The device of this process: its number on the node, modulo the node's devices. TWS_ENVIRONMENT: there is none.
+ * Where ranks share a device, NCCL is told to keep them apart: such runs are for tests, their times mean nothing. */
 tws_code tws_cuda_choose_device(const tws_cuda_api *api, int *device, tws_error *err);
 /* The plan's groups on NCCL. Collective over the world. */
 tws_code tws_cuda_connect(const tws_cuda_api *api, tws_backend *backend, const tws_plan *plan, tws_comm **out,
