@@ -1,0 +1,183 @@
+/* The table of kernel operations under test, and random shapes that continue it: work_of(0 .. ALL_CASES - 1). */
+#ifndef TWS_TESTS_KERNEL_CASES_H
+#define TWS_TESTS_KERNEL_CASES_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "models/kernel.h"
+
+typedef struct test_case {
+  tws_kernel kernel;
+  int64_t d[5];
+  double f[5];
+  uint32_t flags;
+  tws_dtype dtype, dtype2;
+} test_case;
+
+#define F TWS_F32, TWS_F32
+#define B TWS_BF16, TWS_BF16
+#define M TWS_BF16, TWS_F32 /* bfloat16 with float32 accumulation */
+#define ACC TWS_ACCUMULATE
+#define ACC_PARAM TWS_ACCUMULATE_PARAM
+#define CASE(kernel, ...) \
+  { TWS_KERNEL_##kernel, __VA_ARGS__ }
+static const test_case table[] = {
+    CASE(EMBEDDING, {17, 24, 31, 0, 0}, {0}, 0, F),
+    CASE(EMBEDDING, {30, 48, 50, 16, 10}, {0}, 0, F),
+    CASE(EMBEDDING, {30, 7, 5, 10, 10}, {0}, 0, B),
+    CASE(EMBEDDING, {1, 1, 1, 1, 1}, {0}, 0, F),
+    CASE(EMBEDDING, {300, 129, 257, 150, 150}, {0}, 0, F),
+    CASE(EMBEDDING_GRAD, {40, 100, 3}, {0}, 0, F),
+    CASE(EMBEDDING_GRAD, {40, 1100, 64}, {0}, ACC, F),
+    CASE(EMBEDDING_GRAD, {200, 65, 40}, {0}, ACC, M),
+    CASE(EMBEDDING_GRAD, {64, 130, 300}, {0}, 0, B),
+    CASE(EMBEDDING_GRAD, {1, 1, 1}, {0}, 0, F),
+    CASE(POSITION_GRAD, {30, 48, 16, 10}, {0}, 0, F),
+    CASE(POSITION_GRAD, {32, 200, 300, 8}, {0}, ACC, M),
+    CASE(POSITION_GRAD, {4, 1, 2, 2}, {0}, 0, B),
+    CASE(NORM, {9, 48}, {1e-5}, TWS_BIAS, F),
+    CASE(NORM, {70, 257}, {1e-5}, TWS_BIAS, F),
+    CASE(NORM, {5, 33}, {1e-6}, TWS_RMS, F),
+    CASE(NORM, {5, 24}, {1e-6}, 0, F),
+    CASE(NORM, {3, 1}, {1e-5}, TWS_BIAS, F),
+    CASE(NORM, {40, 768}, {1e-5}, TWS_BIAS, B),
+    CASE(NORM_GRAD, {9, 48}, {1e-5}, TWS_BIAS, F),
+    CASE(NORM_GRAD, {70, 257}, {1e-5}, TWS_BIAS | ACC, F),
+    CASE(NORM_GRAD, {6, 65}, {1e-5}, TWS_BIAS | ACC | ACC_PARAM, F),
+    CASE(NORM_GRAD, {5, 33}, {1e-6}, TWS_RMS | ACC_PARAM, F),
+    CASE(NORM_GRAD, {5, 24}, {1e-6}, 0, F),
+    CASE(NORM_GRAD, {40, 300}, {1e-5}, TWS_BIAS | ACC, M),
+    CASE(NORM_GRAD, {20, 100}, {1e-5}, TWS_RMS, B),
+    CASE(LINEAR, {1, 1, 1}, {0}, TWS_BIAS, F),
+    CASE(LINEAR, {7, 13, 5}, {0}, 0, F),
+    CASE(LINEAR, {64, 96, 80}, {0}, TWS_BIAS, F),
+    CASE(LINEAR, {130, 300, 70}, {0}, TWS_BIAS, F),
+    CASE(LINEAR, {33, 257, 64}, {0}, 0, B),
+    CASE(LINEAR, {40, 300, 1100}, {0}, TWS_BIAS, B),
+    CASE(LINEAR, {300, 17, 64}, {0}, TWS_BIAS, B),
+    CASE(LINEAR_GRAD_INPUT, {7, 13, 5}, {0}, 0, F),
+    CASE(LINEAR_GRAD_INPUT, {130, 70, 300}, {0}, ACC, F),
+    CASE(LINEAR_GRAD_INPUT, {65, 600, 48}, {0}, 0, B),
+    CASE(LINEAR_GRAD_INPUT, {33, 257, 64}, {0}, ACC, B),
+    CASE(LINEAR_GRAD_WEIGHT, {7, 13, 5}, {0}, TWS_BIAS, F),
+    CASE(LINEAR_GRAD_WEIGHT, {130, 70, 300}, {0}, ACC | TWS_BIAS, F),
+    CASE(LINEAR_GRAD_WEIGHT, {65, 600, 48}, {0}, ACC | TWS_BIAS, M),
+    CASE(LINEAR_GRAD_WEIGHT, {33, 257, 64}, {0}, 0, M),
+    CASE(LINEAR_GRAD_WEIGHT, {600, 30, 64}, {0}, TWS_BIAS, B),
+    CASE(LINEAR_GRAD_WEIGHT, {50, 30, 64}, {0}, ACC, B),
+    CASE(ROPE, {20, 2, 2, 16, 10}, {10000}, 0, F),
+    CASE(ROPE, {300, 4, 1, 6, 150}, {500000, 8, 1, 4, 64}, 0, F),
+    CASE(ROPE, {12, 3, 1, 160, 6}, {10000}, 0, B),
+    CASE(ROPE_GRAD, {20, 2, 2, 16, 10}, {10000}, 0, F),
+    CASE(ROPE_GRAD, {30, 4, 1, 24, 15}, {500000, 8, 1, 4, 16}, 0, F),
+    CASE(ATTENTION, {1, 1, 1, 1, 8}, {0}, 0, F),
+    CASE(ATTENTION, {2, 10, 2, 2, 16}, {0}, 0, F),
+    CASE(ATTENTION, {1, 64, 3, 3, 64}, {0}, 0, F),
+    CASE(ATTENTION, {2, 65, 4, 2, 24}, {0}, 0, F),
+    CASE(ATTENTION, {1, 200, 6, 1, 64}, {0}, 0, F),
+    CASE(ATTENTION, {1, 130, 2, 2, 5}, {0}, 0, F),
+    CASE(ATTENTION, {2, 70, 4, 2, 128}, {0}, 0, B),
+    CASE(ATTENTION_GRAD, {1, 1, 1, 1, 8}, {0}, 0, F),
+    CASE(ATTENTION_GRAD, {2, 10, 2, 2, 16}, {0}, 0, F),
+    CASE(ATTENTION_GRAD, {1, 64, 3, 3, 64}, {0}, 0, F),
+    CASE(ATTENTION_GRAD, {2, 65, 4, 2, 24}, {0}, 0, F),
+    CASE(ATTENTION_GRAD, {1, 200, 6, 1, 64}, {0}, 0, F),
+    CASE(ATTENTION_GRAD, {1, 130, 2, 2, 5}, {0}, 0, F),
+    CASE(ATTENTION_GRAD, {2, 70, 4, 2, 128}, {0}, 0, B),
+    CASE(GELU, {1}, {0}, 0, F),
+    CASE(GELU, {20011}, {0}, 0, F),
+    CASE(GELU, {515}, {0}, 0, B),
+    CASE(GELU_GRAD, {17}, {0}, 0, F),
+    CASE(GELU_GRAD, {20011}, {0}, 0, F),
+    CASE(GELU_GRAD, {515}, {0}, 0, B),
+    CASE(SWIGLU, {7, 33}, {0}, 0, F),
+    CASE(SWIGLU, {64, 128}, {0}, 0, B),
+    CASE(SWIGLU_GRAD, {7, 33}, {0}, 0, F),
+    CASE(SWIGLU_GRAD, {64, 130}, {0}, 0, F),
+    CASE(SWIGLU_GRAD, {64, 128}, {0}, 0, B),
+    CASE(ADD, {20011}, {0}, 0, F),
+    CASE(ADD, {33}, {0}, 0, B),
+    CASE(CROSS_ENTROPY, {1, 1, 1}, {1, 1}, 0, F),
+    CASE(CROSS_ENTROPY, {5, 50, 64}, {0.2, 0.2}, 0, F),
+    CASE(CROSS_ENTROPY, {9, 5001, 5056}, {0.125, 0.5}, 0, F),
+    CASE(CROSS_ENTROPY, {9, 50, 50}, {0.125, 0.5}, 0, B),
+    CASE(CROSS_ENTROPY, {40, 2049, 2112}, {0.025, 1}, 0, B),
+    CASE(ADAMW, {1}, {0.9, 0.999, 1e-8, 0.1}, 0, F),
+    CASE(ADAMW, {20011}, {0.9, 0.95, 1e-8, 0.1}, 0, F),
+    CASE(ADAMW, {4001}, {0.9, 0.999, 1e-6, 0.01}, TWS_L2, F),
+    CASE(ADAMW, {4001}, {0.9, 0.999, 1e-8, 0.1}, 0, B),
+    CASE(ADAMW, {4001}, {0.9, 0.999, 1e-8, 0}, 0, TWS_F32, TWS_BF16),
+    CASE(SQUARED_NORM, {1}, {0}, 0, F),
+    CASE(SQUARED_NORM, {40011}, {0}, 0, F),
+    CASE(SQUARED_NORM, {4011}, {0}, 0, B),
+    CASE(CLIP, {0}, {1}, 0, F),
+    CASE(CLIP, {0}, {1e9}, 0, F),
+    CASE(CLIP, {0}, {0}, 0, F),
+    CASE(FILL, {20011}, {0.5}, 0, F),
+    CASE(FILL, {33}, {-1.5}, 0, B),
+    CASE(ACCUMULATE, {20011}, {0}, 0, F),
+    CASE(ACCUMULATE, {65}, {0}, 0, M),
+    CASE(ACCUMULATE, {65}, {0}, 0, B),
+    CASE(CAST, {20011}, {0}, 0, TWS_F32, TWS_BF16),
+    CASE(CAST, {77}, {0}, 0, M),
+    CASE(CAST, {77}, {0}, 0, B),
+    CASE(CAST, {77}, {0}, 0, F),
+};
+#undef F
+#undef B
+#undef M
+enum { TABLE_CASES = sizeof table / sizeof *table, RANDOM_PER_KERNEL = 4 };
+enum { RANDOM_CASES = RANDOM_PER_KERNEL * TWS_KERNEL_COUNT, ALL_CASES = TABLE_CASES + RANDOM_CASES };
+
+static int64_t draw(uint64_t seed, uint64_t index, int64_t low, int64_t high) {
+  return low + (int64_t)(tws_random_uniform(7, seed, index) * (double)(high - low + 1));
+}
+
+static test_case random_case(int number) {
+  const uint64_t s = 1000 + (uint64_t)number;
+  test_case c = {.kernel = (tws_kernel)(number % TWS_KERNEL_COUNT)};
+  c.dtype = draw(s, 0, 0, 2) ? TWS_F32 : TWS_BF16;
+  c.dtype2 = c.dtype == TWS_BF16 && draw(s, 1, 0, 1) ? TWS_BF16 : TWS_F32;
+  c.flags = (uint32_t)(draw(s, 2, 0, 1) * TWS_ACCUMULATE + draw(s, 3, 0, 1) * TWS_ACCUMULATE_PARAM +
+                       draw(s, 4, 0, 1) * TWS_BIAS + draw(s, 5, 0, 1) * TWS_RMS + draw(s, 6, 0, 1) * TWS_L2);
+  for (int i = 0; i < 5; ++i) c.d[i] = draw(s, 10 + (uint64_t)i, 1, i == 0 ? 70 : 150);
+  c.f[0] = 1e-5;
+  switch (c.kernel) {
+    case TWS_KERNEL_EMBEDDING:
+      if (c.d[4] > c.d[3]) c.d[3] = draw(s, 20, 0, 1) ? 0 : c.d[4];
+      break;
+    case TWS_KERNEL_POSITION_GRAD:
+      if (c.d[3] > c.d[2]) c.d[3] = c.d[2];
+      break;
+    case TWS_KERNEL_ROPE:
+    case TWS_KERNEL_ROPE_GRAD:
+      c.d[1] = 1 + c.d[1] % 5, c.d[2] = 1 + c.d[2] % 3, c.d[3] *= 2;
+      c.f[0] = 10000;
+      break;
+    case TWS_KERNEL_ATTENTION:
+    case TWS_KERNEL_ATTENTION_GRAD:
+      c.d[0] = 1 + c.d[0] % 3, c.d[3] = 1 + c.d[3] % 3, c.d[2] = c.d[3] * (1 + c.d[2] % 3);
+      break;
+    case TWS_KERNEL_CROSS_ENTROPY:
+      c.d[2] += c.d[1], c.f[0] = c.f[1] = 0.25;
+      break;
+    case TWS_KERNEL_ADAMW:
+      c.f[0] = 0.8, c.f[1] = 0.95, c.f[2] = 1e-8, c.f[3] = 0.1;
+      break;
+    default:
+      break;
+  }
+  return c;
+}
+
+static tws_work work_of(int number) {
+  const test_case c = number < TABLE_CASES ? table[number] : random_case(number - TABLE_CASES);
+  tws_work w = {.code = (uint8_t)c.kernel, .dtype = (uint8_t)c.dtype, .dtype2 = (uint8_t)c.dtype2, .flags = c.flags};
+  memcpy(w.d, c.d, sizeof w.d);
+  memcpy(w.f, c.f, sizeof w.f);
+  return w;
+}
+
+#endif
