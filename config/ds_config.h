@@ -53,6 +53,11 @@ typedef struct tws_config {
     double cycle_min_momentum, cycle_max_momentum, cycle_momentum_rate;
   } schedule;
   int64_t steps_per_print;        /* 0: every step is the program's choice */
+  /* pipeline parallelism: stages 0 or 1 is none (pipeline.stages); the rest is read when there are more */
+  int64_t pipeline_stages;
+  int64_t virtual_stages;         /* twinspeed.virtual_stages: chunks of layers a stage holds */
+  int pipeline_schedule;          /* twinspeed.pipeline_schedule: tws_pipeline_kind of plan/pipeline_schedule.h */
+  const char *pipeline_partition; /* pipeline.partition; NULL: by parameters. Lives as long as the configuration */
   /* section "twinspeed", ours; DeepSpeed ignores unknown top-level sections */
   tws_recompute recompute;
   int64_t sequence_length;        /* 0: the model's number of positions */

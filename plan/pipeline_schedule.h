@@ -68,9 +68,8 @@ tws_code tws_pipeline_check(const tws_pipeline_shape *shape, tws_error *err);
 /* Actions of a stage in one step, the same for every stage. */
 uint32_t tws_pipeline_order_length(const tws_pipeline_shape *shape);
 /* Writes tws_pipeline_order_length() actions. Micro-batches of a chunk finish in ascending order on every stage and in
- * every kind, so that gradients are summed in one order whatever the schedule. Messages between two stages are sent and
- * used in one order per direction (activations, gradients); with stages = 2 and INTERLEAVED both directions run between
- * the same two ranks both ways, and only each for itself is in order. */
+ * every kind, so that gradients are summed in one order whatever the schedule. Messages from one stage to another,
+ * activations and gradients together, are made and used in the same order. */
 void tws_pipeline_order(const tws_pipeline_shape *shape, int stage, tws_pipeline_action *actions);
 /* The most (chunk, micro-batch) pairs whose activations a stage holds at once: from the start of the forward pass to
  * the end of the backward pass (ZB_H1: of its weight part). */
@@ -82,12 +81,15 @@ double tws_pipeline_bubble(const tws_pipeline_shape *shape, double forward_s, do
 
 /* ---- DeepSpeed's instructions ---- */
 
-#define TWS_INSTRUCTIONS(X)                                                                                  \
-  X(LOAD_MICRO_BATCH, "LoadMicroBatch")                                                                      \
-  X(FORWARD_PASS, "ForwardPass")                                                                             \
-  X(BACKWARD_PASS, "BackwardPass") X(SEND_ACTIVATION, "SendActivation") X(RECV_ACTIVATION, "RecvActivation") \
-      X(SEND_GRAD, "SendGrad") X(RECV_GRAD, "RecvGrad") X(REDUCE_TIED_GRADS, "ReduceTiedGrads")              \
-          X(REDUCE_GRADS, "ReduceGrads") X(OPTIMIZER_STEP, "OptimizerStep")
+#define TWS_INSTRUCTIONS(X)             \
+  X(LOAD_MICRO_BATCH, "LoadMicroBatch") \
+  X(FORWARD_PASS, "ForwardPass")        \
+  X(BACKWARD_PASS, "BackwardPass")      \
+  X(SEND_ACTIVATION, "SendActivation")  \
+  X(RECV_ACTIVATION, "RecvActivation")  \
+  X(SEND_GRAD, "SendGrad")              \
+  X(RECV_GRAD, "RecvGrad")              \
+  X(REDUCE_TIED_GRADS, "ReduceTiedGrads") X(REDUCE_GRADS, "ReduceGrads") X(OPTIMIZER_STEP, "OptimizerStep")
 typedef enum tws_instruction_kind {
 #define X(name, text) TWS_INSTRUCTION_##name,
   TWS_INSTRUCTIONS(X)

@@ -1,0 +1,146 @@
+#include "plan/pipeline_program.h"
+
+#include <stdlib.h>
+
+/* An ideal pipeline: forward : input gradient : weight gradient = 1 : 1 : 1, messages take no time. */
+static const int units[TWS_ACTION_KIND_COUNT] = {1, 2, 1, 1};
+
+typedef struct ideal {
+  const tws_pipeline_shape *shape;
+  int blocks;
+  uint32_t length;
+  tws_pipeline_action *order; /* [stage][length] */
+  uint32_t *next;             /* per stage */
+  int64_t *clock;             /* per stage */
+  int64_t *end[2];            /* forward, backward: [block][micro-batch], 0: not yet */
+} ideal;
+
+static int64_t *end_of(const ideal *pipe, int backward, int block, uint32_t micro_batch) {
+  return &pipe->end[backward][(size_t)block * (size_t)pipe->shape->micro_batches + micro_batch];
+}
+
+static int is_backward(const tws_pipeline_action *action) {
+  return action->kind != TWS_ACTION_FORWARD;
+}
+
+/* The block whose pass feeds this one through a message; -1: none (first forward, last backward, weight part). */
+static int source_block(const ideal *pipe, const tws_pipeline_action *action, int block) {
+  if (action->kind == TWS_ACTION_BACKWARD_WEIGHT) return -1;
+  if (action->kind == TWS_ACTION_FORWARD) return block - 1;
+  return block + 1 < pipe->blocks ? block + 1 : -1;
+}
+
+static int target_block(const ideal *pipe, const tws_pipeline_action *action, int block) {
+  if (action->kind == TWS_ACTION_BACKWARD_WEIGHT) return -1;
+  if (action->kind == TWS_ACTION_FORWARD) return block + 1 < pipe->blocks ? block + 1 : -1;
+  return block - 1;
+}
+
+/* Runs a stage as far as its inputs allow; returns how many actions. A stage's own order settles what comes from the
+ * stage itself. */
+static uint32_t run_stage(ideal *pipe, int stage) {
+  uint32_t before = pipe->next[stage];
+  while (pipe->next[stage] < pipe->length) {
+    const tws_pipeline_action *action = &pipe->order[(size_t)stage * pipe->length + pipe->next[stage]];
+    int block = tws_pipeline_block(pipe->shape, stage, action->chunk), source = source_block(pipe, action, block);
+    int64_t start = pipe->clock[stage];
+    if (source >= 0) {
+      int64_t ready = *end_of(pipe, is_backward(action), source, action->micro_batch);
+      if (ready == 0) break;
+      if (ready > start) start = ready;
+    }
+    pipe->clock[stage] = start + units[action->kind];
+    if (action->kind != TWS_ACTION_BACKWARD_WEIGHT) {
+      *end_of(pipe, is_backward(action), block, action->micro_batch) = pipe->clock[stage];
+    }
+    pipe->next[stage]++;
+  }
+  return pipe->next[stage] - before;
+}
+
+static tws_code run_all(ideal *pipe, tws_arena *scratch, tws_error *err) {
+  size_t stages = (size_t)pipe->shape->stages, passes = (size_t)pipe->blocks * (size_t)pipe->shape->micro_batches;
+  pipe->order = tws_arena_alloc(scratch, stages * pipe->length, sizeof *pipe->order);
+  pipe->next = tws_arena_alloc(scratch, stages, sizeof *pipe->next);
+  pipe->clock = tws_arena_alloc(scratch, stages, sizeof *pipe->clock);
+  for (int i = 0; i < 2; i++) pipe->end[i] = tws_arena_alloc(scratch, passes, sizeof *pipe->end[i]);
+  if (!pipe->order || !pipe->next || !pipe->clock || !pipe->end[0] || !pipe->end[1]) {
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory while ordering the messages of %d pipeline stages",
+                    pipe->shape->stages);
+  }
+  for (size_t s = 0; s < stages; s++) tws_pipeline_order(pipe->shape, (int)s, pipe->order + s * pipe->length);
+  uint64_t left = stages * pipe->length;
+  while (left) {
+    uint64_t done = 0;
+    for (int s = 0; s < pipe->shape->stages; s++) done += run_stage(pipe, s);
+    if (done == 0) return tws_fail(err, TWS_INTERNAL, NULL, "the pipeline schedule cannot be executed");
+    left -= done;
+  }
+  return TWS_OK;
+}
+
+/* Events by the time at which they happen in the ideal pipeline; at one time, messages in an order that both of their
+ * ends know, then the action that starts. */
+typedef struct timed_event {
+  int64_t time;
+  int rank; /* messages: 2 x receiving block + direction, then the micro-batch; actions: INT32_MAX */
+  tws_pipeline_event event;
+} timed_event;
+
+static int by_time(const void *left, const void *right) {
+  const timed_event *a = left, *b = right;
+  if (a->time != b->time) return a->time < b->time ? -1 : 1;
+  if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
+  uint32_t x = a->event.action.micro_batch, y = b->event.action.micro_batch;
+  return x < y ? -1 : x > y;
+}
+
+static uint32_t list_stage(const ideal *pipe, int stage, timed_event *events) {
+  uint32_t count = 0;
+  int64_t clock = 0;
+  for (uint32_t i = 0; i < pipe->length; i++) {
+    const tws_pipeline_action *action = &pipe->order[(size_t)stage * pipe->length + i];
+    int backward = is_backward(action), block = tws_pipeline_block(pipe->shape, stage, action->chunk);
+    int source = source_block(pipe, action, block), target = target_block(pipe, action, block);
+    tws_pipeline_event event = {.action = *action, .peer = -1};
+    int64_t ready = source < 0 ? 0 : *end_of(pipe, backward, source, action->micro_batch);
+    if (ready > clock) clock = ready;
+    if (source >= 0 && tws_pipeline_block_stage(pipe->shape, source) != stage) {
+      event.kind = TWS_EVENT_RECV;
+      event.peer = tws_pipeline_block_stage(pipe->shape, source);
+      events[count++] = (timed_event){.time = ready, .rank = 2 * block + backward, .event = event};
+    }
+    event.kind = TWS_EVENT_ACTION;
+    event.peer = -1;
+    events[count++] = (timed_event){.time = clock, .rank = INT32_MAX, .event = event};
+    clock += units[action->kind];
+    if (target >= 0 && tws_pipeline_block_stage(pipe->shape, target) != stage) {
+      event.kind = TWS_EVENT_SEND;
+      event.peer = tws_pipeline_block_stage(pipe->shape, target);
+      events[count++] = (timed_event){.time = clock, .rank = 2 * target + backward, .event = event};
+    }
+  }
+  qsort(events, count, sizeof *events, by_time);
+  return count;
+}
+
+tws_code tws_pipeline_program_make(const tws_pipeline_shape *shape, int stage, tws_arena *arena,
+                                   tws_pipeline_program *program, tws_error *err) {
+  ideal pipe = {.shape = shape, .blocks = shape->stages * shape->virtual_stages};
+  pipe.length = tws_pipeline_order_length(shape);
+  tws_arena *scratch = tws_arena_create();
+  if (!scratch) return tws_fail(err, TWS_MEMORY, NULL, "out of memory while ordering the messages of a pipeline");
+  timed_event *timed = NULL;
+  tws_code code = run_all(&pipe, scratch, err);
+  if (code == TWS_OK) {
+    timed = tws_arena_alloc(scratch, 3 * (size_t)pipe.length, sizeof *timed);
+    program->count = timed ? list_stage(&pipe, stage, timed) : 0;
+    program->events = timed ? tws_arena_alloc(arena, program->count, sizeof *program->events) : NULL;
+    if (!program->events) {
+      code = tws_fail(err, TWS_MEMORY, NULL, "out of memory while ordering the messages of stage %d", stage);
+    }
+  }
+  for (uint32_t i = 0; code == TWS_OK && i < program->count; i++) program->events[i] = timed[i].event;
+  tws_arena_destroy(scratch);
+  return code;
+}
