@@ -101,8 +101,7 @@ static tws_code parse_option(const tws_verb *verb, tws_cli *cli, void *options, 
   }
   if (it.option->type == TWS_OPTION_FLAG) {
     if (value) {
-      if (word[1] == '-')
-        return tws_fail(err, TWS_USAGE, NULL, "%s: --%s takes no value", verb->name, it.option->name);
+      if (word[1] == '-') return tws_fail(err, TWS_USAGE, NULL, "%s: --%s takes no value", verb->name, it.option->name);
       return tws_fail(err, TWS_USAGE, "give letters one by one: -q -v", "%s: -%c takes no value", verb->name, word[1]);
     }
     if (strcmp(it.option->name, "help") == 0) {

@@ -27,8 +27,8 @@ static tws_code compare_collectives(const tws_plan *a, const tws_plan *b, tws_er
     char la[160], lb[160];
     if (wa->code != wb->code || wa->d[0] != wb->d[0] || wa->dtype != wb->dtype || wa->segments != wb->segments)
       return tws_fail(err, TWS_INTERNAL, "please report it with the model and the configuration",
-                      "ranks %d and %d disagree: %s against %s", a->rank, b->rank,
-                      tws_op_label(a, i, la, sizeof la), tws_op_label(b, k, lb, sizeof lb));
+                      "ranks %d and %d disagree: %s against %s", a->rank, b->rank, tws_op_label(a, i, la, sizeof la),
+                      tws_op_label(b, k, lb, sizeof lb));
     i++;
     k++;
   }
@@ -87,7 +87,8 @@ static int model_notes(const tws_job *job, char notes[MAX_NOTES][NOTE_SIZE]) {
     snprintf(notes[count++], size, "the vocabulary of %lld is padded to %lld", (long long)n->vocabulary,
              (long long)n->padded_vocabulary);
   else if (n->vocabulary % 64 != 0 && job->backend == TWS_BACKEND_CUDA)
-    snprintf(notes[count++], size, "a vocabulary of %lld is not a multiple of 64: --vocab-multiple 64 is faster on GPUs",
+    snprintf(notes[count++], size,
+             "a vocabulary of %lld is not a multiple of 64: --vocab-multiple 64 is faster on GPUs",
              (long long)n->vocabulary);
   if (job->config->sequence_length > n->positions && n->positions > 0)
     snprintf(notes[count++], size, "sequence length %lld is beyond the model's %lld positions",
@@ -210,13 +211,15 @@ const tws_verb tws_verb_check = {
     .name = "check",
     .summary = "configuration, model, cluster and plan, without running",
     .usage = "[-m MODEL] [-c FILE] [--cluster NAME[:NODES]] [options]",
-    .examples = "  twinspeed check -c ds_config.json\n"
-                "  twinspeed check -m llama-3-8b -c ds_config.json --cluster dgx-h100:4\n"
-                "  twinspeed check --print-schema > ds_config.schema.json\n",
-    .notes = "A misspelled key, a wrong type or an impossible combination is an error with file, line and column, and\n"
-             "exit code 3. A key that is accepted and has no effect here is named in a warning, with the reason.\n"
-             "With a model, the plans of the ranks are verified: every collective is entered by all members of its\n"
-             "group in one order, no buffer is read before it is written or after its memory was reused.\n",
+    .examples =
+        "  twinspeed check -c ds_config.json\n"
+        "  twinspeed check -m llama-3-8b -c ds_config.json --cluster dgx-h100:4\n"
+        "  twinspeed check --print-schema > ds_config.schema.json\n",
+    .notes =
+        "A misspelled key, a wrong type or an impossible combination is an error with file, line and column, and\n"
+        "exit code 3. A key that is accepted and has no effect here is named in a warning, with the reason.\n"
+        "With a model, the plans of the ranks are verified: every collective is entered by all members of its\n"
+        "group in one order, no buffer is read before it is written or after its memory was reused.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

@@ -20,13 +20,13 @@
 #include "base/status.h"
 
 typedef struct tws_cli {
-  const char *program;  /* path of this executable, to start ranks with */
-  int json;             /* --json: the result is one JSON document on standard output */
-  int quiet;            /* --quiet: no narration, no progress */
-  int verbose;          /* --verbose: debug narration */
+  const char *program; /* path of this executable, to start ranks with */
+  int json;            /* --json: the result is one JSON document on standard output */
+  int quiet;           /* --quiet: no narration, no progress */
+  int verbose;         /* --verbose: debug narration */
   int color_out, color_err;
-  int exit_code;        /* when > 0 and run() returns TWS_OK: the exit status (a child's, passed on) */
-  tws_log log;          /* sink for the library: narration on standard error */
+  int exit_code; /* when > 0 and run() returns TWS_OK: the exit status (a child's, passed on) */
+  tws_log log;   /* sink for the library: narration on standard error */
 } tws_cli;
 
 /* ---- options ---- */
@@ -50,23 +50,25 @@ typedef struct tws_option {
   char letter;          /* 0: none */
   const char *argument; /* "FILE" for the help; NULL for a flag */
   tws_option_type type;
-  size_t offset;        /* of the target in the verb's options struct */
+  size_t offset; /* of the target in the verb's options struct */
   double low, high;
   const char *help;
 } tws_option;
 
-#define TWS_FLAG(name, letter, type, field, help) {name, letter, NULL, TWS_OPTION_FLAG, offsetof(type, field), 0, 0, help}
+#define TWS_FLAG(name, letter, type, field, help) \
+  { name, letter, NULL, TWS_OPTION_FLAG, offsetof(type, field), 0, 0, help }
 #define TWS_INTEGER(name, letter, argument, type, field, low, high, help) \
-  {name, letter, argument, TWS_OPTION_INTEGER, offsetof(type, field), low, high, help}
+  { name, letter, argument, TWS_OPTION_INTEGER, offsetof(type, field), low, high, help }
 #define TWS_NUMBER(name, letter, argument, type, field, low, high, help) \
-  {name, letter, argument, TWS_OPTION_NUMBER, offsetof(type, field), low, high, help}
+  { name, letter, argument, TWS_OPTION_NUMBER, offsetof(type, field), low, high, help }
 #define TWS_BYTES(name, letter, argument, type, field, help) \
-  {name, letter, argument, TWS_OPTION_BYTES, offsetof(type, field), 0, 0, help}
+  { name, letter, argument, TWS_OPTION_BYTES, offsetof(type, field), 0, 0, help }
 #define TWS_STRING(name, letter, argument, type, field, help) \
-  {name, letter, argument, TWS_OPTION_STRING, offsetof(type, field), 0, 0, help}
+  { name, letter, argument, TWS_OPTION_STRING, offsetof(type, field), 0, 0, help }
 #define TWS_LIST(name, letter, argument, type, field, help) \
-  {name, letter, argument, TWS_OPTION_LIST, offsetof(type, field), 0, 0, help}
-#define TWS_OPTIONS_END {NULL, 0, NULL, TWS_OPTION_FLAG, 0, 0, 0, NULL}
+  { name, letter, argument, TWS_OPTION_LIST, offsetof(type, field), 0, 0, help }
+#define TWS_OPTIONS_END \
+  { NULL, 0, NULL, TWS_OPTION_FLAG, 0, 0, 0, NULL }
 /* Options given on the command line only differ from defaults by their value: use defaults that cannot be given. */
 
 typedef struct tws_verb {
@@ -75,22 +77,24 @@ typedef struct tws_verb {
   const char *examples; /* lines shown first in the help */
   const char *notes;    /* paragraphs shown last, or NULL */
   const tws_option *options;
-  size_t options_bytes;     /* size of the options struct */
-  const void *defaults;     /* an options struct to start from, or NULL for zeros */
-  int arguments_max;        /* positional arguments allowed; -1: any number */
-  int arguments_rest;       /* 1: the first positional argument ends the options ("launch -n 4 command --its-option") */
-  int hidden;               /* not in the help */
+  size_t options_bytes; /* size of the options struct */
+  const void *defaults; /* an options struct to start from, or NULL for zeros */
+  int arguments_max;    /* positional arguments allowed; -1: any number */
+  int arguments_rest;   /* 1: the first positional argument ends the options ("launch -n 4 command --its-option") */
+  int hidden;           /* not in the help */
   tws_code (*run)(tws_cli *cli, void *options, int argc, char **argv, tws_error *err); /* argv: positional arguments */
 } tws_verb;
 
-#define TWS_VERBS(X)                                                                                              \
-  X(estimate) X(check) X(simulate) X(tune) X(train) X(profile) X(validate) X(calibrate) X(report) X(doctor) X(convert) \
-  X(launch) X(completion) X(manual) X(rank_worker)
-#define X(name) extern const tws_verb tws_verb_##name __attribute__((weak));
+/* clang-format off */
+#define TWS_VERBS(X)                                                                                       \
+  X(estimate) X(check) X(simulate) X(tune) X(train) X(profile) X(validate) X(calibrate) X(report) X(doctor) \
+  X(convert) X(launch) X(completion) X(manual) X(rank_worker)
+/* clang-format on */
+#define X(name) extern const tws_verb tws_verb_##name;
 TWS_VERBS(X)
 #undef X
 
-/* NULL-terminated list of the verbs that are there. */
+/* NULL-terminated, in the order of the help. */
 const tws_verb *const *tws_verbs(void);
 const tws_option *tws_global_options(void); /* understood by every verb; offsets into tws_cli */
 

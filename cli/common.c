@@ -36,8 +36,7 @@ static tws_code set_dtype(tws_config *config, const char *name, tws_error *err) 
   int index = -1;
   for (int i = 0; i < 3; i++)
     if (strcmp(names[i], name) == 0) index = i;
-  if (index < 0)
-    return tws_fail(err, TWS_USAGE, "use fp32, bf16 or fp16", "--dtype: unknown type \"%.40s\"", name);
+  if (index < 0) return tws_fail(err, TWS_USAGE, "use fp32, bf16 or fp16", "--dtype: unknown type \"%.40s\"", name);
   TWS_TRY(tws_config_set(config, "bf16.enabled", index == 1 ? "true" : "false", err));
   return tws_config_set(config, "fp16.enabled", index == 2 ? "true" : "false", err);
 }
@@ -104,8 +103,7 @@ static tws_code load_parts(const tws_job_options *options, tws_job *job, tws_err
   job->backend = tws_profile_backend(job->profile);
   job->machine = (tws_machine){&job->cluster, job->profile};
   TWS_TRY(choose_ranks(options, job, err));
-  const char *axis = "data";
-  TWS_TRY(tws_topology_make(&job->topology, 1, &axis, &job->ranks, err));
+  TWS_TRY(tws_plan_topology(job->config, job->ranks, &job->topology, err));
   tws_auto_context context = {.hidden_size = job->network->hidden};
   if (!job->config->sequence_length) job->config->sequence_length = job->network->positions;
   return tws_config_resolve(job->config, job->ranks, &context, err);

@@ -1,6 +1,7 @@
 /* The options that say what job is meant, shared by the verbs, and the function that loads it.
  *
- * Order of precedence: the configuration file, then --set KEY=VALUE in order, then the flags (--stage, --micro-batch...). */
+ * Order of precedence: the configuration file, then --set KEY=VALUE in order, then the flags (--stage,
+ * --micro-batch...). */
 #ifndef TWS_CLI_COMMON_H
 #define TWS_CLI_COMMON_H
 
@@ -18,36 +19,37 @@ typedef struct tws_job_options {
   int64_t stage, seed;                                                              /* -1: not given */
   tws_strings set;
 } tws_job_options;
-#define TWS_JOB_DEFAULTS {.stage = -1, .seed = -1}
+#define TWS_JOB_DEFAULTS \
+  { .stage = -1, .seed = -1 }
 
 /* Rows for a verb's option table: `type` is its options struct, `field` the tws_job_options member in it. */
-#define TWS_JOB_OPTIONS(type, field)                                                                                \
-  TWS_STRING("model", 'm', "MODEL", type, field.model, "Hugging Face config.json, or a built-in model's name"),     \
-  TWS_STRING("config", 'c', "FILE", type, field.config, "ds_config.json (\"-\": standard input)"),                  \
-  TWS_STRING("cluster", 0, "NAME[:NODES]", type, field.cluster, "cluster file or built-in name (default: host)"),   \
-  TWS_STRING("profile", 0, "NAME", type, field.profile, "hardware profile: built-in name or a calibrated file"),    \
-  TWS_INTEGER("ranks", 'n', "N", type, field.ranks, 1, 65536, "number of ranks (default: all devices; host: 1)"),   \
-  TWS_INTEGER("stage", 0, "0..3", type, field.stage, 0, 3, "ZeRO stage"),                                           \
-  TWS_INTEGER("seq", 0, "TOKENS", type, field.sequence, 1, 16777216, "sequence length (default: the model's)"),     \
-  TWS_INTEGER("micro-batch", 0, "N", type, field.micro_batch, 1, 1048576, "micro batch size of one rank"),          \
-  TWS_INTEGER("accumulation", 0, "N", type, field.accumulation, 1, 1048576, "gradient accumulation steps"),         \
-  TWS_STRING("recompute", 0, "MODE", type, field.recompute, "none, selective or full"),                             \
-  TWS_STRING("dtype", 0, "TYPE", type, field.dtype, "fp32, bf16 or fp16"),                                          \
-  TWS_INTEGER("threads", 0, "N", type, field.threads, 1, 1024, "threads of one host rank"),                         \
-  TWS_INTEGER("vocab-multiple", 0, "N", type, field.vocabulary_multiple, 1, 65536, "pad the vocabulary to this"),   \
-  TWS_INTEGER("seed", 0, "N", type, field.seed, 0, 9007199254740992.0, "seed of weights and data order"),           \
-  TWS_LIST("set", 0, "KEY=VALUE", type, field.set, "set a configuration key: --set zero_optimization.stage=3")
+#define TWS_JOB_OPTIONS(type, field)                                                                                  \
+  TWS_STRING("model", 'm', "MODEL", type, field.model, "Hugging Face config.json, or a built-in model's name"),       \
+      TWS_STRING("config", 'c', "FILE", type, field.config, "ds_config.json (\"-\": standard input)"),                \
+      TWS_STRING("cluster", 0, "NAME[:NODES]", type, field.cluster, "cluster file or built-in name (default: host)"), \
+      TWS_STRING("profile", 0, "NAME", type, field.profile, "hardware profile: built-in name or a calibrated file"),  \
+      TWS_INTEGER("ranks", 'n', "N", type, field.ranks, 1, 65536, "number of ranks (default: all devices; host: 1)"), \
+      TWS_INTEGER("stage", 0, "0..3", type, field.stage, 0, 3, "ZeRO stage"),                                         \
+      TWS_INTEGER("seq", 0, "TOKENS", type, field.sequence, 1, 16777216, "sequence length (default: the model's)"),   \
+      TWS_INTEGER("micro-batch", 0, "N", type, field.micro_batch, 1, 1048576, "micro batch size of one rank"),        \
+      TWS_INTEGER("accumulation", 0, "N", type, field.accumulation, 1, 1048576, "gradient accumulation steps"),       \
+      TWS_STRING("recompute", 0, "MODE", type, field.recompute, "none, selective or full"),                           \
+      TWS_STRING("dtype", 0, "TYPE", type, field.dtype, "fp32, bf16 or fp16"),                                        \
+      TWS_INTEGER("threads", 0, "N", type, field.threads, 1, 1024, "threads of one host rank"),                       \
+      TWS_INTEGER("vocab-multiple", 0, "N", type, field.vocabulary_multiple, 1, 65536, "pad the vocabulary to this"), \
+      TWS_INTEGER("seed", 0, "N", type, field.seed, 0, 9007199254740992.0, "seed of weights and data order"),         \
+      TWS_LIST("set", 0, "KEY=VALUE", type, field.set, "set a configuration key: --set zero_optimization.stage=3")
 
 typedef struct tws_job {
   tws_network *network;
-  tws_config *config;      /* resolved */
+  tws_config *config; /* resolved */
   tws_cluster cluster;
   tws_profile *profile;
-  tws_topology topology;   /* one axis "data" */
-  tws_machine machine;     /* points into this struct: do not copy a tws_job */
+  tws_topology topology; /* one axis "data" */
+  tws_machine machine;   /* points into this struct: do not copy a tws_job */
   tws_backend_kind backend;
   int ranks;
-  int threads;             /* of one host rank; 1 on GPUs */
+  int threads; /* of one host rank; 1 on GPUs */
 } tws_job;
 
 /* Load, validate and resolve the job. *job may be released in any case after the call. */

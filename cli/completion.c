@@ -10,8 +10,9 @@ static int takes_file(const tws_option *row) {
 }
 
 static void write_bash(void) {
-  tws_out("# bash completion for twinspeed\n_twinspeed() {\n  local cur=${COMP_WORDS[COMP_CWORD]} words\n"
-          "  COMPREPLY=()\n  if [ \"$COMP_CWORD\" -eq 1 ]; then\n    words=\"--help --version");
+  tws_out(
+      "# bash completion for twinspeed\n_twinspeed() {\n  local cur=${COMP_WORDS[COMP_CWORD]} words\n"
+      "  COMPREPLY=()\n  if [ \"$COMP_CWORD\" -eq 1 ]; then\n    words=\"--help --version");
   for (const tws_verb *const *verb = tws_verbs(); *verb; verb++)
     if (!(*verb)->hidden) tws_out(" %s", (*verb)->name);
   tws_out("\"\n  else\n    case ${COMP_WORDS[1]} in\n");
@@ -22,9 +23,10 @@ static void write_bash(void) {
     for (const tws_option *row = tws_global_options(); row->name; row++)
       tws_out("--%s%s", row->name, row[1].name ? " " : "\" ;;\n");
   }
-  tws_out("    esac\n  fi\n  case $cur in\n    -*) COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")) ;;\n"
-          "    *) [ \"$COMP_CWORD\" -eq 1 ] && COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")) ;;\n  esac\n}\n"
-          "complete -o bashdefault -o default -F _twinspeed twinspeed\n");
+  tws_out(
+      "    esac\n  fi\n  case $cur in\n    -*) COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")) ;;\n"
+      "    *) [ \"$COMP_CWORD\" -eq 1 ] && COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")) ;;\n  esac\n}\n"
+      "complete -o bashdefault -o default -F _twinspeed twinspeed\n");
 }
 
 /* Text for single quotes of zsh and fish; zsh's [] and : are escaped too. */
@@ -55,8 +57,9 @@ static void write_zsh(void) {
     write_quoted((*verb)->summary, 1);
     tws_out("'\n");
   }
-  tws_out("  )\n  if (( CURRENT == 2 )); then\n    _describe verb verbs\n    return\n  fi\n  local verb=$words[2]\n"
-          "  shift words\n  (( CURRENT-- ))\n  case $verb in\n");
+  tws_out(
+      "  )\n  if (( CURRENT == 2 )); then\n    _describe verb verbs\n    return\n  fi\n  local verb=$words[2]\n"
+      "  shift words\n  (( CURRENT-- ))\n  case $verb in\n");
   for (const tws_verb *const *verb = tws_verbs(); *verb; verb++) {
     if ((*verb)->hidden) continue;
     tws_out("    %s)\n      _arguments \\\n", (*verb)->name);
@@ -105,7 +108,8 @@ static tws_code run_completion(tws_cli *cli, void *options, int argc, char **arg
   else if (strcmp(shell, "fish") == 0)
     write_fish();
   else
-    return tws_fail(err, TWS_USAGE, "source <(twinspeed completion bash)", "completion: name a shell: bash, zsh or fish");
+    return tws_fail(err, TWS_USAGE, "source <(twinspeed completion bash)",
+                    "completion: name a shell: bash, zsh or fish");
   return TWS_OK;
 }
 
@@ -167,10 +171,11 @@ static tws_code run_manual(tws_cli *cli, void *options, int argc, char **argv, t
   (void)argc;
   (void)argv;
   (void)err;
-  tws_out(".TH TWINSPEED 1 \"\" \"twinspeed %s\" \"User Commands\"\n.SH NAME\n"
-          "twinspeed \\- predicts, tunes and runs the training of large neural networks\n"
-          ".SH SYNOPSIS\n.B twinspeed\n.I VERB\n[options]\n.SH VERBS\n",
-          TWS_VERSION);
+  tws_out(
+      ".TH TWINSPEED 1 \"\" \"twinspeed %s\" \"User Commands\"\n.SH NAME\n"
+      "twinspeed \\- predicts, tunes and runs the training of large neural networks\n"
+      ".SH SYNOPSIS\n.B twinspeed\n.I VERB\n[options]\n.SH VERBS\n",
+      TWS_VERSION);
   for (const tws_verb *const *verb = tws_verbs(); *verb; verb++)
     if (!(*verb)->hidden) write_roff_verb(*verb);
   tws_out(".SH OPTIONS OF EVERY VERB\n");
@@ -187,8 +192,9 @@ static tws_code run_manual(tws_cli *cli, void *options, int argc, char **argv, t
               {"124", "a rank made no progress before the deadline"},
               {"130", "interrupted"}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) tws_out(".TP\n%s\n%s\n", rows[i].status, rows[i].text);
-  tws_out(".SH ENVIRONMENT\n.TP\nNO_COLOR\nwhen set and not empty: plain text\n.TP\nTWINSPEED_MODULES\n"
-          "the folder to load twinspeed_sim.so and twinspeed_real.so from\n");
+  tws_out(
+      ".SH ENVIRONMENT\n.TP\nNO_COLOR\nwhen set and not empty: plain text\n.TP\nTWINSPEED_MODULES\n"
+      "the folder to load twinspeed_sim.so and twinspeed_real.so from\n");
   return TWS_OK;
 }
 
@@ -196,8 +202,9 @@ const tws_verb tws_verb_completion = {
     .name = "completion",
     .summary = "prints completion for a shell",
     .usage = "bash|zsh|fish",
-    .examples = "  source <(twinspeed completion bash)\n  twinspeed completion fish > "
-                "~/.config/fish/completions/twinspeed.fish\n",
+    .examples =
+        "  source <(twinspeed completion bash)\n  twinspeed completion fish > "
+        "~/.config/fish/completions/twinspeed.fish\n",
     .arguments_max = 1,
     .hidden = 1,
     .run = run_completion,

@@ -120,7 +120,8 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   const options *o = raw;
   const char *kind = argc > 0 ? argv[0] : "";
   if (strcmp(kind, "tokens") == 0) {
-    if (argc != 3) return tws_fail(err, TWS_USAGE, "twinspeed convert tokens TEXT OUT.bin", "convert tokens: two files");
+    if (argc != 3)
+      return tws_fail(err, TWS_USAGE, "twinspeed convert tokens TEXT OUT.bin", "convert tokens: two files");
     return convert_tokens(cli, o, argv[1], argv[2], err);
   }
   if (strcmp(kind, "config") == 0) {
@@ -147,11 +148,13 @@ const tws_verb tws_verb_convert = {
     .name = "convert",
     .summary = "text to tokens, configuration to strict JSON, model to numbers",
     .usage = "tokens TEXT OUT.bin | config IN [OUT] | model MODEL",
-    .examples = "  twinspeed convert tokens book.txt book.bin\n"
-                "  twinspeed convert config ds_config.json strict.json\n"
-                "  twinspeed convert model config.json --json\n",
-    .notes = "tokens: every byte is a token (vocabulary 256), in llm.c's file format: 256 int32 of header, then uint16.\n"
-             "config: comments and trailing commas go; duplicate keys and other faults are errors with their place.\n",
+    .examples =
+        "  twinspeed convert tokens book.txt book.bin\n"
+        "  twinspeed convert config ds_config.json strict.json\n"
+        "  twinspeed convert model config.json --json\n",
+    .notes =
+        "tokens: every byte is a token (vocabulary 256), in llm.c's file format: 256 int32 of header, then uint16.\n"
+        "config: comments and trailing commas go; duplicate keys and other faults are errors with their place.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .arguments_max = 3,

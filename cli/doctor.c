@@ -131,8 +131,8 @@ static void examine_core(patient *p) {
   if (code == TWS_OK) code = tws_ledger_read(plans[0], &ledger, &err);
   char took[32];
   if (code == TWS_OK)
-    find(p, GOOD, "self test", NULL, "gpt2, ZeRO-3, 2 ranks: %u operations planned and verified in %s", plans[0]->op_count,
-         tws_format_seconds(tws_clock_s() - start, took, sizeof took));
+    find(p, GOOD, "self test", NULL, "gpt2, ZeRO-3, 2 ranks: %u operations planned and verified in %s",
+         plans[0]->op_count, tws_format_seconds(tws_clock_s() - start, took, sizeof took));
   else
     find(p, BAD, "self test", "please report this", "%s", err.message);
   tws_plan_destroy(plans[0]);
@@ -148,7 +148,8 @@ static tws_code run(tws_cli *cli, void *options, int argc, char **argv, tws_erro
   examine_machine(&p);
   examine_modules(&p);
   examine_command(&p, "mpirun", "mpirun --version 2>/dev/null", "apt-get install openmpi-bin", BAD);
-  examine_command(&p, "gnuplot", "gnuplot --version 2>/dev/null", "apt-get install gnuplot-nox; only plots need it", NOTE);
+  examine_command(&p, "gnuplot", "gnuplot --version 2>/dev/null", "apt-get install gnuplot-nox; only plots need it",
+                  NOTE);
   examine_gpu(&p);
   examine_core(&p);
   if (cli->json) {

@@ -75,8 +75,9 @@ static tws_code run_formulas(tws_cli *cli, const options *o, tws_error *err) {
   else
     tws_zero2_print(total, (int)o->gpus_per_node, (int)o->nodes, o->factor, &text);
   if (!o->compat)
-    tws_say(cli, "These formulas leave out activations, buckets and the libraries' memory; GB means GiB in the table. "
-                 "\"estimate -m MODEL -c FILE\" counts every byte.");
+    tws_say(cli,
+            "These formulas leave out activations, buckets and the libraries' memory; GB means GiB in the table. "
+            "\"estimate -m MODEL -c FILE\" counts every byte.");
   return tws_out_text(&text, err);
 }
 
@@ -123,8 +124,8 @@ static tws_code print_ledger(const tws_cli *cli, const tws_job *job, const tws_l
       const tws_ledger_tier *tier = &ledger->tier[tiers[i]];
       char bytes[32];
       row[1 + 2 * i] = tws_cell("%s", tws_format_bytes((double)tier->category[c], bytes, sizeof bytes));
-      row[2 + 2 * i] = tws_cell("%.1f %%", tier->arena_bytes ? 100.0 * (double)tier->category[c] /
-                                                                   (double)tier->arena_bytes : 0.0);
+      row[2 + 2 * i] =
+          tws_cell("%.1f %%", tier->arena_bytes ? 100.0 * (double)tier->category[c] / (double)tier->arena_bytes : 0.0);
     }
     tws_table_row(&table, row);
   }
@@ -144,8 +145,8 @@ static tws_code print_ledger(const tws_cli *cli, const tws_job *job, const tws_l
     char label[160];
     const tws_ledger_tier *tier = &ledger->tier[tiers[i]];
     if (tier->peak_op < plan->op_count)
-      tws_out("peak of %s: %s, micro-batch %u\n", name[i],
-              tws_op_label(plan, tier->peak_op, label, sizeof label), plan->ops[tier->peak_op].micro_batch + 1);
+      tws_out("peak of %s: %s, micro-batch %u\n", name[i], tws_op_label(plan, tier->peak_op, label, sizeof label),
+              plan->ops[tier->peak_op].micro_batch + 1);
   }
   return TWS_OK;
 }
@@ -175,7 +176,7 @@ static void print_time(const tws_cli *cli, const tws_job *job, const tws_estimat
   tws_out("\n%sTime of one step%s   %s (longest path), %s tokens/s\n", tws_style(cli, TWS_BOLD),
           tws_style(cli, TWS_PLAIN), tws_format_seconds(e->step_s, text, sizeof text),
           tws_thousands((int64_t)(e->tokens_per_s + 0.5)));
-  tws_out("  model flops: %s a step", tws_format_count(e->model_flops, text, sizeof text));
+  tws_out("  model flops: %s a step", tws_format_rate(e->model_flops, "FLOP", text, sizeof text));
   tws_out(", %s a rank, MFU %.1f %%\n",
           tws_format_rate(e->step_s > 0 ? e->model_flops / e->step_s / job->ranks : 0, "FLOP/s", rate, sizeof rate),
           100 * e->mfu);
@@ -283,8 +284,12 @@ static const tws_option table[] = {
     TWS_STRING("compat", 0, "deepspeed", options, compat, "print the formulas' table to the letter"),
     TWS_OPTIONS_END};
 
-static const options defaults = {
-    .job = TWS_JOB_DEFAULTS, .total_params = -1, .largest_layer_params = -1, .factor = 1.5, .gpus_per_node = 1, .nodes = 1};
+static const options defaults = {.job = TWS_JOB_DEFAULTS,
+                                 .total_params = -1,
+                                 .largest_layer_params = -1,
+                                 .factor = 1.5,
+                                 .gpus_per_node = 1,
+                                 .nodes = 1};
 
 const tws_verb tws_verb_estimate = {
     .name = "estimate",
@@ -297,9 +302,10 @@ const tws_verb tws_verb_estimate = {
         "  twinspeed estimate --safetensors model.safetensors\n"
         "  twinspeed estimate --zero3 --total-params 2851e6 --largest-layer-params 32e6 --gpus-per-node 8 --nodes 1 "
         "--compat deepspeed\n",
-    .notes = "Memory is counted from the plan that the engine would execute: every byte a rank ever holds belongs to a\n"
-             "named buffer, and the arena is what the engine allocates. Time is the plan's longest path with the\n"
-             "profile's costs. Exit code 1: it does not fit.\n",
+    .notes =
+        "Memory is counted from the plan that the engine would execute: every byte a rank ever holds belongs to a\n"
+        "named buffer, and the arena is what the engine allocates. Time is the plan's longest path with the\n"
+        "profile's costs. Exit code 1: it does not fit.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

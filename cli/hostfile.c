@@ -8,7 +8,8 @@ static const char hostfile_hint[] = "a line is: worker-0 slots=4";
 
 static tws_host *find_host(const tws_hosts *hosts, const char *name, size_t length) {
   for (int i = 0; i < hosts->count; i++)
-    if (strlen(hosts->host[i].name) == length && strncmp(hosts->host[i].name, name, length) == 0) return &hosts->host[i];
+    if (strlen(hosts->host[i].name) == length && strncmp(hosts->host[i].name, name, length) == 0)
+      return &hosts->host[i];
   return NULL;
 }
 
@@ -18,11 +19,11 @@ static tws_code parse_line(const char *line, size_t length, const char *place, t
   size_t name = 0, at;
   while (name < length && !isspace((unsigned char)line[name])) name++;
   for (at = name; at < length && isspace((unsigned char)line[at]); at++) continue;
-  int bad = at == name || length - at < 7 || strncmp(line + at, "slots=", 6) != 0 ||
-            !isdigit((unsigned char)line[at + 6]);
+  int bad =
+      at == name || length - at < 7 || strncmp(line + at, "slots=", 6) != 0 || !isdigit((unsigned char)line[at + 6]);
   if (bad)
-    return tws_fail(err, TWS_INVALID, hostfile_hint, "%s: bad entry \"%.*s\"", place, (int)(length < 200 ? length : 200),
-                    line);
+    return tws_fail(err, TWS_INVALID, hostfile_hint, "%s: bad entry \"%.*s\"", place,
+                    (int)(length < 200 ? length : 200), line);
   long slots = strtol(line + at + 6, NULL, 10);
   if (slots > TWS_MAX_SLOTS)
     return tws_fail(err, TWS_INVALID, NULL, "%s: %ld slots are more than %d", place, slots, TWS_MAX_SLOTS);
@@ -67,8 +68,8 @@ static tws_code select_one(const tws_hosts *hosts, const char *word, size_t leng
   size_t name = colon ? (size_t)(colon - word) : length;
   tws_host *host = find_host(hosts, word, name);
   if (!host)
-    return tws_fail(err, TWS_INVALID, "hosts and filters must agree in spelling", "%s: host \"%.*s\" is not in the hostfile",
-                    option, (int)(name < 200 ? name : 200), word);
+    return tws_fail(err, TWS_INVALID, "hosts and filters must agree in spelling",
+                    "%s: host \"%.*s\" is not in the hostfile", option, (int)(name < 200 ? name : 200), word);
   selection *mine = &chosen[host - hosts->host];
   mine->listed = 1;
   if (!colon) {

@@ -29,9 +29,9 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
   tws_out(", vocabulary %lld", (long long)n->padded_vocabulary);
   if (n->padded_vocabulary != n->vocabulary) tws_out(" (%lld padded)", (long long)n->vocabulary);
   tws_out("%s\n", n->tied ? ", tied embeddings" : "");
-  double memory = job->backend == TWS_BACKEND_HOST      ? c->host_memory_bytes
-                  : c->device_memory_bytes > 0 ? c->device_memory_bytes
-                                               : tws_profile_memory_bytes(job->profile);
+  double memory = job->backend == TWS_BACKEND_HOST ? c->host_memory_bytes
+                  : c->device_memory_bytes > 0     ? c->device_memory_bytes
+                                                   : tws_profile_memory_bytes(job->profile);
   tws_out("%sCluster%s  %s: %d node%s", bold, plain, c->name, c->nodes, c->nodes > 1 ? "s" : "");
   if (job->backend == TWS_BACKEND_HOST)
     tws_out(", %d cores and %s each, profile %s\n", c->cores_per_node, tws_format_bytes(memory, bytes, sizeof bytes),
@@ -41,10 +41,11 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
             tws_format_bytes(memory, bytes, sizeof bytes));
   tws_out("%sJob%s      %d rank%s", bold, plain, job->ranks, job->ranks > 1 ? "s" : "");
   if (job->backend == TWS_BACKEND_HOST) tws_out(" of %d thread%s", job->threads, job->threads > 1 ? "s" : "");
-  tws_out(", ZeRO stage %d, %s, micro batch %lld of %lld tokens, %lld accumulation step%s, train batch %lld, "
-          "recompute %s\n",
-          config->zero.stage, tws_dtype_name(config->dtype), (long long)config->micro_batch_size,
-          (long long)config->sequence_length, (long long)config->accumulation_steps,
-          config->accumulation_steps > 1 ? "s" : "", (long long)config->train_batch_size,
-          tws_recompute_name(config->recompute));
+  tws_out(
+      ", ZeRO stage %d, %s, micro batch %lld of %lld tokens, %lld accumulation step%s, train batch %lld, "
+      "recompute %s\n",
+      config->zero.stage, tws_dtype_name(config->dtype), (long long)config->micro_batch_size,
+      (long long)config->sequence_length, (long long)config->accumulation_steps,
+      config->accumulation_steps > 1 ? "s" : "", (long long)config->train_batch_size,
+      tws_recompute_name(config->recompute));
 }

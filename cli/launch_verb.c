@@ -48,8 +48,8 @@ static tws_code find_hosts(const options *o, tws_arena *arena, tws_hosts *hosts,
   for (int h = 0; o->num_gpus && h < hosts->count; h++) {
     tws_host *host = &hosts->host[h];
     if (o->num_gpus > host->count)
-      return tws_fail(err, TWS_INVALID, "use fewer, or more slots in the hostfile", "--num-gpus %lld: host %s has %d slots",
-                      (long long)o->num_gpus, host->name, host->count);
+      return tws_fail(err, TWS_INVALID, "use fewer, or more slots in the hostfile",
+                      "--num-gpus %lld: host %s has %d slots", (long long)o->num_gpus, host->name, host->count);
     host->count = (int)o->num_gpus;
   }
   return TWS_OK;
@@ -94,13 +94,15 @@ static tws_code find_command(const char *name, tws_error *err) {
     at += length + (at[length] == ':');
   }
   if (found) return TWS_OK;
-  return tws_fail(err, TWS_ENVIRONMENT, "give its path, or put it on PATH", "launch: there is no program \"%.200s\"", name);
+  return tws_fail(err, TWS_ENVIRONMENT, "give its path, or put it on PATH", "launch: there is no program \"%.200s\"",
+                  name);
 }
 
 static tws_code start(const tws_cli *cli, const options *o, const tws_hosts *hosts, char **argv, tws_error *err) {
   for (int h = 0; h < hosts->count; h++)
     if (!is_local(hosts->host[h].name))
-      return tws_fail(err, TWS_UNSUPPORTED, "--dry-run prints the placement; start the command on each host by other means",
+      return tws_fail(err, TWS_UNSUPPORTED,
+                      "--dry-run prints the placement; start the command on each host by other means",
                       "host %s is not this machine, and ranks are started on this machine only", hosts->host[h].name);
   tws_launch_options launch = {.ranks = tws_hosts_ranks(hosts),
                                .threads = tws_launch_threads(o->threads, tws_hosts_ranks(hosts)),
@@ -146,10 +148,12 @@ const tws_verb tws_verb_launch = {
     .name = "launch",
     .summary = "runs a command once per rank and watches over it",
     .usage = "[-n N | --hostfile FILE] [options] -- COMMAND [arguments]",
-    .examples = "  twinspeed launch -n 4 -- ./my-mpi-program --steps 10\n"
-                "  twinspeed launch --hostfile hosts --include worker-0@worker-1:0,2 --dry-run\n",
-    .notes = "The command runs under mpirun. The first rank that fails ends all others; its number is in the message and\n"
-             "the exit code is 5. Ranks are started on this machine only.\n",
+    .examples =
+        "  twinspeed launch -n 4 -- ./my-mpi-program --steps 10\n"
+        "  twinspeed launch --hostfile hosts --include worker-0@worker-1:0,2 --dry-run\n",
+    .notes =
+        "The command runs under mpirun. The first rank that fails ends all others; its number is in the message and\n"
+        "the exit code is 5. Ranks are started on this machine only.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .arguments_max = -1,

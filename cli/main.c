@@ -9,14 +9,11 @@
 #include "cli/version.h"
 
 const tws_verb *const *tws_verbs(void) {
-  static const tws_verb *list[32];
-  if (!list[0]) {
-    int n = 0;
-#define X(name) \
-  if (&tws_verb_##name) list[n++] = &tws_verb_##name;
-    TWS_VERBS(X)
+  static const tws_verb *const list[] = {
+#define X(name) &tws_verb_##name,
+      TWS_VERBS(X)
 #undef X
-  }
+          NULL};
   return list;
 }
 

@@ -43,7 +43,8 @@ static measure *find_measure(measures *m, const char *label, int add) {
 static tws_code read_trace(const char *path, measures *out, tws_error *err) {
   tws_json *json;
   TWS_TRY(tws_json_read(path, &json, err));
-  const cJSON *events = cJSON_IsArray(json->root) ? json->root : cJSON_GetObjectItemCaseSensitive(json->root, "traceEvents");
+  const cJSON *events =
+      cJSON_IsArray(json->root) ? json->root : cJSON_GetObjectItemCaseSensitive(json->root, "traceEvents");
   tws_code code = TWS_OK;
   if (!cJSON_IsArray(events))
     code = tws_json_fail(json, json->root, err, "give the file that `train --trace` wrote", "no traceEvents array");
@@ -124,7 +125,9 @@ static const char *scaled(double value, const char *unit, int params) {
   return tws_cell("%g%s%s%s", rounded, space, letter, unit);
 }
 
-static void print_line(const char *label, const char *value) { tws_out("%-70s  %-8s\n", label, value); }
+static void print_line(const char *label, const char *value) {
+  tws_out("%-70s  %-8s\n", label, value);
+}
 
 static void print_summary(const tws_job *job, const tws_module_tree *tree, const totals *t, const char *source) {
   const tws_module_node *root = &tree->nodes[0];
@@ -132,14 +135,15 @@ static void print_summary(const tws_job *job, const tws_module_tree *tree, const
   double backward_flops = (2 + recompute) * root->flops;
   double accumulation = (double)job->config->accumulation_steps;
   double iteration = accumulation * (t->forward_s + t->backward_s) + t->step_s;
-  tws_out("\n-------------------------- Twinspeed Flops Profiler --------------------------\n"
-          "Profile Summary, times %s:\nNotations:\n"
-          "data parallel size (dp_size), model parallel size(mp_size),\n"
-          "number of parameters (params), number of multiply-accumulate operations(MACs),\n"
-          "number of floating-point operations (flops), floating-point operations per second (FLOPS),\n"
-          "fwd latency (forward propagation latency), bwd latency (backward propagation latency),\n"
-          "step (weights update latency), iter latency (sum of fwd, bwd and step latency)\n\n",
-          source);
+  tws_out(
+      "\n-------------------------- Twinspeed Flops Profiler --------------------------\n"
+      "Profile Summary, times %s:\nNotations:\n"
+      "data parallel size (dp_size), model parallel size(mp_size),\n"
+      "number of parameters (params), number of multiply-accumulate operations(MACs),\n"
+      "number of floating-point operations (flops), floating-point operations per second (FLOPS),\n"
+      "fwd latency (forward propagation latency), bwd latency (backward propagation latency),\n"
+      "step (weights update latency), iter latency (sum of fwd, bwd and step latency)\n\n",
+      source);
   print_line("world size: ", tws_cell("%d", job->ranks));
   print_line("data parallel size: ", tws_cell("%d", job->ranks));
   print_line("model parallel size: ", "1");
@@ -166,9 +170,15 @@ static void print_summary(const tws_job *job, const tws_module_tree *tree, const
 }
 
 typedef const char *(*amount)(const tws_module_class *c);
-static const char *params_of(const tws_module_class *c) { return scaled((double)c->params, "", 1); }
-static const char *macs_of(const tws_module_class *c) { return scaled(c->macs, "MACs", 0); }
-static const char *latency_of(const tws_module_class *c) { return scaled(c->seconds, "s", 0); }
+static const char *params_of(const tws_module_class *c) {
+  return scaled((double)c->params, "", 1);
+}
+static const char *macs_of(const tws_module_class *c) {
+  return scaled(c->macs, "MACs", 0);
+}
+static const char *latency_of(const tws_module_class *c) {
+  return scaled(c->seconds, "s", 0);
+}
 
 static void print_top(const char *what, int kind, amount text, tws_module_class *classes, int count, int top) {
   tws_module_classes_sort(classes, count, kind);
@@ -178,9 +188,10 @@ static void print_top(const char *what, int kind, amount text, tws_module_class 
 }
 
 static void print_aggregate(const tws_module_tree *tree, int top, int max_depth) {
-  tws_out("\n----------------------------- Aggregated Profile per GPU -----------------------------\n"
-          "Top %d modules in terms of params, MACs or fwd latency at different model depths:\n",
-          top);
+  tws_out(
+      "\n----------------------------- Aggregated Profile per GPU -----------------------------\n"
+      "Top %d modules in terms of params, MACs or fwd latency at different model depths:\n",
+      top);
   for (int depth = 0; depth < tree->depth && (max_depth < 0 || depth <= max_depth); depth++) {
     tws_module_class classes[TWS_MAX_CLASSES];
     int count = tws_module_tree_classes(tree, depth, classes);
@@ -193,10 +204,11 @@ static void print_aggregate(const tws_module_tree *tree, int top, int max_depth)
 
 static void print_detail(const tws_module_tree *tree, int max_depth) {
   const tws_module_node *root = &tree->nodes[0];
-  tws_out("\n------------------------------ Detailed Profile per GPU ------------------------------\n"
-          "Each module profile is listed after its name in the following order:\n"
-          "params, percentage of total params, MACs, percentage of total MACs, fwd latency, percentage of total fwd "
-          "latency, fwd FLOPS\n\n");
+  tws_out(
+      "\n------------------------------ Detailed Profile per GPU ------------------------------\n"
+      "Each module profile is listed after its name in the following order:\n"
+      "params, percentage of total params, MACs, percentage of total MACs, fwd latency, percentage of total fwd "
+      "latency, fwd FLOPS\n\n");
   for (int i = 0; i < tree->count; i++) {
     const tws_module_node *n = &tree->nodes[i];
     if (max_depth >= 0 && n->depth > max_depth) continue;
@@ -275,8 +287,7 @@ static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
     TWS_STRING("measured", 0, "FILE", options, measured, "take times from a trace that `train --trace FILE` wrote"),
     TWS_INTEGER("top", 0, "K", options, top, 1, 100, "module classes listed at each depth (default 3)"),
-    TWS_INTEGER("depth", 0, "N", options, depth, -1, 100, "deepest level shown (default: all)"),
-    TWS_OPTIONS_END};
+    TWS_INTEGER("depth", 0, "N", options, depth, -1, 100, "deepest level shown (default: all)"), TWS_OPTIONS_END};
 
 static const options defaults = {.job = TWS_JOB_DEFAULTS, .top = 3, .depth = -1};
 
@@ -284,10 +295,12 @@ const tws_verb tws_verb_profile = {
     .name = "profile",
     .summary = "parameters, flops and time of every module",
     .usage = "-m MODEL [-c FILE] [--cluster NAME[:NODES]] [options]",
-    .examples = "  twinspeed profile -m gpt2 --micro-batch 4 --cluster dgx-a100\n"
-                "  twinspeed profile -m config.json -c ds_config.json --measured trace.json\n",
-    .notes = "A multiply-add is two flops. Products count as MACs; the causal half of attention is computed and counted\n"
-             "as the kernels do it. Times are of one micro-batch on one rank.\n",
+    .examples =
+        "  twinspeed profile -m gpt2 --micro-batch 4 --cluster dgx-a100\n"
+        "  twinspeed profile -m config.json -c ds_config.json --measured trace.json\n",
+    .notes =
+        "A multiply-add is two flops. Products count as MACs; the causal half of attention is computed and counted\n"
+        "as the kernels do it. Times are of one micro-batch on one rank.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

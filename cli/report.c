@@ -59,7 +59,8 @@ static entry *find(report *r, const entry *key) {
   for (size_t i = 0; i < r->count; i++) {
     entry *e = &r->entries[i];
     if (strcmp(e->model, key->model) == 0 && strcmp(e->recompute, key->recompute) == 0 && e->stage == key->stage &&
-        e->micro == key->micro && e->accumulation == key->accumulation && e->ranks == key->ranks && e->threads == key->threads)
+        e->micro == key->micro && e->accumulation == key->accumulation && e->ranks == key->ranks &&
+        e->threads == key->threads)
       return e;
   }
   if (tws_reserve(&r->entries, &r->capacity, r->count + 1, sizeof *r->entries) != 0) return NULL;
@@ -178,12 +179,9 @@ static tws_code read_file(report *r, const char *path, tws_error *err) {
   static const struct {
     const char *schema;
     int (*read)(report *r, const cJSON *root);
-  } readers[] = {{"twinspeed-train-1", read_train},
-                 {"twinspeed-estimate-1", read_estimate},
-                 {"twinspeed-simulation-1", read_simulation},
-                 {"twinspeed-validate-1", read_validation},
-                 {"twinspeed-accuracy-1", read_accuracy},
-                 {"twinspeed-tune-1", read_tune}};
+  } readers[] = {{"twinspeed-train-1", read_train},           {"twinspeed-estimate-1", read_estimate},
+                 {"twinspeed-simulation-1", read_simulation}, {"twinspeed-validate-1", read_validation},
+                 {"twinspeed-accuracy-1", read_accuracy},     {"twinspeed-tune-1", read_tune}};
   tws_json *json;
   TWS_TRY(tws_json_read(path, &json, err));
   const char *schema = word(json->root, "schema");
@@ -191,7 +189,8 @@ static tws_code read_file(report *r, const char *path, tws_error *err) {
   size_t i = 0;
   while (i < sizeof readers / sizeof readers[0] && strcmp(readers[i].schema, schema) != 0) i++;
   if (i == sizeof readers / sizeof readers[0])
-    code = tws_json_fail(json, json->root, err, "give files that train, estimate, simulate, tune or validate wrote with --json",
+    code = tws_json_fail(json, json->root, err,
+                         "give files that train, estimate, simulate, tune or validate wrote with --json",
                          "not a result that can be compared: schema \"%.60s\"", schema);
   else
     code = readers[i].read(r, json->root) == 0 ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -199,8 +198,12 @@ static tws_code read_file(report *r, const char *path, tws_error *err) {
   return code;
 }
 
-static double predicted(const entry *e) { return e->simulated_s > 0 ? e->simulated_s : e->estimated_s; }
-static double relative(double a, double b) { return b > 0 && a > 0 ? (a - b) / b : NAN; }
+static double predicted(const entry *e) {
+  return e->simulated_s > 0 ? e->simulated_s : e->estimated_s;
+}
+static double relative(double a, double b) {
+  return b > 0 && a > 0 ? (a - b) / b : NAN;
+}
 
 static const char *seconds_cell(double seconds) {
   char text[32];
@@ -228,24 +231,32 @@ static double median_error(const report *r, int *pairs) {
 static tws_code print_text(const tws_cli *cli, const report *r, tws_error *err) {
   tws_table table;
   tws_table_init(&table, 11);
-  const char *heading[] = {"model", "ranks", "stage", "micro", "accum", "recompute", "predicted", "measured", "error",
-                           "tokens/s", "memory predicted / allocated"};
+  const char *heading[] = {"model",
+                           "ranks",
+                           "stage",
+                           "micro",
+                           "accum",
+                           "recompute",
+                           "predicted",
+                           "measured",
+                           "error",
+                           "tokens/s",
+                           "memory predicted / allocated"};
   tws_table_row(&table, heading);
   for (size_t i = 0; i < r->count; i++) {
     const entry *e = &r->entries[i];
     double error = relative(predicted(e), e->measured_s), step = e->measured_s > 0 ? e->measured_s : predicted(e);
-    const char *row[] = {
-        e->model,
-        tws_cell("%lld", (long long)e->ranks),
-        tws_cell("%lld", (long long)e->stage),
-        tws_cell("%lld", (long long)e->micro),
-        tws_cell("%lld", (long long)e->accumulation),
-        e->recompute,
-        seconds_cell(predicted(e)),
-        seconds_cell(e->measured_s),
-        isnan(error) ? "-" : tws_cell("%+.1f %%", 100 * error),
-        e->tokens && step > 0 ? tws_thousands((int64_t)((double)e->tokens / step + 0.5)) : "-",
-        tws_cell("%s / %s", bytes_cell(e->predicted_bytes), bytes_cell(e->allocated_bytes))};
+    const char *row[] = {e->model,
+                         tws_cell("%lld", (long long)e->ranks),
+                         tws_cell("%lld", (long long)e->stage),
+                         tws_cell("%lld", (long long)e->micro),
+                         tws_cell("%lld", (long long)e->accumulation),
+                         e->recompute,
+                         seconds_cell(predicted(e)),
+                         seconds_cell(e->measured_s),
+                         isnan(error) ? "-" : tws_cell("%+.1f %%", 100 * error),
+                         e->tokens && step > 0 ? tws_thousands((int64_t)((double)e->tokens / step + 0.5)) : "-",
+                         tws_cell("%s / %s", bytes_cell(e->predicted_bytes), bytes_cell(e->allocated_bytes))};
     tws_table_row(&table, row);
   }
   TWS_TRY(tws_table_print(cli, &table, err));
@@ -305,13 +316,13 @@ static tws_code plot(const tws_cli *cli, const report *r, const char *folder, tw
   for (size_t i = 0; arena && i < r->count; i++) {
     const entry *e = &r->entries[i];
     if (e->measured_s <= 0 || predicted(e) <= 0) continue;
-    points[count++] = (tws_plot_point){
-        .name = tws_arena_printf(arena, "z%lld n%lld b%lldx%lld", (long long)e->stage, (long long)e->ranks,
-                                 (long long)e->micro, (long long)e->accumulation),
-        .measured_s = e->measured_s,
-        .low_s = e->low_s > 0 ? e->low_s : e->measured_s,
-        .high_s = e->high_s > 0 ? e->high_s : e->measured_s,
-        .predicted_s = predicted(e)};
+    points[count++] =
+        (tws_plot_point){.name = tws_arena_printf(arena, "z%lld n%lld b%lldx%lld", (long long)e->stage,
+                                                  (long long)e->ranks, (long long)e->micro, (long long)e->accumulation),
+                         .measured_s = e->measured_s,
+                         .low_s = e->low_s > 0 ? e->low_s : e->measured_s,
+                         .high_s = e->high_s > 0 ? e->high_s : e->measured_s,
+                         .predicted_s = predicted(e)};
   }
   tws_code code = TWS_OK;
   snprintf(path, sizeof path, "%s/accuracy.png", folder);
@@ -329,7 +340,8 @@ static tws_code plot(const tws_cli *cli, const report *r, const char *folder, tw
 
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
-  if (argc == 0) return tws_fail(err, TWS_USAGE, "twinspeed report train.json simulate.json", "report: no result files");
+  if (argc == 0)
+    return tws_fail(err, TWS_USAGE, "twinspeed report train.json simulate.json", "report: no result files");
   report r = {0};
   tws_code code = TWS_OK;
   for (int i = 0; i < argc && code == TWS_OK; i++) code = read_file(&r, argv[i], err);
@@ -356,11 +368,13 @@ const tws_verb tws_verb_report = {
     .name = "report",
     .summary = "results side by side: predicted against measured",
     .usage = "FILE... [options]",
-    .examples = "  twinspeed report simulate.json train.json\n"
-                "  twinspeed report tune.json train-*.json --plot figures --tolerance 10\n",
-    .notes = "Files are JSON results of train, estimate, simulate, tune and validate. Results of one configuration (model,\n"
-             "ranks, threads, ZeRO stage, micro batch, accumulation, recomputation) share a row; a simulated time counts\n"
-             "before an estimated one.\n",
+    .examples =
+        "  twinspeed report simulate.json train.json\n"
+        "  twinspeed report tune.json train-*.json --plot figures --tolerance 10\n",
+    .notes =
+        "Files are JSON results of train, estimate, simulate, tune and validate. Results of one configuration (model,\n"
+        "ranks, threads, ZeRO stage, micro batch, accumulation, recomputation) share a row; a simulated time counts\n"
+        "before an estimated one.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .arguments_max = -1,

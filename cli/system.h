@@ -6,8 +6,8 @@
 
 typedef struct tws_system {
   int cores_online;
-  double cores_usable;      /* affinity and the cgroup's processor quota */
-  char processor[128];      /* model name */
+  double cores_usable; /* affinity and the cgroup's processor quota */
+  char processor[128]; /* model name */
 } tws_system;
 
 void tws_system_read(tws_system *system);

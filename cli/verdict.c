@@ -9,15 +9,14 @@ void tws_verdict_read(const tws_job *job, const tws_ledger *ledger, tws_verdict 
   if (!v->host && v->ranks_per_node > job->cluster.devices_per_node) v->ranks_per_node = job->cluster.devices_per_node;
   if (!v->host && job->ranks < job->cluster.devices_per_node) v->ranks_per_node = job->ranks;
   double arena = (double)ledger->tier[TWS_TIER_DEVICE].arena_bytes;
-  double beside =
-      (double)ledger->tier[TWS_TIER_PINNED].arena_bytes + (double)ledger->tier[TWS_TIER_HOST].arena_bytes;
+  double beside = (double)ledger->tier[TWS_TIER_PINNED].arena_bytes + (double)ledger->tier[TWS_TIER_HOST].arena_bytes;
   v->device_overhead = tws_profile_overhead_bytes(job->profile);
   v->node_have = job->cluster.host_memory_bytes;
   if (v->host) {
     v->node_need = v->ranks_per_node * (arena + beside + v->device_overhead);
   } else {
-    v->device_have =
-        job->cluster.device_memory_bytes > 0 ? job->cluster.device_memory_bytes : tws_profile_memory_bytes(job->profile);
+    v->device_have = job->cluster.device_memory_bytes > 0 ? job->cluster.device_memory_bytes
+                                                          : tws_profile_memory_bytes(job->profile);
     v->device_need = arena + v->device_overhead;
     v->node_need = v->ranks_per_node * beside;
   }
@@ -29,8 +28,8 @@ static void print_line(const tws_cli *cli, const char *what, double need, double
   int fits = need <= have;
   tws_out("%s%s%s: %s needs %s and has %s%s; %s %s\n", tws_style(cli, fits ? TWS_GREEN : TWS_RED),
           fits ? "fits" : "does not fit", tws_style(cli, TWS_PLAIN), what, tws_format_bytes(need, a, sizeof a),
-          tws_format_bytes(have, b, sizeof b), detail,
-          tws_format_bytes(fits ? have - need : need - have, c, sizeof c), fits ? "stay free" : "are missing");
+          tws_format_bytes(have, b, sizeof b), detail, tws_format_bytes(fits ? have - need : need - have, c, sizeof c),
+          fits ? "stay free" : "are missing");
 }
 
 void tws_verdict_print(const tws_cli *cli, const tws_verdict *v) {
@@ -79,7 +78,7 @@ static int find_remedy(const tws_job_options *given, char *text, size_t size) {
   static const struct {
     const char *recompute;
     int stage, micro_batch;
-  } changes[] = {{"selective", -1, 0}, {"full", -1, 0}, {NULL, 1, 0}, {NULL, 2, 0},   {NULL, 3, 0},
+  } changes[] = {{"selective", -1, 0}, {"full", -1, 0}, {NULL, 1, 0},   {NULL, 2, 0},  {NULL, 3, 0},
                  {NULL, -1, 1},        {"full", 2, 0},  {"full", 3, 0}, {"full", 3, 1}};
   int64_t stage = given->stage;
   tws_job job;

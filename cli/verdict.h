@@ -6,9 +6,9 @@
 
 typedef struct tws_verdict {
   int fits;
-  int host;               /* ranks live in host memory: there is no device row */
+  int host; /* ranks live in host memory: there is no device row */
   int ranks_per_node;
-  double device_need;     /* arena and what the libraries take beside it, bytes of one device */
+  double device_need; /* arena and what the libraries take beside it, bytes of one device */
   double device_overhead, device_have;
   double node_need, node_have; /* host memory of one node, all its ranks */
 } tws_verdict;

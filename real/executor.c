@@ -221,10 +221,30 @@ static tws_code wait_for_streams(tws_executor *x, const step_op *s, tws_error *e
   for (int other = 0; other < TWS_STREAM_COUNT; other++)
     if (s->waits & (1u << other))
       TWS_TRY(x->setup.ops->wait(x->setup.backend, (tws_stream)s->stream, (tws_stream)other, err));
-  /* Messages between processes leave from host memory at once: what they carry must be there. */
+  /* Messages between processes leave from host memory at once: what they carry must be there. A communicator with
+   * streams of its own has its place in them instead. */
+  if (x->setup.comm_ops && x->setup.comm_ops->start_collective) return TWS_OK;
   if (s->kind == TWS_OP_COLLECTIVE || s->kind == TWS_OP_SEND || s->kind == TWS_OP_RECV)
     return x->setup.ops->synchronize(x->setup.backend, err);
   return TWS_OK;
+}
+
+static tws_code collective(const tws_executor_setup *u, const step_op *s, tws_error *err) {
+  const tws_collective kind = (tws_collective)s->work->code;
+  const tws_dtype dtype = (tws_dtype)s->work->dtype;
+  const int group = (int)s->work->group;
+  if (u->comm_ops->start_collective)
+    return u->comm_ops->start_collective(u->comm, group, kind, dtype, s->root, s->segments, s->count,
+                                         (tws_stream)s->stream, err);
+  return u->comm_ops->collective(u->comm, group, kind, dtype, s->root, s->segments, s->count, err);
+}
+
+static tws_code message(const tws_executor_setup *u, const step_op *s, int peer, tws_error *err) {
+  const int receives = s->kind == TWS_OP_RECV;
+  if (u->comm_ops->start_message)
+    return u->comm_ops->start_message(u->comm, peer, receives, s->address[0], s->bytes, (tws_stream)s->stream, err);
+  if (receives) return u->comm_ops->receive(u->comm, peer, s->address[0], s->bytes, err);
+  return u->comm_ops->send(u->comm, peer, s->address[0], s->bytes, err);
 }
 
 static tws_code run_op(tws_executor *x, uint32_t index, tws_error *err) {
@@ -240,14 +260,12 @@ static tws_code run_op(tws_executor *x, uint32_t index, tws_error *err) {
                         "the loss is not a finite number");
       return TWS_OK;
     case TWS_OP_COLLECTIVE:
-      return u->comm_ops->collective(u->comm, (int)s->work->group, (tws_collective)s->work->code,
-                                     (tws_dtype)s->work->dtype, s->root, s->segments, s->count, err);
+      return collective(u, s, err);
     case TWS_OP_COPY:
       return u->ops->copy(u->backend, s->address[1], s->address[0], s->bytes, (tws_stream)s->stream, err);
     case TWS_OP_SEND:
-      return u->comm_ops->send(u->comm, (int)u->plan->ops[index].peer, s->address[0], s->bytes, err);
     case TWS_OP_RECV:
-      return u->comm_ops->receive(u->comm, (int)u->plan->ops[index].peer, s->address[0], s->bytes, err);
+      return message(u, s, (int)u->plan->ops[index].peer, err);
     default:
       return tws_fail(err, TWS_INTERNAL, NULL, "unknown kind of operation %d", s->kind);
   }

@@ -3,11 +3,15 @@
 #include <string.h>
 #include <unistd.h>
 #include "real/calibrate.h"
+#include "real/cuda_loader.h"
 #include "real/host/host.h"
 #include "real/train_internal.h"
 
 const tws_backend_ops *tws_real_backend(const char *name) {
-  return strcmp(name, "host") == 0 ? tws_host_backend() : NULL;
+  const tws_cuda_api *cuda = NULL;
+  if (strcmp(name, "host") == 0) return tws_host_backend();
+  if (strcmp(name, "cuda") == 0 && tws_cuda_load(&cuda, NULL) == TWS_OK) return cuda->backend;
+  return NULL;
 }
 
 const char *tws_real_description(void) {

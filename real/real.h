@@ -45,6 +45,13 @@ typedef struct tws_comm_ops {
   tws_code (*receive)(tws_comm *comm, int peer, void *data, uint64_t bytes, tws_error *err);
   /* optional: host memory that the transport reaches without copies; see real/mpi_comm.h */
   tws_code (*allocate)(tws_comm *comm, uint64_t bytes, void **base, tws_error *err);
+  /* optional, both or none: start on a stream of the device's backend and return. A communicator that has them takes
+   * device memory, and what it starts is ordered by the plan's streams; without, the executor waits for the device
+   * before it communicates. */
+  tws_code (*start_collective)(tws_comm *comm, int group, tws_collective collective, tws_dtype dtype, int root,
+                               const tws_comm_segment *segments, int count, tws_stream stream, tws_error *err);
+  tws_code (*start_message)(tws_comm *comm, int peer, int receives, void *data, uint64_t bytes, tws_stream stream,
+                            tws_error *err);
 } tws_comm_ops;
 
 /* ---- training ---- */

@@ -22,13 +22,12 @@ static tws_code check_options(const tws_training *t, tws_error *err) {
 }
 
 static tws_code build_plan(tws_training *t, tws_error *err) {
-  const char *axis = "data";
   tws_plan_request request = {.network = t->options->network,
                               .config = t->config,
                               .rank = t->rank,
                               .backend = strcmp(t->ops->name, "cuda") == 0 ? TWS_BACKEND_CUDA : TWS_BACKEND_HOST,
                               .threads = t->threads};
-  TWS_TRY(tws_topology_make(&request.topology, 1, &axis, &t->world, err));
+  TWS_TRY(tws_plan_topology(t->config, t->world, &request.topology, err));
   TWS_TRY(tws_plan_build(&request, &t->plan, err));
   return tws_ledger_read(t->plan, &t->ledger, err);
 }
@@ -54,16 +53,19 @@ static tws_code open_data(tws_training *t, tws_error *err) {
 
 static tws_code make_executor(tws_training *t, tws_error *err) {
   const tws_train_options *o = t->options;
-  TWS_TRY(t->ops->create(0, t->threads, &t->backend, err));
+  int device = 0;
+  if (t->cuda) TWS_TRY(tws_cuda_choose_device(t->cuda, &device, err));
+  TWS_TRY(t->ops->create(device, t->threads, &t->backend, err));
   int busy = (long)t->world * t->threads > sysconf(_SC_NPROCESSORS_ONLN);
   TWS_TRY(tws_comm_create(t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, busy, &t->comm, err));
+  if (t->cuda) TWS_TRY(tws_cuda_connect(t->cuda, t->backend, t->plan, &t->device_comm, err));
   if (t->fault.kind == TWS_FAULT_ALLOCATE)
     return tws_fail(err, TWS_MEMORY, "unset TWINSPEED_FAULT", "cannot allocate an arena (a fault on request)");
   tws_executor_setup setup = {.plan = t->plan,
                               .ops = t->ops,
                               .backend = t->backend,
-                              .comm_ops = tws_mpi_comm_ops(),
-                              .comm = t->comm,
+                              .comm_ops = t->cuda ? t->cuda->comm_ops : tws_mpi_comm_ops(),
+                              .comm = t->cuda ? t->device_comm : t->comm,
                               .activity = o->activity,
                               .activity_bytes = o->activity_bytes};
   TWS_TRY(tws_executor_create(&setup, &t->executor, err));
@@ -218,6 +220,7 @@ static void mark(const tws_training *t, const char *what, double *since) {
 
 static tws_code train(tws_training *t, tws_train_result *result, tws_error *err) {
   TWS_TRY(tws_fault_parse(getenv("TWINSPEED_FAULT"), t->rank, &t->fault, err));
+  if (t->options->device && strcmp(t->options->device, "cuda") == 0) TWS_TRY(tws_cuda_load(&t->cuda, err));
   TWS_TRY(check_options(t, err));
   double since = tws_clock_s();
   TWS_TRY(build_plan(t, err));
@@ -239,6 +242,7 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
 static void release(tws_training *t) {
   tws_watchdog_destroy(t->watchdog);
   tws_executor_destroy(t->executor);
+  if (t->device_comm) t->cuda->comm_destroy(t->device_comm);
   tws_comm_destroy(t->comm);
   if (t->backend) t->ops->destroy(t->backend);
   tws_plan_destroy(t->plan);

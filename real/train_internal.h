@@ -3,6 +3,7 @@
 #define TWS_REAL_TRAIN_INTERNAL_H
 
 #include <stdio.h>
+#include "real/cuda_loader.h"
 #include "real/data.h"
 #include "real/executor.h"
 #include "real/fault.h"
@@ -21,6 +22,8 @@ typedef struct tws_training {
   const tws_backend_ops *ops;
   tws_backend *backend;
   tws_comm *comm;
+  const tws_cuda_api *cuda; /* NULL: on the host */
+  tws_comm *device_comm;    /* the plan's collectives on GPUs; `comm` has the rest */
   tws_executor *executor;
   tws_watchdog *watchdog;
   int32_t *ids, *targets; /* of one step */

@@ -99,6 +99,8 @@ static inline void write_bytes(const char *path, const void *bytes, size_t count
   fclose(file);
 }
 
-static inline void write_text(const char *path, const char *text) { write_bytes(path, text, strlen(text)); }
+static inline void write_text(const char *path, const char *text) {
+  write_bytes(path, text, strlen(text));
+}
 
 #endif

@@ -45,8 +45,8 @@ static cJSON *assert_json(const command_result *r, const char *schema) {
   return json;
 }
 
-static const char *const verbs[] = {"estimate", "check",  "simulate", "tune",    "train",  "profile",
-                                    "validate", "calibrate", "report", "doctor", "convert", "launch"};
+static const char *const verbs[] = {"estimate", "check",     "simulate", "tune",   "train",   "profile",
+                                    "validate", "calibrate", "report",   "doctor", "convert", "launch"};
 
 START_TEST(help_of_every_verb) {
   command_result r = twinspeed("--help");
@@ -131,10 +131,10 @@ START_TEST(deepspeed_tables) {
       if (python && strcmp(python->valuestring, "py<=3.10") != 0) continue; /* newer Pythons print the enum's class */
       char extra[96] = "";
       if (largest) snprintf(extra, sizeof extra, "--largest-layer-params %.0f", largest->valuedouble);
-      command_result r = twinspeed("estimate --zero%d --compat deepspeed --total-params %.0f %s --gpus-per-node %d --nodes %d",
-                                   stage, cJSON_GetObjectItem(one, "total_params")->valuedouble, extra,
-                                   cJSON_GetObjectItem(one, "num_gpus_per_node")->valueint,
-                                   cJSON_GetObjectItem(one, "num_nodes")->valueint);
+      command_result r = twinspeed(
+          "estimate --zero%d --compat deepspeed --total-params %.0f %s --gpus-per-node %d --nodes %d", stage,
+          cJSON_GetObjectItem(one, "total_params")->valuedouble, extra,
+          cJSON_GetObjectItem(one, "num_gpus_per_node")->valueint, cJSON_GetObjectItem(one, "num_nodes")->valueint);
       ck_assert_int_eq(r.status, 0);
       ck_assert_str_eq(r.out, cJSON_GetObjectItem(one, "stdout")->valuestring);
       ck_assert_str_eq(r.err, "");
@@ -145,14 +145,16 @@ START_TEST(deepspeed_tables) {
   ck_assert_int_ge(checked, 4);
   tws_json_destroy(golden);
   command_result r = twinspeed(
-      "estimate --zero3 --total-params 2851e6 --largest-layer-params 32e6 --gpus-per-node 8 --nodes 1 --compat deepspeed");
+      "estimate --zero3 --total-params 2851e6 --largest-layer-params 32e6 --gpus-per-node 8 --nodes 1 --compat "
+      "deepspeed");
   ck_assert_ptr_nonnull(strstr(r.out, "\n   63.72GB |   0.78GB | offload_param=none, "));
   command_free(&r);
 }
 END_TEST
 
 START_TEST(estimate_says_no) {
-  command_result r = twinspeed("estimate -m llama-2-70b --cluster dgx-a100 --stage 0 --dtype bf16 --micro-batch 1 --json");
+  command_result r =
+      twinspeed("estimate -m llama-2-70b --cluster dgx-a100 --stage 0 --dtype bf16 --micro-batch 1 --json");
   ck_assert_msg(r.status == 1, "exit %d: %s", r.status, r.err);
   ck_assert_int_eq(count_lines_with(r.err, "twinspeed: does not fit"), 1);
   cJSON *json = assert_json(&r, "twinspeed-estimate-1");
@@ -232,8 +234,9 @@ END_TEST
 /* The effective configuration is itself a configuration, and printing it again changes nothing. */
 START_TEST(effective_configuration_is_stable) {
   const char *config = file("ds.json"), *again = file("again.json");
-  write_text(config, "{\"train_batch_size\": 64, /* comment */ \"gradient_clipping\": 1.0,\n"
-                     " \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 2, \"reduce_bucket_size\": 5e7},}");
+  write_text(config,
+             "{\"train_batch_size\": 64, /* comment */ \"gradient_clipping\": 1.0,\n"
+             " \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 2, \"reduce_bucket_size\": 5e7},}");
   command_result first = twinspeed("check -c %s", config);
   ck_assert_msg(first.status == 0, "%s", first.err);
   const char *start = strchr(first.out, '{');
@@ -255,7 +258,8 @@ END_TEST
 
 /* ---- bad input: one clear error, exit 3, never a crash ---- */
 static const char good_model[] =
-    "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 64, \"n_embd\": 32, \"n_layer\": 2, \"n_head\": 4}";
+    "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 64, \"n_embd\": 32, \"n_layer\": 2, \"n_head\": "
+    "4}";
 
 static void assert_bad(const char *option, const char *path, const char *what) {
   int model = strcmp(option, "-m") == 0;
@@ -374,7 +378,8 @@ START_TEST(bad_models) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char text[512];
     const char *at = strstr(good_model, cases[i].from);
-    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good_model), good_model, cases[i].to, at + strlen(cases[i].from));
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good_model), good_model, cases[i].to,
+             at + strlen(cases[i].from));
     write_text(path, text);
     command_result r = twinspeed("check -m %s", path);
     assert_one_error(&r, 3, text);
@@ -586,8 +591,16 @@ END_TEST
 START_TEST(interrupting) {
   char pids[512], line[64];
   snprintf(pids, sizeof pids, "echo $$ >> %s; exec sleep 1000", file("pids"));
-  char *argv[] = {(char *)TWS_BUILD_DIR "/twinspeed", (char *)"launch", (char *)"-q", (char *)"-n", (char *)"2",
-                  (char *)"--", (char *)"sh", (char *)"-c", pids, NULL};
+  char *argv[] = {(char *)TWS_BUILD_DIR "/twinspeed",
+                  (char *)"launch",
+                  (char *)"-q",
+                  (char *)"-n",
+                  (char *)"2",
+                  (char *)"--",
+                  (char *)"sh",
+                  (char *)"-c",
+                  pids,
+                  NULL};
   pid_t child = fork();
   if (child == 0) {
     int null = open("/dev/null", O_RDWR);
@@ -621,13 +634,16 @@ START_TEST(interrupting) {
 END_TEST
 
 START_TEST(reports) {
-  static const char job[] = "\"model\": \"demo/config.json\", \"zero_stage\": 1, \"micro_batch\": 2, \"threads\": 1,"
-                            "\"accumulation_steps\": 4, \"recompute\": \"none\", \"train_batch\": 16, \"sequence_length\": 128";
+  static const char job[] =
+      "\"model\": \"demo/config.json\", \"zero_stage\": 1, \"micro_batch\": 2, \"threads\": 1,"
+      "\"accumulation_steps\": 4, \"recompute\": \"none\", \"train_batch\": 16, \"sequence_length\": 128";
   char text[1024];
-  snprintf(text, sizeof text,
-           "{\"schema\": \"twinspeed-train-1\", \"configuration\": {%s}, \"ranks\": 2, \"steps\": 4, \"median_step_s\": 0.5,"
-           " \"losses\": [5, 4, 3, 2], \"step_s\": [0.5, 0.4, 0.5, 0.6],"
-           " \"memory\": [{\"rank\": 0, \"device\": {\"predicted_bytes\": 1024, \"allocated_bytes\": 1024}}]}", job);
+  snprintf(
+      text, sizeof text,
+      "{\"schema\": \"twinspeed-train-1\", \"configuration\": {%s}, \"ranks\": 2, \"steps\": 4, \"median_step_s\": 0.5,"
+      " \"losses\": [5, 4, 3, 2], \"step_s\": [0.5, 0.4, 0.5, 0.6],"
+      " \"memory\": [{\"rank\": 0, \"device\": {\"predicted_bytes\": 1024, \"allocated_bytes\": 1024}}]}",
+      job);
   write_text(file("train.json"), text);
   snprintf(text, sizeof text, "{\"schema\": \"twinspeed-simulation-1\", %s, \"ranks\": 2, \"step_s\": 0.45}", job);
   write_text(file("simulation.json"), text);
@@ -674,7 +690,8 @@ END_TEST
 
 START_TEST(shell_texts) {
   char *argv[] = {(char *)"/bin/bash", (char *)"-c",
-                  (char *)"set -e; source <(" TWS_BUILD_DIR "/twinspeed completion bash); COMP_WORDS=(twinspeed estimate "
+                  (char *)"set -e; source <(" TWS_BUILD_DIR
+                          "/twinspeed completion bash); COMP_WORDS=(twinspeed estimate "
                           "--largest); COMP_CWORD=2; _twinspeed; echo \"${COMPREPLY[@]}\"",
                   NULL};
   command_result r = command_execute(argv);

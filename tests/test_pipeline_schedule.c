@@ -9,8 +9,10 @@
 #include "base/random.h"
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_partition.h"
+#include "plan/pipeline_program.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/sequence_rules.h"
+#include "tests/failing_allocator.h"
 
 static tws_json *golden(const char *name) {
   char path[512];
@@ -33,7 +35,6 @@ static int number(const cJSON *object, const char *key) {
   return (int)item->valuedouble;
 }
 
-/* Golden lists are compared element by element while a function computes them; *left walks along. */
 static int same(const cJSON *list, const int *actual, int count) {
   if (cJSON_GetArraySize(list) != count) return 0;
   int i = 0;
@@ -236,35 +237,33 @@ static void check_ascending(const execution *e, int stage) {
   }
 }
 
-/* What stage `from` produces for stage `to` in one direction, in order, is what `to` uses, in order. */
-static void check_messages(const execution *e, int from, int to, int backward) {
-  const tws_pipeline_shape *shape = e->shape;
-  int blocks = shape->stages * shape->virtual_stages, step = backward ? -1 : 1;
-  uint32_t i = 0, j = 0;
-  for (;;) {
-    int sent = -1, used = -1;
-    uint32_t sent_micro = 0, used_micro = 0;
-    for (; i < e->length && sent < 0; i++) {
-      const tws_pipeline_action *a = &e->order[(size_t)from * e->length + i];
-      if (a->kind == TWS_ACTION_BACKWARD_WEIGHT || (a->kind != TWS_ACTION_FORWARD) != backward) continue;
-      int target = tws_pipeline_block(shape, from, a->chunk) + step;
-      if (target < 0 || target >= blocks || tws_pipeline_block_stage(shape, target) != to) continue;
-      sent = target;
-      sent_micro = a->micro_batch;
-    }
-    for (; j < e->length && used < 0; j++) {
-      const tws_pipeline_action *a = &e->order[(size_t)to * e->length + j];
-      if (a->kind == TWS_ACTION_BACKWARD_WEIGHT || (a->kind != TWS_ACTION_FORWARD) != backward) continue;
-      int block = tws_pipeline_block(shape, to, a->chunk), source = block - step;
-      if (source < 0 || source >= blocks || tws_pipeline_block_stage(shape, source) != from) continue;
-      used = block;
-      used_micro = a->micro_batch;
-    }
-    ck_assert_int_eq(sent, used);
-    ck_assert_uint_eq(sent_micro, used_micro);
-    if (sent < 0) return;
-    ck_assert_int_eq(tws_pipeline_block(shape, to, tws_pipeline_block_chunk(shape, sent)), sent);
+/* The next message of `stage` to (or from) `peer` in the order of its actions: receiving block, direction and
+ * micro-batch as one number, or -1. */
+static int64_t next_message(const execution *e, int stage, int peer, int sent, uint32_t *at) {
+  int blocks = e->shape->stages * e->shape->virtual_stages;
+  while (*at < e->length) {
+    const tws_pipeline_action *a = &e->order[(size_t)stage * e->length + (*at)++];
+    int backward = a->kind != TWS_ACTION_FORWARD, step = backward ? -1 : 1;
+    int block = tws_pipeline_block(e->shape, stage, a->chunk), other = sent ? block + step : block - step;
+    if (a->kind == TWS_ACTION_BACKWARD_WEIGHT || other < 0 || other >= blocks) continue;
+    ck_assert_int_eq(tws_pipeline_block(e->shape, tws_pipeline_block_stage(e->shape, other),
+                                        tws_pipeline_block_chunk(e->shape, other)),
+                     other);
+    if (tws_pipeline_block_stage(e->shape, other) != peer) continue;
+    return ((int64_t)(sent ? other : block) * 2 + backward) * 1000000 + a->micro_batch;
   }
+  return -1;
+}
+
+/* What one stage makes for another, activations and gradients together, is used there in the same order. */
+static void check_messages(const execution *e, int from, int to) {
+  uint32_t i = 0, j = 0;
+  int64_t sent, used;
+  do {
+    sent = next_message(e, from, to, 1, &i);
+    used = next_message(e, to, from, 0, &j);
+    ck_assert_int_eq(sent, used);
+  } while (sent >= 0);
 }
 
 static tws_pipeline_shape random_shape(uint64_t seed) {
@@ -299,8 +298,9 @@ START_TEST(orders_are_complete_and_ideal) {
       if (shape.kind == TWS_PIPELINE_1F1B) ck_assert_uint_eq(most, (uint32_t)(m < p - s ? m : p - s));
       if (shape.kind == TWS_PIPELINE_ZB_H1) ck_assert_uint_le(most, first); /* as stage 0 of 1F1B */
       check_ascending(&e, s);
-      if (p > 1) check_messages(&e, s, (s + 1) % p, 0);
-      if (p > 1) check_messages(&e, (s + 1) % p, s, 1);
+      for (int to = 0; to < p; to++) {
+        if (to != s) check_messages(&e, s, to);
+      }
     }
     finish(&e);
   }
@@ -331,6 +331,150 @@ START_TEST(bubbles_of_the_papers) {
       ck_assert_double_eq_tol((double)spans[TWS_PIPELINE_INTERLEAVED] - work, bubble / 3, 1e-9);
       ck_assert_double_eq_tol((double)spans[TWS_PIPELINE_ZB_H1] - work, bubble / 3, 1e-9);
     }
+  }
+}
+END_TEST
+
+/* ---- programs: messages are rendezvous, one after another on one stream per stage ---- */
+
+typedef struct stage_run {
+  const tws_pipeline_program *program;
+  uint32_t action, message; /* next events of the compute and of the message stream */
+  int64_t compute_clock, message_clock;
+  int64_t *end; /* per event */
+} stage_run;
+
+static void skip_to(const stage_run *r, uint32_t *at, int messages) {
+  while (*at < r->program->count && (r->program->events[*at].kind != TWS_EVENT_ACTION) != messages) (*at)++;
+}
+
+static int same_action(const tws_pipeline_action *a, const tws_pipeline_action *b) {
+  return a->kind == b->kind && a->chunk == b->chunk && a->micro_batch == b->micro_batch;
+}
+
+/* The action that made what is sent, or the receive that an action waits for; the list has it earlier. */
+static const int64_t *before(const stage_run *r, uint32_t event) {
+  const tws_pipeline_event *of = &r->program->events[event];
+  tws_pipeline_event_kind kind = of->kind == TWS_EVENT_SEND ? TWS_EVENT_ACTION : TWS_EVENT_RECV;
+  for (uint32_t i = event; i-- > 0;) {
+    const tws_pipeline_event *e = &r->program->events[i];
+    if (e->kind == kind && same_action(&e->action, &of->action)) return &r->end[i];
+  }
+  return NULL;
+}
+
+static int run_action(stage_run *r, const int *seconds) {
+  skip_to(r, &r->action, 0);
+  if (r->action >= r->program->count) return 0;
+  const tws_pipeline_event *e = &r->program->events[r->action];
+  const int64_t *input = e->action.kind == TWS_ACTION_BACKWARD_WEIGHT ? NULL : before(r, r->action);
+  if (input && *input < 0) return 0;
+  if (input && *input > r->compute_clock) r->compute_clock = *input;
+  r->compute_clock += seconds[e->action.kind];
+  r->end[r->action++] = r->compute_clock;
+  return 1;
+}
+
+/* A send at the head of its stage's stream whose receive is at the head of the other's. */
+static int run_message(const tws_pipeline_shape *shape, stage_run *runners, int stage) {
+  stage_run *from = &runners[stage];
+  skip_to(from, &from->message, 1);
+  if (from->message >= from->program->count) return 0;
+  const tws_pipeline_event *send = &from->program->events[from->message];
+  if (send->kind != TWS_EVENT_SEND) return 0;
+  const int64_t *made = before(from, from->message);
+  ck_assert_msg(made != NULL, "a send before the action that makes what is sent");
+  stage_run *to = &runners[send->peer];
+  skip_to(to, &to->message, 1);
+  if (*made < 0 || to->message >= to->program->count) return 0;
+  const tws_pipeline_event *receive = &to->program->events[to->message];
+  if (receive->kind != TWS_EVENT_RECV || receive->peer != stage) return 0;
+  int step = send->action.kind == TWS_ACTION_FORWARD ? 1 : -1;
+  ck_assert_int_eq(receive->action.kind, send->action.kind);
+  ck_assert_uint_eq(receive->action.micro_batch, send->action.micro_batch);
+  ck_assert_int_eq(tws_pipeline_block(shape, send->peer, receive->action.chunk),
+                   tws_pipeline_block(shape, stage, send->action.chunk) + step);
+  int64_t clock = *made > from->message_clock ? *made : from->message_clock;
+  if (to->message_clock > clock) clock = to->message_clock;
+  from->end[from->message++] = to->end[to->message++] = from->message_clock = to->message_clock = clock;
+  return 1;
+}
+
+/* seconds by action kind; spread: stages differ in speed by up to this factor. Returns the makespan. */
+static int64_t run_programs(const tws_pipeline_shape *shape, const int *seconds, int spread, uint64_t seed) {
+  int p = shape->stages, busy = 1;
+  tws_arena *arena = tws_arena_create();
+  tws_pipeline_program *programs = calloc((size_t)p, sizeof *programs);
+  stage_run *runners = calloc((size_t)p, sizeof *runners);
+  tws_error err = {0};
+  int64_t makespan = 0;
+  for (int s = 0; s < p; s++) {
+    ck_assert_msg(tws_pipeline_program_make(shape, s, arena, &programs[s], &err) == TWS_OK, "%s", err.message);
+    runners[s] = (stage_run){.program = &programs[s], .end = calloc(programs[s].count, sizeof(int64_t))};
+    for (uint32_t i = 0; i < programs[s].count; i++) runners[s].end[i] = -1;
+  }
+  while (busy) {
+    busy = 0;
+    for (int s = 0; s < p; s++) {
+      int factor = spread > 1 ? draw(seed, 100 + (uint64_t)s, 1, spread) : 1, own[TWS_ACTION_KIND_COUNT];
+      for (int kind = 0; kind < TWS_ACTION_KIND_COUNT; kind++) own[kind] = seconds[kind] * factor;
+      while (run_action(&runners[s], own) || run_message(shape, runners, s)) busy = 1;
+    }
+  }
+  for (int s = 0; s < p; s++) {
+    skip_to(&runners[s], &runners[s].action, 0);
+    skip_to(&runners[s], &runners[s].message, 1);
+    ck_assert_msg(runners[s].action == programs[s].count && runners[s].message == programs[s].count,
+                  "%s, %d stages x %d, %d micro-batches: stage %d stands still at event %u of %u",
+                  tws_pipeline_kind_name(shape->kind), p, shape->virtual_stages, shape->micro_batches, s,
+                  runners[s].message, programs[s].count);
+    if (runners[s].compute_clock > makespan) makespan = runners[s].compute_clock;
+    free(runners[s].end);
+  }
+  free(runners);
+  free(programs);
+  tws_arena_destroy(arena);
+  return makespan;
+}
+
+START_TEST(programs_run_with_rendezvous) {
+  for (uint64_t seed = 0; seed < 400; seed++) {
+    tws_pipeline_shape shape = random_shape(seed);
+    int64_t work = (int64_t)shape.micro_batches * shape.virtual_stages * 3;
+    /* the proportions that the program was made for: messages cost the ideal pipeline nothing */
+    int64_t span = run_programs(&shape, (int[]){1, 2, 1, 1}, 1, seed);
+    double v = shape.virtual_stages;
+    ck_assert_double_eq_tol((double)(span - work), tws_pipeline_bubble(&shape, v, v, v), 1e-9);
+    /* any others: it still runs to its end */
+    int seconds[] = {draw(seed, 7, 1, 9), draw(seed, 8, 1, 9), draw(seed, 9, 1, 9), draw(seed, 10, 1, 9)};
+    run_programs(&shape, seconds, 5, seed);
+  }
+}
+END_TEST
+
+START_TEST(programs_hold_the_order) {
+  for (uint64_t seed = 0; seed < 200; seed++) {
+    tws_pipeline_shape shape = random_shape(seed);
+    uint32_t count = tws_pipeline_order_length(&shape);
+    tws_pipeline_action *order = calloc(count, sizeof *order);
+    tws_arena *arena = tws_arena_create();
+    for (int s = 0; s < shape.stages; s++) {
+      tws_pipeline_program program;
+      uint32_t n = 0, messages = 0;
+      ck_assert(tws_pipeline_program_make(&shape, s, arena, &program, NULL) == TWS_OK);
+      tws_pipeline_order(&shape, s, order);
+      for (uint32_t i = 0; i < program.count; i++) {
+        const tws_pipeline_event *e = &program.events[i];
+        if (e->kind == TWS_EVENT_ACTION) ck_assert(n < count && same_action(&e->action, &order[n++]));
+        messages += e->kind != TWS_EVENT_ACTION;
+      }
+      ck_assert_uint_eq(n, count);
+      /* both directions, in and out, for each block; the first and the last lack one side */
+      int sides = shape.stages == 1 ? 0 : 4 * shape.virtual_stages - 2 * (s == 0) - 2 * (s == shape.stages - 1);
+      ck_assert_uint_eq(messages, (uint32_t)(sides * shape.micro_batches));
+    }
+    tws_arena_destroy(arena);
+    free(order);
   }
 }
 END_TEST
@@ -619,6 +763,27 @@ START_TEST(ulysses_heads) {
 }
 END_TEST
 
+static tws_code allocate(void *user) {
+  int bounds[5];
+  tws_pipeline_layer layers[8] = {{"Block", 3}, {"Block", 1}};
+  tws_pipeline_shape shape = {TWS_PIPELINE_INTERLEAVED, 4, 2, 8};
+  tws_pipeline_program program;
+  tws_error err = {0};
+  (void)user;
+  tws_arena *arena = tws_arena_create();
+  tws_code code = arena ? tws_pipeline_program_make(&shape, 1, arena, &program, &err) : TWS_MEMORY;
+  if (code == TWS_OK) code = tws_pipeline_partition("parameters", layers, 8, 4, bounds, &err);
+  tws_arena_destroy(arena);
+  return code;
+}
+
+START_TEST(survives_exhausted_memory) {
+  long bad, tried = fail_every_allocation(allocate, NULL, &bad);
+  ck_assert_int_ge(tried, 5);
+  ck_assert_int_eq(bad, 0);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("pipeline_schedule");
   TCase *c = tcase_create("pipeline_schedule");
@@ -627,6 +792,8 @@ int main(void) {
   tcase_add_test(c, instructions_compute_in_1f1b_order);
   tcase_add_test(c, orders_are_complete_and_ideal);
   tcase_add_test(c, bubbles_of_the_papers);
+  tcase_add_test(c, programs_run_with_rendezvous);
+  tcase_add_test(c, programs_hold_the_order);
   tcase_add_test(c, illegal_shapes_are_refused);
   tcase_add_test(c, partitions_golden);
   tcase_add_test(c, partition_methods);
@@ -635,6 +802,7 @@ int main(void) {
   tcase_add_test(c, ulysses_golden);
   tcase_add_test(c, ulysses_returns_every_element);
   tcase_add_test(c, ulysses_heads);
+  tcase_add_test(c, survives_exhausted_memory);
   suite_add_tcase(suite, c);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

@@ -14,7 +14,8 @@
 /* Device memory beside the arenas, in bytes. */
 typedef struct tws_cuda_memory {
   uint64_t workspace;    /* cuBLAS workspaces and reduction scratch, one of TWS_CUDA_STREAM_BYTES for each used stream */
-  uint64_t context;      /* what creating the context, streams and library handles took: the driver's view before and after */
+  uint64_t context;      /* in use on the device when the backend was ready, less its workspace: contexts, this
+                            process's and others', and what else others hold */
   uint64_t device_total; /* of the device */
 } tws_cuda_memory;
 

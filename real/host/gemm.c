@@ -193,7 +193,12 @@ int tws_host_bf16_multiply(tws_host_bf16_cache *cache, int thread, const tws_hos
 }
 
 #else
-#include <cblas.h>
+/* The Fortran interface: GSL's reference BLAS, which the program loads too, also has the C names. */
+extern void sgemm_(const char *transpose_a, const char *transpose_b, const int *m, const int *n, const int *k,
+                   const float *alpha, const float *a, const int *lda, const float *b, const int *ldb,
+                   const float *beta, float *c, const int *ldc);
+extern void openblas_set_num_threads(int threads);
+extern char *openblas_get_corename(void);
 
 /* OpenBLAS keeps one thread count for the process. */
 static pthread_once_t single_thread = PTHREAD_ONCE_INIT;
@@ -214,8 +219,11 @@ void tws_host_gemm_leave(int previous) {
 
 void tws_host_sgemm(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
                     const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
-  cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans, (int)m,
-              (int)n, (int)k, 1.0F, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
+  /* Row-major C is column-major C^T = op(B)^T op(A)^T. */
+  const int rows = (int)m, columns = (int)n, depth = (int)k, a_step = (int)lda, b_step = (int)ldb, c_step = (int)ldc;
+  const float one = 1.0F;
+  sgemm_(transpose_b ? "T" : "N", transpose_a ? "T" : "N", &columns, &rows, &depth, &one, b, &b_step, a, &a_step, &beta,
+         c, &c_step);
 }
 
 const char *tws_host_gemm_library(char *buffer, int size) {

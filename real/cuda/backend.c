@@ -1,0 +1,342 @@
+/* The CUDA backend: device, streams, arenas, copies and dispatch. One host thread drives it. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "base/memory.h"
+#include "real/cuda/cuda.h"
+#include "real/cuda/internal.h"
+#include "real/cuda/module.h"
+#include "real/operands.h"
+
+typedef struct arena {
+  char *base;
+  uint64_t bytes;
+  tws_tier tier;
+} arena;
+
+typedef struct lane {
+  cudaStream_t stream; /* NULL: not used yet */
+  cudaEvent_t event;   /* recorded when another stream waits for this one */
+  char *workspace;     /* TWS_CUDA_STREAM_BYTES: the products' workspace, then scratch; NULL: no kernel has run here */
+} lane;
+
+struct tws_backend {
+  int device, multiprocessors, shared_bytes;
+  lane lanes[TWS_STREAM_COUNT];
+  tws_cuda_gemm *gemm;
+  arena arenas[16];
+  int arena_count;
+  tws_cuda_memory memory;
+  char name[128];
+};
+
+tws_code tws_cuda_fail(tws_error *err, cudaError_t status, const char *what) {
+  switch (status) {
+    case cudaErrorMemoryAllocation:
+      return tws_fail(err, TWS_MEMORY, "use a smaller micro batch, recomputation, a higher ZeRO stage or more ranks",
+                      "CUDA: %s: %s", what, cudaGetErrorString(status));
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorInvalidDevice:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorStubLibrary:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorNotPermitted:
+      return tws_fail(err, TWS_ENVIRONMENT, "use --device host; `nvidia-smi` shows what the driver sees",
+                      "no CUDA device: %s: %s", what, cudaGetErrorString(status));
+    case cudaErrorNoKernelImageForDevice:
+      return tws_fail(err, TWS_ENVIRONMENT, "configure with -DTWINSPEED_CUDA_ARCHITECTURES=<yours>",
+                      "CUDA: %s: this build has no code for this device", what);
+    default:
+      return tws_fail(err, TWS_RANK, NULL, "CUDA: %s: %s (%s)", what, cudaGetErrorString(status),
+                      cudaGetErrorName(status));
+  }
+}
+#define TRY_CUDA(call, what)                                              \
+  do {                                                                    \
+    const cudaError_t status_ = (call);                                   \
+    if (status_ != cudaSuccess) return tws_cuda_fail(err, status_, what); \
+  } while (0)
+
+tws_code tws_cuda_device_count(int *count, tws_error *err) {
+  *count = 0;
+  TRY_CUDA(cudaGetDeviceCount(count), "looking for devices");
+  return *count > 0 ? TWS_OK : tws_cuda_fail(err, cudaErrorNoDevice, "looking for devices");
+}
+
+/* ---- streams ---- */
+
+tws_code tws_cuda_stream(tws_backend *backend, int stream, cudaStream_t *out, tws_error *err) {
+  if (stream < 0 || stream >= TWS_STREAM_COUNT) return tws_fail(err, TWS_INTERNAL, NULL, "no stream %d", stream);
+  lane *l = &backend->lanes[stream];
+  if (!l->stream) {
+    TRY_CUDA(cudaEventCreateWithFlags(&l->event, cudaEventDisableTiming), "an event");
+    /* Communication and copies first: what the compute stream has queued must not delay them. */
+    int least = 0, greatest = 0;
+    TRY_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities");
+    const int priority = stream == TWS_STREAM_COMPUTE ? least : greatest;
+    TRY_CUDA(cudaStreamCreateWithPriority(&l->stream, cudaStreamNonBlocking, priority), "a stream");
+  }
+  *out = l->stream;
+  return TWS_OK;
+}
+
+/* A stream on which kernels run has a workspace. */
+static tws_code kernel_lane(tws_backend *backend, tws_stream stream, lane **out, tws_error *err) {
+  cudaStream_t unused = NULL;
+  TWS_TRY(tws_cuda_stream(backend, (int)stream, &unused, err));
+  lane *l = &backend->lanes[stream];
+  if (!l->workspace) {
+    void *memory = NULL;
+    TRY_CUDA(cudaMalloc(&memory, TWS_CUDA_STREAM_BYTES), "the workspace of a stream");
+    l->workspace = memory;
+    backend->memory.workspace += TWS_CUDA_STREAM_BYTES;
+  }
+  *out = l;
+  return TWS_OK;
+}
+
+static tws_code cuda_wait(tws_backend *backend, tws_stream waiting, tws_stream on, tws_error *err) {
+  cudaStream_t waiter = NULL;
+  if ((int)on < 0 || on >= TWS_STREAM_COUNT) return tws_fail(err, TWS_INTERNAL, NULL, "no stream %d", (int)on);
+  if (waiting == on || !backend->lanes[on].stream) return TWS_OK;
+  TWS_TRY(tws_cuda_stream(backend, (int)waiting, &waiter, err));
+  /* A wait is for the event's latest record, so one event serves any number of waits. */
+  TRY_CUDA(cudaEventRecord(backend->lanes[on].event, backend->lanes[on].stream), "recording an event");
+  TRY_CUDA(cudaStreamWaitEvent(waiter, backend->lanes[on].event, 0), "waiting for a stream");
+  return TWS_OK;
+}
+
+static tws_code cuda_synchronize(tws_backend *backend, tws_error *err) {
+  for (int i = 0; i < TWS_STREAM_COUNT; i++) {
+    if (!backend->lanes[i].stream) continue;
+    const cudaError_t status = cudaStreamSynchronize(backend->lanes[i].stream);
+    if (status == cudaSuccess) continue;
+    char what[64];
+    snprintf(what, sizeof what, "work on stream %s", tws_stream_name((tws_stream)i));
+    return tws_cuda_fail(err, status, what);
+  }
+  return TWS_OK;
+}
+
+/* ---- life ---- */
+
+static void cuda_destroy(tws_backend *backend) {
+  if (!backend) return;
+  cuda_synchronize(backend, NULL);
+  tws_cuda_gemm_destroy(backend->gemm);
+  for (int i = 0; i < TWS_STREAM_COUNT; i++) {
+    lane *l = &backend->lanes[i];
+    if (l->workspace) cudaFree(l->workspace);
+    if (l->event) cudaEventDestroy(l->event);
+    if (l->stream) cudaStreamDestroy(l->stream);
+  }
+  tws_free(backend);
+}
+
+static tws_code examine_device(tws_backend *backend, int device, tws_error *err) {
+  struct cudaDeviceProp properties;
+  int count = 0;
+  TWS_TRY(tws_cuda_device_count(&count, err));
+  if (device < 0 || device >= count)
+    return tws_fail(err, TWS_ENVIRONMENT, "is CUDA_VISIBLE_DEVICES as intended?", "no CUDA device %d: there are %d",
+                    device, count);
+  TRY_CUDA(cudaSetDevice(device), "taking the device");
+  TRY_CUDA(cudaGetDeviceProperties(&properties, device), "properties of the device");
+  if (properties.major < 8)
+    return tws_fail(err, TWS_ENVIRONMENT, "compute capability 8.0 (A100) or later is needed for bf16",
+                    "%s has compute capability %d.%d", properties.name, properties.major, properties.minor);
+  backend->device = device;
+  backend->multiprocessors = properties.multiProcessorCount;
+  backend->shared_bytes = (int)properties.sharedMemPerBlockOptin;
+  snprintf(backend->name, sizeof backend->name, "%.100s", properties.name);
+  return TWS_OK;
+}
+
+static tws_code prepare(tws_backend *backend, int device, tws_error *err) {
+  lane *unused = NULL;
+  size_t available = 0, total = 0;
+  TWS_TRY(examine_device(backend, device, err));
+  TWS_TRY(tws_cuda_gemm_create(&backend->gemm, err));
+  TWS_TRY(kernel_lane(backend, TWS_STREAM_COMPUTE, &unused, err));
+  TRY_CUDA(cudaMemGetInfo(&available, &total), "asking for free memory");
+  backend->memory.device_total = total;
+  backend->memory.context = total - available - backend->memory.workspace;
+  return TWS_OK;
+}
+
+static tws_code cuda_create(int device, int threads, tws_backend **out, tws_error *err) {
+  (void)threads;
+  *out = NULL;
+  tws_backend *backend = tws_calloc(1, sizeof *backend);
+  if (!backend) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_code code = prepare(backend, device, err);
+  if (code != TWS_OK) {
+    cuda_destroy(backend);
+    return code;
+  }
+  *out = backend;
+  return TWS_OK;
+}
+
+void tws_cuda_memory_of(const tws_backend *backend, tws_cuda_memory *out) {
+  *out = backend->memory;
+}
+
+const char *tws_cuda_describe(const tws_backend *backend, char *buffer, int size) {
+  int driver = 0, runtime = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
+  if (cudaRuntimeGetVersion(&runtime) != cudaSuccess) runtime = 0;
+  snprintf(buffer, (size_t)size, "%s%sCUDA %d.%d, driver for CUDA %d.%d, cuBLASLt %zu", backend ? backend->name : "",
+           backend ? ", " : "", runtime / 1000, runtime % 1000 / 10, driver / 1000, driver % 1000 / 10,
+           tws_cuda_gemm_version());
+  return buffer;
+}
+
+/* ---- memory ---- */
+
+static tws_code host_memory(tws_tier tier, uint64_t bytes, void **base, tws_error *err) {
+  *base = NULL;
+  if (tier == TWS_TIER_PINNED) {
+    TRY_CUDA(cudaHostAlloc(base, bytes, cudaHostAllocDefault), "pinned memory");
+    memset(*base, 0, bytes);
+    return TWS_OK;
+  }
+  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  *base = memory;
+  return TWS_OK;
+}
+
+static void release_memory(tws_tier tier, void *base, uint64_t bytes) {
+  if (tier == TWS_TIER_DEVICE)
+    cudaFree(base);
+  else if (tier == TWS_TIER_PINNED)
+    cudaFreeHost(base);
+  else
+    munmap(base, bytes);
+}
+
+static tws_code device_memory(uint64_t bytes, void **base, tws_error *err) {
+  *base = NULL;
+  TRY_CUDA(cudaMalloc(base, bytes), "device memory");
+  cudaError_t status = cudaMemset(*base, 0, bytes);
+  if (status == cudaSuccess) status = cudaDeviceSynchronize();
+  if (status == cudaSuccess) return TWS_OK;
+  cudaFree(*base);
+  *base = NULL;
+  return tws_cuda_fail(err, status, "clearing device memory");
+}
+
+static tws_code cuda_allocate(tws_backend *backend, tws_tier tier, uint64_t bytes, void **base, tws_error *err) {
+  const int most = (int)(sizeof backend->arenas / sizeof *backend->arenas);
+  *base = NULL;
+  if (bytes == 0) bytes = 1;
+  if (backend->arena_count == most) return tws_fail(err, TWS_INTERNAL, NULL, "more than %d arenas", most);
+  tws_code code = tier == TWS_TIER_DEVICE ? device_memory(bytes, base, err) : host_memory(tier, bytes, base, err);
+  if (code != TWS_OK)
+    return tws_fail_in(err, code, "the %s arena of %.3f GiB", tws_tier_name(tier), (double)bytes / 1073741824.0);
+  backend->arenas[backend->arena_count++] = (arena){*base, bytes, tier};
+  return TWS_OK;
+}
+
+static void cuda_release(tws_backend *backend, tws_tier tier, void *base) {
+  (void)tier;
+  cuda_synchronize(backend, NULL);
+  for (int i = 0; i < backend->arena_count; i++)
+    if (backend->arenas[i].base == base) {
+      release_memory(backend->arenas[i].tier, base, backend->arenas[i].bytes);
+      backend->arenas[i] = backend->arenas[--backend->arena_count];
+      return;
+    }
+}
+
+/* Whether copies with this address can be left to themselves: it lies in device or pinned memory of ours. */
+static int is_ours(const tws_backend *backend, const void *address) {
+  for (int i = 0; i < backend->arena_count; i++) {
+    const arena *a = &backend->arenas[i];
+    if (a->tier != TWS_TIER_DEVICE && a->tier != TWS_TIER_PINNED) continue;
+    if ((const char *)address >= a->base && (const char *)address < a->base + a->bytes) return 1;
+  }
+  return 0;
+}
+
+static tws_code cuda_copy(tws_backend *backend, void *to, const void *from, uint64_t bytes, tws_stream stream,
+                          tws_error *err) {
+  cudaStream_t s = NULL;
+  if (bytes == 0) return TWS_OK;
+  TWS_TRY(tws_cuda_stream(backend, (int)stream, &s, err));
+  TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s), "a copy");
+  if (!is_ours(backend, to) || !is_ours(backend, from)) TRY_CUDA(cudaStreamSynchronize(s), "a copy");
+  return TWS_OK;
+}
+
+/* ---- work ---- */
+
+static const tws_cuda_function functions[TWS_KERNEL_COUNT] = {
+    [TWS_KERNEL_EMBEDDING] = tws_cuda_embedding,
+    [TWS_KERNEL_EMBEDDING_GRAD] = tws_cuda_embedding_grad,
+    [TWS_KERNEL_POSITION_GRAD] = tws_cuda_position_grad,
+    [TWS_KERNEL_NORM] = tws_cuda_norm,
+    [TWS_KERNEL_NORM_GRAD] = tws_cuda_norm_grad,
+    [TWS_KERNEL_ROPE] = tws_cuda_rope,
+    [TWS_KERNEL_ROPE_GRAD] = tws_cuda_rope,
+    [TWS_KERNEL_ATTENTION] = tws_cuda_attention,
+    [TWS_KERNEL_ATTENTION_GRAD] = tws_cuda_attention_grad,
+    [TWS_KERNEL_GELU] = tws_cuda_gelu,
+    [TWS_KERNEL_GELU_GRAD] = tws_cuda_gelu_grad,
+    [TWS_KERNEL_SWIGLU] = tws_cuda_swiglu,
+    [TWS_KERNEL_SWIGLU_GRAD] = tws_cuda_swiglu_grad,
+    [TWS_KERNEL_ADD] = tws_cuda_add,
+    [TWS_KERNEL_CROSS_ENTROPY] = tws_cuda_cross_entropy,
+    [TWS_KERNEL_ADAMW] = tws_cuda_adamw,
+    [TWS_KERNEL_SQUARED_NORM] = tws_cuda_squared_norm,
+    [TWS_KERNEL_CLIP] = tws_cuda_clip,
+    [TWS_KERNEL_FILL] = tws_cuda_fill,
+    [TWS_KERNEL_ACCUMULATE] = tws_cuda_accumulate,
+    [TWS_KERNEL_CAST] = tws_cuda_cast,
+};
+
+static tws_code start_kernel(tws_backend *backend, lane *l, tws_cuda_call *call, tws_error *err) {
+  call->stream = l->stream;
+  call->scratch = l->workspace + TWS_CUDA_WORKSPACE_BYTES;
+  call->scratch_bytes = TWS_CUDA_SCRATCH_BYTES;
+  call->multiprocessors = backend->multiprocessors;
+  call->shared_bytes = backend->shared_bytes;
+  if (functions[call->work->code]) return functions[call->work->code](call, err);
+  return tws_cuda_linear(backend->gemm, call, l->workspace, TWS_CUDA_WORKSPACE_BYTES, err);
+}
+
+static tws_code cuda_run(tws_backend *backend, const tws_work *work, void *const *operand, const tws_dtype *dtype,
+                         int operand_count, tws_stream stream, tws_error *err) {
+  lane *l = NULL;
+  TWS_TRY(tws_check_operands(work, operand, dtype, operand_count, "this GPU backend", err));
+  if (stream == TWS_STREAM_HOST)
+    return tws_fail(err, TWS_UNSUPPORTED, "leave offloading out, or use --device host",
+                    "%s on the host's cores: the CUDA backend has no host kernels",
+                    tws_kernel_name((tws_kernel)work->code));
+  TWS_TRY(kernel_lane(backend, stream, &l, err));
+  tws_cuda_call call = {.work = work, .operand = operand, .dtype = dtype, .count = operand_count};
+  tws_code code = start_kernel(backend, l, &call, err);
+  if (code != TWS_OK) return tws_fail_in(err, code, "%s", tws_kernel_name((tws_kernel)work->code));
+  return TWS_OK;
+}
+
+/* What operands_supported() allows, less the shapes that no kernel here takes. */
+static int cuda_supports(const tws_work *work) {
+  if (!tws_operands_supported(work)) return 0;
+  if (work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_ATTENTION_GRAD) return work->d[4] <= 256;
+  if (work->code == TWS_KERNEL_ROPE || work->code == TWS_KERNEL_ROPE_GRAD) return work->d[3] % 2 == 0;
+  return 1;
+}
+
+const tws_backend_ops tws_cuda_backend = {.name = "cuda",
+                                          .create = cuda_create,
+                                          .destroy = cuda_destroy,
+                                          .allocate = cuda_allocate,
+                                          .release = cuda_release,
+                                          .run = cuda_run,
+                                          .copy = cuda_copy,
+                                          .wait = cuda_wait,
+                                          .synchronize = cuda_synchronize,
+                                          .supports = cuda_supports};

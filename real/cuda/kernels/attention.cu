@@ -1,0 +1,321 @@
+// Causal attention by tiles of 32 queries and 32 keys (after Dao, "FlashAttention-2", 2023), with plain float32
+// arithmetic: any head size up to 256, both storage types, grouped queries. The softmax is kept as a running maximum and
+// sum; tiles above the diagonal are skipped; backward computes the probabilities again from the log-sum-exp of each row.
+// Each output element belongs to one thread, so nothing depends on timing: backward has a pass in which blocks own
+// queries and one in which they own keys.
+//
+// A block has 256 threads: thread (row, slot) with row = thread / 8 computes the scores of its row with columns slot,
+// slot + 8, ... and owns elements 4 slot + 32 j .. + 3 of the row's result, for j < CHUNKS.
+#include "real/cuda/kernels/common.cuh"
+
+namespace {
+
+enum { TILE = 32, SLOTS = 8, SCORES = TILE / SLOTS, SCORE_ROW = TILE + 1, MOST_HEAD = 256 };
+
+struct Shape {
+  int64_t seq, row;  // row: elements between tokens of qkv
+  int heads, kv_heads, head, group;
+  float scale;
+};
+
+// Floats of a row in shared memory: whole chunks of 32, and 4 more so that rows start in different banks.
+template <int CHUNKS>
+__host__ __device__ constexpr int stride() {
+  return CHUNKS * 32 + 4;
+}
+
+// Rows first .. first + 31 of a head to shared memory; what lies outside the sequence or the head becomes 0.
+template <typename T, int CHUNKS>
+__device__ void load_tile(const T *from, int64_t first, int64_t seq, int64_t row, int head, float *to) {
+  for (int i = (int)threadIdx.x; i < TILE * CHUNKS * 32; i += BLOCK) {
+    const int r = i / (CHUNKS * 32), c = i % (CHUNKS * 32);
+    to[r * stride<CHUNKS>() + c] = first + r < seq && c < head ? to_float(from[(first + r) * row + c]) : 0.0F;
+  }
+}
+
+// Dot products of one row with the rows slot, slot + 8, ... of a tile.
+template <int CHUNKS>
+__device__ void dot_row(const float *row, const float *tile, int slot, float (&s)[SCORES]) {
+#pragma unroll
+  for (int j = 0; j < SCORES; ++j) s[j] = 0.0F;
+#pragma unroll 4
+  for (int d = 0; d < CHUNKS * 32; d += 4) {
+    const float4 a = *reinterpret_cast<const float4 *>(row + d);
+#pragma unroll
+    for (int j = 0; j < SCORES; ++j) {
+      const float4 b = *reinterpret_cast<const float4 *>(tile + (slot + SLOTS * j) * stride<CHUNKS>() + d);
+      s[j] += a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;
+    }
+  }
+}
+
+// sum += weights[0..31] x rows of the tile, for the elements that this thread owns.
+template <int CHUNKS>
+__device__ void add_rows(const float *weights, const float *tile, int slot, float (&sum)[CHUNKS][4]) {
+#pragma unroll 4
+  for (int k = 0; k < TILE; ++k) {
+    const float w = weights[k];
+#pragma unroll
+    for (int j = 0; j < CHUNKS; ++j) {
+      const float4 b = *reinterpret_cast<const float4 *>(tile + k * stride<CHUNKS>() + 32 * j + 4 * slot);
+      sum[j][0] += w * b.x;
+      sum[j][1] += w * b.y;
+      sum[j][2] += w * b.z;
+      sum[j][3] += w * b.w;
+    }
+  }
+}
+
+template <typename T, int CHUNKS>
+__device__ void store_row(T *to, int head, int slot, const float (&x)[CHUNKS][4], float factor) {
+#pragma unroll
+  for (int j = 0; j < CHUNKS; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int c = 32 * j + 4 * slot + i;
+      if (c < head) to[c] = from_float<T>(x[j][i] * factor);
+    }
+}
+
+__device__ float slots_sum(float x) {  // over the 8 neighbouring lanes of a row
+#pragma unroll
+  for (int d = SLOTS / 2; d > 0; d /= 2) x += __shfl_xor_sync(0xffffffffU, x, d);
+  return x;
+}
+__device__ float slots_max(float x) {
+#pragma unroll
+  for (int d = SLOTS / 2; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, d));
+  return x;
+}
+
+// The tiles of the longest rows come first, so that no block with much work starts last.
+__device__ int64_t longest_first() { return (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE; }
+
+// ---- forward: blocks own queries ----
+
+template <typename T, int CHUNKS>
+__global__ void __launch_bounds__(BLOCK) attention(const T *qkv, T *o, float *lse, Shape s) {
+  extern __shared__ float4 shared[];
+  float *q = reinterpret_cast<float *>(shared), *k = q + TILE * stride<CHUNKS>(), *v = k + TILE * stride<CHUNKS>();
+  float *p = v + TILE * stride<CHUNKS>();
+  const int row = (int)threadIdx.x / SLOTS, slot = (int)threadIdx.x % SLOTS, h = (int)blockIdx.y;
+  const int64_t batch = blockIdx.z, first = longest_first(), query = first + row;
+  const T *token = qkv + batch * s.seq * s.row;
+  const T *keys = token + (int64_t)(s.heads + h / s.group) * s.head, *values = keys + (int64_t)s.kv_heads * s.head;
+  load_tile<T, CHUNKS>(token + (int64_t)h * s.head, first, s.seq, s.row, s.head, q);
+  float sum[CHUNKS][4] = {}, largest = -CUDART_INF_F, total = 0.0F, x[SCORES];
+  for (int64_t key = 0; key <= first; key += TILE) {
+    __syncthreads();
+    load_tile<T, CHUNKS>(keys, key, s.seq, s.row, s.head, k);
+    load_tile<T, CHUNKS>(values, key, s.seq, s.row, s.head, v);
+    __syncthreads();
+    dot_row<CHUNKS>(q + row * stride<CHUNKS>(), k, slot, x);
+    float top = largest;
+#pragma unroll
+    for (int j = 0; j < SCORES; ++j) {
+      x[j] *= s.scale;
+      if (key + slot + SLOTS * j <= query) top = fmaxf(top, x[j]);
+    }
+    top = slots_max(top);
+    const float shrink = top == largest ? 1.0F : expf(largest - top);
+    float part = 0.0F;
+#pragma unroll
+    for (int j = 0; j < SCORES; ++j) {
+      const float e = key + slot + SLOTS * j <= query ? expf(x[j] - top) : 0.0F;
+      part += e;
+      p[row * SCORE_ROW + slot + SLOTS * j] = e;
+    }
+    largest = top;
+    total = total * shrink + slots_sum(part);
+#pragma unroll
+    for (int j = 0; j < CHUNKS; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[j][i] *= shrink;
+    __syncwarp();  // a row's probabilities come from its own warp
+    add_rows<CHUNKS>(p + row * SCORE_ROW, v, slot, sum);
+  }
+  if (query >= s.seq) return;
+  store_row<T, CHUNKS>(o + ((batch * s.seq + query) * s.heads + h) * s.head, s.head, slot, sum, 1.0F / total);
+  if (slot == 0) lse[(batch * s.heads + h) * s.seq + query] = largest + logf(total);
+}
+
+// ---- backward ----
+
+// delta[batch, head, token] = dO . O; a warp for each.
+template <typename T>
+__global__ void row_products(const T *d_o, const T *o, float *delta, int64_t rows, Shape s) {
+  const int64_t i = (int64_t)blockIdx.x * (BLOCK / WARP) + threadIdx.x / WARP;  // (batch, token, head)
+  if (i >= rows) return;
+  float sum = 0.0F;
+  for (int c = (int)threadIdx.x % WARP; c < s.head; c += WARP)
+    sum += to_float(d_o[i * s.head + c]) * to_float(o[i * s.head + c]);
+  sum = warp_sum(sum);
+  const int64_t h = i % s.heads, token = i / s.heads % s.seq, batch = i / s.heads / s.seq;
+  if (threadIdx.x % WARP == 0) delta[(batch * s.heads + h) * s.seq + token] = sum;
+}
+
+// Blocks own queries: dQ = sum over keys of dS K, with dS = scale P (dO V - delta).
+template <typename T, int CHUNKS>
+__global__ void __launch_bounds__(BLOCK)
+    attention_grad_queries(const T *d_o, const T *qkv, const float *lse, const float *delta, T *dqkv, Shape s) {
+  extern __shared__ float4 shared[];
+  constexpr int TILE_FLOATS = TILE * stride<CHUNKS>();
+  float *q = reinterpret_cast<float *>(shared), *g = q + TILE_FLOATS, *k = g + TILE_FLOATS, *v = k + TILE_FLOATS;
+  float *ds = v + TILE_FLOATS;
+  const int row = (int)threadIdx.x / SLOTS, slot = (int)threadIdx.x % SLOTS, h = (int)blockIdx.y;
+  const int64_t batch = blockIdx.z, first = longest_first(), query = first + row;
+  const T *token = qkv + batch * s.seq * s.row;
+  const T *keys = token + (int64_t)(s.heads + h / s.group) * s.head, *values = keys + (int64_t)s.kv_heads * s.head;
+  const int64_t out_row = (int64_t)s.heads * s.head;
+  load_tile<T, CHUNKS>(token + (int64_t)h * s.head, first, s.seq, s.row, s.head, q);
+  load_tile<T, CHUNKS>(d_o + batch * s.seq * out_row + (int64_t)h * s.head, first, s.seq, out_row, s.head, g);
+  const bool inside = query < s.seq;
+  const int64_t at = (batch * s.heads + h) * s.seq + query;
+  const float log_sum = inside ? lse[at] : 0.0F, dot = inside ? delta[at] : 0.0F;
+  float sum[CHUNKS][4] = {}, x[SCORES], d[SCORES];
+  for (int64_t key = 0; key <= first; key += TILE) {
+    __syncthreads();
+    load_tile<T, CHUNKS>(keys, key, s.seq, s.row, s.head, k);
+    load_tile<T, CHUNKS>(values, key, s.seq, s.row, s.head, v);
+    __syncthreads();
+    dot_row<CHUNKS>(q + row * stride<CHUNKS>(), k, slot, x);
+    dot_row<CHUNKS>(g + row * stride<CHUNKS>(), v, slot, d);
+#pragma unroll
+    for (int j = 0; j < SCORES; ++j) {
+      const bool seen = inside && key + slot + SLOTS * j <= query;
+      ds[row * SCORE_ROW + slot + SLOTS * j] =
+          seen ? s.scale * expf(x[j] * s.scale - log_sum) * (d[j] - dot) : 0.0F;
+    }
+    __syncwarp();
+    add_rows<CHUNKS>(ds + row * SCORE_ROW, k, slot, sum);
+  }
+  if (inside)
+    store_row<T, CHUNKS>(dqkv + (batch * s.seq + query) * s.row + (int64_t)h * s.head, s.head, slot, sum, 1.0F);
+}
+
+// Blocks own keys: dV = sum over queries of P dO, dK = sum of dS Q, over all query heads that share the key head.
+template <typename T, int CHUNKS>
+__global__ void __launch_bounds__(BLOCK)
+    attention_grad_keys(const T *d_o, const T *qkv, const float *lse, const float *delta, T *dqkv, Shape s) {
+  extern __shared__ float4 shared[];
+  constexpr int TILE_FLOATS = TILE * stride<CHUNKS>();
+  float *k = reinterpret_cast<float *>(shared), *v = k + TILE_FLOATS, *q = v + TILE_FLOATS, *g = q + TILE_FLOATS;
+  float *p = g + TILE_FLOATS, *ds = p + TILE * SCORE_ROW, *log_sum = ds + TILE * SCORE_ROW, *dot = log_sum + TILE;
+  const int row = (int)threadIdx.x / SLOTS, slot = (int)threadIdx.x % SLOTS, kv = (int)blockIdx.y;
+  const int64_t batch = blockIdx.z, first = (int64_t)blockIdx.x * TILE, key = first + row;
+  const T *token = qkv + batch * s.seq * s.row;
+  const int64_t key_at = (int64_t)(s.heads + kv) * s.head, value_at = key_at + (int64_t)s.kv_heads * s.head;
+  const int64_t out_row = (int64_t)s.heads * s.head;
+  load_tile<T, CHUNKS>(token + key_at, first, s.seq, s.row, s.head, k);
+  load_tile<T, CHUNKS>(token + value_at, first, s.seq, s.row, s.head, v);
+  float dk[CHUNKS][4] = {}, dv[CHUNKS][4] = {}, x[SCORES], d[SCORES];
+  for (int h = kv * s.group; h < (kv + 1) * s.group; ++h)
+    for (int64_t query = first; query < s.seq; query += TILE) {
+      __syncthreads();
+      load_tile<T, CHUNKS>(token + (int64_t)h * s.head, query, s.seq, s.row, s.head, q);
+      load_tile<T, CHUNKS>(d_o + batch * s.seq * out_row + (int64_t)h * s.head, query, s.seq, out_row, s.head, g);
+      if (threadIdx.x < TILE) {
+        const int64_t i = query + threadIdx.x, at = (batch * s.heads + h) * s.seq + i;
+        log_sum[threadIdx.x] = i < s.seq ? lse[at] : 0.0F;
+        dot[threadIdx.x] = i < s.seq ? delta[at] : 0.0F;
+      }
+      __syncthreads();
+      dot_row<CHUNKS>(k + row * stride<CHUNKS>(), q, slot, x);
+      dot_row<CHUNKS>(v + row * stride<CHUNKS>(), g, slot, d);
+#pragma unroll
+      for (int j = 0; j < SCORES; ++j) {
+        const int c = slot + SLOTS * j;
+        const bool seen = query + c < s.seq && key <= query + c;
+        const float e = seen ? expf(x[j] * s.scale - log_sum[c]) : 0.0F;
+        p[row * SCORE_ROW + c] = e;
+        ds[row * SCORE_ROW + c] = seen ? s.scale * e * (d[j] - dot[c]) : 0.0F;
+      }
+      __syncwarp();
+      add_rows<CHUNKS>(p + row * SCORE_ROW, g, slot, dv);
+      add_rows<CHUNKS>(ds + row * SCORE_ROW, q, slot, dk);
+    }
+  if (key >= s.seq) return;
+  T *to = dqkv + (batch * s.seq + key) * s.row;
+  store_row<T, CHUNKS>(to + key_at, s.head, slot, dk, 1.0F);
+  store_row<T, CHUNKS>(to + value_at, s.head, slot, dv, 1.0F);
+}
+
+// ---- launching ----
+
+tws_code shape_of(const tws_cuda_call *call, Shape *s, tws_error *err) {
+  const int64_t *d = call->work->d;
+  if (d[3] < 1 || d[2] < 1 || d[2] % d[3])
+    return tws_fail(err, TWS_INVALID, NULL, "attention: %lld query heads do not divide over %lld key-value heads",
+                    (long long)d[2], (long long)d[3]);
+  if (d[4] < 1 || d[4] > MOST_HEAD)
+    return tws_fail(err, TWS_UNSUPPORTED, "head sizes up to 256 are possible", "attention with a head size of %lld",
+                    (long long)d[4]);
+  if (d[0] > 65535 || d[2] > 65535)
+    return tws_fail(err, TWS_UNSUPPORTED, "use a smaller micro batch", "attention of %lld sequences with %lld heads",
+                    (long long)d[0], (long long)d[2]);
+  *s = {d[1], (d[2] + 2 * d[3]) * d[4], (int)d[2], (int)d[3], (int)d[4], (int)(d[2] / d[3]), 1.0F / sqrtf((float)d[4])};
+  return TWS_OK;
+}
+
+// Shared memory beyond 48 KiB has to be asked for, kernel by kernel.
+template <typename K>
+tws_code allow_shared(const tws_cuda_call *call, K kernel, size_t bytes, tws_error *err) {
+  if (bytes > (size_t)call->shared_bytes)
+    return tws_fail(err, TWS_UNSUPPORTED, "use a smaller head size or another device",
+                    "attention needs %zu bytes of shared memory a block, this device has %d", bytes, call->shared_bytes);
+  const cudaError_t status = cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
+                                                  cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+  return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "shared memory of attention");
+}
+
+template <typename T, int CHUNKS>
+tws_code forward(const tws_cuda_call *call, const Shape &s, tws_error *err) {
+  const size_t bytes = (3 * TILE * stride<CHUNKS>() + TILE * SCORE_ROW) * sizeof(float);
+  TWS_TRY(allow_shared(call, attention<T, CHUNKS>, bytes, err));
+  const dim3 grid((unsigned)ceil_div(s.seq, TILE), (unsigned)s.heads, (unsigned)call->work->d[0]);
+  attention<T, CHUNKS>
+      <<<grid, BLOCK, bytes, call->stream>>>(in<T>(call, 0), out<T>(call, 1), out<float>(call, 2), s);
+  return launched(err);
+}
+
+template <typename T, int CHUNKS>
+tws_code backward(const tws_cuda_call *call, const Shape &s, tws_error *err) {
+  const T *d_o = in<T>(call, 0), *qkv = in<T>(call, 1), *o = in<T>(call, 2);
+  const float *lse = in<float>(call, 3);
+  T *dqkv = out<T>(call, 4);
+  float *delta = out<float>(call, 5);  // the plan's workspace has room for head size times as much
+  const int64_t batch = call->work->d[0], rows = batch * s.seq * s.heads;
+  row_products<<<(unsigned)ceil_div(rows, BLOCK / WARP), BLOCK, 0, call->stream>>>(d_o, o, delta, rows, s);
+  TWS_TRY(launched(err));
+  const size_t tiles = 4 * TILE * stride<CHUNKS>();
+  const size_t query_bytes = (tiles + TILE * SCORE_ROW) * sizeof(float);
+  const size_t key_bytes = (tiles + 2 * TILE * SCORE_ROW + 2 * TILE) * sizeof(float);
+  TWS_TRY(allow_shared(call, attention_grad_queries<T, CHUNKS>, query_bytes, err));
+  TWS_TRY(allow_shared(call, attention_grad_keys<T, CHUNKS>, key_bytes, err));
+  const unsigned tile_count = (unsigned)ceil_div(s.seq, TILE);
+  attention_grad_queries<T, CHUNKS><<<dim3(tile_count, (unsigned)s.heads, (unsigned)batch), BLOCK, query_bytes,
+                                      call->stream>>>(d_o, qkv, lse, delta, dqkv, s);
+  TWS_TRY(launched(err));
+  attention_grad_keys<T, CHUNKS><<<dim3(tile_count, (unsigned)s.kv_heads, (unsigned)batch), BLOCK, key_bytes,
+                                   call->stream>>>(d_o, qkv, lse, delta, dqkv, s);
+  return launched(err);
+}
+
+template <typename T>
+tws_code choose(const tws_cuda_call *call, bool grad, tws_error *err) {
+  Shape s;
+  TWS_TRY(shape_of(call, &s, err));
+  if (call->work->d[0] == 0 || s.seq == 0) return TWS_OK;
+  if (s.head <= 64) return grad ? backward<T, 2>(call, s, err) : forward<T, 2>(call, s, err);
+  if (s.head <= 128) return grad ? backward<T, 4>(call, s, err) : forward<T, 4>(call, s, err);
+  return grad ? backward<T, 8>(call, s, err) : forward<T, 8>(call, s, err);
+}
+
+}  // namespace
+
+tws_code tws_cuda_attention(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T, return choose<T>(call, false, err));
+}
+tws_code tws_cuda_attention_grad(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T, return choose<T>(call, true, err));
+}

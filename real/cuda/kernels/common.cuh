@@ -1,0 +1,113 @@
+// Loads, stores and reductions that the kernels share.
+#ifndef TWS_REAL_CUDA_KERNELS_COMMON_CUH
+#define TWS_REAL_CUDA_KERNELS_COMMON_CUH
+
+#include <cuda_bf16.h>
+#include <math_constants.h>
+#include "real/cuda/internal.h"
+
+typedef __nv_bfloat16 bf16;
+
+enum { WARP = 32, BLOCK = 256 };
+
+__device__ inline float to_float(float x) { return x; }
+__device__ inline float to_float(bf16 x) { return __bfloat162float(x); }
+template <typename T>
+__device__ inline T from_float(float x);
+template <>
+__device__ inline float from_float<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline bf16 from_float<bf16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+
+// N elements that are loaded and stored at once; the address must be a multiple of the pack's size.
+template <typename T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T v[N];
+};
+template <int N, typename T>
+__device__ inline void load(const T *from, float (&out)[N]) {
+  const Pack<T, N> pack = *reinterpret_cast<const Pack<T, N> *>(from);
+#pragma unroll
+  for (int i = 0; i < N; ++i) out[i] = to_float(pack.v[i]);
+}
+template <int N, typename T>
+__device__ inline void store(T *to, const float (&x)[N]) {
+  Pack<T, N> pack;
+#pragma unroll
+  for (int i = 0; i < N; ++i) pack.v[i] = from_float<T>(x[i]);
+  *reinterpret_cast<Pack<T, N> *>(to) = pack;
+}
+
+// Elements of a pack: 16 bytes of the widest type.
+template <typename A, typename B = A, typename C = A>
+struct Width {
+  static constexpr int largest = sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B);
+  static constexpr int value = 16 / (largest > (int)sizeof(C) ? largest : (int)sizeof(C));
+};
+
+// Whether rows of `count` elements of type T at the address can be accessed in packs of N.
+template <int N, typename T>
+inline bool packable(const T *address, int64_t count) {
+  return reinterpret_cast<uintptr_t>(address) % (sizeof(T) * N) == 0 && count % N == 0;
+}
+
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+  for (int d = WARP / 2; d > 0; d /= 2) x += __shfl_xor_sync(0xffffffffU, x, d);
+  return x;
+}
+
+// Sum over a block of whole warps (at most 32); every thread gets it. The order does not depend on timing. `room` holds
+// one element for each warp and may be used again at once.
+template <typename T>
+__device__ inline T block_sum(T x, T *room) {
+#pragma unroll
+  for (int d = WARP / 2; d > 0; d /= 2) x += __shfl_xor_sync(0xffffffffU, x, d);
+  if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = x;
+  __syncthreads();
+  T sum = 0;
+  for (int i = 0; i < (int)blockDim.x / WARP; ++i) sum += room[i];
+  __syncthreads();
+  return sum;
+}
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Blocks for a loop over `items` with a stride of the whole grid.
+inline unsigned grid_for(const tws_cuda_call *call, int64_t items, int per_block) {
+  const int64_t blocks = ceil_div(items, per_block), most = (int64_t)call->multiprocessors * 8;
+  return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
+}
+
+// The error of the launch just made.
+inline tws_code launched(tws_error *err) {
+  const cudaError_t status = cudaGetLastError();
+  return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "launch");
+}
+
+// Run the statement with T standing for the storage type.
+#define FOR_TYPE(type, T, ...)  \
+  do {                          \
+    if ((type) == TWS_F32) {    \
+      typedef float T;          \
+      __VA_ARGS__;              \
+    } else {                    \
+      typedef bf16 T;           \
+      __VA_ARGS__;              \
+    }                           \
+  } while (0)
+
+template <typename T>
+inline const T *in(const tws_cuda_call *call, int index) {
+  return static_cast<const T *>(call->operand[index]);
+}
+template <typename T>
+inline T *out(const tws_cuda_call *call, int index) {
+  return static_cast<T *>(call->operand[index]);
+}
+
+#endif

@@ -1,0 +1,138 @@
+// The optimizer's step and what precedes it: gradient norm and clipping. Everything that a step decides is decided here,
+// on the device.
+#include "real/cuda/kernels/common.cuh"
+
+namespace {
+
+struct AdamW {
+  float beta1, beta2, rest1, rest2, epsilon, decay;
+  int l2;
+};
+
+struct Rates {
+  float clip, step, inverse_root_bias2, decay;
+};
+
+__device__ void update(const AdamW &c, const Rates &r, float g, float *p, float *m, float *v) {
+  g *= r.clip;
+  if (c.l2) g += r.decay * *p;
+  *m = c.beta1 * *m + c.rest1 * g;
+  *v = c.beta2 * *v + c.rest2 * (g * g);
+  float change = r.step * *m / (sqrtf(*v) * r.inverse_root_bias2 + c.epsilon);
+  if (!c.l2) change += r.decay * *p;
+  *p -= change;
+}
+
+// AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019). A clip coefficient of 0 says that
+// the gradients are not finite: nothing may change.
+template <typename G>
+__global__ void adamw(float *p, float *m, float *v, const G *grad, const float *hyper, const double *metrics, bf16 *p16,
+                      AdamW c, int64_t packs, int64_t count) {
+  constexpr int N = 4;
+  Rates r;
+  if (metrics[TWS_METRIC_CLIP] == 0) return;
+  r.clip = (float)metrics[TWS_METRIC_CLIP];
+  r.step = hyper[TWS_HYPER_LR] / hyper[TWS_HYPER_BIAS1];
+  r.inverse_root_bias2 = 1.0F / sqrtf(hyper[TWS_HYPER_BIAS2]);
+  r.decay = c.l2 ? c.decay : hyper[TWS_HYPER_LR] * c.decay;
+  const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
+  for (int64_t i = first; i < packs; i += stride) {
+    float w[N], m1[N], v1[N], g[N];
+    load<N>(p + i * N, w);
+    load<N>(m + i * N, m1);
+    load<N>(v + i * N, v1);
+    load<N>(grad + i * N, g);
+#pragma unroll
+    for (int j = 0; j < N; ++j) update(c, r, g[j], &w[j], &m1[j], &v1[j]);
+    store<N>(p + i * N, w);
+    store<N>(m + i * N, m1);
+    store<N>(v + i * N, v1);
+    if (p16) store<N>(p16 + i * N, w);
+  }
+  for (int64_t i = packs * N + first; i < count; i += stride) {
+    update(c, r, to_float(grad[i]), p + i, m + i, v + i);
+    if (p16) p16[i] = from_float<bf16>(p[i]);
+  }
+}
+
+template <typename G>
+tws_code run_adamw(const tws_cuda_call *call, tws_error *err) {
+  constexpr int N = 4;
+  const double *f = call->work->f;
+  const int64_t count = call->work->d[0];
+  const AdamW c = {(float)f[0],       (float)f[1], (float)(1 - f[0]), (float)(1 - f[1]), (float)f[2], (float)f[3],
+                   (call->work->flags & TWS_L2) != 0};
+  float *p = out<float>(call, 0), *m = out<float>(call, 1), *v = out<float>(call, 2);
+  const G *grad = in<G>(call, 3);
+  bf16 *p16 = call->count > 6 ? out<bf16>(call, 6) : nullptr;
+  if (count == 0) return TWS_OK;
+  const bool aligned = packable<N>(p, 0) && packable<N>(m, 0) && packable<N>(v, 0) && packable<N>(grad, 0) &&
+                       packable<N>(p16, 0);
+  const int64_t packs = aligned ? count / N : 0;
+  adamw<<<grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call->stream>>>(
+      p, m, v, grad, in<float>(call, 4), in<double>(call, 5), p16, c, packs, count);
+  return launched(err);
+}
+
+// ---- sum of squares, in two stages ----
+
+template <typename T>
+__global__ void square_parts(const T *x, int64_t packs, int64_t count, double *parts) {
+  constexpr int N = Width<T>::value;
+  __shared__ double room[BLOCK / WARP];
+  const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
+  double sum = 0;
+  for (int64_t i = first; i < packs; i += stride) {
+    float v[N];
+    load<N>(x + i * N, v);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum += (double)v[j] * (double)v[j];
+  }
+  for (int64_t i = packs * N + first; i < count; i += stride) sum += (double)to_float(x[i]) * (double)to_float(x[i]);
+  sum = block_sum(sum, room);
+  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+__global__ void square_finish(const double *parts, int count, double *to) {
+  __shared__ double room[BLOCK / WARP];
+  double sum = 0;
+  for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) sum += parts[i];
+  sum = block_sum(sum, room);
+  if (threadIdx.x == 0) *to += sum;
+}
+
+template <typename T>
+tws_code run_squares(const tws_cuda_call *call, tws_error *err) {
+  constexpr int N = Width<T>::value;
+  const T *x = in<T>(call, 0);
+  double *parts = static_cast<double *>(call->scratch);
+  const int64_t count = call->work->d[0], packs = packable<N>(x, 0) ? count / N : 0;
+  if (count == 0) return TWS_OK;
+  const unsigned blocks = grid_for(call, packs ? packs : count, BLOCK);
+  square_parts<<<blocks, BLOCK, 0, call->stream>>>(x, packs, count, parts);
+  TWS_TRY(launched(err));
+  square_finish<<<1, BLOCK, 0, call->stream>>>(parts, (int)blocks, out<double>(call, 1));
+  return launched(err);
+}
+
+// The coefficient of torch.nn.utils.clip_grad_norm_; 0 tells ADAMW that the gradients are not finite.
+__global__ void clip(double *metrics, double max_norm) {
+  const double norm = sqrt(metrics[TWS_METRIC_SQUARES]);
+  double coefficient = max_norm > 0 ? max_norm / (norm + 1e-6) : 1.0;
+  if (coefficient > 1.0) coefficient = 1.0;
+  metrics[TWS_METRIC_NORM] = norm;
+  metrics[TWS_METRIC_CLIP] = isfinite(norm) ? coefficient : 0.0;
+}
+
+}  // namespace
+
+tws_code tws_cuda_adamw(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[3], G, return run_adamw<G>(call, err));
+}
+tws_code tws_cuda_squared_norm(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T, return run_squares<T>(call, err));
+}
+tws_code tws_cuda_clip(const tws_cuda_call *call, tws_error *err) {
+  clip<<<1, 1, 0, call->stream>>>(out<double>(call, 0), call->work->f[0]);
+  return launched(err);
+}

@@ -1,0 +1,57 @@
+// Matrix products with plain arithmetic, for shapes, types and alignments that cuBLASLt declines. Tiles of 64 by 64.
+#include "real/cuda/kernels/common.cuh"
+
+namespace {
+
+enum { TILE = 64, DEPTH = 16, SIDE = 4 };  // a thread has SIDE x SIDE elements, 16 apart in each direction
+
+template <typename A, typename C>
+__global__ void product(tws_cuda_product p) {
+  __shared__ float left[DEPTH][TILE + 1], right[DEPTH][TILE + 1];
+  const A *a = static_cast<const A *>(p.a), *b = static_cast<const A *>(p.b), *bias = static_cast<const A *>(p.bias);
+  C *c = static_cast<C *>(p.c);
+  const int64_t row0 = (int64_t)blockIdx.y * TILE, column0 = (int64_t)blockIdx.x * TILE;
+  const int x = (int)threadIdx.x % 16, y = (int)threadIdx.x / 16;
+  float sum[SIDE][SIDE] = {};
+  for (int64_t l = 0; l < p.inner; l += DEPTH) {
+    for (int i = (int)threadIdx.x; i < TILE * DEPTH; i += BLOCK) {
+      const int r = i / DEPTH, k = i % DEPTH;
+      const bool inside = l + k < p.inner;
+      left[k][r] = inside && row0 + r < p.rows ? to_float(a[(row0 + r) * p.a_row + (l + k) * p.a_inner]) : 0.0F;
+      right[k][r] =
+          inside && column0 + r < p.columns ? to_float(b[(column0 + r) * p.b_column + (l + k) * p.b_inner]) : 0.0F;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < DEPTH; ++k)
+#pragma unroll
+      for (int i = 0; i < SIDE; ++i)
+#pragma unroll
+        for (int j = 0; j < SIDE; ++j) sum[i][j] += left[k][y + 16 * i] * right[k][x + 16 * j];
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < SIDE; ++i)
+#pragma unroll
+    for (int j = 0; j < SIDE; ++j) {
+      const int64_t row = row0 + y + 16 * i, column = column0 + x + 16 * j;
+      if (row >= p.rows || column >= p.columns) continue;
+      C *to = c + row * p.columns + column;
+      float value = sum[i][j];
+      if (bias) value += to_float(bias[column]);
+      if (p.accumulate) value += to_float(*to);
+      *to = from_float<C>(value);
+    }
+}
+
+}  // namespace
+
+tws_code tws_cuda_plain_product(const tws_cuda_call *call, const tws_cuda_product *p, tws_error *err) {
+  if (p->rows == 0 || p->columns == 0) return TWS_OK;
+  const int64_t rows = ceil_div(p->rows, TILE);
+  if (rows > 65535)
+    return tws_fail(err, TWS_UNSUPPORTED, "use a smaller micro batch", "a product of %lld rows", (long long)p->rows);
+  const dim3 grid((unsigned)ceil_div(p->columns, TILE), (unsigned)rows);
+  FOR_TYPE(p->in, A, FOR_TYPE(p->out, C, product<A, C><<<grid, BLOCK, 0, call->stream>>>(*p)));
+  return launched(err);
+}

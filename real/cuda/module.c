@@ -1,0 +1,16 @@
+/* The table that the real engine loads. */
+#include "real/cuda/module.h"
+
+__attribute__((visibility("default"))) const tws_cuda_api *tws_cuda_module(void);
+const tws_cuda_api *tws_cuda_module(void) {
+  static const tws_cuda_api api = {.version = TWS_CUDA_API_VERSION,
+                                   .backend = &tws_cuda_backend,
+                                   .device_count = tws_cuda_device_count,
+                                   .memory = tws_cuda_memory_of,
+                                   .describe = tws_cuda_describe,
+                                   .comm_create = tws_nccl_create,
+                                   .comm_destroy = tws_nccl_destroy,
+                                   .comm_abort = tws_nccl_abort,
+                                   .comm_ops = &tws_nccl_ops};
+  return &api;
+}

@@ -1,0 +1,82 @@
+#include "real/cuda_loader.h"
+#include <dlfcn.h>
+#include <limits.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "real/mpi_comm.h"
+
+#define MODULE "twinspeed_cuda.so"
+
+static int readable(const char *folder, int length, char *path, size_t size) {
+  int written = snprintf(path, size, "%.*s/%s", length, folder, MODULE);
+  return written > 0 && (size_t)written < size && access(path, R_OK) == 0;
+}
+
+/* In $TWINSPEED_MODULES, else in the folder of the file that this code is in. */
+static int find(char *path, size_t size) {
+  const char *chosen = getenv("TWINSPEED_MODULES");
+  if (chosen && *chosen && readable(chosen, (int)strlen(chosen), path, size)) return 1;
+  static const char here = 0;
+  Dl_info info;
+  if (!dladdr(&here, &info) || !info.dli_fname) return 0;
+  const char *slash = strrchr(info.dli_fname, '/');
+  return slash && readable(info.dli_fname, (int)(slash - info.dli_fname), path, size);
+}
+
+tws_code tws_cuda_load(const tws_cuda_api **out, tws_error *err) {
+  char path[PATH_MAX];
+  *out = NULL;
+  if (!find(path, sizeof path))
+    return tws_fail(err, TWS_ENVIRONMENT, "use --device host, or build with nvcc, cuBLASLt and NCCL installed",
+                    "this build has no CUDA backend");
+  void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  const char *reason = module ? NULL : dlerror();
+  if (!module)
+    return tws_fail(err, TWS_ENVIRONMENT, "install the CUDA libraries, or use --device host",
+                    "the CUDA backend does not load: %.400s", reason ? reason : "?");
+  void *symbol = dlsym(module, TWS_CUDA_MODULE_SYMBOL);
+  const tws_cuda_api *(*entry)(void) = NULL;
+  memcpy(&entry, &symbol, sizeof entry);
+  const tws_cuda_api *api = entry ? entry() : NULL;
+  if (!api || api->version != TWS_CUDA_API_VERSION)
+    return tws_fail(err, TWS_ENVIRONMENT, "build the whole program anew", "%.400s is of another version", path);
+  *out = api;
+  return TWS_OK;
+}
+
+/* Launchers say which of the node's processes this is. */
+static int local_rank(void) {
+  static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    const char *text = getenv(names[i]);
+    if (text && *text) return atoi(text) > 0 ? atoi(text) : 0;
+  }
+  return 0;
+}
+
+tws_code tws_cuda_choose_device(const tws_cuda_api *api, int *device, tws_error *err) {
+  int count = 0;
+  TWS_TRY(api->device_count(&count, err));
+  *device = local_rank() % count;
+  return TWS_OK;
+}
+
+static tws_code broadcast(void *user, void *data, size_t bytes, tws_error *err) {
+  (void)user;
+  if (MPI_Bcast(data, (int)bytes, MPI_BYTE, 0, MPI_COMM_WORLD) == MPI_SUCCESS) return TWS_OK;
+  return tws_fail(err, TWS_RANK, NULL, "MPI does not deliver NCCL's identifier");
+}
+
+tws_code tws_cuda_connect(const tws_cuda_api *api, tws_backend *backend, const tws_plan *plan, tws_comm **out,
+                          tws_error *err) {
+  tws_cuda_comm_setup setup = {.backend = backend,
+                               .groups = plan->groups,
+                               .group_count = plan->group_count,
+                               .rank = tws_mpi_rank(),
+                               .world = tws_mpi_world(),
+                               .broadcast = broadcast};
+  return api->comm_create(&setup, out, err);
+}
