@@ -87,8 +87,8 @@ void tws_config_destroy(tws_config *config);
  * values that an earlier tws_config_resolve() derived are derived again. */
 tws_code tws_config_set(tws_config *config, const char *path, const char *json_value, tws_error *err);
 
-/* Resolve "auto", the batch triple for the data-parallel share of `ranks` (divided by the pipeline stages) (floor division, then the equality check) and the
- * interactions of specification 01 section 5. "auto" with nothing to take it from is the key's default; the three ZeRO
+/* Resolve "auto", the batch triple for the replicas that `ranks` ranks make (ranks / pipeline stages; floor division,
+ * then the equality check) and the interactions of specification 01 section 5. "auto" with nothing to take it from is the key's default; the three ZeRO
  * sizes need context->hidden_size (context may be NULL without them). May be called again, for other ranks.
  * TWS_INVALID: contradictory keys; TWS_UNSUPPORTED: valid, and not in Twinspeed (offload, other optimizers). */
 tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_context *context, tws_error *err);
