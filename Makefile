@@ -6,7 +6,7 @@ BUILD ?= build
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 CMAKE_FLAGS ?=
-CTEST = ctest --output-on-failure --no-tests=error
+CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 # MAKEFLAGS of this make must not reach Ninja's children.
 unexport MAKEFLAGS

@@ -109,8 +109,8 @@ static void examine_gpu(patient *p) {
     return;
   }
   version(&number);
-  find(p, NOTE, "gpu", "training runs on the host in this build", "%d NVIDIA GPU%s, driver for CUDA %d.%d", gpus,
-       gpus > 1 ? "s" : "", number / 1000, number % 1000 / 10);
+  find(p, NOTE, "gpu", "the CUDA backend, where it is built, has not been run on a GPU yet",
+       "%d NVIDIA GPU%s, driver for CUDA %d.%d", gpus, gpus > 1 ? "s" : "", number / 1000, number % 1000 / 10);
 }
 
 /* A tiny job through planning, verifier and ledger: does the core hold together on this machine? */

@@ -18,10 +18,15 @@ typedef struct options {
 
 /* ---- before: does it fit, are the ranks to be started? ---- */
 
-static tws_code check_device(const tws_job *job, tws_error *err) {
+static tws_code check_device(tws_cli *cli, const tws_job *job, tws_error *err) {
+  const tws_real_api *api = NULL;
   if (job->backend == TWS_BACKEND_HOST) return TWS_OK;
-  return tws_fail(err, TWS_UNSUPPORTED, "leave out --cluster and --profile to train on this machine's cores",
-                  "cluster %s has GPUs, and this build trains on the host", job->cluster.name);
+  TWS_TRY(tws_real_load(&api, err));
+  if (!api->backend("cuda"))
+    return tws_fail(err, TWS_UNSUPPORTED, "leave out --cluster and --profile to train on this machine's cores",
+                    "cluster %s has GPUs, and this build trains on the host", job->cluster.name);
+  tws_say(cli, "the CUDA backend is new and unproven: it has been compiled, but not yet run on a GPU");
+  return TWS_OK;
 }
 
 static void free_plans(tws_plan **plans, int count) {
@@ -38,8 +43,10 @@ static tws_code check_plans(const tws_job *job, double *bytes, tws_error *err) {
     tws_ledger ledger;
     code = tws_job_plan(job, r, &plans[r], err);
     if (code == TWS_OK) code = tws_ledger_read(plans[r], &ledger, err);
-    *bytes += tws_profile_overhead_bytes(job->profile);
-    for (int tier = 0; code == TWS_OK && tier < TWS_TIER_DISK; tier++) *bytes += (double)ledger.tier[tier].arena_bytes;
+    const int host = job->backend == TWS_BACKEND_HOST; /* a GPU's own memory is not this machine's */
+    if (host) *bytes += tws_profile_overhead_bytes(job->profile);
+    for (int tier = host ? 0 : TWS_TIER_DEVICE + 1; code == TWS_OK && tier < TWS_TIER_DISK; tier++)
+      *bytes += (double)ledger.tier[tier].arena_bytes;
   }
   if (code == TWS_OK) code = tws_plans_verify((const tws_plan *const *)plans, job->ranks, err);
   free_plans(plans, job->ranks);
@@ -49,6 +56,7 @@ static tws_code check_plans(const tws_job *job, double *bytes, tws_error *err) {
 static tws_code check_memory(const tws_cli *cli, const tws_job *job, int force, tws_error *err) {
   double need = 0.0;
   TWS_TRY(check_plans(job, &need, err));
+  if (need == 0.0) return TWS_OK;
   tws_host_memory memory = tws_host_memory_read();
   char a[32], b[32];
   tws_format_bytes(need, a, sizeof a);
@@ -170,7 +178,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .config = job->config,
                                .data = o->data,
                                .steps = o->steps,
-                               .device = "host",
+                               .device = job->backend == TWS_BACKEND_CUDA ? "cuda" : "host",
                                .trace_path = o->trace,
                                .csv_path = o->csv,
                                .result_path = o->result,
@@ -193,7 +201,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
 static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   if (tws_worker_is()) return train(cli, o, job, err);
   char count[32];
-  TWS_TRY(check_device(job, err));
+  TWS_TRY(check_device(cli, job, err));
   warn_no_effect(cli, job->config);
   tws_say(cli, "%s: %s parameters, ZeRO-%d, %s, %d rank%s x %d thread%s, batch of %" PRId64 " x %" PRId64 " tokens",
           job->network->name, tws_format_count((double)tws_network_params(job->network, 0), count, sizeof count),

@@ -81,13 +81,17 @@ double tws_pipeline_bubble(const tws_pipeline_shape *shape, double forward_s, do
 
 /* ---- DeepSpeed's instructions ---- */
 
-#define TWS_INSTRUCTIONS(X)                                                              \
-  X(LOAD_MICRO_BATCH, "LoadMicroBatch")                                                  \
-  X(FORWARD_PASS, "ForwardPass")                                                         \
-  X(BACKWARD_PASS, "BackwardPass")                                                       \
-  X(SEND_ACTIVATION, "SendActivation")                                                   \
-  X(RECV_ACTIVATION, "RecvActivation") X(SEND_GRAD, "SendGrad") X(RECV_GRAD, "RecvGrad") \
-      X(REDUCE_TIED_GRADS, "ReduceTiedGrads") X(REDUCE_GRADS, "ReduceGrads") X(OPTIMIZER_STEP, "OptimizerStep")
+#define TWS_INSTRUCTIONS(X)               \
+  X(LOAD_MICRO_BATCH, "LoadMicroBatch")   \
+  X(FORWARD_PASS, "ForwardPass")          \
+  X(BACKWARD_PASS, "BackwardPass")        \
+  X(SEND_ACTIVATION, "SendActivation")    \
+  X(RECV_ACTIVATION, "RecvActivation")    \
+  X(SEND_GRAD, "SendGrad")                \
+  X(RECV_GRAD, "RecvGrad")                \
+  X(REDUCE_TIED_GRADS, "ReduceTiedGrads") \
+  X(REDUCE_GRADS, "ReduceGrads")          \
+  X(OPTIMIZER_STEP, "OptimizerStep")
 typedef enum tws_instruction_kind {
 #define X(name, text) TWS_INSTRUCTION_##name,
   TWS_INSTRUCTIONS(X)

@@ -1,9 +1,11 @@
 /* Measuring loops of `twinspeed calibrate`: one run measures one number of ranks.
  *
- * Kernels are timed as a training step meets them: operands rotate through a pool larger than the last cache, and with
- * several ranks all of them run the same kernel at the same time, because they share memory and clocks. Everything is
- * measured in passes over the whole list, so that a disturbance hits one repetition of many cases and not all
- * repetitions of one; medians are reported. One matrix product is timed before every pass to show drift. */
+ * Kernels are timed as a training step meets them. Activations were touched a few kernels ago: such operands rotate
+ * through eight times their size. Weights, gradients and optimizer states were not touched for a micro-batch or a step:
+ * they rotate through a pool larger than the last cache. With several ranks all of them run the same kernel at the same
+ * time, because they share memory and clocks. Everything is measured in passes over the whole list, so that a
+ * disturbance hits one repetition of many cases and not all repetitions of one; medians are reported. One matrix
+ * product is timed before every pass to show drift. */
 #include "real/calibrate.h"
 
 #include <stdio.h>
@@ -15,7 +17,7 @@
 #include "real/train_internal.h"
 #include "traces/measurements.h"
 
-enum { MAX_PASSES = 64, REFERENCE = 256, FILL_BYTE = 0x3f /* float32 0.75, bfloat16 0.75, float64 5e-4 */ };
+enum { MAX_PASSES = 64, REFERENCE = 256, NEAR_TIMES = 8, FILL_BYTE = 0x3f /* float32 0.75, bfloat16 0.75, float64 5e-4 */ };
 
 typedef struct bench_case {
   tws_work work;
@@ -24,7 +26,7 @@ typedef struct bench_case {
   uint64_t bytes;      /* of all operands, padded */
   int set;             /* index into sets */
   int inner;           /* executions between two looks at the clock */
-  int feeds_back;      /* reads what it wrote: start from known values */
+  uint64_t near_bytes; /* through which operands rotate that are not far */
   int seconds_count;
   float seconds[MAX_PASSES];
 } bench_case;
@@ -52,7 +54,7 @@ typedef struct bench {
   void *read_pool, *write_pool; /* the backend's memory: for kernels */
   void *shared_pool;            /* the communicator's memory, for collectives; or message_pool */
   void *message_pool;           /* the backend's, where ranks share no memory */
-  uint64_t pool_bytes, shared_bytes, read_at, write_at, shared_at;
+  uint64_t pool_bytes, shared_bytes, shared_at, at[2][2]; /* at[written][far]: where the next operand goes */
   int32_t *ids;
   bench_case *cases;
   size_t case_count;
@@ -84,24 +86,16 @@ static tws_code run_once(bench *b, bench_case *c, tws_error *err) {
     const tws_case_operand *o = &c->operand[i];
     uint64_t bytes = o->elements * tws_dtype_bytes(o->dtype);
     dtype[i] = o->dtype;
-    if (o->below > 0) {
+    uint64_t span = o->far || c->near_bytes > b->pool_bytes ? b->pool_bytes : c->near_bytes;
+    if (o->below > 0)
       operand[i] = b->ids;
-    } else if (o->written) {
-      operand[i] = take(b->write_pool, b->pool_bytes, &b->write_at, bytes);
-    } else {
-      operand[i] = take(b->read_pool, b->pool_bytes, &b->read_at, bytes);
-    }
+    else
+      operand[i] = take(o->written ? b->write_pool : b->read_pool, span, &b->at[o->written][o->far], bytes);
   }
   return b->ops->run(b->sets[c->set].backend, &c->work, operand, dtype, c->operand_count, TWS_STREAM_COMPUTE, err);
 }
 
 static tws_code run_block(bench *b, bench_case *c, int times, double *seconds, tws_error *err) {
-  if (c->feeds_back) {
-    uint64_t dirty = (uint64_t)times * c->bytes;
-    if (dirty > b->pool_bytes) dirty = b->pool_bytes;
-    b->write_at = 0;
-    memset(b->write_pool, FILL_BYTE, dirty);
-  }
   if (b->world > 1) TWS_TRY(tws_comm_barrier(b->comm, err));
   double started = tws_clock_s();
   for (int i = 0; i < times; i++) TWS_TRY(run_once(b, c, err));
@@ -195,19 +189,6 @@ static tws_code measure_transfer(bench *b, transfer_case *t, tws_error *err) {
 
 /* ---- lists ---- */
 
-static int feeds_back(const tws_work *work) {
-  switch ((tws_kernel)work->code) {
-    case TWS_KERNEL_ROPE:
-    case TWS_KERNEL_ROPE_GRAD:
-    case TWS_KERNEL_CROSS_ENTROPY:
-    case TWS_KERNEL_ADAMW:
-    case TWS_KERNEL_ACCUMULATE:
-    case TWS_KERNEL_SQUARED_NORM:
-    case TWS_KERNEL_CLIP: return 1;
-    default: return (work->flags & (TWS_ACCUMULATE | TWS_ACCUMULATE_PARAM)) != 0;
-  }
-}
-
 /* Works of a plan carry addresses of groups and constants that do not change their time: two that differ in nothing
  * else are one case. */
 static tws_work canonical(const tws_work *work) {
@@ -235,16 +216,20 @@ static tws_code add_cases(bench *b, const tws_case_list *list, tws_error *err) {
     if (b->ops->supports && !b->ops->supports(&list->items[i])) continue;
     for (int set = 0; set < b->set_count; set++) {
       bench_case *c = &b->cases[b->case_count];
-      *c = (bench_case){.work = list->items[i], .set = set, .feeds_back = feeds_back(&list->items[i])};
+      *c = (bench_case){.work = list->items[i], .set = set};
       c->operand_count = tws_case_operands(&c->work, TWS_BACKEND_HOST, b->sets[set].threads, c->operand);
       for (int j = 0; j < c->operand_count; j++)
         if (!c->operand[j].below)
           c->bytes += padded(c->operand[j].elements * tws_dtype_bytes(c->operand[j].dtype)) + TWS_ALIGNMENT;
+      uint64_t near = 0;
+      for (int j = 0; j < c->operand_count; j++)
+        if (!c->operand[j].far) near += padded(c->operand[j].elements * tws_dtype_bytes(c->operand[j].dtype));
       int too_many_ids = 0;
       for (int j = 0; j < c->operand_count; j++)
         too_many_ids |= c->operand[j].below > 0 && c->operand[j].elements > ID_COUNT;
       if (c->bytes > largest || too_many_ids) continue;
       if (c->bytes > b->pool_bytes) b->pool_bytes = c->bytes;
+      c->near_bytes = NEAR_TIMES * near;
       b->case_count++;
     }
   }
@@ -344,9 +329,10 @@ static void release(bench *b) {
 
 static tws_code measure_reference(bench *b, tws_error *err) {
   if (b->case_count == 0) return TWS_OK;
-  bench_case c = {.work = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_F32, .dtype2 = TWS_F32}, .set = 0};
+  bench_case c = {.work = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_F32, .dtype2 = TWS_F32}, };
   for (int i = 0; i < 3; i++) c.work.d[i] = REFERENCE;
   c.operand_count = tws_case_operands(&c.work, TWS_BACKEND_HOST, 1, c.operand);
+  c.near_bytes = b->pool_bytes;
   double seconds;
   TWS_TRY(run_block(b, &c, 20, &seconds, err));
   b->reference[b->passes++] = seconds;
@@ -355,6 +341,8 @@ static tws_code measure_reference(bench *b, tws_error *err) {
 
 static tws_code one_pass(bench *b, double done, double share, tws_error *err) {
   size_t total = b->case_count + b->transfer_count;
+  /* results of one kernel are the operands of others: known values every time, so that none degenerates */
+  if (b->write_pool) memset(b->write_pool, FILL_BYTE, b->pool_bytes);
   TWS_TRY(measure_reference(b, err));
   for (size_t i = 0; i < total; i++) {
     if (i < b->case_count) {

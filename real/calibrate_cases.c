@@ -13,6 +13,9 @@ static void add(operand_list *list, int64_t elements, int dtype, int written) {
       (tws_case_operand){.elements = (uint64_t)elements, .dtype = (tws_dtype)dtype, .written = written};
 }
 
+/* The operand that was added last is a parameter or a gradient. */
+static void mark_far(operand_list *list) { list->items[list->count - 1].far = 1; }
+
 static void add_ids(operand_list *list, int64_t elements, int64_t below) {
   add(list, elements, TWS_I32, 0);
   list->items[list->count - 1].below = below;
@@ -28,15 +31,18 @@ static void embedding_operands(operand_list *l, const tws_work *w) {
   if (w->code == TWS_KERNEL_EMBEDDING) {
     add_ids(l, d[0], d[2]);
     add(l, d[2] * d[1], t, 0);
+    mark_far(l);
     if (d[3] > 0) add(l, d[3] * d[1], t, 0);
     add(l, d[0] * d[1], t, 1);
   } else if (w->code == TWS_KERNEL_EMBEDDING_GRAD) {
     add_ids(l, d[0], d[2]);
     add(l, d[0] * d[1], t, 0);
     add(l, d[2] * d[1], t2, 1);
+    mark_far(l);
   } else {
     add(l, d[0] * d[1], t, 0);
     add(l, d[2] * d[1], t2, 1);
+    mark_far(l);
   }
 }
 
@@ -67,16 +73,19 @@ static void linear_operands(operand_list *l, const tws_work *w) {
   if (w->code == TWS_KERNEL_LINEAR) {
     add(l, m * k, t, 0);
     add(l, n * k, t, 0);
+    mark_far(l);
     if (bias) add(l, n, t, 0);
     add(l, m * n, t, 1);
   } else if (w->code == TWS_KERNEL_LINEAR_GRAD_INPUT) {
     add(l, m * n, t, 0);
     add(l, n * k, t, 0);
+    mark_far(l);
     add(l, m * k, t, 1);
   } else {
     add(l, m * n, t, 0);
     add(l, m * k, t, 0);
     add(l, n * k, t2, 1);
+    mark_far(l);
     if (bias) add(l, n, t2, 1);
   }
 }
@@ -133,7 +142,7 @@ static void wise_operands(operand_list *l, const tws_work *w) {
 }
 
 static void adamw_operands(operand_list *l, const tws_work *w) {
-  for (int i = 0; i < 3; i++) add(l, w->d[0], TWS_F32, 1);
+  for (int i = 0; i < 3; i++) add(l, w->d[0], TWS_F32, 1); /* p, m, v */
   add(l, w->d[0], w->dtype, 0);
   add(l, TWS_HYPER_COUNT, TWS_F32, 0);
   add(l, TWS_METRIC_COUNT, TWS_F64, 0);
@@ -179,6 +188,9 @@ int tws_case_operands(const tws_work *work, tws_backend_kind backend, int thread
     default:
       wise_operands(&list, work);
   }
+  int states = work->code == TWS_KERNEL_ADAMW || work->code == TWS_KERNEL_SQUARED_NORM ||
+               work->code == TWS_KERNEL_FILL || work->code == TWS_KERNEL_ACCUMULATE || work->code == TWS_KERNEL_CAST;
+  for (int i = 0; i < list.count && states; i++) out[i].far = 1;
   return list.count;
 }
 
@@ -193,7 +205,6 @@ tws_code tws_case_add(tws_case_list *list, const tws_work *work, tws_error *err)
   return TWS_OK;
 }
 
-/* Storage type of gradients and of the parameter copy that AdamW writes */
 static tws_work start(tws_kernel kernel, tws_dtype dtype) {
   tws_work work;
   memset(&work, 0, sizeof work);
@@ -203,14 +214,15 @@ static tws_work start(tws_kernel kernel, tws_dtype dtype) {
   return work;
 }
 
-/* Matrix products: tokens x out x in over what small and middle models use. */
+/* Matrix products: tokens x out x in over what small and middle models use. Every other shape has a bias, and adds to
+ * the weights' gradients. */
 static tws_code linear_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
   static const int64_t tokens[] = {64, 256, 1024, 4096}, sizes[] = {64, 192, 768, 3072};
   static const int64_t quick_tokens[] = {64, 256, 1024}, quick_sizes[] = {96, 384, 1536};
   static const tws_kernel kernels[] = {TWS_KERNEL_LINEAR, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_LINEAR_GRAD_WEIGHT};
   const int64_t *m = quick ? quick_tokens : tokens, *s = quick ? quick_sizes : sizes;
   int m_count = quick ? 3 : 4, s_count = quick ? 3 : 4;
-  double limit = quick ? 0.5e9 : 4e9;
+  double limit = quick ? 0.7e9 : 4e9;
   for (int kernel = 0; kernel < 3; kernel++)
     for (int i = 0; i < m_count; i++)
       for (int j = 0; j < s_count; j++)
@@ -219,23 +231,27 @@ static tws_code linear_cases(tws_dtype dtype, int quick, tws_case_list *list, tw
           work.d[0] = m[i];
           work.d[1] = s[j];
           work.d[2] = s[k];
+          if ((i + j + k) % 2 == 0 && kernel != 1) work.flags = kernel == 2 ? TWS_BIAS | TWS_ACCUMULATE : TWS_BIAS;
           if (tws_work_flops(&work) <= limit) TWS_TRY(tws_case_add(list, &work, err));
         }
   return TWS_OK;
 }
 
 static tws_code attention_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
-  static const int64_t sequences[] = {64, 256, 1024, 128, 512}, head_sizes[] = {64, 32, 128};
+  static const int64_t sequences[] = {32, 64, 128, 256, 512, 1024, 2048}, head_sizes[] = {16, 32, 64, 128};
+  double limit = quick ? 0.3e9 : 1.2e9;
   for (int backward = 0; backward < 2; backward++)
-    for (int i = 0; i < (quick ? 3 : 5); i++)
-      for (int j = 0; j < (quick ? 2 : 3); j++)
-        for (int heads = 2; heads <= (quick ? 2 : 8); heads *= 4) {
+    for (int i = 0; i < 7; i++)
+      for (int j = quick ? 1 : 0; j < (quick ? 3 : 4); j++)
+        for (int heads = 2; heads <= 8; heads *= 4) {
+          if (quick && (i % 2 == 0) != (heads == 8)) continue;
           tws_work work = start(backward ? TWS_KERNEL_ATTENTION_GRAD : TWS_KERNEL_ATTENTION, dtype);
           work.d[0] = sequences[i] < 256 ? 4 : 1;
           work.d[1] = sequences[i];
           work.d[2] = work.d[3] = heads;
           work.d[4] = head_sizes[j];
-          TWS_TRY(tws_case_add(list, &work, err));
+          if (heads == 8 && j == 2) work.d[3] = 2; /* grouped queries */
+          if (tws_work_flops(&work) <= limit) TWS_TRY(tws_case_add(list, &work, err));
         }
   return TWS_OK;
 }
@@ -247,6 +263,7 @@ static tws_code plane_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_
     for (int backward = 0; backward < 2; backward++) {
       tws_work work = start(backward ? TWS_KERNEL_NORM_GRAD : TWS_KERNEL_NORM, dtype);
       work.flags = rms ? TWS_RMS : TWS_BIAS;
+      if (backward) work.flags |= TWS_ACCUMULATE; /* the residual's gradient is there already */
       work.d[0] = tokens;
       work.d[1] = width;
       work.f[0] = 1e-5;
@@ -295,7 +312,6 @@ static tws_code count_cases(tws_dtype dtype, int64_t count, tws_case_list *list,
       work.f[1] = 0.999;
       work.f[2] = 1e-8;
       work.f[3] = 0.01;
-      if (dtype != TWS_F32) work.dtype = TWS_F32; /* float32 gradients, 16-bit parameters written */
     }
     if (kernels[i] == TWS_KERNEL_CAST) work.dtype2 = dtype == TWS_F32 ? TWS_BF16 : TWS_F32;
     TWS_TRY(tws_case_add(list, &work, err));
@@ -310,7 +326,7 @@ tws_code tws_case_standard(tws_dtype dtype, int quick, tws_case_list *list, tws_
   TWS_TRY(attention_cases(dtype, quick, list, err));
   for (int i = 0; i < (quick ? 3 : 6); i++) TWS_TRY(plane_cases(dtype, planes[i][0], planes[i][1], list, err));
   for (int i = 0; i < (quick ? 3 : 6); i++) TWS_TRY(count_cases(dtype, counts[i], list, err));
-  tws_work clip = start(TWS_KERNEL_CLIP, TWS_F64);
+  tws_work clip = start(TWS_KERNEL_CLIP, TWS_F32);
   clip.f[0] = 1;
   return tws_case_add(list, &clip, err);
 }

@@ -12,6 +12,7 @@ typedef struct tws_case_operand {
   uint64_t elements;
   tws_dtype dtype;
   int written;   /* W or RW */
+  int far;       /* weights, gradients, optimizer states: not touched for a whole micro-batch or step */
   int64_t below; /* > 0: integers in [0, below) such as token ids */
 } tws_case_operand;
 

@@ -30,12 +30,12 @@ tws_code tws_cuda_load(const tws_cuda_api **out, tws_error *err) {
   char path[PATH_MAX];
   *out = NULL;
   if (!find(path, sizeof path))
-    return tws_fail(err, TWS_ENVIRONMENT, "use --device host, or build with nvcc, cuBLASLt and NCCL installed",
+    return tws_fail(err, TWS_ENVIRONMENT, "train on the host, or build with nvcc, cuBLASLt and NCCL installed",
                     "this build has no CUDA backend");
   void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   const char *reason = module ? NULL : dlerror();
   if (!module)
-    return tws_fail(err, TWS_ENVIRONMENT, "install the CUDA libraries, or use --device host",
+    return tws_fail(err, TWS_ENVIRONMENT, "install the CUDA libraries, or train on the host",
                     "the CUDA backend does not load: %.400s", reason ? reason : "?");
   void *symbol = dlsym(module, TWS_CUDA_MODULE_SYMBOL);
   const tws_cuda_api *(*entry)(void) = NULL;

@@ -124,8 +124,7 @@ tws_code tws_check_operands(const tws_work *work, void *const *operand, const tw
     return tws_fail(err, TWS_INTERNAL, NULL, "%s: %d operands instead of %zu", name, count, strlen(letters));
   for (int i = 0; i < count; ++i) {
     if (!operand[i]) return tws_fail(err, TWS_INTERNAL, NULL, "%s: operand %d has no address", name, i);
-    if (!type_matches(letters[i], dtype[i], dtype, letters, i))
-      return wrong_type(name, i, dtype[i], device, err);
+    if (!type_matches(letters[i], dtype[i], dtype, letters, i)) return wrong_type(name, i, dtype[i], device, err);
   }
   for (int i = 0; i < 5; ++i)
     if (work->d[i] < 0) return tws_fail(err, TWS_INVALID, NULL, "%s: size %d is negative", name, i);

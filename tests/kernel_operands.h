@@ -6,6 +6,10 @@
 #include "base/dtype.h"
 #include "models/kernel.h"
 
+#ifndef KERNEL_BACKEND /* whose workspaces are meant: an expression */
+#define KERNEL_BACKEND TWS_BACKEND_HOST
+#endif
+
 enum { KERNEL_MAX_OPERANDS = 7 };
 enum { ACCESS_R = 1, ACCESS_W = 2, ACCESS_RW = 3 };
 typedef enum fill_kind {
@@ -34,7 +38,7 @@ static inline int kernel_operands(const tws_work *w, int threads, operand_info *
   const int bias = (w->flags & TWS_BIAS) != 0, rms = (w->flags & TWS_RMS) != 0;
   const int plus = w->flags & TWS_ACCUMULATE ? ACCESS_RW : ACCESS_W;
   const int plus_param = w->flags & TWS_ACCUMULATE_PARAM ? ACCESS_RW : ACCESS_W;
-  const int64_t workspace = (int64_t)(tws_work_workspace(w, TWS_BACKEND_HOST, threads) / sizeof(float));
+  const int64_t workspace = (int64_t)(tws_work_workspace(w, KERNEL_BACKEND, threads) / sizeof(float));
   int n = 0;
 #define OPERAND(count_, dtype_, access_, fill_) \
   o[n++] = (operand_info) {                     \

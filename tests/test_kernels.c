@@ -10,12 +10,19 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "real/real.h"
+static tws_backend_kind backend_kind = TWS_BACKEND_HOST;
+#define KERNEL_BACKEND backend_kind
+#include "tests/device_run.h"
 #include "tests/kernel_operands.h"
 #include "tests/oracle.h"
 #define TWS_HOST_ISA test
 #include "real/host/kernels/vector.h"
 
+/* What is tested: the host, or the backend that TWINSPEED_TEST_BACKEND names, in memory of its own ("host-staged": the
+ * host that way, which tests the way). */
 static const tws_backend_ops *host;
+static int staged;
+static int most_threads = 3;
 
 /* Check records every assertion in a file: too slow for each element. */
 #define REQUIRE(condition, ...)                  \
@@ -332,11 +339,19 @@ static void check_surroundings(const tws_work *w, const values *x, const storage
   }
 }
 
+static tws_code run_kernel(tws_backend *backend, const tws_work *w, void *const *data, const tws_dtype *types,
+                           int count, tws_error *err) {
+  operand_info info[KERNEL_MAX_OPERANDS];
+  if (!staged) return host->run(backend, w, data, types, count, TWS_STREAM_COMPUTE, err);
+  kernel_operands(w, most_threads, info);
+  return device_run(host, backend, w, info, data, types, count, err);
+}
+
 static tws_code try_kernel(tws_backend *backend, const tws_work *w, void *const *data, const values *x,
                            tws_error *err) {
   tws_dtype types[KERNEL_MAX_OPERANDS];
   for (int k = 0; k < x->count; ++k) types[k] = x->info[k].dtype;
-  return host->run(backend, w, data, types, x->count, TWS_STREAM_COMPUTE, err);
+  return run_kernel(backend, w, data, types, x->count, err);
 }
 
 /* One for each instruction set and number of threads, kept: making one means compiling kernels in the library.
@@ -344,6 +359,8 @@ static tws_code try_kernel(tws_backend *backend, const tws_work *w, void *const 
 static tws_backend *kept[4][4];
 static tws_backend *use_backend(int device, int threads) {
   tws_error err = {0};
+  if (backend_kind != TWS_BACKEND_HOST && device > 0) return NULL;
+  if (threads > most_threads) threads = most_threads; /* kept[0][1] does for all */
   tws_backend *backend = kept[device][threads];
   if (backend) return backend;
   const tws_code code = host->create(device, threads, &backend, &err);
@@ -402,7 +419,7 @@ static void compare_with_oracle(const tws_work *w, int device, int threads, int 
 
 START_TEST(oracle) {
   const tws_work w = work_of(_i);
-  for (int threads = 1; threads <= 3; ++threads) compare_with_oracle(&w, 0, threads, 0);
+  for (int threads = 1; threads <= most_threads; ++threads) compare_with_oracle(&w, 0, threads, 0);
   compare_with_oracle(&w, 0, 2, 1);
   for (int device = 1; device <= 3; ++device) compare_with_oracle(&w, device, 2, 0);
 }
@@ -563,7 +580,7 @@ static int depends_on_threads(const tws_work *w, int operand) {
 
 START_TEST(repeatable) {
   const tws_work w = work_of(_i);
-  for (int threads = 1; threads <= 3; ++threads) {
+  for (int threads = 1; threads <= most_threads; ++threads) {
     values x = make_values(&w, threads);
     storage first, second, single;
     ck_assert(run_case(&w, &x, 0, threads, 0, &first));
@@ -676,7 +693,7 @@ START_TEST(adam_golden) {
       read_floats(cJSON_GetObjectItem(step, "v"), want[2]);
       void *data[] = {p, m, v, g, hyper, metrics};
       const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_F32, TWS_F32, TWS_F32, TWS_F64};
-      ck_assert_int_eq(host->run(backend, &w, data, types, 6, TWS_STREAM_COMPUTE, NULL), TWS_OK);
+      ck_assert_int_eq(run_kernel(backend, &w, data, types, 6, NULL), TWS_OK);
       for (int i = 0; i < count; ++i) {
         ck_assert_double_le(fabs(p[i] - want[0][i]), 2e-6 * fabs(want[0][i]) + 1e-7);
         ck_assert_double_le(fabs(m[i] - want[1][i]), 1e-6 * fabs(want[1][i]) + 2e-8);
@@ -707,12 +724,11 @@ START_TEST(overflow_skips_the_step) {
     const tws_work squares = {.code = TWS_KERNEL_SQUARED_NORM, .d = {COUNT}};
     const tws_work clip = {.code = TWS_KERNEL_CLIP, .f = {n < 4 ? 1 : 0}};
     const tws_work adamw = {.code = TWS_KERNEL_ADAMW, .d = {COUNT}, .f = {0.9, 0.999, 1e-8, 0.1}};
-    ck_assert_int_eq(host->run(backend, &squares, (void *[]){g, metrics + TWS_METRIC_SQUARES}, (tws_dtype[]){f, d}, 2,
-                               TWS_STREAM_COMPUTE, NULL),
-                     TWS_OK);
-    ck_assert_int_eq(host->run(backend, &clip, (void *[]){metrics}, &d, 1, TWS_STREAM_COMPUTE, NULL), TWS_OK);
-    ck_assert_int_eq(host->run(backend, &adamw, (void *[]){p, m, v, g, hyper, metrics}, (tws_dtype[]){f, f, f, f, f, d},
-                               6, TWS_STREAM_COMPUTE, NULL),
+    void *const squared[] = {g, metrics + TWS_METRIC_SQUARES};
+    ck_assert_int_eq(run_kernel(backend, &squares, squared, (tws_dtype[]){f, d}, 2, NULL), TWS_OK);
+    ck_assert_int_eq(run_kernel(backend, &clip, (void *[]){metrics}, &d, 1, NULL), TWS_OK);
+    ck_assert_int_eq(run_kernel(backend, &adamw, (void *[]){p, m, v, g, hyper, metrics}, (tws_dtype[]){f, f, f, f, f, d},
+                               6, NULL),
                      TWS_OK);
     const int finite = isfinite(poison[n % 4]) != 0; /* its square overflows float32, not the float64 sum */
     ck_assert_int_eq(metrics[TWS_METRIC_CLIP] > 0, finite);
@@ -752,9 +768,9 @@ START_TEST(wide_activations) {
   const tws_dtype f[] = {TWS_F32, TWS_F32, TWS_F32};
   const tws_work gelu = {.code = TWS_KERNEL_GELU, .d = {COUNT}}, grad = {.code = TWS_KERNEL_GELU_GRAD, .d = {COUNT}};
   const tws_work swiglu = {.code = TWS_KERNEL_SWIGLU, .d = {1, COUNT}};
-  ck_assert_int_eq(host->run(backend, &gelu, (void *[]){x, y}, f, 2, TWS_STREAM_COMPUTE, NULL), TWS_OK);
-  ck_assert_int_eq(host->run(backend, &grad, (void *[]){one, x, slope}, f, 3, TWS_STREAM_COMPUTE, NULL), TWS_OK);
-  ck_assert_int_eq(host->run(backend, &swiglu, (void *[]){pair, swish}, f, 2, TWS_STREAM_COMPUTE, NULL), TWS_OK);
+  ck_assert_int_eq(run_kernel(backend, &gelu, (void *[]){x, y}, f, 2, NULL), TWS_OK);
+  ck_assert_int_eq(run_kernel(backend, &grad, (void *[]){one, x, slope}, f, 3, NULL), TWS_OK);
+  ck_assert_int_eq(run_kernel(backend, &swiglu, (void *[]){pair, swish}, f, 2, NULL), TWS_OK);
   for (int i = 0; i < COUNT; ++i) {
     const double v = at[i];
     ck_assert_double_le(fabs(y[i] - (v > 10 ? v : v < -10 ? 0 : oracle_gelu(v))), 3e-7 * fabs(v) * (v > -10) + 1e-25);
@@ -841,7 +857,7 @@ START_TEST(memory) {
 }
 END_TEST
 
-static const tws_backend_ops *load_host(void) {
+static const tws_backend_ops *load_backend(const char *name) {
   const char *path = getenv("TWINSPEED_REAL_MODULE");
   if (!path) path = TWS_BUILD_DIR "/twinspeed_real.so";
   if (access(path, R_OK) != 0) return NULL;
@@ -851,15 +867,20 @@ static const tws_backend_ops *load_host(void) {
     exit(1);
   }
   const tws_real_api *(*entry)(void) = (const tws_real_api *(*)(void))dlsym(module, TWS_REAL_MODULE_SYMBOL);
-  return entry ? entry()->backend("host") : NULL;
+  return entry ? entry()->backend(name) : NULL;
 }
 
 int main(void) {
-  host = load_host();
+  const char *name = getenv("TWINSPEED_TEST_BACKEND");
+  staged = name && strcmp(name, "host") != 0;
+  const int on_host = !staged || strcmp(name, "host-staged") == 0;
+  host = load_backend(on_host ? "host" : name);
   if (!host) {
-    fprintf(stderr, "the host engine was not built: nothing to test\n");
-    return 0;
+    fprintf(stderr, "backend %s was not built: nothing to test\n", on_host ? "host" : name);
+    return on_host ? 0 : 1;
   }
+  if (!on_host) backend_kind = TWS_BACKEND_CUDA;
+  if (staged) most_threads = 1;
   Suite *suite = suite_create("kernels");
   TCase *modes = tcase_create("modes"), *single = tcase_create("single");
   tcase_set_timeout(modes, 60);
@@ -872,10 +893,10 @@ int main(void) {
   tcase_add_test(single, in_place);
   tcase_add_test(single, adam_golden);
   tcase_add_test(single, overflow_skips_the_step);
-  tcase_add_test(single, exponential);
+  if (on_host) tcase_add_test(single, exponential);
   tcase_add_test(single, wide_activations);
-  tcase_add_test(single, refusals);
-  tcase_add_test(single, memory);
+  if (!staged) tcase_add_test(single, refusals);
+  if (on_host) tcase_add_test(single, memory);
   suite_add_tcase(suite, single);
   SRunner *runner = srunner_create(suite);
   if (!getenv("CK_FORK")) srunner_set_fork_status(runner, CK_NOFORK); /* a fork would lose the kept backends */

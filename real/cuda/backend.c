@@ -42,7 +42,7 @@ tws_code tws_cuda_fail(tws_error *err, cudaError_t status, const char *what) {
     case cudaErrorStubLibrary:
     case cudaErrorSystemDriverMismatch:
     case cudaErrorNotPermitted:
-      return tws_fail(err, TWS_ENVIRONMENT, "use --device host; `nvidia-smi` shows what the driver sees",
+      return tws_fail(err, TWS_ENVIRONMENT, "train on the host instead; `nvidia-smi` shows what the driver sees",
                       "no CUDA device: %s: %s", what, cudaGetErrorString(status));
     case cudaErrorNoKernelImageForDevice:
       return tws_fail(err, TWS_ENVIRONMENT, "configure with -DTWINSPEED_CUDA_ARCHITECTURES=<yours>",
@@ -312,7 +312,7 @@ static tws_code cuda_run(tws_backend *backend, const tws_work *work, void *const
   lane *l = NULL;
   TWS_TRY(tws_check_operands(work, operand, dtype, operand_count, "this GPU backend", err));
   if (stream == TWS_STREAM_HOST)
-    return tws_fail(err, TWS_UNSUPPORTED, "leave offloading out, or use --device host",
+    return tws_fail(err, TWS_UNSUPPORTED, "leave offloading out, or train on the host",
                     "%s on the host's cores: the CUDA backend has no host kernels",
                     tws_kernel_name((tws_kernel)work->code));
   TWS_TRY(kernel_lane(backend, stream, &l, err));

@@ -1,6 +1,6 @@
-/* The CUDA backend and the NCCL communicator: a shared module (twinspeed_cuda.so) with one exported table, loaded by the
- * real engine when --device cuda is asked for. It is compiled with every build that finds nvcc; it has not run on a GPU
- * yet.
+/* The CUDA backend and the NCCL communicator: a shared module (twinspeed_cuda.so) with one exported table, loaded by
+ * the real engine when --device cuda is asked for. It is compiled with every build that finds nvcc; it has not run on a
+ * GPU yet.
  *
  * Storage types are float32 and bfloat16; arithmetic is float32 (float32 products without TF32; sums of squares and
  * losses float64). No kernel uses floating-point atomics, so equal work on equal devices gives equal bits. What would
@@ -13,9 +13,9 @@
 
 /* Device memory beside the arenas, in bytes. */
 typedef struct tws_cuda_memory {
-  uint64_t workspace;    /* cuBLAS workspaces and reduction scratch, one of TWS_CUDA_STREAM_BYTES for each used stream */
-  uint64_t context;      /* in use on the device when the backend was ready, less its workspace: contexts, this
-                            process's and others', and what else others hold */
+  uint64_t workspace; /* cuBLAS workspaces and reduction scratch, one of TWS_CUDA_STREAM_BYTES for each used stream */
+  uint64_t context;   /* in use on the device when the backend was ready, less its workspace: contexts, this
+                         process's and others', and what else others hold */
   uint64_t device_total; /* of the device */
 } tws_cuda_memory;
 

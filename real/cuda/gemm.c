@@ -28,9 +28,9 @@ static tws_code library_failed(cublasStatus_t status, const char *what, tws_erro
   tws_code code = status == CUBLAS_STATUS_ALLOC_FAILED ? TWS_MEMORY : TWS_RANK;
   return tws_fail(err, code, NULL, "cuBLASLt: %s: %s", what, cublasLtGetStatusString(status));
 }
-#define TRY_LT(call, what)                                                      \
-  do {                                                                          \
-    const cublasStatus_t status_ = (call);                                      \
+#define TRY_LT(call, what)                                                           \
+  do {                                                                               \
+    const cublasStatus_t status_ = (call);                                           \
     if (status_ != CUBLAS_STATUS_SUCCESS) return library_failed(status_, what, err); \
   } while (0)
 
@@ -146,8 +146,9 @@ static tws_code set_preference(cublasLtMatmulPreference_t preference, const choi
   const uint32_t alignment[] = {c->alignment[0], c->alignment[1], c->alignment[2], c->alignment[2]};
   const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* and none; never in the type of the result */
   const uint64_t bytes = workspace;
-  TRY_LT(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes),
-         "workspace");
+  TRY_LT(
+      cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes),
+      "workspace");
   TRY_LT(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
                                               sizeof reductions),
          "reductions");
@@ -219,8 +220,9 @@ static tws_code multiply(tws_cuda_gemm *gemm, const tws_cuda_call *call, const t
     TRY_LT(cublasLtMatmulDescSetAttribute(c->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias),
            "bias");
   const float alpha = 1.0f, beta = p->accumulate ? 1.0f : 0.0f;
-  const cublasStatus_t status = cublasLtMatmul(gemm->handle, c->operation, &alpha, p->b, c->a, p->a, c->b, &beta, p->c,
-                                               c->d, p->c, c->d, &c->algorithm, workspace, workspace_bytes, call->stream);
+  const cublasStatus_t status =
+      cublasLtMatmul(gemm->handle, c->operation, &alpha, p->b, c->a, p->a, c->b, &beta, p->c, c->d, p->c, c->d,
+                     &c->algorithm, workspace, workspace_bytes, call->stream);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) { /* proposed, but declined: from now on without the library */
     c->found = 0;
     return tws_cuda_plain_product(call, p, err);

@@ -1,5 +1,5 @@
-/* Collectives among GPUs by NCCL. The world's communicator is bootstrapped through the caller's broadcast, each group of
- * the plan is split from it and shares its buffers. Calls never block in the library: every state is polled with a
+/* Collectives among GPUs by NCCL. The world's communicator is bootstrapped through the caller's broadcast, each group
+ * of the plan is split from it and shares its buffers. Calls never block in the library: every state is polled with a
  * deadline, and the error names the group and the collective. Sums are NCCL's: in its order, bfloat16 rounded at each
  * hop; they repeat bit by bit on the same machines. */
 #include <nccl.h>
@@ -24,9 +24,9 @@ struct tws_comm {
   nccl_group *groups;
   uint32_t group_count;
   double deadline_s;
-  void *token;         /* device memory for barriers */
-  cudaEvent_t latest;  /* the last thing started: communicators must not run side by side in different orders */
-  int latest_stream;   /* -1: nothing yet */
+  void *token;        /* device memory for barriers */
+  cudaEvent_t latest; /* the last thing started: communicators must not run side by side in different orders */
+  int latest_stream;  /* -1: nothing yet */
   int communicators;
 };
 
@@ -181,13 +181,26 @@ void tws_nccl_abort(tws_comm *comm) {
 
 static tws_code data_type(const tws_comm *comm, tws_dtype dtype, ncclDataType_t *out, tws_error *err) {
   switch (dtype) {
-    case TWS_F32: *out = ncclFloat32; return TWS_OK;
-    case TWS_BF16: *out = ncclBfloat16; return TWS_OK;
-    case TWS_F16: *out = ncclFloat16; return TWS_OK;
-    case TWS_F64: *out = ncclFloat64; return TWS_OK;
-    case TWS_I32: *out = ncclInt32; return TWS_OK;
-    case TWS_U8: *out = ncclUint8; return TWS_OK;
-    default: break;
+    case TWS_F32:
+      *out = ncclFloat32;
+      return TWS_OK;
+    case TWS_BF16:
+      *out = ncclBfloat16;
+      return TWS_OK;
+    case TWS_F16:
+      *out = ncclFloat16;
+      return TWS_OK;
+    case TWS_F64:
+      *out = ncclFloat64;
+      return TWS_OK;
+    case TWS_I32:
+      *out = ncclInt32;
+      return TWS_OK;
+    case TWS_U8:
+      *out = ncclUint8;
+      return TWS_OK;
+    default:
+      break;
   }
   return tws_fail(err, TWS_INTERNAL, NULL, "NCCL: rank %d: no such type, %d", comm->rank, (int)dtype);
 }

@@ -1,7 +1,7 @@
 // Causal attention by tiles of 32 queries and 32 keys (after Dao, "FlashAttention-2", 2023), with plain float32
-// arithmetic: any head size up to 256, both storage types, grouped queries. The softmax is kept as a running maximum and
-// sum; tiles above the diagonal are skipped; backward computes the probabilities again from the log-sum-exp of each row.
-// Each output element belongs to one thread, so nothing depends on timing: backward has a pass in which blocks own
+// arithmetic: any head size up to 256, both storage types, grouped queries. The softmax is kept as a running maximum
+// and sum; tiles above the diagonal are skipped; backward computes the probabilities again from the log-sum-exp of each
+// row. Each output element belongs to one thread, so nothing depends on timing: backward has a pass in which blocks own
 // queries and one in which they own keys.
 //
 // A block has 256 threads: thread (row, slot) with row = thread / 8 computes the scores of its row with columns slot,
@@ -89,7 +89,9 @@ __device__ float slots_max(float x) {
 }
 
 // The tiles of the longest rows come first, so that no block with much work starts last.
-__device__ int64_t longest_first() { return (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE; }
+__device__ int64_t longest_first() {
+  return (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE;
+}
 
 // ---- forward: blocks own queries ----
 
@@ -183,8 +185,7 @@ __global__ void __launch_bounds__(BLOCK)
 #pragma unroll
     for (int j = 0; j < SCORES; ++j) {
       const bool seen = inside && key + slot + SLOTS * j <= query;
-      ds[row * SCORE_ROW + slot + SLOTS * j] =
-          seen ? s.scale * expf(x[j] * s.scale - log_sum) * (d[j] - dot) : 0.0F;
+      ds[row * SCORE_ROW + slot + SLOTS * j] = seen ? s.scale * expf(x[j] * s.scale - log_sum) * (d[j] - dot) : 0.0F;
     }
     __syncwarp();
     add_rows<CHUNKS>(ds + row * SCORE_ROW, k, slot, sum);
@@ -262,7 +263,8 @@ template <typename K>
 tws_code allow_shared(const tws_cuda_call *call, K kernel, size_t bytes, tws_error *err) {
   if (bytes > (size_t)call->shared_bytes)
     return tws_fail(err, TWS_UNSUPPORTED, "use a smaller head size or another device",
-                    "attention needs %zu bytes of shared memory a block, this device has %d", bytes, call->shared_bytes);
+                    "attention needs %zu bytes of shared memory a block, this device has %d", bytes,
+                    call->shared_bytes);
   const cudaError_t status = cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
   return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "shared memory of attention");
@@ -273,8 +275,7 @@ tws_code forward(const tws_cuda_call *call, const Shape &s, tws_error *err) {
   const size_t bytes = (3 * TILE * stride<CHUNKS>() + TILE * SCORE_ROW) * sizeof(float);
   TWS_TRY(allow_shared(call, attention<T, CHUNKS>, bytes, err));
   const dim3 grid((unsigned)ceil_div(s.seq, TILE), (unsigned)s.heads, (unsigned)call->work->d[0]);
-  attention<T, CHUNKS>
-      <<<grid, BLOCK, bytes, call->stream>>>(in<T>(call, 0), out<T>(call, 1), out<float>(call, 2), s);
+  attention<T, CHUNKS><<<grid, BLOCK, bytes, call->stream>>>(in<T>(call, 0), out<T>(call, 1), out<float>(call, 2), s);
   return launched(err);
 }
 
@@ -293,11 +294,13 @@ tws_code backward(const tws_cuda_call *call, const Shape &s, tws_error *err) {
   TWS_TRY(allow_shared(call, attention_grad_queries<T, CHUNKS>, query_bytes, err));
   TWS_TRY(allow_shared(call, attention_grad_keys<T, CHUNKS>, key_bytes, err));
   const unsigned tile_count = (unsigned)ceil_div(s.seq, TILE);
-  attention_grad_queries<T, CHUNKS><<<dim3(tile_count, (unsigned)s.heads, (unsigned)batch), BLOCK, query_bytes,
-                                      call->stream>>>(d_o, qkv, lse, delta, dqkv, s);
+  attention_grad_queries<T, CHUNKS>
+      <<<dim3(tile_count, (unsigned)s.heads, (unsigned)batch), BLOCK, query_bytes, call->stream>>>(d_o, qkv, lse, delta,
+                                                                                                   dqkv, s);
   TWS_TRY(launched(err));
-  attention_grad_keys<T, CHUNKS><<<dim3(tile_count, (unsigned)s.kv_heads, (unsigned)batch), BLOCK, key_bytes,
-                                   call->stream>>>(d_o, qkv, lse, delta, dqkv, s);
+  attention_grad_keys<T, CHUNKS>
+      <<<dim3(tile_count, (unsigned)s.kv_heads, (unsigned)batch), BLOCK, key_bytes, call->stream>>>(d_o, qkv, lse,
+                                                                                                    delta, dqkv, s);
   return launched(err);
 }
 

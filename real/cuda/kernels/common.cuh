@@ -10,8 +10,12 @@ typedef __nv_bfloat16 bf16;
 
 enum { WARP = 32, BLOCK = 256 };
 
-__device__ inline float to_float(float x) { return x; }
-__device__ inline float to_float(bf16 x) { return __bfloat162float(x); }
+__device__ inline float to_float(float x) {
+  return x;
+}
+__device__ inline float to_float(bf16 x) {
+  return __bfloat162float(x);
+}
 template <typename T>
 __device__ inline T from_float(float x);
 template <>
@@ -75,7 +79,9 @@ __device__ inline T block_sum(T x, T *room) {
   return sum;
 }
 
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
 // Blocks for a loop over `items` with a stride of the whole grid.
 inline unsigned grid_for(const tws_cuda_call *call, int64_t items, int per_block) {
@@ -90,15 +96,15 @@ inline tws_code launched(tws_error *err) {
 }
 
 // Run the statement with T standing for the storage type.
-#define FOR_TYPE(type, T, ...)  \
-  do {                          \
-    if ((type) == TWS_F32) {    \
-      typedef float T;          \
-      __VA_ARGS__;              \
-    } else {                    \
-      typedef bf16 T;           \
-      __VA_ARGS__;              \
-    }                           \
+#define FOR_TYPE(type, T, ...) \
+  do {                         \
+    if ((type) == TWS_F32) {   \
+      typedef float T;         \
+      __VA_ARGS__;             \
+    } else {                   \
+      typedef bf16 T;          \
+      __VA_ARGS__;             \
+    }                          \
   } while (0)
 
 template <typename T>

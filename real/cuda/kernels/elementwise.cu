@@ -1,4 +1,5 @@
-// Element-wise kernels: activations, sums, fills, casts. Bound by memory: 16-byte accesses where the operands allow them.
+// Element-wise kernels: activations, sums, fills, casts. Bound by memory: 16-byte accesses where the operands allow
+// them.
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
@@ -6,8 +7,12 @@ namespace {
 // ---- activations ----
 
 // 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), which keeps its accuracy for large negative x.
-__device__ float gelu_inner(float x) { return 1.5957691216057308F * (x + 0.044715F * x * x * x); }
-__device__ float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
+__device__ float gelu_inner(float x) {
+  return 1.5957691216057308F * (x + 0.044715F * x * x * x);
+}
+__device__ float sigmoid(float x) {
+  return 1.0F / (1.0F + expf(-x));
+}
 
 struct Gelu {
   __device__ float operator()(float x, float) const {
@@ -17,7 +22,7 @@ struct Gelu {
   }
 };
 
-struct GeluGrad { // (dy, x)
+struct GeluGrad {  // (dy, x)
   __device__ float operator()(float dy, float x) const {
     const float inner = gelu_inner(x);
     if (!(fabsf(inner) < 80.0F)) {  // saturated: slope 0 or 1
@@ -85,13 +90,15 @@ tws_code run_fill(const tws_cuda_call *call, tws_error *err) {
   const int64_t count = call->work->d[0], packs = packable<N>(x, 0) ? count / N : 0;
   if (count == 0) return TWS_OK;
   fill<<<grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call->stream>>>(x, (float)call->work->f[0], packs,
-                                                                                count);
+                                                                                 count);
   return launched(err);
 }
 
 // ---- SwiGLU: rows of gate and up; V is the length of a pack, 1 where rows are not aligned ----
 
-__device__ float silu(float gate) { return gate / (1.0F + expf(-gate)); }
+__device__ float silu(float gate) {
+  return gate / (1.0F + expf(-gate));
+}
 
 template <typename T, int V>
 __global__ void swiglu(const T *gate_up, T *y, int64_t tokens, int64_t width) {
@@ -158,9 +165,9 @@ tws_code tws_cuda_add(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), Add(), err));
 }
 tws_code tws_cuda_accumulate(const tws_cuda_call *call, tws_error *err) {
-  FOR_TYPE(call->dtype[0], X,
-           FOR_TYPE(call->dtype[1], Y,
-                    return run_map(call, in<X>(call, 0), in<Y>(call, 1), out<Y>(call, 1), Add(), err)));
+  FOR_TYPE(
+      call->dtype[0], X,
+      FOR_TYPE(call->dtype[1], Y, return run_map(call, in<X>(call, 0), in<Y>(call, 1), out<Y>(call, 1), Add(), err)));
 }
 tws_code tws_cuda_fill(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return run_fill<T>(call, err));

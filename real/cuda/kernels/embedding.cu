@@ -102,7 +102,7 @@ __global__ void list_rows(const int32_t *ids, int64_t tokens, int64_t vocabulary
   for (int64_t t = 0; t < tokens; t += BLOCK) {
     held = append_matches(ids, t + threadIdx.x, tokens, low, high, pending, held, warp_counts);
     if (held < PENDING && t + BLOCK < tokens) continue;  // the same for all threads
-    if (row < GROUP) {                                    // each row takes its own, in order
+    if (row < GROUP) {                                   // each row takes its own, in order
       int at = next[row];
       for (int i = 0; i < held; ++i)
         if (ids[pending[i]] - low == row) lists.list[at++] = pending[i];
@@ -162,7 +162,7 @@ tws_code run_embedding_grad(const tws_cuda_call *call, tws_error *err) {
   const cudaError_t status = cudaMemsetAsync(lists.cursor, 0, sizeof(int32_t), call->stream);
   if (status != cudaSuccess) return tws_cuda_fail(err, status, "clearing a counter");
   list_rows<<<(unsigned)ceil_div(vocabulary, GROUP), BLOCK, 0, call->stream>>>(in<int32_t>(call, 0), tokens, vocabulary,
-                                                                              lists);
+                                                                               lists);
   TWS_TRY(launched(err));
   const T *dx = in<T>(call, 1);
   const bool aligned = packable<N>(dx, width), add = call->work->flags & TWS_ACCUMULATE;

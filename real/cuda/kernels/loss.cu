@@ -106,10 +106,10 @@ tws_code run_cross_entropy(const tws_cuda_call *call, tws_error *err) {
   const float scale = (float)call->work->f[0];
   if (packable<N>(logits, padded))
     cross_entropy<T, N><<<(unsigned)tokens, LOSS_BLOCK, 0, call->stream>>>(logits, in<int32_t>(call, 1), losses,
-                                                                          columns, padded, scale);
+                                                                           columns, padded, scale);
   else
     cross_entropy<T, 1><<<(unsigned)tokens, LOSS_BLOCK, 0, call->stream>>>(logits, in<int32_t>(call, 1), losses,
-                                                                          columns, padded, scale);
+                                                                           columns, padded, scale);
   TWS_TRY(launched(err));
   add_losses<<<1, BLOCK, 0, call->stream>>>(losses, tokens, call->work->f[1], out<double>(call, 2));
   return launched(err);
@@ -124,7 +124,7 @@ tws_code tws_cuda_cross_entropy(const tws_cuda_call *call, tws_error *err) {
                     (long long)d[2]);
   if (d[0] == 0) return TWS_OK;
   if ((uint64_t)d[0] * sizeof(double) > call->scratch_bytes)
-    return tws_fail(err, TWS_UNSUPPORTED, "use a smaller micro batch", "the losses of %lld tokens do not fit the scratch memory",
-                    (long long)d[0]);
+    return tws_fail(err, TWS_UNSUPPORTED, "use a smaller micro batch",
+                    "the losses of %lld tokens do not fit the scratch memory", (long long)d[0]);
   FOR_TYPE(call->dtype[0], T, return run_cross_entropy<T>(call, err));
 }

@@ -1,5 +1,5 @@
-// LayerNorm (Ba et al., 2016) and RMSNorm (Zhang and Sennrich, 2019). Rows belong to warps; gradients of weight and bias
-// are column sums in two stages, through scratch, in an order that only the shape and the device decide.
+// LayerNorm (Ba et al., 2016) and RMSNorm (Zhang and Sennrich, 2019). Rows belong to warps; gradients of weight and
+// bias are column sums in two stages, through scratch, in an order that only the shape and the device decide.
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
@@ -7,7 +7,8 @@ namespace {
 enum { ROWS = BLOCK / WARP };  // of a block, one for each warp
 
 // For each pack of a row that this lane owns.
-#define EACH_PACK(column, width, V) for (int64_t column = (int64_t)(threadIdx.x % WARP) * V; column < width; column += WARP * V)
+#define EACH_PACK(column, width, V) \
+  for (int64_t column = (int64_t)(threadIdx.x % WARP) * V; column < width; column += WARP * V)
 
 template <typename T, int V, bool RMS>
 __global__ void norm(const T *x, const T *weight, const T *bias, T *y, float *stats, int64_t tokens, int64_t width,

@@ -1,5 +1,5 @@
-// The optimizer's step and what precedes it: gradient norm and clipping. Everything that a step decides is decided here,
-// on the device.
+// The optimizer's step and what precedes it: gradient norm and clipping. Everything that a step decides is decided
+// here, on the device.
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
@@ -60,14 +60,19 @@ tws_code run_adamw(const tws_cuda_call *call, tws_error *err) {
   constexpr int N = 4;
   const double *f = call->work->f;
   const int64_t count = call->work->d[0];
-  const AdamW c = {(float)f[0],       (float)f[1], (float)(1 - f[0]), (float)(1 - f[1]), (float)f[2], (float)f[3],
+  const AdamW c = {(float)f[0],
+                   (float)f[1],
+                   (float)(1 - f[0]),
+                   (float)(1 - f[1]),
+                   (float)f[2],
+                   (float)f[3],
                    (call->work->flags & TWS_L2) != 0};
   float *p = out<float>(call, 0), *m = out<float>(call, 1), *v = out<float>(call, 2);
   const G *grad = in<G>(call, 3);
   bf16 *p16 = call->count > 6 ? out<bf16>(call, 6) : nullptr;
   if (count == 0) return TWS_OK;
-  const bool aligned = packable<N>(p, 0) && packable<N>(m, 0) && packable<N>(v, 0) && packable<N>(grad, 0) &&
-                       packable<N>(p16, 0);
+  const bool aligned =
+      packable<N>(p, 0) && packable<N>(m, 0) && packable<N>(v, 0) && packable<N>(grad, 0) && packable<N>(p16, 0);
   const int64_t packs = aligned ? count / N : 0;
   adamw<<<grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call->stream>>>(
       p, m, v, grad, in<float>(call, 4), in<double>(call, 5), p16, c, packs, count);

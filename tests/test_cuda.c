@@ -1,0 +1,138 @@
+/* The CUDA module as far as it goes without a GPU: it loads, exports one table, says what it supports, and on a machine
+ * without a device reports that instead of failing. What needs a device is in tests/gpu. */
+#include <check.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "real/cuda/cuda.h"
+
+static void *module;
+static const tws_cuda_api *api;
+
+static tws_work work_of(tws_kernel kernel, tws_dtype dtype, tws_dtype dtype2) {
+  return (tws_work){.code = (uint8_t)kernel, .dtype = (uint8_t)dtype, .dtype2 = (uint8_t)dtype2, .d = {4, 8, 2, 2, 64}};
+}
+
+START_TEST(table) {
+  ck_assert_int_eq(api->version, TWS_CUDA_API_VERSION);
+  ck_assert_str_eq(api->backend->name, "cuda");
+  ck_assert_str_eq(api->comm_ops->name, "nccl");
+  const tws_backend_ops *b = api->backend;
+  ck_assert(b->create && b->destroy && b->allocate && b->release && b->run && b->copy && b->wait && b->synchronize &&
+            b->supports);
+  const tws_comm_ops *c = api->comm_ops;
+  ck_assert(c->collective && c->send && c->receive && c->start_collective && c->start_message && !c->allocate);
+  /* The core is linked in, but it is not what another module would get. */
+  ck_assert_ptr_null(dlsym(module, "tws_fail"));
+  ck_assert_ptr_null(dlsym(module, "tws_check_operands"));
+  char text[200];
+  ck_assert_ptr_nonnull(strstr(api->describe(NULL, text, (int)sizeof text), "CUDA"));
+}
+END_TEST
+
+/* Every kernel in float32 and bfloat16, none in float16, and the shapes that are left out. */
+START_TEST(support) {
+  for (int k = 0; k < TWS_KERNEL_COUNT; k++) {
+    tws_work w = work_of((tws_kernel)k, TWS_F32, TWS_F32);
+    ck_assert_msg(api->backend->supports(&w), "%s", tws_kernel_name((tws_kernel)k));
+    w = work_of((tws_kernel)k, TWS_BF16, TWS_F32);
+    ck_assert(api->backend->supports(&w));
+    w = work_of((tws_kernel)k, TWS_BF16, TWS_BF16);
+    ck_assert(api->backend->supports(&w));
+    w = work_of((tws_kernel)k, TWS_F16, TWS_F32);
+    ck_assert_int_eq(api->backend->supports(&w), k == TWS_KERNEL_CLIP);
+  }
+  tws_work w = work_of(TWS_KERNEL_ATTENTION, TWS_BF16, TWS_BF16);
+  w.d[4] = 256;
+  ck_assert(api->backend->supports(&w));
+  w.d[4] = 257;
+  ck_assert(!api->backend->supports(&w));
+  w = work_of(TWS_KERNEL_ROPE, TWS_BF16, TWS_BF16);
+  w.d[3] = 63;
+  ck_assert(!api->backend->supports(&w));
+  w.code = TWS_KERNEL_COUNT;
+  ck_assert(!api->backend->supports(&w));
+}
+END_TEST
+
+/* The backward pass keeps its row products where the plan has room for a copy of dq. */
+START_TEST(workspace_is_enough) {
+  for (int64_t head = 1; head <= 256; head += 51) {
+    tws_work w = work_of(TWS_KERNEL_ATTENTION_GRAD, TWS_BF16, TWS_BF16);
+    memcpy(w.d, (int64_t[]){3, 70, 6, 2, head}, sizeof w.d);
+    ck_assert_uint_ge(tws_work_workspace(&w, TWS_BACKEND_CUDA, 1), 3 * 70 * 6 * sizeof(float));
+    w.code = TWS_KERNEL_ATTENTION;
+    ck_assert_uint_eq(tws_work_workspace(&w, TWS_BACKEND_CUDA, 1), 0);
+  }
+}
+END_TEST
+
+START_TEST(no_device) {
+  int count = -1;
+  tws_error err = {0};
+  if (api->device_count(&count, &err) == TWS_OK) { /* there is a GPU: another device than those there are */
+    tws_backend *backend = NULL;
+    ck_assert_int_ge(count, 1);
+    ck_assert_int_eq(api->backend->create(count, 0, &backend, &err), TWS_ENVIRONMENT);
+    ck_assert_ptr_null(backend);
+    return;
+  }
+  ck_assert_int_eq(count, 0);
+  ck_assert_int_eq(err.code, TWS_ENVIRONMENT);
+  ck_assert_msg(strstr(err.message, "no CUDA device") != NULL, "%s", err.message);
+  for (int device = -1; device < 2; device++) {
+    tws_backend *backend = (tws_backend *)&count;
+    err = (tws_error){0};
+    ck_assert_int_eq(api->backend->create(device, 1, &backend, &err), TWS_ENVIRONMENT);
+    ck_assert_ptr_null(backend);
+    ck_assert_msg(strstr(err.message, "no CUDA device") != NULL, "%s", err.message);
+    ck_assert_int_ne(err.hint[0], 0);
+  }
+  api->backend->destroy(NULL);
+  api->comm_destroy(NULL);
+  api->comm_abort(NULL);
+}
+END_TEST
+
+/* The engine finds the module beside its own. */
+START_TEST(found_by_the_engine) {
+  void *engine = dlopen(TWS_BUILD_DIR "/twinspeed_real.so", RTLD_NOW | RTLD_LOCAL);
+  if (!engine) return; /* not built */
+  const tws_real_api *(*entry)(void) = (const tws_real_api *(*)(void))dlsym(engine, TWS_REAL_MODULE_SYMBOL);
+  unsetenv("TWINSPEED_MODULES");
+  ck_assert_ptr_eq(entry()->backend("cuda"), api->backend);
+  ck_assert_ptr_null(entry()->backend("cud"));
+}
+END_TEST
+
+int main(void) {
+  const char *path = TWS_BUILD_DIR "/twinspeed_cuda.so";
+  if (access(path, R_OK) != 0) {
+    fprintf(stderr, "the CUDA module was not built: nothing to test\n");
+    return 0;
+  }
+  module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!module) {
+    fprintf(stderr, "%s\n", dlerror());
+    return 1;
+  }
+  const tws_cuda_api *(*entry)(void) = (const tws_cuda_api *(*)(void))dlsym(module, TWS_CUDA_MODULE_SYMBOL);
+  api = entry ? entry() : NULL;
+  if (!api) return 1;
+  Suite *suite = suite_create("cuda");
+  TCase *tests = tcase_create("without a device");
+  tcase_add_test(tests, table);
+  tcase_add_test(tests, support);
+  tcase_add_test(tests, workspace_is_enough);
+  tcase_add_test(tests, no_device);
+  tcase_add_test(tests, found_by_the_engine);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
