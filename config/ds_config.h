@@ -57,7 +57,6 @@ typedef struct tws_config {
   int64_t pipeline_stages;
   int64_t virtual_stages;         /* twinspeed.virtual_stages: chunks of layers a stage holds */
   int pipeline_schedule;          /* twinspeed.pipeline_schedule: tws_pipeline_kind of plan/pipeline_schedule.h */
-  const char *pipeline_partition; /* pipeline.partition; NULL: by parameters. Lives as long as the configuration */
   /* section "twinspeed", ours; DeepSpeed ignores unknown top-level sections */
   tws_recompute recompute;
   int64_t sequence_length;        /* 0: the model's number of positions */
@@ -66,6 +65,7 @@ typedef struct tws_config {
   int64_t vocabulary_multiple;    /* pad the vocabulary; 1: no padding */
   int64_t ranks;                  /* 0: as launched */
   struct tws_config_store *store; /* every key as given, for echo, schema and warnings */
+  const char *pipeline_partition; /* pipeline.partition as given, in the store; NULL: by parameters */
 } tws_config;
 
 /* Values that "auto" may be resolved from (specification 01 section 4). */
