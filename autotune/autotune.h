@@ -15,15 +15,20 @@ enum { TWS_TUNE_LIST = 32, TWS_TUNE_NAME = 96, TWS_TUNE_MAX_POINTS = 200000 };
 
 /* An empty list means "all that make sense", as stated. */
 typedef struct tws_tune_space {
-  int64_t global_batch;  /* sequences a step; 0: free, micro batch x accumulation x ranks decide */
-  int stages[4], stage_count;                        /* 0, 1, 2, 3 */
-  int64_t micro[TWS_TUNE_LIST]; int micro_count;     /* fixed batch: its divisors; free: powers of two */
-  int64_t max_micro;                                 /* 0: 64 when free, unlimited under a fixed batch */
-  int64_t accumulation[TWS_TUNE_LIST]; int accumulation_count; /* free batch only: 1 */
-  tws_recompute recompute[3]; int recompute_count;   /* none, selective, full */
-  int ranks[TWS_TUNE_LIST]; int ranks_count;         /* divisors of the cluster's devices that fill whole nodes */
-  int threads[TWS_TUNE_LIST]; int threads_count;     /* hosts: divisors of the cores a rank can have to itself */
-  int oversubscribe;     /* hosts: also rank counts beyond the cores (powers of two up to twice the cores) */
+  int64_t global_batch;       /* sequences a step; 0: free, micro batch x accumulation x ranks decide */
+  int stages[4], stage_count; /* 0, 1, 2, 3 */
+  int64_t micro[TWS_TUNE_LIST];
+  int micro_count;   /* fixed batch: its divisors; free: powers of two */
+  int64_t max_micro; /* 0: 64 when free, unlimited under a fixed batch */
+  int64_t accumulation[TWS_TUNE_LIST];
+  int accumulation_count; /* free batch only: 1 */
+  tws_recompute recompute[3];
+  int recompute_count; /* none, selective, full */
+  int ranks[TWS_TUNE_LIST];
+  int ranks_count; /* divisors of the cluster's devices that fill whole nodes */
+  int threads[TWS_TUNE_LIST];
+  int threads_count; /* hosts: divisors of the cores a rank can have to itself */
+  int oversubscribe; /* hosts: also rank counts beyond the cores (powers of two up to twice the cores) */
 } tws_tune_space;
 
 typedef struct tws_tune_point {
@@ -44,12 +49,12 @@ typedef struct tws_tune_candidate {
   tws_tune_point point;
   char name[TWS_TUNE_NAME]; /* as DeepSpeed's experiments, and ours behind: "z2_gas4_tmbspg8_rnone_n4_t1" */
   tws_tune_verdict verdict;
-  char reason[160];         /* of a rejection, in classes that can be counted */
-  int implied;              /* rejected because a smaller micro batch did not fit; its needed_bytes is that one's */
+  char reason[160]; /* of a rejection, in classes that can be counted */
+  int implied;      /* rejected because a smaller micro batch did not fit; its needed_bytes is that one's */
   double needed_bytes, available_bytes; /* of one rank, in the tier that decides */
-  tws_estimate estimate;    /* valid unless NOT_SUPPORTED or implied */
-  double samples;           /* sequences a step of the whole job */
-  double simulated_s;       /* 0: not simulated */
+  tws_estimate estimate;                /* valid unless NOT_SUPPORTED or implied */
+  double samples;                       /* sequences a step of the whole job */
+  double simulated_s;                   /* 0: not simulated */
   tws_sim_result simulation;
   double measured_s, measured_spread_s; /* 0: not measured; see tws_tune_record() */
 } tws_tune_candidate;
@@ -64,27 +69,30 @@ typedef struct tws_tune_request {
   const tws_network *network;
   const tws_config *config; /* not resolved: batch keys and the stage are replaced by those of each point */
   tws_machine machine;
-  const tws_sim_api *sim;   /* NULL: the longest path decides alone */
+  const tws_sim_api *sim; /* NULL: the longest path decides alone */
   tws_fidelity fidelity;
   tws_tune_space space;
   tws_tuner tuner;
-  int trials;               /* simulations at most; 0: 12 */
-  int early_stopping;       /* stop after so many trials without a better one; 0: never */
+  int trials;         /* simulations at most; 0: 12 */
+  int early_stopping; /* stop after so many trials without a better one; 0: never */
   uint64_t seed;
-  double memory_bytes;      /* limit of one device instead of the machine's; 0: the machine's */
-  tws_progress *progress;   /* may be NULL */
-  const tws_log *log;       /* may be NULL */
+  double memory_bytes;    /* limit of one device instead of the machine's; 0: the machine's */
+  tws_progress *progress; /* may be NULL */
+  const tws_log *log;     /* may be NULL */
 } tws_tune_request;
 
-typedef struct tws_tune_rejection { char reason[160]; int count; } tws_tune_rejection;
+typedef struct tws_tune_rejection {
+  char reason[160];
+  int count;
+} tws_tune_rejection;
 
 typedef struct tws_tune_result {
   tws_tune_candidate *candidates; /* fitting ones first: simulated by their simulated, then by estimated throughput */
   int count, fits, simulated;
   tws_tune_rejection *rejections; /* most frequent first */
   int rejection_count;
-  int smallest;                   /* nothing fits: the candidate that needs least memory; else -1 */
-  double estimate_s, simulate_s;  /* what the search itself took */
+  int smallest;                  /* nothing fits: the candidate that needs least memory; else -1 */
+  double estimate_s, simulate_s; /* what the search itself took */
 } tws_tune_result;
 
 /* TWS_INVALID for an empty or oversized space. Nothing that fits is not an error: result->fits is then 0. */

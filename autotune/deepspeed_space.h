@@ -15,8 +15,8 @@ double tws_ds_instantiation_bytes(double params, int gpus_per_node, int nodes, i
 /* Micro batches worth trying between the smallest and the largest that run: at most about `num` steps in the upper half
  * and only those whose accumulation steps differ from the largest's. max_train_batch_size 0: not limited. At most
  * `capacity` entries are written; returns how many there are. */
-int tws_ds_micro_batches(int64_t min, int64_t max, int num, int64_t max_train_batch_size, int64_t accumulation, int gpus,
-                         int model_parallel, int64_t *list, int capacity);
+int tws_ds_micro_batches(int64_t min, int64_t max, int num, int64_t max_train_batch_size, int64_t accumulation,
+                         int gpus, int model_parallel, int64_t *list, int capacity);
 
 /* One tuned key of an experiment. */
 typedef enum tws_ds_kind { TWS_DS_NUMBER, TWS_DS_BOOL, TWS_DS_WORD } tws_ds_kind;

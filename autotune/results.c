@@ -13,7 +13,9 @@ enum { EXPERIMENT_FILES = 3 };
 
 /* ---- JSON ---- */
 
-static void add_number(cJSON *object, const char *key, double value) { cJSON_AddNumberToObject(object, key, value); }
+static void add_number(cJSON *object, const char *key, double value) {
+  cJSON_AddNumberToObject(object, key, value);
+}
 
 static cJSON *point_json(const tws_tune_point *point) {
   cJSON *json = cJSON_CreateObject();
@@ -100,7 +102,8 @@ static void table_row(const tws_tune_candidate *c, double tokens_per_sample, tws
   tws_format_bytes(c->needed_bytes, memory, sizeof memory);
   tws_text_add(out, "%5d  %11lld  %12lld  %-9s  %5d  %7d  %12s  %12s  %12s  %9.0f  %12s\n", c->point.stage,
                (long long)c->point.micro, (long long)c->point.accumulation, tws_recompute_name(c->point.recompute),
-               c->point.ranks, c->point.threads, estimate, simulated, measured, tws_tune_throughput(c) * tokens_per_sample, memory);
+               c->point.ranks, c->point.threads, estimate, simulated, measured,
+               tws_tune_throughput(c) * tokens_per_sample, memory);
 }
 
 void tws_tune_table(const tws_tune_result *result, const tws_tune_request *request, int rows, tws_text *out) {

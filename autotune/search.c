@@ -31,8 +31,11 @@ void tws_tune_memory(const tws_machine *machine, int ranks, double device_limit,
 
 static tws_code request_of(const tws_network *network, const tws_config *config, int ranks, int rank, int threads,
                            const tws_machine *machine, tws_plan_request *request, tws_error *err) {
-  *request = (tws_plan_request){.network = network, .config = config, .rank = rank,
-                                .backend = tws_profile_backend(machine->profile), .threads = threads > 0 ? threads : 1};
+  *request = (tws_plan_request){.network = network,
+                                .config = config,
+                                .rank = rank,
+                                .backend = tws_profile_backend(machine->profile),
+                                .threads = threads > 0 ? threads : 1};
   return tws_plan_topology(config, ranks, &request->topology, err);
 }
 
@@ -144,8 +147,12 @@ tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, c
   if (code == TWS_OK) {
     const tws_plan *views[SIMULATED_PLANS];
     for (int i = 0; i < count; i++) views[i] = plans[i];
-    tws_sim_request request = {.plans = views, .plan_count = count, .fold = count < ranks, .machine = *machine,
-                               .fidelity = fidelity, .timeline = timeline};
+    tws_sim_request request = {.plans = views,
+                               .plan_count = count,
+                               .fold = count < ranks,
+                               .machine = *machine,
+                               .fidelity = fidelity,
+                               .timeline = timeline};
     code = sim->simulate(&request, result, err);
   }
   destroy_plans(plans, count);

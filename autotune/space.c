@@ -150,8 +150,8 @@ static tws_code enumerate(const dimensions *d, const tws_cluster *cluster, point
       for (int n = 0; n < d->ranks_count; n++) {
         int choices = thread_choices(d, cluster, d->ranks[n], threads);
         for (int t = 0; t < choices; t++) {
-          tws_tune_point point = {.stage = d->stages[s], .recompute = d->recompute[r], .ranks = d->ranks[n],
-                                  .threads = threads[t]};
+          tws_tune_point point = {
+              .stage = d->stages[s], .recompute = d->recompute[r], .ranks = d->ranks[n], .threads = threads[t]};
           TWS_TRY(add_batches(list, d->space, &point, err));
         }
       }
@@ -201,8 +201,7 @@ static tws_code set_point(tws_config *config, const tws_network *network, const 
   TWS_TRY(set_number(config, "zero_optimization.stage", point->stage, err));
   TWS_TRY(set_number(config, "twinspeed.ranks", point->ranks, err));
   if (point->threads > 0) TWS_TRY(set_number(config, "twinspeed.threads", point->threads, err));
-  if (config->sequence_length == 0)
-    TWS_TRY(set_number(config, "twinspeed.sequence_length", network->positions, err));
+  if (config->sequence_length == 0) TWS_TRY(set_number(config, "twinspeed.sequence_length", network->positions, err));
   char text[32];
   snprintf(text, sizeof text, "\"%s\"", tws_recompute_name(point->recompute));
   TWS_TRY(tws_config_set(config, "twinspeed.recompute", text, err));

@@ -74,9 +74,14 @@ static tws_code measure(tws_cli *cli, const options *o, const work_list *works, 
   int argc = 1, rank, world;
   TWS_TRY(api->start(&argc, &argv, &rank, &world, err));
   tws_progress progress = tws_cli_progress(cli);
-  tws_calibrate_options calibrate = {.out_path = o->part, .quick = o->quick, .threads = (int)o->threads,
-                                     .cores = (int)o->cores, .budget_s = o->seconds, .works = works->items,
-                                     .work_count = (uint32_t)works->count, .log = &cli->log,
+  tws_calibrate_options calibrate = {.out_path = o->part,
+                                     .quick = o->quick,
+                                     .threads = (int)o->threads,
+                                     .cores = (int)o->cores,
+                                     .budget_s = o->seconds,
+                                     .works = works->items,
+                                     .work_count = (uint32_t)works->count,
+                                     .log = &cli->log,
                                      .progress = rank == 0 ? &progress : NULL};
   tws_code code = api->calibrate(&calibrate, err);
   if (code == TWS_OK || world == 1) api->stop(); /* after an error the others may never come to MPI's end */
@@ -134,8 +139,8 @@ static tws_code launch_run(const tws_cli *cli, const options *o, int64_t ranks, 
       words[count++] = sequence;
     }
   }
-  tws_launch_options launch = {.ranks = (int)ranks, .threads = ranks == 1 ? cores : 1, .arguments = words,
-                               .argument_count = count};
+  tws_launch_options launch = {
+      .ranks = (int)ranks, .threads = ranks == 1 ? cores : 1, .arguments = words, .argument_count = count};
   return tws_launch(cli, &launch, err);
 }
 
@@ -172,9 +177,11 @@ static void describe(tws_profile_builder *b, const tws_measurements *results, in
     if (results[i].reference_s > 0)
       drift = fmax(drift, (results[i].reference_max_s - results[i].reference_min_s) / results[i].reference_s);
   }
-  snprintf(line, sizeof line, "measured %s on %s, %d cores, Linux %.60s, %s; median spread of a sample %.1f %%, reference "
-           "product drifted by %.0f %%", date, system->processor, results[0].cores, os.release, results[0].description,
-           limits->spread * 100, drift * 100);
+  snprintf(line, sizeof line,
+           "measured %s on %s, %d cores, Linux %.60s, %s; median spread of a sample %.1f %%, reference "
+           "product drifted by %.0f %%",
+           date, system->processor, results[0].cores, os.release, results[0].description, limits->spread * 100,
+           drift * 100);
   tws_profile_builder_provenance(b, line);
   tws_profile_builder_detail(b, "cpu", system->processor);
   tws_profile_builder_detail(b, "kernel", os.release);
@@ -220,8 +227,13 @@ tws_code tws_calibration_run(const tws_cli *cli, const tws_calibration_plan *pla
   const char *temporary = getenv("TMPDIR");
   snprintf(folder, sizeof folder, "%.4000s/twinspeed-calibrate-XXXXXX", temporary && *temporary ? temporary : "/tmp");
   if (!mkdtemp(folder)) return tws_fail(err, TWS_IO, "set TMPDIR", "%s: %s", folder, strerror(errno));
-  options o = {.quick = plan->quick, .model = plan->model, .micro_batches = plan->micro_batches, .dtype = plan->dtype,
-               .sequence = plan->sequence, .threads = plan->threads, .seconds = plan->seconds};
+  options o = {.quick = plan->quick,
+               .model = plan->model,
+               .micro_batches = plan->micro_batches,
+               .dtype = plan->dtype,
+               .sequence = plan->sequence,
+               .threads = plan->threads,
+               .seconds = plan->seconds};
   tws_code code = run_all(cli, &o, plan, folder, results, err);
   rmdir(folder);
   return code;
@@ -240,13 +252,16 @@ static tws_code print_report(const tws_cli *cli, const tws_profile *profile, con
   tws_out("%s\n\n", tws_profile_provenance(profile));
   tws_table table;
   tws_table_init(&table, 4);
-  tws_table_row(&table, (const char *[]){"GFLOP/s of 512 x 768 x 768", "one rank", "all cores, a rank each", "one rank, all threads"});
+  tws_table_row(&table, (const char *[]){"GFLOP/s of 512 x 768 x 768", "one rank", "all cores, a rank each",
+                                         "one rank, all threads"});
   int cores = tws_profile_cores(profile);
   for (int dtype = TWS_F32; dtype <= TWS_BF16; dtype++)
-    tws_table_row(&table, (const char *[]){tws_dtype_name((tws_dtype)dtype),
-        tws_cell("%.0f", product_rate(profile, 512, 768, 768, (tws_dtype)dtype, 1, 1) * 1e-9),
-        tws_cell("%.0f", product_rate(profile, 512, 768, 768, (tws_dtype)dtype, 1, cores) * cores * 1e-9),
-        tws_cell("%.0f", product_rate(profile, 512, 768, 768, (tws_dtype)dtype, cores, 1) * 1e-9)});
+    tws_table_row(&table,
+                  (const char *[]){
+                      tws_dtype_name((tws_dtype)dtype),
+                      tws_cell("%.0f", product_rate(profile, 512, 768, 768, (tws_dtype)dtype, 1, 1) * 1e-9),
+                      tws_cell("%.0f", product_rate(profile, 512, 768, 768, (tws_dtype)dtype, 1, cores) * cores * 1e-9),
+                      tws_cell("%.0f", product_rate(profile, 512, 768, 768, (tws_dtype)dtype, cores, 1) * 1e-9)});
   TWS_TRY(tws_table_print(cli, &table, err));
   char rate[48];
   tws_out("\nmemory: %s to one rank\n\n", tws_format_rate(tws_profile_bandwidth(profile), "B/s", rate, sizeof rate));
@@ -260,9 +275,10 @@ static tws_code print_report(const tws_cli *cli, const tws_profile *profile, con
       while (first > results[i].collectives && first[-1].collective == s->collective) first--;
       char latency[32];
       if (last)
-        tws_table_row(&table, (const char *[]){tws_collective_name(s->collective), tws_cell("%d", s->ranks),
-            tws_cell("%s", tws_format_seconds(first->seconds, latency, sizeof latency)),
-            tws_cell("%.2f", s->bytes / s->seconds * 1e-9)});
+        tws_table_row(&table,
+                      (const char *[]){tws_collective_name(s->collective), tws_cell("%d", s->ranks),
+                                       tws_cell("%s", tws_format_seconds(first->seconds, latency, sizeof latency)),
+                                       tws_cell("%.2f", s->bytes / s->seconds * 1e-9)});
     }
   return tws_table_print(cli, &table, err);
 }
@@ -303,8 +319,8 @@ static tws_code finish(const tws_cli *cli, const options *o, const tws_measureme
   TWS_TRY(code);
   tws_profile *profile;
   TWS_TRY(tws_profile_load(o->out, &profile, err));
-  code = cli->json ? print_json(profile, o, results, count, spread, err)
-                   : print_report(cli, profile, results, count, err);
+  code =
+      cli->json ? print_json(profile, o, results, count, spread, err) : print_report(cli, profile, results, count, err);
   tws_profile_destroy(profile);
   if (code == TWS_OK) tws_say(cli, "wrote %s: use it with --profile %s", o->out, o->out);
   return code;
@@ -318,9 +334,14 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   if (!o->out) return tws_fail(err, TWS_USAGE, "twinspeed calibrate -o host.json", "calibrate: give -o FILE");
   if (access(o->out, F_OK) == 0 && !o->force)
     return tws_fail(err, TWS_USAGE, "add --force to replace it", "%s is there already", o->out);
-  tws_calibration_plan plan = {.cores = o->cores > 0 ? (int)o->cores : tws_launch_cores(), .quick = o->quick,
-                               .model = o->model, .micro_batches = o->micro_batches, .dtype = o->dtype,
-                               .sequence = o->sequence, .threads = o->threads, .seconds = o->seconds};
+  tws_calibration_plan plan = {.cores = o->cores > 0 ? (int)o->cores : tws_launch_cores(),
+                               .quick = o->quick,
+                               .model = o->model,
+                               .micro_batches = o->micro_batches,
+                               .dtype = o->dtype,
+                               .sequence = o->sequence,
+                               .threads = o->threads,
+                               .seconds = o->seconds};
   TWS_TRY(choose_runs(o, plan.cores, plan.runs, &plan.run_count, err));
   int within = 0;
   for (int i = 0; i < plan.run_count; i++) within += plan.runs[i] <= plan.cores;
@@ -353,12 +374,15 @@ const tws_verb tws_verb_calibrate = {
     .name = "calibrate",
     .summary = "measures this machine into a hardware profile",
     .usage = "-o FILE [options]",
-    .examples = "  twinspeed calibrate -o host.json\n"
-                "  twinspeed calibrate --quick -n 1,2,4 -o host.json\n"
-                "  twinspeed calibrate -o host.json -m gpt2 --micro-batch 1,2,4 --seq 256\n",
-    .notes = "Every kernel is timed with operands that rotate through more memory than the caches hold, alone and with all\n"
-             "cores busy; every collective for each number of ranks, beyond the number of cores too. Repetitions are spread\n"
-             "over the whole run and medians are kept. Kernels of shapes that were not measured are interpolated.\n",
+    .examples =
+        "  twinspeed calibrate -o host.json\n"
+        "  twinspeed calibrate --quick -n 1,2,4 -o host.json\n"
+        "  twinspeed calibrate -o host.json -m gpt2 --micro-batch 1,2,4 --seq 256\n",
+    .notes =
+        "Every kernel is timed with operands that rotate through more memory than the caches hold, alone and with all\n"
+        "cores busy; every collective for each number of ranks, beyond the number of cores too. Repetitions are "
+        "spread\n"
+        "over the whole run and medians are kept. Kernels of shapes that were not measured are interpolated.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .run = run,

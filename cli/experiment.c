@@ -70,8 +70,8 @@ static tws_code launch_train(const tws_cli *cli, const tws_job_options *job, int
   words[count++] = "--quiet";
   for (int i = 0; i < count; i++)
     if (!words[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  tws_launch_options launch = {.ranks = ranks, .threads = threads, .arguments = words, .argument_count = count,
-                               .silent = 1};
+  tws_launch_options launch = {
+      .ranks = ranks, .threads = threads, .arguments = words, .argument_count = count, .silent = 1};
   if (code == TWS_OK) code = tws_launch(cli, &launch, err);
   tws_arena_destroy(arena);
   return code;

@@ -6,16 +6,16 @@
 #include "cli/common.h"
 
 typedef struct tws_trial {
-  double *step_s;              /* of every step but the first of each run */
+  double *step_s; /* of every step but the first of each run */
   size_t count, capacity;
   double predicted_bytes, allocated_bytes; /* sum over the ranks' arenas */
-  double peak_rss_bytes;       /* sum over the ranks */
+  double peak_rss_bytes;                   /* sum over the ranks */
   double first_loss, last_loss;
   int runs;
 } tws_trial;
 
-/* One run of `steps` steps; its times are added to the trial's. trace: Chrome trace of the last step (which is then left
- * out of the times), or NULL. */
+/* One run of `steps` steps; its times are added to the trial's. trace: Chrome trace of the last step (which is then
+ * left out of the times), or NULL. */
 tws_code tws_trial_run(const tws_cli *cli, const tws_job_options *job, int ranks, int threads, const char *data,
                        int64_t steps, const char *trace, tws_trial *trial, tws_error *err);
 /* Median and quartiles of the steps so far; 0 without any. */
@@ -23,7 +23,9 @@ void tws_trial_times(const tws_trial *trial, double *median_s, double *low_s, do
 void tws_trial_free(tws_trial *trial);
 
 /* The job with a point's settings in place of its own. The extra texts live in `text`. */
-typedef struct tws_point_text { char batch[64]; } tws_point_text;
+typedef struct tws_point_text {
+  char batch[64];
+} tws_point_text;
 tws_job_options tws_point_options(const tws_job_options *base, const tws_tune_point *point, tws_point_text *text);
 
 #endif

@@ -16,8 +16,7 @@ tws_code tws_parse_list(const char *text, const char *what, int64_t low, int64_t
     TWS_TRY(tws_parse_integer(word, what, low, high, &value, err));
     int known = 0;
     for (int i = 0; i < *count; i++) known |= values[i] == value;
-    if (!known && *count == capacity)
-      return tws_fail(err, TWS_USAGE, NULL, "%s: more than %d values", what, capacity);
+    if (!known && *count == capacity) return tws_fail(err, TWS_USAGE, NULL, "%s: more than %d values", what, capacity);
     if (!known) values[(*count)++] = value;
     at += length;
     if (*at == '\0') return TWS_OK;

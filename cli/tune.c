@@ -72,7 +72,8 @@ static tws_code read_space(const options *o, const tws_config *config, tws_tune_
   if (!space->global_batch && !o->accumulations && config->accumulation_steps > 0)
     space->accumulation[space->accumulation_count++] = config->accumulation_steps;
   if (o->global_batch && o->accumulations)
-    return tws_fail(err, TWS_USAGE, "give one of them", "--global-batch decides the accumulation: leave out --accumulations");
+    return tws_fail(err, TWS_USAGE, "give one of them",
+                    "--global-batch decides the accumulation: leave out --accumulations");
   return TWS_OK;
 }
 
@@ -106,11 +107,17 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
   TWS_TRY(tws_cluster_load(o->job.cluster ? o->job.cluster : "host", &s->cluster, err));
   TWS_TRY(tws_profile_load(o->job.profile ? o->job.profile : s->cluster.profile, &s->profile, err));
   s->progress = tws_cli_progress(cli);
-  s->request = (tws_tune_request){.network = s->network, .config = s->config, .machine = {&s->cluster, s->profile},
-                                  .fidelity = (tws_fidelity)fidelity, .tuner = (tws_tuner)tuner,
-                                  .trials = (int)o->trials, .early_stopping = (int)o->early_stopping,
-                                  .seed = (uint64_t)s->config->seed, .memory_bytes = o->memory,
-                                  .progress = &s->progress, .log = &cli->log};
+  s->request = (tws_tune_request){.network = s->network,
+                                  .config = s->config,
+                                  .machine = {&s->cluster, s->profile},
+                                  .fidelity = (tws_fidelity)fidelity,
+                                  .tuner = (tws_tuner)tuner,
+                                  .trials = (int)o->trials,
+                                  .early_stopping = (int)o->early_stopping,
+                                  .seed = (uint64_t)s->config->seed,
+                                  .memory_bytes = o->memory,
+                                  .progress = &s->progress,
+                                  .log = &cli->log};
   TWS_TRY(read_space(o, s->config, &s->request.space, err));
   return o->no_simulation ? TWS_OK : tws_sim_load(&s->request.sim, err);
 }
@@ -241,7 +248,8 @@ static const tws_option table[] = {
     TWS_INTEGER("global-batch", 'b', "N", options, global_batch, 1, 1e9,
                 "sequences a step, kept by every candidate (default: the configuration's train_batch_size)"),
     TWS_STRING("stages", 0, "LIST", options, stages, "ZeRO stages (default 0,1,2,3)"),
-    TWS_STRING("micro-batches", 0, "LIST", options, micro_batches, "micro batches (default: divisors, or powers of two)"),
+    TWS_STRING("micro-batches", 0, "LIST", options, micro_batches,
+               "micro batches (default: divisors, or powers of two)"),
     TWS_INTEGER("max-micro-batch", 0, "N", options, max_micro_batch, 1, 1e6, "largest micro batch"),
     TWS_STRING("accumulations", 0, "LIST", options, accumulations, "accumulation steps when the global batch is free"),
     TWS_STRING("recomputes", 0, "LIST", options, recomputes, "default none,selective,full"),
@@ -251,7 +259,8 @@ static const tws_option table[] = {
     TWS_BYTES("memory", 0, "BYTES", options, memory, "memory of one device, instead of the profile's"),
     TWS_STRING("tuner", 0, "NAME", options, tuner, "model_based (default), gridsearch or random"),
     TWS_INTEGER("trials", 'k', "N", options, trials, 1, 100000, "simulations (default 12)"),
-    TWS_INTEGER("early-stopping", 0, "N", options, early_stopping, 1, 100000, "stop after N trials without a better one"),
+    TWS_INTEGER("early-stopping", 0, "N", options, early_stopping, 1, 100000,
+                "stop after N trials without a better one"),
     TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "analytic (default), flow or message"),
     TWS_FLAG("no-simulation", 0, options, no_simulation, "let the longest path decide alone"),
     TWS_STRING("results", 'o', "DIR", options, results, "where experiments are written (default autotuning_results)"),
@@ -268,13 +277,15 @@ const tws_verb tws_verb_tune = {
     .name = "tune",
     .summary = "finds the fastest configuration, in simulation",
     .usage = "-m MODEL [-c ds_config.json] [--cluster NAME[:NODES]] [options]",
-    .examples = "  twinspeed tune -m gpt2-xl -c ds_config.json --cluster dgx-a100:2\n"
-                "  twinspeed tune -m config.json -c ds_config.json --profile host.json -n 1,2 --validate 3 --data book.txt\n"
-                "  twinspeed tune -m gpt2 -b 64 --cluster dgx1-v100 --stages 2,3 --recomputes none,full\n",
-    .notes = "Every point of stages x recomputation x ranks x micro batch x accumulation is held against the memory of a\n"
-             "device first; those that fit are ranked by the longest path of their plan, the best are simulated, and with\n"
-             "--validate the best of those are trained. The folder of results has exp.json, ds_config.json and\n"
-             "metrics.json of each simulated experiment, summary.txt and best.ds_config.json. Status 1: nothing fits.\n",
+    .examples =
+        "  twinspeed tune -m gpt2-xl -c ds_config.json --cluster dgx-a100:2\n"
+        "  twinspeed tune -m config.json -c ds_config.json --profile host.json -n 1,2 --validate 3 --data book.txt\n"
+        "  twinspeed tune -m gpt2 -b 64 --cluster dgx1-v100 --stages 2,3 --recomputes none,full\n",
+    .notes =
+        "Every point of stages x recomputation x ranks x micro batch x accumulation is held against the memory of a\n"
+        "device first; those that fit are ranked by the longest path of their plan, the best are simulated, and with\n"
+        "--validate the best of those are trained. The folder of results has exp.json, ds_config.json and\n"
+        "metrics.json of each simulated experiment, summary.txt and best.ds_config.json. Status 1: nothing fits.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

@@ -109,7 +109,9 @@ static double tokens(const validation *v) {
   return (double)(v->job.config->train_batch_size * v->job.config->sequence_length);
 }
 
-static double error_of(const validation *v) { return (v->result.step_s - v->measured_s) / v->measured_s; }
+static double error_of(const validation *v) {
+  return (v->result.step_s - v->measured_s) / v->measured_s;
+}
 
 /* ---- reports ---- */
 
@@ -147,7 +149,8 @@ static tws_code print_text(const tws_cli *cli, const validation *v, tws_error *e
 static tws_code print_json(const validation *v, tws_error *err) {
   cJSON *json = tws_job_json(&v->job);
   tws_text text = {0};
-  tws_code code = json ? tws_comparison_print(v->comparison, 1, &text, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_code code =
+      json ? tws_comparison_print(v->comparison, 1, &text, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (code != TWS_OK) {
     cJSON_Delete(json);
     return code;
@@ -174,8 +177,8 @@ static void draw_timeline(const tws_cli *cli, const tws_validate_options *o, con
   const tws_timeline *both[] = {v->simulated, v->measured};
   char path[4200], title[256];
   tws_error err = {0};
-  snprintf(title, sizeof title, "%.80s, ZeRO-%d, %d rank%s: one step, simulated and measured", tws_validate_model(v->job.network),
-           v->job.config->zero.stage, v->job.ranks, v->job.ranks > 1 ? "s" : "");
+  snprintf(title, sizeof title, "%.80s, ZeRO-%d, %d rank%s: one step, simulated and measured",
+           tws_validate_model(v->job.network), v->job.config->zero.stage, v->job.ranks, v->job.ranks > 1 ? "s" : "");
   for (int i = 0; i < 2; i++) {
     snprintf(path, sizeof path, "%s/timeline.%s", o->figures, i ? "svg" : "png");
     tws_validate_figure_note(cli, tws_plot_timelines(scripts, both, 2, 4, title, path, &err), path, &err);
@@ -187,8 +190,8 @@ static void draw_memory(const tws_cli *cli, const tws_validate_options *o, const
   tws_error err = {0};
   tws_plan *plan;
   tws_text csv = {0};
-  snprintf(title, sizeof title, "%.80s, ZeRO-%d: memory of rank 0 of %d over one step", tws_validate_model(v->job.network),
-           v->job.config->zero.stage, v->job.ranks);
+  snprintf(title, sizeof title, "%.80s, ZeRO-%d: memory of rank 0 of %d over one step",
+           tws_validate_model(v->job.network), v->job.config->zero.stage, v->job.ranks);
   tws_code code = tws_job_plan(&v->job, 0, &plan, &err);
   if (code == TWS_OK) code = tws_ledger_csv(plan, TWS_TIER_DEVICE, &csv, &err);
   for (int i = 0; i < 2; i++) {
@@ -296,12 +299,14 @@ const tws_verb tws_verb_validate = {
     .name = "validate",
     .summary = "trains and simulates one plan: predicted against measured",
     .usage = "-m MODEL -c ds_config.json --profile host.json --data FILE [-n RANKS] [options]",
-    .examples = "  twinspeed validate -m config.json -c ds_config.json --profile host.json --data book.txt -n 2\n"
-                "  twinspeed validate -m gpt2 --seq 64 --micro-batch 4 --profile host.json --data book.txt --trace both.json\n"
-                "  twinspeed validate --sweep -m config.json -c ds_config.json --data book.txt --figures figures\n",
-    .notes = "One run: step time, phases, streams, operations and memory of the two, side by side. --sweep: stages,\n"
-             "micro batches and rank counts, measured in interleaved rounds, with a calibration in every round unless\n"
-             "--profile is given; medians, quartiles, the median error, and the tuner's pick against the best measured.\n",
+    .examples =
+        "  twinspeed validate -m config.json -c ds_config.json --profile host.json --data book.txt -n 2\n"
+        "  twinspeed validate -m gpt2 --seq 64 --micro-batch 4 --profile host.json --data book.txt --trace both.json\n"
+        "  twinspeed validate --sweep -m config.json -c ds_config.json --data book.txt --figures figures\n",
+    .notes =
+        "One run: step time, phases, streams, operations and memory of the two, side by side. --sweep: stages,\n"
+        "micro batches and rank counts, measured in interleaved rounds, with a calibration in every round unless\n"
+        "--profile is given; medians, quartiles, the median error, and the tuner's pick against the best measured.\n",
     .options = table,
     .options_bytes = sizeof(tws_validate_options),
     .defaults = &defaults,

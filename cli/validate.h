@@ -9,7 +9,7 @@ typedef struct tws_validate_options {
   tws_job_options job;
   const char *data, *trace, *figures, *fidelity, *ranks, *save_profile;
   int64_t steps, rounds, global_batch;
-  double tolerance;           /* percent; 0: not asked */
+  double tolerance; /* percent; 0: not asked */
   int sweep;
 } tws_validate_options;
 

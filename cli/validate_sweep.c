@@ -47,8 +47,8 @@ static void add_point(sweep *s, int stage, int large, tws_recompute recompute, i
   if (s->count == MOST_POINTS || batch % ranks != 0) return;
   int64_t own = batch / ranks, micro = divisor_up_to(own, large ? own / 2 : own / 8);
   trial_point *p = &s->points[s->count];
-  p->point = (tws_tune_point){.stage = stage, .recompute = recompute, .ranks = (int)ranks, .micro = micro,
-                              .accumulation = own / micro};
+  p->point = (tws_tune_point){
+      .stage = stage, .recompute = recompute, .ranks = (int)ranks, .micro = micro, .accumulation = own / micro};
   int64_t threads = s->o->job.threads ? s->o->job.threads : s->config->threads;
   p->point.threads = tws_launch_threads(threads, (int)ranks);
   tws_tune_name(&p->point, p->name, sizeof p->name);
@@ -120,7 +120,8 @@ static tws_code measure(const tws_cli *cli, sweep *s, tws_error *err) {
       tws_point_text text;
       tws_job_options job = tws_point_options(&s->o->job, &p->point, &text);
       tws_say(cli, "round %d of %lld, %d of %d: %s", round + 1, (long long)s->o->rounds, i + 1, s->count, p->name);
-      TWS_TRY(tws_trial_run(cli, &job, p->point.ranks, p->point.threads, s->o->data, s->o->steps, NULL, &p->trial, err));
+      TWS_TRY(
+          tws_trial_run(cli, &job, p->point.ranks, p->point.threads, s->o->data, s->o->steps, NULL, &p->trial, err));
     }
   }
   for (int i = 0; i < s->count; i++)
@@ -156,8 +157,8 @@ static tws_code predict_point(const sweep *s, const tws_sim_api *sim, tws_fideli
   tws_sim_result result;
   tws_estimate estimate;
   TWS_TRY(tws_tune_config(s->config, s->network, &p->point, &config, err));
-  tws_plan_request request = {.network = s->network, .config = config, .backend = TWS_BACKEND_HOST,
-                              .threads = p->point.threads};
+  tws_plan_request request = {
+      .network = s->network, .config = config, .backend = TWS_BACKEND_HOST, .threads = p->point.threads};
   tws_code code = tws_plan_topology(config, p->point.ranks, &request.topology, err);
   if (code == TWS_OK) code = tws_estimate_step(&request, &machine, &estimate, err);
   if (code == TWS_OK)
@@ -187,7 +188,9 @@ typedef struct verdict {
   double pick_share;                               /* pick's measured throughput over the best's */
 } verdict;
 
-static double error_of(const trial_point *p) { return (p->simulated_s - p->measured_s) / p->measured_s; }
+static double error_of(const trial_point *p) {
+  return (p->simulated_s - p->measured_s) / p->measured_s;
+}
 
 static verdict judge(const sweep *s) {
   double errors[MOST_POINTS], spreads[MOST_POINTS];
@@ -213,12 +216,13 @@ static tws_code print_text(const tws_cli *cli, const sweep *s, const verdict *v,
                                          "measured ms", "quartiles", "error %"});
   for (int i = 0; i < s->count; i++) {
     const trial_point *p = &s->points[i];
-    tws_table_row(&table, (const char *[]){
-        tws_cell("%d", p->point.stage), tws_cell("%d", p->point.ranks), tws_cell("%d", p->point.threads),
-        tws_cell("%lld", (long long)p->point.micro), tws_cell("%lld", (long long)p->point.accumulation),
-        tws_recompute_name(p->point.recompute), tws_cell("%.1f", p->simulated_s * 1e3),
-        tws_cell("%.1f", p->measured_s * 1e3), tws_cell("%.1f-%.1f", p->low_s * 1e3, p->high_s * 1e3),
-        tws_cell("%+.1f", error_of(p) * 100)});
+    tws_table_row(
+        &table,
+        (const char *[]){tws_cell("%d", p->point.stage), tws_cell("%d", p->point.ranks),
+                         tws_cell("%d", p->point.threads), tws_cell("%lld", (long long)p->point.micro),
+                         tws_cell("%lld", (long long)p->point.accumulation), tws_recompute_name(p->point.recompute),
+                         tws_cell("%.1f", p->simulated_s * 1e3), tws_cell("%.1f", p->measured_s * 1e3),
+                         tws_cell("%.1f-%.1f", p->low_s * 1e3, p->high_s * 1e3), tws_cell("%+.1f", error_of(p) * 100)});
   }
   TWS_TRY(tws_table_print(cli, &table, err));
   tws_out("\n%d configurations, %lld rounds of %lld steps, interleaved; profile: %s\n", s->count,
@@ -270,13 +274,16 @@ static tws_code print_json(const sweep *s, const verdict *v, tws_error *err) {
 
 static tws_code draw(const tws_cli *cli, const sweep *s, const verdict *v, tws_error *err) {
   tws_plot_point points[MOST_POINTS];
-  char scripts[4096], path[4200], title[256];
+  char scripts[4096], path[4200], title[256], labels[MOST_POINTS][48];
   if (!s->o->figures) return TWS_OK;
   if (mkdir(s->o->figures, 0777) != 0 && errno != EEXIST)
     return tws_fail(err, TWS_IO, NULL, "%s: %s", s->o->figures, strerror(errno));
   for (int i = 0; i < s->count; i++) {
     const trial_point *p = &s->points[i];
-    points[i] = (tws_plot_point){p->name, p->measured_s, p->low_s, p->high_s, p->simulated_s};
+    const tws_tune_point *q = &p->point; /* ZeRO-3, 2 ranks, micro batch 4 x 8 steps */
+    snprintf(labels[i], sizeof labels[i], "Z%d n%d %lldx%lld%s%s", q->stage, q->ranks, (long long)q->micro,
+             (long long)q->accumulation, q->recompute ? " " : "", q->recompute ? tws_recompute_name(q->recompute) : "");
+    points[i] = (tws_plot_point){labels[i], p->measured_s, p->low_s, p->high_s, p->simulated_s};
   }
   snprintf(title, sizeof title, "%.80s on this machine: predicted against measured step time, median error %.1f %%",
            tws_validate_model(s->network), v->median_error * 100);

@@ -17,7 +17,12 @@
 #include "real/train_internal.h"
 #include "traces/measurements.h"
 
-enum { MAX_PASSES = 64, REFERENCE = 256, NEAR_TIMES = 8, FILL_BYTE = 0x3f /* float32 0.75, bfloat16 0.75, float64 5e-4 */ };
+enum {
+  MAX_PASSES = 64,
+  REFERENCE = 256,
+  NEAR_TIMES = 8,
+  FILL_BYTE = 0x3f /* float32 0.75, bfloat16 0.75, float64 5e-4 */
+};
 
 typedef struct bench_case {
   tws_work work;
@@ -38,7 +43,7 @@ typedef struct thread_set {
 } thread_set;
 
 typedef struct transfer_case {
-  int collective;      /* tws_collective, or -1: message between ranks 0 and 1 */
+  int collective; /* tws_collective, or -1: message between ranks 0 and 1 */
   uint64_t bytes;
   int inner, seconds_count;
   float seconds[MAX_PASSES];
@@ -68,7 +73,9 @@ typedef struct bench {
 
 enum { ID_COUNT = 1 << 16 };
 
-static uint64_t padded(uint64_t bytes) { return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT; }
+static uint64_t padded(uint64_t bytes) {
+  return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
+}
 
 /* ---- one kernel ---- */
 
@@ -246,8 +253,8 @@ static tws_code add_transfers(bench *b, tws_error *err) {
   if (!b->transfers) return tws_fail(err, TWS_MEMORY, 0, "no memory for the list of collectives");
   for (int kind = 0; kind < 6; kind++)
     for (uint64_t bytes = 1u << 10; bytes <= largest; bytes *= b->options->quick ? 8 : 4)
-      b->transfers[b->transfer_count++] =
-          (transfer_case){.collective = kinds[kind], .bytes = bytes / (uint64_t)(4 * b->world) * (uint64_t)(4 * b->world)};
+      b->transfers[b->transfer_count++] = (transfer_case){
+          .collective = kinds[kind], .bytes = bytes / (uint64_t)(4 * b->world) * (uint64_t)(4 * b->world)};
   return TWS_OK;
 }
 
@@ -329,7 +336,9 @@ static void release(bench *b) {
 
 static tws_code measure_reference(bench *b, tws_error *err) {
   if (b->case_count == 0) return TWS_OK;
-  bench_case c = {.work = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_F32, .dtype2 = TWS_F32}, };
+  bench_case c = {
+      .work = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_F32, .dtype2 = TWS_F32},
+  };
   for (int i = 0; i < 3; i++) c.work.d[i] = REFERENCE;
   c.operand_count = tws_case_operands(&c.work, TWS_BACKEND_HOST, 1, c.operand);
   c.near_bytes = b->pool_bytes;
@@ -350,8 +359,7 @@ static tws_code one_pass(bench *b, double done, double share, tws_error *err) {
     } else {
       TWS_TRY(measure_transfer(b, &b->transfers[i - b->case_count], err));
     }
-    if (b->options->progress)
-      tws_progress_update(b->options->progress, done + share * (double)(i + 1) / (double)total);
+    if (b->options->progress) tws_progress_update(b->options->progress, done + share * (double)(i + 1) / (double)total);
   }
   return TWS_OK;
 }
@@ -412,8 +420,11 @@ static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
       tws_p2p_sample sample = {.bytes = (double)t->bytes, .seconds = median};
       TWS_TRY(tws_measurements_add_message(m, &sample, err));
     } else {
-      tws_collective_sample sample = {.collective = (tws_collective)t->collective, .ranks = b->world,
-                                      .bytes = (double)t->bytes, .seconds = median, .spread = spread};
+      tws_collective_sample sample = {.collective = (tws_collective)t->collective,
+                                      .ranks = b->world,
+                                      .bytes = (double)t->bytes,
+                                      .seconds = median,
+                                      .spread = spread};
       TWS_TRY(tws_measurements_add_collective(m, &sample, err));
     }
   }

@@ -14,7 +14,9 @@ static void add(operand_list *list, int64_t elements, int dtype, int written) {
 }
 
 /* The operand that was added last is a parameter or a gradient. */
-static void mark_far(operand_list *list) { list->items[list->count - 1].far = 1; }
+static void mark_far(operand_list *list) {
+  list->items[list->count - 1].far = 1;
+}
 
 static void add_ids(operand_list *list, int64_t elements, int64_t below) {
   add(list, elements, TWS_I32, 0);

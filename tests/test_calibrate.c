@@ -1,6 +1,6 @@
 /* ctest: mpi engine */
-/* Calibration: the cases it measures are those of plans, measurements survive their file, and a quick calibration of this
- * machine makes a profile that answers. No figure of this machine is asserted. */
+/* Calibration: the cases it measures are those of plans, measurements survive their file, and a quick calibration of
+ * this machine makes a profile that answers. No figure of this machine is asserted. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -87,7 +87,8 @@ START_TEST(standard_cases_cover_every_kernel) {
         seen[list.items[i].code]++;
         int count = tws_case_operands(&list.items[i], TWS_BACKEND_HOST, 1, operand);
         double bytes = 0;
-        for (int j = 0; j < count; j++) bytes += (double)operand[j].elements * (double)tws_dtype_bytes(operand[j].dtype);
+        for (int j = 0; j < count; j++)
+          bytes += (double)operand[j].elements * (double)tws_dtype_bytes(operand[j].dtype);
         ck_assert_int_gt(count, 0);
         ck_assert_double_lt(bytes, 512e6);
       }
@@ -108,7 +109,10 @@ static void add_sample(tws_measurements *m, int64_t size, int busy, double secon
 }
 
 static tws_measurements example(int world, double factor) {
-  tws_measurements m = {.world = world, .cores = 2, .reference_min_s = 1e-3 * factor, .reference_s = 1e-3 * factor,
+  tws_measurements m = {.world = world,
+                        .cores = 2,
+                        .reference_min_s = 1e-3 * factor,
+                        .reference_s = 1e-3 * factor,
                         .reference_max_s = 2e-3 * factor};
   for (int64_t size = 64; size <= 1024; size *= 2)
     add_sample(&m, size, world, factor * (1e-6 + 2.0 * (double)(size * size * size) / 1e11));
@@ -118,8 +122,11 @@ static tws_measurements example(int world, double factor) {
   add.work.d[0] = 1 << 20;
   OK(tws_measurements_add_kernel(&m, &add, &err));
   for (int i = 0; world > 1 && i < 3; i++) {
-    tws_collective_sample sample = {.collective = TWS_COLLECTIVE_ALL_REDUCE, .ranks = world,
-                                    .bytes = pow(10, 4 + i), .seconds = factor * pow(10, i - 5), .spread = 0.3};
+    tws_collective_sample sample = {.collective = TWS_COLLECTIVE_ALL_REDUCE,
+                                    .ranks = world,
+                                    .bytes = pow(10, 4 + i),
+                                    .seconds = factor * pow(10, i - 5),
+                                    .spread = 0.3};
     OK(tws_measurements_add_collective(&m, &sample, &err));
   }
   if (world == 2) OK(tws_measurements_add_message(&m, &(tws_p2p_sample){4096, 1e-6}, &err));
@@ -144,7 +151,9 @@ START_TEST(measurements_file_round_trip) {
   ck_assert_double_eq(back.messages[0].seconds, 1e-6);
   tws_measurements_free(&back);
   FILE *file = fopen(path, "w");
-  fputs("{\"schema\": \"twinspeed-measurements-1\", \"world\": 1, \"cores\": 1, \"kernels\": [{\"kernel\": \"nosuch\"}]}", file);
+  fputs(
+      "{\"schema\": \"twinspeed-measurements-1\", \"world\": 1, \"cores\": 1, \"kernels\": [{\"kernel\": \"nosuch\"}]}",
+      file);
   fclose(file);
   ck_assert_int_eq(tws_measurements_read(path, &back, &err), TWS_INVALID);
   ck_assert_ptr_nonnull(strstr(err.message, "nosuch"));
@@ -183,7 +192,8 @@ START_TEST(medians_make_the_profile) {
   for (int busy = 1; busy <= 2; busy++)
     for (size_t i = 0; i < combined[busy - 1].kernel_count; i++) {
       const tws_kernel_sample *sample = &combined[busy - 1].kernels[i];
-      ck_assert_double_eq_tol(tws_kernel_seconds(profile, &sample->work, 1, busy), sample->seconds, 1e-3 * sample->seconds);
+      ck_assert_double_eq_tol(tws_kernel_seconds(profile, &sample->work, 1, busy), sample->seconds,
+                              1e-3 * sample->seconds);
     }
   tws_cluster cluster;
   OK(tws_cluster_load("host", &cluster, &err));
@@ -217,7 +227,8 @@ START_TEST(calibrate_this_machine) {
   ck_assert_double_gt(tws_profile_overhead_bytes(profile), 1e6);
   /* shapes that were not measured, twice the work is more time, for every number of busy ranks */
   for (int busy = 1; busy <= 2; busy++) {
-    tws_work work = {.code = TWS_KERNEL_LINEAR, .d = {200, 300, 500}}, large = {.code = TWS_KERNEL_LINEAR, .d = {800, 1200, 1000}};
+    tws_work work = {.code = TWS_KERNEL_LINEAR, .d = {200, 300, 500}},
+             large = {.code = TWS_KERNEL_LINEAR, .d = {800, 1200, 1000}};
     double seconds = tws_kernel_seconds(profile, &work, 1, busy), more = tws_kernel_seconds(profile, &large, 1, busy);
     ck_assert_double_gt(seconds, 0);
     ck_assert_double_gt(more, seconds);

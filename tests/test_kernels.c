@@ -727,9 +727,9 @@ START_TEST(overflow_skips_the_step) {
     void *const squared[] = {g, metrics + TWS_METRIC_SQUARES};
     ck_assert_int_eq(run_kernel(backend, &squares, squared, (tws_dtype[]){f, d}, 2, NULL), TWS_OK);
     ck_assert_int_eq(run_kernel(backend, &clip, (void *[]){metrics}, &d, 1, NULL), TWS_OK);
-    ck_assert_int_eq(run_kernel(backend, &adamw, (void *[]){p, m, v, g, hyper, metrics}, (tws_dtype[]){f, f, f, f, f, d},
-                               6, NULL),
-                     TWS_OK);
+    ck_assert_int_eq(
+        run_kernel(backend, &adamw, (void *[]){p, m, v, g, hyper, metrics}, (tws_dtype[]){f, f, f, f, f, d}, 6, NULL),
+        TWS_OK);
     const int finite = isfinite(poison[n % 4]) != 0; /* its square overflows float32, not the float64 sum */
     ck_assert_int_eq(metrics[TWS_METRIC_CLIP] > 0, finite);
     for (int i = 0; i < COUNT && !finite; ++i) ck_assert(p[i] == was[i] && m[i] == was[i] && v[i] == was[i]);
@@ -754,6 +754,34 @@ START_TEST(exponential) {
   ck_assert(isinf(v_exp(v_set(100))[0]));
   ck_assert(isnan(v_exp(v_set(NAN))[0]));
   ck_assert(isnan(v_exp_finite(v_set(NAN))[0]));
+}
+END_TEST
+
+/* Every bfloat16 to float32 and back; every rounding case of float32: ties, the way up to infinity, denormal numbers,
+ * NaN whose payload lies in the bits that are cut. */
+START_TEST(bf16_bits) {
+  enum { ALL = 1 << 16, TAILS = 8 };
+  static const uint32_t tail[TAILS] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x4000, 0xc000};
+  uint16_t *half = calloc(ALL, sizeof *half), *rounded = calloc((size_t)ALL * TAILS, sizeof *rounded);
+  uint32_t *bits = calloc((size_t)ALL * TAILS, sizeof *bits);
+  for (int device = 0; device <= 3; ++device) {
+    tws_backend *backend = use_backend(device, 2);
+    if (!backend) continue;
+    const tws_work widen = {.code = TWS_KERNEL_CAST, .dtype = TWS_BF16, .dtype2 = TWS_F32, .d = {ALL}};
+    const tws_work narrow = {.code = TWS_KERNEL_CAST, .dtype = TWS_F32, .dtype2 = TWS_BF16, .d = {ALL * TAILS}};
+    const tws_dtype up[] = {TWS_BF16, TWS_F32}, down[] = {TWS_F32, TWS_BF16};
+    for (int i = 0; i < ALL; ++i) half[i] = (uint16_t)i;
+    ck_assert_int_eq(run_kernel(backend, &widen, (void *[]){half, bits}, up, 2, NULL), TWS_OK);
+    for (uint32_t i = 0; i < ALL; ++i) REQUIRE(bits[i] == i << 16, "bf16 %04x became %08x", i, bits[i]);
+    for (uint32_t i = 0; i < ALL * TAILS; ++i) bits[i] = (i / TAILS) << 16 | tail[i % TAILS];
+    ck_assert_int_eq(run_kernel(backend, &narrow, (void *[]){bits, rounded}, down, 2, NULL), TWS_OK);
+    for (uint32_t i = 0; i < ALL * TAILS; ++i) {
+      float x;
+      memcpy(&x, &bits[i], sizeof x);
+      REQUIRE(rounded[i] == tws_to_bf16(x), "%08x became %04x instead of %04x", bits[i], rounded[i], tws_to_bf16(x));
+    }
+  }
+  free(half), free(rounded), free(bits);
 }
 END_TEST
 
@@ -894,6 +922,7 @@ int main(void) {
   tcase_add_test(single, adam_golden);
   tcase_add_test(single, overflow_skips_the_step);
   if (on_host) tcase_add_test(single, exponential);
+  if (on_host) tcase_add_test(single, bf16_bits);
   tcase_add_test(single, wide_activations);
   if (!staged) tcase_add_test(single, refusals);
   if (on_host) tcase_add_test(single, memory);

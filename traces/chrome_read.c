@@ -61,7 +61,8 @@ static tws_code add_events(const tws_json *json, const cJSON *events, const proc
     int phase = index_of(text_of(args, "phase"), timeline->phase_names, timeline->phase_count);
     double stream = number_of(item, "tid"), start = number_of(item, "ts") * 1e-6;
     if (phase < 0 || stream >= timeline->stream_count || rank > UINT16_MAX)
-      return tws_json_fail(json, item, err, "give a trace that this version wrote", "an event of an unknown phase or stream");
+      return tws_json_fail(json, item, err, "give a trace that this version wrote",
+                           "an event of an unknown phase or stream");
     tws_event event = {.name = tws_timeline_name(timeline, text_of(item, "name")),
                        .rank = (uint16_t)rank,
                        .stream = (uint8_t)stream,
@@ -78,7 +79,8 @@ static tws_code add_events(const tws_json *json, const cJSON *events, const proc
 }
 
 static tws_code read_events(const tws_json *json, const char *source, tws_timeline *timeline, tws_error *err) {
-  const cJSON *events = cJSON_IsArray(json->root) ? json->root : cJSON_GetObjectItemCaseSensitive(json->root, "traceEvents");
+  const cJSON *events =
+      cJSON_IsArray(json->root) ? json->root : cJSON_GetObjectItemCaseSensitive(json->root, "traceEvents");
   if (!cJSON_IsArray(events)) return tws_json_fail(json, json->root, err, 0, "not a Chrome trace: no traceEvents");
   processes *found = tws_calloc(1, sizeof *found);
   if (!found) return tws_fail(err, TWS_MEMORY, 0, "no memory for the timeline");
@@ -91,8 +93,8 @@ static tws_code read_events(const tws_json *json, const char *source, tws_timeli
 }
 
 tws_code tws_timeline_read_chrome(const char *path, const char *source, const char *const *stream_names,
-                                  int stream_count, const char *const *phase_names, int phase_count,
-                                  tws_timeline **out, tws_error *err) {
+                                  int stream_count, const char *const *phase_names, int phase_count, tws_timeline **out,
+                                  tws_error *err) {
   tws_json *json;
   TWS_TRY(tws_json_read(path, &json, err));
   tws_timeline *timeline = tws_timeline_create(source);

@@ -245,10 +245,10 @@ static int alike(const tws_measurements *a, const tws_measurements *b) {
 }
 
 /* The median over the runs of one sample's seconds. */
-#define MEDIAN_OF(array, index)                                                        \
-  do {                                                                                 \
-    for (int r = 0; r < count; r++) values[r] = runs[r]->array[index].seconds;         \
-    out->array[index].seconds = tws_sample_median(values, (size_t)count);              \
+#define MEDIAN_OF(array, index)                                                \
+  do {                                                                         \
+    for (int r = 0; r < count; r++) values[r] = runs[r]->array[index].seconds; \
+    out->array[index].seconds = tws_sample_median(values, (size_t)count);      \
   } while (0)
 
 tws_code tws_measurements_combine(const tws_measurements *const *runs, int count, tws_measurements *out,

@@ -46,15 +46,16 @@ tws_code tws_measurements_add_message(tws_measurements *m, const tws_p2p_sample 
 tws_code tws_measurements_write(const tws_measurements *m, const char *path, tws_error *err);
 tws_code tws_measurements_read(const char *path, tws_measurements *m, tws_error *err); /* *m is overwritten */
 
-/* One run out of several like it (same ranks, same kernels in the same order): medians of their samples. The caller frees
- * *out. TWS_INVALID when they differ. */
-tws_code tws_measurements_combine(const tws_measurements *const *runs, int count, tws_measurements *out, tws_error *err);
+/* One run out of several like it (same ranks, same kernels in the same order): medians of their samples. The caller
+ * frees *out. TWS_INVALID when they differ. */
+tws_code tws_measurements_combine(const tws_measurements *const *runs, int count, tws_measurements *out,
+                                  tws_error *err);
 
 /* Put one run's samples into a profile. `peak` and the bandwidths are raised to what this run reached. */
 typedef struct tws_measured_limits {
   double peak[TWS_DTYPE_COUNT];          /* flop/s of one thread */
   double rank_bandwidth, node_bandwidth; /* bytes/s of the ADD kernel beyond the caches */
-  int rank_busy;                             /* how many ranks were busy when rank_bandwidth was seen */
+  int rank_busy;                         /* how many ranks were busy when rank_bandwidth was seen */
   double launch_s;                       /* shortest kernel */
   double spread;                         /* median relative spread of all samples, filled by _finish */
   double *spreads;

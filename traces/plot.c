@@ -197,8 +197,8 @@ tws_code tws_plot_timelines(const char *scripts, const tws_timeline *const *time
   if (row_count == 0) return tws_fail(err, TWS_INVALID, 0, "%s: the timeline has no events", out);
   tws_text data = {0}, settings = {0};
   for (int r = 0; r < row_count; r++)
-    tws_text_add(&data, "%d \"%s, rank %d, %s\"\n", row_count - 1 - r, timelines[rows[r].timeline]->source, rows[r].rank,
-                 timelines[rows[r].timeline]->stream_names[rows[r].stream]);
+    tws_text_add(&data, "%d \"%s, rank %d, %s\"\n", row_count - 1 - r, timelines[rows[r].timeline]->source,
+                 rows[r].rank, timelines[rows[r].timeline]->stream_names[rows[r].stream]);
   double longest = 0, length;
   for (int t = 0; t < count; t++) {
     first_start(timelines[t], last_step(timelines[t]), &length);

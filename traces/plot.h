@@ -1,5 +1,5 @@
-/* Figures by gnuplot, as PNG or SVG by the ending of the file's name. The scripts are in scenarios/plots; the data that a
- * figure was drawn from stays beside it as <name>.dat, so that it can be drawn again. */
+/* Figures by gnuplot, as PNG or SVG by the ending of the file's name. The scripts are in scenarios/plots; the data that
+ * a figure was drawn from stays beside it as <name>.dat, so that it can be drawn again. */
 #ifndef TWS_TRACES_PLOT_H
 #define TWS_TRACES_PLOT_H
 

@@ -10,6 +10,7 @@ set xrange [-0.6:rows - 0.4]
 unset xtics
 set ylabel "step, milliseconds"
 set yrange [0:*]
+set offsets 0, 0, graph 0.15, 0
 set key top left Left reverse vertical samplen 1 width 2
 set grid ytics noxtics
 box = 0.36
@@ -19,6 +20,7 @@ plot data using ($1 - box / 2):3:(box) with boxes lc rgb blue title "measured (m
 set bmargin 8
 set tmargin 0.6
 set ylabel "error, %"
+unset offsets
 set yrange [-bound:bound]
 set xtics scale 0 nomirror rotate by 35 right noenhanced font ",9"
 set object 1 rectangle from graph 0, first -10 to graph 1, first 10 fc rgb "#e8f4ec" fs solid noborder behind

@@ -267,9 +267,8 @@ static void gradient_tile(const shape *s, const backward_scratch *w, int64_t row
     const int64_t limit = diagonal ? i + 1 : TILE, end = (limit + LANES - 1) / LANES * LANES;
     for (int64_t j = 0; j < end; j += LANES) {
       vf x = masked_scores(p, j, limit) * s->scale - w->lse[i];
-      vf probability = (vf)((vi)v_exp(x));
+      vf probability = v_exp(x);
       vf d = v_load(dp + j) - w->dot[i];
-      if (diagonal) d = (vf)((vi)d & ~(x == -INFINITY)); /* what was not computed may be anything */
       v_store(p + j, probability);
       v_store(dp + j, probability * d * s->scale);
     }

@@ -1,0 +1,124 @@
+/* ctest: mpi engine slow */
+/* The verbs tune and validate from end to end on a tiny model. What was measured is not asserted; that it was measured,
+ * compared, written and judged is. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/json.h"
+#include "base/memory.h"
+#include "tests/command.h"
+
+static char folder[64], data[128];
+
+static void make_data(void) {
+  snprintf(folder, sizeof folder, "/tmp/tws-validate-XXXXXX");
+  ck_assert_ptr_nonnull(mkdtemp(folder));
+  snprintf(data, sizeof data, "%s/text", folder);
+  FILE *file = fopen(data, "w");
+  for (int i = 0; i < 2000; i++) fprintf(file, "The %d. line of a text that repeats itself.\n", i % 97);
+  fclose(file);
+}
+static void remove_data(void) {
+  char command[128];
+  snprintf(command, sizeof command, "rm -r %s", folder);
+  ck_assert_int_eq(system(command), 0);
+}
+
+static double number(const cJSON *json, const char *key) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
+  ck_assert_msg(cJSON_IsNumber(item), "%s", key);
+  return item->valuedouble;
+}
+
+START_TEST(validate_one) {
+  command_result run = twinspeed(
+      "validate -m tiny-gpt2 --seq 32 --micro-batch 2 --accumulation 2 --stage 2 -n 2 --steps 5 "
+      "--data %s --json --trace %s/both.json",
+      data, folder);
+  ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
+  cJSON *json = cJSON_Parse(run.out);
+  ck_assert_str_eq(cJSON_GetObjectItem(json, "schema")->valuestring, "twinspeed-validate-1");
+  ck_assert_double_gt(number(json, "predicted_step_s"), 0);
+  ck_assert_double_gt(number(json, "measured_step_s"), 0);
+  ck_assert_double_eq(number(json, "ledger_bytes"), number(json, "allocated_bytes"));
+  ck_assert_double_gt(number(json, "peak_rss_bytes"), number(json, "allocated_bytes"));
+  ck_assert(cJSON_IsArray(cJSON_GetObjectItem(cJSON_GetObjectItem(json, "comparison"), "phase")));
+  cJSON_Delete(json);
+  command_free(&run);
+  char path[128], *text;
+  size_t length;
+  snprintf(path, sizeof path, "%s/both.json", folder);
+  ck_assert_int_eq(tws_read_file(path, 0, &text, &length, NULL), TWS_OK);
+  ck_assert_ptr_nonnull(strstr(text, "simulated rank 1"));
+  ck_assert_ptr_nonnull(strstr(text, "measured rank 1"));
+  tws_free(text);
+  run = twinspeed("validate -m tiny-gpt2 --seq 32 --steps 3 --data %s --quiet --tolerance 0.0000001", data);
+  ck_assert_msg(run.status == 1, "%d: %s", run.status, run.err); /* an honest no */
+  ck_assert_ptr_nonnull(strstr(run.err, "tolerance"));
+  command_free(&run);
+}
+END_TEST
+
+START_TEST(tune_and_measure) {
+  command_result run = twinspeed(
+      "tune -m tiny-gpt2 -b 8 --seq 32 -n 1,2 --stages 0,3 --recomputes none --threads 1 -k 4 "
+      "--validate 2 --steps 3 --data %s --json -o %s/results",
+      data, folder);
+  ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
+  cJSON *json = cJSON_Parse(run.out), *best = cJSON_GetObjectItem(json, "best");
+  ck_assert_double_eq(number(json, "simulated"), 4);
+  ck_assert_double_gt(number(best, "measured_step_s"), 0);
+  cJSON_Delete(json);
+  command_free(&run);
+  run = twinspeed("train -m tiny-gpt2 -c %s/results/best.ds_config.json --steps 2 --data %s --quiet", folder, data);
+  ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
+  command_free(&run);
+  run = twinspeed("tune -m tiny-gpt2 -b 8 --seq 32 -n 1 --no-simulation -o %s/results", folder);
+  ck_assert_int_eq(run.status, 3); /* not over earlier results */
+  ck_assert_ptr_nonnull(strstr(run.err, "--force"));
+  command_free(&run);
+  run = twinspeed("tune -m tiny-gpt2 -b 8 --seq 32 --cluster dgx-a100 --memory 100KiB -o %s/nothing", folder);
+  ck_assert_int_eq(run.status, 1);
+  ck_assert_ptr_nonnull(strstr(run.err, "are missing"));
+  command_free(&run);
+}
+END_TEST
+
+START_TEST(sweep) {
+  command_result run = twinspeed(
+      "validate --sweep -m tiny-gpt2 --seq 32 -b 8 -n 1,2 --rounds 1 --steps 3 --profile host "
+      "--data %s --json",
+      data);
+  ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
+  cJSON *json = cJSON_Parse(run.out), *item;
+  int count = 0;
+  cJSON_ArrayForEach(item, cJSON_GetObjectItem(json, "configurations")) {
+    ck_assert_double_eq(number(item, "ledger_bytes"), number(item, "allocated_bytes"));
+    ck_assert_double_eq_tol(number(item, "error"), number(item, "simulated_s") / number(item, "measured_s") - 1, 1e-9);
+    count++;
+  }
+  ck_assert_int_ge(count, 8);
+  ck_assert_double_le(number(json, "pick_share"), 1);
+  cJSON_Delete(json);
+  command_free(&run);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("validate");
+  TCase *tcase = tcase_create("validate");
+  tcase_add_checked_fixture(tcase, make_data, remove_data);
+  tcase_set_timeout(tcase, 240);
+  tcase_add_test(tcase, validate_one);
+  tcase_add_test(tcase, tune_and_measure);
+  tcase_add_test(tcase, sweep);
+  suite_add_tcase(suite, tcase);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
