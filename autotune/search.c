@@ -29,11 +29,6 @@ void tws_tune_memory(const tws_machine *machine, int ranks, double device_limit,
   *host_bytes = node / on_node;
 }
 
-static tws_code data_topology(int ranks, tws_topology *topology, tws_error *err) {
-  const char *names[] = {"data"};
-  return tws_topology_make(topology, 1, names, &ranks, err);
-}
-
 static tws_code request_of(const tws_network *network, const tws_config *config, int ranks, int rank, int threads,
                            const tws_machine *machine, tws_plan_request *request, tws_error *err) {
   *request = (tws_plan_request){.network = network,
@@ -41,7 +36,7 @@ static tws_code request_of(const tws_network *network, const tws_config *config,
                                 .rank = rank,
                                 .backend = tws_profile_backend(machine->profile),
                                 .threads = threads > 0 ? threads : 1};
-  return data_topology(ranks, &request->topology, err);
+  return tws_plan_topology(config, ranks, &request->topology, err);
 }
 
 /* ---- one candidate ---- */

@@ -103,8 +103,7 @@ static tws_code load_parts(const tws_job_options *options, tws_job *job, tws_err
   job->backend = tws_profile_backend(job->profile);
   job->machine = (tws_machine){&job->cluster, job->profile};
   TWS_TRY(choose_ranks(options, job, err));
-  const char *axis = "data";
-  TWS_TRY(tws_topology_make(&job->topology, 1, &axis, &job->ranks, err));
+  TWS_TRY(tws_plan_topology(job->config, job->ranks, &job->topology, err));
   tws_auto_context context = {.hidden_size = job->network->hidden};
   if (!job->config->sequence_length) job->config->sequence_length = job->network->positions;
   return tws_config_resolve(job->config, job->ranks, &context, err);

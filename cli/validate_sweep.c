@@ -159,8 +159,7 @@ static tws_code predict_point(const sweep *s, const tws_sim_api *sim, tws_fideli
   TWS_TRY(tws_tune_config(s->config, s->network, &p->point, &config, err));
   tws_plan_request request = {
       .network = s->network, .config = config, .backend = TWS_BACKEND_HOST, .threads = p->point.threads};
-  const char *axis = "data";
-  tws_code code = tws_topology_make(&request.topology, 1, &axis, &p->point.ranks, err);
+  tws_code code = tws_plan_topology(config, p->point.ranks, &request.topology, err);
   if (code == TWS_OK) code = tws_estimate_step(&request, &machine, &estimate, err);
   if (code == TWS_OK)
     code = tws_tune_simulate(sim, s->network, config, p->point.ranks, p->point.threads, &machine, fidelity, NULL,

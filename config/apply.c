@@ -143,6 +143,8 @@ void tws_config_apply(tws_config *config, const char *section) {
     apply_key(config, key);
   }
   if (!section || tws_key_word("fp16|bf16|data_types", section, 0) >= 0) apply_dtype(config);
+  if (!section || strcmp(section, "pipeline") == 0)
+    config->pipeline_partition = tws_given_text(tws_store_at(config->store, "pipeline.partition"));
   if (!section || strcmp(section, "optimizer") == 0) apply_optimizer(config);
   if (!section || strcmp(section, "scheduler") == 0) apply_scheduler(config);
   if (!section || tws_key_word("zero_optimization|allgather_size", section, 0) >= 0) apply_zero(config);

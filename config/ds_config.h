@@ -53,6 +53,10 @@ typedef struct tws_config {
     double cycle_min_momentum, cycle_max_momentum, cycle_momentum_rate;
   } schedule;
   int64_t steps_per_print;        /* 0: every step is the program's choice */
+  /* pipeline parallelism: stages 0 or 1 is none (pipeline.stages); the rest is read when there are more */
+  int64_t pipeline_stages;
+  int64_t virtual_stages;         /* twinspeed.virtual_stages: chunks of layers a stage holds */
+  int pipeline_schedule;          /* twinspeed.pipeline_schedule: tws_pipeline_kind of plan/pipeline_schedule.h */
   /* section "twinspeed", ours; DeepSpeed ignores unknown top-level sections */
   tws_recompute recompute;
   int64_t sequence_length;        /* 0: the model's number of positions */
@@ -61,6 +65,7 @@ typedef struct tws_config {
   int64_t vocabulary_multiple;    /* pad the vocabulary; 1: no padding */
   int64_t ranks;                  /* 0: as launched */
   struct tws_config_store *store; /* every key as given, for echo, schema and warnings */
+  const char *pipeline_partition; /* pipeline.partition as given, in the store; NULL: by parameters */
 } tws_config;
 
 /* Values that "auto" may be resolved from (specification 01 section 4). */
@@ -82,11 +87,11 @@ void tws_config_destroy(tws_config *config);
  * values that an earlier tws_config_resolve() derived are derived again. */
 tws_code tws_config_set(tws_config *config, const char *path, const char *json_value, tws_error *err);
 
-/* Resolve "auto", the batch triple for `data_parallel` ranks (floor division, then the equality check) and the
- * interactions of specification 01 section 5. "auto" with nothing to take it from is the key's default; the three ZeRO
+/* Resolve "auto", the batch triple for the replicas that `ranks` ranks make (ranks / pipeline stages; floor division,
+ * then the equality check) and the interactions of specification 01 section 5. "auto" with nothing to take it from is the key's default; the three ZeRO
  * sizes need context->hidden_size (context may be NULL without them). May be called again, for other ranks.
  * TWS_INVALID: contradictory keys; TWS_UNSUPPORTED: valid, and not in Twinspeed (offload, other optimizers). */
-tws_code tws_config_resolve(tws_config *config, int64_t data_parallel, const tws_auto_context *context, tws_error *err);
+tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_context *context, tws_error *err);
 /* The triple alone, as the golden cases state it: 0 or absent = null. */
 tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err);
 

@@ -205,8 +205,6 @@ static tws_code check_parallelism(const rules *r) {
     if (r->config->zero.stage >= 2)
       return REFUSE(r, "pipeline.stages", TWS_INVALID, "use stage 0 or 1",
                     "ZeRO stage %d does not go with pipeline parallelism", r->config->zero.stage);
-    return REFUSE(r, "pipeline.stages", TWS_UNSUPPORTED, "set it to 1 or leave it out",
-                  "pipeline parallelism is not supported yet");
   }
   if (on(r, "activation_checkpointing.contiguous_memory_optimization") &&
       (!on(r, "activation_checkpointing.partition_activations") ||
@@ -283,7 +281,7 @@ static tws_code check_scheduler(const rules *r) {
   return TWS_OK;
 }
 
-tws_code tws_config_resolve(tws_config *config, int64_t data_parallel, const tws_auto_context *context,
+tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_context *context,
                             tws_error *err) {
   struct tws_config_store *store = config->store;
   tws_error unused;
@@ -301,7 +299,11 @@ tws_code tws_config_resolve(tws_config *config, int64_t data_parallel, const tws
   TWS_TRY(check_parallelism(&r));
   TWS_TRY(check_optimizer(&r));
   TWS_TRY(check_scheduler(&r));
-  return resolve_batch(config, data_parallel, err);
+  int64_t stages = config->pipeline_stages > 1 ? config->pipeline_stages : 1;
+  if (ranks % stages)
+    return REFUSE(&r, "pipeline.stages", TWS_INVALID, "use a number of ranks that is a multiple of the stages",
+                  "%lld pipeline stages do not divide %lld ranks", (long long)stages, (long long)ranks);
+  return resolve_batch(config, ranks / stages, err);
 }
 
 const char *tws_recompute_name(tws_recompute recompute) {

@@ -43,11 +43,45 @@ static tws_code build(const tws_plan_request *request, int64_t micro_batches, co
   return code;
 }
 
-tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
-                           tws_error *err) {
+/* One plan a stage, all of the first replica, with every micro-batch: the warm-up and drain of a pipeline do not
+ * repeat. */
+static tws_code estimate_stages(const tws_plan_request *request, int stages, const tws_machine *machine,
+                                tws_estimate *out, tws_error *err) {
+  tws_plan **plans = tws_calloc((size_t)stages, sizeof *plans);
+  tws_path_result *paths = tws_calloc((size_t)stages, sizeof *paths);
+  tws_code code = plans && paths ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
+  int axis = tws_topology_axis(&request->topology, "pipe");
+  for (int s = 0; s < stages && code == TWS_OK; s++) {
+    tws_plan_request r = *request;
+    int coordinates[TWS_MAX_AXES] = {0};
+    tws_ledger ledger;
+    coordinates[axis] = s;
+    r.rank = tws_topology_rank(&r.topology, coordinates);
+    r.max_accumulation = 0;
+    code = tws_plan_build(&r, &plans[s], err);
+    if (code == TWS_OK) code = tws_ledger_read(plans[s], &ledger, err);
+    if (code != TWS_OK ||
+        (s > 0 && ledger.tier[TWS_TIER_DEVICE].arena_bytes <= out->ledger.tier[TWS_TIER_DEVICE].arena_bytes)) {
+      continue;
+    }
+    out->ledger = ledger;
+    out->stage = s;
+  }
+  if (code == TWS_OK) code = tws_job_path((const tws_plan *const *)plans, stages, machine, paths, &out->step_s, err);
+  for (int s = 0; s < stages && code == TWS_OK; s++) {
+    out->bubble += paths[s].exposed_s / out->step_s / stages;
+    if (s == 0 || paths[s].exposed_s < out->path.exposed_s) out->path = paths[s]; /* the busiest stage */
+  }
+  for (int s = 0; plans && s < stages; s++) tws_plan_destroy(plans[s]);
+  tws_free(plans);
+  tws_free(paths);
+  return code;
+}
+
+static tws_code estimate_alone(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
+                               tws_error *err) {
   const tws_config *c = request->config;
   int64_t wanted = c->accumulation_steps, built = wanted < 3 ? wanted : 3;
-  memset(out, 0, sizeof *out);
   TWS_TRY(build(request, built, machine, &out->path, &out->ledger, err));
   if (wanted > built) {
     tws_path_result fewer;
@@ -56,10 +90,20 @@ tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *m
     grow_inputs(&out->ledger.tier[TWS_TIER_DEVICE], (uint64_t)c->micro_batch_size * (uint64_t)c->sequence_length, built,
                 wanted);
   }
-  out->path.bottleneck = out->path.text;
   out->step_s = out->path.step_s;
+  return TWS_OK;
+}
+
+tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
+                           tws_error *err) {
+  const tws_config *c = request->config;
+  int stages = tws_topology_dim(&request->topology, "pipe");
+  memset(out, 0, sizeof *out);
+  TWS_TRY(stages > 1 ? estimate_stages(request, stages, machine, out, err)
+                     : estimate_alone(request, machine, out, err));
+  out->path.bottleneck = out->path.text;
   int world = tws_topology_world(&request->topology);
-  double tokens = (double)c->micro_batch_size * (double)c->sequence_length * (double)wanted *
+  double tokens = (double)c->micro_batch_size * (double)c->sequence_length * (double)c->accumulation_steps *
                   (double)tws_topology_dim(&request->topology, "data");
   out->tokens_per_s = out->step_s > 0 ? tokens / out->step_s : 0;
   out->model_flops = 3 * tws_network_flops_per_token(request->network, c->sequence_length, 0) * tokens;

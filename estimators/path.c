@@ -47,6 +47,12 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
   return tws_p2p_seconds(machine->cluster, machine->profile, 1, (double)work->d[0]);
 }
 
+double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t work, const tws_machine *machine) {
+  int slots = node_slots(plan, machine);
+  return tws_p2p_seconds(machine->cluster, machine->profile, plan->rank / slots == (int)peer / slots,
+                         (double)plan->works[work].d[0]);
+}
+
 void tws_path_account(const tws_plan *plan, uint32_t op, double seconds, tws_path_result *r) {
   const tws_op *o = &plan->ops[op];
   const tws_work *work = &plan->works[o->work];

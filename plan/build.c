@@ -10,10 +10,11 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
     return tws_fail(err, TWS_INVALID, NULL, "rank %d is not in a topology of %d ranks", r->rank, world);
   }
   for (int i = 0; i < r->topology.axes; i++) {
-    if (r->topology.dim[i] > 1 && strcmp(r->topology.name[i], "data") != 0) {
-      return tws_fail(err, TWS_UNSUPPORTED, "use data parallelism with a ZeRO stage instead",
-                      "axis '%s' has %d ranks, but only the 'data' axis can be lowered to a plan", r->topology.name[i],
-                      r->topology.dim[i]);
+    if (r->topology.dim[i] > 1 && strcmp(r->topology.name[i], "data") != 0 &&
+        strcmp(r->topology.name[i], "pipe") != 0) {
+      return tws_fail(err, TWS_UNSUPPORTED, "use pipeline stages, or data parallelism with a ZeRO stage",
+                      "axis '%s' has %d ranks, but only 'pipe' and 'data' can be lowered to a plan",
+                      r->topology.name[i], r->topology.dim[i]);
     }
   }
   if (c->micro_batch_size < 1 || c->accumulation_steps < 1) {
@@ -48,7 +49,7 @@ static tws_code make_groups(tws_lower *l, tws_error *err) {
   int axis = tws_topology_axis(&plan->topology, "data");
   int size = axis < 0 ? 1 : plan->topology.dim[axis];
   int *ranks = tws_arena_alloc(plan->arena, (size_t)size, sizeof *ranks);
-  plan->groups = tws_arena_alloc(plan->arena, 1, sizeof *plan->groups);
+  plan->groups = tws_arena_alloc(plan->arena, 3, sizeof *plan->groups);
   if (!ranks || !plan->groups) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
   ranks[0] = plan->rank;
   int index = 0;
@@ -77,42 +78,19 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
     l->accumulation = l->request->max_accumulation;
   }
   plan->accumulation_steps = l->accumulation;
+  l->overlap = c->zero.overlap_comm && tws_topology_dim(&plan->topology, "pipe") <= 1;
   /* Without overlap_comm DeepSpeed issues gathers and reductions on the stream that computes. */
-  l->gather_stream = c->zero.overlap_comm ? TWS_STREAM_GATHER : TWS_STREAM_COMPUTE;
-  l->reduce_stream = c->zero.overlap_comm ? TWS_STREAM_REDUCE : TWS_STREAM_COMPUTE;
-  l->value_buffer = tws_arena_alloc(l->scratch, values + 1u, sizeof *l->value_buffer);
-  l->value_gradient = tws_arena_alloc(l->scratch, values + 1u, sizeof *l->value_gradient);
+  l->gather_stream = l->overlap ? TWS_STREAM_GATHER : TWS_STREAM_COMPUTE;
+  l->reduce_stream = l->overlap ? TWS_STREAM_REDUCE : TWS_STREAM_COMPUTE;
   l->kept = tws_arena_alloc(l->scratch, values + 1u, 1);
-  if (!l->value_buffer || !l->value_gradient || !l->kept) return tws_fail(err, TWS_MEMORY, NULL, "no memory");
+  if (!l->kept) return tws_fail(err, TWS_MEMORY, NULL, "no memory");
   uint64_t step_tokens = (uint64_t)l->tokens * (uint64_t)l->accumulation;
   plan->hyper = tws_builder_buffer(&l->b, "hyperparameters", TWS_CATEGORY_INPUT, TWS_F32, TWS_HYPER_COUNT, 1);
   plan->metrics = tws_builder_buffer(&l->b, "metrics", TWS_CATEGORY_INPUT, TWS_F64, TWS_METRIC_COUNT, 1);
   plan->input_ids = tws_builder_buffer(&l->b, "input ids", TWS_CATEGORY_INPUT, TWS_I32, step_tokens, 1);
   plan->targets = tws_builder_buffer(&l->b, "targets", TWS_CATEGORY_INPUT, TWS_I32, step_tokens, 1);
-  TWS_TRY(tws_lower_visits(l));
+  TWS_TRY(tws_pipeline_begin(l));
   return tws_zero_begin(l);
-}
-
-static void run_visits(tws_lower *l, uint32_t first, uint32_t end) {
-  for (uint32_t i = first; i < end && l->b.failed == TWS_OK; i++) {
-    tws_zero_before(l, i);
-    tws_lower_visit(l, &l->visits.items[i]);
-    tws_zero_after(l, i);
-  }
-}
-
-static void lower_micro_batch(tws_lower *l, int64_t micro_batch) {
-  uint32_t values = l->network->value_count;
-  l->b.micro_batch = (uint32_t)micro_batch;
-  memset(l->value_buffer, 0xff, values * sizeof *l->value_buffer); /* TWS_NONE */
-  memset(l->value_gradient, 0xff, values * sizeof *l->value_gradient);
-  tws_zero_micro_begin(l);
-  run_visits(l, 0, l->forward_visits);
-  for (uint32_t v = 0; v < values; v++) {
-    if (!l->kept[v]) l->value_buffer[v] = TWS_NONE;
-  }
-  run_visits(l, l->forward_visits, l->visits.count);
-  tws_zero_micro_end(l);
 }
 
 static tws_code lower(tws_lower *l, tws_error *err) {
@@ -120,9 +98,21 @@ static tws_code lower(tws_lower *l, tws_error *err) {
   l->b.phase = TWS_PHASE_FORWARD;
   l->b.module = TWS_NONE;
   tws_zero_step_begin(l);
-  for (int64_t i = 0; i < l->accumulation && l->b.failed == TWS_OK; i++) lower_micro_batch(l, i);
+  tws_pipeline_run(l);
   tws_lower_step(l);
   return tws_builder_finish(&l->b);
+}
+
+tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *topology, tws_error *err) {
+  int stages = config->pipeline_stages > 1 ? (int)config->pipeline_stages : 1;
+  if (ranks < 1 || ranks % stages) {
+    return tws_fail(err, TWS_INVALID, "use a number of ranks that is a multiple of pipeline.stages",
+                    "%d pipeline stages do not divide %d ranks", stages, ranks);
+  }
+  const char *const names[] = {"pipe", "data"};
+  const int dims[] = {stages, ranks / stages};
+  return stages == 1 ? tws_topology_make(topology, 1, names + 1, &ranks, err)
+                     : tws_topology_make(topology, 2, names, dims, err);
 }
 
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err) {
@@ -165,7 +155,7 @@ tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_err
   tws_code code = lower(&l, err);
   tws_free(l.b.work_table);
   tws_free(l.b.pieces);
-  tws_free(l.visits.items);
+  for (int i = 0; i < l.chunk_count; i++) tws_free(l.chunks[i].visits.items);
   tws_arena_destroy(scratch);
   if (code != TWS_OK) {
     tws_plan_destroy(plan);

@@ -148,6 +148,17 @@ void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective co
   if (op) op->peer = root;
 }
 
+void tws_builder_message(tws_builder *b, tws_op_kind kind, uint32_t peer, tws_operand operand) {
+  if (b->failed != TWS_OK) return;
+  tws_work work;
+  memset(&work, 0, sizeof work);
+  work.kind = (uint8_t)kind;
+  work.dtype = work.dtype2 = b->plan->buffers[operand.buffer].dtype;
+  work.d[0] = (int64_t)(operand.count * tws_dtype_bytes(work.dtype));
+  tws_op *op = emit(b, kind, TWS_STREAM_P2P, &work, &operand, 1);
+  if (op) op->peer = peer;
+}
+
 void tws_builder_copy(tws_builder *b, tws_stream stream, tws_operand from, tws_operand to) {
   if (b->failed != TWS_OK) return;
   tws_work work;

@@ -49,6 +49,8 @@ void tws_builder_compute(tws_builder *b, tws_stream stream, const tws_work *work
 void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective collective, uint32_t group,
                             tws_dtype dtype, uint64_t whole_bytes, uint32_t segments, uint32_t root,
                             const tws_operand *operands, int count);
+/* a message between ranks: kind SEND or RECV */
+void tws_builder_message(tws_builder *b, tws_op_kind kind, uint32_t peer, tws_operand operand);
 void tws_builder_copy(tws_builder *b, tws_stream stream, tws_operand from, tws_operand to);
 
 /* Derive lifetimes, offsets and dependencies (plan/finish.c). */

@@ -4,11 +4,13 @@
  *   modules.c    one visit -> kernels on values and their gradients
  *   zero.c       where parameters and gradients live and move, by ZeRO stage
  *   optimizer.c  the step: norm, clipping, AdamW, gathering of updated parameters
+ *   pipeline.c   which modules a stage runs, micro-batches in what order, messages between stages
  *   build.c      puts them together */
 #ifndef TWS_PLAN_LOWER_H
 #define TWS_PLAN_LOWER_H
 
 #include "plan/builder.h"
+#include "plan/pipeline_schedule.h"
 #include "plan/zero3_schedule.h"
 
 typedef struct tws_visit {
@@ -52,6 +54,33 @@ typedef struct tws_zero {
   tws_zero3_schedule schedule;
 } tws_zero;
 
+/* Consecutive modules that one stage runs together: the whole network without a pipeline. */
+typedef struct tws_chunk {
+  uint32_t first, end;          /* modules */
+  uint32_t in_value, out_value; /* what it receives and hands on, TWS_NONE at the ends of the network */
+  tws_visit_list visits;        /* of a micro-batch: forward visits first */
+  uint32_t forward_visits;
+} tws_chunk;
+
+/* A weight gradient that waits for its turn (zero-bubble schedules). */
+typedef struct tws_deferred {
+  tws_work work;
+  tws_operand operands[4];
+  int count;
+  uint32_t module;
+} tws_deferred;
+
+/* One micro-batch inside one chunk, from its first operation to its last. */
+typedef struct tws_context {
+  uint32_t *value_buffer;   /* current instance of each value, TWS_NONE when not there */
+  uint32_t *value_gradient; /* likewise of its gradient */
+  tws_deferred *deferred;
+  size_t deferred_capacity;
+  uint32_t deferred_count;
+  uint32_t events;          /* that still refer to it */
+  struct tws_context *next; /* in the list of free ones */
+} tws_context;
+
 typedef struct tws_lower {
   const tws_plan_request *request;
   const tws_config *config;
@@ -59,18 +88,31 @@ typedef struct tws_lower {
   tws_arena *scratch;
   tws_builder b;
   tws_zero zero;
-  tws_visit_list visits; /* of one micro-batch: forward visits first */
-  uint32_t forward_visits;
-  uint32_t *value_buffer;   /* current instance of each value, TWS_NONE when not there */
-  uint32_t *value_gradient; /* likewise of its gradient */
-  uint8_t *kept;            /* values that survive the forward pass */
-  int64_t tokens;           /* of one micro-batch */
-  int64_t accumulation;     /* micro-batches lowered */
+  tws_chunk *chunks; /* of this stage */
+  int chunk_count;
+  tws_pipeline_shape shape;
+  int stage;            /* of the pipeline */
+  tws_chunk *chunk;     /* being lowered */
+  tws_context *context; /* likewise */
+  tws_context *free_contexts;
+  uint32_t *value_buffer; /* of the context */
+  uint32_t *value_gradient;
+  int split;            /* weight gradients are deferred */
+  uint8_t *kept;        /* values that survive the forward pass */
+  int64_t tokens;       /* of one micro-batch */
+  int64_t accumulation; /* micro-batches lowered */
+  int overlap;          /* overlap_comm, off in a pipeline */
   tws_stream gather_stream, reduce_stream;
+  uint32_t pipe_group, tied_group; /* TWS_NONE where there is none */
+  uint8_t *param_stages;           /* per parameter: 1 an earlier stage has it too, 2 a later one */
 } tws_lower;
 
 /* visits.c */
-tws_code tws_lower_visits(tws_lower *l);
+tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk);
+/* pipeline.c */
+tws_code tws_pipeline_begin(tws_lower *l);
+void tws_pipeline_run(tws_lower *l); /* all micro-batches of this stage, and gradients that stages share */
+void tws_pipeline_share_metrics(tws_lower *l);
 /* modules.c */
 void tws_lower_visit(tws_lower *l, const tws_visit *visit);
 /* zero.c */

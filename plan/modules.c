@@ -226,6 +226,18 @@ static void backward_embedding(tws_lower *l, const tws_module *m) {
   tws_zero_contributed(l, m->param[0]);
 }
 
+/* A split backward pass runs weight gradients later; what they read stays alive until then. */
+static void defer(tws_lower *l, const tws_work *work, const tws_operand *operands, int count) {
+  tws_context *c = l->context;
+  if (tws_reserve(&c->deferred, &c->deferred_capacity, c->deferred_count + 1u, sizeof *c->deferred)) {
+    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+    return;
+  }
+  tws_deferred *d = &c->deferred[c->deferred_count++];
+  *d = (tws_deferred){.work = *work, .count = count, .module = l->b.module};
+  memcpy(d->operands, operands, (size_t)count * sizeof *operands);
+}
+
 static void backward_linear(tws_lower *l, const tws_module *m) {
   int accumulate, accumulate_bias = 0;
   tws_work work = module_work(l, m, TWS_KERNEL_LINEAR_GRAD_WEIGHT, 0);
@@ -238,9 +250,13 @@ static void backward_linear(tws_lower *l, const tws_module *m) {
     if (accumulate_bias != accumulate) tws_builder_fail(&l->b, TWS_INTERNAL, "weight and bias gradients differ in age");
   }
   if (accumulate) work.flags |= TWS_ACCUMULATE;
-  compute(l, &work, operands, n);
-  tws_zero_contributed(l, m->param[0]);
-  if (m->param[1] != TWS_NONE) tws_zero_contributed(l, m->param[1]);
+  if (l->split) {
+    defer(l, &work, operands, n);
+  } else {
+    compute(l, &work, operands, n);
+    tws_zero_contributed(l, m->param[0]);
+    if (m->param[1] != TWS_NONE) tws_zero_contributed(l, m->param[1]);
+  }
 
   work = module_work(l, m, TWS_KERNEL_LINEAR_GRAD_INPUT, 0);
   work.flags &= ~(uint32_t)TWS_BIAS;
@@ -275,13 +291,19 @@ static void backward_norm(tws_lower *l, const tws_module *m) {
 }
 
 /* dx and dy are dz itself. A kernel further back may add to it, which is right for the one value it is the gradient of
- * and harmless for the other, as the other's producer has been differentiated by then (a branch joins where it left).
- */
+ * and harmless for the other, as the other's producer has been differentiated by then (a branch joins where it left) -
+ * unless weight gradients are deferred: then the branch gets a copy. */
 static void backward_add(tws_lower *l, const tws_module *m) {
   uint32_t dz = l->value_gradient[m->out[0]];
   if (dz == TWS_NONE) tws_builder_fail(&l->b, TWS_INTERNAL, "a gradient is read before it is there");
   for (int i = 0; i < 2; i++) {
     uint32_t v = m->in[i];
+    if (l->value_gradient[v] == TWS_NONE && l->split && i == 1) {
+      int accumulate;
+      tws_operand copy = gradient_out(l, v, &accumulate);
+      tws_builder_copy(&l->b, TWS_STREAM_COMPUTE, tws_all(&l->b, dz, TWS_READ), copy);
+      continue;
+    }
     if (l->value_gradient[v] == TWS_NONE) {
       l->value_gradient[v] = dz;
       continue;

@@ -6,12 +6,41 @@
 #include "plan/zero_partition.h"
 
 static void share_metrics(tws_lower *l) {
-  if (l->zero.ranks == 1) return;
+  if (l->zero.ranks == 1) {
+    tws_pipeline_share_metrics(l);
+    return;
+  }
   /* Stages with whole gradients have the whole norm; the others only a part of the sum of squares. */
   uint64_t count = l->zero.stage == 0 ? 1 : 2;
   tws_operand operand = tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, count);
   tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->zero.group, TWS_F64,
                          count * sizeof(double), 1, 0, &operand, 1);
+  tws_pipeline_share_metrics(l);
+}
+
+static void add_square_range(tws_lower *l, uint64_t first, uint64_t count) {
+  if (!count) return;
+  tws_work work = tws_kernel_work(TWS_KERNEL_SQUARED_NORM, l->config->accumulation_dtype, 0);
+  work.d[0] = (int64_t)count;
+  tws_operand norm[2] = {tws_read(l->b.plan->gradients, first, count),
+                         tws_update(l->b.plan->metrics, TWS_METRIC_SQUARES, 1)};
+  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, norm, 2);
+}
+
+/* Squares of this rank's own gradients, which begin at element `at` of the gradient buffer and at element `part` of the
+ * flat order. A parameter that an earlier pipeline stage has too counts there. */
+static void add_squares(tws_lower *l, uint64_t at, uint64_t part) {
+  const tws_zero *z = &l->zero;
+  uint64_t begin = part, end = part + z->partition;
+  for (uint32_t i = 0; i < l->network->param_count && z->stage < 3; i++) {
+    uint32_t p = (uint32_t)z->order[i];
+    if (!z->uses[p] || !(l->param_stages[p] & 1)) continue;
+    uint64_t first = z->flat_offset[p], last = first + (uint64_t)tws_param_numel(&l->network->params[p]);
+    if (last <= begin || first >= end) continue;
+    if (first > begin) add_square_range(l, at + begin - part, first - begin);
+    begin = last < end ? last : end;
+  }
+  add_square_range(l, at + begin - part, end - begin);
 }
 
 static void update(tws_lower *l, uint64_t gradient, uint64_t parameter, uint64_t state, uint64_t count) {
@@ -74,13 +103,9 @@ void tws_lower_step(tws_lower *l) {
   /* this rank's own part of the reduced gradients */
   uint64_t part = z->partition * (uint64_t)(z->stage == 0 ? 0 : z->index);
   uint64_t gradient = z->flat_gradients && z->stage < 3 ? part : 0;
-  tws_work work = tws_kernel_work(TWS_KERNEL_SQUARED_NORM, l->config->accumulation_dtype, 0);
-  work.d[0] = (int64_t)z->partition;
-  tws_operand norm[2] = {tws_read(plan->gradients, gradient, z->partition),
-                         tws_update(plan->metrics, TWS_METRIC_SQUARES, 1)};
-  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, norm, 2);
+  add_squares(l, gradient, part);
   share_metrics(l);
-  work = tws_kernel_work(TWS_KERNEL_CLIP, TWS_F32, 0);
+  tws_work work = tws_kernel_work(TWS_KERNEL_CLIP, TWS_F32, 0);
   work.f[0] = l->config->gradient_clipping;
   tws_operand metrics = tws_all(&l->b, plan->metrics, TWS_READ_WRITE);
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, &metrics, 1);

@@ -25,10 +25,10 @@ typedef enum tws_op_kind {
       TWS_OP_KIND_COUNT
 } tws_op_kind;
 
-#define TWS_STREAMS(X)                                                                                                \
-  X(COMPUTE, "compute")                                                                                               \
-  X(GATHER, "gather") X(REDUCE, "reduce") X(P2P, "p2p") X(COPY_IN, "copy-in") X(COPY_OUT, "copy-out") X(DISK, "disk") \
-      X(HOST, "host")
+#define TWS_STREAMS(X)  \
+  X(COMPUTE, "compute") \
+  X(GATHER, "gather")   \
+  X(REDUCE, "reduce") X(P2P, "p2p") X(COPY_IN, "copy-in") X(COPY_OUT, "copy-out") X(DISK, "disk") X(HOST, "host")
 typedef enum tws_stream {
 #define X(name, text) TWS_STREAM_##name,
   TWS_STREAMS(X)
@@ -44,12 +44,13 @@ typedef enum tws_phase {
       TWS_PHASE_COUNT
 } tws_phase;
 
-#define TWS_CATEGORIES(X)                                                                                             \
-  X(PARAMETER, "parameters")                                                                                          \
-  X(GATHERED, "gathered parameters") X(GRADIENT, "gradients") X(MASTER, "master weights")                             \
-      X(MOMENT, "optimizer moments") X(ACTIVATION, "activations") X(CHECKPOINT, "activation checkpoints")             \
-          X(ACTIVATION_GRADIENT, "activation gradients") X(BUCKET, "communication buckets") X(WORKSPACE, "workspace") \
-              X(INPUT, "inputs and scalars")
+#define TWS_CATEGORIES(X)                                                                    \
+  X(PARAMETER, "parameters")                                                                 \
+  X(GATHERED, "gathered parameters")                                                         \
+  X(GRADIENT, "gradients")                                                                   \
+  X(MASTER, "master weights") X(MOMENT, "optimizer moments") X(ACTIVATION, "activations")    \
+      X(CHECKPOINT, "activation checkpoints") X(ACTIVATION_GRADIENT, "activation gradients") \
+          X(BUCKET, "communication buckets") X(WORKSPACE, "workspace") X(INPUT, "inputs and scalars")
 typedef enum tws_category {
 #define X(name, text) TWS_CATEGORY_##name,
   TWS_CATEGORIES(X)
@@ -115,6 +116,7 @@ typedef struct tws_plan {
   const tws_network *network; /* not owned: must outlive the plan */
   tws_topology topology;
   int rank, world, data_parallel;
+  int stage, stages; /* of the pipeline: 0 of 1 without one */
   tws_zero_config zero;
   tws_dtype dtype;
   int64_t micro_batch_size, sequence_length, accumulation_steps;
@@ -146,6 +148,11 @@ typedef struct tws_plan_request {
 } tws_plan_request;
 
 /* TWS_UNSUPPORTED / TWS_INVALID with the rule, the reason and the nearest legal configuration. */
+/* The topology that a resolved configuration asks for on `ranks` ranks: axes "pipe" (when there are stages) and "data",
+ * which varies fastest, as DeepSpeed's PipeDataParallelTopology. TWS_INVALID when the stages do not divide the ranks.
+ */
+tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *topology, tws_error *err);
+
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err);
 void tws_plan_destroy(tws_plan *plan);
 

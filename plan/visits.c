@@ -8,7 +8,7 @@
 #include "plan/lower.h"
 
 static uint32_t push(tws_lower *l, uint32_t module, tws_phase phase) {
-  tws_visit_list *list = &l->visits;
+  tws_visit_list *list = &l->chunk->visits;
   if (tws_reserve(&list->items, &list->capacity, list->count + 1u, sizeof *list->items)) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return 0;
@@ -85,21 +85,22 @@ static void ensure(tws_lower *l, uint8_t *have, uint32_t value) {
   if (in_place_input(m, &consumed)) have[consumed] = 0;
 }
 
-tws_code tws_lower_visits(tws_lower *l) {
+tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
   const tws_network *network = l->network;
   uint8_t *have = tws_arena_alloc(l->scratch, network->value_count + 1u, 1);
   if (!have) return tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  l->chunk = chunk;
   decide_kept(l);
   push(l, TWS_NONE, TWS_PHASE_FORWARD);
-  for (uint32_t m = 0; m < network->module_count; m++) push(l, m, TWS_PHASE_FORWARD);
-  l->forward_visits = l->visits.count;
+  for (uint32_t m = chunk->first; m < chunk->end; m++) push(l, m, TWS_PHASE_FORWARD);
+  chunk->forward_visits = chunk->visits.count;
   for (uint32_t v = 0; v < network->value_count; v++) have[v] = l->kept[v];
-  for (uint32_t m = 0; m < network->module_count; m++) {
+  for (uint32_t m = chunk->first; m < chunk->end; m++) {
     uint32_t consumed;
     if (in_place_input(&network->modules[m], &consumed)) have[consumed] = 0;
   }
   push(l, TWS_NONE, TWS_PHASE_BACKWARD);
-  for (uint32_t m = network->module_count; m-- > 0;) {
+  for (uint32_t m = chunk->end; m-- > chunk->first;) {
     uint32_t needed[3];
     int n = needed_values(&network->modules[m], needed);
     for (int i = 0; i < n; i++) ensure(l, have, needed[i]);

@@ -17,8 +17,9 @@
 
 #include "plan/zero_partition.h"
 
+/* Elements on this rank: none of a parameter that only other pipeline stages use. */
 static uint64_t numel(const tws_lower *l, uint32_t p) {
-  return (uint64_t)tws_param_numel(&l->network->params[p]);
+  return l->zero.uses[p] ? (uint64_t)tws_param_numel(&l->network->params[p]) : 0;
 }
 
 static void *scratch(tws_lower *l, size_t count, size_t bytes) {
@@ -126,9 +127,11 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
 /* ---- buckets: which gradients are reduced together, in the order in which they become complete ---- */
 
 static void count_uses(tws_lower *l) {
-  for (uint32_t m = 0; m < l->network->module_count; m++) {
-    for (int i = 0; i < 2; i++) {
-      if (l->network->modules[m].param[i] != TWS_NONE) l->zero.uses[l->network->modules[m].param[i]]++;
+  for (int c = 0; c < l->chunk_count; c++) {
+    for (uint32_t m = l->chunks[c].first; m < l->chunks[c].end; m++) {
+      for (int i = 0; i < 2; i++) {
+        if (l->network->modules[m].param[i] != TWS_NONE) l->zero.uses[l->network->modules[m].param[i]]++;
+      }
     }
   }
 }
@@ -138,11 +141,13 @@ static uint32_t completion_order(tws_lower *l, uint32_t *order) {
   uint32_t *left = scratch(l, l->network->param_count, sizeof *left);
   if (!left) return 0;
   memcpy(left, l->zero.uses, l->network->param_count * sizeof *left);
-  for (uint32_t m = l->network->module_count; m-- > 0;) {
-    const tws_module *module = &l->network->modules[m];
-    for (int k = 0; k < 2; k++) { /* the position embedding's gradient is computed before the token embedding's */
-      int i = module->type == TWS_MODULE_EMBEDDING ? 1 - k : k;
-      if (module->param[i] != TWS_NONE && --left[module->param[i]] == 0) order[count++] = module->param[i];
+  for (int c = l->chunk_count; c-- > 0;) {
+    for (uint32_t m = l->chunks[c].end; m-- > l->chunks[c].first;) {
+      const tws_module *module = &l->network->modules[m];
+      for (int k = 0; k < 2; k++) { /* the position embedding's gradient is computed before the token embedding's */
+        int i = module->type == TWS_MODULE_EMBEDDING ? 1 - k : k;
+        if (module->param[i] != TWS_NONE && --left[module->param[i]] == 0) order[count++] = module->param[i];
+      }
     }
   }
   return count;
@@ -200,15 +205,15 @@ static void make_buckets(tws_lower *l) {
 
 static void make_schedule(tws_lower *l) {
   tws_zero *z = &l->zero;
-  tws_zero3_visit *visits = scratch(l, l->visits.count, sizeof *visits);
-  uint32_t *params = scratch(l, 2 * (size_t)l->visits.count, sizeof *params);
+  tws_zero3_visit *visits = scratch(l, l->chunk->visits.count, sizeof *visits);
+  uint32_t *params = scratch(l, 2 * (size_t)l->chunk->visits.count, sizeof *params);
   int64_t *sizes = scratch(l, l->network->param_count, sizeof *sizes);
   if (l->b.failed != TWS_OK) return;
   for (uint32_t p = 0; p < l->network->param_count; p++) sizes[p] = (int64_t)numel(l, p);
-  for (uint32_t i = 0; i < l->visits.count; i++) {
+  for (uint32_t i = 0; i < l->chunk->visits.count; i++) {
     visits[i].params = params;
-    if (l->visits.items[i].module == TWS_NONE) continue;
-    const tws_module *m = &l->network->modules[l->visits.items[i].module];
+    if (l->chunk->visits.items[i].module == TWS_NONE) continue;
+    const tws_module *m = &l->network->modules[l->chunk->visits.items[i].module];
     for (int k = 0; k < 2; k++) {
       if (m->param[k] != TWS_NONE) params[visits[i].count++] = m->param[k];
     }
@@ -222,7 +227,7 @@ static void make_schedule(tws_lower *l) {
   tws_zero3_limits limits = {.prefetch_bucket_size = l->config->zero.prefetch_bucket_size,
                              .max_live_parameters = l->config->zero.max_live_parameters,
                              .max_reuse_distance = l->config->zero.max_reuse_distance};
-  tws_code code = tws_zero3_make_schedule(visits, l->visits.count, l->network->param_count, sizes, z->persistent,
+  tws_code code = tws_zero3_make_schedule(visits, l->chunk->visits.count, l->network->param_count, sizes, z->persistent,
                                           &limits, 1, l->scratch, &z->schedule, l->b.err);
   if (code != TWS_OK) l->b.failed = code;
 }
@@ -443,7 +448,7 @@ static int reduces_now(const tws_lower *l) {
   const tws_zero *z = &l->zero;
   if (z->ranks == 1 || z->stage == 0) return 0;
   if (z->stage >= 2) return 1;
-  return l->config->zero.overlap_comm && l->b.micro_batch + 1u == (uint32_t)l->accumulation;
+  return l->overlap && l->b.micro_batch + 1u == (uint32_t)l->accumulation;
 }
 
 tws_code tws_zero_begin(tws_lower *l) {
@@ -493,8 +498,8 @@ void tws_zero_micro_begin(tws_lower *l) {
 void tws_zero_before(tws_lower *l, uint32_t visit) {
   if (l->zero.stage != 3) return;
   const tws_zero3_actions *actions = &l->zero.schedule.actions[visit];
-  l->b.phase = (tws_phase)l->visits.items[visit].phase;
-  l->b.module = l->visits.items[visit].module;
+  l->b.phase = (tws_phase)l->chunk->visits.items[visit].phase;
+  l->b.module = l->chunk->visits.items[visit].module;
   gather(l, l->zero.schedule.params + actions->gather_first, actions->gather_count);
   gather(l, l->zero.schedule.params + actions->prefetch_first, actions->prefetch_count);
 }
@@ -517,7 +522,7 @@ void tws_zero_micro_end(tws_lower *l) {
       tws_operand range = tws_update(l->b.plan->gradients, at, at + group < z->total ? group : z->total - at);
       all_reduce(l, &range, 1, l->config->accumulation_dtype);
     }
-  } else if (z->stage == 1 && !l->config->zero.overlap_comm) {
+  } else if (z->stage == 1 && !l->overlap) {
     for (uint32_t i = 0; i < z->bucket_count; i++) flush_bucket(l, &z->buckets[i]);
   }
 }

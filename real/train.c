@@ -14,7 +14,8 @@ static tws_code check_options(const tws_training *t, tws_error *err) {
   if (t->options->steps < 1)
     return tws_fail(err, TWS_USAGE, NULL, "the number of steps is %ld", (long)t->options->steps);
   if (!t->options->data) return tws_fail(err, TWS_USAGE, "--data FILE: a text, or llm.c tokens", "no data was given");
-  if (c->train_batch_size != c->micro_batch_size * c->accumulation_steps * t->world)
+  int64_t replicas = t->world / (c->pipeline_stages > 1 ? c->pipeline_stages : 1);
+  if (c->train_batch_size != c->micro_batch_size * c->accumulation_steps * replicas)
     return tws_fail(err, TWS_INTERNAL, NULL, "the configuration is not resolved for %d ranks", t->world);
   if (!t->ops)
     return tws_fail(err, TWS_ENVIRONMENT, "use --device host", "this build has no backend '%s'", t->options->device);
@@ -22,13 +23,12 @@ static tws_code check_options(const tws_training *t, tws_error *err) {
 }
 
 static tws_code build_plan(tws_training *t, tws_error *err) {
-  const char *axis = "data";
   tws_plan_request request = {.network = t->options->network,
                               .config = t->config,
                               .rank = t->rank,
                               .backend = strcmp(t->ops->name, "cuda") == 0 ? TWS_BACKEND_CUDA : TWS_BACKEND_HOST,
                               .threads = t->threads};
-  TWS_TRY(tws_topology_make(&request.topology, 1, &axis, &t->world, err));
+  TWS_TRY(tws_plan_topology(t->config, t->world, &request.topology, err));
   TWS_TRY(tws_plan_build(&request, &t->plan, err));
   return tws_ledger_read(t->plan, &t->ledger, err);
 }
@@ -38,8 +38,8 @@ static tws_code open_data(tws_training *t, tws_error *err) {
   t->shape = (tws_batch_shape){.train_batch = c->train_batch_size,
                                .micro_batch = c->micro_batch_size,
                                .accumulation = c->accumulation_steps,
-                               .rank = t->rank,
-                               .ranks = t->world};
+                               .rank = t->plan->groups[0].index,
+                               .ranks = t->plan->data_parallel};
   TWS_TRY(tws_data_open(t->options->data, c->sequence_length, t->options->network->vocabulary, c->train_batch_size,
                         (uint64_t)c->seed, &t->data, err));
   size_t tokens = (size_t)(c->micro_batch_size * c->accumulation_steps * c->sequence_length);

@@ -516,7 +516,7 @@ START_TEST(contradictions) {
       {"{" B "\"zero_optimization\": {\"stage\": 2, \"zenflow\": {\"offload\": true}}}", TWS_INVALID, "zenflow needs offload_optimizer", ""},
       {"{" B "\"zero_optimization\": {\"legacy_stage1\": true}}", TWS_INVALID, "no longer exists", ""},
       {"{" B "\"pipeline\": {\"stages\": 2}, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID, "pipeline", ""},
-      {"{" B "\"pipeline\": {\"stages\": 2}}", TWS_UNSUPPORTED, "pipeline", ""},
+      {"{" B "\"pipeline\": {\"stages\": 2}}", TWS_INVALID, "2 pipeline stages do not divide 1 ranks", "multiple"},
       {"{" B "\"activation_checkpointing\": {\"contiguous_memory_optimization\": true}}", TWS_INVALID, "partition_activations", ""},
       {"{" B "\"elasticity\": {\"enabled\": true}}", TWS_INVALID, "elasticity chooses it", ""},
       {"{\"elasticity\": {\"enabled\": true}}", TWS_UNSUPPORTED, "elasticity", ""},

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "estimators/estimators.h"
+#include "plan/pipeline_schedule.h"
 #include "plan/plan.h"
 #include "plan/zero3_schedule.h"
 #include "plan/zero_partition.h"
@@ -411,6 +412,75 @@ START_TEST(random_jobs_are_sound) {
 }
 END_TEST
 
+/* ---- pipelines ---- */
+
+static tws_network *deep_network(int llama) {
+  static const char *const text[] = {
+      "{\"model_type\":\"gpt2\",\"n_layer\":8,\"n_embd\":32,\"n_head\":2,\"n_positions\":32,\"vocab_size\":64}",
+      "{\"model_type\":\"llama\",\"num_hidden_layers\":8,\"hidden_size\":32,\"num_attention_heads\":2,"
+      "\"intermediate_size\":64,\"vocab_size\":64,\"max_position_embeddings\":32,\"rms_norm_eps\":1e-5}"};
+  tws_error err = {0};
+  tws_json *json;
+  tws_network *network;
+  ck_assert(tws_json_parse(text[llama], strlen(text[llama]), "test", &json, &err) == TWS_OK);
+  ck_assert_msg(tws_network_from_json(json, 1, &network, &err) == TWS_OK, "%s", err.message);
+  tws_json_destroy(json);
+  return network;
+}
+
+static tws_config random_pipeline(uint64_t seed) {
+  tws_config c = random_config(seed, 100000);
+  c.zero.stage = (int)draw(seed, 50, 2);
+  c.pipeline_schedule = (int)draw(seed, 51, TWS_PIPELINE_KIND_COUNT);
+  c.pipeline_stages = 2 + (int64_t)draw(seed, 52, 3);
+  c.virtual_stages = c.pipeline_schedule == TWS_PIPELINE_INTERLEAVED ? 2 : 1;
+  c.accumulation_steps = c.pipeline_stages * (1 + (int64_t)draw(seed, 53, 3));
+  if (c.virtual_stages == 1) c.accumulation_steps += (int64_t)draw(seed, 54, 3);
+  c.pipeline_partition = draw(seed, 55, 2) ? "uniform" : NULL;
+  if (c.zero.stage == 0) c.accumulation_dtype = c.dtype;
+  return c;
+}
+
+START_TEST(random_pipelines_are_sound) {
+  tws_network *networks[2] = {deep_network(0), deep_network(1)};
+  int built = 0;
+  for (uint64_t seed = 1000; seed < 1160; seed++) {
+    const tws_network *network = networks[seed & 1];
+    tws_config config = random_pipeline(seed);
+    int replicas = 1 + (int)draw(seed, 60, 3), world = replicas * (int)config.pipeline_stages;
+    tws_plan *plans[16];
+    tws_error err = {0};
+    tws_topology topology;
+    ck_assert(tws_plan_topology(&config, world, &topology, &err) == TWS_OK);
+    uint64_t owned = 0;
+    for (int r = 0; r < world; r++) {
+      tws_plan_request request = {.network = network,
+                                  .config = &config,
+                                  .topology = topology,
+                                  .rank = r,
+                                  .backend = TWS_BACKEND_HOST,
+                                  .threads = 1};
+      ck_assert_msg(tws_plan_build(&request, &plans[r], &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
+      ck_assert_msg(tws_plan_verify(plans[r], &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
+      for (uint32_t i = 0; i < plans[r]->shard_count; i++) {
+        if (plans[r]->shards[i].master_offset != TWS_NO_OFFSET) owned += plans[r]->shards[i].count;
+      }
+    }
+    ck_assert_msg(tws_plans_verify((const tws_plan *const *)plans, world, &err) == TWS_OK, "seed %d: %s", (int)seed,
+                  err.message);
+    /* every parameter is somebody's to update: in each replica's stages (ZeRO-0) or once, tied ones on both ends */
+    uint64_t params = (uint64_t)tws_network_params(network, 0);
+    if (network->tied) params += (uint64_t)tws_param_numel(&network->params[0]);
+    ck_assert_uint_eq(owned, config.zero.stage == 0 ? params * (uint64_t)replicas : params);
+    for (int r = 0; r < world; r++) tws_plan_destroy(plans[r]);
+    built++;
+  }
+  ck_assert_int_eq(built, 160);
+  tws_network_destroy(networks[0]);
+  tws_network_destroy(networks[1]);
+}
+END_TEST
+
 static uint64_t collective_bytes(const tws_plan *plan, tws_collective collective) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < plan->op_count; i++) {
@@ -559,11 +629,22 @@ START_TEST(refusals_name_rule_and_remedy) {
   ck_assert_int_eq(tws_plan_build(&request, &plan, &err), TWS_UNSUPPORTED);
   ck_assert_ptr_nonnull(strstr(err.hint, "bf16"));
   c.dtype = TWS_F32;
-  const char *const names[] = {"pipe", "data"};
+  const char *const names[] = {"model", "data"};
   int dims[] = {2, 2};
   ck_assert(tws_topology_make(&request.topology, 2, names, dims, NULL) == TWS_OK);
   ck_assert_int_eq(tws_plan_build(&request, &plan, &err), TWS_UNSUPPORTED);
-  ck_assert_ptr_nonnull(strstr(err.message, "pipe"));
+  ck_assert_ptr_nonnull(strstr(err.message, "model"));
+  c.pipeline_stages = 2;
+  ck_assert_int_eq(tws_plan_topology(&c, 3, &request.topology, &err), TWS_INVALID);
+  ck_assert(tws_plan_topology(&c, 4, &request.topology, &err) == TWS_OK);
+  c.zero.stage = 2;
+  ck_assert_int_eq(tws_plan_build(&request, &plan, &err), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.hint, "ZeRO stage 1"));
+  c.zero.stage = 1;
+  c.pipeline_stages = 8; /* the model has 5 layers, as pipelines count them */
+  ck_assert(tws_plan_topology(&c, 8, &request.topology, &err) == TWS_OK);
+  ck_assert_int_eq(tws_plan_build(&request, &plan, &err), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.hint, "fewer stages"));
   tws_network_destroy(network);
 }
 END_TEST
@@ -656,6 +737,7 @@ int main(void) {
   tcase_add_test(c, partition_golden);
   tcase_add_test(c, zero3_trace_golden);
   tcase_add_test(c, random_jobs_are_sound);
+  tcase_add_test(c, random_pipelines_are_sound);
   tcase_add_test(c, communication_volumes);
   tcase_add_test(c, verifier_notices_a_lost_dependency);
   tcase_add_test(c, verifier_notices_broken_memory);

@@ -1,0 +1,380 @@
+/* Pipeline parallelism: which modules a stage runs, its micro-batches in the schedule's order, messages to its
+ * neighbours, and what stages share at the end of a step. A job without a pipeline is one stage with one chunk, whose
+ * micro-batches run forward and backward one after another. */
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/lower.h"
+#include "plan/pipeline_partition.h"
+#include "plan/pipeline_program.h"
+
+static tws_code no_memory(tws_lower *l) {
+  return tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+}
+
+/* ---- which modules ---- */
+
+/* Layers as DeepSpeed's pipeline modules list them: the embedding, each transformer layer, then what follows one by
+ * one. A layer never ends before an in-place ADD, whose buffer it owns. starts has room for one more than there are. */
+static int list_layers(const tws_network *network, uint32_t *starts, tws_pipeline_layer *layers) {
+  int count = 0;
+  for (uint32_t m = 0; m < network->module_count; m++) {
+    const tws_module *module = &network->modules[m], *before = m ? module - 1 : NULL;
+    int begins = !before || module->layer != before->layer || (module->layer == -2 && module->type != TWS_MODULE_LOSS);
+    if (begins) {
+      starts[count] = m;
+      layers[count++] =
+          (tws_pipeline_layer){.type = module->layer >= 0 ? "TransformerLayer" : tws_module_type_name(module->type)};
+    }
+    for (int i = 0; i < 2; i++) {
+      if (module->param[i] != TWS_NONE) layers[count - 1].params += tws_param_numel(&network->params[module->param[i]]);
+    }
+  }
+  starts[count] = network->module_count;
+  return count;
+}
+
+/* The one value that a block hands to the next. */
+static uint32_t value_across(const tws_network *network, uint32_t boundary) {
+  uint32_t found = TWS_NONE;
+  for (uint32_t m = boundary; m < network->module_count; m++) {
+    for (int i = 0; i < 2; i++) {
+      uint32_t v = network->modules[m].in[i];
+      if (v == TWS_NONE || network->values[v].producer >= boundary) continue;
+      if (found != TWS_NONE && found != v) return TWS_NONE;
+      found = v;
+    }
+  }
+  return found;
+}
+
+static int block_of(const uint32_t *first, int blocks, uint32_t module) {
+  int block = 0;
+  while (block + 1 < blocks && first[block + 1] <= module) block++;
+  return block;
+}
+
+/* Which other stages hold a parameter too (tied embeddings). */
+static void find_shared(tws_lower *l, const uint32_t *first, int blocks) {
+  for (uint32_t m = 0; m < l->network->module_count; m++) {
+    int stage = tws_pipeline_block_stage(&l->shape, block_of(first, blocks, m));
+    for (int i = 0; i < 2; i++) {
+      uint32_t p = l->network->modules[m].param[i];
+      if (p == TWS_NONE || stage == l->stage) continue;
+      l->param_stages[p] |= stage < l->stage ? 1 : 2;
+    }
+  }
+}
+
+static tws_code make_chunks(tws_lower *l, tws_error *err) {
+  const tws_network *network = l->network;
+  int blocks = l->shape.stages * l->shape.virtual_stages;
+  uint32_t *starts = tws_arena_alloc(l->scratch, network->module_count + 1u, sizeof *starts);
+  uint32_t *first = tws_arena_alloc(l->scratch, (size_t)blocks + 1, sizeof *first);
+  int *bounds = tws_arena_alloc(l->scratch, (size_t)blocks + 1, sizeof *bounds);
+  tws_pipeline_layer *layers = tws_arena_alloc(l->scratch, network->module_count + 1u, sizeof *layers);
+  l->chunks = tws_arena_alloc(l->scratch, (size_t)l->shape.virtual_stages, sizeof *l->chunks);
+  l->param_stages = tws_arena_alloc(l->scratch, network->param_count + 1u, 1);
+  if (!starts || !first || !bounds || !layers || !l->chunks || !l->param_stages) return no_memory(l);
+  int count = list_layers(network, starts, layers);
+  const char *method = l->config->pipeline_partition;
+  if (method && strcmp(method, "best") == 0) method = NULL;
+  if (count < blocks) {
+    return tws_fail(err, TWS_INVALID, "use fewer stages or virtual stages",
+                    "%d pipeline stages with %d chunks each need %d layers, and the model has %d", l->shape.stages,
+                    l->shape.virtual_stages, blocks, count);
+  }
+  TWS_TRY(tws_pipeline_partition(method, layers, count, blocks, bounds, err));
+  for (int b = 0; b <= blocks; b++) first[b] = starts[bounds[b]];
+  l->chunk_count = l->shape.virtual_stages;
+  for (int b = 0; b < blocks; b++) {
+    if (first[b] == first[b + 1]) {
+      return tws_fail(err, TWS_INVALID, "use fewer stages, or pipeline.partition \"uniform\"",
+                      "pipeline block %d of %d would have no layers", b, blocks);
+    }
+    if (tws_pipeline_block_stage(&l->shape, b) != l->stage) continue;
+    tws_chunk *chunk = &l->chunks[tws_pipeline_block_chunk(&l->shape, b)];
+    chunk->first = first[b];
+    chunk->end = first[b + 1];
+    chunk->in_value = b > 0 ? value_across(network, chunk->first) : TWS_NONE;
+    chunk->out_value = b + 1 < blocks ? value_across(network, chunk->end) : TWS_NONE;
+    if ((b > 0 && chunk->in_value == TWS_NONE) || (b + 1 < blocks && chunk->out_value == TWS_NONE)) {
+      return tws_builder_fail(&l->b, TWS_INTERNAL, "more than one value crosses a pipeline boundary");
+    }
+  }
+  find_shared(l, first, blocks);
+  return TWS_OK;
+}
+
+/* ---- groups: along "pipe", and the stages that hold a tied parameter ---- */
+
+static uint32_t add_group(tws_lower *l, const char *axis, const int *members, int count) {
+  tws_plan *plan = l->b.plan;
+  int *ranks = tws_arena_alloc(plan->arena, (size_t)count, sizeof *ranks), index = 0;
+  if (!ranks) {
+    no_memory(l);
+    return TWS_NONE;
+  }
+  for (int i = 0; i < count; i++) {
+    ranks[i] = members[i];
+    if (members[i] == plan->rank) index = i;
+  }
+  plan->groups[plan->group_count] = (tws_group){.axis = axis, .size = count, .index = index, .ranks = ranks};
+  return plan->group_count++;
+}
+
+static int tied_ends(const tws_lower *l, int *other) {
+  for (uint32_t p = 0; p < l->network->param_count; p++) {
+    int mine = 0;
+    for (int c = 0; c < l->chunk_count; c++) {
+      for (uint32_t m = l->chunks[c].first; m < l->chunks[c].end; m++) {
+        mine |= l->network->modules[m].param[0] == p || l->network->modules[m].param[1] == p;
+      }
+    }
+    if (mine && l->param_stages[p]) {
+      *other = l->param_stages[p] & 1 ? 0 : l->shape.stages - 1; /* embedding first, head last */
+      return 1;
+    }
+  }
+  return 0;
+}
+
+static tws_code make_groups(tws_lower *l) {
+  tws_plan *plan = l->b.plan;
+  int axis = tws_topology_axis(&plan->topology, "pipe"), other;
+  l->pipe_group = l->tied_group = TWS_NONE;
+  if (l->shape.stages == 1) return TWS_OK;
+  int *line = tws_arena_alloc(l->scratch, (size_t)l->shape.stages, sizeof *line);
+  if (!line) return no_memory(l);
+  tws_topology_line(&plan->topology, plan->rank, axis, line);
+  l->pipe_group = add_group(l, "pipe", line, l->shape.stages);
+  if (tied_ends(l, &other)) {
+    int ends[2] = {other < l->stage ? line[other] : plan->rank, other < l->stage ? plan->rank : line[other]};
+    l->tied_group = add_group(l, "tied", ends, 2);
+  }
+  return l->b.failed;
+}
+
+tws_code tws_pipeline_begin(tws_lower *l) {
+  const tws_config *c = l->config;
+  tws_plan *plan = l->b.plan;
+  int axis = tws_topology_axis(&plan->topology, "pipe"), coordinates[TWS_MAX_AXES];
+  tws_topology_coordinates(&plan->topology, plan->rank, coordinates);
+  l->stage = axis < 0 ? 0 : coordinates[axis];
+  l->shape = (tws_pipeline_shape){.kind = (tws_pipeline_kind)c->pipeline_schedule,
+                                  .stages = axis < 0 ? 1 : plan->topology.dim[axis],
+                                  .virtual_stages = c->virtual_stages > 1 ? (int)c->virtual_stages : 1,
+                                  .micro_batches = (int)l->accumulation};
+  if (l->shape.stages == 1) {
+    if (l->shape.virtual_stages > 1) {
+      return tws_fail(l->b.err, TWS_INVALID, "set pipeline.stages, or twinspeed.virtual_stages to 1",
+                      "virtual stages need a pipeline");
+    }
+    l->shape.kind = TWS_PIPELINE_1F1B;
+  }
+  plan->stage = l->stage;
+  plan->stages = l->shape.stages;
+  if (l->shape.stages > 1) {
+    if (c->zero.stage > 1) {
+      return tws_fail(l->b.err, TWS_INVALID, "use ZeRO stage 1 with a pipeline, or stage 2 or 3 without one",
+                      "ZeRO stage %d does not go with pipeline parallelism: it would reduce gradients in every "
+                      "micro-batch",
+                      c->zero.stage);
+    }
+    TWS_TRY(tws_pipeline_check(&l->shape, l->b.err));
+  }
+  TWS_TRY(make_chunks(l, l->b.err));
+  TWS_TRY(make_groups(l));
+  for (int i = 0; i < l->chunk_count; i++) TWS_TRY(tws_lower_visits(l, &l->chunks[i]));
+  l->chunk = &l->chunks[0];
+  return TWS_OK;
+}
+
+/* ---- contexts ---- */
+
+static tws_context *new_context(tws_lower *l) {
+  uint32_t values = l->network->value_count;
+  tws_context *c = l->free_contexts;
+  if (c) {
+    l->free_contexts = c->next;
+  } else {
+    c = tws_arena_alloc(l->scratch, 1, sizeof *c);
+    uint32_t *state = c ? tws_arena_alloc(l->scratch, 2 * (size_t)values + 2, sizeof *state) : NULL;
+    if (!state) {
+      no_memory(l);
+      return NULL;
+    }
+    c->value_buffer = state;
+    c->value_gradient = state + values + 1;
+  }
+  memset(c->value_buffer, 0xff, values * sizeof *c->value_buffer); /* TWS_NONE */
+  memset(c->value_gradient, 0xff, values * sizeof *c->value_gradient);
+  c->deferred_count = 0;
+  c->events = 0;
+  return c;
+}
+
+static void free_context(tws_lower *l, tws_context *c) {
+  tws_free(c->deferred); /* grown again where needed; nothing outlives the build */
+  c->deferred = NULL;
+  c->deferred_capacity = 0;
+  c->next = l->free_contexts;
+  l->free_contexts = c;
+}
+
+static void enter(tws_lower *l, tws_chunk *chunk, tws_context *context, uint32_t micro_batch) {
+  l->chunk = chunk;
+  l->context = context;
+  l->value_buffer = context->value_buffer;
+  l->value_gradient = context->value_gradient;
+  l->b.micro_batch = micro_batch;
+}
+
+/* ---- actions and messages ---- */
+
+static void run_visits(tws_lower *l, uint32_t first, uint32_t end) {
+  for (uint32_t i = first; i < end && l->b.failed == TWS_OK; i++) {
+    tws_zero_before(l, i);
+    tws_lower_visit(l, &l->chunk->visits.items[i]);
+    tws_zero_after(l, i);
+  }
+}
+
+static void run_backward(tws_lower *l) {
+  for (uint32_t v = 0; v < l->network->value_count; v++) {
+    if (!l->kept[v]) l->value_buffer[v] = TWS_NONE;
+  }
+  run_visits(l, l->chunk->forward_visits, l->chunk->visits.count);
+}
+
+static void run_deferred(tws_lower *l) {
+  l->b.phase = TWS_PHASE_BACKWARD;
+  for (uint32_t i = 0; i < l->context->deferred_count; i++) {
+    const tws_deferred *d = &l->context->deferred[i];
+    l->b.module = d->module;
+    tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &d->work, d->operands, d->count);
+  }
+}
+
+static void act(tws_lower *l, int kind) {
+  switch (kind) {
+    case TWS_ACTION_FORWARD:
+      tws_zero_micro_begin(l);
+      run_visits(l, 0, l->chunk->forward_visits);
+      break;
+    case TWS_ACTION_BACKWARD:
+      run_backward(l);
+      break;
+    case TWS_ACTION_BACKWARD_INPUT:
+      l->split = 1;
+      run_backward(l);
+      l->split = 0;
+      break;
+    default:
+      run_deferred(l);
+      break;
+  }
+}
+
+/* Activations travel forward, gradients back; one buffer each, as large as the value. */
+static void message(tws_lower *l, const tws_pipeline_event *event) {
+  tws_plan *plan = l->b.plan;
+  int forward = event->action.kind == TWS_ACTION_FORWARD, send = event->kind == TWS_EVENT_SEND;
+  uint32_t value = forward == send ? l->chunk->out_value : l->chunk->in_value;
+  int axis = tws_topology_axis(&plan->topology, "pipe"), coordinates[TWS_MAX_AXES];
+  tws_topology_coordinates(&plan->topology, plan->rank, coordinates);
+  coordinates[axis] = event->peer;
+  uint32_t peer = (uint32_t)tws_topology_rank(&plan->topology, coordinates);
+  uint32_t *buffer = forward ? &l->value_buffer[value] : &l->value_gradient[value];
+  l->b.phase = forward ? TWS_PHASE_FORWARD : TWS_PHASE_BACKWARD;
+  l->b.module = TWS_NONE;
+  if (!send) {
+    const tws_value *v = &l->network->values[value];
+    *buffer = tws_builder_buffer(&l->b, v->name, forward ? TWS_CATEGORY_ACTIVATION : TWS_CATEGORY_ACTIVATION_GRADIENT,
+                                 l->config->dtype, (uint64_t)v->per_token * (uint64_t)l->tokens, 0);
+  }
+  if (l->b.failed != TWS_OK) return;
+  if (*buffer == TWS_NONE) {
+    tws_builder_fail(&l->b, TWS_INTERNAL, "a message is sent before it is there");
+    return;
+  }
+  tws_builder_message(&l->b, send ? TWS_OP_SEND : TWS_OP_RECV, peer,
+                      tws_all(&l->b, *buffer, send ? TWS_READ : TWS_WRITE));
+}
+
+static void run_program(tws_lower *l, const tws_pipeline_program *program) {
+  size_t micro_batches = (size_t)l->accumulation;
+  tws_context **contexts = tws_arena_alloc(l->scratch, micro_batches * (size_t)l->chunk_count, sizeof *contexts);
+  uint32_t *events = tws_arena_alloc(l->scratch, micro_batches * (size_t)l->chunk_count, sizeof *events);
+  if (!contexts || !events) {
+    no_memory(l);
+    return;
+  }
+  for (uint32_t i = 0; i < program->count; i++) {
+    const tws_pipeline_action *a = &program->events[i].action;
+    events[(size_t)a->chunk * micro_batches + a->micro_batch]++;
+  }
+  for (uint32_t i = 0; i < program->count && l->b.failed == TWS_OK; i++) {
+    const tws_pipeline_event *event = &program->events[i];
+    size_t at = (size_t)event->action.chunk * micro_batches + event->action.micro_batch;
+    if (!contexts[at] && !(contexts[at] = new_context(l))) return;
+    enter(l, &l->chunks[event->action.chunk], contexts[at], event->action.micro_batch);
+    if (event->kind == TWS_EVENT_ACTION) {
+      act(l, event->action.kind);
+    } else {
+      message(l, event);
+    }
+    if (--events[at] == 0) free_context(l, contexts[at]);
+  }
+}
+
+/* Every stage that holds a tied parameter has a part of its gradient: they add up before data parallelism does. */
+static void reduce_tied(tws_lower *l) {
+  if (l->tied_group == TWS_NONE) return;
+  l->b.phase = TWS_PHASE_BACKWARD;
+  l->b.module = TWS_NONE;
+  for (uint32_t p = 0; p < l->network->param_count && l->b.failed == TWS_OK; p++) {
+    if (!l->zero.uses[p] || !l->param_stages[p]) continue;
+    uint64_t count = (uint64_t)tws_param_numel(&l->network->params[p]);
+    tws_operand range = tws_update(l->b.plan->gradients, l->zero.flat_offset[p], count);
+    tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->tied_group,
+                           l->config->accumulation_dtype, count * tws_dtype_bytes(l->config->accumulation_dtype), 1, 0,
+                           &range, 1);
+  }
+}
+
+static void run_alone(tws_lower *l) {
+  for (int64_t i = 0; i < l->accumulation && l->b.failed == TWS_OK; i++) {
+    tws_context *context = new_context(l);
+    if (!context) return;
+    enter(l, &l->chunks[0], context, (uint32_t)i);
+    act(l, TWS_ACTION_FORWARD);
+    act(l, TWS_ACTION_BACKWARD);
+    tws_zero_micro_end(l);
+    free_context(l, context);
+  }
+}
+
+void tws_pipeline_run(tws_lower *l) {
+  if (l->shape.stages == 1) {
+    run_alone(l);
+    return;
+  }
+  tws_pipeline_program program;
+  tws_code code = tws_pipeline_program_make(&l->shape, l->stage, l->scratch, &program, l->b.err);
+  if (code != TWS_OK) {
+    l->b.failed = code;
+    return;
+  }
+  run_program(l, &program);
+  reduce_tied(l);
+  l->b.micro_batch = (uint32_t)l->accumulation - 1;
+  tws_zero_micro_end(l);
+}
+
+void tws_pipeline_share_metrics(tws_lower *l) {
+  if (l->pipe_group == TWS_NONE) return;
+  tws_operand operand = tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 2);
+  tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->pipe_group, TWS_F64,
+                         2 * sizeof(double), 1, 0, &operand, 1);
+}
