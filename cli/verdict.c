@@ -73,44 +73,61 @@ static int fits_with(const tws_job_options *options, double *need) {
   return verdict.fits;
 }
 
-/* Changes from the least intrusive to the most; "" keeps what is there. */
+/* Changes from the least intrusive to the most; 0 and NULL keep what is there. */
+typedef struct change {
+  const char *recompute;
+  int stage, micro_one, shorten; /* shorten: divide the sequence by this */
+} change;
+static const change changes[] = {{"selective", 0, 0, 0}, {"full", 0, 0, 0}, {NULL, 1, 0, 0},   {NULL, 2, 0, 0},
+                                 {NULL, 3, 0, 0},        {NULL, 0, 1, 0},   {"full", 0, 1, 0}, {"full", 2, 0, 0},
+                                 {"full", 3, 0, 0},      {"full", 3, 1, 0}, {"full", 3, 1, 2}, {"full", 3, 1, 4},
+                                 {"full", 3, 1, 8},      {"full", 3, 1, 16}};
+
+/* The options with a change, and the words that say it; 0 when it changes nothing. The global batch stays. */
+static int apply(const change *c, const tws_job *job, tws_job_options *options, char *words, size_t size) {
+  int64_t micro = job->config->micro_batch_size, accumulation = job->config->accumulation_steps;
+  size_t used = 0;
+  if (c->stage > job->config->zero.stage) {
+    options->stage = c->stage;
+    used += (size_t)snprintf(words + used, size - used, " --stage %d", c->stage);
+  }
+  if (c->recompute && strcmp(c->recompute, tws_recompute_name(job->config->recompute)) != 0) {
+    options->recompute = c->recompute;
+    used += (size_t)snprintf(words + used, size - used, " --recompute %s", c->recompute);
+  }
+  if (c->micro_one && micro > 1) {
+    options->micro_batch = 1;
+    options->accumulation = micro * accumulation;
+    used += (size_t)snprintf(words + used, size - used, " --micro-batch 1 --accumulation %lld",
+                             (long long)(micro * accumulation));
+  }
+  if (c->shorten && job->config->sequence_length >= 2 * c->shorten) {
+    options->sequence = job->config->sequence_length / c->shorten;
+    used += (size_t)snprintf(words + used, size - used, " --seq %lld", (long long)options->sequence);
+  }
+  return used > 0;
+}
+
 static int find_remedy(const tws_job_options *given, char *text, size_t size) {
-  static const struct {
-    const char *recompute;
-    int stage, micro_batch;
-  } changes[] = {{"selective", -1, 0}, {"full", -1, 0}, {NULL, 1, 0},   {NULL, 2, 0},  {NULL, 3, 0},
-                 {NULL, -1, 1},        {"full", 2, 0},  {"full", 3, 0}, {"full", 3, 1}};
-  int64_t stage = given->stage;
   tws_job job;
-  if (given->config && tws_job_load(given, &job, NULL) == TWS_OK) {
-    stage = job.config->zero.stage;
-    tws_job_release(&job);
-  }
-  for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+  int found = 0;
+  if (tws_job_load(given, &job, NULL) != TWS_OK) return 0;
+  for (size_t i = 0; i < sizeof changes / sizeof changes[0] && !found; i++) {
     tws_job_options options = *given;
-    if (changes[i].stage >= 0 && changes[i].stage <= stage) continue;
-    if (changes[i].recompute) options.recompute = changes[i].recompute;
-    if (changes[i].stage >= 0) options.stage = changes[i].stage;
-    if (changes[i].micro_batch) options.micro_batch = changes[i].micro_batch;
+    char words[128] = "", bytes[32];
     double need = 0;
-    if (!fits_with(&options, &need)) continue;
-    char bytes[32], words[96] = "";
-    size_t used = 0;
-    if (changes[i].stage >= 0)
-      used += (size_t)snprintf(words + used, sizeof words - used, " --stage %d", changes[i].stage);
-    if (changes[i].recompute)
-      used += (size_t)snprintf(words + used, sizeof words - used, " --recompute %s", changes[i].recompute);
-    if (changes[i].micro_batch) snprintf(words + used, sizeof words - used, " --micro-batch 1");
-    snprintf(text, size, "it fits with%s: %s", words, tws_format_bytes(need, bytes, sizeof bytes));
-    return 1;
+    found = apply(&changes[i], &job, &options, words, sizeof words) && fits_with(&options, &need);
+    if (found) snprintf(text, size, "it fits with%s: %s", words, tws_format_bytes(need, bytes, sizeof bytes));
   }
-  return 0;
+  tws_job_release(&job);
+  return found;
 }
 
 tws_code tws_verdict_fail(const tws_job_options *options, const tws_verdict *v, tws_error *err) {
   char a[32], b[32], hint[256];
   if (!find_remedy(options, hint, sizeof hint))
-    snprintf(hint, sizeof hint, "no stage, recomputation or micro batch fits: use more or larger devices");
+    snprintf(hint, sizeof hint,
+             "no stage, recomputation, micro batch or shorter sequence fits: use more or larger devices");
   int device = !v->host && v->device_need > v->device_have;
   double need = device ? v->device_need : v->node_need, have = device ? v->device_have : v->node_have;
   return tws_fail(err, TWS_NO, hint, "does not fit: %s needs %s and has %s", device ? "a device" : "a node",
