@@ -137,11 +137,15 @@ tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, c
   tws_plan *plans[SIMULATED_PLANS] = {0};
   /* ranks of a host share its cores, so all of them are simulated; devices do the same at the same time */
   int host = tws_profile_backend(machine->profile) == TWS_BACKEND_HOST;
-  int count = host && ranks <= SIMULATED_PLANS ? ranks : 1;
-  tws_code code = TWS_OK;
+  int stages = config->pipeline_stages > 1 ? (int)config->pipeline_stages : 1;
+  int count = host && ranks <= SIMULATED_PLANS ? ranks : stages;
+  tws_code code = count <= SIMULATED_PLANS ? TWS_OK
+                                           : tws_fail(err, TWS_UNSUPPORTED, "use fewer stages",
+                                                      "%d pipeline stages are more than are simulated", stages);
   for (int i = 0; i < count && code == TWS_OK; i++) {
     tws_plan_request request;
-    code = request_of(network, config, ranks, i, threads, machine, &request, err);
+    int rank = count == ranks ? i : i * (ranks / stages); /* "pipe" varies slowest */
+    code = request_of(network, config, ranks, rank, threads, machine, &request, err);
     if (code == TWS_OK) code = tws_plan_build(&request, &plans[i], err);
   }
   if (code == TWS_OK) {

@@ -50,7 +50,8 @@ static tws_code verify(const tws_cli *cli, const tws_job *job, int64_t max_ranks
     int rank = count > 1 ? (int)((int64_t)i * (job->ranks - 1) / (count - 1)) : 0;
     code = tws_job_plan(job, rank, &plans[i], err);
     if (code == TWS_OK) code = tws_plan_verify(plans[i], err);
-    if (code == TWS_OK && !seen->together && i > 0) code = compare_collectives(plans[0], plans[i], err);
+    if (code == TWS_OK && !seen->together && i > 0 && plans[i]->stage == plans[0]->stage)
+      code = compare_collectives(plans[0], plans[i], err);
     if (code == TWS_OK) seen->operations += plans[i]->op_count;
     seen->checked += code == TWS_OK;
     tws_progress_update(&progress, i + 1);

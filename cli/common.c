@@ -132,6 +132,17 @@ tws_plan_request tws_job_request(const tws_job *job, int rank) {
                             .threads = job->threads};
 }
 
+int tws_job_stages(const tws_job *job) {
+  int stages = tws_topology_dim(&job->topology, "pipe");
+  return stages > 1 ? stages : 1;
+}
+
+int tws_job_stage_rank(const tws_job *job, int stage) {
+  int coordinates[TWS_MAX_AXES] = {0}, axis = tws_topology_axis(&job->topology, "pipe");
+  if (axis >= 0) coordinates[axis] = stage;
+  return tws_topology_rank(&job->topology, coordinates);
+}
+
 tws_code tws_job_plan(const tws_job *job, int rank, tws_plan **out, tws_error *err) {
   tws_plan_request request = tws_job_request(job, rank);
   return tws_plan_build(&request, out, err);

@@ -59,6 +59,9 @@ void tws_job_release(tws_job *job);
 tws_code tws_job_config(const tws_job_options *options, tws_config **out, tws_error *err);
 /* The same job for another number of ranks or another configuration (resolved here, cloned; not kept). */
 tws_plan_request tws_job_request(const tws_job *job, int rank);
+/* Pipeline stages of the job, and the rank that stands for one: the first replica's. */
+int tws_job_stages(const tws_job *job);
+int tws_job_stage_rank(const tws_job *job, int stage);
 tws_code tws_job_plan(const tws_job *job, int rank, tws_plan **out, tws_error *err);
 /* --model, --config, ... as command-line words for another twinspeed process, appended to argv[*argc]. The words live
  * in the arena. */

@@ -185,6 +185,8 @@ static void print_time(const tws_cli *cli, const tws_job *job, const tws_estimat
     if (e->path.phase_s[p] > 0)
       tws_out(" %s %s,", tws_phase_name((tws_phase)p), tws_format_seconds(e->path.phase_s[p], text, sizeof text));
   tws_out(" waiting %s\n", tws_format_seconds(e->path.exposed_s, text, sizeof text));
+  if (tws_job_stages(job) > 1)
+    tws_out("  (of the busiest stage; the stages compute %.1f %% of the step on average)\n", 100 * (1 - e->bubble));
   int shown = 0;
   for (int c = 0; c < TWS_COLLECTIVE_COUNT; c++)
     if (e->path.collective_s[c] > 0)
@@ -201,6 +203,7 @@ static cJSON *time_json(const tws_estimate *e) {
   cJSON_AddNumberToObject(time, "model_flops", e->model_flops);
   cJSON_AddNumberToObject(time, "mfu", e->mfu);
   cJSON_AddNumberToObject(time, "exposed_s", e->path.exposed_s);
+  cJSON_AddNumberToObject(time, "pipeline_bubble", e->bubble);
   cJSON *phases = cJSON_AddObjectToObject(time, "compute_phase_s");
   for (int p = 0; p < TWS_PHASE_COUNT; p++)
     cJSON_AddNumberToObject(phases, tws_phase_name((tws_phase)p), e->path.phase_s[p]);
@@ -215,11 +218,10 @@ static cJSON *time_json(const tws_estimate *e) {
   return time;
 }
 
-static tws_code report(tws_cli *cli, const options *o, const tws_job *job, const tws_plan *plan, tws_error *err) {
-  tws_estimate e;
+static tws_code report(tws_cli *cli, const options *o, const tws_job *job, const tws_estimate *estimate,
+                       const tws_plan *plan, tws_error *err) {
+  tws_estimate e = *estimate;
   tws_ledger ledger;
-  tws_plan_request request = tws_job_request(job, plan->rank);
-  TWS_TRY(tws_estimate_step(&request, &job->machine, &e, err));
   TWS_TRY(tws_ledger_read(plan, &ledger, err));
   e.path.bottleneck = e.path.bottleneck ? e.path.bottleneck : e.path.text;
   tws_verdict verdict;
@@ -234,6 +236,7 @@ static tws_code report(tws_cli *cli, const options *o, const tws_job *job, const
   } else {
     tws_job_print(cli, job);
     tws_out("\n");
+    if (tws_job_stages(job) > 1) tws_out("Of all pipeline stages, stage %d needs the most memory.\n", e.stage);
     TWS_TRY(print_ledger(cli, job, &ledger, plan, err));
     tws_verdict_print(cli, &verdict);
     print_time(cli, job, &e);
@@ -262,8 +265,12 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   tws_job job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
   tws_plan *plan = NULL;
-  tws_code code = tws_job_plan(&job, 0, &plan, err);
-  if (code == TWS_OK) code = report(cli, o, &job, plan, err);
+  tws_estimate estimate;
+  tws_plan_request request = tws_job_request(&job, 0);
+  tws_code code = tws_estimate_step(&request, &job.machine, &estimate, err);
+  /* the ranks whose arena is largest: of a pipeline, one stage's */
+  if (code == TWS_OK) code = tws_job_plan(&job, tws_job_stage_rank(&job, estimate.stage), &plan, err);
+  if (code == TWS_OK) code = report(cli, o, &job, &estimate, plan, err);
   tws_plan_destroy(plan);
   tws_job_release(&job);
   return code;

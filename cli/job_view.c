@@ -1,6 +1,7 @@
 #include "cli/job_view.h"
 #include <string.h>
 #include "base/units.h"
+#include "plan/pipeline_schedule.h"
 
 const char *tws_thousands(int64_t value) {
   char digits[32], grouped[48];
@@ -41,6 +42,9 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
             tws_format_bytes(memory, bytes, sizeof bytes));
   tws_out("%sJob%s      %d rank%s", bold, plain, job->ranks, job->ranks > 1 ? "s" : "");
   if (job->backend == TWS_BACKEND_HOST) tws_out(" of %d thread%s", job->threads, job->threads > 1 ? "s" : "");
+  if (tws_job_stages(job) > 1)
+    tws_out(", pipeline of %d stages (%s)", tws_job_stages(job),
+            tws_pipeline_kind_name((tws_pipeline_kind)config->pipeline_schedule));
   tws_out(
       ", ZeRO stage %d, %s, micro batch %lld of %lld tokens, %lld accumulation step%s, train batch %lld, "
       "recompute %s\n",

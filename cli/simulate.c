@@ -52,14 +52,18 @@ static tws_code print_plan(const tws_cli *cli, const options *o, const tws_job *
 }
 
 static tws_code make_plans(const tws_job *job, int all, simulation *s, tws_error *err) {
-  /* Ranks of a host share its cores, so all of them are simulated; devices do the same at the same time, so one is. */
-  s->plan_count = all || job->backend == TWS_BACKEND_HOST ? job->ranks : 1;
+  /* Ranks of a host share its cores, so all of them are simulated; devices do the same at the same time, so one is,
+   * of each pipeline stage. */
+  s->plan_count = all || job->backend == TWS_BACKEND_HOST ? job->ranks : tws_job_stages(job);
   if (s->plan_count > MOST_PLANS)
     return tws_fail(err, TWS_UNSUPPORTED, "leave out --all-ranks, or use fewer ranks",
                     "%d ranks are more than are simulated one by one (%d)", s->plan_count, MOST_PLANS);
   s->plans = tws_calloc((size_t)s->plan_count, sizeof(tws_plan *));
   if (!s->plans) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for %d plans", s->plan_count);
-  for (int rank = 0; rank < s->plan_count; rank++) TWS_TRY(tws_job_plan(job, rank, &s->plans[rank], err));
+  for (int i = 0; i < s->plan_count; i++) {
+    int rank = s->plan_count == job->ranks ? i : tws_job_stage_rank(job, i);
+    TWS_TRY(tws_job_plan(job, rank, &s->plans[i], err));
+  }
   return TWS_OK;
 }
 
