@@ -20,6 +20,7 @@ typedef struct finisher {
   uint32_t length[TWS_STREAM_COUNT];
   cell *cells;
   tws_touched *touched;  /* per buffer */
+  uint8_t *begun;        /* per buffer */
   uint32_t *ending;      /* buffers by last operation: first of a list */
   uint32_t *ending_next; /* per buffer */
   tws_history history[TWS_TIER_COUNT];
@@ -124,9 +125,10 @@ static tws_code prepare(finisher *f, tws_arena *scratch) {
   f->position = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof *f->position);
   f->cells = tws_arena_alloc(scratch, cells + 1u, sizeof *f->cells);
   f->touched = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof *f->touched);
+  f->begun = tws_arena_alloc(scratch, plan->buffer_count + 1u, 1);
   f->ending = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof *f->ending);
   f->ending_next = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof *f->ending_next);
-  if (!f->clock || !f->position || !f->cells || !f->touched || !f->ending || !f->ending_next) {
+  if (!f->clock || !f->position || !f->cells || !f->touched || !f->begun || !f->ending || !f->ending_next) {
     return tws_builder_fail(f->b, TWS_MEMORY, "no memory");
   }
   for (uint32_t op = 0; op < plan->op_count; op++) {
@@ -159,9 +161,11 @@ static void sweep(finisher *f) {
     const tws_operand *operands = plan->operands + o->operand_first;
     for (int i = 0; i < o->operand_count; i++) {
       const tws_buffer *buffer = &plan->buffers[operands[i].buffer];
-      int again = 0; /* the same new buffer may be named by several operands */
-      for (int k = 0; k < i; k++) again |= operands[k].buffer == operands[i].buffer;
-      if (buffer->first_op == op && !buffer->persistent && !again) begin_buffer(f, operands[i].buffer, op);
+      /* the same new buffer may be named by several operands */
+      if (buffer->first_op == op && !buffer->persistent && !f->begun[operands[i].buffer]) {
+        f->begun[operands[i].buffer] = 1;
+        begin_buffer(f, operands[i].buffer, op);
+      }
       access_operand(f, op, &operands[i]);
     }
     for (int i = 0; i < o->operand_count; i++) mark_operand(f, op, &operands[i]);

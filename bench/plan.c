@@ -1,0 +1,102 @@
+/* How fast planning is: estimates of one configuration (plans, ledger, longest path), and plans of all stages of a
+ * pipeline. CPU milliseconds, medians of repeated runs. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "estimators/estimators.h"
+
+enum { REPEATS = 21 };
+
+static void need(tws_code code, const tws_error *err) {
+  if (code == TWS_OK) return;
+  fprintf(stderr, "%s\n%s\n", err->message, err->hint);
+  exit(tws_code_exit(code));
+}
+
+static double cpu_s(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static int ascending(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static double median(double *values) {
+  qsort(values, REPEATS, sizeof *values, ascending);
+  return values[REPEATS / 2];
+}
+
+typedef struct job {
+  const char *model, *cluster, *stage, *accumulation, *recompute, *pipeline;
+  int ranks;
+} job;
+
+static void run(const job *j) {
+  tws_error err = {0};
+  tws_network *network;
+  tws_config *config;
+  tws_cluster cluster;
+  tws_profile *profile;
+  tws_estimate estimate;
+  double estimates[REPEATS], plans[REPEATS];
+  need(tws_network_load(j->model, 1, &network, &err), &err);
+  need(tws_cluster_load(j->cluster, &cluster, &err), &err);
+  need(tws_profile_load(cluster.profile, &profile, &err), &err);
+  need(tws_config_default(&config, &err), &err);
+  need(tws_config_set(config, "zero_optimization.stage", j->stage, &err), &err);
+  need(tws_config_set(config, "bf16.enabled", "true", &err), &err);
+  need(tws_config_set(config, "train_micro_batch_size_per_gpu", "1", &err), &err);
+  need(tws_config_set(config, "gradient_accumulation_steps", j->accumulation, &err), &err);
+  need(tws_config_set(config, "twinspeed.recompute", j->recompute, &err), &err);
+  need(tws_config_set(config, "pipeline.stages", j->pipeline, &err), &err);
+  if (!config->sequence_length) config->sequence_length = network->positions < 2048 ? network->positions : 2048;
+  need(tws_config_resolve(config, j->ranks, &(tws_auto_context){network->hidden}, &err), &err);
+  tws_plan_request request = {.network = network, .config = config, .backend = TWS_BACKEND_CUDA, .threads = 1};
+  need(tws_plan_topology(config, j->ranks, &request.topology, &err), &err);
+  const tws_machine machine = {&cluster, profile};
+  int stages = config->pipeline_stages > 1 ? (int)config->pipeline_stages : 1;
+  uint64_t operations = 0;
+  for (int i = 0; i < REPEATS; i++) {
+    double start = cpu_s();
+    need(tws_estimate_step(&request, &machine, &estimate, &err), &err);
+    estimates[i] = cpu_s() - start;
+    start = cpu_s();
+    operations = 0;
+    for (int s = 0; s < stages; s++) {
+      tws_plan *plan;
+      request.rank = s * (j->ranks / stages);
+      need(tws_plan_build(&request, &plan, &err), &err);
+      operations += plan->op_count;
+      tws_plan_destroy(plan);
+    }
+    request.rank = 0;
+    plans[i] = cpu_s() - start;
+  }
+  double estimate_s = median(estimates), plan_s = median(plans);
+  printf(
+      "%-12s ZeRO-%s, %s recompute, %3s stages, %3s micro-batches, %4d ranks %9.3f ms %8.0f /s %11.2f ms %9llu ops\n",
+      j->model, j->stage, j->recompute, j->pipeline, j->accumulation, j->ranks, 1e3 * estimate_s, 1 / estimate_s,
+      1e3 * plan_s, (unsigned long long)operations);
+  tws_config_destroy(config);
+  tws_profile_destroy(profile);
+  tws_network_destroy(network);
+}
+
+int main(void) {
+  static const job jobs[] = {
+      {"gpt2", "dgx-a100", "2", "4", "none", "1", 8},
+      {"gpt2-xl", "dgx-a100:8", "3", "1", "none", "1", 64},
+      {"llama-2-7b", "dgx-a100:8", "3", "1", "full", "1", 64},
+      {"llama-3-70b", "dgx-h100:8", "3", "4", "full", "1", 64},
+      {"gpt2-xl", "dgx-a100:8", "1", "16", "none", "4", 64},
+      {"llama-3-70b", "dgx-h100:16", "1", "64", "full", "16", 128},
+  };
+  printf("%-79s %12s %11s %14s\n", "job", "estimate", "rate", "plans built");
+  for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) run(&jobs[i]);
+  return 0;
+}
