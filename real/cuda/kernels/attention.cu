@@ -97,7 +97,7 @@ __device__ int64_t longest_first() {
 
 template <typename T, int CHUNKS>
 __global__ void __launch_bounds__(BLOCK) attention(const T *qkv, T *o, float *lse, Shape s) {
-  extern __shared__ float4 shared[];
+  BLOCK_MEMORY(shared);
   float *q = reinterpret_cast<float *>(shared), *k = q + TILE * stride<CHUNKS>(), *v = k + TILE * stride<CHUNKS>();
   float *p = v + TILE * stride<CHUNKS>();
   const int row = (int)threadIdx.x / SLOTS, slot = (int)threadIdx.x % SLOTS, h = (int)blockIdx.y;
@@ -160,7 +160,7 @@ __global__ void row_products(const T *d_o, const T *o, float *delta, int64_t row
 template <typename T, int CHUNKS>
 __global__ void __launch_bounds__(BLOCK)
     attention_grad_queries(const T *d_o, const T *qkv, const float *lse, const float *delta, T *dqkv, Shape s) {
-  extern __shared__ float4 shared[];
+  BLOCK_MEMORY(shared);
   constexpr int TILE_FLOATS = TILE * stride<CHUNKS>();
   float *q = reinterpret_cast<float *>(shared), *g = q + TILE_FLOATS, *k = g + TILE_FLOATS, *v = k + TILE_FLOATS;
   float *ds = v + TILE_FLOATS;
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(BLOCK)
 template <typename T, int CHUNKS>
 __global__ void __launch_bounds__(BLOCK)
     attention_grad_keys(const T *d_o, const T *qkv, const float *lse, const float *delta, T *dqkv, Shape s) {
-  extern __shared__ float4 shared[];
+  BLOCK_MEMORY(shared);
   constexpr int TILE_FLOATS = TILE * stride<CHUNKS>();
   float *k = reinterpret_cast<float *>(shared), *v = k + TILE_FLOATS, *q = v + TILE_FLOATS, *g = q + TILE_FLOATS;
   float *p = g + TILE_FLOATS, *ds = p + TILE * SCORE_ROW, *log_sum = ds + TILE * SCORE_ROW, *dot = log_sum + TILE;
@@ -275,7 +275,7 @@ tws_code forward(const tws_cuda_call *call, const Shape &s, tws_error *err) {
   const size_t bytes = (3 * TILE * stride<CHUNKS>() + TILE * SCORE_ROW) * sizeof(float);
   TWS_TRY(allow_shared(call, attention<T, CHUNKS>, bytes, err));
   const dim3 grid((unsigned)ceil_div(s.seq, TILE), (unsigned)s.heads, (unsigned)call->work->d[0]);
-  attention<T, CHUNKS><<<grid, BLOCK, bytes, call->stream>>>(in<T>(call, 0), out<T>(call, 1), out<float>(call, 2), s);
+  LAUNCH((attention<T, CHUNKS>), grid, BLOCK, bytes, call, in<T>(call, 0), out<T>(call, 1), out<float>(call, 2), s);
   return launched(err);
 }
 
@@ -286,7 +286,7 @@ tws_code backward(const tws_cuda_call *call, const Shape &s, tws_error *err) {
   T *dqkv = out<T>(call, 4);
   float *delta = out<float>(call, 5);  // the plan's workspace has room for head size times as much
   const int64_t batch = call->work->d[0], rows = batch * s.seq * s.heads;
-  row_products<<<(unsigned)ceil_div(rows, BLOCK / WARP), BLOCK, 0, call->stream>>>(d_o, o, delta, rows, s);
+  LAUNCH(row_products, (unsigned)ceil_div(rows, BLOCK / WARP), BLOCK, 0, call, d_o, o, delta, rows, s);
   TWS_TRY(launched(err));
   const size_t tiles = 4 * TILE * stride<CHUNKS>();
   const size_t query_bytes = (tiles + TILE * SCORE_ROW) * sizeof(float);
@@ -294,13 +294,11 @@ tws_code backward(const tws_cuda_call *call, const Shape &s, tws_error *err) {
   TWS_TRY(allow_shared(call, attention_grad_queries<T, CHUNKS>, query_bytes, err));
   TWS_TRY(allow_shared(call, attention_grad_keys<T, CHUNKS>, key_bytes, err));
   const unsigned tile_count = (unsigned)ceil_div(s.seq, TILE);
-  attention_grad_queries<T, CHUNKS>
-      <<<dim3(tile_count, (unsigned)s.heads, (unsigned)batch), BLOCK, query_bytes, call->stream>>>(d_o, qkv, lse, delta,
-                                                                                                   dqkv, s);
+  LAUNCH((attention_grad_queries<T, CHUNKS>), dim3(tile_count, (unsigned)s.heads, (unsigned)batch), BLOCK, query_bytes,
+         call, d_o, qkv, lse, delta, dqkv, s);
   TWS_TRY(launched(err));
-  attention_grad_keys<T, CHUNKS>
-      <<<dim3(tile_count, (unsigned)s.kv_heads, (unsigned)batch), BLOCK, key_bytes, call->stream>>>(d_o, qkv, lse,
-                                                                                                    delta, dqkv, s);
+  LAUNCH((attention_grad_keys<T, CHUNKS>), dim3(tile_count, (unsigned)s.kv_heads, (unsigned)batch), BLOCK, key_bytes,
+         call, d_o, qkv, lse, delta, dqkv, s);
   return launched(err);
 }
 

@@ -68,7 +68,7 @@ tws_code run_map(const tws_cuda_call *call, const A *a, const B *b, O *o, F f, t
   if (count == 0) return TWS_OK;
   const bool aligned = packable<N>(a, 0) && packable<N>(b, 0) && packable<N>(o, 0);
   const int64_t packs = aligned ? count / N : 0;
-  map<<<grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call->stream>>>(a, b, o, packs, count, f);
+  LAUNCH(map, grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call, a, b, o, packs, count, f);
   return launched(err);
 }
 
@@ -89,8 +89,7 @@ tws_code run_fill(const tws_cuda_call *call, tws_error *err) {
   T *x = out<T>(call, 0);
   const int64_t count = call->work->d[0], packs = packable<N>(x, 0) ? count / N : 0;
   if (count == 0) return TWS_OK;
-  fill<<<grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call->stream>>>(x, (float)call->work->f[0], packs,
-                                                                                 count);
+  LAUNCH(fill, grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call, x, (float)call->work->f[0], packs, count);
   return launched(err);
 }
 
@@ -143,13 +142,13 @@ tws_code run_swiglu(const tws_cuda_call *call, bool backward, tws_error *err) {
   if (backward) aligned = aligned && packable<N>(in<T>(call, 2), width);
   const unsigned grid = grid_for(call, tokens * width / (aligned ? N : 1), BLOCK);
   if (backward && aligned)
-    swiglu_grad<T, N><<<grid, BLOCK, 0, call->stream>>>(in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), tokens, width);
+    LAUNCH((swiglu_grad<T, N>), grid, BLOCK, 0, call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), tokens, width);
   else if (backward)
-    swiglu_grad<T, 1><<<grid, BLOCK, 0, call->stream>>>(in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), tokens, width);
+    LAUNCH((swiglu_grad<T, 1>), grid, BLOCK, 0, call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), tokens, width);
   else if (aligned)
-    swiglu<T, N><<<grid, BLOCK, 0, call->stream>>>(in<T>(call, 0), out<T>(call, 1), tokens, width);
+    LAUNCH((swiglu<T, N>), grid, BLOCK, 0, call, in<T>(call, 0), out<T>(call, 1), tokens, width);
   else
-    swiglu<T, 1><<<grid, BLOCK, 0, call->stream>>>(in<T>(call, 0), out<T>(call, 1), tokens, width);
+    LAUNCH((swiglu<T, 1>), grid, BLOCK, 0, call, in<T>(call, 0), out<T>(call, 1), tokens, width);
   return launched(err);
 }
 

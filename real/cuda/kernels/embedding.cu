@@ -38,9 +38,9 @@ tws_code run_embedding(const tws_cuda_call *call, tws_error *err) {
   const bool aligned = packable<N>(wte, d[1]) && packable<N>(wpe, d[1]) && packable<N>(x, d[1]);
   const unsigned grid = grid_for(call, d[0] * d[1] / (aligned ? N : 1), BLOCK);
   if (aligned)
-    embedding<T, N><<<grid, BLOCK, 0, call->stream>>>(in<int32_t>(call, 0), wte, wpe, x, d[0], d[1], d[2], d[4]);
+    LAUNCH((embedding<T, N>), grid, BLOCK, 0, call, in<int32_t>(call, 0), wte, wpe, x, d[0], d[1], d[2], d[4]);
   else
-    embedding<T, 1><<<grid, BLOCK, 0, call->stream>>>(in<int32_t>(call, 0), wte, wpe, x, d[0], d[1], d[2], d[4]);
+    LAUNCH((embedding<T, 1>), grid, BLOCK, 0, call, in<int32_t>(call, 0), wte, wpe, x, d[0], d[1], d[2], d[4]);
   return launched(err);
 }
 
@@ -161,16 +161,16 @@ tws_code run_embedding_grad(const tws_cuda_call *call, tws_error *err) {
                     (long long)vocabulary);
   const cudaError_t status = cudaMemsetAsync(lists.cursor, 0, sizeof(int32_t), call->stream);
   if (status != cudaSuccess) return tws_cuda_fail(err, status, "clearing a counter");
-  list_rows<<<(unsigned)ceil_div(vocabulary, GROUP), BLOCK, 0, call->stream>>>(in<int32_t>(call, 0), tokens, vocabulary,
-                                                                               lists);
+  LAUNCH(list_rows, (unsigned)ceil_div(vocabulary, GROUP), BLOCK, 0, call, in<int32_t>(call, 0), tokens, vocabulary,
+         lists);
   TWS_TRY(launched(err));
   const T *dx = in<T>(call, 1);
   const bool aligned = packable<N>(dx, width), add = call->work->flags & TWS_ACCUMULATE;
   const dim3 grid((unsigned)vocabulary, (unsigned)ceil_div(width, WARP * (aligned ? N : 1)));
   if (aligned)
-    sum_rows<T, G, N><<<grid, BLOCK, 0, call->stream>>>(dx, out<G>(call, 2), lists, width, add);
+    LAUNCH((sum_rows<T, G, N>), grid, BLOCK, 0, call, dx, out<G>(call, 2), lists, width, add);
   else
-    sum_rows<T, G, 1><<<grid, BLOCK, 0, call->stream>>>(dx, out<G>(call, 2), lists, width, add);
+    LAUNCH((sum_rows<T, G, 1>), grid, BLOCK, 0, call, dx, out<G>(call, 2), lists, width, add);
   return launched(err);
 }
 
@@ -195,8 +195,8 @@ tws_code run_position_grad(const tws_cuda_call *call, tws_error *err) {
   if (d[1] == 0 || d[2] == 0) return TWS_OK;
   const int64_t chunks = ceil_div(d[1], BLOCK);
   const dim3 grid((unsigned)d[2], (unsigned)(chunks < 65535 ? chunks : 65535));
-  position_grad<<<grid, BLOCK, 0, call->stream>>>(in<T>(call, 0), out<G>(call, 1), d[0], d[1], d[3],
-                                                  (call->work->flags & TWS_ACCUMULATE) != 0);
+  LAUNCH(position_grad, grid, BLOCK, 0, call, in<T>(call, 0), out<G>(call, 1), d[0], d[1], d[3],
+         (call->work->flags & TWS_ACCUMULATE) != 0);
   return launched(err);
 }
 

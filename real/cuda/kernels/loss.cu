@@ -105,13 +105,13 @@ tws_code run_cross_entropy(const tws_cuda_call *call, tws_error *err) {
   T *logits = out<T>(call, 0);
   const float scale = (float)call->work->f[0];
   if (packable<N>(logits, padded))
-    cross_entropy<T, N><<<(unsigned)tokens, LOSS_BLOCK, 0, call->stream>>>(logits, in<int32_t>(call, 1), losses,
-                                                                           columns, padded, scale);
+    LAUNCH((cross_entropy<T, N>), (unsigned)tokens, LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1), losses, columns,
+           padded, scale);
   else
-    cross_entropy<T, 1><<<(unsigned)tokens, LOSS_BLOCK, 0, call->stream>>>(logits, in<int32_t>(call, 1), losses,
-                                                                           columns, padded, scale);
+    LAUNCH((cross_entropy<T, 1>), (unsigned)tokens, LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1), losses, columns,
+           padded, scale);
   TWS_TRY(launched(err));
-  add_losses<<<1, BLOCK, 0, call->stream>>>(losses, tokens, call->work->f[1], out<double>(call, 2));
+  LAUNCH(add_losses, 1, BLOCK, 0, call, losses, tokens, call->work->f[1], out<double>(call, 2));
   return launched(err);
 }
 

@@ -141,14 +141,13 @@ tws_code too_wide(int64_t width, tws_error *err) {
                   (long long)width);
 }
 
-template <typename T>
 tws_code finish(const tws_cuda_call *call, const float *sums, int parts, int64_t stride, int64_t width, void *to,
                 tws_dtype type, bool accumulate, tws_error *err) {
   const unsigned grid = (unsigned)ceil_div(width, BLOCK);
   if (type == TWS_F32)
-    column_finish<<<grid, BLOCK, 0, call->stream>>>(sums, parts, stride, width, static_cast<float *>(to), accumulate);
+    LAUNCH(column_finish, grid, BLOCK, 0, call, sums, parts, stride, width, static_cast<float *>(to), accumulate);
   else
-    column_finish<<<grid, BLOCK, 0, call->stream>>>(sums, parts, stride, width, static_cast<bf16 *>(to), accumulate);
+    LAUNCH(column_finish, grid, BLOCK, 0, call, sums, parts, stride, width, static_cast<bf16 *>(to), accumulate);
   return launched(err);
 }
 
@@ -156,9 +155,8 @@ template <typename T, int V, bool RMS>
 tws_code run_norm(const tws_cuda_call *call, const T *bias, tws_error *err) {
   const int64_t tokens = call->work->d[0], width = call->work->d[1];
   const int y = bias ? 3 : 2;
-  norm<T, V, RMS><<<(unsigned)ceil_div(tokens, ROWS), BLOCK, 0, call->stream>>>(
-      in<T>(call, 0), in<T>(call, 1), bias, out<T>(call, y), out<float>(call, y + 1), tokens, width,
-      (float)call->work->f[0]);
+  LAUNCH((norm<T, V, RMS>), (unsigned)ceil_div(tokens, ROWS), BLOCK, 0, call, in<T>(call, 0), in<T>(call, 1), bias,
+         out<T>(call, y), out<float>(call, y + 1), tokens, width, (float)call->work->f[0]);
   return launched(err);
 }
 
@@ -172,15 +170,15 @@ tws_code run_norm_grad(const tws_cuda_call *call, tws_error *err) {
   const int parts = parts_for(call, tokens, width, 2, V);
   if (parts < 1) return too_wide(width, err);
   const dim3 grid((unsigned)ceil_div(width, (int64_t)COLUMN_BLOCK * V), (unsigned)parts);
-  column_parts<T, V, RMS><<<grid, COLUMN_BLOCK, 0, call->stream>>>(dy, x, stats, sums, tokens, width);
+  LAUNCH((column_parts<T, V, RMS>), grid, COLUMN_BLOCK, 0, call, dy, x, stats, sums, tokens, width);
   TWS_TRY(launched(err));
   const bool add = flags & TWS_ACCUMULATE_PARAM;
-  TWS_TRY(finish<T>(call, sums, parts, 2 * width, width, call->operand[5], call->dtype[5], add, err));
+  TWS_TRY(finish(call, sums, parts, 2 * width, width, call->operand[5], call->dtype[5], add, err));
   if (call->count > 6)
-    TWS_TRY(finish<T>(call, sums + width, parts, 2 * width, width, call->operand[6], call->dtype[6], add, err));
+    TWS_TRY(finish(call, sums + width, parts, 2 * width, width, call->operand[6], call->dtype[6], add, err));
   if (tokens == 0) return TWS_OK;
-  norm_grad_input<T, V, RMS><<<(unsigned)ceil_div(tokens, ROWS), BLOCK, 0, call->stream>>>(
-      dy, x, in<T>(call, 2), stats, out<T>(call, 4), tokens, width, (flags & TWS_ACCUMULATE) != 0);
+  LAUNCH((norm_grad_input<T, V, RMS>), (unsigned)ceil_div(tokens, ROWS), BLOCK, 0, call, dy, x, in<T>(call, 2), stats,
+         out<T>(call, 4), tokens, width, (flags & TWS_ACCUMULATE) != 0);
   return launched(err);
 }
 
@@ -219,11 +217,11 @@ tws_code run_column_sums(const tws_cuda_call *call, const T *x, int64_t rows, in
   if (parts < 1) return too_wide(columns, err);
   const dim3 grid((unsigned)ceil_div(columns, (int64_t)COLUMN_BLOCK * (aligned ? N : 1)), (unsigned)parts);
   if (aligned)
-    column_parts<T, N, true><<<grid, COLUMN_BLOCK, 0, call->stream>>>(x, nullptr, nullptr, sums, rows, columns);
+    LAUNCH((column_parts<T, N, true>), grid, COLUMN_BLOCK, 0, call, x, nullptr, nullptr, sums, rows, columns);
   else
-    column_parts<T, 1, true><<<grid, COLUMN_BLOCK, 0, call->stream>>>(x, nullptr, nullptr, sums, rows, columns);
+    LAUNCH((column_parts<T, 1, true>), grid, COLUMN_BLOCK, 0, call, x, nullptr, nullptr, sums, rows, columns);
   TWS_TRY(launched(err));
-  return finish<T>(call, sums, parts, columns, columns, to, type, accumulate, err);
+  return finish(call, sums, parts, columns, columns, to, type, accumulate, err);
 }
 
 }  // namespace

@@ -74,8 +74,8 @@ tws_code run_adamw(const tws_cuda_call *call, tws_error *err) {
   const bool aligned =
       packable<N>(p, 0) && packable<N>(m, 0) && packable<N>(v, 0) && packable<N>(grad, 0) && packable<N>(p16, 0);
   const int64_t packs = aligned ? count / N : 0;
-  adamw<<<grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call->stream>>>(
-      p, m, v, grad, in<float>(call, 4), in<double>(call, 5), p16, c, packs, count);
+  LAUNCH(adamw, grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call, p, m, v, grad, in<float>(call, 4),
+         in<double>(call, 5), p16, c, packs, count);
   return launched(err);
 }
 
@@ -114,9 +114,9 @@ tws_code run_squares(const tws_cuda_call *call, tws_error *err) {
   const int64_t count = call->work->d[0], packs = packable<N>(x, 0) ? count / N : 0;
   if (count == 0) return TWS_OK;
   const unsigned blocks = grid_for(call, packs ? packs : count, BLOCK);
-  square_parts<<<blocks, BLOCK, 0, call->stream>>>(x, packs, count, parts);
+  LAUNCH(square_parts, blocks, BLOCK, 0, call, x, packs, count, parts);
   TWS_TRY(launched(err));
-  square_finish<<<1, BLOCK, 0, call->stream>>>(parts, (int)blocks, out<double>(call, 1));
+  LAUNCH(square_finish, 1, BLOCK, 0, call, parts, (int)blocks, out<double>(call, 1));
   return launched(err);
 }
 
@@ -138,6 +138,6 @@ tws_code tws_cuda_squared_norm(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return run_squares<T>(call, err));
 }
 tws_code tws_cuda_clip(const tws_cuda_call *call, tws_error *err) {
-  clip<<<1, 1, 0, call->stream>>>(out<double>(call, 0), call->work->f[0]);
+  LAUNCH(clip, 1, 1, 0, call, out<double>(call, 0), call->work->f[0]);
   return launched(err);
 }

@@ -52,6 +52,6 @@ tws_code tws_cuda_plain_product(const tws_cuda_call *call, const tws_cuda_produc
   if (rows > 65535)
     return tws_fail(err, TWS_UNSUPPORTED, "use a smaller micro batch", "a product of %lld rows", (long long)p->rows);
   const dim3 grid((unsigned)ceil_div(p->columns, TILE), (unsigned)rows);
-  FOR_TYPE(p->in, A, FOR_TYPE(p->out, C, product<A, C><<<grid, BLOCK, 0, call->stream>>>(*p)));
+  FOR_TYPE(p->in, A, FOR_TYPE(p->out, C, LAUNCH((product<A, C>), grid, BLOCK, 0, call, *p)));
   return launched(err);
 }

@@ -27,7 +27,7 @@ __global__ void rope(T *qkv, RopeScaling scaling, int64_t tokens, int64_t rotate
   __shared__ float cosine[CHUNK], sine[CHUNK];
   const int64_t half = head / 2, position = blockIdx.x;
   for (int64_t begin = 0; begin < half; begin += CHUNK) {
-    const int columns = (int)(half - begin < CHUNK ? half - begin : CHUNK);
+    const int columns = (int)(half - begin < CHUNK ? half - begin : (int64_t)CHUNK);
     __syncthreads();
     for (int i = (int)threadIdx.x; i < columns; i += (int)blockDim.x) {
       double s, c;
@@ -58,8 +58,8 @@ tws_code run_rope(const tws_cuda_call *call, float direction, tws_error *err) {
   const int64_t sequences = ceil_div(tokens, seq), wanted = ceil_div((int64_t)call->multiprocessors * 16, positions);
   const int64_t rows = wanted < sequences ? wanted : sequences;
   const dim3 grid((unsigned)positions, (unsigned)(rows < 65535 ? rows : 65535));
-  rope<<<grid, BLOCK, 0, call->stream>>>(out<T>(call, 0), scaling, tokens, rotated, (d[1] + 2 * d[2]) * head, head, seq,
-                                         direction);
+  LAUNCH(rope, grid, BLOCK, 0, call, out<T>(call, 0), scaling, tokens, rotated, (d[1] + 2 * d[2]) * head, head, seq,
+         direction);
   return launched(err);
 }
 

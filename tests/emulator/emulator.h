@@ -1,0 +1,73 @@
+/* Enough of CUDA to run real/cuda on the host, one thread at a time: tests of what the kernels compute, on machines
+ * without a GPU. Included before the kernels' own headers. Threads of a block are contexts that run until they meet a
+ * barrier, in an order drawn anew at each turn, so that a missing barrier shows. It says nothing of speed, of memory
+ * ordering, or of what the real libraries do. */
+#ifndef TWS_TESTS_EMULATOR_EMULATOR_H
+#define TWS_TESTS_EMULATOR_EMULATOR_H
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+#include <vector_types.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+using std::isfinite;
+using std::isinf;
+using std::isnan;
+
+#undef __global__
+#undef __device__
+#undef __host__
+#undef __shared__
+#undef __launch_bounds__
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __launch_bounds__(...)
+
+#include <math_constants.h>
+#undef CUDART_INF_F
+#undef CUDART_NAN_F
+#define CUDART_INF_F __builtin_inff()
+#define CUDART_NAN_F __builtin_nanf("")
+
+extern dim3 emulated_block, emulated_block_size, emulated_grid_size;
+extern float4 *emulated_memory;
+const dim3 &emulated_thread();
+#define threadIdx emulated_thread()
+#define blockIdx emulated_block
+#define blockDim emulated_block_size
+#define gridDim emulated_grid_size
+
+void emulated_launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &kernel);
+#define LAUNCH(kernel, grid, block, shared, call, ...) \
+  ((void)(call), emulated_launch(dim3(grid), dim3(block), (shared), [=] { (kernel)(__VA_ARGS__); }))
+#define BLOCK_MEMORY(name) float4 *name = emulated_memory
+
+void __syncthreads();
+void __syncwarp();
+unsigned __ballot_sync(unsigned mask, bool vote);
+uint64_t emulated_exchange(uint64_t mine, int distance);
+
+template <typename T>
+T __shfl_xor_sync(unsigned, T x, int distance) {
+  uint64_t bits = 0;
+  memcpy(&bits, &x, sizeof x);
+  bits = emulated_exchange(bits, distance);
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+inline int __popc(unsigned x) {
+  return __builtin_popcount(x);
+}
+inline int atomicAdd(int *to, int x) {
+  const int was = *to;
+  *to += x;
+  return was;
+}
+
+#endif
