@@ -95,14 +95,15 @@ tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *re
 /* ---- table ---- */
 
 static void table_row(const tws_tune_candidate *c, double tokens_per_sample, tws_text *out) {
-  char estimate[32], simulated[32] = "-", memory[32], measured[32] = "-";
+  char estimate[32], simulated[32] = "-", memory[32], measured[32] = "-", threads[16] = "-";
+  if (c->point.threads > 0) snprintf(threads, sizeof threads, "%d", c->point.threads);
   tws_format_seconds(c->estimate.step_s, estimate, sizeof estimate);
   if (c->simulated_s > 0) tws_format_seconds(c->simulated_s, simulated, sizeof simulated);
   if (c->measured_s > 0) tws_format_seconds(c->measured_s, measured, sizeof measured);
   tws_format_bytes(c->needed_bytes, memory, sizeof memory);
-  tws_text_add(out, "%5d  %11lld  %12lld  %-9s  %5d  %7d  %12s  %12s  %12s  %9.0f  %12s\n", c->point.stage,
+  tws_text_add(out, "%5d  %11lld  %12lld  %-9s  %5d  %7s  %12s  %12s  %12s  %9.0f  %12s\n", c->point.stage,
                (long long)c->point.micro, (long long)c->point.accumulation, tws_recompute_name(c->point.recompute),
-               c->point.ranks, c->point.threads, estimate, simulated, measured,
+               c->point.ranks, threads, estimate, simulated, measured,
                tws_tune_throughput(c) * tokens_per_sample, memory);
 }
 
