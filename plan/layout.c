@@ -16,7 +16,9 @@ typedef struct layout {
   tws_plan *plan;
   uint32_t *starting, *starting_next, *ending, *ending_next; /* buffers by first and last operation */
   uint64_t *offset, *best;
-  uint8_t *from_high;
+  uint8_t *from_high, *message; /* per buffer */
+  range *slots;                 /* free ones, in the order in which they came free */
+  size_t slot_count, slot_capacity;
   space space;
   int tier;
 } layout;
@@ -81,11 +83,44 @@ static int give(space *s, uint64_t begin, uint64_t bytes) {
   return 0;
 }
 
+/* ---- messages ----
+ * What is sent or received is touched by another rank's pace: reusing its memory at once would make this rank wait for
+ * that one. Buffers of messages therefore share slots of their own, the longest unused first, with some to spare. */
+
+enum { SPARE_SLOTS = 2 };
+
+static uint64_t take_slot(layout *l, uint64_t bytes, int two_ended) {
+  size_t oldest = l->slot_count, fitting = 0;
+  for (size_t i = 0; i < l->slot_count; i++) { /* in the order in which they came free */
+    if (l->slots[i].end - l->slots[i].begin != bytes) continue;
+    if (fitting++ == 0) oldest = i;
+  }
+  if (fitting <= SPARE_SLOTS) return take(&l->space, bytes, two_ended);
+  uint64_t offset = l->slots[oldest].begin;
+  l->slot_count--;
+  memmove(l->slots + oldest, l->slots + oldest + 1, (l->slot_count - oldest) * sizeof *l->slots);
+  return offset;
+}
+
+static int give_slot(layout *l, uint64_t offset, uint64_t bytes) {
+  if (tws_reserve(&l->slots, &l->slot_capacity, l->slot_count + 1, sizeof *l->slots)) return -1;
+  l->slots[l->slot_count++] = (range){offset, offset + bytes};
+  return 0;
+}
+
+static void mark_messages(layout *l) {
+  const tws_plan *plan = l->plan;
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    const tws_op *o = &plan->ops[op];
+    if (o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV) l->message[plan->operands[o->operand_first].buffer] = 1;
+  }
+}
+
 /* One pass over the operations inside [0, size). Returns how far it reached, or UINT64_MAX when it does not fit. */
 static uint64_t attempt(layout *l, uint64_t size, int two_ended) {
   const tws_plan *plan = l->plan;
   uint64_t reached = 0;
-  l->space.count = 0;
+  l->space.count = l->slot_count = 0;
   if (insert_range(&l->space, 0, (range){0, size})) {
     tws_builder_fail(l->b, TWS_MEMORY, "no memory");
     return UINT64_MAX;
@@ -100,12 +135,15 @@ static uint64_t attempt(layout *l, uint64_t size, int two_ended) {
     for (uint32_t i = l->starting[op]; i != TWS_NONE; i = l->starting_next[i]) {
       if (plan->buffers[i].tier != l->tier) continue;
       uint64_t bytes = tws_layout_bytes(plan->buffers[i].bytes);
-      l->offset[i] = take(&l->space, bytes, two_ended && l->from_high[i]);
+      int high = two_ended && l->from_high[i];
+      l->offset[i] = l->message[i] ? take_slot(l, bytes, high) : take(&l->space, bytes, high);
       if (l->offset[i] == UINT64_MAX) return UINT64_MAX;
       if (l->offset[i] + bytes > reached) reached = l->offset[i] + bytes;
     }
     for (uint32_t i = l->ending[op]; i != TWS_NONE; i = l->ending_next[i]) {
-      if (plan->buffers[i].tier == l->tier && give(&l->space, l->offset[i], tws_layout_bytes(plan->buffers[i].bytes))) {
+      if (plan->buffers[i].tier != l->tier) continue;
+      uint64_t bytes = tws_layout_bytes(plan->buffers[i].bytes);
+      if (l->message[i] ? give_slot(l, l->offset[i], bytes) : give(&l->space, l->offset[i], bytes)) {
         tws_builder_fail(l->b, TWS_MEMORY, "no memory");
         return UINT64_MAX;
       }
@@ -191,7 +229,9 @@ static int index_lifetimes(layout *l, tws_arena *scratch) {
   l->offset = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof *l->offset);
   l->best = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof *l->best);
   l->from_high = tws_arena_alloc(scratch, plan->buffer_count + 1u, 1);
-  if (!l->offset || !l->best || !l->from_high) return -1;
+  l->message = tws_arena_alloc(scratch, plan->buffer_count + 1u, 1);
+  if (!l->offset || !l->best || !l->from_high || !l->message) return -1;
+  mark_messages(l);
   for (uint32_t i = plan->buffer_count; i-- > 0;) {
     const tws_buffer *b = &plan->buffers[i];
     if (b->persistent || b->last_op == TWS_NONE) continue;
@@ -212,5 +252,6 @@ tws_code tws_layout_make(tws_builder *b, tws_arena *scratch) {
     if (used) lay_out_tier(&l);
   }
   tws_free(l.space.free);
+  tws_free(l.slots);
   return b->failed;
 }
