@@ -124,11 +124,7 @@ static void apply_scheduler(tws_config *config) {
 
 static void apply_zero(tws_config *config) {
   const struct tws_config_store *store = config->store;
-  if (tws_given_true(tws_store_at(store, "zero_optimization"))) { /* the old form */
-    tws_given size = tws_store_at(store, "allgather_size");
-    config->zero.stage = 1;
-    if (size.item) config->zero.allgather_bucket_size = (int64_t)size.item->valuedouble;
-  }
+  if (tws_given_true(tws_store_at(store, "zero_optimization"))) config->zero.stage = 1; /* the old form */
   if (tws_given_true(tws_store_at(store, "zero_optimization.cpu_offload"))) config->zero.offload_optimizer = 1;
   if (tws_given_true(tws_store_at(store, "zero_optimization.cpu_offload_param"))) config->zero.offload_param = 1;
 }

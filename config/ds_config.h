@@ -18,9 +18,9 @@ typedef enum tws_optimizer { TWS_OPTIMIZER_ADAM, TWS_OPTIMIZER_ADAMW } tws_optim
 
 typedef struct tws_zero_config {
   int stage;
-  int64_t reduce_bucket_size, allgather_bucket_size; /* elements */
+  int64_t reduce_bucket_size; /* elements */
   int overlap_comm;               /* resolved: unset means on at stage 3 only */
-  int contiguous_gradients, reduce_scatter, round_robin_gradients;
+  int reduce_scatter, round_robin_gradients;
   int multi_rank_bucket_allreduce; /* zero_optimization.use_multi_rank_bucket_allreduce */
   int64_t prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
   int64_t max_live_parameters, max_reuse_distance, sub_group_size;

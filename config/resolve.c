@@ -157,10 +157,12 @@ static tws_code check_reduction(const rules *r) {
       return REFUSE(r, "gradient_predivide_factor", TWS_INVALID, NULL,
                     "gradient_predivide_factor must be 1 with reduce_scatter at stage %d", stage);
   }
-  if (stage >= 1 && stage <= 2 && r->config->zero.allgather_bucket_size % 2)
+  tws_given bucket = at(r, "zero_optimization.allgather_bucket_size");
+  int64_t size;
+  if (stage >= 1 && stage <= 2 && bucket.item && tws_json_integer(bucket.source->json, bucket.item, &size, NULL) &&
+      size % 2)
     return REFUSE(r, "zero_optimization.allgather_bucket_size", TWS_INVALID, NULL,
-                  "zero_optimization.allgather_bucket_size must be even at stage %d, not %lld", stage,
-                  (long long)r->config->zero.allgather_bucket_size);
+                  "zero_optimization.allgather_bucket_size must be even at stage %d, not %lld", stage, (long long)size);
   return TWS_OK;
 }
 
@@ -281,8 +283,7 @@ static tws_code check_scheduler(const rules *r) {
   return TWS_OK;
 }
 
-tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_context *context,
-                            tws_error *err) {
+tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_context *context, tws_error *err) {
   struct tws_config_store *store = config->store;
   tws_error unused;
   if (!err) err = &unused;

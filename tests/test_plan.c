@@ -288,7 +288,6 @@ static tws_config small_config(void) {
   c.dtype = c.accumulation_dtype = TWS_F32;
   c.zero = (tws_zero_config){.stage = 0,
                              .reduce_bucket_size = 500000000,
-                             .contiguous_gradients = 1,
                              .reduce_scatter = 1,
                              .multi_rank_bucket_allreduce = 1,
                              .prefetch_bucket_size = 50000000,
