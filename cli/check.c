@@ -194,7 +194,8 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
     return tws_fail(err, TWS_USAGE, "give -c ds_config.json, -m MODEL, or both", "nothing to check was given");
   tws_config *config;
   TWS_TRY(tws_job_config(&o->job, &config, err));
-  tws_code code = check_all(cli, o, NULL, config, err);
+  tws_code code = tws_config_check(config, err);
+  if (code == TWS_OK) code = check_all(cli, o, NULL, config, err);
   tws_config_destroy(config);
   return code;
 }

@@ -283,6 +283,33 @@ static tws_code check_scheduler(const rules *r) {
   return TWS_OK;
 }
 
+static tws_code check_rules(tws_config *config, tws_error *err) {
+  const rules r = {config, config->store, err};
+  TWS_TRY(check_precision(&r));
+  TWS_TRY(check_reduction(&r));
+  TWS_TRY(check_offload(&r));
+  TWS_TRY(check_parallelism(&r));
+  TWS_TRY(check_optimizer(&r));
+  return check_scheduler(&r);
+}
+
+tws_code tws_config_check(const tws_config *config, tws_error *err) {
+  tws_error unused;
+  tws_config *copy;
+  if (!err) err = &unused;
+  TWS_TRY(tws_config_clone(config, &copy, err));
+  tws_code code = check_rules(copy, err);
+  int64_t train = copy->train_batch_size, micro = copy->micro_batch_size, steps = copy->accumulation_steps;
+  if (code == TWS_OK && train > 0 && micro > 0 && steps > 0 && (train % micro || train / micro % steps)) {
+    const rules r = {copy, copy->store, err};
+    code = REFUSE(&r, "train_batch_size", TWS_INVALID, "it is micro batch x accumulation steps x data-parallel ranks",
+                  "no number of ranks makes a train_batch_size of %lld from %lld x %lld", (long long)train,
+                  (long long)micro, (long long)steps);
+  }
+  tws_config_destroy(copy);
+  return code;
+}
+
 tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_context *context, tws_error *err) {
   struct tws_config_store *store = config->store;
   tws_error unused;
@@ -294,12 +321,7 @@ tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_co
   TWS_TRY(resolve_auto(config, context, err));
   rules r = {config, store, err};
   if (on(&r, "zero_optimization.stage3_allgather_sequential")) zero->prefetch_bucket_size = 1;
-  TWS_TRY(check_precision(&r));
-  TWS_TRY(check_reduction(&r));
-  TWS_TRY(check_offload(&r));
-  TWS_TRY(check_parallelism(&r));
-  TWS_TRY(check_optimizer(&r));
-  TWS_TRY(check_scheduler(&r));
+  TWS_TRY(check_rules(config, err));
   int64_t stages = config->pipeline_stages > 1 ? config->pipeline_stages : 1;
   if (ranks % stages)
     return REFUSE(&r, "pipeline.stages", TWS_INVALID, "use a number of ranks that is a multiple of the stages",

@@ -490,6 +490,27 @@ START_TEST(bad_files) {
 }
 END_TEST
 
+/* Without a number of ranks: the rules, and a batch that no number of ranks makes. */
+START_TEST(check_without_ranks) {
+  static const struct {
+    const char *text;
+    tws_code code;
+  } cases[] = {
+      {"{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", TWS_INVALID},
+      {"{\"pipeline\": {\"stages\": 2}, \"zero_optimization\": {\"stage\": 3}}", TWS_INVALID},
+      {"{\"train_batch_size\": 7, \"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 2}", TWS_INVALID},
+      {"{\"train_batch_size\": 24, \"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 2}", TWS_OK},
+      {"{\"train_batch_size\": 7}", TWS_OK},
+      {"{}", TWS_OK},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_config *c = config_of(cases[i].text);
+    ck_assert_msg(tws_config_check(c, &err) == cases[i].code, "%s", cases[i].text);
+    tws_config_destroy(c);
+  }
+}
+END_TEST
+
 START_TEST(contradictions) {
 #define B "\"train_batch_size\": 4, "
   static const refusal cases[] = {
@@ -619,6 +640,7 @@ int main(void) {
   tcase_add_test(all, schema_describes_every_key);
   tcase_add_test(all, bad_files);
   tcase_add_test(all, contradictions);
+  tcase_add_test(all, check_without_ranks);
   tcase_add_test(all, every_allocation_may_fail);
   tcase_add_test(all, schema_without_memory);
   suite_add_tcase(suite, all);
