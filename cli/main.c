@@ -100,7 +100,8 @@ int main(int argc, char **argv) {
   cli.log = (tws_log){.write = write_log, .user = &cli, .level = TWS_LOG_INFO};
   cli.color_out = wants_color(STDOUT_FILENO);
   cli.color_err = wants_color(STDERR_FILENO);
-  signal(SIGPIPE, SIG_IGN); /* a closed pipe becomes a write error with a message */
+  signal(SIGPIPE, SIG_IGN);               /* a closed pipe becomes a write error with a message */
+  setvbuf(stdout, NULL, _IOLBF, 1 << 14); /* whoever reads along sees whole lines as they come */
   tws_error err = {0};
   if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
     const tws_verb *verb = argc > 2 ? find_verb(argv[2], &err) : NULL;
