@@ -358,7 +358,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
 static const tws_option table[] = {
     TWS_STRING("out", 'o', "FILE", options, out, "profile to write"),
     TWS_STRING("ranks", 'n', "LIST", options, ranks, "numbers of ranks to measure (default: 1 to twice the cores)"),
-    TWS_FLAG("quick", 'q', options, quick, "a coarse grid in a few seconds"),
+    TWS_FLAG("quick", 0, options, quick, "a coarse grid in a few seconds"),
     TWS_NUMBER("seconds", 0, "S", options, seconds, 0.01, 3600, "measure for about so long"),
     TWS_STRING("model", 'm', "MODEL", options, model, "measure this model's own shapes, too"),
     TWS_STRING("micro-batch", 0, "LIST", options, micro_batches, "with --model: its micro batches (default 1)"),

@@ -60,6 +60,10 @@ START_TEST(help_of_every_verb) {
     const char *examples = strstr(r.out, "Examples:"), *usage = strstr(r.out, "Usage:");
     ck_assert_msg(examples && usage && examples < usage, "%s: examples come first", verbs[i]);
     ck_assert_msg(strstr(r.out, "--json") != NULL, "%s: no --json", verbs[i]);
+    for (char letter = 'a'; letter <= 'z'; letter++) { /* one letter, one meaning */
+      const char row[] = {' ', ' ', '-', letter, ',', '\0'};
+      ck_assert_msg(count_lines_with(r.out, row) <= 1, "%s: -%c has two meanings", verbs[i], letter);
+    }
     command_free(&r);
     r = twinspeed("help %s", verbs[i]);
     ck_assert_int_eq(r.status, 0);
