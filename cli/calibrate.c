@@ -382,7 +382,8 @@ const tws_verb tws_verb_calibrate = {
         "Every kernel is timed with operands that rotate through more memory than the caches hold, alone and with all\n"
         "cores busy; every collective for each number of ranks, beyond the number of cores too. Repetitions are "
         "spread\n"
-        "over the whole run and medians are kept. Kernels of shapes that were not measured are interpolated.\n",
+        "over the whole run and lower quartiles are kept, because other load only adds. Kernels of shapes that were "
+        "not measured are interpolated.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .run = run,

@@ -304,6 +304,9 @@ static tws_code run_sweep(const tws_cli *cli, sweep *s, tws_error *err) {
   verdict v = judge(s);
   TWS_TRY(cli->json ? print_json(s, &v, err) : print_text(cli, s, &v, err));
   TWS_TRY(draw(cli, s, &v, err));
+  if (v.median_spread > 0.15)
+    tws_warn(cli, "the machine was busy: half of the measured steps spread over more than %.0f %%",
+             v.median_spread * 100);
   if (s->o->tolerance > 0 && !(v.median_error * 100 <= s->o->tolerance))
     return tws_fail(err, TWS_NO, "was the machine busy? the spread says so; more --rounds help",
                     "the median error is %.1f %%, the tolerance is %.3g %%", v.median_error * 100, s->o->tolerance);

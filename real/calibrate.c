@@ -4,8 +4,8 @@
  * through eight times their size. Weights, gradients and optimizer states were not touched for a micro-batch or a step:
  * they rotate through a pool larger than the last cache. With several ranks all of them run the same kernel at the same
  * time, because they share memory and clocks. Everything is measured in passes over the whole list, so that a
- * disturbance hits one repetition of many cases and not all repetitions of one; medians are reported. One matrix
- * product is timed before every pass to show drift. */
+ * disturbance hits one repetition of many cases and not all repetitions of one; lower quartiles are reported, because
+ * other load on the machine only ever adds. One matrix product is timed before every pass to show drift. */
 #include "real/calibrate.h"
 
 #include <stdio.h>
@@ -388,11 +388,11 @@ static tws_code measure(bench *b, tws_error *err) {
   return TWS_OK;
 }
 
-static void summarize(const float *seconds, int count, double *median, double *spread) {
+static void summarize(const float *seconds, int count, double *low, double *spread) {
   double copy[MAX_PASSES];
   for (int i = 0; i < count; i++) copy[i] = (double)seconds[i];
   *spread = tws_sample_spread(copy, (size_t)count);
-  *median = tws_sample_median(copy, (size_t)count);
+  *low = tws_sample_low(copy, (size_t)count);
 }
 
 static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
@@ -415,16 +415,16 @@ static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
   }
   for (size_t i = 0; i < b->transfer_count; i++) {
     const transfer_case *t = &b->transfers[i];
-    double median, spread;
-    summarize(t->seconds, t->seconds_count, &median, &spread);
+    double low, spread;
+    summarize(t->seconds, t->seconds_count, &low, &spread);
     if (t->collective < 0) {
-      tws_p2p_sample sample = {.bytes = (double)t->bytes, .seconds = median};
+      tws_p2p_sample sample = {.bytes = (double)t->bytes, .seconds = low};
       TWS_TRY(tws_measurements_add_message(m, &sample, err));
     } else {
       tws_collective_sample sample = {.collective = (tws_collective)t->collective,
                                       .ranks = b->world,
                                       .bytes = (double)t->bytes,
-                                      .seconds = median,
+                                      .seconds = low,
                                       .spread = spread};
       TWS_TRY(tws_measurements_add_collective(m, &sample, err));
     }

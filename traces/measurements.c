@@ -10,6 +10,11 @@ double tws_sample_median(double *values, size_t n) {
   return gsl_stats_median_from_sorted_data(values, 1, n);
 }
 
+double tws_sample_low(double *values, size_t n) {
+  gsl_sort(values, 1, n);
+  return gsl_stats_quantile_from_sorted_data(values, 1, n, 0.25);
+}
+
 double tws_sample_spread(double *values, size_t n) {
   double median = tws_sample_median(values, n);
   if (!(median > 0)) return 0;
@@ -244,11 +249,11 @@ static int alike(const tws_measurements *a, const tws_measurements *b) {
   return 1;
 }
 
-/* The median over the runs of one sample's seconds. */
-#define MEDIAN_OF(array, index)                                                \
+/* The least disturbed of the runs, sample by sample: other load on a machine only ever adds. */
+#define LEAST_OF(array, index)                                                 \
   do {                                                                         \
     for (int r = 0; r < count; r++) values[r] = runs[r]->array[index].seconds; \
-    out->array[index].seconds = tws_sample_median(values, (size_t)count);      \
+    out->array[index].seconds = gsl_stats_min(values, 1, (size_t)count);       \
   } while (0)
 
 tws_code tws_measurements_combine(const tws_measurements *const *runs, int count, tws_measurements *out,
@@ -269,9 +274,9 @@ tws_code tws_measurements_combine(const tws_measurements *const *runs, int count
     tws_measurements_free(out);
     return code;
   }
-  for (size_t i = 0; i < out->kernel_count; i++) MEDIAN_OF(kernels, i);
-  for (size_t i = 0; i < out->collective_count; i++) MEDIAN_OF(collectives, i);
-  for (size_t i = 0; i < out->message_count; i++) MEDIAN_OF(messages, i);
+  for (size_t i = 0; i < out->kernel_count; i++) LEAST_OF(kernels, i);
+  for (size_t i = 0; i < out->collective_count; i++) LEAST_OF(collectives, i);
+  for (size_t i = 0; i < out->message_count; i++) LEAST_OF(messages, i);
   out->world = runs[0]->world;
   out->cores = runs[0]->cores;
   out->overhead_bytes = runs[0]->overhead_bytes;

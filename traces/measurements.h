@@ -1,4 +1,4 @@
-/* What one calibration run of one number of ranks measured: raw medians with their spread. `twinspeed calibrate` starts
+/* What one calibration run of one number of ranks measured: raw samples with their spread. `twinspeed calibrate` starts
  * such a run for each number of ranks and makes one hardware profile of all of them.
  * File: JSON, "schema": "twinspeed-measurements-1". */
 #ifndef TWS_TRACES_MEASUREMENTS_H
@@ -11,7 +11,7 @@
 typedef struct tws_kernel_sample {
   tws_work work;
   int threads, busy; /* ranks that ran it at the same time */
-  double seconds;    /* median of one execution */
+  double seconds;    /* of one execution: lower quartile of the repetitions, as other load only ever adds */
   double spread;     /* interquartile range / median */
 } tws_kernel_sample;
 
@@ -46,7 +46,7 @@ tws_code tws_measurements_add_message(tws_measurements *m, const tws_p2p_sample 
 tws_code tws_measurements_write(const tws_measurements *m, const char *path, tws_error *err);
 tws_code tws_measurements_read(const char *path, tws_measurements *m, tws_error *err); /* *m is overwritten */
 
-/* One run out of several like it (same ranks, same kernels in the same order): medians of their samples. The caller
+/* One run out of several like it (same ranks, same kernels in the same order): the least of each sample. The caller
  * frees *out. TWS_INVALID when they differ. */
 tws_code tws_measurements_combine(const tws_measurements *const *runs, int count, tws_measurements *out,
                                   tws_error *err);
@@ -68,6 +68,7 @@ void tws_measured_limits_finish(tws_measured_limits *limits, tws_profile_builder
 
 /* Statistics of n > 0 values, which are sorted in place. */
 double tws_sample_median(double *values, size_t n);
+double tws_sample_low(double *values, size_t n);    /* lower quartile */
 double tws_sample_spread(double *values, size_t n); /* interquartile range / median */
 
 #endif
