@@ -24,7 +24,8 @@ static int resolves(tws_config *config) {
 }
 
 static void check_numbers(const tws_config *c) {
-  require(c->train_batch_size == c->micro_batch_size * c->accumulation_steps * RANKS && c->train_batch_size > 0);
+  int64_t replicas = RANKS / (c->pipeline_stages > 1 ? c->pipeline_stages : 1);
+  require(c->train_batch_size == c->micro_batch_size * c->accumulation_steps * replicas && c->train_batch_size > 0);
   require(c->zero.stage >= 0 && c->zero.stage <= 3 && (c->zero.overlap_comm == 0 || c->zero.overlap_comm == 1));
   require(c->zero.reduce_bucket_size > 0 && c->zero.prefetch_bucket_size >= 0 && c->zero.sub_group_size > 0);
   require(c->gradient_clipping >= 0 && c->vocabulary_multiple >= 1 && c->threads >= 0 && c->ranks >= 0);
