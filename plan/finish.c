@@ -21,6 +21,7 @@ typedef struct finisher {
   cell *cells;
   tws_touched *touched;  /* per buffer */
   uint8_t *begun;        /* per buffer */
+  uint32_t *first_piece; /* per operand: where it begins */
   uint32_t *ending;      /* buffers by last operation: first of a list */
   uint32_t *ending_next; /* per buffer */
   tws_history history[TWS_TIER_COUNT];
@@ -71,12 +72,18 @@ static uint32_t piece_at(const struct tws_pieces *pieces, uint64_t element) {
   return low;
 }
 
+/* Whether the operand, which begins in piece `first`, reaches piece i. */
+static int touches(const struct tws_pieces *pieces, uint32_t i, uint32_t first, const tws_operand *operand) {
+  return i == first || (i < pieces->count && pieces->start[i] < operand->offset + operand->count);
+}
+
 static void access_operand(finisher *f, uint32_t op, const tws_operand *operand) {
   if (operand->count == 0) return;
   const struct tws_pieces *pieces = &f->b->pieces[operand->buffer];
-  uint32_t first = piece_at(pieces, operand->offset), last = piece_at(pieces, operand->offset + operand->count - 1);
-  for (uint32_t i = pieces->first_cell + first; i <= pieces->first_cell + last; i++) {
-    cell *c = &f->cells[i];
+  uint32_t first = piece_at(pieces, operand->offset);
+  f->first_piece[operand - f->plan->operands] = first;
+  for (uint32_t i = first; touches(pieces, i, first, operand); i++) {
+    cell *c = &f->cells[pieces->first_cell + i];
     if (c->written_by) {
       uint32_t writer = c->written_by - 1;
       wait_for(f, op, f->plan->ops[writer].stream, f->position[writer]);
@@ -92,9 +99,9 @@ static void mark_operand(finisher *f, uint32_t op, const tws_operand *operand) {
   f->touched[operand->buffer].position[stream] = f->position[op];
   if (operand->count == 0) return;
   const struct tws_pieces *pieces = &f->b->pieces[operand->buffer];
-  uint32_t first = piece_at(pieces, operand->offset), last = piece_at(pieces, operand->offset + operand->count - 1);
-  for (uint32_t i = pieces->first_cell + first; i <= pieces->first_cell + last; i++) {
-    cell *c = &f->cells[i];
+  uint32_t first = f->first_piece[operand - f->plan->operands];
+  for (uint32_t i = first; touches(pieces, i, first, operand); i++) {
+    cell *c = &f->cells[pieces->first_cell + i];
     if (operand->access & TWS_WRITE) {
       /* Several streams may write different parts of one piece in turn; each waited for the one before. */
       c->written_by = op + 1;
@@ -126,9 +133,11 @@ static tws_code prepare(finisher *f, tws_arena *scratch) {
   f->cells = tws_arena_alloc(scratch, cells + 1u, sizeof *f->cells);
   f->touched = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof *f->touched);
   f->begun = tws_arena_alloc(scratch, plan->buffer_count + 1u, 1);
+  f->first_piece = tws_arena_alloc(scratch, plan->operand_count + 1u, sizeof *f->first_piece);
   f->ending = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof *f->ending);
   f->ending_next = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof *f->ending_next);
-  if (!f->clock || !f->position || !f->cells || !f->touched || !f->begun || !f->ending || !f->ending_next) {
+  if (!f->clock || !f->position || !f->cells || !f->touched || !f->begun || !f->first_piece || !f->ending ||
+      !f->ending_next) {
     return tws_builder_fail(f->b, TWS_MEMORY, "no memory");
   }
   for (uint32_t op = 0; op < plan->op_count; op++) {
