@@ -53,7 +53,8 @@ static void wait_all(finisher *f, uint32_t op, const tws_touched *touched) {
 static void begin_buffer(finisher *f, uint32_t index, uint32_t op) {
   const tws_buffer *buffer = &f->plan->buffers[index];
   tws_touched touched;
-  if (tws_history_take(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), &touched)) {
+  if (tws_history_take(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), f->touched,
+                       &touched)) {
     tws_builder_fail(f->b, TWS_MEMORY, "no memory");
   }
   wait_all(f, op, &touched);
@@ -115,7 +116,7 @@ static void mark_operand(finisher *f, uint32_t op, const tws_operand *operand) {
 static void release_ending(finisher *f, uint32_t op) {
   for (uint32_t i = f->ending[op]; i != TWS_NONE; i = f->ending_next[i]) {
     tws_buffer *buffer = &f->plan->buffers[i];
-    if (tws_history_give(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), &f->touched[i])) {
+    if (tws_history_give(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), i)) {
       tws_builder_fail(f->b, TWS_MEMORY, "no memory");
     }
   }

@@ -32,11 +32,13 @@ static int insert(tws_history *history, size_t at, tws_history_range range) {
   return 0;
 }
 
-int tws_history_take(tws_history *history, uint64_t begin, uint64_t bytes, tws_touched *touched) {
+int tws_history_take(tws_history *history, uint64_t begin, uint64_t bytes, const tws_touched *touched,
+                     tws_touched *wait) {
   uint64_t end = begin + bytes;
   size_t first = find(history, begin), last = first;
-  memset(touched, 0, sizeof *touched);
-  while (last < history->count && history->ranges[last].begin < end) merge(touched, &history->ranges[last++].touched);
+  memset(wait, 0, sizeof *wait);
+  while (last < history->count && history->ranges[last].begin < end)
+    merge(wait, &touched[history->ranges[last++].buffer]);
   if (first == last) return 0;
   tws_history_range left = history->ranges[first], right = history->ranges[last - 1];
   size_t kept = first;
@@ -53,8 +55,8 @@ int tws_history_take(tws_history *history, uint64_t begin, uint64_t bytes, tws_t
   return 0;
 }
 
-int tws_history_give(tws_history *history, uint64_t begin, uint64_t bytes, const tws_touched *touched) {
-  tws_history_range range = {.begin = begin, .end = begin + bytes, .touched = *touched};
+int tws_history_give(tws_history *history, uint64_t begin, uint64_t bytes, uint32_t buffer) {
+  tws_history_range range = {.begin = begin, .end = begin + bytes, .buffer = buffer};
   return insert(history, find(history, begin), range);
 }
 

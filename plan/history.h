@@ -1,5 +1,5 @@
-/* What happened to memory before: ranges that no buffer holds now, each with how far every stream has to be done before
- * it may be used again. Internal to plan/. */
+/* What happened to memory before: ranges that no buffer holds now, each with the buffer that held it last. How far
+ * every stream has to be done before a range may be used again is the buffer's to say. Internal to plan/. */
 #ifndef TWS_PLAN_HISTORY_H
 #define TWS_PLAN_HISTORY_H
 
@@ -11,7 +11,7 @@ typedef struct tws_touched {
 
 typedef struct tws_history_range {
   uint64_t begin, end;
-  tws_touched touched;
+  uint32_t buffer;
 } tws_history_range;
 
 typedef struct tws_history {
@@ -19,10 +19,12 @@ typedef struct tws_history {
   size_t count, capacity;
 } tws_history;
 
-/* A buffer takes [begin, begin + bytes): *touched is what must be waited for. Returns 0, or -1 without memory. */
-int tws_history_take(tws_history *history, uint64_t begin, uint64_t bytes, tws_touched *touched);
-/* It is gone. The range must not overlap what the history holds. */
-int tws_history_give(tws_history *history, uint64_t begin, uint64_t bytes, const tws_touched *touched);
+/* A buffer takes [begin, begin + bytes): *wait is what must be waited for, from touched[], which is by buffer. Returns
+ * 0, or -1 without memory. */
+int tws_history_take(tws_history *history, uint64_t begin, uint64_t bytes, const tws_touched *touched,
+                     tws_touched *wait);
+/* `buffer` is gone. The range must not overlap what the history holds. */
+int tws_history_give(tws_history *history, uint64_t begin, uint64_t bytes, uint32_t buffer);
 void tws_history_free(tws_history *history);
 
 #endif
