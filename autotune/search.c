@@ -5,6 +5,7 @@
 #include <string.h>
 #include "autotune/autotune.h"
 #include "base/random.h"
+#include "plan/pipeline_grid.h"
 
 enum { DEFAULT_TRIALS = 12, SIMULATED_PLANS = 64 };
 
@@ -144,8 +145,8 @@ tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, c
                                                       "%d pipeline stages are more than are simulated", stages);
   for (int i = 0; i < count && code == TWS_OK; i++) {
     tws_plan_request request;
-    int rank = count == ranks ? i : i * (ranks / stages); /* "pipe" varies slowest */
-    code = request_of(network, config, ranks, rank, threads, machine, &request, err);
+    code = request_of(network, config, ranks, i, threads, machine, &request, err);
+    if (count < ranks) request.rank = tws_pipeline_grid_stage(&request.topology, 0, i);
     if (code == TWS_OK) code = tws_plan_build(&request, &plans[i], err);
   }
   if (code == TWS_OK) {

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "real/real.h"
 #include "tests/kernel_operands.h"
+#include "bench/support.h"
 
 enum { WIDTH = 768, LAYERS = 12, VOCABULARY = 50257, PADDED = 50304, REPEATS = 7, PEAK_SIZE = 2048, MAX_CASES = 40 };
 static const int64_t PARAMETERS = 124475904; /* with the padded vocabulary */
@@ -28,17 +29,6 @@ typedef struct bench_options {
   tws_dtype dtype;
   const char *only;
 } bench_options;
-
-static int ascending(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-static void need(tws_code code, const tws_error *err) {
-  if (code == TWS_OK) return;
-  fprintf(stderr, "%s\n%s\n", err->message, err->hint);
-  exit(tws_code_exit(code));
-}
 
 static void fill(const tws_work *w, const operand_info *info, void *data) {
   uint32_t state = 12345;

@@ -6,29 +6,14 @@
 #include <time.h>
 
 #include "estimators/estimators.h"
+#include "bench/support.h"
 
 enum { REPEATS = 21 };
-
-static void need(tws_code code, const tws_error *err) {
-  if (code == TWS_OK) return;
-  fprintf(stderr, "%s\n%s\n", err->message, err->hint);
-  exit(tws_code_exit(code));
-}
 
 static double cpu_s(void) {
   struct timespec now;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-static int ascending(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-static double median(double *values) {
-  qsort(values, REPEATS, sizeof *values, ascending);
-  return values[REPEATS / 2];
 }
 
 typedef struct job {
@@ -77,7 +62,7 @@ static void run(const job *j) {
     request.rank = 0;
     plans[i] = cpu_s() - start;
   }
-  double estimate_s = median(estimates), plan_s = median(plans);
+  double estimate_s = median(estimates, REPEATS), plan_s = median(plans, REPEATS);
   printf(
       "%-12s ZeRO-%s, %s recompute, %3s stages, %3s micro-batches, %4d ranks %9.3f ms %8.0f /s %11.2f ms %9llu ops\n",
       j->model, j->stage, j->recompute, j->pipeline, j->accumulation, j->ranks, 1e3 * estimate_s, 1 / estimate_s,

@@ -1,41 +1,20 @@
 /* Simulated steps a second: GPT-2-xl, ZeRO-3, 64 devices (dgx-a100:8), by fidelity, one rank for all and every rank.
  * Medians of repeated runs; plans are built once. */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "bench/support.h"
 #include "sim/sim.h"
 
 enum { RANKS = 64, REPEATS = 9 };
 
-static void need(tws_code code, const tws_error *err) {
-  if (code == TWS_OK) return;
-  fprintf(stderr, "%s\n%s\n", err->message, err->hint);
-  exit(tws_code_exit(code));
-}
-
 static const tws_sim_api *load(void) {
   const tws_sim_api *(*get)(void);
-  void *handle = dlopen(TWS_BUILD_DIR "/twinspeed_sim.so", RTLD_NOW | RTLD_LOCAL);
-  void *symbol = handle ? dlsym(handle, TWS_SIM_MODULE_SYMBOL) : NULL;
-  if (!symbol) {
-    fprintf(stderr, "%s\n", dlerror());
-    exit(tws_code_exit(TWS_ENVIRONMENT));
-  }
+  void *symbol = module_symbol(TWS_BUILD_DIR "/twinspeed_sim.so", TWS_SIM_MODULE_SYMBOL);
   memcpy(&get, &symbol, sizeof get);
   return get();
-}
-
-static int ascending(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-static double median(double *values, int count) {
-  qsort(values, (size_t)count, sizeof *values, ascending);
-  return values[count / 2];
 }
 
 static void bench(const tws_sim_api *api, const char *name, const tws_sim_request *request, int repeats) {

@@ -2,7 +2,6 @@
  * measured in the same run, for two batches and one and two threads, float32 and bf16. Rounds are interleaved and
  * medians reported, as machines like this are shared. Model FLOPs: 6 per parameter and token for the matrix products
  * plus attention, causal, without recomputation. */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "bench/support.h"
 #include "real/real.h"
 
 enum { MAX_ROUNDS = 9, STEPS = 4, SIZE = 2048, CASES = 6 };
@@ -21,30 +21,9 @@ typedef struct bench_case {
   double step_s[MAX_ROUNDS], peak[MAX_ROUNDS];
 } bench_case;
 
-static void need(tws_code code, const tws_error *err) {
-  if (code == TWS_OK) return;
-  fprintf(stderr, "%s\n%s\n", err->message, err->hint);
-  exit(tws_code_exit(code));
-}
-
-static int ascending(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-static double median(double *values, int count) {
-  qsort(values, (size_t)count, sizeof *values, ascending);
-  return values[count / 2];
-}
-
 static const tws_real_api *load(void) {
   const tws_real_api *(*get)(void);
-  void *handle = dlopen(TWS_BUILD_DIR "/twinspeed_real.so", RTLD_NOW | RTLD_LOCAL);
-  void *symbol = handle ? dlsym(handle, TWS_REAL_MODULE_SYMBOL) : NULL;
-  if (!symbol) {
-    fprintf(stderr, "%s\n", dlerror());
-    exit(tws_code_exit(TWS_ENVIRONMENT));
-  }
+  void *symbol = module_symbol(TWS_BUILD_DIR "/twinspeed_real.so", TWS_REAL_MODULE_SYMBOL);
   memcpy(&get, &symbol, sizeof get);
   return get();
 }

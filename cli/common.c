@@ -1,6 +1,7 @@
 /* From options to a job: configuration file, then --set, then flags; then cluster, profile, ranks, resolution. */
 #include "cli/common.h"
 #include <string.h>
+#include "plan/pipeline_grid.h"
 
 static tws_code set_integer(tws_config *config, const char *key, int64_t value, tws_error *err) {
   char text[32];
@@ -138,9 +139,7 @@ int tws_job_stages(const tws_job *job) {
 }
 
 int tws_job_stage_rank(const tws_job *job, int stage) {
-  int coordinates[TWS_MAX_AXES] = {0}, axis = tws_topology_axis(&job->topology, "pipe");
-  if (axis >= 0) coordinates[axis] = stage;
-  return tws_topology_rank(&job->topology, coordinates);
+  return tws_pipeline_grid_stage(&job->topology, 0, stage);
 }
 
 tws_code tws_job_plan(const tws_job *job, int rank, tws_plan **out, tws_error *err) {

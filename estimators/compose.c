@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "estimators/estimators.h"
+#include "plan/pipeline_grid.h"
 
 static uint64_t rounded(uint64_t bytes) {
   return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
@@ -50,13 +51,10 @@ static tws_code estimate_stages(const tws_plan_request *request, int stages, con
   tws_plan **plans = tws_calloc((size_t)stages, sizeof *plans);
   tws_path_result *paths = tws_calloc((size_t)stages, sizeof *paths);
   tws_code code = plans && paths ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
-  int axis = tws_topology_axis(&request->topology, "pipe");
   for (int s = 0; s < stages && code == TWS_OK; s++) {
     tws_plan_request r = *request;
-    int coordinates[TWS_MAX_AXES] = {0};
     tws_ledger ledger;
-    coordinates[axis] = s;
-    r.rank = tws_topology_rank(&r.topology, coordinates);
+    r.rank = tws_pipeline_grid_stage(&r.topology, 0, s);
     r.max_accumulation = 0;
     code = tws_plan_build(&r, &plans[s], err);
     if (code == TWS_OK) code = tws_ledger_read(plans[s], &ledger, err);

@@ -54,7 +54,8 @@ tws_code tws_longest_path(const tws_plan *plan, const tws_machine *machine, tws_
 tws_code tws_job_path(const tws_plan *const *plans, int count, const tws_machine *machine, tws_path_result *results,
                       double *step_s, tws_error *err);
 
-/* Composed estimate for sweeps: real plans of at most two micro-batches, extrapolated over the accumulation steps. */
+/* Composed estimate for sweeps: real plans of at most three micro-batches, extrapolated over the accumulation steps;
+ * of a pipeline, the plans of all stages. */
 typedef struct tws_estimate {
   tws_ledger ledger; /* of the pipeline stage whose device arena is largest */
   int stage;         /* that stage */

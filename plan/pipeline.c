@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "plan/lower.h"
+#include "plan/pipeline_grid.h"
 #include "plan/pipeline_partition.h"
 #include "plan/pipeline_program.h"
 
@@ -124,16 +125,14 @@ static uint32_t add_group(tws_lower *l, const char *axis, const int *members, in
 }
 
 static int tied_ends(const tws_lower *l, int *other) {
-  for (uint32_t p = 0; p < l->network->param_count; p++) {
-    int mine = 0;
-    for (int c = 0; c < l->chunk_count; c++) {
-      for (uint32_t m = l->chunks[c].first; m < l->chunks[c].end; m++) {
-        mine |= l->network->modules[m].param[0] == p || l->network->modules[m].param[1] == p;
+  for (int c = 0; c < l->chunk_count; c++) {
+    for (uint32_t m = l->chunks[c].first; m < l->chunks[c].end; m++) {
+      for (int i = 0; i < 2; i++) {
+        uint32_t p = l->network->modules[m].param[i];
+        if (p == TWS_NONE || !l->param_stages[p]) continue;
+        *other = l->param_stages[p] & 1 ? 0 : l->shape.stages - 1; /* embedding first, head last */
+        return 1;
       }
-    }
-    if (mine && l->param_stages[p]) {
-      *other = l->param_stages[p] & 1 ? 0 : l->shape.stages - 1; /* embedding first, head last */
-      return 1;
     }
   }
   return 0;
@@ -281,10 +280,7 @@ static void message(tws_lower *l, const tws_pipeline_event *event) {
   tws_plan *plan = l->b.plan;
   int forward = event->action.kind == TWS_ACTION_FORWARD, send = event->kind == TWS_EVENT_SEND;
   uint32_t value = forward == send ? l->chunk->out_value : l->chunk->in_value;
-  int axis = tws_topology_axis(&plan->topology, "pipe"), coordinates[TWS_MAX_AXES];
-  tws_topology_coordinates(&plan->topology, plan->rank, coordinates);
-  coordinates[axis] = event->peer;
-  uint32_t peer = (uint32_t)tws_topology_rank(&plan->topology, coordinates);
+  uint32_t peer = (uint32_t)tws_pipeline_grid_stage(&plan->topology, plan->rank, event->peer);
   uint32_t *buffer = forward ? &l->value_buffer[value] : &l->value_gradient[value];
   l->b.phase = forward ? TWS_PHASE_FORWARD : TWS_PHASE_BACKWARD;
   l->b.module = TWS_NONE;

@@ -1,0 +1,37 @@
+/* What the benchmarks share: end on an error, medians, modules from the build folder. */
+#ifndef TWS_BENCH_SUPPORT_H
+#define TWS_BENCH_SUPPORT_H
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/status.h"
+
+static inline void need(tws_code code, const tws_error *err) {
+  if (code == TWS_OK) return;
+  fprintf(stderr, "%s\n%s\n", err->message, err->hint);
+  exit(tws_code_exit(code));
+}
+
+static inline int ascending(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Sorts the values. */
+static inline double median(double *values, int count) {
+  qsort(values, (size_t)count, sizeof *values, ascending);
+  return values[count / 2];
+}
+
+/* Address of a symbol of a module; ends the program when it is not there. */
+static inline void *module_symbol(const char *path, const char *name) {
+  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  void *symbol = handle ? dlsym(handle, name) : NULL;
+  if (symbol) return symbol;
+  fprintf(stderr, "%s\n", dlerror());
+  exit(tws_code_exit(TWS_ENVIRONMENT));
+}
+
+#endif
