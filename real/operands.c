@@ -61,6 +61,12 @@ static void expected_operands(const tws_work *work, char *out) {
     case TWS_KERNEL_CROSS_ENTROPY:
       text = "aid";
       break;
+    case TWS_KERNEL_VOCABULARY_STATS:
+      text = "aif";
+      break;
+    case TWS_KERNEL_VOCABULARY_LOSS:
+      text = "aifd";
+      break;
     case TWS_KERNEL_ADAMW:
       text = "fffxfd";
       break; /* and perhaps b */
@@ -78,6 +84,11 @@ static void expected_operands(const tws_work *work, char *out) {
       break;
     case TWS_KERNEL_CAST:
       text = "xx";
+      break;
+    case TWS_KERNEL_TRANSPOSE:
+    case TWS_KERNEL_HEADS_PACK:
+    case TWS_KERNEL_HEADS_UNPACK:
+      text = "aa";
       break;
     case TWS_KERNEL_COUNT:
       break;
