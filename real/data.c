@@ -131,14 +131,21 @@ uint64_t tws_data_sample(const tws_data *data, int64_t train_batch, int64_t step
   return tws_random_permute(data->seed + at / data->samples, data->samples, at % data->samples);
 }
 
+int64_t tws_data_tokens(const tws_data *data, const tws_batch_shape *shape) {
+  return shape->accumulation * shape->micro_batch * (data->sequence / shape->parts);
+}
+
 void tws_data_fill(const tws_data *data, const tws_batch_shape *shape, int64_t step, int32_t *ids, int32_t *targets) {
+  int64_t length = data->sequence / shape->parts;
   for (int64_t a = 0; a < shape->accumulation; a++)
     for (int64_t row = 0; row < shape->micro_batch; row++) {
-      int64_t place = (a * shape->ranks + shape->rank) * shape->micro_batch + row;
+      int64_t place = (a * shape->replicas + shape->replica) * shape->micro_batch + row;
       uint64_t first = tws_data_sample(data, shape->train_batch, step, place) * (uint64_t)data->sequence;
-      for (int64_t t = 0; t < data->sequence; t++) {
+      first += (uint64_t)(shape->part * length);
+      for (int64_t t = 0; t < length; t++) {
+        uint32_t target = token_at(data, first + (uint64_t)t + 1);
         *ids++ = (int32_t)token_at(data, first + (uint64_t)t);
-        *targets++ = (int32_t)token_at(data, first + (uint64_t)t + 1);
+        *targets++ = (int64_t)target == shape->ignored ? -1 : (int32_t)target;
       }
     }
 }

@@ -35,13 +35,18 @@ void tws_data_close(tws_data *data);
 /* Sample that stands at `place` (0 .. train_batch - 1) of the global batch of 0-based step `step`. */
 uint64_t tws_data_sample(const tws_data *data, int64_t train_batch, int64_t step, int64_t place);
 
-/* How one rank's share of the global batch is cut. Micro-batch a of rank r takes the places
- * (a ranks + r) micro + [0, micro). */
+/* What one rank reads of the global batch. Micro-batch a of replica r takes the places
+ * (a replicas + r) micro + [0, micro), and part p of every sample the tokens p length + [0, length) with their targets,
+ * where length = sequence / parts. All other ranks of a replica read the same. */
 typedef struct tws_batch_shape {
   int64_t train_batch, micro_batch, accumulation;
-  int rank, ranks;
+  int replica, replicas; /* data parallelism */
+  int part, parts;       /* sequence parallelism; parts divide the sequence */
+  int64_t ignored;       /* targets with this id become -1; itself negative: none do */
 } tws_batch_shape;
-/* ids and targets: int32 [accumulation][micro_batch][sequence] */
+/* Tokens of one rank in one step: accumulation x micro_batch x length. */
+int64_t tws_data_tokens(const tws_data *data, const tws_batch_shape *shape);
+/* ids and targets: int32 [accumulation][micro_batch][length] */
 void tws_data_fill(const tws_data *data, const tws_batch_shape *shape, int64_t step, int32_t *ids, int32_t *targets);
 
 #endif

@@ -13,13 +13,13 @@ typedef struct step_op {
   tws_dtype *dtype;
   tws_comm_segment *segments; /* COLLECTIVE */
   const char *label;
-  uint64_t bytes; /* COPY, SEND, RECV */
+  const double *loss; /* must be a finite number afterwards; NULL: nothing is checked */
+  uint64_t bytes;     /* COPY, SEND, RECV */
   uint32_t label_length;
   int count; /* operands, or segments */
   int root;  /* REDUCE, BROADCAST */
   uint8_t kind, stream;
-  uint8_t waits; /* bit per stream to wait for */
-  uint8_t checks_loss;
+  uint16_t waits; /* bit per stream to wait for */
 } step_op;
 
 struct tws_executor {
@@ -160,7 +160,7 @@ static tws_code prepare_op(tws_executor *x, uint32_t index, tws_error *err) {
   s->kind = op->kind;
   s->stream = op->stream;
   for (uint32_t i = 0; i < op->dep_count; i++)
-    s->waits |= (uint8_t)(1u << plan->ops[plan->deps[op->dep_first + i]].stream);
+    s->waits |= (uint16_t)(1u << plan->ops[plan->deps[op->dep_first + i]].stream);
   char label[160];
   s->label = tws_arena_strdup(x->arena, tws_op_label(plan, index, label, (int)sizeof label));
   if (!s->label) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -169,7 +169,8 @@ static tws_code prepare_op(tws_executor *x, uint32_t index, tws_error *err) {
   if (op->kind == TWS_OP_COPY) return prepare_copy(x, op, s, err);
   TWS_TRY(prepare_operands(x, op, s, err));
   if (op->kind != TWS_OP_COMPUTE && op->kind != TWS_OP_HOST) return TWS_OK;
-  s->checks_loss = s->work->code == TWS_KERNEL_CROSS_ENTROPY && !x->setup.ops->wait;
+  if (!x->setup.ops->wait && s->work->code == TWS_KERNEL_CROSS_ENTROPY) s->loss = s->address[2];
+  if (!x->setup.ops->wait && s->work->code == TWS_KERNEL_VOCABULARY_LOSS) s->loss = s->address[3];
   if (x->setup.ops->supports && !x->setup.ops->supports(s->work))
     return tws_fail(err, TWS_UNSUPPORTED, "use fp32 or bf16, or another device", "backend %s has no kernel %s of %s",
                     x->setup.ops->name, tws_kernel_name((tws_kernel)s->work->code),
@@ -255,7 +256,7 @@ static tws_code run_op(tws_executor *x, uint32_t index, tws_error *err) {
     case TWS_OP_COMPUTE:
     case TWS_OP_HOST:
       TWS_TRY(u->ops->run(u->backend, s->work, s->address, s->dtype, s->count, (tws_stream)s->stream, err));
-      if (s->checks_loss && !isfinite(*(const double *)s->address[2]))
+      if (s->loss && !isfinite(*s->loss))
         return tws_fail(err, TWS_RANK, "lower the learning rate, clip gradients, or look for bad data",
                         "the loss is not a finite number");
       return TWS_OK;

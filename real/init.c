@@ -32,3 +32,17 @@ void tws_init_values(const tws_param *param, uint32_t index, uint64_t seed, uint
     for (uint64_t k = (first + i) % 4; k < 4 && i < count; k++, i++) out[i] = value + std * block[k];
   }
 }
+
+void tws_init_part(const tws_param *param, uint32_t index, uint64_t seed, const tws_param_slice *slice, uint64_t first,
+                   uint64_t count, float *out) {
+  if (!slice || param->init_std == 0.0f) { /* equal everywhere: the places do not matter */
+    tws_init_values(param, index, seed, first, count, out);
+    return;
+  }
+  for (uint64_t done = 0; done < count;) {
+    uint64_t run = 0, whole = tws_param_slice_whole(slice, first + done, &run);
+    if (run > count - done) run = count - done;
+    tws_init_values(param, index, seed, whole, run, out + done);
+    done += run;
+  }
+}

@@ -1,12 +1,16 @@
 /* Initial weights. Element e of parameter p is init_value + init_std x normal(e), where the normals of elements
  * 4 b .. 4 b + 3 come from one Philox block (seed, stream p, index b) by Box-Muller in float32: a weight depends on the
- * seed alone, never on ranks, ZeRO stage or who computes it. */
+ * seed alone, never on ranks, ZeRO stage, tensor parallelism or who computes it. */
 #ifndef TWS_REAL_INIT_H
 #define TWS_REAL_INIT_H
 
-#include "models/network/network.h"
+#include "plan/plan.h"
 
 /* out[i] = element first + i of the parameter, i < count */
 void tws_init_values(const tws_param *param, uint32_t index, uint64_t seed, uint64_t first, uint64_t count, float *out);
+/* out[i] = element first + i of the part that `slice` cuts out of the parameter; NULL: of the whole. Runs may be short:
+ * each costs its own blocks of four, and no more. */
+void tws_init_part(const tws_param *param, uint32_t index, uint64_t seed, const tws_param_slice *slice, uint64_t first,
+                   uint64_t count, float *out);
 
 #endif

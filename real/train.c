@@ -14,7 +14,9 @@ static tws_code check_options(const tws_training *t, tws_error *err) {
   if (t->options->steps < 1)
     return tws_fail(err, TWS_USAGE, NULL, "the number of steps is %ld", (long)t->options->steps);
   if (!t->options->data) return tws_fail(err, TWS_USAGE, "--data FILE: a text, or llm.c tokens", "no data was given");
-  int64_t replicas = t->world / (c->pipeline_stages > 1 ? c->pipeline_stages : 1);
+  tws_topology topology;
+  TWS_TRY(tws_plan_topology(c, t->world, &topology, err));
+  int64_t replicas = tws_topology_dim(&topology, "data");
   if (c->train_batch_size != c->micro_batch_size * c->accumulation_steps * replicas)
     return tws_fail(err, TWS_INTERNAL, NULL, "the configuration is not resolved for %d ranks", t->world);
   if (!t->ops)
@@ -38,11 +40,14 @@ static tws_code open_data(tws_training *t, tws_error *err) {
   t->shape = (tws_batch_shape){.train_batch = c->train_batch_size,
                                .micro_batch = c->micro_batch_size,
                                .accumulation = c->accumulation_steps,
-                               .rank = t->plan->groups[0].index,
-                               .ranks = t->plan->data_parallel};
+                               .replica = t->plan->data_index,
+                               .replicas = t->plan->data_parallel,
+                               .part = t->plan->sequence_index,
+                               .parts = t->plan->sequence_parallel,
+                               .ignored = c->ignored_token};
   TWS_TRY(tws_data_open(t->options->data, c->sequence_length, t->options->network->vocabulary, c->train_batch_size,
                         (uint64_t)c->seed, &t->data, err));
-  size_t tokens = (size_t)(c->micro_batch_size * c->accumulation_steps * c->sequence_length);
+  size_t tokens = (size_t)tws_data_tokens(&t->data, &t->shape);
   t->ids = tws_calloc(tokens, sizeof *t->ids);
   t->targets = tws_calloc(tokens, sizeof *t->targets);
   if (t->rank == 0) t->history = tws_calloc((size_t)t->options->steps, sizeof *t->history);
@@ -98,11 +103,12 @@ static tws_code put_weights(tws_training *t, uint32_t buffer, uint64_t offset, c
 
 static tws_code init_shard(tws_training *t, const tws_shard *shard, tws_error *err) {
   const tws_plan *plan = t->plan;
+  const tws_param_slice *slice = plan->slices ? &plan->slices[shard->param] : NULL;
   float values[CHUNK];
   for (uint64_t done = 0; done < shard->count; done += CHUNK) {
     uint64_t n = shard->count - done < CHUNK ? shard->count - done : CHUNK;
-    tws_init_values(&plan->network->params[shard->param], shard->param, (uint64_t)t->config->seed,
-                    shard->param_first + done, n, values);
+    tws_init_part(&plan->network->params[shard->param], shard->param, (uint64_t)t->config->seed, slice,
+                  shard->param_first + done, n, values);
     if (plan->parameters != TWS_NONE)
       TWS_TRY(put_weights(t, plan->parameters, shard->storage_offset + done, values, n, err));
     if (plan->master != TWS_NONE && shard->master_offset != TWS_NO_OFFSET)
@@ -131,7 +137,7 @@ static tws_code put_scalars(tws_training *t, int64_t step, double *lr, tws_error
 }
 
 static tws_code put_inputs(tws_training *t, int64_t step, tws_error *err) {
-  uint64_t tokens = (uint64_t)(t->shape.micro_batch * t->shape.accumulation * t->data.sequence);
+  uint64_t tokens = (uint64_t)tws_data_tokens(&t->data, &t->shape);
   tws_data_fill(&t->data, &t->shape, step - 1, t->ids, t->targets);
   TWS_TRY(tws_executor_put(t->executor, t->plan->input_ids, 0, t->ids, tokens, err));
   return tws_executor_put(t->executor, t->plan->targets, 0, t->targets, tokens, err);

@@ -61,14 +61,14 @@ START_TEST(data_order) {
   for (uint64_t trial = 0; trial < 40; trial++) {
     uint32_t word[4];
     tws_philox(3, 0, trial, word);
-    int64_t micro = 1 + word[0] % 3, accumulation = 1 + word[1] % 3, ranks = 1 + word[2] % 4,
-            sequence = 5 + word[3] % 90;
+    int64_t micro = 1 + word[0] % 3, accumulation = 1 + word[1] % 3, ranks = 1 + word[2] % 4;
+    int64_t parts = 1 + word[3] % 4, sequence = parts * (5 + word[3] / 4 % 30), length = sequence / parts;
     int64_t batch = micro * accumulation * ranks;
     tws_error err = {0};
     tws_data data;
     ck_assert_msg(tws_data_open(text_path, sequence, 256, batch, trial, &data, &err) == TWS_OK, "%s", err.message);
     ck_assert_uint_eq(data.samples, (data.count - 1) / (uint64_t)sequence);
-    size_t tokens = (size_t)(micro * accumulation * sequence);
+    size_t tokens = (size_t)(micro * accumulation * length);
     int32_t *ids = malloc(tokens * sizeof *ids), *targets = malloc(tokens * sizeof *targets);
     unsigned char *seen = calloc(data.samples, 1);
     uint64_t same = 0;
@@ -81,16 +81,20 @@ START_TEST(data_order) {
         same += sample == tws_random_permute(trial + 1, data.samples, (uint64_t)(step * batch + place));
       }
       if (step > 2) continue;
-      /* rank r, micro-batch a, row i: place (a ranks + r) micro + i */
-      for (int rank = 0; rank < ranks; rank++) {
-        tws_batch_shape shape = {batch, micro, accumulation, rank, (int)ranks};
+      /* replica r, micro-batch a, row i: place (a replicas + r) micro + i; of that sample one part */
+      for (int cut = 0; cut < ranks * parts; cut++) {
+        int replica = cut / (int)parts, part = cut % (int)parts;
+        tws_batch_shape shape = {batch,      micro, accumulation, replica,
+                                 (int)ranks, part,  (int)parts,   trial % 2 ? ' ' : -1};
+        ck_assert_int_eq(tws_data_tokens(&data, &shape), (int64_t)tokens);
         tws_data_fill(&data, &shape, step, ids, targets);
         for (int64_t a = 0, at = 0; a < accumulation; a++)
           for (int64_t row = 0; row < micro; row++)
-            for (int64_t i = 0; i < sequence; i++, at++) {
-              uint64_t sample = tws_data_sample(&data, batch, step, (a * ranks + rank) * micro + row);
+            for (int64_t i = part * length; i < (part + 1) * length; i++, at++) {
+              uint64_t sample = tws_data_sample(&data, batch, step, (a * ranks + replica) * micro + row);
+              int target = data.tokens[sample * (uint64_t)sequence + (uint64_t)i + 1];
               ck_assert_int_eq(ids[at], data.tokens[sample * (uint64_t)sequence + (uint64_t)i]);
-              ck_assert_int_eq(targets[at], data.tokens[sample * (uint64_t)sequence + (uint64_t)i + 1]);
+              ck_assert_int_eq(targets[at], trial % 2 && target == ' ' ? -1 : target);
             }
       }
     }
@@ -128,7 +132,7 @@ START_TEST(data_tokens) {
     ck_assert_msg(tws_data_open(path, 10, 1000, 2, 0, &data, &err) == TWS_OK, "%s", err.message);
     ck_assert_uint_eq(data.count, 500);
     int32_t ids[20], targets[20];
-    tws_batch_shape shape = {2, 2, 1, 0, 1};
+    tws_batch_shape shape = {2, 2, 1, 0, 1, 0, 1, -1};
     tws_data_fill(&data, &shape, 0, ids, targets);
     for (int i = 0; i < 20; i++) ck_assert_int_eq(targets[i], (ids[i] + 37) % 1000);
     tws_data_close(&data);
@@ -187,6 +191,41 @@ START_TEST(init_by_parts) {
   tws_param one = {.init_value = 1.0f};
   tws_init_values(&one, 0, 42, 5, 3, part);
   ck_assert(part[0] == 1.0f && part[2] == 1.0f);
+}
+END_TEST
+
+/* Blocks of rows and a range of columns of a matrix, as tensor parallelism cuts them, in pieces of any length. */
+START_TEST(init_of_slices) {
+  enum { ROWS = 60, COLUMNS = 97, N = ROWS * COLUMNS };
+  static float whole[N], expected[N], part[N];
+  tws_param param = {.init_std = 0.02f, .init_value = 0.5f};
+  tws_init_values(&param, 2, 9, 0, N, whole);
+  for (uint64_t trial = 0; trial < 200; trial++) {
+    uint32_t word[4];
+    tws_philox(17, 0, trial, word);
+    tws_param_slice slice = {.whole_columns = COLUMNS, .columns = COLUMNS};
+    int64_t row = 0, count = 0, first_column = word[0] % COLUMNS;
+    if (word[1] % 2) {
+      slice.first_column = first_column;
+      slice.columns = 1 + word[1] / 2 % (COLUMNS - first_column);
+    }
+    for (uint32_t block = 0; block < 1 + word[2] % 3; block++) {
+      slice.first_row[block] = row + word[3] % 7;
+      slice.rows[block] = 1 + word[0] / 97 % 13;
+      row = slice.first_row[block] + slice.rows[block];
+      for (int64_t r = slice.first_row[block]; r < row; r++)
+        for (int64_t c = 0; c < slice.columns; c++) expected[count++] = whole[r * COLUMNS + slice.first_column + c];
+    }
+    ck_assert_int_le(row, ROWS);
+    for (int64_t first = 0, n; first < count; first += n) {
+      n = 1 + (int64_t)(tws_random_uniform(trial, 3, (uint64_t)first) * 300.0);
+      if (n > count - first) n = count - first;
+      tws_init_part(&param, 2, 9, &slice, (uint64_t)first, (uint64_t)n, part);
+      ck_assert_mem_eq(part, expected + first, (size_t)n * sizeof *part);
+    }
+  }
+  tws_init_part(&param, 2, 9, NULL, 5, 100, part);
+  ck_assert_mem_eq(part, whole + 5, 100 * sizeof *part);
 }
 END_TEST
 
@@ -550,6 +589,7 @@ int main(void) {
   tcase_add_test(parts, data_tokens);
   tcase_add_test(parts, data_errors);
   tcase_add_test(parts, init_by_parts);
+  tcase_add_test(parts, init_of_slices);
   tcase_add_test(parts, fault_texts);
   tcase_add_loop_test(training, communicator, 3, 5);
   tcase_add_test(training, equal_losses);
