@@ -57,6 +57,16 @@ typedef struct tws_config {
   int64_t pipeline_stages;
   int64_t virtual_stages;         /* twinspeed.virtual_stages: chunks of layers a stage holds */
   int pipeline_schedule;          /* twinspeed.pipeline_schedule: tws_pipeline_kind of plan/pipeline_schedule.h */
+  /* tensor and sequence parallelism: 0 or 1 rank is none */
+  int64_t tensor_ranks;           /* tensor_parallel.autotp_size */
+  int tensor_overlap;             /* tensor_parallel.tp_overlap_comm */
+  int64_t tensor_chunks;          /* twinspeed.tensor_overlap_chunks: pieces of a product that overlaps, 2 */
+  int tensor_regions;             /* twinspeed.tensor_sequence_regions: tokens are split where weights are not */
+  int64_t sequence_ranks;         /* sequence_parallel_size (Ulysses) */
+  const char *axis_order;         /* twinspeed.axis_order, a constant text: "pipe,data,sequence,model", slowest first */
+  int64_t loss_tiles, mlp_tiles;  /* twinspeed.loss_tiles, .mlp_tiles: chunks of a micro-batch's tokens, 0 or 1: whole */
+  int64_t attention_chunks;       /* twinspeed.attention_chunks: 1, as chunks need an offload tier */
+  int64_t ignored_token;          /* twinspeed.ignored_token: targets with this id do not count; -1: none */
   /* section "twinspeed", ours; DeepSpeed ignores unknown top-level sections */
   tws_recompute recompute;
   int64_t sequence_length;        /* 0: the model's number of positions */
@@ -87,15 +97,22 @@ void tws_config_destroy(tws_config *config);
  * values that an earlier tws_config_resolve() derived are derived again. */
 tws_code tws_config_set(tws_config *config, const char *path, const char *json_value, tws_error *err);
 
-/* Resolve "auto", the batch triple for the replicas that `ranks` ranks make (ranks / pipeline stages; floor division,
- * then the equality check) and the interactions of specification 01 section 5. "auto" with nothing to take it from is the key's default; the three ZeRO
- * sizes need context->hidden_size (context may be NULL without them). May be called again, for other ranks.
+/* Resolve "auto", the batch triple for the replicas that `ranks` ranks make (floor division, then the equality check) and
+ * the interactions of specification 01 section 5. "auto" with nothing to take it from is the key's default; the three
+ * ZeRO sizes need context->hidden_size (context may be NULL without them). May be called again, for other ranks.
  * TWS_INVALID: contradictory keys; TWS_UNSUPPORTED: valid, and not in Twinspeed (offload, other optimizers). */
 tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_context *context, tws_error *err);
 /* What can be said without a number of ranks: the same rules, and whether any number fits the batch triple. */
 tws_code tws_config_check(const tws_config *config, tws_error *err);
 /* The triple alone, as the golden cases state it: 0 or absent = null. */
 tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err);
+
+/* Ranks that one replica of the model takes: pipeline stages x tensor ranks x sequence ranks. */
+int64_t tws_config_model_ranks(const tws_config *config);
+/* Replicas that `ranks` ranks make; TWS_INVALID when the ranks of a replica do not divide them. */
+tws_code tws_config_replicas(const tws_config *config, int64_t ranks, int64_t *replicas, tws_error *err);
+/* What the vocabulary is padded to a multiple of: vocabulary_multiple and the tensor ranks both divide it. */
+int64_t tws_config_vocabulary_multiple(const tws_config *config);
 
 /* Learning rate for the optimizer step with 0-based index `step`, i.e. after step calls... of the scheduler
  * (specification 06 section 5: golden k = number of step() calls; lr used by optimizer step s is that of k = s). */

@@ -31,6 +31,11 @@ static double linear_flops(const tws_work *work) {
   return 2 * m * n * k + (work->flags & TWS_BIAS ? m * n : 0);
 }
 
+/* HEADS_PACK: key heads of all ranks together, copies counted. */
+static int64_t packed_key_heads(const tws_work *work) {
+  return work->d[3] > 0 && work->d[3] < work->d[1] ? work->d[1] : work->d[3];
+}
+
 /* Element-wise kernels: arithmetic instructions of a straightforward formula, transcendentals counted as one. They are
  * bound by memory everywhere; the counts are for reports. */
 double tws_work_flops(const tws_work *work) {
@@ -71,6 +76,10 @@ double tws_work_flops(const tws_work *work) {
       return first;
     case TWS_KERNEL_CROSS_ENTROPY:
       return 6 * plane;
+    case TWS_KERNEL_VOCABULARY_STATS: /* the maximum, and the sum of exponentials */
+      return 4 * plane;
+    case TWS_KERNEL_VOCABULARY_LOSS:
+      return 3 * plane;
     case TWS_KERNEL_ADAMW:
       return 16 * first;
     case TWS_KERNEL_SQUARED_NORM:
@@ -78,6 +87,11 @@ double tws_work_flops(const tws_work *work) {
     case TWS_KERNEL_CLIP:
     case TWS_KERNEL_FILL:
     case TWS_KERNEL_CAST:
+    case TWS_KERNEL_TRANSPOSE:
+    case TWS_KERNEL_HEADS_PACK:
+      return 0;
+    case TWS_KERNEL_HEADS_UNPACK: /* the copies of keys and values beyond the first */
+      return first * 2 * (double)(packed_key_heads(work) - d[3]) * (double)d[4];
     case TWS_KERNEL_COUNT:
       return 0;
   }
@@ -93,7 +107,7 @@ static double embedding_bytes(const tws_work *work, double e, double e2) {
   double tokens = (double)d[0], width = (double)d[1], plane = tokens * width;
   int adds = (work->flags & TWS_ACCUMULATE) != 0;
   switch ((tws_kernel)work->code) {
-    case TWS_KERNEL_EMBEDDING: /* every row that is looked up, the positions once, the output */
+    case TWS_KERNEL_EMBEDDING: /* a row for each token, the positions once, the output */
       return 4 * tokens + 2 * plane * e + (d[3] > 0 ? min_double(tokens, (double)d[4]) * width * e : 0);
     case TWS_KERNEL_EMBEDDING_GRAD: /* overwriting clears the whole table first */
       return 4 * tokens + plane * e + 2 * min_double(tokens, (double)d[2]) * width * e2 +
@@ -161,18 +175,27 @@ double tws_work_bytes(const tws_work *work) {
     case TWS_KERNEL_SWIGLU_GRAD:
       return 5 * plane * e;
     case TWS_KERNEL_CROSS_ENTROPY:
-      return 2 * first * (double)d[2] * e + 4 * first + 8;
+      return 2 * first * (double)d[2] * e + 4 * first + 16;
+    case TWS_KERNEL_VOCABULARY_STATS: /* padding is not read */
+      return plane * e + 16 * first;
+    case TWS_KERNEL_VOCABULARY_LOSS: /* but cleared */
+      return (plane + first * (double)d[2]) * e + (4 + 12 * (double)d[3]) * first + 16;
     case TWS_KERNEL_ADAMW:
       return first * (24 + e + (work->dtype2 == TWS_F32 ? 0 : e2));
     case TWS_KERNEL_SQUARED_NORM:
     case TWS_KERNEL_FILL:
       return first * e;
-    case TWS_KERNEL_CLIP:
-      return 32;
+    case TWS_KERNEL_CLIP: /* three slots read and three written */
+      return 48;
     case TWS_KERNEL_ACCUMULATE:
       return first * (e + 2 * e2);
     case TWS_KERNEL_CAST:
       return first * (e + e2);
+    case TWS_KERNEL_TRANSPOSE:
+      return 2 * plane * (double)d[2] * e;
+    case TWS_KERNEL_HEADS_PACK: /* a key or value head is read once and written as often as ranks need it */
+    case TWS_KERNEL_HEADS_UNPACK:
+      return first * 2 * (double)(d[2] + d[3] + packed_key_heads(work)) * (double)d[4] * e;
     case TWS_KERNEL_COUNT:
       return 0;
   }

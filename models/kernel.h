@@ -8,8 +8,8 @@
  *
  *   kernel               d[]                                         operands, in order
  *   EMBEDDING            tokens, width, vocabulary, positions, seq   R ids(i32), R wte[vocabulary,width], [R wpe[positions,width]], W x[tokens,width]
- *                        (positions 0: no wpe operand)
- *   EMBEDDING_GRAD       tokens, width, vocabulary                   R ids, R dx, (+) dwte        rows without a token become 0 when not accumulating
+ *                        (positions 0: no wpe operand)        f[0] = id of the table's first row; an id outside the table adds nothing (its x is 0 + position)
+ *   EMBEDDING_GRAD       tokens, width, vocabulary                   R ids, R dx, (+) dwte        rows without a token become 0 when not accumulating; f[0] as EMBEDDING: ids outside are left out
  *   POSITION_GRAD        tokens, width, positions, seq               R dx, (+) dwpe               rows from seq on become 0 when not accumulating
  *   NORM                 tokens, width                               R x, R weight, [R bias], W y, W stats(f32)
  *                        flag RMS: RMSNorm, no bias operand, stats[tokens] = 1/rms; else LayerNorm, stats[tokens,2] = mean, 1/std;  f[0] = epsilon
@@ -28,15 +28,28 @@
  *   SWIGLU               tokens, width                               R gate_up[tokens,2 width], W y[tokens,width]   y = silu(gate) up; gate is the first half of a row
  *   SWIGLU_GRAD          tokens, width                               R dy, R gate_up, W dgate_up
  *   ADD                  count                                       R x, R y, W z     z may be x or y
- *   CROSS_ENTROPY        tokens, vocabulary, padded vocabulary       RW logits, R targets(i32), RW loss(f64)[1]
- *                        logits become dlogits = f[0] (softmax - onehot), padding columns 0; loss += f[1] sum of -log p. A target of -1 is ignored: loss 0, dlogits 0
+ *   CROSS_ENTROPY        tokens, vocabulary, padded vocabulary       RW logits, R targets(i32), RW metrics(f64)[2]
+ *                        logits become dlogits = f[0] (softmax - onehot), padding columns 0; metrics[0] += f[1] sum of -log p. A target of -1 is ignored: loss 0, dlogits 0, metrics[1] += f[1]
+ *   VOCABULARY_STATS     tokens, vocabulary, padded vocabulary       R logits, R targets(i32), W stats(f32)[tokens,3]
+ *                        one rank's columns of the logits, the first of them is id f[0]: per token the maximum, the sum of exp(logit - maximum), and the target's logit, 0 when it is not
+ *                        among the columns. vocabulary may be 0 (all padding): maximum -infinity, sum 0
+ *   VOCABULARY_LOSS      tokens, vocabulary, padded, ranks           RW logits, R targets, R stats(f32)[ranks,tokens,3], RW metrics(f64)[2]
+ *                        CROSS_ENTROPY on one rank's columns, given all ranks' stats: f[0], f[1] as there, f[2] = first id (every rank counts the whole loss: f[1] has the division)
  *   ADAMW                count                                       RW p(f32), RW m, RW v, R grad, R hyper(f32), R metrics(f64), [W p16]
  *                        f = beta1, beta2, epsilon, weight decay; flag L2: decay is added to the gradient
- *   SQUARED_NORM         count                                       R x, RW metrics(f64)[1]   adds sum of squares
- *   CLIP                 (none)                                      RW metrics(f64)           f[0] = max norm (0: no clipping); sets metrics[NORM] and metrics[CLIP]
+ *   SQUARED_NORM         count                                       R x, RW metrics(f64)[1]   adds f[0] x sum of squares
+ *   CLIP                 (none)                                      RW metrics(f64)           f[0] = max norm (0: no clipping); sets metrics[NORM] and metrics[CLIP], and
+ *                        turns means over all tokens into means over those that count: with kept = 1 - metrics[IGNORED], metrics[LOSS] /= kept, NORM = sqrt(SQUARES) / kept, and CLIP, which
+ *                        multiplies gradients in ADAMW, = min(1, max norm / NORM) / kept. kept below 1e-9 (nothing counts): all three 0
  *   FILL                 count                                       W x                       f[0] = value
  *   ACCUMULATE           count                                       R x, RW y                 y += x
  *   CAST                 count                                       R x, W y                  types are those of the operands
+ *   TRANSPOSE            a, b, width                                 R x[a,b,width], W y[b,a,width]
+ *   HEADS_PACK           tokens, ranks, q heads, kv heads, head size R x[tokens,(q+2kv) head size], W y[ranks,tokens,(q/ranks + 2 share) head size]
+ *                        columns of x dealt to ranks: rank r gets query heads [r q/ranks, +q/ranks), then its share of key heads, then of value heads. share = kv/ranks heads from
+ *                        r kv/ranks on; when kv < ranks one head, r kv/ranks rounded down (ranks / kv ranks have the same). kv = 0: no keys and values.
+ *                        ranks must divide q, and ranks and kv one the other
+ *   HEADS_UNPACK         as HEADS_PACK                               R y, W x                  the transpose of HEADS_PACK: x[...] = sum of all y[...] that were copied from it
  */
 #ifndef TWS_MODELS_KERNEL_H
 #define TWS_MODELS_KERNEL_H
@@ -53,8 +66,10 @@
   X(ATTENTION, "attention") X(ATTENTION_GRAD, "attention_grad")                                                    \
   X(GELU, "gelu") X(GELU_GRAD, "gelu_grad") X(SWIGLU, "swiglu") X(SWIGLU_GRAD, "swiglu_grad")                      \
   X(ADD, "add") X(CROSS_ENTROPY, "cross_entropy")                                                                  \
+  X(VOCABULARY_STATS, "vocabulary_stats") X(VOCABULARY_LOSS, "vocabulary_loss")                                    \
   X(ADAMW, "adamw") X(SQUARED_NORM, "squared_norm") X(CLIP, "clip")                                                \
-  X(FILL, "fill") X(ACCUMULATE, "accumulate") X(CAST, "cast")
+  X(FILL, "fill") X(ACCUMULATE, "accumulate") X(CAST, "cast")                                                      \
+  X(TRANSPOSE, "transpose") X(HEADS_PACK, "heads_pack") X(HEADS_UNPACK, "heads_unpack")
 
 typedef enum tws_kernel {
 #define X(name, text) TWS_KERNEL_##name,
@@ -112,6 +127,13 @@ size_t tws_host_attention_thread_floats(const tws_work *work);
 /* Slots of the two small buffers every plan has: hyper (float32, written by the executor before each step) and
  * metrics (float64, zeroed by the executor before each step, read after it). */
 enum { TWS_HYPER_LR, TWS_HYPER_BIAS1 /* 1 - beta1^t, or 1 */, TWS_HYPER_BIAS2, TWS_HYPER_COUNT = 8 };
-enum { TWS_METRIC_LOSS, TWS_METRIC_SQUARES, TWS_METRIC_NORM, TWS_METRIC_CLIP, TWS_METRIC_COUNT = 8 };
+enum {
+  TWS_METRIC_LOSS,
+  TWS_METRIC_IGNORED, /* share of the step's tokens whose target is ignored */
+  TWS_METRIC_SQUARES,
+  TWS_METRIC_NORM,
+  TWS_METRIC_CLIP,
+  TWS_METRIC_COUNT = 8
+};
 
 #endif

@@ -11,7 +11,7 @@ static void share_metrics(tws_lower *l) {
     return;
   }
   /* Stages with whole gradients have the whole norm; the others only a part of the sum of squares. */
-  uint64_t count = l->zero.stage == 0 ? 1 : 2;
+  uint64_t count = l->zero.stage == 0 ? 2 : 3;
   tws_operand operand = tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, count);
   tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->zero.group, TWS_F64,
                          count * sizeof(double), 1, 0, &operand, 1);
@@ -22,6 +22,7 @@ static void add_square_range(tws_lower *l, uint64_t first, uint64_t count) {
   if (!count) return;
   tws_work work = tws_kernel_work(TWS_KERNEL_SQUARED_NORM, l->config->accumulation_dtype, 0);
   work.d[0] = (int64_t)count;
+  work.f[0] = 1;
   tws_operand norm[2] = {tws_read(l->b.plan->gradients, first, count),
                          tws_update(l->b.plan->metrics, TWS_METRIC_SQUARES, 1)};
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, norm, 2);

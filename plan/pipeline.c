@@ -370,7 +370,7 @@ void tws_pipeline_run(tws_lower *l) {
 
 void tws_pipeline_share_metrics(tws_lower *l) {
   if (l->pipe_group == TWS_NONE) return;
-  tws_operand operand = tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 2);
+  tws_operand operand = tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 3);
   tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->pipe_group, TWS_F64,
-                         2 * sizeof(double), 1, 0, &operand, 1);
+                         3 * sizeof(double), 1, 0, &operand, 1);
 }

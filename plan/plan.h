@@ -28,7 +28,8 @@ typedef enum tws_op_kind {
 #define TWS_STREAMS(X)  \
   X(COMPUTE, "compute") \
   X(GATHER, "gather")   \
-  X(REDUCE, "reduce") X(P2P, "p2p") X(COPY_IN, "copy-in") X(COPY_OUT, "copy-out") X(DISK, "disk") X(HOST, "host")
+  X(REDUCE, "reduce")   \
+  X(EXCHANGE, "exchange") X(P2P, "p2p") X(COPY_IN, "copy-in") X(COPY_OUT, "copy-out") X(DISK, "disk") X(HOST, "host")
 typedef enum tws_stream {
 #define X(name, text) TWS_STREAM_##name,
   TWS_STREAMS(X)
@@ -102,10 +103,20 @@ typedef struct tws_group {
   const int *ranks; /* global ranks, in order */
 } tws_group;
 
+/* The part of a network's parameter that a rank works with when tensor parallelism splits it: up to three blocks of rows
+ * (query, key and value of a fused projection), one below the other, and of these a range of columns. Vectors are one
+ * column of rows here. A parameter of the rank is such a part, counted from 0. */
+typedef struct tws_param_slice {
+  int64_t first_row[3], rows[3]; /* rows 0: no more blocks */
+  int64_t first_column, columns, whole_columns;
+} tws_param_slice;
+/* Where element `index` of the part lies in the whole parameter; *run: how many follow it there without a gap. */
+uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uint64_t *run);
+
 /* Where a parameter lives on this rank, for initialisation, checkpoints and reports. */
 typedef struct tws_shard {
   uint32_t param;              /* network parameter */
-  uint64_t param_first, count; /* elements [first, first + count) of the flat parameter */
+  uint64_t param_first, count; /* elements [first, first + count) of the flat parameter, or of the rank's part of it */
   uint64_t storage_offset;     /* element offset in the parameter storage buffer */
   uint64_t master_offset;      /* in the master buffer, which moments share; TWS_NO_OFFSET: not owned here */
 } tws_shard;
@@ -115,8 +126,11 @@ typedef struct tws_plan {
   tws_arena *arena;
   const tws_network *network; /* not owned: must outlive the plan */
   tws_topology topology;
-  int rank, world, data_parallel;
-  int stage, stages; /* of the pipeline: 0 of 1 without one */
+  int rank, world;
+  int data_parallel, data_index;         /* replicas, and which one this is */
+  int stage, stages;                     /* of the pipeline: 0 of 1 without one */
+  int tensor_parallel, tensor_index;     /* 0 of 1 without */
+  int sequence_parallel, sequence_index; /* 0 of 1 without; sequence_length is that of whole sequences */
   tws_zero_config zero;
   tws_dtype dtype;
   int64_t micro_batch_size, sequence_length, accumulation_steps;
@@ -126,12 +140,13 @@ typedef struct tws_plan {
   tws_buffer *buffers;
   tws_work *works;
   tws_group *groups;
-  tws_shard *shards; /* sorted by storage_offset */
+  tws_shard *shards;             /* sorted by storage_offset */
+  const tws_param_slice *slices; /* per parameter of the network; NULL: this rank's parameters are whole */
   uint32_t op_count, operand_count, dep_count, buffer_count, work_count, group_count, shard_count;
   uint64_t arena_bytes[TWS_TIER_COUNT];
   /* well-known buffers; TWS_NONE where a plan has none */
   uint32_t parameters, master, moment1, moment2, gradients;
-  uint32_t input_ids, targets; /* int32 [accumulation][micro batch x sequence] */
+  uint32_t input_ids, targets; /* int32 [accumulation][micro batch][sequence / sequence_parallel] */
   uint32_t hyper, metrics;
   tws_backend_kind backend;
   int threads;
@@ -148,9 +163,9 @@ typedef struct tws_plan_request {
 } tws_plan_request;
 
 /* TWS_UNSUPPORTED / TWS_INVALID with the rule, the reason and the nearest legal configuration. */
-/* The topology that a resolved configuration asks for on `ranks` ranks: axes "pipe" (when there are stages) and "data",
- * which varies fastest, as DeepSpeed's PipeDataParallelTopology. TWS_INVALID when the stages do not divide the ranks.
- */
+/* The topology that a resolved configuration asks for on `ranks` ranks: axes "pipe", "data", "sequence" and "model" in
+ * the order of config->axis_order, the last varies fastest; all but "data" only where they have more than one rank.
+ * TWS_INVALID when they do not divide the ranks. */
 tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *topology, tws_error *err);
 
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err);

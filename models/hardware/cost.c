@@ -22,12 +22,17 @@ int tws_kernel_dims(tws_kernel kernel) {
       [TWS_KERNEL_SWIGLU_GRAD] = 2,
       [TWS_KERNEL_ADD] = 1,
       [TWS_KERNEL_CROSS_ENTROPY] = 3,
+      [TWS_KERNEL_VOCABULARY_STATS] = 3,
+      [TWS_KERNEL_VOCABULARY_LOSS] = 4,
       [TWS_KERNEL_ADAMW] = 1,
       [TWS_KERNEL_SQUARED_NORM] = 1,
       [TWS_KERNEL_CLIP] = 0,
       [TWS_KERNEL_FILL] = 1,
       [TWS_KERNEL_ACCUMULATE] = 1,
       [TWS_KERNEL_CAST] = 1,
+      [TWS_KERNEL_TRANSPOSE] = 3,
+      [TWS_KERNEL_HEADS_PACK] = 5,
+      [TWS_KERNEL_HEADS_UNPACK] = 5,
   };
   return dims[kernel];
 }
@@ -39,6 +44,10 @@ static int is_linear(const tws_work *work) {
 
 static int is_attention(const tws_work *work) {
   return work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_ATTENTION_GRAD;
+}
+
+static int is_vocabulary_part(const tws_work *work) {
+  return work->code == TWS_KERNEL_VOCABULARY_STATS || work->code == TWS_KERNEL_VOCABULARY_LOSS;
 }
 
 int tws_shape_of(const tws_work *work, tws_shape *shape) {
@@ -69,10 +78,28 @@ int tws_shape_of(const tws_work *work, tws_shape *shape) {
 
 /* ---- measured ---- */
 
+/* The kernel whose curve over bytes serves where a profile has none of this one: an equal kind of traffic. */
+static uint8_t stand_in(const tws_work *work) {
+  switch ((tws_kernel)work->code) {
+    case TWS_KERNEL_VOCABULARY_STATS:
+    case TWS_KERNEL_VOCABULARY_LOSS:
+      return TWS_KERNEL_CROSS_ENTROPY;
+    case TWS_KERNEL_TRANSPOSE:
+    case TWS_KERNEL_HEADS_PACK:
+    case TWS_KERNEL_HEADS_UNPACK:
+      return TWS_KERNEL_ADD;
+    default:
+      return work->code;
+  }
+}
+
 /* How far a family's work is from what is asked; infinity: another kernel. */
 static double mismatch(const tws_family *family, const tws_work *work) {
-  if (family->work.code != work->code) return INFINITY;
   double far = 0;
+  if (family->work.code != work->code) {
+    if (family->work.code != stand_in(work)) return INFINITY;
+    far += 16;
+  }
   if (family->work.dtype != work->dtype) far += 8;
   if (family->work.dtype2 != work->dtype2) far += 4;
   if (family->is_surface) return far;
@@ -185,7 +212,8 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
   if (threads < 1 || profile->backend == TWS_BACKEND_CUDA) threads = 1;
   if (busy < 1 || profile->backend == TWS_BACKEND_CUDA) busy = 1;
   for (int i = 0; i < tws_kernel_dims((tws_kernel)work->code) && i < 3; i++) {
-    if (work->d[i] <= 0) return profile->launch_s; /* nothing to do but to start */
+    if (i == 1 && is_vocabulary_part(work)) continue; /* a rank may have padding only, which it clears */
+    if (work->d[i] <= 0) return profile->launch_s;    /* nothing to do but to start */
   }
   double measured = tws_measured_seconds(profile, work, threads, busy);
   if (measured >= 0) return measured;

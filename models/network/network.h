@@ -20,12 +20,14 @@
  *   SWIGLU      gate_up          y                                        gate_up
  *   ADD         x, y             z (in place of y)                        nothing
  *   LOSS        logits           dlogits (in place)                       nothing; targets are read in forward
+ *   EXCHANGE    x                y                                        nothing; only in the part of a network that one
+ *                                                                         rank runs (plan/shard.h), never in a network
  * An output "in place" is a value of its own (each value has one producer) that takes over the memory of its input,
  * whose last reader that module is. ADD: x is the residual stream, y the branch that joins it.
  * Weights of LINEAR are [out, in] (the transpose of GPT-2's Conv1D in Hugging Face checkpoints). */
 #define TWS_MODULES(X)                                                                                             \
   X(EMBEDDING, "Embedding") X(NORM, "Norm") X(LINEAR, "Linear") X(ROPE, "Rope") X(ATTENTION, "Attention")          \
-  X(GELU, "GELU") X(SWIGLU, "SwiGLU") X(ADD, "Add") X(LOSS, "CrossEntropyLoss")
+  X(GELU, "GELU") X(SWIGLU, "SwiGLU") X(ADD, "Add") X(LOSS, "CrossEntropyLoss") X(EXCHANGE, "Exchange")
 typedef enum tws_module_type {
 #define X(name, text) TWS_MODULE_##name,
   TWS_MODULES(X)

@@ -22,11 +22,16 @@ HOST_KERNEL(swiglu);
 HOST_KERNEL(swiglu_grad);
 HOST_KERNEL(add);
 HOST_KERNEL(cross_entropy);
+HOST_KERNEL(vocabulary_stats);
+HOST_KERNEL(vocabulary_loss);
 HOST_KERNEL(adamw);
 HOST_KERNEL(squared_norm);
 HOST_KERNEL(clip);
 HOST_KERNEL(fill);
 HOST_KERNEL(accumulate);
 HOST_KERNEL(cast);
+HOST_KERNEL(transpose);
+HOST_KERNEL(heads_pack);
+HOST_KERNEL(heads_unpack);
 
 #endif

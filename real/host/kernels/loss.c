@@ -1,11 +1,13 @@
-/* Softmax cross-entropy over a vocabulary; logits become their own gradient. */
+/* Softmax cross-entropy over a vocabulary, whole or in the columns of several ranks; logits become their own gradient.
+ */
+#include <stdio.h>
 #include "real/host/kernels/kernels.h"
 
 enum { MAX_THREADS = 256 };
 
 typedef struct loss_job {
   const tws_host_call *call;
-  double sum[MAX_THREADS][8]; /* of each thread, on a cache line of its own */
+  double sum[MAX_THREADS][8]; /* of each thread, on a cache line of its own: losses, ignored targets */
 } loss_job;
 
 /* Maximum and sum of e^(x - maximum) in one pass over memory: blocks that fit the first-level cache are read twice. */
@@ -37,48 +39,142 @@ VECTOR_INLINE void online_softmax(tws_dtype T, const void *row, int64_t columns,
   *sum = v_sum(s);
 }
 
+/* What the gradient of a row follows from: the softmax over the whole vocabulary, wherever its columns are. */
+typedef struct row_softmax {
+  float largest, sum, logit; /* of the target */
+  int64_t target;            /* its column here, or -1 */
+} row_softmax;
+
+VECTOR_INLINE void clear_columns(tws_dtype T, void *row, int64_t begin, int64_t end) {
+  memset(at_mutable(T, row, begin), 0, (size_t)(end - begin) * (T == TWS_F32 ? 4U : 2U));
+}
+
+VECTOR_INLINE void gradient_row(tws_dtype T, const tws_work *work, void *row, const row_softmax *s) {
+  const int64_t columns = work->d[1];
+  const float scale = (float)work->f[0], weight = scale / s->sum;
+  EACH_VECTOR(i, n, 0, columns, v_put(T, row, i, v_exp(v_get(T, row, i, n) - s->largest) * weight, n));
+  if (s->target >= 0) {
+    const float p = expf(s->logit - s->largest) / s->sum; /* from the logit again: the stored one may be rounded */
+    v_put(T, row, s->target, v_set(scale * (p - 1.0F)), 1);
+  }
+  clear_columns(T, row, columns, work->d[2]);
+}
+
+VECTOR_INLINE double loss_of(const row_softmax *s) {
+  return log((double)s->sum) + ((double)s->largest - (double)s->logit);
+}
+
 VECTOR_INLINE double loss_row(tws_dtype T, const tws_host_call *call, int64_t t) {
   const int64_t columns = call->work->d[1], padded = call->work->d[2];
   void *row = at_mutable(T, call->operand[0], t * padded);
-  const int32_t target = ((const int32_t *)call->operand[1])[t];
-  if (target < 0) {
-    memset(row, 0, (size_t)padded * (T == TWS_F32 ? 4U : 2U));
-    return 0;
+  row_softmax s = {.target = ((const int32_t *)call->operand[1])[t]};
+  online_softmax(T, row, columns, &s.largest, &s.sum);
+  s.logit = v_get(T, row, s.target, 1)[0];
+  gradient_row(T, call->work, row, &s);
+  return loss_of(&s);
+}
+
+/* The ranks' statistics, joined in the same order on each of them. */
+VECTOR_INLINE double vocabulary_loss_row(tws_dtype T, const tws_host_call *call, int64_t t) {
+  const int64_t *d = call->work->d;
+  const float *stats = (const float *)call->operand[2] + 3 * t;
+  const int64_t column = ((const int32_t *)call->operand[1])[t] - (int64_t)call->work->f[2];
+  row_softmax s = {.largest = -INFINITY, .target = column >= 0 && column < d[1] ? column : -1};
+  for (int64_t r = 0; r < d[3]; ++r) {
+    const float *part = stats + 3 * d[0] * r;
+    if (part[0] > s.largest) s.largest = part[0];
+    s.logit += part[2];
   }
-  float largest, sum;
-  online_softmax(T, row, columns, &largest, &sum);
-  const float logit = v_get(T, row, target, 1)[0], scale = (float)call->work->f[0];
-  const float weight = scale / sum;
-  EACH_VECTOR(i, n, 0, columns, v_put(T, row, i, v_exp(v_get(T, row, i, n) - largest) * weight, n));
-  const float p = expf(logit - largest) / sum; /* from the logit again: the stored one may be rounded */
-  v_put(T, row, target, v_set(scale * (p - 1.0F)), 1);
-  memset(at_mutable(T, row, columns), 0, (size_t)(padded - columns) * (T == TWS_F32 ? 4U : 2U));
-  return log((double)sum) + ((double)largest - (double)logit);
+  double sum = 0;
+  for (int64_t r = 0; r < d[3]; ++r) {
+    const float *part = stats + 3 * d[0] * r;
+    sum += part[1] == 0 ? 0 : (double)part[1] * exp((double)part[0] - (double)s.largest);
+  }
+  s.sum = (float)sum;
+  gradient_row(T, call->work, at_mutable(T, call->operand[0], t * d[2]), &s);
+  return loss_of(&s);
 }
 
 static void loss_task(void *arg, int thread, int threads) {
   loss_job *job = arg;
   const tws_host_call *call = job->call;
+  const int64_t padded = call->work->d[2];
+  const int32_t *targets = call->operand[1];
+  const int parts = call->work->code == TWS_KERNEL_VOCABULARY_LOSS;
   host_range r = share(call->work->d[0], 1, thread, threads);
-  double sum = 0;
-  FOR_TYPE(call->dtype[0], T, for (int64_t t = r.begin; t < r.end; ++t) sum += loss_row(T, call, t));
+  double sum = 0, ignored = 0;
+  FOR_TYPE(
+      call->dtype[0], T, for (int64_t t = r.begin; t < r.end; ++t) {
+        if (targets[t] < 0) {
+          clear_columns(T, at_mutable(T, call->operand[0], t * padded), 0, padded);
+          ignored += 1;
+        } else {
+          sum += parts ? vocabulary_loss_row(T, call, t) : loss_row(T, call, t);
+        }
+      });
   job->sum[thread][0] = sum;
+  job->sum[thread][1] = ignored;
+}
+
+static void run_loss(const tws_host_call *call, double *metrics) {
+  const int64_t *d = call->work->d;
+  loss_job job = {.call = call};
+  run_parallel(call, 8.0 * (double)(d[0] * d[2]), loss_task, &job);
+  double sum = 0, ignored = 0;
+  for (int i = 0; i < call->backend->threads; ++i) {
+    sum += job.sum[i][0];
+    ignored += job.sum[i][1];
+  }
+  metrics[0] += call->work->f[1] * sum;
+  metrics[1] += call->work->f[1] * ignored;
+}
+
+/* limit: of target ids; below 0 none, since other ranks have other columns. */
+static tws_code check_loss(const tws_host_call *call, int64_t fewest, int64_t limit, tws_error *err) {
+  const int64_t *d = call->work->d;
+  const int32_t *targets = call->operand[1];
+  if (d[1] < fewest || d[2] < d[1])
+    return tws_fail(err, TWS_INVALID, NULL, "cross entropy over %lld columns in rows of %lld", (long long)d[1],
+                    (long long)d[2]);
+  for (int64_t t = 0; t < d[0]; ++t) {
+    if (targets[t] >= -1 && (limit < 0 || targets[t] < limit)) continue;
+    char vocabulary[48] = "";
+    if (limit >= 0) snprintf(vocabulary, sizeof vocabulary, ", outside the vocabulary of %lld", (long long)limit);
+    return tws_fail(err, TWS_INVALID, "targets must be token ids, or -1 to ignore a position", "target %lld is %d%s",
+                    (long long)t, targets[t], vocabulary);
+  }
+  return TWS_OK;
 }
 
 HOST_KERNEL(cross_entropy) {
-  const int64_t *d = call->work->d;
+  TWS_TRY(check_loss(call, 1, call->work->d[1], err));
+  run_loss(call, call->operand[2]);
+  return TWS_OK;
+}
+
+HOST_KERNEL(vocabulary_loss) {
+  TWS_TRY(check_loss(call, 0, -1, err));
+  run_loss(call, call->operand[3]);
+  return TWS_OK;
+}
+
+static void vocabulary_stats_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  const int64_t *d = call->work->d, first = (int64_t)call->work->f[0];
   const int32_t *targets = call->operand[1];
-  if (d[1] < 1 || d[2] < d[1])
-    return tws_fail(err, TWS_INVALID, NULL, "cross entropy over %lld columns in rows of %lld", (long long)d[1],
-                    (long long)d[2]);
-  for (int64_t t = 0; t < d[0]; ++t)
-    if (targets[t] < -1 || targets[t] >= d[1])
-      return tws_fail(err, TWS_INVALID, "targets must be token ids, or -1 to ignore a position",
-                      "target %lld is %d, outside the vocabulary of %lld", (long long)t, targets[t], (long long)d[1]);
-  loss_job job = {.call = call};
-  run_parallel(call, 8.0 * (double)(d[0] * d[2]), loss_task, &job);
-  double sum = 0;
-  for (int i = 0; i < call->backend->threads; ++i) sum += job.sum[i][0];
-  *(double *)call->operand[2] += call->work->f[1] * sum;
+  float *stats = call->operand[2];
+  host_range r = share(d[0], 1, thread, threads);
+  FOR_TYPE(
+      call->dtype[0], T, for (int64_t t = r.begin; t < r.end; ++t) {
+        const void *row = at(T, call->operand[0], t * d[2]);
+        const int64_t column = targets[t] < 0 ? -1 : targets[t] - first;
+        online_softmax(T, row, d[1], &stats[3 * t], &stats[3 * t + 1]);
+        stats[3 * t + 2] = column >= 0 && column < d[1] ? v_get(T, row, column, 1)[0] : 0;
+      });
+}
+HOST_KERNEL(vocabulary_stats) {
+  TWS_TRY(check_loss(call, 0, -1, err));
+  run_parallel(call, 8.0 * (double)(call->work->d[0] * call->work->d[1]), vocabulary_stats_task,
+               (void *)(uintptr_t)call);
   return TWS_OK;
 }

@@ -100,18 +100,25 @@ HOST_KERNEL(squared_norm) {
   run_parallel(call, 4.0 * (double)call->work->d[0], squares_task, &job);
   double sum = 0;
   for (int i = 0; i < call->backend->threads; ++i) sum += job.sum[i][0];
-  *(double *)call->operand[1] += sum;
+  *(double *)call->operand[1] += call->work->f[0] * sum;
   return TWS_OK;
 }
 
-/* The coefficient of torch.nn.utils.clip_grad_norm_; 0 tells ADAMW that the gradients are not finite. */
+/* The coefficient of torch.nn.utils.clip_grad_norm_, over the share of tokens that count; 0 tells ADAMW that the
+ * gradients are not finite, or that there are none. */
 HOST_KERNEL(clip) {
   (void)err;
   double *metrics = call->operand[0];
-  const double max_norm = call->work->f[0], norm = sqrt(metrics[TWS_METRIC_SQUARES]);
+  const double kept = 1 - metrics[TWS_METRIC_IGNORED];
+  if (kept < 1e-9) { /* what rounding leaves where nothing counts */
+    metrics[TWS_METRIC_LOSS] = metrics[TWS_METRIC_NORM] = metrics[TWS_METRIC_CLIP] = 0;
+    return TWS_OK;
+  }
+  const double max_norm = call->work->f[0], norm = sqrt(metrics[TWS_METRIC_SQUARES]) / kept;
   double coefficient = max_norm > 0 ? max_norm / (norm + 1e-6) : 1;
   if (coefficient > 1) coefficient = 1;
+  metrics[TWS_METRIC_LOSS] /= kept;
   metrics[TWS_METRIC_NORM] = norm;
-  metrics[TWS_METRIC_CLIP] = isfinite(norm) ? coefficient : 0;
+  metrics[TWS_METRIC_CLIP] = isfinite(norm) ? coefficient / kept : 0;
   return TWS_OK;
 }
