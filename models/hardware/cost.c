@@ -158,12 +158,35 @@ double tws_measured_seconds(const tws_profile *profile, const tws_work *work, in
 
 /* ---- from published figures ---- */
 
-/* Matrix product on a GPU: the best tile and split of k, in whole waves over the multiprocessors, with a fixed cost a
- * wave that grows with the tile, and tiles' own inefficiency. Constants fitted to published runs; see docs/profiles.md.
- */
-static double gpu_matmul_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
+/* `batch` matrix products [m, k] x [k, n] on a GPU, computing alone: the best tile and split of k, in whole waves over
+ * the multiprocessors, with a fixed cost a wave that grows with the tile, and tiles' own inefficiency. Constants fitted
+ * to published runs; see docs/profiles.md. */
+static double tiled_seconds(const tws_profile *profile, double batch, double m, double n, double k, double rate,
+                            double bandwidth) {
   static const int tiles[][2] = {{256, 128}, {128, 256}, {256, 64}, {64, 256},
                                  {128, 128}, {128, 64},  {64, 128}, {64, 64}};
+  double best = INFINITY;
+  for (size_t t = 0; t < sizeof tiles / sizeof tiles[0]; t++) {
+    double tm = tiles[t][0], tn = tiles[t][1];
+    for (int split = 1; split <= 8; split *= 2) {
+      double part = split > 1 ? fmax(k / split, 256) : k; /* shorter parts do not fill the pipeline */
+      double waves = ceil(batch * ceil(m / tm) * ceil(n / tn) * split / profile->multiprocessors);
+      double wave =
+          2 * tm * tn * part * (1 + 15 * (1 / tm + 1 / tn)) / rate + profile->tile_overhead_s * sqrt(tm * tn / 32768);
+      double partial = split > 1 ? 8.0 * split * batch * m * n / bandwidth : 0; /* float32 partial sums, out and in */
+      best = fmin(best, waves * wave + partial);
+    }
+  }
+  return best;
+}
+
+/* Of one multiprocessor */
+static double gpu_rate(const tws_profile *profile, const tws_work *work, double peak, int aligned) {
+  double rate = profile->matmul_efficiency * peak / profile->multiprocessors;
+  return work->dtype != TWS_F32 && !aligned ? rate * profile->misaligned : rate;
+}
+
+static double gpu_matmul_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
   double m = (double)work->d[0], n = (double)work->d[1], k = (double)work->d[2];
   if (work->code == TWS_KERNEL_LINEAR_GRAD_INPUT) { /* output [m, k], summed over n */
     double swap = n;
@@ -175,21 +198,8 @@ static double gpu_matmul_seconds(const tws_profile *profile, const tws_work *wor
     n = k;
     k = swap;
   }
-  double rate = profile->matmul_efficiency * peak / profile->multiprocessors; /* of one multiprocessor */
-  if (work->dtype != TWS_F32 && (work->d[1] % 8 != 0 || work->d[2] % 8 != 0)) rate *= profile->misaligned;
-  double best = INFINITY;
-  for (size_t t = 0; t < sizeof tiles / sizeof tiles[0]; t++) {
-    double tm = tiles[t][0], tn = tiles[t][1];
-    for (int split = 1; split <= 8; split *= 2) {
-      double part = split > 1 ? fmax(k / split, 256) : k; /* shorter parts do not fill the pipeline */
-      double waves = ceil(ceil(m / tm) * ceil(n / tn) * split / profile->multiprocessors);
-      double wave =
-          2 * tm * tn * part * (1 + 15 * (1 / tm + 1 / tn)) / rate + profile->tile_overhead_s * sqrt(tm * tn / 32768);
-      double partial = split > 1 ? 8.0 * split * m * n / bandwidth : 0; /* float32 partial sums, out and in */
-      best = fmin(best, waves * wave + partial);
-    }
-  }
-  return fmax(best, tws_work_bytes(work) / bandwidth);
+  double rate = gpu_rate(profile, work, peak, work->d[1] % 8 == 0 && work->d[2] % 8 == 0);
+  return fmax(tiled_seconds(profile, 1, m, n, k, rate, bandwidth), tws_work_bytes(work) / bandwidth);
 }
 
 static double matmul_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
@@ -199,7 +209,27 @@ static double matmul_seconds(const tws_profile *profile, const tws_work *work, d
   return tws_work_flops(work) / (profile->matmul_efficiency * peak) + tws_work_bytes(work) / bandwidth;
 }
 
+/* Attention that keeps its scores in memory: batched products of whole squares, which compute while they read and then
+ * write, and kernels over the scores between them (mask, softmax, dropout). Backward has four products, one of which
+ * writes scores; where scores are not kept between the passes, it makes them again first. */
+static double unfused_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
+  double batch = (double)work->d[0] * (double)work->d[2], seq = (double)work->d[1], head = (double)work->d[4];
+  double element = (double)tws_dtype_bytes((tws_dtype)work->dtype);
+  double scores = batch * seq * seq, rows = batch * seq * head;
+  double rate = gpu_rate(profile, work, peak, work->d[1] % 8 == 0 && work->d[4] % 8 == 0);
+  double writes = fmax(tiled_seconds(profile, batch, seq, seq, head, rate, bandwidth), 2 * rows * element / bandwidth) +
+                  scores * element / bandwidth;
+  double reads =
+      fmax(tiled_seconds(profile, batch, seq, head, seq, rate, bandwidth), (scores + rows) * element / bandwidth) +
+      rows * element / bandwidth;
+  double forward = writes + reads + scores * profile->score_bytes[0] / bandwidth + 3 * profile->launch_s;
+  if (work->code == TWS_KERNEL_ATTENTION) return forward;
+  double backward = writes + 3 * reads + scores * profile->score_bytes[1] / bandwidth + 5 * profile->launch_s;
+  return backward + (profile->scores_recomputed ? forward + profile->launch_s : 0);
+}
+
 static double attention_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
+  if (profile->attention_unfused) return unfused_seconds(profile, work, peak, bandwidth);
   double seq = (double)work->d[1],
          rate = profile->attention_efficiency * peak * seq / (seq + profile->attention_half_length);
   if (work->code == TWS_KERNEL_ATTENTION_GRAD) rate *= profile->attention_backward;

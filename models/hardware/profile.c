@@ -260,9 +260,24 @@ static tws_code read_peaks(const tws_json *json, tws_profile *profile, tws_error
   return tws_json_fail(json, peaks, err, "other types fall back to it", "\"peak_flops\" has no fp32");
 }
 
+static tws_code read_unfused(const tws_json *json, const cJSON *attention, tws_profile *profile, tws_error *err) {
+  static const char *const known[] = {"forward_bytes", "backward_bytes", "recomputed", NULL};
+  const cJSON *object = NULL;
+  TWS_TRY(read_child(json, attention, "unfused", 0, &object, err));
+  if (object == NULL) return TWS_OK;
+  if (profile->multiprocessors == 0)
+    return tws_json_fail(json, object, err, "give matmul.multiprocessors, or leave it out",
+                         "\"unfused\" attention is costed on GPUs only");
+  profile->attention_unfused = 1;
+  TWS_TRY(tws_json_only(json, object, known, err));
+  TWS_TRY(tws_json_number(json, object, "forward_bytes", 1, 0, 1000, 0, &profile->score_bytes[0], err));
+  TWS_TRY(tws_json_number(json, object, "backward_bytes", 1, 0, 1000, 0, &profile->score_bytes[1], err));
+  return tws_json_bool(json, object, "recomputed", 0, 0, &profile->scores_recomputed, err);
+}
+
 static tws_code read_constants(const tws_json *json, tws_profile *profile, tws_error *err) {
   static const char *const matmul_known[] = {"efficiency", "tile_overhead_s", "multiprocessors", "misaligned", NULL};
-  static const char *const attention_known[] = {"efficiency", "half_length", "backward", NULL};
+  static const char *const attention_known[] = {"efficiency", "half_length", "backward", "unfused", NULL};
   const cJSON *root = json->root, *object = NULL;
   int64_t multiprocessors = 0;
   profile->matmul_efficiency = 0.8; /* what most devices sustain: see docs/profiles.md */
@@ -281,7 +296,9 @@ static tws_code read_constants(const tws_json *json, tws_profile *profile, tws_e
   TWS_TRY(read_child(json, root, "attention", 0, &object, err));
   if (object != NULL) {
     TWS_TRY(tws_json_only(json, object, attention_known, err));
-    TWS_TRY(tws_json_number(json, object, "efficiency", 1, 1e-3, 1, 0, &profile->attention_efficiency, err));
+    TWS_TRY(read_unfused(json, object, profile, err));
+    int required = !profile->attention_unfused;
+    TWS_TRY(tws_json_number(json, object, "efficiency", required, 1e-3, 1, 0.4, &profile->attention_efficiency, err));
     TWS_TRY(tws_json_number(json, object, "half_length", 0, 0, 1e9, 0, &profile->attention_half_length, err));
     TWS_TRY(tws_json_number(json, object, "backward", 0, 1e-3, 10, 1, &profile->attention_backward, err));
   }

@@ -69,6 +69,8 @@ struct tws_profile {
   double matmul_efficiency, tile_overhead_s, misaligned;
   int multiprocessors;
   double attention_efficiency, attention_half_length, attention_backward;
+  int attention_unfused, scores_recomputed; /* scores are in memory; between forward and backward they are not kept */
+  double score_bytes[2];                    /* of kernels between the products, for each score: forward, backward */
   tws_family *families;
   size_t family_count;
   tws_collective_table *collectives;
