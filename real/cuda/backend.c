@@ -289,12 +289,17 @@ static const tws_cuda_function functions[TWS_KERNEL_COUNT] = {
     [TWS_KERNEL_SWIGLU_GRAD] = tws_cuda_swiglu_grad,
     [TWS_KERNEL_ADD] = tws_cuda_add,
     [TWS_KERNEL_CROSS_ENTROPY] = tws_cuda_cross_entropy,
+    [TWS_KERNEL_VOCABULARY_STATS] = tws_cuda_vocabulary_stats,
+    [TWS_KERNEL_VOCABULARY_LOSS] = tws_cuda_vocabulary_loss,
     [TWS_KERNEL_ADAMW] = tws_cuda_adamw,
     [TWS_KERNEL_SQUARED_NORM] = tws_cuda_squared_norm,
     [TWS_KERNEL_CLIP] = tws_cuda_clip,
     [TWS_KERNEL_FILL] = tws_cuda_fill,
     [TWS_KERNEL_ACCUMULATE] = tws_cuda_accumulate,
     [TWS_KERNEL_CAST] = tws_cuda_cast,
+    [TWS_KERNEL_TRANSPOSE] = tws_cuda_transpose,
+    [TWS_KERNEL_HEADS_PACK] = tws_cuda_heads_pack,
+    [TWS_KERNEL_HEADS_UNPACK] = tws_cuda_heads_unpack,
 };
 
 static tws_code start_kernel(tws_backend *backend, lane *l, tws_cuda_call *call, tws_error *err) {

@@ -41,12 +41,17 @@ tws_code tws_cuda_swiglu(const tws_cuda_call *call, tws_error *err);
 tws_code tws_cuda_swiglu_grad(const tws_cuda_call *call, tws_error *err);
 tws_code tws_cuda_add(const tws_cuda_call *call, tws_error *err);
 tws_code tws_cuda_cross_entropy(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_vocabulary_stats(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_vocabulary_loss(const tws_cuda_call *call, tws_error *err);
 tws_code tws_cuda_adamw(const tws_cuda_call *call, tws_error *err);
 tws_code tws_cuda_squared_norm(const tws_cuda_call *call, tws_error *err);
 tws_code tws_cuda_clip(const tws_cuda_call *call, tws_error *err);
 tws_code tws_cuda_fill(const tws_cuda_call *call, tws_error *err);
 tws_code tws_cuda_accumulate(const tws_cuda_call *call, tws_error *err);
 tws_code tws_cuda_cast(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_transpose(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_heads_pack(const tws_cuda_call *call, tws_error *err);
+tws_code tws_cuda_heads_unpack(const tws_cuda_call *call, tws_error *err);
 
 /* A matrix product C[rows, columns] = sum over i of A(row, i) B(column, i) (+ bias[column]) (+ C); C is contiguous.
  * A(row, i) is at a[row a_row + i a_inner]; so B. */

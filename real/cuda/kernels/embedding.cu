@@ -4,19 +4,20 @@
 
 namespace {
 
-// x[token] = wte[id] (+ wpe[token % seq]). An id outside the table gives NaN.
+// x[token] = wte[id - first] (+ wpe[token % seq]). The table may be a rank's part of the vocabulary: an id outside it
+// adds nothing.
 template <typename T, int V>
 __global__ void embedding(const int32_t *ids, const T *wte, const T *wpe, T *x, int64_t tokens, int64_t width,
-                          int64_t vocabulary, int64_t seq) {
+                          int64_t vocabulary, int64_t seq, int64_t first) {
   const int64_t packs = width / V, all = tokens * packs, step = (int64_t)gridDim.x * blockDim.x;
   for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += step) {
-    const int64_t token = i / packs, column = i % packs * V, id = ids[token];
+    const int64_t token = i / packs, column = i % packs * V, id = ids[token] - first;
     float v[V], p[V];
     if (id >= 0 && id < vocabulary) {
       load<V>(wte + id * width + column, v);
     } else {
 #pragma unroll
-      for (int j = 0; j < V; ++j) v[j] = CUDART_NAN_F;
+      for (int j = 0; j < V; ++j) v[j] = 0.0F;
     }
     if (wpe) {
       load<V>(wpe + token % seq * width + column, p);
@@ -30,7 +31,7 @@ __global__ void embedding(const int32_t *ids, const T *wte, const T *wpe, T *x, 
 template <typename T>
 tws_code run_embedding(const tws_cuda_call *call, tws_error *err) {
   constexpr int N = Width<T>::value;
-  const int64_t *d = call->work->d;
+  const int64_t *d = call->work->d, first = (int64_t)call->work->f[0];
   const bool positions = d[3] != 0;
   const T *wte = in<T>(call, 1), *wpe = positions ? in<T>(call, 2) : nullptr;
   T *x = out<T>(call, positions ? 3 : 2);
@@ -38,9 +39,9 @@ tws_code run_embedding(const tws_cuda_call *call, tws_error *err) {
   const bool aligned = packable<N>(wte, d[1]) && packable<N>(wpe, d[1]) && packable<N>(x, d[1]);
   const unsigned grid = grid_for(call, d[0] * d[1] / (aligned ? N : 1), BLOCK);
   if (aligned)
-    LAUNCH((embedding<T, N>), grid, BLOCK, 0, call, in<int32_t>(call, 0), wte, wpe, x, d[0], d[1], d[2], d[4]);
+    LAUNCH((embedding<T, N>), grid, BLOCK, 0, call, in<int32_t>(call, 0), wte, wpe, x, d[0], d[1], d[2], d[4], first);
   else
-    LAUNCH((embedding<T, 1>), grid, BLOCK, 0, call, in<int32_t>(call, 0), wte, wpe, x, d[0], d[1], d[2], d[4]);
+    LAUNCH((embedding<T, 1>), grid, BLOCK, 0, call, in<int32_t>(call, 0), wte, wpe, x, d[0], d[1], d[2], d[4], first);
   return launched(err);
 }
 
@@ -58,8 +59,7 @@ struct RowLists {
 __device__ int append_matches(const int32_t *ids, int64_t token, int64_t tokens, int64_t low, int64_t high,
                               int32_t *pending, int held, int *warp_counts) {
   const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-  const int64_t id = token < tokens ? ids[token] : -1;
-  const bool match = id >= low && id < high;
+  const bool match = token < tokens && ids[token] >= low && ids[token] < high;
   const unsigned votes = __ballot_sync(0xffffffffU, match);
   if (lane == 0) warp_counts[warp] = __popc(votes);
   __syncthreads();
@@ -73,11 +73,12 @@ __device__ int append_matches(const int32_t *ids, int64_t token, int64_t tokens,
   return held + total;
 }
 
-__global__ void list_rows(const int32_t *ids, int64_t tokens, int64_t vocabulary, RowLists lists) {
+// A block has GROUP rows of the table, whose first row is id `first`. low, high: ids.
+__global__ void list_rows(const int32_t *ids, int64_t tokens, int64_t vocabulary, int64_t first, RowLists lists) {
   __shared__ int32_t counts[GROUP], next[GROUP], pending[PENDING + BLOCK];
   __shared__ int warp_counts[BLOCK / WARP];
-  const int64_t low = (int64_t)blockIdx.x * GROUP;
-  const int64_t high = low + GROUP < vocabulary ? low + GROUP : vocabulary;
+  const int64_t base = (int64_t)blockIdx.x * GROUP, rows = vocabulary - base < GROUP ? vocabulary - base : GROUP;
+  const int64_t low = first + base, high = low + rows;
   const int row = (int)threadIdx.x;
   if (row < GROUP) counts[row] = 0;
   __syncthreads();
@@ -94,9 +95,9 @@ __global__ void list_rows(const int32_t *ids, int64_t tokens, int64_t vocabulary
     for (int i = 0; i < GROUP; ++i) next[i] += begin;
   }
   __syncthreads();
-  if (row < high - low) {
-    lists.first[low + row] = next[row];
-    lists.count[low + row] = counts[row];
+  if (row < rows) {
+    lists.first[base + row] = next[row];
+    lists.count[base + row] = counts[row];
   }
   int held = 0;
   for (int64_t t = 0; t < tokens; t += BLOCK) {
@@ -162,7 +163,7 @@ tws_code run_embedding_grad(const tws_cuda_call *call, tws_error *err) {
   const cudaError_t status = cudaMemsetAsync(lists.cursor, 0, sizeof(int32_t), call->stream);
   if (status != cudaSuccess) return tws_cuda_fail(err, status, "clearing a counter");
   LAUNCH(list_rows, (unsigned)ceil_div(vocabulary, GROUP), BLOCK, 0, call, in<int32_t>(call, 0), tokens, vocabulary,
-         lists);
+         (int64_t)call->work->f[0], lists);
   TWS_TRY(launched(err));
   const T *dx = in<T>(call, 1);
   const bool aligned = packable<N>(dx, width), add = call->work->flags & TWS_ACCUMULATE;

@@ -98,12 +98,12 @@ __global__ void square_parts(const T *x, int64_t packs, int64_t count, double *p
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-__global__ void square_finish(const double *parts, int count, double *to) {
+__global__ void square_finish(const double *parts, int count, double weight, double *to) {
   __shared__ double room[BLOCK / WARP];
   double sum = 0;
   for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) sum += parts[i];
   sum = block_sum(sum, room);
-  if (threadIdx.x == 0) *to += sum;
+  if (threadIdx.x == 0) *to += weight * sum;
 }
 
 template <typename T>
@@ -116,17 +116,24 @@ tws_code run_squares(const tws_cuda_call *call, tws_error *err) {
   const unsigned blocks = grid_for(call, packs ? packs : count, BLOCK);
   LAUNCH(square_parts, blocks, BLOCK, 0, call, x, packs, count, parts);
   TWS_TRY(launched(err));
-  LAUNCH(square_finish, 1, BLOCK, 0, call, parts, (int)blocks, out<double>(call, 1));
+  LAUNCH(square_finish, 1, BLOCK, 0, call, parts, (int)blocks, call->work->f[0], out<double>(call, 1));
   return launched(err);
 }
 
-// The coefficient of torch.nn.utils.clip_grad_norm_; 0 tells ADAMW that the gradients are not finite.
+// The coefficient of torch.nn.utils.clip_grad_norm_, over the share of tokens that count; 0 tells ADAMW that the
+// gradients are not finite, or that there are none.
 __global__ void clip(double *metrics, double max_norm) {
-  const double norm = sqrt(metrics[TWS_METRIC_SQUARES]);
+  const double kept = 1.0 - metrics[TWS_METRIC_IGNORED];
+  if (kept < 1e-9) {  // what rounding leaves where nothing counts
+    metrics[TWS_METRIC_LOSS] = metrics[TWS_METRIC_NORM] = metrics[TWS_METRIC_CLIP] = 0.0;
+    return;
+  }
+  const double norm = sqrt(metrics[TWS_METRIC_SQUARES]) / kept;
   double coefficient = max_norm > 0 ? max_norm / (norm + 1e-6) : 1.0;
   if (coefficient > 1.0) coefficient = 1.0;
+  metrics[TWS_METRIC_LOSS] /= kept;
   metrics[TWS_METRIC_NORM] = norm;
-  metrics[TWS_METRIC_CLIP] = isfinite(norm) ? coefficient : 0.0;
+  metrics[TWS_METRIC_CLIP] = isfinite(norm) ? coefficient / kept : 0.0;
 }
 
 }  // namespace
