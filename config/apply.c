@@ -129,6 +129,20 @@ static void apply_zero(tws_config *config) {
   if (tws_given_true(tws_store_at(store, "zero_optimization.cpu_offload_param"))) config->zero.offload_param = 1;
 }
 
+/* The size stands in one of two places; both are a contradiction when they differ, which resolving refuses. */
+static void apply_tensor_ranks(tws_config *config) {
+  const struct tws_config_store *store = config->store;
+  tws_given outer = tws_store_at(store, "tensor_parallel.autotp_size");
+  const tws_key *inner = tws_key_at("tensor_parallel.tensor_parallel.tp_size");
+  if (!cJSON_IsNumber(outer.item) && cJSON_IsNumber(tws_store_get(store, inner).item))
+    config->tensor_ranks = integer_of(inner, tws_store_get(store, inner));
+}
+
+static void apply_axis_order(tws_config *config) {
+  const char *order = tws_axis_order(tws_given_text(tws_store_at(config->store, "twinspeed.axis_order")));
+  config->axis_order = order ? order : tws_axis_orders[0];
+}
+
 void tws_config_apply(tws_config *config, const char *section) {
   size_t length = section ? strlen(section) : 0;
   for (size_t i = 0; i < tws_key_count; i++) {
@@ -141,6 +155,8 @@ void tws_config_apply(tws_config *config, const char *section) {
   if (!section || tws_key_word("fp16|bf16|data_types", section, 0) >= 0) apply_dtype(config);
   if (!section || strcmp(section, "pipeline") == 0)
     config->pipeline_partition = tws_given_text(tws_store_at(config->store, "pipeline.partition"));
+  if (!section || strcmp(section, "tensor_parallel") == 0) apply_tensor_ranks(config);
+  if (!section || strcmp(section, "twinspeed") == 0) apply_axis_order(config);
   if (!section || strcmp(section, "optimizer") == 0) apply_optimizer(config);
   if (!section || strcmp(section, "scheduler") == 0) apply_scheduler(config);
   if (!section || tws_key_word("zero_optimization|allgather_size", section, 0) >= 0) apply_zero(config);

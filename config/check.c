@@ -34,6 +34,7 @@ static const char *wanted(const tws_key *key, const cJSON *item, text *t) {
                                       [TWS_KEY_INT_LIST] = "an array of integers",
                                       [TWS_KEY_OBJECT] = "an object",
                                       [TWS_KEY_BOOL_OR_OBJECT] = "an object",
+                                      [TWS_KEY_AXES] = "pipe, data, sequence and model in some order, parted by commas",
                                       [TWS_KEY_REFUSED] = "absent"};
   t->used = 0;
   if (key->values) {
@@ -117,6 +118,8 @@ static int fits(const tws_walk *walk, const tws_key *key, const cJSON *item) {
       return cJSON_IsObject(item);
     case TWS_KEY_BOOL_OR_OBJECT:
       return cJSON_IsBool(item) || cJSON_IsObject(item);
+    case TWS_KEY_AXES:
+      return cJSON_IsString(item) && tws_axis_order(item->valuestring) != NULL;
     case TWS_KEY_REFUSED:
       return 0;
   }

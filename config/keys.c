@@ -26,6 +26,8 @@
 #define PRINT "what is printed is the program's choice"
 #define VOCABULARY "the vocabulary is the model's, padded by twinspeed.vocabulary_multiple"
 #define DATA "batches are always whole"
+#define SHARDING "how weights are split follows from the model's modules"
+#define SLICES "a rank makes its own part of the parameters, never the whole"
 
 #define LARGE 1099511627776.0 /* 2^40: beyond any real batch or step, and products stay far from overflow */
 #define RANGE(low_, high_) .bounded = 1, .low = low_, .high = high_

@@ -172,6 +172,8 @@ static void put_special(builder *b, const tws_config *config) {
   put_at(b, "data_types.grad_accum_dtype", cJSON_CreateString(tws_dtype_name(config->accumulation_dtype)));
   put_at(b, "optimizer.type", cJSON_CreateString(config->optimizer == TWS_OPTIMIZER_ADAM ? "Adam" : "AdamW"));
   put_at(b, "optimizer.params.betas", betas);
+  put_at(b, "twinspeed.axis_order", cJSON_CreateString(config->axis_order));
+  drop_at(b, "tensor_parallel.tensor_parallel.tp_size"); /* it has been read into autotp_size */
   if (config->scheduler == TWS_SCHEDULER_NONE) return;
   put_at(b, "scheduler.type", cJSON_CreateString(scheduler_name(config->scheduler)));
   if (config->scheduler >= TWS_SCHEDULER_WARMUP)
@@ -237,6 +239,17 @@ static int presence_matters(const char *path) {
   return 0;
 }
 
+/* A default that is better left out: its section would come to be by it. */
+static int leave_out(builder *b, const tws_config *config, const tws_key *key) {
+  if (!key->fallback || !presence_matters(key->path) || find_at(b, key->path)) return 0;
+  cJSON *value = field_value(config, key), *fallback = cJSON_Parse(key->fallback);
+  if (!fallback) b->failed = 1;
+  int same = cJSON_Compare(value, fallback, 1);
+  cJSON_Delete(value);
+  cJSON_Delete(fallback);
+  return same;
+}
+
 static void put_defaults(builder *b) {
   for (size_t i = 0; i < tws_key_count; i++) {
     const tws_key *key = &tws_keys[i];
@@ -255,6 +268,7 @@ tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out,
   for (size_t i = 0; i < tws_key_count && !b.failed; i++) {
     const tws_key *key = &tws_keys[i];
     if (key->parts && !applies(config, key)) continue;
+    if (leave_out(&b, config, key)) continue;
     if (is_set(config, key))
       put_at(&b, key->path, field_value(config, key));
     else if (key->store != TWS_STORE_NOWHERE && key->store != TWS_STORE_SPECIAL &&
@@ -346,6 +360,10 @@ static void describe_type(builder *b, cJSON *schema, const tws_key *key) {
       return;
     case TWS_KEY_OBJECT:
       add_type(b, schema, "object");
+      return;
+    case TWS_KEY_AXES:
+      add_type(b, schema, "string");
+      put(b, schema, "enum", cJSON_CreateStringArray(tws_axis_orders, TWS_AXIS_ORDERS));
       return;
     default:
       return;
@@ -491,9 +509,37 @@ tws_code tws_config_print_schema(tws_text *out, tws_error *err) {
 /* ---- keys without effect ---- */
 
 typedef struct report {
+  const tws_config *config;
   tws_text *out;
   int count;
 } report;
+
+/* Keys that go with others which are not in use. Defaults are no wish, so nothing is said of them. */
+static const char *idle_reason(const tws_config *c, const char *path) {
+  int pipe = c->pipeline_stages > 1, tensor = c->tensor_ranks > 1, sequence = c->sequence_ranks > 1;
+  const tws_key *schedule = tws_key_at("twinspeed.pipeline_schedule");
+  int usual = tws_key_word(schedule->values, "1f1b", 0);
+  const char *partition = c->pipeline_partition ? c->pipeline_partition : "best";
+  const struct {
+    const char *path;
+    int idle;
+    const char *reason;
+  } rows[] = {
+      {"pipeline.partition", !pipe && strcmp(partition, "best") != 0, "it needs pipeline.stages above 1"},
+      {"twinspeed.pipeline_schedule", !pipe && c->pipeline_schedule != usual, "it needs pipeline.stages above 1"},
+      {"twinspeed.virtual_stages", !pipe && c->virtual_stages > 1, "it needs pipeline.stages above 1"},
+      {"tensor_parallel.tp_overlap_comm", !tensor && c->tensor_overlap, "it needs tensor_parallel.autotp_size above 1"},
+      {"twinspeed.tensor_sequence_regions", !tensor && c->tensor_regions,
+       "it needs tensor_parallel.autotp_size above 1"},
+      {"twinspeed.tensor_overlap_chunks", !(tensor && c->tensor_overlap) && c->tensor_chunks != 2,
+       "it needs tensor_parallel.tp_overlap_comm, and tensor_parallel.autotp_size above 1"},
+      {"twinspeed.axis_order", !pipe && !tensor && !sequence && c->axis_order != tws_axis_orders[0],
+       "all ranks are data-parallel"},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    if (rows[i].idle && strcmp(rows[i].path, path) == 0) return rows[i].reason;
+  return NULL;
+}
 
 static tws_code report_key(tws_walk *walk, const tws_key *key, const cJSON *item) {
   report *r = walk->user;
@@ -507,6 +553,7 @@ static tws_code report_key(tws_walk *walk, const tws_key *key, const cJSON *item
   if (strcmp(key->path, "scheduler.params.warmup_type") == 0 && cJSON_IsString(item) &&
       tws_key_word("log|linear", item->valuestring, 0) < 0)
     reason = "only log and linear are known, and log is used";
+  if (!reason) reason = idle_reason(r->config, key->path);
   if (!reason && !key->moved_to) return TWS_OK;
   tws_key_join(walk->segments, walk->n, path, sizeof path);
   int line, column;
@@ -524,7 +571,7 @@ static tws_code report_key(tws_walk *walk, const tws_key *key, const cJSON *item
 }
 
 tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *count, tws_error *err) {
-  report r = {out, 0};
+  report r = {config, out, 0};
   tws_walk walk = {.store = config->store, .err = err, .visit = report_key, .user = &r};
   TWS_TRY(tws_store_walk_all(&walk));
   *count = r.count;

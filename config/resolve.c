@@ -200,14 +200,46 @@ static tws_code check_offload(const rules *r) {
   return TWS_OK;
 }
 
+static int given_integer(tws_given given, int64_t *value) {
+  return given.item && tws_json_integer(given.source->json, given.item, value, NULL);
+}
+
+/* Sizes of tensor and sequence parallelism that no number of ranks makes right. */
+static tws_code check_sizes(const rules *r) {
+  const tws_config *c = r->config;
+  int64_t outer, inner, tokens = c->sequence_length, ranks = c->sequence_ranks;
+  if (given_integer(at(r, "tensor_parallel.autotp_size"), &outer) &&
+      given_integer(at(r, "tensor_parallel.tensor_parallel.tp_size"), &inner) && (outer > 1 ? outer : 1) != inner)
+    return REFUSE(r, "tensor_parallel.tensor_parallel.tp_size", TWS_INVALID, "keep one of them",
+                  "tensor_parallel.autotp_size is %lld and tensor_parallel.tensor_parallel.tp_size is %lld",
+                  (long long)outer, (long long)inner);
+  if (ranks > 1 && tokens % ranks) {
+    char hint[96];
+    int64_t below = tokens - tokens % ranks;
+    if (below)
+      snprintf(hint, sizeof hint, "use a sequence of %lld or %lld tokens", (long long)below,
+               (long long)(below + ranks));
+    else
+      snprintf(hint, sizeof hint, "use a sequence of %lld tokens", (long long)ranks);
+    return REFUSE(r, "sequence_parallel_size", TWS_INVALID, hint,
+                  "sequence_parallel_size %lld does not divide a sequence of %lld tokens", (long long)ranks,
+                  (long long)tokens);
+  }
+  if (c->attention_chunks > 1)
+    return REFUSE(r, "twinspeed.attention_chunks", TWS_UNSUPPORTED, "use sequence_parallel_size, or recomputation",
+                  "attention in %lld chunks (FPDT) offloads those not in use, and Twinspeed has no offload tier",
+                  (long long)c->attention_chunks);
+  return TWS_OK;
+}
+
 static tws_code check_parallelism(const rules *r) {
-  tws_given stages = at(r, "pipeline.stages");
   int64_t count;
-  if (stages.item && tws_json_integer(stages.source->json, stages.item, &count, NULL) && count > 1) {
+  if (given_integer(at(r, "pipeline.stages"), &count) && count > 1) {
     if (r->config->zero.stage >= 2)
       return REFUSE(r, "pipeline.stages", TWS_INVALID, "use stage 0 or 1",
                     "ZeRO stage %d does not go with pipeline parallelism", r->config->zero.stage);
   }
+  TWS_TRY(check_sizes(r));
   if (on(r, "activation_checkpointing.contiguous_memory_optimization") &&
       (!on(r, "activation_checkpointing.partition_activations") ||
        !at(r, "activation_checkpointing.number_checkpoints").item))
@@ -299,6 +331,8 @@ tws_code tws_config_check(const tws_config *config, tws_error *err) {
   if (!err) err = &unused;
   TWS_TRY(tws_config_clone(config, &copy, err));
   tws_code code = check_rules(copy, err);
+  int64_t replicas;
+  if (code == TWS_OK && copy->ranks > 0) code = tws_config_replicas(copy, copy->ranks, &replicas, err);
   int64_t train = copy->train_batch_size, micro = copy->micro_batch_size, steps = copy->accumulation_steps;
   if (code == TWS_OK && train > 0 && micro > 0 && steps > 0 && (train % micro || train / micro % steps)) {
     const rules r = {copy, copy->store, err};
@@ -322,11 +356,9 @@ tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_co
   rules r = {config, store, err};
   if (on(&r, "zero_optimization.stage3_allgather_sequential")) zero->prefetch_bucket_size = 1;
   TWS_TRY(check_rules(config, err));
-  int64_t stages = config->pipeline_stages > 1 ? config->pipeline_stages : 1;
-  if (ranks % stages)
-    return REFUSE(&r, "pipeline.stages", TWS_INVALID, "use a number of ranks that is a multiple of the stages",
-                  "%lld pipeline stages do not divide %lld ranks", (long long)stages, (long long)ranks);
-  return resolve_batch(config, ranks / stages, err);
+  int64_t replicas;
+  TWS_TRY(tws_config_replicas(config, ranks, &replicas, err));
+  return resolve_batch(config, replicas, err);
 }
 
 const char *tws_recompute_name(tws_recompute recompute) {

@@ -12,7 +12,8 @@ static const cJSON *present(const cJSON *item) {
 
 /* Sections with two names. */
 static const char *other_section_name(const char *segment, size_t length) {
-  return length == 4 && strncmp(segment, "bf16", 4) == 0 ? "bfloat16" : NULL;
+  if (length == 4 && strncmp(segment, "bf16", 4) == 0) return "bfloat16";
+  return length == 15 && strncmp(segment, "tensor_parallel", 15) == 0 ? "tp" : NULL;
 }
 
 static const cJSON *member(const cJSON *object, const char *name, size_t length) {

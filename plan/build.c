@@ -104,15 +104,21 @@ static tws_code lower(tws_lower *l, tws_error *err) {
 }
 
 tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *topology, tws_error *err) {
-  int stages = config->pipeline_stages > 1 ? (int)config->pipeline_stages : 1;
-  if (ranks < 1 || ranks % stages) {
-    return tws_fail(err, TWS_INVALID, "use a number of ranks that is a multiple of pipeline.stages",
-                    "%d pipeline stages do not divide %d ranks", stages, ranks);
+  enum { AXES = 4 };
+  static const char *const words[AXES] = {"pipe", "data", "sequence", "model"};
+  int64_t replicas;
+  TWS_TRY(tws_config_replicas(config, ranks, &replicas, err));
+  const int64_t sizes[AXES] = {config->pipeline_stages, replicas, config->sequence_ranks, config->tensor_ranks};
+  const char *names[AXES], *at = config->axis_order;
+  int dims[AXES], count = 0;
+  for (int i = 0; i < AXES; i++, at += strcspn(at, ","), at += *at == ',') {
+    for (int k = 0; k < AXES; k++) {
+      if (strncmp(at, words[k], strlen(words[k])) != 0 || (sizes[k] < 2 && strcmp(words[k], "data") != 0)) continue;
+      names[count] = words[k];
+      dims[count++] = (int)sizes[k];
+    }
   }
-  const char *const names[] = {"pipe", "data"};
-  const int dims[] = {stages, ranks / stages};
-  return stages == 1 ? tws_topology_make(topology, 1, names + 1, &ranks, err)
-                     : tws_topology_make(topology, 2, names, dims, err);
+  return tws_topology_make(topology, count, names, dims, err);
 }
 
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err) {

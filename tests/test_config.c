@@ -8,6 +8,8 @@
 #include "base/random.h"
 #include "config/ds_config.h"
 #include "config/keys.h"
+#include "plan/pipeline_grid.h"
+#include "plan/plan.h"
 #include "tests/failing_allocator.h"
 
 static tws_error err;
@@ -76,7 +78,8 @@ START_TEST(rows_hold_together) {
                                       [TWS_KEY_NUMBER_OR_LIST] = "[1,2]", [TWS_KEY_PAIR] = "[0.9]",
                                       [TWS_KEY_LIST] = "{}",         [TWS_KEY_STRING_LIST] = "[3]",
                                       [TWS_KEY_INT_LIST] = "[\"a\"]", [TWS_KEY_OBJECT] = "[]",
-                                      [TWS_KEY_BOOL_OR_OBJECT] = "3", [TWS_KEY_REFUSED] = "3"};
+                                      [TWS_KEY_BOOL_OR_OBJECT] = "3", [TWS_KEY_REFUSED] = "3",
+                                      [TWS_KEY_AXES] = "\"pipe,data,model\""};
   tws_config *config;
   ck_assert_int_eq(tws_config_default(&config, &err), TWS_OK);
   for (size_t i = 0; i < tws_key_count; i++) {
@@ -129,6 +132,10 @@ START_TEST(defaults_that_surprise) {
   ck_assert(c->zero.multi_rank_bucket_allreduce == 1 && c->zero.reduce_scatter == 1);
   ck_assert(c->optimizer == TWS_OPTIMIZER_ADAMW && c->lr == 1e-3 && c->beta2 == 0.999 && c->epsilon == 1e-8);
   ck_assert(c->weight_decay == 0 && c->adam_w_mode == 1 && c->bias_correction == 1);
+  ck_assert(c->tensor_ranks == 0 && c->sequence_ranks == 0 && !c->tensor_overlap && !c->tensor_regions);
+  ck_assert(c->tensor_chunks == 2 && c->loss_tiles == 1 && c->mlp_tiles == 1 && c->attention_chunks == 1);
+  ck_assert_str_eq(c->axis_order, "pipe,data,sequence,model");
+  ck_assert(c->ignored_token == -1 && tws_config_model_ranks(c) == 1 && tws_config_vocabulary_multiple(c) == 1);
   ck_assert(c->recompute == TWS_RECOMPUTE_NONE && c->vocabulary_multiple == 1 && c->seed == 1234);
   ck_assert(c->train_batch_size == 0 && c->steps_per_print == 0 && c->scheduler == TWS_SCHEDULER_NONE);
   ck_assert_int_eq(tws_config_set(c, "train_batch_size", "8", &err), TWS_OK);
@@ -346,6 +353,156 @@ START_TEST(keys_without_effect_say_so) {
 }
 END_TEST
 
+/* A default is no wish; what goes with another key says which. */
+START_TEST(keys_that_need_another_say_so) {
+  static const struct {
+    const char *text, *path, *reason; /* path NULL: nothing to say */
+  } cases[] = {
+      {"{\"tensor_parallel\": {\"tp_overlap_comm\": true}}", "tensor_parallel.tp_overlap_comm", "autotp_size above 1"},
+      {"{\"tensor_parallel\": {\"tp_overlap_comm\": true, \"autotp_size\": 1}}", "tensor_parallel.tp_overlap_comm", "autotp_size above 1"},
+      {"{\"tensor_parallel\": {\"tp_overlap_comm\": true, \"autotp_size\": 2}}", NULL, NULL},
+      {"{\"tensor_parallel\": {\"tp_overlap_comm\": true, \"tp\": {\"tp_size\": 2}}}", NULL, NULL},
+      {"{\"tensor_parallel\": {\"tp_overlap_comm\": false, \"autotp_size\": 0}}", NULL, NULL},
+      {"{\"twinspeed\": {\"tensor_sequence_regions\": true}}", "twinspeed.tensor_sequence_regions", "autotp_size above 1"},
+      {"{\"twinspeed\": {\"tensor_sequence_regions\": true}, \"tensor_parallel\": {\"autotp_size\": 2}}", NULL, NULL},
+      {"{\"twinspeed\": {\"tensor_overlap_chunks\": 4}, \"tensor_parallel\": {\"autotp_size\": 2}}", "twinspeed.tensor_overlap_chunks", "tp_overlap_comm"},
+      {"{\"twinspeed\": {\"tensor_overlap_chunks\": 2}}", NULL, NULL},
+      {"{\"twinspeed\": {\"axis_order\": \"data,pipe,sequence,model\"}}", "twinspeed.axis_order", "data-parallel"},
+      {"{\"twinspeed\": {\"axis_order\": \"data,pipe,sequence,model\"}, \"sequence_parallel_size\": 2}", NULL, NULL},
+      {"{\"twinspeed\": {\"pipeline_schedule\": \"gpipe\"}}", "twinspeed.pipeline_schedule", "pipeline.stages above 1"},
+      {"{\"twinspeed\": {\"pipeline_schedule\": \"1f1b\", \"virtual_stages\": 1}, \"pipeline\": {\"partition\": \"best\"}}", NULL, NULL},
+      {"{\"twinspeed\": {\"pipeline_schedule\": \"gpipe\"}, \"pipeline\": {\"stages\": 2, \"partition\": \"uniform\"}}", NULL, NULL},
+      {"{\"pipeline\": {\"partition\": \"uniform\"}}", "pipeline.partition", "pipeline.stages above 1"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_config *c = config_of(cases[i].text);
+    tws_text text = {0};
+    int count;
+    char says[96];
+    ck_assert_int_eq(tws_config_no_effect(c, &text, &count, &err), TWS_OK);
+    ck_assert_msg(count == (cases[i].path != NULL), "%s: %s", cases[i].text, text.data ? text.data : "");
+    snprintf(says, sizeof says, "\"%s\" has no effect: ", cases[i].path ? cases[i].path : "");
+    if (cases[i].path)
+      ck_assert_msg(strstr(text.data, says) && strstr(text.data, cases[i].reason), "%s: %s", cases[i].text, text.data);
+    tws_text_free(&text);
+    tws_config_destroy(c);
+  }
+}
+END_TEST
+
+/* ---- axes of ranks ---- */
+
+START_TEST(tensor_ranks_have_two_places) {
+  tws_config *c = config_of("{\"tensor_parallel\": {\"tp\": {\"tp_size\": 4}}}"), *again;
+  tws_text text = {0};
+  ck_assert_int_eq(c->tensor_ranks, 4);
+  ck_assert_int_eq(tws_config_print(c, 0, &text, &err), TWS_OK); /* one of them is printed */
+  ck_assert(strstr(text.data, "\"autotp_size\": 4") && !strstr(text.data, "tp_size\": 4,") && !strstr(text.data, "\"tp_size"));
+  again = config_of(text.data);
+  ck_assert(again->tensor_ranks == 4 && tws_config_check(again, &err) == TWS_OK);
+  tws_config_destroy(again);
+  tws_text_free(&text);
+  ck_assert_int_eq(tws_config_set(c, "tensor_parallel.autotp_size", "2", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_check(c, &err), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.message, "ds.json:1:29: "));
+  ck_assert_int_eq(tws_config_set(c, "tensor_parallel.tp.tp_size", "null", &err), TWS_OK);
+  ck_assert(tws_config_check(c, &err) == TWS_OK && c->tensor_ranks == 2);
+  ck_assert_int_eq(tws_config_set(c, "tensor_parallel.autotp_size", "null", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(c, "tensor_parallel.tensor_parallel", "{\"tp_size\": 8}", &err), TWS_OK);
+  ck_assert(tws_config_check(c, &err) == TWS_OK && c->tensor_ranks == 8);
+  tws_config_destroy(c);
+}
+END_TEST
+
+static const char *const axis_words[] = {"pipe", "data", "sequence", "model"};
+
+/* The rank's coordinates by hand: digits of a number whose last digit changes fastest. */
+static void check_topology(const tws_config *c, const char *order, const int64_t *size, int64_t ranks) {
+  tws_topology topology;
+  ck_assert_msg(tws_plan_topology(c, (int)ranks, &topology, &err) == TWS_OK, "%s", err.message);
+  ck_assert_int_eq(tws_topology_world(&topology), (int)ranks);
+  int axis = 0;
+  char copy[64], *rest = copy, *word;
+  snprintf(copy, sizeof copy, "%s", order);
+  while ((word = strsep(&rest, ","))) {
+    int k = 0;
+    while (strcmp(axis_words[k], word) != 0) k++;
+    ck_assert_int_eq(tws_topology_dim(&topology, word), size[k] > 1 || k == 1 ? (int)size[k] : 0);
+    if (size[k] < 2 && k != 1) continue;
+    ck_assert_str_eq(topology.name[axis++], word);
+  }
+  ck_assert_int_eq(topology.axes, axis);
+  for (int stage = 0; stage < size[0]; stage++) { /* the rank that stands for a stage is the first with this coordinate */
+    int rank = tws_pipeline_grid_stage(&topology, 0, stage), coordinates[TWS_MAX_AXES];
+    tws_topology_coordinates(&topology, rank, coordinates);
+    for (int a = 0; a < topology.axes; a++)
+      ck_assert_int_eq(coordinates[a], strcmp(topology.name[a], "pipe") == 0 ? stage : 0);
+  }
+}
+
+/* Any sizes, any order: replicas and batch, the topology, the print-out; ranks that do not divide are refused. */
+START_TEST(axes_divide_the_ranks) {
+  enum { ROUNDS = 2000 };
+  int refused = 0;
+  uint64_t index = 0;
+  for (int round = 0; round < ROUNDS; round++) {
+    int p[12];
+    for (int i = 0; i < 12; i++) p[i] = (int)(tws_random_uniform(8, 9, index++) * 12e6);
+    const int64_t size[] = {1 + p[0] % 4, 1 + p[1] % 5, 1 + p[2] % 4, 1 + p[3] % 6}, micro = 1 + p[4] % 3, steps = 1 + p[5] % 3;
+    int64_t model = size[0] * size[2] * size[3], ranks = model * size[1];
+    int order[] = {0, 1, 2, 3};
+    for (int i = 3; i > 0; i--) {
+      int j = p[5 + i] % (i + 1), swap = order[i];
+      order[i] = order[j];
+      order[j] = swap;
+    }
+    char axes[64];
+    snprintf(axes, sizeof axes, "%s,%s,%s,%s", axis_words[order[0]], axis_words[order[1]], axis_words[order[2]], axis_words[order[3]]);
+    tws_text text = {0}, once = {0}, twice = {0};
+    tws_text_add(&text, "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d, \"pipeline\": {\"stages\": %d},"
+                 " \"sequence_parallel_size\": %d, \"tensor_parallel\": {\"%s\": %d%s, \"tp_overlap_comm\": %s},"
+                 " \"twinspeed\": {\"axis_order\": \"%s\", \"tensor_sequence_regions\": %s, \"loss_tiles\": %d, \"mlp_tiles\": %d,"
+                 " \"tensor_overlap_chunks\": %d, \"ignored_token\": %d, \"vocabulary_multiple\": %d}}",
+                 (int)micro, (int)steps, (int)size[0], (int)size[2], p[9] % 3 ? "autotp_size" : "tp\": {\"tp_size", (int)size[3],
+                 p[9] % 3 ? "" : "}", p[10] % 2 ? "true" : "false", axes, p[11] % 2 ? "true" : "false", 1 + p[6] % 9,
+                 1 + p[7] % 9, 1 + p[8] % 64, p[9] % 50 - 1, 1 + p[10] % 8);
+    tws_config *c = config_of(text.data), *again;
+    ck_assert(c->pipeline_stages == size[0] && c->sequence_ranks == size[2] && c->tensor_ranks == size[3]);
+    ck_assert(c->tensor_overlap == p[10] % 2 && c->tensor_regions == p[11] % 2 && c->tensor_chunks == 1 + p[8] % 64);
+    ck_assert(c->loss_tiles == 1 + p[6] % 9 && c->mlp_tiles == 1 + p[7] % 9 && c->ignored_token == p[9] % 50 - 1);
+    ck_assert_str_eq(c->axis_order, axes);
+    ck_assert_int_eq(tws_config_model_ranks(c), model);
+    int64_t multiple = tws_config_vocabulary_multiple(c);
+    ck_assert(multiple % size[3] == 0 && multiple % (1 + p[10] % 8) == 0 && multiple <= size[3] * (1 + p[10] % 8));
+    for (int64_t smaller = 1; smaller < multiple; smaller++) ck_assert(smaller % size[3] || smaller % (1 + p[10] % 8));
+    ck_assert_msg(tws_config_resolve(c, ranks, NULL, &err) == TWS_OK, "%s on %d: %s", text.data, (int)ranks, err.message);
+    ck_assert_int_eq(c->train_batch_size, micro * steps * size[1]);
+    check_topology(c, axes, size, ranks);
+    ck_assert_int_eq(tws_config_print(c, round % 2, &once, &err), TWS_OK);
+    ck_assert_msg(resolve(once.data, ranks, 0, &again) == TWS_OK, "%s", err.message);
+    ck_assert_msg(memcmp(c, again, offsetof(tws_config, store)) == 0, "%s", text.data);
+    ck_assert_int_eq(tws_config_print(again, round % 2, &twice, &err), TWS_OK);
+    ck_assert_str_eq(once.data, twice.data);
+    tws_config_destroy(again);
+    for (int64_t bad = ranks - 1; model > 1 && bad <= ranks + 1; bad += 2) {
+      char product[32], nearest[64];
+      tws_topology topology;
+      ck_assert_int_eq(tws_config_resolve(c, bad, NULL, &err), TWS_INVALID);
+      snprintf(product, sizeof product, " %d ", (int)model);
+      snprintf(nearest, sizeof nearest, bad < ranks ? "%d ranks" : "use %d or ", (int)ranks);
+      ck_assert_msg(strstr(err.message, product) && strstr(err.hint, nearest), "%s\n%s", err.message, err.hint);
+      ck_assert_msg(strncmp(err.message, "ds.json:1:", 10) == 0, "%s", err.message);
+      ck_assert_int_eq(tws_plan_topology(c, (int)bad, &topology, &err), TWS_INVALID);
+      refused++;
+    }
+    tws_config_destroy(c);
+    tws_text_free(&text);
+    tws_text_free(&once);
+    tws_text_free(&twice);
+  }
+  ck_assert_int_gt(refused, ROUNDS);
+}
+END_TEST
+
 /* ---- print-out and schema ---- */
 
 static void random_config(uint64_t *index, tws_text *text) {
@@ -426,6 +583,11 @@ START_TEST(schema_describes_every_key) {
   const cJSON *first = cJSON_GetObjectItem(stage, "anyOf")->child;
   ck_assert_str_eq(cJSON_GetObjectItem(first, "type")->valuestring, "integer");
   ck_assert_int_eq(cJSON_GetObjectItem(first, "maximum")->valueint, 3);
+  const cJSON *order = cJSON_GetObjectItem(cJSON_GetObjectItem(cJSON_GetObjectItem(properties, "twinspeed"), "properties"), "axis_order");
+  const cJSON *orders = cJSON_GetObjectItem(cJSON_GetObjectItem(order, "anyOf")->child, "enum");
+  ck_assert_int_eq(cJSON_GetArraySize(orders), 24);
+  for (const cJSON *a = orders->child; a; a = a->next)
+    for (const cJSON *b = a->next; b; b = b->next) ck_assert_str_ne(a->valuestring, b->valuestring);
   tws_json_destroy(json);
   tws_text_free(&text);
 }
@@ -476,6 +638,24 @@ START_TEST(bad_files) {
       {"{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 10.0}}}", TWS_INVALID, "without a point", ""},
       {"{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_max_lr\": [1, 2]}}}", TWS_INVALID, "must be a number", ""},
       {"{\"twinspeed\": {\"recompute\": \"ful\"}}", TWS_INVALID, "one of none, selective, full", "\"full\""},
+      {"{\"tensor_parallel\": {\"autotp_size\": -1}}", TWS_INVALID, "from 0 to 65536, not -1", ""},
+      {"{\"tensor_parallel\": {\"autotp_size\": 65537}}", TWS_INVALID, "from 0 to 65536, not 65537", ""},
+      {"{\"tensor_parallel\": {\"autotp_sise\": 2}}", TWS_INVALID, "unknown key", "\"tensor_parallel.autotp_size\""},
+      {"{\"tensor_parallel\": {\"tp\": {\"tp_size\": 0}}}", TWS_INVALID, "\"tensor_parallel.tensor_parallel.tp_size\" must be", ""},
+      {"{\"tensor_parallel\": {\"tp_overlap_comm\": 1}}", TWS_INVALID, "must be true or false, not 1", ""},
+      {"{\"sequence_parallel_size\": 0}", TWS_INVALID, "from 1 to 65536, not 0", ""},
+      {"{\"sequence_parallel_size\": true}", TWS_INVALID, "must be an integer", ""},
+      {"{\"sequence_paralel_size\": 2}", TWS_INVALID, "unknown key", "\"sequence_parallel_size\""},
+      {"{\"twinspeed\": {\"tensor_overlap_chunks\": 65}}", TWS_INVALID, "from 1 to 64, not 65", ""},
+      {"{\"twinspeed\": {\"tensor_sequence_regions\": \"yes\"}}", TWS_INVALID, "must be true or false", "quotes"},
+      {"{\"twinspeed\": {\"loss_tiles\": 0}}", TWS_INVALID, "from 1 to 65536, not 0", ""},
+      {"{\"twinspeed\": {\"mlp_tiles\": 1.5}}", TWS_INVALID, "must be an integer", ""},
+      {"{\"twinspeed\": {\"attention_chunks\": -2}}", TWS_INVALID, "from 1 to 65536, not -2", ""},
+      {"{\"twinspeed\": {\"ignored_token\": -100}}", TWS_INVALID, "from -1 to", "-1 is none"},
+      {"{\"twinspeed\": {\"axis_order\": [\"pipe\"]}}", TWS_INVALID, "in some order, parted by commas, not", "slowest"},
+      {"{\"twinspeed\": {\"axis_order\": \"pipe,data,model\"}}", TWS_INVALID, "in some order", ""},
+      {"{\"twinspeed\": {\"axis_order\": \"pipe,data,model,model\"}}", TWS_INVALID, "in some order", ""},
+      {"{\"twinspeed\": {\"axis_order\": \"pipe,data,tensor,sequence\"}}", TWS_INVALID, "in some order", ""},
       {"{\"bf16\": {}, \"bfloat16\": {}}", TWS_INVALID, "given twice: \"bfloat16\"", "bf16"},
       {"{\"zero_optimization\": {\"prefetch_bucket_size\": 1, \"stage3_prefetch_bucket_size\": 1}}", TWS_INVALID, "given twice", ""},
       {"{\"zero_optimization\": {\"cpu_offload\": true, \"offload_optimizer\": {\"device\": \"cpu\"}}}", TWS_INVALID, "both are given", ""},
@@ -501,6 +681,12 @@ START_TEST(check_without_ranks) {
       {"{\"train_batch_size\": 7, \"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 2}", TWS_INVALID},
       {"{\"train_batch_size\": 24, \"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 2}", TWS_OK},
       {"{\"train_batch_size\": 7}", TWS_OK},
+      {"{\"twinspeed\": {\"attention_chunks\": 4}}", TWS_UNSUPPORTED},
+      {"{\"tensor_parallel\": {\"autotp_size\": 4, \"tp\": {\"tp_size\": 4}}}", TWS_OK},
+      {"{\"tensor_parallel\": {\"autotp_size\": 4, \"tp\": {\"tp_size\": 8}}}", TWS_INVALID},
+      {"{\"sequence_parallel_size\": 4, \"twinspeed\": {\"sequence_length\": 66}}", TWS_INVALID},
+      {"{\"sequence_parallel_size\": 4, \"twinspeed\": {\"ranks\": 6}}", TWS_INVALID},
+      {"{\"sequence_parallel_size\": 4, \"twinspeed\": {\"ranks\": 12}}", TWS_OK},
       {"{}", TWS_OK},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -537,7 +723,19 @@ START_TEST(contradictions) {
       {"{" B "\"zero_optimization\": {\"stage\": 2, \"zenflow\": {\"offload\": true}}}", TWS_INVALID, "zenflow needs offload_optimizer", ""},
       {"{" B "\"zero_optimization\": {\"legacy_stage1\": true}}", TWS_INVALID, "no longer exists", ""},
       {"{" B "\"pipeline\": {\"stages\": 2}, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID, "pipeline", ""},
-      {"{" B "\"pipeline\": {\"stages\": 2}}", TWS_INVALID, "2 pipeline stages do not divide 1 ranks", "multiple"},
+      {"{" B "\"pipeline\": {\"stages\": 2}}", TWS_INVALID, "ds.json:1:38: pipeline.stages 2 does not divide 1 rank", "use 2 ranks"},
+      {"{" B "\"tensor_parallel\": {\"autotp_size\": 4}}", TWS_INVALID, "tensor_parallel.autotp_size 4 does not divide 1 rank", "use 4 ranks"},
+      {"{" B "\"tensor_parallel\": {\"tp\": {\"tp_size\": 4}}}", TWS_INVALID, "tensor_parallel.tensor_parallel.tp_size 4 does not divide 1 rank", "use 4 ranks"},
+      {"{" B "\"sequence_parallel_size\": 3}", TWS_INVALID, "sequence_parallel_size 3 does not divide 1 rank", "use 3 ranks"},
+      {"{" B "\"sequence_parallel_size\": 3, \"pipeline\": {\"stages\": 2}, \"tensor_parallel\": {\"autotp_size\": 4}}", TWS_INVALID,
+       "pipeline.stages 2 x tensor_parallel.autotp_size 4 x sequence_parallel_size 3 = 24 do not divide 1 rank", "use 24 ranks"},
+      {"{" B "\"tensor_parallel\": {\"autotp_size\": 4, \"tensor_parallel\": {\"tp_size\": 2}}}", TWS_INVALID,
+       "autotp_size is 4 and tensor_parallel.tensor_parallel.tp_size is 2", "keep one"},
+      {"{" B "\"tensor_parallel\": {\"autotp_size\": 0, \"tp\": {\"tp_size\": 2}}}", TWS_INVALID, "autotp_size is 0", "keep one"},
+      {"{" B "\"sequence_parallel_size\": 3, \"twinspeed\": {\"sequence_length\": 64}}", TWS_INVALID,
+       "sequence_parallel_size 3 does not divide a sequence of 64 tokens", "63 or 66 tokens"},
+      {"{" B "\"sequence_parallel_size\": 3, \"twinspeed\": {\"sequence_length\": 2}}", TWS_INVALID, "a sequence of 2 tokens", "of 3 tokens"},
+      {"{" B "\"twinspeed\": {\"attention_chunks\": 2}}", TWS_UNSUPPORTED, "offload", "sequence_parallel_size"},
       {"{" B "\"activation_checkpointing\": {\"contiguous_memory_optimization\": true}}", TWS_INVALID, "partition_activations", ""},
       {"{" B "\"elasticity\": {\"enabled\": true}}", TWS_INVALID, "elasticity chooses it", ""},
       {"{\"elasticity\": {\"enabled\": true}}", TWS_UNSUPPORTED, "elasticity", ""},
@@ -604,7 +802,7 @@ START_TEST(every_allocation_may_fail) {
   long bad, tried = fail_every_allocation(
       load_and_use, "{\"train_batch_size\": 8, \"bfloat16\": {\"enabled\": true}, \"dump_state\": true,"
                     " \"zero_optimization\": {\"reduce_bucket_size\": \"auto\", \"cpu_offload\": false},"
-                    " \"tensor_parallel\": {\"tp\": {\"tp_size\": 1}},"
+                    " \"tensor_parallel\": {\"tp\": {\"tp_size\": 2}, \"tp_overlap_comm\": true},"
                     " \"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1, \"cycle_max_lr\": 2}}}", &bad);
   ck_assert_int_eq(bad, 0);
   ck_assert_int_gt(tried, 100);
@@ -636,6 +834,9 @@ int main(void) {
   tcase_add_test(all, overrides_win_and_resolving_again_starts_afresh);
   tcase_add_test(all, old_forms_are_read);
   tcase_add_test(all, keys_without_effect_say_so);
+  tcase_add_test(all, keys_that_need_another_say_so);
+  tcase_add_test(all, tensor_ranks_have_two_places);
+  tcase_add_test(all, axes_divide_the_ranks);
   tcase_add_test(all, printed_configurations_read_back_the_same);
   tcase_add_test(all, schema_describes_every_key);
   tcase_add_test(all, bad_files);

@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { RANKS = 2 };
+enum { RANKS = 8 };
 
 static void require(int condition) {
   if (!condition) abort();
@@ -24,7 +24,13 @@ static int resolves(tws_config *config) {
 }
 
 static void check_numbers(const tws_config *c) {
-  int64_t replicas = RANKS / (c->pipeline_stages > 1 ? c->pipeline_stages : 1);
+  int64_t model = 1, replicas;
+  const int64_t axes[] = {c->pipeline_stages, c->tensor_ranks, c->sequence_ranks};
+  for (int i = 0; i < 3; i++) model *= axes[i] > 1 ? axes[i] : 1;
+  require(RANKS % model == 0 && tws_config_replicas(c, RANKS, &replicas, NULL) == TWS_OK && replicas == RANKS / model);
+  require(tws_config_vocabulary_multiple(c) % c->vocabulary_multiple == 0 && c->attention_chunks == 1);
+  require(c->tensor_chunks >= 1 && c->loss_tiles >= 1 && c->mlp_tiles >= 1 && c->ignored_token >= -1);
+  require(strlen(c->axis_order) == strlen("pipe,data,sequence,model") && strstr(c->axis_order, "model"));
   require(c->train_batch_size == c->micro_batch_size * c->accumulation_steps * replicas && c->train_batch_size > 0);
   require(c->zero.stage >= 0 && c->zero.stage <= 3 && (c->zero.overlap_comm == 0 || c->zero.overlap_comm == 1));
   require(c->zero.reduce_bucket_size > 0 && c->zero.prefetch_bucket_size >= 0 && c->zero.sub_group_size > 0);
