@@ -4,7 +4,7 @@
  *
  * Storage types are float32 and bfloat16; arithmetic is float32 (float32 products without TF32; sums of squares and
  * losses float64). No kernel uses floating-point atomics, so equal work on equal devices gives equal bits. What would
- * need a look at data on the host (token ids outside the vocabulary) gives NaN instead of an error. */
+ * need a look at data on the host (targets outside the vocabulary) gives NaN instead of an error. */
 #ifndef TWS_REAL_CUDA_CUDA_H
 #define TWS_REAL_CUDA_CUDA_H
 

@@ -66,25 +66,26 @@ __device__ void clear_row(T *row, int64_t padded) {
   for (int64_t i = padded / V * V + threadIdx.x; i < padded; i += blockDim.x) row[i] = from_float<T>(0.0F);
 }
 
-// Logits become scale (softmax - onehot). target: a column, or one that there is not. valid 0: NaN instead.
+// Logits become scale (softmax - onehot). target: a column, or one that there is not; `logit` is its logit. valid 0:
+// NaN instead.
 template <typename T, int V>
-__device__ void gradient_row(T *row, int64_t columns, int64_t padded, int64_t target, Softmax s, float scale,
-                             bool valid) {
+__device__ void gradient_row(T *row, int64_t columns, int64_t padded, int64_t target, float logit, Softmax s,
+                             float scale, bool valid) {
   const int64_t packs = columns / V;
   const float weight = valid ? scale / s.sum : CUDART_NAN_F;
+  const float at_target = scale * (expf(logit - s.largest) / s.sum - 1.0F);
   for (int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
     float x[V];
     load<V>(row + i * V, x);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       const bool hit = i * V + j == target;
-      x[j] = hit ? scale * (expf(x[j] - s.largest) / s.sum - 1.0F) : expf(x[j] - s.largest) * weight;
+      x[j] = hit ? at_target : expf(x[j] - s.largest) * weight;
     }
     store<V>(row + i * V, x);
   }
   for (int64_t i = packs * V + threadIdx.x; i < columns; i += blockDim.x) {
-    const float p = expf(to_float(row[i]) - s.largest);
-    row[i] = from_float<T>(i == target ? scale * (p / s.sum - 1.0F) : p * weight);
+    row[i] = from_float<T>(i == target ? at_target : expf(to_float(row[i]) - s.largest) * weight);
   }
   for (int64_t i = columns + threadIdx.x; i < padded; i += blockDim.x) row[i] = from_float<T>(0.0F);
 }
@@ -108,7 +109,7 @@ __global__ void cross_entropy(T *logits, const int32_t *targets, double *losses,
   const bool known = target >= 0 && target < columns;  // else the data are wrong: nothing but NaN comes out
   const float logit = known ? to_float(row[target]) : CUDART_NAN_F;  // before any thread overwrites it
   const Softmax s = row_softmax<T, V>(row, columns, room);
-  gradient_row<T, V>(row, columns, padded, target, s, scale, known);
+  gradient_row<T, V>(row, columns, padded, target, logit, s, scale, known);
   if (threadIdx.x == 0) losses[token] = loss_of(s, logit);
 }
 
@@ -150,7 +151,7 @@ __global__ void vocabulary_loss(T *logits, const int32_t *targets, const float *
     logit += part[2];
   }
   const bool known = target >= 0;
-  gradient_row<T, V>(row, columns, padded, target - first, s, scale, known);
+  gradient_row<T, V>(row, columns, padded, target - first, logit, s, scale, known);
   if (threadIdx.x == 0) losses[token] = known ? loss_of(s, logit) : (double)CUDART_NAN_F;
 }
 
