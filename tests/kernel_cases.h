@@ -29,7 +29,11 @@ static const test_case table[] = {
     CASE(EMBEDDING, {30, 7, 5, 10, 10}, {0}, 0, B),
     CASE(EMBEDDING, {1, 1, 1, 1, 1}, {0}, 0, F),
     CASE(EMBEDDING, {300, 129, 257, 150, 150}, {0}, 0, F),
+    CASE(EMBEDDING, {60, 40, 30, 0, 0}, {25}, 0, F), /* part of a vocabulary */
+    CASE(EMBEDDING, {60, 33, 30, 20, 15}, {100}, 0, B),
     CASE(EMBEDDING_GRAD, {40, 100, 3}, {0}, 0, F),
+    CASE(EMBEDDING_GRAD, {90, 100, 20}, {15}, 0, F),
+    CASE(EMBEDDING_GRAD, {200, 65, 40}, {40}, ACC, M),
     CASE(EMBEDDING_GRAD, {40, 1100, 64}, {0}, ACC, F),
     CASE(EMBEDDING_GRAD, {200, 65, 40}, {0}, ACC, M),
     CASE(EMBEDDING_GRAD, {64, 130, 300}, {0}, 0, B),
@@ -104,14 +108,29 @@ static const test_case table[] = {
     CASE(CROSS_ENTROPY, {9, 5001, 5056}, {0.125, 0.5}, 0, F),
     CASE(CROSS_ENTROPY, {9, 50, 50}, {0.125, 0.5}, 0, B),
     CASE(CROSS_ENTROPY, {40, 2049, 2112}, {0.025, 1}, 0, B),
+    CASE(VOCABULARY_STATS, {1, 1, 1}, {0}, 0, F),
+    CASE(VOCABULARY_STATS, {9, 5001, 5056}, {10000}, 0, F),
+    CASE(VOCABULARY_STATS, {40, 2049, 2112}, {2049}, 0, B),
+    CASE(VOCABULARY_STATS, {300, 13, 16}, {26}, 0, F),
+    CASE(VOCABULARY_STATS, {7, 0, 32}, {64}, 0, F), /* nothing but padding */
+    CASE(VOCABULARY_LOSS, {1, 1, 1, 1}, {1, 1, 0}, 0, F),
+    CASE(VOCABULARY_LOSS, {9, 5001, 5056, 3}, {0.125, 0.5, 10000}, 0, F),
+    CASE(VOCABULARY_LOSS, {40, 2049, 2112, 2}, {0.025, 1, 2049}, 0, B),
+    CASE(VOCABULARY_LOSS, {300, 13, 16, 8}, {0.25, 0.25, 26}, 0, F),
+    CASE(VOCABULARY_LOSS, {7, 0, 32, 4}, {0.25, 0.25, 64}, 0, F),
     CASE(ADAMW, {1}, {0.9, 0.999, 1e-8, 0.1}, 0, F),
     CASE(ADAMW, {20011}, {0.9, 0.95, 1e-8, 0.1}, 0, F),
     CASE(ADAMW, {4001}, {0.9, 0.999, 1e-6, 0.01}, TWS_L2, F),
     CASE(ADAMW, {4001}, {0.9, 0.999, 1e-8, 0.1}, 0, B),
     CASE(ADAMW, {4001}, {0.9, 0.999, 1e-8, 0}, 0, TWS_F32, TWS_BF16),
-    CASE(SQUARED_NORM, {1}, {0}, 0, F),
-    CASE(SQUARED_NORM, {40011}, {0}, 0, F),
-    CASE(SQUARED_NORM, {4011}, {0}, 0, B),
+    CASE(SQUARED_NORM, {1}, {1}, 0, F),
+    CASE(SQUARED_NORM, {40011}, {0.25}, 0, F),
+    CASE(SQUARED_NORM, {4011}, {1}, 0, B),
+    CASE(CLIP, {0}, {1, 0.25}, 0, F), /* f[1], in tests only: the share of ignored tokens */
+    CASE(CLIP, {0}, {4, 0.75}, 0, F),
+    CASE(CLIP, {0}, {0, 0.5}, 0, F),
+    CASE(CLIP, {0}, {1, 1}, 0, F),
+    CASE(CLIP, {0}, {0, 0.9999999999}, 0, F),
     CASE(CLIP, {0}, {1}, 0, F),
     CASE(CLIP, {0}, {1e9}, 0, F),
     CASE(CLIP, {0}, {0}, 0, F),
@@ -124,6 +143,24 @@ static const test_case table[] = {
     CASE(CAST, {77}, {0}, 0, M),
     CASE(CAST, {77}, {0}, 0, B),
     CASE(CAST, {77}, {0}, 0, F),
+    CASE(TRANSPOSE, {1, 1, 1}, {0}, 0, F),
+    CASE(TRANSPOSE, {130, 70, 1}, {0}, 0, F),
+    CASE(TRANSPOSE, {33, 257, 3}, {0}, 0, B),
+    CASE(TRANSPOSE, {4, 96, 63}, {0}, 0, F),
+    CASE(TRANSPOSE, {4, 96, 64}, {0}, 0, B),
+    CASE(TRANSPOSE, {50, 3, 200}, {0}, 0, F),
+    CASE(HEADS_PACK, {5, 1, 3, 2, 8}, {0}, 0, F), /* one rank: a copy */
+    CASE(HEADS_PACK, {70, 2, 4, 4, 16}, {0}, 0, F),
+    CASE(HEADS_PACK, {70, 4, 8, 2, 24}, {0}, 0, B),
+    CASE(HEADS_PACK, {33, 4, 4, 1, 5}, {0}, 0, F),
+    CASE(HEADS_PACK, {33, 3, 6, 0, 7}, {0}, 0, B),
+    CASE(HEADS_PACK, {9, 2, 12, 6, 64}, {0}, 0, F),
+    CASE(HEADS_UNPACK, {5, 1, 3, 2, 8}, {0}, 0, F),
+    CASE(HEADS_UNPACK, {70, 2, 4, 4, 16}, {0}, 0, F),
+    CASE(HEADS_UNPACK, {70, 4, 8, 2, 24}, {0}, 0, B),
+    CASE(HEADS_UNPACK, {33, 4, 4, 1, 5}, {0}, 0, F),
+    CASE(HEADS_UNPACK, {33, 3, 6, 0, 7}, {0}, 0, B),
+    CASE(HEADS_UNPACK, {9, 2, 12, 6, 64}, {0}, 0, F),
 };
 #undef F
 #undef B
@@ -147,6 +184,10 @@ static test_case random_case(int number) {
   switch (c.kernel) {
     case TWS_KERNEL_EMBEDDING:
       if (c.d[4] > c.d[3]) c.d[3] = draw(s, 20, 0, 1) ? 0 : c.d[4];
+      c.f[0] = (double)(draw(s, 21, 0, 1) * draw(s, 22, 1, 200));
+      break;
+    case TWS_KERNEL_EMBEDDING_GRAD:
+      c.f[0] = (double)(draw(s, 21, 0, 1) * draw(s, 22, 1, 200));
       break;
     case TWS_KERNEL_POSITION_GRAD:
       if (c.d[3] > c.d[2]) c.d[3] = c.d[2];
@@ -162,6 +203,23 @@ static test_case random_case(int number) {
       break;
     case TWS_KERNEL_CROSS_ENTROPY:
       c.d[2] += c.d[1], c.f[0] = c.f[1] = 0.25;
+      break;
+    case TWS_KERNEL_VOCABULARY_STATS:
+      c.d[2] += c.d[1], c.f[0] = (double)draw(s, 21, 0, 200);
+      break;
+    case TWS_KERNEL_VOCABULARY_LOSS:
+      c.d[2] += c.d[1], c.d[3] = 1 + c.d[3] % 5, c.f[0] = c.f[1] = 0.25, c.f[2] = (double)draw(s, 21, 0, 200);
+      break;
+    case TWS_KERNEL_SQUARED_NORM:
+      c.f[0] = 0.5;
+      break;
+    case TWS_KERNEL_TRANSPOSE:
+      c.d[2] = draw(s, 20, 0, 1) ? 1 + c.d[2] % 80 : 1 + c.d[2] % 4;
+      break;
+    case TWS_KERNEL_HEADS_PACK:
+    case TWS_KERNEL_HEADS_UNPACK:
+      c.d[1] = (int64_t)1 << draw(s, 20, 0, 3), c.d[2] = c.d[1] * (1 + c.d[2] % 4), c.d[4] = 1 + c.d[4] % 40;
+      c.d[3] = draw(s, 21, 0, 1) ? c.d[1] * draw(s, 22, 0, 2) : (int64_t)1 << draw(s, 22, 0, 3);
       break;
     case TWS_KERNEL_ADAMW:
       c.f[0] = 0.8, c.f[1] = 0.95, c.f[2] = 1e-8, c.f[3] = 0.1;

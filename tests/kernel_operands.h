@@ -16,8 +16,9 @@ typedef enum fill_kind {
   FILL_NORMAL,   /* standard normal */
   FILL_WEIGHT,   /* 1 + normal / 10 */
   FILL_POSITIVE, /* squares of normals: second moments */
-  FILL_IDS,      /* integers below the vocabulary */
+  FILL_IDS,      /* integers below the vocabulary; of a part of it, around the part */
   FILL_TARGETS,  /* the same, and some -1 */
+  FILL_STATS,    /* what VOCABULARY_STATS gives, of several ranks */
   FILL_DERIVED,  /* follows from other operands (statistics, forward outputs) */
   FILL_HYPER,
   FILL_METRICS,
@@ -133,7 +134,18 @@ static inline int kernel_operands(const tws_work *w, int threads, operand_info *
     case TWS_KERNEL_CROSS_ENTROPY:
       OPERAND(d[0] * d[2], a, ACCESS_RW, FILL_NORMAL);
       OPERAND(d[0], TWS_I32, ACCESS_R, FILL_TARGETS);
-      OPERAND(1, TWS_F64, ACCESS_RW, FILL_NORMAL);
+      OPERAND(2, TWS_F64, ACCESS_RW, FILL_NORMAL);
+      break;
+    case TWS_KERNEL_VOCABULARY_STATS:
+      OPERAND(d[0] * d[2], a, ACCESS_R, FILL_NORMAL);
+      OPERAND(d[0], TWS_I32, ACCESS_R, FILL_TARGETS);
+      OPERAND(d[0] * 3, TWS_F32, ACCESS_W, FILL_NORMAL);
+      break;
+    case TWS_KERNEL_VOCABULARY_LOSS:
+      OPERAND(d[0] * d[2], a, ACCESS_RW, FILL_NORMAL);
+      OPERAND(d[0], TWS_I32, ACCESS_R, FILL_TARGETS);
+      OPERAND(d[3] * d[0] * 3, TWS_F32, ACCESS_R, FILL_STATS);
+      OPERAND(2, TWS_F64, ACCESS_RW, FILL_NORMAL);
       break;
     case TWS_KERNEL_ADAMW:
       OPERAND(d[0], TWS_F32, ACCESS_RW, FILL_NORMAL);
@@ -162,6 +174,19 @@ static inline int kernel_operands(const tws_work *w, int threads, operand_info *
       OPERAND(d[0], a, ACCESS_R, FILL_NORMAL);
       OPERAND(d[0], g, ACCESS_W, FILL_NORMAL);
       break;
+    case TWS_KERNEL_TRANSPOSE:
+      OPERAND(d[0] * d[1] * d[2], a, ACCESS_R, FILL_NORMAL);
+      OPERAND(d[0] * d[1] * d[2], a, ACCESS_W, FILL_NORMAL);
+      break;
+    case TWS_KERNEL_HEADS_PACK:
+    case TWS_KERNEL_HEADS_UNPACK: {
+      const int unpack = w->code == TWS_KERNEL_HEADS_UNPACK;
+      const int64_t share = d[3] > 0 && d[3] < d[1] ? 1 : d[3] / d[1];
+      const int64_t whole = d[0] * (d[2] + 2 * d[3]) * d[4], parts = d[0] * (d[2] + 2 * d[1] * share) * d[4];
+      OPERAND(unpack ? parts : whole, a, ACCESS_R, FILL_NORMAL);
+      OPERAND(unpack ? whole : parts, a, ACCESS_W, FILL_NORMAL);
+      break;
+    }
     case TWS_KERNEL_COUNT:
       break;
   }

@@ -12,16 +12,22 @@
 static inline void oracle_embedding(const tws_work *w, double **o) {
   const int64_t tokens = w->d[0], width = w->d[1], positions = w->d[3], seq = w->d[4];
   double *x = o[positions ? 3 : 2];
-  for (int64_t t = 0; t < tokens; ++t)
-    for (int64_t i = 0; i < width; ++i)
-      x[t * width + i] = o[1][(int64_t)o[0][t] * width + i] + (positions ? o[2][t % seq * width + i] : 0);
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t row = (int64_t)o[0][t] - (int64_t)w->f[0];
+    for (int64_t i = 0; i < width; ++i) {
+      x[t * width + i] = positions ? o[2][t % seq * width + i] : 0;
+      if (row >= 0 && row < w->d[2]) x[t * width + i] += o[1][row * width + i];
+    }
+  }
 }
 
 static inline void oracle_embedding_grad(const tws_work *w, double **o) {
   const int64_t tokens = w->d[0], width = w->d[1];
   if (!(w->flags & TWS_ACCUMULATE)) memset(o[2], 0, (size_t)(w->d[2] * width) * sizeof(double));
-  for (int64_t t = 0; t < tokens; ++t)
-    for (int64_t i = 0; i < width; ++i) o[2][(int64_t)o[0][t] * width + i] += o[1][t * width + i];
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t row = (int64_t)o[0][t] - (int64_t)w->f[0];
+    for (int64_t i = 0; i < width && row >= 0 && row < w->d[2]; ++i) o[2][row * width + i] += o[1][t * width + i];
+  }
 }
 
 static inline void oracle_position_grad(const tws_work *w, double **o) {
@@ -235,9 +241,68 @@ static inline void oracle_cross_entropy(const tws_work *w, double **o) {
     for (int64_t i = 0; i < columns; ++i) largest = row[i] > largest ? row[i] : largest;
     for (int64_t i = 0; i < columns; ++i) sum += exp(row[i] - largest);
     if (target >= 0) o[2][0] += w->f[1] * (largest + log(sum) - row[target]);
+    if (target < 0) o[2][1] += w->f[1];
     for (int64_t i = 0; i < padded; ++i)
       row[i] = i < columns && target >= 0 ? w->f[0] * (exp(row[i] - largest) / sum - (i == target)) : 0;
   }
+}
+
+static inline void oracle_vocabulary_stats(const tws_work *w, double **o) {
+  const int64_t columns = w->d[1], padded = w->d[2];
+  for (int64_t t = 0; t < w->d[0]; ++t) {
+    const double *row = o[0] + t * padded, target = o[1][t] - w->f[0];
+    double largest = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < columns; ++i) largest = row[i] > largest ? row[i] : largest;
+    for (int64_t i = 0; i < columns; ++i) sum += exp(row[i] - largest);
+    o[2][3 * t] = largest;
+    o[2][3 * t + 1] = sum;
+    o[2][3 * t + 2] = o[1][t] >= 0 && target >= 0 && target < (double)columns ? row[(int64_t)target] : 0;
+  }
+}
+
+/* The plain sum over ranks of sum e^maximum: test data keeps it in range. */
+static inline void oracle_vocabulary_loss(const tws_work *w, double **o) {
+  const int64_t tokens = w->d[0], columns = w->d[1], padded = w->d[2];
+  for (int64_t t = 0; t < tokens; ++t) {
+    double *row = o[0] + t * padded, sum = 0, logit = 0;
+    for (int64_t r = 0; r < w->d[3]; ++r) {
+      const double *part = o[2] + 3 * (r * tokens + t);
+      sum += part[1] * exp(part[0]);
+      logit += part[2];
+    }
+    if (o[1][t] < 0)
+      o[3][1] += w->f[1];
+    else
+      o[3][0] += w->f[1] * (log(sum) - logit);
+    for (int64_t i = 0; i < padded; ++i) {
+      /* the target's probability comes from the ranks' statistics, as its loss does */
+      const int is_target = (double)i == o[1][t] - w->f[2];
+      const double p = exp(is_target ? logit : row[i]) / sum;
+      row[i] = i < columns && o[1][t] >= 0 ? w->f[0] * (p - is_target) : 0;
+    }
+  }
+}
+
+/* For every element of the packed tensor, where it lies in the whole: y = x[source], or its transpose x[source] += y.
+ */
+static inline void oracle_heads(const tws_work *w, double *whole, double *packed, int unpack) {
+  const int64_t tokens = w->d[0], ranks = w->d[1], q = w->d[2], kv = w->d[3], head = w->d[4];
+  const int64_t share = kv == 0 ? 0 : kv < ranks ? 1 : kv / ranks;
+  if (unpack) memset(whole, 0, (size_t)(tokens * (q + 2 * kv) * head) * sizeof(double));
+  for (int64_t r = 0; r < ranks; ++r)
+    for (int64_t t = 0; t < tokens; ++t)
+      for (int64_t h = 0; h < q / ranks + 2 * share; ++h)
+        for (int64_t c = 0; c < head; ++c, ++packed) {
+          const int64_t key = h - q / ranks, value = key - share;
+          int64_t from = r * (q / ranks) + h;
+          if (key >= 0) from = q + r * kv / ranks + key;
+          if (value >= 0) from = q + kv + r * kv / ranks + value;
+          double *at = whole + (t * (q + 2 * kv) + from) * head + c;
+          if (unpack)
+            *at += *packed;
+          else
+            *packed = *at;
+        }
 }
 
 static inline void oracle_adamw(const tws_work *w, double **o, int count) {
@@ -253,9 +318,12 @@ static inline void oracle_adamw(const tws_work *w, double **o, int count) {
 }
 
 static inline void oracle_clip(const tws_work *w, double **o) {
-  const double norm = sqrt(o[0][TWS_METRIC_SQUARES]), coefficient = w->f[0] / (norm + 1e-6);
-  o[0][TWS_METRIC_NORM] = norm;
-  o[0][TWS_METRIC_CLIP] = !isfinite(norm) ? 0 : w->f[0] > 0 && coefficient < 1 ? coefficient : 1;
+  const double kept = 1 - o[0][TWS_METRIC_IGNORED], some = kept >= 1e-9;
+  const double norm = sqrt(o[0][TWS_METRIC_SQUARES]) / kept, coefficient = w->f[0] / (norm + 1e-6);
+  const double clip = !isfinite(norm) ? 0 : w->f[0] > 0 && coefficient < 1 ? coefficient : 1;
+  o[0][TWS_METRIC_LOSS] = some ? o[0][TWS_METRIC_LOSS] / kept : 0;
+  o[0][TWS_METRIC_NORM] = some ? norm : 0;
+  o[0][TWS_METRIC_CLIP] = some ? clip / kept : 0;
 }
 
 static inline void oracle_run(const tws_work *w, double **o, int count) {
@@ -305,6 +373,24 @@ static inline void oracle_run(const tws_work *w, double **o, int count) {
     case TWS_KERNEL_CROSS_ENTROPY:
       oracle_cross_entropy(w, o);
       break;
+    case TWS_KERNEL_VOCABULARY_STATS:
+      oracle_vocabulary_stats(w, o);
+      break;
+    case TWS_KERNEL_VOCABULARY_LOSS:
+      oracle_vocabulary_loss(w, o);
+      break;
+    case TWS_KERNEL_HEADS_PACK:
+      oracle_heads(w, o[0], o[1], 0);
+      break;
+    case TWS_KERNEL_HEADS_UNPACK:
+      oracle_heads(w, o[1], o[0], 1);
+      break;
+    case TWS_KERNEL_TRANSPOSE:
+      for (int64_t i = 0; i < w->d[0]; ++i)
+        for (int64_t j = 0; j < w->d[1]; ++j)
+          for (int64_t c = 0; c < w->d[2]; ++c)
+            o[1][(j * w->d[0] + i) * w->d[2] + c] = o[0][(i * w->d[1] + j) * w->d[2] + c];
+      break;
     case TWS_KERNEL_ADAMW:
       oracle_adamw(w, o, count);
       break;
@@ -321,7 +407,7 @@ static inline void oracle_run(const tws_work *w, double **o, int count) {
       for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[0][i] + o[1][i];
       break;
     case TWS_KERNEL_SQUARED_NORM:
-      for (int64_t i = 0; i < w->d[0]; ++i) o[1][0] += o[0][i] * o[0][i];
+      for (int64_t i = 0; i < w->d[0]; ++i) o[1][0] += w->f[0] * o[0][i] * o[0][i];
       break;
     case TWS_KERNEL_FILL:
       for (int64_t i = 0; i < w->d[0]; ++i) o[0][i] = w->f[0];

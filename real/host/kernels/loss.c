@@ -10,7 +10,8 @@ typedef struct loss_job {
   double sum[MAX_THREADS][8]; /* of each thread, on a cache line of its own: losses, ignored targets */
 } loss_job;
 
-/* Maximum and sum of e^(x - maximum) in one pass over memory: blocks that fit the first-level cache are read twice. */
+/* Maximum and sum of e^(x - maximum) in one pass over memory: blocks that fit the first-level cache are read twice.
+ * Columns that are all -infinity add 0. */
 VECTOR_INLINE void online_softmax(tws_dtype T, const void *row, int64_t columns, float *largest, float *sum) {
   enum { BLOCK = 2048 };
   float m = -INFINITY;
@@ -28,11 +29,12 @@ VECTOR_INLINE void online_softmax(tws_dtype T, const void *row, int64_t columns,
       if (m > -INFINITY) s *= v_exp(v_set(m - block_top));
       m = block_top;
     }
-    for (int64_t i = b; i < whole; i += LANES) s += v_exp(v_get(T, row, i, LANES) - m);
+    const float base = m > -INFINITY ? m : 0;
+    for (int64_t i = b; i < whole; i += LANES) s += v_exp(v_get(T, row, i, LANES) - base);
     if (whole < end) {
       const int n = (int)(end - whole);
       const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-      s += (vf)((vi)v_exp(v_get(T, row, whole, n) - m) & (lane < n));
+      s += (vf)((vi)v_exp(v_get(T, row, whole, n) - base) & (lane < n));
     }
   }
   *largest = m;
