@@ -12,10 +12,10 @@ typedef struct step_op {
   void **address; /* COMPUTE, HOST, COPY, SEND, RECV: per operand */
   tws_dtype *dtype;
   tws_comm_segment *segments; /* COLLECTIVE */
-  const char *label;
-  const double *loss; /* must be a finite number afterwards; NULL: nothing is checked */
-  uint64_t bytes;     /* COPY, SEND, RECV */
-  uint32_t label_length;
+  const char *label, *where;  /* where: for whom a collective or message waits, "" otherwise */
+  const double *loss;         /* must be a finite number afterwards; NULL: nothing is checked */
+  uint64_t bytes;             /* COPY, SEND, RECV */
+  uint32_t label_length, where_length;
   int count; /* operands, or segments */
   int root;  /* REDUCE, BROADCAST */
   uint8_t kind, stream;
@@ -28,8 +28,11 @@ struct tws_executor {
   void *base[TWS_TIER_COUNT];
   uint8_t owned[TWS_TIER_COUNT]; /* by the backend; else by the communicator */
   step_op *ops;
-  _Atomic(const char *) doing;
+  const char **group_text;        /* per group of the plan: " (model group of ranks 0 1)" */
+  _Atomic(const step_op *) doing; /* NULL: between steps */
 };
+
+_Static_assert(TWS_STREAM_COUNT <= 16, "step_op.waits has a bit per stream");
 
 /* ---- memory ---- */
 
@@ -152,6 +155,45 @@ static tws_code prepare_collective(tws_executor *x, const tws_op *op, step_op *s
   return TWS_OK;
 }
 
+enum { WHERE = 80, NAMED_RANKS = 8 };
+
+/* " (data group of ranks 0 2 4 6)"; of large groups the first and the last. */
+static tws_code describe_groups(tws_executor *x, tws_error *err) {
+  const tws_plan *plan = x->setup.plan;
+  x->group_text = tws_arena_alloc(x->arena, plan->group_count + 1u, sizeof *x->group_text);
+  if (!x->group_text) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (uint32_t g = 0; g < plan->group_count; g++) {
+    const tws_group *group = &plan->groups[g];
+    char text[WHERE + 32];
+    int n = snprintf(text, WHERE, " (%.12s group of ranks", group->axis);
+    for (int i = 0; i < group->size && n < WHERE - 16; i++) {
+      int skipped = group->size > NAMED_RANKS && i == NAMED_RANKS - 2;
+      if (skipped) i = group->size - 1;
+      n += snprintf(text + n, sizeof text - (size_t)n, skipped ? " ... %d" : " %d", group->ranks[i]);
+    }
+    snprintf(text + n, sizeof text - (size_t)n, ")");
+    x->group_text[g] = tws_arena_strdup(x->arena, text);
+    if (!x->group_text[g]) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  }
+  return TWS_OK;
+}
+
+static tws_code name_op(tws_executor *x, uint32_t index, tws_error *err) {
+  const tws_plan *plan = x->setup.plan;
+  const tws_op *op = &plan->ops[index];
+  step_op *s = &x->ops[index];
+  char label[160];
+  s->label = tws_arena_strdup(x->arena, tws_op_label(plan, index, label, (int)sizeof label));
+  s->where = "";
+  if (op->kind == TWS_OP_COLLECTIVE && s->work->group < plan->group_count) s->where = x->group_text[s->work->group];
+  if (op->kind == TWS_OP_SEND || op->kind == TWS_OP_RECV)
+    s->where = tws_arena_printf(x->arena, " (rank %u)", (unsigned)op->peer);
+  if (!s->label || !s->where) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  s->label_length = (uint32_t)strlen(s->label);
+  s->where_length = (uint32_t)strlen(s->where);
+  return TWS_OK;
+}
+
 static tws_code prepare_op(tws_executor *x, uint32_t index, tws_error *err) {
   const tws_plan *plan = x->setup.plan;
   const tws_op *op = &plan->ops[index];
@@ -161,10 +203,7 @@ static tws_code prepare_op(tws_executor *x, uint32_t index, tws_error *err) {
   s->stream = op->stream;
   for (uint32_t i = 0; i < op->dep_count; i++)
     s->waits |= (uint16_t)(1u << plan->ops[plan->deps[op->dep_first + i]].stream);
-  char label[160];
-  s->label = tws_arena_strdup(x->arena, tws_op_label(plan, index, label, (int)sizeof label));
-  if (!s->label) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  s->label_length = (uint32_t)strlen(s->label);
+  TWS_TRY(name_op(x, index, err));
   if (op->kind == TWS_OP_COLLECTIVE) return prepare_collective(x, op, s, err);
   if (op->kind == TWS_OP_COPY) return prepare_copy(x, op, s, err);
   TWS_TRY(prepare_operands(x, op, s, err));
@@ -182,6 +221,7 @@ static tws_code prepare(tws_executor *x, tws_error *err) {
   uint32_t count = x->setup.plan->op_count;
   x->ops = tws_arena_alloc(x->arena, count + 1u, sizeof *x->ops);
   if (!x->ops) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  TWS_TRY(describe_groups(x, err));
   for (uint32_t i = 0; i < count; i++) {
     tws_code code = prepare_op(x, i, err);
     if (code != TWS_OK)
@@ -196,7 +236,7 @@ tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out
   if (!x) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   x->setup = *setup;
   x->arena = tws_arena_create();
-  atomic_store(&x->doing, "between steps");
+  atomic_store(&x->doing, NULL);
   tws_code code = x->arena ? allocate(x, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (code == TWS_OK) code = prepare(x, err);
   if (code != TWS_OK) {
@@ -274,10 +314,13 @@ static tws_code run_op(tws_executor *x, uint32_t index, tws_error *err) {
 
 /* The activity line is read by others at any time, torn or not; it always ends inside its space. */
 static void say(tws_executor *x, size_t prefix, const step_op *s) {
-  size_t room = x->setup.activity_bytes - prefix, length = s->label_length;
-  if (length >= room) length = room - 1;
-  memcpy(x->setup.activity + prefix, s->label, length);
-  x->setup.activity[prefix + length] = '\0';
+  char *to = x->setup.activity + prefix;
+  size_t room = x->setup.activity_bytes - prefix - 1, label = s->label_length, where = s->where_length;
+  if (label > room) label = room;
+  if (where > room - label) where = room - label;
+  memcpy(to, s->label, label);
+  memcpy(to + label, s->where, where);
+  to[label + where] = '\0';
 }
 
 static size_t begin_line(tws_executor *x, int64_t step) {
@@ -291,22 +334,24 @@ tws_code tws_executor_step(tws_executor *x, int64_t step, double *times, tws_exe
   size_t prefix = begin_line(x, step);
   for (uint32_t i = 0; i < count; i++) {
     const step_op *s = &x->ops[i];
-    atomic_store_explicit(&x->doing, s->label, memory_order_relaxed);
+    atomic_store_explicit(&x->doing, s, memory_order_relaxed);
     if (prefix) say(x, prefix, s);
     if (times) times[2 * i] = tws_clock_s();
     tws_code code = probe ? probe(user, i, err) : TWS_OK;
     if (code == TWS_OK) code = run_op(x, i, err);
-    if (code != TWS_OK) return tws_fail_in(err, code, "operation %u (%s)", (unsigned)i, s->label);
+    if (code != TWS_OK) return tws_fail_in(err, code, "operation %u (%s)%s", (unsigned)i, s->label, s->where);
     if (times) times[2 * i + 1] = tws_clock_s();
   }
   TWS_TRY(x->setup.ops->synchronize(x->setup.backend, err));
-  atomic_store(&x->doing, "between steps");
+  atomic_store(&x->doing, NULL);
   if (prefix) snprintf(x->setup.activity + prefix, x->setup.activity_bytes - prefix, "between steps");
   return TWS_OK;
 }
 
-const char *tws_executor_doing(const tws_executor *x) {
-  return atomic_load(&x->doing);
+const char *tws_executor_doing(const tws_executor *x, char *buffer, int size) {
+  const step_op *s = atomic_load(&x->doing);
+  snprintf(buffer, (size_t)size, "%s%s", s ? s->label : "between steps", s ? s->where : "");
+  return buffer;
 }
 
 const char *tws_executor_label(const tws_executor *x, uint32_t op) {

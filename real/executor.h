@@ -3,7 +3,11 @@
  * Memory is one allocation per tier of exactly plan->arena_bytes; every operand's address and every collective's
  * segments are resolved once, so a step is a loop over calls. Operations start in issue order. A backend with a wait()
  * runs the plan's streams side by side: each operation first waits for the streams of its dependencies; one without
- * runs an operation to its end at once, and order is all it needs. */
+ * runs an operation to its end at once, and order is all it needs.
+ *
+ * Running in issue order cannot deadlock where tws_plans_verify() finds that the streams do not: ranks of one pipeline
+ * stage issue the same operations, so that their collectives meet in that order, and messages, all on one stream, keep
+ * the order in which the verifier matched them. */
 #ifndef TWS_REAL_EXECUTOR_H
 #define TWS_REAL_EXECUTOR_H
 
@@ -42,8 +46,9 @@ typedef tws_code (*tws_executor_probe)(void *user, uint32_t op, tws_error *err);
  * tws_clock_s(). An error says which operation failed. `step` is for the activity line. */
 tws_code tws_executor_step(tws_executor *executor, int64_t step, double *times, tws_executor_probe probe, void *user,
                            tws_error *err);
-/* The operation being run, as tws_op_label() names it; from any thread. */
-const char *tws_executor_doing(const tws_executor *executor);
+/* The operation being run, from any thread: its tws_op_label(), and whom it waits for ("forward h.0.mlp.c_proj
+ * all_reduce (model group of ranks 0 1)", "backward recv (rank 3)"). Returns buffer. */
+const char *tws_executor_doing(const tws_executor *executor, char *buffer, int size);
 const char *tws_executor_label(const tws_executor *executor, uint32_t op);
 
 #endif

@@ -1,5 +1,5 @@
 /* Faults on request, so that tests can see failures handled. The environment variable TWINSPEED_FAULT is a list
- * "rank=1,step=3,kind=kill": in the middle of that step (1-based), that rank
+ * "rank=1,step=3,kind=kill": in the middle of that step (1-based), before a collective if one is left, that rank
  *   kill       ends by SIGKILL
  *   hang       sleeps for ever
  *   nan        has a first parameter that is not a number, from the start of the step on

@@ -61,26 +61,34 @@ static tws_code need_scratch(tws_messages *m, size_t bytes, tws_error *err) {
   return TWS_OK;
 }
 
-tws_code tws_messages_send(tws_messages *m, int peer, const void *data, uint64_t bytes, tws_error *err) {
+static tws_code send_to(tws_messages *m, int peer, int tag, const void *data, uint64_t bytes, tws_error *err) {
   const char *from = data;
   do {
     int part = bytes < PART ? (int)bytes : PART;
-    TWS_TRY(check(MPI_Send(from, part, MPI_BYTE, peer, TAG_MESSAGE, m->world), "send", err));
+    TWS_TRY(check(MPI_Send(from, part, MPI_BYTE, peer, tag, m->world), "send", err));
     from += part;
     bytes -= (uint64_t)part;
   } while (bytes > 0);
   return TWS_OK;
 }
 
-tws_code tws_messages_receive(tws_messages *m, int peer, void *data, uint64_t bytes, tws_error *err) {
+static tws_code receive_from(tws_messages *m, int peer, int tag, void *data, uint64_t bytes, tws_error *err) {
   char *to = data;
   do {
     int part = bytes < PART ? (int)bytes : PART;
-    TWS_TRY(check(MPI_Recv(to, part, MPI_BYTE, peer, TAG_MESSAGE, m->world, MPI_STATUS_IGNORE), "receive", err));
+    TWS_TRY(check(MPI_Recv(to, part, MPI_BYTE, peer, tag, m->world, MPI_STATUS_IGNORE), "receive", err));
     to += part;
     bytes -= (uint64_t)part;
   } while (bytes > 0);
   return TWS_OK;
+}
+
+tws_code tws_messages_send(tws_messages *m, int peer, const void *data, uint64_t bytes, tws_error *err) {
+  return send_to(m, peer, TAG_MESSAGE, data, bytes, err);
+}
+
+tws_code tws_messages_receive(tws_messages *m, int peer, void *data, uint64_t bytes, tws_error *err) {
+  return receive_from(m, peer, TAG_MESSAGE, data, bytes, err);
 }
 
 /* Send to one member and receive from another at once, both of any length. */
@@ -193,9 +201,9 @@ static tws_code broadcast(const call *c, const tws_comm_segment *s, int root, tw
   if (place == 0 && s->send != s->receive) memcpy(s->receive, s->send, bytes);
   int bit = 1;
   while (bit < n && !(place & bit)) bit <<= 1;
-  if (place != 0) TWS_TRY(tws_messages_receive(c->m, ranks[(place - bit + root) % n], s->receive, bytes, err));
+  if (place != 0) TWS_TRY(receive_from(c->m, ranks[(place - bit + root) % n], c->tag, s->receive, bytes, err));
   for (bit >>= 1; bit > 0; bit >>= 1)
-    if (place + bit < n) TWS_TRY(tws_messages_send(c->m, ranks[(place + bit + root) % n], s->receive, bytes, err));
+    if (place + bit < n) TWS_TRY(send_to(c->m, ranks[(place + bit + root) % n], c->tag, s->receive, bytes, err));
   return TWS_OK;
 }
 

@@ -195,6 +195,11 @@ static void keep(tws_dtype dtype, const tws_comm_segment *segments, int count) {
       memmove(segments[i].receive, segments[i].send, segments[i].count * tws_dtype_bytes(dtype));
 }
 
+/* Where ranks share memory, the others see that this one waits for messages, not computes. */
+static void waits(tws_comm *comm, int begins) {
+  if (comm->shared) tws_shared_waits(comm->shared, begins);
+}
+
 static tws_code run_collective(tws_comm *comm, const tws_shared_group *group, tws_collective collective,
                                tws_dtype dtype, int root, const tws_comm_segment *segments, int count, tws_error *err) {
   static const tws_comm_segment nothing;
@@ -218,9 +223,12 @@ static tws_code run_collective(tws_comm *comm, const tws_shared_group *group, tw
     tws_shared_collective(comm->shared, group, collective, dtype, root, segments, count);
     return TWS_OK;
   }
-  for (int i = 0; i < count; i++)
-    TWS_TRY(tws_messages_collective(comm->messages, group, collective, dtype, root, &segments[i], err));
-  return TWS_OK;
+  tws_code code = TWS_OK;
+  waits(comm, 1);
+  for (int i = 0; code == TWS_OK && i < count; i++)
+    code = tws_messages_collective(comm->messages, group, collective, dtype, root, &segments[i], err);
+  waits(comm, 0);
+  return code;
 }
 
 static tws_code comm_collective(tws_comm *comm, int group, tws_collective collective, tws_dtype dtype, int root,
@@ -239,12 +247,18 @@ static tws_code check_peer(const tws_comm *comm, int peer, tws_error *err) {
 
 static tws_code comm_send(tws_comm *comm, int peer, const void *data, uint64_t bytes, tws_error *err) {
   TWS_TRY(check_peer(comm, peer, err));
-  return tws_messages_send(comm->messages, peer, data, bytes, err);
+  waits(comm, 1);
+  tws_code code = tws_messages_send(comm->messages, peer, data, bytes, err);
+  waits(comm, 0);
+  return code;
 }
 
 static tws_code comm_receive(tws_comm *comm, int peer, void *data, uint64_t bytes, tws_error *err) {
   TWS_TRY(check_peer(comm, peer, err));
-  return tws_messages_receive(comm->messages, peer, data, bytes, err);
+  waits(comm, 1);
+  tws_code code = tws_messages_receive(comm->messages, peer, data, bytes, err);
+  waits(comm, 0);
+  return code;
 }
 
 tws_code tws_comm_allocate(tws_comm *comm, uint64_t bytes, void **base, tws_error *err) {

@@ -88,6 +88,8 @@ typedef struct tws_train_result {
   double first_loss, last_loss, median_step_s, tokens_per_s;
   uint64_t predicted_bytes[TWS_TIER_COUNT], allocated_bytes[TWS_TIER_COUNT]; /* this rank's arenas */
   uint64_t job_predicted_bytes, job_allocated_bytes, job_peak_rss_bytes;     /* sums over ranks and tiers; rank 0 */
+  uint64_t largest_bytes; /* allocated by the rank with the most, over tiers; rank 0 */
+  int largest_rank;
 } tws_train_result;
 
 typedef struct tws_calibrate_options {

@@ -9,6 +9,7 @@
 #include "base/host_memory.h"
 #include "base/json.h"
 #include "base/memory.h"
+#include "plan/pipeline_schedule.h"
 #include "real/train_internal.h"
 
 /* ---- CSV ---- */
@@ -99,6 +100,23 @@ static void add_provenance(const tws_training *t, cJSON *root) {
                                                         : "messages");
 }
 
+/* How the ranks are divided: dimensions of the four axes, and what only some of them have. */
+static void add_axes(const tws_training *t, cJSON *configuration) {
+  const tws_config *c = t->config;
+  const tws_plan *plan = t->plan;
+  cJSON *axes = cJSON_AddObjectToObject(configuration, "axes");
+  cJSON_AddNumberToObject(axes, "pipe", plan->stages);
+  cJSON_AddNumberToObject(axes, "data", plan->data_parallel);
+  cJSON_AddNumberToObject(axes, "sequence", plan->sequence_parallel);
+  cJSON_AddNumberToObject(axes, "model", plan->tensor_parallel);
+  if (plan->stages > 1) {
+    const tws_pipeline_kind kind = (tws_pipeline_kind)c->pipeline_schedule;
+    cJSON_AddStringToObject(configuration, "pipeline_schedule", tws_pipeline_kind_name(kind));
+    cJSON_AddNumberToObject(configuration, "virtual_stages", (double)(c->virtual_stages > 1 ? c->virtual_stages : 1));
+  }
+  if (c->ignored_token >= 0) cJSON_AddNumberToObject(configuration, "ignored_token", (double)c->ignored_token);
+}
+
 static void add_configuration(const tws_training *t, cJSON *root) {
   const tws_config *c = t->config;
   cJSON *o = cJSON_AddObjectToObject(root, "configuration");
@@ -114,13 +132,16 @@ static void add_configuration(const tws_training *t, cJSON *root) {
   cJSON_AddNumberToObject(o, "sequence_length", (double)c->sequence_length);
   cJSON_AddNumberToObject(o, "seed", (double)c->seed);
   cJSON_AddNumberToObject(o, "threads", t->threads);
+  add_axes(t, o);
 }
 
 static void add_memory(const tws_training *t, cJSON *root, const rank_memory *memory) {
   cJSON *list = cJSON_AddArrayToObject(root, "memory");
   for (int r = 0; r < t->world; r++) {
     cJSON *one = cJSON_CreateObject();
+    char place[96];
     cJSON_AddNumberToObject(one, "rank", r);
+    cJSON_AddStringToObject(one, "place", tws_topology_repr(&t->plan->topology, r, NULL, place, (int)sizeof place));
     for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
       if (!memory[r].predicted[tier] && !memory[r].allocated[tier]) continue;
       cJSON *o = cJSON_AddObjectToObject(one, tws_tier_name((tws_tier)tier));
@@ -155,6 +176,9 @@ static tws_code write_summary(const tws_training *t, const tws_train_result *res
   cJSON_AddNumberToObject(root, "median_step_s", result->median_step_s);
   cJSON_AddNumberToObject(root, "tokens_per_s", result->tokens_per_s);
   add_memory(t, root, memory);
+  cJSON *largest = cJSON_AddObjectToObject(root, "largest_rank");
+  cJSON_AddNumberToObject(largest, "rank", result->largest_rank);
+  cJSON_AddNumberToObject(largest, "allocated_bytes", (double)result->largest_bytes);
   char *text = cJSON_Print(root);
   cJSON_Delete(root);
   if (!text) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -178,11 +202,17 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
   if (t->rank != 0) return TWS_OK;
   const rank_memory *memory = (const rank_memory *)(const void *)all;
   for (int r = 0; r < t->world; r++) {
+    uint64_t allocated = 0;
     for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
       result->job_predicted_bytes += memory[r].predicted[tier];
-      result->job_allocated_bytes += memory[r].allocated[tier];
+      allocated += memory[r].allocated[tier];
     }
+    result->job_allocated_bytes += allocated;
     result->job_peak_rss_bytes += memory[r].peak_rss;
+    if (allocated > result->largest_bytes) {
+      result->largest_bytes = allocated;
+      result->largest_rank = r;
+    }
   }
   result->first_loss = t->history[0].loss;
   result->last_loss = t->history[t->steps_done - 1].loss;

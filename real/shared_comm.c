@@ -31,7 +31,8 @@ typedef struct place {
 
 /* What a rank tells the others before a collective. Written before the opening barrier, read until the closing one. */
 typedef struct rank_slot {
-  _Alignas(CACHE_LINE) _Atomic uint32_t waiting; /* id + 1 of the group it waits in, 0: none */
+  _Alignas(
+      CACHE_LINE) _Atomic uint32_t waiting; /* id + 1 of the group it waits in, UINT32_MAX: for a message, 0: not */
   place send[SEGMENTS], receive[SEGMENTS];
 } rank_slot;
 
@@ -276,7 +277,11 @@ void tws_shared_barrier(tws_shared *shared, const tws_shared_group *group) {
   atomic_store(&mine->waiting, 0);
 }
 
-/* Every member waits in the same group here, or has not come: the one that waits elsewhere or nowhere is missing. */
+void tws_shared_waits(tws_shared *shared, int waits) {
+  atomic_store(&shared->ranks[shared->rank].waiting, waits ? UINT32_MAX : 0);
+}
+
+/* Whoever waits, in whatever group or for whatever message, waits in the end for one who does not. */
 int tws_shared_missing(const tws_shared *shared) {
   uint32_t waiting = atomic_load(&shared->ranks[shared->rank].waiting);
   if (waiting == 0) return -1;

@@ -28,6 +28,9 @@ int tws_shared_covers(const tws_shared *shared, tws_collective collective, const
 void tws_shared_collective(tws_shared *shared, const tws_shared_group *group, tws_collective collective,
                            tws_dtype dtype, int root, const tws_comm_segment *segments, int count);
 void tws_shared_barrier(tws_shared *shared, const tws_shared_group *group);
+/* This rank begins (1) or ends (0) to wait for a message of another transport: for tws_shared_missing(). */
+void tws_shared_waits(tws_shared *shared, int waits);
+/* A rank that waits for nothing while this one does, or -1. */
 int tws_shared_missing(const tws_shared *shared);
 
 /* to[d][i] = sum over sources of from[s][i], in the order given, for i < count; float32 accumulation (float64 for

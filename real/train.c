@@ -24,6 +24,12 @@ static tws_code check_options(const tws_training *t, tws_error *err) {
   return TWS_OK;
 }
 
+static uint32_t choose_fault_op(const tws_plan *plan) {
+  for (uint32_t op = plan->op_count / 2; op < plan->op_count; op++)
+    if (plan->ops[op].kind == TWS_OP_COLLECTIVE) return op;
+  return plan->op_count / 2;
+}
+
 static tws_code build_plan(tws_training *t, tws_error *err) {
   tws_plan_request request = {.network = t->options->network,
                               .config = t->config,
@@ -32,6 +38,7 @@ static tws_code build_plan(tws_training *t, tws_error *err) {
                               .threads = t->threads};
   TWS_TRY(tws_plan_topology(t->config, t->world, &request.topology, err));
   TWS_TRY(tws_plan_build(&request, &t->plan, err));
+  t->fault_op = choose_fault_op(t->plan);
   return tws_ledger_read(t->plan, &t->ledger, err);
 }
 
@@ -155,7 +162,7 @@ static tws_code spoil_weights(tws_training *t, tws_error *err) {
 static tws_code strike(void *user, uint32_t op, tws_error *err) {
   const tws_training *t = user;
   (void)err;
-  if (op == t->plan->op_count / 2) tws_fault_strike(t->fault.kind);
+  if (op == t->fault_op) tws_fault_strike(t->fault.kind);
   return TWS_OK;
 }
 

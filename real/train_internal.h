@@ -15,6 +15,7 @@ typedef struct tws_training {
   const tws_config *config;
   int rank, world, threads;
   tws_fault fault;
+  uint32_t fault_op; /* before which a rank dies or hangs */
   tws_data data;
   tws_batch_shape shape;
   tws_plan *plan;

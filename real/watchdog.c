@@ -21,7 +21,8 @@ struct tws_watchdog {
 static void bark(const tws_watchdog *w, int64_t step) {
   tws_error err = {0};
   int missing = tws_comm_missing(w->setup.comm);
-  const char *doing = tws_executor_doing(w->setup.executor);
+  char text[256];
+  const char *doing = tws_executor_doing(w->setup.executor, text, (int)sizeof text);
   const char *hint = "raise --deadline if the step is only slow; look at that rank's machine otherwise";
   if (missing >= 0)
     tws_fail(&err, TWS_HANG, hint, "step %" PRId64 " is not done after %.3g s: rank %d does not come to operation '%s'",

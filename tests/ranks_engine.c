@@ -23,16 +23,35 @@ static void need(int ok, const char *what, const tws_error *err) {
 
 /* ---- comm ---- */
 
-enum { GROUPS = 3, SEGMENTS = 300, LARGE = 300000 };
+enum { GROUPS = 7, SEGMENTS = 300, LARGE = 300000 };
 static int members[GROUPS][64];
 static tws_group groups[GROUPS];
+static int group_count;
 
-/* Everyone, the ranks of this one's parity, and itself alone. */
+static uint64_t pick(uint64_t trial_number, uint64_t what, uint64_t n) {
+  uint32_t word[4];
+  tws_philox(7, trial_number, what, word);
+  return word[0] % n;
+}
+
+/* Whether a rank is with this one in group g: everyone; the ranks of one parity; itself alone; three divisions at
+ * random, whose parts are rarely equal; the first and the last, a group that the others do not have. */
+static int together(int g, int r) {
+  if (g == 1) return r % 2 == rank % 2;
+  if (g == 2) return r == rank;
+  if (g >= 3 && g < 6) return pick((uint64_t)g, (uint64_t)r, 3) == pick((uint64_t)g, (uint64_t)rank, 3);
+  if (g == 6) return (r == 0 || r == world - 1) && (rank == 0 || rank == world - 1);
+  return 1;
+}
+
 static void make_groups(void) {
-  for (int g = 0; g < GROUPS; g++) {
-    groups[g] = (tws_group){.axis = "data", .ranks = members[g]};
-    for (int r = 0; r < world; r++) {
-      if ((g == 1 && r % 2 != rank % 2) || (g == 2 && r != rank)) continue;
+  static const char *const axes[GROUPS] = {"data", "model", "sequence", "pipe", "model", "sequence", "tied"};
+  group_count = rank == 0 || rank == world - 1 ? GROUPS : GROUPS - 1;
+  for (int g = 0; g < group_count; g++) {
+    groups[g] = (tws_group){.axis = axes[g], .ranks = members[g]};
+    for (int i = 0; i < world; i++) {
+      int r = g == 5 ? world - 1 - i : i; /* not in ascending order */
+      if (!together(g, r)) continue;
       if (r == rank) groups[g].index = groups[g].size;
       members[g][groups[g].size++] = r;
     }
@@ -47,12 +66,6 @@ typedef struct trial {
   uint64_t count[SEGMENTS];
 } trial;
 
-static uint64_t pick(uint64_t trial_number, uint64_t what, uint64_t n) {
-  uint32_t word[4];
-  tws_philox(7, trial_number, what, word);
-  return word[0] % n;
-}
-
 /* Element i that `who` sends in a segment: floats of very different sizes, so that the order of a sum shows. */
 static double element(const trial *t, int who, int segment, uint64_t i) {
   uint32_t word[4];
@@ -64,11 +77,17 @@ static void store(tws_dtype dtype, void *at, uint64_t i, double value) {
   if (dtype == TWS_F32) ((float *)at)[i] = (float)value;
   if (dtype == TWS_F64) ((double *)at)[i] = value;
   if (dtype == TWS_BF16) ((unsigned short *)at)[i] = tws_to_bf16((float)value);
+  if (dtype == TWS_F16) ((unsigned short *)at)[i] = (unsigned short)((int32_t)value & 0xffff); /* only moved */
+  if (dtype == TWS_I32) ((int32_t *)at)[i] = (int32_t)(value * 200.0);
+  if (dtype == TWS_U8) ((unsigned char *)at)[i] = (unsigned char)((int32_t)value & 0xff);
 }
 
 static double load(tws_dtype dtype, const void *at, uint64_t i) {
   if (dtype == TWS_F32) return ((const float *)at)[i];
   if (dtype == TWS_F64) return ((const double *)at)[i];
+  if (dtype == TWS_F16) return ((const unsigned short *)at)[i];
+  if (dtype == TWS_I32) return ((const int32_t *)at)[i];
+  if (dtype == TWS_U8) return ((const unsigned char *)at)[i];
   return tws_from_bf16(((const unsigned short *)at)[i]);
 }
 
@@ -91,16 +110,24 @@ static double ordered_sum(const trial *t, int segment, uint64_t i) {
   return t->dtype == TWS_F64 ? wide : rounded(t->dtype, (double)narrow);
 }
 
-static trial choose(uint64_t number) {
-  static const tws_dtype types[] = {TWS_F32, TWS_F64, TWS_BF16};
-  trial t = {.number = number,
-             .group = (int)pick(number, 0, GROUPS),
-             .collective = (tws_collective)pick(number, 1, TWS_COLLECTIVE_BARRIER),
-             .dtype = types[pick(number, 2, 3)],
-             .in_place = (int)pick(number, 3, 2),
-             .segments = number % 16 == 5 ? SEGMENTS : 1 + (int)pick(number, 4, 4)};
+static int sums(tws_collective c) {
+  return c == TWS_COLLECTIVE_ALL_REDUCE || c == TWS_COLLECTIVE_REDUCE || c == TWS_COLLECTIVE_REDUCE_SCATTER;
+}
+
+/* All ranks choose the same group; what it does differs between its instances, which are at it at once. */
+static trial choose(uint64_t round) {
+  static const tws_dtype types[] = {TWS_F32, TWS_F64, TWS_BF16, TWS_I32, TWS_U8, TWS_F16};
+  trial t = {.group = (int)pick(round, 0, GROUPS)};
+  if (t.group >= group_count) return t; /* without segments: not for this rank */
+  const tws_group *g = &groups[t.group];
+  uint64_t number = t.number = round * 64 + (uint64_t)g->ranks[0];
+  t.collective = (tws_collective)pick(number, 1, TWS_COLLECTIVE_BARRIER);
+  t.dtype = types[pick(number, 2, sums(t.collective) ? 3 : 6)];
+  t.in_place = (int)pick(number, 3, 2);
+  t.root = (int)pick(number, 6, 64) % g->size;
+  t.segments = round % 16 == 5 ? SEGMENTS : 1 + (int)pick(number, 4, 4);
   for (int s = 0; s < t.segments; s++) t.count[s] = pick(number, 16 + (uint64_t)s, t.segments == SEGMENTS ? 40 : 5000);
-  if (number % 8 == 3) t.count[0] = LARGE + pick(number, 5, 1000);
+  if (round % 8 == 3) t.count[0] = LARGE + pick(number, 5, 1000);
   return t;
 }
 
@@ -135,7 +162,7 @@ static void run_trial(tws_comm *comm, uint64_t number, char *memory) {
   const tws_group *g = &groups[t.group];
   tws_comm_segment segment[SEGMENTS];
   tws_error err = {0};
-  t.root = (int)pick(number, 6, 64) % g->size;
+  if (t.segments == 0) return;
   size_t size = tws_dtype_bytes(t.dtype);
   char *at = memory;
   for (int s = 0; s < t.segments; s++) {
@@ -200,7 +227,7 @@ static void check_transport(tws_transport transport, uint64_t first, uint64_t tr
   tws_error err = {0};
   void *memory = NULL;
   size_t bytes = (size_t)64 << 20;
-  need(tws_comm_create(groups, GROUPS, transport, 1, &comm, &err) == TWS_OK, "create", &err);
+  need(tws_comm_create(groups, (uint32_t)group_count, transport, 1, &comm, &err) == TWS_OK, "create", &err);
   need(tws_comm_is_shared(comm) == (transport == TWS_TRANSPORT_AUTO && world > 1), "transport", NULL);
   need(tws_comm_allocate(comm, bytes, &memory, &err) == TWS_OK, "allocate", &err);
   need((memory != NULL) == tws_comm_is_shared(comm), "memory", NULL);
@@ -281,8 +308,8 @@ int main(int argc, char **argv) {
   need(tws_mpi_start(&argc, &argv, &rank, &world, &err) == TWS_OK, "start", &err);
   if (argc == 2 && strcmp(argv[1], "comm") == 0) {
     make_groups();
-    check_transport(TWS_TRANSPORT_AUTO, 0, 64);
-    check_transport(TWS_TRANSPORT_MESSAGES, 64, 32);
+    check_transport(TWS_TRANSPORT_AUTO, 0, 96);
+    check_transport(TWS_TRANSPORT_MESSAGES, 96, 64);
   } else if (argc == 4 && strcmp(argv[1], "train") == 0) {
     run_jobs(argv[2], argv[3]);
   } else {
