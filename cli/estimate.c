@@ -3,6 +3,7 @@
 #include "base/units.h"
 #include "cli/common.h"
 #include "cli/job_view.h"
+#include "cli/stage_view.h"
 #include "cli/verdict.h"
 
 typedef struct options {
@@ -184,15 +185,18 @@ static void print_time(const tws_cli *cli, const tws_job *job, const tws_estimat
   for (int p = 0; p < TWS_PHASE_COUNT; p++)
     if (e->path.phase_s[p] > 0)
       tws_out(" %s %s,", tws_phase_name((tws_phase)p), tws_format_seconds(e->path.phase_s[p], text, sizeof text));
-  tws_out(" waiting %s\n", tws_format_seconds(e->path.exposed_s, text, sizeof text));
+  tws_out(" not hidden: communicating %s", tws_format_seconds(e->path.exposed_s - e->path.bubble_s, text, sizeof text));
   if (tws_job_stages(job) > 1)
-    tws_out("  (of the busiest stage; the stages compute %.1f %% of the step on average)\n", 100 * (1 - e->bubble));
+    tws_out(", waiting for other stages %s (of the stage that waits least)",
+            tws_format_seconds(e->path.bubble_s, text, sizeof text));
+  tws_out("\n");
   int shown = 0;
   for (int c = 0; c < TWS_COLLECTIVE_COUNT; c++)
     if (e->path.collective_s[c] > 0)
       tws_out("%s %s %s", shown++ ? "," : "  communicating:", tws_collective_name((tws_collective)c),
               tws_format_seconds(e->path.collective_s[c], text, sizeof text));
   if (shown) tws_out("\n");
+  tws_axes_print(&e->path);
   if (e->path.bottleneck) tws_out("  %s\n", e->path.bottleneck);
 }
 
@@ -203,7 +207,9 @@ static cJSON *time_json(const tws_estimate *e) {
   cJSON_AddNumberToObject(time, "model_flops", e->model_flops);
   cJSON_AddNumberToObject(time, "mfu", e->mfu);
   cJSON_AddNumberToObject(time, "exposed_s", e->path.exposed_s);
-  cJSON_AddNumberToObject(time, "pipeline_bubble", e->bubble);
+  cJSON_AddNumberToObject(time, "bubble_s", e->path.bubble_s);
+  tws_balance_json(&e->balance, time);
+  cJSON_AddItemToObject(time, "communication", tws_axes_json(&e->path));
   cJSON *phases = cJSON_AddObjectToObject(time, "compute_phase_s");
   for (int p = 0; p < TWS_PHASE_COUNT; p++)
     cJSON_AddNumberToObject(phases, tws_phase_name((tws_phase)p), e->path.phase_s[p]);
@@ -219,7 +225,7 @@ static cJSON *time_json(const tws_estimate *e) {
 }
 
 static tws_code report(tws_cli *cli, const options *o, const tws_job *job, const tws_estimate *estimate,
-                       const tws_plan *plan, tws_error *err) {
+                       const tws_stage_estimate *stages, const tws_plan *plan, tws_error *err) {
   tws_estimate e = *estimate;
   tws_ledger ledger;
   TWS_TRY(tws_ledger_read(plan, &ledger, err));
@@ -232,11 +238,13 @@ static tws_code report(tws_cli *cli, const options *o, const tws_job *job, const
     cJSON_AddItemToObject(root, "memory", ledger_json(&ledger, plan));
     cJSON_AddItemToObject(root, "verdict", tws_verdict_json(&verdict));
     cJSON_AddItemToObject(root, "time", time_json(&e));
+    cJSON_AddItemToObject(root, "stages", tws_stages_json(stages, tws_job_stages(job)));
     TWS_TRY(tws_out_json(root, err));
   } else {
     tws_job_print(cli, job);
     tws_out("\n");
-    if (tws_job_stages(job) > 1) tws_out("Of all pipeline stages, stage %d needs the most memory.\n", e.stage);
+    TWS_TRY(tws_stages_print(cli, stages, tws_job_stages(job), &e.balance, err));
+    if (tws_job_stages(job) > 1) tws_out("\nStage %d needs the most memory:\n", e.stage);
     TWS_TRY(print_ledger(cli, job, &ledger, plan, err));
     tws_verdict_print(cli, &verdict);
     print_time(cli, job, &e);
@@ -267,11 +275,14 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   tws_plan *plan = NULL;
   tws_estimate estimate;
   tws_plan_request request = tws_job_request(&job, 0);
-  tws_code code = tws_estimate_step(&request, &job.machine, &estimate, err);
+  tws_stage_estimate *stages = tws_calloc((size_t)tws_job_stages(&job), sizeof *stages);
+  tws_code code = stages ? tws_estimate_job(&request, &job.machine, &estimate, stages, err)
+                         : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
   /* the ranks whose arena is largest: of a pipeline, one stage's */
   if (code == TWS_OK) code = tws_job_plan(&job, tws_job_stage_rank(&job, estimate.stage), &plan, err);
-  if (code == TWS_OK) code = report(cli, o, &job, &estimate, plan, err);
+  if (code == TWS_OK) code = report(cli, o, &job, &estimate, stages, plan, err);
   tws_plan_destroy(plan);
+  tws_free(stages);
   tws_job_release(&job);
   return code;
 }

@@ -5,6 +5,7 @@
 #include "cli/common.h"
 #include "cli/job_view.h"
 #include "cli/modules.h"
+#include "cli/stage_view.h"
 #include "traces/timeline.h"
 
 typedef struct options {
@@ -21,6 +22,9 @@ typedef struct simulation {
   int plan_count;
   tws_plan **plans;
   tws_timeline *timeline;
+  tws_path_result *paths;     /* of the simulated ranks */
+  tws_stage_estimate *stages; /* of each stage the simulated rank that needs the most memory */
+  tws_stage_balance balance;
   tws_sim_result result;
   tws_estimate estimate;
   double wall_s;
@@ -59,11 +63,28 @@ static tws_code make_plans(const tws_job *job, int all, simulation *s, tws_error
     return tws_fail(err, TWS_UNSUPPORTED, "leave out --all-ranks, or use fewer ranks",
                     "%d ranks are more than are simulated one by one (%d)", s->plan_count, MOST_PLANS);
   s->plans = tws_calloc((size_t)s->plan_count, sizeof(tws_plan *));
-  if (!s->plans) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for %d plans", s->plan_count);
+  s->paths = tws_calloc((size_t)s->plan_count, sizeof *s->paths);
+  s->stages = tws_calloc((size_t)tws_job_stages(job), sizeof *s->stages);
+  if (!s->plans || !s->paths || !s->stages)
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory for %d plans", s->plan_count);
   for (int i = 0; i < s->plan_count; i++) {
     int rank = s->plan_count == job->ranks ? i : tws_job_stage_rank(job, i);
     TWS_TRY(tws_job_plan(job, rank, &s->plans[i], err));
   }
+  return TWS_OK;
+}
+
+static tws_code compare_stages(const tws_job *job, simulation *s, tws_error *err) {
+  int count = tws_job_stages(job);
+  for (int i = 0; i < s->plan_count; i++) {
+    tws_stage_estimate one, *stage = &s->stages[s->plans[i]->stage];
+    TWS_TRY(tws_stage_read(s->plans[i], &one, err));
+    if (stage->path.step_s > 0 && stage->arena_bytes[TWS_TIER_DEVICE] >= one.arena_bytes[TWS_TIER_DEVICE]) continue;
+    *stage = one;
+    stage->path = s->paths[i];
+  }
+  s->balance = tws_stage_compare(s->stages, count);
+  s->balance.bubble = s->result.bubble; /* of all simulated ranks */
   return TWS_OK;
 }
 
@@ -80,10 +101,12 @@ static tws_code simulate(const options *o, const tws_job *job, simulation *s, tw
                                    .fold = s->plan_count < job->ranks,
                                    .machine = job->machine,
                                    .fidelity = s->fidelity,
-                                   .timeline = s->timeline};
+                                   .timeline = s->timeline,
+                                   .paths = s->paths};
   const double start = tws_clock_s();
   TWS_TRY(sim->simulate(&request, &s->result, err));
   s->wall_s = tws_clock_s() - start;
+  TWS_TRY(compare_stages(job, s, err));
   const tws_plan_request estimate = tws_job_request(job, 0);
   TWS_TRY(tws_estimate_step(&estimate, &job->machine, &s->estimate, err));
   const tws_timeline *timeline = s->timeline;
@@ -126,7 +149,14 @@ static tws_code print_shares(const tws_cli *cli, const simulation *s, tws_error 
   for (int c = 0; c < TWS_COLLECTIVE_COUNT; c++)
     if (path->collective_s[c] > 0)
       row(&table, tws_cell("collective %s", tws_collective_name((tws_collective)c)), path->collective_s[c], step);
-  row(&table, "communication not hidden", s->result.exposed_s, step);
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
+    const char *name = tws_axis_name((tws_axis)axis);
+    if (path->axis_busy_s[axis] > 0) row(&table, tws_cell("communicating, %s", name), path->axis_busy_s[axis], step);
+    if (path->axis_exposed_s[axis] > 0)
+      row(&table, tws_cell("  not hidden, %s", name), path->axis_exposed_s[axis], step);
+  }
+  row(&table, "communication not hidden", s->result.exposed_s - path->bubble_s, step);
+  if (path->bubble_s > 0) row(&table, "waiting for other ranks", path->bubble_s, step);
   return tws_table_print(cli, &table, err);
 }
 
@@ -145,8 +175,13 @@ static tws_code print_result(const tws_cli *cli, const options *o, const tws_job
     tws_out("  %+.1f %% against the longest path of %s\n", 100 * more, longest);
   tws_out("  collectives: %s; %s; %s events in %s\n\n", fidelity_names[s->fidelity],
           s->plan_count == job->ranks ? tws_cell(job->ranks > 1 ? "all %d ranks" : "%d rank", job->ranks)
+          : s->plan_count > 1         ? tws_cell("%d ranks stand for %d, one for each stage", s->plan_count, job->ranks)
                                       : tws_cell("rank 0 stands for %d", job->ranks),
           tws_thousands((int64_t)s->result.events), tws_format_seconds(s->wall_s, wall, sizeof wall));
+  if (tws_job_stages(job) > 1) {
+    TWS_TRY(tws_stages_print(cli, s->stages, tws_job_stages(job), &s->balance, err));
+    tws_out("\n");
+  }
   TWS_TRY(print_shares(cli, s, err));
   tws_out("%s\n", s->result.path.text);
   if (o->trace)
@@ -185,6 +220,10 @@ static tws_code print_json(const tws_job *job, const simulation *s, tws_error *e
   cJSON_AddNumberToObject(root, "model_flops", s->estimate.model_flops);
   cJSON_AddNumberToObject(root, "mfu", mfu(s));
   cJSON_AddNumberToObject(root, "exposed_s", s->result.exposed_s);
+  cJSON_AddNumberToObject(root, "bubble_s", path->bubble_s);
+  tws_balance_json(&s->balance, root);
+  cJSON_AddItemToObject(root, "communication", tws_axes_json(path));
+  cJSON_AddItemToObject(root, "stages", tws_stages_json(s->stages, tws_job_stages(job)));
   cJSON_AddItemToObject(root, "compute_phase_s", named(phase_name, path->phase_s, TWS_PHASE_COUNT));
   cJSON_AddItemToObject(root, "stream_busy_s", named(stream_name, path->stream_busy_s, TWS_STREAM_COUNT));
   cJSON_AddItemToObject(root, "collective_s", named(collective_name, path->collective_s, TWS_COLLECTIVE_COUNT));
@@ -211,6 +250,8 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   tws_timeline_destroy(s.timeline);
   for (int i = 0; s.plans && i < s.plan_count; i++) tws_plan_destroy(s.plans[i]);
   tws_free(s.plans);
+  tws_free(s.paths);
+  tws_free(s.stages);
   tws_job_release(&job);
   return code;
 }

@@ -5,6 +5,7 @@
 
 #include "estimators/estimators.h"
 #include "plan/pipeline_grid.h"
+#include "plan/pipeline_schedule.h"
 
 static uint64_t rounded(uint64_t bytes) {
   return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
@@ -22,7 +23,12 @@ static void grow_inputs(tws_ledger_tier *tier, uint64_t tokens, int64_t built, i
 static void extrapolate(tws_path_result *path, const tws_path_result *fewer, double more) {
   path->step_s += more * (path->step_s - fewer->step_s);
   path->exposed_s += more * (path->exposed_s - fewer->exposed_s);
+  path->bubble_s += more * (path->bubble_s - fewer->bubble_s);
   path->flops += more * (path->flops - fewer->flops);
+  for (int i = 0; i < TWS_AXIS_COUNT; i++) {
+    path->axis_exposed_s[i] += more * (path->axis_exposed_s[i] - fewer->axis_exposed_s[i]);
+    path->axis_busy_s[i] += more * (path->axis_busy_s[i] - fewer->axis_busy_s[i]);
+  }
   for (int i = 0; i < TWS_STREAM_COUNT; i++)
     path->stream_busy_s[i] += more * (path->stream_busy_s[i] - fewer->stream_busy_s[i]);
   for (int i = 0; i < TWS_PHASE_COUNT; i++) path->phase_s[i] += more * (path->phase_s[i] - fewer->phase_s[i]);
@@ -32,77 +38,158 @@ static void extrapolate(tws_path_result *path, const tws_path_result *fewer, dou
   }
 }
 
+/* Everything of a plan but its path. The ledger and the stage's arena are those of all `wanted` micro-batches. */
+static tws_code read_memory(const tws_plan *plan, int64_t wanted, tws_ledger *ledger, tws_stage_estimate *stage,
+                            tws_error *err) {
+  TWS_TRY(tws_ledger_read(plan, ledger, err));
+  TWS_TRY(tws_stage_read(plan, stage, err));
+  if (wanted > plan->accumulation_steps && plan->input_ids != TWS_NONE) {
+    uint64_t tokens = plan->buffers[plan->input_ids].elements / (uint64_t)plan->accumulation_steps;
+    grow_inputs(&ledger->tier[TWS_TIER_DEVICE], tokens, plan->accumulation_steps, wanted);
+    stage->arena_bytes[TWS_TIER_DEVICE] = ledger->tier[TWS_TIER_DEVICE].arena_bytes;
+  }
+  return TWS_OK;
+}
+
+/* ---- pipelines ---- */
+
+typedef struct pipeline {
+  const tws_plan_request *request;
+  const tws_machine *machine;
+  int stages;
+  tws_plan **plans;
+  tws_stage_estimate *each;
+  tws_ledger *ledgers;
+  tws_path_result *fewer;
+} pipeline;
+
+/* Plans of `micro_batches` and their path; memory is read when `ledgers` is set. */
+static tws_code run_stages(const pipeline *p, int64_t micro_batches, tws_ledger *ledgers, double *step_s,
+                           tws_path_result *paths, tws_error *err) {
+  tws_code code = TWS_OK;
+  for (int s = 0; s < p->stages && code == TWS_OK; s++) {
+    tws_plan_request r = *p->request;
+    r.rank = tws_pipeline_grid_stage(&r.topology, 0, s);
+    r.max_accumulation = micro_batches;
+    code = tws_plan_build(&r, &p->plans[s], err);
+    if (code == TWS_OK && ledgers)
+      code = read_memory(p->plans[s], p->request->config->accumulation_steps, &ledgers[s], &p->each[s], err);
+  }
+  if (code == TWS_OK) code = tws_job_path((const tws_plan *const *)p->plans, p->stages, p->machine, paths, step_s, err);
+  for (int s = 0; s < p->stages; s++) {
+    tws_plan_destroy(p->plans[s]);
+    p->plans[s] = NULL;
+  }
+  return code;
+}
+
+/* How many micro-batches to build. From twice the stages on memory and rhythm of a schedule do not change, except that
+ * GPipe holds all micro-batches. Whole rounds of stages, as INTERLEAVED wants them. */
+static int64_t micro_batches_to_build(const tws_plan_request *request, int stages) {
+  int64_t wanted = request->config->accumulation_steps, most = request->max_accumulation;
+  if (most <= 0 || request->config->pipeline_schedule == TWS_PIPELINE_GPIPE) return wanted;
+  if (most < 3 * stages) most = 3 * stages;
+  most -= most % stages;
+  return wanted > most ? most : wanted;
+}
+
+static tws_code estimate_pipeline(const pipeline *p, tws_estimate *out, tws_error *err) {
+  const tws_config *c = p->request->config;
+  int64_t wanted = c->accumulation_steps, built = micro_batches_to_build(p->request, p->stages);
+  tws_pipeline_shape shape = {.kind = (tws_pipeline_kind)c->pipeline_schedule,
+                              .stages = p->stages,
+                              .virtual_stages = c->virtual_stages > 1 ? (int)c->virtual_stages : 1,
+                              .micro_batches = (int)wanted};
+  if (built < wanted) TWS_TRY(tws_pipeline_check(&shape, err)); /* what is built may be legal where the whole is not */
+  tws_path_result *paths = tws_calloc((size_t)p->stages, sizeof *paths);
+  if (!paths) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
+  tws_code code = run_stages(p, built, p->ledgers, &out->step_s, paths, err);
+  if (code == TWS_OK && built < wanted) {
+    double before;
+    code = run_stages(p, built - p->stages, NULL, &before, p->fewer, err);
+    double more = (double)(wanted - built) / p->stages;
+    for (int s = 0; s < p->stages && code == TWS_OK; s++) extrapolate(&paths[s], &p->fewer[s], more);
+    if (code == TWS_OK) out->step_s += more * (out->step_s - before);
+  }
+  for (int s = 0; s < p->stages; s++) {
+    p->each[s].path = paths[s];
+    p->each[s].path.bottleneck = p->each[s].path.text;
+  }
+  tws_free(paths);
+  TWS_TRY(code);
+  out->balance = tws_stage_compare(p->each, p->stages);
+  out->stage = out->balance.largest;
+  out->ledger = p->ledgers[out->stage];
+  int busiest = 0;
+  for (int s = 1; s < p->stages; s++)
+    if (p->each[s].path.bubble_s < p->each[busiest].path.bubble_s) busiest = s;
+  out->path = p->each[busiest].path;
+  return TWS_OK;
+}
+
+/* One plan a stage, all of the first replica. */
+static tws_code estimate_stages(const tws_plan_request *request, int stages, const tws_machine *machine,
+                                tws_estimate *out, tws_stage_estimate *each, tws_error *err) {
+  size_t n = (size_t)stages;
+  pipeline p = {.request = request, .machine = machine, .stages = stages};
+  tws_stage_estimate *own = each ? NULL : tws_calloc(n, sizeof *own);
+  p.plans = tws_calloc(n, sizeof *p.plans);
+  p.ledgers = tws_calloc(n, sizeof *p.ledgers);
+  p.fewer = tws_calloc(n, sizeof *p.fewer);
+  p.each = each ? each : own;
+  tws_code code = p.plans && p.ledgers && p.fewer && p.each
+                      ? estimate_pipeline(&p, out, err)
+                      : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
+  tws_free(p.plans);
+  tws_free(p.ledgers);
+  tws_free(p.fewer);
+  tws_free(own);
+  return code;
+}
+
+/* ---- one plan stands for all ranks ---- */
+
 static tws_code build(const tws_plan_request *request, int64_t micro_batches, const tws_machine *machine,
-                      tws_path_result *path, tws_ledger *ledger, tws_error *err) {
+                      tws_path_result *path, tws_ledger *ledger, tws_stage_estimate *stage, tws_error *err) {
   tws_plan_request r = *request;
   tws_plan *plan;
   r.max_accumulation = micro_batches;
   TWS_TRY(tws_plan_build(&r, &plan, err));
-  tws_code code = ledger ? tws_ledger_read(plan, ledger, err) : TWS_OK;
+  tws_code code = ledger ? read_memory(plan, request->config->accumulation_steps, ledger, stage, err) : TWS_OK;
   if (code == TWS_OK) code = tws_longest_path(plan, machine, path, err);
   tws_plan_destroy(plan);
   return code;
 }
 
-/* One plan a stage, all of the first replica, with every micro-batch: the warm-up and drain of a pipeline do not
- * repeat. */
-static tws_code estimate_stages(const tws_plan_request *request, int stages, const tws_machine *machine,
-                                tws_estimate *out, tws_error *err) {
-  tws_plan **plans = tws_calloc((size_t)stages, sizeof *plans);
-  tws_path_result *paths = tws_calloc((size_t)stages, sizeof *paths);
-  tws_code code = plans && paths ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
-  for (int s = 0; s < stages && code == TWS_OK; s++) {
-    tws_plan_request r = *request;
-    tws_ledger ledger;
-    r.rank = tws_pipeline_grid_stage(&r.topology, 0, s);
-    r.max_accumulation = 0;
-    code = tws_plan_build(&r, &plans[s], err);
-    if (code == TWS_OK) code = tws_ledger_read(plans[s], &ledger, err);
-    if (code != TWS_OK ||
-        (s > 0 && ledger.tier[TWS_TIER_DEVICE].arena_bytes <= out->ledger.tier[TWS_TIER_DEVICE].arena_bytes)) {
-      continue;
-    }
-    out->ledger = ledger;
-    out->stage = s;
-  }
-  if (code == TWS_OK) code = tws_job_path((const tws_plan *const *)plans, stages, machine, paths, &out->step_s, err);
-  for (int s = 0; s < stages && code == TWS_OK; s++) {
-    out->bubble += paths[s].exposed_s / out->step_s / stages;
-    if (s == 0 || paths[s].exposed_s < out->path.exposed_s) out->path = paths[s]; /* the busiest stage */
-  }
-  for (int s = 0; plans && s < stages; s++) tws_plan_destroy(plans[s]);
-  tws_free(plans);
-  tws_free(paths);
-  return code;
-}
-
 static tws_code estimate_alone(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
-                               tws_error *err) {
-  const tws_config *c = request->config;
-  int64_t wanted = c->accumulation_steps, built = wanted < 3 ? wanted : 3;
-  TWS_TRY(build(request, built, machine, &out->path, &out->ledger, err));
+                               tws_stage_estimate *each, tws_error *err) {
+  int64_t wanted = request->config->accumulation_steps, built = wanted < 3 ? wanted : 3;
+  tws_stage_estimate own;
+  if (!each) each = &own;
+  TWS_TRY(build(request, built, machine, &out->path, &out->ledger, each, err));
   if (wanted > built) {
     tws_path_result fewer;
-    TWS_TRY(build(request, built - 1, machine, &fewer, NULL, err));
+    TWS_TRY(build(request, built - 1, machine, &fewer, NULL, NULL, err));
     extrapolate(&out->path, &fewer, (double)(wanted - built));
-    grow_inputs(&out->ledger.tier[TWS_TIER_DEVICE], (uint64_t)c->micro_batch_size * (uint64_t)c->sequence_length, built,
-                wanted);
   }
+  each->path = out->path;
+  each->path.bottleneck = each->path.text;
+  out->balance = (tws_stage_balance){.compute_imbalance = 1, .memory_imbalance = 1};
   out->step_s = out->path.step_s;
   return TWS_OK;
 }
 
-tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
-                           tws_error *err) {
+tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
+                          tws_stage_estimate *stages, tws_error *err) {
   const tws_config *c = request->config;
-  int stages = tws_topology_dim(&request->topology, "pipe");
+  int count = tws_topology_dim(&request->topology, "pipe");
   memset(out, 0, sizeof *out);
-  TWS_TRY(stages > 1 ? estimate_stages(request, stages, machine, out, err)
-                     : estimate_alone(request, machine, out, err));
+  TWS_TRY(count > 1 ? estimate_stages(request, count, machine, out, stages, err)
+                    : estimate_alone(request, machine, out, stages, err));
   out->path.bottleneck = out->path.text;
   int world = tws_topology_world(&request->topology);
   double tokens = (double)c->micro_batch_size * (double)c->sequence_length * (double)c->accumulation_steps *
-                  (double)tws_topology_dim(&request->topology, "data");
+                  (double)tws_topology_dim(&request->topology, "data"); /* ranks of other axes share samples */
   out->tokens_per_s = out->step_s > 0 ? tokens / out->step_s : 0;
   out->model_flops = 3 * tws_network_flops_per_token(request->network, c->sequence_length, 0) * tokens;
   double units = world, cores = tws_profile_cores(machine->profile); /* a host's peak is that of one core */
@@ -114,4 +201,9 @@ tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *m
   double peak = tws_profile_peak_flops(machine->profile, c->dtype) * units;
   out->mfu = out->step_s > 0 && peak > 0 ? out->model_flops / out->step_s / peak : 0;
   return TWS_OK;
+}
+
+tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
+                           tws_error *err) {
+  return tws_estimate_job(request, machine, out, NULL, err);
 }

@@ -22,12 +22,31 @@ tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *er
 tws_code tws_ledger_csv(const tws_plan *plan, tws_tier tier, tws_text *out, tws_error *err);
 
 /* ---- time: longest path over the plan ---- */
+
+/* Axes of ranks in reports. The ranks of a pipeline meet in messages and in the groups "pipe" and "tied"; OTHER is what
+ * has no axis: copies, host work, and kernels on streams of communication. */
+#define TWS_AXES(X) X(DATA, "data") X(PIPE, "pipe") X(SEQUENCE, "sequence") X(MODEL, "model") X(OTHER, "other")
+typedef enum tws_axis {
+#define X(name, text) TWS_AXIS_##name,
+  TWS_AXES(X)
+#undef X
+      TWS_AXIS_COUNT
+} tws_axis;
+const char *tws_axis_name(tws_axis axis);
+tws_axis tws_axis_of_group(const tws_group *group);
+
 typedef struct tws_path_result {
   double step_s;
   double stream_busy_s[TWS_STREAM_COUNT];
   double phase_s[TWS_PHASE_COUNT]; /* busy time of the compute stream by phase */
-  double exposed_s;                /* step time in which the compute stream waits for another stream */
-  double collective_s[TWS_COLLECTIVE_COUNT];
+  /* Step time in which the compute stream neither computes nor copies. Each such moment counts once: in bubble_s when
+   * the operation that holds up the compute stream waits for another rank (to reach a message or a collective, or to
+   * finish the step), else in axis_exposed_s of that operation. What the compute stream itself communicates is exposed.
+   * So exposed_s = bubble_s + the sum of axis_exposed_s. */
+  double exposed_s, bubble_s, axis_exposed_s[TWS_AXIS_COUNT];
+  double
+      axis_busy_s[TWS_AXIS_COUNT]; /* communication, hidden or not: sum over operations, waiting for ranks left out */
+  double collective_s[TWS_COLLECTIVE_COUNT]; /* from when this rank is there to the end */
   double kernel_s[TWS_KERNEL_COUNT];
   double flops;           /* executed by this rank */
   const char *bottleneck; /* one sentence, static or in the caller's buffer below */
@@ -40,33 +59,62 @@ typedef struct tws_machine { /* what a plan is costed on */
 /* Seconds of one interned work of a plan on a machine: the one place where plan costs come from (also for sim). For a
  * host whose ranks outnumber cores, computing time is stretched by ranks x threads / cores when stretch != 0. */
 double tws_plan_work_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch);
-/* One operation of a plan that took `seconds`, added to what a result counts (all but step_s and exposed_s), and the
- * sentence on the bottleneck once all is in: shared with the simulator, so that both report alike. */
-void tws_path_account(const tws_plan *plan, uint32_t op, double seconds, tws_path_result *result);
-void tws_path_judge(tws_path_result *result);
-/* Seconds of a message to or from `peer`, alone on its links. */
+/* Seconds of a message to or from `peer`. Ranks of this pipeline stage whose messages leave their node at the same time
+ * share its NICs; nothing else is on the links. */
 double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t work, const tws_machine *machine);
+
+/* When an operation ran: it and its predecessors of the rank were ready, the last other member was there, it ended. */
+typedef struct tws_op_times {
+  double ready_s, met_s, end_s;
+} tws_op_times;
+/* The account of one rank's step, and the sentence on its bottleneck: shared by all that know the times, so that they
+ * report alike. `serial`: the rank has one queue for all streams. step_s may be later than the rank's last operation.
+ */
+tws_code tws_path_read(const tws_plan *plan, const tws_op_times *times, int serial, double step_s,
+                       tws_path_result *result, tws_error *err);
+
 tws_code tws_longest_path(const tws_plan *plan, const tws_machine *machine, tws_path_result *result, tws_error *err);
 
 /* The same for ranks that differ: plans[i] stands for one pipeline stage each (any set of ranks of a job whose other
- * ranks do the same as one of them). Seconds of the whole step, and of each plan's rank in results (may be NULL); the
- * time a rank waits for others is in exposed_s. */
+ * ranks do the same as one of them). Seconds of the whole step, and of each plan's rank in results (may be NULL). */
 tws_code tws_job_path(const tws_plan *const *plans, int count, const tws_machine *machine, tws_path_result *results,
                       double *step_s, tws_error *err);
 
-/* Composed estimate for sweeps: real plans of at most three micro-batches, extrapolated over the accumulation steps;
- * of a pipeline, the plans of all stages. */
+/* ---- stages: what one rank of each pipeline stage holds and does ---- */
+typedef struct tws_stage_estimate {
+  int stage, rank;   /* the rank that stands for the stage */
+  int layers;        /* transformer layers, whole or in part */
+  double parameters; /* of the rank's part of the model, before ZeRO divides it among replicas */
+  uint64_t arena_bytes[TWS_TIER_COUNT];
+  tws_path_result path;
+} tws_stage_estimate;
+/* All but path, from a plan. */
+tws_code tws_stage_read(const tws_plan *plan, tws_stage_estimate *stage, tws_error *err);
+/* Means over stages; 1 is even: largest / mean of the time that stages compute, and of their device memory. */
+typedef struct tws_stage_balance {
+  double bubble; /* share of the step in which the average stage waits for others */
+  double compute_imbalance, memory_imbalance;
+  int largest; /* index of the stage whose device arena is largest: the first of them */
+} tws_stage_balance;
+tws_stage_balance tws_stage_compare(const tws_stage_estimate *stages, int count);
+
+/* Composed estimate for sweeps: real plans of at most three micro-batches, extrapolated over the accumulation steps; of
+ * a pipeline, one plan of each stage with all micro-batches, or, when request->max_accumulation is set, with about
+ * three times as many as there are stages, extrapolated. */
 typedef struct tws_estimate {
-  tws_ledger ledger; /* of the pipeline stage whose device arena is largest */
-  int stage;         /* that stage */
-  double bubble;     /* pipelines: share of the step in which the average stage does not compute */
+  tws_ledger ledger;         /* of the pipeline stage whose device arena is largest */
+  int stage;                 /* that stage */
+  tws_stage_balance balance; /* 0, 1 and 1 without a pipeline */
   double step_s, tokens_per_s;
   double model_flops;   /* of the whole job's step, without recomputation */
   double mfu;           /* against the dense peak of all devices */
-  tws_path_result path; /* of the step, extrapolated */
+  tws_path_result path; /* of the stage that waits least, extrapolated */
 } tws_estimate;
 tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                            tws_error *err);
+/* The same, and each stage's part: stages has room for the topology's "pipe" dimension (at least 1), or is NULL. */
+tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
+                          tws_stage_estimate *stages, tws_error *err);
 
 /* ---- DeepSpeed-compatible formulas (specification 02 section 1) ---- */
 typedef struct tws_zero_memory {

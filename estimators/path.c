@@ -1,7 +1,4 @@
 /* Time: the longest path through a plan. */
-#include <stdio.h>
-#include <string.h>
-
 #include "estimators/estimators.h"
 
 /* Devices hold one rank each; a host's ranks are spread over its nodes and may outnumber cores. */
@@ -47,81 +44,79 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
   return tws_p2p_seconds(machine->cluster, machine->profile, 1, (double)work->d[0]);
 }
 
+/* ---- messages ---- */
+
+/* NICs are dealt to a node's slots in order. */
+static int nic_of(const tws_cluster *cluster, int slots, int rank) {
+  int nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
+  if (nics > slots) nics = slots;
+  return (int)((int64_t)(rank % slots) * nics / slots);
+}
+
+/* How many ranks of `rank`'s node and pipeline stage have a message for (or from) stage `other` on the same NIC. */
+static int nic_sharers(const tws_plan *plan, const tws_cluster *cluster, int slots, int rank, int axis, int other) {
+  int first = rank / slots * slots, count = 0, mine[TWS_MAX_AXES], theirs[TWS_MAX_AXES];
+  tws_topology_coordinates(&plan->topology, rank, mine);
+  for (int q = first; q < first + slots && q < plan->world; q++) {
+    tws_topology_coordinates(&plan->topology, q, theirs);
+    if (theirs[axis] != mine[axis] || nic_of(cluster, slots, q) != nic_of(cluster, slots, rank)) continue;
+    theirs[axis] = other;
+    count += tws_topology_rank(&plan->topology, theirs) / slots != first / slots;
+  }
+  return count;
+}
+
+/* Ranks that want the busier of the two NICs between `plan->rank` and `peer`; 1 where these are no neighbours of a
+ * pipeline. */
+static int message_sharers(const tws_plan *plan, const tws_cluster *cluster, int slots, int peer) {
+  int axis = tws_topology_axis(&plan->topology, "pipe"), mine[TWS_MAX_AXES], theirs[TWS_MAX_AXES];
+  if (axis < 0 || plan->rank / slots == peer / slots) return 1;
+  tws_topology_coordinates(&plan->topology, plan->rank, mine);
+  tws_topology_coordinates(&plan->topology, peer, theirs);
+  for (int i = 0; i < plan->topology.axes; i++) {
+    if (i != axis && mine[i] != theirs[i]) return 1;
+  }
+  int here = nic_sharers(plan, cluster, slots, plan->rank, axis, theirs[axis]);
+  int there = nic_sharers(plan, cluster, slots, peer, axis, mine[axis]);
+  return here > there ? here : there;
+}
+
 double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t work, const tws_machine *machine) {
   int slots = node_slots(plan, machine);
   return tws_p2p_seconds(machine->cluster, machine->profile, plan->rank / slots == (int)peer / slots,
-                         (double)plan->works[work].d[0]);
+                         (double)plan->works[work].d[0] * message_sharers(plan, machine->cluster, slots, (int)peer));
 }
 
-void tws_path_account(const tws_plan *plan, uint32_t op, double seconds, tws_path_result *r) {
-  const tws_op *o = &plan->ops[op];
-  const tws_work *work = &plan->works[o->work];
-  r->stream_busy_s[o->stream] += seconds;
-  if (o->stream == TWS_STREAM_COMPUTE && o->kind != TWS_OP_COLLECTIVE) r->phase_s[o->phase] += seconds;
-  if (o->kind == TWS_OP_COMPUTE) {
-    r->kernel_s[work->code] += seconds;
-    r->flops += tws_work_flops(work);
-  } else if (o->kind == TWS_OP_COLLECTIVE) {
-    r->collective_s[work->code] += seconds;
-  }
-}
-
-/* One sentence on what to look at first. */
-void tws_path_judge(tws_path_result *r) {
-  double matmul = r->kernel_s[TWS_KERNEL_LINEAR] + r->kernel_s[TWS_KERNEL_LINEAR_GRAD_INPUT] +
-                  r->kernel_s[TWS_KERNEL_LINEAR_GRAD_WEIGHT];
-  double attention = r->kernel_s[TWS_KERNEL_ATTENTION] + r->kernel_s[TWS_KERNEL_ATTENTION_GRAD];
-  double update = r->kernel_s[TWS_KERNEL_ADAMW], other = -matmul - attention - update;
-  for (int k = 0; k < TWS_KERNEL_COUNT; k++) other += r->kernel_s[k];
-  double step = r->step_s > 0 ? r->step_s : 1;
-  const char *what = "matrix products";
-  double most = matmul;
-  const struct {
-    const char *name;
-    double s;
-  } rivals[] = {{"attention", attention},
-                {"the optimizer's memory traffic", update},
-                {"memory-bound kernels", other},
-                {"communication that computation does not hide", r->exposed_s}};
-  for (size_t i = 0; i < sizeof rivals / sizeof *rivals; i++) {
-    if (rivals[i].s > most) {
-      most = rivals[i].s;
-      what = rivals[i].name;
-    }
-  }
-  snprintf(r->text, sizeof r->text, "%s take%s %.0f %% of the step; communication left exposed %.0f %%", what,
-           what[strlen(what) - 1] == 's' ? "" : "s", 100 * most / step, 100 * r->exposed_s / step);
-  r->bottleneck = r->text;
-}
+/* ---- one rank ---- */
 
 tws_code tws_longest_path(const tws_plan *plan, const tws_machine *machine, tws_path_result *result, tws_error *err) {
-  memset(result, 0, sizeof *result);
-  double *cost = tws_calloc(plan->work_count + 1u, sizeof *cost), *end = tws_calloc(plan->op_count + 1u, sizeof *end);
-  if (!cost || !end) {
+  double *cost = tws_calloc(plan->work_count + 1u, sizeof *cost), step_s = 0;
+  tws_op_times *times = tws_calloc(plan->op_count + 1u, sizeof *times);
+  if (!cost || !times) {
     tws_free(cost);
-    tws_free(end);
+    tws_free(times);
     return tws_fail(err, TWS_MEMORY, NULL, "no memory for the longest path");
   }
   for (uint32_t i = 0; i < plan->work_count; i++) cost[i] = tws_plan_work_seconds(plan, i, machine, 1);
   int serial = tws_profile_serial_streams(machine->profile);
-  double free_at[TWS_STREAM_COUNT] = {0}, computing = 0;
+  double free_at[TWS_STREAM_COUNT] = {0};
   for (uint32_t op = 0; op < plan->op_count; op++) {
     const tws_op *o = &plan->ops[op];
     int stream = serial ? 0 : o->stream;
     double start = free_at[stream];
     for (uint32_t i = 0; i < o->dep_count; i++) {
-      double done = end[plan->deps[o->dep_first + i]];
+      double done = times[plan->deps[o->dep_first + i]].end_s;
       if (done > start) start = done;
     }
-    end[op] = free_at[stream] = start + cost[o->work];
-    if (end[op] > result->step_s) result->step_s = end[op];
-    if (o->kind == TWS_OP_COMPUTE || o->kind == TWS_OP_COPY)
-      computing += o->stream == TWS_STREAM_COMPUTE || serial ? cost[o->work] : 0;
-    tws_path_account(plan, op, cost[o->work], result);
+    double seconds = o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV
+                         ? tws_plan_message_seconds(plan, o->peer, o->work, machine)
+                         : cost[o->work];
+    times[op] = (tws_op_times){start, start, start + seconds};
+    free_at[stream] = times[op].end_s;
+    if (times[op].end_s > step_s) step_s = times[op].end_s;
   }
-  result->exposed_s = result->step_s - computing;
-  tws_path_judge(result);
+  tws_code code = tws_path_read(plan, times, serial, step_s, result, err);
   tws_free(cost);
-  tws_free(end);
-  return TWS_OK;
+  tws_free(times);
+  return code;
 }

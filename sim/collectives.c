@@ -69,11 +69,17 @@ static int same_node(const tws_sim *sim, const tws_sim_party *party) {
 }
 
 static double analytic_seconds(tws_sim *sim, const tws_sim_meeting *meeting) {
-  const tws_sim_party *party = &sim->parties[meeting->party];
-  const tws_machine *machine = &sim->request->machine;
-  if (meeting->kind == TWS_OP_SEND)
-    return tws_p2p_seconds(machine->cluster, machine->profile, same_node(sim, party), (double)meeting->bytes);
-  return tws_sim_cost(sim, sim->members[meeting->member_first].rank, first_op(sim, meeting)->work);
+  double longest = 0;
+  if (meeting->kind == TWS_OP_SEND) {
+    const tws_op *op = first_op(sim, meeting);
+    return tws_plan_message_seconds(sim->ranks[sim->members[meeting->member_first].rank].plan, op->peer, op->work,
+                                    &sim->request->machine);
+  }
+  for (uint32_t i = 0; i < meeting->needed; i++) {
+    const tws_sim_member *member = &sim->members[meeting->member_first + i];
+    longest = fmax(longest, tws_sim_cost(sim, member->rank, sim->ranks[member->rank].plan->ops[member->op].work));
+  }
+  return longest;
 }
 
 /* What passes before the first byte and between the steps: the cost of nothing. */
@@ -105,19 +111,35 @@ static int is_chain(int collective) {
 
 /* ---- groups that communicate ---- */
 
-/* The groups whose flows a meeting stands for: its own; with folded ranks all lines of the topology along its axis,
- * because the ranks that are not simulated do the same at the same time. */
+/* The parties whose flows a meeting stands for: its own; with folded ranks also those that the same ranks elsewhere
+ * make, because they do the same at the same time. Elsewhere is along all axes on which neither the party's ranks nor
+ * the simulated ones differ. */
 static int lines_of(tws_sim *sim, const tws_sim_party *party, const int **lines) {
   const tws_topology *topology = &sim->ranks[0].plan->topology;
-  const int axis = party->axis && sim->request->fold ? tws_topology_axis(topology, party->axis) : -1;
   *lines = party->ranks;
-  if (axis < 0 || topology->dim[axis] != party->size || tws_topology_world(topology) != sim->world) return 1;
-  int *all = tws_arena_alloc(sim->arena, (size_t)sim->world, sizeof *all);
+  if (!sim->request->fold || tws_topology_world(topology) != sim->world) return 1;
+  const unsigned fixed = sim->classes | tws_sim_axes(topology, party->ranks, party->size);
+  int count = 1, at[TWS_MAX_AXES] = {0}, coordinates[TWS_MAX_AXES];
+  for (int axis = 0; axis < topology->axes; axis++)
+    if (!(fixed >> axis & 1)) count *= topology->dim[axis];
+  int *all = tws_arena_alloc(sim->arena, (size_t)count * (size_t)party->size, sizeof *all);
   if (!all) {
     tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
     return 1;
   }
-  const int count = tws_topology_comm_lists(topology, axis, all);
+  for (int line = 0; line < count; line++) {
+    for (int i = 0; i < party->size; i++) {
+      tws_topology_coordinates(topology, party->ranks[i], coordinates);
+      for (int axis = 0; axis < topology->axes; axis++)
+        if (!(fixed >> axis & 1)) coordinates[axis] = at[axis];
+      all[line * party->size + i] = tws_topology_rank(topology, coordinates);
+    }
+    for (int axis = topology->axes - 1; axis >= 0; axis--) { /* the next combination */
+      if (fixed >> axis & 1) continue;
+      if (++at[axis] < topology->dim[axis]) break;
+      at[axis] = 0;
+    }
+  }
   *lines = all;
   return count;
 }
@@ -125,6 +147,7 @@ static int lines_of(tws_sim *sim, const tws_sim_party *party, const int **lines)
 /* The pattern of a party is made once. */
 static void make_pattern(tws_sim *sim, tws_sim_party *party) {
   party->line_count = lines_of(sim, party, &party->lines);
+  if (party->message) return;
   party->edges = tws_arena_alloc(sim->arena, (size_t)party->line_count, sizeof *party->edges);
   party->edge_counts = tws_arena_alloc(sim->arena, (size_t)party->line_count, sizeof *party->edge_counts);
   for (int i = 0; i < party->line_count && party->edges && party->edge_counts; i++) {
@@ -173,14 +196,15 @@ static void flow_rings(tws_sim *sim, uint32_t id, int collective, int line) {
 static void begin_flows(tws_sim *sim, uint32_t id) {
   tws_sim_meeting *meeting = &sim->meetings[id];
   tws_sim_party *party = &sim->parties[meeting->party];
+  if (!party->lines) make_pattern(sim, party);
   if (meeting->kind == TWS_OP_SEND) {
-    if (meeting->bytes > 0) {
-      meeting->pending = 1;
-      start_flow(sim, party->ranks[0], party->ranks[1], meeting->bytes, tws_sim_tag(TWS_EVENT_FLOW, id, 0));
+    for (int line = 0; line < party->line_count && meeting->bytes > 0 && sim->failed == TWS_OK; line++) {
+      meeting->pending++;
+      start_flow(sim, party->lines[2 * line], party->lines[2 * line + 1], meeting->bytes,
+                 tws_sim_tag(TWS_EVENT_FLOW, id, 0));
     }
   } else {
     const int collective = meeting_work(sim, meeting)->code;
-    if (!party->lines) make_pattern(sim, party);
     for (int line = 0; line < party->line_count && sim->failed == TWS_OK; line++) {
       if (collective == TWS_COLLECTIVE_ALL_TO_ALL)
         flow_pairs(sim, id, party->lines + (size_t)line * (size_t)party->size);

@@ -83,9 +83,9 @@ void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
     r->compute_s += end_s - state->ready_s;
   else
     r->other_s += end_s - state->ready_s;
-  if (rank == 0) tws_path_account(r->plan, op, end_s - state->ready_s, sim->path);
   if (end_s > sim->end_s) sim->end_s = end_s;
   if (sim->timeline) record(sim, rank, op, end_s);
+  state->end_s = end_s;
   state->missing = TWS_SIM_DONE;
   r->left--;
   if (state->next != TWS_NONE) make_ready(sim, rank, state->next, end_s);
@@ -192,9 +192,33 @@ static tws_code check_request(const tws_sim_request *request, tws_error *err) {
   if (!request->fold && request->plan_count != world)
     return tws_fail(err, TWS_INVALID, "give the plans of all ranks, or fold equivalent ones",
                     "%d plans for a job of %d ranks", request->plan_count, world);
-  if (request->fold && request->plan_count > 1 && request->fidelity != TWS_FIDELITY_ANALYTIC)
-    return tws_fail(err, TWS_UNSUPPORTED, "give the plans of all ranks, or use analytic collectives",
-                    "flows of %d folded ranks would be those of unknown others", request->plan_count);
+  return TWS_OK;
+}
+
+unsigned tws_sim_axes(const tws_topology *topology, const int *ranks, int count) {
+  int first[TWS_MAX_AXES], here[TWS_MAX_AXES];
+  unsigned axes = 0;
+  tws_topology_coordinates(topology, ranks[0], first);
+  for (int i = 1; i < count; i++) {
+    tws_topology_coordinates(topology, ranks[i], here);
+    for (int axis = 0; axis < topology->axes; axis++) axes |= (unsigned)(here[axis] != first[axis]) << axis;
+  }
+  return axes;
+}
+
+/* Whose flows folded ranks stand for is known when they fill the axes on which they differ. */
+static tws_code find_classes(tws_sim *sim, tws_error *err) {
+  const tws_topology *topology = &sim->ranks[0].plan->topology;
+  int *ranks = tws_arena_alloc(sim->arena, (size_t)sim->rank_count, sizeof *ranks), filled = 1;
+  if (!ranks) return no_memory(err);
+  for (int i = 0; i < sim->rank_count; i++) ranks[i] = sim->ranks[i].plan->rank;
+  sim->classes = tws_sim_axes(topology, ranks, sim->rank_count);
+  for (int axis = 0; axis < topology->axes; axis++)
+    if (sim->classes >> axis & 1) filled *= topology->dim[axis];
+  if (filled != sim->rank_count && sim->request->fidelity != TWS_FIDELITY_ANALYTIC)
+    return tws_fail(err, TWS_UNSUPPORTED,
+                    "give the plans of all ranks, or one of each pipeline stage, or use analytic collectives",
+                    "flows of %d folded ranks would be those of unknown others", sim->rank_count);
   return TWS_OK;
 }
 
@@ -213,7 +237,7 @@ static tws_code prepare_ranks(tws_sim *sim, tws_error *err) {
     sim->rank_of[plan->rank] = i;
     TWS_TRY(prepare_rank(sim, &sim->ranks[i], plan, err));
   }
-  return TWS_OK;
+  return request->fold ? find_classes(sim, err) : TWS_OK;
 }
 
 static tws_code prepare(tws_sim *sim, tws_error *err) {
@@ -288,22 +312,48 @@ static tws_code execute(tws_sim *sim, tws_error *err) {
   return left ? report_stuck(sim, err) : TWS_OK;
 }
 
+static tws_code read_rank(const tws_sim *sim, const tws_sim_rank *r, tws_op_times *times, tws_path_result *path,
+                          tws_error *err) {
+  for (uint32_t op = 0; op < r->plan->op_count; op++) {
+    const tws_sim_op *state = &r->ops[op];
+    const double met_s = state->meeting == TWS_NONE ? state->ready_s : sim->meetings[state->meeting].start_s;
+    times[op] = (tws_op_times){state->ready_s, met_s, state->end_s};
+  }
+  return tws_path_read(r->plan, times, sim->serial, sim->end_s, path, err);
+}
+
+static tws_code read_result(const tws_sim *sim, tws_sim_result *result, tws_error *err) {
+  uint32_t most = 0;
+  tws_code code = TWS_OK;
+  for (int i = 0; i < sim->rank_count; i++)
+    if (sim->ranks[i].plan->op_count > most) most = sim->ranks[i].plan->op_count;
+  tws_op_times *times = tws_calloc(most + 1u, sizeof *times);
+  if (!times) return no_memory(err);
+  result->step_s = sim->end_s;
+  result->rank_compute_s = sim->ranks[0].compute_s;
+  result->rank_communication_s = sim->ranks[0].other_s;
+  result->events = sim->events;
+  for (int i = 0; i < sim->rank_count && code == TWS_OK; i++) {
+    tws_path_result other, *path = i == 0 ? &result->path : sim->request->paths ? &sim->request->paths[i] : &other;
+    code = read_rank(sim, &sim->ranks[i], times, path, err);
+    if (code == TWS_OK && sim->end_s > 0) result->bubble += path->bubble_s / sim->end_s / sim->rank_count;
+  }
+  result->exposed_s = result->path.exposed_s;
+  if (code == TWS_OK && sim->request->paths) {
+    sim->request->paths[0] = result->path;
+    sim->request->paths[0].bottleneck = sim->request->paths[0].text;
+  }
+  tws_free(times);
+  return code;
+}
+
 tws_code tws_sim_run(const tws_sim_request *request, tws_sim_result *result, tws_error *err) {
-  tws_sim sim = {.request = request, .timeline = request->timeline, .path = &result->path, .err = err};
+  tws_sim sim = {.request = request, .timeline = request->timeline, .err = err};
   memset(result, 0, sizeof *result);
   sim.arena = tws_arena_create();
   tws_code code = sim.arena ? prepare(&sim, err) : no_memory(err);
   if (code == TWS_OK) code = execute(&sim, err);
-  if (code == TWS_OK) {
-    result->step_s = sim.end_s;
-    result->rank_compute_s = sim.ranks[0].compute_s;
-    result->rank_communication_s = sim.ranks[0].other_s;
-    result->exposed_s = sim.end_s - sim.ranks[0].compute_s;
-    result->events = sim.events;
-    result->path.step_s = result->step_s;
-    result->path.exposed_s = result->exposed_s;
-    tws_path_judge(&result->path);
-  }
+  if (code == TWS_OK) code = read_result(&sim, result, err);
   for (size_t i = 0; i < sim.party_count; i++) tws_free(sim.parties[i].meetings);
   for (size_t i = 0; i < sim.meeting_count; i++) tws_free(sim.meetings[i].messages);
   tws_free(sim.parties);

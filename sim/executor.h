@@ -17,7 +17,7 @@
 
 typedef struct tws_sim_op {
   double ready_s;   /* latest end of what it waited for */
-  double end_s;     /* of a timer, known when it starts */
+  double end_s;     /* of a timer, known when it starts; of all, when done */
   uint32_t missing; /* predecessors not done; TWS_SIM_DONE when this operation is */
   uint32_t next;    /* on its stream, or TWS_NONE */
   uint32_t child_first;
@@ -48,7 +48,7 @@ typedef struct tws_sim_party {
   size_t meeting_count, meeting_capacity;
   uint32_t next; /* in the hash chain */
   const char *axis;
-  const int *lines; /* line_count x size: groups whose flows this one's stand for; NULL until the first flow */
+  const int *lines; /* line_count x size: parties whose flows this one's stand for; NULL until the first flow */
   int line_count;
   tws_edge **edges; /* of the rings of each line */
   int *edge_counts;
@@ -70,10 +70,11 @@ typedef struct tws_sim {
   tws_arena *arena;
   tws_sim_rank *ranks;
   int rank_count, world;
-  int *rank_of;    /* global rank -> index in ranks, or -1 */
-  int serial;      /* one queue per rank */
-  int share_cores; /* ranks want more cores than there are: executions instead of timers */
-  int stretch;     /* the same, but one rank stands for all: costs are stretched instead */
+  int *rank_of;     /* global rank -> index in ranks, or -1 */
+  unsigned classes; /* folded: axes on which the simulated ranks differ, a bit each */
+  int serial;       /* one queue per rank */
+  int share_cores;  /* ranks want more cores than there are: executions instead of timers */
+  int stretch;      /* the same, but one rank stands for all: costs are stretched instead */
   int cores;
   tws_sim_party *parties;
   size_t party_count, party_capacity;
@@ -86,7 +87,6 @@ typedef struct tws_sim {
   uint64_t events;
   double end_s;
   tws_timeline *timeline;
-  tws_path_result *path; /* of the first simulated rank */
   tws_code failed;
   tws_error *err;
 } tws_sim;
@@ -114,6 +114,8 @@ void tws_sim_timer(tws_sim *sim, double date_s, uint64_t tag);
 /* An operation ended. */
 void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s);
 
+/* Axes on which two of these ranks differ, a bit each. */
+unsigned tws_sim_axes(const tws_topology *topology, const int *ranks, int count);
 /* meetings.c: find all meetings, and check that the ranks agree on them. */
 tws_code tws_sim_meetings(tws_sim *sim, tws_error *err);
 /* collectives.c */

@@ -22,13 +22,18 @@ static uint32_t hash_ranks(const int *ranks, int size, int message) {
   return (uint32_t)(hash ^ (hash >> 32)) % SLOTS;
 }
 
+/* Two groups may have the same ranks: those of a pipeline, and those that share a parameter. */
+static int same_axis(const char *a, const char *b) {
+  return a == b || (a && b && strcmp(a, b) == 0);
+}
+
 /* The party of these ranks, made when it is new; TWS_NONE without memory. */
 static uint32_t find_party(finder *f, const int *ranks, int size, int message, const char *axis) {
   tws_sim *sim = f->sim;
   const uint32_t slot = hash_ranks(ranks, size, message);
   for (uint32_t i = f->slot[slot]; i; i = sim->parties[i - 1].next) {
     const tws_sim_party *party = &sim->parties[i - 1];
-    if (party->size == size && party->message == message &&
+    if (party->size == size && party->message == message && same_axis(party->axis, axis) &&
         memcmp(party->ranks, ranks, (size_t)size * sizeof *ranks) == 0)
       return i - 1;
   }

@@ -13,30 +13,36 @@ typedef enum tws_fidelity {
   TWS_FIDELITY_MESSAGE   /* every step of the ring is a flow: calibrates the other two */
 } tws_fidelity;
 
+/* With `fold`, the plans are of ranks that stand for the others: each for those that differ from it along the axes of
+ * the topology on which no two of the plans differ. One rank of each pipeline stage, at coordinate 0 elsewhere, is the
+ * usual set; one plan stands for all ranks. Collectives cost what the placement of the simulated rank's group says;
+ * flows are those of all ranks. */
 typedef struct tws_sim_request {
-  const tws_plan *const *plans; /* one per simulated rank; with `fold`, plans[0] stands for all ranks of its class */
+  const tws_plan *const *plans; /* one per simulated rank */
   int plan_count;
-  int fold;                     /* 1: plan_count may be less than the world */
+  int fold; /* 1: plan_count may be less than the world */
   tws_machine machine;
   tws_fidelity fidelity;
-  tws_timeline *timeline;       /* filled when not NULL */
+  tws_timeline *timeline; /* filled when not NULL */
+  tws_path_result *paths; /* [plan_count] the account of each simulated rank; may be NULL */
 } tws_sim_request;
 
 typedef struct tws_sim_result {
   double step_s;
-  double rank_compute_s, rank_communication_s; /* of rank 0: busy time of the compute stream, of the others */
+  double rank_compute_s, rank_communication_s; /* of plans[0]: busy time of the compute stream, of the others */
   double exposed_s;
+  double bubble; /* share of the step in which the average simulated rank waits for others */
   uint64_t events;
-  tws_path_result path;         /* of rank 0, in the words of the longest path; flops included */
+  tws_path_result path; /* of plans[0], in the words of the longest path; flops included */
 } tws_sim_result;
 
 typedef struct tws_sim_api {
-  int version;                  /* TWS_SIM_API_VERSION */
+  int version; /* TWS_SIM_API_VERSION */
   /* TWS_INTERNAL with the name of the first stuck operation when a simulation cannot end. */
   tws_code (*simulate)(const tws_sim_request *request, tws_sim_result *result, tws_error *err);
   const char *(*description)(void); /* "SimGrid 3.32" */
 } tws_sim_api;
-enum { TWS_SIM_API_VERSION = 1 };
+enum { TWS_SIM_API_VERSION = 2 };
 
 /* The module exports: const tws_sim_api *tws_sim_module(void); */
 #define TWS_SIM_MODULE_SYMBOL "tws_sim_module"

@@ -1,0 +1,102 @@
+#include "cli/stage_view.h"
+
+#include "base/units.h"
+#include "cli/job_view.h"
+
+static int axis_used(const tws_path_result *path, int axis) {
+  return path->axis_busy_s[axis] > 0 || path->axis_exposed_s[axis] > 0;
+}
+
+static double share(const tws_path_result *path, double seconds) {
+  return path->step_s > 0 ? 100 * seconds / path->step_s : 0;
+}
+
+static double stage_bytes(const tws_stage_estimate *stage) {
+  double bytes = 0;
+  for (int t = 0; t < TWS_TIER_COUNT; t++) bytes += (double)stage->arena_bytes[t];
+  return bytes;
+}
+
+tws_code tws_stages_print(const tws_cli *cli, const tws_stage_estimate *stages, int count,
+                          const tws_stage_balance *balance, tws_error *err) {
+  enum { FIXED = 7 };
+  int axes[TWS_AXIS_COUNT], used = 0;
+  if (count < 2) return TWS_OK;
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++)
+    for (int i = 0; i < count; i++)
+      if (axis_used(&stages[i].path, axis)) {
+        axes[used++] = axis;
+        break;
+      }
+  tws_table table;
+  tws_table_init(&table, FIXED + used);
+  const char *row[FIXED + TWS_AXIS_COUNT] = {"Pipeline", "rank",      "layers", "parameters",
+                                             "memory",   "computing", "waiting"};
+  for (int i = 0; i < used; i++) row[FIXED + i] = tws_cell("exposed: %s", tws_axis_name((tws_axis)axes[i]));
+  tws_table_row(&table, row);
+  for (int s = 0; s < count; s++) {
+    const tws_stage_estimate *stage = &stages[s];
+    const tws_path_result *path = &stage->path;
+    char text[32];
+    row[0] = tws_cell("stage %d%s", stage->stage, s == balance->largest ? " (most memory)" : "");
+    row[1] = tws_cell("%d", stage->rank);
+    row[2] = tws_cell("%d", stage->layers);
+    row[3] = tws_cell("%s", tws_format_count(stage->parameters, text, sizeof text));
+    row[4] = tws_cell("%s", tws_format_bytes(stage_bytes(stage), text, sizeof text));
+    row[5] = tws_cell("%.1f %%", share(path, path->step_s - path->exposed_s));
+    row[6] = tws_cell("%.1f %%", share(path, path->bubble_s));
+    for (int i = 0; i < used; i++) row[FIXED + i] = tws_cell("%.1f %%", share(path, path->axis_exposed_s[axes[i]]));
+    tws_table_row(&table, row);
+  }
+  TWS_TRY(tws_table_print(cli, &table, err));
+  tws_out("bubble %.1f %% of the step; imbalance (largest / mean): computing %.3f, memory %.3f\n",
+          100 * balance->bubble, balance->compute_imbalance, balance->memory_imbalance);
+  return TWS_OK;
+}
+
+void tws_axes_print(const tws_path_result *path) {
+  int shown = 0;
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
+    char busy[32], exposed[32];
+    if (!axis_used(path, axis)) continue;
+    tws_out("%s %s %s (%s exposed)", shown++ ? "," : "  by axis:", tws_axis_name((tws_axis)axis),
+            tws_format_seconds(path->axis_busy_s[axis], busy, sizeof busy),
+            tws_format_seconds(path->axis_exposed_s[axis], exposed, sizeof exposed));
+  }
+  if (shown) tws_out("\n");
+}
+
+cJSON *tws_axes_json(const tws_path_result *path) {
+  cJSON *json = cJSON_CreateObject();
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
+    if (!axis_used(path, axis)) continue;
+    cJSON *one = cJSON_AddObjectToObject(json, tws_axis_name((tws_axis)axis));
+    cJSON_AddNumberToObject(one, "busy_s", path->axis_busy_s[axis]);
+    cJSON_AddNumberToObject(one, "exposed_s", path->axis_exposed_s[axis]);
+  }
+  return json;
+}
+
+cJSON *tws_stages_json(const tws_stage_estimate *stages, int count) {
+  cJSON *list = cJSON_CreateArray();
+  for (int s = 0; s < count; s++) {
+    const tws_stage_estimate *stage = &stages[s];
+    cJSON *one = cJSON_CreateObject();
+    cJSON_AddNumberToObject(one, "stage", stage->stage);
+    cJSON_AddNumberToObject(one, "rank", stage->rank);
+    cJSON_AddNumberToObject(one, "layers", stage->layers);
+    cJSON_AddNumberToObject(one, "parameters", stage->parameters);
+    cJSON_AddNumberToObject(one, "memory_bytes", stage_bytes(stage));
+    cJSON_AddNumberToObject(one, "compute_s", stage->path.step_s - stage->path.exposed_s);
+    cJSON_AddNumberToObject(one, "bubble_s", stage->path.bubble_s);
+    cJSON_AddItemToObject(one, "communication", tws_axes_json(&stage->path));
+    cJSON_AddItemToArray(list, one);
+  }
+  return list;
+}
+
+void tws_balance_json(const tws_stage_balance *balance, cJSON *json) {
+  cJSON_AddNumberToObject(json, "bubble", balance->bubble);
+  cJSON_AddNumberToObject(json, "compute_imbalance", balance->compute_imbalance);
+  cJSON_AddNumberToObject(json, "memory_imbalance", balance->memory_imbalance);
+}

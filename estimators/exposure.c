@@ -1,0 +1,165 @@
+/* The account of a rank's step: busy times, and what the compute stream waited for when it did not compute.
+ *
+ * A gap of the compute stream ends when some operation of another stream ends. The gap is cut along the chain of what
+ * that operation waited for, from its end backwards: its transfer, its wait for other ranks, then the same for the
+ * operation that made it ready, until the beginning of the gap. No operation is in the chains of two gaps. */
+#include <stdio.h>
+#include <string.h>
+
+#include "estimators/estimators.h"
+
+static const char *const axis_names[] = {
+#define X(name, text) text,
+    TWS_AXES(X)
+#undef X
+};
+
+const char *tws_axis_name(tws_axis axis) {
+  return axis_names[axis];
+}
+
+tws_axis tws_axis_of_group(const tws_group *group) {
+  if (group->axis && strcmp(group->axis, "tied") == 0) return TWS_AXIS_PIPE; /* stages that share a parameter */
+  for (int i = 0; group->axis && i < TWS_AXIS_OTHER; i++) {
+    if (strcmp(axis_names[i], group->axis) == 0) return (tws_axis)i;
+  }
+  return TWS_AXIS_OTHER;
+}
+
+typedef struct reader {
+  const tws_plan *plan;
+  const tws_op_times *times;
+  int serial;
+  uint32_t *before; /* per operation: the one before it on its queue, or TWS_NONE */
+  tws_path_result *result;
+} reader;
+
+static tws_axis axis_of(const tws_plan *plan, const tws_op *o) {
+  if (o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV) return TWS_AXIS_PIPE;
+  return o->kind == TWS_OP_COLLECTIVE ? tws_axis_of_group(&plan->groups[plan->works[o->work].group]) : TWS_AXIS_OTHER;
+}
+
+static int computes(const tws_op *o) {
+  return o->kind == TWS_OP_COMPUTE || o->kind == TWS_OP_COPY;
+}
+
+static void account(reader *r, uint32_t op) {
+  const tws_op *o = &r->plan->ops[op];
+  const tws_work *work = &r->plan->works[o->work];
+  const tws_op_times *t = &r->times[op];
+  double seconds = t->end_s - t->ready_s;
+  tws_path_result *result = r->result;
+  result->stream_busy_s[o->stream] += seconds;
+  if (o->stream == TWS_STREAM_COMPUTE && o->kind != TWS_OP_COLLECTIVE) result->phase_s[o->phase] += seconds;
+  if (o->kind == TWS_OP_COMPUTE) {
+    result->kernel_s[work->code] += seconds;
+    result->flops += tws_work_flops(work);
+  } else {
+    if (o->kind == TWS_OP_COLLECTIVE) result->collective_s[work->code] += seconds;
+    if (!computes(o)) result->axis_busy_s[axis_of(r->plan, o)] += t->end_s - t->met_s;
+  }
+}
+
+/* What made an operation ready: of its predecessors on this rank, the one that ended last. */
+static uint32_t cause(const reader *r, uint32_t op) {
+  const tws_op *o = &r->plan->ops[op];
+  uint32_t latest = r->before[op];
+  for (uint32_t i = 0; i < o->dep_count; i++) {
+    uint32_t dep = r->plan->deps[o->dep_first + i];
+    if (latest == TWS_NONE || r->times[dep].end_s > r->times[latest].end_s) latest = dep;
+  }
+  return latest;
+}
+
+/* The compute stream was idle from `from` to `to`, when `op` ended. */
+static void attribute(reader *r, uint32_t op, double from, double to) {
+  for (; op != TWS_NONE && to > from; op = cause(r, op)) {
+    const tws_op_times *t = &r->times[op];
+    double met = t->met_s > from ? t->met_s : from, ready = t->ready_s > from ? t->ready_s : from;
+    if (met > to) met = to; /* by a rounding of shared links or cores */
+    if (ready > met) ready = met;
+    r->result->axis_exposed_s[axis_of(r->plan, &r->plan->ops[op])] += to - met;
+    r->result->bubble_s += met - ready;
+    to = ready;
+  }
+}
+
+static void read_gaps(reader *r, double step_s) {
+  double free_at = 0, last_end = 0, computing = 0;
+  uint32_t last = TWS_NONE;
+  for (uint32_t op = 0; op < r->plan->op_count; op++) {
+    const tws_op *o = &r->plan->ops[op];
+    const tws_op_times *t = &r->times[op];
+    if (r->serial || o->stream == TWS_STREAM_COMPUTE) {
+      if (t->ready_s > free_at) attribute(r, cause(r, op), free_at, t->ready_s);
+      if (computes(o)) {
+        computing += t->end_s - t->ready_s;
+      } else {
+        r->result->bubble_s += t->met_s - t->ready_s;
+        r->result->axis_exposed_s[axis_of(r->plan, o)] += t->end_s - t->met_s;
+      }
+      free_at = t->end_s;
+    }
+    if (t->end_s > last_end) {
+      last_end = t->end_s;
+      last = op;
+    }
+  }
+  if (last_end > free_at) attribute(r, last, free_at, last_end);
+  if (step_s > last_end) r->result->bubble_s += step_s - last_end;
+  r->result->exposed_s = step_s - computing;
+}
+
+/* One sentence on what to look at first. */
+static void judge(tws_path_result *r) {
+  double matmul = r->kernel_s[TWS_KERNEL_LINEAR] + r->kernel_s[TWS_KERNEL_LINEAR_GRAD_INPUT] +
+                  r->kernel_s[TWS_KERNEL_LINEAR_GRAD_WEIGHT];
+  double attention = r->kernel_s[TWS_KERNEL_ATTENTION] + r->kernel_s[TWS_KERNEL_ATTENTION_GRAD];
+  double update = r->kernel_s[TWS_KERNEL_ADAMW], other = -matmul - attention - update;
+  for (int k = 0; k < TWS_KERNEL_COUNT; k++) other += r->kernel_s[k];
+  double step = r->step_s > 0 ? r->step_s : 1, communication = r->exposed_s - r->bubble_s;
+  const char *what = "matrix products";
+  double most = matmul;
+  const struct {
+    const char *name;
+    double s;
+  } rivals[] = {{"attention", attention},
+                {"the optimizer's memory traffic", update},
+                {"memory-bound kernels", other},
+                {"communication that computation does not hide", communication},
+                {"waiting for other ranks", r->bubble_s}};
+  for (size_t i = 0; i < sizeof rivals / sizeof *rivals; i++) {
+    if (rivals[i].s > most) {
+      most = rivals[i].s;
+      what = rivals[i].name;
+    }
+  }
+  int length = snprintf(r->text, sizeof r->text, "%s take%s %.0f %% of the step; communication left exposed %.0f %%",
+                        what, what[strlen(what) - 1] == 's' && r->bubble_s != most ? "" : "s", 100 * most / step,
+                        100 * communication / step);
+  if (r->bubble_s > 0.005 * step)
+    snprintf(r->text + length, sizeof r->text - (size_t)length, ", waiting for other ranks %.0f %%",
+             100 * r->bubble_s / step);
+  r->bottleneck = r->text;
+}
+
+tws_code tws_path_read(const tws_plan *plan, const tws_op_times *times, int serial, double step_s,
+                       tws_path_result *result, tws_error *err) {
+  reader r = {.plan = plan, .times = times, .serial = serial, .result = result};
+  uint32_t last[TWS_STREAM_COUNT];
+  memset(result, 0, sizeof *result);
+  r.before = tws_calloc(plan->op_count + 1u, sizeof *r.before);
+  if (!r.before) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the account of a step");
+  for (int i = 0; i < TWS_STREAM_COUNT; i++) last[i] = TWS_NONE;
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    uint32_t *queue = &last[serial ? 0 : plan->ops[op].stream];
+    r.before[op] = *queue;
+    *queue = op;
+    account(&r, op);
+  }
+  result->step_s = step_s;
+  read_gaps(&r, step_s);
+  tws_free(r.before);
+  judge(result);
+  return TWS_OK;
+}
