@@ -18,9 +18,11 @@ static void mark_far(operand_list *list) {
   list->items[list->count - 1].far = 1;
 }
 
-static void add_ids(operand_list *list, int64_t elements, int64_t below) {
+/* Ids of the vocabulary up to the end of the part that a rank has. */
+static void add_ids(operand_list *list, int64_t elements, double first, int64_t count) {
   add(list, elements, TWS_I32, 0);
-  list->items[list->count - 1].below = below;
+  const int64_t end = (int64_t)first + count;
+  list->items[list->count - 1].below = end > 0 ? end : 1;
 }
 
 static void add_workspace(operand_list *list, const tws_work *work, tws_backend_kind backend, int threads) {
@@ -31,13 +33,13 @@ static void embedding_operands(operand_list *l, const tws_work *w) {
   const int64_t *d = w->d;
   int t = w->dtype, t2 = w->dtype2;
   if (w->code == TWS_KERNEL_EMBEDDING) {
-    add_ids(l, d[0], d[2]);
+    add_ids(l, d[0], w->f[0], d[2]);
     add(l, d[2] * d[1], t, 0);
     mark_far(l);
     if (d[3] > 0) add(l, d[3] * d[1], t, 0);
     add(l, d[0] * d[1], t, 1);
   } else if (w->code == TWS_KERNEL_EMBEDDING_GRAD) {
-    add_ids(l, d[0], d[2]);
+    add_ids(l, d[0], w->f[0], d[2]);
     add(l, d[0] * d[1], t, 0);
     add(l, d[2] * d[1], t2, 1);
     mark_far(l);
@@ -143,6 +145,29 @@ static void wise_operands(operand_list *l, const tws_work *w) {
   }
 }
 
+static void loss_operands(operand_list *l, const tws_work *w) {
+  const int64_t *d = w->d;
+  const int stats = w->code == TWS_KERNEL_VOCABULARY_STATS, part = w->code == TWS_KERNEL_VOCABULARY_LOSS;
+  add(l, d[0] * d[2], w->dtype, !stats);
+  add_ids(l, d[0], stats ? w->f[0] : part ? w->f[2] : 0, d[1]);
+  if (stats) add(l, 3 * d[0], TWS_F32, 1);
+  if (part) add(l, 3 * d[0] * d[3], TWS_F32, 0);
+  if (!stats) add(l, 2, TWS_F64, 1);
+}
+
+static void layout_operands(operand_list *l, const tws_work *w) {
+  const int64_t *d = w->d;
+  int64_t in = d[0] * d[1] * d[2], out = in;
+  if (w->code != TWS_KERNEL_TRANSPOSE) {
+    int64_t packed = d[3] > 0 && d[3] < d[1] ? d[1] : d[3]; /* key heads of all ranks */
+    in = d[0] * (d[2] + 2 * d[3]) * d[4];
+    out = d[0] * (d[2] + 2 * packed) * d[4];
+  }
+  int unpack = w->code == TWS_KERNEL_HEADS_UNPACK;
+  add(l, unpack ? out : in, w->dtype, 0);
+  add(l, unpack ? in : out, w->dtype, 1);
+}
+
 static void adamw_operands(operand_list *l, const tws_work *w) {
   for (int i = 0; i < 3; i++) add(l, w->d[0], TWS_F32, 1); /* p, m, v */
   add(l, w->d[0], w->dtype, 0);
@@ -178,9 +203,14 @@ int tws_case_operands(const tws_work *work, tws_backend_kind backend, int thread
       attention_operands(&list, work, backend, threads);
       break;
     case TWS_KERNEL_CROSS_ENTROPY:
-      add(&list, work->d[0] * work->d[2], work->dtype, 1);
-      add_ids(&list, work->d[0], work->d[1]);
-      add(&list, 1, TWS_F64, 1);
+    case TWS_KERNEL_VOCABULARY_STATS:
+    case TWS_KERNEL_VOCABULARY_LOSS:
+      loss_operands(&list, work);
+      break;
+    case TWS_KERNEL_TRANSPOSE:
+    case TWS_KERNEL_HEADS_PACK:
+    case TWS_KERNEL_HEADS_UNPACK:
+      layout_operands(&list, work);
       break;
     case TWS_KERNEL_ADAMW:
       adamw_operands(&list, work);
@@ -294,11 +324,34 @@ static tws_code plane_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_
     swiglu.d[1] = width;
     TWS_TRY(tws_case_add(list, &swiglu, err));
   }
-  tws_work loss = start(TWS_KERNEL_CROSS_ENTROPY, dtype);
-  loss.d[0] = tokens;
-  loss.d[1] = loss.d[2] = width;
-  loss.f[0] = loss.f[1] = 1.0 / (double)tokens;
-  return tws_case_add(list, &loss, err);
+  return TWS_OK;
+}
+
+/* What losses, and exchanges between ranks, do with tokens x width. */
+static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
+  const int64_t ranks = 2, head = 32, heads = width / head;
+  for (int kernel = TWS_KERNEL_CROSS_ENTROPY; kernel <= TWS_KERNEL_VOCABULARY_LOSS; kernel++) {
+    tws_work loss = start((tws_kernel)kernel, dtype);
+    loss.d[0] = tokens;
+    loss.d[1] = loss.d[2] = width;
+    if (kernel == TWS_KERNEL_VOCABULARY_LOSS) loss.d[3] = ranks;
+    if (kernel != TWS_KERNEL_VOCABULARY_STATS) loss.f[0] = loss.f[1] = 1.0 / (double)tokens;
+    TWS_TRY(tws_case_add(list, &loss, err));
+  }
+  tws_work transpose = start(TWS_KERNEL_TRANSPOSE, dtype);
+  transpose.d[0] = ranks;
+  transpose.d[1] = tokens / ranks;
+  transpose.d[2] = width;
+  TWS_TRY(tws_case_add(list, &transpose, err));
+  for (int kernel = TWS_KERNEL_HEADS_PACK; kernel <= TWS_KERNEL_HEADS_UNPACK; kernel++) {
+    tws_work work = start((tws_kernel)kernel, dtype);
+    work.d[0] = tokens;
+    work.d[1] = ranks;
+    work.d[2] = work.d[3] = heads;
+    work.d[4] = head;
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
+  return TWS_OK;
 }
 
 /* Kernels over a count of elements. */
@@ -326,7 +379,10 @@ tws_code tws_case_standard(tws_dtype dtype, int quick, tws_case_list *list, tws_
   static const int64_t counts[] = {1 << 10, 1 << 16, 1 << 20, 1 << 13, 1 << 18, 1 << 22};
   TWS_TRY(linear_cases(dtype, quick, list, err));
   TWS_TRY(attention_cases(dtype, quick, list, err));
-  for (int i = 0; i < (quick ? 3 : 6); i++) TWS_TRY(plane_cases(dtype, planes[i][0], planes[i][1], list, err));
+  for (int i = 0; i < (quick ? 3 : 6); i++) {
+    TWS_TRY(plane_cases(dtype, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(exchange_cases(dtype, planes[i][0], planes[i][1], list, err));
+  }
   for (int i = 0; i < (quick ? 3 : 6); i++) TWS_TRY(count_cases(dtype, counts[i], list, err));
   tws_work clip = start(TWS_KERNEL_CLIP, TWS_F32);
   clip.f[0] = 1;

@@ -177,6 +177,45 @@ START_TEST(exact_where_measured) {
 }
 END_TEST
 
+/* A profile from before a kernel existed: the curve of one with the same kind of traffic, until its own is measured. */
+START_TEST(curves_that_stand_in) {
+  static const struct {
+    tws_kernel kernel, like;
+  } pairs[] = {{TWS_KERNEL_CROSS_ENTROPY, TWS_KERNEL_CROSS_ENTROPY},
+               {TWS_KERNEL_ADD, TWS_KERNEL_ADD},
+               {TWS_KERNEL_VOCABULARY_STATS, TWS_KERNEL_CROSS_ENTROPY},
+               {TWS_KERNEL_VOCABULARY_LOSS, TWS_KERNEL_CROSS_ENTROPY},
+               {TWS_KERNEL_TRANSPOSE, TWS_KERNEL_ADD},
+               {TWS_KERNEL_HEADS_PACK, TWS_KERNEL_ADD},
+               {TWS_KERNEL_HEADS_UNPACK, TWS_KERNEL_ADD}};
+  const size_t count = sizeof pairs / sizeof *pairs;
+  tws_error err;
+  for (int own = 0; own < 2; own++) {
+    tws_profile_builder *b = measured_machine(0);
+    for (size_t i = 0; i < (own ? count : 2); i++)
+      for (int64_t size = 4; size <= 4096; size *= 2) {
+        const tws_work work = {.code = (uint8_t)pairs[i].kernel, .d = {size, 64, 128, 4, 8}};
+        const double s = 1e-6 * (double)(i + 1) * (double)size;
+        ck_assert_int_eq(tws_profile_builder_kernel(b, &work, 1, 1, s, &err), TWS_OK);
+      }
+    tws_profile *p = finish(b);
+    for (size_t i = 0; i < count; i++) {
+      const tws_work work = {.code = (uint8_t)pairs[i].kernel, .d = {256, 64, 128, 4, 8}};
+      const tws_work like = {.code = (uint8_t)pairs[i].like, .d = {256, 64, 128, 4, 8}};
+      const double s = tws_kernel_seconds(p, &work, 1, 1), bytes = tws_work_bytes(&work);
+      const double of_like = tws_kernel_seconds(p, &like, 1, 1) * bytes / tws_work_bytes(&like);
+      const double want = own ? 1e-6 * (double)(i + 1) * 256 : of_like;
+      ck_assert_msg(fabs(s / want - 1) < (own ? 1e-8 : 0.05), "%s: %g instead of %g", tws_kernel_name(pairs[i].kernel),
+                    s, want);
+    }
+    /* padding alone is still cleared */
+    const tws_work padding = {.code = TWS_KERNEL_VOCABULARY_LOSS, .d = {4096, 0, 4096, 2}};
+    ck_assert_double_gt(tws_kernel_seconds(p, &padding, 1, 1), 1e-4);
+    tws_profile_destroy(p);
+  }
+}
+END_TEST
+
 /* Between and beyond the samples of a noisy measurement: close to the machine's law, and more is not faster. */
 START_TEST(interpolates) {
   tws_profile *p = finish(measured_machine(0.03));
@@ -513,6 +552,7 @@ int main(void) {
   tcase_add_test(test, published_matrix_products);
   tcase_add_test(test, more_is_not_faster);
   tcase_add_test(test, exact_where_measured);
+  tcase_add_test(test, curves_that_stand_in);
   tcase_add_test(test, interpolates);
   tcase_add_test(test, noise_is_pooled);
   tcase_add_test(test, variants_share_a_surface);

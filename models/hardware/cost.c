@@ -37,6 +37,11 @@ int tws_kernel_dims(tws_kernel kernel) {
   return dims[kernel];
 }
 
+int tws_kernel_least(tws_kernel kernel, int dim) {
+  int is_part = kernel == TWS_KERNEL_VOCABULARY_STATS || kernel == TWS_KERNEL_VOCABULARY_LOSS;
+  return dim < 3 && !(is_part && dim == 1);
+}
+
 static int is_linear(const tws_work *work) {
   return work->code == TWS_KERNEL_LINEAR || work->code == TWS_KERNEL_LINEAR_GRAD_INPUT ||
          work->code == TWS_KERNEL_LINEAR_GRAD_WEIGHT;
@@ -44,10 +49,6 @@ static int is_linear(const tws_work *work) {
 
 static int is_attention(const tws_work *work) {
   return work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_ATTENTION_GRAD;
-}
-
-static int is_vocabulary_part(const tws_work *work) {
-  return work->code == TWS_KERNEL_VOCABULARY_STATS || work->code == TWS_KERNEL_VOCABULARY_LOSS;
 }
 
 int tws_shape_of(const tws_work *work, tws_shape *shape) {
@@ -242,8 +243,7 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
   if (threads < 1 || profile->backend == TWS_BACKEND_CUDA) threads = 1;
   if (busy < 1 || profile->backend == TWS_BACKEND_CUDA) busy = 1;
   for (int i = 0; i < tws_kernel_dims((tws_kernel)work->code) && i < 3; i++) {
-    if (i == 1 && is_vocabulary_part(work)) continue; /* a rank may have padding only, which it clears */
-    if (work->d[i] <= 0) return profile->launch_s;    /* nothing to do but to start */
+    if (work->d[i] < tws_kernel_least((tws_kernel)work->code, i)) return profile->launch_s; /* nothing but to start */
   }
   double measured = tws_measured_seconds(profile, work, threads, busy);
   if (measured >= 0) return measured;

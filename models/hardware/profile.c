@@ -132,9 +132,10 @@ static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t f
     const cJSON *cell = row->child;
     for (int d = 0; d < dims; d++, cell = cell->next) {
       double size = 0;
-      TWS_TRY(read_cell(json, cell, d >= 3, &size, err)); /* positions may be 0 */
+      int least = tws_kernel_least((tws_kernel)family->work.code, d);
+      TWS_TRY(read_cell(json, cell, least == 0, &size, err));
       work.d[d] = (int64_t)fmin(size, 1e15);
-      if (work.d[d] < 1 && d < 3) return tws_json_fail(json, cell, err, NULL, "a size must be at least 1");
+      if (work.d[d] < least) return tws_json_fail(json, cell, err, NULL, "a size must be at least 1");
     }
     double *point = family->points[family->count];
     TWS_TRY(read_cell(json, cell, 0, &point[1], err));

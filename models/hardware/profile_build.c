@@ -101,7 +101,7 @@ tws_code tws_profile_builder_kernel(tws_profile_builder *builder, const tws_work
                     work->kind, work->code, threads, busy, seconds);
   }
   for (int i = 0; i < tws_kernel_dims((tws_kernel)work->code); i++) {
-    if (work->d[i] < (i < 3 ? 1 : 0)) {
+    if (work->d[i] < tws_kernel_least((tws_kernel)work->code, i)) {
       return tws_fail(err, TWS_INVALID, NULL, "size %d of a timed %s is %lld", i,
                       tws_kernel_name((tws_kernel)work->code), (long long)work->d[i]);
     }
