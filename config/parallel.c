@@ -38,41 +38,66 @@ int64_t tws_config_vocabulary_multiple(const tws_config *config) {
   return pad / a * ranks;
 }
 
+typedef struct axis {
+  const char *path;
+  int64_t ranks;
+} axis;
+
 /* The one of the two keys that the number of tensor ranks is from. */
 static const char *tensor_path(const struct tws_config_store *store) {
   static const char *const paths[] = {"tensor_parallel.autotp_size", "tensor_parallel.tensor_parallel.tp_size"};
-  return paths[!tws_store_at(store, paths[0]).item && tws_store_at(store, paths[1]).item];
+  return paths[store && !tws_store_at(store, paths[0]).item && tws_store_at(store, paths[1]).item];
+}
+
+/* What would divide: numbers of ranks, and sizes of the axis when it is the only one (NULL: it is not). */
+static void nearest(int64_t model, int64_t ranks, const axis *only, char *hint, size_t size) {
+  int64_t below = ranks - ranks % model, smaller = model < ranks ? model : ranks, larger = model + 1;
+  int used = below ? snprintf(hint, size, "use %lld or %lld ranks", (long long)below, (long long)(below + model))
+                   : snprintf(hint, size, "use %lld ranks", (long long)model);
+  if (!only) {
+    snprintf(hint + used, size - (size_t)used, ", or another multiple of %lld", (long long)model);
+    return;
+  }
+  while (ranks % smaller) smaller--;
+  while (larger <= ranks && ranks % larger) larger++;
+  used += snprintf(hint + used, size - (size_t)used, ", or %s %lld", only->path, (long long)smaller);
+  if (larger <= ranks) snprintf(hint + used, size - (size_t)used, " or %lld", (long long)larger);
+}
+
+/* A configuration made by hand has no place to name. */
+static tws_code refuse(const tws_config *config, tws_given place, tws_error *err, const char *hint,
+                       const char *message) {
+  if (!config->store) return tws_fail(err, TWS_INVALID, hint, "%s", message);
+  return tws_store_fail(config->store, place, TWS_INVALID, err, hint, "%s", message);
 }
 
 tws_code tws_config_replicas(const tws_config *config, int64_t ranks, int64_t *replicas, tws_error *err) {
-  const struct {
-    const char *path;
-    int64_t ranks;
-  } axes[] = {{"pipeline.stages", config->pipeline_stages},
-              {tensor_path(config->store), config->tensor_ranks},
-              {"sequence_parallel_size", config->sequence_ranks}};
+  const struct tws_config_store *store = config->store;
+  const axis axes[] = {{"pipeline.stages", config->pipeline_stages},
+                       {tensor_path(store), config->tensor_ranks},
+                       {"sequence_parallel_size", config->sequence_ranks}};
   int64_t model = tws_config_model_ranks(config);
   *replicas = ranks / model;
   if (ranks > 0 && ranks % model == 0) return TWS_OK;
-  tws_given place = {NULL, config->store->origin};
-  char product[160] = "", hint[96];
-  int used = 0, factors = 0;
+  tws_given place = {NULL, store ? store->origin : NULL};
+  char text[256] = "", hint[192];
+  size_t used = 0;
+  int factors = 0;
+  const axis *last = NULL;
   for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
     if (axes[i].ranks < 2) continue;
-    if (!place.item) place = tws_store_at(config->store, axes[i].path);
-    used += snprintf(product + used, sizeof product - (size_t)used, "%s%s %lld", factors ? " x " : "", axes[i].path,
-                     (long long)axes[i].ranks);
-    factors++;
+    if (!place.item && store) place = tws_store_at(store, axes[i].path);
+    used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %lld", factors++ ? " x " : "", axes[i].path,
+                             (long long)axes[i].ranks);
+    last = &axes[i];
   }
-  if (factors > 1) snprintf(product + used, sizeof product - (size_t)used, " = %lld", (long long)model);
-  if (ranks < 1)
-    return tws_store_fail(config->store, place, TWS_INVALID, err, NULL, "%lld ranks: at least one is needed",
-                          (long long)ranks);
-  if (ranks < model)
-    snprintf(hint, sizeof hint, "use %lld ranks, or a multiple of them", (long long)model);
-  else
-    snprintf(hint, sizeof hint, "use %lld or %lld ranks, or another multiple of %lld",
-             (long long)(ranks - ranks % model), (long long)(ranks - ranks % model + model), (long long)model);
-  return tws_store_fail(config->store, place, TWS_INVALID, err, hint, "%s %s not divide %lld rank%s", product,
-                        factors > 1 ? "do" : "does", (long long)ranks, ranks == 1 ? "" : "s");
+  if (ranks < 1) {
+    snprintf(text, sizeof text, "%lld ranks: at least one is needed", (long long)ranks);
+    return refuse(config, place, err, NULL, text);
+  }
+  if (factors > 1) used += (size_t)snprintf(text + used, sizeof text - used, " = %lld", (long long)model);
+  snprintf(text + used, sizeof text - used, " %s not divide %lld rank%s", factors > 1 ? "do" : "does", (long long)ranks,
+           ranks == 1 ? "" : "s");
+  nearest(model, ranks, factors > 1 ? NULL : last, hint, sizeof hint);
+  return refuse(config, place, err, hint, text);
 }

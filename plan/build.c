@@ -10,11 +10,11 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
     return tws_fail(err, TWS_INVALID, NULL, "rank %d is not in a topology of %d ranks", r->rank, world);
   }
   for (int i = 0; i < r->topology.axes; i++) {
-    if (r->topology.dim[i] > 1 && strcmp(r->topology.name[i], "data") != 0 &&
-        strcmp(r->topology.name[i], "pipe") != 0) {
-      return tws_fail(err, TWS_UNSUPPORTED, "use pipeline stages, or data parallelism with a ZeRO stage",
-                      "axis '%s' has %d ranks, but only 'pipe' and 'data' can be lowered to a plan",
-                      r->topology.name[i], r->topology.dim[i]);
+    const char *name = r->topology.name[i];
+    if (r->topology.dim[i] > 1 && strcmp(name, "data") != 0 && strcmp(name, "pipe") != 0 &&
+        strcmp(name, "sequence") != 0 && strcmp(name, "model") != 0) {
+      return tws_fail(err, TWS_UNSUPPORTED, "use the axes pipe, data, sequence and model",
+                      "axis '%s' has %d ranks, but cannot be lowered to a plan", name, r->topology.dim[i]);
     }
   }
   if (c->micro_batch_size < 1 || c->accumulation_steps < 1) {
@@ -43,36 +43,112 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   return TWS_OK;
 }
 
-/* Group 0: the ranks that share a model replica's parameters, along "data". */
-static tws_code make_groups(tws_lower *l, tws_error *err) {
+uint32_t tws_lower_add_group(tws_lower *l, const char *axis, const int *members, int count) {
   tws_plan *plan = l->b.plan;
-  int axis = tws_topology_axis(&plan->topology, "data");
-  int size = axis < 0 ? 1 : plan->topology.dim[axis];
-  int *ranks = tws_arena_alloc(plan->arena, (size_t)size, sizeof *ranks);
-  plan->groups = tws_arena_alloc(plan->arena, 3, sizeof *plan->groups);
-  if (!ranks || !plan->groups) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
-  ranks[0] = plan->rank;
-  int index = 0;
-  if (axis >= 0) {
-    tws_topology_line(&plan->topology, plan->rank, axis, ranks);
-    while (ranks[index] != plan->rank) index++;
+  int *ranks = tws_arena_alloc(plan->arena, (size_t)count, sizeof *ranks), index = 0;
+  if (!ranks) {
+    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+    return TWS_NONE;
   }
-  plan->groups[0] = (tws_group){.axis = "data", .size = size, .index = index, .ranks = ranks};
-  plan->group_count = 1;
-  plan->data_parallel = size;
+  for (int i = 0; i < count; i++) {
+    ranks[i] = members[i];
+    if (members[i] == plan->rank) index = i;
+  }
+  plan->groups[plan->group_count] = (tws_group){.axis = axis, .size = count, .index = index, .ranks = ranks};
+  return plan->group_count++;
+}
+
+/* Ranks along an axis and this one's place; 0 of 1 without the axis. */
+static int place(const tws_plan *plan, const char *name, int *index) {
+  int axis = tws_topology_axis(&plan->topology, name), coordinates[TWS_MAX_AXES];
+  *index = 0;
+  if (axis < 0) return 1;
+  tws_topology_coordinates(&plan->topology, plan->rank, coordinates);
+  *index = coordinates[axis];
+  return plan->topology.dim[axis];
+}
+
+static uint32_t line_group(tws_lower *l, const char *name, int size) {
+  if (size == 1) return TWS_NONE;
+  int *line = tws_arena_alloc(l->scratch, (size_t)size, sizeof *line);
+  if (!line) {
+    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+    return TWS_NONE;
+  }
+  tws_topology_line(&l->b.plan->topology, l->b.plan->rank, tws_topology_axis(&l->b.plan->topology, name), line);
+  return tws_lower_add_group(l, name, line, size);
+}
+
+/* Group 0: the ranks that hold the same parameters and see different tokens, replicas first. */
+static tws_code make_groups(tws_lower *l, tws_error *err) {
+  enum { GROUPS = 5 }; /* data, pipe, tied, model, sequence */
+  tws_plan *plan = l->b.plan;
+  const tws_topology *t = &plan->topology;
+  plan->data_parallel = place(plan, "data", &plan->data_index);
+  plan->sequence_parallel = place(plan, "sequence", &plan->sequence_index);
+  plan->tensor_parallel = place(plan, "model", &plan->tensor_index);
+  int size = plan->data_parallel * plan->sequence_parallel, coordinates[TWS_MAX_AXES];
+  int data = tws_topology_axis(t, "data"), sequence = tws_topology_axis(t, "sequence");
+  int *ranks = tws_arena_alloc(l->scratch, (size_t)size, sizeof *ranks);
+  plan->groups = tws_arena_alloc(plan->arena, GROUPS, sizeof *plan->groups);
+  if (!ranks || !plan->groups) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
+  tws_topology_coordinates(t, plan->rank, coordinates);
+  for (int i = 0; i < size; i++) {
+    if (data >= 0) coordinates[data] = i / plan->sequence_parallel;
+    if (sequence >= 0) coordinates[sequence] = i % plan->sequence_parallel;
+    ranks[i] = tws_topology_rank(t, coordinates);
+  }
+  l->zero.group = tws_lower_add_group(l, "data", ranks, size);
+  l->model_group = line_group(l, "model", plan->tensor_parallel);
+  l->sequence_group = line_group(l, "sequence", plan->sequence_parallel);
   l->zero.ranks = size;
-  l->zero.index = index;
-  l->zero.group = 0;
+  l->zero.index = plan->data_index * plan->sequence_parallel + plan->sequence_index;
   l->zero.stage = l->config->zero.stage;
+  return l->b.failed;
+}
+
+static tws_code indivisible(tws_lower *l, int64_t tokens, int64_t parts, const char *what, const char *hint) {
+  return tws_fail(l->b.err, TWS_INVALID, hint, "%s: %lld tokens of a micro-batch are no multiple of %lld", what,
+                  (long long)tokens, (long long)parts);
+}
+
+/* The local network, and whether its tokens can be cut as asked. */
+static tws_code make_local(tws_lower *l, tws_error *err) {
+  tws_plan *plan = l->b.plan;
+  const tws_config *c = l->config;
+  l->axes = (tws_axes){.tensor = plan->tensor_parallel,
+                       .tensor_index = plan->tensor_index,
+                       .sequence = plan->sequence_parallel,
+                       .sequence_index = plan->sequence_index,
+                       .regions = plan->tensor_parallel > 1 && c->tensor_regions};
+  if (l->axes.tensor > 1) TWS_TRY(tws_tensor_parallel_check(plan->network, l->axes.tensor, err));
+  if (l->axes.sequence > 1) TWS_TRY(tws_sequence_parallel_check(plan->network, &l->axes, c->sequence_length, err));
+  l->tokens = c->micro_batch_size * c->sequence_length / l->axes.sequence;
+  l->slices = l->axes.tensor > 1 && c->tensor_overlap && c->tensor_chunks > 1 ? (int)c->tensor_chunks : 1;
+  int64_t parts = (int64_t)l->slices * (l->axes.regions ? l->axes.tensor : 1);
+  if (l->tokens % parts) {
+    return indivisible(l, l->tokens, parts, "tensor parallelism",
+                       "change the micro batch or the sequence length, twinspeed.tensor_overlap_chunks, or turn "
+                       "twinspeed.tensor_sequence_regions off");
+  }
+  if (c->loss_tiles > 1 && l->tokens % c->loss_tiles) {
+    return indivisible(l, l->tokens, c->loss_tiles, "twinspeed.loss_tiles", "use a number that divides them");
+  }
+  if (c->mlp_tiles > 1 && l->tokens % c->mlp_tiles) {
+    return indivisible(l, l->tokens, c->mlp_tiles, "twinspeed.mlp_tiles", "use a number that divides them");
+  }
+  TWS_TRY(tws_shard_network(plan->network, &l->axes, l->scratch, plan->arena, &l->local, err));
+  l->network = l->local.network;
+  plan->slices = l->local.slices;
   return TWS_OK;
 }
 
 static tws_code prepare(tws_lower *l, tws_error *err) {
   tws_plan *plan = l->b.plan;
   const tws_config *c = l->config;
-  uint32_t values = l->network->value_count;
   TWS_TRY(make_groups(l, err));
-  l->tokens = c->micro_batch_size * c->sequence_length;
+  TWS_TRY(make_local(l, err));
+  uint32_t values = l->network->value_count;
   l->accumulation = c->accumulation_steps;
   if (l->request->max_accumulation > 0 && l->accumulation > l->request->max_accumulation) {
     l->accumulation = l->request->max_accumulation;
@@ -82,8 +158,12 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   /* Without overlap_comm DeepSpeed issues gathers and reductions on the stream that computes. */
   l->gather_stream = l->overlap ? TWS_STREAM_GATHER : TWS_STREAM_COMPUTE;
   l->reduce_stream = l->overlap ? TWS_STREAM_REDUCE : TWS_STREAM_COMPUTE;
+  l->exchange_stream = l->axes.tensor > 1 && c->tensor_overlap ? TWS_STREAM_EXCHANGE : TWS_STREAM_COMPUTE;
+  l->tiles = 1;
   l->kept = tws_arena_alloc(l->scratch, values + 1u, 1);
-  if (!l->kept) return tws_fail(err, TWS_MEMORY, NULL, "no memory");
+  l->tiled = tws_arena_alloc(l->scratch, values + 1u, 1);
+  l->adds = tws_arena_alloc(l->scratch, values + 1u, 1);
+  if (!l->kept || !l->tiled || !l->adds) return tws_fail(err, TWS_MEMORY, NULL, "no memory");
   uint64_t step_tokens = (uint64_t)l->tokens * (uint64_t)l->accumulation;
   plan->hyper = tws_builder_buffer(&l->b, "hyperparameters", TWS_CATEGORY_INPUT, TWS_F32, TWS_HYPER_COUNT, 1);
   plan->metrics = tws_builder_buffer(&l->b, "metrics", TWS_CATEGORY_INPUT, TWS_F64, TWS_METRIC_COUNT, 1);
@@ -109,7 +189,7 @@ tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *to
   int64_t replicas;
   TWS_TRY(tws_config_replicas(config, ranks, &replicas, err));
   const int64_t sizes[AXES] = {config->pipeline_stages, replicas, config->sequence_ranks, config->tensor_ranks};
-  const char *names[AXES], *at = config->axis_order;
+  const char *names[AXES], *at = config->axis_order ? config->axis_order : "pipe,data,sequence,model";
   int dims[AXES], count = 0;
   for (int i = 0; i < AXES; i++, at += strcspn(at, ","), at += *at == ',') {
     for (int k = 0; k < AXES; k++) {

@@ -1,7 +1,9 @@
 /* Lowering: state shared by the passes. Internal to plan/.
  *
- *   visits.c     a micro-batch as a list of module visits (forward, recomputation, backward)
- *   modules.c    one visit -> kernels on values and their gradients
+ *   shard.c      the part of the network that this rank runs (with tensor_parallel.c); sequence_rules.c: Ulysses' sizes
+ *   visits.c     a micro-batch as a list of module visits (forward, recomputation, backward), some in tiles of tokens
+ *   values.c     where values and their gradients are
+ *   modules.c    one visit -> kernels: forward; backward.c: backward; exchange.c: values that change hands
  *   zero.c       where parameters and gradients live and move, by ZeRO stage
  *   optimizer.c  the step: norm, clipping, AdamW, gathering of updated parameters
  *   pipeline.c   which modules a stage runs, micro-batches in what order, messages between stages
@@ -11,11 +13,13 @@
 
 #include "plan/builder.h"
 #include "plan/pipeline_schedule.h"
+#include "plan/shard.h"
 #include "plan/zero3_schedule.h"
 
 typedef struct tws_visit {
-  uint32_t module; /* TWS_NONE: the root, which has no work of its own but lets ZeRO-3 prefetch */
+  uint32_t module; /* of the local network; TWS_NONE: the root, which has no work but lets ZeRO-3 prefetch */
   uint8_t phase;
+  uint16_t tile, tiles; /* part of the micro-batch's tokens: 0 of 1 for all */
 } tws_visit;
 
 typedef struct tws_visit_list {
@@ -84,7 +88,9 @@ typedef struct tws_context {
 typedef struct tws_lower {
   const tws_plan_request *request;
   const tws_config *config;
-  const tws_network *network;
+  const tws_network *network; /* the local one */
+  tws_axes axes;
+  tws_local local;
   tws_arena *scratch;
   tws_builder b;
   tws_zero zero;
@@ -98,13 +104,17 @@ typedef struct tws_lower {
   uint32_t *value_buffer; /* of the context */
   uint32_t *value_gradient;
   int split;            /* weight gradients are deferred */
+  int tile, tiles;      /* of the visit being lowered */
+  uint8_t *tiled;       /* values that exist one tile at a time */
+  uint8_t *adds;        /* per value: whether tiles add to the gradient that was there before the first of them */
   uint8_t *kept;        /* values that survive the forward pass */
-  int64_t tokens;       /* of one micro-batch */
+  int64_t tokens;       /* of one micro-batch on this rank */
   int64_t accumulation; /* micro-batches lowered */
   int overlap;          /* overlap_comm, off in a pipeline */
-  tws_stream gather_stream, reduce_stream;
-  uint32_t pipe_group, tied_group; /* TWS_NONE where there is none */
-  uint8_t *param_stages;           /* per parameter: 1 an earlier stage has it too, 2 a later one */
+  tws_stream gather_stream, reduce_stream, exchange_stream;
+  int slices; /* in which split layers and their exchanges are issued, to overlap */
+  uint32_t pipe_group, tied_group, model_group, sequence_group; /* TWS_NONE where there is none */
+  uint8_t *param_stages; /* per parameter: 1 an earlier stage has it too, 2 a later one */
 } tws_lower;
 
 /* visits.c */
@@ -112,9 +122,47 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk);
 /* pipeline.c */
 tws_code tws_pipeline_begin(tws_lower *l);
 void tws_pipeline_run(tws_lower *l); /* all micro-batches of this stage, and gradients that stages share */
-void tws_pipeline_share_metrics(tws_lower *l);
+/* build.c */
+uint32_t tws_lower_add_group(tws_lower *l, const char *axis, const int *members, int count);
+
+/* values.c: whole values, or the visit's tile of them */
+uint64_t tws_value_tokens(const tws_lower *l, uint32_t value);
+uint64_t tws_value_elements(const tws_lower *l, uint32_t value);
+uint32_t tws_value_new(tws_lower *l, uint32_t value);
+tws_operand tws_value_read(tws_lower *l, uint32_t value);
+tws_operand tws_value_make(tws_lower *l, uint32_t value);
+/* the output takes the buffer of an input that nobody reads again */
+tws_operand tws_value_take(tws_lower *l, uint32_t input, uint32_t output, uint32_t access);
+tws_operand tws_value_gradient(tws_lower *l, uint32_t value);
+/* Where the gradient of an input is written, or added to when another consumer of the value has been there. */
+tws_operand tws_value_gradient_out(tws_lower *l, uint32_t value, int *accumulate);
+tws_operand tws_lower_scratch(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements);
+tws_operand tws_lower_workspace(tws_lower *l, const tws_work *work);
+void tws_lower_compute(tws_lower *l, const tws_work *work, const tws_operand *operands, int count);
+/* hazards inside a buffer are tracked slice by slice */
+void tws_lower_slice(tws_lower *l, uint32_t buffer);
+/* slice `i` of l->slices of an operand */
+tws_operand tws_operand_slice(const tws_lower *l, tws_operand operand, int i);
+
 /* modules.c */
 void tws_lower_visit(tws_lower *l, const tws_visit *visit);
+tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel kernel, uint32_t flags);
+/* Ids or targets of the micro-batch, or of the visit's tile of it. */
+tws_operand tws_token_slice(tws_lower *l, uint32_t buffer);
+/* Rows of the table of positions that this rank's tokens are at. */
+void tws_position_rows(const tws_lower *l, uint32_t param, int64_t *first, int64_t *rows);
+const tws_local_module *tws_local_of(const tws_lower *l, const tws_module *m);
+/* whether products of a split layer are issued in slices */
+int tws_lower_sliced(const tws_lower *l, const tws_module *m);
+/* backward.c */
+void tws_lower_backward(tws_lower *l, const tws_module *m);
+/* exchange.c */
+void tws_exchange_forward(tws_lower *l, const tws_module *m);
+void tws_exchange_backward(tws_lower *l, const tws_module *m);
+/* gathers `operand` of every tensor-parallel rank, in order */
+tws_operand tws_exchange_gather(tws_lower *l, tws_operand operand, const char *name);
+/* gradients of copies that saw a part of the tokens only are added up, those of them that this rank keeps */
+void tws_exchange_partial_gradients(tws_lower *l);
 /* zero.c */
 tws_code tws_zero_begin(tws_lower *l);
 void tws_zero_step_begin(tws_lower *l);
@@ -126,6 +174,10 @@ tws_operand tws_zero_param(tws_lower *l, uint32_t param);
 /* Where a gradient contribution is written; *accumulate says whether to add. Calls come in order of contribution. */
 tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate);
 void tws_zero_contributed(tws_lower *l, uint32_t param);
+/* Runs of parameters, in the order in which they lie in the flat buffers, for which `class_of` is equal: calls `run`
+ * with the part of each that this rank keeps: `first`, `count` in the gradient buffer. */
+typedef void (*tws_zero_run)(tws_lower *l, int class, uint64_t first, uint64_t count);
+void tws_zero_kept_runs(tws_lower *l, int (*class_of)(const tws_lower *l, uint32_t param), tws_zero_run run);
 /* optimizer.c */
 void tws_lower_step(tws_lower *l);
 

@@ -5,43 +5,33 @@
 #include "plan/zero.h"
 #include "plan/zero_partition.h"
 
-static void share_metrics(tws_lower *l) {
-  if (l->zero.ranks == 1) {
-    tws_pipeline_share_metrics(l);
-    return;
-  }
-  /* Stages with whole gradients have the whole norm; the others only a part of the sum of squares. */
-  uint64_t count = l->zero.stage == 0 ? 2 : 3;
+static void share_among(tws_lower *l, uint32_t group, uint64_t count) {
+  if (group == TWS_NONE) return;
   tws_operand operand = tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, count);
-  tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->zero.group, TWS_F64,
-                         count * sizeof(double), 1, 0, &operand, 1);
-  tws_pipeline_share_metrics(l);
+  tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, group, TWS_F64, count * sizeof(double),
+                         1, 0, &operand, 1);
 }
 
-static void add_square_range(tws_lower *l, uint64_t first, uint64_t count) {
-  if (!count) return;
+/* Loss, ignored tokens, squares. Data-parallel ranks with whole gradients each have all the squares. */
+static void share_metrics(tws_lower *l) {
+  if (l->zero.ranks > 1) share_among(l, l->zero.group, l->zero.stage == 0 ? 2 : 3);
+  share_among(l, l->pipe_group, 3);
+  share_among(l, l->model_group, 3);
+}
+
+/* Ranks that hold equal copies of a parameter: stages it is tied between, tensor-parallel ranks. Each counts its share
+ * of the squares. */
+static int copies_of(const tws_lower *l, uint32_t param) {
+  return (l->param_stages[param] ? 2 : 1) * (l->local.sharing[param] != TWS_SHARING_SPLIT ? l->axes.tensor : 1);
+}
+
+static void add_squares(tws_lower *l, int copies, uint64_t first, uint64_t count) {
   tws_work work = tws_kernel_work(TWS_KERNEL_SQUARED_NORM, l->config->accumulation_dtype, 0);
   work.d[0] = (int64_t)count;
-  work.f[0] = 1;
+  work.f[0] = 1.0 / copies;
   tws_operand norm[2] = {tws_read(l->b.plan->gradients, first, count),
                          tws_update(l->b.plan->metrics, TWS_METRIC_SQUARES, 1)};
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, norm, 2);
-}
-
-/* Squares of this rank's own gradients, which begin at element `at` of the gradient buffer and at element `part` of the
- * flat order. A parameter that an earlier pipeline stage has too counts there. */
-static void add_squares(tws_lower *l, uint64_t at, uint64_t part) {
-  const tws_zero *z = &l->zero;
-  uint64_t begin = part, end = part + z->partition;
-  for (uint32_t i = 0; i < l->network->param_count && z->stage < 3; i++) {
-    uint32_t p = (uint32_t)z->order[i];
-    if (!z->uses[p] || !(l->param_stages[p] & 1)) continue;
-    uint64_t first = z->flat_offset[p], last = first + (uint64_t)tws_param_numel(&l->network->params[p]);
-    if (last <= begin || first >= end) continue;
-    if (first > begin) add_square_range(l, at + begin - part, first - begin);
-    begin = last < end ? last : end;
-  }
-  add_square_range(l, at + begin - part, end - begin);
 }
 
 static void update(tws_lower *l, uint64_t gradient, uint64_t parameter, uint64_t state, uint64_t count) {
@@ -72,15 +62,17 @@ static void update_sub_groups(tws_lower *l) {
   tws_zero *z = &l->zero;
   int n = (int)l->network->param_count;
   int *group_of = tws_arena_alloc(l->scratch, (size_t)n + 1, sizeof *group_of);
-  if (!group_of) {
+  int64_t *part = tws_arena_alloc(l->scratch, (size_t)n + 1, sizeof *part);
+  if (!group_of || !part) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return;
   }
-  tws_zero3_sub_groups(n, z->part, l->config->zero.sub_group_size, group_of);
-  for (int p = 0; p < n;) {
-    uint64_t first = z->flat_offset[p], count = 0;
-    int group = group_of[p];
-    for (; p < n && group_of[p] == group; p++) count += (uint64_t)z->part[p];
+  for (int i = 0; i < n; i++) part[i] = z->part[z->order[i]];
+  tws_zero3_sub_groups(n, part, l->config->zero.sub_group_size, group_of);
+  for (int i = 0; i < n;) {
+    uint64_t first = z->flat_offset[z->order[i]], count = 0;
+    int group = group_of[i];
+    for (; i < n && group_of[i] == group; i++) count += (uint64_t)part[i];
     update(l, first, first, first, count);
   }
 }
@@ -104,7 +96,8 @@ void tws_lower_step(tws_lower *l) {
   /* this rank's own part of the reduced gradients */
   uint64_t part = z->partition * (uint64_t)(z->stage == 0 ? 0 : z->index);
   uint64_t gradient = z->flat_gradients && z->stage < 3 ? part : 0;
-  add_squares(l, gradient, part);
+  tws_exchange_partial_gradients(l);
+  tws_zero_kept_runs(l, copies_of, add_squares);
   share_metrics(l);
   tws_work work = tws_kernel_work(TWS_KERNEL_CLIP, TWS_F32, 0);
   work.f[0] = l->config->gradient_clipping;

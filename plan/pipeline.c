@@ -21,7 +21,8 @@ static int list_layers(const tws_network *network, uint32_t *starts, tws_pipelin
   int count = 0;
   for (uint32_t m = 0; m < network->module_count; m++) {
     const tws_module *module = &network->modules[m], *before = m ? module - 1 : NULL;
-    int begins = !before || module->layer != before->layer || (module->layer == -2 && module->type != TWS_MODULE_LOSS);
+    int begins = !before || module->layer != before->layer ||
+                 (module->layer == -2 && module->type != TWS_MODULE_LOSS && before->type != TWS_MODULE_EXCHANGE);
     if (begins) {
       starts[count] = m;
       layers[count++] =
@@ -109,21 +110,6 @@ static tws_code make_chunks(tws_lower *l, tws_error *err) {
 
 /* ---- groups: along "pipe", and the stages that hold a tied parameter ---- */
 
-static uint32_t add_group(tws_lower *l, const char *axis, const int *members, int count) {
-  tws_plan *plan = l->b.plan;
-  int *ranks = tws_arena_alloc(plan->arena, (size_t)count, sizeof *ranks), index = 0;
-  if (!ranks) {
-    no_memory(l);
-    return TWS_NONE;
-  }
-  for (int i = 0; i < count; i++) {
-    ranks[i] = members[i];
-    if (members[i] == plan->rank) index = i;
-  }
-  plan->groups[plan->group_count] = (tws_group){.axis = axis, .size = count, .index = index, .ranks = ranks};
-  return plan->group_count++;
-}
-
 static int tied_ends(const tws_lower *l, int *other) {
   for (int c = 0; c < l->chunk_count; c++) {
     for (uint32_t m = l->chunks[c].first; m < l->chunks[c].end; m++) {
@@ -146,10 +132,10 @@ static tws_code make_groups(tws_lower *l) {
   int *line = tws_arena_alloc(l->scratch, (size_t)l->shape.stages, sizeof *line);
   if (!line) return no_memory(l);
   tws_topology_line(&plan->topology, plan->rank, axis, line);
-  l->pipe_group = add_group(l, "pipe", line, l->shape.stages);
+  l->pipe_group = tws_lower_add_group(l, "pipe", line, l->shape.stages);
   if (tied_ends(l, &other)) {
     int ends[2] = {other < l->stage ? line[other] : plan->rank, other < l->stage ? plan->rank : line[other]};
-    l->tied_group = add_group(l, "tied", ends, 2);
+    l->tied_group = tws_lower_add_group(l, "tied", ends, 2);
   }
   return l->b.failed;
 }
@@ -285,9 +271,9 @@ static void message(tws_lower *l, const tws_pipeline_event *event) {
   l->b.phase = forward ? TWS_PHASE_FORWARD : TWS_PHASE_BACKWARD;
   l->b.module = TWS_NONE;
   if (!send) {
-    const tws_value *v = &l->network->values[value];
-    *buffer = tws_builder_buffer(&l->b, v->name, forward ? TWS_CATEGORY_ACTIVATION : TWS_CATEGORY_ACTIVATION_GRADIENT,
-                                 l->config->dtype, (uint64_t)v->per_token * (uint64_t)l->tokens, 0);
+    *buffer = tws_builder_buffer(&l->b, l->network->values[value].name,
+                                 forward ? TWS_CATEGORY_ACTIVATION : TWS_CATEGORY_ACTIVATION_GRADIENT, l->config->dtype,
+                                 tws_value_elements(l, value), 0);
   }
   if (l->b.failed != TWS_OK) return;
   if (*buffer == TWS_NONE) {
@@ -366,11 +352,4 @@ void tws_pipeline_run(tws_lower *l) {
   reduce_tied(l);
   l->b.micro_batch = (uint32_t)l->accumulation - 1;
   tws_zero_micro_end(l);
-}
-
-void tws_pipeline_share_metrics(tws_lower *l) {
-  if (l->pipe_group == TWS_NONE) return;
-  tws_operand operand = tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 3);
-  tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->pipe_group, TWS_F64,
-                         3 * sizeof(double), 1, 0, &operand, 1);
 }

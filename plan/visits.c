@@ -7,14 +7,71 @@
  */
 #include "plan/lower.h"
 
-static uint32_t push(tws_lower *l, uint32_t module, tws_phase phase) {
+static void push_tile(tws_lower *l, uint32_t module, tws_phase phase, int tile, int tiles) {
   tws_visit_list *list = &l->chunk->visits;
   if (tws_reserve(&list->items, &list->capacity, list->count + 1u, sizeof *list->items)) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-    return 0;
+    return;
   }
-  list->items[list->count] = (tws_visit){.module = module, .phase = (uint8_t)phase};
-  return list->count++;
+  list->items[list->count++] =
+      (tws_visit){.module = module, .phase = (uint8_t)phase, .tile = (uint16_t)tile, .tiles = (uint16_t)tiles};
+}
+
+static void push(tws_lower *l, uint32_t module, tws_phase phase) {
+  push_tile(l, module, phase, 0, 1);
+}
+
+/* ---- tiles: modules that run one part of the micro-batch's tokens after the other, so that what is between them never
+ * exists whole. The loss goes backward at once, tile by tile; an MLP makes a tile again when it goes backward. ---- */
+
+typedef struct group {
+  uint32_t first, count; /* modules */
+  int tiles, loss;
+} group;
+
+/* The tiled group that module m belongs to, when there is one. */
+static int tiled_group(const tws_lower *l, uint32_t m, group *g) {
+  const tws_module *modules = l->network->modules;
+  uint32_t count = l->network->module_count;
+  for (uint32_t first = m < 2 ? 0 : m - 2; first <= m; first++) {
+    if (modules[first].type != TWS_MODULE_LINEAR || first + 1 >= count) continue;
+    int next = (int)modules[first + 1].type;
+    if (next == TWS_MODULE_LOSS && l->config->loss_tiles > 1 && m <= first + 1) {
+      *g = (group){.first = first, .count = 2, .tiles = (int)l->config->loss_tiles, .loss = 1};
+      return 1;
+    }
+    if ((next == TWS_MODULE_GELU || next == TWS_MODULE_SWIGLU) && l->config->mlp_tiles > 1 && first + 2 < count &&
+        modules[first + 2].type == TWS_MODULE_LINEAR && m <= first + 2) {
+      *g = (group){.first = first, .count = 3, .tiles = (int)l->config->mlp_tiles};
+      return 1;
+    }
+  }
+  return 0;
+}
+
+static void mark_tiled(tws_lower *l) {
+  group g;
+  for (uint32_t m = 0; m < l->network->module_count; m++) {
+    if (!tiled_group(l, m, &g)) continue;
+    int whole_out = !g.loss && m == g.first + g.count - 1;
+    if (!whole_out) l->tiled[l->network->modules[m].out[0]] = 1;
+  }
+}
+
+static void push_group(tws_lower *l, const group *g, tws_phase phase) {
+  for (int tile = 0; tile < g->tiles; tile++) {
+    for (uint32_t i = 0; i < g->count; i++) push_tile(l, g->first + i, phase, tile, g->tiles);
+    for (uint32_t i = g->count; g->loss && i-- > 0;) {
+      push_tile(l, g->first + i, TWS_PHASE_BACKWARD, tile, g->tiles);
+    }
+  }
+}
+
+static void push_group_backward(tws_lower *l, const group *g) {
+  for (int tile = 0; tile < g->tiles && !g->loss; tile++) {
+    for (uint32_t i = 0; i + 1 < g->count; i++) push_tile(l, g->first + i, TWS_PHASE_RECOMPUTE, tile, g->tiles);
+    for (uint32_t i = g->count; i-- > 0;) push_tile(l, g->first + i, TWS_PHASE_BACKWARD, tile, g->tiles);
+  }
 }
 
 static void decide_kept(tws_lower *l) {
@@ -27,6 +84,8 @@ static void decide_kept(tws_lower *l) {
       keep =
           producer->type != TWS_MODULE_NORM && producer->type != TWS_MODULE_GELU && producer->type != TWS_MODULE_SWIGLU;
     }
+    int exchange = producer->type == TWS_MODULE_EXCHANGE ? l->local.modules[network->values[v].producer].exchange : 0;
+    if (exchange == TWS_EXCHANGE_COPY) keep = l->kept[producer->in[0]]; /* the same memory */
     l->kept[v] = (uint8_t)keep;
   }
   for (uint32_t m = 0; m < network->module_count; m++) { /* what crosses from one layer to the next is a checkpoint */
@@ -35,6 +94,9 @@ static void decide_kept(tws_lower *l) {
       if (v == TWS_NONE) continue;
       if (network->modules[network->values[v].producer].layer != network->modules[m].layer) l->kept[v] = 1;
     }
+  }
+  for (uint32_t v = 0; v < network->value_count; v++) { /* gathered tokens are gathered again */
+    if (l->tiled[v] || l->local.modules[network->values[v].producer].exchange == TWS_EXCHANGE_GATHER) l->kept[v] = 0;
   }
 }
 
@@ -72,39 +134,71 @@ static int in_place_input(const tws_module *m, uint32_t *value) {
   return 1;
 }
 
+static int consumes(const tws_lower *l, uint32_t index, uint32_t *value) {
+  const tws_module *m = &l->network->modules[index];
+  int exchange = l->local.modules[index].exchange;
+  if (exchange != TWS_EXCHANGE_COPY && exchange != TWS_EXCHANGE_REDUCE) return in_place_input(m, value);
+  *value = m->in[0];
+  return 1;
+}
+
 /* Make `value` again; recursion depth is bounded by the modules of one layer. */
 static void ensure(tws_lower *l, uint8_t *have, uint32_t value) {
   if (value == TWS_NONE || have[value] || l->b.failed != TWS_OK) return;
   uint32_t index = l->network->values[value].producer, consumed;
   const tws_module *m = &l->network->modules[index];
+  group g;
+  if (tiled_group(l, index, &g)) {
+    ensure(l, have, l->network->modules[g.first].in[0]);
+    push_group(l, &g, TWS_PHASE_RECOMPUTE);
+    have[value] = 1;
+    return;
+  }
   for (int i = 0; i < 2; i++) ensure(l, have, m->in[i]);
   push(l, index, TWS_PHASE_RECOMPUTE);
   for (int i = 0; i < 2; i++) {
     if (m->out[i] != TWS_NONE) have[m->out[i]] = 1;
   }
-  if (in_place_input(m, &consumed)) have[consumed] = 0;
+  if (consumes(l, index, &consumed)) have[consumed] = 0;
+}
+
+static void go_backward(tws_lower *l, uint8_t *have, uint32_t m) {
+  uint32_t needed[3];
+  int n = needed_values(&l->network->modules[m], needed);
+  for (int i = 0; i < n; i++) ensure(l, have, needed[i]);
+  push(l, m, TWS_PHASE_BACKWARD);
 }
 
 tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
   const tws_network *network = l->network;
   uint8_t *have = tws_arena_alloc(l->scratch, network->value_count + 1u, 1);
   if (!have) return tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  group g;
   l->chunk = chunk;
+  mark_tiled(l);
   decide_kept(l);
   push(l, TWS_NONE, TWS_PHASE_FORWARD);
-  for (uint32_t m = chunk->first; m < chunk->end; m++) push(l, m, TWS_PHASE_FORWARD);
+  for (uint32_t m = chunk->first; m < chunk->end; m++) {
+    if (!tiled_group(l, m, &g)) {
+      push(l, m, TWS_PHASE_FORWARD);
+    } else if (m == g.first) {
+      push_group(l, &g, TWS_PHASE_FORWARD);
+    }
+  }
   chunk->forward_visits = chunk->visits.count;
   for (uint32_t v = 0; v < network->value_count; v++) have[v] = l->kept[v];
   for (uint32_t m = chunk->first; m < chunk->end; m++) {
     uint32_t consumed;
-    if (in_place_input(&network->modules[m], &consumed)) have[consumed] = 0;
+    if (consumes(l, m, &consumed)) have[consumed] = 0;
   }
   push(l, TWS_NONE, TWS_PHASE_BACKWARD);
   for (uint32_t m = chunk->end; m-- > chunk->first;) {
-    uint32_t needed[3];
-    int n = needed_values(&network->modules[m], needed);
-    for (int i = 0; i < n; i++) ensure(l, have, needed[i]);
-    push(l, m, TWS_PHASE_BACKWARD);
+    if (!tiled_group(l, m, &g)) {
+      go_backward(l, have, m);
+    } else if (m == g.first) { /* the last of it that is met */
+      if (!g.loss) ensure(l, have, network->modules[g.first].in[0]);
+      push_group_backward(l, &g);
+    }
   }
   return l->b.failed;
 }

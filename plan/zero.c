@@ -58,6 +58,20 @@ static void add_shards(tws_lower *l, uint32_t param, uint64_t first, uint64_t co
   }
 }
 
+/* Parameters that ranks share in the same way lie together, so that what concerns copies alone is one range. */
+static void order_by_sharing(tws_lower *l, int *order) {
+  uint32_t n = l->network->param_count, count = 0;
+  if (l->axes.tensor == 1) return;
+  int *sorted = scratch(l, n, sizeof *sorted);
+  if (!sorted) return;
+  for (int sharing = 0; sharing < TWS_SHARING_COUNT; sharing++) {
+    for (uint32_t i = 0; i < n; i++) {
+      if (l->local.sharing[order[i]] == sharing) sorted[count++] = order[i];
+    }
+  }
+  memcpy(order, sorted, n * sizeof *order);
+}
+
 static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const uint64_t *pieces) {
   tws_plan *plan = l->b.plan;
   uint32_t count = l->network->param_count + 1;
@@ -76,6 +90,7 @@ static void begin_flat(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
   uint32_t n = l->network->param_count;
   for (uint32_t p = 0; p < n; p++) sizes[p] = numel(l, p);
   tws_zero_flatten_order((int)n, z->ranks, l->config->zero.round_robin_gradients && z->stage > 0, z->order);
+  order_by_sharing(l, z->order);
   flat_layout(l, z->order, sizes, starts);
   z->total = starts[n];
   z->aligned = z->stage == 0 ? z->total : (uint64_t)tws_zero_aligned_numel((int64_t)z->total, z->ranks);
@@ -109,12 +124,14 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
     z->gathered[p] = TWS_NONE;
   }
   tws_zero_flatten_order((int)n, 1, 0, z->order);
+  order_by_sharing(l, z->order);
   flat_layout(l, z->order, sizes, starts);
   tws_zero3_persistent((int)n, whole, l->config->zero.param_persistence_threshold,
                        l->config->zero.model_persistence_threshold, z->persistent);
   z->total = z->aligned = z->partition = starts[n];
   make_state(l, z->total, z->total, starts);
-  for (uint32_t p = 0; p < n; p++) {
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t p = (uint32_t)z->order[i];
     uint64_t first = sizes[p] * (uint64_t)z->index, end = first + sizes[p];
     if (end > (uint64_t)whole[p]) end = (uint64_t)whole[p];
     if (first < end) add_shards(l, p, first, end - first, z->flat_offset[p], 0, z->total);
@@ -498,8 +515,9 @@ void tws_zero_micro_begin(tws_lower *l) {
 void tws_zero_before(tws_lower *l, uint32_t visit) {
   if (l->zero.stage != 3) return;
   const tws_zero3_actions *actions = &l->zero.schedule.actions[visit];
-  l->b.phase = (tws_phase)l->chunk->visits.items[visit].phase;
-  l->b.module = l->chunk->visits.items[visit].module;
+  const tws_visit *v = &l->chunk->visits.items[visit];
+  l->b.phase = (tws_phase)v->phase;
+  l->b.module = v->module == TWS_NONE ? TWS_NONE : l->local.modules[v->module].origin;
   gather(l, l->zero.schedule.params + actions->gather_first, actions->gather_count);
   gather(l, l->zero.schedule.params + actions->prefetch_first, actions->prefetch_count);
 }
@@ -562,6 +580,25 @@ void tws_zero_contributed(tws_lower *l, uint32_t param) {
     fill_zero(l, bucket->buffer, z->slot[param] + n, padded - n);
   }
   if (--bucket->pending == 0) flush_bucket(l, bucket);
+}
+
+void tws_zero_kept_runs(tws_lower *l, int (*class_of)(const tws_lower *l, uint32_t param), tws_zero_run run) {
+  const tws_zero *z = &l->zero;
+  /* this rank keeps [begin, end) of the flat order; the rest, padding, counts with the last run */
+  uint64_t begin = z->stage == 1 || z->stage == 2 ? z->partition * (uint64_t)z->index : 0, end = begin + z->partition;
+  uint64_t base = z->flat_gradients && z->stage < 3 ? 0 : begin, first = begin;
+  int class = -1;
+  for (uint32_t i = 0; i < l->network->param_count; i++) {
+    uint32_t p = (uint32_t)z->order[i];
+    uint64_t size = z->stage == 3 ? (uint64_t)z->part[p] : numel(l, p);
+    int next = class_of(l, p);
+    if (!size || z->flat_offset[p] + size <= begin || z->flat_offset[p] >= end || next == class) continue;
+    uint64_t at = z->flat_offset[p] > begin ? z->flat_offset[p] : begin;
+    if (class >= 0 && at > first) run(l, class, first - base, at - first);
+    class = next;
+    first = at;
+  }
+  if (class >= 0 && end > first) run(l, class, first - base, end - first);
 }
 
 void tws_zero_pad_gradients(tws_lower *l) {

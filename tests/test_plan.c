@@ -628,11 +628,11 @@ START_TEST(refusals_name_rule_and_remedy) {
   ck_assert_int_eq(tws_plan_build(&request, &plan, &err), TWS_UNSUPPORTED);
   ck_assert_ptr_nonnull(strstr(err.hint, "bf16"));
   c.dtype = TWS_F32;
-  const char *const names[] = {"model", "data"};
+  const char *const names[] = {"expert", "data"};
   int dims[] = {2, 2};
   ck_assert(tws_topology_make(&request.topology, 2, names, dims, NULL) == TWS_OK);
   ck_assert_int_eq(tws_plan_build(&request, &plan, &err), TWS_UNSUPPORTED);
-  ck_assert_ptr_nonnull(strstr(err.message, "model"));
+  ck_assert_ptr_nonnull(strstr(err.message, "expert"));
   c.pipeline_stages = 2;
   ck_assert_int_eq(tws_plan_topology(&c, 3, &request.topology, &err), TWS_INVALID);
   ck_assert(tws_plan_topology(&c, 4, &request.topology, &err) == TWS_OK);

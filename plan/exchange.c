@@ -1,0 +1,198 @@
+/* Values that change hands inside a replica: collectives of tensor parallelism and the all-to-alls around attention
+ * (plan/shard.h says which and when). With overlap they are issued slice by slice on a stream of their own; tokens of a
+ * split value are then dealt out slice by slice too, which every exchange of the network does alike. */
+#include "plan/lower.h"
+
+static void collective(tws_lower *l, tws_collective kind, uint32_t group, tws_operand from, tws_operand to) {
+  int in_place = kind == TWS_COLLECTIVE_ALL_REDUCE;
+  uint64_t whole = from.count > to.count ? from.count : to.count;
+  if (l->b.failed != TWS_OK) return;
+  tws_dtype dtype = (tws_dtype)l->b.plan->buffers[from.buffer].dtype;
+  tws_operand operands[2] = {from, to};
+  operands[0].access = in_place ? TWS_READ_WRITE : TWS_READ;
+  operands[1].access = TWS_WRITE;
+  tws_stream stream = group == l->model_group ? l->exchange_stream : TWS_STREAM_COMPUTE;
+  tws_builder_collective(&l->b, stream, kind, group, dtype, whole * tws_dtype_bytes(dtype), 1, 0, operands,
+                         in_place ? 1 : 2);
+}
+
+/* Among the tensor-parallel ranks, in slices. */
+static void exchange(tws_lower *l, tws_collective kind, tws_operand from, tws_operand to) {
+  if (l->slices > 1) {
+    tws_lower_slice(l, from.buffer);
+    if (to.buffer != from.buffer) tws_lower_slice(l, to.buffer);
+  }
+  for (int i = 0; i < l->slices; i++) {
+    collective(l, kind, l->model_group, tws_operand_slice(l, from, i), tws_operand_slice(l, to, i));
+  }
+}
+
+tws_operand tws_exchange_gather(tws_lower *l, tws_operand operand, const char *name) {
+  tws_operand all = tws_lower_scratch(l, name, (tws_dtype)l->b.plan->buffers[operand.buffer].dtype,
+                                      operand.count * (uint64_t)l->axes.tensor);
+  collective(l, TWS_COLLECTIVE_ALL_GATHER, l->model_group, operand, all);
+  all.access = TWS_READ;
+  return all;
+}
+
+/* ---- all-to-all around attention ---- */
+
+static tws_work heads_work(const tws_lower *l, const tws_module *m, tws_kernel kernel) {
+  tws_work work = tws_kernel_work(kernel, l->config->dtype, 0);
+  work.d[0] = l->tokens;
+  work.d[1] = l->axes.sequence;
+  work.d[2] = m->heads;
+  work.d[3] = m->kv_heads;
+  work.d[4] = m->head_size;
+  return work;
+}
+
+static tws_operand hold(tws_lower *l, const char *name, uint64_t elements) {
+  return tws_lower_scratch(l, name, l->config->dtype, elements);
+}
+
+/* [ranks][batch][...] <-> [batch][ranks][...]; nothing to do for one sequence. */
+static int transposes(const tws_lower *l) {
+  return l->config->micro_batch_size > 1;
+}
+
+static void transpose(tws_lower *l, int ranks_first, tws_operand from, tws_operand to) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_TRANSPOSE, l->config->dtype, 0);
+  work.d[0] = ranks_first ? l->axes.sequence : l->config->micro_batch_size;
+  work.d[1] = ranks_first ? l->config->micro_batch_size : l->axes.sequence;
+  work.d[2] = (int64_t)from.count / (l->axes.sequence * l->config->micro_batch_size);
+  from.access = TWS_READ;
+  to.access = TWS_WRITE;
+  tws_operand operands[2] = {from, to};
+  tws_lower_compute(l, &work, operands, 2);
+}
+
+static void run(tws_lower *l, const tws_work *work, tws_operand from, tws_operand to) {
+  from.access = TWS_READ;
+  to.access = TWS_WRITE;
+  tws_operand operands[2] = {from, to};
+  tws_lower_compute(l, work, operands, 2);
+}
+
+/* This rank's tokens of all heads -> all tokens of its heads. */
+static void to_heads(tws_lower *l, const tws_module *m, tws_operand from, tws_operand to) {
+  tws_work pack = heads_work(l, m, TWS_KERNEL_HEADS_PACK);
+  tws_operand sent = hold(l, "heads to send", to.count);
+  run(l, &pack, from, sent);
+  tws_operand received = transposes(l) ? hold(l, "heads received", to.count) : to;
+  collective(l, TWS_COLLECTIVE_ALL_TO_ALL, l->sequence_group, sent, received);
+  if (transposes(l)) transpose(l, 1, received, to);
+}
+
+/* All tokens of this rank's heads -> its tokens of all heads; copies of keys and values are added up. */
+static void to_tokens(tws_lower *l, const tws_module *m, tws_operand from, tws_operand to) {
+  tws_work unpack = heads_work(l, m, TWS_KERNEL_HEADS_UNPACK);
+  tws_operand sent = from;
+  if (transposes(l)) {
+    sent = hold(l, "tokens to send", from.count);
+    transpose(l, 0, from, sent);
+  }
+  tws_operand received = hold(l, "tokens received", from.count);
+  collective(l, TWS_COLLECTIVE_ALL_TO_ALL, l->sequence_group, sent, received);
+  run(l, &unpack, received, to);
+}
+
+/* ---- modules ---- */
+
+void tws_exchange_forward(tws_lower *l, const tws_module *m) {
+  uint32_t in = m->in[0], out = m->out[0];
+  tws_operand from;
+  switch ((tws_exchange)tws_local_of(l, m)->exchange) {
+    case TWS_EXCHANGE_COPY:
+      tws_value_take(l, in, out, TWS_READ);
+      return;
+    case TWS_EXCHANGE_REDUCE:
+      from = tws_value_take(l, in, out, TWS_READ_WRITE);
+      exchange(l, TWS_COLLECTIVE_ALL_REDUCE, from, from);
+      return;
+    case TWS_EXCHANGE_GATHER:
+      from = tws_value_read(l, in);
+      exchange(l, TWS_COLLECTIVE_ALL_GATHER, from, tws_value_make(l, out));
+      return;
+    case TWS_EXCHANGE_SCATTER:
+      from = tws_value_read(l, in);
+      exchange(l, TWS_COLLECTIVE_REDUCE_SCATTER, from, tws_value_make(l, out));
+      return;
+    case TWS_EXCHANGE_HEADS:
+      from = tws_value_read(l, in);
+      to_heads(l, m, from, tws_value_make(l, out));
+      return;
+    case TWS_EXCHANGE_TOKENS:
+      from = tws_value_read(l, in);
+      to_tokens(l, m, from, tws_value_make(l, out));
+      return;
+    case TWS_EXCHANGE_NONE:
+      break;
+  }
+  tws_builder_fail(&l->b, TWS_INTERNAL, "an exchange of no kind");
+}
+
+/* Where an exchange writes the gradient of its input: straight to it, or beside it when others have been there. */
+static tws_operand gradient_target(tws_lower *l, uint32_t value, int *accumulate) {
+  tws_operand to = tws_value_gradient_out(l, value, accumulate);
+  return *accumulate ? hold(l, "gradient to add", to.count) : to;
+}
+
+static void add_gradient(tws_lower *l, uint32_t value, tws_operand part) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_ACCUMULATE, l->config->dtype, 0);
+  work.d[0] = (int64_t)part.count;
+  part.access = TWS_READ;
+  tws_operand operands[2] = {part, tws_all(&l->b, l->value_gradient[value], TWS_READ_WRITE)};
+  tws_lower_compute(l, &work, operands, 2);
+}
+
+/* The gradient passes unchanged, in its own memory. */
+static void pass_gradient(tws_lower *l, uint32_t in, tws_operand from) {
+  if (l->value_gradient[in] == TWS_NONE) {
+    l->value_gradient[in] = from.buffer;
+  } else {
+    add_gradient(l, in, from);
+  }
+}
+
+void tws_exchange_backward(tws_lower *l, const tws_module *m) {
+  uint32_t in = m->in[0];
+  int accumulate = 0;
+  tws_operand from = tws_value_gradient(l, m->out[0]), to;
+  if (l->b.failed != TWS_OK) return;
+  tws_exchange kind = (tws_exchange)tws_local_of(l, m)->exchange;
+  if (kind == TWS_EXCHANGE_COPY) exchange(l, TWS_COLLECTIVE_ALL_REDUCE, from, from);
+  if (kind == TWS_EXCHANGE_COPY || kind == TWS_EXCHANGE_REDUCE) {
+    pass_gradient(l, in, from);
+    return;
+  }
+  to = gradient_target(l, in, &accumulate);
+  if (kind == TWS_EXCHANGE_GATHER) {
+    exchange(l, TWS_COLLECTIVE_REDUCE_SCATTER, from, to);
+  } else if (kind == TWS_EXCHANGE_SCATTER) {
+    exchange(l, TWS_COLLECTIVE_ALL_GATHER, from, to);
+  } else if (kind == TWS_EXCHANGE_HEADS) {
+    to_tokens(l, m, from, to);
+  } else {
+    to_heads(l, m, from, to);
+  }
+  if (accumulate) add_gradient(l, in, to);
+}
+
+/* ---- parameters ---- */
+
+static int is_partial(const tws_lower *l, uint32_t param) {
+  return l->local.sharing[param] == TWS_SHARING_PARTIAL;
+}
+
+static void reduce_run(tws_lower *l, int partial, uint64_t first, uint64_t count) {
+  if (!partial) return;
+  tws_operand range = tws_update(l->b.plan->gradients, first, count);
+  tws_dtype dtype = l->config->accumulation_dtype;
+  tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->model_group, dtype,
+                         count * tws_dtype_bytes(dtype), 1, 0, &range, 1);
+}
+
+void tws_exchange_partial_gradients(tws_lower *l) {
+  if (l->axes.regions) tws_zero_kept_runs(l, is_partial, reduce_run);
+}

@@ -1,0 +1,110 @@
+/* Where the values of a micro-batch and their gradients are. */
+#include <string.h>
+
+#include "plan/lower.h"
+
+uint64_t tws_value_tokens(const tws_lower *l, uint32_t value) {
+  const tws_local_value *v = &l->local.values[value];
+  return (uint64_t)l->tokens * v->gather / v->split;
+}
+
+uint64_t tws_value_elements(const tws_lower *l, uint32_t value) {
+  return l->network->values[value].per_token * tws_value_tokens(l, value);
+}
+
+static uint64_t buffer_elements(const tws_lower *l, uint32_t value) {
+  uint64_t elements = tws_value_elements(l, value);
+  return l->tiled[value] ? elements / (uint64_t)l->tiles : elements;
+}
+
+uint32_t tws_value_new(tws_lower *l, uint32_t value) {
+  const tws_value *v = &l->network->values[value];
+  tws_dtype dtype = v->kind == TWS_VALUE_STATISTIC ? TWS_F32 : l->config->dtype;
+  int checkpoint = l->config->recompute == TWS_RECOMPUTE_FULL && l->kept[value];
+  uint32_t buffer = tws_builder_buffer(&l->b, v->name, checkpoint ? TWS_CATEGORY_CHECKPOINT : TWS_CATEGORY_ACTIVATION,
+                                       dtype, buffer_elements(l, value), 0);
+  l->value_buffer[value] = buffer;
+  return buffer;
+}
+
+/* The whole buffer, or the visit's tile of one that holds all tokens. */
+static tws_operand range(tws_lower *l, uint32_t value, uint32_t buffer, uint32_t access) {
+  tws_operand operand = tws_all(&l->b, buffer, access);
+  if (l->tiles > 1 && !l->tiled[value]) {
+    operand.count /= (uint64_t)l->tiles;
+    operand.offset = operand.count * (uint64_t)l->tile;
+  }
+  return operand;
+}
+
+static tws_operand missing(tws_lower *l, const char *what) {
+  tws_builder_fail(&l->b, TWS_INTERNAL, what);
+  return (tws_operand){0};
+}
+
+tws_operand tws_value_read(tws_lower *l, uint32_t value) {
+  if (l->value_buffer[value] == TWS_NONE) return missing(l, l->network->values[value].name);
+  return range(l, value, l->value_buffer[value], TWS_READ);
+}
+
+tws_operand tws_value_make(tws_lower *l, uint32_t value) {
+  if (l->tile == 0 || l->tiled[value]) tws_value_new(l, value);
+  return range(l, value, l->value_buffer[value], TWS_WRITE);
+}
+
+tws_operand tws_value_take(tws_lower *l, uint32_t input, uint32_t output, uint32_t access) {
+  tws_operand operand = tws_value_read(l, input);
+  operand.access = access;
+  l->value_buffer[output] = operand.buffer;
+  l->value_buffer[input] = TWS_NONE;
+  return operand;
+}
+
+tws_operand tws_value_gradient(tws_lower *l, uint32_t value) {
+  if (l->value_gradient[value] == TWS_NONE) return missing(l, "a gradient is read before it is there");
+  return range(l, value, l->value_gradient[value], TWS_READ);
+}
+
+tws_operand tws_value_gradient_out(tws_lower *l, uint32_t value, int *accumulate) {
+  *accumulate = l->value_gradient[value] != TWS_NONE && !l->tiled[value];
+  if (!l->tiled[value] && l->tile > 0) *accumulate = l->adds[value];
+  if (!l->tiled[value] && l->tile == 0) l->adds[value] = (uint8_t)*accumulate;
+  if (l->tiled[value] || l->value_gradient[value] == TWS_NONE) {
+    l->value_gradient[value] =
+        tws_builder_buffer(&l->b, l->network->values[value].name, TWS_CATEGORY_ACTIVATION_GRADIENT, l->config->dtype,
+                           buffer_elements(l, value), 0);
+  }
+  return range(l, value, l->value_gradient[value], *accumulate ? TWS_READ_WRITE : TWS_WRITE);
+}
+
+tws_operand tws_lower_scratch(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements) {
+  uint32_t buffer = tws_builder_buffer(&l->b, name, TWS_CATEGORY_WORKSPACE, dtype, elements, 0);
+  return tws_all(&l->b, buffer, TWS_WRITE);
+}
+
+tws_operand tws_lower_workspace(tws_lower *l, const tws_work *work) {
+  size_t bytes = tws_work_workspace(work, l->request->backend, l->request->threads);
+  return tws_lower_scratch(l, "workspace", TWS_U8, bytes ? bytes : 1); /* the kernel reads only what it wrote */
+}
+
+void tws_lower_compute(tws_lower *l, const tws_work *work, const tws_operand *operands, int count) {
+  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, work, operands, count);
+}
+
+void tws_lower_slice(tws_lower *l, uint32_t buffer) {
+  if (l->slices == 1 || l->b.failed != TWS_OK) return;
+  uint64_t *starts = tws_arena_alloc(l->b.plan->arena, (size_t)l->slices, sizeof *starts);
+  uint64_t part = l->b.plan->buffers[buffer].elements / (uint64_t)l->slices;
+  if (!starts) {
+    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+    return;
+  }
+  for (int i = 0; i < l->slices; i++) starts[i] = part * (uint64_t)i;
+  tws_builder_pieces(&l->b, buffer, starts, (uint32_t)l->slices);
+}
+
+tws_operand tws_operand_slice(const tws_lower *l, tws_operand operand, int i) {
+  operand.count /= (uint64_t)l->slices;
+  operand.offset += operand.count * (uint64_t)i;
+  return operand;
+}

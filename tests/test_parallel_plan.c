@@ -1,0 +1,278 @@
+/* Every kind of parallelism together: thousands of random legal jobs, through plan, verifier, ledger and longest path;
+ * random illegal ones, which are refused with a reason. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "config/cluster.h"
+#include "estimators/estimators.h"
+#include "models/hardware/profile.h"
+#include "plan/pipeline_grid.h"
+#include "plan/pipeline_schedule.h"
+#include "plan/plan.h"
+
+enum { MOST_RANKS = 48 };
+
+static uint64_t draw(uint64_t seed, uint64_t index, uint64_t n) {
+  uint32_t out[4];
+  tws_philox(seed, 11, index, out);
+  return out[0] % n;
+}
+
+static int64_t pick(uint64_t seed, uint64_t index, const int64_t *from, uint64_t n) {
+  return from[draw(seed, index, n)];
+}
+
+typedef struct shape {
+  int llama, tied;
+  int64_t layers, heads, kv_heads, head_size, inner, vocabulary;
+} shape;
+
+static tws_network *network_of(const shape *s, int64_t multiple) {
+  char text[640];
+  long long hidden = (long long)(s->heads * s->head_size);
+  if (s->llama) {
+    snprintf(text, sizeof text,
+             "{\"model_type\":\"llama\",\"num_hidden_layers\":%lld,\"hidden_size\":%lld,\"num_attention_heads\":%lld,"
+             "\"num_key_value_heads\":%lld,\"intermediate_size\":%lld,\"vocab_size\":%lld,\"rms_norm_eps\":1e-5,"
+             "\"max_position_embeddings\":64,\"tie_word_embeddings\":%s}",
+             (long long)s->layers, hidden, (long long)s->heads, (long long)s->kv_heads, (long long)s->inner,
+             (long long)s->vocabulary, s->tied ? "true" : "false");
+  } else {
+    snprintf(text, sizeof text,
+             "{\"model_type\":\"gpt2\",\"n_layer\":%lld,\"n_embd\":%lld,\"n_head\":%lld,\"n_inner\":%lld,"
+             "\"n_positions\":64,\"vocab_size\":%lld,\"tie_word_embeddings\":%s}",
+             (long long)s->layers, hidden, (long long)s->heads, (long long)s->inner, (long long)s->vocabulary,
+             s->tied ? "true" : "false");
+  }
+  tws_error err = {0};
+  tws_json *json;
+  tws_network *network;
+  ck_assert(tws_json_parse(text, strlen(text), "test", &json, &err) == TWS_OK);
+  ck_assert_msg(tws_network_from_json(json, multiple, &network, &err) == TWS_OK, "%s: %s", text, err.message);
+  tws_json_destroy(json);
+  return network;
+}
+
+/* Least common multiple. */
+static int64_t common(int64_t a, int64_t b) {
+  int64_t multiple = a;
+  while (multiple % b) multiple += a;
+  return multiple;
+}
+
+/* A job that is legal by construction. */
+static tws_config legal_job(uint64_t seed, shape *s, int *world) {
+  tws_config *base, c;
+  ck_assert(tws_config_default(&base, NULL) == TWS_OK);
+  c = *base;
+  c.store = NULL;
+  tws_config_destroy(base);
+  const int64_t tensors[] = {1, 1, 2, 2, 3, 4}, sequences[] = {1, 1, 2, 3, 4}, stages[] = {1, 1, 2, 3, 4};
+  c.axis_order = pick(seed, 1, (const int64_t[]){0, 0, 1}, 3) ? "model,sequence,data,pipe" : "pipe,data,sequence,model";
+  c.tensor_ranks = pick(seed, 2, tensors, 6);
+  c.sequence_ranks = pick(seed, 3, sequences, 5);
+  c.pipeline_stages = pick(seed, 4, stages, 5);
+  int64_t replicas = 1 + (int64_t)draw(seed, 5, 3), inside = c.tensor_ranks * c.sequence_ranks;
+  while (inside * c.pipeline_stages * replicas > MOST_RANKS) {
+    if (replicas > 1) {
+      replicas--;
+    } else {
+      c.pipeline_stages--;
+    }
+  }
+  *world = (int)(inside * c.pipeline_stages * replicas);
+  c.zero.stage = (int)draw(seed, 6, c.pipeline_stages > 1 ? 2 : 4);
+  c.pipeline_schedule = (int)draw(seed, 7, TWS_PIPELINE_KIND_COUNT);
+  c.virtual_stages = c.pipeline_schedule == TWS_PIPELINE_INTERLEAVED && c.pipeline_stages > 1 ? 2 : 1;
+  c.accumulation_steps = 1 + (int64_t)draw(seed, 8, 6);
+  if (c.pipeline_stages > 1) c.accumulation_steps = c.pipeline_stages * (1 + (int64_t)draw(seed, 8, 3));
+  c.micro_batch_size = 1 + (int64_t)draw(seed, 9, 3);
+  c.tensor_overlap = (int)draw(seed, 10, 2);
+  c.tensor_chunks = 1 + (int64_t)draw(seed, 11, 3);
+  c.tensor_regions = (int)draw(seed, 12, 2);
+  c.loss_tiles = 1 + (int64_t)draw(seed, 13, 3);
+  c.mlp_tiles = 1 + (int64_t)draw(seed, 14, 3);
+  c.recompute = (tws_recompute)draw(seed, 15, 3);
+  int64_t parts = common(common(c.tensor_chunks * c.tensor_ranks, c.loss_tiles), c.mlp_tiles);
+  int64_t share = 1 + (int64_t)draw(seed, 16, 8); /* tokens of a sequence that a rank has */
+  c.sequence_length = c.sequence_ranks * share;
+  c.micro_batch_size *= common(parts, share) / share;
+  c.dtype = draw(seed, 17, 2) ? TWS_BF16 : TWS_F32;
+  c.accumulation_dtype = draw(seed, 18, 2) && c.zero.stage > 0 ? TWS_F32 : c.dtype;
+  c.zero.overlap_comm = (int)draw(seed, 19, 2);
+  c.zero.reduce_bucket_size = 1 + (int64_t)draw(seed, 20, 20000);
+  c.zero.prefetch_bucket_size = (int64_t)draw(seed, 21, 20000);
+  c.zero.param_persistence_threshold = (int64_t)draw(seed, 22, 200);
+  c.zero.max_live_parameters = 1 + (int64_t)draw(seed, 23, 20000);
+  c.zero.max_reuse_distance = (int64_t)draw(seed, 24, 20000);
+  c.zero.sub_group_size = 1 + (int64_t)draw(seed, 25, 20000);
+  c.gradient_clipping = (double)draw(seed, 26, 2);
+  *s = (shape){.llama = (int)draw(seed, 30, 2),
+               .tied = (int)draw(seed, 31, 2),
+               .layers = c.pipeline_stages * c.virtual_stages + (int64_t)draw(seed, 32, 3),
+               .heads = inside * (1 + (int64_t)draw(seed, 33, 2)),
+               .head_size = 2 * (1 + (int64_t)draw(seed, 34, 2)),
+               .inner = c.tensor_ranks * (4 + (int64_t)draw(seed, 35, 9)),
+               .vocabulary = 20 + (int64_t)draw(seed, 36, 30)};
+  s->kv_heads = s->heads;
+  if (s->llama && draw(seed, 37, 2)) s->kv_heads = draw(seed, 38, 2) ? c.tensor_ranks : inside;
+  return c;
+}
+
+static void check_ledger(const tws_plan *plan, uint64_t seed) {
+  tws_ledger ledger;
+  tws_error err = {0};
+  ck_assert(tws_ledger_read(plan, &ledger, &err) == TWS_OK);
+  const tws_ledger_tier *tier = &ledger.tier[TWS_TIER_DEVICE];
+  uint64_t sum = 0;
+  for (int c = 0; c < TWS_CATEGORY_COUNT; c++) sum += tier->category[c];
+  ck_assert_msg(sum == tier->live_bytes && tier->arena_bytes >= tier->live_bytes, "seed %d", (int)seed);
+}
+
+/* Slices of the ranks that share the layers tile every parameter: each element is updated by as many ranks as hold a
+ * copy, and no element of a split parameter by two of them. */
+static void check_ownership(tws_plan *const *plans, int world, const tws_network *network, uint64_t seed) {
+  for (uint32_t p = 0; p < network->param_count; p++) {
+    uint64_t n = (uint64_t)tws_param_numel(&network->params[p]), run;
+    int *owners = calloc(n, sizeof *owners);
+    for (int r = 0; r < world; r++) {
+      for (uint32_t i = 0; i < plans[r]->shard_count; i++) {
+        const tws_shard *s = &plans[r]->shards[i];
+        if (s->param != p || s->master_offset == TWS_NO_OFFSET) continue;
+        for (uint64_t e = s->param_first; e < s->param_first + s->count; e++) {
+          uint64_t at = plans[r]->slices ? tws_param_slice_whole(&plans[r]->slices[p], e, &run) : e;
+          ck_assert_msg(at < n, "seed %d", (int)seed);
+          owners[at]++;
+        }
+      }
+    }
+    for (uint64_t i = 0; i < n; i++) ck_assert_msg(owners[i] == owners[0] && owners[0] > 0, "seed %d", (int)seed);
+    free(owners);
+  }
+}
+
+static void check_time(tws_plan *const *plans, const tws_topology *topology, int world, const tws_machine *machine,
+                       uint64_t seed) {
+  tws_error err = {0};
+  tws_path_result path;
+  const tws_plan *stages[8];
+  int count = tws_topology_dim(topology, "pipe");
+  if (count < 1) count = 1;
+  for (int s = 0; s < count; s++) stages[s] = plans[tws_pipeline_grid_stage(topology, 0, s)];
+  double step_s = 0, alone_s = 0;
+  ck_assert_msg(tws_job_path(stages, count, machine, NULL, &step_s, &err) == TWS_OK, "seed %d: %s", (int)seed,
+                err.message);
+  for (int s = 0; s < count; s++) {
+    ck_assert(tws_longest_path(stages[s], machine, &path, &err) == TWS_OK);
+    if (path.step_s > alone_s) alone_s = path.step_s;
+  }
+  ck_assert_msg(step_s > 0 && step_s >= alone_s * (1 - 1e-9), "seed %d of %d ranks: %g s, a stage alone %g s", (int)seed,
+                world, step_s, alone_s);
+}
+
+static void check_job(uint64_t seed, const tws_machine *machine, int *plans_built) {
+  shape s;
+  int world;
+  tws_config c = legal_job(seed, &s, &world);
+  tws_network *network = network_of(&s, c.tensor_ranks);
+  tws_plan *plans[MOST_RANKS];
+  tws_topology topology;
+  tws_error err = {0};
+  ck_assert_msg(tws_plan_topology(&c, world, &topology, &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
+  for (int r = 0; r < world; r++) {
+    tws_plan_request request = {.network = network,
+                                .config = &c,
+                                .topology = topology,
+                                .rank = r,
+                                .backend = TWS_BACKEND_HOST,
+                                .threads = 1};
+    ck_assert_msg(tws_plan_build(&request, &plans[r], &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
+    ck_assert_msg(tws_plan_verify(plans[r], &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
+    check_ledger(plans[r], seed);
+    ++*plans_built;
+  }
+  ck_assert_msg(tws_plans_verify((const tws_plan *const *)plans, world, &err) == TWS_OK, "seed %d: %s", (int)seed,
+                err.message);
+  if (seed % 5 == 0) check_ownership(plans, world, network, seed);
+  check_time(plans, &topology, world, machine, seed);
+  for (int r = 0; r < world; r++) tws_plan_destroy(plans[r]);
+  tws_network_destroy(network);
+}
+
+START_TEST(random_jobs_are_sound) {
+  tws_cluster cluster;
+  tws_profile *profile;
+  tws_error err = {0};
+  int plans = 0;
+  ck_assert_msg(tws_cluster_load("dgx-a100:8", &cluster, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_profile_load("a100-80gb", &profile, &err) == TWS_OK, "%s", err.message);
+  tws_machine machine = {.cluster = &cluster, .profile = profile};
+  for (uint64_t seed = (uint64_t)_i * 300; seed < (uint64_t)(_i + 1) * 300; seed++) check_job(seed, &machine, &plans);
+  ck_assert_int_gt(plans, 300);
+  tws_profile_destroy(profile);
+}
+END_TEST
+
+/* One thing at a time is made illegal: refused with a reason and a remedy, never built. */
+START_TEST(illegal_jobs_are_refused) {
+  static const char *const reasons[] = {"heads",    "key and value heads", "intermediate", "vocabulary", "ZeRO",
+                                        "multiple", "multiple",            "multiple",     "layers",     "virtual stages"};
+  for (uint64_t seed = 0; seed < 400; seed++) {
+    shape s;
+    int world;
+    tws_config c = legal_job(seed, &s, &world);
+    c.tensor_ranks = 2;
+    c.sequence_ranks = c.virtual_stages = 1;
+    c.pipeline_schedule = TWS_PIPELINE_1F1B;
+    s.layers = 4;
+    s.heads = s.kv_heads = 4;
+    s.inner = 8;
+    int64_t multiple = 2;
+    int kind = (int)(seed % 10);
+    c.pipeline_stages = kind == 4 || kind == 8 ? 2 : 1;
+    c.zero.stage = 0;
+    c.sequence_length = 24;
+    c.micro_batch_size = 1;
+    c.loss_tiles = c.mlp_tiles = 1;
+    c.tensor_overlap = c.tensor_regions = 0;
+    if (kind == 0) s.heads = s.kv_heads = 3;
+    if (kind == 1) s.llama = 1, s.kv_heads = 1;
+    if (kind == 2) s.inner = 7;
+    if (kind == 3) s.vocabulary = 21, multiple = 1;
+    if (kind == 4) c.zero.stage = 2 + (int)(seed / 10 % 2);
+    if (kind == 5) c.tensor_regions = 1, c.sequence_length = 23;
+    if (kind == 6) c.loss_tiles = 5;
+    if (kind == 7) c.mlp_tiles = 7;
+    if (kind == 8) c.pipeline_stages = 9, c.accumulation_steps = 9;
+    if (kind == 9) c.virtual_stages = 2;
+    tws_network *network = network_of(&s, multiple);
+    tws_error err = {0};
+    tws_plan_request request = {
+        .network = network, .config = &c, .backend = TWS_BACKEND_HOST, .threads = 1, .rank = 0};
+    ck_assert(tws_plan_topology(&c, (int)(c.tensor_ranks * c.pipeline_stages), &request.topology, &err) == TWS_OK);
+    tws_plan *plan = NULL;
+    tws_code code = tws_plan_build(&request, &plan, &err);
+    ck_assert_msg(code == TWS_INVALID && plan == NULL, "kind %d was not refused", kind);
+    ck_assert_msg(strstr(err.message, reasons[kind]) != NULL, "kind %d: %s", kind, err.message);
+    ck_assert_msg(err.hint[0] != 0, "kind %d: no remedy", kind);
+    tws_network_destroy(network);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("parallel plan");
+  TCase *jobs = tcase_create("jobs");
+  tcase_set_timeout(jobs, 300);
+  tcase_add_loop_test(jobs, random_jobs_are_sound, 0, 10);
+  tcase_add_test(jobs, illegal_jobs_are_refused);
+  suite_add_tcase(suite, jobs);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
