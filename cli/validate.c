@@ -244,6 +244,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   tws_validate_options *o = raw;
   (void)argc;
   (void)argv;
+  if (o->published) return tws_validate_published(cli, o, err);
   if (!o->data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
                     "validate: no data to train on");
@@ -284,7 +285,11 @@ static const tws_option table[] = {
     TWS_STRING("trace", 0, "FILE", tws_validate_options, trace, "Chrome trace of both steps"),
     TWS_STRING("figures", 0, "DIR", tws_validate_options, figures, "gnuplot figures, PNG and SVG"),
     TWS_NUMBER("tolerance", 0, "PERCENT", tws_validate_options, tolerance, 0, 1e6,
-               "status 1 when the error (with --sweep: the median error) is larger"),
+               "status 1 when the error (with --sweep and --published: the median error) is larger"),
+    TWS_STRING("published", 0, "FILE", tws_validate_options, published,
+               "predict the published runs of a file instead of measuring"),
+    TWS_STRING("only", 0, "TEXT", tws_validate_options, only, "with --published: runs with this in their name"),
+    TWS_FLAG("simulate", 0, tws_validate_options, simulate, "with --published: simulate, do not estimate"),
     TWS_FLAG("sweep", 0, tws_validate_options, sweep, "the accuracy experiment: 14 configurations, interleaved"),
     TWS_INTEGER("rounds", 0, "N", tws_validate_options, rounds, 1, 100, "with --sweep: rounds over all (default 3)"),
     TWS_INTEGER("global-batch", 'b', "N", tws_validate_options, global_batch, 1, 1e6,
@@ -302,11 +307,15 @@ const tws_verb tws_verb_validate = {
     .examples =
         "  twinspeed validate -m config.json -c ds_config.json --profile host.json --data book.txt -n 2\n"
         "  twinspeed validate -m gpt2 --seq 64 --micro-batch 4 --profile host.json --data book.txt --trace both.json\n"
-        "  twinspeed validate --sweep -m config.json -c ds_config.json --data book.txt --figures figures\n",
+        "  twinspeed validate --sweep -m config.json -c ds_config.json --data book.txt --figures figures\n"
+        "  twinspeed validate --published scenarios/published/runs.json\n",
     .notes =
         "One run: step time, phases, streams, operations and memory of the two, side by side. --sweep: stages,\n"
         "micro batches and rank counts, measured in interleaved rounds, with a calibration in every round unless\n"
-        "--profile is given; medians, quartiles, the median error, and the tuner's pick against the best measured.\n",
+        "--profile is given; medians, quartiles, the median error, and the tuner's pick against the best measured.\n"
+        "--published: each run of the file is planned and predicted, nothing is trained; runs that cannot be "
+        "predicted\n"
+        "are listed with the reason.\n",
     .options = table,
     .options_bytes = sizeof(tws_validate_options),
     .defaults = &defaults,

@@ -1,4 +1,4 @@
-/* Parts of `twinspeed validate`: one configuration in depth, and the accuracy experiment over many. */
+/* Parts of `twinspeed validate`: one configuration in depth, the accuracy experiment over many, and published runs. */
 #ifndef TWS_CLI_VALIDATE_H
 #define TWS_CLI_VALIDATE_H
 
@@ -7,13 +7,14 @@
 
 typedef struct tws_validate_options {
   tws_job_options job;
-  const char *data, *trace, *figures, *fidelity, *ranks, *save_profile;
+  const char *data, *trace, *figures, *fidelity, *ranks, *save_profile, *published, *only;
   int64_t steps, rounds, global_batch;
   double tolerance; /* percent; 0: not asked */
-  int sweep;
+  int sweep, simulate;
 } tws_validate_options;
 
 tws_code tws_validate_sweep(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
+tws_code tws_validate_published(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
 tws_code tws_validate_fidelity(const char *name, tws_fidelity *fidelity, tws_error *err);
 /* "plot: gnuplot is not there" or a figure; never an error of the verb. */
 void tws_validate_figure_note(const tws_cli *cli, tws_code code, const char *path, const tws_error *err);
