@@ -2,6 +2,7 @@
 #include "cli/common.h"
 #include <string.h>
 #include "plan/pipeline_grid.h"
+#include "plan/pipeline_schedule.h"
 
 static tws_code set_integer(tws_config *config, const char *key, int64_t value, tws_error *err) {
   char text[32];
@@ -42,18 +43,44 @@ static tws_code set_dtype(tws_config *config, const char *name, tws_error *err) 
   return tws_config_set(config, "fp16.enabled", index == 2 ? "true" : "false", err);
 }
 
+/* A word that the key does not take is wrong usage of the flag. */
+static tws_code set_flag(tws_config *config, const char *flag, const char *key, const char *value, tws_error *err) {
+  static const char place[] = "command line: ";
+  tws_error why = {0};
+  tws_code code = set_word(config, key, value, &why);
+  if (code == TWS_OK) return TWS_OK;
+  const char *message = why.message;
+  if (strncmp(message, place, sizeof place - 1) == 0) message += sizeof place - 1;
+  return tws_fail(err, code == TWS_INVALID ? TWS_USAGE : code, why.hint[0] ? why.hint : NULL, "%s: %s", flag, message);
+}
+
+/* Flags of parallelism. --tp is the last word on the tensor ranks, so the key's other place is cleared. */
+static tws_code set_axes(tws_config *config, const tws_job_options *o, tws_error *err) {
+  if (o->pipeline_stages) TWS_TRY(set_integer(config, "pipeline.stages", o->pipeline_stages, err));
+  if (o->tensor_ranks) {
+    TWS_TRY(tws_config_set(config, "tensor_parallel.tensor_parallel.tp_size", "null", err));
+    TWS_TRY(set_integer(config, "tensor_parallel.autotp_size", o->tensor_ranks, err));
+  }
+  if (o->sequence_ranks) TWS_TRY(set_integer(config, "sequence_parallel_size", o->sequence_ranks, err));
+  if (o->schedule) TWS_TRY(set_flag(config, "--schedule", "twinspeed.pipeline_schedule", o->schedule, err));
+  if (o->virtual_stages) TWS_TRY(set_integer(config, "twinspeed.virtual_stages", o->virtual_stages, err));
+  if (o->axis_order) TWS_TRY(set_flag(config, "--axis-order", "twinspeed.axis_order", o->axis_order, err));
+  if (o->sequence_regions) TWS_TRY(tws_config_set(config, "twinspeed.tensor_sequence_regions", "true", err));
+  return TWS_OK;
+}
+
 static tws_code set_flags(tws_config *config, const tws_job_options *o, tws_error *err) {
   if (o->stage >= 0) TWS_TRY(set_integer(config, "zero_optimization.stage", o->stage, err));
   if (o->micro_batch) TWS_TRY(set_integer(config, "train_micro_batch_size_per_gpu", o->micro_batch, err));
   if (o->accumulation) TWS_TRY(set_integer(config, "gradient_accumulation_steps", o->accumulation, err));
   if (o->dtype) TWS_TRY(set_dtype(config, o->dtype, err));
-  if (o->recompute) TWS_TRY(set_word(config, "twinspeed.recompute", o->recompute, err));
+  if (o->recompute) TWS_TRY(set_flag(config, "--recompute", "twinspeed.recompute", o->recompute, err));
   if (o->sequence) TWS_TRY(set_integer(config, "twinspeed.sequence_length", o->sequence, err));
   if (o->threads) TWS_TRY(set_integer(config, "twinspeed.threads", o->threads, err));
   if (o->seed >= 0) TWS_TRY(set_integer(config, "twinspeed.seed", o->seed, err));
   if (o->vocabulary_multiple)
     TWS_TRY(set_integer(config, "twinspeed.vocabulary_multiple", o->vocabulary_multiple, err));
-  return TWS_OK;
+  return set_axes(config, o, err);
 }
 
 tws_code tws_job_config(const tws_job_options *options, tws_config **out, tws_error *err) {
@@ -98,16 +125,20 @@ static tws_code load_parts(const tws_job_options *options, tws_job *job, tws_err
     return tws_fail(err, TWS_USAGE, "give -m MODEL: a Hugging Face config.json or a built-in name such as gpt2",
                     "no model was given");
   TWS_TRY(tws_job_config(options, &job->config, err));
-  TWS_TRY(tws_network_load(options->model, job->config->vocabulary_multiple, &job->network, err));
+  TWS_TRY(tws_network_load(options->model, tws_config_vocabulary_multiple(job->config), &job->network, err));
   TWS_TRY(tws_cluster_load(options->cluster ? options->cluster : "host", &job->cluster, err));
   TWS_TRY(tws_profile_load(options->profile ? options->profile : job->cluster.profile, &job->profile, err));
   job->backend = tws_profile_backend(job->profile);
   job->machine = (tws_machine){&job->cluster, job->profile};
   TWS_TRY(choose_ranks(options, job, err));
-  TWS_TRY(tws_plan_topology(job->config, job->ranks, &job->topology, err));
+  if (job->config->ignored_token >= job->network->vocabulary)
+    return tws_fail(err, TWS_INVALID, "its ids start at 0; -1 ignores none",
+                    "twinspeed.ignored_token is %lld, and %s has a vocabulary of %lld",
+                    (long long)job->config->ignored_token, job->network->name, (long long)job->network->vocabulary);
   tws_auto_context context = {.hidden_size = job->network->hidden};
   if (!job->config->sequence_length) job->config->sequence_length = job->network->positions;
-  return tws_config_resolve(job->config, job->ranks, &context, err);
+  TWS_TRY(tws_config_resolve(job->config, job->ranks, &context, err));
+  return tws_plan_topology(job->config, job->ranks, &job->topology, err);
 }
 
 tws_code tws_job_load(const tws_job_options *options, tws_job *job, tws_error *err) {
@@ -133,9 +164,13 @@ tws_plan_request tws_job_request(const tws_job *job, int rank) {
                             .threads = job->threads};
 }
 
+int tws_job_ranks_along(const tws_job *job, const char *axis) {
+  int ranks = tws_topology_dim(&job->topology, axis);
+  return ranks > 1 ? ranks : 1;
+}
+
 int tws_job_stages(const tws_job *job) {
-  int stages = tws_topology_dim(&job->topology, "pipe");
-  return stages > 1 ? stages : 1;
+  return tws_job_ranks_along(job, "pipe");
 }
 
 int tws_job_stage_rank(const tws_job *job, int stage) {
@@ -153,13 +188,15 @@ typedef struct words {
   int capacity, count, failed;
 } words;
 
-static void add_word(words *w, const char *name, const char *value) {
-  const char *copy = value ? tws_arena_printf(w->arena, "%s=%s", name, value) : NULL;
-  if (!value) return;
-  if (!copy || w->count >= w->capacity)
+static void add_flag(words *w, const char *word) {
+  if (!word || w->count >= w->capacity)
     w->failed = 1;
   else
-    w->argv[w->count++] = copy;
+    w->argv[w->count++] = word;
+}
+
+static void add_word(words *w, const char *name, const char *value) {
+  if (value) add_flag(w, tws_arena_printf(w->arena, "%s=%s", name, value));
 }
 
 static void add_integer(words *w, const char *name, int64_t value, int given) {
@@ -177,8 +214,15 @@ tws_code tws_job_words(const tws_job_options *o, tws_arena *arena, const char **
   add_word(&w, "--profile", o->profile);
   add_word(&w, "--recompute", o->recompute);
   add_word(&w, "--dtype", o->dtype);
+  add_word(&w, "--schedule", o->schedule);
+  add_word(&w, "--axis-order", o->axis_order);
   add_integer(&w, "--ranks", o->ranks, o->ranks > 0);
   add_integer(&w, "--stage", o->stage, o->stage >= 0);
+  add_integer(&w, "--pp", o->pipeline_stages, o->pipeline_stages > 0);
+  add_integer(&w, "--tp", o->tensor_ranks, o->tensor_ranks > 0);
+  add_integer(&w, "--sp", o->sequence_ranks, o->sequence_ranks > 0);
+  add_integer(&w, "--virtual-stages", o->virtual_stages, o->virtual_stages > 0);
+  if (o->sequence_regions) add_flag(&w, "--sequence-regions");
   add_integer(&w, "--seq", o->sequence, o->sequence > 0);
   add_integer(&w, "--micro-batch", o->micro_batch, o->micro_batch > 0);
   add_integer(&w, "--accumulation", o->accumulation, o->accumulation > 0);
@@ -188,6 +232,27 @@ tws_code tws_job_words(const tws_job_options *o, tws_arena *arena, const char **
   for (int i = 0; i < o->set.count; i++) add_word(&w, "--set", o->set.item[i]);
   *argc = w.count;
   return w.failed ? tws_fail(err, TWS_MEMORY, NULL, "too many words for the ranks' command line") : TWS_OK;
+}
+
+/* How the ranks are divided, in the words of the results of training. */
+static void add_axes(const tws_job *job, cJSON *json) {
+  static const char *const names[] = {"pipe", "data", "sequence", "model"};
+  const tws_config *c = job->config;
+  cJSON *axes = cJSON_AddObjectToObject(json, "axes");
+  for (int i = 0; i < 4; i++) cJSON_AddNumberToObject(axes, names[i], tws_job_ranks_along(job, names[i]));
+  if (job->topology.axes > 1) cJSON_AddStringToObject(json, "axis_order", c->axis_order);
+  if (tws_job_stages(job) > 1) {
+    const char *schedule = tws_pipeline_kind_name((tws_pipeline_kind)c->pipeline_schedule);
+    cJSON_AddStringToObject(json, "pipeline_schedule", schedule);
+    cJSON_AddNumberToObject(json, "virtual_stages", (double)(c->virtual_stages > 1 ? c->virtual_stages : 1));
+  }
+  if (c->tensor_ranks > 1) {
+    cJSON_AddBoolToObject(json, "sequence_regions", c->tensor_regions);
+    cJSON_AddNumberToObject(json, "overlap_chunks", c->tensor_overlap ? (double)c->tensor_chunks : 1);
+  }
+  if (c->loss_tiles > 1) cJSON_AddNumberToObject(json, "loss_tiles", (double)c->loss_tiles);
+  if (c->mlp_tiles > 1) cJSON_AddNumberToObject(json, "mlp_tiles", (double)c->mlp_tiles);
+  if (c->ignored_token >= 0) cJSON_AddNumberToObject(json, "ignored_token", (double)c->ignored_token);
 }
 
 cJSON *tws_job_json(const tws_job *job) {
@@ -207,5 +272,6 @@ cJSON *tws_job_json(const tws_job *job) {
   cJSON_AddNumberToObject(json, "train_batch", (double)job->config->train_batch_size);
   cJSON_AddNumberToObject(json, "sequence_length", (double)job->config->sequence_length);
   cJSON_AddStringToObject(json, "recompute", tws_recompute_name(job->config->recompute));
+  add_axes(job, json);
   return json;
 }

@@ -14,9 +14,11 @@
 #include "plan/plan.h"
 
 typedef struct tws_job_options {
-  const char *model, *config, *cluster, *profile, *recompute, *dtype;
+  const char *model, *config, *cluster, *profile, *recompute, *dtype, *schedule, *axis_order;
   int64_t ranks, sequence, micro_batch, accumulation, threads, vocabulary_multiple; /* 0: not given */
+  int64_t pipeline_stages, tensor_ranks, sequence_ranks, virtual_stages;            /* 0: not given */
   int64_t stage, seed;                                                              /* -1: not given */
+  int sequence_regions;
   tws_strings set;
 } tws_job_options;
 #define TWS_JOB_DEFAULTS \
@@ -30,6 +32,13 @@ typedef struct tws_job_options {
       TWS_STRING("profile", 0, "NAME", type, field.profile, "hardware profile: built-in name or a calibrated file"),  \
       TWS_INTEGER("ranks", 'n', "N", type, field.ranks, 1, 65536, "number of ranks (default: all devices; host: 1)"), \
       TWS_INTEGER("stage", 0, "0..3", type, field.stage, 0, 3, "ZeRO stage"),                                         \
+      TWS_INTEGER("pp", 0, "N", type, field.pipeline_stages, 1, 4096, "pipeline stages"),                             \
+      TWS_INTEGER("tp", 0, "N", type, field.tensor_ranks, 1, 65536, "ranks that share weights (tensor parallelism)"), \
+      TWS_INTEGER("sp", 0, "N", type, field.sequence_ranks, 1, 65536, "ranks that share a sequence (Ulysses)"),       \
+      TWS_STRING("schedule", 0, "KIND", type, field.schedule, "of a pipeline: gpipe, 1f1b, interleaved or zb-h1"),    \
+      TWS_INTEGER("virtual-stages", 0, "N", type, field.virtual_stages, 1, 4096, "chunks of a stage (interleaved)"),  \
+      TWS_STRING("axis-order", 0, "AXES", type, field.axis_order, "slowest first (pipe,data,sequence,model)"),        \
+      TWS_FLAG("sequence-regions", 0, type, field.sequence_regions, "with --tp: share tokens where weights are not"), \
       TWS_INTEGER("seq", 0, "TOKENS", type, field.sequence, 1, 16777216, "sequence length (default: the model's)"),   \
       TWS_INTEGER("micro-batch", 0, "N", type, field.micro_batch, 1, 1048576, "micro batch size of one rank"),        \
       TWS_INTEGER("accumulation", 0, "N", type, field.accumulation, 1, 1048576, "gradient accumulation steps"),       \
@@ -45,7 +54,7 @@ typedef struct tws_job {
   tws_config *config; /* resolved */
   tws_cluster cluster;
   tws_profile *profile;
-  tws_topology topology; /* one axis "data" */
+  tws_topology topology; /* of the job's ranks: plan/plan.h, tws_plan_topology() */
   tws_machine machine;   /* points into this struct: do not copy a tws_job */
   tws_backend_kind backend;
   int ranks;
@@ -59,7 +68,9 @@ void tws_job_release(tws_job *job);
 tws_code tws_job_config(const tws_job_options *options, tws_config **out, tws_error *err);
 /* The same job for another number of ranks or another configuration (resolved here, cloned; not kept). */
 tws_plan_request tws_job_request(const tws_job *job, int rank);
-/* Pipeline stages of the job, and the rank that stands for one: the first replica's. */
+/* Ranks along an axis of the topology; 1 without that axis. */
+int tws_job_ranks_along(const tws_job *job, const char *axis);
+/* Pipeline stages of the job, and the rank that stands for one: the first along every other axis. */
 int tws_job_stages(const tws_job *job);
 int tws_job_stage_rank(const tws_job *job, int stage);
 tws_code tws_job_plan(const tws_job *job, int rank, tws_plan **out, tws_error *err);

@@ -16,12 +16,41 @@ const char *tws_thousands(int64_t value) {
   return tws_cell("%s", grouped);
 }
 
+void tws_job_remark(const tws_cli *cli, const tws_job *job) {
+  const tws_network *n = job->network;
+  int64_t own = job->config->vocabulary_multiple;
+  if (!cli->verbose || n->padded_vocabulary == (n->vocabulary + own - 1) / own * own) return;
+  tws_say(cli, "the vocabulary of %s is padded to %s: %lld tensor ranks divide it", tws_thousands(n->vocabulary),
+          tws_thousands(n->padded_vocabulary), (long long)job->config->tensor_ranks);
+}
+
+/* ", pipeline of 2 stages (1f1b), tensor parallel over 4": every axis with more than one rank. */
+static void print_axes(const tws_job *job) {
+  const tws_config *c = job->config;
+  int stages = tws_job_stages(job), tensor = tws_job_ranks_along(job, "model");
+  int sequence = tws_job_ranks_along(job, "sequence"), replicas = tws_job_ranks_along(job, "data");
+  if (stages > 1) {
+    tws_out(", pipeline of %d stages (%s", stages, tws_pipeline_kind_name((tws_pipeline_kind)c->pipeline_schedule));
+    if (c->virtual_stages > 1) tws_out(", %lld chunks each", (long long)c->virtual_stages);
+    tws_out(")");
+  }
+  if (tensor > 1) tws_out(", tensor parallel over %d%s", tensor, c->tensor_regions ? " (sequence regions)" : "");
+  if (sequence > 1) tws_out(", sequence parallel over %d", sequence);
+  if (job->topology.axes > 1) {
+    tws_out(", %d replica%s (", replicas, replicas > 1 ? "s" : "");
+    for (int i = 0; i < job->topology.axes; i++)
+      tws_out("%s%s %d", i ? " x " : "", job->topology.name[i], job->topology.dim[i]);
+    tws_out(")");
+  }
+}
+
 void tws_job_print(const tws_cli *cli, const tws_job *job) {
   const tws_network *n = job->network;
   const tws_cluster *c = &job->cluster;
   const tws_config *config = job->config;
   const char *bold = tws_style(cli, TWS_BOLD), *plain = tws_style(cli, TWS_PLAIN);
   char count[32], bytes[32];
+  tws_job_remark(cli, job);
   int64_t params = tws_network_params(n, 0);
   tws_out("%sModel%s    %s: %s parameters (%s), %lld layers, hidden %lld, %lld heads", bold, plain, n->name,
           tws_thousands(params), tws_format_count((double)params, count, sizeof count), (long long)n->layers,
@@ -42,9 +71,7 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
             tws_format_bytes(memory, bytes, sizeof bytes));
   tws_out("%sJob%s      %d rank%s", bold, plain, job->ranks, job->ranks > 1 ? "s" : "");
   if (job->backend == TWS_BACKEND_HOST) tws_out(" of %d thread%s", job->threads, job->threads > 1 ? "s" : "");
-  if (tws_job_stages(job) > 1)
-    tws_out(", pipeline of %d stages (%s)", tws_job_stages(job),
-            tws_pipeline_kind_name((tws_pipeline_kind)config->pipeline_schedule));
+  print_axes(job);
   tws_out(
       ", ZeRO stage %d, %s, micro batch %lld of %lld tokens, %lld accumulation step%s, train batch %lld, "
       "recompute %s\n",

@@ -4,6 +4,8 @@
 
 #include "cli/common.h"
 
+/* With --verbose, on standard error: what the tensor ranks add to the vocabulary. tws_job_print() says it too. */
+void tws_job_remark(const tws_cli *cli, const tws_job *job);
 /* Three lines: model, cluster, job. */
 void tws_job_print(const tws_cli *cli, const tws_job *job);
 /* "1,234,567" in a rotating buffer */

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "cli/common.h"
+#include "cli/job_view.h"
 #include "cli/module_tree.h"
 
 typedef struct options {
@@ -269,6 +270,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   (void)argv;
   tws_job job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
+  tws_job_remark(cli, &job);
   measures real = {0};
   tws_plan *plan = NULL;
   tws_module_tree *tree = NULL;

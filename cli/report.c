@@ -19,6 +19,7 @@ typedef struct options {
 /* One configuration: what was predicted for it, by which means, and what was measured. Times 0: not known. */
 typedef struct entry {
   char model[64], recompute[16];
+  char axes[64]; /* "pipe 2, model 4, 1f1b": what ranks are shared among besides replicas; "": nothing */
   int64_t stage, micro, accumulation, ranks, threads, tokens; /* tokens of a step; 0: not known */
   double estimated_s, simulated_s, measured_s, low_s, high_s;
   double predicted_bytes, allocated_bytes; /* of the fullest rank */
@@ -58,14 +59,28 @@ static const char *short_name(const char *model) {
 static entry *find(report *r, const entry *key) {
   for (size_t i = 0; i < r->count; i++) {
     entry *e = &r->entries[i];
-    if (strcmp(e->model, key->model) == 0 && strcmp(e->recompute, key->recompute) == 0 && e->stage == key->stage &&
-        e->micro == key->micro && e->accumulation == key->accumulation && e->ranks == key->ranks &&
-        e->threads == key->threads)
+    if (strcmp(e->model, key->model) == 0 && strcmp(e->recompute, key->recompute) == 0 &&
+        strcmp(e->axes, key->axes) == 0 && e->stage == key->stage && e->micro == key->micro &&
+        e->accumulation == key->accumulation && e->ranks == key->ranks && e->threads == key->threads)
       return e;
   }
   if (tws_reserve(&r->entries, &r->capacity, r->count + 1, sizeof *r->entries) != 0) return NULL;
   r->entries[r->count] = *key;
   return &r->entries[r->count++];
+}
+
+static void read_axes(const cJSON *job, char *text, size_t size) {
+  static const char *const names[] = {"pipe", "sequence", "model"};
+  const cJSON *axes = cJSON_GetObjectItemCaseSensitive(job, "axes");
+  const char *schedule = word(job, "pipeline_schedule");
+  size_t used = 0;
+  text[0] = '\0';
+  for (int i = 0; i < 3; i++) {
+    int64_t ranks = integer(axes, names[i]);
+    if (ranks > 1 && used < size)
+      used += (size_t)snprintf(text + used, size - used, "%s%s %lld", used ? ", " : "", names[i], (long long)ranks);
+  }
+  if (*schedule && used < size) snprintf(text + used, size - used, ", %s", schedule);
 }
 
 static entry *find_job(report *r, const cJSON *job, const char *model, int64_t ranks) {
@@ -75,6 +90,7 @@ static entry *find_job(report *r, const cJSON *job, const char *model, int64_t r
   if (!key.accumulation) key.accumulation = integer(job, "accumulation");
   snprintf(key.model, sizeof key.model, "%.63s", short_name(model));
   snprintf(key.recompute, sizeof key.recompute, "%.15s", word(job, "recompute"));
+  read_axes(job, key.axes, sizeof key.axes);
   entry *e = find(r, &key);
   int64_t tokens = integer(job, "train_batch") * integer(job, "sequence_length");
   if (e && tokens > 0) e->tokens = tokens;
@@ -230,24 +246,16 @@ static double median_error(const report *r, int *pairs) {
 
 static tws_code print_text(const tws_cli *cli, const report *r, tws_error *err) {
   tws_table table;
-  tws_table_init(&table, 11);
-  const char *heading[] = {"model",
-                           "ranks",
-                           "stage",
-                           "micro",
-                           "accum",
-                           "recompute",
-                           "predicted",
-                           "measured",
-                           "error",
-                           "tokens/s",
-                           "memory predicted / allocated"};
+  tws_table_init(&table, 12);
+  const char *heading[] = {"model",     "ranks",     "axes",     "stage", "micro",    "accum",
+                           "recompute", "predicted", "measured", "error", "tokens/s", "memory predicted / allocated"};
   tws_table_row(&table, heading);
   for (size_t i = 0; i < r->count; i++) {
     const entry *e = &r->entries[i];
     double error = relative(predicted(e), e->measured_s), step = e->measured_s > 0 ? e->measured_s : predicted(e);
     const char *row[] = {e->model,
                          tws_cell("%lld", (long long)e->ranks),
+                         e->axes[0] ? e->axes : "data",
                          tws_cell("%lld", (long long)e->stage),
                          tws_cell("%lld", (long long)e->micro),
                          tws_cell("%lld", (long long)e->accumulation),
@@ -283,6 +291,7 @@ static tws_code print_json(const report *r, tws_error *err) {
     cJSON *one = cJSON_CreateObject();
     cJSON_AddStringToObject(one, "model", e->model);
     cJSON_AddNumberToObject(one, "ranks", (double)e->ranks);
+    if (e->axes[0]) cJSON_AddStringToObject(one, "axes", e->axes);
     cJSON_AddNumberToObject(one, "zero_stage", (double)e->stage);
     cJSON_AddNumberToObject(one, "micro_batch", (double)e->micro);
     cJSON_AddNumberToObject(one, "accumulation_steps", (double)e->accumulation);

@@ -5,6 +5,7 @@
 #include "base/host_memory.h"
 #include "base/units.h"
 #include "cli/common.h"
+#include "cli/job_view.h"
 #include "cli/launch.h"
 #include "cli/modules.h"
 
@@ -147,14 +148,17 @@ static void report_hang(void *user, const tws_error *err) {
 }
 
 static void print_end(const tws_job *job, const tws_train_result *r) {
-  char step[32], predicted[32], allocated[32], rss[32];
+  char step[32], predicted[32], allocated[32], largest[64] = "", most[32], rss[32];
+  if (job->ranks > 1)
+    snprintf(largest, sizeof largest, "; rank %d has the most, %s", r->largest_rank,
+             tws_format_bytes((double)r->largest_bytes, most, sizeof most));
   tws_out("\nloss %.4f -> %.4f in %" PRId64 " steps; %.0f tokens/s, %s a step (median)\n", r->first_loss, r->last_loss,
           r->steps, r->tokens_per_s, tws_format_seconds(r->median_step_s, step, sizeof step));
-  tws_out("memory of %d rank%s: predicted %s, allocated %s (%s); peak resident %s\n", job->ranks,
+  tws_out("memory of %d rank%s: predicted %s, allocated %s (%s)%s; peak resident %s\n", job->ranks,
           job->ranks > 1 ? "s" : "", tws_format_bytes((double)r->job_predicted_bytes, predicted, sizeof predicted),
           tws_format_bytes((double)r->job_allocated_bytes, allocated, sizeof allocated),
           r->job_predicted_bytes == r->job_allocated_bytes ? "equal to the byte" : "NOT equal: please report it",
-          tws_format_bytes((double)r->job_peak_rss_bytes, rss, sizeof rss));
+          largest, tws_format_bytes((double)r->job_peak_rss_bytes, rss, sizeof rss));
 }
 
 static int64_t choose_every(const options *o, const tws_job *job) {
@@ -198,15 +202,27 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
   return TWS_OK;
 }
 
+/* " (pipe 2 x data 2 x model 2)", where more than one axis has ranks to divide. */
+static const char *format_axes(const tws_topology *topology, char *text, size_t size) {
+  size_t length = 0;
+  text[0] = '\0';
+  for (int i = 0; topology->axes > 1 && i < topology->axes && length < size; i++)
+    length += (size_t)snprintf(text + length, size - length, "%s%s %d%s", i ? " x " : " (", topology->name[i],
+                               topology->dim[i], i + 1 == topology->axes ? ")" : "");
+  return text;
+}
+
 static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   if (tws_worker_is()) return train(cli, o, job, err);
-  char count[32];
+  char count[32], axes[128];
   TWS_TRY(check_device(cli, job, err));
   warn_no_effect(cli, job->config);
-  tws_say(cli, "%s: %s parameters, ZeRO-%d, %s, %d rank%s x %d thread%s, batch of %" PRId64 " x %" PRId64 " tokens",
+  tws_job_remark(cli, job);
+  tws_say(cli, "%s: %s parameters, ZeRO-%d, %s, %d rank%s%s x %d thread%s, batch of %" PRId64 " x %" PRId64 " tokens",
           job->network->name, tws_format_count((double)tws_network_params(job->network, 0), count, sizeof count),
           job->config->zero.stage, tws_dtype_name(job->config->dtype), job->ranks, job->ranks > 1 ? "s" : "",
-          job->threads, job->threads > 1 ? "s" : "", job->config->train_batch_size, job->config->sequence_length);
+          format_axes(&job->topology, axes, sizeof axes), job->threads, job->threads > 1 ? "s" : "",
+          job->config->train_batch_size, job->config->sequence_length);
   TWS_TRY(check_memory(cli, job, o->force, err));
   return job->ranks > 1 ? launch(cli, o, job, err) : train(cli, o, job, err);
 }

@@ -103,7 +103,7 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
   TWS_TRY(read_word(o->fidelity, "--fidelity", fidelities, 3, &fidelity, err));
   TWS_TRY(tws_job_config(&o->job, &s->config, err));
   if (!o->job.config && !o->global_batch) s->config->micro_batch_size = 0;
-  TWS_TRY(tws_network_load(o->job.model, s->config->vocabulary_multiple, &s->network, err));
+  TWS_TRY(tws_network_load(o->job.model, tws_config_vocabulary_multiple(s->config), &s->network, err));
   TWS_TRY(tws_cluster_load(o->job.cluster ? o->job.cluster : "host", &s->cluster, err));
   TWS_TRY(tws_profile_load(o->job.profile ? o->job.profile : s->cluster.profile, &s->profile, err));
   s->progress = tws_cli_progress(cli);

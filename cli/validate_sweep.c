@@ -77,7 +77,7 @@ static tws_code open_sweep(const tws_validate_options *o, sweep *s, tws_error *e
   if (!o->job.model)
     return tws_fail(err, TWS_USAGE, "give -m MODEL: a Hugging Face config.json or a built-in name such as gpt2",
                     "no model was given");
-  TWS_TRY(tws_network_load(o->job.model, s->config->vocabulary_multiple, &s->network, err));
+  TWS_TRY(tws_network_load(o->job.model, tws_config_vocabulary_multiple(s->config), &s->network, err));
   TWS_TRY(tws_cluster_load("host", &s->cluster, err));
   if (o->job.profile) TWS_TRY(tws_profile_load(o->job.profile, &s->profile, err));
   TWS_TRY(tws_parse_list(o->ranks ? o->ranks : "1,2,4", "-n", 1, 64, s->ranks, 8, &s->ranks_count, err));

@@ -195,7 +195,7 @@ static tws_code parse_value(const char *path, const char *text, tws_json **out, 
   }
   size_t length = strlen(text);
   int word = length > 0 && length < 256 && (isalpha((unsigned char)text[0]) || text[0] == '/' || text[0] == '.');
-  for (size_t i = 0; i < length && word; i++) word = isprint((unsigned char)text[i]) && !strchr("\"\\{}[],", text[i]);
+  for (size_t i = 0; i < length && word; i++) word = isprint((unsigned char)text[i]) && !strchr("\"\\{}[]", text[i]);
   if (!word)
     return tws_fail(err, TWS_INVALID, why.hint, "command line: %.100s: \"%.100s\" is not a value of JSON", path, text);
   char quoted[264];

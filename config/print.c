@@ -174,6 +174,8 @@ static void put_special(builder *b, const tws_config *config) {
   put_at(b, "optimizer.params.betas", betas);
   put_at(b, "twinspeed.axis_order", cJSON_CreateString(config->axis_order));
   drop_at(b, "tensor_parallel.tensor_parallel.tp_size"); /* it has been read into autotp_size */
+  cJSON *inner = find_at(b, "tensor_parallel.tensor_parallel");
+  if (inner && !inner->child) drop_at(b, "tensor_parallel.tensor_parallel");
   if (config->scheduler == TWS_SCHEDULER_NONE) return;
   put_at(b, "scheduler.type", cJSON_CreateString(scheduler_name(config->scheduler)));
   if (config->scheduler >= TWS_SCHEDULER_WARMUP)

@@ -109,6 +109,19 @@ START_TEST(wrong_usage) {
       {"completion tcsh", "bash"},
       {"launch", "COMMAND"},
       {"train --hlep", "did you mean --help"},
+      {"check -m gpt2 --pp 0", "--pp: 0 is outside"},
+      {"check -m gpt2 --pp two", "--pp"},
+      {"check -m gpt2 --tp -4", "--tp"},
+      {"check -m gpt2 --tp 65537", "--tp"},
+      {"check -m gpt2 --sp 1.5", "--sp"},
+      {"check -m gpt2 --sp", "needs a value"},
+      {"check -m gpt2 --virtual-stages 0", "--virtual-stages"},
+      {"check -m gpt2 --schedule gipe", "did you mean \"gpipe\""},
+      {"check -m gpt2 --axis-order pipe,data", "--axis-order: "},
+      {"check -m gpt2 --axis-order pipe,pipe,sequence,model", "in some order"},
+      {"check -m gpt2 --sequence-regions=yes", "takes no value"},
+      {"check -m gpt2 --sequence-region", "did you mean --sequence-regions"},
+      {"check -m gpt2 --recompute ful", "did you mean \"full\""},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     command_result r = twinspeed("%s", cases[i].line);
@@ -219,6 +232,95 @@ START_TEST(precedence) {
     cJSON_Delete(json);
     command_free(&r);
   }
+}
+END_TEST
+
+static const cJSON *key_of(const cJSON *json, const char *section, const char *key) {
+  const cJSON *config = cJSON_GetObjectItem(json, "config");
+  return cJSON_GetObjectItem(section ? cJSON_GetObjectItem(config, section) : config, key);
+}
+
+/* Flags of parallelism become keys, and win over what the file says, in either of the two places for tensor ranks. */
+START_TEST(flags_of_parallelism) {
+  const char *config = file("ds.json");
+  write_text(config,
+             "{\"train_batch_size\": 8, \"pipeline\": {\"stages\": 3}, \"sequence_parallel_size\": 3,\n"
+             " \"tensor_parallel\": {\"tp\": {\"tp_size\": 16}}, \"twinspeed\": {\"tensor_sequence_regions\": false}}");
+  command_result r = twinspeed(
+      "check -c %s --pp 2 --tp 4 --sp 8 --schedule interleaved --virtual-stages 5 --axis-order "
+      "model,data,pipe,sequence "
+      "--sequence-regions --json",
+      config);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-check-1");
+  ck_assert_int_eq(key_of(json, "pipeline", "stages")->valueint, 2);
+  ck_assert_int_eq(key_of(json, "tensor_parallel", "autotp_size")->valueint, 4);
+  ck_assert_ptr_null(key_of(json, "tensor_parallel", "tensor_parallel"));
+  ck_assert_int_eq(key_of(json, NULL, "sequence_parallel_size")->valueint, 8);
+  ck_assert_str_eq(key_of(json, "twinspeed", "pipeline_schedule")->valuestring, "interleaved");
+  ck_assert_int_eq(key_of(json, "twinspeed", "virtual_stages")->valueint, 5);
+  ck_assert_str_eq(key_of(json, "twinspeed", "axis_order")->valuestring, "model,data,pipe,sequence");
+  ck_assert(cJSON_IsTrue(key_of(json, "twinspeed", "tensor_sequence_regions")));
+  ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "no_effect")), 0);
+  cJSON_Delete(json);
+  command_free(&r);
+  r = twinspeed("check --sequence-regions -c %s --tp 1 --set twinspeed.axis_order=data,pipe,model,sequence --json",
+                config);
+  json = assert_json(&r, "twinspeed-check-1");
+  ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "no_effect")), 1);
+  ck_assert_str_eq(key_of(json, "twinspeed", "axis_order")->valuestring, "data,pipe,model,sequence");
+  cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
+/* Where the axes lie, in both forms of the result. */
+START_TEST(axes_are_shown) {
+  static const char *const orders[] = {"pipe,data,sequence,model", "data,pipe,sequence,model"};
+  static const char *const shown[] = {"(pipe 2 x data 4)", "(data 4 x pipe 2)"};
+  for (int i = 0; i < 2; i++) {
+    command_result r =
+        twinspeed("check -m gpt2 --cluster dgx-a100 --pp 2 --schedule gpipe --axis-order %s --json", orders[i]);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    cJSON *json = assert_json(&r, "twinspeed-check-1");
+    const cJSON *axes = cJSON_GetObjectItem(json, "axes");
+    ck_assert_int_eq(cJSON_GetObjectItem(axes, "pipe")->valueint, 2);
+    ck_assert_int_eq(cJSON_GetObjectItem(axes, "data")->valueint, 4);
+    ck_assert_int_eq(cJSON_GetObjectItem(axes, "sequence")->valueint, 1);
+    ck_assert_int_eq(cJSON_GetObjectItem(axes, "model")->valueint, 1);
+    ck_assert_str_eq(cJSON_GetObjectItem(json, "pipeline_schedule")->valuestring, "gpipe");
+    ck_assert_str_eq(cJSON_GetObjectItem(json, "axis_order")->valuestring, orders[i]);
+    ck_assert_int_eq(cJSON_GetObjectItem(json, "train_batch")->valueint, 4);
+    cJSON_Delete(json);
+    command_free(&r);
+    r = twinspeed("estimate -m gpt2 --cluster dgx-a100 --pp 2 --schedule gpipe --axis-order %s", orders[i]);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    ck_assert_msg(strstr(r.out, "pipeline of 2 stages (gpipe)") && strstr(r.out, shown[i]), "%s", r.out);
+    command_free(&r);
+  }
+}
+END_TEST
+
+/* The ranks that train starts are told the same: two stages are one replica. */
+START_TEST(ranks_are_told_their_axes) {
+  static const char model[] =
+      "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 32, \"n_embd\": 16, \"n_layer\": 2, "
+      "\"n_head\": 2}";
+  char text[400];
+  for (int i = 0; i < 399; i++) text[i] = (char)('a' + i % 26);
+  text[399] = '\0';
+  write_text(file("model.json"), model);
+  write_text(file("text"), text);
+  command_result r = twinspeed(
+      "train -m %s -n 2 --pp 2 --schedule gpipe --axis-order data,pipe,model,sequence --accumulation 3 --seq 16 "
+      "--threads 1 --steps 1 --data %s --json -q",
+      file("model.json"), file("text"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-train-1");
+  const cJSON *configuration = cJSON_GetObjectItem(json, "configuration");
+  ck_assert_int_eq(cJSON_GetObjectItem(configuration, "train_batch")->valueint, 3);
+  cJSON_Delete(json);
+  command_free(&r);
 }
 END_TEST
 
@@ -349,12 +451,33 @@ START_TEST(bad_configurations) {
        "train_batch_size"},
       {"{\"gradient_clipping\": -1}", "gradient_clipping"},
       {"{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Nonesuch\"}}", "Nonesuch"},
+      {"{\"train_batch_size\": 8, \"tensor_parallel\": {\"autotp_size\": \"four\"}}", "autotp_size"},
+      {"{\"train_batch_size\": 8, \"tensor_parallel\": {\"autotp_size\": 3}}", "autotp_size 3 does not divide 8 ranks"},
+      {"{\"train_batch_size\": 8, \"tensor_parallel\": {\"autotp_size\": 3}}",
+       "6 or 9 ranks, or tensor_parallel.autotp_size 2 or 4"},
+      {"{\"train_batch_size\": 8, \"tensor_parallel\": {\"autotp_size\": 2, \"tp\": {\"tp_size\": 4}}}",
+       "keep one of them"},
+      {"{\"train_batch_size\": 8, \"tensor_parallel\": {\"tp_overlap_comm\": 2}}", "tp_overlap_comm"},
+      {"{\"train_batch_size\": 8, \"sequence_parallel_size\": 2.5}", "sequence_parallel_size"},
+      {"{\"train_batch_size\": 8, \"pipeline\": {\"stages\": 4}, \"sequence_parallel_size\": 4}",
+       "pipeline.stages 4 x sequence_parallel_size 4 = 16 do not divide 8 ranks"},
+      {"{\"train_batch_size\": 3, \"pipeline\": {\"stages\": 2}, \"tensor_parallel\": {\"autotp_size\": 2}}",
+       "train_batch_size 3 is not micro batch"},
+      {"{\"train_batch_size\": 8, \"sequence_parallel_size\": 4, \"twinspeed\": {\"sequence_length\": 63}}",
+       "60 or 64 tokens"},
+      {"{\"train_batch_size\": 8, \"twinspeed\": {\"attention_chunks\": 2}}", "offload"},
+      {"{\"train_batch_size\": 8, \"twinspeed\": {\"loss_tiles\": 0}}", "loss_tiles"},
+      {"{\"train_batch_size\": 8, \"twinspeed\": {\"mlp_tiles\": \"2\"}}", "mlp_tiles"},
+      {"{\"train_batch_size\": 8, \"twinspeed\": {\"axis_order\": \"model,data\"}}", "axis_order"},
+      {"{\"train_batch_size\": 8, \"twinspeed\": {\"tensor_overlap_chunks\": 0}}", "tensor_overlap_chunks"},
+      {"{\"train_batch_size\": 8, \"twinspeed\": {\"tensor_sequence_regions\": 1}}", "tensor_sequence_regions"},
+      {"{\"train_batch_size\": 8, \"twinspeed\": {\"ignored_token\": 50257}}", "vocabulary of 50257"},
       {"{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": \"fast\"}}}", "lr"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     const char *path = file("ds.json");
     write_text(path, cases[i].text);
-    command_result r = twinspeed("check -m gpt2 -c %s", path);
+    command_result r = twinspeed("check -m gpt2 --cluster dgx-a100 -c %s", path);
     assert_one_error(&r, 3, cases[i].text);
     ck_assert_msg(strstr(r.err, cases[i].says) != NULL, "%s: no \"%s\" in %s", cases[i].text, cases[i].says, r.err);
     command_free(&r);
@@ -739,6 +862,9 @@ int main(void) {
   tcase_add_test(answers, estimate_remedy_works);
   tcase_add_test(answers, categories_add_up);
   tcase_add_test(answers, precedence);
+  tcase_add_test(answers, flags_of_parallelism);
+  tcase_add_test(answers, axes_are_shown);
+  tcase_add_test(answers, ranks_are_told_their_axes);
   tcase_add_test(answers, check_covers_what_it_says);
   tcase_add_test(answers, effective_configuration_is_stable);
   tcase_add_test(answers, profile_adds_up);

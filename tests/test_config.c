@@ -725,7 +725,7 @@ START_TEST(contradictions) {
       {"{" B "\"pipeline\": {\"stages\": 2}, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID, "pipeline", ""},
       {"{" B "\"pipeline\": {\"stages\": 2}}", TWS_INVALID, "ds.json:1:38: pipeline.stages 2 does not divide 1 rank", "use 2 ranks"},
       {"{" B "\"tensor_parallel\": {\"autotp_size\": 4}}", TWS_INVALID, "tensor_parallel.autotp_size 4 does not divide 1 rank", "use 4 ranks"},
-      {"{" B "\"tensor_parallel\": {\"tp\": {\"tp_size\": 4}}}", TWS_INVALID, "tensor_parallel.tensor_parallel.tp_size 4 does not divide 1 rank", "use 4 ranks"},
+      {"{" B "\"tensor_parallel\": {\"tp\": {\"tp_size\": 4}}}", TWS_INVALID, "tensor_parallel.tensor_parallel.tp_size 4 does not divide 1 rank", "use 4 ranks, or tensor_parallel.tensor_parallel.tp_size 1"},
       {"{" B "\"sequence_parallel_size\": 3}", TWS_INVALID, "sequence_parallel_size 3 does not divide 1 rank", "use 3 ranks"},
       {"{" B "\"sequence_parallel_size\": 3, \"pipeline\": {\"stages\": 2}, \"tensor_parallel\": {\"autotp_size\": 4}}", TWS_INVALID,
        "pipeline.stages 2 x tensor_parallel.autotp_size 4 x sequence_parallel_size 3 = 24 do not divide 1 rank", "use 24 ranks"},
