@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "estimators/estimators.h"
+#include "plan/pipeline_grid.h"
 #include "bench/support.h"
 
 enum { REPEATS = 21 };
@@ -17,7 +18,7 @@ static double cpu_s(void) {
 }
 
 typedef struct job {
-  const char *model, *cluster, *stage, *accumulation, *recompute, *pipeline;
+  const char *model, *cluster, *stage, *accumulation, *recompute, *pipeline, *tensor;
   int ranks;
 } job;
 
@@ -29,7 +30,7 @@ static void run(const job *j) {
   tws_profile *profile;
   tws_estimate estimate;
   double estimates[REPEATS], plans[REPEATS];
-  need(tws_network_load(j->model, 1, &network, &err), &err);
+  need(tws_network_load(j->model, j->tensor ? atoi(j->tensor) : 1, &network, &err), &err);
   need(tws_cluster_load(j->cluster, &cluster, &err), &err);
   need(tws_profile_load(cluster.profile, &profile, &err), &err);
   need(tws_config_default(&config, &err), &err);
@@ -39,6 +40,7 @@ static void run(const job *j) {
   need(tws_config_set(config, "gradient_accumulation_steps", j->accumulation, &err), &err);
   need(tws_config_set(config, "twinspeed.recompute", j->recompute, &err), &err);
   need(tws_config_set(config, "pipeline.stages", j->pipeline, &err), &err);
+  if (j->tensor) need(tws_config_set(config, "tensor_parallel.autotp_size", j->tensor, &err), &err);
   if (!config->sequence_length) config->sequence_length = network->positions < 2048 ? network->positions : 2048;
   need(tws_config_resolve(config, j->ranks, &(tws_auto_context){network->hidden}, &err), &err);
   tws_plan_request request = {.network = network, .config = config, .backend = TWS_BACKEND_CUDA, .threads = 1};
@@ -54,7 +56,7 @@ static void run(const job *j) {
     operations = 0;
     for (int s = 0; s < stages; s++) {
       tws_plan *plan;
-      request.rank = s * (j->ranks / stages);
+      request.rank = tws_pipeline_grid_stage(&request.topology, 0, s); /* its tensor ranks' differ in constants only */
       need(tws_plan_build(&request, &plan, &err), &err);
       operations += plan->op_count;
       tws_plan_destroy(plan);
@@ -64,9 +66,10 @@ static void run(const job *j) {
   }
   double estimate_s = median(estimates, REPEATS), plan_s = median(plans, REPEATS);
   printf(
-      "%-12s ZeRO-%s, %s recompute, %3s stages, %3s micro-batches, %4d ranks %9.3f ms %8.0f /s %11.2f ms %9llu ops\n",
-      j->model, j->stage, j->recompute, j->pipeline, j->accumulation, j->ranks, 1e3 * estimate_s, 1 / estimate_s,
-      1e3 * plan_s, (unsigned long long)operations);
+      "%-12s ZeRO-%s, %s recompute, %3s stages, %s tensor, %3s micro-batches, %4d ranks %9.3f ms %8.0f /s %11.2f ms "
+      "%9llu ops\n",
+      j->model, j->stage, j->recompute, j->pipeline, j->tensor ? j->tensor : "1", j->accumulation, j->ranks,
+      1e3 * estimate_s, 1 / estimate_s, 1e3 * plan_s, (unsigned long long)operations);
   tws_config_destroy(config);
   tws_profile_destroy(profile);
   tws_network_destroy(network);
@@ -74,14 +77,15 @@ static void run(const job *j) {
 
 int main(void) {
   static const job jobs[] = {
-      {"gpt2", "dgx-a100", "2", "4", "none", "1", 8},
-      {"gpt2-xl", "dgx-a100:8", "3", "1", "none", "1", 64},
-      {"llama-2-7b", "dgx-a100:8", "3", "1", "full", "1", 64},
-      {"llama-3-70b", "dgx-h100:8", "3", "4", "full", "1", 64},
-      {"gpt2-xl", "dgx-a100:8", "1", "16", "none", "4", 64},
-      {"llama-3-70b", "dgx-h100:16", "1", "64", "full", "16", 128},
+      {"gpt2", "dgx-a100", "2", "4", "none", "1", NULL, 8},
+      {"gpt2-xl", "dgx-a100:8", "3", "1", "none", "1", NULL, 64},
+      {"llama-2-7b", "dgx-a100:8", "3", "1", "full", "1", NULL, 64},
+      {"llama-3-70b", "dgx-h100:8", "3", "4", "full", "1", NULL, 64},
+      {"gpt2-xl", "dgx-a100:8", "1", "16", "none", "4", NULL, 64},
+      {"llama-3-70b", "dgx-h100:16", "1", "64", "full", "16", NULL, 128},
+      {"gpt-3-175b", "dgx-a100:16", "1", "64", "full", "16", "8", 128},
   };
-  printf("%-79s %12s %11s %14s\n", "job", "estimate", "rate", "plans built");
+  printf("%-90s %12s %11s %14s\n", "job", "estimate", "rate", "plans built");
   for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) run(&jobs[i]);
   return 0;
 }

@@ -22,6 +22,9 @@ static const struct {
     {"gpt2-medium", GPT2(24, 1024, 16)},
     {"gpt2-large", GPT2(36, 1280, 20)},
     {"gpt2-xl", GPT2(48, 1600, 25)},
+    {"gpt-3-175b", /* Brown et al. 2020, table 2.1; dense attention in every layer */
+     "{\"model_type\":\"gpt2\",\"vocab_size\":50257,\"n_positions\":2048,\"n_layer\":96,\"n_embd\":12288,\"n_head\":"
+     "96}"},
     {"llama-2-7b", LLAMA(32, 4096, 11008, 32, 32, 32000, 4096, "")},
     {"llama-2-13b", LLAMA(40, 5120, 13824, 40, 40, 32000, 4096, "")},
     {"llama-2-70b", LLAMA(80, 8192, 28672, 64, 8, 32000, 4096, "")},
@@ -45,8 +48,9 @@ const char *tws_network_builtin(const char *name) {
 }
 
 const char *const *tws_network_builtin_names(void) {
-  static const char *const names[] = {"gpt2",         "gpt2-medium",  "gpt2-large", "gpt2-xl",     "llama-2-7b",
-                                      "llama-2-13b",  "llama-2-70b",  "llama-3-8b", "llama-3-70b", "llama-3.1-405b",
-                                      "llama-3-405b", "llama-3.2-1b", "tiny-gpt2",  "tiny-llama",  NULL};
+  static const char *const names[] = {"gpt2",         "gpt2-medium", "gpt2-large",     "gpt2-xl",
+                                      "gpt-3-175b",   "llama-2-7b",  "llama-2-13b",    "llama-2-70b",
+                                      "llama-3-8b",   "llama-3-70b", "llama-3.1-405b", "llama-3-405b",
+                                      "llama-3.2-1b", "tiny-gpt2",   "tiny-llama",     NULL};
   return names;
 }
