@@ -313,6 +313,23 @@ START_TEST(two_level_rings_are_bound_by_the_nics) {
 }
 END_TEST
 
+/* Pieces for other nodes leave through the sender's NIC, those for its own node through its port, at the same time. */
+START_TEST(all_to_all_uses_ports_and_nics) {
+  static maker m[8];
+  machine gpu;
+  for (int nodes = 1; nodes <= 8; nodes *= 2) {
+    make_gpus(&gpu, nodes, 8 / nodes, 8 / nodes);
+    make_ring(m, 8, TWS_COLLECTIVE_ALL_TO_ALL, 8e7, 0);
+    const int near = 8 / nodes;
+    const double bytes = fmax((near - 1) * 1e7 / port_bandwidth, (8 - near) * 1e7 / nic_bandwidth);
+    const double analytic = step(&gpu, m, 8, TWS_FIDELITY_ANALYTIC);
+    same(analytic, bytes + 7 * (nodes > 1 ? 5e-6 : 2e-6), 1e-9);
+    same(step(&gpu, m, 8, TWS_FIDELITY_FLOW), analytic, 1e-9);
+    drop_machine(&gpu);
+  }
+}
+END_TEST
+
 START_TEST(contention_halves_bandwidth) {
   machine gpu;
   maker m[4];
@@ -710,6 +727,7 @@ int main(void) {
   tcase_add_test(tcase, messages_hand_on);
   tcase_add_test(tcase, fidelities_agree_without_contention);
   tcase_add_test(tcase, two_level_rings_are_bound_by_the_nics);
+  tcase_add_test(tcase, all_to_all_uses_ports_and_nics);
   tcase_add_test(tcase, contention_halves_bandwidth);
   tcase_add_test(tcase, ranks_share_cores);
   tcase_add_test(tcase, waiting_ranks_leave_their_core);

@@ -84,6 +84,57 @@ START_TEST(plan_is_printed) {
 }
 END_TEST
 
+static void check_sum(const cJSON *object, double exposed, const char *exposed_key) {
+  double sum = number(object, "bubble_s");
+  const cJSON *axis;
+  cJSON_ArrayForEach(axis, cJSON_GetObjectItem(object, "communication")) sum += number(axis, "exposed_s");
+  ck_assert_msg(fabs(sum - exposed) < 1e-9, "%s: %.12g is not %.12g", exposed_key, sum, exposed);
+}
+
+/* What estimate and simulate say of a job with every axis: the same, and it adds up. */
+START_TEST(axes_are_reported) {
+  static const char job[] =
+      "-m gpt2 --seq 256 --micro-batch 1 --accumulation 4 --stage 1 --cluster dgx-a100:2 --set pipeline.stages=2 --set "
+      "sequence_parallel_size=2 --set tensor_parallel.autotp_size=2 --set twinspeed.vocabulary_multiple=2 --json";
+  command_result estimated = twinspeed("estimate %s", job), simulated = twinspeed("simulate %s", job);
+  command_result all = twinspeed("simulate --all-ranks --fidelity flow %s", job);
+  tws_json *a = parse(&estimated), *b = parse(&simulated), *c = parse(&all);
+  const cJSON *time = cJSON_GetObjectItem(a->root, "time"), *stages[2];
+  static const char *const axes[] = {"data", "pipe", "sequence", "model"};
+  double step = number(time, "step_s"), largest = 0;
+  ck_assert_double_eq_tol(number(b->root, "step_s"), step, 1e-12);
+  ck_assert_double_eq_tol(number(c->root, "step_s"), step, 1e-3 * step);
+  ck_assert_double_eq_tol(number(time, "tokens_per_s") * step, 2 * 4 * 256, 1e-6); /* two replicas of eight ranks */
+  ck_assert_double_gt(number(time, "bubble"), 0.1);
+  ck_assert_double_eq_tol(number(time, "bubble"), number(b->root, "bubble"), 1e-9);
+  check_sum(time, number(time, "exposed_s"), "estimate");
+  check_sum(b->root, number(b->root, "exposed_s"), "simulate");
+  check_sum(c->root, number(c->root, "exposed_s"), "all ranks");
+  for (int i = 0; i < 4; i++)
+    ck_assert_double_gt(number(cJSON_GetObjectItem(cJSON_GetObjectItem(time, "communication"), axes[i]), "busy_s"), 0);
+  for (int i = 0; i < 2; i++) {
+    stages[i] = cJSON_GetArrayItem(cJSON_GetObjectItem(a->root, "stages"), i);
+    const cJSON *other = cJSON_GetArrayItem(cJSON_GetObjectItem(b->root, "stages"), i);
+    ck_assert(
+        cJSON_Compare(cJSON_GetObjectItem(stages[i], "memory_bytes"), cJSON_GetObjectItem(other, "memory_bytes"), 1));
+    ck_assert_double_eq_tol(number(stages[i], "compute_s"), number(other, "compute_s"), 1e-12);
+    ck_assert_double_eq(number(stages[i], "layers"), 6);
+    check_sum(stages[i], step - number(stages[i], "compute_s"), "stage");
+    largest = fmax(largest, number(stages[i], "memory_bytes"));
+  }
+  const cJSON *device = cJSON_GetObjectItem(cJSON_GetObjectItem(a->root, "memory"), "device");
+  ck_assert_double_eq(number(device, "arena_bytes"), largest); /* the verdict is on it */
+  ck_assert_double_eq_tol(number(time, "memory_imbalance"),
+                          2 * largest / (number(stages[0], "memory_bytes") + number(stages[1], "memory_bytes")), 1e-12);
+  tws_json_destroy(a);
+  tws_json_destroy(b);
+  tws_json_destroy(c);
+  command_free(&estimated);
+  command_free(&simulated);
+  command_free(&all);
+}
+END_TEST
+
 START_TEST(mistakes) {
   static const struct {
     const char *words;
@@ -114,6 +165,7 @@ int main(void) {
   tcase_add_test(tcase, result_is_consistent);
   tcase_add_test(tcase, text_and_trace);
   tcase_add_test(tcase, plan_is_printed);
+  tcase_add_test(tcase, axes_are_reported);
   tcase_add_test(tcase, mistakes);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);

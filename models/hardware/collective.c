@@ -15,6 +15,16 @@ static tws_link ring_link(const tws_cluster *cluster, int ranks, int per_node) {
   return link;
 }
 
+/* Every rank sends a piece to every other: to those of its node through its port, to the rest through its share of the
+ * node's NICs, at the same time. */
+static double pairs_seconds(const tws_cluster *cluster, int ranks, int per_node, double bytes) {
+  int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
+  int nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1, near = per_node < ranks ? per_node : ranks;
+  double piece = bytes / ranks, port = cluster->intra.bandwidth, share = cluster->inter.bandwidth * nics / devices;
+  double inside = port > 0 ? (near - 1) * piece / port : 0, outside = share > 0 ? (ranks - near) * piece / share : 0;
+  return fmax(inside, outside) + (ranks - 1) * ring_link(cluster, ranks, per_node).latency_s;
+}
+
 static double ring_seconds(const tws_cluster *cluster, tws_collective collective, int ranks, int per_node,
                            double bytes) {
   tws_link link = ring_link(cluster, ranks, per_node);
@@ -24,8 +34,9 @@ static double ring_seconds(const tws_cluster *cluster, tws_collective collective
       return 2 * (n - 1) / n * moved + 2 * hops;
     case TWS_COLLECTIVE_ALL_GATHER:
     case TWS_COLLECTIVE_REDUCE_SCATTER:
-    case TWS_COLLECTIVE_ALL_TO_ALL:
       return (n - 1) / n * moved + hops;
+    case TWS_COLLECTIVE_ALL_TO_ALL:
+      return pairs_seconds(cluster, ranks, per_node, bytes);
     case TWS_COLLECTIVE_REDUCE:
     case TWS_COLLECTIVE_BROADCAST:
       return moved + hops;

@@ -42,7 +42,9 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
 /* Ring (or measured table, where the profile has one for this many ranks) collective among `ranks` ranks,
  * `per_node` of them on each node; bytes is the whole tensor's size, as in tws_work.d[0].
  *   all-reduce 2 (n-1)/n B/bw + 2 (n-1) lat, all-gather and reduce-scatter (n-1)/n B/bw + (n-1) lat,
- *   broadcast and reduce B/bw + (n-1) lat; bw is the narrowest link of the ring. (Patarasuk and Yuan, 2009) */
+ *   broadcast and reduce B/bw + (n-1) lat; bw is the narrowest link of the ring. (Patarasuk and Yuan, 2009)
+ *   all-to-all: the longer of (k-1)/n B over a device's port and (n-k)/n B over its share of the NICs, k = per_node,
+ * and (n-1) lat. On one node that is what an all-gather costs. */
 double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                               int ranks, int per_node, double bytes, int segments);
 /* Seconds of a point-to-point message. */
