@@ -30,6 +30,8 @@ struct tws_executor {
   step_op *ops;
   const char **group_text;        /* per group of the plan: " (model group of ranks 0 1)" */
   _Atomic(const step_op *) doing; /* NULL: between steps */
+  int replays;                    /* the backend can keep a step and start it as a whole */
+  int ran, recorded;              /* a step; a step was recorded */
 };
 
 _Static_assert(TWS_STREAM_COUNT <= 16, "step_op.waits has a bit per stream");
@@ -237,6 +239,7 @@ tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out
   x->setup = *setup;
   x->arena = tws_arena_create();
   atomic_store(&x->doing, NULL);
+  x->replays = setup->ops->record && setup->ops->replay && (!setup->comm || setup->comm_ops->start_collective);
   tws_code code = x->arena ? allocate(x, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (code == TWS_OK) code = prepare(x, err);
   if (code != TWS_OK) {
@@ -291,7 +294,6 @@ static tws_code message(const tws_executor_setup *u, const step_op *s, int peer,
 static tws_code run_op(tws_executor *x, uint32_t index, tws_error *err) {
   const tws_executor_setup *u = &x->setup;
   const step_op *s = &x->ops[index];
-  TWS_TRY(wait_for_streams(x, s, err));
   switch ((tws_op_kind)s->kind) {
     case TWS_OP_COMPUTE:
     case TWS_OP_HOST:
@@ -328,21 +330,74 @@ static size_t begin_line(tws_executor *x, int64_t step) {
   return (size_t)snprintf(x->setup.activity, 48, "step %" PRId64 ", ", step);
 }
 
-tws_code tws_executor_step(tws_executor *x, int64_t step, double *times, tws_executor_probe probe, void *user,
-                           tws_error *err) {
-  uint32_t count = x->setup.plan->op_count;
-  size_t prefix = begin_line(x, step);
-  for (uint32_t i = 0; i < count; i++) {
+static tws_code mark(const tws_executor *x, const step_op *s, double *times, uint32_t index, tws_error *err) {
+  if (!times) return TWS_OK;
+  if (x->setup.ops->mark) return x->setup.ops->mark(x->setup.backend, (tws_stream)s->stream, index, err);
+  times[index] = tws_clock_s();
+  return TWS_OK;
+}
+
+/* Each operation in issue order. The first step on a backend with streams waits for each: there kernels are loaded,
+ * memory is taken and connections are made, none of which may happen beside a kernel that waits for another rank. */
+static tws_code run_ops(tws_executor *x, size_t prefix, double *times, tws_executor_probe probe, void *user,
+                        tws_error *err) {
+  const int careful = x->setup.ops->wait && !x->ran;
+  for (uint32_t i = 0; i < x->setup.plan->op_count; i++) {
     const step_op *s = &x->ops[i];
     atomic_store_explicit(&x->doing, s, memory_order_relaxed);
     if (prefix) say(x, prefix, s);
-    if (times) times[2 * i] = tws_clock_s();
     tws_code code = probe ? probe(user, i, err) : TWS_OK;
+    if (code == TWS_OK) code = wait_for_streams(x, s, err);
+    if (code == TWS_OK) code = mark(x, s, times, 2 * i, err);
     if (code == TWS_OK) code = run_op(x, i, err);
+    if (code == TWS_OK) code = mark(x, s, times, 2 * i + 1, err);
+    if (code == TWS_OK && careful) code = x->setup.ops->synchronize(x->setup.backend, err);
     if (code != TWS_OK) return tws_fail_in(err, code, "operation %u (%s)%s", (unsigned)i, s->label, s->where);
-    if (times) times[2 * i + 1] = tws_clock_s();
   }
+  return TWS_OK;
+}
+
+/* The whole step at once, recorded when that is asked for the first time. */
+static tws_code replay(tws_executor *x, size_t prefix, tws_error *err) {
+  static const step_op whole = {.label = "a recorded step", .where = "", .label_length = 15};
+  const tws_backend_ops *ops = x->setup.ops;
+  if (!x->recorded) {
+    const tws_code code = ops->record(x->setup.backend, 1, err);
+    if (code == TWS_UNSUPPORTED) {
+      x->replays = 0;
+      return run_ops(x, prefix, NULL, NULL, NULL, err);
+    }
+    TWS_TRY(code);
+    TWS_TRY(run_ops(x, prefix, NULL, NULL, NULL, err));
+    TWS_TRY(ops->record(x->setup.backend, 0, err));
+    x->recorded = 1;
+  }
+  atomic_store_explicit(&x->doing, &whole, memory_order_relaxed);
+  if (prefix) say(x, prefix, &whole);
+  return ops->replay(x->setup.backend, err);
+}
+
+/* Notes of the device become seconds of tws_clock_s(), as if the last had been reached just now. */
+static tws_code read_marks(const tws_executor *x, double *times, tws_error *err) {
+  const uint32_t count = 2 * x->setup.plan->op_count;
+  double last = 0;
+  TWS_TRY(x->setup.ops->marked(x->setup.backend, count, times, err));
+  const double now = tws_clock_s();
+  for (uint32_t i = 0; i < count; i++) last = fmax(last, times[i]);
+  for (uint32_t i = 0; i < count; i++) times[i] += now - last;
+  return TWS_OK;
+}
+
+tws_code tws_executor_step(tws_executor *x, int64_t step, double *times, tws_executor_probe probe, void *user,
+                           tws_error *err) {
+  const size_t prefix = begin_line(x, step);
+  if (x->replays && x->ran && !times && !probe)
+    TWS_TRY(replay(x, prefix, err));
+  else
+    TWS_TRY(run_ops(x, prefix, times, probe, user, err));
   TWS_TRY(x->setup.ops->synchronize(x->setup.backend, err));
+  if (times && x->setup.ops->mark) TWS_TRY(read_marks(x, times, err));
+  x->ran = 1;
   atomic_store(&x->doing, NULL);
   if (prefix) snprintf(x->setup.activity + prefix, x->setup.activity_bytes - prefix, "between steps");
   return TWS_OK;

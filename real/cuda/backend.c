@@ -1,7 +1,10 @@
-/* The CUDA backend: device, streams, arenas, copies and dispatch. One host thread drives it. */
+/* The CUDA backend: device, streams, arenas, copies, dispatch, and steps kept as a graph. One host thread drives it. */
+#include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include "base/log.h"
 #include "base/memory.h"
 #include "real/cuda/cuda.h"
 #include "real/cuda/internal.h"
@@ -27,6 +30,13 @@ struct tws_backend {
   arena arenas[16];
   int arena_count;
   tws_cuda_memory memory;
+  uint64_t epoch;
+  tws_code (*look)(void *user, tws_error *err); /* while waiting; NULL: nobody */
+  void *look_user;
+  cudaGraphExec_t step; /* what was recorded; NULL: nothing */
+  int recording;
+  cudaEvent_t *marks;
+  uint32_t mark_count;
   char name[128];
 };
 
@@ -58,8 +68,15 @@ tws_code tws_cuda_fail(tws_error *err, cudaError_t status, const char *what) {
     if (status_ != cudaSuccess) return tws_cuda_fail(err, status_, what); \
   } while (0)
 
+/* Read by the driver when it starts. Streams that share a hardware queue wait for each other, which a kernel that waits
+ * for another rank must not do: more queues than there are streams. */
+static void prepare_environment(void) {
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 tws_code tws_cuda_device_count(int *count, tws_error *err) {
   *count = 0;
+  prepare_environment();
   TRY_CUDA(cudaGetDeviceCount(count), "looking for devices");
   return *count > 0 ? TWS_OK : tws_cuda_fail(err, cudaErrorNoDevice, "looking for devices");
 }
@@ -107,14 +124,127 @@ static tws_code cuda_wait(tws_backend *backend, tws_stream waiting, tws_stream o
   return TWS_OK;
 }
 
+void tws_cuda_watch(tws_backend *backend, tws_code (*look)(void *user, tws_error *err), void *user) {
+  backend->look = look;
+  backend->look_user = user;
+}
+
+uint64_t tws_cuda_epoch(const tws_backend *backend) {
+  return backend->epoch;
+}
+
+/* Kernels of NCCL wait for ranks that may be gone: then the wait is over when the communicator knows. */
+static tws_code wait_for_stream(tws_backend *backend, cudaStream_t stream, cudaError_t *status, tws_error *err) {
+  enum { SPINS = 64 };
+  if (!backend->look) {
+    *status = cudaStreamSynchronize(stream);
+    return TWS_OK;
+  }
+  double next = tws_clock_s() + 1e-3;
+  for (int i = 0; (*status = cudaStreamQuery(stream)) == cudaErrorNotReady; i++) {
+    if (i % SPINS) continue;
+    sched_yield();
+    if (tws_clock_s() < next) continue;
+    TWS_TRY(backend->look(backend->look_user, err));
+    next = tws_clock_s() + 1e-3;
+  }
+  return TWS_OK;
+}
+
 static tws_code cuda_synchronize(tws_backend *backend, tws_error *err) {
   for (int i = 0; i < TWS_STREAM_COUNT; i++) {
+    cudaError_t status = cudaSuccess;
     if (!backend->lanes[i].stream) continue;
-    const cudaError_t status = cudaStreamSynchronize(backend->lanes[i].stream);
+    TWS_TRY(wait_for_stream(backend, backend->lanes[i].stream, &status, err));
     if (status == cudaSuccess) continue;
     char what[64];
     snprintf(what, sizeof what, "work on stream %s", tws_stream_name((tws_stream)i));
     return tws_cuda_fail(err, status, what);
+  }
+  backend->epoch++;
+  return TWS_OK;
+}
+
+/* ---- a step as a graph ---- */
+
+/* The compute stream and every other wait for each other: on = 1 the others for it, 0 it for them. */
+static tws_code join_streams(tws_backend *backend, int fork, tws_error *err) {
+  for (int i = 0; i < TWS_STREAM_COUNT; i++) {
+    if (i == TWS_STREAM_COMPUTE || !backend->lanes[i].stream) continue;
+    TWS_TRY(
+        cuda_wait(backend, fork ? (tws_stream)i : TWS_STREAM_COMPUTE, fork ? TWS_STREAM_COMPUTE : (tws_stream)i, err));
+  }
+  backend->epoch++;
+  return TWS_OK;
+}
+
+void tws_cuda_forget(tws_backend *backend) {
+  if (backend->step) cudaGraphExecDestroy(backend->step);
+  backend->step = NULL;
+}
+
+static tws_code keep_step(tws_backend *backend, tws_error *err) {
+  cudaGraph_t graph = NULL;
+  TWS_TRY(join_streams(backend, 0, err));
+  backend->recording = 0;
+  cudaError_t status = cudaStreamEndCapture(backend->lanes[TWS_STREAM_COMPUTE].stream, &graph);
+  if (status == cudaSuccess) status = cudaGraphInstantiate(&backend->step, graph, 0);
+  if (graph) cudaGraphDestroy(graph);
+  if (status == cudaSuccess) return TWS_OK;
+  const tws_code code = tws_cuda_fail(err, status, "making a step's graph");
+  if (err) snprintf(err->hint, sizeof err->hint, "TWINSPEED_CUDA_EAGER=1 starts the operations one by one");
+  return code;
+}
+
+static tws_code cuda_record(tws_backend *backend, int on, tws_error *err) {
+  cudaStream_t stream = NULL;
+  if (!on) {
+    if (!backend->recording) return tws_fail(err, TWS_INTERNAL, NULL, "nothing is being recorded");
+    return keep_step(backend, err);
+  }
+  const char *eager = getenv("TWINSPEED_CUDA_EAGER");
+  if (eager && *eager && strcmp(eager, "0") != 0)
+    return tws_fail(err, TWS_UNSUPPORTED, NULL, "operations are started one by one, as TWINSPEED_CUDA_EAGER says");
+  tws_cuda_forget(backend);
+  TWS_TRY(tws_cuda_stream(backend, TWS_STREAM_COMPUTE, &stream, err));
+  TWS_TRY(cuda_synchronize(backend, err));
+  TRY_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "recording a step");
+  backend->recording = 1;
+  return join_streams(backend, 1, err);
+}
+
+static tws_code cuda_replay(tws_backend *backend, tws_error *err) {
+  if (!backend->step) return tws_fail(err, TWS_INTERNAL, NULL, "no step was recorded");
+  TRY_CUDA(cudaGraphLaunch(backend->step, backend->lanes[TWS_STREAM_COMPUTE].stream), "starting a step");
+  return TWS_OK;
+}
+
+/* ---- moments ---- */
+
+static tws_code cuda_mark(tws_backend *backend, tws_stream stream, uint32_t index, tws_error *err) {
+  cudaStream_t s = NULL;
+  TWS_TRY(tws_cuda_stream(backend, (int)stream, &s, err));
+  if (index >= backend->mark_count) {
+    const uint32_t count = index + 1024;
+    cudaEvent_t *marks = tws_realloc(backend->marks, count, sizeof *marks);
+    if (!marks) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+    memset(marks + backend->mark_count, 0, (count - backend->mark_count) * sizeof *marks);
+    backend->marks = marks;
+    backend->mark_count = count;
+  }
+  if (!backend->marks[index]) TRY_CUDA(cudaEventCreate(&backend->marks[index]), "an event");
+  TRY_CUDA(cudaEventRecord(backend->marks[index], s), "recording an event");
+  return TWS_OK;
+}
+
+static tws_code cuda_marked(tws_backend *backend, uint32_t count, double *seconds, tws_error *err) {
+  TWS_TRY(cuda_synchronize(backend, err));
+  for (uint32_t i = 0; i < count; i++) {
+    float milliseconds = 0.0F;
+    if (i >= backend->mark_count || !backend->marks[i] || !backend->marks[0])
+      return tws_fail(err, TWS_INTERNAL, NULL, "moment %u was not marked", (unsigned)i);
+    TRY_CUDA(cudaEventElapsedTime(&milliseconds, backend->marks[0], backend->marks[i]), "reading an event");
+    seconds[i] = (double)milliseconds * 1e-3;
   }
   return TWS_OK;
 }
@@ -124,6 +254,10 @@ static tws_code cuda_synchronize(tws_backend *backend, tws_error *err) {
 static void cuda_destroy(tws_backend *backend) {
   if (!backend) return;
   cuda_synchronize(backend, NULL);
+  tws_cuda_forget(backend);
+  for (uint32_t i = 0; i < backend->mark_count; i++)
+    if (backend->marks[i]) cudaEventDestroy(backend->marks[i]);
+  tws_free(backend->marks);
   tws_cuda_gemm_destroy(backend->gemm);
   for (int i = 0; i < TWS_STREAM_COUNT; i++) {
     lane *l = &backend->lanes[i];
@@ -243,6 +377,7 @@ static tws_code cuda_allocate(tws_backend *backend, tws_tier tier, uint64_t byte
 static void cuda_release(tws_backend *backend, tws_tier tier, void *base) {
   (void)tier;
   cuda_synchronize(backend, NULL);
+  tws_cuda_forget(backend); /* it may use this memory */
   for (int i = 0; i < backend->arena_count; i++)
     if (backend->arenas[i].base == base) {
       release_memory(backend->arenas[i].tier, base, backend->arenas[i].bytes);
@@ -344,4 +479,8 @@ const tws_backend_ops tws_cuda_backend = {.name = "cuda",
                                           .copy = cuda_copy,
                                           .wait = cuda_wait,
                                           .synchronize = cuda_synchronize,
-                                          .supports = cuda_supports};
+                                          .supports = cuda_supports,
+                                          .record = cuda_record,
+                                          .replay = cuda_replay,
+                                          .mark = cuda_mark,
+                                          .marked = cuda_marked};

@@ -13,6 +13,7 @@ typedef struct choice {
   uint32_t alignment[4]; /* of A, B, C, bias: the largest power of two up to 256 that divides the address */
   uint8_t out;           /* tws_dtype of the result */
   uint8_t found;         /* 0: the library has nothing for this; plain arithmetic instead */
+  uint8_t sums;          /* found, and it gives the column sums too */
   cublasLtMatmulDesc_t operation;
   cublasLtMatrixLayout_t a, b, d;
   cublasLtMatmulAlgo_t algorithm;
@@ -51,11 +52,17 @@ tws_code tws_cuda_gemm_create(tws_cuda_gemm **out, tws_error *err) {
   return TWS_OK;
 }
 
-static void free_choice(choice *c) {
+static void clear_choice(choice *c) {
   if (c->a) cublasLtMatrixLayoutDestroy(c->a);
   if (c->b) cublasLtMatrixLayoutDestroy(c->b);
   if (c->d) cublasLtMatrixLayoutDestroy(c->d);
   if (c->operation) cublasLtMatmulDescDestroy(c->operation);
+  c->a = c->b = c->d = NULL;
+  c->operation = NULL;
+}
+
+static void free_choice(choice *c) {
+  clear_choice(c);
   tws_free(c);
 }
 
@@ -90,6 +97,10 @@ static tws_cuda_product product_of(const tws_cuda_call *call) {
   } else { /* dweight = dy^T x */
     p.rows = n, p.columns = k, p.inner = m;
     p.a_row = 1, p.a_inner = n, p.b_column = 1, p.b_inner = k;
+    if (bias && (size_t)n * sizeof(float) <= call->scratch_bytes) {
+      p.sums = p.accumulate ? call->scratch : call->operand[3]; /* the library only overwrites */
+      p.sums_type = call->dtype[3];
+    }
   }
   return p;
 }
@@ -121,14 +132,15 @@ static tws_code describe(const tws_cuda_product *p, choice *c, tws_error *err) {
   TRY_LT(cublasLtMatmulDescCreate(&c->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a product");
   TRY_LT(cublasLtMatmulDescSetAttribute(c->operation, CUBLASLT_MATMUL_DESC_TRANSA, &left, sizeof left), "transpose");
   TRY_LT(cublasLtMatmulDescSetAttribute(c->operation, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof right), "transpose");
-  if (p->bias) {
-    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    const int32_t type = (int32_t)data_type(p->in);
+  if (p->bias || p->sums) { /* A is the library's right factor */
+    const cublasLtEpilogue_t epilogue = p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADB;
+    const int32_t type = (int32_t)data_type(p->bias ? p->in : p->sums_type);
+    const void *vector = p->bias ? p->bias : p->sums;
     TRY_LT(cublasLtMatmulDescSetAttribute(c->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue),
            "epilogue");
     TRY_LT(cublasLtMatmulDescSetAttribute(c->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type),
            "type of the bias");
-    TRY_LT(cublasLtMatmulDescSetAttribute(c->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias),
+    TRY_LT(cublasLtMatmulDescSetAttribute(c->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector),
            "bias");
   }
   TWS_TRY(make_layout(&c->a, p->in, b_contiguous ? inner : columns, b_contiguous ? columns : inner,
@@ -181,9 +193,24 @@ static tws_code ask(const tws_cuda_gemm *gemm, choice *c, size_t workspace, tws_
   return TWS_OK;
 }
 
+/* With the sums where the library has that, else without. */
+static tws_code choose(const tws_cuda_gemm *gemm, const tws_cuda_product *p, size_t workspace, choice *c,
+                       tws_error *err) {
+  tws_cuda_product product = *p;
+  TWS_TRY(describe(&product, c, err));
+  TWS_TRY(ask(gemm, c, workspace, err));
+  c->sums = c->found && product.sums;
+  if (c->found || !product.sums) return TWS_OK;
+  product.sums = NULL;
+  clear_choice(c);
+  TWS_TRY(describe(&product, c, err));
+  return ask(gemm, c, workspace, err);
+}
+
 static tws_code find(tws_cuda_gemm *gemm, const tws_cuda_call *call, const tws_cuda_product *p, size_t workspace,
                      choice **out, tws_error *err) {
-  const uint32_t alignment[4] = {alignment_of(p->b), alignment_of(p->a), alignment_of(p->c), alignment_of(p->bias)};
+  const uint32_t alignment[4] = {alignment_of(p->b), alignment_of(p->a), alignment_of(p->c),
+                                 alignment_of(p->sums ? p->sums : p->bias)};
   for (size_t i = 0; i < gemm->count; i++) {
     choice *c = gemm->choices[i];
     if (c->out == p->out && memcmp(c->alignment, alignment, sizeof alignment) == 0 &&
@@ -199,8 +226,7 @@ static tws_code find(tws_cuda_gemm *gemm, const tws_cuda_call *call, const tws_c
   c->work = *call->work;
   c->out = (uint8_t)p->out;
   memcpy(c->alignment, alignment, sizeof alignment);
-  tws_code code = describe(p, c, err);
-  if (code == TWS_OK) code = ask(gemm, c, workspace, err);
+  const tws_code code = choose(gemm, p, workspace, c, err);
   if (code != TWS_OK) {
     free_choice(c);
     return code;
@@ -209,15 +235,18 @@ static tws_code find(tws_cuda_gemm *gemm, const tws_cuda_call *call, const tws_c
   return TWS_OK;
 }
 
+/* *summed: whether p->sums was filled. */
 static tws_code multiply(tws_cuda_gemm *gemm, const tws_cuda_call *call, const tws_cuda_product *p, void *workspace,
-                         size_t workspace_bytes, tws_error *err) {
+                         size_t workspace_bytes, int *summed, tws_error *err) {
   choice *c = NULL;
+  *summed = 0;
   if (p->rows == 0 || p->columns == 0) return TWS_OK;
   if (p->inner == 0) return tws_cuda_plain_product(call, p, err);
   TWS_TRY(find(gemm, call, p, workspace_bytes, &c, err));
   if (!c->found) return tws_cuda_plain_product(call, p, err);
-  if (p->bias)
-    TRY_LT(cublasLtMatmulDescSetAttribute(c->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias),
+  const void *vector = c->sums ? p->sums : p->bias;
+  if (vector)
+    TRY_LT(cublasLtMatmulDescSetAttribute(c->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector),
            "bias");
   const float alpha = 1.0f, beta = p->accumulate ? 1.0f : 0.0f;
   const cublasStatus_t status =
@@ -227,15 +256,31 @@ static tws_code multiply(tws_cuda_gemm *gemm, const tws_cuda_call *call, const t
     c->found = 0;
     return tws_cuda_plain_product(call, p, err);
   }
+  *summed = c->sums;
   return status == CUBLAS_STATUS_SUCCESS ? TWS_OK : library_failed(status, "a product", err);
+}
+
+/* The bias' gradient: column sums of dy. */
+static tws_code add_sums(const tws_cuda_call *call, const tws_cuda_product *p, int summed, tws_error *err) {
+  const tws_work *w = call->work;
+  if (!summed)
+    return tws_cuda_column_sums(call, call->operand[0], call->dtype[0], w->d[0], w->d[1], call->operand[3],
+                                call->dtype[3], p->accumulate, err);
+  if (!p->accumulate) return TWS_OK;
+  const tws_work add = {.code = TWS_KERNEL_ACCUMULATE, .d = {w->d[1]}};
+  void *const operand[] = {p->sums, call->operand[3]};
+  const tws_dtype dtype[] = {p->sums_type, call->dtype[3]};
+  tws_cuda_call part = *call;
+  part.work = &add, part.operand = operand, part.dtype = dtype, part.count = 2;
+  return tws_cuda_accumulate(&part, err);
 }
 
 tws_code tws_cuda_linear(tws_cuda_gemm *gemm, const tws_cuda_call *call, void *workspace, size_t workspace_bytes,
                          tws_error *err) {
   const tws_work *w = call->work;
   const tws_cuda_product p = product_of(call);
-  TWS_TRY(multiply(gemm, call, &p, workspace, workspace_bytes, err));
+  int summed = 0;
+  TWS_TRY(multiply(gemm, call, &p, workspace, workspace_bytes, &summed, err));
   if (w->code != TWS_KERNEL_LINEAR_GRAD_WEIGHT || !(w->flags & TWS_BIAS)) return TWS_OK;
-  return tws_cuda_column_sums(call, call->operand[0], call->dtype[0], w->d[0], w->d[1], call->operand[3],
-                              call->dtype[3], (w->flags & TWS_ACCUMULATE) != 0, err);
+  return add_sums(call, &p, summed, err);
 }

@@ -61,6 +61,8 @@ typedef struct tws_cuda_product {
   int64_t rows, columns, inner, a_row, a_inner, b_column, b_inner;
   tws_dtype in, out;
   int accumulate;
+  void *sums; /* gemm.c only, or NULL: gets the sums of A over the inner index, one for each row, of type sums_type */
+  tws_dtype sums_type;
 } tws_cuda_product;
 /* Any shape, types and alignment, with plain arithmetic: for what cuBLASLt declines. */
 tws_code tws_cuda_plain_product(const tws_cuda_call *call, const tws_cuda_product *product, tws_error *err);
@@ -82,6 +84,12 @@ typedef struct tws_backend tws_backend;
 tws_code tws_cuda_fail(tws_error *err, cudaError_t status, const char *what);
 /* The CUDA stream of a plan's stream (a tws_stream), made on first use. */
 tws_code tws_cuda_stream(tws_backend *backend, int stream, cudaStream_t *out, tws_error *err);
+/* Counts the moments at which all streams were joined: what one was started for before needs no waiting after. */
+uint64_t tws_cuda_epoch(const tws_backend *backend);
+/* Drops the recorded step: before communicators that it uses are closed. */
+void tws_cuda_forget(tws_backend *backend);
+/* `look` is asked again and again while the host waits for the device; an error ends the wait. NULL: nobody. */
+void tws_cuda_watch(tws_backend *backend, tws_code (*look)(void *user, tws_error *err), void *user);
 
 #ifdef __cplusplus
 }

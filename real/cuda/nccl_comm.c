@@ -1,33 +1,51 @@
-/* Collectives among GPUs by NCCL. The world's communicator is bootstrapped through the caller's broadcast, each group
- * of the plan is split from it and shares its buffers. Calls never block in the library: every state is polled with a
- * deadline, and the error names the group and the collective. Sums are NCCL's: in its order, bfloat16 rounded at each
- * hop; they repeat bit by bit on the same machines. */
+/* Collectives and messages among GPUs by NCCL. The world's communicator is bootstrapped through the caller's broadcast,
+ * each group of the plan is split from it, in rank 0's order of groups. Calls never block in the library: every state
+ * is polled with a deadline, and the error names the group and the collective. Sums are NCCL's: in its order, bfloat16
+ * rounded at each hop; they repeat bit by bit on the same machines.
+ *
+ * Messages between pipeline stages are rendezvous: one that is sent ends when it is received. They run on one stream of
+ * one communicator, so in the order of the plan, and the plan's order lets some message proceed at any time
+ * (plan/pipeline_program.h). Communicators share no buffers: NCCL would run those that do one after another. */
 #include <nccl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/log.h"
 #include "base/memory.h"
 #include "real/cuda/internal.h"
+#include "real/cuda/lines.h"
 #include "real/cuda/module.h"
+
+enum { AXIS = 24, MOST_GROUPS = 16, SPINS = 2000 };
 
 typedef struct nccl_group {
   ncclComm_t comm; /* NULL: of one rank, collectives are copies */
+  char axis[AXIS];
   int size, index;
+  int *ranks;   /* of the world */
   int borrowed; /* the world's communicator */
+  tws_cuda_line line;
 } nccl_group;
+
+/* What was started last in a line, and where. */
+typedef struct nccl_line {
+  cudaEvent_t latest;
+  int stream; /* -1: nothing that could still be under way */
+  int communicators;
+} nccl_line;
 
 struct tws_comm {
   tws_backend *backend;
-  ncclComm_t world;
+  ncclComm_t world, child; /* child: being split off */
   int rank, world_size;
   nccl_group *groups;
   uint32_t group_count;
+  const nccl_group *messages; /* the group whose members exchange messages, NULL: the world */
   double deadline_s;
-  void *token;        /* device memory for barriers */
-  cudaEvent_t latest; /* the last thing started: communicators must not run side by side in different orders */
-  int latest_stream;  /* -1: nothing yet */
-  int communicators;
+  void *token; /* device memory for barriers */
+  nccl_line lines[TWS_CUDA_LINE_COUNT];
+  uint64_t epoch; /* of the backend, when the lines were last valid */
 };
 
 /* ---- polling ---- */
@@ -38,9 +56,10 @@ static tws_code failed(const tws_comm *comm, ncclResult_t result, const char *wh
                   ncclGetErrorString(result), source ? ncclGetLastError(source) : "");
 }
 
-/* Until the communicator is no longer in progress. */
+/* Until the communicator is no longer in progress: microseconds, but for what is done for the first time. */
 static tws_code settle(const tws_comm *comm, ncclComm_t c, const char *what, tws_error *err) {
   const double end = tws_clock_s() + comm->deadline_s;
+  int looks = 0;
   for (;;) {
     ncclResult_t state = ncclSuccess;
     ncclResult_t result = ncclCommGetAsyncError(c, &state);
@@ -50,7 +69,10 @@ static tws_code settle(const tws_comm *comm, ncclComm_t c, const char *what, tws
     if (tws_clock_s() > end)
       return tws_fail(err, TWS_HANG, "is every rank alive? NCCL_DEBUG=INFO shows which connection waits",
                       "NCCL: rank %d: %s: no progress for %g seconds", comm->rank, what, comm->deadline_s);
-    usleep(100);
+    if (++looks < SPINS)
+      sched_yield();
+    else
+      usleep(100);
   }
 }
 /* After a call that may have returned "in progress". */
@@ -72,58 +94,140 @@ static tws_code join_world(tws_comm *comm, const tws_cuda_comm_setup *setup, tws
   TWS_TRY(setup->broadcast(setup->user, &id, sizeof id, err));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  config.splitShare = 1; /* children use these buffers */
   const ncclResult_t result = ncclCommInitRankConfig(&comm->world, comm->world_size, id, comm->rank, &config);
   if (result != ncclSuccess && result != ncclInProgress) return failed(comm, result, "joining the world", err);
-  comm->communicators = 1;
+  comm->lines[TWS_CUDA_LINE_REPLICAS].communicators = 1;
   return settle(comm, comm->world, "joining the world", err);
 }
 
-static int is_world(const tws_comm *comm, const tws_group *group) {
-  if (group->size != comm->world_size) return 0;
-  for (int i = 0; i < group->size; i++)
-    if (group->ranks[i] != i) return 0;
-  return 1;
+/* The groups that all ranks make, in rank 0's order. Some ranks are in none of an axis: only the ends of a pipeline
+ * have tied parameters. Rank 0 is the first of every line of the topology, so it has one of each. */
+typedef struct group_list {
+  int32_t count;
+  struct {
+    char axis[AXIS];
+    int32_t size;
+  } group[MOST_GROUPS];
+} group_list;
+
+static tws_code agree(tws_comm *comm, const tws_cuda_comm_setup *setup, group_list *list, tws_error *err) {
+  memset(list, 0, sizeof *list);
+  if (setup->group_count > MOST_GROUPS)
+    return tws_fail(err, TWS_INTERNAL, NULL, "NCCL: %u groups", (unsigned)setup->group_count);
+  if (comm->rank == 0) {
+    list->count = (int32_t)setup->group_count;
+    for (uint32_t i = 0; i < setup->group_count; i++) {
+      snprintf(list->group[i].axis, AXIS, "%s", comm->groups[i].axis);
+      list->group[i].size = comm->groups[i].size;
+    }
+  }
+  return setup->broadcast(setup->user, list, sizeof *list, err);
 }
 
-/* Every rank comes here for every group. The first rank of a group is its colour. */
-static tws_code split(tws_comm *comm, const tws_group *group, nccl_group *out, tws_error *err) {
+/* This rank's group of an axis; among equal names the one that comes as late as in the list. */
+static nccl_group *listed_group(tws_comm *comm, const group_list *list, int at) {
+  int earlier = 0;
+  for (int i = 0; i < at; i++) earlier += strcmp(list->group[i].axis, list->group[at].axis) == 0;
+  for (uint32_t i = 0; i < comm->group_count; i++)
+    if (strcmp(comm->groups[i].axis, list->group[at].axis) == 0 && earlier-- == 0) return &comm->groups[i];
+  return NULL;
+}
+
+static int is_world(const tws_comm *comm, const nccl_group *group) {
+  for (int i = 0; i < group->size; i++)
+    if (group->ranks[i] != i) return 0;
+  return group->size == comm->world_size;
+}
+
+/* Every rank comes here for every group of the list, with NULL when it is in none. The first rank of a group is its
+ * colour: groups of one axis have no rank in common. */
+static tws_code split(tws_comm *comm, nccl_group *group, const char *axis, tws_error *err) {
   char what[96];
-  out->size = group->size;
-  out->index = group->index;
-  if (comm->world_size == 1) return TWS_OK;
-  if (is_world(comm, group)) {
-    out->comm = comm->world;
-    out->borrowed = 1;
+  if (group && is_world(comm, group)) { /* then it is so on all ranks */
+    group->comm = comm->world;
+    group->borrowed = 1;
+    group->line = TWS_CUDA_LINE_REPLICAS;
     return TWS_OK;
   }
-  snprintf(what, sizeof what, "splitting group '%.40s'", group->axis ? group->axis : "?");
-  const int color = group->size > 1 ? group->ranks[0] : NCCL_SPLIT_NOCOLOR;
+  snprintf(what, sizeof what, "splitting group '%.40s'", axis);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  config.splitShare = 1;
-  const ncclResult_t result = ncclCommSplit(comm->world, color, group->index, &out->comm, &config);
+  comm->child = NULL;
+  const ncclResult_t result = ncclCommSplit(comm->world, group ? group->ranks[0] : NCCL_SPLIT_NOCOLOR,
+                                            group ? group->index : 0, &comm->child, &config);
   TWS_TRY(settle_after(comm, comm->world, result, what, err));
-  if (color == NCCL_SPLIT_NOCOLOR) {
-    out->comm = NULL;
-    return TWS_OK;
+  if (!group) return TWS_OK;
+  group->comm = comm->child;
+  comm->lines[group->line].communicators++;
+  return settle(comm, group->comm, what, err);
+}
+
+static tws_code split_all(tws_comm *comm, const group_list *list, tws_error *err) {
+  uint32_t found = 0;
+  for (int i = 0; i < list->count; i++) {
+    nccl_group *group = listed_group(comm, list, i);
+    if (group && group->size != list->group[i].size)
+      return tws_fail(err, TWS_INTERNAL, NULL, "NCCL: rank %d: group '%s' has %d ranks here, %d on rank 0", comm->rank,
+                      group->axis, group->size, (int)list->group[i].size);
+    if (group) found++;
+    if (list->group[i].size > 1) TWS_TRY(split(comm, group, list->group[i].axis, err));
   }
-  comm->communicators++;
-  return settle(comm, out->comm, what, err);
+  if (found == comm->group_count) return TWS_OK;
+  return tws_fail(err, TWS_INTERNAL, NULL, "NCCL: rank %d has groups that rank 0 has not", comm->rank);
+}
+
+static tws_code copy_groups(tws_comm *comm, const tws_cuda_comm_setup *setup, tws_error *err) {
+  comm->groups = tws_calloc(setup->group_count + 1u, sizeof *comm->groups);
+  if (!comm->groups) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (uint32_t i = 0; i < setup->group_count; i++) {
+    const tws_group *from = &setup->groups[i];
+    nccl_group *to = &comm->groups[i];
+    comm->group_count = i + 1;
+    to->size = from->size;
+    to->index = from->index;
+    to->line = tws_cuda_line_of(from->axis);
+    snprintf(to->axis, sizeof to->axis, "%s", from->axis ? from->axis : "");
+    to->ranks = tws_calloc((size_t)from->size + 1, sizeof *to->ranks);
+    if (!to->ranks) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+    memcpy(to->ranks, from->ranks, (size_t)from->size * sizeof *to->ranks);
+    if (to->line == TWS_CUDA_LINE_STAGES && to->size > 1) comm->messages = to;
+  }
+  return TWS_OK;
+}
+
+/* For whoever waits for the device: what a communicator found out meanwhile. */
+static tws_code look(void *user, tws_error *err) {
+  const tws_comm *comm = user;
+  for (uint32_t i = 0; i <= comm->group_count; i++) {
+    const int world = i == comm->group_count;
+    ncclComm_t c = world ? comm->world : comm->groups[i].comm;
+    ncclResult_t state = ncclSuccess;
+    if (!c || (!world && comm->groups[i].borrowed)) continue;
+    ncclResult_t result = ncclCommGetAsyncError(c, &state);
+    if (result == ncclSuccess) result = state;
+    if (result == ncclSuccess || result == ncclInProgress) continue;
+    char what[64];
+    snprintf(what, sizeof what, "group '%s'", world ? "world" : comm->groups[i].axis);
+    return failed(comm, result, what, err);
+  }
+  return TWS_OK;
 }
 
 static tws_code prepare(tws_comm *comm, const tws_cuda_comm_setup *setup, tws_error *err) {
-  comm->groups = tws_calloc(setup->group_count + 1u, sizeof *comm->groups);
-  if (!comm->groups) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  group_list list;
+  TWS_TRY(copy_groups(comm, setup, err));
   cudaError_t status = cudaMalloc(&comm->token, 256);
   if (status == cudaSuccess) status = cudaMemset(comm->token, 0, 256);
-  if (status == cudaSuccess) status = cudaEventCreateWithFlags(&comm->latest, cudaEventDisableTiming);
-  if (status != cudaSuccess) return tws_cuda_fail(err, status, "setting up NCCL");
-  if (comm->world_size > 1) TWS_TRY(join_world(comm, setup, err)); /* one rank needs no library */
-  for (uint32_t i = 0; i < setup->group_count; i++) {
-    TWS_TRY(split(comm, &setup->groups[i], &comm->groups[i], err));
-    comm->group_count = i + 1;
+  for (int i = 0; i < TWS_CUDA_LINE_COUNT && status == cudaSuccess; i++) {
+    comm->lines[i].stream = -1;
+    status = cudaEventCreateWithFlags(&comm->lines[i].latest, cudaEventDisableTiming);
   }
+  if (status != cudaSuccess) return tws_cuda_fail(err, status, "setting up NCCL");
+  if (comm->world_size == 1) return TWS_OK; /* needs no library */
+  TWS_TRY(join_world(comm, setup, err));
+  TWS_TRY(agree(comm, setup, &list, err));
+  TWS_TRY(split_all(comm, &list, err));
+  tws_cuda_watch(comm->backend, look, comm);
   return TWS_OK;
 }
 
@@ -135,7 +239,6 @@ tws_code tws_nccl_create(const tws_cuda_comm_setup *setup, tws_comm **out, tws_e
   comm->rank = setup->rank;
   comm->world_size = setup->world;
   comm->deadline_s = setup->deadline_s > 0 ? setup->deadline_s : 120;
-  comm->latest_stream = -1;
   tws_code code = prepare(comm, setup, err);
   if (code != TWS_OK) {
     tws_nccl_abort(comm);
@@ -156,10 +259,15 @@ static void close_communicator(const tws_comm *comm, ncclComm_t c) {
 
 void tws_nccl_destroy(tws_comm *comm) {
   if (!comm) return;
-  for (uint32_t i = 0; i < comm->group_count; i++)
+  tws_cuda_watch(comm->backend, NULL, NULL);
+  tws_cuda_forget(comm->backend); /* communicators wait for the graphs that they are in */
+  for (uint32_t i = 0; i < comm->group_count; i++) {
     if (comm->groups[i].comm && !comm->groups[i].borrowed) close_communicator(comm, comm->groups[i].comm);
+    tws_free(comm->groups[i].ranks);
+  }
   if (comm->world) close_communicator(comm, comm->world);
-  if (comm->latest) cudaEventDestroy(comm->latest);
+  for (int i = 0; i < TWS_CUDA_LINE_COUNT; i++)
+    if (comm->lines[i].latest) cudaEventDestroy(comm->lines[i].latest);
   if (comm->token) cudaFree(comm->token);
   tws_free(comm->groups);
   tws_free(comm);
@@ -205,30 +313,44 @@ static tws_code data_type(const tws_comm *comm, tws_dtype dtype, ncclDataType_t 
   return tws_fail(err, TWS_INTERNAL, NULL, "NCCL: rank %d: no such type, %d", comm->rank, (int)dtype);
 }
 
-/* With several communicators everything waits for what was started before, so that all ranks have one order. */
-static tws_code begin(tws_comm *comm, int stream, cudaStream_t *out, tws_error *err) {
+/* What a line's communicators do waits for what any of them did before; one communicator orders itself. Where the
+ * backend has joined its streams since, nothing is left to wait for (and what a graph captures must not wait for what
+ * came before it). */
+static tws_code begin(tws_comm *comm, tws_cuda_line line, int stream, cudaStream_t *out, tws_error *err) {
+  const uint64_t epoch = tws_cuda_epoch(comm->backend);
+  const nccl_line *l = &comm->lines[line];
   TWS_TRY(tws_cuda_stream(comm->backend, stream, out, err));
-  if (comm->communicators < 2 || comm->latest_stream < 0 || comm->latest_stream == stream) return TWS_OK;
-  const cudaError_t status = cudaStreamWaitEvent(*out, comm->latest, 0);
+  if (comm->epoch != epoch)
+    for (int i = 0; i < TWS_CUDA_LINE_COUNT; i++) comm->lines[i].stream = -1;
+  comm->epoch = epoch;
+  if (l->communicators < 2 || l->stream < 0 || l->stream == stream) return TWS_OK;
+  const cudaError_t status = cudaStreamWaitEvent(*out, l->latest, 0);
   return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "waiting for a collective");
 }
-static tws_code end(tws_comm *comm, int stream, cudaStream_t s, tws_error *err) {
-  comm->latest_stream = stream;
-  if (comm->communicators < 2) return TWS_OK;
-  const cudaError_t status = cudaEventRecord(comm->latest, s);
+static tws_code end(tws_comm *comm, tws_cuda_line line, int stream, cudaStream_t s, tws_error *err) {
+  comm->lines[line].stream = stream;
+  if (comm->lines[line].communicators < 2) return TWS_OK;
+  const cudaError_t status = cudaEventRecord(comm->lines[line].latest, s);
   return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "after a collective");
 }
 
+/* Part j of what is sent goes to rank j of the group. All pairs make progress together. */
 static ncclResult_t all_to_all(const nccl_group *group, const tws_comm_segment *segment, ncclDataType_t type,
                                size_t element, cudaStream_t s) {
-  ncclResult_t result = ncclSuccess;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+  (void)element;
+  return ncclAlltoAll(segment->send, segment->receive, segment->count, type, group->comm, s);
+#else
+  ncclResult_t result = ncclGroupStart();
   const size_t part = segment->count * element;
   for (int peer = 0; result == ncclSuccess && peer < group->size; peer++) {
     result = ncclSend((const char *)segment->send + (size_t)peer * part, segment->count, type, peer, group->comm, s);
     if (result == ncclSuccess)
       result = ncclRecv((char *)segment->receive + (size_t)peer * part, segment->count, type, peer, group->comm, s);
   }
-  return result;
+  const ncclResult_t ended = ncclGroupEnd();
+  return result == ncclSuccess ? ended : result;
+#endif
 }
 
 static ncclResult_t start_segment(const tws_comm *comm, const nccl_group *group, tws_collective collective,
@@ -281,15 +403,27 @@ static tws_code start_collective(tws_comm *comm, int group, tws_collective colle
   if (!g->comm) return tws_fail(err, TWS_RANK, NULL, "NCCL: rank %d: the communicator was aborted", comm->rank);
   if (collective == TWS_COLLECTIVE_BARRIER) segments = &nothing, count = 1;
   TWS_TRY(data_type(comm, dtype, &type, err));
-  TWS_TRY(begin(comm, (int)stream, &s, err));
-  snprintf(what, sizeof what, "%s of group %d", tws_collective_name(collective), group);
+  TWS_TRY(begin(comm, g->line, (int)stream, &s, err));
+  snprintf(what, sizeof what, "%s of group '%s'", tws_collective_name(collective), g->axis);
   ncclResult_t result = ncclGroupStart();
   for (int i = 0; result == ncclSuccess && i < count; i++)
     result = start_segment(comm, g, collective, type, element, root, &segments[i], s);
   const ncclResult_t ended = ncclGroupEnd();
   if (result == ncclSuccess || result == ncclInProgress) result = ended;
   TWS_TRY(settle_after(comm, g->comm, result, what, err));
-  return end(comm, (int)stream, s, err);
+  return end(comm, g->line, (int)stream, s, err);
+}
+
+/* The communicator for messages with a rank, and its number there. */
+static ncclComm_t for_messages(const tws_comm *comm, int *peer, tws_cuda_line *line) {
+  *line = TWS_CUDA_LINE_REPLICAS;
+  for (int i = 0; comm->messages && i < comm->messages->size; i++) {
+    if (comm->messages->ranks[i] != *peer) continue;
+    *peer = i;
+    *line = comm->messages->line;
+    return comm->messages->comm;
+  }
+  return comm->world;
 }
 
 static tws_code start_message(tws_comm *comm, int peer, int receives, void *data, uint64_t bytes, tws_stream stream,
@@ -297,13 +431,16 @@ static tws_code start_message(tws_comm *comm, int peer, int receives, void *data
   cudaStream_t s = NULL;
   char what[64];
   if (peer < 0 || peer >= comm->world_size) return tws_fail(err, TWS_INTERNAL, NULL, "NCCL: no rank %d", peer);
-  if (!comm->world) return tws_fail(err, TWS_RANK, NULL, "NCCL: rank %d: the communicator was aborted", comm->rank);
-  TWS_TRY(begin(comm, (int)stream, &s, err));
+  tws_cuda_line line;
+  int number = peer;
+  ncclComm_t c = for_messages(comm, &number, &line);
+  if (!c) return tws_fail(err, TWS_RANK, NULL, "NCCL: rank %d: the communicator was aborted", comm->rank);
+  TWS_TRY(begin(comm, line, (int)stream, &s, err));
   snprintf(what, sizeof what, "%s rank %d", receives ? "receiving from" : "sending to", peer);
-  const ncclResult_t result = receives ? ncclRecv(data, bytes, ncclUint8, peer, comm->world, s)
-                                       : ncclSend(data, bytes, ncclUint8, peer, comm->world, s);
-  TWS_TRY(settle_after(comm, comm->world, result, what, err));
-  return end(comm, (int)stream, s, err);
+  const ncclResult_t result =
+      receives ? ncclRecv(data, bytes, ncclUint8, number, c, s) : ncclSend(data, bytes, ncclUint8, number, c, s);
+  TWS_TRY(settle_after(comm, c, result, what, err));
+  return end(comm, line, (int)stream, s, err);
 }
 
 /* ---- the same, waited for ---- */

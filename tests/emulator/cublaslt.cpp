@@ -6,6 +6,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+
+cudaError_t emulated_submit(cudaStream_t stream, const std::function<void()> &work); /* emulator.cpp */
 
 namespace {
 
@@ -110,44 +113,61 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, 
                                                     const void *, size_t) {
   return CUBLAS_STATUS_SUCCESS;
 }
-/* Declines results of an odd number of rows, so that what stands in for the library is tested as well. */
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t *results,
-                                              int *count) {
+/* Declines results of an odd number of rows, and column sums of bfloat16 for results of float32, so that what stands in
+ * for the library is tested as well. */
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t, int,
+                                              cublasLtMatmulHeuristicResult_t *results, int *count) {
   *count = 0;
-  if (reinterpret_cast<Layout *>(d)->rows % 2) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const Layout *to = reinterpret_cast<Layout *>(d);
+  if (to->rows % 2) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (reinterpret_cast<Operation *>(operation)->epilogue == CUBLASLT_EPILOGUE_BGRADB &&
+      to->type != reinterpret_cast<Layout *>(b)->type)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   memset(results, 0, sizeof *results);
   results->state = CUBLAS_STATUS_SUCCESS;
   *count = 1;
   return CUBLAS_STATUS_SUCCESS;
 }
 
+static void multiply(const Operation &o, const void *a, const Layout *left, const void *b, const Layout *right,
+                     const void *c, void *d, const Layout *to, float scale, float keep) {
+  const uint64_t inner = o.left_transposed ? left->rows : left->columns;
+  for (uint64_t j = 0; j < to->columns; ++j)
+    for (uint64_t i = 0; i < to->rows; ++i) {
+      const uint64_t at = j * (uint64_t)to->stride + i;
+      float sum = 0;
+      for (uint64_t k = 0; k < inner; ++k)
+        sum += element(a, left, o.left_transposed, i, k) * element(b, right, o.right_transposed, k, j);
+      sum *= scale;
+      if (keep != 0) sum += keep * get(c, to->type, at);
+      if (o.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += get(o.bias, o.bias_type, i);
+      put(d, to->type, at, sum);
+    }
+  if (o.epilogue != CUBLASLT_EPILOGUE_BGRADB) return;
+  for (uint64_t j = 0; j < to->columns; ++j) {
+    float sum = 0;
+    for (uint64_t k = 0; k < inner; ++k) sum += element(b, right, o.right_transposed, k, j);
+    put(const_cast<void *>(o.bias), o.bias_type, j, sum);
+  }
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
                               const void *beta, const void *c, cublasLtMatrixLayout_t, void *d,
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *, void *, size_t,
-                              cudaStream_t) {
-  const Operation *o = reinterpret_cast<Operation *>(operation);
+                              cudaStream_t stream) {
+  const Operation o = *reinterpret_cast<Operation *>(operation);
   const Layout *left = reinterpret_cast<Layout *>(a_layout), *right = reinterpret_cast<Layout *>(b_layout),
                *to = reinterpret_cast<Layout *>(d_layout);
-  const uint64_t rows = o->left_transposed ? left->columns : left->rows;
-  const uint64_t inner = o->left_transposed ? left->rows : left->columns;
-  const uint64_t columns = o->right_transposed ? right->rows : right->columns;
-  if (rows != to->rows || columns != to->columns || inner != (o->right_transposed ? right->columns : right->rows))
+  const uint64_t rows = o.left_transposed ? left->columns : left->rows;
+  const uint64_t inner = o.left_transposed ? left->rows : left->columns;
+  const uint64_t columns = o.right_transposed ? right->rows : right->columns;
+  if (rows != to->rows || columns != to->columns || inner != (o.right_transposed ? right->columns : right->rows))
     return CUBLAS_STATUS_INVALID_VALUE;
   const float scale = *static_cast<const float *>(alpha), keep = *static_cast<const float *>(beta);
-  for (uint64_t j = 0; j < columns; ++j)
-    for (uint64_t i = 0; i < rows; ++i) {
-      const uint64_t at = j * (uint64_t)to->stride + i;
-      float sum = 0;
-      for (uint64_t k = 0; k < inner; ++k)
-        sum += element(a, left, o->left_transposed, i, k) * element(b, right, o->right_transposed, k, j);
-      sum *= scale;
-      if (keep != 0) sum += keep * get(c, to->type, at);
-      if (o->epilogue == CUBLASLT_EPILOGUE_BIAS) sum += get(o->bias, o->bias_type, i);
-      put(d, to->type, at, sum);
-    }
-  return CUBLAS_STATUS_SUCCESS;
+  const cudaError_t status = emulated_submit(stream, [=] { multiply(o, a, left, b, right, c, d, to, scale, keep); });
+  return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 }

@@ -1,10 +1,12 @@
 /* Blocks one after another; the threads of a block as contexts; and the part of the CUDA runtime that the backend uses,
- * on host memory. */
+ * on host memory. What streams do is done at once, but for graphs: they keep what was recorded, and run it in an order
+ * drawn anew each time among those that streams and events allow, so that a missing dependency shows. */
 #include "tests/emulator/emulator.h"
 
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -127,14 +129,7 @@ unsigned __ballot_sync(unsigned, bool vote) {
   return votes;
 }
 
-void emulated_launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &kernel) {
-  const bool possible = grid.x && grid.y && grid.z && grid.y <= 65535 && grid.z <= 65535 && block.x >= 1 &&
-                        block.x <= MAX_THREADS && block.y == 1 && block.z == 1;
-  if (!possible || shared_bytes > SHARED) {
-    fprintf(stderr, "a launch that a GPU would refuse: grid %u %u %u, block %u, %zu bytes\n", grid.x, grid.y, grid.z,
-            block.x, shared_bytes);
-    abort();
-  }
+static void run_blocks(dim3 grid, dim3 block, const std::function<void()> &kernel) {
   body = &kernel;
   count = (int)block.x;
   emulated_block_size = block;
@@ -147,11 +142,106 @@ void emulated_launch(dim3 grid, dim3 block, size_t shared_bytes, const std::func
       }
 }
 
+static void refuse(const char *what) {
+  fprintf(stderr, "a GPU would refuse: %s\n", what);
+  abort();
+}
+
+void emulated_start(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes,
+                    const std::function<void()> &kernel) {
+  const bool possible = grid.x && grid.y && grid.z && grid.y <= 65535 && grid.z <= 65535 && block.x >= 1 &&
+                        block.x <= MAX_THREADS && block.y == 1 && block.z == 1;
+  if (!possible || shared_bytes > SHARED) {
+    fprintf(stderr, "grid %u %u %u, block %u, %zu bytes\n", grid.x, grid.y, grid.z, block.x, shared_bytes);
+    refuse("a launch");
+  }
+  if (emulated_submit(stream, [=] { run_blocks(grid, block, kernel); }) != cudaSuccess) refuse("a launch");
+}
+
+/* ---- streams, events, graphs ---- */
+
+namespace {
+
+struct Node {
+  std::function<void()> work;
+  std::vector<int> after;
+};
+typedef std::vector<Node> Graph;
+
+struct Stream {
+  int capture;              // in which recording it takes part, 0: none
+  std::vector<int> latest;  // nodes that its next one comes after
+};
+typedef Stream Event;  // what a stream had when it was recorded
+
+Graph *recording;
+Stream *origin;
+std::vector<Stream *> streams;
+int captures;
+
+Stream *of(cudaStream_t s) {
+  return reinterpret_cast<Stream *>(s);
+}
+Event *of(cudaEvent_t e) {
+  return reinterpret_cast<Event *>(e);
+}
+bool is_captured(const Stream *s) {
+  return recording && s->capture == captures;
+}
+
+// Whether the origin comes after all that was recorded.
+bool joined() {
+  std::vector<char> seen(recording->size() + 1, 0);
+  std::vector<int> open = origin->latest;
+  while (!open.empty()) {
+    const int n = open.back();
+    open.pop_back();
+    if (seen[(size_t)n]) continue;
+    seen[(size_t)n] = 1;
+    for (int before : (*recording)[(size_t)n].after) open.push_back(before);
+  }
+  return std::count(seen.begin(), seen.end() - 1, 0) == 0;
+}
+
+void run_graph(const Graph &graph) {
+  std::vector<int> waits(graph.size(), 0), ready;
+  std::vector<std::vector<int>> next(graph.size());
+  for (size_t i = 0; i < graph.size(); ++i) {
+    waits[i] = (int)graph[i].after.size();
+    for (int before : graph[i].after) next[(size_t)before].push_back((int)i);
+    if (waits[i] == 0) ready.push_back((int)i);
+  }
+  while (!ready.empty()) {
+    random_state = random_state * 1664525u + 1013904223u;
+    const size_t at = (random_state >> 8) % ready.size();
+    const int n = ready[at];
+    ready.erase(ready.begin() + (long)at);
+    graph[(size_t)n].work();
+    for (int later : next[(size_t)n])
+      if (--waits[(size_t)later] == 0) ready.push_back(later);
+  }
+}
+
+}  // namespace
+
+cudaError_t emulated_submit(cudaStream_t stream, const std::function<void()> &work) {
+  if (!recording) {
+    work();
+    return cudaSuccess;
+  }
+  Stream *s = of(stream);
+  if (!is_captured(s)) return cudaErrorStreamCaptureIsolation;
+  recording->push_back({work, s->latest});
+  s->latest.assign(1, (int)recording->size() - 1);
+  return cudaSuccess;
+}
+
 /* ---- the runtime ---- */
 
 extern "C" {
 
 static cudaError_t give(void **out, size_t bytes) {
+  if (recording) return cudaErrorStreamCaptureUnsupported;
   *out = bytes < (size_t)1 << 40 ? aligned_alloc(256, (bytes + 255) / 256 * 256) : nullptr;
   if (!*out) return cudaErrorMemoryAllocation;
   memset(*out, 0xff, bytes);
@@ -174,12 +264,11 @@ cudaError_t cudaMemset(void *to, int value, size_t bytes) {
   memset(to, value, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t) {
-  return cudaMemset(to, value, bytes);
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
+  return emulated_submit(stream, [=] { memset(to, value, bytes); });
 }
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  memmove(to, from, bytes);
-  return cudaSuccess;
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  return emulated_submit(stream, [=] { memmove(to, from, bytes); });
 }
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
   *available = (size_t)64 << 30;
@@ -188,24 +277,84 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned, int) {
-  return give((void **)out, 256);
+  Stream *s = new Stream();
+  streams.push_back(s);
+  *out = reinterpret_cast<cudaStream_t>(s);
+  return recording ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  return cudaFree(stream);
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  streams.erase(std::find(streams.begin(), streams.end(), of(stream)));
+  delete of(stream);
   return cudaSuccess;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
-  return cudaSuccess;
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return is_captured(of(stream)) ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return cudaStreamSynchronize(stream);
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned) {
-  return give((void **)out, 256);
+  *out = reinterpret_cast<cudaEvent_t>(new Event());
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t *out) {
+  return cudaEventCreateWithFlags(out, 0);
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  return cudaFree(event);
+  delete of(event);
+  return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  *of(event) = *of(stream);
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t, cudaEvent_t) {
+  static float now;
+  *milliseconds = now += 1;
+  return cudaSuccess;
+}
+/* An event from outside the recording cannot be waited for inside it. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  Stream *s = of(stream);
+  const Event *e = of(event);
+  if (is_captured(s) != is_captured(e) && !is_captured(e)) return cudaErrorStreamCaptureIsolation;
+  if (!is_captured(e)) return cudaSuccess;
+  if (!is_captured(s)) s->latest.clear();
+  s->capture = captures;
+  for (int n : e->latest)
+    if (std::find(s->latest.begin(), s->latest.end(), n) == s->latest.end()) s->latest.push_back(n);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (recording) return cudaErrorIllegalState;
+  recording = new Graph();
+  origin = of(stream);
+  origin->capture = ++captures;
+  origin->latest.clear();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
+  const bool complete = recording && of(stream) == origin && joined();
+  *out = reinterpret_cast<cudaGraph_t>(recording);
+  recording = nullptr;
+  return complete ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long) {
+  *out = reinterpret_cast<cudaGraphExec_t>(new Graph(*reinterpret_cast<Graph *>(graph)));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<Graph *>(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete reinterpret_cast<Graph *>(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  if (is_captured(of(stream))) return cudaErrorStreamCaptureUnsupported;
+  run_graph(*reinterpret_cast<Graph *>(graph));
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(void) {

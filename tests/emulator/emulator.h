@@ -43,9 +43,17 @@ const dim3 &emulated_thread();
 #define blockDim emulated_block_size
 #define gridDim emulated_grid_size
 
-void emulated_launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &kernel);
-#define LAUNCH(kernel, grid, block, shared, call, ...) \
-  ((void)(call), emulated_launch(dim3(grid), dim3(block), (shared), [=] { (kernel)(__VA_ARGS__); }))
+/* Now, or as a node of the graph that the stream is being recorded into. */
+cudaError_t emulated_submit(cudaStream_t stream, const std::function<void()> &work);
+void emulated_start(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes,
+                    const std::function<void()> &kernel);
+template <typename K, typename... A>
+void emulated_launch(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes, K kernel, A... arguments) {
+  emulated_start(stream, grid, block, shared_bytes, [=] { kernel(arguments...); });
+}
+#define LAUNCH(kernel, grid, block, shared, call, ...)               \
+  emulated_launch((call)->stream, dim3(grid), dim3(block), (shared), \
+                  [](auto... arguments) { (kernel)(arguments...); }, __VA_ARGS__)
 #define BLOCK_MEMORY(name) float4 *name = emulated_memory
 
 void __syncthreads();

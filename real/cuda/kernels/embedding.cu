@@ -77,7 +77,8 @@ __device__ int append_matches(const int32_t *ids, int64_t token, int64_t tokens,
 __global__ void list_rows(const int32_t *ids, int64_t tokens, int64_t vocabulary, int64_t first, RowLists lists) {
   __shared__ int32_t counts[GROUP], next[GROUP], pending[PENDING + BLOCK];
   __shared__ int warp_counts[BLOCK / WARP];
-  const int64_t base = (int64_t)blockIdx.x * GROUP, rows = vocabulary - base < GROUP ? vocabulary - base : GROUP;
+  const int64_t base = (int64_t)blockIdx.x * GROUP, left = vocabulary - base;
+  const int64_t rows = left < (int64_t)GROUP ? left : (int64_t)GROUP;
   const int64_t low = first + base, high = low + rows;
   const int row = (int)threadIdx.x;
   if (row < GROUP) counts[row] = 0;
