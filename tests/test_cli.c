@@ -301,26 +301,58 @@ START_TEST(axes_are_shown) {
 }
 END_TEST
 
-/* The ranks that train starts are told the same: two stages are one replica. */
+/* The ranks that train starts are told the same as the one that starts them. */
 START_TEST(ranks_are_told_their_axes) {
   static const char model[] =
-      "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 32, \"n_embd\": 16, \"n_layer\": 2, "
+      "{\"model_type\": \"gpt2\", \"vocab_size\": 257, \"n_positions\": 32, \"n_embd\": 16, \"n_layer\": 2, "
       "\"n_head\": 2}";
+  static const struct {
+    const char *words, *axis;
+  } cases[] = {{"--pp 2 --schedule gpipe --axis-order data,pipe,model,sequence", "pipe"},
+               {"--tp 2 --sequence-regions", "model"},
+               {"--sp 2 --axis-order sequence,model,pipe,data", "sequence"}};
   char text[400];
   for (int i = 0; i < 399; i++) text[i] = (char)('a' + i % 26);
   text[399] = '\0';
   write_text(file("model.json"), model);
   write_text(file("text"), text);
-  command_result r = twinspeed(
-      "train -m %s -n 2 --pp 2 --schedule gpipe --axis-order data,pipe,model,sequence --accumulation 3 --seq 16 "
-      "--threads 1 --steps 1 --data %s --json -q",
-      file("model.json"), file("text"));
-  ck_assert_msg(r.status == 0, "%s", r.err);
-  cJSON *json = assert_json(&r, "twinspeed-train-1");
-  const cJSON *configuration = cJSON_GetObjectItem(json, "configuration");
-  ck_assert_int_eq(cJSON_GetObjectItem(configuration, "train_batch")->valueint, 3);
-  cJSON_Delete(json);
-  command_free(&r);
+  double losses[3];
+  for (int i = 0; i < 3; i++) { /* two ranks are one replica, so the batch and the loss are those of one rank */
+    command_result r =
+        twinspeed("train -m %s -n 2 %s --accumulation 3 --seq 16 --threads 1 --steps 1 --data %s --json -q",
+                  file("model.json"), cases[i].words, file("text"));
+    ck_assert_msg(r.status == 0, "%s: %s", cases[i].words, r.err);
+    cJSON *json = assert_json(&r, "twinspeed-train-1");
+    const cJSON *configuration = cJSON_GetObjectItem(json, "configuration");
+    ck_assert_int_eq(cJSON_GetObjectItem(configuration, "train_batch")->valueint, 3);
+    ck_assert_int_eq(cJSON_GetObjectItem(cJSON_GetObjectItem(configuration, "axes"), cases[i].axis)->valueint, 2);
+    losses[i] = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "losses"), 0)->valuedouble;
+    ck_assert_double_eq_tol(losses[i], losses[0], 1e-5 * losses[0]);
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+}
+END_TEST
+
+/* Tensor ranks divide the vocabulary; who asks for narration hears of it. */
+START_TEST(vocabulary_is_padded_for_tensor_ranks) {
+  write_text(file("model.json"),
+             "{\"model_type\": \"gpt2\", \"vocab_size\": 257, \"n_positions\": 64, \"n_embd\": 32, \"n_layer\": 2, "
+             "\"n_head\": 8}");
+  static const struct {
+    const char *words, *vocabulary;
+    int remark;
+  } cases[] = {{"--tp 1", "vocabulary 257,", 0},
+               {"--tp 2", "vocabulary 258 ", 1},
+               {"--tp 8 --vocab-multiple 12", "vocabulary 264 ", 0}, /* 24 divides it, as 12 does */
+               {"--tp 8 --vocab-multiple 5", "vocabulary 280 ", 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    command_result r = twinspeed("estimate -m %s --cluster dgx-a100 %s -v", file("model.json"), cases[i].words);
+    ck_assert_msg(r.status == 0, "%s: %s", cases[i].words, r.err);
+    ck_assert_msg(strstr(r.out, cases[i].vocabulary) != NULL, "%s: %s", cases[i].words, r.out);
+    ck_assert_int_eq(count_lines_with(r.err, "the vocabulary of 257 is padded to "), cases[i].remark);
+    command_free(&r);
+  }
 }
 END_TEST
 
@@ -865,6 +897,7 @@ int main(void) {
   tcase_add_test(answers, flags_of_parallelism);
   tcase_add_test(answers, axes_are_shown);
   tcase_add_test(answers, ranks_are_told_their_axes);
+  tcase_add_test(answers, vocabulary_is_padded_for_tensor_ranks);
   tcase_add_test(answers, check_covers_what_it_says);
   tcase_add_test(answers, effective_configuration_is_stable);
   tcase_add_test(answers, profile_adds_up);
