@@ -56,6 +56,7 @@ typedef struct tws_config {
   /* pipeline parallelism: stages 0 or 1 is none (pipeline.stages); the rest is read when there are more */
   int64_t pipeline_stages;
   int64_t virtual_stages;         /* twinspeed.virtual_stages: chunks of layers a stage holds */
+  int pipe_partitioned, grad_partitioned; /* pipeline.*: tensor ranks each send a part of what stages exchange */
   int pipeline_schedule;          /* twinspeed.pipeline_schedule: tws_pipeline_kind of plan/pipeline_schedule.h */
   /* tensor and sequence parallelism: 0 or 1 rank is none */
   int64_t tensor_ranks;           /* tensor_parallel.autotp_size */

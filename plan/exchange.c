@@ -27,6 +27,10 @@ static void exchange(tws_lower *l, tws_collective kind, tws_operand from, tws_op
   }
 }
 
+void tws_exchange_gather_into(tws_lower *l, tws_operand operand, tws_operand all) {
+  collective(l, TWS_COLLECTIVE_ALL_GATHER, l->model_group, operand, all);
+}
+
 tws_operand tws_exchange_gather(tws_lower *l, tws_operand operand, const char *name) {
   tws_operand all = tws_lower_scratch(l, name, (tws_dtype)l->b.plan->buffers[operand.buffer].dtype,
                                       operand.count * (uint64_t)l->axes.tensor);

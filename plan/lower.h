@@ -81,7 +81,8 @@ typedef struct tws_context {
   tws_deferred *deferred;
   size_t deferred_capacity;
   uint32_t deferred_count;
-  uint32_t events;          /* that still refer to it */
+  uint32_t part[2]; /* received part of what enters (0: value, 1: gradient) and is not gathered yet, or TWS_NONE */
+  uint32_t events;  /* that still refer to it */
   struct tws_context *next; /* in the list of free ones */
 } tws_context;
 
@@ -161,6 +162,7 @@ void tws_exchange_forward(tws_lower *l, const tws_module *m);
 void tws_exchange_backward(tws_lower *l, const tws_module *m);
 /* gathers `operand` of every tensor-parallel rank, in order */
 tws_operand tws_exchange_gather(tws_lower *l, tws_operand operand, const char *name);
+void tws_exchange_gather_into(tws_lower *l, tws_operand operand, tws_operand all);
 /* gradients of copies that saw a part of the tokens only are added up, those of them that this rank keeps */
 void tws_exchange_partial_gradients(tws_lower *l);
 /* zero.c */

@@ -194,6 +194,7 @@ static tws_context *new_context(tws_lower *l) {
   }
   memset(c->value_buffer, 0xff, values * sizeof *c->value_buffer); /* TWS_NONE */
   memset(c->value_gradient, 0xff, values * sizeof *c->value_gradient);
+  c->part[0] = c->part[1] = TWS_NONE;
   c->deferred_count = 0;
   c->events = 0;
   return c;
@@ -241,16 +242,47 @@ static void run_deferred(tws_lower *l) {
   }
 }
 
+static uint32_t boundary_buffer(tws_lower *l, uint32_t value, int gradient, int parts) {
+  return tws_builder_buffer(&l->b, l->network->values[value].name,
+                            gradient ? TWS_CATEGORY_ACTIVATION_GRADIENT : TWS_CATEGORY_ACTIVATION, l->config->dtype,
+                            tws_value_elements(l, value) / (uint64_t)parts, 0);
+}
+
+/* Tensor-parallel ranks have equal copies of what stages exchange, unless its tokens are split among them: each sends
+ * one part, and the receivers gather the whole. (Narayanan et al. 2021, section 4.1.) Returns the number of parts. */
+static int message_parts(const tws_lower *l, uint32_t value, int gradient) {
+  int partitioned = gradient ? l->config->grad_partitioned : l->config->pipe_partitioned;
+  int tensor = l->axes.tensor;
+  return partitioned && l->local.values[value].split == 1 && tws_value_elements(l, value) % (uint64_t)tensor == 0
+             ? tensor
+             : 1;
+}
+
+/* The whole of what entered in parts: gathered when it is needed, so that nothing waits for a message before. */
+static void gather_parts(tws_lower *l, int gradient) {
+  uint32_t part = l->context->part[gradient], value = gradient ? l->chunk->out_value : l->chunk->in_value;
+  if (part == TWS_NONE || l->b.failed != TWS_OK) return;
+  uint32_t whole = boundary_buffer(l, value, gradient, 1);
+  l->b.phase = gradient ? TWS_PHASE_BACKWARD : TWS_PHASE_FORWARD;
+  l->b.module = TWS_NONE;
+  tws_exchange_gather_into(l, tws_all(&l->b, part, TWS_READ), tws_all(&l->b, whole, TWS_WRITE));
+  *(gradient ? &l->value_gradient[value] : &l->value_buffer[value]) = whole;
+  l->context->part[gradient] = TWS_NONE;
+}
+
 static void act(tws_lower *l, int kind) {
   switch (kind) {
     case TWS_ACTION_FORWARD:
+      gather_parts(l, 0);
       tws_zero_micro_begin(l);
       run_visits(l, 0, l->chunk->forward_visits);
       break;
     case TWS_ACTION_BACKWARD:
+      gather_parts(l, 1);
       run_backward(l);
       break;
     case TWS_ACTION_BACKWARD_INPUT:
+      gather_parts(l, 1);
       l->split = 1;
       run_backward(l);
       l->split = 0;
@@ -261,27 +293,31 @@ static void act(tws_lower *l, int kind) {
   }
 }
 
-/* Activations travel forward, gradients back; one buffer each, as large as the value. */
+/* Activations travel forward, gradients back; one buffer each, as large as the value or its part. */
 static void message(tws_lower *l, const tws_pipeline_event *event) {
   tws_plan *plan = l->b.plan;
   int forward = event->action.kind == TWS_ACTION_FORWARD, send = event->kind == TWS_EVENT_SEND;
   uint32_t value = forward == send ? l->chunk->out_value : l->chunk->in_value;
   uint32_t peer = (uint32_t)tws_pipeline_grid_stage(&plan->topology, plan->rank, event->peer);
   uint32_t *buffer = forward ? &l->value_buffer[value] : &l->value_gradient[value];
+  int parts = message_parts(l, value, !forward);
   l->b.phase = forward ? TWS_PHASE_FORWARD : TWS_PHASE_BACKWARD;
   l->b.module = TWS_NONE;
   if (!send) {
-    *buffer = tws_builder_buffer(&l->b, l->network->values[value].name,
-                                 forward ? TWS_CATEGORY_ACTIVATION : TWS_CATEGORY_ACTIVATION_GRADIENT, l->config->dtype,
-                                 tws_value_elements(l, value), 0);
+    uint32_t received = boundary_buffer(l, value, !forward, parts);
+    *(parts > 1 ? &l->context->part[!forward] : buffer) = received;
+    if (l->b.failed == TWS_OK) tws_builder_message(&l->b, TWS_OP_RECV, peer, tws_all(&l->b, received, TWS_WRITE));
+    return;
   }
   if (l->b.failed != TWS_OK) return;
   if (*buffer == TWS_NONE) {
     tws_builder_fail(&l->b, TWS_INTERNAL, "a message is sent before it is there");
     return;
   }
-  tws_builder_message(&l->b, send ? TWS_OP_SEND : TWS_OP_RECV, peer,
-                      tws_all(&l->b, *buffer, send ? TWS_READ : TWS_WRITE));
+  tws_operand sent = tws_all(&l->b, *buffer, TWS_READ);
+  sent.count /= (uint64_t)parts;
+  sent.offset = parts > 1 ? sent.count * (uint64_t)l->axes.tensor_index : 0;
+  tws_builder_message(&l->b, TWS_OP_SEND, peer, sent);
 }
 
 static void run_program(tws_lower *l, const tws_pipeline_program *program) {
