@@ -146,8 +146,10 @@ static tws_code print_steps(const tws_cli *cli, const published_report *r, tws_e
                                            tws_cell("%.1f", published), tws_cell("%.1f", predicted)});
   }
   tws_out(
-      "Time of an iteration (~: made of the published TFLOP/s or MFU); TFLOP/s of one GPU, counted as the papers do, "
-      "with recomputation:\n");
+      "Time of an iteration, %s (~: made of the published TFLOP/s or MFU); TFLOP/s of one GPU, counted as the papers "
+      "do,\n"
+      "with recomputation:\n",
+      r->o->simulate ? "simulated" : "estimated");
   return tws_table_print(cli, &table, err);
 }
 

@@ -238,6 +238,35 @@ static double attention_seconds(const tws_profile *profile, const tws_work *work
   return fmax(tws_work_flops(work) / rate, tws_work_bytes(work) / bandwidth);
 }
 
+/* What software moves beside a kernel's own operands is given for each of these. */
+static double elements(const tws_work *work) {
+  double first = (double)work->d[0], second = (double)work->d[1], third = (double)work->d[2];
+  switch ((tws_kernel)work->code) {
+    case TWS_KERNEL_EMBEDDING:
+    case TWS_KERNEL_EMBEDDING_GRAD:
+    case TWS_KERNEL_POSITION_GRAD:
+    case TWS_KERNEL_NORM:
+    case TWS_KERNEL_NORM_GRAD:
+    case TWS_KERNEL_LINEAR: /* of the output of the layer */
+    case TWS_KERNEL_LINEAR_GRAD_INPUT:
+    case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
+    case TWS_KERNEL_SWIGLU:
+    case TWS_KERNEL_SWIGLU_GRAD:
+      return first * second;
+    case TWS_KERNEL_CROSS_ENTROPY:
+    case TWS_KERNEL_VOCABULARY_STATS:
+    case TWS_KERNEL_VOCABULARY_LOSS: /* padded vocabulary */
+      return first * third;
+    case TWS_KERNEL_ATTENTION:
+    case TWS_KERNEL_ATTENTION_GRAD: /* of the output */
+      return first * second * third * (double)work->d[4];
+    case TWS_KERNEL_CLIP:
+      return 0;
+    default:
+      return first;
+  }
+}
+
 double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
   if (work->kind != 0 || work->code >= TWS_KERNEL_COUNT) return 0;
   if (threads < 1 || profile->backend == TWS_BACKEND_CUDA) threads = 1;
@@ -258,5 +287,5 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
     seconds = attention_seconds(profile, work, peak, bandwidth);
   else
     seconds = tws_work_bytes(work) / bandwidth;
-  return seconds + profile->launch_s;
+  return seconds + profile->added_bytes[work->code] * elements(work) / bandwidth + profile->launch_s;
 }

@@ -276,6 +276,17 @@ static tws_code read_unfused(const tws_json *json, const cJSON *attention, tws_p
   return tws_json_bool(json, object, "recomputed", 0, 0, &profile->scores_recomputed, err);
 }
 
+static tws_code read_added_bytes(const tws_json *json, tws_profile *profile, tws_error *err) {
+  const cJSON *added = NULL, *item = NULL;
+  TWS_TRY(read_child(json, json->root, "added_bytes", 0, &added, err));
+  cJSON_ArrayForEach(item, added) {
+    int kernel = find_word(item->string, kernel_word, TWS_KERNEL_COUNT);
+    if (kernel < 0) return tws_json_fail(json, item, err, NULL, "unknown kernel \"%.60s\"", item->string);
+    TWS_TRY(tws_json_number(json, added, item->string, 1, 0, 1000, 0, &profile->added_bytes[kernel], err));
+  }
+  return TWS_OK;
+}
+
 static tws_code read_constants(const tws_json *json, tws_profile *profile, tws_error *err) {
   static const char *const matmul_known[] = {"efficiency", "tile_overhead_s", "multiprocessors", "misaligned", NULL};
   static const char *const attention_known[] = {"efficiency", "half_length", "backward", "unfused", NULL};
@@ -354,6 +365,7 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
                                       "launch_s",
                                       "matmul",
                                       "attention",
+                                      "added_bytes",
                                       "kernels",
                                       "collectives",
                                       "p2p",
@@ -369,6 +381,7 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
   const cJSON *details = NULL;
   TWS_TRY(read_child(json, json->root, "details", 0, &details, err)); /* free texts for people */
   TWS_TRY(read_figures(json, profile, err));
+  TWS_TRY(read_added_bytes(json, profile, err));
   TWS_TRY(read_families(json, profile, err));
   return read_collectives(json, profile, err);
 }

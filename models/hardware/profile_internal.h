@@ -71,6 +71,7 @@ struct tws_profile {
   double attention_efficiency, attention_half_length, attention_backward;
   int attention_unfused, scores_recomputed; /* scores are in memory; between forward and backward they are not kept */
   double score_bytes[2];                    /* of kernels between the products, for each score: forward, backward */
+  double added_bytes[TWS_KERNEL_COUNT];     /* that software moves beside a kernel's operands, for each element */
   tws_family *families;
   size_t family_count;
   tws_collective_table *collectives;
@@ -79,8 +80,8 @@ struct tws_profile {
 };
 
 int tws_kernel_dims(tws_kernel kernel); /* how many of tws_work.d[] name the shape */
-/* The least d[dim] of work that does something: 1, of sizes that may be absent (positions, kv heads) 0; a rank's part of
- * a vocabulary may be padding only. */
+/* The least d[dim] of work that does something: 1, of sizes that may be absent (positions, kv heads) 0; a rank's part
+ * of a vocabulary may be padding only. */
 int tws_kernel_least(tws_kernel kernel, int dim);
 /* Coordinates and costs of a matrix product or attention; 0 for kernels that are costed by bytes alone. */
 int tws_shape_of(const tws_work *work, tws_shape *shape);
