@@ -253,15 +253,13 @@ static void keep(void *user, const tws_step_report *report) {
   norms[report->step - 1] = report->gradient_norm;
 }
 
-static tws_config *load_config(const char *text, int64_t hidden) {
+static tws_config *load_config(const char *text) {
   tws_json *json = NULL;
   tws_config *config = NULL;
   tws_error err = {0};
   need(tws_json_parse(text, strlen(text), "job", &json, &err) == TWS_OK, text, &err);
   need(tws_config_from_json(json, &config, &err) == TWS_OK, text, &err);
   tws_json_destroy(json);
-  tws_auto_context context = {.hidden_size = hidden};
-  need(tws_config_resolve(config, world, &context, &err) == TWS_OK, text, &err);
   return config;
 }
 
@@ -270,8 +268,11 @@ static void run_job(char *line, FILE *out) {
   tws_network *network = NULL;
   tws_error err = {0};
   tws_train_result result;
-  need(text && tws_network_load(model, 1, &network, &err) == TWS_OK, "job", &err);
-  tws_config *config = load_config(text, network->hidden);
+  need(text != NULL, "job", NULL);
+  tws_config *config = load_config(text);
+  need(tws_network_load(model, tws_config_vocabulary_multiple(config), &network, &err) == TWS_OK, name, &err);
+  tws_auto_context context = {.hidden_size = network->hidden};
+  need(tws_config_resolve(config, world, &context, &err) == TWS_OK, name, &err);
   tws_train_options options = {.network = network,
                                .config = config,
                                .data = getenv("DATA"),

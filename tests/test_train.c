@@ -12,6 +12,7 @@
 #include "real/data.h"
 #include "real/fault.h"
 #include "real/init.h"
+#include "train_combinations.h"
 
 static char folder[] = "/tmp/twinspeed-train-XXXXXX";
 static char text_path[64];
@@ -253,13 +254,13 @@ END_TEST
 
 /* ---- training ---- */
 
-enum { STEPS = 20, MAX_JOBS = 64 };
+enum { STEPS = 20, MAX_JOBS = 64, WORLDS = 4 };
 typedef struct curve {
   char name[64];
   double loss[STEPS], norm[STEPS];
 } curve;
-static curve curves[3][MAX_JOBS]; /* by log2(ranks) */
-static int curve_count[3];
+static curve curves[WORLDS][MAX_JOBS]; /* by log2(ranks) */
+static int curve_count[WORLDS];
 
 static const char settings[] =
     "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":0.003,\"weight_decay\":0.1}},\"gradient_clipping\":1.0,"
@@ -319,24 +320,25 @@ static int write_jobs(const char *path, int ranks) {
   return 23 + pipelines;
 }
 
-static void read_curves(const char *path, int k) {
+static void read_curves(const char *path, int k, int steps) {
   FILE *file = fopen(path, "r");
   ck_assert_ptr_nonnull(file);
   curve c;
   while (curve_count[k] < MAX_JOBS && fscanf(file, "%63s", c.name) == 1) {
-    for (int i = 0; i < STEPS; i++) ck_assert_int_eq(fscanf(file, "%lf %lf", &c.loss[i], &c.norm[i]), 2);
+    for (int i = 0; i < steps; i++) ck_assert_int_eq(fscanf(file, "%lf %lf", &c.loss[i], &c.norm[i]), 2);
     curves[k][curve_count[k]++] = c;
   }
   fclose(file);
 }
 
-static void run_jobs(int k, const char *jobs) {
+static void run_jobs(int k, const char *jobs, int steps) {
   const char *out = in_folder("curves");
+  curve_count[k] = 0;
   command_result r = twinspeed("launch --quiet -n %d --threads 1 -- %s/tests/ranks_engine train %s %s", 1 << k,
                                TWS_BUILD_DIR, jobs, out);
   ck_assert_msg(r.status == 0, "%s%s", r.out, r.err);
   command_free(&r);
-  read_curves(out, k);
+  read_curves(out, k, steps);
 }
 
 static const curve *find(int k, const char *name) {
@@ -352,7 +354,7 @@ START_TEST(equal_losses) {
   for (int k = 0; k < 3; k++) {
     const char *jobs = in_folder("jobs");
     int count = write_jobs(jobs, 1 << k);
-    run_jobs(k, jobs);
+    run_jobs(k, jobs, STEPS);
     ck_assert_int_eq(curve_count[k], count);
   }
   double worst = 0.0;
@@ -389,6 +391,69 @@ START_TEST(equal_losses) {
 }
 END_TEST
 
+/* ---- every division of one training ---- */
+
+enum { SHORT = 10 };
+static const char *const model_names[MODELS] = {"gpt2", "gpt2-untied", "llama", "llama-tied"};
+
+static void reference_name(int model, int ignored, char *name, size_t size) {
+  snprintf(name, size, "%s%s", model_names[model], ignored ? "-ignored" : "");
+}
+
+static void run_combinations(int k) {
+  char jobs[96], name[64];
+  snprintf(jobs, sizeof jobs, "%s", in_folder("jobs")); /* in_folder() forgets */
+  FILE *file = fopen(jobs, "w");
+  int count = 0;
+  for (int i = 0; k == 0 && i < 2 * MODELS; i++, count++) {
+    combination one = {.model = i / 2, .ranks = 1, .micro = 2, .ignored = i % 2};
+    reference_name(one.model, one.ignored, name, sizeof name);
+    write_combination(file, &one, name, in_folder(model_names[one.model]), SHORT, settings);
+  }
+  for (int i = 0; i < COMBINATIONS; i++) {
+    const combination *c = &combinations[i];
+    if (c->ranks != 1 << k) continue;
+    combination_name(c, name, sizeof name);
+    write_combination(file, c, name, in_folder(model_names[c->model]), SHORT, settings);
+    count++;
+  }
+  fclose(file);
+  run_jobs(k, jobs, SHORT);
+  ck_assert_int_eq(curve_count[k], count);
+}
+
+/* Losses and norms of jobs divided along all axes, against one rank. */
+START_TEST(equal_divisions) {
+  double worst = 0.0, worst_norm = 0.0;
+  for (int m = 0; m < MODELS; m++) write_text(in_folder(model_names[m]), model_texts[m]);
+  for (int k = 0; k < WORLDS; k++) run_combinations(k);
+  for (int i = 0; i < COMBINATIONS; i++) {
+    const combination *c = &combinations[i];
+    char name[64], reference[64];
+    combination_name(c, name, sizeof name);
+    reference_name(c->model, c->ignored, reference, sizeof reference);
+    int k = c->ranks == 2 ? 1 : c->ranks == 4 ? 2 : 3;
+    const curve *got = find(k, name), *want = find(0, reference);
+    for (int s = 0; s < SHORT; s++) {
+      double error = fabs(got->loss[s] / want->loss[s] - 1.0), norm_error = fabs(got->norm[s] / want->norm[s] - 1.0);
+      ck_assert_msg(error < 1e-5, "%s of %s, step %d: loss %.9g, not %.9g", name, reference, s + 1, got->loss[s],
+                    want->loss[s]);
+      ck_assert_msg(norm_error < 1e-4, "%s of %s, step %d: norm %.9g, not %.9g", name, reference, s + 1, got->norm[s],
+                    want->norm[s]);
+      worst = fmax(worst, error);
+      worst_norm = fmax(worst_norm, norm_error);
+    }
+  }
+  printf("largest relative difference of a loss: %.2g, of a norm: %.2g\n", worst, worst_norm);
+  for (int m = 0; m < MODELS; m++) { /* what is left out matters: the losses differ */
+    char plain[64], ignored[64];
+    reference_name(m, 0, plain, sizeof plain);
+    reference_name(m, 1, ignored, sizeof ignored);
+    ck_assert_double_gt(fabs(find(0, plain)->loss[SHORT - 1] - find(0, ignored)->loss[SHORT - 1]), 1e-3);
+  }
+}
+END_TEST
+
 /* bf16 storage with float32 masters: learns like float32 does, whatever the stage. */
 START_TEST(bf16_trains) {
   const char *jobs = in_folder("jobs");
@@ -399,8 +464,7 @@ START_TEST(bf16_trains) {
             "\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
             stage, STEPS, settings, stage);
   fclose(file);
-  curve_count[1] = 0;
-  run_jobs(1, jobs);
+  run_jobs(1, jobs, STEPS);
   ck_assert_int_eq(curve_count[1], 4);
   for (int stage = 0; stage < 4; stage++) {
     const curve *c = &curves[1][stage];
@@ -600,6 +664,7 @@ int main(void) {
   tcase_add_test(parts, fault_texts);
   tcase_add_loop_test(training, communicator, 2, 9);
   tcase_add_test(training, equal_losses);
+  tcase_add_test(training, equal_divisions);
   tcase_add_test(training, bf16_trains);
   tcase_add_test(program, program_output);
   tcase_add_test(program, json_output);
