@@ -153,6 +153,12 @@ static void gpt2_step(case_list *list) {
   add(list, "accumulate", TWS_KERNEL_ACCUMULATE, 0, 0, 1 << 24, 0, 0, 0, 0);
   add(list, "cast", TWS_KERNEL_CAST, 0, 0, 1 << 24, 0, 0, 0, 0);
   add(list, "fill", TWS_KERNEL_FILL, 0, 0, 1 << 24, 0, 0, 0, 0);
+  /* of two ranks that share a layer */
+  add(list, "vocabulary stats", TWS_KERNEL_VOCABULARY_STATS, 0, 0, t, PADDED / 2, PADDED / 2, 0, 0);
+  add(list, "vocabulary loss", TWS_KERNEL_VOCABULARY_LOSS, 0, 0, t, PADDED / 2, PADDED / 2, 2, 0);
+  add(list, "transpose", TWS_KERNEL_TRANSPOSE, 0, 0, o->batch, o->seq, WIDTH, 0, 0);
+  add(list, "heads pack", TWS_KERNEL_HEADS_PACK, 0, 0, t, 2, 12, 12, 64);
+  add(list, "heads unpack", TWS_KERNEL_HEADS_UNPACK, 0, 0, t, 2, 12, 1, 64);
   for (int i = 0; i < list->count; ++i) {
     tws_work *w = &list->items[i].work;
     if (w->code == TWS_KERNEL_ADAMW || w->code == TWS_KERNEL_SQUARED_NORM) w->dtype = TWS_F32;
