@@ -127,8 +127,16 @@ static const char *layout(const row *row_) {
                   (long long)(c->pipeline_stages > 1 ? c->pipeline_stages : 1), chunks, data > 0 ? data : 1);
 }
 
+/* How many predictions there are to compare by a measure. */
+static int compared(const published_report *r, int measure) {
+  int count;
+  median_error(r, NULL, measure, &count);
+  return count;
+}
+
 static tws_code print_steps(const tws_cli *cli, const published_report *r, tws_error *err) {
   tws_table table;
+  if (!compared(r, STEP)) return TWS_OK;
   tws_table_init(&table, 10);
   tws_table_row(&table, (const char *[]){"run", "GPUs", "tp x pp x dp", "micro", "batch", "published", "predicted",
                                          "error", "TFLOP/s", "predicted"});
@@ -146,9 +154,8 @@ static tws_code print_steps(const tws_cli *cli, const published_report *r, tws_e
                                            tws_cell("%.1f", published), tws_cell("%.1f", predicted)});
   }
   tws_out(
-      "Time of an iteration, %s (~: made of the published TFLOP/s or MFU); TFLOP/s of one GPU, counted as the papers "
-      "do,\n"
-      "with recomputation:\n",
+      "\nTime of an iteration, %s (~: made of the published TFLOP/s or MFU); TFLOP/s of one GPU,\n"
+      "counted as the papers do, with recomputation:\n",
       r->o->simulate ? "simulated" : "estimated");
   return tws_table_print(cli, &table, err);
 }
@@ -162,6 +169,7 @@ static void memory_row(tws_table *table, const row *row_, int measure, const cha
 
 static tws_code print_memory(const tws_cli *cli, const published_report *r, tws_error *err) {
   tws_table table;
+  if (!compared(r, STATE) && !compared(r, ACTIVATIONS)) return TWS_OK;
   tws_table_init(&table, 5);
   tws_table_row(&table, (const char *[]){"run", "memory of one GPU, GiB", "published", "predicted", "error"});
   for (int i = 0; i < r->count; i++) {
@@ -170,14 +178,14 @@ static tws_code print_memory(const tws_cli *cli, const published_report *r, tws_
     memory_row(&table, row_, STATE, "weights, gradients, optimizer", row_->run->state_gib, row_->prediction.state_gib);
     memory_row(&table, row_, ACTIVATIONS, "activations", row_->run->activation_gib, row_->prediction.activation_gib);
   }
-  int any = table.rows > 1;
-  if (any) tws_out("\n");
-  return any ? tws_table_print(cli, &table, err) : TWS_OK;
+  tws_out("\n");
+  return tws_table_print(cli, &table, err);
 }
 
 static tws_code print_medians(const tws_cli *cli, const published_report *r, tws_error *err) {
   static const char *const names[] = {"time", "states", "activations"};
   tws_table table;
+  if (!compared(r, STEP) && !compared(r, STATE) && !compared(r, ACTIVATIONS)) return TWS_OK;
   tws_table_init(&table, 4);
   tws_table_row(&table, (const char *[]){"median absolute error", "of", "runs", "error"});
   int next = 0, more = 1;
@@ -229,7 +237,7 @@ static void print_sources(const published_report *r) {
 }
 
 static tws_code print_text(const tws_cli *cli, const published_report *r, tws_error *err) {
-  if (*r->published->about) tws_out("%s\n\n", r->published->about);
+  if (*r->published->about) tws_out("%s\n", r->published->about);
   TWS_TRY(print_steps(cli, r, err));
   TWS_TRY(print_memory(cli, r, err));
   print_verdicts(r);
