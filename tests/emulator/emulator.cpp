@@ -236,6 +236,19 @@ cudaError_t emulated_submit(cudaStream_t stream, const std::function<void()> &wo
   return cudaSuccess;
 }
 
+/* After whatever was submitted this way before, on any stream. */
+cudaError_t emulated_submit_in_order(cudaStream_t stream, const std::function<void()> &work) {
+  static int latest, latest_capture;
+  const cudaError_t status = emulated_submit(stream, work);
+  if (status != cudaSuccess || !recording) return status;
+  Node &node = recording->back();
+  const bool known = std::find(node.after.begin(), node.after.end(), latest) != node.after.end();
+  if (latest_capture == captures && !known) node.after.push_back(latest);
+  latest = (int)recording->size() - 1;
+  latest_capture = captures;
+  return status;
+}
+
 /* ---- the runtime ---- */
 
 extern "C" {

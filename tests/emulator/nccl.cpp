@@ -1,0 +1,255 @@
+/* The part of NCCL that real/cuda/nccl_comm.c uses, over MPI among the processes of a job on the host. Everything is a
+ * rendezvous and runs in the order in which the host starts it, also in graphs: stricter than the library. Ranks that
+ * enter different collectives, or the same one with other sizes, end the job. */
+#include <cuda_bf16.h>
+#include <mpi.h>
+#include <nccl.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+cudaError_t emulated_submit_in_order(cudaStream_t stream, const std::function<void()> &work); /* emulator.cpp */
+
+struct ncclComm {
+  MPI_Comm mpi;
+  int rank, size;
+};
+
+namespace {
+
+struct Task {
+  ncclComm *comm;
+  cudaStream_t stream;
+  bool message, receives;
+  int peer;
+  void *buffer;
+  size_t bytes;
+  std::function<void()> collective;
+};
+
+std::vector<Task> pending;
+int depth;
+
+size_t size_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclFloat64:
+      return 8;
+    case ncclFloat32:
+    case ncclInt32:
+      return 4;
+    case ncclBfloat16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+/* The sum over ranks, in their order. */
+template <typename T, typename S, typename Load, typename Store>
+void sum_as(const char *all, int ranks, size_t first, size_t count, size_t stride, void *out, Load load, Store store) {
+  for (size_t i = 0; i < count; ++i) {
+    S sum = 0;
+    for (int r = 0; r < ranks; ++r) {
+      T x;
+      memcpy(&x, all + (size_t)r * stride + (first + i) * sizeof(T), sizeof x);
+      sum += load(x);
+    }
+    const T y = store(sum);
+    memcpy(static_cast<char *>(out) + i * sizeof(T), &y, sizeof y);
+  }
+}
+
+void sum_up(const std::vector<char> &all, int ranks, size_t first, size_t count, ncclDataType_t type, void *out) {
+  const size_t stride = all.size() / (size_t)ranks;
+  if (type == ncclFloat32)
+    sum_as<float, float>(
+        all.data(), ranks, first, count, stride, out, [](float x) { return x; }, [](float x) { return x; });
+  else if (type == ncclFloat64)
+    sum_as<double, double>(
+        all.data(), ranks, first, count, stride, out, [](double x) { return x; }, [](double x) { return x; });
+  else if (type == ncclInt32)
+    sum_as<int, int>(
+        all.data(), ranks, first, count, stride, out, [](int x) { return x; }, [](int x) { return x; });
+  else
+    sum_as<__nv_bfloat16, float>(
+        all.data(), ranks, first, count, stride, out, [](__nv_bfloat16 x) { return __bfloat162float(x); },
+        [](float x) { return __float2bfloat16_rn(x); });
+}
+
+std::vector<char> gather(const ncclComm *comm, const void *from, size_t bytes) {
+  std::vector<char> mine(static_cast<const char *>(from), static_cast<const char *>(from) + bytes);
+  std::vector<char> all(bytes * (size_t)comm->size);
+  MPI_Allgather(mine.data(), (int)bytes, MPI_BYTE, all.data(), (int)bytes, MPI_BYTE, comm->mpi);
+  return all;
+}
+
+void same_everywhere(const ncclComm *comm, const char *name, size_t count, int type, int root) {
+  const int64_t mine[4] = {name[0] * 256 + name[strlen(name) - 1], (int64_t)count, type, root};
+  const std::vector<char> all = gather(comm, mine, sizeof mine);
+  for (int r = 0; r < comm->size; ++r)
+    if (memcmp(all.data() + (size_t)r * sizeof mine, mine, sizeof mine) != 0) {
+      fprintf(stderr, "rank %d of %d enters %s of %zu elements, rank %d something else\n", comm->rank, comm->size, name,
+              count, r);
+      MPI_Abort(MPI_COMM_WORLD, 9);
+    }
+}
+
+/* The messages of a group make progress together. */
+void run_all(const std::vector<Task> &tasks) {
+  std::vector<MPI_Request> requests;
+  for (const Task &t : tasks) {
+    if (!t.message) {
+      t.collective();
+      continue;
+    }
+    requests.emplace_back();
+    if (t.receives)
+      MPI_Irecv(t.buffer, (int)t.bytes, MPI_BYTE, t.peer, 0, t.comm->mpi, &requests.back());
+    else
+      MPI_Issend(t.buffer, (int)t.bytes, MPI_BYTE, t.peer, 0, t.comm->mpi, &requests.back());
+  }
+  MPI_Waitall((int)requests.size(), requests.data(), MPI_STATUSES_IGNORE);
+}
+
+ncclResult_t flush() {
+  if (depth || pending.empty()) return ncclSuccess;
+  const std::vector<Task> tasks = pending;
+  pending.clear();
+  return emulated_submit_in_order(tasks[0].stream, [=] { run_all(tasks); }) == cudaSuccess ? ncclSuccess
+                                                                                           : ncclUnhandledCudaError;
+}
+
+ncclResult_t add_message(ncclComm *comm, cudaStream_t stream, int peer, const void *data, size_t bytes, bool receives) {
+  if (peer < 0 || peer >= comm->size) return ncclInvalidArgument;
+  pending.push_back({comm, stream, true, receives, peer, const_cast<void *>(data), bytes, nullptr});
+  return flush();
+}
+
+ncclResult_t add(ncclComm *comm, cudaStream_t stream, const char *name, size_t count, ncclDataType_t type, int root,
+                 const std::function<void()> &work) {
+  pending.push_back({comm, stream, false, false, 0, nullptr, 0, [=] {
+                       same_everywhere(comm, name, count, type, root);
+                       work();
+                     }});
+  return flush();
+}
+
+ncclResult_t make(MPI_Comm mpi, ncclComm_t *out) {
+  ncclComm *comm = new ncclComm();
+  comm->mpi = mpi;
+  MPI_Comm_rank(mpi, &comm->rank);
+  MPI_Comm_size(mpi, &comm->size);
+  *out = comm;
+  return ncclSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+const char *ncclGetErrorString(ncclResult_t) {
+  return "an emulated error";
+}
+const char *ncclGetLastError(ncclComm_t) {
+  return "";
+}
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
+  memset(id, 7, sizeof *id);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config) {
+  MPI_Comm mpi;
+  MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
+  make(mpi, out);
+  return id.internal[5] == 7 && config->blocking == 0 && (*out)->rank == rank && (*out)->size == ranks
+             ? ncclSuccess
+             : ncclInvalidArgument;
+}
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *) {
+  MPI_Comm mpi;
+  same_everywhere(comm, "split", 0, 0, 0);
+  MPI_Comm_split(comm->mpi, color == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : color, key, &mpi);
+  *out = nullptr;
+  return mpi == MPI_COMM_NULL ? ncclSuccess : make(mpi, out);
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
+  *state = ncclSuccess;
+  return comm ? ncclSuccess : ncclInvalidArgument;
+}
+ncclResult_t ncclCommFinalize(ncclComm_t) {
+  return ncclSuccess;
+}
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  MPI_Comm_free(&comm->mpi);
+  delete comm;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t) {
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupStart(void) {
+  ++depth;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd(void) {
+  --depth;
+  return flush();
+}
+
+ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return add_message(comm, stream, peer, data, count * size_of(type), false);
+}
+ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return add_message(comm, stream, peer, data, count * size_of(type), true);
+}
+
+ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
+  if (op != ncclSum) return ncclInvalidArgument;
+  return add(comm, stream, "all-reduce", count, type, 0,
+             [=] { sum_up(gather(comm, from, count * size_of(type)), comm->size, 0, count, type, to); });
+}
+ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream) {
+  if (op != ncclSum) return ncclInvalidArgument;
+  return add(comm, stream, "reduce", count, type, root, [=] {
+    const std::vector<char> all = gather(comm, from, count * size_of(type));
+    if (comm->rank == root) sum_up(all, comm->size, 0, count, type, to);
+  });
+}
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
+  if (op != ncclSum) return ncclInvalidArgument;
+  return add(comm, stream, "reduce-scatter", count, type, 0, [=] {
+    const size_t all = count * (size_t)comm->size;
+    sum_up(gather(comm, from, all * size_of(type)), comm->size, count * (size_t)comm->rank, count, type, to);
+  });
+}
+ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return add(comm, stream, "all-gather", count, type, 0, [=] {
+    const std::vector<char> all = gather(comm, from, count * size_of(type));
+    memcpy(to, all.data(), all.size());
+  });
+}
+ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return add(comm, stream, "broadcast", count, type, root, [=] {
+    if (comm->rank == root) memmove(to, from, count * size_of(type));
+    MPI_Bcast(to, (int)(count * size_of(type)), MPI_BYTE, root, comm->mpi);
+  });
+}
+ncclResult_t ncclAlltoAll(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,
+                          cudaStream_t stream) {
+  if (from == to) return ncclInvalidArgument;
+  return add(comm, stream, "all-to-all", count, type, 0, [=] {
+    const int bytes = (int)(count * size_of(type));
+    MPI_Alltoall(from, bytes, MPI_BYTE, to, bytes, MPI_BYTE, comm->mpi);
+  });
+}
+}

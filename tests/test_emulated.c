@@ -1,0 +1,146 @@
+/* ctest: mpi slow */
+/* Training on the emulated device (tests/emulator): the CUDA backend, its graphs and the NCCL communicator as they are,
+ * under the whole engine, against the host. Kernels of a graph run in a random order among those that its dependencies
+ * allow; messages and collectives are rendezvous. */
+#include <check.h>
+#include <math.h>
+
+#include "command.h"
+
+enum { MOST_STEPS = 16 };
+static char folder[] = "/tmp/twinspeed-emulated-XXXXXX", modules[64];
+
+static const char *const gpt =
+    "{\"model_type\":\"gpt2\",\"vocab_size\":259,\"n_positions\":64,\"n_embd\":32,\"n_layer\":4,\"n_head\":4}";
+static const char *const llama =
+    "{\"model_type\":\"llama\",\"vocab_size\":259,\"hidden_size\":32,\"intermediate_size\":72,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"max_position_embeddings\":64}";
+
+static void write_files(void) {
+  static const char *const words[] = {"sea", "ship", "wind", "captain", "night", "over", "under", "white", "never"};
+  char path[96], text[12000] = "", target[256];
+  unsigned x = 7;
+  for (size_t n = 0; n < sizeof text - 20; x = (x * 1103 + 12345) % 65536)
+    n += (size_t)snprintf(text + n, sizeof text - n, "%s ", words[x % 9]);
+  snprintf(path, sizeof path, "%s/text", folder), write_text(path, text);
+  snprintf(path, sizeof path, "%s/gpt.json", folder), write_text(path, gpt);
+  snprintf(path, sizeof path, "%s/llama.json", folder), write_text(path, llama);
+  snprintf(modules, sizeof modules, "%s/modules", folder), mkdir(modules, 0700);
+  snprintf(path, sizeof path, "%s/twinspeed_real.so", modules);
+  if (symlink(TWS_BUILD_DIR "/twinspeed_real.so", path) != 0) exit(1);
+  snprintf(path, sizeof path, "%s/twinspeed_cuda.so", modules);
+  snprintf(target, sizeof target, "%s/emulated/twinspeed_cuda.so", TWS_BUILD_DIR);
+  if (symlink(target, path) != 0) exit(1);
+}
+
+/* The losses of a run; flags are the command's, without the device. Returns how many. */
+static int train(int on_device, int ranks, const char *flags, double *loss) {
+  char csv[96], line[512];
+  snprintf(csv, sizeof csv, "%s/steps.csv", folder);
+  unlink(csv);
+  setenv("TWINSPEED_MODULES", on_device ? modules : TWS_BUILD_DIR, 1);
+  command_result r = twinspeed("train --quiet --data %s/text --seq 32 -n %d --csv %s %s %s", folder, ranks, csv,
+                               on_device ? "--cluster dgx-h200" : "", flags);
+  ck_assert_msg(r.status == 0, "%s: %s", flags, r.err);
+  command_free(&r);
+  FILE *file = fopen(csv, "r");
+  ck_assert_ptr_nonnull(file);
+  int count = 0;
+  while (fgets(line, sizeof line, file))
+    if (sscanf(line, "%*d,%lf", &loss[count]) == 1) count++;
+  fclose(file);
+  ck_assert_int_gt(count, 0);
+  ck_assert_int_le(count, MOST_STEPS);
+  return count;
+}
+
+static void compare(const char *flags, int count, const double *want, const double *got, double limit) {
+  for (int i = 0; i < count; i++)
+    ck_assert_msg(fabs(got[i] - want[i]) <= limit * want[i], "%s, step %d: loss %.9g instead of %.9g", flags, i + 1,
+                  got[i], want[i]);
+}
+
+/* Recorded steps give the bits of steps that are started operation by operation, both what the host computes. */
+START_TEST(recorded) {
+  static const char *const models[] = {"gpt", "llama"}, *const types[] = {"fp32", "bf16"};
+  for (int i = 0; i < 4; i++) {
+    char flags[256];
+    double host[MOST_STEPS], eager[MOST_STEPS], whole[MOST_STEPS];
+    snprintf(flags, sizeof flags, "-m %s/%s.json --dtype %s --micro-batch 2 --accumulation 2 --steps 5", folder,
+             models[i / 2], types[i % 2]);
+    const int count = train(0, 1, flags, host);
+    ck_assert_int_eq(train(1, 1, flags, whole), count);
+    setenv("TWINSPEED_CUDA_EAGER", "1", 1);
+    ck_assert_int_eq(train(1, 1, flags, eager), count);
+    unsetenv("TWINSPEED_CUDA_EAGER");
+    compare(flags, count, eager, whole, 0);
+    compare(flags, count, host, whole, i % 2 ? 1e-4 : 2e-6);
+  }
+}
+END_TEST
+
+static const struct {
+  int ranks;
+  const char *model, *flags;
+} jobs[] = {
+    {2, "gpt", "--stage 0 --micro-batch 2"},
+    {2, "gpt", "--stage 1 --micro-batch 2 --accumulation 2"},
+    {2, "llama", "--stage 2 --micro-batch 2 --accumulation 2 --set zero_optimization.overlap_comm=true"},
+    {3, "gpt", "--stage 3 --micro-batch 1 --set zero_optimization.overlap_comm=true"},
+    {2, "llama", "--tp 2 --sequence-regions --micro-batch 2"},
+    {2, "llama", "--sp 2 --micro-batch 2"},
+    {4, "gpt", "--pp 4 --micro-batch 1 --accumulation 8"},
+    {4, "gpt", "--pp 2 --tp 2 --micro-batch 1 --accumulation 4"},
+    {4, "gpt", "--pp 2 --stage 1 --micro-batch 1 --accumulation 4 --schedule interleaved --virtual-stages 2"},
+    {4, "llama", "--tp 2 --sp 2 --micro-batch 2"},
+};
+
+/* Groups of every axis, messages among stages, tied parameters: as the host's communicator. */
+START_TEST(ranks) {
+  char flags[256];
+  double host[MOST_STEPS], device[MOST_STEPS];
+  snprintf(flags, sizeof flags, "-m %s/%s.json --dtype fp32 --steps 4 %s", folder, jobs[_i].model, jobs[_i].flags);
+  const int count = train(0, jobs[_i].ranks, flags, host);
+  ck_assert_int_eq(train(1, jobs[_i].ranks, flags, device), count);
+  compare(flags, count, host, device, 5e-6);
+}
+END_TEST
+
+/* A step that is traced is timed on the device. */
+START_TEST(traced) {
+  char flags[256], path[96];
+  double loss[MOST_STEPS];
+  snprintf(path, sizeof path, "%s/trace.json", folder);
+  snprintf(flags, sizeof flags, "-m %s/gpt.json --dtype fp32 --steps 3 --micro-batch 1 --trace %s", folder, path);
+  train(1, 1, flags, loss);
+  const int fd = open(path, O_RDONLY);
+  ck_assert_int_ge(fd, 0);
+  char *trace = command_slurp(fd);
+  ck_assert_ptr_nonnull(strstr(trace, "h.0.attn"));
+  free(trace);
+}
+END_TEST
+
+int main(void) {
+  if (access(TWS_BUILD_DIR "/emulated/twinspeed_cuda.so", R_OK) != 0) {
+    fprintf(stderr, "the emulated device was not built: nothing to test\n");
+    return 0;
+  }
+  if (!mkdtemp(folder)) return 1;
+  write_files();
+  Suite *suite = suite_create("emulated");
+  TCase *tests = tcase_create("training");
+  tcase_set_timeout(tests, 120);
+  tcase_add_test(tests, recorded);
+  tcase_add_loop_test(tests, ranks, 0, (int)(sizeof jobs / sizeof *jobs));
+  tcase_add_test(tests, traced);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_set_fork_status(runner, CK_NOFORK);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  char command[128];
+  snprintf(command, sizeof command, "rm -rf %s", folder);
+  return system(command) != 0 || failed != 0;
+}
