@@ -6,20 +6,21 @@
 #include "plan/history.h"
 #include "plan/layout.h"
 
-typedef struct cell {  /* a piece of a buffer */
-  uint32_t written_by; /* operation + 1 */
-  tws_touched read_at; /* last read per stream since then, as stream positions */
-} cell;
-
+/* Streams that the plan uses are lanes 0 .. lanes - 1 here. How far streams have got is a place in each: 1-based, 0
+ * before the first operation. */
 typedef struct finisher {
   tws_builder *b;
   tws_plan *plan;
-  tws_touched *clock;             /* per operation: how far each stream is known to be done when it starts */
-  uint32_t *position;             /* per operation: 1-based place in its stream */
-  uint32_t *at[TWS_STREAM_COUNT]; /* operation by place */
+  uint32_t lanes;
+  uint8_t lane_of[TWS_STREAM_COUNT];
+  uint8_t *lane;                  /* per operation */
+  uint32_t *clock;                /* per operation, lane: how far it is known to be done when the operation starts */
+  uint32_t *position;             /* per operation: place in its lane */
+  uint32_t *at[TWS_STREAM_COUNT]; /* operation by lane and place */
   uint32_t length[TWS_STREAM_COUNT];
-  cell *cells;
-  tws_touched *touched;  /* per buffer */
+  uint32_t *written_by;  /* per cell, a piece of a buffer: operation + 1 */
+  uint32_t *read_at;     /* per cell, lane: last read since then */
+  uint32_t *touched;     /* per buffer, lane */
   uint8_t *begun;        /* per buffer */
   uint32_t *first_piece; /* per operand: where it begins */
   uint32_t *ending;      /* buffers by last operation: first of a list */
@@ -27,12 +28,12 @@ typedef struct finisher {
   tws_history history[TWS_TIER_COUNT];
 } finisher;
 
-/* Wait until `stream` has done its operation number `place`. */
-static void wait_for(finisher *f, uint32_t op, int stream, uint32_t place) {
+/* Wait until the lane has done its operation number `place`. */
+static void wait_for(finisher *f, uint32_t op, uint32_t lane, uint32_t place) {
   tws_plan *plan = f->plan;
-  tws_touched *clock = &f->clock[op];
-  if (place == 0 || stream == plan->ops[op].stream || clock->position[stream] >= place) return;
-  uint32_t other = f->at[stream][place - 1];
+  uint32_t *clock = f->clock + (size_t)op * f->lanes;
+  if (clock[lane] >= place || lane == f->lane[op]) return;
+  uint32_t other = f->at[lane][place - 1];
   if (f->b->failed != TWS_OK) return;
   if (tws_reserve(&plan->deps, &f->b->dep_capacity, plan->dep_count + 1u, sizeof *plan->deps)) {
     tws_builder_fail(f->b, TWS_MEMORY, "no memory");
@@ -40,24 +41,25 @@ static void wait_for(finisher *f, uint32_t op, int stream, uint32_t place) {
   }
   plan->deps[plan->dep_count++] = other;
   plan->ops[op].dep_count++;
-  for (int s = 0; s < TWS_STREAM_COUNT; s++) {
-    if (f->clock[other].position[s] > clock->position[s]) clock->position[s] = f->clock[other].position[s];
+  const uint32_t *known = f->clock + (size_t)other * f->lanes;
+  for (uint32_t k = 0; k < f->lanes; k++) {
+    if (known[k] > clock[k]) clock[k] = known[k];
   }
-  if (clock->position[stream] < place) clock->position[stream] = place;
+  if (clock[lane] < place) clock[lane] = place;
 }
 
-static void wait_all(finisher *f, uint32_t op, const tws_touched *touched) {
-  for (int s = 0; s < TWS_STREAM_COUNT; s++) wait_for(f, op, s, touched->position[s]);
+static void wait_all(finisher *f, uint32_t op, const uint32_t *places) {
+  for (uint32_t k = 0; k < f->lanes; k++) wait_for(f, op, k, places[k]);
 }
 
 static void begin_buffer(finisher *f, uint32_t index, uint32_t op) {
   const tws_buffer *buffer = &f->plan->buffers[index];
-  tws_touched touched;
-  if (tws_history_take(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), f->touched,
-                       &touched)) {
+  uint32_t places[TWS_STREAM_COUNT];
+  if (tws_history_take(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), f->touched, f->lanes,
+                       places)) {
     tws_builder_fail(f->b, TWS_MEMORY, "no memory");
   }
-  wait_all(f, op, &touched);
+  wait_all(f, op, places);
 }
 
 static uint32_t piece_at(const struct tws_pieces *pieces, uint64_t element) {
@@ -84,31 +86,31 @@ static void access_operand(finisher *f, uint32_t op, const tws_operand *operand)
   uint32_t first = piece_at(pieces, operand->offset);
   f->first_piece[operand - f->plan->operands] = first;
   for (uint32_t i = first; touches(pieces, i, first, operand); i++) {
-    cell *c = &f->cells[pieces->first_cell + i];
-    if (c->written_by) {
-      uint32_t writer = c->written_by - 1;
-      wait_for(f, op, f->plan->ops[writer].stream, f->position[writer]);
+    size_t cell = pieces->first_cell + i;
+    if (f->written_by[cell]) {
+      uint32_t writer = f->written_by[cell] - 1;
+      wait_for(f, op, f->lane[writer], f->position[writer]);
     }
-    if (operand->access & TWS_WRITE) wait_all(f, op, &c->read_at);
+    if (operand->access & TWS_WRITE) wait_all(f, op, f->read_at + cell * f->lanes);
   }
 }
 
 /* After all waits of an operation are known: leave its marks. Separate, so that operands of one operation that overlap
  * (in-place kernels) do not wait for each other. */
 static void mark_operand(finisher *f, uint32_t op, const tws_operand *operand) {
-  int stream = f->plan->ops[op].stream;
-  f->touched[operand->buffer].position[stream] = f->position[op];
+  uint32_t lane = f->lane[op];
+  f->touched[(size_t)operand->buffer * f->lanes + lane] = f->position[op];
   if (operand->count == 0) return;
   const struct tws_pieces *pieces = &f->b->pieces[operand->buffer];
   uint32_t first = f->first_piece[operand - f->plan->operands];
   for (uint32_t i = first; touches(pieces, i, first, operand); i++) {
-    cell *c = &f->cells[pieces->first_cell + i];
+    size_t cell = pieces->first_cell + i;
     if (operand->access & TWS_WRITE) {
       /* Several streams may write different parts of one piece in turn; each waited for the one before. */
-      c->written_by = op + 1;
-      memset(&c->read_at, 0, sizeof c->read_at);
+      f->written_by[cell] = op + 1;
+      for (uint32_t k = 0; k < f->lanes; k++) f->read_at[cell * f->lanes + k] = 0;
     } else {
-      c->read_at.position[stream] = f->position[op];
+      f->read_at[cell * f->lanes + lane] = f->position[op];
     }
   }
 }
@@ -122,6 +124,14 @@ static void release_ending(finisher *f, uint32_t op) {
   }
 }
 
+static void find_lanes(finisher *f) {
+  int used[TWS_STREAM_COUNT] = {0};
+  for (uint32_t op = 0; op < f->plan->op_count; op++) used[f->plan->ops[op].stream] = 1;
+  for (int s = 0; s < TWS_STREAM_COUNT; s++) {
+    if (used[s]) f->lane_of[s] = (uint8_t)f->lanes++;
+  }
+}
+
 static tws_code prepare(finisher *f, tws_arena *scratch) {
   tws_plan *plan = f->plan;
   uint32_t cells = 0;
@@ -129,27 +139,30 @@ static tws_code prepare(finisher *f, tws_arena *scratch) {
     f->b->pieces[i].first_cell = cells;
     cells += f->b->pieces[i].count;
   }
-  f->clock = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof *f->clock);
+  f->lane = tws_arena_alloc(scratch, plan->op_count + 1u, 1);
+  f->clock = tws_arena_alloc(scratch, ((size_t)plan->op_count + 1) * f->lanes, sizeof *f->clock);
   f->position = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof *f->position);
-  f->cells = tws_arena_alloc(scratch, cells + 1u, sizeof *f->cells);
-  f->touched = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof *f->touched);
+  f->written_by = tws_arena_alloc(scratch, cells + 1u, sizeof *f->written_by);
+  f->read_at = tws_arena_alloc(scratch, ((size_t)cells + 1) * f->lanes, sizeof *f->read_at);
+  f->touched = tws_arena_alloc(scratch, ((size_t)plan->buffer_count + 1) * f->lanes, sizeof *f->touched);
   f->begun = tws_arena_alloc(scratch, plan->buffer_count + 1u, 1);
   f->first_piece = tws_arena_alloc(scratch, plan->operand_count + 1u, sizeof *f->first_piece);
   f->ending = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof *f->ending);
   f->ending_next = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof *f->ending_next);
-  if (!f->clock || !f->position || !f->cells || !f->touched || !f->begun || !f->first_piece || !f->ending ||
-      !f->ending_next) {
+  if (!f->lane || !f->clock || !f->position || !f->written_by || !f->read_at || !f->touched || !f->begun ||
+      !f->first_piece || !f->ending || !f->ending_next) {
     return tws_builder_fail(f->b, TWS_MEMORY, "no memory");
   }
   for (uint32_t op = 0; op < plan->op_count; op++) {
-    f->position[op] = ++f->length[plan->ops[op].stream];
+    f->lane[op] = f->lane_of[plan->ops[op].stream];
+    f->position[op] = ++f->length[f->lane[op]];
     f->ending[op] = TWS_NONE;
   }
-  for (int s = 0; s < TWS_STREAM_COUNT; s++) {
-    f->at[s] = tws_arena_alloc(scratch, f->length[s] + 1u, sizeof *f->at[s]);
-    if (!f->at[s]) return tws_builder_fail(f->b, TWS_MEMORY, "no memory");
+  for (uint32_t k = 0; k < f->lanes; k++) {
+    f->at[k] = tws_arena_alloc(scratch, f->length[k] + 1u, sizeof *f->at[k]);
+    if (!f->at[k]) return tws_builder_fail(f->b, TWS_MEMORY, "no memory");
   }
-  for (uint32_t op = 0; op < plan->op_count; op++) f->at[plan->ops[op].stream][f->position[op] - 1] = op;
+  for (uint32_t op = 0; op < plan->op_count; op++) f->at[f->lane[op]][f->position[op] - 1] = op;
   for (uint32_t i = plan->buffer_count; i-- > 0;) {
     tws_buffer *buffer = &plan->buffers[i];
     if (buffer->persistent || buffer->last_op == TWS_NONE) continue;
@@ -166,8 +179,9 @@ static void sweep(finisher *f) {
   for (uint32_t op = 0; op < plan->op_count && f->b->failed == TWS_OK; op++) {
     tws_op *o = &plan->ops[op];
     o->dep_first = plan->dep_count;
-    if (last[o->stream]) f->clock[op] = f->clock[last[o->stream] - 1];
-    f->clock[op].position[o->stream] = f->position[op] - 1;
+    uint32_t lane = f->lane[op], *clock = f->clock + (size_t)op * f->lanes;
+    if (last[lane]) memcpy(clock, f->clock + (size_t)(last[lane] - 1) * f->lanes, f->lanes * sizeof *clock);
+    clock[lane] = f->position[op] - 1;
     const tws_operand *operands = plan->operands + o->operand_first;
     for (int i = 0; i < o->operand_count; i++) {
       const tws_buffer *buffer = &plan->buffers[operands[i].buffer];
@@ -179,7 +193,7 @@ static void sweep(finisher *f) {
       access_operand(f, op, &operands[i]);
     }
     for (int i = 0; i < o->operand_count; i++) mark_operand(f, op, &operands[i]);
-    last[o->stream] = op + 1;
+    last[lane] = op + 1;
     release_ending(f, op);
   }
 }
@@ -189,7 +203,9 @@ tws_code tws_builder_finish(tws_builder *b) {
   finisher f = {.b = b, .plan = b->plan};
   tws_arena *scratch = tws_arena_create();
   if (!scratch) return tws_builder_fail(b, TWS_MEMORY, "no memory");
-  if (tws_layout_make(b, scratch) == TWS_OK && prepare(&f, scratch) == TWS_OK) sweep(&f);
+  find_lanes(&f);
+  /* On a single stream order is all there is. */
+  if (tws_layout_make(b, scratch) == TWS_OK && f.lanes > 1 && prepare(&f, scratch) == TWS_OK) sweep(&f);
   for (int t = 0; t < TWS_TIER_COUNT; t++) tws_history_free(&f.history[t]);
   tws_arena_destroy(scratch);
   return b->failed;

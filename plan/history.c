@@ -4,9 +4,9 @@
 
 #include "base/memory.h"
 
-static void merge(tws_touched *into, const tws_touched *other) {
-  for (int s = 0; s < TWS_STREAM_COUNT; s++) {
-    if (other->position[s] > into->position[s]) into->position[s] = other->position[s];
+static void merge(uint32_t *into, const uint32_t *other, uint32_t lanes) {
+  for (uint32_t k = 0; k < lanes; k++) {
+    if (other[k] > into[k]) into[k] = other[k];
   }
 }
 
@@ -32,13 +32,14 @@ static int insert(tws_history *history, size_t at, tws_history_range range) {
   return 0;
 }
 
-int tws_history_take(tws_history *history, uint64_t begin, uint64_t bytes, const tws_touched *touched,
-                     tws_touched *wait) {
+int tws_history_take(tws_history *history, uint64_t begin, uint64_t bytes, const uint32_t *touched, uint32_t lanes,
+                     uint32_t *wait) {
   uint64_t end = begin + bytes;
   size_t first = find(history, begin), last = first;
-  memset(wait, 0, sizeof *wait);
-  while (last < history->count && history->ranges[last].begin < end)
-    merge(wait, &touched[history->ranges[last++].buffer]);
+  memset(wait, 0, lanes * sizeof *wait);
+  for (; last < history->count && history->ranges[last].begin < end; last++) {
+    merge(wait, touched + (size_t)history->ranges[last].buffer * lanes, lanes);
+  }
   if (first == last) return 0;
   tws_history_range left = history->ranges[first], right = history->ranges[last - 1];
   size_t kept = first;

@@ -5,10 +5,6 @@
 
 #include "plan/plan.h"
 
-typedef struct tws_touched {
-  uint32_t position[TWS_STREAM_COUNT];
-} tws_touched; /* 1-based, 0: never */
-
 typedef struct tws_history_range {
   uint64_t begin, end;
   uint32_t buffer;
@@ -19,10 +15,10 @@ typedef struct tws_history {
   size_t count, capacity;
 } tws_history;
 
-/* A buffer takes [begin, begin + bytes): *wait is what must be waited for, from touched[], which is by buffer. Returns
- * 0, or -1 without memory. */
-int tws_history_take(tws_history *history, uint64_t begin, uint64_t bytes, const tws_touched *touched,
-                     tws_touched *wait);
+/* A buffer takes [begin, begin + bytes): wait[lanes] is what must be waited for, the largest of touched[buffer][lanes]
+ * of the buffers that were there. Returns 0, or -1 without memory. */
+int tws_history_take(tws_history *history, uint64_t begin, uint64_t bytes, const uint32_t *touched, uint32_t lanes,
+                     uint32_t *wait);
 /* `buffer` is gone. The range must not overlap what the history holds. */
 int tws_history_give(tws_history *history, uint64_t begin, uint64_t bytes, uint32_t buffer);
 void tws_history_free(tws_history *history);

@@ -3,21 +3,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/history.h"
 #include "plan/plan.h"
+
+typedef struct reach {
+  uint32_t position[TWS_STREAM_COUNT]; /* 1-based, 0: never */
+} reach;
 
 typedef struct piece { /* bytes between two neighbouring cuts of an arena */
   uint32_t owner;      /* buffer + 1 */
   uint32_t written_by; /* operation + 1; 0: holds nothing */
-  tws_touched touched; /* last access per stream, as stream positions */
-  tws_touched wrote;   /* last write per stream */
+  reach touched;       /* last access per stream, as stream positions */
+  reach wrote;         /* last write per stream */
 } piece;
 
 typedef struct verifier {
   const tws_plan *plan;
   tws_error *err;
   tws_arena *scratch;
-  tws_touched *clock;
+  reach *clock;
   uint32_t *position;
   uint64_t *cuts[TWS_TIER_COUNT];
   size_t cut_count[TWS_TIER_COUNT];
@@ -76,7 +79,7 @@ static tws_code run_clocks(verifier *v) {
   if (!v->clock || !v->position) return tws_fail(v->err, TWS_MEMORY, NULL, "no memory to verify the plan");
   for (uint32_t op = 0; op < plan->op_count; op++) {
     const tws_op *o = &plan->ops[op];
-    tws_touched *clock = &v->clock[op];
+    reach *clock = &v->clock[op];
     if (last[o->stream]) *clock = v->clock[last[o->stream] - 1];
     clock->position[o->stream] = length[o->stream];
     v->position[op] = ++length[o->stream];
@@ -124,7 +127,7 @@ static tws_code make_pieces(verifier *v) {
   return TWS_OK;
 }
 
-static int happened(const verifier *v, uint32_t op, const tws_touched *touched) {
+static int happened(const verifier *v, uint32_t op, const reach *touched) {
   for (int s = 0; s < TWS_STREAM_COUNT; s++) {
     if (touched->position[s] > v->clock[op].position[s]) return 0;
   }
