@@ -2,6 +2,9 @@
  *
  *   every point of the space -> memory ledger (rejects) -> longest path (ranks) -> simulation of the best (decides)
  *
+ * Pipelines are ranked by a rough estimate from a few of their stages; the best of them then by the longest path of all
+ * stages, which also has the last word on their memory.
+ *
  * The result is deterministic: equal requests give equal tables. Nothing here prints or launches; the program validates
  * the winners by training them and records what it measured with tws_tune_record(). */
 #ifndef TWS_AUTOTUNE_H
@@ -9,9 +12,15 @@
 
 #include "base/log.h"
 #include "estimators/estimators.h"
+#include "plan/pipeline_schedule.h"
 #include "sim/sim.h"
 
-enum { TWS_TUNE_LIST = 32, TWS_TUNE_NAME = 96, TWS_TUNE_MAX_POINTS = 200000 };
+enum { TWS_TUNE_LIST = 32, TWS_TUNE_NAME = 128, TWS_TUNE_MAX_POINTS = 200000 };
+
+typedef struct tws_tune_schedule {
+  tws_pipeline_kind kind;
+  int virtual_stages; /* 1 but for INTERLEAVED */
+} tws_tune_schedule;
 
 /* An empty list means "all that make sense", as stated. */
 typedef struct tws_tune_space {
@@ -21,7 +30,7 @@ typedef struct tws_tune_space {
   int micro_count;   /* fixed batch: its divisors; free: powers of two */
   int64_t max_micro; /* 0: 64 when free, unlimited under a fixed batch */
   int64_t accumulation[TWS_TUNE_LIST];
-  int accumulation_count; /* free batch only: 1 */
+  int accumulation_count; /* free batch only: 1; of a pipeline four times its stages */
   tws_recompute recompute[3];
   int recompute_count; /* none, selective, full */
   int ranks[TWS_TUNE_LIST];
@@ -29,6 +38,17 @@ typedef struct tws_tune_space {
   int threads[TWS_TUNE_LIST];
   int threads_count; /* hosts: divisors of the cores a rank can have to itself */
   int oversubscribe; /* hosts: also rank counts beyond the cores (powers of two up to twice the cores) */
+  /* Axes of ranks besides replicas. Empty lists are what the configuration says, or, when `axes` is set: all legal
+   * pipelines; tensor ranks within a node, with sequence regions; sequence ranks that share a node with the tensor
+   * ranks, for sequences of 8192 tokens or more; 1f1b, interleaved with two chunks, zb-h1; all devices; and no ZeRO
+   * stage where nothing is left to divide, no pipeline with fewer micro-batches than stages. */
+  int axes;
+  int pipeline[TWS_TUNE_LIST], pipeline_count;
+  int tensor[TWS_TUNE_LIST], tensor_count;
+  int sequence[TWS_TUNE_LIST], sequence_count;
+  tws_tune_schedule schedules[8];
+  int schedule_count;
+  int regions[2], regions_count; /* 0: whole tokens, 1: tokens are split where weights are not */
 } tws_tune_space;
 
 typedef struct tws_tune_point {
@@ -36,7 +56,12 @@ typedef struct tws_tune_point {
   tws_recompute recompute;
   int ranks, threads; /* threads 0 on GPUs */
   int64_t micro, accumulation;
+  int pipeline, tensor, sequence; /* ranks along these axes; 0: the configuration's */
+  tws_tune_schedule schedule;     /* of a pipeline */
+  int regions;                    /* of tensor ranks */
 } tws_tune_point;
+/* Replicas of the model among the point's ranks. */
+int tws_tune_replicas(const tws_tune_point *point);
 
 typedef enum tws_tune_verdict {
   TWS_TUNE_FITS,
@@ -50,7 +75,9 @@ typedef struct tws_tune_candidate {
   char name[TWS_TUNE_NAME]; /* as DeepSpeed's experiments, and ours behind: "z2_gas4_tmbspg8_rnone_n4_t1" */
   tws_tune_verdict verdict;
   char reason[160]; /* of a rejection, in classes that can be counted */
-  int implied;      /* rejected because a smaller micro batch did not fit; its needed_bytes is that one's */
+  int implied; /* rejected without a plan: a smaller micro batch did not fit, and needed_bytes is that one's, or the
+                * model's states alone do not fit, and it is theirs */
+  int rough;   /* the estimate is a rough one (of a pipeline) */
   double needed_bytes, available_bytes; /* of one rank, in the tier that decides */
   tws_estimate estimate;                /* valid unless NOT_SUPPORTED or implied */
   double samples;                       /* sequences a step of the whole job */
@@ -68,6 +95,10 @@ typedef enum tws_tuner {
 typedef struct tws_tune_request {
   const tws_network *network;
   const tws_config *config; /* not resolved: batch keys and the stage are replaced by those of each point */
+  /* The network for a configuration whose tensor ranks need a vocabulary padded further; NULL: `network` for all. The
+   * network stays the caller's. */
+  tws_code (*network_for)(void *user, const tws_config *config, const tws_network **network, tws_error *err);
+  void *user;
   tws_machine machine;
   const tws_sim_api *sim; /* NULL: the longest path decides alone */
   tws_fidelity fidelity;
@@ -99,6 +130,10 @@ typedef struct tws_tune_result {
 tws_code tws_tune(const tws_tune_request *request, tws_tune_result **out, tws_error *err);
 void tws_tune_result_destroy(tws_tune_result *result);
 
+/* Whether the model's states (weights, gradients, optimizer) are more than one device holds, so that ranks have to
+ * share a replica or its states: when to set space.axes for somebody who has not said. Never on a host. */
+int tws_tune_needs_axes(const tws_tune_request *request);
+
 /* The points of a space, in order; the caller frees *points with tws_free. */
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_tune_point **points, int *count, tws_error *err);
 /* A configuration for a point: a clone of `base` with the point's keys set, resolved. */
@@ -108,7 +143,7 @@ void tws_tune_name(const tws_tune_point *point, char *buffer, int size);
 /* Bytes that one rank may fill in its device's memory and in its share of its node's memory. */
 void tws_tune_memory(const tws_machine *machine, int ranks, double device_limit, double *device_bytes,
                      double *host_bytes);
-/* The step simulated: on a host from the plans of all ranks (at most 64), else from rank 0's, which stands for all. */
+/* The step simulated: on a host from the plans of all ranks (at most 64), else from one of each pipeline stage. */
 tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, const tws_config *config, int ranks,
                            int threads, const tws_machine *machine, tws_fidelity fidelity, tws_timeline *timeline,
                            tws_sim_result *result, tws_error *err);

@@ -17,6 +17,20 @@ static void add_number(cJSON *object, const char *key, double value) {
   cJSON_AddNumberToObject(object, key, value);
 }
 
+/* In the words of a job's results. */
+static void add_axes(cJSON *json, const tws_tune_point *point) {
+  cJSON *axes = cJSON_AddObjectToObject(json, "axes");
+  add_number(axes, "pipe", point->pipeline > 1 ? point->pipeline : 1);
+  add_number(axes, "data", tws_tune_replicas(point));
+  add_number(axes, "sequence", point->sequence > 1 ? point->sequence : 1);
+  add_number(axes, "model", point->tensor > 1 ? point->tensor : 1);
+  if (point->pipeline > 1) {
+    cJSON_AddStringToObject(json, "pipeline_schedule", tws_pipeline_kind_name(point->schedule.kind));
+    add_number(json, "virtual_stages", point->schedule.virtual_stages);
+  }
+  if (point->tensor > 1) cJSON_AddBoolToObject(json, "sequence_regions", point->regions);
+}
+
 static cJSON *point_json(const tws_tune_point *point) {
   cJSON *json = cJSON_CreateObject();
   add_number(json, "zero_stage", point->stage);
@@ -25,6 +39,7 @@ static cJSON *point_json(const tws_tune_point *point) {
   cJSON_AddStringToObject(json, "recompute", tws_recompute_name(point->recompute));
   add_number(json, "ranks", point->ranks);
   if (point->threads > 0) add_number(json, "threads", point->threads);
+  add_axes(json, point);
   return json;
 }
 
@@ -32,6 +47,9 @@ static cJSON *candidate_json(const tws_tune_candidate *c, double tokens_per_samp
   cJSON *json = point_json(&c->point);
   cJSON_AddStringToObject(json, "name", c->name);
   add_number(json, "predicted_step_s", c->estimate.step_s);
+  if (c->rough) cJSON_AddTrueToObject(json, "rough");
+  if (c->point.pipeline > 1)
+    add_number(json, "bubble", c->simulated_s > 0 ? c->simulation.bubble : c->estimate.balance.bubble);
   if (c->simulated_s > 0) add_number(json, "simulated_step_s", c->simulated_s);
   if (c->measured_s > 0) {
     add_number(json, "measured_step_s", c->measured_s);
@@ -94,25 +112,45 @@ tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *re
 
 /* ---- table ---- */
 
-static void table_row(const tws_tune_candidate *c, double tokens_per_sample, tws_text *out) {
+/* "2 x 4 x 1 1f1b": pipeline, tensor and sequence ranks, and the schedule. */
+static void axes_text(const tws_tune_point *point, char *text, size_t size) {
+  int chunks = point->schedule.virtual_stages;
+  int length = snprintf(text, size, "%d x %d x %d", point->pipeline, point->tensor, point->sequence);
+  if (point->pipeline > 1 && length > 0 && (size_t)length < size)
+    snprintf(text + length, size - (size_t)length, chunks > 1 ? " %s:%d" : " %s",
+             tws_pipeline_kind_name(point->schedule.kind), chunks);
+}
+
+static void table_row(const tws_tune_candidate *c, double tokens_per_sample, int axes, tws_text *out) {
   char estimate[32], simulated[32] = "-", memory[32], measured[32] = "-", threads[16] = "-";
   if (c->point.threads > 0) snprintf(threads, sizeof threads, "%d", c->point.threads);
   tws_format_seconds(c->estimate.step_s, estimate, sizeof estimate);
   if (c->simulated_s > 0) tws_format_seconds(c->simulated_s, simulated, sizeof simulated);
   if (c->measured_s > 0) tws_format_seconds(c->measured_s, measured, sizeof measured);
   tws_format_bytes(c->needed_bytes, memory, sizeof memory);
+  if (axes) {
+    char text[64];
+    axes_text(&c->point, text, sizeof text);
+    tws_text_add(out, "%-25s  ", text);
+  }
   tws_text_add(out, "%5d  %11lld  %12lld  %-9s  %5d  %7s  %12s  %12s  %12s  %9.0f  %12s\n", c->point.stage,
                (long long)c->point.micro, (long long)c->point.accumulation, tws_recompute_name(c->point.recompute),
-               c->point.ranks, threads, estimate, simulated, measured,
-               tws_tune_throughput(c) * tokens_per_sample, memory);
+               c->point.ranks, threads, estimate, simulated, measured, tws_tune_throughput(c) * tokens_per_sample,
+               memory);
 }
 
 void tws_tune_table(const tws_tune_result *result, const tws_tune_request *request, int rows, tws_text *out) {
+  int axes = 0;
+  for (int i = 0; i < result->fits; i++) {
+    const tws_tune_point *p = &result->candidates[i].point;
+    axes |= p->pipeline > 1 || p->tensor > 1 || p->sequence > 1;
+  }
   if (result->fits > 0) {
+    if (axes) tws_text_add(out, "%-25s  ", "pipe x tensor x sequence");
     tws_text_add(out, "%5s  %11s  %12s  %-9s  %5s  %7s  %12s  %12s  %12s  %9s  %12s\n", "stage", "micro batch",
                  "accumulation", "recompute", "ranks", "threads", "longest path", "simulated", "measured", "tokens/s",
                  "memory/rank");
-    for (int i = 0; i < result->fits && i < rows; i++) table_row(&result->candidates[i], tokens_of(request), out);
+    for (int i = 0; i < result->fits && i < rows; i++) table_row(&result->candidates[i], tokens_of(request), axes, out);
     if (result->fits > rows) tws_text_add(out, "... and %d more that fit\n", result->fits - rows);
   }
   tws_text_add(out, "%d configurations: %d fit, %d rejected, %d simulated\n", result->count, result->fits,

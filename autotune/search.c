@@ -7,7 +7,7 @@
 #include "base/random.h"
 #include "plan/pipeline_grid.h"
 
-enum { DEFAULT_TRIALS = 12, SIMULATED_PLANS = 64 };
+enum { DEFAULT_TRIALS = 12, SIMULATED_PLANS = 64, REFINED_PER_TRIAL = 2, PLANNED_WHEN_NOTHING_FITS = 16 };
 
 void tws_tune_memory(const tws_machine *machine, int ranks, double device_limit, double *device_bytes,
                      double *host_bytes) {
@@ -70,15 +70,33 @@ static void judge_memory(const tws_machine *machine, double device_limit, tws_tu
            c->verdict == TWS_TUNE_NO_DEVICE_MEMORY ? "device" : "host", tws_category_name((tws_category)largest));
 }
 
-static tws_code estimate(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
+/* The candidate's configuration, and the network that goes with it. */
+static tws_code config_of(const tws_tune_request *request, const tws_tune_candidate *c, tws_config **config,
+                          const tws_network **network, tws_error *err) {
+  *network = request->network;
+  TWS_TRY(tws_tune_config(request->config, request->network, &c->point, config, err));
+  tws_code code = request->network_for ? request->network_for(request->user, *config, network, err) : TWS_OK;
+  if (code != TWS_OK) tws_config_destroy(*config);
+  return code;
+}
+
+/* How much of a pipeline is planned: of other points always all that an estimate needs. */
+typedef enum effort { ROUGH, ALL_STAGES, ALL_MICRO_BATCHES } effort;
+
+static tws_code estimate(const tws_tune_request *request, tws_tune_candidate *c, effort how, tws_error *err) {
   tws_config *config;
+  const tws_network *network;
   tws_error refusal = {0};
   tws_error *place = err ? err : &refusal;
-  tws_code code = tws_tune_config(request->config, request->network, &c->point, &config, place);
+  tws_code code = config_of(request, c, &config, &network, place);
+  c->rough = how == ROUGH && c->point.pipeline > 1;
   if (code == TWS_OK) {
     tws_plan_request plan;
-    code = request_of(request->network, config, c->point.ranks, 0, c->point.threads, &request->machine, &plan, place);
-    if (code == TWS_OK) code = tws_estimate_step(&plan, &request->machine, &c->estimate, place);
+    code = request_of(network, config, c->point.ranks, 0, c->point.threads, &request->machine, &plan, place);
+    plan.max_accumulation = how == ALL_MICRO_BATCHES ? 0 : 1; /* pipelines: extrapolated */
+    if (code == TWS_OK)
+      code = c->rough ? tws_estimate_rough(&plan, &request->machine, &c->estimate, place)
+                      : tws_estimate_step(&plan, &request->machine, &c->estimate, place);
     tws_config_destroy(config);
   }
   if (code == TWS_UNSUPPORTED || code == TWS_INVALID) {
@@ -93,16 +111,61 @@ static tws_code estimate(const tws_tune_request *request, tws_tune_candidate *c,
 
 /* Memory grows with the micro batch: a point with at least twice a micro batch that did not fit, and no less
  * accumulation, is not worth a plan. (Twice, because packing buffers is not quite monotonic.) */
+static int differ_in_batch_only(const tws_tune_point *p, const tws_tune_point *q) {
+  return q->stage == p->stage && q->recompute == p->recompute && q->ranks == p->ranks && q->threads == p->threads &&
+         q->pipeline == p->pipeline && q->tensor == p->tensor && q->sequence == p->sequence &&
+         q->schedule.kind == p->schedule.kind && q->schedule.virtual_stages == p->schedule.virtual_stages &&
+         q->regions == p->regions;
+}
+
 static const tws_tune_candidate *already_too_large(const tws_tune_candidate *all, int index) {
   const tws_tune_point *p = &all[index].point;
   for (int i = index - 1; i >= 0; i--) {
     const tws_tune_point *q = &all[i].point;
-    if (q->stage != p->stage || q->recompute != p->recompute || q->ranks != p->ranks || q->threads != p->threads)
-      return 0; /* points that differ in batch only are neighbours */
+    if (!differ_in_batch_only(p, q)) return 0; /* such points are neighbours */
     int failed = all[i].verdict == TWS_TUNE_NO_DEVICE_MEMORY || all[i].verdict == TWS_TUNE_NO_HOST_MEMORY;
     if (failed && p->micro >= 2 * q->micro && (p->accumulation > 1) >= (q->accumulation > 1)) return &all[i];
   }
   return 0;
+}
+
+/* Bytes of the model's states that the fullest rank of a point cannot do without. */
+static double states_bytes(const tws_tune_request *request, const tws_tune_point *p, tws_category *most) {
+  const tws_config *config = request->config;
+  double dtype = (double)tws_dtype_bytes(config->dtype), masters = config->dtype == TWS_F32 ? 0 : 4;
+  double params = (double)tws_network_params(request->network, 0);
+  if (p->pipeline > 1) params /= p->pipeline;
+  if (p->tensor > 1) params /= p->tensor;
+  double divided = (double)tws_tune_replicas(p) * (p->sequence > 1 ? p->sequence : 1);
+  double weights = dtype * params / (p->stage == 3 ? divided : 1), gradients = dtype * params;
+  double optimizer = (8 + masters) * params / (p->stage >= 1 ? divided : 1);
+  if (p->stage >= 2) gradients /= divided;
+  *most = optimizer > weights ? TWS_CATEGORY_MOMENT : TWS_CATEGORY_PARAMETER;
+  return weights + gradients + optimizer;
+}
+
+int tws_tune_needs_axes(const tws_tune_request *request) {
+  tws_category most;
+  double device, host;
+  if (tws_profile_backend(request->machine.profile) == TWS_BACKEND_HOST) return 0;
+  tws_tune_memory(&request->machine, 1, request->memory_bytes, &device, &host);
+  return states_bytes(request, &(tws_tune_point){.ranks = 1}, &most) > device;
+}
+
+/* A point whose states alone do not fit is not worth a plan, in a space that has many such points. */
+static int states_too_large(const tws_tune_request *request, tws_tune_candidate *c) {
+  const tws_tune_point *p = &c->point;
+  tws_category most;
+  double device, host, bytes = states_bytes(request, p, &most);
+  if (!request->space.axes && p->pipeline <= 1 && p->tensor <= 1 && p->sequence <= 1) return 0;
+  tws_tune_memory(&request->machine, p->ranks, request->memory_bytes, &device, &host);
+  if (bytes <= device) return 0;
+  c->verdict = TWS_TUNE_NO_DEVICE_MEMORY;
+  c->implied = 1;
+  c->needed_bytes = bytes;
+  c->available_bytes = device;
+  snprintf(c->reason, sizeof c->reason, "device memory: mostly %s", tws_category_name(most));
+  return 1;
 }
 
 static tws_code estimate_all(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
@@ -117,8 +180,8 @@ static tws_code estimate_all(const tws_tune_request *request, tws_tune_result *r
       c->needed_bytes = smaller->needed_bytes;
       c->available_bytes = smaller->available_bytes;
       memcpy(c->reason, smaller->reason, sizeof c->reason);
-    } else {
-      TWS_TRY(estimate(request, c, err));
+    } else if (!states_too_large(request, c)) {
+      TWS_TRY(estimate(request, c, ROUGH, err));
     }
     if (progress) tws_progress_update(progress, i + 1);
   }
@@ -166,9 +229,12 @@ tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, c
 
 static tws_code simulate(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
   tws_config *config;
-  TWS_TRY(tws_tune_config(request->config, request->network, &c->point, &config, err));
-  tws_code code = tws_tune_simulate(request->sim, request->network, config, c->point.ranks, c->point.threads,
-                                    &request->machine, request->fidelity, 0, &c->simulation, err);
+  const tws_network *network;
+  if (c->point.pipeline > 1) TWS_TRY(estimate(request, c, ALL_MICRO_BATCHES, err)); /* what is simulated is exact */
+  if (c->verdict != TWS_TUNE_FITS) return TWS_OK;
+  TWS_TRY(config_of(request, c, &config, &network, err));
+  tws_code code = tws_tune_simulate(request->sim, network, config, c->point.ranks, c->point.threads, &request->machine,
+                                    request->fidelity, 0, &c->simulation, err);
   tws_config_destroy(config);
   if (code != TWS_OK) return tws_fail_in(err, code, "%s", c->name);
   c->simulated_s = c->simulation.step_s;
@@ -205,6 +271,30 @@ static int by_result(const void *left, const void *right) {
   return by_memory_then_name(a, b);
 }
 
+static int count_fits(const tws_tune_result *result) {
+  int fits = 0;
+  for (int i = 0; i < result->count; i++) fits += result->candidates[i].verdict == TWS_TUNE_FITS;
+  return fits;
+}
+
+/* The best by their rough estimates are estimated exactly, until as many exact ones lead as may be simulated. */
+static tws_code refine(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
+  int trials = request->trials > 0 ? request->trials : DEFAULT_TRIALS;
+  for (int budget = REFINED_PER_TRIAL * trials; budget > 0;) {
+    int lead = trials < result->fits ? trials : result->fits, at = 0;
+    while (at < lead && !result->candidates[at].rough) at++;
+    if (at == lead) break;
+    for (; at < lead && budget > 0; at++) {
+      if (!result->candidates[at].rough) continue;
+      TWS_TRY(estimate(request, &result->candidates[at], ALL_STAGES, err));
+      budget--;
+    }
+    qsort(result->candidates, (size_t)result->count, sizeof *result->candidates, by_estimate);
+    result->fits = count_fits(result);
+  }
+  return TWS_OK;
+}
+
 /* Order of the trials among the `fits` candidates at the front, as the tuner wants it. */
 static int trial_index(const tws_tune_request *request, int fits, int trial) {
   if (request->tuner == TWS_TUNER_RANDOM)
@@ -221,7 +311,7 @@ static tws_code simulate_best(const tws_tune_request *request, tws_tune_result *
   for (int trial = 0; trial < trials; trial++) {
     tws_tune_candidate *c = &result->candidates[trial_index(request, result->fits, trial)];
     TWS_TRY(simulate(request, c, err));
-    result->simulated++;
+    result->simulated += c->simulated_s > 0;
     if (tws_tune_throughput(c) > best) {
       best = tws_tune_throughput(c);
       best_trial = trial;
@@ -275,16 +365,36 @@ static void find_smallest(tws_tune_result *result) {
   }
 }
 
+/* Small states, small micro batches and recomputation make small plans. */
+static double promise(const tws_tune_candidate *c) {
+  return c->needed_bytes * (1 + 0.02 * (TWS_RECOMPUTE_FULL - (int)c->point.recompute) + 0.001 * (double)c->point.micro);
+}
+
+/* Nothing fits: some of the points that were rejected by their states alone are planned, so that it can be said what
+ * is missing. */
+static tws_code plan_closest(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
+  for (int planned = 0; planned < PLANNED_WHEN_NOTHING_FITS; planned++) {
+    tws_tune_candidate *closest = NULL;
+    for (int i = 0; i < result->count; i++) {
+      tws_tune_candidate *c = &result->candidates[i];
+      if (c->implied && (!closest || promise(c) < promise(closest))) closest = c;
+    }
+    if (!closest) break;
+    closest->implied = 0;
+    TWS_TRY(estimate(request, closest, ALL_STAGES, err));
+  }
+  return TWS_OK;
+}
+
 static tws_code search(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
   double started = tws_clock_s();
   TWS_TRY(estimate_all(request, result, err));
-  for (int i = 0; i < result->count; i++) result->fits += result->candidates[i].verdict == TWS_TUNE_FITS;
-  TWS_TRY(count_rejections(result, err));
-  double estimated = tws_clock_s();
-  result->estimate_s = estimated - started;
+  result->fits = count_fits(result);
+  if (result->fits == 0 && request->space.axes) TWS_TRY(plan_closest(request, result, err));
   tws_tune_candidate *all = result->candidates;
   if (request->tuner == TWS_TUNER_MODEL_BASED) {
     qsort(all, (size_t)result->count, sizeof *all, by_estimate);
+    TWS_TRY(refine(request, result, err));
   } else {
     /* keep the order of the space, fitting points in front */
     tws_tune_candidate *sorted = tws_calloc((size_t)result->count, sizeof *sorted);
@@ -294,11 +404,14 @@ static tws_code search(const tws_tune_request *request, tws_tune_result *result,
     tws_free(all);
     result->candidates = all = sorted;
   }
+  double estimated = tws_clock_s();
+  result->estimate_s = estimated - started;
   if (request->sim) TWS_TRY(simulate_best(request, result, err));
   result->simulate_s = tws_clock_s() - estimated;
   qsort(all, (size_t)result->count, sizeof *all, by_result);
+  result->fits = count_fits(result);
   find_smallest(result);
-  return TWS_OK;
+  return count_rejections(result, err);
 }
 
 tws_code tws_tune(const tws_tune_request *request, tws_tune_result **out, tws_error *err) {
@@ -316,7 +429,7 @@ tws_code tws_tune(const tws_tune_request *request, tws_tune_result **out, tws_er
   for (int i = 0; i < count; i++) {
     tws_tune_candidate *c = &result->candidates[i];
     c->point = points[i];
-    c->samples = (double)(points[i].micro * points[i].accumulation * points[i].ranks);
+    c->samples = (double)(points[i].micro * points[i].accumulation * tws_tune_replicas(&points[i]));
     tws_tune_name(&c->point, c->name, sizeof c->name);
   }
   tws_free(points);

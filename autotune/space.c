@@ -2,10 +2,12 @@
 #include <stdio.h>
 #include "autotune/autotune.h"
 #include "autotune/deepspeed_space.h"
+#include "autotune/space_axes.h"
 
 /* Dimensions with their defaults filled in. */
 typedef struct dimensions {
   const tws_tune_space *space;
+  tws_axes_space axes;
   int stages[4], stage_count;
   tws_recompute recompute[3];
   int recompute_count;
@@ -29,6 +31,10 @@ static int add_rank(dimensions *d, int ranks) {
 /* Whole nodes, or parts of one node that divide it. */
 static void default_ranks(dimensions *d, const tws_cluster *cluster) {
   int devices = cluster->devices_per_node, world = devices * cluster->nodes;
+  if (d->space->axes) {
+    add_rank(d, world);
+    return;
+  }
   for (int ranks = 1; ranks <= world; ranks++) {
     int fills = ranks <= devices ? devices % ranks == 0 : ranks % devices == 0;
     if (fills && world % ranks == 0 && add_rank(d, ranks)) return;
@@ -58,6 +64,7 @@ static tws_code fill(const tws_tune_request *request, dimensions *d, tws_error *
                       cluster->name, space->ranks[i], devices);
     if (add_rank(d, space->ranks[i])) break;
   }
+  tws_axes_fill(request, &d->axes);
   return TWS_OK;
 }
 
@@ -84,9 +91,11 @@ static int64_t largest_micro(const tws_tune_space *space) {
   return space->global_batch > 0 ? space->global_batch : 64;
 }
 
-static tws_code push(point_list *list, const tws_tune_point *point, tws_error *err) {
+/* One point, unless its batch does not suit its axes. */
+static tws_code push(const dimensions *d, point_list *list, const tws_tune_point *point, tws_error *err) {
+  if (!tws_axes_suit(&d->axes, point)) return TWS_OK;
   if (list->count >= TWS_TUNE_MAX_POINTS)
-    return tws_fail(err, TWS_INVALID, "name fewer stages, micro batches or rank counts",
+    return tws_fail(err, TWS_INVALID, "name fewer stages, micro batches, axes or rank counts",
                     "the search space has more than %d points", TWS_TUNE_MAX_POINTS);
   if (tws_reserve(&list->items, &list->capacity, list->count + 1, sizeof *list->items))
     return tws_fail(err, TWS_MEMORY, 0, "no memory for the search space");
@@ -95,15 +104,17 @@ static tws_code push(point_list *list, const tws_tune_point *point, tws_error *e
 }
 
 /* Micro batch m and its accumulation under a fixed global batch: only exact divisions. */
-static tws_code add_fixed(point_list *list, const tws_tune_space *space, tws_tune_point point, tws_error *err) {
-  if (space->global_batch % point.ranks != 0) return TWS_OK;
-  int64_t own = space->global_batch / point.ranks, limit = largest_micro(space);
+static tws_code add_fixed(const dimensions *d, point_list *list, tws_tune_point point, tws_error *err) {
+  const tws_tune_space *space = d->space;
+  int replicas = tws_tune_replicas(&point);
+  if (space->global_batch % replicas != 0) return TWS_OK;
+  int64_t own = space->global_batch / replicas, limit = largest_micro(space);
   if (space->micro_count) {
     for (int i = 0; i < space->micro_count; i++) {
       if (space->micro[i] < 1 || space->micro[i] > limit || own % space->micro[i]) continue;
       point.micro = space->micro[i];
       point.accumulation = own / point.micro;
-      TWS_TRY(push(list, &point, err));
+      TWS_TRY(push(d, list, &point, err));
     }
     return TWS_OK;
   }
@@ -112,7 +123,7 @@ static tws_code add_fixed(point_list *list, const tws_tune_space *space, tws_tun
     if (own % m == 0) {
       point.micro = m;
       point.accumulation = own / m;
-      TWS_TRY(push(list, &point, err));
+      TWS_TRY(push(d, list, &point, err));
     }
   int64_t root = 1;
   while ((root + 1) * (root + 1) <= own) root++;
@@ -120,40 +131,50 @@ static tws_code add_fixed(point_list *list, const tws_tune_space *space, tws_tun
     if (own % a || own / a > limit || own / a <= root) continue;
     point.micro = own / a;
     point.accumulation = a;
-    TWS_TRY(push(list, &point, err));
+    TWS_TRY(push(d, list, &point, err));
   }
   return TWS_OK;
 }
 
-static tws_code add_free(point_list *list, const tws_tune_space *space, tws_tune_point point, tws_error *err) {
+static tws_code add_free(const dimensions *d, point_list *list, tws_tune_point point, tws_error *err) {
+  const tws_tune_space *space = d->space;
   int64_t limit = largest_micro(space), listed = space->micro_count;
   for (int64_t i = 0, power = 1; listed ? i < listed : power <= limit; i++, power *= 2) {
     point.micro = listed ? space->micro[i] : power;
     if (point.micro < 1 || (space->max_micro && point.micro > space->max_micro)) continue;
     for (int j = 0; j < (space->accumulation_count ? space->accumulation_count : 1); j++) {
-      point.accumulation = space->accumulation_count ? space->accumulation[j] : 1;
-      TWS_TRY(push(list, &point, err));
+      point.accumulation = space->accumulation_count ? space->accumulation[j]
+                           : point.pipeline > 1      ? 4 * (int64_t)point.pipeline
+                                                     : 1;
+      TWS_TRY(push(d, list, &point, err));
     }
   }
   return TWS_OK;
 }
 
-static tws_code add_batches(point_list *list, const tws_tune_space *space, const tws_tune_point *point,
-                            tws_error *err) {
-  return space->global_batch > 0 ? add_fixed(list, space, *point, err) : add_free(list, space, *point, err);
+static tws_code add_batches(const dimensions *d, point_list *list, const tws_tune_point *point, tws_error *err) {
+  return d->space->global_batch > 0 ? add_fixed(d, list, *point, err) : add_free(d, list, *point, err);
+}
+
+/* All ways to divide the point's ranks among axes, then threads, then batches. */
+static tws_code add_axes(const dimensions *d, const tws_cluster *cluster, point_list *list, tws_tune_point point,
+                         tws_error *err) {
+  int threads[TWS_TUNE_LIST], choices = thread_choices(d, cluster, point.ranks, threads);
+  for (int64_t next = 0; tws_axes_next(&d->axes, &next, &point);) {
+    for (int t = 0; t < choices; t++) {
+      point.threads = threads[t];
+      TWS_TRY(add_batches(d, list, &point, err));
+    }
+  }
+  return TWS_OK;
 }
 
 static tws_code enumerate(const dimensions *d, const tws_cluster *cluster, point_list *list, tws_error *err) {
-  int threads[TWS_TUNE_LIST];
   for (int s = 0; s < d->stage_count; s++)
     for (int r = 0; r < d->recompute_count; r++)
       for (int n = 0; n < d->ranks_count; n++) {
-        int choices = thread_choices(d, cluster, d->ranks[n], threads);
-        for (int t = 0; t < choices; t++) {
-          tws_tune_point point = {
-              .stage = d->stages[s], .recompute = d->recompute[r], .ranks = d->ranks[n], .threads = threads[t]};
-          TWS_TRY(add_batches(list, d->space, &point, err));
-        }
+        tws_tune_point point = {.stage = d->stages[s], .recompute = d->recompute[r], .ranks = d->ranks[n]};
+        TWS_TRY(add_axes(d, cluster, list, point, err));
       }
   return TWS_OK;
 }
@@ -165,7 +186,7 @@ tws_code tws_tune_enumerate(const tws_tune_request *request, tws_tune_point **po
   tws_code code = enumerate(&d, request->machine.cluster, &list, err);
   if (code == TWS_OK && list.count == 0)
     code = tws_fail(err, TWS_INVALID, "choose a global batch that the ranks and micro batches divide",
-                    "the search space is empty: no micro batch x accumulation x ranks makes a global batch of %lld",
+                    "the search space is empty: no micro batch x accumulation x replicas makes a global batch of %lld",
                     (long long)request->space.global_batch);
   if (code != TWS_OK) {
     tws_free(list.items);
@@ -177,13 +198,25 @@ tws_code tws_tune_enumerate(const tws_tune_request *request, tws_tune_point **po
 }
 
 void tws_tune_name(const tws_tune_point *point, char *buffer, int size) {
-  tws_ds_setting settings[] = {{"gradient_accumulation_steps", TWS_DS_NUMBER, (double)point->accumulation, 0},
-                               {"train_micro_batch_size_per_gpu", TWS_DS_NUMBER, (double)point->micro, 0},
-                               {"recompute", TWS_DS_WORD, 0, tws_recompute_name(point->recompute)},
-                               {"n", TWS_DS_NUMBER, point->ranks, 0},
-                               {"threads", TWS_DS_NUMBER, point->threads, 0}};
+  tws_ds_setting settings[11] = {{"gradient_accumulation_steps", TWS_DS_NUMBER, (double)point->accumulation, 0},
+                                 {"train_micro_batch_size_per_gpu", TWS_DS_NUMBER, (double)point->micro, 0},
+                                 {"recompute", TWS_DS_WORD, 0, tws_recompute_name(point->recompute)},
+                                 {"n", TWS_DS_NUMBER, point->ranks, 0}};
+  int count = 4;
+  if (point->threads > 0) settings[count++] = (tws_ds_setting){"threads", TWS_DS_NUMBER, point->threads, 0};
+  if (point->pipeline > 1) {
+    settings[count++] = (tws_ds_setting){"pipeline_parallel", TWS_DS_NUMBER, point->pipeline, 0};
+    settings[count++] = (tws_ds_setting){"schedule", TWS_DS_WORD, 0, tws_pipeline_kind_name(point->schedule.kind)};
+    if (point->schedule.virtual_stages > 1)
+      settings[count++] = (tws_ds_setting){"virtual_stages", TWS_DS_NUMBER, point->schedule.virtual_stages, 0};
+  }
+  if (point->tensor > 1) {
+    settings[count++] = (tws_ds_setting){"tensor_parallel", TWS_DS_NUMBER, point->tensor, 0};
+    settings[count++] = (tws_ds_setting){"sequence_regions", TWS_DS_BOOL, point->regions, 0};
+  }
+  if (point->sequence > 1) settings[count++] = (tws_ds_setting){"sequence_parallel", TWS_DS_NUMBER, point->sequence, 0};
   tws_text text = {0};
-  tws_ds_experiment_name(point->stage, settings, point->threads > 0 ? 5 : 4, &text);
+  tws_ds_experiment_name(point->stage, settings, count, &text);
   snprintf(buffer, (size_t)size, "%s", text.data ? text.data : "");
   tws_text_free(&text);
 }
@@ -195,7 +228,9 @@ static tws_code set_number(tws_config *config, const char *key, int64_t value, t
 }
 
 static tws_code set_point(tws_config *config, const tws_network *network, const tws_tune_point *point, tws_error *err) {
-  TWS_TRY(set_number(config, "train_batch_size", point->micro * point->accumulation * point->ranks, err));
+  TWS_TRY(tws_axes_set(config, point, err));
+  int64_t replicas = point->ranks / tws_config_model_ranks(config);
+  TWS_TRY(set_number(config, "train_batch_size", point->micro * point->accumulation * replicas, err));
   TWS_TRY(set_number(config, "train_micro_batch_size_per_gpu", point->micro, err));
   TWS_TRY(set_number(config, "gradient_accumulation_steps", point->accumulation, err));
   TWS_TRY(set_number(config, "zero_optimization.stage", point->stage, err));

@@ -107,7 +107,7 @@ void tws_trial_free(tws_trial *trial) {
 tws_job_options tws_point_options(const tws_job_options *base, const tws_tune_point *point, tws_point_text *text) {
   tws_job_options options = *base;
   snprintf(text->batch, sizeof text->batch, "train_batch_size=%lld",
-           (long long)(point->micro * point->accumulation * point->ranks));
+           (long long)(point->micro * point->accumulation * tws_tune_replicas(point)));
   if (options.set.count < TWS_MAX_STRINGS) options.set.item[options.set.count++] = text->batch;
   options.stage = point->stage;
   options.micro_batch = point->micro;
@@ -115,5 +115,13 @@ tws_job_options tws_point_options(const tws_job_options *base, const tws_tune_po
   options.recompute = tws_recompute_name(point->recompute);
   options.ranks = point->ranks;
   options.threads = point->threads;
+  if (point->pipeline > 0) options.pipeline_stages = point->pipeline;
+  if (point->pipeline > 1) {
+    options.schedule = tws_pipeline_kind_name(point->schedule.kind);
+    options.virtual_stages = point->schedule.virtual_stages;
+  }
+  if (point->tensor > 0) options.tensor_ranks = point->tensor;
+  if (point->tensor > 1) options.sequence_regions = point->regions;
+  if (point->sequence > 0) options.sequence_ranks = point->sequence;
   return options;
 }

@@ -12,14 +12,22 @@
 typedef struct options {
   tws_job_options job;
   const char *stages, *micro_batches, *accumulations, *recomputes, *ranks, *threads, *tuner, *fidelity, *results, *data;
+  const char *axes, *pipeline, *tensor, *sequence, *schedules, *regions;
   int64_t global_batch, max_micro_batch, trials, early_stopping, validate, steps, rows;
   double memory;
   int oversubscribe, force, no_simulation;
 } options;
 
+enum { NETWORKS = 16 };
+
 typedef struct session {
   const options *o;
   tws_network *network;
+  struct { /* the same model with its vocabulary padded further, for tensor ranks */
+    int64_t multiple;
+    tws_network *network;
+  } padded[NETWORKS];
+  int padded_count;
   tws_config *config;
   tws_cluster cluster;
   tws_profile *profile;
@@ -54,11 +62,47 @@ static tws_code list_of_recompute(const char *text, tws_tune_space *space, tws_e
   return TWS_OK;
 }
 
+/* 1f1b,interleaved:4,zb-h1: a number of chunks behind a colon. */
+static tws_code list_of_schedules(const char *text, tws_tune_space *space, tws_error *err) {
+  for (const char *at = text; at && *at;) {
+    size_t length = strcspn(at, ","), name = strcspn(at, ",:");
+    char word[32];
+    int64_t chunks = 1;
+    int count = 0;
+    snprintf(word, sizeof word, "%.*s", (int)(name < sizeof word ? name : sizeof word - 1), at);
+    if (space->schedule_count == (int)(sizeof space->schedules / sizeof *space->schedules))
+      return tws_fail(err, TWS_USAGE, NULL, "--schedules: more than %d", space->schedule_count);
+    tws_tune_schedule *schedule = &space->schedules[space->schedule_count++];
+    if (tws_pipeline_kind_parse(word, &schedule->kind, err) != TWS_OK) return TWS_USAGE;
+    if (schedule->kind == TWS_PIPELINE_INTERLEAVED) chunks = 2;
+    if (name < length) {
+      char number[16];
+      snprintf(number, sizeof number, "%.*s", (int)(length - name - 1 < 15 ? length - name - 1 : 15), at + name + 1);
+      TWS_TRY(tws_parse_list(number, "--schedules", 1, 1024, &chunks, 1, &count, err));
+    }
+    if (chunks > 1 && schedule->kind != TWS_PIPELINE_INTERLEAVED)
+      return tws_fail(err, TWS_USAGE, "interleaved:N has N chunks", "--schedules: %s has one chunk for each stage",
+                      word);
+    schedule->virtual_stages = (int)chunks;
+    at += length + (at[length] == ',');
+  }
+  return TWS_OK;
+}
+
+static tws_code read_axes(const options *o, tws_tune_space *space, tws_error *err) {
+  TWS_TRY(list_of_int(o->pipeline, "--pp", 1, 4096, space->pipeline, TWS_TUNE_LIST, &space->pipeline_count, err));
+  TWS_TRY(list_of_int(o->tensor, "--tp", 1, 65536, space->tensor, TWS_TUNE_LIST, &space->tensor_count, err));
+  TWS_TRY(list_of_int(o->sequence, "--sp", 1, 65536, space->sequence, TWS_TUNE_LIST, &space->sequence_count, err));
+  TWS_TRY(list_of_int(o->regions, "--sequence-regions", 0, 1, space->regions, 2, &space->regions_count, err));
+  return list_of_schedules(o->schedules, space, err);
+}
+
 static tws_code read_space(const options *o, const tws_config *config, tws_tune_space *space, tws_error *err) {
   TWS_TRY(list_of_int(o->stages, "--stages", 0, 3, space->stages, 4, &space->stage_count, err));
   TWS_TRY(list_of_int(o->ranks, "-n", 1, 65536, space->ranks, TWS_TUNE_LIST, &space->ranks_count, err));
   TWS_TRY(list_of_int(o->threads, "--threads", 1, 1024, space->threads, TWS_TUNE_LIST, &space->threads_count, err));
   TWS_TRY(list_of_recompute(o->recomputes, space, err));
+  TWS_TRY(read_axes(o, space, err));
   if (o->micro_batches)
     TWS_TRY(tws_parse_list(o->micro_batches, "--micro-batches", 1, 1 << 20, space->micro, TWS_TUNE_LIST,
                            &space->micro_count, err));
@@ -90,10 +134,27 @@ static tws_code read_word(const char *text, const char *what, const char *const 
   return tws_fail(err, TWS_USAGE, close, "%s: unknown word \"%.40s\"", what, text);
 }
 
+static tws_code padded_network(void *user, const tws_config *config, const tws_network **network, tws_error *err) {
+  session *s = user;
+  int64_t multiple = tws_config_vocabulary_multiple(config);
+  int at = 0;
+  *network = s->network;
+  if (multiple == tws_config_vocabulary_multiple(s->config)) return TWS_OK;
+  while (at < s->padded_count && s->padded[at].multiple != multiple) at++;
+  if (at == NETWORKS) return tws_fail(err, TWS_UNSUPPORTED, "name fewer with --tp", "too many numbers of tensor ranks");
+  if (at == s->padded_count) {
+    TWS_TRY(tws_network_load(s->o->job.model, multiple, &s->padded[at].network, err));
+    s->padded[s->padded_count++].multiple = multiple;
+  }
+  *network = s->padded[at].network;
+  return TWS_OK;
+}
+
 static tws_code open_session(const tws_cli *cli, const options *o, session *s, tws_error *err) {
   static const char *const tuners[] = {"model_based", "gridsearch", "random"};
   static const char *const fidelities[] = {"analytic", "flow", "message"};
-  int tuner, fidelity;
+  static const char *const answers[] = {"auto", "on", "off"};
+  int tuner, fidelity, axes;
   memset(s, 0, sizeof *s);
   s->o = o;
   if (!o->job.model)
@@ -101,6 +162,7 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
                     "no model was given");
   TWS_TRY(read_word(o->tuner, "--tuner", tuners, 3, &tuner, err));
   TWS_TRY(read_word(o->fidelity, "--fidelity", fidelities, 3, &fidelity, err));
+  TWS_TRY(read_word(o->axes, "--axes", answers, 3, &axes, err));
   TWS_TRY(tws_job_config(&o->job, &s->config, err));
   if (!o->job.config && !o->global_batch) s->config->micro_batch_size = 0;
   TWS_TRY(tws_network_load(o->job.model, tws_config_vocabulary_multiple(s->config), &s->network, err));
@@ -109,6 +171,8 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
   s->progress = tws_cli_progress(cli);
   s->request = (tws_tune_request){.network = s->network,
                                   .config = s->config,
+                                  .network_for = padded_network,
+                                  .user = s,
                                   .machine = {&s->cluster, s->profile},
                                   .fidelity = (tws_fidelity)fidelity,
                                   .tuner = (tws_tuner)tuner,
@@ -119,12 +183,14 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
                                   .progress = &s->progress,
                                   .log = &cli->log};
   TWS_TRY(read_space(o, s->config, &s->request.space, err));
+  s->request.space.axes = axes == 1 || (axes == 0 && tws_tune_needs_axes(&s->request));
   return o->no_simulation ? TWS_OK : tws_sim_load(&s->request.sim, err);
 }
 
 static void close_session(session *s) {
   tws_profile_destroy(s->profile);
   tws_network_destroy(s->network);
+  for (int i = 0; i < s->padded_count; i++) tws_network_destroy(s->padded[i].network);
   tws_config_destroy(s->config);
 }
 
@@ -255,6 +321,15 @@ static const tws_option table[] = {
     TWS_STRING("recomputes", 0, "LIST", options, recomputes, "default none,selective,full"),
     TWS_STRING("ranks", 'n', "LIST", options, ranks, "numbers of ranks (default: those that fill devices or nodes)"),
     TWS_STRING("threads", 0, "LIST", options, threads, "threads of a host rank"),
+    TWS_STRING("axes", 0, "WHEN", options, axes,
+               "try pipelines, tensor and sequence ranks: on, off, auto (default: when a device is too small for the "
+               "states)"),
+    TWS_STRING("pp", 0, "LIST", options, pipeline, "pipeline stages (default: the configuration's; --axes: all)"),
+    TWS_STRING("tp", 0, "LIST", options, tensor, "tensor ranks (--axes: divisors of a node's devices)"),
+    TWS_STRING("sp", 0, "LIST", options, sequence, "sequence ranks (--axes: for 8192 tokens or more)"),
+    TWS_STRING("schedules", 0, "LIST", options, schedules,
+               "of pipelines: gpipe, 1f1b, interleaved[:CHUNKS], zb-h1 (--axes: all but gpipe)"),
+    TWS_STRING("sequence-regions", 0, "LIST", options, regions, "with tensor ranks: 0, 1 or both (--axes: 1)"),
     TWS_FLAG("oversubscribe", 0, options, oversubscribe, "hosts: also more ranks than cores"),
     TWS_BYTES("memory", 0, "BYTES", options, memory, "memory of one device, instead of the profile's"),
     TWS_STRING("tuner", 0, "NAME", options, tuner, "model_based (default), gridsearch or random"),
@@ -280,11 +355,12 @@ const tws_verb tws_verb_tune = {
     .examples =
         "  twinspeed tune -m gpt2-xl -c ds_config.json --cluster dgx-a100:2\n"
         "  twinspeed tune -m config.json -c ds_config.json --profile host.json -n 1,2 --validate 3 --data book.txt\n"
+        "  twinspeed tune -m llama-3-70b -b 256 --cluster dgx-h100:8 --set bf16.enabled=true --tp 4,8 --pp 1,2,4\n"
         "  twinspeed tune -m gpt2 -b 64 --cluster dgx1-v100 --stages 2,3 --recomputes none,full\n",
     .notes =
-        "Every point of stages x recomputation x ranks x micro batch x accumulation is held against the memory of a\n"
-        "device first; those that fit are ranked by the longest path of their plan, the best are simulated, and with\n"
-        "--validate the best of those are trained. The folder of results has exp.json, ds_config.json and\n"
+        "Every point of stages x recomputation x ranks x axes x micro batch x accumulation is held against the memory\n"
+        "of a device first; those that fit are ranked by the longest path of their plan, the best are simulated, and\n"
+        "with --validate the best of those are trained. The folder of results has exp.json, ds_config.json and\n"
         "metrics.json of each simulated experiment, summary.txt and best.ds_config.json. Status 1: nothing fits.\n",
     .options = table,
     .options_bytes = sizeof(options),

@@ -53,6 +53,13 @@ static tws_code read_memory(const tws_plan *plan, int64_t wanted, tws_ledger *le
 
 /* ---- pipelines ---- */
 
+static tws_pipeline_shape shape_of(const tws_config *c, int stages) {
+  return (tws_pipeline_shape){.kind = (tws_pipeline_kind)c->pipeline_schedule,
+                              .stages = stages,
+                              .virtual_stages = c->virtual_stages > 1 ? (int)c->virtual_stages : 1,
+                              .micro_batches = (int)c->accumulation_steps};
+}
+
 typedef struct pipeline {
   const tws_plan_request *request;
   const tws_machine *machine;
@@ -96,10 +103,7 @@ static int64_t micro_batches_to_build(const tws_plan_request *request, int stage
 static tws_code estimate_pipeline(const pipeline *p, tws_estimate *out, tws_error *err) {
   const tws_config *c = p->request->config;
   int64_t wanted = c->accumulation_steps, built = micro_batches_to_build(p->request, p->stages);
-  tws_pipeline_shape shape = {.kind = (tws_pipeline_kind)c->pipeline_schedule,
-                              .stages = p->stages,
-                              .virtual_stages = c->virtual_stages > 1 ? (int)c->virtual_stages : 1,
-                              .micro_batches = (int)wanted};
+  tws_pipeline_shape shape = shape_of(c, p->stages);
   if (built < wanted) TWS_TRY(tws_pipeline_check(&shape, err)); /* what is built may be legal where the whole is not */
   tws_path_result *paths = tws_calloc((size_t)p->stages, sizeof *paths);
   if (!paths) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
@@ -179,17 +183,14 @@ static tws_code estimate_alone(const tws_plan_request *request, const tws_machin
   return TWS_OK;
 }
 
-tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
-                          tws_stage_estimate *stages, tws_error *err) {
+/* ---- totals ---- */
+
+static void add_totals(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out) {
   const tws_config *c = request->config;
-  int count = tws_topology_dim(&request->topology, "pipe");
-  memset(out, 0, sizeof *out);
-  TWS_TRY(count > 1 ? estimate_stages(request, count, machine, out, stages, err)
-                    : estimate_alone(request, machine, out, stages, err));
-  out->path.bottleneck = out->path.text;
   int world = tws_topology_world(&request->topology);
   double tokens = (double)c->micro_batch_size * (double)c->sequence_length * (double)c->accumulation_steps *
                   (double)tws_topology_dim(&request->topology, "data"); /* ranks of other axes share samples */
+  out->path.bottleneck = out->path.text;
   out->tokens_per_s = out->step_s > 0 ? tokens / out->step_s : 0;
   out->model_flops = 3 * tws_network_flops_per_token(request->network, c->sequence_length, 0) * tokens;
   double units = world, cores = tws_profile_cores(machine->profile); /* a host's peak is that of one core */
@@ -200,10 +201,147 @@ tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *ma
   }
   double peak = tws_profile_peak_flops(machine->profile, c->dtype) * units;
   out->mfu = out->step_s > 0 && peak > 0 ? out->model_flops / out->step_s / peak : 0;
+}
+
+tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
+                          tws_stage_estimate *stages, tws_error *err) {
+  int count = tws_topology_dim(&request->topology, "pipe");
+  memset(out, 0, sizeof *out);
+  TWS_TRY(count > 1 ? estimate_stages(request, count, machine, out, stages, err)
+                    : estimate_alone(request, machine, out, stages, err));
+  add_totals(request, machine, out);
   return TWS_OK;
 }
 
 tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                            tws_error *err) {
   return tws_estimate_job(request, machine, out, NULL, err);
+}
+
+/* ---- rough estimates of pipelines ---- */
+
+/* Enough micro-batches that each stage holds as many as it ever will: GPipe holds all. */
+static int64_t micro_batches_to_fill(const tws_pipeline_shape *shape) {
+  int64_t enough = shape->kind == TWS_PIPELINE_GPIPE         ? shape->micro_batches
+                   : shape->kind == TWS_PIPELINE_INTERLEAVED ? 2 * (int64_t)shape->stages
+                                                             : (int64_t)shape->stages + 1;
+  return enough < shape->micro_batches ? enough : shape->micro_batches;
+}
+
+/* A stage, from a plan of few micro-batches. */
+typedef struct pace {
+  double forward_s, backward_s; /* of one micro-batch */
+  double end_s;                 /* of the step's end */
+  double bytes;                 /* of its device memory with as many micro-batches as it holds at once */
+} pace;
+
+/* Bytes that the forward passes of a plan leave to the backward passes. */
+static double kept_bytes(const tws_plan *plan) {
+  double bytes = 0;
+  for (uint32_t i = 0; i < plan->buffer_count; i++) {
+    const tws_buffer *b = &plan->buffers[i];
+    if (b->persistent || b->first_op == TWS_NONE || b->tier != TWS_TIER_DEVICE) continue;
+    if (plan->ops[b->first_op].phase == TWS_PHASE_FORWARD && plan->ops[b->last_op].phase != TWS_PHASE_FORWARD)
+      bytes += (double)b->bytes;
+  }
+  return bytes;
+}
+
+/* What waits for weight gradients that are put off, in the stage's other micro-batches. */
+static double deferred_bytes(const tws_pipeline_shape *shape, int stage, const tws_ledger_tier *tier) {
+  int waiting = stage < shape->micro_batches ? stage : shape->micro_batches;
+  if (shape->kind != TWS_PIPELINE_ZB_H1 || waiting < 2) return 0;
+  return (waiting - 1) * (double)tier->category[TWS_CATEGORY_ACTIVATION_GRADIENT];
+}
+
+static pace pace_of(const tws_plan *plan, const tws_path_result *path, const tws_ledger *ledger,
+                    const tws_pipeline_shape *shape) {
+  tws_pipeline_shape few = *shape;
+  few.micro_batches = (int)plan->accumulation_steps;
+  const tws_ledger_tier *tier = &ledger->tier[TWS_TIER_DEVICE];
+  double forward = path->phase_s[TWS_PHASE_FORWARD], built = few.micro_batches;
+  double backward = path->phase_s[TWS_PHASE_BACKWARD] + path->phase_s[TWS_PHASE_RECOMPUTE];
+  double sharing = path->axis_exposed_s[TWS_AXIS_MODEL] + path->axis_exposed_s[TWS_AXIS_SEQUENCE] +
+                   path->axis_exposed_s[TWS_AXIS_PIPE];
+  double part = forward + backward > 0 ? forward / (forward + backward) : 0;
+  double more = (double)tws_pipeline_in_flight(shape, plan->stage) - tws_pipeline_in_flight(&few, plan->stage);
+  return (pace){(forward + part * sharing) / built, (backward + (1 - part) * sharing) / built,
+                path->phase_s[TWS_PHASE_STEP] + path->axis_exposed_s[TWS_AXIS_DATA],
+                (double)tier->arena_bytes + more / shape->virtual_stages * kept_bytes(plan) / built +
+                    deferred_bytes(shape, plan->stage, tier)};
+}
+
+/* The step takes what the slowest stage does for all micro-batches, and the bubble behind the others' pace. */
+static void combine(const tws_pipeline_shape *shape, const pace *all, tws_estimate *out) {
+  pace slowest = all[0], others = {0, 0, 0, 0};
+  double end_s = 0, n = shape->stages - 1;
+  for (int s = 0; s < shape->stages; s++) {
+    others.forward_s += all[s].forward_s / n;
+    others.backward_s += all[s].backward_s / n;
+    if (all[s].end_s > end_s) end_s = all[s].end_s;
+    if (all[s].forward_s + all[s].backward_s > slowest.forward_s + slowest.backward_s) slowest = all[s];
+  }
+  others.forward_s -= slowest.forward_s / n;
+  others.backward_s -= slowest.backward_s / n;
+  double bubble = tws_pipeline_bubble(shape, others.forward_s, others.backward_s / 2, others.backward_s / 2);
+  out->step_s = shape->micro_batches * (slowest.forward_s + slowest.backward_s) + bubble + end_s;
+  out->balance = (tws_stage_balance){out->step_s > 0 ? bubble / out->step_s : 0, 1, 1, out->stage};
+}
+
+static tws_code measure_stages(const tws_plan_request *request, const tws_pipeline_shape *shape,
+                               const tws_machine *machine, pace *all, tws_estimate *out, tws_error *err) {
+  int built = shape->kind == TWS_PIPELINE_INTERLEAVED ? shape->stages : 1; /* as few as the schedule allows */
+  for (int s = 0; s < shape->stages; s++) {
+    tws_plan_request r = *request;
+    tws_ledger ledger;
+    tws_path_result path;
+    tws_plan *plan;
+    r.rank = tws_pipeline_grid_stage(&r.topology, 0, s);
+    r.max_accumulation = built;
+    TWS_TRY(tws_plan_build(&r, &plan, err));
+    tws_code code = tws_ledger_read(plan, &ledger, err);
+    if (code == TWS_OK) code = tws_longest_path(plan, machine, &path, err);
+    if (code == TWS_OK) all[s] = pace_of(plan, &path, &ledger, shape);
+    tws_plan_destroy(plan);
+    TWS_TRY(code);
+    if (s == 0 || path.step_s > out->path.step_s) out->path = path;
+  }
+  return TWS_OK;
+}
+
+/* The ledger of the stage that probably needs the most memory, which is then out of the question. */
+static tws_code fill_fullest(const tws_plan_request *request, const tws_pipeline_shape *shape,
+                             const tws_machine *machine, pace *all, tws_estimate *out, tws_error *err) {
+  tws_plan_request r = *request;
+  tws_stage_estimate one;
+  tws_path_result path;
+  tws_ledger ledger;
+  int stage = 0;
+  for (int s = 1; s < shape->stages; s++)
+    if (all[s].bytes > all[stage].bytes) stage = s;
+  all[stage].bytes = 0;
+  r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
+  TWS_TRY(build(&r, micro_batches_to_fill(shape), machine, &path, &ledger, &one, err));
+  if (ledger.tier[TWS_TIER_DEVICE].arena_bytes <= out->ledger.tier[TWS_TIER_DEVICE].arena_bytes) return TWS_OK;
+  out->ledger = ledger;
+  out->stage = out->balance.largest = stage;
+  return TWS_OK;
+}
+
+tws_code tws_estimate_rough(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
+                            tws_error *err) {
+  int stages = tws_topology_dim(&request->topology, "pipe");
+  if (stages < 2) return tws_estimate_step(request, machine, out, err);
+  tws_pipeline_shape shape = shape_of(request->config, stages);
+  memset(out, 0, sizeof *out);
+  TWS_TRY(tws_pipeline_check(&shape, err));
+  pace *all = tws_calloc((size_t)stages, sizeof *all);
+  if (!all) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
+  tws_code code = measure_stages(request, &shape, machine, all, out, err);
+  if (code == TWS_OK) combine(&shape, all, out);
+  for (int i = 0; i < 2 && code == TWS_OK; i++) code = fill_fullest(request, &shape, machine, all, out, err);
+  tws_free(all);
+  TWS_TRY(code);
+  add_totals(request, machine, out);
+  return TWS_OK;
 }

@@ -100,7 +100,7 @@ tws_stage_balance tws_stage_compare(const tws_stage_estimate *stages, int count)
 
 /* Composed estimate for sweeps: real plans of at most three micro-batches, extrapolated over the accumulation steps; of
  * a pipeline, one plan of each stage with all micro-batches, or, when request->max_accumulation is set, with about
- * three times as many as there are stages, extrapolated. */
+ * three times as many as there are stages, extrapolated (more micro-batches may pack a little worse into the arena). */
 typedef struct tws_estimate {
   tws_ledger ledger;         /* of the pipeline stage whose device arena is largest */
   int stage;                 /* that stage */
@@ -115,6 +115,12 @@ tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *m
 /* The same, and each stage's part: stages has room for the topology's "pipe" dimension (at least 1), or is NULL. */
 tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                           tws_stage_estimate *stages, tws_error *err);
+/* For ranking pipelines in a fraction of the time: the pace of every stage with one micro-batch, the bubble of the
+ * schedule's formula, and the larger ledger of the two stages that probably need the most memory, with as many
+ * micro-batches as they hold at once. path is of one micro-batch in the slowest stage; balance has the bubble alone.
+ * Without a pipeline: tws_estimate_step(). */
+tws_code tws_estimate_rough(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
+                            tws_error *err);
 
 /* ---- DeepSpeed-compatible formulas (specification 02 section 1) ---- */
 typedef struct tws_zero_memory {

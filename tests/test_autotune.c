@@ -323,6 +323,154 @@ START_TEST(results_folder) {
 }
 END_TEST
 
+/* ---- axes ---- */
+
+/* A model's vocabulary is padded for the tensor ranks of a point. */
+static tws_network *padded[9];
+static tws_code padded_network(void *user, const tws_config *config, const tws_network **network, tws_error *e) {
+  int tensor = config->tensor_ranks > 1 ? (int)config->tensor_ranks : 1;
+  if (!padded[tensor] && tws_network_load(user, tensor, &padded[tensor], e) != TWS_OK) return TWS_INVALID;
+  *network = padded[tensor];
+  return TWS_OK;
+}
+static void drop_padded(void) {
+  for (int i = 0; i < 9; i++) tws_network_destroy(padded[i]);
+  memset(padded, 0, sizeof padded);
+}
+
+static void plan_request(const fixture *f, const tws_tune_point *point, tws_config **config, tws_plan_request *plan) {
+  const tws_network *network;
+  ck_assert_msg(tws_tune_config(f->config, f->network, point, config, &err) == TWS_OK, "%s", err.message);
+  ck_assert_int_eq(padded_network(f->request.user, *config, &network, &err), TWS_OK);
+  *plan = (tws_plan_request){.network = network, .config = *config, .threads = 1, .backend = TWS_BACKEND_CUDA};
+  ck_assert_msg(tws_plan_topology(*config, point->ranks, &plan->topology, &err) == TWS_OK, "%s", err.message);
+}
+
+/* Every point of a space with axes is legal and keeps the global batch; rough estimates of pipelines are near exact
+ * ones and never reject what fits. */
+START_TEST(points_with_axes_are_legal) {
+  fixture f;
+  tws_tune_point *points;
+  int count, pipelines = 0, schedules = 0;
+  set_up(&f, "gpt2", "dgx-a100", 512);
+  f.request.network_for = padded_network;
+  f.request.user = "gpt2";
+  f.request.space = (tws_tune_space){.axes = 1, .global_batch = 32, .sequence = {1, 2}, .sequence_count = 2};
+  ck_assert_msg(tws_tune_enumerate(&f.request, &points, &count, &err) == TWS_OK, "%s", err.message);
+  for (int i = 0; i < count; i++) {
+    const tws_tune_point *p = &points[i];
+    char name[TWS_TUNE_NAME], other[TWS_TUNE_NAME];
+    tws_tune_name(p, name, sizeof name);
+    ck_assert_int_eq(p->ranks, 8);
+    ck_assert_int_eq(p->pipeline * p->tensor * p->sequence * tws_tune_replicas(p), 8);
+    ck_assert_int_eq(p->micro * p->accumulation * tws_tune_replicas(p), 32);
+    ck_assert(p->pipeline == 1 || (p->stage <= 1 && p->accumulation >= p->pipeline));
+    schedules |= p->pipeline > 1 ? 1 << p->schedule.kind : 0;
+    for (int j = 0; j < i; j++) {
+      tws_tune_name(&points[j], other, sizeof other);
+      ck_assert_str_ne(name, other);
+    }
+    if (i % 4) continue;
+    tws_config *config;
+    tws_plan_request plan;
+    tws_estimate rough, exact, extrapolated;
+    plan_request(&f, p, &config, &plan);
+    ck_assert_msg(tws_estimate_rough(&plan, &f.request.machine, &rough, &err) == TWS_OK, "%s: %s", name, err.message);
+    ck_assert_msg(tws_estimate_step(&plan, &f.request.machine, &exact, &err) == TWS_OK, "%s", err.message);
+    plan.max_accumulation = 1;
+    ck_assert_msg(tws_estimate_step(&plan, &f.request.machine, &extrapolated, &err) == TWS_OK, "%s", err.message);
+    const tws_ledger_tier *whole = &exact.ledger.tier[TWS_TIER_DEVICE];
+    const tws_ledger_tier *less = &extrapolated.ledger.tier[TWS_TIER_DEVICE];
+    double memory = (double)whole->arena_bytes, guess = (double)rough.ledger.tier[TWS_TIER_DEVICE].arena_bytes;
+    ck_assert_msg(guess < 1.01 * memory && guess > 0.85 * memory, "%s: %g bytes are not %g", name, guess, memory);
+    ck_assert_uint_eq(less->live_bytes, whole->live_bytes); /* packing may differ with more micro-batches */
+    ck_assert_double_eq_tol((double)less->arena_bytes, memory, 0.1 * memory);
+    ck_assert_msg(fabs(rough.step_s / exact.step_s - 1) < 0.2, "%s: %g s is not %g s", name, rough.step_s,
+                  exact.step_s);
+    ck_assert_msg(fabs(extrapolated.step_s / exact.step_s - 1) < 0.005, "%s: %g s is not %g s", name,
+                  extrapolated.step_s, exact.step_s);
+    pipelines += p->pipeline > 1;
+    tws_config_destroy(config);
+  }
+  ck_assert_int_gt(pipelines, 20);
+  ck_assert_int_eq(schedules, 1 << TWS_PIPELINE_1F1B | 1 << TWS_PIPELINE_INTERLEAVED | 1 << TWS_PIPELINE_ZB_H1);
+  tws_free(points);
+  drop_padded();
+  tear_down(&f);
+}
+END_TEST
+
+/* A search over axes: rejections by states are true, the best are estimated exactly, the files say what was tuned. */
+START_TEST(search_over_axes) {
+  fixture f;
+  set_up(&f, "gpt2", "dgx-a100", 128);
+  f.request.network_for = padded_network;
+  f.request.user = "gpt2";
+  f.request.memory_bytes = 2e9;
+  ck_assert(tws_tune_needs_axes(&f.request)); /* 124 M parameters of 16 bytes, and what the libraries take */
+  f.request.memory_bytes = 8e9;
+  ck_assert(!tws_tune_needs_axes(&f.request));
+  f.request.memory_bytes = 1.7e9;
+  f.request.space = (tws_tune_space){.axes = 1, .global_batch = 16, .stages = {0, 1}, .stage_count = 2};
+  f.request.trials = 6;
+  tws_tune_result *result = search(&f), *again = search(&f);
+  int by_states = 0, refined = 0;
+  ck_assert_int_gt(result->fits, 6);
+  for (int i = 0; i < result->count; i++) {
+    const tws_tune_candidate *c = &result->candidates[i];
+    tws_config *config;
+    tws_plan_request plan;
+    tws_estimate estimate;
+    ck_assert_str_eq(c->name, again->candidates[i].name);
+    ck_assert_int_ne(c->verdict, TWS_TUNE_NOT_SUPPORTED);
+    if (i < 6) ck_assert(!c->rough);
+    refined += c->point.pipeline > 1 && !c->rough;
+    if (!c->implied || i % 5) continue;
+    plan_request(&f, &c->point, &config, &plan);
+    ck_assert_msg(tws_estimate_rough(&plan, &f.request.machine, &estimate, &err) == TWS_OK, "%s", err.message);
+    ck_assert_double_gt((double)estimate.ledger.tier[TWS_TIER_DEVICE].arena_bytes, c->available_bytes);
+    ck_assert_double_ge((double)estimate.ledger.tier[TWS_TIER_DEVICE].arena_bytes, c->needed_bytes);
+    tws_config_destroy(config);
+    by_states++;
+  }
+  ck_assert_int_gt(by_states, 0);
+  ck_assert_int_gt(refined, 0);
+  for (int i = 0; i < result->fits; i++) { /* the files of one point with every axis */
+    tws_tune_candidate *c = &result->candidates[i];
+    if (c->point.pipeline != 2 || c->point.tensor != 2 || c->point.schedule.kind != TWS_PIPELINE_INTERLEAVED) continue;
+    tws_tune_result one = {.candidates = c, .count = 1, .fits = 1, .smallest = -1};
+    char folder[] = "/tmp/tws-tune-XXXXXX", path[512];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_msg(tws_tune_write(&one, &f.request, folder, 0, &err) == TWS_OK, "%s", err.message);
+    snprintf(path, sizeof path, "%s/best.ds_config.json", folder);
+    tws_config *best;
+    ck_assert_msg(tws_config_load(path, &best, &err) == TWS_OK, "%s", err.message);
+    ck_assert_int_eq(best->pipeline_stages, 2);
+    ck_assert_int_eq(best->tensor_ranks, 2);
+    ck_assert_int_eq(best->tensor_regions, 1);
+    ck_assert_int_eq(best->pipeline_schedule, TWS_PIPELINE_INTERLEAVED);
+    ck_assert_int_eq(best->virtual_stages, 2);
+    ck_assert_int_eq(best->train_batch_size, 16);
+    ck_assert_msg(tws_config_resolve(best, 8, NULL, &err) == TWS_OK, "%s", err.message);
+    tws_config_destroy(best);
+    tws_text json = {0};
+    ck_assert_int_eq(tws_tune_json(&one, &f.request, &json, &err), TWS_OK);
+    ck_assert_ptr_nonnull(strstr(json.data, "\"pipe\":\t2"));
+    ck_assert_ptr_nonnull(strstr(json.data, "\"pipeline_schedule\":\t\"interleaved\""));
+    tws_text_free(&json);
+    snprintf(path, sizeof path, "rm -r %s", folder);
+    ck_assert_int_eq(system(path), 0);
+    refined = -1;
+    break;
+  }
+  ck_assert_int_eq(refined, -1);
+  tws_tune_result_destroy(result);
+  tws_tune_result_destroy(again);
+  drop_padded();
+  tear_down(&f);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("autotune");
   TCase *deepspeed = tcase_create("deepspeed"), *tuner = tcase_create("tuner");
@@ -338,6 +486,8 @@ int main(void) {
   tcase_add_test(tuner, simulation_decides_and_stops_early);
   tcase_add_test(tuner, nothing_fits);
   tcase_add_test(tuner, results_folder);
+  tcase_add_test(tuner, points_with_axes_are_legal);
+  tcase_add_test(tuner, search_over_axes);
   suite_add_tcase(suite, deepspeed);
   suite_add_tcase(suite, tuner);
   SRunner *runner = srunner_create(suite);

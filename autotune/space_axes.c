@@ -1,0 +1,176 @@
+#include "autotune/space_axes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/sequence_rules.h"
+
+enum { LONG_SEQUENCE = 8192 };
+
+static int at_least_one(int64_t value) {
+  return value > 1 ? (int)value : 1;
+}
+
+int tws_tune_replicas(const tws_tune_point *point) {
+  return point->ranks / (at_least_one(point->pipeline) * at_least_one(point->tensor) * at_least_one(point->sequence));
+}
+
+/* ---- lists ---- */
+
+static int copy(int *to, const int *from, int count) {
+  for (int i = 0; i < count; i++) to[i] = from[i];
+  return count;
+}
+
+static int divisors_up_to(int number, int limit, int *list) {
+  int count = 0;
+  for (int d = 1; d <= number && d <= limit && count < TWS_TUNE_LIST; d++)
+    if (number % d == 0) list[count++] = d;
+  return count;
+}
+
+static int largest_of(const tws_tune_request *request) {
+  const tws_tune_space *space = &request->space;
+  int most = space->ranks_count ? 0 : request->machine.cluster->devices_per_node * request->machine.cluster->nodes;
+  for (int i = 0; i < space->ranks_count; i++)
+    if (space->ranks[i] > most) most = space->ranks[i];
+  return most;
+}
+
+/* What the configuration says. */
+static void fill_given(const tws_config *config, tws_axes_space *axes) {
+  axes->pipeline[0] = at_least_one(config->pipeline_stages);
+  axes->tensor[0] = at_least_one(config->tensor_ranks);
+  axes->sequence[0] = at_least_one(config->sequence_ranks);
+  axes->schedules[0] =
+      (tws_tune_schedule){(tws_pipeline_kind)config->pipeline_schedule, at_least_one(config->virtual_stages)};
+  axes->regions[0] = config->tensor_regions != 0;
+  axes->pipeline_count = axes->tensor_count = axes->sequence_count = axes->schedule_count = axes->regions_count = 1;
+}
+
+/* What is worth trying. */
+static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes) {
+  int layers = request->network->layers < 1 << 20 ? (int)request->network->layers : 1 << 20;
+  axes->pipeline_count = divisors_up_to(largest_of(request), layers, axes->pipeline);
+  axes->tensor_count = divisors_up_to(axes->devices, axes->devices, axes->tensor);
+  if (axes->sequence_length >= LONG_SEQUENCE)
+    axes->sequence_count = divisors_up_to(axes->devices, axes->devices, axes->sequence);
+  axes->schedules[0] = (tws_tune_schedule){TWS_PIPELINE_1F1B, 1};
+  axes->schedules[1] = (tws_tune_schedule){TWS_PIPELINE_INTERLEAVED, 2};
+  axes->schedules[2] = (tws_tune_schedule){TWS_PIPELINE_ZB_H1, 1};
+  axes->schedule_count = 3;
+  axes->regions[0] = 1;
+}
+
+void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
+  const tws_tune_space *space = &request->space;
+  const tws_config *config = request->config;
+  *axes = (tws_axes_space){
+      .network = request->network,
+      .sequence_length = config->sequence_length > 0 ? config->sequence_length : request->network->positions,
+      .devices = request->machine.cluster->devices_per_node,
+      .thorough = space->axes,
+      .every_stage = space->stage_count > 0,
+      .every_batch = space->accumulation_count > 0,
+      .tensor_named = space->tensor_count > 0};
+  fill_given(config, axes);
+  if (space->axes) fill_thorough(request, axes);
+  if (space->pipeline_count) axes->pipeline_count = copy(axes->pipeline, space->pipeline, space->pipeline_count);
+  if (space->tensor_count) axes->tensor_count = copy(axes->tensor, space->tensor, space->tensor_count);
+  if (space->sequence_count) axes->sequence_count = copy(axes->sequence, space->sequence, space->sequence_count);
+  if (space->regions_count) axes->regions_count = copy(axes->regions, space->regions, space->regions_count);
+  if (space->schedule_count) {
+    axes->schedule_count = space->schedule_count;
+    memcpy(axes->schedules, space->schedules, (size_t)space->schedule_count * sizeof *space->schedules);
+  }
+}
+
+/* ---- points ---- */
+
+static int digit(int64_t *index, int count) {
+  int value = (int)(*index % count);
+  *index /= count;
+  return value;
+}
+
+static int tensor_legal(const tws_axes_space *axes, const tws_tune_point *point) {
+  const tws_network *n = axes->network;
+  int tensor = point->tensor;
+  if (tensor > 1 && (n->heads % tensor || n->kv_heads % tensor || n->intermediate % tensor)) return 0;
+  if (point->sequence < 2) return 1;
+  tws_ulysses_part part;
+  return tws_ulysses_part_of(n->heads / tensor, n->kv_heads / tensor, axes->sequence_length, point->sequence, 0, &part,
+                             NULL) == TWS_OK;
+}
+
+static int legal(const tws_axes_space *axes, const tws_tune_point *point) {
+  int model = point->pipeline * point->tensor * point->sequence;
+  if (point->ranks % model || !tensor_legal(axes, point)) return 0;
+  if (point->pipeline > 1) {
+    int64_t blocks = (int64_t)point->pipeline * point->schedule.virtual_stages;
+    if (point->stage > 1 || axes->network->layers < blocks) return 0;
+  }
+  if (!axes->thorough) return 1;
+  if (!axes->tensor_named && point->tensor * point->sequence > axes->devices) return 0;
+  /* with one rank that holds a weight there is nothing for ZeRO to divide; with more, stage 0 divides nothing */
+  int divided = point->ranks / (point->pipeline * point->tensor) > 1;
+  return axes->every_stage || (divided ? point->stage > 0 : point->stage == 0);
+}
+
+int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_tune_point *point) {
+  for (;;) {
+    int64_t rest = (*index)++;
+    int regions = digit(&rest, axes->regions_count), schedule = digit(&rest, axes->schedule_count);
+    point->sequence = axes->sequence[digit(&rest, axes->sequence_count)];
+    point->tensor = axes->tensor[digit(&rest, axes->tensor_count)];
+    if (rest >= axes->pipeline_count) return 0;
+    point->pipeline = axes->pipeline[rest];
+    point->schedule = point->pipeline > 1 ? axes->schedules[schedule] : (tws_tune_schedule){TWS_PIPELINE_1F1B, 1};
+    point->regions = point->tensor > 1 ? axes->regions[regions] : 0;
+    /* what has no meaning without its axis is chosen once */
+    if ((point->pipeline == 1 && schedule > 0) || (point->tensor == 1 && regions > 0)) continue;
+    if (legal(axes, point)) return 1;
+  }
+}
+
+int tws_axes_suit(const tws_axes_space *axes, const tws_tune_point *point) {
+  int64_t tokens = point->micro * axes->sequence_length / at_least_one(point->sequence);
+  if (point->tensor > 1 && point->regions && tokens % point->tensor) return 0;
+  if (point->pipeline < 2) return 1;
+  if (point->schedule.kind == TWS_PIPELINE_INTERLEAVED && point->accumulation % point->pipeline) return 0;
+  return !axes->thorough || axes->every_batch || point->accumulation >= point->pipeline;
+}
+
+/* ---- configurations ---- */
+
+static tws_code set(tws_config *config, const char *key, int64_t value, tws_error *err) {
+  char text[32];
+  snprintf(text, sizeof text, "%lld", (long long)value);
+  return tws_config_set(config, key, text, err);
+}
+
+static tws_code set_schedule(tws_config *config, const tws_tune_schedule *schedule, tws_error *err) {
+  char text[48];
+  if ((int)schedule->kind != config->pipeline_schedule) {
+    snprintf(text, sizeof text, "\"%s\"", tws_pipeline_kind_name(schedule->kind));
+    TWS_TRY(tws_config_set(config, "twinspeed.pipeline_schedule", text, err));
+  }
+  if (schedule->virtual_stages == at_least_one(config->virtual_stages)) return TWS_OK;
+  return set(config, "twinspeed.virtual_stages", schedule->virtual_stages, err);
+}
+
+tws_code tws_axes_set(tws_config *config, const tws_tune_point *point, tws_error *err) {
+  if (point->pipeline > 0 && point->pipeline != at_least_one(config->pipeline_stages))
+    TWS_TRY(set(config, "pipeline.stages", point->pipeline, err));
+  if (point->pipeline > 0) TWS_TRY(set_schedule(config, &point->schedule, err));
+  if (point->tensor > 0 && point->tensor != at_least_one(config->tensor_ranks)) {
+    if (config->tensor_ranks > 1) /* given, perhaps at the key's other place */
+      TWS_TRY(tws_config_set(config, "tensor_parallel.tensor_parallel.tp_size", "null", err));
+    TWS_TRY(set(config, "tensor_parallel.autotp_size", point->tensor, err));
+  }
+  if (point->tensor > 0 && point->regions != (config->tensor_regions != 0))
+    TWS_TRY(tws_config_set(config, "twinspeed.tensor_sequence_regions", point->regions ? "true" : "false", err));
+  if (point->sequence > 0 && point->sequence != at_least_one(config->sequence_ranks))
+    TWS_TRY(set(config, "sequence_parallel_size", point->sequence, err));
+  return TWS_OK;
+}

@@ -1,0 +1,33 @@
+/* The axes of ranks in a search space: which divisions of a job's ranks are tried. Internal to autotune/. */
+#ifndef TWS_AUTOTUNE_SPACE_AXES_H
+#define TWS_AUTOTUNE_SPACE_AXES_H
+
+#include "autotune/autotune.h"
+
+/* Lists with their defaults filled in. */
+typedef struct tws_axes_space {
+  const tws_network *network;
+  int64_t sequence_length;
+  int devices;     /* of a node */
+  int thorough;    /* space.axes */
+  int every_stage; /* ZeRO stages were named: stages that divide nothing are not left out */
+  int every_batch; /* accumulations were named: pipelines may have fewer micro-batches than stages */
+  int tensor_named;
+  int pipeline[TWS_TUNE_LIST], pipeline_count;
+  int tensor[TWS_TUNE_LIST], tensor_count;
+  int sequence[TWS_TUNE_LIST], sequence_count;
+  tws_tune_schedule schedules[8];
+  int schedule_count;
+  int regions[2], regions_count;
+} tws_axes_space;
+
+void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes);
+/* Writes the next division of the point's ranks (pipeline, tensor, sequence, schedule, regions) that the model and the
+ * ZeRO stage allow and that is worth trying; 0 past the last. *index starts at 0. */
+int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_tune_point *point);
+/* Whether the point's batch goes with its axes. */
+int tws_axes_suit(const tws_axes_space *axes, const tws_tune_point *point);
+/* Sets the keys of a point's axes where the configuration says something else. */
+tws_code tws_axes_set(tws_config *config, const tws_tune_point *point, tws_error *err);
+
+#endif
