@@ -124,8 +124,9 @@ typedef struct row {
 
 static int kind_of(const tws_timeline *timeline, const tws_event *event) {
   const char *stream = event->stream < timeline->stream_count ? timeline->stream_names[event->stream] : "";
-  if (strcmp(stream, "gather") == 0 || strcmp(stream, "reduce") == 0 || strcmp(stream, "p2p") == 0)
-    return COMMUNICATION;
+  static const char *const communicating[] = {"gather", "reduce", "exchange", "p2p"};
+  for (size_t i = 0; i < sizeof communicating / sizeof *communicating; i++)
+    if (strcmp(stream, communicating[i]) == 0) return COMMUNICATION;
   if (strncmp(stream, "copy", 4) == 0 || strcmp(stream, "disk") == 0) return COPIES;
   const char *phase = event->phase < timeline->phase_count ? timeline->phase_names[event->phase] : "";
   return strcmp(phase, "backward") == 0 ? 1 : strcmp(phase, "recompute") == 0 ? 2 : strcmp(phase, "step") == 0 ? 3 : 0;
