@@ -263,6 +263,21 @@ static tws_config *load_config(const char *text) {
   return config;
 }
 
+/* All ranks' plans, alone and together. */
+static void verify_plans(const char *name, const tws_network *network, const tws_config *config) {
+  tws_plan **plans = calloc((size_t)world, sizeof *plans);
+  tws_error err = {0};
+  tws_plan_request request = {.network = network, .config = config, .backend = TWS_BACKEND_HOST, .threads = 1};
+  need(tws_plan_topology(config, world, &request.topology, &err) == TWS_OK, name, &err);
+  for (request.rank = 0; request.rank < world; request.rank++) {
+    need(tws_plan_build(&request, &plans[request.rank], &err) == TWS_OK, name, &err);
+    need(tws_plan_verify(plans[request.rank], &err) == TWS_OK, name, &err);
+  }
+  need(tws_plans_verify((const tws_plan *const *)plans, world, &err) == TWS_OK, name, &err);
+  for (int r = 0; r < world; r++) tws_plan_destroy(plans[r]);
+  free(plans);
+}
+
 static void run_job(char *line, FILE *out) {
   char *name = strtok(line, "\t"), *model = strtok(NULL, "\t"), *steps = strtok(NULL, "\t"), *text = strtok(NULL, "\n");
   tws_network *network = NULL;
@@ -281,6 +296,7 @@ static void run_job(char *line, FILE *out) {
                                .threads = 1,
                                .deadline_s = 120.0,
                                .on_step = keep};
+  if (rank == 0) verify_plans(name, network, config);
   tws_code code = tws_real_train(&options, &result, &err);
   need(code == TWS_OK, name, &err);
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++)

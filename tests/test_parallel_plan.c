@@ -12,6 +12,7 @@
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/plan.h"
+#include "serial_order.h"
 
 enum { MOST_RANKS = 48 };
 
@@ -196,6 +197,9 @@ static void check_job(uint64_t seed, const tws_machine *machine, int *plans_buil
   }
   ck_assert_msg(tws_plans_verify((const tws_plan *const *)plans, world, &err) == TWS_OK, "seed %d: %s", (int)seed,
                 err.message);
+  uint32_t op = 0;
+  int stuck = serial_order((const tws_plan *const *)plans, world, &op); /* as the host engine runs them */
+  ck_assert_msg(stuck < 0, "seed %d: in issue order rank %d cannot start operation %u", (int)seed, stuck, op);
   if (seed % 5 == 0) check_ownership(plans, world, network, seed);
   check_time(plans, &topology, world, machine, seed);
   for (int r = 0; r < world; r++) tws_plan_destroy(plans[r]);

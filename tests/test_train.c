@@ -477,6 +477,7 @@ END_TEST
 /* ---- the program ---- */
 
 #define JOB "train -m tiny-gpt2 --seq 32 --micro-batch 2 --stage 2 -n 3 --data "
+#define AXES_JOB "train -m tiny-gpt2 --seq 32 --pp 2 --tp 2 --accumulation 4 -n 4 --data "
 
 static double number(const cJSON *object, const char *key) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -540,12 +541,31 @@ START_TEST(program_output) {
 END_TEST
 
 START_TEST(json_output) {
-  command_result r = twinspeed(JOB "%s --steps 2 --json --quiet", text_path);
+  command_result r = twinspeed(AXES_JOB "%s --steps 2 --json --quiet", text_path);
   ck_assert_msg(r.status == 0, "%s%s", r.out, r.err);
   tws_json *json = NULL;
   tws_error err = {0};
   ck_assert_msg(tws_json_parse(r.out, strlen(r.out), "output", &json, &err) == TWS_OK, "%s", err.message);
-  ck_assert_double_eq(number(json->root, "ranks"), 3);
+  ck_assert_double_eq(number(json->root, "ranks"), 4);
+  const cJSON *configuration = cJSON_GetObjectItemCaseSensitive(json->root, "configuration");
+  const cJSON *axes = cJSON_GetObjectItemCaseSensitive(configuration, "axes");
+  ck_assert_double_eq(number(axes, "pipe"), 2);
+  ck_assert_double_eq(number(axes, "model"), 2);
+  ck_assert_double_eq(number(axes, "sequence"), 1);
+  ck_assert_double_eq(number(axes, "data"), 1);
+  /* tokens of the whole batch, once: not once per rank */
+  double tokens = number(json->root, "tokens_per_s") * number(json->root, "median_step_s");
+  ck_assert_double_eq_tol(tokens, 4 * 32, 1e-6);
+  const cJSON *largest = cJSON_GetObjectItemCaseSensitive(json->root, "largest_rank"), *one;
+  double most = 0.0;
+  cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(json->root, "memory")) {
+    double bytes = number(cJSON_GetObjectItemCaseSensitive(one, "device"), "allocated_bytes");
+    most = fmax(most, bytes);
+    if (number(one, "rank") == 3)
+      ck_assert_str_eq(cJSON_GetObjectItemCaseSensitive(one, "place")->valuestring, "pipe_01-data_00-model_01");
+    if (number(one, "rank") == number(largest, "rank")) ck_assert_double_eq(number(largest, "allocated_bytes"), bytes);
+  }
+  ck_assert_double_eq(number(largest, "allocated_bytes"), most);
   tws_json_destroy(json);
   command_free(&r);
 }
@@ -574,11 +594,13 @@ static int left_behind(void) {
   return count;
 }
 
+#define PRODUCT "forward transformer.h.1.attn.c_proj all_reduce (model group of ranks 2 3)"
 START_TEST(failures) {
   static const struct {
     const char *fault, *options;
     int status;
     const char *says[2];
+    const char *job; /* NULL: JOB */
   } cases[] = {
       {"rank=2,step=2,kind=kill",
        "",
@@ -592,9 +614,12 @@ START_TEST(failures) {
        {"rank 1 is in operation 'backward all_reduce (data group of ranks 0 1 2)'", "step 2 is not done"}},
       {"rank=2,step=2,kind=nan", "", 5, {"rank 2, step 2: operation", "not a finite number"}},
       {"rank=2,step=2", "", 2, {"TWINSPEED_FAULT", ""}},
+      {"rank=2,step=2,kind=kill", "", 5, {"rank 2 was ended by signal 9", PRODUCT}, AXES_JOB},
+      {"rank=3,step=2,kind=hang", "--deadline 1", 124, {"rank 3 is in operation '" PRODUCT, "step 2 is"}, AXES_JOB},
   };
   setenv("TWINSPEED_FAULT", cases[_i].fault, 1);
-  command_result r = twinspeed(JOB "%s --steps 3 --quiet %s", text_path, cases[_i].options);
+  command_result r =
+      twinspeed("%s%s --steps 3 --quiet %s", cases[_i].job ? cases[_i].job : JOB, text_path, cases[_i].options);
   unsetenv("TWINSPEED_FAULT");
   ck_assert_msg(r.status == cases[_i].status, "status %d: %s", r.status, r.err);
   for (int i = 0; i < 2; i++) ck_assert_msg(strstr(r.err, cases[_i].says[i]) != NULL, "%s", r.err);
@@ -668,7 +693,7 @@ int main(void) {
   tcase_add_test(training, bf16_trains);
   tcase_add_test(program, program_output);
   tcase_add_test(program, json_output);
-  tcase_add_loop_test(program, failures, 0, 6);
+  tcase_add_loop_test(program, failures, 0, 8);
   tcase_add_loop_test(program, interrupted, 0, 2);
   tcase_add_loop_test(program, bad_input, 0, 7);
   TCase *all[] = {parts, training, program};
