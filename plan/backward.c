@@ -117,7 +117,8 @@ static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
 
 static void backward_linear(tws_lower *l, const tws_module *m) {
   tws_operand dy = tws_value_gradient(l, m->out[0]);
-  int early = tws_lower_sliced(l, m); /* its exchange overlaps with the weight's gradient */
+  /* before the weight's gradient, with which its exchange overlaps */
+  int early = l->exchange_stream != TWS_STREAM_COMPUTE && tws_local_of(l, m)->split != TWS_SPLIT_NONE;
   if (early) input_gradient(l, m, dy);
   weight_gradient(l, m, dy);
   if (!early) input_gradient(l, m, dy);
