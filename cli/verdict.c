@@ -77,11 +77,25 @@ static int fits_with(const tws_job_options *options, double *need) {
 typedef struct change {
   const char *recompute;
   int stage, micro_one, shorten; /* shorten: divide the sequence by this */
+  int tensor;                    /* divide replicas among tensor ranks of a node */
 } change;
-static const change changes[] = {{"selective", 0, 0, 0}, {"full", 0, 0, 0}, {NULL, 1, 0, 0},   {NULL, 2, 0, 0},
-                                 {NULL, 3, 0, 0},        {NULL, 0, 1, 0},   {"full", 0, 1, 0}, {"full", 2, 0, 0},
-                                 {"full", 3, 0, 0},      {"full", 3, 1, 0}, {"full", 3, 1, 2}, {"full", 3, 1, 4},
-                                 {"full", 3, 1, 8},      {"full", 3, 1, 16}};
+static const change changes[] = {
+    {"selective", 0, 0, 0, 0}, {"full", 0, 0, 0, 0}, {NULL, 1, 0, 0, 0},   {NULL, 2, 0, 0, 0},   {NULL, 3, 0, 0, 0},
+    {NULL, 0, 1, 0, 0},        {"full", 0, 1, 0, 0}, {"full", 2, 0, 0, 0}, {"full", 3, 0, 0, 0}, {"full", 3, 1, 0, 0},
+    {NULL, 0, 0, 0, 1},        {"full", 0, 1, 0, 1}, {"full", 3, 1, 0, 1}, {"full", 3, 1, 2, 0}, {"full", 3, 1, 4, 0},
+    {"full", 3, 1, 8, 0},      {"full", 3, 1, 16, 0}};
+
+/* As many tensor ranks as the replicas, a node's devices and the model allow; 1: none. */
+static int64_t tensor_choice(const tws_job *job) {
+  const tws_network *n = job->network;
+  int replicas = tws_job_ranks_along(job, "data"), best = 1;
+  if (job->backend == TWS_BACKEND_HOST || job->config->tensor_ranks > 1 || job->config->sequence_ranks > 1) return 1;
+  for (int t = 2; t <= job->cluster.devices_per_node && t <= replicas; t++) {
+    int divides = job->cluster.devices_per_node % t == 0 && replicas % t == 0;
+    if (divides && n->heads % t == 0 && n->kv_heads % t == 0 && n->intermediate % t == 0) best = t;
+  }
+  return best;
+}
 
 /* The options with a change, and the words that say it; 0 when it changes nothing. The global batch stays. */
 static int apply(const change *c, const tws_job *job, tws_job_options *options, char *words, size_t size) {
@@ -95,11 +109,20 @@ static int apply(const change *c, const tws_job *job, tws_job_options *options, 
     options->recompute = c->recompute;
     used += (size_t)snprintf(words + used, size - used, " --recompute %s", c->recompute);
   }
+  int64_t tensor = c->tensor ? tensor_choice(job) : 1, steps = accumulation * tensor;
+  if (c->tensor && tensor == 1) return 0;
+  if (tensor > 1) {
+    options->tensor_ranks = tensor;
+    used += (size_t)snprintf(words + used, size - used, " --tp %lld", (long long)tensor);
+  }
   if (c->micro_one && micro > 1) {
     options->micro_batch = 1;
-    options->accumulation = micro * accumulation;
-    used += (size_t)snprintf(words + used, size - used, " --micro-batch 1 --accumulation %lld",
-                             (long long)(micro * accumulation));
+    steps *= micro;
+    used += (size_t)snprintf(words + used, size - used, " --micro-batch 1");
+  }
+  if (steps != accumulation) {
+    options->accumulation = steps;
+    used += (size_t)snprintf(words + used, size - used, " --accumulation %lld", (long long)steps);
   }
   if (c->shorten && job->config->sequence_length >= 2 * c->shorten) {
     options->sequence = job->config->sequence_length / c->shorten;
@@ -127,7 +150,7 @@ tws_code tws_verdict_fail(const tws_job_options *options, const tws_verdict *v, 
   char a[32], b[32], hint[256];
   if (!find_remedy(options, hint, sizeof hint))
     snprintf(hint, sizeof hint,
-             "no stage, recomputation, micro batch or shorter sequence fits: use more or larger devices");
+             "no stage, recomputation, micro batch, tensor ranks or shorter sequence fits: use more or larger devices");
   int device = !v->host && v->device_need > v->device_have;
   double need = device ? v->device_need : v->node_need, have = device ? v->device_have : v->node_have;
   return tws_fail(err, TWS_NO, hint, "does not fit: %s needs %s and has %s", device ? "a device" : "a node",
