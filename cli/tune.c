@@ -183,7 +183,8 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
                                   .progress = &s->progress,
                                   .log = &cli->log};
   TWS_TRY(read_space(o, s->config, &s->request.space, err));
-  s->request.space.axes = axes == 1 || (axes == 0 && tws_tune_needs_axes(&s->request));
+  int given = tws_config_model_ranks(s->config) > 1;
+  s->request.space.axes = axes == 1 || (axes == 0 && !given && tws_tune_needs_axes(&s->request));
   return o->no_simulation ? TWS_OK : tws_sim_load(&s->request.sim, err);
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "autotune/autotune.h"
 #include "autotune/deepspeed_space.h"
+#include "command.h"
 
 static tws_error err;
 static tws_json *golden;
@@ -471,6 +472,52 @@ START_TEST(search_over_axes) {
 }
 END_TEST
 
+/* The verb's lists of axes, and what is wrong with some. */
+START_TEST(axes_on_the_command_line) {
+  static const struct {
+    const char *words;
+    int status;
+    const char *says;
+  } wrong[] = {{"--schedules sometimes", 2, "gpipe, 1f1b, interleaved and zb-h1"},
+               {"--schedules zb-h1:2", 2, "one chunk"},
+               {"--axes maybe", 2, "--axes"},
+               {"--tp 0", 2, "--tp"},
+               {"--tp 3", 3, "empty"}};
+  char folder[] = "/tmp/tws-tune-XXXXXX", remove[64];
+  ck_assert_ptr_nonnull(mkdtemp(folder));
+  snprintf(remove, sizeof remove, "rm -r %s", folder);
+#define TUNE "tune -m tiny-llama -b 16 --seq 32 --cluster dgx-a100 -n 8 --no-simulation --force -o %s "
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    command_result result = twinspeed(TUNE "%s", folder, wrong[i].words);
+    ck_assert_msg(result.status == wrong[i].status, "%s: exit %d", wrong[i].words, result.status);
+    ck_assert_msg(strstr(result.err, wrong[i].says) != NULL, "%s: %s", wrong[i].words, result.err);
+    command_free(&result);
+  }
+  command_result result =
+      twinspeed(TUNE "--json --pp 1,2 --tp 2 --stages 1 --schedules zb-h1,interleaved:1 --recomputes none", folder);
+  ck_assert_msg(result.status == 0, "%s", result.err);
+  tws_json *json;
+  ck_assert_int_eq(tws_json_parse(result.out, strlen(result.out), "output", &json, &err), TWS_OK);
+  const cJSON *one;
+  int pipelines = 0, others = 0;
+  cJSON_ArrayForEach(one, cJSON_GetObjectItem(json->root, "candidates")) {
+    const cJSON *axes = cJSON_GetObjectItem(one, "axes");
+    double pipe = number(axes, "pipe"), data = number(axes, "data");
+    ck_assert_double_eq(number(axes, "model"), 2);
+    ck_assert_double_eq(pipe * 2 * data, 8);
+    ck_assert_double_eq(number(one, "micro_batch") * number(one, "accumulation") * data, 16);
+    ck_assert_int_eq(cJSON_HasObjectItem(one, "pipeline_schedule"), pipe > 1);
+    pipelines += pipe > 1;
+    others += pipe == 1;
+  }
+  ck_assert_int_gt(pipelines, 4);
+  ck_assert_int_gt(others, 1);
+  tws_json_destroy(json);
+  command_free(&result);
+  ck_assert_int_eq(system(remove), 0);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("autotune");
   TCase *deepspeed = tcase_create("deepspeed"), *tuner = tcase_create("tuner");
@@ -488,6 +535,7 @@ int main(void) {
   tcase_add_test(tuner, results_folder);
   tcase_add_test(tuner, points_with_axes_are_legal);
   tcase_add_test(tuner, search_over_axes);
+  tcase_add_test(tuner, axes_on_the_command_line);
   suite_add_tcase(suite, deepspeed);
   suite_add_tcase(suite, tuner);
   SRunner *runner = srunner_create(suite);
