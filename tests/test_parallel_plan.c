@@ -14,7 +14,17 @@
 #include "plan/plan.h"
 #include "serial_order.h"
 
-enum { MOST_RANKS = 48 };
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#if defined(SANITIZED) || defined(__SANITIZE_ADDRESS__)
+enum { JOBS = 50 }; /* in each of ten parts */
+#else
+enum { JOBS = 300 };
+#endif
+enum { MOST_RANKS = 24 };
 
 static uint64_t draw(uint64_t seed, uint64_t index, uint64_t n) {
   uint32_t out[4];
@@ -138,20 +148,21 @@ static void check_ledger(const tws_plan *plan, uint64_t seed) {
 static void check_ownership(tws_plan *const *plans, int world, const tws_network *network, uint64_t seed) {
   for (uint32_t p = 0; p < network->param_count; p++) {
     uint64_t n = (uint64_t)tws_param_numel(&network->params[p]), run;
-    int *owners = calloc(n, sizeof *owners);
+    int *owners = calloc(n, sizeof *owners), wrong = 0; /* asserted once: each assertion is a message to the runner */
     for (int r = 0; r < world; r++) {
       for (uint32_t i = 0; i < plans[r]->shard_count; i++) {
         const tws_shard *s = &plans[r]->shards[i];
         if (s->param != p || s->master_offset == TWS_NO_OFFSET) continue;
         for (uint64_t e = s->param_first; e < s->param_first + s->count; e++) {
           uint64_t at = plans[r]->slices ? tws_param_slice_whole(&plans[r]->slices[p], e, &run) : e;
-          ck_assert_msg(at < n, "seed %d", (int)seed);
-          owners[at]++;
+          if (at < n) owners[at]++;
+          wrong += at >= n;
         }
       }
     }
-    for (uint64_t i = 0; i < n; i++) ck_assert_msg(owners[i] == owners[0] && owners[0] > 0, "seed %d", (int)seed);
+    for (uint64_t i = 0; i < n; i++) wrong += owners[i] != owners[0] || owners[0] == 0;
     free(owners);
+    ck_assert_msg(wrong == 0, "seed %d: %s", (int)seed, network->params[p].name);
   }
 }
 
@@ -170,8 +181,8 @@ static void check_time(tws_plan *const *plans, const tws_topology *topology, int
     ck_assert(tws_longest_path(stages[s], machine, &path, &err) == TWS_OK);
     if (path.step_s > alone_s) alone_s = path.step_s;
   }
-  ck_assert_msg(step_s > 0 && step_s >= alone_s * (1 - 1e-9), "seed %d of %d ranks: %g s, a stage alone %g s", (int)seed,
-                world, step_s, alone_s);
+  ck_assert_msg(step_s > 0 && step_s >= alone_s * (1 - 1e-9), "seed %d of %d ranks: %g s, a stage alone %g s",
+                (int)seed, world, step_s, alone_s);
 }
 
 static void check_job(uint64_t seed, const tws_machine *machine, int *plans_built) {
@@ -184,12 +195,8 @@ static void check_job(uint64_t seed, const tws_machine *machine, int *plans_buil
   tws_error err = {0};
   ck_assert_msg(tws_plan_topology(&c, world, &topology, &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
   for (int r = 0; r < world; r++) {
-    tws_plan_request request = {.network = network,
-                                .config = &c,
-                                .topology = topology,
-                                .rank = r,
-                                .backend = TWS_BACKEND_HOST,
-                                .threads = 1};
+    tws_plan_request request = {
+        .network = network, .config = &c, .topology = topology, .rank = r, .backend = TWS_BACKEND_HOST, .threads = 1};
     ck_assert_msg(tws_plan_build(&request, &plans[r], &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
     ck_assert_msg(tws_plan_verify(plans[r], &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
     check_ledger(plans[r], seed);
@@ -214,16 +221,17 @@ START_TEST(random_jobs_are_sound) {
   ck_assert_msg(tws_cluster_load("dgx-a100:8", &cluster, &err) == TWS_OK, "%s", err.message);
   ck_assert_msg(tws_profile_load("a100-80gb", &profile, &err) == TWS_OK, "%s", err.message);
   tws_machine machine = {.cluster = &cluster, .profile = profile};
-  for (uint64_t seed = (uint64_t)_i * 300; seed < (uint64_t)(_i + 1) * 300; seed++) check_job(seed, &machine, &plans);
-  ck_assert_int_gt(plans, 300);
+  for (uint64_t seed = (uint64_t)_i * JOBS; seed < (uint64_t)(_i + 1) * JOBS; seed++) check_job(seed, &machine, &plans);
+  ck_assert_int_ge(plans, JOBS);
   tws_profile_destroy(profile);
 }
 END_TEST
 
 /* One thing at a time is made illegal: refused with a reason and a remedy, never built. */
 START_TEST(illegal_jobs_are_refused) {
-  static const char *const reasons[] = {"heads",    "key and value heads", "intermediate", "vocabulary", "ZeRO",
-                                        "multiple", "multiple",            "multiple",     "layers",     "virtual stages"};
+  static const char *const reasons[] = {
+      "heads",  "key and value heads", "intermediate", "vocabulary", "ZeRO", "multiple", "multiple", "multiple",
+      "layers", "virtual stages"};
   for (uint64_t seed = 0; seed < 400; seed++) {
     shape s;
     int world;
@@ -254,8 +262,7 @@ START_TEST(illegal_jobs_are_refused) {
     if (kind == 9) c.virtual_stages = 2;
     tws_network *network = network_of(&s, multiple);
     tws_error err = {0};
-    tws_plan_request request = {
-        .network = network, .config = &c, .backend = TWS_BACKEND_HOST, .threads = 1, .rank = 0};
+    tws_plan_request request = {.network = network, .config = &c, .backend = TWS_BACKEND_HOST, .threads = 1, .rank = 0};
     ck_assert(tws_plan_topology(&c, (int)(c.tensor_ranks * c.pipeline_stages), &request.topology, &err) == TWS_OK);
     tws_plan *plan = NULL;
     tws_code code = tws_plan_build(&request, &plan, &err);
