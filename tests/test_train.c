@@ -597,25 +597,26 @@ static int left_behind(void) {
 #define PRODUCT "forward transformer.h.1.attn.c_proj all_reduce (model group of ranks 2 3)"
 START_TEST(failures) {
   static const struct {
-    const char *fault, *options;
+    const char *job, *fault, *options;
     int status;
     const char *says[2];
-    const char *job; /* NULL: JOB */
   } cases[] = {
-      {"rank=2,step=2,kind=kill",
+      {JOB,
+       "rank=2,step=2,kind=kill",
        "",
        5,
        {"rank 2 was ended by signal 9", "step 2, backward all_reduce (data group of ranks 0 1 2)"}},
-      {"rank=0,step=1,kind=kill", "", 5, {"rank 0 was ended by signal 9", "step 1, "}},
-      {"rank=1,step=1,kind=allocate", "", 5, {"rank 1: cannot allocate", ""}},
-      {"rank=1,step=2,kind=hang",
+      {JOB, "rank=0,step=1,kind=kill", "", 5, {"rank 0 was ended by signal 9", "step 1, "}},
+      {JOB, "rank=1,step=1,kind=allocate", "", 5, {"rank 1: cannot allocate", ""}},
+      {JOB,
+       "rank=1,step=2,kind=hang",
        "--deadline 1",
        124,
        {"rank 1 is in operation 'backward all_reduce (data group of ranks 0 1 2)'", "step 2 is not done"}},
-      {"rank=2,step=2,kind=nan", "", 5, {"rank 2, step 2: operation", "not a finite number"}},
-      {"rank=2,step=2", "", 2, {"TWINSPEED_FAULT", ""}},
-      {"rank=2,step=2,kind=kill", "", 5, {"rank 2 was ended by signal 9", PRODUCT}, AXES_JOB},
-      {"rank=3,step=2,kind=hang", "--deadline 1", 124, {"rank 3 is in operation '" PRODUCT, "step 2 is"}, AXES_JOB},
+      {JOB, "rank=2,step=2,kind=nan", "", 5, {"rank 2, step 2: operation", "not a finite number"}},
+      {JOB, "rank=2,step=2", "", 2, {"TWINSPEED_FAULT", ""}},
+      {AXES_JOB, "rank=2,step=2,kind=kill", "", 5, {"rank 2 was ended by signal 9", PRODUCT}},
+      {AXES_JOB, "rank=3,step=2,kind=hang", "--deadline 1", 124, {"rank 3 is in operation '" PRODUCT, "step 2 is"}},
   };
   setenv("TWINSPEED_FAULT", cases[_i].fault, 1);
   command_result r =
