@@ -11,8 +11,13 @@ static tws_link ring_link(const tws_cluster *cluster, int ranks, int per_node) {
   int nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
   link.bandwidth *= (double)nics * per_node / devices;
   if (per_node > 1 && cluster->intra.bandwidth < link.bandwidth) link.bandwidth = cluster->intra.bandwidth;
-  if (per_node > 1 && cluster->intra.latency_s > link.latency_s) link.latency_s = cluster->intra.latency_s;
   return link;
+}
+
+/* Mean latency of a hop: a piece goes round the ring, and leaves a node with one hop of per_node. */
+static double hop_latency(const tws_cluster *cluster, int ranks, int per_node) {
+  if (ranks <= per_node) return cluster->intra.latency_s;
+  return (cluster->inter.latency_s + (per_node - 1) * cluster->intra.latency_s) / per_node;
 }
 
 /* Every rank sends a piece to every other: to those of its node through its port, to the rest through its share of the
@@ -28,7 +33,8 @@ static double pairs_seconds(const tws_cluster *cluster, int ranks, int per_node,
 static double ring_seconds(const tws_cluster *cluster, tws_collective collective, int ranks, int per_node,
                            double bytes) {
   tws_link link = ring_link(cluster, ranks, per_node);
-  double n = ranks, moved = link.bandwidth > 0 ? bytes / link.bandwidth : 0, hops = (n - 1) * link.latency_s;
+  double n = ranks, moved = link.bandwidth > 0 ? bytes / link.bandwidth : 0,
+         hops = (n - 1) * hop_latency(cluster, ranks, per_node);
   switch (collective) {
     case TWS_COLLECTIVE_ALL_REDUCE:
       return 2 * (n - 1) / n * moved + 2 * hops;
