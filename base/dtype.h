@@ -34,4 +34,28 @@ static inline unsigned short tws_to_bf16(float value) {
   return (unsigned short)((u.bits + 0x7fffu + ((u.bits >> 16) & 1u)) >> 16);
 }
 
+/* IEEE half precision: 5 bits of exponent, 10 of fraction; rounding is to nearest even, beyond 65519.996 to infinity. */
+static inline float tws_from_f16(unsigned short value) {
+  unsigned int magnitude = value & 0x7fffu, sign = (unsigned int)(value & 0x8000u) << 16;
+  union { unsigned int bits; float value; } u;
+  if (magnitude < 0x400u) { /* zero or denormal: so many times 2^-24 */
+    u.value = (float)magnitude * 0x1p-24f;
+    u.bits |= sign;
+    return u.value;
+  }
+  u.bits = sign | ((magnitude << 13) + (magnitude < 0x7c00u ? 112u << 23 : 224u << 23));
+  return u.value;
+}
+static inline unsigned short tws_to_f16(float value) {
+  union { float value; unsigned int bits; } u = {.value = value};
+  unsigned int sign = (u.bits >> 16) & 0x8000u, magnitude = u.bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return (unsigned short)(sign | 0x7e00u | ((magnitude >> 13) & 0x1ffu));
+  if (magnitude >= 0x47800000u) return (unsigned short)(sign | 0x7c00u);
+  if (magnitude >= 0x38800000u)
+    return (unsigned short)(sign | ((magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
+  u.bits = magnitude; /* the last place of 1/2 to 1 is that of denormal halves */
+  u.value += 0.5f;
+  return (unsigned short)(sign | (u.bits - 0x3f000000u));
+}
+
 #endif

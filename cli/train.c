@@ -125,8 +125,20 @@ typedef struct printer {
   int heading;
 } printer;
 
+static void print_skipped(const tws_step_report *r) {
+  tws_out("%6" PRId64 "  skipped: overflow at loss scale %.9g", r->step, r->loss_scale);
+  if (r->next_scale < r->loss_scale)
+    tws_out(" -> %.9g\n", r->next_scale);
+  else
+    tws_out(", which is kept\n");
+}
+
 static void print_step(void *user, const tws_step_report *r) {
   printer *p = user;
+  if (r->skipped && !p->cli->json) {
+    print_skipped(r);
+    return;
+  }
   if (p->cli->json || (r->step != 1 && r->step != p->steps && r->step % p->every != 0)) return;
   if (!p->heading) tws_out("%6s  %9s  %9s  %9s  %10s  %9s\n", "step", "loss", "lr", "grad norm", "tokens/s", "step ms");
   p->heading = 1;
@@ -152,8 +164,10 @@ static void print_end(const tws_job *job, const tws_train_result *r) {
   if (job->ranks > 1)
     snprintf(largest, sizeof largest, "; rank %d has the most, %s", r->largest_rank,
              tws_format_bytes((double)r->largest_bytes, most, sizeof most));
-  tws_out("\nloss %.4f -> %.4f in %" PRId64 " steps; %.0f tokens/s, %s a step (median)\n", r->first_loss, r->last_loss,
-          r->steps, r->tokens_per_s, tws_format_seconds(r->median_step_s, step, sizeof step));
+  char skipped[48] = "";
+  if (r->skipped) snprintf(skipped, sizeof skipped, " (%" PRId64 " skipped)", r->skipped);
+  tws_out("\nloss %.4f -> %.4f in %" PRId64 " steps%s; %.0f tokens/s, %s a step (median)\n", r->first_loss,
+          r->last_loss, r->steps, skipped, r->tokens_per_s, tws_format_seconds(r->median_step_s, step, sizeof step));
   tws_out("memory of %d rank%s: predicted %s, allocated %s (%s)%s; peak resident %s\n", job->ranks,
           job->ranks > 1 ? "s" : "", tws_format_bytes((double)r->job_predicted_bytes, predicted, sizeof predicted),
           tws_format_bytes((double)r->job_allocated_bytes, allocated, sizeof allocated),

@@ -33,6 +33,11 @@ typedef struct tws_config {
   double gradient_clipping;       /* 0: none */
   tws_dtype dtype;                /* from fp16.enabled, bf16.enabled */
   tws_dtype accumulation_dtype;   /* data_types.grad_accum_dtype or dtype */
+  struct {                        /* read when dtype is F16; config/loss_scale.h says what they do */
+    double loss_scale;            /* fixed; 0: adapted */
+    int64_t initial_power, window, hysteresis, minimum;
+    int consecutive;
+  } fp16;
   tws_zero_config zero;
   tws_optimizer optimizer;        /* of the optimizers honoured today; others are refused by name */
   double lr, beta1, beta2, epsilon, weight_decay;

@@ -8,8 +8,8 @@
 #define LATER "Twinspeed does not have this technique yet: results are those without it"
 #define UPSTREAM "it has no effect in DeepSpeed either"
 #define PRECISION "precision follows from fp16, bf16 and data_types.grad_accum_dtype"
-#define SCALING "the plan has no loss scaling yet: steps are never skipped"
-#define BF16 "master weights, moments and their updates are in float32"
+#define TOKENS "the inputs are token ids, and embeddings are in half precision anyway"
+#define MASTERS "master weights, moments and their updates are in float32"
 #define ADAM "there is one implementation of Adam"
 #define RESUME "training starts at step 0"
 #define OFFLOAD "the plan does not offload yet"
@@ -30,6 +30,7 @@
 #define SLICES "a rank makes its own part of the parameters, never the whole"
 
 #define LARGE 1099511627776.0 /* 2^40: beyond any real batch or step, and products stay far from overflow */
+#define SCALE 1.2676506002282294e30 /* 2^100: float32 holds it, its inverse and either times some */
 #define RANGE(low_, high_) .bounded = 1, .low = low_, .high = high_
 #define FROM(low_) RANGE(low_, 9223372036854775807.0)
 #define MEMORY TWS_KEY_MEMORY

@@ -184,8 +184,9 @@ static void put_special(builder *b, const tws_config *config) {
     put_at(b, "scheduler.params.warmup_max_lr", cJSON_CreateNull());
 }
 
-/* Arguments are printed for the schedule in use. */
+/* Arguments are printed for the schedule in use, and those of loss scaling where there is some. */
 static int applies(const tws_config *config, const tws_key *key) {
+  if (strncmp(key->path, "fp16.", 5) == 0) return config->dtype == TWS_F16 || key->store == TWS_STORE_SPECIAL;
   if (strncmp(key->path, "scheduler.", 10) != 0) return 1;
   if (config->scheduler == TWS_SCHEDULER_NONE) return 0;
   return !key->owners || tws_key_word(key->owners, scheduler_name(config->scheduler), 0) >= 0;

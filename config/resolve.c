@@ -1,5 +1,6 @@
 /* What can only be known with the number of ranks and the model: "auto", the batch triple, and the combinations of keys
  * that are refused (specification 01 sections 2 to 5). */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -108,6 +109,25 @@ static int on(const rules *r, const char *path) {
 
 #define REFUSE(r, path, code, hint, ...) tws_store_fail((r)->store, at(r, path), code, (r)->err, hint, __VA_ARGS__)
 
+static tws_code check_loss_scale(const rules *r) {
+  const tws_config *c = r->config;
+  if (c->dtype != TWS_F16) return TWS_OK;
+  if (on(r, "fp16.fp16_master_weights_and_grads"))
+    return REFUSE(r, "fp16.fp16_master_weights_and_grads", TWS_UNSUPPORTED,
+                  "leave it out; data_types.grad_accum_dtype says in which type gradients add up",
+                  "master weights in half precision are not supported");
+  if (c->accumulation_dtype == TWS_BF16)
+    return REFUSE(r, "data_types.grad_accum_dtype", TWS_UNSUPPORTED, "use fp16 or fp32",
+                  "gradients of fp16 training do not add up in bf16");
+  if (c->fp16.loss_scale > 0 && c->fp16.loss_scale < 0x1p-100)
+    return REFUSE(r, "fp16.loss_scale", TWS_INVALID, "use 0 for a scale that adapts itself",
+                  "fp16.loss_scale %g is too small", c->fp16.loss_scale);
+  if (c->fp16.loss_scale > 0 || (double)c->fp16.minimum <= ldexp(1, (int)c->fp16.initial_power)) return TWS_OK;
+  return REFUSE(r, "fp16.min_loss_scale", TWS_INVALID, "raise the power, or lower the minimum",
+                "fp16.min_loss_scale %lld is above the first scale, 2^%lld", (long long)c->fp16.minimum,
+                (long long)c->fp16.initial_power);
+}
+
 static tws_code check_precision(const rules *r) {
   int stage = r->config->zero.stage;
   static const char *const names[] = {"fp32", "bf16", "fp16"};
@@ -128,6 +148,10 @@ static tws_code check_precision(const rules *r) {
   if (stage == 0 && r->config->accumulation_dtype != r->config->dtype)
     return REFUSE(r, "data_types.grad_accum_dtype", TWS_INVALID, "use ZeRO stage 1, or leave it out",
                   "gradients in another type than the model's need ZeRO");
+  if (r->config->accumulation_dtype == TWS_F16 && r->config->dtype != TWS_F16)
+    return REFUSE(r, "data_types.grad_accum_dtype", TWS_UNSUPPORTED, "use fp32, or enable fp16",
+                  "gradients add up in fp16 only where fp16 is enabled: nothing else scales the loss");
+  TWS_TRY(check_loss_scale(r));
   if (!tws_store_has(r->store, "amp")) return TWS_OK;
   if (!at(r, "amp.enabled").item)
     return REFUSE(r, "amp.enabled", TWS_INVALID, NULL, "section \"amp\" needs the key \"enabled\"");

@@ -28,19 +28,21 @@
  *   SWIGLU               tokens, width                               R gate_up[tokens,2 width], W y[tokens,width]   y = silu(gate) up; gate is the first half of a row
  *   SWIGLU_GRAD          tokens, width                               R dy, R gate_up, W dgate_up
  *   ADD                  count                                       R x, R y, W z     z may be x or y
- *   CROSS_ENTROPY        tokens, vocabulary, padded vocabulary       RW logits, R targets(i32), RW metrics(f64)[2]
+ *   CROSS_ENTROPY        tokens, vocabulary, padded vocabulary       RW logits, R targets(i32), RW metrics(f64)[2], [R hyper(f32)]
  *                        logits become dlogits = f[0] (softmax - onehot), padding columns 0; metrics[0] += f[1] sum of -log p. A target of -1 is ignored: loss 0, dlogits 0, metrics[1] += f[1]
+ *                        flag SCALED: dlogits are multiplied by hyper[SCALE]
  *   VOCABULARY_STATS     tokens, vocabulary, padded vocabulary       R logits, R targets(i32), W stats(f32)[tokens,3]
  *                        one rank's columns of the logits, the first of them is id f[0]: per token the maximum, the sum of exp(logit - maximum), and the target's logit, 0 when it is not
  *                        among the columns. vocabulary may be 0 (all padding): maximum -infinity, sum 0
- *   VOCABULARY_LOSS      tokens, vocabulary, padded, ranks           RW logits, R targets, R stats(f32)[ranks,tokens,3], RW metrics(f64)[2]
+ *   VOCABULARY_LOSS      tokens, vocabulary, padded, ranks           RW logits, R targets, R stats(f32)[ranks,tokens,3], RW metrics(f64)[2], [R hyper(f32)]
  *                        CROSS_ENTROPY on one rank's columns, given all ranks' stats: f[0], f[1] as there, f[2] = first id (every rank counts the whole loss: f[1] has the division)
- *   ADAMW                count                                       RW p(f32), RW m, RW v, R grad, R hyper(f32), R metrics(f64), [W p16]
+ *   ADAMW                count                                       RW p(f32), RW m, RW v, R grad, R hyper(f32), R metrics(f64), [W p16]   nothing changes when metrics[CLIP] is 0
  *                        f = beta1, beta2, epsilon, weight decay; flag L2: decay is added to the gradient
  *   SQUARED_NORM         count                                       R x, RW metrics(f64)[1]   adds f[0] x sum of squares
- *   CLIP                 (none)                                      RW metrics(f64)           f[0] = max norm (0: no clipping); sets metrics[NORM] and metrics[CLIP], and
+ *   CLIP                 (none)                                      RW metrics(f64), [R hyper(f32)]   f[0] = max norm (0: no clipping); sets metrics[NORM] and metrics[CLIP], and
  *                        turns means over all tokens into means over those that count: with kept = 1 - metrics[IGNORED], metrics[LOSS] /= kept, NORM = sqrt(SQUARES) / kept, and CLIP, which
- *                        multiplies gradients in ADAMW, = min(1, max norm / NORM) / kept. kept below 1e-9 (nothing counts): all three 0
+ *                        multiplies gradients in ADAMW, = min(1, max norm / NORM) / kept. kept below 1e-9 (nothing counts): all three 0.
+ *                        CLIP is 0 when NORM is not finite. flag SCALED: NORM and CLIP are divided by hyper[SCALE], and metrics[OVERFLOW] = 1 and CLIP = 0 when LOSS or SQUARES is not finite
  *   FILL                 count                                       W x                       f[0] = value
  *   ACCUMULATE           count                                       R x, RW y                 y += x
  *   CAST                 count                                       R x, W y                  types are those of the operands
@@ -96,6 +98,7 @@ enum {
   TWS_BIAS = 4,             /* LINEAR, LINEAR_GRAD_WEIGHT, NORM, NORM_GRAD: the bias operand is there */
   TWS_RMS = 8,
   TWS_L2 = 16,
+  TWS_SCALED = 32, /* CROSS_ENTROPY, VOCABULARY_LOSS, CLIP: the hyperparameters are one more operand, for the loss scale in them */
 };
 
 /* What one operation does, apart from where its operands are. Plans intern these: equal work is costed once. */
@@ -126,13 +129,20 @@ size_t tws_host_attention_thread_floats(const tws_work *work);
 
 /* Slots of the two small buffers every plan has: hyper (float32, written by the executor before each step) and
  * metrics (float64, zeroed by the executor before each step, read after it). */
-enum { TWS_HYPER_LR, TWS_HYPER_BIAS1 /* 1 - beta1^t, or 1 */, TWS_HYPER_BIAS2, TWS_HYPER_COUNT = 8 };
+enum {
+  TWS_HYPER_LR,
+  TWS_HYPER_BIAS1, /* 1 - beta1^t, or 1 */
+  TWS_HYPER_BIAS2,
+  TWS_HYPER_SCALE, /* the loss scale */
+  TWS_HYPER_COUNT = 8
+};
 enum {
   TWS_METRIC_LOSS,
   TWS_METRIC_IGNORED, /* share of the step's tokens whose target is ignored */
   TWS_METRIC_SQUARES,
   TWS_METRIC_NORM,
   TWS_METRIC_CLIP,
+  TWS_METRIC_OVERFLOW, /* with TWS_SCALED: 1 when the loss or a gradient is not finite, and ADAMW does nothing */
   TWS_METRIC_COUNT = 8
 };
 

@@ -30,10 +30,6 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
                     "sequence length %lld exceeds the model's %lld positions", (long long)c->sequence_length,
                     (long long)r->network->positions);
   }
-  if (c->dtype == TWS_F16) {
-    return tws_fail(err, TWS_UNSUPPORTED, "use bf16, or float32",
-                    "fp16 training needs dynamic loss scaling, which plans do not have");
-  }
   double tokens = (double)c->micro_batch_size * (double)c->sequence_length;
   if (tokens > 1e9 || tokens * (double)c->accumulation_steps > 4e9) {
     return tws_fail(err, TWS_INVALID, "use a smaller micro batch",

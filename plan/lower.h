@@ -152,6 +152,8 @@ tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel ker
 tws_operand tws_token_slice(tws_lower *l, uint32_t buffer);
 /* Rows of the table of positions that this rank's tokens are at. */
 void tws_position_rows(const tws_lower *l, uint32_t param, int64_t *first, int64_t *rows);
+/* Half precision: the kernel gets the loss scale as one more operand; returns how many there are now. */
+int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int count);
 const tws_local_module *tws_local_of(const tws_lower *l, const tws_module *m);
 /* whether products of a split layer are issued in slices */
 int tws_lower_sliced(const tws_lower *l, const tws_module *m);

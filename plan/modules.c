@@ -98,6 +98,13 @@ static double loss_weight(const tws_lower *l) {
   return 1.0 / ((double)l->tokens * (double)l->config->accumulation_steps * l->zero.ranks);
 }
 
+int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int count) {
+  if (l->config->dtype != TWS_F16) return count;
+  work->flags |= TWS_SCALED;
+  operands[count] = tws_all(&l->b, l->b.plan->hyper, TWS_READ);
+  return count + 1;
+}
+
 /* Each rank has some columns of the logits: what the softmax needs of them is gathered first. */
 static void forward_split_loss(tws_lower *l, const tws_module *m) {
   const tws_local_module *local = tws_local_of(l, m);
@@ -117,9 +124,9 @@ static void forward_split_loss(tws_lower *l, const tws_module *m) {
   work.f[0] = loss_weight(l);
   work.f[1] = work.f[0] / l->axes.tensor;
   work.f[2] = (double)local->first_row;
-  tws_operand second[4] = {tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE), targets, all,
+  tws_operand second[5] = {tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE), targets, all,
                            tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 2)};
-  tws_lower_compute(l, &work, second, 4);
+  tws_lower_compute(l, &work, second, tws_lower_scaled(l, &work, second, 4));
 }
 
 static void forward_loss(tws_lower *l, const tws_module *m) {
@@ -132,11 +139,11 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
   work.d[1] = l->network->vocabulary;
   work.d[2] = l->network->padded_vocabulary;
   work.f[0] = work.f[1] = loss_weight(l);
-  tws_operand operands[3];
+  tws_operand operands[4];
   operands[0] = tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE);
   operands[1] = tws_token_slice(l, l->b.plan->targets);
   operands[2] = tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 2);
-  tws_lower_compute(l, &work, operands, 3);
+  tws_lower_compute(l, &work, operands, tws_lower_scaled(l, &work, operands, 3));
 }
 
 /* A product cut into slices of tokens, so that what follows one slice overlaps with the next. */

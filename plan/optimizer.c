@@ -101,8 +101,8 @@ void tws_lower_step(tws_lower *l) {
   share_metrics(l);
   tws_work work = tws_kernel_work(TWS_KERNEL_CLIP, TWS_F32, 0);
   work.f[0] = l->config->gradient_clipping;
-  tws_operand metrics = tws_all(&l->b, plan->metrics, TWS_READ_WRITE);
-  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, &metrics, 1);
+  tws_operand operands[2] = {tws_all(&l->b, plan->metrics, TWS_READ_WRITE)};
+  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, tws_lower_scaled(l, &work, operands, 1));
   if (z->stage == 3) {
     update_sub_groups(l);
   } else {

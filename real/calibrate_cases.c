@@ -135,6 +135,7 @@ static void wise_operands(operand_list *l, const tws_work *w) {
       break;
     case TWS_KERNEL_CLIP:
       add(l, TWS_METRIC_COUNT, TWS_F64, 1);
+      if (w->flags & TWS_SCALED) add(l, TWS_HYPER_COUNT, TWS_F32, 0);
       break;
     case TWS_KERNEL_FILL:
       add(l, d[0], t, 1);
@@ -153,6 +154,7 @@ static void loss_operands(operand_list *l, const tws_work *w) {
   if (stats) add(l, 3 * d[0], TWS_F32, 1);
   if (part) add(l, 3 * d[0] * d[3], TWS_F32, 0);
   if (!stats) add(l, 2, TWS_F64, 1);
+  if (w->flags & TWS_SCALED) add(l, TWS_HYPER_COUNT, TWS_F32, 0);
 }
 
 static void layout_operands(operand_list *l, const tws_work *w) {

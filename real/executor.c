@@ -210,12 +210,13 @@ static tws_code prepare_op(tws_executor *x, uint32_t index, tws_error *err) {
   if (op->kind == TWS_OP_COPY) return prepare_copy(x, op, s, err);
   TWS_TRY(prepare_operands(x, op, s, err));
   if (op->kind != TWS_OP_COMPUTE && op->kind != TWS_OP_HOST) return TWS_OK;
-  if (!x->setup.ops->wait && s->work->code == TWS_KERNEL_CROSS_ENTROPY) s->loss = s->address[2];
-  if (!x->setup.ops->wait && s->work->code == TWS_KERNEL_VOCABULARY_LOSS) s->loss = s->address[3];
+  const int checked = !x->setup.ops->wait && !(s->work->flags & TWS_SCALED); /* with a loss scale CLIP does it */
+  if (checked && s->work->code == TWS_KERNEL_CROSS_ENTROPY) s->loss = s->address[2];
+  if (checked && s->work->code == TWS_KERNEL_VOCABULARY_LOSS) s->loss = s->address[3];
   if (x->setup.ops->supports && !x->setup.ops->supports(s->work))
-    return tws_fail(err, TWS_UNSUPPORTED, "use fp32 or bf16, or another device", "backend %s has no kernel %s of %s",
+    return tws_fail(err, TWS_UNSUPPORTED, "use fp32 or bf16, or another device", "backend %s has no kernel %s of %s%s",
                     x->setup.ops->name, tws_kernel_name((tws_kernel)s->work->code),
-                    tws_dtype_name((tws_dtype)s->work->dtype));
+                    tws_dtype_name((tws_dtype)s->work->dtype), s->work->flags & TWS_SCALED ? " with a loss scale" : "");
   return TWS_OK;
 }
 

@@ -203,8 +203,8 @@ static void waits(tws_comm *comm, int begins) {
 static tws_code run_collective(tws_comm *comm, const tws_shared_group *group, tws_collective collective,
                                tws_dtype dtype, int root, const tws_comm_segment *segments, int count, tws_error *err) {
   static const tws_comm_segment nothing;
-  if (adds(collective) && dtype != TWS_F32 && dtype != TWS_BF16 && dtype != TWS_F64)
-    return tws_fail(err, TWS_UNSUPPORTED, "use fp32 or bf16", "%s of %s is not supported on the host",
+  if (adds(collective) && dtype != TWS_F32 && dtype != TWS_BF16 && dtype != TWS_F16 && dtype != TWS_F64)
+    return tws_fail(err, TWS_UNSUPPORTED, "use fp32, bf16 or fp16", "%s of %s is not supported on the host",
                     tws_collective_name(collective), tws_dtype_name(dtype));
   if (root < 0 || root >= group->size)
     return tws_fail(err, TWS_INTERNAL, NULL, "%s: root %d of a group of %d", tws_collective_name(collective), root,

@@ -3,10 +3,11 @@
 #include <string.h>
 
 /* One letter for each operand.
- * a: the work's type; g: the type of gradient accumulation; x: float32 or bfloat16; b: bfloat16; f: float32;
- * d: float64; i: int32; w: anything (workspace). In parentheses: there when the flag before it holds. */
+ * a: the work's type; g: the type of gradient accumulation; x: float32 or a 16-bit type; h: a 16-bit type; f: float32;
+ * d: float64; i: int32; w: anything (workspace). */
 static void expected_operands(const tws_work *work, char *out) {
   const int bias = (work->flags & TWS_BIAS) != 0, norm_bias = bias && !(work->flags & TWS_RMS);
+  const int scaled = (work->flags & TWS_SCALED) != 0;
   const char *text = "";
   switch ((tws_kernel)work->code) {
     case TWS_KERNEL_EMBEDDING:
@@ -59,22 +60,22 @@ static void expected_operands(const tws_work *work, char *out) {
       text = "aaa";
       break;
     case TWS_KERNEL_CROSS_ENTROPY:
-      text = "aid";
+      text = scaled ? "aidf" : "aid";
       break;
     case TWS_KERNEL_VOCABULARY_STATS:
       text = "aif";
       break;
     case TWS_KERNEL_VOCABULARY_LOSS:
-      text = "aifd";
+      text = scaled ? "aifdf" : "aifd";
       break;
     case TWS_KERNEL_ADAMW:
       text = "fffxfd";
-      break; /* and perhaps b */
+      break; /* and perhaps h */
     case TWS_KERNEL_SQUARED_NORM:
       text = "xd";
       break;
     case TWS_KERNEL_CLIP:
-      text = "d";
+      text = scaled ? "df" : "d";
       break;
     case TWS_KERNEL_FILL:
       text = "x";
@@ -96,12 +97,16 @@ static void expected_operands(const tws_work *work, char *out) {
   snprintf(out, TWS_MAX_OPERANDS + 1, "%s", text);
 }
 
+static int is_half(tws_dtype type) {
+  return type == TWS_BF16 || type == TWS_F16;
+}
+
 static int type_matches(char letter, tws_dtype type, const tws_dtype *types, const char *letters, int index) {
   switch (letter) {
     case 'f':
       return type == TWS_F32;
-    case 'b':
-      return type == TWS_BF16;
+    case 'h':
+      return is_half(type);
     case 'd':
       return type == TWS_F64;
     case 'i':
@@ -111,7 +116,7 @@ static int type_matches(char letter, tws_dtype type, const tws_dtype *types, con
     default:
       break;
   }
-  if (type != TWS_F32 && type != TWS_BF16) return 0;
+  if (type != TWS_F32 && !is_half(type)) return 0;
   if (letter == 'x') return 1;
   for (int i = 0; i < index; ++i) /* operands of one letter have one type */
     if (letters[i] == letter && types[i] != type) return 0;
@@ -120,7 +125,7 @@ static int type_matches(char letter, tws_dtype type, const tws_dtype *types, con
 
 static tws_code wrong_type(const char *name, int index, tws_dtype type, const char *device, tws_error *err) {
   char hint[80];
-  snprintf(hint, sizeof hint, "%s computes on fp32 and bf16", device);
+  snprintf(hint, sizeof hint, "%s computes on fp32, bf16 and fp16", device);
   return tws_fail(err, TWS_UNSUPPORTED, hint, "%s: operand %d cannot be %s here", name, index, tws_dtype_name(type));
 }
 
@@ -130,7 +135,7 @@ tws_code tws_check_operands(const tws_work *work, void *const *operand, const tw
   const char *name = tws_kernel_name((tws_kernel)work->code);
   char letters[TWS_MAX_OPERANDS + 1];
   expected_operands(work, letters);
-  if (work->code == TWS_KERNEL_ADAMW && count == TWS_MAX_OPERANDS) strcat(letters, "b");
+  if (work->code == TWS_KERNEL_ADAMW && count == TWS_MAX_OPERANDS) strcat(letters, "h");
   if ((size_t)count != strlen(letters))
     return tws_fail(err, TWS_INTERNAL, NULL, "%s: %d operands instead of %zu", name, count, strlen(letters));
   for (int i = 0; i < count; ++i) {
@@ -145,7 +150,7 @@ tws_code tws_check_operands(const tws_work *work, void *const *operand, const tw
 int tws_operands_supported(const tws_work *work) {
   if (work->code >= TWS_KERNEL_COUNT) return 0;
   if (work->code == TWS_KERNEL_CLIP) return 1;
-  const int first = work->dtype == TWS_F32 || work->dtype == TWS_BF16;
-  const int second = work->dtype2 == TWS_F32 || work->dtype2 == TWS_BF16;
+  const int first = work->dtype == TWS_F32 || is_half((tws_dtype)work->dtype);
+  const int second = work->dtype2 == TWS_F32 || is_half((tws_dtype)work->dtype2);
   return first && second;
 }

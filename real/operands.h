@@ -8,7 +8,7 @@
 enum { TWS_MAX_OPERANDS = 7 };
 
 /* TWS_INTERNAL: a wrong number of operands or one without an address; TWS_UNSUPPORTED: a type that backends computing
- * on float32 and bfloat16 do not take; TWS_INVALID: a negative size. `device` begins the hint: "the host". */
+ * on float32, bfloat16 and half precision do not take; TWS_INVALID: a negative size. `device` begins the hint: "the host". */
 tws_code tws_check_operands(const tws_work *work, void *const *operand, const tws_dtype *dtype, int count,
                             const char *device, tws_error *err);
 /* Whether such backends have this kernel for the work's types. */

@@ -20,6 +20,14 @@ static void add_bf16(float *restrict sum, const unsigned short *restrict x, int 
   }
 }
 
+static void add_f16(float *restrict sum, const unsigned short *restrict x, int n) {
+  if (n == BLOCK) {
+    for (int i = 0; i < BLOCK; i++) sum[i] += tws_from_f16(x[i]);
+  } else {
+    for (int i = 0; i < n; i++) sum[i] += tws_from_f16(x[i]);
+  }
+}
+
 static void sum_f32(const void *const *from, int sources, uint64_t first, int n, float *sum) {
   memcpy(sum, (const float *)from[0] + first, (size_t)n * sizeof *sum);
   for (int s = 1; s < sources; s++) add_f32(sum, (const float *)from[s] + first, n);
@@ -35,6 +43,12 @@ static void sum_bf16(const void *const *from, int sources, uint64_t first, int n
   }
 }
 
+static void sum_f16(const void *const *from, int sources, uint64_t first, int n, unsigned short *rounded) {
+  float sum[BLOCK] = {0};
+  for (int s = 0; s < sources; s++) add_f16(sum, (const unsigned short *)from[s] + first, n);
+  for (int i = 0; i < n; i++) rounded[i] = tws_to_f16(sum[i]);
+}
+
 static void sum_f64(const void *const *from, int sources, uint64_t first, int n, double *sum) {
   memcpy(sum, (const double *)from[0] + first, (size_t)n * sizeof *sum);
   for (int s = 1; s < sources; s++) {
@@ -47,7 +61,7 @@ void tws_ordered_sum(tws_dtype dtype, const void *const *from, int sources, void
                      uint64_t count) {
   union {
     float f32[BLOCK];
-    unsigned short bf16[BLOCK];
+    unsigned short half[BLOCK];
     double f64[BLOCK];
   } block;
   size_t size = tws_dtype_bytes(dtype);
@@ -56,7 +70,9 @@ void tws_ordered_sum(tws_dtype dtype, const void *const *from, int sources, void
     if (dtype == TWS_F32)
       sum_f32(from, sources, first, n, block.f32);
     else if (dtype == TWS_BF16)
-      sum_bf16(from, sources, first, n, block.bf16);
+      sum_bf16(from, sources, first, n, block.half);
+    else if (dtype == TWS_F16)
+      sum_f16(from, sources, first, n, block.half);
     else
       sum_f64(from, sources, first, n, block.f64);
     for (int d = 0; d < destinations; d++) memcpy((char *)to[d] + first * size, &block, (size_t)n * size);

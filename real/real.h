@@ -68,6 +68,8 @@ typedef struct tws_step_report {
   int64_t step;           /* 1-based optimizer step */
   double loss, lr, gradient_norm;
   double seconds, tokens_per_s;
+  double loss_scale, next_scale; /* of this step and the next; 1 without fp16 */
+  int skipped;                   /* the loss or a gradient overflowed: no weight changed */
 } tws_step_report;
 
 typedef struct tws_train_options {
@@ -93,8 +95,8 @@ typedef struct tws_train_options {
 } tws_train_options;
 
 typedef struct tws_train_result {
-  int64_t steps;
-  double first_loss, last_loss, median_step_s, tokens_per_s;
+  int64_t steps, skipped;
+  double first_loss, last_loss, median_step_s, tokens_per_s; /* losses: the first and the last that are finite numbers */
   uint64_t predicted_bytes[TWS_TIER_COUNT], allocated_bytes[TWS_TIER_COUNT]; /* this rank's arenas */
   uint64_t job_predicted_bytes, job_allocated_bytes, job_peak_rss_bytes;     /* sums over ranks and tiers; rank 0 */
   uint64_t largest_bytes; /* allocated by the rank with the most, over tiers; rank 0 */
@@ -126,7 +128,7 @@ typedef struct tws_real_api {
   const tws_backend_ops *(*backend)(const char *name); /* NULL: not there */
   const char *(*description)(void);                    /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
-enum { TWS_REAL_API_VERSION = 1 };
+enum { TWS_REAL_API_VERSION = 2 };
 #define TWS_REAL_MODULE_SYMBOL "tws_real_module"
 
 #endif

@@ -2,6 +2,7 @@
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -22,15 +23,16 @@ static tws_code csv_failed(const tws_training *t, tws_error *err) {
 tws_code tws_report_csv_open(tws_training *t, tws_error *err) {
   if (t->rank != 0 || !t->options->csv_path) return TWS_OK;
   t->csv = fopen(t->options->csv_path, "w");
-  if (!t->csv || fputs("step,loss,lr,gradient_norm,seconds,tokens_per_s\n", t->csv) < 0 || fflush(t->csv) != 0)
+  if (!t->csv || fputs("step,loss,lr,gradient_norm,seconds,tokens_per_s,loss_scale,skipped\n", t->csv) < 0 ||
+      fflush(t->csv) != 0)
     return csv_failed(t, err);
   return TWS_OK;
 }
 
 tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_error *err) {
   if (!t->csv) return TWS_OK;
-  int written = fprintf(t->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.6f,%.1f\n", r->step, r->loss, r->lr, r->gradient_norm,
-                        r->seconds, r->tokens_per_s);
+  int written = fprintf(t->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.6f,%.1f,%.9g,%d\n", r->step, r->loss, r->lr,
+                        r->gradient_norm, r->seconds, r->tokens_per_s, r->loss_scale, r->skipped);
   return written < 0 || fflush(t->csv) != 0 ? csv_failed(t, err) : TWS_OK;
 }
 
@@ -162,6 +164,12 @@ static void add_steps(const tws_training *t, cJSON *root) {
     cJSON_AddItemToArray(rates, cJSON_CreateNumber(t->history[i].lr));
     cJSON_AddItemToArray(times, cJSON_CreateNumber(t->history[i].seconds));
   }
+  if (t->config->dtype != TWS_F16) return;
+  cJSON *scales = cJSON_AddArrayToObject(root, "loss_scales"), *skipped = cJSON_AddArrayToObject(root, "skipped_steps");
+  for (int64_t i = 0; i < t->steps_done; i++) {
+    cJSON_AddItemToArray(scales, cJSON_CreateNumber(t->history[i].loss_scale));
+    if (t->history[i].skipped) cJSON_AddItemToArray(skipped, cJSON_CreateNumber((double)t->history[i].step));
+  }
 }
 
 static tws_code write_summary(const tws_training *t, const tws_train_result *result, const rank_memory *memory,
@@ -214,8 +222,12 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
       result->largest_rank = r;
     }
   }
-  result->first_loss = t->history[0].loss;
-  result->last_loss = t->history[t->steps_done - 1].loss;
+  result->skipped = t->skipped;
+  int64_t first = 0, last = t->steps_done - 1; /* a step that was skipped may have none */
+  while (first < last && !isfinite(t->history[first].loss)) first++;
+  while (last > first && !isfinite(t->history[last].loss)) last--;
+  result->first_loss = t->history[first].loss;
+  result->last_loss = t->history[last].loss;
   result->median_step_s = median_step(t);
   result->tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / result->median_step_s;
   int wanted = t->options->result_path || t->options->on_result;

@@ -34,7 +34,7 @@ void tws_shared_waits(tws_shared *shared, int waits);
 int tws_shared_missing(const tws_shared *shared);
 
 /* to[d][i] = sum over sources of from[s][i], in the order given, for i < count; float32 accumulation (float64 for
- * float64), rounded once. A destination may be one of the sources. dtype: F32, BF16 or F64. */
+ * float64), rounded once. A destination may be one of the sources. dtype: F32, BF16, F16 or F64. */
 void tws_ordered_sum(tws_dtype dtype, const void *const *from, int sources, void *const *to, int destinations,
                      uint64_t count);
 

@@ -99,12 +99,11 @@ enum { CHUNK = 1 << 14 };
 static tws_code put_weights(tws_training *t, uint32_t buffer, uint64_t offset, const float *values, uint64_t count,
                             tws_error *err) {
   unsigned short rounded[CHUNK];
-  if (t->plan->buffers[buffer].dtype == TWS_F32)
-    return tws_executor_put(t->executor, buffer, offset, values, count, err);
-  if (t->plan->buffers[buffer].dtype != TWS_BF16)
-    return tws_fail(err, TWS_UNSUPPORTED, "use fp32 or bf16", "parameters of type %s",
-                    tws_dtype_name((tws_dtype)t->plan->buffers[buffer].dtype));
-  for (uint64_t i = 0; i < count; i++) rounded[i] = tws_to_bf16(values[i]);
+  const tws_dtype dtype = (tws_dtype)t->plan->buffers[buffer].dtype;
+  if (dtype == TWS_F32) return tws_executor_put(t->executor, buffer, offset, values, count, err);
+  if (dtype != TWS_BF16 && dtype != TWS_F16)
+    return tws_fail(err, TWS_UNSUPPORTED, "use fp32, bf16 or fp16", "parameters of type %s", tws_dtype_name(dtype));
+  for (uint64_t i = 0; i < count; i++) rounded[i] = dtype == TWS_F16 ? tws_to_f16(values[i]) : tws_to_bf16(values[i]);
   return tws_executor_put(t->executor, buffer, offset, rounded, count, err);
 }
 
@@ -131,12 +130,15 @@ static tws_code init_weights(tws_training *t, tws_error *err) {
 
 /* ---- steps ---- */
 
-static tws_code put_scalars(tws_training *t, int64_t step, double *lr, tws_error *err) {
+/* A skipped step counts neither for the schedule nor for the moments' correction. */
+static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
   const tws_config *c = t->config;
+  const int64_t step = t->steps_done - t->skipped + 1;
   float hyper[TWS_HYPER_COUNT] = {0};
   double zeros[TWS_METRIC_COUNT] = {0};
   *lr = tws_config_lr(c, step - 1);
   hyper[TWS_HYPER_LR] = (float)*lr;
+  hyper[TWS_HYPER_SCALE] = (float)t->loss_scale.scale;
   hyper[TWS_HYPER_BIAS1] = c->bias_correction ? (float)(1.0 - pow(c->beta1, (double)step)) : 1.0f;
   hyper[TWS_HYPER_BIAS2] = c->bias_correction ? (float)(1.0 - pow(c->beta2, (double)step)) : 1.0f;
   TWS_TRY(tws_executor_put(t->executor, t->plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
@@ -182,7 +184,27 @@ static tws_code run_plan(tws_training *t, int64_t step, double *seconds, tws_err
   return TWS_OK;
 }
 
+/* Every rank has the same metrics, so all go on with the same scale. */
+static tws_code advance_scale(tws_training *t, int overflow, tws_step_report *r, tws_error *err) {
+  r->skipped = overflow;
+  if (overflow) r->gradient_norm = INFINITY; /* or no number at all: the same to the reader */
+  r->loss_scale = t->loss_scale.scale;
+  if (tws_loss_scale_update(&t->loss_scale, t->config, overflow)) {
+    const int fixed = t->config->fp16.loss_scale > 0;
+    return tws_fail(err, TWS_RANK,
+                    fixed ? "use a smaller fp16.loss_scale, or 0 for one that adapts itself"
+                          : "fp16 reaches to 65504: lower the learning rate, use bf16, or look for bad data",
+                    fixed ? "the fixed loss scale %g overflowed %d times in a row"
+                          : "the loss scale is at its minimum, %g, and still overflows: it cannot decrease further",
+                    r->loss_scale, TWS_LOSS_SCALE_PATIENCE);
+  }
+  r->next_scale = t->loss_scale.scale;
+  t->skipped += overflow;
+  return TWS_OK;
+}
+
 static tws_code check_finite(const tws_step_report *r, tws_error *err) {
+  if (r->skipped) return TWS_OK;
   if (isfinite(r->loss) && isfinite(r->gradient_norm)) return TWS_OK;
   return tws_fail(err, TWS_RANK, "lower the learning rate, warm it up, clip gradients, or look for bad data",
                   "the loss is %g and the gradient norm %g", r->loss, r->gradient_norm);
@@ -192,12 +214,13 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   tws_step_report report = {.step = step};
   double metrics[TWS_METRIC_COUNT];
   TWS_TRY(put_inputs(t, step, err));
-  TWS_TRY(put_scalars(t, step, &report.lr, err));
+  TWS_TRY(put_scalars(t, &report.lr, err));
   TWS_TRY(run_plan(t, step, &report.seconds, err));
   TWS_TRY(tws_executor_get(t->executor, t->plan->metrics, 0, metrics, TWS_METRIC_COUNT, err));
   report.loss = metrics[TWS_METRIC_LOSS];
   report.gradient_norm = metrics[TWS_METRIC_NORM];
   report.tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / report.seconds;
+  TWS_TRY(advance_scale(t, metrics[TWS_METRIC_OVERFLOW] != 0, &report, err));
   TWS_TRY(check_finite(&report, err));
   t->steps_done = step;
   if (t->rank != 0) return TWS_OK;
@@ -277,6 +300,7 @@ tws_code tws_real_train(const tws_train_options *options, tws_train_result *resu
                     .threads = options->threads > 0 ? options->threads : (int)config->threads,
                     .ops = tws_real_backend(options->device ? options->device : "host")};
   if (t.threads < 1) t.threads = 1;
+  t.loss_scale = tws_loss_scale_start(config);
   *result = (tws_train_result){0};
   tws_code code = train(&t, result, err);
   release(&t);

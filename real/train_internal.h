@@ -3,6 +3,7 @@
 #define TWS_REAL_TRAIN_INTERNAL_H
 
 #include <stdio.h>
+#include "config/loss_scale.h"
 #include "real/cuda_loader.h"
 #include "real/data.h"
 #include "real/executor.h"
@@ -31,7 +32,8 @@ typedef struct tws_training {
   double *times;          /* [op_count][2] of the last step, when a trace is wanted */
   double trace_start_s;
   tws_step_report *history; /* rank 0: one per step */
-  int64_t steps_done;
+  int64_t steps_done, skipped;
+  tws_loss_scale loss_scale; /* of the next step */
   FILE *csv; /* rank 0 */
 } tws_training;
 

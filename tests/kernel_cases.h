@@ -19,6 +19,8 @@ typedef struct test_case {
 #define F TWS_F32, TWS_F32
 #define B TWS_BF16, TWS_BF16
 #define M TWS_BF16, TWS_F32 /* bfloat16 with float32 accumulation */
+#define H TWS_F16, TWS_F16
+#define HM TWS_F16, TWS_F32
 #define ACC TWS_ACCUMULATE
 #define ACC_PARAM TWS_ACCUMULATE_PARAM
 #define CASE(kernel, ...) \
@@ -27,6 +29,7 @@ static const test_case table[] = {
     CASE(EMBEDDING, {17, 24, 31, 0, 0}, {0}, 0, F),
     CASE(EMBEDDING, {30, 48, 50, 16, 10}, {0}, 0, F),
     CASE(EMBEDDING, {30, 7, 5, 10, 10}, {0}, 0, B),
+    CASE(EMBEDDING, {30, 37, 5, 10, 10}, {0}, 0, H),
     CASE(EMBEDDING, {1, 1, 1, 1, 1}, {0}, 0, F),
     CASE(EMBEDDING, {300, 129, 257, 150, 150}, {0}, 0, F),
     CASE(EMBEDDING, {60, 40, 30, 0, 0}, {25}, 0, F), /* part of a vocabulary */
@@ -37,16 +40,21 @@ static const test_case table[] = {
     CASE(EMBEDDING_GRAD, {40, 1100, 64}, {0}, ACC, F),
     CASE(EMBEDDING_GRAD, {200, 65, 40}, {0}, ACC, M),
     CASE(EMBEDDING_GRAD, {64, 130, 300}, {0}, 0, B),
+    CASE(EMBEDDING_GRAD, {64, 130, 300}, {0}, ACC, H),
+    CASE(EMBEDDING_GRAD, {200, 65, 40}, {0}, 0, HM),
     CASE(EMBEDDING_GRAD, {1, 1, 1}, {0}, 0, F),
     CASE(POSITION_GRAD, {30, 48, 16, 10}, {0}, 0, F),
     CASE(POSITION_GRAD, {32, 200, 300, 8}, {0}, ACC, M),
     CASE(POSITION_GRAD, {4, 1, 2, 2}, {0}, 0, B),
+    CASE(POSITION_GRAD, {32, 100, 30, 8}, {0}, ACC, H),
     CASE(NORM, {9, 48}, {1e-5}, TWS_BIAS, F),
     CASE(NORM, {70, 257}, {1e-5}, TWS_BIAS, F),
     CASE(NORM, {5, 33}, {1e-6}, TWS_RMS, F),
     CASE(NORM, {5, 24}, {1e-6}, 0, F),
     CASE(NORM, {3, 1}, {1e-5}, TWS_BIAS, F),
     CASE(NORM, {40, 768}, {1e-5}, TWS_BIAS, B),
+    CASE(NORM, {40, 770}, {1e-5}, TWS_BIAS, H),
+    CASE(NORM, {9, 130}, {1e-6}, TWS_RMS, H),
     CASE(NORM_GRAD, {9, 48}, {1e-5}, TWS_BIAS, F),
     CASE(NORM_GRAD, {70, 257}, {1e-5}, TWS_BIAS | ACC, F),
     CASE(NORM_GRAD, {6, 65}, {1e-5}, TWS_BIAS | ACC | ACC_PARAM, F),
@@ -54,6 +62,8 @@ static const test_case table[] = {
     CASE(NORM_GRAD, {5, 24}, {1e-6}, 0, F),
     CASE(NORM_GRAD, {40, 300}, {1e-5}, TWS_BIAS | ACC, M),
     CASE(NORM_GRAD, {20, 100}, {1e-5}, TWS_RMS, B),
+    CASE(NORM_GRAD, {40, 300}, {1e-5}, TWS_BIAS | ACC_PARAM, H),
+    CASE(NORM_GRAD, {40, 301}, {1e-5}, TWS_RMS | ACC, HM),
     CASE(LINEAR, {1, 1, 1}, {0}, TWS_BIAS, F),
     CASE(LINEAR, {7, 13, 5}, {0}, 0, F),
     CASE(LINEAR, {64, 96, 80}, {0}, TWS_BIAS, F),
@@ -61,21 +71,28 @@ static const test_case table[] = {
     CASE(LINEAR, {33, 257, 64}, {0}, 0, B),
     CASE(LINEAR, {40, 300, 1100}, {0}, TWS_BIAS, B),
     CASE(LINEAR, {300, 17, 64}, {0}, TWS_BIAS, B),
+    CASE(LINEAR, {33, 257, 64}, {0}, 0, H),
+    CASE(LINEAR, {40, 300, 1100}, {0}, TWS_BIAS, H),
     CASE(LINEAR_GRAD_INPUT, {7, 13, 5}, {0}, 0, F),
     CASE(LINEAR_GRAD_INPUT, {130, 70, 300}, {0}, ACC, F),
     CASE(LINEAR_GRAD_INPUT, {65, 600, 48}, {0}, 0, B),
     CASE(LINEAR_GRAD_INPUT, {33, 257, 64}, {0}, ACC, B),
+    CASE(LINEAR_GRAD_INPUT, {65, 600, 48}, {0}, ACC, H),
     CASE(LINEAR_GRAD_WEIGHT, {7, 13, 5}, {0}, TWS_BIAS, F),
     CASE(LINEAR_GRAD_WEIGHT, {130, 70, 300}, {0}, ACC | TWS_BIAS, F),
     CASE(LINEAR_GRAD_WEIGHT, {65, 600, 48}, {0}, ACC | TWS_BIAS, M),
     CASE(LINEAR_GRAD_WEIGHT, {33, 257, 64}, {0}, 0, M),
     CASE(LINEAR_GRAD_WEIGHT, {600, 30, 64}, {0}, TWS_BIAS, B),
     CASE(LINEAR_GRAD_WEIGHT, {50, 30, 64}, {0}, ACC, B),
+    CASE(LINEAR_GRAD_WEIGHT, {600, 30, 64}, {0}, ACC | TWS_BIAS, H),
+    CASE(LINEAR_GRAD_WEIGHT, {65, 600, 48}, {0}, TWS_BIAS, HM),
     CASE(ROPE, {20, 2, 2, 16, 10}, {10000}, 0, F),
     CASE(ROPE, {300, 4, 1, 6, 150}, {500000, 8, 1, 4, 64}, 0, F),
     CASE(ROPE, {12, 3, 1, 160, 6}, {10000}, 0, B),
+    CASE(ROPE, {12, 3, 1, 160, 6}, {10000}, 0, H),
     CASE(ROPE_GRAD, {20, 2, 2, 16, 10}, {10000}, 0, F),
     CASE(ROPE_GRAD, {30, 4, 1, 24, 15}, {500000, 8, 1, 4, 16}, 0, F),
+    CASE(ROPE_GRAD, {30, 4, 1, 24, 15}, {500000, 8, 1, 4, 16}, 0, H),
     CASE(ATTENTION, {1, 1, 1, 1, 8}, {0}, 0, F),
     CASE(ATTENTION, {2, 10, 2, 2, 16}, {0}, 0, F),
     CASE(ATTENTION, {1, 64, 3, 3, 64}, {0}, 0, F),
@@ -83,6 +100,7 @@ static const test_case table[] = {
     CASE(ATTENTION, {1, 200, 6, 1, 64}, {0}, 0, F),
     CASE(ATTENTION, {1, 130, 2, 2, 5}, {0}, 0, F),
     CASE(ATTENTION, {2, 70, 4, 2, 128}, {0}, 0, B),
+    CASE(ATTENTION, {2, 70, 4, 2, 70}, {0}, 0, H),
     CASE(ATTENTION_GRAD, {1, 1, 1, 1, 8}, {0}, 0, F),
     CASE(ATTENTION_GRAD, {2, 10, 2, 2, 16}, {0}, 0, F),
     CASE(ATTENTION_GRAD, {1, 64, 3, 3, 64}, {0}, 0, F),
@@ -90,32 +108,43 @@ static const test_case table[] = {
     CASE(ATTENTION_GRAD, {1, 200, 6, 1, 64}, {0}, 0, F),
     CASE(ATTENTION_GRAD, {1, 130, 2, 2, 5}, {0}, 0, F),
     CASE(ATTENTION_GRAD, {2, 70, 4, 2, 128}, {0}, 0, B),
+    CASE(ATTENTION_GRAD, {2, 70, 4, 2, 70}, {0}, 0, H),
     CASE(GELU, {1}, {0}, 0, F),
     CASE(GELU, {20011}, {0}, 0, F),
     CASE(GELU, {515}, {0}, 0, B),
+    CASE(GELU, {517}, {0}, 0, H),
     CASE(GELU_GRAD, {17}, {0}, 0, F),
     CASE(GELU_GRAD, {20011}, {0}, 0, F),
     CASE(GELU_GRAD, {515}, {0}, 0, B),
+    CASE(GELU_GRAD, {517}, {0}, 0, H),
     CASE(SWIGLU, {7, 33}, {0}, 0, F),
     CASE(SWIGLU, {64, 128}, {0}, 0, B),
+    CASE(SWIGLU, {64, 129}, {0}, 0, H),
     CASE(SWIGLU_GRAD, {7, 33}, {0}, 0, F),
     CASE(SWIGLU_GRAD, {64, 130}, {0}, 0, F),
     CASE(SWIGLU_GRAD, {64, 128}, {0}, 0, B),
+    CASE(SWIGLU_GRAD, {64, 129}, {0}, 0, H),
     CASE(ADD, {20011}, {0}, 0, F),
     CASE(ADD, {33}, {0}, 0, B),
+    CASE(ADD, {20011}, {0}, 0, H),
     CASE(CROSS_ENTROPY, {1, 1, 1}, {1, 1}, 0, F),
     CASE(CROSS_ENTROPY, {5, 50, 64}, {0.2, 0.2}, 0, F),
     CASE(CROSS_ENTROPY, {9, 5001, 5056}, {0.125, 0.5}, 0, F),
     CASE(CROSS_ENTROPY, {9, 50, 50}, {0.125, 0.5}, 0, B),
     CASE(CROSS_ENTROPY, {40, 2049, 2112}, {0.025, 1}, 0, B),
+    CASE(CROSS_ENTROPY, {40, 2049, 2112}, {0.025, 1}, TWS_SCALED, H),
+    CASE(CROSS_ENTROPY, {9, 501, 512}, {1e-6, 0.5}, TWS_SCALED, F),
+    CASE(CROSS_ENTROPY, {9, 501, 512}, {0.5, 0.5}, 0, H),
     CASE(VOCABULARY_STATS, {1, 1, 1}, {0}, 0, F),
     CASE(VOCABULARY_STATS, {9, 5001, 5056}, {10000}, 0, F),
     CASE(VOCABULARY_STATS, {40, 2049, 2112}, {2049}, 0, B),
+    CASE(VOCABULARY_STATS, {40, 2049, 2112}, {2049}, 0, H),
     CASE(VOCABULARY_STATS, {300, 13, 16}, {26}, 0, F),
     CASE(VOCABULARY_STATS, {7, 0, 32}, {64}, 0, F), /* nothing but padding */
     CASE(VOCABULARY_LOSS, {1, 1, 1, 1}, {1, 1, 0}, 0, F),
     CASE(VOCABULARY_LOSS, {9, 5001, 5056, 3}, {0.125, 0.5, 10000}, 0, F),
     CASE(VOCABULARY_LOSS, {40, 2049, 2112, 2}, {0.025, 1, 2049}, 0, B),
+    CASE(VOCABULARY_LOSS, {40, 2049, 2112, 2}, {0.025, 1, 2049}, TWS_SCALED, H),
     CASE(VOCABULARY_LOSS, {300, 13, 16, 8}, {0.25, 0.25, 26}, 0, F),
     CASE(VOCABULARY_LOSS, {7, 0, 32, 4}, {0.25, 0.25, 64}, 0, F),
     CASE(ADAMW, {1}, {0.9, 0.999, 1e-8, 0.1}, 0, F),
@@ -123,9 +152,12 @@ static const test_case table[] = {
     CASE(ADAMW, {4001}, {0.9, 0.999, 1e-6, 0.01}, TWS_L2, F),
     CASE(ADAMW, {4001}, {0.9, 0.999, 1e-8, 0.1}, 0, B),
     CASE(ADAMW, {4001}, {0.9, 0.999, 1e-8, 0}, 0, TWS_F32, TWS_BF16),
+    CASE(ADAMW, {4001}, {0.9, 0.999, 1e-8, 0.1}, 0, H),
+    CASE(ADAMW, {4001}, {0.9, 0.999, 1e-8, 0}, 0, TWS_F32, TWS_F16),
     CASE(SQUARED_NORM, {1}, {1}, 0, F),
     CASE(SQUARED_NORM, {40011}, {0.25}, 0, F),
     CASE(SQUARED_NORM, {4011}, {1}, 0, B),
+    CASE(SQUARED_NORM, {4011}, {1}, 0, H),
     CASE(CLIP, {0}, {1, 0.25}, 0, F), /* f[1], in tests only: the share of ignored tokens */
     CASE(CLIP, {0}, {4, 0.75}, 0, F),
     CASE(CLIP, {0}, {0, 0.5}, 0, F),
@@ -134,18 +166,29 @@ static const test_case table[] = {
     CASE(CLIP, {0}, {1}, 0, F),
     CASE(CLIP, {0}, {1e9}, 0, F),
     CASE(CLIP, {0}, {0}, 0, F),
+    CASE(CLIP, {0}, {1e-3, 0.25}, TWS_SCALED, F),
+    CASE(CLIP, {0}, {0}, TWS_SCALED, F),
+    CASE(CLIP, {0}, {1, 1}, TWS_SCALED, F),
     CASE(FILL, {20011}, {0.5}, 0, F),
     CASE(FILL, {33}, {-1.5}, 0, B),
+    CASE(FILL, {33}, {-1.5}, 0, H),
     CASE(ACCUMULATE, {20011}, {0}, 0, F),
     CASE(ACCUMULATE, {65}, {0}, 0, M),
     CASE(ACCUMULATE, {65}, {0}, 0, B),
+    CASE(ACCUMULATE, {65}, {0}, 0, H),
+    CASE(ACCUMULATE, {65}, {0}, 0, HM),
     CASE(CAST, {20011}, {0}, 0, TWS_F32, TWS_BF16),
     CASE(CAST, {77}, {0}, 0, M),
     CASE(CAST, {77}, {0}, 0, B),
     CASE(CAST, {77}, {0}, 0, F),
+    CASE(CAST, {20011}, {0}, 0, TWS_F32, TWS_F16),
+    CASE(CAST, {77}, {0}, 0, HM),
+    CASE(CAST, {77}, {0}, 0, H),
+    CASE(CAST, {77}, {0}, 0, TWS_F16, TWS_BF16),
     CASE(TRANSPOSE, {1, 1, 1}, {0}, 0, F),
     CASE(TRANSPOSE, {130, 70, 1}, {0}, 0, F),
     CASE(TRANSPOSE, {33, 257, 3}, {0}, 0, B),
+    CASE(TRANSPOSE, {33, 25, 3}, {0}, 0, H),
     CASE(TRANSPOSE, {4, 96, 63}, {0}, 0, F),
     CASE(TRANSPOSE, {4, 96, 64}, {0}, 0, B),
     CASE(TRANSPOSE, {50, 3, 200}, {0}, 0, F),
@@ -158,6 +201,7 @@ static const test_case table[] = {
     CASE(HEADS_UNPACK, {5, 1, 3, 2, 8}, {0}, 0, F),
     CASE(HEADS_UNPACK, {70, 2, 4, 4, 16}, {0}, 0, F),
     CASE(HEADS_UNPACK, {70, 4, 8, 2, 24}, {0}, 0, B),
+    CASE(HEADS_UNPACK, {70, 4, 8, 2, 25}, {0}, 0, H),
     CASE(HEADS_UNPACK, {33, 4, 4, 1, 5}, {0}, 0, F),
     CASE(HEADS_UNPACK, {33, 3, 6, 0, 7}, {0}, 0, B),
     CASE(HEADS_UNPACK, {9, 2, 12, 6, 64}, {0}, 0, F),
@@ -165,6 +209,8 @@ static const test_case table[] = {
 #undef F
 #undef B
 #undef M
+#undef H
+#undef HM
 enum { TABLE_CASES = sizeof table / sizeof *table, RANDOM_PER_KERNEL = 4 };
 enum { RANDOM_CASES = RANDOM_PER_KERNEL * TWS_KERNEL_COUNT, ALL_CASES = TABLE_CASES + RANDOM_CASES };
 
@@ -175,10 +221,11 @@ static int64_t draw(uint64_t seed, uint64_t index, int64_t low, int64_t high) {
 static test_case random_case(int number) {
   const uint64_t s = 1000 + (uint64_t)number;
   test_case c = {.kernel = (tws_kernel)(number % TWS_KERNEL_COUNT)};
-  c.dtype = draw(s, 0, 0, 2) ? TWS_F32 : TWS_BF16;
-  c.dtype2 = c.dtype == TWS_BF16 && draw(s, 1, 0, 1) ? TWS_BF16 : TWS_F32;
+  c.dtype = (const tws_dtype[]){TWS_BF16, TWS_F16, TWS_F32, TWS_F32}[draw(s, 0, 0, 3)];
+  c.dtype2 = draw(s, 1, 0, 1) ? c.dtype : TWS_F32;
   c.flags = (uint32_t)(draw(s, 2, 0, 1) * TWS_ACCUMULATE + draw(s, 3, 0, 1) * TWS_ACCUMULATE_PARAM +
-                       draw(s, 4, 0, 1) * TWS_BIAS + draw(s, 5, 0, 1) * TWS_RMS + draw(s, 6, 0, 1) * TWS_L2);
+                       draw(s, 4, 0, 1) * TWS_BIAS + draw(s, 5, 0, 1) * TWS_RMS + draw(s, 6, 0, 1) * TWS_L2 +
+                       draw(s, 7, 0, 1) * TWS_SCALED);
   for (int i = 0; i < 5; ++i) c.d[i] = draw(s, 10 + (uint64_t)i, 1, i == 0 ? 70 : 150);
   c.f[0] = 1e-5;
   switch (c.kernel) {

@@ -46,6 +46,12 @@ static void run_tensors(tws_backend *backend, const tws_work *w, const tensor *x
   REQUIRE(run_kernel(backend, w, data, types, count, &err) == TWS_OK, "%s: %s", label(w, 0, 0, 0), err.message);
 }
 
+/* A storage type that the backend has. */
+static tws_dtype some_type(uint64_t seed) {
+  const tws_work half = {.code = TWS_KERNEL_ADD, .dtype = TWS_F16, .dtype2 = TWS_F16};
+  return (const tws_dtype[]){TWS_F32, TWS_BF16, TWS_F16}[draw(seed, 1, 0, host->supports(&half) ? 2 : 1)];
+}
+
 enum { IDENTITY_ROUNDS = 40, MOST_PARTS = 4 };
 
 /* Cuts [0, total) into parts, some of them empty. */
@@ -88,7 +94,7 @@ static tensor uneven_logits(tws_dtype dtype, int64_t tokens, int64_t columns, co
 START_TEST(vocabulary_in_parts) {
   const uint64_t s = 3000 + (uint64_t)_i;
   const int parts = 1 + _i % MOST_PARTS;
-  const tws_dtype dtype = draw(s, 1, 0, 2) ? TWS_F32 : TWS_BF16;
+  const tws_dtype dtype = some_type(s);
   const int64_t tokens = draw(s, 2, 1, 60), columns = draw(s, 3, 1, _i % 5 ? 200 : 9000);
   int64_t cut[MOST_PARTS + 1];
   random_cuts(s, parts, columns, cut);
@@ -113,7 +119,8 @@ START_TEST(vocabulary_in_parts) {
   const tws_work whole = {
       .code = TWS_KERNEL_CROSS_ENTROPY, .dtype = (uint8_t)dtype, .d = {tokens, columns, columns}, .f = {0.5, 0.125}};
   RUN(backend, &whole, logits, targets, sums);
-  const double tol = dtype == TWS_BF16 ? 4e-3 : 1e-6, tiny = 1e-30;
+  const double tol = dtype == TWS_BF16 ? 4e-3 : dtype == TWS_F16 ? 5e-4 : 1e-6;
+  const double tiny = dtype == TWS_F16 ? 0x1p-23 : 1e-30; /* two denormal places, either of them rounded */
   for (int p = 0; p < parts; ++p) {
     const int64_t width = cut[p + 1] - cut[p], padded = width + padding;
     tensor own = make_tensor(TWS_F64, 2);
@@ -142,7 +149,7 @@ END_TEST
 START_TEST(table_in_parts) {
   const uint64_t s = 4000 + (uint64_t)_i;
   const int parts = 1 + _i % MOST_PARTS;
-  const tws_dtype dtype = draw(s, 1, 0, 2) ? TWS_F32 : TWS_BF16;
+  const tws_dtype dtype = some_type(s);
   const int64_t tokens = draw(s, 2, 1, 80), width = draw(s, 3, 1, 100), rows = draw(s, 4, parts, 120);
   int64_t cut[MOST_PARTS + 1];
   random_cuts(s, parts, rows, cut);
@@ -187,7 +194,7 @@ static double dot(const tensor *x, const tensor *y) {
 /* (PACK x) y = x (UNPACK y) for any x and y, and UNPACK (PACK x) is x as often as it was copied. */
 START_TEST(heads_there_and_back) {
   const uint64_t s = 5000 + (uint64_t)_i;
-  const tws_dtype dtype = draw(s, 1, 0, 1) ? TWS_F32 : TWS_BF16;
+  const tws_dtype dtype = some_type(s);
   const int64_t factor = draw(s, 2, 1, 3), tokens = draw(s, 3, 1, 150), ranks = factor * draw(s, 4, 1, 4);
   const int64_t kv_of[] = {0, factor, ranks, 2 * ranks, 1}, kv = kv_of[draw(s, 5, 0, 4)];
   const int64_t q = ranks * draw(s, 6, 1, 4), head = draw(s, 7, 1, 70), copies = kv > 0 && kv < ranks ? ranks / kv : 1;
@@ -214,7 +221,7 @@ END_TEST
 
 START_TEST(transposed_twice) {
   const uint64_t s = 6000 + (uint64_t)_i;
-  const tws_dtype dtype = draw(s, 1, 0, 1) ? TWS_F32 : TWS_BF16;
+  const tws_dtype dtype = some_type(s);
   const int64_t a = draw(s, 2, 1, 100), b = draw(s, 3, 1, 100), width = draw(s, 4, 1, _i % 2 ? 5 : 100);
   tws_backend *backend = use_backend(0, 1 + _i % most_threads);
   tensor x = random_tensor(dtype, a * b * width, s), y = make_tensor(dtype, x.count), z = make_tensor(dtype, x.count);
@@ -227,14 +234,18 @@ START_TEST(transposed_twice) {
 }
 END_TEST
 
-/* Loss, norm and clipped gradient of a batch with ignored targets are those of a batch without these tokens. */
+/* Loss, norm and clipped gradient of a batch with ignored targets, and a loss scale where the backend has one, are
+ * those of a batch without these tokens and without a scale. */
 START_TEST(ignored_tokens_leave_the_mean) {
   const uint64_t s = 7000 + (uint64_t)_i;
   enum { TOKENS = 40, COLUMNS = 33 };
   const int64_t counted = draw(s, 1, 0, TOKENS);
   const double max_norm = _i % 3 ? 0.02 * _i : 0;
   tws_backend *backend = use_backend(0, 1 + _i % most_threads);
-  tensor slope[2], metrics[2], targets[2];
+  tensor slope[2], metrics[2], targets[2], hyper = make_tensor(TWS_F32, TWS_HYPER_COUNT);
+  const tws_work scaling = {.code = TWS_KERNEL_CLIP, .flags = TWS_SCALED};
+  const uint32_t scaled = host->supports(&scaling) ? TWS_SCALED : 0;
+  put(TWS_F32, hyper.data, TWS_HYPER_SCALE, ldexp(1, _i));
   for (int n = 0; n < 2; ++n) { /* all of them; only those that count */
     const int64_t tokens = n ? counted : TOKENS;
     slope[n] = random_tensor(TWS_F32, tokens * COLUMNS, s);
@@ -245,12 +256,14 @@ START_TEST(ignored_tokens_leave_the_mean) {
     if (tokens == 0) continue;
     const tws_work loss = {.code = TWS_KERNEL_CROSS_ENTROPY,
                            .d = {tokens, COLUMNS, COLUMNS},
-                           .f = {1.0 / (double)tokens, 1.0 / (double)tokens}};
+                           .f = {1.0 / (double)tokens, 1.0 / (double)tokens},
+                           .flags = n ? 0 : scaled};
     const tws_work squares = {.code = TWS_KERNEL_SQUARED_NORM, .d = {tokens * COLUMNS}, .f = {1}};
-    const tws_work clip = {.code = TWS_KERNEL_CLIP, .f = {max_norm}};
-    RUN(backend, &loss, slope[n], targets[n], (tensor){metrics[n].data, TWS_F64, 2});
+    const tws_work clip = {.code = TWS_KERNEL_CLIP, .f = {max_norm}, .flags = n ? 0 : scaled};
+    const tensor losses[] = {slope[n], targets[n], {metrics[n].data, TWS_F64, 2}, hyper}, norms[] = {metrics[n], hyper};
+    run_tensors(backend, &loss, losses, loss.flags ? 4 : 3);
     RUN(backend, &squares, slope[n], (tensor){(double *)metrics[n].data + TWS_METRIC_SQUARES, TWS_F64, 1});
-    RUN(backend, &clip, metrics[n]);
+    run_tensors(backend, &clip, norms, clip.flags ? 2 : 1);
   }
   static const int slots[] = {TWS_METRIC_LOSS, TWS_METRIC_NORM};
   for (int k = 0; k < 2; ++k) {
@@ -265,6 +278,7 @@ START_TEST(ignored_tokens_leave_the_mean) {
             (long long)i, got, want);
   }
   for (int n = 0; n < 2; ++n) free(slope[n].data), free(metrics[n].data), free(targets[n].data);
+  free(hyper.data);
 }
 END_TEST
 

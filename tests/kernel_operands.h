@@ -37,6 +37,7 @@ static inline int kernel_operands(const tws_work *w, int threads, operand_info *
   const int64_t *d = w->d;
   const tws_dtype a = (tws_dtype)w->dtype, g = (tws_dtype)w->dtype2;
   const int bias = (w->flags & TWS_BIAS) != 0, rms = (w->flags & TWS_RMS) != 0;
+  const int scaled = (w->flags & TWS_SCALED) != 0;
   const int plus = w->flags & TWS_ACCUMULATE ? ACCESS_RW : ACCESS_W;
   const int plus_param = w->flags & TWS_ACCUMULATE_PARAM ? ACCESS_RW : ACCESS_W;
   const int64_t workspace = (int64_t)(tws_work_workspace(w, KERNEL_BACKEND, threads) / sizeof(float));
@@ -135,6 +136,7 @@ static inline int kernel_operands(const tws_work *w, int threads, operand_info *
       OPERAND(d[0] * d[2], a, ACCESS_RW, FILL_NORMAL);
       OPERAND(d[0], TWS_I32, ACCESS_R, FILL_TARGETS);
       OPERAND(2, TWS_F64, ACCESS_RW, FILL_NORMAL);
+      if (scaled) OPERAND(TWS_HYPER_COUNT, TWS_F32, ACCESS_R, FILL_HYPER);
       break;
     case TWS_KERNEL_VOCABULARY_STATS:
       OPERAND(d[0] * d[2], a, ACCESS_R, FILL_NORMAL);
@@ -146,6 +148,7 @@ static inline int kernel_operands(const tws_work *w, int threads, operand_info *
       OPERAND(d[0], TWS_I32, ACCESS_R, FILL_TARGETS);
       OPERAND(d[3] * d[0] * 3, TWS_F32, ACCESS_R, FILL_STATS);
       OPERAND(2, TWS_F64, ACCESS_RW, FILL_NORMAL);
+      if (scaled) OPERAND(TWS_HYPER_COUNT, TWS_F32, ACCESS_R, FILL_HYPER);
       break;
     case TWS_KERNEL_ADAMW:
       OPERAND(d[0], TWS_F32, ACCESS_RW, FILL_NORMAL);
@@ -154,7 +157,7 @@ static inline int kernel_operands(const tws_work *w, int threads, operand_info *
       OPERAND(d[0], a, ACCESS_R, FILL_NORMAL);
       OPERAND(TWS_HYPER_COUNT, TWS_F32, ACCESS_R, FILL_HYPER);
       OPERAND(TWS_METRIC_COUNT, TWS_F64, ACCESS_R, FILL_METRICS);
-      if (g == TWS_BF16) OPERAND(d[0], g, ACCESS_W, FILL_NORMAL);
+      if (g != TWS_F32) OPERAND(d[0], g, ACCESS_W, FILL_NORMAL);
       break;
     case TWS_KERNEL_SQUARED_NORM:
       OPERAND(d[0], a, ACCESS_R, FILL_NORMAL);
@@ -162,6 +165,7 @@ static inline int kernel_operands(const tws_work *w, int threads, operand_info *
       break;
     case TWS_KERNEL_CLIP:
       OPERAND(TWS_METRIC_COUNT, TWS_F64, ACCESS_RW, FILL_METRICS);
+      if (scaled) OPERAND(TWS_HYPER_COUNT, TWS_F32, ACCESS_R, FILL_HYPER);
       break;
     case TWS_KERNEL_FILL:
       OPERAND(d[0], a, ACCESS_W, FILL_NORMAL);

@@ -235,6 +235,7 @@ static inline void oracle_swiglu_grad(const tws_work *w, double **o) {
 
 static inline void oracle_cross_entropy(const tws_work *w, double **o) {
   const int64_t columns = w->d[1], padded = w->d[2];
+  const double weight = w->f[0] * (w->flags & TWS_SCALED ? o[3][TWS_HYPER_SCALE] : 1);
   for (int64_t t = 0; t < w->d[0]; ++t) {
     double *row = o[0] + t * padded, largest = -INFINITY, sum = 0;
     const int64_t target = (int64_t)o[1][t];
@@ -243,7 +244,7 @@ static inline void oracle_cross_entropy(const tws_work *w, double **o) {
     if (target >= 0) o[2][0] += w->f[1] * (largest + log(sum) - row[target]);
     if (target < 0) o[2][1] += w->f[1];
     for (int64_t i = 0; i < padded; ++i)
-      row[i] = i < columns && target >= 0 ? w->f[0] * (exp(row[i] - largest) / sum - (i == target)) : 0;
+      row[i] = i < columns && target >= 0 ? weight * (exp(row[i] - largest) / sum - (i == target)) : 0;
   }
 }
 
@@ -263,6 +264,7 @@ static inline void oracle_vocabulary_stats(const tws_work *w, double **o) {
 /* The plain sum over ranks of sum e^maximum: test data keeps it in range. */
 static inline void oracle_vocabulary_loss(const tws_work *w, double **o) {
   const int64_t tokens = w->d[0], columns = w->d[1], padded = w->d[2];
+  const double weight = w->f[0] * (w->flags & TWS_SCALED ? o[4][TWS_HYPER_SCALE] : 1);
   for (int64_t t = 0; t < tokens; ++t) {
     double *row = o[0] + t * padded, sum = 0, logit = 0;
     for (int64_t r = 0; r < w->d[3]; ++r) {
@@ -278,7 +280,7 @@ static inline void oracle_vocabulary_loss(const tws_work *w, double **o) {
       /* the target's probability comes from the ranks' statistics, as its loss does */
       const int is_target = (double)i == o[1][t] - w->f[2];
       const double p = exp(is_target ? logit : row[i]) / sum;
-      row[i] = i < columns && o[1][t] >= 0 ? w->f[0] * (p - is_target) : 0;
+      row[i] = i < columns && o[1][t] >= 0 ? weight * (p - is_target) : 0;
     }
   }
 }
@@ -318,12 +320,15 @@ static inline void oracle_adamw(const tws_work *w, double **o, int count) {
 }
 
 static inline void oracle_clip(const tws_work *w, double **o) {
-  const double kept = 1 - o[0][TWS_METRIC_IGNORED], some = kept >= 1e-9;
-  const double norm = sqrt(o[0][TWS_METRIC_SQUARES]) / kept, coefficient = w->f[0] / (norm + 1e-6);
-  const double clip = !isfinite(norm) ? 0 : w->f[0] > 0 && coefficient < 1 ? coefficient : 1;
+  const int scaled = (w->flags & TWS_SCALED) != 0;
+  const double kept = 1 - o[0][TWS_METRIC_IGNORED], some = kept >= 1e-9, scale = scaled ? o[1][TWS_HYPER_SCALE] : 1;
+  const int overflow = scaled && (!isfinite(o[0][TWS_METRIC_SQUARES]) || !isfinite(o[0][TWS_METRIC_LOSS]));
+  const double norm = sqrt(o[0][TWS_METRIC_SQUARES]) / kept / scale, coefficient = w->f[0] / (norm + 1e-6);
+  const double clip = !isfinite(norm) || overflow ? 0 : w->f[0] > 0 && coefficient < 1 ? coefficient : 1;
   o[0][TWS_METRIC_LOSS] = some ? o[0][TWS_METRIC_LOSS] / kept : 0;
   o[0][TWS_METRIC_NORM] = some ? norm : 0;
-  o[0][TWS_METRIC_CLIP] = some ? clip / kept : 0;
+  o[0][TWS_METRIC_CLIP] = some ? clip / kept / scale : 0;
+  if (scaled) o[0][TWS_METRIC_OVERFLOW] = overflow;
 }
 
 static inline void oracle_run(const tws_work *w, double **o, int count) {

@@ -656,6 +656,11 @@ START_TEST(bad_files) {
       {"{\"twinspeed\": {\"axis_order\": \"pipe,data,model\"}}", TWS_INVALID, "in some order", ""},
       {"{\"twinspeed\": {\"axis_order\": \"pipe,data,model,model\"}}", TWS_INVALID, "in some order", ""},
       {"{\"twinspeed\": {\"axis_order\": \"pipe,data,tensor,sequence\"}}", TWS_INVALID, "in some order", ""},
+      {"{\"fp16\": {\"loss_scale\": true}}", TWS_INVALID, "must be a number", ""},
+      {"{\"fp16\": {\"loss_scale\": -1}}", TWS_INVALID, "not -1", ""},
+      {"{\"fp16\": {\"hysteresis\": -1}}", TWS_INVALID, "not -1", ""},
+      {"{\"fp16\": {\"initial_scale_power\": 101}}", TWS_INVALID, "from 0 to 100, not 101", ""},
+      {"{\"fp16\": {\"loss_scale_window\": 0}}", TWS_INVALID, "not 0", ""},
       {"{\"bf16\": {}, \"bfloat16\": {}}", TWS_INVALID, "given twice: \"bfloat16\"", "bf16"},
       {"{\"zero_optimization\": {\"prefetch_bucket_size\": 1, \"stage3_prefetch_bucket_size\": 1}}", TWS_INVALID, "given twice", ""},
       {"{\"zero_optimization\": {\"cpu_offload\": true, \"offload_optimizer\": {\"device\": \"cpu\"}}}", TWS_INVALID, "both are given", ""},
@@ -699,6 +704,7 @@ END_TEST
 
 START_TEST(contradictions) {
 #define B "\"train_batch_size\": 4, "
+#define F16 "\"fp16\": {\"enabled\": true"
   static const refusal cases[] = {
       {"{}", TWS_INVALID, "train_batch_size or train_micro_batch_size_per_gpu", ""},
       {"{" B "\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", TWS_INVALID, "both enabled", ""},
@@ -706,6 +712,11 @@ START_TEST(contradictions) {
       {"{" B "\"bf16\": {\"enabled\": true}, \"data_types\": {\"grad_accum_dtype\": \"fp32\"}}", TWS_INVALID, "need ZeRO", ""},
       {"{" B "\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}, \"zero_optimization\": {\"stage\": 1}}", TWS_INVALID, "bf16_master_weights_and_grads", ""},
       {"{" B "\"fp16\": {\"fp16_master_weights_and_grads\": true}}", TWS_INVALID, "needs ZeRO stage", ""},
+      {"{" B F16 ", \"fp16_master_weights_and_grads\": true}, \"zero_optimization\": {\"stage\": 2}}", TWS_UNSUPPORTED, "master weights in half", "grad_accum_dtype"},
+      {"{" B F16 "}, \"data_types\": {\"grad_accum_dtype\": \"bf16\"}, \"zero_optimization\": {\"stage\": 1}}", TWS_UNSUPPORTED, "do not add up in bf16", "fp32"},
+      {"{" B "\"data_types\": {\"grad_accum_dtype\": \"fp16\"}, \"zero_optimization\": {\"stage\": 1}}", TWS_UNSUPPORTED, "only where fp16 is enabled", "fp32"},
+      {"{" B F16 ", \"initial_scale_power\": 8, \"min_loss_scale\": 257}}", TWS_INVALID, "min_loss_scale 257 is above the first scale, 2^8", "lower"},
+      {"{" B F16 ", \"loss_scale\": 1e-40}}", TWS_INVALID, "1e-40 is too small", "use 0"},
       {"{" B "\"amp\": {\"opt_level\": \"O1\"}}", TWS_INVALID, "enabled", ""},
       {"{" B "\"amp\": {\"enabled\": true, \"any\": 3}, \"zero_optimization\": {\"stage\": 1}}", TWS_INVALID, "does not go with ZeRO", ""},
       {"{" B "\"amp\": {\"enabled\": true}}", TWS_UNSUPPORTED, "amp", "bf16"},

@@ -49,6 +49,7 @@ typedef struct values {
 
 static double stored(tws_dtype type, double x) {
   if (type == TWS_BF16) return tws_from_bf16(tws_to_bf16((float)x));
+  if (type == TWS_F16) return tws_from_f16(tws_to_f16((float)x));
   return type == TWS_F32 ? (double)(float)x : x;
 }
 
@@ -77,7 +78,7 @@ static double fill_value(const tws_work *w, fill_kind fill, int operand, int64_t
       if (i / (3 * w->d[0]) == 1 && i / 3 % 3 == 1) return i % 3 == 0 ? -INFINITY : 0;
       return i % 3 == 1 ? 1 + normal * normal : normal;
     case FILL_HYPER:
-      return (double[TWS_HYPER_COUNT]){0.01, 0.19, 0.0975}[i];
+      return (double[TWS_HYPER_COUNT]){0.01, 0.19, 0.0975, 512}[i];
     case FILL_METRICS:
       if (w->code == TWS_KERNEL_CLIP && i == TWS_METRIC_IGNORED) return w->f[1];
       return (double[TWS_METRIC_COUNT]){1.5, 0, 6.25, 0, 0.75}[i];
@@ -142,11 +143,12 @@ static void put(tws_dtype type, void *data, int64_t i, double x) {
     const float f = (float)x;
     memcpy((char *)data + 4 * i, &f, 4);
   } else
-    ((uint16_t *)data)[i] = tws_to_bf16((float)x);
+    ((uint16_t *)data)[i] = type == TWS_F16 ? tws_to_f16((float)x) : tws_to_bf16((float)x);
 }
 static double get(tws_dtype type, const void *data, int64_t i) {
   if (type == TWS_F64) return ((const double *)data)[i];
   if (type == TWS_I32) return ((const int32_t *)data)[i];
+  if (type == TWS_F16) return (double)tws_from_f16(((const uint16_t *)data)[i]);
   return type == TWS_F32 ? (double)((const float *)data)[i] : (double)tws_from_bf16(((const uint16_t *)data)[i]);
 }
 
@@ -229,10 +231,21 @@ static double root_mean_square(const double *v, int64_t count) {
 }
 
 /* Errors relative to the element and to the size of the whole: float32 sums of up to a thousand terms; half a unit in
- * the last place of bfloat16. The backward pass of attention reads rounded o and lse. */
+ * the last place of bfloat16, or of half precision. The backward pass of attention reads rounded o and lse. */
 static double tolerance(const tws_work *w, tws_dtype out) {
-  if (w->code == TWS_KERNEL_ATTENTION_GRAD) return w->dtype == TWS_BF16 ? 3e-2 : 2e-5;
-  return out == TWS_BF16 ? 4e-3 : 5e-6;
+  if (w->code == TWS_KERNEL_ATTENTION_GRAD) return w->dtype == TWS_BF16 ? 3e-2 : w->dtype == TWS_F16 ? 4e-3 : 2e-5;
+  return out == TWS_BF16 ? 4e-3 : out == TWS_F16 ? 5e-4 : 5e-6;
+}
+/* Half a unit in the last place of denormal numbers. */
+static double least_error(tws_dtype out) {
+  return out == TWS_F16 ? 0x1p-25 : 0;
+}
+
+/* All on the host; other backends may lack some. */
+static int is_there(const tws_work *w) {
+  const int there = host->supports(w);
+  if (backend_kind == TWS_BACKEND_HOST) REQUIRE(there, "%s", label(w, 0, 0, 0));
+  return there;
 }
 
 /* ---- mode: oracle ---- */
@@ -248,7 +261,8 @@ static void compare_with_oracle(const tws_work *w, int device, int threads, int 
       const double scale = root_mean_square(want.v[k], want.info[k].count), tol = tolerance(w, x.info[k].dtype);
       for (int64_t i = 0; i < want.info[k].count; ++i) {
         const double got = get(x.info[k].dtype, s.data[k], i), expected = want.v[k][i];
-        REQUIRE(got == expected || (isfinite(scale) && fabs(got - expected) <= tol * (fabs(expected) + scale)),
+        const double allowed = tol * (fabs(expected) + scale) + least_error(x.info[k].dtype);
+        REQUIRE(got == expected || (isfinite(scale) && fabs(got - expected) <= allowed),
                 "%s element %lld: %.9g instead of %.9g", label(w, threads, device, k), (long long)i, got, expected);
       }
     }
@@ -260,6 +274,7 @@ static void compare_with_oracle(const tws_work *w, int device, int threads, int 
 
 START_TEST(oracle) {
   const tws_work w = work_of(_i);
+  if (!is_there(&w)) return;
   for (int threads = 1; threads <= most_threads; ++threads) compare_with_oracle(&w, 0, threads, 0);
   compare_with_oracle(&w, 0, 2, 1);
   for (int device = 1; device <= 3; ++device) compare_with_oracle(&w, device, 2, 0);
@@ -340,7 +355,8 @@ static int view_forward(const tws_work *w, const values *x, double *zero, double
       return 1;
     case TWS_KERNEL_CROSS_ENTROPY:
       FORWARD(CROSS_ENTROPY, NULL, 2, out, v[1], out2);
-      f->work.f[1] = w->f[0];
+      f->work.f[1] = w->f[0] * (w->flags & TWS_SCALED ? v[3][TWS_HYPER_SCALE] : 1);
+      f->work.flags = 0;
       PAIR(0, 0, 0);
       return 1;
     default:
@@ -372,6 +388,7 @@ static double moved_loss(const forward_view *f, const values *x, int operand, in
 START_TEST(gradient) {
   enum { PROBES = 8 };
   tws_work w = work_of(_i);
+  if (!is_there(&w)) return;
   w.flags &= ~(uint32_t)(TWS_ACCUMULATE | TWS_ACCUMULATE_PARAM);
   values x = make_values(&w, 2), got = copy_values(&x);
   int64_t most = 1;
@@ -387,15 +404,15 @@ START_TEST(gradient) {
       double square = 0;
       for (int64_t i = 0; i < info->count; ++i) square += pow(get(info->dtype, s.data[k], i), 2);
       const double scale = sqrt(square / (double)info->count);
-      const double tol = w.dtype == TWS_BF16 ? 2e-2 : 2e-5;
+      const double tol = w.dtype == TWS_BF16 ? 2e-2 : w.dtype == TWS_F16 ? 3e-3 : 2e-5;
       for (int probe = 0; probe < PROBES; ++probe) {
         const int64_t i = draw(99, (uint64_t)(probe + 100 * p), 0, info->count - 1);
         const double h = 1e-4;
         const double slope =
             (moved_loss(&f, &x, f.pair[p][1], i, h) - moved_loss(&f, &x, f.pair[p][1], i, -h)) / (2 * h);
         const double found = get(info->dtype, s.data[k], i);
-        REQUIRE(fabs(found - slope) <= tol * (fabs(slope) + scale), "%s element %lld: %.9g, but the slope is %.9g",
-                label(&w, 2, 0, k), (long long)i, found, slope);
+        REQUIRE(fabs(found - slope) <= tol * (fabs(slope) + scale) + least_error(info->dtype),
+                "%s element %lld: %.9g, but the slope is %.9g", label(&w, 2, 0, k), (long long)i, found, slope);
       }
     }
     free_storage(&s);
@@ -427,6 +444,7 @@ static int depends_on_threads(const tws_work *w, int operand) {
 
 START_TEST(repeatable) {
   const tws_work w = work_of(_i);
+  if (!is_there(&w)) return;
   for (int threads = 1; threads <= most_threads; ++threads) {
     values x = make_values(&w, threads);
     storage first, second, single;
@@ -452,6 +470,7 @@ END_TEST
 /* ---- mode: NaN and infinity stay visible ---- */
 START_TEST(not_finite) {
   const tws_work w = work_of(_i);
+  if (!is_there(&w)) return;
   if (w.code == TWS_KERNEL_ADAMW || w.code == TWS_KERNEL_CLIP || w.code == TWS_KERNEL_FILL) return;
   for (int infinite = 0; infinite < 2; ++infinite) {
     values x = make_values(&w, 2);
@@ -635,6 +654,67 @@ START_TEST(bf16_bits) {
 }
 END_TEST
 
+/* Likewise of half precision, against what it is made of: sign, exponent, fraction. */
+static double half_value(uint32_t half) {
+  const int exponent = half >> 10 & 31, sign = half >> 15 ? -1 : 1;
+  const double fraction = half & 1023;
+  if (exponent == 31) return fraction > 0 ? NAN : sign * INFINITY;
+  return sign * (exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24));
+}
+
+/* The half that is nearest, the even one of two that are as near. */
+static uint16_t nearest_half(double x) {
+  uint32_t low = 0, high = 0x7c00;
+  const double size = fabs(x);
+  if (isnan(x)) return 0x7e00;
+  if (size >= 65520) return (uint16_t)(0x7c00 | (signbit(x) ? 0x8000 : 0));
+  while (high - low > 1) { /* positive halves are in the order of their bits */
+    const uint32_t middle = (low + high) / 2;
+    if (half_value(middle) <= size)
+      low = middle;
+    else
+      high = middle;
+  }
+  const double below = size - half_value(low), above = (high == 0x7c00 ? 65536 : half_value(high)) - size;
+  if (above < below || (above == below && low % 2)) low = high;
+  return (uint16_t)(low | (signbit(x) ? 0x8000 : 0));
+}
+
+START_TEST(f16_bits) {
+  enum { ALL = 1 << 16, TAILS = 8, COUNT = ALL * TAILS };
+  static const uint32_t tail[TAILS] = {0, 1, 0xfff, 0x1000, 0x1001, 0x2fff, 0x3000, 0xffff};
+  uint16_t *half = calloc(ALL, sizeof *half), *rounded = calloc(COUNT, sizeof *rounded);
+  uint16_t *want = calloc(COUNT, sizeof *want);
+  float *wide = calloc(COUNT, sizeof *wide);
+  for (int device = 0; device <= 3; ++device) {
+    tws_backend *backend = use_backend(device, 2);
+    if (!backend) continue;
+    const tws_work widen = {.code = TWS_KERNEL_CAST, .dtype = TWS_F16, .dtype2 = TWS_F32, .d = {ALL}};
+    const tws_work narrow = {.code = TWS_KERNEL_CAST, .dtype = TWS_F32, .dtype2 = TWS_F16, .d = {COUNT}};
+    const tws_dtype up[] = {TWS_F16, TWS_F32}, down[] = {TWS_F32, TWS_F16};
+    for (int i = 0; i < ALL; ++i) half[i] = (uint16_t)i;
+    ck_assert_int_eq(run_kernel(backend, &widen, (void *[]){half, wide}, up, 2, NULL), TWS_OK);
+    for (uint32_t i = 0; i < ALL; ++i) {
+      const double x = half_value(i);
+      const int same = isnan(x) ? isnan(wide[i]) != 0 : wide[i] == x && !signbit(wide[i]) == !signbit(x);
+      REQUIRE(same && (isnan(x) || tws_from_f16((uint16_t)i) == x), "fp16 %04x became %.9g", i, (double)wide[i]);
+    }
+    for (uint32_t i = 0; i < COUNT; ++i) {
+      const uint32_t bits = (i / TAILS) << 16 | tail[i % TAILS];
+      memcpy(&wide[i], &bits, sizeof bits);
+      if (device == 0) want[i] = nearest_half(wide[i]);
+    }
+    ck_assert_int_eq(run_kernel(backend, &narrow, (void *[]){wide, rounded}, down, 2, NULL), TWS_OK);
+    for (uint32_t i = 0; i < COUNT; ++i) {
+      const int nan = isnan(wide[i]) && (rounded[i] & 0x7e00) == 0x7e00;
+      REQUIRE((nan || rounded[i] == want[i]) && rounded[i] == tws_to_f16(wide[i]),
+              "%a became %04x instead of %04x, %04x", (double)wide[i], rounded[i], want[i], tws_to_f16(wide[i]));
+    }
+  }
+  free(half), free(rounded), free(want), free(wide);
+}
+END_TEST
+
 /* Activations far out: no overflow on the way, exact limits. */
 START_TEST(wide_activations) {
   static const float at[] = {-3e38F, -1e20F, -1e4F, -100, -30, -12,  -1e-6F, 0,
@@ -707,9 +787,9 @@ START_TEST(refusals) {
   ck_assert_int_eq(host->create(0, 100000, &backend, &err), TWS_INVALID);
   ck_assert_int_eq(host->create(9, 1, &backend, &err), TWS_UNSUPPORTED);
   ck_assert_ptr_null(backend);
-  w = (tws_work){.code = TWS_KERNEL_LINEAR, .dtype = TWS_F16};
+  w = (tws_work){.code = TWS_KERNEL_LINEAR, .dtype = TWS_F64};
   ck_assert(!host->supports(&w));
-  w.dtype = TWS_BF16;
+  w.dtype = TWS_F16;
   ck_assert(host->supports(&w));
 }
 END_TEST
@@ -784,6 +864,7 @@ int main(void) {
   tcase_add_test(single, overflow_skips_the_step);
   if (on_host) tcase_add_test(single, exponential);
   if (on_host) tcase_add_test(single, bf16_bits);
+  if (on_host) tcase_add_test(single, f16_bits);
   tcase_add_test(single, wide_activations);
   if (!staged) tcase_add_test(single, refusals);
   if (on_host) tcase_add_test(single, memory);

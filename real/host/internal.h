@@ -64,7 +64,7 @@ struct tws_backend {
   const tws_host_kernels *kernels;
   tws_host_pool *pool;
   tws_host_bf16_cache *bf16; /* NULL where the library has no fast bfloat16 */
-  float *convert;            /* panels of bfloat16 products that go through float32; made on first use */
+  float *convert;            /* panels of 16-bit products that go through float32; made on first use */
   size_t convert_bytes;
   tws_host_arena *arenas;
   size_t arena_count, arena_capacity;

@@ -162,7 +162,7 @@ static void load_transposed(tws_dtype type, const void *from, int64_t first, int
         if (key + i >= s->seq)
           r[i] = v_zero();
         else
-          r[i] = type == TWS_F32 ? v_get(TWS_F32, from, index, n) : v_get(TWS_BF16, from, index, n);
+          FOR_TYPE(type, T, r[i] = v_get(T, from, index, n));
       }
       SWAP_STAGE(r, 8)
       SWAP_STAGE(r, 4)

@@ -7,6 +7,7 @@ enum { MAX_THREADS = 256 };
 
 typedef struct loss_job {
   const tws_host_call *call;
+  float weight;               /* of the gradient of a token's loss */
   double sum[MAX_THREADS][8]; /* of each thread, on a cache line of its own: losses, ignored targets */
 } loss_job;
 
@@ -51,9 +52,10 @@ VECTOR_INLINE void clear_columns(tws_dtype T, void *row, int64_t begin, int64_t 
   memset(at_mutable(T, row, begin), 0, (size_t)(end - begin) * (T == TWS_F32 ? 4U : 2U));
 }
 
-VECTOR_INLINE void gradient_row(tws_dtype T, const tws_work *work, void *row, const row_softmax *s) {
+VECTOR_INLINE void gradient_row(tws_dtype T, const loss_job *job, void *row, const row_softmax *s) {
+  const tws_work *work = job->call->work;
   const int64_t columns = work->d[1];
-  const float scale = (float)work->f[0], weight = scale / s->sum;
+  const float scale = job->weight, weight = scale / s->sum;
   EACH_VECTOR(i, n, 0, columns, v_put(T, row, i, v_exp(v_get(T, row, i, n) - s->largest) * weight, n));
   if (s->target >= 0) {
     const float p = expf(s->logit - s->largest) / s->sum; /* from the logit again: the stored one may be rounded */
@@ -66,18 +68,20 @@ VECTOR_INLINE double loss_of(const row_softmax *s) {
   return log((double)s->sum) + ((double)s->largest - (double)s->logit);
 }
 
-VECTOR_INLINE double loss_row(tws_dtype T, const tws_host_call *call, int64_t t) {
+VECTOR_INLINE double loss_row(tws_dtype T, const loss_job *job, int64_t t) {
+  const tws_host_call *call = job->call;
   const int64_t columns = call->work->d[1], padded = call->work->d[2];
   void *row = at_mutable(T, call->operand[0], t * padded);
   row_softmax s = {.target = ((const int32_t *)call->operand[1])[t]};
   online_softmax(T, row, columns, &s.largest, &s.sum);
   s.logit = v_get(T, row, s.target, 1)[0];
-  gradient_row(T, call->work, row, &s);
+  gradient_row(T, job, row, &s);
   return loss_of(&s);
 }
 
 /* The ranks' statistics, joined in the same order on each of them. */
-VECTOR_INLINE double vocabulary_loss_row(tws_dtype T, const tws_host_call *call, int64_t t) {
+VECTOR_INLINE double vocabulary_loss_row(tws_dtype T, const loss_job *job, int64_t t) {
+  const tws_host_call *call = job->call;
   const int64_t *d = call->work->d;
   const float *stats = (const float *)call->operand[2] + 3 * t;
   const int64_t column = ((const int32_t *)call->operand[1])[t] - (int64_t)call->work->f[2];
@@ -93,7 +97,7 @@ VECTOR_INLINE double vocabulary_loss_row(tws_dtype T, const tws_host_call *call,
     sum += part[1] == 0 ? 0 : (double)part[1] * exp((double)part[0] - (double)s.largest);
   }
   s.sum = (float)sum;
-  gradient_row(T, call->work, at_mutable(T, call->operand[0], t * d[2]), &s);
+  gradient_row(T, job, at_mutable(T, call->operand[0], t * d[2]), &s);
   return loss_of(&s);
 }
 
@@ -111,16 +115,20 @@ static void loss_task(void *arg, int thread, int threads) {
           clear_columns(T, at_mutable(T, call->operand[0], t * padded), 0, padded);
           ignored += 1;
         } else {
-          sum += parts ? vocabulary_loss_row(T, call, t) : loss_row(T, call, t);
+          sum += parts ? vocabulary_loss_row(T, job, t) : loss_row(T, job, t);
         }
       });
   job->sum[thread][0] = sum;
   job->sum[thread][1] = ignored;
 }
 
-static void run_loss(const tws_host_call *call, double *metrics) {
+/* metrics: the operand of that place; a loss scale comes after it. */
+static void run_loss(const tws_host_call *call, int place) {
   const int64_t *d = call->work->d;
-  loss_job job = {.call = call};
+  double *metrics = call->operand[place];
+  loss_job job = {.call = call, .weight = (float)call->work->f[0]};
+  if (call->work->flags & TWS_SCALED)
+    job.weight = (float)(call->work->f[0] * ((const float *)call->operand[place + 1])[TWS_HYPER_SCALE]);
   run_parallel(call, 8.0 * (double)(d[0] * d[2]), loss_task, &job);
   double sum = 0, ignored = 0;
   for (int i = 0; i < call->backend->threads; ++i) {
@@ -150,13 +158,13 @@ static tws_code check_loss(const tws_host_call *call, int64_t fewest, int64_t li
 
 HOST_KERNEL(cross_entropy) {
   TWS_TRY(check_loss(call, 1, call->work->d[1], err));
-  run_loss(call, call->operand[2]);
+  run_loss(call, 2);
   return TWS_OK;
 }
 
 HOST_KERNEL(vocabulary_loss) {
   TWS_TRY(check_loss(call, 0, -1, err));
-  run_loss(call, call->operand[3]);
+  run_loss(call, 3);
   return TWS_OK;
 }
 

@@ -1,6 +1,6 @@
 /* Linear layers. The product is cut into one block per thread; each thread multiplies its block with the library's
- * single-threaded routine. bfloat16 goes to the processor's bfloat16 instructions where it has them, and through
- * float32 panels otherwise. */
+ * single-threaded routine. bfloat16 goes to the processor's bfloat16 instructions where it has them; otherwise it goes
+ * through float32 panels, as half precision does. */
 #include "base/memory.h"
 #include "real/host/kernels/kernels.h"
 
@@ -126,9 +126,7 @@ static void panel_store(const product *p, const float *panel, int64_t row, int64
     const int64_t out = (row + i) * p->n + column;
     FOR_TYPE(p->out, C, EACH_VECTOR(j, n, 0, columns, {
                vf v = v_load_part(panel + i * PANEL_N + j, n);
-               if (p->bias)
-                 v += p->in == TWS_F32 ? v_get(TWS_F32, p->bias, column + j, n)
-                                       : v_get(TWS_BF16, p->bias, column + j, n);
+               if (p->bias) FOR_TYPE(p->in, B, v += v_get(B, p->bias, column + j, n));
                if (p->accumulate) v += v_get(C, p->c, out + j, n);
                v_put(C, p->c, out + j, v, n);
              }));

@@ -10,7 +10,8 @@ typedef struct adamw_constants {
 
 /* AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019):
  * p <- p - lr (m/bias1 / (sqrt(v/bias2) + epsilon) + decay p). With l2 the decay joins the gradient instead. */
-VECTOR_INLINE void adamw_range(tws_dtype G, const tws_host_call *call, const adamw_constants *c, host_range r) {
+VECTOR_INLINE void adamw_range(tws_dtype G, tws_dtype P, const tws_host_call *call, const adamw_constants *c,
+                               host_range r) {
   float *p = call->operand[0], *m = call->operand[1], *v = call->operand[2];
   const void *grad = call->operand[3];
   uint16_t *p16 = call->count > 6 ? call->operand[6] : NULL;
@@ -26,7 +27,7 @@ VECTOR_INLINE void adamw_range(tws_dtype G, const tws_host_call *call, const ada
     if (!c->l2) change += c->decay * weight;
     weight -= change;
     v_put(TWS_F32, p, i, weight, n);
-    if (p16) v_put(TWS_BF16, p16, i, weight, n);
+    if (p16) v_put(P, p16, i, weight, n);
   });
 }
 
@@ -39,7 +40,8 @@ static void adamw_task(void *arg, int thread, int threads) {
   const adamw_job *job = arg;
   const tws_host_call *call = job->call;
   host_range r = share(call->work->d[0], 64, thread, threads);
-  FOR_TYPE(call->dtype[3], G, adamw_range(G, call, &job->constants, r));
+  const tws_dtype type = call->count > 6 ? call->dtype[6] : TWS_F32;
+  FOR_TYPE(call->dtype[3], G, FOR_TYPE(type, P, adamw_range(G, P, call, &job->constants, r)));
 }
 
 HOST_KERNEL(adamw) {
@@ -104,21 +106,26 @@ HOST_KERNEL(squared_norm) {
   return TWS_OK;
 }
 
-/* The coefficient of torch.nn.utils.clip_grad_norm_, over the share of tokens that count; 0 tells ADAMW that the
- * gradients are not finite, or that there are none. */
+/* The coefficient of torch.nn.utils.clip_grad_norm_, over the share of tokens that count, and for gradients that the
+ * loss scale multiplied; 0 tells ADAMW that the gradients are not finite, or that there are none. */
 HOST_KERNEL(clip) {
   (void)err;
   double *metrics = call->operand[0];
+  const int scaled = (call->work->flags & TWS_SCALED) != 0;
+  const double scale = scaled ? ((const float *)call->operand[1])[TWS_HYPER_SCALE] : 1;
   const double kept = 1 - metrics[TWS_METRIC_IGNORED];
+  if (scaled)
+    metrics[TWS_METRIC_OVERFLOW] = !isfinite(metrics[TWS_METRIC_SQUARES]) || !isfinite(metrics[TWS_METRIC_LOSS]);
   if (kept < 1e-9) { /* what rounding leaves where nothing counts */
     metrics[TWS_METRIC_LOSS] = metrics[TWS_METRIC_NORM] = metrics[TWS_METRIC_CLIP] = 0;
     return TWS_OK;
   }
-  const double max_norm = call->work->f[0], norm = sqrt(metrics[TWS_METRIC_SQUARES]) / kept;
+  const double max_norm = call->work->f[0], norm = sqrt(metrics[TWS_METRIC_SQUARES]) / (kept * scale);
   double coefficient = max_norm > 0 ? max_norm / (norm + 1e-6) : 1;
   if (coefficient > 1) coefficient = 1;
+  const int usable = isfinite(norm) && metrics[TWS_METRIC_OVERFLOW] == 0;
   metrics[TWS_METRIC_LOSS] /= kept;
   metrics[TWS_METRIC_NORM] = norm;
-  metrics[TWS_METRIC_CLIP] = isfinite(norm) ? coefficient / kept : 0;
+  metrics[TWS_METRIC_CLIP] = usable ? coefficient / (kept * scale) : 0;
   return TWS_OK;
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 #include "real/host/internal.h"
 
-#ifdef __AVX512F__
+#if defined(__AVX512F__) || defined(__F16C__)
 #include <immintrin.h>
 #endif
 
@@ -124,6 +124,66 @@ VECTOR_INLINE vh v_to_bf16(vf x) {
   return __builtin_convertvector((quiet & nan) | (rounded & ~nan), vh);
 }
 
+/* Half precision as in base/dtype.h, to the bit. */
+#if defined(__AVX512F__)
+VECTOR_INLINE vf v_from_f16(vh h) {
+  return (vf)_mm512_cvtph_ps((__m256i)h);
+}
+VECTOR_INLINE vh v_to_f16(vf x) {
+  return (vh)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+}
+#elif defined(__F16C__)
+VECTOR_INLINE vf v_from_f16(vh h) {
+  union {
+    vh v;
+    __m128i part[2];
+  } in = {.v = h};
+  union {
+    vf v;
+    __m256 part[2];
+  } out;
+  for (int i = 0; i < 2; ++i) out.part[i] = _mm256_cvtph_ps(in.part[i]);
+  return out.v;
+}
+VECTOR_INLINE vh v_to_f16(vf x) {
+  union {
+    vf v;
+    __m256 part[2];
+  } in = {.v = x};
+  union {
+    vh v;
+    __m128i part[2];
+  } out;
+  for (int i = 0; i < 2; ++i) out.part[i] = _mm256_cvtps_ph(in.part[i], _MM_FROUND_TO_NEAREST_INT);
+  return out.v;
+}
+#else
+VECTOR_INLINE vf v_from_f16(vh h) {
+  const vu bits = __builtin_convertvector(h, vu), magnitude = bits & 0x7fffu, shifted = magnitude << 13;
+  const vi small = (vi)(magnitude < 0x400u), special = (vi)(magnitude > 0x7bffu);
+  const vf denormal = __builtin_convertvector((vi)magnitude, vf) * 0x1p-24F;
+  const vf normal = (vf)(shifted + (112u << 23) + ((vu)special & (112u << 23)));
+  return (vf)((vu)v_select(small, denormal, normal) | (bits & 0x8000u) << 16);
+}
+VECTOR_INLINE vh v_to_f16(vf x) {
+  const vu bits = (vu)x, magnitude = bits & 0x7fffffffu;
+  const vu normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  const vu denormal = (vu)((vf)magnitude + 0.5F) - 0x3f000000u;
+  const vu nan = (vu)(magnitude > 0x7f800000u) & (0x200u | ((magnitude >> 13) & 0x1ffu));
+  const vi small = (vi)(magnitude < 0x38800000u), large = (vi)(magnitude >= 0x47800000u);
+  const vf finite = v_select(small, (vf)denormal, (vf)normal);
+  const vu half = (vu)v_select(large, (vf)(0x7c00u | nan), finite) | ((bits >> 16) & 0x8000u);
+  return __builtin_convertvector(half, vh);
+}
+#endif
+
+VECTOR_INLINE vf v_widen(tws_dtype type, vh h) {
+  return type == TWS_F16 ? v_from_f16(h) : v_from_bf16(h);
+}
+VECTOR_INLINE vh v_narrow(tws_dtype type, vf x) {
+  return type == TWS_F16 ? v_to_f16(x) : v_to_bf16(x);
+}
+
 /* n of 16 lanes; the others load as 0 and are not stored. */
 VECTOR_INLINE vf v_load_part(const float *p, int n) {
 #ifdef __AVX512F__
@@ -155,13 +215,13 @@ VECTOR_INLINE vf v_get(tws_dtype type, const void *base, int64_t index, int n) {
     return n == LANES ? v_load(p) : v_load_part(p, n);
   }
   const uint16_t *p = (const uint16_t *)base + index;
-  if (n == LANES) return v_from_bf16(*(const vh_unaligned *)p);
+  if (n == LANES) return v_widen(type, *(const vh_unaligned *)p);
   union {
     vh v;
     uint16_t h[LANES];
   } u = {.v = {0}};
   for (int i = 0; i < n; ++i) u.h[i] = p[i];
-  return v_from_bf16(u.v);
+  return v_widen(type, u.v);
 }
 VECTOR_INLINE void v_put(tws_dtype type, void *base, int64_t index, vf x, int n) {
   if (type == TWS_F32) {
@@ -173,7 +233,7 @@ VECTOR_INLINE void v_put(tws_dtype type, void *base, int64_t index, vf x, int n)
     return;
   }
   uint16_t *p = (uint16_t *)base + index;
-  vh h = v_to_bf16(x);
+  vh h = v_narrow(type, x);
   if (n == LANES) {
     *(vh_unaligned *)p = h;
     return;
@@ -200,11 +260,14 @@ VECTOR_INLINE void v_put(tws_dtype type, void *base, int64_t index, vf x, int n)
     }                                            \
   } while (0)
 
-/* Bodies are compiled once for float32 and once for bfloat16. */
+/* Bodies are compiled once for float32, once for bfloat16 and once for half precision. */
 #define FOR_TYPE(type, T, ...)      \
   do {                              \
     if ((type) == TWS_F32) {        \
       const tws_dtype T = TWS_F32;  \
+      __VA_ARGS__;                  \
+    } else if ((type) == TWS_F16) { \
+      const tws_dtype T = TWS_F16;  \
       __VA_ARGS__;                  \
     } else {                        \
       const tws_dtype T = TWS_BF16; \
