@@ -454,20 +454,28 @@ START_TEST(equal_divisions) {
 }
 END_TEST
 
-/* bf16 storage with float32 masters: learns like float32 does, whatever the stage. */
+/* bf16 storage with float32 masters: learns like float32 does, whatever the stage and the axis. */
 START_TEST(bf16_trains) {
+  static const char *const axes[] = {"",
+                                     "",
+                                     "",
+                                     "",
+                                     "\"tensor_parallel\":{\"autotp_size\":2},",
+                                     "\"sequence_parallel_size\":2,",
+                                     "\"pipeline\":{\"stages\":2},"};
+  enum { KINDS = sizeof axes / sizeof *axes };
   const char *jobs = in_folder("jobs");
   FILE *file = fopen(jobs, "w");
-  for (int stage = 0; stage < 4; stage++)
+  for (int kind = 0; kind < KINDS; kind++)
     fprintf(file,
-            "bf16-%d\ttiny-gpt2\t%d\t{%s,\"bf16\":{\"enabled\":true},\"zero_optimization\":{\"stage\":%d},"
-            "\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
-            stage, STEPS, settings, stage);
+            "bf16-%d\ttiny-gpt2\t%d\t{%s,%s\"bf16\":{\"enabled\":true},\"train_micro_batch_size_per_gpu\":2,"
+            "\"zero_optimization\":{\"stage\":%d},\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
+            kind, STEPS, settings, axes[kind], kind < 4 ? kind : 1);
   fclose(file);
   run_jobs(1, jobs, STEPS);
-  ck_assert_int_eq(curve_count[1], 4);
-  for (int stage = 0; stage < 4; stage++) {
-    const curve *c = &curves[1][stage];
+  ck_assert_int_eq(curve_count[1], KINDS);
+  for (int kind = 0; kind < KINDS; kind++) {
+    const curve *c = &curves[1][kind];
     ck_assert_double_lt(c->loss[STEPS - 1], 0.75 * c->loss[0]);
     for (int s = 0; s < STEPS; s++) ck_assert_double_lt(fabs(c->loss[s] - curves[1][0].loss[s]) / c->loss[s], 0.02);
   }
