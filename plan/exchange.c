@@ -103,37 +103,35 @@ static void to_tokens(tws_lower *l, const tws_module *m, tws_operand from, tws_o
 
 /* ---- modules ---- */
 
-void tws_exchange_forward(tws_lower *l, const tws_module *m) {
-  uint32_t in = m->in[0], out = m->out[0];
-  tws_operand from;
-  switch ((tws_exchange)tws_local_of(l, m)->exchange) {
-    case TWS_EXCHANGE_COPY:
-      tws_value_take(l, in, out, TWS_READ);
-      return;
-    case TWS_EXCHANGE_REDUCE:
-      from = tws_value_take(l, in, out, TWS_READ_WRITE);
-      exchange(l, TWS_COLLECTIVE_ALL_REDUCE, from, from);
-      return;
+/* Forward, and backward as its reverse. */
+static void move(tws_lower *l, const tws_module *m, tws_exchange kind, tws_operand from, tws_operand to) {
+  switch (kind) {
     case TWS_EXCHANGE_GATHER:
-      from = tws_value_read(l, in);
-      exchange(l, TWS_COLLECTIVE_ALL_GATHER, from, tws_value_make(l, out));
-      return;
-    case TWS_EXCHANGE_SCATTER:
-      from = tws_value_read(l, in);
-      exchange(l, TWS_COLLECTIVE_REDUCE_SCATTER, from, tws_value_make(l, out));
-      return;
-    case TWS_EXCHANGE_HEADS:
-      from = tws_value_read(l, in);
-      to_heads(l, m, from, tws_value_make(l, out));
-      return;
-    case TWS_EXCHANGE_TOKENS:
-      from = tws_value_read(l, in);
-      to_tokens(l, m, from, tws_value_make(l, out));
-      return;
-    case TWS_EXCHANGE_NONE:
+      exchange(l, TWS_COLLECTIVE_ALL_GATHER, from, to);
       break;
+    case TWS_EXCHANGE_SCATTER:
+      exchange(l, TWS_COLLECTIVE_REDUCE_SCATTER, from, to);
+      break;
+    case TWS_EXCHANGE_HEADS:
+      to_heads(l, m, from, to);
+      break;
+    case TWS_EXCHANGE_TOKENS:
+      to_tokens(l, m, from, to);
+      break;
+    default:
+      tws_builder_fail(&l->b, TWS_INTERNAL, "an exchange of no kind");
   }
-  tws_builder_fail(&l->b, TWS_INTERNAL, "an exchange of no kind");
+}
+
+void tws_exchange_forward(tws_lower *l, const tws_module *m) {
+  tws_exchange kind = (tws_exchange)tws_local_of(l, m)->exchange;
+  if (kind == TWS_EXCHANGE_COPY || kind == TWS_EXCHANGE_REDUCE) {
+    tws_operand value = tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE);
+    if (kind == TWS_EXCHANGE_REDUCE) exchange(l, TWS_COLLECTIVE_ALL_REDUCE, value, value);
+    return;
+  }
+  tws_operand from = tws_value_read(l, m->in[0]);
+  move(l, m, kind, from, tws_value_make(l, m->out[0]));
 }
 
 /* Where an exchange writes the gradient of its input: straight to it, or beside it when others have been there. */
@@ -162,7 +160,7 @@ static void pass_gradient(tws_lower *l, uint32_t in, tws_operand from) {
 void tws_exchange_backward(tws_lower *l, const tws_module *m) {
   uint32_t in = m->in[0];
   int accumulate = 0;
-  tws_operand from = tws_value_gradient(l, m->out[0]), to;
+  tws_operand from = tws_value_gradient(l, m->out[0]);
   if (l->b.failed != TWS_OK) return;
   tws_exchange kind = (tws_exchange)tws_local_of(l, m)->exchange;
   if (kind == TWS_EXCHANGE_COPY) exchange(l, TWS_COLLECTIVE_ALL_REDUCE, from, from);
@@ -170,16 +168,12 @@ void tws_exchange_backward(tws_lower *l, const tws_module *m) {
     pass_gradient(l, in, from);
     return;
   }
-  to = gradient_target(l, in, &accumulate);
-  if (kind == TWS_EXCHANGE_GATHER) {
-    exchange(l, TWS_COLLECTIVE_REDUCE_SCATTER, from, to);
-  } else if (kind == TWS_EXCHANGE_SCATTER) {
-    exchange(l, TWS_COLLECTIVE_ALL_GATHER, from, to);
-  } else if (kind == TWS_EXCHANGE_HEADS) {
-    to_tokens(l, m, from, to);
-  } else {
-    to_heads(l, m, from, to);
-  }
+  static const tws_exchange reverse[] = {[TWS_EXCHANGE_GATHER] = TWS_EXCHANGE_SCATTER,
+                                         [TWS_EXCHANGE_SCATTER] = TWS_EXCHANGE_GATHER,
+                                         [TWS_EXCHANGE_HEADS] = TWS_EXCHANGE_TOKENS,
+                                         [TWS_EXCHANGE_TOKENS] = TWS_EXCHANGE_HEADS};
+  tws_operand to = gradient_target(l, in, &accumulate);
+  move(l, m, reverse[kind], from, to);
   if (accumulate) add_gradient(l, in, to);
 }
 
