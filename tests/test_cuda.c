@@ -9,6 +9,10 @@
 
 #include "real/cuda/cuda.h"
 
+#ifndef TWS_CUDA_STUB
+#define TWS_CUDA_STUB "" /* built without the toolkit */
+#endif
+
 static void *module;
 static const tws_cuda_api *api;
 
@@ -55,6 +59,56 @@ START_TEST(support) {
   ck_assert(!api->backend->supports(&w));
   w.code = TWS_KERNEL_COUNT;
   ck_assert(!api->backend->supports(&w));
+}
+END_TEST
+
+/* cuDNN takes the graphs of attention for devices that are not here: what it would run, and how much memory that needs,
+ * is known without one. Shapes that it declines go to the backend's own kernels. */
+static const char *describe_device(int version, int multiprocessors, int shared_bytes) {
+  static char text[1024];
+  snprintf(text, sizeof text,
+           "{\"deviceName\":\"described\",\"deviceVer\":%d,\"multiProcessorCount\":%d,"
+           "\"maxSharedMemoryPerBlockOptin\":%d,\"maxGridSize\":[2147483647,65535,65535],"
+           "\"maxBlockSize\":[1024,1024,64],\"cudaDeviceId\":0,\"driverVer\":13000,\"smClockRateKHz\":1980000,"
+           "\"memClockRateKHz\":3201000,\"l2CacheSize\":62914560,\"warpSize\":32,\"regsPerBlock\":65536,"
+           "\"maxSharedMemoryPerBlock\":49152,\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,"
+           "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,"
+           "\"totalGlobalMem\":80000000000,\"supportCoopLaunch\":1,\"isTccDriver\":0,\"pciDeviceId\":0}",
+           version, multiprocessors, shared_bytes);
+  return text;
+}
+
+START_TEST(attention_graphs) {
+  static const int devices[3][3] = {{800, 108, 166912}, {900, 132, 232448}, {1000, 148, 232448}};
+  static const struct {
+    int64_t d[5];
+    int deterministic; /* has room for that in what the plan gives */
+  } shapes[] = {{{8, 1024, 12, 12, 64}, 0}, {{2, 1000, 25, 25, 64}, 0}, {{4, 2048, 32, 8, 64}, 0},
+                {{1, 4096, 32, 8, 128}, 0}, {{2, 70, 4, 2, 128}, 1},    {{3, 64, 3, 3, 64}, 1}};
+  tws_error err = {0};
+  tws_work w = work_of(TWS_KERNEL_ATTENTION, TWS_BF16, TWS_BF16);
+  /* The library wants a driver; without one the toolkit's stand-in will do. */
+  if (!dlopen("libcuda.so.1", RTLD_NOW) && !dlopen(TWS_CUDA_STUB, RTLD_NOW)) return;
+  if (api->attention_for(describe_device(900, 132, 232448), &w, 0, &err) == TWS_UNSUPPORTED &&
+      (strstr(err.message, "cuDNN is not there") || strstr(err.message, "knows no cuDNN")))
+    return;
+  for (int device = 0; device < 3; device++) {
+    const char *described = describe_device(devices[device][0], devices[device][1], devices[device][2]);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+      for (int kind = 0; kind < 3; kind++) { /* forward, backward, deterministic backward */
+        w = work_of(kind ? TWS_KERNEL_ATTENTION_GRAD : TWS_KERNEL_ATTENTION, TWS_BF16, TWS_BF16);
+        memcpy(w.d, shapes[i].d, sizeof w.d);
+        const tws_code want = kind == 2 && !shapes[i].deterministic ? TWS_UNSUPPORTED : TWS_OK;
+        const tws_code got = api->attention_for(described, &w, kind == 2, &err);
+        ck_assert_msg(got == want, "device %d, shape %zu, kind %d: %s", devices[device][0], i, kind, err.message);
+      }
+  }
+  w = work_of(TWS_KERNEL_ATTENTION, TWS_F32, TWS_F32);
+  ck_assert_int_eq(api->attention_for(describe_device(900, 132, 232448), &w, 0, &err), TWS_UNSUPPORTED);
+  w = work_of(TWS_KERNEL_ATTENTION, TWS_BF16, TWS_BF16);
+  w.d[4] = 63;
+  ck_assert_int_eq(api->attention_for(describe_device(900, 132, 232448), &w, 0, &err), TWS_UNSUPPORTED);
+  ck_assert_int_eq(api->attention_for("{}", &w, 0, &err), TWS_UNSUPPORTED);
 }
 END_TEST
 
@@ -127,6 +181,8 @@ int main(void) {
   tcase_add_test(tests, table);
   tcase_add_test(tests, support);
   tcase_add_test(tests, workspace_is_enough);
+  tcase_add_test(tests, attention_graphs);
+  tcase_set_timeout(tests, 60);
   tcase_add_test(tests, no_device);
   tcase_add_test(tests, found_by_the_engine);
   suite_add_tcase(suite, tests);

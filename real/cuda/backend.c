@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "real/cuda/cuda.h"
+#include "real/cuda/fused.h"
 #include "real/cuda/internal.h"
 #include "real/cuda/module.h"
 #include "real/operands.h"
@@ -27,6 +28,8 @@ struct tws_backend {
   int device, multiprocessors, shared_bytes;
   lane lanes[TWS_STREAM_COUNT];
   tws_cuda_gemm *gemm;
+  tws_cuda_fused *fused; /* NULL: no cuDNN */
+  int deterministic;
   arena arenas[16];
   int arena_count;
   tws_cuda_memory memory;
@@ -196,14 +199,18 @@ static tws_code keep_step(tws_backend *backend, tws_error *err) {
   return code;
 }
 
+static int wanted(const char *variable) {
+  const char *value = getenv(variable);
+  return value && *value && strcmp(value, "0") != 0;
+}
+
 static tws_code cuda_record(tws_backend *backend, int on, tws_error *err) {
   cudaStream_t stream = NULL;
   if (!on) {
     if (!backend->recording) return tws_fail(err, TWS_INTERNAL, NULL, "nothing is being recorded");
     return keep_step(backend, err);
   }
-  const char *eager = getenv("TWINSPEED_CUDA_EAGER");
-  if (eager && *eager && strcmp(eager, "0") != 0)
+  if (wanted("TWINSPEED_CUDA_EAGER"))
     return tws_fail(err, TWS_UNSUPPORTED, NULL, "operations are started one by one, as TWINSPEED_CUDA_EAGER says");
   tws_cuda_forget(backend);
   TWS_TRY(tws_cuda_stream(backend, TWS_STREAM_COMPUTE, &stream, err));
@@ -259,6 +266,7 @@ static void cuda_destroy(tws_backend *backend) {
     if (backend->marks[i]) cudaEventDestroy(backend->marks[i]);
   tws_free(backend->marks);
   tws_cuda_gemm_destroy(backend->gemm);
+  tws_cuda_fused_destroy(backend->fused);
   for (int i = 0; i < TWS_STREAM_COUNT; i++) {
     lane *l = &backend->lanes[i];
     if (l->workspace) cudaFree(l->workspace);
@@ -292,6 +300,11 @@ static tws_code prepare(tws_backend *backend, int device, tws_error *err) {
   size_t available = 0, total = 0;
   TWS_TRY(examine_device(backend, device, err));
   TWS_TRY(tws_cuda_gemm_create(&backend->gemm, err));
+  backend->deterministic = wanted("TWINSPEED_CUDA_DETERMINISTIC");
+  if (!wanted("TWINSPEED_CUDA_OWN_ATTENTION")) {
+    const tws_code code = tws_cuda_fused_create(NULL, &backend->fused, err);
+    if (code != TWS_OK && code != TWS_UNSUPPORTED) return code;
+  }
   TWS_TRY(kernel_lane(backend, TWS_STREAM_COMPUTE, &unused, err));
   TRY_CUDA(cudaMemGetInfo(&available, &total), "asking for free memory");
   backend->memory.device_total = total;
@@ -321,9 +334,11 @@ const char *tws_cuda_describe(const tws_backend *backend, char *buffer, int size
   int driver = 0, runtime = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
   if (cudaRuntimeGetVersion(&runtime) != cudaSuccess) runtime = 0;
-  snprintf(buffer, (size_t)size, "%s%sCUDA %d.%d, driver for CUDA %d.%d, cuBLASLt %zu", backend ? backend->name : "",
-           backend ? ", " : "", runtime / 1000, runtime % 1000 / 10, driver / 1000, driver % 1000 / 10,
-           tws_cuda_gemm_version());
+  const int n = snprintf(buffer, (size_t)size, "%s%sCUDA %d.%d, driver for CUDA %d.%d, cuBLASLt %zu",
+                         backend ? backend->name : "", backend ? ", " : "", runtime / 1000, runtime % 1000 / 10,
+                         driver / 1000, driver % 1000 / 10, tws_cuda_gemm_version());
+  if (backend && backend->fused && n > 0 && n < size)
+    snprintf(buffer + n, (size_t)(size - n), ", cuDNN %zu", tws_cuda_fused_version(backend->fused));
   return buffer;
 }
 
@@ -443,6 +458,12 @@ static tws_code start_kernel(tws_backend *backend, lane *l, tws_cuda_call *call,
   call->scratch_bytes = TWS_CUDA_SCRATCH_BYTES;
   call->multiprocessors = backend->multiprocessors;
   call->shared_bytes = backend->shared_bytes;
+  if (call->work->code == TWS_KERNEL_ATTENTION || call->work->code == TWS_KERNEL_ATTENTION_GRAD) {
+    const tws_cuda_fused_room room = {l->workspace, TWS_CUDA_STREAM_BYTES, backend->deterministic};
+    int done = 0;
+    TWS_TRY(tws_cuda_fused_attention(backend->fused, call, &room, &done, err));
+    if (done) return TWS_OK;
+  }
   if (functions[call->work->code]) return functions[call->work->code](call, err);
   return tws_cuda_linear(backend->gemm, call, l->workspace, TWS_CUDA_WORKSPACE_BYTES, err);
 }
@@ -464,7 +485,7 @@ static tws_code cuda_run(tws_backend *backend, const tws_work *work, void *const
 
 /* What operands_supported() allows, less half precision, loss scaling and the shapes that no kernel here takes. */
 static int cuda_supports(const tws_work *work) {
-  if (!tws_operands_supported(work) || work->flags & TWS_SCALED) return 0;
+  if (!tws_operands_supported(work)) return 0;
   if (work->code != TWS_KERNEL_CLIP && (work->dtype == TWS_F16 || work->dtype2 == TWS_F16)) return 0;
   if (work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_ATTENTION_GRAD) return work->d[4] <= 256;
   if (work->code == TWS_KERNEL_ROPE || work->code == TWS_KERNEL_ROPE_GRAD) return work->d[3] % 2 == 0;

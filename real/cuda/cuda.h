@@ -3,8 +3,10 @@
  * GPU yet.
  *
  * Storage types are float32 and bfloat16; arithmetic is float32 (float32 products without TF32; sums of squares and
- * losses float64). No kernel uses floating-point atomics, so equal work on equal devices gives equal bits. What would
- * need a look at data on the host (targets outside the vocabulary) gives NaN instead of an error. */
+ * losses float64). No kernel uses floating-point atomics, so equal work on equal devices gives equal bits; cuDNN's
+ * attention, where it is used, adds gradients of queries in any order unless TWINSPEED_CUDA_DETERMINISTIC=1 says
+ * otherwise. What would need a look at data on the host (targets outside the vocabulary) gives NaN instead of an error.
+ */
 #ifndef TWS_REAL_CUDA_CUDA_H
 #define TWS_REAL_CUDA_CUDA_H
 
@@ -42,8 +44,11 @@ typedef struct tws_cuda_api {
   void (*comm_destroy)(tws_comm *comm);
   void (*comm_abort)(tws_comm *comm); /* from any thread, when a rank is lost: waiting kernels end */
   const tws_comm_ops *comm_ops;
+  /* Whether cuDNN's fused attention takes this work on a device that need not be there, described in cuDNN's terms
+   * (JSON). TWS_UNSUPPORTED with the reason: the backend's own kernels do it. */
+  tws_code (*attention_for)(const char *described, const tws_work *work, int deterministic, tws_error *err);
 } tws_cuda_api;
-enum { TWS_CUDA_API_VERSION = 1, TWS_CUDA_WORKSPACE_BYTES = 32 << 20, TWS_CUDA_SCRATCH_BYTES = 8 << 20 };
+enum { TWS_CUDA_API_VERSION = 2, TWS_CUDA_WORKSPACE_BYTES = 32 << 20, TWS_CUDA_SCRATCH_BYTES = 8 << 20 };
 enum { TWS_CUDA_STREAM_BYTES = TWS_CUDA_WORKSPACE_BYTES + TWS_CUDA_SCRATCH_BYTES };
 #define TWS_CUDA_MODULE_SYMBOL "tws_cuda_module"
 

@@ -1,9 +1,9 @@
 /* Which collectives may run side by side on a device. Internal to real/cuda, and to the test of its order.
  *
- * A kernel of NCCL waits on its multiprocessors for the other ranks. Two of them that ranks start in different orders can
- * wait for each other, so each communicator belongs to a line, and what belongs to one line runs one after another in
- * the order of the plan. Lines run side by side: at most 3 such kernels of at most 32 blocks, which fit an A100's 108
- * multiprocessors beside each other, so that none waits for another's place.
+ * A kernel of NCCL waits on its multiprocessors for the other ranks. Two of them that ranks start in different orders
+ * can wait for each other, so each communicator belongs to a line, and what belongs to one line runs one after another
+ * in the order of the plan. Lines run side by side: at most 3 such kernels of at most 32 blocks, which fit an A100's
+ * 108 multiprocessors beside each other, so that none waits for another's place.
  *
  * Nothing can deadlock: the whole plan could run one operation after another in its order (the host's engine does), and
  * lines and streams only leave out some of the waiting. */

@@ -14,4 +14,6 @@ void tws_nccl_destroy(tws_comm *comm);
 void tws_nccl_abort(tws_comm *comm);
 extern const tws_comm_ops tws_nccl_ops;
 
+tws_code tws_cuda_attention_for(const char *described, const tws_work *work, int deterministic, tws_error *err);
+
 #endif

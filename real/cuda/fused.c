@@ -1,0 +1,444 @@
+/* Graphs of attention for cuDNN. The library recognises the chain of operations below and runs it as one kernel that
+ * keeps scores on chip (after Dao, "FlashAttention-2", 2023). Layouts are those of models/kernel.h: queries, keys and
+ * values are views of one tensor, and so are their gradients; statistics are the natural logarithm of a row's sum. */
+#include "real/cuda/fused.h"
+#include "real/cuda/fused_library.h"
+#include "real/cuda/module.h"
+
+#ifdef TWS_HAVE_CUDNN
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/memory.h"
+
+/* Tensors, by number. The first ones have data, the others live only in the graph. */
+enum {
+  NONE,
+  Q,
+  K, /* also as its transpose: the same data under another number */
+  K_TRANSPOSED,
+  V,
+  V_TRANSPOSED,
+  O,
+  STATS,
+  D_O,
+  D_Q,
+  D_K,
+  D_V,
+  DELTA,
+  D_Q_SUM,
+  SCALE,
+  MINUS_INFINITY,
+  ONE,
+  DATA_COUNT
+};
+
+typedef struct plan {
+  tws_work work;
+  size_t stream_bytes;
+  int deterministic;
+  int found;
+  size_t workspace; /* of the library */
+  cudnnBackendDescriptor_t execution;
+} plan;
+
+struct tws_cuda_fused {
+  tws_cudnn *lib;
+  cudnnHandle_t handle; /* NULL: for a described device */
+  cudnnBackendDescriptor_t device;
+  plan *plans;
+  size_t count, capacity;
+};
+
+typedef struct shape {
+  int64_t batch, seq, heads, kv_heads, head, row; /* row: elements between tokens of qkv */
+} shape;
+
+static shape shape_of(const tws_work *work) {
+  const int64_t *d = work->d;
+  return (shape){d[0], d[1], d[2], d[3], d[4], (d[2] + 2 * d[3]) * d[4]};
+}
+
+/* ---- tensors ---- */
+
+typedef struct graph {
+  const tws_cudnn *lib;
+  shape s;
+  cudnnBackendDescriptor_t tensor[64], op[40];
+  int tensors, ops;
+  tws_cudnn_status status; /* of the first call that failed */
+} graph;
+
+typedef struct tensor_form {
+  int64_t dim[4], stride[4];
+} tensor_form;
+
+static int add_tensor(graph *g, cudnnDataType_t type, const tensor_form *form, int is_virtual, int by_value) {
+  const int number = g->tensors++;
+  g->tensor[number] = tws_cudnn_tensor(g->lib, &g->status, number, type, form->dim, form->stride, is_virtual, by_value);
+  return number;
+}
+
+/* Heads of the tensor qkv or of its gradient: `heads` of them, whatever the first. */
+static tensor_form packed(const shape *s, int64_t heads, int transposed) {
+  const tensor_form f = {{s->batch, heads, s->seq, s->head}, {s->seq * s->row, s->head, s->row, 1}};
+  const tensor_form t = {{s->batch, heads, s->head, s->seq}, {s->seq * s->row, s->head, 1, s->row}};
+  return transposed ? t : f;
+}
+/* [batch, seq, heads, head] */
+static tensor_form output(const shape *s) {
+  return (tensor_form){{s->batch, s->heads, s->seq, s->head},
+                       {s->seq * s->heads * s->head, s->head, s->heads * s->head, 1}};
+}
+/* [batch, heads, rows, columns] */
+static tensor_form plain(const shape *s, int64_t rows, int64_t columns) {
+  return (tensor_form){{s->batch, s->heads, rows, columns}, {s->heads * rows * columns, rows * columns, columns, 1}};
+}
+static tensor_form turned(const shape *s) {
+  return (tensor_form){{s->batch, s->heads, s->seq, s->seq}, {s->heads * s->seq * s->seq, s->seq * s->seq, 1, s->seq}};
+}
+
+static void add_data(graph *g) {
+  const shape *s = &g->s;
+  const tensor_form one = {{1, 1, 1, 1}, {1, 1, 1, 1}};
+  const tensor_form forms[DATA_COUNT] = {
+      [NONE] = one,
+      [Q] = packed(s, s->heads, 0),
+      [K] = packed(s, s->kv_heads, 0),
+      [K_TRANSPOSED] = packed(s, s->kv_heads, 1),
+      [V] = packed(s, s->kv_heads, 0),
+      [V_TRANSPOSED] = packed(s, s->kv_heads, 1),
+      [O] = output(s),
+      [STATS] = plain(s, s->seq, 1),
+      [D_O] = output(s),
+      [D_Q] = packed(s, s->heads, 0),
+      [D_K] = packed(s, s->kv_heads, 0),
+      [D_V] = packed(s, s->kv_heads, 0),
+      [DELTA] = plain(s, s->seq, 1),
+      [D_Q_SUM] = plain(s, s->seq, s->head),
+      [SCALE] = one,
+      [MINUS_INFINITY] = one,
+      [ONE] = one,
+  };
+  for (int i = 0; i < DATA_COUNT; i++) {
+    const int value = i == SCALE || i == MINUS_INFINITY || i == ONE;
+    const int whole = value || i == STATS || i == DELTA || i == D_Q_SUM || i == NONE;
+    add_tensor(g, whole ? CUDNN_DATA_FLOAT : CUDNN_DATA_BFLOAT16, &forms[i], 0, value);
+  }
+}
+
+/* ---- operations; each returns the number of what it makes, `to` or a new tensor that lives in the graph ---- */
+
+static int made(graph *g, int to, cudnnDataType_t type, tensor_form form) {
+  return to != NONE ? to : add_tensor(g, type, &form, 1, 0);
+}
+static tensor_form scores(const graph *g) {
+  return plain(&g->s, g->s.seq, g->s.seq);
+}
+
+static int multiply(graph *g, int a, int b, int to, cudnnDataType_t type, tensor_form form) {
+  const int c = made(g, to, type, form);
+  g->op[g->ops++] = tws_cudnn_matmul(g->lib, &g->status, g->tensor[a], g->tensor[b], g->tensor[c]);
+  return c;
+}
+
+static int map_to(graph *g, cudnnPointwiseMode_t mode, int x, int b, int to, tensor_form form) {
+  const int y = made(g, to, CUDNN_DATA_FLOAT, form);
+  g->op[g->ops++] = tws_cudnn_pointwise(g->lib, &g->status, mode, CUDNN_DATA_FLOAT, -1, g->tensor[x],
+                                        b ? g->tensor[b] : NULL, NULL, g->tensor[y]);
+  return y;
+}
+
+static int reduce(graph *g, cudnnReduceTensorOp_t operation, int x, int to, tensor_form form) {
+  const int y = made(g, to, CUDNN_DATA_FLOAT, form);
+  g->op[g->ops++] = tws_cudnn_reduction(g->lib, &g->status, operation, g->tensor[x], g->tensor[y]);
+  return y;
+}
+
+static int reshape(graph *g, int x, int to, cudnnDataType_t type, tensor_form form) {
+  const int y = made(g, to, type, form);
+  g->op[g->ops++] = tws_cudnn_reshape(g->lib, &g->status, g->tensor[x], g->tensor[y]);
+  return y;
+}
+
+/* Where a query would see a later key: minus infinity. */
+static int mask(graph *g, int x) {
+  const tensor_form form = scores(g);
+  int index[2];
+  for (int i = 0; i < 2; i++) {
+    index[i] = add_tensor(g, CUDNN_DATA_INT32, &form, 1, 0);
+    g->op[g->ops++] = tws_cudnn_pointwise(g->lib, &g->status, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 2 + i,
+                                          g->tensor[x], NULL, NULL, g->tensor[index[i]]);
+  }
+  const int seen = add_tensor(g, CUDNN_DATA_BOOLEAN, &form, 1, 0), y = add_tensor(g, CUDNN_DATA_FLOAT, &form, 1, 0);
+  g->op[g->ops++] = tws_cudnn_pointwise(g->lib, &g->status, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1,
+                                        g->tensor[index[0]], g->tensor[index[1]], NULL, g->tensor[seen]);
+  g->op[g->ops++] = tws_cudnn_pointwise(g->lib, &g->status, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1,
+                                        g->tensor[x], g->tensor[MINUS_INFINITY], g->tensor[seen], g->tensor[y]);
+  return y;
+}
+
+/* Scaled scores. */
+static int products(graph *g) {
+  const int x = multiply(g, Q, K_TRANSPOSED, NONE, CUDNN_DATA_FLOAT, scores(g));
+  return map_to(g, CUDNN_POINTWISE_MUL, x, SCALE, NONE, scores(g));
+}
+
+static void forward(graph *g) {
+  const tensor_form row = plain(&g->s, g->s.seq, 1);
+  const int x = mask(g, products(g));
+  const int largest = reduce(g, CUDNN_REDUCE_TENSOR_MAX, x, NONE, row);
+  const int e = map_to(g, CUDNN_POINTWISE_EXP, map_to(g, CUDNN_POINTWISE_SUB, x, largest, NONE, scores(g)), NONE, NONE,
+                       scores(g));
+  const int sum = reduce(g, CUDNN_REDUCE_TENSOR_ADD, e, NONE, row);
+  map_to(g, CUDNN_POINTWISE_ADD, largest, map_to(g, CUDNN_POINTWISE_LOG, sum, NONE, NONE, row), STATS, row);
+  const tensor_form form = scores(g);
+  const int p = add_tensor(g, CUDNN_DATA_BFLOAT16, &form, 1, 0);
+  map_to(g, CUDNN_POINTWISE_DIV, e, sum, p, form);
+  multiply(g, p, V, O, CUDNN_DATA_BFLOAT16, output(&g->s));
+}
+
+/* Gradients of keys or values: of all query heads, then summed over those that share a head. */
+static void keys_gradient(graph *g, int weights, int rows, int to) {
+  const shape *s = &g->s;
+  const int turned_weights = reshape(g, weights, NONE, CUDNN_DATA_BFLOAT16, turned(s));
+  if (s->heads == s->kv_heads) {
+    multiply(g, turned_weights, rows, to, CUDNN_DATA_BFLOAT16, packed(s, s->heads, 0));
+    return;
+  }
+  const int all = multiply(g, turned_weights, rows, NONE, CUDNN_DATA_BFLOAT16, plain(s, s->seq, s->head));
+  reduce(g, CUDNN_REDUCE_TENSOR_ADD, all, to, packed(s, s->kv_heads, 0));
+}
+
+static void backward(graph *g, int deterministic) {
+  const shape *s = &g->s;
+  const tensor_form row = plain(s, s->seq, 1);
+  const int both = map_to(g, CUDNN_POINTWISE_MUL, D_O, O, NONE, plain(s, s->seq, s->head));
+  map_to(g, CUDNN_POINTWISE_MUL, reduce(g, CUDNN_REDUCE_TENSOR_ADD, both, NONE, row), ONE, DELTA, row);
+  const int x = mask(g, map_to(g, CUDNN_POINTWISE_SUB, products(g), STATS, NONE, scores(g)));
+  const int p = map_to(g, CUDNN_POINTWISE_EXP, x, NONE, NONE, scores(g));
+  keys_gradient(g, p, D_O, D_V);
+  int ds = multiply(g, D_O, V_TRANSPOSED, NONE, CUDNN_DATA_FLOAT, scores(g));
+  ds = map_to(g, CUDNN_POINTWISE_SUB, ds, DELTA, NONE, scores(g));
+  ds = map_to(g, CUDNN_POINTWISE_MUL, ds, p, NONE, scores(g));
+  ds = map_to(g, CUDNN_POINTWISE_MUL, ds, SCALE, NONE, scores(g));
+  keys_gradient(g, ds, Q, D_K);
+  const int k = reshape(g, K_TRANSPOSED, NONE, CUDNN_DATA_BFLOAT16, packed(s, s->kv_heads, 0));
+  if (deterministic) {
+    multiply(g, ds, k, D_Q, CUDNN_DATA_BFLOAT16, packed(s, s->heads, 0));
+    return;
+  }
+  multiply(g, ds, k, D_Q_SUM, CUDNN_DATA_FLOAT, plain(s, s->seq, s->head));
+  map_to(g, CUDNN_POINTWISE_IDENTITY, D_Q_SUM, NONE, D_Q, packed(s, s->heads, 0));
+}
+
+/* ---- plans ---- */
+
+/* Memory of the operand "workspace": what the gradient of queries is summed up in comes first (the library clears it),
+ * then the library's. */
+static size_t sum_bytes(const tws_work *work, int deterministic) {
+  const shape s = shape_of(work);
+  if (work->code == TWS_KERNEL_ATTENTION || deterministic) return 0;
+  return (size_t)(s.batch * s.seq * s.heads * s.head) * sizeof(float);
+}
+static size_t delta_bytes(const tws_work *work) {
+  const shape s = shape_of(work);
+  return work->code == TWS_KERNEL_ATTENTION ? 0 : (size_t)(s.batch * s.seq * s.heads) * sizeof(float);
+}
+static size_t aligned(size_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
+/* What is left for the library in the operand, and beside delta in the stream's memory. */
+static size_t operand_room(const tws_work *work, int deterministic) {
+  const size_t all = tws_work_workspace(work, TWS_BACKEND_CUDA, 0), used = aligned(sum_bytes(work, deterministic));
+  return all > used ? all - used : 0;
+}
+static size_t stream_room(const tws_work *work, size_t stream_bytes) {
+  const size_t used = aligned(delta_bytes(work));
+  return stream_bytes > used ? stream_bytes - used : 0;
+}
+
+static int possible(const tws_work *work) {
+  const shape s = shape_of(work);
+  return work->dtype == TWS_BF16 && s.batch > 0 && s.seq > 1 && s.kv_heads > 0 && s.heads % s.kv_heads == 0 &&
+         s.head % 8 == 0 && s.head >= 8 && s.head <= 256;
+}
+
+static tws_code make_plan(tws_cuda_fused *fused, plan *p, tws_error *err) {
+  graph g = {.lib = fused->lib, .s = shape_of(&p->work)};
+  const size_t operand = operand_room(&p->work, p->deterministic), stream = stream_room(&p->work, p->stream_bytes);
+  add_data(&g);
+  if (p->work.code == TWS_KERNEL_ATTENTION)
+    forward(&g);
+  else
+    backward(&g, p->deterministic);
+  const tws_cudnn_wish wish = {
+      .room = operand > stream ? operand : stream, .deterministic = p->deterministic, .build = fused->handle != NULL};
+  p->found = tws_cudnn_plan(fused->lib, &g.status, fused->device, g.op, g.ops, &wish, &p->workspace, &p->execution);
+  for (int i = 0; i < g.ops; i++) tws_cudnn_release(fused->lib, g.op[i]);
+  for (int i = 0; i < g.tensors; i++) tws_cudnn_release(fused->lib, g.tensor[i]);
+  if (p->found) return TWS_OK;
+  return tws_fail(err, TWS_UNSUPPORTED, NULL, "cuDNN has no attention for this work: %s", g.status.text);
+}
+
+static tws_code find(tws_cuda_fused *fused, const tws_work *work, size_t stream_bytes, int deterministic, plan **out,
+                     tws_error *err) {
+  *out = NULL;
+  if (!possible(work))
+    return tws_fail(err, TWS_UNSUPPORTED, NULL, "cuDNN's attention takes bfloat16, head sizes up to 256 in steps of 8");
+  for (size_t i = 0; i < fused->count; i++) {
+    plan *p = &fused->plans[i];
+    if (p->stream_bytes != stream_bytes || p->deterministic != deterministic ||
+        memcmp(&p->work, work, sizeof *work) != 0)
+      continue;
+    *out = p;
+    return p->found ? TWS_OK : tws_fail(err, TWS_UNSUPPORTED, NULL, "cuDNN has no attention for this work");
+  }
+  if (tws_reserve(&fused->plans, &fused->capacity, fused->count + 1, sizeof *fused->plans) != 0)
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  plan *p = *out = &fused->plans[fused->count++];
+  *p = (plan){.work = *work, .stream_bytes = stream_bytes, .deterministic = deterministic};
+  return make_plan(fused, p, err);
+}
+
+tws_code tws_cuda_fused_prepare(tws_cuda_fused *fused, const tws_work *work, size_t stream_bytes, int deterministic,
+                                tws_error *err) {
+  plan *unused = NULL;
+  return find(fused, work, stream_bytes, deterministic, &unused, err);
+}
+
+/* ---- running ---- */
+
+typedef struct binding {
+  int64_t number[DATA_COUNT];
+  void *data[DATA_COUNT];
+  int count;
+} binding;
+
+static void bind(binding *b, int number, const void *data) {
+  b->number[b->count] = number;
+  b->data[b->count++] = (void *)(uintptr_t)data;
+}
+
+/* Queries, keys and values of qkv, or their gradients. */
+static void bind_packed(binding *b, const shape *s, void *base, int q, int k, int v) {
+  char *at = base;
+  const size_t element = 2;
+  bind(b, q, at);
+  bind(b, k, at + (size_t)(s->heads * s->head) * element);
+  bind(b, v, at + (size_t)((s->heads + s->kv_heads) * s->head) * element);
+}
+
+static int is_aligned(const tws_cuda_call *call) {
+  uintptr_t bits = 0;
+  for (int i = 0; i < call->count; i++) bits |= (uintptr_t)call->operand[i];
+  return bits % 16 == 0;
+}
+
+tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *call, const tws_cuda_fused_room *room,
+                                  int *done, tws_error *err) {
+  const tws_work *work = call->work;
+  const shape s = shape_of(work);
+  const int gradient = work->code == TWS_KERNEL_ATTENTION_GRAD;
+  plan *p = NULL;
+  *done = 0;
+  if (!fused || !fused->handle || !is_aligned(call)) return TWS_OK;
+  const tws_code code = find(fused, work, room->stream_bytes, room->deterministic, &p, NULL);
+  if (code == TWS_UNSUPPORTED) return TWS_OK;
+  if (code != TWS_OK) return tws_fail(err, code, NULL, "out of memory");
+  float scale = 1.0f / sqrtf((float)s.head), minus_infinity = -INFINITY, one = 1.0f;
+  binding b = {.count = 0};
+  void *const qkv = call->operand[gradient ? 1 : 0];
+  char *operand = call->operand[gradient ? 5 : 3], *stream = room->stream;
+  const size_t sums = aligned(sum_bytes(work, room->deterministic));
+  bind_packed(&b, &s, qkv, Q, K_TRANSPOSED, gradient ? V_TRANSPOSED : V);
+  bind(&b, SCALE, &scale);
+  bind(&b, MINUS_INFINITY, &minus_infinity);
+  if (gradient) {
+    bind(&b, ONE, &one);
+    bind(&b, D_O, call->operand[0]);
+    bind(&b, O, call->operand[2]);
+    bind(&b, STATS, call->operand[3]);
+    bind_packed(&b, &s, call->operand[4], D_Q, D_K, D_V);
+    bind(&b, DELTA, stream);
+    if (sums) bind(&b, D_Q_SUM, operand);
+  } else {
+    bind(&b, O, call->operand[1]);
+    bind(&b, STATS, call->operand[2]);
+  }
+  void *workspace = operand + sums;
+  if (p->workspace > operand_room(work, room->deterministic)) workspace = stream + aligned(delta_bytes(work));
+  *done = 1;
+  return tws_cudnn_execute(fused->lib, fused->handle, p->execution, b.number, b.data, b.count, workspace, call->stream,
+                           err);
+}
+
+/* ---- life ---- */
+
+tws_code tws_cuda_fused_create(const char *described, tws_cuda_fused **out, tws_error *err) {
+  *out = NULL;
+  tws_cuda_fused *fused = tws_calloc(1, sizeof *fused);
+  if (!fused) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_code code = tws_cudnn_load(&fused->lib, err);
+  if (code == TWS_OK && !described) code = tws_cudnn_handle(fused->lib, &fused->handle, err);
+  if (code == TWS_OK) code = tws_cudnn_device(fused->lib, described, fused->handle, &fused->device, err);
+  if (code != TWS_OK) {
+    tws_cuda_fused_destroy(fused);
+    return code;
+  }
+  *out = fused;
+  return TWS_OK;
+}
+
+void tws_cuda_fused_destroy(tws_cuda_fused *fused) {
+  if (!fused) return;
+  for (size_t i = 0; i < fused->count; i++) tws_cudnn_release(fused->lib, fused->plans[i].execution);
+  tws_cudnn_release(fused->lib, fused->device);
+  tws_cudnn_unload(fused->lib, fused->handle);
+  tws_free(fused->plans);
+  tws_free(fused);
+}
+
+size_t tws_cuda_fused_version(const tws_cuda_fused *fused) {
+  return fused ? tws_cudnn_version(fused->lib) : 0;
+}
+
+tws_code tws_cuda_attention_for(const char *described, const tws_work *work, int deterministic, tws_error *err) {
+  tws_cuda_fused *fused = NULL;
+  TWS_TRY(tws_cuda_fused_create(described, &fused, err));
+  const tws_code code = tws_cuda_fused_prepare(fused, work, TWS_CUDA_STREAM_BYTES, deterministic, err);
+  tws_cuda_fused_destroy(fused);
+  return code;
+}
+
+#else /* built without cuDNN's headers */
+
+tws_code tws_cuda_fused_create(const char *described, tws_cuda_fused **out, tws_error *err) {
+  (void)described;
+  *out = NULL;
+  return tws_fail(err, TWS_UNSUPPORTED, "build where cudnn_graph.h is", "this build knows no cuDNN");
+}
+void tws_cuda_fused_destroy(tws_cuda_fused *fused) {
+  (void)fused;
+}
+size_t tws_cuda_fused_version(const tws_cuda_fused *fused) {
+  (void)fused;
+  return 0;
+}
+tws_code tws_cuda_fused_prepare(tws_cuda_fused *fused, const tws_work *work, size_t stream_bytes, int deterministic,
+                                tws_error *err) {
+  (void)fused, (void)work, (void)stream_bytes, (void)deterministic;
+  return tws_fail(err, TWS_UNSUPPORTED, NULL, "this build knows no cuDNN");
+}
+tws_code tws_cuda_attention_for(const char *described, const tws_work *work, int deterministic, tws_error *err) {
+  (void)described, (void)work, (void)deterministic;
+  return tws_fail(err, TWS_UNSUPPORTED, "build where cudnn_graph.h is", "this build knows no cuDNN");
+}
+tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *call, const tws_cuda_fused_room *room,
+                                  int *done, tws_error *err) {
+  (void)fused, (void)call, (void)room, (void)err;
+  *done = 0;
+  return TWS_OK;
+}
+#endif

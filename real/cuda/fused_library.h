@@ -1,0 +1,58 @@
+/* cuDNN's backend interface as fused.c uses it: the library loaded at run time, and one call for each kind of
+ * descriptor. After a call that failed the following ones do nothing, so that a graph is written down without looking.
+ */
+#ifndef TWS_REAL_CUDA_FUSED_LIBRARY_H
+#define TWS_REAL_CUDA_FUSED_LIBRARY_H
+
+#ifdef TWS_HAVE_CUDNN
+#include <cudnn_graph.h>
+#include "base/status.h"
+
+typedef struct tws_cudnn tws_cudnn;
+typedef struct tws_cudnn_status {
+  int failed;
+  char text[200]; /* what the library said */
+} tws_cudnn_status;
+
+/* TWS_UNSUPPORTED: not there, or older than 9.10. */
+tws_code tws_cudnn_load(tws_cudnn **out, tws_error *err);
+void tws_cudnn_unload(tws_cudnn *lib, cudnnHandle_t handle); /* both may be NULL */
+size_t tws_cudnn_version(const tws_cudnn *lib);
+tws_code tws_cudnn_handle(const tws_cudnn *lib, cudnnHandle_t *out, tws_error *err);
+/* What graphs are made for: the device of the handle, or one that JSON describes. */
+tws_code tws_cudnn_device(const tws_cudnn *lib, const char *described, cudnnHandle_t handle,
+                          cudnnBackendDescriptor_t *out, tws_error *err);
+void tws_cudnn_release(const tws_cudnn *lib, cudnnBackendDescriptor_t descriptor);
+
+/* Data are aligned to 16 bytes. by_value: one element, given as an address of the host when the graph runs. */
+cudnnBackendDescriptor_t tws_cudnn_tensor(const tws_cudnn *lib, tws_cudnn_status *status, int64_t number,
+                                          cudnnDataType_t type, const int64_t dim[4], const int64_t stride[4],
+                                          int is_virtual, int by_value);
+cudnnBackendDescriptor_t tws_cudnn_matmul(const tws_cudnn *lib, tws_cudnn_status *status, cudnnBackendDescriptor_t a,
+                                          cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t c);
+/* y = f(x), f(x, b) or f(x, b, t); axis -1: none */
+cudnnBackendDescriptor_t tws_cudnn_pointwise(const tws_cudnn *lib, tws_cudnn_status *status, cudnnPointwiseMode_t mode,
+                                             cudnnDataType_t arithmetic, int64_t axis, cudnnBackendDescriptor_t x,
+                                             cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t t,
+                                             cudnnBackendDescriptor_t y);
+cudnnBackendDescriptor_t tws_cudnn_reduction(const tws_cudnn *lib, tws_cudnn_status *status,
+                                             cudnnReduceTensorOp_t operation, cudnnBackendDescriptor_t x,
+                                             cudnnBackendDescriptor_t y);
+cudnnBackendDescriptor_t tws_cudnn_reshape(const tws_cudnn *lib, tws_cudnn_status *status, cudnnBackendDescriptor_t x,
+                                           cudnnBackendDescriptor_t y);
+
+/* The library's first proposal that needs at most `room` bytes; with `deterministic`, not one that says that its bits
+ * differ. Built (seconds, the first time) when asked for: that takes the device itself. 0: there is none, and the
+ * status says why. */
+typedef struct tws_cudnn_wish {
+  size_t room;
+  int deterministic, build;
+} tws_cudnn_wish;
+int tws_cudnn_plan(const tws_cudnn *lib, tws_cudnn_status *status, cudnnBackendDescriptor_t device,
+                   cudnnBackendDescriptor_t *ops, int count, const tws_cudnn_wish *wish, size_t *workspace,
+                   cudnnBackendDescriptor_t *plan);
+tws_code tws_cudnn_execute(const tws_cudnn *lib, cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                           const int64_t *number, void *const *data, int count, void *workspace, cudaStream_t stream,
+                           tws_error *err);
+#endif
+#endif
