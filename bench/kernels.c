@@ -2,7 +2,7 @@
  * measured in the same run: the backend's own and, where the library is installed, OpenBLAS's. Medians, since machines
  * are shared.
  *
- *   bench-kernels [--json] [--threads N] [--batch B] [--seq S] [--dtype fp32|bf16] [--only KERNEL] */
+ *   bench-kernels [--json] [--threads N] [--batch B] [--seq S] [--dtype fp32|bf16|fp16] [--only KERNEL] */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +37,7 @@ static void fill(const tws_work *w, const operand_info *info, void *data) {
     const float x = (float)(state >> 8) / 16777216.0F - 0.5F;
     if (info->dtype == TWS_F32) ((float *)data)[i] = info->fill == FILL_POSITIVE ? x * x : x;
     if (info->dtype == TWS_BF16) ((uint16_t *)data)[i] = tws_to_bf16(x);
+    if (info->dtype == TWS_F16) ((uint16_t *)data)[i] = tws_to_f16(x);
     if (info->dtype == TWS_I32)
       ((int32_t *)data)[i] = (int32_t)(state >> 8) % (int32_t)(info->fill == FILL_IDS ? w->d[2] : w->d[1]);
     if (info->dtype == TWS_F64) ((double *)data)[i] = 1;
@@ -165,7 +166,7 @@ static void gpt2_step(case_list *list) {
     if (w->code == TWS_KERNEL_ADAMW) w->dtype2 = (uint8_t)o->dtype;
     if (w->code == TWS_KERNEL_ADAMW) memcpy(w->f, (double[5]){0.9, 0.999, 1e-8, 0.01}, sizeof w->f);
     if (w->code == TWS_KERNEL_ROPE) w->f[0] = 10000;
-    if (w->code == TWS_KERNEL_CAST) w->dtype2 = TWS_BF16;
+    if (w->code == TWS_KERNEL_CAST) w->dtype2 = (uint8_t)(o->dtype == TWS_F32 ? TWS_BF16 : o->dtype);
   }
 }
 
@@ -218,7 +219,7 @@ static int parse(int argc, char **argv, bench_options *o) {
     else if (strcmp(argv[i], "--seq") == 0)
       o->seq = atoi(value);
     else if (strcmp(argv[i], "--dtype") == 0)
-      o->dtype = strcmp(value, "bf16") == 0 ? TWS_BF16 : TWS_F32;
+      o->dtype = strcmp(value, "bf16") == 0 ? TWS_BF16 : strcmp(value, "fp16") == 0 ? TWS_F16 : TWS_F32;
     else if (strcmp(argv[i], "--only") == 0)
       o->only = value;
     else
@@ -232,7 +233,7 @@ int main(int argc, char **argv) {
   static case_list list;
   if (parse(argc, argv, &list.options) != 0) {
     fprintf(stderr,
-            "usage: bench-kernels [--json] [--threads N] [--batch B] [--seq S] [--dtype fp32|bf16] [--only KERNEL]\n");
+            "usage: bench-kernels [--json] [--threads N] [--batch B] [--seq S] [--dtype fp32|bf16|fp16] [--only KERNEL]\n");
     return 2;
   }
   const char *path = getenv("TWINSPEED_REAL_MODULE");

@@ -363,7 +363,7 @@ static const tws_option table[] = {
     TWS_STRING("model", 'm', "MODEL", options, model, "measure this model's own shapes, too"),
     TWS_STRING("micro-batch", 0, "LIST", options, micro_batches, "with --model: its micro batches (default 1)"),
     TWS_INTEGER("seq", 0, "TOKENS", options, sequence, 1, 16777216, "with --model: sequence length"),
-    TWS_STRING("dtype", 0, "TYPE", options, dtype, "with --model: fp32 or bf16"),
+    TWS_STRING("dtype", 0, "TYPE", options, dtype, "with --model: fp32, bf16 or fp16"),
     TWS_INTEGER("threads", 0, "N", options, threads, 1, 1024, "threads of a lone rank (default: all cores)"),
     TWS_INTEGER("cores", 0, "N", options, cores, 1, 4096, "cores that the ranks share (default: those usable here)"),
     TWS_FLAG("force", 0, options, force, "replace an existing profile"),

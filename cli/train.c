@@ -126,9 +126,9 @@ typedef struct printer {
 } printer;
 
 static void print_skipped(const tws_step_report *r) {
-  tws_out("%6" PRId64 "  skipped: overflow at loss scale %.9g", r->step, r->loss_scale);
+  tws_out("%6" PRId64 "  skipped: overflow at loss scale %.15g", r->step, r->loss_scale);
   if (r->next_scale < r->loss_scale)
-    tws_out(" -> %.9g\n", r->next_scale);
+    tws_out(" -> %.15g\n", r->next_scale);
   else
     tws_out(", which is kept\n");
 }

@@ -275,7 +275,7 @@ static const tws_option table[] = {
     TWS_INTEGER("micro-batch", 0, "N", tws_validate_options, job.micro_batch, 1, 1048576, "micro batch of one rank"),
     TWS_INTEGER("accumulation", 0, "N", tws_validate_options, job.accumulation, 1, 1048576, "accumulation steps"),
     TWS_STRING("recompute", 0, "MODE", tws_validate_options, job.recompute, "none, selective or full"),
-    TWS_STRING("dtype", 0, "TYPE", tws_validate_options, job.dtype, "fp32 or bf16"),
+    TWS_STRING("dtype", 0, "TYPE", tws_validate_options, job.dtype, "fp32, bf16 or fp16"),
     TWS_INTEGER("threads", 0, "N", tws_validate_options, job.threads, 1, 1024, "threads of one rank"),
     TWS_INTEGER("seed", 0, "N", tws_validate_options, job.seed, 0, 9007199254740992.0, "seed of weights and data"),
     TWS_LIST("set", 0, "KEY=VALUE", tws_validate_options, job.set, "set a configuration key"),

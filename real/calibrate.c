@@ -196,11 +196,12 @@ static tws_code measure_transfer(bench *b, transfer_case *t, tws_error *err) {
 
 /* ---- lists ---- */
 
-/* Works of a plan carry addresses of groups and constants that do not change their time: two that differ in nothing
- * else are one case. */
+/* Works of a plan carry addresses of groups, constants and a loss scale that do not change their time: two that differ
+ * in nothing else are one case. */
 static tws_work canonical(const tws_work *work) {
   tws_work copy = *work;
   copy.group = copy.segments = 0;
+  copy.flags &= ~(uint32_t)TWS_SCALED;
   return copy;
 }
 

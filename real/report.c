@@ -31,7 +31,7 @@ tws_code tws_report_csv_open(tws_training *t, tws_error *err) {
 
 tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_error *err) {
   if (!t->csv) return TWS_OK;
-  int written = fprintf(t->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.6f,%.1f,%.9g,%d\n", r->step, r->loss, r->lr,
+  int written = fprintf(t->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.6f,%.1f,%.15g,%d\n", r->step, r->loss, r->lr,
                         r->gradient_norm, r->seconds, r->tokens_per_s, r->loss_scale, r->skipped);
   return written < 0 || fflush(t->csv) != 0 ? csv_failed(t, err) : TWS_OK;
 }

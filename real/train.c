@@ -194,8 +194,8 @@ static tws_code advance_scale(tws_training *t, int overflow, tws_step_report *r,
     return tws_fail(err, TWS_RANK,
                     fixed ? "use a smaller fp16.loss_scale, or 0 for one that adapts itself"
                           : "fp16 reaches to 65504: lower the learning rate, use bf16, or look for bad data",
-                    fixed ? "the fixed loss scale %g overflowed %d times in a row"
-                          : "the loss scale is at its minimum, %g, and still overflows: it cannot decrease further",
+                    fixed ? "the fixed loss scale %.15g overflowed %d times in a row"
+                          : "the loss scale is at its minimum, %.15g, and still overflows: it cannot decrease further",
                     r->loss_scale, TWS_LOSS_SCALE_PATIENCE);
   }
   r->next_scale = t->loss_scale.scale;

@@ -111,7 +111,7 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   int64_t share = 1 + (int64_t)draw(seed, 16, 8); /* tokens of a sequence that a rank has */
   c.sequence_length = c.sequence_ranks * share;
   c.micro_batch_size *= common(parts, share) / share;
-  c.dtype = draw(seed, 17, 2) ? TWS_BF16 : TWS_F32;
+  c.dtype = (const tws_dtype[]){TWS_F32, TWS_BF16, TWS_F16}[draw(seed, 17, 3)];
   c.accumulation_dtype = draw(seed, 18, 2) && c.zero.stage > 0 ? TWS_F32 : c.dtype;
   c.zero.overlap_comm = (int)draw(seed, 19, 2);
   c.zero.reduce_bucket_size = 1 + (int64_t)draw(seed, 20, 20000);

@@ -216,6 +216,37 @@ START_TEST(curves_that_stand_in) {
 }
 END_TEST
 
+/* fp16 where only other types were measured: bf16 moves as many bytes; products are as fast as the peaks say. */
+START_TEST(fp16_without_a_curve) {
+  static const tws_dtype types[] = {TWS_F32, TWS_BF16, TWS_F16};
+  tws_error err;
+  for (int own = 0; own < 2; own++) {
+    tws_profile_builder *b = measured_machine(0);
+    tws_profile_builder_peak(b, TWS_F32, 1e11);
+    tws_profile_builder_peak(b, TWS_BF16, 4e11);
+    for (int t = 0; t < 2 + own; t++)
+      for (int64_t size = 64; size <= 1 << 20; size *= 2) {
+        const uint8_t type = (uint8_t)types[t];
+        const tws_work add = {.code = TWS_KERNEL_ADD, .dtype = type, .dtype2 = type, .d = {size}};
+        const tws_work product = {.code = TWS_KERNEL_LINEAR, .dtype = type, .dtype2 = type, .d = {size, 64, 64}};
+        const double s = 1e-9 * (double)(t + 1) * (double)size;
+        ck_assert_int_eq(tws_profile_builder_kernel(b, &add, 1, 1, s, &err), TWS_OK);
+        if (t > 0) ck_assert_int_eq(tws_profile_builder_kernel(b, &product, 1, 1, s, &err), TWS_OK);
+      }
+    tws_profile *p = finish(b);
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+      const uint8_t wider = accumulate ? TWS_F32 : TWS_F16;
+      const tws_work add = {.code = TWS_KERNEL_ADD, .dtype = TWS_F16, .dtype2 = wider, .d = {4096}};
+      const tws_work product = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_F16, .dtype2 = wider, .d = {4096, 64, 64}};
+      const double want = own ? 3e-9 * 4096 : 2e-9 * 4096, scaled = own ? want : 4 * want;
+      ck_assert_double_lt(fabs(tws_kernel_seconds(p, &add, 1, 1) / want - 1), 0.01);
+      ck_assert_double_lt(fabs(tws_kernel_seconds(p, &product, 1, 1) / scaled - 1), 0.01);
+    }
+    tws_profile_destroy(p);
+  }
+}
+END_TEST
+
 /* Between and beyond the samples of a noisy measurement: close to the machine's law, and more is not faster. */
 START_TEST(interpolates) {
   tws_profile *p = finish(measured_machine(0.03));
@@ -553,6 +584,7 @@ int main(void) {
   tcase_add_test(test, more_is_not_faster);
   tcase_add_test(test, exact_where_measured);
   tcase_add_test(test, curves_that_stand_in);
+  tcase_add_test(test, fp16_without_a_curve);
   tcase_add_test(test, interpolates);
   tcase_add_test(test, noise_is_pooled);
   tcase_add_test(test, variants_share_a_surface);

@@ -493,6 +493,8 @@ static double number(const cJSON *object, const char *key) {
   return item->valuedouble;
 }
 
+#include "train_fp16.h"
+
 static void check_trace(const char *path, int ranks) {
   tws_json *json = NULL;
   tws_error err = {0};
@@ -700,8 +702,11 @@ int main(void) {
   tcase_add_test(training, equal_losses);
   tcase_add_test(training, equal_divisions);
   tcase_add_test(training, bf16_trains);
+  tcase_add_test(training, fp16_trains);
   tcase_add_test(program, program_output);
   tcase_add_test(program, json_output);
+  tcase_add_test(program, skipped_steps);
+  tcase_add_test(program, scales_that_never_fit);
   tcase_add_loop_test(program, failures, 0, 8);
   tcase_add_loop_test(program, interrupted, 0, 2);
   tcase_add_loop_test(program, bad_input, 0, 7);

@@ -94,6 +94,12 @@ static uint8_t stand_in(const tws_work *work) {
   }
 }
 
+/* Two 16-bit types move the same bytes and are nearer to each other than to float32. */
+static double type_mismatch(uint8_t a, uint8_t b) {
+  if (a == b) return 0;
+  return (a == TWS_BF16 || a == TWS_F16) && (b == TWS_BF16 || b == TWS_F16) ? 0.25 : 1;
+}
+
 /* How far a family's work is from what is asked; infinity: another kernel. */
 static double mismatch(const tws_family *family, const tws_work *work) {
   double far = 0;
@@ -101,8 +107,8 @@ static double mismatch(const tws_family *family, const tws_work *work) {
     if (family->work.code != stand_in(work)) return INFINITY;
     far += 16;
   }
-  if (family->work.dtype != work->dtype) far += 8;
-  if (family->work.dtype2 != work->dtype2) far += 4;
+  far += 8 * type_mismatch(family->work.dtype, work->dtype);
+  far += 4 * type_mismatch(family->work.dtype2, work->dtype2);
   if (family->is_surface) return far;
   uint32_t flags = family->work.flags ^ work->flags;
   if (flags & (TWS_ACCUMULATE | TWS_RMS)) far += 2;

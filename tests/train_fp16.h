@@ -1,0 +1,173 @@
+/* Training in half precision: what it loses beside float32, whatever the division; overflows; reports. Part of
+ * test_train.c: it uses that file's jobs and curves. */
+#ifndef TWS_TESTS_TRAIN_FP16_H
+#define TWS_TESTS_TRAIN_FP16_H
+
+static const combination halves[] = {
+    {GPT2, 2, .zero = 0, .micro = 2},
+    {LLAMA_TIED, 2, .zero = 1, .micro = 2},
+    {GPT2, 2, .zero = 2, .more = OVERLAP},
+    {LLAMA, 2, .zero = 3, .recompute = "full"},
+    {GPT2, 2, .pipe = 2, .schedule = "zb-h1"},
+    {LLAMA, 2, .tensor = 2, .regions = 1, .loss_tiles = 2, .mlp_tiles = 2},
+    {GPT2_UNTIED, 2, .sequence = 2, .zero = 1},
+    {LLAMA, 4, .pipe = 2, .tensor = 2, .chunks = 2},
+    {GPT2, 4, .tensor = 2, .zero = 3, .regions = 1, .more = OVERLAP},
+    {LLAMA_TIED, 4, .sequence = 2, .zero = 2, .micro = 2},
+    {GPT2_UNTIED, 4, .pipe = 2, .sequence = 2, .zero = 1, .schedule = "interleaved", .virtual_stages = 2},
+};
+enum { HALVES = sizeof halves / sizeof *halves, HALF_MODES = 3 };
+
+/* What each of them is run with. The first loss scale of the last overflows about ten times. */
+static const char *const half_modes[HALF_MODES] = {
+    "\"fp16\":{\"enabled\":true,\"initial_scale_power\":10}",
+    "\"fp16\":{\"enabled\":true,\"loss_scale\":512.0},\"data_types\":{\"grad_accum_dtype\":\"fp32\"}",
+    "\"fp16\":{\"enabled\":true,\"initial_scale_power\":27,\"hysteresis\":1}"};
+
+static void half_name(const combination *c, int mode, char *name, size_t size) {
+  snprintf(name, size, "half%d-mode%d", (int)(c - halves), mode);
+}
+
+static int float32_accumulation_goes(const combination *c) {
+  return c->zero > 0;
+}
+
+static void run_halves(int k) {
+  char jobs[96], name[64], with[1024];
+  snprintf(jobs, sizeof jobs, "%s", in_folder("jobs")); /* in_folder() forgets */
+  FILE *file = fopen(jobs, "w");
+  int count = 0;
+  for (int i = 0; k == 0 && i < MODELS; i++) {
+    const combination one = {.model = i, .ranks = 1, .micro = 2};
+    write_combination(file, &one, model_names[i], in_folder(model_names[i]), STEPS, settings);
+    for (int mode = 0; mode < HALF_MODES; mode += 2) {
+      snprintf(name, sizeof name, "%s-mode%d", model_names[i], mode);
+      snprintf(with, sizeof with, "%s,%s", settings, half_modes[mode]);
+      write_combination(file, &one, name, in_folder(model_names[i]), STEPS, with);
+    }
+    count += 3;
+  }
+  for (int i = 0; i < HALVES; i++) {
+    const combination *c = &halves[i];
+    for (int mode = 0; mode < HALF_MODES && c->ranks == 1 << k; mode++) {
+      if (mode == 1 && !float32_accumulation_goes(c)) continue;
+      half_name(c, mode, name, sizeof name);
+      snprintf(with, sizeof with, "%s,%s", settings, half_modes[mode]);
+      write_combination(file, c, name, in_folder(model_names[c->model]), STEPS, with);
+      count++;
+    }
+  }
+  fclose(file);
+  run_jobs(k, jobs, STEPS);
+  ck_assert_int_eq(curve_count[k], count);
+}
+
+static double largest_apart(const curve *a, const curve *b, double *norm) {
+  double loss = 0;
+  for (int s = 0; s < STEPS; s++) {
+    loss = fmax(loss, fabs(a->loss[s] / b->loss[s] - 1));
+    *norm = fmax(*norm, fabs(a->norm[s] / b->norm[s] - 1));
+  }
+  return loss;
+}
+
+/* Steps whose gradients overflowed leave the weights alone on every rank: losses stay those of one rank's first
+ * weights. Then it trains. */
+static void check_overflows(const curve *c, const curve *one) {
+  int s = 0;
+  for (; s < STEPS && isinf(c->norm[s]) && isinf(one->norm[s]); s++) continue;
+  ck_assert_msg(s >= 5 && s <= STEPS - 6, "%s: %d steps were skipped", c->name, s);
+  for (int i = 0; i <= s; i++)
+    ck_assert_msg(fabs(c->loss[i] / one->loss[i] - 1) < 1e-4, "%s, step %d: loss %.9g, not %.9g", c->name, i + 1,
+                  c->loss[i], one->loss[i]);
+  ck_assert_msg(c->loss[STEPS - 1] < 0.97 * c->loss[0], "%s: loss %g -> %g", c->name, c->loss[0], c->loss[STEPS - 1]);
+  int applied = 0;
+  for (int i = s; i < STEPS; i++) applied += isfinite(c->norm[i]) != 0;
+  ck_assert_msg(applied >= (STEPS - s) / 2, "%s: %d of %d steps count", c->name, applied, STEPS - s);
+}
+
+START_TEST(fp16_trains) {
+  double worst = 0, worst_norm = 0, beside_float = 0, norm_beside_float = 0;
+  for (int m = 0; m < MODELS; m++) write_text(in_folder(model_names[m]), model_texts[m]);
+  for (int k = 0; k < 3; k++) run_halves(k);
+  for (int m = 0; m < MODELS; m++) {
+    char name[64];
+    snprintf(name, sizeof name, "%s-mode0", model_names[m]);
+    double apart = largest_apart(find(0, name), find(0, model_names[m]), &norm_beside_float);
+    ck_assert_msg(apart < 1e-3, "%s: losses are %.2g from those of float32", name, apart);
+    beside_float = fmax(beside_float, apart);
+  }
+  for (int i = 0; i < HALVES; i++) {
+    const combination *c = &halves[i];
+    char name[64], reference[64];
+    for (int mode = 0; mode < HALF_MODES; mode++) {
+      if (mode == 1 && !float32_accumulation_goes(c)) continue;
+      half_name(c, mode, name, sizeof name);
+      snprintf(reference, sizeof reference, "%s-mode%d", model_names[c->model], mode == 2 ? 2 : 0);
+      const curve *got = find(c->ranks == 2 ? 1 : 2, name), *want = find(0, reference);
+      if (mode == 2) {
+        check_overflows(got, want);
+        continue;
+      }
+      double apart = largest_apart(got, want, &worst_norm);
+      ck_assert_msg(apart < 1e-3, "%s: losses are %.2g from those of %s", name, apart, reference);
+      worst = fmax(worst, apart);
+    }
+  }
+  ck_assert(norm_beside_float < 0.02 && worst_norm < 0.02);
+  printf("fp16: losses differ by %.2g from float32, by %.2g between divisions; norms by %.2g, %.2g\n", beside_float,
+         worst, norm_beside_float, worst_norm);
+}
+END_TEST
+
+/* Every step overflows: each is told, none counts for the schedule, and the losses are those of the first weights. */
+START_TEST(skipped_steps) {
+  command_result r =
+      twinspeed(JOB
+                "%s --steps 4 --every 100 --dtype fp16 --set fp16.initial_scale_power=40 --set fp16.hysteresis=3 "
+                "--set scheduler.type=WarmupLR --result %s --csv %s",
+                text_path, in_folder("result"), in_folder("csv"));
+  ck_assert_msg(r.status == 0, "%s%s", r.out, r.err);
+  static const char *const lines[] = {"     1  skipped: overflow at loss scale 1099511627776, which is kept\n",
+                                      "     2  skipped: overflow at loss scale 1099511627776, which is kept\n",
+                                      "     3  skipped: overflow at loss scale 1099511627776 -> 549755813888\n",
+                                      "     4  skipped: overflow at loss scale 549755813888 -> 274877906944\n"};
+  for (int i = 0; i < 4; i++) ck_assert_msg(strstr(r.out, lines[i]) != NULL, "%s", r.out);
+  ck_assert_ptr_nonnull(strstr(r.out, "in 4 steps (4 skipped)"));
+  ck_assert_ptr_nonnull(strstr(r.out, "equal to the byte"));
+  command_free(&r);
+  tws_json *json = NULL;
+  ck_assert_int_eq(tws_json_read(in_folder("result"), &json, NULL), TWS_OK);
+  static const double scales[] = {0x1p40, 0x1p40, 0x1p40, 0x1p39};
+  for (int i = 0; i < 4; i++) {
+    const cJSON *root = json->root;
+    ck_assert_double_eq(cJSON_GetArrayItem(cJSON_GetObjectItem(root, "loss_scales"), i)->valuedouble, scales[i]);
+    ck_assert_int_eq(cJSON_GetArrayItem(cJSON_GetObjectItem(root, "skipped_steps"), i)->valueint, i + 1);
+    ck_assert_double_eq(cJSON_GetArrayItem(cJSON_GetObjectItem(root, "learning_rates"), i)->valuedouble, 0);
+    ck_assert(cJSON_IsNull(cJSON_GetArrayItem(cJSON_GetObjectItem(root, "gradient_norms"), i)));
+  }
+  tws_json_destroy(json);
+  char *csv = NULL;
+  size_t length;
+  ck_assert_int_eq(tws_read_file(in_folder("csv"), 0, &csv, &length, NULL), TWS_OK);
+  ck_assert_ptr_nonnull(strstr(csv, ",loss_scale,skipped\n"));
+  ck_assert(strstr(csv, ",1099511627776,1\n") && strstr(csv, ",549755813888,1\n"));
+  tws_free(csv);
+}
+END_TEST
+
+START_TEST(scales_that_never_fit) {
+  static const char *const cases[][2] = {
+      {"--set fp16.loss_scale=1e25", "step 100: the fixed loss scale 1e+25 overflowed 100 times in a row"},
+      {"--set fp16.initial_scale_power=30 --set fp16.min_loss_scale=536870912",
+       "step 3: the loss scale is at its minimum, 536870912, and still overflows"}};
+  for (int i = 0; i < 2; i++) {
+    command_result r = twinspeed(JOB "%s --steps 200 --quiet --dtype fp16 %s", text_path, cases[i][0]);
+    ck_assert_msg(r.status == 5 && strstr(r.err, cases[i][1]), "status %d: %s", r.status, r.err);
+    ck_assert_msg(count_lines_with(r.err, "twinspeed: ") == 1, "one message: %s", r.err);
+    command_free(&r);
+  }
+}
+END_TEST
+
+#endif
