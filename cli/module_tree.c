@@ -42,7 +42,8 @@ static int child(builder *b, int parent, const char *name, size_t length, const 
         strncmp(tree->nodes[i].name, name, length) == 0)
       return i;
   if (tws_reserve(&tree->nodes, &b->capacity, (size_t)tree->count + 1, sizeof *tree->nodes) != 0) return -1;
-  tws_module_node node = {.parent = parent, .depth = parent < 0 ? 0 : tree->nodes[parent].depth + 1};
+  tws_module_node node = {
+      .parent = parent, .stage = TWS_NO_STAGE, .depth = parent < 0 ? 0 : tree->nodes[parent].depth + 1};
   node.name = tws_arena_printf(tree->arena, "%.*s", (int)length, name);
   node.path = tws_arena_printf(tree->arena, "%.*s", (int)(name + length - path), path);
   if (!node.name || !node.path) return -1;
@@ -68,7 +69,12 @@ static int add_module(builder *b, uint32_t index) {
   return b->tree->of_module[index] = node;
 }
 
-tws_code tws_module_tree_create(const tws_network *network, tws_module_tree **out, tws_error *err) {
+static int64_t slice_elements(const tws_param_slice *slice) {
+  return (slice->rows[0] + slice->rows[1] + slice->rows[2]) * slice->columns;
+}
+
+tws_code tws_module_tree_create(const tws_network *network, const tws_param_slice *slices, tws_module_tree **out,
+                                tws_error *err) {
   tws_module_tree *tree = tws_calloc(1, sizeof *tree);
   int ok = tree != NULL;
   if (ok) tree->arena = tws_arena_create();
@@ -77,8 +83,12 @@ tws_code tws_module_tree_create(const tws_network *network, tws_module_tree **ou
   builder b = {tree, network, 0};
   ok = ok && tree->of_module && child(&b, -1, "", 0, "") == 0;
   for (uint32_t i = 0; ok && i < network->module_count; i++) ok = add_module(&b, i) >= 0;
-  for (uint32_t i = 0; ok && i < network->param_count; i++)
-    tree->nodes[tree->of_module[network->params[i].module]].params += tws_param_numel(&network->params[i]);
+  for (uint32_t i = 0; ok && i < network->param_count; i++) {
+    tws_module_node *node = &tree->nodes[tree->of_module[network->params[i].module]];
+    int64_t whole = tws_param_numel(&network->params[i]);
+    node->params += whole;
+    node->held += slices ? slice_elements(&slices[i]) : whole;
+  }
   if (!ok) {
     tws_module_tree_destroy(tree);
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -94,8 +104,14 @@ void tws_module_tree_destroy(tws_module_tree *tree) {
   tws_free(tree);
 }
 
-void tws_module_tree_add(tws_module_tree *tree, uint32_t module, double flops, double macs, double seconds) {
+static int join_stages(int a, int b) {
+  if (a == TWS_NO_STAGE || a == b) return b;
+  return b == TWS_NO_STAGE ? a : TWS_SEVERAL_STAGES;
+}
+
+void tws_module_tree_add(tws_module_tree *tree, uint32_t module, int stage, double flops, double macs, double seconds) {
   tws_module_node *node = &tree->nodes[tree->of_module[module]];
+  node->stage = join_stages(node->stage, stage);
   node->flops += flops;
   node->macs += macs;
   node->seconds += seconds;
@@ -104,7 +120,9 @@ void tws_module_tree_add(tws_module_tree *tree, uint32_t module, double flops, d
 void tws_module_tree_sum(tws_module_tree *tree) {
   for (int i = tree->count - 1; i > 0; i--) { /* children come after their parents */
     tws_module_node *node = &tree->nodes[i], *parent = &tree->nodes[node->parent];
+    parent->stage = join_stages(parent->stage, node->stage);
     parent->params += node->params;
+    parent->held += node->held;
     parent->flops += node->flops;
     parent->macs += node->macs;
     parent->seconds += node->seconds;
@@ -122,7 +140,7 @@ int tws_module_tree_classes(const tws_module_tree *tree, int depth, tws_module_c
       if (count == TWS_MAX_CLASSES) continue;
       classes[count++] = (tws_module_class){.name = node->type};
     }
-    classes[at].params += node->params;
+    classes[at].held += node->held;
     classes[at].macs += node->macs;
     classes[at].seconds += node->seconds;
   }
@@ -130,7 +148,7 @@ int tws_module_tree_classes(const tws_module_tree *tree, int depth, tws_module_c
 }
 
 static double key(const tws_module_class *c, int kind) {
-  return kind == 0 ? (double)c->params : kind == 1 ? c->macs : c->seconds;
+  return kind == 0 ? (double)c->held : kind == 1 ? c->macs : c->seconds;
 }
 
 void tws_module_classes_sort(tws_module_class *classes, int count, int kind) {

@@ -2,11 +2,11 @@
  * come from the plan's operations; the time is predicted, or measured when a trace of `train` is given. */
 #include <math.h>
 #include <string.h>
-#include "base/json.h"
 #include "base/units.h"
 #include "cli/common.h"
 #include "cli/job_view.h"
 #include "cli/module_tree.h"
+#include "traces/timeline.h"
 
 typedef struct options {
   tws_job_options job;
@@ -14,99 +14,148 @@ typedef struct options {
   int64_t top, depth;
 } options;
 
-typedef struct totals {
-  double forward_s, backward_s, step_s; /* of one micro-batch; step: of the whole optimizer step */
-} totals;
+/* What one rank of a pipeline stage does with one micro-batch; step: with the whole optimizer step. */
+typedef struct stage_cost {
+  int stage, rank;
+  double params; /* this rank's part of the model, before ZeRO divides it */
+  double flops, macs;
+  double forward_s, backward_s, step_s;
+} stage_cost;
 
-/* ---- measured durations: label of an operation -> mean seconds ---- */
-typedef struct measure {
-  char label[160];
-  double seconds;
-  int64_t count;
-} measure;
-typedef struct measures {
-  measure *item;
-  size_t count, capacity;
-} measures;
+typedef struct report {
+  const options *o;
+  const tws_job *job;
+  stage_cost *stages;
+  int stage_count, slowest;
+  double iteration_s; /* the whole step, communication and waiting included */
+  tws_timeline *measured;
+  tws_module_tree *tree;
+  const char *streams[TWS_STREAM_COUNT], *phases[TWS_PHASE_COUNT];
+} report;
 
-static measure *find_measure(measures *m, const char *label, int add) {
-  for (size_t i = 0; i < m->count; i++)
-    if (strcmp(m->item[i].label, label) == 0) return &m->item[i];
-  if (!add || tws_reserve(&m->item, &m->capacity, m->count + 1, sizeof *m->item) != 0) return NULL;
-  measure *item = &m->item[m->count++];
-  memset(item, 0, sizeof *item);
-  snprintf(item->label, sizeof item->label, "%s", label);
-  return item;
+/* ---- measured durations ---- */
+
+/* Of one rank: for each name of the timeline the mean seconds of its events, or -1. */
+static tws_code rank_means(const tws_timeline *timeline, int rank, double **out, tws_error *err) {
+  uint32_t count = timeline->name_count;
+  double *means = tws_calloc(2 * (size_t)count + 1, sizeof *means), *events = means ? means + count : NULL;
+  if (!means) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (size_t i = 0; i < timeline->event_count; i++) {
+    const tws_event *event = &timeline->events[i];
+    if (event->rank != rank) continue;
+    means[event->name] += event->end_s - event->start_s;
+    events[event->name]++;
+  }
+  for (uint32_t i = 0; i < count; i++) means[i] = events[i] > 0 ? means[i] / events[i] : -1;
+  *out = means;
+  return TWS_OK;
 }
 
-/* Chrome trace: complete events ("ph": "X") with "dur" in microseconds. Only process rows that say "measured" count
- * when the file holds several sources. */
-static tws_code read_trace(const char *path, measures *out, tws_error *err) {
-  tws_json *json;
-  TWS_TRY(tws_json_read(path, &json, err));
-  const cJSON *events =
-      cJSON_IsArray(json->root) ? json->root : cJSON_GetObjectItemCaseSensitive(json->root, "traceEvents");
-  tws_code code = TWS_OK;
-  if (!cJSON_IsArray(events))
-    code = tws_json_fail(json, json->root, err, "give the file that `train --trace` wrote", "no traceEvents array");
-  const cJSON *event;
-  int measured_pid[64], pids = 0;
-  cJSON_ArrayForEach(event, events) {
-    const cJSON *name = cJSON_GetObjectItemCaseSensitive(event, "name");
-    const cJSON *pid = cJSON_GetObjectItemCaseSensitive(event, "pid");
-    const cJSON *args = cJSON_GetObjectItemCaseSensitive(event, "args");
-    const cJSON *title = cJSON_GetObjectItemCaseSensitive(args, "name");
-    if (cJSON_IsString(name) && strcmp(name->valuestring, "process_name") == 0 && cJSON_IsString(title) &&
-        cJSON_IsNumber(pid) && strstr(title->valuestring, "measured") && pids < 64)
-      measured_pid[pids++] = pid->valueint;
+static tws_code read_measured(report *r, tws_error *err) {
+  for (int i = 0; i < TWS_STREAM_COUNT; i++) r->streams[i] = tws_stream_name((tws_stream)i);
+  for (int i = 0; i < TWS_PHASE_COUNT; i++) r->phases[i] = tws_phase_name((tws_phase)i);
+  TWS_TRY(tws_timeline_read_chrome(r->o->measured, "measured", r->streams, TWS_STREAM_COUNT, r->phases, TWS_PHASE_COUNT,
+                                   &r->measured, err));
+  int ranks = 0;
+  double first = INFINITY, last = 0;
+  for (size_t i = 0; i < r->measured->event_count; i++) {
+    const tws_event *event = &r->measured->events[i];
+    if (event->rank >= ranks) ranks = event->rank + 1;
+    first = fmin(first, event->start_s);
+    last = fmax(last, event->end_s);
   }
-  cJSON_ArrayForEach(event, events) {
-    const cJSON *name = cJSON_GetObjectItemCaseSensitive(event, "name");
-    const cJSON *duration = cJSON_GetObjectItemCaseSensitive(event, "dur");
-    const cJSON *pid = cJSON_GetObjectItemCaseSensitive(event, "pid");
-    int wanted = pids == 0;
-    for (int i = 0; i < pids; i++) wanted |= cJSON_IsNumber(pid) && pid->valueint == measured_pid[i];
-    if (!wanted || !cJSON_IsString(name) || !cJSON_IsNumber(duration)) continue;
-    measure *item = find_measure(out, name->valuestring, 1);
-    if (!item) {
-      code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-      break;
+  r->iteration_s = last - first;
+  if (ranks == r->job->ranks) return TWS_OK;
+  return tws_fail(err, TWS_INVALID, "give the options that it was trained with",
+                  "%s is a trace of %d rank%s, and the job has %d", r->o->measured, ranks, ranks > 1 ? "s" : "",
+                  r->job->ranks);
+}
+
+/* ---- one stage ---- */
+
+/* The exchanges of tensor and sequence parallelism belong to modules; those of ZeRO run ahead on streams of their own.
+ */
+static int counts(const tws_op *op) {
+  if (op->stream != TWS_STREAM_COMPUTE && op->stream != TWS_STREAM_EXCHANGE) return 0;
+  return op->phase == TWS_PHASE_STEP || op->micro_batch == 0;
+}
+
+/* Adds the first micro-batch's operations and the step. Returns operations without a measurement. */
+static int add_operations(report *r, const tws_plan *plan, const double *means, stage_cost *cost) {
+  int unknown = 0;
+  uint32_t known = r->measured ? r->measured->name_count : 0;
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_op *op = &plan->ops[i];
+    if (!counts(op)) continue;
+    const tws_work *work = &plan->works[op->work];
+    double seconds = means ? -1 : tws_plan_work_seconds(plan, op->work, &r->job->machine, 1);
+    if (means) {
+      char label[160];
+      uint32_t name = tws_timeline_name(r->measured, tws_op_label(plan, i, label, sizeof label));
+      if (name < known) seconds = means[name];
     }
-    item->seconds += duration->valuedouble * 1e-6;
-    item->count++;
+    unknown += seconds < 0;
+    seconds = fmax(seconds, 0);
+    if (op->phase == TWS_PHASE_FORWARD) cost->forward_s += seconds;
+    if (op->phase == TWS_PHASE_BACKWARD || op->phase == TWS_PHASE_RECOMPUTE) cost->backward_s += seconds;
+    if (op->phase == TWS_PHASE_STEP) cost->step_s += seconds;
+    if (op->phase != TWS_PHASE_FORWARD || op->module == TWS_NONE) continue;
+    double flops = op->kind == TWS_OP_COMPUTE ? tws_work_flops(work) : 0;
+    double macs = 0; /* of products; the bias is not one */
+    if (flops > 0 && work->code == TWS_KERNEL_LINEAR)
+      macs = (double)work->d[0] * (double)work->d[1] * (double)work->d[2];
+    if (flops > 0 && work->code == TWS_KERNEL_ATTENTION) macs = flops / 2;
+    cost->flops += flops;
+    cost->macs += macs;
+    tws_module_tree_add(r->tree, op->module, plan->stage, flops, macs, seconds);
   }
-  if (code == TWS_OK && out->count == 0)
-    code = tws_fail(err, TWS_INVALID, "give the file that `train --trace` wrote", "%s: no measured events", path);
-  tws_json_destroy(json);
+  return unknown;
+}
+
+static tws_code read_stage(report *r, int stage, int *unknown, tws_error *err) {
+  stage_cost *cost = &r->stages[stage];
+  tws_plan *plan;
+  tws_stage_estimate held;
+  double *means = NULL;
+  cost->rank = tws_job_stage_rank(r->job, stage);
+  TWS_TRY(tws_job_plan(r->job, cost->rank, &plan, err));
+  tws_code code = tws_stage_read(plan, &held, err);
+  if (code == TWS_OK && !r->tree) code = tws_module_tree_create(r->job->network, plan->slices, &r->tree, err);
+  if (code == TWS_OK && r->measured) code = rank_means(r->measured, cost->rank, &means, err);
+  if (code == TWS_OK) {
+    cost->stage = plan->stage;
+    cost->params = held.parameters;
+    *unknown += add_operations(r, plan, means, cost);
+  }
+  tws_free(means);
+  tws_plan_destroy(plan);
   return code;
 }
 
-/* Adds the first micro-batch's operations and the step to the tree. Returns operations without a measurement. */
-static int add_operations(const tws_job *job, const tws_plan *plan, measures *real, tws_module_tree *tree,
-                          totals *sum) {
+static double pace(const stage_cost *cost) {
+  return cost->forward_s + cost->backward_s;
+}
+
+static tws_code read_stages(const tws_cli *cli, report *r, tws_error *err) {
   int unknown = 0;
-  for (uint32_t i = 0; i < plan->op_count; i++) {
-    const tws_op *op = &plan->ops[i];
-    if (op->stream != TWS_STREAM_COMPUTE || (op->phase != TWS_PHASE_STEP && op->micro_batch != 0)) continue;
-    const tws_work *work = &plan->works[op->work];
-    double seconds = tws_plan_work_seconds(plan, op->work, &job->machine, 1);
-    if (real->count) {
-      char label[160];
-      const measure *item = find_measure(real, tws_op_label(plan, i, label, sizeof label), 0);
-      seconds = item ? item->seconds / (double)item->count : 0;
-      unknown += item == NULL;
-    }
-    if (op->phase == TWS_PHASE_FORWARD) sum->forward_s += seconds;
-    if (op->phase == TWS_PHASE_BACKWARD || op->phase == TWS_PHASE_RECOMPUTE) sum->backward_s += seconds;
-    if (op->phase == TWS_PHASE_STEP) sum->step_s += seconds;
-    if (op->phase != TWS_PHASE_FORWARD || op->module == TWS_NONE || op->kind != TWS_OP_COMPUTE) continue;
-    double flops = tws_work_flops(work);
-    double macs = 0; /* of products; the bias is not one */
-    if (work->code == TWS_KERNEL_LINEAR) macs = (double)work->d[0] * (double)work->d[1] * (double)work->d[2];
-    if (work->code == TWS_KERNEL_ATTENTION) macs = flops / 2;
-    tws_module_tree_add(tree, op->module, flops, macs, seconds);
+  r->stage_count = tws_job_stages(r->job);
+  r->stages = tws_calloc((size_t)r->stage_count, sizeof *r->stages);
+  if (!r->stages) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (r->o->measured) TWS_TRY(read_measured(r, err));
+  for (int s = 0; s < r->stage_count; s++) {
+    TWS_TRY(read_stage(r, s, &unknown, err));
+    if (pace(&r->stages[s]) > pace(&r->stages[r->slowest])) r->slowest = s;
   }
-  return unknown;
+  tws_module_tree_sum(r->tree);
+  if (unknown)
+    tws_warn(cli, "%d operations of these plans are not in %s; was it written with the same options?", unknown,
+             r->o->measured);
+  if (r->o->measured) return TWS_OK;
+  tws_estimate estimate;
+  tws_plan_request request = tws_job_request(r->job, 0);
+  TWS_TRY(tws_estimate_step(&request, &r->job->machine, &estimate, err));
+  r->iteration_s = estimate.step_s;
+  return TWS_OK;
 }
 
 /* ---- the report ---- */
@@ -130,12 +179,44 @@ static void print_line(const char *label, const char *value) {
   tws_out("%-70s  %-8s\n", label, value);
 }
 
-static void print_summary(const tws_job *job, const tws_module_tree *tree, const totals *t, const char *source) {
-  const tws_module_node *root = &tree->nodes[0];
-  double recompute = job->config->recompute == TWS_RECOMPUTE_FULL ? 1 : 0;
-  double backward_flops = (2 + recompute) * root->flops;
+static double backward_factor(const tws_job *job) {
+  return job->config->recompute == TWS_RECOMPUTE_FULL ? 3 : 2;
+}
+
+/* Of a replica: all its GPUs together. */
+static double replica_flops(const report *r) {
+  double flops = 0;
+  for (int s = 0; s < r->stage_count; s++) flops += r->stages[s].flops;
+  return flops * tws_job_ranks_along(r->job, "model") * tws_job_ranks_along(r->job, "sequence");
+}
+
+static double samples_per_s(const report *r) {
+  return (double)r->job->config->train_batch_size / r->iteration_s;
+}
+
+static void print_sizes(const report *r) {
+  const tws_job *job = r->job;
+  int stages = r->stage_count, tensor = tws_job_ranks_along(job, "model"),
+      of_sequence = tws_job_ranks_along(job, "sequence");
+  print_line("world size: ", tws_cell("%d", job->ranks));
+  print_line("data parallel size: ", tws_cell("%d", tws_job_ranks_along(job, "data")));
+  print_line(stages > 1 && tensor > 1
+                 ? tws_cell("model parallel size = %d pipeline stages * %d tensor ranks: ", stages, tensor)
+                 : "model parallel size: ",
+             tws_cell("%d", stages * tensor));
+  if (of_sequence > 1) print_line("sequence parallel size: ", tws_cell("%d", of_sequence));
+  print_line("batch size per GPU: ", tws_cell("%lld", (long long)job->config->micro_batch_size));
+}
+
+/* The figures of one GPU: in a pipeline, of the stage that sets the pace. */
+static void print_summary(const report *r) {
+  const tws_job *job = r->job;
+  const stage_cost *t = &r->stages[r->slowest];
+  double backward = backward_factor(job), both = 1 + backward;
   double accumulation = (double)job->config->accumulation_steps;
-  double iteration = accumulation * (t->forward_s + t->backward_s) + t->step_s;
+  char where[32] = "";
+  if (r->stage_count > 1) snprintf(where, sizeof where, " of stage %d", t->stage);
+  int shared = r->stage_count * tws_job_ranks_along(job, "model") * tws_job_ranks_along(job, "sequence") > 1;
   tws_out(
       "\n-------------------------- Twinspeed Flops Profiler --------------------------\n"
       "Profile Summary, times %s:\nNotations:\n"
@@ -143,36 +224,54 @@ static void print_summary(const tws_job *job, const tws_module_tree *tree, const
       "number of parameters (params), number of multiply-accumulate operations(MACs),\n"
       "number of floating-point operations (flops), floating-point operations per second (FLOPS),\n"
       "fwd latency (forward propagation latency), bwd latency (backward propagation latency),\n"
-      "step (weights update latency), iter latency (sum of fwd, bwd and step latency)\n\n",
-      source);
-  print_line("world size: ", tws_cell("%d", job->ranks));
-  print_line("data parallel size: ", tws_cell("%d", job->ranks));
-  print_line("model parallel size: ", "1");
-  print_line("batch size per GPU: ", tws_cell("%lld", (long long)job->config->micro_batch_size));
-  print_line("params per GPU: ", scaled((double)root->params, "", 1));
-  print_line("params of model = params per GPU * mp_size: ", scaled((double)root->params, "", 1));
-  print_line("fwd MACs per GPU: ", scaled(root->macs, "MACs", 0));
-  print_line("fwd flops per GPU: ", scaled(root->flops, "", 0));
-  print_line("fwd flops of model = fwd flops per GPU * mp_size: ", scaled(root->flops, "", 0));
+      "step (weights update latency), iter latency (the whole step, with communication and waiting)\n",
+      r->o->measured ? "measured" : "predicted");
+  if (r->stage_count > 1) tws_out("GPUs of a pipeline differ: those of stage %d need the most time\n", t->stage);
+  tws_out("\n");
+  print_sizes(r);
+  print_line(tws_cell("params per GPU%s: ", where), scaled(t->params, "", 1));
+  print_line(shared ? "params of model: " : "params of model = params per GPU * mp_size: ",
+             scaled((double)tws_network_params(job->network, 0), "", 1));
+  print_line(tws_cell("fwd MACs per GPU%s: ", where), scaled(t->macs, "MACs", 0));
+  print_line(tws_cell("fwd flops per GPU%s: ", where), scaled(t->flops, "", 0));
+  print_line(
+      shared ? "fwd flops of model, all GPUs of a replica: " : "fwd flops of model = fwd flops per GPU * mp_size: ",
+      scaled(replica_flops(r), "", 0));
   print_line("fwd latency: ", scaled(t->forward_s, "s", 0));
-  print_line("fwd FLOPS per GPU = fwd flops per GPU / fwd latency: ", scaled(root->flops / t->forward_s, "FLOPS", 0));
+  print_line("fwd FLOPS per GPU = fwd flops per GPU / fwd latency: ", scaled(t->flops / t->forward_s, "FLOPS", 0));
   print_line("bwd latency: ", scaled(t->backward_s, "s", 0));
-  print_line(tws_cell("bwd FLOPS per GPU = %g * fwd flops per GPU / bwd latency: ", 2 + recompute),
-             scaled(backward_flops / t->backward_s, "FLOPS", 0));
-  print_line(tws_cell("fwd+bwd FLOPS per GPU = %g * fwd flops per GPU / (fwd+bwd latency): ", 3 + recompute),
-             scaled((3 + recompute) * root->flops / (t->forward_s + t->backward_s), "FLOPS", 0));
+  print_line(tws_cell("bwd FLOPS per GPU = %g * fwd flops per GPU / bwd latency: ", backward),
+             scaled(backward * t->flops / t->backward_s, "FLOPS", 0));
+  print_line(tws_cell("fwd+bwd FLOPS per GPU = %g * fwd flops per GPU / (fwd+bwd latency): ", both),
+             scaled(both * t->flops / pace(t), "FLOPS", 0));
   print_line("step latency: ", scaled(t->step_s, "s", 0));
   print_line(tws_cell("iter latency, %g accumulation step%s: ", accumulation, accumulation > 1 ? "s" : ""),
-             scaled(iteration, "s", 0));
-  print_line(tws_cell("FLOPS per GPU = %g * fwd flops per GPU / iter latency: ", (3 + recompute) * accumulation),
-             scaled((3 + recompute) * accumulation * root->flops / iteration, "FLOPS", 0));
-  print_line("samples/second: ",
-             tws_cell("%.2f", (double)job->config->micro_batch_size * accumulation * job->ranks / iteration));
+             scaled(r->iteration_s, "s", 0));
+  print_line(tws_cell("FLOPS per GPU = %g * fwd flops per GPU / iter latency: ", both * accumulation),
+             scaled(both * accumulation * t->flops / r->iteration_s, "FLOPS", 0));
+  print_line("samples/second: ", tws_cell("%.2f", samples_per_s(r)));
+}
+
+static tws_code print_stages(const tws_cli *cli, const report *r, tws_error *err) {
+  tws_table table;
+  if (r->stage_count < 2) return TWS_OK;
+  tws_out("\n----------------------------- Stages of the pipeline, per GPU -----------------------------\n");
+  tws_table_init(&table, 8);
+  tws_table_row(&table, (const char *[]){"stage", "rank", "params", "fwd MACs", "fwd flops", "fwd latency",
+                                         "bwd latency", "step latency"});
+  for (int s = 0; s < r->stage_count; s++) {
+    const stage_cost *c = &r->stages[s];
+    tws_table_row(&table,
+                  (const char *[]){tws_cell("%d", c->stage), tws_cell("%d", c->rank), scaled(c->params, "", 1),
+                                   scaled(c->macs, "MACs", 0), scaled(c->flops, "", 0), scaled(c->forward_s, "s", 0),
+                                   scaled(c->backward_s, "s", 0), scaled(c->step_s, "s", 0)});
+  }
+  return tws_table_print(cli, &table, err);
 }
 
 typedef const char *(*amount)(const tws_module_class *c);
 static const char *params_of(const tws_module_class *c) {
-  return scaled((double)c->params, "", 1);
+  return scaled((double)c->held, "", 1);
 }
 static const char *macs_of(const tws_module_class *c) {
   return scaled(c->macs, "MACs", 0);
@@ -203,22 +302,26 @@ static void print_aggregate(const tws_module_tree *tree, int top, int max_depth)
   }
 }
 
-static void print_detail(const tws_module_tree *tree, int max_depth) {
+static void print_detail(const tws_module_tree *tree, int pipeline, int max_depth) {
   const tws_module_node *root = &tree->nodes[0];
   tws_out(
       "\n------------------------------ Detailed Profile per GPU ------------------------------\n"
       "Each module profile is listed after its name in the following order:\n"
       "params, percentage of total params, MACs, percentage of total MACs, fwd latency, percentage of total fwd "
-      "latency, fwd FLOPS\n\n");
+      "latency, fwd FLOPS%s\n\n",
+      pipeline ? ", pipeline stage\nEach module has the figures of the GPU of its stage; sums over modules of several "
+                 "stages are of one GPU of each"
+               : "");
   for (int i = 0; i < tree->count; i++) {
     const tws_module_node *n = &tree->nodes[i];
     if (max_depth >= 0 && n->depth > max_depth) continue;
-    tws_out("%*s%s%s%s%s: %s, %.2f%% Params, %s, %.2f%% MACs, %s, %.2f%% latency, %s\n", 2 * n->depth, "",
-            n->depth ? "(" : "", n->depth ? n->name : "", n->depth ? ") " : "", n->type,
-            scaled((double)n->params, "", 1), root->params ? 100.0 * (double)n->params / (double)root->params : 0,
-            scaled(n->macs, "MACs", 0), root->macs > 0 ? 100 * n->macs / root->macs : 0, scaled(n->seconds, "s", 0),
+    tws_out("%*s%s%s%s%s: %s, %.2f%% Params, %s, %.2f%% MACs, %s, %.2f%% latency, %s%s\n", 2 * n->depth, "",
+            n->depth ? "(" : "", n->depth ? n->name : "", n->depth ? ") " : "", n->type, scaled((double)n->held, "", 1),
+            root->held ? 100.0 * (double)n->held / (double)root->held : 0, scaled(n->macs, "MACs", 0),
+            root->macs > 0 ? 100 * n->macs / root->macs : 0, scaled(n->seconds, "s", 0),
             root->seconds > 0 ? 100 * n->seconds / root->seconds : 0,
-            scaled(n->seconds > 0 ? n->flops / n->seconds : 0, "FLOPS", 0));
+            scaled(n->seconds > 0 ? n->flops / n->seconds : 0, "FLOPS", 0),
+            pipeline && n->stage >= 0 ? tws_cell(", stage %d", n->stage) : "");
   }
   tws_out("------------------------------------------------------------------------------\n");
 }
@@ -231,7 +334,9 @@ static cJSON *tree_json(const tws_module_tree *tree) {
     cJSON_AddStringToObject(one, "name", n->path);
     cJSON_AddStringToObject(one, "type", n->type);
     cJSON_AddNumberToObject(one, "depth", n->depth);
+    if (n->stage >= 0) cJSON_AddNumberToObject(one, "stage", n->stage);
     cJSON_AddNumberToObject(one, "parameters", (double)n->params);
+    cJSON_AddNumberToObject(one, "parameters_per_gpu", (double)n->held);
     cJSON_AddNumberToObject(one, "macs", n->macs);
     cJSON_AddNumberToObject(one, "flops", n->flops);
     cJSON_AddNumberToObject(one, "forward_s", n->seconds);
@@ -240,27 +345,43 @@ static cJSON *tree_json(const tws_module_tree *tree) {
   return list;
 }
 
-static tws_code profile(tws_cli *cli, const options *o, const tws_job *job, const tws_plan *plan, measures *real,
-                        tws_module_tree *tree, tws_error *err) {
-  totals sum = {0};
-  int unknown = add_operations(job, plan, real, tree, &sum);
-  if (unknown)
-    tws_warn(cli, "%d operations of this plan are not in %s; was it written with the same options?", unknown,
-             o->measured);
-  tws_module_tree_sum(tree);
-  if (cli->json) {
-    cJSON *root = tws_job_json(job);
-    cJSON_AddStringToObject(root, "schema", "twinspeed-profile-report-1");
-    cJSON_AddStringToObject(root, "times", o->measured ? "measured" : "predicted");
-    cJSON_AddNumberToObject(root, "forward_s", sum.forward_s);
-    cJSON_AddNumberToObject(root, "backward_s", sum.backward_s);
-    cJSON_AddNumberToObject(root, "step_s", sum.step_s);
-    cJSON_AddItemToObject(root, "modules", tree_json(tree));
-    return tws_out_json(root, err);
+static void add_cost(cJSON *json, const stage_cost *cost) {
+  cJSON_AddNumberToObject(json, "parameters_per_gpu", cost->params);
+  cJSON_AddNumberToObject(json, "macs", cost->macs);
+  cJSON_AddNumberToObject(json, "flops", cost->flops);
+  cJSON_AddNumberToObject(json, "forward_s", cost->forward_s);
+  cJSON_AddNumberToObject(json, "backward_s", cost->backward_s);
+  cJSON_AddNumberToObject(json, "step_s", cost->step_s);
+}
+
+static tws_code print_json(const report *r, tws_error *err) {
+  cJSON *root = tws_job_json(r->job);
+  cJSON_AddStringToObject(root, "schema", "twinspeed-profile-report-1");
+  cJSON_AddStringToObject(root, "times", r->o->measured ? "measured" : "predicted");
+  cJSON_AddNumberToObject(root, "slowest_stage", r->stages[r->slowest].stage);
+  add_cost(root, &r->stages[r->slowest]);
+  cJSON_AddNumberToObject(root, "replica_flops", replica_flops(r));
+  cJSON_AddNumberToObject(root, "iteration_s", r->iteration_s);
+  cJSON_AddNumberToObject(root, "samples_per_s", samples_per_s(r));
+  cJSON *stages = cJSON_AddArrayToObject(root, "stages");
+  for (int s = 0; s < r->stage_count; s++) {
+    cJSON *one = cJSON_CreateObject();
+    cJSON_AddNumberToObject(one, "stage", r->stages[s].stage);
+    cJSON_AddNumberToObject(one, "rank", r->stages[s].rank);
+    add_cost(one, &r->stages[s]);
+    cJSON_AddItemToArray(stages, one);
   }
-  print_summary(job, tree, &sum, o->measured ? "measured" : "predicted");
-  print_aggregate(tree, (int)o->top, (int)o->depth);
-  print_detail(tree, (int)o->depth);
+  cJSON_AddItemToObject(root, "modules", tree_json(r->tree));
+  return tws_out_json(root, err);
+}
+
+static tws_code profile(const tws_cli *cli, report *r, tws_error *err) {
+  TWS_TRY(read_stages(cli, r, err));
+  if (cli->json) return print_json(r, err);
+  print_summary(r);
+  TWS_TRY(print_stages(cli, r, err));
+  print_aggregate(r->tree, (int)r->o->top, (int)r->o->depth);
+  print_detail(r->tree, r->stage_count > 1, (int)r->o->depth);
   return TWS_OK;
 }
 
@@ -271,16 +392,11 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   tws_job job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
   tws_job_remark(cli, &job);
-  measures real = {0};
-  tws_plan *plan = NULL;
-  tws_module_tree *tree = NULL;
-  tws_code code = o->measured ? read_trace(o->measured, &real, err) : TWS_OK;
-  if (code == TWS_OK) code = tws_job_plan(&job, 0, &plan, err);
-  if (code == TWS_OK) code = tws_module_tree_create(job.network, &tree, err);
-  if (code == TWS_OK) code = profile(cli, o, &job, plan, &real, tree, err);
-  tws_module_tree_destroy(tree);
-  tws_plan_destroy(plan);
-  tws_free(real.item);
+  report r = {.o = o, .job = &job};
+  tws_code code = profile(cli, &r, err);
+  tws_module_tree_destroy(r.tree);
+  tws_timeline_destroy(r.measured);
+  tws_free(r.stages);
   tws_job_release(&job);
   return code;
 }
@@ -302,7 +418,9 @@ const tws_verb tws_verb_profile = {
         "  twinspeed profile -m config.json -c ds_config.json --measured trace.json\n",
     .notes =
         "A multiply-add is two flops. Products count as MACs; the causal half of attention is computed and counted\n"
-        "as the kernels do it. Times are of one micro-batch on one rank.\n",
+        "as the kernels do it. Times are of one micro-batch on one rank; those of a module include its exchanges\n"
+        "among tensor and sequence ranks, also what overlaps of them. Parameters of a GPU are those before ZeRO\n"
+        "divides them. A pipeline is profiled on one rank of each stage.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

@@ -37,6 +37,23 @@ static void print_operand(const tws_plan *plan, const tws_operand *operand, int 
                tws_dtype_name((tws_dtype)b->dtype), start, bytes);
 }
 
+/* Whom an operation meets: the group of a collective, the other end of a message. The root of a reduce or a broadcast
+ * is an index in the group. */
+static void print_partners(const tws_plan *plan, const tws_op *op, int json, tws_text *out) {
+  if (op->kind == TWS_OP_COLLECTIVE) {
+    const tws_work *work = &plan->works[op->work];
+    const tws_group *group = &plan->groups[work->group];
+    int rooted = work->code == TWS_COLLECTIVE_REDUCE || work->code == TWS_COLLECTIVE_BROADCAST;
+    tws_text_add(out, json ? ",\"group\":{\"axis\":\"%s\",\"size\":%d,\"index\":%d}" : " over %s x %d", group->axis,
+                 group->size, group->index);
+    if (rooted) tws_text_add(out, json ? ",\"root\":%u" : ", root %u", op->peer);
+  } else if (op->kind == TWS_OP_SEND) {
+    tws_text_add(out, json ? ",\"peer\":%u" : " to rank %u", op->peer);
+  } else if (op->kind == TWS_OP_RECV) {
+    tws_text_add(out, json ? ",\"peer\":%u" : " from rank %u", op->peer);
+  }
+}
+
 static void print_op(const tws_plan *plan, uint32_t index, int json, tws_text *out) {
   const tws_op *op = &plan->ops[index];
   const tws_work *work = &plan->works[op->work];
@@ -48,10 +65,12 @@ static void print_op(const tws_plan *plan, uint32_t index, int json, tws_text *o
         "%s\n    {\"op\":%u,\"kind\":\"%s\",\"stream\":\"%s\",\"phase\":\"%s\",\"micro_batch\":%u,\"label\":\"%s\"",
         index ? "," : "", index, tws_op_kind_name((tws_op_kind)op->kind), tws_stream_name((tws_stream)op->stream),
         tws_phase_name((tws_phase)op->phase), op->micro_batch, label);
+    print_partners(plan, op, 1, out);
     tws_text_add(out, ",\"d\":[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "],\"flags\":%u,\"waits\":[",
                  work->d[0], work->d[1], work->d[2], work->d[3], work->d[4], work->flags);
   } else {
     tws_text_add(out, "%6u %-8s mb%-3u %-56s", index, tws_stream_name((tws_stream)op->stream), op->micro_batch, label);
+    print_partners(plan, op, 0, out);
     if (op->dep_count) tws_text_add(out, " waits");
   }
   for (uint32_t i = 0; i < op->dep_count; i++) {
