@@ -37,7 +37,7 @@ START_TEST(table) {
 }
 END_TEST
 
-/* Every kernel in float32 and bfloat16, none in float16, and the shapes that are left out. */
+/* Every kernel in all types, and the shapes that are left out. */
 START_TEST(support) {
   for (int k = 0; k < TWS_KERNEL_COUNT; k++) {
     tws_work w = work_of((tws_kernel)k, TWS_F32, TWS_F32);
@@ -47,6 +47,8 @@ START_TEST(support) {
     w = work_of((tws_kernel)k, TWS_BF16, TWS_BF16);
     ck_assert(api->backend->supports(&w));
     w = work_of((tws_kernel)k, TWS_F16, TWS_F32);
+    ck_assert(api->backend->supports(&w));
+    w.dtype = TWS_I32;
     ck_assert_int_eq(api->backend->supports(&w), k == TWS_KERNEL_CLIP);
   }
   tws_work w = work_of(TWS_KERNEL_ATTENTION, TWS_BF16, TWS_BF16);

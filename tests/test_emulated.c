@@ -62,19 +62,20 @@ static void compare(const char *flags, int count, const double *want, const doub
 
 /* Recorded steps give the bits of steps that are started operation by operation, both what the host computes. */
 START_TEST(recorded) {
-  static const char *const models[] = {"gpt", "llama"}, *const types[] = {"fp32", "bf16"};
-  for (int i = 0; i < 4; i++) {
+  static const char *const models[] = {"gpt", "llama"}, *const types[] = {"fp32", "bf16", "fp16"};
+  static const double limits[] = {2e-6, 1e-4, 1e-4};
+  for (int i = 0; i < 6; i++) {
     char flags[256];
     double host[MOST_STEPS], eager[MOST_STEPS], whole[MOST_STEPS];
     snprintf(flags, sizeof flags, "-m %s/%s.json --dtype %s --micro-batch 2 --accumulation 2 --steps 5", folder,
-             models[i / 2], types[i % 2]);
+             models[i / 3], types[i % 3]);
     const int count = train(0, 1, flags, host);
     ck_assert_int_eq(train(1, 1, flags, whole), count);
     setenv("TWINSPEED_CUDA_EAGER", "1", 1);
     ck_assert_int_eq(train(1, 1, flags, eager), count);
     unsetenv("TWINSPEED_CUDA_EAGER");
     compare(flags, count, eager, whole, 0);
-    compare(flags, count, host, whole, i % 2 ? 1e-4 : 2e-6);
+    compare(flags, count, host, whole, limits[i % 3]);
   }
 }
 END_TEST
@@ -93,16 +94,19 @@ static const struct {
     {4, "gpt", "--pp 2 --tp 2 --micro-batch 1 --accumulation 4"},
     {4, "gpt", "--pp 2 --stage 1 --micro-batch 1 --accumulation 4 --schedule interleaved --virtual-stages 2"},
     {4, "llama", "--tp 2 --sp 2 --micro-batch 2"},
+    {2, "llama", "--dtype fp16 --stage 2 --micro-batch 2 --set fp16.initial_scale_power=30"}, /* steps are skipped */
 };
 
 /* Groups of every axis, messages among stages, tied parameters: as the host's communicator. */
 START_TEST(ranks) {
   char flags[256];
   double host[MOST_STEPS], device[MOST_STEPS];
-  snprintf(flags, sizeof flags, "-m %s/%s.json --dtype fp32 --steps 4 %s", folder, jobs[_i].model, jobs[_i].flags);
+  const int half = strstr(jobs[_i].flags, "fp16") != NULL;
+  snprintf(flags, sizeof flags, "-m %s/%s.json --steps 4 %s%s", folder, jobs[_i].model, half ? "" : "--dtype fp32 ",
+           jobs[_i].flags);
   const int count = train(0, jobs[_i].ranks, flags, host);
   ck_assert_int_eq(train(1, jobs[_i].ranks, flags, device), count);
-  compare(flags, count, host, device, 5e-6);
+  compare(flags, count, host, device, half ? 1e-4 : 5e-6);
 }
 END_TEST
 

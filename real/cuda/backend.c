@@ -483,10 +483,9 @@ static tws_code cuda_run(tws_backend *backend, const tws_work *work, void *const
   return TWS_OK;
 }
 
-/* What operands_supported() allows, less half precision, loss scaling and the shapes that no kernel here takes. */
+/* What operands_supported() allows, less the shapes that no kernel here takes. */
 static int cuda_supports(const tws_work *work) {
-  if (!tws_operands_supported(work) || work->flags & TWS_SCALED) return 0;
-  if (work->code != TWS_KERNEL_CLIP && (work->dtype == TWS_F16 || work->dtype2 == TWS_F16)) return 0;
+  if (!tws_operands_supported(work)) return 0;
   if (work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_ATTENTION_GRAD) return work->d[4] <= 256;
   if (work->code == TWS_KERNEL_ROPE || work->code == TWS_KERNEL_ROPE_GRAD) return work->d[3] % 2 == 0;
   return 1;

@@ -2,7 +2,7 @@
  * the real engine when --device cuda is asked for. It is compiled with every build that finds nvcc; it has not run on a
  * GPU yet.
  *
- * Storage types are float32 and bfloat16; arithmetic is float32 (float32 products without TF32; sums of squares and
+ * Storage types are float32, bfloat16 and half precision; arithmetic is float32 (float32 products without TF32; sums of squares and
  * losses float64). No kernel uses floating-point atomics, so equal work on equal devices gives equal bits; cuDNN's
  * attention, where it is used, adds gradients of queries in any order unless TWINSPEED_CUDA_DETERMINISTIC=1 says
  * otherwise. What would need a look at data on the host (targets outside the vocabulary) gives NaN instead of an error.

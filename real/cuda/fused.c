@@ -64,6 +64,7 @@ static shape shape_of(const tws_work *work) {
 typedef struct graph {
   const tws_cudnn *lib;
   shape s;
+  cudnnDataType_t stored;
   cudnnBackendDescriptor_t tensor[64], op[40];
   int tensors, ops;
   tws_cudnn_status status; /* of the first call that failed */
@@ -123,7 +124,7 @@ static void add_data(graph *g) {
   for (int i = 0; i < DATA_COUNT; i++) {
     const int value = i == SCALE || i == MINUS_INFINITY || i == ONE;
     const int whole = value || i == STATS || i == DELTA || i == D_Q_SUM || i == NONE;
-    add_tensor(g, whole ? CUDNN_DATA_FLOAT : CUDNN_DATA_BFLOAT16, &forms[i], 0, value);
+    add_tensor(g, whole ? CUDNN_DATA_FLOAT : g->stored, &forms[i], 0, value);
   }
 }
 
@@ -193,20 +194,20 @@ static void forward(graph *g) {
   const int sum = reduce(g, CUDNN_REDUCE_TENSOR_ADD, e, NONE, row);
   map_to(g, CUDNN_POINTWISE_ADD, largest, map_to(g, CUDNN_POINTWISE_LOG, sum, NONE, NONE, row), STATS, row);
   const tensor_form form = scores(g);
-  const int p = add_tensor(g, CUDNN_DATA_BFLOAT16, &form, 1, 0);
+  const int p = add_tensor(g, g->stored, &form, 1, 0);
   map_to(g, CUDNN_POINTWISE_DIV, e, sum, p, form);
-  multiply(g, p, V, O, CUDNN_DATA_BFLOAT16, output(&g->s));
+  multiply(g, p, V, O, g->stored, output(&g->s));
 }
 
 /* Gradients of keys or values: of all query heads, then summed over those that share a head. */
 static void keys_gradient(graph *g, int weights, int rows, int to) {
   const shape *s = &g->s;
-  const int turned_weights = reshape(g, weights, NONE, CUDNN_DATA_BFLOAT16, turned(s));
+  const int turned_weights = reshape(g, weights, NONE, g->stored, turned(s));
   if (s->heads == s->kv_heads) {
-    multiply(g, turned_weights, rows, to, CUDNN_DATA_BFLOAT16, packed(s, s->heads, 0));
+    multiply(g, turned_weights, rows, to, g->stored, packed(s, s->heads, 0));
     return;
   }
-  const int all = multiply(g, turned_weights, rows, NONE, CUDNN_DATA_BFLOAT16, plain(s, s->seq, s->head));
+  const int all = multiply(g, turned_weights, rows, NONE, g->stored, plain(s, s->seq, s->head));
   reduce(g, CUDNN_REDUCE_TENSOR_ADD, all, to, packed(s, s->kv_heads, 0));
 }
 
@@ -223,9 +224,9 @@ static void backward(graph *g, int deterministic) {
   ds = map_to(g, CUDNN_POINTWISE_MUL, ds, p, NONE, scores(g));
   ds = map_to(g, CUDNN_POINTWISE_MUL, ds, SCALE, NONE, scores(g));
   keys_gradient(g, ds, Q, D_K);
-  const int k = reshape(g, K_TRANSPOSED, NONE, CUDNN_DATA_BFLOAT16, packed(s, s->kv_heads, 0));
+  const int k = reshape(g, K_TRANSPOSED, NONE, g->stored, packed(s, s->kv_heads, 0));
   if (deterministic) {
-    multiply(g, ds, k, D_Q, CUDNN_DATA_BFLOAT16, packed(s, s->heads, 0));
+    multiply(g, ds, k, D_Q, g->stored, packed(s, s->heads, 0));
     return;
   }
   multiply(g, ds, k, D_Q_SUM, CUDNN_DATA_FLOAT, plain(s, s->seq, s->head));
@@ -261,12 +262,14 @@ static size_t stream_room(const tws_work *work, size_t stream_bytes) {
 
 static int possible(const tws_work *work) {
   const shape s = shape_of(work);
-  return work->dtype == TWS_BF16 && s.batch > 0 && s.seq > 1 && s.kv_heads > 0 && s.heads % s.kv_heads == 0 &&
+  return work->dtype != TWS_F32 && s.batch > 0 && s.seq > 1 && s.kv_heads > 0 && s.heads % s.kv_heads == 0 &&
          s.head % 8 == 0 && s.head >= 8 && s.head <= 256;
 }
 
 static tws_code make_plan(tws_cuda_fused *fused, plan *p, tws_error *err) {
-  graph g = {.lib = fused->lib, .s = shape_of(&p->work)};
+  graph g = {.lib = fused->lib,
+             .s = shape_of(&p->work),
+             .stored = p->work.dtype == TWS_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF};
   const size_t operand = operand_room(&p->work, p->deterministic), stream = stream_room(&p->work, p->stream_bytes);
   add_data(&g);
   if (p->work.code == TWS_KERNEL_ATTENTION)
@@ -286,7 +289,8 @@ static tws_code find(tws_cuda_fused *fused, const tws_work *work, size_t stream_
                      tws_error *err) {
   *out = NULL;
   if (!possible(work))
-    return tws_fail(err, TWS_UNSUPPORTED, NULL, "cuDNN's attention takes bfloat16, head sizes up to 256 in steps of 8");
+    return tws_fail(err, TWS_UNSUPPORTED, NULL,
+                    "cuDNN's attention takes 16-bit types, head sizes up to 256 in steps of 8");
   for (size_t i = 0; i < fused->count; i++) {
     plan *p = &fused->plans[i];
     if (p->stream_bytes != stream_bytes || p->deterministic != deterministic ||

@@ -106,7 +106,7 @@ static tws_cuda_product product_of(const tws_cuda_call *call) {
 }
 
 static cudaDataType_t data_type(tws_dtype type) {
-  return type == TWS_F32 ? CUDA_R_32F : CUDA_R_16BF;
+  return type == TWS_F32 ? CUDA_R_32F : type == TWS_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
 static uint32_t alignment_of(const void *address) {

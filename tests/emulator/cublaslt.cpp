@@ -2,6 +2,7 @@
  * the product they describe is the one that is meant. */
 #include <cublasLt.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -23,12 +24,15 @@ struct Layout {
 };
 
 float get(const void *from, int type, uint64_t i) {
-  return type == CUDA_R_32F ? static_cast<const float *>(from)[i]
-                            : __bfloat162float(static_cast<const __nv_bfloat16 *>(from)[i]);
+  if (type == CUDA_R_32F) return static_cast<const float *>(from)[i];
+  if (type == CUDA_R_16F) return __half2float(static_cast<const __half *>(from)[i]);
+  return __bfloat162float(static_cast<const __nv_bfloat16 *>(from)[i]);
 }
 void put(void *to, int type, uint64_t i, float x) {
   if (type == CUDA_R_32F)
     static_cast<float *>(to)[i] = x;
+  else if (type == CUDA_R_16F)
+    static_cast<__half *>(to)[i] = __float2half_rn(x);
   else
     static_cast<__nv_bfloat16 *>(to)[i] = __float2bfloat16_rn(x);
 }

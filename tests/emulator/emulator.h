@@ -6,6 +6,7 @@
 #define TWS_TESTS_EMULATOR_EMULATOR_H
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 #include <vector_types.h>
 

@@ -2,6 +2,7 @@
  * rendezvous and runs in the order in which the host starts it, also in graphs: stricter than the library. Ranks that
  * enter different collectives, or the same one with other sizes, end the job. */
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <mpi.h>
 #include <nccl.h>
 
@@ -42,6 +43,7 @@ size_t size_of(ncclDataType_t type) {
     case ncclInt32:
       return 4;
     case ncclBfloat16:
+    case ncclFloat16:
       return 2;
     default:
       return 1;
@@ -74,6 +76,10 @@ void sum_up(const std::vector<char> &all, int ranks, size_t first, size_t count,
   else if (type == ncclInt32)
     sum_as<int, int>(
         all.data(), ranks, first, count, stride, out, [](int x) { return x; }, [](int x) { return x; });
+  else if (type == ncclFloat16)
+    sum_as<__half, float>(
+        all.data(), ranks, first, count, stride, out, [](__half x) { return __half2float(x); },
+        [](float x) { return __float2half_rn(x); });
   else
     sum_as<__nv_bfloat16, float>(
         all.data(), ranks, first, count, stride, out, [](__nv_bfloat16 x) { return __bfloat162float(x); },

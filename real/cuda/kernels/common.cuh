@@ -3,10 +3,12 @@
 #define TWS_REAL_CUDA_KERNELS_COMMON_CUH
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <math_constants.h>
 #include "real/cuda/internal.h"
 
 typedef __nv_bfloat16 bf16;
+typedef __half f16;
 
 // tests/emulator gives these another meaning and runs the kernels on the host.
 #ifndef LAUNCH
@@ -22,6 +24,9 @@ __device__ inline float to_float(float x) {
 __device__ inline float to_float(bf16 x) {
   return __bfloat162float(x);
 }
+__device__ inline float to_float(f16 x) {
+  return __half2float(x);
+}
 template <typename T>
 __device__ inline T from_float(float x);
 template <>
@@ -31,6 +36,10 @@ __device__ inline float from_float<float>(float x) {
 template <>
 __device__ inline bf16 from_float<bf16>(float x) {
   return __float2bfloat16_rn(x);
+}
+template <>
+__device__ inline f16 from_float<f16>(float x) {
+  return __float2half_rn(x);
 }
 
 // N elements that are loaded and stored at once; the address must be a multiple of the pack's size.
@@ -102,15 +111,18 @@ inline tws_code launched(tws_error *err) {
 }
 
 // Run the statement with T standing for the storage type.
-#define FOR_TYPE(type, T, ...) \
-  do {                         \
-    if ((type) == TWS_F32) {   \
-      typedef float T;         \
-      __VA_ARGS__;             \
-    } else {                   \
-      typedef bf16 T;          \
-      __VA_ARGS__;             \
-    }                          \
+#define FOR_TYPE(type, T, ...)       \
+  do {                               \
+    if ((type) == TWS_F32) {         \
+      typedef float T;               \
+      __VA_ARGS__;                   \
+    } else if ((type) == TWS_BF16) { \
+      typedef bf16 T;                \
+      __VA_ARGS__;                   \
+    } else {                         \
+      typedef f16 T;                 \
+      __VA_ARGS__;                   \
+    }                                \
   } while (0)
 
 template <typename T>

@@ -187,7 +187,7 @@ tws_code tws_cuda_cast(const tws_cuda_call *call, tws_error *err) {
                         cudaMemcpyDeviceToDevice, call->stream);
     return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "cast");
   }
-  if (call->dtype[0] == TWS_F32)
-    return run_map(call, in<float>(call, 0), (const float *)nullptr, out<bf16>(call, 1), First(), err);
-  return run_map(call, in<bf16>(call, 0), (const bf16 *)nullptr, out<float>(call, 1), First(), err);
+  FOR_TYPE(call->dtype[0], X,
+           FOR_TYPE(call->dtype[1], Y,
+                    return run_map(call, in<X>(call, 0), (const X *)nullptr, out<Y>(call, 1), First(), err)));
 }

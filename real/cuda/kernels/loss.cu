@@ -90,13 +90,18 @@ __device__ void gradient_row(T *row, int64_t columns, int64_t padded, int64_t ta
   for (int64_t i = columns + threadIdx.x; i < padded; i += blockDim.x) row[i] = from_float<T>(0.0F);
 }
 
+// What a token's gradient is multiplied with.
+__device__ float weight_of(double weight, const float *hyper) {
+  return (float)(hyper ? weight * (double)hyper[TWS_HYPER_SCALE] : weight);
+}
+
 __device__ double loss_of(Softmax s, float logit) {
   return log((double)s.sum) + ((double)s.largest - (double)logit);
 }
 
 template <typename T, int V>
 __global__ void cross_entropy(T *logits, const int32_t *targets, double *losses, int64_t columns, int64_t padded,
-                              float scale) {
+                              double weight, const float *hyper) {
   __shared__ Softmax room[LOSS_BLOCK / WARP];
   const int64_t token = blockIdx.x;
   T *row = logits + token * padded;
@@ -109,7 +114,7 @@ __global__ void cross_entropy(T *logits, const int32_t *targets, double *losses,
   const bool known = target >= 0 && target < columns;  // else the data are wrong: nothing but NaN comes out
   const float logit = known ? to_float(row[target]) : CUDART_NAN_F;  // before any thread overwrites it
   const Softmax s = row_softmax<T, V>(row, columns, room);
-  gradient_row<T, V>(row, columns, padded, target, logit, s, scale, known);
+  gradient_row<T, V>(row, columns, padded, target, logit, s, weight_of(weight, hyper), known);
   if (threadIdx.x == 0) losses[token] = loss_of(s, logit);
 }
 
@@ -131,7 +136,8 @@ __global__ void vocabulary_stats(const T *logits, const int32_t *targets, float 
 // All threads and all ranks join the ranks' statistics in the order of ranks, so that all agree on every bit.
 template <typename T, int V>
 __global__ void vocabulary_loss(T *logits, const int32_t *targets, const float *stats, double *losses, int64_t tokens,
-                                int64_t columns, int64_t padded, int ranks, int64_t first, float scale) {
+                                int64_t columns, int64_t padded, int ranks, int64_t first, double weight,
+                                const float *hyper) {
   const int64_t token = blockIdx.x;
   T *row = logits + token * padded;
   const int32_t target = targets[token];
@@ -151,7 +157,7 @@ __global__ void vocabulary_loss(T *logits, const int32_t *targets, const float *
     logit += part[2];
   }
   const bool known = target >= 0;
-  gradient_row<T, V>(row, columns, padded, target - first, logit, s, scale, known);
+  gradient_row<T, V>(row, columns, padded, target - first, logit, s, weight_of(weight, hyper), known);
   if (threadIdx.x == 0) losses[token] = known ? loss_of(s, logit) : (double)CUDART_NAN_F;
 }
 
@@ -185,6 +191,11 @@ tws_code check(const tws_cuda_call *call, int64_t fewest, tws_error *err) {
   return TWS_OK;
 }
 
+// The hyperparameters, where a loss scale is asked for.
+const float *scale_of(const tws_cuda_call *call, int operand) {
+  return call->work->flags & TWS_SCALED ? in<float>(call, operand) : nullptr;
+}
+
 tws_code finish(const tws_cuda_call *call, const double *losses, double *metrics, tws_error *err) {
   LAUNCH(add_losses, 1, LOSS_BLOCK, 0, call, losses, in<int32_t>(call, 1), call->work->d[0], call->work->f[1], metrics);
   return launched(err);
@@ -196,13 +207,13 @@ tws_code run_cross_entropy(const tws_cuda_call *call, tws_error *err) {
   const int64_t *d = call->work->d;
   double *losses = static_cast<double *>(call->scratch);
   T *logits = out<T>(call, 0);
-  const float scale = (float)call->work->f[0];
+  const float *hyper = scale_of(call, 3);
   if (packable<N>(logits, d[2]))
     LAUNCH((cross_entropy<T, N>), (unsigned)d[0], LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1), losses, d[1], d[2],
-           scale);
+           call->work->f[0], hyper);
   else
     LAUNCH((cross_entropy<T, 1>), (unsigned)d[0], LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1), losses, d[1], d[2],
-           scale);
+           call->work->f[0], hyper);
   TWS_TRY(launched(err));
   return finish(call, losses, out<double>(call, 2), err);
 }
@@ -227,13 +238,13 @@ tws_code run_vocabulary_loss(const tws_cuda_call *call, tws_error *err) {
   const int64_t *d = call->work->d, first = (int64_t)call->work->f[2];
   double *losses = static_cast<double *>(call->scratch);
   T *logits = out<T>(call, 0);
-  const float scale = (float)call->work->f[0];
+  const float *hyper = scale_of(call, 4);
   if (packable<N>(logits, d[2]))
     LAUNCH((vocabulary_loss<T, N>), (unsigned)d[0], LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1),
-           in<float>(call, 2), losses, d[0], d[1], d[2], (int)d[3], first, scale);
+           in<float>(call, 2), losses, d[0], d[1], d[2], (int)d[3], first, call->work->f[0], hyper);
   else
     LAUNCH((vocabulary_loss<T, 1>), (unsigned)d[0], LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1),
-           in<float>(call, 2), losses, d[0], d[1], d[2], (int)d[3], first, scale);
+           in<float>(call, 2), losses, d[0], d[1], d[2], (int)d[3], first, call->work->f[0], hyper);
   TWS_TRY(launched(err));
   return finish(call, losses, out<double>(call, 3), err);
 }

@@ -144,10 +144,8 @@ tws_code too_wide(int64_t width, tws_error *err) {
 tws_code finish(const tws_cuda_call *call, const float *sums, int parts, int64_t stride, int64_t width, void *to,
                 tws_dtype type, bool accumulate, tws_error *err) {
   const unsigned grid = (unsigned)ceil_div(width, BLOCK);
-  if (type == TWS_F32)
-    LAUNCH(column_finish, grid, BLOCK, 0, call, sums, parts, stride, width, static_cast<float *>(to), accumulate);
-  else
-    LAUNCH(column_finish, grid, BLOCK, 0, call, sums, parts, stride, width, static_cast<bf16 *>(to), accumulate);
+  FOR_TYPE(type, G,
+           LAUNCH(column_finish, grid, BLOCK, 0, call, sums, parts, stride, width, static_cast<G *>(to), accumulate));
   return launched(err);
 }
 

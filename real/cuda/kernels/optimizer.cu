@@ -25,8 +25,8 @@ __device__ void update(const AdamW &c, const Rates &r, float g, float *p, float 
 
 // AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019). A clip coefficient of 0 says that
 // the gradients are not finite: nothing may change.
-template <typename G>
-__global__ void adamw(float *p, float *m, float *v, const G *grad, const float *hyper, const double *metrics, bf16 *p16,
+template <typename G, typename P>
+__global__ void adamw(float *p, float *m, float *v, const G *grad, const float *hyper, const double *metrics, P *p16,
                       AdamW c, int64_t packs, int64_t count) {
   constexpr int N = 4;
   Rates r;
@@ -51,11 +51,11 @@ __global__ void adamw(float *p, float *m, float *v, const G *grad, const float *
   }
   for (int64_t i = packs * N + first; i < count; i += stride) {
     update(c, r, to_float(grad[i]), p + i, m + i, v + i);
-    if (p16) p16[i] = from_float<bf16>(p[i]);
+    if (p16) p16[i] = from_float<P>(p[i]);
   }
 }
 
-template <typename G>
+template <typename G, typename P>
 tws_code run_adamw(const tws_cuda_call *call, tws_error *err) {
   constexpr int N = 4;
   const double *f = call->work->f;
@@ -69,7 +69,7 @@ tws_code run_adamw(const tws_cuda_call *call, tws_error *err) {
                    (call->work->flags & TWS_L2) != 0};
   float *p = out<float>(call, 0), *m = out<float>(call, 1), *v = out<float>(call, 2);
   const G *grad = in<G>(call, 3);
-  bf16 *p16 = call->count > 6 ? out<bf16>(call, 6) : nullptr;
+  P *p16 = call->count > 6 ? out<P>(call, 6) : nullptr;
   if (count == 0) return TWS_OK;
   const bool aligned =
       packable<N>(p, 0) && packable<N>(m, 0) && packable<N>(v, 0) && packable<N>(grad, 0) && packable<N>(p16, 0);
@@ -120,31 +120,37 @@ tws_code run_squares(const tws_cuda_call *call, tws_error *err) {
   return launched(err);
 }
 
-// The coefficient of torch.nn.utils.clip_grad_norm_, over the share of tokens that count; 0 tells ADAMW that the
-// gradients are not finite, or that there are none.
-__global__ void clip(double *metrics, double max_norm) {
-  const double kept = 1.0 - metrics[TWS_METRIC_IGNORED];
+// The coefficient of torch.nn.utils.clip_grad_norm_, over the share of tokens that count, and for gradients that the
+// loss scale multiplied; 0 tells ADAMW that the gradients are not finite, or that there are none.
+__global__ void clip(double *metrics, const float *hyper, double max_norm) {
+  const double kept = 1.0 - metrics[TWS_METRIC_IGNORED], scale = hyper ? (double)hyper[TWS_HYPER_SCALE] : 1.0;
+  if (hyper)
+    metrics[TWS_METRIC_OVERFLOW] = !isfinite(metrics[TWS_METRIC_SQUARES]) || !isfinite(metrics[TWS_METRIC_LOSS]);
   if (kept < 1e-9) {  // what rounding leaves where nothing counts
     metrics[TWS_METRIC_LOSS] = metrics[TWS_METRIC_NORM] = metrics[TWS_METRIC_CLIP] = 0.0;
     return;
   }
-  const double norm = sqrt(metrics[TWS_METRIC_SQUARES]) / kept;
+  const double norm = sqrt(metrics[TWS_METRIC_SQUARES]) / (kept * scale);
   double coefficient = max_norm > 0 ? max_norm / (norm + 1e-6) : 1.0;
   if (coefficient > 1.0) coefficient = 1.0;
   metrics[TWS_METRIC_LOSS] /= kept;
   metrics[TWS_METRIC_NORM] = norm;
-  metrics[TWS_METRIC_CLIP] = isfinite(norm) ? coefficient / kept : 0.0;
+  metrics[TWS_METRIC_CLIP] = isfinite(norm) && metrics[TWS_METRIC_OVERFLOW] == 0 ? coefficient / (kept * scale) : 0.0;
 }
 
 }  // namespace
 
 tws_code tws_cuda_adamw(const tws_cuda_call *call, tws_error *err) {
-  FOR_TYPE(call->dtype[3], G, return run_adamw<G>(call, err));
+  if (call->count > 6 && call->dtype[6] == TWS_F16)
+    FOR_TYPE(call->dtype[3], G, return run_adamw<G, f16>(call, err));
+  else
+    FOR_TYPE(call->dtype[3], G, return run_adamw<G, bf16>(call, err));
 }
 tws_code tws_cuda_squared_norm(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return run_squares<T>(call, err));
 }
 tws_code tws_cuda_clip(const tws_cuda_call *call, tws_error *err) {
-  LAUNCH(clip, 1, 1, 0, call, out<double>(call, 0), call->work->f[0]);
+  const float *hyper = call->work->flags & TWS_SCALED ? in<float>(call, 1) : nullptr;
+  LAUNCH(clip, 1, 1, 0, call, out<double>(call, 0), hyper, call->work->f[0]);
   return launched(err);
 }
