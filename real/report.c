@@ -41,6 +41,8 @@ tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_erro
 /* What every rank tells rank 0. */
 typedef struct rank_memory {
   uint64_t predicted[TWS_TIER_COUNT], allocated[TWS_TIER_COUNT], peak_rss;
+  tws_cuda_memory device; /* total 0: no device */
+  char device_name[160];
 } rank_memory;
 
 static int compare_doubles(const void *a, const void *b) {
@@ -116,6 +118,10 @@ static void add_axes(const tws_training *t, cJSON *configuration) {
     cJSON_AddStringToObject(configuration, "pipeline_schedule", tws_pipeline_kind_name(kind));
     cJSON_AddNumberToObject(configuration, "virtual_stages", (double)(c->virtual_stages > 1 ? c->virtual_stages : 1));
   }
+  if (plan->tensor_parallel > 1) {
+    cJSON_AddBoolToObject(configuration, "sequence_regions", c->tensor_regions);
+    cJSON_AddNumberToObject(configuration, "overlap_chunks", c->tensor_overlap ? (double)c->tensor_chunks : 1);
+  }
   if (c->ignored_token >= 0) cJSON_AddNumberToObject(configuration, "ignored_token", (double)c->ignored_token);
 }
 
@@ -137,6 +143,18 @@ static void add_configuration(const tws_training *t, cJSON *root) {
   add_axes(t, o);
 }
 
+/* The driver's view, and what of it is the plan's. */
+static void add_device(const rank_memory *memory, cJSON *rank) {
+  cJSON *o = cJSON_AddObjectToObject(rank, "gpu");
+  cJSON_AddStringToObject(o, "name", memory->device_name);
+  cJSON_AddNumberToObject(o, "total_bytes", (double)memory->device.total);
+  cJSON_AddNumberToObject(o, "used_bytes", (double)memory->device.used);
+  cJSON_AddNumberToObject(o, "arena_bytes", (double)memory->device.arenas);
+  cJSON_AddNumberToObject(o, "workspace_bytes", (double)memory->device.workspace);
+  cJSON_AddNumberToObject(o, "context_bytes", (double)memory->device.context);
+  cJSON_AddNumberToObject(o, "libraries_bytes", (double)memory->device.libraries);
+}
+
 static void add_memory(const tws_training *t, cJSON *root, const rank_memory *memory) {
   cJSON *list = cJSON_AddArrayToObject(root, "memory");
   for (int r = 0; r < t->world; r++) {
@@ -151,6 +169,7 @@ static void add_memory(const tws_training *t, cJSON *root, const rank_memory *me
       cJSON_AddNumberToObject(o, "allocated_bytes", (double)memory[r].allocated[tier]);
     }
     cJSON_AddNumberToObject(one, "peak_rss_bytes", (double)memory[r].peak_rss);
+    if (memory[r].device.total) add_device(&memory[r], one);
     cJSON_AddItemToArray(list, one);
   }
 }
@@ -202,6 +221,10 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
     mine.predicted[tier] = result->predicted_bytes[tier] = t->ledger.tier[tier].arena_bytes;
     mine.allocated[tier] = result->allocated_bytes[tier] = tws_executor_allocated(t->executor, (tws_tier)tier);
+  }
+  if (t->cuda) {
+    TWS_TRY(t->cuda->memory(t->backend, &mine.device, err));
+    t->cuda->describe(t->backend, mine.device_name, (int)sizeof mine.device_name);
   }
   result->steps = t->steps_done;
   unsigned char *all = NULL;

@@ -60,6 +60,19 @@ static void compare(const char *flags, int count, const double *want, const doub
                   got[i], want[i]);
 }
 
+static char *file_text(const char *name) {
+  char path[96];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  const int fd = open(path, O_RDONLY);
+  ck_assert_int_ge(fd, 0);
+  return command_slurp(fd);
+}
+static double number_after(const char *text, const char *key) {
+  const char *at = strstr(text, key);
+  ck_assert_msg(at != NULL, "no %s", key);
+  return strtod(at + strlen(key), NULL);
+}
+
 /* Recorded steps give the bits of steps that are started operation by operation, both what the host computes. */
 START_TEST(recorded) {
   static const char *const models[] = {"gpt", "llama"}, *const types[] = {"fp32", "bf16", "fp16"};
@@ -110,18 +123,22 @@ START_TEST(ranks) {
 }
 END_TEST
 
-/* A step that is traced is timed on the device. */
+/* A step that is traced is timed on the device; the summary says what of the device's memory is the plan's. */
 START_TEST(traced) {
-  char flags[256], path[96];
+  char flags[256];
   double loss[MOST_STEPS];
-  snprintf(path, sizeof path, "%s/trace.json", folder);
-  snprintf(flags, sizeof flags, "-m %s/gpt.json --dtype fp32 --steps 3 --micro-batch 1 --trace %s", folder, path);
+  snprintf(flags, sizeof flags,
+           "-m %s/gpt.json --dtype fp32 --steps 3 --micro-batch 1 --trace %s/trace --result %s/result", folder, folder,
+           folder);
   train(1, 1, flags, loss);
-  const int fd = open(path, O_RDONLY);
-  ck_assert_int_ge(fd, 0);
-  char *trace = command_slurp(fd);
+  char *trace = file_text("trace"), *result = file_text("result");
   ck_assert_ptr_nonnull(strstr(trace, "h.0.attn"));
+  const double arena = number_after(result, "\"arena_bytes\":"),
+               predicted = number_after(result, "\"predicted_bytes\":");
+  ck_assert(arena > 0 && arena == predicted);
+  ck_assert(number_after(result, "\"workspace_bytes\":") == 40 << 20);
   free(trace);
+  free(result);
 }
 END_TEST
 

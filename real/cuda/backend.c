@@ -307,7 +307,6 @@ static tws_code prepare(tws_backend *backend, int device, tws_error *err) {
   }
   TWS_TRY(kernel_lane(backend, TWS_STREAM_COMPUTE, &unused, err));
   TRY_CUDA(cudaMemGetInfo(&available, &total), "asking for free memory");
-  backend->memory.device_total = total;
   backend->memory.context = total - available - backend->memory.workspace;
   return TWS_OK;
 }
@@ -326,8 +325,17 @@ static tws_code cuda_create(int device, int threads, tws_backend **out, tws_erro
   return TWS_OK;
 }
 
-void tws_cuda_memory_of(const tws_backend *backend, tws_cuda_memory *out) {
+tws_code tws_cuda_memory_of(const tws_backend *backend, tws_cuda_memory *out, tws_error *err) {
+  size_t available = 0, total = 0;
+  TRY_CUDA(cudaMemGetInfo(&available, &total), "asking for free memory");
   *out = backend->memory;
+  out->total = total;
+  out->used = total - available;
+  for (int i = 0; i < backend->arena_count; i++)
+    if (backend->arenas[i].tier == TWS_TIER_DEVICE) out->arenas += backend->arenas[i].bytes;
+  const uint64_t known = out->arenas + out->workspace + out->context;
+  out->libraries = out->used > known ? out->used - known : 0;
+  return TWS_OK;
 }
 
 const char *tws_cuda_describe(const tws_backend *backend, char *buffer, int size) {

@@ -2,10 +2,11 @@
  * the real engine when --device cuda is asked for. It is compiled with every build that finds nvcc; it has not run on a
  * GPU yet.
  *
- * Storage types are float32, bfloat16 and half precision; arithmetic is float32 (float32 products without TF32; sums of squares and
- * losses float64). No kernel uses floating-point atomics, so equal work on equal devices gives equal bits; cuDNN's
- * attention, where it is used, adds gradients of queries in any order unless TWINSPEED_CUDA_DETERMINISTIC=1 says
- * otherwise. What would need a look at data on the host (targets outside the vocabulary) gives NaN instead of an error.
+ * Storage types are float32, bfloat16 and half precision; arithmetic is float32 (float32 products without TF32; sums of
+ * squares and losses float64). No kernel uses floating-point atomics, so equal work on equal devices gives equal bits;
+ * cuDNN's attention, where it is used, adds gradients of queries in any order unless TWINSPEED_CUDA_DETERMINISTIC=1
+ * says otherwise. What would need a look at data on the host (targets outside the vocabulary) gives NaN instead of an
+ * error.
  */
 #ifndef TWS_REAL_CUDA_CUDA_H
 #define TWS_REAL_CUDA_CUDA_H
@@ -13,12 +14,15 @@
 #include "plan/plan.h"
 #include "real/real.h"
 
-/* Device memory beside the arenas, in bytes. */
+/* Device memory now, in bytes, as the driver sees it. What other processes on the device took or gave back since the
+ * backend was ready counts as libraries. */
 typedef struct tws_cuda_memory {
-  uint64_t workspace; /* cuBLAS workspaces and reduction scratch, one of TWS_CUDA_STREAM_BYTES for each used stream */
-  uint64_t context;   /* in use on the device when the backend was ready, less its workspace: contexts, this
-                         process's and others', and what else others hold */
-  uint64_t device_total; /* of the device */
+  uint64_t total;     /* of the device */
+  uint64_t used;      /* of it: the sum of what follows */
+  uint64_t arenas;    /* the plan's */
+  uint64_t workspace; /* for libraries and partial sums, TWS_CUDA_STREAM_BYTES for each stream on which kernels ran */
+  uint64_t context;   /* when the backend was ready: contexts, this process's and others', and what else others held */
+  uint64_t libraries; /* since: NCCL's buffers, kernels loaded at their first use, the graph of a step */
 } tws_cuda_memory;
 
 typedef struct tws_cuda_comm_setup {
@@ -37,7 +41,7 @@ typedef struct tws_cuda_api {
   const tws_backend_ops *backend;
   /* TWS_ENVIRONMENT "no CUDA device": no driver, no device, or a driver too old. */
   tws_code (*device_count)(int *count, tws_error *err);
-  void (*memory)(const tws_backend *backend, tws_cuda_memory *out);
+  tws_code (*memory)(const tws_backend *backend, tws_cuda_memory *out, tws_error *err);
   const char *(*describe)(const tws_backend *backend, char *buffer, int size); /* backend may be NULL: versions only */
   /* Collective over the world. The communicator must go before the backend. */
   tws_code (*comm_create)(const tws_cuda_comm_setup *setup, tws_comm **out, tws_error *err);

@@ -9,13 +9,14 @@
 enum { OLDEST = 91000 /* describes devices, masks with infinity */, MOST_PROPOSALS = 16 };
 
 /* The functions that are used, by their names in the library. */
-#define FUNCTIONS(X)                                                                                 \
-  X(cudnnGetVersion)                                                                                 \
-  X(cudnnGetErrorString)                                                                             \
-  X(cudnnGetLastErrorString)                                                                         \
-  X(cudnnCreate)                                                                                     \
-  X(cudnnDestroy) X(cudnnSetStream) X(cudnnBackendCreateDescriptor) X(cudnnBackendDestroyDescriptor) \
-      X(cudnnBackendSetAttribute) X(cudnnBackendGetAttribute) X(cudnnBackendFinalize) X(cudnnBackendExecute)
+#define FUNCTIONS(X)                                                                                             \
+  X(cudnnGetVersion)                                                                                             \
+  X(cudnnGetErrorString)                                                                                         \
+  X(cudnnGetLastErrorString)                                                                                     \
+  X(cudnnCreate)                                                                                                 \
+  X(cudnnDestroy)                                                                                                \
+  X(cudnnSetStream) X(cudnnBackendCreateDescriptor) X(cudnnBackendDestroyDescriptor) X(cudnnBackendSetAttribute) \
+      X(cudnnBackendGetAttribute) X(cudnnBackendFinalize) X(cudnnBackendExecute)
 
 struct tws_cudnn {
   void *module;
