@@ -10,6 +10,7 @@
 #ifndef TWS_AUTOTUNE_H
 #define TWS_AUTOTUNE_H
 
+#include "base/json.h"
 #include "base/log.h"
 #include "estimators/estimators.h"
 #include "plan/pipeline_schedule.h"
@@ -152,6 +153,9 @@ tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, c
 double tws_tune_throughput(const tws_tune_candidate *candidate); /* samples/s: measured is not used here */
 void tws_tune_table(const tws_tune_result *result, const tws_tune_request *request, int rows, tws_text *out);
 tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *request, tws_text *out, tws_error *err);
+
+/* Adds a point's "axes", schedule and regions to an object, in the words of a job's results. */
+void tws_tune_point_axes(const tws_tune_point *point, cJSON *json);
 
 /* A folder as DeepSpeed's autotuner leaves it: for each simulated candidate <name>/exp.json, ds_config.json and
  * metrics.json, then summary.txt and best.ds_config.json. An existing folder with results is refused (TWS_INVALID)

@@ -17,8 +17,7 @@ static void add_number(cJSON *object, const char *key, double value) {
   cJSON_AddNumberToObject(object, key, value);
 }
 
-/* In the words of a job's results. */
-static void add_axes(cJSON *json, const tws_tune_point *point) {
+void tws_tune_point_axes(const tws_tune_point *point, cJSON *json) {
   cJSON *axes = cJSON_AddObjectToObject(json, "axes");
   add_number(axes, "pipe", point->pipeline > 1 ? point->pipeline : 1);
   add_number(axes, "data", tws_tune_replicas(point));
@@ -39,7 +38,7 @@ static cJSON *point_json(const tws_tune_point *point) {
   cJSON_AddStringToObject(json, "recompute", tws_recompute_name(point->recompute));
   add_number(json, "ranks", point->ranks);
   if (point->threads > 0) add_number(json, "threads", point->threads);
-  add_axes(json, point);
+  tws_tune_point_axes(point, json);
   return json;
 }
 

@@ -12,56 +12,84 @@ typedef struct options {
 
 /* What the verifier looked at, so that a clean result does not claim more than was done. */
 typedef struct coverage {
-  int ranks, checked, together;
+  int ranks, checked, together; /* together: all ranks */
+  int replicas;                 /* whole replicas among those that were checked; 0: a line of one rank of each stage */
   uint64_t operations;
 } coverage;
 
-/* Without all ranks at hand, two ranks of one data-parallel line must still enter the same collectives in one order. */
-static tws_code compare_collectives(const tws_plan *a, const tws_plan *b, tws_error *err) {
-  uint32_t i = 0, k = 0;
-  for (;;) {
-    while (i < a->op_count && a->ops[i].kind != TWS_OP_COLLECTIVE) i++;
-    while (k < b->op_count && b->ops[k].kind != TWS_OP_COLLECTIVE) k++;
-    if (i == a->op_count || k == b->op_count) break;
-    const tws_work *wa = &a->works[a->ops[i].work], *wb = &b->works[b->ops[k].work];
-    char la[160], lb[160];
-    if (wa->code != wb->code || wa->d[0] != wb->d[0] || wa->dtype != wb->dtype || wa->segments != wb->segments)
-      return tws_fail(err, TWS_INTERNAL, "please report it with the model and the configuration",
-                      "ranks %d and %d disagree: %s against %s", a->rank, b->rank, tws_op_label(a, i, la, sizeof la),
-                      tws_op_label(b, k, lb, sizeof lb));
-    i++;
-    k++;
+/* Ranks that can be verified together: `unit` of them belong together, and there are `units` such sets along "data". */
+typedef struct selection {
+  int whole; /* all ranks of a replica, not one of each stage */
+  int unit, units, of;
+} selection;
+
+enum { AUTO_OPERATIONS = 1500000, AUTO_RANKS = 512 };
+
+/* All ranks when they are few enough; else replicas, the first and the last among them; else one rank of each stage of
+ * those. Without --max-ranks as many as take a few seconds. */
+static tws_code choose(const tws_job *job, int64_t max_ranks, selection *s, tws_error *err) {
+  if (max_ranks == 0) {
+    tws_plan *plan;
+    TWS_TRY(tws_job_plan(job, 0, &plan, err));
+    max_ranks = AUTO_OPERATIONS / ((int64_t)plan->op_count + 1);
+    max_ranks = max_ranks < 4 ? 4 : max_ranks > AUTO_RANKS ? AUTO_RANKS : max_ranks;
+    tws_plan_destroy(plan);
   }
-  if (i == a->op_count && k == b->op_count) return TWS_OK;
-  return tws_fail(err, TWS_INTERNAL, "please report it with the model and the configuration",
-                  "ranks %d and %d enter different numbers of collectives", a->rank, b->rank);
+  s->of = tws_job_ranks_along(job, "data");
+  s->unit = job->ranks / s->of;
+  s->whole = s->unit <= max_ranks;
+  if (!s->whole) s->unit = tws_job_stages(job);
+  s->units = (int)(max_ranks / s->unit);
+  if (s->units > s->of) s->units = s->of;
+  if (s->units < 1) s->units = 1;
+  return TWS_OK;
 }
 
-static tws_code verify(const tws_cli *cli, const tws_job *job, int64_t max_ranks, coverage *seen, tws_error *err) {
-  int count = job->ranks < max_ranks ? job->ranks : (int)max_ranks;
-  tws_plan **plans = tws_calloc((size_t)count, sizeof *plans);
-  if (!plans) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  *seen = (coverage){.ranks = job->ranks, .together = count == job->ranks};
+static int chosen(const tws_job *job, const selection *s, int rank) {
+  int coordinates[TWS_MAX_AXES], data = 0;
+  tws_topology_coordinates(&job->topology, rank, coordinates);
+  for (int a = 0; a < job->topology.axes; a++) {
+    const char *name = job->topology.name[a];
+    if (strcmp(name, "data") == 0)
+      data = coordinates[a];
+    else if (!s->whole && strcmp(name, "pipe") != 0 && coordinates[a] != 0)
+      return 0;
+  }
+  for (int u = 0; u < s->units; u++) /* spread over all */
+    if (data == (s->units > 1 ? (int)((int64_t)u * (s->of - 1) / (s->units - 1)) : 0)) return 1;
+  return 0;
+}
+
+static tws_code verify_ranks(const tws_cli *cli, const tws_job *job, const selection *s, tws_plan **plans,
+                             coverage *seen, tws_error *err) {
+  int count = s->unit * s->units;
   tws_progress progress = tws_cli_progress(cli);
   tws_progress_begin(&progress, "verifying ranks", count);
   tws_code code = TWS_OK;
-  for (int i = 0; i < count && code == TWS_OK; i++) {
-    /* spread over all ranks, the first and the last among them */
-    int rank = count > 1 ? (int)((int64_t)i * (job->ranks - 1) / (count - 1)) : 0;
-    code = tws_job_plan(job, rank, &plans[i], err);
-    if (code == TWS_OK) code = tws_plan_verify(plans[i], err);
-    if (code == TWS_OK && !seen->together && i > 0 && plans[i]->stage == plans[0]->stage)
-      code = compare_collectives(plans[0], plans[i], err);
-    if (code == TWS_OK) seen->operations += plans[i]->op_count;
+  for (int rank = 0; rank < job->ranks && code == TWS_OK; rank++) {
+    if (!chosen(job, s, rank)) continue;
+    tws_plan **plan = &plans[seen->checked];
+    code = tws_job_plan(job, rank, plan, err);
+    if (code == TWS_OK) code = tws_plan_verify(*plan, err);
+    if (code == TWS_OK) seen->operations += (*plan)->op_count;
     seen->checked += code == TWS_OK;
-    tws_progress_update(&progress, i + 1);
-    if (!seen->together && i > 0) {
-      tws_plan_destroy(plans[i]);
-      plans[i] = NULL;
-    }
+    tws_progress_update(&progress, seen->checked);
   }
-  if (code == TWS_OK && seen->together) code = tws_plans_verify((const tws_plan *const *)plans, count, err);
+  const tws_plan *const *all = (const tws_plan *const *)plans;
+  if (code == TWS_OK)
+    code = seen->together ? tws_plans_verify(all, count, err) : tws_plans_verify_part(all, count, err);
   tws_progress_end(&progress);
+  return code;
+}
+
+static tws_code verify(const tws_cli *cli, const tws_job *job, int64_t max_ranks, coverage *seen, tws_error *err) {
+  selection s;
+  TWS_TRY(choose(job, max_ranks, &s, err));
+  int count = s.unit * s.units;
+  *seen = (coverage){.ranks = job->ranks, .together = count == job->ranks, .replicas = s.whole ? s.units : 0};
+  tws_plan **plans = tws_calloc((size_t)count, sizeof *plans);
+  if (!plans) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_code code = verify_ranks(cli, job, &s, plans, seen, err);
   for (int i = 0; i < count; i++) tws_plan_destroy(plans[i]);
   tws_free(plans);
   return code;
@@ -127,9 +155,22 @@ static tws_code print_json(const tws_job *job, const tws_text *text, const tws_t
     cJSON_AddNumberToObject(plan, "ranks", seen->ranks);
     cJSON_AddNumberToObject(plan, "ranks_verified", seen->checked);
     cJSON_AddBoolToObject(plan, "verified_together", seen->together);
+    cJSON_AddNumberToObject(plan, "replicas_verified", seen->replicas);
     cJSON_AddNumberToObject(plan, "operations", (double)seen->operations);
   }
   return tws_out_json(root, err);
+}
+
+static void print_coverage(const coverage *seen) {
+  static const char what[] = "memory, order, collectives, messages, deadlock";
+  if (seen->together)
+    tws_out("all %d rank%s verified together: %s\n", seen->ranks, seen->ranks > 1 ? "s" : "", what);
+  else if (seen->replicas)
+    tws_out("%d of %d ranks verified together (%d whole replica%s; --max-ranks takes more): %s\n", seen->checked,
+            seen->ranks, seen->replicas, seen->replicas > 1 ? "s" : "", what);
+  else
+    tws_out("%d of %d ranks verified together (one of each stage; --max-ranks takes more): %s\n", seen->checked,
+            seen->ranks, what);
 }
 
 static tws_code print_text(const tws_cli *cli, const tws_job *job, tws_text *text, const tws_text *idle,
@@ -146,12 +187,7 @@ static tws_code print_text(const tws_cli *cli, const tws_job *job, tws_text *tex
     int count = model_notes(job, notes);
     for (int i = 0; i < count; i++) tws_out("note: %s\n", notes[i]);
     tws_out("Plan     %s operations; ", tws_format_count((double)seen->operations, operations, sizeof operations));
-    if (seen->together)
-      tws_out("all %d rank%s verified together: memory, order, collectives, deadlock\n", seen->ranks,
-              seen->ranks > 1 ? "s" : "");
-    else
-      tws_out("%d of %d ranks verified one by one: memory, order; and their collectives compared\n", seen->checked,
-              seen->ranks);
+    print_coverage(seen);
   }
   tws_out("Effective configuration:\n");
   return tws_out_text(text, err);
@@ -204,10 +240,11 @@ static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
     TWS_FLAG("print-schema", 0, options, print_schema, "print the JSON Schema of ds_config.json and stop"),
     TWS_FLAG("all-keys", 0, options, all_keys, "effective configuration with every key, defaults too"),
-    TWS_INTEGER("max-ranks", 0, "N", options, max_ranks, 1, 4096, "verify all ranks up to this many (default 16)"),
+    TWS_INTEGER("max-ranks", 0, "N", options, max_ranks, 1, 4096,
+                "verify at most so many ranks (default: a few seconds' work)"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_DEFAULTS, .max_ranks = 16};
+static const options defaults = {.job = TWS_JOB_DEFAULTS, .max_ranks = 0};
 
 const tws_verb tws_verb_check = {
     .name = "check",
@@ -221,7 +258,9 @@ const tws_verb tws_verb_check = {
         "A misspelled key, a wrong type or an impossible combination is an error with file, line and column, and\n"
         "exit code 3. A key that is accepted and has no effect here is named in a warning, with the reason.\n"
         "With a model, the plans of the ranks are verified: every collective is entered by all members of its\n"
-        "group in one order, no buffer is read before it is written or after its memory was reused.\n",
+        "group in one order, every message has two ends, nothing waits for ever, no buffer is read before it is\n"
+        "written or after its memory was reused. Of large jobs some replicas are verified, or one rank of each\n"
+        "stage; the output says how many.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

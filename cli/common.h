@@ -24,6 +24,16 @@ typedef struct tws_job_options {
 #define TWS_JOB_DEFAULTS \
   { .stage = -1, .seed = -1 }
 
+/* How the ranks are divided. */
+#define TWS_AXIS_OPTIONS(type, field)                                                                                 \
+  TWS_INTEGER("pp", 0, "N", type, field.pipeline_stages, 1, 4096, "pipeline stages"),                                 \
+      TWS_INTEGER("tp", 0, "N", type, field.tensor_ranks, 1, 65536, "ranks that share weights (tensor parallelism)"), \
+      TWS_INTEGER("sp", 0, "N", type, field.sequence_ranks, 1, 65536, "ranks that share a sequence (Ulysses)"),       \
+      TWS_STRING("schedule", 0, "KIND", type, field.schedule, "of a pipeline: gpipe, 1f1b, interleaved or zb-h1"),    \
+      TWS_INTEGER("virtual-stages", 0, "N", type, field.virtual_stages, 1, 4096, "chunks of a stage (interleaved)"),  \
+      TWS_STRING("axis-order", 0, "AXES", type, field.axis_order, "slowest first (pipe,data,sequence,model)"),        \
+      TWS_FLAG("sequence-regions", 0, type, field.sequence_regions, "with --tp: share tokens where weights are not")
+
 /* Rows for a verb's option table: `type` is its options struct, `field` the tws_job_options member in it. */
 #define TWS_JOB_OPTIONS(type, field)                                                                                  \
   TWS_STRING("model", 'm', "MODEL", type, field.model, "Hugging Face config.json, or a built-in model's name"),       \
@@ -31,14 +41,7 @@ typedef struct tws_job_options {
       TWS_STRING("cluster", 0, "NAME[:NODES]", type, field.cluster, "cluster file or built-in name (default: host)"), \
       TWS_STRING("profile", 0, "NAME", type, field.profile, "hardware profile: built-in name or a calibrated file"),  \
       TWS_INTEGER("ranks", 'n', "N", type, field.ranks, 1, 65536, "number of ranks (default: all devices; host: 1)"), \
-      TWS_INTEGER("stage", 0, "0..3", type, field.stage, 0, 3, "ZeRO stage"),                                         \
-      TWS_INTEGER("pp", 0, "N", type, field.pipeline_stages, 1, 4096, "pipeline stages"),                             \
-      TWS_INTEGER("tp", 0, "N", type, field.tensor_ranks, 1, 65536, "ranks that share weights (tensor parallelism)"), \
-      TWS_INTEGER("sp", 0, "N", type, field.sequence_ranks, 1, 65536, "ranks that share a sequence (Ulysses)"),       \
-      TWS_STRING("schedule", 0, "KIND", type, field.schedule, "of a pipeline: gpipe, 1f1b, interleaved or zb-h1"),    \
-      TWS_INTEGER("virtual-stages", 0, "N", type, field.virtual_stages, 1, 4096, "chunks of a stage (interleaved)"),  \
-      TWS_STRING("axis-order", 0, "AXES", type, field.axis_order, "slowest first (pipe,data,sequence,model)"),        \
-      TWS_FLAG("sequence-regions", 0, type, field.sequence_regions, "with --tp: share tokens where weights are not"), \
+      TWS_INTEGER("stage", 0, "0..3", type, field.stage, 0, 3, "ZeRO stage"), TWS_AXIS_OPTIONS(type, field),          \
       TWS_INTEGER("seq", 0, "TOKENS", type, field.sequence, 1, 16777216, "sequence length (default: the model's)"),   \
       TWS_INTEGER("micro-batch", 0, "N", type, field.micro_batch, 1, 1048576, "micro batch size of one rank"),        \
       TWS_INTEGER("accumulation", 0, "N", type, field.accumulation, 1, 1048576, "gradient accumulation steps"),       \

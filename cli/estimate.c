@@ -191,9 +191,11 @@ static void print_time(const tws_cli *cli, const tws_job *job, const tws_estimat
             tws_format_seconds(e->path.bubble_s, text, sizeof text));
   tws_out("\n");
   int shown = 0;
+  const char *communicating =
+      tws_job_stages(job) > 1 ? "  in collectives, with waiting for their last member:" : "  communicating:";
   for (int c = 0; c < TWS_COLLECTIVE_COUNT; c++)
     if (e->path.collective_s[c] > 0)
-      tws_out("%s %s %s", shown++ ? "," : "  communicating:", tws_collective_name((tws_collective)c),
+      tws_out("%s %s %s", shown++ ? "," : communicating, tws_collective_name((tws_collective)c),
               tws_format_seconds(e->path.collective_s[c], text, sizeof text));
   if (shown) tws_out("\n");
   tws_axes_print(&e->path);

@@ -19,13 +19,19 @@ static double number(const cJSON *object, const char *key) {
 static void read_memory(const cJSON *root, tws_trial *trial) {
   const cJSON *rank, *tier;
   trial->predicted_bytes = trial->allocated_bytes = trial->peak_rss_bytes = 0;
+  trial->rank_predicted_bytes = trial->rank_allocated_bytes = 0;
   cJSON_ArrayForEach(rank, cJSON_GetObjectItemCaseSensitive(root, "memory")) {
     trial->peak_rss_bytes += number(rank, "peak_rss_bytes");
+    double predicted = 0, allocated = 0;
     cJSON_ArrayForEach(tier, rank) {
       if (!cJSON_IsObject(tier)) continue;
-      trial->predicted_bytes += number(tier, "predicted_bytes");
-      trial->allocated_bytes += number(tier, "allocated_bytes");
+      predicted += number(tier, "predicted_bytes");
+      allocated += number(tier, "allocated_bytes");
     }
+    trial->predicted_bytes += predicted;
+    trial->allocated_bytes += allocated;
+    trial->rank_predicted_bytes = fmax(trial->rank_predicted_bytes, predicted);
+    trial->rank_allocated_bytes = fmax(trial->rank_allocated_bytes, allocated);
   }
 }
 
@@ -122,6 +128,8 @@ tws_job_options tws_point_options(const tws_job_options *base, const tws_tune_po
   }
   if (point->tensor > 0) options.tensor_ranks = point->tensor;
   if (point->tensor > 1) options.sequence_regions = point->regions;
+  if (point->tensor > 1 && !point->regions && options.set.count < TWS_MAX_STRINGS) /* the file may have them on */
+    options.set.item[options.set.count++] = "twinspeed.tensor_sequence_regions=false";
   if (point->sequence > 0) options.sequence_ranks = point->sequence;
   return options;
 }

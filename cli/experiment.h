@@ -9,6 +9,7 @@ typedef struct tws_trial {
   double *step_s; /* of every step but the first of each run */
   size_t count, capacity;
   double predicted_bytes, allocated_bytes; /* sum over the ranks' arenas */
+  double rank_predicted_bytes, rank_allocated_bytes; /* of the rank whose arenas are largest */
   double peak_rss_bytes;                   /* sum over the ranks */
   double first_loss, last_loss;
   int runs;

@@ -19,7 +19,7 @@ typedef struct options {
 /* One configuration: what was predicted for it, by which means, and what was measured. Times 0: not known. */
 typedef struct entry {
   char model[64], recompute[16];
-  char axes[64]; /* "pipe 2, model 4, 1f1b": what ranks are shared among besides replicas; "": nothing */
+  char axes[64]; /* "pipe 2, model 4, 1f1b, regions": what ranks are shared among besides replicas; "": nothing */
   int64_t stage, micro, accumulation, ranks, threads, tokens; /* tokens of a step; 0: not known */
   double estimated_s, simulated_s, measured_s, low_s, high_s;
   double predicted_bytes, allocated_bytes; /* of the fullest rank */
@@ -80,7 +80,11 @@ static void read_axes(const cJSON *job, char *text, size_t size) {
     if (ranks > 1 && used < size)
       used += (size_t)snprintf(text + used, size - used, "%s%s %lld", used ? ", " : "", names[i], (long long)ranks);
   }
-  if (*schedule && used < size) snprintf(text + used, size - used, ", %s", schedule);
+  int64_t chunks = integer(job, "virtual_stages");
+  if (*schedule && used < size) used += (size_t)snprintf(text + used, size - used, ", %s", schedule);
+  if (chunks > 1 && used < size) used += (size_t)snprintf(text + used, size - used, " x %lld", (long long)chunks);
+  if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(job, "sequence_regions")) && used < size)
+    snprintf(text + used, size - used, ", regions");
 }
 
 static entry *find_job(report *r, const cJSON *job, const char *model, int64_t ranks) {
@@ -145,16 +149,14 @@ static int read_simulation(report *r, const cJSON *root) {
   return 0;
 }
 
-/* What validate and its sweep say of one configuration; bytes are of the whole job, ranks are alike. */
+/* What validate and its sweep say of one configuration. */
 static void add_measurement(entry *e, const cJSON *one, const char *predicted_key, const char *measured_key) {
   e->simulated_s = number(one, predicted_key);
   e->measured_s = number(one, measured_key);
   e->low_s = number(one, "measured_low_s");
   e->high_s = number(one, "measured_high_s");
-  if (e->ranks > 0) {
-    e->predicted_bytes = number(one, "ledger_bytes") / (double)e->ranks;
-    e->allocated_bytes = number(one, "allocated_bytes") / (double)e->ranks;
-  }
+  e->predicted_bytes = number(one, "rank_ledger_bytes");
+  e->allocated_bytes = number(one, "rank_allocated_bytes");
 }
 
 static int read_validation(report *r, const cJSON *root) {

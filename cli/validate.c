@@ -167,6 +167,8 @@ static tws_code print_json(const validation *v, tws_error *err) {
   cJSON_AddNumberToObject(json, "measured_tokens_per_s", tokens(v) / v->measured_s);
   cJSON_AddNumberToObject(json, "ledger_bytes", v->ledger_bytes);
   cJSON_AddNumberToObject(json, "allocated_bytes", v->trial.allocated_bytes);
+  cJSON_AddNumberToObject(json, "rank_ledger_bytes", v->trial.rank_predicted_bytes);
+  cJSON_AddNumberToObject(json, "rank_allocated_bytes", v->trial.rank_allocated_bytes);
   cJSON_AddNumberToObject(json, "peak_rss_bytes", v->trial.peak_rss_bytes);
   cJSON_AddItemToObject(json, "comparison", cJSON_Parse(text.data));
   tws_text_free(&text);
@@ -271,12 +273,15 @@ static const tws_option table[] = {
     TWS_STRING("profile", 0, "FILE", tws_validate_options, job.profile,
                "calibrated profile (--sweep calibrates by itself when there is none)"),
     TWS_INTEGER("stage", 0, "0..3", tws_validate_options, job.stage, 0, 3, "ZeRO stage"),
+    TWS_AXIS_OPTIONS(tws_validate_options, job),
     TWS_INTEGER("seq", 0, "TOKENS", tws_validate_options, job.sequence, 1, 16777216, "sequence length"),
     TWS_INTEGER("micro-batch", 0, "N", tws_validate_options, job.micro_batch, 1, 1048576, "micro batch of one rank"),
     TWS_INTEGER("accumulation", 0, "N", tws_validate_options, job.accumulation, 1, 1048576, "accumulation steps"),
     TWS_STRING("recompute", 0, "MODE", tws_validate_options, job.recompute, "none, selective or full"),
     TWS_STRING("dtype", 0, "TYPE", tws_validate_options, job.dtype, "fp32, bf16 or fp16"),
     TWS_INTEGER("threads", 0, "N", tws_validate_options, job.threads, 1, 1024, "threads of one rank"),
+    TWS_INTEGER("vocab-multiple", 0, "N", tws_validate_options, job.vocabulary_multiple, 1, 65536,
+                "pad the vocabulary to this"),
     TWS_INTEGER("seed", 0, "N", tws_validate_options, job.seed, 0, 9007199254740992.0, "seed of weights and data"),
     TWS_LIST("set", 0, "KEY=VALUE", tws_validate_options, job.set, "set a configuration key"),
     TWS_STRING("data", 'd', "FILE", tws_validate_options, data, "text, or llm.c tokens (.bin)"),
@@ -307,11 +312,13 @@ const tws_verb tws_verb_validate = {
     .examples =
         "  twinspeed validate -m config.json -c ds_config.json --profile host.json --data book.txt -n 2\n"
         "  twinspeed validate -m gpt2 --seq 64 --micro-batch 4 --profile host.json --data book.txt --trace both.json\n"
+        "  twinspeed validate -m gpt2 --seq 64 --tp 2 -n 2 --profile host.json --data book.txt\n"
         "  twinspeed validate --sweep -m config.json -c ds_config.json --data book.txt --figures figures\n"
         "  twinspeed validate --published scenarios/published/runs.json\n",
     .notes =
         "One run: step time, phases, streams, operations and memory of the two, side by side. --sweep: stages,\n"
-        "micro batches and rank counts, measured in interleaved rounds, with a calibration in every round unless\n"
+        "micro batches and rank counts (the ranks divided as --pp, --tp, --sp or the configuration say), measured in "
+        "interleaved rounds, with a calibration in every round unless\n"
         "--profile is given; medians, quartiles, the median error, and the tuner's pick against the best measured.\n"
         "--published: each run of the file is planned and predicted, nothing is trained; runs that cannot be "
         "predicted\n"

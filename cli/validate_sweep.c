@@ -30,6 +30,7 @@ typedef struct sweep {
   int ranks_count, run_count;
   trial_point points[MOST_POINTS];
   int count;
+  tws_error refusal;                                /* of the last point without a plan */
   tws_measurements (*rounds)[TWS_CALIBRATION_RUNS]; /* [round][run] */
   double calibration_spread;
 } sweep;
@@ -43,18 +44,52 @@ static int64_t divisor_up_to(int64_t n, int64_t limit) {
   return best;
 }
 
+static int at_least_one(int64_t count) {
+  return count > 1 ? (int)count : 1;
+}
+
+/* How the configuration divides the ranks; every point has it. */
+static tws_tune_point divided(const tws_config *config) {
+  return (tws_tune_point){
+      .pipeline = at_least_one(config->pipeline_stages),
+      .tensor = at_least_one(config->tensor_ranks),
+      .sequence = at_least_one(config->sequence_ranks),
+      .schedule = {(tws_pipeline_kind)config->pipeline_schedule, at_least_one(config->virtual_stages)},
+      .regions = config->tensor_regions != 0};
+}
+
+/* Whether there is a plan for the point: a pipeline refuses stages 2 and 3, a schedule some numbers of micro-batches.
+ */
+static int has_plan(sweep *s, const tws_tune_point *point) {
+  tws_config *config;
+  tws_plan *plan;
+  if (tws_tune_config(s->config, s->network, point, &config, &s->refusal) != TWS_OK) return 0;
+  tws_plan_request request = {
+      .network = s->network, .config = config, .backend = TWS_BACKEND_HOST, .threads = point->threads};
+  tws_code code = tws_plan_topology(config, point->ranks, &request.topology, &s->refusal);
+  if (code == TWS_OK) code = tws_plan_build(&request, &plan, &s->refusal);
+  if (code == TWS_OK) tws_plan_destroy(plan);
+  tws_config_destroy(config);
+  return code == TWS_OK;
+}
+
 static void add_point(sweep *s, int stage, int large, tws_recompute recompute, int64_t ranks, int64_t batch) {
-  if (s->count == MOST_POINTS || batch % ranks != 0) return;
-  int64_t own = batch / ranks, micro = divisor_up_to(own, large ? own / 2 : own / 8);
+  int64_t replicas = ranks / tws_config_model_ranks(s->config);
+  if (s->count == MOST_POINTS || ranks % tws_config_model_ranks(s->config) != 0 || batch % replicas != 0) return;
+  int64_t own = batch / replicas, micro = divisor_up_to(own, large ? own / 2 : own / 8);
   trial_point *p = &s->points[s->count];
-  p->point = (tws_tune_point){
-      .stage = stage, .recompute = recompute, .ranks = (int)ranks, .micro = micro, .accumulation = own / micro};
+  p->point = divided(s->config);
+  p->point.stage = stage;
+  p->point.recompute = recompute;
+  p->point.ranks = (int)ranks;
+  p->point.micro = micro;
+  p->point.accumulation = own / micro;
   int64_t threads = s->o->job.threads ? s->o->job.threads : s->config->threads;
   p->point.threads = tws_launch_threads(threads, (int)ranks);
   tws_tune_name(&p->point, p->name, sizeof p->name);
   for (int i = 0; i < s->count; i++)
     if (strcmp(s->points[i].name, p->name) == 0) return; /* a small batch leaves fewer choices */
-  s->count++;
+  s->count += has_plan(s, &p->point);
 }
 
 /* Every stage, a small and a large micro batch, some recomputation: fourteen points for three rank counts. */
@@ -88,8 +123,13 @@ static tws_code open_sweep(const tws_validate_options *o, sweep *s, tws_error *e
   if (!full) s->runs[s->run_count++] = cores; /* kernels with every core busy: what more ranks than cores share */
   int64_t batch = o->global_batch ? o->global_batch : s->config->train_batch_size ? s->config->train_batch_size : 32;
   choose_points(s, batch);
+  if (s->count == 0 && s->refusal.message[0])
+    return tws_fail(err, TWS_INVALID, s->refusal.hint[0] ? s->refusal.hint : NULL, "no configuration to measure: %s",
+                    s->refusal.message);
   if (s->count == 0)
-    return tws_fail(err, TWS_INVALID, "choose a global batch that the ranks divide", "no configuration to measure");
+    return tws_fail(err, TWS_INVALID, "-n: multiples of --pp x --tp x --sp whose replicas divide the global batch",
+                    "no configuration to measure: no number of ranks divides into %lld that share a replica",
+                    (long long)tws_config_model_ranks(s->config));
   s->rounds = tws_calloc((size_t)o->rounds, sizeof *s->rounds);
   return s->rounds ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
@@ -225,6 +265,11 @@ static tws_code print_text(const tws_cli *cli, const sweep *s, const verdict *v,
                          tws_cell("%.1f-%.1f", p->low_s * 1e3, p->high_s * 1e3), tws_cell("%+.1f", error_of(p) * 100)});
   }
   TWS_TRY(tws_table_print(cli, &table, err));
+  if (tws_config_model_ranks(s->config) > 1) {
+    tws_tune_point axes = divided(s->config);
+    tws_out("\nranks of a replica: pipe %d x sequence %d x model %d", axes.pipeline, axes.sequence, axes.tensor);
+    if (axes.pipeline > 1) tws_out(", %s", tws_pipeline_kind_name(axes.schedule.kind));
+  }
   tws_out("\n%d configurations, %lld rounds of %lld steps, interleaved; profile: %s\n", s->count,
           (long long)s->o->rounds, (long long)s->o->steps, tws_profile_provenance(s->profile));
   tws_out("median error %.1f %%, worst %.1f %%; median spread of the measured steps %.1f %%\n", v->median_error * 100,
@@ -254,6 +299,7 @@ static tws_code print_json(const sweep *s, const verdict *v, tws_error *err) {
     cJSON_AddStringToObject(item, "name", p->name);
     cJSON_AddNumberToObject(item, "zero_stage", p->point.stage);
     cJSON_AddNumberToObject(item, "ranks", p->point.ranks);
+    tws_tune_point_axes(&p->point, item);
     cJSON_AddNumberToObject(item, "threads", p->point.threads);
     cJSON_AddNumberToObject(item, "micro_batch", (double)p->point.micro);
     cJSON_AddNumberToObject(item, "accumulation", (double)p->point.accumulation);
@@ -267,6 +313,8 @@ static tws_code print_json(const sweep *s, const verdict *v, tws_error *err) {
     cJSON_AddNumberToObject(item, "error", error_of(p));
     cJSON_AddNumberToObject(item, "ledger_bytes", p->trial.predicted_bytes);
     cJSON_AddNumberToObject(item, "allocated_bytes", p->trial.allocated_bytes);
+    cJSON_AddNumberToObject(item, "rank_ledger_bytes", p->trial.rank_predicted_bytes);
+    cJSON_AddNumberToObject(item, "rank_allocated_bytes", p->trial.rank_allocated_bytes);
     cJSON_AddItemToArray(list, item);
   }
   return tws_out_json(json, err);

@@ -178,6 +178,9 @@ tws_code tws_plan_verify(const tws_plan *plan, tws_error *err);
 /* Across all ranks of a job: every collective is entered by all members of its group, in one order, with equal
  * kinds, types and sizes; sends match receives; the whole can run to its end without deadlock. */
 tws_code tws_plans_verify(const tws_plan *const *plans, int count, tws_error *err);
+/* The same for some ranks of a job; a member of a group that has no plan here is taken to enter when the others do.
+ * Both ends of every message have to be there: whole replicas, or the ranks of one line along "pipe". */
+tws_code tws_plans_verify_part(const tws_plan *const *plans, int count, tws_error *err);
 
 /* One line per operation. format 0: text, 1: JSON. */
 tws_code tws_plan_print(const tws_plan *plan, int json, tws_text *out, tws_error *err);

@@ -15,6 +15,8 @@ typedef struct rank_state {
 typedef struct job {
   rank_state *ranks;
   int count;
+  int part;           /* ranks without a plan stand aside */
+  int blame;          /* members that enter something else are an error, not late */
   const int *plan_of; /* rank -> index in ranks, or -1 */
   tws_error *err;
 } job;
@@ -51,6 +53,14 @@ static int same_collective(const tws_work *a, const tws_work *b) {
   return a->code == b->code && a->dtype == b->dtype && a->d[0] == b->d[0] && a->segments == b->segments;
 }
 
+/* The last member of the group that has a plan: it alone looks for the others, so that a group that is not complete is
+ * not gone through again whenever one more member arrives. */
+static int is_last(const job *j, int index, const tws_group *group) {
+  int last = -1;
+  for (int i = group->size - 1; i >= 0 && last < 0; i--) last = j->plan_of[group->ranks[i]];
+  return last == index || last < 0;
+}
+
 /* Whether the ready collective `op` of rank `index` is met by all other members; heads[] receives their operations. */
 static tws_code meet(const job *j, int index, uint32_t op, uint32_t *heads, int *met) {
   const tws_plan *plan = j->ranks[index].plan;
@@ -59,6 +69,7 @@ static tws_code meet(const job *j, int index, uint32_t op, uint32_t *heads, int 
   *met = 1;
   for (int i = 0; i < group->size; i++) {
     int other = j->plan_of[group->ranks[i]];
+    if (other < 0 && j->part) continue;
     if (other < 0) return complain(j, index, op, "a member of the group has no plan");
     const rank_state *r = &j->ranks[other];
     uint32_t head = TWS_NONE;
@@ -67,7 +78,9 @@ static tws_code meet(const job *j, int index, uint32_t op, uint32_t *heads, int 
       if (candidate == TWS_NONE || r->plan->ops[candidate].kind != TWS_OP_COLLECTIVE) continue;
       const tws_work *w = &r->plan->works[r->plan->ops[candidate].work];
       if (!same_group(&r->plan->groups[w->group], group) || s != plan->ops[op].stream) continue;
-      if (!same_collective(w, work) || r->plan->ops[candidate].peer != plan->ops[op].peer) {
+      int same = same_collective(w, work) && r->plan->ops[candidate].peer == plan->ops[op].peer;
+      if (!same && !j->blame) continue;
+      if (!same) {
         char label[160];
         tws_op_label(r->plan, candidate, label, sizeof label);
         char text[300];
@@ -86,9 +99,13 @@ static tws_code try_collective(job *j, int index, uint32_t op, uint32_t *heads, 
   const tws_plan *plan = j->ranks[index].plan;
   const tws_group *group = &plan->groups[plan->works[plan->ops[op].work].group];
   int met = 0;
+  if (!is_last(j, index, group)) return TWS_OK;
   TWS_TRY(meet(j, index, op, heads, &met));
   if (!met) return TWS_OK;
-  for (int i = 0; i < group->size; i++) finish(&j->ranks[j->plan_of[group->ranks[i]]], heads[i]);
+  for (int i = 0; i < group->size; i++) {
+    int member = j->plan_of[group->ranks[i]];
+    if (member >= 0) finish(&j->ranks[member], heads[i]);
+  }
   *progress = 1;
   return TWS_OK;
 }
@@ -155,11 +172,25 @@ static tws_code prepare(rank_state *r, const tws_plan *plan, tws_arena *arena) {
   return TWS_OK;
 }
 
+/* When nothing moves any more: a rank that waits in a collective while another member enters a different one says more
+ * than that both wait. */
+static tws_code disagreement(const job *j, int index, uint32_t *heads) {
+  for (int s = 0; s < TWS_STREAM_COUNT; s++) {
+    const rank_state *r = &j->ranks[index];
+    uint32_t op = ready(r, s);
+    int met;
+    if (op != TWS_NONE && r->plan->ops[op].kind == TWS_OP_COLLECTIVE) TWS_TRY(meet(j, index, op, heads, &met));
+  }
+  return TWS_OK;
+}
+
 static tws_code run(job *j, uint32_t *heads) {
   for (int progress = 1; progress;) {
     progress = 0;
     for (int i = 0; i < j->count; i++) TWS_TRY(advance(j, i, heads, &progress));
   }
+  j->blame = 1;
+  for (int i = 0; i < j->count; i++) TWS_TRY(disagreement(j, i, heads));
   for (int i = 0; i < j->count; i++) {
     for (int s = 0; s < TWS_STREAM_COUNT; s++) {
       if (j->ranks[i].next[s] < j->ranks[i].length[s]) {
@@ -170,7 +201,7 @@ static tws_code run(job *j, uint32_t *heads) {
   return TWS_OK;
 }
 
-tws_code tws_plans_verify(const tws_plan *const *plans, int count, tws_error *err) {
+static tws_code verify(const tws_plan *const *plans, int count, int part, tws_error *err) {
   if (count < 1) return TWS_OK;
   int world = plans[0]->world;
   tws_arena *arena = tws_arena_create();
@@ -188,8 +219,16 @@ tws_code tws_plans_verify(const tws_plan *const *plans, int count, tws_error *er
     if (prepare(&ranks[i], plans[i], arena) != TWS_OK)
       code = tws_fail(err, TWS_MEMORY, NULL, "no memory to verify plans");
   }
-  job j = {.ranks = ranks, .count = count, .plan_of = plan_of, .err = err};
+  job j = {.ranks = ranks, .count = count, .part = part, .plan_of = plan_of, .err = err};
   if (code == TWS_OK) code = run(&j, heads);
   tws_arena_destroy(arena);
   return code;
+}
+
+tws_code tws_plans_verify(const tws_plan *const *plans, int count, tws_error *err) {
+  return verify(plans, count, 0, err);
+}
+
+tws_code tws_plans_verify_part(const tws_plan *const *plans, int count, tws_error *err) {
+  return verify(plans, count, 1, err);
 }
