@@ -68,16 +68,13 @@ size_t tws_cudnn_version(const tws_cudnn *lib) {
   return lib->cudnnGetVersion();
 }
 
-static tws_code library_failed(const tws_cudnn *lib, cudnnStatus_t status, const char *what, tws_error *err) {
-  char text[300] = "";
-  lib->cudnnGetLastErrorString(text, sizeof text);
-  const tws_code code = status == CUDNN_STATUS_ALLOC_FAILED ? TWS_MEMORY : TWS_RANK;
-  return tws_fail(err, code, NULL, "cuDNN: %s: %s: %s", what, lib->cudnnGetErrorString(status), text);
-}
-
 tws_code tws_cudnn_handle(const tws_cudnn *lib, cudnnHandle_t *out, tws_error *err) {
   const cudnnStatus_t status = lib->cudnnCreate(out);
-  return status == CUDNN_STATUS_SUCCESS ? TWS_OK : library_failed(lib, status, "creating a handle", err);
+  if (status == CUDNN_STATUS_SUCCESS) return TWS_OK;
+  char text[300] = "";
+  lib->cudnnGetLastErrorString(text, sizeof text);
+  const tws_code code = status == CUDNN_STATUS_ALLOC_FAILED ? TWS_MEMORY : TWS_UNSUPPORTED;
+  return tws_fail(err, code, NULL, "cuDNN: no handle: %s: %s", lib->cudnnGetErrorString(status), text);
 }
 
 /* ---- descriptors ---- */

@@ -1,4 +1,4 @@
-/* Which collectives may run side by side on a device. Internal to real/cuda, and to the test of its order.
+/* Which collectives may run side by side on a device. Internal to real/cuda.
  *
  * A kernel of NCCL waits on its multiprocessors for the other ranks. Two of them that ranks start in different orders
  * can wait for each other, so each communicator belongs to a line, and what belongs to one line runs one after another
