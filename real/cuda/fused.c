@@ -291,6 +291,8 @@ static tws_code find(tws_cuda_fused *fused, const tws_work *work, size_t stream_
   if (!possible(work))
     return tws_fail(err, TWS_UNSUPPORTED, NULL,
                     "cuDNN's attention takes 16-bit types, head sizes up to 256 in steps of 8");
+  if (delta_bytes(work) > stream_bytes)
+    return tws_fail(err, TWS_UNSUPPORTED, NULL, "the row products of attention need more than %zu bytes", stream_bytes);
   for (size_t i = 0; i < fused->count; i++) {
     plan *p = &fused->plans[i];
     if (p->stream_bytes != stream_bytes || p->deterministic != deterministic ||
