@@ -20,11 +20,15 @@
 enum { MAX_RUNS = 16, MAX_LIST = 32 };
 
 typedef struct options {
-  const char *ranks, *out, *part, *model, *micro_batches, *dtype;
+  const char *ranks, *out, *part, *model, *micro_batches, *dtype, *device;
   int64_t sequence, threads, cores;
-  double seconds;
+  double seconds, largest;
   int quick, force;
 } options;
+
+static int on_gpu(const options *o) {
+  return o->device && strcmp(o->device, "cuda") == 0;
+}
 
 /* ---- inside a rank ---- */
 
@@ -44,6 +48,7 @@ static tws_code add_plan_works(const options *o, int64_t micro_batch, const char
   job_options.recompute = recompute;
   job_options.accumulation = 2;
   job_options.ranks = 1;
+  if (on_gpu(o)) job_options.cluster = "h200"; /* any single GPU: its figures are not used */
   tws_job job;
   TWS_TRY(tws_job_load(&job_options, &job, err));
   tws_plan *plan = NULL;
@@ -75,7 +80,9 @@ static tws_code measure(tws_cli *cli, const options *o, const work_list *works, 
   TWS_TRY(api->start(&argc, &argv, &rank, &world, err));
   tws_progress progress = tws_cli_progress(cli);
   tws_calibrate_options calibrate = {.out_path = o->part,
+                                     .device = o->device,
                                      .quick = o->quick,
+                                     .largest_bytes = (uint64_t)o->largest,
                                      .threads = (int)o->threads,
                                      .cores = (int)o->cores,
                                      .budget_s = o->seconds,
@@ -100,8 +107,11 @@ static tws_code run_rank(tws_cli *cli, const options *o, tws_error *err) {
 
 static tws_code choose_runs(const options *o, int cores, int64_t *runs, int *count, tws_error *err) {
   if (o->ranks) return tws_parse_list(o->ranks, "-n", 1, 4096, runs, MAX_RUNS, count, err);
+  const int gpus = on_gpu(o) ? tws_system_gpus(NULL) : 0;
   *count = 0;
   runs[(*count)++] = 1;
+  for (int64_t n = 2; n <= gpus && *count < MAX_RUNS; n *= 2) runs[(*count)++] = n;
+  if (on_gpu(o)) return TWS_OK;
   for (int64_t n = 2; n < cores && *count < MAX_RUNS - 2; n *= 2) runs[(*count)++] = n;
   if (cores > 1) runs[(*count)++] = cores;
   runs[(*count)++] = 2 * (int64_t)cores; /* more ranks than cores */
@@ -110,7 +120,7 @@ static tws_code choose_runs(const options *o, int cores, int64_t *runs, int *cou
 
 static tws_code launch_run(const tws_cli *cli, const options *o, int64_t ranks, int cores, const char *part,
                            tws_error *err) {
-  char sequence[32], seconds[32], threads[32], core_count[32];
+  char sequence[32], seconds[32], threads[32], core_count[32], largest[32];
   const char *words[32] = {"calibrate", "--part", part};
   int count = 3;
   snprintf(core_count, sizeof core_count, "%d", cores);
@@ -118,6 +128,12 @@ static tws_code launch_run(const tws_cli *cli, const options *o, int64_t ranks, 
   words[count++] = core_count;
   if (o->quick) words[count++] = "--quick";
   if (cli->quiet) words[count++] = "--quiet";
+  if (o->device) words[count++] = "--device", words[count++] = o->device;
+  if (o->largest > 0) {
+    snprintf(largest, sizeof largest, "%.17g", o->largest);
+    words[count++] = "--largest";
+    words[count++] = largest;
+  }
   if (o->seconds > 0) {
     snprintf(seconds, sizeof seconds, "%.6g", o->seconds);
     words[count++] = "--seconds";
@@ -177,19 +193,29 @@ static void describe(tws_profile_builder *b, const tws_measurements *results, in
     if (results[i].reference_s > 0)
       drift = fmax(drift, (results[i].reference_max_s - results[i].reference_min_s) / results[i].reference_s);
   }
-  snprintf(line, sizeof line,
-           "measured %s on %s, %d cores, Linux %.60s, %s; median spread of a sample %.1f %%, reference "
-           "product drifted by %.0f %%",
-           date, system->processor, results[0].cores, os.release, results[0].description, limits->spread * 100,
-           drift * 100);
+  if (results[0].device[0])
+    snprintf(line, sizeof line,
+             "measured %s on %s; median spread of a sample %.1f %%, reference product drifted by %.0f %%", date,
+             results[0].description, limits->spread * 100, drift * 100);
+  else
+    snprintf(line, sizeof line,
+             "measured %s on %s, %d cores, Linux %.60s, %.200s; median spread of a sample %.1f %%, reference "
+             "product drifted by %.0f %%",
+             date, system->processor, results[0].cores, os.release, results[0].description, limits->spread * 100,
+             drift * 100);
   tws_profile_builder_provenance(b, line);
   tws_profile_builder_detail(b, "cpu", system->processor);
   tws_profile_builder_detail(b, "kernel", os.release);
   tws_profile_builder_detail(b, "libraries", results[0].description);
   tws_profile_builder_detail(b, "date", date);
+  for (size_t i = 0; i < results[0].note_count; i++)
+    tws_profile_builder_detail(b, results[0].notes[i].key, results[0].notes[i].text);
   for (int i = 0; i < count; i++) {
     char key[48];
     const tws_measurements *m = &results[i];
+    snprintf(key, sizeof key, "collectives of %d ranks", m->world);
+    if (m->shared_device)
+      tws_profile_builder_detail(b, key, "the ranks shared a GPU and talked over sockets: not representative");
     snprintf(key, sizeof key, "run with %d ranks", m->world);
     snprintf(text, sizeof text, "%.1f s; reference product %.3f ms (%.3f to %.3f)", m->elapsed_s, m->reference_s * 1e3,
              m->reference_min_s * 1e3, m->reference_max_s * 1e3);
@@ -199,9 +225,11 @@ static void describe(tws_profile_builder *b, const tws_measurements *results, in
 
 tws_code tws_calibration_profile(const char *name, const tws_measurements *results, int count, double *spread,
                                  tws_profile_builder **out, tws_error *err) {
-  tws_profile_builder *b = tws_profile_builder_create(name, TWS_BACKEND_HOST);
+  const int gpu = results[0].device[0] != '\0';
+  tws_profile_builder *b =
+      tws_profile_builder_create(gpu ? results[0].device : name, gpu ? TWS_BACKEND_CUDA : TWS_BACKEND_HOST);
   if (!b) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the profile");
-  tws_measured_limits limits = {0};
+  tws_measured_limits limits = {.least_bytes = gpu ? 5e8 : 0}; /* beyond the caches of GPUs */
   tws_code code = TWS_OK;
   for (int i = 0; i < count && code == TWS_OK; i++) code = tws_measurements_merge(&results[i], b, &limits, err);
   tws_measured_limits_finish(&limits, b);
@@ -210,7 +238,8 @@ tws_code tws_calibration_profile(const char *name, const tws_measurements *resul
   tws_host_memory memory = tws_host_memory_read();
   double overhead = 0;
   for (int i = 0; i < count; i++) overhead = fmax(overhead, results[i].overhead_bytes);
-  tws_profile_builder_node(b, results[0].cores, (double)memory.total_bytes, overhead);
+  tws_profile_builder_node(b, gpu ? 0 : results[0].cores, gpu ? results[0].device_bytes : (double)memory.total_bytes,
+                           overhead);
   describe(b, results, count, &system, &limits);
   if (spread) *spread = limits.spread;
   if (code != TWS_OK) {
@@ -233,7 +262,9 @@ tws_code tws_calibration_run(const tws_cli *cli, const tws_calibration_plan *pla
                .dtype = plan->dtype,
                .sequence = plan->sequence,
                .threads = plan->threads,
-               .seconds = plan->seconds};
+               .seconds = plan->seconds,
+               .device = plan->device,
+               .largest = plan->largest};
   tws_code code = run_all(cli, &o, plan, folder, results, err);
   rmdir(folder);
   return code;
@@ -247,9 +278,22 @@ static double product_rate(const tws_profile *profile, int64_t m, int64_t n, int
   return tws_work_flops(&work) / tws_kernel_seconds(profile, &work, threads, busy);
 }
 
-static tws_code print_report(const tws_cli *cli, const tws_profile *profile, const tws_measurements *results, int count,
-                             tws_error *err) {
-  tws_out("%s\n\n", tws_profile_provenance(profile));
+static tws_code print_device(const tws_cli *cli, const tws_profile *profile, tws_error *err) {
+  static const int64_t shapes[][3] = {{4096, 2048, 2048}, {8192, 5120, 1280}, {16384, 8192, 8192}};
+  tws_table table;
+  tws_table_init(&table, 3);
+  tws_table_row(&table, (const char *[]){"TFLOP/s of tokens x out x in", "bf16", "fp32"});
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    const int64_t *s = shapes[i];
+    tws_table_row(&table,
+                  (const char *[]){tws_cell("%lld x %lld x %lld", (long long)s[0], (long long)s[1], (long long)s[2]),
+                                   tws_cell("%.0f", product_rate(profile, s[0], s[1], s[2], TWS_BF16, 1, 1) * 1e-12),
+                                   tws_cell("%.0f", product_rate(profile, s[0], s[1], s[2], TWS_F32, 1, 1) * 1e-12)});
+  }
+  return tws_table_print(cli, &table, err);
+}
+
+static tws_code print_host(const tws_cli *cli, const tws_profile *profile, tws_error *err) {
   tws_table table;
   tws_table_init(&table, 4);
   tws_table_row(&table, (const char *[]){"GFLOP/s of 512 x 768 x 768", "one rank", "all cores, a rank each",
@@ -262,8 +306,18 @@ static tws_code print_report(const tws_cli *cli, const tws_profile *profile, con
                       tws_cell("%.0f", product_rate(profile, 512, 768, 768, (tws_dtype)dtype, 1, 1) * 1e-9),
                       tws_cell("%.0f", product_rate(profile, 512, 768, 768, (tws_dtype)dtype, 1, cores) * cores * 1e-9),
                       tws_cell("%.0f", product_rate(profile, 512, 768, 768, (tws_dtype)dtype, cores, 1) * 1e-9)});
-  TWS_TRY(tws_table_print(cli, &table, err));
+  return tws_table_print(cli, &table, err);
+}
+
+static tws_code print_report(const tws_cli *cli, const tws_profile *profile, const tws_measurements *results, int count,
+                             tws_error *err) {
+  tws_out("%s\n\n", tws_profile_provenance(profile));
+  tws_table table;
+  const int gpu = tws_profile_backend(profile) == TWS_BACKEND_CUDA;
+  TWS_TRY(gpu ? print_device(cli, profile, err) : print_host(cli, profile, err));
   char rate[48];
+  for (size_t i = 0; gpu && i < results[0].note_count; i++)
+    tws_out("%s%s: %s\n", i ? "" : "\n", results[0].notes[i].key, results[0].notes[i].text);
   tws_out("\nmemory: %s to one rank\n\n", tws_format_rate(tws_profile_bandwidth(profile), "B/s", rate, sizeof rate));
   tws_table_init(&table, 4);
   tws_table_row(&table, (const char *[]){"collective", "ranks", "smallest", "GB/s of the largest"});
@@ -290,6 +344,14 @@ static tws_code print_json(const tws_profile *profile, const options *o, const t
   cJSON_AddStringToObject(json, "profile", o->out);
   cJSON_AddStringToObject(json, "provenance", tws_profile_provenance(profile));
   cJSON_AddNumberToObject(json, "cores", tws_profile_cores(profile));
+  if (results[0].device[0]) {
+    cJSON_AddStringToObject(json, "device", results[0].device);
+    cJSON_AddNumberToObject(json, "device_bytes", results[0].device_bytes);
+    cJSON_AddNumberToObject(json, "overhead_bytes", tws_profile_overhead_bytes(profile));
+    cJSON *notes = cJSON_AddObjectToObject(json, "notes");
+    for (size_t i = 0; i < results[0].note_count; i++)
+      cJSON_AddStringToObject(notes, results[0].notes[i].key, results[0].notes[i].text);
+  }
   cJSON_AddNumberToObject(json, "median_spread", spread);
   cJSON_AddNumberToObject(json, "peak_fp32_flops", tws_profile_peak_flops(profile, TWS_F32));
   cJSON_AddNumberToObject(json, "peak_bf16_flops", tws_profile_peak_flops(profile, TWS_BF16));
@@ -331,6 +393,8 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   (void)argc;
   (void)argv;
   if (o->part) return run_rank(cli, o, err);
+  if (o->device && !on_gpu(o) && strcmp(o->device, "host") != 0)
+    return tws_fail(err, TWS_USAGE, "use host or cuda", "--device: unknown device \"%.40s\"", o->device);
   if (!o->out) return tws_fail(err, TWS_USAGE, "twinspeed calibrate -o host.json", "calibrate: give -o FILE");
   if (access(o->out, F_OK) == 0 && !o->force)
     return tws_fail(err, TWS_USAGE, "add --force to replace it", "%s is there already", o->out);
@@ -341,10 +405,14 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
                                .dtype = o->dtype,
                                .sequence = o->sequence,
                                .threads = o->threads,
-                               .seconds = o->seconds};
+                               .seconds = o->seconds,
+                               .device = o->device,
+                               .largest = o->largest};
   TWS_TRY(choose_runs(o, plan.cores, plan.runs, &plan.run_count, err));
   int within = 0;
-  for (int i = 0; i < plan.run_count; i++) within += plan.runs[i] <= plan.cores;
+  for (int i = 0; i < plan.run_count; i++) within += on_gpu(o) ? plan.runs[i] == 1 : plan.runs[i] <= plan.cores;
+  if (!within && on_gpu(o))
+    return tws_fail(err, TWS_USAGE, "for example -n 1,2,4", "calibrate: a GPU's kernels are measured by a lone rank");
   if (!within)
     return tws_fail(err, TWS_USAGE, "for example -n 1,2,4",
                     "calibrate: kernels are measured with a core to each rank, and there are %d cores", plan.cores);
@@ -357,7 +425,9 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
 
 static const tws_option table[] = {
     TWS_STRING("out", 'o', "FILE", options, out, "profile to write"),
-    TWS_STRING("ranks", 'n', "LIST", options, ranks, "numbers of ranks to measure (default: 1 to twice the cores)"),
+    TWS_STRING("ranks", 'n', "LIST", options, ranks,
+               "numbers of ranks to measure (default: 1 to twice the cores, or to all GPUs)"),
+    TWS_STRING("device", 0, "DEVICE", options, device, "host (default) or cuda: what is measured"),
     TWS_FLAG("quick", 0, options, quick, "a coarse grid in a few seconds"),
     TWS_NUMBER("seconds", 0, "S", options, seconds, 0.01, 3600, "measure for about so long"),
     TWS_STRING("model", 'm', "MODEL", options, model, "measure this model's own shapes, too"),
@@ -366,6 +436,7 @@ static const tws_option table[] = {
     TWS_STRING("dtype", 0, "TYPE", options, dtype, "with --model: fp32, bf16 or fp16"),
     TWS_INTEGER("threads", 0, "N", options, threads, 1, 1024, "threads of a lone rank (default: all cores)"),
     TWS_INTEGER("cores", 0, "N", options, cores, 1, 4096, "cores that the ranks share (default: those usable here)"),
+    TWS_NUMBER("largest", 0, "BYTES", options, largest, 4096, 1e12, "leave out kernels with larger operands"),
     TWS_FLAG("force", 0, options, force, "replace an existing profile"),
     TWS_STRING("part", 0, "FILE", options, part, "inside a rank: where this run's measurements go"),
     TWS_OPTIONS_END};
@@ -377,13 +448,16 @@ const tws_verb tws_verb_calibrate = {
     .examples =
         "  twinspeed calibrate -o host.json\n"
         "  twinspeed calibrate --quick -n 1,2,4 -o host.json\n"
-        "  twinspeed calibrate -o host.json -m gpt2 --micro-batch 1,2,4 --seq 256\n",
+        "  twinspeed calibrate -o host.json -m gpt2 --micro-batch 1,2,4 --seq 256\n"
+        "  twinspeed calibrate --device cuda -o gpu.json\n",
     .notes =
         "Every kernel is timed with operands that rotate through more memory than the caches hold, alone and with all\n"
         "cores busy; every collective for each number of ranks, beyond the number of cores too. Repetitions are "
         "spread\n"
         "over the whole run and lower quartiles are kept, because other load only adds. Kernels of shapes that were "
-        "not measured are interpolated.\n",
+        "not measured are interpolated.\n"
+        "On a GPU (--device cuda) kernels are timed on the device, recorded as training records them, and medians are\n"
+        "kept; also what starting kernels and copying costs. Several ranks measure NCCL, a GPU to each.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .run = run,

@@ -13,6 +13,8 @@ typedef struct tws_calibration_plan {
   const char *model, *micro_batches, *dtype; /* further shapes: NULL for none */
   int64_t sequence, threads;                 /* 0: the model's; all cores */
   double seconds;                            /* of all runs together; 0: by `quick` */
+  const char *device;                        /* "host" (NULL, too) or "cuda" */
+  double largest;                            /* bytes of a kernel's operands; 0: by the device */
 } tws_calibration_plan;
 
 /* results: one for each run; free them in any case. */

@@ -90,25 +90,13 @@ static void examine_modules(patient *p) {
     find(p, BAD, "engine", err.hint, "%s", err.message);
 }
 
-/* The CUDA driver's own library says whether there is a GPU; no toolkit is needed for that. */
 static void examine_gpu(patient *p) {
-  void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  int (*init)(unsigned) = NULL, (*count)(int *) = NULL, (*version)(int *) = NULL;
-  void *address[3] = {NULL};
-  if (driver) {
-    address[0] = dlsym(driver, "cuInit");
-    address[1] = dlsym(driver, "cuDeviceGetCount");
-    address[2] = dlsym(driver, "cuDriverGetVersion");
-  }
-  memcpy(&init, &address[0], sizeof init);
-  memcpy(&count, &address[1], sizeof count);
-  memcpy(&version, &address[2], sizeof version);
-  int gpus = 0, number = 0;
-  if (!driver || !init || !count || !version || init(0) != 0 || count(&gpus) != 0 || gpus == 0) {
+  int number = 0;
+  const int gpus = tws_system_gpus(&number);
+  if (gpus == 0) {
     find(p, NOTE, "gpu", "planning and simulating GPUs works without one", "no NVIDIA GPU or driver");
     return;
   }
-  version(&number);
   find(p, NOTE, "gpu", "the CUDA backend, where it is built, has not been run on a GPU yet",
        "%d NVIDIA GPU%s, driver for CUDA %d.%d", gpus, gpus > 1 ? "s" : "", number / 1000, number % 1000 / 10);
 }

@@ -1,4 +1,5 @@
 #include "cli/system.h"
+#include <dlfcn.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,6 +42,24 @@ void tws_system_read(tws_system *s) {
     s->cores_usable = quota / period;
   if (!read_key("/proc/cpuinfo", "model name", s->processor, sizeof s->processor))
     snprintf(s->processor, sizeof s->processor, "unknown processor");
+}
+
+int tws_system_gpus(int *cuda_version) {
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  int (*init)(unsigned) = NULL, (*count)(int *) = NULL, (*version)(int *) = NULL;
+  void *address[3] = {NULL};
+  if (driver) {
+    address[0] = dlsym(driver, "cuInit");
+    address[1] = dlsym(driver, "cuDeviceGetCount");
+    address[2] = dlsym(driver, "cuDriverGetVersion");
+  }
+  memcpy(&init, &address[0], sizeof init);
+  memcpy(&count, &address[1], sizeof count);
+  memcpy(&version, &address[2], sizeof version);
+  int gpus = 0;
+  if (!init || !count || !version || init(0) != 0 || count(&gpus) != 0) return 0;
+  if (cuda_version && version(cuda_version) != 0) *cuda_version = 0;
+  return gpus;
 }
 
 int tws_command_line(const char *command, char *line, size_t size) {

@@ -11,6 +11,8 @@ typedef struct tws_system {
 } tws_system;
 
 void tws_system_read(tws_system *system);
+/* How many NVIDIA GPUs the driver's own library sees, and for which CUDA it is (13000: 13.0; NULL: not asked). */
+int tws_system_gpus(int *cuda_version);
 /* First line that a shell command prints, without its end; 0 when it fails or prints nothing. */
 int tws_command_line(const char *command, char *line, size_t size);
 

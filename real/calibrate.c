@@ -1,19 +1,24 @@
-/* Measuring loops of `twinspeed calibrate`: one run measures one number of ranks.
+/* Measuring loops of `twinspeed calibrate`: one run measures one number of ranks, on the host or on GPUs.
  *
  * Kernels are timed as a training step meets them. Activations were touched a few kernels ago: such operands rotate
  * through eight times their size. Weights, gradients and optimizer states were not touched for a micro-batch or a step:
  * they rotate through a pool larger than the last cache. With several ranks all of them run the same kernel at the same
  * time, because they share memory and clocks. Everything is measured in passes over the whole list, so that a
  * disturbance hits one repetition of many cases and not all repetitions of one; lower quartiles are reported, because
- * other load on the machine only ever adds. One matrix product is timed before every pass to show drift. */
+ * other load on the machine only ever adds; of a GPU, which is not shared, medians. One matrix product is timed before
+ * every pass to show drift. GPUs do not share memory or clocks: kernels are measured by a lone rank, and several ranks
+ * measure what passes between them. */
 #include "real/calibrate.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "real/calibrate_cases.h"
+#include "real/calibrate_device.h"
+#include "real/cuda_loader.h"
 #include "real/host/host.h"
 #include "real/mpi_comm.h"
+#include "real/stopwatch.h"
 #include "real/train_internal.h"
 #include "traces/measurements.h"
 
@@ -26,6 +31,7 @@ enum {
 
 typedef struct bench_case {
   tws_work work;
+  int declined; /* by the backend, at its first run */
   tws_case_operand operand[TWS_CASE_OPERANDS];
   int operand_count;
   uint64_t bytes;      /* of all operands, padded */
@@ -40,6 +46,7 @@ typedef struct bench_case {
 typedef struct thread_set {
   int threads;
   tws_backend *backend;
+  tws_stopwatch watch;
 } thread_set;
 
 typedef struct transfer_case {
@@ -52,7 +59,12 @@ typedef struct transfer_case {
 typedef struct bench {
   const tws_calibrate_options *options;
   const tws_backend_ops *ops;
+  tws_backend_kind kind;
+  const tws_cuda_api *cuda; /* NULL: on the host */
+  tws_cuda_device device;
+  double device_bytes;
   tws_comm *comm;
+  tws_comm *device_comm; /* collectives among GPUs; `comm` has the rest */
   int rank, world, cores;
   thread_set sets[2];
   int set_count;
@@ -60,7 +72,8 @@ typedef struct bench {
   void *shared_pool;            /* the communicator's memory, for collectives; or message_pool */
   void *message_pool;           /* the backend's, where ranks share no memory */
   uint64_t pool_bytes, shared_bytes, shared_at, at[2][2]; /* at[written][far]: where the next operand goes */
-  int32_t *ids;
+  int32_t *ids;                                           /* of one case, and where the backend reads them: */
+  void *ids_pool;                                         /* the same address on the host */
   bench_case *cases;
   size_t case_count;
   transfer_case *transfers;
@@ -95,44 +108,70 @@ static tws_code run_once(bench *b, bench_case *c, tws_error *err) {
     dtype[i] = o->dtype;
     uint64_t span = o->far || c->near_bytes > b->pool_bytes ? b->pool_bytes : c->near_bytes;
     if (o->below > 0)
-      operand[i] = b->ids;
+      operand[i] = b->ids_pool;
     else
       operand[i] = take(o->written ? b->write_pool : b->read_pool, span, &b->at[o->written][o->far], bytes);
   }
   return b->ops->run(b->sets[c->set].backend, &c->work, operand, dtype, c->operand_count, TWS_STREAM_COMPUTE, err);
 }
 
+/* What the stopwatch starts. */
+typedef struct timed {
+  bench *b;
+  bench_case *kernel;
+  struct transfer_case *transfer;
+} timed;
+
+static tws_code start_kernel(void *user, tws_error *err) {
+  timed *t = user;
+  return run_once(t->b, t->kernel, err);
+}
+
+static tws_code meet(void *user, tws_error *err) {
+  timed *t = user;
+  return t->b->world > 1 ? tws_comm_barrier(t->b->comm, err) : TWS_OK;
+}
+
 static tws_code run_block(bench *b, bench_case *c, int times, double *seconds, tws_error *err) {
-  if (b->world > 1) TWS_TRY(tws_comm_barrier(b->comm, err));
-  double started = tws_clock_s();
-  for (int i = 0; i < times; i++) TWS_TRY(run_once(b, c, err));
-  TWS_TRY(b->ops->synchronize(b->sets[c->set].backend, err));
-  *seconds = (tws_clock_s() - started) / times;
-  return TWS_OK;
+  timed t = {.b = b, .kernel = c};
+  return tws_stopwatch_measure(&b->sets[c->set].watch, start_kernel, meet, &t, times, seconds, err);
 }
 
 /* Token ids of one case: spread over the vocabulary by a multiplicative hash. */
-static void set_ids(bench *b, const bench_case *c) {
+static tws_code set_ids(bench *b, const bench_case *c, tws_error *err) {
   for (int i = 0; i < c->operand_count; i++)
-    if (c->operand[i].below > 0)
+    if (c->operand[i].below > 0) {
       for (uint32_t j = 0; j < ID_COUNT; j++)
         b->ids[j] = (int32_t)((j * 2654435761u >> 8) % (uint64_t)c->operand[i].below);
+      if (b->cuda)
+        TWS_TRY(
+            b->ops->copy(b->sets[0].backend, b->ids_pool, b->ids, ID_COUNT * sizeof *b->ids, TWS_STREAM_COMPUTE, err));
+    }
+  return TWS_OK;
 }
 
 static tws_code choose_inner(bench *b, bench_case *c, tws_error *err) {
   double seconds;
-  set_ids(b, c);
-  TWS_TRY(run_block(b, c, 1, &seconds, err)); /* first touch */
+  TWS_TRY(set_ids(b, c, err));
+  const tws_code code = run_once(b, c, err); /* first touch */
+  if (code == TWS_UNSUPPORTED && b->cuda) {
+    c->declined = 1;
+    return TWS_OK;
+  }
+  TWS_TRY(code);
+  TWS_TRY(b->ops->synchronize(b->sets[c->set].backend, err));
   TWS_TRY(run_block(b, c, 1, &seconds, err));
   if (b->world > 1) TWS_TRY(tws_comm_max(b->comm, &seconds, err));
   double inner = b->block_s / (seconds > 1e-7 ? seconds : 1e-7);
-  c->inner = inner < 1 ? 1 : inner > 4096 ? 4096 : (int)inner;
+  const int most = b->cuda ? 512 : 4096; /* a recording is made of them */
+  c->inner = inner < 1 ? 1 : inner > most ? most : (int)inner;
   return TWS_OK;
 }
 
 static tws_code measure_case(bench *b, bench_case *c, tws_error *err) {
   double seconds;
-  set_ids(b, c);
+  if (c->declined) return TWS_OK;
+  TWS_TRY(set_ids(b, c, err));
   TWS_TRY(run_block(b, c, c->inner, &seconds, err));
   if (b->world > 1) {
     double longest = seconds;
@@ -145,18 +184,20 @@ static tws_code measure_case(bench *b, bench_case *c, tws_error *err) {
 
 /* ---- one collective ---- */
 
-static tws_code transfer_once(bench *b, const transfer_case *t, tws_error *err) {
+static tws_code message(bench *b, int peer, int receives, void *data, uint64_t bytes, tws_error *err) {
   const tws_comm_ops *comm = tws_mpi_comm_ops();
+  if (b->cuda)
+    return b->cuda->comm_ops->start_message(b->device_comm, peer, receives, data, bytes, TWS_STREAM_COMPUTE, err);
+  return receives ? comm->receive(b->comm, peer, data, bytes, err) : comm->send(b->comm, peer, data, bytes, err);
+}
+
+static tws_code transfer_once(bench *b, const transfer_case *t, tws_error *err) {
   uint64_t whole = t->bytes / 4, part = whole / (uint64_t)b->world, world = (uint64_t)b->world;
   unsigned char *whole_at = take(b->shared_pool, b->shared_bytes, &b->shared_at, t->bytes);
   if (t->collective < 0) {
-    if (b->rank == 0) {
-      TWS_TRY(comm->send(b->comm, 1, whole_at, t->bytes, err));
-      return comm->receive(b->comm, 1, whole_at, t->bytes, err);
-    }
     if (b->rank > 1) return TWS_OK;
-    TWS_TRY(comm->receive(b->comm, 0, whole_at, t->bytes, err));
-    return comm->send(b->comm, 0, whole_at, t->bytes, err);
+    TWS_TRY(message(b, 1 - b->rank, b->rank, whole_at, t->bytes, err));
+    return message(b, 1 - b->rank, !b->rank, whole_at, t->bytes, err);
   }
   tws_comm_segment segment = {.send = whole_at, .receive = whole_at, .count = whole};
   if (t->collective == TWS_COLLECTIVE_ALL_GATHER) {
@@ -166,21 +207,31 @@ static tws_code transfer_once(bench *b, const transfer_case *t, tws_error *err) 
     segment.receive = take(b->shared_pool, b->shared_bytes, &b->shared_at, t->bytes / world);
     segment.count = part;
   }
-  return comm->collective(b->comm, 0, (tws_collective)t->collective, TWS_F32, 0, &segment, 1, err);
+  const tws_collective kind = (tws_collective)t->collective;
+  if (b->cuda)
+    return b->cuda->comm_ops->start_collective(b->device_comm, 0, kind, TWS_F32, 0, &segment, 1, TWS_STREAM_COMPUTE,
+                                               err);
+  return tws_mpi_comm_ops()->collective(b->comm, 0, kind, TWS_F32, 0, &segment, 1, err);
+}
+
+static tws_code start_transfer(void *user, tws_error *err) {
+  timed *t = user;
+  return transfer_once(t->b, t->transfer, err);
 }
 
 static tws_code transfer_block(bench *b, transfer_case *t, int times, double *seconds, tws_error *err) {
+  timed what = {.b = b, .transfer = t};
   b->shared_at = 0; /* equal on all ranks */
-  TWS_TRY(tws_comm_barrier(b->comm, err));
-  double started = tws_clock_s();
-  for (int i = 0; i < times; i++) TWS_TRY(transfer_once(b, t, err));
-  *seconds = (tws_clock_s() - started) / times / (t->collective < 0 ? 2 : 1);
+  TWS_TRY(tws_stopwatch_measure(&b->sets[0].watch, start_transfer, meet, &what, times, seconds, err));
+  *seconds /= t->collective < 0 ? 2 : 1; /* there and back */
   return tws_comm_max(b->comm, seconds, err);
 }
 
 static tws_code choose_transfer_inner(bench *b, transfer_case *t, tws_error *err) {
   double seconds;
-  TWS_TRY(transfer_block(b, t, 1, &seconds, err));
+  b->shared_at = 0;
+  TWS_TRY(transfer_once(b, t, err)); /* connections are made */
+  TWS_TRY(b->ops->synchronize(b->sets[0].backend, err));
   TWS_TRY(transfer_block(b, t, 1, &seconds, err));
   double inner = b->block_s / (seconds > 1e-7 ? seconds : 1e-7);
   t->inner = inner < 2 ? 2 : inner > 512 ? 512 : (int)inner;
@@ -206,8 +257,8 @@ static tws_work canonical(const tws_work *work) {
 }
 
 static tws_code list_works(const bench *b, tws_case_list *list, tws_error *err) {
-  TWS_TRY(tws_case_standard(TWS_F32, b->options->quick, list, err));
-  TWS_TRY(tws_case_standard(TWS_BF16, b->options->quick, list, err));
+  TWS_TRY(tws_case_standard(TWS_F32, b->kind, b->options->quick, list, err));
+  TWS_TRY(tws_case_standard(TWS_BF16, b->kind, b->options->quick, list, err));
   for (uint32_t i = 0; i < b->options->work_count; i++) {
     if (b->options->works[i].kind != 0) continue;
     tws_work work = canonical(&b->options->works[i]);
@@ -216,16 +267,24 @@ static tws_code list_works(const bench *b, tws_case_list *list, tws_error *err) 
   return TWS_OK;
 }
 
+/* Bytes of all operands of one kernel. */
+static uint64_t largest_case(const bench *b) {
+  uint64_t bytes = b->cuda ? 6ull << 30 : 1ull << 30;
+  if (b->cuda && (double)bytes > b->device_bytes / 8) bytes = (uint64_t)(b->device_bytes / 8);
+  if (b->options->largest_bytes > 0 && bytes > b->options->largest_bytes) bytes = b->options->largest_bytes;
+  return bytes;
+}
+
 static tws_code add_cases(bench *b, const tws_case_list *list, tws_error *err) {
   b->cases = tws_calloc(list->count * (size_t)b->set_count, sizeof *b->cases);
   if (!b->cases) return tws_fail(err, TWS_MEMORY, 0, "no memory for %zu cases", list->count);
-  const uint64_t largest = 1ull << 30;
+  const uint64_t largest = largest_case(b);
   for (size_t i = 0; i < list->count; i++) {
     if (b->ops->supports && !b->ops->supports(&list->items[i])) continue;
     for (int set = 0; set < b->set_count; set++) {
       bench_case *c = &b->cases[b->case_count];
       *c = (bench_case){.work = list->items[i], .set = set};
-      c->operand_count = tws_case_operands(&c->work, TWS_BACKEND_HOST, b->sets[set].threads, c->operand);
+      c->operand_count = tws_case_operands(&c->work, b->kind, b->sets[set].threads, c->operand);
       for (int j = 0; j < c->operand_count; j++)
         if (!c->operand[j].below)
           c->bytes += padded(c->operand[j].elements * tws_dtype_bytes(c->operand[j].dtype)) + TWS_ALIGNMENT;
@@ -247,13 +306,15 @@ static tws_code add_cases(bench *b, const tws_case_list *list, tws_error *err) {
 static tws_code add_transfers(bench *b, tws_error *err) {
   static const int kinds[] = {TWS_COLLECTIVE_ALL_REDUCE, TWS_COLLECTIVE_ALL_GATHER, TWS_COLLECTIVE_REDUCE_SCATTER,
                               TWS_COLLECTIVE_BROADCAST,  TWS_COLLECTIVE_REDUCE,     -1};
-  const uint64_t largest = b->options->quick ? 1u << 22 : 1u << 24;
+  uint64_t largest = b->options->quick ? 1u << 22 : 1u << 24;
+  if (b->cuda) largest = b->options->quick ? 1u << 24 : 1u << 28;
+  if (b->options->largest_bytes > 0 && largest > b->options->largest_bytes) largest = b->options->largest_bytes;
   if (b->world == 1) return TWS_OK;
   b->shared_bytes = 4 * largest;
   b->transfers = tws_calloc(6 * 16, sizeof *b->transfers);
   if (!b->transfers) return tws_fail(err, TWS_MEMORY, 0, "no memory for the list of collectives");
   for (int kind = 0; kind < 6; kind++)
-    for (uint64_t bytes = 1u << 10; bytes <= largest; bytes *= b->options->quick ? 8 : 4)
+    for (uint64_t bytes = 1u << 10; bytes <= largest && b->transfer_count < 6 * 16; bytes *= b->options->quick ? 8 : 4)
       b->transfers[b->transfer_count++] = (transfer_case){
           .collective = kinds[kind], .bytes = bytes / (uint64_t)(4 * b->world) * (uint64_t)(4 * b->world)};
   return TWS_OK;
@@ -262,30 +323,50 @@ static tws_code add_transfers(bench *b, tws_error *err) {
 /* ---- the run ---- */
 
 static tws_code make_sets(bench *b, tws_error *err) {
-  int all = b->options->threads > 0 ? b->options->threads : b->cores;
+  int all = b->options->threads > 0 ? b->options->threads : b->cores, device = 0;
   b->sets[b->set_count++].threads = 1;
-  if (b->world == 1 && all > 1) b->sets[b->set_count++].threads = all;
-  for (int i = b->set_count - 1; i >= 0; i--) TWS_TRY(b->ops->create(0, b->sets[i].threads, &b->sets[i].backend, err));
+  if (b->world == 1 && all > 1 && !b->cuda) b->sets[b->set_count++].threads = all;
+  if (b->cuda) TWS_TRY(tws_cuda_choose_device(b->cuda, &device, err));
+  for (int i = b->set_count - 1; i >= 0; i--) {
+    TWS_TRY(b->ops->create(device, b->sets[i].threads, &b->sets[i].backend, err));
+    b->sets[i].watch = (tws_stopwatch){.ops = b->ops, .backend = b->sets[i].backend};
+  }
+  if (!b->cuda) return TWS_OK;
+  tws_cuda_memory memory;
+  TWS_TRY(b->cuda->memory(b->sets[0].backend, &memory, err));
+  b->device_bytes = (double)memory.total;
+  return b->cuda->device(&b->device, err);
+}
+
+/* Constants on the host. On a GPU, whose clocks depend on what the numbers are, values as random as training's. */
+static tws_code fill_pool(const bench *b, void *pool, uint64_t bytes, tws_error *err) {
+  if (b->cuda) return tws_calibrate_fill(b->ops, b->sets[0].backend, pool, bytes, err);
+  memset(pool, FILL_BYTE, bytes);
   return TWS_OK;
 }
 
 static tws_code make_pools(bench *b, tws_error *err) {
   void **pools[] = {&b->read_pool, &b->write_pool};
+  b->ids = tws_calloc(ID_COUNT, sizeof *b->ids);
+  if (!b->ids) return tws_fail(err, TWS_MEMORY, 0, "no memory for token ids");
+  b->ids_pool = b->ids;
+  if (b->cuda)
+    TWS_TRY(b->ops->allocate(b->sets[0].backend, TWS_TIER_DEVICE, ID_COUNT * sizeof *b->ids, &b->ids_pool, err));
   for (int i = 0; i < 2 && b->case_count > 0; i++) {
     TWS_TRY(b->ops->allocate(b->sets[0].backend, TWS_TIER_DEVICE, b->pool_bytes, pools[i], err));
-    memset(*pools[i], FILL_BYTE, b->pool_bytes);
+    TWS_TRY(fill_pool(b, *pools[i], b->pool_bytes, err));
   }
   if (b->world == 1) return TWS_OK;
-  TWS_TRY(tws_comm_allocate(b->comm, b->shared_bytes, &b->shared_pool, err));
+  if (!b->cuda) TWS_TRY(tws_comm_allocate(b->comm, b->shared_bytes, &b->shared_pool, err));
   if (!b->shared_pool) {
     TWS_TRY(b->ops->allocate(b->sets[0].backend, TWS_TIER_DEVICE, b->shared_bytes, &b->message_pool, err));
     b->shared_pool = b->message_pool;
   }
-  memset(b->shared_pool, FILL_BYTE, b->shared_bytes);
-  return TWS_OK;
+  return fill_pool(b, b->shared_pool, b->shared_bytes, err);
 }
 
-static uint64_t cache_bytes(void) {
+static uint64_t cache_bytes(const bench *b) {
+  if (b->cuda) return b->device.l2_bytes > 0 ? b->device.l2_bytes : 64u << 20;
   long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
   return bytes > 0 ? (uint64_t)bytes : 32u << 20;
 }
@@ -306,11 +387,15 @@ static tws_code prepare(bench *b, tws_error *err) {
   int ranks[4096];
   for (int i = 0; i < b->world; i++) ranks[i] = i;
   tws_group group = {.axis = "data", .size = b->world, .index = b->rank, .ranks = ranks};
+  const tws_plan plan = {.groups = &group, .group_count = 1};
   if (b->world > 1) TWS_TRY(tws_comm_create(&group, 1, TWS_TRANSPORT_AUTO, b->world > b->cores, &b->comm, err));
   TWS_TRY(make_sets(b, err));
+  if (b->cuda && b->world > 1) TWS_TRY(tws_cuda_connect(b->cuda, b->sets[0].backend, &plan, &b->device_comm, err));
   b->overhead_bytes = resident_bytes();
-  b->pool_bytes = 2 * cache_bytes();
-  if (b->world <= b->cores) { /* beyond, ranks take turns on the cores at the speed of busy ones */
+  b->pool_bytes = 2 * cache_bytes(b);
+  /* beyond the cores, ranks take turns on them at the speed of busy ones */
+  if (b->cuda ? b->world == 1
+              : b->world <= b->cores) { /* beyond, ranks take turns on the cores at the speed of busy ones */
     tws_case_list list = {0};
     tws_code code = list_works(b, &list, err);
     if (code == TWS_OK) code = add_cases(b, &list, err);
@@ -318,15 +403,14 @@ static tws_code prepare(bench *b, tws_error *err) {
     TWS_TRY(code);
   }
   TWS_TRY(add_transfers(b, err));
-  b->ids = tws_calloc(ID_COUNT, sizeof *b->ids);
-  if (!b->ids) return tws_fail(err, TWS_MEMORY, 0, "no memory for token ids");
   return make_pools(b, err);
 }
 
 static void release(bench *b) {
-  void *pools[] = {b->read_pool, b->write_pool, b->message_pool};
-  for (int i = 0; i < 3; i++)
+  void *pools[] = {b->read_pool, b->write_pool, b->message_pool, b->cuda ? b->ids_pool : NULL};
+  for (int i = 0; i < 4; i++)
     if (pools[i]) b->ops->release(b->sets[0].backend, TWS_TIER_DEVICE, pools[i]);
+  if (b->device_comm) b->cuda->comm_destroy(b->device_comm);
   for (int i = 0; i < b->set_count; i++)
     if (b->sets[i].backend) b->ops->destroy(b->sets[i].backend);
   if (b->comm) tws_comm_destroy(b->comm);
@@ -335,24 +419,38 @@ static void release(bench *b) {
   tws_free(b->ids);
 }
 
+/* Fills a GPU; small where only small kernels are asked for. */
+static int64_t reference_size(const bench *b) {
+  if (!b->cuda) return REFERENCE;
+  return b->options->largest_bytes == 0 && b->pool_bytes >= 3ull * 4096 * 4096 * 2 ? 4096 : 64;
+}
+
 static tws_code measure_reference(bench *b, tws_error *err) {
   if (b->case_count == 0) return TWS_OK;
+  const uint8_t dtype = b->cuda ? TWS_BF16 : TWS_F32;
   bench_case c = {
-      .work = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_F32, .dtype2 = TWS_F32},
+      .work = {.code = TWS_KERNEL_LINEAR, .dtype = dtype, .dtype2 = dtype},
   };
-  for (int i = 0; i < 3; i++) c.work.d[i] = REFERENCE;
-  c.operand_count = tws_case_operands(&c.work, TWS_BACKEND_HOST, 1, c.operand);
+  for (int i = 0; i < 3; i++) c.work.d[i] = reference_size(b);
+  c.operand_count = tws_case_operands(&c.work, b->kind, 1, c.operand);
   c.near_bytes = b->pool_bytes;
   double seconds;
+  if (b->passes == 0) TWS_TRY(run_once(b, &c, err));
   TWS_TRY(run_block(b, &c, 20, &seconds, err));
   b->reference[b->passes++] = seconds;
   return TWS_OK;
 }
 
+static tws_code refill(const bench *b, tws_error *err) {
+  if (b->cuda)
+    return b->ops->copy(b->sets[0].backend, b->write_pool, b->read_pool, b->pool_bytes, TWS_STREAM_COMPUTE, err);
+  return fill_pool(b, b->write_pool, b->pool_bytes, err);
+}
+
 static tws_code one_pass(bench *b, double done, double share, tws_error *err) {
   size_t total = b->case_count + b->transfer_count;
   /* results of one kernel are the operands of others: known values every time, so that none degenerates */
-  if (b->write_pool) memset(b->write_pool, FILL_BYTE, b->pool_bytes);
+  if (b->write_pool) TWS_TRY(refill(b, err));
   TWS_TRY(measure_reference(b, err));
   for (size_t i = 0; i < total; i++) {
     if (i < b->case_count) {
@@ -368,10 +466,11 @@ static tws_code one_pass(bench *b, double done, double share, tws_error *err) {
 /* Passes until the budget is used: at least three, and all ranks agree on when to end. */
 static tws_code measure(bench *b, tws_error *err) {
   const tws_calibrate_options *options = b->options;
-  double budget = options->budget_s > 0 ? options->budget_s : options->quick ? 3 : 20, started = tws_clock_s();
+  const double standard = b->cuda ? (options->quick ? 10 : 60) : options->quick ? 3 : 20;
+  double budget = options->budget_s > 0 ? options->budget_s : standard, started = tws_clock_s();
   if (b->case_count == 0) budget /= 4; /* collectives alone */
-  int least = options->quick ? 3 : 5;
-  b->block_s = options->quick ? 0.4e-3 : 1.5e-3;
+  int least = options->quick || b->cuda ? 3 : 5;
+  b->block_s = options->quick ? 0.4e-3 : b->cuda ? 2e-3 : 1.5e-3;
   if (options->progress) tws_progress_begin(options->progress, "measuring", budget);
   for (size_t i = 0; i < b->case_count; i++) TWS_TRY(choose_inner(b, &b->cases[i], err));
   for (size_t i = 0; i < b->transfer_count; i++) TWS_TRY(choose_transfer_inner(b, &b->transfers[i], err));
@@ -389,11 +488,17 @@ static tws_code measure(bench *b, tws_error *err) {
   return TWS_OK;
 }
 
-static void summarize(const float *seconds, int count, double *low, double *spread) {
+static void summarize(const bench *b, const float *seconds, int count, double *low, double *spread) {
   double copy[MAX_PASSES];
   for (int i = 0; i < count; i++) copy[i] = (double)seconds[i];
   *spread = tws_sample_spread(copy, (size_t)count);
-  *low = tws_sample_low(copy, (size_t)count);
+  *low = b->cuda ? tws_sample_median(copy, (size_t)count) : tws_sample_low(copy, (size_t)count);
+}
+
+static tws_code describe_device(const bench *b, tws_measurements *m, tws_error *err) {
+  const tws_calibrate_device on = {.cuda = b->cuda, .backend = b->sets[0].backend, .world = b->world};
+  TWS_TRY(tws_calibrate_describe(&on, m, err));
+  return b->world == 1 ? tws_calibrate_extras(&on, b->options->largest_bytes, m, err) : TWS_OK;
 }
 
 static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
@@ -408,16 +513,18 @@ static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
     m->reference_max_s = copy[b->passes - 1];
   }
   snprintf(m->description, sizeof m->description, "%s", tws_real_description());
+  if (b->cuda) TWS_TRY(describe_device(b, m, err));
   for (size_t i = 0; i < b->case_count; i++) {
     const bench_case *c = &b->cases[i];
+    if (c->declined) continue;
     tws_kernel_sample sample = {.work = c->work, .threads = b->sets[c->set].threads, .busy = b->world};
-    summarize(c->seconds, c->seconds_count, &sample.seconds, &sample.spread);
+    summarize(b, c->seconds, c->seconds_count, &sample.seconds, &sample.spread);
     TWS_TRY(tws_measurements_add_kernel(m, &sample, err));
   }
   for (size_t i = 0; i < b->transfer_count; i++) {
     const transfer_case *t = &b->transfers[i];
     double low, spread;
-    summarize(t->seconds, t->seconds_count, &low, &spread);
+    summarize(b, t->seconds, t->seconds_count, &low, &spread);
     if (t->collective < 0) {
       tws_p2p_sample sample = {.bytes = (double)t->bytes, .seconds = low};
       TWS_TRY(tws_measurements_add_message(m, &sample, err));
@@ -433,14 +540,24 @@ static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
   return TWS_OK;
 }
 
+static tws_code choose_backend(bench *b, tws_error *err) {
+  b->ops = tws_host_backend();
+  b->kind = TWS_BACKEND_HOST;
+  if (!b->options->device || strcmp(b->options->device, "cuda") != 0) return TWS_OK;
+  TWS_TRY(tws_cuda_load(&b->cuda, err));
+  b->ops = b->cuda->backend;
+  b->kind = TWS_BACKEND_CUDA;
+  return TWS_OK;
+}
+
 tws_code tws_real_calibrate(const tws_calibrate_options *options, tws_error *err) {
   bench b = {.options = options, .rank = tws_mpi_rank(), .world = tws_mpi_world()};
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
   b.cores = options->cores > 0 ? options->cores : cores > 0 ? (int)cores : 1;
-  b.ops = tws_host_backend();
   double started = tws_clock_s();
   tws_measurements m = {0};
-  tws_code code = prepare(&b, err);
+  tws_code code = choose_backend(&b, err);
+  if (code == TWS_OK) code = prepare(&b, err);
   if (code == TWS_OK) code = measure(&b, err);
   if (code == TWS_OK && b.rank == 0) {
     code = collect(&b, &m, err);

@@ -248,30 +248,59 @@ static tws_work start(tws_kernel kernel, tws_dtype dtype) {
   return work;
 }
 
-/* Matrix products: tokens x out x in over what small and middle models use. Every other shape has a bias, and adds to
- * the weights' gradients. */
-static tws_code linear_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
-  static const int64_t tokens[] = {64, 256, 1024, 4096}, sizes[] = {64, 192, 768, 3072};
-  static const int64_t quick_tokens[] = {64, 256, 1024}, quick_sizes[] = {96, 384, 1536};
+/* The three products of a layer for tokens x out x in. Every other shape has a bias, and adds to the weights'
+ * gradients; `odd` says which. */
+static tws_code linear_case(tws_dtype dtype, const int64_t d[3], int odd, double limit, tws_case_list *list,
+                            tws_error *err) {
   static const tws_kernel kernels[] = {TWS_KERNEL_LINEAR, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_LINEAR_GRAD_WEIGHT};
-  const int64_t *m = quick ? quick_tokens : tokens, *s = quick ? quick_sizes : sizes;
-  int m_count = quick ? 3 : 4, s_count = quick ? 3 : 4;
-  double limit = quick ? 0.7e9 : 4e9;
-  for (int kernel = 0; kernel < 3; kernel++)
-    for (int i = 0; i < m_count; i++)
-      for (int j = 0; j < s_count; j++)
-        for (int k = 0; k < s_count; k++) {
-          tws_work work = start(kernels[kernel], dtype);
-          work.d[0] = m[i];
-          work.d[1] = s[j];
-          work.d[2] = s[k];
-          if ((i + j + k) % 2 == 0 && kernel != 1) work.flags = kernel == 2 ? TWS_BIAS | TWS_ACCUMULATE : TWS_BIAS;
-          if (tws_work_flops(&work) <= limit) TWS_TRY(tws_case_add(list, &work, err));
-        }
+  for (int kernel = 0; kernel < 3; kernel++) {
+    tws_work work = start(kernels[kernel], dtype);
+    for (int i = 0; i < 3; i++) work.d[i] = d[i];
+    if (!odd && kernel != 1) work.flags = kernel == 2 ? TWS_BIAS | TWS_ACCUMULATE : TWS_BIAS;
+    if (tws_work_flops(&work) <= limit) TWS_TRY(tws_case_add(list, &work, err));
+  }
   return TWS_OK;
 }
 
-static tws_code attention_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
+typedef struct linear_grid {
+  int64_t tokens[6], sizes[8]; /* end with 0 */
+  double limit;                /* flops */
+} linear_grid;
+
+static tws_code linear_cases(tws_dtype dtype, const linear_grid *grid, tws_case_list *list, tws_error *err) {
+  for (int i = 0; grid->tokens[i]; i++)
+    for (int j = 0; grid->sizes[j]; j++)
+      for (int k = 0; grid->sizes[k]; k++) {
+        const int64_t d[3] = {grid->tokens[i], grid->sizes[j], grid->sizes[k]};
+        TWS_TRY(linear_case(dtype, d, (i + j + k) % 2, grid->limit, list, err));
+      }
+  return TWS_OK;
+}
+
+/* What small and middle models use on processors. */
+static tws_code host_linear_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
+  static const linear_grid whole = {{64, 256, 1024, 4096}, {64, 192, 768, 3072}, 4e9},
+                           coarse = {{64, 256, 1024}, {96, 384, 1536}, 0.7e9};
+  return linear_cases(dtype, quick ? &coarse : &whole, list, err);
+}
+
+/* What models from a hundred million parameters to some billions use: layers, and what makes logits. Every product
+ * takes milliseconds at most; float32 has no fast path. */
+static tws_code device_linear_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
+  static const linear_grid half = {{1024, 4096, 8192, 16384, 32768}, {768, 1280, 2048, 3072, 5120, 8192}, 2e12},
+                           coarse = {{1024, 8192}, {768, 2048, 5120}, 5e11}, small = {{128}, {64, 256, 768}, 1e12},
+                           single = {{1024, 4096}, {768, 2048, 5120}, 2e11};
+  static const int64_t logits[][3] = {
+      {4096, 50304, 768}, {8192, 128256, 2048}, {16384, 50304, 768}, {8192, 50304, 1600}};
+  const int is_single = dtype == TWS_F32;
+  TWS_TRY(linear_cases(dtype, &small, list, err));
+  TWS_TRY(linear_cases(dtype, is_single ? &single : quick ? &coarse : &half, list, err));
+  for (int i = 0; i < (quick || is_single ? 1 : 4); i++)
+    for (int odd = 1; odd >= (i == 0 ? 0 : 1); odd--) TWS_TRY(linear_case(dtype, logits[i], odd, 1e13, list, err));
+  return TWS_OK;
+}
+
+static tws_code host_attention_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
   static const int64_t sequences[] = {32, 64, 128, 256, 512, 1024, 2048}, head_sizes[] = {16, 32, 64, 128};
   double limit = quick ? 0.3e9 : 1.2e9;
   for (int backward = 0; backward < 2; backward++)
@@ -290,9 +319,32 @@ static tws_code attention_cases(tws_dtype dtype, int quick, tws_case_list *list,
   return TWS_OK;
 }
 
+/* The library plans each shape for up to a second, so there are few. Float32 has no fast path and goes last. */
+static tws_code device_attention_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
+  static const int64_t shapes[][5] = {{2, 64, 2, 2, 32},      {2, 1024, 12, 12, 64}, {4, 1024, 32, 8, 64},
+                                      {8, 1024, 20, 20, 64},  {32, 256, 12, 12, 64}, {2, 4096, 12, 12, 64},
+                                      {32, 1024, 12, 12, 64}, {8, 2048, 32, 8, 64},  {4, 1024, 16, 16, 128},
+                                      {2, 4096, 32, 8, 128},  {16, 512, 16, 4, 128}, {16, 1024, 16, 16, 64}};
+  const int count = quick || dtype == TWS_F32 ? 3 : (int)(sizeof shapes / sizeof *shapes);
+  for (int backward = 0; backward < 2; backward++)
+    for (int i = 0; i < count; i++) {
+      tws_work work = start(backward ? TWS_KERNEL_ATTENTION_GRAD : TWS_KERNEL_ATTENTION, dtype);
+      for (int j = 0; j < 5; j++) work.d[j] = shapes[i][j];
+      TWS_TRY(tws_case_add(list, &work, err));
+    }
+  return TWS_OK;
+}
+
+/* What the models of a machine have in common. */
+typedef struct model_scale {
+  int64_t vocabulary, sequence, head;
+} model_scale;
+
 /* Kernels over tokens x width. */
-static tws_code plane_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
-  const int64_t vocabulary = 512, seq = tokens < 256 ? tokens : 256, heads = width / 32;
+static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
+                            tws_case_list *list, tws_error *err) {
+  const int64_t seq = tokens < scale->sequence ? tokens : scale->sequence;
+  const int64_t head = width < scale->head ? width : scale->head, heads = width / head;
   for (int rms = 0; rms < 2; rms++)
     for (int backward = 0; backward < 2; backward++) {
       tws_work work = start(backward ? TWS_KERNEL_NORM_GRAD : TWS_KERNEL_NORM, dtype);
@@ -307,7 +359,7 @@ static tws_code plane_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_
     tws_work work = start((tws_kernel)kernel, dtype);
     work.d[0] = tokens;
     work.d[1] = width;
-    work.d[2] = kernel == TWS_KERNEL_POSITION_GRAD ? seq : vocabulary;
+    work.d[2] = kernel == TWS_KERNEL_POSITION_GRAD ? seq : scale->vocabulary;
     work.d[3] = seq;
     if (kernel == TWS_KERNEL_EMBEDDING) work.d[4] = seq;
     if (kernel == TWS_KERNEL_EMBEDDING_GRAD) work.d[3] = 0;
@@ -317,7 +369,7 @@ static tws_code plane_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_
     tws_work rope = start(backward ? TWS_KERNEL_ROPE_GRAD : TWS_KERNEL_ROPE, dtype);
     rope.d[0] = tokens;
     rope.d[1] = rope.d[2] = heads;
-    rope.d[3] = 32;
+    rope.d[3] = head;
     rope.d[4] = seq;
     rope.f[0] = 10000;
     TWS_TRY(tws_case_add(list, &rope, err));
@@ -329,9 +381,9 @@ static tws_code plane_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_
   return TWS_OK;
 }
 
-/* What losses, and exchanges between ranks, do with tokens x width. */
-static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
-  const int64_t ranks = 2, head = 32, heads = width / head;
+/* What losses do with tokens x (padded) vocabulary, or part of one. */
+static tws_code loss_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
+  const int64_t ranks = 2;
   for (int kernel = TWS_KERNEL_CROSS_ENTROPY; kernel <= TWS_KERNEL_VOCABULARY_LOSS; kernel++) {
     tws_work loss = start((tws_kernel)kernel, dtype);
     loss.d[0] = tokens;
@@ -340,6 +392,12 @@ static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, t
     if (kernel != TWS_KERNEL_VOCABULARY_STATS) loss.f[0] = loss.f[1] = 1.0 / (double)tokens;
     TWS_TRY(tws_case_add(list, &loss, err));
   }
+  return TWS_OK;
+}
+
+/* What exchanges between ranks do with tokens x width. */
+static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
+  const int64_t ranks = 2, head = width < 64 ? width / 2 : 32, heads = width / head;
   tws_work transpose = start(TWS_KERNEL_TRANSPOSE, dtype);
   transpose.d[0] = ranks;
   transpose.d[1] = tokens / ranks;
@@ -376,16 +434,40 @@ static tws_code count_cases(tws_dtype dtype, int64_t count, tws_case_list *list,
   return TWS_OK;
 }
 
-tws_code tws_case_standard(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
+static tws_code host_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
   static const int64_t planes[][2] = {{64, 256}, {512, 256}, {1024, 1024}, {16, 64}, {256, 768}, {2048, 512}};
   static const int64_t counts[] = {1 << 10, 1 << 16, 1 << 20, 1 << 13, 1 << 18, 1 << 22};
-  TWS_TRY(linear_cases(dtype, quick, list, err));
-  TWS_TRY(attention_cases(dtype, quick, list, err));
+  static const model_scale middle = {512, 256, 32};
+  TWS_TRY(host_linear_cases(dtype, quick, list, err));
+  TWS_TRY(host_attention_cases(dtype, quick, list, err));
   for (int i = 0; i < (quick ? 3 : 6); i++) {
-    TWS_TRY(plane_cases(dtype, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(plane_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(loss_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(exchange_cases(dtype, planes[i][0], planes[i][1], list, err));
   }
   for (int i = 0; i < (quick ? 3 : 6); i++) TWS_TRY(count_cases(dtype, counts[i], list, err));
+  return TWS_OK;
+}
+
+static tws_code device_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
+  static const int64_t planes[][2] = {{64, 64}, {8192, 768}, {16384, 2048}, {1024, 768}, {8192, 2048}, {32768, 3072}};
+  static const int64_t losses[][2] = {{64, 512}, {4096, 50304}, {16384, 50304}, {1024, 50304}};
+  static const int64_t counts[] = {1 << 10, 1 << 20, 1 << 26, 1 << 16, 1 << 23, 1 << 28};
+  static const model_scale large = {50304, 1024, 64};
+  TWS_TRY(device_linear_cases(dtype, quick, list, err));
+  TWS_TRY(device_attention_cases(dtype, quick, list, err));
+  for (int i = 0; i < (quick ? 3 : 6); i++) {
+    const model_scale tiny = {512, 64, 32}, *s = i == 0 ? &tiny : &large;
+    TWS_TRY(plane_cases(dtype, s, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(exchange_cases(dtype, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(count_cases(dtype, counts[i], list, err));
+  }
+  for (int i = 0; i < (quick ? 2 : 4); i++) TWS_TRY(loss_cases(dtype, losses[i][0], losses[i][1], list, err));
+  return TWS_OK;
+}
+
+tws_code tws_case_standard(tws_dtype dtype, tws_backend_kind backend, int quick, tws_case_list *list, tws_error *err) {
+  TWS_TRY(backend == TWS_BACKEND_CUDA ? device_cases(dtype, quick, list, err) : host_cases(dtype, quick, list, err));
   tws_work clip = start(TWS_KERNEL_CLIP, TWS_F32);
   clip.f[0] = 1;
   return tws_case_add(list, &clip, err);

@@ -105,7 +105,9 @@ typedef struct tws_train_result {
 
 typedef struct tws_calibrate_options {
   const char *out_path;             /* what was measured (traces/measurements.h), written by rank 0 */
+  const char *device;               /* "host" (NULL, too) or "cuda" */
   int quick;                        /* fewer shapes and repeats, for demos and tests */
+  uint64_t largest_bytes;           /* kernels with larger operands are left out; 0: by the device's memory */
   int threads;                      /* of a rank that has the node to itself; 0: all cores */
   int cores;                        /* that the ranks share; 0: all of the machine's */
   double budget_s;                  /* repeat for about so long; 0: by `quick` */
@@ -128,7 +130,7 @@ typedef struct tws_real_api {
   const tws_backend_ops *(*backend)(const char *name); /* NULL: not there */
   const char *(*description)(void);                    /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
-enum { TWS_REAL_API_VERSION = 2 };
+enum { TWS_REAL_API_VERSION = 3 };
 #define TWS_REAL_MODULE_SYMBOL "tws_real_module"
 
 #endif

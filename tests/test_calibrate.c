@@ -77,24 +77,25 @@ START_TEST(cases_are_those_of_plans) {
 END_TEST
 
 START_TEST(standard_cases_cover_every_kernel) {
-  for (int quick = 0; quick < 2; quick++)
-    for (int dtype = TWS_F32; dtype <= TWS_BF16; dtype++) {
-      tws_case_list list = {0};
-      int seen[TWS_KERNEL_COUNT] = {0};
-      OK(tws_case_standard((tws_dtype)dtype, quick, &list, &err));
-      for (size_t i = 0; i < list.count; i++) {
-        tws_case_operand operand[TWS_CASE_OPERANDS];
-        seen[list.items[i].code]++;
-        int count = tws_case_operands(&list.items[i], TWS_BACKEND_HOST, 1, operand);
-        double bytes = 0;
-        for (int j = 0; j < count; j++)
-          bytes += (double)operand[j].elements * (double)tws_dtype_bytes(operand[j].dtype);
-        ck_assert_int_gt(count, 0);
-        ck_assert_double_lt(bytes, 512e6);
+  for (int backend = TWS_BACKEND_HOST; backend <= TWS_BACKEND_CUDA; backend++)
+    for (int quick = 0; quick < 2; quick++)
+      for (int dtype = TWS_F32; dtype <= TWS_BF16; dtype++) {
+        tws_case_list list = {0};
+        int seen[TWS_KERNEL_COUNT] = {0};
+        OK(tws_case_standard((tws_dtype)dtype, (tws_backend_kind)backend, quick, &list, &err));
+        for (size_t i = 0; i < list.count; i++) {
+          tws_case_operand operand[TWS_CASE_OPERANDS];
+          seen[list.items[i].code]++;
+          int count = tws_case_operands(&list.items[i], (tws_backend_kind)backend, 1, operand);
+          double bytes = 0;
+          for (int j = 0; j < count; j++)
+            bytes += (double)operand[j].elements * (double)tws_dtype_bytes(operand[j].dtype);
+          ck_assert_int_gt(count, 0);
+          ck_assert_double_lt(bytes, backend == TWS_BACKEND_CUDA ? 6.0 * (1 << 30) : 512e6);
+        }
+        for (int k = 0; k < TWS_KERNEL_COUNT; k++) ck_assert_msg(seen[k] > 0, "%s", tws_kernel_name((tws_kernel)k));
+        tws_free(list.items);
       }
-      for (int k = 0; k < TWS_KERNEL_COUNT; k++) ck_assert_msg(seen[k] > 0, "%s", tws_kernel_name((tws_kernel)k));
-      tws_free(list.items);
-    }
 }
 END_TEST
 
@@ -135,6 +136,10 @@ static tws_measurements example(int world, double factor) {
 
 START_TEST(measurements_file_round_trip) {
   tws_measurements m = example(2, 1), back;
+  snprintf(m.device, sizeof m.device, "a GPU");
+  m.device_bytes = 8e10;
+  m.shared_device = 1;
+  OK(tws_measurements_add_note(&m, "clocks", "1980 \"MHz\"", &err));
   char path[] = "/tmp/tws-measurements-XXXXXX";
   close(mkstemp(path));
   OK(tws_measurements_write(&m, path, &err));
@@ -149,6 +154,10 @@ START_TEST(measurements_file_round_trip) {
   ck_assert_uint_eq(back.collective_count, 3);
   ck_assert_double_eq(back.collectives[2].seconds, m.collectives[2].seconds);
   ck_assert_double_eq(back.messages[0].seconds, 1e-6);
+  ck_assert_str_eq(back.device, "a GPU");
+  ck_assert(back.device_bytes == 8e10 && back.shared_device == 1 && back.note_count == 1);
+  ck_assert_str_eq(back.notes[0].key, "clocks");
+  ck_assert_str_eq(back.notes[0].text, "1980 \"MHz\"");
   tws_measurements_free(&back);
   FILE *file = fopen(path, "w");
   fputs(
@@ -248,6 +257,53 @@ START_TEST(calibrate_this_machine) {
 }
 END_TEST
 
+/* The whole calibration of a GPU, on the emulated device, whose clock says one millisecond between any two moments. */
+START_TEST(calibrate_emulated_device) {
+  static const char *const modules[][2] = {{"twinspeed_real.so", "twinspeed_real.so"},
+                                           {"twinspeed_cuda.so", "emulated/twinspeed_cuda.so"}};
+  char folder[] = "/tmp/tws-calibrate-XXXXXX", path[128], target[256];
+  if (access(TWS_BUILD_DIR "/emulated/twinspeed_cuda.so", R_OK) != 0) return; /* built without the toolkit */
+  ck_assert_ptr_nonnull(mkdtemp(folder));
+  for (int i = 0; i < 2; i++) {
+    snprintf(path, sizeof path, "%s/%s", folder, modules[i][0]);
+    snprintf(target, sizeof target, "%s/%s", TWS_BUILD_DIR, modules[i][1]);
+    ck_assert_int_eq(symlink(target, path), 0);
+  }
+  snprintf(path, sizeof path, "%s/gpu.json", folder);
+  setenv("TWINSPEED_MODULES", folder, 1);
+  command_result run =
+      twinspeed("calibrate --device cuda --quick --largest 100000 --seconds 1 -n 1,2 --json -o %s", path);
+  setenv("TWINSPEED_MODULES", TWS_BUILD_DIR, 1);
+  ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
+  cJSON *json = cJSON_Parse(run.out);
+  ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(json, "device")), "emulated device");
+  const cJSON *notes = cJSON_GetObjectItem(json, "notes");
+  ck_assert(cJSON_HasObjectItem(notes, "smallest kernels") && cJSON_HasObjectItem(notes, "copies from pinned memory"));
+  cJSON_Delete(json);
+  command_free(&run);
+  tws_profile *profile;
+  OK(tws_profile_load(path, &profile, &err));
+  ck_assert_int_eq(tws_profile_backend(profile), TWS_BACKEND_CUDA);
+  ck_assert(tws_profile_memory_bytes(profile) == 80.0 * (1 << 30));
+  ck_assert_double_gt(tws_profile_overhead_bytes(profile), 512.0 * (1 << 20)); /* context and workspace, no pools */
+  ck_assert_double_lt(tws_profile_overhead_bytes(profile), 600.0 * (1 << 20));
+  tws_work work = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {128, 64, 64}};
+  ck_assert_double_eq_tol(tws_kernel_seconds(profile, &work, 1, 1), 1e-3, 1e-9);
+  tws_cluster cluster;
+  OK(tws_cluster_load("dgx-h200", &cluster, &err));
+  ck_assert_double_gt(tws_collective_seconds(&cluster, profile, TWS_COLLECTIVE_ALL_REDUCE, 2, 2, 4096, 1), 0);
+  tws_profile_destroy(profile);
+  run = twinspeed("calibrate --device cuda -n 2 -o %s/none.json", folder);
+  ck_assert_int_eq(run.status, 2);
+  command_free(&run);
+  run = twinspeed("calibrate --device gpu -o %s/none.json", folder);
+  ck_assert_int_eq(run.status, 2);
+  command_free(&run);
+  snprintf(target, sizeof target, "rm -r %s", folder);
+  ck_assert_int_eq(system(target), 0);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("calibrate");
   TCase *tcase = tcase_create("calibrate");
@@ -257,6 +313,7 @@ int main(void) {
   tcase_add_test(tcase, measurements_file_round_trip);
   tcase_add_test(tcase, the_least_disturbed_makes_the_profile);
   tcase_add_test(tcase, calibrate_this_machine);
+  tcase_add_test(tcase, calibrate_emulated_device);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

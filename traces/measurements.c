@@ -27,6 +27,7 @@ void tws_measurements_free(tws_measurements *m) {
   tws_free(m->kernels);
   tws_free(m->collectives);
   tws_free(m->messages);
+  tws_free(m->notes);
   *m = (tws_measurements){0};
 }
 
@@ -50,6 +51,14 @@ tws_code tws_measurements_add_collective(tws_measurements *m, const tws_collecti
 tws_code tws_measurements_add_message(tws_measurements *m, const tws_p2p_sample *sample, tws_error *err) {
   if (tws_reserve(&m->messages, &m->message_capacity, m->message_count + 1, sizeof *m->messages)) return no_memory(err);
   m->messages[m->message_count++] = *sample;
+  return TWS_OK;
+}
+
+tws_code tws_measurements_add_note(tws_measurements *m, const char *key, const char *text, tws_error *err) {
+  if (tws_reserve(&m->notes, &m->note_capacity, m->note_count + 1, sizeof *m->notes)) return no_memory(err);
+  tws_measured_note *note = &m->notes[m->note_count++];
+  snprintf(note->key, sizeof note->key, "%s", key);
+  snprintf(note->text, sizeof note->text, "%s", text);
   return TWS_OK;
 }
 
@@ -77,6 +86,11 @@ static cJSON *to_json(const tws_measurements *m) {
   cJSON_AddNumberToObject(json, "world", m->world);
   cJSON_AddNumberToObject(json, "cores", m->cores);
   cJSON_AddNumberToObject(json, "elapsed_s", m->elapsed_s);
+  if (m->device[0]) {
+    cJSON_AddStringToObject(json, "device", m->device);
+    cJSON_AddNumberToObject(json, "device_bytes", m->device_bytes);
+    cJSON_AddBoolToObject(json, "shared_device", m->shared_device);
+  }
   cJSON_AddNumberToObject(json, "overhead_bytes", m->overhead_bytes);
   cJSON_AddStringToObject(json, "description", m->description);
   cJSON_AddNumberToObject(json, "reference_min_s", m->reference_min_s);
@@ -102,6 +116,8 @@ static cJSON *to_json(const tws_measurements *m) {
     cJSON_AddNumberToObject(item, "seconds", m->messages[i].seconds);
     cJSON_AddItemToArray(messages, item);
   }
+  cJSON *notes = cJSON_AddObjectToObject(json, "notes");
+  for (size_t i = 0; i < m->note_count; i++) cJSON_AddStringToObject(notes, m->notes[i].key, m->notes[i].text);
   return json;
 }
 
@@ -201,6 +217,19 @@ static tws_code read_samples(const tws_json *json, tws_measurements *m, tws_erro
     TWS_TRY(tws_json_number(json, item, "seconds", 1, 0, 1e9, 0, &sample.seconds, err));
     TWS_TRY(tws_measurements_add_message(m, &sample, err));
   }
+  cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(json->root, "notes")) {
+    if (!cJSON_IsString(item)) return tws_json_fail(json, item, err, 0, "a note must be a text");
+    TWS_TRY(tws_measurements_add_note(m, item->string, item->valuestring, err));
+  }
+  return TWS_OK;
+}
+
+static tws_code read_device(const tws_json *json, tws_measurements *m, tws_error *err) {
+  const char *device;
+  TWS_TRY(tws_json_string(json, json->root, "device", 0, "", &device, err));
+  TWS_TRY(tws_json_number(json, json->root, "device_bytes", 0, 0, 1e15, 0, &m->device_bytes, err));
+  TWS_TRY(tws_json_bool(json, json->root, "shared_device", 0, 0, &m->shared_device, err));
+  snprintf(m->device, sizeof m->device, "%s", device);
   return TWS_OK;
 }
 
@@ -218,6 +247,7 @@ static tws_code from_json(const tws_json *json, tws_measurements *m, tws_error *
   TWS_TRY(tws_json_number(json, json->root, "reference_min_s", 0, 0, 1e9, 0, &m->reference_min_s, err));
   TWS_TRY(tws_json_number(json, json->root, "reference_s", 0, 0, 1e9, 0, &m->reference_s, err));
   TWS_TRY(tws_json_number(json, json->root, "reference_max_s", 0, 0, 1e9, 0, &m->reference_max_s, err));
+  TWS_TRY(read_device(json, m, err));
   m->world = (int)world;
   m->cores = (int)cores;
   snprintf(m->description, sizeof m->description, "%s", description);
@@ -280,6 +310,9 @@ tws_code tws_measurements_combine(const tws_measurements *const *runs, int count
   out->world = runs[0]->world;
   out->cores = runs[0]->cores;
   out->overhead_bytes = runs[0]->overhead_bytes;
+  memcpy(out->device, runs[0]->device, sizeof out->device);
+  out->device_bytes = runs[0]->device_bytes;
+  out->shared_device = runs[0]->shared_device;
   memcpy(out->description, runs[0]->description, sizeof out->description);
   out->reference_min_s = runs[0]->reference_min_s;
   for (int r = 0; r < count; r++) {
@@ -304,8 +337,13 @@ static void note_limits(const tws_kernel_sample *sample, tws_measured_limits *li
     if (work->code == TWS_KERNEL_LINEAR) raise_to(&limits->peak[work->dtype], tws_work_flops(work) / sample->seconds);
     if (limits->launch_s <= 0 || sample->seconds < limits->launch_s) limits->launch_s = sample->seconds;
   }
-  double bytes = tws_work_bytes(work);
-  if (work->code != TWS_KERNEL_ADD || work->dtype != TWS_F32 || bytes < 8e6) return;
+  double bytes = tws_work_bytes(work), least = limits->least_bytes > 0 ? limits->least_bytes : 8e6;
+  if (work->code != TWS_KERNEL_ADD || work->dtype != TWS_F32) return;
+  if (bytes > limits->most_bytes) {
+    limits->most_bytes = bytes;
+    limits->most_bandwidth = bytes / sample->seconds;
+  }
+  if (bytes < least) return;
   if (sample->busy <= limits->rank_busy || limits->rank_busy == 0) { /* the fewest that were measured */
     if (sample->busy < limits->rank_busy) limits->rank_bandwidth = 0;
     limits->rank_busy = sample->busy;
@@ -340,6 +378,7 @@ tws_code tws_measurements_merge(const tws_measurements *m, tws_profile_builder *
 void tws_measured_limits_finish(tws_measured_limits *limits, tws_profile_builder *builder) {
   for (int i = 0; i < TWS_DTYPE_COUNT; i++)
     if (limits->peak[i] > 0) tws_profile_builder_peak(builder, (tws_dtype)i, limits->peak[i]);
+  if (limits->rank_bandwidth <= 0) limits->rank_bandwidth = limits->most_bandwidth;
   if (limits->rank_bandwidth > 0)
     tws_profile_builder_bandwidth(builder, limits->rank_bandwidth, limits->node_bandwidth);
   if (limits->launch_s > 0) tws_profile_builder_launch(builder, limits->launch_s);

@@ -25,23 +25,35 @@ typedef struct tws_p2p_sample {
   double bytes, seconds;
 } tws_p2p_sample;
 
+/* A fact for people: it goes into the profile's details as it is. */
+typedef struct tws_measured_note {
+  char key[64], text[320];
+} tws_measured_note;
+
 typedef struct tws_measurements {
   int world, cores;
+  char device[96];     /* name of the GPU; "": the host was measured */
+  double device_bytes; /* its memory */
+  int shared_device;   /* ranks had to share a GPU: times of collectives say nothing */
   double elapsed_s;
   double overhead_bytes; /* resident memory of a rank before it allocates anything for the job */
-  char description[128]; /* libraries */
+  char description[256]; /* libraries, and a GPU's driver and clocks */
   /* one product measured again and again through the run: shortest, median and longest seconds */
   double reference_min_s, reference_s, reference_max_s;
   tws_kernel_sample *kernels;
   tws_collective_sample *collectives;
   tws_p2p_sample *messages;
-  size_t kernel_count, kernel_capacity, collective_count, collective_capacity, message_count, message_capacity;
+  tws_measured_note *notes;
+  size_t kernel_count, kernel_capacity, collective_count, collective_capacity, message_count, message_capacity,
+      note_count, note_capacity;
 } tws_measurements;
 
 void tws_measurements_free(tws_measurements *m); /* the arrays; zeroes the struct */
 tws_code tws_measurements_add_kernel(tws_measurements *m, const tws_kernel_sample *sample, tws_error *err);
 tws_code tws_measurements_add_collective(tws_measurements *m, const tws_collective_sample *sample, tws_error *err);
 tws_code tws_measurements_add_message(tws_measurements *m, const tws_p2p_sample *sample, tws_error *err);
+
+tws_code tws_measurements_add_note(tws_measurements *m, const char *key, const char *text, tws_error *err);
 
 tws_code tws_measurements_write(const tws_measurements *m, const char *path, tws_error *err);
 tws_code tws_measurements_read(const char *path, tws_measurements *m, tws_error *err); /* *m is overwritten */
@@ -53,8 +65,10 @@ tws_code tws_measurements_combine(const tws_measurements *const *runs, int count
 
 /* Put one run's samples into a profile. `peak` and the bandwidths are raised to what this run reached. */
 typedef struct tws_measured_limits {
+  double least_bytes;                    /* of an ADD kernel that is beyond the caches; 0: 8e6 */
   double peak[TWS_DTYPE_COUNT];          /* flop/s of one thread */
   double rank_bandwidth, node_bandwidth; /* bytes/s of the ADD kernel beyond the caches */
+  double most_bytes, most_bandwidth;     /* of the largest ADD kernel: stands in where none is beyond the caches */
   int rank_busy;                         /* how many ranks were busy when rank_bandwidth was seen */
   double launch_s;                       /* shortest kernel */
   double spread;                         /* median relative spread of all samples, filled by _finish */

@@ -25,6 +25,15 @@ typedef struct tws_cuda_memory {
   uint64_t libraries; /* since: NCCL's buffers, kernels loaded at their first use, the graph of a step */
 } tws_cuda_memory;
 
+/* A device and its state. Figures are 0 and texts empty where the driver's management library (NVML) is not there. */
+typedef struct tws_cuda_device {
+  char name[96], driver[48];            /* "580.65.06" */
+  int multiprocessors, nccl;            /* nccl: 22809 is 2.28.9 */
+  int sm_mhz, sm_limit_mhz, memory_mhz; /* clocks: now, highest, now */
+  int power_limit_w;
+  uint64_t l2_bytes;
+} tws_cuda_device;
+
 typedef struct tws_cuda_comm_setup {
   tws_backend *backend;    /* whose streams carry the collectives */
   const tws_group *groups; /* of the plan, copied; group i of all ranks together partition the world */
@@ -42,6 +51,7 @@ typedef struct tws_cuda_api {
   /* TWS_ENVIRONMENT "no CUDA device": no driver, no device, or a driver too old. */
   tws_code (*device_count)(int *count, tws_error *err);
   tws_code (*memory)(const tws_backend *backend, tws_cuda_memory *out, tws_error *err);
+  tws_code (*device)(tws_cuda_device *out, tws_error *err); /* that of the calling thread's backend, as it is now */
   const char *(*describe)(const tws_backend *backend, char *buffer, int size); /* backend may be NULL: versions only */
   /* Collective over the world. The communicator must go before the backend. */
   tws_code (*comm_create)(const tws_cuda_comm_setup *setup, tws_comm **out, tws_error *err);
@@ -52,7 +62,7 @@ typedef struct tws_cuda_api {
    * (JSON). TWS_UNSUPPORTED with the reason: the backend's own kernels do it. */
   tws_code (*attention_for)(const char *described, const tws_work *work, int deterministic, tws_error *err);
 } tws_cuda_api;
-enum { TWS_CUDA_API_VERSION = 2, TWS_CUDA_WORKSPACE_BYTES = 32 << 20, TWS_CUDA_SCRATCH_BYTES = 8 << 20 };
+enum { TWS_CUDA_API_VERSION = 3, TWS_CUDA_WORKSPACE_BYTES = 32 << 20, TWS_CUDA_SCRATCH_BYTES = 8 << 20 };
 enum { TWS_CUDA_STREAM_BYTES = TWS_CUDA_WORKSPACE_BYTES + TWS_CUDA_SCRATCH_BYTES };
 #define TWS_CUDA_MODULE_SYMBOL "tws_cuda_module"
 

@@ -7,6 +7,7 @@ const tws_cuda_api *tws_cuda_module(void) {
                                    .backend = &tws_cuda_backend,
                                    .device_count = tws_cuda_device_count,
                                    .memory = tws_cuda_memory_of,
+                                   .device = tws_cuda_device_now,
                                    .describe = tws_cuda_describe,
                                    .comm_create = tws_nccl_create,
                                    .comm_destroy = tws_nccl_destroy,

@@ -7,6 +7,7 @@
 extern const tws_backend_ops tws_cuda_backend;
 tws_code tws_cuda_device_count(int *count, tws_error *err);
 tws_code tws_cuda_memory_of(const tws_backend *backend, tws_cuda_memory *out, tws_error *err);
+tws_code tws_cuda_device_now(tws_cuda_device *out, tws_error *err);
 const char *tws_cuda_describe(const tws_backend *backend, char *buffer, int size);
 
 tws_code tws_nccl_create(const tws_cuda_comm_setup *setup, tws_comm **out, tws_error *err);

@@ -9,13 +9,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <unordered_map>
 #include <vector>
 
 dim3 emulated_block, emulated_block_size, emulated_grid_size;
 
 namespace {
 
-enum { MAX_THREADS = 1024, STACK = 64 << 10, SHARED = 227 << 10, WARP = 32 };
+enum { MAX_THREADS = 1024, STACK = 64 << 10, SHARED = 227 << 10, WARP = 32, PAGE = 2 << 20, CONTEXT = 512 << 20 };
 
 struct Thread {
   ucontext_t context;  // to start; jumps afterwards, which cost no system call
@@ -260,13 +261,17 @@ static cudaError_t give(void **out, size_t bytes) {
   memset(*out, 0xff, bytes);
   return cudaSuccess;
 }
+static std::unordered_map<void *, size_t> device_memory;  // as the driver counts it: whole pages
 cudaError_t cudaMalloc(void **out, size_t bytes) {
-  return give(out, bytes);
+  const cudaError_t status = give(out, bytes);
+  if (status == cudaSuccess) device_memory[*out] = (bytes + PAGE - 1) / PAGE * PAGE;
+  return status;
 }
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned) {
   return give(out, bytes);
 }
 cudaError_t cudaFree(void *memory_) {
+  device_memory.erase(memory_);
   free(memory_);
   return cudaSuccess;
 }
@@ -284,8 +289,9 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
   return emulated_submit(stream, [=] { memmove(to, from, bytes); });
 }
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
-  *available = (size_t)64 << 30;
   *total = (size_t)80 << 30;
+  *available = *total - CONTEXT;
+  for (const auto &one : device_memory) *available -= one.second;
   return cudaSuccess;
 }
 
@@ -381,6 +387,10 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
 
 cudaError_t cudaGetDeviceCount(int *devices) {
   *devices = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int *device) {
+  *device = 0;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int) {

@@ -1,0 +1,27 @@
+/* What calibration does on GPUs only: operands with random values, what starting work and copying costs, and which
+ * device that was. */
+#ifndef TWS_REAL_CALIBRATE_DEVICE_H
+#define TWS_REAL_CALIBRATE_DEVICE_H
+
+#include "real/cuda/cuda.h"
+#include "traces/measurements.h"
+
+typedef struct tws_calibrate_device {
+  const tws_cuda_api *cuda;
+  tws_backend *backend;
+  int world; /* ranks that measure */
+} tws_calibrate_device;
+
+/* Finite numbers of either sign whether read as bfloat16, half precision, float32 or float64: magnitudes of bfloat16
+ * and float32 lie between 1/8 and 2. */
+tws_code tws_calibrate_fill(const tws_backend_ops *ops, tws_backend *backend, void *memory, uint64_t bytes,
+                            tws_error *err);
+
+/* Name, memory, versions and clocks; what the device's memory holds beside the arenas now; whether ranks share it. */
+tws_code tws_calibrate_describe(const tws_calibrate_device *on, tws_measurements *m, tws_error *err);
+
+/* Notes: starting kernels one by one and in a recording, copies between memory of the device and of the host, pinned
+ * and pageable, by size up to `most_bytes` (0: 256 MiB). */
+tws_code tws_calibrate_extras(const tws_calibrate_device *on, uint64_t most_bytes, tws_measurements *m, tws_error *err);
+
+#endif

@@ -1,0 +1,55 @@
+#include "real/stopwatch.h"
+#include "base/log.h"
+
+static tws_code repeat(tws_timed start, void *user, int times, tws_error *err) {
+  for (int i = 0; i < times; i++) TWS_TRY(start(user, err));
+  return TWS_OK;
+}
+
+static tws_code on_host(const tws_stopwatch *w, tws_timed start, tws_timed ready, void *user, int times,
+                        double *seconds, tws_error *err) {
+  if (ready) TWS_TRY(ready(user, err));
+  const double started = tws_clock_s();
+  TWS_TRY(repeat(start, user, times, err));
+  TWS_TRY(w->ops->synchronize(w->backend, err));
+  *seconds = (tws_clock_s() - started) / times;
+  return TWS_OK;
+}
+
+static tws_code record(tws_stopwatch *w, tws_timed start, void *user, int times, tws_error *err) {
+  const tws_code code = w->ops->record ? w->ops->record(w->backend, 1, err) : TWS_UNSUPPORTED;
+  if (code == TWS_UNSUPPORTED) {
+    w->one_by_one = 1;
+    return TWS_OK;
+  }
+  TWS_TRY(code);
+  TWS_TRY(repeat(start, user, times, err));
+  return w->ops->record(w->backend, 0, err);
+}
+
+static tws_code all(const tws_stopwatch *w, tws_timed start, void *user, int times, tws_error *err) {
+  return w->one_by_one ? repeat(start, user, times, err) : w->ops->replay(w->backend, err);
+}
+
+/* Twice, one after the other without a look between: the first brings clocks up and hides how long the start of the
+ * second takes. */
+static tws_code on_device(tws_stopwatch *w, tws_timed start, tws_timed ready, void *user, int times, double *seconds,
+                          tws_error *err) {
+  double moments[2];
+  if (!w->one_by_one) TWS_TRY(record(w, start, user, times, err));
+  TWS_TRY(w->ops->synchronize(w->backend, err));
+  if (ready) TWS_TRY(ready(user, err));
+  TWS_TRY(all(w, start, user, times, err));
+  TWS_TRY(w->ops->mark(w->backend, TWS_STREAM_COMPUTE, 0, err));
+  TWS_TRY(all(w, start, user, times, err));
+  TWS_TRY(w->ops->mark(w->backend, TWS_STREAM_COMPUTE, 1, err));
+  TWS_TRY(w->ops->marked(w->backend, 2, moments, err));
+  *seconds = (moments[1] - moments[0]) / times;
+  return TWS_OK;
+}
+
+tws_code tws_stopwatch_measure(tws_stopwatch *watch, tws_timed start, tws_timed ready, void *user, int times,
+                               double *seconds, tws_error *err) {
+  return watch->ops->mark ? on_device(watch, start, ready, user, times, seconds, err)
+                          : on_host(watch, start, ready, user, times, seconds, err);
+}
