@@ -163,8 +163,10 @@ static tws_code print_json(const tws_job *job, const tws_text *text, const tws_t
 
 static void print_coverage(const coverage *seen) {
   static const char what[] = "memory, order, collectives, messages, deadlock";
-  if (seen->together)
-    tws_out("all %d rank%s verified together: %s\n", seen->ranks, seen->ranks > 1 ? "s" : "", what);
+  if (seen->ranks == 1)
+    tws_out("one rank verified: memory, order\n");
+  else if (seen->together)
+    tws_out("all %d ranks verified together: %s\n", seen->ranks, what);
   else if (seen->replicas)
     tws_out("%d of %d ranks verified together (%d whole replica%s; --max-ranks takes more): %s\n", seen->checked,
             seen->ranks, seen->replicas, seen->replicas > 1 ? "s" : "", what);

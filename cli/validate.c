@@ -157,7 +157,6 @@ static tws_code print_json(const validation *v, tws_error *err) {
   }
   cJSON_DeleteItemFromObjectCaseSensitive(json, "schema");
   cJSON_AddStringToObject(json, "schema", "twinspeed-validate-1");
-  cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(v->job.profile));
   cJSON_AddNumberToObject(json, "predicted_step_s", v->result.step_s);
   cJSON_AddNumberToObject(json, "measured_step_s", v->measured_s);
   cJSON_AddNumberToObject(json, "measured_low_s", v->low_s);

@@ -107,6 +107,68 @@ START_TEST(sweep) {
 }
 END_TEST
 
+/* Ranks that share a replica: one configuration in depth, the sweep of what is legal with it, and report reads both. */
+START_TEST(axes_are_validated) {
+  char one[128], many[128];
+  snprintf(one, sizeof one, "%s/one.json", folder);
+  snprintf(many, sizeof many, "%s/many.json", folder);
+  command_result run = twinspeed(
+      "validate -m tiny-gpt2 --seq 32 --micro-batch 2 --tp 2 --sequence-regions -n 2 --steps 3 --data %s --json", data);
+  ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
+  write_text(one, run.out);
+  command_free(&run);
+  run = twinspeed(
+      "validate --sweep -m tiny-gpt2 --seq 32 -b 4 --pp 2 -n 1,2 --rounds 1 --steps 3 --profile host "
+      "--data %s --json",
+      data);
+  ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
+  write_text(many, run.out);
+  cJSON *json = cJSON_Parse(run.out), *item;
+  cJSON_ArrayForEach(item, cJSON_GetObjectItem(json, "configurations")) {
+    ck_assert_double_eq(number(item, "ranks"), 2); /* one rank is no pipeline of two */
+    ck_assert_double_eq(number(item, "micro_batch") * number(item, "accumulation"), 4); /* of one replica */
+    ck_assert_double_le(number(item, "zero_stage"), 1);
+    ck_assert_double_eq(number(item, "ledger_bytes"), number(item, "allocated_bytes"));
+    ck_assert_double_ge(2 * number(item, "rank_ledger_bytes"), number(item, "ledger_bytes"));
+  }
+  cJSON_Delete(json);
+  command_free(&run);
+  run = twinspeed("report %s %s", one, many);
+  ck_assert_msg(run.status == 0, "%s", run.err);
+  ck_assert_msg(strstr(run.out, "model 2, regions") && strstr(run.out, "pipe 2, 1f1b"), "%s", run.out);
+  command_free(&run);
+}
+END_TEST
+
+/* Times of a trace find the operations of the plans, whichever rank ran them. */
+START_TEST(profile_of_a_trace) {
+  static const char *const axes[] = {"", "-n 2 --tp 2", "-n 2 --pp 2 --accumulation 2"};
+  for (int i = 0; i < 3; i++) {
+    const char *job = "-m tiny-gpt2 --seq 32 --micro-batch 2 --threads 1";
+    command_result run =
+        twinspeed("train %s %s --steps 2 --data %s --trace %s/trace --quiet", job, axes[i], data, folder);
+    ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
+    command_free(&run);
+    run = twinspeed("profile %s %s --measured %s/trace --json", job, axes[i], folder);
+    ck_assert_msg(run.status == 0 && run.err[0] == '\0', "%s: %s", axes[i], run.err); /* nothing was missing */
+    cJSON *json = cJSON_Parse(run.out), *stage;
+    ck_assert_str_eq(cJSON_GetObjectItem(json, "times")->valuestring, "measured");
+    cJSON_ArrayForEach(stage, cJSON_GetObjectItem(json, "stages")) {
+      double busy = number(stage, "forward_s") + number(stage, "backward_s") + number(stage, "step_s");
+      ck_assert_double_gt(number(stage, "forward_s"), 0);
+      if (i < 2)
+        ck_assert_double_le(busy, number(json, "iteration_s") * 1.0001); /* one micro-batch: every event once */
+    }
+    cJSON_Delete(json);
+    command_free(&run);
+  }
+  command_result run = twinspeed("profile -m tiny-gpt2 --seq 32 --measured %s/trace", folder);
+  ck_assert_int_eq(run.status, 3);
+  ck_assert_ptr_nonnull(strstr(run.err, "a trace of 2 ranks, and the job has 1"));
+  command_free(&run);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("validate");
   TCase *tcase = tcase_create("validate");
@@ -115,6 +177,8 @@ int main(void) {
   tcase_add_test(tcase, validate_one);
   tcase_add_test(tcase, tune_and_measure);
   tcase_add_test(tcase, sweep);
+  tcase_add_test(tcase, axes_are_validated);
+  tcase_add_test(tcase, profile_of_a_trace);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
