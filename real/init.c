@@ -1,5 +1,6 @@
 #include "real/init.h"
 #include <math.h>
+#include <pthread.h>
 #include "base/random.h"
 
 /* 24 bits and a half: inside (0, 1), exact in float32. */
@@ -45,4 +46,46 @@ void tws_init_part(const tws_param *param, uint32_t index, uint64_t seed, const 
     tws_init_values(param, index, seed, whole, run, out + done);
     done += run;
   }
+}
+
+/* ---- by several threads ---- */
+
+enum { MOST_THREADS = 64, LEAST_COUNT = 1 << 14 }; /* a thread for fewer is not worth starting */
+
+typedef struct share {
+  const tws_param *param;
+  const tws_param_slice *slice;
+  uint64_t seed, first, count;
+  float *out;
+  uint32_t index;
+  pthread_t thread;
+} share;
+
+static void *compute_share(void *raw) {
+  const share *s = raw;
+  tws_init_part(s->param, s->index, s->seed, s->slice, s->first, s->count, s->out);
+  return NULL;
+}
+
+void tws_init_part_with(int threads, const tws_param *param, uint32_t index, uint64_t seed,
+                        const tws_param_slice *slice, uint64_t first, uint64_t count, float *out) {
+  share shares[MOST_THREADS];
+  int n = 0, started[MOST_THREADS];
+  if (threads > MOST_THREADS) threads = MOST_THREADS;
+  if (threads < 1 || param->init_std == 0.0f) threads = 1;
+  const uint64_t even = (count / (uint64_t)threads + 4) / 4 * 4, part = even < LEAST_COUNT ? LEAST_COUNT : even;
+  for (uint64_t done = 0; done < count; done += part, n++) {
+    shares[n] = (share){.param = param,
+                        .slice = slice,
+                        .seed = seed,
+                        .first = first + done,
+                        .count = count - done < part ? count - done : part,
+                        .out = out + done,
+                        .index = index};
+    /* the last share is this thread's, and any that cannot be given away */
+    started[n] = done + part < count && pthread_create(&shares[n].thread, NULL, compute_share, &shares[n]) == 0;
+    if (!started[n]) compute_share(&shares[n]);
+  }
+  for (int i = 0; i < n; i++)
+    if (started[i]) pthread_join(shares[i].thread, NULL);
 }

@@ -13,4 +13,8 @@ void tws_init_values(const tws_param *param, uint32_t index, uint64_t seed, uint
 void tws_init_part(const tws_param *param, uint32_t index, uint64_t seed, const tws_param_slice *slice, uint64_t first,
                    uint64_t count, float *out);
 
+/* The same by up to `threads` threads of this process, which end with the call. */
+void tws_init_part_with(int threads, const tws_param *param, uint32_t index, uint64_t seed,
+                        const tws_param_slice *slice, uint64_t first, uint64_t count, float *out);
+
 #endif

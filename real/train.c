@@ -94,38 +94,62 @@ static tws_code make_executor(tws_training *t, tws_error *err) {
 
 /* ---- weights ---- */
 
-enum { CHUNK = 1 << 14 };
+enum { CHUNK = 1 << 20 };
 
-static tws_code put_weights(tws_training *t, uint32_t buffer, uint64_t offset, const float *values, uint64_t count,
+/* Values on their way to a buffer, made and rounded by the threads that this rank may use. */
+typedef struct weight_maker {
+  float *values;
+  unsigned short *rounded;
+  int threads;
+} weight_maker;
+
+static tws_code put_weights(tws_training *t, weight_maker *m, uint32_t buffer, uint64_t offset, uint64_t count,
                             tws_error *err) {
-  unsigned short rounded[CHUNK];
   const tws_dtype dtype = (tws_dtype)t->plan->buffers[buffer].dtype;
-  if (dtype == TWS_F32) return tws_executor_put(t->executor, buffer, offset, values, count, err);
+  if (dtype == TWS_F32) return tws_executor_put(t->executor, buffer, offset, m->values, count, err);
   if (dtype != TWS_BF16 && dtype != TWS_F16)
     return tws_fail(err, TWS_UNSUPPORTED, "use fp32, bf16 or fp16", "parameters of type %s", tws_dtype_name(dtype));
-  for (uint64_t i = 0; i < count; i++) rounded[i] = dtype == TWS_F16 ? tws_to_f16(values[i]) : tws_to_bf16(values[i]);
-  return tws_executor_put(t->executor, buffer, offset, rounded, count, err);
+  for (uint64_t i = 0; i < count; i++)
+    m->rounded[i] = dtype == TWS_F16 ? tws_to_f16(m->values[i]) : tws_to_bf16(m->values[i]);
+  return tws_executor_put(t->executor, buffer, offset, m->rounded, count, err);
 }
 
-static tws_code init_shard(tws_training *t, const tws_shard *shard, tws_error *err) {
+static tws_code init_shard(tws_training *t, weight_maker *m, const tws_shard *shard, tws_error *err) {
   const tws_plan *plan = t->plan;
   const tws_param_slice *slice = plan->slices ? &plan->slices[shard->param] : NULL;
-  float values[CHUNK];
   for (uint64_t done = 0; done < shard->count; done += CHUNK) {
     uint64_t n = shard->count - done < CHUNK ? shard->count - done : CHUNK;
-    tws_init_part(&plan->network->params[shard->param], shard->param, (uint64_t)t->config->seed, slice,
-                  shard->param_first + done, n, values);
+    tws_init_part_with(m->threads, &plan->network->params[shard->param], shard->param, (uint64_t)t->config->seed, slice,
+                       shard->param_first + done, n, m->values);
     if (plan->parameters != TWS_NONE)
-      TWS_TRY(put_weights(t, plan->parameters, shard->storage_offset + done, values, n, err));
+      TWS_TRY(put_weights(t, m, plan->parameters, shard->storage_offset + done, n, err));
     if (plan->master != TWS_NONE && shard->master_offset != TWS_NO_OFFSET)
-      TWS_TRY(put_weights(t, plan->master, shard->master_offset + done, values, n, err));
+      TWS_TRY(put_weights(t, m, plan->master, shard->master_offset + done, n, err));
   }
   return TWS_OK;
 }
 
+static tws_code make_weight_maker(const tws_training *t, uint64_t values, weight_maker *m, tws_error *err) {
+  /* A rank on a GPU leaves its share of the cores idle; one on the host has its own threads. */
+  const int share = (int)(sysconf(_SC_NPROCESSORS_ONLN) / (t->world > 0 ? t->world : 1));
+  *m = (weight_maker){.values = tws_calloc(values, sizeof *m->values),
+                      .rounded = tws_calloc(values, sizeof *m->rounded),
+                      .threads = t->cuda && share > t->threads ? share : t->threads};
+  return m->values && m->rounded ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+}
+
+static void free_weight_maker(weight_maker *m) {
+  tws_free(m->values);
+  tws_free(m->rounded);
+}
+
 static tws_code init_weights(tws_training *t, tws_error *err) {
-  for (uint32_t i = 0; i < t->plan->shard_count; i++) TWS_TRY(init_shard(t, &t->plan->shards[i], err));
-  return TWS_OK;
+  weight_maker maker;
+  tws_code code = make_weight_maker(t, CHUNK, &maker, err);
+  for (uint32_t i = 0; i < t->plan->shard_count && code == TWS_OK; i++)
+    code = init_shard(t, &maker, &t->plan->shards[i], err);
+  free_weight_maker(&maker);
+  return code;
 }
 
 /* ---- steps ---- */
@@ -154,11 +178,17 @@ static tws_code put_inputs(tws_training *t, int64_t step, tws_error *err) {
 
 /* One weight that is not a number, in a module whose output the loss depends on: the last of the network. */
 static tws_code spoil_weights(tws_training *t, tws_error *err) {
-  float value = NAN;
+  weight_maker one;
   const tws_shard *last = &t->plan->shards[0];
   for (uint32_t i = 0; i < t->plan->shard_count; i++)
     if (t->plan->shards[i].param > last->param) last = &t->plan->shards[i];
-  return put_weights(t, t->plan->parameters, last->storage_offset, &value, 1, err);
+  tws_code code = make_weight_maker(t, 1, &one, err);
+  if (code == TWS_OK) {
+    one.values[0] = NAN;
+    code = put_weights(t, &one, t->plan->parameters, last->storage_offset, 1, err);
+  }
+  free_weight_maker(&one);
+  return code;
 }
 
 static tws_code strike(void *user, uint32_t op, tws_error *err) {

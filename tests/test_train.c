@@ -171,8 +171,8 @@ END_TEST
 /* ---- initial weights ---- */
 
 START_TEST(init_by_parts) {
-  enum { N = 10007 };
-  static float whole[N], part[N];
+  enum { N = 10007, MANY = 200003 };
+  static float whole[N], part[N], alone[MANY], together[MANY];
   tws_param param = {.init_std = 0.02f, .init_value = 0.0f};
   tws_init_values(&param, 3, 42, 0, N, whole);
   for (uint64_t trial = 0; trial < 100; trial++) {
@@ -192,6 +192,12 @@ START_TEST(init_by_parts) {
   tws_param one = {.init_value = 1.0f};
   tws_init_values(&one, 0, 42, 5, 3, part);
   ck_assert(part[0] == 1.0f && part[2] == 1.0f);
+  tws_init_values(&param, 3, 42, 7, MANY, alone);
+  for (int threads = 1; threads <= 13; threads += 4) {
+    memset(together, 0, sizeof together);
+    tws_init_part_with(threads, &param, 3, 42, NULL, 7, MANY, together);
+    ck_assert_mem_eq(together, alone, sizeof alone);
+  }
 }
 END_TEST
 
