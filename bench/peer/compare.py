@@ -9,6 +9,7 @@ import array
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,7 @@ class Peer:
     def __init__(self, args, model, batch, deadline):
         command = [sys.executable, os.path.join(HERE, "pytorch_step.py"), "--serve", "--model", model, "--batch", str(batch),
                    "--seq", str(args.seq), "--vocab-multiple", str(args.vocab_multiple), "--device", args.device,
-                   "--compile", args.compile, "--parameters", args.parameters]
+                   "--compile", "layer" if model in args.by_layer else args.compile, "--parameters", args.parameters]
         self.deadline = deadline
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True)
@@ -99,6 +100,8 @@ def train(args, model, batch, tokens, deadline):
     if run.returncode != 0:
         said = (run.stderr or run.stdout)[-800:]
         raise (Lacking if "memory" in said else RuntimeError)("Twinspeed: " + said)
+    if args.results:
+        shutil.copy(result, os.path.join(args.results, "peer-%s.json" % os.path.basename(model).removesuffix(".json")))
     with open(result, encoding="utf-8") as file:
         return json.load(file)
 
@@ -166,19 +169,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--twinspeed", required=True, help="the program")
     parser.add_argument("--models", nargs="+", metavar="MODEL:BATCH,...", default=[
-        "gpt2-xl:16,8,4", "gpt2:64,32", "gpt2-medium:32,16", "gpt2-large:16,8", "llama-3.2-1b:8,4"])
+        "gpt2-xl:8,4", "gpt2:64,32", "llama-3.2-1b:8,4", "gpt2-large:16,8", "gpt2-medium:32,16"])
     parser.add_argument("--seq", type=int, default=1024)
     parser.add_argument("--vocab-multiple", type=int, default=128)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--cluster", default="h200", help="Twinspeed's cluster; empty: the host")
     parser.add_argument("--device", default="cuda", help="PyTorch's device")
     parser.add_argument("--compile", default="whole")
-    parser.add_argument("--parameters", default="autocast")
+    parser.add_argument("--by-layer", nargs="*", default=[], metavar="MODEL:...",
+                        help="these are compiled layer by layer: quicker to compile")
+    parser.add_argument("--results", help="folder for the summaries of Twinspeed's runs")
+    parser.add_argument("--parameters", default="master")
     parser.add_argument("--peak", type=float, default=989e12, help="dense bf16 FLOP/s of the device")
     parser.add_argument("--seconds", type=float, default=240, help="no model is begun after so long")
-    parser.add_argument("--seconds-a-model", type=float, default=90)
+    parser.add_argument("--seconds-a-model", type=float, default=110)
     parser.add_argument("--out", required=True, help="JSON")
     args = parser.parse_args()
+    args.by_layer = [item.partition(":")[0] for item in args.by_layer]
     args.until = time.monotonic() + args.seconds
     report = {"schema": "twinspeed-peer-1", "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "peak_flops": args.peak,
               "models": [], "failures": []}

@@ -7,11 +7,12 @@ vocabulary, causal attention in bfloat16 without dropout, products in bfloat16 w
 moments, AdamW with one learning rate and weight decay for all parameters, the norm of all gradients and clipping to it,
 tokens drawn at random.
 
-Different: here weights are float32 and torch.autocast makes bfloat16 copies in every forward pass, and gradients of
-weights are float32 (--parameters autocast, what most training scripts do), or weights and gradients are bfloat16 beside
-float32 masters (--parameters master, as Twinspeed); norms, softmax and loss run in what autocast chooses; the padding of
-the vocabulary takes part in the loss here, Twinspeed leaves it out; steps are not waited for one by one here, while
-Twinspeed reads the loss of each. torch.compile runs in its default mode.
+Different: gradients go to float32 and masters back to bfloat16 in passes of their own (--parameters master, the default:
+weights, gradients and activations between layers are bfloat16 as Twinspeed's). With --parameters autocast, what many
+training scripts do, weights and their gradients are float32, torch.autocast makes bfloat16 copies in every forward pass,
+and what runs between layers is float32: more to move. The loss is taken from logits in float32, and the padding of the
+vocabulary takes part in it; Twinspeed leaves it out. Steps are not waited for one by one here, while Twinspeed reads the
+loss of each. torch.compile runs in its default mode.
 
 Prints one JSON object a line.
 """
@@ -374,7 +375,7 @@ def main():
     parser.add_argument("--warm-up", type=int, default=3)
     parser.add_argument("--vocab-multiple", type=int, default=128)
     parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16")
-    parser.add_argument("--parameters", choices=("autocast", "master"), default="autocast")
+    parser.add_argument("--parameters", choices=("master", "autocast"), default="master")
     parser.add_argument("--compile", choices=("whole", "layer", "none"), default="whole")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--lr", type=float, default=1e-4)
