@@ -150,16 +150,30 @@ static tws_code set_ids(bench *b, const bench_case *c, tws_error *err) {
   return TWS_OK;
 }
 
+/* The first execution. What a GPU's library or kernel declines is left out of the profile, and said; a device that is
+ * no longer well ends the run. */
+static tws_code first_touch(bench *b, bench_case *c, tws_error *err) {
+  TWS_TRY(set_ids(b, c, err));
+  tws_error reason = {0};
+  const tws_code code = run_once(b, c, &reason);
+  if (code != TWS_OK && (!b->cuda || code == TWS_MEMORY)) {
+    if (err) *err = reason;
+    return code;
+  }
+  TWS_TRY(b->ops->synchronize(b->sets[c->set].backend, err));
+  if (code == TWS_OK) return TWS_OK;
+  const int64_t *d = c->work.d;
+  c->declined = 1;
+  tws_log_write(b->options->log, TWS_LOG_WARNING, "not measured: %s of %s, %lld x %lld x %lld x %lld x %lld: %s",
+                tws_kernel_name((tws_kernel)c->work.code), tws_dtype_name((tws_dtype)c->work.dtype), (long long)d[0],
+                (long long)d[1], (long long)d[2], (long long)d[3], (long long)d[4], reason.message);
+  return TWS_OK;
+}
+
 static tws_code choose_inner(bench *b, bench_case *c, tws_error *err) {
   double seconds;
-  TWS_TRY(set_ids(b, c, err));
-  const tws_code code = run_once(b, c, err); /* first touch */
-  if (code == TWS_UNSUPPORTED && b->cuda) {
-    c->declined = 1;
-    return TWS_OK;
-  }
-  TWS_TRY(code);
-  TWS_TRY(b->ops->synchronize(b->sets[c->set].backend, err));
+  TWS_TRY(first_touch(b, c, err));
+  if (c->declined) return TWS_OK;
   TWS_TRY(run_block(b, c, 1, &seconds, err));
   if (b->world > 1) TWS_TRY(tws_comm_max(b->comm, &seconds, err));
   double inner = b->block_s / (seconds > 1e-7 ? seconds : 1e-7);
@@ -441,6 +455,13 @@ static tws_code measure_reference(bench *b, tws_error *err) {
   return TWS_OK;
 }
 
+static tws_code fail_in_case(const bench_case *c, tws_code code, tws_error *err) {
+  const int64_t *d = c->work.d;
+  return tws_fail_in(err, code, "measuring %s of %s, %lld x %lld x %lld x %lld x %lld",
+                     tws_kernel_name((tws_kernel)c->work.code), tws_dtype_name((tws_dtype)c->work.dtype),
+                     (long long)d[0], (long long)d[1], (long long)d[2], (long long)d[3], (long long)d[4]);
+}
+
 static tws_code refill(const bench *b, tws_error *err) {
   if (b->cuda)
     return b->ops->copy(b->sets[0].backend, b->write_pool, b->read_pool, b->pool_bytes, TWS_STREAM_COMPUTE, err);
@@ -454,7 +475,8 @@ static tws_code one_pass(bench *b, double done, double share, tws_error *err) {
   TWS_TRY(measure_reference(b, err));
   for (size_t i = 0; i < total; i++) {
     if (i < b->case_count) {
-      TWS_TRY(measure_case(b, &b->cases[i], err));
+      const tws_code code = measure_case(b, &b->cases[i], err);
+      if (code != TWS_OK) return fail_in_case(&b->cases[i], code, err);
     } else {
       TWS_TRY(measure_transfer(b, &b->transfers[i - b->case_count], err));
     }
@@ -472,7 +494,10 @@ static tws_code measure(bench *b, tws_error *err) {
   int least = options->quick || b->cuda ? 3 : 5;
   b->block_s = options->quick ? 0.4e-3 : b->cuda ? 2e-3 : 1.5e-3;
   if (options->progress) tws_progress_begin(options->progress, "measuring", budget);
-  for (size_t i = 0; i < b->case_count; i++) TWS_TRY(choose_inner(b, &b->cases[i], err));
+  for (size_t i = 0; i < b->case_count; i++) {
+    const tws_code code = choose_inner(b, &b->cases[i], err);
+    if (code != TWS_OK) return fail_in_case(&b->cases[i], code, err);
+  }
   for (size_t i = 0; i < b->transfer_count; i++) TWS_TRY(choose_transfer_inner(b, &b->transfers[i], err));
   double pass = 0;
   for (int i = 0; i < MAX_PASSES; i++) {
