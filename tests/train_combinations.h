@@ -72,6 +72,17 @@ static const combination combinations[] = {
     {GPT2_UNTIED, 8, .pipe = 2, .tensor = 2, .sequence = 2, .schedule = "interleaved", .virtual_stages = 2,
      .ignored = 1},
 };
+/* Under the sanitizers every fourth will do: they look for other faults than these. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#if defined(SANITIZED) || defined(__SANITIZE_ADDRESS__)
+enum { EVERY = 4 };
+#else
+enum { EVERY = 1 };
+#endif
 enum { COMBINATIONS = sizeof combinations / sizeof *combinations };
 
 static inline int at_least_one(int x) {
