@@ -112,6 +112,28 @@ static const char *next_group(const published_report *r, int *next) {
   return NULL;
 }
 
+/* A median over the runs of a group (NULL: of all, after the groups). Begins as {.measure = MEASURES - 1}. */
+typedef struct group_median {
+  const char *group;
+  int measure, runs;
+  double error;
+  int next, last; /* next_group()'s; whether `group` is all */
+} group_median;
+
+/* The next one that there are runs for; 0 at the end. */
+static int next_median(const published_report *r, group_median *m) {
+  do {
+    if (++m->measure == MEASURES) {
+      if (m->last) return 0;
+      m->group = next_group(r, &m->next);
+      m->last = m->group == NULL;
+      m->measure = 0;
+    }
+    m->error = median_error(r, m->group, m->measure, &m->runs);
+  } while (m->runs == 0);
+  return 1;
+}
+
 /* ---- the report for people ---- */
 
 static const char *percent(double error) {
@@ -188,18 +210,9 @@ static tws_code print_medians(const tws_cli *cli, const published_report *r, tws
   if (!compared(r, STEP) && !compared(r, STATE) && !compared(r, ACTIVATIONS)) return TWS_OK;
   tws_table_init(&table, 4);
   tws_table_row(&table, (const char *[]){"median absolute error", "of", "runs", "error"});
-  int next = 0, more = 1;
-  while (more) {
-    const char *group = next_group(r, &next);
-    more = group != NULL;
-    for (int measure = 0; measure < MEASURES; measure++) {
-      int count;
-      double median = median_error(r, group, measure, &count);
-      if (count == 0) continue;
-      tws_table_row(&table, (const char *[]){group ? group : "all", names[measure], tws_cell("%d", count),
-                                             tws_cell("%.1f %%", median * 100)});
-    }
-  }
+  for (group_median m = {.measure = MEASURES - 1}; next_median(r, &m);)
+    tws_table_row(&table, (const char *[]){m.group ? m.group : "all", names[m.measure], tws_cell("%d", m.runs),
+                                           tws_cell("%.1f %%", m.error * 100)});
   tws_out("\n");
   return tws_table_print(cli, &table, err);
 }
@@ -288,21 +301,14 @@ static void add_prediction(cJSON *to, const row *row_) {
 static void add_medians(cJSON *root, const published_report *r) {
   static const char *const names[] = {"step", "state", "activation"};
   cJSON *list = cJSON_AddArrayToObject(root, "median_absolute_errors");
-  int next = 0, more = 1;
-  while (more) {
-    const char *group = next_group(r, &next);
-    more = group != NULL;
-    for (int measure = 0; measure < MEASURES; measure++) {
-      int count;
-      double median = median_error(r, group, measure, &count);
-      cJSON *item = count > 0 ? cJSON_CreateObject() : NULL;
-      if (!item) continue;
-      cJSON_AddStringToObject(item, "group", group ? group : "all");
-      cJSON_AddStringToObject(item, "of", names[measure]);
-      cJSON_AddNumberToObject(item, "runs", count);
-      cJSON_AddNumberToObject(item, "error", median);
-      cJSON_AddItemToArray(list, item);
-    }
+  for (group_median m = {.measure = MEASURES - 1}; next_median(r, &m);) {
+    cJSON *item = cJSON_CreateObject();
+    if (!item) continue;
+    cJSON_AddStringToObject(item, "group", m.group ? m.group : "all");
+    cJSON_AddStringToObject(item, "of", names[m.measure]);
+    cJSON_AddNumberToObject(item, "runs", m.runs);
+    cJSON_AddNumberToObject(item, "error", m.error);
+    cJSON_AddItemToArray(list, item);
   }
 }
 

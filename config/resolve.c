@@ -128,6 +128,10 @@ static tws_code check_loss_scale(const rules *r) {
                 (long long)c->fp16.initial_power);
 }
 
+static int given_integer(tws_given given, int64_t *value) {
+  return given.item && tws_json_integer(given.source->json, given.item, value, NULL);
+}
+
 static tws_code check_precision(const rules *r) {
   int stage = r->config->zero.stage;
   static const char *const names[] = {"fp32", "bf16", "fp16"};
@@ -181,10 +185,8 @@ static tws_code check_reduction(const rules *r) {
       return REFUSE(r, "gradient_predivide_factor", TWS_INVALID, NULL,
                     "gradient_predivide_factor must be 1 with reduce_scatter at stage %d", stage);
   }
-  tws_given bucket = at(r, "zero_optimization.allgather_bucket_size");
   int64_t size;
-  if (stage >= 1 && stage <= 2 && bucket.item && tws_json_integer(bucket.source->json, bucket.item, &size, NULL) &&
-      size % 2)
+  if (stage >= 1 && stage <= 2 && given_integer(at(r, "zero_optimization.allgather_bucket_size"), &size) && size % 2)
     return REFUSE(r, "zero_optimization.allgather_bucket_size", TWS_INVALID, NULL,
                   "zero_optimization.allgather_bucket_size must be even at stage %d, not %lld", stage, (long long)size);
   return TWS_OK;
@@ -222,10 +224,6 @@ static tws_code check_offload(const rules *r) {
         "zero_optimization.%s to %s is not supported yet", z->offload_optimizer ? "offload_optimizer" : "offload_param",
         device[z->offload_optimizer ? z->offload_optimizer : z->offload_param]);
   return TWS_OK;
-}
-
-static int given_integer(tws_given given, int64_t *value) {
-  return given.item && tws_json_integer(given.source->json, given.item, value, NULL);
 }
 
 /* Sizes of tensor and sequence parallelism that no number of ranks makes right. */

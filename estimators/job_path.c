@@ -79,10 +79,6 @@ static int try_message(job *j, runner *r, int queue, uint32_t op) {
   return 0;
 }
 
-static int same_group(const tws_group *a, const tws_group *b) {
-  return a->size == b->size && memcmp(a->ranks, b->ranks, (size_t)a->size * sizeof *a->ranks) == 0;
-}
-
 /* The head of `other` that meets this collective; TWS_NONE while it is not there. */
 static uint32_t partner(const runner *r, uint32_t op, const runner *other, int *queue) {
   const tws_group *group = &r->plan->groups[r->plan->works[r->plan->ops[op].work].group];
@@ -90,7 +86,7 @@ static uint32_t partner(const runner *r, uint32_t op, const runner *other, int *
     uint32_t candidate = head(other, q);
     if (candidate == TWS_NONE || other->plan->ops[candidate].kind != TWS_OP_COLLECTIVE) continue;
     const tws_work *work = &other->plan->works[other->plan->ops[candidate].work];
-    if (!same_group(&other->plan->groups[work->group], group)) continue;
+    if (!tws_group_same(&other->plan->groups[work->group], group)) continue;
     *queue = q;
     return candidate;
   }

@@ -9,6 +9,13 @@ static tws_operand parameter_gradient(tws_lower *l, uint32_t param, int *accumul
   return operand;
 }
 
+/* Tiles add to one gradient; it is complete with the last of them. */
+static void contributed(tws_lower *l, const tws_module *m) {
+  if (l->tile + 1 < l->tiles) return;
+  tws_zero_contributed(l, m->param[0]);
+  if (m->param[1] != TWS_NONE) tws_zero_contributed(l, m->param[1]);
+}
+
 /* Rows of the gradient of a table that no token of this rank can touch. */
 static void clear_rows(tws_lower *l, tws_operand table, uint64_t first, uint64_t count) {
   if (!count) return;
@@ -68,13 +75,6 @@ static void defer(tws_lower *l, const tws_work *work, const tws_operand *operand
   tws_deferred *d = &c->deferred[c->deferred_count++];
   *d = (tws_deferred){.work = *work, .count = count, .module = l->b.module};
   memcpy(d->operands, operands, (size_t)count * sizeof *operands);
-}
-
-/* Tiles add to one gradient; it is complete with the last of them. */
-static void contributed(tws_lower *l, const tws_module *m) {
-  if (l->tile + 1 < l->tiles) return;
-  tws_zero_contributed(l, m->param[0]);
-  if (m->param[1] != TWS_NONE) tws_zero_contributed(l, m->param[1]);
 }
 
 static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
@@ -145,8 +145,7 @@ static void backward_norm(tws_lower *l, const tws_module *m) {
   if (accumulate) work.flags |= TWS_ACCUMULATE;
   if (accumulate_weight) work.flags |= TWS_ACCUMULATE_PARAM;
   tws_lower_compute(l, &work, operands, n);
-  tws_zero_contributed(l, m->param[0]);
-  if (m->param[1] != TWS_NONE) tws_zero_contributed(l, m->param[1]);
+  contributed(l, m);
 }
 
 /* dx and dy are dz itself. A kernel further back may add to it, which is right for the one value it is the gradient of

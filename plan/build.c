@@ -3,6 +3,16 @@
 
 #include "plan/lower.h"
 
+enum { AXES = 4 };
+static const char *const axis_names[AXES] = {"pipe", "data", "sequence", "model"};
+
+static int is_axis(const char *name) {
+  for (int i = 0; i < AXES; i++) {
+    if (strcmp(name, axis_names[i]) == 0) return 1;
+  }
+  return 0;
+}
+
 static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   const tws_config *c = r->config;
   int world = tws_topology_world(&r->topology);
@@ -11,8 +21,7 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   }
   for (int i = 0; i < r->topology.axes; i++) {
     const char *name = r->topology.name[i];
-    if (r->topology.dim[i] > 1 && strcmp(name, "data") != 0 && strcmp(name, "pipe") != 0 &&
-        strcmp(name, "sequence") != 0 && strcmp(name, "model") != 0) {
+    if (r->topology.dim[i] > 1 && !is_axis(name)) {
       return tws_fail(err, TWS_UNSUPPORTED, "use the axes pipe, data, sequence and model",
                       "axis '%s' has %d ranks, but cannot be lowered to a plan", name, r->topology.dim[i]);
     }
@@ -180,8 +189,6 @@ static tws_code lower(tws_lower *l, tws_error *err) {
 }
 
 tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *topology, tws_error *err) {
-  enum { AXES = 4 };
-  static const char *const words[AXES] = {"pipe", "data", "sequence", "model"};
   int64_t replicas;
   TWS_TRY(tws_config_replicas(config, ranks, &replicas, err));
   const int64_t sizes[AXES] = {config->pipeline_stages, replicas, config->sequence_ranks, config->tensor_ranks};
@@ -189,8 +196,10 @@ tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *to
   int dims[AXES], count = 0;
   for (int i = 0; i < AXES; i++, at += strcspn(at, ","), at += *at == ',') {
     for (int k = 0; k < AXES; k++) {
-      if (strncmp(at, words[k], strlen(words[k])) != 0 || (sizes[k] < 2 && strcmp(words[k], "data") != 0)) continue;
-      names[count] = words[k];
+      if (strncmp(at, axis_names[k], strlen(axis_names[k])) != 0 ||
+          (sizes[k] < 2 && strcmp(axis_names[k], "data") != 0))
+        continue;
+      names[count] = axis_names[k];
       dims[count++] = (int)sizes[k];
     }
   }

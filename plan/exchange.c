@@ -18,10 +18,8 @@ static void collective(tws_lower *l, tws_collective kind, uint32_t group, tws_op
 
 /* Among the tensor-parallel ranks, in slices. */
 static void exchange(tws_lower *l, tws_collective kind, tws_operand from, tws_operand to) {
-  if (l->slices > 1) {
-    tws_lower_slice(l, from.buffer);
-    if (to.buffer != from.buffer) tws_lower_slice(l, to.buffer);
-  }
+  tws_lower_slice(l, from.buffer);
+  tws_lower_slice(l, to.buffer);
   for (int i = 0; i < l->slices; i++) {
     collective(l, kind, l->model_group, tws_operand_slice(l, from, i), tws_operand_slice(l, to, i));
   }

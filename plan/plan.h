@@ -102,6 +102,8 @@ typedef struct tws_group {
   int size, index;  /* this rank's index in ranks */
   const int *ranks; /* global ranks, in order */
 } tws_group;
+/* Whether two ranks' plans mean the same group: equal ranks in equal order. */
+int tws_group_same(const tws_group *a, const tws_group *b);
 
 /* The part of a network's parameter that a rank works with when tensor parallelism splits it: up to three blocks of rows
  * (query, key and value of a fused projection), one below the other, and of these a range of columns. Vectors are one

@@ -32,7 +32,7 @@ tws_code tws_ulysses_part_of(int64_t heads, int64_t kv_heads, int64_t sequence, 
                     ranks, rule, (long long)heads, (long long)kv_heads, (long long)sequence);
   }
   int copies = kv_heads < ranks ? (int)(ranks / kv_heads) : 1;
-  int64_t kv_count = kv_heads < ranks ? 1 : kv_heads / ranks;
+  int64_t kv_count = tws_ulysses_kv_count(kv_heads, ranks);
   *part = (tws_ulysses_part){.token_first = sequence / ranks * rank,
                              .token_count = sequence / ranks,
                              .head_first = heads / ranks * rank,

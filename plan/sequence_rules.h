@@ -16,6 +16,11 @@ typedef struct tws_ulysses_part {
   int kv_copies; /* ranks that hold the same key and value heads: more than 1 when these are fewer than the ranks */
 } tws_ulysses_part;
 
+/* Heads of keys and values that a rank attends with, of kv_heads that `ranks` divide or that divide `ranks`. */
+static inline int64_t tws_ulysses_kv_count(int64_t kv_heads, int64_t ranks) {
+  return kv_heads < ranks ? 1 : kv_heads / ranks;
+}
+
 /* Ranks must divide query heads and sequence, and key and value heads or be a multiple of them (each is then copied to
  * ranks / kv_heads neighbours). TWS_INVALID names the rule and the nearest smaller degree that is legal. */
 tws_code tws_ulysses_part_of(int64_t heads, int64_t kv_heads, int64_t sequence, int ranks, int rank,

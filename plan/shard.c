@@ -210,9 +210,8 @@ static void row_linear(maker *k, const tws_module *m) {
 static void local_heads(const maker *k, tws_module *m) {
   m->heads /= k->axes->tensor;
   m->kv_heads /= k->axes->tensor;
-  if (k->axes->sequence == 1) return;
   m->heads /= k->axes->sequence;
-  m->kv_heads = m->kv_heads > k->axes->sequence ? m->kv_heads / k->axes->sequence : 1;
+  m->kv_heads = (int32_t)tws_ulysses_kv_count(m->kv_heads, k->axes->sequence);
 }
 
 /* Queries, keys and values of this rank's tokens -> of this rank's heads. */

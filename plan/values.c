@@ -92,7 +92,7 @@ void tws_lower_compute(tws_lower *l, const tws_work *work, const tws_operand *op
 }
 
 void tws_lower_slice(tws_lower *l, uint32_t buffer) {
-  if (l->slices == 1 || l->b.failed != TWS_OK) return;
+  if (l->b.failed != TWS_OK || l->b.pieces[buffer].count == (uint32_t)l->slices) return; /* one, or sliced before */
   uint64_t *starts = tws_arena_alloc(l->b.plan->arena, (size_t)l->slices, sizeof *starts);
   uint64_t part = l->b.plan->buffers[buffer].elements / (uint64_t)l->slices;
   if (!starts) {

@@ -45,7 +45,7 @@ static void finish(rank_state *r, uint32_t op) {
   r->left--;
 }
 
-static int same_group(const tws_group *a, const tws_group *b) {
+int tws_group_same(const tws_group *a, const tws_group *b) {
   return a->size == b->size && memcmp(a->ranks, b->ranks, (size_t)a->size * sizeof *a->ranks) == 0;
 }
 
@@ -77,7 +77,7 @@ static tws_code meet(const job *j, int index, uint32_t op, uint32_t *heads, int 
       uint32_t candidate = ready(r, s);
       if (candidate == TWS_NONE || r->plan->ops[candidate].kind != TWS_OP_COLLECTIVE) continue;
       const tws_work *w = &r->plan->works[r->plan->ops[candidate].work];
-      if (!same_group(&r->plan->groups[w->group], group) || s != plan->ops[op].stream) continue;
+      if (!tws_group_same(&r->plan->groups[w->group], group) || s != plan->ops[op].stream) continue;
       int same = same_collective(w, work) && r->plan->ops[candidate].peer == plan->ops[op].peer;
       if (!same && !j->blame) continue;
       if (!same) {

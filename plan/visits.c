@@ -33,6 +33,7 @@ typedef struct group {
 static int tiled_group(const tws_lower *l, uint32_t m, group *g) {
   const tws_module *modules = l->network->modules;
   uint32_t count = l->network->module_count;
+  if (l->config->loss_tiles <= 1 && l->config->mlp_tiles <= 1) return 0;
   for (uint32_t first = m < 2 ? 0 : m - 2; first <= m; first++) {
     if (modules[first].type != TWS_MODULE_LINEAR || first + 1 >= count) continue;
     int next = (int)modules[first + 1].type;

@@ -12,18 +12,10 @@
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/plan.h"
+#include "tests/sanitized.h"
 #include "serial_order.h"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(SANITIZED) || defined(__SANITIZE_ADDRESS__)
-enum { JOBS = 50 }; /* in each of ten parts */
-#else
-enum { JOBS = 300 };
-#endif
+enum { JOBS = TWS_SANITIZED ? 50 : 300 }; /* in each of ten parts */
 enum { MOST_RANKS = 24 };
 
 static uint64_t draw(uint64_t seed, uint64_t index, uint64_t n) {

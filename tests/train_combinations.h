@@ -4,6 +4,8 @@
 
 #include <stdio.h>
 
+#include "tests/sanitized.h"
+
 /* Models of four or five layers, with a vocabulary that no number of ranks divides; LLAMA's inner width is not a multiple of
  * four per rank, and it has half as many heads of keys as of queries. */
 enum { GPT2, GPT2_UNTIED, LLAMA, LLAMA_TIED, MODELS };
@@ -73,16 +75,7 @@ static const combination combinations[] = {
      .ignored = 1},
 };
 /* Under the sanitizers every fourth will do: they look for other faults than these. */
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(SANITIZED) || defined(__SANITIZE_ADDRESS__)
-enum { EVERY = 4 };
-#else
-enum { EVERY = 1 };
-#endif
+enum { EVERY = TWS_SANITIZED ? 4 : 1 };
 enum { COMBINATIONS = sizeof combinations / sizeof *combinations };
 
 static inline int at_least_one(int x) {
