@@ -11,12 +11,15 @@
  *                        (positions 0: no wpe operand)        f[0] = id of the table's first row; an id outside the table adds nothing (its x is 0 + position)
  *   EMBEDDING_GRAD       tokens, width, vocabulary                   R ids, R dx, (+) dwte        rows without a token become 0 when not accumulating; f[0] as EMBEDDING: ids outside are left out
  *   POSITION_GRAD        tokens, width, positions, seq               R dx, (+) dwpe               rows from seq on become 0 when not accumulating
- *   NORM                 tokens, width                               R x, R weight, [R bias], W y, W stats(f32)
+ *   NORM                 tokens, width                               R x, R weight, [R bias], W y, W stats(f32), [R r, W sum]
  *                        flag RMS: RMSNorm, no bias operand, stats[tokens] = 1/rms; else LayerNorm, stats[tokens,2] = mean, 1/std;  f[0] = epsilon
+ *                        flag RESIDUAL: sum = x + r, rounded to its type, is what is normalised; sum may be x or r
  *   NORM_GRAD            tokens, width                               R dy, R x, R weight, R stats, (+) dx, W|RW dweight, [W|RW dbias]
  *                        flag ACCUMULATE for dx, ACCUMULATE_PARAM for dweight and dbias
- *   LINEAR               m=tokens, n=out, k=in                       R x[m,k], R weight[n,k], [R bias[n]], W y[m,n]       flag BIAS
- *   LINEAR_GRAD_INPUT    m, n, k                                     R dy[m,n], R weight[n,k], (+) dx[m,k]
+ *   LINEAR               m=tokens, n=out, k=in                       R x[m,k], R weight[n,k], [R bias[n]], W y[m,n], [W z[m,n]]       flag BIAS
+ *                        flag GELU: z = x weight^T + bias, y = gelu(z) as GELU; y may be made of z before or after it is rounded to its type
+ *   LINEAR_GRAD_INPUT    m, n, k                                     R dy[m,n], R weight[n,k], (+) dx[m,k], [R z[m,k]]
+ *                        flag GELU: dx = (dy weight) * gelu'(z), z as LINEAR of the layer before left it; not with ACCUMULATE
  *   LINEAR_GRAD_WEIGHT   m, n, k                                     R dy[m,n], R x[m,k], (+) dweight[n,k], [(+) dbias[n]]   flag BIAS; one flag ACCUMULATE for both
  *   ROPE                 tokens, q heads, kv heads, head size, seq   RW qkv[tokens,(q+2kv) head size]   f[0] = theta, f[1..4] = llama3 scaling factor (0: none), low, high, original length; rotate-half convention
  *   ROPE_GRAD            as ROPE                                     RW dqkv
@@ -99,6 +102,8 @@ enum {
   TWS_RMS = 8,
   TWS_L2 = 16,
   TWS_SCALED = 32, /* CROSS_ENTROPY, VOCABULARY_LOSS, CLIP: the hyperparameters are one more operand, for the loss scale in them */
+  TWS_GELU = 64,      /* LINEAR, LINEAR_GRAD_INPUT: the activation behind a layer, or its gradient, is part of the product */
+  TWS_RESIDUAL = 128, /* NORM: of a sum, which is kept */
 };
 
 /* What one operation does, apart from where its operands are. Plans intern these: equal work is costed once. */
