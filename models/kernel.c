@@ -26,9 +26,15 @@ static double attention_pair_flops(const tws_work *work) {
   return 2 * pairs * (double)d[4];
 }
 
+/* of one element */
+enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 };
+
 static double linear_flops(const tws_work *work) {
   double m = (double)work->d[0], n = (double)work->d[1], k = (double)work->d[2];
-  return 2 * m * n * k + (work->flags & TWS_BIAS ? m * n : 0);
+  double gelu = !(work->flags & TWS_GELU)         ? 0
+                : work->code == TWS_KERNEL_LINEAR ? GELU_FLOPS * m * n
+                                                  : GELU_GRAD_FLOPS * m * k;
+  return 2 * m * n * k + (work->flags & TWS_BIAS ? m * n : 0) + gelu;
 }
 
 /* HEADS_PACK: key heads of all ranks together, copies counted. */
@@ -49,7 +55,7 @@ double tws_work_flops(const tws_work *work) {
     case TWS_KERNEL_POSITION_GRAD:
       return plane;
     case TWS_KERNEL_NORM:
-      return plane * (work->flags & TWS_RMS ? 4 : 7);
+      return plane * ((work->flags & TWS_RMS ? 4 : 7) + (work->flags & TWS_RESIDUAL ? 1 : 0));
     case TWS_KERNEL_NORM_GRAD:
       return plane * (work->flags & TWS_RMS ? 9 : 12);
     case TWS_KERNEL_LINEAR:
@@ -64,9 +70,9 @@ double tws_work_flops(const tws_work *work) {
     case TWS_KERNEL_ATTENTION_GRAD:
       return 5 * attention_pair_flops(work);
     case TWS_KERNEL_GELU:
-      return 9 * first;
+      return GELU_FLOPS * first;
     case TWS_KERNEL_GELU_GRAD:
-      return 16 * first;
+      return GELU_GRAD_FLOPS * first;
     case TWS_KERNEL_SWIGLU:
       return 5 * plane;
     case TWS_KERNEL_SWIGLU_GRAD:
@@ -121,7 +127,8 @@ static double norm_bytes(const tws_work *work, double e, double e2) {
   double tokens = (double)work->d[0], width = (double)work->d[1], plane = tokens * width;
   double stats = 4 * tokens * (work->flags & TWS_RMS ? 1 : 2);
   double vectors = work->flags & TWS_BIAS ? 2 : 1;
-  if (work->code == TWS_KERNEL_NORM) return 2 * plane * e + stats + vectors * width * e;
+  double residual = work->flags & TWS_RESIDUAL ? 2 * plane * e : 0;
+  if (work->code == TWS_KERNEL_NORM) return 2 * plane * e + stats + vectors * width * e + residual;
   double dx = work->flags & TWS_ACCUMULATE ? 2 : 1, dweight = work->flags & TWS_ACCUMULATE_PARAM ? 2 : 1;
   return (2 + dx) * plane * e + stats + width * e + dweight * vectors * width * e2;
 }
@@ -129,8 +136,9 @@ static double norm_bytes(const tws_work *work, double e, double e2) {
 static double linear_bytes(const tws_work *work, double e, double e2) {
   double m = (double)work->d[0], n = (double)work->d[1], k = (double)work->d[2];
   double out = work->flags & TWS_ACCUMULATE ? 2 : 1, bias = work->flags & TWS_BIAS ? n : 0;
-  if (work->code == TWS_KERNEL_LINEAR) return (m * k + n * k + m * n + bias) * e;
-  if (work->code == TWS_KERNEL_LINEAR_GRAD_INPUT) return (m * n + n * k + out * m * k) * e;
+  if (work->code == TWS_KERNEL_LINEAR) return (m * k + n * k + (work->flags & TWS_GELU ? 2 : 1) * m * n + bias) * e;
+  if (work->code == TWS_KERNEL_LINEAR_GRAD_INPUT)
+    return (m * n + n * k + (out + (work->flags & TWS_GELU ? 1 : 0)) * m * k) * e;
   return (m * n + m * k) * e + out * (n * k + bias) * e2;
 }
 
@@ -203,8 +211,9 @@ double tws_work_bytes(const tws_work *work) {
 }
 
 /* Only attention needs scratch: on the host what workspace.c says; on CUDA only backward, a float32 accumulator of
- * dq [tokens, q heads x head size], and with 16-bit types what cuDNN asks for beside it on any device: as much again, and
- * where heads share keys once more for the gradients of all heads (as cuDNN 9.19 answers; less on newer devices). */
+ * dq [tokens, q heads x head size], and with 16-bit types what cuDNN asks for beside it on any device: as much again,
+ * and where heads share keys once more for the gradients of all heads (as cuDNN 9.19 answers; less on newer devices).
+ */
 size_t tws_work_workspace(const tws_work *work, tws_backend_kind backend, int threads) {
   if (work->kind != 0 || (work->code != TWS_KERNEL_ATTENTION && work->code != TWS_KERNEL_ATTENTION_GRAD)) return 0;
   if (backend == TWS_BACKEND_HOST) return tws_host_attention_workspace(work, threads > 0 ? threads : 1);

@@ -19,7 +19,7 @@
  *   LINEAR               m=tokens, n=out, k=in                       R x[m,k], R weight[n,k], [R bias[n]], W y[m,n], [W z[m,n]]       flag BIAS
  *                        flag GELU: z = x weight^T + bias, y = gelu(z) as GELU; y may be made of z before or after it is rounded to its type
  *   LINEAR_GRAD_INPUT    m, n, k                                     R dy[m,n], R weight[n,k], (+) dx[m,k], [R z[m,k]]
- *                        flag GELU: dx = (dy weight) * gelu'(z), z as LINEAR of the layer before left it; not with ACCUMULATE
+ *                        flag GELU: dx = (dy weight) * gelu'(z), z as LINEAR of the layer before left it; the product may be rounded to its type first. Not with ACCUMULATE
  *   LINEAR_GRAD_WEIGHT   m, n, k                                     R dy[m,n], R x[m,k], (+) dweight[n,k], [(+) dbias[n]]   flag BIAS; one flag ACCUMULATE for both
  *   ROPE                 tokens, q heads, kv heads, head size, seq   RW qkv[tokens,(q+2kv) head size]   f[0] = theta, f[1..4] = llama3 scaling factor (0: none), low, high, original length; rotate-half convention
  *   ROPE_GRAD            as ROPE                                     RW dqkv

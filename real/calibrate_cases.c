@@ -60,6 +60,7 @@ static void norm_operands(operand_list *l, const tws_work *w) {
     if (bias) add(l, width, t, 0);
     add(l, plane, t, 1);
     add(l, stats, TWS_F32, 1);
+    for (int written = 0; written < 2 && w->flags & TWS_RESIDUAL; written++) add(l, plane, t, written);
     return;
   }
   add(l, plane, t, 0);
@@ -73,18 +74,20 @@ static void norm_operands(operand_list *l, const tws_work *w) {
 
 static void linear_operands(operand_list *l, const tws_work *w) {
   int64_t m = w->d[0], n = w->d[1], k = w->d[2];
-  int bias = (w->flags & TWS_BIAS) != 0, t = w->dtype, t2 = w->dtype2;
+  int bias = (w->flags & TWS_BIAS) != 0, gelu = (w->flags & TWS_GELU) != 0, t = w->dtype, t2 = w->dtype2;
   if (w->code == TWS_KERNEL_LINEAR) {
     add(l, m * k, t, 0);
     add(l, n * k, t, 0);
     mark_far(l);
     if (bias) add(l, n, t, 0);
     add(l, m * n, t, 1);
+    if (gelu) add(l, m * n, t, 1);
   } else if (w->code == TWS_KERNEL_LINEAR_GRAD_INPUT) {
     add(l, m * n, t, 0);
     add(l, n * k, t, 0);
     mark_far(l);
     add(l, m * k, t, 1);
+    if (gelu) add(l, m * k, t, 0);
   } else {
     add(l, m * n, t, 0);
     add(l, m * k, t, 0);

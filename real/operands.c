@@ -7,7 +7,7 @@
  * d: float64; i: int32; w: anything (workspace). */
 static void expected_operands(const tws_work *work, char *out) {
   const int bias = (work->flags & TWS_BIAS) != 0, norm_bias = bias && !(work->flags & TWS_RMS);
-  const int scaled = (work->flags & TWS_SCALED) != 0;
+  const int scaled = (work->flags & TWS_SCALED) != 0, gelu = (work->flags & TWS_GELU) != 0;
   const char *text = "";
   switch ((tws_kernel)work->code) {
     case TWS_KERNEL_EMBEDDING:
@@ -20,16 +20,16 @@ static void expected_operands(const tws_work *work, char *out) {
       text = "ax";
       break;
     case TWS_KERNEL_NORM:
-      text = norm_bias ? "aaaaf" : "aaaf";
+      text = work->flags & TWS_RESIDUAL ? norm_bias ? "aaaafaa" : "aaafaa" : norm_bias ? "aaaaf" : "aaaf";
       break;
     case TWS_KERNEL_NORM_GRAD:
       text = norm_bias ? "aaafagg" : "aaafag";
       break;
     case TWS_KERNEL_LINEAR:
-      text = bias ? "aaaa" : "aaa";
+      text = bias ? gelu ? "aaaaa" : "aaaa" : gelu ? "aaaa" : "aaa";
       break;
     case TWS_KERNEL_LINEAR_GRAD_INPUT:
-      text = "aaa";
+      text = gelu ? "aaaa" : "aaa";
       break;
     case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
       text = bias ? "aagg" : "aag";

@@ -55,6 +55,11 @@ static const test_case table[] = {
     CASE(NORM, {40, 768}, {1e-5}, TWS_BIAS, B),
     CASE(NORM, {40, 770}, {1e-5}, TWS_BIAS, H),
     CASE(NORM, {9, 130}, {1e-6}, TWS_RMS, H),
+    CASE(NORM, {9, 48}, {1e-5}, TWS_BIAS | TWS_RESIDUAL, F),
+    CASE(NORM, {70, 257}, {1e-5}, TWS_RESIDUAL, F),
+    CASE(NORM, {5, 33}, {1e-6}, TWS_RMS | TWS_RESIDUAL, F),
+    CASE(NORM, {40, 768}, {1e-5}, TWS_BIAS | TWS_RESIDUAL, B),
+    CASE(NORM, {9, 130}, {1e-6}, TWS_RMS | TWS_RESIDUAL, H),
     CASE(NORM_GRAD, {9, 48}, {1e-5}, TWS_BIAS, F),
     CASE(NORM_GRAD, {70, 257}, {1e-5}, TWS_BIAS | ACC, F),
     CASE(NORM_GRAD, {6, 65}, {1e-5}, TWS_BIAS | ACC | ACC_PARAM, F),
@@ -73,7 +78,16 @@ static const test_case table[] = {
     CASE(LINEAR, {300, 17, 64}, {0}, TWS_BIAS, B),
     CASE(LINEAR, {33, 257, 64}, {0}, 0, H),
     CASE(LINEAR, {40, 300, 1100}, {0}, TWS_BIAS, H),
+    CASE(LINEAR, {7, 13, 5}, {0}, TWS_GELU, F),
+    CASE(LINEAR, {130, 300, 70}, {0}, TWS_BIAS | TWS_GELU, F),
+    CASE(LINEAR, {64, 96, 80}, {0}, TWS_BIAS | TWS_GELU, B),
+    CASE(LINEAR, {33, 257, 64}, {0}, TWS_GELU, B),
+    CASE(LINEAR, {40, 304, 1100}, {0}, TWS_BIAS | TWS_GELU, H),
     CASE(LINEAR_GRAD_INPUT, {7, 13, 5}, {0}, 0, F),
+    CASE(LINEAR_GRAD_INPUT, {130, 70, 300}, {0}, TWS_GELU, F),
+    CASE(LINEAR_GRAD_INPUT, {64, 80, 96}, {0}, TWS_GELU, B),
+    CASE(LINEAR_GRAD_INPUT, {33, 64, 257}, {0}, TWS_GELU, B),
+    CASE(LINEAR_GRAD_INPUT, {65, 600, 48}, {0}, TWS_GELU, H),
     CASE(LINEAR_GRAD_INPUT, {130, 70, 300}, {0}, ACC, F),
     CASE(LINEAR_GRAD_INPUT, {65, 600, 48}, {0}, 0, B),
     CASE(LINEAR_GRAD_INPUT, {33, 257, 64}, {0}, ACC, B),
@@ -225,7 +239,9 @@ static test_case random_case(int number) {
   c.dtype2 = draw(s, 1, 0, 1) ? c.dtype : TWS_F32;
   c.flags = (uint32_t)(draw(s, 2, 0, 1) * TWS_ACCUMULATE + draw(s, 3, 0, 1) * TWS_ACCUMULATE_PARAM +
                        draw(s, 4, 0, 1) * TWS_BIAS + draw(s, 5, 0, 1) * TWS_RMS + draw(s, 6, 0, 1) * TWS_L2 +
-                       draw(s, 7, 0, 1) * TWS_SCALED);
+                       draw(s, 7, 0, 1) * TWS_SCALED + draw(s, 8, 0, 1) * TWS_GELU + draw(s, 9, 0, 1) * TWS_RESIDUAL);
+  if (c.kernel != TWS_KERNEL_LINEAR && c.kernel != TWS_KERNEL_LINEAR_GRAD_INPUT) c.flags &= ~(uint32_t)TWS_GELU;
+  if (c.kernel != TWS_KERNEL_NORM) c.flags &= ~(uint32_t)TWS_RESIDUAL;
   for (int i = 0; i < 5; ++i) c.d[i] = draw(s, 10 + (uint64_t)i, 1, i == 0 ? 70 : 150);
   c.f[0] = 1e-5;
   switch (c.kernel) {
@@ -238,6 +254,9 @@ static test_case random_case(int number) {
       break;
     case TWS_KERNEL_POSITION_GRAD:
       if (c.d[3] > c.d[2]) c.d[3] = c.d[2];
+      break;
+    case TWS_KERNEL_LINEAR_GRAD_INPUT:
+      if (c.flags & TWS_GELU) c.flags &= ~(uint32_t)TWS_ACCUMULATE;
       break;
     case TWS_KERNEL_ROPE:
     case TWS_KERNEL_ROPE_GRAD:

@@ -37,7 +37,7 @@ static inline int kernel_operands(const tws_work *w, int threads, operand_info *
   const int64_t *d = w->d;
   const tws_dtype a = (tws_dtype)w->dtype, g = (tws_dtype)w->dtype2;
   const int bias = (w->flags & TWS_BIAS) != 0, rms = (w->flags & TWS_RMS) != 0;
-  const int scaled = (w->flags & TWS_SCALED) != 0;
+  const int scaled = (w->flags & TWS_SCALED) != 0, gelu = (w->flags & TWS_GELU) != 0;
   const int plus = w->flags & TWS_ACCUMULATE ? ACCESS_RW : ACCESS_W;
   const int plus_param = w->flags & TWS_ACCUMULATE_PARAM ? ACCESS_RW : ACCESS_W;
   const int64_t workspace = (int64_t)(tws_work_workspace(w, KERNEL_BACKEND, threads) / sizeof(float));
@@ -68,6 +68,8 @@ static inline int kernel_operands(const tws_work *w, int threads, operand_info *
       if (bias && !rms) OPERAND(d[1], a, ACCESS_R, FILL_NORMAL);
       OPERAND(d[0] * d[1], a, ACCESS_W, FILL_NORMAL);
       OPERAND(d[0] * (rms ? 1 : 2), TWS_F32, ACCESS_W, FILL_NORMAL);
+      if (w->flags & TWS_RESIDUAL) OPERAND(d[0] * d[1], a, ACCESS_R, FILL_NORMAL);
+      if (w->flags & TWS_RESIDUAL) OPERAND(d[0] * d[1], a, ACCESS_W, FILL_NORMAL);
       break;
     case TWS_KERNEL_NORM_GRAD:
       OPERAND(d[0] * d[1], a, ACCESS_R, FILL_NORMAL);
@@ -83,11 +85,13 @@ static inline int kernel_operands(const tws_work *w, int threads, operand_info *
       OPERAND(d[1] * d[2], a, ACCESS_R, FILL_NORMAL);
       if (bias) OPERAND(d[1], a, ACCESS_R, FILL_NORMAL);
       OPERAND(d[0] * d[1], a, ACCESS_W, FILL_NORMAL);
+      if (gelu) OPERAND(d[0] * d[1], a, ACCESS_W, FILL_NORMAL);
       break;
     case TWS_KERNEL_LINEAR_GRAD_INPUT:
       OPERAND(d[0] * d[1], a, ACCESS_R, FILL_NORMAL);
       OPERAND(d[1] * d[2], a, ACCESS_R, FILL_NORMAL);
       OPERAND(d[0] * d[2], a, plus, FILL_NORMAL);
+      if (gelu) OPERAND(d[0] * d[2], a, ACCESS_R, FILL_NORMAL);
       break;
     case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
       OPERAND(d[0] * d[1], a, ACCESS_R, FILL_NORMAL);

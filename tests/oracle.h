@@ -7,7 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "models/kernel.h"
+
+/* What the storage type makes of x. */
+static inline double stored(tws_dtype type, double x) {
+  if (type == TWS_BF16) return tws_from_bf16(tws_to_bf16((float)x));
+  if (type == TWS_F16) return tws_from_f16(tws_to_f16((float)x));
+  return type == TWS_F32 ? (double)(float)x : x;
+}
 
 static inline void oracle_embedding(const tws_work *w, double **o) {
   const int64_t tokens = w->d[0], width = w->d[1], positions = w->d[3], seq = w->d[4];
@@ -41,8 +49,11 @@ static inline void oracle_norm(const tws_work *w, double **o) {
   const int64_t tokens = w->d[0], width = w->d[1];
   const int rms = (w->flags & TWS_RMS) != 0, bias = !rms && (w->flags & TWS_BIAS);
   double *y = o[bias ? 3 : 2], *stats = o[bias ? 4 : 3];
+  const int residual = w->flags & TWS_RESIDUAL ? bias ? 5 : 4 : 0;
+  for (int64_t i = 0; i < tokens * width && residual; ++i)
+    o[residual + 1][i] = stored((tws_dtype)w->dtype, o[0][i] + o[residual][i]);
   for (int64_t t = 0; t < tokens; ++t) {
-    const double *x = o[0] + t * width;
+    const double *x = o[residual ? residual + 1 : 0] + t * width;
     double mean = 0, variance = 0;
     for (int64_t i = 0; i < width && !rms; ++i) mean += x[i] / (double)width;
     for (int64_t i = 0; i < width; ++i) variance += (x[i] - mean) * (x[i] - mean) / (double)width;
@@ -81,14 +92,23 @@ static inline void oracle_norm_grad(const tws_work *w, double **o) {
   }
 }
 
+static inline double oracle_gelu(double x) {
+  return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+static inline double oracle_gelu_slope(double x) {
+  const double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+}
+
 static inline void oracle_linear(const tws_work *w, double **o) {
   const int64_t m = w->d[0], n = w->d[1], k = w->d[2];
-  const int bias = (w->flags & TWS_BIAS) != 0;
+  const int bias = (w->flags & TWS_BIAS) != 0, gelu = (w->flags & TWS_GELU) != 0;
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j) {
       double sum = bias ? o[2][j] : 0;
       for (int64_t l = 0; l < k; ++l) sum += o[0][i * k + l] * o[1][j * k + l];
-      o[bias ? 3 : 2][i * n + j] = sum;
+      o[bias ? 3 : 2][i * n + j] = gelu ? oracle_gelu(sum) : sum;
+      if (gelu) o[bias ? 4 : 3][i * n + j] = sum;
     }
 }
 
@@ -98,6 +118,7 @@ static inline void oracle_linear_grad_input(const tws_work *w, double **o) {
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j)
       for (int64_t l = 0; l < k; ++l) o[2][i * k + l] += o[0][i * n + j] * o[1][j * k + l];
+  for (int64_t i = 0; i < m * k && w->flags & TWS_GELU; ++i) o[2][i] *= oracle_gelu_slope(o[3][i]);
 }
 
 static inline void oracle_linear_grad_weight(const tws_work *w, double **o) {
@@ -206,14 +227,6 @@ static inline void oracle_attention_grad(const tws_work *w, double **o) {
         }
       }
   free(p);
-}
-
-static inline double oracle_gelu(double x) {
-  return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
-static inline double oracle_gelu_slope(double x) {
-  const double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
-  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
 }
 
 static inline void oracle_swiglu(const tws_work *w, double **o) {

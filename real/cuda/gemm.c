@@ -80,7 +80,8 @@ void tws_cuda_gemm_destroy(tws_cuda_gemm *gemm) {
 static tws_cuda_product product_of(const tws_cuda_call *call) {
   const tws_work *w = call->work;
   const int64_t m = w->d[0], n = w->d[1], k = w->d[2];
-  const int bias = (w->flags & TWS_BIAS) != 0, c = w->code == TWS_KERNEL_LINEAR && bias ? 3 : 2;
+  const int bias = (w->flags & TWS_BIAS) != 0, linear = w->code == TWS_KERNEL_LINEAR;
+  const int c = (linear && bias ? 3 : 2) + (linear && w->flags & TWS_GELU ? 1 : 0); /* z, not y */
   tws_cuda_product p = {.a = call->operand[0],
                         .b = call->operand[1],
                         .c = call->operand[c],
@@ -275,12 +276,24 @@ static tws_code add_sums(const tws_cuda_call *call, const tws_cuda_product *p, i
   return tws_cuda_accumulate(&part, err);
 }
 
+/* GELU of a product, or its gradient. */
+static tws_code activate(const tws_cuda_call *call, const tws_cuda_product *p, tws_error *err) {
+  const int forward = call->work->code == TWS_KERNEL_LINEAR;
+  const tws_work work = {.code = forward ? TWS_KERNEL_GELU : TWS_KERNEL_GELU_GRAD, .d = {p->rows * p->columns}};
+  void *const operand[] = {p->c, forward ? call->operand[p->bias ? 3 : 2] : call->operand[3], p->c};
+  const tws_dtype dtype[] = {p->out, p->out, p->out};
+  tws_cuda_call part = *call;
+  part.work = &work, part.operand = operand, part.dtype = dtype, part.count = forward ? 2 : 3;
+  return forward ? tws_cuda_gelu(&part, err) : tws_cuda_gelu_grad(&part, err);
+}
+
 tws_code tws_cuda_linear(tws_cuda_gemm *gemm, const tws_cuda_call *call, void *workspace, size_t workspace_bytes,
                          tws_error *err) {
   const tws_work *w = call->work;
   const tws_cuda_product p = product_of(call);
   int summed = 0;
   TWS_TRY(multiply(gemm, call, &p, workspace, workspace_bytes, &summed, err));
+  if (w->flags & TWS_GELU && w->code != TWS_KERNEL_LINEAR_GRAD_WEIGHT) return activate(call, &p, err);
   if (w->code != TWS_KERNEL_LINEAR_GRAD_WEIGHT || !(w->flags & TWS_BIAS)) return TWS_OK;
   return add_sums(call, &p, summed, err);
 }

@@ -181,7 +181,23 @@ tws_code run_norm_grad(const tws_cuda_call *call, tws_error *err) {
 }
 
 template <typename T>
-tws_code choose_norm(const tws_cuda_call *call, tws_error *err) {
+tws_code choose_norm(const tws_cuda_call *whole, tws_error *err) {
+  tws_cuda_call part = *whole, *const call = &part;
+  const int biased = (whole->work->flags & (TWS_BIAS | TWS_RMS)) == TWS_BIAS;
+  void *operand[5];
+  for (int i = 0; i < 4 + biased; ++i) operand[i] = whole->operand[i];
+  part.operand = operand;
+  part.count = 4 + biased;
+  if (whole->work->flags & TWS_RESIDUAL) {
+    const tws_work add = {.code = TWS_KERNEL_ADD, .d = {whole->work->d[0] * whole->work->d[1]}};
+    void *const terms[] = {whole->operand[0], whole->operand[part.count], whole->operand[part.count + 1]};
+    tws_cuda_call sum = *whole;
+    sum.work = &add;
+    sum.operand = terms;
+    sum.count = 3;
+    TWS_TRY(tws_cuda_add(&sum, err));
+    operand[0] = terms[2];
+  }
   constexpr int N = Width<T>::value;
   const bool rms = call->work->flags & TWS_RMS;
   const int64_t width = call->work->d[1];

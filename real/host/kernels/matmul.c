@@ -186,9 +186,21 @@ static tws_code multiply(product *p, tws_error *err) {
   return TWS_OK;
 }
 
+/* The activation of a product's output, or its gradient, as a kernel of its own. */
+static tws_code activate(const tws_host_call *call, tws_kernel kernel, int64_t count, void *const *operands,
+                         int operand_count, tws_error *err) {
+  const tws_work work = {
+      .code = (uint8_t)kernel, .dtype = call->work->dtype, .dtype2 = call->work->dtype, .d = {count}};
+  const tws_dtype types[] = {call->dtype[0], call->dtype[0], call->dtype[0]};
+  const tws_host_call part = {
+      .work = &work, .operand = operands, .dtype = types, .count = operand_count, .backend = call->backend};
+  return kernel == TWS_KERNEL_GELU ? TWS_HOST(gelu)(&part, err) : TWS_HOST(gelu_grad)(&part, err);
+}
+
 HOST_KERNEL(linear) {
   const int64_t *d = call->work->d;
-  const int biased = (call->work->flags & TWS_BIAS) != 0;
+  const int biased = (call->work->flags & TWS_BIAS) != 0, gelu = (call->work->flags & TWS_GELU) != 0;
+  const int y = biased ? 3 : 2, z = gelu ? y + 1 : y;
   product p = {.call = call,
                .transpose_b = 1,
                .m = d[0],
@@ -199,10 +211,12 @@ HOST_KERNEL(linear) {
                .a = call->operand[0],
                .b = call->operand[1],
                .bias = biased ? call->operand[2] : NULL,
-               .c = call->operand[biased ? 3 : 2],
+               .c = call->operand[z],
                .in = call->dtype[0],
-               .out = call->dtype[biased ? 3 : 2]};
-  return multiply(&p, err);
+               .out = call->dtype[z]};
+  TWS_TRY(multiply(&p, err));
+  if (!gelu) return TWS_OK;
+  return activate(call, TWS_KERNEL_GELU, d[0] * d[1], (void *const[]){call->operand[z], call->operand[y]}, 2, err);
 }
 
 HOST_KERNEL(linear_grad_input) {
@@ -219,7 +233,10 @@ HOST_KERNEL(linear_grad_input) {
                .c = call->operand[2],
                .in = call->dtype[0],
                .out = call->dtype[2]};
-  return multiply(&p, err);
+  TWS_TRY(multiply(&p, err));
+  if (!(call->work->flags & TWS_GELU)) return TWS_OK;
+  void *dx = call->operand[2];
+  return activate(call, TWS_KERNEL_GELU_GRAD, d[0] * d[2], (void *const[]){dx, call->operand[3], dx}, 3, err);
 }
 
 /* Threads own columns and add the rows in order. */

@@ -14,6 +14,12 @@ VECTOR_INLINE void norm_row(tws_dtype T, const tws_host_call *call, int64_t t) {
   const void *x = call->operand[0], *weight = call->operand[1], *bias = biased ? call->operand[2] : NULL;
   void *y = call->operand[biased ? 3 : 2];
   float *stats = call->operand[biased ? 4 : 3];
+  if (call->work->flags & TWS_RESIDUAL) {
+    const void *residual = call->operand[biased ? 5 : 4];
+    void *sum = call->operand[biased ? 6 : 5];
+    EACH_VECTOR(i, n, 0, width, v_put(T, sum, row + i, v_get(T, x, row + i, n) + v_get(T, residual, row + i, n), n));
+    x = sum;
+  }
   float mean = 0;
   if (!rms) {
     vf sum = v_zero();
