@@ -189,7 +189,9 @@ tws_code choose_norm(const tws_cuda_call *whole, tws_error *err) {
   part.operand = operand;
   part.count = 4 + biased;
   if (whole->work->flags & TWS_RESIDUAL) {
-    const tws_work add = {.code = TWS_KERNEL_ADD, .d = {whole->work->d[0] * whole->work->d[1]}};
+    tws_work add = *whole->work;
+    add.code = TWS_KERNEL_ADD;
+    add.d[0] *= add.d[1];
     void *const terms[] = {whole->operand[0], whole->operand[part.count], whole->operand[part.count + 1]};
     tws_cuda_call sum = *whole;
     sum.work = &add;
