@@ -70,6 +70,12 @@ T __shfl_xor_sync(unsigned, T x, int distance) {
   memcpy(&x, &bits, sizeof x);
   return x;
 }
+inline float fast_exp2(float x) {
+  return exp2f(x);
+}
+inline float fast_reciprocal(float x) {
+  return 1.0F / x;
+}
 inline int __popc(unsigned x) {
   return __builtin_popcount(x);
 }

@@ -14,6 +14,17 @@ typedef __half f16;
 #ifndef LAUNCH
 #define LAUNCH(kernel, grid, block, shared, call, ...) kernel<<<grid, block, shared, (call)->stream>>>(__VA_ARGS__)
 #define BLOCK_MEMORY(name) extern __shared__ float4 name[]
+// One instruction each, a unit or two in the last place off; what is below 2^-126 counts as 0.
+__device__ inline float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ inline float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 #endif
 
 enum { WARP = 32, BLOCK = 256 };

@@ -6,58 +6,67 @@ namespace {
 
 // ---- activations ----
 
-// 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), which keeps its accuracy for large negative x.
+// 0.5 x (1 + tanh(u)) = x / (1 + 2^-v), which keeps its accuracy for large negative x: v = 2 u / ln 2.
 __device__ float gelu_inner(float x) {
-  return 1.5957691216057308F * (x + 0.044715F * x * x * x);
+  return x * (2.302208198F + 0.1029432396F * x * x);
 }
 __device__ float sigmoid(float x) {
-  return 1.0F / (1.0F + expf(-x));
+  return fast_reciprocal(1.0F + expf(-x));
 }
 
 struct Gelu {
-  __device__ float operator()(float x, float) const {
-    const float inner = gelu_inner(x);
-    if (inner < -80.0F) return x == -CUDART_INF_F ? CUDART_NAN_F : 0.0F;
-    return x * sigmoid(inner);
-  }
+  static constexpr bool two = false;  // whether there is a second operand
+  __device__ float operator()(float x, float) const { return x * fast_reciprocal(1.0F + fast_exp2(-gelu_inner(x))); }
 };
 
 struct GeluGrad {  // (dy, x)
+  static constexpr bool two = true;
   __device__ float operator()(float dy, float x) const {
-    const float inner = gelu_inner(x);
-    if (!(fabsf(inner) < 80.0F)) {  // saturated: slope 0 or 1
-      if (isnan(x) || isinf(x)) return CUDART_NAN_F;
-      return inner > 0.0F ? dy : dy * 0.0F;
-    }
-    const float e = expf(-inner), s = 1.0F / (1.0F + e);
-    const float slope = 1.5957691216057308F * (1.0F + 0.134145F * x * x);
-    return dy * (s + x * (s * (e * s)) * slope);
+    // Farther out the slope is 0 or 1; what is not finite becomes NaN.
+    const float t = fmaf(x, 0.0F, fminf(fmaxf(x, -10.0F), 10.0F));
+    const float e = fast_exp2(-gelu_inner(t)), s = fast_reciprocal(1.0F + e);
+    const float slope = 1.5957691216057308F * (1.0F + 0.134145F * t * t);
+    return dy * (s + t * (s * (e * s)) * slope);
   }
 };
 
 struct Add {
+  static constexpr bool two = true;
   __device__ float operator()(float x, float y) const { return x + y; }
 };
 struct First {
+  static constexpr bool two = false;
   __device__ float operator()(float x, float) const { return x; }
 };
 
-// out[i] = f(a[i], b[i]); out may be a or b. b NULL: f gets a twice.
+enum { DEEP = 2 };  // packs of each operand that a thread has under way at once
+
+// out[i] = f(a[i], b[i]); out may be a or b. One operand: f gets a twice. A block has DEEP x BLOCK packs.
 template <typename A, typename B, typename O, typename F>
-__global__ void map(const A *a, const B *b, O *o, int64_t packs, int64_t count, F f) {
+__global__ void __launch_bounds__(BLOCK) map(const A *a, const B *b, O *o, int64_t packs, int64_t count, F f) {
   constexpr int N = Width<A, B, O>::value;
-  const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
-  for (int64_t i = first; i < packs; i += step) {
-    float x[N], y[N], z[N];
-    load<N>(a + i * N, x);
-    if (b) load<N>(b + i * N, y);
+  const int64_t first = (int64_t)blockIdx.x * (BLOCK * DEEP) + threadIdx.x;
+  Pack<A, N> x[DEEP];
+  Pack<B, N> y[DEEP];
 #pragma unroll
-    for (int j = 0; j < N; ++j) z[j] = f(x[j], b ? y[j] : x[j]);
+  for (int k = 0; k < DEEP; ++k) {
+    const int64_t i = first + k * BLOCK;
+    if (i < packs) x[k] = reinterpret_cast<const Pack<A, N> *>(a)[i];
+    if (i < packs && F::two) y[k] = reinterpret_cast<const Pack<B, N> *>(b)[i];
+  }
+#pragma unroll
+  for (int k = 0; k < DEEP; ++k) {
+    const int64_t i = first + k * BLOCK;
+    float z[N];
+    if (i >= packs) break;
+#pragma unroll
+    for (int j = 0; j < N; ++j) z[j] = f(to_float(x[k].v[j]), F::two ? to_float(y[k].v[j]) : to_float(x[k].v[j]));
     store<N>(o + i * N, z);
   }
-  for (int64_t i = packs * N + first; i < count; i += step) {
-    const float x = to_float(a[i]);
-    o[i] = from_float<O>(f(x, b ? to_float(b[i]) : x));
+  const int64_t rest = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK;
+  for (int64_t i = packs * N + rest; i < count; i += step) {
+    const float u = to_float(a[i]);
+    o[i] = from_float<O>(f(u, F::two ? to_float(b[i]) : u));
   }
 }
 
@@ -68,7 +77,8 @@ tws_code run_map(const tws_cuda_call *call, const A *a, const B *b, O *o, F f, t
   if (count == 0) return TWS_OK;
   const bool aligned = packable<N>(a, 0) && packable<N>(b, 0) && packable<N>(o, 0);
   const int64_t packs = aligned ? count / N : 0;
-  LAUNCH(map, grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call, a, b, o, packs, count, f);
+  const unsigned grid = packs ? (unsigned)ceil_div(packs, BLOCK * DEEP) : grid_for(call, count, BLOCK);
+  LAUNCH(map, grid, BLOCK, 0, call, a, b, o, packs, count, f);
   return launched(err);
 }
 
@@ -95,42 +105,83 @@ tws_code run_fill(const tws_cuda_call *call, tws_error *err) {
 
 // ---- SwiGLU: rows of gate and up; V is the length of a pack, 1 where rows are not aligned ----
 
-__device__ float silu(float gate) {
-  return gate / (1.0F + expf(-gate));
+// A block has DEEP packs a thread of one row, `chunks` blocks a row.
+struct Rows {
+  int64_t packs;
+  unsigned chunks, blocks;
+  unsigned threads;
+};
+
+Rows rows_of(int64_t tokens, int64_t packs) {
+  Rows r = {};
+  r.packs = packs;
+  r.chunks = (unsigned)ceil_div(packs, BLOCK * DEEP);
+  r.threads = (unsigned)ceil_div(packs, (int64_t)r.chunks * DEEP * WARP) * WARP;
+  r.blocks = (unsigned)tokens * r.chunks;
+  return r;
 }
 
 template <typename T, int V>
-__global__ void swiglu(const T *gate_up, T *y, int64_t tokens, int64_t width) {
-  const int64_t packs = width / V, all = tokens * packs, step = (int64_t)gridDim.x * blockDim.x;
-  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += step) {
-    const int64_t row = i / packs, column = i % packs * V;
-    float g[V], u[V];
-    load<V>(gate_up + row * 2 * width + column, g);
-    load<V>(gate_up + row * 2 * width + width + column, u);
+__global__ void __launch_bounds__(BLOCK) swiglu(const T *gate_up, T *y, Rows r) {
+  const int64_t row = blockIdx.x / r.chunks;
+  const int64_t first = (int64_t)(blockIdx.x % r.chunks) * DEEP * blockDim.x + threadIdx.x;
+  const Pack<T, V> *gate = reinterpret_cast<const Pack<T, V> *>(gate_up) + row * 2 * r.packs, *up = gate + r.packs;
+  Pack<T, V> g[DEEP], u[DEEP];
 #pragma unroll
-    for (int j = 0; j < V; ++j) g[j] = silu(g[j]) * u[j];
-    store<V>(y + row * width + column, g);
+  for (int k = 0; k < DEEP; ++k) {
+    const int64_t i = first + k * blockDim.x;
+    if (i < r.packs) g[k] = gate[i], u[k] = up[i];
   }
-}
-
-template <typename T, int V>
-__global__ void swiglu_grad(const T *dy, const T *gate_up, T *dgate_up, int64_t tokens, int64_t width) {
-  const int64_t packs = width / V, all = tokens * packs, step = (int64_t)gridDim.x * blockDim.x;
-  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += step) {
-    const int64_t row = i / packs, column = i % packs * V, gate = row * 2 * width + column, up = gate + width;
-    float d[V], g[V], u[V];
-    load<V>(dy + row * width + column, d);
-    load<V>(gate_up + gate, g);
-    load<V>(gate_up + up, u);
+#pragma unroll
+  for (int k = 0; k < DEEP; ++k) {
+    const int64_t i = first + k * blockDim.x;
+    float z[V];
+    if (i >= r.packs) break;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const float s = sigmoid(g[j]), x = g[j];
-      g[j] = d[j] * u[j] * (s + x * s * (1.0F - s));
-      u[j] = d[j] * (x * s);
+      const float x = to_float(g[k].v[j]);
+      z[j] = x * sigmoid(x) * to_float(u[k].v[j]);
     }
-    store<V>(dgate_up + gate, g);
-    store<V>(dgate_up + up, u);
+    store<V>(y + (row * r.packs + i) * V, z);
   }
+}
+
+template <typename T, int V>
+__global__ void __launch_bounds__(BLOCK) swiglu_grad(const T *dy, const T *gate_up, T *dgate_up, Rows r) {
+  const int64_t row = blockIdx.x / r.chunks;
+  const int64_t first = (int64_t)(blockIdx.x % r.chunks) * DEEP * blockDim.x + threadIdx.x;
+  const Pack<T, V> *from = reinterpret_cast<const Pack<T, V> *>(dy) + row * r.packs;
+  const Pack<T, V> *gate = reinterpret_cast<const Pack<T, V> *>(gate_up) + row * 2 * r.packs, *up = gate + r.packs;
+  Pack<T, V> d[DEEP], g[DEEP], u[DEEP];
+#pragma unroll
+  for (int k = 0; k < DEEP; ++k) {
+    const int64_t i = first + k * blockDim.x;
+    if (i < r.packs) d[k] = from[i], g[k] = gate[i], u[k] = up[i];
+  }
+#pragma unroll
+  for (int k = 0; k < DEEP; ++k) {
+    const int64_t i = first + k * blockDim.x;
+    float dg[V], du[V];
+    if (i >= r.packs) break;
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const float x = to_float(g[k].v[j]), s = sigmoid(x), slope = to_float(d[k].v[j]);
+      dg[j] = slope * to_float(u[k].v[j]) * (s + x * s * (1.0F - s));
+      du[j] = slope * (x * s);
+    }
+    store<V>(dgate_up + (row * 2 * r.packs + i) * V, dg);
+    store<V>(dgate_up + ((row * 2 + 1) * r.packs + i) * V, du);
+  }
+}
+
+template <typename T, int V>
+tws_code start_swiglu(const tws_cuda_call *call, bool backward, tws_error *err) {
+  const Rows r = rows_of(call->work->d[0], call->work->d[1] / V);
+  if (backward)
+    LAUNCH((swiglu_grad<T, V>), r.blocks, r.threads, 0, call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), r);
+  else
+    LAUNCH((swiglu<T, V>), r.blocks, r.threads, 0, call, in<T>(call, 0), out<T>(call, 1), r);
+  return launched(err);
 }
 
 template <typename T>
@@ -140,16 +191,7 @@ tws_code run_swiglu(const tws_cuda_call *call, bool backward, tws_error *err) {
   if (tokens == 0 || width == 0) return TWS_OK;
   bool aligned = packable<N>(in<T>(call, 0), width) && packable<N>(in<T>(call, 1), width);
   if (backward) aligned = aligned && packable<N>(in<T>(call, 2), width);
-  const unsigned grid = grid_for(call, tokens * width / (aligned ? N : 1), BLOCK);
-  if (backward && aligned)
-    LAUNCH((swiglu_grad<T, N>), grid, BLOCK, 0, call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), tokens, width);
-  else if (backward)
-    LAUNCH((swiglu_grad<T, 1>), grid, BLOCK, 0, call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), tokens, width);
-  else if (aligned)
-    LAUNCH((swiglu<T, N>), grid, BLOCK, 0, call, in<T>(call, 0), out<T>(call, 1), tokens, width);
-  else
-    LAUNCH((swiglu<T, 1>), grid, BLOCK, 0, call, in<T>(call, 0), out<T>(call, 1), tokens, width);
-  return launched(err);
+  return aligned ? start_swiglu<T, N>(call, backward, err) : start_swiglu<T, 1>(call, backward, err);
 }
 
 }  // namespace

@@ -81,17 +81,25 @@ tws_code run_adamw(const tws_cuda_call *call, tws_error *err) {
 
 // ---- sum of squares, in two stages ----
 
+enum { DEEP = 4 };  // packs that a thread has under way at once
+
 template <typename T>
 __global__ void square_parts(const T *x, int64_t packs, int64_t count, double *parts) {
   constexpr int N = Width<T>::value;
   __shared__ double room[BLOCK / WARP];
   const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
   double sum = 0;
-  for (int64_t i = first; i < packs; i += stride) {
-    float v[N];
-    load<N>(x + i * N, v);
+  for (int64_t i = first; i < packs; i += DEEP * stride) {
+    Pack<T, N> v[DEEP];
 #pragma unroll
-    for (int j = 0; j < N; ++j) sum += (double)v[j] * (double)v[j];
+    for (int k = 0; k < DEEP; ++k)
+      if (i + k * stride < packs) v[k] = reinterpret_cast<const Pack<T, N> *>(x)[i + k * stride];
+#pragma unroll
+    for (int k = 0; k < DEEP; ++k) {
+      if (i + k * stride >= packs) break;
+#pragma unroll
+      for (int j = 0; j < N; ++j) sum += (double)to_float(v[k].v[j]) * (double)to_float(v[k].v[j]);
+    }
   }
   for (int64_t i = packs * N + first; i < count; i += stride) sum += (double)to_float(x[i]) * (double)to_float(x[i]);
   sum = block_sum(sum, room);
