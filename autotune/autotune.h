@@ -61,6 +61,10 @@ typedef struct tws_tune_point {
   tws_tune_schedule schedule;     /* of a pipeline */
   int regions;                    /* of tensor ranks */
 } tws_tune_point;
+/* The axes, schedule and regions that a configuration gives; everything else of the point is 0. */
+tws_tune_point tws_tune_given(const tws_config *config);
+/* Tokens of a sample: the configuration's, or as many as the model has positions. */
+int64_t tws_tune_sequence(const tws_config *config, const tws_network *network);
 /* Replicas of the model among the point's ranks. */
 int tws_tune_replicas(const tws_tune_point *point);
 

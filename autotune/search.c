@@ -201,7 +201,7 @@ tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, c
   tws_plan *plans[SIMULATED_PLANS] = {0};
   /* ranks of a host share its cores, so all of them are simulated; devices do the same at the same time */
   int host = tws_profile_backend(machine->profile) == TWS_BACKEND_HOST;
-  int stages = config->pipeline_stages > 1 ? (int)config->pipeline_stages : 1;
+  int stages = tws_config_division(config).pipeline;
   int count = host && ranks <= SIMULATED_PLANS ? ranks : stages;
   tws_code code = count <= SIMULATED_PLANS ? TWS_OK
                                            : tws_fail(err, TWS_UNSUPPORTED, "use fewer stages",

@@ -7,12 +7,25 @@
 
 enum { LONG_SEQUENCE = 8192 };
 
-static int at_least_one(int64_t value) {
-  return value > 1 ? (int)value : 1;
+tws_tune_point tws_tune_given(const tws_config *config) {
+  tws_division given = tws_config_division(config);
+  return (tws_tune_point){.pipeline = given.pipeline,
+                          .tensor = given.tensor,
+                          .sequence = given.sequence,
+                          .schedule = {(tws_pipeline_kind)config->pipeline_schedule, given.virtual_stages},
+                          .regions = config->tensor_regions != 0};
+}
+
+int64_t tws_tune_sequence(const tws_config *config, const tws_network *network) {
+  return config->sequence_length > 0 ? config->sequence_length : network->positions;
 }
 
 int tws_tune_replicas(const tws_tune_point *point) {
-  return point->ranks / (at_least_one(point->pipeline) * at_least_one(point->tensor) * at_least_one(point->sequence));
+  const int along[] = {point->pipeline, point->tensor, point->sequence};
+  int replicas = point->ranks;
+  for (int i = 0; i < 3; i++)
+    if (along[i] > 1) replicas /= along[i];
+  return replicas;
 }
 
 /* ---- lists ---- */
@@ -39,12 +52,12 @@ static int largest_of(const tws_tune_request *request) {
 
 /* What the configuration says. */
 static void fill_given(const tws_config *config, tws_axes_space *axes) {
-  axes->pipeline[0] = at_least_one(config->pipeline_stages);
-  axes->tensor[0] = at_least_one(config->tensor_ranks);
-  axes->sequence[0] = at_least_one(config->sequence_ranks);
-  axes->schedules[0] =
-      (tws_tune_schedule){(tws_pipeline_kind)config->pipeline_schedule, at_least_one(config->virtual_stages)};
-  axes->regions[0] = config->tensor_regions != 0;
+  tws_tune_point given = tws_tune_given(config);
+  axes->pipeline[0] = given.pipeline;
+  axes->tensor[0] = given.tensor;
+  axes->sequence[0] = given.sequence;
+  axes->schedules[0] = given.schedule;
+  axes->regions[0] = given.regions;
   axes->pipeline_count = axes->tensor_count = axes->sequence_count = axes->schedule_count = axes->regions_count = 1;
 }
 
@@ -65,14 +78,13 @@ static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes)
 void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
   const tws_tune_space *space = &request->space;
   const tws_config *config = request->config;
-  *axes = (tws_axes_space){
-      .network = request->network,
-      .sequence_length = config->sequence_length > 0 ? config->sequence_length : request->network->positions,
-      .devices = request->machine.cluster->devices_per_node,
-      .thorough = space->axes,
-      .every_stage = space->stage_count > 0,
-      .every_batch = space->accumulation_count > 0,
-      .tensor_named = space->tensor_count > 0};
+  *axes = (tws_axes_space){.network = request->network,
+                           .sequence_length = tws_tune_sequence(config, request->network),
+                           .devices = request->machine.cluster->devices_per_node,
+                           .thorough = space->axes,
+                           .every_stage = space->stage_count > 0,
+                           .every_batch = space->accumulation_count > 0,
+                           .tensor_named = space->tensor_count > 0};
   fill_given(config, axes);
   if (space->axes) fill_thorough(request, axes);
   if (space->pipeline_count) axes->pipeline_count = copy(axes->pipeline, space->pipeline, space->pipeline_count);
@@ -134,7 +146,7 @@ int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_tune_point *po
 }
 
 int tws_axes_suit(const tws_axes_space *axes, const tws_tune_point *point) {
-  int64_t tokens = point->micro * axes->sequence_length / at_least_one(point->sequence);
+  int64_t tokens = point->micro * axes->sequence_length / point->sequence;
   if (point->tensor > 1 && point->regions && tokens % point->tensor) return 0;
   if (point->pipeline < 2) return 1;
   if (point->schedule.kind == TWS_PIPELINE_INTERLEAVED && point->accumulation % point->pipeline) return 0;
@@ -155,22 +167,23 @@ static tws_code set_schedule(tws_config *config, const tws_tune_schedule *schedu
     snprintf(text, sizeof text, "\"%s\"", tws_pipeline_kind_name(schedule->kind));
     TWS_TRY(tws_config_set(config, "twinspeed.pipeline_schedule", text, err));
   }
-  if (schedule->virtual_stages == at_least_one(config->virtual_stages)) return TWS_OK;
+  if (schedule->virtual_stages == tws_config_division(config).virtual_stages) return TWS_OK;
   return set(config, "twinspeed.virtual_stages", schedule->virtual_stages, err);
 }
 
 tws_code tws_axes_set(tws_config *config, const tws_tune_point *point, tws_error *err) {
-  if (point->pipeline > 0 && point->pipeline != at_least_one(config->pipeline_stages))
+  tws_division given = tws_config_division(config);
+  if (point->pipeline > 0 && point->pipeline != given.pipeline)
     TWS_TRY(set(config, "pipeline.stages", point->pipeline, err));
   if (point->pipeline > 0) TWS_TRY(set_schedule(config, &point->schedule, err));
-  if (point->tensor > 0 && point->tensor != at_least_one(config->tensor_ranks)) {
-    if (config->tensor_ranks > 1) /* given, perhaps at the key's other place */
+  if (point->tensor > 0 && point->tensor != given.tensor) {
+    if (given.tensor > 1) /* given, perhaps at the key's other place */
       TWS_TRY(tws_config_set(config, "tensor_parallel.tensor_parallel.tp_size", "null", err));
     TWS_TRY(set(config, "tensor_parallel.autotp_size", point->tensor, err));
   }
   if (point->tensor > 0 && point->regions != (config->tensor_regions != 0))
     TWS_TRY(tws_config_set(config, "twinspeed.tensor_sequence_regions", point->regions ? "true" : "false", err));
-  if (point->sequence > 0 && point->sequence != at_least_one(config->sequence_ranks))
+  if (point->sequence > 0 && point->sequence != given.sequence)
     TWS_TRY(set(config, "sequence_parallel_size", point->sequence, err));
   return TWS_OK;
 }

@@ -46,7 +46,7 @@ static void run(const job *j) {
   tws_plan_request request = {.network = network, .config = config, .backend = TWS_BACKEND_CUDA, .threads = 1};
   need(tws_plan_topology(config, j->ranks, &request.topology, &err), &err);
   const tws_machine machine = {&cluster, profile};
-  int stages = config->pipeline_stages > 1 ? (int)config->pipeline_stages : 1;
+  int stages = tws_config_division(config).pipeline;
   uint64_t operations = 0;
   for (int i = 0; i < REPEATS; i++) {
     double start = cpu_s();

@@ -244,7 +244,7 @@ static void add_axes(const tws_job *job, cJSON *json) {
   if (tws_job_stages(job) > 1) {
     const char *schedule = tws_pipeline_kind_name((tws_pipeline_kind)c->pipeline_schedule);
     cJSON_AddStringToObject(json, "pipeline_schedule", schedule);
-    cJSON_AddNumberToObject(json, "virtual_stages", (double)(c->virtual_stages > 1 ? c->virtual_stages : 1));
+    cJSON_AddNumberToObject(json, "virtual_stages", tws_config_division(c).virtual_stages);
   }
   if (c->tensor_ranks > 1) {
     cJSON_AddBoolToObject(json, "sequence_regions", c->tensor_regions);

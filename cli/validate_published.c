@@ -142,11 +142,10 @@ static const char *percent(double error) {
 
 /* "8 x 35 (3) x 9": ranks that share layers, stages (and their chunks), replicas */
 static const char *layout(const row *row_) {
-  const tws_config *c = row_->job.config;
+  tws_division d = tws_config_division(row_->job.config);
   int data = tws_topology_dim(&row_->job.topology, "data");
-  const char *chunks = c->virtual_stages > 1 ? tws_cell("(%lld)", (long long)c->virtual_stages) : "";
-  return tws_cell("%lld x %lld%s x %d", (long long)(c->tensor_ranks > 1 ? c->tensor_ranks : 1),
-                  (long long)(c->pipeline_stages > 1 ? c->pipeline_stages : 1), chunks, data > 0 ? data : 1);
+  const char *chunks = d.virtual_stages > 1 ? tws_cell("(%d)", d.virtual_stages) : "";
+  return tws_cell("%d x %d%s x %d", d.tensor, d.pipeline, chunks, data > 0 ? data : 1);
 }
 
 /* How many predictions there are to compare by a measure. */

@@ -44,20 +44,6 @@ static int64_t divisor_up_to(int64_t n, int64_t limit) {
   return best;
 }
 
-static int at_least_one(int64_t count) {
-  return count > 1 ? (int)count : 1;
-}
-
-/* How the configuration divides the ranks; every point has it. */
-static tws_tune_point divided(const tws_config *config) {
-  return (tws_tune_point){
-      .pipeline = at_least_one(config->pipeline_stages),
-      .tensor = at_least_one(config->tensor_ranks),
-      .sequence = at_least_one(config->sequence_ranks),
-      .schedule = {(tws_pipeline_kind)config->pipeline_schedule, at_least_one(config->virtual_stages)},
-      .regions = config->tensor_regions != 0};
-}
-
 /* Whether there is a plan for the point: a pipeline refuses stages 2 and 3, a schedule some numbers of micro-batches.
  */
 static int has_plan(sweep *s, const tws_tune_point *point) {
@@ -78,7 +64,7 @@ static void add_point(sweep *s, int stage, int large, tws_recompute recompute, i
   if (s->count == MOST_POINTS || ranks % tws_config_model_ranks(s->config) != 0 || batch % replicas != 0) return;
   int64_t own = batch / replicas, micro = divisor_up_to(own, large ? own / 2 : own / 8);
   trial_point *p = &s->points[s->count];
-  p->point = divided(s->config);
+  p->point = tws_tune_given(s->config);
   p->point.stage = stage;
   p->point.recompute = recompute;
   p->point.ranks = (int)ranks;
@@ -266,7 +252,7 @@ static tws_code print_text(const tws_cli *cli, const sweep *s, const verdict *v,
   }
   TWS_TRY(tws_table_print(cli, &table, err));
   if (tws_config_model_ranks(s->config) > 1) {
-    tws_tune_point axes = divided(s->config);
+    tws_tune_point axes = tws_tune_given(s->config);
     tws_out("\nranks of a replica: pipe %d x sequence %d x model %d", axes.pipeline, axes.sequence, axes.tensor);
     if (axes.pipeline > 1) tws_out(", %s", tws_pipeline_kind_name(axes.schedule.kind));
   }
@@ -283,6 +269,8 @@ static tws_code print_json(const sweep *s, const verdict *v, tws_error *err) {
   cJSON *json = cJSON_CreateObject();
   cJSON_AddStringToObject(json, "schema", "twinspeed-accuracy-1");
   cJSON_AddStringToObject(json, "model", s->network->name);
+  cJSON_AddStringToObject(json, "dtype", tws_dtype_name(s->config->dtype));
+  cJSON_AddNumberToObject(json, "sequence_length", (double)tws_tune_sequence(s->config, s->network));
   cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(s->profile));
   cJSON_AddNumberToObject(json, "rounds", (double)s->o->rounds);
   cJSON_AddNumberToObject(json, "steps", (double)s->o->steps);

@@ -113,6 +113,11 @@ tws_code tws_config_check(const tws_config *config, tws_error *err);
 /* The triple alone, as the golden cases state it: 0 or absent = null. */
 tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err);
 
+/* How the ranks of a replica are divided, and the chunks of a stage: keys that are not given are 1. */
+typedef struct tws_division {
+  int pipeline, tensor, sequence, virtual_stages;
+} tws_division;
+tws_division tws_config_division(const tws_config *config);
 /* Ranks that one replica of the model takes: pipeline stages x tensor ranks x sequence ranks. */
 int64_t tws_config_model_ranks(const tws_config *config);
 /* Replicas that `ranks` ranks make; TWS_INVALID when the ranks of a replica do not divide them. */

@@ -18,17 +18,24 @@ const char *tws_axis_order(const char *text) {
   return NULL;
 }
 
-static int64_t at_least_one(int64_t ranks) {
-  return ranks > 1 ? ranks : 1;
+static int at_least_one(int64_t count) {
+  return count > 1 ? (int)count : 1;
+}
+
+tws_division tws_config_division(const tws_config *config) {
+  return (tws_division){.pipeline = at_least_one(config->pipeline_stages),
+                        .tensor = at_least_one(config->tensor_ranks),
+                        .sequence = at_least_one(config->sequence_ranks),
+                        .virtual_stages = at_least_one(config->virtual_stages)};
 }
 
 int64_t tws_config_model_ranks(const tws_config *config) {
-  return at_least_one(config->pipeline_stages) * at_least_one(config->tensor_ranks) *
-         at_least_one(config->sequence_ranks);
+  tws_division d = tws_config_division(config);
+  return (int64_t)d.pipeline * d.tensor * d.sequence;
 }
 
 int64_t tws_config_vocabulary_multiple(const tws_config *config) {
-  int64_t pad = at_least_one(config->vocabulary_multiple), ranks = at_least_one(config->tensor_ranks);
+  int64_t pad = at_least_one(config->vocabulary_multiple), ranks = tws_config_division(config).tensor;
   int64_t a = pad, b = ranks;
   while (b) { /* Euclid */
     int64_t rest = a % b;

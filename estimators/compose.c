@@ -53,13 +53,6 @@ static tws_code read_memory(const tws_plan *plan, int64_t wanted, tws_ledger *le
 
 /* ---- pipelines ---- */
 
-static tws_pipeline_shape shape_of(const tws_config *c, int stages) {
-  return (tws_pipeline_shape){.kind = (tws_pipeline_kind)c->pipeline_schedule,
-                              .stages = stages,
-                              .virtual_stages = c->virtual_stages > 1 ? (int)c->virtual_stages : 1,
-                              .micro_batches = (int)c->accumulation_steps};
-}
-
 typedef struct pipeline {
   const tws_plan_request *request;
   const tws_machine *machine;
@@ -103,7 +96,7 @@ static int64_t micro_batches_to_build(const tws_plan_request *request, int stage
 static tws_code estimate_pipeline(const pipeline *p, tws_estimate *out, tws_error *err) {
   const tws_config *c = p->request->config;
   int64_t wanted = c->accumulation_steps, built = micro_batches_to_build(p->request, p->stages);
-  tws_pipeline_shape shape = shape_of(c, p->stages);
+  tws_pipeline_shape shape = tws_pipeline_shape_of(c, p->stages, wanted);
   if (built < wanted) TWS_TRY(tws_pipeline_check(&shape, err)); /* what is built may be legal where the whole is not */
   tws_path_result *paths = tws_calloc((size_t)p->stages, sizeof *paths);
   if (!paths) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
@@ -332,7 +325,7 @@ tws_code tws_estimate_rough(const tws_plan_request *request, const tws_machine *
                             tws_error *err) {
   int stages = tws_topology_dim(&request->topology, "pipe");
   if (stages < 2) return tws_estimate_step(request, machine, out, err);
-  tws_pipeline_shape shape = shape_of(request->config, stages);
+  tws_pipeline_shape shape = tws_pipeline_shape_of(request->config, stages, request->config->accumulation_steps);
   memset(out, 0, sizeof *out);
   TWS_TRY(tws_pipeline_check(&shape, err));
   pace *all = tws_calloc((size_t)stages, sizeof *all);

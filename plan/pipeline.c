@@ -146,16 +146,10 @@ tws_code tws_pipeline_begin(tws_lower *l) {
   int axis = tws_topology_axis(&plan->topology, "pipe"), coordinates[TWS_MAX_AXES];
   tws_topology_coordinates(&plan->topology, plan->rank, coordinates);
   l->stage = axis < 0 ? 0 : coordinates[axis];
-  l->shape = (tws_pipeline_shape){.kind = (tws_pipeline_kind)c->pipeline_schedule,
-                                  .stages = axis < 0 ? 1 : plan->topology.dim[axis],
-                                  .virtual_stages = c->virtual_stages > 1 ? (int)c->virtual_stages : 1,
-                                  .micro_batches = (int)l->accumulation};
-  if (l->shape.stages == 1) {
-    if (l->shape.virtual_stages > 1) {
-      return tws_fail(l->b.err, TWS_INVALID, "set pipeline.stages, or twinspeed.virtual_stages to 1",
-                      "virtual stages need a pipeline");
-    }
-    l->shape.kind = TWS_PIPELINE_1F1B;
+  l->shape = tws_pipeline_shape_of(c, axis < 0 ? 1 : plan->topology.dim[axis], l->accumulation);
+  if (l->shape.stages == 1 && l->shape.virtual_stages > 1) {
+    return tws_fail(l->b.err, TWS_INVALID, "set pipeline.stages, or twinspeed.virtual_stages to 1",
+                    "virtual stages need a pipeline");
   }
   plan->stage = l->stage;
   plan->stages = l->shape.stages;

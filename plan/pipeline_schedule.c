@@ -1,5 +1,6 @@
 #include "plan/pipeline_schedule.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,6 +27,13 @@ tws_code tws_pipeline_kind_parse(const char *name, tws_pipeline_kind *kind, tws_
   return tws_fail(err, TWS_INVALID, "schedules are gpipe, 1f1b, interleaved and zb-h1",
                   close ? "unknown pipeline schedule \"%s\": did you mean \"%s\"?" : "unknown pipeline schedule \"%s\"",
                   name, close);
+}
+
+tws_pipeline_shape tws_pipeline_shape_of(const tws_config *config, int stages, int64_t micro_batches) {
+  return (tws_pipeline_shape){.kind = stages > 1 ? (tws_pipeline_kind)config->pipeline_schedule : TWS_PIPELINE_1F1B,
+                              .stages = stages,
+                              .virtual_stages = tws_config_division(config).virtual_stages,
+                              .micro_batches = micro_batches < INT_MAX ? (int)micro_batches : INT_MAX};
 }
 
 enum { MOST_STAGES = 1 << 16, MOST_CHUNKS = 1 << 10, MOST_PASSES = 1 << 28 };

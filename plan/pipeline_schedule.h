@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 #include "base/status.h"
+#include "config/ds_config.h"
 
 /* ---- orders ---- */
 
@@ -48,6 +49,8 @@ typedef struct tws_pipeline_shape {
   int stages, virtual_stages; /* virtual_stages: chunks of layers per stage, 1 unless INTERLEAVED */
   int micro_batches;
 } tws_pipeline_shape;
+/* A configuration's pipeline over so many stages; one stage is a plain 1F1B whatever the configuration says. */
+tws_pipeline_shape tws_pipeline_shape_of(const tws_config *config, int stages, int64_t micro_batches);
 
 /* The model is cut into stages x virtual_stages blocks of layers, dealt round-robin: chunk c of stage s is block
  * c x stages + s. A forward pass of block b needs that of b - 1, a backward pass that of b + 1 (the last block: its own

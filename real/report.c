@@ -116,7 +116,7 @@ static void add_axes(const tws_training *t, cJSON *configuration) {
   if (plan->stages > 1) {
     const tws_pipeline_kind kind = (tws_pipeline_kind)c->pipeline_schedule;
     cJSON_AddStringToObject(configuration, "pipeline_schedule", tws_pipeline_kind_name(kind));
-    cJSON_AddNumberToObject(configuration, "virtual_stages", (double)(c->virtual_stages > 1 ? c->virtual_stages : 1));
+    cJSON_AddNumberToObject(configuration, "virtual_stages", tws_config_division(c).virtual_stages);
   }
   if (plan->tensor_parallel > 1) {
     cJSON_AddBoolToObject(configuration, "sequence_regions", c->tensor_regions);

@@ -9,6 +9,7 @@
 #include "autotune/autotune.h"
 #include "autotune/deepspeed_space.h"
 #include "command.h"
+#include "folder.h"
 
 static tws_error err;
 static tws_json *golden;
@@ -294,8 +295,8 @@ START_TEST(results_folder) {
   f.request.space.global_batch = 16;
   f.request.trials = 4;
   tws_tune_result *result = search(&f);
-  char folder[] = "/tmp/tws-tune-XXXXXX", path[512];
-  ck_assert_ptr_nonnull(mkdtemp(folder));
+  char path[512];
+  make_folder();
   ck_assert_msg(tws_tune_write(result, &f.request, folder, 0, &err) == TWS_OK, "%s", err.message);
   ck_assert_int_eq(tws_tune_write(result, &f.request, folder, 0, &err), TWS_INVALID); /* not twice */
   ck_assert_msg(tws_tune_write(result, &f.request, folder, 1, &err) == TWS_OK, "%s", err.message);
@@ -317,8 +318,7 @@ START_TEST(results_folder) {
   ck_assert_double_eq(number(metrics->root, "measured_s"), 0.5);
   ck_assert_double_eq_tol(number(metrics->root, "latency"), result->candidates[1].simulated_s * 1e6, 1e-6);
   tws_json_destroy(metrics);
-  snprintf(path, sizeof path, "rm -r %s", folder);
-  ck_assert_int_eq(system(path), 0);
+  remove_folder();
   tws_tune_result_destroy(result);
   tear_down(&f);
 }
@@ -440,12 +440,10 @@ START_TEST(search_over_axes) {
     tws_tune_candidate *c = &result->candidates[i];
     if (c->point.pipeline != 2 || c->point.tensor != 2 || c->point.schedule.kind != TWS_PIPELINE_INTERLEAVED) continue;
     tws_tune_result one = {.candidates = c, .count = 1, .fits = 1, .smallest = -1};
-    char folder[] = "/tmp/tws-tune-XXXXXX", path[512];
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    make_folder();
     ck_assert_msg(tws_tune_write(&one, &f.request, folder, 0, &err) == TWS_OK, "%s", err.message);
-    snprintf(path, sizeof path, "%s/best.ds_config.json", folder);
     tws_config *best;
-    ck_assert_msg(tws_config_load(path, &best, &err) == TWS_OK, "%s", err.message);
+    ck_assert_msg(tws_config_load(in_folder("best.ds_config.json"), &best, &err) == TWS_OK, "%s", err.message);
     ck_assert_int_eq(best->pipeline_stages, 2);
     ck_assert_int_eq(best->tensor_ranks, 2);
     ck_assert_int_eq(best->tensor_regions, 1);
@@ -459,8 +457,7 @@ START_TEST(search_over_axes) {
     ck_assert_ptr_nonnull(strstr(json.data, "\"pipe\":\t2"));
     ck_assert_ptr_nonnull(strstr(json.data, "\"pipeline_schedule\":\t\"interleaved\""));
     tws_text_free(&json);
-    snprintf(path, sizeof path, "rm -r %s", folder);
-    ck_assert_int_eq(system(path), 0);
+    remove_folder();
     refined = -1;
     break;
   }
@@ -483,9 +480,7 @@ START_TEST(axes_on_the_command_line) {
                {"--axes maybe", 2, "--axes"},
                {"--tp 0", 2, "--tp"},
                {"--tp 3", 3, "empty"}};
-  char folder[] = "/tmp/tws-tune-XXXXXX", remove[64];
-  ck_assert_ptr_nonnull(mkdtemp(folder));
-  snprintf(remove, sizeof remove, "rm -r %s", folder);
+  make_folder();
 #define TUNE "tune -m tiny-llama -b 16 --seq 32 --cluster dgx-a100 -n 8 --no-simulation --force -o %s "
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     command_result result = twinspeed(TUNE "%s", folder, wrong[i].words);
@@ -514,7 +509,7 @@ START_TEST(axes_on_the_command_line) {
   ck_assert_int_gt(others, 1);
   tws_json_destroy(json);
   command_free(&result);
-  ck_assert_int_eq(system(remove), 0);
+  remove_folder();
 }
 END_TEST
 

@@ -2,17 +2,16 @@
  * random from the schedules' programs. The longest path over one plan of each stage, the simulation of these and that
  * of all ranks agree; what a rank waits for adds up. */
 #include <check.h>
-#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/random.h"
 #include "plan/builder.h"
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_program.h"
 #include "sim/sim.h"
+#include "tests/sim_module.h"
 
 enum { MOST = 128, STAGES = 8 };
 
@@ -27,17 +26,12 @@ static void load(void) {
       "{\"schema\": \"twinspeed-profile-1\", \"name\": \"test\", \"provenance\": \"made up\", \"backend\": \"cuda\", "
       "\"memory_bytes\": 1e12, \"bandwidth\": 4e9, \"peak_flops\": {\"fp32\": 1e12}, \"matmul\": {\"efficiency\": 1}, "
       "\"attention\": {\"efficiency\": 1}}"; /* filling a float takes a nanosecond */
-  const tws_sim_api *(*get)(void);
   tws_json *json;
   ck_assert_msg(tws_json_parse(text, sizeof text - 1, "profile", &json, &err) == TWS_OK, "%s", err.message);
   ck_assert_msg(tws_profile_from_json(json, &profile, &err) == TWS_OK, "%s", err.message);
   tws_json_destroy(json);
   machine = (tws_machine){&cluster, profile};
-  void *handle = dlopen(TWS_BUILD_DIR "/twinspeed_sim.so", RTLD_NOW | RTLD_LOCAL);
-  void *symbol = handle ? dlsym(handle, TWS_SIM_MODULE_SYMBOL) : NULL;
-  if (!symbol) return;
-  memcpy(&get, &symbol, sizeof get);
-  sim = get();
+  sim = load_simulator();
 }
 
 static void unload(void) {

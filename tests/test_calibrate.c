@@ -10,6 +10,7 @@
 #include "plan/plan.h"
 #include "real/calibrate_cases.h"
 #include "tests/command.h"
+#include "tests/folder.h"
 #include "traces/measurements.h"
 
 static tws_error err;
@@ -221,9 +222,8 @@ END_TEST
 /* ---- this machine ---- */
 
 START_TEST(calibrate_this_machine) {
-  char folder[] = "/tmp/tws-calibrate-XXXXXX", path[128], command[160];
-  ck_assert_ptr_nonnull(mkdtemp(folder));
-  snprintf(path, sizeof path, "%s/host.json", folder);
+  make_folder();
+  const char *path = in_folder("host.json");
   command_result run = twinspeed("calibrate --quick --seconds 1 -n 1,2,3 --cores 2 --json -o %s", path);
   ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
   cJSON *json = cJSON_Parse(run.out);
@@ -252,8 +252,7 @@ START_TEST(calibrate_this_machine) {
   ck_assert_int_eq(run.status, 2);
   ck_assert_ptr_nonnull(strstr(run.err, "--force"));
   command_free(&run);
-  snprintf(command, sizeof command, "rm -r %s", folder);
-  ck_assert_int_eq(system(command), 0);
+  remove_folder();
 }
 END_TEST
 
@@ -261,15 +260,14 @@ END_TEST
 START_TEST(calibrate_emulated_device) {
   static const char *const modules[][2] = {{"twinspeed_real.so", "twinspeed_real.so"},
                                            {"twinspeed_cuda.so", "emulated/twinspeed_cuda.so"}};
-  char folder[] = "/tmp/tws-calibrate-XXXXXX", path[128], target[256];
+  char target[256];
   if (access(TWS_BUILD_DIR "/emulated/twinspeed_cuda.so", R_OK) != 0) return; /* built without the toolkit */
-  ck_assert_ptr_nonnull(mkdtemp(folder));
+  make_folder();
   for (int i = 0; i < 2; i++) {
-    snprintf(path, sizeof path, "%s/%s", folder, modules[i][0]);
     snprintf(target, sizeof target, "%s/%s", TWS_BUILD_DIR, modules[i][1]);
-    ck_assert_int_eq(symlink(target, path), 0);
+    ck_assert_int_eq(symlink(target, in_folder(modules[i][0])), 0);
   }
-  snprintf(path, sizeof path, "%s/gpu.json", folder);
+  const char *path = in_folder("gpu.json");
   setenv("TWINSPEED_MODULES", folder, 1);
   command_result run =
       twinspeed("calibrate --device cuda --quick --largest 100000 --seconds 1 -n 1,2 --json -o %s", path);
@@ -299,8 +297,7 @@ START_TEST(calibrate_emulated_device) {
   run = twinspeed("calibrate --device gpu -o %s/none.json", folder);
   ck_assert_int_eq(run.status, 2);
   command_free(&run);
-  snprintf(target, sizeof target, "rm -r %s", folder);
-  ck_assert_int_eq(system(target), 0);
+  remove_folder();
 }
 END_TEST
 

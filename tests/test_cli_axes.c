@@ -13,18 +13,7 @@
 #include "models/network/network.h"
 #include "plan/plan.h"
 #include "tests/command.h"
-
-static char folder[64];
-
-static void make_folder(void) {
-  snprintf(folder, sizeof folder, "/tmp/tws-axes-XXXXXX");
-  ck_assert_ptr_nonnull(mkdtemp(folder));
-}
-static void remove_folder(void) {
-  char command[128];
-  snprintf(command, sizeof command, "rm -r %s", folder);
-  ck_assert_int_eq(system(command), 0);
-}
+#include "tests/folder.h"
 
 static int64_t draw(uint64_t seed, uint64_t index, const int *from, uint64_t count) {
   uint32_t out[4];

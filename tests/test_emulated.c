@@ -6,9 +6,10 @@
 #include <math.h>
 
 #include "command.h"
+#include "folder.h"
 
 enum { MOST_STEPS = 16 };
-static char folder[] = "/tmp/twinspeed-emulated-XXXXXX", modules[64];
+static char modules[64];
 
 static const char *const gpt =
     "{\"model_type\":\"gpt2\",\"vocab_size\":259,\"n_positions\":64,\"n_embd\":32,\"n_layer\":4,\"n_head\":4}";
@@ -61,9 +62,7 @@ static void compare(const char *flags, int count, const double *want, const doub
 }
 
 static char *file_text(const char *name) {
-  char path[96];
-  snprintf(path, sizeof path, "%s/%s", folder, name);
-  const int fd = open(path, O_RDONLY);
+  const int fd = open(in_folder(name), O_RDONLY);
   ck_assert_int_ge(fd, 0);
   return command_slurp(fd);
 }
@@ -149,7 +148,7 @@ int main(void) {
     fprintf(stderr, "the emulated device was not built: nothing to test\n");
     return 0;
   }
-  if (!mkdtemp(folder)) return 1;
+  make_folder();
   write_files();
   Suite *suite = suite_create("emulated");
   TCase *tests = tcase_create("training");
@@ -163,7 +162,6 @@ int main(void) {
   srunner_run_all(runner, CK_NORMAL);
   const int failed = srunner_ntests_failed(runner);
   srunner_free(runner);
-  char command[128];
-  snprintf(command, sizeof command, "rm -rf %s", folder);
-  return system(command) != 0 || failed != 0;
+  remove_folder();
+  return failed != 0;
 }

@@ -6,21 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/memory.h"
+#include "tests/folder.h"
 #include "traces/plot.h"
 
 static tws_error err;
 static const char *const streams[] = {"compute", "gather", "reduce"}, *const phases[] = {"forward", "backward", "step"};
-static char folder[64];
-
-static void make_folder(void) {
-  snprintf(folder, sizeof folder, "/tmp/tws-figures-XXXXXX");
-  ck_assert_ptr_nonnull(mkdtemp(folder));
-}
-static void remove_folder(void) {
-  char command[128];
-  snprintf(command, sizeof command, "rm -r %s", folder);
-  ck_assert_int_eq(system(command), 0);
-}
 
 static tws_timeline *example(const char *source, int ranks) {
   tws_timeline *timeline = tws_timeline_create(source);

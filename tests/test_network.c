@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "models/kernel.h"
 #include "models/network/network.h"
+#include "tests/folder.h"
 
 static tws_network *load(const char *spec, int64_t multiple) {
   tws_network *network = NULL;
@@ -365,21 +366,9 @@ END_TEST
 
 /* ---- safetensors ---- */
 
-static char folder[64];
-static void make_folder(void) {
-  strcpy(folder, "/tmp/tws-network-XXXXXX");
-  ck_assert_ptr_nonnull(mkdtemp(folder));
-}
-static void remove_folder(void) {
-  char command[128];
-  snprintf(command, sizeof command, "rm -rf %s", folder);
-  ck_assert_int_eq(system(command), 0);
-}
-
 /* A file with this header, `data` bytes behind it, and a stated length (-1: the true one). */
 static const char *put(const char *name, const char *header, int data, int64_t stated) {
-  static char path[128];
-  snprintf(path, sizeof path, "%s/%s", folder, name);
+  const char *path = in_folder(name);
   FILE *file = fopen(path, "wb");
   uint64_t length = stated < 0 ? strlen(header) : (uint64_t)stated;
   for (int i = 0; i < 8; i++) fputc((int)(length >> 8 * i & 255), file);

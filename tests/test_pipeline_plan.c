@@ -1,13 +1,13 @@
 /* Pipelines in time: plans of an ideal pipeline (equal stages, free messages), made from the schedules' programs, have
  * the bubble that the papers derive, on the longest path and in the simulator alike. */
 #include <check.h>
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan/builder.h"
 #include "plan/pipeline_program.h"
 #include "sim/sim.h"
+#include "tests/sim_module.h"
 
 enum { MOST = 8 };
 #define ELEMENTS (INT64_C(1) << 33) /* long passes, beside which what starts a message is nothing */
@@ -17,14 +17,8 @@ static tws_profile *profile;
 static tws_cluster cluster;
 
 static void load(void) {
-  const tws_sim_api *(*get)(void);
   tws_error err = {0};
-  void *handle = dlopen(TWS_BUILD_DIR "/twinspeed_sim.so", RTLD_NOW | RTLD_LOCAL);
-  void *symbol = handle ? dlsym(handle, TWS_SIM_MODULE_SYMBOL) : NULL;
-  if (symbol) {
-    memcpy(&get, &symbol, sizeof get);
-    sim = get();
-  }
+  sim = load_simulator();
   ck_assert_msg(tws_profile_load("a100-80gb", &profile, &err) == TWS_OK, "%s", err.message);
   ck_assert_msg(tws_cluster_load("dgx-a100", &cluster, &err) == TWS_OK, "%s", err.message);
   cluster.intra = cluster.inter = (tws_link){.bandwidth = 1e30, .latency_s = 0};

@@ -1,15 +1,14 @@
 /* The simulator on hand-made plans: what an operation waits for, collectives at three fidelities, shared links and
  * cores, deadlocks, folding, repeatability; and random plans against a longest path computed here. */
 #include <check.h>
-#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/random.h"
 #include "sim/sim.h"
+#include "tests/sim_module.h"
 
 static const tws_sim_api *api;
 
@@ -702,22 +701,9 @@ START_TEST(timelines_keep_the_plans_order) {
 }
 END_TEST
 
-static int load_module(void) {
-  const char *path = TWS_BUILD_DIR "/twinspeed_sim.so";
-  const tws_sim_api *(*get)(void);
-  if (access(path, R_OK) != 0) return 0;
-  void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL), *symbol = handle ? dlsym(handle, TWS_SIM_MODULE_SYMBOL) : NULL;
-  if (!symbol) {
-    fprintf(stderr, "%s\n", dlerror());
-    exit(EXIT_FAILURE);
-  }
-  memcpy(&get, &symbol, sizeof get);
-  api = get();
-  return 1;
-}
-
 int main(void) {
-  if (!load_module()) {
+  api = load_simulator();
+  if (!api) {
     fprintf(stderr, "skipped: built without the simulator\n");
     return EXIT_SUCCESS;
   }

@@ -9,21 +9,13 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "command.h"
+#include "folder.h"
 #include "real/data.h"
 #include "real/fault.h"
 #include "real/init.h"
 #include "train_combinations.h"
 
-static char folder[] = "/tmp/twinspeed-train-XXXXXX";
 static char text_path[64];
-
-static const char *in_folder(const char *name) {
-  static char paths[8][96];
-  static int next;
-  char *path = paths[next++ % 8];
-  snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-  return path;
-}
 
 /* English-looking text: words of a short list, the more frequent the earlier. */
 static void write_story(const char *path, size_t bytes) {
@@ -42,17 +34,11 @@ static void write_story(const char *path, size_t bytes) {
 }
 
 static void set_up(void) {
-  if (!mkdtemp(folder)) exit(1);
+  make_folder();
   snprintf(text_path, sizeof text_path, "%s/story.txt", folder);
   write_story(text_path, 40000);
   setenv("DATA", text_path, 1);
   setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* in the ranks: MPI keeps memory */
-}
-
-static void tear_down(void) {
-  char command[128];
-  snprintf(command, sizeof command, "rm -rf %s", folder);
-  if (system(command) != 0) exit(1);
 }
 
 /* ---- data ---- */
@@ -738,6 +724,6 @@ int main(void) {
   srunner_run_all(runner, CK_NORMAL);
   int failed = srunner_ntests_failed(runner);
   srunner_free(runner);
-  tear_down();
+  remove_folder();
   return failed != 0;
 }

@@ -10,21 +10,16 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "tests/command.h"
+#include "tests/folder.h"
 
-static char folder[64], data[128];
+static char data[64];
 
 static void make_data(void) {
-  snprintf(folder, sizeof folder, "/tmp/tws-validate-XXXXXX");
-  ck_assert_ptr_nonnull(mkdtemp(folder));
+  make_folder();
   snprintf(data, sizeof data, "%s/text", folder);
   FILE *file = fopen(data, "w");
   for (int i = 0; i < 2000; i++) fprintf(file, "The %d. line of a text that repeats itself.\n", i % 97);
   fclose(file);
-}
-static void remove_data(void) {
-  char command[128];
-  snprintf(command, sizeof command, "rm -r %s", folder);
-  ck_assert_int_eq(system(command), 0);
 }
 
 static double number(const cJSON *json, const char *key) {
@@ -172,7 +167,7 @@ END_TEST
 int main(void) {
   Suite *suite = suite_create("validate");
   TCase *tcase = tcase_create("validate");
-  tcase_add_checked_fixture(tcase, make_data, remove_data);
+  tcase_add_checked_fixture(tcase, make_data, remove_folder);
   tcase_set_timeout(tcase, 240);
   tcase_add_test(tcase, validate_one);
   tcase_add_test(tcase, tune_and_measure);
