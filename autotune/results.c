@@ -71,14 +71,16 @@ static tws_code take_json(cJSON *json, tws_text *out, tws_error *err) {
 }
 
 static double tokens_of(const tws_tune_request *request) {
-  int64_t sequence = request->config->sequence_length;
-  return (double)(sequence > 0 ? sequence : request->network->positions);
+  return (double)tws_tune_sequence(request->config, request->network);
 }
 
 tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *request, tws_text *out, tws_error *err) {
   cJSON *json = cJSON_CreateObject();
   cJSON_AddStringToObject(json, "schema", "twinspeed-tune-1");
+  const double tokens = tokens_of(request);
   cJSON_AddStringToObject(json, "model", request->network->name);
+  cJSON_AddStringToObject(json, "dtype", tws_dtype_name(request->config->dtype));
+  add_number(json, "sequence_length", tokens);
   cJSON_AddStringToObject(json, "cluster", request->machine.cluster->name);
   cJSON_AddStringToObject(json, "profile", tws_profile_name(request->machine.profile));
   cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(request->machine.profile));
@@ -94,7 +96,6 @@ tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *re
     add_number(item, "count", result->rejections[i].count);
     cJSON_AddItemToArray(rejections, item);
   }
-  double tokens = tokens_of(request);
   cJSON *candidates = cJSON_AddArrayToObject(json, "candidates");
   for (int i = 0; i < result->fits; i++)
     cJSON_AddItemToArray(candidates, candidate_json(&result->candidates[i], tokens));

@@ -1,4 +1,5 @@
 /* twinspeed: finds the verb, parses its options by its table, runs it, reports its error and picks the exit code. */
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,10 +65,13 @@ static int wants_color(int fd) {
   return isatty(fd) && !(no_color && *no_color) && term && strcmp(term, "dumb") != 0;
 }
 
-/* A full disk behind standard output is an error, not a silent loss. */
+/* A full disk behind standard output is an error, not a silent loss. A reader that has seen enough (`| head`) is none:
+ * what it leaves is dropped, and the exit code is the verb's own. */
 static tws_code flush_output(tws_error *err) {
   if (fflush(stdout) == 0 && !ferror(stdout)) return TWS_OK;
-  return tws_fail(err, TWS_IO, "is the disk full, or the reader gone?", "cannot write to standard output");
+  struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
+  if (poll(&output, 1, 0) == 1 && output.revents & (POLLERR | POLLHUP)) return TWS_OK;
+  return tws_fail(err, TWS_IO, "is the disk full?", "cannot write to standard output");
 }
 
 static tws_code run_verb(tws_cli *cli, const tws_verb *verb, int argc, char **argv, tws_error *err) {
@@ -84,14 +88,30 @@ static tws_code run_verb(tws_cli *cli, const tws_verb *verb, int argc, char **ar
       code = verb->run(cli, options, count, argv, err);
   }
   tws_free(options);
-  if (code == TWS_OK || code == TWS_NO) {
-    tws_error late = {0};
-    if (flush_output(&late) != TWS_OK) {
-      *err = late;
-      code = late.code;
-    }
-  }
   return code;
+}
+
+static int is_word(const char *word, const char *const *list) {
+  while (*list && strcmp(word, *list) != 0) list++;
+  return *list != NULL;
+}
+
+static tws_code answer(tws_cli *cli, int argc, char **argv, tws_error *err) {
+  static const char *const helps[] = {"--help", "-h", "help", NULL}, *const versions[] = {"--version", "-V", NULL};
+  const int help = is_word(argv[1], helps);
+  if (is_word(argv[1], versions)) {
+    tws_print_version();
+    return TWS_OK;
+  }
+  if (help && argc == 2) {
+    print_usage(stdout);
+    return TWS_OK;
+  }
+  const tws_verb *verb = find_verb(argv[1 + help], err);
+  if (!verb) return err->code;
+  if (!help) return run_verb(cli, verb, argc - 2, argv + 2, err);
+  tws_print_help(verb);
+  return TWS_OK;
 }
 
 int main(int argc, char **argv) {
@@ -100,35 +120,19 @@ int main(int argc, char **argv) {
   cli.log = (tws_log){.write = write_log, .user = &cli, .level = TWS_LOG_INFO};
   cli.color_out = wants_color(STDOUT_FILENO);
   cli.color_err = wants_color(STDERR_FILENO);
-  signal(SIGPIPE, SIG_IGN);               /* a closed pipe becomes a write error with a message */
+  signal(SIGPIPE, SIG_IGN);               /* whoever reads along may leave: see flush_output() */
   setvbuf(stdout, NULL, _IOLBF, 1 << 14); /* whoever reads along sees whole lines as they come */
-  tws_error err = {0};
-  if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
-    const tws_verb *verb = argc > 2 ? find_verb(argv[2], &err) : NULL;
-    if (argc < 2) {
-      print_usage(stderr);
-      return tws_code_exit(TWS_USAGE);
-    }
-    if (err.message[0]) {
-      tws_complain(&cli, &err);
-      return tws_code_exit(err.code);
-    }
-    if (verb)
-      tws_print_help(verb);
-    else
-      print_usage(stdout);
-    return flush_output(&err) == TWS_OK ? 0 : tws_code_exit(TWS_IO);
+  if (argc < 2) {
+    print_usage(stderr);
+    return tws_code_exit(TWS_USAGE);
   }
-  if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
-    tws_print_version();
-    return flush_output(&err) == TWS_OK ? 0 : tws_code_exit(TWS_IO);
+  tws_error err = {0}, late = {0};
+  tws_code code = answer(&cli, argc, argv, &err);
+  if ((code == TWS_OK || code == TWS_NO) && flush_output(&late) != TWS_OK) {
+    err = late;
+    code = late.code;
   }
-  const tws_verb *verb = find_verb(argv[1], &err);
-  tws_code code = verb ? run_verb(&cli, verb, argc - 2, argv + 2, &err) : err.code;
+  if (code != TWS_OK && code != TWS_NO && !err.message[0]) tws_fail(&err, code, NULL, "%s", tws_code_text(code));
   if (code != TWS_OK && err.message[0]) tws_complain(&cli, &err);
-  if (code != TWS_OK && !err.message[0] && code != TWS_NO) {
-    tws_fail(&err, code, NULL, "%s", tws_code_text(code));
-    tws_complain(&cli, &err);
-  }
   return code == TWS_OK && cli.exit_code > 0 ? cli.exit_code : tws_code_exit(code);
 }

@@ -18,9 +18,10 @@ typedef struct options {
 
 /* One configuration: what was predicted for it, by which means, and what was measured. Times 0: not known. */
 typedef struct entry {
-  char model[64], recompute[16];
+  char model[64], recompute[16], dtype[8]; /* dtype "": not said */
   char axes[64]; /* "pipe 2, model 4, 1f1b, regions": what ranks are shared among besides replicas; "": nothing */
-  int64_t stage, micro, accumulation, ranks, threads, tokens; /* tokens of a step; 0: not known */
+  int64_t stage, micro, accumulation, ranks, threads;
+  int64_t sequence, tokens; /* tokens of a sample, of a step; 0: not known */
   double estimated_s, simulated_s, measured_s, low_s, high_s;
   double predicted_bytes, allocated_bytes; /* of the fullest rank */
   double first_loss, last_loss;
@@ -42,6 +43,12 @@ static double number(const cJSON *object, const char *key) {
   return cJSON_IsNumber(item) ? item->valuedouble : 0;
 }
 
+/* What a result does not say stays as another result said it. */
+static void learn(double *value, const cJSON *object, const char *key) {
+  double said = number(object, key);
+  if (said > 0) *value = said;
+}
+
 static const char *word(const cJSON *object, const char *key) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
   return cJSON_IsString(item) ? item->valuestring : "";
@@ -60,8 +67,9 @@ static entry *find(report *r, const entry *key) {
   for (size_t i = 0; i < r->count; i++) {
     entry *e = &r->entries[i];
     if (strcmp(e->model, key->model) == 0 && strcmp(e->recompute, key->recompute) == 0 &&
-        strcmp(e->axes, key->axes) == 0 && e->stage == key->stage && e->micro == key->micro &&
-        e->accumulation == key->accumulation && e->ranks == key->ranks && e->threads == key->threads)
+        strcmp(e->dtype, key->dtype) == 0 && strcmp(e->axes, key->axes) == 0 && e->sequence == key->sequence &&
+        e->stage == key->stage && e->micro == key->micro && e->accumulation == key->accumulation &&
+        e->ranks == key->ranks && e->threads == key->threads)
       return e;
   }
   if (tws_reserve(&r->entries, &r->capacity, r->count + 1, sizeof *r->entries) != 0) return NULL;
@@ -87,23 +95,26 @@ static void read_axes(const cJSON *job, char *text, size_t size) {
     snprintf(text + used, size - used, ", regions");
 }
 
-static entry *find_job(report *r, const cJSON *job, const char *model, int64_t ranks) {
+/* `all` is what says the model, type and sequence of the job: itself, or the list it is in. */
+static entry *find_job(report *r, const cJSON *job, const cJSON *all, int64_t ranks) {
   entry key = {.stage = integer(job, "zero_stage"), .micro = integer(job, "micro_batch"), .ranks = ranks};
   key.threads = integer(job, "threads");
   key.accumulation = integer(job, "accumulation_steps");
   if (!key.accumulation) key.accumulation = integer(job, "accumulation");
-  snprintf(key.model, sizeof key.model, "%.63s", short_name(model));
+  key.sequence = integer(all, "sequence_length");
+  snprintf(key.model, sizeof key.model, "%.63s", short_name(word(all, "model")));
+  snprintf(key.dtype, sizeof key.dtype, "%.7s", word(all, "dtype"));
   snprintf(key.recompute, sizeof key.recompute, "%.15s", word(job, "recompute"));
   read_axes(job, key.axes, sizeof key.axes);
   entry *e = find(r, &key);
-  int64_t tokens = integer(job, "train_batch") * integer(job, "sequence_length");
+  int64_t tokens = integer(job, "train_batch") * key.sequence;
   if (e && tokens > 0) e->tokens = tokens;
   return e;
 }
 
 static int read_train(report *r, const cJSON *root) {
   const cJSON *job = cJSON_GetObjectItemCaseSensitive(root, "configuration"), *one;
-  entry *e = find_job(r, job, word(job, "model"), integer(root, "ranks"));
+  entry *e = find_job(r, job, job, integer(root, "ranks"));
   if (!e) return -1;
   e->measured_s = number(root, "median_step_s");
   e->steps = integer(root, "steps");
@@ -132,35 +143,34 @@ static int read_train(report *r, const cJSON *root) {
 }
 
 static int read_estimate(report *r, const cJSON *root) {
-  entry *e = find_job(r, root, word(root, "model"), integer(root, "ranks"));
+  entry *e = find_job(r, root, root, integer(root, "ranks"));
   if (!e) return -1;
   const cJSON *memory = cJSON_GetObjectItemCaseSensitive(root, "memory");
-  e->estimated_s = number(cJSON_GetObjectItemCaseSensitive(root, "time"), "step_s");
-  double bytes = number(cJSON_GetObjectItemCaseSensitive(memory, "device"), "arena_bytes");
-  if (bytes > 0) e->predicted_bytes = bytes;
+  learn(&e->estimated_s, cJSON_GetObjectItemCaseSensitive(root, "time"), "step_s");
+  learn(&e->predicted_bytes, cJSON_GetObjectItemCaseSensitive(memory, "device"), "arena_bytes");
   return 0;
 }
 
 static int read_simulation(report *r, const cJSON *root) {
-  entry *e = find_job(r, root, word(root, "model"), integer(root, "ranks"));
+  entry *e = find_job(r, root, root, integer(root, "ranks"));
   if (!e) return -1;
-  e->simulated_s = number(root, "step_s");
-  e->estimated_s = number(root, "longest_path_s");
+  learn(&e->simulated_s, root, "step_s");
+  learn(&e->estimated_s, root, "longest_path_s");
   return 0;
 }
 
 /* What validate and its sweep say of one configuration. */
 static void add_measurement(entry *e, const cJSON *one, const char *predicted_key, const char *measured_key) {
-  e->simulated_s = number(one, predicted_key);
-  e->measured_s = number(one, measured_key);
-  e->low_s = number(one, "measured_low_s");
-  e->high_s = number(one, "measured_high_s");
-  e->predicted_bytes = number(one, "rank_ledger_bytes");
-  e->allocated_bytes = number(one, "rank_allocated_bytes");
+  learn(&e->simulated_s, one, predicted_key);
+  learn(&e->measured_s, one, measured_key);
+  learn(&e->low_s, one, "measured_low_s");
+  learn(&e->high_s, one, "measured_high_s");
+  learn(&e->predicted_bytes, one, "rank_ledger_bytes");
+  learn(&e->allocated_bytes, one, "rank_allocated_bytes");
 }
 
 static int read_validation(report *r, const cJSON *root) {
-  entry *e = find_job(r, root, word(root, "model"), integer(root, "ranks"));
+  entry *e = find_job(r, root, root, integer(root, "ranks"));
   if (!e) return -1;
   add_measurement(e, root, "predicted_step_s", "measured_step_s");
   return 0;
@@ -169,7 +179,7 @@ static int read_validation(report *r, const cJSON *root) {
 static int read_accuracy(report *r, const cJSON *root) {
   const cJSON *one;
   cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(root, "configurations")) {
-    entry *e = find_job(r, one, word(root, "model"), integer(one, "ranks"));
+    entry *e = find_job(r, one, root, integer(one, "ranks"));
     if (!e) return -1;
     add_measurement(e, one, "simulated_s", "measured_s");
   }
@@ -179,11 +189,11 @@ static int read_accuracy(report *r, const cJSON *root) {
 static int read_tune(report *r, const cJSON *root) {
   const cJSON *one;
   cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(root, "candidates")) {
-    entry *e = find_job(r, one, word(root, "model"), integer(one, "ranks"));
+    entry *e = find_job(r, one, root, integer(one, "ranks"));
     if (!e) return -1;
-    e->estimated_s = number(one, "predicted_step_s");
-    e->simulated_s = number(one, "simulated_step_s");
-    e->predicted_bytes = number(one, "rank_bytes");
+    learn(&e->estimated_s, one, "predicted_step_s");
+    learn(&e->simulated_s, one, "simulated_step_s");
+    learn(&e->predicted_bytes, one, "rank_bytes");
     double measured = number(one, "measured_step_s"), spread = number(one, "measured_spread_s");
     if (measured <= 0) continue;
     e->measured_s = measured;
@@ -248,14 +258,17 @@ static double median_error(const report *r, int *pairs) {
 
 static tws_code print_text(const tws_cli *cli, const report *r, tws_error *err) {
   tws_table table;
-  tws_table_init(&table, 12);
-  const char *heading[] = {"model",     "ranks",     "axes",     "stage", "micro",    "accum",
-                           "recompute", "predicted", "measured", "error", "tokens/s", "memory predicted / allocated"};
+  tws_table_init(&table, 14);
+  const char *heading[] = {
+      "model", "type",      "sequence",  "ranks",    "axes",  "stage",    "micro",
+      "accum", "recompute", "predicted", "measured", "error", "tokens/s", "memory predicted / allocated"};
   tws_table_row(&table, heading);
   for (size_t i = 0; i < r->count; i++) {
     const entry *e = &r->entries[i];
     double error = relative(predicted(e), e->measured_s), step = e->measured_s > 0 ? e->measured_s : predicted(e);
     const char *row[] = {e->model,
+                         e->dtype[0] ? e->dtype : "-",
+                         e->sequence ? tws_cell("%lld", (long long)e->sequence) : "-",
                          tws_cell("%lld", (long long)e->ranks),
                          e->axes[0] ? e->axes : "data",
                          tws_cell("%lld", (long long)e->stage),
@@ -292,6 +305,8 @@ static tws_code print_json(const report *r, tws_error *err) {
     const entry *e = &r->entries[i];
     cJSON *one = cJSON_CreateObject();
     cJSON_AddStringToObject(one, "model", e->model);
+    if (e->dtype[0]) cJSON_AddStringToObject(one, "dtype", e->dtype);
+    add_known(one, "sequence_length", (double)e->sequence);
     cJSON_AddNumberToObject(one, "ranks", (double)e->ranks);
     if (e->axes[0]) cJSON_AddStringToObject(one, "axes", e->axes);
     cJSON_AddNumberToObject(one, "zero_stage", (double)e->stage);
@@ -327,13 +342,13 @@ static tws_code plot(const tws_cli *cli, const report *r, const char *folder, tw
   for (size_t i = 0; arena && i < r->count; i++) {
     const entry *e = &r->entries[i];
     if (e->measured_s <= 0 || predicted(e) <= 0) continue;
-    points[count++] =
-        (tws_plot_point){.name = tws_arena_printf(arena, "z%lld n%lld b%lldx%lld", (long long)e->stage,
-                                                  (long long)e->ranks, (long long)e->micro, (long long)e->accumulation),
-                         .measured_s = e->measured_s,
-                         .low_s = e->low_s > 0 ? e->low_s : e->measured_s,
-                         .high_s = e->high_s > 0 ? e->high_s : e->measured_s,
-                         .predicted_s = predicted(e)};
+    points[count++] = (tws_plot_point){
+        .name = tws_arena_printf(arena, "z%lld n%lld b%lldx%lld %s", (long long)e->stage, (long long)e->ranks,
+                                 (long long)e->micro, (long long)e->accumulation, e->dtype),
+        .measured_s = e->measured_s,
+        .low_s = e->low_s > 0 ? e->low_s : e->measured_s,
+        .high_s = e->high_s > 0 ? e->high_s : e->measured_s,
+        .predicted_s = predicted(e)};
   }
   tws_code code = TWS_OK;
   snprintf(path, sizeof path, "%s/accuracy.png", folder);
@@ -384,8 +399,8 @@ const tws_verb tws_verb_report = {
         "  twinspeed report tune.json train-*.json --plot figures --tolerance 10\n",
     .notes =
         "Files are JSON results of train, estimate, simulate, tune and validate. Results of one configuration (model,\n"
-        "ranks, threads, ZeRO stage, micro batch, accumulation, recomputation) share a row; a simulated time counts\n"
-        "before an estimated one.\n",
+        "type, sequence, ranks and their axes, threads, ZeRO stage, micro batch, accumulation, recomputation) share a\n"
+        "row; a simulated time counts before an estimated one.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .arguments_max = -1,

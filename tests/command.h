@@ -18,6 +18,7 @@ typedef struct command_result {
 
 static inline char *command_slurp(int fd) {
   off_t length = lseek(fd, 0, SEEK_END);
+  if (length < 0) length = 0; /* a pipe */
   char *text = calloc((size_t)length + 1, 1);
   lseek(fd, 0, SEEK_SET);
   for (off_t at = 0; text && at < length;) {
@@ -36,9 +37,9 @@ static inline int command_scratch(void) {
   return fd;
 }
 
-/* argv as execv takes it; standard input is empty. Free with command_free(). */
-static inline command_result command_execute(char *const *argv) {
-  int out = command_scratch(), err = command_scratch();
+/* argv as execv takes it, writing to `out`, which is closed; standard input is empty. Free with command_free(). */
+static inline command_result command_execute_to(int out, char *const *argv) {
+  int err = command_scratch();
   pid_t child = fork();
   if (child == 0) {
     int in = open("/dev/null", O_RDONLY);
@@ -55,16 +56,14 @@ static inline command_result command_execute(char *const *argv) {
   return result;
 }
 
-/* twinspeed with words given as one printf text, split at blanks ('...' keeps blanks). */
-static inline command_result twinspeed(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static inline command_result twinspeed(const char *format, ...) {
-  char line[8192];
+static inline command_result command_execute(char *const *argv) {
+  return command_execute_to(command_scratch(), argv);
+}
+
+/* twinspeed with the words of a line, split at blanks ('...' keeps blanks). */
+static inline command_result twinspeed_to(int out, char *line) {
   char *argv[128] = {(char *)TWS_BUILD_DIR "/twinspeed"};
   int argc = 1;
-  va_list list;
-  va_start(list, format);
-  vsnprintf(line, sizeof line, format, list);
-  va_end(list);
   for (char *at = line; *at && argc < 126;) {
     while (*at == ' ') *at++ = '\0';
     if (!*at) break;
@@ -75,7 +74,31 @@ static inline command_result twinspeed(const char *format, ...) {
     if (*at) *at++ = '\0';
   }
   argv[argc] = NULL;
-  return command_execute(argv);
+  return command_execute_to(out, argv);
+}
+
+/* Likewise, with the words given as one printf text. */
+static inline command_result twinspeed(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static inline command_result twinspeed(const char *format, ...) {
+  char line[8192];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(line, sizeof line, format, list);
+  va_end(list);
+  return twinspeed_to(command_scratch(), line);
+}
+
+/* The same when whoever read its output has left. */
+static inline command_result twinspeed_unread(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static inline command_result twinspeed_unread(const char *format, ...) {
+  char line[8192];
+  int ends[2] = {-1, -1};
+  va_list list;
+  va_start(list, format);
+  vsnprintf(line, sizeof line, format, list);
+  va_end(list);
+  if (pipe(ends) == 0) close(ends[0]);
+  return twinspeed_to(ends[1], line);
 }
 
 static inline void command_free(command_result *result) {

@@ -12,7 +12,7 @@
 #include "config/ds_config.h"
 #include "models/network/network.h"
 #include "plan/plan.h"
-#include "tests/command.h"
+#include "tests/answers.h"
 #include "tests/folder.h"
 
 static int64_t draw(uint64_t seed, uint64_t index, const int *from, uint64_t count) {
@@ -321,6 +321,131 @@ START_TEST(a_part_is_verified) {
 }
 END_TEST
 
+/* ---- flags and narration ---- */
+
+static const cJSON *key_of(const cJSON *json, const char *section, const char *key) {
+  const cJSON *config = cJSON_GetObjectItem(json, "config");
+  return cJSON_GetObjectItem(section ? cJSON_GetObjectItem(config, section) : config, key);
+}
+
+/* Flags of parallelism become keys, and win over what the file says, in either of the two places for tensor ranks. */
+START_TEST(flags_of_parallelism) {
+  const char *config = in_folder("ds.json");
+  write_text(config,
+             "{\"train_batch_size\": 8, \"pipeline\": {\"stages\": 3}, \"sequence_parallel_size\": 3,\n"
+             " \"tensor_parallel\": {\"tp\": {\"tp_size\": 16}}, \"twinspeed\": {\"tensor_sequence_regions\": false}}");
+  command_result r = twinspeed(
+      "check -c %s --pp 2 --tp 4 --sp 8 --schedule interleaved --virtual-stages 5 --axis-order "
+      "model,data,pipe,sequence "
+      "--sequence-regions --json",
+      config);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-check-1");
+  ck_assert_int_eq(key_of(json, "pipeline", "stages")->valueint, 2);
+  ck_assert_int_eq(key_of(json, "tensor_parallel", "autotp_size")->valueint, 4);
+  ck_assert_ptr_null(key_of(json, "tensor_parallel", "tensor_parallel"));
+  ck_assert_int_eq(key_of(json, NULL, "sequence_parallel_size")->valueint, 8);
+  ck_assert_str_eq(key_of(json, "twinspeed", "pipeline_schedule")->valuestring, "interleaved");
+  ck_assert_int_eq(key_of(json, "twinspeed", "virtual_stages")->valueint, 5);
+  ck_assert_str_eq(key_of(json, "twinspeed", "axis_order")->valuestring, "model,data,pipe,sequence");
+  ck_assert(cJSON_IsTrue(key_of(json, "twinspeed", "tensor_sequence_regions")));
+  ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "no_effect")), 0);
+  cJSON_Delete(json);
+  command_free(&r);
+  r = twinspeed("check --sequence-regions -c %s --tp 1 --set twinspeed.axis_order=data,pipe,model,sequence --json",
+                config);
+  json = assert_json(&r, "twinspeed-check-1");
+  ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "no_effect")), 1);
+  ck_assert_str_eq(key_of(json, "twinspeed", "axis_order")->valuestring, "data,pipe,model,sequence");
+  cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
+/* Where the axes lie, in both forms of the result. */
+START_TEST(axes_are_shown) {
+  static const char *const orders[] = {"pipe,data,sequence,model", "data,pipe,sequence,model"};
+  static const char *const shown[] = {"(pipe 2 x data 4)", "(data 4 x pipe 2)"};
+  for (int i = 0; i < 2; i++) {
+    command_result r =
+        twinspeed("check -m gpt2 --cluster dgx-a100 --pp 2 --schedule gpipe --axis-order %s --json", orders[i]);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    cJSON *json = assert_json(&r, "twinspeed-check-1");
+    const cJSON *axes = cJSON_GetObjectItem(json, "axes");
+    ck_assert_int_eq(cJSON_GetObjectItem(axes, "pipe")->valueint, 2);
+    ck_assert_int_eq(cJSON_GetObjectItem(axes, "data")->valueint, 4);
+    ck_assert_int_eq(cJSON_GetObjectItem(axes, "sequence")->valueint, 1);
+    ck_assert_int_eq(cJSON_GetObjectItem(axes, "model")->valueint, 1);
+    ck_assert_str_eq(cJSON_GetObjectItem(json, "pipeline_schedule")->valuestring, "gpipe");
+    ck_assert_str_eq(cJSON_GetObjectItem(json, "axis_order")->valuestring, orders[i]);
+    ck_assert_int_eq(cJSON_GetObjectItem(json, "train_batch")->valueint, 4);
+    cJSON_Delete(json);
+    command_free(&r);
+    r = twinspeed("estimate -m gpt2 --cluster dgx-a100 --pp 2 --schedule gpipe --axis-order %s", orders[i]);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    ck_assert_msg(strstr(r.out, "pipeline of 2 stages (gpipe)") && strstr(r.out, shown[i]), "%s", r.out);
+    command_free(&r);
+  }
+}
+END_TEST
+
+/* The ranks that train starts are told the same as the one that starts them. */
+START_TEST(ranks_are_told_their_axes) {
+  static const char model[] =
+      "{\"model_type\": \"gpt2\", \"vocab_size\": 257, \"n_positions\": 32, \"n_embd\": 16, \"n_layer\": 2, "
+      "\"n_head\": 2}";
+  static const struct {
+    const char *words, *axis;
+  } cases[] = {{"--pp 2 --schedule gpipe --axis-order data,pipe,model,sequence", "pipe"},
+               {"--tp 2 --sequence-regions", "model"},
+               {"--sp 2 --axis-order sequence,model,pipe,data", "sequence"}};
+  char text[400];
+  for (int i = 0; i < 399; i++) text[i] = (char)('a' + i % 26);
+  text[399] = '\0';
+  write_text(in_folder("model.json"), model);
+  write_text(in_folder("text"), text);
+  double losses[3];
+  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* in the ranks: MPI keeps memory */
+  for (int i = 0; i < 3; i++) { /* two ranks are one replica, so the batch and the loss are those of one rank */
+    command_result r =
+        twinspeed("train -m %s -n 2 %s --accumulation 3 --seq 16 --threads 1 --steps 1 --data %s --json -q",
+                  in_folder("model.json"), cases[i].words, in_folder("text"));
+    ck_assert_msg(r.status == 0, "%s: %s", cases[i].words, r.err);
+    cJSON *json = assert_json(&r, "twinspeed-train-1");
+    const cJSON *configuration = cJSON_GetObjectItem(json, "configuration");
+    ck_assert_int_eq(cJSON_GetObjectItem(configuration, "train_batch")->valueint, 3);
+    ck_assert_int_eq(cJSON_GetObjectItem(cJSON_GetObjectItem(configuration, "axes"), cases[i].axis)->valueint, 2);
+    losses[i] = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "losses"), 0)->valuedouble;
+    ck_assert_double_eq_tol(losses[i], losses[0], 1e-5 * losses[0]);
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+  unsetenv("ASAN_OPTIONS");
+}
+END_TEST
+
+/* Tensor ranks divide the vocabulary; who asks for narration hears of it. */
+START_TEST(vocabulary_is_padded_for_tensor_ranks) {
+  write_text(in_folder("model.json"),
+             "{\"model_type\": \"gpt2\", \"vocab_size\": 257, \"n_positions\": 64, \"n_embd\": 32, \"n_layer\": 2, "
+             "\"n_head\": 8}");
+  static const struct {
+    const char *words, *vocabulary;
+    int remark;
+  } cases[] = {{"--tp 1", "vocabulary 257,", 0},
+               {"--tp 2", "vocabulary 258 ", 1},
+               {"--tp 8 --vocab-multiple 12", "vocabulary 264 ", 0}, /* 24 divides it, as 12 does */
+               {"--tp 8 --vocab-multiple 5", "vocabulary 280 ", 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    command_result r = twinspeed("estimate -m %s --cluster dgx-a100 %s -v", in_folder("model.json"), cases[i].words);
+    ck_assert_msg(r.status == 0, "%s: %s", cases[i].words, r.err);
+    ck_assert_msg(strstr(r.out, cases[i].vocabulary) != NULL, "%s: %s", cases[i].words, r.out);
+    ck_assert_int_eq(count_lines_with(r.err, "the vocabulary of 257 is padded to "), cases[i].remark);
+    command_free(&r);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cli_axes");
   TCase *tcase = tcase_create("axes");
@@ -331,6 +456,10 @@ int main(void) {
   tcase_add_test(tcase, plans_say_whom_they_meet);
   tcase_add_test(tcase, check_covers_axes);
   tcase_add_test(tcase, a_part_is_verified);
+  tcase_add_test(tcase, flags_of_parallelism);
+  tcase_add_test(tcase, axes_are_shown);
+  tcase_add_test(tcase, ranks_are_told_their_axes);
+  tcase_add_test(tcase, vocabulary_is_padded_for_tensor_ranks);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

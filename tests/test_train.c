@@ -554,6 +554,19 @@ START_TEST(program_output) {
 }
 END_TEST
 
+/* The reader of the printed steps has left: the training goes on to its end. */
+START_TEST(output_that_nobody_reads) {
+  command_result r = twinspeed_unread(JOB "%s --steps 4 --csv %s", text_path, in_folder("unread"));
+  ck_assert_msg(r.status == 0 && count_lines_with(r.err, "twinspeed: ") == 0, "exit %d: %s", r.status, r.err);
+  command_free(&r);
+  char *csv = NULL;
+  size_t length;
+  ck_assert_int_eq(tws_read_file(in_folder("unread"), 0, &csv, &length, NULL), TWS_OK);
+  ck_assert_int_eq(count_lines_with(csv, ""), 1 + 4);
+  tws_free(csv);
+}
+END_TEST
+
 START_TEST(json_output) {
   command_result r = twinspeed(AXES_JOB "%s --steps 2 --json --quiet", text_path);
   ck_assert_msg(r.status == 0, "%s%s", r.out, r.err);
@@ -708,6 +721,7 @@ int main(void) {
   tcase_add_test(training, bf16_trains);
   tcase_add_test(training, fp16_trains);
   tcase_add_test(program, program_output);
+  tcase_add_test(program, output_that_nobody_reads);
   tcase_add_test(program, json_output);
   tcase_add_test(program, skipped_steps);
   tcase_add_test(program, scales_that_never_fit);

@@ -1,0 +1,345 @@
+/* What verbs answer: numbers that add up, hints that are true, results that other verbs read. */
+#include <check.h>
+#include "base/memory.h"
+#include "tests/answers.h"
+#include "tests/folder.h"
+
+START_TEST(deepspeed_tables) {
+  tws_json *golden;
+  ck_assert_int_eq(tws_json_read(TWS_TEST_DIR "/golden/estimators.json", &golden, NULL), TWS_OK);
+  int checked = 0;
+  for (int stage = 2; stage <= 3; stage++) {
+    const cJSON *list = cJSON_GetObjectItem(golden->root, stage == 3 ? "zero3_print" : "zero2_print"), *one;
+    cJSON_ArrayForEach(one, list) {
+      const cJSON *largest = cJSON_GetObjectItem(one, "largest_layer_params");
+      const cJSON *python = cJSON_GetObjectItem(one, "python");
+      if (python && strcmp(python->valuestring, "py<=3.10") != 0) continue; /* newer Pythons print the enum's class */
+      char extra[96] = "";
+      if (largest) snprintf(extra, sizeof extra, "--largest-layer-params %.0f", largest->valuedouble);
+      command_result r = twinspeed(
+          "estimate --zero%d --compat deepspeed --total-params %.0f %s --gpus-per-node %d --nodes %d", stage,
+          cJSON_GetObjectItem(one, "total_params")->valuedouble, extra,
+          cJSON_GetObjectItem(one, "num_gpus_per_node")->valueint, cJSON_GetObjectItem(one, "num_nodes")->valueint);
+      ck_assert_int_eq(r.status, 0);
+      ck_assert_str_eq(r.out, cJSON_GetObjectItem(one, "stdout")->valuestring);
+      ck_assert_str_eq(r.err, "");
+      command_free(&r);
+      checked++;
+    }
+  }
+  ck_assert_int_ge(checked, 4);
+  tws_json_destroy(golden);
+  command_result r = twinspeed(
+      "estimate --zero3 --total-params 2851e6 --largest-layer-params 32e6 --gpus-per-node 8 --nodes 1 --compat "
+      "deepspeed");
+  ck_assert_ptr_nonnull(strstr(r.out, "\n   63.72GB |   0.78GB | offload_param=none, "));
+  command_free(&r);
+}
+END_TEST
+
+START_TEST(estimate_says_no) {
+  command_result r =
+      twinspeed("estimate -m llama-2-70b --cluster dgx-a100 --stage 0 --dtype bf16 --micro-batch 1 --json");
+  ck_assert_msg(r.status == 1, "exit %d: %s", r.status, r.err);
+  ck_assert_int_eq(count_lines_with(r.err, "twinspeed: does not fit"), 1);
+  cJSON *json = assert_json(&r, "twinspeed-estimate-1");
+  const cJSON *verdict = cJSON_GetObjectItem(json, "verdict");
+  ck_assert(cJSON_IsFalse(cJSON_GetObjectItem(verdict, "fits")));
+  ck_assert_double_gt(cJSON_GetObjectItem(verdict, "device_need_bytes")->valuedouble,
+                      16.0 * 68e9); /* states of 16 bytes a parameter cannot be less */
+  cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
+/* The remedy in the hint must be true: applying it makes the answer yes. */
+START_TEST(estimate_remedy_works) {
+  const char *job = "estimate -m gpt2-xl --cluster dgx1-v100 --micro-batch 4 --seq 1024";
+  command_result r = twinspeed("%s --stage 0", job);
+  ck_assert_msg(r.status == 1, "exit %d: %s%s", r.status, r.err, r.out);
+  char words[128] = "";
+  const char *hint = strstr(r.err, "it fits with ");
+  ck_assert_ptr_nonnull(hint);
+  sscanf(hint, "it fits with %127[^:]", words);
+  command_result yes = twinspeed("%s --stage 0 %s", job, words);
+  ck_assert_msg(yes.status == 0, "with \"%s\": %s", words, yes.err);
+  command_free(&yes);
+  command_free(&r);
+}
+END_TEST
+
+START_TEST(categories_add_up) {
+  command_result r = twinspeed("estimate -m gpt2 --cluster dgx-a100 --stage 2 --micro-batch 2 --dtype bf16 --json");
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-estimate-1");
+  const cJSON *device = cJSON_GetObjectItem(cJSON_GetObjectItem(json, "memory"), "device"), *one;
+  double sum = cJSON_GetObjectItem(device, "gap_bytes")->valuedouble;
+  cJSON_ArrayForEach(one, cJSON_GetObjectItem(device, "categories")) sum += one->valuedouble;
+  ck_assert_double_eq(sum, cJSON_GetObjectItem(device, "arena_bytes")->valuedouble);
+  ck_assert_double_eq(cJSON_GetObjectItem(json, "parameters")->valuedouble, 124439808);
+  ck_assert_double_gt(cJSON_GetObjectItem(cJSON_GetObjectItem(json, "time"), "step_s")->valuedouble, 0);
+  cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
+/* The file, then --set, then flags. */
+START_TEST(precedence) {
+  const char *config = in_folder("ds.json");
+  write_text(config, "{\"train_micro_batch_size_per_gpu\": 2, \"zero_optimization\": {\"stage\": 1}}");
+  static const struct {
+    const char *words;
+    int stage;
+  } cases[] = {{"", 1}, {"--set zero_optimization.stage=2", 2}, {"--stage 3 --set zero_optimization.stage=2", 3}};
+  for (int i = 0; i < 3; i++) {
+    command_result r = twinspeed("check -m gpt2 -c %s --cluster dgx-a100 %s --json", config, cases[i].words);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    cJSON *json = assert_json(&r, "twinspeed-check-1");
+    ck_assert_int_eq(cJSON_GetObjectItem(json, "zero_stage")->valueint, cases[i].stage);
+    ck_assert_int_eq(cJSON_GetObjectItem(json, "train_batch")->valueint, 16);
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+}
+END_TEST
+
+START_TEST(check_covers_what_it_says) {
+  command_result r = twinspeed("check -m gpt2 --cluster dgx-a100:4 --stage 3 --max-ranks 4 --json");
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-check-1");
+  const cJSON *plan = cJSON_GetObjectItem(json, "plan");
+  ck_assert_int_eq(cJSON_GetObjectItem(plan, "ranks")->valueint, 32);
+  ck_assert_int_eq(cJSON_GetObjectItem(plan, "ranks_verified")->valueint, 4);
+  ck_assert(cJSON_IsFalse(cJSON_GetObjectItem(plan, "verified_together")));
+  cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
+/* The effective configuration is itself a configuration, and printing it again changes nothing. */
+START_TEST(effective_configuration_is_stable) {
+  const char *config = in_folder("ds.json"), *again = in_folder("again.json");
+  write_text(config,
+             "{\"train_batch_size\": 64, /* comment */ \"gradient_clipping\": 1.0,\n"
+             " \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 2, \"reduce_bucket_size\": 5e7},}");
+  command_result first = twinspeed("check -c %s", config);
+  ck_assert_msg(first.status == 0, "%s", first.err);
+  const char *start = strchr(first.out, '{');
+  ck_assert_ptr_nonnull(start);
+  write_text(again, start);
+  command_result second = twinspeed("check -c %s", again);
+  ck_assert_msg(second.status == 0, "%s", second.err);
+  ck_assert_str_eq(first.out, second.out);
+  command_free(&first);
+  command_free(&second);
+  command_result schema = twinspeed("check --print-schema");
+  cJSON *json = cJSON_Parse(schema.out);
+  ck_assert(schema.status == 0 && json != NULL);
+  ck_assert_ptr_nonnull(cJSON_GetObjectItem(cJSON_GetObjectItem(json, "properties"), "zero_optimization"));
+  cJSON_Delete(json);
+  command_free(&schema);
+}
+END_TEST
+
+START_TEST(profile_adds_up) {
+  command_result r = twinspeed("profile -m gpt2 --cluster dgx-a100 --micro-batch 1 --seq 1024 --json");
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-profile-report-1");
+  const cJSON *modules = cJSON_GetObjectItem(json, "modules"), *one;
+  const cJSON *root = cJSON_GetArrayItem(modules, 0);
+  ck_assert_double_eq(cJSON_GetObjectItem(root, "parameters")->valuedouble, 124439808);
+  double params = 0, seconds = 0;
+  int block = 0;
+  cJSON_ArrayForEach(one, modules) {
+    if (cJSON_GetObjectItem(one, "depth")->valueint == 1) {
+      params += cJSON_GetObjectItem(one, "parameters")->valuedouble;
+      seconds += cJSON_GetObjectItem(one, "forward_s")->valuedouble;
+    }
+    if (strcmp(cJSON_GetObjectItem(one, "type")->valuestring, "GPT2Block") == 0) {
+      ck_assert_double_eq(cJSON_GetObjectItem(one, "parameters")->valuedouble, 7087872); /* 12 h^2 + 13 h */
+      block++;
+    }
+    if (strcmp(cJSON_GetObjectItem(one, "name")->valuestring, "transformer.h.0.mlp.c_fc") == 0)
+      ck_assert_double_eq(cJSON_GetObjectItem(one, "macs")->valuedouble, 1024.0 * 768 * 3072);
+  }
+  ck_assert_int_eq(block, 12);
+  ck_assert_double_eq(params, 124439808);
+  ck_assert_double_eq_tol(seconds, cJSON_GetObjectItem(root, "forward_s")->valuedouble, 1e-9);
+  cJSON_Delete(json);
+  command_free(&r);
+  r = twinspeed("profile -m llama-3-8b --cluster dgx-h100 --seq 128 --depth 3");
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  ck_assert_ptr_nonnull(strstr(r.out, "LlamaDecoderLayer"));
+  ck_assert_ptr_nonnull(strstr(r.out, "params of model = params per GPU * mp_size: "));
+  command_free(&r);
+}
+END_TEST
+
+START_TEST(conversions) {
+  write_text(in_folder("text"), "In the beginning\n\xc3\xa9");
+  command_result r = twinspeed("convert tokens %s %s --json", in_folder("text"), in_folder("out.bin"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON_Delete(assert_json(&r, "twinspeed-tokens-1"));
+  command_free(&r);
+  char *bytes;
+  size_t length;
+  ck_assert_int_eq(tws_read_file(in_folder("out.bin"), 0, &bytes, &length, NULL), TWS_OK);
+  ck_assert_uint_eq(length, 1024 + 2 * 19);
+  int header[3];
+  memcpy(header, bytes, sizeof header);
+  ck_assert(header[0] == 20240520 && header[1] == 1 && header[2] == 19);
+  unsigned short last;
+  memcpy(&last, bytes + length - 2, 2);
+  ck_assert_uint_eq(last, 0xa9);
+  tws_free(bytes);
+  r = twinspeed("convert tokens %s %s", in_folder("text"), in_folder("out.bin"));
+  assert_one_error(&r, 2, "overwriting");
+  command_free(&r);
+  write_text(in_folder("loose.json"), "{ // comment\n \"a\": [1, 2,], # other\n}");
+  r = twinspeed("convert config %s", in_folder("loose.json"));
+  ck_assert_int_eq(r.status, 0);
+  cJSON *strict = cJSON_Parse(r.out);
+  ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(strict, "a")), 2);
+  cJSON_Delete(strict);
+  command_free(&r);
+  r = twinspeed("convert model llama-3-8b --json");
+  cJSON *model = assert_json(&r, "twinspeed-model-1");
+  ck_assert_double_eq(cJSON_GetObjectItem(model, "parameters")->valuedouble, 8030261248.0);
+  cJSON_Delete(model);
+  command_free(&r);
+}
+END_TEST
+
+START_TEST(doctor_examines) {
+  command_result r = twinspeed("doctor --json");
+  ck_assert_msg(r.status == 0 || r.status == 4, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-doctor-1");
+  const cJSON *one;
+  int self_test = 0;
+  cJSON_ArrayForEach(one, cJSON_GetObjectItem(json, "findings")) {
+    if (strcmp(cJSON_GetObjectItem(one, "what")->valuestring, "self test") == 0)
+      self_test = strcmp(cJSON_GetObjectItem(one, "state")->valuestring, "ok") == 0;
+    if (strcmp(cJSON_GetObjectItem(one, "state")->valuestring, "missing") == 0)
+      ck_assert_ptr_nonnull(cJSON_GetObjectItem(one, "remedy"));
+  }
+  ck_assert(self_test);
+  cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
+/* Results of jobs that differ in their type or sequence alone have rows of their own; an older file says neither. */
+START_TEST(reports_keep_jobs_apart) {
+  static const struct {
+    const char *file, *text;
+  } files[] = {{"train",
+                "\"schema\": \"twinspeed-train-1\", \"ranks\": 2, \"median_step_s\": 0.5, \"configuration\": "
+                "{\"model\": \"gpt2\", \"dtype\": \"bf16\", \"sequence_length\": 128, \"micro_batch\": 2}"},
+               {"bf16",
+                "\"schema\": \"twinspeed-simulation-1\", \"ranks\": 2, \"step_s\": 0.45, \"model\": \"gpt2\", "
+                "\"dtype\": \"bf16\", \"sequence_length\": 128, \"micro_batch\": 2"},
+               {"fp32",
+                "\"schema\": \"twinspeed-simulation-1\", \"ranks\": 2, \"step_s\": 0.9, \"model\": \"gpt2\", "
+                "\"dtype\": \"fp32\", \"sequence_length\": 128, \"micro_batch\": 2"},
+               {"long",
+                "\"schema\": \"twinspeed-simulation-1\", \"ranks\": 2, \"step_s\": 1.8, \"model\": \"gpt2\", "
+                "\"dtype\": \"bf16\", \"sequence_length\": 256, \"micro_batch\": 2"},
+               {"tune",
+                "\"schema\": \"twinspeed-tune-1\", \"model\": \"gpt2\", \"dtype\": \"fp32\", "
+                "\"sequence_length\": 128, \"candidates\": [{\"ranks\": 2, \"micro_batch\": 2, "
+                "\"measured_step_s\": 1}]"},
+               {"old",
+                "\"schema\": \"twinspeed-simulation-1\", \"ranks\": 2, \"step_s\": 3, \"model\": \"gpt2\", "
+                "\"micro_batch\": 2"}};
+  static const struct {
+    const char *dtype;
+    double sequence, predicted_s, measured_s;
+  } rows[] = {{"bf16", 128, 0.45, 0.5}, {"fp32", 128, 0.9, 1}, {"bf16", 256, 1.8, 0}, {NULL, 0, 3, 0}};
+  char words[512] = "report --json";
+  for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+    char text[512];
+    snprintf(text, sizeof text, "{%s}", files[i].text);
+    write_text(in_folder(files[i].file), text);
+    snprintf(words + strlen(words), sizeof words - strlen(words), " %s", in_folder(files[i].file));
+  }
+  command_result r = twinspeed("%s", words);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-report-1");
+  const cJSON *list = cJSON_GetObjectItem(json, "configurations");
+  ck_assert_int_eq(cJSON_GetArraySize(list), 4);
+  for (int i = 0; i < 4; i++) {
+    const cJSON *row = cJSON_GetArrayItem(list, i), *dtype = cJSON_GetObjectItem(row, "dtype");
+    const cJSON *sequence = cJSON_GetObjectItem(row, "sequence_length");
+    const cJSON *measured = cJSON_GetObjectItem(row, "measured_step_s");
+    ck_assert_pstr_eq(cJSON_GetStringValue(dtype), rows[i].dtype);
+    ck_assert_double_eq(sequence ? sequence->valuedouble : 0, rows[i].sequence);
+    ck_assert_double_eq(cJSON_GetObjectItem(row, "simulated_step_s")->valuedouble, rows[i].predicted_s);
+    ck_assert_double_eq(measured ? measured->valuedouble : 0, rows[i].measured_s);
+  }
+  ck_assert_int_eq(cJSON_GetObjectItem(json, "compared")->valueint, 2);
+  cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
+START_TEST(reports) {
+  static const char job[] =
+      "\"model\": \"demo/config.json\", \"zero_stage\": 1, \"micro_batch\": 2, \"threads\": 1,"
+      "\"accumulation_steps\": 4, \"recompute\": \"none\", \"train_batch\": 16, \"sequence_length\": 128";
+  char text[1024];
+  snprintf(
+      text, sizeof text,
+      "{\"schema\": \"twinspeed-train-1\", \"configuration\": {%s}, \"ranks\": 2, \"steps\": 4, \"median_step_s\": 0.5,"
+      " \"losses\": [5, 4, 3, 2], \"step_s\": [0.5, 0.4, 0.5, 0.6],"
+      " \"memory\": [{\"rank\": 0, \"device\": {\"predicted_bytes\": 1024, \"allocated_bytes\": 1024}}]}",
+      job);
+  write_text(in_folder("train.json"), text);
+  snprintf(text, sizeof text, "{\"schema\": \"twinspeed-simulation-1\", %s, \"ranks\": 2, \"step_s\": 0.45}", job);
+  write_text(in_folder("simulation.json"), text);
+  command_result r = twinspeed("report %s %s --json", in_folder("simulation.json"), in_folder("train.json"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-report-1");
+  const cJSON *list = cJSON_GetObjectItem(json, "configurations");
+  ck_assert_int_eq(cJSON_GetArraySize(list), 1);
+  ck_assert_double_eq_tol(cJSON_GetObjectItem(cJSON_GetArrayItem(list, 0), "step_error")->valuedouble, -0.1, 1e-12);
+  cJSON_Delete(json);
+  command_free(&r);
+  r = twinspeed("report %s %s --tolerance 9", in_folder("simulation.json"), in_folder("train.json"));
+  ck_assert_msg(r.status == 1, "%s", r.err);
+  command_free(&r);
+  r = twinspeed("report %s %s --tolerance 11", in_folder("simulation.json"), in_folder("train.json"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  ck_assert_ptr_nonnull(strstr(r.out, "-10.0 %"));
+  ck_assert_ptr_nonnull(strstr(r.out, "5.0000 -> 2.0000"));
+  command_free(&r);
+  write_text(in_folder("other.json"), "{\"schema\": \"other-1\"}");
+  r = twinspeed("report %s", in_folder("other.json"));
+  assert_one_error(&r, 3, "a foreign file");
+  command_free(&r);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("cli_answers");
+  TCase *answers = tcase_create("answers");
+  tcase_set_timeout(answers, 120);
+  tcase_add_checked_fixture(answers, make_folder, remove_folder);
+  tcase_add_test(answers, deepspeed_tables);
+  tcase_add_test(answers, estimate_says_no);
+  tcase_add_test(answers, estimate_remedy_works);
+  tcase_add_test(answers, categories_add_up);
+  tcase_add_test(answers, precedence);
+  tcase_add_test(answers, check_covers_what_it_says);
+  tcase_add_test(answers, effective_configuration_is_stable);
+  tcase_add_test(answers, profile_adds_up);
+  tcase_add_test(answers, conversions);
+  tcase_add_test(answers, doctor_examines);
+  tcase_add_test(answers, reports);
+  tcase_add_test(answers, reports_keep_jobs_apart);
+  suite_add_tcase(suite, answers);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}

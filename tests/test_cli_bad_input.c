@@ -1,0 +1,199 @@
+/* Bad input: one clear error, exit code 3, never a crash. */
+#include <check.h>
+#include "tests/answers.h"
+#include "tests/folder.h"
+
+static const char good_model[] =
+    "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 64, \"n_embd\": 32, \"n_layer\": 2, \"n_head\": "
+    "4}";
+
+static void assert_bad(const char *option, const char *path, const char *what) {
+  int model = strcmp(option, "-m") == 0;
+  command_result r = twinspeed("check %s %s %s", model ? "" : "-m gpt2", option, path);
+  assert_one_error(&r, 3, what);
+  ck_assert_msg(strstr(r.err, strrchr(path, '/') + 1) != NULL, "%s: does not name the file: %s", what, r.err);
+  command_free(&r);
+}
+
+static const char *const options_with_files[] = {"-c", "-m", "--cluster", "--profile"};
+
+START_TEST(bad_files) {
+  static const struct {
+    const char *name, *text;
+  } cases[] = {{"empty", ""},
+               {"blank", " \n\t"},
+               {"word", "hello"},
+               {"array", "[1, 2]"},
+               {"number", "17"},
+               {"cut", "{\"train_batch_size\": 8, "},
+               {"colon", "{\"a\" 1}"},
+               {"comma", "{\"a\": 1 \"b\": 2}"},
+               {"trailing", "{} {}"},
+               {"string", "{\"a\": \"\x01\"}"},
+               {"escape", "{\"a\": \"\\q\"}"},
+               {"surrogate", "{\"a\": \"\\ud800\"}"},
+               {"latin1", "{\"a\": \"\xe9t\xe9\"}"},
+               {"overlong", "{\"a\": \"\xc0\xaf\"}"},
+               {"overflow", "{\"train_batch_size\": 1e999}"},
+               {"unknown", "{\"certainly_not_a_key\": 1}"},
+               {"duplicate", "{\"train_batch_size\": 8, \"train_batch_size\": 8}"},
+               {"nan", "{\"train_batch_size\": NaN}"},
+               {"comment", "{ /* never closed"}};
+  for (size_t k = 0; k < 4; k++)
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+      char what[64];
+      const char *path = in_folder("input.json");
+      snprintf(what, sizeof what, "%s %s", options_with_files[k], cases[i].name);
+      write_text(path, cases[i].text);
+      assert_bad(options_with_files[k], path, what);
+    }
+}
+END_TEST
+
+START_TEST(bad_sizes) {
+  enum { DEPTH = 100000 };
+  char *deep = malloc(DEPTH + 1);
+  memset(deep, '[', DEPTH);
+  deep[DEPTH] = '\0';
+  static const char zeros[] = "{\"train_batch_size\": 8}\0{}";
+  for (size_t k = 0; k < 4; k++) {
+    const char *path = in_folder("input.json");
+    write_text(path, deep);
+    assert_bad(options_with_files[k], path, "nested");
+    write_bytes(path, zeros, sizeof zeros);
+    assert_bad(options_with_files[k], path, "NUL byte");
+    write_text(path, "{");
+    ck_assert_int_eq(truncate(path, 70 << 20), 0); /* sparse: 70 MiB of NUL */
+    assert_bad(options_with_files[k], path, "huge");
+  }
+  free(deep);
+}
+END_TEST
+
+START_TEST(bad_configurations) {
+  static const struct {
+    const char *text, *says;
+  } cases[] = {
+      {"{\"train_batch_size\": -8}", "train_batch_size"},
+      {"{\"train_batch_size\": 0}", "train_batch_size"},
+      {"{\"train_batch_size\": \"eight\"}", "train_batch_size"},
+      {"{\"train_batch_size\": 8.5}", "train_batch_size"},
+      {"{\"train_batch_size\": 1e30}", "train_batch_size"},
+      {"{\"train_batch_size\": [8]}", "train_batch_size"},
+      {"{\n  \"zero_optimisation\": {\"stage\": 1}\n}", "2:3"},
+      {"{\n  \"zero_optimisation\": {\"stage\": 1}\n}", "did you mean"},
+      {"{\"zero_optimization\": {\"stage\": 4}}", "stage"},
+      {"{\"zero_optimization\": {\"stge\": 1}}", "did you mean"},
+      {"{\"zero_optimization\": 3}", "zero_optimization"},
+      {"{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", "bf16"},
+      {"{\"fp16\": {\"enabled\": \"yes\"}}", "enabled"},
+      {"{\"train_batch_size\": 7, \"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 2}",
+       "train_batch_size"},
+      {"{\"gradient_clipping\": -1}", "gradient_clipping"},
+      {"{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Nonesuch\"}}", "Nonesuch"},
+      {"{\"train_batch_size\": 8, \"tensor_parallel\": {\"autotp_size\": \"four\"}}", "autotp_size"},
+      {"{\"train_batch_size\": 8, \"tensor_parallel\": {\"autotp_size\": 3}}", "autotp_size 3 does not divide 8 ranks"},
+      {"{\"train_batch_size\": 8, \"tensor_parallel\": {\"autotp_size\": 3}}",
+       "6 or 9 ranks, or tensor_parallel.autotp_size 2 or 4"},
+      {"{\"train_batch_size\": 8, \"tensor_parallel\": {\"autotp_size\": 2, \"tp\": {\"tp_size\": 4}}}",
+       "keep one of them"},
+      {"{\"train_batch_size\": 8, \"tensor_parallel\": {\"tp_overlap_comm\": 2}}", "tp_overlap_comm"},
+      {"{\"train_batch_size\": 8, \"sequence_parallel_size\": 2.5}", "sequence_parallel_size"},
+      {"{\"train_batch_size\": 8, \"pipeline\": {\"stages\": 4}, \"sequence_parallel_size\": 4}",
+       "pipeline.stages 4 x sequence_parallel_size 4 = 16 do not divide 8 ranks"},
+      {"{\"train_batch_size\": 3, \"pipeline\": {\"stages\": 2}, \"tensor_parallel\": {\"autotp_size\": 2}}",
+       "train_batch_size 3 is not micro batch"},
+      {"{\"train_batch_size\": 8, \"sequence_parallel_size\": 4, \"twinspeed\": {\"sequence_length\": 63}}",
+       "60 or 64 tokens"},
+      {"{\"train_batch_size\": 8, \"twinspeed\": {\"attention_chunks\": 2}}", "offload"},
+      {"{\"train_batch_size\": 8, \"twinspeed\": {\"loss_tiles\": 0}}", "loss_tiles"},
+      {"{\"train_batch_size\": 8, \"twinspeed\": {\"mlp_tiles\": \"2\"}}", "mlp_tiles"},
+      {"{\"train_batch_size\": 8, \"twinspeed\": {\"axis_order\": \"model,data\"}}", "axis_order"},
+      {"{\"train_batch_size\": 8, \"twinspeed\": {\"tensor_overlap_chunks\": 0}}", "tensor_overlap_chunks"},
+      {"{\"train_batch_size\": 8, \"twinspeed\": {\"tensor_sequence_regions\": 1}}", "tensor_sequence_regions"},
+      {"{\"train_batch_size\": 8, \"twinspeed\": {\"ignored_token\": 50257}}", "vocabulary of 50257"},
+      {"{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": \"fast\"}}}", "lr"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    const char *path = in_folder("ds.json");
+    write_text(path, cases[i].text);
+    command_result r = twinspeed("check -m gpt2 --cluster dgx-a100 -c %s", path);
+    assert_one_error(&r, 3, cases[i].text);
+    ck_assert_msg(strstr(r.err, cases[i].says) != NULL, "%s: no \"%s\" in %s", cases[i].text, cases[i].says, r.err);
+    command_free(&r);
+  }
+}
+END_TEST
+
+START_TEST(bad_models) {
+  static const struct {
+    const char *from, *to, *says;
+  } cases[] = {{"gpt2", "resnet", "gpt2"},
+               {"\"n_embd\": 32", "\"n_embd\": 33", "hidden size 33"},
+               {"\"n_embd\": 32", "\"n_embd\": -32", "n_embd"},
+               {"\"n_embd\": 32", "\"n_embd\": 1e15", "n_embd"},
+               {"\"n_embd\": 32", "\"n_embd\": \"wide\"", "n_embd"},
+               {"\"n_layer\": 2", "\"n_layer\": 0", "n_layer"},
+               {"\"n_layer\": 2", "\"n_layer\": 2000000000", "n_layer"},
+               {"\"n_head\": 4", "\"n_head\": null", "n_head"},
+               {"\"vocab_size\": 256", "\"vocab_size\": 2.5", "vocab_size"}};
+  const char *path = in_folder("config.json");
+  write_text(path, good_model);
+  command_result good = twinspeed("check -m %s", path);
+  ck_assert_msg(good.status == 0, "%s", good.err);
+  command_free(&good);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char text[512];
+    const char *at = strstr(good_model, cases[i].from);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good_model), good_model, cases[i].to,
+             at + strlen(cases[i].from));
+    write_text(path, text);
+    command_result r = twinspeed("check -m %s", path);
+    assert_one_error(&r, 3, text);
+    ck_assert_msg(strstr(r.err, cases[i].says) != NULL, "%s: no \"%s\" in %s", text, cases[i].says, r.err);
+    command_free(&r);
+  }
+  static const char *const names[] = {"gpt5", "llama-3-9b", "''"};
+  for (size_t i = 0; i < 3; i++) {
+    command_result r = twinspeed("check -m %s", names[i]);
+    ck_assert_msg(r.status == 3 || r.status == 4, "%s: exit %d", names[i], r.status);
+    assert_one_error(&r, r.status, names[i]);
+    command_free(&r);
+  }
+}
+END_TEST
+
+START_TEST(bad_clusters) {
+  static const char *const names[] = {"dgx-z100", "dgx-a100:0", "dgx-a100:-1", "dgx-a100:x", "dgx-a100:999999999999",
+                                      "dgx-a100:"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    command_result r = twinspeed("estimate -m gpt2 --cluster %s", names[i]);
+    assert_one_error(&r, 3, names[i]);
+    command_free(&r);
+  }
+  command_result r = twinspeed("estimate -m gpt2 --cluster dgx-a100 -n 9");
+  assert_one_error(&r, 3, "more ranks than devices");
+  command_free(&r);
+  r = twinspeed("estimate -m gpt2 --cluster dgx-a100 --profile no-such-profile");
+  assert_one_error(&r, 3, "unknown profile");
+  command_free(&r);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("cli_bad_input");
+  TCase *bad = tcase_create("bad input");
+  tcase_set_timeout(bad, 120);
+  tcase_add_checked_fixture(bad, make_folder, remove_folder);
+  tcase_add_test(bad, bad_files);
+  tcase_add_test(bad, bad_sizes);
+  tcase_add_test(bad, bad_configurations);
+  tcase_add_test(bad, bad_models);
+  tcase_add_test(bad, bad_clusters);
+  suite_add_tcase(suite, bad);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
