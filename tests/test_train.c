@@ -562,7 +562,7 @@ START_TEST(output_that_nobody_reads) {
   char *csv = NULL;
   size_t length;
   ck_assert_int_eq(tws_read_file(in_folder("unread"), 0, &csv, &length, NULL), TWS_OK);
-  ck_assert_int_eq(count_lines_with(csv, ""), 1 + 4);
+  for (int i = 1; i <= 4; i++) ck_assert_int_eq(count_lines_with(csv, (char[]){(char)('0' + i), ',', '\0'}), 1);
   tws_free(csv);
 }
 END_TEST
