@@ -146,6 +146,8 @@ static const test_case table[] = {
     CASE(CROSS_ENTROPY, {9, 5001, 5056}, {0.125, 0.5}, 0, F),
     CASE(CROSS_ENTROPY, {9, 50, 50}, {0.125, 0.5}, 0, B),
     CASE(CROSS_ENTROPY, {40, 2049, 2112}, {0.025, 1}, 0, B),
+    CASE(CROSS_ENTROPY, {2, 59003, 59008}, {0.5, 0.5}, 0, F), /* rows beyond a block's shared memory */
+    CASE(CROSS_ENTROPY, {3, 30011, 30016}, {0.5, 0.5}, 0, B),
     CASE(CROSS_ENTROPY, {40, 2049, 2112}, {0.025, 1}, TWS_SCALED, H),
     CASE(CROSS_ENTROPY, {9, 501, 512}, {1e-6, 0.5}, TWS_SCALED, F),
     CASE(CROSS_ENTROPY, {9, 501, 512}, {0.5, 0.5}, 0, H),

@@ -258,22 +258,19 @@ tws_code shape_of(const tws_cuda_call *call, Shape *s, tws_error *err) {
   return TWS_OK;
 }
 
-// Shared memory beyond 48 KiB has to be asked for, kernel by kernel.
 template <typename K>
-tws_code allow_shared(const tws_cuda_call *call, K kernel, size_t bytes, tws_error *err) {
+tws_code take_shared(const tws_cuda_call *call, K kernel, size_t bytes, tws_error *err) {
   if (bytes > (size_t)call->shared_bytes)
     return tws_fail(err, TWS_UNSUPPORTED, "use a smaller head size or another device",
                     "attention needs %zu bytes of shared memory a block, this device has %d", bytes,
                     call->shared_bytes);
-  const cudaError_t status = cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
-                                                  cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-  return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "shared memory of attention");
+  return allow_shared(kernel, bytes, err);
 }
 
 template <typename T, int CHUNKS>
 tws_code forward(const tws_cuda_call *call, const Shape &s, tws_error *err) {
   const size_t bytes = (3 * TILE * stride<CHUNKS>() + TILE * SCORE_ROW) * sizeof(float);
-  TWS_TRY(allow_shared(call, attention<T, CHUNKS>, bytes, err));
+  TWS_TRY(take_shared(call, attention<T, CHUNKS>, bytes, err));
   const dim3 grid((unsigned)ceil_div(s.seq, TILE), (unsigned)s.heads, (unsigned)call->work->d[0]);
   LAUNCH((attention<T, CHUNKS>), grid, BLOCK, bytes, call, in<T>(call, 0), out<T>(call, 1), out<float>(call, 2), s);
   return launched(err);
@@ -291,8 +288,8 @@ tws_code backward(const tws_cuda_call *call, const Shape &s, tws_error *err) {
   const size_t tiles = 4 * TILE * stride<CHUNKS>();
   const size_t query_bytes = (tiles + TILE * SCORE_ROW) * sizeof(float);
   const size_t key_bytes = (tiles + 2 * TILE * SCORE_ROW + 2 * TILE) * sizeof(float);
-  TWS_TRY(allow_shared(call, attention_grad_queries<T, CHUNKS>, query_bytes, err));
-  TWS_TRY(allow_shared(call, attention_grad_keys<T, CHUNKS>, key_bytes, err));
+  TWS_TRY(take_shared(call, attention_grad_queries<T, CHUNKS>, query_bytes, err));
+  TWS_TRY(take_shared(call, attention_grad_keys<T, CHUNKS>, key_bytes, err));
   const unsigned tile_count = (unsigned)ceil_div(s.seq, TILE);
   LAUNCH((attention_grad_queries<T, CHUNKS>), dim3(tile_count, (unsigned)s.heads, (unsigned)batch), BLOCK, query_bytes,
          call, d_o, qkv, lse, delta, dqkv, s);

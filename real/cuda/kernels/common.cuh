@@ -91,18 +91,30 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-// Sum over a block of whole warps (at most 32); every thread gets it. The order does not depend on timing. `room` holds
-// one element for each warp and may be used again at once.
+// Over a block of whole warps (at most 32); every thread gets the same bits, and the order does not depend on timing.
+// `room` holds one element for each warp and may be used again at once.
 template <typename T>
 __device__ inline T block_sum(T x, T *room) {
 #pragma unroll
   for (int d = WARP / 2; d > 0; d /= 2) x += __shfl_xor_sync(0xffffffffU, x, d);
   if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = x;
   __syncthreads();
-  T sum = 0;
-  for (int i = 0; i < (int)blockDim.x / WARP; ++i) sum += room[i];
+  x = threadIdx.x % WARP < blockDim.x / WARP ? room[threadIdx.x % WARP] : T(0);
+#pragma unroll
+  for (int d = WARP / 2; d > 0; d /= 2) x += __shfl_xor_sync(0xffffffffU, x, d);
   __syncthreads();
-  return sum;
+  return x;
+}
+__device__ inline float block_max(float x, float *room) {
+#pragma unroll
+  for (int d = WARP / 2; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, d));
+  if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = x;
+  __syncthreads();
+  x = room[threadIdx.x % WARP < blockDim.x / WARP ? threadIdx.x % WARP : 0];
+#pragma unroll
+  for (int d = WARP / 2; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, d));
+  __syncthreads();
+  return x;
 }
 
 inline int64_t ceil_div(int64_t a, int64_t b) {
@@ -113,6 +125,14 @@ inline int64_t ceil_div(int64_t a, int64_t b) {
 inline unsigned grid_for(const tws_cuda_call *call, int64_t items, int per_block) {
   const int64_t blocks = ceil_div(items, per_block), most = (int64_t)call->multiprocessors * 8;
   return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
+}
+
+// Lets a kernel have so many bytes of shared memory a block: beyond 48 KiB that has to be asked for, kernel by kernel.
+template <typename K>
+inline tws_code allow_shared(K kernel, size_t bytes, tws_error *err) {
+  const cudaError_t status = cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
+                                                  cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+  return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "shared memory");
 }
 
 // The error of the launch just made.

@@ -1,17 +1,20 @@
 // Softmax cross-entropy over a vocabulary, whole or in the columns of several ranks; logits become their own gradient.
-// A block has a row: one pass for maximum and sum, one that reads the logits again (mostly from the cache) and writes
-// the gradient. With several ranks the statistics of all of them come between the two.
+// A block has a row and keeps it in shared memory, as much of it as has room there, so that logits are read and written
+// once; what has no room was read last and is read again first, from the cache. With several ranks the statistics of
+// all of them come between the two passes.
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
 
-enum { LOSS_BLOCK = 512 };
+// Threads of a block: where two blocks and their rows fit a multiprocessor, and where one does. Packs of a row that a
+// thread has under way at once.
+enum { LOSS_BLOCK = 512, LARGE_BLOCK = 1024, DEEP = 4, MOST_WARPS = LARGE_BLOCK / WARP };
 
+// Sums count from their own maximum; -infinity with sum 0 is the empty row. NaN stays in the sum.
 struct Softmax {
   float largest, sum;
 };
 
-// Sums count from their own maximum; -infinity with sum 0 is the empty row. NaN stays in the sum.
 __device__ Softmax join(Softmax a, Softmax b) {
   Softmax r;
   r.largest = fmaxf(a.largest, b.largest);
@@ -20,74 +23,136 @@ __device__ Softmax join(Softmax a, Softmax b) {
   r.sum = a.sum * from_a + b.sum * from_b;
   return r;
 }
-__device__ void take(Softmax *s, float x) {
-  if (x > s->largest) {
-    s->sum = s->sum * expf(s->largest - x) + (x == CUDART_INF_F ? CUDART_NAN_F : 1.0F);
-    s->largest = x;
-  } else if (x != -CUDART_INF_F) {
-    s->sum += expf(x - s->largest);
-  }
+
+// Exponentials count from base = largest x log2(e), rounded: e^(x - largest) = power(x, base) correction(largest,
+// base).
+constexpr float LOG2E = 1.4426950408889634F;
+__device__ float power(float x, float base) {
+  return fast_exp2(fmaf(x, LOG2E, -base));
+}
+__device__ float correction(float largest, float base) {
+  return fast_exp2(-fmaf(largest, LOG2E, -base));
 }
 
-__device__ Softmax block_softmax(Softmax s, Softmax *room) {
-#pragma unroll
-  for (int d = WARP / 2; d > 0; d /= 2) {
-    Softmax other;
-    other.largest = __shfl_xor_sync(0xffffffffU, s.largest, d);
-    other.sum = __shfl_xor_sync(0xffffffffU, s.sum, d);
-    // Both lanes join in the same order, so that all agree on every bit.
-    s = (threadIdx.x & (unsigned)d) ? join(other, s) : join(s, other);
-  }
-  if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = s;
-  __syncthreads();
-  Softmax all = room[0];
-  for (int i = 1; i < (int)blockDim.x / WARP; ++i) all = join(all, room[i]);
-  return all;
-}
+// A row of logits in packs: the first `kept` of them have a copy in shared memory.
+template <typename T, int V>
+struct Row {
+  Pack<T, V> *at, *copy;
+  int columns, padded, kept;
+};
 
 template <typename T, int V>
-__device__ Softmax row_softmax(const T *row, int64_t columns, Softmax *room) {
-  Softmax s = {-CUDART_INF_F, 0.0F};
-  const int64_t packs = columns / V;
-  for (int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
-    float x[V];
-    load<V>(row + i * V, x);
-#pragma unroll
-    for (int j = 0; j < V; ++j) take(&s, x[j]);
-  }
-  for (int64_t i = packs * V + threadIdx.x; i < columns; i += blockDim.x) take(&s, to_float(row[i]));
-  return block_softmax(s, room);
+__device__ Row<T, V> row_of(T *logits, int64_t token, int columns, int padded, Pack<T, V> *copy, int kept) {
+  return {reinterpret_cast<Pack<T, V> *>(logits + token * padded), copy, columns, padded, kept};
 }
 
+// All threads get the same bits. A thread keeps packs for itself only.
 template <typename T, int V>
-__device__ void clear_row(T *row, int64_t padded) {
-  const float zeros[V] = {};
-  for (int64_t i = threadIdx.x; i < padded / V; i += blockDim.x) store<V>(row + i * V, zeros);
-  for (int64_t i = padded / V * V + threadIdx.x; i < padded; i += blockDim.x) row[i] = from_float<T>(0.0F);
-}
-
-// Logits become scale (softmax - onehot). target: a column, or one that there is not; `logit` is its logit. valid 0:
-// NaN instead.
-template <typename T, int V>
-__device__ void gradient_row(T *row, int64_t columns, int64_t padded, int64_t target, float logit, Softmax s,
-                             float scale, bool valid) {
-  const int64_t packs = columns / V;
-  const float weight = valid ? scale / s.sum : CUDART_NAN_F;
-  const float at_target = scale * (expf(logit - s.largest) / s.sum - 1.0F);
-  for (int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
-    float x[V];
-    load<V>(row + i * V, x);
+__device__ Softmax row_softmax(const Row<T, V> &row, float *room) {
+  const int packs = (row.columns + V - 1) / V, threads = (int)blockDim.x;
+  float largest = -1e38F, base = largest * LOG2E, sum = 0.0F;  // not -infinity: differences to it would be NaN
+  for (int i = (int)threadIdx.x; i < packs; i += DEEP * threads) {
+    Pack<T, V> pack[DEEP];
 #pragma unroll
-    for (int j = 0; j < V; ++j) {
-      const bool hit = i * V + j == target;
-      x[j] = hit ? at_target : expf(x[j] - s.largest) * weight;
+    for (int k = 0; k < DEEP; ++k)
+      if (i + k * threads < packs) pack[k] = row.at[i + k * threads];
+#pragma unroll
+    for (int k = 0; k < DEEP; ++k) {
+      const int at = i + k * threads;
+      float x[V];
+      if (at >= packs) break;
+      if (at < row.kept) row.copy[at] = pack[k];
+#pragma unroll
+      for (int j = 0; j < V; ++j) x[j] = to_float(pack[k].v[j]);
+      if ((at + 1) * V > row.columns) {  // the rest is padding
+#pragma unroll
+        for (int j = 0; j < V; ++j)
+          if (at * V + j >= row.columns) x[j] = -CUDART_INF_F;
+      }
+      float top = x[0];
+#pragma unroll
+      for (int j = 1; j < V; ++j) top = fmaxf(top, x[j]);
+      if (top > largest) {
+        sum *= fast_exp2(base - top * LOG2E);
+        largest = top;
+        base = top * LOG2E;
+      }
+#pragma unroll
+      for (int j = 0; j < V; ++j) sum += power(x[j], base);
     }
-    store<V>(row + i * V, x);
   }
-  for (int64_t i = packs * V + threadIdx.x; i < columns; i += blockDim.x) {
-    row[i] = from_float<T>(i == target ? at_target : expf(to_float(row[i]) - s.largest) * weight);
+  Softmax s;
+  s.largest = block_max(largest, room);
+  const float whole = s.largest * LOG2E;
+  s.sum = block_sum(sum * fast_exp2(base - whole), room) * correction(s.largest, whole);
+  if (s.sum == 0.0F) s.largest = -CUDART_INF_F;
+  return s;
+}
+
+template <typename T, int V>
+__device__ void clear_row(const Row<T, V> &row) {
+  const float zeros[V] = {};
+  for (int i = (int)threadIdx.x; i < row.padded / V; i += (int)blockDim.x) store<V>(row.at[i].v, zeros);
+}
+
+// Of a row: scale (softmax - onehot) = weight power(x, base), but for the target. target: a column, or one that there
+// is not.
+struct Gradient {
+  float base, weight, at_target;
+  int64_t target;
+};
+
+// `logit`: the target's. valid 0: NaN.
+__device__ Gradient gradient_of(Softmax s, int64_t target, float logit, float scale, bool valid) {
+  Gradient g;
+  g.base = s.largest * LOG2E;
+  g.weight = valid ? scale * correction(s.largest, g.base) / s.sum : CUDART_NAN_F;
+  g.at_target = scale * (expf(logit - s.largest) / s.sum - 1.0F);
+  g.target = target;
+  return g;
+}
+
+template <typename T, int V>
+__device__ void gradient_pack(const Row<T, V> &row, int at, const Pack<T, V> &pack, const Gradient &g) {
+  float x[V];
+#pragma unroll
+  for (int j = 0; j < V; ++j) x[j] = power(to_float(pack.v[j]), g.base) * g.weight;
+  const int64_t hit = g.target - (int64_t)at * V;
+  if (hit >= 0 && hit < V) {
+#pragma unroll
+    for (int j = 0; j < V; ++j)
+      if (j == hit) x[j] = g.at_target;
   }
-  for (int64_t i = columns + threadIdx.x; i < padded; i += blockDim.x) row[i] = from_float<T>(0.0F);
+  if ((at + 1) * V > row.columns) {
+#pragma unroll
+    for (int j = 0; j < V; ++j)
+      if (at * V + j >= row.columns) x[j] = 0.0F;
+  }
+  store<V>(row.at[at].v, x);
+}
+
+// A thread has the packs that it has in row_softmax.
+template <typename T, int V>
+__device__ void gradient_row(const Row<T, V> &row, const Gradient &g) {
+  const int packs = (row.columns + V - 1) / V, threads = (int)blockDim.x, me = (int)threadIdx.x;
+  const int rounds = (packs - me + threads - 1) / threads, kept = (row.kept - me + threads - 1) / threads;
+  for (int r = rounds - 1; r >= kept; r -= DEEP) {
+    Pack<T, V> pack[DEEP];
+#pragma unroll
+    for (int k = 0; k < DEEP; ++k)
+      if (r - k >= kept) pack[k] = row.at[me + (r - k) * threads];
+#pragma unroll
+    for (int k = 0; k < DEEP; ++k) {
+      if (r - k < kept) break;
+      gradient_pack<T, V>(row, me + (r - k) * threads, pack[k], g);
+    }
+  }
+  for (int r = 0; r < kept; ++r) {
+    const Pack<T, V> pack = row.copy[me + r * threads];
+    gradient_pack<T, V>(row, me + r * threads, pack, g);
+  }
+  const float zeros[V] = {};
+  for (int i = packs + me; i < row.padded / V; i += threads) store<V>(row.at[i].v, zeros);
 }
 
 // What a token's gradient is multiplied with.
@@ -99,50 +164,53 @@ __device__ double loss_of(Softmax s, float logit) {
   return log((double)s.sum) + ((double)s.largest - (double)logit);
 }
 
+// losses[token] = -log p
 template <typename T, int V>
-__global__ void cross_entropy(T *logits, const int32_t *targets, double *losses, int64_t columns, int64_t padded,
-                              double weight, const float *hyper) {
-  __shared__ Softmax room[LOSS_BLOCK / WARP];
+__global__ void __launch_bounds__(LARGE_BLOCK)
+    cross_entropy(T *logits, const int32_t *targets, double *losses, int columns, int padded, int kept, double weight,
+                  const float *hyper) {
+  __shared__ float room[MOST_WARPS];
+  BLOCK_MEMORY(memory);
   const int64_t token = blockIdx.x;
-  T *row = logits + token * padded;
+  const Row<T, V> row = row_of<T, V>(logits, token, columns, padded, reinterpret_cast<Pack<T, V> *>(memory), kept);
   const int32_t target = targets[token];
   if (target == -1) {
-    clear_row<T, V>(row, padded);
+    clear_row(row);
     if (threadIdx.x == 0) losses[token] = 0.0;
     return;
   }
   const bool known = target >= 0 && target < columns;  // else the data are wrong: nothing but NaN comes out
-  const float logit = known ? to_float(row[target]) : CUDART_NAN_F;  // before any thread overwrites it
-  const Softmax s = row_softmax<T, V>(row, columns, room);
-  gradient_row<T, V>(row, columns, padded, target, logit, s, weight_of(weight, hyper), known);
+  const float logit = known ? to_float(row.at->v[target]) : CUDART_NAN_F;  // before any thread overwrites it
+  const Softmax s = row_softmax(row, room);
+  gradient_row(row, gradient_of(s, target, logit, weight_of(weight, hyper), known));
   if (threadIdx.x == 0) losses[token] = loss_of(s, logit);
 }
 
 // stats[token] = maximum, sum of exp(logit - maximum), logit of the target when it is among the columns.
 template <typename T, int V>
-__global__ void vocabulary_stats(const T *logits, const int32_t *targets, float *stats, int64_t columns, int64_t padded,
-                                 int64_t first) {
-  __shared__ Softmax room[LOSS_BLOCK / WARP];
+__global__ void __launch_bounds__(LOSS_BLOCK)
+    vocabulary_stats(const T *logits, const int32_t *targets, float *stats, int columns, int padded, int64_t first) {
+  __shared__ float room[MOST_WARPS];
   const int64_t token = blockIdx.x, target = targets[token] - first;
-  const T *row = logits + token * padded;
-  const Softmax s = row_softmax<T, V>(row, columns, room);
+  const Row<T, V> row = row_of<T, V>(const_cast<T *>(logits), token, columns, padded, nullptr, 0);
+  const Softmax s = row_softmax(row, room);
   if (threadIdx.x != 0) return;
   const bool here = targets[token] >= 0 && target >= 0 && target < columns;
   stats[token * 3] = s.largest;
   stats[token * 3 + 1] = s.sum;
-  stats[token * 3 + 2] = here ? to_float(row[target]) : 0.0F;
+  stats[token * 3 + 2] = here ? to_float(logits[token * padded + target]) : 0.0F;
 }
 
 // All threads and all ranks join the ranks' statistics in the order of ranks, so that all agree on every bit.
 template <typename T, int V>
-__global__ void vocabulary_loss(T *logits, const int32_t *targets, const float *stats, double *losses, int64_t tokens,
-                                int64_t columns, int64_t padded, int ranks, int64_t first, double weight,
-                                const float *hyper) {
+__global__ void __launch_bounds__(LOSS_BLOCK)
+    vocabulary_loss(T *logits, const int32_t *targets, const float *stats, double *losses, int64_t tokens, int columns,
+                    int padded, int ranks, int64_t first, double weight, const float *hyper) {
   const int64_t token = blockIdx.x;
-  T *row = logits + token * padded;
+  const Row<T, V> row = row_of<T, V>(logits, token, columns, padded, nullptr, 0);
   const int32_t target = targets[token];
   if (target == -1) {
-    clear_row<T, V>(row, padded);
+    clear_row(row);
     if (threadIdx.x == 0) losses[token] = 0.0;
     return;
   }
@@ -157,18 +225,29 @@ __global__ void vocabulary_loss(T *logits, const int32_t *targets, const float *
     logit += part[2];
   }
   const bool known = target >= 0;
-  gradient_row<T, V>(row, columns, padded, target - first, logit, s, weight_of(weight, hyper), known);
+  gradient_row(row, gradient_of(s, target - first, logit, weight_of(weight, hyper), known));
   if (threadIdx.x == 0) losses[token] = known ? loss_of(s, logit) : (double)CUDART_NAN_F;
 }
 
 // metrics[0] += weight x sum of losses, metrics[1] += weight x number of ignored targets.
-__global__ void add_losses(const double *losses, const int32_t *targets, int64_t tokens, double weight,
-                           double *metrics) {
-  __shared__ double room[LOSS_BLOCK / WARP];
+__global__ void __launch_bounds__(LARGE_BLOCK)
+    add_losses(const double *losses, const int32_t *targets, int64_t tokens, double weight, double *metrics) {
+  __shared__ double room[MOST_WARPS];
   double sum = 0, ignored = 0;
-  for (int64_t i = threadIdx.x; i < tokens; i += blockDim.x) {
-    sum += losses[i];
-    ignored += targets[i] == -1;
+  for (int64_t i = threadIdx.x; i < tokens; i += DEEP * LARGE_BLOCK) {
+    double loss[DEEP];
+    int32_t target[DEEP];
+#pragma unroll
+    for (int k = 0; k < DEEP; ++k) {
+      const bool there = i + k * LARGE_BLOCK < tokens;
+      loss[k] = there ? losses[i + k * LARGE_BLOCK] : 0;
+      target[k] = there ? targets[i + k * LARGE_BLOCK] : 0;
+    }
+#pragma unroll
+    for (int k = 0; k < DEEP; ++k) {
+      sum += loss[k];
+      ignored += target[k] == -1;
+    }
   }
   sum = block_sum(sum, room);
   ignored = block_sum(ignored, room);
@@ -182,7 +261,7 @@ __global__ void add_losses(const double *losses, const int32_t *targets, int64_t
 
 tws_code check(const tws_cuda_call *call, int64_t fewest, tws_error *err) {
   const int64_t *d = call->work->d;
-  if (d[1] < fewest || d[2] < d[1])
+  if (d[1] < fewest || d[2] < d[1] || d[2] > 1 << 30)
     return tws_fail(err, TWS_INVALID, NULL, "cross entropy over %lld columns in rows of %lld", (long long)d[1],
                     (long long)d[2]);
   if ((uint64_t)d[0] * sizeof(double) > call->scratch_bytes)
@@ -197,25 +276,34 @@ const float *scale_of(const tws_cuda_call *call, int operand) {
 }
 
 tws_code finish(const tws_cuda_call *call, const double *losses, double *metrics, tws_error *err) {
-  LAUNCH(add_losses, 1, LOSS_BLOCK, 0, call, losses, in<int32_t>(call, 1), call->work->d[0], call->work->f[1], metrics);
+  LAUNCH(add_losses, 1, LARGE_BLOCK, 0, call, losses, in<int32_t>(call, 1), call->work->d[0], call->work->f[1],
+         metrics);
+  return launched(err);
+}
+
+// How a row of packs is kept: two blocks a multiprocessor where two rows have room (a block takes 1 KiB by itself),
+// else one with as much of its row as a block can have.
+template <typename T, int V>
+tws_code start_cross_entropy(const tws_cuda_call *call, tws_error *err) {
+  constexpr int64_t SIZE = sizeof(T) * V;
+  const int64_t *d = call->work->d, bytes = ceil_div(d[1], V) * SIZE;
+  const bool two = bytes <= call->shared_bytes / 2 - 2048;
+  const int64_t room = (call->shared_bytes - 1024) / SIZE * SIZE, shared = bytes < room ? bytes : room;
+  TWS_TRY(allow_shared(cross_entropy<T, V>, (size_t)shared, err));
+  LAUNCH((cross_entropy<T, V>), (unsigned)d[0], two ? LOSS_BLOCK : LARGE_BLOCK, (size_t)shared, call, out<T>(call, 0),
+         in<int32_t>(call, 1), static_cast<double *>(call->scratch), (int)d[1], (int)d[2], (int)(shared / SIZE),
+         call->work->f[0], scale_of(call, 3));
   return launched(err);
 }
 
 template <typename T>
 tws_code run_cross_entropy(const tws_cuda_call *call, tws_error *err) {
   constexpr int N = Width<T>::value;
-  const int64_t *d = call->work->d;
-  double *losses = static_cast<double *>(call->scratch);
-  T *logits = out<T>(call, 0);
-  const float *hyper = scale_of(call, 3);
-  if (packable<N>(logits, d[2]))
-    LAUNCH((cross_entropy<T, N>), (unsigned)d[0], LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1), losses, d[1], d[2],
-           call->work->f[0], hyper);
+  if (packable<N>(in<T>(call, 0), call->work->d[2]))
+    TWS_TRY((start_cross_entropy<T, N>(call, err)));
   else
-    LAUNCH((cross_entropy<T, 1>), (unsigned)d[0], LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1), losses, d[1], d[2],
-           call->work->f[0], hyper);
-  TWS_TRY(launched(err));
-  return finish(call, losses, out<double>(call, 2), err);
+    TWS_TRY((start_cross_entropy<T, 1>(call, err)));
+  return finish(call, static_cast<double *>(call->scratch), out<double>(call, 2), err);
 }
 
 template <typename T>
@@ -225,10 +313,10 @@ tws_code run_stats(const tws_cuda_call *call, tws_error *err) {
   const T *logits = in<T>(call, 0);
   if (packable<N>(logits, d[2]))
     LAUNCH((vocabulary_stats<T, N>), (unsigned)d[0], LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1),
-           out<float>(call, 2), d[1], d[2], first);
+           out<float>(call, 2), (int)d[1], (int)d[2], first);
   else
     LAUNCH((vocabulary_stats<T, 1>), (unsigned)d[0], LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1),
-           out<float>(call, 2), d[1], d[2], first);
+           out<float>(call, 2), (int)d[1], (int)d[2], first);
   return launched(err);
 }
 
@@ -241,10 +329,10 @@ tws_code run_vocabulary_loss(const tws_cuda_call *call, tws_error *err) {
   const float *hyper = scale_of(call, 4);
   if (packable<N>(logits, d[2]))
     LAUNCH((vocabulary_loss<T, N>), (unsigned)d[0], LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1),
-           in<float>(call, 2), losses, d[0], d[1], d[2], (int)d[3], first, call->work->f[0], hyper);
+           in<float>(call, 2), losses, d[0], (int)d[1], (int)d[2], (int)d[3], first, call->work->f[0], hyper);
   else
     LAUNCH((vocabulary_loss<T, 1>), (unsigned)d[0], LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1),
-           in<float>(call, 2), losses, d[0], d[1], d[2], (int)d[3], first, call->work->f[0], hyper);
+           in<float>(call, 2), losses, d[0], (int)d[1], (int)d[2], (int)d[3], first, call->work->f[0], hyper);
   TWS_TRY(launched(err));
   return finish(call, losses, out<double>(call, 3), err);
 }
