@@ -9,6 +9,12 @@ const char *tws_kernel_name(tws_kernel kernel) {
   return (unsigned)kernel < TWS_KERNEL_COUNT ? names[kernel] : "unknown kernel";
 }
 
+const char *tws_kernel_flag_word(int bit) {
+  static const char *const words[TWS_KERNEL_FLAGS] = {"accumulate", "accumulate_param", "bias", "rms", "l2", NULL,
+                                                      "gelu",       "residual"};
+  return bit >= 0 && bit < TWS_KERNEL_FLAGS ? words[bit] : NULL;
+}
+
 const char *tws_collective_name(tws_collective collective) {
   static const char *const names[] = {
 #define X(name, text) text,

@@ -106,6 +106,10 @@ enum {
   TWS_RESIDUAL = 128, /* NORM: of a sum, which is kept */
 };
 
+/* The flags' words in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
+enum { TWS_KERNEL_FLAGS = 8 };
+const char *tws_kernel_flag_word(int bit);
+
 /* What one operation does, apart from where its operands are. Plans intern these: equal work is costed once. */
 typedef struct tws_work {
   uint8_t kind;   /* tws_op_kind of plan/plan.h */

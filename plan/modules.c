@@ -149,23 +149,44 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
 /* A product cut into slices of tokens, so that what follows one slice overlaps with the next. */
 static void forward_linear(tws_lower *l, const tws_module *m) {
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR, 0);
-  tws_operand operands[4] = {tws_value_read(l, m->in[0]), tws_zero_param(l, m->param[0])};
-  int n = 2;
+  tws_operand operands[5] = {tws_value_read(l, m->in[0]), tws_zero_param(l, m->param[0])};
+  int first_out, n = 2;
   if (tws_local_of(l, m)->vector_elsewhere) work.flags &= ~(uint32_t)TWS_BIAS;
   if (work.flags & TWS_BIAS) operands[n++] = tws_zero_param(l, m->param[1]);
-  operands[n] = tws_value_make(l, m->out[0]);
+  first_out = n;
+  if (l->with) {
+    work.flags |= TWS_GELU;
+    operands[n++] = tws_value_make(l, l->with->out[0]);
+  }
+  operands[n++] = tws_value_make(l, m->out[0]);
   if (!tws_lower_sliced(l, m)) {
-    tws_lower_compute(l, &work, operands, n + 1);
+    tws_lower_compute(l, &work, operands, n);
     return;
   }
-  tws_operand in = operands[0], out = operands[n];
-  tws_lower_slice(l, out.buffer);
+  tws_operand whole[5];
+  memcpy(whole, operands, sizeof whole);
+  for (int k = first_out; k < n; k++) tws_lower_slice(l, whole[k].buffer);
   work.d[0] /= l->slices;
   for (int i = 0; i < l->slices; i++) {
-    operands[0] = tws_operand_slice(l, in, i);
-    operands[n] = tws_operand_slice(l, out, i);
-    tws_lower_compute(l, &work, operands, n + 1);
+    operands[0] = tws_operand_slice(l, whole[0], i);
+    for (int k = first_out; k < n; k++) operands[k] = tws_operand_slice(l, whole[k], i);
+    tws_lower_compute(l, &work, operands, n);
   }
+}
+
+static void forward_norm(tws_lower *l, const tws_module *m) {
+  tws_work work = tws_module_work(l, m, TWS_KERNEL_NORM, 0);
+  tws_operand operands[7] = {tws_value_read(l, l->with ? l->with->in[0] : m->in[0]), tws_zero_param(l, m->param[0])};
+  int n = 2;
+  if (m->param[1] != TWS_NONE) operands[n++] = tws_zero_param(l, m->param[1]);
+  operands[n++] = tws_value_make(l, m->out[0]);
+  operands[n++] = tws_value_make(l, m->out[1]);
+  if (l->with) {
+    work.flags |= TWS_RESIDUAL;
+    operands[n++] = tws_value_read(l, l->with->in[1]);
+    operands[n++] = tws_value_take(l, l->with->in[1], l->with->out[0], TWS_WRITE);
+  }
+  tws_lower_compute(l, &work, operands, n);
 }
 
 static void forward(tws_lower *l, const tws_module *m) {
@@ -186,13 +207,8 @@ static void forward(tws_lower *l, const tws_module *m) {
       tws_exchange_forward(l, m);
       return;
     case TWS_MODULE_NORM:
-      work = tws_module_work(l, m, TWS_KERNEL_NORM, 0);
-      operands[n++] = tws_value_read(l, m->in[0]);
-      operands[n++] = tws_zero_param(l, m->param[0]);
-      if (m->param[1] != TWS_NONE) operands[n++] = tws_zero_param(l, m->param[1]);
-      operands[n++] = tws_value_make(l, m->out[0]);
-      operands[n++] = tws_value_make(l, m->out[1]);
-      break;
+      forward_norm(l, m);
+      return;
     case TWS_MODULE_ROPE:
       work = tws_module_work(l, m, TWS_KERNEL_ROPE, 0);
       operands[n++] = tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE);
@@ -224,12 +240,13 @@ static void forward(tws_lower *l, const tws_module *m) {
 }
 
 void tws_lower_visit(tws_lower *l, const tws_visit *visit) {
-  if (visit->module == TWS_NONE || l->b.failed != TWS_OK) return;
+  if (visit->module == TWS_NONE || visit->elsewhere || l->b.failed != TWS_OK) return;
   const tws_module *m = &l->network->modules[visit->module];
   l->b.phase = (tws_phase)visit->phase;
   l->b.module = l->local.modules[visit->module].origin;
   l->tile = visit->tile;
   l->tiles = visit->tiles;
+  l->with = visit->with == TWS_NONE ? NULL : &l->network->modules[visit->with];
   if (visit->phase == TWS_PHASE_BACKWARD) {
     tws_lower_backward(l, m);
   } else {
@@ -237,4 +254,5 @@ void tws_lower_visit(tws_lower *l, const tws_visit *visit) {
   }
   l->tile = 0;
   l->tiles = 1;
+  l->with = NULL;
 }

@@ -4,7 +4,8 @@
  *   none       everything that a backward kernel reads
  *   full       only what enters a transformer layer (Chen et al. 2016, one checkpoint a layer)
  *   selective  all but the outputs of normalisations and activation functions, which cost bytes and no matrix product
- */
+ * Neighbours that one kernel can do are told so at the end: GELU with the product that it follows, its gradient with
+ * the product that makes it, a residual sum with the norm that reads it. */
 #include "plan/lower.h"
 
 static void push_tile(tws_lower *l, uint32_t module, tws_phase phase, int tile, int tiles) {
@@ -13,8 +14,8 @@ static void push_tile(tws_lower *l, uint32_t module, tws_phase phase, int tile, 
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return;
   }
-  list->items[list->count++] =
-      (tws_visit){.module = module, .phase = (uint8_t)phase, .tile = (uint16_t)tile, .tiles = (uint16_t)tiles};
+  list->items[list->count++] = (tws_visit){
+      .module = module, .phase = (uint8_t)phase, .tile = (uint16_t)tile, .tiles = (uint16_t)tiles, .with = TWS_NONE};
 }
 
 static void push(tws_lower *l, uint32_t module, tws_phase phase) {
@@ -170,6 +171,42 @@ static void go_backward(tws_lower *l, uint8_t *have, uint32_t m) {
   push(l, m, TWS_PHASE_BACKWARD);
 }
 
+/* ---- neighbours in one kernel ---- */
+
+static void fuse(const tws_lower *l, const uint8_t *readers, tws_visit *first, tws_visit *second) {
+  const tws_module *modules = l->network->modules;
+  if (first->module == TWS_NONE || second->module == TWS_NONE || first->phase != second->phase ||
+      first->tile != second->tile || first->tiles != second->tiles)
+    return;
+  const tws_module *a = &modules[first->module], *b = &modules[second->module];
+  const int backward = first->phase == TWS_PHASE_BACKWARD;
+  if (a->type == TWS_MODULE_LINEAR && b->type == TWS_MODULE_GELU) {
+    const uint32_t between = backward ? b->out[0] : a->out[0];
+    if ((backward ? a->in[0] : b->in[0]) != between || readers[between] != 1) return;
+    first->with = second->module;
+    second->elsewhere = 1;
+  } else if (!backward && a->type == TWS_MODULE_ADD && b->type == TWS_MODULE_NORM && b->in[0] == a->out[0]) {
+    first->elsewhere = 1;
+    second->with = first->module;
+  }
+}
+
+static void fuse_neighbours(tws_lower *l, tws_visit_list *visits) {
+  const tws_network *network = l->network;
+  uint8_t *readers = tws_arena_alloc(l->scratch, network->value_count + 1u, 1); /* of each value: 0, 1, more */
+  if (!readers) {
+    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+    return;
+  }
+  for (uint32_t m = 0; m < network->module_count; m++) {
+    for (int i = 0; i < 2; i++) {
+      uint32_t v = network->modules[m].in[i];
+      if (v != TWS_NONE && readers[v] < 2) readers[v]++;
+    }
+  }
+  for (uint32_t i = 0; i + 1 < visits->count; i++) fuse(l, readers, &visits->items[i], &visits->items[i + 1]);
+}
+
 tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
   const tws_network *network = l->network;
   uint8_t *have = tws_arena_alloc(l->scratch, network->value_count + 1u, 1);
@@ -201,5 +238,6 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
       push_group_backward(l, &g);
     }
   }
+  fuse_neighbours(l, &chunk->visits);
   return l->b.failed;
 }

@@ -252,7 +252,8 @@ static tws_work start(tws_kernel kernel, tws_dtype dtype) {
 }
 
 /* The three products of a layer for tokens x out x in. Every other shape has a bias, and adds to the weights'
- * gradients; `odd` says which. */
+ * gradients; `odd` says which. Where one side is three to four times as wide as the other, as around an activation, it
+ * is measured with it too. */
 static tws_code linear_case(tws_dtype dtype, const int64_t d[3], int odd, double limit, tws_case_list *list,
                             tws_error *err) {
   static const tws_kernel kernels[] = {TWS_KERNEL_LINEAR, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_LINEAR_GRAD_WEIGHT};
@@ -260,6 +261,10 @@ static tws_code linear_case(tws_dtype dtype, const int64_t d[3], int odd, double
     tws_work work = start(kernels[kernel], dtype);
     for (int i = 0; i < 3; i++) work.d[i] = d[i];
     if (!odd && kernel != 1) work.flags = kernel == 2 ? TWS_BIAS | TWS_ACCUMULATE : TWS_BIAS;
+    if (tws_work_flops(&work) <= limit) TWS_TRY(tws_case_add(list, &work, err));
+    const int64_t wide = kernel == 0 ? d[1] : d[2], narrow = kernel == 0 ? d[2] : d[1];
+    if (kernel == 2 || wide < 3 * narrow || wide > 4 * narrow) continue;
+    work.flags = kernel == 0 ? TWS_GELU | TWS_BIAS : TWS_GELU;
     if (tws_work_flops(&work) <= limit) TWS_TRY(tws_case_add(list, &work, err));
   }
   return TWS_OK;
@@ -356,6 +361,9 @@ static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t t
       work.d[0] = tokens;
       work.d[1] = width;
       work.f[0] = 1e-5;
+      TWS_TRY(tws_case_add(list, &work, err));
+      if (backward) continue;
+      work.flags |= TWS_RESIDUAL;
       TWS_TRY(tws_case_add(list, &work, err));
     }
   for (int kernel = TWS_KERNEL_EMBEDDING; kernel <= TWS_KERNEL_POSITION_GRAD; kernel++) {

@@ -689,6 +689,44 @@ END_TEST
 
 /* ---- estimates composed from two micro-batches equal the whole plan's ---- */
 
+static uint32_t kernels_with(const tws_plan *plan, tws_kernel kernel, uint32_t flag) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_work *work = &plan->works[plan->ops[i].work];
+    count += plan->ops[i].kind == TWS_OP_COMPUTE && work->code == kernel && (work->flags & flag) == flag;
+  }
+  return count;
+}
+
+/* Activations are part of the products beside them, residual sums of the norms behind them; what is made again alone
+ * is a kernel alone. */
+START_TEST(neighbours_share_a_kernel) {
+  for (int llama = 0; llama < 2; llama++) {
+    tws_network *network = network_of(llama ? "tiny-llama" : "tiny-gpt2");
+    uint32_t layers = (uint32_t)network->layers;
+    for (int mode = TWS_RECOMPUTE_NONE; mode <= TWS_RECOMPUTE_FULL; mode++) {
+      for (int tiles = 1; tiles <= 2; tiles++) {
+        tws_config config = small_config();
+        config.recompute = (tws_recompute)mode;
+        config.mlp_tiles = tiles;
+        tws_plan *plan = build(network, &config, 1, 0);
+        uint32_t full = mode == TWS_RECOMPUTE_FULL, selective = mode == TWS_RECOMPUTE_SELECTIVE, t = (uint32_t)tiles;
+        uint32_t again = tiles > 1 || full; /* an MLP's first product */
+        ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_ADD, 0), 0);
+        /* both norms of a layer but the first, and the last norm; in full recomputation a layer's second once more */
+        ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_NORM, TWS_RESIDUAL), (2 + full) * layers);
+        ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_LINEAR, TWS_GELU), llama ? 0 : (1 + again) * layers * t);
+        ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_GELU, 0), !llama && selective && tiles == 1 ? layers : 0);
+        ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_GELU), llama ? 0 : layers * t);
+        ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_GELU_GRAD, 0), 0);
+        tws_plan_destroy(plan);
+      }
+    }
+    tws_network_destroy(network);
+  }
+}
+END_TEST
+
 START_TEST(composition_equals_longest_path) {
   tws_network *network = network_of("tiny-llama");
   tws_error err = {0};
@@ -741,6 +779,7 @@ int main(void) {
   tcase_add_test(c, verifier_notices_ranks_that_disagree);
   tcase_add_test(c, refusals_name_rule_and_remedy);
   tcase_add_test(c, survives_exhausted_memory);
+  tcase_add_test(c, neighbours_share_a_kernel);
   tcase_add_test(c, composition_equals_longest_path);
   suite_add_tcase(suite, c);
   SRunner *runner = srunner_create(suite);

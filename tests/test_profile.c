@@ -342,6 +342,31 @@ START_TEST(variants_share_a_surface) {
 }
 END_TEST
 
+/* Two kernels in one: as measured where that was measured; elsewhere a host runs the second over what is in its caches
+ * by then, which costs it what the second alone costs. */
+START_TEST(two_in_one) {
+  tws_profile_builder *b = measured_machine(0);
+  tws_work work = linear(TWS_KERNEL_LINEAR, 256, 768, 768), gelu = sized(TWS_KERNEL_GELU, 256 * 768, 0);
+  tws_profile *p = finish(b);
+  double product = tws_kernel_seconds(p, &work, 1, 1), activation = tws_kernel_seconds(p, &gelu, 1, 1);
+  work.flags = TWS_GELU;
+  ck_assert_double_eq_tol(tws_kernel_seconds(p, &work, 1, 1) / (product + activation), 1, 1e-9);
+  tws_profile_destroy(p);
+  b = measured_machine(0);
+  for (int t = 0; t < 4; t++) {
+    work.d[0] = token_sizes[t];
+    double s = machine_seconds(token_sizes[t], 768, 768, 0, 0);
+    ck_assert_int_eq(tws_profile_builder_kernel(b, &work, 1, 1, 1.3 * s, NULL), TWS_OK);
+  }
+  p = finish(b);
+  work.d[0] = 256;
+  ck_assert_double_eq_tol(tws_kernel_seconds(p, &work, 1, 1) / machine_seconds(256, 768, 768, 0, 0), 1.3, 1e-8);
+  work.flags = 0; /* and the plain product is what it was */
+  ck_assert_double_eq_tol(tws_kernel_seconds(p, &work, 1, 1) / product, 1, 1e-9);
+  tws_profile_destroy(p);
+}
+END_TEST
+
 /* A machine whose rate falls with the size (caches): plain least squares would make start-up or traffic negative, and
  * with it time itself far from the samples. */
 START_TEST(costs_are_not_negative) {
@@ -588,6 +613,7 @@ int main(void) {
   tcase_add_test(test, interpolates);
   tcase_add_test(test, noise_is_pooled);
   tcase_add_test(test, variants_share_a_surface);
+  tcase_add_test(test, two_in_one);
   tcase_add_test(test, costs_are_not_negative);
   tcase_add_test(test, attention_by_shape);
   tcase_add_test(test, round_trip);

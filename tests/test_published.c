@@ -170,6 +170,31 @@ START_TEST(batched_products_cost_what_was_measured) {
 }
 END_TEST
 
+/* Software without the two in one runs both; a program with them in one saves what is between. */
+START_TEST(unfused_software_runs_two_kernels) {
+  static const struct {
+    tws_kernel kernel, other;
+    uint32_t flag;
+    double count, saved; /* elements of the other, and bytes that it moves beyond those of the two in one */
+  } cases[] = {{TWS_KERNEL_LINEAR, TWS_KERNEL_GELU, TWS_GELU, 4096.0 * 2048, 2},
+               {TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_GELU_GRAD, TWS_GELU, 4096.0 * 512, 4},
+               {TWS_KERNEL_NORM, TWS_KERNEL_ADD, TWS_RESIDUAL, 4096.0 * 2048, 2}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_profile *apart = profile_with(UNFUSED, ",\"unfused\":true"), *fused = profile_with(UNFUSED, "");
+    tws_work work = {.code = (uint8_t)cases[i].kernel, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {4096, 2048, 512}};
+    tws_work other = {.code = (uint8_t)cases[i].other, .dtype = TWS_BF16, .dtype2 = TWS_BF16};
+    other.d[0] = (int64_t)cases[i].count;
+    double both = tws_kernel_seconds(fused, &work, 1, 1) + tws_kernel_seconds(fused, &other, 1, 1);
+    work.flags = cases[i].flag;
+    ck_assert_double_eq_tol(tws_kernel_seconds(apart, &work, 1, 1) / both, 1, 1e-9);
+    double saved = both - tws_kernel_seconds(fused, &work, 1, 1);
+    ck_assert_double_eq_tol(saved, cases[i].count * cases[i].saved / (1555e9 * 0.71), 1e-9);
+    tws_profile_destroy(apart);
+    tws_profile_destroy(fused);
+  }
+}
+END_TEST
+
 START_TEST(scores_and_added_bytes_cost_their_traffic) {
   double bandwidth = 1555e9 * 0.71, scores = 4.0 * 16 * 2048 * 2048;
   for (int grad = 0; grad < 2; grad++) {
@@ -282,6 +307,7 @@ int main(void) {
   tcase_add_test(tests, formula_counts_the_networks_products);
   tcase_add_test(tests, derived_times_agree_with_stated_ones);
   tcase_add_test(tests, batched_products_cost_what_was_measured);
+  tcase_add_test(tests, unfused_software_runs_two_kernels);
   tcase_add_test(tests, scores_and_added_bytes_cost_their_traffic);
   tcase_add_test(tests, bad_files_are_refused_with_the_place);
   tcase_add_test(tests, the_verb_prints_what_the_library_predicts);

@@ -100,6 +100,9 @@ static double type_mismatch(uint8_t a, uint8_t b) {
   return (a == TWS_BF16 || a == TWS_F16) && (b == TWS_BF16 || b == TWS_F16) ? 0.25 : 1;
 }
 
+/* Two kernels in one are costed from what was measured as one, or from the two (tws_kernel_seconds). */
+enum { FUSED = TWS_GELU | TWS_RESIDUAL };
+
 /* How far a family's work is from what is asked; infinity: another kernel. */
 static double mismatch(const tws_family *family, const tws_work *work) {
   double far = 0;
@@ -109,8 +112,9 @@ static double mismatch(const tws_family *family, const tws_work *work) {
   }
   far += 8 * type_mismatch(family->work.dtype, work->dtype);
   far += 4 * type_mismatch(family->work.dtype2, work->dtype2);
-  if (family->is_surface) return far;
   uint32_t flags = family->work.flags ^ work->flags;
+  if (flags & FUSED) return INFINITY;
+  if (family->is_surface) return far;
   if (flags & (TWS_ACCUMULATE | TWS_RMS)) far += 2;
   if (flags & (TWS_ACCUMULATE_PARAM | TWS_BIAS | TWS_L2)) far += 1;
   return far;
@@ -273,19 +277,9 @@ static double elements(const tws_work *work) {
   }
 }
 
-double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
-  if (work->kind != 0 || work->code >= TWS_KERNEL_COUNT) return 0;
-  if (threads < 1 || profile->backend == TWS_BACKEND_CUDA) threads = 1;
-  if (busy < 1 || profile->backend == TWS_BACKEND_CUDA) busy = 1;
-  for (int i = 0; i < tws_kernel_dims((tws_kernel)work->code) && i < 3; i++) {
-    if (work->d[i] < tws_kernel_least((tws_kernel)work->code, i)) return profile->launch_s; /* nothing but to start */
-  }
-  double measured = tws_measured_seconds(profile, work, threads, busy);
-  if (measured >= 0) return measured;
+/* From published figures, one kernel. */
+static double published_seconds(const tws_profile *profile, const tws_work *work, int threads, double bandwidth) {
   double peak = tws_profile_peak_flops(profile, (tws_dtype)work->dtype) * threads;
-  double bandwidth = profile->bandwidth;
-  if (profile->node_bandwidth > 0) bandwidth = fmin(bandwidth, profile->node_bandwidth / busy);
-  bandwidth *= profile->bandwidth_efficiency;
   double seconds;
   if (is_linear(work))
     seconds = matmul_seconds(profile, work, peak, bandwidth);
@@ -294,4 +288,38 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
   else
     seconds = tws_work_bytes(work) / bandwidth;
   return seconds + profile->added_bytes[work->code] * elements(work) / bandwidth + profile->launch_s;
+}
+
+/* Of two kernels in one, the one that is there in any case; *other: the one that a program without the two in one runs
+ * beside it. */
+static tws_work without_other(const tws_work *work, tws_work *other) {
+  tws_work alone = *work;
+  alone.flags &= ~(uint32_t)FUSED;
+  *other = (tws_work){.dtype = work->dtype, .dtype2 = work->dtype};
+  other->code = work->code == TWS_KERNEL_NORM     ? TWS_KERNEL_ADD
+                : work->code == TWS_KERNEL_LINEAR ? TWS_KERNEL_GELU
+                                                  : TWS_KERNEL_GELU_GRAD;
+  other->d[0] = work->d[0] * work->d[work->code == TWS_KERNEL_LINEAR_GRAD_INPUT ? 2 : 1];
+  return alone;
+}
+
+double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
+  if (work->kind != 0 || work->code >= TWS_KERNEL_COUNT) return 0;
+  if (threads < 1 || profile->backend == TWS_BACKEND_CUDA) threads = 1;
+  if (busy < 1 || profile->backend == TWS_BACKEND_CUDA) busy = 1;
+  for (int i = 0; i < tws_kernel_dims((tws_kernel)work->code) && i < 3; i++) {
+    if (work->d[i] < tws_kernel_least((tws_kernel)work->code, i)) return profile->launch_s; /* nothing but to start */
+  }
+  double measured = profile->unfused && work->flags & FUSED ? -1 : tws_measured_seconds(profile, work, threads, busy);
+  if (measured >= 0) return measured;
+  double bandwidth = profile->bandwidth;
+  if (profile->node_bandwidth > 0) bandwidth = fmin(bandwidth, profile->node_bandwidth / busy);
+  bandwidth *= profile->bandwidth_efficiency;
+  if (!(work->flags & FUSED)) return published_seconds(profile, work, threads, bandwidth);
+  tws_work other, alone = without_other(work, &other);
+  double seconds = tws_kernel_seconds(profile, &alone, threads, busy);
+  /* A GPU saves the other's launch and what goes through memory between the two; a processor has that in its caches. */
+  if (profile->unfused || profile->backend == TWS_BACKEND_HOST)
+    return seconds + tws_kernel_seconds(profile, &other, threads, busy);
+  return seconds + (tws_work_bytes(work) - tws_work_bytes(&alone)) / bandwidth;
 }

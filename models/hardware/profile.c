@@ -83,24 +83,17 @@ static tws_code read_curve(const tws_json *json, const cJSON *list, tws_profile 
 /* ---- kernels ---- */
 
 static tws_code read_flags(const tws_json *json, const cJSON *object, uint32_t *flags, tws_error *err) {
-  static const struct {
-    const char *word;
-    uint32_t flag;
-  } words[] = {{"accumulate", TWS_ACCUMULATE},
-               {"accumulate_param", TWS_ACCUMULATE_PARAM},
-               {"bias", TWS_BIAS},
-               {"rms", TWS_RMS},
-               {"l2", TWS_L2}};
   const cJSON *list = NULL, *item = NULL;
   *flags = 0;
   TWS_TRY(read_child(json, object, "flags", 1, &list, err));
   cJSON_ArrayForEach(item, list) {
     uint32_t flag = 0;
-    for (size_t i = 0; i < sizeof words / sizeof words[0] && cJSON_IsString(item); i++) {
-      if (strcmp(words[i].word, item->valuestring) == 0) flag = words[i].flag;
+    for (int i = 0; i < TWS_KERNEL_FLAGS && cJSON_IsString(item); i++) {
+      const char *word = tws_kernel_flag_word(i);
+      if (word != NULL && strcmp(word, item->valuestring) == 0) flag = 1u << i;
     }
     if (flag == 0) {
-      return tws_json_fail(json, item, err, "known: accumulate, accumulate_param, bias, rms, l2",
+      return tws_json_fail(json, item, err, "known: accumulate, accumulate_param, bias, rms, l2, gelu, residual",
                            "unknown kernel flag");
     }
     *flags |= flag;
@@ -186,7 +179,7 @@ static tws_code read_family(const tws_json *json, const cJSON *item, tws_profile
       .busy = (int)busy};
   tws_shape shape;
   entry.is_surface = tws_shape_of(&entry.work, &shape);
-  if (entry.is_surface) entry.work.flags = 0;
+  if (entry.is_surface) entry.work.flags &= TWS_GELU;
   return read_samples(json, list, flags, find_family(profile, &entry), err);
 }
 
@@ -365,6 +358,7 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
                                       "launch_s",
                                       "matmul",
                                       "attention",
+                                      "unfused",
                                       "added_bytes",
                                       "kernels",
                                       "collectives",
@@ -381,6 +375,7 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
   const cJSON *details = NULL;
   TWS_TRY(read_child(json, json->root, "details", 0, &details, err)); /* free texts for people */
   TWS_TRY(read_figures(json, profile, err));
+  TWS_TRY(tws_json_bool(json, json->root, "unfused", 0, 0, &profile->unfused, err));
   TWS_TRY(read_added_bytes(json, profile, err));
   TWS_TRY(read_families(json, profile, err));
   return read_collectives(json, profile, err);

@@ -180,11 +180,10 @@ static void add_figures(const tws_profile_builder *b, tws_text *out) {
 }
 
 static void add_flags(tws_text *out, uint32_t flags) {
-  static const char *const words[] = {"accumulate", "accumulate_param", "bias", "rms", "l2"};
   const char *separator = "";
-  for (int i = 0; i < 5; i++) {
-    if (!(flags >> i & 1)) continue;
-    tws_text_add(out, "%s\"%s\"", separator, words[i]);
+  for (int i = 0; i < TWS_KERNEL_FLAGS; i++) {
+    if (!(flags >> i & 1) || tws_kernel_flag_word(i) == NULL) continue;
+    tws_text_add(out, "%s\"%s\"", separator, tws_kernel_flag_word(i));
     separator = ", ";
   }
 }

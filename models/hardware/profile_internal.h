@@ -69,6 +69,7 @@ struct tws_profile {
   double matmul_efficiency, tile_overhead_s, misaligned;
   int multiprocessors;
   double attention_efficiency, attention_half_length, attention_backward;
+  int unfused;              /* GELU and residual sums are kernels of their own */
   int attention_unfused, scores_recomputed; /* scores are in memory; between forward and backward they are not kept */
   double score_bytes[2];                    /* of kernels between the products, for each score: forward, backward */
   double added_bytes[TWS_KERNEL_COUNT];     /* that software moves beside a kernel's operands, for each element */
