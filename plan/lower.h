@@ -16,6 +16,9 @@
 #include "plan/shard.h"
 #include "plan/zero3_schedule.h"
 
+/* Whether a value survives the forward pass; checkpoints are what enters a layer. */
+enum tws_kept { TWS_NOT_KEPT, TWS_KEPT, TWS_KEPT_CHECKPOINT };
+
 typedef struct tws_visit {
   uint32_t module; /* of the local network; TWS_NONE: the root, which has no work but lets ZeRO-3 prefetch */
   uint8_t phase;
@@ -111,7 +114,7 @@ typedef struct tws_lower {
   const tws_module *with; /* likewise: the module whose work its kernel does too, or NULL */
   uint8_t *tiled;         /* values that exist one tile at a time */
   uint8_t *adds;          /* per value: whether tiles add to the gradient that was there before the first of them */
-  uint8_t *kept;          /* values that survive the forward pass */
+  uint8_t *kept;          /* per value: tws_kept */
   int64_t tokens;         /* of one micro-batch on this rank */
   int64_t accumulation;   /* micro-batches lowered */
   int overlap;            /* overlap_comm, off in a pipeline */

@@ -17,12 +17,15 @@ static uint64_t buffer_elements(const tws_lower *l, uint32_t value) {
   return l->tiled[value] ? elements / (uint64_t)l->tiles : elements;
 }
 
+static tws_category category_of(const tws_lower *l, uint32_t value) {
+  int checkpoint = l->config->recompute == TWS_RECOMPUTE_FULL && l->kept[value] == TWS_KEPT_CHECKPOINT;
+  return checkpoint ? TWS_CATEGORY_CHECKPOINT : TWS_CATEGORY_ACTIVATION;
+}
+
 uint32_t tws_value_new(tws_lower *l, uint32_t value) {
   const tws_value *v = &l->network->values[value];
   tws_dtype dtype = v->kind == TWS_VALUE_STATISTIC ? TWS_F32 : l->config->dtype;
-  int checkpoint = l->config->recompute == TWS_RECOMPUTE_FULL && l->kept[value];
-  uint32_t buffer = tws_builder_buffer(&l->b, v->name, checkpoint ? TWS_CATEGORY_CHECKPOINT : TWS_CATEGORY_ACTIVATION,
-                                       dtype, buffer_elements(l, value), 0);
+  uint32_t buffer = tws_builder_buffer(&l->b, v->name, category_of(l, value), dtype, buffer_elements(l, value), 0);
   l->value_buffer[value] = buffer;
   return buffer;
 }
@@ -55,6 +58,7 @@ tws_operand tws_value_make(tws_lower *l, uint32_t value) {
 tws_operand tws_value_take(tws_lower *l, uint32_t input, uint32_t output, uint32_t access) {
   tws_operand operand = tws_value_read(l, input);
   operand.access = access;
+  if (l->b.failed == TWS_OK) l->b.plan->buffers[operand.buffer].category = (uint8_t)category_of(l, output);
   l->value_buffer[output] = operand.buffer;
   l->value_buffer[input] = TWS_NONE;
   return operand;

@@ -88,13 +88,15 @@ static void decide_kept(tws_lower *l) {
     }
     int exchange = producer->type == TWS_MODULE_EXCHANGE ? l->local.modules[network->values[v].producer].exchange : 0;
     if (exchange == TWS_EXCHANGE_COPY) keep = l->kept[producer->in[0]]; /* the same memory */
-    l->kept[v] = (uint8_t)keep;
+    l->kept[v] = keep ? TWS_KEPT : TWS_NOT_KEPT;
   }
   for (uint32_t m = 0; m < network->module_count; m++) { /* what crosses from one layer to the next is a checkpoint */
     for (int i = 0; i < 2; i++) {
       uint32_t v = network->modules[m].in[i];
       if (v == TWS_NONE) continue;
-      if (network->modules[network->values[v].producer].layer != network->modules[m].layer) l->kept[v] = 1;
+      int layer = network->modules[m].layer;
+      if (network->modules[network->values[v].producer].layer == layer) continue;
+      l->kept[v] = l->kept[v] == TWS_KEPT_CHECKPOINT || layer >= 0 ? TWS_KEPT_CHECKPOINT : TWS_KEPT;
     }
   }
   for (uint32_t v = 0; v < network->value_count; v++) { /* gathered tokens are gathered again */

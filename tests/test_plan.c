@@ -727,6 +727,27 @@ START_TEST(neighbours_share_a_kernel) {
 }
 END_TEST
 
+/* Chen et al. 2016: with full recomputation one checkpoint a layer, what enters it. */
+START_TEST(one_checkpoint_a_layer) {
+  for (int llama = 0; llama < 2; llama++) {
+    tws_network *network = network_of(llama ? "tiny-llama" : "tiny-gpt2");
+    for (int mode = TWS_RECOMPUTE_NONE; mode <= TWS_RECOMPUTE_FULL; mode++) {
+      tws_config config = small_config();
+      config.recompute = (tws_recompute)mode;
+      tws_plan *plan = build(network, &config, 1, 0);
+      uint64_t bytes = 0, tokens = 2 * 8;
+      for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        if (plan->buffers[i].category == TWS_CATEGORY_CHECKPOINT) bytes += plan->buffers[i].bytes;
+      }
+      uint64_t each = tokens * (uint64_t)network->hidden * sizeof(float);
+      ck_assert_uint_eq(bytes, mode == TWS_RECOMPUTE_FULL ? (uint64_t)network->layers * each : 0);
+      tws_plan_destroy(plan);
+    }
+    tws_network_destroy(network);
+  }
+}
+END_TEST
+
 START_TEST(composition_equals_longest_path) {
   tws_network *network = network_of("tiny-llama");
   tws_error err = {0};
@@ -780,6 +801,7 @@ int main(void) {
   tcase_add_test(c, refusals_name_rule_and_remedy);
   tcase_add_test(c, survives_exhausted_memory);
   tcase_add_test(c, neighbours_share_a_kernel);
+  tcase_add_test(c, one_checkpoint_a_layer);
   tcase_add_test(c, composition_equals_longest_path);
   suite_add_tcase(suite, c);
   SRunner *runner = srunner_create(suite);
