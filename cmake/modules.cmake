@@ -57,6 +57,7 @@ if(NOT TWINSPEED_REAL STREQUAL "OFF")
       target_compile_options(tws_host_${isa} PRIVATE -O3 -fno-math-errno -fno-trapping-math -Wno-psabi
                              ${TWS_HOST_FLAGS_${isa}})
       target_compile_definitions(tws_host_${isa} PRIVATE TWS_HOST_ISA=${isa})
+      target_link_libraries(tws_host_${isa} PRIVATE PkgConfig::CJSON) # its folder: base/json.h names it
       set_target_properties(tws_host_${isa} PROPERTIES C_VISIBILITY_PRESET hidden)
       list(APPEND TWS_ENGINE_OBJECTS $<TARGET_OBJECTS:tws_host_${isa}>)
     endforeach()
