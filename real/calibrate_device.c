@@ -38,7 +38,7 @@ tws_code tws_calibrate_fill(const tws_backend_ops *ops, tws_backend *backend, vo
 tws_code tws_calibrate_describe(const tws_calibrate_device *on, tws_measurements *m, tws_error *err) {
   tws_cuda_device device;
   tws_cuda_memory memory;
-  char text[320], libraries[160];
+  char text[320], libraries[320];
   int devices = 0, length;
   TWS_TRY(on->cuda->device(&device, err));
   TWS_TRY(on->cuda->memory(on->backend, &memory, err));
@@ -48,7 +48,7 @@ tws_code tws_calibrate_describe(const tws_calibrate_device *on, tws_measurements
   m->device_bytes = (double)memory.total;
   m->overhead_bytes = (double)(memory.used - memory.arenas);
   m->shared_device = on->world > devices;
-  snprintf(m->description, sizeof m->description, "%s, NCCL %d.%d.%d%s%s", libraries, device.nccl / 10000,
+  snprintf(m->description, sizeof m->description, "%.158s, NCCL %d.%d.%d%s%s", libraries, device.nccl / 10000,
            device.nccl / 100 % 100, device.nccl % 100, device.driver[0] ? ", driver " : "", device.driver);
   length = snprintf(text, sizeof text, "%d multiprocessors, %.0f MiB of second-level cache", device.multiprocessors,
                     (double)device.l2_bytes / 1048576);

@@ -42,7 +42,7 @@ tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_erro
 typedef struct rank_memory {
   uint64_t predicted[TWS_TIER_COUNT], allocated[TWS_TIER_COUNT], peak_rss;
   tws_cuda_memory device; /* total 0: no device */
-  char device_name[160];
+  char device_name[320];
 } rank_memory;
 
 static int compare_doubles(const void *a, const void *b) {

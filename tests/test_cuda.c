@@ -114,6 +114,22 @@ START_TEST(attention_graphs) {
 }
 END_TEST
 
+/* On a GPU the same graphs are built, which takes what a description cannot show: the device's own kernels. */
+START_TEST(attention_is_built) {
+  static const int64_t shapes[][5] = {{8, 1024, 12, 12, 64}, {1, 2048, 32, 8, 64}, {1, 1024, 8, 8, 128}};
+  tws_error err = {0};
+  int count = 0;
+  if (api->device_count(&count, &err) != TWS_OK) return;
+  for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++) {
+    tws_work w = work_of(i % 2 ? TWS_KERNEL_ATTENTION_GRAD : TWS_KERNEL_ATTENTION, TWS_BF16, TWS_BF16);
+    memcpy(w.d, shapes[i / 2], sizeof w.d);
+    const tws_code code = api->attention_for(NULL, &w, 0, &err);
+    if (code == TWS_UNSUPPORTED && strstr(err.message, "knows no cuDNN")) return;
+    ck_assert_msg(code == TWS_OK, "shape %zu, %s: %s", i / 2, i % 2 ? "backward" : "forward", err.message);
+  }
+}
+END_TEST
+
 /* The backward pass keeps its row products where the plan has room for a copy of dq. */
 START_TEST(workspace_is_enough) {
   for (int64_t head = 1; head <= 256; head += 51) {
@@ -184,6 +200,7 @@ int main(void) {
   tcase_add_test(tests, support);
   tcase_add_test(tests, workspace_is_enough);
   tcase_add_test(tests, attention_graphs);
+  tcase_add_test(tests, attention_is_built);
   tcase_set_timeout(tests, 60);
   tcase_add_test(tests, no_device);
   tcase_add_test(tests, found_by_the_engine);

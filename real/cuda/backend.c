@@ -181,7 +181,12 @@ static tws_code join_streams(tws_backend *backend, int fork, tws_error *err) {
   return TWS_OK;
 }
 
+/* Also what is being recorded, where an operation failed: streams that record take part in nothing else. */
 void tws_cuda_forget(tws_backend *backend) {
+  cudaGraph_t graph = NULL;
+  if (backend->recording) cudaStreamEndCapture(backend->lanes[TWS_STREAM_COMPUTE].stream, &graph);
+  backend->recording = 0;
+  if (graph) cudaGraphDestroy(graph);
   if (backend->step) cudaGraphExecDestroy(backend->step);
   backend->step = NULL;
 }
@@ -260,8 +265,8 @@ static tws_code cuda_marked(tws_backend *backend, uint32_t count, double *second
 
 static void cuda_destroy(tws_backend *backend) {
   if (!backend) return;
-  cuda_synchronize(backend, NULL);
   tws_cuda_forget(backend);
+  cuda_synchronize(backend, NULL);
   for (uint32_t i = 0; i < backend->mark_count; i++)
     if (backend->marks[i]) cudaEventDestroy(backend->marks[i]);
   tws_free(backend->marks);
@@ -345,8 +350,10 @@ const char *tws_cuda_describe(const tws_backend *backend, char *buffer, int size
   const int n = snprintf(buffer, (size_t)size, "%s%sCUDA %d.%d, driver for CUDA %d.%d, cuBLASLt %zu",
                          backend ? backend->name : "", backend ? ", " : "", runtime / 1000, runtime % 1000 / 10,
                          driver / 1000, driver % 1000 / 10, tws_cuda_gemm_version());
-  if (backend && backend->fused && n > 0 && n < size)
-    snprintf(buffer + n, (size_t)(size - n), ", cuDNN %zu", tws_cuda_fused_version(backend->fused));
+  if (!backend || !backend->fused || n <= 0 || n >= size) return buffer;
+  const char *declined = tws_cuda_fused_declined(backend->fused);
+  snprintf(buffer + n, (size_t)(size - n), ", cuDNN %zu%s%s", tws_cuda_fused_version(backend->fused),
+           declined ? ", which declined some attention: " : "", declined ? declined : "");
   return buffer;
 }
 
@@ -399,6 +406,7 @@ static tws_code cuda_allocate(tws_backend *backend, tws_tier tier, uint64_t byte
 
 static void cuda_release(tws_backend *backend, tws_tier tier, void *base) {
   (void)tier;
+  if (backend->recording) tws_cuda_forget(backend);
   cuda_synchronize(backend, NULL);
   tws_cuda_forget(backend); /* it may use this memory */
   for (int i = 0; i < backend->arena_count; i++)

@@ -59,7 +59,8 @@ typedef struct tws_cuda_api {
   void (*comm_abort)(tws_comm *comm); /* from any thread, when a rank is lost: waiting kernels end */
   const tws_comm_ops *comm_ops;
   /* Whether cuDNN's fused attention takes this work on a device that need not be there, described in cuDNN's terms
-   * (JSON). TWS_UNSUPPORTED with the reason: the backend's own kernels do it. */
+   * (JSON); NULL: the current device, for which it is built, too. TWS_UNSUPPORTED with the reason: the backend's own
+   * kernels do it. */
   tws_code (*attention_for)(const char *described, const tws_work *work, int deterministic, tws_error *err);
 } tws_cuda_api;
 enum { TWS_CUDA_API_VERSION = 3, TWS_CUDA_WORKSPACE_BYTES = 32 << 20, TWS_CUDA_SCRATCH_BYTES = 8 << 20 };

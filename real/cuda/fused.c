@@ -46,6 +46,7 @@ struct tws_cuda_fused {
   tws_cudnn *lib;
   cudnnHandle_t handle; /* NULL: for a described device */
   cudnnBackendDescriptor_t device;
+  tws_cudnn_status declined; /* the first work that the library does not take, if any, and why */
   plan *plans;
   size_t count, capacity;
 };
@@ -276,12 +277,16 @@ static tws_code make_plan(tws_cuda_fused *fused, plan *p, tws_error *err) {
     forward(&g);
   else
     backward(&g, p->deterministic);
-  const tws_cudnn_wish wish = {
-      .room = operand > stream ? operand : stream, .deterministic = p->deterministic, .build = fused->handle != NULL};
-  p->found = tws_cudnn_plan(fused->lib, &g.status, fused->device, g.op, g.ops, &wish, &p->workspace, &p->execution);
+  const tws_cudnn_wish wish = {.handle = fused->handle,
+                               .device = fused->device,
+                               .room = operand > stream ? operand : stream,
+                               .deterministic = p->deterministic};
+  p->found = tws_cudnn_plan(fused->lib, &g.status, g.op, g.ops, &wish, &p->workspace, &p->execution);
   for (int i = 0; i < g.ops; i++) tws_cudnn_release(fused->lib, g.op[i]);
   for (int i = 0; i < g.tensors; i++) tws_cudnn_release(fused->lib, g.tensor[i]);
   if (p->found) return TWS_OK;
+  if (!fused->declined.failed) fused->declined = g.status;
+  fused->declined.failed = 1;
   return tws_fail(err, TWS_UNSUPPORTED, NULL, "cuDNN has no attention for this work: %s", g.status.text);
 }
 
@@ -388,7 +393,7 @@ tws_code tws_cuda_fused_create(const char *described, tws_cuda_fused **out, tws_
   if (!fused) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   tws_code code = tws_cudnn_load(&fused->lib, err);
   if (code == TWS_OK && !described) code = tws_cudnn_handle(fused->lib, &fused->handle, err);
-  if (code == TWS_OK) code = tws_cudnn_device(fused->lib, described, fused->handle, &fused->device, err);
+  if (code == TWS_OK && described) code = tws_cudnn_device(fused->lib, described, &fused->device, err);
   if (code != TWS_OK) {
     tws_cuda_fused_destroy(fused);
     return code;
@@ -408,6 +413,10 @@ void tws_cuda_fused_destroy(tws_cuda_fused *fused) {
 
 size_t tws_cuda_fused_version(const tws_cuda_fused *fused) {
   return fused ? tws_cudnn_version(fused->lib) : 0;
+}
+
+const char *tws_cuda_fused_declined(const tws_cuda_fused *fused) {
+  return fused->declined.failed ? fused->declined.text : NULL;
 }
 
 tws_code tws_cuda_attention_for(const char *described, const tws_work *work, int deterministic, tws_error *err) {
@@ -431,6 +440,10 @@ void tws_cuda_fused_destroy(tws_cuda_fused *fused) {
 size_t tws_cuda_fused_version(const tws_cuda_fused *fused) {
   (void)fused;
   return 0;
+}
+const char *tws_cuda_fused_declined(const tws_cuda_fused *fused) {
+  (void)fused;
+  return NULL;
 }
 tws_code tws_cuda_fused_prepare(tws_cuda_fused *fused, const tws_work *work, size_t stream_bytes, int deterministic,
                                 tws_error *err) {

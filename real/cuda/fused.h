@@ -11,6 +11,8 @@ typedef struct tws_cuda_fused tws_cuda_fused;
 tws_code tws_cuda_fused_create(const char *described, tws_cuda_fused **out, tws_error *err);
 void tws_cuda_fused_destroy(tws_cuda_fused *fused);
 size_t tws_cuda_fused_version(const tws_cuda_fused *fused); /* 91900 for 9.19.0; NULL: 0 */
+/* Why the library did not take the first work that it declined so far; NULL: it took all. */
+const char *tws_cuda_fused_declined(const tws_cuda_fused *fused);
 
 /* Device memory that a call may use beside its operands. */
 typedef struct tws_cuda_fused_room {

@@ -114,15 +114,11 @@ static descriptor finish(const tws_cudnn *lib, tws_cudnn_status *status, descrip
   return NULL;
 }
 
-tws_code tws_cudnn_device(const tws_cudnn *lib, const char *described, cudnnHandle_t handle, descriptor *out,
-                          tws_error *err) {
+tws_code tws_cudnn_device(const tws_cudnn *lib, const char *described, descriptor *out, tws_error *err) {
   tws_cudnn_status status = {0};
   descriptor d = start(lib, &status, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-  if (described)
-    set(lib, &status, d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(described),
-        described);
-  else
-    set(lib, &status, d, CUDNN_ATTR_DEVICEPROP_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+  set(lib, &status, d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(described),
+      described);
   *out = finish(lib, &status, d);
   return *out ? TWS_OK : tws_fail(err, TWS_UNSUPPORTED, NULL, "cuDNN does not take the device: %s", status.text);
 }
@@ -221,30 +217,35 @@ static int is_deterministic(const tws_cudnn *lib, descriptor proposal) {
   return !status.failed;
 }
 
-static descriptor plan_of(const tws_cudnn *lib, tws_cudnn_status *status, descriptor device, descriptor proposal) {
+static descriptor plan_of(const tws_cudnn *lib, tws_cudnn_status *status, cudnnHandle_t handle, descriptor proposal) {
   descriptor d = start(lib, status, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
   set_part(lib, status, d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, proposal);
-  set_part(lib, status, d, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device);
+  set(lib, status, d, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
   return finish(lib, status, d);
 }
 
-static int64_t workspace_of(const tws_cudnn *lib, tws_cudnn_status *status, descriptor proposal) {
+/* Whether the memory that a proposal or a plan needs is there. */
+static int fits(const tws_cudnn *lib, tws_cudnn_status *status, descriptor d, cudnnBackendAttributeName_t name,
+                size_t room, size_t *workspace) {
   int64_t bytes = 0, count = 0;
-  note(lib, status,
-       lib->cudnnBackendGetAttribute(proposal, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count,
-                                     &bytes));
-  return bytes;
+  if (!status->failed)
+    note(lib, status, lib->cudnnBackendGetAttribute(d, name, CUDNN_TYPE_INT64, 1, &count, &bytes));
+  if (status->failed) return 0;
+  *workspace = (size_t)bytes;
+  if (bytes >= 0 && (uint64_t)bytes <= room) return 1;
+  snprintf(status->text, sizeof status->text, "it needs %lld bytes, there are %zu", (long long)bytes, room);
+  return 0;
 }
 
 /* The proposals, best first; each is to be released. */
-static int proposals_for(const tws_cudnn *lib, tws_cudnn_status *status, descriptor device, descriptor graph,
+static int proposals_for(const tws_cudnn *lib, tws_cudnn_status *status, const tws_cudnn_wish *wish, descriptor graph,
                          descriptor *out) {
   const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
   int64_t count = 0;
   descriptor h = start(lib, status, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   set_part(lib, status, h, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
   set(lib, status, h, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-  set_part(lib, status, h, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device);
+  if (!wish->handle) set_part(lib, status, h, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, wish->device);
   h = finish(lib, status, h);
   for (int i = 0; i < MOST_PROPOSALS; i++) out[i] = start(lib, status, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
   if (!status->failed)
@@ -255,38 +256,36 @@ static int proposals_for(const tws_cudnn *lib, tws_cudnn_status *status, descrip
   return status->failed ? 0 : (int)count;
 }
 
-/* Whether a proposal will do; *plan is built when asked for. */
-static int accept(const tws_cudnn *lib, tws_cudnn_status *status, descriptor device, descriptor proposal,
-                  const tws_cudnn_wish *wish, size_t *workspace, descriptor *plan) {
+/* Whether a proposal will do; *plan is built where there is a handle. */
+static int accept(const tws_cudnn *lib, tws_cudnn_status *status, descriptor proposal, const tws_cudnn_wish *wish,
+                  size_t *workspace, descriptor *plan) {
   if (wish->deterministic && !is_deterministic(lib, proposal)) {
     snprintf(status->text, sizeof status->text, "nothing deterministic");
     return 0;
   }
-  const int64_t bytes = workspace_of(lib, status, proposal);
-  if (status->failed) return 0;
-  *workspace = (size_t)bytes;
-  if ((uint64_t)bytes > wish->room) {
-    snprintf(status->text, sizeof status->text, "it needs %lld bytes, there are %zu", (long long)bytes, wish->room);
-    return 0;
-  }
-  if (!wish->build) return 1;
-  *plan = plan_of(lib, status, device, proposal);
-  return *plan != NULL;
+  if (!fits(lib, status, proposal, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, wish->room, workspace)) return 0;
+  if (!wish->handle) return 1;
+  *plan = plan_of(lib, status, wish->handle, proposal);
+  if (fits(lib, status, *plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, wish->room, workspace)) return 1;
+  tws_cudnn_release(lib, *plan);
+  *plan = NULL;
+  return 0;
 }
 
-int tws_cudnn_plan(const tws_cudnn *lib, tws_cudnn_status *status, descriptor device, descriptor *ops, int count,
+int tws_cudnn_plan(const tws_cudnn *lib, tws_cudnn_status *status, descriptor *ops, int count,
                    const tws_cudnn_wish *wish, size_t *workspace, descriptor *plan) {
   descriptor proposal[MOST_PROPOSALS] = {NULL};
   int accepted = 0;
   *plan = NULL;
   descriptor graph = start(lib, status, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   set(lib, status, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, ops);
+  if (wish->handle) set(lib, status, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &wish->handle);
   graph = finish(lib, status, graph);
-  const int proposals = proposals_for(lib, status, device, graph, proposal);
+  const int proposals = proposals_for(lib, status, wish, graph, proposal);
   if (!status->failed && proposals == 0) snprintf(status->text, sizeof status->text, "it proposes nothing");
   for (int i = 0; i < proposals && !accepted; i++) {
     *status = (tws_cudnn_status){0};
-    accepted = accept(lib, status, device, proposal[i], wish, workspace, plan);
+    accepted = accept(lib, status, proposal[i], wish, workspace, plan);
   }
   for (int i = 0; i < MOST_PROPOSALS; i++) tws_cudnn_release(lib, proposal[i]);
   tws_cudnn_release(lib, graph);

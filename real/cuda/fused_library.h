@@ -19,9 +19,8 @@ tws_code tws_cudnn_load(tws_cudnn **out, tws_error *err);
 void tws_cudnn_unload(tws_cudnn *lib, cudnnHandle_t handle); /* both may be NULL */
 size_t tws_cudnn_version(const tws_cudnn *lib);
 tws_code tws_cudnn_handle(const tws_cudnn *lib, cudnnHandle_t *out, tws_error *err);
-/* What graphs are made for: the device of the handle, or one that JSON describes. */
-tws_code tws_cudnn_device(const tws_cudnn *lib, const char *described, cudnnHandle_t handle,
-                          cudnnBackendDescriptor_t *out, tws_error *err);
+/* A device that need not be there, described by JSON. */
+tws_code tws_cudnn_device(const tws_cudnn *lib, const char *described, cudnnBackendDescriptor_t *out, tws_error *err);
 void tws_cudnn_release(const tws_cudnn *lib, cudnnBackendDescriptor_t descriptor);
 
 /* Data are aligned to 16 bytes. by_value: one element, given as an address of the host when the graph runs. */
@@ -42,15 +41,16 @@ cudnnBackendDescriptor_t tws_cudnn_reshape(const tws_cudnn *lib, tws_cudnn_statu
                                            cudnnBackendDescriptor_t y);
 
 /* The library's first proposal that needs at most `room` bytes; with `deterministic`, not one that says that its bits
- * differ. Built (seconds, the first time) when asked for: that takes the device itself. 0: there is none, and the
- * status says why. */
+ * differ. For the handle's device it is built (seconds, the first time); for a described one, *plan stays NULL. 0: there
+ * is none, and the status says why. */
 typedef struct tws_cudnn_wish {
+  cudnnHandle_t handle; /* NULL: for */
+  cudnnBackendDescriptor_t device;
   size_t room;
-  int deterministic, build;
+  int deterministic;
 } tws_cudnn_wish;
-int tws_cudnn_plan(const tws_cudnn *lib, tws_cudnn_status *status, cudnnBackendDescriptor_t device,
-                   cudnnBackendDescriptor_t *ops, int count, const tws_cudnn_wish *wish, size_t *workspace,
-                   cudnnBackendDescriptor_t *plan);
+int tws_cudnn_plan(const tws_cudnn *lib, tws_cudnn_status *status, cudnnBackendDescriptor_t *ops, int count,
+                   const tws_cudnn_wish *wish, size_t *workspace, cudnnBackendDescriptor_t *plan);
 tws_code tws_cudnn_execute(const tws_cudnn *lib, cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                            const int64_t *number, void *const *data, int count, void *workspace, cudaStream_t stream,
                            tws_error *err);
