@@ -3,10 +3,12 @@
  * under the whole engine, against the host. Kernels of a graph run in a random order among those that its dependencies
  * allow; messages and collectives are rendezvous. */
 #include <check.h>
+#include <dlfcn.h>
 #include <math.h>
 
 #include "command.h"
 #include "folder.h"
+#include "real/cuda/cuda.h"
 
 enum { MOST_STEPS = 16 };
 static char modules[64];
@@ -143,6 +145,41 @@ START_TEST(traced) {
 }
 END_TEST
 
+/* What must not happen while a step is recorded spoils the recording; one that is given up leaves the device usable. */
+START_TEST(abandoned) {
+  enum { COUNT = 1024 };
+  tws_error err = {0};
+  tws_backend *backend = NULL;
+  void *memory = NULL, *more = NULL,
+       *module = dlopen(TWS_BUILD_DIR "/emulated/twinspeed_cuda.so", RTLD_NOW | RTLD_LOCAL);
+  ck_assert_msg(module != NULL, "%s", dlerror());
+  const tws_cuda_api *(*entry)(void) = (const tws_cuda_api *(*)(void))dlsym(module, TWS_CUDA_MODULE_SYMBOL);
+  const tws_backend_ops *ops = entry()->backend;
+  const tws_work fill = {.code = TWS_KERNEL_FILL, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {COUNT}, .f = {0.5}};
+  const tws_dtype dtype = TWS_F32;
+  float values[COUNT] = {0};
+  ck_assert_int_eq(ops->create(0, 1, &backend, &err), TWS_OK);
+  ck_assert_int_eq(ops->allocate(backend, TWS_TIER_DEVICE, sizeof values, &memory, &err), TWS_OK);
+  ck_assert_int_eq(ops->run(backend, &fill, &memory, &dtype, 1, TWS_STREAM_COMPUTE, &err), TWS_OK);
+  ck_assert_int_eq(ops->record(backend, 1, &err), TWS_OK);
+  ck_assert_int_ne(ops->allocate(backend, TWS_TIER_DEVICE, 1, &more, &err), TWS_OK);
+  ck_assert_int_ne(ops->record(backend, 0, &err), TWS_OK);
+  ck_assert_msg(strstr(err.hint, "TWINSPEED_CUDA_EAGER") != NULL, "%s", err.hint);
+  ck_assert_int_eq(ops->record(backend, 1, &err), TWS_OK);
+  ck_assert_int_ne(ops->run(backend, &fill, &memory, &dtype, 1, TWS_STREAM_HOST, &err), TWS_OK); /* given up */
+  ck_assert_int_eq(ops->record(backend, 1, &err), TWS_OK);
+  ck_assert_int_eq(ops->run(backend, &fill, &memory, &dtype, 1, TWS_STREAM_COMPUTE, &err), TWS_OK);
+  ck_assert_int_eq(ops->record(backend, 0, &err), TWS_OK);
+  ck_assert_int_eq(ops->replay(backend, &err), TWS_OK);
+  ck_assert_int_eq(ops->copy(backend, values, memory, sizeof values, TWS_STREAM_COMPUTE, &err), TWS_OK);
+  for (int i = 0; i < COUNT; i++) ck_assert_msg(values[i] == 0.5F, "%d: %g", i, (double)values[i]);
+  ck_assert_int_eq(ops->record(backend, 1, &err), TWS_OK);
+  ops->release(backend, TWS_TIER_DEVICE, memory);
+  ck_assert_int_eq(ops->synchronize(backend, &err), TWS_OK);
+  ops->destroy(backend);
+}
+END_TEST
+
 int main(void) {
   if (access(TWS_BUILD_DIR "/emulated/twinspeed_cuda.so", R_OK) != 0) {
     fprintf(stderr, "the emulated device was not built: nothing to test\n");
@@ -153,6 +190,7 @@ int main(void) {
   Suite *suite = suite_create("emulated");
   TCase *tests = tcase_create("training");
   tcase_set_timeout(tests, 120);
+  tcase_add_test(tests, abandoned);
   tcase_add_test(tests, recorded);
   tcase_add_loop_test(tests, ranks, 0, (int)(sizeof jobs / sizeof *jobs));
   tcase_add_test(tests, traced);

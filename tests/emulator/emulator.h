@@ -15,6 +15,8 @@
 #include <cstring>
 #include <functional>
 
+#include "tests/emulator/runtime.h"
+
 using std::isfinite;
 using std::isinf;
 using std::isnan;
@@ -44,13 +46,12 @@ const dim3 &emulated_thread();
 #define blockDim emulated_block_size
 #define gridDim emulated_grid_size
 
-/* Now, or as a node of the graph that the stream is being recorded into. */
-cudaError_t emulated_submit(cudaStream_t stream, const std::function<void()> &work);
-void emulated_start(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes,
+void emulated_start(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes, bool *loaded,
                     const std::function<void()> &kernel);
 template <typename K, typename... A>
 void emulated_launch(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes, K kernel, A... arguments) {
-  emulated_start(stream, grid, block, shared_bytes, [=] { kernel(arguments...); });
+  static bool loaded; /* this kernel: a driver loads it when it is first started */
+  emulated_start(stream, grid, block, shared_bytes, &loaded, [=] { kernel(arguments...); });
 }
 #define LAUNCH(kernel, grid, block, shared, call, ...)               \
   emulated_launch((call)->stream, dim3(grid), dim3(block), (shared), \

@@ -1,6 +1,9 @@
 /* The part of NCCL that real/cuda/nccl_comm.c uses, over MPI among the processes of a job on the host. Everything is a
  * rendezvous and runs in the order in which the host starts it, also in graphs: stricter than the library. Ranks that
- * enter different collectives, or the same one with other sizes, end the job. */
+ * enter different collectives, or the same one with other sizes, end the job. So do buffers that are not the device's,
+ * what is done for the first time while a step is recorded (the library connects then), and closing what a graph still
+ * holds. Communicators do not block: after every call they are in progress until they have been asked a few times, and
+ * take nothing meanwhile. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <mpi.h>
@@ -11,19 +14,28 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
-cudaError_t emulated_submit_in_order(cudaStream_t stream, const std::function<void()> &work); /* emulator.cpp */
+#include "tests/emulator/runtime.h"
 
 struct ncclComm {
   MPI_Comm mpi;
   int rank, size;
+  int busy; /* how often it still says that it is in progress */
+  bool finalized;
+  ncclComm_t child, *child_to; /* being split off */
+  std::shared_ptr<int> held;   /* by work that is not done, and by graphs */
+  std::set<std::string> known; /* what was done before */
 };
 
 namespace {
 
 struct Task {
   ncclComm *comm;
+  std::shared_ptr<int> held;
   cudaStream_t stream;
   bool message, receives;
   int peer;
@@ -121,23 +133,45 @@ void run_all(const std::vector<Task> &tasks) {
   MPI_Waitall((int)requests.size(), requests.data(), MPI_STATUSES_IGNORE);
 }
 
+ncclResult_t in_progress(ncclComm *comm) {
+  comm->busy = 1 + (int)(emulated_random() % 3);
+  return ncclInProgress;
+}
+
 ncclResult_t flush() {
   if (depth || pending.empty()) return ncclSuccess;
   const std::vector<Task> tasks = pending;
   pending.clear();
-  return emulated_submit_in_order(tasks[0].stream, [=] { run_all(tasks); }) == cudaSuccess ? ncclSuccess
-                                                                                           : ncclUnhandledCudaError;
+  if (emulated_submit_in_order(tasks[0].stream, [=] { run_all(tasks); }) != cudaSuccess) return ncclUnhandledCudaError;
+  for (const Task &t : tasks) in_progress(t.comm);
+  return ncclInProgress;
+}
+
+bool is_ready(ncclComm *comm, cudaStream_t stream, const std::string &what) {
+  if (comm->busy || comm->finalized) return false;
+  if (comm->known.insert(what).second && emulated_is_recorded(stream))
+    emulated_refuse("a connection of NCCL that is made while a step is recorded");
+  return true;
+}
+void check_buffer(const void *data, size_t bytes) {
+  if (bytes && !emulated_is_device(data, bytes)) emulated_refuse("a collective on memory that is not the device's");
 }
 
 ncclResult_t add_message(ncclComm *comm, cudaStream_t stream, int peer, const void *data, size_t bytes, bool receives) {
   if (peer < 0 || peer >= comm->size) return ncclInvalidArgument;
-  pending.push_back({comm, stream, true, receives, peer, const_cast<void *>(data), bytes, nullptr});
+  if (!is_ready(comm, stream, (receives ? "from " : "to ") + std::to_string(peer))) return ncclInvalidArgument;
+  check_buffer(data, bytes);
+  pending.push_back({comm, comm->held, stream, true, receives, peer, const_cast<void *>(data), bytes, nullptr});
   return flush();
 }
 
+/* `sent` and `received`: how many times `count` elements there are. */
 ncclResult_t add(ncclComm *comm, cudaStream_t stream, const char *name, size_t count, ncclDataType_t type, int root,
-                 const std::function<void()> &work) {
-  pending.push_back({comm, stream, false, false, 0, nullptr, 0, [=] {
+                 const void *from, size_t sent, const void *to, size_t received, const std::function<void()> &work) {
+  if (!is_ready(comm, stream, name)) return ncclInvalidArgument;
+  check_buffer(from, sent * count * size_of(type));
+  check_buffer(to, received * count * size_of(type));
+  pending.push_back({comm, comm->held, stream, false, false, 0, nullptr, 0, [=] {
                        same_everywhere(comm, name, count, type, root);
                        work();
                      }});
@@ -149,8 +183,9 @@ ncclResult_t make(MPI_Comm mpi, ncclComm_t *out) {
   comm->mpi = mpi;
   MPI_Comm_rank(mpi, &comm->rank);
   MPI_Comm_size(mpi, &comm->size);
+  comm->held = std::make_shared<int>(0);
   *out = comm;
-  return ncclSuccess;
+  return in_progress(comm);
 }
 
 }  // namespace
@@ -176,24 +211,38 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id,
   MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
   make(mpi, out);
   return id.internal[5] == 7 && config->blocking == 0 && (*out)->rank == rank && (*out)->size == ranks
-             ? ncclSuccess
+             ? ncclInProgress
              : ncclInvalidArgument;
 }
+/* The parent is in progress, and the child is not there before it is done. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *) {
   MPI_Comm mpi;
+  if (comm->busy || comm->finalized) return ncclInvalidArgument;
   same_everywhere(comm, "split", 0, 0, 0);
   MPI_Comm_split(comm->mpi, color == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : color, key, &mpi);
   *out = nullptr;
-  return mpi == MPI_COMM_NULL ? ncclSuccess : make(mpi, out);
+  if (mpi != MPI_COMM_NULL) make(mpi, &comm->child);
+  comm->child_to = out;
+  return in_progress(comm);
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
-  *state = ncclSuccess;
-  return comm ? ncclSuccess : ncclInvalidArgument;
-}
-ncclResult_t ncclCommFinalize(ncclComm_t) {
+  if (!comm) return ncclInvalidArgument;
+  *state = comm->busy ? ncclInProgress : ncclSuccess;
+  if (comm->busy && --comm->busy == 0 && comm->child) {
+    *comm->child_to = comm->child;
+    comm->child = nullptr;
+  }
   return ncclSuccess;
 }
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  if (comm->busy || comm->finalized) return ncclInvalidArgument;
+  if (comm->held.use_count() > 1)
+    emulated_refuse("a communicator is closed that a graph or work still holds: it waits");
+  comm->finalized = true;
+  return in_progress(comm);
+}
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (comm->busy || !comm->finalized) return ncclInvalidUsage;
   MPI_Comm_free(&comm->mpi);
   delete comm;
   return ncclSuccess;
@@ -221,13 +270,13 @@ ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, n
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
   if (op != ncclSum) return ncclInvalidArgument;
-  return add(comm, stream, "all-reduce", count, type, 0,
+  return add(comm, stream, "all-reduce", count, type, 0, from, 1, to, 1,
              [=] { sum_up(gather(comm, from, count * size_of(type)), comm->size, 0, count, type, to); });
 }
 ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
                         ncclComm_t comm, cudaStream_t stream) {
   if (op != ncclSum) return ncclInvalidArgument;
-  return add(comm, stream, "reduce", count, type, root, [=] {
+  return add(comm, stream, "reduce", count, type, root, from, 1, to, comm->rank == root, [=] {
     const std::vector<char> all = gather(comm, from, count * size_of(type));
     if (comm->rank == root) sum_up(all, comm->size, 0, count, type, to);
   });
@@ -235,21 +284,21 @@ ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t
 ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                ncclComm_t comm, cudaStream_t stream) {
   if (op != ncclSum) return ncclInvalidArgument;
-  return add(comm, stream, "reduce-scatter", count, type, 0, [=] {
+  return add(comm, stream, "reduce-scatter", count, type, 0, from, (size_t)comm->size, to, 1, [=] {
     const size_t all = count * (size_t)comm->size;
     sum_up(gather(comm, from, all * size_of(type)), comm->size, count * (size_t)comm->rank, count, type, to);
   });
 }
 ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream) {
-  return add(comm, stream, "all-gather", count, type, 0, [=] {
+  return add(comm, stream, "all-gather", count, type, 0, from, 1, to, (size_t)comm->size, [=] {
     const std::vector<char> all = gather(comm, from, count * size_of(type));
     memcpy(to, all.data(), all.size());
   });
 }
 ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
-  return add(comm, stream, "broadcast", count, type, root, [=] {
+  return add(comm, stream, "broadcast", count, type, root, from, comm->rank == root, to, 1, [=] {
     if (comm->rank == root) memmove(to, from, count * size_of(type));
     MPI_Bcast(to, (int)(count * size_of(type)), MPI_BYTE, root, comm->mpi);
   });
@@ -257,7 +306,7 @@ ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataTyp
 ncclResult_t ncclAlltoAll(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,
                           cudaStream_t stream) {
   if (from == to) return ncclInvalidArgument;
-  return add(comm, stream, "all-to-all", count, type, 0, [=] {
+  return add(comm, stream, "all-to-all", count, type, 0, from, (size_t)comm->size, to, (size_t)comm->size, [=] {
     const int bytes = (int)(count * size_of(type));
     MPI_Alltoall(from, bytes, MPI_BYTE, to, bytes, MPI_BYTE, comm->mpi);
   });

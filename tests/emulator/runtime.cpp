@@ -1,0 +1,460 @@
+/* The part of the CUDA runtime that the backend uses, on host memory and as strict as the real one can be.
+ *
+ * What a stream is given is done when the host waits for it, in an order drawn anew each time among those that streams
+ * and events allow, so that a missing wait or dependency shows; graphs keep what was recorded and run the same way.
+ * Device memory lies between guard pages and can only be touched while a device's work runs. A call that must not be
+ * made while a stream is recorded spoils the recording. */
+#include "tests/emulator/runtime.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <vector>
+
+namespace {
+
+enum { HOST_PAGE = 4096, DEVICE_PAGE = 2 << 20, CONTEXT = 512 << 20, ALIGNMENT = 256, BEHIND = 0xA5 };
+const size_t TOTAL = (size_t)80 << 30;
+
+uint32_t random_state = 1;
+
+struct Node {
+  std::function<void()> work;
+  std::vector<long> after;
+};
+struct Recording {
+  std::vector<Node> nodes;
+  bool spoiled;
+};
+struct Program { /* an instantiated graph */
+  std::vector<Node> nodes;
+  int running;
+};
+struct Stream {
+  int capture;                   /* the recording that it takes part in or, of an event, took part in; 0: none */
+  std::vector<long> latest;      /* what its next work comes after */
+  std::vector<long> latest_node; /* the same in the recording */
+};
+struct Event : Stream {
+  bool timed, recorded;
+};
+
+std::map<long, Node> pending; /* what streams were given, by its number */
+long numbers;
+Recording *recording;
+Stream *origin;
+Stream legacy; /* the stream NULL */
+int captures;
+
+Stream *of(cudaStream_t s) {
+  return s ? reinterpret_cast<Stream *>(s) : &legacy;
+}
+Event *of(cudaEvent_t e) {
+  return reinterpret_cast<Event *>(e);
+}
+bool is_captured(const Stream *s) {
+  return recording && s->capture == captures;
+}
+cudaError_t spoil(cudaError_t status) {
+  if (recording) recording->spoiled = true;
+  return status;
+}
+void join(std::vector<long> *to, const std::vector<long> &from) {
+  for (long n : from)
+    if (std::find(to->begin(), to->end(), n) == to->end()) to->push_back(n);
+}
+
+/* ---- memory ---- */
+
+struct Allocation {
+  char *map;
+  size_t bytes, rounded, mapped;
+  bool device;
+};
+std::map<char *, Allocation> allocations; /* by address */
+int open_count;
+
+const Allocation *find(const void *address, size_t bytes) {
+  char *at = static_cast<char *>(const_cast<void *>(address));
+  auto next = allocations.upper_bound(at);
+  if (next == allocations.begin()) return nullptr;
+  const auto &found = *--next;
+  return at + bytes <= found.first + found.second.bytes ? &found.second : nullptr;
+}
+
+/* While it is closed, the host cannot touch device memory. */
+void open_memory(bool open) {
+  open_count += open ? 1 : -1;
+  if (open_count != (open ? 1 : 0)) return;
+  for (const auto &one : allocations)
+    if (one.second.device)
+      mprotect(one.second.map + HOST_PAGE, one.second.mapped - 2 * HOST_PAGE,
+               open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+cudaError_t give(void **out, size_t bytes, bool device) {
+  *out = nullptr;
+  if (recording) return spoil(cudaErrorStreamCaptureUnsupported);
+  if (bytes == 0) return cudaSuccess;
+  if (bytes > TOTAL) return cudaErrorMemoryAllocation;
+  Allocation a = {nullptr, bytes, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, 0, device};
+  const size_t inside = (a.rounded + HOST_PAGE - 1) / HOST_PAGE * HOST_PAGE;
+  a.mapped = inside + 2 * HOST_PAGE;
+  void *map = mmap(nullptr, a.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map == MAP_FAILED) return cudaErrorMemoryAllocation;
+  a.map = static_cast<char *>(map);
+  mprotect(a.map + HOST_PAGE, inside, PROT_READ | PROT_WRITE);
+  char *at = a.map + a.mapped - HOST_PAGE - a.rounded; /* what goes too far meets the guard */
+  memset(at, 0xff, bytes);                             /* NaN */
+  memset(at + bytes, BEHIND, a.rounded - bytes);
+  allocations[at] = a;
+  if (device) mprotect(a.map + HOST_PAGE, inside, PROT_NONE);
+  *out = at;
+  return cudaSuccess;
+}
+
+/* ---- running ---- */
+
+/* All that the wanted come after, and they. */
+std::vector<long> with_ancestors(std::vector<long> open) {
+  std::vector<long> all;
+  while (!open.empty()) {
+    const long n = open.back();
+    open.pop_back();
+    const auto found = pending.find(n);
+    if (found == pending.end() || std::find(all.begin(), all.end(), n) != all.end()) continue;
+    all.push_back(n);
+    open.insert(open.end(), found->second.after.begin(), found->second.after.end());
+  }
+  return all;
+}
+
+bool is_ready(const Node &node) {
+  for (long before : node.after)
+    if (pending.count(before)) return false;
+  return true;
+}
+
+void run(std::vector<long> wanted) {
+  wanted = with_ancestors(wanted);
+  if (wanted.empty()) return;
+  open_memory(true);
+  while (!wanted.empty()) {
+    std::vector<size_t> ready;
+    for (size_t i = 0; i < wanted.size(); ++i)
+      if (is_ready(pending[wanted[i]])) ready.push_back(i);
+    const size_t at = ready[emulated_random() % ready.size()];
+    const long n = wanted[at];
+    wanted.erase(wanted.begin() + (long)at);
+    pending[n].work();
+    pending.erase(n);
+  }
+  open_memory(false);
+}
+
+void run_everything() {
+  std::vector<long> all;
+  for (const auto &one : pending) all.push_back(one.first);
+  run(all);
+}
+
+void run_program(const std::vector<Node> &nodes) {
+  std::vector<int> waits(nodes.size(), 0), ready;
+  std::vector<std::vector<int>> next(nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    waits[i] = (int)nodes[i].after.size();
+    for (long before : nodes[i].after) next[(size_t)before].push_back((int)i);
+    if (waits[i] == 0) ready.push_back((int)i);
+  }
+  while (!ready.empty()) {
+    const size_t at = emulated_random() % ready.size();
+    const int n = ready[at];
+    ready.erase(ready.begin() + (long)at);
+    nodes[(size_t)n].work();
+    for (int later : next[(size_t)n])
+      if (--waits[(size_t)later] == 0) ready.push_back(later);
+  }
+}
+
+// Whether the origin comes after all that was recorded.
+bool joined() {
+  std::vector<char> seen(recording->nodes.size() + 1, 0);
+  std::vector<long> open = origin->latest_node;
+  while (!open.empty()) {
+    const long n = open.back();
+    open.pop_back();
+    if (seen[(size_t)n]) continue;
+    seen[(size_t)n] = 1;
+    for (long before : recording->nodes[(size_t)n].after) open.push_back(before);
+  }
+  return std::count(seen.begin(), seen.end() - 1, 0) == 0;
+}
+
+bool is_pending(const Stream *s) {
+  for (long n : s->latest)
+    if (pending.count(n)) return true;
+  return false;
+}
+
+}  // namespace
+
+uint32_t emulated_random() {
+  random_state = random_state * 1664525u + 1013904223u;
+  return random_state >> 8;
+}
+void emulated_refuse(const char *what) {
+  fprintf(stderr, "a GPU would not do this: %s\n", what);
+  abort();
+}
+bool emulated_is_device(const void *address, size_t bytes) {
+  const Allocation *a = find(address, bytes);
+  return a && a->device;
+}
+bool emulated_is_recorded(cudaStream_t stream) {
+  return is_captured(of(stream));
+}
+
+cudaError_t emulated_submit(cudaStream_t stream, const std::function<void()> &work) {
+  Stream *s = of(stream);
+  if (recording) {
+    if (!is_captured(s)) return spoil(stream ? cudaErrorStreamCaptureIsolation : cudaErrorStreamCaptureImplicit);
+    recording->nodes.push_back({work, s->latest_node});
+    s->latest_node.assign(1, (long)recording->nodes.size() - 1);
+    return recording->spoiled ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+  }
+  pending[++numbers] = {work, s->latest};
+  s->latest.assign(1, numbers);
+  return cudaSuccess;
+}
+
+cudaError_t emulated_submit_in_order(cudaStream_t stream, const std::function<void()> &work) {
+  static long latest, latest_node, latest_capture;
+  const cudaError_t status = emulated_submit(stream, work);
+  if (status != cudaSuccess) return status;
+  if (!recording) {
+    if (pending.count(latest)) join(&pending[numbers].after, {latest});
+    latest = numbers;
+    return status;
+  }
+  if (latest_capture == captures) join(&recording->nodes.back().after, {latest_node});
+  latest_node = (long)recording->nodes.size() - 1;
+  latest_capture = captures;
+  return status;
+}
+
+/* ---- the runtime ---- */
+
+extern "C" {
+
+cudaError_t cudaMalloc(void **out, size_t bytes) {
+  return give(out, bytes, true);
+}
+cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned) {
+  return give(out, bytes, false);
+}
+/* Waits for the device. The place stays forbidden. */
+static cudaError_t take_back(void *address, bool device) {
+  if (!address) return cudaSuccess;
+  if (recording) return spoil(cudaErrorStreamCaptureUnsupported);
+  const auto found = allocations.find(static_cast<char *>(address));
+  if (found == allocations.end() || found->second.device != device) return cudaErrorInvalidValue;
+  run_everything();
+  const Allocation a = found->second;
+  mprotect(a.map + HOST_PAGE, a.mapped - 2 * HOST_PAGE, PROT_READ | PROT_WRITE);
+  for (size_t i = a.bytes; i < a.rounded; ++i)
+    if (found->first[i] != (char)BEHIND) emulated_refuse("a write behind an allocation");
+  allocations.erase(found);
+  mmap(a.map, a.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void *address) {
+  return take_back(address, true);
+}
+cudaError_t cudaFreeHost(void *address) {
+  return take_back(address, false);
+}
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
+  *total = TOTAL;
+  *available = TOTAL - CONTEXT;
+  for (const auto &one : allocations) /* whole pages, as the driver counts */
+    if (one.second.device) *available -= (one.second.bytes + DEVICE_PAGE - 1) / DEVICE_PAGE * DEVICE_PAGE;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
+  if (!find(to, bytes)) emulated_refuse("memory to set that is not the device's");
+  return emulated_submit(stream, [=] { memset(to, value, bytes); });
+}
+cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+  return cudaMemsetAsync(to, value, bytes, nullptr);
+}
+/* Pageable memory is read before the call returns, and written before it returns; recordings do not take it. */
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  const Allocation *target = find(to, bytes), *source = find(from, bytes);
+  if ((!target && find(to, 1)) || (!source && find(from, 1))) emulated_refuse("a copy beyond an allocation");
+  if (kind == cudaMemcpyDeviceToDevice && !(target && source)) emulated_refuse("a copy of memory not the device's");
+  if (recording && !(target && source)) return spoil(cudaErrorStreamCaptureUnsupported);
+  if (!source) {
+    const std::vector<char> staged(static_cast<const char *>(from), static_cast<const char *>(from) + bytes);
+    return emulated_submit(stream, [=] { memcpy(to, staged.data(), bytes); });
+  }
+  const cudaError_t status = emulated_submit(stream, [=] { memmove(to, from, bytes); });
+  if (!target) run(of(stream)->latest);
+  return status;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int) {
+  if (flags != cudaStreamNonBlocking) emulated_refuse("a stream that waits for the stream NULL");
+  *out = reinterpret_cast<cudaStream_t>(new Stream());
+  return recording ? spoil(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  if (is_captured(of(stream))) return spoil(cudaErrorStreamCaptureUnsupported);
+  delete of(stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (is_captured(of(stream))) return spoil(cudaErrorStreamCaptureUnsupported);
+  run(of(stream)->latest);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  const bool busy = is_pending(of(stream));
+  const cudaError_t status = cudaStreamSynchronize(stream);
+  return status == cudaSuccess && busy ? cudaErrorNotReady : status; /* done when asked again */
+}
+cudaError_t cudaDeviceSynchronize(void) {
+  if (recording) return spoil(cudaErrorStreamCaptureUnsupported);
+  run_everything();
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
+  Event *e = new Event();
+  e->timed = !(flags & cudaEventDisableTiming);
+  *out = reinterpret_cast<cudaEvent_t>(e);
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t *out) {
+  return cudaEventCreateWithFlags(out, 0);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete of(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (recording && !is_captured(of(stream))) return spoil(cudaErrorStreamCaptureIsolation);
+  static_cast<Stream &>(*of(event)) = *of(stream);
+  of(event)->recorded = true;
+  if (!is_captured(of(stream))) of(event)->capture = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t first, cudaEvent_t second) {
+  static float now;
+  for (const Event *e : {of(first), of(second)}) {
+    if (!e->timed || !e->recorded || e->capture) return cudaErrorInvalidResourceHandle;
+    if (is_pending(e)) return cudaErrorNotReady;
+  }
+  *milliseconds = now += 1;
+  return cudaSuccess;
+}
+/* An event from outside the recording cannot be waited for inside it, nor one of a recording afterwards. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  Stream *s = of(stream);
+  const Event *e = of(event);
+  if (!e->recorded) return cudaSuccess;
+  if (is_captured(e)) {
+    if (!is_captured(s)) s->latest_node.clear();
+    s->capture = captures;
+    join(&s->latest_node, e->latest_node);
+    return cudaSuccess;
+  }
+  if (recording) return spoil(cudaErrorStreamCaptureIsolation);
+  if (e->capture) return cudaErrorCapturedEvent;
+  join(&s->latest, e->latest);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (recording) return cudaErrorIllegalState;
+  if (!stream) return cudaErrorStreamCaptureUnsupported;
+  recording = new Recording();
+  origin = of(stream);
+  origin->capture = ++captures;
+  origin->latest_node.clear();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
+  *out = nullptr;
+  if (!recording) return cudaErrorIllegalState;
+  Recording *ended = recording;
+  cudaError_t status = of(stream) != origin ? cudaErrorStreamCaptureUnmatched
+                       : ended->spoiled     ? cudaErrorStreamCaptureInvalidated
+                       : joined()           ? cudaSuccess
+                                            : cudaErrorStreamCaptureUnjoined;
+  recording = nullptr;
+  if (status == cudaSuccess)
+    *out = reinterpret_cast<cudaGraph_t>(ended);
+  else
+    delete ended;
+  return status;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long) {
+  if (recording) return spoil(cudaErrorStreamCaptureUnsupported);
+  *out = reinterpret_cast<cudaGraphExec_t>(new Program{reinterpret_cast<Recording *>(graph)->nodes, 0});
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<Recording *>(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  Program *program = reinterpret_cast<Program *>(graph);
+  if (program->running) emulated_refuse("a graph is destroyed while it runs");
+  delete program;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  Program *program = reinterpret_cast<Program *>(graph);
+  if (recording) return spoil(cudaErrorStreamCaptureUnsupported);
+  ++program->running;
+  return emulated_submit(stream, [=] {
+    run_program(program->nodes);
+    --program->running;
+  });
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int *devices) {
+  *devices = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int *device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) {
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int *version) {
+  *version = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int *version) {
+  return cudaDriverGetVersion(version);
+}
+const char *cudaGetErrorString(cudaError_t) {
+  return "an emulated error";
+}
+const char *cudaGetErrorName(cudaError_t) {
+  return "emulated";
+}
+}
