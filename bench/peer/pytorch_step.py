@@ -214,13 +214,15 @@ class Trainer:
             self.model = build(config, args.vocab_multiple)
             for parameter, std in self.model.in_order():
                 nn.init.ones_(parameter) if std is None else nn.init.normal_(parameter, 0.0, std)
+        if args.losses:
+            twinspeed_weights(self.model, args.seed)
         self.half = args.dtype == "bf16"
         self.masters = None
         parameters = list(self.model.parameters())
         if self.half and args.parameters == "master":
             self.masters = [p.detach().clone() for p in parameters]
-            self.model.to(torch.bfloat16)
-            parameters = list(self.model.parameters())
+            for parameter in parameters:  # not the model: frequencies stay float32
+                parameter.data = parameter.data.to(torch.bfloat16)
         self.parameters = parameters
         self.optimizer = torch.optim.AdamW(self.masters or parameters, lr=args.lr, betas=(0.9, 0.999), eps=1e-8,
                                            weight_decay=args.weight_decay, fused=self.device.type == "cuda")
@@ -345,7 +347,6 @@ def losses(args):
     """Of the first steps on a text in which every window of `seq` bytes is the same (one period or more of it), so that
     the order of samples does not matter."""
     trainer = Trainer(args)
-    twinspeed_weights(trainer.model, args.seed)
     with open(args.losses, "rb") as file:
         text = file.read(args.seq + 1)
     trainer.tokens = torch.tensor(list(text), device=trainer.device).repeat(1, args.batch, 1)
@@ -381,7 +382,7 @@ def main():
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--weight-decay", type=float, default=0.01)
     parser.add_argument("--clip", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--seed", type=int, default=1234)
     parser.add_argument("--count", action="store_true", help="print the number of parameters and the flops of a step")
     parser.add_argument("--losses", metavar="TEXT", help="losses from Twinspeed's initial weights on a periodic text")
     parser.add_argument("--serve", action="store_true", help="warm up, then time steps when asked")
