@@ -196,7 +196,8 @@ static tws_code keep_step(tws_backend *backend, tws_error *err) {
   TWS_TRY(join_streams(backend, 0, err));
   backend->recording = 0;
   cudaError_t status = cudaStreamEndCapture(backend->lanes[TWS_STREAM_COMPUTE].stream, &graph);
-  if (status == cudaSuccess) status = cudaGraphInstantiate(&backend->step, graph, 0);
+  if (status == cudaSuccess) /* communication keeps its priority, which without the flag is that of this stream */
+    status = cudaGraphInstantiate(&backend->step, graph, cudaGraphInstantiateFlagUseNodePriority);
   if (graph) cudaGraphDestroy(graph);
   if (status == cudaSuccess) return TWS_OK;
   const tws_code code = tws_cuda_fail(err, status, "making a step's graph");

@@ -378,8 +378,8 @@ tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *ca
     bind(&b, O, call->operand[1]);
     bind(&b, STATS, call->operand[2]);
   }
-  void *workspace = operand + sums;
-  if (p->workspace > operand_room(work, room->deterministic)) workspace = stream + aligned(delta_bytes(work));
+  void *workspace = stream + aligned(delta_bytes(work)); /* aligned to 256 bytes, which a lone operand need not be */
+  if (p->workspace > stream_room(work, room->stream_bytes)) workspace = operand + sums;
   *done = 1;
   return tws_cudnn_execute(fused->lib, fused->handle, p->execution, b.number, b.data, b.count, workspace, call->stream,
                            err);
