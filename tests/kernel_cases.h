@@ -60,6 +60,9 @@ static const test_case table[] = {
     CASE(NORM, {5, 33}, {1e-6}, TWS_RMS | TWS_RESIDUAL, F),
     CASE(NORM, {40, 768}, {1e-5}, TWS_BIAS | TWS_RESIDUAL, B),
     CASE(NORM, {9, 130}, {1e-6}, TWS_RMS | TWS_RESIDUAL, H),
+    CASE(NORM, {3, 1600}, {1e-5}, TWS_BIAS | TWS_RESIDUAL, B), /* a block's rows, and those beyond its registers */
+    CASE(NORM, {3, 5000}, {1e-6}, TWS_RMS, F),
+    CASE(NORM, {2, 16400}, {1e-5}, TWS_BIAS | TWS_RESIDUAL, F),
     CASE(NORM_GRAD, {9, 48}, {1e-5}, TWS_BIAS, F),
     CASE(NORM_GRAD, {70, 257}, {1e-5}, TWS_BIAS | ACC, F),
     CASE(NORM_GRAD, {6, 65}, {1e-5}, TWS_BIAS | ACC | ACC_PARAM, F),
@@ -69,6 +72,10 @@ static const test_case table[] = {
     CASE(NORM_GRAD, {20, 100}, {1e-5}, TWS_RMS, B),
     CASE(NORM_GRAD, {40, 300}, {1e-5}, TWS_BIAS | ACC_PARAM, H),
     CASE(NORM_GRAD, {40, 301}, {1e-5}, TWS_RMS | ACC, HM),
+    CASE(NORM_GRAD, {55, 768}, {1e-5}, TWS_BIAS | ACC, B), /* a pack of a row for each thread, two, too many */
+    CASE(NORM_GRAD, {20, 1600}, {1e-5}, TWS_RMS | ACC_PARAM, F),
+    CASE(NORM_GRAD, {15, 4096}, {1e-5}, TWS_BIAS, M),
+    CASE(NORM_GRAD, {3, 5200}, {1e-5}, TWS_BIAS | ACC, F),
     CASE(LINEAR, {1, 1, 1}, {0}, TWS_BIAS, F),
     CASE(LINEAR, {7, 13, 5}, {0}, 0, F),
     CASE(LINEAR, {64, 96, 80}, {0}, TWS_BIAS, F),

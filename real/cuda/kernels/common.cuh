@@ -5,6 +5,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <math_constants.h>
+#include <cstring>
+#include <type_traits>
 #include "real/cuda/internal.h"
 
 typedef __nv_bfloat16 bf16;
@@ -53,23 +55,64 @@ __device__ inline f16 from_float<f16>(float x) {
   return __float2half_rn(x);
 }
 
-// N elements that are loaded and stored at once; the address must be a multiple of the pack's size.
+// N elements that are loaded and stored at once; the address must be a multiple of the pack's size. They stay words, so
+// that those of 16 bits do not take a register each.
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Pack {
-  T v[N];
+  typedef std::conditional_t<sizeof(T) * N % 4 == 0, uint32_t, uint16_t> Word;
+  Word w[sizeof(T) * N / sizeof(Word)];
 };
+template <typename To, typename From>
+__device__ inline To bits_of(From x) {
+  static_assert(sizeof(To) == sizeof(From), "other sizes have other bits");
+  To y;
+  memcpy(static_cast<void *>(&y), &x, sizeof y);
+  return y;
+}
+
+// Element j of a pack. j is known where it is compiled.
+template <int N>
+__device__ inline float at(const Pack<float, N> &pack, int j) {
+  return bits_of<float>(pack.w[j]);
+}
+template <int N>
+__device__ inline float at(const Pack<bf16, N> &pack, int j) {
+  const uint32_t word = pack.w[j / 2];
+  return bits_of<float>(j % 2 ? word & 0xffff0000U : word << 16);
+}
+template <int N>
+__device__ inline float at(const Pack<f16, N> &pack, int j) {
+  const uint32_t word = pack.w[j / 2];
+  return to_float(bits_of<f16>((uint16_t)(j % 2 ? word >> 16 : word)));
+}
+
+__device__ inline uint32_t pair(bf16, float x, float y) {
+  return bits_of<uint32_t>(__floats2bfloat162_rn(x, y));
+}
+__device__ inline uint32_t pair(f16, float x, float y) {
+  return bits_of<uint32_t>(__floats2half2_rn(x, y));
+}
+template <typename T, int N>
+__device__ inline Pack<T, N> packed(const float (&x)[N]) {
+  Pack<T, N> pack;
+  if constexpr (sizeof(T) == 4 || N == 1) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) pack.w[i] = bits_of<typename Pack<T, N>::Word>(from_float<T>(x[i]));
+  } else {
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) pack.w[i] = pair(T(), x[2 * i], x[2 * i + 1]);
+  }
+  return pack;
+}
 template <int N, typename T>
 __device__ inline void load(const T *from, float (&out)[N]) {
   const Pack<T, N> pack = *reinterpret_cast<const Pack<T, N> *>(from);
 #pragma unroll
-  for (int i = 0; i < N; ++i) out[i] = to_float(pack.v[i]);
+  for (int i = 0; i < N; ++i) out[i] = at(pack, i);
 }
 template <int N, typename T>
 __device__ inline void store(T *to, const float (&x)[N]) {
-  Pack<T, N> pack;
-#pragma unroll
-  for (int i = 0; i < N; ++i) pack.v[i] = from_float<T>(x[i]);
-  *reinterpret_cast<Pack<T, N> *>(to) = pack;
+  *reinterpret_cast<Pack<T, N> *>(to) = packed<T>(x);
 }
 
 // Elements of a pack: 16 bytes of the widest type.

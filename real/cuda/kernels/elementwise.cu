@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(BLOCK) map(const A *a, const B *b, O *o, int64
     float z[N];
     if (i >= packs) break;
 #pragma unroll
-    for (int j = 0; j < N; ++j) z[j] = f(to_float(x[k].v[j]), F::two ? to_float(y[k].v[j]) : to_float(x[k].v[j]));
+    for (int j = 0; j < N; ++j) z[j] = f(at(x[k], j), F::two ? at(y[k], j) : at(x[k], j));
     store<N>(o + i * N, z);
   }
   const int64_t rest = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK;
@@ -139,8 +139,8 @@ __global__ void __launch_bounds__(BLOCK) swiglu(const T *gate_up, T *y, Rows r) 
     if (i >= r.packs) break;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const float x = to_float(g[k].v[j]);
-      z[j] = x * sigmoid(x) * to_float(u[k].v[j]);
+      const float x = at(g[k], j);
+      z[j] = x * sigmoid(x) * at(u[k], j);
     }
     store<V>(y + (row * r.packs + i) * V, z);
   }
@@ -165,8 +165,8 @@ __global__ void __launch_bounds__(BLOCK) swiglu_grad(const T *dy, const T *gate_
     if (i >= r.packs) break;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const float x = to_float(g[k].v[j]), s = sigmoid(x), slope = to_float(d[k].v[j]);
-      dg[j] = slope * to_float(u[k].v[j]) * (s + x * s * (1.0F - s));
+      const float x = at(g[k], j), s = sigmoid(x), slope = at(d[k], j);
+      dg[j] = slope * at(u[k], j) * (s + x * s * (1.0F - s));
       du[j] = slope * (x * s);
     }
     store<V>(dgate_up + (row * 2 * r.packs + i) * V, dg);

@@ -37,7 +37,7 @@ __device__ float correction(float largest, float base) {
 // A row of logits in packs: the first `kept` of them have a copy in shared memory.
 template <typename T, int V>
 struct Row {
-  Pack<T, V> *at, *copy;
+  Pack<T, V> *global, *copy;
   int columns, padded, kept;
 };
 
@@ -55,19 +55,19 @@ __device__ Softmax row_softmax(const Row<T, V> &row, float *room) {
     Pack<T, V> pack[DEEP];
 #pragma unroll
     for (int k = 0; k < DEEP; ++k)
-      if (i + k * threads < packs) pack[k] = row.at[i + k * threads];
+      if (i + k * threads < packs) pack[k] = row.global[i + k * threads];
 #pragma unroll
     for (int k = 0; k < DEEP; ++k) {
-      const int at = i + k * threads;
+      const int p = i + k * threads;
       float x[V];
-      if (at >= packs) break;
-      if (at < row.kept) row.copy[at] = pack[k];
+      if (p >= packs) break;
+      if (p < row.kept) row.copy[p] = pack[k];
 #pragma unroll
-      for (int j = 0; j < V; ++j) x[j] = to_float(pack[k].v[j]);
-      if ((at + 1) * V > row.columns) {  // the rest is padding
+      for (int j = 0; j < V; ++j) x[j] = at(pack[k], j);
+      if ((p + 1) * V > row.columns) {  // the rest is padding
 #pragma unroll
         for (int j = 0; j < V; ++j)
-          if (at * V + j >= row.columns) x[j] = -CUDART_INF_F;
+          if (p * V + j >= row.columns) x[j] = -CUDART_INF_F;
       }
       float top = x[0];
 #pragma unroll
@@ -92,7 +92,7 @@ __device__ Softmax row_softmax(const Row<T, V> &row, float *room) {
 template <typename T, int V>
 __device__ void clear_row(const Row<T, V> &row) {
   const float zeros[V] = {};
-  for (int i = (int)threadIdx.x; i < row.padded / V; i += (int)blockDim.x) store<V>(row.at[i].v, zeros);
+  for (int i = (int)threadIdx.x; i < row.padded / V; i += (int)blockDim.x) row.global[i] = packed<T>(zeros);
 }
 
 // Of a row: scale (softmax - onehot) = weight power(x, base), but for the target. target: a column, or one that there
@@ -113,22 +113,22 @@ __device__ Gradient gradient_of(Softmax s, int64_t target, float logit, float sc
 }
 
 template <typename T, int V>
-__device__ void gradient_pack(const Row<T, V> &row, int at, const Pack<T, V> &pack, const Gradient &g) {
+__device__ void gradient_pack(const Row<T, V> &row, int p, const Pack<T, V> &pack, const Gradient &g) {
   float x[V];
 #pragma unroll
-  for (int j = 0; j < V; ++j) x[j] = power(to_float(pack.v[j]), g.base) * g.weight;
-  const int64_t hit = g.target - (int64_t)at * V;
+  for (int j = 0; j < V; ++j) x[j] = power(at(pack, j), g.base) * g.weight;
+  const int64_t hit = g.target - (int64_t)p * V;
   if (hit >= 0 && hit < V) {
 #pragma unroll
     for (int j = 0; j < V; ++j)
       if (j == hit) x[j] = g.at_target;
   }
-  if ((at + 1) * V > row.columns) {
+  if ((p + 1) * V > row.columns) {
 #pragma unroll
     for (int j = 0; j < V; ++j)
-      if (at * V + j >= row.columns) x[j] = 0.0F;
+      if (p * V + j >= row.columns) x[j] = 0.0F;
   }
-  store<V>(row.at[at].v, x);
+  row.global[p] = packed<T>(x);
 }
 
 // A thread has the packs that it has in row_softmax.
@@ -140,7 +140,7 @@ __device__ void gradient_row(const Row<T, V> &row, const Gradient &g) {
     Pack<T, V> pack[DEEP];
 #pragma unroll
     for (int k = 0; k < DEEP; ++k)
-      if (r - k >= kept) pack[k] = row.at[me + (r - k) * threads];
+      if (r - k >= kept) pack[k] = row.global[me + (r - k) * threads];
 #pragma unroll
     for (int k = 0; k < DEEP; ++k) {
       if (r - k < kept) break;
@@ -152,7 +152,7 @@ __device__ void gradient_row(const Row<T, V> &row, const Gradient &g) {
     gradient_pack<T, V>(row, me + r * threads, pack, g);
   }
   const float zeros[V] = {};
-  for (int i = packs + me; i < row.padded / V; i += threads) store<V>(row.at[i].v, zeros);
+  for (int i = packs + me; i < row.padded / V; i += threads) row.global[i] = packed<T>(zeros);
 }
 
 // What a token's gradient is multiplied with.
@@ -180,7 +180,8 @@ __global__ void __launch_bounds__(LARGE_BLOCK)
     return;
   }
   const bool known = target >= 0 && target < columns;  // else the data are wrong: nothing but NaN comes out
-  const float logit = known ? to_float(row.at->v[target]) : CUDART_NAN_F;  // before any thread overwrites it
+  const float logit =
+      known ? to_float(logits[token * padded + target]) : CUDART_NAN_F;  // before any thread overwrites it
   const Softmax s = row_softmax(row, room);
   gradient_row(row, gradient_of(s, target, logit, weight_of(weight, hyper), known));
   if (threadIdx.x == 0) losses[token] = loss_of(s, logit);

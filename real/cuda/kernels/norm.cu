@@ -1,55 +1,231 @@
-// LayerNorm (Ba et al., 2016) and RMSNorm (Zhang and Sennrich, 2019). Rows belong to warps; gradients of weight and
-// bias are column sums in two stages, through scratch, in an order that only the shape and the device decide.
+// LayerNorm (Ba et al., 2016) and RMSNorm (Zhang and Sennrich, 2019). Rows stay in registers between the passes over
+// them; gradients of weight and bias are column sums in two stages, through scratch, in an order that only the shape
+// and the device decide.
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
 
-enum { ROWS = BLOCK / WARP };  // of a block, one for each warp
+enum { ROWS = BLOCK / WARP };                   // of a block, where a warp has a row
+enum { PER_THREAD = 4, LARGEST_BLOCK = 1024 };  // packs that a thread keeps of a row
 
 // For each pack of a row that this lane owns.
 #define EACH_PACK(column, width, V) \
   for (int64_t column = (int64_t)(threadIdx.x % WARP) * V; column < width; column += WARP * V)
 
-template <typename T, int V, bool RMS>
-__global__ void norm(const T *x, const T *weight, const T *bias, T *y, float *stats, int64_t tokens, int64_t width,
-                     float epsilon) {
-  const int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
-  if (row >= tokens) return;
-  const T *from = x + row * width;
-  float mean = 0.0F, squares = 0.0F;
-  if (!RMS) {
-    EACH_PACK(c, width, V) {
-      float v[V];
-      load<V>(from + c, v);
-#pragma unroll
-      for (int j = 0; j < V; ++j) mean += v[j];
-    }
-    mean = warp_sum(mean) / (float)width;
+// r NULL: no sum of residuals. bias NULL: none.
+template <typename T>
+struct Norm {
+  const T *x, *r, *weight, *bias;
+  T *sum, *y;
+  float *stats;
+  int64_t tokens, width;
+  float epsilon;
+  bool rms;
+};
+
+template <typename T>
+__device__ void keep_stats(const Norm<T> &n, int64_t row, float mean, float inverse) {
+  if (n.rms) {
+    n.stats[row] = inverse;
+  } else {
+    n.stats[2 * row] = mean;
+    n.stats[2 * row + 1] = inverse;
   }
-  EACH_PACK(c, width, V) {  // the row is in the cache now
+}
+
+// Packs a and b to their sum, rounded.
+template <typename T, int V>
+__device__ void add_pack(Pack<T, V> *a, const Pack<T, V> &b) {
+  float sum[V];
+#pragma unroll
+  for (int j = 0; j < V; ++j) sum[j] = at(*a, j) + at(b, j);
+  *a = packed<T>(sum);
+}
+
+template <typename T, int V>
+__device__ void normalise_pack(const Norm<T> &n, int64_t row, int64_t column, const Pack<T, V> &pack, float mean,
+                               float inverse) {
+  float v[V], w[V], b[V] = {};
+  load<V>(n.weight + column, w);
+  if (n.bias) load<V>(n.bias + column, b);
+#pragma unroll
+  for (int j = 0; j < V; ++j) v[j] = (at(pack, j) - mean) * inverse * w[j] + b[j];
+  store<V>(n.y + row * n.width + column, v);
+}
+
+// A row belongs to a block (WHOLE) or to a warp, which read it once.
+template <typename T, int V, bool RESIDUAL, bool WHOLE>
+__global__ void __launch_bounds__(LARGEST_BLOCK) norm(Norm<T> n) {
+  __shared__ float room[LARGEST_BLOCK / WARP];
+  const int64_t row = WHOLE ? blockIdx.x : (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
+  const int packs = (int)(n.width / V), stride = WHOLE ? (int)blockDim.x : (int)WARP;
+  const int first = WHOLE ? (int)threadIdx.x : (int)threadIdx.x % WARP;
+  if (row >= n.tokens) return;
+  Pack<T, V> v[PER_THREAD], r[PER_THREAD];
+  float mean = 0.0F, squares = 0.0F;
+#pragma unroll
+  for (int k = 0; k < PER_THREAD; ++k) {
+    const int i = first + k * stride;
+    if (i < packs) v[k] = reinterpret_cast<const Pack<T, V> *>(n.x + row * n.width)[i];
+    if (i < packs && RESIDUAL) r[k] = reinterpret_cast<const Pack<T, V> *>(n.r + row * n.width)[i];
+  }
+#pragma unroll
+  for (int k = 0; k < PER_THREAD; ++k) {
+    const int i = first + k * stride;
+    if (i >= packs) break;
+    if (RESIDUAL) {
+      add_pack(&v[k], r[k]);
+      reinterpret_cast<Pack<T, V> *>(n.sum + row * n.width)[i] = v[k];
+    }
+#pragma unroll
+    for (int j = 0; j < V; ++j) mean += at(v[k], j);
+  }
+  mean = n.rms ? 0.0F : (WHOLE ? block_sum(mean, room) : warp_sum(mean)) / (float)n.width;
+#pragma unroll
+  for (int k = 0; k < PER_THREAD; ++k) {
+    if (first + k * stride >= packs) break;
+#pragma unroll
+    for (int j = 0; j < V; ++j) squares += (at(v[k], j) - mean) * (at(v[k], j) - mean);
+  }
+  squares = WHOLE ? block_sum(squares, room) : warp_sum(squares);
+  const float inverse = 1.0F / sqrtf(squares / (float)n.width + n.epsilon);
+#pragma unroll
+  for (int k = 0; k < PER_THREAD; ++k) {
+    const int i = first + k * stride;
+    if (i >= packs) break;
+    normalise_pack<T, V>(n, row, (int64_t)i * V, v[k], mean, inverse);
+  }
+  if (first == 0) keep_stats(n, row, mean, inverse);
+}
+
+// Rows beyond the registers of a block: a warp reads its row again, from the cache.
+template <typename T, int V>
+__global__ void __launch_bounds__(BLOCK) norm_wide(Norm<T> n) {
+  const int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
+  if (row >= n.tokens) return;
+  const T *from = (n.r ? n.sum : n.x) + row * n.width;
+  float mean = 0.0F, squares = 0.0F;
+  EACH_PACK(c, n.width, V) {
+    Pack<T, V> v = *reinterpret_cast<const Pack<T, V> *>(n.x + row * n.width + c);
+    if (n.r) {
+      add_pack(&v, *reinterpret_cast<const Pack<T, V> *>(n.r + row * n.width + c));
+      *reinterpret_cast<Pack<T, V> *>(n.sum + row * n.width + c) = v;
+    }
+#pragma unroll
+    for (int j = 0; j < V; ++j) mean += at(v, j);
+  }
+  mean = n.rms ? 0.0F : warp_sum(mean) / (float)n.width;
+  EACH_PACK(c, n.width, V) {
     float v[V];
     load<V>(from + c, v);
 #pragma unroll
     for (int j = 0; j < V; ++j) squares += (v[j] - mean) * (v[j] - mean);
   }
-  const float inverse = 1.0F / sqrtf(warp_sum(squares) / (float)width + epsilon);
-  EACH_PACK(c, width, V) {
-    float v[V], w[V], b[V];
-    load<V>(from + c, v);
-    load<V>(weight + c, w);
-    if (bias) load<V>(bias + c, b);
-#pragma unroll
-    for (int j = 0; j < V; ++j) v[j] = (v[j] - mean) * inverse * w[j] + (bias ? b[j] : 0.0F);
-    store<V>(y + row * width + c, v);
+  const float inverse = 1.0F / sqrtf(warp_sum(squares) / (float)n.width + n.epsilon);
+  EACH_PACK(c, n.width, V) {
+    const Pack<T, V> v = *reinterpret_cast<const Pack<T, V> *>(from + c);
+    normalise_pack<T, V>(n, row, c, v, mean, inverse);
   }
-  if (threadIdx.x % WARP != 0) return;
-  if (RMS) {
-    stats[row] = inverse;
-  } else {
-    stats[2 * row] = mean;
-    stats[2 * row + 1] = inverse;
+  if (threadIdx.x % WARP == 0) keep_stats(n, row, mean, inverse);
+}
+
+// ---- gradient in one pass: threads own columns ----
+
+enum { GRAD_PACKS = 2 };  // of each operand that a thread has under way
+// Threads whose registers a multiprocessor has, for a thread with PER packs of a row.
+template <int PER>
+constexpr int grad_threads = PER == 1 ? 768 : 640;
+
+// A block takes GRAD_PACKS / PER rows at a time, a thread PER packs of each; sums over columns are in registers until
+// the end. sums: [blocks][2][width]: of dy z, and of dy.
+template <typename T, int V, int PER, bool RMS>
+__global__ void __launch_bounds__(grad_threads<PER>)
+    norm_grad(const T *dy, const T *x, const T *weight, const float *stats, T *dx, float *sums, int64_t tokens,
+              int packs, bool accumulate) {
+  constexpr int R = GRAD_PACKS / PER;
+  typedef Pack<T, V> P;
+  __shared__ float room[2][grad_threads<PER> / WARP][2 * R];  // two turns' sums of warps
+  const int me = (int)threadIdx.x, threads = (int)blockDim.x, warps = threads / WARP;
+  const float share = 1.0F / (float)(packs * V);
+  float plain[PER][V] = {}, normed[PER][V] = {};
+  P w[PER] = {};
+#pragma unroll
+  for (int k = 0; k < PER; ++k)
+    if (me + k * threads < packs) w[k] = reinterpret_cast<const P *>(weight)[me + k * threads];
+  int turn = 0;
+  for (int64_t row0 = (int64_t)blockIdx.x * R; row0 < tokens; row0 += (int64_t)gridDim.x * R, turn ^= 1) {
+    P d[R][PER], v[R][PER], old[R][PER];
+    float mean[R], inverse[R], sum[2 * R] = {};
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      const int64_t row = row0 + r;
+#pragma unroll
+      for (int k = 0; k < PER; ++k) {
+        const int i = me + k * threads;
+        const bool there = row < tokens && i < packs;
+        d[r][k] = v[r][k] = P{};
+        if (there) d[r][k] = reinterpret_cast<const P *>(dy)[row * packs + i];
+        if (there) v[r][k] = reinterpret_cast<const P *>(x)[row * packs + i];
+        if (there && accumulate) old[r][k] = reinterpret_cast<const P *>(dx)[row * packs + i];
+      }
+      mean[r] = RMS || row >= tokens ? 0.0F : stats[2 * row];
+      inverse[r] = row >= tokens ? 0.0F : RMS ? stats[row] : stats[2 * row + 1];
+    }
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+#pragma unroll
+      for (int k = 0; k < PER; ++k)
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+          const float g = at(d[r][k], j), z = (at(v[r][k], j) - mean[r]) * inverse[r];
+          const float gw = g * at(w[k], j);
+          normed[k][j] += g * z;
+          if (!RMS) plain[k][j] += g;
+          if (!RMS) sum[2 * r] += gw;
+          sum[2 * r + 1] += gw * z;
+        }
+      if (!RMS) sum[2 * r] = warp_sum(sum[2 * r]);
+      sum[2 * r + 1] = warp_sum(sum[2 * r + 1]);
+    }
+    if (me % WARP == 0) {
+#pragma unroll
+      for (int r = 0; r < 2 * R; ++r) room[turn][me / WARP][r] = sum[r];
+    }
+    __syncthreads();  // who comes to the next turn's barrier has read this turn's sums: two rooms do
+#pragma unroll
+    for (int r = 0; r < 2 * R; ++r) sum[r] = 0.0F;
+    for (int i = 0; i < warps; ++i) {
+#pragma unroll
+      for (int r = 0; r < 2 * R; ++r) sum[r] += room[turn][i][r];
+    }
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      const float mean_g = sum[2 * r] * share, mean_gz = sum[2 * r + 1] * share;
+#pragma unroll
+      for (int k = 0; k < PER; ++k) {
+        const int i = me + k * threads;
+        float o[V];
+        if (row0 + r >= tokens || i >= packs) continue;
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+          const float z = (at(v[r][k], j) - mean[r]) * inverse[r];
+          o[j] = (at(d[r][k], j) * at(w[k], j) - mean_g - z * mean_gz) * inverse[r];
+          if (accumulate) o[j] += at(old[r][k], j);
+        }
+        store<V>(dx + ((row0 + r) * packs + i) * V, o);
+      }
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < PER; ++k) {
+    const int i = me + k * threads;
+    if (i >= packs) break;
+    store<V>(sums + ((int64_t)blockIdx.x * 2 * packs + i) * V, normed[k]);
+    if (!RMS) store<V>(sums + ((int64_t)(blockIdx.x * 2 + 1) * packs + i) * V, plain[k]);
   }
 }
+
+// ---- gradient in two passes: any width and alignment ----
 
 template <typename T, int V, bool RMS>
 __global__ void norm_grad_input(const T *dy, const T *x, const T *weight, const float *stats, T *dx, int64_t tokens,
@@ -113,13 +289,28 @@ __global__ void column_parts(const T *dy, const T *x, const float *stats, float 
   }
 }
 
-// out[c] (+)= sum over parts of sums[part stride + c]
+enum { FINISH_BLOCK = 1024, FINISH_GROUPS = FINISH_BLOCK / WARP };
+
+// first[c] (+)= sum over parts of sums[part stride + c], second[c] of sums[part stride + width + c]. A block has 32
+// columns; a warp every 32nd part.
 template <typename T>
-__global__ void column_finish(const float *sums, int parts, int64_t stride, int64_t width, T *to, bool accumulate) {
-  const int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-  if (c >= width) return;
-  float sum = accumulate ? to_float(to[c]) : 0.0F;
-  for (int p = 0; p < parts; ++p) sum += sums[p * stride + c];
+__global__ void __launch_bounds__(FINISH_BLOCK)
+    column_finish(const float *sums, int parts, int64_t stride, int64_t width, T *first, T *second, bool accumulate) {
+  __shared__ float room[FINISH_GROUPS][WARP];
+  const int lane = (int)threadIdx.x % WARP, group = (int)threadIdx.x / WARP;
+  const int64_t c = (int64_t)blockIdx.x * WARP + lane;
+  T *to = blockIdx.y == 0 ? first : second;
+  sums += blockIdx.y * width + c;
+  float sum = 0.0F;
+  if (c < width) {
+#pragma unroll 8
+    for (int p = group; p < parts; p += FINISH_GROUPS) sum += sums[p * stride];
+  }
+  room[group][lane] = sum;
+  __syncthreads();
+  if (group != 0 || c >= width) return;
+  sum = accumulate ? to_float(to[c]) : 0.0F;
+  for (int i = 0; i < FINISH_GROUPS; ++i) sum += room[i][lane];
   to[c] = from_float<T>(sum);
 }
 
@@ -141,86 +332,108 @@ tws_code too_wide(int64_t width, tws_error *err) {
                   (long long)width);
 }
 
-tws_code finish(const tws_cuda_call *call, const float *sums, int parts, int64_t stride, int64_t width, void *to,
-                tws_dtype type, bool accumulate, tws_error *err) {
-  const unsigned grid = (unsigned)ceil_div(width, BLOCK);
+// second: NULL, or what the second row of each part goes to.
+tws_code finish(const tws_cuda_call *call, const float *sums, int parts, int64_t stride, int64_t width, void *first,
+                void *second, tws_dtype type, bool accumulate, tws_error *err) {
+  const dim3 grid((unsigned)ceil_div(width, WARP), second ? 2 : 1);
   FOR_TYPE(type, G,
-           LAUNCH(column_finish, grid, BLOCK, 0, call, sums, parts, stride, width, static_cast<G *>(to), accumulate));
+           LAUNCH(column_finish, grid, FINISH_BLOCK, 0, call, sums, parts, stride, width, static_cast<G *>(first),
+                  static_cast<G *>(second), accumulate));
   return launched(err);
 }
 
-template <typename T, int V, bool RMS>
-tws_code run_norm(const tws_cuda_call *call, const T *bias, tws_error *err) {
-  const int64_t tokens = call->work->d[0], width = call->work->d[1];
-  const int y = bias ? 3 : 2;
-  LAUNCH((norm<T, V, RMS>), (unsigned)ceil_div(tokens, ROWS), BLOCK, 0, call, in<T>(call, 0), in<T>(call, 1), bias,
-         out<T>(call, y), out<float>(call, y + 1), tokens, width, (float)call->work->f[0]);
+template <typename T, int V, bool RESIDUAL>
+tws_code start_norm(const tws_cuda_call *call, const Norm<T> &n, tws_error *err) {
+  const int64_t threads = ceil_div(n.width / V, PER_THREAD * WARP) * WARP, groups = ceil_div(n.tokens, ROWS);
+  if (threads == WARP)
+    LAUNCH((norm<T, V, RESIDUAL, false>), (unsigned)groups, BLOCK, 0, call, n);
+  else if (threads <= LARGEST_BLOCK)
+    LAUNCH((norm<T, V, RESIDUAL, true>), (unsigned)n.tokens, (unsigned)threads, 0, call, n);
+  else
+    LAUNCH((norm_wide<T, V>), (unsigned)groups, BLOCK, 0, call, n);
   return launched(err);
 }
 
-template <typename T, int V, bool RMS>
-tws_code run_norm_grad(const tws_cuda_call *call, tws_error *err) {
-  const int64_t tokens = call->work->d[0], width = call->work->d[1];
+template <typename T>
+tws_code run_norm(const tws_cuda_call *call, tws_error *err) {
+  constexpr int N = Width<T>::value;
   const uint32_t flags = call->work->flags;
+  const int64_t tokens = call->work->d[0], width = call->work->d[1];
+  const bool rms = flags & TWS_RMS, biased = (flags & TWS_BIAS) && !rms, residual = flags & TWS_RESIDUAL;
+  const int y = biased ? 3 : 2;
+  if (tokens == 0 || width == 0) return TWS_OK;
+  const Norm<T> n = {in<T>(call, 0),
+                     residual ? in<T>(call, y + 2) : nullptr,
+                     in<T>(call, 1),
+                     biased ? in<T>(call, 2) : nullptr,
+                     residual ? out<T>(call, y + 3) : nullptr,
+                     out<T>(call, y),
+                     out<float>(call, y + 1),
+                     tokens,
+                     width,
+                     (float)call->work->f[0],
+                     rms};
+  const bool aligned = packable<N>(n.x, width) && packable<N>(n.r, width) && packable<N>(n.weight, width) &&
+                       packable<N>(n.bias, width) && packable<N>(n.sum, width) && packable<N>(n.y, width);
+  if (aligned) return residual ? start_norm<T, N, true>(call, n, err) : start_norm<T, N, false>(call, n, err);
+  return residual ? start_norm<T, 1, true>(call, n, err) : start_norm<T, 1, false>(call, n, err);
+}
+
+// What a gradient's kernels leave of it: the second stage of the sums over columns.
+tws_code finish_params(const tws_cuda_call *call, int parts, tws_error *err) {
+  const int64_t width = call->work->d[1];
+  return finish(call, static_cast<float *>(call->scratch), parts, 2 * width, width, call->operand[5],
+                call->count > 6 ? call->operand[6] : nullptr, call->dtype[5],
+                (call->work->flags & TWS_ACCUMULATE_PARAM) != 0, err);
+}
+
+// As many blocks as the multiprocessors have at once.
+template <typename T, int V, int PER, bool RMS>
+tws_code one_pass(const tws_cuda_call *call, tws_error *err) {
+  const int64_t tokens = call->work->d[0], width = call->work->d[1], packs = width / V;
+  const int64_t threads = ceil_div(packs, PER * WARP) * WARP,
+                fill = call->multiprocessors * (grad_threads<PER> / threads);
+  const int64_t room = (int64_t)(call->scratch_bytes / sizeof(float)) / (2 * width);
+  int64_t blocks = ceil_div(tokens, GRAD_PACKS / PER);
+  if (blocks > fill) blocks = fill;
+  if (blocks > room) blocks = room;
+  if (blocks < 1) blocks = 1;  // no tokens: sums of nothing
+  LAUNCH((norm_grad<T, V, PER, RMS>), (unsigned)blocks, (unsigned)threads, 0, call, in<T>(call, 0), in<T>(call, 1),
+         in<T>(call, 2), in<float>(call, 3), out<T>(call, 4), static_cast<float *>(call->scratch), tokens, (int)packs,
+         (call->work->flags & TWS_ACCUMULATE) != 0);
+  TWS_TRY(launched(err));
+  return finish_params(call, (int)blocks, err);
+}
+
+template <typename T, int V, bool RMS>
+tws_code two_passes(const tws_cuda_call *call, tws_error *err) {
+  const int64_t tokens = call->work->d[0], width = call->work->d[1];
   const T *dy = in<T>(call, 0), *x = in<T>(call, 1);
   const float *stats = in<float>(call, 3);
-  float *sums = static_cast<float *>(call->scratch);
   const int parts = parts_for(call, tokens, width, 2, V);
   if (parts < 1) return too_wide(width, err);
   const dim3 grid((unsigned)ceil_div(width, (int64_t)COLUMN_BLOCK * V), (unsigned)parts);
-  LAUNCH((column_parts<T, V, RMS>), grid, COLUMN_BLOCK, 0, call, dy, x, stats, sums, tokens, width);
+  LAUNCH((column_parts<T, V, RMS>), grid, COLUMN_BLOCK, 0, call, dy, x, stats, static_cast<float *>(call->scratch),
+         tokens, width);
   TWS_TRY(launched(err));
-  const bool add = flags & TWS_ACCUMULATE_PARAM;
-  TWS_TRY(finish(call, sums, parts, 2 * width, width, call->operand[5], call->dtype[5], add, err));
-  if (call->count > 6)
-    TWS_TRY(finish(call, sums + width, parts, 2 * width, width, call->operand[6], call->dtype[6], add, err));
+  TWS_TRY(finish_params(call, parts, err));
   if (tokens == 0) return TWS_OK;
   LAUNCH((norm_grad_input<T, V, RMS>), (unsigned)ceil_div(tokens, ROWS), BLOCK, 0, call, dy, x, in<T>(call, 2), stats,
-         out<T>(call, 4), tokens, width, (flags & TWS_ACCUMULATE) != 0);
+         out<T>(call, 4), tokens, width, (call->work->flags & TWS_ACCUMULATE) != 0);
   return launched(err);
 }
 
-template <typename T>
-tws_code choose_norm(const tws_cuda_call *whole, tws_error *err) {
-  tws_cuda_call part = *whole, *const call = &part;
-  const int biased = (whole->work->flags & (TWS_BIAS | TWS_RMS)) == TWS_BIAS;
-  void *operand[5];
-  for (int i = 0; i < 4 + biased; ++i) operand[i] = whole->operand[i];
-  part.operand = operand;
-  part.count = 4 + biased;
-  if (whole->work->flags & TWS_RESIDUAL) {
-    tws_work add = *whole->work;
-    add.code = TWS_KERNEL_ADD;
-    add.d[0] *= add.d[1];
-    void *const terms[] = {whole->operand[0], whole->operand[part.count], whole->operand[part.count + 1]};
-    tws_cuda_call sum = *whole;
-    sum.work = &add;
-    sum.operand = terms;
-    sum.count = 3;
-    TWS_TRY(tws_cuda_add(&sum, err));
-    operand[0] = terms[2];
-  }
+template <typename T, bool RMS>
+tws_code run_norm_grad(const tws_cuda_call *call, tws_error *err) {
   constexpr int N = Width<T>::value;
-  const bool rms = call->work->flags & TWS_RMS;
-  const int64_t width = call->work->d[1];
-  if (call->work->d[0] == 0 || width == 0) return TWS_OK;
-  const T *bias = call->count == 5 ? in<T>(call, 2) : nullptr;
-  const bool aligned = packable<N>(in<T>(call, 0), width) && packable<N>(in<T>(call, 1), width) &&
-                       packable<N>(bias, width) && packable<N>(in<T>(call, bias ? 3 : 2), width);
-  if (rms) return aligned ? run_norm<T, N, true>(call, nullptr, err) : run_norm<T, 1, true>(call, nullptr, err);
-  return aligned ? run_norm<T, N, false>(call, bias, err) : run_norm<T, 1, false>(call, bias, err);
-}
-
-template <typename T>
-tws_code choose_norm_grad(const tws_cuda_call *call, tws_error *err) {
-  constexpr int N = Width<T>::value;
-  const int64_t width = call->work->d[1];
+  const int64_t width = call->work->d[1], packs = width / N;
   if (width == 0) return TWS_OK;
   const bool aligned = packable<N>(in<T>(call, 0), width) && packable<N>(in<T>(call, 1), width) &&
                        packable<N>(in<T>(call, 2), width) && packable<N>(in<T>(call, 4), width);
-  if (call->work->flags & TWS_RMS)
-    return aligned ? run_norm_grad<T, N, true>(call, err) : run_norm_grad<T, 1, true>(call, err);
-  return aligned ? run_norm_grad<T, N, false>(call, err) : run_norm_grad<T, 1, false>(call, err);
+  if (!aligned) return two_passes<T, 1, RMS>(call, err);
+  if (packs <= grad_threads<1> / 2) return one_pass<T, N, 1, RMS>(call, err);
+  if (packs <= grad_threads<2> * 2) return one_pass<T, N, 2, RMS>(call, err);
+  return two_passes<T, N, RMS>(call, err);
 }
 
 template <typename T>
@@ -237,16 +450,17 @@ tws_code run_column_sums(const tws_cuda_call *call, const T *x, int64_t rows, in
   else
     LAUNCH((column_parts<T, 1, true>), grid, COLUMN_BLOCK, 0, call, x, nullptr, nullptr, sums, rows, columns);
   TWS_TRY(launched(err));
-  return finish(call, sums, parts, columns, columns, to, type, accumulate, err);
+  return finish(call, sums, parts, columns, columns, to, nullptr, type, accumulate, err);
 }
 
 }  // namespace
 
 tws_code tws_cuda_norm(const tws_cuda_call *call, tws_error *err) {
-  FOR_TYPE(call->dtype[0], T, return choose_norm<T>(call, err));
+  FOR_TYPE(call->dtype[0], T, return run_norm<T>(call, err));
 }
 tws_code tws_cuda_norm_grad(const tws_cuda_call *call, tws_error *err) {
-  FOR_TYPE(call->dtype[0], T, return choose_norm_grad<T>(call, err));
+  if (call->work->flags & TWS_RMS) FOR_TYPE(call->dtype[0], T, return (run_norm_grad<T, true>(call, err)));
+  FOR_TYPE(call->dtype[0], T, return (run_norm_grad<T, false>(call, err)));
 }
 tws_code tws_cuda_column_sums(const tws_cuda_call *call, const void *x, tws_dtype type, int64_t rows, int64_t columns,
                               void *to, tws_dtype to_type, int accumulate, tws_error *err) {

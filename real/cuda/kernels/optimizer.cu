@@ -98,7 +98,7 @@ __global__ void square_parts(const T *x, int64_t packs, int64_t count, double *p
     for (int k = 0; k < DEEP; ++k) {
       if (i + k * stride >= packs) break;
 #pragma unroll
-      for (int j = 0; j < N; ++j) sum += (double)to_float(v[k].v[j]) * (double)to_float(v[k].v[j]);
+      for (int j = 0; j < N; ++j) sum += (double)at(v[k], j) * (double)at(v[k], j);
     }
   }
   for (int64_t i = packs * N + first; i < count; i += stride) sum += (double)to_float(x[i]) * (double)to_float(x[i]);
