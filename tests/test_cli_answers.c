@@ -3,10 +3,10 @@
 #include "base/memory.h"
 #include "tests/answers.h"
 #include "tests/folder.h"
+#include "tests/members.h"
 
 START_TEST(deepspeed_tables) {
-  tws_json *golden;
-  ck_assert_int_eq(tws_json_read(TWS_TEST_DIR "/golden/estimators.json", &golden, NULL), TWS_OK);
+  tws_json *golden = golden_file("estimators.json");
   int checked = 0;
   for (int stage = 2; stage <= 3; stage++) {
     const cJSON *list = cJSON_GetObjectItem(golden->root, stage == 3 ? "zero3_print" : "zero2_print"), *one;

@@ -14,17 +14,12 @@
 #include "plan/plan.h"
 #include "tests/answers.h"
 #include "tests/folder.h"
+#include "tests/members.h"
 
 static int64_t draw(uint64_t seed, uint64_t index, const int *from, uint64_t count) {
   uint32_t out[4];
   tws_philox(seed, 5, index, out);
   return from[out[0] % count];
-}
-
-static double number(const cJSON *json, const char *key) {
-  const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-  ck_assert_msg(cJSON_IsNumber(item), "%s", key);
-  return item->valuedouble;
 }
 
 /* ---- random jobs ---- */

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include "tests/answers.h"
 #include "tests/folder.h"
+#include "tests/members.h"
 
 /* ---- hostfiles: DeepSpeed's cases; a bare included host means all of its slots, as its documentation says ---- */
 static void assert_hosts(const command_result *r, const cJSON *expected) {
@@ -25,8 +26,7 @@ static void assert_hosts(const command_result *r, const cJSON *expected) {
 }
 
 START_TEST(hostfiles) {
-  tws_json *golden;
-  ck_assert_int_eq(tws_json_read(TWS_TEST_DIR "/golden/launcher.json", &golden, NULL), TWS_OK);
+  tws_json *golden = golden_file("launcher.json");
   const cJSON *one;
   cJSON_ArrayForEach(one, cJSON_GetObjectItem(golden->root, "hostfile")) {
     const char *text = cJSON_GetObjectItem(one, "text")->valuestring;

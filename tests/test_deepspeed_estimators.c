@@ -7,27 +7,14 @@
 
 #include "base/json.h"
 #include "estimators/estimators.h"
+#include "tests/members.h"
 
-static double number(const cJSON *object, const char *key) {
-  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-  ck_assert_msg(cJSON_IsNumber(item), "no number %s", key);
-  return item->valuedouble;
-}
 static int truth(const cJSON *object, const char *key) {
   return cJSON_IsTrue(cJSON_GetObjectItem(object, key));
 }
 
-static tws_json *golden(const char *name) {
-  char path[512];
-  tws_error err;
-  tws_json *json = NULL;
-  snprintf(path, sizeof path, "%s/golden/%s", TWS_TEST_DIR, name);
-  ck_assert_msg(tws_json_read(path, &json, &err) == TWS_OK, "%s", err.message);
-  return json;
-}
-
 START_TEST(numbers_of_zero2) {
-  tws_json *json = golden("estimators.json");
+  tws_json *json = golden_file("estimators.json");
   int count = 0;
   const cJSON *row = NULL;
   cJSON_ArrayForEach(row, cJSON_GetObjectItem(json->root, "zero2")) {
@@ -44,7 +31,7 @@ START_TEST(numbers_of_zero2) {
 END_TEST
 
 START_TEST(numbers_of_zero3) {
-  tws_json *json = golden("estimators.json");
+  tws_json *json = golden_file("estimators.json");
   int count = 0;
   const cJSON *row = NULL;
   cJSON_ArrayForEach(row, cJSON_GetObjectItem(json->root, "zero3")) {
@@ -77,7 +64,7 @@ static char *as_printed(const char *text) {
 }
 
 static void check_blocks(int stage) {
-  tws_json *json = golden("estimators.json");
+  tws_json *json = golden_file("estimators.json");
   int exact = 0;
   const cJSON *row = NULL;
   cJSON_ArrayForEach(row, cJSON_GetObjectItem(json->root, stage == 2 ? "zero2_print" : "zero3_print")) {
@@ -113,7 +100,7 @@ static int rounds_to(double bytes, double gib) {
 }
 
 START_TEST(documentation) {
-  tws_json *json = golden("estimator_published.json");
+  tws_json *json = golden_file("estimator_published.json");
   int count = 0;
   const cJSON *row = NULL;
   cJSON_ArrayForEach(row, cJSON_GetObjectItem(json->root, "cases")) {

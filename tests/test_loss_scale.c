@@ -7,12 +7,7 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "config/loss_scale.h"
-
-static double number(const cJSON *object, const char *key) {
-  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-  ck_assert_msg(cJSON_IsNumber(item), "%s", key);
-  return item->valuedouble;
-}
+#include "tests/members.h"
 
 static tws_config adaptive(int64_t power, int64_t window, int64_t hysteresis, int64_t minimum, int consecutive) {
   tws_config c = {.dtype = TWS_F16};
@@ -26,9 +21,7 @@ static tws_config adaptive(int64_t power, int64_t window, int64_t hysteresis, in
 
 /* Each line of a trace: scale, hysteresis, iteration of the last overflow (-1: none), number of updates. */
 START_TEST(golden) {
-  tws_json *json = NULL;
-  tws_error err = {0};
-  ck_assert_msg(tws_json_read(TWS_TEST_DIR "/golden/loss_scaler.json", &json, &err) == TWS_OK, "%s", err.message);
+  tws_json *json = golden_file("loss_scaler.json");
   const cJSON *item;
   int cases = 0, errors = 0, updates = 0;
   cJSON_ArrayForEach(item, cJSON_GetObjectItem(json->root, "cases")) {

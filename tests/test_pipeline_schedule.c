@@ -1,51 +1,20 @@
-/* Pipeline arithmetic against golden vectors (instruction streams, partitions, grids, Ulysses), and orders of every
- * schedule against an executor that knows only their meaning. */
+/* Pipeline schedules: instruction streams against golden vectors, orders and programs of every schedule against
+ * executors that know only their meaning. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
 #include "base/random.h"
-#include "plan/pipeline_grid.h"
 #include "plan/pipeline_partition.h"
 #include "plan/pipeline_program.h"
 #include "plan/pipeline_schedule.h"
-#include "plan/sequence_rules.h"
 #include "tests/failing_allocator.h"
-
-static tws_json *golden(const char *name) {
-  char path[512];
-  tws_error err = {0};
-  tws_json *json = NULL;
-  snprintf(path, sizeof path, "%s/golden/%s", TWS_TEST_DIR, name);
-  ck_assert_msg(tws_json_read(path, &json, &err) == TWS_OK, "%s", err.message);
-  return json;
-}
+#include "tests/members.h"
 
 /* An assertion for inner loops: Check's own write a mark at every pass, which would take most of the time. */
 static inline void require(int holds, const char *what) {
   if (!holds) ck_abort_msg("%s", what);
-}
-
-static const cJSON *member(const cJSON *object, const char *key) {
-  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-  ck_assert_msg(item != NULL, "golden file lacks %s", key);
-  return item;
-}
-
-static int number(const cJSON *object, const char *key) {
-  const cJSON *item = member(object, key);
-  ck_assert_msg(cJSON_IsNumber(item), "%s", key);
-  return (int)item->valuedouble;
-}
-
-static int same(const cJSON *list, const int *actual, int count) {
-  if (cJSON_GetArraySize(list) != count) return 0;
-  int i = 0;
-  const cJSON *item;
-  cJSON_ArrayForEach(item, list) if ((int)item->valuedouble != actual[i++]) return 0;
-  return 1;
 }
 
 static int draw(uint64_t seed, uint64_t index, int low, int high) {
@@ -82,19 +51,19 @@ static void compare_steps(const tws_instruction_schedule *schedule, const cJSON 
 }
 
 START_TEST(instructions_golden) {
-  tws_json *json = golden("pipeline_schedules.json");
+  tws_json *json = golden_file("pipeline_schedules.json");
   static const char *const lists[] = {"train", "inference", "dataparallel"};
   for (int kind = 0; kind < 3; kind++) {
     int cases = 0;
     const cJSON *c, *pair;
     cJSON_ArrayForEach(c, member(json->root, lists[kind])) {
       tws_instruction_schedule schedule = {.kind = (tws_instruction_schedule_kind)kind, .stages = 1};
-      schedule.micro_batches = number(c, "micro_batches");
+      schedule.micro_batches = integer(c, "micro_batches");
       if (kind != TWS_SCHEDULE_DATA_PARALLEL) {
-        schedule.stages = number(c, "stages");
-        schedule.stage = number(c, "stage_id");
+        schedule.stages = integer(c, "stages");
+        schedule.stage = integer(c, "stage_id");
       }
-      ck_assert_int_eq(tws_instruction_buffers(&schedule), number(c, "num_pipe_buffers"));
+      ck_assert_int_eq(tws_instruction_buffers(&schedule), integer(c, "num_pipe_buffers"));
       compare_steps(&schedule, member(c, "steps"));
       int64_t t = 0;
       if (kind == TWS_SCHEDULE_TRAIN) cJSON_ArrayForEach(pair, member(c, "step_to_mb")) {
@@ -509,264 +478,6 @@ START_TEST(illegal_shapes_are_refused) {
 }
 END_TEST
 
-/* ---- partitions ---- */
-
-START_TEST(partitions_golden) {
-  tws_json *json = golden("partition.json");
-  tws_error err = {0};
-  const cJSON *c, *weight;
-  int bounds[512], balanced = 0, uniform = 0;
-  cJSON_ArrayForEach(c, member(json->root, "balanced")) {
-    int64_t weights[512];
-    int count = 0, parts = number(c, "num_parts");
-    cJSON_ArrayForEach(weight, member(c, "weights")) weights[count++] = (int64_t)weight->valuedouble;
-    ck_assert(tws_partition_balanced(weights, count, parts, bounds, &err) == TWS_OK);
-    ck_assert_msg(same(member(c, "parts"), bounds, parts + 1), "balanced case %d", balanced);
-    balanced++;
-  }
-  cJSON_ArrayForEach(c, member(json->root, "uniform")) {
-    int count = number(c, "num_items"), parts = number(c, "num_parts");
-    for (int i = 0; i <= parts; i++) bounds[i] = (int)tws_partition_uniform(count, parts, i);
-    ck_assert_msg(same(member(c, "parts"), bounds, parts + 1), "uniform case %d", uniform);
-    uniform++;
-  }
-  ck_assert_int_eq(balanced, 112);
-  ck_assert_int_eq(uniform, 200);
-  tws_json_destroy(json);
-}
-END_TEST
-
-static void expect_bounds(const char *method, const tws_pipeline_layer *layers, int count, int parts,
-                          const int *expected) {
-  tws_error err = {0};
-  int bounds[32];
-  ck_assert_msg(tws_pipeline_partition(method, layers, count, parts, bounds, &err) == TWS_OK, "%s", err.message);
-  for (int i = 0; i <= parts; i++) {
-    ck_assert_msg(bounds[i] == expected[i], "%s: bound %d is %d, not %d", method ? method : "(default)", i, bounds[i],
-                  expected[i]);
-  }
-}
-
-static void expect_no_partition(const char *method, tws_code code, const char *says) {
-  tws_error err = {0};
-  int bounds[8];
-  tws_pipeline_layer layers[3] = {{"Embedding", 10}, {"Block", 20}, {NULL, 0}};
-  ck_assert_int_eq(tws_pipeline_partition(method, layers, 3, 2, bounds, &err), code);
-  ck_assert_msg(strstr(err.message, says) != NULL, "%s", err.message);
-}
-
-START_TEST(partition_methods) {
-  /* embedding, 12 blocks, norm, head of GPT-2; the bounds by parameters are the reference's */
-  tws_pipeline_layer layers[15] = {{"EmbeddingPipe", 38597376}, [13] = {"LayerNorm", 1536}, [14] = {"Head", 38597376}};
-  for (int i = 1; i <= 12; i++) layers[i] = (tws_pipeline_layer){"ParallelTransformerLayerPipe", 7087872};
-  expect_bounds(NULL, layers, 15, 4, (int[]){0, 1, 7, 13, 15});
-  expect_bounds("Parameters", layers, 15, 3, (int[]){0, 3, 11, 15});
-  expect_bounds("UNIFORM", layers, 15, 4, (int[]){0, 4, 8, 12, 15});
-  /* three blocks each; the search is for a part of the name, in any case, up to the second colon */
-  int blocks[5];
-  tws_error err = {0};
-  static const char *const methods[] = {"type:transformer", "Type:^PARALLEL.*Pipe$", "type:(layer)pipe:ignored"};
-  for (int i = 0; i < 3; i++) {
-    ck_assert(tws_pipeline_partition(methods[i], layers, 15, 4, blocks, &err) == TWS_OK);
-    for (int part = 0; part < 4; part++) {
-      int matches = 0;
-      for (int layer = blocks[part]; layer < blocks[part + 1]; layer++) matches += layer >= 1 && layer <= 12;
-      ck_assert_int_eq(matches, 3);
-    }
-  }
-  expect_bounds("type:head", layers, 15, 15, (int[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15});
-  expect_no_partition("type:attention", TWS_INVALID, "attention");
-  expect_no_partition("type:(", TWS_INVALID, "type:(");
-  expect_no_partition("profile", TWS_UNSUPPORTED, "profile");
-  expect_no_partition("balanced", TWS_INVALID, "balanced");
-  int bounds[3];
-  ck_assert(tws_partition_balanced((int64_t[]){1, -1, 1}, 3, 2, bounds, &err) == TWS_INVALID);
-  ck_assert(tws_partition_balanced((int64_t[]){INT64_MAX, 1, 1}, 3, 2, bounds, &err) == TWS_INVALID);
-}
-END_TEST
-
-START_TEST(balanced_parts_are_sound) {
-  for (uint64_t seed = 0; seed < 500; seed++) {
-    int count = draw(seed, 0, 0, 40), parts = draw(seed, 1, 1, 12), bounds[16];
-    int64_t weights[40];
-    for (int i = 0; i < count; i++) weights[i] = draw(seed, 2 + (uint64_t)i, 0, 1000) * (int64_t)1e12;
-    ck_assert(tws_partition_balanced(weights, count, parts, bounds, NULL) == TWS_OK);
-    ck_assert_int_eq(bounds[0], 0);
-    ck_assert_int_eq(bounds[parts], count);
-    for (int i = 0; i < parts; i++)
-      ck_assert(bounds[i] < bounds[i + 1] || (bounds[i] == bounds[i + 1] && count < parts));
-  }
-}
-END_TEST
-
-/* ---- grid ---- */
-
-static void check_rank(const tws_topology *topology, const cJSON *c) {
-  static const char *const keys[TWS_GRID_GROUP_COUNT] = {"ds_model_group", "dp_group", "pp_group", "slice_group"};
-  int ranks[64], rank = number(c, "rank"), stages = tws_topology_dim(topology, "pipe");
-  int coordinates[TWS_MAX_AXES];
-  for (int kind = 0; kind < TWS_GRID_GROUP_COUNT; kind++) {
-    int count = tws_pipeline_grid_group(topology, (tws_grid_group)kind, rank, ranks);
-    ck_assert_msg(same(member(c, keys[kind]), ranks, count), "rank %d: %s", rank, keys[kind]);
-    if (kind != TWS_GRID_REPLICA) continue;
-    ck_assert_int_eq(count, number(c, "model_parallel_world"));
-    ck_assert_int_eq(ranks[number(c, "model_parallel_rank")], rank);
-  }
-  tws_topology_coordinates(topology, rank, coordinates);
-  int stage = coordinates[tws_topology_axis(topology, "pipe")];
-  ck_assert_int_eq(stage, number(c, "stage_id"));
-  ck_assert_int_eq(coordinates[tws_topology_axis(topology, "data")], number(c, "data_parallel_id"));
-  ck_assert_int_eq(cJSON_IsTrue(member(c, "is_first")), stage == 0);
-  ck_assert_int_eq(cJSON_IsTrue(member(c, "is_last")), stage == stages - 1);
-  for (int s = 0; s < stages; s++) ranks[s] = tws_pipeline_grid_stage(topology, rank, s);
-  ck_assert(same(member(c, "stage_to_global"), ranks, stages));
-}
-
-START_TEST(grid_golden) {
-  tws_json *json = golden("topology.json");
-  tws_error err = {0};
-  int cases = 0, ranks[64];
-  const cJSON *c, *item;
-  cJSON_ArrayForEach(c, member(json->root, "grid")) {
-    tws_topology topology;
-    const char *names[TWS_MAX_AXES];
-    int dims[TWS_MAX_AXES], axes = 0, world = number(c, "world");
-    cJSON_ArrayForEach(item, member(c, "axes")) names[axes++] = item->valuestring;
-    for (int i = 0; i < axes; i++) dims[i] = (int)cJSON_GetArrayItem(member(c, "dims"), i)->valuedouble;
-    if (cJSON_IsTrue(member(c, "explicit_topology"))) {
-      ck_assert(tws_topology_make(&topology, axes, names, dims, &err) == TWS_OK);
-    } else {
-      ck_assert(tws_pipeline_grid_default(world, &topology, &err) == TWS_OK);
-      for (int i = 0; i < axes; i++) ck_assert_str_eq(topology.name[i], names[i]);
-      ck_assert(same(member(c, "dims"), topology.dim, topology.axes));
-    }
-    ck_assert(tws_pipeline_grid_check(&topology, world, &err) == TWS_OK);
-    ck_assert(tws_pipeline_grid_check(&topology, world + 1, &err) == TWS_INVALID);
-    const cJSON *group = member(c, "new_group_call_order")->child;
-    for (int kind = 0; kind < TWS_GRID_GROUP_COUNT; kind++) {
-      int count;
-      for (int i = 0; (count = tws_pipeline_grid_nth(&topology, (tws_grid_group)kind, i, ranks)); i++) {
-        ck_assert_msg(group && same(group, ranks, count), "case %d: group %d of kind %d", cases, i, kind);
-        group = group->next;
-      }
-    }
-    ck_assert_ptr_null(group);
-    int rank = 0;
-    cJSON_ArrayForEach(item, member(c, "p2p_groups")) {
-      int stage = rank / (world / tws_topology_dim(&topology, "pipe"));
-      ranks[0] = rank;
-      ranks[1] = tws_pipeline_grid_stage(&topology, rank++, stage + 1);
-      ck_assert(same(item, ranks, 2));
-    }
-    ck_assert_int_eq(rank, world);
-    cJSON_ArrayForEach(item, member(c, "ranks")) check_rank(&topology, item);
-    cases++;
-  }
-  ck_assert_int_eq(cases, 6);
-  cJSON_ArrayForEach(item, member(json->root, "prime_factors")) {
-    int factors[31], count = tws_prime_factors(atoi(item->string), factors);
-    ck_assert_msg(same(item, factors, count), "factors of %s", item->string);
-  }
-  tws_json_destroy(json);
-}
-END_TEST
-
-/* ---- Ulysses ---- */
-
-START_TEST(ulysses_golden) {
-  tws_json *json = golden("ulysses.json");
-  const cJSON *c;
-  int cases = 0;
-  cJSON_ArrayForEach(c, member(json->root, "cases")) {
-    const cJSON *shape = member(c, "shape"), *input = member(c, "local_in"), *output = member(c, "after_scatter_heads");
-    int64_t dims[4];
-    for (int i = 0; i < 4; i++) dims[i] = (int64_t)cJSON_GetArrayItem(shape, i)->valuedouble;
-    int later = number(c, "batch_dim_idx") == 1;
-    tws_ulysses_tensor tensor = {.ranks = number(c, "P"),
-                                 .sequence_first = later,
-                                 .batch = dims[later],
-                                 .sequence = dims[!later],
-                                 .heads = dims[2],
-                                 .width = dims[3]};
-    for (int rank = 0; rank < tensor.ranks; rank++) {
-      const cJSON *expected = cJSON_GetArrayItem(output, rank);
-      ck_assert_int_eq(tws_ulysses_elements(&tensor), cJSON_GetArraySize(expected));
-      for (int i = 0; i < cJSON_GetArraySize(expected); i++) {
-        int from;
-        int64_t index;
-        tws_ulysses_into(&tensor, rank, i, &from, &index);
-        double value = cJSON_GetArrayItem(cJSON_GetArrayItem(input, from), (int)index)->valuedouble;
-        ck_assert_msg(value == cJSON_GetArrayItem(expected, i)->valuedouble, "case %d, rank %d, element %d", cases,
-                      rank, i);
-      }
-    }
-    cases++;
-  }
-  ck_assert_int_eq(cases, 4);
-  tws_json_destroy(json);
-}
-END_TEST
-
-START_TEST(ulysses_returns_every_element) {
-  for (uint64_t seed = 0; seed < 100; seed++) {
-    int ranks = draw(seed, 0, 1, 5);
-    tws_ulysses_tensor tensor = {.ranks = ranks,
-                                 .sequence_first = (int)(seed % 2),
-                                 .batch = draw(seed, 1, 1, 3),
-                                 .sequence = ranks * draw(seed, 2, 1, 4),
-                                 .heads = ranks * draw(seed, 3, 1, 3),
-                                 .width = draw(seed, 4, 1, 3)};
-    int64_t elements = tws_ulysses_elements(&tensor), away = 0;
-    for (int rank = 0; rank < ranks; rank++) {
-      for (int64_t i = 0; i < elements; i++) {
-        int there, home;
-        int64_t at, back;
-        tws_ulysses_back(&tensor, rank, i, &there, &at);
-        ck_assert(there >= 0 && there < ranks && at >= 0 && at < elements);
-        tws_ulysses_into(&tensor, there, at, &home, &back);
-        ck_assert(home == rank && back == i);
-        away += there != rank;
-      }
-    }
-    ck_assert_int_eq(away, tws_ulysses_sent(&tensor) * ranks);
-  }
-}
-END_TEST
-
-START_TEST(ulysses_heads) {
-  tws_error err = {0};
-  tws_ulysses_part part;
-  int legal = 0;
-  for (uint64_t seed = 0; seed < 500; seed++) {
-    int group = draw(seed, 0, 1, 4), kv = draw(seed, 1, 1, 8), ranks = draw(seed, 2, 1, 8), tokens = 840;
-    int heads = kv * group, held[32] = {0};
-    for (int rank = 0; rank < ranks; rank++) {
-      if (tws_ulysses_part_of(heads, kv, tokens, ranks, rank, &part, &err) != TWS_OK) {
-        ck_assert(heads % ranks != 0 || (kv % ranks != 0 && ranks % kv != 0));
-        int degree = 0; /* the degree that the hint names is legal */
-        ck_assert_int_eq(sscanf(err.hint, "the nearest smaller degree that is legal is %d", &degree), 1);
-        ck_assert(tws_ulysses_part_of(heads, kv, tokens, degree, 0, &part, &err) == TWS_OK);
-        break;
-      }
-      legal += rank == 0;
-      ck_assert_int_eq(part.head_first, part.head_count * rank);
-      ck_assert_int_eq(part.token_first, part.token_count * rank);
-      /* every query head finds its key and value head on its own rank */
-      for (int64_t head = part.head_first; head < part.head_first + part.head_count; head++) {
-        ck_assert(head / group >= part.kv_first && head / group < part.kv_first + part.kv_count);
-      }
-      for (int64_t head = part.kv_first; head < part.kv_first + part.kv_count; head++) held[head]++;
-      if (rank == ranks - 1) {
-        for (int head = 0; head < kv; head++) ck_assert_int_eq(held[head], part.kv_copies);
-      }
-    }
-  }
-  ck_assert_int_gt(legal, 100);
-  ck_assert_int_eq(tws_ulysses_part_of(32, 8, 100, 8, 0, &part, &err), TWS_INVALID);
-  ck_assert_msg(strstr(err.message, "tokens") && strstr(err.hint, "is 4"), "%s (%s)", err.message, err.hint);
-}
-END_TEST
-
 static tws_code allocate(void *user) {
   int bounds[5];
   tws_pipeline_layer layers[8] = {{"Block", 3}, {"Block", 1}};
@@ -799,13 +510,6 @@ int main(void) {
   tcase_add_test(c, programs_run_with_rendezvous);
   tcase_add_test(c, programs_hold_the_order);
   tcase_add_test(c, illegal_shapes_are_refused);
-  tcase_add_test(c, partitions_golden);
-  tcase_add_test(c, partition_methods);
-  tcase_add_test(c, balanced_parts_are_sound);
-  tcase_add_test(c, grid_golden);
-  tcase_add_test(c, ulysses_golden);
-  tcase_add_test(c, ulysses_returns_every_element);
-  tcase_add_test(c, ulysses_heads);
   tcase_add_test(c, survives_exhausted_memory);
   suite_add_tcase(suite, c);
   SRunner *runner = srunner_create(suite);

@@ -12,34 +12,10 @@
 #include "plan/plan.h"
 #include "plan/zero3_schedule.h"
 #include "plan/zero_partition.h"
-
-static const char *golden_path(const char *name) {
-  static char path[512];
-  snprintf(path, sizeof path, "%s/golden/%s", TWS_TEST_DIR, name);
-  return path;
-}
-
-static tws_json *golden(const char *name) {
-  tws_error err = {0};
-  tws_json *json = NULL;
-  ck_assert_msg(tws_json_read(golden_path(name), &json, &err) == TWS_OK, "%s", err.message);
-  return json;
-}
-
-static int number(const cJSON *object, const char *key) {
-  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-  ck_assert_msg(cJSON_IsNumber(item), "%s", key);
-  return (int)item->valuedouble;
-}
+#include "tests/members.h"
 
 static int flag(const cJSON *object, const char *key) {
   return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, key));
-}
-
-static const cJSON *member(const cJSON *object, const char *key) {
-  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-  ck_assert_msg(item != NULL, "golden file lacks %s", key);
-  return item;
 }
 
 static void same_list(const cJSON *expected, const int *actual, int count, const char *what) {
@@ -55,7 +31,7 @@ static void same_list(const cJSON *expected, const int *actual, int count, const
 /* ---- topology ---- */
 
 START_TEST(topology_golden) {
-  tws_json *json = golden("topology.json");
+  tws_json *json = golden_file("topology.json");
   const cJSON *c;
   int cases = 0;
   cJSON_ArrayForEach(c, member(json->root, "topologies")) {
@@ -110,20 +86,20 @@ END_TEST
 /* ---- ZeRO arithmetic ---- */
 
 START_TEST(partition_golden) {
-  tws_json *json = golden("zero_partition.json");
+  tws_json *json = golden_file("zero_partition.json");
   const cJSON *c, *item;
   cJSON_ArrayForEach(c, member(json->root, "stage12")) {
-    int count = 0, order[64], dp = number(c, "dp");
+    int count = 0, order[64], dp = integer(c, "dp");
     int64_t sizes[64], total = 0;
     cJSON_ArrayForEach(item, member(c, "sizes")) total += sizes[count++] = (int64_t)item->valuedouble;
     tws_zero_flatten_order(count, dp, flag(c, "round_robin"), order);
     same_list(member(c, "order"), order, count, "order");
-    ck_assert_int_eq(tws_zero_aligned_numel(total, dp), number(c, "aligned"));
+    ck_assert_int_eq(tws_zero_aligned_numel(total, dp), integer(c, "aligned"));
     int64_t part = tws_zero_aligned_numel(total, dp) / dp;
-    ck_assert_int_eq(part, number(c, "partition_size"));
+    ck_assert_int_eq(part, integer(c, "partition_size"));
     cJSON_ArrayForEach(item, member(c, "partitions")) {
-      int rank = number(item, "rank"), in = 0, inside[64];
-      ck_assert_int_eq(tws_zero_padding(total, part, rank), number(item, "padding"));
+      int rank = integer(item, "rank"), in = 0, inside[64];
+      ck_assert_int_eq(tws_zero_padding(total, part, rank), integer(item, "padding"));
       int64_t at = 0, first_offset = 0;
       for (int i = 0; i < count; i++) { /* which parameters the part touches, and where it starts inside the first */
         int64_t end = at + sizes[order[i]];
@@ -134,7 +110,7 @@ START_TEST(partition_golden) {
         at = end;
       }
       same_list(member(item, "params_in_partition"), inside, in, "params_in_partition");
-      ck_assert_int_eq(first_offset, number(item, "first_offset"));
+      ck_assert_int_eq(first_offset, integer(item, "first_offset"));
     }
   }
   cJSON_ArrayForEach(c, member(json->root, "stage3_subgroups")) {
@@ -155,10 +131,10 @@ START_TEST(partition_golden) {
     }
   }
   cJSON_ArrayForEach(c, member(json->root, "stage3_partition")) {
-    int world = number(c, "world");
-    int64_t part = tws_zero3_part(number(c, "numel"), world);
-    ck_assert_int_eq(part, number(c, "partition_numel"));
-    ck_assert_int_eq(part * world, number(c, "aligned"));
+    int world = integer(c, "world");
+    int64_t part = tws_zero3_part(integer(c, "numel"), world);
+    ck_assert_int_eq(part, integer(c, "partition_numel"));
+    ck_assert_int_eq(part * world, integer(c, "aligned"));
   }
   tws_json_destroy(json);
 }
@@ -200,7 +176,7 @@ static void make_trace(trace *t, const cJSON *c) {
   t->param_count = n;
   t->visit_count++; /* root, backward */
   for (uint32_t i = t->layers; i > 0; i--) t->visits[t->visit_count++] = t->visits[i];
-  tws_zero3_persistent((int)n, t->numel, number(c, "param_persistence_threshold"), INT64_MAX / 2, t->persistent);
+  tws_zero3_persistent((int)n, t->numel, integer(c, "param_persistence_threshold"), INT64_MAX / 2, t->persistent);
 }
 
 static void expect_set(const trace *t, const cJSON *names, const uint32_t *params, uint32_t count) {
@@ -214,9 +190,9 @@ static void expect_set(const trace *t, const cJSON *names, const uint32_t *param
 }
 
 static void check_iteration(const trace *t, const cJSON *c, const cJSON *iteration) {
-  tws_zero3_limits limits = {.prefetch_bucket_size = number(c, "prefetch_bucket_size"),
-                             .max_live_parameters = number(c, "max_live_parameters"),
-                             .max_reuse_distance = number(c, "max_reuse_distance")};
+  tws_zero3_limits limits = {.prefetch_bucket_size = integer(c, "prefetch_bucket_size"),
+                             .max_live_parameters = integer(c, "max_live_parameters"),
+                             .max_reuse_distance = integer(c, "max_reuse_distance")};
   tws_arena *arena = tws_arena_create();
   tws_zero3_schedule s;
   int complete = flag(iteration, "trace_complete");
@@ -257,7 +233,7 @@ static void check_iteration(const trace *t, const cJSON *c, const cJSON *iterati
 }
 
 START_TEST(zero3_trace_golden) {
-  tws_json *json = golden("zero3_trace.json");
+  tws_json *json = golden_file("zero3_trace.json");
   const cJSON *c, *iteration;
   int checked = 0;
   cJSON_ArrayForEach(c, member(json->root, "cases")) {

@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "command.h"
+#include "tests/members.h"
 
 static tws_json *parse(const command_result *result) {
   tws_json *json = NULL;
@@ -12,12 +13,6 @@ static tws_json *parse(const command_result *result) {
   ck_assert_msg(result->status == 0, "exit %d: %s", result->status, result->err);
   ck_assert_msg(tws_json_parse(result->out, strlen(result->out), "output", &json, &err) == TWS_OK, "%s", err.message);
   return json;
-}
-
-static double number(const cJSON *object, const char *key) {
-  const cJSON *item = cJSON_GetObjectItem(object, key);
-  ck_assert_msg(cJSON_IsNumber(item), "no number %s", key);
-  return item->valuedouble;
 }
 
 #define JOB "simulate -m gpt2 --stage 3 --seq 256 --micro-batch 2 --cluster dgx-a100:2 "

@@ -10,6 +10,7 @@
 #include "traces/compare.h"
 #include "traces/csv.h"
 #include "traces/timeline.h"
+#include "tests/members.h"
 
 static const char *const streams[] = {"compute", "gather", "reduce"};
 static const char *const phases[] = {"forward", "backward"};
@@ -74,12 +75,6 @@ static const cJSON *find_event(const cJSON *events, const char *name, int pid) {
   }
   ck_abort_msg("no event %s in process %d", name, pid);
   return NULL;
-}
-
-static double number(const cJSON *object, const char *key) {
-  const cJSON *item = cJSON_GetObjectItem(object, key);
-  ck_assert_msg(cJSON_IsNumber(item), "%s is no number", key);
-  return item->valuedouble;
 }
 
 START_TEST(chrome_trace_reads_back) {

@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "command.h"
 #include "folder.h"
+#include "members.h"
 #include "real/data.h"
 #include "real/fault.h"
 #include "real/init.h"
@@ -490,12 +491,6 @@ END_TEST
 
 #define JOB "train -m tiny-gpt2 --seq 32 --micro-batch 2 --stage 2 -n 3 --data "
 #define AXES_JOB "train -m tiny-gpt2 --seq 32 --pp 2 --tp 2 --accumulation 4 -n 4 --data "
-
-static double number(const cJSON *object, const char *key) {
-  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-  ck_assert_msg(cJSON_IsNumber(item), "%s", key);
-  return item->valuedouble;
-}
 
 #include "train_fp16.h"
 

@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "tests/command.h"
 #include "tests/folder.h"
+#include "tests/members.h"
 
 static char data[64];
 
@@ -20,12 +21,6 @@ static void make_data(void) {
   FILE *file = fopen(data, "w");
   for (int i = 0; i < 2000; i++) fprintf(file, "The %d. line of a text that repeats itself.\n", i % 97);
   fclose(file);
-}
-
-static double number(const cJSON *json, const char *key) {
-  const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-  ck_assert_msg(cJSON_IsNumber(item), "%s", key);
-  return item->valuedouble;
 }
 
 START_TEST(validate_one) {

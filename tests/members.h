@@ -1,0 +1,36 @@
+/* Golden files, and members of JSON objects that have to be there. */
+#ifndef TESTS_MEMBERS_H
+#define TESTS_MEMBERS_H
+
+#include <check.h>
+#include <stdio.h>
+
+#include "base/json.h"
+
+/* tests/golden/<name>; destroy with tws_json_destroy(). */
+static inline tws_json *golden_file(const char *name) {
+  char path[512];
+  tws_error err = {0};
+  tws_json *json = NULL;
+  snprintf(path, sizeof path, "%s/golden/%s", TWS_TEST_DIR, name);
+  ck_assert_msg(tws_json_read(path, &json, &err) == TWS_OK, "%s", err.message);
+  return json;
+}
+
+static inline const cJSON *member(const cJSON *object, const char *key) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+  ck_assert_msg(item != NULL, "no member %s", key);
+  return item;
+}
+
+static inline double number(const cJSON *object, const char *key) {
+  const cJSON *item = member(object, key);
+  ck_assert_msg(cJSON_IsNumber(item), "%s is no number", key);
+  return item->valuedouble;
+}
+
+static inline int integer(const cJSON *object, const char *key) {
+  return (int)number(object, key);
+}
+
+#endif
