@@ -25,6 +25,7 @@ typedef struct verifier {
   uint64_t *cuts[TWS_TIER_COUNT];
   size_t cut_count[TWS_TIER_COUNT];
   piece *pieces[TWS_TIER_COUNT];
+  size_t *first_piece; /* of each operand */
 } verifier;
 
 static tws_code complain(verifier *v, uint32_t op, const char *what, uint32_t buffer) {
@@ -103,15 +104,37 @@ static void operand_bytes(const tws_plan *plan, const tws_operand *operand, uint
   *end = *begin + operand->count * size;
 }
 
+/* Of the first of ascending values that is not below this one. */
+static size_t place_of(const uint64_t *values, size_t count, uint64_t value) {
+  size_t first = 0;
+  while (count) {
+    size_t half = count / 2;
+    if (values[first + half] < value) {
+      first += half + 1;
+      count -= half + 1;
+    } else {
+      count = half;
+    }
+  }
+  return first;
+}
+
 static tws_code make_pieces(verifier *v) {
   const tws_plan *plan = v->plan;
+  unsigned char *whole = tws_arena_alloc(v->scratch, plan->buffer_count + 1u, 1);
+  v->first_piece = tws_arena_alloc(v->scratch, plan->operand_count + 1u, sizeof *v->first_piece);
+  if (!whole || !v->first_piece) return tws_fail(v->err, TWS_MEMORY, NULL, "no memory to verify the plan");
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
     size_t n = 0;
     uint64_t *cuts = tws_arena_alloc(v->scratch, 2 * (size_t)plan->operand_count + 2, sizeof *cuts);
     if (!cuts) return tws_fail(v->err, TWS_MEMORY, NULL, "no memory to verify the plan");
     for (uint32_t i = 0; i < plan->operand_count; i++) {
-      if (plan->buffers[plan->operands[i].buffer].tier != tier || !plan->operands[i].count) continue;
-      operand_bytes(plan, &plan->operands[i], &cuts[n], &cuts[n + 1]);
+      const tws_operand *operand = &plan->operands[i];
+      const tws_buffer *buffer = &plan->buffers[operand->buffer];
+      if (buffer->tier != tier || !operand->count) continue;
+      if (operand->count == buffer->elements && whole[operand->buffer]) continue; /* cut there before */
+      whole[operand->buffer] |= operand->count == buffer->elements;
+      operand_bytes(plan, operand, &cuts[n], &cuts[n + 1]);
       n += 2;
     }
     qsort(cuts, n, sizeof *cuts, by_value);
@@ -123,6 +146,12 @@ static tws_code make_pieces(verifier *v) {
     v->cut_count[tier] = unique;
     v->pieces[tier] = tws_arena_alloc(v->scratch, unique + 1, sizeof *v->pieces[tier]);
     if (!v->pieces[tier]) return tws_fail(v->err, TWS_MEMORY, NULL, "no memory to verify the plan");
+  }
+  for (uint32_t i = 0; i < plan->operand_count; i++) {
+    uint64_t begin, end;
+    int tier = plan->buffers[plan->operands[i].buffer].tier;
+    operand_bytes(plan, &plan->operands[i], &begin, &end);
+    v->first_piece[i] = place_of(v->cuts[tier], v->cut_count[tier], begin);
   }
   return TWS_OK;
 }
@@ -159,8 +188,7 @@ static tws_code check_operand(verifier *v, uint32_t op, const tws_operand *opera
   operand_bytes(plan, operand, &begin, &end);
   int tier = plan->buffers[operand->buffer].tier, stream = plan->ops[op].stream;
   uint64_t *cuts = v->cuts[tier];
-  uint64_t *at = bsearch(&begin, cuts, v->cut_count[tier], sizeof *cuts, by_value);
-  for (size_t i = (size_t)(at - cuts); cuts[i] < end; i++) {
+  for (size_t i = v->first_piece[operand - plan->operands]; cuts[i] < end; i++) {
     piece *p = &v->pieces[tier][i];
     if (mark) {
       p->touched.position[stream] = v->position[op];
