@@ -68,10 +68,11 @@ typedef struct trial {
 
 /* Element i that `who` sends in a segment: floats of very different sizes, so that the order of a sum shows. */
 static double element(const trial *t, int who, int segment, uint64_t i) {
-  uint32_t word[4];
-  tws_philox(11 + (uint64_t)segment, t->number * 64 + (uint64_t)who, i, word);
-  const int smaller = t->dtype == TWS_F16 ? 12 : 0; /* it reaches to 2^16 */
-  return ldexp((double)(int32_t)word[0] * 0x1p-31, (int)(word[1] % 24) - smaller);
+  const double smaller = t->dtype == TWS_F16 ? 0x1p-12 : 1; /* it reaches to 2^16 */
+  uint64_t x = ((t->number * 64 + (uint64_t)who) * SEGMENTS + (uint64_t)segment) * 0x9e3779b97f4a7c15 + i;
+  for (int turn = 0; turn < 2; turn++) x = (x ^ x >> 31) * 0xd6e8feb86659fd93; /* every rank makes every other's */
+  x ^= x >> 32;
+  return (double)(int32_t)x * 0x1p-31 * (double)(1 << (x >> 32) % 24) * smaller;
 }
 
 static void store(tws_dtype dtype, void *at, uint64_t i, double value) {
@@ -93,6 +94,8 @@ static double load(tws_dtype dtype, const void *at, uint64_t i) {
 }
 
 static double rounded(tws_dtype dtype, double value) {
+  if (dtype == TWS_F64) return value;
+  if (dtype == TWS_F32) return (float)value;
   double cell[1] = {0.0};
   store(dtype, cell, 0, value);
   return load(dtype, cell, 0);

@@ -15,7 +15,6 @@ namespace {
 enum { MAX_THREADS = 1024, STACK = 64 << 10, SHARED = 227 << 10, WARP = 32, UNASKED = 48 << 10 };
 
 struct Thread {
-  ucontext_t context;  // to start; jumps afterwards, which cost no system call
   jmp_buf place;
   dim3 index;
   bool started, done;
@@ -30,17 +29,39 @@ jmp_buf scheduler;
 const std::function<void()> *body;
 int current, count, alive, alive_in_warp[MAX_THREADS / WARP];
 Barrier block_barrier, warp_barrier[MAX_THREADS / WARP];
-uint64_t slots[MAX_THREADS];
+uint64_t slots[2][MAX_THREADS];
 
 void leave() {
   if (_setjmp(threads[current].place) == 0) _longjmp(scheduler, 1);
+}
+
+// A thread goes from block to block: only its first start costs system calls.
+void run_thread() {
+  for (;;) {
+    (*body)();
+    threads[current].done = true;
+    --alive;
+    --alive_in_warp[current / WARP];
+    leave();
+  }
+}
+
+void start(int thread) {
+  static std::vector<char> stacks((size_t)MAX_THREADS * STACK);
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = stacks.data() + (size_t)thread * STACK;
+  context.uc_stack.ss_size = STACK;
+  context.uc_link = nullptr;
+  makecontext(&context, run_thread, 0);
+  setcontext(&context);
 }
 
 __attribute__((noinline)) void resume(Thread *t) {
   if (_setjmp(scheduler) != 0) return;
   if (t->started) _longjmp(t->place, 1);
   t->started = true;
-  setcontext(&t->context);
+  start(current);
 }
 
 // Whoever comes last opens it; those that have ended are not waited for.
@@ -57,30 +78,16 @@ void pass(Barrier *barrier, const int *members) {
   }
 }
 
-void run_thread() {
-  (*body)();
-  threads[current].done = true;
-  --alive;
-  --alive_in_warp[current / WARP];
-  _longjmp(scheduler, 1);
-}
-
 void run_block() {
-  static std::vector<char> stacks((size_t)MAX_THREADS * STACK);
   memset(emulated_memory, 0xff, SHARED);  // NaN
   alive = count;
   block_barrier = Barrier();
   for (int i = 0; i < count; ++i) {
     Thread *t = &threads[i];
-    t->started = t->done = false;
+    t->done = false;
     t->index = dim3((unsigned)i, 0, 0);
     warp_barrier[i / WARP] = Barrier();
     alive_in_warp[i / WARP] = (count - i / WARP * WARP < WARP) ? count - i / WARP * WARP : WARP;
-    getcontext(&t->context);
-    t->context.uc_stack.ss_sp = stacks.data() + (size_t)i * STACK;
-    t->context.uc_stack.ss_size = STACK;
-    t->context.uc_link = nullptr;
-    makecontext(&t->context, run_thread, 0);
   }
   while (alive) {
     const uint32_t random = emulated_random();
@@ -108,20 +115,22 @@ void __syncwarp() {
   pass(&warp_barrier[current / WARP], &alive_in_warp[current / WARP]);
 }
 
+// What is written before one barrier is read before the next: two sets of slots in turn need no barrier to part them.
+static uint64_t *share(uint64_t mine) {
+  uint64_t *set = slots[warp_barrier[current / WARP].turn & 1];
+  set[current] = mine;
+  __syncwarp();
+  return set;
+}
+
 uint64_t emulated_exchange(uint64_t mine, int distance) {
-  slots[current] = mine;
-  __syncwarp();
-  const uint64_t other = slots[current ^ distance];
-  __syncwarp();
-  return other;
+  return share(mine)[current ^ distance];
 }
 
 unsigned __ballot_sync(unsigned, bool vote) {
+  const uint64_t *set = share(vote) + current / WARP * WARP;
   unsigned votes = 0;
-  slots[current] = vote;
-  __syncwarp();
-  for (int i = 0; i < WARP; ++i) votes |= (unsigned)slots[current / WARP * WARP + i] << i;
-  __syncwarp();
+  for (int i = 0; i < WARP; ++i) votes |= (unsigned)set[i] << i;
   return votes;
 }
 
