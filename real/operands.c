@@ -2,99 +2,70 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One letter for each operand.
+/* One letter for each operand, in order.
  * a: the work's type; g: the type of gradient accumulation; x: float32 or a 16-bit type; h: a 16-bit type; f: float32;
- * d: float64; i: int32; w: anything (workspace). */
-static void expected_operands(const tws_work *work, char *out) {
-  const int bias = (work->flags & TWS_BIAS) != 0, norm_bias = bias && !(work->flags & TWS_RMS);
-  const int scaled = (work->flags & TWS_SCALED) != 0, gelu = (work->flags & TWS_GELU) != 0;
-  const char *text = "";
-  switch ((tws_kernel)work->code) {
-    case TWS_KERNEL_EMBEDDING:
-      text = work->d[3] ? "iaaa" : "iaa";
-      break;
-    case TWS_KERNEL_EMBEDDING_GRAD:
-      text = "iax";
-      break;
-    case TWS_KERNEL_POSITION_GRAD:
-      text = "ax";
-      break;
-    case TWS_KERNEL_NORM:
-      text = work->flags & TWS_RESIDUAL ? norm_bias ? "aaaafaa" : "aaafaa" : norm_bias ? "aaaaf" : "aaaf";
-      break;
-    case TWS_KERNEL_NORM_GRAD:
-      text = norm_bias ? "aaafagg" : "aaafag";
-      break;
-    case TWS_KERNEL_LINEAR:
-      text = bias ? gelu ? "aaaaa" : "aaaa" : gelu ? "aaaa" : "aaa";
-      break;
-    case TWS_KERNEL_LINEAR_GRAD_INPUT:
-      text = gelu ? "aaaa" : "aaa";
-      break;
-    case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
-      text = bias ? "aagg" : "aag";
-      break;
-    case TWS_KERNEL_ROPE:
-    case TWS_KERNEL_ROPE_GRAD:
-      text = "a";
-      break;
-    case TWS_KERNEL_ATTENTION:
-      text = "aafw";
-      break;
-    case TWS_KERNEL_ATTENTION_GRAD:
-      text = "aaafaw";
-      break;
-    case TWS_KERNEL_GELU:
-      text = "aa";
-      break;
-    case TWS_KERNEL_GELU_GRAD:
-      text = "aaa";
-      break;
-    case TWS_KERNEL_SWIGLU:
-      text = "aa";
-      break;
-    case TWS_KERNEL_SWIGLU_GRAD:
-      text = "aaa";
-      break;
-    case TWS_KERNEL_ADD:
-      text = "aaa";
-      break;
-    case TWS_KERNEL_CROSS_ENTROPY:
-      text = scaled ? "aidf" : "aid";
-      break;
-    case TWS_KERNEL_VOCABULARY_STATS:
-      text = "aif";
-      break;
-    case TWS_KERNEL_VOCABULARY_LOSS:
-      text = scaled ? "aifdf" : "aifd";
-      break;
-    case TWS_KERNEL_ADAMW:
-      text = "fffxfd";
-      break; /* and perhaps h */
-    case TWS_KERNEL_SQUARED_NORM:
-      text = "xd";
-      break;
-    case TWS_KERNEL_CLIP:
-      text = scaled ? "df" : "d";
-      break;
-    case TWS_KERNEL_FILL:
-      text = "x";
-      break;
-    case TWS_KERNEL_ACCUMULATE:
-      text = "xx";
-      break;
-    case TWS_KERNEL_CAST:
-      text = "xx";
-      break;
-    case TWS_KERNEL_TRANSPOSE:
-    case TWS_KERNEL_HEADS_PACK:
-    case TWS_KERNEL_HEADS_UNPACK:
-      text = "aa";
-      break;
-    case TWS_KERNEL_COUNT:
-      break;
+ * d: float64; i: int32; w: anything (workspace). [Ba]: an `a` that is there on the condition B of is_there(). */
+static const char *const operands_of[TWS_KERNEL_COUNT] = {
+    [TWS_KERNEL_EMBEDDING] = "ia[Pa]a",
+    [TWS_KERNEL_EMBEDDING_GRAD] = "iax",
+    [TWS_KERNEL_POSITION_GRAD] = "ax",
+    [TWS_KERNEL_NORM] = "aa[Na]af[Raa]",
+    [TWS_KERNEL_NORM_GRAD] = "aaafag[Ng]",
+    [TWS_KERNEL_LINEAR] = "aa[Ba]a[Ga]",
+    [TWS_KERNEL_LINEAR_GRAD_INPUT] = "aaa[Ga]",
+    [TWS_KERNEL_LINEAR_GRAD_WEIGHT] = "aag[Bg]",
+    [TWS_KERNEL_ROPE] = "a",
+    [TWS_KERNEL_ROPE_GRAD] = "a",
+    [TWS_KERNEL_ATTENTION] = "aafw",
+    [TWS_KERNEL_ATTENTION_GRAD] = "aaafaw",
+    [TWS_KERNEL_GELU] = "aa",
+    [TWS_KERNEL_GELU_GRAD] = "aaa",
+    [TWS_KERNEL_SWIGLU] = "aa",
+    [TWS_KERNEL_SWIGLU_GRAD] = "aaa",
+    [TWS_KERNEL_ADD] = "aaa",
+    [TWS_KERNEL_CROSS_ENTROPY] = "aid[Sf]",
+    [TWS_KERNEL_VOCABULARY_STATS] = "aif",
+    [TWS_KERNEL_VOCABULARY_LOSS] = "aifd[Sf]",
+    [TWS_KERNEL_ADAMW] = "fffxfd", /* and perhaps h */
+    [TWS_KERNEL_SQUARED_NORM] = "xd",
+    [TWS_KERNEL_CLIP] = "d[Sf]",
+    [TWS_KERNEL_FILL] = "x",
+    [TWS_KERNEL_ACCUMULATE] = "xx",
+    [TWS_KERNEL_CAST] = "xx",
+    [TWS_KERNEL_TRANSPOSE] = "aa",
+    [TWS_KERNEL_HEADS_PACK] = "aa",
+    [TWS_KERNEL_HEADS_UNPACK] = "aa",
+};
+
+static int is_there(char condition, const tws_work *work) {
+  switch (condition) {
+    case 'P': /* learned positions */
+      return work->d[3] != 0;
+    case 'B':
+      return (work->flags & TWS_BIAS) != 0;
+    case 'N': /* a norm's bias: RMSNorm has none */
+      return (work->flags & (TWS_BIAS | TWS_RMS)) == TWS_BIAS;
+    case 'G':
+      return (work->flags & TWS_GELU) != 0;
+    case 'R':
+      return (work->flags & TWS_RESIDUAL) != 0;
+    default: /* S */
+      return (work->flags & TWS_SCALED) != 0;
   }
-  snprintf(out, TWS_MAX_OPERANDS + 1, "%s", text);
+}
+
+static void expected_operands(const tws_work *work, char *out) {
+  int there = 1;
+  for (const char *at = operands_of[work->code]; at && *at; at++) {
+    if (*at == '[') {
+      there = is_there(*++at, work);
+    } else if (*at == ']') {
+      there = 1;
+    } else if (there) {
+      *out++ = *at;
+    }
+  }
+  *out = '\0';
 }
 
 static int is_half(tws_dtype type) {

@@ -10,10 +10,10 @@
 /* tests/golden/<name>; destroy with tws_json_destroy(). */
 static inline tws_json *golden_file(const char *name) {
   char path[512];
-  tws_error err = {0};
+  tws_error why = {0};
   tws_json *json = NULL;
   snprintf(path, sizeof path, "%s/golden/%s", TWS_TEST_DIR, name);
-  ck_assert_msg(tws_json_read(path, &json, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_json_read(path, &json, &why) == TWS_OK, "%s", why.message);
   return json;
 }
 

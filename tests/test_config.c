@@ -1,5 +1,5 @@
 /* ds_config.json: the table of keys, golden batch triples and schedules, "auto", combinations, overrides, print-out,
- * schema, bad input. */
+ * schema, exhausted memory. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,36 +10,9 @@
 #include "config/keys.h"
 #include "plan/pipeline_grid.h"
 #include "plan/plan.h"
+#include "tests/configs.h"
 #include "tests/failing_allocator.h"
-
-static tws_error err;
-
-static tws_code from_text(const char *text, tws_config **out) {
-  tws_json *json;
-  err = (tws_error){0};
-  *out = NULL;
-  TWS_TRY(tws_json_parse(text, strlen(text), "ds.json", &json, &err));
-  tws_code code = tws_config_from_json(json, out, &err);
-  tws_json_destroy(json);
-  return code;
-}
-
-static tws_code resolve(const char *text, int64_t ranks, int64_t hidden, tws_config **out) {
-  TWS_TRY(from_text(text, out));
-  tws_auto_context context = {.hidden_size = hidden};
-  tws_code code = tws_config_resolve(*out, ranks, &context, &err);
-  if (code != TWS_OK) {
-    tws_config_destroy(*out);
-    *out = NULL;
-  }
-  return code;
-}
-
-static tws_config *config_of(const char *text) {
-  tws_config *config;
-  ck_assert_msg(from_text(text, &config) == TWS_OK, "%s: %s", text, err.message);
-  return config;
-}
+#include "tests/members.h"
 
 /* ---- the table ---- */
 
@@ -72,13 +45,20 @@ static void concrete(const tws_key *key, char *path, size_t size) {
 }
 
 START_TEST(rows_hold_together) {
-  static const char *const wrong[] = {[TWS_KEY_ANY] = NULL,          [TWS_KEY_BOOL] = "1",
-                                      [TWS_KEY_INT] = "1.5",         [TWS_KEY_NUMBER] = "true",
-                                      [TWS_KEY_STRING] = "3",        [TWS_KEY_INT_OR_STRING] = "1.5",
-                                      [TWS_KEY_NUMBER_OR_LIST] = "[1,2]", [TWS_KEY_PAIR] = "[0.9]",
-                                      [TWS_KEY_LIST] = "{}",         [TWS_KEY_STRING_LIST] = "[3]",
-                                      [TWS_KEY_INT_LIST] = "[\"a\"]", [TWS_KEY_OBJECT] = "[]",
-                                      [TWS_KEY_BOOL_OR_OBJECT] = "3", [TWS_KEY_REFUSED] = "3",
+  static const char *const wrong[] = {[TWS_KEY_ANY] = NULL,
+                                      [TWS_KEY_BOOL] = "1",
+                                      [TWS_KEY_INT] = "1.5",
+                                      [TWS_KEY_NUMBER] = "true",
+                                      [TWS_KEY_STRING] = "3",
+                                      [TWS_KEY_INT_OR_STRING] = "1.5",
+                                      [TWS_KEY_NUMBER_OR_LIST] = "[1,2]",
+                                      [TWS_KEY_PAIR] = "[0.9]",
+                                      [TWS_KEY_LIST] = "{}",
+                                      [TWS_KEY_STRING_LIST] = "[3]",
+                                      [TWS_KEY_INT_LIST] = "[\"a\"]",
+                                      [TWS_KEY_OBJECT] = "[]",
+                                      [TWS_KEY_BOOL_OR_OBJECT] = "3",
+                                      [TWS_KEY_REFUSED] = "3",
                                       [TWS_KEY_AXES] = "\"pipe,data,model\""};
   tws_config *config;
   ck_assert_int_eq(tws_config_default(&config, &err), TWS_OK);
@@ -89,7 +69,8 @@ START_TEST(rows_hold_together) {
     ck_assert_msg(tws_key_at(key->path) == key, "%s is there twice", key->path);
     ck_assert_msg((key->parts == 0) == (key->store == TWS_STORE_NOWHERE), "%s: effect without field or the reverse",
                   key->path);
-    ck_assert_msg(key->type == TWS_KEY_REFUSED || (key->parts == 0) == (key->reason != NULL), "%s: no reason", key->path);
+    ck_assert_msg(key->type == TWS_KEY_REFUSED || (key->parts == 0) == (key->reason != NULL), "%s: no reason",
+                  key->path);
     if (key->moved_to && !strchr(key->moved_to, '/')) {
       const char *segments[16];
       char copy[256];
@@ -150,19 +131,12 @@ END_TEST
 
 /* ---- golden cases ---- */
 
-static cJSON *golden(const char *name, tws_json **json) {
-  char path[512];
-  snprintf(path, sizeof path, "%s/golden/%s", TWS_TEST_DIR, name);
-  ck_assert_msg(tws_json_read(path, json, &err) == TWS_OK, "%s", err.message);
-  return cJSON_GetObjectItem((*json)->root, "cases");
-}
-
 START_TEST(golden_batch_triples) {
   static const char *const keys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
                                      "gradient_accumulation_steps"};
   static const char *const words[] = {"train", "micro", "accumulation"};
-  tws_json *json;
-  const cJSON *item, *cases = golden("batch_resolution.json", &json);
+  tws_json *json = golden_file("batch_resolution.json");
+  const cJSON *item, *cases = member(json->root, "cases");
   int good = 0, bad = 0;
   cJSON_ArrayForEach(item, cases) {
     tws_text text = {0};
@@ -205,8 +179,8 @@ START_TEST(golden_batch_triples) {
 END_TEST
 
 START_TEST(golden_schedules) {
-  tws_json *json;
-  const cJSON *item, *point, *cases = golden("lr.json", &json);
+  tws_json *json = golden_file("lr.json");
+  const cJSON *item, *point, *cases = member(json->root, "cases");
   int points = 0, refused = 0;
   cJSON_ArrayForEach(item, cases) {
     char *params = cJSON_PrintUnformatted(cJSON_GetObjectItem(item, "kw"));
@@ -233,12 +207,13 @@ START_TEST(golden_schedules) {
       cJSON_ArrayForEach(point, cJSON_GetObjectItem(item, "points")) {
         int64_t k = (int64_t)point->child->valuedouble;
         double lr = point->child->next->valuedouble, got = tws_config_lr(c, k), beta1, beta2;
-        ck_assert_msg(fabs(got - lr) <= 1e-12 * fabs(lr) + 1e-18, "%s at %d: %.17g, golden %.17g", text.data, (int)k, got,
-                      lr);
+        ck_assert_msg(fabs(got - lr) <= 1e-12 * fabs(lr) + 1e-18, "%s at %d: %.17g, golden %.17g", text.data, (int)k,
+                      got, lr);
         tws_config_betas(c, k, &beta1, &beta2);
         const cJSON *momentum = point->child->next->next;
         double first = momentum ? momentum->valuedouble : c->beta1;
-        ck_assert_msg(fabs(beta1 - first) <= 1e-12, "%s at %d: beta %.17g, golden %.17g", text.data, (int)k, beta1, first);
+        ck_assert_msg(fabs(beta1 - first) <= 1e-12, "%s at %d: beta %.17g, golden %.17g", text.data, (int)k, beta1,
+                      first);
         points++;
       }
       tws_config_destroy(c);
@@ -257,8 +232,10 @@ START_TEST(auto_follows_the_model) {
       "{\"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": 3, \"gradient_clipping\": \"auto\","
       " \"bf16\": {\"enabled\": \"auto\", \"check_grad_overflow\": \"auto\"},"
       " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": \"auto\", \"eps\": \"auto\"}},"
-      " \"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": \"auto\", \"warmup_max_lr\": \"auto\"}},"
-      " \"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": \"auto\", \"stage3_prefetch_bucket_size\": \"auto\","
+      " \"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": \"auto\", \"warmup_max_lr\": "
+      "\"auto\"}},"
+      " \"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": \"auto\", \"stage3_prefetch_bucket_size\": "
+      "\"auto\","
       " \"param_persistence_threshold\": \"auto\", \"overlap_comm\": \"auto\"}}";
   tws_config *c;
   ck_assert_msg(resolve(text, 4, 1600, &c) == TWS_OK, "%s", err.message);
@@ -278,8 +255,10 @@ START_TEST(auto_follows_the_model) {
 END_TEST
 
 START_TEST(overrides_win_and_resolving_again_starts_afresh) {
-  tws_config *c = config_of("{\"train_micro_batch_size_per_gpu\": 2, \"bfloat16\": {\"enabled\": true},"
-                            " \"zero_optimization\": {\"stage\": 2, \"prefetch_bucket_size\": 7}}"), *copy;
+  tws_config *c = config_of(
+                 "{\"train_micro_batch_size_per_gpu\": 2, \"bfloat16\": {\"enabled\": true},"
+                 " \"zero_optimization\": {\"stage\": 2, \"prefetch_bucket_size\": 7}}"),
+             *copy;
   ck_assert_int_eq(tws_config_resolve(c, 4, NULL, &err), TWS_OK);
   ck_assert(c->train_batch_size == 8 && c->dtype == TWS_BF16 && c->zero.prefetch_bucket_size == 7);
   ck_assert_int_eq(tws_config_clone(c, &copy, &err), TWS_OK);
@@ -323,7 +302,8 @@ START_TEST(old_forms_are_read) {
   tws_config *c;
   tws_text text = {0};
   int count;
-  ck_assert_int_eq(resolve("{\"train_batch_size\": 4, \"zero_optimization\": true, \"allgather_size\": 1e6}", 1, 0, &c), TWS_OK);
+  ck_assert_int_eq(resolve("{\"train_batch_size\": 4, \"zero_optimization\": true, \"allgather_size\": 1e6}", 1, 0, &c),
+                   TWS_OK);
   ck_assert_int_eq(c->zero.stage, 1);
   ck_assert_int_eq(tws_config_no_effect(c, &text, &count, &err), TWS_OK);
   ck_assert(count == 1 && strstr(text.data, "allgather_size") && strstr(text.data, "gathered in one call"));
@@ -336,9 +316,10 @@ START_TEST(old_forms_are_read) {
 END_TEST
 
 START_TEST(keys_without_effect_say_so) {
-  tws_config *c = config_of("{\"train_batch_size\": 1,\n \"dump_state\": true,\n \"zero_optimization\": {\"stage\": 1,\n"
-                            "  \"allgather_partitions\": true},\n"
-                            " \"scheduler\": {\"params\": {\"warmup_num_steps\": 5}},\n \"wall_clock_breakdown\": null}");
+  tws_config *c = config_of(
+      "{\"train_batch_size\": 1,\n \"dump_state\": true,\n \"zero_optimization\": {\"stage\": 1,\n"
+      "  \"allgather_partitions\": true},\n"
+      " \"scheduler\": {\"params\": {\"warmup_num_steps\": 5}},\n \"wall_clock_breakdown\": null}");
   tws_text text = {0};
   int count;
   ck_assert_int_eq(tws_config_set(c, "flops_profiler.enabled", "true", &err), TWS_OK);
@@ -359,19 +340,25 @@ START_TEST(keys_that_need_another_say_so) {
     const char *text, *path, *reason; /* path NULL: nothing to say */
   } cases[] = {
       {"{\"tensor_parallel\": {\"tp_overlap_comm\": true}}", "tensor_parallel.tp_overlap_comm", "autotp_size above 1"},
-      {"{\"tensor_parallel\": {\"tp_overlap_comm\": true, \"autotp_size\": 1}}", "tensor_parallel.tp_overlap_comm", "autotp_size above 1"},
+      {"{\"tensor_parallel\": {\"tp_overlap_comm\": true, \"autotp_size\": 1}}", "tensor_parallel.tp_overlap_comm",
+       "autotp_size above 1"},
       {"{\"tensor_parallel\": {\"tp_overlap_comm\": true, \"autotp_size\": 2}}", NULL, NULL},
       {"{\"tensor_parallel\": {\"tp_overlap_comm\": true, \"tp\": {\"tp_size\": 2}}}", NULL, NULL},
       {"{\"tensor_parallel\": {\"tp_overlap_comm\": false, \"autotp_size\": 0}}", NULL, NULL},
-      {"{\"twinspeed\": {\"tensor_sequence_regions\": true}}", "twinspeed.tensor_sequence_regions", "autotp_size above 1"},
+      {"{\"twinspeed\": {\"tensor_sequence_regions\": true}}", "twinspeed.tensor_sequence_regions",
+       "autotp_size above 1"},
       {"{\"twinspeed\": {\"tensor_sequence_regions\": true}, \"tensor_parallel\": {\"autotp_size\": 2}}", NULL, NULL},
-      {"{\"twinspeed\": {\"tensor_overlap_chunks\": 4}, \"tensor_parallel\": {\"autotp_size\": 2}}", "twinspeed.tensor_overlap_chunks", "tp_overlap_comm"},
+      {"{\"twinspeed\": {\"tensor_overlap_chunks\": 4}, \"tensor_parallel\": {\"autotp_size\": 2}}",
+       "twinspeed.tensor_overlap_chunks", "tp_overlap_comm"},
       {"{\"twinspeed\": {\"tensor_overlap_chunks\": 2}}", NULL, NULL},
       {"{\"twinspeed\": {\"axis_order\": \"data,pipe,sequence,model\"}}", "twinspeed.axis_order", "data-parallel"},
       {"{\"twinspeed\": {\"axis_order\": \"data,pipe,sequence,model\"}, \"sequence_parallel_size\": 2}", NULL, NULL},
       {"{\"twinspeed\": {\"pipeline_schedule\": \"gpipe\"}}", "twinspeed.pipeline_schedule", "pipeline.stages above 1"},
-      {"{\"twinspeed\": {\"pipeline_schedule\": \"1f1b\", \"virtual_stages\": 1}, \"pipeline\": {\"partition\": \"best\"}}", NULL, NULL},
-      {"{\"twinspeed\": {\"pipeline_schedule\": \"gpipe\"}, \"pipeline\": {\"stages\": 2, \"partition\": \"uniform\"}}", NULL, NULL},
+      {"{\"twinspeed\": {\"pipeline_schedule\": \"1f1b\", \"virtual_stages\": 1}, \"pipeline\": {\"partition\": "
+       "\"best\"}}",
+       NULL, NULL},
+      {"{\"twinspeed\": {\"pipeline_schedule\": \"gpipe\"}, \"pipeline\": {\"stages\": 2, \"partition\": \"uniform\"}}",
+       NULL, NULL},
       {"{\"pipeline\": {\"partition\": \"uniform\"}}", "pipeline.partition", "pipeline.stages above 1"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     tws_config *c = config_of(cases[i].text);
@@ -396,7 +383,8 @@ START_TEST(tensor_ranks_have_two_places) {
   tws_text text = {0};
   ck_assert_int_eq(c->tensor_ranks, 4);
   ck_assert_int_eq(tws_config_print(c, 0, &text, &err), TWS_OK); /* one of them is printed */
-  ck_assert(strstr(text.data, "\"autotp_size\": 4") && !strstr(text.data, "tp_size\": 4,") && !strstr(text.data, "\"tp_size"));
+  ck_assert(strstr(text.data, "\"autotp_size\": 4") && !strstr(text.data, "tp_size\": 4,") &&
+            !strstr(text.data, "\"tp_size"));
   again = config_of(text.data);
   ck_assert(again->tensor_ranks == 4 && tws_config_check(again, &err) == TWS_OK);
   tws_config_destroy(again);
@@ -431,7 +419,8 @@ static void check_topology(const tws_config *c, const char *order, const int64_t
     ck_assert_str_eq(topology.name[axis++], word);
   }
   ck_assert_int_eq(topology.axes, axis);
-  for (int stage = 0; stage < size[0]; stage++) { /* the rank that stands for a stage is the first with this coordinate */
+  for (int stage = 0; stage < size[0];
+       stage++) { /* the rank that stands for a stage is the first with this coordinate */
     int rank = tws_pipeline_grid_stage(&topology, 0, stage), coordinates[TWS_MAX_AXES];
     tws_topology_coordinates(&topology, rank, coordinates);
     for (int a = 0; a < topology.axes; a++)
@@ -447,7 +436,8 @@ START_TEST(axes_divide_the_ranks) {
   for (int round = 0; round < ROUNDS; round++) {
     int p[12];
     for (int i = 0; i < 12; i++) p[i] = (int)(tws_random_uniform(8, 9, index++) * 12e6);
-    const int64_t size[] = {1 + p[0] % 4, 1 + p[1] % 5, 1 + p[2] % 4, 1 + p[3] % 6}, micro = 1 + p[4] % 3, steps = 1 + p[5] % 3;
+    const int64_t size[] = {1 + p[0] % 4, 1 + p[1] % 5, 1 + p[2] % 4, 1 + p[3] % 6}, micro = 1 + p[4] % 3,
+                  steps = 1 + p[5] % 3;
     int64_t model = size[0] * size[2] * size[3], ranks = model * size[1];
     int order[] = {0, 1, 2, 3};
     for (int i = 3; i > 0; i--) {
@@ -456,15 +446,19 @@ START_TEST(axes_divide_the_ranks) {
       order[j] = swap;
     }
     char axes[64];
-    snprintf(axes, sizeof axes, "%s,%s,%s,%s", axis_words[order[0]], axis_words[order[1]], axis_words[order[2]], axis_words[order[3]]);
+    snprintf(axes, sizeof axes, "%s,%s,%s,%s", axis_words[order[0]], axis_words[order[1]], axis_words[order[2]],
+             axis_words[order[3]]);
     tws_text text = {0}, once = {0}, twice = {0};
-    tws_text_add(&text, "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d, \"pipeline\": {\"stages\": %d},"
-                 " \"sequence_parallel_size\": %d, \"tensor_parallel\": {\"%s\": %d%s, \"tp_overlap_comm\": %s},"
-                 " \"twinspeed\": {\"axis_order\": \"%s\", \"tensor_sequence_regions\": %s, \"loss_tiles\": %d, \"mlp_tiles\": %d,"
-                 " \"tensor_overlap_chunks\": %d, \"ignored_token\": %d, \"vocabulary_multiple\": %d}}",
-                 (int)micro, (int)steps, (int)size[0], (int)size[2], p[9] % 3 ? "autotp_size" : "tp\": {\"tp_size", (int)size[3],
-                 p[9] % 3 ? "" : "}", p[10] % 2 ? "true" : "false", axes, p[11] % 2 ? "true" : "false", 1 + p[6] % 9,
-                 1 + p[7] % 9, 1 + p[8] % 64, p[9] % 50 - 1, 1 + p[10] % 8);
+    tws_text_add(
+        &text,
+        "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d, \"pipeline\": {\"stages\": %d},"
+        " \"sequence_parallel_size\": %d, \"tensor_parallel\": {\"%s\": %d%s, \"tp_overlap_comm\": %s},"
+        " \"twinspeed\": {\"axis_order\": \"%s\", \"tensor_sequence_regions\": %s, \"loss_tiles\": %d, \"mlp_tiles\": "
+        "%d,"
+        " \"tensor_overlap_chunks\": %d, \"ignored_token\": %d, \"vocabulary_multiple\": %d}}",
+        (int)micro, (int)steps, (int)size[0], (int)size[2], p[9] % 3 ? "autotp_size" : "tp\": {\"tp_size", (int)size[3],
+        p[9] % 3 ? "" : "}", p[10] % 2 ? "true" : "false", axes, p[11] % 2 ? "true" : "false", 1 + p[6] % 9,
+        1 + p[7] % 9, 1 + p[8] % 64, p[9] % 50 - 1, 1 + p[10] % 8);
     tws_config *c = config_of(text.data), *again;
     ck_assert(c->pipeline_stages == size[0] && c->sequence_ranks == size[2] && c->tensor_ranks == size[3]);
     ck_assert(c->tensor_overlap == p[10] % 2 && c->tensor_regions == p[11] % 2 && c->tensor_chunks == 1 + p[8] % 64);
@@ -474,7 +468,8 @@ START_TEST(axes_divide_the_ranks) {
     int64_t multiple = tws_config_vocabulary_multiple(c);
     ck_assert(multiple % size[3] == 0 && multiple % (1 + p[10] % 8) == 0 && multiple <= size[3] * (1 + p[10] % 8));
     for (int64_t smaller = 1; smaller < multiple; smaller++) ck_assert(smaller % size[3] || smaller % (1 + p[10] % 8));
-    ck_assert_msg(tws_config_resolve(c, ranks, NULL, &err) == TWS_OK, "%s on %d: %s", text.data, (int)ranks, err.message);
+    ck_assert_msg(tws_config_resolve(c, ranks, NULL, &err) == TWS_OK, "%s on %d: %s", text.data, (int)ranks,
+                  err.message);
     ck_assert_int_eq(c->train_batch_size, micro * steps * size[1]);
     check_topology(c, axes, size, ranks);
     ck_assert_int_eq(tws_config_print(c, round % 2, &once, &err), TWS_OK);
@@ -510,7 +505,8 @@ static void random_config(uint64_t *index, tws_text *text) {
   for (int i = 0; i < 24; i++) p[i] = (int)(tws_random_uniform(5, 5, (*index)++) * 12e6);
   static const char *const schedules[] = {
       "\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 7, \"warmup_type\": \"linear\"}",
-      "\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1e-4, \"cycle_max_lr\": [1e-3], \"cycle_first_step_size\": 9.5}",
+      "\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1e-4, \"cycle_max_lr\": [1e-3], "
+      "\"cycle_first_step_size\": 9.5}",
       "\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": 100}",
       "\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 100, \"warmup_max_lr\": null}",
       "\"type\": \"LRRangeTest\", \"params\": {}",
@@ -524,10 +520,13 @@ static void random_config(uint64_t *index, tws_text *text) {
   if (p[7] % 2) tws_text_add(text, ", \"scheduler\": {%s}", schedules[p[8] % 6]);
   tws_text_add(text, ", \"optimizer\": {\"type\": \"%s\", \"params\": {\"lr\": %.17g, \"weight_decay\": 0.1%s}}",
                p[9] % 2 ? "Adam" : "adamw", p[23] * 1e-9, p[10] % 2 ? ", \"adam_w_mode\": false" : "");
-  tws_text_add(text, ", \"zero_optimization\": {\"stage\": %d, \"reduce_bucket_size\": %d, \"%smax_live_parameters\": 5e8%s%s}",
-               stage, 2 + 2 * p[11] % 1000000, p[12] % 2 ? "stage3_" : "", p[13] % 2 ? ", \"overlap_comm\": false" : "",
-               p[14] % 2 ? ", \"stage3_model_persistence_threshold\": 9223372036854775806" : "");
-  if (p[15] % 2) tws_text_add(text, ", \"twinspeed\": {\"recompute\": \"%s\", \"seed\": %d}", p[16] % 2 ? "full" : "selective", p[17] % 100);
+  tws_text_add(
+      text, ", \"zero_optimization\": {\"stage\": %d, \"reduce_bucket_size\": %d, \"%smax_live_parameters\": 5e8%s%s}",
+      stage, 2 + 2 * p[11] % 1000000, p[12] % 2 ? "stage3_" : "", p[13] % 2 ? ", \"overlap_comm\": false" : "",
+      p[14] % 2 ? ", \"stage3_model_persistence_threshold\": 9223372036854775806" : "");
+  if (p[15] % 2)
+    tws_text_add(text, ", \"twinspeed\": {\"recompute\": \"%s\", \"seed\": %d}", p[16] % 2 ? "full" : "selective",
+                 p[17] % 100);
   tws_text_add(text, "}");
 }
 
@@ -562,7 +561,8 @@ static int count_described(const cJSON *schema) {
     for (const cJSON *p = cJSON_GetObjectItem(schema, "properties")->child; p; p = p->next) count += count_described(p);
   if (cJSON_IsObject(cJSON_GetObjectItem(schema, "additionalProperties")))
     count += count_described(cJSON_GetObjectItem(schema, "additionalProperties"));
-  if (cJSON_IsObject(cJSON_GetObjectItem(schema, "items"))) count += count_described(cJSON_GetObjectItem(schema, "items"));
+  if (cJSON_IsObject(cJSON_GetObjectItem(schema, "items")))
+    count += count_described(cJSON_GetObjectItem(schema, "items"));
   return count;
 }
 
@@ -579,195 +579,19 @@ START_TEST(schema_describes_every_key) {
   for (size_t i = 0; i < tws_key_count; i++) aliases += tws_keys[i].alias != NULL;
   const size_t twins = 5 + 2 + 7 * 2; /* bfloat16, tensor_parallel.tp, groups of seven compression techniques */
   ck_assert_int_eq((size_t)count_described(json->root), tws_key_count + aliases + twins);
-  const cJSON *stage = cJSON_GetObjectItem(cJSON_GetObjectItem(cJSON_GetObjectItem(properties, "zero_optimization"), "properties"), "stage");
+  const cJSON *stage = cJSON_GetObjectItem(
+      cJSON_GetObjectItem(cJSON_GetObjectItem(properties, "zero_optimization"), "properties"), "stage");
   const cJSON *first = cJSON_GetObjectItem(stage, "anyOf")->child;
   ck_assert_str_eq(cJSON_GetObjectItem(first, "type")->valuestring, "integer");
   ck_assert_int_eq(cJSON_GetObjectItem(first, "maximum")->valueint, 3);
-  const cJSON *order = cJSON_GetObjectItem(cJSON_GetObjectItem(cJSON_GetObjectItem(properties, "twinspeed"), "properties"), "axis_order");
+  const cJSON *order = cJSON_GetObjectItem(
+      cJSON_GetObjectItem(cJSON_GetObjectItem(properties, "twinspeed"), "properties"), "axis_order");
   const cJSON *orders = cJSON_GetObjectItem(cJSON_GetObjectItem(order, "anyOf")->child, "enum");
   ck_assert_int_eq(cJSON_GetArraySize(orders), 24);
   for (const cJSON *a = orders->child; a; a = a->next)
     for (const cJSON *b = a->next; b; b = b->next) ck_assert_str_ne(a->valuestring, b->valuestring);
   tws_json_destroy(json);
   tws_text_free(&text);
-}
-END_TEST
-
-/* ---- refused ---- */
-
-typedef struct refusal {
-  const char *text;
-  tws_code code;
-  const char *message, *hint;
-} refusal;
-
-START_TEST(bad_files) {
-  static const refusal cases[] = {
-      {"", TWS_INVALID, "ds.json:1:1: ", "{}"},
-      {"[]", TWS_INVALID, "ds.json:1:1: a configuration is one object", ""},
-      {"null", TWS_INVALID, "ds.json:1:1: a configuration is one object", ""},
-      {"\"text\"", TWS_INVALID, "ds.json:1:1: a configuration is one object", ""},
-      {"{\"trian_batch_size\": 1}", TWS_INVALID, "ds.json:1:2: unknown key \"trian_batch_size\"", "\"train_batch_size\""},
-      {"{\n \"zero_optimization\": {\n  \"stge\": 3}}", TWS_INVALID, "ds.json:3:3: unknown key", "\"zero_optimization.stage\""},
-      {"{\"stage\": 3}", TWS_INVALID, "unknown key", "\"zero_optimization.stage\""},
-      {"{\"reduce_bucket_size\": 3}", TWS_INVALID, "unknown key", "\"zero_optimization.reduce_bucket_size\""},
-      {"{\"zero_optimization.stage\": 3}", TWS_INVALID, "unknown key", "object inside an object"},
-      {"{\"zero_optimization\": {\"offload_optimizer\": {\"devise\": \"cpu\"}}}", TWS_INVALID, "unknown key", "offload_optimizer.device"},
-      {"{\"optimizer\": {\"params\": {\"max_grad_norm\": 1}}}", TWS_INVALID, "unknown key", "gradient_clipping"},
-      {"{\"optimizer\": {\"params\": {\"learning_rate\": 1}}}", TWS_INVALID, "unknown key", "lr"},
-      {"{\"quite_something_else\": 3}", TWS_INVALID, "unknown key", "known here: train_batch_size"},
-      {"{\"tensor_parallel\": {\"partition_config\": {\"layer_specs\": [{\"pattern\": []}]}}}", TWS_INVALID, "unknown key", "patterns"},
-      {"{\"tensor_parallel\": {\"partition_config\": {\"layer_specs\": [3]}}}", TWS_INVALID, "objects are expected", ""},
-      {"{\"seed\": 1}", TWS_INVALID, "\"seed\" is no key of the top level", "twinspeed"},
-      {"{\"fp16\": 3}", TWS_INVALID, "an object is expected for \"fp16\"", ""},
-      {"{\"fp16\": []}", TWS_INVALID, "an object is expected for \"fp16\"", ""},
-      {"{\"bf16\": {\"enabled\": \"true\"}}", TWS_INVALID, "must be true or false, not the string", "quotes"},
-      {"{\"bf16\": {\"enabled\": 1}}", TWS_INVALID, "must be true or false, not 1", ""},
-      {"{\"train_batch_size\": -4}", TWS_INVALID, "at least 1, not -4", ""},
-      {"{\"train_batch_size\": 0}", TWS_INVALID, "at least 1, not 0", ""},
-      {"{\"train_batch_size\": 1.5}", TWS_INVALID, "must be an integer", ""},
-      {"{\"train_batch_size\": 1e30}", TWS_INVALID, "must be an integer from 1 to", ""},
-      {"{\"train_batch_size\": 1e400}", TWS_INVALID, "overflows", ""},
-      {"{\"train_batch_size\": \"8\"}", TWS_INVALID, "must be an integer", "quotes"},
-      {"{\"train_batch_size\": 8, \"train_batch_size\": 8}", TWS_INVALID, "ds.json:1:25: duplicate key", ""},
-      {"{\"zero_optimization\": {\"stage\": 4}}", TWS_INVALID, "from 0 to 3, not 4", ""},
-      {"{\"zero_optimization\": {\"stage\": \"3\"}}", TWS_INVALID, "from 0 to 3, not the string", ""},
-      {"{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"gpu\"}}}", TWS_INVALID, "one of none, cpu, nvme", "cpu"},
-      {"{\"optimizer\": {\"params\": {\"betas\": [0.9]}}}", TWS_INVALID, "two numbers", ""},
-      {"{\"optimizer\": {\"params\": {\"betas\": [0.9, 2]}}}", TWS_INVALID, "two numbers", ""},
-      {"{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 10.0}}}", TWS_INVALID, "without a point", ""},
-      {"{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_max_lr\": [1, 2]}}}", TWS_INVALID, "must be a number", ""},
-      {"{\"twinspeed\": {\"recompute\": \"ful\"}}", TWS_INVALID, "one of none, selective, full", "\"full\""},
-      {"{\"tensor_parallel\": {\"autotp_size\": -1}}", TWS_INVALID, "from 0 to 65536, not -1", ""},
-      {"{\"tensor_parallel\": {\"autotp_size\": 65537}}", TWS_INVALID, "from 0 to 65536, not 65537", ""},
-      {"{\"tensor_parallel\": {\"autotp_sise\": 2}}", TWS_INVALID, "unknown key", "\"tensor_parallel.autotp_size\""},
-      {"{\"tensor_parallel\": {\"tp\": {\"tp_size\": 0}}}", TWS_INVALID, "\"tensor_parallel.tensor_parallel.tp_size\" must be", ""},
-      {"{\"tensor_parallel\": {\"tp_overlap_comm\": 1}}", TWS_INVALID, "must be true or false, not 1", ""},
-      {"{\"sequence_parallel_size\": 0}", TWS_INVALID, "from 1 to 65536, not 0", ""},
-      {"{\"sequence_parallel_size\": true}", TWS_INVALID, "must be an integer", ""},
-      {"{\"sequence_paralel_size\": 2}", TWS_INVALID, "unknown key", "\"sequence_parallel_size\""},
-      {"{\"twinspeed\": {\"tensor_overlap_chunks\": 65}}", TWS_INVALID, "from 1 to 64, not 65", ""},
-      {"{\"twinspeed\": {\"tensor_sequence_regions\": \"yes\"}}", TWS_INVALID, "must be true or false", "quotes"},
-      {"{\"twinspeed\": {\"loss_tiles\": 0}}", TWS_INVALID, "from 1 to 65536, not 0", ""},
-      {"{\"twinspeed\": {\"mlp_tiles\": 1.5}}", TWS_INVALID, "must be an integer", ""},
-      {"{\"twinspeed\": {\"attention_chunks\": -2}}", TWS_INVALID, "from 1 to 65536, not -2", ""},
-      {"{\"twinspeed\": {\"ignored_token\": -100}}", TWS_INVALID, "from -1 to", "-1 is none"},
-      {"{\"twinspeed\": {\"axis_order\": [\"pipe\"]}}", TWS_INVALID, "in some order, parted by commas, not", "slowest"},
-      {"{\"twinspeed\": {\"axis_order\": \"pipe,data,model\"}}", TWS_INVALID, "in some order", ""},
-      {"{\"twinspeed\": {\"axis_order\": \"pipe,data,model,model\"}}", TWS_INVALID, "in some order", ""},
-      {"{\"twinspeed\": {\"axis_order\": \"pipe,data,tensor,sequence\"}}", TWS_INVALID, "in some order", ""},
-      {"{\"fp16\": {\"loss_scale\": true}}", TWS_INVALID, "must be a number", ""},
-      {"{\"fp16\": {\"loss_scale\": -1}}", TWS_INVALID, "not -1", ""},
-      {"{\"fp16\": {\"hysteresis\": -1}}", TWS_INVALID, "not -1", ""},
-      {"{\"fp16\": {\"initial_scale_power\": 101}}", TWS_INVALID, "from 0 to 100, not 101", ""},
-      {"{\"fp16\": {\"loss_scale_window\": 0}}", TWS_INVALID, "not 0", ""},
-      {"{\"bf16\": {}, \"bfloat16\": {}}", TWS_INVALID, "given twice: \"bfloat16\"", "bf16"},
-      {"{\"zero_optimization\": {\"prefetch_bucket_size\": 1, \"stage3_prefetch_bucket_size\": 1}}", TWS_INVALID, "given twice", ""},
-      {"{\"zero_optimization\": {\"cpu_offload\": true, \"offload_optimizer\": {\"device\": \"cpu\"}}}", TWS_INVALID, "both are given", ""},
-      {"{\"a\xff\": 1}", TWS_INVALID, "not valid UTF-8", ""}};
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    tws_config *c;
-    tws_code code = from_text(cases[i].text, &c);
-    ck_assert_msg(code == cases[i].code && !c, "%s: %s", cases[i].text, code == TWS_OK ? "taken" : err.message);
-    ck_assert_msg(strstr(err.message, cases[i].message) && strstr(err.hint, cases[i].hint), "%s:\n%s\n%s", cases[i].text,
-                  err.message, err.hint);
-  }
-}
-END_TEST
-
-/* Without a number of ranks: the rules, and a batch that no number of ranks makes. */
-START_TEST(check_without_ranks) {
-  static const struct {
-    const char *text;
-    tws_code code;
-  } cases[] = {
-      {"{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", TWS_INVALID},
-      {"{\"pipeline\": {\"stages\": 2}, \"zero_optimization\": {\"stage\": 3}}", TWS_INVALID},
-      {"{\"train_batch_size\": 7, \"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 2}", TWS_INVALID},
-      {"{\"train_batch_size\": 24, \"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 2}", TWS_OK},
-      {"{\"train_batch_size\": 7}", TWS_OK},
-      {"{\"twinspeed\": {\"attention_chunks\": 4}}", TWS_UNSUPPORTED},
-      {"{\"tensor_parallel\": {\"autotp_size\": 4, \"tp\": {\"tp_size\": 4}}}", TWS_OK},
-      {"{\"tensor_parallel\": {\"autotp_size\": 4, \"tp\": {\"tp_size\": 8}}}", TWS_INVALID},
-      {"{\"sequence_parallel_size\": 4, \"twinspeed\": {\"sequence_length\": 66}}", TWS_INVALID},
-      {"{\"sequence_parallel_size\": 4, \"twinspeed\": {\"ranks\": 6}}", TWS_INVALID},
-      {"{\"sequence_parallel_size\": 4, \"twinspeed\": {\"ranks\": 12}}", TWS_OK},
-      {"{}", TWS_OK},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    tws_config *c = config_of(cases[i].text);
-    ck_assert_msg(tws_config_check(c, &err) == cases[i].code, "%s", cases[i].text);
-    tws_config_destroy(c);
-  }
-}
-END_TEST
-
-START_TEST(contradictions) {
-#define B "\"train_batch_size\": 4, "
-#define F16 "\"fp16\": {\"enabled\": true"
-  static const refusal cases[] = {
-      {"{}", TWS_INVALID, "train_batch_size or train_micro_batch_size_per_gpu", ""},
-      {"{" B "\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", TWS_INVALID, "both enabled", ""},
-      {"{" B "\"data_types\": {\"param_dtype\": \"fp16\"}}", TWS_INVALID, "make it fp32", ""},
-      {"{" B "\"bf16\": {\"enabled\": true}, \"data_types\": {\"grad_accum_dtype\": \"fp32\"}}", TWS_INVALID, "need ZeRO", ""},
-      {"{" B "\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}, \"zero_optimization\": {\"stage\": 1}}", TWS_INVALID, "bf16_master_weights_and_grads", ""},
-      {"{" B "\"fp16\": {\"fp16_master_weights_and_grads\": true}}", TWS_INVALID, "needs ZeRO stage", ""},
-      {"{" B F16 ", \"fp16_master_weights_and_grads\": true}, \"zero_optimization\": {\"stage\": 2}}", TWS_UNSUPPORTED, "master weights in half", "grad_accum_dtype"},
-      {"{" B F16 "}, \"data_types\": {\"grad_accum_dtype\": \"bf16\"}, \"zero_optimization\": {\"stage\": 1}}", TWS_UNSUPPORTED, "do not add up in bf16", "fp32"},
-      {"{" B "\"data_types\": {\"grad_accum_dtype\": \"fp16\"}, \"zero_optimization\": {\"stage\": 1}}", TWS_UNSUPPORTED, "only where fp16 is enabled", "fp32"},
-      {"{" B F16 ", \"initial_scale_power\": 8, \"min_loss_scale\": 257}}", TWS_INVALID, "min_loss_scale 257 is above the first scale, 2^8", "lower"},
-      {"{" B F16 ", \"loss_scale\": 1e-40}}", TWS_INVALID, "1e-40 is too small", "use 0"},
-      {"{" B "\"amp\": {\"opt_level\": \"O1\"}}", TWS_INVALID, "enabled", ""},
-      {"{" B "\"amp\": {\"enabled\": true, \"any\": 3}, \"zero_optimization\": {\"stage\": 1}}", TWS_INVALID, "does not go with ZeRO", ""},
-      {"{" B "\"amp\": {\"enabled\": true}}", TWS_UNSUPPORTED, "amp", "bf16"},
-      {"{" B "\"gradient_allreduce_op\": \"SUM\", \"zero_optimization\": {\"stage\": 3}}", TWS_INVALID, "stage 3", ""},
-      {"{" B "\"gradient_allreduce_op\": \"sum\"}", TWS_UNSUPPORTED, "sum", ""},
-      {"{" B "\"sparse_gradients\": true, \"zero_optimization\": {\"stage\": 1}}", TWS_INVALID, "stage 0", ""},
-      {"{" B "\"prescale_gradients\": true, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID, "reduce_scatter", ""},
-      {"{" B "\"gradient_predivide_factor\": 2, \"zero_optimization\": {\"stage\": 3}}", TWS_INVALID, "must be 1", ""},
-      {"{" B "\"zero_optimization\": {\"stage\": 2, \"allgather_bucket_size\": 501}}", TWS_INVALID, "even", ""},
-      {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_param\": {\"device\": \"cpu\"}}}", TWS_INVALID, "needs ZeRO stage 3", ""},
-      {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}}}", TWS_INVALID, "ratio", ""},
-      {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}}}", TWS_UNSUPPORTED, "ds.json:1:81: zero_optimization.offload_optimizer to cpu", "none"},
-      {"{" B "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\"}}}", TWS_UNSUPPORTED, "offload_param to nvme", "none"},
-      {"{" B "\"zero_optimization\": {\"stage\": 2, \"cpu_offload\": true}}", TWS_UNSUPPORTED, "offload_optimizer to cpu", ""},
-      {"{" B "\"zero_optimization\": {\"stage\": 2, \"zenflow\": {\"offload\": true}}}", TWS_INVALID, "zenflow needs offload_optimizer", ""},
-      {"{" B "\"zero_optimization\": {\"legacy_stage1\": true}}", TWS_INVALID, "no longer exists", ""},
-      {"{" B "\"pipeline\": {\"stages\": 2}, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID, "pipeline", ""},
-      {"{" B "\"pipeline\": {\"stages\": 2}}", TWS_INVALID, "ds.json:1:38: pipeline.stages 2 does not divide 1 rank", "use 2 ranks"},
-      {"{" B "\"tensor_parallel\": {\"autotp_size\": 4}}", TWS_INVALID, "tensor_parallel.autotp_size 4 does not divide 1 rank", "use 4 ranks"},
-      {"{" B "\"tensor_parallel\": {\"tp\": {\"tp_size\": 4}}}", TWS_INVALID, "tensor_parallel.tensor_parallel.tp_size 4 does not divide 1 rank", "use 4 ranks, or tensor_parallel.tensor_parallel.tp_size 1"},
-      {"{" B "\"sequence_parallel_size\": 3}", TWS_INVALID, "sequence_parallel_size 3 does not divide 1 rank", "use 3 ranks"},
-      {"{" B "\"sequence_parallel_size\": 3, \"pipeline\": {\"stages\": 2}, \"tensor_parallel\": {\"autotp_size\": 4}}", TWS_INVALID,
-       "pipeline.stages 2 x tensor_parallel.autotp_size 4 x sequence_parallel_size 3 = 24 do not divide 1 rank", "use 24 ranks"},
-      {"{" B "\"tensor_parallel\": {\"autotp_size\": 4, \"tensor_parallel\": {\"tp_size\": 2}}}", TWS_INVALID,
-       "autotp_size is 4 and tensor_parallel.tensor_parallel.tp_size is 2", "keep one"},
-      {"{" B "\"tensor_parallel\": {\"autotp_size\": 0, \"tp\": {\"tp_size\": 2}}}", TWS_INVALID, "autotp_size is 0", "keep one"},
-      {"{" B "\"sequence_parallel_size\": 3, \"twinspeed\": {\"sequence_length\": 64}}", TWS_INVALID,
-       "sequence_parallel_size 3 does not divide a sequence of 64 tokens", "63 or 66 tokens"},
-      {"{" B "\"sequence_parallel_size\": 3, \"twinspeed\": {\"sequence_length\": 2}}", TWS_INVALID, "a sequence of 2 tokens", "of 3 tokens"},
-      {"{" B "\"twinspeed\": {\"attention_chunks\": 2}}", TWS_UNSUPPORTED, "offload", "sequence_parallel_size"},
-      {"{" B "\"activation_checkpointing\": {\"contiguous_memory_optimization\": true}}", TWS_INVALID, "partition_activations", ""},
-      {"{" B "\"elasticity\": {\"enabled\": true}}", TWS_INVALID, "elasticity chooses it", ""},
-      {"{\"elasticity\": {\"enabled\": true}}", TWS_UNSUPPORTED, "elasticity", ""},
-      {"{" B "\"optimizer\": {\"type\": \"Lamb\"}}", TWS_UNSUPPORTED, "\"Lamb\"", "AdamW"},
-      {"{" B "\"optimizer\": {\"type\": \"SGD\", \"params\": {\"nesterov\": true}}}", TWS_UNSUPPORTED, "\"SGD\"", "AdamW"},
-      {"{" B "\"optimizer\": {\"type\": \"OneBitAdam\"}, \"zero_optimization\": {\"stage\": 1}}", TWS_INVALID, "does not go with ZeRO", ""},
-      {"{" B "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"freeze_step\": 3}}}", TWS_INVALID, "Adam takes no \"freeze_step\"", "OneBitAdam"},
-      {"{" B "\"optimizer\": {\"params\": {\"betas\": [0.9, 1.0]}}}", TWS_INVALID, "below 1", ""},
-      {"{" B "\"scheduler\": {\"type\": \"WarmUpLR\"}}", TWS_UNSUPPORTED, "\"WarmUpLR\"", "\"WarmupLR\""},
-      {"{" B "\"scheduler\": {\"type\": \"CosineAnnealingLR\", \"params\": {\"T_max\": 3}}}", TWS_UNSUPPORTED, "CosineAnnealingLR", "OneCycle"},
-      {"{" B "\"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1}}}", TWS_INVALID, "cycle_max_lr", ""},
-      {"{" B "\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {}}}", TWS_INVALID, "total_num_steps", ""},
-      {"{" B "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"cycle_min_lr\": 1}}}", TWS_INVALID, "takes no", "OneCycle"},
-      {"{\"train_micro_batch_size_per_gpu\": 1e12, \"gradient_accumulation_steps\": 1e12}", TWS_INVALID, "64 bits", ""}};
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    tws_config *c;
-    tws_code code = resolve(cases[i].text, 1, 0, &c);
-    ck_assert_msg(code == cases[i].code && !c, "%s: %s", cases[i].text, code == TWS_OK ? "taken" : err.message);
-    ck_assert_msg(strncmp(err.message, "ds.json", 7) == 0 && strstr(err.message, cases[i].message) &&
-                      strstr(err.hint, cases[i].hint), "%s:\n%s\n%s", cases[i].text, err.message, err.hint);
-  }
 }
 END_TEST
 
@@ -811,10 +635,12 @@ static tws_code print_schema(void *user) {
 
 START_TEST(every_allocation_may_fail) {
   long bad, tried = fail_every_allocation(
-      load_and_use, "{\"train_batch_size\": 8, \"bfloat16\": {\"enabled\": true}, \"dump_state\": true,"
-                    " \"zero_optimization\": {\"reduce_bucket_size\": \"auto\", \"cpu_offload\": false},"
-                    " \"tensor_parallel\": {\"tp\": {\"tp_size\": 2}, \"tp_overlap_comm\": true},"
-                    " \"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1, \"cycle_max_lr\": 2}}}", &bad);
+                load_and_use,
+                "{\"train_batch_size\": 8, \"bfloat16\": {\"enabled\": true}, \"dump_state\": true,"
+                " \"zero_optimization\": {\"reduce_bucket_size\": \"auto\", \"cpu_offload\": false},"
+                " \"tensor_parallel\": {\"tp\": {\"tp_size\": 2}, \"tp_overlap_comm\": true},"
+                " \"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1, \"cycle_max_lr\": 2}}}",
+                &bad);
   ck_assert_int_eq(bad, 0);
   ck_assert_int_gt(tried, 100);
 }
@@ -850,9 +676,6 @@ int main(void) {
   tcase_add_test(all, axes_divide_the_ranks);
   tcase_add_test(all, printed_configurations_read_back_the_same);
   tcase_add_test(all, schema_describes_every_key);
-  tcase_add_test(all, bad_files);
-  tcase_add_test(all, contradictions);
-  tcase_add_test(all, check_without_ranks);
   tcase_add_test(all, every_allocation_may_fail);
   tcase_add_test(all, schema_without_memory);
   suite_add_tcase(suite, all);

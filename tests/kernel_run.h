@@ -1,0 +1,178 @@
+/* Kernels of the backend under test on operands between guard zones. */
+#ifndef TESTS_KERNEL_RUN_H
+#define TESTS_KERNEL_RUN_H
+
+#include <check.h>
+#include <stdio.h>
+
+#include "base/random.h"
+#include "tests/kernel_backend.h"
+#include "tests/kernel_cases.h"
+#include "tests/kernel_operands.h"
+#include "tests/oracle.h"
+
+static const char *label(const tws_work *w, int threads, int device, int operand) {
+  static char text[200];
+  snprintf(text, sizeof text, "%s [%lld %lld %lld %lld %lld] %s/%s flags %u, %d threads, device %d, operand %d",
+           tws_kernel_name((tws_kernel)w->code), (long long)w->d[0], (long long)w->d[1], (long long)w->d[2],
+           (long long)w->d[3], (long long)w->d[4], tws_dtype_name((tws_dtype)w->dtype),
+           tws_dtype_name((tws_dtype)w->dtype2), w->flags, threads, device, operand);
+  return text;
+}
+
+/* ---- values: doubles that are exactly what the storage type holds ---- */
+typedef struct values {
+  operand_info info[KERNEL_MAX_OPERANDS];
+  double *v[KERNEL_MAX_OPERANDS];
+  int count;
+} values;
+
+/* An id of the part of a vocabulary, or with `around` one up to a part's length outside it. */
+static double id_near(uint64_t stream, int64_t i, double first, int64_t count, int around) {
+  const int64_t begin = (int64_t)first, low = around && count <= begin ? begin - count : around ? 0 : begin;
+  return (double)draw(stream, (uint64_t)i, low, begin + count * (around ? 2 : 1) - (count > 0));
+}
+
+static double fill_value(const tws_work *w, fill_kind fill, int operand, int64_t i) {
+  const double normal = tws_random_normal(1, 50 + (uint64_t)operand, (uint64_t)i);
+  switch (fill) {
+    case FILL_NORMAL:
+      return normal;
+    case FILL_WEIGHT:
+      return 1 + normal / 10;
+    case FILL_POSITIVE:
+      return normal * normal / 10;
+    case FILL_IDS: /* the first token's is in the table */
+      return id_near(50, i, w->f[0], w->d[2], i > 0 && w->f[0] >= 1);
+    case FILL_TARGETS:
+      if (i % 4 == 2) return -1;
+      if (w->code == TWS_KERNEL_CROSS_ENTROPY) return id_near(51, i, 0, w->d[1], 0);
+      return id_near(51, i, w->f[w->code == TWS_KERNEL_VOCABULARY_STATS ? 0 : 2], w->d[1], 1);
+    case FILL_STATS: /* of one rank some tokens have padding only */
+      if (i / (3 * w->d[0]) == 1 && i / 3 % 3 == 1) return i % 3 == 0 ? -INFINITY : 0;
+      return i % 3 == 1 ? 1 + normal * normal : normal;
+    case FILL_HYPER:
+      return (double[TWS_HYPER_COUNT]){0.01, 0.19, 0.0975, 512}[i];
+    case FILL_METRICS:
+      if (w->code == TWS_KERNEL_CLIP && i == TWS_METRIC_IGNORED) return w->f[1];
+      return (double[TWS_METRIC_COUNT]){1.5, 0, 6.25, 0, 0.75}[i];
+    default:
+      return NAN;
+  }
+}
+
+static values make_values(const tws_work *w, int threads) {
+  values x = {.count = kernel_operands(w, threads, x.info)};
+  for (int k = 0; k < x.count; ++k) {
+    x.v[k] = calloc((size_t)x.info[k].count + 1, sizeof(double));
+    const int blank = x.info[k].access == ACCESS_W || x.info[k].fill == FILL_SCRATCH;
+    for (int64_t i = 0; i < x.info[k].count; ++i)
+      x.v[k][i] = blank ? NAN : stored(x.info[k].dtype, fill_value(w, x.info[k].fill, k, i));
+  }
+  tws_work forward = *w;
+  if (w->code == TWS_KERNEL_NORM_GRAD) {
+    forward.code = TWS_KERNEL_NORM;
+    forward.flags &= TWS_RMS;
+    double *y = calloc((size_t)(w->d[0] * w->d[1]), sizeof *y);
+    oracle_run(&forward, (double *[]){x.v[1], x.v[2], y, x.v[3]}, 4);
+    free(y);
+  } else if (w->code == TWS_KERNEL_ATTENTION_GRAD) {
+    forward.code = TWS_KERNEL_ATTENTION;
+    oracle_run(&forward, (double *[]){x.v[1], x.v[2], x.v[3], NULL}, 4);
+  }
+  for (int k = 0; k < x.count; ++k)
+    for (int64_t i = 0; i < x.info[k].count && x.info[k].fill == FILL_DERIVED; ++i)
+      x.v[k][i] = stored(x.info[k].dtype, x.v[k][i]);
+  return x;
+}
+
+static values copy_values(const values *x) {
+  values copy = *x;
+  for (int k = 0; k < x->count; ++k) {
+    copy.v[k] = calloc((size_t)x->info[k].count + 1, sizeof(double));
+    memcpy(copy.v[k], x->v[k], (size_t)x->info[k].count * sizeof(double));
+  }
+  return copy;
+}
+
+static void free_values(values *x) {
+  for (int k = 0; k < x->count; ++k) free(x->v[k]);
+}
+
+/* ---- storage, between guard zones ---- */
+enum { GUARD = 256, PATTERN = 0xA5 };
+typedef struct storage {
+  unsigned char *block[KERNEL_MAX_OPERANDS];
+  void *data[KERNEL_MAX_OPERANDS];
+  size_t bytes[KERNEL_MAX_OPERANDS];
+  int count, shift;
+} storage;
+
+static void put(tws_dtype type, void *data, int64_t i, double x) {
+  if (type == TWS_F64)
+    ((double *)data)[i] = x;
+  else if (type == TWS_I32)
+    ((int32_t *)data)[i] = (int32_t)x;
+  else if (type == TWS_F32) {
+    const float f = (float)x;
+    memcpy((char *)data + 4 * i, &f, 4);
+  } else
+    ((uint16_t *)data)[i] = type == TWS_F16 ? tws_to_f16((float)x) : tws_to_bf16((float)x);
+}
+static double get(tws_dtype type, const void *data, int64_t i) {
+  if (type == TWS_F64) return ((const double *)data)[i];
+  if (type == TWS_I32) return ((const int32_t *)data)[i];
+  if (type == TWS_F16) return (double)tws_from_f16(((const uint16_t *)data)[i]);
+  return type == TWS_F32 ? (double)((const float *)data)[i] : (double)tws_from_bf16(((const uint16_t *)data)[i]);
+}
+
+static storage make_storage(const values *x, int shift) {
+  storage s = {.count = x->count, .shift = shift};
+  for (int k = 0; k < x->count; ++k) {
+    const size_t element = tws_dtype_bytes(x->info[k].dtype), lead = GUARD + (size_t)shift * element;
+    s.bytes[k] = (size_t)x->info[k].count * element;
+    const size_t total = (lead + s.bytes[k] + GUARD + 255) / 256 * 256;
+    s.block[k] = aligned_alloc(256, total);
+    memset(s.block[k], PATTERN, total);
+    s.data[k] = s.block[k] + lead;
+    for (int64_t i = 0; i < x->info[k].count; ++i) put(x->info[k].dtype, s.data[k], i, x->v[k][i]);
+  }
+  return s;
+}
+
+static void free_storage(storage *s) {
+  for (int k = 0; k < s->count; ++k) free(s->block[k]);
+}
+
+static void check_surroundings(const tws_work *w, const values *x, const storage *s, int threads, int device) {
+  for (int k = 0; k < s->count; ++k) {
+    const unsigned char *after = (unsigned char *)s->data[k] + s->bytes[k];
+    for (const unsigned char *p = s->block[k]; p < (unsigned char *)s->data[k]; ++p)
+      REQUIRE(*p == PATTERN, "write before %s", label(w, threads, device, k));
+    for (int i = 0; i < GUARD; ++i) REQUIRE(after[i] == PATTERN, "write after %s", label(w, threads, device, k));
+    for (int64_t i = 0; i < x->info[k].count && x->info[k].access == ACCESS_R; ++i)
+      REQUIRE(get(x->info[k].dtype, s->data[k], i) == x->v[k][i] || isnan(x->v[k][i]), "input changed: %s",
+              label(w, threads, device, k));
+  }
+}
+
+static tws_code try_kernel(tws_backend *backend, const tws_work *w, void *const *data, const values *x,
+                           tws_error *err) {
+  tws_dtype types[KERNEL_MAX_OPERANDS];
+  for (int k = 0; k < x->count; ++k) types[k] = x->info[k].dtype;
+  return run_kernel(backend, w, data, types, x->count, err);
+}
+
+/* Returns 0 without this instruction set. */
+static int run_case(const tws_work *w, const values *x, int device, int threads, int shift, storage *s) {
+  tws_error err = {0};
+  tws_backend *backend = use_backend(device, threads);
+  if (!backend) return 0;
+  *s = make_storage(x, shift);
+  const tws_code code = try_kernel(backend, w, s->data, x, &err);
+  REQUIRE(code == TWS_OK, "%s: %s", label(w, threads, device, 0), err.message);
+  check_surroundings(w, x, s, threads, device);
+  return 1;
+}
+
+#endif

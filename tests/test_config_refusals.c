@@ -1,0 +1,240 @@
+/* Configurations that are refused: where, why, and what to do instead. */
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/configs.h"
+
+typedef struct refusal {
+  const char *text;
+  tws_code code;
+  const char *message, *hint;
+} refusal;
+
+START_TEST(bad_files) {
+  static const refusal cases[] = {
+      {"", TWS_INVALID, "ds.json:1:1: ", "{}"},
+      {"[]", TWS_INVALID, "ds.json:1:1: a configuration is one object", ""},
+      {"null", TWS_INVALID, "ds.json:1:1: a configuration is one object", ""},
+      {"\"text\"", TWS_INVALID, "ds.json:1:1: a configuration is one object", ""},
+      {"{\"trian_batch_size\": 1}", TWS_INVALID, "ds.json:1:2: unknown key \"trian_batch_size\"",
+       "\"train_batch_size\""},
+      {"{\n \"zero_optimization\": {\n  \"stge\": 3}}", TWS_INVALID, "ds.json:3:3: unknown key",
+       "\"zero_optimization.stage\""},
+      {"{\"stage\": 3}", TWS_INVALID, "unknown key", "\"zero_optimization.stage\""},
+      {"{\"reduce_bucket_size\": 3}", TWS_INVALID, "unknown key", "\"zero_optimization.reduce_bucket_size\""},
+      {"{\"zero_optimization.stage\": 3}", TWS_INVALID, "unknown key", "object inside an object"},
+      {"{\"zero_optimization\": {\"offload_optimizer\": {\"devise\": \"cpu\"}}}", TWS_INVALID, "unknown key",
+       "offload_optimizer.device"},
+      {"{\"optimizer\": {\"params\": {\"max_grad_norm\": 1}}}", TWS_INVALID, "unknown key", "gradient_clipping"},
+      {"{\"optimizer\": {\"params\": {\"learning_rate\": 1}}}", TWS_INVALID, "unknown key", "lr"},
+      {"{\"quite_something_else\": 3}", TWS_INVALID, "unknown key", "known here: train_batch_size"},
+      {"{\"tensor_parallel\": {\"partition_config\": {\"layer_specs\": [{\"pattern\": []}]}}}", TWS_INVALID,
+       "unknown key", "patterns"},
+      {"{\"tensor_parallel\": {\"partition_config\": {\"layer_specs\": [3]}}}", TWS_INVALID, "objects are expected",
+       ""},
+      {"{\"seed\": 1}", TWS_INVALID, "\"seed\" is no key of the top level", "twinspeed"},
+      {"{\"fp16\": 3}", TWS_INVALID, "an object is expected for \"fp16\"", ""},
+      {"{\"fp16\": []}", TWS_INVALID, "an object is expected for \"fp16\"", ""},
+      {"{\"bf16\": {\"enabled\": \"true\"}}", TWS_INVALID, "must be true or false, not the string", "quotes"},
+      {"{\"bf16\": {\"enabled\": 1}}", TWS_INVALID, "must be true or false, not 1", ""},
+      {"{\"train_batch_size\": -4}", TWS_INVALID, "at least 1, not -4", ""},
+      {"{\"train_batch_size\": 0}", TWS_INVALID, "at least 1, not 0", ""},
+      {"{\"train_batch_size\": 1.5}", TWS_INVALID, "must be an integer", ""},
+      {"{\"train_batch_size\": 1e30}", TWS_INVALID, "must be an integer from 1 to", ""},
+      {"{\"train_batch_size\": 1e400}", TWS_INVALID, "overflows", ""},
+      {"{\"train_batch_size\": \"8\"}", TWS_INVALID, "must be an integer", "quotes"},
+      {"{\"train_batch_size\": 8, \"train_batch_size\": 8}", TWS_INVALID, "ds.json:1:25: duplicate key", ""},
+      {"{\"zero_optimization\": {\"stage\": 4}}", TWS_INVALID, "from 0 to 3, not 4", ""},
+      {"{\"zero_optimization\": {\"stage\": \"3\"}}", TWS_INVALID, "from 0 to 3, not the string", ""},
+      {"{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"gpu\"}}}", TWS_INVALID, "one of none, cpu, nvme",
+       "cpu"},
+      {"{\"optimizer\": {\"params\": {\"betas\": [0.9]}}}", TWS_INVALID, "two numbers", ""},
+      {"{\"optimizer\": {\"params\": {\"betas\": [0.9, 2]}}}", TWS_INVALID, "two numbers", ""},
+      {"{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 10.0}}}", TWS_INVALID,
+       "without a point", ""},
+      {"{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_max_lr\": [1, 2]}}}", TWS_INVALID,
+       "must be a number", ""},
+      {"{\"twinspeed\": {\"recompute\": \"ful\"}}", TWS_INVALID, "one of none, selective, full", "\"full\""},
+      {"{\"tensor_parallel\": {\"autotp_size\": -1}}", TWS_INVALID, "from 0 to 65536, not -1", ""},
+      {"{\"tensor_parallel\": {\"autotp_size\": 65537}}", TWS_INVALID, "from 0 to 65536, not 65537", ""},
+      {"{\"tensor_parallel\": {\"autotp_sise\": 2}}", TWS_INVALID, "unknown key", "\"tensor_parallel.autotp_size\""},
+      {"{\"tensor_parallel\": {\"tp\": {\"tp_size\": 0}}}", TWS_INVALID,
+       "\"tensor_parallel.tensor_parallel.tp_size\" must be", ""},
+      {"{\"tensor_parallel\": {\"tp_overlap_comm\": 1}}", TWS_INVALID, "must be true or false, not 1", ""},
+      {"{\"sequence_parallel_size\": 0}", TWS_INVALID, "from 1 to 65536, not 0", ""},
+      {"{\"sequence_parallel_size\": true}", TWS_INVALID, "must be an integer", ""},
+      {"{\"sequence_paralel_size\": 2}", TWS_INVALID, "unknown key", "\"sequence_parallel_size\""},
+      {"{\"twinspeed\": {\"tensor_overlap_chunks\": 65}}", TWS_INVALID, "from 1 to 64, not 65", ""},
+      {"{\"twinspeed\": {\"tensor_sequence_regions\": \"yes\"}}", TWS_INVALID, "must be true or false", "quotes"},
+      {"{\"twinspeed\": {\"loss_tiles\": 0}}", TWS_INVALID, "from 1 to 65536, not 0", ""},
+      {"{\"twinspeed\": {\"mlp_tiles\": 1.5}}", TWS_INVALID, "must be an integer", ""},
+      {"{\"twinspeed\": {\"attention_chunks\": -2}}", TWS_INVALID, "from 1 to 65536, not -2", ""},
+      {"{\"twinspeed\": {\"ignored_token\": -100}}", TWS_INVALID, "from -1 to", "-1 is none"},
+      {"{\"twinspeed\": {\"axis_order\": [\"pipe\"]}}", TWS_INVALID, "in some order, parted by commas, not", "slowest"},
+      {"{\"twinspeed\": {\"axis_order\": \"pipe,data,model\"}}", TWS_INVALID, "in some order", ""},
+      {"{\"twinspeed\": {\"axis_order\": \"pipe,data,model,model\"}}", TWS_INVALID, "in some order", ""},
+      {"{\"twinspeed\": {\"axis_order\": \"pipe,data,tensor,sequence\"}}", TWS_INVALID, "in some order", ""},
+      {"{\"fp16\": {\"loss_scale\": true}}", TWS_INVALID, "must be a number", ""},
+      {"{\"fp16\": {\"loss_scale\": -1}}", TWS_INVALID, "not -1", ""},
+      {"{\"fp16\": {\"hysteresis\": -1}}", TWS_INVALID, "not -1", ""},
+      {"{\"fp16\": {\"initial_scale_power\": 101}}", TWS_INVALID, "from 0 to 100, not 101", ""},
+      {"{\"fp16\": {\"loss_scale_window\": 0}}", TWS_INVALID, "not 0", ""},
+      {"{\"bf16\": {}, \"bfloat16\": {}}", TWS_INVALID, "given twice: \"bfloat16\"", "bf16"},
+      {"{\"zero_optimization\": {\"prefetch_bucket_size\": 1, \"stage3_prefetch_bucket_size\": 1}}", TWS_INVALID,
+       "given twice", ""},
+      {"{\"zero_optimization\": {\"cpu_offload\": true, \"offload_optimizer\": {\"device\": \"cpu\"}}}", TWS_INVALID,
+       "both are given", ""},
+      {"{\"a\xff\": 1}", TWS_INVALID, "not valid UTF-8", ""}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_config *c;
+    tws_code code = from_text(cases[i].text, &c);
+    ck_assert_msg(code == cases[i].code && !c, "%s: %s", cases[i].text, code == TWS_OK ? "taken" : err.message);
+    ck_assert_msg(strstr(err.message, cases[i].message) && strstr(err.hint, cases[i].hint), "%s:\n%s\n%s",
+                  cases[i].text, err.message, err.hint);
+  }
+}
+END_TEST
+
+/* Without a number of ranks: the rules, and a batch that no number of ranks makes. */
+START_TEST(check_without_ranks) {
+  static const struct {
+    const char *text;
+    tws_code code;
+  } cases[] = {
+      {"{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", TWS_INVALID},
+      {"{\"pipeline\": {\"stages\": 2}, \"zero_optimization\": {\"stage\": 3}}", TWS_INVALID},
+      {"{\"train_batch_size\": 7, \"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 2}",
+       TWS_INVALID},
+      {"{\"train_batch_size\": 24, \"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 2}", TWS_OK},
+      {"{\"train_batch_size\": 7}", TWS_OK},
+      {"{\"twinspeed\": {\"attention_chunks\": 4}}", TWS_UNSUPPORTED},
+      {"{\"tensor_parallel\": {\"autotp_size\": 4, \"tp\": {\"tp_size\": 4}}}", TWS_OK},
+      {"{\"tensor_parallel\": {\"autotp_size\": 4, \"tp\": {\"tp_size\": 8}}}", TWS_INVALID},
+      {"{\"sequence_parallel_size\": 4, \"twinspeed\": {\"sequence_length\": 66}}", TWS_INVALID},
+      {"{\"sequence_parallel_size\": 4, \"twinspeed\": {\"ranks\": 6}}", TWS_INVALID},
+      {"{\"sequence_parallel_size\": 4, \"twinspeed\": {\"ranks\": 12}}", TWS_OK},
+      {"{}", TWS_OK},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_config *c = config_of(cases[i].text);
+    ck_assert_msg(tws_config_check(c, &err) == cases[i].code, "%s", cases[i].text);
+    tws_config_destroy(c);
+  }
+}
+END_TEST
+
+START_TEST(contradictions) {
+#define B "\"train_batch_size\": 4, "
+#define F16 "\"fp16\": {\"enabled\": true"
+  static const refusal cases[] = {
+      {"{}", TWS_INVALID, "train_batch_size or train_micro_batch_size_per_gpu", ""},
+      {"{" B "\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", TWS_INVALID, "both enabled", ""},
+      {"{" B "\"data_types\": {\"param_dtype\": \"fp16\"}}", TWS_INVALID, "make it fp32", ""},
+      {"{" B "\"bf16\": {\"enabled\": true}, \"data_types\": {\"grad_accum_dtype\": \"fp32\"}}", TWS_INVALID,
+       "need ZeRO", ""},
+      {"{" B "\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}, \"zero_optimization\": {\"stage\": 1}}",
+       TWS_INVALID, "bf16_master_weights_and_grads", ""},
+      {"{" B "\"fp16\": {\"fp16_master_weights_and_grads\": true}}", TWS_INVALID, "needs ZeRO stage", ""},
+      {"{" B F16 ", \"fp16_master_weights_and_grads\": true}, \"zero_optimization\": {\"stage\": 2}}", TWS_UNSUPPORTED,
+       "master weights in half", "grad_accum_dtype"},
+      {"{" B F16 "}, \"data_types\": {\"grad_accum_dtype\": \"bf16\"}, \"zero_optimization\": {\"stage\": 1}}",
+       TWS_UNSUPPORTED, "do not add up in bf16", "fp32"},
+      {"{" B "\"data_types\": {\"grad_accum_dtype\": \"fp16\"}, \"zero_optimization\": {\"stage\": 1}}",
+       TWS_UNSUPPORTED, "only where fp16 is enabled", "fp32"},
+      {"{" B F16 ", \"initial_scale_power\": 8, \"min_loss_scale\": 257}}", TWS_INVALID,
+       "min_loss_scale 257 is above the first scale, 2^8", "lower"},
+      {"{" B F16 ", \"loss_scale\": 1e-40}}", TWS_INVALID, "1e-40 is too small", "use 0"},
+      {"{" B "\"amp\": {\"opt_level\": \"O1\"}}", TWS_INVALID, "enabled", ""},
+      {"{" B "\"amp\": {\"enabled\": true, \"any\": 3}, \"zero_optimization\": {\"stage\": 1}}", TWS_INVALID,
+       "does not go with ZeRO", ""},
+      {"{" B "\"amp\": {\"enabled\": true}}", TWS_UNSUPPORTED, "amp", "bf16"},
+      {"{" B "\"gradient_allreduce_op\": \"SUM\", \"zero_optimization\": {\"stage\": 3}}", TWS_INVALID, "stage 3", ""},
+      {"{" B "\"gradient_allreduce_op\": \"sum\"}", TWS_UNSUPPORTED, "sum", ""},
+      {"{" B "\"sparse_gradients\": true, \"zero_optimization\": {\"stage\": 1}}", TWS_INVALID, "stage 0", ""},
+      {"{" B "\"prescale_gradients\": true, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID, "reduce_scatter", ""},
+      {"{" B "\"gradient_predivide_factor\": 2, \"zero_optimization\": {\"stage\": 3}}", TWS_INVALID, "must be 1", ""},
+      {"{" B "\"zero_optimization\": {\"stage\": 2, \"allgather_bucket_size\": 501}}", TWS_INVALID, "even", ""},
+      {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_param\": {\"device\": \"cpu\"}}}", TWS_INVALID,
+       "needs ZeRO stage 3", ""},
+      {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}}}",
+       TWS_INVALID, "ratio", ""},
+      {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}}}", TWS_UNSUPPORTED,
+       "ds.json:1:81: zero_optimization.offload_optimizer to cpu", "none"},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\"}}}", TWS_UNSUPPORTED,
+       "offload_param to nvme", "none"},
+      {"{" B "\"zero_optimization\": {\"stage\": 2, \"cpu_offload\": true}}", TWS_UNSUPPORTED,
+       "offload_optimizer to cpu", ""},
+      {"{" B "\"zero_optimization\": {\"stage\": 2, \"zenflow\": {\"offload\": true}}}", TWS_INVALID,
+       "zenflow needs offload_optimizer", ""},
+      {"{" B "\"zero_optimization\": {\"legacy_stage1\": true}}", TWS_INVALID, "no longer exists", ""},
+      {"{" B "\"pipeline\": {\"stages\": 2}, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID, "pipeline", ""},
+      {"{" B "\"pipeline\": {\"stages\": 2}}", TWS_INVALID, "ds.json:1:38: pipeline.stages 2 does not divide 1 rank",
+       "use 2 ranks"},
+      {"{" B "\"tensor_parallel\": {\"autotp_size\": 4}}", TWS_INVALID,
+       "tensor_parallel.autotp_size 4 does not divide 1 rank", "use 4 ranks"},
+      {"{" B "\"tensor_parallel\": {\"tp\": {\"tp_size\": 4}}}", TWS_INVALID,
+       "tensor_parallel.tensor_parallel.tp_size 4 does not divide 1 rank",
+       "use 4 ranks, or tensor_parallel.tensor_parallel.tp_size 1"},
+      {"{" B "\"sequence_parallel_size\": 3}", TWS_INVALID, "sequence_parallel_size 3 does not divide 1 rank",
+       "use 3 ranks"},
+      {"{" B "\"sequence_parallel_size\": 3, \"pipeline\": {\"stages\": 2}, \"tensor_parallel\": {\"autotp_size\": 4}}",
+       TWS_INVALID,
+       "pipeline.stages 2 x tensor_parallel.autotp_size 4 x sequence_parallel_size 3 = 24 do not divide 1 rank",
+       "use 24 ranks"},
+      {"{" B "\"tensor_parallel\": {\"autotp_size\": 4, \"tensor_parallel\": {\"tp_size\": 2}}}", TWS_INVALID,
+       "autotp_size is 4 and tensor_parallel.tensor_parallel.tp_size is 2", "keep one"},
+      {"{" B "\"tensor_parallel\": {\"autotp_size\": 0, \"tp\": {\"tp_size\": 2}}}", TWS_INVALID, "autotp_size is 0",
+       "keep one"},
+      {"{" B "\"sequence_parallel_size\": 3, \"twinspeed\": {\"sequence_length\": 64}}", TWS_INVALID,
+       "sequence_parallel_size 3 does not divide a sequence of 64 tokens", "63 or 66 tokens"},
+      {"{" B "\"sequence_parallel_size\": 3, \"twinspeed\": {\"sequence_length\": 2}}", TWS_INVALID,
+       "a sequence of 2 tokens", "of 3 tokens"},
+      {"{" B "\"twinspeed\": {\"attention_chunks\": 2}}", TWS_UNSUPPORTED, "offload", "sequence_parallel_size"},
+      {"{" B "\"activation_checkpointing\": {\"contiguous_memory_optimization\": true}}", TWS_INVALID,
+       "partition_activations", ""},
+      {"{" B "\"elasticity\": {\"enabled\": true}}", TWS_INVALID, "elasticity chooses it", ""},
+      {"{\"elasticity\": {\"enabled\": true}}", TWS_UNSUPPORTED, "elasticity", ""},
+      {"{" B "\"optimizer\": {\"type\": \"Lamb\"}}", TWS_UNSUPPORTED, "\"Lamb\"", "AdamW"},
+      {"{" B "\"optimizer\": {\"type\": \"SGD\", \"params\": {\"nesterov\": true}}}", TWS_UNSUPPORTED, "\"SGD\"",
+       "AdamW"},
+      {"{" B "\"optimizer\": {\"type\": \"OneBitAdam\"}, \"zero_optimization\": {\"stage\": 1}}", TWS_INVALID,
+       "does not go with ZeRO", ""},
+      {"{" B "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"freeze_step\": 3}}}", TWS_INVALID,
+       "Adam takes no \"freeze_step\"", "OneBitAdam"},
+      {"{" B "\"optimizer\": {\"params\": {\"betas\": [0.9, 1.0]}}}", TWS_INVALID, "below 1", ""},
+      {"{" B "\"scheduler\": {\"type\": \"WarmUpLR\"}}", TWS_UNSUPPORTED, "\"WarmUpLR\"", "\"WarmupLR\""},
+      {"{" B "\"scheduler\": {\"type\": \"CosineAnnealingLR\", \"params\": {\"T_max\": 3}}}", TWS_UNSUPPORTED,
+       "CosineAnnealingLR", "OneCycle"},
+      {"{" B "\"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1}}}", TWS_INVALID, "cycle_max_lr",
+       ""},
+      {"{" B "\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {}}}", TWS_INVALID, "total_num_steps", ""},
+      {"{" B "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"cycle_min_lr\": 1}}}", TWS_INVALID, "takes no",
+       "OneCycle"},
+      {"{\"train_micro_batch_size_per_gpu\": 1e12, \"gradient_accumulation_steps\": 1e12}", TWS_INVALID, "64 bits",
+       ""}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_config *c;
+    tws_code code = resolve(cases[i].text, 1, 0, &c);
+    ck_assert_msg(code == cases[i].code && !c, "%s: %s", cases[i].text, code == TWS_OK ? "taken" : err.message);
+    ck_assert_msg(strncmp(err.message, "ds.json", 7) == 0 && strstr(err.message, cases[i].message) &&
+                      strstr(err.hint, cases[i].hint),
+                  "%s:\n%s\n%s", cases[i].text, err.message, err.hint);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("config_refusals");
+  TCase *all = tcase_create("all");
+  tcase_set_timeout(all, 60);
+  tcase_add_test(all, bad_files);
+  tcase_add_test(all, contradictions);
+  tcase_add_test(all, check_without_ranks);
+  suite_add_tcase(suite, all);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}

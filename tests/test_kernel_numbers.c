@@ -1,0 +1,134 @@
+/* Numbers under the host's kernels: the exponential, and every rounding of half precision and bfloat16, bit for bit. */
+#define TWS_HOST_ISA test
+#include "real/host/kernels/vector.h"
+#include "tests/kernel_backend.h"
+
+/* ---- the exponential under softmax, GELU and SiLU ---- */
+START_TEST(exponential) {
+  double worst = 0;
+  for (double x = -87.2; x < 88.2; x += 0.00071) {
+    const double want = exp((double)(float)x);
+    const vf input = v_set((float)x);
+    worst = fmax(worst, fabs(v_exp(input)[3] / want - 1));
+    worst = fmax(worst, fabs(v_exp_finite(input)[15] / want - 1));
+  }
+  ck_assert_double_lt(worst, 2e-7);
+  ck_assert(v_exp(v_set(0))[0] == 1);
+  ck_assert(v_exp(v_set(-INFINITY))[0] == 0);
+  ck_assert(v_exp(v_set(-104))[0] == 0);
+  ck_assert(isinf(v_exp(v_set(100))[0]));
+  ck_assert(isnan(v_exp(v_set(NAN))[0]));
+  ck_assert(isnan(v_exp_finite(v_set(NAN))[0]));
+}
+END_TEST
+
+/* Every bfloat16 to float32 and back; every rounding case of float32: ties, the way up to infinity, denormal numbers,
+ * NaN whose payload lies in the bits that are cut. */
+START_TEST(bf16_bits) {
+  enum { ALL = 1 << 16, TAILS = 8 };
+  static const uint32_t tail[TAILS] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x4000, 0xc000};
+  uint16_t *half = calloc(ALL, sizeof *half), *rounded = calloc((size_t)ALL * TAILS, sizeof *rounded);
+  uint32_t *bits = calloc((size_t)ALL * TAILS, sizeof *bits);
+  for (int device = 0; device <= 3; ++device) {
+    tws_backend *backend = use_backend(device, 2);
+    if (!backend) continue;
+    const tws_work widen = {.code = TWS_KERNEL_CAST, .dtype = TWS_BF16, .dtype2 = TWS_F32, .d = {ALL}};
+    const tws_work narrow = {.code = TWS_KERNEL_CAST, .dtype = TWS_F32, .dtype2 = TWS_BF16, .d = {ALL * TAILS}};
+    const tws_dtype up[] = {TWS_BF16, TWS_F32}, down[] = {TWS_F32, TWS_BF16};
+    for (int i = 0; i < ALL; ++i) half[i] = (uint16_t)i;
+    ck_assert_int_eq(run_kernel(backend, &widen, (void *[]){half, bits}, up, 2, NULL), TWS_OK);
+    for (uint32_t i = 0; i < ALL; ++i) REQUIRE(bits[i] == i << 16, "bf16 %04x became %08x", i, bits[i]);
+    for (uint32_t i = 0; i < ALL * TAILS; ++i) bits[i] = (i / TAILS) << 16 | tail[i % TAILS];
+    ck_assert_int_eq(run_kernel(backend, &narrow, (void *[]){bits, rounded}, down, 2, NULL), TWS_OK);
+    for (uint32_t i = 0; i < ALL * TAILS; ++i) {
+      float x;
+      memcpy(&x, &bits[i], sizeof x);
+      REQUIRE(rounded[i] == tws_to_bf16(x), "%08x became %04x instead of %04x", bits[i], rounded[i], tws_to_bf16(x));
+    }
+  }
+  free(half), free(rounded), free(bits);
+}
+END_TEST
+
+/* Likewise of half precision, against what it is made of: sign, exponent, fraction. */
+static double half_value(uint32_t half) {
+  const int exponent = half >> 10 & 31, sign = half >> 15 ? -1 : 1;
+  const double fraction = half & 1023;
+  if (exponent == 31) return fraction > 0 ? NAN : sign * INFINITY;
+  return sign * (exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24));
+}
+
+/* The half that is nearest, the even one of two that are as near. */
+static uint16_t nearest_half(double x) {
+  uint32_t low = 0, high = 0x7c00;
+  const double size = fabs(x);
+  if (isnan(x)) return 0x7e00;
+  if (size >= 65520) return (uint16_t)(0x7c00 | (signbit(x) ? 0x8000 : 0));
+  while (high - low > 1) { /* positive halves are in the order of their bits */
+    const uint32_t middle = (low + high) / 2;
+    if (half_value(middle) <= size)
+      low = middle;
+    else
+      high = middle;
+  }
+  const double below = size - half_value(low), above = (high == 0x7c00 ? 65536 : half_value(high)) - size;
+  if (above < below || (above == below && low % 2)) low = high;
+  return (uint16_t)(low | (signbit(x) ? 0x8000 : 0));
+}
+
+START_TEST(f16_bits) {
+  enum { ALL = 1 << 16, TAILS = 8, COUNT = ALL * TAILS };
+  static const uint32_t tail[TAILS] = {0, 1, 0xfff, 0x1000, 0x1001, 0x2fff, 0x3000, 0xffff};
+  uint16_t *half = calloc(ALL, sizeof *half), *rounded = calloc(COUNT, sizeof *rounded);
+  uint16_t *want = calloc(COUNT, sizeof *want);
+  float *wide = calloc(COUNT, sizeof *wide);
+  for (int device = 0; device <= 3; ++device) {
+    tws_backend *backend = use_backend(device, 2);
+    if (!backend) continue;
+    const tws_work widen = {.code = TWS_KERNEL_CAST, .dtype = TWS_F16, .dtype2 = TWS_F32, .d = {ALL}};
+    const tws_work narrow = {.code = TWS_KERNEL_CAST, .dtype = TWS_F32, .dtype2 = TWS_F16, .d = {COUNT}};
+    const tws_dtype up[] = {TWS_F16, TWS_F32}, down[] = {TWS_F32, TWS_F16};
+    for (int i = 0; i < ALL; ++i) half[i] = (uint16_t)i;
+    ck_assert_int_eq(run_kernel(backend, &widen, (void *[]){half, wide}, up, 2, NULL), TWS_OK);
+    for (uint32_t i = 0; i < ALL; ++i) {
+      const double x = half_value(i);
+      const int same = isnan(x) ? isnan(wide[i]) != 0 : wide[i] == x && !signbit(wide[i]) == !signbit(x);
+      REQUIRE(same && (isnan(x) || tws_from_f16((uint16_t)i) == x), "fp16 %04x became %.9g", i, (double)wide[i]);
+    }
+    for (uint32_t i = 0; i < COUNT; ++i) {
+      const uint32_t bits = (i / TAILS) << 16 | tail[i % TAILS];
+      memcpy(&wide[i], &bits, sizeof bits);
+      if (device == 0) want[i] = nearest_half(wide[i]);
+    }
+    ck_assert_int_eq(run_kernel(backend, &narrow, (void *[]){wide, rounded}, down, 2, NULL), TWS_OK);
+    for (uint32_t i = 0; i < COUNT; ++i) {
+      const int nan = isnan(wide[i]) && (rounded[i] & 0x7e00) == 0x7e00;
+      REQUIRE((nan || rounded[i] == want[i]) && rounded[i] == tws_to_f16(wide[i]),
+              "%a became %04x instead of %04x, %04x", (double)wide[i], rounded[i], want[i], tws_to_f16(wide[i]));
+    }
+  }
+  free(half), free(rounded), free(want), free(wide);
+}
+END_TEST
+
+int main(void) {
+  host = load_backend("host");
+  if (!host) {
+    fprintf(stderr, "the host backend was not built: nothing to test\n");
+    return 0;
+  }
+  Suite *suite = suite_create("kernel_numbers");
+  TCase *numbers = tcase_create("numbers");
+  tcase_set_timeout(numbers, 60);
+  tcase_add_test(numbers, exponential);
+  tcase_add_test(numbers, bf16_bits);
+  tcase_add_test(numbers, f16_bits);
+  suite_add_tcase(suite, numbers);
+  SRunner *runner = srunner_create(suite);
+  if (!getenv("CK_FORK")) srunner_set_fork_status(runner, CK_NOFORK); /* a fork would lose the kept backends */
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  drop_backends();
+  return failed != 0;
+}
