@@ -54,7 +54,7 @@ if(NOT TWINSPEED_REAL STREQUAL "OFF")
     endif()
     foreach(isa ${TWS_HOST_ISAS})
       add_library(tws_host_${isa} OBJECT ${TWS_HOST_KERNELS})
-      target_compile_options(tws_host_${isa} PRIVATE ${TWS_OPTIMIZE_KERNELS} -fno-math-errno -fno-trapping-math -Wno-psabi
+      target_compile_options(tws_host_${isa} PRIVATE "${TWS_OPTIMIZE_KERNELS}" -fno-math-errno -fno-trapping-math -Wno-psabi
                              ${TWS_HOST_FLAGS_${isa}})
       target_compile_definitions(tws_host_${isa} PRIVATE TWS_HOST_ISA=${isa})
       target_link_libraries(tws_host_${isa} PRIVATE PkgConfig::CJSON) # its folder: base/json.h names it
