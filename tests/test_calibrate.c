@@ -256,7 +256,7 @@ START_TEST(calibrate_this_machine) {
 }
 END_TEST
 
-/* The whole calibration of a GPU, on the emulated device, whose clock says one millisecond between any two moments. */
+/* The whole calibration of a GPU, on the emulated device: one millisecond for the fastest way to do a product. */
 START_TEST(calibrate_emulated_device) {
   static const char *const modules[][2] = {{"twinspeed_real.so", "twinspeed_real.so"},
                                            {"twinspeed_cuda.so", "emulated/twinspeed_cuda.so"}};

@@ -482,7 +482,9 @@ static tws_code start_kernel(tws_backend *backend, lane *l, tws_cuda_call *call,
     if (done) return TWS_OK;
   }
   if (functions[call->work->code]) return functions[call->work->code](call, err);
-  return tws_cuda_linear(backend->gemm, call, l->workspace, TWS_CUDA_WORKSPACE_BYTES, err);
+  const tws_cuda_gemm_room room = {l->workspace, TWS_CUDA_WORKSPACE_BYTES,
+                                   !backend->deterministic && !backend->recording};
+  return tws_cuda_linear(backend->gemm, call, &room, err);
 }
 
 static tws_code cuda_run(tws_backend *backend, const tws_work *work, void *const *operand, const tws_dtype *dtype,

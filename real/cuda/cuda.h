@@ -3,10 +3,10 @@
  * GPU yet.
  *
  * Storage types are float32, bfloat16 and half precision; arithmetic is float32 (float32 products without TF32; sums of
- * squares and losses float64). No kernel uses floating-point atomics, so equal work on equal devices gives equal bits;
- * cuDNN's attention, where it is used, adds gradients of queries in any order unless TWINSPEED_CUDA_DETERMINISTIC=1
- * says otherwise. What would need a look at data on the host (targets outside the vocabulary) gives NaN instead of an
- * error.
+ * squares and losses float64). No kernel uses floating-point atomics, so equal work gives equal bits in one process; in
+ * others too with TWINSPEED_CUDA_DETERMINISTIC=1, without which ways to do products are chosen by timing them, and
+ * cuDNN's attention, where it is used, adds gradients of queries in any order. What would need a look at data on the
+ * host (targets outside the vocabulary) gives NaN instead of an error.
  */
 #ifndef TWS_REAL_CUDA_CUDA_H
 #define TWS_REAL_CUDA_CUDA_H

@@ -53,15 +53,20 @@ tws_code tws_cuda_transpose(const tws_cuda_call *call, tws_error *err);
 tws_code tws_cuda_heads_pack(const tws_cuda_call *call, tws_error *err);
 tws_code tws_cuda_heads_unpack(const tws_cuda_call *call, tws_error *err);
 
+typedef enum tws_cuda_activation { TWS_CUDA_NO_ACTIVATION, TWS_CUDA_GELU, TWS_CUDA_GELU_GRAD } tws_cuda_activation;
+
 /* A matrix product C[rows, columns] = sum over i of A(row, i) B(column, i) (+ bias[column]) (+ C); C is contiguous.
- * A(row, i) is at a[row a_row + i a_inner]; so B. */
+ * A(row, i) is at a[row a_row + i a_inner]; so B. What follows `accumulate` is for gemm.c; the plain product has none.
+ */
 typedef struct tws_cuda_product {
   const void *a, *b, *bias; /* bias: of the inputs' type, or NULL */
   void *c;
   int64_t rows, columns, inner, a_row, a_inner, b_column, b_inner;
   tws_dtype in, out;
   int accumulate;
-  void *sums; /* gemm.c only, or NULL: gets the sums of A over the inner index, one for each row, of type sums_type */
+  tws_cuda_activation activation; /* GELU: Z = the product, C = gelu(Z); GELU_GRAD: C = the product times gelu'(Z) */
+  void *z;                        /* [rows, columns] of C's type */
+  void *sums;                     /* or NULL: gets (+) the sums of A over the inner index, one for each row */
   tws_dtype sums_type;
 } tws_cuda_product;
 /* Any shape, types and alignment, with plain arithmetic: for what cuBLASLt declines. */
@@ -72,11 +77,17 @@ tws_code tws_cuda_column_sums(const tws_cuda_call *call, const void *x, tws_dtyp
 
 /* ---- gemm.c: products by cuBLASLt ---- */
 typedef struct tws_cuda_gemm tws_cuda_gemm; /* a library handle and the chosen algorithms */
+typedef struct tws_cuda_gemm_room {
+  void *workspace; /* the library's */
+  size_t bytes;
+  int timed; /* a work that is new is done in each way that the library proposes, and the fastest is kept: not while a
+                step is recorded. Otherwise its first proposal is */
+} tws_cuda_gemm_room;
 tws_code tws_cuda_gemm_create(tws_cuda_gemm **out, tws_error *err);
 void tws_cuda_gemm_destroy(tws_cuda_gemm *gemm);
 size_t tws_cuda_gemm_version(void);
 /* LINEAR, LINEAR_GRAD_INPUT, LINEAR_GRAD_WEIGHT */
-tws_code tws_cuda_linear(tws_cuda_gemm *gemm, const tws_cuda_call *call, void *workspace, size_t workspace_bytes,
+tws_code tws_cuda_linear(tws_cuda_gemm *gemm, const tws_cuda_call *call, const tws_cuda_gemm_room *room,
                          tws_error *err);
 
 /* ---- backend.c ---- */

@@ -25,6 +25,7 @@ uint32_t random_state = 1;
 struct Node {
   std::function<void()> work;
   std::vector<long> after;
+  double milliseconds;
 };
 struct Recording {
   std::vector<Node> nodes;
@@ -38,6 +39,7 @@ struct Stream {
   int capture;                   /* the recording that it takes part in or, of an event, took part in; 0: none */
   std::vector<long> latest;      /* what its next work comes after */
   std::vector<long> latest_node; /* the same in the recording */
+  double at;                     /* when the latest is done, in milliseconds */
 };
 struct Event : Stream {
   bool timed, recorded;
@@ -49,6 +51,7 @@ Recording *recording;
 Stream *origin;
 Stream legacy; /* the stream NULL */
 int captures;
+double waited; /* when the latest that the host has waited for was done: nothing new begins earlier */
 
 Stream *of(cudaStream_t s) {
   return s ? reinterpret_cast<Stream *>(s) : &legacy;
@@ -180,6 +183,24 @@ void run_program(const std::vector<Node> &nodes) {
   }
 }
 
+/* What comes after nothing begins together; edges lead to later nodes only. */
+double milliseconds_of(const std::vector<Node> &nodes) {
+  std::vector<double> done;
+  double last = 0;
+  for (const Node &node : nodes) {
+    double start = 0;
+    for (long before : node.after) start = std::max(start, done[(size_t)before]);
+    done.push_back(start + node.milliseconds);
+    last = std::max(last, done.back());
+  }
+  return last;
+}
+
+void wait_for(const Stream *s) {
+  run(s->latest);
+  waited = std::max(waited, s->at);
+}
+
 // Whether the origin comes after all that was recorded.
 bool joined() {
   std::vector<char> seen(recording->nodes.size() + 1, 0);
@@ -218,26 +239,30 @@ bool emulated_is_recorded(cudaStream_t stream) {
   return is_captured(of(stream));
 }
 
-cudaError_t emulated_submit(cudaStream_t stream, const std::function<void()> &work) {
+cudaError_t emulated_submit(cudaStream_t stream, const std::function<void()> &work, double milliseconds) {
   Stream *s = of(stream);
   if (recording) {
     if (!is_captured(s)) return spoil(stream ? cudaErrorStreamCaptureIsolation : cudaErrorStreamCaptureImplicit);
-    recording->nodes.push_back({work, s->latest_node});
+    recording->nodes.push_back({work, s->latest_node, milliseconds});
     s->latest_node.assign(1, (long)recording->nodes.size() - 1);
     return recording->spoiled ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
   }
-  pending[++numbers] = {work, s->latest};
+  pending[++numbers] = {work, s->latest, milliseconds};
+  s->at = std::max(s->at, waited) + milliseconds;
   s->latest.assign(1, numbers);
   return cudaSuccess;
 }
 
 cudaError_t emulated_submit_in_order(cudaStream_t stream, const std::function<void()> &work) {
   static long latest, latest_node, latest_capture;
+  static double latest_at;
+  if (!recording) of(stream)->at = std::max(of(stream)->at, latest_at);
   const cudaError_t status = emulated_submit(stream, work);
   if (status != cudaSuccess) return status;
   if (!recording) {
     if (pending.count(latest)) join(&pending[numbers].after, {latest});
     latest = numbers;
+    latest_at = of(stream)->at;
     return status;
   }
   if (latest_capture == captures) join(&recording->nodes.back().after, {latest_node});
@@ -303,7 +328,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     return emulated_submit(stream, [=] { memcpy(to, staged.data(), bytes); });
   }
   const cudaError_t status = emulated_submit(stream, [=] { memmove(to, from, bytes); });
-  if (!target) run(of(stream)->latest);
+  if (!target) wait_for(of(stream));
   return status;
 }
 
@@ -319,7 +344,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (is_captured(of(stream))) return spoil(cudaErrorStreamCaptureUnsupported);
-  run(of(stream)->latest);
+  wait_for(of(stream));
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
@@ -349,17 +374,23 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (recording && !is_captured(of(stream))) return spoil(cudaErrorStreamCaptureIsolation);
   static_cast<Stream &>(*of(event)) = *of(stream);
+  of(event)->at = std::max(of(event)->at, waited);
   of(event)->recorded = true;
   if (!is_captured(of(stream))) of(event)->capture = 0;
   return cudaSuccess;
 }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (recording) return spoil(cudaErrorStreamCaptureUnsupported);
+  if (of(event)->capture) return cudaErrorCapturedEvent;
+  wait_for(of(event));
+  return cudaSuccess;
+}
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t first, cudaEvent_t second) {
-  static float now;
   for (const Event *e : {of(first), of(second)}) {
     if (!e->timed || !e->recorded || e->capture) return cudaErrorInvalidResourceHandle;
     if (is_pending(e)) return cudaErrorNotReady;
   }
-  *milliseconds = now += 1;
+  *milliseconds = (float)(of(second)->at - of(first)->at);
   return cudaSuccess;
 }
 /* An event from outside the recording cannot be waited for inside it, nor one of a recording afterwards. */
@@ -376,6 +407,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (recording) return spoil(cudaErrorStreamCaptureIsolation);
   if (e->capture) return cudaErrorCapturedEvent;
   join(&s->latest, e->latest);
+  s->at = std::max(s->at, e->at);
   return cudaSuccess;
 }
 
@@ -422,10 +454,13 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   Program *program = reinterpret_cast<Program *>(graph);
   if (recording) return spoil(cudaErrorStreamCaptureUnsupported);
   ++program->running;
-  return emulated_submit(stream, [=] {
-    run_program(program->nodes);
-    --program->running;
-  });
+  return emulated_submit(
+      stream,
+      [=] {
+        run_program(program->nodes);
+        --program->running;
+      },
+      milliseconds_of(program->nodes));
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {

@@ -9,8 +9,8 @@
 #include <functional>
 
 /* Work of a stream: later, when the host waits for it, or as a node of the graph that the stream is being recorded
- * into. */
-cudaError_t emulated_submit(cudaStream_t stream, const std::function<void()> &work);
+ * into. By the device's clock it takes so long after what it comes after, whatever else there is. */
+cudaError_t emulated_submit(cudaStream_t stream, const std::function<void()> &work, double milliseconds = 1);
 /* After whatever was submitted this way before, on any stream. */
 cudaError_t emulated_submit_in_order(cudaStream_t stream, const std::function<void()> &work);
 bool emulated_is_recorded(cudaStream_t stream);

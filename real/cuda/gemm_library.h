@@ -1,0 +1,70 @@
+/* What cuBLASLt is told of a product and what it proposes for it. Internal to gemm*.c. */
+#ifndef TWS_REAL_CUDA_GEMM_LIBRARY_H
+#define TWS_REAL_CUDA_GEMM_LIBRARY_H
+
+#include <cublasLt.h>
+#include "real/cuda/internal.h"
+
+/* A product with something beside it, an activation or column sums, can be described in two forms: all of it to the
+ * library, or the product alone, with kernels of ours after it. Others are whole. */
+typedef enum tws_gemm_form { TWS_GEMM_WHOLE, TWS_GEMM_ALONE, TWS_GEMM_FORMS } tws_gemm_form;
+
+typedef struct tws_gemm_described {
+  cublasLtMatmulDesc_t operation; /* NULL: not in this form */
+  cublasLtMatrixLayout_t a, b, d;
+} tws_gemm_described;
+
+typedef struct tws_gemm_way {
+  tws_gemm_form form;
+  cublasLtMatmulAlgo_t algorithm;
+} tws_gemm_way;
+
+enum { TWS_GEMM_PROPOSALS = 8, TWS_GEMM_WAYS = TWS_GEMM_FORMS * TWS_GEMM_PROPOSALS };
+
+/* Alignment of an address: the largest power of two up to 256 that divides it. */
+typedef struct tws_gemm_alignment {
+  uint32_t a, b, c, vector, z; /* a, b: in the library's order; vector: the bias or the sums */
+} tws_gemm_alignment;
+
+typedef struct tws_gemm_choice {
+  tws_work work; /* without TWS_ACCUMULATE: algorithms do not depend on it */
+  tws_dtype out;
+  tws_gemm_alignment alignment;
+  tws_gemm_described described[TWS_GEMM_FORMS];
+  tws_gemm_way way[TWS_GEMM_WAYS]; /* the first is taken; when the library declines it after all, the next */
+  int ways;                        /* 0: plain arithmetic */
+} tws_gemm_choice;
+
+tws_code tws_gemm_failed(cublasStatus_t status, const char *what, tws_error *err);
+#define TRY_LT(call, what)                                                            \
+  do {                                                                                \
+    const cublasStatus_t status_ = (call);                                            \
+    if (status_ != CUBLAS_STATUS_SUCCESS) return tws_gemm_failed(status_, what, err); \
+  } while (0)
+
+/* Where the product goes in this form. */
+void *tws_gemm_target(const tws_cuda_product *p, tws_gemm_form form);
+/* Where the library puts column sums, which it only overwrites: in scratch when they are added to others. */
+void *tws_gemm_sums(const tws_cuda_call *call, const tws_cuda_product *p);
+tws_gemm_alignment tws_gemm_alignment_of(const tws_cuda_call *call, const tws_cuda_product *p);
+/* Fills in what the library proposes: the proposals of both forms in turn, each form's best first. None is no error. */
+tws_code tws_gemm_ask(cublasLtHandle_t handle, const tws_cuda_call *call, const tws_cuda_product *p, size_t workspace,
+                      tws_gemm_choice *c, tws_error *err);
+/* The addresses of this call, for a form. */
+tws_code tws_gemm_point(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form,
+                        cublasLtMatmulDesc_t operation, tws_error *err);
+void tws_gemm_clear(tws_gemm_choice *c);
+
+/* ---- gemm_rank.c ---- */
+typedef struct tws_gemm_clock {
+  cudaEvent_t start, stop; /* NULL: not used yet */
+} tws_gemm_clock;
+void tws_gemm_clock_destroy(tws_gemm_clock *clock);
+void tws_gemm_drop(tws_gemm_choice *c, int way);
+/* Starts the product in this way on the stream; *declined: the library does not do it, nothing was started. */
+typedef tws_code (*tws_gemm_start)(void *user, const tws_gemm_way *way, int *declined, tws_error *err);
+/* Times the ways on the stream and brings the fastest to the front; those that the library declines are dropped. */
+tws_code tws_gemm_rank(tws_gemm_clock *clock, cudaStream_t stream, tws_gemm_choice *c, tws_gemm_start start, void *user,
+                       tws_error *err);
+
+#endif

@@ -1,0 +1,98 @@
+/* Choosing among the ways to do a product by doing them, on the device's clock. */
+#include <math.h>
+#include "real/cuda/gemm_library.h"
+
+/* Milliseconds on the device for one choice, loading of kernels included; and how many runs are timed together. */
+static const double budget_ms = 150;
+enum { TOGETHER = 4 };
+
+static tws_code prepare(tws_gemm_clock *clock, tws_error *err) {
+  cudaError_t status = cudaSuccess;
+  if (!clock->start) status = cudaEventCreate(&clock->start);
+  if (status == cudaSuccess && !clock->stop) status = cudaEventCreate(&clock->stop);
+  return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "an event");
+}
+
+void tws_gemm_clock_destroy(tws_gemm_clock *clock) {
+  if (clock->start) cudaEventDestroy(clock->start);
+  if (clock->stop) cudaEventDestroy(clock->stop);
+}
+
+typedef struct ranking {
+  const tws_gemm_clock *clock;
+  cudaStream_t stream;
+  tws_gemm_start start;
+  void *user;
+  double spent_ms;
+} ranking;
+
+/* Milliseconds of one of `times` runs. */
+static tws_code time_runs(ranking *r, const tws_gemm_way *way, int times, double *milliseconds, int *declined,
+                          tws_error *err) {
+  float elapsed = 0;
+  cudaError_t status = cudaEventRecord(r->clock->start, r->stream);
+  *declined = 0;
+  for (int i = 0; i < times && status == cudaSuccess && !*declined; i++) TWS_TRY(r->start(r->user, way, declined, err));
+  if (status == cudaSuccess) status = cudaEventRecord(r->clock->stop, r->stream);
+  if (status == cudaSuccess) status = cudaEventSynchronize(r->clock->stop);
+  if (status == cudaSuccess) status = cudaEventElapsedTime(&elapsed, r->clock->start, r->clock->stop);
+  if (status != cudaSuccess) return tws_cuda_fail(err, status, "timing a product");
+  r->spent_ms += (double)elapsed;
+  *milliseconds = (double)elapsed / times;
+  return TWS_OK;
+}
+
+void tws_gemm_drop(tws_gemm_choice *c, int way) {
+  for (int i = way + 1; i < c->ways; i++) c->way[i - 1] = c->way[i];
+  c->ways--;
+}
+
+/* One run of each after one that loads its kernels, in half the budget. */
+static tws_code time_once(ranking *r, tws_gemm_choice *c, double *milliseconds, tws_error *err) {
+  int declined;
+  for (int i = 0; i < c->ways;) {
+    milliseconds[i] = INFINITY;
+    if (r->spent_ms > budget_ms / 2) {
+      i++;
+      continue;
+    }
+    TWS_TRY(time_runs(r, &c->way[i], 1, &milliseconds[i], &declined, err));
+    if (!declined) TWS_TRY(time_runs(r, &c->way[i], 1, &milliseconds[i], &declined, err));
+    if (declined)
+      tws_gemm_drop(c, i);
+    else
+      i++;
+  }
+  return TWS_OK;
+}
+
+/* Those that are not far from the fastest, several runs together. */
+static tws_code time_again(ranking *r, const tws_gemm_choice *c, double *milliseconds, tws_error *err) {
+  const double far = 1.25;
+  double least = INFINITY;
+  int declined;
+  for (int i = 0; i < c->ways; i++) least = fmin(least, milliseconds[i]);
+  for (int i = 0; i < c->ways; i++)
+    if (milliseconds[i] <= far * least && r->spent_ms <= budget_ms)
+      TWS_TRY(time_runs(r, &c->way[i], TOGETHER, &milliseconds[i], &declined, err));
+  return TWS_OK;
+}
+
+tws_code tws_gemm_rank(tws_gemm_clock *clock, cudaStream_t stream, tws_gemm_choice *c, tws_gemm_start start, void *user,
+                       tws_error *err) {
+  const double clearly = 0.98; /* a later proposal must be clearly faster: fewer choices that chance makes */
+  double milliseconds[TWS_GEMM_WAYS];
+  ranking r = {.clock = clock, .stream = stream, .start = start, .user = user};
+  int best = 0;
+  TWS_TRY(prepare(clock, err));
+  TWS_TRY(time_once(&r, c, milliseconds, err));
+  TWS_TRY(time_again(&r, c, milliseconds, err));
+  for (int i = 1; i < c->ways; i++)
+    if (milliseconds[i] < clearly * milliseconds[best]) best = i;
+  if (best == 0) return TWS_OK;
+  const tws_gemm_way fastest = c->way[best];
+  tws_gemm_drop(c, best);
+  for (int i = c->ways++; i > 0; i--) c->way[i] = c->way[i - 1];
+  c->way[0] = fastest;
+  return TWS_OK;
+}
