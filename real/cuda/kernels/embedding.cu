@@ -117,6 +117,8 @@ __global__ void list_rows(const int32_t *ids, int64_t tokens, int64_t vocabulary
 
 // ---- sums ----
 
+enum { DEEP = 4 };  // rows that a thread has under way at once
+
 // dwte[row] (+)= sum of dx over the row's tokens. Warp w takes tokens w, w + 8, ... of the list; the warps' sums are
 // added in their order. A block has a row and 32 V columns.
 template <typename T, typename G, int V>
@@ -129,12 +131,18 @@ __global__ void sum_rows(const T *dx, G *dwte, RowLists lists, int64_t width, bo
   const int32_t *list = lists.list + lists.first[row];
   float sum[V] = {};
   if (column < width) {
-#pragma unroll 4
-    for (int i = warp; i < count; i += WARPS) {
-      float v[V];
-      load<V>(dx + (int64_t)list[i] * width + column, v);
+    for (int i = warp; i < count; i += DEEP * WARPS) {
+      Pack<T, V> v[DEEP];
 #pragma unroll
-      for (int j = 0; j < V; ++j) sum[j] += v[j];
+      for (int k = 0; k < DEEP; ++k)
+        if (i + k * WARPS < count)
+          v[k] = *reinterpret_cast<const Pack<T, V> *>(dx + (int64_t)list[i + k * WARPS] * width + column);
+#pragma unroll
+      for (int k = 0; k < DEEP; ++k) {
+        if (i + k * WARPS >= count) break;
+#pragma unroll
+        for (int j = 0; j < V; ++j) sum[j] += at(v[k], j);
+      }
     }
   }
 #pragma unroll
@@ -178,28 +186,54 @@ tws_code run_embedding_grad(const tws_cuda_call *call, tws_error *err) {
 
 // ---- positions ----
 
-// dwpe[position] (+)= sum over the sequences; rows from seq on become 0, or stay when accumulating.
-template <typename T, typename G>
-__global__ void position_grad(const T *dx, G *dwpe, int64_t tokens, int64_t width, int64_t seq, bool accumulate) {
-  const int64_t position = blockIdx.x;
-  for (int64_t c = (int64_t)blockIdx.y * blockDim.x + threadIdx.x; c < width; c += (int64_t)gridDim.y * blockDim.x) {
-    G *to = dwpe + position * width + c;
-    float sum = accumulate ? to_float(*to) : 0.0F;
-    if (position < seq)
-      for (int64_t t = position; t < tokens; t += seq) sum += to_float(dx[t * width + c]);
-    if (position < seq || !accumulate) *to = from_float<G>(sum);
+// dwpe[position] (+)= sum over the sequences; rows from seq on become 0, or stay when accumulating. A thread has V
+// columns.
+template <typename T, typename G, int V>
+__global__ void __launch_bounds__(BLOCK)
+    position_grad(const T *dx, G *dwpe, int64_t tokens, int64_t width, int64_t seq, bool accumulate) {
+  const int64_t position = blockIdx.x, c = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * V;
+  G *to = dwpe + position * width + c;
+  float sum[V] = {};
+  if (c >= width || (position >= seq && accumulate)) return;
+  if (accumulate) {
+#pragma unroll
+    for (int j = 0; j < V; ++j) sum[j] = to_float(to[j]);
   }
+  if (position < seq) {
+    for (int64_t t = position; t < tokens; t += DEEP * seq) {
+      Pack<T, V> v[DEEP];
+#pragma unroll
+      for (int k = 0; k < DEEP; ++k)
+        if (t + k * seq < tokens) v[k] = *reinterpret_cast<const Pack<T, V> *>(dx + (t + k * seq) * width + c);
+#pragma unroll
+      for (int k = 0; k < DEEP; ++k) {
+        if (t + k * seq >= tokens) break;
+#pragma unroll
+        for (int j = 0; j < V; ++j) sum[j] += at(v[k], j);
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < V; ++j) to[j] = from_float<G>(sum[j]);
+}
+
+template <typename T, typename G, int V>
+tws_code start_position_grad(const tws_cuda_call *call, tws_error *err) {
+  const int64_t *d = call->work->d, packs = d[1] / V, chunks = ceil_div(packs, BLOCK);
+  if (chunks > 65535)
+    return tws_fail(err, TWS_UNSUPPORTED, NULL, "gradient of positions of width %lld", (long long)d[1]);
+  const unsigned threads = (unsigned)ceil_div(packs, chunks * WARP) * WARP;
+  LAUNCH((position_grad<T, G, V>), dim3((unsigned)d[2], (unsigned)chunks), threads, 0, call, in<T>(call, 0),
+         out<G>(call, 1), d[0], d[1], d[3], (call->work->flags & TWS_ACCUMULATE) != 0);
+  return launched(err);
 }
 
 template <typename T, typename G>
 tws_code run_position_grad(const tws_cuda_call *call, tws_error *err) {
-  const int64_t *d = call->work->d;
-  if (d[1] == 0 || d[2] == 0) return TWS_OK;
-  const int64_t chunks = ceil_div(d[1], BLOCK);
-  const dim3 grid((unsigned)d[2], (unsigned)(chunks < 65535 ? chunks : 65535));
-  LAUNCH(position_grad, grid, BLOCK, 0, call, in<T>(call, 0), out<G>(call, 1), d[0], d[1], d[3],
-         (call->work->flags & TWS_ACCUMULATE) != 0);
-  return launched(err);
+  constexpr int N = Width<T>::value;
+  if (call->work->d[1] == 0 || call->work->d[2] == 0) return TWS_OK;
+  if (packable<N>(in<T>(call, 0), call->work->d[1])) return start_position_grad<T, G, N>(call, err);
+  return start_position_grad<T, G, 1>(call, err);
 }
 
 }  // namespace

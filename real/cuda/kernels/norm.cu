@@ -289,7 +289,7 @@ __global__ void column_parts(const T *dy, const T *x, const float *stats, float 
   }
 }
 
-enum { FINISH_BLOCK = 1024, FINISH_GROUPS = FINISH_BLOCK / WARP };
+enum { FINISH_BLOCK = 1024, FINISH_GROUPS = FINISH_BLOCK / WARP, DEEP = 8 };  // DEEP: loads under way at once
 
 // first[c] (+)= sum over parts of sums[part stride + c], second[c] of sums[part stride + width + c]. A block has 32
 // columns; a warp every 32nd part.
@@ -303,8 +303,14 @@ __global__ void __launch_bounds__(FINISH_BLOCK)
   sums += blockIdx.y * width + c;
   float sum = 0.0F;
   if (c < width) {
-#pragma unroll 8
-    for (int p = group; p < parts; p += FINISH_GROUPS) sum += sums[p * stride];
+    for (int p = group; p < parts; p += DEEP * FINISH_GROUPS) {
+      float v[DEEP];
+#pragma unroll
+      for (int k = 0; k < DEEP; ++k)
+        v[k] = p + k * FINISH_GROUPS < parts ? sums[(p + k * FINISH_GROUPS) * stride] : 0.0F;
+#pragma unroll
+      for (int k = 0; k < DEEP; ++k) sum += v[k];
+    }
   }
   room[group][lane] = sum;
   __syncthreads();

@@ -4,7 +4,7 @@
 
 namespace {
 
-enum { CHUNK = 128 };  // pairs whose angles are in shared memory at a time
+enum { CHUNK = 128 };  // pairs whose angles are in shared memory at a time; a multiple of any pack
 
 struct RopeScaling {
   double theta, factor, low, high, original;
@@ -21,13 +21,17 @@ __device__ double frequency_of(const RopeScaling &s, int64_t head, int64_t i) {
   return (1.0 - smooth) * frequency / s.factor + smooth * frequency;
 }
 
-template <typename T>
-__global__ void rope(T *qkv, RopeScaling scaling, int64_t tokens, int64_t rotated, int64_t row, int64_t head,
-                     int64_t seq, float direction) {
-  __shared__ float cosine[CHUNK], sine[CHUNK];
-  const int64_t half = head / 2, position = blockIdx.x;
-  for (int64_t begin = 0; begin < half; begin += CHUNK) {
-    const int columns = (int)(half - begin < CHUNK ? half - begin : (int64_t)CHUNK);
+// A pair's halves are half a head apart; V pairs at a time. `first` and `step`: the block's tokens.
+template <typename T, int V>
+__global__ void __launch_bounds__(BLOCK) rope(T *qkv, RopeScaling scaling, int64_t tokens, unsigned rotated,
+                                              int64_t row, int head, int64_t seq, float direction) {
+  alignas(16) __shared__ float cosine[CHUNK], sine[CHUNK];
+  const int half = head / 2;
+  const int64_t position = blockIdx.x, first = position + (int64_t)blockIdx.y * seq, step = (int64_t)gridDim.y * seq;
+  const unsigned mine = first < tokens ? (unsigned)((tokens - first + step - 1) / step) : 0;
+  for (int begin = 0; begin < half; begin += CHUNK) {
+    const int columns = half - begin < CHUNK ? half - begin : (int)CHUNK;
+    const unsigned packs = (unsigned)columns / V, items = rotated * packs;
     __syncthreads();
     for (int i = (int)threadIdx.x; i < columns; i += (int)blockDim.x) {
       double s, c;
@@ -36,30 +40,44 @@ __global__ void rope(T *qkv, RopeScaling scaling, int64_t tokens, int64_t rotate
       sine[i] = direction * (float)s;
     }
     __syncthreads();
-    for (int64_t t = position + (int64_t)blockIdx.y * seq; t < tokens; t += (int64_t)gridDim.y * seq)
-      for (int64_t i = threadIdx.x; i < rotated * columns; i += blockDim.x) {
-        const int pair = (int)(i % columns);
-        T *a = qkv + t * row + i / columns * head + begin + pair, *b = a + half;
-        const float x = to_float(*a), y = to_float(*b);
-        *a = from_float<T>(x * cosine[pair] - y * sine[pair]);
-        *b = from_float<T>(y * cosine[pair] + x * sine[pair]);
+    for (unsigned i = threadIdx.x; i < mine * items; i += blockDim.x) {
+      const unsigned token = i / items, item = i % items, pair = item % packs * V;
+      T *a = qkv + (first + token * step) * row + (int64_t)(item / packs) * head + begin + pair;
+      float x[V], y[V], to_x[V], to_y[V];
+      load<V>(a, x);
+      load<V>(a + half, y);
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        const float c = cosine[pair + j], s = sine[pair + j];
+        to_x[j] = x[j] * c - y[j] * s;
+        to_y[j] = y[j] * c + x[j] * s;
       }
+      store<V>(a, to_x);
+      store<V>(a + half, to_y);
+    }
   }
 }
 
 template <typename T>
 tws_code run_rope(const tws_cuda_call *call, float direction, tws_error *err) {
+  constexpr int N = Width<T>::value;
   const int64_t *d = call->work->d;
   const double *f = call->work->f;
-  const int64_t tokens = d[0], rotated = d[1] + d[2], head = d[3], seq = d[4];
+  const int64_t tokens = d[0], rotated = d[1] + d[2], head = d[3], seq = d[4], row = (d[1] + 2 * d[2]) * head;
   const int64_t positions = seq < tokens ? seq : tokens;
   if (positions == 0 || head == 0) return TWS_OK;
   const RopeScaling scaling = {f[0], f[1], f[2], f[3], f[4]};
   const int64_t sequences = ceil_div(tokens, seq), wanted = ceil_div((int64_t)call->multiprocessors * 16, positions);
   const int64_t rows = wanted < sequences ? wanted : sequences;
   const dim3 grid((unsigned)positions, (unsigned)(rows < 65535 ? rows : 65535));
-  LAUNCH(rope, grid, BLOCK, 0, call, out<T>(call, 0), scaling, tokens, rotated, (d[1] + 2 * d[2]) * head, head, seq,
-         direction);
+  if (ceil_div(sequences, grid.y) * rotated * head > UINT32_MAX)
+    return tws_fail(err, TWS_UNSUPPORTED, "use a smaller micro batch", "rotary embedding of %lld tokens",
+                    (long long)tokens);
+  T *qkv = out<T>(call, 0);
+  if (packable<N>(qkv, head / 2))
+    LAUNCH((rope<T, N>), grid, BLOCK, 0, call, qkv, scaling, tokens, (unsigned)rotated, row, (int)head, seq, direction);
+  else
+    LAUNCH((rope<T, 1>), grid, BLOCK, 0, call, qkv, scaling, tokens, (unsigned)rotated, row, (int)head, seq, direction);
   return launched(err);
 }
 
