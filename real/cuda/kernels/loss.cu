@@ -24,9 +24,12 @@ __device__ Softmax join(Softmax a, Softmax b) {
   return r;
 }
 
-// Exponentials count from base = largest x log2(e), rounded: e^(x - largest) = power(x, base) correction(largest,
-// base).
+// Exponentials count from a whole power of two: e^(x - largest) = power(x, base) correction(largest, base). Differences
+// of bases have no rounding.
 constexpr float LOG2E = 1.4426950408889634F;
+__device__ float base_of(float largest) {
+  return rintf(largest * LOG2E);
+}
 __device__ float power(float x, float base) {
   return fast_exp2(fmaf(x, LOG2E, -base));
 }
@@ -50,7 +53,7 @@ __device__ Row<T, V> row_of(T *logits, int64_t token, int columns, int padded, P
 template <typename T, int V>
 __device__ Softmax row_softmax(const Row<T, V> &row, float *room) {
   const int packs = (row.columns + V - 1) / V, threads = (int)blockDim.x;
-  float largest = -1e38F, base = largest * LOG2E, sum = 0.0F;  // not -infinity: differences to it would be NaN
+  float largest = -1e38F, base = base_of(largest), sum = 0.0F;  // not -infinity: differences to it would be NaN
   for (int i = (int)threadIdx.x; i < packs; i += DEEP * threads) {
     Pack<T, V> pack[DEEP];
 #pragma unroll
@@ -73,9 +76,10 @@ __device__ Softmax row_softmax(const Row<T, V> &row, float *room) {
 #pragma unroll
       for (int j = 1; j < V; ++j) top = fmaxf(top, x[j]);
       if (top > largest) {
-        sum *= fast_exp2(base - top * LOG2E);
+        const float next = base_of(top);
+        sum *= fast_exp2(base - next);
         largest = top;
-        base = top * LOG2E;
+        base = next;
       }
 #pragma unroll
       for (int j = 0; j < V; ++j) sum += power(x[j], base);
@@ -83,7 +87,7 @@ __device__ Softmax row_softmax(const Row<T, V> &row, float *room) {
   }
   Softmax s;
   s.largest = block_max(largest, room);
-  const float whole = s.largest * LOG2E;
+  const float whole = base_of(s.largest);
   s.sum = block_sum(sum * fast_exp2(base - whole), room) * correction(s.largest, whole);
   if (s.sum == 0.0F) s.largest = -CUDART_INF_F;
   return s;
@@ -105,7 +109,7 @@ struct Gradient {
 // `logit`: the target's. valid 0: NaN.
 __device__ Gradient gradient_of(Softmax s, int64_t target, float logit, float scale, bool valid) {
   Gradient g;
-  g.base = s.largest * LOG2E;
+  g.base = base_of(s.largest);
   g.weight = valid ? scale * correction(s.largest, g.base) / s.sum : CUDART_NAN_F;
   g.at_target = scale * (expf(logit - s.largest) / s.sum - 1.0F);
   g.target = target;
