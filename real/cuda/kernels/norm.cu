@@ -136,6 +136,17 @@ enum { GRAD_PACKS = 2 };  // of each operand that a thread has under way
 template <int PER>
 constexpr int grad_threads = PER == 1 ? 768 : 640;
 
+template <int V, int PER, bool RMS>
+__device__ void keep_parts(const float (&normed)[PER][V], const float (&plain)[PER][V], float *to, int packs) {
+#pragma unroll
+  for (int k = 0; k < PER; ++k) {
+    const int i = (int)(threadIdx.x + k * blockDim.x);
+    if (i >= packs) break;
+    store<V>(to + (int64_t)i * V, normed[k]);
+    if (!RMS) store<V>(to + (int64_t)(packs + i) * V, plain[k]);
+  }
+}
+
 // A block takes GRAD_PACKS / PER rows at a time, a thread PER packs of each; sums over columns are in registers until
 // the end. sums: [blocks][2][width]: of dy z, and of dy.
 template <typename T, int V, int PER, bool RMS>
@@ -216,13 +227,7 @@ __global__ void __launch_bounds__(grad_threads<PER>)
       }
     }
   }
-#pragma unroll
-  for (int k = 0; k < PER; ++k) {
-    const int i = me + k * threads;
-    if (i >= packs) break;
-    store<V>(sums + ((int64_t)blockIdx.x * 2 * packs + i) * V, normed[k]);
-    if (!RMS) store<V>(sums + ((int64_t)(blockIdx.x * 2 + 1) * packs + i) * V, plain[k]);
-  }
+  keep_parts<V, PER, RMS>(normed, plain, sums + (int64_t)blockIdx.x * 2 * packs * V, packs);
 }
 
 // ---- gradient in two passes: any width and alignment ----
