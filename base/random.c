@@ -1,24 +1,10 @@
 #include "base/random.h"
 
 #include <math.h>
-
-/* Constants of Philox 4x32 (Salmon et al. 2011, section 5 and table 2). */
-enum { ROUNDS = 10 };
-static const uint32_t multiplier[2] = {0xD2511F53u, 0xCD9E8D57u};
-static const uint32_t weyl[2] = {0x9E3779B9u, 0xBB67AE85u};
+#include "base/philox.h"
 
 void tws_philox(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4]) {
-  uint32_t c[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)};
-  uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-  for (int round = 0; round < ROUNDS; round++) {
-    uint64_t a = (uint64_t)multiplier[0] * c[0], b = (uint64_t)multiplier[1] * c[2];
-    uint32_t next[4] = {(uint32_t)(b >> 32) ^ c[1] ^ key[0], (uint32_t)b, (uint32_t)(a >> 32) ^ c[3] ^ key[1],
-                        (uint32_t)a};
-    for (int i = 0; i < 4; i++) c[i] = next[i];
-    key[0] += weyl[0];
-    key[1] += weyl[1];
-  }
-  for (int i = 0; i < 4; i++) out[i] = c[i];
+  tws_philox_block(seed, stream, index, out);
 }
 
 /* 52 bits and a half, so that neither 0 nor 1 can come out. */

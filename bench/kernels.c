@@ -148,6 +148,9 @@ static void gpt2_step(case_list *list) {
   list->items[list->count].work.dtype = TWS_F32;
   add(list, "adamw", TWS_KERNEL_ADAMW, 1, 0, PARAMETERS, 0, 0, 0, 0);
   /* not part of a plain step */
+  add(list, "adamw bf16", TWS_KERNEL_ADAMW, 0, TWS_HALF_WEIGHTS | TWS_STOCHASTIC, PARAMETERS, 0, 0, 0, 0);
+  add(list, "adamw bf16 moments", TWS_KERNEL_ADAMW, 0, TWS_HALF_WEIGHTS | TWS_HALF_MOMENTS | TWS_STOCHASTIC, PARAMETERS,
+      0, 0, 0, 0);
   add(list, "rope", TWS_KERNEL_ROPE, 0, 0, t, 12, 12, 64, o->seq);
   add(list, "swiglu", TWS_KERNEL_SWIGLU, 0, 0, t, 2048, 0, 0, 0);
   add(list, "swiglu gradient", TWS_KERNEL_SWIGLU_GRAD, 0, 0, t, 2048, 0, 0, 0);
@@ -164,6 +167,7 @@ static void gpt2_step(case_list *list) {
     tws_work *w = &list->items[i].work;
     if (w->code == TWS_KERNEL_ADAMW || w->code == TWS_KERNEL_SQUARED_NORM) w->dtype = TWS_F32;
     if (w->code == TWS_KERNEL_ADAMW) w->dtype2 = (uint8_t)o->dtype;
+    if (w->flags & TWS_HALF_WEIGHTS) w->dtype = w->dtype2 = TWS_BF16;
     if (w->code == TWS_KERNEL_ADAMW) memcpy(w->f, (double[5]){0.9, 0.999, 1e-8, 0.01}, sizeof w->f);
     if (w->code == TWS_KERNEL_ROPE) w->f[0] = 10000;
     if (w->code == TWS_KERNEL_CAST) w->dtype2 = (uint8_t)(o->dtype == TWS_F32 ? TWS_BF16 : o->dtype);
@@ -232,8 +236,9 @@ static int parse(int argc, char **argv, bench_options *o) {
 int main(int argc, char **argv) {
   static case_list list;
   if (parse(argc, argv, &list.options) != 0) {
-    fprintf(stderr,
-            "usage: bench-kernels [--json] [--threads N] [--batch B] [--seq S] [--dtype fp32|bf16|fp16] [--only KERNEL]\n");
+    fprintf(
+        stderr,
+        "usage: bench-kernels [--json] [--threads N] [--batch B] [--seq S] [--dtype fp32|bf16|fp16] [--only KERNEL]\n");
     return 2;
   }
   const char *path = getenv("TWINSPEED_REAL_MODULE");

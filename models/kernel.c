@@ -10,8 +10,9 @@ const char *tws_kernel_name(tws_kernel kernel) {
 }
 
 const char *tws_kernel_flag_word(int bit) {
-  static const char *const words[TWS_KERNEL_FLAGS] = {"accumulate", "accumulate_param", "bias", "rms", "l2", NULL,
-                                                      "gelu",       "residual"};
+  static const char *const words[TWS_KERNEL_FLAGS] = {
+      "accumulate", "accumulate_param", "bias",         "rms",          "l2",        NULL,
+      "gelu",       "residual",         "half_weights", "half_moments", "stochastic"};
   return bit >= 0 && bit < TWS_KERNEL_FLAGS ? words[bit] : NULL;
 }
 
@@ -156,6 +157,12 @@ static double attention_bytes(const tws_work *work, double e) {
   return tokens * ((2 * qkv + 2 * q) * e + lse);
 }
 
+/* Of one element: weight and moments are read and written, the gradient is read, and a 16-bit copy written. */
+static double adamw_bytes(const tws_work *work, double e, double e2) {
+  if (!(work->flags & TWS_HALF_WEIGHTS)) return 24 + e + (work->dtype2 == TWS_F32 ? 0 : e2);
+  return 2 * e2 + 4 * (work->flags & TWS_HALF_MOMENTS ? e2 : 4) + e;
+}
+
 double tws_work_bytes(const tws_work *work) {
   if (work->kind != 0) return (double)work->d[0];
   const int64_t *d = work->d;
@@ -195,7 +202,7 @@ double tws_work_bytes(const tws_work *work) {
     case TWS_KERNEL_VOCABULARY_LOSS: /* but cleared */
       return (plane + first * (double)d[2]) * e + (4 + 12 * (double)d[3]) * first + 16;
     case TWS_KERNEL_ADAMW:
-      return first * (24 + e + (work->dtype2 == TWS_F32 ? 0 : e2));
+      return first * adamw_bytes(work, e, e2);
     case TWS_KERNEL_SQUARED_NORM:
     case TWS_KERNEL_FILL:
       return first * e;

@@ -39,8 +39,11 @@
  *                        among the columns. vocabulary may be 0 (all padding): maximum -infinity, sum 0
  *   VOCABULARY_LOSS      tokens, vocabulary, padded, ranks           RW logits, R targets, R stats(f32)[ranks,tokens,3], RW metrics(f64)[2], [R hyper(f32)]
  *                        CROSS_ENTROPY on one rank's columns, given all ranks' stats: f[0], f[1] as there, f[2] = first id (every rank counts the whole loss: f[1] has the division)
- *   ADAMW                count                                       RW p(f32), RW m, RW v, R grad, R hyper(f32), R metrics(f64), [W p16]   nothing changes when metrics[CLIP] is 0
- *                        f = beta1, beta2, epsilon, weight decay; flag L2: decay is added to the gradient
+ *   ADAMW                count, first                                RW p(f32), RW m(f32), RW v(f32), R grad, R hyper(f32), R metrics(f64), [W p16]   nothing changes when metrics[CLIP] is 0
+ *                        f = beta1, beta2, epsilon, weight decay, seed; flag L2: decay is added to the gradient
+ *                        flag HALF_WEIGHTS: p and grad are bf16, and there is no p16; flag HALF_MOMENTS, only with it: m and v are bf16 too, and change p before they are rounded
+ *                        flag STOCHASTIC, only with HALF_WEIGHTS: what is stored in bf16 is rounded at random, of element first + i with the bits of base/philox.h for the seed and
+ *                        hyper[STEP]; else to nearest. NaN stays NaN
  *   SQUARED_NORM         count                                       R x, RW metrics(f64)[1]   adds f[0] x sum of squares
  *   CLIP                 (none)                                      RW metrics(f64), [R hyper(f32)]   f[0] = max norm (0: no clipping); sets metrics[NORM] and metrics[CLIP], and
  *                        turns means over all tokens into means over those that count: with kept = 1 - metrics[IGNORED], metrics[LOSS] /= kept, NORM = sqrt(SQUARES) / kept, and CLIP, which
@@ -104,10 +107,13 @@ enum {
   TWS_SCALED = 32, /* CROSS_ENTROPY, VOCABULARY_LOSS, CLIP: the hyperparameters are one more operand, for the loss scale in them */
   TWS_GELU = 64,      /* LINEAR, LINEAR_GRAD_INPUT: the activation behind a layer, or its gradient, is part of the product */
   TWS_RESIDUAL = 128, /* NORM: of a sum, which is kept */
+  TWS_HALF_WEIGHTS = 256, /* ADAMW: the 16-bit parameters are the only weights */
+  TWS_HALF_MOMENTS = 512, /* ADAMW: of 16 bits too */
+  TWS_STOCHASTIC = 1024,  /* ADAMW: 16-bit results are rounded at random */
 };
 
 /* The flags' words in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
-enum { TWS_KERNEL_FLAGS = 8 };
+enum { TWS_KERNEL_FLAGS = 11 };
 const char *tws_kernel_flag_word(int bit);
 
 /* What one operation does, apart from where its operands are. Plans intern these: equal work is costed once. */
@@ -115,7 +121,7 @@ typedef struct tws_work {
   uint8_t kind;   /* tws_op_kind of plan/plan.h */
   uint8_t code;   /* tws_kernel, or tws_collective */
   uint8_t dtype;  /* storage type of activations and parameters (ADAMW etc.: of the gradient) */
-  uint8_t dtype2; /* storage type of gradient accumulation, or of the other side (CAST, ADAMW: p16 or F32) */
+  uint8_t dtype2; /* storage type of gradient accumulation, or of the other side (CAST, ADAMW: 16-bit p or F32) */
   uint32_t flags;
   uint32_t group; /* collectives: index into the plan's groups; else 0 */
   uint32_t segments; /* collectives: pieces coalesced into one call */
@@ -143,6 +149,7 @@ enum {
   TWS_HYPER_BIAS1, /* 1 - beta1^t, or 1 */
   TWS_HYPER_BIAS2,
   TWS_HYPER_SCALE, /* the loss scale */
+  TWS_HYPER_STEP,  /* number of the update, modulo 2^24: random bits differ from step to step */
   TWS_HYPER_COUNT = 8
 };
 enum {

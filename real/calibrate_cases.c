@@ -174,11 +174,12 @@ static void layout_operands(operand_list *l, const tws_work *w) {
 }
 
 static void adamw_operands(operand_list *l, const tws_work *w) {
-  for (int i = 0; i < 3; i++) add(l, w->d[0], TWS_F32, 1); /* p, m, v */
+  const int weights = (w->flags & TWS_HALF_WEIGHTS) != 0, moments = (w->flags & TWS_HALF_MOMENTS) != 0;
+  for (int i = 0; i < 3; i++) add(l, w->d[0], (i ? moments : weights) ? w->dtype2 : TWS_F32, 1); /* p, m, v */
   add(l, w->d[0], w->dtype, 0);
   add(l, TWS_HYPER_COUNT, TWS_F32, 0);
   add(l, TWS_METRIC_COUNT, TWS_F64, 0);
-  if (w->dtype2 != TWS_F32) add(l, w->d[0], w->dtype2, 1);
+  if (w->dtype2 != TWS_F32 && !weights) add(l, w->d[0], w->dtype2, 1);
 }
 
 int tws_case_operands(const tws_work *work, tws_backend_kind backend, int threads, tws_case_operand *out) {
@@ -440,6 +441,11 @@ static tws_code count_cases(tws_dtype dtype, int64_t count, tws_case_list *list,
       work.f[3] = 0.01;
     }
     if (kernels[i] == TWS_KERNEL_CAST) work.dtype2 = dtype == TWS_F32 ? TWS_BF16 : TWS_F32;
+    TWS_TRY(tws_case_add(list, &work, err));
+    if (kernels[i] != TWS_KERNEL_ADAMW || dtype != TWS_BF16) continue;
+    work.flags = TWS_HALF_WEIGHTS | TWS_STOCHASTIC;
+    TWS_TRY(tws_case_add(list, &work, err));
+    work.flags |= TWS_HALF_MOMENTS;
     TWS_TRY(tws_case_add(list, &work, err));
   }
   return TWS_OK;

@@ -4,7 +4,8 @@
 
 /* One letter for each operand, in order.
  * a: the work's type; g: the type of gradient accumulation; x: float32 or a 16-bit type; h: a 16-bit type; f: float32;
- * d: float64; i: int32; w: anything (workspace). [Ba]: an `a` that is there on the condition B of is_there(). */
+ * b: bfloat16; d: float64; i: int32; w: anything (workspace). [Ba]: an `a` that is there on the condition B of
+ * is_there(). */
 static const char *const operands_of[TWS_KERNEL_COUNT] = {
     [TWS_KERNEL_EMBEDDING] = "ia[Pa]a",
     [TWS_KERNEL_EMBEDDING_GRAD] = "iax",
@@ -26,7 +27,7 @@ static const char *const operands_of[TWS_KERNEL_COUNT] = {
     [TWS_KERNEL_CROSS_ENTROPY] = "aid[Sf]",
     [TWS_KERNEL_VOCABULARY_STATS] = "aif",
     [TWS_KERNEL_VOCABULARY_LOSS] = "aifd[Sf]",
-    [TWS_KERNEL_ADAMW] = "fffxfd", /* and perhaps h */
+    [TWS_KERNEL_ADAMW] = "[Wb][Ff][Mbb][Lff][Wb][Fx]fd", /* and perhaps h */
     [TWS_KERNEL_SQUARED_NORM] = "xd",
     [TWS_KERNEL_CLIP] = "d[Sf]",
     [TWS_KERNEL_FILL] = "x",
@@ -49,6 +50,14 @@ static int is_there(char condition, const tws_work *work) {
       return (work->flags & TWS_GELU) != 0;
     case 'R':
       return (work->flags & TWS_RESIDUAL) != 0;
+    case 'W': /* float32 weights or not, and moments */
+      return (work->flags & TWS_HALF_WEIGHTS) != 0;
+    case 'F':
+      return (work->flags & TWS_HALF_WEIGHTS) == 0;
+    case 'M':
+      return (work->flags & TWS_HALF_MOMENTS) != 0;
+    case 'L':
+      return (work->flags & TWS_HALF_MOMENTS) == 0;
     default: /* S */
       return (work->flags & TWS_SCALED) != 0;
   }
@@ -78,6 +87,8 @@ static int type_matches(char letter, tws_dtype type, const tws_dtype *types, con
       return type == TWS_F32;
     case 'h':
       return is_half(type);
+    case 'b':
+      return type == TWS_BF16;
     case 'd':
       return type == TWS_F64;
     case 'i':
@@ -106,7 +117,8 @@ tws_code tws_check_operands(const tws_work *work, void *const *operand, const tw
   const char *name = tws_kernel_name((tws_kernel)work->code);
   char letters[TWS_MAX_OPERANDS + 1];
   expected_operands(work, letters);
-  if (work->code == TWS_KERNEL_ADAMW && count == TWS_MAX_OPERANDS) strcat(letters, "h");
+  if (work->code == TWS_KERNEL_ADAMW && count == TWS_MAX_OPERANDS && !(work->flags & TWS_HALF_WEIGHTS))
+    strcat(letters, "h");
   if ((size_t)count != strlen(letters))
     return tws_fail(err, TWS_INTERNAL, NULL, "%s: %d operands instead of %zu", name, count, strlen(letters));
   for (int i = 0; i < count; ++i) {
@@ -121,6 +133,7 @@ tws_code tws_check_operands(const tws_work *work, void *const *operand, const tw
 int tws_operands_supported(const tws_work *work) {
   if (work->code >= TWS_KERNEL_COUNT) return 0;
   if (work->code == TWS_KERNEL_CLIP) return 1;
+  if (work->flags & TWS_HALF_WEIGHTS) return work->dtype == TWS_BF16 && work->dtype2 == TWS_BF16;
   const int first = work->dtype == TWS_F32 || is_half((tws_dtype)work->dtype);
   const int second = work->dtype2 == TWS_F32 || is_half((tws_dtype)work->dtype2);
   return first && second;

@@ -154,15 +154,18 @@ static inline int kernel_operands(const tws_work *w, int threads, operand_info *
       OPERAND(2, TWS_F64, ACCESS_RW, FILL_NORMAL);
       if (scaled) OPERAND(TWS_HYPER_COUNT, TWS_F32, ACCESS_R, FILL_HYPER);
       break;
-    case TWS_KERNEL_ADAMW:
-      OPERAND(d[0], TWS_F32, ACCESS_RW, FILL_NORMAL);
-      OPERAND(d[0], TWS_F32, ACCESS_RW, FILL_NORMAL);
-      OPERAND(d[0], TWS_F32, ACCESS_RW, FILL_POSITIVE);
+    case TWS_KERNEL_ADAMW: {
+      const int half = (w->flags & TWS_HALF_WEIGHTS) != 0;
+      const tws_dtype moments = w->flags & TWS_HALF_MOMENTS ? g : TWS_F32;
+      OPERAND(d[0], half ? g : TWS_F32, ACCESS_RW, FILL_NORMAL);
+      OPERAND(d[0], moments, ACCESS_RW, FILL_NORMAL);
+      OPERAND(d[0], moments, ACCESS_RW, FILL_POSITIVE);
       OPERAND(d[0], a, ACCESS_R, FILL_NORMAL);
       OPERAND(TWS_HYPER_COUNT, TWS_F32, ACCESS_R, FILL_HYPER);
       OPERAND(TWS_METRIC_COUNT, TWS_F64, ACCESS_R, FILL_METRICS);
-      if (g != TWS_F32) OPERAND(d[0], g, ACCESS_W, FILL_NORMAL);
+      if (g != TWS_F32 && !half) OPERAND(d[0], g, ACCESS_W, FILL_NORMAL);
       break;
+    }
     case TWS_KERNEL_SQUARED_NORM:
       OPERAND(d[0], a, ACCESS_R, FILL_NORMAL);
       OPERAND(1, TWS_F64, ACCESS_RW, FILL_NORMAL);

@@ -163,7 +163,7 @@ static tws_code read_kernel(const tws_json *json, const cJSON *item, tws_kernel_
   TWS_TRY(read_word(json, item, "kernel", TWS_KERNEL_COUNT, kernel_name, &kernel, err));
   TWS_TRY(read_word(json, item, "dtype", TWS_DTYPE_COUNT, dtype_name, &dtype, err));
   TWS_TRY(read_word(json, item, "dtype2", TWS_DTYPE_COUNT, dtype_name, &dtype2, err));
-  TWS_TRY(tws_json_int(json, item, "flags", 1, 0, 1023, 0, &flags, err));
+  TWS_TRY(tws_json_int(json, item, "flags", 1, 0, (1 << TWS_KERNEL_FLAGS) - 1, 0, &flags, err));
   TWS_TRY(tws_json_int(json, item, "threads", 1, 1, 65536, 1, &threads, err));
   TWS_TRY(tws_json_int(json, item, "busy", 1, 1, 65536, 1, &busy, err));
   TWS_TRY(tws_json_number(json, item, "seconds", 1, 0, 1e9, 0, &sample->seconds, err));

@@ -117,6 +117,8 @@ static double mismatch(const tws_family *family, const tws_work *work) {
   if (family->is_surface) return far;
   if (flags & (TWS_ACCUMULATE | TWS_RMS)) far += 2;
   if (flags & (TWS_ACCUMULATE_PARAM | TWS_BIAS | TWS_L2)) far += 1;
+  if (flags & (TWS_HALF_WEIGHTS | TWS_HALF_MOMENTS)) far += 2;
+  if (flags & TWS_STOCHASTIC) far += 1;
   return far;
 }
 

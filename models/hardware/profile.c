@@ -93,7 +93,9 @@ static tws_code read_flags(const tws_json *json, const cJSON *object, uint32_t *
       if (word != NULL && strcmp(word, item->valuestring) == 0) flag = 1u << i;
     }
     if (flag == 0) {
-      return tws_json_fail(json, item, err, "known: accumulate, accumulate_param, bias, rms, l2, gelu, residual",
+      return tws_json_fail(json, item, err,
+                           "known: accumulate, accumulate_param, bias, rms, l2, gelu, residual, "
+                           "half_weights, half_moments, stochastic",
                            "unknown kernel flag");
     }
     *flags |= flag;

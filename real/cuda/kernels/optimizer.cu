@@ -1,5 +1,6 @@
 // The optimizer's step and what precedes it: gradient norm and clipping. Everything that a step decides is decided
 // here, on the device.
+#include "base/philox.h"
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
@@ -23,18 +24,23 @@ __device__ void update(const AdamW &c, const Rates &r, float g, float *p, float 
   *p -= change;
 }
 
+__device__ Rates rates_of(const AdamW &c, const float *hyper, const double *metrics) {
+  Rates r;
+  r.clip = (float)metrics[TWS_METRIC_CLIP];
+  r.step = hyper[TWS_HYPER_LR] / hyper[TWS_HYPER_BIAS1];
+  r.inverse_root_bias2 = 1.0F / sqrtf(hyper[TWS_HYPER_BIAS2]);
+  r.decay = c.l2 ? c.decay : hyper[TWS_HYPER_LR] * c.decay;
+  return r;
+}
+
 // AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019). A clip coefficient of 0 says that
 // the gradients are not finite: nothing may change.
 template <typename G, typename P>
 __global__ void adamw(float *p, float *m, float *v, const G *grad, const float *hyper, const double *metrics, P *p16,
                       AdamW c, int64_t packs, int64_t count) {
   constexpr int N = 4;
-  Rates r;
   if (metrics[TWS_METRIC_CLIP] == 0) return;
-  r.clip = (float)metrics[TWS_METRIC_CLIP];
-  r.step = hyper[TWS_HYPER_LR] / hyper[TWS_HYPER_BIAS1];
-  r.inverse_root_bias2 = 1.0F / sqrtf(hyper[TWS_HYPER_BIAS2]);
-  r.decay = c.l2 ? c.decay : hyper[TWS_HYPER_LR] * c.decay;
+  const Rates r = rates_of(c, hyper, metrics);
   const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
   for (int64_t i = first; i < packs; i += stride) {
     float w[N], m1[N], v1[N], g[N];
@@ -55,18 +61,17 @@ __global__ void adamw(float *p, float *m, float *v, const G *grad, const float *
   }
 }
 
+AdamW constants_of(const tws_work *work) {
+  const double *f = work->f;
+  return {(float)f[0], (float)f[1], (float)(1 - f[0]),          (float)(1 - f[1]),
+          (float)f[2], (float)f[3], (work->flags & TWS_L2) != 0};
+}
+
 template <typename G, typename P>
 tws_code run_adamw(const tws_cuda_call *call, tws_error *err) {
   constexpr int N = 4;
-  const double *f = call->work->f;
   const int64_t count = call->work->d[0];
-  const AdamW c = {(float)f[0],
-                   (float)f[1],
-                   (float)(1 - f[0]),
-                   (float)(1 - f[1]),
-                   (float)f[2],
-                   (float)f[3],
-                   (call->work->flags & TWS_L2) != 0};
+  const AdamW c = constants_of(call->work);
   float *p = out<float>(call, 0), *m = out<float>(call, 1), *v = out<float>(call, 2);
   const G *grad = in<G>(call, 3);
   P *p16 = call->count > 6 ? out<P>(call, 6) : nullptr;
@@ -76,6 +81,98 @@ tws_code run_adamw(const tws_cuda_call *call, tws_error *err) {
   const int64_t packs = aligned ? count / N : 0;
   LAUNCH(adamw, grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call, p, m, v, grad, in<float>(call, 4),
          in<double>(call, 5), p16, c, packs, count);
+  return launched(err);
+}
+
+// ---- bfloat16 weights without a float32 copy ----
+
+struct Draw {
+  uint64_t seed;
+  int64_t first;  // number of the first element
+};
+
+// Cut to what bfloat16 holds, after the j-th half-word of a block was added to what is cut off. NaN stays as it is.
+__device__ float cut(float x, const uint32_t (&block)[4], int j) {
+  const uint32_t half = j % 2 ? block[j / 2] >> 16 : block[j / 2] & 0xffffU;
+  return isnan(x) ? x : bits_of<float>((bits_of<uint32_t>(x) + half) & 0xffff0000U);
+}
+
+// A thread takes the elements of one block of random bits after the other; the first and the last of these may reach
+// beyond the operands.
+template <bool STOCHASTIC, typename S>
+__global__ void adamw_bf16(bf16 *p, S *m, S *v, const bf16 *grad, const float *hyper, const double *metrics, AdamW c,
+                           Draw draw, int64_t groups, int64_t count, bool packed) {
+  constexpr int N = TWS_ROUNDING_GROUP, DRAWS = sizeof(S) == 2 ? 3 : 1;
+  if (metrics[TWS_METRIC_CLIP] == 0) return;
+  const Rates r = rates_of(c, hyper, metrics);
+  const uint32_t step = bits_of<uint32_t>(hyper[TWS_HYPER_STEP]);
+  const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
+  for (int64_t i = first; i < groups; i += stride) {
+    const int64_t group = draw.first / N + i, at = group * N - draw.first;
+    const bool whole = packed && at >= 0 && at + N <= count;
+    float w[N] = {}, g[N] = {}, m1[N] = {}, v1[N] = {};
+    if (whole) {
+      load<N>(p + at, w);
+      load<N>(grad + at, g);
+      load<N>(m + at, m1);
+      load<N>(v + at, v1);
+    } else {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        if (at + j < 0 || at + j >= count) continue;
+        w[j] = to_float(p[at + j]), g[j] = to_float(grad[at + j]);
+        m1[j] = to_float(m[at + j]), v1[j] = to_float(v[at + j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < N; ++j) update(c, r, g[j], &w[j], &m1[j], &v1[j]);
+    if (STOCHASTIC) {
+      uint32_t bits[3][4] = {};
+#pragma unroll
+      for (int k = 0; k < DRAWS; ++k)
+        tws_philox_block(draw.seed, tws_rounding_stream(step, k), (uint64_t)group, bits[k]);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        w[j] = cut(w[j], bits[0], j);
+        if (DRAWS > 1) m1[j] = cut(m1[j], bits[1], j), v1[j] = cut(v1[j], bits[2], j);
+      }
+    }
+    if (whole) {  // rounding to nearest changes nothing that was cut
+      store<N>(p + at, w);
+      store<N>(m + at, m1);
+      store<N>(v + at, v1);
+    } else {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        if (at + j < 0 || at + j >= count) continue;
+        p[at + j] = from_float<bf16>(w[j]);
+        m[at + j] = from_float<S>(m1[j]), v[at + j] = from_float<S>(v1[j]);
+      }
+    }
+  }
+}
+
+template <typename S>
+tws_code run_adamw_bf16(const tws_cuda_call *call, tws_error *err) {
+  constexpr int N = TWS_ROUNDING_GROUP;
+  const AdamW c = constants_of(call->work);
+  const int64_t count = call->work->d[0];
+  const Draw draw = {(uint64_t)call->work->f[4], call->work->d[1]};
+  bf16 *p = out<bf16>(call, 0);
+  S *m = out<S>(call, 1), *v = out<S>(call, 2);
+  const bf16 *grad = in<bf16>(call, 3);
+  if (count == 0) return TWS_OK;
+  const int64_t lead = (N - draw.first % N) % N;  // where the first whole group begins
+  const bool packed =
+      packable<N>(p + lead, 0) && packable<N>(m + lead, 0) && packable<N>(v + lead, 0) && packable<N>(grad + lead, 0);
+  const int64_t groups = ceil_div(draw.first + count, N) - draw.first / N;
+  const unsigned grid = grid_for(call, groups, BLOCK);
+  if (call->work->flags & TWS_STOCHASTIC)
+    LAUNCH((adamw_bf16<true, S>), grid, BLOCK, 0, call, p, m, v, grad, in<float>(call, 4), in<double>(call, 5), c, draw,
+           groups, count, packed);
+  else
+    LAUNCH((adamw_bf16<false, S>), grid, BLOCK, 0, call, p, m, v, grad, in<float>(call, 4), in<double>(call, 5), c,
+           draw, groups, count, packed);
   return launched(err);
 }
 
@@ -149,6 +246,8 @@ __global__ void clip(double *metrics, const float *hyper, double max_norm) {
 }  // namespace
 
 tws_code tws_cuda_adamw(const tws_cuda_call *call, tws_error *err) {
+  if (call->work->flags & TWS_HALF_MOMENTS) return run_adamw_bf16<bf16>(call, err);
+  if (call->work->flags & TWS_HALF_WEIGHTS) return run_adamw_bf16<float>(call, err);
   if (call->count > 6 && call->dtype[6] == TWS_F16)
     FOR_TYPE(call->dtype[3], G, return run_adamw<G, f16>(call, err));
   else

@@ -116,12 +116,16 @@ VECTOR_INLINE vf v_exp(vf x) {
 VECTOR_INLINE vf v_from_bf16(vh h) {
   return (vf)(__builtin_convertvector(h, vu) << 16);
 }
-VECTOR_INLINE vh v_to_bf16(vf x) {
+/* The upper half of `x` after `more` (less than a unit of it) was added to its bits. */
+VECTOR_INLINE vh v_cut_bf16(vf x, vu more) {
   vu bits = (vu)x;
-  vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  vu rounded = (bits + more) >> 16;
   vu quiet = (bits >> 16) | 0x40u;
   vu nan = (vu)((bits & 0x7fffffffu) > 0x7f800000u);
   return __builtin_convertvector((quiet & nan) | (rounded & ~nan), vh);
+}
+VECTOR_INLINE vh v_to_bf16(vf x) {
+  return v_cut_bf16(x, 0x7fffu + (((vu)x >> 16) & 1u));
 }
 
 /* Half precision as in base/dtype.h, to the bit. */
@@ -223,17 +227,7 @@ VECTOR_INLINE vf v_get(tws_dtype type, const void *base, int64_t index, int n) {
   for (int i = 0; i < n; ++i) u.h[i] = p[i];
   return v_widen(type, u.v);
 }
-VECTOR_INLINE void v_put(tws_dtype type, void *base, int64_t index, vf x, int n) {
-  if (type == TWS_F32) {
-    float *p = (float *)base + index;
-    if (n == LANES)
-      v_store(p, x);
-    else
-      v_store_part(p, x, n);
-    return;
-  }
-  uint16_t *p = (uint16_t *)base + index;
-  vh h = v_narrow(type, x);
+VECTOR_INLINE void v_put_half(uint16_t *p, vh h, int n) {
   if (n == LANES) {
     *(vh_unaligned *)p = h;
     return;
@@ -243,6 +237,17 @@ VECTOR_INLINE void v_put(tws_dtype type, void *base, int64_t index, vf x, int n)
     uint16_t h[LANES];
   } u = {.v = h};
   for (int i = 0; i < n; ++i) p[i] = u.h[i];
+}
+VECTOR_INLINE void v_put(tws_dtype type, void *base, int64_t index, vf x, int n) {
+  if (type == TWS_F32) {
+    float *p = (float *)base + index;
+    if (n == LANES)
+      v_store(p, x);
+    else
+      v_store_part(p, x, n);
+    return;
+  }
+  v_put_half((uint16_t *)base + index, v_narrow(type, x), n);
 }
 
 /* Run the statement for i = begin, begin + 16, ... with n = 16, and once more with what is left. */
