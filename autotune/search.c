@@ -132,13 +132,14 @@ static const tws_tune_candidate *already_too_large(const tws_tune_candidate *all
 /* Bytes of the model's states that the fullest rank of a point cannot do without. */
 static double states_bytes(const tws_tune_request *request, const tws_tune_point *p, tws_category *most) {
   const tws_config *config = request->config;
-  double dtype = (double)tws_dtype_bytes(config->dtype), masters = config->dtype == TWS_F32 ? 0 : 4;
+  double dtype = (double)tws_dtype_bytes(config->dtype), moments = tws_config_bf16_moments(config) ? 4 : 8;
+  double masters = config->dtype == TWS_F32 || tws_config_bf16_masters(config) ? 0 : 4;
   double params = (double)tws_network_params(request->network, 0);
   if (p->pipeline > 1) params /= p->pipeline;
   if (p->tensor > 1) params /= p->tensor;
   double divided = (double)tws_tune_replicas(p) * (p->sequence > 1 ? p->sequence : 1);
   double weights = dtype * params / (p->stage == 3 ? divided : 1), gradients = dtype * params;
-  double optimizer = (8 + masters) * params / (p->stage >= 1 ? divided : 1);
+  double optimizer = (moments + masters) * params / (p->stage >= 1 ? divided : 1);
   if (p->stage >= 2) gradients /= divided;
   *most = optimizer > weights ? TWS_CATEGORY_MOMENT : TWS_CATEGORY_PARAMETER;
   return weights + gradients + optimizer;

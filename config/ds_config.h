@@ -33,6 +33,8 @@ typedef struct tws_config {
   double gradient_clipping;       /* 0: none */
   tws_dtype dtype;                /* from fp16.enabled, bf16.enabled */
   tws_dtype accumulation_dtype;   /* data_types.grad_accum_dtype or dtype */
+  int bf16_masters, bf16_moments; /* read by tws_config_bf16_masters(), _moments() */
+  int stochastic_rounding;        /* twinspeed.stochastic_rounding: of what is updated without a float32 copy */
   struct {                        /* read when dtype is F16; config/loss_scale.h says what they do */
     double loss_scale;            /* fixed; 0: adapted */
     int64_t initial_power, window, hysteresis, minimum;
@@ -118,6 +120,15 @@ typedef struct tws_division {
   int pipeline, tensor, sequence, virtual_stages;
 } tws_division;
 tws_division tws_config_division(const tws_config *config);
+
+/* Whether the bfloat16 parameters are the only copy of the weights, and whether moments are bfloat16 too. */
+static inline int tws_config_bf16_masters(const tws_config *config) {
+  return config->dtype == TWS_BF16 && config->bf16_masters;
+}
+static inline int tws_config_bf16_moments(const tws_config *config) {
+  return tws_config_bf16_masters(config) && config->bf16_moments;
+}
+
 /* Ranks that one replica of the model takes: pipeline stages x tensor ranks x sequence ranks. */
 int64_t tws_config_model_ranks(const tws_config *config);
 /* Replicas that `ranks` ranks make; TWS_INVALID when the ranks of a replica do not divide them. */

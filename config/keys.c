@@ -9,7 +9,7 @@
 #define UPSTREAM "it has no effect in DeepSpeed either"
 #define PRECISION "precision follows from fp16, bf16 and data_types.grad_accum_dtype"
 #define TOKENS "the inputs are token ids, and embeddings are in half precision anyway"
-#define MASTERS "master weights, moments and their updates are in float32"
+#define MASTERS "updates are computed in float32, and not applied where a gradient is not finite"
 #define ADAM "there is one implementation of Adam"
 #define RESUME "training starts at step 0"
 #define OFFLOAD "the plan does not offload yet"

@@ -536,6 +536,11 @@ static const char *idle_reason(const tws_config *c, const char *path) {
        "it needs tensor_parallel.autotp_size above 1"},
       {"twinspeed.tensor_overlap_chunks", !(tensor && c->tensor_overlap) && c->tensor_chunks != 2,
        "it needs tensor_parallel.tp_overlap_comm, and tensor_parallel.autotp_size above 1"},
+      {"bf16.bf16_master_weights_and_grads", c->bf16_masters && c->dtype != TWS_BF16, "it needs bf16.enabled"},
+      {"bf16.bf16_optimizer_states", c->bf16_moments && !tws_config_bf16_moments(c),
+       "it needs bf16.enabled and bf16.bf16_master_weights_and_grads"},
+      {"twinspeed.stochastic_rounding", !c->stochastic_rounding && !tws_config_bf16_masters(c),
+       "it needs bf16.bf16_master_weights_and_grads: masters in float32 are rounded to nearest"},
       {"twinspeed.axis_order", !pipe && !tensor && !sequence && c->axis_order != tws_axis_orders[0],
        "all ranks are data-parallel"},
   };

@@ -114,8 +114,9 @@ static tws_code check_loss_scale(const rules *r) {
   if (c->dtype != TWS_F16) return TWS_OK;
   if (on(r, "fp16.fp16_master_weights_and_grads"))
     return REFUSE(r, "fp16.fp16_master_weights_and_grads", TWS_UNSUPPORTED,
-                  "leave it out; data_types.grad_accum_dtype says in which type gradients add up",
-                  "master weights in half precision are not supported");
+                  "leave it out; bf16 has bf16_master_weights_and_grads",
+                  "DeepSpeed keeps master weights in half precision only where the CPU updates them, and Twinspeed "
+                  "does not offload yet");
   if (c->accumulation_dtype == TWS_BF16)
     return REFUSE(r, "data_types.grad_accum_dtype", TWS_UNSUPPORTED, "use fp16 or fp32",
                   "gradients of fp16 training do not add up in bf16");
@@ -146,9 +147,15 @@ static tws_code check_precision(const rules *r) {
                                         "bf16.bf16_optimizer_states"};
   for (int i = 0; i < 3; i++)
     if (on(r, masters[i]) && stage < 1)
-      return REFUSE(r, masters[i], TWS_INVALID, NULL, "\"%s\" needs ZeRO stage 1, 2 or 3", masters[i]);
+      return REFUSE(r, masters[i], TWS_INVALID, "set zero_optimization.stage to 1", "\"%s\" needs ZeRO stage 1, 2 or 3",
+                    masters[i]);
   if (on(r, masters[2]) && !on(r, masters[1]))
-    return REFUSE(r, masters[2], TWS_INVALID, NULL, "\"%s\" needs \"%s\"", masters[2], masters[1]);
+    return REFUSE(r, masters[2], TWS_INVALID, "set both, or leave it out", "\"%s\" needs \"%s\"", masters[2],
+                  masters[1]);
+  if (tws_config_bf16_masters(r->config) && r->config->accumulation_dtype != TWS_BF16)
+    return REFUSE(r, "data_types.grad_accum_dtype", TWS_INVALID, "leave it out, or use bf16",
+                  "\"%s\" keeps gradients in bf16, and data_types.grad_accum_dtype is %s", masters[1],
+                  tws_dtype_name(r->config->accumulation_dtype));
   if (stage == 0 && r->config->accumulation_dtype != r->config->dtype)
     return REFUSE(r, "data_types.grad_accum_dtype", TWS_INVALID, "use ZeRO stage 1, or leave it out",
                   "gradients in another type than the model's need ZeRO");

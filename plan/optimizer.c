@@ -34,47 +34,116 @@ static void add_squares(tws_lower *l, int copies, uint64_t first, uint64_t count
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, norm, 2);
 }
 
-static void update(tws_lower *l, uint64_t gradient, uint64_t parameter, uint64_t state, uint64_t count) {
-  tws_plan *plan = l->b.plan;
-  const tws_config *config = l->config;
-  int master = plan->master != TWS_NONE;
+/* ---- the update of what this rank keeps, in runs ---- */
+
+typedef struct run {
+  uint64_t at, count; /* in the flat order */
+  int64_t element;    /* of the whole network's parameters, one after the other: the first */
+} run;
+
+static int is_stochastic(const tws_config *config) {
+  return tws_config_bf16_masters(config) && config->stochastic_rounding;
+}
+
+static tws_work update_work(const tws_config *config, const run *r) {
   uint32_t flags = config->adam_w_mode || config->optimizer == TWS_OPTIMIZER_ADAMW ? 0 : TWS_L2;
+  if (tws_config_bf16_masters(config)) flags |= TWS_HALF_WEIGHTS;
+  if (tws_config_bf16_moments(config)) flags |= TWS_HALF_MOMENTS;
   tws_work work = tws_kernel_work(TWS_KERNEL_ADAMW, config->accumulation_dtype, flags);
   work.dtype2 = (uint8_t)config->dtype;
-  work.d[0] = (int64_t)count;
+  work.d[0] = (int64_t)r->count;
   work.f[0] = config->beta1;
   work.f[1] = config->beta2;
   work.f[2] = config->epsilon;
   work.f[3] = config->weight_decay;
+  if (!is_stochastic(config)) return work;
+  work.flags |= TWS_STOCHASTIC;
+  work.d[1] = r->element;
+  work.f[4] = (double)(config->seed & ((INT64_C(1) << 53) - 1)); /* what a double holds */
+  return work;
+}
+
+/* Where this rank's part of the flat order begins. */
+static uint64_t first_kept(const tws_zero *z) {
+  return z->stage == 1 || z->stage == 2 ? z->partition * (uint64_t)z->index : 0;
+}
+
+static void update(tws_lower *l, const run *r) {
+  tws_plan *plan = l->b.plan;
+  const uint64_t state = r->at - first_kept(&l->zero), gradient = l->zero.flat_gradients ? r->at : state;
+  int master = plan->master != TWS_NONE;
+  if (!r->count) return;
+  tws_work work = update_work(l->config, r);
   tws_operand operands[7] = {
-      master ? tws_update(plan->master, state, count) : tws_update(plan->parameters, parameter, count),
-      tws_update(plan->moment1, state, count),
-      tws_update(plan->moment2, state, count),
-      tws_read(plan->gradients, gradient, count),
+      master ? tws_update(plan->master, state, r->count) : tws_update(plan->parameters, r->at, r->count),
+      tws_update(plan->moment1, state, r->count),
+      tws_update(plan->moment2, state, r->count),
+      tws_read(plan->gradients, gradient, r->count),
       tws_all(&l->b, plan->hyper, TWS_READ),
       tws_all(&l->b, plan->metrics, TWS_READ),
-      tws_write(plan->parameters, parameter, count),
+      tws_write(plan->parameters, r->at, r->count),
   };
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, master ? 7 : 6);
 }
 
-static void update_sub_groups(tws_lower *l) {
+/* Sub-groups of stage 3, by place in the flat order; of other stages all is one. */
+static int *sub_groups(tws_lower *l) {
   tws_zero *z = &l->zero;
   int n = (int)l->network->param_count;
   int *group_of = tws_arena_alloc(l->scratch, (size_t)n + 1, sizeof *group_of);
   int64_t *part = tws_arena_alloc(l->scratch, (size_t)n + 1, sizeof *part);
   if (!group_of || !part) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-    return;
+    return NULL;
   }
+  memset(group_of, 0, ((size_t)n + 1) * sizeof *group_of);
+  if (z->stage != 3) return group_of;
   for (int i = 0; i < n; i++) part[i] = z->part[z->order[i]];
   tws_zero3_sub_groups(n, part, l->config->zero.sub_group_size, group_of);
-  for (int i = 0; i < n;) {
-    uint64_t first = z->flat_offset[z->order[i]], count = 0;
-    int group = group_of[i];
-    for (; i < n && group_of[i] == group; i++) count += (uint64_t)part[i];
-    update(l, first, first, first, count);
+  return group_of;
+}
+
+/* Which element of the whole network's parameters the first is that lies in the flat order for `param`; `before`: those
+ * of parameters before it. Copies on several ranks have equal numbers, so that they are rounded alike; parts that
+ * tensor parallelism cuts are counted one after the other. */
+static int64_t first_element(const tws_lower *l, uint32_t param, int64_t before) {
+  const tws_zero *z = &l->zero;
+  int64_t element = before;
+  if (l->local.sharing[param] == TWS_SHARING_SPLIT)
+    element += l->axes.tensor_index * tws_param_numel(&l->network->params[param]);
+  return z->stage == 3 ? element + z->part[param] * z->index : element;
+}
+
+/* A run ends where random bits would be those of other elements, and with a sub-group. Padding belongs to the last. */
+static void update_kept(tws_lower *l) {
+  const tws_zero *z = &l->zero;
+  const tws_network *whole = l->b.plan->network;
+  const uint64_t begin = first_kept(z), end = begin + z->partition;
+  const int *group_of = sub_groups(l);
+  int64_t *before = tws_arena_alloc(l->scratch, whole->param_count + 1u, sizeof *before);
+  int group = 0;
+  if (!before) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  if (l->b.failed != TWS_OK) return;
+  before[0] = 0;
+  for (uint32_t p = 0; p < whole->param_count; p++) before[p + 1] = before[p] + tws_param_numel(&whole->params[p]);
+  run r = {.at = begin};
+  for (uint32_t i = 0; i < l->network->param_count; i++) {
+    uint32_t p = (uint32_t)z->order[i];
+    uint64_t start = z->flat_offset[p],
+             next = i + 1 < l->network->param_count ? z->flat_offset[z->order[i + 1]] : z->total;
+    uint64_t from = start > begin ? start : begin, to = next < end ? next : end;
+    if (from >= to) continue;
+    int64_t element = first_element(l, p, before[p]) + (int64_t)(from - start);
+    int goes_on = group_of[i] == group && (!is_stochastic(l->config) || element == r.element + (int64_t)r.count);
+    if (!r.count || !goes_on) {
+      update(l, &r);
+      r = (run){.at = from, .element = element};
+      group = group_of[i];
+    }
+    r.count += to - from;
   }
+  r.count = end - r.at;
+  update(l, &r);
 }
 
 static void gather_parameters(tws_lower *l) {
@@ -88,14 +157,10 @@ static void gather_parameters(tws_lower *l) {
 }
 
 void tws_lower_step(tws_lower *l) {
-  tws_zero *z = &l->zero;
   tws_plan *plan = l->b.plan;
   l->b.phase = TWS_PHASE_STEP;
   l->b.module = TWS_NONE;
   tws_zero_pad_gradients(l);
-  /* this rank's own part of the reduced gradients */
-  uint64_t part = z->partition * (uint64_t)(z->stage == 0 ? 0 : z->index);
-  uint64_t gradient = z->flat_gradients && z->stage < 3 ? part : 0;
   tws_exchange_partial_gradients(l);
   tws_zero_kept_runs(l, copies_of, add_squares);
   share_metrics(l);
@@ -103,10 +168,6 @@ void tws_lower_step(tws_lower *l) {
   work.f[0] = l->config->gradient_clipping;
   tws_operand operands[2] = {tws_all(&l->b, plan->metrics, TWS_READ_WRITE)};
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, tws_lower_scaled(l, &work, operands, 1));
-  if (z->stage == 3) {
-    update_sub_groups(l);
-  } else {
-    update(l, gradient, part, 0, z->partition);
-    gather_parameters(l);
-  }
+  update_kept(l);
+  gather_parameters(l);
 }

@@ -9,8 +9,9 @@
  *
  * Differences from DeepSpeed 0.19, on purpose: gradients are written straight into the bucket (no copy), a bucket is as
  * large as what is in it (DeepSpeed always allocates reduce_bucket_size), coalesced gathers land in place (DeepSpeed
- * gathers into a flat tensor and copies out), float32 training keeps no second copy of the weights as "master" weights,
- * and persistent parameters are gathered at the start of the step instead of the end of the one before. */
+ * gathers into a flat tensor and copies out), neither float32 training nor bf16_master_weights_and_grads keeps a second
+ * copy of the weights as "master" weights, and persistent parameters are gathered at the start of the step instead of the
+ * end of the one before. */
 #include "plan/zero.h"
 
 #include <string.h>
@@ -77,11 +78,12 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
   uint32_t count = l->network->param_count + 1;
   plan->parameters = tws_builder_buffer(&l->b, "parameters", TWS_CATEGORY_PARAMETER, l->config->dtype, elements, 1);
   tws_builder_pieces(&l->b, plan->parameters, pieces, pieces[count - 1] < elements ? count : count - 1);
-  if (l->config->dtype != TWS_F32) {
+  tws_dtype moments = tws_config_bf16_moments(l->config) ? TWS_BF16 : TWS_F32;
+  if (l->config->dtype != TWS_F32 && !tws_config_bf16_masters(l->config)) {
     plan->master = tws_builder_buffer(&l->b, "master weights", TWS_CATEGORY_MASTER, TWS_F32, owned, 1);
   }
-  plan->moment1 = tws_builder_buffer(&l->b, "first moments", TWS_CATEGORY_MOMENT, TWS_F32, owned, 1);
-  plan->moment2 = tws_builder_buffer(&l->b, "second moments", TWS_CATEGORY_MOMENT, TWS_F32, owned, 1);
+  plan->moment1 = tws_builder_buffer(&l->b, "first moments", TWS_CATEGORY_MOMENT, moments, owned, 1);
+  plan->moment2 = tws_builder_buffer(&l->b, "second moments", TWS_CATEGORY_MOMENT, moments, owned, 1);
 }
 
 static void begin_flat(tws_lower *l, uint64_t *sizes, uint64_t *starts) {

@@ -163,6 +163,7 @@ static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
   *lr = tws_config_lr(c, step - 1);
   hyper[TWS_HYPER_LR] = (float)*lr;
   hyper[TWS_HYPER_SCALE] = (float)t->loss_scale.scale;
+  hyper[TWS_HYPER_STEP] = (float)(step % (1 << 24));
   hyper[TWS_HYPER_BIAS1] = c->bias_correction ? (float)(1.0 - pow(c->beta1, (double)step)) : 1.0f;
   hyper[TWS_HYPER_BIAS2] = c->bias_correction ? (float)(1.0 - pow(c->beta2, (double)step)) : 1.0f;
   TWS_TRY(tws_executor_put(t->executor, t->plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));

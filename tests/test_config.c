@@ -114,6 +114,7 @@ START_TEST(defaults_that_surprise) {
   ck_assert(c->optimizer == TWS_OPTIMIZER_ADAMW && c->lr == 1e-3 && c->beta2 == 0.999 && c->epsilon == 1e-8);
   ck_assert(c->weight_decay == 0 && c->adam_w_mode == 1 && c->bias_correction == 1);
   ck_assert(c->tensor_ranks == 0 && c->sequence_ranks == 0 && !c->tensor_overlap && !c->tensor_regions);
+  ck_assert(!c->bf16_masters && !c->bf16_moments && c->stochastic_rounding);
   ck_assert(c->tensor_chunks == 2 && c->loss_tiles == 1 && c->mlp_tiles == 1 && c->attention_chunks == 1);
   ck_assert_str_eq(c->axis_order, "pipe,data,sequence,model");
   ck_assert(c->ignored_token == -1 && tws_config_model_ranks(c) == 1 && tws_config_vocabulary_multiple(c) == 1);
@@ -359,7 +360,18 @@ START_TEST(keys_that_need_another_say_so) {
        NULL, NULL},
       {"{\"twinspeed\": {\"pipeline_schedule\": \"gpipe\"}, \"pipeline\": {\"stages\": 2, \"partition\": \"uniform\"}}",
        NULL, NULL},
-      {"{\"pipeline\": {\"partition\": \"uniform\"}}", "pipeline.partition", "pipeline.stages above 1"}};
+      {"{\"pipeline\": {\"partition\": \"uniform\"}}", "pipeline.partition", "pipeline.stages above 1"},
+      {"{\"twinspeed\": {\"stochastic_rounding\": false}}", "twinspeed.stochastic_rounding",
+       "bf16_master_weights_and_grads"},
+      {"{\"twinspeed\": {\"stochastic_rounding\": true}, \"bf16\": {\"enabled\": true}}", NULL, NULL},
+      {"{\"twinspeed\": {\"stochastic_rounding\": false}, \"bf16\": {\"enabled\": true, "
+       "\"bf16_master_weights_and_grads\": true}}",
+       NULL, NULL},
+      {"{\"bf16\": {\"bf16_master_weights_and_grads\": true}}", "bf16.bf16_master_weights_and_grads", "bf16.enabled"},
+      {"{\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}}", "bf16.bf16_optimizer_states",
+       "bf16_master_weights_and_grads"},
+      {"{\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true, \"bf16_optimizer_states\": true}}",
+       NULL, NULL}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     tws_config *c = config_of(cases[i].text);
     tws_text text = {0};
@@ -515,8 +527,11 @@ static void random_config(uint64_t *index, tws_text *text) {
   int stage = p[0] % 4, m = 1 + p[1] % 4, g = 1 + p[2] % 4;
   tws_text_add(text, "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d", m, g);
   if (p[3] % 2) tws_text_add(text, ", \"train_batch_size\": %d", 2 * m * g);
-  if (p[4] % 2) tws_text_add(text, ", %s: {\"enabled\": true}", dtypes[p[5] % 3]);
-  if (p[6] % 2 && stage) tws_text_add(text, ", \"data_types\": {\"grad_accum_dtype\": \"fp32\"}");
+  const int masters = p[4] % 2 && p[5] % 3 < 2 && stage && p[18] % 2; /* none in float32 */
+  static const char *const copies[] = {"", ", \"bf16_master_weights_and_grads\": true",
+                                       ", \"bf16_master_weights_and_grads\": true, \"bf16_optimizer_states\": true"};
+  if (p[4] % 2) tws_text_add(text, ", %s: {\"enabled\": true%s}", dtypes[p[5] % 3], copies[masters * (1 + p[19] % 2)]);
+  if (p[6] % 2 && stage && !masters) tws_text_add(text, ", \"data_types\": {\"grad_accum_dtype\": \"fp32\"}");
   if (p[7] % 2) tws_text_add(text, ", \"scheduler\": {%s}", schedules[p[8] % 6]);
   tws_text_add(text, ", \"optimizer\": {\"type\": \"%s\", \"params\": {\"lr\": %.17g, \"weight_decay\": 0.1%s}}",
                p[9] % 2 ? "Adam" : "adamw", p[23] * 1e-9, p[10] % 2 ? ", \"adam_w_mode\": false" : "");
@@ -525,8 +540,8 @@ static void random_config(uint64_t *index, tws_text *text) {
       stage, 2 + 2 * p[11] % 1000000, p[12] % 2 ? "stage3_" : "", p[13] % 2 ? ", \"overlap_comm\": false" : "",
       p[14] % 2 ? ", \"stage3_model_persistence_threshold\": 9223372036854775806" : "");
   if (p[15] % 2)
-    tws_text_add(text, ", \"twinspeed\": {\"recompute\": \"%s\", \"seed\": %d}", p[16] % 2 ? "full" : "selective",
-                 p[17] % 100);
+    tws_text_add(text, ", \"twinspeed\": {\"recompute\": \"%s\", \"seed\": %d%s}", p[16] % 2 ? "full" : "selective",
+                 p[17] % 100, p[20] % 2 ? ", \"stochastic_rounding\": false" : "");
   tws_text_add(text, "}");
 }
 

@@ -127,6 +127,7 @@ END_TEST
 START_TEST(contradictions) {
 #define B "\"train_batch_size\": 4, "
 #define F16 "\"fp16\": {\"enabled\": true"
+#define MASTERS "\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true"
   static const refusal cases[] = {
       {"{}", TWS_INVALID, "train_batch_size or train_micro_batch_size_per_gpu", ""},
       {"{" B "\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", TWS_INVALID, "both enabled", ""},
@@ -134,10 +135,14 @@ START_TEST(contradictions) {
       {"{" B "\"bf16\": {\"enabled\": true}, \"data_types\": {\"grad_accum_dtype\": \"fp32\"}}", TWS_INVALID,
        "need ZeRO", ""},
       {"{" B "\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}, \"zero_optimization\": {\"stage\": 1}}",
-       TWS_INVALID, "bf16_master_weights_and_grads", ""},
+       TWS_INVALID, "needs \"bf16.bf16_master_weights_and_grads\"", "set both"},
+      {"{" B MASTERS "}}", TWS_INVALID, "bf16_master_weights_and_grads\" needs ZeRO stage 1, 2 or 3", "stage to 1"},
+      {"{" B MASTERS ", \"bf16_optimizer_states\": true}}", TWS_INVALID, "needs ZeRO stage 1, 2 or 3", "stage to 1"},
+      {"{" B MASTERS "}, \"zero_optimization\": {\"stage\": 2}, \"data_types\": {\"grad_accum_dtype\": \"fp32\"}}",
+       TWS_INVALID, "keeps gradients in bf16, and data_types.grad_accum_dtype is fp32", "leave it out"},
       {"{" B "\"fp16\": {\"fp16_master_weights_and_grads\": true}}", TWS_INVALID, "needs ZeRO stage", ""},
       {"{" B F16 ", \"fp16_master_weights_and_grads\": true}, \"zero_optimization\": {\"stage\": 2}}", TWS_UNSUPPORTED,
-       "master weights in half", "grad_accum_dtype"},
+       "master weights in half", "bf16_master_weights_and_grads"},
       {"{" B F16 "}, \"data_types\": {\"grad_accum_dtype\": \"bf16\"}, \"zero_optimization\": {\"stage\": 1}}",
        TWS_UNSUPPORTED, "do not add up in bf16", "fp32"},
       {"{" B "\"data_types\": {\"grad_accum_dtype\": \"fp16\"}, \"zero_optimization\": {\"stage\": 1}}",

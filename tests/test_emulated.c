@@ -111,13 +111,18 @@ static const struct {
     {4, "gpt", "--pp 2 --stage 1 --micro-batch 1 --accumulation 4 --schedule interleaved --virtual-stages 2"},
     {4, "llama", "--tp 2 --sp 2 --micro-batch 2"},
     {2, "llama", "--dtype fp16 --stage 2 --micro-batch 2 --set fp16.initial_scale_power=30"}, /* steps are skipped */
+    {2, "gpt", "--dtype bf16 --stage 1 --micro-batch 2 --set bf16.bf16_master_weights_and_grads=true"},
+    {3, "llama",
+     "--dtype bf16 --stage 3 --micro-batch 2 --set bf16.bf16_master_weights_and_grads=true "
+     "--set bf16.bf16_optimizer_states=true"},
+    {4, "llama", "--dtype bf16 --stage 2 --tp 2 --micro-batch 2 --set bf16.bf16_master_weights_and_grads=true"},
 };
 
 /* Groups of every axis, messages among stages, tied parameters: as the host's communicator. */
 START_TEST(ranks) {
   char flags[256];
   double host[MOST_STEPS], device[MOST_STEPS];
-  const int half = strstr(jobs[_i].flags, "fp16") != NULL;
+  const int half = strstr(jobs[_i].flags, "--dtype") != NULL;
   snprintf(flags, sizeof flags, "-m %s/%s.json --steps 4 %s%s", folder, jobs[_i].model, half ? "" : "--dtype fp32 ",
            jobs[_i].flags);
   const int count = train(0, jobs[_i].ranks, flags, host);

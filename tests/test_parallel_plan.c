@@ -12,6 +12,7 @@
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/plan.h"
+#include "tests/rounding_plan.h"
 #include "tests/sanitized.h"
 #include "serial_order.h"
 
@@ -105,6 +106,10 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   c.micro_batch_size *= common(parts, share) / share;
   c.dtype = (const tws_dtype[]){TWS_F32, TWS_BF16, TWS_F16}[draw(seed, 17, 3)];
   c.accumulation_dtype = draw(seed, 18, 2) && c.zero.stage > 0 ? TWS_F32 : c.dtype;
+  c.bf16_masters = c.dtype == TWS_BF16 && c.accumulation_dtype == TWS_BF16 && c.zero.stage > 0;
+  c.bf16_moments = (int)draw(seed, 27, 2);
+  c.stochastic_rounding = draw(seed, 28, 4) != 0;
+  c.zero.round_robin_gradients = (int)draw(seed, 29, 2);
   c.zero.overlap_comm = (int)draw(seed, 19, 2);
   c.zero.reduce_bucket_size = 1 + (int64_t)draw(seed, 20, 20000);
   c.zero.prefetch_bucket_size = (int64_t)draw(seed, 21, 20000);
@@ -177,7 +182,7 @@ static void check_time(tws_plan *const *plans, const tws_topology *topology, int
                 (int)seed, world, step_s, alone_s);
 }
 
-static void check_job(uint64_t seed, const tws_machine *machine, int *plans_built) {
+static void check_job(uint64_t seed, const tws_machine *machine, int *plans_built, int *stochastic) {
   shape s;
   int world;
   tws_config c = legal_job(seed, &s, &world);
@@ -200,6 +205,10 @@ static void check_job(uint64_t seed, const tws_machine *machine, int *plans_buil
   int stuck = serial_order((const tws_plan *const *)plans, world, &op); /* as the host engine runs them */
   ck_assert_msg(stuck < 0, "seed %d: in issue order rank %d cannot start operation %u", (int)seed, stuck, op);
   if (seed % 5 == 0) check_ownership(plans, world, network, seed);
+  if (tws_config_bf16_masters(&c) && c.stochastic_rounding) {
+    check_random_numbers(plans, world, network, seed);
+    ++*stochastic;
+  }
   check_time(plans, &topology, world, machine, seed);
   for (int r = 0; r < world; r++) tws_plan_destroy(plans[r]);
   tws_network_destroy(network);
@@ -209,12 +218,13 @@ START_TEST(random_jobs_are_sound) {
   tws_cluster cluster;
   tws_profile *profile;
   tws_error err = {0};
-  int plans = 0;
+  int plans = 0, stochastic = 0;
   ck_assert_msg(tws_cluster_load("dgx-a100:8", &cluster, &err) == TWS_OK, "%s", err.message);
   ck_assert_msg(tws_profile_load("a100-80gb", &profile, &err) == TWS_OK, "%s", err.message);
   tws_machine machine = {.cluster = &cluster, .profile = profile};
-  for (uint64_t seed = (uint64_t)_i * JOBS; seed < (uint64_t)(_i + 1) * JOBS; seed++) check_job(seed, &machine, &plans);
-  ck_assert_int_ge(plans, JOBS);
+  for (uint64_t seed = (uint64_t)_i * JOBS; seed < (uint64_t)(_i + 1) * JOBS; seed++)
+    check_job(seed, &machine, &plans, &stochastic);
+  ck_assert(plans >= JOBS && stochastic >= JOBS / 30);
   tws_profile_destroy(profile);
 }
 END_TEST

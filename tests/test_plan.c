@@ -13,6 +13,7 @@
 #include "plan/zero3_schedule.h"
 #include "plan/zero_partition.h"
 #include "tests/members.h"
+#include "tests/rounding_plan.h"
 
 static int flag(const cJSON *object, const char *key) {
   return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, key));
@@ -333,6 +334,9 @@ static tws_config random_config(uint64_t seed, int64_t params) {
   c.zero.sub_group_size = 1 + (int64_t)draw(seed, 13, (uint64_t)params);
   c.dtype = (const tws_dtype[]){TWS_F32, TWS_BF16, TWS_F16}[draw(seed, 14, 3)];
   c.accumulation_dtype = draw(seed, 15, 2) ? TWS_F32 : c.dtype;
+  c.bf16_masters = c.dtype == TWS_BF16 && c.accumulation_dtype == TWS_BF16 && c.zero.stage > 0;
+  c.bf16_moments = (int)draw(seed, 18, 2);
+  c.stochastic_rounding = draw(seed, 19, 4) != 0;
   c.sequence_length = 1 + (int64_t)draw(seed, 16, 16);
   c.gradient_clipping = (double)draw(seed, 17, 2);
   return c;
@@ -361,6 +365,7 @@ static void check_ownership(tws_plan *const *plans, int ranks, const tws_network
 }
 
 START_TEST(random_jobs_are_sound) {
+  int stochastic = 0;
   tws_network *networks[2] = {network_of("tiny-gpt2"), network_of("tiny-llama")};
   for (uint64_t seed = 1; seed <= 300; seed++) {
     const tws_network *network = networks[seed & 1];
@@ -382,10 +387,51 @@ START_TEST(random_jobs_are_sound) {
     ck_assert_msg(tws_plans_verify((const tws_plan *const *)plans, ranks, &err) == TWS_OK, "seed %d: %s", (int)seed,
                   err.message);
     if (seed <= 60) check_ownership(plans, ranks, network);
+    if (tws_config_bf16_masters(&config) && config.stochastic_rounding) {
+      check_random_numbers(plans, ranks, network, seed);
+      stochastic++;
+    }
     for (int r = 0; r < ranks; r++) tws_plan_destroy(plans[r]);
   }
+  ck_assert_int_ge(stochastic, 20);
   tws_network_destroy(networks[0]);
   tws_network_destroy(networks[1]);
+}
+END_TEST
+
+/* Bytes that a parameter takes before anything is computed. */
+START_TEST(bytes_of_a_parameter) {
+  static const struct {
+    tws_dtype dtype;
+    int masters, moments, bytes[4]; /* parameter, gradient, master weight, moments */
+  } cases[] = {{TWS_F32, 0, 0, {4, 4, 0, 8}},
+               {TWS_BF16, 0, 0, {2, 2, 4, 8}},
+               {TWS_BF16, 1, 0, {2, 2, 0, 8}},
+               {TWS_BF16, 1, 1, {2, 2, 0, 4}}};
+  static const tws_category categories[] = {TWS_CATEGORY_PARAMETER, TWS_CATEGORY_GRADIENT, TWS_CATEGORY_MASTER,
+                                            TWS_CATEGORY_MOMENT};
+  tws_network *network = network_of("tiny-gpt2");
+  const uint64_t params = (uint64_t)tws_network_params(network, 0);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (int stage = 1; stage <= 3; stage++)
+      for (int ranks = 1; ranks <= 4; ranks *= 4) {
+        tws_config c = small_config();
+        c.dtype = c.accumulation_dtype = cases[i].dtype;
+        c.bf16_masters = cases[i].masters;
+        c.bf16_moments = cases[i].moments;
+        c.zero.stage = stage;
+        tws_plan *plan = build(network, &c, ranks, 0);
+        ck_assert_uint_eq(params % 8, 0);
+        for (int k = 0; k < 4; k++) {
+          uint64_t bytes = 0, kept = params / (uint64_t)(k >= 2 || stage > 2 - k ? ranks : 1);
+          for (uint32_t b = 0; b < plan->buffer_count; b++)
+            bytes += plan->buffers[b].category == categories[k] ? plan->buffers[b].bytes : 0;
+          ck_assert_msg(bytes == kept * (uint64_t)cases[i].bytes[k], "case %d, stage %d, %d ranks: %s", (int)i, stage,
+                        ranks, tws_category_name(categories[k]));
+        }
+        tws_plan_destroy(plan);
+      }
+  tws_network_destroy(network);
 }
 END_TEST
 
@@ -415,6 +461,7 @@ static tws_config random_pipeline(uint64_t seed) {
   if (c.virtual_stages == 1) c.accumulation_steps += (int64_t)draw(seed, 54, 3);
   c.pipeline_partition = draw(seed, 55, 2) ? "uniform" : NULL;
   if (c.zero.stage == 0) c.accumulation_dtype = c.dtype;
+  c.bf16_masters = c.bf16_masters && c.zero.stage > 0;
   return c;
 }
 
@@ -769,6 +816,7 @@ int main(void) {
   tcase_add_test(c, partition_golden);
   tcase_add_test(c, zero3_trace_golden);
   tcase_add_test(c, random_jobs_are_sound);
+  tcase_add_test(c, bytes_of_a_parameter);
   tcase_add_test(c, random_pipelines_are_sound);
   tcase_add_test(c, communication_volumes);
   tcase_add_test(c, verifier_notices_a_lost_dependency);

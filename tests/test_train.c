@@ -493,6 +493,7 @@ END_TEST
 #define AXES_JOB "train -m tiny-gpt2 --seq 32 --pp 2 --tp 2 --accumulation 4 -n 4 --data "
 
 #include "train_fp16.h"
+#include "train_masters.h"
 
 static void check_trace(const char *path, int ranks) {
   tws_json *json = NULL;
@@ -715,9 +716,11 @@ int main(void) {
   tcase_add_test(training, equal_divisions);
   tcase_add_test(training, bf16_trains);
   tcase_add_test(training, fp16_trains);
+  tcase_add_test(training, weights_without_copies_train);
   tcase_add_test(program, program_output);
   tcase_add_test(program, output_that_nobody_reads);
   tcase_add_test(program, json_output);
+  tcase_add_test(program, small_updates_are_not_lost);
   tcase_add_test(program, skipped_steps);
   tcase_add_test(program, scales_that_never_fit);
   tcase_add_loop_test(program, failures, 0, 8);

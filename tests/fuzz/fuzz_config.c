@@ -34,6 +34,8 @@ static void check_numbers(const tws_config *c) {
   require(c->train_batch_size == c->micro_batch_size * c->accumulation_steps * replicas && c->train_batch_size > 0);
   require(c->zero.stage >= 0 && c->zero.stage <= 3 && (c->zero.overlap_comm == 0 || c->zero.overlap_comm == 1));
   require(c->zero.reduce_bucket_size > 0 && c->zero.prefetch_bucket_size >= 0 && c->zero.sub_group_size > 0);
+  require(!tws_config_bf16_masters(c) || (c->zero.stage > 0 && c->accumulation_dtype == TWS_BF16));
+  require(!c->bf16_moments || c->bf16_masters);
   require(c->gradient_clipping >= 0 && c->vocabulary_multiple >= 1 && c->threads >= 0 && c->ranks >= 0);
   static const int64_t steps[] = {0, 1, 2, 7, 1000, 1000000};
   for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {

@@ -1,0 +1,61 @@
+/* Which random bits a job's plans draw for which weights. For tests of plans: Check and the verifier's jobs. */
+#ifndef TWS_TESTS_ROUNDING_PLAN_H
+#define TWS_TESTS_ROUNDING_PLAN_H
+
+#include <check.h>
+#include <stdlib.h>
+
+#include "plan/plan.h"
+
+/* Per element of a rank's state: 1 + the number that ADAMW draws bits for; 0: it is not updated, or twice. */
+static uint64_t *drawn_numbers(const tws_plan *plan) {
+  const uint64_t count = plan->buffers[plan->moment1].elements;
+  uint64_t *numbers = calloc(count + 1, sizeof *numbers);
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_work *w = &plan->works[plan->ops[i].work];
+    const tws_operand *moment = &plan->operands[plan->ops[i].operand_first + 1];
+    if (plan->ops[i].kind != TWS_OP_COMPUTE || w->code != TWS_KERNEL_ADAMW) continue;
+    ck_assert(w->flags & TWS_STOCHASTIC && w->d[1] >= 0 && moment->buffer == plan->moment1);
+    for (uint64_t k = 0; k < moment->count; k++) {
+      uint64_t *number = &numbers[moment->offset + k];
+      *number = *number ? 0 : (uint64_t)w->d[1] + k + 1;
+    }
+  }
+  return numbers;
+}
+
+/* Every weight has a number of its own below that of all weights, the same on all ranks that update a copy of it, and
+ * without tensor parallelism its place among them, whatever the ZeRO stage and the number of ranks. */
+static void check_random_numbers(tws_plan *const *plans, int world, const tws_network *network, uint64_t seed) {
+  uint64_t total = (uint64_t)tws_network_params(network, 0), wrong = 0;
+  uint64_t *number_of = calloc(total, sizeof *number_of), *weight_of = calloc(total, sizeof *weight_of);
+  uint64_t *before = calloc(network->param_count + 1u, sizeof *before);
+  for (uint32_t p = 0; p < network->param_count; p++)
+    before[p + 1] = before[p] + (uint64_t)tws_param_numel(&network->params[p]);
+  ck_assert_uint_eq(before[network->param_count], total);
+  for (int r = 0; r < world; r++) {
+    uint64_t *numbers = drawn_numbers(plans[r]), run;
+    for (uint32_t i = 0; i < plans[r]->shard_count; i++) {
+      const tws_shard *s = &plans[r]->shards[i];
+      for (uint64_t k = 0; k < s->count && s->master_offset != TWS_NO_OFFSET; k++) {
+        const uint64_t e = s->param_first + k, number = numbers[s->master_offset + k];
+        const uint64_t weight =
+            before[s->param] + (plans[r]->slices ? tws_param_slice_whole(&plans[r]->slices[s->param], e, &run) : e);
+        if (number == 0 || number > total || (plans[r]->tensor_parallel == 1 && number != weight + 1)) {
+          wrong++;
+          continue;
+        }
+        wrong += (number_of[weight] && number_of[weight] != number) ||
+                 (weight_of[number - 1] && weight_of[number - 1] != weight + 1);
+        number_of[weight] = number;
+        weight_of[number - 1] = weight + 1;
+      }
+    }
+    free(numbers);
+  }
+  for (uint64_t i = 0; i < total; i++) wrong += number_of[i] == 0;
+  free(number_of), free(weight_of), free(before);
+  ck_assert_msg(wrong == 0, "seed %d: %d weights draw others' bits, or none", (int)seed, (int)wrong);
+}
+
+#endif
