@@ -24,7 +24,7 @@ static int resolves(tws_config *config) {
 }
 
 static void check_numbers(const tws_config *c) {
-  int64_t model = 1, replicas;
+  int64_t model = 1, replicas = 0;
   const int64_t axes[] = {c->pipeline_stages, c->tensor_ranks, c->sequence_ranks};
   for (int i = 0; i < 3; i++) model *= axes[i] > 1 ? axes[i] : 1;
   require(RANKS % model == 0 && tws_config_replicas(c, RANKS, &replicas, NULL) == TWS_OK && replicas == RANKS / model);
