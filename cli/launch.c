@@ -16,9 +16,10 @@
 #include "cli/launch_protocol.h"
 #include "cli/modules.h"
 
-/* mpirun ends the other ranks by itself when one dies or leaves: it has this long before it is asked to. Whoever was
- * asked has `patience_s`, and is then ended. */
-static const double reaction_s = 2.0, patience_s = 5.0;
+/* mpirun ends the other ranks by itself when one dies, and its status then says how: it has `notice_s` for that before
+ * it is asked to, and `reaction_s` after a failure that a rank has told of. Whoever was asked has `patience_s`, and is
+ * then ended. */
+static const double notice_s = 10.0, reaction_s = 2.0, patience_s = 5.0;
 
 typedef struct peer {
   int socket; /* -1: not connected (yet, or no more) */
@@ -227,8 +228,9 @@ static void ask_to_end(job *j) {
   if (!j->ended) kill(-j->mpirun, SIGTERM);
 }
 
-static void ask_soon(job *j) {
-  if (j->ask_at_s == 0.0) j->ask_at_s = tws_clock_s() + reaction_s;
+static void ask_in(job *j, double seconds) {
+  const double at = tws_clock_s() + seconds;
+  if (j->ask_at_s == 0.0 || j->ask_at_s > at) j->ask_at_s = at;
 }
 
 static void end_by_force(job *j) {
@@ -282,14 +284,14 @@ static void hear(job *j, int rank) {
     close(p->socket);
     p->socket = -1;
     if (!p->said_end && !j->failure.word && j->first_dead < 0 && !j->signal) j->first_dead = rank;
-    if (!p->said_end) ask_soon(j);
+    if (!p->said_end) ask_in(j, notice_s);
     return;
   }
   p->said_end = 1;
   if (record.word != TWS_SAYS_FAILED) return;
   record.error.message[sizeof record.error.message - 1] = record.error.hint[sizeof record.error.hint - 1] = '\0';
   if (!j->failure.word && j->first_dead < 0) j->failure = record;
-  ask_soon(j);
+  ask_in(j, j->first_dead < 0 ? reaction_s : notice_s);
 }
 
 static void take_signals(job *j) {
@@ -335,7 +337,7 @@ static void wait_for_all(job *j) {
     j->polls[0] = (struct pollfd){.fd = j->signals, .events = POLLIN};
     j->polls[1] = (struct pollfd){.fd = j->listener, .events = POLLIN};
     for (int r = 0; r < ranks; r++) j->polls[2 + r] = (struct pollfd){.fd = j->peers[r].socket, .events = POLLIN};
-    if (j->ended) ask_soon(j); /* mpirun is gone: its ranks follow at once */
+    if (j->ended) ask_in(j, reaction_s); /* mpirun is gone: its ranks follow at once */
     do_what_is_due(j);
     if (poll(j->polls, (nfds_t)ranks + 2, time_left(j)) <= 0) continue;
     for (int r = 0; r < ranks; r++)
