@@ -29,7 +29,7 @@ demo: packages
 # Clang for the second build: its libFuzzer drives the parsers' fuzz targets a fixed number of times.
 $(BUILD)-sanitize/build.ninja:
 	CC=clang CXX=clang++ cmake -S . -B $(BUILD)-sanitize -G Ninja -DTWINSPEED_SANITIZE=address,undefined \
-	  -DTWINSPEED_FUZZ=ON -DTWINSPEED_WERROR=OFF $(CMAKE_FLAGS)
+	  -DTWINSPEED_FUZZ=ON $(CMAKE_FLAGS)
 
 build-sanitize: $(BUILD)-sanitize/build.ninja
 	cmake --build $(BUILD)-sanitize -j $(JOBS)

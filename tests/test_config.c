@@ -517,8 +517,8 @@ static void random_config(uint64_t *index, tws_text *text) {
   for (int i = 0; i < 24; i++) p[i] = (int)(tws_random_uniform(5, 5, (*index)++) * 12e6);
   static const char *const schedules[] = {
       "\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 7, \"warmup_type\": \"linear\"}",
-      "\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1e-4, \"cycle_max_lr\": [1e-3], "
-      "\"cycle_first_step_size\": 9.5}",
+      ("\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1e-4, \"cycle_max_lr\": [1e-3], "
+       "\"cycle_first_step_size\": 9.5}"),
       "\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": 100}",
       "\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 100, \"warmup_max_lr\": null}",
       "\"type\": \"LRRangeTest\", \"params\": {}",
