@@ -33,4 +33,9 @@ static inline int integer(const cJSON *object, const char *key) {
   return (int)number(object, key);
 }
 
+/* false where there is none */
+static inline int is_true(const cJSON *object, const char *key) {
+  return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, key));
+}
+
 #endif
