@@ -65,4 +65,15 @@ static inline void drop_backends(void) {
   for (int i = 0; i < 16; ++i) host->destroy(kept_backends[i / 4][i % 4]);
 }
 
+/* The status of the program. */
+static inline int run_kernel_suite(Suite *suite) {
+  SRunner *runner = srunner_create(suite);
+  if (!getenv("CK_FORK")) srunner_set_fork_status(runner, CK_NOFORK); /* a fork would lose the kept backends */
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  drop_backends();
+  return failed != 0;
+}
+
 #endif

@@ -124,11 +124,5 @@ int main(void) {
   tcase_add_test(numbers, bf16_bits);
   tcase_add_test(numbers, f16_bits);
   suite_add_tcase(suite, numbers);
-  SRunner *runner = srunner_create(suite);
-  if (!getenv("CK_FORK")) srunner_set_fork_status(runner, CK_NOFORK); /* a fork would lose the kept backends */
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  drop_backends();
-  return failed != 0;
+  return run_kernel_suite(suite);
 }

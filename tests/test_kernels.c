@@ -557,11 +557,5 @@ int main(void) {
   if (!staged) tcase_add_test(single, refusals);
   if (on_host) tcase_add_test(single, memory);
   suite_add_tcase(suite, single);
-  SRunner *runner = srunner_create(suite);
-  if (!getenv("CK_FORK")) srunner_set_fork_status(runner, CK_NOFORK); /* a fork would lose the kept backends */
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  drop_backends();
-  return failed != 0;
+  return run_kernel_suite(suite);
 }

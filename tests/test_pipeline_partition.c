@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/random.h"
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_partition.h"
+#include "tests/draw.h"
 #include "tests/members.h"
 
 static int same(const cJSON *list, const int *actual, int count) {
@@ -15,12 +15,6 @@ static int same(const cJSON *list, const int *actual, int count) {
   const cJSON *item;
   cJSON_ArrayForEach(item, list) if ((int)item->valuedouble != actual[i++]) return 0;
   return 1;
-}
-
-static int draw(uint64_t seed, uint64_t index, int low, int high) {
-  uint32_t bits[4];
-  tws_philox(seed, 77, index, bits);
-  return low + (int)(bits[0] % (uint32_t)(high - low + 1));
 }
 
 /* ---- partitions ---- */

@@ -5,22 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/random.h"
 #include "plan/pipeline_partition.h"
 #include "plan/pipeline_program.h"
 #include "plan/pipeline_schedule.h"
 #include "tests/failing_allocator.h"
+#include "tests/draw.h"
 #include "tests/members.h"
 
 /* An assertion for inner loops: Check's own write a mark at every pass, which would take most of the time. */
 static inline void require(int holds, const char *what) {
   if (!holds) ck_abort_msg("%s", what);
-}
-
-static int draw(uint64_t seed, uint64_t index, int low, int high) {
-  uint32_t bits[4];
-  tws_philox(seed, 77, index, bits);
-  return low + (int)(bits[0] % (uint32_t)(high - low + 1));
 }
 
 /* ---- DeepSpeed's instruction streams ---- */

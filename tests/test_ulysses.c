@@ -4,15 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/random.h"
 #include "plan/sequence_rules.h"
+#include "tests/draw.h"
 #include "tests/members.h"
-
-static int draw(uint64_t seed, uint64_t index, int low, int high) {
-  uint32_t bits[4];
-  tws_philox(seed, 77, index, bits);
-  return low + (int)(bits[0] % (uint32_t)(high - low + 1));
-}
 
 /* ---- Ulysses ---- */
 

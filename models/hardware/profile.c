@@ -82,6 +82,16 @@ static tws_code read_curve(const tws_json *json, const cJSON *list, tws_profile 
 
 /* ---- kernels ---- */
 
+static const char *known_flags(char *text, size_t size) {
+  size_t length = (size_t)snprintf(text, size, "known:");
+  for (int i = 0; i < TWS_KERNEL_FLAGS; i++) {
+    const char *word = tws_kernel_flag_word(i);
+    if (word != NULL && length < size)
+      length += (size_t)snprintf(text + length, size - length, "%s %s", i > 0 ? "," : "", word);
+  }
+  return text;
+}
+
 static tws_code read_flags(const tws_json *json, const cJSON *object, uint32_t *flags, tws_error *err) {
   const cJSON *list = NULL, *item = NULL;
   *flags = 0;
@@ -93,10 +103,8 @@ static tws_code read_flags(const tws_json *json, const cJSON *object, uint32_t *
       if (word != NULL && strcmp(word, item->valuestring) == 0) flag = 1u << i;
     }
     if (flag == 0) {
-      return tws_json_fail(json, item, err,
-                           "known: accumulate, accumulate_param, bias, rms, l2, gelu, residual, "
-                           "half_weights, half_moments, stochastic",
-                           "unknown kernel flag");
+      char known[256];
+      return tws_json_fail(json, item, err, known_flags(known, sizeof known), "unknown kernel flag");
     }
     *flags |= flag;
   }
