@@ -2,6 +2,9 @@
 
 #include <cjson/cJSON.h>
 #include <stdint.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +33,13 @@ void *tws_realloc(void *pointer, size_t count, size_t bytes) {
   size_t total;
   if (__builtin_mul_overflow(count, bytes, &total)) return NULL;
   return current.resize(current.user, pointer, total ? total : 1);
+}
+
+void tws_keep_freed_memory(void) {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 32 << 20); /* the most that it takes */
+  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+#endif
 }
 
 void *tws_calloc(size_t count, size_t bytes) {

@@ -76,6 +76,7 @@ static void run(const job *j) {
 }
 
 int main(void) {
+  tws_keep_freed_memory(); /* as the program does */
   static const job jobs[] = {
       {"gpt2", "dgx-a100", "2", "4", "none", "1", NULL, 8},
       {"gpt2-xl", "dgx-a100:8", "3", "1", "none", "1", NULL, 64},

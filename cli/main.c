@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/memory.h"
 #include "base/json.h"
 #include "cli/cli.h"
 #include "cli/modules.h"
@@ -116,6 +117,7 @@ static tws_code answer(tws_cli *cli, int argc, char **argv, tws_error *err) {
 
 int main(int argc, char **argv) {
   static char path[4096];
+  tws_keep_freed_memory();
   tws_cli cli = {.program = tws_program_path(path, (int)sizeof path)};
   cli.log = (tws_log){.write = write_log, .user = &cli, .level = TWS_LOG_INFO};
   cli.color_out = wants_color(STDOUT_FILENO);

@@ -19,7 +19,10 @@ enum { MAX_NODES = 65536, MAX_DEVICES = 1024, MAX_CORES = 65536 };
  * InfiniBand ports: EDR 100 Gbit/s, HDR 200, NDR 400; DGX-1 has 4, the others 8 for computing (NVIDIA's data sheets).
  * Latency of a hop: ring, Simple protocol, in NCCL's tuning constants (src/graph/tuning.cc): NVLink 3.4 us,
  *   network 14 us.
- * Cores and memory: NVIDIA's data sheets. Local disks have no published sustained rate: give them in a file. */
+ * Cores and memory: NVIDIA's data sheets. Memory's bandwidth: channels of both processors times their transfer rate, of
+ *   the processors that the data sheets name: E5-2698 v4 2 x 4 x 19.2 GB/s, 8168 2 x 6 x 21.3, EPYC 7742 2 x 8 x 25.6,
+ *   8480C 2 x 8 x 38.4, 8570 2 x 8 x 44.8 (Intel, AMD). Local disks have no published sustained rate: give them in a
+ * file. */
 #define NVLINK(gb_per_s) \
   { (gb_per_s) * 1e9, 3.4e-6 }
 #define NETWORK(gbit_per_s) \
@@ -31,27 +34,29 @@ enum { MAX_NODES = 65536, MAX_DEVICES = 1024, MAX_CORES = 65536 };
 #define PCIE5 \
   { 63e9, 5.7e-6 }
 #define TB 1e12
-#define SYSTEM(name_, profile_, devices_, cores_, memory_, intra_, inter_, nics_, pcie_)                       \
-  {                                                                                                            \
-    .name = name_, .profile = profile_, .nodes = 1, .devices_per_node = devices_, .cores_per_node = cores_,    \
-    .host_memory_bytes = memory_, .intra = intra_, .inter = inter_, .nics_per_node = nics_, .host_link = pcie_ \
+#define GB 1e9
+#define SYSTEM(name_, profile_, devices_, cores_, memory_, dram_, intra_, inter_, nics_, pcie_)                      \
+  {                                                                                                                  \
+    .name = name_, .profile = profile_, .nodes = 1, .devices_per_node = devices_, .cores_per_node = cores_,          \
+    .host_memory_bytes = memory_, .host_bandwidth = dram_, .intra = intra_, .inter = inter_, .nics_per_node = nics_, \
+    .host_link = pcie_                                                                                               \
   }
 
 static const tws_cluster systems[] = {
-    SYSTEM("dgx1-v100", "v100-32gb", 8, 40, 0.5 * TB, NVLINK(150), NETWORK(100), 4, PCIE3),
-    SYSTEM("dgx2-v100", "v100-32gb", 16, 48, 1.5 * TB, NVLINK(150), NETWORK(100), 8, PCIE3),
-    SYSTEM("dgx-a100", "a100-80gb", 8, 128, 2.0 * TB, NVLINK(300), NETWORK(200), 8, PCIE4),
-    SYSTEM("dgx-a100-40gb", "a100-40gb", 8, 128, 1.0 * TB, NVLINK(300), NETWORK(200), 8, PCIE4),
-    SYSTEM("dgx-h100", "h100-sxm", 8, 112, 2.0 * TB, NVLINK(450), NETWORK(400), 8, PCIE5),
-    SYSTEM("dgx-h200", "h200", 8, 112, 2.0 * TB, NVLINK(450), NETWORK(400), 8, PCIE5),
-    SYSTEM("dgx-b200", "b200", 8, 112, 2.0 * TB, NVLINK(900), NETWORK(400), 8, PCIE5),
+    SYSTEM("dgx1-v100", "v100-32gb", 8, 40, 0.5 * TB, 153.6 * GB, NVLINK(150), NETWORK(100), 4, PCIE3),
+    SYSTEM("dgx2-v100", "v100-32gb", 16, 48, 1.5 * TB, 256 * GB, NVLINK(150), NETWORK(100), 8, PCIE3),
+    SYSTEM("dgx-a100", "a100-80gb", 8, 128, 2.0 * TB, 409.6 * GB, NVLINK(300), NETWORK(200), 8, PCIE4),
+    SYSTEM("dgx-a100-40gb", "a100-40gb", 8, 128, 1.0 * TB, 409.6 * GB, NVLINK(300), NETWORK(200), 8, PCIE4),
+    SYSTEM("dgx-h100", "h100-sxm", 8, 112, 2.0 * TB, 614.4 * GB, NVLINK(450), NETWORK(400), 8, PCIE5),
+    SYSTEM("dgx-h200", "h200", 8, 112, 2.0 * TB, 614.4 * GB, NVLINK(450), NETWORK(400), 8, PCIE5),
+    SYSTEM("dgx-b200", "b200", 8, 112, 2.0 * TB, 716.8 * GB, NVLINK(900), NETWORK(400), 8, PCIE5),
     /* One device out of such a node, with its share of the host. */
-    SYSTEM("a100", "a100-80gb", 1, 16, 0.25 * TB, NVLINK(300), NETWORK(200), 1, PCIE4),
-    SYSTEM("h100", "h100-sxm", 1, 14, 0.25 * TB, NVLINK(450), NETWORK(400), 1, PCIE5),
-    SYSTEM("h200", "h200", 1, 14, 0.25 * TB, NVLINK(450), NETWORK(400), 1, PCIE5),
+    SYSTEM("a100", "a100-80gb", 1, 16, 0.25 * TB, 51.2 * GB, NVLINK(300), NETWORK(200), 1, PCIE4),
+    SYSTEM("h100", "h100-sxm", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), NETWORK(400), 1, PCIE5),
+    SYSTEM("h200", "h200", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), NETWORK(400), 1, PCIE5),
     /* Cores and memory are filled in from this machine. The links are round figures for shared memory and a 10 Gbit/s
      * network: a calibrated profile carries measured ones. */
-    SYSTEM("host", "host", 1, 1, 0, NVLINK(5), NETWORK(10), 1, NVLINK(10)),
+    SYSTEM("host", "host", 1, 1, 0, 10 * GB, NVLINK(5), NETWORK(10), 1, NVLINK(10)),
 };
 enum { SYSTEM_COUNT = sizeof systems / sizeof *systems };
 
@@ -222,9 +227,9 @@ static tws_code check(const tws_json *json, const cJSON *root, const tws_cluster
 
 tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error *err) {
   static const char *const known[] = {
-      "schema",      "name",          "base",  "profile", "nodes",         "devices_per_node", "cores_per_node",
-      "host_memory", "device_memory", "intra", "inter",   "nics_per_node", "host_link",        "disk",
-      NULL};
+      "schema",         "name",        "base",           "profile", "nodes", "devices_per_node",
+      "cores_per_node", "host_memory", "device_memory",  "intra",   "inter", "nics_per_node",
+      "host_link",      "disk",        "host_bandwidth", NULL};
   static const char *const disk_keys[] = {"read", "write", NULL};
   const cJSON *root = json->root, *disk;
   const char *schema, *base;
@@ -250,6 +255,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   TWS_TRY(read_count_key(json, root, "nics_per_node", 0, MAX_DEVICES, &c.nics_per_node, err));
   TWS_TRY(read_quantity(json, root, "host_memory", &c.host_memory_bytes, err));
   TWS_TRY(read_quantity(json, root, "device_memory", &c.device_memory_bytes, err));
+  TWS_TRY(read_quantity(json, root, "host_bandwidth", &c.host_bandwidth, err));
   TWS_TRY(read_link(json, root, "intra", &c.intra, err));
   TWS_TRY(read_link(json, root, "inter", &c.inter, err));
   TWS_TRY(read_link(json, root, "host_link", &c.host_link, err));

@@ -4,7 +4,7 @@
 
 #include "config/cluster.h"
 #include "models/hardware/profile.h"
-#include "plan/plan.h"
+#include "plan/run_order.h"
 
 /* ---- memory ledger ---- */
 typedef struct tws_ledger_tier {
@@ -57,16 +57,16 @@ typedef struct tws_machine { /* what a plan is costed on */
   const tws_profile *profile;
 } tws_machine;
 /* Seconds of one interned work of a plan on a machine: the one place where plan costs come from (also for sim). For a
- * host whose ranks outnumber cores, computing time is stretched by ranks x threads / cores when stretch != 0. */
+ * host whose ranks outnumber cores, computing time is stretched by ranks x threads / cores when stretch != 0. Copies
+ * between tiers run at the rate of the device's link to its host or of the node's disk (infinite seconds where the
+ * cluster has none), kernels of the host's cores beside a device at that of its memory, both shared by the node's
+ * ranks.
+ */
 double tws_plan_work_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch);
 /* Seconds of a message to or from `peer`. Ranks of this pipeline stage whose messages leave their node at the same time
  * share its NICs; nothing else is on the links. */
 double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t work, const tws_machine *machine);
 
-/* When an operation ran: it and its predecessors of the rank were ready, the last other member was there, it ended. */
-typedef struct tws_op_times {
-  double ready_s, met_s, end_s;
-} tws_op_times;
 /* The account of one rank's step, and the sentence on its bottleneck: shared by all that know the times, so that they
  * report alike. `serial`: the rank has one queue for all streams. step_s may be later than the rank's last operation.
  */

@@ -1,4 +1,6 @@
-/* Time: the longest path through a plan. */
+/* What an operation of a plan costs on a machine. */
+#include <math.h>
+
 #include "estimators/estimators.h"
 
 /* Devices hold one rank each; a host's ranks are spread over its nodes and may outnumber cores. */
@@ -19,6 +21,25 @@ static int group_per_node(const tws_group *group, int slots) {
   return same;
 }
 
+/* Of the node's memory, a rank's share. */
+static double host_bandwidth(const tws_plan *plan, const tws_machine *machine) {
+  if (tws_profile_cores(machine->profile) > 0) return tws_profile_bandwidth(machine->profile);
+  return machine->cluster->host_bandwidth / ranks_per_node(plan, machine);
+}
+
+/* Between tiers: over the device's link to its host, or from and to the node's disk. */
+static double copy_seconds(const tws_plan *plan, const tws_work *work, const tws_machine *machine) {
+  const tws_cluster *c = machine->cluster;
+  const int from = work->tiers / TWS_TIER_COUNT, to = work->tiers % TWS_TIER_COUNT;
+  const double bytes = (double)work->d[0];
+  if (from == TWS_TIER_DISK || to == TWS_TIER_DISK) {
+    const double rate = from == TWS_TIER_DISK ? c->disk_read : c->disk_write;
+    return rate > 0 ? bytes * ranks_per_node(plan, machine) / rate : INFINITY;
+  }
+  if (from != TWS_TIER_DEVICE && to != TWS_TIER_DEVICE) return 2 * bytes / host_bandwidth(plan, machine);
+  return c->host_link.latency_s + bytes / c->host_link.bandwidth;
+}
+
 double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_machine *machine, int stretch) {
   const tws_work *work = &plan->works[index];
   int cores = tws_profile_cores(machine->profile), ranks = ranks_per_node(plan, machine);
@@ -27,6 +48,8 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
     int at_once = threads < cores ? cores / threads : 1;
     busy = ranks < at_once ? ranks : at_once;
   }
+  if (work->kind == TWS_OP_COMPUTE && work->place == TWS_PLACE_HOST && cores == 0)
+    return tws_work_bytes(work) / host_bandwidth(plan, machine);
   if (work->kind == TWS_OP_COMPUTE) {
     double seconds = tws_kernel_seconds(machine->profile, work, threads, busy);
     return stretch && cores > 0 && ranks * threads > cores ? seconds * ranks * threads / cores : seconds;
@@ -38,6 +61,7 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
                                   (int)work->segments);
   }
   if (work->kind == TWS_OP_COPY) {
+    if (work->tiers && (cores == 0 || work->place == TWS_PLACE_DISK)) return copy_seconds(plan, work, machine);
     double seconds = 2 * (double)work->d[0] / tws_profile_bandwidth(machine->profile); /* read and written */
     return stretch && cores > 0 && ranks * threads > cores ? seconds * ranks * threads / cores : seconds;
   }
@@ -85,38 +109,4 @@ double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t wo
   int slots = node_slots(plan, machine);
   return tws_p2p_seconds(machine->cluster, machine->profile, plan->rank / slots == (int)peer / slots,
                          (double)plan->works[work].d[0] * message_sharers(plan, machine->cluster, slots, (int)peer));
-}
-
-/* ---- one rank ---- */
-
-tws_code tws_longest_path(const tws_plan *plan, const tws_machine *machine, tws_path_result *result, tws_error *err) {
-  double *cost = tws_calloc(plan->work_count + 1u, sizeof *cost), step_s = 0;
-  tws_op_times *times = tws_calloc(plan->op_count + 1u, sizeof *times);
-  if (!cost || !times) {
-    tws_free(cost);
-    tws_free(times);
-    return tws_fail(err, TWS_MEMORY, NULL, "no memory for the longest path");
-  }
-  for (uint32_t i = 0; i < plan->work_count; i++) cost[i] = tws_plan_work_seconds(plan, i, machine, 1);
-  int serial = tws_profile_serial_streams(machine->profile);
-  double free_at[TWS_STREAM_COUNT] = {0};
-  for (uint32_t op = 0; op < plan->op_count; op++) {
-    const tws_op *o = &plan->ops[op];
-    int stream = serial ? 0 : o->stream;
-    double start = free_at[stream];
-    for (uint32_t i = 0; i < o->dep_count; i++) {
-      double done = times[plan->deps[o->dep_first + i]].end_s;
-      if (done > start) start = done;
-    }
-    double seconds = o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV
-                         ? tws_plan_message_seconds(plan, o->peer, o->work, machine)
-                         : cost[o->work];
-    times[op] = (tws_op_times){start, start, start + seconds};
-    free_at[stream] = times[op].end_s;
-    if (times[op].end_s > step_s) step_s = times[op].end_s;
-  }
-  tws_code code = tws_path_read(plan, times, serial, step_s, result, err);
-  tws_free(cost);
-  tws_free(times);
-  return code;
 }

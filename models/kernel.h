@@ -123,7 +123,9 @@ typedef struct tws_work {
   uint8_t dtype;  /* storage type of activations and parameters (ADAMW etc.: of the gradient) */
   uint8_t dtype2; /* storage type of gradient accumulation, or of the other side (CAST, ADAMW: 16-bit p or F32) */
   uint32_t flags;
-  uint32_t group; /* collectives: index into the plan's groups; else 0 */
+  uint16_t group; /* collectives: index into the plan's groups; else 0 */
+  uint8_t place;  /* tws_place of plan/plan.h: where it runs is part of what it costs */
+  uint8_t tiers;  /* COPY: from tier x TWS_TIER_COUNT + to tier; else 0 */
   uint32_t segments; /* collectives: pieces coalesced into one call */
   int64_t d[5];   /* collectives: d[0] = bytes of the whole (the full tensor a ring would reduce or gather) */
   double f[5];

@@ -178,8 +178,19 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   return tws_zero_begin(l);
 }
 
+/* Most visits of a module are one operation. Long plans grow: what is large and freed at once goes back to the system,
+ * and costs more to get again than to move. */
+static void expect(tws_lower *l) {
+  enum { MOST = 1024 };
+  size_t visits = 0;
+  for (int i = 0; i < l->chunk_count; i++) visits += l->chunks[i].visits.count;
+  visits = (visits + visits / 4) * (size_t)l->accumulation + 64;
+  tws_builder_expect(&l->b, visits < MOST ? visits : MOST);
+}
+
 static tws_code lower(tws_lower *l, tws_error *err) {
   TWS_TRY(prepare(l, err));
+  expect(l);
   l->b.phase = TWS_PHASE_FORWARD;
   l->b.module = TWS_NONE;
   tws_zero_step_begin(l);
@@ -244,8 +255,7 @@ tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_err
                  .scratch = scratch,
                  .b = {.plan = plan, .err = err}};
   tws_code code = lower(&l, err);
-  tws_free(l.b.work_table);
-  tws_free(l.b.pieces);
+  tws_builder_free(&l.b);
   for (int i = 0; i < l.chunk_count; i++) tws_free(l.chunks[i].visits.items);
   tws_arena_destroy(scratch);
   if (code != TWS_OK) {

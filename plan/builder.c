@@ -92,7 +92,23 @@ static uint32_t intern_work(tws_builder *b, const tws_work *work) {
   return plan->work_count++;
 }
 
-static tws_op *emit(tws_builder *b, tws_op_kind kind, tws_stream stream, const tws_work *work,
+void tws_builder_free(tws_builder *b) {
+  tws_free(b->work_table);
+  tws_free(b->pieces);
+  tws_free(b->group_matches);
+  tws_free(b->peers);
+}
+
+void tws_builder_expect(tws_builder *b, size_t operations) {
+  tws_plan *plan = b->plan;
+  if (reserve(b, &plan->ops, &b->op_capacity, operations, sizeof *plan->ops) ||
+      reserve(b, &plan->operands, &b->operand_capacity, 4 * operations, sizeof *plan->operands) ||
+      reserve(b, &plan->buffers, &b->buffer_capacity, operations, sizeof *plan->buffers))
+    return;
+  reserve(b, &b->pieces, &b->pieces_capacity, operations, sizeof *b->pieces);
+}
+
+static tws_op *emit(tws_builder *b, tws_op_kind kind, tws_stream stream, tws_channel channel, const tws_work *work,
                     const tws_operand *operands, int count) {
   tws_plan *plan = b->plan;
   if (b->failed != TWS_OK) return NULL;
@@ -117,6 +133,8 @@ static tws_op *emit(tws_builder *b, tws_op_kind kind, tws_stream stream, const t
   *op = (tws_op){.kind = (uint8_t)kind,
                  .stream = (uint8_t)stream,
                  .phase = (uint8_t)b->phase,
+                 .place = work->place,
+                 .channel = (uint8_t)channel,
                  .module = b->module,
                  .micro_batch = b->micro_batch,
                  .operand_first = (uint32_t)operand,
@@ -130,22 +148,44 @@ static tws_op *emit(tws_builder *b, tws_op_kind kind, tws_stream stream, const t
 
 void tws_builder_compute(tws_builder *b, tws_stream stream, const tws_work *work, const tws_operand *operands,
                          int count) {
-  emit(b, TWS_OP_COMPUTE, stream, work, operands, count);
+  tws_work placed = *work;
+  placed.place = stream == TWS_STREAM_HOST ? TWS_PLACE_HOST : TWS_PLACE_DEVICE;
+  emit(b, TWS_OP_COMPUTE, stream, TWS_CHANNEL_NONE, &placed, operands, count);
+}
+
+static uint32_t next_match(tws_builder *b, uint32_t group) {
+  const size_t before = b->group_match_capacity;
+  if (reserve(b, &b->group_matches, &b->group_match_capacity, group + 1u, sizeof *b->group_matches)) return 0;
+  if (b->group_match_capacity > before)
+    memset(b->group_matches + before, 0, (b->group_match_capacity - before) * sizeof *b->group_matches);
+  return b->group_matches[group]++;
 }
 
 void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective collective, uint32_t group,
                             tws_dtype dtype, uint64_t whole_bytes, uint32_t segments, uint32_t root,
                             const tws_operand *operands, int count) {
   tws_work work;
+  if (b->failed != TWS_OK) return;
   memset(&work, 0, sizeof work);
   work.kind = TWS_OP_COLLECTIVE;
   work.code = (uint8_t)collective;
   work.dtype = work.dtype2 = (uint8_t)dtype;
-  work.group = group;
+  work.group = (uint16_t)group;
   work.segments = segments;
   work.d[0] = (int64_t)whole_bytes;
-  tws_op *op = emit(b, TWS_OP_COLLECTIVE, stream, &work, operands, count);
-  if (op) op->peer = root;
+  tws_op *op =
+      emit(b, TWS_OP_COLLECTIVE, stream, tws_channel_of_axis(b->plan->groups[group].axis), &work, operands, count);
+  if (!op) return;
+  op->peer = root;
+  op->match = next_match(b, group);
+}
+
+static uint32_t next_message(tws_builder *b, tws_op_kind kind, uint32_t peer) {
+  for (uint32_t i = 0; i < b->peer_count; i++)
+    if (b->peers[i].peer == peer && b->peers[i].kind == (uint32_t)kind) return b->peers[i].messages++;
+  if (reserve(b, &b->peers, &b->peer_capacity, b->peer_count + 1u, sizeof *b->peers)) return 0;
+  b->peers[b->peer_count++] = (tws_peer_count){.peer = peer, .kind = (uint32_t)kind, .messages = 1};
+  return 0;
 }
 
 void tws_builder_message(tws_builder *b, tws_op_kind kind, uint32_t peer, tws_operand operand) {
@@ -155,17 +195,34 @@ void tws_builder_message(tws_builder *b, tws_op_kind kind, uint32_t peer, tws_op
   work.kind = (uint8_t)kind;
   work.dtype = work.dtype2 = b->plan->buffers[operand.buffer].dtype;
   work.d[0] = (int64_t)(operand.count * tws_dtype_bytes(work.dtype));
-  tws_op *op = emit(b, kind, TWS_STREAM_P2P, &work, &operand, 1);
-  if (op) op->peer = peer;
+  tws_op *op = emit(b, kind, TWS_STREAM_P2P, TWS_CHANNEL_STAGES, &work, &operand, 1);
+  if (!op) return;
+  op->peer = peer;
+  op->match = next_message(b, kind, peer);
+}
+
+/* Device memory is reached through one engine for each direction, disks through their queue. */
+static tws_channel copy_channel(int from, int to) {
+  if (from == TWS_TIER_DISK || to == TWS_TIER_DISK) return TWS_CHANNEL_DISK;
+  if ((from == TWS_TIER_DEVICE) == (to == TWS_TIER_DEVICE)) return TWS_CHANNEL_NONE;
+  return to == TWS_TIER_DEVICE ? TWS_CHANNEL_COPY_IN : TWS_CHANNEL_COPY_OUT;
+}
+
+static tws_place copy_place(int from, int to) {
+  if (from == TWS_TIER_DISK || to == TWS_TIER_DISK) return TWS_PLACE_DISK;
+  return from == TWS_TIER_DEVICE || to == TWS_TIER_DEVICE ? TWS_PLACE_DEVICE : TWS_PLACE_HOST;
 }
 
 void tws_builder_copy(tws_builder *b, tws_stream stream, tws_operand from, tws_operand to) {
   if (b->failed != TWS_OK) return;
   tws_work work;
   memset(&work, 0, sizeof work);
+  const int source = b->plan->buffers[from.buffer].tier, target = b->plan->buffers[to.buffer].tier;
   work.kind = TWS_OP_COPY;
+  work.place = (uint8_t)copy_place(source, target);
+  work.tiers = (uint8_t)(source * TWS_TIER_COUNT + target);
   work.dtype = work.dtype2 = b->plan->buffers[from.buffer].dtype;
   work.d[0] = (int64_t)(from.count * tws_dtype_bytes(work.dtype));
   tws_operand operands[2] = {from, to};
-  emit(b, TWS_OP_COPY, stream, &work, operands, 2);
+  emit(b, TWS_OP_COPY, stream, copy_channel(source, target), &work, operands, 2);
 }

@@ -5,6 +5,11 @@
 
 #include "plan/plan.h"
 
+/* Messages so far between this rank and another, in one direction. */
+typedef struct tws_peer_count {
+  uint32_t peer, kind, messages;
+} tws_peer_count;
+
 typedef struct tws_builder {
   tws_plan *plan;
   tws_code failed;
@@ -12,6 +17,11 @@ typedef struct tws_builder {
   size_t op_capacity, operand_capacity, buffer_capacity, work_capacity, dep_capacity;
   uint32_t *work_table; /* open addressing, index + 1 */
   uint32_t work_table_size;
+  uint32_t *group_matches; /* collectives so far, per group */
+  size_t group_match_capacity;
+  tws_peer_count *peers;
+  size_t peer_capacity;
+  uint32_t peer_count;
   /* per buffer: boundaries inside it, so that hazards are tracked by piece (a parameter of a flat buffer) */
   struct tws_pieces {
     const uint64_t *start;
@@ -23,6 +33,10 @@ typedef struct tws_builder {
   tws_phase phase;
   uint32_t module, micro_batch;
 } tws_builder;
+
+void tws_builder_free(tws_builder *b); /* not the plan */
+/* About so many operations are to come: makes room at once, instead of moving what is there again and again. */
+void tws_builder_expect(tws_builder *b, size_t operations);
 
 tws_code tws_builder_fail(tws_builder *b, tws_code code, const char *message);
 
@@ -43,6 +57,7 @@ static inline tws_operand tws_update(uint32_t buffer, uint64_t offset, uint64_t 
 /* the whole buffer */
 tws_operand tws_all(const tws_builder *b, uint32_t buffer, uint32_t access);
 
+/* On TWS_STREAM_HOST the host's cores compute, elsewhere the device. */
 void tws_builder_compute(tws_builder *b, tws_stream stream, const tws_work *work, const tws_operand *operands,
                          int count);
 /* segments: operand_per_segment (1 in place, 2 otherwise) operands each; whole_bytes as tws_work.d[0] */
@@ -51,6 +66,7 @@ void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective co
                             const tws_operand *operands, int count);
 /* a message between ranks: kind SEND or RECV */
 void tws_builder_message(tws_builder *b, tws_op_kind kind, uint32_t peer, tws_operand operand);
+/* Tiers say which engine copies. */
 void tws_builder_copy(tws_builder *b, tws_stream stream, tws_operand from, tws_operand to);
 
 /* Derive lifetimes, offsets and dependencies (plan/finish.c). */

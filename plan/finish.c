@@ -1,5 +1,6 @@
-/* Which operations have to wait for operations of other streams: those that touch the same piece of a buffer, and those
- * that last used the memory a new buffer is laid on. One sweep in issue order, after the layout. */
+/* Which operations have to wait for operations of other streams: those that touch the same piece of a buffer, those
+ * that last used the memory a new buffer is laid on, and the one before on the same channel. One sweep in issue order,
+ * after the layout. */
 #include <string.h>
 
 #include "plan/builder.h"
@@ -18,21 +19,29 @@ typedef struct finisher {
   uint32_t *position;             /* per operation: place in its lane */
   uint32_t *at[TWS_STREAM_COUNT]; /* operation by lane and place */
   uint32_t length[TWS_STREAM_COUNT];
-  uint32_t *written_by;  /* per cell, a piece of a buffer: operation + 1 */
-  uint32_t *read_at;     /* per cell, lane: last read since then */
-  uint32_t *touched;     /* per buffer, lane */
-  uint8_t *begun;        /* per buffer */
-  uint32_t *first_piece; /* per operand: where it begins */
-  uint32_t *ending;      /* buffers by last operation: first of a list */
-  uint32_t *ending_next; /* per buffer */
+  uint32_t needed[TWS_STREAM_COUNT]; /* by the operation at hand: place in each lane */
+  uint32_t *written_by;              /* per cell, a piece of a buffer: operation + 1 */
+  uint32_t *read_at;                 /* per cell, lane: last read since then */
+  uint32_t *touched;                 /* per buffer, lane */
+  uint8_t *begun;                    /* per buffer */
+  uint32_t *first_piece;             /* per operand: where it begins */
+  uint32_t *ending;                  /* buffers by last operation: first of a list */
+  uint32_t *ending_next;             /* per buffer */
   tws_history history[TWS_TIER_COUNT];
 } finisher;
+
+static void need(finisher *f, uint32_t lane, uint32_t place) {
+  if (place > f->needed[lane]) f->needed[lane] = place;
+}
+
+static void need_all(finisher *f, const uint32_t *places) {
+  for (uint32_t k = 0; k < f->lanes; k++) need(f, k, places[k]);
+}
 
 /* Wait until the lane has done its operation number `place`. */
 static void wait_for(finisher *f, uint32_t op, uint32_t lane, uint32_t place) {
   tws_plan *plan = f->plan;
   uint32_t *clock = f->clock + (size_t)op * f->lanes;
-  if (clock[lane] >= place || lane == f->lane[op]) return;
   uint32_t other = f->at[lane][place - 1];
   if (f->b->failed != TWS_OK) return;
   if (tws_reserve(&plan->deps, &f->b->dep_capacity, plan->dep_count + 1u, sizeof *plan->deps)) {
@@ -41,6 +50,7 @@ static void wait_for(finisher *f, uint32_t op, uint32_t lane, uint32_t place) {
   }
   plan->deps[plan->dep_count++] = other;
   plan->ops[op].dep_count++;
+  plan->ops[other].awaited = 1;
   const uint32_t *known = f->clock + (size_t)other * f->lanes;
   for (uint32_t k = 0; k < f->lanes; k++) {
     if (known[k] > clock[k]) clock[k] = known[k];
@@ -48,18 +58,32 @@ static void wait_for(finisher *f, uint32_t op, uint32_t lane, uint32_t place) {
   if (clock[lane] < place) clock[lane] = place;
 }
 
-static void wait_all(finisher *f, uint32_t op, const uint32_t *places) {
-  for (uint32_t k = 0; k < f->lanes; k++) wait_for(f, op, k, places[k]);
+/* Waits for all that is needed, the operation issued last first: it may have waited for others of them, never they for
+ * it. So no dependency is implied by the rest. */
+static void settle(finisher *f, uint32_t op) {
+  const uint32_t *clock = f->clock + (size_t)op * f->lanes;
+  for (;;) {
+    uint32_t latest = TWS_NONE, from = 0;
+    for (uint32_t k = 0; k < f->lanes; k++) {
+      if (k == f->lane[op] || f->needed[k] <= clock[k]) continue;
+      uint32_t other = f->at[k][f->needed[k] - 1];
+      if (latest != TWS_NONE && other < latest) continue;
+      latest = other;
+      from = k;
+    }
+    if (latest == TWS_NONE || f->b->failed != TWS_OK) return;
+    wait_for(f, op, from, f->needed[from]);
+  }
 }
 
-static void begin_buffer(finisher *f, uint32_t index, uint32_t op) {
+static void begin_buffer(finisher *f, uint32_t index) {
   const tws_buffer *buffer = &f->plan->buffers[index];
   uint32_t places[TWS_STREAM_COUNT];
   if (tws_history_take(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), f->touched, f->lanes,
                        places)) {
     tws_builder_fail(f->b, TWS_MEMORY, "no memory");
   }
-  wait_all(f, op, places);
+  need_all(f, places);
 }
 
 static uint32_t piece_at(const struct tws_pieces *pieces, uint64_t element) {
@@ -80,7 +104,7 @@ static int touches(const struct tws_pieces *pieces, uint32_t i, uint32_t first, 
   return i == first || (i < pieces->count && pieces->start[i] < operand->offset + operand->count);
 }
 
-static void access_operand(finisher *f, uint32_t op, const tws_operand *operand) {
+static void access_operand(finisher *f, const tws_operand *operand) {
   if (operand->count == 0) return;
   const struct tws_pieces *pieces = &f->b->pieces[operand->buffer];
   uint32_t first = piece_at(pieces, operand->offset);
@@ -89,9 +113,9 @@ static void access_operand(finisher *f, uint32_t op, const tws_operand *operand)
     size_t cell = pieces->first_cell + i;
     if (f->written_by[cell]) {
       uint32_t writer = f->written_by[cell] - 1;
-      wait_for(f, op, f->lane[writer], f->position[writer]);
+      need(f, f->lane[writer], f->position[writer]);
     }
-    if (operand->access & TWS_WRITE) wait_all(f, op, f->read_at + cell * f->lanes);
+    if (operand->access & TWS_WRITE) need_all(f, f->read_at + cell * f->lanes);
   }
 }
 
@@ -174,24 +198,32 @@ static tws_code prepare(finisher *f, tws_arena *scratch) {
 
 static void sweep(finisher *f) {
   tws_plan *plan = f->plan;
-  uint32_t last[TWS_STREAM_COUNT];
+  uint32_t last[TWS_STREAM_COUNT], on_channel[TWS_CHANNEL_COUNT]; /* operation + 1 */
   memset(last, 0, sizeof last);
+  memset(on_channel, 0, sizeof on_channel);
   for (uint32_t op = 0; op < plan->op_count && f->b->failed == TWS_OK; op++) {
     tws_op *o = &plan->ops[op];
     o->dep_first = plan->dep_count;
     uint32_t lane = f->lane[op], *clock = f->clock + (size_t)op * f->lanes;
     if (last[lane]) memcpy(clock, f->clock + (size_t)(last[lane] - 1) * f->lanes, f->lanes * sizeof *clock);
     clock[lane] = f->position[op] - 1;
+    memset(f->needed, 0, sizeof f->needed);
     const tws_operand *operands = plan->operands + o->operand_first;
     for (int i = 0; i < o->operand_count; i++) {
       const tws_buffer *buffer = &plan->buffers[operands[i].buffer];
       /* the same new buffer may be named by several operands */
       if (buffer->first_op == op && !buffer->persistent && !f->begun[operands[i].buffer]) {
         f->begun[operands[i].buffer] = 1;
-        begin_buffer(f, operands[i].buffer, op);
+        begin_buffer(f, operands[i].buffer);
       }
-      access_operand(f, op, &operands[i]);
+      access_operand(f, &operands[i]);
     }
+    if (o->channel != TWS_CHANNEL_NONE) {
+      const uint32_t before = on_channel[o->channel];
+      if (before) need(f, f->lane[before - 1], f->position[before - 1]);
+      on_channel[o->channel] = op + 1;
+    }
+    settle(f, op);
     for (int i = 0; i < o->operand_count; i++) mark_operand(f, op, &operands[i]);
     last[lane] = op + 1;
     release_ending(f, op);

@@ -18,6 +18,24 @@ const char *tws_stream_name(tws_stream stream) {
   return (unsigned)stream < TWS_STREAM_COUNT ? names[stream] : "?";
 }
 
+const char *tws_place_name(tws_place place) {
+  static const char *const names[] = {
+#define X(name, text) text,
+      TWS_PLACES(X)
+#undef X
+  };
+  return (unsigned)place < TWS_PLACE_COUNT ? names[place] : "?";
+}
+
+const char *tws_channel_name(tws_channel channel) {
+  static const char *const names[] = {
+#define X(name, text) text,
+      TWS_CHANNELS(X)
+#undef X
+  };
+  return (unsigned)channel < TWS_CHANNEL_COUNT ? names[channel] : "?";
+}
+
 const char *tws_phase_name(tws_phase phase) {
   static const char *const names[] = {
 #define X(name, text) text,

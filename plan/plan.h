@@ -37,6 +37,33 @@ typedef enum tws_stream {
       TWS_STREAM_COUNT
 } tws_stream;
 
+/* Where an operation runs: kernels and copy engines of the device, the host's cores, the disk. */
+#define TWS_PLACES(X) X(DEVICE, "device") X(HOST, "host") X(DISK, "disk")
+typedef enum tws_place {
+#define X(name, text) TWS_PLACE_##name,
+  TWS_PLACES(X)
+#undef X
+      TWS_PLACE_COUNT
+} tws_place;
+
+/* What serialises operations besides their stream: those of one channel run one after another in issue order.
+ *
+ * A collective's kernel waits on its multiprocessors for the other ranks. Two of them that ranks start in different
+ * orders can wait for each other, so communicators share channels, and channels run side by side: "data" and "tied"
+ * groups are on REPLICAS, "model" and "sequence" (between the products of a layer, in the way of everything) on LAYERS,
+ * "pipe" and messages (which wait for another stage) on STAGES. Copies between tiers are on the engine of their
+ * direction, what touches a disk is in its queue. tws_plan_build() turns the order of a channel into dependencies. */
+#define TWS_CHANNELS(X)   \
+  X(NONE, "none")         \
+  X(REPLICAS, "replicas") \
+  X(LAYERS, "layers") X(STAGES, "stages") X(COPY_IN, "copy-in") X(COPY_OUT, "copy-out") X(DISK, "disk")
+typedef enum tws_channel {
+#define X(name, text) TWS_CHANNEL_##name,
+  TWS_CHANNELS(X)
+#undef X
+      TWS_CHANNEL_COUNT
+} tws_channel;
+
 #define TWS_PHASES(X) X(FORWARD, "forward") X(BACKWARD, "backward") X(RECOMPUTE, "recompute") X(STEP, "step")
 typedef enum tws_phase {
 #define X(name, text) TWS_PHASE_##name,
@@ -45,13 +72,14 @@ typedef enum tws_phase {
       TWS_PHASE_COUNT
 } tws_phase;
 
-#define TWS_CATEGORIES(X)                                                                    \
-  X(PARAMETER, "parameters")                                                                 \
-  X(GATHERED, "gathered parameters")                                                         \
-  X(GRADIENT, "gradients")                                                                   \
-  X(MASTER, "master weights") X(MOMENT, "optimizer moments") X(ACTIVATION, "activations")    \
-      X(CHECKPOINT, "activation checkpoints") X(ACTIVATION_GRADIENT, "activation gradients") \
-          X(BUCKET, "communication buckets") X(WORKSPACE, "workspace") X(INPUT, "inputs and scalars")
+#define TWS_CATEGORIES(X)                                                                                         \
+  X(PARAMETER, "parameters")                                                                                      \
+  X(GATHERED, "gathered parameters")                                                                              \
+  X(GRADIENT, "gradients")                                                                                        \
+  X(MASTER, "master weights")                                                                                     \
+  X(MOMENT, "optimizer moments") X(ACTIVATION, "activations") X(CHECKPOINT, "activation checkpoints")             \
+      X(ACTIVATION_GRADIENT, "activation gradients") X(BUCKET, "communication buckets") X(WORKSPACE, "workspace") \
+          X(INPUT, "inputs and scalars")
 typedef enum tws_category {
 #define X(name, text) TWS_CATEGORY_##name,
   TWS_CATEGORIES(X)
@@ -61,6 +89,8 @@ typedef enum tws_category {
 
 const char *tws_op_kind_name(tws_op_kind kind);
 const char *tws_stream_name(tws_stream stream);
+const char *tws_place_name(tws_place place);
+const char *tws_channel_name(tws_channel channel);
 const char *tws_phase_name(tws_phase phase);
 const char *tws_category_name(tws_category category);
 
@@ -84,13 +114,17 @@ typedef struct tws_operand {
 
 typedef struct tws_op {
   uint8_t kind, stream, phase;
-  uint8_t pad_;
+  uint8_t place, channel;
+  uint8_t awaited; /* an operation of another stream depends on it */
+  uint16_t pad_;
   uint32_t work;   /* index into works: kernel or collective, shape, types */
   uint32_t module; /* network module, or TWS_NONE */
   uint32_t micro_batch;
   uint32_t operand_first, dep_first;
   uint16_t operand_count, dep_count;
-  uint32_t peer; /* SEND, RECV: rank; REDUCE, BROADCAST: root's index in its group */
+  uint32_t peer;  /* SEND, RECV: rank; REDUCE, BROADCAST: root's index in its group */
+  uint32_t match; /* COLLECTIVE: number among those of its group; SEND, RECV: among the messages from that rank to the
+                     other. Operations of different ranks with equal group (or pair) and number meet. Else 0 */
 } tws_op;
 /* Collective operands: for each coalesced segment the sent range, then the received range. They are one READ_WRITE
  * operand per segment when in place (all-reduce, reduce, broadcast). all_gather may gather in place: the sent range is
@@ -102,12 +136,12 @@ typedef struct tws_group {
   int size, index;  /* this rank's index in ranks */
   const int *ranks; /* global ranks, in order */
 } tws_group;
-/* Whether two ranks' plans mean the same group: equal ranks in equal order. */
-int tws_group_same(const tws_group *a, const tws_group *b);
+/* The channel of an axis' communicators. */
+tws_channel tws_channel_of_axis(const char *axis);
 
-/* The part of a network's parameter that a rank works with when tensor parallelism splits it: up to three blocks of rows
- * (query, key and value of a fused projection), one below the other, and of these a range of columns. Vectors are one
- * column of rows here. A parameter of the rank is such a part, counted from 0. */
+/* The part of a network's parameter that a rank works with when tensor parallelism splits it: up to three blocks of
+ * rows (query, key and value of a fused projection), one below the other, and of these a range of columns. Vectors are
+ * one column of rows here. A parameter of the rank is such a part, counted from 0. */
 typedef struct tws_param_slice {
   int64_t first_row[3], rows[3]; /* rows 0: no more blocks */
   int64_t first_column, columns, whole_columns;
@@ -175,13 +209,14 @@ void tws_plan_destroy(tws_plan *plan);
 
 /* The verifier works from the plan alone, with vector clocks over streams: every read sees a complete write; no two
  * conflicting accesses are unordered; no buffer is used while another that shares its memory is alive or still being
- * used by another stream; dependencies point backwards. */
+ * used by another stream; operations of one channel are ordered; dependencies point backwards. */
 tws_code tws_plan_verify(const tws_plan *plan, tws_error *err);
 /* Across all ranks of a job: every collective is entered by all members of its group, in one order, with equal
- * kinds, types and sizes; sends match receives; the whole can run to its end without deadlock. */
+ * kinds, types and sizes; sends match receives; the whole can run to its end without deadlock, in issue order (as the
+ * engines start operations) and so on streams too. */
 tws_code tws_plans_verify(const tws_plan *const *plans, int count, tws_error *err);
 /* The same for some ranks of a job; a member of a group that has no plan here is taken to enter when the others do.
- * Both ends of every message have to be there: whole replicas, or the ranks of one line along "pipe". */
+ * Both ends of every message have to be there: whole replicas, or all stages along "pipe". */
 tws_code tws_plans_verify_part(const tws_plan *const *plans, int count, tws_error *err);
 
 /* One line per operation. format 0: text, 1: JSON. */

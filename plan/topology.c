@@ -1,4 +1,4 @@
-#include "plan/topology.h"
+#include "plan/plan.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -101,4 +101,10 @@ const char *tws_topology_repr(const tws_topology *topology, int rank, const char
                        coordinates[i]);
   }
   return buffer;
+}
+
+tws_channel tws_channel_of_axis(const char *axis) {
+  if (!axis) return TWS_CHANNEL_REPLICAS;
+  if (strcmp(axis, "model") == 0 || strcmp(axis, "sequence") == 0) return TWS_CHANNEL_LAYERS;
+  return strcmp(axis, "pipe") == 0 ? TWS_CHANNEL_STAGES : TWS_CHANNEL_REPLICAS;
 }

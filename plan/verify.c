@@ -46,12 +46,13 @@ static tws_code check_structure(verifier *v) {
   for (uint32_t op = 0; op < plan->op_count; op++) {
     const tws_op *o = &plan->ops[op];
     if (o->kind >= TWS_OP_KIND_COUNT || o->stream >= TWS_STREAM_COUNT || o->phase >= TWS_PHASE_COUNT ||
-        o->work >= plan->work_count) {
+        o->place >= TWS_PLACE_COUNT || o->channel >= TWS_CHANNEL_COUNT || o->work >= plan->work_count) {
       return complain(v, op, "a field is out of range", TWS_NONE);
     }
     for (uint32_t i = 0; i < o->dep_count; i++) {
       uint32_t dep = plan->deps[o->dep_first + i];
       if (dep >= op) return complain(v, op, "waits for an operation that is issued later", TWS_NONE);
+      if (!plan->ops[dep].awaited) return complain(v, op, "waits for an operation that is not marked so", TWS_NONE);
       if (plan->ops[dep].stream == o->stream) return complain(v, op, "waits for its own stream", TWS_NONE);
     }
     for (uint32_t i = 0; i < o->operand_count; i++) {
@@ -68,6 +69,21 @@ static tws_code check_structure(verifier *v) {
     if (o->kind == TWS_OP_COLLECTIVE && plan->works[o->work].group >= plan->group_count) {
       return complain(v, op, "names no group", TWS_NONE);
     }
+  }
+  return TWS_OK;
+}
+
+/* Each operation of a channel starts after the one before has ended. */
+static tws_code check_channels(verifier *v) {
+  const tws_plan *plan = v->plan;
+  uint32_t last[TWS_CHANNEL_COUNT] = {0}; /* operation + 1 */
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    const tws_op *o = &plan->ops[op];
+    const uint32_t before = last[o->channel];
+    if (o->channel == TWS_CHANNEL_NONE) continue;
+    if (before && v->clock[op].position[plan->ops[before - 1].stream] < v->position[before - 1])
+      return complain(v, op, "does not wait for the operation before it on channel", TWS_NONE);
+    last[o->channel] = op + 1;
   }
   return TWS_OK;
 }
@@ -242,6 +258,7 @@ tws_code tws_plan_verify(const tws_plan *plan, tws_error *err) {
   tws_code code = check_structure(&v);
   if (code == TWS_OK) code = check_lifetimes(&v);
   if (code == TWS_OK) code = run_clocks(&v);
+  if (code == TWS_OK) code = check_channels(&v);
   if (code == TWS_OK) code = make_pieces(&v);
   if (code == TWS_OK) code = replay(&v);
   tws_arena_destroy(v.scratch);

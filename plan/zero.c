@@ -10,8 +10,8 @@
  * Differences from DeepSpeed 0.19, on purpose: gradients are written straight into the bucket (no copy), a bucket is as
  * large as what is in it (DeepSpeed always allocates reduce_bucket_size), coalesced gathers land in place (DeepSpeed
  * gathers into a flat tensor and copies out), neither float32 training nor bf16_master_weights_and_grads keeps a second
- * copy of the weights as "master" weights, and persistent parameters are gathered at the start of the step instead of the
- * end of the one before. */
+ * copy of the weights as "master" weights, and persistent parameters are gathered at the start of the step instead of
+ * the end of the one before. */
 #include "plan/zero.h"
 
 #include <string.h>

@@ -265,7 +265,8 @@ static tws_code measure_transfer(bench *b, transfer_case *t, tws_error *err) {
  * in nothing else are one case. */
 static tws_work canonical(const tws_work *work) {
   tws_work copy = *work;
-  copy.group = copy.segments = 0;
+  copy.group = 0;
+  copy.segments = 0;
   copy.flags &= ~(uint32_t)TWS_SCALED;
   if (copy.code == TWS_KERNEL_ADAMW) copy.d[1] = 0, copy.f[4] = 0; /* which bits are drawn does not matter */
   return copy;

@@ -22,14 +22,6 @@ void tws_sim_fail(tws_sim *sim, tws_code code, const char *format, ...) {
   sim->failed = tws_fail(sim->err, code, NULL, "%s", text);
 }
 
-const char *tws_sim_describe(const tws_sim *sim, uint32_t rank, uint32_t op, char *buffer, int size) {
-  const tws_plan *plan = sim->ranks[rank].plan;
-  char label[160];
-  snprintf(buffer, (size_t)size, "rank %d, operation %u (%s)", plan->rank, op,
-           tws_op_label(plan, op, label, sizeof label));
-  return buffer;
-}
-
 double tws_sim_cost(tws_sim *sim, uint32_t rank, uint32_t work) {
   double *cost = &sim->ranks[rank].cost[work];
   if (*cost >= 0) return *cost;
@@ -47,17 +39,6 @@ void tws_sim_timer(tws_sim *sim, double date_s, uint64_t tag) {
 
 /* ---- advancing ---- */
 
-static void make_ready(tws_sim *sim, uint32_t rank, uint32_t op, double when_s) {
-  tws_sim_op *state = &sim->ranks[rank].ops[op];
-  if (when_s > state->ready_s) state->ready_s = when_s;
-  if (--state->missing > 0) return;
-  if (tws_reserve(&sim->queue, &sim->queue_capacity, sim->queue_count + 1, sizeof *sim->queue) != 0) {
-    tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
-    return;
-  }
-  sim->queue[sim->queue_count++] = (uint64_t)rank << 32 | op;
-}
-
 static void record(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   tws_sim_rank *r = &sim->ranks[rank];
   const tws_op *o = &r->plan->ops[op];
@@ -68,7 +49,7 @@ static void record(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
                            .phase = o->phase,
                            .op = op,
                            .micro_batch = o->micro_batch,
-                           .start_s = r->ops[op].ready_s,
+                           .start_s = sim->run->ranks[rank].times[op].ready_s,
                            .end_s = end_s};
   if (event.name == UINT32_MAX || tws_timeline_add(sim->timeline, &event) != 0)
     tws_sim_fail(sim, TWS_MEMORY, "out of memory while recording a timeline");
@@ -76,32 +57,24 @@ static void record(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
 
 void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   tws_sim_rank *r = &sim->ranks[rank];
-  tws_sim_op *state = &r->ops[op];
   const tws_op *o = &r->plan->ops[op];
-  if (end_s < state->ready_s) end_s = state->ready_s; /* the engine's clock may be one rounding behind */
+  const double ready_s = sim->run->ranks[rank].times[op].ready_s;
+  if (end_s < ready_s) end_s = ready_s; /* the engine's clock may be one rounding behind */
   if ((o->kind == TWS_OP_COMPUTE || o->kind == TWS_OP_COPY) && (o->stream == TWS_STREAM_COMPUTE || sim->serial))
-    r->compute_s += end_s - state->ready_s;
+    r->compute_s += end_s - ready_s;
   else
-    r->other_s += end_s - state->ready_s;
+    r->other_s += end_s - ready_s;
   if (end_s > sim->end_s) sim->end_s = end_s;
   if (sim->timeline) record(sim, rank, op, end_s);
-  state->end_s = end_s;
-  state->missing = TWS_SIM_DONE;
-  r->left--;
-  if (state->next != TWS_NONE) make_ready(sim, rank, state->next, end_s);
-  for (uint32_t i = state->child_first; i < state[1].child_first; i++) make_ready(sim, rank, r->children[i], end_s);
+  tws_run_end(sim->run, rank, op, end_s);
 }
 
 static void begin(tws_sim *sim, uint32_t rank, uint32_t op) {
   tws_sim_rank *r = &sim->ranks[rank];
-  tws_sim_op *state = &r->ops[op];
-  if (state->meeting != TWS_NONE) {
-    tws_sim_arrive(sim, rank, op);
-    return;
-  }
+  tws_op_times *times = &sim->run->ranks[rank].times[op];
   const double seconds = tws_sim_cost(sim, rank, r->plan->ops[op].work);
   if (seconds <= 0) {
-    tws_sim_finish(sim, rank, op, state->ready_s);
+    tws_sim_finish(sim, rank, op, times->ready_s);
   } else if (sim->share_cores) {
     const double threads = r->plan->threads > 1 ? r->plan->threads : 1, part = threads / sim->cores;
     const double alone = part > 1 ? seconds * part : seconds, share = part < 1 ? part : 1;
@@ -109,17 +82,19 @@ static void begin(tws_sim *sim, uint32_t rank, uint32_t op) {
                            tws_sim_tag(TWS_EVENT_EXECUTION, rank, op)) != 0)
       tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
   } else {
-    state->end_s = state->ready_s + seconds;
-    tws_sim_timer(sim, state->end_s, tws_sim_tag(TWS_EVENT_TIMER, rank, op));
+    times->end_s = times->ready_s + seconds;
+    tws_sim_timer(sim, times->end_s, tws_sim_tag(TWS_EVENT_TIMER, rank, op));
   }
 }
 
 static void begin_ready(tws_sim *sim) {
-  while (sim->queue_head < sim->queue_count && sim->failed == TWS_OK) {
-    const uint64_t next = sim->queue[sim->queue_head++];
-    begin(sim, (uint32_t)(next >> 32), (uint32_t)next);
+  tws_run_start start;
+  while (sim->failed == TWS_OK && tws_run_next(sim->run, &start)) {
+    if (start.rendezvous != TWS_NONE)
+      tws_sim_meet(sim, start.rendezvous);
+    else
+      begin(sim, start.rank, start.op);
   }
-  sim->queue_head = sim->queue_count = 0;
 }
 
 static void on_event(void *user, uint64_t tag) {
@@ -129,11 +104,11 @@ static void on_event(void *user, uint64_t tag) {
   sim->events++;
   if (sim->failed != TWS_OK) return;
   if (event == TWS_EVENT_TIMER)
-    tws_sim_finish(sim, a, b, sim->ranks[a].ops[b].end_s);
+    tws_sim_finish(sim, a, b, sim->run->ranks[a].times[b].end_s);
   else if (event == TWS_EVENT_EXECUTION)
     tws_sim_finish(sim, a, b, tws_engine_now());
   else
-    tws_sim_meeting_event(sim, event, a, b);
+    tws_sim_transfer_event(sim, event, a, b);
   begin_ready(sim);
 }
 
@@ -141,46 +116,6 @@ static void on_event(void *user, uint64_t tag) {
 
 static tws_code no_memory(tws_error *err) {
   return tws_fail(err, TWS_MEMORY, NULL, "out of memory while simulating");
-}
-
-static tws_code check_plan(const tws_plan *plan, tws_error *err) {
-  for (uint32_t i = 0; i < plan->op_count; i++) {
-    const tws_op *op = &plan->ops[i];
-    int good = op->stream < TWS_STREAM_COUNT && op->kind < TWS_OP_KIND_COUNT && op->phase < TWS_PHASE_COUNT &&
-               op->work < plan->work_count && op->dep_first + (uint64_t)op->dep_count <= plan->dep_count;
-    for (uint32_t k = 0; k < op->dep_count && good; k++) good = plan->deps[op->dep_first + k] < i;
-    if (!good) return tws_fail(err, TWS_INTERNAL, NULL, "rank %d: operation %u is malformed", plan->rank, i);
-  }
-  return TWS_OK;
-}
-
-static tws_code prepare_rank(tws_sim *sim, tws_sim_rank *r, const tws_plan *plan, tws_error *err) {
-  uint32_t last[TWS_STREAM_COUNT];
-  TWS_TRY(check_plan(plan, err));
-  r->plan = plan;
-  r->left = plan->op_count;
-  r->ops = tws_arena_alloc(sim->arena, plan->op_count + 1u, sizeof *r->ops);
-  r->children = tws_arena_alloc(sim->arena, plan->dep_count + 1u, sizeof *r->children);
-  r->cost = tws_arena_alloc(sim->arena, plan->work_count + 1u, sizeof *r->cost);
-  if (!r->ops || !r->children || !r->cost) return no_memory(err);
-  for (uint32_t i = 0; i < plan->work_count; i++) r->cost[i] = NAN;
-  for (int i = 0; i < TWS_STREAM_COUNT; i++) last[i] = TWS_NONE;
-  for (uint32_t i = 0; i < plan->op_count; i++) {
-    const tws_op *op = &plan->ops[i];
-    uint32_t *before = &last[sim->serial ? 0 : op->stream];
-    r->ops[i].next = TWS_NONE;
-    r->ops[i].missing = op->dep_count + (*before != TWS_NONE ? 1u : 0u);
-    if (*before != TWS_NONE) r->ops[*before].next = i;
-    *before = i;
-    for (uint32_t k = 0; k < op->dep_count; k++) r->ops[plan->deps[op->dep_first + k]].child_first++;
-  }
-  /* counts become ends, then, filled from the back, starts */
-  for (uint32_t i = 1; i <= plan->op_count; i++) r->ops[i].child_first += r->ops[i - 1].child_first;
-  for (uint32_t i = plan->op_count; i-- > 0;) {
-    const tws_op *op = &plan->ops[i];
-    for (uint32_t k = 0; k < op->dep_count; k++) r->children[--r->ops[plan->deps[op->dep_first + k]].child_first] = i;
-  }
-  return TWS_OK;
 }
 
 static tws_code check_request(const tws_sim_request *request, tws_error *err) {
@@ -224,18 +159,23 @@ static tws_code find_classes(tws_sim *sim, tws_error *err) {
 
 static tws_code prepare_ranks(tws_sim *sim, tws_error *err) {
   const tws_sim_request *request = sim->request;
+  const tws_run_request order = {.plans = request->plans,
+                                 .count = request->plan_count,
+                                 .mode = sim->serial ? TWS_RUN_SERIAL : TWS_RUN_STREAMS,
+                                 .absent = request->fold ? TWS_ABSENT_COLLECTIVE : TWS_ABSENT_NONE,
+                                 .every_rendezvous = 1};
+  TWS_TRY(tws_run_create(&order, &sim->run, err));
   sim->rank_count = request->plan_count;
   sim->ranks = tws_arena_alloc(sim->arena, (size_t)sim->rank_count, sizeof *sim->ranks);
-  sim->rank_of = tws_arena_alloc(sim->arena, (size_t)sim->world, sizeof *sim->rank_of);
-  if (!sim->ranks || !sim->rank_of) return no_memory(err);
-  for (int i = 0; i < sim->world; i++) sim->rank_of[i] = -1;
+  sim->patterns = tws_arena_alloc(sim->arena, sim->run->communicator_count + 1, sizeof *sim->patterns);
+  sim->transfers = tws_arena_alloc(sim->arena, sim->run->rendezvous_count + 1, sizeof *sim->transfers);
+  if (!sim->ranks || !sim->patterns || !sim->transfers) return no_memory(err);
   for (int i = 0; i < sim->rank_count; i++) {
-    const tws_plan *plan = request->plans[i];
-    if (plan->world != sim->world || plan->rank < 0 || plan->rank >= sim->world || sim->rank_of[plan->rank] >= 0)
-      return tws_fail(err, TWS_INVALID, NULL, "plan %d is of rank %d of %d, which does not fit the others", i,
-                      plan->rank, plan->world);
-    sim->rank_of[plan->rank] = i;
-    TWS_TRY(prepare_rank(sim, &sim->ranks[i], plan, err));
+    tws_sim_rank *r = &sim->ranks[i];
+    r->plan = request->plans[i];
+    r->cost = tws_arena_alloc(sim->arena, r->plan->work_count + 1u, sizeof *r->cost);
+    if (!r->cost) return no_memory(err);
+    for (uint32_t w = 0; w < r->plan->work_count; w++) r->cost[w] = NAN;
   }
   return request->fold ? find_classes(sim, err) : TWS_OK;
 }
@@ -258,7 +198,6 @@ static tws_code prepare(tws_sim *sim, tws_error *err) {
   TWS_TRY(tws_platform_make(&sim->platform, machine, sim->world, request->fidelity != TWS_FIDELITY_ANALYTIC,
                             sim->share_cores, err));
   TWS_TRY(prepare_ranks(sim, err));
-  TWS_TRY(tws_sim_meetings(sim, err));
   if (sim->timeline) {
     sim->timeline->stream_names = stream_names;
     sim->timeline->stream_count = TWS_STREAM_COUNT;
@@ -270,81 +209,29 @@ static tws_code prepare(tws_sim *sim, tws_error *err) {
 
 /* ---- running ---- */
 
-/* The simulation ended with operations left: name the first that waits, and for whom. */
-static tws_code report_stuck(const tws_sim *sim, tws_error *err) {
-  char here[256], there[256];
-  for (int rank = 0; rank < sim->rank_count; rank++) {
-    const tws_sim_rank *r = &sim->ranks[rank];
-    for (uint32_t op = 0; op < r->plan->op_count; op++) {
-      if (r->ops[op].missing != 0 || r->ops[op].meeting == TWS_NONE) continue;
-      const tws_sim_meeting *meeting = &sim->meetings[r->ops[op].meeting];
-      for (uint32_t i = 0; i < meeting->needed; i++) {
-        const tws_sim_member *member = &sim->members[meeting->member_first + i];
-        const tws_sim_rank *late = &sim->ranks[member->rank];
-        if (late->ops[member->op].missing == 0) continue;
-        uint32_t at = 0;
-        while (at < late->plan->op_count && late->ops[at].missing == TWS_SIM_DONE) at++;
-        return tws_fail(err, TWS_INTERNAL, "the plans of these ranks wait for each other", "deadlock: %s waits for %s",
-                        tws_sim_describe(sim, (uint32_t)rank, op, here, sizeof here),
-                        tws_sim_describe(sim, member->rank, at, there, sizeof there));
-      }
-    }
-  }
-  return tws_fail(err, TWS_INTERNAL, NULL,
-                  "the simulation ended with operations left, and none waits for another rank");
-}
-
 static tws_code execute(tws_sim *sim, tws_error *err) {
   if (tws_engine_begin(on_event, sim) != 0) return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
-  for (int rank = 0; rank < sim->rank_count; rank++) { /* all first operations wait for one more, which is this */
-    const tws_sim_rank *r = &sim->ranks[rank];
-    for (uint32_t op = 0; op < r->plan->op_count; op++) {
-      if (r->ops[op].missing > 0) continue;
-      r->ops[op].missing = 1;
-      make_ready(sim, (uint32_t)rank, op, 0);
-    }
-  }
   begin_ready(sim);
   if (tws_engine_run() != 0) tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
-  if (sim->failed != TWS_OK) return sim->failed;
-  uint64_t left = 0;
-  for (int rank = 0; rank < sim->rank_count; rank++) left += sim->ranks[rank].left;
-  return left ? report_stuck(sim, err) : TWS_OK;
-}
-
-static tws_code read_rank(const tws_sim *sim, const tws_sim_rank *r, tws_op_times *times, tws_path_result *path,
-                          tws_error *err) {
-  for (uint32_t op = 0; op < r->plan->op_count; op++) {
-    const tws_sim_op *state = &r->ops[op];
-    const double met_s = state->meeting == TWS_NONE ? state->ready_s : sim->meetings[state->meeting].start_s;
-    times[op] = (tws_op_times){state->ready_s, met_s, state->end_s};
-  }
-  return tws_path_read(r->plan, times, sim->serial, sim->end_s, path, err);
+  return sim->failed != TWS_OK ? sim->failed : tws_run_check(sim->run, err);
 }
 
 static tws_code read_result(const tws_sim *sim, tws_sim_result *result, tws_error *err) {
-  uint32_t most = 0;
-  tws_code code = TWS_OK;
-  for (int i = 0; i < sim->rank_count; i++)
-    if (sim->ranks[i].plan->op_count > most) most = sim->ranks[i].plan->op_count;
-  tws_op_times *times = tws_calloc(most + 1u, sizeof *times);
-  if (!times) return no_memory(err);
   result->step_s = sim->end_s;
   result->rank_compute_s = sim->ranks[0].compute_s;
   result->rank_communication_s = sim->ranks[0].other_s;
   result->events = sim->events;
-  for (int i = 0; i < sim->rank_count && code == TWS_OK; i++) {
+  for (int i = 0; i < sim->rank_count; i++) {
     tws_path_result other, *path = i == 0 ? &result->path : sim->request->paths ? &sim->request->paths[i] : &other;
-    code = read_rank(sim, &sim->ranks[i], times, path, err);
-    if (code == TWS_OK && sim->end_s > 0) result->bubble += path->bubble_s / sim->end_s / sim->rank_count;
+    TWS_TRY(tws_path_read(sim->ranks[i].plan, sim->run->ranks[i].times, sim->serial, sim->end_s, path, err));
+    if (sim->end_s > 0) result->bubble += path->bubble_s / sim->end_s / sim->rank_count;
   }
   result->exposed_s = result->path.exposed_s;
-  if (code == TWS_OK && sim->request->paths) {
+  if (sim->request->paths) {
     sim->request->paths[0] = result->path;
     sim->request->paths[0].bottleneck = sim->request->paths[0].text;
   }
-  tws_free(times);
-  return code;
+  return TWS_OK;
 }
 
 tws_code tws_sim_run(const tws_sim_request *request, tws_sim_result *result, tws_error *err) {
@@ -354,12 +241,8 @@ tws_code tws_sim_run(const tws_sim_request *request, tws_sim_result *result, tws
   tws_code code = sim.arena ? prepare(&sim, err) : no_memory(err);
   if (code == TWS_OK) code = execute(&sim, err);
   if (code == TWS_OK) code = read_result(&sim, result, err);
-  for (size_t i = 0; i < sim.party_count; i++) tws_free(sim.parties[i].meetings);
-  for (size_t i = 0; i < sim.meeting_count; i++) tws_free(sim.meetings[i].messages);
-  tws_free(sim.parties);
-  tws_free(sim.meetings);
-  tws_free(sim.members);
-  tws_free(sim.queue);
+  for (size_t i = 0; sim.transfers && i < sim.run->rendezvous_count; i++) tws_free(sim.transfers[i].messages);
+  tws_run_destroy(sim.run);
   tws_arena_destroy(sim.arena);
   return code;
 }

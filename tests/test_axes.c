@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/hand_plan.h"
 #include "base/random.h"
 #include "plan/builder.h"
 #include "plan/pipeline_grid.h"
@@ -208,8 +209,7 @@ static tws_plan *make_plan(const job *j, int rank) {
   w.stage = plan->stage;
   communicate(&w, TWS_STREAM_GATHER, TWS_COLLECTIVE_ALL_REDUCE, 1, w.a, w.a);
   ck_assert_msg(tws_builder_finish(&w.b) == TWS_OK, "%s", err.message);
-  tws_free(w.b.work_table);
-  tws_free(w.b.pieces);
+  tws_builder_free(&w.b);
   return plan;
 }
 
@@ -326,11 +326,10 @@ static int add(hand *h, tws_op_kind kind, tws_stream stream, tws_work work, int 
   *op = (tws_op){.kind = (uint8_t)kind, .stream = (uint8_t)stream, .work = h->plan.work_count++, .module = TWS_NONE};
   op->dep_first = h->plan.dep_count;
   op->peer = (uint32_t)peer;
-  if (after >= 0) {
-    h->deps[h->plan.dep_count++] = (uint32_t)after;
-    op->dep_count = 1;
-  }
-  return (int)h->plan.op_count++;
+  h->plan.op_count++;
+  number_last_op(&h->plan);
+  if (after >= 0) last_op_waits(&h->plan, (uint32_t)after);
+  return (int)h->plan.op_count - 1;
 }
 
 static int computing(hand *h, double seconds, int after) {
@@ -339,7 +338,7 @@ static int computing(hand *h, double seconds, int after) {
 }
 
 static int reducing(hand *h, tws_stream stream, uint32_t group, double bytes, int after, double *seconds) {
-  tws_work work = {.code = TWS_COLLECTIVE_ALL_REDUCE, .group = group, .segments = 1, .d = {(int64_t)bytes}};
+  tws_work work = {.code = TWS_COLLECTIVE_ALL_REDUCE, .group = (uint16_t)group, .segments = 1, .d = {(int64_t)bytes}};
   int op = add(h, TWS_OP_COLLECTIVE, stream, work, 0, after);
   *seconds = tws_plan_work_seconds(&h->plan, h->ops[op].work, &machine, 0);
   return op;

@@ -79,8 +79,7 @@ static tws_plan *stage_plan(const tws_pipeline_shape *shape, int stage) {
     }
   }
   ck_assert_msg(tws_builder_finish(&b) == TWS_OK, "%s", err.message);
-  tws_free(b.work_table);
-  tws_free(b.pieces);
+  tws_builder_free(&b);
   free(buffers);
   return plan;
 }

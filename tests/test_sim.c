@@ -8,6 +8,7 @@
 
 #include "base/random.h"
 #include "sim/sim.h"
+#include "tests/hand_plan.h"
 #include "tests/sim_module.h"
 
 static const tws_sim_api *api;
@@ -95,7 +96,9 @@ static uint32_t emit(maker *m, tws_op_kind kind, tws_stream stream, tws_work wor
                                       .module = TWS_NONE,
                                       .dep_first = m->plan.dep_count,
                                       .peer = peer};
-  return m->plan.op_count++;
+  m->plan.op_count++;
+  number_last_op(&m->plan);
+  return m->plan.op_count - 1;
 }
 
 static uint32_t compute(maker *m, tws_stream stream, double seconds) {
@@ -117,7 +120,7 @@ static uint32_t group(maker *m, int count, int first, int stride) {
 
 static uint32_t collective(maker *m, tws_stream stream, tws_collective code, uint32_t to, double bytes) {
   return emit(m, TWS_OP_COLLECTIVE, stream,
-              (tws_work){.code = (uint8_t)code, .group = to, .segments = 1, .d = {(int64_t)bytes}}, 0);
+              (tws_work){.code = (uint8_t)code, .group = (uint16_t)to, .segments = 1, .d = {(int64_t)bytes}}, 0);
 }
 
 static uint32_t message(maker *m, tws_op_kind kind, int peer, double bytes) {
@@ -126,8 +129,7 @@ static uint32_t message(maker *m, tws_op_kind kind, int peer, double bytes) {
 
 /* The latest operation also waits for `op`. */
 static void after(maker *m, uint32_t op) {
-  m->deps[m->plan.dep_count++] = op;
-  m->ops[m->plan.op_count - 1].dep_count++;
+  last_op_waits(&m->plan, op);
 }
 
 static tws_code simulate(const machine *m, const maker *makers, int count, tws_fidelity fidelity,
@@ -454,7 +456,7 @@ START_TEST(plans_that_do_not_fit_are_refused) {
   refused(&gpu, m, 2, TWS_INTERNAL, "waits for 2 ranks, but only 1 issue it");
   begin(&m[0], 0, 2);
   message(&m[0], TWS_OP_SEND, 1, 100);
-  refused(&gpu, m, 1, TWS_INVALID, "needs rank 1, which is not simulated");
+  refused(&gpu, m, 1, TWS_INVALID, "needs rank 1, which has no plan here");
   begin(&m[0], 0, 16);
   refused(&gpu, m, 1, TWS_INVALID, "16 ranks on cluster test, which has 2 devices");
   begin(&m[0], 0, 1);
