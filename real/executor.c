@@ -19,7 +19,9 @@ typedef struct step_op {
   int count; /* operands, or segments */
   int root;  /* REDUCE, BROADCAST */
   uint8_t kind, stream;
-  uint16_t waits; /* bit per stream to wait for */
+  uint16_t wait_count;
+  uint32_t signal;       /* event that it signals, or TWS_NONE */
+  const uint32_t *waits; /* events of the operations that it depends on */
 } step_op;
 
 struct tws_executor {
@@ -33,8 +35,6 @@ struct tws_executor {
   int replays;                    /* the backend can keep a step and start it as a whole */
   int ran, recorded;              /* a step; a step was recorded */
 };
-
-_Static_assert(TWS_STREAM_COUNT <= 16, "step_op.waits has a bit per stream");
 
 /* ---- memory ---- */
 
@@ -203,8 +203,6 @@ static tws_code prepare_op(tws_executor *x, uint32_t index, tws_error *err) {
   s->work = &plan->works[op->work];
   s->kind = op->kind;
   s->stream = op->stream;
-  for (uint32_t i = 0; i < op->dep_count; i++)
-    s->waits |= (uint16_t)(1u << plan->ops[plan->deps[op->dep_first + i]].stream);
   TWS_TRY(name_op(x, index, err));
   if (op->kind == TWS_OP_COLLECTIVE) return prepare_collective(x, op, s, err);
   if (op->kind == TWS_OP_COPY) return prepare_copy(x, op, s, err);
@@ -220,6 +218,32 @@ static tws_code prepare_op(tws_executor *x, uint32_t index, tws_error *err) {
   return TWS_OK;
 }
 
+/* An event for each operation that another stream waits for. It is free again behind the last that waits. */
+static tws_code assign_events(tws_executor *x, tws_error *err) {
+  const tws_plan *plan = x->setup.plan;
+  uint32_t *last = tws_calloc(plan->op_count + 1u, sizeof *last); /* that waits for an operation */
+  uint32_t *unused = tws_calloc(plan->op_count + 1u, sizeof *unused), unused_count = 0, events = 0;
+  uint32_t *waits = tws_arena_alloc(x->arena, plan->dep_count + 1u, sizeof *waits);
+  for (uint32_t i = 0; last && i < plan->op_count; i++)
+    for (uint32_t k = 0; k < plan->ops[i].dep_count; k++) last[plan->deps[plan->ops[i].dep_first + k]] = i;
+  for (uint32_t i = 0; last && unused && waits && i < plan->op_count; i++) {
+    const tws_op *op = &plan->ops[i];
+    step_op *s = &x->ops[i];
+    s->waits = waits + op->dep_first;
+    s->wait_count = op->dep_count;
+    for (uint32_t k = 0; k < op->dep_count; k++) {
+      const uint32_t dep = plan->deps[op->dep_first + k];
+      waits[op->dep_first + k] = x->ops[dep].signal;
+      if (last[dep] == i) unused[unused_count++] = x->ops[dep].signal;
+    }
+    s->signal = !op->awaited ? TWS_NONE : unused_count ? unused[--unused_count] : events++;
+  }
+  const int ok = last && unused && waits;
+  tws_free(last);
+  tws_free(unused);
+  return ok ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+}
+
 static tws_code prepare(tws_executor *x, tws_error *err) {
   uint32_t count = x->setup.plan->op_count;
   x->ops = tws_arena_alloc(x->arena, count + 1u, sizeof *x->ops);
@@ -230,7 +254,7 @@ static tws_code prepare(tws_executor *x, tws_error *err) {
     if (code != TWS_OK)
       return tws_fail_in(err, code, "operation %u (%s)", (unsigned)i, x->ops[i].label ? x->ops[i].label : "?");
   }
-  return TWS_OK;
+  return x->setup.ops->wait ? assign_events(x, err) : TWS_OK;
 }
 
 tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out, tws_error *err) {
@@ -261,11 +285,10 @@ void tws_executor_destroy(tws_executor *x) {
 
 /* ---- a step ---- */
 
-static tws_code wait_for_streams(tws_executor *x, const step_op *s, tws_error *err) {
+static tws_code wait_for_dependencies(tws_executor *x, const step_op *s, tws_error *err) {
   if (!x->setup.ops->wait) return TWS_OK;
-  for (int other = 0; other < TWS_STREAM_COUNT; other++)
-    if (s->waits & (1u << other))
-      TWS_TRY(x->setup.ops->wait(x->setup.backend, (tws_stream)s->stream, (tws_stream)other, err));
+  for (int i = 0; i < s->wait_count; i++)
+    TWS_TRY(x->setup.ops->wait(x->setup.backend, (tws_stream)s->stream, s->waits[i], err));
   /* Messages between processes leave from host memory at once: what they carry must be there. A communicator with
    * streams of its own has its place in them instead. */
   if (x->setup.comm_ops && x->setup.comm_ops->start_collective) return TWS_OK;
@@ -348,9 +371,11 @@ static tws_code run_ops(tws_executor *x, size_t prefix, double *times, tws_execu
     atomic_store_explicit(&x->doing, s, memory_order_relaxed);
     if (prefix) say(x, prefix, s);
     tws_code code = probe ? probe(user, i, err) : TWS_OK;
-    if (code == TWS_OK) code = wait_for_streams(x, s, err);
+    if (code == TWS_OK) code = wait_for_dependencies(x, s, err);
     if (code == TWS_OK) code = mark(x, s, times, 2 * i, err);
     if (code == TWS_OK) code = run_op(x, i, err);
+    if (code == TWS_OK && x->setup.ops->signal && s->signal != TWS_NONE)
+      code = x->setup.ops->signal(x->setup.backend, (tws_stream)s->stream, s->signal, err);
     if (code == TWS_OK) code = mark(x, s, times, 2 * i + 1, err);
     if (code == TWS_OK && careful) code = x->setup.ops->synchronize(x->setup.backend, err);
     if (code != TWS_OK) return tws_fail_in(err, code, "operation %u (%s)%s", (unsigned)i, s->label, s->where);

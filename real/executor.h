@@ -2,14 +2,13 @@
  *
  * Memory is one allocation per tier of exactly plan->arena_bytes; every operand's address and every collective's
  * segments are resolved once, so a step is a loop over calls. Operations start in issue order. A backend with a wait()
- * runs the plan's streams side by side: each operation first waits for the streams of its dependencies; one without
- * runs an operation to its end at once, and order is all it needs. A backend that can record a step runs the first
+ * runs the plan's streams side by side: an operation that another stream waits for signals an event when it has ended, and
+ * each operation first waits for exactly those of its dependencies; one without runs an operation to its end at once, and
+ * order is all it needs. A backend that can record a step runs the first
  * one operation after another, records the second and starts it and all that follow as a whole; a step that is timed or
  * probed is run operation by operation.
  *
- * Running in issue order cannot deadlock where tws_plans_verify() finds that the streams do not: ranks of one pipeline
- * stage issue the same operations, so that their collectives meet in that order, and messages, all on one stream, keep
- * the order in which the verifier matched them. */
+ * Running in issue order cannot deadlock where tws_plans_verify() finds no fault: that is what it tries. */
 #ifndef TWS_REAL_EXECUTOR_H
 #define TWS_REAL_EXECUTOR_H
 

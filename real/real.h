@@ -24,7 +24,11 @@ typedef struct tws_backend_ops {
                   int operand_count, tws_stream stream, tws_error *err);
   /* bytes between addresses of any tier */
   tws_code (*copy)(tws_backend *backend, void *to, const void *from, uint64_t bytes, tws_stream stream, tws_error *err);
-  tws_code (*wait)(tws_backend *backend, tws_stream waiting, tws_stream on, tws_error *err); /* optional (async backends) */
+  /* optional, both or none: backends whose streams run side by side. signal(): the event happens when the stream comes
+   * to this point; wait(): the stream goes on when the event happened for which signal() was called last. Events are
+   * small numbers that may be used again. */
+  tws_code (*signal)(tws_backend *backend, tws_stream stream, uint32_t event, tws_error *err);
+  tws_code (*wait)(tws_backend *backend, tws_stream stream, uint32_t event, tws_error *err);
   tws_code (*synchronize)(tws_backend *backend, tws_error *err);
   int (*supports)(const tws_work *work);               /* capability query */
   /* optional, both or none: what is started between record(1) and record(0) is kept and not run; replay() starts all of

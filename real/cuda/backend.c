@@ -20,7 +20,7 @@ typedef struct arena {
 
 typedef struct lane {
   cudaStream_t stream; /* NULL: not used yet */
-  cudaEvent_t event;   /* recorded when another stream waits for this one */
+  cudaEvent_t event;   /* recorded when all streams are joined */
   char *workspace;     /* TWS_CUDA_STREAM_BYTES: the products' workspace, then scratch; NULL: no kernel has run here */
 } lane;
 
@@ -33,13 +33,12 @@ struct tws_backend {
   arena arenas[16];
   int arena_count;
   tws_cuda_memory memory;
-  uint64_t epoch;
   tws_code (*look)(void *user, tws_error *err); /* while waiting; NULL: nobody */
   void *look_user;
   cudaGraphExec_t step; /* what was recorded; NULL: nothing */
   int recording;
-  cudaEvent_t *marks;
-  uint32_t mark_count;
+  cudaEvent_t *marks, *signals;
+  uint32_t mark_count, signal_count;
   char name[128];
 };
 
@@ -116,24 +115,41 @@ static tws_code kernel_lane(tws_backend *backend, tws_stream stream, lane **out,
   return TWS_OK;
 }
 
-static tws_code cuda_wait(tws_backend *backend, tws_stream waiting, tws_stream on, tws_error *err) {
-  cudaStream_t waiter = NULL;
-  if ((int)on < 0 || on >= TWS_STREAM_COUNT) return tws_fail(err, TWS_INTERNAL, NULL, "no stream %d", (int)on);
-  if (waiting == on || !backend->lanes[on].stream) return TWS_OK;
-  TWS_TRY(tws_cuda_stream(backend, (int)waiting, &waiter, err));
-  /* A wait is for the event's latest record, so one event serves any number of waits. */
-  TRY_CUDA(cudaEventRecord(backend->lanes[on].event, backend->lanes[on].stream), "recording an event");
-  TRY_CUDA(cudaStreamWaitEvent(waiter, backend->lanes[on].event, 0), "waiting for a stream");
+/* Room for event number `index`, which may have to be created. */
+static tws_code reserve_events(cudaEvent_t **events, uint32_t *count, uint32_t index, tws_error *err) {
+  if (index < *count) return TWS_OK;
+  const uint32_t more = index + 1024;
+  cudaEvent_t *grown = tws_realloc(*events, more, sizeof *grown);
+  if (!grown) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  memset(grown + *count, 0, (more - *count) * sizeof *grown);
+  *events = grown;
+  *count = more;
+  return TWS_OK;
+}
+
+static tws_code cuda_signal(tws_backend *backend, tws_stream stream, uint32_t event, tws_error *err) {
+  cudaStream_t s = NULL;
+  TWS_TRY(tws_cuda_stream(backend, (int)stream, &s, err));
+  TWS_TRY(reserve_events(&backend->signals, &backend->signal_count, event, err));
+  if (!backend->signals[event])
+    TRY_CUDA(cudaEventCreateWithFlags(&backend->signals[event], cudaEventDisableTiming), "an event");
+  TRY_CUDA(cudaEventRecord(backend->signals[event], s), "recording an event");
+  return TWS_OK;
+}
+
+/* A wait is for the event's latest record, so that it may be recorded again at once. */
+static tws_code cuda_wait(tws_backend *backend, tws_stream stream, uint32_t event, tws_error *err) {
+  cudaStream_t s = NULL;
+  if (event >= backend->signal_count || !backend->signals[event])
+    return tws_fail(err, TWS_INTERNAL, NULL, "event %u was never signalled", (unsigned)event);
+  TWS_TRY(tws_cuda_stream(backend, (int)stream, &s, err));
+  TRY_CUDA(cudaStreamWaitEvent(s, backend->signals[event], 0), "waiting for an event");
   return TWS_OK;
 }
 
 void tws_cuda_watch(tws_backend *backend, tws_code (*look)(void *user, tws_error *err), void *user) {
   backend->look = look;
   backend->look_user = user;
-}
-
-uint64_t tws_cuda_epoch(const tws_backend *backend) {
-  return backend->epoch;
 }
 
 /* Kernels of NCCL wait for ranks that may be gone: then the wait is over when the communicator knows. */
@@ -164,20 +180,24 @@ static tws_code cuda_synchronize(tws_backend *backend, tws_error *err) {
     snprintf(what, sizeof what, "work on stream %s", tws_stream_name((tws_stream)i));
     return tws_cuda_fail(err, status, what);
   }
-  backend->epoch++;
   return TWS_OK;
 }
 
 /* ---- a step as a graph ---- */
 
-/* The compute stream and every other wait for each other: on = 1 the others for it, 0 it for them. */
+static tws_code wait_for_all(tws_backend *backend, int waiting, int on, tws_error *err) {
+  TRY_CUDA(cudaEventRecord(backend->lanes[on].event, backend->lanes[on].stream), "recording an event");
+  TRY_CUDA(cudaStreamWaitEvent(backend->lanes[waiting].stream, backend->lanes[on].event, 0), "waiting for a stream");
+  return TWS_OK;
+}
+
+/* The compute stream and every other wait for each other: fork = 1 the others for it, 0 it for them. */
 static tws_code join_streams(tws_backend *backend, int fork, tws_error *err) {
   for (int i = 0; i < TWS_STREAM_COUNT; i++) {
     if (i == TWS_STREAM_COMPUTE || !backend->lanes[i].stream) continue;
-    TWS_TRY(
-        cuda_wait(backend, fork ? (tws_stream)i : TWS_STREAM_COMPUTE, fork ? TWS_STREAM_COMPUTE : (tws_stream)i, err));
+    TWS_TRY(fork ? wait_for_all(backend, i, TWS_STREAM_COMPUTE, err)
+                 : wait_for_all(backend, TWS_STREAM_COMPUTE, i, err));
   }
-  backend->epoch++;
   return TWS_OK;
 }
 
@@ -237,14 +257,7 @@ static tws_code cuda_replay(tws_backend *backend, tws_error *err) {
 static tws_code cuda_mark(tws_backend *backend, tws_stream stream, uint32_t index, tws_error *err) {
   cudaStream_t s = NULL;
   TWS_TRY(tws_cuda_stream(backend, (int)stream, &s, err));
-  if (index >= backend->mark_count) {
-    const uint32_t count = index + 1024;
-    cudaEvent_t *marks = tws_realloc(backend->marks, count, sizeof *marks);
-    if (!marks) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-    memset(marks + backend->mark_count, 0, (count - backend->mark_count) * sizeof *marks);
-    backend->marks = marks;
-    backend->mark_count = count;
-  }
+  TWS_TRY(reserve_events(&backend->marks, &backend->mark_count, index, err));
   if (!backend->marks[index]) TRY_CUDA(cudaEventCreate(&backend->marks[index]), "an event");
   TRY_CUDA(cudaEventRecord(backend->marks[index], s), "recording an event");
   return TWS_OK;
@@ -270,7 +283,10 @@ static void cuda_destroy(tws_backend *backend) {
   cuda_synchronize(backend, NULL);
   for (uint32_t i = 0; i < backend->mark_count; i++)
     if (backend->marks[i]) cudaEventDestroy(backend->marks[i]);
+  for (uint32_t i = 0; i < backend->signal_count; i++)
+    if (backend->signals[i]) cudaEventDestroy(backend->signals[i]);
   tws_free(backend->marks);
+  tws_free(backend->signals);
   tws_cuda_gemm_destroy(backend->gemm);
   tws_cuda_fused_destroy(backend->fused);
   for (int i = 0; i < TWS_STREAM_COUNT; i++) {
@@ -517,6 +533,7 @@ const tws_backend_ops tws_cuda_backend = {.name = "cuda",
                                           .release = cuda_release,
                                           .run = cuda_run,
                                           .copy = cuda_copy,
+                                          .signal = cuda_signal,
                                           .wait = cuda_wait,
                                           .synchronize = cuda_synchronize,
                                           .supports = cuda_supports,

@@ -95,8 +95,6 @@ typedef struct tws_backend tws_backend;
 tws_code tws_cuda_fail(tws_error *err, cudaError_t status, const char *what);
 /* The CUDA stream of a plan's stream (a tws_stream), made on first use. */
 tws_code tws_cuda_stream(tws_backend *backend, int stream, cudaStream_t *out, tws_error *err);
-/* Counts the moments at which all streams were joined: what one was started for before needs no waiting after. */
-uint64_t tws_cuda_epoch(const tws_backend *backend);
 /* Drops the recorded step: before communicators that it uses are closed. */
 void tws_cuda_forget(tws_backend *backend);
 /* `look` is asked again and again while the host waits for the device; an error ends the wait. NULL: nobody. */

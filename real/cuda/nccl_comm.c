@@ -3,9 +3,15 @@
  * is polled with a deadline, and the error names the group and the collective. Sums are NCCL's: in its order, bfloat16
  * rounded at each hop; they repeat bit by bit on the same machines.
  *
+ * Kernels of NCCL wait on their multiprocessors for the other ranks. The plan's channels (plan/plan.h) put those that
+ * ranks could start in different orders one after another, as dependencies; channels run side by side: at most 3 such
+ * kernels of at most 32 blocks, which fit an A100's 108 multiprocessors beside each other, so that none waits for
+ * another's place. Nothing can deadlock: the whole plan could run one operation after another in its order (the
+ * verifier tries that), and streams only leave out some of the waiting.
+ *
  * Messages between pipeline stages are rendezvous: one that is sent ends when it is received. They run on one stream of
- * one communicator, so in the order of the plan, and the plan's order lets some message proceed at any time
- * (plan/pipeline_program.h). Communicators share no buffers: NCCL would run those that do one after another. */
+ * one communicator, so in the order of the plan. Communicators share no buffers: NCCL would run those that do one after
+ * another. */
 #include <nccl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -14,7 +20,6 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "real/cuda/internal.h"
-#include "real/cuda/lines.h"
 #include "real/cuda/module.h"
 
 enum { AXIS = 24, MOST_GROUPS = 16, SPINS = 2000 };
@@ -25,15 +30,7 @@ typedef struct nccl_group {
   int size, index;
   int *ranks;   /* of the world */
   int borrowed; /* the world's communicator */
-  tws_cuda_line line;
 } nccl_group;
-
-/* What was started last in a line, and where. */
-typedef struct nccl_line {
-  cudaEvent_t latest;
-  int stream; /* -1: nothing that could still be under way */
-  int communicators;
-} nccl_line;
 
 struct tws_comm {
   tws_backend *backend;
@@ -44,8 +41,6 @@ struct tws_comm {
   const nccl_group *messages; /* the group whose members exchange messages, NULL: the world */
   double deadline_s;
   void *token; /* device memory for barriers */
-  nccl_line lines[TWS_CUDA_LINE_COUNT];
-  uint64_t epoch; /* of the backend, when the lines were last valid */
 };
 
 /* ---- polling ---- */
@@ -96,7 +91,6 @@ static tws_code join_world(tws_comm *comm, const tws_cuda_comm_setup *setup, tws
   config.blocking = 0;
   const ncclResult_t result = ncclCommInitRankConfig(&comm->world, comm->world_size, id, comm->rank, &config);
   if (result != ncclSuccess && result != ncclInProgress) return failed(comm, result, "joining the world", err);
-  comm->lines[TWS_CUDA_LINE_REPLICAS].communicators = 1;
   return settle(comm, comm->world, "joining the world", err);
 }
 
@@ -146,7 +140,6 @@ static tws_code split(tws_comm *comm, nccl_group *group, const char *axis, tws_e
   if (group && is_world(comm, group)) { /* then it is so on all ranks */
     group->comm = comm->world;
     group->borrowed = 1;
-    group->line = TWS_CUDA_LINE_REPLICAS;
     return TWS_OK;
   }
   snprintf(what, sizeof what, "splitting group '%.40s'", axis);
@@ -158,7 +151,6 @@ static tws_code split(tws_comm *comm, nccl_group *group, const char *axis, tws_e
   TWS_TRY(settle_after(comm, comm->world, result, what, err));
   if (!group) return TWS_OK;
   group->comm = comm->child;
-  comm->lines[group->line].communicators++;
   return settle(comm, group->comm, what, err);
 }
 
@@ -185,12 +177,11 @@ static tws_code copy_groups(tws_comm *comm, const tws_cuda_comm_setup *setup, tw
     comm->group_count = i + 1;
     to->size = from->size;
     to->index = from->index;
-    to->line = tws_cuda_line_of(from->axis);
     snprintf(to->axis, sizeof to->axis, "%s", from->axis ? from->axis : "");
     to->ranks = tws_calloc((size_t)from->size + 1, sizeof *to->ranks);
     if (!to->ranks) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
     memcpy(to->ranks, from->ranks, (size_t)from->size * sizeof *to->ranks);
-    if (to->line == TWS_CUDA_LINE_STAGES && to->size > 1) comm->messages = to;
+    if (tws_channel_of_axis(from->axis) == TWS_CHANNEL_STAGES && to->size > 1) comm->messages = to;
   }
   return TWS_OK;
 }
@@ -218,10 +209,6 @@ static tws_code prepare(tws_comm *comm, const tws_cuda_comm_setup *setup, tws_er
   TWS_TRY(copy_groups(comm, setup, err));
   cudaError_t status = cudaMalloc(&comm->token, 256);
   if (status == cudaSuccess) status = cudaMemset(comm->token, 0, 256);
-  for (int i = 0; i < TWS_CUDA_LINE_COUNT && status == cudaSuccess; i++) {
-    comm->lines[i].stream = -1;
-    status = cudaEventCreateWithFlags(&comm->lines[i].latest, cudaEventDisableTiming);
-  }
   if (status != cudaSuccess) return tws_cuda_fail(err, status, "setting up NCCL");
   if (comm->world_size == 1) return TWS_OK; /* needs no library */
   TWS_TRY(join_world(comm, setup, err));
@@ -266,8 +253,6 @@ void tws_nccl_destroy(tws_comm *comm) {
     tws_free(comm->groups[i].ranks);
   }
   if (comm->world) close_communicator(comm, comm->world);
-  for (int i = 0; i < TWS_CUDA_LINE_COUNT; i++)
-    if (comm->lines[i].latest) cudaEventDestroy(comm->lines[i].latest);
   if (comm->token) cudaFree(comm->token);
   tws_free(comm->groups);
   tws_free(comm);
@@ -311,27 +296,6 @@ static tws_code data_type(const tws_comm *comm, tws_dtype dtype, ncclDataType_t 
       break;
   }
   return tws_fail(err, TWS_INTERNAL, NULL, "NCCL: rank %d: no such type, %d", comm->rank, (int)dtype);
-}
-
-/* What a line's communicators do waits for what any of them did before; one communicator orders itself. Where the
- * backend has joined its streams since, nothing is left to wait for (and what a graph captures must not wait for what
- * came before it). */
-static tws_code begin(tws_comm *comm, tws_cuda_line line, int stream, cudaStream_t *out, tws_error *err) {
-  const uint64_t epoch = tws_cuda_epoch(comm->backend);
-  const nccl_line *l = &comm->lines[line];
-  TWS_TRY(tws_cuda_stream(comm->backend, stream, out, err));
-  if (comm->epoch != epoch)
-    for (int i = 0; i < TWS_CUDA_LINE_COUNT; i++) comm->lines[i].stream = -1;
-  comm->epoch = epoch;
-  if (l->communicators < 2 || l->stream < 0 || l->stream == stream) return TWS_OK;
-  const cudaError_t status = cudaStreamWaitEvent(*out, l->latest, 0);
-  return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "waiting for a collective");
-}
-static tws_code end(tws_comm *comm, tws_cuda_line line, int stream, cudaStream_t s, tws_error *err) {
-  comm->lines[line].stream = stream;
-  if (comm->lines[line].communicators < 2) return TWS_OK;
-  const cudaError_t status = cudaEventRecord(comm->lines[line].latest, s);
-  return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "after a collective");
 }
 
 /* Part j of what is sent goes to rank j of the group. All pairs make progress together. */
@@ -403,24 +367,20 @@ static tws_code start_collective(tws_comm *comm, int group, tws_collective colle
   if (!g->comm) return tws_fail(err, TWS_RANK, NULL, "NCCL: rank %d: the communicator was aborted", comm->rank);
   if (collective == TWS_COLLECTIVE_BARRIER) segments = &nothing, count = 1;
   TWS_TRY(data_type(comm, dtype, &type, err));
-  TWS_TRY(begin(comm, g->line, (int)stream, &s, err));
   snprintf(what, sizeof what, "%s of group '%s'", tws_collective_name(collective), g->axis);
   ncclResult_t result = ncclGroupStart();
   for (int i = 0; result == ncclSuccess && i < count; i++)
     result = start_segment(comm, g, collective, type, element, root, &segments[i], s);
   const ncclResult_t ended = ncclGroupEnd();
   if (result == ncclSuccess || result == ncclInProgress) result = ended;
-  TWS_TRY(settle_after(comm, g->comm, result, what, err));
-  return end(comm, g->line, (int)stream, s, err);
+  return settle_after(comm, g->comm, result, what, err);
 }
 
 /* The communicator for messages with a rank, and its number there. */
-static ncclComm_t for_messages(const tws_comm *comm, int *peer, tws_cuda_line *line) {
-  *line = TWS_CUDA_LINE_REPLICAS;
+static ncclComm_t for_messages(const tws_comm *comm, int *peer) {
   for (int i = 0; comm->messages && i < comm->messages->size; i++) {
     if (comm->messages->ranks[i] != *peer) continue;
     *peer = i;
-    *line = comm->messages->line;
     return comm->messages->comm;
   }
   return comm->world;
@@ -431,16 +391,14 @@ static tws_code start_message(tws_comm *comm, int peer, int receives, void *data
   cudaStream_t s = NULL;
   char what[64];
   if (peer < 0 || peer >= comm->world_size) return tws_fail(err, TWS_INTERNAL, NULL, "NCCL: no rank %d", peer);
-  tws_cuda_line line;
   int number = peer;
-  ncclComm_t c = for_messages(comm, &number, &line);
+  ncclComm_t c = for_messages(comm, &number);
   if (!c) return tws_fail(err, TWS_RANK, NULL, "NCCL: rank %d: the communicator was aborted", comm->rank);
-  TWS_TRY(begin(comm, line, (int)stream, &s, err));
+  TWS_TRY(tws_cuda_stream(comm->backend, (int)stream, &s, err));
   snprintf(what, sizeof what, "%s rank %d", receives ? "receiving from" : "sending to", peer);
   const ncclResult_t result =
       receives ? ncclRecv(data, bytes, ncclUint8, number, c, s) : ncclSend(data, bytes, ncclUint8, number, c, s);
-  TWS_TRY(settle_after(comm, c, result, what, err));
-  return end(comm, line, (int)stream, s, err);
+  return settle_after(comm, c, result, what, err);
 }
 
 /* ---- the same, waited for ---- */

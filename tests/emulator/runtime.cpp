@@ -45,6 +45,15 @@ struct Event : Stream {
   bool timed, recorded;
 };
 
+/* What was submitted since emulated_trace(): for tests that ask who waits for whom. */
+struct Traced {
+  long number;
+  std::vector<long> after;
+};
+bool tracing, first_of_work;
+double work_milliseconds;
+std::vector<Traced> trace;
+
 std::map<long, Node> pending; /* what streams were given, by its number */
 long numbers;
 Recording *recording;
@@ -247,6 +256,11 @@ cudaError_t emulated_submit(cudaStream_t stream, const std::function<void()> &wo
     s->latest_node.assign(1, (long)recording->nodes.size() - 1);
     return recording->spoiled ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
   }
+  if (tracing) {
+    milliseconds = first_of_work ? work_milliseconds : 0;
+    first_of_work = false;
+    trace.push_back({numbers + 1, s->latest});
+  }
   pending[++numbers] = {work, s->latest, milliseconds};
   s->at = std::max(s->at, waited) + milliseconds;
   s->latest.assign(1, numbers);
@@ -269,6 +283,28 @@ cudaError_t emulated_submit_in_order(cudaStream_t stream, const std::function<vo
   latest_node = (long)recording->nodes.size() - 1;
   latest_capture = captures;
   return status;
+}
+
+/* ---- for tests (tests/emulator/trace.h) ---- */
+
+extern "C" {
+__attribute__((visibility("default"))) void emulated_trace(int on) {
+  tracing = on != 0;
+  trace.clear();
+}
+__attribute__((visibility("default"))) long emulated_traced(void) {
+  return (long)trace.size();
+}
+__attribute__((visibility("default"))) void emulated_work(double milliseconds) {
+  work_milliseconds = milliseconds;
+  first_of_work = true;
+}
+__attribute__((visibility("default"))) long emulated_node(long index, long *after, int most, int *count) {
+  const Traced &one = trace[(size_t)index];
+  *count = (int)one.after.size();
+  for (int i = 0; i < *count && i < most; ++i) after[i] = one.after[(size_t)i];
+  return one.number;
+}
 }
 
 /* ---- the runtime ---- */
