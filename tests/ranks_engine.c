@@ -1,4 +1,4 @@
-/* What test_train starts once per rank.
+/* What the suites that train start once per rank.
  *
  *   ranks_engine comm              the communicator against sums computed here, on both transports, bit for bit
  *   ranks_engine train JOBS OUT    trains every job of a file, one "name <TAB> model <TAB> steps <TAB> ds_config

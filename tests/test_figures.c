@@ -101,7 +101,7 @@ START_TEST(figures_are_drawn) {
   }
   char path[128];
   snprintf(path, sizeof path, "%s/x.png", folder);
-  ck_assert_int_eq(tws_plot_memory("/nonexistent", csv.data, "memory", path, &err), TWS_ENVIRONMENT);
+  ck_assert_int_eq(tws_plot_memory(in_folder("none"), csv.data, "memory", path, &err), TWS_ENVIRONMENT);
   ck_assert_int_eq(tws_plot_memory(scripts, "op,phase\n", "memory", path, &err), TWS_INVALID);
   tws_text_free(&csv);
   for (int i = 0; i < 2; i++) tws_timeline_destroy(both[i]);
@@ -111,7 +111,7 @@ END_TEST
 START_TEST(without_gnuplot) {
   const char *kept = getenv("PATH");
   char *path = kept ? strdup(kept) : NULL, out[128];
-  setenv("PATH", "/nonexistent", 1);
+  setenv("PATH", in_folder("none"), 1);
   ck_assert_int_eq(tws_plot_available(), 0);
   tws_plot_point point = {"one", 1, 1, 1, 1};
   snprintf(out, sizeof out, "%s/x.png", folder);

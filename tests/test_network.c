@@ -450,7 +450,7 @@ START_TEST(refuses_headers) {
     ck_assert_msg(strstr(err.message, cases[i].says) != NULL, "case %zu: %s", i, err.message);
   }
   tws_safetensors_counts counts;
-  ck_assert_int_eq(tws_safetensors_count("/nonexistent", &counts, NULL), TWS_IO);
+  ck_assert_int_eq(tws_safetensors_count(in_folder("none"), &counts, NULL), TWS_IO);
 }
 END_TEST
 

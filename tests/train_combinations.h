@@ -2,13 +2,13 @@
 #ifndef TWS_TESTS_TRAIN_COMBINATIONS_H
 #define TWS_TESTS_TRAIN_COMBINATIONS_H
 
-#include <stdio.h>
+#include "sanitized.h"
+#include "train.h"
 
-#include "tests/sanitized.h"
-
-/* Models of four or five layers, with a vocabulary that no number of ranks divides; LLAMA's inner width is not a multiple of
- * four per rank, and it has half as many heads of keys as of queries. */
+/* Models of four or five layers, with a vocabulary that no number of ranks divides; LLAMA's inner width is not a
+ * multiple of four per rank, and it has half as many heads of keys as of queries. */
 enum { GPT2, GPT2_UNTIED, LLAMA, LLAMA_TIED, MODELS };
+static const char *const model_names[MODELS] = {"gpt2", "gpt2-untied", "llama", "llama-tied"};
 static const char *const model_texts[MODELS] = {
     "{\"model_type\":\"gpt2\",\"vocab_size\":259,\"n_positions\":64,\"n_layer\":5,\"n_embd\":64,\"n_head\":8}",
     "{\"model_type\":\"gpt2\",\"vocab_size\":259,\"n_positions\":64,\"n_layer\":5,\"n_embd\":64,\"n_head\":8,"
@@ -95,7 +95,7 @@ static inline void combination_name(const combination *c, char *name, size_t siz
 
 /* One line of a file of jobs (tests/ranks_engine.c): samples of 32 tokens in batches of 8. */
 static inline void write_combination(FILE *file, const combination *c, const char *name, const char *model, int steps,
-                                     const char *settings) {
+                                     const char *with) {
   int tensor = at_least_one(c->tensor);
   fprintf(file,
           "%s\t%s\t%d\t{%s,\"train_micro_batch_size_per_gpu\":%d,\"sequence_parallel_size\":%d,"
@@ -103,8 +103,8 @@ static inline void write_combination(FILE *file, const combination *c, const cha
           "\"tensor_parallel\":{\"autotp_size\":%d,\"tp_overlap_comm\":%s},"
           "\"zero_optimization\":{\"stage\":%d,\"reduce_bucket_size\":20000,\"stage3_prefetch_bucket_size\":30000,"
           "\"stage3_param_persistence_threshold\":100%s},",
-          name, model, steps, settings, at_least_one(c->micro), at_least_one(c->sequence), at_least_one(c->pipe),
-          tensor, c->chunks ? "true" : "false", c->zero, c->more ? c->more : "");
+          name, model, steps, with, at_least_one(c->micro), at_least_one(c->sequence), at_least_one(c->pipe), tensor,
+          c->chunks ? "true" : "false", c->zero, c->more ? c->more : "");
   fprintf(file,
           "\"twinspeed\":{\"sequence_length\":32,\"seed\":7,\"recompute\":\"%s\",\"virtual_stages\":%d,"
           "\"pipeline_schedule\":\"%s\",\"tensor_sequence_regions\":%s,\"tensor_overlap_chunks\":%d,"

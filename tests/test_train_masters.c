@@ -1,7 +1,6 @@
-/* Training with bfloat16 weights that have no float32 copy: what it loses beside copies, whatever the division; small
- * updates that rounding to nearest loses; memory. Part of test_train.c: it uses that file's jobs and curves. */
-#ifndef TWS_TESTS_TRAIN_MASTERS_H
-#define TWS_TESTS_TRAIN_MASTERS_H
+/* ctest: engine mpi */
+/* Training with bfloat16 weights that have no float32 copy: what it loses beside copies, whatever the division. */
+#include "train_combinations.h"
 
 #define NO_COPY "\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true"
 static const char *const copies[] = {"\"bf16\":{\"enabled\":true}", NO_COPY "}",
@@ -28,6 +27,15 @@ static const combination without_copies[] = {
 };
 enum { WITHOUT = sizeof without_copies / sizeof *without_copies, PLAIN = 10 };
 
+static int alone(int model) {
+  return model == LLAMA ? 3 : 0;
+}
+
+/* Those that others are compared with train for longer. */
+static int steps_of(int index) {
+  return index == alone(GPT2) || index == alone(LLAMA) ? STEPS : FEW_STEPS;
+}
+
 static void without_name(int index, int mode, char *name, size_t size) {
   snprintf(name, size, "copies%d-%d", index, mode);
 }
@@ -41,10 +49,11 @@ static void run_without_copies(int k) {
     for (int mode = 0; mode < COPIES && without_copies[i].ranks == 1 << k; mode++, count++) {
       without_name(i, mode, name, sizeof name);
       snprintf(with, sizeof with, "%s,%s", settings, copies[mode]);
-      write_combination(file, &without_copies[i], name, in_folder(model_names[without_copies[i].model]), STEPS, with);
+      write_combination(file, &without_copies[i], name, in_folder(model_names[without_copies[i].model]), steps_of(i),
+                        with);
     }
   fclose(file);
-  run_jobs(k, jobs, STEPS);
+  run_jobs(k, jobs);
   ck_assert_int_eq(curve_count[k], count);
 }
 
@@ -57,10 +66,10 @@ static const curve *without(int index, int mode) {
 static double mean_apart(const curve *a, const curve *b, double *side) {
   double apart = 0;
   *side = 0;
-  for (int s = 0; s < STEPS; s++) {
+  for (int s = 0; s < a->steps; s++) {
     double error = a->loss[s] / b->loss[s] - 1;
-    apart += fabs(error) / STEPS;
-    *side += error / STEPS;
+    apart += fabs(error) / a->steps;
+    *side += error / a->steps;
   }
   return apart;
 }
@@ -74,19 +83,19 @@ START_TEST(weights_without_copies_train) {
   for (int i = 0; i < WITHOUT; i++)
     for (int mode = 0; mode < COPIES; mode++) {
       const combination *c = &without_copies[i];
-      const int alone = c->model == LLAMA ? 3 : 0;
-      const curve *got = without(i, mode);
-      const double own = mean_apart(got, without(alone, mode), &side);
+      const curve *got = without(i, mode), *one = without(alone(c->model), mode);
+      ck_assert_int_eq(got->steps, steps_of(i));
+      const double own = mean_apart(got, one, &side);
       ck_assert_msg(own < (c->tensor ? 4e-3 : 6e-4), "%s: %g from one rank", got->name, own);
-      ck_assert_double_lt(got->loss[STEPS - 1], 0.75 * got->loss[0]);
+      if (got->steps == STEPS) ck_assert_double_lt(got->loss[STEPS - 1], 0.75 * got->loss[0]);
       *(c->tensor ? &other_bits : &same_bits) = fmax(c->tensor ? other_bits : same_bits, own);
-      const double apart = mean_apart(got, without(alone, 0), &side);
+      const double apart = mean_apart(got, without(alone(c->model), 0), &side);
       ck_assert_msg(apart < 4e-3 && fabs(side) < 3e-3, "%s: %g from float32 copies, %g to one side", got->name, apart,
                     side);
       beside_copies = fmax(beside_copies, apart);
       const curve *first = i < PLAIN ? without(i - c->zero + 1, mode) : got;
-      ck_assert_msg(memcmp(got->loss, first->loss, sizeof got->loss) == 0, "%s differs from %s", got->name,
-                    first->name);
+      ck_assert_msg(memcmp(got->loss, first->loss, (size_t)got->steps * sizeof *got->loss) == 0, "%s differs from %s",
+                    got->name, first->name);
     }
   printf(
       "bf16: losses differ by %.2g on average from float32 copies, by %.2g between divisions, tensor-parallel %.2g\n",
@@ -94,44 +103,11 @@ START_TEST(weights_without_copies_train) {
 }
 END_TEST
 
-/* The mean of the last losses, less that of the first. */
-static double progress(const char *with, double *first) {
-  enum { FEW = 20 };
-  command_result r = twinspeed(
-      "train -m tiny-llama --seq 32 --micro-batch 8 -n 1 --stage 1 --steps 100 --quiet --json "
-      "--set optimizer.params.lr=1e-5 --set bf16.enabled=true --data %s %s",
-      text_path, with);
-  tws_json *json = NULL;
-  double sum[2] = {0};
-  ck_assert_msg(r.status == 0, "%s%s", r.out, r.err);
-  ck_assert_int_eq(tws_json_parse(r.out, strlen(r.out), "result", &json, NULL), TWS_OK);
-  const cJSON *losses = cJSON_GetObjectItemCaseSensitive(json->root, "losses");
-  const int count = cJSON_GetArraySize(losses);
-  for (int i = 0; i < FEW; i++) {
-    sum[0] += cJSON_GetArrayItem(losses, i)->valuedouble / FEW;
-    sum[1] += cJSON_GetArrayItem(losses, count - 1 - i)->valuedouble / FEW;
-  }
-  tws_json_destroy(json);
-  command_free(&r);
-  *first = sum[0];
-  return sum[0] - sum[1];
+int main(void) {
+  Suite *suite = suite_create("train_masters");
+  TCase *tests = tcase_create("train_masters");
+  tcase_add_test(tests, weights_without_copies_train);
+  tcase_set_timeout(tests, 300);
+  suite_add_tcase(suite, tests);
+  return run_training(suite);
 }
-
-/* A learning rate below half a unit in the last place of most weights: to nearest these never move. */
-START_TEST(small_updates_are_not_lost) {
-#define MASTERS "--set bf16.bf16_master_weights_and_grads=true "
-  double first;
-  const double copied = progress("", &first), random = progress(MASTERS, &first);
-  const double moments = progress(MASTERS "--set bf16.bf16_optimizer_states=true", &first);
-  const double nearest = progress(MASTERS "--set twinspeed.stochastic_rounding=false", &first);
-  printf(
-      "small updates: loss falls by %.4f with float32 copies, %.4f without, %.4f with bf16 moments, %.4f to nearest\n",
-      copied, random, moments, nearest);
-  ck_assert_msg(copied > 0.03 * first, "%g of %g", copied, first);
-  ck_assert_msg(fabs(random / copied - 1) < 0.03 && fabs(moments / copied - 1) < 0.03, "%g, %g instead of %g", random,
-                moments, copied);
-  ck_assert_msg(nearest < 0.4 * copied, "to nearest %g of %g", nearest, copied);
-}
-END_TEST
-
-#endif

@@ -1,7 +1,8 @@
-/* Training in half precision: what it loses beside float32, whatever the division; overflows; reports. Part of
- * test_train.c: it uses that file's jobs and curves. */
-#ifndef TWS_TESTS_TRAIN_FP16_H
-#define TWS_TESTS_TRAIN_FP16_H
+/* ctest: engine mpi */
+/* Training in half precision: what it loses beside float32, whatever the division; overflows; reports. */
+#include "base/json.h"
+#include "base/memory.h"
+#include "train_combinations.h"
 
 static const combination halves[] = {
     {GPT2, 2, .zero = 0, .micro = 2},
@@ -58,12 +59,13 @@ static void run_halves(int k) {
     }
   }
   fclose(file);
-  run_jobs(k, jobs, STEPS);
+  run_jobs(k, jobs);
   ck_assert_int_eq(curve_count[k], count);
 }
 
 static double largest_apart(const curve *a, const curve *b, double *norm) {
   double loss = 0;
+  ck_assert(a->steps == STEPS && b->steps == STEPS);
   for (int s = 0; s < STEPS; s++) {
     loss = fmax(loss, fabs(a->loss[s] / b->loss[s] - 1));
     *norm = fmax(*norm, fabs(a->norm[s] / b->norm[s] - 1));
@@ -75,6 +77,7 @@ static double largest_apart(const curve *a, const curve *b, double *norm) {
  * weights. Then it trains. */
 static void check_overflows(const curve *c, const curve *one) {
   int s = 0;
+  ck_assert(c->steps == STEPS && one->steps == STEPS);
   for (; s < STEPS && isinf(c->norm[s]) && isinf(one->norm[s]); s++) continue;
   ck_assert_msg(s >= 5 && s <= STEPS - 6, "%s: %d steps were skipped", c->name, s);
   for (int i = 0; i <= s; i++)
@@ -170,4 +173,13 @@ START_TEST(scales_that_never_fit) {
 }
 END_TEST
 
-#endif
+int main(void) {
+  Suite *suite = suite_create("train_fp16");
+  TCase *tests = tcase_create("train_fp16");
+  tcase_add_test(tests, fp16_trains);
+  tcase_add_test(tests, skipped_steps);
+  tcase_add_test(tests, scales_that_never_fit);
+  tcase_set_timeout(tests, 300);
+  suite_add_tcase(suite, tests);
+  return run_training(suite);
+}

@@ -1,0 +1,213 @@
+/* ctest: engine */
+/* What training starts from: the order and the cutting of the data, initial weights, requested faults. */
+#include "real/data.h"
+#include "real/fault.h"
+#include "real/init.h"
+#include "train.h"
+
+/* ---- data ---- */
+
+/* Every sample once an epoch; the samples of a step do not depend on how the batch is cut; orders of epochs differ. */
+START_TEST(data_order) {
+  for (uint64_t trial = 0; trial < 40; trial++) {
+    uint32_t word[4];
+    tws_philox(3, 0, trial, word);
+    int64_t micro = 1 + word[0] % 3, accumulation = 1 + word[1] % 3, ranks = 1 + word[2] % 4;
+    int64_t parts = 1 + word[3] % 4, sequence = parts * (5 + word[3] / 4 % 30), length = sequence / parts;
+    int64_t batch = micro * accumulation * ranks;
+    tws_error err = {0};
+    tws_data data;
+    ck_assert_msg(tws_data_open(text_path, sequence, 256, batch, trial, &data, &err) == TWS_OK, "%s", err.message);
+    ck_assert_uint_eq(data.samples, (data.count - 1) / (uint64_t)sequence);
+    size_t tokens = (size_t)(micro * accumulation * length);
+    int32_t *ids = malloc(tokens * sizeof *ids), *targets = malloc(tokens * sizeof *targets);
+    unsigned char *seen = calloc(data.samples, 1);
+    uint64_t same = 0;
+    int64_t steps = (int64_t)data.samples / batch;
+    for (int64_t step = 0; step < steps; step++) {
+      for (int64_t place = 0; place < batch; place++) {
+        uint64_t sample = tws_data_sample(&data, batch, step, place);
+        ck_assert_uint_lt(sample, data.samples);
+        ck_assert_int_eq(seen[sample]++, 0);
+        same += sample == tws_random_permute(trial + 1, data.samples, (uint64_t)(step * batch + place));
+      }
+      if (step > 2) continue;
+      /* replica r, micro-batch a, row i: place (a replicas + r) micro + i; of that sample one part */
+      for (int cut = 0; cut < ranks * parts; cut++) {
+        int replica = cut / (int)parts, part = cut % (int)parts;
+        tws_batch_shape shape = {batch,      micro, accumulation, replica,
+                                 (int)ranks, part,  (int)parts,   trial % 2 ? ' ' : -1};
+        ck_assert_int_eq(tws_data_tokens(&data, &shape), (int64_t)tokens);
+        tws_data_fill(&data, &shape, step, ids, targets);
+        for (int64_t a = 0, at = 0; a < accumulation; a++)
+          for (int64_t row = 0; row < micro; row++)
+            for (int64_t i = part * length; i < (part + 1) * length; i++, at++) {
+              uint64_t sample = tws_data_sample(&data, batch, step, (a * ranks + replica) * micro + row);
+              int target = data.tokens[sample * (uint64_t)sequence + (uint64_t)i + 1];
+              ck_assert_int_eq(ids[at], data.tokens[sample * (uint64_t)sequence + (uint64_t)i]);
+              ck_assert_int_eq(targets[at], trial % 2 && target == ' ' ? -1 : target);
+            }
+      }
+    }
+    if (data.samples > 100) ck_assert_uint_lt(same, data.samples / 4);
+    /* the step that crosses the end of the epoch takes the rest of it first */
+    for (int64_t place = 0; place < (int64_t)data.samples - steps * batch; place++)
+      ck_assert_int_eq(seen[tws_data_sample(&data, batch, steps, place)]++, 0);
+    for (uint64_t i = 0; i < data.samples; i++) ck_assert_int_eq(seen[i], 1);
+    free(ids);
+    free(targets);
+    free(seen);
+    tws_data_close(&data);
+  }
+}
+END_TEST
+
+static void write_tokens(const char *path, uint32_t magic, uint32_t version, uint32_t promised, int size, int count) {
+  uint32_t header[256] = {magic, version, promised};
+  FILE *file = fopen(path, "wb");
+  fwrite(header, sizeof header, 1, file);
+  for (uint32_t i = 0; i < (uint32_t)count; i++) {
+    uint32_t token = i * 37 % 1000;
+    fwrite(&token, (size_t)size, 1, file); /* little-endian */
+  }
+  fclose(file);
+}
+
+START_TEST(data_tokens) {
+  tws_error err = {0};
+  tws_data data;
+  const char *path = in_folder("tokens.bin");
+  const uint32_t magic[] = {20240520, 20240801}, version[] = {1, 7};
+  for (int f = 0; f < 2; f++) {
+    write_tokens(path, magic[f], version[f], 500, f ? 4 : 2, 500);
+    ck_assert_msg(tws_data_open(path, 10, 1000, 2, 0, &data, &err) == TWS_OK, "%s", err.message);
+    ck_assert_uint_eq(data.count, 500);
+    int32_t ids[20], targets[20];
+    tws_batch_shape shape = {2, 2, 1, 0, 1, 0, 1, -1};
+    tws_data_fill(&data, &shape, 0, ids, targets);
+    for (int i = 0; i < 20; i++) ck_assert_int_eq(targets[i], (ids[i] + 37) % 1000);
+    tws_data_close(&data);
+    ck_assert_int_eq(tws_data_open(path, 10, 999, 2, 0, &data, &err), TWS_INVALID); /* token 999 */
+    ck_assert_ptr_nonnull(strstr(err.message, "token 27 is 999"));
+  }
+  write_tokens(path, 20240520, 2, 500, 2, 500);
+  ck_assert_int_eq(tws_data_open(path, 10, 1000, 2, 0, &data, &err), TWS_INVALID);
+  write_tokens(path, 20240520, 1, 501, 2, 500);
+  ck_assert_int_eq(tws_data_open(path, 10, 1000, 2, 0, &data, &err), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.message, "holds 500"));
+  write_tokens(path, 1, 1, 500, 2, 500);
+  ck_assert_int_eq(tws_data_open(path, 10, 1000, 2, 0, &data, &err), TWS_INVALID);
+}
+END_TEST
+
+START_TEST(data_errors) {
+  tws_error err = {0};
+  tws_data data;
+  ck_assert_int_eq(tws_data_open(in_folder("none"), 8, 256, 1, 0, &data, &err), TWS_IO);
+  ck_assert_int_eq(tws_data_open(folder, 8, 256, 1, 0, &data, &err), TWS_IO);
+  ck_assert_int_eq(tws_data_open("/dev/null", 8, 256, 1, 0, &data, &err), TWS_IO);
+  ck_assert_int_eq(tws_data_open(text_path, 8, 100, 1, 0, &data, &err), TWS_INVALID);
+  write_text(in_folder("empty"), "");
+  ck_assert_int_eq(tws_data_open(in_folder("empty"), 8, 256, 1, 0, &data, &err), TWS_INVALID);
+  write_text(in_folder("short"), "0123456789abcdef"); /* 16 tokens: one short of 2 x 8 + 1 */
+  ck_assert_int_eq(tws_data_open(in_folder("short"), 8, 256, 2, 0, &data, &err), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.message, "needs 17"));
+  write_text(in_folder("short"), "0123456789abcdef0");
+  ck_assert_int_eq(tws_data_open(in_folder("short"), 8, 256, 2, 0, &data, &err), TWS_OK);
+  tws_data_close(&data);
+}
+END_TEST
+
+/* ---- initial weights ---- */
+
+START_TEST(init_by_parts) {
+  enum { N = 10007, MANY = 200003 };
+  static float whole[N], part[N], alone[MANY], together[MANY];
+  tws_param param = {.init_std = 0.02f, .init_value = 0.0f};
+  tws_init_values(&param, 3, 42, 0, N, whole);
+  for (uint64_t trial = 0; trial < 100; trial++) {
+    uint64_t first = (uint64_t)(tws_random_uniform(1, 2, trial) * N), count = (N - first) / (1 + trial % 5);
+    tws_init_values(&param, 3, 42, first, count, part);
+    for (uint64_t i = 0; i < count; i++) ck_assert(part[i] == whole[first + i]);
+  }
+  double sum = 0.0, squares = 0.0;
+  for (int i = 0; i < N; i++) {
+    sum += whole[i];
+    squares += (double)whole[i] * whole[i];
+  }
+  ck_assert_double_lt(fabs(sum / N), 4 * 0.02 / sqrt(N));
+  ck_assert_double_lt(fabs(sqrt(squares / N) / 0.02 - 1.0), 0.04);
+  tws_init_values(&param, 4, 42, 0, N, part);
+  ck_assert(memcmp(whole, part, sizeof whole) != 0);
+  tws_param one = {.init_value = 1.0f};
+  tws_init_values(&one, 0, 42, 5, 3, part);
+  ck_assert(part[0] == 1.0f && part[2] == 1.0f);
+  tws_init_values(&param, 3, 42, 7, MANY, alone);
+  for (int threads = 1; threads <= 13; threads += 4) {
+    memset(together, 0, sizeof together);
+    tws_init_part_with(threads, &param, 3, 42, NULL, 7, MANY, together);
+    ck_assert_mem_eq(together, alone, sizeof alone);
+  }
+}
+END_TEST
+
+/* Blocks of rows and a range of columns of a matrix, as tensor parallelism cuts them, in pieces of any length. */
+START_TEST(init_of_slices) {
+  enum { ROWS = 60, COLUMNS = 97, N = ROWS * COLUMNS };
+  static float whole[N], expected[N], part[N];
+  tws_param param = {.init_std = 0.02f, .init_value = 0.5f};
+  tws_init_values(&param, 2, 9, 0, N, whole);
+  for (uint64_t trial = 0; trial < 200; trial++) {
+    uint32_t word[4];
+    tws_philox(17, 0, trial, word);
+    tws_param_slice slice = {.whole_columns = COLUMNS, .columns = COLUMNS};
+    int64_t row = 0, count = 0, first_column = word[0] % COLUMNS;
+    if (word[1] % 2) {
+      slice.first_column = first_column;
+      slice.columns = 1 + word[1] / 2 % (COLUMNS - first_column);
+    }
+    for (uint32_t block = 0; block < 1 + word[2] % 3; block++) {
+      slice.first_row[block] = row + word[3] % 7;
+      slice.rows[block] = 1 + word[0] / 97 % 13;
+      row = slice.first_row[block] + slice.rows[block];
+      for (int64_t r = slice.first_row[block]; r < row; r++)
+        for (int64_t c = 0; c < slice.columns; c++) expected[count++] = whole[r * COLUMNS + slice.first_column + c];
+    }
+    ck_assert_int_le(row, ROWS);
+    for (int64_t first = 0, n; first < count; first += n) {
+      n = 1 + (int64_t)(tws_random_uniform(trial, 3, (uint64_t)first) * 300.0);
+      if (n > count - first) n = count - first;
+      tws_init_part(&param, 2, 9, &slice, (uint64_t)first, (uint64_t)n, part);
+      ck_assert_mem_eq(part, expected + first, (size_t)n * sizeof *part);
+    }
+  }
+  tws_init_part(&param, 2, 9, NULL, 5, 100, part);
+  ck_assert_mem_eq(part, whole + 5, 100 * sizeof *part);
+}
+END_TEST
+
+START_TEST(fault_texts) {
+  tws_fault fault;
+  ck_assert_int_eq(tws_fault_parse("rank=1,step=3,kind=kill", 1, &fault, NULL), TWS_OK);
+  ck_assert(fault.kind == TWS_FAULT_KILL && fault.step == 3);
+  ck_assert_int_eq(tws_fault_parse("rank=1,step=3,kind=kill", 0, &fault, NULL), TWS_OK);
+  ck_assert(fault.kind == TWS_FAULT_NONE);
+  ck_assert_int_eq(tws_fault_parse(NULL, 0, &fault, NULL), TWS_OK);
+  ck_assert_int_eq(tws_fault_parse("rank=1,step=3,kind=kil", 1, &fault, NULL), TWS_USAGE);
+  ck_assert_int_eq(tws_fault_parse("rank=1,kind=kill", 1, &fault, NULL), TWS_USAGE);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("train_data");
+  TCase *tests = tcase_create("train_data");
+  tcase_add_test(tests, data_order);
+  tcase_add_test(tests, data_tokens);
+  tcase_add_test(tests, data_errors);
+  tcase_add_test(tests, init_by_parts);
+  tcase_add_test(tests, init_of_slices);
+  tcase_add_test(tests, fault_texts);
+  tcase_set_timeout(tests, 300);
+  suite_add_tcase(suite, tests);
+  return run_training(suite);
+}

@@ -1,0 +1,73 @@
+/* ctest: engine mpi */
+/* Real training: what one rank loses is what every division of it along the axes loses. */
+#include "train_combinations.h"
+
+enum { SHORT = 10 };
+
+static void reference_name(int model, int ignored, char *name, size_t size) {
+  snprintf(name, size, "%s%s", model_names[model], ignored ? "-ignored" : "");
+}
+
+static void run_combinations(int k) {
+  char jobs[96], name[64];
+  snprintf(jobs, sizeof jobs, "%s", in_folder("jobs")); /* in_folder() forgets */
+  FILE *file = fopen(jobs, "w");
+  int count = 0;
+  for (int i = 0; k == 0 && i < 2 * MODELS; i++, count++) {
+    combination one = {.model = i / 2, .ranks = 1, .micro = 2, .ignored = i % 2};
+    reference_name(one.model, one.ignored, name, sizeof name);
+    write_combination(file, &one, name, in_folder(model_names[one.model]), SHORT, settings);
+  }
+  for (int i = 0; i < COMBINATIONS; i += EVERY) {
+    const combination *c = &combinations[i];
+    if (c->ranks != 1 << k) continue;
+    combination_name(c, name, sizeof name);
+    write_combination(file, c, name, in_folder(model_names[c->model]), SHORT, settings);
+    count++;
+  }
+  fclose(file);
+  run_jobs(k, jobs);
+  ck_assert_int_eq(curve_count[k], count);
+}
+
+/* Losses and norms of jobs divided along all axes, against one rank. */
+START_TEST(equal_divisions) {
+  double worst = 0.0, worst_norm = 0.0;
+  for (int m = 0; m < MODELS; m++) write_text(in_folder(model_names[m]), model_texts[m]);
+  for (int k = 0; k < WORLDS; k++) run_combinations(k);
+  for (int i = 0; i < COMBINATIONS; i += EVERY) {
+    const combination *c = &combinations[i];
+    char name[64], reference[64];
+    combination_name(c, name, sizeof name);
+    reference_name(c->model, c->ignored, reference, sizeof reference);
+    int k = c->ranks == 2 ? 1 : c->ranks == 4 ? 2 : 3;
+    const curve *got = find(k, name), *want = find(0, reference);
+    ck_assert(got->steps == SHORT && want->steps == SHORT);
+    for (int s = 0; s < SHORT; s++) {
+      double error = fabs(got->loss[s] / want->loss[s] - 1.0), norm_error = fabs(got->norm[s] / want->norm[s] - 1.0);
+      ck_assert_msg(error < 1e-5, "%s of %s, step %d: loss %.9g, not %.9g", name, reference, s + 1, got->loss[s],
+                    want->loss[s]);
+      ck_assert_msg(norm_error < 1e-4, "%s of %s, step %d: norm %.9g, not %.9g", name, reference, s + 1, got->norm[s],
+                    want->norm[s]);
+      worst = fmax(worst, error);
+      worst_norm = fmax(worst_norm, norm_error);
+    }
+  }
+  printf("largest relative difference of a loss: %.2g, of a norm: %.2g\n", worst, worst_norm);
+  for (int m = 0; m < MODELS; m++) { /* what is left out matters: the losses differ */
+    char plain[64], ignored[64];
+    reference_name(m, 0, plain, sizeof plain);
+    reference_name(m, 1, ignored, sizeof ignored);
+    ck_assert_double_gt(fabs(find(0, plain)->loss[SHORT - 1] - find(0, ignored)->loss[SHORT - 1]), 1e-3);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("train_divisions");
+  TCase *tests = tcase_create("train_divisions");
+  tcase_add_test(tests, equal_divisions);
+  tcase_set_timeout(tests, 300);
+  suite_add_tcase(suite, tests);
+  return run_training(suite);
+}

@@ -1,0 +1,111 @@
+/* ctest: engine mpi */
+/* Real training: what must not depend on ranks, ZeRO stage, micro batches, pipeline or recomputation does not. */
+#include "train.h"
+
+static void add_job(FILE *file, const char *name, const char *model, int stage, int micro, const char *more,
+                    const char *recompute, int steps) {
+  fprintf(file,
+          "%s\t%s\t%d\t{%s,\"train_micro_batch_size_per_gpu\":%d,\"zero_optimization\":{\"stage\":%d,"
+          "\"reduce_bucket_size\":20000,\"stage3_prefetch_bucket_size\":30000,\"stage3_param_persistence_threshold\":"
+          "100%s},"
+          "\"twinspeed\":{\"sequence_length\":32,\"seed\":7,\"recompute\":\"%s\"}}\n",
+          name, model, steps, settings, micro, stage, more, recompute);
+}
+
+/* Pipelines: every schedule, both stages of ZeRO that go with one, with and without recomputation. */
+static int add_pipelines(FILE *file, int ranks) {
+  static const char *const schedules[] = {"gpipe", "1f1b", "interleaved", "zb-h1"};
+  static const char *const models[] = {"tiny-gpt2", "tiny-llama"};
+  int count = 0;
+  for (int stages = 2; stages <= ranks; stages *= 2)
+    for (int i = 0; i < 4; i++)
+      for (int m = 0; m < 2; m++) {
+        int virtual_stages = i == 2 && stages == 2 ? 2 : 1, zero = (i + m) % 2;
+        fprintf(file,
+                "%s-pipe%d-%s-zero%d\t%s\t%d\t{%s,\"train_micro_batch_size_per_gpu\":1,"
+                "\"pipeline\":{\"stages\":%d,\"partition\":\"uniform\"},\"zero_optimization\":{\"stage\":%d},"
+                "\"twinspeed\":{\"sequence_length\":32,\"seed\":7,\"recompute\":\"%s\",\"virtual_stages\":%d,"
+                "\"pipeline_schedule\":\"%s\"}}\n",
+                models[m], stages, schedules[i], zero, models[m], FEW_STEPS, settings, stages, zero,
+                m ? "full" : "none", virtual_stages, schedules[i]);
+        count++;
+      }
+  return count;
+}
+
+static int write_jobs(const char *path, int ranks) {
+  static const char *const models[] = {"tiny-gpt2", "tiny-llama"};
+  static const char *const modes[] = {"none", "full", "selective"};
+  FILE *file = fopen(path, "w");
+  char name[64];
+  for (int m = 0; m < 2; m++)
+    for (int stage = 0; stage < 4; stage++)
+      for (int mode = 0; mode < 3; mode++) {
+        if (mode == 2 && stage % 2) continue;
+        snprintf(name, sizeof name, "%s-%d-%s", models[m], stage, modes[mode]);
+        add_job(file, name, models[m], stage, 8 / ranks / (stage % 2 ? 2 : 1), "", modes[mode],
+                ranks == 1 && stage == 0 && mode == 0 ? STEPS : FEW_STEPS);
+      }
+  add_job(file, "tiny-gpt2-1-overlap", "tiny-gpt2", 1, 1, ",\"overlap_comm\":true", "none", FEW_STEPS);
+  add_job(file, "tiny-gpt2-2-plain", "tiny-gpt2", 2, 2,
+          ",\"overlap_comm\":true,\"reduce_scatter\":true,\"use_multi_rank_bucket_allreduce\":false", "none",
+          FEW_STEPS);
+  add_job(file, "tiny-llama-3-allreduce", "tiny-llama", 3, 2, ",\"reduce_scatter\":false,\"overlap_comm\":false",
+          "none", FEW_STEPS);
+  int pipelines = add_pipelines(file, ranks);
+  fclose(file);
+  return 23 + pipelines;
+}
+
+/* Losses of all stages, ranks, micro batches and schedules against stage 0 on one rank; recomputation to the bit; the
+ * arenas are compared with the ledger inside the ranks. */
+START_TEST(equal_losses) {
+  for (int k = 0; k < 3; k++) {
+    const char *jobs = in_folder("jobs");
+    int count = write_jobs(jobs, 1 << k);
+    run_jobs(k, jobs);
+    ck_assert_int_eq(curve_count[k], count);
+  }
+  double worst = 0.0;
+  for (int k = 0; k < 3; k++)
+    for (int i = 0; i < curve_count[k]; i++) {
+      const curve *c = &curves[k][i];
+      const curve *reference = find(0, strstr(c->name, "gpt2") ? "tiny-gpt2-0-none" : "tiny-llama-0-none");
+      ck_assert_int_eq(c->steps, c == reference ? STEPS : FEW_STEPS);
+      for (int s = 0; s < c->steps; s++) {
+        double error = fabs(c->loss[s] - reference->loss[s]) / reference->loss[s];
+        double norm_error = fabs(c->norm[s] - reference->norm[s]) / reference->norm[s];
+        ck_assert_msg(error < 1e-5, "%s on %d ranks, step %d: loss %.9g, not %.9g", c->name, 1 << k, s + 1, c->loss[s],
+                      reference->loss[s]);
+        ck_assert_msg(norm_error < 1e-3, "%s on %d ranks, step %d: norm %.9g, not %.9g", c->name, 1 << k, s + 1,
+                      c->norm[s], reference->norm[s]);
+        if (error > worst) worst = error;
+      }
+      char plain[64];
+      memcpy(plain, c->name, sizeof plain);
+      char *mode = strstr(plain, "-full") ? strstr(plain, "-full") : strstr(plain, "-selective");
+      if (!mode) continue;
+      strcpy(mode, "-none");
+      const curve *without = find(k, plain);
+      const size_t compared = (size_t)c->steps * sizeof *c->loss;
+      ck_assert_msg(memcmp(c->loss, without->loss, compared) == 0 && memcmp(c->norm, without->norm, compared) == 0,
+                    "%s differs from %s on %d ranks", c->name, plain, 1 << k);
+    }
+  printf("largest relative difference of a loss: %.2g\n", worst);
+  for (int m = 0; m < 2; m++) {
+    const curve *c = find(0, m ? "tiny-llama-0-none" : "tiny-gpt2-0-none");
+    ck_assert_double_gt(c->loss[0], 5.0); /* about ln 256 */
+    ck_assert_double_lt(c->loss[0], 6.2);
+    ck_assert_double_lt(c->loss[STEPS - 1], 0.75 * c->loss[0]);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("train_stages");
+  TCase *tests = tcase_create("train_stages");
+  tcase_add_test(tests, equal_losses);
+  tcase_set_timeout(tests, 300);
+  suite_add_tcase(suite, tests);
+  return run_training(suite);
+}
