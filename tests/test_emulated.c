@@ -78,19 +78,17 @@ static double number_after(const char *text, const char *key) {
 START_TEST(recorded) {
   static const char *const models[] = {"gpt", "llama"}, *const types[] = {"fp32", "bf16", "fp16"};
   static const double limits[] = {2e-6, 1e-4, 1e-4};
-  for (int i = 0; i < 6; i++) {
-    char flags[256];
-    double host[MOST_STEPS], eager[MOST_STEPS], whole[MOST_STEPS];
-    snprintf(flags, sizeof flags, "-m %s/%s.json --dtype %s --micro-batch 2 --accumulation 2 --steps 5", folder,
-             models[i / 3], types[i % 3]);
-    const int count = train(0, 1, flags, host);
-    ck_assert_int_eq(train(1, 1, flags, whole), count);
-    setenv("TWINSPEED_CUDA_EAGER", "1", 1);
-    ck_assert_int_eq(train(1, 1, flags, eager), count);
-    unsetenv("TWINSPEED_CUDA_EAGER");
-    compare(flags, count, eager, whole, 0);
-    compare(flags, count, host, whole, limits[i % 3]);
-  }
+  char flags[256];
+  double host[MOST_STEPS], eager[MOST_STEPS], whole[MOST_STEPS];
+  snprintf(flags, sizeof flags, "-m %s/%s.json --dtype %s --micro-batch 2 --accumulation 2 --steps 5", folder,
+           models[_i / 3], types[_i % 3]);
+  const int count = train(0, 1, flags, host);
+  ck_assert_int_eq(train(1, 1, flags, whole), count);
+  setenv("TWINSPEED_CUDA_EAGER", "1", 1);
+  ck_assert_int_eq(train(1, 1, flags, eager), count);
+  unsetenv("TWINSPEED_CUDA_EAGER");
+  compare(flags, count, eager, whole, 0);
+  compare(flags, count, host, whole, limits[_i % 3]);
 }
 END_TEST
 
@@ -255,7 +253,7 @@ int main(void) {
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, abandoned);
   tcase_add_loop_test(tests, chosen, 0, 2);
-  tcase_add_test(tests, recorded);
+  tcase_add_loop_test(tests, recorded, 0, 6);
   tcase_add_loop_test(tests, ranks, 0, (int)(sizeof jobs / sizeof *jobs));
   tcase_add_test(tests, traced);
   suite_add_tcase(suite, tests);

@@ -119,6 +119,7 @@ cudaError_t give(void **out, size_t bytes, bool device) {
   void *map = mmap(nullptr, a.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (map == MAP_FAILED) return cudaErrorMemoryAllocation;
   a.map = static_cast<char *>(map);
+  madvise(map, a.mapped, MADV_HUGEPAGE); /* open_memory() takes as long as there are pages */
   mprotect(a.map + HOST_PAGE, inside, PROT_READ | PROT_WRITE);
   char *at = a.map + a.mapped - HOST_PAGE - a.rounded; /* what goes too far meets the guard */
   memset(at, 0xff, bytes);                             /* NaN */
