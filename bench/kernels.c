@@ -168,7 +168,7 @@ static void gpt2_step(case_list *list) {
     if (w->code == TWS_KERNEL_ADAMW || w->code == TWS_KERNEL_SQUARED_NORM) w->dtype = TWS_F32;
     if (w->code == TWS_KERNEL_ADAMW) w->dtype2 = (uint8_t)o->dtype;
     if (w->flags & TWS_HALF_WEIGHTS) w->dtype = w->dtype2 = TWS_BF16;
-    if (w->code == TWS_KERNEL_ADAMW) memcpy(w->f, (double[5]){0.9, 0.999, 1e-8, 0.01}, sizeof w->f);
+    if (w->code == TWS_KERNEL_ADAMW) w->f[0] = 1e-8, w->f[1] = 0.01;
     if (w->code == TWS_KERNEL_ROPE) w->f[0] = 10000;
     if (w->code == TWS_KERNEL_CAST) w->dtype2 = (uint8_t)(o->dtype == TWS_F32 ? TWS_BF16 : o->dtype);
   }

@@ -139,7 +139,8 @@ int64_t tws_config_vocabulary_multiple(const tws_config *config);
 /* Learning rate for the optimizer step with 0-based index `step`, i.e. after step calls... of the scheduler
  * (specification 06 section 5: golden k = number of step() calls; lr used by optimizer step s is that of k = s). */
 double tws_config_lr(const tws_config *config, int64_t k);
-/* Betas of Adam at the same k: OneCycle with cycle_momentum moves them, every other schedule leaves them alone. */
+/* Betas of Adam at the same k: OneCycle with cycle_momentum moves the first and makes the second 0.99, every other
+ * schedule leaves them alone. */
 void tws_config_betas(const tws_config *config, int64_t k, double *beta1, double *beta2);
 
 /* Reports into text: the effective configuration as JSON (valid ds_config.json, every honoured key), the JSON Schema of

@@ -523,6 +523,7 @@ static const char *idle_reason(const tws_config *c, const char *path) {
   const tws_key *schedule = tws_key_at("twinspeed.pipeline_schedule");
   int usual = tws_key_word(schedule->values, "1f1b", 0);
   const char *partition = c->pipeline_partition ? c->pipeline_partition : "best";
+  const int cycles = c->scheduler == TWS_SCHEDULER_ONE_CYCLE && c->schedule.cycle_momentum;
   const struct {
     const char *path;
     int idle;
@@ -541,6 +542,8 @@ static const char *idle_reason(const tws_config *c, const char *path) {
        "it needs bf16.enabled and bf16.bf16_master_weights_and_grads"},
       {"twinspeed.stochastic_rounding", !c->stochastic_rounding && !tws_config_bf16_masters(c),
        "it needs bf16.bf16_master_weights_and_grads: masters in float32 are rounded to nearest"},
+      {"optimizer.params.betas", cycles && (c->beta1 != 0.9 || c->beta2 != 0.999),
+       "OneCycle sets them, unless scheduler.params.cycle_momentum is false"},
       {"twinspeed.axis_order", !pipe && !tensor && !sequence && c->axis_order != tws_axis_orders[0],
        "all ranks are data-parallel"},
   };

@@ -114,12 +114,10 @@ void tws_config_betas(const tws_config *config, int64_t k, double *beta1, double
   double low = config->schedule.cycle_min_momentum, high = config->schedule.cycle_max_momentum;
   cycle y = cycle_of(config);
   int64_t i = k - 1;
-  if (i < 0) {
-    *beta1 = low;
-    return;
-  }
-  *beta2 = 0.99; /* upstream fixes it while the first beta cycles */
-  if ((double)i < y.total)
+  *beta2 = 0.99; /* upstream fixes it while the first beta cycles, from the first update on */
+  if (i < 0)
+    *beta1 = low; /* though the cycle begins with the highest */
+  else if ((double)i < y.total)
     *beta1 = high - (high - low) * cycle_scale(&y, i);
   else
     *beta1 = high * (1 + config->schedule.cycle_momentum_rate * cycle_decays(config, &y, i));

@@ -40,7 +40,7 @@
  *   VOCABULARY_LOSS      tokens, vocabulary, padded, ranks           RW logits, R targets, R stats(f32)[ranks,tokens,3], RW metrics(f64)[2], [R hyper(f32)]
  *                        CROSS_ENTROPY on one rank's columns, given all ranks' stats: f[0], f[1] as there, f[2] = first id (every rank counts the whole loss: f[1] has the division)
  *   ADAMW                count, first                                RW p(f32), RW m(f32), RW v(f32), R grad, R hyper(f32), R metrics(f64), [W p16]   nothing changes when metrics[CLIP] is 0
- *                        f = beta1, beta2, epsilon, weight decay, seed; flag L2: decay is added to the gradient
+ *                        f = epsilon, weight decay, seed; flag L2: decay is added to the gradient. The betas are hyper's
  *                        flag HALF_WEIGHTS: p and grad are bf16, and there is no p16; flag HALF_MOMENTS, only with it: m and v are bf16 too, and change p before they are rounded
  *                        flag STOCHASTIC, only with HALF_WEIGHTS: what is stored in bf16 is rounded at random, of element first + i with the bits of base/philox.h for the seed and
  *                        hyper[STEP]; else to nearest. NaN stays NaN
@@ -152,7 +152,11 @@ enum {
   TWS_HYPER_BIAS2,
   TWS_HYPER_SCALE, /* the loss scale */
   TWS_HYPER_STEP,  /* number of the update, modulo 2^24: random bits differ from step to step */
-  TWS_HYPER_COUNT = 8
+  TWS_HYPER_BETA1, /* of this step: schedules may move them */
+  TWS_HYPER_BETA2,
+  TWS_HYPER_REST1, /* 1 - beta1, from the float64 beta1 */
+  TWS_HYPER_REST2,
+  TWS_HYPER_COUNT
 };
 enum {
   TWS_METRIC_LOSS,

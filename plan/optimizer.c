@@ -52,14 +52,12 @@ static tws_work update_work(const tws_config *config, const run *r) {
   tws_work work = tws_kernel_work(TWS_KERNEL_ADAMW, config->accumulation_dtype, flags);
   work.dtype2 = (uint8_t)config->dtype;
   work.d[0] = (int64_t)r->count;
-  work.f[0] = config->beta1;
-  work.f[1] = config->beta2;
-  work.f[2] = config->epsilon;
-  work.f[3] = config->weight_decay;
+  work.f[0] = config->epsilon;
+  work.f[1] = config->weight_decay;
   if (!is_stochastic(config)) return work;
   work.flags |= TWS_STOCHASTIC;
   work.d[1] = r->element;
-  work.f[4] = (double)(config->seed & ((INT64_C(1) << 53) - 1)); /* what a double holds */
+  work.f[2] = (double)(config->seed & ((INT64_C(1) << 53) - 1)); /* what a double holds */
   return work;
 }
 

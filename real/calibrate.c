@@ -268,7 +268,7 @@ static tws_work canonical(const tws_work *work) {
   copy.group = 0;
   copy.segments = 0;
   copy.flags &= ~(uint32_t)TWS_SCALED;
-  if (copy.code == TWS_KERNEL_ADAMW) copy.d[1] = 0, copy.f[4] = 0; /* which bits are drawn does not matter */
+  if (copy.code == TWS_KERNEL_ADAMW) copy.d[1] = 0, copy.f[2] = 0; /* which bits are drawn does not matter */
   return copy;
 }
 

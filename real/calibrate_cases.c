@@ -435,10 +435,8 @@ static tws_code count_cases(tws_dtype dtype, int64_t count, tws_case_list *list,
     tws_work work = start(kernels[i], dtype);
     work.d[0] = count;
     if (kernels[i] == TWS_KERNEL_ADAMW) {
-      work.f[0] = 0.9;
-      work.f[1] = 0.999;
-      work.f[2] = 1e-8;
-      work.f[3] = 0.01;
+      work.f[0] = 1e-8;
+      work.f[1] = 0.01;
     }
     if (kernels[i] == TWS_KERNEL_CAST) work.dtype2 = dtype == TWS_F32 ? TWS_BF16 : TWS_F32;
     TWS_TRY(tws_case_add(list, &work, err));

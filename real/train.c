@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/memory.h"
+#include "plan/hyper.h"
 #include "real/init.h"
 #include "real/train_internal.h"
 
@@ -154,18 +155,12 @@ static tws_code init_weights(tws_training *t, tws_error *err) {
 
 /* ---- steps ---- */
 
-/* A skipped step counts neither for the schedule nor for the moments' correction. */
+/* A skipped step is no update: it counts neither for the schedule nor for the moments' correction. */
 static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
-  const tws_config *c = t->config;
   const int64_t step = t->steps_done - t->skipped + 1;
-  float hyper[TWS_HYPER_COUNT] = {0};
+  float hyper[TWS_HYPER_COUNT];
   double zeros[TWS_METRIC_COUNT] = {0};
-  *lr = tws_config_lr(c, step - 1);
-  hyper[TWS_HYPER_LR] = (float)*lr;
-  hyper[TWS_HYPER_SCALE] = (float)t->loss_scale.scale;
-  hyper[TWS_HYPER_STEP] = (float)(step % (1 << 24));
-  hyper[TWS_HYPER_BIAS1] = c->bias_correction ? (float)(1.0 - pow(c->beta1, (double)step)) : 1.0f;
-  hyper[TWS_HYPER_BIAS2] = c->bias_correction ? (float)(1.0 - pow(c->beta2, (double)step)) : 1.0f;
+  *lr = tws_hyper_fill(t->config, step, t->loss_scale.scale, hyper);
   TWS_TRY(tws_executor_put(t->executor, t->plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
   return tws_executor_put(t->executor, t->plan->metrics, 0, zeros, TWS_METRIC_COUNT, err);
 }

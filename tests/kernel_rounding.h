@@ -13,8 +13,13 @@ static tws_work exact_adamw(int64_t count, int64_t first, int half_moments, uint
       .dtype2 = TWS_BF16,
       .flags = (uint32_t)(TWS_HALF_WEIGHTS | TWS_STOCHASTIC | (half_moments ? TWS_HALF_MOMENTS : 0)),
       .d = {count, first},
-      .f = {0.5, 0.75, 0, 0, (double)seed},
+      .f = {0, 0, (double)seed},
   };
+}
+
+static void put_betas(void *hyper, double beta1, double beta2) {
+  put(TWS_F32, hyper, TWS_HYPER_BETA1, beta1), put(TWS_F32, hyper, TWS_HYPER_REST1, 1 - beta1);
+  put(TWS_F32, hyper, TWS_HYPER_BETA2, beta2), put(TWS_F32, hyper, TWS_HYPER_REST2, 1 - beta2);
 }
 
 static void make_half_state(const tws_work *w, double step, uint64_t seed, tensor x[HALF_OPERANDS]) {
@@ -35,6 +40,7 @@ static void make_half_state(const tws_work *w, double step, uint64_t seed, tenso
   put(TWS_F32, x[HALF_HYPER].data, TWS_HYPER_BIAS1, 1);
   put(TWS_F32, x[HALF_HYPER].data, TWS_HYPER_BIAS2, 1);
   put(TWS_F32, x[HALF_HYPER].data, TWS_HYPER_STEP, step);
+  put_betas(x[HALF_HYPER].data, 0.5, 0.75);
   put(TWS_F64, x[HALF_METRICS].data, TWS_METRIC_CLIP, 1);
 }
 
@@ -102,9 +108,9 @@ START_TEST(rounding_keeps_the_mean) {
   unsigned char fell[2][COUNT];
   for (int step = 0; step < 2; ++step) {
     tensor x[HALF_OPERANDS];
-    tws_work w = exact_adamw(COUNT, 5, 1, 99);
-    w.f[0] = w.f[1] = 0; /* a step of the learning rate */
+    const tws_work w = exact_adamw(COUNT, 5, 1, 99);
     make_half_state(&w, 1 + step, 0, x);
+    put_betas(x[HALF_HYPER].data, 0, 0); /* a step of the learning rate */
     put(TWS_F32, x[HALF_HYPER].data, TWS_HYPER_LR, share * 0x1p-8);
     for (int64_t i = 0; i < COUNT; ++i) put(TWS_BF16, x[HALF_P].data, i, 1), put(TWS_BF16, x[HALF_GRAD].data, i, 1);
     run_tensors(backend, &w, x, HALF_OPERANDS);

@@ -52,7 +52,7 @@ static double fill_value(const tws_work *w, fill_kind fill, int operand, int64_t
       if (i / (3 * w->d[0]) == 1 && i / 3 % 3 == 1) return i % 3 == 0 ? -INFINITY : 0;
       return i % 3 == 1 ? 1 + normal * normal : normal;
     case FILL_HYPER:
-      return (double[TWS_HYPER_COUNT]){0.01, 0.19, 0.0975, 512, 17}[i];
+      return (double[TWS_HYPER_COUNT]){0.01, 0.19, 0.0975, 512, 17, 0.9, 0.95, 0.1, 0.05}[i];
     case FILL_METRICS:
       if (w->code == TWS_KERNEL_CLIP && i == TWS_METRIC_IGNORED) return w->f[1];
       return (double[TWS_METRIC_COUNT]){1.5, 0, 6.25, 0, 0.75}[i];

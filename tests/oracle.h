@@ -323,11 +323,11 @@ static inline void oracle_heads(const tws_work *w, double *whole, double *packed
 static inline void oracle_adamw(const tws_work *w, double **o, int count) {
   const double *f = w->f, lr = o[4][TWS_HYPER_LR], clip = o[5][TWS_METRIC_CLIP];
   for (int64_t i = 0; i < w->d[0] && clip != 0; ++i) {
-    const double decay = f[3] * o[0][i], g = o[3][i] * clip + (w->flags & TWS_L2 ? decay : 0);
-    o[1][i] = f[0] * o[1][i] + (1 - f[0]) * g;
-    o[2][i] = f[1] * o[2][i] + (1 - f[1]) * g * g;
+    const double decay = f[1] * o[0][i], g = o[3][i] * clip + (w->flags & TWS_L2 ? decay : 0);
+    o[1][i] = o[4][TWS_HYPER_BETA1] * o[1][i] + o[4][TWS_HYPER_REST1] * g;
+    o[2][i] = o[4][TWS_HYPER_BETA2] * o[2][i] + o[4][TWS_HYPER_REST2] * g * g;
     const double m = o[1][i] / o[4][TWS_HYPER_BIAS1], v = o[2][i] / o[4][TWS_HYPER_BIAS2];
-    o[0][i] -= lr * (m / (sqrt(v) + f[2]) + (w->flags & TWS_L2 ? 0 : decay));
+    o[0][i] -= lr * (m / (sqrt(v) + f[0]) + (w->flags & TWS_L2 ? 0 : decay));
     if (count > 6) o[6][i] = o[0][i];
   }
 }

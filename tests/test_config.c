@@ -367,6 +367,13 @@ START_TEST(keys_that_need_another_say_so) {
       {"{\"twinspeed\": {\"stochastic_rounding\": false}, \"bf16\": {\"enabled\": true, "
        "\"bf16_master_weights_and_grads\": true}}",
        NULL, NULL},
+#define CYCLE(more) \
+  "\"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1, \"cycle_max_lr\": 2" more "}}"
+#define BETAS(betas) "{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"betas\": [" betas "]}}"
+      {BETAS("0.9, 0.95") ", " CYCLE("") "}", "optimizer.params.betas", "cycle_momentum"},
+      {BETAS("0.9, 0.95") ", " CYCLE(", \"cycle_momentum\": false") "}", NULL, NULL},
+      {BETAS("0.9, 0.999") ", " CYCLE("") "}", NULL, NULL},
+      {BETAS("0.9, 0.95") "}", NULL, NULL},
       {"{\"bf16\": {\"bf16_master_weights_and_grads\": true}}", "bf16.bf16_master_weights_and_grads", "bf16.enabled"},
       {"{\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}}", "bf16.bf16_optimizer_states",
        "bf16_master_weights_and_grads"},

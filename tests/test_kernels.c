@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "base/json.h"
+#include "plan/hyper.h"
 #include "tests/kernel_run.h"
 
 static double root_mean_square(const double *v, int64_t count) {
@@ -351,10 +352,12 @@ START_TEST(adam_golden) {
     const double beta1 = number(item, "beta1"), beta2 = number(item, "beta2");
     const tws_work w = {.code = TWS_KERNEL_ADAMW,
                         .d = {count},
-                        .f = {beta1, beta2, number(item, "eps"), number(item, "weight_decay")},
+                        .f = {number(item, "eps"), number(item, "weight_decay")},
                         .flags = number(item, "adamw_mode") != 0 ? 0 : TWS_L2};
     const int correct = number(item, "bias_correction") != 0;
     hyper[TWS_HYPER_LR] = (float)number(item, "lr");
+    hyper[TWS_HYPER_BETA1] = (float)beta1, hyper[TWS_HYPER_REST1] = (float)(1 - beta1);
+    hyper[TWS_HYPER_BETA2] = (float)beta2, hyper[TWS_HYPER_REST2] = (float)(1 - beta2);
     tws_backend *backend = use_backend(0, 1);
     int t = 0;
     const cJSON *step;
@@ -384,13 +387,81 @@ START_TEST(adam_golden) {
 }
 END_TEST
 
+/* A configuration with the optimizer and the schedule of a golden case. */
+static tws_config *one_cycle_config(const cJSON *item) {
+  tws_error err = {0};
+  tws_json *json = NULL;
+  tws_config *config = NULL;
+  char *optimizer = cJSON_PrintUnformatted(cJSON_GetObjectItem(item, "optimizer")), text[1024];
+  char *schedule = cJSON_PrintUnformatted(cJSON_GetObjectItem(item, "scheduler"));
+  snprintf(text, sizeof text,
+           "{\"train_batch_size\":8,\"optimizer\":{\"type\":\"Adam\",\"params\":%s},"
+           "\"scheduler\":{\"type\":\"OneCycle\",\"params\":%s}}",
+           optimizer, schedule);
+  REQUIRE(tws_json_parse(text, strlen(text), "golden case", &json, &err) == TWS_OK, "%s", err.message);
+  REQUIRE(tws_config_from_json(json, &config, &err) == TWS_OK, "%s", err.message);
+  REQUIRE(tws_config_resolve(config, 1, NULL, &err) == TWS_OK, "%s", err.message);
+  cJSON_free(optimizer);
+  cJSON_free(schedule);
+  return config;
+}
+
+/* DeepSpeed's updates while OneCycle moves the betas, from what the engine hands to the kernel. */
+START_TEST(one_cycle_golden) {
+  enum { COUNT = 20 };
+  tws_json *json = NULL;
+  tws_error err = {0};
+  REQUIRE(tws_json_read(TWS_TEST_DIR "/golden/one_cycle.json", &json, &err) == TWS_OK, "%s", err.message);
+  const cJSON *item, *step;
+  int cases = 0, updates = 0;
+  double worst = 0;
+  cJSON_ArrayForEach(item, cJSON_GetObjectItem(json->root, "cases")) {
+    float p[COUNT], m[COUNT] = {0}, v[COUNT] = {0}, g[COUNT], want[COUNT], hyper[TWS_HYPER_COUNT];
+    double metrics[TWS_METRIC_COUNT] = {[TWS_METRIC_CLIP] = 1};
+    tws_config *config = one_cycle_config(item);
+    const tws_work w = {.code = TWS_KERNEL_ADAMW,
+                        .d = {COUNT},
+                        .f = {config->epsilon, config->weight_decay},
+                        .flags = config->adam_w_mode ? 0 : TWS_L2};
+    tws_backend *backend = use_backend(0, 1);
+    int64_t update = 0;
+    ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(item, "params0")), COUNT);
+    read_floats(cJSON_GetObjectItem(item, "params0"), p);
+    cJSON_ArrayForEach(step, cJSON_GetObjectItem(item, "steps")) {
+      const cJSON *betas = cJSON_GetObjectItem(step, "betas");
+      double beta1, beta2, lr = tws_hyper_fill(config, ++update, 1, hyper);
+      tws_config_betas(config, update - 1, &beta1, &beta2);
+      ck_assert_double_le(fabs(lr - number(step, "lr")), 1e-15);
+      ck_assert_double_le(fabs(beta1 - betas->child->valuedouble), 1e-15);
+      ck_assert_double_eq(beta2, betas->child->next->valuedouble);
+      read_floats(cJSON_GetObjectItem(step, "grad"), g);
+      read_floats(cJSON_GetObjectItem(step, "param"), want);
+      void *data[] = {p, m, v, g, hyper, metrics};
+      const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_F32, TWS_F32, TWS_F32, TWS_F64};
+      ck_assert_int_eq(run_kernel(backend, &w, data, types, 6, NULL), TWS_OK);
+      for (int i = 0; i < COUNT; ++i) {
+        const double error = fabs(p[i] - want[i]);
+        REQUIRE(error < 2e-6, "case %d, update %d, weight %d: %.9g, golden %.9g", cases, (int)update, i, p[i], want[i]);
+        worst = fmax(worst, error);
+      }
+      ++updates;
+    }
+    tws_config_destroy(config);
+    ++cases;
+  }
+  printf("OneCycle: weights are within %.2g of DeepSpeed's\n", worst);
+  ck_assert(cases >= 4 && updates >= 64);
+  tws_json_destroy(json);
+}
+END_TEST
+
 /* A gradient that is not finite must not touch weights or moments, with and without clipping. */
 START_TEST(overflow_skips_the_step) {
   const float poison[] = {NAN, INFINITY, -INFINITY, 3e38F};
   for (int n = 0; n < 8; ++n) {
     enum { COUNT = 100 };
     float p[COUNT], m[COUNT], v[COUNT], g[COUNT], was[COUNT];
-    float hyper[TWS_HYPER_COUNT] = {0.1F, 0.1F, 0.001F};
+    float hyper[TWS_HYPER_COUNT] = {0.1F, 0.1F, 0.001F, 1, 1, 0.9F, 0.999F, 0.1F, 0.001F};
     double metrics[TWS_METRIC_COUNT] = {0};
     for (int i = 0; i < COUNT; ++i) p[i] = m[i] = v[i] = was[i] = (float)(i + 1), g[i] = 1;
     g[COUNT - 1] = poison[n % 4];
@@ -398,7 +469,7 @@ START_TEST(overflow_skips_the_step) {
     tws_backend *backend = use_backend(0, 2);
     const tws_work squares = {.code = TWS_KERNEL_SQUARED_NORM, .d = {COUNT}, .f = {1}};
     const tws_work clip = {.code = TWS_KERNEL_CLIP, .f = {n < 4 ? 1 : 0}};
-    const tws_work adamw = {.code = TWS_KERNEL_ADAMW, .d = {COUNT}, .f = {0.9, 0.999, 1e-8, 0.1}};
+    const tws_work adamw = {.code = TWS_KERNEL_ADAMW, .d = {COUNT}, .f = {1e-8, 0.1}};
     void *const squared[] = {g, metrics + TWS_METRIC_SQUARES};
     ck_assert_int_eq(run_kernel(backend, &squares, squared, (tws_dtype[]){f, d}, 2, NULL), TWS_OK);
     ck_assert_int_eq(run_kernel(backend, &clip, (void *[]){metrics}, &d, 1, NULL), TWS_OK);
@@ -551,6 +622,7 @@ int main(void) {
   suite_add_tcase(suite, repeats);
   tcase_add_test(single, in_place);
   tcase_add_test(single, adam_golden);
+  tcase_add_test(single, one_cycle_golden);
   tcase_add_test(single, overflow_skips_the_step);
   tcase_add_test(single, rounding_of_what_is_not_finite);
   tcase_add_test(single, wide_activations);

@@ -101,10 +101,40 @@ START_TEST(equal_losses) {
 }
 END_TEST
 
+/* ---- betas that a schedule moves ---- */
+
+static void add_cycle(FILE *file, const char *name, const char *betas, const char *momentum) {
+  fprintf(file,
+          "%s\ttiny-gpt2\t%d\t{\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"betas\":[%s]}},\"train_batch_size\":4,"
+          "\"scheduler\":{\"type\":\"OneCycle\",\"params\":{\"cycle_min_lr\":1e-3,\"cycle_max_lr\":4e-3,"
+          "\"cycle_first_step_size\":4,%s}},\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
+          name, FEW_STEPS, betas, momentum);
+}
+
+/* A cycle whose momentum stands still is those betas, to the bit; one whose momentum moves is another training. */
+START_TEST(cycled_betas) {
+  const char *jobs = in_folder("jobs");
+  FILE *file = fopen(jobs, "w");
+  add_cycle(file, "given", "0.85,0.99", "\"cycle_momentum\":false");
+  add_cycle(file, "still", "0.9,0.999", "\"cycle_min_mom\":0.85,\"cycle_max_mom\":0.85");
+  add_cycle(file, "moving", "0.9,0.999", "\"cycle_min_mom\":0.8,\"cycle_max_mom\":0.9");
+  fclose(file);
+  run_jobs(0, jobs);
+  const curve *given = find(0, "given"), *still = find(0, "still"), *moving = find(0, "moving");
+  double apart = 0;
+  for (int s = 0; s < FEW_STEPS; s++) {
+    ck_assert_msg(given->loss[s] == still->loss[s], "step %d: %.9g, not %.9g", s + 1, still->loss[s], given->loss[s]);
+    apart = fmax(apart, fabs(moving->loss[s] / given->loss[s] - 1));
+  }
+  ck_assert_double_gt(apart, 1e-3);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("train_stages");
   TCase *tests = tcase_create("train_stages");
   tcase_add_test(tests, equal_losses);
+  tcase_add_test(tests, cycled_betas);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);
   return run_training(suite);

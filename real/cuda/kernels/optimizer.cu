@@ -6,19 +6,19 @@
 namespace {
 
 struct AdamW {
-  float beta1, beta2, rest1, rest2, epsilon, decay;
+  float epsilon, decay;
   int l2;
 };
 
 struct Rates {
-  float clip, step, inverse_root_bias2, decay;
+  float beta1, beta2, rest1, rest2, clip, step, inverse_root_bias2, decay;
 };
 
 __device__ void update(const AdamW &c, const Rates &r, float g, float *p, float *m, float *v) {
   g *= r.clip;
   if (c.l2) g += r.decay * *p;
-  *m = c.beta1 * *m + c.rest1 * g;
-  *v = c.beta2 * *v + c.rest2 * (g * g);
+  *m = r.beta1 * *m + r.rest1 * g;
+  *v = r.beta2 * *v + r.rest2 * (g * g);
   float change = r.step * *m / (sqrtf(*v) * r.inverse_root_bias2 + c.epsilon);
   if (!c.l2) change += r.decay * *p;
   *p -= change;
@@ -26,6 +26,8 @@ __device__ void update(const AdamW &c, const Rates &r, float g, float *p, float 
 
 __device__ Rates rates_of(const AdamW &c, const float *hyper, const double *metrics) {
   Rates r;
+  r.beta1 = hyper[TWS_HYPER_BETA1], r.rest1 = hyper[TWS_HYPER_REST1];
+  r.beta2 = hyper[TWS_HYPER_BETA2], r.rest2 = hyper[TWS_HYPER_REST2];
   r.clip = (float)metrics[TWS_METRIC_CLIP];
   r.step = hyper[TWS_HYPER_LR] / hyper[TWS_HYPER_BIAS1];
   r.inverse_root_bias2 = 1.0F / sqrtf(hyper[TWS_HYPER_BIAS2]);
@@ -63,8 +65,7 @@ __global__ void adamw(float *p, float *m, float *v, const G *grad, const float *
 
 AdamW constants_of(const tws_work *work) {
   const double *f = work->f;
-  return {(float)f[0], (float)f[1], (float)(1 - f[0]),          (float)(1 - f[1]),
-          (float)f[2], (float)f[3], (work->flags & TWS_L2) != 0};
+  return {(float)f[0], (float)f[1], (work->flags & TWS_L2) != 0};
 }
 
 template <typename G, typename P>
@@ -157,7 +158,7 @@ tws_code run_adamw_bf16(const tws_cuda_call *call, tws_error *err) {
   constexpr int N = TWS_ROUNDING_GROUP;
   const AdamW c = constants_of(call->work);
   const int64_t count = call->work->d[0];
-  const Draw draw = {(uint64_t)call->work->f[4], call->work->d[1]};
+  const Draw draw = {(uint64_t)call->work->f[2], call->work->d[1]};
   bf16 *p = out<bf16>(call, 0);
   S *m = out<S>(call, 1), *v = out<S>(call, 2);
   const bf16 *grad = in<bf16>(call, 3);

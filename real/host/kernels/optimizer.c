@@ -163,17 +163,17 @@ HOST_KERNEL(adamw) {
   const float lr = hyper[TWS_HYPER_LR];
   const int l2 = (call->work->flags & TWS_L2) != 0;
   adamw_job job = {call,
-                   {.beta1 = (float)f[0],
-                    .beta2 = (float)f[1],
-                    .rest1 = (float)(1 - f[0]),
-                    .rest2 = (float)(1 - f[1]),
-                    .epsilon = (float)f[2],
-                    .decay = l2 ? (float)f[3] : (float)((double)lr * f[3]),
+                   {.beta1 = hyper[TWS_HYPER_BETA1],
+                    .beta2 = hyper[TWS_HYPER_BETA2],
+                    .rest1 = hyper[TWS_HYPER_REST1],
+                    .rest2 = hyper[TWS_HYPER_REST2],
+                    .epsilon = (float)f[0],
+                    .decay = l2 ? (float)f[1] : (float)((double)lr * f[1]),
                     .step = lr / hyper[TWS_HYPER_BIAS1],
                     .inverse_root_bias2 = 1.0F / sqrtf(hyper[TWS_HYPER_BIAS2]),
                     .clip = (float)metrics[TWS_METRIC_CLIP],
                     .l2 = l2,
-                    .seed = (uint64_t)f[4]}};
+                    .seed = (uint64_t)f[2]}};
   memcpy(&job.constants.number, &hyper[TWS_HYPER_STEP], sizeof job.constants.number);
   run_parallel(call, tws_work_bytes(call->work), call->work->flags & TWS_HALF_WEIGHTS ? adamw_bf16_task : adamw_task,
                &job);

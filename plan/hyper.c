@@ -1,0 +1,23 @@
+#include "plan/hyper.h"
+
+#include <math.h>
+
+double tws_hyper_fill(const tws_config *config, int64_t update, double loss_scale, float hyper[TWS_HYPER_COUNT]) {
+  const double lr = tws_config_lr(config, update - 1);
+  double beta1, beta2, bias1 = 1, bias2 = 1;
+  tws_config_betas(config, update - 1, &beta1, &beta2);
+  if (config->bias_correction) { /* of this update's betas alone, as in PyTorch, also where they were others before */
+    bias1 -= pow(beta1, (double)update);
+    bias2 -= pow(beta2, (double)update);
+  }
+  hyper[TWS_HYPER_LR] = (float)lr;
+  hyper[TWS_HYPER_BIAS1] = (float)bias1;
+  hyper[TWS_HYPER_BIAS2] = (float)bias2;
+  hyper[TWS_HYPER_SCALE] = (float)loss_scale;
+  hyper[TWS_HYPER_STEP] = (float)(update % (1 << 24));
+  hyper[TWS_HYPER_BETA1] = (float)beta1;
+  hyper[TWS_HYPER_BETA2] = (float)beta2;
+  hyper[TWS_HYPER_REST1] = (float)(1 - beta1);
+  hyper[TWS_HYPER_REST2] = (float)(1 - beta2);
+  return lr;
+}

@@ -1,0 +1,12 @@
+/* The scalars of one update, as kernels read them from the plan's buffer of hyperparameters. */
+#ifndef TWS_PLAN_HYPER_H
+#define TWS_PLAN_HYPER_H
+
+#include <stdint.h>
+#include "config/ds_config.h"
+#include "models/kernel.h"
+
+/* `update` counts from 1. Returns the learning rate, before it is rounded to float32. */
+double tws_hyper_fill(const tws_config *config, int64_t update, double loss_scale, float hyper[TWS_HYPER_COUNT]);
+
+#endif
