@@ -36,6 +36,7 @@ static void extrapolate(tws_path_result *path, const tws_path_result *fewer, dou
   for (int i = 0; i < TWS_COLLECTIVE_COUNT; i++) {
     path->collective_s[i] += more * (path->collective_s[i] - fewer->collective_s[i]);
   }
+  tws_path_judge(path); /* what takes most of a few micro-batches may not take most of all */
 }
 
 /* Everything of a plan but its path. The ledger and the stage's arena are those of all `wanted` micro-batches. */

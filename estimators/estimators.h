@@ -73,6 +73,9 @@ double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t wo
 tws_code tws_path_read(const tws_plan *plan, const tws_op_times *times, int serial, double step_s,
                        tws_path_result *result, tws_error *err);
 
+/* The sentence on what to look at first, from the numbers of an account: for those who changed them. */
+void tws_path_judge(tws_path_result *result);
+
 tws_code tws_longest_path(const tws_plan *plan, const tws_machine *machine, tws_path_result *result, tws_error *err);
 
 /* The same for ranks that differ: plans[i] stands for one pipeline stage each (any set of ranks of a job whose other

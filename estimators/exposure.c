@@ -110,8 +110,7 @@ static void read_gaps(reader *r, double step_s) {
   r->result->exposed_s = step_s - computing;
 }
 
-/* One sentence on what to look at first. */
-static void judge(tws_path_result *r) {
+void tws_path_judge(tws_path_result *r) {
   double matmul = r->kernel_s[TWS_KERNEL_LINEAR] + r->kernel_s[TWS_KERNEL_LINEAR_GRAD_INPUT] +
                   r->kernel_s[TWS_KERNEL_LINEAR_GRAD_WEIGHT];
   double attention = r->kernel_s[TWS_KERNEL_ATTENTION] + r->kernel_s[TWS_KERNEL_ATTENTION_GRAD];
@@ -160,6 +159,6 @@ tws_code tws_path_read(const tws_plan *plan, const tws_op_times *times, int seri
   result->step_s = step_s;
   read_gaps(&r, step_s);
   tws_free(r.before);
-  judge(result);
+  tws_path_judge(result);
   return TWS_OK;
 }

@@ -690,6 +690,52 @@ START_TEST(composition_equals_longest_path) {
 }
 END_TEST
 
+/* What a sentence begins with, to the verb, and its first percentage. */
+static double subject(const char *sentence, char what[64]) {
+  const char *verb = strstr(sentence, " take");
+  ck_assert_msg(verb && verb - sentence < 64, "%s", sentence);
+  snprintf(what, 64, "%.*s", (int)(verb - sentence), sentence);
+  return strtod(strpbrk(verb, "0123456789"), NULL);
+}
+
+/* Between nodes the gradients' all-reduce takes most of three micro-batches of a few tokens, and little of a hundred.
+ */
+START_TEST(bottleneck_is_of_the_whole_step) {
+  tws_network *network = network_of("gpt2");
+  tws_error err = {0};
+  tws_profile *profile = NULL;
+  tws_cluster cluster;
+  ck_assert_msg(tws_profile_load("a100-80gb", &profile, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_cluster_load("dgx-a100", &cluster, &err) == TWS_OK, "%s", err.message);
+  tws_machine machine = {.cluster = &cluster, .profile = profile};
+  tws_config config = small_config();
+  cluster.nodes = 4;
+  cluster.devices_per_node = 1;
+  config.micro_batch_size = 1;
+  config.dtype = TWS_BF16;
+  char what[3][64];
+  double percent[3];
+  for (int i = 0; i < 3; i++) {
+    config.accumulation_steps = i ? 100 : 3;
+    tws_plan_request request = {
+        .network = network, .config = &config, .topology = data_topology(4), .backend = TWS_BACKEND_CUDA, .threads = 1};
+    tws_estimate estimate;
+    tws_path_result path;
+    tws_plan *plan;
+    ck_assert_msg(tws_estimate_step(&request, &machine, &estimate, &err) == TWS_OK, "%s", err.message);
+    ck_assert(tws_plan_build(&request, &plan, &err) == TWS_OK);
+    ck_assert(tws_longest_path(plan, &machine, &path, &err) == TWS_OK);
+    tws_plan_destroy(plan);
+    percent[i] = subject(i == 2 ? path.text : estimate.path.bottleneck, what[i]);
+  }
+  ck_assert_str_ne(what[0], what[2]);
+  ck_assert_str_eq(what[1], what[2]);
+  ck_assert_double_le(fabs(percent[1] - percent[2]), 1);
+  tws_profile_destroy(profile);
+  tws_network_destroy(network);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("plan");
   TCase *c = tcase_create("plan");
@@ -708,6 +754,7 @@ int main(void) {
   tcase_add_test(c, neighbours_share_a_kernel);
   tcase_add_test(c, one_checkpoint_a_layer);
   tcase_add_test(c, composition_equals_longest_path);
+  tcase_add_test(c, bottleneck_is_of_the_whole_step);
   suite_add_tcase(suite, c);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
