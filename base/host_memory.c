@@ -31,15 +31,18 @@ typedef struct group_files {
   const char *root, *limit, *usage, *inactive;
 } group_files;
 
-/* Every group from the process' own up to the root may have a limit; the tightest counts. */
-static void apply_groups(const group_files *files, const char *group, tws_host_memory *memory) {
+/* Every group from the process' own up to the root may have a limit; the tightest counts, and for what is left the one
+ * that has least: others may have used up what a group above allows. */
+static void apply_groups(const char *root, const group_files *files, const char *group, tws_host_memory *memory) {
   char folder[1024], stat[1100];
-  int length = snprintf(folder, sizeof folder, "%s%s", files->root, group);
-  if (length < 0 || (size_t)length >= sizeof folder) return;
+  const uint64_t installed = memory->total_bytes;
+  int top = snprintf(folder, sizeof folder, "%s%s", root, files->root);
+  int length = snprintf(folder, sizeof folder, "%s%s%s", root, files->root, group);
+  if (top < 0 || length < 0 || (size_t)length >= sizeof folder) return;
   for (;;) {
     uint64_t limit = 0, usage = 0, inactive = 0;
-    if (read_number(folder, files->limit, &limit) && limit < memory->total_bytes) {
-      memory->total_bytes = limit;
+    if (read_number(folder, files->limit, &limit) && limit < installed) {
+      if (limit < memory->total_bytes) memory->total_bytes = limit;
       memory->limited = 1;
       snprintf(stat, sizeof stat, "%s/memory.stat", folder);
       read_field(stat, files->inactive, &inactive); /* page cache that goes first */
@@ -49,29 +52,44 @@ static void apply_groups(const group_files *files, const char *group, tws_host_m
       if (left < memory->available_bytes) memory->available_bytes = left;
     }
     char *slash = strrchr(folder, '/');
-    if (!slash || (size_t)(slash - folder) < strlen(files->root)) return;
+    if (!slash || slash - folder < top) return;
     *slash = '\0';
   }
 }
 
+/* Of the controllers of a hierarchy, parted by commas. */
+static int has_memory(const char *controllers) {
+  for (size_t length; *controllers; controllers += length + (controllers[length] == ',')) {
+    length = strcspn(controllers, ",");
+    if (length == 6 && strncmp(controllers, "memory", 6) == 0) return 1;
+  }
+  return 0;
+}
+
 tws_host_memory tws_host_memory_read(void) {
+  return tws_host_memory_read_under("");
+}
+
+tws_host_memory tws_host_memory_read_under(const char *root) {
   static const group_files v1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
                                  "total_inactive_file "};
   static const group_files v2 = {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file "};
   tws_host_memory memory = {0};
   uint64_t kib = 0;
-  if (read_field("/proc/meminfo", "MemTotal:", &kib)) memory.total_bytes = kib * 1024;
-  if (read_field("/proc/meminfo", "MemAvailable:", &kib)) memory.available_bytes = kib * 1024;
-  FILE *file = fopen("/proc/self/cgroup", "r");
-  char line[1024];
+  char path[1024], line[1024];
+  snprintf(path, sizeof path, "%s/proc/meminfo", root);
+  if (read_field(path, "MemTotal:", &kib)) memory.total_bytes = kib * 1024;
+  if (read_field(path, "MemAvailable:", &kib)) memory.available_bytes = kib * 1024;
+  snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+  FILE *file = fopen(path, "r");
   while (file && fgets(line, sizeof line, file)) {
     line[strcspn(line, "\n")] = '\0';
-    char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
-    if (!path) continue;
-    *path++ = '\0';
-    if (strcmp(path, "/") == 0) *path = '\0';
-    if (strcmp(controllers + 1, "memory") == 0) apply_groups(&v1, path, &memory);
-    if (controllers[1] == '\0') apply_groups(&v2, path, &memory);
+    char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
+    if (!group) continue;
+    *group++ = '\0';
+    if (strcmp(group, "/") == 0) *group = '\0';
+    if (has_memory(controllers + 1)) apply_groups(root, &v1, group, &memory);
+    if (controllers[1] == '\0') apply_groups(root, &v2, group, &memory);
   }
   if (file) fclose(file);
   return memory;

@@ -13,6 +13,7 @@ typedef struct tws_host_memory {
 
 /* Zeros when the kernel tells nothing. */
 tws_host_memory tws_host_memory_read(void);
+tws_host_memory tws_host_memory_read_under(const char *root); /* <root>/proc and <root>/sys instead, for tests */
 uint64_t tws_peak_rss_bytes(void); /* of this process, 0 when unknown; shared mappings that were touched count */
 
 #endif

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/host_memory.h"
 #include "base/units.h"
 
 enum { MAX_NODES = 65536, MAX_DEVICES = 1024, MAX_CORES = 65536 };
@@ -77,21 +78,10 @@ static int usable_cores(void) {
   return online < 1 ? 1 : online > MAX_CORES ? MAX_CORES : (int)online;
 }
 
-/* Physical memory, or the control group's limit where that is lower. */
-static double usable_memory(void) {
-  double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE), limit;
-  FILE *file = fopen("/sys/fs/cgroup/memory.max", "r");
-  if (file) {
-    if (fscanf(file, "%lf", &limit) == 1 && limit > 0 && limit < bytes) bytes = limit;
-    fclose(file);
-  }
-  return bytes > 0 ? bytes : 0;
-}
-
 static void fill_host(tws_cluster *cluster) {
   cluster->cores_per_node = cluster->devices_per_node = usable_cores();
   if (cluster->devices_per_node > MAX_DEVICES) cluster->devices_per_node = MAX_DEVICES;
-  cluster->host_memory_bytes = usable_memory();
+  cluster->host_memory_bytes = (double)tws_host_memory_read().total_bytes; /* within the control groups */
 }
 
 /* ---- NAME[:NODES[xDEVICES]] ---- */

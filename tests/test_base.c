@@ -9,14 +9,59 @@
 #include <unistd.h>
 
 #include "base/dtype.h"
+#include "base/host_memory.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/units.h"
 #include "tests/failing_allocator.h"
+#include "tests/folder.h"
 
 static tws_error err;
+
+static void put_file(const char *name, const char *text) {
+  char command[512];
+  snprintf(command, sizeof command, "mkdir -p $(dirname %s/%s)", folder, name);
+  ck_assert_int_eq(system(command), 0);
+  ck_assert_int_eq(tws_write_file(in_folder(name), text, strlen(text), &err), TWS_OK);
+}
+
+#define MIB 1048576ull
+/* Limits of control groups, of version 1 and nested ones of version 2; a container sees its own group as the root. */
+START_TEST(memory_of_control_groups) {
+  make_folder();
+  put_file("proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n");
+  put_file("proc/self/cgroup", "0::/\n");
+  tws_host_memory m = tws_host_memory_read_under(folder);
+  ck_assert(m.total_bytes == 16384 * MIB && m.available_bytes == 8192 * MIB && !m.limited);
+  put_file("proc/self/cgroup", "0::/a/b\n");
+  put_file("sys/fs/cgroup/a/b/memory.max", "max\n");
+  put_file("sys/fs/cgroup/a/memory.max", "2147483648\n");
+  put_file("sys/fs/cgroup/a/memory.current", "1073741824\n");
+  put_file("sys/fs/cgroup/a/memory.stat", "anon 5\ninactive_file 536870912\n");
+  m = tws_host_memory_read_under(folder);
+  ck_assert(m.total_bytes == 2048 * MIB && m.available_bytes == 1536 * MIB && m.limited);
+  put_file("sys/fs/cgroup/a/b/memory.max", "1073741824\n"); /* tighter, but the group above is nearly full */
+  put_file("sys/fs/cgroup/a/b/memory.current", "0\n");
+  put_file("sys/fs/cgroup/a/memory.current", "2147483648\n");
+  m = tws_host_memory_read_under(folder);
+  ck_assert(m.total_bytes == 1024 * MIB && m.available_bytes == 512 * MIB && m.limited);
+  put_file("proc/self/cgroup", "0::/not/seen/from/inside\n");
+  put_file("sys/fs/cgroup/memory.max", "3221225472\n");
+  m = tws_host_memory_read_under(folder);
+  ck_assert(m.total_bytes == 3072 * MIB && m.limited);
+  remove_folder();
+  make_folder();
+  put_file("proc/meminfo", "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n");
+  put_file("proc/self/cgroup", "5:hugetlb,memory:/x\n4:cpu:/y\n0::/\n");
+  put_file("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "1073741824\n");
+  put_file("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  m = tws_host_memory_read_under(folder);
+  ck_assert(m.total_bytes == 1024 * MIB && m.available_bytes == 1024 * MIB && m.limited);
+  remove_folder();
+}
+END_TEST
 
 START_TEST(status_codes_and_errors) {
   ck_assert_str_eq(tws_code_name(TWS_INVALID), "INVALID");
@@ -101,16 +146,34 @@ START_TEST(units_are_explicit) {
   static const struct {
     const char *text;
     double bytes; /* below 0: refused */
-  } cases[] = {{"512", 512},        {"40GiB", 40 * TWS_GIB}, {"40 GB", 40e9}, {"5e8", 5e8},  {"2851e6", 2851e6},
-               {" 1.5 MiB ", 1.5 * TWS_MIB}, {"3kb", 3e3},   {"0", 0},        {"1KiB", 1024}, {"", -1},
-               {"GiB", -1},         {"-1", -1},              {"40G", -1},     {"nan", -1},   {"inf", -1},
-               {"1e400", -1},       {"1e290 PiB", 1e290 * 0x1p50}, {"0x10", -1}, {"5 GiB x", -1}, {"1e308PiB", -1}};
+  } cases[] = {{"512", 512},
+               {"40GiB", 40 * TWS_GIB},
+               {"40 GB", 40e9},
+               {"5e8", 5e8},
+               {"2851e6", 2851e6},
+               {" 1.5 MiB ", 1.5 * TWS_MIB},
+               {"3kb", 3e3},
+               {"0", 0},
+               {"1KiB", 1024},
+               {"", -1},
+               {"GiB", -1},
+               {"-1", -1},
+               {"40G", -1},
+               {"nan", -1},
+               {"inf", -1},
+               {"1e400", -1},
+               {"1e290 PiB", 1e290 * 0x1p50},
+               {"0x10", -1},
+               {"5 GiB x", -1},
+               {"1e308PiB", -1}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     double bytes = -7;
     tws_code code = tws_parse_bytes(cases[i].text, "--memory", &bytes, &err);
     ck_assert_msg((code == TWS_OK) == (cases[i].bytes >= 0), "%s: %d", cases[i].text, (int)code);
-    if (code == TWS_OK) ck_assert_double_eq(bytes, cases[i].bytes);
-    else ck_assert_msg(code == TWS_USAGE && bytes == -7 && strstr(err.message, "--memory"), "%s", cases[i].text);
+    if (code == TWS_OK)
+      ck_assert_double_eq(bytes, cases[i].bytes);
+    else
+      ck_assert_msg(code == TWS_USAGE && bytes == -7 && strstr(err.message, "--memory"), "%s", cases[i].text);
   }
   int64_t whole;
   ck_assert_int_eq(tws_parse_integer("9223372036854775807", "n", 0, INT64_MAX, &whole, &err), TWS_OK);
@@ -151,7 +214,9 @@ START_TEST(philox_known_answers) {
     uint32_t out[4];
   } cases[] = {{0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
                {UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-               {0x299f31d0a4093822u, 0x0370734413198a2eu, 0x85a308d3243f6a88u,
+               {0x299f31d0a4093822u,
+                0x0370734413198a2eu,
+                0x85a308d3243f6a88u,
                 {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}};
   for (int c = 0; c < 3; c++) {
     uint32_t out[4];
@@ -234,10 +299,10 @@ START_TEST(bf16_rounds_to_nearest_even) {
 END_TEST
 
 START_TEST(files_are_replaced_whole) {
-  char folder[] = "/tmp/twinspeed-base-XXXXXX", path[128], linked[128], missing[128], *text;
+  char path[128], linked[128], missing[128], *text;
   size_t length;
   struct stat status;
-  ck_assert_ptr_nonnull(mkdtemp(folder));
+  make_folder();
   snprintf(path, sizeof path, "%s/a.json", folder);
   snprintf(linked, sizeof linked, "%s/link", folder);
   snprintf(missing, sizeof missing, "%s/none/x", folder);
@@ -270,7 +335,9 @@ static void count_lines(void *user, tws_log_level level, const char *line) {
   int *lines = user;
   if (strcmp(line, "step 3") == 0) ++*lines;
 }
-static void keep_line(void *user, const char *line) { snprintf(user, 256, "%s", line); }
+static void keep_line(void *user, const char *line) {
+  snprintf(user, 256, "%s", line);
+}
 
 START_TEST(narration_obeys_its_level) {
   int lines = 0;
@@ -323,6 +390,7 @@ int main(void) {
   tcase_add_test(all, files_are_replaced_whole);
   tcase_add_test(all, narration_obeys_its_level);
   tcase_add_test(all, closest_word);
+  tcase_add_test(all, memory_of_control_groups);
   suite_add_tcase(suite, all);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
