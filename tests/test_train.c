@@ -194,6 +194,37 @@ START_TEST(interrupted) {
 }
 END_TEST
 
+/* A file that is cut while it is trained on: an error, no signal; of two ranks one is then to blame. */
+START_TEST(data_cut_in_a_run) {
+  int out[2], status = 0, err = command_scratch();
+  char line[256] = "", *bytes = calloc(1 << 16, 1);
+  memset(bytes, 'a', (1 << 16) - 1);
+  write_text(in_folder("cut"), bytes);
+  free(bytes);
+  ck_assert_int_eq(pipe(out), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    dup2(out[1], 1);
+    dup2(err, 2);
+    execl(TWS_BUILD_DIR "/twinspeed", "twinspeed", "train", "-m", "tiny-gpt2", "--seq", "32", "-n", _i ? "2" : "1",
+          "--steps", "100000", "--every", "1", "--data", in_folder("cut"), "--quiet", (char *)NULL);
+    _exit(126);
+  }
+  close(out[1]);
+  FILE *stream = fdopen(out[0], "r");
+  while (strstr(line, "     1  ") != line && fgets(line, sizeof line, stream)) continue;
+  ck_assert_int_eq(truncate(in_folder("cut"), 0), 0);
+  while (fgets(line, sizeof line, stream)) continue;
+  waitpid(child, &status, 0);
+  char *says = command_slurp(err);
+  ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == (_i ? 5 : 4), "status %x: %s", status, says);
+  ck_assert_msg(count_lines_with(says, "twinspeed: ") == 1 && strstr(says, "and has 0 now"), "%s", says);
+  ck_assert_int_eq(left_behind(), 0);
+  free(says);
+  fclose(stream);
+}
+END_TEST
+
 START_TEST(bad_input) {
   static const struct {
     const char *arguments;
@@ -223,6 +254,7 @@ int main(void) {
   tcase_add_test(tests, json_output);
   tcase_add_loop_test(tests, failures, 0, 8);
   tcase_add_loop_test(tests, interrupted, 0, 2);
+  tcase_add_loop_test(tests, data_cut_in_a_run, 0, 2);
   tcase_add_loop_test(tests, bad_input, 0, 7);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);

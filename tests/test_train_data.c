@@ -9,6 +9,9 @@
 
 /* Every sample once an epoch; the samples of a step do not depend on how the batch is cut; orders of epochs differ. */
 START_TEST(data_order) {
+  char *text = NULL;
+  size_t length_of_text;
+  ck_assert_int_eq(tws_read_file(text_path, 0, &text, &length_of_text, NULL), TWS_OK);
   for (uint64_t trial = 0; trial < 40; trial++) {
     uint32_t word[4];
     tws_philox(3, 0, trial, word);
@@ -38,13 +41,13 @@ START_TEST(data_order) {
         tws_batch_shape shape = {batch,      micro, accumulation, replica,
                                  (int)ranks, part,  (int)parts,   trial % 2 ? ' ' : -1};
         ck_assert_int_eq(tws_data_tokens(&data, &shape), (int64_t)tokens);
-        tws_data_fill(&data, &shape, step, ids, targets);
+        ck_assert_int_eq(tws_data_fill(&data, &shape, step, ids, targets, &err), TWS_OK);
         for (int64_t a = 0, at = 0; a < accumulation; a++)
           for (int64_t row = 0; row < micro; row++)
             for (int64_t i = part * length; i < (part + 1) * length; i++, at++) {
               uint64_t sample = tws_data_sample(&data, batch, step, (a * ranks + replica) * micro + row);
-              int target = data.tokens[sample * (uint64_t)sequence + (uint64_t)i + 1];
-              ck_assert_int_eq(ids[at], data.tokens[sample * (uint64_t)sequence + (uint64_t)i]);
+              int target = text[sample * (uint64_t)sequence + (uint64_t)i + 1];
+              ck_assert_int_eq(ids[at], text[sample * (uint64_t)sequence + (uint64_t)i]);
               ck_assert_int_eq(targets[at], trial % 2 && target == ' ' ? -1 : target);
             }
       }
@@ -59,6 +62,7 @@ START_TEST(data_order) {
     free(seen);
     tws_data_close(&data);
   }
+  tws_free(text);
 }
 END_TEST
 
@@ -84,7 +88,7 @@ START_TEST(data_tokens) {
     ck_assert_uint_eq(data.count, 500);
     int32_t ids[20], targets[20];
     tws_batch_shape shape = {2, 2, 1, 0, 1, 0, 1, -1};
-    tws_data_fill(&data, &shape, 0, ids, targets);
+    ck_assert_int_eq(tws_data_fill(&data, &shape, 0, ids, targets, &err), TWS_OK);
     for (int i = 0; i < 20; i++) ck_assert_int_eq(targets[i], (ids[i] + 37) % 1000);
     tws_data_close(&data);
     ck_assert_int_eq(tws_data_open(path, 10, 999, 2, 0, &data, &err), TWS_INVALID); /* token 999 */
@@ -119,6 +123,28 @@ START_TEST(data_errors) {
 END_TEST
 
 /* ---- initial weights ---- */
+
+/* A file that changes while it is trained on: an error, no signal. */
+START_TEST(data_that_changes) {
+  tws_data data;
+  tws_error err = {0};
+  int32_t ids[8], targets[8], failed = 0;
+  const tws_batch_shape shape = {.train_batch = 1, .micro_batch = 1, .accumulation = 1, .replicas = 1, .parts = 1};
+  unsigned char bytes[4096] = {0};
+  write_bytes(in_folder("changing"), bytes, sizeof bytes);
+  ck_assert_int_eq(tws_data_open(in_folder("changing"), 8, 100, 1, 0, &data, &err), TWS_OK);
+  ck_assert_int_eq(tws_data_fill(&data, &shape, 0, ids, targets, &err), TWS_OK);
+  memset(bytes, 200, sizeof bytes); /* beyond the vocabulary */
+  write_bytes(in_folder("changing"), bytes, sizeof bytes);
+  ck_assert_int_eq(tws_data_fill(&data, &shape, 1, ids, targets, &err), TWS_INVALID);
+  ck_assert_int_eq(truncate(in_folder("changing"), 10), 0);
+  for (int step = 0; step < 4 && !failed; step++)
+    failed = tws_data_fill(&data, &shape, step, ids, targets, &err) == TWS_IO && strstr(err.message, "4096 bytes");
+  ck_assert_msg(failed, "%s", err.message);
+  tws_data_close(&data);
+  tws_data_close(&data);
+}
+END_TEST
 
 START_TEST(init_by_parts) {
   enum { N = 10007, MANY = 200003 };
@@ -204,6 +230,7 @@ int main(void) {
   tcase_add_test(tests, data_order);
   tcase_add_test(tests, data_tokens);
   tcase_add_test(tests, data_errors);
+  tcase_add_test(tests, data_that_changes);
   tcase_add_test(tests, init_by_parts);
   tcase_add_test(tests, init_of_slices);
   tcase_add_test(tests, fault_texts);

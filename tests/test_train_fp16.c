@@ -128,7 +128,7 @@ START_TEST(skipped_steps) {
   command_result r =
       twinspeed(JOB
                 "%s --steps 4 --every 100 --dtype fp16 --set fp16.initial_scale_power=40 --set fp16.hysteresis=3 "
-                "--set scheduler.type=WarmupLR --result %s --csv %s",
+                "--set scheduler.type=WarmupLR --result %s --csv %s --force",
                 text_path, in_folder("result"), in_folder("csv"));
   ck_assert_msg(r.status == 0, "%s%s", r.out, r.err);
   static const char *const lines[] = {"     1  skipped: overflow at loss scale 1099511627776, which is kept\n",
