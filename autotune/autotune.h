@@ -162,11 +162,11 @@ tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *re
 void tws_tune_point_axes(const tws_tune_point *point, cJSON *json);
 
 /* A folder as DeepSpeed's autotuner leaves it: for each simulated candidate <name>/exp.json, ds_config.json and
- * metrics.json, then summary.txt and best.ds_config.json. An existing folder with results is refused (TWS_INVALID)
+ * metrics.json, then summary.txt and best.ds_config.json. An existing folder with results is refused (TWS_USAGE)
  * unless `force`, which removes the experiments it holds. */
 tws_code tws_tune_write(const tws_tune_result *result, const tws_tune_request *request, const char *folder, int force,
                         tws_error *err);
-/* TWS_INVALID when the folder holds results and `force` is not set: to ask before the work. */
+/* TWS_USAGE when the folder holds results and `force` is not set: to ask before the work. */
 tws_code tws_tune_folder_check(const char *folder, int force, tws_error *err);
 /* Put a measured step time into a candidate and into its metrics.json (folder NULL: only the candidate). */
 tws_code tws_tune_record(tws_tune_candidate *candidate, double step_s, double spread_s, const char *folder,

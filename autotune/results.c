@@ -79,6 +79,10 @@ tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *re
   cJSON_AddStringToObject(json, "schema", "twinspeed-tune-1");
   const double tokens = tokens_of(request);
   cJSON_AddStringToObject(json, "model", request->network->name);
+  tws_fingerprint fingerprint = {0}; /* each candidate has a plan of its own */
+  snprintf(fingerprint.model, sizeof fingerprint.model, "%016llx",
+           (unsigned long long)tws_network_fingerprint(request->network));
+  tws_fingerprint_json(&fingerprint, json);
   cJSON_AddStringToObject(json, "dtype", tws_dtype_name(request->config->dtype));
   add_number(json, "sequence_length", tokens);
   cJSON_AddStringToObject(json, "cluster", request->machine.cluster->name);
@@ -309,7 +313,7 @@ static tws_code write_text(const char *folder, const char *name, tws_text *text,
 tws_code tws_tune_folder_check(const char *folder, int force, tws_error *err) {
   if (strlen(folder) > 2048) return tws_fail(err, TWS_INVALID, 0, "the name of the result folder is too long");
   if (earlier_results(folder, 0) > 0 && !force)
-    return tws_fail(err, TWS_INVALID, "name another folder with --results DIR, or replace them with --force",
+    return tws_fail(err, TWS_USAGE, "--force overwrites them; --results DIR names another folder",
                     "%s: holds the results of an earlier search", folder);
   return TWS_OK;
 }

@@ -22,11 +22,11 @@ void tws_tune_memory(const tws_machine *machine, int ranks, double device_limit,
     /* one memory: the ranks of a node share it */
     if (!isfinite(node) && profile > 0) node = profile;
     double share = node / on_node;
-    *device_bytes = (device > 0 && device < share ? device : share) - overhead;
+    *device_bytes = fmax(0, (device > 0 && device < share ? device : share) - overhead);
     *host_bytes = *device_bytes;
     return;
   }
-  *device_bytes = (device > 0 ? device : profile) - overhead;
+  *device_bytes = fmax(0, (device > 0 ? device : profile) - overhead);
   *host_bytes = node / on_node;
 }
 

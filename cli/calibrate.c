@@ -14,6 +14,7 @@
 #include "cli/common.h"
 #include "cli/launch.h"
 #include "cli/modules.h"
+#include "cli/outputs.h"
 #include "cli/system.h"
 #include "traces/measurements.h"
 
@@ -396,8 +397,9 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   if (o->device && !on_gpu(o) && strcmp(o->device, "host") != 0)
     return tws_fail(err, TWS_USAGE, "use host or cuda", "--device: unknown device \"%.40s\"", o->device);
   if (!o->out) return tws_fail(err, TWS_USAGE, "twinspeed calibrate -o host.json", "calibrate: give -o FILE");
-  if (access(o->out, F_OK) == 0 && !o->force)
-    return tws_fail(err, TWS_USAGE, "add --force to replace it", "%s is there already", o->out);
+  const tws_output output = {"--out", o->out, NULL};
+  const tws_inputs inputs = {.count = o->model != NULL, .path = {o->model}};
+  TWS_TRY(tws_outputs_check(&output, 1, &inputs, o->force, err));
   tws_calibration_plan plan = {.cores = o->cores > 0 ? (int)o->cores : tws_launch_cores(),
                                .quick = o->quick,
                                .model = o->model,
@@ -437,7 +439,7 @@ static const tws_option table[] = {
     TWS_INTEGER("threads", 0, "N", options, threads, 1, 1024, "threads of a lone rank (default: all cores)"),
     TWS_INTEGER("cores", 0, "N", options, cores, 1, 4096, "cores that the ranks share (default: those usable here)"),
     TWS_NUMBER("largest", 0, "BYTES", options, largest, 4096, 1e12, "leave out kernels with larger operands"),
-    TWS_FLAG("force", 0, options, force, "replace an existing profile"),
+    TWS_FORCE_OPTION(options),
     TWS_STRING("part", 0, "FILE", options, part, "inside a rank: where this run's measurements go"),
     TWS_OPTIONS_END};
 

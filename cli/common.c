@@ -255,6 +255,11 @@ static void add_axes(const tws_job *job, cJSON *json) {
   if (c->ignored_token >= 0) cJSON_AddNumberToObject(json, "ignored_token", (double)c->ignored_token);
 }
 
+tws_code tws_job_fingerprint(const tws_job *job, tws_fingerprint *out, tws_error *err) {
+  const tws_plan_request request = tws_job_request(job, 0);
+  return tws_fingerprint_read(&request, out, err);
+}
+
 cJSON *tws_job_json(const tws_job *job) {
   cJSON *json = cJSON_CreateObject();
   if (!json) return NULL;
@@ -273,5 +278,7 @@ cJSON *tws_job_json(const tws_job *job) {
   cJSON_AddNumberToObject(json, "sequence_length", (double)job->config->sequence_length);
   cJSON_AddStringToObject(json, "recompute", tws_recompute_name(job->config->recompute));
   add_axes(job, json);
+  tws_fingerprint fingerprint;
+  if (tws_job_fingerprint(job, &fingerprint, NULL) == TWS_OK) tws_fingerprint_json(&fingerprint, json);
   return json;
 }

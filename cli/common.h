@@ -81,6 +81,8 @@ tws_code tws_job_plan(const tws_job *job, int rank, tws_plan **out, tws_error *e
  * in the arena. */
 tws_code tws_job_words(const tws_job_options *options, tws_arena *arena, const char **argv, int capacity, int *argc,
                        tws_error *err);
+/* What the results of the job are of: see tws_fingerprint_read(). */
+tws_code tws_job_fingerprint(const tws_job *job, tws_fingerprint *out, tws_error *err);
 /* {"model": ..., "ranks": ..., ...}: what was asked for, for the --json results. */
 cJSON *tws_job_json(const tws_job *job);
 

@@ -2,18 +2,17 @@
 #include <string.h>
 #include "base/json.h"
 #include "base/units.h"
-#include "cli/common.h"
+#include "cli/outputs.h"
 
 typedef struct options {
   int force;
   int64_t vocabulary_multiple;
 } options;
 
-static tws_code refuse_overwriting(const options *o, const char *path, tws_error *err) {
-  FILE *file = o->force ? NULL : fopen(path, "r");
-  if (!file) return TWS_OK;
-  fclose(file);
-  return tws_fail(err, TWS_USAGE, "--force overwrites it", "%s exists", path);
+static tws_code check_output(const options *o, const char *from, const char *to, tws_error *err) {
+  const tws_output output = {"convert", to, NULL};
+  const tws_inputs inputs = {.count = 1, .path = {from}};
+  return tws_outputs_check(&output, 1, &inputs, o->force, err);
 }
 
 /* llm.c's GPT-2 token file: 256 int32 of header (20240520, version 1, number of tokens), then uint16 tokens. A byte of
@@ -21,7 +20,7 @@ static tws_code refuse_overwriting(const options *o, const char *path, tws_error
 static tws_code convert_tokens(tws_cli *cli, const options *o, const char *from, const char *to, tws_error *err) {
   char *text;
   size_t length;
-  TWS_TRY(refuse_overwriting(o, to, err));
+  TWS_TRY(check_output(o, from, to, err));
   TWS_TRY(tws_read_file(from, (size_t)1 << 30, &text, &length, err));
   size_t bytes = 1024 + 2 * length;
   unsigned char *out = tws_calloc(bytes, 1);
@@ -51,11 +50,11 @@ static tws_code convert_tokens(tws_cli *cli, const options *o, const char *from,
 
 static tws_code convert_config(const options *o, const char *from, const char *to, tws_error *err) {
   tws_json *json;
+  TWS_TRY(check_output(o, from, to, err));
   TWS_TRY(tws_json_read(from, &json, err));
   char *text = cJSON_Print(json->root);
   tws_code code = text ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (code == TWS_OK && to) {
-    code = refuse_overwriting(o, to, err);
     tws_text line = {0};
     tws_text_add(&line, "%s\n", text);
     if (code == TWS_OK) code = tws_write_file(to, line.data ? line.data : "", line.length, err);
@@ -140,7 +139,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
 }
 
 static const tws_option table[] = {
-    TWS_FLAG("force", 'f', options, force, "overwrite an existing file"),
+    TWS_FLAG("force", 'f', options, force, "overwrite existing files"),
     TWS_INTEGER("vocab-multiple", 0, "N", options, vocabulary_multiple, 1, 65536, "model: pad the vocabulary to this"),
     TWS_OPTIONS_END};
 

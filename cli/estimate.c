@@ -3,12 +3,13 @@
 #include "base/units.h"
 #include "cli/common.h"
 #include "cli/job_view.h"
+#include "cli/outputs.h"
 #include "cli/stage_view.h"
 #include "cli/verdict.h"
 
 typedef struct options {
   tws_job_options job;
-  int zero2, zero3, all_ranks;
+  int zero2, zero3, all_ranks, force;
   double total_params, largest_layer_params, factor;
   int64_t gpus_per_node, nodes;
   const char *compat, *safetensors, *ledger_csv;
@@ -270,6 +271,9 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
     return tws_fail(err, TWS_USAGE, "--compat deepspeed", "--compat: unknown program \"%.40s\"", o->compat);
   if (o->compat && !o->zero2 && !o->zero3)
     return tws_fail(err, TWS_USAGE, "add --zero2 or --zero3", "--compat deepspeed needs to know which table");
+  const tws_output output = {"--ledger-csv", o->ledger_csv, NULL};
+  const tws_inputs inputs = tws_inputs_of_job(&o->job);
+  TWS_TRY(tws_outputs_check(&output, 1, &inputs, o->force, err));
   if (o->zero2 || o->zero3) return run_formulas(cli, o, err);
   if (o->safetensors) return run_safetensors(cli, o, err);
   tws_job job;
@@ -292,6 +296,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
     TWS_STRING("ledger-csv", 0, "FILE", options, ledger_csv, "bytes alive after each operation, by category, as CSV"),
+    TWS_FORCE_OPTION(options),
     TWS_STRING("safetensors", 0, "FILE", options, safetensors, "count parameters from a header, or an index .json"),
     TWS_FLAG("zero2", 0, options, zero2, "DeepSpeed's formulas for stage 2"),
     TWS_FLAG("zero3", 0, options, zero3, "DeepSpeed's formulas for stage 3"),

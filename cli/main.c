@@ -1,4 +1,5 @@
 /* twinspeed: finds the verb, parses its options by its table, runs it, reports its error and picks the exit code. */
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -115,9 +116,18 @@ static tws_code answer(tws_cli *cli, int argc, char **argv, tws_error *err) {
   return TWS_OK;
 }
 
+/* A file must not be opened as what a closed standard stream was: results would be written into it. */
+static void open_standard_streams(void) {
+  int fd;
+  do fd = open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
 int main(int argc, char **argv) {
   static char path[4096];
   tws_keep_freed_memory();
+  open_standard_streams();
   tws_cli cli = {.program = tws_program_path(path, (int)sizeof path)};
   cli.log = (tws_log){.write = write_log, .user = &cli, .level = TWS_LOG_INFO};
   cli.color_out = wants_color(STDOUT_FILENO);

@@ -51,6 +51,24 @@ static tws_code rank_means(const tws_timeline *timeline, int rank, double **out,
   return TWS_OK;
 }
 
+/* Durations of another model or another plan would go unnoticed: operations are found by their names. */
+static tws_code check_belongs(const report *r, tws_error *err) {
+  tws_fingerprint own;
+  const tws_timeline *m = r->measured;
+  const char *hint = "give the model, configuration and options that it was trained with";
+  if (!*m->plan)
+    return tws_fail(err, TWS_INVALID, "write it anew with `train --trace`",
+                    "%s does not say of which model and plan it is", r->o->measured);
+  TWS_TRY(tws_job_fingerprint(r->job, &own, err));
+  if (strcmp(m->model, own.model) != 0)
+    return tws_fail(err, TWS_INVALID, hint, "%s is a trace of another model (%s, this one is %s)", r->o->measured,
+                    m->model, own.model);
+  if (strcmp(m->plan, own.plan) != 0)
+    return tws_fail(err, TWS_INVALID, hint, "%s is a trace of another plan of this model (%s, this one is %s)",
+                    r->o->measured, m->plan, own.plan);
+  return TWS_OK;
+}
+
 static tws_code read_measured(report *r, tws_error *err) {
   for (int i = 0; i < TWS_STREAM_COUNT; i++) r->streams[i] = tws_stream_name((tws_stream)i);
   for (int i = 0; i < TWS_PHASE_COUNT; i++) r->phases[i] = tws_phase_name((tws_phase)i);
@@ -65,7 +83,7 @@ static tws_code read_measured(report *r, tws_error *err) {
     last = fmax(last, event->end_s);
   }
   r->iteration_s = last - first;
-  if (ranks == r->job->ranks) return TWS_OK;
+  if (ranks == r->job->ranks) return check_belongs(r, err);
   return tws_fail(err, TWS_INVALID, "give the options that it was trained with",
                   "%s is a trace of %d rank%s, and the job has %d", r->o->measured, ranks, ranks > 1 ? "s" : "",
                   r->job->ranks);

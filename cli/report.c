@@ -8,12 +8,15 @@
 #include "base/units.h"
 #include "cli/job_view.h"
 #include "cli/modules.h"
+#include "cli/outputs.h"
+#include "cli/report_checks.h"
 #include "traces/measurements.h"
 #include "traces/plot.h"
 
 typedef struct options {
   const char *plot;
-  double tolerance;
+  double tolerance; /* percent; -1: not asked */
+  int force;
 } options;
 
 /* One configuration: what was predicted for it, by which means, and what was measured. Times 0: not known. */
@@ -26,11 +29,16 @@ typedef struct entry {
   double predicted_bytes, allocated_bytes; /* of the fullest rank */
   double first_loss, last_loss;
   int64_t steps;
+  tws_fingerprint fingerprint; /* "": not said */
+  const char *file;            /* that said it */
 } entry;
 
 typedef struct report {
   entry *entries;
   size_t count, capacity;
+  const char *file; /* that is being read, and its fingerprint */
+  tws_fingerprint fingerprint;
+  const entry *clash; /* of another model or plan, though it looks the same */
 } report;
 
 static int64_t integer(const cJSON *object, const char *key) {
@@ -62,7 +70,24 @@ static const char *short_name(const char *model) {
   return at;
 }
 
-/* The entry of this configuration, added when it is new. NULL without memory. */
+static int differ(const char *a, const char *b) {
+  return *a && *b && strcmp(a, b) != 0;
+}
+
+/* Results of one row are of one thing. What the file that is being read does not say, another may have. */
+static entry *join(report *r, entry *e) {
+  if (differ(e->fingerprint.model, r->fingerprint.model) || differ(e->fingerprint.plan, r->fingerprint.plan)) {
+    r->clash = e;
+    return NULL;
+  }
+  if (!*e->fingerprint.plan && *r->fingerprint.model) {
+    e->fingerprint = r->fingerprint;
+    e->file = r->file;
+  }
+  return e;
+}
+
+/* The entry of this configuration, added when it is new. NULL without memory, or when they cannot be one. */
 static entry *find(report *r, const entry *key) {
   for (size_t i = 0; i < r->count; i++) {
     entry *e = &r->entries[i];
@@ -70,10 +95,12 @@ static entry *find(report *r, const entry *key) {
         strcmp(e->dtype, key->dtype) == 0 && strcmp(e->axes, key->axes) == 0 && e->sequence == key->sequence &&
         e->stage == key->stage && e->micro == key->micro && e->accumulation == key->accumulation &&
         e->ranks == key->ranks && e->threads == key->threads)
-      return e;
+      return join(r, e);
   }
   if (tws_reserve(&r->entries, &r->capacity, r->count + 1, sizeof *r->entries) != 0) return NULL;
   r->entries[r->count] = *key;
+  r->entries[r->count].fingerprint = r->fingerprint;
+  r->entries[r->count].file = r->file;
   return &r->entries[r->count++];
 }
 
@@ -203,6 +230,26 @@ static int read_tune(report *r, const cJSON *root) {
   return 0;
 }
 
+static tws_code unreadable(const report *r, tws_error *err) {
+  const entry *e = r->clash;
+  if (!e) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  const int model = differ(e->fingerprint.model, r->fingerprint.model);
+  return tws_fail(err, TWS_INVALID, "report them one by one, or write both with the same model and options",
+                  "%s and %s do not belong together: two %s that the table could not tell apart", e->file, r->file,
+                  model ? "models" : "plans of one model");
+}
+
+/* A file that says nothing about times or memory has nothing to put into the table. */
+static tws_code check_content(const report *r, const tws_json *json, size_t before, tws_error *err) {
+  for (size_t i = before; i < r->count; i++) {
+    const entry *e = &r->entries[i];
+    if (e->estimated_s <= 0 && e->simulated_s <= 0 && e->measured_s <= 0)
+      return tws_json_fail(json, json->root, err, "give the file as the program wrote it",
+                           "a result without the time of a step");
+  }
+  return TWS_OK;
+}
+
 static tws_code read_file(report *r, const char *path, tws_error *err) {
   static const struct {
     const char *schema;
@@ -213,15 +260,21 @@ static tws_code read_file(report *r, const char *path, tws_error *err) {
   tws_json *json;
   TWS_TRY(tws_json_read(path, &json, err));
   const char *schema = word(json->root, "schema");
+  const cJSON *fingerprint = cJSON_GetObjectItemCaseSensitive(json->root, "fingerprint");
   tws_code code = TWS_OK;
-  size_t i = 0;
+  size_t i = 0, before = r->count;
+  r->file = path;
+  snprintf(r->fingerprint.model, sizeof r->fingerprint.model, "%s", word(fingerprint, "model"));
+  snprintf(r->fingerprint.plan, sizeof r->fingerprint.plan, "%s", word(fingerprint, "plan"));
   while (i < sizeof readers / sizeof readers[0] && strcmp(readers[i].schema, schema) != 0) i++;
   if (i == sizeof readers / sizeof readers[0])
     code = tws_json_fail(json, json->root, err,
                          "give files that train, estimate, simulate, tune or validate wrote with --json",
                          "not a result that can be compared: schema \"%.60s\"", schema);
   else
-    code = readers[i].read(r, json->root) == 0 ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+    code = tws_report_check(json, err);
+  if (code == TWS_OK) code = readers[i].read(r, json->root) == 0 ? TWS_OK : unreadable(r, err);
+  if (code == TWS_OK) code = check_content(r, json, before, err);
   tws_json_destroy(json);
   return code;
 }
@@ -368,6 +421,9 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   const options *o = raw;
   if (argc == 0)
     return tws_fail(err, TWS_USAGE, "twinspeed report train.json simulate.json", "report: no result files");
+  static const char *const figures[] = {"accuracy.png", NULL};
+  const tws_output output = {"--plot", o->plot, figures};
+  TWS_TRY(tws_outputs_check(&output, 1, NULL, o->force, err));
   report r = {0};
   tws_code code = TWS_OK;
   for (int i = 0; i < argc && code == TWS_OK; i++) code = read_file(&r, argv[i], err);
@@ -375,10 +431,10 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   if (code == TWS_OK && o->plot) code = plot(cli, &r, o->plot, err);
   int pairs;
   double median = code == TWS_OK ? median_error(&r, &pairs) : 0;
-  if (code == TWS_OK && o->tolerance > 0 && median < 0)
+  if (code == TWS_OK && o->tolerance >= 0 && median < 0)
     code = tws_fail(err, TWS_INVALID, "give a prediction and a measurement of the same configuration",
                     "nothing to compare");
-  else if (code == TWS_OK && o->tolerance > 0 && 100 * median > o->tolerance)
+  else if (code == TWS_OK && o->tolerance >= 0 && 100 * median > o->tolerance)
     code = tws_fail(err, TWS_NO, "calibrate this machine anew, or look at the phases with validate",
                     "median error %.1f %% exceeds the tolerance of %.3g %%", 100 * median, o->tolerance);
   tws_free(r.entries);
@@ -388,7 +444,9 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
 static const tws_option table[] = {
     TWS_STRING("plot", 0, "DIR", options, plot, "write the figure accuracy.png into this folder"),
     TWS_NUMBER("tolerance", 0, "PERCENT", options, tolerance, 0, 1000, "exit 1 when the median error exceeds this"),
-    TWS_OPTIONS_END};
+    TWS_FORCE_OPTION(options), TWS_OPTIONS_END};
+
+static const options defaults = {.tolerance = -1};
 
 const tws_verb tws_verb_report = {
     .name = "report",
@@ -403,6 +461,7 @@ const tws_verb tws_verb_report = {
         "row; a simulated time counts before an estimated one.\n",
     .options = table,
     .options_bytes = sizeof(options),
+    .defaults = &defaults,
     .arguments_max = -1,
     .run = run,
 };

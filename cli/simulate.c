@@ -5,13 +5,14 @@
 #include "cli/common.h"
 #include "cli/job_view.h"
 #include "cli/modules.h"
+#include "cli/outputs.h"
 #include "cli/stage_view.h"
 #include "traces/timeline.h"
 
 typedef struct options {
   tws_job_options job;
   const char *fidelity, *trace, *csv;
-  int print_plan, all_ranks;
+  int print_plan, all_ranks, force;
   int64_t rank;
 } options;
 
@@ -95,6 +96,9 @@ static tws_code simulate(const options *o, const tws_job *job, simulation *s, tw
   if (o->trace || o->csv) {
     s->timeline = tws_timeline_create("simulated");
     if (!s->timeline) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a timeline");
+    tws_fingerprint fingerprint;
+    TWS_TRY(tws_job_fingerprint(job, &fingerprint, err));
+    tws_timeline_identify(s->timeline, fingerprint.model, fingerprint.plan);
   }
   const tws_sim_request request = {.plans = (const tws_plan *const *)s->plans,
                                    .plan_count = s->plan_count,
@@ -234,6 +238,12 @@ static tws_code print_json(const tws_job *job, const simulation *s, tws_error *e
   return tws_out_json(root, err);
 }
 
+static tws_code check_outputs(const options *o, tws_error *err) {
+  const tws_output outputs[] = {{"--trace", o->trace, NULL}, {"--csv", o->csv, NULL}};
+  const tws_inputs inputs = tws_inputs_of_job(&o->job);
+  return tws_outputs_check(outputs, 2, &inputs, o->force, err);
+}
+
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
   simulation s = {0};
@@ -242,7 +252,11 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   (void)argv;
   if (o->rank >= 0 && !o->print_plan)
     return tws_fail(err, TWS_USAGE, "add --print-plan", "--rank says whose plan is printed");
+  if (o->print_plan && (o->trace || o->csv))
+    return tws_fail(err, TWS_USAGE, "leave out --print-plan: only a simulation has a timeline",
+                    "--print-plan simulates nothing that %s could be written of", o->trace ? "--trace" : "--csv");
   TWS_TRY(read_fidelity(o->fidelity, &s.fidelity, err));
+  TWS_TRY(check_outputs(o, err));
   TWS_TRY(tws_job_load(&o->job, &job, err));
   tws_code code = o->print_plan ? print_plan(cli, o, &job, err) : simulate(o, &job, &s, err);
   if (code == TWS_OK && !o->print_plan)
@@ -261,6 +275,7 @@ static const tws_option table[] = {
     TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "collectives: analytic (default), flow or message"),
     TWS_STRING("trace", 0, "FILE", options, trace, "timeline as a Chrome trace, for Perfetto"),
     TWS_STRING("csv", 0, "FILE", options, csv, "timeline as CSV"),
+    TWS_FORCE_OPTION(options),
     TWS_FLAG("all-ranks", 0, options, all_ranks, "simulate every device, not one for all"),
     TWS_FLAG("print-plan", 0, options, print_plan, "print the plan of a rank instead, one operation a line"),
     TWS_INTEGER("rank", 0, "R", options, rank, 0, 65535, "with --print-plan: which rank (default 0)"),

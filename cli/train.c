@@ -8,13 +8,14 @@
 #include "cli/job_view.h"
 #include "cli/launch.h"
 #include "cli/modules.h"
+#include "cli/outputs.h"
 
 typedef struct options {
   tws_job_options job;
   const char *data, *trace, *csv, *result;
   int64_t steps, every;
   double deadline_s;
-  int force;
+  int force, ignore_memory;
 } options;
 
 /* ---- before: does it fit, are the ranks to be started? ---- */
@@ -54,7 +55,7 @@ static tws_code check_plans(const tws_job *job, double *bytes, tws_error *err) {
   return code;
 }
 
-static tws_code check_memory(const tws_cli *cli, const tws_job *job, int force, tws_error *err) {
+static tws_code check_memory(const tws_cli *cli, const tws_job *job, int ignore, tws_error *err) {
   double need = 0.0;
   TWS_TRY(check_plans(job, &need, err));
   if (need == 0.0) return TWS_OK;
@@ -64,11 +65,11 @@ static tws_code check_memory(const tws_cli *cli, const tws_job *job, int force, 
   tws_format_bytes((double)memory.available_bytes, b, sizeof b);
   tws_say(cli, "memory: %s for %d rank%s, and this machine has %s left%s", a, job->ranks, job->ranks > 1 ? "s" : "", b,
           memory.limited ? " within its control group" : "");
-  if (memory.available_bytes == 0 || need <= (double)memory.available_bytes || force) return TWS_OK;
+  if (memory.available_bytes == 0 || need <= (double)memory.available_bytes || ignore) return TWS_OK;
   return tws_fail(
       err, TWS_NO,
       "`twinspeed estimate` shows what fills it; a smaller micro batch, --recompute full or a higher --stage "
-      "needs less; --force tries all the same",
+      "needs less; --ignore-memory tries all the same",
       "training needs %s of memory and this machine has %s left", a, b);
 }
 
@@ -191,6 +192,8 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
   if (world != job->ranks)
     return tws_fail(err, TWS_ENVIRONMENT, "start ranks with `twinspeed train -n N`, not with mpirun",
                     "%d ranks were started and the job has %d", world, job->ranks);
+  tws_fingerprint fingerprint;
+  if (rank == 0) TWS_TRY(tws_job_fingerprint(job, &fingerprint, err));
   printer p = {.cli = cli, .every = choose_every(o, job), .steps = o->steps};
   tws_train_options request = {.network = job->network,
                                .config = job->config,
@@ -200,6 +203,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .trace_path = o->trace,
                                .csv_path = o->csv,
                                .result_path = o->result,
+                               .fingerprint = rank == 0 ? &fingerprint : NULL,
                                .deadline_s = o->deadline_s,
                                .threads = job->threads,
                                .quiet = cli->quiet,
@@ -237,8 +241,15 @@ static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_
           job->config->zero.stage, tws_dtype_name(job->config->dtype), job->ranks, job->ranks > 1 ? "s" : "",
           format_axes(&job->topology, axes, sizeof axes), job->threads, job->threads > 1 ? "s" : "",
           job->config->train_batch_size, job->config->sequence_length);
-  TWS_TRY(check_memory(cli, job, o->force, err));
+  TWS_TRY(check_memory(cli, job, o->ignore_memory, err));
   return job->ranks > 1 ? launch(cli, o, job, err) : train(cli, o, job, err);
+}
+
+static tws_code check_outputs(const options *o, tws_error *err) {
+  const tws_output outputs[] = {{"--csv", o->csv, NULL}, {"--trace", o->trace, NULL}, {"--result", o->result, NULL}};
+  tws_inputs inputs = tws_inputs_of_job(&o->job);
+  tws_inputs_add(&inputs, o->data);
+  return tws_outputs_check(outputs, 3, &inputs, o->force, err);
 }
 
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
@@ -248,6 +259,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   if (!o->data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
                     "train: no data was given");
+  TWS_TRY(check_outputs(o, err));
   tws_job job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
   tws_code code = run_job(cli, o, &job, err);
@@ -265,7 +277,8 @@ static const tws_option table[] = {
     TWS_STRING("result", 0, "FILE", options, result, "write the summary (what --json prints) to a file"),
     TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
                "end with status 124 when a step takes longer (default 1800; 0: never)"),
-    TWS_FLAG("force", 0, options, force, "start although memory may not suffice"),
+    TWS_FORCE_OPTION(options),
+    TWS_FLAG("ignore-memory", 0, options, ignore_memory, "start although memory may not suffice"),
     TWS_OPTIONS_END};
 
 static const options defaults = {.job = TWS_JOB_DEFAULTS, .steps = 100, .deadline_s = 1800.0};

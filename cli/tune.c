@@ -8,6 +8,7 @@
 #include "cli/experiment.h"
 #include "cli/job_view.h"
 #include "cli/modules.h"
+#include "cli/outputs.h"
 
 typedef struct options {
   tws_job_options job;
@@ -179,7 +180,7 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
                                   .trials = (int)o->trials,
                                   .early_stopping = (int)o->early_stopping,
                                   .seed = (uint64_t)s->config->seed,
-                                  .memory_bytes = o->memory,
+                                  .memory_bytes = o->memory > 0 ? o->memory : 0,
                                   .progress = &s->progress,
                                   .log = &cli->log};
   TWS_TRY(read_space(o, s->config, &s->request.space, err));
@@ -280,8 +281,20 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
   return TWS_OK;
 }
 
+/* What --memory leaves beside context and libraries. */
+static tws_code check_device(const session *s, tws_error *err) {
+  char given[32], taken[32], missing[32];
+  double overhead = tws_profile_overhead_bytes(s->profile);
+  if (s->o->memory < 0 || s->o->memory > overhead) return TWS_OK;
+  return tws_fail(err, TWS_NO, "for example --memory 40GiB",
+                  "nothing fits: --memory is %s, context and libraries alone take %s: %s are missing",
+                  tws_format_bytes(s->o->memory, given, sizeof given), tws_format_bytes(overhead, taken, sizeof taken),
+                  tws_format_bytes(overhead - s->o->memory, missing, sizeof missing));
+}
+
 static tws_code tune(tws_cli *cli, session *s, tws_error *err) {
   tws_tune_result *result;
+  TWS_TRY(check_device(s, err));
   TWS_TRY(check_measurable(s, err));
   TWS_TRY(tws_tune_folder_check(s->o->results, s->o->force, err)); /* before the work, not after it */
   TWS_TRY(tws_tune(&s->request, &result, err));
@@ -294,8 +307,12 @@ static tws_code tune(tws_cli *cli, session *s, tws_error *err) {
 }
 
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+  static const char *const none[] = {NULL}; /* the tuner knows the results of an earlier search */
+  const options *o = raw;
   (void)argc;
   (void)argv;
+  const tws_output output = {"--results", o->results, none};
+  TWS_TRY(tws_outputs_check(&output, 1, NULL, o->force, err));
   session s;
   tws_code code = open_session(cli, raw, &s, err);
   if (code == TWS_OK) code = tune(cli, &s, err);
@@ -340,14 +357,15 @@ static const tws_option table[] = {
     TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "analytic (default), flow or message"),
     TWS_FLAG("no-simulation", 0, options, no_simulation, "let the longest path decide alone"),
     TWS_STRING("results", 'o', "DIR", options, results, "where experiments are written (default autotuning_results)"),
-    TWS_FLAG("force", 0, options, force, "replace the results of an earlier search"),
+    TWS_FLAG("force", 0, options, force, "overwrite the results of an earlier search"),
     TWS_INTEGER("rows", 0, "N", options, rows, 1, 100000, "rows of the table (default 10)"),
     TWS_INTEGER("validate", 0, "K", options, validate, 1, 32, "train the best K for a few steps and compare"),
     TWS_STRING("data", 'd', "FILE", options, data, "with --validate: text, or llm.c tokens (.bin)"),
     TWS_INTEGER("steps", 's', "N", options, steps, 2, 10000, "with --validate: steps of each run (default 6)"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_DEFAULTS, .results = "autotuning_results", .steps = 6, .rows = 10};
+static const options defaults = {
+    .job = TWS_JOB_DEFAULTS, .results = "autotuning_results", .memory = -1, .steps = 6, .rows = 10};
 
 const tws_verb tws_verb_tune = {
     .name = "tune",

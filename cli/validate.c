@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "cli/job_view.h"
 #include "cli/modules.h"
+#include "cli/outputs.h"
 #include "traces/compare.h"
 #include "traces/plot.h"
 
@@ -69,6 +70,9 @@ static tws_code predict(const tws_validate_options *o, validation *v, tws_error 
   TWS_TRY(tws_sim_load(&sim, err));
   v->simulated = tws_timeline_create("simulated");
   if (!v->simulated) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a timeline");
+  tws_fingerprint fingerprint;
+  TWS_TRY(tws_job_fingerprint(&v->job, &fingerprint, err));
+  tws_timeline_identify(v->simulated, fingerprint.model, fingerprint.plan);
   TWS_TRY(tws_tune_simulate(sim, v->job.network, v->job.config, v->job.ranks, v->job.threads, &v->job.machine, fidelity,
                             v->simulated, &v->result, err));
   tws_plan_request request = tws_job_request(&v->job, 0);
@@ -234,17 +238,30 @@ static tws_code validate(const tws_cli *cli, const tws_validate_options *o, vali
   TWS_TRY(measure(cli, o, v, err));
   TWS_TRY(cli->json ? print_json(v, err) : print_text(cli, v, err));
   TWS_TRY(write_files(cli, o, v, err));
-  if (o->tolerance > 0 && !(fabs(error_of(v)) * 100 <= o->tolerance))
+  if (o->tolerance >= 0 && !(fabs(error_of(v)) * 100 <= o->tolerance))
     return tws_fail(err, TWS_NO, "calibrate anew (was the machine busy?) or look at the phases above",
                     "the predicted step time is off by %+.1f %%, the tolerance is %.3g %%", error_of(v) * 100,
                     o->tolerance);
   return TWS_OK;
 }
 
+static tws_code check_outputs(const tws_validate_options *o, tws_error *err) {
+  static const char *const one[] = {"timeline.png", "timeline.svg", "memory.png", "memory.svg", NULL};
+  static const char *const sweep[] = {"accuracy.png", "accuracy.svg", NULL};
+  const tws_output outputs[] = {{"--trace", o->trace, NULL},
+                                {"--save-profile", o->save_profile, NULL},
+                                {"--figures", o->figures, o->sweep ? sweep : one}};
+  tws_inputs inputs = tws_inputs_of_job(&o->job);
+  tws_inputs_add(&inputs, o->data);
+  tws_inputs_add(&inputs, o->published);
+  return tws_outputs_check(outputs, 3, &inputs, o->force, err);
+}
+
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   tws_validate_options *o = raw;
   (void)argc;
   (void)argv;
+  TWS_TRY(check_outputs(o, err));
   if (o->published) return tws_validate_published(cli, o, err);
   if (!o->data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
@@ -300,9 +317,10 @@ static const tws_option table[] = {
                 "with --sweep: sequences a step (default: the configuration's, else 32)"),
     TWS_STRING("save-profile", 0, "FILE", tws_validate_options, save_profile,
                "with --sweep: keep the profile that was calibrated"),
+    TWS_FORCE_OPTION(tws_validate_options),
     TWS_OPTIONS_END};
 
-static const tws_validate_options defaults = {.job = TWS_JOB_DEFAULTS, .steps = 8, .rounds = 3};
+static const tws_validate_options defaults = {.job = TWS_JOB_DEFAULTS, .steps = 8, .rounds = 3, .tolerance = -1};
 
 const tws_verb tws_verb_validate = {
     .name = "validate",

@@ -9,8 +9,8 @@ typedef struct tws_validate_options {
   tws_job_options job;
   const char *data, *trace, *figures, *fidelity, *ranks, *save_profile, *published, *only;
   int64_t steps, rounds, global_batch;
-  double tolerance; /* percent; 0: not asked */
-  int sweep, simulate;
+  double tolerance; /* percent; -1: not asked */
+  int sweep, simulate, force;
 } tws_validate_options;
 
 tws_code tws_validate_sweep(const tws_cli *cli, const tws_validate_options *o, tws_error *err);

@@ -355,7 +355,7 @@ static tws_code validate(const tws_cli *cli, published_report *r, tws_error *err
   TWS_TRY(cli->json ? print_json(r, err) : print_text(cli, r, err));
   int count;
   double median = median_error(r, NULL, STEP, &count);
-  if (r->o->tolerance > 0 && !(median * 100 <= r->o->tolerance))
+  if (r->o->tolerance >= 0 && !(median * 100 <= r->o->tolerance))
     return tws_fail(err, TWS_NO, NULL, "the median error of %d iteration times is %.1f %%, the tolerance is %.3g %%",
                     count, median * 100, r->o->tolerance);
   return TWS_OK;

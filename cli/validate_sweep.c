@@ -269,6 +269,10 @@ static tws_code print_json(const sweep *s, const verdict *v, tws_error *err) {
   cJSON *json = cJSON_CreateObject();
   cJSON_AddStringToObject(json, "schema", "twinspeed-accuracy-1");
   cJSON_AddStringToObject(json, "model", s->network->name);
+  tws_fingerprint fingerprint = {0}; /* each configuration has a plan of its own */
+  snprintf(fingerprint.model, sizeof fingerprint.model, "%016llx",
+           (unsigned long long)tws_network_fingerprint(s->network));
+  tws_fingerprint_json(&fingerprint, json);
   cJSON_AddStringToObject(json, "dtype", tws_dtype_name(s->config->dtype));
   cJSON_AddNumberToObject(json, "sequence_length", (double)tws_tune_sequence(s->config, s->network));
   cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(s->profile));
@@ -343,7 +347,7 @@ static tws_code run_sweep(const tws_cli *cli, sweep *s, tws_error *err) {
   if (v.median_spread > 0.15)
     tws_warn(cli, "the machine was busy: half of the measured steps spread over more than %.0f %%",
              v.median_spread * 100);
-  if (s->o->tolerance > 0 && !(v.median_error * 100 <= s->o->tolerance))
+  if (s->o->tolerance >= 0 && !(v.median_error * 100 <= s->o->tolerance))
     return tws_fail(err, TWS_NO, "was the machine busy? the spread says so; more --rounds help",
                     "the median error is %.1f %%, the tolerance is %.3g %%", v.median_error * 100, s->o->tolerance);
   return TWS_OK;

@@ -146,6 +146,8 @@ void tws_config_betas(const tws_config *config, int64_t k, double *beta1, double
 /* Reports into text: the effective configuration as JSON (valid ds_config.json, every honoured key), the JSON Schema of
  * all keys, and one line for each key that was given and has no effect here, with the reason. */
 tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out, tws_error *err);
+/* Of the keys that have an effect, as the effective configuration has them: equal for equal values. */
+tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_error *err);
 tws_code tws_config_print_schema(tws_text *out, tws_error *err);
 tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *count, tws_error *err);
 

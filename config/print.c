@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fingerprint.h"
 #include "config/store.h"
 
 typedef struct builder {
@@ -281,6 +282,20 @@ tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out,
   put_special(&b, config);
   if (all_keys) put_defaults(&b);
   return finish(&b, out, err);
+}
+
+tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_error *err) {
+  builder b = {.root = cJSON_CreateObject()};
+  tws_text text = {0};
+  if (!b.root) return tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory");
+  for (size_t i = 0; i < tws_key_count && !b.failed; i++)
+    if (tws_keys[i].parts && applies(config, &tws_keys[i]) && is_set(config, &tws_keys[i]))
+      put_at(&b, tws_keys[i].path, field_value(config, &tws_keys[i]));
+  put_special(&b, config);
+  tws_code code = finish(&b, &text, err);
+  if (code == TWS_OK) *out = tws_fingerprint_text(TWS_FINGERPRINT_START, text.data);
+  tws_text_free(&text);
+  return code;
 }
 
 /* ---- JSON Schema ---- */

@@ -21,6 +21,18 @@ tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *er
 /* Live bytes by category after each operation, as CSV: op,phase,micro_batch,name,<category columns>,total */
 tws_code tws_ledger_csv(const tws_plan *plan, tws_tier tier, tws_text *out, tws_error *err);
 
+/* ---- what a result is of ---- */
+typedef struct tws_fingerprint {
+  char model[17], configuration[17], plan[17]; /* 16 hexadecimal digits each */
+} tws_fingerprint;
+/* Of the whole job, whatever request->rank and ->max_accumulation are: equal texts for equal descriptions, so that
+ * results of different models, configurations or plans can be told apart although they look alike. Neither names nor
+ * paths of files count, nor padding of the vocabulary for the model, nor keys without effect for the configuration. */
+tws_code tws_fingerprint_read(const tws_plan_request *request, tws_fingerprint *out, tws_error *err);
+/* Adds "fingerprint": {"model": ..., "configuration": ..., "plan": ...}; empty texts are left out. */
+void tws_fingerprint_json(const tws_fingerprint *fingerprint, cJSON *object);
+uint64_t tws_network_fingerprint(const tws_network *network);
+
 /* ---- time: longest path over the plan ---- */
 
 /* Axes of ranks in reports. The ranks of a pipeline meet in messages and in the groups "pipe" and "tied"; OTHER is what

@@ -84,6 +84,7 @@ typedef struct tws_train_options {
   const char *device;               /* "host" or "cuda" */
   const char *trace_path;           /* Chrome trace of the last step, or NULL */
   const char *csv_path;             /* one line per step, or NULL */
+  const tws_fingerprint *fingerprint; /* goes into trace and summary; NULL: none */
   const char *result_path;          /* JSON summary written by rank 0 at the end, or NULL */
   double deadline_s;                /* a step longer than this is a hang; 0: none */
   int threads;                      /* of this rank; 0: the configuration's, else 1 */

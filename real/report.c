@@ -195,6 +195,8 @@ static tws_code write_summary(const tws_training *t, const tws_train_result *res
                               tws_error *err) {
   cJSON *root = cJSON_CreateObject();
   cJSON_AddStringToObject(root, "schema", "twinspeed-train-1");
+  const tws_fingerprint *print = t->options->fingerprint;
+  if (print) tws_fingerprint_json(print, root);
   add_provenance(t, root);
   add_configuration(t, root);
   cJSON_AddNumberToObject(root, "ranks", t->world);
@@ -317,6 +319,8 @@ static tws_code write_trace(const tws_training *t, const unsigned char *all, con
   timeline->stream_count = TWS_STREAM_COUNT;
   timeline->phase_names = phases;
   timeline->phase_count = TWS_PHASE_COUNT;
+  if (t->options->fingerprint)
+    tws_timeline_identify(timeline, t->options->fingerprint->model, t->options->fingerprint->plan);
   tws_code code = TWS_OK;
   for (int r = 0; code == TWS_OK && r < t->world; r++)
     code = unpack_events(t, r, all + offset[r], offset[r + 1] - offset[r], timeline, err);

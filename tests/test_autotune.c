@@ -298,7 +298,7 @@ START_TEST(results_folder) {
   char path[512];
   make_folder();
   ck_assert_msg(tws_tune_write(result, &f.request, folder, 0, &err) == TWS_OK, "%s", err.message);
-  ck_assert_int_eq(tws_tune_write(result, &f.request, folder, 0, &err), TWS_INVALID); /* not twice */
+  ck_assert_int_eq(tws_tune_write(result, &f.request, folder, 0, &err), TWS_USAGE); /* not twice */
   ck_assert_msg(tws_tune_write(result, &f.request, folder, 1, &err) == TWS_OK, "%s", err.message);
   /* the best configuration is one that the program reads, with the tuned values */
   snprintf(path, sizeof path, "%s/best.ds_config.json", folder);

@@ -319,11 +319,77 @@ START_TEST(reports) {
 }
 END_TEST
 
+/* Numbers that no run can have had, and results of things that only look alike. */
+START_TEST(results_that_do_not_belong) {
+  static const char *const bad[] = {"\"step_s\": -1",
+                                    "\"step_s\": 1e300",
+                                    "\"step_s\": \"fast\"",
+                                    "\"step_s\": 1, \"ranks\": -2",
+                                    "\"step_s\": 1, \"micro_batch\": 1.5",
+                                    "\"step_s\": 1, \"zero_stage\": 7",
+                                    "\"step_s\": 1, \"model\": 3",
+                                    "\"step_s\": true",
+                                    "\"ranks\": 2"};
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    char text[256];
+    snprintf(text, sizeof text, "{\"schema\": \"twinspeed-simulation-1\", %s}", bad[i]);
+    write_text(in_folder("bad.json"), text);
+    command_result r = twinspeed("report %s", in_folder("bad.json"));
+    assert_one_error(&r, 3, bad[i]);
+    ck_assert_msg(strstr(r.err, "bad.json:1:") != NULL, "%s", r.err);
+    command_free(&r);
+  }
+  static const char models[2][256] = {
+      "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 64, \"n_embd\": 32, \"n_layer\": 1, "
+      "\"n_head\": "
+      "4}",
+      "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 64, \"n_embd\": 64, \"n_layer\": 1, "
+      "\"n_head\": "
+      "4}"};
+  char line[256];
+  for (int i = 0; i < 2; i++) { /* one name, two models */
+    write_text(in_folder("config.json"), models[i]);
+    command_result r = twinspeed("%s -m %s --json", i ? "estimate" : "simulate", in_folder("config.json"));
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    write_text(in_folder(i ? "estimate.json" : "simulate.json"), r.out);
+    command_free(&r);
+  }
+  snprintf(line, sizeof line, "report %s %s", in_folder("simulate.json"), in_folder("estimate.json"));
+  command_result r = twinspeed("%s", line);
+  assert_one_error(&r, 3, "two models");
+  ck_assert_msg(strstr(r.err, "two models that the table could not tell apart") != NULL, "%s", r.err);
+  command_free(&r);
+  r = twinspeed(
+      "estimate -m %s --set zero_optimization.stage=2 --set zero_optimization.reduce_bucket_size=1000 -n 2 "
+      "--json",
+      in_folder("config.json"));
+  write_text(in_folder("estimate.json"), r.out);
+  command_free(&r);
+  r = twinspeed("simulate -m %s --stage 2 -n 2 --json", in_folder("config.json"));
+  write_text(in_folder("simulate.json"), r.out);
+  command_free(&r);
+  r = twinspeed("%s", line);
+  assert_one_error(&r, 3, "two plans");
+  ck_assert_msg(strstr(r.err, "two plans of one model") != NULL, "%s", r.err);
+  command_free(&r);
+  r = twinspeed("estimate -m %s --stage 2 -n 2 --json", in_folder("config.json"));
+  write_text(in_folder("estimate.json"), r.out);
+  command_free(&r);
+  r = twinspeed("%s --json", line);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-report-1");
+  ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "configurations")), 1);
+  cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cli_answers");
   TCase *answers = tcase_create("answers");
   tcase_set_timeout(answers, 120);
   tcase_add_checked_fixture(answers, make_folder, remove_folder);
+  tcase_add_test(answers, results_that_do_not_belong);
   tcase_add_test(answers, deepspeed_tables);
   tcase_add_test(answers, estimate_says_no);
   tcase_add_test(answers, estimate_remedy_works);

@@ -67,7 +67,7 @@ START_TEST(tune_and_measure) {
   ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
   command_free(&run);
   run = twinspeed("tune -m tiny-gpt2 -b 8 --seq 32 -n 1 --no-simulation -o %s/results", folder);
-  ck_assert_int_eq(run.status, 3); /* not over earlier results */
+  ck_assert_int_eq(run.status, 2); /* not over earlier results */
   ck_assert_ptr_nonnull(strstr(run.err, "--force"));
   command_free(&run);
   run = twinspeed("tune -m tiny-gpt2 -b 8 --seq 32 --cluster dgx-a100 --memory 100KiB -o %s/nothing", folder);
@@ -136,7 +136,7 @@ START_TEST(profile_of_a_trace) {
   for (int i = 0; i < 3; i++) {
     const char *job = "-m tiny-gpt2 --seq 32 --micro-batch 2 --threads 1";
     command_result run =
-        twinspeed("train %s %s --steps 2 --data %s --trace %s/trace --quiet", job, axes[i], data, folder);
+        twinspeed("train %s %s --steps 2 --data %s --trace %s/trace --force --quiet", job, axes[i], data, folder);
     ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
     command_free(&run);
     run = twinspeed("profile %s %s --measured %s/trace --json", job, axes[i], folder);
@@ -159,6 +159,58 @@ START_TEST(profile_of_a_trace) {
 }
 END_TEST
 
+static char *with(const char *text, const char *from, const char *to) {
+  const char *at = strstr(text, from);
+  ck_assert_msg(at != NULL, "no %s in the trace", from);
+  char *changed = malloc(strlen(text) + strlen(to) + 1);
+  sprintf(changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+  return changed;
+}
+
+/* What was measured of something else, what was not measured, and what cannot have been. */
+START_TEST(traces_that_do_not_belong) {
+  const char *job = "--seq 32 --micro-batch 2 --threads 1";
+  command_result run =
+      twinspeed("train -m tiny-gpt2 %s --steps 2 --data %s --trace %s/trace --quiet", job, data, folder);
+  ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
+  command_free(&run);
+  run = twinspeed("simulate -m tiny-gpt2 %s --trace %s/simulated", job, folder);
+  ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
+  command_free(&run);
+  const struct {
+    const char *model, *options, *file, *says;
+  } others[] = {{"tiny-llama", job, "trace", "of another model"},
+                {"tiny-gpt2", "--seq 32 --micro-batch 4 --threads 1", "trace", "of another plan"},
+                {"tiny-gpt2", "--seq 32 --micro-batch 2 --threads 1 --recompute full", "trace", "of another plan"},
+                {"tiny-gpt2", "--seq 32 --micro-batch 2 --threads 1 --dtype bf16", "trace", "of another plan"},
+                {"tiny-gpt2", "--seq 32 --micro-batch 2 --threads 1 --accumulation 3", "trace", "of another plan"},
+                {"tiny-gpt2", job, "simulated", "no measured events"}};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    run = twinspeed("profile -m %s %s --measured %s/%s", others[i].model, others[i].options, folder, others[i].file);
+    ck_assert_msg(run.status == 3 && strstr(run.err, others[i].says) != NULL, "%zu: %d %s", i, run.status, run.err);
+    command_free(&run);
+  }
+  char *text;
+  size_t length;
+  ck_assert_int_eq(tws_read_file(in_folder("trace"), 0, &text, &length, NULL), TWS_OK);
+  static const char *const changes[][2] = {{"\"dur\":", "\"dur\":-"},
+                                           {"\"dur\":", "\"dur\":1e300,\"x\":"},
+                                           {"\"ts\":", "\"ts\":\"a\",\"x\":"},
+                                           {"\"ts\":", "\"no\":"},
+                                           {"\"fingerprint\"", "\"finger\""}};
+  for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+    char *changed = with(text, changes[i][0], changes[i][1]);
+    write_text(in_folder("changed"), changed);
+    free(changed);
+    run = twinspeed("profile -m tiny-gpt2 %s --measured %s/changed", job, folder);
+    ck_assert_msg(run.status == 3 && count_lines_with(run.err, "twinspeed: ") == 1, "%s: %d %s", changes[i][1],
+                  run.status, run.err);
+    command_free(&run);
+  }
+  tws_free(text);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("validate");
   TCase *tcase = tcase_create("validate");
@@ -167,6 +219,7 @@ int main(void) {
   tcase_add_test(tcase, validate_one);
   tcase_add_test(tcase, tune_and_measure);
   tcase_add_test(tcase, sweep);
+  tcase_add_test(tcase, traces_that_do_not_belong);
   tcase_add_test(tcase, axes_are_validated);
   tcase_add_test(tcase, profile_of_a_trace);
   suite_add_tcase(suite, tcase);

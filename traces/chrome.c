@@ -175,6 +175,12 @@ tws_code tws_timeline_write_chrome(const tws_timeline *const *timelines, int cou
               "{\"ph\":\"M\",\"name\":\"trace\",\"pid\":0,\"args\":{\"written_by\":\"twinspeed\"}}");
   for (int i = 0; i < count && code == TWS_OK; i++)
     code = add_timeline(&w, timelines[i], 1 + (uint64_t)i * MAX_RANKS, err);
+  for (int i = 0; i < count; i++)
+    if (*timelines[i]->plan)
+      tws_text_add(&w.out,
+                   ",\n{\"ph\":\"M\",\"name\":\"fingerprint\",\"pid\":0,\"args\":{\"source\":\"%s\",\"model\":\"%s\","
+                   "\"plan\":\"%s\"}}",
+                   timelines[i]->source, timelines[i]->model, timelines[i]->plan);
   ADD_LITERAL(&w.out, "\n]}\n");
   if (code == TWS_OK && w.out.failed) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory while writing a trace");
   if (code == TWS_OK) code = tws_write_file(path, w.out.data, w.out.length, err);

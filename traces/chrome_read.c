@@ -6,6 +6,7 @@
 #include "traces/timeline.h"
 
 enum { MAX_PROCESSES = 4096 };
+#define LONGEST_US 1e12 /* a step of eleven days */
 
 typedef struct processes {
   int count;
@@ -23,6 +24,29 @@ static const char *text_of(const cJSON *object, const char *key) {
 static double number_of(const cJSON *object, const char *key) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
   return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble < 1e15 ? item->valuedouble : 0;
+}
+
+/* What an event cannot do without, in [0, high]. */
+static tws_code need_number(const tws_json *json, const cJSON *event, const char *key, double high, double *out,
+                            tws_error *err) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(event, key);
+  if (cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble <= high) {
+    *out = item->valuedouble;
+    return TWS_OK;
+  }
+  return tws_json_fail(json, item ? item : event, err, "give a trace that `train --trace` wrote",
+                       item ? "\"%s\" of an event must be a number from 0 to %g" : "an event without \"%s\" (0 to %g)",
+                       key, high);
+}
+
+/* A trace of two sources has a fingerprint for each. */
+static void find_fingerprint(const cJSON *events, const char *source, tws_timeline *timeline) {
+  const cJSON *event;
+  cJSON_ArrayForEach(event, events) {
+    const cJSON *args = cJSON_GetObjectItemCaseSensitive(event, "args");
+    if (strcmp(text_of(event, "name"), "fingerprint") != 0 || strcmp(text_of(args, "source"), source) != 0) continue;
+    tws_timeline_identify(timeline, text_of(args, "model"), text_of(args, "plan"));
+  }
 }
 
 /* Rows of the source: "measured rank 3". */
@@ -59,7 +83,10 @@ static tws_code add_events(const tws_json *json, const cJSON *events, const proc
     if (rank < 0 || strcmp(text_of(item, "ph"), "X") != 0) continue;
     const cJSON *args = cJSON_GetObjectItemCaseSensitive(item, "args");
     int phase = index_of(text_of(args, "phase"), timeline->phase_names, timeline->phase_count);
-    double stream = number_of(item, "tid"), start = number_of(item, "ts") * 1e-6;
+    double stream, start, duration;
+    TWS_TRY(need_number(json, item, "tid", 255, &stream, err));
+    TWS_TRY(need_number(json, item, "ts", LONGEST_US, &start, err));
+    TWS_TRY(need_number(json, item, "dur", LONGEST_US, &duration, err));
     if (phase < 0 || stream >= timeline->stream_count || rank > UINT16_MAX)
       return tws_json_fail(json, item, err, "give a trace that this version wrote",
                            "an event of an unknown phase or stream");
@@ -70,8 +97,8 @@ static tws_code add_events(const tws_json *json, const cJSON *events, const proc
                        .op = (uint32_t)number_of(args, "op"),
                        .step = (uint32_t)number_of(args, "step"),
                        .micro_batch = (uint32_t)number_of(args, "micro_batch"),
-                       .start_s = start,
-                       .end_s = start + number_of(item, "dur") * 1e-6};
+                       .start_s = start * 1e-6,
+                       .end_s = (start + duration) * 1e-6};
     if (event.name == UINT32_MAX || tws_timeline_add(timeline, &event) != 0)
       return tws_fail(err, TWS_MEMORY, 0, "no memory for the timeline");
   }
@@ -85,6 +112,7 @@ static tws_code read_events(const tws_json *json, const char *source, tws_timeli
   processes *found = tws_calloc(1, sizeof *found);
   if (!found) return tws_fail(err, TWS_MEMORY, 0, "no memory for the timeline");
   find_processes(events, source, found);
+  find_fingerprint(events, source, timeline);
   tws_code code = add_events(json, events, found, timeline, err);
   tws_free(found);
   if (code == TWS_OK && timeline->event_count == 0)

@@ -1,6 +1,7 @@
 #include "traces/timeline.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -9,6 +10,11 @@ tws_timeline *tws_timeline_create(const char *source) {
   tws_timeline *timeline = tws_calloc(1, sizeof *timeline);
   if (timeline) timeline->source = source;
   return timeline;
+}
+
+void tws_timeline_identify(tws_timeline *timeline, const char *model, const char *plan) {
+  snprintf(timeline->model, sizeof timeline->model, "%s", model);
+  snprintf(timeline->plan, sizeof timeline->plan, "%s", plan);
 }
 
 void tws_timeline_destroy(tws_timeline *timeline) {

@@ -27,12 +27,15 @@ typedef struct tws_timeline {
   size_t event_count, event_capacity, name_capacity;
   const char *const *stream_names, *const *phase_names; /* static tables of the plan */
   int stream_count, phase_count;
+  char model[24], plan[24]; /* fingerprints of what was run; "": not known */
   uint32_t *slots; /* hash table over names: index + 1, 0 is free */
   size_t slot_count;
 } tws_timeline;
 
 /* `source` must outlive the timeline. NULL without memory. The caller sets the tables of streams and phases. */
 tws_timeline *tws_timeline_create(const char *source);
+/* Says what was run (estimators' tws_fingerprint_read()), so that nobody takes it for something else. */
+void tws_timeline_identify(tws_timeline *timeline, const char *model, const char *plan);
 void tws_timeline_destroy(tws_timeline *timeline);
 uint32_t tws_timeline_name(tws_timeline *timeline, const char *name); /* interned; UINT32_MAX without memory */
 int tws_timeline_add(tws_timeline *timeline, const tws_event *event); /* 0, or -1 without memory */

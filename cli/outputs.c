@@ -1,0 +1,155 @@
+#include "cli/outputs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "cli/launch.h"
+
+void tws_inputs_add(tws_inputs *inputs, const char *path) {
+  if (path && inputs->count < TWS_MAX_INPUTS) inputs->path[inputs->count++] = path;
+}
+
+tws_inputs tws_inputs_of_job(const tws_job_options *options) {
+  tws_inputs inputs = {0};
+  tws_inputs_add(&inputs, options->model);
+  tws_inputs_add(&inputs, options->config);
+  tws_inputs_add(&inputs, options->cluster);
+  tws_inputs_add(&inputs, options->profile);
+  return inputs;
+}
+
+/* The folder that holds the path, following links so that what will be created is where it is looked for. */
+static void parent_of(const char *path, char *parent, size_t size) {
+  const char *slash = strrchr(path, '/');
+  if (!slash)
+    snprintf(parent, size, ".");
+  else if (slash == path)
+    snprintf(parent, size, "/");
+  else
+    snprintf(parent, size, "%.*s", (int)(slash - path), path);
+}
+
+static tws_code blocked(const tws_output *o, const char *path, tws_error *err) {
+  char parent[PATH_MAX], hint[sizeof err->hint];
+  int reason = errno;
+  struct stat info;
+  parent_of(path, parent, sizeof parent);
+  if (reason == ENOENT && stat(parent, &info) != 0)
+    snprintf(hint, sizeof hint, "make the folder first: mkdir -p %.300s", parent);
+  else
+    snprintf(hint, sizeof hint, "choose a place that can be written to");
+  return tws_fail(err, TWS_IO, hint, "%s: cannot write %.400s: %s", o->flag, path, strerror(reason));
+}
+
+/* A file of the kind that writing makes first (see tws_write_file()) can be made there. */
+static tws_code probe_folder(const tws_output *o, const char *folder, const char *path, tws_error *err) {
+  char probe[PATH_MAX + 64];
+  snprintf(probe, sizeof probe, "%s/.twinspeed-%ld.new", folder, (long)getpid());
+  int fd = open(probe, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return blocked(o, path, err);
+  close(fd);
+  unlink(probe);
+  return TWS_OK;
+}
+
+static tws_code exists(const tws_output *o, const char *path, tws_error *err) {
+  return tws_fail(err, TWS_USAGE, "--force overwrites it", "%s: %.400s exists", o->flag, path);
+}
+
+static tws_code check_file(const tws_output *o, const char *path, int force, tws_error *err) {
+  struct stat info;
+  char parent[PATH_MAX], target[PATH_MAX];
+  if (!*path) return tws_fail(err, TWS_USAGE, "give it the name of a file", "%s: the name is empty", o->flag);
+  if (stat(path, &info) == 0) {
+    if (S_ISDIR(info.st_mode))
+      return tws_fail(err, TWS_IO, "name a file in it", "%s: %.400s is a folder, and a file is to be written", o->flag,
+                      path);
+    if (!S_ISREG(info.st_mode)) return access(path, W_OK) == 0 ? TWS_OK : blocked(o, path, err);
+    if (!force) return exists(o, path, err);
+    if (access(path, W_OK) != 0) return blocked(o, path, err);
+    if (!realpath(path, target)) return blocked(o, path, err);
+    parent_of(target, parent, sizeof parent);
+    return probe_folder(o, parent, path, err);
+  }
+  if (errno != ENOENT) return blocked(o, path, err);
+  size_t length = strlen(path);
+  const char *name = strrchr(path, '/');
+  name = name ? name + 1 : path;
+  if (path[length - 1] == '/') return tws_fail(err, TWS_IO, "name a file", "%s: %.400s names a folder", o->flag, path);
+  if (strlen(name) > NAME_MAX - 24) { /* room for what tells the unfinished file apart */
+    errno = ENAMETOOLONG;
+    return blocked(o, path, err);
+  }
+  parent_of(path, parent, sizeof parent);
+  return probe_folder(o, parent, path, err);
+}
+
+static tws_code check_folder(const tws_output *o, int force, tws_error *err) {
+  struct stat info;
+  char path[PATH_MAX], parent[PATH_MAX];
+  if (!*o->path) return tws_fail(err, TWS_USAGE, "give it the name of a folder", "%s: the name is empty", o->flag);
+  snprintf(path, sizeof path, "%s", o->path);
+  for (size_t length = strlen(path); length > 1 && path[length - 1] == '/';) path[--length] = '\0';
+  if (stat(path, &info) != 0) {
+    if (errno != ENOENT) return blocked(o, path, err);
+    parent_of(path, parent, sizeof parent);
+    return probe_folder(o, parent, path, err);
+  }
+  if (!S_ISDIR(info.st_mode))
+    return tws_fail(err, TWS_IO, "name a folder, or one that is not there yet",
+                    "%s: %.400s is a file, and a folder is wanted", o->flag, o->path);
+  for (const char *const *member = o->members; *member && !force; member++) {
+    char file[PATH_MAX];
+    if ((size_t)snprintf(file, sizeof file, "%s/%s", path, *member) < sizeof file && access(file, F_OK) == 0)
+      return exists(o, file, err);
+  }
+  return probe_folder(o, path, path, err);
+}
+
+/* Do two names mean one file? A file that is not there yet is known by its folder and its name. */
+static int same_file(const char *a, const char *b) {
+  struct stat x, y;
+  int there = stat(a, &x) == 0;
+  if (there != (stat(b, &y) == 0)) return 0;
+  if (there) return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+  char folder_a[PATH_MAX], folder_b[PATH_MAX];
+  const char *name_a = strrchr(a, '/'), *name_b = strrchr(b, '/');
+  parent_of(a, folder_a, sizeof folder_a);
+  parent_of(b, folder_b, sizeof folder_b);
+  if (strcmp(name_a ? name_a + 1 : a, name_b ? name_b + 1 : b) != 0) return 0;
+  return stat(folder_a, &x) == 0 && stat(folder_b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static tws_code check_inputs(const tws_output *o, const tws_inputs *inputs, tws_error *err) {
+  for (int i = 0; inputs && i < inputs->count; i++) {
+    char inside[PATH_MAX];
+    snprintf(inside, sizeof inside, "%s/config.json", inputs->path[i]); /* a model may be named by its folder */
+    if (same_file(o->path, inputs->path[i]) || same_file(o->path, inside))
+      return tws_fail(err, TWS_USAGE, "name another file", "%s: %.300s is read by this command, and would be lost",
+                      o->flag, o->path);
+  }
+  return TWS_OK;
+}
+
+tws_code tws_outputs_check(const tws_output *outputs, int count, const tws_inputs *inputs, int force, tws_error *err) {
+  if (tws_worker_is()) return TWS_OK;
+  for (int i = 0; i < count; i++) {
+    const tws_output *o = &outputs[i];
+    if (!o->path) continue;
+    if (o->members) {
+      TWS_TRY(check_folder(o, force, err));
+      continue;
+    }
+    TWS_TRY(check_inputs(o, inputs, err));
+    for (int j = 0; j < i; j++)
+      if (outputs[j].path && !outputs[j].members && same_file(o->path, outputs[j].path))
+        return tws_fail(err, TWS_USAGE, "give each a file of its own", "%s and %s both name %.300s", outputs[j].flag,
+                        o->flag, o->path);
+    TWS_TRY(check_file(o, o->path, force, err));
+  }
+  return TWS_OK;
+}

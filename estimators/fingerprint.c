@@ -1,0 +1,72 @@
+/* What a result or a trace is of: model, configuration and plan, each in 16 hexadecimal digits. */
+#include "base/fingerprint.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include "estimators/estimators.h"
+
+/* The model as its file describes it: rows that padding adds for the sake of ranks are not part of it. */
+uint64_t tws_network_fingerprint(const tws_network *n) {
+  const int64_t sizes[] = {n->layers, n->hidden,       n->heads,      n->kv_heads, n->head_size,
+                           n->tied,   n->intermediate, n->vocabulary, n->positions};
+  uint64_t hash = tws_fingerprint_text(TWS_FINGERPRINT_START, n->architecture);
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) hash = tws_fingerprint_integer(hash, sizes[i]);
+  for (uint32_t i = 0; i < n->module_count; i++) {
+    const tws_module *m = &n->modules[i];
+    hash = tws_fingerprint_integer(hash, m->type);
+    hash = tws_fingerprint_text(hash, m->name);
+    hash = tws_fingerprint_integer(hash, m->rms);
+    hash = tws_fingerprint_number(hash, m->epsilon);
+    for (int k = 0; k < 5; k++) hash = tws_fingerprint_number(hash, m->rope[k]);
+  }
+  for (uint32_t i = 0; i < n->param_count; i++) {
+    const tws_param *p = &n->params[i];
+    hash = tws_fingerprint_text(hash, p->name);
+    hash = tws_fingerprint_integer(hash, p->rows == n->padded_vocabulary ? n->vocabulary : p->rows);
+    hash = tws_fingerprint_integer(hash, p->columns);
+  }
+  return hash;
+}
+
+static uint64_t of_plan(const tws_plan *plan) {
+  uint64_t hash = TWS_FINGERPRINT_START;
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_op *op = &plan->ops[i];
+    const int64_t words[] = {op->kind, op->stream, op->phase, op->micro_batch, op->module, op->work};
+    for (size_t k = 0; k < sizeof words / sizeof *words; k++) hash = tws_fingerprint_integer(hash, words[k]);
+  }
+  for (uint32_t i = 0; i < plan->work_count; i++) {
+    const tws_work *work = &plan->works[i];
+    const int64_t words[] = {work->kind, work->code, work->dtype, work->dtype2, work->segments};
+    for (size_t k = 0; k < sizeof words / sizeof *words; k++) hash = tws_fingerprint_integer(hash, words[k]);
+    for (int k = 0; k < 5; k++) hash = tws_fingerprint_integer(hash, work->d[k]);
+  }
+  for (uint32_t i = 0; i < plan->buffer_count; i++) {
+    hash = tws_fingerprint_integer(hash, plan->buffers[i].category);
+    hash = tws_fingerprint_integer(hash, (int64_t)plan->buffers[i].bytes);
+  }
+  return hash;
+}
+
+tws_code tws_fingerprint_read(const tws_plan_request *request, tws_fingerprint *out, tws_error *err) {
+  tws_plan_request first = *request;
+  tws_plan *plan;
+  uint64_t configuration;
+  first.rank = 0;
+  first.max_accumulation = 2; /* the others are like the second; how many there are is counted besides */
+  TWS_TRY(tws_config_fingerprint(request->config, &configuration, err));
+  TWS_TRY(tws_plan_build(&first, &plan, err));
+  uint64_t hash = tws_fingerprint_integer(of_plan(plan), request->config->accumulation_steps);
+  hash = tws_fingerprint_integer(hash, plan->world);
+  tws_plan_destroy(plan);
+  snprintf(out->model, sizeof out->model, "%016" PRIx64, tws_network_fingerprint(request->network));
+  snprintf(out->configuration, sizeof out->configuration, "%016" PRIx64, configuration);
+  snprintf(out->plan, sizeof out->plan, "%016" PRIx64, hash);
+  return TWS_OK;
+}
+
+void tws_fingerprint_json(const tws_fingerprint *fingerprint, cJSON *object) {
+  cJSON *json = cJSON_AddObjectToObject(object, "fingerprint");
+  if (*fingerprint->model) cJSON_AddStringToObject(json, "model", fingerprint->model);
+  if (*fingerprint->configuration) cJSON_AddStringToObject(json, "configuration", fingerprint->configuration);
+  if (*fingerprint->plan) cJSON_AddStringToObject(json, "plan", fingerprint->plan);
+}
