@@ -6,6 +6,7 @@
 
 typedef struct options {
   tws_job_options job;
+  const char *program;
   int print_schema, all_keys;
   int64_t max_ranks;
 } options;
@@ -220,7 +221,8 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   if (o->job.model) {
     tws_job job;
     TWS_TRY(tws_job_load(&o->job, &job, err));
-    tws_code code = check_all(cli, o, &job, job.config, err);
+    tws_code code = tws_job_choose_program(&job, o->program, err);
+    if (code == TWS_OK) code = check_all(cli, o, &job, job.config, err);
     tws_job_release(&job);
     return code;
   }
@@ -240,6 +242,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
 
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
+    TWS_PROGRAM_OPTION(options),
     TWS_FLAG("print-schema", 0, options, print_schema, "print the JSON Schema of ds_config.json and stop"),
     TWS_FLAG("all-keys", 0, options, all_keys, "effective configuration with every key, defaults too"),
     TWS_INTEGER("max-ranks", 0, "N", options, max_ranks, 1, 4096,

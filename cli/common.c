@@ -160,6 +160,7 @@ tws_plan_request tws_job_request(const tws_job *job, int rank) {
                             .config = job->config,
                             .topology = job->topology,
                             .rank = rank,
+                            .program = job->program,
                             .backend = job->backend,
                             .threads = job->threads};
 }
@@ -178,8 +179,25 @@ int tws_job_stage_rank(const tws_job *job, int stage) {
 }
 
 tws_code tws_job_plan(const tws_job *job, int rank, tws_plan **out, tws_error *err) {
+  return tws_job_program(job, rank, job->program, NULL, out, err);
+}
+
+tws_code tws_job_program(const tws_job *job, int rank, tws_program program, tws_state *state, tws_plan **out,
+                         tws_error *err) {
   tws_plan_request request = tws_job_request(job, rank);
+  request.program = program;
+  request.state = state;
   return tws_plan_build(&request, out, err);
+}
+
+tws_code tws_job_choose_program(tws_job *job, const char *name, tws_error *err) {
+  for (int i = 0; name && i < TWS_PROGRAM_COUNT; i++) {
+    if (strcmp(name, tws_program_name((tws_program)i)) != 0) continue;
+    job->program = (tws_program)i;
+    return TWS_OK;
+  }
+  return name ? tws_fail(err, TWS_USAGE, "--program train, or --program evaluate", "--program: no program \"%.80s\"", name)
+              : TWS_OK;
 }
 
 typedef struct words {

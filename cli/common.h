@@ -55,6 +55,7 @@ typedef struct tws_job_options {
 typedef struct tws_job {
   tws_network *network;
   tws_config *config; /* resolved */
+  tws_program program; /* that plans are made of: a training step */
   tws_cluster cluster;
   tws_profile *profile;
   tws_topology topology; /* of the job's ranks: plan/plan.h, tws_plan_topology() */
@@ -77,6 +78,13 @@ int tws_job_ranks_along(const tws_job *job, const char *axis);
 int tws_job_stages(const tws_job *job);
 int tws_job_stage_rank(const tws_job *job, int stage);
 tws_code tws_job_plan(const tws_job *job, int rank, tws_plan **out, tws_error *err);
+/* A plan of another program than job->program; over the state of a plan that was made before, or NULL. */
+tws_code tws_job_program(const tws_job *job, int rank, tws_program program, tws_state *state, tws_plan **out,
+                         tws_error *err);
+/* Of what --program names; NULL: leaves it as it is. */
+tws_code tws_job_choose_program(tws_job *job, const char *name, tws_error *err);
+#define TWS_PROGRAM_OPTION(type) \
+  TWS_STRING("program", 0, "NAME", type, program, "what is planned: train (a step, default), evaluate (forward passes)")
 /* --model, --config, ... as command-line words for another twinspeed process, appended to argv[*argc]. The words live
  * in the arena. */
 tws_code tws_job_words(const tws_job_options *options, tws_arena *arena, const char **argv, int capacity, int *argc,

@@ -9,6 +9,7 @@
 
 typedef struct options {
   tws_job_options job;
+  const char *program;
   int zero2, zero3, all_ranks, force;
   double total_params, largest_layer_params, factor;
   int64_t gpus_per_node, nodes;
@@ -280,9 +281,14 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   TWS_TRY(tws_job_load(&o->job, &job, err));
   tws_plan *plan = NULL;
   tws_estimate estimate;
+  tws_code code = tws_job_choose_program(&job, o->program, err);
+  if (code != TWS_OK) {
+    tws_job_release(&job);
+    return code;
+  }
   tws_plan_request request = tws_job_request(&job, 0);
   tws_stage_estimate *stages = tws_calloc((size_t)tws_job_stages(&job), sizeof *stages);
-  tws_code code = stages ? tws_estimate_job(&request, &job.machine, &estimate, stages, err)
+  code = stages ? tws_estimate_job(&request, &job.machine, &estimate, stages, err)
                          : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
   /* the ranks whose arena is largest: of a pipeline, one stage's */
   if (code == TWS_OK) code = tws_job_plan(&job, tws_job_stage_rank(&job, estimate.stage), &plan, err);
@@ -295,6 +301,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
 
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
+    TWS_PROGRAM_OPTION(options),
     TWS_STRING("ledger-csv", 0, "FILE", options, ledger_csv, "bytes alive after each operation, by category, as CSV"),
     TWS_FORCE_OPTION(options),
     TWS_STRING("safetensors", 0, "FILE", options, safetensors, "count parameters from a header, or an index .json"),

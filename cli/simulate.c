@@ -11,6 +11,7 @@
 
 typedef struct options {
   tws_job_options job;
+  const char *program;
   const char *fidelity, *trace, *csv;
   int print_plan, all_ranks, force;
   int64_t rank;
@@ -258,7 +259,8 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   TWS_TRY(read_fidelity(o->fidelity, &s.fidelity, err));
   TWS_TRY(check_outputs(o, err));
   TWS_TRY(tws_job_load(&o->job, &job, err));
-  tws_code code = o->print_plan ? print_plan(cli, o, &job, err) : simulate(o, &job, &s, err);
+  tws_code code = tws_job_choose_program(&job, o->program, err);
+  if (code == TWS_OK) code = o->print_plan ? print_plan(cli, o, &job, err) : simulate(o, &job, &s, err);
   if (code == TWS_OK && !o->print_plan)
     code = cli->json ? print_json(&job, &s, err) : print_result(cli, o, &job, &s, err);
   tws_timeline_destroy(s.timeline);
@@ -272,6 +274,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
 
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
+    TWS_PROGRAM_OPTION(options),
     TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "collectives: analytic (default), flow or message"),
     TWS_STRING("trace", 0, "FILE", options, trace, "timeline as a Chrome trace, for Perfetto"),
     TWS_STRING("csv", 0, "FILE", options, csv, "timeline as CSV"),

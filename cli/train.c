@@ -12,8 +12,8 @@
 
 typedef struct options {
   tws_job_options job;
-  const char *data, *trace, *csv, *result;
-  int64_t steps, every;
+  const char *data, *eval_data, *trace, *csv, *result;
+  int64_t steps, every, eval_every, eval_steps;
   double deadline_s;
   int force, ignore_memory;
 } options;
@@ -37,27 +37,34 @@ static void free_plans(tws_plan **plans, int count) {
 }
 
 /* Every rank's plan: together they can run to their end, and this is what they take. */
-static tws_code check_plans(const tws_job *job, double *bytes, tws_error *err) {
+static tws_code check_plans(const tws_job *job, int evaluates, double *bytes, tws_error *err) {
   tws_plan **plans = tws_calloc((size_t)job->ranks, sizeof *plans);
-  tws_code code = plans ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_plan **evaluations = tws_calloc((size_t)job->ranks, sizeof *evaluations);
+  tws_code code = plans && evaluations ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   *bytes = 0.0;
   for (int r = 0; code == TWS_OK && r < job->ranks; r++) {
     tws_ledger ledger;
-    code = tws_job_plan(job, r, &plans[r], err);
-    if (code == TWS_OK) code = tws_ledger_read(plans[r], &ledger, err);
+    code = tws_job_program(job, r, TWS_PROGRAM_TRAIN, NULL, &plans[r], err);
+    if (code == TWS_OK && evaluates)
+      code = tws_job_program(job, r, TWS_PROGRAM_EVALUATE, plans[r]->state, &evaluations[r], err);
+    const tws_plan *programs[] = {plans[r], evaluations[r]};
+    if (code == TWS_OK) code = tws_ledger_of_programs(programs, evaluates ? 2 : 1, &ledger, err);
     const int host = job->backend == TWS_BACKEND_HOST; /* a GPU's own memory is not this machine's */
     if (host) *bytes += tws_profile_overhead_bytes(job->profile);
     for (int tier = host ? 0 : TWS_TIER_DEVICE + 1; code == TWS_OK && tier < TWS_TIER_DISK; tier++)
       *bytes += (double)ledger.tier[tier].arena_bytes;
   }
   if (code == TWS_OK) code = tws_plans_verify((const tws_plan *const *)plans, job->ranks, err);
+  if (code == TWS_OK && evaluates) code = tws_plans_verify((const tws_plan *const *)evaluations, job->ranks, err);
+  free_plans(evaluations, job->ranks);
   free_plans(plans, job->ranks);
   return code;
 }
 
-static tws_code check_memory(const tws_cli *cli, const tws_job *job, int ignore, tws_error *err) {
+static tws_code check_memory(const tws_cli *cli, const tws_job *job, const options *o, tws_error *err) {
   double need = 0.0;
-  TWS_TRY(check_plans(job, &need, err));
+  const int ignore = o->ignore_memory;
+  TWS_TRY(check_plans(job, o->eval_data != NULL, &need, err));
   if (need == 0.0) return TWS_OK;
   tws_host_memory memory = tws_host_memory_read();
   char a[32], b[32];
@@ -83,7 +90,7 @@ static void warn_no_effect(const tws_cli *cli, const tws_config *config) {
 
 /* ---- the ranks ---- */
 
-enum { WORDS = 64 + TWS_MAX_STRINGS };
+enum { OWN_WORDS = 24, WORDS = 64 + TWS_MAX_STRINGS };
 
 static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   const char *words[WORDS];
@@ -97,14 +104,16 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
   tws_arena *arena = tws_arena_create();
   if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   words[count++] = "train";
-  tws_code code = tws_job_words(&job_options, arena, words, WORDS - 16, &count, err);
+  tws_code code = tws_job_words(&job_options, arena, words, WORDS - OWN_WORDS, &count, err);
   const struct {
     const char *name, *value;
-  } texts[] = {{"--data", o->data}, {"--trace", o->trace}, {"--csv", o->csv}, {"--result", o->result}};
+  } texts[] = {{"--data", o->data}, {"--eval-data", o->eval_data}, {"--trace", o->trace}, {"--csv", o->csv}, {"--result", o->result}};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
     if (texts[i].value) words[count++] = tws_arena_printf(arena, "%s=%s", texts[i].name, texts[i].value);
   words[count++] = tws_arena_printf(arena, "--steps=%" PRId64, o->steps);
   words[count++] = tws_arena_printf(arena, "--deadline=%.17g", o->deadline_s);
+  if (o->eval_every) words[count++] = tws_arena_printf(arena, "--eval-every=%" PRId64, o->eval_every);
+  if (o->eval_steps) words[count++] = tws_arena_printf(arena, "--eval-steps=%" PRId64, o->eval_steps);
   if (o->every) words[count++] = tws_arena_printf(arena, "--every=%" PRId64, o->every);
   if (cli->json) words[count++] = "--json";
   if (cli->quiet) words[count++] = "--quiet";
@@ -123,7 +132,7 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
 typedef struct printer {
   tws_cli *cli;
   int64_t every, steps;
-  int heading;
+  int heading, evaluates;
 } printer;
 
 static void print_skipped(const tws_step_report *r) {
@@ -138,13 +147,18 @@ static void print_step(void *user, const tws_step_report *r) {
   printer *p = user;
   if (r->skipped && !p->cli->json) {
     print_skipped(r);
+    if (r->evaluated) tws_out("%6" PRId64 "  evaluation: loss %.5f\n", r->step, r->eval_loss);
     return;
   }
-  if (p->cli->json || (r->step != 1 && r->step != p->steps && r->step % p->every != 0)) return;
-  if (!p->heading) tws_out("%6s  %9s  %9s  %9s  %10s  %9s\n", "step", "loss", "lr", "grad norm", "tokens/s", "step ms");
+  if (p->cli->json || (r->step != 1 && r->step != p->steps && r->step % p->every != 0 && !r->evaluated)) return;
+  if (!p->heading)
+    tws_out("%6s  %9s  %9s  %9s  %10s  %9s%s\n", "step", "loss", "lr", "grad norm", "tokens/s", "step ms",
+            p->evaluates ? "  eval loss" : "");
   p->heading = 1;
-  tws_out("%6" PRId64 "  %9.5f  %9.3e  %9.4f  %10.0f  %9.2f\n", r->step, r->loss, r->lr, r->gradient_norm,
+  tws_out("%6" PRId64 "  %9.5f  %9.3e  %9.4f  %10.0f  %9.2f", r->step, r->loss, r->lr, r->gradient_norm,
           r->tokens_per_s, r->seconds * 1e3);
+  if (r->evaluated) tws_out("  %9.5f", r->eval_loss);
+  tws_out("\n");
 }
 
 static void print_result(void *user, const char *json) {
@@ -167,8 +181,10 @@ static void print_end(const tws_job *job, const tws_train_result *r) {
              tws_format_bytes((double)r->largest_bytes, most, sizeof most));
   char skipped[48] = "";
   if (r->skipped) snprintf(skipped, sizeof skipped, " (%" PRId64 " skipped)", r->skipped);
-  tws_out("\nloss %.4f -> %.4f in %" PRId64 " steps%s; %.0f tokens/s, %s a step (median)\n", r->first_loss,
-          r->last_loss, r->steps, skipped, r->tokens_per_s, tws_format_seconds(r->median_step_s, step, sizeof step));
+  char evaluated[48] = "";
+  if (r->evaluated) snprintf(evaluated, sizeof evaluated, "; evaluation %.4f", r->last_eval_loss);
+  tws_out("\nloss %.4f -> %.4f in %" PRId64 " steps%s%s; %.0f tokens/s, %s a step (median)\n", r->first_loss,
+          r->last_loss, r->steps, skipped, evaluated, r->tokens_per_s, tws_format_seconds(r->median_step_s, step, sizeof step));
   tws_out("memory of %d rank%s: predicted %s, allocated %s (%s)%s; peak resident %s\n", job->ranks,
           job->ranks > 1 ? "s" : "", tws_format_bytes((double)r->job_predicted_bytes, predicted, sizeof predicted),
           tws_format_bytes((double)r->job_allocated_bytes, allocated, sizeof allocated),
@@ -194,11 +210,14 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                     "%d ranks were started and the job has %d", world, job->ranks);
   tws_fingerprint fingerprint;
   if (rank == 0) TWS_TRY(tws_job_fingerprint(job, &fingerprint, err));
-  printer p = {.cli = cli, .every = choose_every(o, job), .steps = o->steps};
+  printer p = {.cli = cli, .every = choose_every(o, job), .steps = o->steps, .evaluates = o->eval_data != NULL};
   tws_train_options request = {.network = job->network,
                                .config = job->config,
                                .data = o->data,
                                .steps = o->steps,
+                               .eval_data = o->eval_data,
+                               .eval_every = o->eval_every,
+                               .eval_steps = o->eval_steps,
                                .device = job->backend == TWS_BACKEND_CUDA ? "cuda" : "host",
                                .trace_path = o->trace,
                                .csv_path = o->csv,
@@ -241,7 +260,7 @@ static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_
           job->config->zero.stage, tws_dtype_name(job->config->dtype), job->ranks, job->ranks > 1 ? "s" : "",
           format_axes(&job->topology, axes, sizeof axes), job->threads, job->threads > 1 ? "s" : "",
           job->config->train_batch_size, job->config->sequence_length);
-  TWS_TRY(check_memory(cli, job, o->ignore_memory, err));
+  TWS_TRY(check_memory(cli, job, o, err));
   return job->ranks > 1 ? launch(cli, o, job, err) : train(cli, o, job, err);
 }
 
@@ -249,6 +268,7 @@ static tws_code check_outputs(const options *o, tws_error *err) {
   const tws_output outputs[] = {{"--csv", o->csv, NULL}, {"--trace", o->trace, NULL}, {"--result", o->result, NULL}};
   tws_inputs inputs = tws_inputs_of_job(&o->job);
   tws_inputs_add(&inputs, o->data);
+  tws_inputs_add(&inputs, o->eval_data);
   return tws_outputs_check(outputs, 3, &inputs, o->force, err);
 }
 
@@ -259,6 +279,9 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   if (!o->data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
                     "train: no data was given");
+  if (!o->eval_data && (o->eval_every || o->eval_steps))
+    return tws_fail(err, TWS_USAGE, "give --eval-data FILE too", "train: %s without data to evaluate on",
+                    o->eval_every ? "--eval-every" : "--eval-steps");
   TWS_TRY(check_outputs(o, err));
   tws_job job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
@@ -271,6 +294,11 @@ static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
     TWS_STRING("data", 'd', "FILE", options, data, "text, or llm.c tokens (.bin)"),
     TWS_INTEGER("steps", 's', "N", options, steps, 1, 1000000000, "optimizer steps (default 100)"),
+    TWS_STRING("eval-data", 0, "FILE", options, eval_data, "text or tokens whose loss is evaluated, by forward passes"),
+    TWS_INTEGER("eval-every", 0, "N", options, eval_every, 1, 1000000000,
+                "evaluate after every N-th step, and after the last (default: only then)"),
+    TWS_INTEGER("eval-steps", 0, "K", options, eval_steps, 1, 1000000000,
+                "global batches of an evaluation, the same each time (default: all of the file)"),
     TWS_INTEGER("every", 0, "N", options, every, 1, 1000000000, "print every N-th step"),
     TWS_STRING("csv", 0, "FILE", options, csv, "write a line for every step"),
     TWS_STRING("trace", 0, "FILE", options, trace, "write the last step as a Chrome trace, all ranks"),
@@ -290,7 +318,8 @@ const tws_verb tws_verb_train = {
     .examples =
         "  twinspeed train -m gpt2 -c ds_config.json --data book.txt -n 4 --steps 100\n"
         "  twinspeed train -m config.json --seq 64 --micro-batch 4 --stage 2 -n 2 --data book.txt \\\n"
-        "      --csv steps.csv --trace step.json --result result.json\n",
+        "      --csv steps.csv --trace step.json --result result.json\n"
+        "  twinspeed train -m gpt2 -c ds_config.json --data book.txt --eval-data other.txt --eval-every 50 --eval-steps 8\n",
     .notes =
         "The ranks are processes that twinspeed starts itself through Open MPI. A rank that fails, dies or hangs ends\n"
         "the whole job with one message: status 5, or 124 past the deadline. Ctrl-C ends all ranks.\n",

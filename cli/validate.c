@@ -80,7 +80,7 @@ static tws_code predict(const tws_validate_options *o, validation *v, tws_error 
   for (int rank = 0; rank < v->job.ranks; rank++) {
     tws_plan *plan;
     TWS_TRY(tws_job_plan(&v->job, rank, &plan, err));
-    for (int tier = 0; tier < TWS_TIER_COUNT; tier++) v->ledger_bytes += (double)plan->arena_bytes[tier];
+    for (int tier = 0; tier < TWS_TIER_COUNT; tier++) v->ledger_bytes += (double)tws_plan_bytes(plan, (tws_tier)tier);
     tws_plan_destroy(plan);
   }
   return TWS_OK;

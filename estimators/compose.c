@@ -186,7 +186,8 @@ static void add_totals(const tws_plan_request *request, const tws_machine *machi
                   (double)tws_topology_dim(&request->topology, "data"); /* ranks of other axes share samples */
   out->path.bottleneck = out->path.text;
   out->tokens_per_s = out->step_s > 0 ? tokens / out->step_s : 0;
-  out->model_flops = 3 * tws_network_flops_per_token(request->network, c->sequence_length, 0) * tokens;
+  const double passes = request->program == TWS_PROGRAM_EVALUATE ? 1 : 3; /* a backward pass is two */
+  out->model_flops = passes * tws_network_flops_per_token(request->network, c->sequence_length, 0) * tokens;
   double units = world, cores = tws_profile_cores(machine->profile); /* a host's peak is that of one core */
   if (cores > 0) {
     double wanted_cores = (double)world * (request->threads > 1 ? request->threads : 1);
@@ -234,7 +235,7 @@ static double kept_bytes(const tws_plan *plan) {
   double bytes = 0;
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
     const tws_buffer *b = &plan->buffers[i];
-    if (b->persistent || b->first_op == TWS_NONE || b->tier != TWS_TIER_DEVICE) continue;
+    if (b->lifetime != TWS_LIFETIME_OPS || b->first_op == TWS_NONE || b->tier != TWS_TIER_DEVICE) continue;
     if (plan->ops[b->first_op].phase == TWS_PHASE_FORWARD && plan->ops[b->last_op].phase != TWS_PHASE_FORWARD)
       bytes += (double)b->bytes;
   }

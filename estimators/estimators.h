@@ -18,6 +18,9 @@ typedef struct tws_ledger {
   tws_ledger_tier tier[TWS_TIER_COUNT];
 } tws_ledger;
 tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *err);
+/* Of programs that run in turn over one state: for each tier the ledger of the one that needs the most, whose arena is
+ * then the largest, and so what the engine allocates. */
+tws_code tws_ledger_of_programs(const tws_plan *const *plans, int count, tws_ledger *ledger, tws_error *err);
 /* Live bytes by category after each operation, as CSV: op,phase,micro_batch,name,<category columns>,total */
 tws_code tws_ledger_csv(const tws_plan *plan, tws_tier tier, tws_text *out, tws_error *err);
 

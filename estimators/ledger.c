@@ -30,7 +30,7 @@ static tws_code walker_make(walker *w, const tws_plan *plan, tws_error *err) {
   memset(w->ends, 0xff, ops * sizeof *w->ends);
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
     const tws_buffer *b = &plan->buffers[i];
-    if (b->persistent || b->first_op == TWS_NONE) continue;
+    if (b->lifetime != TWS_LIFETIME_OPS || b->first_op == TWS_NONE) continue;
     w->next_start[i] = w->starts[b->first_op];
     w->starts[b->first_op] = i;
     w->next_end[i] = w->ends[b->last_op];
@@ -51,8 +51,13 @@ static void count(live *l, const tws_buffer *b, int add) {
 
 static void begin(const walker *w, live *l) {
   memset(l, 0, sizeof *l);
+  const tws_state *state = w->plan->state; /* all of it, also what this program leaves alone */
   for (uint32_t i = 0; i < w->plan->buffer_count; i++) {
-    if (w->plan->buffers[i].persistent) count(l, &w->plan->buffers[i], 1);
+    if (w->plan->buffers[i].lifetime == TWS_LIFETIME_PROGRAM) count(l, &w->plan->buffers[i], 1);
+  }
+  for (uint32_t i = 0; state && i < state->count; i++) {
+    l->category[state->entries[i].tier][state->entries[i].category] += state->entries[i].bytes;
+    l->total[state->entries[i].tier] += state->entries[i].bytes;
   }
 }
 
@@ -82,10 +87,20 @@ tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *er
     leave(&w, &l, op);
   }
   for (int t = 0; t < TWS_TIER_COUNT; t++) {
-    ledger->tier[t].arena_bytes = plan->arena_bytes[t];
-    ledger->tier[t].gaps = plan->arena_bytes[t] - ledger->tier[t].live_bytes;
+    ledger->tier[t].arena_bytes = tws_plan_bytes(plan, (tws_tier)t);
+    ledger->tier[t].gaps = ledger->tier[t].arena_bytes - ledger->tier[t].live_bytes;
   }
   tws_arena_destroy(w.scratch);
+  return TWS_OK;
+}
+
+tws_code tws_ledger_of_programs(const tws_plan *const *plans, int count, tws_ledger *ledger, tws_error *err) {
+  for (int i = 0; i < count; i++) {
+    tws_ledger one;
+    TWS_TRY(tws_ledger_read(plans[i], &one, err));
+    for (int t = 0; t < TWS_TIER_COUNT; t++)
+      if (i == 0 || one.tier[t].arena_bytes > ledger->tier[t].arena_bytes) ledger->tier[t] = one.tier[t];
+  }
   return TWS_OK;
 }
 

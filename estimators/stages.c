@@ -15,7 +15,7 @@ tws_code tws_stage_read(const tws_plan *plan, tws_stage_estimate *stage, tws_err
   memset(stage, 0, sizeof *stage);
   stage->stage = plan->stage;
   stage->rank = plan->rank;
-  memcpy(stage->arena_bytes, plan->arena_bytes, sizeof stage->arena_bytes);
+  for (int t = 0; t < TWS_TIER_COUNT; t++) stage->arena_bytes[t] = tws_plan_bytes(plan, (tws_tier)t);
   if (!network) return TWS_OK; /* made by hand */
   uint8_t *runs = tws_calloc(network->module_count + 1u, 1), *held = tws_calloc(network->param_count + 1u, 1);
   if (!runs || !held) {

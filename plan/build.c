@@ -170,10 +170,11 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   l->adds = tws_arena_alloc(l->scratch, values + 1u, 1);
   if (!l->kept || !l->tiled || !l->adds) return tws_fail(err, TWS_MEMORY, NULL, "no memory");
   uint64_t step_tokens = (uint64_t)l->tokens * (uint64_t)l->accumulation;
-  plan->hyper = tws_builder_buffer(&l->b, "hyperparameters", TWS_CATEGORY_INPUT, TWS_F32, TWS_HYPER_COUNT, 1);
-  plan->metrics = tws_builder_buffer(&l->b, "metrics", TWS_CATEGORY_INPUT, TWS_F64, TWS_METRIC_COUNT, 1);
-  plan->input_ids = tws_builder_buffer(&l->b, "input ids", TWS_CATEGORY_INPUT, TWS_I32, step_tokens, 1);
-  plan->targets = tws_builder_buffer(&l->b, "targets", TWS_CATEGORY_INPUT, TWS_I32, step_tokens, 1);
+  const tws_lifetime whole = TWS_LIFETIME_PROGRAM;
+  plan->hyper = tws_builder_buffer(&l->b, "hyperparameters", TWS_CATEGORY_INPUT, TWS_F32, TWS_HYPER_COUNT, whole);
+  plan->metrics = tws_builder_buffer(&l->b, "metrics", TWS_CATEGORY_INPUT, TWS_F64, TWS_METRIC_COUNT, whole);
+  plan->input_ids = tws_builder_buffer(&l->b, "input ids", TWS_CATEGORY_INPUT, TWS_I32, step_tokens, whole);
+  plan->targets = tws_builder_buffer(&l->b, "targets", TWS_CATEGORY_INPUT, TWS_I32, step_tokens, whole);
   TWS_TRY(tws_pipeline_begin(l));
   return tws_zero_begin(l);
 }
@@ -195,7 +196,10 @@ static tws_code lower(tws_lower *l, tws_error *err) {
   l->b.module = TWS_NONE;
   tws_zero_step_begin(l);
   tws_pipeline_run(l);
-  tws_lower_step(l);
+  if (l->evaluates)
+    tws_lower_score(l);
+  else
+    tws_lower_step(l);
   return tws_builder_finish(&l->b);
 }
 
@@ -230,6 +234,9 @@ tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_err
   }
   const tws_config *c = request->config;
   *plan = (tws_plan){.arena = arena,
+                     .program = request->program,
+                     .state = request->state,
+                     .owns_state = !request->state,
                      .network = request->network,
                      .topology = request->topology,
                      .rank = request->rank,
@@ -240,8 +247,6 @@ tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_err
                      .sequence_length = c->sequence_length,
                      .parameters = TWS_NONE,
                      .master = TWS_NONE,
-                     .moment1 = TWS_NONE,
-                     .moment2 = TWS_NONE,
                      .gradients = TWS_NONE,
                      .input_ids = TWS_NONE,
                      .targets = TWS_NONE,
@@ -249,12 +254,14 @@ tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_err
                      .metrics = TWS_NONE,
                      .backend = request->backend,
                      .threads = request->threads};
+  tws_code code = request->state ? TWS_OK : tws_state_create(&plan->state, err);
   tws_lower l = {.request = request,
                  .config = c,
                  .network = request->network,
                  .scratch = scratch,
+                 .evaluates = request->program == TWS_PROGRAM_EVALUATE,
                  .b = {.plan = plan, .err = err}};
-  tws_code code = lower(&l, err);
+  if (code == TWS_OK) code = lower(&l, err);
   tws_builder_free(&l.b);
   for (int i = 0; i < l.chunk_count; i++) tws_free(l.chunks[i].visits.items);
   tws_arena_destroy(scratch);
@@ -273,6 +280,16 @@ void tws_plan_destroy(tws_plan *plan) {
   tws_free(plan->deps);
   tws_free(plan->buffers);
   tws_free(plan->works);
+  if (plan->owns_state) tws_state_destroy(plan->state);
   tws_arena_destroy(plan->arena);
   tws_free(plan);
+}
+
+uint64_t tws_plan_bytes(const tws_plan *plan, tws_tier tier) {
+  return plan->arena_bytes[tier] + (plan->state ? plan->state->arena_bytes[tier] : 0);
+}
+
+uint64_t tws_plan_arena_of(const tws_plan *plan, const tws_buffer *buffer) {
+  if (buffer->lifetime != TWS_LIFETIME_STATE) return plan->arena_bytes[buffer->tier];
+  return plan->state ? plan->state->arena_bytes[buffer->tier] : 0;
 }

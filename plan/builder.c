@@ -17,7 +17,7 @@ static int reserve(tws_builder *b, void *items, size_t *capacity, size_t need, s
 }
 
 uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category category, tws_dtype dtype, uint64_t elements,
-                            int persistent) {
+                            tws_lifetime lifetime) {
   tws_plan *plan = b->plan;
   size_t index = plan->buffer_count;
   if (reserve(b, &plan->buffers, &b->buffer_capacity, index + 1, sizeof *plan->buffers)) return 0;
@@ -26,7 +26,7 @@ uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category categ
                                       .tier = TWS_TIER_DEVICE,
                                       .dtype = (uint8_t)dtype,
                                       .category = (uint8_t)category,
-                                      .persistent = persistent != 0,
+                                      .lifetime = (uint8_t)lifetime,
                                       .first_op = TWS_NONE,
                                       .last_op = TWS_NONE,
                                       .elements = elements,
@@ -35,6 +35,29 @@ uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category categ
   b->pieces[index] = (struct tws_pieces){.start = &zero, .count = 1};
   plan->buffer_count++;
   return (uint32_t)index;
+}
+
+uint32_t tws_builder_state(tws_builder *b, const tws_state_entry *entry) {
+  tws_plan *plan = b->plan;
+  if (b->failed != TWS_OK) return 0;
+  uint32_t at = TWS_NONE;
+  if (plan->owns_state)
+    b->failed = tws_state_add(plan->state, entry, &at, b->err);
+  else
+    at = tws_state_find(plan->state, entry->name);
+  if (b->failed != TWS_OK) return 0;
+  if (at == TWS_NONE || plan->state->entries[at].elements != entry->elements ||
+      plan->state->entries[at].dtype != entry->dtype || plan->state->entries[at].tier != entry->tier) {
+    b->failed = tws_fail(b->err, TWS_INTERNAL, NULL, "plan: the state that was given has no '%s' as this program wants",
+                         entry->name);
+    return 0;
+  }
+  const uint32_t buffer = tws_builder_buffer(b, entry->name, (tws_category)entry->category, (tws_dtype)entry->dtype,
+                                             entry->elements, TWS_LIFETIME_STATE);
+  if (b->failed != TWS_OK) return 0;
+  plan->buffers[buffer].tier = entry->tier;
+  plan->buffers[buffer].offset = plan->state->entries[at].offset;
+  return buffer;
 }
 
 void tws_builder_pieces(tws_builder *b, uint32_t buffer, const uint64_t *starts, uint32_t count) {

@@ -41,7 +41,10 @@ void tws_builder_expect(tws_builder *b, size_t operations);
 tws_code tws_builder_fail(tws_builder *b, tws_code code, const char *message);
 
 uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category category, tws_dtype dtype, uint64_t elements,
-                            int persistent);
+                            tws_lifetime lifetime);
+/* A buffer that is an entry of the plan's state: added to a state of the plan's own, looked up by name in one that was
+ * given, where it has to be the same. */
+uint32_t tws_builder_state(tws_builder *b, const tws_state_entry *entry);
 /* starts: ascending first elements of the pieces, starts[0] = 0; lives as long as the plan's arena */
 void tws_builder_pieces(tws_builder *b, uint32_t buffer, const uint64_t *starts, uint32_t count);
 

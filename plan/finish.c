@@ -189,7 +189,7 @@ static tws_code prepare(finisher *f, tws_arena *scratch) {
   for (uint32_t op = 0; op < plan->op_count; op++) f->at[f->lane[op]][f->position[op] - 1] = op;
   for (uint32_t i = plan->buffer_count; i-- > 0;) {
     tws_buffer *buffer = &plan->buffers[i];
-    if (buffer->persistent || buffer->last_op == TWS_NONE) continue;
+    if (buffer->lifetime != TWS_LIFETIME_OPS || buffer->last_op == TWS_NONE) continue;
     f->ending_next[i] = f->ending[buffer->last_op];
     f->ending[buffer->last_op] = i;
   }
@@ -212,7 +212,7 @@ static void sweep(finisher *f) {
     for (int i = 0; i < o->operand_count; i++) {
       const tws_buffer *buffer = &plan->buffers[operands[i].buffer];
       /* the same new buffer may be named by several operands */
-      if (buffer->first_op == op && !buffer->persistent && !f->begun[operands[i].buffer]) {
+      if (buffer->first_op == op && buffer->lifetime == TWS_LIFETIME_OPS && !f->begun[operands[i].buffer]) {
         f->begun[operands[i].buffer] = 1;
         begin_buffer(f, operands[i].buffer);
       }

@@ -126,7 +126,7 @@ static uint64_t attempt(layout *l, uint64_t size, int two_ended) {
     return UINT64_MAX;
   }
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
-    if (plan->buffers[i].tier != l->tier || !plan->buffers[i].persistent) continue;
+    if (plan->buffers[i].tier != l->tier || plan->buffers[i].lifetime != TWS_LIFETIME_PROGRAM) continue;
     l->offset[i] = take(&l->space, tws_layout_bytes(plan->buffers[i].bytes), 0);
     if (l->offset[i] == UINT64_MAX) return UINT64_MAX;
     reached = l->offset[i] + tws_layout_bytes(plan->buffers[i].bytes);
@@ -156,15 +156,20 @@ static void keep_best(layout *l) {
   memcpy(l->best, l->offset, l->plan->buffer_count * sizeof *l->best);
 }
 
+static uint64_t whole_program_bytes(const layout *l) {
+  const tws_plan *plan = l->plan;
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < plan->buffer_count; i++) {
+    if (plan->buffers[i].tier == l->tier && plan->buffers[i].lifetime == TWS_LIFETIME_PROGRAM)
+      bytes += tws_layout_bytes(plan->buffers[i].bytes);
+  }
+  return bytes;
+}
+
 /* No layout can be smaller than the most bytes alive at once. */
 static uint64_t lower_bound(const layout *l) {
   const tws_plan *plan = l->plan;
-  uint64_t live = 0, most = 0;
-  for (uint32_t i = 0; i < plan->buffer_count; i++) {
-    if (plan->buffers[i].tier == l->tier && plan->buffers[i].persistent)
-      live += tws_layout_bytes(plan->buffers[i].bytes);
-  }
-  most = live;
+  uint64_t live = whole_program_bytes(l), most = live;
   for (uint32_t op = 0; op < plan->op_count; op++) {
     for (uint32_t i = l->starting[op]; i != TWS_NONE; i = l->starting_next[i]) {
       if (plan->buffers[i].tier == l->tier) live += tws_layout_bytes(plan->buffers[i].bytes);
@@ -184,7 +189,7 @@ static void classify(layout *l, uint32_t part) {
   for (uint32_t op = 0; op < l->plan->op_count; op++) ops += l->plan->ops[op].micro_batch == 0;
   for (uint32_t i = 0; i < l->plan->buffer_count; i++) {
     const tws_buffer *b = &l->plan->buffers[i];
-    l->from_high[i] = !b->persistent && b->last_op != TWS_NONE && b->last_op - b->first_op <= ops / part;
+    l->from_high[i] = b->lifetime == TWS_LIFETIME_OPS && b->last_op != TWS_NONE && b->last_op - b->first_op <= ops / part;
   }
 }
 
@@ -195,10 +200,12 @@ static void lay_out_tier(layout *l) {
   static const double slack[] = {1, 1.01, 1.02, 1.04, 1.08, 1.16};
   static const uint32_t parts[] = {16, 4};
   /* Tighter packing makes streams wait for each other's memory more often: not worth it for a few per cent. */
-  int worth = (double)best > 1.05 * (double)bound;
+  const double state = l->plan->state ? (double)l->plan->state->arena_bytes[l->tier] : 0;
+  const double moving = state + (double)(bound - whole_program_bytes(l)); /* slack does not depend on what is read in */
+  int worth = state + (double)best > 1.05 * (state + (double)bound);
   for (size_t s = 0; s < sizeof slack / sizeof *slack && worth; s++) {
-    uint64_t size = tws_layout_bytes((uint64_t)((double)bound * slack[s]));
-    if ((double)size * 1.005 >= (double)best) break;
+    uint64_t size = bound + tws_layout_bytes((uint64_t)(moving * (slack[s] - 1)));
+    if ((state + (double)size) * 1.005 >= state + (double)best) break;
     int fits = 0;
     for (size_t p = 0; p < sizeof parts / sizeof *parts && !fits; p++) {
       classify(l, parts[p]);
@@ -212,7 +219,8 @@ static void lay_out_tier(layout *l) {
   }
   for (uint32_t i = 0; i < l->plan->buffer_count; i++) {
     tws_buffer *b = &l->plan->buffers[i];
-    if (b->tier == l->tier && (b->persistent || b->last_op != TWS_NONE)) b->offset = l->best[i];
+    if (b->tier != l->tier || b->lifetime == TWS_LIFETIME_STATE) continue;
+    if (b->lifetime == TWS_LIFETIME_PROGRAM || b->last_op != TWS_NONE) b->offset = l->best[i];
   }
   l->plan->arena_bytes[l->tier] = best;
 }
@@ -234,7 +242,7 @@ static int index_lifetimes(layout *l, tws_arena *scratch) {
   mark_messages(l);
   for (uint32_t i = plan->buffer_count; i-- > 0;) {
     const tws_buffer *b = &plan->buffers[i];
-    if (b->persistent || b->last_op == TWS_NONE) continue;
+    if (b->lifetime != TWS_LIFETIME_OPS || b->last_op == TWS_NONE) continue;
     l->starting_next[i] = l->starting[b->first_op];
     l->starting[b->first_op] = i;
     l->ending_next[i] = l->ending[b->last_op];
@@ -248,7 +256,10 @@ tws_code tws_layout_make(tws_builder *b, tws_arena *scratch) {
   if (index_lifetimes(&l, scratch)) return tws_builder_fail(b, TWS_MEMORY, "no memory");
   for (l.tier = 0; l.tier < TWS_TIER_COUNT && b->failed == TWS_OK; l.tier++) {
     int used = 0;
-    for (uint32_t i = 0; i < b->plan->buffer_count && !used; i++) used = b->plan->buffers[i].tier == l.tier;
+    for (uint32_t i = 0; i < b->plan->buffer_count && !used; i++) {
+      const tws_buffer *buffer = &b->plan->buffers[i];
+      used = buffer->tier == l.tier && buffer->lifetime != TWS_LIFETIME_STATE;
+    }
     if (used) lay_out_tier(&l);
   }
   tws_free(l.space.free);

@@ -5,7 +5,7 @@
  *   values.c     where values and their gradients are
  *   modules.c    one visit -> kernels: forward; backward.c: backward; exchange.c: values that change hands
  *   zero.c       where parameters and gradients live and move, by ZeRO stage
- *   optimizer.c  the step: norm, clipping, AdamW, gathering of updated parameters
+ *   optimizer.c  the step: norm, clipping, AdamW, gathering of updated parameters; the end of an evaluation
  *   pipeline.c   which modules a stage runs, micro-batches in what order, messages between stages
  *   build.c      puts them together */
 #ifndef TWS_PLAN_LOWER_H
@@ -110,6 +110,7 @@ typedef struct tws_lower {
   uint32_t *value_buffer; /* of the context */
   uint32_t *value_gradient;
   int split;              /* weight gradients are deferred */
+  int evaluates;          /* forward passes alone */
   int tile, tiles;        /* of the visit being lowered */
   const tws_module *with; /* likewise: the module whose work its kernel does too, or NULL */
   uint8_t *tiled;         /* values that exist one tile at a time */
@@ -190,6 +191,7 @@ typedef void (*tws_zero_run)(tws_lower *l, int class, uint64_t first, uint64_t c
 void tws_zero_kept_runs(tws_lower *l, int (*class_of)(const tws_lower *l, uint32_t param), tws_zero_run run);
 /* optimizer.c */
 void tws_lower_step(tws_lower *l);
+void tws_lower_score(tws_lower *l); /* the end of an evaluation: the loss of all ranks */
 
 static inline tws_work tws_kernel_work(tws_kernel kernel, tws_dtype dtype, uint32_t flags) {
   tws_work work = {.kind = TWS_OP_COMPUTE,

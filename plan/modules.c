@@ -99,7 +99,7 @@ static double loss_weight(const tws_lower *l) {
 }
 
 int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int count) {
-  if (l->config->dtype != TWS_F16) return count;
+  if (l->config->dtype != TWS_F16 || l->evaluates) return count;
   work->flags |= TWS_SCALED;
   operands[count] = tws_all(&l->b, l->b.plan->hyper, TWS_READ);
   return count + 1;

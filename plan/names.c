@@ -53,3 +53,12 @@ const char *tws_category_name(tws_category category) {
   };
   return (unsigned)category < TWS_CATEGORY_COUNT ? names[category] : "?";
 }
+
+const char *tws_program_name(tws_program program) {
+  static const char *const names[] = {
+#define X(name, text) text,
+      TWS_PROGRAMS(X)
+#undef X
+  };
+  return (unsigned)program < TWS_PROGRAM_COUNT ? names[program] : "?";
+}

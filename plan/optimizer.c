@@ -74,8 +74,8 @@ static void update(tws_lower *l, const run *r) {
   tws_work work = update_work(l->config, r);
   tws_operand operands[7] = {
       master ? tws_update(plan->master, state, r->count) : tws_update(plan->parameters, r->at, r->count),
-      tws_update(plan->moment1, state, r->count),
-      tws_update(plan->moment2, state, r->count),
+      tws_update(plan->optimizer_state[0], state, r->count),
+      tws_update(plan->optimizer_state[1], state, r->count),
       tws_read(plan->gradients, gradient, r->count),
       tws_all(&l->b, plan->hyper, TWS_READ),
       tws_all(&l->b, plan->metrics, TWS_READ),
@@ -154,18 +154,31 @@ static void gather_parameters(tws_lower *l) {
                          z->aligned * tws_dtype_bytes(l->config->dtype), 1, 0, operands, 2);
 }
 
+static void clip(tws_lower *l) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_CLIP, TWS_F32, 0);
+  work.f[0] = l->config->gradient_clipping;
+  tws_operand operands[2] = {tws_all(&l->b, l->b.plan->metrics, TWS_READ_WRITE)};
+  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, tws_lower_scaled(l, &work, operands, 1));
+}
+
 void tws_lower_step(tws_lower *l) {
-  tws_plan *plan = l->b.plan;
   l->b.phase = TWS_PHASE_STEP;
   l->b.module = TWS_NONE;
   tws_zero_pad_gradients(l);
   tws_exchange_partial_gradients(l);
   tws_zero_kept_runs(l, copies_of, add_squares);
   share_metrics(l);
-  tws_work work = tws_kernel_work(TWS_KERNEL_CLIP, TWS_F32, 0);
-  work.f[0] = l->config->gradient_clipping;
-  tws_operand operands[2] = {tws_all(&l->b, plan->metrics, TWS_READ_WRITE)};
-  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, tws_lower_scaled(l, &work, operands, 1));
+  clip(l);
   update_kept(l);
   gather_parameters(l);
+}
+
+/* CLIP turns the mean over all tokens into that over those that count; there are no gradients whose norm it could find. */
+void tws_lower_score(tws_lower *l) {
+  l->b.phase = TWS_PHASE_STEP;
+  l->b.module = TWS_NONE;
+  if (l->zero.ranks > 1) share_among(l, l->zero.group, 2);
+  share_among(l, l->pipe_group, 2);
+  share_among(l, l->model_group, 2);
+  clip(l);
 }

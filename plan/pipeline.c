@@ -147,6 +147,7 @@ tws_code tws_pipeline_begin(tws_lower *l) {
   tws_topology_coordinates(&plan->topology, plan->rank, coordinates);
   l->stage = axis < 0 ? 0 : coordinates[axis];
   l->shape = tws_pipeline_shape_of(c, axis < 0 ? 1 : plan->topology.dim[axis], l->accumulation);
+  l->shape.forward_only = l->evaluates;
   if (l->shape.stages == 1 && l->shape.virtual_stages > 1) {
     return tws_fail(l->b.err, TWS_INVALID, "set pipeline.stages, or twinspeed.virtual_stages to 1",
                     "virtual stages need a pipeline");
@@ -361,8 +362,10 @@ static void run_alone(tws_lower *l) {
     if (!context) return;
     enter(l, &l->chunks[0], context, (uint32_t)i);
     act(l, TWS_ACTION_FORWARD);
-    act(l, TWS_ACTION_BACKWARD);
-    tws_zero_micro_end(l);
+    if (!l->evaluates) {
+      act(l, TWS_ACTION_BACKWARD);
+      tws_zero_micro_end(l);
+    }
     free_context(l, context);
   }
 }
@@ -379,6 +382,7 @@ void tws_pipeline_run(tws_lower *l) {
     return;
   }
   run_program(l, &program);
+  if (l->evaluates) return;
   reduce_tied(l);
   l->b.micro_batch = (uint32_t)l->accumulation - 1;
   tws_zero_micro_end(l);

@@ -84,6 +84,7 @@ tws_code tws_pipeline_check(const tws_pipeline_shape *shape, tws_error *err) {
 
 uint32_t tws_pipeline_order_length(const tws_pipeline_shape *shape) {
   uint32_t passes = (uint32_t)shape->micro_batches * (uint32_t)shape->virtual_stages;
+  if (shape->forward_only) return passes;
   return passes * (shape->kind == TWS_PIPELINE_ZB_H1 ? 3 : 2);
 }
 
@@ -113,6 +114,8 @@ void tws_pipeline_order(const tws_pipeline_shape *shape, int stage, tws_pipeline
   uint32_t passes = (uint32_t)shape->micro_batches * (uint32_t)shape->virtual_stages;
   uint32_t forward = 0, backward = 0, weight = 0, n = 0;
   int split = shape->kind == TWS_PIPELINE_ZB_H1;
+  while (shape->forward_only && forward < passes) actions[n++] = nth_pass(shape, TWS_ACTION_FORWARD, forward++);
+  if (shape->forward_only) return;
   while (forward < warm_up(shape, stage)) actions[n++] = nth_pass(shape, TWS_ACTION_FORWARD, forward++);
   while (backward < passes) {
     if (forward < passes) actions[n++] = nth_pass(shape, TWS_ACTION_FORWARD, forward++);

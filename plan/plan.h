@@ -1,4 +1,5 @@
-/* The plan: the complete, static list of what one rank does in one training step (one train_batch).
+/* The plan: the complete, static list of what one rank does in one training step (one train_batch), or in another
+ * program over the same state (plan/state.h), such as an evaluation.
  *
  * A network, a configuration and a rank's place in the topology are lowered to operations on named buffers. Passes emit
  * operations in issue order, each on a stream, with the ranges of the buffers they read and write. tws_plan_build()
@@ -14,6 +15,7 @@
 #include "config/ds_config.h"
 #include "models/kernel.h"
 #include "models/network/network.h"
+#include "plan/state.h"
 #include "plan/topology.h"
 
 #define TWS_OP_KINDS(X) \
@@ -97,14 +99,26 @@ const char *tws_category_name(tws_category category);
 enum { TWS_READ = 1, TWS_WRITE = 2, TWS_READ_WRITE = 3 };
 enum { TWS_ALIGNMENT = 256 }; /* of every buffer in an arena, bytes */
 
+/* How long a buffer lives, and so in which arena of its tier it lies. */
+typedef enum tws_lifetime {
+  TWS_LIFETIME_OPS,     /* from its first operation to its last */
+  TWS_LIFETIME_PROGRAM, /* the whole program: what the host writes before it and reads after it */
+  TWS_LIFETIME_STATE    /* an entry of the state, in the state's arena */
+} tws_lifetime;
+
 typedef struct tws_buffer {
   const char *name;
   uint8_t tier, dtype, category;
-  uint8_t persistent;         /* holds state between steps: lives for the whole step */
+  uint8_t lifetime;           /* tws_lifetime */
   uint32_t first_op, last_op; /* in issue order; TWS_NONE: never used */
   uint64_t elements, bytes;   /* bytes = elements x size, not padded */
-  uint64_t offset;            /* in the arena of its tier, a multiple of TWS_ALIGNMENT */
+  uint64_t offset;            /* in its arena, a multiple of TWS_ALIGNMENT */
 } tws_buffer;
+/* Arenas of a rank: for each tier the programs', then for each tier the state's. */
+enum { TWS_ARENA_COUNT = 2 * TWS_TIER_COUNT };
+static inline int tws_buffer_arena(const tws_buffer *buffer) {
+  return buffer->tier + (buffer->lifetime == TWS_LIFETIME_STATE ? TWS_TIER_COUNT : 0);
+}
 
 typedef struct tws_operand {
   uint32_t buffer;
@@ -149,19 +163,25 @@ typedef struct tws_param_slice {
 /* Where element `index` of the part lies in the whole parameter; *run: how many follow it there without a gap. */
 uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uint64_t *run);
 
-/* Where a parameter lives on this rank, for initialisation, checkpoints and reports. */
-typedef struct tws_shard {
-  uint32_t param;              /* network parameter */
-  uint64_t param_first, count; /* elements [first, first + count) of the flat parameter, or of the rank's part of it */
-  uint64_t storage_offset;     /* element offset in the parameter storage buffer */
-  uint64_t master_offset;      /* in the master buffer, which moments share; TWS_NO_OFFSET: not owned here */
-} tws_shard;
-#define TWS_NO_OFFSET UINT64_MAX
+/* What a plan does with the state of a rank. */
+#define TWS_PROGRAMS(X) X(TRAIN, "train") X(EVALUATE, "evaluate")
+typedef enum tws_program {
+#define X(name, text) TWS_PROGRAM_##name,
+  TWS_PROGRAMS(X)
+#undef X
+      TWS_PROGRAM_COUNT
+} tws_program;
+const char *tws_program_name(tws_program program);
+
+enum { TWS_OPTIMIZER_STATES = 4 }; /* the most that an optimizer keeps for each parameter */
 
 typedef struct tws_plan {
   tws_arena *arena;
   const tws_network *network; /* not owned: must outlive the plan */
   tws_topology topology;
+  tws_program program;
+  tws_state *state; /* not owned when it was given to tws_plan_build(): must outlive the plan */
+  int owns_state;
   int rank, world;
   int data_parallel, data_index;         /* replicas, and which one this is */
   int stage, stages;                     /* of the pipeline: 0 of 1 without one */
@@ -176,12 +196,13 @@ typedef struct tws_plan {
   tws_buffer *buffers;
   tws_work *works;
   tws_group *groups;
-  tws_shard *shards;             /* sorted by storage_offset */
   const tws_param_slice *slices; /* per parameter of the network; NULL: this rank's parameters are whole */
-  uint32_t op_count, operand_count, dep_count, buffer_count, work_count, group_count, shard_count;
-  uint64_t arena_bytes[TWS_TIER_COUNT];
+  uint32_t op_count, operand_count, dep_count, buffer_count, work_count, group_count;
+  uint64_t arena_bytes[TWS_TIER_COUNT]; /* without the state: tws_plan_bytes() */
   /* well-known buffers; TWS_NONE where a plan has none */
-  uint32_t parameters, master, moment1, moment2, gradients;
+  uint32_t parameters, master, gradients;
+  uint32_t optimizer_state[TWS_OPTIMIZER_STATES]; /* AdamW: first and second moments */
+  int optimizer_states;
   uint32_t input_ids, targets; /* int32 [accumulation][micro batch][sequence / sequence_parallel] */
   uint32_t hyper, metrics;
   tws_backend_kind backend;
@@ -196,6 +217,8 @@ typedef struct tws_plan_request {
   tws_backend_kind backend; /* decides workspaces */
   int threads;              /* host */
   int64_t max_accumulation; /* build at most this many micro-batches (0: all); estimators extrapolate */
+  tws_program program;
+  tws_state *state; /* of the rank, as another program's plan laid it out; NULL: the plan makes its own */
 } tws_plan_request;
 
 /* TWS_UNSUPPORTED / TWS_INVALID with the rule, the reason and the nearest legal configuration. */
@@ -206,6 +229,10 @@ tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *to
 
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err);
 void tws_plan_destroy(tws_plan *plan);
+/* Memory of a rank that runs this program: its arena and the state's. */
+uint64_t tws_plan_bytes(const tws_plan *plan, tws_tier tier);
+/* The arena that a buffer lies in: bytes. */
+uint64_t tws_plan_arena_of(const tws_plan *plan, const tws_buffer *buffer);
 
 /* The verifier works from the plan alone, with vector clocks over streams: every read sees a complete write; no two
  * conflicting accesses are unordered; no buffer is used while another that shares its memory is alive or still being

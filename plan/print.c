@@ -27,14 +27,15 @@ static void print_operand(const tws_plan *plan, const tws_operand *operand, int 
   uint64_t bytes = operand->count * tws_dtype_bytes((tws_dtype)b->dtype);
   if (json) {
     tws_text_add(out,
-                 "{\"access\":\"%s\",\"buffer\":%u,\"name\":\"%s\",\"dtype\":\"%s\",\"tier\":\"%s\",\"first\":%" PRIu64
+                 "{\"access\":\"%s\",\"buffer\":%u,\"name\":\"%s\",\"dtype\":\"%s\",\"tier\":\"%s\",\"arena\":\"%s\",\"first\":%" PRIu64
                  ",\"count\":%" PRIu64 ",\"address\":%" PRIu64 "}",
                  access[operand->access & 3], operand->buffer, b->name, tws_dtype_name((tws_dtype)b->dtype),
-                 tws_tier_name((tws_tier)b->tier), operand->offset, operand->count, start);
+                 tws_tier_name((tws_tier)b->tier), b->lifetime == TWS_LIFETIME_STATE ? "state" : "program",
+                 operand->offset, operand->count, start);
     return;
   }
-  tws_text_add(out, " %s:%s[%s @%" PRIx64 "+%" PRIx64 "]", access[operand->access & 3], b->name,
-               tws_dtype_name((tws_dtype)b->dtype), start, bytes);
+  tws_text_add(out, " %s:%s[%s %s@%" PRIx64 "+%" PRIx64 "]", access[operand->access & 3], b->name,
+               tws_dtype_name((tws_dtype)b->dtype), b->lifetime == TWS_LIFETIME_STATE ? "state" : "", start, bytes);
 }
 
 /* Whom an operation meets: the group of a collective, the other end of a message. The root of a reduce or a broadcast
@@ -90,16 +91,17 @@ tws_code tws_plan_print(const tws_plan *plan, int json, tws_text *out, tws_error
     tws_text_add(out, "{\"schema\":\"twinspeed-plan-1\",\"rank\":%d,\"world\":%d,\"arena_bytes\":{", plan->rank,
                  plan->world);
     for (int t = 0; t < TWS_TIER_COUNT; t++) {
-      tws_text_add(out, "%s\"%s\":%" PRIu64, t ? "," : "", tws_tier_name((tws_tier)t), plan->arena_bytes[t]);
+      tws_text_add(out, "%s\"%s\":%" PRIu64, t ? "," : "", tws_tier_name((tws_tier)t),
+                   tws_plan_bytes(plan, (tws_tier)t));
     }
     tws_text_add(out, "},\"operations\":[");
   } else {
     tws_text_add(out, "# rank %d of %d: %u operations, %u buffers, %u dependencies between streams, arena %s\n",
                  plan->rank, plan->world, plan->op_count, plan->buffer_count, plan->dep_count,
-                 tws_format_bytes((double)plan->arena_bytes[TWS_TIER_DEVICE], size, sizeof size));
+                 tws_format_bytes((double)tws_plan_bytes(plan, TWS_TIER_DEVICE), size, sizeof size));
     tws_text_add(out,
                  "#   op stream   micro label; waits: operations of other streams; operands: access:buffer[type "
-                 "@address+bytes]\n");
+                 "@address+bytes], state@ in the arena that lives between programs\n");
   }
   for (uint32_t op = 0; op < plan->op_count; op++) print_op(plan, op, json, out);
   if (json) tws_text_add(out, "\n]}\n");

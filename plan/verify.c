@@ -22,9 +22,9 @@ typedef struct verifier {
   tws_arena *scratch;
   reach *clock;
   uint32_t *position;
-  uint64_t *cuts[TWS_TIER_COUNT];
-  size_t cut_count[TWS_TIER_COUNT];
-  piece *pieces[TWS_TIER_COUNT];
+  uint64_t *cuts[TWS_ARENA_COUNT];
+  size_t cut_count[TWS_ARENA_COUNT];
+  piece *pieces[TWS_ARENA_COUNT];
   size_t *first_piece; /* of each operand */
 } verifier;
 
@@ -62,7 +62,7 @@ static tws_code check_structure(verifier *v) {
       if (operand->offset + operand->count > buffer->elements) {
         return complain(v, op, "reaches past the end of", operand->buffer);
       }
-      if (buffer->offset + buffer->bytes > plan->arena_bytes[buffer->tier] || buffer->offset % TWS_ALIGNMENT) {
+      if (buffer->offset + buffer->bytes > tws_plan_arena_of(plan, buffer) || buffer->offset % TWS_ALIGNMENT) {
         return complain(v, op, "uses memory outside the arena:", operand->buffer);
       }
     }
@@ -140,14 +140,14 @@ static tws_code make_pieces(verifier *v) {
   unsigned char *whole = tws_arena_alloc(v->scratch, plan->buffer_count + 1u, 1);
   v->first_piece = tws_arena_alloc(v->scratch, plan->operand_count + 1u, sizeof *v->first_piece);
   if (!whole || !v->first_piece) return tws_fail(v->err, TWS_MEMORY, NULL, "no memory to verify the plan");
-  for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
+  for (int arena = 0; arena < TWS_ARENA_COUNT; arena++) {
     size_t n = 0;
     uint64_t *cuts = tws_arena_alloc(v->scratch, 2 * (size_t)plan->operand_count + 2, sizeof *cuts);
     if (!cuts) return tws_fail(v->err, TWS_MEMORY, NULL, "no memory to verify the plan");
     for (uint32_t i = 0; i < plan->operand_count; i++) {
       const tws_operand *operand = &plan->operands[i];
       const tws_buffer *buffer = &plan->buffers[operand->buffer];
-      if (buffer->tier != tier || !operand->count) continue;
+      if (tws_buffer_arena(buffer) != arena || !operand->count) continue;
       if (operand->count == buffer->elements && whole[operand->buffer]) continue; /* cut there before */
       whole[operand->buffer] |= operand->count == buffer->elements;
       operand_bytes(plan, operand, &cuts[n], &cuts[n + 1]);
@@ -158,16 +158,16 @@ static tws_code make_pieces(verifier *v) {
     for (size_t i = 0; i < n; i++) {
       if (unique == 0 || cuts[unique - 1] != cuts[i]) cuts[unique++] = cuts[i];
     }
-    v->cuts[tier] = cuts;
-    v->cut_count[tier] = unique;
-    v->pieces[tier] = tws_arena_alloc(v->scratch, unique + 1, sizeof *v->pieces[tier]);
-    if (!v->pieces[tier]) return tws_fail(v->err, TWS_MEMORY, NULL, "no memory to verify the plan");
+    v->cuts[arena] = cuts;
+    v->cut_count[arena] = unique;
+    v->pieces[arena] = tws_arena_alloc(v->scratch, unique + 1, sizeof *v->pieces[arena]);
+    if (!v->pieces[arena]) return tws_fail(v->err, TWS_MEMORY, NULL, "no memory to verify the plan");
   }
   for (uint32_t i = 0; i < plan->operand_count; i++) {
     uint64_t begin, end;
-    int tier = plan->buffers[plan->operands[i].buffer].tier;
+    int arena = tws_buffer_arena(&plan->buffers[plan->operands[i].buffer]);
     operand_bytes(plan, &plan->operands[i], &begin, &end);
-    v->first_piece[i] = place_of(v->cuts[tier], v->cut_count[tier], begin);
+    v->first_piece[i] = place_of(v->cuts[arena], v->cut_count[arena], begin);
   }
   return TWS_OK;
 }
@@ -184,7 +184,7 @@ static tws_code take_over(verifier *v, uint32_t op, uint32_t buffer, piece *p) {
   const tws_buffer *b = &v->plan->buffers[buffer];
   if (p->owner) {
     const tws_buffer *before = &v->plan->buffers[p->owner - 1];
-    if (before->persistent || before->last_op >= op) {
+    if (before->lifetime != TWS_LIFETIME_OPS || b->lifetime != TWS_LIFETIME_OPS || before->last_op >= op) {
       return complain(v, op, "overwrites memory of a buffer that is still in use:", p->owner - 1);
     }
     if (!happened(v, op, &p->touched)) {
@@ -193,7 +193,7 @@ static tws_code take_over(verifier *v, uint32_t op, uint32_t buffer, piece *p) {
   }
   memset(p, 0, sizeof *p);
   p->owner = buffer + 1;
-  p->written_by = b->persistent ? op + 1 : 0; /* state from before the step: complete, by nobody in it */
+  p->written_by = b->lifetime != TWS_LIFETIME_OPS ? op + 1 : 0; /* from before the program: complete, by nobody in it */
   return TWS_OK;
 }
 
@@ -202,10 +202,10 @@ static tws_code check_operand(verifier *v, uint32_t op, const tws_operand *opera
   uint64_t begin, end;
   if (!operand->count) return TWS_OK;
   operand_bytes(plan, operand, &begin, &end);
-  int tier = plan->buffers[operand->buffer].tier, stream = plan->ops[op].stream;
-  uint64_t *cuts = v->cuts[tier];
+  int arena = tws_buffer_arena(&plan->buffers[operand->buffer]), stream = plan->ops[op].stream;
+  uint64_t *cuts = v->cuts[arena];
   for (size_t i = v->first_piece[operand - plan->operands]; cuts[i] < end; i++) {
-    piece *p = &v->pieces[tier][i];
+    piece *p = &v->pieces[arena][i];
     if (mark) {
       p->touched.position[stream] = v->position[op];
       if (operand->access & TWS_WRITE) {
@@ -243,7 +243,7 @@ static tws_code check_lifetimes(verifier *v) {
     const tws_op *o = &plan->ops[op];
     for (int i = 0; i < o->operand_count; i++) {
       const tws_buffer *b = &plan->buffers[plan->operands[o->operand_first + (uint32_t)i].buffer];
-      if (!b->persistent && (op < b->first_op || op > b->last_op)) {
+      if (b->lifetime == TWS_LIFETIME_OPS && (op < b->first_op || op > b->last_op)) {
         return complain(v, op,
                         "uses a buffer outside its lifetime:", plan->operands[o->operand_first + (uint32_t)i].buffer);
       }

@@ -63,7 +63,7 @@ static void mark_tiled(tws_lower *l) {
 static void push_group(tws_lower *l, const group *g, tws_phase phase) {
   for (int tile = 0; tile < g->tiles; tile++) {
     for (uint32_t i = 0; i < g->count; i++) push_tile(l, g->first + i, phase, tile, g->tiles);
-    for (uint32_t i = g->count; g->loss && i-- > 0;) {
+    for (uint32_t i = g->count; g->loss && !l->evaluates && i-- > 0;) {
       push_tile(l, g->first + i, TWS_PHASE_BACKWARD, tile, g->tiles);
     }
   }
@@ -78,6 +78,7 @@ static void push_group_backward(tws_lower *l, const group *g) {
 
 static void decide_kept(tws_lower *l) {
   const tws_network *network = l->network;
+  if (l->evaluates) return; /* nothing is */
   for (uint32_t v = 0; v < network->value_count; v++) {
     const tws_module *producer = &network->modules[network->values[v].producer];
     int keep = 1;
@@ -226,6 +227,10 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
     }
   }
   chunk->forward_visits = chunk->visits.count;
+  if (l->evaluates) {
+    fuse_neighbours(l, &chunk->visits);
+    return l->b.failed;
+  }
   for (uint32_t v = 0; v < network->value_count; v++) have[v] = l->kept[v];
   for (uint32_t m = chunk->first; m < chunk->end; m++) {
     uint32_t consumed;

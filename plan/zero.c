@@ -44,18 +44,18 @@ static void flat_layout(tws_lower *l, const int *order, const uint64_t *sizes, u
  * [begin, end) holds and what it does not. */
 static void add_shards(tws_lower *l, uint32_t param, uint64_t first, uint64_t count, uint64_t storage, uint64_t begin,
                        uint64_t end) {
-  tws_plan *plan = l->b.plan;
+  tws_state *state = l->b.plan->state;
   uint64_t cuts[4] = {storage, begin < storage ? storage : begin, end, storage + count};
   if (cuts[1] > cuts[3]) cuts[1] = cuts[3];
   if (cuts[2] < cuts[1]) cuts[2] = cuts[1];
   if (cuts[2] > cuts[3]) cuts[2] = cuts[3];
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < 3 && l->b.plan->owns_state; i++) {
     if (cuts[i + 1] <= cuts[i]) continue;
-    plan->shards[plan->shard_count++] = (tws_shard){.param = param,
+    state->shards[state->shard_count++] = (tws_shard){.param = param,
                                                     .param_first = first + cuts[i] - storage,
                                                     .count = cuts[i + 1] - cuts[i],
                                                     .storage_offset = cuts[i],
-                                                    .master_offset = i == 1 ? cuts[i] - begin : TWS_NO_OFFSET};
+                                                    .owned_offset = i == 1 ? cuts[i] - begin : TWS_NO_OFFSET};
   }
 }
 
@@ -73,22 +73,48 @@ static void order_by_sharing(tws_lower *l, int *order) {
   memcpy(order, sorted, n * sizeof *order);
 }
 
+static uint32_t add_state(tws_lower *l, const char *name, tws_category category, tws_dtype dtype, uint64_t elements,
+                          tws_elements role, tws_initial initial) {
+  const tws_state_entry entry = {.name = name,
+                                 .tier = TWS_TIER_DEVICE,
+                                 .dtype = (uint8_t)dtype,
+                                 .category = (uint8_t)category,
+                                 .role = (uint8_t)role,
+                                 .initial = (uint8_t)initial,
+                                 .checkpointed = 1,
+                                 .elements = elements};
+  return tws_builder_state(&l->b, &entry);
+}
+
 static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const uint64_t *pieces) {
+  static const char *const moment_names[] = {"first moments", "second moments"};
   tws_plan *plan = l->b.plan;
   uint32_t count = l->network->param_count + 1;
-  plan->parameters = tws_builder_buffer(&l->b, "parameters", TWS_CATEGORY_PARAMETER, l->config->dtype, elements, 1);
+  plan->parameters = add_state(l, "parameters", TWS_CATEGORY_PARAMETER, l->config->dtype, elements,
+                               TWS_ELEMENTS_STORED, TWS_INITIAL_PARAMETER);
   tws_builder_pieces(&l->b, plan->parameters, pieces, pieces[count - 1] < elements ? count : count - 1);
   tws_dtype moments = tws_config_bf16_moments(l->config) ? TWS_BF16 : TWS_F32;
   if (l->config->dtype != TWS_F32 && !tws_config_bf16_masters(l->config)) {
-    plan->master = tws_builder_buffer(&l->b, "master weights", TWS_CATEGORY_MASTER, TWS_F32, owned, 1);
+    plan->master = add_state(l, "master weights", TWS_CATEGORY_MASTER, TWS_F32, owned, TWS_ELEMENTS_OWNED,
+                             TWS_INITIAL_PARAMETER);
   }
-  plan->moment1 = tws_builder_buffer(&l->b, "first moments", TWS_CATEGORY_MOMENT, moments, owned, 1);
-  plan->moment2 = tws_builder_buffer(&l->b, "second moments", TWS_CATEGORY_MOMENT, moments, owned, 1);
+  for (plan->optimizer_states = 0; plan->optimizer_states < 2; plan->optimizer_states++)
+    plan->optimizer_state[plan->optimizer_states] =
+        add_state(l, moment_names[plan->optimizer_states], TWS_CATEGORY_MOMENT, moments, owned, TWS_ELEMENTS_OWNED,
+                  TWS_INITIAL_ZERO);
+}
+
+/* Of an evaluation there are none. */
+static void make_gradients(tws_lower *l, uint64_t elements, const uint64_t *pieces, uint32_t count) {
+  tws_plan *plan = l->b.plan;
+  if (l->evaluates) return;
+  plan->gradients = tws_builder_buffer(&l->b, "gradients", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype,
+                                       elements, TWS_LIFETIME_OPS);
+  if (pieces) tws_builder_pieces(&l->b, plan->gradients, pieces, count);
 }
 
 static void begin_flat(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
   tws_zero *z = &l->zero;
-  tws_plan *plan = l->b.plan;
   uint32_t n = l->network->param_count;
   for (uint32_t p = 0; p < n; p++) sizes[p] = numel(l, p);
   tws_zero_flatten_order((int)n, z->ranks, l->config->zero.round_robin_gradients && z->stage > 0, z->order);
@@ -103,16 +129,14 @@ static void begin_flat(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
     uint32_t p = (uint32_t)z->order[i];
     add_shards(l, p, 0, sizes[p], z->flat_offset[p], begin, begin + z->partition);
   }
-  plan->gradients = tws_builder_buffer(&l->b, "gradients", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype,
-                                       z->flat_gradients ? z->aligned : z->partition, 0);
-  if (z->flat_gradients) {
-    tws_builder_pieces(&l->b, plan->gradients, starts, starts[n] < z->aligned ? n + 1 : n);
-  }
+  if (z->flat_gradients)
+    make_gradients(l, z->aligned, starts, starts[n] < z->aligned ? n + 1 : n);
+  else
+    make_gradients(l, z->partition, NULL, 0);
 }
 
 static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
   tws_zero *z = &l->zero;
-  tws_plan *plan = l->b.plan;
   uint32_t n = l->network->param_count;
   int64_t *whole = scratch(l, n, sizeof *whole);
   z->part = scratch(l, n, sizeof *z->part);
@@ -138,9 +162,7 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
     if (end > (uint64_t)whole[p]) end = (uint64_t)whole[p];
     if (first < end) add_shards(l, p, first, end - first, z->flat_offset[p], 0, z->total);
   }
-  plan->gradients =
-      tws_builder_buffer(&l->b, "gradients", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype, z->total, 0);
-  tws_builder_pieces(&l->b, plan->gradients, starts, n);
+  make_gradients(l, z->total, starts, n);
 }
 
 /* ---- buckets: which gradients are reduced together, in the order in which they become complete ---- */
@@ -482,8 +504,9 @@ tws_code tws_zero_begin(tws_lower *l) {
   z->left = scratch(l, n, sizeof *z->left);
   uint64_t *sizes = scratch(l, n, sizeof *sizes);
   uint64_t *starts = tws_arena_alloc(l->b.plan->arena, n + 1u, sizeof *starts);
-  l->b.plan->shards = tws_arena_alloc(l->b.plan->arena, 3 * (size_t)n + 1, sizeof *l->b.plan->shards);
-  if (!starts || !l->b.plan->shards) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  tws_state *state = l->b.plan->state;
+  if (l->b.plan->owns_state) state->shards = tws_arena_alloc(state->arena, 3 * (size_t)n + 1, sizeof *state->shards);
+  if (!starts || !state->shards) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   if (l->b.failed != TWS_OK) return l->b.failed;
   if (z->ranks == 1 && z->stage == 3) z->stage = 2; /* nothing to shard: parameters stay where they are */
   count_uses(l);
@@ -492,7 +515,7 @@ tws_code tws_zero_begin(tws_lower *l) {
   } else {
     begin_flat(l, sizes, starts);
   }
-  if (l->b.failed == TWS_OK && z->ranks > 1 && z->stage > 0) make_buckets(l);
+  if (l->b.failed == TWS_OK && z->ranks > 1 && z->stage > 0 && !l->evaluates) make_buckets(l);
   if (l->b.failed == TWS_OK && z->stage == 3) make_schedule(l);
   return l->b.failed;
 }

@@ -24,96 +24,150 @@ typedef struct step_op {
   const uint32_t *waits; /* events of the operations that it depends on */
 } step_op;
 
+/* The arenas of what programs use while they run, or of one state. */
+typedef struct arenas {
+  void *base[TWS_TIER_COUNT];
+  uint64_t bytes[TWS_TIER_COUNT];
+  uint8_t owned[TWS_TIER_COUNT]; /* by the backend; else by the communicator */
+} arenas;
+
+typedef struct program {
+  const tws_plan *plan;
+  const arenas *state;
+  step_op *ops;
+  const char **group_text; /* per group of the plan: " (model group of ranks 0 1)" */
+  int ran, recorded;
+} program;
+
 struct tws_executor {
   tws_executor_setup setup;
   tws_arena *arena;
-  void *base[TWS_TIER_COUNT];
-  uint8_t owned[TWS_TIER_COUNT]; /* by the backend; else by the communicator */
-  step_op *ops;
-  const char **group_text;        /* per group of the plan: " (model group of ranks 0 1)" */
+  arenas shared; /* by programs, which run one after another */
+  arenas *states;
+  const tws_state **state_of; /* whose arenas states[] are */
+  int state_count;
+  program *programs;
   _Atomic(const step_op *) doing; /* NULL: between steps */
-  int replays;                    /* the backend can keep a step and start it as a whole */
-  int ran, recorded;              /* a step; a step was recorded */
+  int replays;                    /* the backend can keep the first program and start it as a whole */
 };
 
 /* ---- memory ---- */
 
-static tws_code allocate_tier(tws_executor *x, tws_tier tier, tws_error *err) {
-  uint64_t bytes = x->setup.plan->arena_bytes[tier];
+static tws_code allocate_tier(tws_executor *x, arenas *a, tws_tier tier, tws_error *err) {
   int host = x->setup.ops->wait == NULL; /* a backend without streams computes in host memory */
   if (host && x->setup.comm && x->setup.comm_ops->allocate)
-    TWS_TRY(x->setup.comm_ops->allocate(x->setup.comm, bytes, &x->base[tier], err));
-  if (x->base[tier] || bytes == 0) return TWS_OK;
-  TWS_TRY(x->setup.ops->allocate(x->setup.backend, tier, bytes, &x->base[tier], err));
-  x->owned[tier] = 1;
+    TWS_TRY(x->setup.comm_ops->allocate(x->setup.comm, a->bytes[tier], &a->base[tier], err));
+  if (a->base[tier] || a->bytes[tier] == 0) return TWS_OK;
+  TWS_TRY(x->setup.ops->allocate(x->setup.backend, tier, a->bytes[tier], &a->base[tier], err));
+  a->owned[tier] = 1;
   return TWS_OK;
 }
 
-static tws_code allocate(tws_executor *x, tws_error *err) {
+static tws_code allocate(tws_executor *x, arenas *a, tws_error *err) {
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
-    tws_code code = allocate_tier(x, (tws_tier)tier, err);
+    tws_code code = allocate_tier(x, a, (tws_tier)tier, err);
     if (code != TWS_OK) return tws_fail_in(err, code, "%s memory", tws_tier_name((tws_tier)tier));
   }
   return TWS_OK;
 }
 
+static void release(tws_executor *x, arenas *a) {
+  for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
+    if (a->base[tier] && a->owned[tier]) x->setup.ops->release(x->setup.backend, (tws_tier)tier, a->base[tier]);
+}
+
+/* The arenas of a program's state: those of another program over the same state, or new ones. */
+static tws_code find_state(tws_executor *x, program *p, tws_error *err) {
+  const tws_state *state = p->plan->state;
+  int at = 0;
+  while (at < x->state_count && x->state_of[at] != state) at++;
+  p->state = &x->states[at];
+  if (at < x->state_count) return TWS_OK;
+  x->state_of[x->state_count++] = state;
+  if (state) memcpy(x->states[at].bytes, state->arena_bytes, sizeof state->arena_bytes);
+  return allocate(x, &x->states[at], err);
+}
+
+static tws_code allocate_all(tws_executor *x, tws_error *err) {
+  const int count = x->setup.program_count;
+  x->programs = tws_arena_alloc(x->arena, (size_t)count, sizeof *x->programs);
+  x->states = tws_arena_alloc(x->arena, (size_t)count, sizeof *x->states);
+  x->state_of = tws_arena_alloc(x->arena, (size_t)count, sizeof *x->state_of);
+  if (!x->programs || !x->states || !x->state_of) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (int i = 0; i < count; i++) {
+    const tws_plan *plan = x->programs[i].plan = x->setup.programs[i];
+    for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
+      if (plan->arena_bytes[tier] > x->shared.bytes[tier]) x->shared.bytes[tier] = plan->arena_bytes[tier];
+  }
+  TWS_TRY(allocate(x, &x->shared, err));
+  for (int i = 0; i < count; i++) TWS_TRY(find_state(x, &x->programs[i], err));
+  return TWS_OK;
+}
+
 uint64_t tws_executor_allocated(const tws_executor *x, tws_tier tier) {
-  return x->base[tier] ? x->setup.plan->arena_bytes[tier] : 0;
+  uint64_t bytes = x->shared.base[tier] ? x->shared.bytes[tier] : 0;
+  for (int i = 0; i < x->state_count; i++)
+    if (x->states[i].base[tier]) bytes += x->states[i].bytes[tier];
+  return bytes;
 }
 
 /* Address of a range of a buffer, after checking that it lies inside the buffer and the buffer inside its arena. */
-static tws_code resolve(const tws_executor *x, uint32_t index, uint64_t offset, uint64_t count, void **address,
-                        tws_error *err) {
-  const tws_plan *plan = x->setup.plan;
+static tws_code resolve(const tws_executor *x, const program *p, uint32_t index, uint64_t offset, uint64_t count,
+                        void **address, tws_error *err) {
+  const tws_plan *plan = p->plan;
   if (index >= plan->buffer_count) return tws_fail(err, TWS_INTERNAL, NULL, "no buffer %u", (unsigned)index);
   const tws_buffer *buffer = &plan->buffers[index];
-  uint64_t size = tws_dtype_bytes((tws_dtype)buffer->dtype), arena = plan->arena_bytes[buffer->tier];
+  const arenas *a = buffer->lifetime == TWS_LIFETIME_STATE ? p->state : &x->shared;
+  uint64_t size = tws_dtype_bytes((tws_dtype)buffer->dtype), arena = tws_plan_arena_of(plan, buffer);
   if (offset > buffer->elements || count > buffer->elements - offset)
     return tws_fail(err, TWS_INTERNAL, NULL, "elements %" PRIu64 " to %" PRIu64 " are not in buffer '%s' of %" PRIu64,
                     offset, offset + count, buffer->name, buffer->elements);
   if (buffer->offset > arena || buffer->elements > (arena - buffer->offset) / size)
     return tws_fail(err, TWS_INTERNAL, NULL, "buffer '%s' is not in its arena of %" PRIu64 " bytes", buffer->name,
                     arena);
-  *address = (char *)x->base[buffer->tier] + buffer->offset + offset * size;
+  *address = (char *)a->base[buffer->tier] + buffer->offset + offset * size;
   return TWS_OK;
 }
 
-tws_code tws_executor_put(tws_executor *x, uint32_t buffer, uint64_t offset, const void *from, uint64_t count,
-                          tws_error *err) {
+tws_code tws_executor_put(tws_executor *x, int index, uint32_t buffer, uint64_t offset, const void *from,
+                          uint64_t count, tws_error *err) {
+  const program *p = &x->programs[index];
   void *to = NULL;
-  TWS_TRY(resolve(x, buffer, offset, count, &to, err));
-  uint64_t bytes = count * tws_dtype_bytes((tws_dtype)x->setup.plan->buffers[buffer].dtype);
+  TWS_TRY(resolve(x, p, buffer, offset, count, &to, err));
+  uint64_t bytes = count * tws_dtype_bytes((tws_dtype)p->plan->buffers[buffer].dtype);
   return x->setup.ops->copy(x->setup.backend, to, from, bytes, TWS_STREAM_COMPUTE, err);
 }
 
-tws_code tws_executor_get(tws_executor *x, uint32_t buffer, uint64_t offset, void *to, uint64_t count, tws_error *err) {
+tws_code tws_executor_get(tws_executor *x, int index, uint32_t buffer, uint64_t offset, void *to, uint64_t count,
+                          tws_error *err) {
+  const program *p = &x->programs[index];
   void *from = NULL;
-  TWS_TRY(resolve(x, buffer, offset, count, &from, err));
-  uint64_t bytes = count * tws_dtype_bytes((tws_dtype)x->setup.plan->buffers[buffer].dtype);
+  TWS_TRY(resolve(x, p, buffer, offset, count, &from, err));
+  uint64_t bytes = count * tws_dtype_bytes((tws_dtype)p->plan->buffers[buffer].dtype);
   TWS_TRY(x->setup.ops->copy(x->setup.backend, to, from, bytes, TWS_STREAM_COMPUTE, err));
   return x->setup.ops->synchronize(x->setup.backend, err);
 }
 
 /* ---- preparation ---- */
 
-static tws_code prepare_operands(tws_executor *x, const tws_op *op, step_op *s, tws_error *err) {
-  const tws_plan *plan = x->setup.plan;
+static tws_code prepare_operands(tws_executor *x, const program *p, const tws_op *op, step_op *s, tws_error *err) {
+  const tws_plan *plan = p->plan;
   s->count = op->operand_count;
   s->address = tws_arena_alloc(x->arena, (size_t)s->count + 1, sizeof *s->address);
   s->dtype = tws_arena_alloc(x->arena, (size_t)s->count + 1, sizeof *s->dtype);
   if (!s->address || !s->dtype) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (int i = 0; i < s->count; i++) {
     const tws_operand *o = &plan->operands[op->operand_first + (uint32_t)i];
-    TWS_TRY(resolve(x, o->buffer, o->offset, o->count, &s->address[i], err));
+    TWS_TRY(resolve(x, p, o->buffer, o->offset, o->count, &s->address[i], err));
     s->dtype[i] = (tws_dtype)plan->buffers[o->buffer].dtype;
     s->bytes = o->count * tws_dtype_bytes(s->dtype[i]);
   }
   return TWS_OK;
 }
 
-static tws_code prepare_copy(tws_executor *x, const tws_op *op, step_op *s, tws_error *err) {
-  TWS_TRY(prepare_operands(x, op, s, err));
-  const tws_operand *o = &x->setup.plan->operands[op->operand_first];
+static tws_code prepare_copy(tws_executor *x, const program *p, const tws_op *op, step_op *s, tws_error *err) {
+  TWS_TRY(prepare_operands(x, p, op, s, err));
+  const tws_operand *o = &p->plan->operands[op->operand_first];
   if (s->count != 2 || o[0].count != o[1].count || s->dtype[0] != s->dtype[1])
     return tws_fail(err, TWS_INTERNAL, NULL, "a copy needs two ranges of one length and type");
   return TWS_OK;
@@ -135,8 +189,8 @@ static tws_code segment_count(tws_collective collective, uint64_t sent, uint64_t
                   received);
 }
 
-static tws_code prepare_collective(tws_executor *x, const tws_op *op, step_op *s, tws_error *err) {
-  const tws_plan *plan = x->setup.plan;
+static tws_code prepare_collective(tws_executor *x, const program *p, const tws_op *op, step_op *s, tws_error *err) {
+  const tws_plan *plan = p->plan;
   const tws_operand *o = plan->operands + op->operand_first, *end = o + op->operand_count;
   if (s->work->group >= plan->group_count) return tws_fail(err, TWS_INTERNAL, NULL, "no group %u", s->work->group);
   uint64_t size = (uint64_t)plan->groups[s->work->group].size;
@@ -148,8 +202,8 @@ static tws_code prepare_collective(tws_executor *x, const tws_op *op, step_op *s
     tws_comm_segment *segment = &s->segments[s->count++];
     void *from = NULL;
     if (received >= end) return tws_fail(err, TWS_INTERNAL, NULL, "a segment has no received range");
-    TWS_TRY(resolve(x, sent->buffer, sent->offset, sent->count, &from, err));
-    TWS_TRY(resolve(x, received->buffer, received->offset, received->count, &segment->receive, err));
+    TWS_TRY(resolve(x, p, sent->buffer, sent->offset, sent->count, &from, err));
+    TWS_TRY(resolve(x, p, received->buffer, received->offset, received->count, &segment->receive, err));
     segment->send = from;
     TWS_TRY(segment_count((tws_collective)s->work->code, sent->count, received->count, size, &segment->count, err));
     o = received + 1;
@@ -160,10 +214,10 @@ static tws_code prepare_collective(tws_executor *x, const tws_op *op, step_op *s
 enum { WHERE = 80, NAMED_RANKS = 8 };
 
 /* " (data group of ranks 0 2 4 6)"; of large groups the first and the last. */
-static tws_code describe_groups(tws_executor *x, tws_error *err) {
-  const tws_plan *plan = x->setup.plan;
-  x->group_text = tws_arena_alloc(x->arena, plan->group_count + 1u, sizeof *x->group_text);
-  if (!x->group_text) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+static tws_code describe_groups(tws_executor *x, program *p, tws_error *err) {
+  const tws_plan *plan = p->plan;
+  p->group_text = tws_arena_alloc(x->arena, plan->group_count + 1u, sizeof *p->group_text);
+  if (!p->group_text) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (uint32_t g = 0; g < plan->group_count; g++) {
     const tws_group *group = &plan->groups[g];
     char text[WHERE + 32];
@@ -174,20 +228,20 @@ static tws_code describe_groups(tws_executor *x, tws_error *err) {
       n += snprintf(text + n, sizeof text - (size_t)n, skipped ? " ... %d" : " %d", group->ranks[i]);
     }
     snprintf(text + n, sizeof text - (size_t)n, ")");
-    x->group_text[g] = tws_arena_strdup(x->arena, text);
-    if (!x->group_text[g]) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+    p->group_text[g] = tws_arena_strdup(x->arena, text);
+    if (!p->group_text[g]) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   }
   return TWS_OK;
 }
 
-static tws_code name_op(tws_executor *x, uint32_t index, tws_error *err) {
-  const tws_plan *plan = x->setup.plan;
+static tws_code name_op(tws_executor *x, const program *p, uint32_t index, tws_error *err) {
+  const tws_plan *plan = p->plan;
   const tws_op *op = &plan->ops[index];
-  step_op *s = &x->ops[index];
+  step_op *s = &p->ops[index];
   char label[160];
   s->label = tws_arena_strdup(x->arena, tws_op_label(plan, index, label, (int)sizeof label));
   s->where = "";
-  if (op->kind == TWS_OP_COLLECTIVE && s->work->group < plan->group_count) s->where = x->group_text[s->work->group];
+  if (op->kind == TWS_OP_COLLECTIVE && s->work->group < plan->group_count) s->where = p->group_text[s->work->group];
   if (op->kind == TWS_OP_SEND || op->kind == TWS_OP_RECV)
     s->where = tws_arena_printf(x->arena, " (rank %u)", (unsigned)op->peer);
   if (!s->label || !s->where) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -196,17 +250,17 @@ static tws_code name_op(tws_executor *x, uint32_t index, tws_error *err) {
   return TWS_OK;
 }
 
-static tws_code prepare_op(tws_executor *x, uint32_t index, tws_error *err) {
-  const tws_plan *plan = x->setup.plan;
+static tws_code prepare_op(tws_executor *x, const program *p, uint32_t index, tws_error *err) {
+  const tws_plan *plan = p->plan;
   const tws_op *op = &plan->ops[index];
-  step_op *s = &x->ops[index];
+  step_op *s = &p->ops[index];
   s->work = &plan->works[op->work];
   s->kind = op->kind;
   s->stream = op->stream;
-  TWS_TRY(name_op(x, index, err));
-  if (op->kind == TWS_OP_COLLECTIVE) return prepare_collective(x, op, s, err);
-  if (op->kind == TWS_OP_COPY) return prepare_copy(x, op, s, err);
-  TWS_TRY(prepare_operands(x, op, s, err));
+  TWS_TRY(name_op(x, p, index, err));
+  if (op->kind == TWS_OP_COLLECTIVE) return prepare_collective(x, p, op, s, err);
+  if (op->kind == TWS_OP_COPY) return prepare_copy(x, p, op, s, err);
+  TWS_TRY(prepare_operands(x, p, op, s, err));
   if (op->kind != TWS_OP_COMPUTE && op->kind != TWS_OP_HOST) return TWS_OK;
   const int checked = !x->setup.ops->wait && !(s->work->flags & TWS_SCALED); /* with a loss scale CLIP does it */
   if (checked && s->work->code == TWS_KERNEL_CROSS_ENTROPY) s->loss = s->address[2];
@@ -219,8 +273,8 @@ static tws_code prepare_op(tws_executor *x, uint32_t index, tws_error *err) {
 }
 
 /* An event for each operation that another stream waits for. It is free again behind the last that waits. */
-static tws_code assign_events(tws_executor *x, tws_error *err) {
-  const tws_plan *plan = x->setup.plan;
+static tws_code assign_events(tws_executor *x, const program *p, tws_error *err) {
+  const tws_plan *plan = p->plan;
   uint32_t *last = tws_calloc(plan->op_count + 1u, sizeof *last); /* that waits for an operation */
   uint32_t *unused = tws_calloc(plan->op_count + 1u, sizeof *unused), unused_count = 0, events = 0;
   uint32_t *waits = tws_arena_alloc(x->arena, plan->dep_count + 1u, sizeof *waits);
@@ -228,13 +282,13 @@ static tws_code assign_events(tws_executor *x, tws_error *err) {
     for (uint32_t k = 0; k < plan->ops[i].dep_count; k++) last[plan->deps[plan->ops[i].dep_first + k]] = i;
   for (uint32_t i = 0; last && unused && waits && i < plan->op_count; i++) {
     const tws_op *op = &plan->ops[i];
-    step_op *s = &x->ops[i];
+    step_op *s = &p->ops[i];
     s->waits = waits + op->dep_first;
     s->wait_count = op->dep_count;
     for (uint32_t k = 0; k < op->dep_count; k++) {
       const uint32_t dep = plan->deps[op->dep_first + k];
-      waits[op->dep_first + k] = x->ops[dep].signal;
-      if (last[dep] == i) unused[unused_count++] = x->ops[dep].signal;
+      waits[op->dep_first + k] = p->ops[dep].signal;
+      if (last[dep] == i) unused[unused_count++] = p->ops[dep].signal;
     }
     s->signal = !op->awaited ? TWS_NONE : unused_count ? unused[--unused_count] : events++;
   }
@@ -244,17 +298,17 @@ static tws_code assign_events(tws_executor *x, tws_error *err) {
   return ok ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
 
-static tws_code prepare(tws_executor *x, tws_error *err) {
-  uint32_t count = x->setup.plan->op_count;
-  x->ops = tws_arena_alloc(x->arena, count + 1u, sizeof *x->ops);
-  if (!x->ops) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  TWS_TRY(describe_groups(x, err));
+static tws_code prepare(tws_executor *x, program *p, tws_error *err) {
+  uint32_t count = p->plan->op_count;
+  p->ops = tws_arena_alloc(x->arena, count + 1u, sizeof *p->ops);
+  if (!p->ops) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  TWS_TRY(describe_groups(x, p, err));
   for (uint32_t i = 0; i < count; i++) {
-    tws_code code = prepare_op(x, i, err);
+    tws_code code = prepare_op(x, p, i, err);
     if (code != TWS_OK)
-      return tws_fail_in(err, code, "operation %u (%s)", (unsigned)i, x->ops[i].label ? x->ops[i].label : "?");
+      return tws_fail_in(err, code, "operation %u (%s)", (unsigned)i, p->ops[i].label ? p->ops[i].label : "?");
   }
-  return x->setup.ops->wait ? assign_events(x, err) : TWS_OK;
+  return x->setup.ops->wait ? assign_events(x, p, err) : TWS_OK;
 }
 
 tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out, tws_error *err) {
@@ -265,8 +319,8 @@ tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out
   x->arena = tws_arena_create();
   atomic_store(&x->doing, NULL);
   x->replays = setup->ops->record && setup->ops->replay && (!setup->comm || setup->comm_ops->start_collective);
-  tws_code code = x->arena ? allocate(x, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  if (code == TWS_OK) code = prepare(x, err);
+  tws_code code = x->arena ? allocate_all(x, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (int i = 0; i < setup->program_count && code == TWS_OK; i++) code = prepare(x, &x->programs[i], err);
   if (code != TWS_OK) {
     tws_executor_destroy(x);
     return code;
@@ -277,8 +331,8 @@ tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out
 
 void tws_executor_destroy(tws_executor *x) {
   if (!x) return;
-  for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
-    if (x->base[tier] && x->owned[tier]) x->setup.ops->release(x->setup.backend, (tws_tier)tier, x->base[tier]);
+  release(x, &x->shared);
+  for (int i = 0; i < x->state_count; i++) release(x, &x->states[i]);
   tws_arena_destroy(x->arena);
   tws_free(x);
 }
@@ -315,9 +369,9 @@ static tws_code message(const tws_executor_setup *u, const step_op *s, int peer,
   return u->comm_ops->send(u->comm, peer, s->address[0], s->bytes, err);
 }
 
-static tws_code run_op(tws_executor *x, uint32_t index, tws_error *err) {
+static tws_code run_op(tws_executor *x, const program *p, uint32_t index, tws_error *err) {
   const tws_executor_setup *u = &x->setup;
-  const step_op *s = &x->ops[index];
+  const step_op *s = &p->ops[index];
   switch ((tws_op_kind)s->kind) {
     case TWS_OP_COMPUTE:
     case TWS_OP_HOST:
@@ -332,7 +386,7 @@ static tws_code run_op(tws_executor *x, uint32_t index, tws_error *err) {
       return u->ops->copy(u->backend, s->address[1], s->address[0], s->bytes, (tws_stream)s->stream, err);
     case TWS_OP_SEND:
     case TWS_OP_RECV:
-      return message(u, s, (int)u->plan->ops[index].peer, err);
+      return message(u, s, (int)p->plan->ops[index].peer, err);
     default:
       return tws_fail(err, TWS_INTERNAL, NULL, "unknown kind of operation %d", s->kind);
   }
@@ -363,17 +417,17 @@ static tws_code mark(const tws_executor *x, const step_op *s, double *times, uin
 
 /* Each operation in issue order. The first step on a backend with streams waits for each: there kernels are loaded,
  * memory is taken and connections are made, none of which may happen beside a kernel that waits for another rank. */
-static tws_code run_ops(tws_executor *x, size_t prefix, double *times, tws_executor_probe probe, void *user,
+static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double *times, tws_executor_probe probe, void *user,
                         tws_error *err) {
-  const int careful = x->setup.ops->wait && !x->ran;
-  for (uint32_t i = 0; i < x->setup.plan->op_count; i++) {
-    const step_op *s = &x->ops[i];
+  const int careful = x->setup.ops->wait && !p->ran;
+  for (uint32_t i = 0; i < p->plan->op_count; i++) {
+    const step_op *s = &p->ops[i];
     atomic_store_explicit(&x->doing, s, memory_order_relaxed);
     if (prefix) say(x, prefix, s);
     tws_code code = probe ? probe(user, i, err) : TWS_OK;
     if (code == TWS_OK) code = wait_for_dependencies(x, s, err);
     if (code == TWS_OK) code = mark(x, s, times, 2 * i, err);
-    if (code == TWS_OK) code = run_op(x, i, err);
+    if (code == TWS_OK) code = run_op(x, p, i, err);
     if (code == TWS_OK && x->setup.ops->signal && s->signal != TWS_NONE)
       code = x->setup.ops->signal(x->setup.backend, (tws_stream)s->stream, s->signal, err);
     if (code == TWS_OK) code = mark(x, s, times, 2 * i + 1, err);
@@ -384,19 +438,19 @@ static tws_code run_ops(tws_executor *x, size_t prefix, double *times, tws_execu
 }
 
 /* The whole step at once, recorded when that is asked for the first time. */
-static tws_code replay(tws_executor *x, size_t prefix, tws_error *err) {
+static tws_code replay(tws_executor *x, program *p, size_t prefix, tws_error *err) {
   static const step_op whole = {.label = "a recorded step", .where = "", .label_length = 15};
   const tws_backend_ops *ops = x->setup.ops;
-  if (!x->recorded) {
+  if (!p->recorded) {
     const tws_code code = ops->record(x->setup.backend, 1, err);
     if (code == TWS_UNSUPPORTED) {
       x->replays = 0;
-      return run_ops(x, prefix, NULL, NULL, NULL, err);
+      return run_ops(x, p, prefix, NULL, NULL, NULL, err);
     }
     TWS_TRY(code);
-    TWS_TRY(run_ops(x, prefix, NULL, NULL, NULL, err));
+    TWS_TRY(run_ops(x, p, prefix, NULL, NULL, NULL, err));
     TWS_TRY(ops->record(x->setup.backend, 0, err));
-    x->recorded = 1;
+    p->recorded = 1;
   }
   atomic_store_explicit(&x->doing, &whole, memory_order_relaxed);
   if (prefix) say(x, prefix, &whole);
@@ -404,8 +458,8 @@ static tws_code replay(tws_executor *x, size_t prefix, tws_error *err) {
 }
 
 /* Notes of the device become seconds of tws_clock_s(), as if the last had been reached just now. */
-static tws_code read_marks(const tws_executor *x, double *times, tws_error *err) {
-  const uint32_t count = 2 * x->setup.plan->op_count;
+static tws_code read_marks(const tws_executor *x, const program *p, double *times, tws_error *err) {
+  const uint32_t count = 2 * p->plan->op_count;
   double last = 0;
   TWS_TRY(x->setup.ops->marked(x->setup.backend, count, times, err));
   const double now = tws_clock_s();
@@ -414,16 +468,17 @@ static tws_code read_marks(const tws_executor *x, double *times, tws_error *err)
   return TWS_OK;
 }
 
-tws_code tws_executor_step(tws_executor *x, int64_t step, double *times, tws_executor_probe probe, void *user,
-                           tws_error *err) {
+tws_code tws_executor_step(tws_executor *x, int index, int64_t step, double *times, tws_executor_probe probe,
+                           void *user, tws_error *err) {
+  program *p = &x->programs[index];
   const size_t prefix = begin_line(x, step);
-  if (x->replays && x->ran && !times && !probe)
-    TWS_TRY(replay(x, prefix, err));
+  if (x->replays && index == 0 && p->ran && !times && !probe)
+    TWS_TRY(replay(x, p, prefix, err));
   else
-    TWS_TRY(run_ops(x, prefix, times, probe, user, err));
+    TWS_TRY(run_ops(x, p, prefix, times, probe, user, err));
   TWS_TRY(x->setup.ops->synchronize(x->setup.backend, err));
-  if (times && x->setup.ops->mark) TWS_TRY(read_marks(x, times, err));
-  x->ran = 1;
+  if (times && x->setup.ops->mark) TWS_TRY(read_marks(x, p, times, err));
+  p->ran = 1;
   atomic_store(&x->doing, NULL);
   if (prefix) snprintf(x->setup.activity + prefix, x->setup.activity_bytes - prefix, "between steps");
   return TWS_OK;
@@ -435,6 +490,6 @@ const char *tws_executor_doing(const tws_executor *x, char *buffer, int size) {
   return buffer;
 }
 
-const char *tws_executor_label(const tws_executor *x, uint32_t op) {
-  return x->ops[op].label;
+const char *tws_executor_label(const tws_executor *x, int index, uint32_t op) {
+  return x->programs[index].ops[op].label;
 }

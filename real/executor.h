@@ -1,12 +1,13 @@
-/* The plan executor: walks one rank's plan over a table of kernels and a communicator, as often as asked.
+/* The plan executor: walks one rank's programs over a table of kernels and a communicator, as often as asked.
  *
- * Memory is one allocation per tier of exactly plan->arena_bytes; every operand's address and every collective's
+ * Memory is, for each tier, one allocation of exactly the bytes of each state, and one of those of the largest program,
+ * which all of them use in turn: nothing but state lives from one to the next. Every operand's address and every collective's
  * segments are resolved once, so a step is a loop over calls. Operations start in issue order. A backend with a wait()
  * runs the plan's streams side by side: an operation that another stream waits for signals an event when it has ended, and
  * each operation first waits for exactly those of its dependencies; one without runs an operation to its end at once, and
  * order is all it needs. A backend that can record a step runs the first
- * one operation after another, records the second and starts it and all that follow as a whole; a step that is timed or
- * probed is run operation by operation.
+ * of programs[0] one operation after another, records the second and starts it and all that follow as a whole; other
+ * programs, and a step that is timed or probed, are run operation by operation.
  *
  * Running in issue order cannot deadlock where tws_plans_verify() finds no fault: that is what it tries. */
 #ifndef TWS_REAL_EXECUTOR_H
@@ -18,7 +19,8 @@
 typedef struct tws_executor tws_executor;
 
 typedef struct tws_executor_setup {
-  const tws_plan *plan; /* must outlive the executor */
+  const tws_plan *const *programs; /* of one rank, with equal groups; both must outlive the executor */
+  int program_count;
   const tws_backend_ops *ops;
   tws_backend *backend;
   const tws_comm_ops *comm_ops;
@@ -32,24 +34,24 @@ typedef struct tws_executor_setup {
 tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out, tws_error *err);
 void tws_executor_destroy(tws_executor *executor);
 
-uint64_t tws_executor_allocated(const tws_executor *executor, tws_tier tier); /* bytes */
+uint64_t tws_executor_allocated(const tws_executor *executor, tws_tier tier); /* bytes, of all arenas */
 
-/* Between steps: move bytes into and out of a buffer, from element `offset` on. */
-tws_code tws_executor_put(tws_executor *executor, uint32_t buffer, uint64_t offset, const void *from, uint64_t count,
-                          tws_error *err);
-tws_code tws_executor_get(tws_executor *executor, uint32_t buffer, uint64_t offset, void *to, uint64_t count,
-                          tws_error *err);
+/* Between steps: move bytes into and out of a buffer of a program, from element `offset` on. */
+tws_code tws_executor_put(tws_executor *executor, int program, uint32_t buffer, uint64_t offset, const void *from,
+                          uint64_t count, tws_error *err);
+tws_code tws_executor_get(tws_executor *executor, int program, uint32_t buffer, uint64_t offset, void *to,
+                          uint64_t count, tws_error *err);
 
 /* What happens between two operations, for tests of failure handling. */
 typedef tws_code (*tws_executor_probe)(void *user, uint32_t op, tws_error *err);
 
-/* One step. Start and end of every operation are recorded when `times` is not NULL: double [op_count][2], seconds of
+/* One step of a program. Start and end of every operation are recorded when `times` is not NULL: double [op_count][2], seconds of
  * tws_clock_s(). An error says which operation failed. `step` is for the activity line. */
-tws_code tws_executor_step(tws_executor *executor, int64_t step, double *times, tws_executor_probe probe, void *user,
+tws_code tws_executor_step(tws_executor *executor, int program, int64_t step, double *times, tws_executor_probe probe, void *user,
                            tws_error *err);
 /* The operation being run, from any thread: its tws_op_label(), and whom it waits for ("forward h.0.mlp.c_proj
  * all_reduce (model group of ranks 0 1)", "backward recv (rank 3)"). Returns buffer. */
 const char *tws_executor_doing(const tws_executor *executor, char *buffer, int size);
-const char *tws_executor_label(const tws_executor *executor, uint32_t op);
+const char *tws_executor_label(const tws_executor *executor, int program, uint32_t op);
 
 #endif

@@ -74,6 +74,8 @@ typedef struct tws_step_report {
   double seconds, tokens_per_s;
   double loss_scale, next_scale; /* of this step and the next; 1 without fp16 */
   int skipped;                   /* the loss or a gradient overflowed: no weight changed */
+  int evaluated;                 /* behind this step: then the next two */
+  double eval_loss, eval_seconds;
 } tws_step_report;
 
 typedef struct tws_train_options {
@@ -81,6 +83,9 @@ typedef struct tws_train_options {
   const tws_config *config;         /* resolved for the world's size */
   const char *data;                 /* text file (bytes) or llm.c .bin tokens */
   int64_t steps;
+  const char *eval_data;            /* as data: its loss is found by forward passes alone; NULL: no evaluation */
+  int64_t eval_every;               /* after each so many steps, and after the last; 0: only then */
+  int64_t eval_steps;               /* global batches of one evaluation, always the same; 0: all that the file has */
   const char *device;               /* "host" or "cuda" */
   const char *trace_path;           /* Chrome trace of the last step, or NULL */
   const char *csv_path;             /* one line per step, or NULL */
@@ -102,6 +107,8 @@ typedef struct tws_train_options {
 typedef struct tws_train_result {
   int64_t steps, skipped;
   double first_loss, last_loss, median_step_s, tokens_per_s; /* losses: the first and the last that are finite numbers */
+  int evaluated;
+  double last_eval_loss;
   uint64_t predicted_bytes[TWS_TIER_COUNT], allocated_bytes[TWS_TIER_COUNT]; /* this rank's arenas */
   uint64_t job_predicted_bytes, job_allocated_bytes, job_peak_rss_bytes;     /* sums over ranks and tiers; rank 0 */
   uint64_t largest_bytes; /* allocated by the rank with the most, over tiers; rank 0 */
@@ -135,7 +142,7 @@ typedef struct tws_real_api {
   const tws_backend_ops *(*backend)(const char *name); /* NULL: not there */
   const char *(*description)(void);                    /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
-enum { TWS_REAL_API_VERSION = 3 };
+enum { TWS_REAL_API_VERSION = 4 };
 #define TWS_REAL_MODULE_SYMBOL "tws_real_module"
 
 #endif

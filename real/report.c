@@ -23,7 +23,8 @@ static tws_code csv_failed(const tws_training *t, tws_error *err) {
 tws_code tws_report_csv_open(tws_training *t, tws_error *err) {
   if (t->rank != 0 || !t->options->csv_path) return TWS_OK;
   t->csv = fopen(t->options->csv_path, "w");
-  if (!t->csv || fputs("step,loss,lr,gradient_norm,seconds,tokens_per_s,loss_scale,skipped\n", t->csv) < 0 ||
+  if (!t->csv || fprintf(t->csv, "step,loss,lr,gradient_norm,seconds,tokens_per_s,loss_scale,skipped%s\n",
+                         t->evaluation ? ",eval_loss" : "") < 0 ||
       fflush(t->csv) != 0)
     return csv_failed(t, err);
   return TWS_OK;
@@ -31,8 +32,11 @@ tws_code tws_report_csv_open(tws_training *t, tws_error *err) {
 
 tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_error *err) {
   if (!t->csv) return TWS_OK;
-  int written = fprintf(t->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.6f,%.1f,%.15g,%d\n", r->step, r->loss, r->lr,
-                        r->gradient_norm, r->seconds, r->tokens_per_s, r->loss_scale, r->skipped);
+  char evaluated[32] = ""; /* empty behind steps that none follows */
+  if (r->evaluated) snprintf(evaluated, sizeof evaluated, "%.9g", r->eval_loss);
+  int written = fprintf(t->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.6f,%.1f,%.15g,%d%s%s\n", r->step, r->loss, r->lr,
+                        r->gradient_norm, r->seconds, r->tokens_per_s, r->loss_scale, r->skipped,
+                        t->evaluation ? "," : "", evaluated);
   return written < 0 || fflush(t->csv) != 0 ? csv_failed(t, err) : TWS_OK;
 }
 
@@ -131,6 +135,10 @@ static void add_configuration(const tws_training *t, cJSON *root) {
   cJSON_AddStringToObject(o, "model", t->options->network->name);
   cJSON_AddNumberToObject(o, "parameters", (double)tws_network_params(t->options->network, 0));
   cJSON_AddStringToObject(o, "data", t->options->data);
+  if (t->evaluation) {
+    cJSON_AddStringToObject(o, "eval_data", t->options->eval_data);
+    cJSON_AddNumberToObject(o, "eval_batches", (double)t->eval_batches);
+  }
   cJSON_AddNumberToObject(o, "zero_stage", c->zero.stage);
   cJSON_AddStringToObject(o, "dtype", tws_dtype_name(c->dtype));
   cJSON_AddStringToObject(o, "recompute", tws_recompute_name(c->recompute));
@@ -182,6 +190,15 @@ static void add_steps(const tws_training *t, cJSON *root) {
     cJSON_AddItemToArray(norms, cJSON_CreateNumber(t->history[i].gradient_norm));
     cJSON_AddItemToArray(rates, cJSON_CreateNumber(t->history[i].lr));
     cJSON_AddItemToArray(times, cJSON_CreateNumber(t->history[i].seconds));
+  }
+  cJSON *evaluations = t->evaluation ? cJSON_AddArrayToObject(root, "evaluations") : NULL;
+  for (int64_t i = 0; evaluations && i < t->steps_done; i++) {
+    if (!t->history[i].evaluated) continue;
+    cJSON *one = cJSON_CreateObject();
+    cJSON_AddNumberToObject(one, "step", (double)t->history[i].step);
+    cJSON_AddNumberToObject(one, "loss", t->history[i].eval_loss);
+    cJSON_AddNumberToObject(one, "seconds", t->history[i].eval_seconds);
+    cJSON_AddItemToArray(evaluations, one);
   }
   if (t->config->dtype != TWS_F16) return;
   cJSON *scales = cJSON_AddArrayToObject(root, "loss_scales"), *skipped = cJSON_AddArrayToObject(root, "skipped_steps");
@@ -253,6 +270,11 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
   while (last > first && !isfinite(t->history[last].loss)) last--;
   result->first_loss = t->history[first].loss;
   result->last_loss = t->history[last].loss;
+  for (int64_t i = 0; i < t->steps_done; i++) {
+    if (!t->history[i].evaluated) continue;
+    result->evaluated = 1;
+    result->last_eval_loss = t->history[i].eval_loss;
+  }
   result->median_step_s = median_step(t);
   result->tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / result->median_step_s;
   int wanted = t->options->result_path || t->options->on_result;
@@ -280,7 +302,7 @@ static tws_code pack_events(const tws_training *t, double origin, tws_text *out,
                 .micro_batch = op->micro_batch,
                 .stream = op->stream,
                 .phase = op->phase};
-    const char *label = tws_executor_label(t->executor, i);
+    const char *label = tws_executor_label(t->executor, TWS_PROGRAM_TRAIN, i);
     tws_text_add_bytes(out, (const char *)&r, sizeof r);
     tws_text_add_bytes(out, label, strlen(label) + 1);
   }

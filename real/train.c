@@ -40,7 +40,14 @@ static tws_code build_plan(tws_training *t, tws_error *err) {
   TWS_TRY(tws_plan_topology(t->config, t->world, &request.topology, err));
   TWS_TRY(tws_plan_build(&request, &t->plan, err));
   t->fault_op = choose_fault_op(t->plan);
-  return tws_ledger_read(t->plan, &t->ledger, err);
+  t->programs[TWS_PROGRAM_TRAIN] = t->plan;
+  if (t->options->eval_data) {
+    request.program = TWS_PROGRAM_EVALUATE;
+    request.state = t->plan->state;
+    TWS_TRY(tws_plan_build(&request, &t->evaluation, err));
+    t->programs[TWS_PROGRAM_EVALUATE] = t->evaluation;
+  }
+  return tws_ledger_of_programs(t->programs, t->evaluation ? 2 : 1, &t->ledger, err);
 }
 
 static tws_code open_data(tws_training *t, tws_error *err) {
@@ -55,6 +62,7 @@ static tws_code open_data(tws_training *t, tws_error *err) {
                                .ignored = c->ignored_token};
   TWS_TRY(tws_data_open(t->options->data, c->sequence_length, t->options->network->vocabulary, c->train_batch_size,
                         (uint64_t)c->seed, &t->data, err));
+  TWS_TRY(tws_evaluation_open(t, err));
   size_t tokens = (size_t)tws_data_tokens(&t->data, &t->shape);
   t->ids = tws_calloc(tokens, sizeof *t->ids);
   t->targets = tws_calloc(tokens, sizeof *t->targets);
@@ -75,7 +83,8 @@ static tws_code make_executor(tws_training *t, tws_error *err) {
   if (t->cuda) TWS_TRY(tws_cuda_connect(t->cuda, t->backend, t->plan, &t->device_comm, err));
   if (t->fault.kind == TWS_FAULT_ALLOCATE)
     return tws_fail(err, TWS_MEMORY, "unset TWINSPEED_FAULT", "cannot allocate an arena (a fault on request)");
-  tws_executor_setup setup = {.plan = t->plan,
+  tws_executor_setup setup = {.programs = t->programs,
+                              .program_count = t->evaluation ? 2 : 1,
                               .ops = t->ops,
                               .backend = t->backend,
                               .comm_ops = t->cuda ? t->cuda->comm_ops : tws_mpi_comm_ops(),
@@ -107,25 +116,45 @@ typedef struct weight_maker {
 static tws_code put_weights(tws_training *t, weight_maker *m, uint32_t buffer, uint64_t offset, uint64_t count,
                             tws_error *err) {
   const tws_dtype dtype = (tws_dtype)t->plan->buffers[buffer].dtype;
-  if (dtype == TWS_F32) return tws_executor_put(t->executor, buffer, offset, m->values, count, err);
+  if (dtype == TWS_F32) return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, buffer, offset, m->values, count, err);
   if (dtype != TWS_BF16 && dtype != TWS_F16)
     return tws_fail(err, TWS_UNSUPPORTED, "use fp32, bf16 or fp16", "parameters of type %s", tws_dtype_name(dtype));
   for (uint64_t i = 0; i < count; i++)
     m->rounded[i] = dtype == TWS_F16 ? tws_to_f16(m->values[i]) : tws_to_bf16(m->values[i]);
-  return tws_executor_put(t->executor, buffer, offset, m->rounded, count, err);
+  return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, buffer, offset, m->rounded, count, err);
 }
 
-static tws_code init_shard(tws_training *t, weight_maker *m, const tws_shard *shard, tws_error *err) {
+/* The program's buffers of those entries of the state that begin as parameters do. */
+typedef struct weight_buffers {
+  int count;
+  uint32_t buffer[8];
+  uint8_t role[8];
+} weight_buffers;
+
+static weight_buffers find_weight_buffers(const tws_plan *plan) {
+  weight_buffers found = {0};
+  for (uint32_t i = 0; i < plan->buffer_count && found.count < 8; i++) {
+    if (plan->buffers[i].lifetime != TWS_LIFETIME_STATE) continue;
+    const tws_state_entry *entry = &plan->state->entries[tws_state_find(plan->state, plan->buffers[i].name)];
+    if (entry->initial != TWS_INITIAL_PARAMETER) continue;
+    found.role[found.count] = entry->role;
+    found.buffer[found.count++] = i;
+  }
+  return found;
+}
+
+static tws_code init_shard(tws_training *t, weight_maker *m, const weight_buffers *to, const tws_shard *shard,
+                           tws_error *err) {
   const tws_plan *plan = t->plan;
   const tws_param_slice *slice = plan->slices ? &plan->slices[shard->param] : NULL;
   for (uint64_t done = 0; done < shard->count; done += CHUNK) {
     uint64_t n = shard->count - done < CHUNK ? shard->count - done : CHUNK;
     tws_init_part_with(m->threads, &plan->network->params[shard->param], shard->param, (uint64_t)t->config->seed, slice,
                        shard->param_first + done, n, m->values);
-    if (plan->parameters != TWS_NONE)
-      TWS_TRY(put_weights(t, m, plan->parameters, shard->storage_offset + done, n, err));
-    if (plan->master != TWS_NONE && shard->master_offset != TWS_NO_OFFSET)
-      TWS_TRY(put_weights(t, m, plan->master, shard->master_offset + done, n, err));
+    for (int i = 0; i < to->count; i++) {
+      const uint64_t first = to->role[i] == TWS_ELEMENTS_STORED ? shard->storage_offset : shard->owned_offset;
+      if (first != TWS_NO_OFFSET) TWS_TRY(put_weights(t, m, to->buffer[i], first + done, n, err));
+    }
   }
   return TWS_OK;
 }
@@ -146,9 +175,11 @@ static void free_weight_maker(weight_maker *m) {
 
 static tws_code init_weights(tws_training *t, tws_error *err) {
   weight_maker maker;
+  const tws_state *state = t->plan->state;
+  const weight_buffers buffers = find_weight_buffers(t->plan);
   tws_code code = make_weight_maker(t, CHUNK, &maker, err);
-  for (uint32_t i = 0; i < t->plan->shard_count && code == TWS_OK; i++)
-    code = init_shard(t, &maker, &t->plan->shards[i], err);
+  for (uint32_t i = 0; i < state->shard_count && code == TWS_OK; i++)
+    code = init_shard(t, &maker, &buffers, &state->shards[i], err);
   free_weight_maker(&maker);
   return code;
 }
@@ -161,23 +192,24 @@ static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
   float hyper[TWS_HYPER_COUNT];
   double zeros[TWS_METRIC_COUNT] = {0};
   *lr = tws_hyper_fill(t->config, step, t->loss_scale.scale, hyper);
-  TWS_TRY(tws_executor_put(t->executor, t->plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
-  return tws_executor_put(t->executor, t->plan->metrics, 0, zeros, TWS_METRIC_COUNT, err);
+  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, t->plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
+  return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, 0, zeros, TWS_METRIC_COUNT, err);
 }
 
 static tws_code put_inputs(tws_training *t, int64_t step, tws_error *err) {
   uint64_t tokens = (uint64_t)tws_data_tokens(&t->data, &t->shape);
   TWS_TRY(tws_data_fill(&t->data, &t->shape, step - 1, t->ids, t->targets, err));
-  TWS_TRY(tws_executor_put(t->executor, t->plan->input_ids, 0, t->ids, tokens, err));
-  return tws_executor_put(t->executor, t->plan->targets, 0, t->targets, tokens, err);
+  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, t->plan->input_ids, 0, t->ids, tokens, err));
+  return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, t->plan->targets, 0, t->targets, tokens, err);
 }
 
 /* One weight that is not a number, in a module whose output the loss depends on: the last of the network. */
 static tws_code spoil_weights(tws_training *t, tws_error *err) {
   weight_maker one;
-  const tws_shard *last = &t->plan->shards[0];
-  for (uint32_t i = 0; i < t->plan->shard_count; i++)
-    if (t->plan->shards[i].param > last->param) last = &t->plan->shards[i];
+  const tws_state *state = t->plan->state;
+  const tws_shard *last = &state->shards[0];
+  for (uint32_t i = 0; i < state->shard_count; i++)
+    if (state->shards[i].param > last->param) last = &state->shards[i];
   tws_code code = make_weight_maker(t, 1, &one, err);
   if (code == TWS_OK) {
     one.values[0] = NAN;
@@ -202,7 +234,7 @@ static tws_code run_plan(tws_training *t, int64_t step, double *seconds, tws_err
   TWS_TRY(tws_comm_barrier(t->comm, err));
   double start = tws_clock_s();
   tws_watchdog_begin(t->watchdog, step);
-  TWS_TRY(tws_executor_step(t->executor, step, traced ? t->times : NULL, probe, t, err));
+  TWS_TRY(tws_executor_step(t->executor, TWS_PROGRAM_TRAIN, step, traced ? t->times : NULL, probe, t, err));
   TWS_TRY(tws_comm_barrier(t->comm, err));
   tws_watchdog_end(t->watchdog);
   *seconds = tws_clock_s() - start;
@@ -242,13 +274,15 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   TWS_TRY(put_inputs(t, step, err));
   TWS_TRY(put_scalars(t, &report.lr, err));
   TWS_TRY(run_plan(t, step, &report.seconds, err));
-  TWS_TRY(tws_executor_get(t->executor, t->plan->metrics, 0, metrics, TWS_METRIC_COUNT, err));
+  TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, 0, metrics, TWS_METRIC_COUNT, err));
   report.loss = metrics[TWS_METRIC_LOSS];
   report.gradient_norm = metrics[TWS_METRIC_NORM];
   report.tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / report.seconds;
   TWS_TRY(advance_scale(t, metrics[TWS_METRIC_OVERFLOW] != 0, &report, err));
   TWS_TRY(check_finite(&report, err));
   t->steps_done = step;
+  report.evaluated = tws_evaluation_is_due(t, step);
+  if (report.evaluated) TWS_TRY(tws_evaluation_run(t, step, &report.eval_loss, &report.eval_seconds, err));
   if (t->rank != 0) return TWS_OK;
   t->history[step - 1] = report;
   TWS_TRY(tws_report_csv_step(t, &report, err));
@@ -308,8 +342,10 @@ static void release(tws_training *t) {
   if (t->device_comm) t->cuda->comm_destroy(t->device_comm);
   tws_comm_destroy(t->comm);
   if (t->backend) t->ops->destroy(t->backend);
+  tws_plan_destroy(t->evaluation);
   tws_plan_destroy(t->plan);
   tws_data_close(&t->data);
+  tws_data_close(&t->eval_data);
   tws_free(t->ids);
   tws_free(t->targets);
   tws_free(t->times);

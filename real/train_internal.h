@@ -19,8 +19,10 @@ typedef struct tws_training {
   uint32_t fault_op; /* before which a rank dies or hangs */
   tws_data data;
   tws_batch_shape shape;
-  tws_plan *plan;
-  tws_ledger ledger;
+  tws_plan *plan;       /* of a training step */
+  tws_plan *evaluation; /* over the same state; NULL: none is asked for */
+  const tws_plan *programs[TWS_PROGRAM_COUNT];
+  tws_ledger ledger; /* of the whole job: the state and the largest program */
   const tws_backend_ops *ops;
   tws_backend *backend;
   tws_comm *comm;
@@ -28,7 +30,9 @@ typedef struct tws_training {
   tws_comm *device_comm;    /* the plan's collectives on GPUs; `comm` has the rest */
   tws_executor *executor;
   tws_watchdog *watchdog;
-  int32_t *ids, *targets; /* of one step */
+  tws_data eval_data;
+  int64_t eval_batches;   /* of one evaluation */
+  int32_t *ids, *targets; /* of one step, of either program */
   double *times;          /* [op_count][2] of the last step, when a trace is wanted */
   double trace_start_s;
   tws_step_report *history; /* rank 0: one per step */
@@ -44,6 +48,13 @@ const tws_backend_ops *tws_real_backend(const char *name);
 const char *tws_real_description(void);
 
 double tws_median(const double *values, int64_t count); /* 0 without values */
+
+/* ---- evaluation (real/evaluate.c) ---- */
+tws_code tws_evaluation_open(tws_training *t, tws_error *err);
+/* The mean loss over the tokens of t->eval_batches global batches; the state stays as it is. */
+tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double *seconds, tws_error *err);
+/* Whether one follows this step. */
+int tws_evaluation_is_due(const tws_training *t, int64_t step);
 
 /* ---- reports (real/report.c); rank 0 writes ---- */
 tws_code tws_report_csv_open(tws_training *t, tws_error *err);

@@ -9,13 +9,13 @@
 
 /* Per element of a rank's state: 1 + the number that ADAMW draws bits for; 0: it is not updated, or twice. */
 static uint64_t *drawn_numbers(const tws_plan *plan) {
-  const uint64_t count = plan->buffers[plan->moment1].elements;
+  const uint64_t count = plan->buffers[plan->optimizer_state[0]].elements;
   uint64_t *numbers = calloc(count + 1, sizeof *numbers);
   for (uint32_t i = 0; i < plan->op_count; i++) {
     const tws_work *w = &plan->works[plan->ops[i].work];
     const tws_operand *moment = &plan->operands[plan->ops[i].operand_first + 1];
     if (plan->ops[i].kind != TWS_OP_COMPUTE || w->code != TWS_KERNEL_ADAMW) continue;
-    ck_assert(w->flags & TWS_STOCHASTIC && w->d[1] >= 0 && moment->buffer == plan->moment1);
+    ck_assert(w->flags & TWS_STOCHASTIC && w->d[1] >= 0 && moment->buffer == plan->optimizer_state[0]);
     for (uint64_t k = 0; k < moment->count; k++) {
       uint64_t *number = &numbers[moment->offset + k];
       *number = *number ? 0 : (uint64_t)w->d[1] + k + 1;
@@ -35,10 +35,10 @@ static void check_random_numbers(tws_plan *const *plans, int world, const tws_ne
   ck_assert_uint_eq(before[network->param_count], total);
   for (int r = 0; r < world; r++) {
     uint64_t *numbers = drawn_numbers(plans[r]), run;
-    for (uint32_t i = 0; i < plans[r]->shard_count; i++) {
-      const tws_shard *s = &plans[r]->shards[i];
-      for (uint64_t k = 0; k < s->count && s->master_offset != TWS_NO_OFFSET; k++) {
-        const uint64_t e = s->param_first + k, number = numbers[s->master_offset + k];
+    for (uint32_t i = 0; i < plans[r]->state->shard_count; i++) {
+      const tws_shard *s = &plans[r]->state->shards[i];
+      for (uint64_t k = 0; k < s->count && s->owned_offset != TWS_NO_OFFSET; k++) {
+        const uint64_t e = s->param_first + k, number = numbers[s->owned_offset + k];
         const uint64_t weight =
             before[s->param] + (plans[r]->slices ? tws_param_slice_whole(&plans[r]->slices[s->param], e, &run) : e);
         if (number == 0 || number > total || (plans[r]->tensor_parallel == 1 && number != weight + 1)) {

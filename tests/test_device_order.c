@@ -192,15 +192,16 @@ START_TEST(streams_wait_for_dependencies_alone) {
   ck_assert(tws_profile_load(cluster.profile, &profile, &err) == TWS_OK);
   const tws_machine machine = {&cluster, profile};
   ck_assert(ops->create(0, 1, &backend, &err) == TWS_OK);
+  const tws_plan *programs[] = {plan};
   const tws_executor_setup setup = {
-      .plan = plan, .ops = ops, .backend = backend, .comm_ops = &comm_ops, .comm = (tws_comm *)backend};
+      .programs = programs, .program_count = 1, .ops = ops, .backend = backend, .comm_ops = &comm_ops, .comm = (tws_comm *)backend};
   ck_assert_msg(tws_executor_create(&setup, &executor, &err) == TWS_OK, "%s", err.message);
   double *times = calloc(plan->op_count, 2 * sizeof *times);
   watched w = {plan, &machine, calloc(plan->op_count + 1u, sizeof *w.first)};
   /* the first step waits for each operation: kernels are loaded there */
-  ck_assert_msg(tws_executor_step(executor, 1, times, before_op, &w, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_executor_step(executor, 0, 1, times, before_op, &w, &err) == TWS_OK, "%s", err.message);
   trace(1);
-  ck_assert_msg(tws_executor_step(executor, 2, times, before_op, &w, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_executor_step(executor, 0, 2, times, before_op, &w, &err) == TWS_OK, "%s", err.message);
   w.first[plan->op_count] = traced();
   check_waits(j, &w, plan);
   trace(0);

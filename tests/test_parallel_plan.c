@@ -146,9 +146,9 @@ static void check_ownership(tws_plan *const *plans, int world, const tws_network
     uint64_t n = (uint64_t)tws_param_numel(&network->params[p]), run;
     int *owners = calloc(n, sizeof *owners), wrong = 0; /* asserted once: each assertion is a message to the runner */
     for (int r = 0; r < world; r++) {
-      for (uint32_t i = 0; i < plans[r]->shard_count; i++) {
-        const tws_shard *s = &plans[r]->shards[i];
-        if (s->param != p || s->master_offset == TWS_NO_OFFSET) continue;
+      for (uint32_t i = 0; i < plans[r]->state->shard_count; i++) {
+        const tws_shard *s = &plans[r]->state->shards[i];
+        if (s->param != p || s->owned_offset == TWS_NO_OFFSET) continue;
         for (uint64_t e = s->param_first; e < s->param_first + s->count; e++) {
           uint64_t at = plans[r]->slices ? tws_param_slice_whole(&plans[r]->slices[p], e, &run) : e;
           if (at < n) owners[at]++;

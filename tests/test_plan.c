@@ -230,9 +230,9 @@ static void check_ownership(tws_plan *const *plans, int ranks, const tws_network
     uint64_t n = (uint64_t)tws_param_numel(&network->params[p]), owned = 0;
     unsigned char *seen = calloc(n, 1);
     for (int r = 0; r < ranks; r++) {
-      for (uint32_t i = 0; i < plans[r]->shard_count; i++) {
-        const tws_shard *s = &plans[r]->shards[i];
-        if (s->param != p || s->master_offset == TWS_NO_OFFSET) continue;
+      for (uint32_t i = 0; i < plans[r]->state->shard_count; i++) {
+        const tws_shard *s = &plans[r]->state->shards[i];
+        if (s->param != p || s->owned_offset == TWS_NO_OFFSET) continue;
         ck_assert_uint_le(s->param_first + s->count, n);
         owned += s->count;
         memset(seen + s->param_first, 1, s->count);
@@ -368,8 +368,8 @@ START_TEST(random_pipelines_are_sound) {
                                   .threads = 1};
       ck_assert_msg(tws_plan_build(&request, &plans[r], &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
       ck_assert_msg(tws_plan_verify(plans[r], &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
-      for (uint32_t i = 0; i < plans[r]->shard_count; i++) {
-        if (plans[r]->shards[i].master_offset != TWS_NO_OFFSET) owned += plans[r]->shards[i].count;
+      for (uint32_t i = 0; i < plans[r]->state->shard_count; i++) {
+        if (plans[r]->state->shards[i].owned_offset != TWS_NO_OFFSET) owned += plans[r]->state->shards[i].count;
       }
     }
     ck_assert_msg(tws_plans_verify((const tws_plan *const *)plans, world, &err) == TWS_OK, "seed %d: %s", (int)seed,
@@ -468,9 +468,9 @@ START_TEST(verifier_notices_broken_memory) {
   int noticed = 0, tried = 0;
   for (uint32_t b = 0; b < plan->buffer_count; b++) { /* put a live buffer where a neighbour lives */
     tws_buffer *buffer = &plan->buffers[b];
-    if (buffer->persistent || buffer->first_op == TWS_NONE || buffer->last_op == buffer->first_op) continue;
+    if (buffer->lifetime != TWS_LIFETIME_OPS || buffer->first_op == TWS_NONE || buffer->last_op == buffer->first_op) continue;
     uint64_t offset = buffer->offset;
-    buffer->offset = plan->buffers[plan->parameters].offset;
+    buffer->offset = plan->buffers[plan->metrics].offset;
     tried++;
     noticed += tws_plan_verify(plan, &err) == TWS_INTERNAL;
     buffer->offset = offset;

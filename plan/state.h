@@ -1,0 +1,73 @@
+/* State: what lives between the programs of a job (steps, evaluations), laid out once in arenas of its own.
+ *
+ * Programs are plans over one state. A program's other buffers live at most as long as the program runs, so programs of
+ * one rank share one more arena for each tier, as large as the largest needs: a job's memory is its state plus its
+ * largest program. An entry says what it is, where its elements belong in the model, how it begins, and whether a
+ * checkpoint holds it: the list is a checkpoint's table of contents. */
+#ifndef TWS_PLAN_STATE_H
+#define TWS_PLAN_STATE_H
+
+#include <stdint.h>
+#include "base/dtype.h"
+#include "base/memory.h"
+#include "base/status.h"
+
+/* Where a parameter lives on this rank. */
+typedef struct tws_shard {
+  uint32_t param;              /* network parameter */
+  uint64_t param_first, count; /* elements [first, first + count) of the flat parameter, or of the rank's part of it */
+  uint64_t storage_offset;     /* element offset in entries with TWS_ELEMENTS_STORED */
+  uint64_t owned_offset;       /* in entries with TWS_ELEMENTS_OWNED; TWS_NO_OFFSET: not owned here */
+} tws_shard;
+#define TWS_NO_OFFSET UINT64_MAX
+
+/* Which elements of the model's parameters an entry has one element for, and where. */
+typedef enum tws_elements {
+  TWS_ELEMENTS_NONE,   /* it has no relation to parameters */
+  TWS_ELEMENTS_STORED, /* all that this rank keeps, at storage_offset */
+  TWS_ELEMENTS_OWNED   /* those that it updates, at owned_offset */
+} tws_elements;
+
+typedef enum tws_initial {
+  TWS_INITIAL_ZERO,
+  TWS_INITIAL_PARAMETER /* the parameter's own initial values, rounded to the entry's type */
+} tws_initial;
+
+typedef struct tws_state_entry {
+  const char *name; /* unique in its state */
+  uint8_t tier, dtype, category;
+  uint8_t role; /* what the elements are of: tws_elements */
+  uint8_t initial;
+  uint8_t checkpointed;     /* 0: what programs leave there can be made again from the rest */
+  uint64_t elements, bytes; /* bytes = elements x size, not padded */
+  uint64_t offset;          /* in the state's arena of its tier, a multiple of TWS_ALIGNMENT */
+} tws_state_entry;
+
+typedef struct tws_state {
+  tws_arena *arena;
+  tws_state_entry *entries; /* in the order in which they were added */
+  uint32_t count;
+  size_t capacity;
+  tws_shard *shards; /* sorted by storage_offset; in `arena` */
+  uint32_t shard_count;
+  uint64_t arena_bytes[TWS_TIER_COUNT];
+} tws_state;
+
+tws_code tws_state_create(tws_state **out, tws_error *err);
+void tws_state_destroy(tws_state *state); /* NULL is allowed */
+/* Appends an entry; the state sets its bytes and offset. *index: its place. The name has to outlive the state. */
+tws_code tws_state_add(tws_state *state, const tws_state_entry *entry, uint32_t *index, tws_error *err);
+/* TWS_NONE: no entry has that name. */
+uint32_t tws_state_find(const tws_state *state, const char *name);
+
+/* A run of an entry's elements that are neighbours in a parameter as well. */
+typedef struct tws_state_part {
+  uint32_t param;
+  uint64_t param_first, count; /* as in tws_shard */
+  uint64_t first;              /* element of the entry */
+} tws_state_part;
+/* The parts of an entry one after another: *shard is 0 before the first call and then left alone. Returns 0 when there
+ * are no more. */
+int tws_state_next_part(const tws_state *state, uint32_t entry, uint32_t *shard, tws_state_part *part);
+
+#endif

@@ -1,0 +1,56 @@
+/* Evaluation: the loss of other data under the weights as they are. A program of its own over the state of training. */
+#include <math.h>
+#include "real/train_internal.h"
+
+tws_code tws_evaluation_open(tws_training *t, tws_error *err) {
+  const tws_config *c = t->config;
+  if (!t->options->eval_data) return TWS_OK;
+  TWS_TRY(tws_data_open(t->options->eval_data, c->sequence_length, t->options->network->vocabulary,
+                        c->train_batch_size, (uint64_t)c->seed, &t->eval_data, err));
+  const int64_t there = (int64_t)t->eval_data.samples / c->train_batch_size, asked = t->options->eval_steps;
+  t->eval_batches = asked > 0 && asked < there ? asked : there;
+  if (asked > there && t->rank == 0)
+    tws_log_write(t->options->log, TWS_LOG_WARNING,
+                  "%s has %ld batches of %ld samples: an evaluation takes these, not %ld", t->options->eval_data,
+                  (long)there, (long)c->train_batch_size, (long)asked);
+  return TWS_OK;
+}
+
+int tws_evaluation_is_due(const tws_training *t, int64_t step) {
+  const int64_t every = t->options->eval_every;
+  return t->evaluation && (step == t->options->steps || (every > 0 && step % every == 0));
+}
+
+static tws_code put_batch(tws_training *t, int64_t batch, tws_error *err) {
+  const tws_plan *plan = t->evaluation;
+  const uint64_t tokens = (uint64_t)tws_data_tokens(&t->eval_data, &t->shape);
+  const float hyper[TWS_HYPER_COUNT] = {0};
+  const double zeros[TWS_METRIC_COUNT] = {0};
+  TWS_TRY(tws_data_fill(&t->eval_data, &t->shape, batch, t->ids, t->targets, err));
+  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, plan->input_ids, 0, t->ids, tokens, err));
+  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, plan->targets, 0, t->targets, tokens, err));
+  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
+  return tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, plan->metrics, 0, zeros, TWS_METRIC_COUNT, err);
+}
+
+tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double *seconds, tws_error *err) {
+  double sum = 0, counted = 0, metrics[TWS_METRIC_COUNT];
+  const double start = tws_clock_s();
+  for (int64_t batch = 0; batch < t->eval_batches; batch++) {
+    TWS_TRY(put_batch(t, batch, err));
+    TWS_TRY(tws_comm_barrier(t->comm, err));
+    tws_watchdog_begin(t->watchdog, step);
+    TWS_TRY(tws_executor_step(t->executor, TWS_PROGRAM_EVALUATE, step, NULL, NULL, NULL, err));
+    tws_watchdog_end(t->watchdog);
+    TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_EVALUATE, t->evaluation->metrics, 0, metrics, TWS_METRIC_COUNT,
+                             err));
+    const double kept = 1 - metrics[TWS_METRIC_IGNORED]; /* share of the tokens whose target counts */
+    sum += metrics[TWS_METRIC_LOSS] * kept;
+    counted += kept;
+  }
+  *seconds = tws_clock_s() - start;
+  *loss = counted > 0 ? sum / counted : 0;
+  if (isfinite(*loss)) return TWS_OK;
+  return tws_fail(err, TWS_RANK, "lower the learning rate, or look for bad data in --eval-data",
+                  "the evaluation's loss is %g", *loss);
+}
