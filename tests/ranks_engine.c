@@ -250,11 +250,12 @@ static void check_transport(tws_transport transport, uint64_t first, uint64_t tr
 
 /* ---- train ---- */
 
-static double losses[64], norms[64];
+static double losses[64], norms[64], evaluations[64]; /* evaluations: NaN behind steps that none follows */
 static void keep(void *user, const tws_step_report *report) {
   (void)user;
   losses[report->step - 1] = report->loss;
   norms[report->step - 1] = report->gradient_norm;
+  evaluations[report->step - 1] = report->evaluated ? report->eval_loss : NAN;
 }
 
 static tws_config *load_config(const char *text) {
@@ -273,12 +274,15 @@ static void verify_plans(const char *name, const tws_network *network, const tws
   tws_error err = {0};
   tws_plan_request request = {.network = network, .config = config, .backend = TWS_BACKEND_HOST, .threads = 1};
   need(tws_plan_topology(config, world, &request.topology, &err) == TWS_OK, name, &err);
-  for (request.rank = 0; request.rank < world; request.rank++) {
-    need(tws_plan_build(&request, &plans[request.rank], &err) == TWS_OK, name, &err);
-    need(tws_plan_verify(plans[request.rank], &err) == TWS_OK, name, &err);
+  for (int program = 0; program < TWS_PROGRAM_COUNT; program++) {
+    request.program = (tws_program)program;
+    for (request.rank = 0; request.rank < world; request.rank++) {
+      need(tws_plan_build(&request, &plans[request.rank], &err) == TWS_OK, name, &err);
+      need(tws_plan_verify(plans[request.rank], &err) == TWS_OK, name, &err);
+    }
+    need(tws_plans_verify((const tws_plan *const *)plans, world, &err) == TWS_OK, name, &err);
+    for (int r = 0; r < world; r++) tws_plan_destroy(plans[r]);
   }
-  need(tws_plans_verify((const tws_plan *const *)plans, world, &err) == TWS_OK, name, &err);
-  for (int r = 0; r < world; r++) tws_plan_destroy(plans[r]);
   free(plans);
 }
 
@@ -296,6 +300,9 @@ static void run_job(char *line, FILE *out) {
                                .config = config,
                                .data = getenv("DATA"),
                                .steps = atoi(steps),
+                               .eval_data = getenv("EVAL_DATA"),
+                               .eval_every = 4,
+                               .eval_steps = 2,
                                .device = "host",
                                .threads = 1,
                                .deadline_s = 120.0,
@@ -308,7 +315,7 @@ static void run_job(char *line, FILE *out) {
   need(result.allocated_bytes[TWS_TIER_DEVICE] > 0, "no arena", NULL);
   if (out) {
     fprintf(out, "%s", name);
-    for (int64_t i = 0; i < options.steps; i++) fprintf(out, " %.17g %.17g", losses[i], norms[i]);
+    for (int64_t i = 0; i < options.steps; i++) fprintf(out, " %.17g %.17g %.17g", losses[i], norms[i], evaluations[i]);
     fprintf(out, "\n");
   }
   tws_config_destroy(config);

@@ -181,6 +181,43 @@ static void check_time(tws_plan *const *plans, const tws_topology *topology, int
                 (int)seed, world, step_s, alone_s);
 }
 
+/* The same ranks' evaluation over the state of training: forward passes alone, in no more memory than state and the
+ * larger program. */
+static void check_evaluation(tws_plan *const *plans, const tws_config *c, int world, const tws_machine *machine,
+                             uint64_t seed) {
+  tws_plan *evaluations[MOST_RANKS];
+  tws_error err = {0};
+  for (int r = 0; r < world; r++) {
+    tws_plan_request request = {.network = plans[r]->network,
+                                .config = c,
+                                .topology = plans[r]->topology,
+                                .rank = r,
+                                .backend = TWS_BACKEND_HOST,
+                                .threads = 1,
+                                .program = TWS_PROGRAM_EVALUATE,
+                                .state = plans[r]->state};
+    tws_ledger job, evaluation;
+    ck_assert_msg(tws_plan_build(&request, &evaluations[r], &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
+    const tws_plan *plan = evaluations[r], *both[] = {plans[r], plan};
+    ck_assert_msg(tws_plan_verify(plan, &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
+    ck_assert_ptr_eq(plan->state, plans[r]->state);
+    for (uint32_t op = 0; op < plan->op_count; op++)
+      ck_assert(plan->ops[op].phase == TWS_PHASE_FORWARD || plan->ops[op].phase == TWS_PHASE_STEP);
+    ck_assert(tws_ledger_read(plan, &evaluation, &err) == TWS_OK);
+    ck_assert(tws_ledger_of_programs(both, 2, &job, &err) == TWS_OK);
+    for (int t = 0; t < TWS_TIER_COUNT; t++) {
+      const uint64_t a = plans[r]->arena_bytes[t], b = plan->arena_bytes[t], state = plan->state->arena_bytes[t];
+      ck_assert_uint_eq(job.tier[t].arena_bytes, state + (a > b ? a : b));
+      ck_assert_uint_eq(evaluation.tier[t].arena_bytes, state + b);
+      ck_assert_uint_le(evaluation.tier[t].live_bytes, state + b);
+    }
+  }
+  ck_assert_msg(tws_plans_verify((const tws_plan *const *)evaluations, world, &err) == TWS_OK, "seed %d: %s", (int)seed,
+                err.message);
+  check_time(evaluations, &plans[0]->topology, world, machine, seed);
+  for (int r = 0; r < world; r++) tws_plan_destroy(evaluations[r]);
+}
+
 static void check_job(uint64_t seed, const tws_machine *machine, int *plans_built, int *stochastic) {
   shape s;
   int world;
@@ -206,6 +243,7 @@ static void check_job(uint64_t seed, const tws_machine *machine, int *plans_buil
     ++*stochastic;
   }
   check_time(plans, &topology, world, machine, seed);
+  if (seed % 3 == 0) check_evaluation(plans, &c, world, machine, seed);
   for (int r = 0; r < world; r++) tws_plan_destroy(plans[r]);
   tws_network_destroy(network);
 }

@@ -34,6 +34,58 @@ static void check_trace(const char *path, int ranks) {
   tws_json_destroy(json);
 }
 
+/* A column of a CSV of steps, as text; NULL: the line ends before it. */
+static char *csv_column(const char *path, int line, int column) {
+  static char text[512];
+  FILE *file = fopen(path, "r");
+  ck_assert_ptr_nonnull(file);
+  for (int i = 0; i <= line; i++) ck_assert_ptr_nonnull(fgets(text, sizeof text, file));
+  fclose(file);
+  text[strcspn(text, "\n")] = '\0';
+  char *at = text;
+  while (at && column-- > 0) at = (at = strchr(at, ',')) ? at + 1 : NULL;
+  if (at) at[strcspn(at, ",")] = '\0';
+  return at;
+}
+
+/* Evaluating changes nothing of the training, to the last digit; its loss is printed, in the CSV and in the summary, and
+ * the memory of both is what was predicted. */
+START_TEST(evaluation) {
+  char plain[96], evaluated[96], other[96], loss[32];
+  snprintf(plain, sizeof plain, "%s", in_folder("plain.csv"));
+  snprintf(evaluated, sizeof evaluated, "%s", in_folder("evaluated.csv"));
+  snprintf(other, sizeof other, "%s", in_folder("other.txt"));
+  write_story(other, 1500);
+  command_result r = twinspeed(JOB "%s --steps 5 --csv %s --quiet", text_path, plain);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  ck_assert_ptr_null(csv_column(plain, 1, 8));
+  command_free(&r);
+  r = twinspeed(JOB "%s --steps 5 --csv %s --eval-data %s --eval-every 2 --eval-steps 3", text_path, evaluated, other);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  ck_assert_msg(strstr(r.out, "eval loss") && strstr(r.out, "equal to the byte"), "%s", r.out);
+  ck_assert_str_eq(csv_column(evaluated, 0, 8), "eval_loss");
+  for (int step = 1; step <= 5; step++) {
+    snprintf(loss, sizeof loss, "%s", csv_column(plain, step, 1));
+    ck_assert_str_eq(csv_column(evaluated, step, 1), loss);
+    const char *found = csv_column(evaluated, step, 8);
+    if (step % 2 && step < 5)
+      ck_assert_str_eq(found, "");
+    else
+      ck_assert(strtod(found, NULL) > 3 && strtod(found, NULL) < 7);
+  }
+  command_free(&r);
+  r = twinspeed(JOB "%s --steps 1 --json --quiet --eval-data %s --eval-steps 99", text_path, other);
+  ck_assert_msg(r.status == 0 && strstr(r.out, "\"evaluations\""), "%s%s", r.out, r.err);
+  command_free(&r);
+  r = twinspeed(JOB "%s --eval-every 2", text_path);
+  ck_assert_msg(r.status == 2 && strstr(r.err, "--eval-data"), "%s", r.err);
+  command_free(&r);
+  r = twinspeed(JOB "%s --eval-data %s", text_path, in_folder("nowhere"));
+  ck_assert_msg(r.status == 4 && strstr(r.err, "nowhere"), "%d: %s", r.status, r.err);
+  command_free(&r);
+}
+END_TEST
+
 START_TEST(program_output) {
   command_result r = twinspeed(JOB "%s --steps 4 --csv %s --trace %s --result %s", text_path, in_folder("csv"),
                                in_folder("trace"), in_folder("result"));
@@ -255,6 +307,7 @@ int main(void) {
   tcase_add_loop_test(tests, failures, 0, 8);
   tcase_add_loop_test(tests, interrupted, 0, 2);
   tcase_add_loop_test(tests, data_cut_in_a_run, 0, 2);
+  tcase_add_test(tests, evaluation);
   tcase_add_loop_test(tests, bad_input, 0, 7);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);

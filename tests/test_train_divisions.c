@@ -30,9 +30,12 @@ static void run_combinations(int k) {
   ck_assert_int_eq(curve_count[k], count);
 }
 
-/* Losses and norms of jobs divided along all axes, against one rank. */
+/* Losses and norms of jobs divided along all axes, and the loss of other data under their weights, against one rank. */
 START_TEST(equal_divisions) {
-  double worst = 0.0, worst_norm = 0.0;
+  double worst = 0.0, worst_norm = 0.0, worst_eval = 0.0;
+  int evaluated = 0;
+  write_story(in_folder("evaluation"), 3000);
+  setenv("EVAL_DATA", in_folder("evaluation"), 1);
   for (int m = 0; m < MODELS; m++) write_text(in_folder(model_names[m]), model_texts[m]);
   for (int k = 0; k < WORLDS; k++) run_combinations(k);
   for (int i = 0; i < COMBINATIONS; i += EVERY) {
@@ -49,11 +52,21 @@ START_TEST(equal_divisions) {
                     want->loss[s]);
       ck_assert_msg(norm_error < 1e-4, "%s of %s, step %d: norm %.9g, not %.9g", name, reference, s + 1, got->norm[s],
                     want->norm[s]);
+      ck_assert(isnan(got->eval[s]) == isnan(want->eval[s]) && isnan(got->eval[s]) == ((s + 1) % 4 != 0 && s + 1 < SHORT));
+      if (!isnan(got->eval[s])) {
+        double eval_error = fabs(got->eval[s] / want->eval[s] - 1.0);
+        ck_assert_msg(eval_error < 1e-6, "%s of %s, evaluation behind step %d: loss %.9g, not %.9g", name, reference, s + 1,
+                      got->eval[s], want->eval[s]);
+        worst_eval = fmax(worst_eval, eval_error);
+        evaluated++;
+      }
       worst = fmax(worst, error);
       worst_norm = fmax(worst_norm, norm_error);
     }
   }
-  printf("largest relative difference of a loss: %.2g, of a norm: %.2g\n", worst, worst_norm);
+  ck_assert_int_ge(evaluated, 3 * (COMBINATIONS / EVERY));
+  printf("largest relative difference of a loss: %.2g, of a norm: %.2g, of an evaluation: %.2g\n", worst, worst_norm,
+         worst_eval);
   for (int m = 0; m < MODELS; m++) { /* what is left out matters: the losses differ */
     char plain[64], ignored[64];
     reference_name(m, 0, plain, sizeof plain);

@@ -54,7 +54,7 @@ enum { STEPS = 20, FEW_STEPS = TWS_SANITIZED ? 8 : STEPS, MAX_JOBS = 64, WORLDS 
 typedef struct curve {
   char name[64];
   int steps;
-  double loss[STEPS], norm[STEPS];
+  double loss[STEPS], norm[STEPS], eval[STEPS]; /* eval: NaN where there was none */
 } curve;
 static curve curves[WORLDS][MAX_JOBS]; /* by log2(ranks) */
 static int curve_count[WORLDS];
@@ -74,7 +74,7 @@ static inline void read_curves(const char *path, int k) {
     ck_assert_int_eq(sscanf(line, "%63s%n", c.name, &read), 1);
     for (at = line + read; *at != '\n'; at += read, c.steps++) {
       ck_assert_int_lt(c.steps, STEPS);
-      ck_assert_int_eq(sscanf(at, "%lf %lf%n", &c.loss[c.steps], &c.norm[c.steps], &read), 2);
+      ck_assert_int_eq(sscanf(at, "%lf %lf %lf%n", &c.loss[c.steps], &c.norm[c.steps], &c.eval[c.steps], &read), 3);
     }
     curves[k][curve_count[k]++] = c;
   }
