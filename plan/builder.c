@@ -184,6 +184,16 @@ static uint32_t next_match(tws_builder *b, uint32_t group) {
   return b->group_matches[group]++;
 }
 
+static void emit_collective(tws_builder *b, tws_stream stream, const tws_work *work, uint32_t root,
+                            const tws_operand *operands, int count) {
+  const uint32_t group = work->group;
+  tws_op *op =
+      emit(b, TWS_OP_COLLECTIVE, stream, tws_channel_of_axis(b->plan->groups[group].axis), work, operands, count);
+  if (!op) return;
+  op->peer = root;
+  op->match = next_match(b, group);
+}
+
 void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective collective, uint32_t group,
                             tws_dtype dtype, uint64_t whole_bytes, uint32_t segments, uint32_t root,
                             const tws_operand *operands, int count) {
@@ -196,11 +206,23 @@ void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective co
   work.group = (uint16_t)group;
   work.segments = segments;
   work.d[0] = (int64_t)whole_bytes;
-  tws_op *op =
-      emit(b, TWS_OP_COLLECTIVE, stream, tws_channel_of_axis(b->plan->groups[group].axis), &work, operands, count);
-  if (!op) return;
-  op->peer = root;
-  op->match = next_match(b, group);
+  emit_collective(b, stream, &work, root, operands, count);
+}
+
+void tws_builder_uneven(tws_builder *b, tws_stream stream, uint32_t group, tws_dtype dtype, uint64_t expected_bytes,
+                        tws_operand send, tws_operand receive, tws_operand counts) {
+  tws_work work;
+  if (b->failed != TWS_OK) return;
+  memset(&work, 0, sizeof work);
+  work.kind = TWS_OP_COLLECTIVE;
+  work.code = TWS_COLLECTIVE_ALL_TO_ALL;
+  work.flags = TWS_UNEVEN;
+  work.dtype = work.dtype2 = (uint8_t)dtype;
+  work.group = (uint16_t)group;
+  work.segments = 1;
+  work.d[0] = (int64_t)expected_bytes;
+  const tws_operand operands[3] = {send, receive, counts};
+  emit_collective(b, stream, &work, 0, operands, 3);
 }
 
 static uint32_t next_message(tws_builder *b, tws_op_kind kind, uint32_t peer) {

@@ -67,6 +67,10 @@ void tws_builder_compute(tws_builder *b, tws_stream stream, const tws_work *work
 void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective collective, uint32_t group,
                             tws_dtype dtype, uint64_t whole_bytes, uint32_t segments, uint32_t root,
                             const tws_operand *operands, int count);
+/* All-to-all of slots that are filled in part: counts are int32 [2][ranks], `expected_bytes` what all ranks' slots hold
+ * together as tws_work.d[0] of an even one. */
+void tws_builder_uneven(tws_builder *b, tws_stream stream, uint32_t group, tws_dtype dtype, uint64_t expected_bytes,
+                        tws_operand send, tws_operand receive, tws_operand counts);
 /* a message between ranks: kind SEND or RECV */
 void tws_builder_message(tws_builder *b, tws_op_kind kind, uint32_t peer, tws_operand operand);
 /* Tiers say which engine copies. */

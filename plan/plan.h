@@ -96,6 +96,7 @@ const char *tws_channel_name(tws_channel channel);
 const char *tws_phase_name(tws_phase phase);
 const char *tws_category_name(tws_category category);
 
+enum { TWS_UNEVEN = 1 }; /* flags of a collective's work */
 enum { TWS_READ = 1, TWS_WRITE = 2, TWS_READ_WRITE = 3 };
 enum { TWS_ALIGNMENT = 256 }; /* of every buffer in an arena, bytes */
 
@@ -142,7 +143,9 @@ typedef struct tws_op {
 } tws_op;
 /* Collective operands: for each coalesced segment the sent range, then the received range. They are one READ_WRITE
  * operand per segment when in place (all-reduce, reduce, broadcast). all_gather may gather in place: the sent range is
- * then the rank's own part of the received range. reduce_scatter receives into a range of its own.
+ * then the rank's own part of the received range. reduce_scatter receives into a range of its own. An all_to_all with the
+ * flag TWS_UNEVEN has a third operand, int32 [2][size]: how many elements of its slot are sent to each member and received
+ * from each. They are known only when it runs: the ranges are what there can be at most, d[0] what is expected.
  * reduction is a sum. COPY operands: source (R), destination (W). */
 
 typedef struct tws_group {

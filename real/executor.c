@@ -55,7 +55,7 @@ struct tws_executor {
 
 static tws_code allocate_tier(tws_executor *x, arenas *a, tws_tier tier, tws_error *err) {
   int host = x->setup.ops->wait == NULL; /* a backend without streams computes in host memory */
-  if (host && x->setup.comm && x->setup.comm_ops->allocate)
+  if (host && tier != TWS_TIER_DISK && x->setup.comm && x->setup.comm_ops->allocate)
     TWS_TRY(x->setup.comm_ops->allocate(x->setup.comm, a->bytes[tier], &a->base[tier], err));
   if (a->base[tier] || a->bytes[tier] == 0) return TWS_OK;
   TWS_TRY(x->setup.ops->allocate(x->setup.backend, tier, a->bytes[tier], &a->base[tier], err));
@@ -207,6 +207,13 @@ static tws_code prepare_collective(tws_executor *x, const program *p, const tws_
     segment->send = from;
     TWS_TRY(segment_count((tws_collective)s->work->code, sent->count, received->count, size, &segment->count, err));
     o = received + 1;
+    if (!(s->work->flags & TWS_UNEVEN)) continue;
+    void *counts = NULL;
+    if (o >= end || o->count != 2 * size || plan->buffers[o->buffer].dtype != TWS_I32)
+      return tws_fail(err, TWS_INTERNAL, NULL, "an uneven all-to-all has no counts for %" PRIu64 " ranks", size);
+    TWS_TRY(resolve(x, p, o->buffer, o->offset, o->count, &counts, err));
+    segment->counts = counts;
+    o++;
   }
   return TWS_OK;
 }

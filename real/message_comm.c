@@ -185,10 +185,12 @@ static tws_code all_to_all(const call *c, const tws_comm_segment *s, int gather,
     int to = (me + i) % n, from = (me - i + n) % n;
     const char *out = (const char *)s->send + (gather ? 0 : (uint64_t)to * bytes);
     char *in = (char *)s->receive + (uint64_t)from * bytes;
+    const uint64_t sent = s->counts ? (uint64_t)s->counts[to] * c->size : bytes;
+    const uint64_t received = s->counts ? (uint64_t)s->counts[n + from] * c->size : bytes;
     if (i > 0)
-      TWS_TRY(exchange(c, to, out, bytes, from, in, bytes, err));
+      TWS_TRY(exchange(c, to, out, sent, from, in, received, err));
     else if (out != in)
-      memcpy(in, out, bytes);
+      memcpy(in, out, received);
   }
   return TWS_OK;
 }

@@ -1,4 +1,5 @@
 #include "real/mpi_comm.h"
+#include <inttypes.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -200,6 +201,16 @@ static void waits(tws_comm *comm, int begins) {
   if (comm->shared) tws_shared_waits(comm->shared, begins);
 }
 
+/* What is known only now: how full the slots of an all-to-all are. */
+static tws_code check_counts(const tws_shared_group *group, const tws_comm_segment *s, tws_error *err) {
+  for (int i = 0; s->counts && i < 2 * group->size; i++)
+    if (s->counts[i] < 0 || (uint64_t)s->counts[i] > s->count)
+      return tws_fail(err, TWS_RANK, "raise the capacity that the plan was made for",
+                      "%d elements are %s rank %d, and there is room for %" PRIu64, s->counts[i],
+                      i < group->size ? "sent to" : "expected from", group->ranks[i % group->size], s->count);
+  return TWS_OK;
+}
+
 static tws_code run_collective(tws_comm *comm, const tws_shared_group *group, tws_collective collective,
                                tws_dtype dtype, int root, const tws_comm_segment *segments, int count, tws_error *err) {
   static const tws_comm_segment nothing;
@@ -219,6 +230,7 @@ static tws_code run_collective(tws_comm *comm, const tws_shared_group *group, tw
   }
   if (collective == TWS_COLLECTIVE_BARRIER)
     return tws_messages_collective(comm->messages, group, collective, TWS_U8, 0, &nothing, err);
+  for (int i = 0; i < count; i++) TWS_TRY(check_counts(group, &segments[i], err));
   if (comm->shared && tws_shared_covers(comm->shared, collective, group, dtype, segments, count)) {
     tws_shared_collective(comm->shared, group, collective, dtype, root, segments, count);
     return TWS_OK;

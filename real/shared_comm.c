@@ -389,7 +389,7 @@ static void copy_parts(const batch *b, int segment, const tws_comm_segment *s) {
     const char *from = sent_by(b, m, segment);
     if (b->collective == TWS_COLLECTIVE_ALL_TO_ALL) from += (uint64_t)index * bytes;
     char *to = (char *)s->receive + (uint64_t)m * bytes;
-    if (from != to) memcpy(to, from, bytes);
+    if (from != to) memcpy(to, from, s->counts ? (uint64_t)s->counts[n + m] * b->size : bytes);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/random.h"
+#include "hand_program.h"
 #include "real/train_internal.h"
 
 static int rank, world;
@@ -248,6 +249,55 @@ static void check_transport(tws_transport transport, uint64_t first, uint64_t tr
   tws_comm_destroy(comm);
 }
 
+/* ---- an all-to-all whose counts are found when it runs, by a plan of its own ---- */
+
+static void check_uneven(tws_transport transport) {
+  tws_plan *plan = uneven_plan(rank, world);
+  const tws_plan *programs[] = {plan};
+  tws_comm *comm = NULL;
+  tws_backend *backend = NULL;
+  tws_executor *executor = NULL;
+  tws_error err = {0};
+  const int slots = world * UNEVEN_CAPACITY;
+  int32_t *counts = calloc(2 * (size_t)world, sizeof *counts);
+  float *values = calloc((size_t)slots, sizeof *values), *got = calloc((size_t)slots, sizeof *got);
+  need(tws_comm_create(plan->groups, plan->group_count, transport, 1, &comm, &err) == TWS_OK, "create", &err);
+  need(tws_real_backend("host")->create(0, 1, &backend, &err) == TWS_OK, "backend", &err);
+  const tws_executor_setup setup = {.programs = programs,
+                                    .program_count = 1,
+                                    .ops = tws_real_backend("host"),
+                                    .backend = backend,
+                                    .comm_ops = tws_mpi_comm_ops(),
+                                    .comm = comm};
+  need(tws_executor_create(&setup, &executor, &err) == TWS_OK, "executor", &err);
+  for (int r = 0; r < world; r++) {
+    counts[r] = uneven_count(rank, r);
+    counts[world + r] = uneven_count(r, rank);
+    for (int i = 0; i < UNEVEN_CAPACITY; i++) values[r * UNEVEN_CAPACITY + i] = uneven_value(rank, r, i);
+  }
+  need(tws_executor_put(executor, 0, 0, 0, counts, 2 * (uint64_t)world, &err) == TWS_OK, "counts", &err);
+  need(tws_executor_put(executor, 0, 1, 0, values, (uint64_t)slots, &err) == TWS_OK, "values", &err);
+  need(tws_executor_step(executor, 0, 1, NULL, NULL, NULL, &err) == TWS_OK, "step", &err);
+  need(tws_executor_get(executor, 0, 3, 0, got, (uint64_t)slots, &err) == TWS_OK, "sums", &err);
+  for (int i = 0; i < slots; i++) {
+    const int from = i / UNEVEN_CAPACITY, at = i % UNEVEN_CAPACITY;
+    const float received = at < uneven_count(from, rank) ? uneven_value(from, rank, at) : -1;
+    need(got[i] == received + values[i], "an element came wrong", NULL);
+  }
+  tws_comm_barrier(comm, &err);
+  counts[rank] = UNEVEN_CAPACITY + 1; /* on every rank: none waits for another */
+  need(tws_executor_put(executor, 0, 0, 0, counts, 2 * (uint64_t)world, &err) == TWS_OK, "counts", &err);
+  need(tws_executor_step(executor, 0, 2, NULL, NULL, NULL, &err) == TWS_RANK && strstr(err.message, "room for 96"),
+       "more than the capacity went", &err);
+  tws_executor_destroy(executor);
+  tws_real_backend("host")->destroy(backend);
+  tws_comm_destroy(comm);
+  tws_plan_destroy(plan);
+  free(counts);
+  free(values);
+  free(got);
+}
+
 /* ---- train ---- */
 
 static double losses[64], norms[64], evaluations[64]; /* evaluations: NaN behind steps that none follows */
@@ -338,10 +388,13 @@ int main(int argc, char **argv) {
     make_groups();
     check_transport(TWS_TRANSPORT_AUTO, 0, 96);
     check_transport(TWS_TRANSPORT_MESSAGES, 96, 64);
+  } else if (argc == 2 && strcmp(argv[1], "uneven") == 0) {
+    check_uneven(TWS_TRANSPORT_AUTO);
+    check_uneven(TWS_TRANSPORT_MESSAGES);
   } else if (argc == 4 && strcmp(argv[1], "train") == 0) {
     run_jobs(argv[2], argv[3]);
   } else {
-    need(0, "usage: ranks_engine comm | train JOBS OUT", NULL);
+    need(0, "usage: ranks_engine comm | uneven | train JOBS OUT", NULL);
   }
   tws_mpi_stop();
   return 0;

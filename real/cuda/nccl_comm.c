@@ -354,7 +354,7 @@ static tws_code copy_segments(const tws_comm_segment *segments, int count, size_
 
 static tws_code start_collective(tws_comm *comm, int group, tws_collective collective, tws_dtype dtype, int root,
                                  const tws_comm_segment *segments, int count, tws_stream stream, tws_error *err) {
-  static const tws_comm_segment nothing = {NULL, NULL, 0};
+  static const tws_comm_segment nothing = {NULL, NULL, 0, NULL};
   ncclDataType_t type = ncclUint8;
   cudaStream_t s = NULL;
   char what[96];

@@ -1,0 +1,130 @@
+/* Programs that a test writes down with the plan's builder, over a state of its own. */
+#ifndef TWS_TESTS_HAND_PROGRAM_H
+#define TWS_TESTS_HAND_PROGRAM_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/builder.h"
+
+/* Also for programs that are not suites of Check. */
+static inline void hand_need(int holds, const char *what) {
+  if (holds) return;
+  fprintf(stderr, "a program by hand: %s\n", what);
+  abort();
+}
+
+typedef struct hand_program {
+  tws_builder b;
+  tws_error err;
+} hand_program;
+
+/* `state` is the caller's, with the entries that it has by then; NULL: the program has none. */
+static inline void hand_begin(hand_program *h, tws_state *state, int rank, int world) {
+  const char *axis = "data";
+  memset(h, 0, sizeof *h);
+  tws_plan *plan = tws_calloc(1, sizeof *plan);
+  *plan = (tws_plan){.arena = tws_arena_create(),
+                     .state = state,
+                     .rank = rank,
+                     .world = world,
+                     .data_parallel = world,
+                     .data_index = rank,
+                     .stages = 1,
+                     .tensor_parallel = 1,
+                     .sequence_parallel = 1,
+                     .parameters = TWS_NONE,
+                     .master = TWS_NONE,
+                     .gradients = TWS_NONE,
+                     .input_ids = TWS_NONE,
+                     .targets = TWS_NONE,
+                     .hyper = TWS_NONE,
+                     .metrics = TWS_NONE,
+                     .threads = 1};
+  tws_topology_make(&plan->topology, 1, &axis, &world, NULL);
+  plan->groups = tws_arena_alloc(plan->arena, 1, sizeof *plan->groups);
+  int *ranks = tws_arena_alloc(plan->arena, (size_t)world, sizeof *ranks);
+  for (int r = 0; r < world; r++) ranks[r] = r;
+  plan->groups[plan->group_count++] = (tws_group){.axis = axis, .size = world, .index = rank, .ranks = ranks};
+  h->b = (tws_builder){.plan = plan, .module = TWS_NONE, .err = &h->err};
+}
+
+static inline tws_plan *hand_end(hand_program *h) {
+  hand_need(tws_builder_finish(&h->b) == TWS_OK, h->err.message);
+  tws_builder_free(&h->b);
+  hand_need(tws_plan_verify(h->b.plan, &h->err) == TWS_OK, h->err.message);
+  return h->b.plan;
+}
+
+static inline uint32_t hand_add_state(tws_state *state, const char *name, tws_tier tier, tws_dtype dtype,
+                                      uint64_t elements) {
+  const tws_state_entry entry = {.name = name,
+                                 .tier = (uint8_t)tier,
+                                 .dtype = (uint8_t)dtype,
+                                 .category = TWS_CATEGORY_PARAMETER,
+                                 .checkpointed = 1,
+                                 .elements = elements};
+  uint32_t index;
+  hand_need(tws_state_add(state, &entry, &index, NULL) == TWS_OK, name);
+  return index;
+}
+
+/* The program's buffer for an entry of its state. */
+static inline uint32_t hand_state(hand_program *h, const char *name) {
+  const uint32_t index = tws_state_find(h->b.plan->state, name);
+  hand_need(index != TWS_NONE, name);
+  return tws_builder_state(&h->b, &h->b.plan->state->entries[index]);
+}
+
+static inline uint32_t hand_buffer(hand_program *h, const char *name, tws_tier tier, tws_dtype dtype, uint64_t elements,
+                                   tws_lifetime lifetime) {
+  const uint32_t buffer = tws_builder_buffer(&h->b, name, TWS_CATEGORY_ACTIVATION, dtype, elements, lifetime);
+  h->b.plan->buffers[buffer].tier = (uint8_t)tier;
+  return buffer;
+}
+
+static inline void hand_compute(hand_program *h, tws_stream stream, tws_kernel kernel, int64_t count, double f0,
+                                const tws_operand *operands, int operand_count) {
+  tws_work work;
+  memset(&work, 0, sizeof work);
+  work.kind = TWS_OP_COMPUTE;
+  work.code = (uint8_t)kernel;
+  work.dtype = work.dtype2 = TWS_F32;
+  work.d[0] = count;
+  work.f[0] = f0;
+  tws_builder_compute(&h->b, stream, &work, operands, operand_count);
+}
+
+/* ---- an all-to-all whose counts are known when it runs: what experts' tokens do ---- */
+
+enum { UNEVEN_CAPACITY = 96 };
+
+/* Counts, slots that are sent and slots that are received; expected: half of the capacity. */
+static inline tws_plan *uneven_plan(int rank, int world) {
+  const uint64_t slots = (uint64_t)world * UNEVEN_CAPACITY;
+  hand_program h;
+  hand_begin(&h, NULL, rank, world);
+  const uint32_t counts =
+      hand_buffer(&h, "counts", TWS_TIER_DEVICE, TWS_I32, 2 * (uint64_t)world, TWS_LIFETIME_PROGRAM);
+  const uint32_t send = hand_buffer(&h, "slots", TWS_TIER_DEVICE, TWS_F32, slots, TWS_LIFETIME_PROGRAM);
+  const uint32_t receive = hand_buffer(&h, "received", TWS_TIER_DEVICE, TWS_F32, slots, TWS_LIFETIME_OPS);
+  const uint32_t sums = hand_buffer(&h, "sums", TWS_TIER_DEVICE, TWS_F32, slots, TWS_LIFETIME_PROGRAM);
+  const tws_operand clear = tws_write(receive, 0, slots);
+  hand_compute(&h, TWS_STREAM_COMPUTE, TWS_KERNEL_FILL, (int64_t)slots, -1, &clear, 1);
+  tws_builder_uneven(&h.b, TWS_STREAM_EXCHANGE, 0, TWS_F32, slots * sizeof(float) / 2, tws_read(send, 0, slots),
+                     tws_update(receive, 0, slots), tws_read(counts, 0, 2 * (uint64_t)world));
+  const tws_operand add[3] = {tws_read(receive, 0, slots), tws_read(send, 0, slots), tws_write(sums, 0, slots)};
+  hand_compute(&h, TWS_STREAM_COMPUTE, TWS_KERNEL_ADD, (int64_t)slots, 0, add, 3);
+  return hand_end(&h);
+}
+
+/* What rank `from` has for rank `to`, and how much of it: no two pairs alike, some nothing. */
+static inline int uneven_count(int from, int to) {
+  return (from * 37 + to * 23) % (UNEVEN_CAPACITY + 1) * (from != to + 1);
+}
+static inline float uneven_value(int from, int to, int i) {
+  return (float)(from * 10000 + to * 1000 + i);
+}
+
+#endif

@@ -1,0 +1,406 @@
+/* ctest: engine mpi */
+/* What is to come, written down by hand: plans over states that nobody lowers yet. Each is verified, laid out, costed,
+ * simulated, and executed on the host with the numbers it must give. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "command.h"
+#include "estimators/estimators.h"
+#include "hand_program.h"
+#include "plan/hyper.h"
+#include "real/executor.h"
+#include "sim_module.h"
+
+const tws_backend_ops *tws_host_backend(void);
+
+static const tws_sim_api *sim;
+static tws_profile *profile;
+static tws_cluster cluster;
+static tws_machine machine;
+static tws_error err;
+
+static void load_machine(void) {
+  if (tws_cluster_load("dgx-a100", &cluster, &err) != TWS_OK ||
+      tws_profile_load(cluster.profile, &profile, &err) != TWS_OK)
+    exit(1);
+  cluster.disk_read = 25e9;
+  cluster.disk_write = 15e9;
+  machine = (tws_machine){&cluster, profile};
+  sim = load_simulator();
+}
+
+/* The longest path, which a simulation of the same ranks has to agree with. */
+static double seconds_of(const tws_plan *const *plans, int count) {
+  double step_s = 0;
+  tws_path_result *paths = calloc((size_t)count, sizeof *paths);
+  ck_assert_msg(tws_job_path(plans, count, &machine, paths, &step_s, &err) == TWS_OK, "%s", err.message);
+  free(paths);
+  if (sim) {
+    const tws_sim_request request = {.plans = plans, .plan_count = count, .machine = machine};
+    tws_sim_result result;
+    ck_assert_msg(sim->simulate(&request, &result, &err) == TWS_OK, "%s", err.message);
+    ck_assert_double_eq_tol(result.step_s, step_s, 1e-12 * step_s);
+  }
+  ck_assert(step_s > 0 && isfinite(step_s));
+  return step_s;
+}
+
+static tws_executor *execute_on_host(const tws_plan *const *plans, int count, tws_backend **backend) {
+  tws_executor *executor;
+  ck_assert(tws_host_backend()->create(0, 1, backend, &err) == TWS_OK);
+  const tws_executor_setup setup = {
+      .programs = plans, .program_count = count, .ops = tws_host_backend(), .backend = *backend};
+  ck_assert_msg(tws_executor_create(&setup, &executor, &err) == TWS_OK, "%s", err.message);
+  for (int t = 0; t < TWS_TIER_COUNT; t++) { /* each state once, and the largest program */
+    uint64_t largest = 0, states = 0;
+    for (int i = 0; i < count; i++) {
+      int seen = 0;
+      for (int k = 0; k < i; k++) seen |= plans[k]->state == plans[i]->state;
+      if (!seen && plans[i]->state) states += plans[i]->state->arena_bytes[t];
+      if (plans[i]->arena_bytes[t] > largest) largest = plans[i]->arena_bytes[t];
+    }
+    ck_assert_uint_eq(tws_executor_allocated(executor, (tws_tier)t), states + largest);
+  }
+  return executor;
+}
+
+static void step(tws_executor *executor, int program) {
+  ck_assert_msg(tws_executor_step(executor, program, 1, NULL, NULL, NULL, &err) == TWS_OK, "%s", err.message);
+}
+
+static void put(tws_executor *x, int program, uint32_t buffer, const void *from, uint64_t count) {
+  ck_assert_msg(tws_executor_put(x, program, buffer, 0, from, count, &err) == TWS_OK, "%s", err.message);
+}
+static void get(tws_executor *x, int program, uint32_t buffer, void *to, uint64_t count) {
+  ck_assert_msg(tws_executor_get(x, program, buffer, 0, to, count, &err) == TWS_OK, "%s", err.message);
+}
+
+static void finish(tws_executor *executor, tws_backend *backend) {
+  tws_executor_destroy(executor);
+  tws_host_backend()->destroy(backend);
+}
+
+/* ---- an all-to-all with uneven counts known only at run time ---- */
+
+START_TEST(uneven_all_to_all) {
+  enum { RANKS = 4 };
+  const tws_plan *plans[RANKS];
+  for (int r = 0; r < RANKS; r++) plans[r] = uneven_plan(r, RANKS);
+  ck_assert_msg(tws_plans_verify(plans, RANKS, &err) == TWS_OK, "%s", err.message);
+  const double seconds = seconds_of(plans, RANKS);
+  for (int r = 0; r < RANKS; r++) { /* fuller slots take longer, in the same memory */
+    tws_plan *plan = (tws_plan *)(uintptr_t)plans[r];
+    for (uint32_t w = 0; w < plan->work_count; w++)
+      if (plan->works[w].kind == TWS_OP_COLLECTIVE) plan->works[w].d[0] *= 1000;
+  }
+  ck_assert_double_gt(seconds_of(plans, RANKS), seconds);
+  for (int r = 0; r < RANKS; r++) tws_plan_destroy((tws_plan *)(uintptr_t)plans[r]);
+  command_result r =
+      twinspeed("launch --quiet -n %d --threads 1 -- %s/tests/ranks_engine uneven", RANKS, TWS_BUILD_DIR);
+  ck_assert_msg(r.status == 0, "%s%s", r.out, r.err);
+  command_free(&r);
+}
+END_TEST
+
+/* ---- weights on a disk, fetched through pinned memory while the device computes; sums kept by the host ---- */
+
+enum { LAYERS = 6, WIDTH = 40000 };
+
+/* One layer's weights come while the layer before is computed with, and the sum before that goes. */
+static tws_plan *streaming_program(tws_state *state) {
+  hand_program h;
+  uint32_t fetched[LAYERS], out[LAYERS];
+  hand_begin(&h, state, 0, 1);
+  const uint32_t weights = hand_state(&h, "weights"), totals = hand_state(&h, "totals");
+  uint32_t sum = hand_buffer(&h, "x", TWS_TIER_DEVICE, TWS_F32, WIDTH, TWS_LIFETIME_PROGRAM);
+  for (int turn = 0; turn < LAYERS + 2; turn++) {
+    if (turn < LAYERS) {
+      const uint32_t pinned = hand_buffer(&h, "on its way", TWS_TIER_PINNED, TWS_F32, WIDTH, TWS_LIFETIME_OPS);
+      fetched[turn] = hand_buffer(&h, "fetched", TWS_TIER_DEVICE, TWS_F32, WIDTH, TWS_LIFETIME_OPS);
+      tws_builder_copy(&h.b, TWS_STREAM_DISK, tws_read(weights, (uint64_t)turn * WIDTH, WIDTH),
+                       tws_write(pinned, 0, WIDTH));
+      tws_builder_copy(&h.b, TWS_STREAM_COPY_IN, tws_read(pinned, 0, WIDTH), tws_write(fetched[turn], 0, WIDTH));
+    }
+    if (turn > 0 && turn <= LAYERS) {
+      const uint32_t next = hand_buffer(&h, "sum", TWS_TIER_DEVICE, TWS_F32, WIDTH, TWS_LIFETIME_OPS);
+      const tws_operand add[3] = {tws_read(sum, 0, WIDTH), tws_read(fetched[turn - 1], 0, WIDTH),
+                                  tws_write(next, 0, WIDTH)};
+      hand_compute(&h, TWS_STREAM_COMPUTE, TWS_KERNEL_ADD, WIDTH, 0, add, 3);
+      out[turn - 1] = hand_buffer(&h, "on its way out", TWS_TIER_PINNED, TWS_F32, WIDTH, TWS_LIFETIME_OPS);
+      tws_builder_copy(&h.b, TWS_STREAM_COPY_OUT, tws_read(next, 0, WIDTH), tws_write(out[turn - 1], 0, WIDTH));
+      sum = next;
+    }
+    if (turn > 1) {
+      const tws_operand keep[2] = {tws_read(out[turn - 2], 0, WIDTH), tws_update(totals, 0, WIDTH)};
+      hand_compute(&h, TWS_STREAM_HOST, TWS_KERNEL_ACCUMULATE, WIDTH, 0, keep, 2);
+    }
+  }
+  return hand_end(&h);
+}
+
+START_TEST(weights_on_a_disk) {
+  tws_state *state;
+  tws_backend *backend;
+  ck_assert(tws_state_create(&state, &err) == TWS_OK);
+  hand_add_state(state, "weights", TWS_TIER_DISK, TWS_F32, LAYERS * WIDTH);
+  hand_add_state(state, "totals", TWS_TIER_HOST, TWS_F32, WIDTH);
+  const tws_plan *plan = streaming_program(state);
+  int places[TWS_PLACE_COUNT] = {0}, channels[TWS_CHANNEL_COUNT] = {0};
+  double serial = 0;
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    places[plan->ops[op].place]++;
+    channels[plan->ops[op].channel]++;
+    serial += tws_plan_work_seconds(plan, plan->ops[op].work, &machine, 0);
+  }
+  ck_assert_int_eq(places[TWS_PLACE_DISK], LAYERS);
+  ck_assert_int_eq(places[TWS_PLACE_HOST], LAYERS);
+  ck_assert_int_eq(places[TWS_PLACE_DEVICE], 3 * LAYERS);
+  ck_assert_int_eq(channels[TWS_CHANNEL_DISK], LAYERS);
+  ck_assert_int_eq(channels[TWS_CHANNEL_COPY_IN], LAYERS);
+  ck_assert_int_eq(channels[TWS_CHANNEL_COPY_OUT], LAYERS);
+  ck_assert_double_lt(seconds_of(&plan, 1), 0.8 * serial); /* engines work side by side */
+  ck_assert_uint_eq(state->arena_bytes[TWS_TIER_DEVICE], 0);
+  ck_assert_uint_lt(plan->arena_bytes[TWS_TIER_DEVICE], LAYERS * WIDTH * sizeof(float)); /* never all at once */
+  tws_executor *x = execute_on_host(&plan, 1, &backend);
+  float *values = malloc(LAYERS * WIDTH * sizeof *values), *got = malloc(WIDTH * sizeof *got);
+  for (int i = 0; i < LAYERS * WIDTH; i++) values[i] = (float)(i % 1013) - (float)(i / WIDTH);
+  put(x, 0, 0, values, LAYERS * WIDTH);
+  put(x, 0, 2, values, WIDTH); /* x: as the first layer */
+  for (int run = 0; run < 2; run++) step(x, 0);
+  get(x, 0, 1, got, WIDTH);
+  for (int i = 0; i < WIDTH; i++) {
+    float sum = values[i], want = 0;
+    for (int layer = 0; layer < LAYERS; layer++) want += sum += values[layer * WIDTH + i];
+    ck_assert_msg(got[i] == 2 * want, "%d: %g, not %g", i, (double)got[i], 2.0 * (double)want);
+  }
+  free(values);
+  free(got);
+  finish(x, backend);
+  tws_plan_destroy((tws_plan *)(uintptr_t)plan);
+  tws_state_destroy(state);
+}
+END_TEST
+
+/* ---- decoding with a cache that grows: one program for each length, over one state ---- */
+
+enum { LENGTH = 12, KEY = 96 };
+
+static tws_plan *decoding_program(tws_state *state, uint64_t position) {
+  hand_program h;
+  hand_begin(&h, state, 0, 1);
+  const uint32_t cache = hand_state(&h, "keys");
+  const uint32_t key = hand_buffer(&h, "key", TWS_TIER_DEVICE, TWS_F32, KEY, TWS_LIFETIME_PROGRAM);
+  const uint32_t score = hand_buffer(&h, "score", TWS_TIER_DEVICE, TWS_F64, 1, TWS_LIFETIME_PROGRAM);
+  tws_builder_copy(&h.b, TWS_STREAM_COMPUTE, tws_read(key, 0, KEY), tws_write(cache, position * KEY, KEY));
+  const tws_operand look[2] = {tws_read(cache, 0, (position + 1) * KEY), tws_update(score, 0, 1)};
+  hand_compute(&h, TWS_STREAM_COMPUTE, TWS_KERNEL_SQUARED_NORM, (int64_t)(position + 1) * KEY, 1, look, 2);
+  return hand_end(&h);
+}
+
+START_TEST(a_cache_that_grows) {
+  tws_state *state;
+  tws_backend *backend;
+  const tws_plan *plans[LENGTH];
+  ck_assert(tws_state_create(&state, &err) == TWS_OK);
+  hand_add_state(state, "keys", TWS_TIER_DEVICE, TWS_F32, LENGTH * KEY);
+  for (int i = 0; i < LENGTH; i++) plans[i] = decoding_program(state, (uint64_t)i);
+  ck_assert_double_gt(seconds_of(&plans[LENGTH - 1], 1), seconds_of(&plans[0], 1));
+  tws_executor *x = execute_on_host(plans, LENGTH, &backend);
+  double want = 0;
+  for (int i = 0; i < LENGTH; i++) {
+    float key[KEY];
+    double score = 0;
+    for (int k = 0; k < KEY; k++) {
+      key[k] = (float)(i + 1) * (float)(k % 7 - 3);
+      want += (double)key[k] * (double)key[k];
+    }
+    put(x, i, 1, key, KEY);
+    put(x, i, 2, &score, 1);
+    step(x, i);
+    get(x, i, 2, &score, 1);
+    ck_assert_msg(score == want, "%d keys: %g, not %g", i + 1, score, want);
+  }
+  finish(x, backend);
+  for (int i = 0; i < LENGTH; i++) tws_plan_destroy((tws_plan *)(uintptr_t)plans[i]);
+  tws_state_destroy(state);
+}
+END_TEST
+
+/* ---- two networks that train in turn over two states ---- */
+
+static tws_state *adam_state(uint64_t count) {
+  static const char *const names[] = {"weights", "first moments", "second moments"};
+  tws_state *state;
+  ck_assert(tws_state_create(&state, &err) == TWS_OK);
+  for (int i = 0; i < 3; i++) hand_add_state(state, names[i], TWS_TIER_DEVICE, TWS_F32, count);
+  return state;
+}
+
+enum { ADAM_GRADIENT = 3, ADAM_HYPER, ADAM_METRICS }; /* buffers behind those of the state */
+static tws_plan *adam_program(tws_state *state, uint64_t count) {
+  hand_program h;
+  hand_begin(&h, state, 0, 1);
+  const uint32_t weights = hand_state(&h, "weights"), first = hand_state(&h, "first moments"),
+                 second = hand_state(&h, "second moments");
+  const uint32_t gradient = hand_buffer(&h, "gradient", TWS_TIER_DEVICE, TWS_F32, count, TWS_LIFETIME_PROGRAM);
+  const uint32_t hyper = hand_buffer(&h, "hyper", TWS_TIER_DEVICE, TWS_F32, TWS_HYPER_COUNT, TWS_LIFETIME_PROGRAM);
+  const uint32_t metrics = hand_buffer(&h, "metrics", TWS_TIER_DEVICE, TWS_F64, TWS_METRIC_COUNT, TWS_LIFETIME_PROGRAM);
+  const tws_operand operands[6] = {tws_update(weights, 0, count),       tws_update(first, 0, count),
+                                   tws_update(second, 0, count),        tws_read(gradient, 0, count),
+                                   tws_read(hyper, 0, TWS_HYPER_COUNT), tws_read(metrics, 0, TWS_METRIC_COUNT)};
+  hand_compute(&h, TWS_STREAM_COMPUTE, TWS_KERNEL_ADAMW, (int64_t)count, 1e-8, operands, 6);
+  return hand_end(&h);
+}
+
+START_TEST(two_networks) {
+  enum { STEPS = 3 };
+  const uint64_t count[2] = {500, 80};
+  tws_config *config;
+  tws_backend *backend;
+  tws_state *states[2];
+  const tws_plan *plans[2];
+  double want[2][3] = {{0}, {0}}; /* weight, moments: equal for all elements */
+  ck_assert(tws_config_default(&config, &err) == TWS_OK);
+  for (int n = 0; n < 2; n++) {
+    states[n] = adam_state(count[n]);
+    plans[n] = adam_program(states[n], count[n]);
+    seconds_of(&plans[n], 1);
+  }
+  tws_executor *x = execute_on_host(plans, 2, &backend);
+  for (int t = 1; t <= STEPS; t++)
+    for (int n = 0; n < 2; n++) {
+      float hyper[TWS_HYPER_COUNT], values[500];
+      double metrics[TWS_METRIC_COUNT] = {0}, g = (n ? -0.25 : 0.5) * t, *w = want[n];
+      const double lr = tws_hyper_fill(config, t, 1, hyper);
+      metrics[TWS_METRIC_CLIP] = 1;
+      for (uint64_t i = 0; i < count[n]; i++) values[i] = (float)g;
+      put(x, n, ADAM_GRADIENT, values, count[n]);
+      put(x, n, ADAM_HYPER, hyper, TWS_HYPER_COUNT);
+      put(x, n, ADAM_METRICS, metrics, TWS_METRIC_COUNT);
+      step(x, n);
+      w[1] = config->beta1 * w[1] + (1 - config->beta1) * g;
+      w[2] = config->beta2 * w[2] + (1 - config->beta2) * g * g;
+      w[0] -= lr * (w[1] / (1 - pow(config->beta1, t))) / (sqrt(w[2] / (1 - pow(config->beta2, t))) + 1e-8);
+      for (uint32_t k = 0; k < 3; k++) {
+        get(x, n, k, values, count[n]);
+        for (uint64_t i = 0; i < count[n]; i++)
+          ck_assert_msg(fabs((double)values[i] - w[k]) <= 1e-6 * fabs(w[k]), "network %d, step %d, %u: %g, not %g", n,
+                        t, k, (double)values[i], w[k]);
+      }
+    }
+  ck_assert(want[0][0] < 0 && want[1][0] > 0);
+  finish(x, backend);
+  for (int n = 0; n < 2; n++) {
+    tws_plan_destroy((tws_plan *)(uintptr_t)plans[n]);
+    tws_state_destroy(states[n]);
+  }
+  tws_config_destroy(config);
+}
+END_TEST
+
+/* ---- error feedback that one program fills and another uses ---- */
+
+enum { FEEDBACK = 300 };
+
+static tws_plan *warm_up_program(tws_state *state) {
+  hand_program h;
+  hand_begin(&h, state, 0, 1);
+  const uint32_t feedback = hand_state(&h, "error feedback");
+  const uint32_t error = hand_buffer(&h, "error", TWS_TIER_DEVICE, TWS_F32, FEEDBACK, TWS_LIFETIME_PROGRAM);
+  const tws_operand add[2] = {tws_read(error, 0, FEEDBACK), tws_update(feedback, 0, FEEDBACK)};
+  hand_compute(&h, TWS_STREAM_COMPUTE, TWS_KERNEL_ACCUMULATE, FEEDBACK, 0, add, 2);
+  return hand_end(&h);
+}
+
+static tws_plan *compressed_program(tws_state *state) {
+  hand_program h;
+  hand_begin(&h, state, 0, 1);
+  const uint32_t weights = hand_state(&h, "weights"), feedback = hand_state(&h, "error feedback");
+  const uint32_t scratch = hand_buffer(&h, "compensated", TWS_TIER_DEVICE, TWS_F32, FEEDBACK, TWS_LIFETIME_OPS);
+  const uint32_t gradient = hand_buffer(&h, "gradient", TWS_TIER_DEVICE, TWS_F32, FEEDBACK, TWS_LIFETIME_PROGRAM);
+  const tws_operand compensate[3] = {tws_read(gradient, 0, FEEDBACK), tws_read(feedback, 0, FEEDBACK),
+                                     tws_write(scratch, 0, FEEDBACK)};
+  hand_compute(&h, TWS_STREAM_COMPUTE, TWS_KERNEL_ADD, FEEDBACK, 0, compensate, 3);
+  const tws_operand update[2] = {tws_read(scratch, 0, FEEDBACK), tws_update(weights, 0, FEEDBACK)};
+  hand_compute(&h, TWS_STREAM_COMPUTE, TWS_KERNEL_ACCUMULATE, FEEDBACK, 0, update, 2);
+  const tws_operand clear = tws_write(feedback, 0, FEEDBACK);
+  hand_compute(&h, TWS_STREAM_COMPUTE, TWS_KERNEL_FILL, FEEDBACK, 0, &clear, 1);
+  return hand_end(&h);
+}
+
+START_TEST(error_feedback) {
+  tws_state *state;
+  tws_backend *backend;
+  float values[FEEDBACK], got[FEEDBACK];
+  ck_assert(tws_state_create(&state, &err) == TWS_OK);
+  hand_add_state(state, "weights", TWS_TIER_DEVICE, TWS_F32, FEEDBACK);
+  hand_add_state(state, "error feedback", TWS_TIER_DEVICE, TWS_F32, FEEDBACK);
+  const tws_plan *plans[2] = {warm_up_program(state), compressed_program(state)};
+  for (int i = 0; i < 2; i++) {
+    tws_ledger ledger;
+    ck_assert(tws_ledger_read(plans[i], &ledger, &err) == TWS_OK); /* the state counts whole, whoever uses it */
+    ck_assert_uint_eq(ledger.tier[TWS_TIER_DEVICE].category[TWS_CATEGORY_PARAMETER], 2 * FEEDBACK * sizeof(float));
+    seconds_of(&plans[i], 1);
+  }
+  tws_executor *x = execute_on_host(plans, 2, &backend);
+  for (int i = 0; i < FEEDBACK; i++) values[i] = (float)i;
+  for (int run = 0; run < 3; run++) {
+    put(x, 0, 1, values, FEEDBACK);
+    step(x, 0);
+  }
+  for (int run = 0; run < 2; run++) { /* the second finds no error any more */
+    put(x, 1, 3, values, FEEDBACK);
+    step(x, 1);
+    get(x, 1, 0, got, FEEDBACK);
+    for (int i = 0; i < FEEDBACK; i++) ck_assert_msg(got[i] == (float)((4 + run) * i), "%d: %g", i, (double)got[i]);
+  }
+  finish(x, backend);
+  for (int i = 0; i < 2; i++) tws_plan_destroy((tws_plan *)(uintptr_t)plans[i]);
+  tws_state_destroy(state);
+}
+END_TEST
+
+/* ---- what a state refuses ---- */
+
+START_TEST(states_and_programs_fit) {
+  tws_state *state;
+  hand_program h;
+  uint32_t index;
+  ck_assert(tws_state_create(&state, &err) == TWS_OK);
+  hand_add_state(state, "weights", TWS_TIER_DEVICE, TWS_F32, 100);
+  const tws_state_entry again = {.name = "weights", .dtype = TWS_F32, .elements = 5};
+  ck_assert_int_eq(tws_state_add(state, &again, &index, &err), TWS_INTERNAL);
+  for (int i = 0; i < 3; i++) { /* no such entry, another size, another type */
+    const tws_state_entry wanted = {
+        .name = i == 0 ? "moments" : "weights", .dtype = i == 2 ? TWS_BF16 : TWS_F32, .elements = i == 1 ? 99 : 100};
+    hand_begin(&h, state, 0, 1);
+    tws_builder_state(&h.b, &wanted);
+    ck_assert_int_eq(tws_builder_finish(&h.b), TWS_INTERNAL);
+    ck_assert_msg(strstr(h.err.message, wanted.name) != NULL, "%s", h.err.message);
+    tws_builder_free(&h.b);
+    tws_plan_destroy(h.b.plan);
+  }
+  tws_state_destroy(state);
+}
+END_TEST
+
+int main(void) {
+  load_machine();
+  Suite *suite = suite_create("programs");
+  TCase *tests = tcase_create("programs");
+  tcase_set_timeout(tests, 120);
+  tcase_add_test(tests, uneven_all_to_all);
+  tcase_add_test(tests, weights_on_a_disk);
+  tcase_add_test(tests, a_cache_that_grows);
+  tcase_add_test(tests, two_networks);
+  tcase_add_test(tests, error_feedback);
+  tcase_add_test(tests, states_and_programs_fit);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  tws_profile_destroy(profile);
+  return failed != 0;
+}
