@@ -7,7 +7,7 @@
 #include "base/random.h"
 #include "plan/pipeline_grid.h"
 
-enum { DEFAULT_TRIALS = 12, SIMULATED_PLANS = 64, REFINED_PER_TRIAL = 2, PLANNED_WHEN_NOTHING_FITS = 16 };
+enum { DEFAULT_TRIALS = 12, SIMULATED_HOST_RANKS = 64, REFINED_PER_TRIAL = 2, PLANNED_WHEN_NOTHING_FITS = 16 };
 
 void tws_tune_memory(const tws_machine *machine, int ranks, double device_limit, double *device_bytes,
                      double *host_bytes) {
@@ -192,31 +192,30 @@ static tws_code estimate_all(const tws_tune_request *request, tws_tune_result *r
 
 /* ---- simulation ---- */
 
-static void destroy_plans(tws_plan **plans, int count) {
-  for (int i = 0; i < count; i++) tws_plan_destroy(plans[i]);
+/* One plan of each rank, or of each pipeline stage where fewer stand for all. */
+static tws_code build_plans(const tws_network *network, const tws_config *config, int ranks, int threads,
+                            const tws_machine *machine, int count, tws_plan **plans, tws_error *err) {
+  for (int i = 0; i < count; i++) {
+    tws_plan_request request;
+    TWS_TRY(request_of(network, config, ranks, i, threads, machine, &request, err));
+    if (count < ranks) request.rank = tws_pipeline_grid_stage(&request.topology, 0, i);
+    TWS_TRY(tws_plan_build(&request, &plans[i], err));
+  }
+  return TWS_OK;
 }
 
 tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, const tws_config *config, int ranks,
                            int threads, const tws_machine *machine, tws_fidelity fidelity, tws_timeline *timeline,
                            tws_sim_result *result, tws_error *err) {
-  tws_plan *plans[SIMULATED_PLANS] = {0};
   /* ranks of a host share its cores, so all of them are simulated; devices do the same at the same time */
   int host = tws_profile_backend(machine->profile) == TWS_BACKEND_HOST;
   int stages = tws_config_division(config).pipeline;
-  int count = host && ranks <= SIMULATED_PLANS ? ranks : stages;
-  tws_code code = count <= SIMULATED_PLANS ? TWS_OK
-                                           : tws_fail(err, TWS_UNSUPPORTED, "use fewer stages",
-                                                      "%d pipeline stages are more than are simulated", stages);
-  for (int i = 0; i < count && code == TWS_OK; i++) {
-    tws_plan_request request;
-    code = request_of(network, config, ranks, i, threads, machine, &request, err);
-    if (count < ranks) request.rank = tws_pipeline_grid_stage(&request.topology, 0, i);
-    if (code == TWS_OK) code = tws_plan_build(&request, &plans[i], err);
-  }
+  int count = host && ranks <= SIMULATED_HOST_RANKS ? ranks : stages;
+  tws_plan **plans = tws_calloc((size_t)count, sizeof *plans);
+  if (!plans) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plans of %d ranks", count);
+  tws_code code = build_plans(network, config, ranks, threads, machine, count, plans, err);
   if (code == TWS_OK) {
-    const tws_plan *views[SIMULATED_PLANS];
-    for (int i = 0; i < count; i++) views[i] = plans[i];
-    tws_sim_request request = {.plans = views,
+    tws_sim_request request = {.plans = (const tws_plan *const *)plans,
                                .plan_count = count,
                                .fold = count < ranks,
                                .machine = *machine,
@@ -224,7 +223,8 @@ tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, c
                                .timeline = timeline};
     code = sim->simulate(&request, result, err);
   }
-  destroy_plans(plans, count);
+  for (int i = 0; i < count; i++) tws_plan_destroy(plans[i]);
+  tws_free(plans);
   return code;
 }
 

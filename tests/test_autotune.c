@@ -10,6 +10,7 @@
 #include "autotune/deepspeed_space.h"
 #include "command.h"
 #include "folder.h"
+#include "sim_module.h"
 
 static tws_error err;
 static tws_json *golden;
@@ -175,6 +176,54 @@ static tws_tune_result *search(fixture *f) {
   ck_assert_msg(tws_tune(&f->request, &result, &err) == TWS_OK, "%s", err.message);
   return result;
 }
+
+static int plans_simulated;
+static tws_code counting_simulate(const tws_sim_request *request, tws_sim_result *result, tws_error *e) {
+  const tws_sim_api *sim = load_simulator();
+  plans_simulated = request->plan_count;
+  if (sim) return sim->simulate(request, result, e);
+  *result = (tws_sim_result){0};
+  return tws_job_path(request->plans, request->plan_count, &request->machine, NULL, &result->step_s, e);
+}
+
+/* As many stages as a deep model has layers. */
+START_TEST(long_pipelines_are_simulated) {
+  enum { STAGES = 72 };
+  static const char model[] =
+      "{\"model_type\":\"gpt2\",\"vocab_size\":512,\"n_positions\":64,\"n_embd\":64,\"n_layer\":72,\"n_head\":4}";
+  const tws_sim_api sim = {.simulate = counting_simulate};
+  fixture f;
+  tws_json *json = NULL;
+  tws_network *network = NULL;
+  tws_config *config = NULL;
+  tws_sim_result result;
+  tws_plan_request request;
+  tws_estimate estimate;
+  set_up(&f, "gpt2", "dgx-a100", 512);
+  f.cluster.nodes = STAGES / f.cluster.devices_per_node;
+  ck_assert_int_eq(tws_json_parse(model, strlen(model), "model", &json, &err), TWS_OK);
+  ck_assert_int_eq(tws_network_from_json(json, 1, &network, &err), TWS_OK);
+  ck_assert_int_eq(tws_config_default(&config, &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(config, "pipeline.stages", "72", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(config, "pipeline.partition", "uniform", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(config, "train_micro_batch_size_per_gpu", "1", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(config, "gradient_accumulation_steps", "80", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(config, "twinspeed.sequence_length", "64", &err), TWS_OK);
+  ck_assert_msg(tws_config_resolve(config, STAGES, NULL, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_tune_simulate(&sim, network, config, STAGES, 1, &f.request.machine, TWS_FIDELITY_ANALYTIC, NULL,
+                                  &result, &err) == TWS_OK,
+                "%s", err.message);
+  ck_assert_int_eq(plans_simulated, STAGES);
+  request = (tws_plan_request){.network = network, .config = config, .backend = TWS_BACKEND_CUDA, .threads = 1};
+  ck_assert_int_eq(tws_plan_topology(config, STAGES, &request.topology, &err), TWS_OK);
+  ck_assert_int_eq(tws_estimate_step(&request, &f.request.machine, &estimate, &err), TWS_OK);
+  ck_assert_double_eq_tol(result.step_s, estimate.step_s, 0.01 * estimate.step_s);
+  tws_config_destroy(config);
+  tws_network_destroy(network);
+  tws_json_destroy(json);
+  tear_down(&f);
+}
+END_TEST
 
 START_TEST(search_rejects_by_memory_and_is_deterministic) {
   fixture f;
@@ -527,6 +576,7 @@ int main(void) {
   tcase_add_test(tuner, implied_rejections_hold);
   tcase_add_test(tuner, simulation_decides_and_stops_early);
   tcase_add_test(tuner, nothing_fits);
+  tcase_add_test(tuner, long_pipelines_are_simulated);
   tcase_add_test(tuner, results_folder);
   tcase_add_test(tuner, points_with_axes_are_legal);
   tcase_add_test(tuner, search_over_axes);
