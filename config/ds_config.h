@@ -21,6 +21,7 @@ typedef struct tws_zero_config {
   int64_t reduce_bucket_size; /* elements */
   int overlap_comm;               /* resolved: unset means on at stage 3 only */
   int reduce_scatter, round_robin_gradients;
+  int allgather_sequential;       /* stage 3: one all-gather for each parameter */
   int multi_rank_bucket_allreduce; /* zero_optimization.use_multi_rank_bucket_allreduce */
   int64_t prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
   int64_t max_live_parameters, max_reuse_distance, sub_group_size;

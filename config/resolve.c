@@ -382,8 +382,7 @@ tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_co
   store->overlap_derived = zero->overlap_comm < 0 ? zero->stage == 3 : -1;
   if (zero->overlap_comm < 0) zero->overlap_comm = store->overlap_derived;
   TWS_TRY(resolve_auto(config, context, err));
-  rules r = {config, store, err};
-  if (on(&r, "zero_optimization.stage3_allgather_sequential")) zero->prefetch_bucket_size = 1;
+  if (zero->allgather_sequential) zero->prefetch_bucket_size = 1; /* as in DeepSpeed: always the next parameter */
   TWS_TRY(check_rules(config, err));
   int64_t replicas;
   TWS_TRY(tws_config_replicas(config, ranks, &replicas, err));

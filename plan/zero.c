@@ -273,9 +273,9 @@ static void make_schedule(tws_lower *l) {
   if (code != TWS_OK) l->b.failed = code;
 }
 
-static void gather(tws_lower *l, const uint32_t *params, uint32_t count) {
+static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count) {
   tws_zero *z = &l->zero;
-  if (!count || l->b.failed != TWS_OK) return;
+  if (l->b.failed != TWS_OK) return;
   tws_operand *operands = tws_calloc(2 * (size_t)count, sizeof *operands);
   if (!operands) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
@@ -294,6 +294,11 @@ static void gather(tws_lower *l, const uint32_t *params, uint32_t count) {
   tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER, z->group, l->config->dtype,
                          whole * tws_dtype_bytes(l->config->dtype), count, 0, operands, (int)(2 * count));
   tws_free(operands);
+}
+
+static void gather(tws_lower *l, const uint32_t *params, uint32_t count) {
+  const uint32_t each = l->config->zero.allgather_sequential ? 1 : count;
+  for (uint32_t i = 0; i < count; i += each) gather_at_once(l, params + i, each);
 }
 
 /* ---- reduction ---- */

@@ -2,7 +2,9 @@
  *
  * A micro-batch is a list of visits (root, every module forward, root, every module backward, with recomputation where
  * it happens). Before a visit the parameters it needs and are not there are gathered at once; then the next ones of the
- * trace are prefetched, up to a budget; after it those that are not needed soon are released. */
+ * trace are prefetched, up to a budget; after it those that are not needed soon are released. What is gathered at one
+ * moment is one collective, or with stage3_allgather_sequential one for each parameter: then the budget is one element,
+ * so that always the next parameter of the trace is prefetched. */
 #ifndef TWS_PLAN_ZERO3_SCHEDULE_H
 #define TWS_PLAN_ZERO3_SCHEDULE_H
 

@@ -208,6 +208,7 @@ static tws_config random_config(uint64_t seed, int64_t params) {
   c.zero.reduce_scatter = draw(seed, 5, 4) != 0;
   c.zero.multi_rank_bucket_allreduce = draw(seed, 6, 2) != 0;
   c.zero.round_robin_gradients = (int)draw(seed, 7, 2);
+  c.zero.allgather_sequential = draw(seed, 20, 4) == 0;
   c.zero.reduce_bucket_size = 1 + (int64_t)draw(seed, 8, (uint64_t)params);
   c.zero.prefetch_bucket_size = (int64_t)draw(seed, 9, (uint64_t)params);
   c.zero.param_persistence_threshold = (int64_t)draw(seed, 10, 5000);
@@ -427,6 +428,36 @@ START_TEST(communication_volumes) {
     }
     tws_plan_destroy(plan);
   }
+  tws_network_destroy(network);
+}
+END_TEST
+
+/* stage3_allgather_sequential: what is gathered is the same, one parameter a collective. */
+START_TEST(gathers_one_by_one) {
+  tws_network *network = network_of("tiny-llama");
+  uint64_t bytes[2];
+  int collectives[2] = {0}, segments[2] = {0};
+  tws_config c = small_config();
+  c.zero.stage = 3;
+  c.zero.overlap_comm = 1;
+  c.zero.param_persistence_threshold = 100;
+  c.zero.prefetch_bucket_size = 1;
+  for (int i = 0; i < 2; i++) {
+    c.zero.allgather_sequential = i;
+    tws_plan *plan = build(network, &c, 4, 1);
+    bytes[i] = collective_bytes(plan, TWS_COLLECTIVE_ALL_GATHER);
+    for (uint32_t op = 0; op < plan->op_count; op++) {
+      const tws_work *work = &plan->works[plan->ops[op].work];
+      if (plan->ops[op].kind != TWS_OP_COLLECTIVE || work->code != TWS_COLLECTIVE_ALL_GATHER) continue;
+      collectives[i]++;
+      segments[i] += (int)work->segments;
+      if (i) ck_assert_uint_eq(work->segments, 1);
+    }
+    tws_plan_destroy(plan);
+  }
+  ck_assert_uint_eq(bytes[1], bytes[0]);
+  ck_assert_int_eq(segments[1], segments[0]);
+  ck_assert_int_gt(collectives[1], collectives[0]); /* the persistent ones are gathered together otherwise */
   tws_network_destroy(network);
 }
 END_TEST
@@ -746,6 +777,7 @@ int main(void) {
   tcase_add_test(c, bytes_of_a_parameter);
   tcase_add_test(c, random_pipelines_are_sound);
   tcase_add_test(c, communication_volumes);
+  tcase_add_test(c, gathers_one_by_one);
   tcase_add_test(c, verifier_notices_a_lost_dependency);
   tcase_add_test(c, verifier_notices_broken_memory);
   tcase_add_test(c, verifier_notices_ranks_that_disagree);

@@ -52,9 +52,11 @@ static int write_jobs(const char *path, int ranks) {
           FEW_STEPS);
   add_job(file, "tiny-llama-3-allreduce", "tiny-llama", 3, 2, ",\"reduce_scatter\":false,\"overlap_comm\":false",
           "none", FEW_STEPS);
+  add_job(file, "tiny-gpt2-3-sequential", "tiny-gpt2", 3, 2, ",\"stage3_allgather_sequential\":true", "none",
+          FEW_STEPS);
   int pipelines = add_pipelines(file, ranks);
   fclose(file);
-  return 23 + pipelines;
+  return 24 + pipelines;
 }
 
 /* Losses of all stages, ranks, micro batches and schedules against stage 0 on one rank; recomputation to the bit; the

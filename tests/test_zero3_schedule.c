@@ -6,6 +6,7 @@
 
 #include "plan/zero3_schedule.h"
 #include "plan/zero_partition.h"
+#include "tests/configs.h"
 #include "tests/members.h"
 
 typedef struct trace {
@@ -55,8 +56,32 @@ static void expect_set(const trace *t, const cJSON *names, const uint32_t *param
   }
 }
 
+/* The event's only parameter is number `index` of those gathered at once and then prefetched. */
+static void expect_next(const trace *t, const cJSON *names, const tws_zero3_schedule *s, const tws_zero3_actions *a,
+                        uint32_t index) {
+  ck_assert_int_eq(cJSON_GetArraySize(names), 1);
+  ck_assert_uint_lt(index, a->gather_count + a->prefetch_count);
+  const uint32_t at = index < a->gather_count ? a->gather_first + index : a->prefetch_first + index - a->gather_count;
+  ck_assert_uint_eq(s->params[at], parse_param(t, names->child->valuestring));
+}
+
+/* What the configuration makes of a case's bucket. */
+static int64_t prefetch_bucket(const cJSON *c) {
+  char text[256];
+  tws_config *config = NULL;
+  snprintf(text, sizeof text,
+           "{\"train_batch_size\":2,\"zero_optimization\":{\"stage\":3,\"stage3_prefetch_bucket_size\":%d,"
+           "\"stage3_allgather_sequential\":%s}}",
+           integer(c, "prefetch_bucket_size"), is_true(c, "allgather_sequential") ? "true" : "false");
+  ck_assert_msg(resolve(text, 2, 0, &config) == TWS_OK, "%s", err.message);
+  const int64_t elements = config->zero.prefetch_bucket_size;
+  tws_config_destroy(config);
+  return elements;
+}
+
 static void check_iteration(const trace *t, const cJSON *c, const cJSON *iteration) {
-  tws_zero3_limits limits = {.prefetch_bucket_size = integer(c, "prefetch_bucket_size"),
+  const int sequential = is_true(c, "allgather_sequential");
+  tws_zero3_limits limits = {.prefetch_bucket_size = prefetch_bucket(c),
                              .max_live_parameters = integer(c, "max_live_parameters"),
                              .max_reuse_distance = integer(c, "max_reuse_distance")};
   tws_arena *arena = tws_arena_create();
@@ -77,6 +102,10 @@ static void check_iteration(const trace *t, const cJSON *c, const cJSON *iterati
       root = is_root;
     } else if (strcmp(kind, "allgather") == 0) {
       const tws_zero3_actions *a = &s.actions[visit];
+      if (sequential) {
+        expect_next(t, what, &s, a, gathered++);
+        continue;
+      }
       int prefetch = gathered > 0 || a->gather_count == 0;
       expect_set(t, what, s.params + (prefetch ? a->prefetch_first : a->gather_first),
                  prefetch ? a->prefetch_count : a->gather_count);
@@ -98,8 +127,8 @@ static void check_iteration(const trace *t, const cJSON *c, const cJSON *iterati
   tws_arena_destroy(arena);
 }
 
-START_TEST(zero3_trace_golden) {
-  tws_json *json = golden_file("zero3_trace.json");
+static int check_traces(const char *file) {
+  tws_json *json = golden_file(file);
   const cJSON *c, *iteration;
   int checked = 0;
   cJSON_ArrayForEach(c, member(json->root, "cases")) {
@@ -114,8 +143,17 @@ START_TEST(zero3_trace_golden) {
       checked++;
     }
   }
-  ck_assert_int_ge(checked, 35);
   tws_json_destroy(json);
+  return checked;
+}
+
+START_TEST(zero3_trace_golden) {
+  ck_assert_int_ge(check_traces("zero3_trace.json"), 35);
+}
+END_TEST
+
+START_TEST(sequential_trace_golden) {
+  ck_assert_int_eq(check_traces("zero3_sequential.json"), 2);
 }
 END_TEST
 
@@ -123,6 +161,7 @@ int main(void) {
   Suite *suite = suite_create("zero3 schedule");
   TCase *c = tcase_create("zero3 schedule");
   tcase_add_test(c, zero3_trace_golden);
+  tcase_add_test(c, sequential_trace_golden);
   suite_add_tcase(suite, c);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
