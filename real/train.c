@@ -226,19 +226,15 @@ static tws_code strike(void *user, uint32_t op, tws_error *err) {
   return TWS_OK;
 }
 
-static tws_code run_plan(tws_training *t, int64_t step, double *seconds, tws_error *err) {
+static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   int traced = t->times && step == t->options->steps;
   int faulty = t->fault.kind != TWS_FAULT_NONE && t->fault.step == step;
   if (faulty && t->fault.kind == TWS_FAULT_NAN) TWS_TRY(spoil_weights(t, err));
   tws_executor_probe probe = faulty && t->fault.kind != TWS_FAULT_NAN ? strike : NULL;
-  TWS_TRY(tws_comm_barrier(t->comm, err));
-  double start = tws_clock_s();
   tws_watchdog_begin(t->watchdog, step);
   TWS_TRY(tws_executor_step(t->executor, TWS_PROGRAM_TRAIN, step, traced ? t->times : NULL, probe, t, err));
   TWS_TRY(tws_comm_barrier(t->comm, err));
   tws_watchdog_end(t->watchdog);
-  *seconds = tws_clock_s() - start;
-  if (traced) t->trace_start_s = start;
   return TWS_OK;
 }
 
@@ -271,10 +267,13 @@ static tws_code check_finite(const tws_step_report *r, tws_error *err) {
 static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   tws_step_report report = {.step = step};
   double metrics[TWS_METRIC_COUNT];
+  TWS_TRY(tws_comm_barrier(t->comm, err));
+  const double start = t->trace_start_s = tws_clock_s();
   TWS_TRY(put_inputs(t, step, err));
   TWS_TRY(put_scalars(t, &report.lr, err));
-  TWS_TRY(run_plan(t, step, &report.seconds, err));
+  TWS_TRY(run_plan(t, step, err));
   TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, 0, metrics, TWS_METRIC_COUNT, err));
+  report.seconds = tws_clock_s() - start;
   report.loss = metrics[TWS_METRIC_LOSS];
   report.gradient_norm = metrics[TWS_METRIC_NORM];
   report.tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / report.seconds;
