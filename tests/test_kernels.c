@@ -401,6 +401,7 @@ static tws_config *one_cycle_config(const cJSON *item) {
   REQUIRE(tws_json_parse(text, strlen(text), "golden case", &json, &err) == TWS_OK, "%s", err.message);
   REQUIRE(tws_config_from_json(json, &config, &err) == TWS_OK, "%s", err.message);
   REQUIRE(tws_config_resolve(config, 1, NULL, &err) == TWS_OK, "%s", err.message);
+  tws_json_destroy(json);
   cJSON_free(optimizer);
   cJSON_free(schedule);
   return config;
