@@ -5,15 +5,14 @@
 #include <string.h>
 #include "autotune/autotune.h"
 #include "base/random.h"
-#include "plan/pipeline_grid.h"
+#include "estimators/representatives.h"
 
 enum { DEFAULT_TRIALS = 12, SIMULATED_HOST_RANKS = 64, REFINED_PER_TRIAL = 2, PLANNED_WHEN_NOTHING_FITS = 16 };
 
 void tws_tune_memory(const tws_machine *machine, int ranks, double device_limit, double *device_bytes,
                      double *host_bytes) {
   const tws_cluster *cluster = machine->cluster;
-  int on_node = (ranks + cluster->nodes - 1) / cluster->nodes;
-  if (ranks <= cluster->devices_per_node) on_node = ranks;
+  int on_node = tws_machine_most_on_node(machine, ranks);
   double profile = tws_profile_memory_bytes(machine->profile);
   double overhead = tws_profile_overhead_bytes(machine->profile);
   double node = cluster->host_memory_bytes > 0 ? cluster->host_memory_bytes : INFINITY;
@@ -192,28 +191,33 @@ static tws_code estimate_all(const tws_tune_request *request, tws_tune_result *r
 
 /* ---- simulation ---- */
 
-/* One plan of each rank, or of each pipeline stage where fewer stand for all. */
-static tws_code build_plans(const tws_network *network, const tws_config *config, int ranks, int threads,
-                            const tws_machine *machine, int count, tws_plan **plans, tws_error *err) {
-  for (int i = 0; i < count; i++) {
-    tws_plan_request request;
-    TWS_TRY(request_of(network, config, ranks, i, threads, machine, &request, err));
-    if (count < ranks) request.rank = tws_pipeline_grid_stage(&request.topology, 0, i);
-    TWS_TRY(tws_plan_build(&request, &plans[i], err));
-  }
+/* Ranks of a host share its cores, so all of them are simulated where they are few; devices do the same at the same
+ * time. */
+static tws_code choose_ranks(const tws_plan_request *request, const tws_machine *machine, int **ranks, int *count,
+                             tws_error *err) {
+  const int world = tws_topology_world(&request->topology);
+  if (tws_profile_backend(machine->profile) != TWS_BACKEND_HOST || world > SIMULATED_HOST_RANKS)
+    return tws_representatives(request, machine, ranks, count, err);
+  *count = world;
+  *ranks = tws_calloc((size_t)world, sizeof **ranks);
+  if (!*ranks) return tws_fail(err, TWS_MEMORY, NULL, "no memory for %d ranks", world);
+  for (int i = 0; i < world; i++) (*ranks)[i] = i;
   return TWS_OK;
 }
 
 tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, const tws_config *config, int ranks,
                            int threads, const tws_machine *machine, tws_fidelity fidelity, tws_timeline *timeline,
                            tws_sim_result *result, tws_error *err) {
-  /* ranks of a host share its cores, so all of them are simulated; devices do the same at the same time */
-  int host = tws_profile_backend(machine->profile) == TWS_BACKEND_HOST;
-  int stages = tws_config_division(config).pipeline;
-  int count = host && ranks <= SIMULATED_HOST_RANKS ? ranks : stages;
-  tws_plan **plans = tws_calloc((size_t)count, sizeof *plans);
-  if (!plans) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plans of %d ranks", count);
-  tws_code code = build_plans(network, config, ranks, threads, machine, count, plans, err);
+  tws_plan_request one;
+  int *chosen = NULL, count = 0;
+  TWS_TRY(request_of(network, config, ranks, 0, threads, machine, &one, err));
+  tws_code code = choose_ranks(&one, machine, &chosen, &count, err);
+  tws_plan **plans = code == TWS_OK ? tws_calloc((size_t)count, sizeof *plans) : NULL;
+  if (code == TWS_OK && !plans) code = tws_fail(err, TWS_MEMORY, NULL, "no memory for the plans of %d ranks", count);
+  for (int i = 0; i < count && code == TWS_OK; i++) {
+    one.rank = chosen[i];
+    code = tws_plan_build(&one, &plans[i], err);
+  }
   if (code == TWS_OK) {
     tws_sim_request request = {.plans = (const tws_plan *const *)plans,
                                .plan_count = count,
@@ -223,8 +227,9 @@ tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, c
                                .timeline = timeline};
     code = sim->simulate(&request, result, err);
   }
-  for (int i = 0; i < count; i++) tws_plan_destroy(plans[i]);
+  for (int i = 0; plans && i < count; i++) tws_plan_destroy(plans[i]);
   tws_free(plans);
+  tws_free(chosen);
   return code;
 }
 

@@ -111,7 +111,7 @@ static tws_code choose_ranks(const tws_job_options *options, tws_job *job, tws_e
                     (long long)devices);
   job->ranks = (int)ranks;
   int cores = job->cluster.cores_per_node > 0 ? job->cluster.cores_per_node : 1;
-  int per_node = (job->ranks + job->cluster.nodes - 1) / job->cluster.nodes;
+  int per_node = tws_machine_most_on_node(&job->machine, job->ranks);
   job->threads = 1;
   if (host) {
     job->threads = job->config->threads ? (int)job->config->threads : cores / per_node;

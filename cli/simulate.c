@@ -1,5 +1,6 @@
 /* twinspeed simulate: run one training step in SimGrid; how long it takes, where the time goes, a timeline. */
 #include <string.h>
+#include "estimators/representatives.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/common.h"
@@ -57,22 +58,28 @@ static tws_code print_plan(const tws_cli *cli, const options *o, const tws_job *
   return code;
 }
 
-static tws_code make_plans(const tws_job *job, int all, simulation *s, tws_error *err) {
-  /* Ranks of a host share its cores, so all of them are simulated; devices do the same at the same time, so one is,
-   * of each pipeline stage. */
-  s->plan_count = all || job->backend == TWS_BACKEND_HOST ? job->ranks : tws_job_stages(job);
+/* Ranks of a host share its cores, so all of them are simulated; devices do the same at the same time, so one is, of
+ * each pipeline stage, unless groups lie unevenly on nodes. */
+static tws_code choose_ranks(const tws_job *job, int all, int **ranks, int *count, tws_error *err) {
+  const tws_plan_request request = tws_job_request(job, 0);
+  TWS_TRY(tws_representatives(&request, &job->machine, ranks, count, err));
+  if (!all && job->backend != TWS_BACKEND_HOST) return TWS_OK;
+  *count = job->ranks;
+  for (int i = 0; i < job->ranks; i++) (*ranks)[i] = i;
+  return TWS_OK;
+}
+
+static tws_code make_plans(const tws_job *job, const int *ranks, simulation *s, tws_error *err) {
   if (s->plan_count > MOST_PLANS)
-    return tws_fail(err, TWS_UNSUPPORTED, "leave out --all-ranks, or use fewer ranks",
+    return tws_fail(err, TWS_UNSUPPORTED,
+                    "use fewer ranks, or without --all-ranks a division whose groups lie alike on all nodes",
                     "%d ranks are more than are simulated one by one (%d)", s->plan_count, MOST_PLANS);
   s->plans = tws_calloc((size_t)s->plan_count, sizeof(tws_plan *));
   s->paths = tws_calloc((size_t)s->plan_count, sizeof *s->paths);
   s->stages = tws_calloc((size_t)tws_job_stages(job), sizeof *s->stages);
   if (!s->plans || !s->paths || !s->stages)
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory for %d plans", s->plan_count);
-  for (int i = 0; i < s->plan_count; i++) {
-    int rank = s->plan_count == job->ranks ? i : tws_job_stage_rank(job, i);
-    TWS_TRY(tws_job_plan(job, rank, &s->plans[i], err));
-  }
+  for (int i = 0; i < s->plan_count; i++) TWS_TRY(tws_job_plan(job, ranks[i], &s->plans[i], err));
   return TWS_OK;
 }
 
@@ -93,7 +100,11 @@ static tws_code compare_stages(const tws_job *job, simulation *s, tws_error *err
 static tws_code simulate(const options *o, const tws_job *job, simulation *s, tws_error *err) {
   const tws_sim_api *sim;
   TWS_TRY(tws_sim_load(&sim, err));
-  TWS_TRY(make_plans(job, o->all_ranks, s, err));
+  int *ranks = NULL;
+  tws_code code = choose_ranks(job, o->all_ranks, &ranks, &s->plan_count, err);
+  if (code == TWS_OK) code = make_plans(job, ranks, s, err);
+  tws_free(ranks);
+  TWS_TRY(code);
   if (o->trace || o->csv) {
     s->timeline = tws_timeline_create("simulated");
     if (!s->timeline) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a timeline");
@@ -279,7 +290,7 @@ static const tws_option table[] = {
     TWS_STRING("trace", 0, "FILE", options, trace, "timeline as a Chrome trace, for Perfetto"),
     TWS_STRING("csv", 0, "FILE", options, csv, "timeline as CSV"),
     TWS_FORCE_OPTION(options),
-    TWS_FLAG("all-ranks", 0, options, all_ranks, "simulate every device, not one for all"),
+    TWS_FLAG("all-ranks", 0, options, all_ranks, "simulate every device, not one for all that do the same"),
     TWS_FLAG("print-plan", 0, options, print_plan, "print the plan of a rank instead, one operation a line"),
     TWS_INTEGER("rank", 0, "R", options, rank, 0, 65535, "with --print-plan: which rank (default 0)"),
     TWS_OPTIONS_END};

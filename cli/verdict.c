@@ -5,9 +5,7 @@
 void tws_verdict_read(const tws_job *job, const tws_ledger *ledger, tws_verdict *v) {
   memset(v, 0, sizeof *v);
   v->host = job->backend == TWS_BACKEND_HOST;
-  v->ranks_per_node = (job->ranks + job->cluster.nodes - 1) / job->cluster.nodes;
-  if (!v->host && v->ranks_per_node > job->cluster.devices_per_node) v->ranks_per_node = job->cluster.devices_per_node;
-  if (!v->host && job->ranks < job->cluster.devices_per_node) v->ranks_per_node = job->ranks;
+  v->ranks_per_node = tws_machine_most_on_node(&job->machine, job->ranks);
   double arena = (double)ledger->tier[TWS_TIER_DEVICE].arena_bytes;
   double beside = (double)ledger->tier[TWS_TIER_PINNED].arena_bytes + (double)ledger->tier[TWS_TIER_HOST].arena_bytes;
   v->device_overhead = tws_profile_overhead_bytes(job->profile);

@@ -3,7 +3,7 @@
  * one micro-batch and the difference a second makes would not do.) */
 #include <string.h>
 
-#include "estimators/estimators.h"
+#include "estimators/representatives.h"
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_schedule.h"
 
@@ -52,95 +52,104 @@ static tws_code read_memory(const tws_plan *plan, int64_t wanted, tws_ledger *le
   return TWS_OK;
 }
 
-/* ---- pipelines ---- */
+/* ---- ranks that differ ---- */
 
-typedef struct pipeline {
+typedef struct several {
   const tws_plan_request *request;
   const tws_machine *machine;
   int stages;
+  int *ranks, count; /* whose plans are built (estimators/representatives.h) */
   tws_plan **plans;
-  tws_stage_estimate *each;
+  tws_stage_estimate *each; /* per rank */
   tws_ledger *ledgers;
   tws_path_result *fewer;
-} pipeline;
+} several;
 
 /* Plans of `micro_batches` and their path; memory is read when `ledgers` is set. */
-static tws_code run_stages(const pipeline *p, int64_t micro_batches, tws_ledger *ledgers, double *step_s,
-                           tws_path_result *paths, tws_error *err) {
+static tws_code run_ranks(const several *p, int64_t micro_batches, tws_ledger *ledgers, double *step_s,
+                          tws_path_result *paths, tws_error *err) {
   tws_code code = TWS_OK;
-  for (int s = 0; s < p->stages && code == TWS_OK; s++) {
+  for (int i = 0; i < p->count && code == TWS_OK; i++) {
     tws_plan_request r = *p->request;
-    r.rank = tws_pipeline_grid_stage(&r.topology, 0, s);
+    r.rank = p->ranks[i];
     r.max_accumulation = micro_batches;
-    code = tws_plan_build(&r, &p->plans[s], err);
+    code = tws_plan_build(&r, &p->plans[i], err);
     if (code == TWS_OK && ledgers)
-      code = read_memory(p->plans[s], p->request->config->accumulation_steps, &ledgers[s], &p->each[s], err);
+      code = read_memory(p->plans[i], p->request->config->accumulation_steps, &ledgers[i], &p->each[i], err);
   }
-  if (code == TWS_OK) code = tws_job_path((const tws_plan *const *)p->plans, p->stages, p->machine, paths, step_s, err);
-  for (int s = 0; s < p->stages; s++) {
-    tws_plan_destroy(p->plans[s]);
-    p->plans[s] = NULL;
+  if (code == TWS_OK) code = tws_job_path((const tws_plan *const *)p->plans, p->count, p->machine, paths, step_s, err);
+  for (int i = 0; i < p->count; i++) {
+    tws_plan_destroy(p->plans[i]);
+    p->plans[i] = NULL;
   }
   return code;
 }
 
-/* How many micro-batches to build. From twice the stages on memory and rhythm of a schedule do not change, except that
- * GPipe holds all micro-batches. Whole rounds of stages, as INTERLEAVED wants them. */
+/* How many micro-batches to build. Of a pipeline: from twice the stages on memory and rhythm of a schedule do not
+ * change, except that GPipe holds all micro-batches; whole rounds of stages, as INTERLEAVED wants them. */
 static int64_t micro_batches_to_build(const tws_plan_request *request, int stages) {
   int64_t wanted = request->config->accumulation_steps, most = request->max_accumulation;
+  if (stages == 1) return wanted < 3 ? wanted : 3;
   if (most <= 0 || request->config->pipeline_schedule == TWS_PIPELINE_GPIPE) return wanted;
   if (most < 3 * stages) most = 3 * stages;
   most -= most % stages;
   return wanted > most ? most : wanted;
 }
 
-static tws_code estimate_pipeline(const pipeline *p, tws_estimate *out, tws_error *err) {
+/* A stage is as full as its fullest rank, and as slow as the rank of these that waits least. */
+static void read_stages(const several *p, const tws_path_result *paths, tws_stage_estimate *stages, tws_estimate *out) {
+  int fullest = 0, busiest = 0;
+  for (int i = 0; i < p->count; i++) {
+    tws_stage_estimate *stage = &stages[p->each[i].stage];
+    const uint64_t bytes = p->each[i].arena_bytes[TWS_TIER_DEVICE];
+    p->each[i].path = paths[i];
+    const int first = i == 0 || p->each[i].stage != p->each[i - 1].stage;
+    if (first || bytes > stage->arena_bytes[TWS_TIER_DEVICE]) *stage = p->each[i];
+    if (bytes > p->each[fullest].arena_bytes[TWS_TIER_DEVICE]) fullest = i;
+    if (paths[i].bubble_s < paths[busiest].bubble_s) busiest = i;
+  }
+  for (int s = 0; s < p->stages; s++) stages[s].path.bottleneck = stages[s].path.text;
+  out->balance = tws_stage_compare(stages, p->stages);
+  out->stage = out->balance.largest;
+  out->ledger = p->ledgers[fullest];
+  out->path = paths[busiest];
+  if (p->stages == 1) out->balance = (tws_stage_balance){.compute_imbalance = 1, .memory_imbalance = 1};
+}
+
+static tws_code estimate_several(const several *p, tws_stage_estimate *stages, tws_estimate *out, tws_error *err) {
   const tws_config *c = p->request->config;
   int64_t wanted = c->accumulation_steps, built = micro_batches_to_build(p->request, p->stages);
   tws_pipeline_shape shape = tws_pipeline_shape_of(c, p->stages, wanted);
   if (built < wanted) TWS_TRY(tws_pipeline_check(&shape, err)); /* what is built may be legal where the whole is not */
-  tws_path_result *paths = tws_calloc((size_t)p->stages, sizeof *paths);
+  tws_path_result *paths = tws_calloc((size_t)p->count, sizeof *paths);
   if (!paths) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
-  tws_code code = run_stages(p, built, p->ledgers, &out->step_s, paths, err);
+  tws_code code = run_ranks(p, built, p->ledgers, &out->step_s, paths, err);
   if (code == TWS_OK && built < wanted) {
     double before;
-    code = run_stages(p, built - p->stages, NULL, &before, p->fewer, err);
+    code = run_ranks(p, built - p->stages, NULL, &before, p->fewer, err);
     double more = (double)(wanted - built) / p->stages;
-    for (int s = 0; s < p->stages && code == TWS_OK; s++) extrapolate(&paths[s], &p->fewer[s], more);
+    for (int i = 0; i < p->count && code == TWS_OK; i++) extrapolate(&paths[i], &p->fewer[i], more);
     if (code == TWS_OK) out->step_s += more * (out->step_s - before);
   }
-  for (int s = 0; s < p->stages; s++) {
-    p->each[s].path = paths[s];
-    p->each[s].path.bottleneck = p->each[s].path.text;
-  }
+  if (code == TWS_OK) read_stages(p, paths, stages, out);
   tws_free(paths);
-  TWS_TRY(code);
-  out->balance = tws_stage_compare(p->each, p->stages);
-  out->stage = out->balance.largest;
-  out->ledger = p->ledgers[out->stage];
-  int busiest = 0;
-  for (int s = 1; s < p->stages; s++)
-    if (p->each[s].path.bubble_s < p->each[busiest].path.bubble_s) busiest = s;
-  out->path = p->each[busiest].path;
-  return TWS_OK;
+  return code;
 }
 
-/* One plan a stage, all of the first replica. */
-static tws_code estimate_stages(const tws_plan_request *request, int stages, const tws_machine *machine,
-                                tws_estimate *out, tws_stage_estimate *each, tws_error *err) {
-  size_t n = (size_t)stages;
-  pipeline p = {.request = request, .machine = machine, .stages = stages};
-  tws_stage_estimate *own = each ? NULL : tws_calloc(n, sizeof *own);
-  p.plans = tws_calloc(n, sizeof *p.plans);
-  p.ledgers = tws_calloc(n, sizeof *p.ledgers);
-  p.fewer = tws_calloc(n, sizeof *p.fewer);
-  p.each = each ? each : own;
-  tws_code code = p.plans && p.ledgers && p.fewer && p.each
-                      ? estimate_pipeline(&p, out, err)
+static tws_code estimate_ranks(several *p, tws_estimate *out, tws_stage_estimate *each, tws_error *err) {
+  size_t n = (size_t)p->count;
+  tws_stage_estimate *own = each ? NULL : tws_calloc((size_t)p->stages, sizeof *own);
+  p->plans = tws_calloc(n, sizeof *p->plans);
+  p->ledgers = tws_calloc(n, sizeof *p->ledgers);
+  p->fewer = tws_calloc(n, sizeof *p->fewer);
+  p->each = tws_calloc(n, sizeof *p->each);
+  tws_code code = p->plans && p->ledgers && p->fewer && p->each && (each || own)
+                      ? estimate_several(p, each ? each : own, out, err)
                       : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
-  tws_free(p.plans);
-  tws_free(p.ledgers);
-  tws_free(p.fewer);
+  tws_free(p->plans);
+  tws_free(p->ledgers);
+  tws_free(p->fewer);
+  tws_free(p->each);
   tws_free(own);
   return code;
 }
@@ -201,9 +210,13 @@ static void add_totals(const tws_plan_request *request, const tws_machine *machi
 tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                           tws_stage_estimate *stages, tws_error *err) {
   int count = tws_topology_dim(&request->topology, "pipe");
+  several p = {.request = request, .machine = machine, .stages = count > 1 ? count : 1};
   memset(out, 0, sizeof *out);
-  TWS_TRY(count > 1 ? estimate_stages(request, count, machine, out, stages, err)
-                    : estimate_alone(request, machine, out, stages, err));
+  tws_code code = tws_representatives(request, machine, &p.ranks, &p.count, err);
+  if (code == TWS_OK)
+    code = p.count > 1 ? estimate_ranks(&p, out, stages, err) : estimate_alone(request, machine, out, stages, err);
+  tws_free(p.ranks);
+  TWS_TRY(code);
   add_totals(request, machine, out);
   return TWS_OK;
 }

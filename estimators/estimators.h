@@ -71,6 +71,11 @@ typedef struct tws_machine { /* what a plan is costed on */
   const tws_cluster *cluster;
   const tws_profile *profile;
 } tws_machine;
+/* Ranks fill nodes in order. Of a node that is full: how many; devices hold one rank each, a host's ranks are spread
+ * over its nodes and may outnumber cores. */
+int tws_machine_slots(const tws_machine *machine, int ranks);
+/* The most that one node has of a job of so many ranks: what its memory has to hold. */
+int tws_machine_most_on_node(const tws_machine *machine, int ranks);
 /* Seconds of one interned work of a plan on a machine: the one place where plan costs come from (also for sim). For a
  * host whose ranks outnumber cores, computing time is stretched by ranks x threads / cores when stretch != 0. Copies
  * between tiers run at the rate of the device's link to its host or of the node's disk (infinite seconds where the
@@ -80,6 +85,9 @@ typedef struct tws_machine { /* what a plan is costed on */
 double tws_plan_work_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch);
 /* Seconds of a message to or from `peer`. Ranks of this pipeline stage whose messages leave their node at the same time
  * share its NICs; nothing else is on the links. */
+/* Ranks that want the busier of the two NICs between `rank` and `peer`; 1 where these are no neighbours of a pipeline.
+ */
+int tws_message_sharers(const tws_topology *topology, const tws_machine *machine, int rank, int peer);
 double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t work, const tws_machine *machine);
 
 /* The account of one rank's step, and the sentence on its bottleneck: shared by all that know the times, so that they

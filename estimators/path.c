@@ -3,16 +3,23 @@
 
 #include "estimators/estimators.h"
 
-/* Devices hold one rank each; a host's ranks are spread over its nodes and may outnumber cores. */
+int tws_machine_slots(const tws_machine *machine, int ranks) {
+  const int nodes = machine->cluster->nodes > 0 ? machine->cluster->nodes : 1;
+  const int devices = machine->cluster->devices_per_node > 0 ? machine->cluster->devices_per_node : 1;
+  return tws_profile_cores(machine->profile) > 0 ? (ranks + nodes - 1) / nodes : devices;
+}
+
+int tws_machine_most_on_node(const tws_machine *machine, int ranks) {
+  const int slots = tws_machine_slots(machine, ranks);
+  return slots < ranks ? slots : ranks;
+}
+
 static int node_slots(const tws_plan *plan, const tws_machine *machine) {
-  int nodes = machine->cluster->nodes > 0 ? machine->cluster->nodes : 1;
-  if (tws_profile_cores(machine->profile) > 0) return (plan->world + nodes - 1) / nodes;
-  return machine->cluster->devices_per_node > 0 ? machine->cluster->devices_per_node : 1;
+  return tws_machine_slots(machine, plan->world);
 }
 
 static int ranks_per_node(const tws_plan *plan, const tws_machine *machine) {
-  int slots = node_slots(plan, machine);
-  return slots < plan->world ? slots : plan->world;
+  return tws_machine_most_on_node(machine, plan->world);
 }
 
 static int group_per_node(const tws_group *group, int slots) {
@@ -78,35 +85,37 @@ static int nic_of(const tws_cluster *cluster, int slots, int rank) {
 }
 
 /* How many ranks of `rank`'s node and pipeline stage have a message for (or from) stage `other` on the same NIC. */
-static int nic_sharers(const tws_plan *plan, const tws_cluster *cluster, int slots, int rank, int axis, int other) {
+static int nic_sharers(const tws_topology *topology, const tws_cluster *cluster, int slots, int rank, int axis,
+                       int other) {
   int first = rank / slots * slots, count = 0, mine[TWS_MAX_AXES], theirs[TWS_MAX_AXES];
-  tws_topology_coordinates(&plan->topology, rank, mine);
-  for (int q = first; q < first + slots && q < plan->world; q++) {
-    tws_topology_coordinates(&plan->topology, q, theirs);
+  const int world = tws_topology_world(topology);
+  tws_topology_coordinates(topology, rank, mine);
+  for (int q = first; q < first + slots && q < world; q++) {
+    tws_topology_coordinates(topology, q, theirs);
     if (theirs[axis] != mine[axis] || nic_of(cluster, slots, q) != nic_of(cluster, slots, rank)) continue;
     theirs[axis] = other;
-    count += tws_topology_rank(&plan->topology, theirs) / slots != first / slots;
+    count += tws_topology_rank(topology, theirs) / slots != first / slots;
   }
   return count;
 }
 
-/* Ranks that want the busier of the two NICs between `plan->rank` and `peer`; 1 where these are no neighbours of a
- * pipeline. */
-static int message_sharers(const tws_plan *plan, const tws_cluster *cluster, int slots, int peer) {
-  int axis = tws_topology_axis(&plan->topology, "pipe"), mine[TWS_MAX_AXES], theirs[TWS_MAX_AXES];
-  if (axis < 0 || plan->rank / slots == peer / slots) return 1;
-  tws_topology_coordinates(&plan->topology, plan->rank, mine);
-  tws_topology_coordinates(&plan->topology, peer, theirs);
-  for (int i = 0; i < plan->topology.axes; i++) {
+int tws_message_sharers(const tws_topology *topology, const tws_machine *machine, int rank, int peer) {
+  int axis = tws_topology_axis(topology, "pipe"), mine[TWS_MAX_AXES], theirs[TWS_MAX_AXES];
+  const int slots = tws_machine_slots(machine, tws_topology_world(topology));
+  if (axis < 0 || rank / slots == peer / slots) return 1;
+  tws_topology_coordinates(topology, rank, mine);
+  tws_topology_coordinates(topology, peer, theirs);
+  for (int i = 0; i < topology->axes; i++) {
     if (i != axis && mine[i] != theirs[i]) return 1;
   }
-  int here = nic_sharers(plan, cluster, slots, plan->rank, axis, theirs[axis]);
-  int there = nic_sharers(plan, cluster, slots, peer, axis, mine[axis]);
+  int here = nic_sharers(topology, machine->cluster, slots, rank, axis, theirs[axis]);
+  int there = nic_sharers(topology, machine->cluster, slots, peer, axis, mine[axis]);
   return here > there ? here : there;
 }
 
 double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t work, const tws_machine *machine) {
   int slots = node_slots(plan, machine);
-  return tws_p2p_seconds(machine->cluster, machine->profile, plan->rank / slots == (int)peer / slots,
-                         (double)plan->works[work].d[0] * message_sharers(plan, machine->cluster, slots, (int)peer));
+  return tws_p2p_seconds(
+      machine->cluster, machine->profile, plan->rank / slots == (int)peer / slots,
+      (double)plan->works[work].d[0] * tws_message_sharers(&plan->topology, machine, plan->rank, (int)peer));
 }

@@ -60,6 +60,11 @@ uint32_t tws_builder_state(tws_builder *b, const tws_state_entry *entry) {
   return buffer;
 }
 
+void tws_builder_begin(tws_builder *b, uint32_t buffer) {
+  if (b->failed == TWS_OK && b->plan->buffers[buffer].first_op == TWS_NONE)
+    b->plan->buffers[buffer].first_op = b->plan->op_count;
+}
+
 void tws_builder_pieces(tws_builder *b, uint32_t buffer, const uint64_t *starts, uint32_t count) {
   if (b->failed != TWS_OK || !starts || !count) return;
   b->pieces[buffer] = (struct tws_pieces){.start = starts, .count = count};

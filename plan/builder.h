@@ -45,6 +45,8 @@ uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category categ
 /* A buffer that is an entry of the plan's state: added to a state of the plan's own, looked up by name in one that was
  * given, where it has to be the same. */
 uint32_t tws_builder_state(tws_builder *b, const tws_state_entry *entry);
+/* The buffer lives from the next operation on, whoever uses it first. */
+void tws_builder_begin(tws_builder *b, uint32_t buffer);
 /* starts: ascending first elements of the pieces, starts[0] = 0; lives as long as the plan's arena */
 void tws_builder_pieces(tws_builder *b, uint32_t buffer, const uint64_t *starts, uint32_t count);
 

@@ -212,7 +212,7 @@ static void sweep(finisher *f) {
     for (int i = 0; i < o->operand_count; i++) {
       const tws_buffer *buffer = &plan->buffers[operands[i].buffer];
       /* the same new buffer may be named by several operands */
-      if (buffer->first_op == op && buffer->lifetime == TWS_LIFETIME_OPS && !f->begun[operands[i].buffer]) {
+      if (buffer->lifetime == TWS_LIFETIME_OPS && !f->begun[operands[i].buffer]) {
         f->begun[operands[i].buffer] = 1;
         begin_buffer(f, operands[i].buffer);
       }

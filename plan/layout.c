@@ -16,12 +16,18 @@ typedef struct layout {
   tws_plan *plan;
   uint32_t *starting, *starting_next, *ending, *ending_next; /* buffers by first and last operation */
   uint64_t *offset, *best;
+  uint32_t *computed;           /* per operation: modules' computations before it */
   uint8_t *from_high, *message; /* per buffer */
   range *slots;                 /* free ones, in the order in which they came free */
   size_t slot_count, slot_capacity;
   space space;
   int tier;
 } layout;
+
+/* Computations of modules are the same on all replicas. */
+static int counts(const tws_op *op) {
+  return op->kind == TWS_OP_COMPUTE && op->module != TWS_NONE;
+}
 
 static int insert_range(space *s, size_t at, range r) {
   if (tws_reserve(&s->free, &s->capacity, s->count + 1, sizeof *s->free)) return -1;
@@ -182,14 +188,17 @@ static uint64_t lower_bound(const layout *l) {
   return most;
 }
 
-/* Short-lived: gone within this part of a micro-batch. Counted on the first micro-batch, so that the answer does not
- * depend on how many follow. */
+/* Short-lived: gone within this part of a micro-batch. Counted in modules' computations of the first micro-batch, so
+ * that the answer depends neither on how many micro-batches follow nor on how much of a bucket this rank keeps: all
+ * replicas lay out alike. */
 static void classify(layout *l, uint32_t part) {
+  const tws_plan *plan = l->plan;
   uint32_t ops = 0;
-  for (uint32_t op = 0; op < l->plan->op_count; op++) ops += l->plan->ops[op].micro_batch == 0;
-  for (uint32_t i = 0; i < l->plan->buffer_count; i++) {
-    const tws_buffer *b = &l->plan->buffers[i];
-    l->from_high[i] = b->lifetime == TWS_LIFETIME_OPS && b->last_op != TWS_NONE && b->last_op - b->first_op <= ops / part;
+  for (uint32_t op = 0; op < plan->op_count; op++) ops += counts(&plan->ops[op]) && plan->ops[op].micro_batch == 0;
+  for (uint32_t i = 0; i < plan->buffer_count; i++) {
+    const tws_buffer *b = &plan->buffers[i];
+    l->from_high[i] = b->lifetime == TWS_LIFETIME_OPS && b->last_op != TWS_NONE &&
+                      l->computed[b->last_op] - l->computed[b->first_op] <= ops / part;
   }
 }
 
@@ -227,6 +236,10 @@ static void lay_out_tier(layout *l) {
 
 static int index_lifetimes(layout *l, tws_arena *scratch) {
   tws_plan *plan = l->plan;
+  l->computed = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof *l->computed);
+  if (!l->computed) return -1;
+  for (uint32_t op = 0; op < plan->op_count; op++)
+    l->computed[op + 1] = l->computed[op] + (uint32_t)counts(&plan->ops[op]);
   uint32_t **per_op[] = {&l->starting, &l->ending}, **per_buffer[] = {&l->starting_next, &l->ending_next};
   for (int i = 0; i < 2; i++) {
     *per_op[i] = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof **per_op[i]);

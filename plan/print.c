@@ -27,8 +27,8 @@ static void print_operand(const tws_plan *plan, const tws_operand *operand, int 
   uint64_t bytes = operand->count * tws_dtype_bytes((tws_dtype)b->dtype);
   if (json) {
     tws_text_add(out,
-                 "{\"access\":\"%s\",\"buffer\":%u,\"name\":\"%s\",\"dtype\":\"%s\",\"tier\":\"%s\",\"arena\":\"%s\",\"first\":%" PRIu64
-                 ",\"count\":%" PRIu64 ",\"address\":%" PRIu64 "}",
+                 "{\"access\":\"%s\",\"buffer\":%u,\"name\":\"%s\",\"dtype\":\"%s\",\"tier\":\"%s\",\"arena\":\"%s\","
+                 "\"first\":%" PRIu64 ",\"count\":%" PRIu64 ",\"address\":%" PRIu64 "}",
                  access[operand->access & 3], operand->buffer, b->name, tws_dtype_name((tws_dtype)b->dtype),
                  tws_tier_name((tws_tier)b->tier), b->lifetime == TWS_LIFETIME_STATE ? "state" : "program",
                  operand->offset, operand->count, start);

@@ -52,10 +52,10 @@ static void add_shards(tws_lower *l, uint32_t param, uint64_t first, uint64_t co
   for (int i = 0; i < 3 && l->b.plan->owns_state; i++) {
     if (cuts[i + 1] <= cuts[i]) continue;
     state->shards[state->shard_count++] = (tws_shard){.param = param,
-                                                    .param_first = first + cuts[i] - storage,
-                                                    .count = cuts[i + 1] - cuts[i],
-                                                    .storage_offset = cuts[i],
-                                                    .owned_offset = i == 1 ? cuts[i] - begin : TWS_NO_OFFSET};
+                                                      .param_first = first + cuts[i] - storage,
+                                                      .count = cuts[i + 1] - cuts[i],
+                                                      .storage_offset = cuts[i],
+                                                      .owned_offset = i == 1 ? cuts[i] - begin : TWS_NO_OFFSET};
   }
 }
 
@@ -90,13 +90,13 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
   static const char *const moment_names[] = {"first moments", "second moments"};
   tws_plan *plan = l->b.plan;
   uint32_t count = l->network->param_count + 1;
-  plan->parameters = add_state(l, "parameters", TWS_CATEGORY_PARAMETER, l->config->dtype, elements,
-                               TWS_ELEMENTS_STORED, TWS_INITIAL_PARAMETER);
+  plan->parameters = add_state(l, "parameters", TWS_CATEGORY_PARAMETER, l->config->dtype, elements, TWS_ELEMENTS_STORED,
+                               TWS_INITIAL_PARAMETER);
   tws_builder_pieces(&l->b, plan->parameters, pieces, pieces[count - 1] < elements ? count : count - 1);
   tws_dtype moments = tws_config_bf16_moments(l->config) ? TWS_BF16 : TWS_F32;
   if (l->config->dtype != TWS_F32 && !tws_config_bf16_masters(l->config)) {
-    plan->master = add_state(l, "master weights", TWS_CATEGORY_MASTER, TWS_F32, owned, TWS_ELEMENTS_OWNED,
-                             TWS_INITIAL_PARAMETER);
+    plan->master =
+        add_state(l, "master weights", TWS_CATEGORY_MASTER, TWS_F32, owned, TWS_ELEMENTS_OWNED, TWS_INITIAL_PARAMETER);
   }
   for (plan->optimizer_states = 0; plan->optimizer_states < 2; plan->optimizer_states++)
     plan->optimizer_state[plan->optimizer_states] =
@@ -462,6 +462,8 @@ static void flush_sharded_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *
 
 static void flush_bucket(tws_lower *l, tws_bucket *bucket) {
   if (l->b.failed != TWS_OK) return;
+  /* From the first bucket on, also on ranks that keep nothing of it: so that all replicas need the same memory. */
+  tws_builder_begin(&l->b, l->b.plan->gradients);
   uint32_t module = l->b.module;
   l->b.module = TWS_NONE;
   tws_operand *operands = tws_calloc(2 * (size_t)bucket->count + 1, sizeof *operands);

@@ -188,8 +188,7 @@ static tws_code prepare(tws_sim *sim, tws_error *err) {
   sim->serial = tws_profile_serial_streams(machine->profile);
   sim->cores = tws_profile_cores(machine->profile);
   if (sim->cores > 0) { /* a host: do its ranks want more cores than it has? */
-    const int nodes = machine->cluster->nodes > 0 ? machine->cluster->nodes : 1;
-    const int per_node = (sim->world + nodes - 1) / nodes;
+    const int per_node = tws_machine_most_on_node(machine, sim->world);
     const int threads = request->plans[0]->threads > 0 ? request->plans[0]->threads : 1;
     const int crowded = (int64_t)per_node * threads > sim->cores;
     sim->share_cores = crowded && !request->fold;

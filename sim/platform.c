@@ -45,12 +45,9 @@ static tws_code set_links(const tws_platform *p, tws_error *err) {
 tws_code tws_platform_make(tws_platform *p, const tws_machine *machine, int world, int use_links, int use_hosts,
                            tws_error *err) {
   const tws_cluster *cluster = machine->cluster;
-  const int host = tws_profile_cores(machine->profile) > 0;
   const int nodes = cluster->nodes > 0 ? cluster->nodes : 1;
   *p = (tws_platform){.cluster = cluster, .world = world, .use_links = use_links};
-  /* Ranks on a host may outnumber its cores; devices hold one rank each. */
-  p->per_node = host ? (world + nodes - 1) / nodes : cluster->devices_per_node;
-  if (p->per_node < 1) p->per_node = 1;
+  p->per_node = tws_machine_slots(machine, world);
   p->nodes = (world + p->per_node - 1) / p->per_node;
   if (p->nodes > nodes)
     return tws_fail(err, TWS_INVALID, "use more nodes or fewer ranks", "%d ranks on cluster %s, which has %d devices",

@@ -1,6 +1,7 @@
 /* Every kind of parallelism together: thousands of random legal jobs, through plan, verifier, ledger and longest path;
  * random illegal ones, which are refused with a reason. */
 #include <check.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -181,6 +182,44 @@ static void check_time(tws_plan *const *plans, const tws_topology *topology, int
                 (int)seed, world, step_s, alone_s);
 }
 
+/* The estimate's few ranks say what all ranks need, and how long all take, on nodes that groups fit or do not. What it
+ * leaves out shows in models as small as these: replicas of ZeRO-1 and 2 keep different parts of a bucket at different
+ * times; tensor-parallel ranks of a pipeline's first stage differ in the work of the embedding. */
+static void check_estimate(tws_plan *const *plans, const tws_config *c, int world, const tws_machine *machine,
+                           uint64_t seed) {
+  tws_cluster cluster = *machine->cluster;
+  const tws_machine odd = {&cluster, machine->profile};
+  tws_plan_request request = {.network = plans[0]->network,
+                              .config = c,
+                              .topology = plans[0]->topology,
+                              .backend = TWS_BACKEND_HOST,
+                              .threads = 1};
+  tws_estimate estimate;
+  tws_error err = {0};
+  double step_s;
+  uint64_t most = 0;
+  cluster.devices_per_node = 1 + (int)(seed % 7);
+  cluster.nics_per_node = 1 + (int)(seed % 3);
+  cluster.nodes = (world + cluster.devices_per_node - 1) / cluster.devices_per_node;
+  for (int r = 0; r < world; r++)
+    if (tws_plan_bytes(plans[r], TWS_TIER_DEVICE) > most) most = tws_plan_bytes(plans[r], TWS_TIER_DEVICE);
+  ck_assert_msg(tws_estimate_step(&request, &odd, &estimate, &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
+  ck_assert(tws_job_path((const tws_plan *const *)plans, world, &odd, NULL, &step_s, &err) == TWS_OK);
+  const int parts = (c->zero.stage == 1 || c->zero.stage == 2) && plans[0]->groups[0].size > 1;
+  const int embeddings = plans[0]->stages > 1 && plans[0]->tensor_parallel > 1;
+  ck_assert_msg(fabs(estimate.step_s - step_s) <= (parts        ? 0.1
+                                                   : embeddings ? 0.02
+                                                                : 1e-9) *
+                                                      step_s,
+                "seed %d: %d ranks on nodes of %d (ZeRO-%d, pp %d, tp %d, sp %d): %.9g s, of all ranks %.9g s",
+                (int)seed, world, cluster.devices_per_node, c->zero.stage, plans[0]->stages, plans[0]->tensor_parallel,
+                plans[0]->sequence_parallel, estimate.step_s, step_s);
+  ck_assert_msg(estimate.ledger.tier[TWS_TIER_DEVICE].arena_bytes == most,
+                "seed %d (ZeRO-%d, pp %d, tp %d, sp %d): %llu bytes, the fullest rank %llu", (int)seed, c->zero.stage,
+                plans[0]->stages, plans[0]->tensor_parallel, plans[0]->sequence_parallel,
+                (unsigned long long)estimate.ledger.tier[TWS_TIER_DEVICE].arena_bytes, (unsigned long long)most);
+}
+
 /* The same ranks' evaluation over the state of training: forward passes alone, in no more memory than state and the
  * larger program. */
 static void check_evaluation(tws_plan *const *plans, const tws_config *c, int world, const tws_machine *machine,
@@ -243,6 +282,7 @@ static void check_job(uint64_t seed, const tws_machine *machine, int *plans_buil
     ++*stochastic;
   }
   check_time(plans, &topology, world, machine, seed);
+  if (c.accumulation_steps <= 3 || plans[0]->stages > 1) check_estimate(plans, &c, world, machine, seed);
   if (seed % 3 == 0) check_evaluation(plans, &c, world, machine, seed);
   for (int r = 0; r < world; r++) tws_plan_destroy(plans[r]);
   tws_network_destroy(network);
