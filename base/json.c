@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hjson.h"
 #include "base/json_scan.h"
 #include "base/memory.h"
 
@@ -99,9 +100,14 @@ static tws_code visit(walk *w, const cJSON *item) {
   return cJSON_IsObject(item) ? check_duplicates(w, item) : TWS_OK;
 }
 
-static tws_code build(tws_json *json, char *text, size_t length, tws_error *err) {
+/* elsewhere: where the values stand in the text that this one was rewritten from, or NULL */
+static tws_code build(tws_json *json, char *text, size_t length, const tws_json_marks *elsewhere, tws_error *err) {
   struct tws_json_places *places = json->places;
   TWS_TRY(tws_json_scan(text, length, json->name, &places->marks, err));
+  for (size_t i = 0; elsewhere && i < places->marks.count && i < elsewhere->count; i++) {
+    places->marks.items[i].line = elsewhere->items[i].line;
+    places->marks.items[i].column = elsewhere->items[i].column;
+  }
   size_t slots = 16;
   while (slots < 2 * places->marks.count) slots *= 2;
   places->slots = tws_calloc(slots, sizeof *places->slots);
@@ -129,7 +135,8 @@ static tws_json *create(const char *name) {
   return json;
 }
 
-tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_json **out, tws_error *err) {
+static tws_code parse(const char *text, size_t length, const char *name, const tws_json_marks *elsewhere,
+                      tws_json **out, tws_error *err) {
   *out = NULL;
   if (length > TWS_JSON_SIZE)
     return tws_fail(err, TWS_INVALID, NULL, "%s: %zu bytes, and the limit is 64 MiB", name, length);
@@ -140,7 +147,7 @@ tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_j
     code = tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", name);
   } else {
     if (length) memcpy(copy, text, length);
-    code = build(json, copy, length, err);
+    code = build(json, copy, length, elsewhere, err);
   }
   tws_free(copy);
   if (code == TWS_OK)
@@ -150,14 +157,69 @@ tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_j
   return code;
 }
 
-tws_code tws_json_read(const char *path, tws_json **out, tws_error *err) {
+tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_json **out, tws_error *err) {
+  return parse(text, length, name, NULL, out, err);
+}
+
+/* "name:LINE:COLUMN: ...": how far a reading got. */
+static void place_of(const tws_error *err, const char *name, int *line, int *column) {
+  *line = *column = 0;
+  size_t length = strlen(name);
+  if (strncmp(err->message, name, length) == 0) sscanf(err->message + length, ":%d:%d", line, column);
+}
+
+/* Was the text given up as JSON where Hjson goes on, and did that get further? */
+static int lenient_is_nearer(const tws_error *strict, const tws_error *lenient, const char *name) {
+  int strict_line, strict_column, line, column;
+  if (!strstr(strict->message, "expected a key in double quotes") && !strstr(strict->message, "expected a comma") &&
+      !strstr(strict->message, "found '\''"))
+    return 0;
+  if (strstr(strict->message, "expected a comma") && strstr(lenient->message, "never ends")) return 0;
+  place_of(strict, name, &strict_line, &strict_column);
+  place_of(lenient, name, &line, &column);
+  return line > strict_line || (line == strict_line && column > strict_column);
+}
+
+tws_code tws_json_parse_hjson(const char *text, size_t length, const char *name, tws_json **out, tws_error *err) {
+  tws_error strict = {0}, lenient = {0};
+  tws_code code = tws_json_parse(text, length, name, out, &strict);
+  if (code != TWS_INVALID || strstr(strict.message, "duplicate key") || strlen(text) != length) {
+    if (err && code != TWS_OK) *err = strict;
+    return code;
+  }
+  tws_text rewritten = {0};
+  tws_json_marks marks = {0};
+  tws_code read = tws_hjson_rewrite(text, name, &rewritten, &marks, &lenient);
+  if (read == TWS_OK) {
+    read = parse(rewritten.data, rewritten.length, name, &marks, out, &lenient);
+    if (read != TWS_OK && !strstr(lenient.message, "duplicate key"))
+      lenient = strict; /* places in what was rewritten */
+  } else if (!lenient_is_nearer(&strict, &lenient, name)) {
+    lenient = strict;
+  }
+  tws_text_free(&rewritten);
+  tws_free(marks.items);
+  if (err && read != TWS_OK) *err = lenient;
+  return read;
+}
+
+static tws_code read_as(tws_code (*how)(const char *, size_t, const char *, tws_json **, tws_error *), const char *path,
+                        tws_json **out, tws_error *err) {
   char *text;
   size_t length;
   *out = NULL;
   TWS_TRY(tws_read_file(path, TWS_JSON_SIZE, &text, &length, err));
-  tws_code code = tws_json_parse(text, length, strcmp(path, "-") == 0 ? "standard input" : path, out, err);
+  tws_code code = how(text, length, strcmp(path, "-") == 0 ? "standard input" : path, out, err);
   tws_free(text);
   return code;
+}
+
+tws_code tws_json_read(const char *path, tws_json **out, tws_error *err) {
+  return read_as(tws_json_parse, path, out, err);
+}
+
+tws_code tws_json_read_hjson(const char *path, tws_json **out, tws_error *err) {
+  return read_as(tws_json_parse_hjson, path, out, err);
 }
 
 static tws_code clone_into(const tws_json *json, tws_json *copy, tws_error *err) {

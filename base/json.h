@@ -18,6 +18,10 @@ typedef struct tws_json {
 
 tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_json **out, tws_error *err);
 tws_code tws_json_read(const char *path, tws_json **out, tws_error *err); /* "-" reads standard input */
+/* The same, and where the text is no JSON, as Hjson: keys and texts without quotes or in single ones, line ends in place
+ * of commas, no braces around the document. An error is of the reading that got further. */
+tws_code tws_json_parse_hjson(const char *text, size_t length, const char *name, tws_json **out, tws_error *err);
+tws_code tws_json_read_hjson(const char *path, tws_json **out, tws_error *err);
 void tws_json_destroy(tws_json *json);
 
 /* 1-based line and column of an item's key (its value, for the root and array elements). */
@@ -50,6 +54,8 @@ tws_code tws_json_only(const tws_json *json, const cJSON *object, const char *co
 
 /* Closest of n words to `word` by edit distance, or NULL when none is close. Shared by every did-you-mean. */
 const char *tws_closest(const char *word, const char *const *words, size_t n);
+/* Is one a slip of the other: at most a third of the letters differ? */
+int tws_near(const char *a, const char *b);
 
 /* Write `text` to `path` atomically (temporary file, fsync, rename); creates no directories. */
 tws_code tws_write_file(const char *path, const char *text, size_t length, tws_error *err);

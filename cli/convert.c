@@ -51,7 +51,7 @@ static tws_code convert_tokens(tws_cli *cli, const options *o, const char *from,
 static tws_code convert_config(const options *o, const char *from, const char *to, tws_error *err) {
   tws_json *json;
   TWS_TRY(check_output(o, from, to, err));
-  TWS_TRY(tws_json_read(from, &json, err));
+  TWS_TRY(tws_json_read_hjson(from, &json, err));
   char *text = cJSON_Print(json->root);
   tws_code code = text ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (code == TWS_OK && to) {

@@ -89,8 +89,13 @@ static tws_code create(tws_json *json, tws_config **out, tws_error *err) {
   store->origin = origin;
   store->overlap_derived = -1;
   config->store = store;
-  tws_walk walk = {.store = store, .source = origin, .err = err, .visit = tws_key_check};
+  tws_refusals refusals = {0};
+  tws_error unheard;
+  if (!err) err = &unheard;
+  tws_walk walk = {.store = store, .source = origin, .err = err, .visit = tws_key_check, .refusals = &refusals};
   tws_code code = tws_store_walk(&walk, json->root);
+  const tws_code kept = tws_refusals_join(&refusals, code == TWS_OK ? err : NULL);
+  if (code == TWS_OK) code = kept;
   if (code == TWS_OK && !cJSON_IsObject(json->root)) /* a bare null */
     code = tws_json_fail(json, json->root, err, "an empty configuration is {}", "a configuration is one object");
   if (code == TWS_OK) code = check_moved(store, err);
@@ -106,7 +111,7 @@ static tws_code create(tws_json *json, tws_config **out, tws_error *err) {
 tws_code tws_config_load(const char *path, tws_config **out, tws_error *err) {
   tws_json *json;
   *out = NULL;
-  TWS_TRY(tws_json_read(path, &json, err));
+  TWS_TRY(tws_json_read_hjson(path, &json, err));
   return create(json, out, err);
 }
 
@@ -215,7 +220,7 @@ static tws_code set_value(tws_config *config, const char *path, tws_source *sour
   for (int i = 0; i < walk.n; i++) walk.segments[i] = tws_key_canonical(walk.segments, i + 1);
   const cJSON *value = source->json->root;
   int n = walk.n, below = 0;
-  TWS_TRY(tws_store_walk(&walk, value)); /* all of it is checked before any of it is set */
+  if (n > 1 || !cJSON_IsNull(value)) TWS_TRY(tws_store_walk(&walk, value)); /* checked before any of it is set */
   walk.n = n;
   walk.visit = add_override;
   const tws_key *key = tws_key_find(walk.segments, n, &below);

@@ -42,6 +42,66 @@ START_TEST(lenient_where_files_in_use_need_it) {
 }
 END_TEST
 
+static tws_code parse_hjson(const char *text, tws_json **out) {
+  err = (tws_error){0};
+  return tws_json_parse_hjson(text, strlen(text), "f", out, &err);
+}
+
+/* What Hjson allows: each text reads as the JSON beside it. */
+START_TEST(hjson) {
+  static const char *const cases[][2] = {
+      {"{\"a\": 1\n \"b\": 2}", "{\"a\": 1, \"b\": 2}"},
+      {"{'a': 'x\\'\"y', \"b\": \"it's\"}", "{\"a\": \"x'\\\"y\", \"b\": \"it's\"}"},
+      {"{a: 1, b_c: 5e8, d: true, e: null}", "{\"a\": 1, \"b_c\": 5e8, \"d\": true, \"e\": null}"},
+      {"a: 1\nb: {\n c: text to the end, of the line \n d: [1\n2, 3]\n}\n",
+       "{\"a\": 1, \"b\": {\"c\": \"text to the end, of the line\", \"d\": [1, 2, 3]}}"},
+      {"# first\na: 1 // one\nb: false # two\n/* three */ c: -0.5e-3", "{\"a\": 1, \"b\": false, \"c\": -0.5e-3}"},
+      {"a: 1.\nb: 01\nc: 1 2\nd: 1e\ne: C:\\d",
+       "{\"a\": \"1.\", \"b\": \"01\", \"c\": \"1 2\", \"d\": \"1e\", \"e\": \"C:\\\\d\"}"},
+      {"{\n  a: \'\'\'\n     one\n      two\n     \'\'\'\n}", "{\"a\": \"one\\n two\"}"},
+      {"a: [\n  x\n  y\n]", "{\"a\": [\"x\", \"y\"]}"},
+      {"{\"a\": 9007199254740993,}", "{\"a\": 9007199254740993}"},
+      {"{}", "{}"},
+      {"a: {}, b: []", "{\"a\": {}, \"b\": []}"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_json *read, *expected;
+    ck_assert_msg(parse_hjson(cases[i][0], &read) == TWS_OK, "%s: %s", cases[i][0], err.message);
+    ck_assert_int_eq(parse(cases[i][1], &expected), TWS_OK);
+    char *text = cJSON_Print(read->root);
+    ck_assert_msg(cJSON_Compare(read->root, expected->root, 1), "%s: %s", cases[i][0], text);
+    cJSON_free(text);
+    tws_json_destroy(read);
+    tws_json_destroy(expected);
+  }
+  tws_json *json;
+  int line, column;
+  ck_assert_int_eq(parse_hjson("# note\na: 1\n  b: {c: 2, d: 3}", &json), TWS_OK);
+  tws_json_place(json, cJSON_GetObjectItem(cJSON_GetObjectItem(json->root, "b"), "d"), &line, &column);
+  ck_assert_msg(line == 3 && column == 13, "%d:%d", line, column);
+  tws_json_destroy(json);
+  static const char *const refused[][2] = {
+      {"{\"a\": 1 \"b\": 2}", "f:1:9: expected a comma"},
+      {"{a: 1 \"b\": 2}", "f:1:14: an object that never ends"},
+      {"{a: 1,\n a: 2}", "f:2:2: duplicate key \"a\", first given at line 1, column 2"},
+      {"{\"a\": nan}", "f:1:7: unknown word \"nan\""},
+      {"{a: }", "f:1:5: a value is missing here"},
+      {"{a 1}", "f:1:4: a colon is missing here"},
+      {"{'a: 1}", "f:1:8: a string that never ends"},
+      {"{\"a\": \"\\q\"}", "f:1:8: unknown escape"},
+      {"hello", "f:1:1: unknown word \"hello\""},
+      {"", "f:1:1: the text ends"},
+      {"{} {}", "f:1:4: text after the end"},
+      {"a: \'\'\'x", "f:1:1: unknown word \"a\""}};
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    ck_assert_int_eq(parse_hjson(refused[i][0], &json), TWS_INVALID);
+    ck_assert_msg(strncmp(err.message, refused[i][1], strlen(refused[i][1])) == 0, "%s: %s", refused[i][0], err.message);
+  }
+  char deep[4096] = "a:";
+  for (int i = 0; i < 1000; i++) strcat(deep, "[");
+  ck_assert_int_eq(parse_hjson(deep, &json), TWS_INVALID);
+}
+END_TEST
+
 START_TEST(refused_with_a_place) {
   static const struct {
     const char *text, *message;
@@ -304,6 +364,7 @@ int main(void) {
   tcase_set_timeout(all, 60);
   tcase_add_test(all, lenient_where_files_in_use_need_it);
   tcase_add_test(all, refused_with_a_place);
+  tcase_add_test(all, hjson);
   tcase_add_test(all, limits);
   tcase_add_test(all, many_members_stay_quick);
   tcase_add_test(all, typed_members);

@@ -1,0 +1,234 @@
+#include "base/hjson.h"
+
+#include <ctype.h>
+#include <string.h>
+
+typedef struct reader {
+  const char *at, *line_start;
+  int line, depth;
+  const char *name;
+  tws_text *out;
+  tws_json_marks *marks;
+  tws_error *err;
+} reader;
+
+static int column(const reader *r) {
+  int characters = 1;
+  for (const char *c = r->line_start; c < r->at; c++) characters += ((unsigned char)*c & 0xc0u) != 0x80u;
+  return characters;
+}
+
+static tws_code refuse(const reader *r, const char *hint, const char *what) {
+  return tws_fail(r->err, TWS_INVALID, hint, "%s:%d:%d: %s", r->name, r->line, column(r), what);
+}
+
+static void advance(reader *r) {
+  if (*r->at++ != '\n') return;
+  r->line++;
+  r->line_start = r->at;
+}
+
+static int comment_starts(const char *at) {
+  return *at == '#' || (at[0] == '/' && (at[1] == '/' || at[1] == '*'));
+}
+
+static void skip_space(reader *r) {
+  for (;;) {
+    if (isspace((unsigned char)*r->at)) {
+      advance(r);
+    } else if (r->at[0] == '/' && r->at[1] == '*') {
+      for (int open = 2; *r->at && (open > 0 || !(r->at[0] == '*' && r->at[1] == '/')); open--) advance(r);
+      for (int i = 0; i < 2 && *r->at; i++) advance(r);
+    } else if (comment_starts(r->at)) {
+      while (*r->at && *r->at != '\n') advance(r);
+    } else {
+      return;
+    }
+  }
+}
+
+static tws_code mark(reader *r) {
+  tws_json_marks *m = r->marks;
+  if (tws_reserve(&m->items, &m->capacity, m->count + 1, sizeof *m->items))
+    return tws_fail(r->err, TWS_MEMORY, NULL, "%s: out of memory while reading", r->name);
+  m->items[m->count++] = (tws_json_mark){.line = r->line, .column = column(r)};
+  return TWS_OK;
+}
+
+/* One byte of a text into a string of JSON; what was an escape already goes through as it is. */
+static void put_byte(reader *r, char c) {
+  if (c == '"' || c == '\\')
+    tws_text_add(r->out, "\\%c", c);
+  else if ((unsigned char)c < 0x20)
+    tws_text_add(r->out, "\\u%04x", (unsigned char)c);
+  else
+    tws_text_add_bytes(r->out, &c, 1);
+}
+
+static tws_code quoted(reader *r) {
+  const char quote = *r->at;
+  tws_text_add_bytes(r->out, "\"", 1);
+  for (advance(r); *r->at != quote; advance(r)) {
+    if (!*r->at || *r->at == '\n') return refuse(r, "close it on the same line", "a string that never ends");
+    if (*r->at == '\\' && r->at[1] == '\'') {
+      advance(r);
+      put_byte(r, '\'');
+    } else if (*r->at == '\\') {
+      tws_text_add_bytes(r->out, r->at, 1);
+      advance(r);
+      if (!*r->at || *r->at == '\n') return refuse(r, NULL, "a string that never ends");
+      tws_text_add_bytes(r->out, r->at, 1); /* the scan judges it */
+    } else {
+      put_byte(r, *r->at);
+    }
+  }
+  advance(r);
+  tws_text_add_bytes(r->out, "\"", 1);
+  return TWS_OK;
+}
+
+/* ''' lines ''': as they are, without the indentation of the opening quotes and the line ends next to the quotes. */
+static tws_code several_lines(reader *r) {
+  const int indent = column(r) - 1;
+  for (int i = 0; i < 3; i++) advance(r);
+  while (*r->at == ' ' || *r->at == '\t' || *r->at == '\r') advance(r);
+  if (*r->at == '\n') advance(r);
+  tws_text_add_bytes(r->out, "\"", 1);
+  while (strncmp(r->at, "'''", 3) != 0) {
+    if (!*r->at) return refuse(r, "close it with '''", "a text of several lines that never ends");
+    if (r->at == r->line_start)
+      for (int i = 0; i < indent && (*r->at == ' ' || *r->at == '\t'); i++) advance(r);
+    if (strncmp(r->at, "'''", 3) == 0) break;
+    if (*r->at != '\r' && !(*r->at == '\n' && strncmp(r->at + 1 + strspn(r->at + 1, " \t"), "'''", 3) == 0))
+      put_byte(r, *r->at);
+    advance(r);
+  }
+  for (int i = 0; i < 3; i++) advance(r);
+  tws_text_add_bytes(r->out, "\"", 1);
+  return TWS_OK;
+}
+
+/* A word or number of JSON. Numbers are checked by the scan; here they are told from texts. */
+static int is_plain(const char *text, size_t length) {
+  static const char *const words[] = {"true", "false", "null"};
+  for (int i = 0; i < 3; i++)
+    if (length == strlen(words[i]) && strncmp(text, words[i], length) == 0) return 1;
+  size_t i = length > 0 && text[0] == '-', digits = 0;
+  if (text[i] == '0' && i + 1 < length && isdigit((unsigned char)text[i + 1])) return 0; /* no number of JSON */
+  for (; i < length && isdigit((unsigned char)text[i]); i++) digits++;
+  if (!digits) return 0;
+  if (i < length && text[i] == '.') {
+    size_t fraction = 0;
+    for (i++; i < length && isdigit((unsigned char)text[i]); i++) fraction++;
+    if (!fraction) return 0;
+  }
+  if (i < length && (text[i] == 'e' || text[i] == 'E')) {
+    size_t exponent = 0;
+    i++;
+    if (i < length && (text[i] == '+' || text[i] == '-')) i++;
+    for (; i < length && isdigit((unsigned char)text[i]); i++) exponent++;
+    if (!exponent) return 0;
+  }
+  return i == length;
+}
+
+/* true, a number, or a text to the end of the line: commas and brackets end the first two and belong to the last. */
+static tws_code unquoted(reader *r) {
+  const char *start = r->at, *end;
+  if (strchr("{}[],:", *start)) return refuse(r, "put texts into quotes", "a value is missing here");
+  for (end = start; *end && *end != '\n'; end++) {
+    if (!strchr(",]}", *end) && !comment_starts(end)) continue;
+    size_t length = (size_t)(end - start);
+    while (length && isspace((unsigned char)start[length - 1])) length--;
+    if (is_plain(start, length)) break;
+  }
+  size_t length = (size_t)(end - start);
+  while (length && isspace((unsigned char)start[length - 1])) length--;
+  const int plain = is_plain(start, length);
+  if (!plain) tws_text_add_bytes(r->out, "\"", 1);
+  for (size_t i = 0; i < length; i++)
+    if (plain)
+      tws_text_add_bytes(r->out, start + i, 1);
+    else
+      put_byte(r, start[i]);
+  if (!plain) tws_text_add_bytes(r->out, "\"", 1);
+  r->at = start + length;
+  return TWS_OK;
+}
+
+static tws_code key(reader *r) {
+  if (*r->at == '"' || *r->at == '\'') return quoted(r);
+  const char *start = r->at;
+  while (*r->at && !isspace((unsigned char)*r->at) && !strchr("{}[],:", *r->at)) advance(r);
+  if (r->at == start) return refuse(r, NULL, "a key is missing here");
+  tws_text_add_bytes(r->out, "\"", 1);
+  for (const char *c = start; c < r->at; c++) put_byte(r, *c);
+  tws_text_add_bytes(r->out, "\"", 1);
+  return TWS_OK;
+}
+
+static tws_code value(reader *r);
+
+/* Members up to the closer; '\0': up to the end of the text, as the document without braces. */
+static tws_code members(reader *r, char closer) {
+  int count = 0;
+  for (;;) {
+    skip_space(r);
+    if (*r->at == closer) break;
+    if (!*r->at) return refuse(r, NULL, closer == '}' ? "an object that never ends" : "an array that never ends");
+    if (count++) tws_text_add_bytes(r->out, ",", 1);
+    TWS_TRY(mark(r));
+    if (closer != ']') {
+      TWS_TRY(key(r));
+      skip_space(r);
+      if (*r->at != ':') return refuse(r, "keys and values are parted by a colon", "a colon is missing here");
+      advance(r);
+      tws_text_add_bytes(r->out, ":", 1);
+      skip_space(r);
+    }
+    TWS_TRY(value(r));
+    const int line = r->line;
+    skip_space(r);
+    if (*r->at == ',')
+      advance(r);
+    else if (*r->at && *r->at != closer && r->line == line)
+      return refuse(r, "on one line, values are parted by commas", "a comma is missing here");
+  }
+  if (closer) advance(r);
+  return TWS_OK;
+}
+
+/* The mark is its key's, or its own in an array, and has been made. */
+static tws_code value(reader *r) {
+  const char c = *r->at;
+  if (!c) return refuse(r, NULL, "a value is missing here");
+  if (strncmp(r->at, "'''", 3) == 0) return several_lines(r);
+  if (c == '"' || c == '\'') return quoted(r);
+  if (c != '{' && c != '[') return unquoted(r);
+  if (r->depth == TWS_JSON_DEPTH) return refuse(r, NULL, "nested too deeply");
+  r->depth++;
+  advance(r);
+  tws_text_add_bytes(r->out, c == '{' ? "{" : "[", 1);
+  TWS_TRY(members(r, c == '{' ? '}' : ']'));
+  tws_text_add_bytes(r->out, c == '{' ? "}" : "]", 1);
+  r->depth--;
+  return TWS_OK;
+}
+
+tws_code tws_hjson_rewrite(const char *text, const char *name, tws_text *out, tws_json_marks *marks, tws_error *err) {
+  reader r = {.at = text, .line_start = text, .line = 1, .name = name, .out = out, .marks = marks, .err = err};
+  if (strncmp(text, "\xef\xbb\xbf", 3) == 0) r.at = r.line_start = text + 3;
+  skip_space(&r);
+  TWS_TRY(mark(&r));
+  if (*r.at == '{' || *r.at == '[') {
+    TWS_TRY(value(&r));
+    skip_space(&r);
+    if (*r.at) return refuse(&r, "one document a file", "text after the end of the document");
+  } else {
+    tws_text_add_bytes(out, "{", 1);
+    if (!*r.at) return refuse(&r, "an empty configuration is {}", "the text ends where a value should be");
+    TWS_TRY(members(&r, '\0'));
+    tws_text_add_bytes(out, "}", 1);
+  }
+  return out->failed ? tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory while reading", name) : TWS_OK;
+}
