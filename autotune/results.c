@@ -216,7 +216,7 @@ static tws_code config_text(const tws_tune_request *request, const tws_tune_poin
                             tws_error *err) {
   tws_config *config;
   TWS_TRY(tws_tune_config(request->config, request->network, point, &config, err));
-  tws_code code = tws_config_print(config, 0, out, err);
+  tws_code code = tws_config_print_given(config, out, err);
   tws_config_destroy(config);
   if (code == TWS_OK && out->failed) code = tws_fail(err, TWS_MEMORY, 0, "no memory for a configuration");
   return code;

@@ -31,7 +31,8 @@ typedef enum tws_code {
 
 typedef struct tws_error {
   tws_code code;
-  char message[768]; /* what is wrong, with the place: file:line:column and key, or rank and operation */
+  char message[2048]; /* what is wrong, with the place: file:line:column and key, or rank and operation; a line each
+                         where several things are */
   char hint[384];    /* what to do about it; may be empty */
 } tws_error;
 

@@ -35,6 +35,11 @@ static int distance(const char *a, size_t n, const char *b, size_t m) {
   return previous[m];
 }
 
+int tws_near(const char *a, const char *b) {
+  size_t n = strlen(a), m = strlen(b);
+  return n && m && n <= LONGEST && m <= LONGEST && distance(a, n, b, m) <= (int)(n > m ? n : m) / 3;
+}
+
 const char *tws_closest(const char *word, const char *const *words, size_t n) {
   size_t length = strlen(word);
   const char *best = NULL;

@@ -71,8 +71,12 @@ static void print_line(FILE *to, const char *text) {
 void tws_complain(const tws_cli *cli, const tws_error *err) {
   fflush(stdout);
   clear_progress();
-  fputs(cli->color_err ? "\033[31mtwinspeed:\033[0m " : "twinspeed: ", stderr);
-  print_line(stderr, err->message);
+  for (const char *line = err->message; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+    char one[sizeof err->message];
+    snprintf(one, sizeof one, "%.*s", (int)strcspn(line, "\n"), line);
+    fputs(cli->color_err ? "\033[31mtwinspeed:\033[0m " : "twinspeed: ", stderr);
+    print_line(stderr, one);
+  }
   if (err->hint[0]) {
     fputs("hint: ", stderr);
     print_line(stderr, err->hint);

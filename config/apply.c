@@ -91,7 +91,8 @@ static void apply_dtype(tws_config *config) {
 static void apply_optimizer(tws_config *config) {
   const struct tws_config_store *store = config->store;
   const char *type = tws_given_text(tws_store_at(store, "optimizer.type"));
-  config->optimizer = type && tws_key_word("Adam", type, 1) == 0 ? TWS_OPTIMIZER_ADAM : TWS_OPTIMIZER_ADAMW;
+  config->optimizer =
+      type && tws_key_word("Adam", tws_optimizer_name(type), 1) == 0 ? TWS_OPTIMIZER_ADAM : TWS_OPTIMIZER_ADAMW;
   if (config->optimizer == TWS_OPTIMIZER_ADAMW) config->adam_w_mode = 1;
   config->beta1 = 0.9;
   config->beta2 = 0.999;

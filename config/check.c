@@ -1,7 +1,9 @@
 #include "config/check.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct text {
@@ -21,21 +23,21 @@ static void add_range(text *t, const tws_key *key, const cJSON *item) {
 
 /* What the row wants, in words. */
 static const char *wanted(const tws_key *key, const cJSON *item, text *t) {
-  static const char *const words[] = {[TWS_KEY_ANY] = "anything",
-                                      [TWS_KEY_BOOL] = "true or false",
-                                      [TWS_KEY_INT] = "an integer",
-                                      [TWS_KEY_NUMBER] = "a number",
-                                      [TWS_KEY_STRING] = "a string",
-                                      [TWS_KEY_INT_OR_STRING] = "an integer or a string",
-                                      [TWS_KEY_NUMBER_OR_LIST] = "a number",
-                                      [TWS_KEY_PAIR] = "two numbers from 0 to 1, as [0.9, 0.999]",
-                                      [TWS_KEY_LIST] = "an array",
-                                      [TWS_KEY_STRING_LIST] = "an array of strings",
-                                      [TWS_KEY_INT_LIST] = "an array of integers",
-                                      [TWS_KEY_OBJECT] = "an object",
-                                      [TWS_KEY_BOOL_OR_OBJECT] = "an object",
-                                      [TWS_KEY_AXES] = "pipe, data, sequence and model in some order, parted by commas",
-                                      [TWS_KEY_REFUSED] = "absent"};
+  static const char *const words[] = {
+      [TWS_KEY_ANY] = "anything",
+      [TWS_KEY_BOOL] = "true or false",
+      [TWS_KEY_INT] = "an integer",
+      [TWS_KEY_NUMBER] = "a number",
+      [TWS_KEY_STRING] = "a string",
+      [TWS_KEY_INT_OR_STRING] = "an integer or a string",
+      [TWS_KEY_NUMBER_OR_LIST] = "a number",
+      [TWS_KEY_PAIR] = "two numbers from 0 to 1, as [0.9, 0.999]",
+      [TWS_KEY_LIST] = "an array",
+      [TWS_KEY_STRING_LIST] = "an array of strings",
+      [TWS_KEY_INT_LIST] = "an array of integers",
+      [TWS_KEY_OBJECT] = "an object",
+      [TWS_KEY_BOOL_OR_OBJECT] = "an object",
+      [TWS_KEY_AXES] = "pipe, data, sequence and model in some order, parted by commas"};
   t->used = 0;
   if (key->values) {
     t->used += (size_t)snprintf(t->data, sizeof t->data, "one of ");
@@ -120,8 +122,6 @@ static int fits(const tws_walk *walk, const tws_key *key, const cJSON *item) {
       return cJSON_IsBool(item) || cJSON_IsObject(item);
     case TWS_KEY_AXES:
       return cJSON_IsString(item) && tws_axis_order(item->valuestring) != NULL;
-    case TWS_KEY_REFUSED:
-      return 0;
   }
   return 0;
 }
@@ -146,14 +146,49 @@ static const char *hint_for(const tws_key *key, const cJSON *item, char *hint, s
   return hint;
 }
 
+/* ---- values in other words ---- */
+
+static void become(const cJSON *item, int type, double number) {
+  cJSON *value = (cJSON *)(uintptr_t)item; /* of a document that the configuration owns */
+  if (cJSON_IsString(item)) cJSON_free(value->valuestring);
+  value->valuestring = NULL;
+  value->type = (value->type & (cJSON_IsReference | cJSON_StringIsConst)) | type;
+  cJSON_SetNumberHelper(value, number);
+}
+
+/* Numbers for bools and texts for both, where DeepSpeed reads them so: afterwards the value is what it means. */
+static void read_other_words(const tws_walk *walk, const tws_key *key, const cJSON *item) {
+  const int checked = tws_key_checked_section(walk->segments[0]), number = cJSON_IsNumber(item);
+  const char *words = checked && cJSON_IsString(item) ? item->valuestring : NULL;
+  char *end = NULL;
+  if (strcmp(walk->segments[0], "twinspeed") == 0) return;
+  if (key->type == TWS_KEY_BOOL) {
+    if (number && (item->valuedouble == 0 || item->valuedouble == 1))
+      become(item, item->valuedouble == 1 ? cJSON_True : cJSON_False, 0);
+    else if (words && tws_key_word("true|t|yes|y|on|1", words, 1) >= 0)
+      become(item, cJSON_True, 0);
+    else if (words && tws_key_word("false|f|no|n|off|0", words, 1) >= 0)
+      become(item, cJSON_False, 0);
+  } else if (key->type == TWS_KEY_INT && checked && cJSON_IsBool(item)) {
+    become(item, cJSON_Number, cJSON_IsTrue(item));
+  } else if (words && (key->type == TWS_KEY_INT || key->type == TWS_KEY_NUMBER)) {
+    const char *plain = key->type == TWS_KEY_INT ? "+-0123456789" : "+-0123456789.eE";
+    double value = strtod(words, &end);
+    if (*words && !*end && strspn(words, plain) == strlen(words) && isfinite(value)) become(item, cJSON_Number, value);
+  }
+}
+
+/* Of a key without effect in a section that DeepSpeed does not check, odd numbers harm nobody. */
+static int harmless(const tws_walk *walk, const tws_key *key, const cJSON *item) {
+  if (!key->reason || tws_key_checked_section(walk->segments[0])) return 0;
+  return cJSON_IsNumber(item) || (cJSON_IsString(item) && key->type != TWS_KEY_BOOL && !key->values);
+}
+
 tws_code tws_key_check(tws_walk *walk, const tws_key *key, const cJSON *item) {
   tws_given given = {item, walk->source};
-  if (key->type == TWS_KEY_REFUSED)
-    return tws_store_fail(walk->store, given, TWS_INVALID, walk->err,
-                          "use \"twinspeed\": {\"seed\": ...}; DeepSpeed has \"data_efficiency\": {\"seed\": ...}",
-                          "\"%s\" is no key of the top level", key->path);
+  read_other_words(walk, key, item);
   if (tws_given_auto(given) && (key->automatic || tws_key_lax_section(walk->segments[0]))) return TWS_OK;
-  if (fits(walk, key, item)) return TWS_OK;
+  if (fits(walk, key, item) || harmless(walk, key, item)) return TWS_OK;
   char path[400], hint[sizeof walk->err->hint], got[96];
   text want;
   tws_key_join(walk->segments, walk->n, path, sizeof path);

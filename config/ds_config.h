@@ -145,8 +145,11 @@ double tws_config_lr(const tws_config *config, int64_t k);
 void tws_config_betas(const tws_config *config, int64_t k, double *beta1, double *beta2);
 
 /* Reports into text: the effective configuration as JSON (valid ds_config.json, every honoured key), the JSON Schema of
- * all keys, and one line for each key that was given and has no effect here, with the reason. */
+ * all keys, and one line for each key that was given another value than its default and has no effect here, with the reason, and for each
+ * that nobody knows. */
 tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out, tws_error *err);
+/* What was given and set since, and nothing else: no default, so that other programs meet no key that nobody asked for. */
+tws_code tws_config_print_given(const tws_config *config, tws_text *out, tws_error *err);
 /* Of the keys that have an effect, as the effective configuration has them: equal for equal values. */
 tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_error *err);
 tws_code tws_config_print_schema(tws_text *out, tws_error *err);

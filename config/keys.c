@@ -27,9 +27,10 @@
 #define VOCABULARY "the vocabulary is the model's, padded by twinspeed.vocabulary_multiple"
 #define DATA "batches are always whole"
 #define SHARDING "how weights are split follows from the model's modules"
+#define SEED "DeepSpeed does not read it either; set twinspeed.seed"
 #define SLICES "a rank makes its own part of the parameters, never the whole"
 
-#define LARGE 1099511627776.0 /* 2^40: beyond any real batch or step, and products stay far from overflow */
+#define LARGE 1099511627776.0       /* 2^40: beyond any real batch or step, and products stay far from overflow */
 #define SCALE 1.2676506002282294e30 /* 2^100: float32 holds it, its inverse and either times some */
 #define RANGE(low_, high_) .bounded = 1, .low = low_, .high = high_
 #define FROM(low_) RANGE(low_, 9223372036854775807.0)
@@ -137,6 +138,14 @@ int tws_key_lax_section(const char *section) {
              section, 0) >= 0;
 }
 
+const char *tws_optimizer_name(const char *type) {
+  return tws_key_word("FusedAdam|DeepSpeedCPUAdam|CPUAdam", type, 1) >= 0 ? "Adam" : type;
+}
+
+int tws_key_checked_section(const char *section) {
+  return tws_key_lax_section(section) && strcmp(section, "timers") != 0;
+}
+
 const char *tws_key_canonical(const char *const *segments, int n) {
   const char *last = segments[n - 1];
   if (n == 1) return strcmp(last, "bfloat16") == 0 ? "bf16" : last;
@@ -182,7 +191,7 @@ static const char *neighbour(const char *path, const char *const *segments, int 
   return path;
 }
 
-void tws_key_suggest(const char *const *segments, int n, char *hint, size_t size) {
+tws_key_guess tws_key_suggest(const char *const *segments, int n, char *hint, size_t size) {
   const char *last = segments[n - 1];
   words w;
   w.count = 0;
@@ -195,26 +204,30 @@ void tws_key_suggest(const char *const *segments, int n, char *hint, size_t size
   const char *dot = strchr(last, '.');
   if (dot && tws_key_at(last)) {
     snprintf(hint, size, "write it as an object inside an object: {\"%.*s\": {...}}", (int)(dot - last), last);
-    return;
+    return TWS_GUESS_SLIP;
   }
   const char *close = tws_closest(last, w.item, w.count);
-  int sure = close && strcasecmp(close, last) == 0;
-  for (size_t i = 0; i < tws_key_count && !sure; i++) { /* right word, wrong place */
-    const char *dotted = strrchr(tws_keys[i].path, '.');
-    if (strcmp(dotted ? dotted + 1 : tws_keys[i].path, last) != 0 || strchr(tws_keys[i].path, '<')) continue;
-    if (tws_key_word("enabled|type|seed|params", last, 0) >= 0) continue; /* too common to tell */
-    snprintf(hint, size, "did you mean \"%s\"?", tws_keys[i].path);
-    return;
+  const int slip = close && tws_near(last, close);
+  for (size_t i = 0; i < tws_key_count && !slip; i++) { /* right word, wrong place */
+    if (strchr(tws_keys[i].path, '<') || tws_key_word("enabled|type|params", last, 0) >= 0) continue;
+    size_t length = strlen(last);
+    for (const char *at = tws_keys[i].path; (at = strstr(at, last)); at++) {
+      if ((at != tws_keys[i].path && at[-1] != '.') || (at[length] && at[length] != '.')) continue;
+      snprintf(hint, size, "did you mean \"%.*s\"?", (int)(at + length - tws_keys[i].path), tws_keys[i].path);
+      return TWS_GUESS_ELSEWHERE;
+    }
   }
   if (close) {
     char where[256] = "";
     if (n > 1) tws_key_join(segments, n - 1, where, sizeof where);
     snprintf(hint, size, "did you mean \"%s%s%s\"?", where, n > 1 ? "." : "", close);
-    return;
+    return slip ? TWS_GUESS_SLIP : TWS_GUESS_NONE;
   }
-  int used = snprintf(hint, size, "known here:");
-  for (size_t i = 0; i < w.count && used < (int)size; i++)
+  hint[0] = '\0';
+  int used = w.count ? snprintf(hint, size, "known here:") : 0;
+  for (size_t i = 0; i < w.count && used < 160; i++)
     used += snprintf(hint + used, size - (size_t)used, "%s %s", i ? "," : "", w.item[i]);
+  return TWS_GUESS_NONE;
 }
 
 void tws_key_join(const char *const *segments, int n, char *text, size_t size) {

@@ -20,8 +20,7 @@ typedef enum tws_key_type {
   TWS_KEY_INT_LIST,
   TWS_KEY_OBJECT, /* any members, unless rows below name them */
   TWS_KEY_BOOL_OR_OBJECT,
-  TWS_KEY_AXES,   /* the four axes of ranks in some order, parted by commas */
-  TWS_KEY_REFUSED /* known, and wrong where it stands */
+  TWS_KEY_AXES /* the four axes of ranks in some order, parted by commas */
 } tws_key_type;
 
 /* Where the value of an honoured key goes in tws_config. */
@@ -65,8 +64,15 @@ int tws_key_word(const char *list, const char *word, int any_case);
 const char *tws_key_canonical(const char *const *segments, int n);
 /* Section in which "auto" anywhere means the default (specification 01 section 1). */
 int tws_key_lax_section(const char *section);
+/* Section that DeepSpeed itself holds against a schema: it refuses keys that it does not know, and reads "2" as 2 and
+ * "yes" as true. Of all others it takes what it knows and leaves the rest. */
+int tws_key_checked_section(const char *section);
+/* "Adam" for the classes that DeepSpeed's Adam is made of; any other type as it is. */
+const char *tws_optimizer_name(const char *type);
+/* What an unknown key is taken for: a slip of the pen, a known key in another place, or nothing known. */
+typedef enum tws_key_guess { TWS_GUESS_NONE, TWS_GUESS_ELSEWHERE, TWS_GUESS_SLIP } tws_key_guess;
 /* A hint for an unknown key: did-you-mean among its neighbours or elsewhere in the table, or the known neighbours. */
-void tws_key_suggest(const char *const *segments, int n, char *hint, size_t size);
+tws_key_guess tws_key_suggest(const char *const *segments, int n, char *hint, size_t size);
 /* Text with the segments joined by dots. */
 void tws_key_join(const char *const *segments, int n, char *text, size_t size);
 /* Split a dotted path in place; returns the number of segments, or -1 when there are too many or an empty one. */

@@ -284,6 +284,14 @@ tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out,
   return finish(&b, out, err);
 }
 
+tws_code tws_config_print_given(const tws_config *config, tws_text *out, tws_error *err) {
+  builder b = {.root = cJSON_Duplicate(config->store->origin->json->root, 1)};
+  if (!b.root) return tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory");
+  canonical_names(&b);
+  put_overrides(&b, config->store);
+  return finish(&b, out, err);
+}
+
 tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_error *err) {
   builder b = {.root = cJSON_CreateObject()};
   tws_text text = {0};
@@ -426,9 +434,7 @@ static cJSON *describe_key(builder *b, const tws_key *key) {
   snprintf(first, sizeof first, "%.*s", (int)strcspn(key->path, "."), key->path);
   int choice = key->type == TWS_KEY_INT_OR_STRING || key->type == TWS_KEY_NUMBER_OR_LIST ||
                key->type == TWS_KEY_STRING_LIST || key->type == TWS_KEY_BOOL_OR_OBJECT;
-  if (key->type == TWS_KEY_REFUSED) {
-    put(b, schema, "not", cJSON_CreateObject());
-  } else if (choice) {
+  if (choice) {
     describe_choice(b, schema, key);
   } else if (key->type != TWS_KEY_ANY) {
     cJSON *plain = cJSON_CreateObject(), *null = cJSON_CreateObject();
@@ -559,12 +565,49 @@ static const char *idle_reason(const tws_config *c, const char *path) {
        "it needs bf16.bf16_master_weights_and_grads: masters in float32 are rounded to nearest"},
       {"optimizer.params.betas", cycles && (c->beta1 != 0.9 || c->beta2 != 0.999),
        "OneCycle sets them, unless scheduler.params.cycle_momentum is false"},
+      {"zero_optimization.offload_param.device", c->zero.offload_param && c->zero.stage != 3,
+       "parameters are offloaded at stage 3 alone"},
+      {"zero_optimization.offload_optimizer.device", c->zero.offload_optimizer && c->zero.stage == 0,
+       "the optimizer is offloaded at stages 1 to 3"},
       {"twinspeed.axis_order", !pipe && !tensor && !sequence && c->axis_order != tws_axis_orders[0],
        "all ranks are data-parallel"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (rows[i].idle && strcmp(rows[i].path, path) == 0) return rows[i].reason;
   return NULL;
+}
+
+static void report_place(report *r, const tws_walk *walk, const cJSON *item) {
+  int line, column;
+  tws_json_place(walk->source->json, item, &line, &column);
+  if (walk->source->command_line)
+    tws_text_add(r->out, "command line: ");
+  else
+    tws_text_add(r->out, "%s:%d:%d: ", walk->source->json->name, line, column);
+  r->count++;
+}
+
+static tws_code report_ignored(tws_walk *walk, const cJSON *item, const char *hint) {
+  char path[400];
+  tws_key_join(walk->segments, walk->n, path, sizeof path);
+  report_place(walk->user, walk, item);
+  tws_text_add(((report *)walk->user)->out, "unknown key \"%s\" has no effect: DeepSpeed does not read it either%s%s\n",
+               path, *hint ? "; " : "", hint);
+  return TWS_OK;
+}
+
+/* A default says nothing, and neither does what stands in a section that is switched off. */
+static int says_nothing(const tws_walk *walk, const tws_key *key, const cJSON *item) {
+  char path[160];
+  if (key->fallback) {
+    cJSON *fallback = cJSON_Parse(key->fallback);
+    int same = cJSON_Compare(item, fallback, 1);
+    cJSON_Delete(fallback);
+    if (same) return 1;
+  }
+  if (walk->n < 2) return 0;
+  snprintf(path, sizeof path, "%.100s.enabled", walk->segments[0]);
+  return tws_key_at(path) && !tws_given_true(tws_store_at(walk->store, path));
 }
 
 static tws_code report_key(tws_walk *walk, const tws_key *key, const cJSON *item) {
@@ -581,24 +624,19 @@ static tws_code report_key(tws_walk *walk, const tws_key *key, const cJSON *item
     reason = "only log and linear are known, and log is used";
   if (!reason) reason = idle_reason(r->config, key->path);
   if (!reason && !key->moved_to) return TWS_OK;
+  if (reason == key->reason && says_nothing(walk, key, item)) return TWS_OK;
   tws_key_join(walk->segments, walk->n, path, sizeof path);
-  int line, column;
-  tws_json_place(walk->source->json, item, &line, &column);
-  if (walk->source->command_line)
-    tws_text_add(r->out, "command line: ");
-  else
-    tws_text_add(r->out, "%s:%d:%d: ", walk->source->json->name, line, column);
+  report_place(r, walk, item);
   if (reason)
     tws_text_add(r->out, "\"%s\" has no effect: %s\n", path, reason);
   else
     tws_text_add(r->out, "\"%s\" is an old key: use \"%s\"\n", path, key->moved_to);
-  r->count++;
   return TWS_OK;
 }
 
 tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *count, tws_error *err) {
   report r = {config, out, 0};
-  tws_walk walk = {.store = config->store, .err = err, .visit = report_key, .user = &r};
+  tws_walk walk = {.store = config->store, .err = err, .visit = report_key, .ignored = report_ignored, .user = &r};
   TWS_TRY(tws_store_walk_all(&walk));
   *count = r.count;
   return out->failed ? tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory") : TWS_OK;

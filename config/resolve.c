@@ -19,7 +19,8 @@ tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation
   if (world < 1)
     return tws_fail(err, TWS_INVALID, NULL, "%lld data-parallel ranks: at least one is needed", (long long)world);
   if (!t && !m)
-    return tws_fail(err, TWS_INVALID, "give one of the two, for example \"train_micro_batch_size_per_gpu\": 1",
+    return tws_fail(err, TWS_INVALID,
+                    "give one of the two: --micro-batch 1, or \"train_micro_batch_size_per_gpu\": 1 in the file",
                     "either train_batch_size or train_micro_batch_size_per_gpu is needed");
   if (t) TWS_TRY(positive(t, "train_batch_size", err));
   if (m) TWS_TRY(positive(m, "train_micro_batch_size_per_gpu", err));
@@ -209,12 +210,6 @@ static tws_code check_offload(const rules *r) {
   if (cJSON_IsNumber(ratio.item) && ratio.item->valuedouble < 1 && z->stage != 3)
     return REFUSE(r, "zero_optimization.offload_optimizer.ratio", TWS_INVALID, NULL,
                   "zero_optimization.offload_optimizer.ratio below 1 needs stage 3");
-  if (z->offload_param && z->stage != 3)
-    return REFUSE(r, "zero_optimization.offload_param.device", TWS_INVALID, "use stage 3, or offload_optimizer alone",
-                  "offload_param needs ZeRO stage 3, and the stage is %d", z->stage);
-  if (z->offload_optimizer && z->stage == 0)
-    return REFUSE(r, "zero_optimization.offload_optimizer.device", TWS_INVALID, NULL,
-                  "offload_optimizer needs ZeRO stage 1, 2 or 3");
   if (tws_store_has(r->store, "zero_optimization.zenflow")) {
     if (!z->offload_optimizer)
       return REFUSE(r, "zero_optimization.zenflow.offload", TWS_INVALID, "offload the optimizer to the cpu",
@@ -223,13 +218,14 @@ static tws_code check_offload(const rules *r) {
       return REFUSE(r, "zero_optimization.zenflow.offload", TWS_INVALID, "set overlap_comm to true",
                     "zero_optimization.zenflow.offload needs overlap_comm");
   }
-  if (z->offload_optimizer || z->offload_param)
+  /* At stages that have no use for them these sections do nothing, in DeepSpeed neither: a warning says so. */
+  const int optimizer = z->stage > 0 ? z->offload_optimizer : 0, parameters = z->stage == 3 ? z->offload_param : 0;
+  if (optimizer || parameters)
     return REFUSE(
-        r,
-        z->offload_optimizer ? "zero_optimization.offload_optimizer.device" : "zero_optimization.offload_param.device",
+        r, optimizer ? "zero_optimization.offload_optimizer.device" : "zero_optimization.offload_param.device",
         TWS_UNSUPPORTED, "set the device to \"none\"; estimate --zero2 and --zero3 answer for offload by formula",
-        "zero_optimization.%s to %s is not supported yet", z->offload_optimizer ? "offload_optimizer" : "offload_param",
-        device[z->offload_optimizer ? z->offload_optimizer : z->offload_param]);
+        "zero_optimization.%s to %s is not supported yet", optimizer ? "offload_optimizer" : "offload_param",
+        device[optimizer ? optimizer : parameters]);
   return TWS_OK;
 }
 
@@ -269,11 +265,6 @@ static tws_code check_parallelism(const rules *r) {
                     "ZeRO stage %d does not go with pipeline parallelism", r->config->zero.stage);
   }
   TWS_TRY(check_sizes(r));
-  if (on(r, "activation_checkpointing.contiguous_memory_optimization") &&
-      (!on(r, "activation_checkpointing.partition_activations") ||
-       !at(r, "activation_checkpointing.number_checkpoints").item))
-    return REFUSE(r, "activation_checkpointing.contiguous_memory_optimization", TWS_INVALID, NULL,
-                  "contiguous_memory_optimization needs partition_activations and number_checkpoints");
   if (!on(r, "elasticity.enabled")) return TWS_OK;
   if (!on(r, "elasticity.ignore_non_elastic_batch_info")) {
     static const char *const keys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
@@ -308,6 +299,7 @@ static tws_code check_optimizer(const rules *r) {
   if (!type) type = "AdamW";
   if (tws_key_word("OneBitAdam|ZeroOneAdam|OneBitLamb", type, 1) >= 0 && r->config->zero.stage > 0)
     return REFUSE(r, "optimizer.type", TWS_INVALID, "use stage 0", "optimizer %.40s does not go with ZeRO", type);
+  type = tws_optimizer_name(type);
   if (tws_key_word("Adam|AdamW", type, 1) < 0)
     return REFUSE(r, "optimizer.type", TWS_UNSUPPORTED, "use Adam or AdamW", "optimizer \"%.60s\" is not supported",
                   type);
@@ -345,13 +337,19 @@ static tws_code check_scheduler(const rules *r) {
 }
 
 static tws_code check_rules(tws_config *config, tws_error *err) {
-  const rules r = {config, config->store, err};
-  TWS_TRY(check_precision(&r));
-  TWS_TRY(check_reduction(&r));
-  TWS_TRY(check_offload(&r));
-  TWS_TRY(check_parallelism(&r));
-  TWS_TRY(check_optimizer(&r));
-  return check_scheduler(&r);
+  static tws_code (*const checks[])(const rules *) = {check_precision,   check_reduction, check_offload,
+                                                      check_parallelism, check_optimizer, check_scheduler};
+  tws_refusals refusals = {0};
+  tws_error unheard;
+  const rules r = {config, config->store, err ? err : &unheard};
+  for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
+    tws_code code = checks[i](&r);
+    if (code != TWS_OK) code = tws_refusals_keep(&refusals, code, r.err);
+    if (code == TWS_OK) continue;
+    tws_refusals_join(&refusals, NULL);
+    return code;
+  }
+  return tws_refusals_join(&refusals, err);
 }
 
 tws_code tws_config_check(const tws_config *config, tws_error *err) {

@@ -110,20 +110,36 @@ static int foreign_arguments(const tws_walk *walk) {
   int optimizer = strcmp(walk->segments[0], "optimizer") == 0;
   if (!optimizer && strcmp(walk->segments[0], "scheduler") != 0) return 0;
   const char *type = tws_given_text(tws_store_at(walk->store, optimizer ? "optimizer.type" : "scheduler.type"));
-  return type && tws_key_word(known[!optimizer], type, optimizer) < 0;
+  return type && tws_key_word(known[!optimizer], optimizer ? tws_optimizer_name(type) : type, optimizer) < 0;
 }
 
-static tws_code unknown_key(const tws_walk *walk, const cJSON *item) {
+/* DeepSpeed takes from this place what it knows. Arguments go to a constructor, which takes no others. */
+static int left_alone(const tws_walk *walk) {
+  const char *section = walk->segments[0];
+  if (walk->source->command_line) return 0; /* it was meant for us */
+  if (walk->n == 1) return 1;
+  if (strcmp(section, "twinspeed") == 0 || tws_key_checked_section(section)) return 0;
+  return strcmp(walk->segments[1], "params") != 0;
+}
+
+static tws_code unknown_key(tws_walk *walk, const cJSON *item) {
   char hint[sizeof walk->err->hint];
   if (foreign_arguments(walk)) return TWS_OK;
   if (strcmp(walk->segments[walk->n - 1], "max_grad_norm") == 0)
     snprintf(hint, sizeof hint, "clipping is set by the top-level key \"gradient_clipping\"");
-  else
-    tws_key_suggest(walk->segments, walk->n, hint, sizeof hint);
+  else if (tws_key_suggest(walk->segments, walk->n, hint, sizeof hint) != TWS_GUESS_SLIP && left_alone(walk))
+    return walk->ignored ? walk->ignored(walk, item, strncmp(hint, "did you", 7) == 0 ? hint : "") : TWS_OK;
   return refuse(walk, item, hint, "unknown key");
 }
 
+/* After a refusal the other members still have their say. */
+static tws_code go_on(tws_walk *walk, tws_code code, int depth) {
+  walk->n = depth;
+  return code == TWS_OK || !walk->refusals ? code : tws_refusals_keep(walk->refusals, code, walk->err);
+}
+
 static tws_code walk_members(tws_walk *walk, const cJSON *object) {
+  const int depth = walk->n;
   if (walk->n == TWS_KEY_DEPTH) return refuse(walk, object, NULL, "too deep a section");
   for (const cJSON *child = object->child; child; child = child->next) {
     walk->segments[walk->n++] = child->string;
@@ -132,12 +148,12 @@ static tws_code walk_members(tws_walk *walk, const cJSON *object) {
       if (member(object, name, strlen(name))) {
         char hint[128];
         snprintf(hint, sizeof hint, "it is another name of \"%.60s\", which is given as well", name);
-        return refuse(walk, child, hint, "given twice:");
+        TWS_TRY(go_on(walk, refuse(walk, child, hint, "given twice:"), depth));
+        continue;
       }
       walk->segments[walk->n - 1] = name;
     }
-    TWS_TRY(tws_store_walk(walk, child));
-    walk->n--;
+    TWS_TRY(go_on(walk, tws_store_walk(walk, child), depth));
   }
   return TWS_OK;
 }
@@ -147,6 +163,8 @@ tws_code tws_store_walk(tws_walk *walk, const cJSON *item) {
   const tws_key *key = walk->n ? tws_key_find(walk->segments, walk->n, &below) : NULL;
   if (!walk->n) below = 1;
   if (!key && !below) return unknown_key(walk, item);
+  if (cJSON_IsNull(item) && walk->n == 1 && below && tws_key_word("bf16|aio|monitor_config", walk->segments[0], 0) < 0)
+    return refuse(walk, item, "leave it out: DeepSpeed refuses null here", "an object is expected for");
   if (cJSON_IsNull(item)) return TWS_OK;
   if (below && cJSON_IsObject(item)) return walk_members(walk, item);
   if (below == 2 && cJSON_IsArray(item)) {
@@ -186,10 +204,23 @@ static tws_code visit_original(tws_walk *walk, const tws_key *key, const cJSON *
   return a->visit(a->walk, key, item);
 }
 
+static tws_code ignored_original(tws_walk *walk, const cJSON *item, const char *hint) {
+  const all *a = walk->user;
+  a->walk->n = walk->n;
+  a->walk->source = walk->source;
+  memcpy(a->walk->segments, walk->segments, sizeof *walk->segments * (size_t)walk->n);
+  return a->walk->ignored(a->walk, item, hint);
+}
+
 tws_code tws_store_walk_all(tws_walk *walk) {
   const struct tws_config_store *store = walk->store;
   all a = {walk, walk->visit};
-  tws_walk inner = {.store = store, .source = store->origin, .err = walk->err, .visit = visit_original, .user = &a};
+  tws_walk inner = {.store = store,
+                    .source = store->origin,
+                    .err = walk->err,
+                    .visit = visit_original,
+                    .ignored = walk->ignored ? ignored_original : NULL,
+                    .user = &a};
   TWS_TRY(tws_store_walk(&inner, store->origin->json->root));
   for (size_t i = 0; i < store->count; i++) {
     const tws_override *o = &store->overrides[i];

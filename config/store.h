@@ -4,6 +4,7 @@
 #define TWS_CONFIG_STORE_H
 
 #include "config/keys.h"
+#include "config/refusals.h"
 
 typedef struct tws_source {
   int users; /* atomic */
@@ -44,8 +45,8 @@ const char *tws_given_text(tws_given given);
 tws_code tws_store_fail(const struct tws_config_store *store, tws_given given, tws_code code, tws_error *err,
                         const char *hint, const char *format, ...) __attribute__((format(printf, 6, 7)));
 
-/* Visit every key below `item`, which stands at `segments`, in document order. Refuses what is no key; the visitor may
- * refuse more. */
+/* Visit every key below `item`, which stands at `segments`, in document order. Refuses what is no key, unless DeepSpeed
+ * would not look at it and it is no slip of one; the visitor may refuse more. */
 typedef struct tws_walk {
   const struct tws_config_store *store;
   const tws_source *source;
@@ -53,6 +54,9 @@ typedef struct tws_walk {
   const char *segments[TWS_KEY_DEPTH];
   int n;
   tws_code (*visit)(struct tws_walk *walk, const tws_key *key, const cJSON *item);
+  /* Told of keys that nobody knows and DeepSpeed leaves alone; NULL: not of interest. */
+  tws_code (*ignored)(struct tws_walk *walk, const cJSON *item, const char *hint);
+  tws_refusals *refusals; /* the walk goes on after a refusal, which is kept there; NULL: it ends */
   void *user;
 } tws_walk;
 tws_code tws_store_walk(tws_walk *walk, const cJSON *item);

@@ -86,7 +86,7 @@ START_TEST(bad_configurations) {
       {"{\"zero_optimization\": {\"stge\": 1}}", "did you mean"},
       {"{\"zero_optimization\": 3}", "zero_optimization"},
       {"{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", "bf16"},
-      {"{\"fp16\": {\"enabled\": \"yes\"}}", "enabled"},
+      {"{\"fp16\": {\"enabled\": \"maybe\"}}", "enabled"},
       {"{\"train_batch_size\": 7, \"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 2}",
        "train_batch_size"},
       {"{\"gradient_clipping\": -1}", "gradient_clipping"},

@@ -33,7 +33,7 @@ static void check_numbers(const tws_config *c) {
   require(strlen(c->axis_order) == strlen("pipe,data,sequence,model") && strstr(c->axis_order, "model"));
   require(c->train_batch_size == c->micro_batch_size * c->accumulation_steps * replicas && c->train_batch_size > 0);
   require(c->zero.stage >= 0 && c->zero.stage <= 3 && (c->zero.overlap_comm == 0 || c->zero.overlap_comm == 1));
-  require(c->zero.reduce_bucket_size > 0 && c->zero.prefetch_bucket_size >= 0 && c->zero.sub_group_size > 0);
+  require(c->zero.reduce_bucket_size > 0 && c->zero.prefetch_bucket_size >= 0 && c->zero.sub_group_size >= 0);
   require(!tws_config_bf16_masters(c) || (c->zero.stage > 0 && c->accumulation_dtype == TWS_BF16));
   require(!c->bf16_moments || c->bf16_masters);
   require(c->gradient_clipping >= 0 && c->vocabulary_multiple >= 1 && c->threads >= 0 && c->ranks >= 0);
@@ -65,7 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   tws_error err = {0};
   tws_text text = {0};
   int count;
-  tws_code code = tws_json_parse((const char *)data, size, "fuzz", &json, &err);
+  tws_code code = tws_json_parse_hjson((const char *)data, size, "fuzz", &json, &err);
   require(code == TWS_OK || (code == TWS_INVALID && !json && err.message[0]));
   if (code != TWS_OK) return 0;
   code = tws_config_from_json(json, &config, &err);
