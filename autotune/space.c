@@ -179,13 +179,34 @@ static tws_code enumerate(const dimensions *d, const tws_cluster *cluster, point
   return TWS_OK;
 }
 
+/* Global batches that one sequence a rank divides, for the smallest number of replicas. */
+static void nearest_batches(const dimensions *d, char *hint, size_t size) {
+  int64_t least = 0, batch = d->space->global_batch;
+  for (int i = 0; i < d->ranks_count; i++) {
+    tws_tune_point point = {.ranks = d->ranks[i]};
+    for (int64_t next = 0; tws_axes_next(&d->axes, &next, &point);)
+      if (!least || tws_tune_replicas(&point) < least) least = tws_tune_replicas(&point);
+  }
+  snprintf(hint, size, "choose a global batch that the ranks and micro batches divide");
+  if (least > 1 && batch > least && batch % least)
+    snprintf(hint, size, "%lld replicas divide a global batch of %lld or %lld", (long long)least,
+             (long long)(batch - batch % least), (long long)(batch - batch % least + least));
+  else if (least > 1 && batch % least)
+    snprintf(hint, size, "%lld replicas divide a global batch of %lld and its multiples", (long long)least,
+             (long long)least);
+}
+
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_tune_point **points, int *count, tws_error *err) {
   dimensions d;
   TWS_TRY(fill(request, &d, err));
   point_list list = {0};
   tws_code code = enumerate(&d, request->machine.cluster, &list, err);
-  if (code == TWS_OK && list.count == 0)
-    code = tws_fail(err, TWS_INVALID, "choose a global batch that the ranks and micro batches divide",
+  char why[160], hint[128];
+  nearest_batches(&d, hint, sizeof hint);
+  if (code == TWS_OK && list.count == 0 && tws_axes_explain(&d.axes, d.ranks, d.ranks_count, why, sizeof why))
+    code = tws_fail(err, TWS_INVALID, "name other --tp, --pp, --sp or -n", "the search space is empty: %s", why);
+  else if (code == TWS_OK && list.count == 0)
+    code = tws_fail(err, TWS_INVALID, hint,
                     "the search space is empty: no micro batch x accumulation x replicas makes a global batch of %lld",
                     (long long)request->space.global_batch);
   if (code != TWS_OK) {

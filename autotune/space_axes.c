@@ -153,6 +153,34 @@ int tws_axes_suit(const tws_axes_space *axes, const tws_tune_point *point) {
   return !axes->thorough || axes->every_batch || point->accumulation >= point->pipeline;
 }
 
+/* Of the smallest division: the model's reason where there is one, else the ranks'. */
+int tws_axes_explain(const tws_axes_space *axes, const int *ranks, int count, char *text, size_t size) {
+  const tws_network *n = axes->network;
+  const tws_axes_space *a = axes;
+  int least = 0, tensors = 0;
+  for (int p = 0; p < a->pipeline_count; p++)
+    for (int t = 0; t < a->tensor_count; t++)
+      for (int s = 0; s < a->sequence_count; s++) {
+        const int model = a->pipeline[p] * a->tensor[t] * a->sequence[s];
+        if (!least || model < least) least = model;
+        for (int i = 0; i < count; i++)
+          if (ranks[i] % model == 0 &&
+              tensor_legal(a, &(tws_tune_point){.tensor = a->tensor[t], .sequence = a->sequence[s]}))
+            return 0;
+      }
+  for (int t = 0; t < a->tensor_count; t++) tensors += n->heads % a->tensor[t] == 0 && n->kv_heads % a->tensor[t] == 0;
+  if (!tensors && n->kv_heads != n->heads)
+    snprintf(text, size, "%d tensor ranks do not divide the %lld attention heads and %lld key/value heads of the model",
+             a->tensor[0], (long long)n->heads, (long long)n->kv_heads);
+  else if (!tensors)
+    snprintf(text, size, "%d tensor ranks do not divide the %lld attention heads of the model", a->tensor[0],
+             (long long)n->heads);
+  else
+    snprintf(text, size, "%d ranks of a replica (pipeline x tensor x sequence) do not divide %d rank%s", least,
+             count ? ranks[count - 1] : 0, count && ranks[count - 1] == 1 ? "" : "s");
+  return 1;
+}
+
 /* ---- configurations ---- */
 
 static tws_code set(tws_config *config, const char *key, int64_t value, tws_error *err) {

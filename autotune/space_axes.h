@@ -27,6 +27,8 @@ void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes);
 int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_tune_point *point);
 /* Whether the point's batch goes with its axes. */
 int tws_axes_suit(const tws_axes_space *axes, const tws_tune_point *point);
+/* Why no rank count of the list can be divided by any of these axes, in words; 0 when some can. */
+int tws_axes_explain(const tws_axes_space *axes, const int *ranks, int count, char *text, size_t size);
 /* Sets the keys of a point's axes where the configuration says something else. */
 tws_code tws_axes_set(tws_config *config, const tws_tune_point *point, tws_error *err);
 

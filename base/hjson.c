@@ -226,7 +226,7 @@ tws_code tws_hjson_rewrite(const char *text, const char *name, tws_text *out, tw
     if (*r.at) return refuse(&r, "one document a file", "text after the end of the document");
   } else {
     tws_text_add_bytes(out, "{", 1);
-    if (!*r.at) return refuse(&r, "an empty configuration is {}", "the text ends where a value should be");
+    if (!*r.at) return refuse(&r, "is the file empty? an object without keys is {}", "the text ends where a value should be");
     TWS_TRY(members(&r, '\0'));
     tws_text_add_bytes(out, "}", 1);
   }

@@ -250,7 +250,7 @@ static tws_code unexpected(scanner *s, const char *wanted) {
       return REFUSE(s, NULL, "the text ends, but the %s opened at %d:%d is still open",
                     s->open[s->depth - 1].closer == '}' ? "object" : "array", s->open[s->depth - 1].line,
                     s->open[s->depth - 1].column);
-    return REFUSE(s, "an empty configuration is {}", "the text ends where %s should be", wanted);
+    return REFUSE(s, "is the file empty? an object without keys is {}", "the text ends where %s should be", wanted);
   }
   const char *hint = c == '\''  ? "strings take double quotes"
                      : c == '=' ? "keys and values are parted by a colon"

@@ -221,6 +221,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   if (o->job.model) {
     tws_job job;
     TWS_TRY(tws_job_load(&o->job, &job, err));
+    tws_model_assumptions(cli, o->job.model, job.network, job.assumed_dtype);
     tws_code code = tws_job_choose_program(&job, o->program, err);
     if (code == TWS_OK) code = check_all(cli, o, &job, job.config, err);
     tws_job_release(&job);

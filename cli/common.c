@@ -92,6 +92,7 @@ tws_code tws_job_config(const tws_job_options *options, tws_config **out, tws_er
   /* Without a file nobody has said a batch size: one sample a rank. With a file, its silence is an error of its own. */
   if (code == TWS_OK && !options->config && !config->train_batch_size && !config->micro_batch_size)
     code = set_integer(config, "train_micro_batch_size_per_gpu", 1, err);
+  if (code == TWS_OK && options->strict) code = tws_config_strict(config, err);
   if (code != TWS_OK) {
     tws_config_destroy(config);
     return code;
@@ -126,6 +127,7 @@ static tws_code load_parts(const tws_job_options *options, tws_job *job, tws_err
                     "no model was given");
   TWS_TRY(tws_job_config(options, &job->config, err));
   TWS_TRY(tws_network_load(options->model, tws_config_vocabulary_multiple(job->config), &job->network, err));
+  TWS_TRY(tws_job_assume_dtype(job->config, job->network, &job->assumed_dtype, err));
   TWS_TRY(tws_cluster_load(options->cluster ? options->cluster : "host", &job->cluster, err));
   TWS_TRY(tws_profile_load(options->profile ? options->profile : job->cluster.profile, &job->profile, err));
   job->backend = tws_profile_backend(job->profile);

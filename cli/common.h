@@ -18,7 +18,7 @@ typedef struct tws_job_options {
   int64_t ranks, sequence, micro_batch, accumulation, threads, vocabulary_multiple; /* 0: not given */
   int64_t pipeline_stages, tensor_ranks, sequence_ranks, virtual_stages;            /* 0: not given */
   int64_t stage, seed;                                                              /* -1: not given */
-  int sequence_regions;
+  int sequence_regions, strict;
   tws_strings set;
 } tws_job_options;
 #define TWS_JOB_DEFAULTS \
@@ -33,6 +33,9 @@ typedef struct tws_job_options {
       TWS_INTEGER("virtual-stages", 0, "N", type, field.virtual_stages, 1, 4096, "chunks of a stage (interleaved)"),  \
       TWS_STRING("axis-order", 0, "AXES", type, field.axis_order, "slowest first (pipe,data,sequence,model)"),        \
       TWS_FLAG("sequence-regions", 0, type, field.sequence_regions, "with --tp: share tokens where weights are not")
+
+#define TWS_STRICT_OPTION(type, field) \
+  TWS_FLAG("strict", 0, type, field.strict, "warnings of the configuration are errors")
 
 /* Rows for a verb's option table: `type` is its options struct, `field` the tws_job_options member in it. */
 #define TWS_JOB_OPTIONS(type, field)                                                                                  \
@@ -50,7 +53,8 @@ typedef struct tws_job_options {
       TWS_INTEGER("threads", 0, "N", type, field.threads, 1, 1024, "threads of one host rank"),                       \
       TWS_INTEGER("vocab-multiple", 0, "N", type, field.vocabulary_multiple, 1, 65536, "pad the vocabulary to this"), \
       TWS_INTEGER("seed", 0, "N", type, field.seed, 0, 9007199254740992.0, "seed of weights and data order"),         \
-      TWS_LIST("set", 0, "KEY=VALUE", type, field.set, "set a configuration key: --set zero_optimization.stage=3")
+      TWS_LIST("set", 0, "KEY=VALUE", type, field.set, "set a configuration key: --set zero_optimization.stage=3"),   \
+      TWS_STRICT_OPTION(type, field)
 
 typedef struct tws_job {
   tws_network *network;
@@ -63,6 +67,7 @@ typedef struct tws_job {
   tws_backend_kind backend;
   int ranks;
   int threads; /* of one host rank; 1 on GPUs */
+  int assumed_dtype; /* nobody said a type: see tws_job_assume_dtype() */
 } tws_job;
 
 /* Load, validate and resolve the job. *job may be released in any case after the call. */
@@ -70,6 +75,17 @@ tws_code tws_job_load(const tws_job_options *options, tws_job *job, tws_error *e
 void tws_job_release(tws_job *job);
 /* The configuration alone, with --set and flags applied, not resolved; the caller destroys it. */
 tws_code tws_job_config(const tws_job_options *options, tws_config **out, tws_error *err);
+/* Where neither the configuration nor a flag says a type, that of the model's file is set, which *assumed tells. */
+tws_code tws_job_assume_dtype(tws_config *config, const tws_network *network, int *assumed, tws_error *err);
+/* On standard error: keys without effect as warnings; what of the model is left out, which of two models a name means
+ * and the type that was assumed as notes. */
+void tws_job_remarks(const tws_cli *cli, const tws_job_options *options, const tws_job *job);
+void tws_config_remarks(const tws_cli *cli, const tws_config *config);
+void tws_model_remarks(const tws_cli *cli, const char *model, const tws_network *network, int assumed_dtype);
+/* The last two alone, for a verb that shows the model's notes in its result. */
+void tws_model_assumptions(const tws_cli *cli, const char *model, const tws_network *network, int assumed_dtype);
+/* TWS_INVALID with every warning that tws_config_remarks() would give. */
+tws_code tws_config_strict(const tws_config *config, tws_error *err);
 /* The same job for another number of ranks or another configuration (resolved here, cloned; not kept). */
 tws_plan_request tws_job_request(const tws_job *job, int rank);
 /* Ranks along an axis of the topology; 1 without that axis. */

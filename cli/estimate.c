@@ -29,6 +29,10 @@ static cJSON *formula_row(const tws_zero_memory *m, int offload, int offload_par
   return row;
 }
 
+static int is_03(const options *o) {
+  return o->compat && strcmp(o->compat, "deepspeed-0.3") == 0;
+}
+
 static tws_code formulas_json(const options *o, double total, double largest, tws_error *err) {
   cJSON *root = cJSON_CreateObject();
   cJSON_AddStringToObject(root, "schema", "twinspeed-zero-memory-1");
@@ -42,7 +46,7 @@ static tws_code formulas_json(const options *o, double total, double largest, tw
   int gpus = (int)o->gpus_per_node, nodes = (int)o->nodes;
   for (int offload = 1; offload >= 0; offload--) {
     if (!o->zero3) {
-      tws_zero_memory m = tws_zero2_memory(total, gpus, nodes, offload, o->factor);
+      tws_zero_memory m = (is_03(o) ? tws_zero2_memory_03 : tws_zero2_memory)(total, gpus, nodes, offload, o->factor);
       cJSON_AddItemToArray(rows, formula_row(&m, offload, 0, 0, 2));
       continue;
     }
@@ -76,7 +80,7 @@ static tws_code run_formulas(tws_cli *cli, const options *o, tws_error *err) {
   if (o->zero3)
     tws_zero3_print(total, largest, (int)o->gpus_per_node, (int)o->nodes, o->factor, &text);
   else
-    tws_zero2_print(total, (int)o->gpus_per_node, (int)o->nodes, o->factor, &text);
+    tws_zero2_print(total, (int)o->gpus_per_node, (int)o->nodes, o->factor, is_03(o), &text);
   if (!o->compat)
     tws_say(cli,
             "These formulas leave out activations, buckets and the libraries' memory; GB means GiB in the table. "
@@ -268,10 +272,10 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   const options *o = raw;
   (void)argc;
   (void)argv;
-  if (o->compat && strcmp(o->compat, "deepspeed") != 0)
-    return tws_fail(err, TWS_USAGE, "--compat deepspeed", "--compat: unknown program \"%.40s\"", o->compat);
+  if (o->compat && strcmp(o->compat, "deepspeed") != 0 && !is_03(o))
+    return tws_fail(err, TWS_USAGE, "use deepspeed or deepspeed-0.3", "--compat: unknown program \"%.40s\"", o->compat);
   if (o->compat && !o->zero2 && !o->zero3)
-    return tws_fail(err, TWS_USAGE, "add --zero2 or --zero3", "--compat deepspeed needs to know which table");
+    return tws_fail(err, TWS_USAGE, "add --zero2 or --zero3", "--compat %s needs to know which table", o->compat);
   const tws_output output = {"--ledger-csv", o->ledger_csv, NULL};
   const tws_inputs inputs = tws_inputs_of_job(&o->job);
   TWS_TRY(tws_outputs_check(&output, 1, &inputs, o->force, err));
@@ -279,6 +283,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   if (o->safetensors) return run_safetensors(cli, o, err);
   tws_job job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
+  tws_job_remarks(cli, &o->job, &job);
   tws_plan *plan = NULL;
   tws_estimate estimate;
   tws_code code = tws_job_choose_program(&job, o->program, err);
@@ -313,7 +318,8 @@ static const tws_option table[] = {
     TWS_INTEGER("gpus-per-node", 0, "N", options, gpus_per_node, 1, 1024, "formulas: devices of a node (default 1)"),
     TWS_INTEGER("nodes", 0, "N", options, nodes, 1, 65536, "formulas: nodes (default 1)"),
     TWS_NUMBER("factor", 0, "X", options, factor, 0, 100, "formulas: additional buffer factor (default 1.5)"),
-    TWS_STRING("compat", 0, "deepspeed", options, compat, "print the formulas' table to the letter"),
+    TWS_STRING("compat", 0, "VERSION", options, compat,
+               "print the formulas' table to the letter: deepspeed, or deepspeed-0.3 (its manual's ZeRO-2)"),
     TWS_OPTIONS_END};
 
 static const options defaults = {.job = TWS_JOB_DEFAULTS,

@@ -40,15 +40,26 @@ static void clear_progress(void) {
   progress_drawn = 0;
 }
 
+/* Control characters from file names and file contents must not reach the terminal. */
+static void print_line(FILE *to, const char *text) {
+  for (const char *c = text; *c; c++) fputc(iscntrl((unsigned char)*c) ? ' ' : *c, to);
+  fputc('\n', to);
+}
+
+static void print_formatted(const char *format, va_list list) {
+  char line[4096];
+  vsnprintf(line, sizeof line, format, list);
+  print_line(stderr, line);
+}
+
 void tws_say(const tws_cli *cli, const char *format, ...) {
   if (cli->quiet) return;
   fflush(stdout); /* in order, where both go to one place */
   clear_progress();
   va_list list;
   va_start(list, format);
-  vfprintf(stderr, format, list);
+  print_formatted(format, list);
   va_end(list);
-  fputc('\n', stderr);
 }
 
 void tws_warn(const tws_cli *cli, const char *format, ...) {
@@ -57,15 +68,8 @@ void tws_warn(const tws_cli *cli, const char *format, ...) {
   fputs(cli->color_err ? "\033[33mwarning:\033[0m " : "warning: ", stderr);
   va_list list;
   va_start(list, format);
-  vfprintf(stderr, format, list);
+  print_formatted(format, list);
   va_end(list);
-  fputc('\n', stderr);
-}
-
-/* Control characters from file names and file contents must not reach the terminal. */
-static void print_line(FILE *to, const char *text) {
-  for (const char *c = text; *c; c++) fputc(iscntrl((unsigned char)*c) ? ' ' : *c, to);
-  fputc('\n', to);
 }
 
 void tws_complain(const tws_cli *cli, const tws_error *err) {

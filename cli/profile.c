@@ -409,6 +409,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   (void)argv;
   tws_job job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
+  tws_job_remarks(cli, &o->job, &job);
   tws_job_remark(cli, &job);
   report r = {.o = o, .job = &job};
   tws_code code = profile(cli, &r, err);

@@ -270,6 +270,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   TWS_TRY(read_fidelity(o->fidelity, &s.fidelity, err));
   TWS_TRY(check_outputs(o, err));
   TWS_TRY(tws_job_load(&o->job, &job, err));
+  tws_job_remarks(cli, &o->job, &job);
   tws_code code = tws_job_choose_program(&job, o->program, err);
   if (code == TWS_OK) code = o->print_plan ? print_plan(cli, o, &job, err) : simulate(o, &job, &s, err);
   if (code == TWS_OK && !o->print_plan)

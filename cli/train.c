@@ -20,13 +20,18 @@ typedef struct options {
 
 /* ---- before: does it fit, are the ranks to be started? ---- */
 
-static tws_code check_device(tws_cli *cli, const tws_job *job, tws_error *err) {
+static tws_code check_device(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   const tws_real_api *api = NULL;
   if (job->backend == TWS_BACKEND_HOST) return TWS_OK;
   TWS_TRY(tws_real_load(&api, err));
   if (!api->backend("cuda"))
-    return tws_fail(err, TWS_UNSUPPORTED, "leave out --cluster and --profile to train on this machine's cores",
-                    "cluster %s has GPUs, and this build trains on the host", job->cluster.name);
+    return tws_fail(err, TWS_UNSUPPORTED,
+                    o->job.cluster && o->job.profile
+                        ? "leave out --cluster and --profile to train on this machine's cores"
+                    : o->job.profile ? "leave out --profile to train on this machine's cores"
+                                     : "leave out --cluster to train on this machine's cores",
+                    "%s has GPUs, and this build trains on the host",
+                    o->job.cluster ? job->cluster.name : tws_profile_name(job->profile));
   tws_say(cli, "the CUDA backend is new and unproven: it has been compiled, but not yet run on a GPU");
   return TWS_OK;
 }
@@ -78,14 +83,6 @@ static tws_code check_memory(const tws_cli *cli, const tws_job *job, const optio
       "`twinspeed estimate` shows what fills it; a smaller micro batch, --recompute full or a higher --stage "
       "needs less; --ignore-memory tries all the same",
       "training needs %s of memory and this machine has %s left", a, b);
-}
-
-static void warn_no_effect(const tws_cli *cli, const tws_config *config) {
-  tws_text text = {0};
-  int count = 0;
-  if (tws_config_no_effect(config, &text, &count, NULL) == TWS_OK && text.data)
-    for (char *line = strtok(text.data, "\n"); line; line = strtok(NULL, "\n")) tws_warn(cli, "%s", line);
-  tws_text_free(&text);
 }
 
 /* ---- the ranks ---- */
@@ -252,8 +249,8 @@ static const char *format_axes(const tws_topology *topology, char *text, size_t 
 static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   if (tws_worker_is()) return train(cli, o, job, err);
   char count[32], axes[128];
-  TWS_TRY(check_device(cli, job, err));
-  warn_no_effect(cli, job->config);
+  TWS_TRY(check_device(cli, o, job, err));
+  tws_job_remarks(cli, &o->job, job);
   tws_job_remark(cli, job);
   tws_say(cli, "%s: %s parameters, ZeRO-%d, %s, %d rank%s%s x %d thread%s, batch of %" PRId64 " x %" PRId64 " tokens",
           job->network->name, tws_format_count((double)tws_network_params(job->network, 0), count, sizeof count),

@@ -155,7 +155,7 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
   static const char *const tuners[] = {"model_based", "gridsearch", "random"};
   static const char *const fidelities[] = {"analytic", "flow", "message"};
   static const char *const answers[] = {"auto", "on", "off"};
-  int tuner, fidelity, axes;
+  int tuner, fidelity, axes, assumed = 0;
   memset(s, 0, sizeof *s);
   s->o = o;
   if (!o->job.model)
@@ -167,6 +167,7 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
   TWS_TRY(tws_job_config(&o->job, &s->config, err));
   if (!o->job.config && !o->global_batch) s->config->micro_batch_size = 0;
   TWS_TRY(tws_network_load(o->job.model, tws_config_vocabulary_multiple(s->config), &s->network, err));
+  TWS_TRY(tws_job_assume_dtype(s->config, s->network, &assumed, err));
   TWS_TRY(tws_cluster_load(o->job.cluster ? o->job.cluster : "host", &s->cluster, err));
   TWS_TRY(tws_profile_load(o->job.profile ? o->job.profile : s->cluster.profile, &s->profile, err));
   s->progress = tws_cli_progress(cli);
@@ -184,6 +185,8 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
                                   .progress = &s->progress,
                                   .log = &cli->log};
   TWS_TRY(read_space(o, s->config, &s->request.space, err));
+  tws_config_remarks(cli, s->config);
+  tws_model_remarks(cli, o->job.model, s->network, assumed);
   int given = tws_config_model_ranks(s->config) > 1;
   s->request.space.axes = axes == 1 || (axes == 0 && !given && tws_tune_needs_axes(&s->request));
   return o->no_simulation ? TWS_OK : tws_sim_load(&s->request.sim, err);
@@ -329,6 +332,7 @@ static const tws_option table[] = {
     TWS_STRING("dtype", 0, "TYPE", options, job.dtype, "fp32, bf16 or fp16"),
     TWS_INTEGER("seed", 0, "N", options, job.seed, 0, 9007199254740992.0, "seed of the random tuner and of training"),
     TWS_LIST("set", 0, "KEY=VALUE", options, job.set, "set a configuration key"),
+    TWS_STRICT_OPTION(options, job),
     TWS_INTEGER("global-batch", 'b', "N", options, global_batch, 1, 1e9,
                 "sequences a step, kept by every candidate (default: the configuration's train_batch_size)"),
     TWS_STRING("stages", 0, "LIST", options, stages, "ZeRO stages (default 0,1,2,3)"),

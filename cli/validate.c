@@ -229,8 +229,9 @@ static tws_code write_files(const tws_cli *cli, const tws_validate_options *o, c
 static tws_code validate(const tws_cli *cli, const tws_validate_options *o, validation *v, tws_error *err) {
   TWS_TRY(tws_job_load(&o->job, &v->job, err));
   if (v->job.backend != TWS_BACKEND_HOST)
-    return tws_fail(err, TWS_UNSUPPORTED, "leave out --cluster, or use --cluster host",
-                    "cluster %s has GPUs, and this build trains on the host", v->job.cluster.name);
+    return tws_fail(err, TWS_UNSUPPORTED, "give a profile that `twinspeed calibrate` made of this machine",
+                    "--profile %s is of a GPU, and this build trains on the host", tws_profile_name(v->job.profile));
+  tws_job_remarks(cli, &o->job, &v->job);
   if (!o->job.profile)
     tws_warn(cli, "predicting with the built-in profile %s: `twinspeed calibrate -o host.json` measures this machine",
              tws_profile_name(v->job.profile));
@@ -300,6 +301,7 @@ static const tws_option table[] = {
                 "pad the vocabulary to this"),
     TWS_INTEGER("seed", 0, "N", tws_validate_options, job.seed, 0, 9007199254740992.0, "seed of weights and data"),
     TWS_LIST("set", 0, "KEY=VALUE", tws_validate_options, job.set, "set a configuration key"),
+    TWS_STRICT_OPTION(tws_validate_options, job),
     TWS_STRING("data", 'd', "FILE", tws_validate_options, data, "text, or llm.c tokens (.bin)"),
     TWS_INTEGER("steps", 's', "N", tws_validate_options, steps, 3, 100000, "steps of a run (default 8)"),
     TWS_STRING("fidelity", 0, "LEVEL", tws_validate_options, fidelity, "analytic (default), flow or message"),

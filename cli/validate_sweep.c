@@ -92,13 +92,17 @@ static void choose_points(sweep *s, int64_t batch) {
   }
 }
 
-static tws_code open_sweep(const tws_validate_options *o, sweep *s, tws_error *err) {
+static tws_code open_sweep(const tws_cli *cli, const tws_validate_options *o, sweep *s, tws_error *err) {
   s->o = o;
   TWS_TRY(tws_job_config(&o->job, &s->config, err));
   if (!o->job.model)
     return tws_fail(err, TWS_USAGE, "give -m MODEL: a Hugging Face config.json or a built-in name such as gpt2",
                     "no model was given");
   TWS_TRY(tws_network_load(o->job.model, tws_config_vocabulary_multiple(s->config), &s->network, err));
+  int assumed = 0;
+  TWS_TRY(tws_job_assume_dtype(s->config, s->network, &assumed, err));
+  tws_config_remarks(cli, s->config);
+  tws_model_remarks(cli, o->job.model, s->network, assumed);
   TWS_TRY(tws_cluster_load("host", &s->cluster, err));
   if (o->job.profile) TWS_TRY(tws_profile_load(o->job.profile, &s->profile, err));
   TWS_TRY(tws_parse_list(o->ranks ? o->ranks : "1,2,4", "-n", 1, 64, s->ranks, 8, &s->ranks_count, err));
@@ -337,7 +341,7 @@ static tws_code draw(const tws_cli *cli, const sweep *s, const verdict *v, tws_e
 }
 
 static tws_code run_sweep(const tws_cli *cli, sweep *s, tws_error *err) {
-  TWS_TRY(open_sweep(s->o, s, err));
+  TWS_TRY(open_sweep(cli, s->o, s, err));
   TWS_TRY(measure(cli, s, err));
   TWS_TRY(make_profile(s, err));
   TWS_TRY(predict(s, err));

@@ -74,7 +74,7 @@ static int fits_with(const tws_job_options *options, double *need) {
 /* Changes from the least intrusive to the most; 0 and NULL keep what is there. */
 typedef struct change {
   const char *recompute;
-  int stage, micro_one, shorten; /* shorten: divide the sequence by this */
+  int stage, micro_one, shorten; /* micro_one: a smaller micro batch, 1 at last; shorten: divide the sequence by this */
   int tensor;                    /* divide replicas among tensor ranks of a node */
 } change;
 static const change changes[] = {
@@ -95,8 +95,10 @@ static int64_t tensor_choice(const tws_job *job) {
   return best;
 }
 
-/* The options with a change, and the words that say it; 0 when it changes nothing. The global batch stays. */
-static int apply(const change *c, const tws_job *job, tws_job_options *options, char *words, size_t size) {
+/* The options with a change, and the words that say it; 0 when it changes nothing. The global batch stays.
+ * to_micro: what a smaller micro batch is. */
+static int apply(const change *c, const tws_job *job, int64_t to_micro, tws_job_options *options, char *words,
+                 size_t size) {
   int64_t micro = job->config->micro_batch_size, accumulation = job->config->accumulation_steps;
   size_t used = 0;
   if (c->stage > job->config->zero.stage) {
@@ -113,10 +115,10 @@ static int apply(const change *c, const tws_job *job, tws_job_options *options, 
     options->tensor_ranks = tensor;
     used += (size_t)snprintf(words + used, size - used, " --tp %lld", (long long)tensor);
   }
-  if (c->micro_one && micro > 1) {
-    options->micro_batch = 1;
-    steps *= micro;
-    used += (size_t)snprintf(words + used, size - used, " --micro-batch 1");
+  if (c->micro_one && micro > to_micro) {
+    options->micro_batch = to_micro;
+    steps *= micro / to_micro;
+    used += (size_t)snprintf(words + used, size - used, " --micro-batch %lld", (long long)to_micro);
   }
   if (steps != accumulation) {
     options->accumulation = steps;
@@ -129,15 +131,54 @@ static int apply(const change *c, const tws_job *job, tws_job_options *options, 
   return used > 0;
 }
 
+/* A micro batch of 1 fits: so may a larger one. Of the divisors, which keep the global batch, the largest that does;
+ * more need more, so the interval is halved. Gives what it needs, and its words. */
+static double largest_micro(const tws_job_options *given, const change *c, const tws_job *job, double need, char *words,
+                            size_t size) {
+  enum { MOST = 512 };
+  int64_t micro = job->config->micro_batch_size, divisors[MOST];
+  int count = 0, low = 0;
+  for (int64_t d = 1; d < micro && d <= 1 << 20 && count < MOST; d++)
+    if (micro % d == 0) divisors[count++] = d;
+  for (int high = count; high - low > 1;) {
+    const int middle = (low + high) / 2;
+    tws_job_options options = *given;
+    char said[128] = "";
+    double takes = 0;
+    if (apply(c, job, divisors[middle], &options, said, sizeof said) && fits_with(&options, &takes)) {
+      low = middle;
+      need = takes;
+      snprintf(words, size, "%s", said);
+    } else {
+      high = middle;
+    }
+  }
+  return need;
+}
+
+/* bf16 in place of a float32 that nobody asked for. */
+static int fits_in_bf16(const tws_job_options *given, const tws_job *job, char *text, size_t size) {
+  tws_job_options options = *given;
+  char bytes[32];
+  double need = 0;
+  if (!job->assumed_dtype || job->config->dtype != TWS_F32) return 0;
+  options.dtype = "bf16";
+  if (!fits_with(&options, &need)) return 0;
+  snprintf(text, size, "it fits with --dtype bf16: %s", tws_format_bytes(need, bytes, sizeof bytes));
+  return 1;
+}
+
 static int find_remedy(const tws_job_options *given, char *text, size_t size) {
   tws_job job;
   int found = 0;
   if (tws_job_load(given, &job, NULL) != TWS_OK) return 0;
+  found = fits_in_bf16(given, &job, text, size);
   for (size_t i = 0; i < sizeof changes / sizeof changes[0] && !found; i++) {
     tws_job_options options = *given;
     char words[128] = "", bytes[32];
     double need = 0;
-    found = apply(&changes[i], &job, &options, words, sizeof words) && fits_with(&options, &need);
+    found = apply(&changes[i], &job, 1, &options, words, sizeof words) && fits_with(&options, &need);
+    if (found && changes[i].micro_one) need = largest_micro(given, &changes[i], &job, need, words, sizeof words);
     if (found) snprintf(text, size, "it fits with%s: %s", words, tws_format_bytes(need, bytes, sizeof bytes));
   }
   tws_job_release(&job);

@@ -88,6 +88,15 @@ static void apply_dtype(tws_config *config) {
   config->accumulation_dtype = index < 0 ? config->dtype : types[index];
 }
 
+int tws_config_says_dtype(const tws_config *config, tws_dtype dtype) {
+  const struct tws_config_store *store = config->store;
+  const tws_given half = tws_store_at(store, "fp16.enabled"), brain = tws_store_at(store, "bf16.enabled");
+  const tws_given type = tws_store_at(store, "data_types.param_dtype");
+  if (tws_given_true(half) || tws_given_true(brain) || (type.item && !tws_given_auto(type))) return 1;
+  if (dtype == TWS_F32) return cJSON_IsFalse(half.item) && cJSON_IsFalse(brain.item);
+  return cJSON_IsFalse(dtype == TWS_BF16 ? brain.item : half.item);
+}
+
 static void apply_optimizer(tws_config *config) {
   const struct tws_config_store *store = config->store;
   const char *type = tws_given_text(tws_store_at(store, "optimizer.type"));

@@ -100,6 +100,9 @@ tws_code tws_config_default(tws_config **out, tws_error *err);
 tws_code tws_config_clone(const tws_config *config, tws_config **out, tws_error *err);
 void tws_config_destroy(tws_config *config);
 
+/* Has it been said that the model is of this type, or of another? "auto" says nothing; "bf16 off" only that it is not. */
+int tws_config_says_dtype(const tws_config *config, tws_dtype dtype);
+
 /* Set one key by its dotted path from text, as a command-line override ("zero_optimization.stage" "3"); same
  * validation, the place is "command line". A bare word is a string; an object sets each of its members. The fields of
  * the key's whole top-level section are read anew, so set keys before changing fields by hand, and resolve after it:

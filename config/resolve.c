@@ -14,6 +14,18 @@ static tws_code positive(int64_t value, const char *key, tws_error *err) {
                   "%s is %lld and has to be greater than 0", key, (long long)value);
 }
 
+/* Of a train batch that the ranks, and what else was given (1: nothing), do not divide: the nearest that they do. */
+static void nearest_batch(int64_t train, int64_t other, int64_t world, char *hint, size_t size) {
+  int64_t unit;
+  snprintf(hint, size, "leave out one of the three keys, or change the number of ranks");
+  if (__builtin_mul_overflow(other, world, &unit) || unit > INT64_MAX / 4) return;
+  const int64_t below = train - train % unit;
+  if (below > 0)
+    snprintf(hint, size, "use a train_batch_size of %lld or %lld", (long long)below, (long long)(below + unit));
+  else
+    snprintf(hint, size, "use a train_batch_size of %lld or a multiple of it", (long long)unit);
+}
+
 tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err) {
   int64_t t = *train, m = *micro, g = *accumulation, product = 0;
   if (world < 1)
@@ -25,6 +37,8 @@ tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation
   if (t) TWS_TRY(positive(t, "train_batch_size", err));
   if (m) TWS_TRY(positive(m, "train_micro_batch_size_per_gpu", err));
   if (g) TWS_TRY(positive(g, "gradient_accumulation_steps", err));
+  const int all = t && m && g;
+  const int64_t other = m ? m : g ? g : 1;
   if (t && m && !g)
     g = t / m / world;
   else if (t && !m)
@@ -36,10 +50,18 @@ tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation
   *micro = m;
   *accumulation = g;
   if (overflow) return tws_fail(err, TWS_INVALID, NULL, "the batch does not fit 64 bits");
-  TWS_TRY(positive(m, "train_micro_batch_size_per_gpu", err));
-  TWS_TRY(positive(g, "gradient_accumulation_steps", err));
+  char hint[160];
+  if (all)
+    snprintf(hint, sizeof hint, "leave out one of the three keys, or use train_batch_size %lld", (long long)product);
+  else
+    nearest_batch(t, other, world, hint, sizeof hint);
+  if (m < 1 || g < 1)
+    return tws_fail(err, TWS_INVALID, hint,
+                    "train_batch_size %lld is too small for %lld data-parallel rank%s: %s would be 0", (long long)t,
+                    (long long)world, world == 1 ? "" : "s",
+                    m < 1 ? "train_micro_batch_size_per_gpu" : "gradient_accumulation_steps");
   if (t == product) return TWS_OK;
-  return tws_fail(err, TWS_INVALID, "leave out one of the three keys, or change the number of ranks",
+  return tws_fail(err, TWS_INVALID, hint,
                   "train_batch_size %lld is not micro batch x accumulation steps x ranks = %lld x %lld x %lld = %lld",
                   (long long)t, (long long)m, (long long)g, (long long)world, (long long)product);
 }
@@ -61,9 +83,12 @@ static tws_code resolve_batch(tws_config *config, int64_t ranks, tws_error *err)
   static const char *const keys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
                                      "gradient_accumulation_steps"};
   tws_given at = {NULL, store->origin};
-  for (int i = 0; i < 3 && !at.item; i++) at = tws_store_at(store, keys[i]);
+  for (int i = 0; i < 3 && !at.item; i++) at = tws_store_at(store, keys[i]); /* what was given, "auto" too */
   if (!at.item) at.source = store->origin;
   tws_error why = *err;
+  if (tws_given_auto(at) && !config->train_batch_size && !config->micro_batch_size)
+    return tws_store_fail(store, at, code, err, "--micro-batch N says what \"auto\" leaves to Hugging Face's Trainer",
+                          "the batch keys are \"auto\", and nothing says what that is here");
   return tws_store_fail(store, at, code, err, why.hint, "%s", why.message);
 }
 

@@ -18,6 +18,12 @@ tws_zero_memory tws_zero2_memory(double total_params, int gpus_per_node, int nod
   return memory;
 }
 
+tws_zero_memory tws_zero2_memory_03(double total_params, int gpus_per_node, int nodes, int cpu_offload, double factor) {
+  tws_zero_memory memory = tws_zero2_memory(total_params, gpus_per_node, nodes, cpu_offload, factor);
+  if (!cpu_offload) memory.gpu_bytes = 4 * total_params + trunc(16 * total_params / ((double)gpus_per_node * nodes));
+  return memory;
+}
+
 tws_zero_memory tws_zero3_memory(double total_params, double largest_layer_params, int gpus_per_node, int nodes,
                                  int cpu_offload, int cpu_offload_params, int zero_init, double factor) {
   double gpus = (double)gpus_per_node * nodes, per_node = 1 / (double)nodes;
@@ -53,11 +59,12 @@ static const char *device(int offload) {
   return offload ? "cpu " : "none";
 }
 
-void tws_zero2_print(double total_params, int gpus_per_node, int nodes, double factor, tws_text *out) {
+void tws_zero2_print(double total_params, int gpus_per_node, int nodes, double factor, int as_03, tws_text *out) {
   print_head(gpus_per_node, nodes, total_params, out);
   tws_text_add(out, ".\n  per CPU  |  per GPU |   Options\n");
   for (int offload = 1; offload >= 0; offload--) {
-    tws_zero_memory memory = tws_zero2_memory(total_params, gpus_per_node, nodes, offload, factor);
+    tws_zero_memory memory =
+        (as_03 ? tws_zero2_memory_03 : tws_zero2_memory)(total_params, gpus_per_node, nodes, offload, factor);
     print_row(&memory, out);
     tws_text_add(out, "offload_optimizer=%s\n", device(offload));
   }

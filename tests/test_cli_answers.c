@@ -319,6 +319,156 @@ START_TEST(reports) {
 }
 END_TEST
 
+static void assert_says(const char *line, int status, const char *says) {
+  command_result r = twinspeed("%s", line);
+  ck_assert_msg(r.status == status && (strstr(r.err, says) || strstr(r.out, says)), "%s: %d, no \"%s\" in %s%s", line,
+                r.status, says, r.err, r.out);
+  command_free(&r);
+}
+
+#define SMALL(more)                                                                                                   \
+  "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 64, \"n_embd\": 32, \"n_layer\": 1, \"n_head\": " \
+  "4" more "}"
+
+/* The type of the model's file is the default; the configuration and flags come before it; it is said. */
+START_TEST(default_types) {
+  static const struct {
+    const char *model, *config, *flags, *dtype;
+  } cases[] = {{"", "{}", "", "fp32"},
+               {", \"torch_dtype\": \"bfloat16\"", "{}", "", "bf16"},
+               {", \"dtype\": \"float16\"", "{}", "", "fp16"},
+               {", \"torch_dtype\": \"float32\"", "{}", "", "fp32"},
+               {", \"torch_dtype\": \"bfloat16\"", "{\"fp16\": {\"enabled\": true}}", "", "fp16"},
+               {", \"torch_dtype\": \"bfloat16\"", "{\"fp16\": {\"enabled\": \"auto\"}}", "", "bf16"},
+               {", \"torch_dtype\": \"bfloat16\"", "{\"bf16\": {\"enabled\": false}}", "", "fp32"},
+               {", \"torch_dtype\": \"bfloat16\"", "{\"fp16\": {\"enabled\": false}}", "", "bf16"},
+               {", \"torch_dtype\": \"bfloat16\"", "{}", "--dtype fp32", "fp32"},
+               {"", "{}", "--dtype bf16", "bf16"}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char text[512];
+    snprintf(text, sizeof text, SMALL("%s"), cases[i].model);
+    write_text(in_folder("model.json"), text);
+    write_text(in_folder("ds.json"), cases[i].config);
+    command_result r = twinspeed("estimate -m %s -c %s --micro-batch 1 %s --json", in_folder("model.json"),
+                                 in_folder("ds.json"), cases[i].flags);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    cJSON *json = assert_json(&r, "twinspeed-estimate-1");
+    ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(json, "dtype")), cases[i].dtype);
+    const int assumed = !*cases[i].flags && strstr(cases[i].model, "loat16") && strcmp(cases[i].dtype, "fp32") &&
+                        !strstr(cases[i].config, "true");
+    ck_assert_msg((strstr(r.err, "as the model's file has it") != NULL) == assumed, "%zu: %s", i, r.err);
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+  assert_says("estimate -m gpt-3-175b --cluster dgx-a100:16 --stage 3", 1, "did you mean --dtype bf16?");
+}
+END_TEST
+
+/* Every verb says what of a model and of a configuration it leaves out. */
+START_TEST(remarks_of_every_verb) {
+  char line[512], text[4096];
+  static const char *const verbs[] = {"estimate",
+                                      "check",
+                                      "simulate",
+                                      "profile",
+                                      "tune --no-simulation --force -o @/tune",
+                                      "train --steps 1 --data @/text",
+                                      "validate --steps 3 --data @/text"};
+  write_text(in_folder("model.json"), SMALL(", \"resid_pdrop\": 0.1, \"sliding_window\": 16"));
+  write_text(in_folder("ds.json"), "{train_batch_size: 1\n log: here\n wall_clock_breakdown: false}");
+  memset(text, 'a', sizeof text - 1);
+  text[sizeof text - 1] = '\0';
+  write_text(in_folder("text"), text);
+  for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++) {
+    const char *at = strchr(verbs[i], '@');
+    snprintf(line, sizeof line, "%.*s%s%s -m %s -c %s", at ? (int)(at - verbs[i]) : 100, verbs[i], at ? folder : "",
+             at ? at + 1 : "", in_folder("model.json"), in_folder("ds.json"));
+    command_result r = twinspeed("%s", line);
+    ck_assert_msg(r.status == 0, "%s: %d %s", line, r.status, r.err);
+    const char *notes = strncmp(line, "check", 5) == 0 ? r.out : r.err;
+    ck_assert_msg(strstr(notes, "note: resid_pdrop") && strstr(notes, "note: sliding_window"), "%s: %s", line, r.err);
+    ck_assert_msg(count_lines_with(r.err, "warning: ") - (strstr(r.err, "built-in profile") != NULL) == 1 &&
+                      strstr(r.err, "unknown key \"log\""),
+                  "%s: %s", line, r.err);
+    command_free(&r);
+    r = twinspeed("%s --strict", line);
+    ck_assert_msg(r.status == 3 && strstr(r.err, "unknown key \"log\""), "%s --strict: %d %s", line, r.status, r.err);
+    command_free(&r);
+  }
+}
+END_TEST
+
+/* The smallest change, and numbers near those that do not divide. */
+START_TEST(hints_are_near) {
+  assert_says("estimate -m gpt2 --cluster dgx1-v100 --micro-batch 1000", 1, "--micro-batch ");
+  assert_says("estimate -m gpt2 --cluster dgx-a100 --set train_batch_size=7", 3, "use a train_batch_size of 8 or");
+  assert_says("estimate -m gpt2 --cluster dgx-a100 --micro-batch 2 --set train_batch_size=20", 3, "of 16 or 32");
+  assert_says("tune -m gpt2 -b 64 --tp 16 --cluster dgx-a100 --no-simulation -o /tmp/none/at/all", 4, "--results");
+  char line[256];
+  snprintf(line, sizeof line, "tune -m gpt2 -b 64 --tp 16 --cluster dgx-a100 --no-simulation -o %s", in_folder("t"));
+  assert_says(line, 3, "16 tensor ranks do not divide the 12 attention heads");
+  snprintf(line, sizeof line, "tune -m gpt2-xl -b 64 --tp 2 --cluster dgx-a100 --no-simulation -o %s", in_folder("t"));
+  assert_says(line, 3, "2 tensor ranks do not divide the 25 attention heads");
+  snprintf(line, sizeof line, "tune -m gpt2 -b 61 -n 8 --cluster dgx-a100 --no-simulation -o %s", in_folder("t"));
+  assert_says(line, 3, "8 replicas divide a global batch of 56 or 64");
+  snprintf(line, sizeof line, "tune -m gpt2 -b 64 --pp 3 -n 8 --cluster dgx-a100 --no-simulation -o %s",
+           in_folder("t"));
+  assert_says(line, 3, "3 ranks of a replica (pipeline x tensor x sequence) do not divide 8 ranks");
+  write_text(in_folder("auto.json"), "{\"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": \"auto\"}");
+  snprintf(line, sizeof line, "estimate -m gpt2 -c %s", in_folder("auto.json"));
+  assert_says(line, 3, "hint: --micro-batch N says what \"auto\"");
+  assert_says("estimate -m /dev/null", 3, "is the file empty?");
+  command_result r = twinspeed("estimate -m gpt2 --cluster dgx1-v100 --micro-batch 1000"); /* not as small as can be */
+  ck_assert_msg(strstr(r.err, "--micro-batch ") && !strstr(r.err, "--micro-batch 1 "), "%s", r.err);
+  command_free(&r);
+}
+END_TEST
+
+/* Numbers of DeepSpeed's manual, which are those of an old version. */
+START_TEST(the_manuals_zero2) {
+  assert_says("estimate --zero2 --compat deepspeed-0.3 --total-params 2851e6 --gpus-per-node 8", 0,
+              "  127.45GB |  15.93GB | offload_optimizer=none");
+  assert_says("estimate --zero2 --compat deepspeed --total-params 2851e6 --gpus-per-node 8", 0,
+              "  127.45GB |  11.28GB | offload_optimizer=none");
+  assert_says("estimate --zero2 --compat deepspeed-0.4 --total-params 1", 2, "deepspeed-0.3");
+}
+END_TEST
+
+/* The tuner's configuration holds what was given and what was chosen, and no more. */
+START_TEST(tuned_configurations_are_small) {
+  write_text(in_folder("ds.json"),
+             "{\"train_batch_size\": 8, \"fp16\": {\"enabled\": \"auto\"}, \"log\": 1, "
+             "\"bfloat16\": {\"enabled\": 1}}");
+  command_result r = twinspeed("tune -m tiny-gpt2 -c %s --cluster dgx-a100 -n 2 --no-simulation --quiet -o %s",
+                               in_folder("ds.json"), in_folder("tune"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  tws_json *json;
+  ck_assert_int_eq(tws_json_read(in_folder("tune/best.ds_config.json"), &json, NULL), TWS_OK);
+  static const char *const sections[] = {
+      "train_batch_size",  "fp16",      "log", "bf16", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
+      "zero_optimization", "twinspeed", NULL};
+  ck_assert_int_eq(tws_json_only(json, json->root, sections, NULL), TWS_OK);
+  ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json->root, "zero_optimization")), 1);
+  tws_json_destroy(json);
+  r = twinspeed("estimate -m tiny-gpt2 -c %s --cluster dgx-a100 -n 2", in_folder("tune/best.ds_config.json"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+}
+END_TEST
+
+/* A built-in model beside a folder of its name. */
+START_TEST(one_name_for_two_models) {
+  char line[256];
+  mkdir(in_folder("gpt2"), 0777);
+  snprintf(line, sizeof line, "cd %s && %s/twinspeed estimate -m gpt2", folder, TWS_BUILD_DIR);
+  char *argv[] = {"/bin/sh", "-c", line, NULL};
+  command_result r = command_execute(argv);
+  ck_assert_msg(r.status == 0 && strstr(r.err, "gpt2 is the built-in model; -m ./gpt2 takes"), "%s", r.err);
+  command_free(&r);
+}
+END_TEST
+
 /* Numbers that no run can have had, and results of things that only look alike. */
 START_TEST(results_that_do_not_belong) {
   static const char *const bad[] = {"\"step_s\": -1",
@@ -390,6 +540,12 @@ int main(void) {
   tcase_set_timeout(answers, 120);
   tcase_add_checked_fixture(answers, make_folder, remove_folder);
   tcase_add_test(answers, results_that_do_not_belong);
+  tcase_add_test(answers, default_types);
+  tcase_add_test(answers, remarks_of_every_verb);
+  tcase_add_test(answers, hints_are_near);
+  tcase_add_test(answers, the_manuals_zero2);
+  tcase_add_test(answers, tuned_configurations_are_small);
+  tcase_add_test(answers, one_name_for_two_models);
   tcase_add_test(answers, deepspeed_tables);
   tcase_add_test(answers, estimate_says_no);
   tcase_add_test(answers, estimate_remedy_works);

@@ -102,7 +102,7 @@ START_TEST(bad_configurations) {
       {"{\"train_batch_size\": 8, \"pipeline\": {\"stages\": 4}, \"sequence_parallel_size\": 4}",
        "pipeline.stages 4 x sequence_parallel_size 4 = 16 do not divide 8 ranks"},
       {"{\"train_batch_size\": 3, \"pipeline\": {\"stages\": 2}, \"tensor_parallel\": {\"autotp_size\": 2}}",
-       "train_batch_size 3 is not micro batch"},
+       "use a train_batch_size of 2 or 4"},
       {"{\"train_batch_size\": 8, \"sequence_parallel_size\": 4, \"twinspeed\": {\"sequence_length\": 63}}",
        "60 or 64 tokens"},
       {"{\"train_batch_size\": 8, \"twinspeed\": {\"attention_chunks\": 2}}", "offload"},

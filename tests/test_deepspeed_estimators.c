@@ -73,7 +73,7 @@ static void check_blocks(int stage) {
     double params = number(row, "total_params");
     int gpus = (int)number(row, "num_gpus_per_node"), nodes = (int)number(row, "num_nodes");
     if (stage == 2)
-      tws_zero2_print(params, gpus, nodes, 1.5, &out);
+      tws_zero2_print(params, gpus, nodes, 1.5, 0, &out);
     else
       tws_zero3_print(params, number(row, "largest_layer_params"), gpus, nodes, 1.5, &out);
     char *printed = as_printed(expected);

@@ -11,6 +11,8 @@
   ",\"num_hidden_layers\":" #layers ",\"hidden_size\":" #width ",\"intermediate_size\":" #inner           \
   ",\"num_attention_heads\":" #heads ",\"num_key_value_heads\":" #kv_heads ",\"vocab_size\":" #vocabulary \
   ",\"max_position_embeddings\":" #positions rest "}"
+#define HALF ",\"torch_dtype\":\"float16\""
+#define BRAIN ",\"torch_dtype\":\"bfloat16\""
 #define LLAMA3_ROPE(scale)                                                               \
   ",\"rope_theta\":500000,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":" #scale \
   ",\"low_freq_factor\":1,\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}"
@@ -25,15 +27,15 @@ static const struct {
     {"gpt-3-175b", /* Brown et al. 2020, table 2.1; dense attention in every layer */
      "{\"model_type\":\"gpt2\",\"vocab_size\":50257,\"n_positions\":2048,\"n_layer\":96,\"n_embd\":12288,\"n_head\":"
      "96}"},
-    {"llama-2-7b", LLAMA(32, 4096, 11008, 32, 32, 32000, 4096, "")},
-    {"llama-2-13b", LLAMA(40, 5120, 13824, 40, 40, 32000, 4096, "")},
-    {"llama-2-70b", LLAMA(80, 8192, 28672, 64, 8, 32000, 4096, "")},
-    {"llama-3-8b", LLAMA(32, 4096, 14336, 32, 8, 128256, 8192, ",\"rope_theta\":500000")},
-    {"llama-3-70b", LLAMA(80, 8192, 28672, 64, 8, 128256, 8192, ",\"rope_theta\":500000")},
-    {"llama-3.1-405b", LLAMA(126, 16384, 53248, 128, 8, 128256, 131072, LLAMA3_ROPE(8))},
-    {"llama-3-405b", LLAMA(126, 16384, 53248, 128, 8, 128256, 131072, LLAMA3_ROPE(8))}, /* the same model */
-    {"llama-3.2-1b",
-     LLAMA(16, 2048, 8192, 32, 8, 128256, 131072, LLAMA3_ROPE(32) ",\"head_dim\":64,\"tie_word_embeddings\":true")},
+    {"llama-2-7b", LLAMA(32, 4096, 11008, 32, 32, 32000, 4096, HALF)},
+    {"llama-2-13b", LLAMA(40, 5120, 13824, 40, 40, 32000, 4096, HALF)},
+    {"llama-2-70b", LLAMA(80, 8192, 28672, 64, 8, 32000, 4096, HALF)},
+    {"llama-3-8b", LLAMA(32, 4096, 14336, 32, 8, 128256, 8192, BRAIN ",\"rope_theta\":500000")},
+    {"llama-3-70b", LLAMA(80, 8192, 28672, 64, 8, 128256, 8192, BRAIN ",\"rope_theta\":500000")},
+    {"llama-3.1-405b", LLAMA(126, 16384, 53248, 128, 8, 128256, 131072, BRAIN LLAMA3_ROPE(8))},
+    {"llama-3-405b", LLAMA(126, 16384, 53248, 128, 8, 128256, 131072, BRAIN LLAMA3_ROPE(8))}, /* the same model */
+    {"llama-3.2-1b", LLAMA(16, 2048, 8192, 32, 8, 128256, 131072,
+                           BRAIN LLAMA3_ROPE(32) ",\"head_dim\":64,\"tie_word_embeddings\":true")},
     {"tiny-gpt2",
      "{\"model_type\":\"gpt2\",\"vocab_size\":256,\"n_positions\":64,\"n_layer\":2,\"n_embd\":64,\"n_head\":4}"},
     {"tiny-llama", LLAMA(2, 64, 96, 4, 2, 256, 64, ",\"head_dim\":24")},

@@ -83,10 +83,32 @@ static tws_code read_vocabulary(tws_builder *b, int64_t multiple, tws_error *err
   return TWS_OK;
 }
 
+/* The type in which the weights are stored, which is the one to train with where nobody says another. */
+static tws_code read_dtype(tws_builder *b, tws_error *err) {
+  static const char *const keys[] = {"dtype", "torch_dtype"};
+  static const struct {
+    const char *name;
+    tws_dtype dtype;
+  } types[] = {{"float32", TWS_F32}, {"bfloat16", TWS_BF16}, {"float16", TWS_F16}, {"auto", TWS_F32}};
+  const char *text = NULL;
+  for (int i = 0; i < 2 && text == NULL; i++)
+    TWS_TRY(tws_json_string(b->json, b->json->root, keys[i], 0, NULL, &text, err));
+  if (text == NULL) return TWS_OK;
+  if (strncmp(text, "torch.", 6) == 0) text += 6;
+  for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+    if (strcmp(types[i].name, text) == 0) {
+      b->net->dtype = types[i].dtype;
+      return TWS_OK;
+    }
+  tws_text_add(&b->notes, "the type %.40s is not one to train with: fp32 is assumed\n", text);
+  return TWS_OK;
+}
+
 static tws_code build(tws_builder *b, int64_t multiple, tws_error *err) {
   int chosen = -1;
   TWS_TRY(choose_architecture(b, &chosen, err));
   TWS_TRY(read_vocabulary(b, multiple, err));
+  TWS_TRY(read_dtype(b, err));
   TWS_TRY(architectures[chosen].build(b, err));
   b->net->name = tws_arena_strdup(b->net->arena, b->json->name != NULL ? b->json->name : "model");
   b->net->notes = b->notes.data != NULL ? tws_arena_strdup(b->net->arena, b->notes.data) : "";

@@ -4,6 +4,7 @@
 #define TWS_MODELS_NETWORK_H
 
 #include <stdint.h>
+#include "base/dtype.h"
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/status.h"
@@ -72,6 +73,7 @@ typedef struct tws_network {
   const char *architecture; /* "gpt2", "llama" */
   const char *notes;        /* keys that were read but change nothing here, one remark a line; "" when there are none */
   int64_t layers, hidden, heads, kv_heads, head_size, intermediate, vocabulary, padded_vocabulary, positions;
+  tws_dtype dtype;          /* torch_dtype or dtype of the file; F32 where it says nothing */
   int tied;                 /* head shares the embedding's weight */
   tws_module *modules;
   tws_value *values;
