@@ -1,6 +1,6 @@
 # make          build the program and its modules into build/
 # make demo     the whole loop on this machine: estimate, tune, train, compare (about five minutes on two cores)
-# make check    build and run all tests, plainly and under the address and undefined-behaviour sanitizers
+# make check    install what is missing, build and run all tests, plainly and under the address and undefined-behaviour sanitizers
 # make install  install under PREFIX (default /usr/local; DESTDIR is honoured)
 BUILD ?= build
 PREFIX ?= /usr/local
@@ -34,7 +34,10 @@ $(BUILD)-sanitize/build.ninja:
 build-sanitize: $(BUILD)-sanitize/build.ninja
 	cmake --build $(BUILD)-sanitize -j $(JOBS)
 
-check: build build-sanitize
+check: packages
+	@$(MAKE) --no-print-directory check-all
+
+check-all: build build-sanitize
 	@status=0; \
 	echo "== tests under the sanitizers, and the fuzz targets"; \
 	$(CTEST) --test-dir $(BUILD)-sanitize -LE slow || status=1; \
@@ -48,5 +51,5 @@ install: build
 clean:
 	rm -rf $(BUILD) $(BUILD)-sanitize
 
-.PHONY: all build packages demo build-sanitize check install clean
+.PHONY: all build packages demo build-sanitize check check-all install clean
 .NOTPARALLEL:

@@ -1,6 +1,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,15 +71,18 @@ static tws_code write_through(const char *path, const char *text, size_t length,
   return code;
 }
 
-tws_code tws_write_file(const char *path, const char *text, size_t length, tws_error *err) {
-  struct stat status;
-  char target[PATH_MAX], temporary[PATH_MAX + 32];
-  if (!realpath(path, target)) { /* follows links, so that a link stays one */
-    if (errno != ENOENT || strlen(path) >= sizeof target) return system_error(err, "write", path);
-    strcpy(target, path);
-  } else if (stat(target, &status) == 0 && !S_ISREG(status.st_mode)) {
-    return write_through(path, text, length, err);
-  }
+/* Signals that end the program wait until the file is whole: nothing unfinished is left behind. */
+static void hold_signals(sigset_t *before) {
+  sigset_t mask;
+  sigemptyset(&mask);
+  sigaddset(&mask, SIGINT);
+  sigaddset(&mask, SIGTERM);
+  sigaddset(&mask, SIGHUP);
+  pthread_sigmask(SIG_BLOCK, &mask, before);
+}
+
+static tws_code replace_file(const char *path, const char *target, const char *text, size_t length, tws_error *err) {
+  char temporary[PATH_MAX + 32];
   snprintf(temporary, sizeof temporary, "%s.%ld.new", target, (long)getpid());
   int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) return system_error(err, "create", temporary);
@@ -89,4 +94,20 @@ tws_code tws_write_file(const char *path, const char *text, size_t length, tws_e
   unlink(temporary);
   errno = saved;
   return system_error(err, "write", path);
+}
+
+tws_code tws_write_file(const char *path, const char *text, size_t length, tws_error *err) {
+  struct stat status;
+  char target[PATH_MAX];
+  if (!realpath(path, target)) { /* follows links, so that a link stays one */
+    if (errno != ENOENT || strlen(path) >= sizeof target) return system_error(err, "write", path);
+    strcpy(target, path);
+  } else if (stat(target, &status) == 0 && !S_ISREG(status.st_mode)) {
+    return write_through(path, text, length, err);
+  }
+  sigset_t before;
+  hold_signals(&before);
+  tws_code code = replace_file(path, target, text, length, err);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return code;
 }

@@ -20,6 +20,7 @@
   X(RANK, 5, "a rank failed")                                            \
   X(INTERNAL, 4, "internal inconsistency, please report it")             \
   X(INTERRUPTED, 130, "interrupted")                                     \
+  X(TERMINATED, 143, "asked to end")                                     \
   X(HANG, 124, "no progress before the deadline")
 
 typedef enum tws_code {

@@ -21,11 +21,15 @@ static tws_code convert_tokens(tws_cli *cli, const options *o, const char *from,
   char *text;
   size_t length;
   TWS_TRY(check_output(o, from, to, err));
-  TWS_TRY(tws_read_file(from, (size_t)1 << 30, &text, &length, err));
+  TWS_TRY(tws_read_file(from, INT32_MAX, &text, &length, err)); /* as many as the header can count */
   size_t bytes = 1024 + 2 * length;
   unsigned char *out = tws_calloc(bytes, 1);
   tws_code code = TWS_OK;
+  uint32_t magic = 0;
+  if (length >= 1024) memcpy(&magic, text, sizeof magic);
   if (length == 0) code = tws_fail(err, TWS_INVALID, NULL, "%s is empty", from);
+  if (magic == 20240520 || magic == 20240801)
+    code = tws_fail(err, TWS_INVALID, "train takes it as it is", "%s is a file of tokens already", from);
   if (code == TWS_OK && !out) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (code == TWS_OK) {
     int32_t header[3] = {20240520, 1, (int32_t)length};

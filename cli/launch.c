@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -39,6 +40,8 @@ typedef struct job {
   pid_t mpirun;
   int status, ended;          /* of mpirun */
   int signal;                 /* that asked the launcher to stop */
+  double late_s;              /* when a rank that has not started yet is late; 0: never */
+  int late;                   /* that rank + 1 */
   int first_dead;             /* rank that ended without a word, or -1 */
   tws_launch_record failure;  /* the first that was reported; word 0: none */
   double ask_at_s, kill_at_s; /* 0: not set; kill_at_s is set when the ranks were asked to end */
@@ -127,12 +130,32 @@ static tws_code open_signals(job *j, tws_error *err) {
   return j->signals >= 0 ? TWS_OK : tws_fail(err, TWS_ENVIRONMENT, NULL, "signalfd: %s", strerror(errno));
 }
 
+/* Open MPI meets tight limits with silence or with a page of its own words. */
+static tws_code check_limits(int ranks, tws_error *err) {
+  struct rlimit files, size;
+  const rlim_t needed = 64 + 8 * (rlim_t)ranks, room = (rlim_t)16 << 20;
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < needed) {
+    const rlim_t allowed = files.rlim_cur;
+    files.rlim_cur = files.rlim_max == RLIM_INFINITY || files.rlim_max > needed ? needed : files.rlim_max;
+    if (files.rlim_cur < needed || setrlimit(RLIMIT_NOFILE, &files) != 0)
+      return tws_fail(err, TWS_ENVIRONMENT, "raise the limit, or use one rank: -n 1",
+                      "%d ranks need about %llu open files, and the limit is %llu (ulimit -n)", ranks,
+                      (unsigned long long)needed, (unsigned long long)allowed);
+  }
+  if (getrlimit(RLIMIT_FSIZE, &size) == 0 && size.rlim_cur != RLIM_INFINITY && size.rlim_cur < room)
+    return tws_fail(err, TWS_ENVIRONMENT, "raise the limit, or use one rank: -n 1",
+                    "Open MPI needs files of some MiB for %d ranks, and the limit is %llu bytes (ulimit -f)", ranks,
+                    (unsigned long long)size.rlim_cur);
+  return TWS_OK;
+}
+
 static tws_code set_up(job *j, tws_error *err) {
   size_t ranks = (size_t)j->options->ranks;
   j->peers = tws_calloc(ranks, sizeof *j->peers);
   j->polls = tws_calloc(ranks + 2, sizeof *j->polls);
   if (!j->peers || !j->polls) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (size_t r = 0; r < ranks; r++) j->peers[r].socket = -1;
+  TWS_TRY(check_limits(j->options->ranks, err));
   TWS_TRY(open_listener(j, err));
   TWS_TRY(open_files(j, err));
   return open_signals(j, err);
@@ -313,16 +336,29 @@ static int any_connected(const job *j) {
   return 0;
 }
 
+/* The first rank that has not knocked yet, or -1. */
+static int missing_rank(const job *j) {
+  for (int r = 0; !j->options->command && r < j->options->ranks; r++)
+    if (j->peers[r].pid == 0) return r;
+  return -1;
+}
+
 /* Milliseconds until something is due; -1: nothing is. */
 static int time_left(const job *j) {
   double due = j->kill_at_s > 0.0 ? j->kill_at_s : j->ask_at_s;
+  if (due == 0.0) due = j->late_s;
   if (due == 0.0) return -1;
   double left = due - tws_clock_s();
   return left > 0.0 ? (int)(left * 1000.0) + 1 : 0;
 }
 
 static void do_what_is_due(job *j) {
+  if (j->late_s > 0.0 && missing_rank(j) < 0) j->late_s = 0.0;
   if (time_left(j) != 0) return;
+  if (j->late_s > 0.0 && tws_clock_s() >= j->late_s) {
+    if (!j->ended && !j->signal && j->first_dead < 0) j->late = missing_rank(j) + 1;
+    j->late_s = 0.0;
+  }
   if (j->kill_at_s == 0.0) {
     ask_to_end(j);
     return;
@@ -380,7 +416,12 @@ static tws_code explain(job *j, tws_error *err) {
   char noise[4096];
   int blamed = -1, ranks = j->options->ranks, code = WIFEXITED(j->status) ? WEXITSTATUS(j->status) : 128;
   read_noise(j, noise, sizeof noise, &blamed);
-  if (j->signal) return tws_fail(err, TWS_INTERRUPTED, NULL, "interrupted; all ranks have ended");
+  if (j->signal)
+    return tws_fail(err, j->signal == SIGTERM ? TWS_TERMINATED : TWS_INTERRUPTED, NULL, "%s; all ranks have ended",
+                    j->signal == SIGTERM ? "asked to end" : "interrupted");
+  if (j->late)
+    return tws_fail(err, TWS_HANG, "does `mpirun -n 2 hostname` work on this machine?",
+                    "rank %d did not start within %.3g s", j->late - 1, j->options->deadline_s);
   if (j->failure.word) {
     if (err) *err = j->failure.error;
     return j->failure.error.code != TWS_OK ? j->failure.error.code : TWS_RANK;
@@ -402,6 +443,7 @@ tws_code tws_launch(const tws_cli *cli, const tws_launch_options *options, tws_e
   (void)cli;
   job j = {.options = options, .files = {-1, -1, -1}, .listener = -1, .signals = -1, .noise = -1, .first_dead = -1};
   if (options->ranks < 1) return tws_fail(err, TWS_USAGE, NULL, "the number of ranks is %d", options->ranks);
+  if (options->deadline_s > 0.0) j.late_s = tws_clock_s() + options->deadline_s;
   tws_code code = set_up(&j, err);
   if (code == TWS_OK) code = start(&j, err);
   if (code == TWS_OK) {

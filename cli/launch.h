@@ -12,6 +12,7 @@
 #include "cli/cli.h"
 
 typedef struct tws_launch_options {
+  double deadline_s; /* status 124 when a rank takes longer to start; 0: never */
   int ranks;
   int threads;                   /* per rank: OMP_NUM_THREADS, OPENBLAS_NUM_THREADS */
   const char *const *arguments;  /* what follows `twinspeed rank-worker`: the verb and its arguments */

@@ -117,8 +117,11 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
   if (cli->verbose) words[count++] = "--verbose";
   for (int i = 0; i < count; i++)
     if (!words[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  tws_launch_options launch_options = {
-      .ranks = job->ranks, .threads = job->threads, .arguments = words, .argument_count = count};
+  tws_launch_options launch_options = {.ranks = job->ranks,
+                                       .threads = job->threads,
+                                       .arguments = words,
+                                       .argument_count = count,
+                                       .deadline_s = o->deadline_s};
   if (code == TWS_OK) code = tws_launch(cli, &launch_options, err);
   tws_arena_destroy(arena);
   return code;
@@ -301,7 +304,7 @@ static const tws_option table[] = {
     TWS_STRING("trace", 0, "FILE", options, trace, "write the last step as a Chrome trace, all ranks"),
     TWS_STRING("result", 0, "FILE", options, result, "write the summary (what --json prints) to a file"),
     TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
-               "end with status 124 when a step takes longer (default 1800; 0: never)"),
+               "end with status 124 when a step, or starting the ranks, takes longer (default 1800; 0: never)"),
     TWS_FORCE_OPTION(options),
     TWS_FLAG("ignore-memory", 0, options, ignore_memory, "start although memory may not suffice"),
     TWS_OPTIONS_END};

@@ -26,8 +26,7 @@ int main(void) {
 }
 END
 export PKG_CONFIG_PATH="$prefix/$libdir/pkgconfig"
-cc -std=c11 -o "$prefix/user" "$prefix/user.c" \
-  $(pkg-config --define-variable=prefix="$prefix" --define-variable=libdir="$prefix/$libdir" --cflags --libs twinspeed)
+cc -std=c11 -o "$prefix/user" "$prefix/user.c" $(pkg-config --cflags --libs twinspeed) # of this prefix, not the build's
 test "$("$prefix/user")" = 124439808
 
 "$prefix/bin/twinspeed" estimate -m gpt2 --cluster dgx-a100 --quiet --json >"$prefix/estimate.json"
@@ -38,4 +37,7 @@ for module in simulator:sim engine:real; do
 done
 test -s "$prefix/share/man/man1/twinspeed.1"
 test -s "$prefix/share/twinspeed/scenarios/plots/timeline.gp"
+for link in $(grep -oh "](\([^)#]*\)" "$prefix/share/doc/twinspeed/README.md" | sed 's/](//' | grep -v http); do
+  test -e "$prefix/share/doc/twinspeed/$link" || { echo "the installed README leads nowhere: $link" >&2; exit 1; }
+done
 echo "installed: works"

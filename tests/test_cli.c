@@ -133,7 +133,8 @@ START_TEST(output_that_nobody_reads) {
                {"--help", 0},
                {"estimate -m gpt2 --cluster dgx-a100 --json", 0},
                {"estimate -m llama-2-70b --cluster dgx-a100", 1},
-               {"estimate -m no/such/model --cluster dgx-a100", 3},
+               {"estimate -m no/such/model --cluster dgx-a100", 4},
+               {"estimate -m no-such-model --cluster dgx-a100", 3},
                {"estimate --no-such-option", 2}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     command_result r = twinspeed_unread("%s", cases[i].words), read = twinspeed("%s", cases[i].words);

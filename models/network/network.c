@@ -1,5 +1,6 @@
 #include "models/network/network.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -168,7 +169,12 @@ tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_net
     struct stat status;
     int folder = 0;
     if (strcmp(spec, "-") != 0) {
-      if (stat(spec, &status) != 0) return unknown_model(spec, err);
+      if (stat(spec, &status) != 0) {
+        const size_t size = strlen(spec); /* a path that leads nowhere, or a word that means nothing */
+        if (strchr(spec, '/') || (size > 5 && strcmp(spec + size - 5, ".json") == 0))
+          return tws_fail(err, TWS_IO, NULL, "cannot open %.400s: %s", spec, strerror(errno));
+        return unknown_model(spec, err);
+      }
       folder = S_ISDIR(status.st_mode);
     }
     int length = snprintf(path, sizeof path, folder ? "%s/config.json" : "%s", spec);
