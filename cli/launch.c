@@ -100,7 +100,8 @@ static tws_code open_listener(job *j, tws_error *err) {
 
 static tws_code open_files(job *j, tws_error *err) {
   size_t board = (size_t)j->options->ranks * TWS_BOARD_LINE;
-  j->files[0] = j->options->silent ? open("/dev/null", O_WRONLY | O_CLOEXEC) : fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+  j->files[0] = j->options->silent ? open("/dev/null", O_WRONLY | O_CLOEXEC)
+                                   : fcntl(j->options->to_stderr ? STDERR_FILENO : STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
   j->files[1] = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
   j->files[2] = memfd_create("twinspeed-board", MFD_CLOEXEC);
   j->noise = memfd_create("twinspeed-mpirun", MFD_CLOEXEC);
@@ -206,11 +207,9 @@ static void become_mpirun(const job *j, const char **words, pid_t launcher) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != launcher) _exit(127);
   if (null >= 0) dup2(null, STDIN_FILENO);
-  if (!j->options->command) { /* ranks get their output through the socket; what comes here is mpirun's */
-    dup2(j->noise, STDOUT_FILENO);
-    dup2(j->noise, STDERR_FILENO);
-    setenv(TWS_LAUNCHER_VARIABLE, j->name, 1);
-  }
+  dup2(j->noise, STDOUT_FILENO); /* ranks get their output through the socket; what comes here is mpirun's */
+  dup2(j->noise, STDERR_FILENO);
+  setenv(TWS_LAUNCHER_VARIABLE, j->name, 1);
   tws_launch_set_threads(j->options->threads);
   sigprocmask(SIG_SETMASK, &j->old_mask, NULL);
   signal(SIGPIPE, SIG_DFL);
@@ -221,18 +220,14 @@ static void become_mpirun(const job *j, const char **words, pid_t launcher) {
 static tws_code start(job *j, tws_error *err) {
   const tws_launch_options *o = j->options;
   char path[4096], program[4096], ranks[16];
-  int tail = o->argument_count;
-  if (o->command)
-    for (tail = 0; o->command[tail]; tail++) continue;
+  const int tail = o->argument_count;
   TWS_TRY(find_mpirun(path, sizeof path, err));
   const char **words = tws_calloc((size_t)tail + WORDS, sizeof *words);
   if (!words) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   int n = mpirun_words(j, path, words, ranks, sizeof ranks);
-  if (!o->command) {
-    words[n++] = tws_program_path(program, (int)sizeof program);
-    words[n++] = "rank-worker";
-  }
-  for (int i = 0; i < tail; i++) words[n++] = o->command ? o->command[i] : o->arguments[i];
+  words[n++] = tws_program_path(program, (int)sizeof program);
+  words[n++] = "rank-worker";
+  for (int i = 0; i < tail; i++) words[n++] = o->arguments[i];
   fflush(NULL);
   pid_t launcher = getpid();
   j->mpirun = fork();
@@ -338,7 +333,7 @@ static int any_connected(const job *j) {
 
 /* The first rank that has not knocked yet, or -1. */
 static int missing_rank(const job *j) {
-  for (int r = 0; !j->options->command && r < j->options->ranks; r++)
+  for (int r = 0; r < j->options->ranks; r++)
     if (j->peers[r].pid == 0) return r;
   return -1;
 }
@@ -431,7 +426,6 @@ static tws_code explain(job *j, tws_error *err) {
     return explain_death(j, known ? blamed : j->first_dead, err);
   }
   if (code == 0) return TWS_OK;
-  if (j->options->command) return tws_fail(err, TWS_RANK, NULL, "a rank of the command ended with status %d", code);
   int started = 0;
   for (int r = 0; r < ranks; r++) started += j->peers[r].pid != 0;
   if (started == ranks) return tws_fail(err, TWS_RANK, NULL, "mpirun ended with status %d", code);

@@ -17,8 +17,8 @@ typedef struct tws_launch_options {
   int threads;                   /* per rank: OMP_NUM_THREADS, OPENBLAS_NUM_THREADS */
   const char *const *arguments;  /* what follows `twinspeed rank-worker`: the verb and its arguments */
   int argument_count;
-  const char *const *command;    /* NULL-terminated: run this program instead of the worker, as it is; or NULL */
   int silent;                    /* the ranks' standard output is dropped */
+  int to_stderr;                 /* it goes to standard error: standard output has another document */
 } tws_launch_options;
 
 /* Runs to the end of all ranks. TWS_RANK: a rank failed (err names rank and operation); TWS_HANG, TWS_INVALID ...: the

@@ -1,11 +1,16 @@
 /* twinspeed launch: run any command once per rank; which host and device each rank gets is printed first. */
+#include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "base/json.h"
 #include "cli/cli.h"
 #include "cli/hostfile.h"
 #include "cli/launch.h"
+#include "cli/launch_protocol.h"
 
 typedef struct options {
   int64_t ranks, threads, num_nodes, num_gpus;
@@ -98,7 +103,45 @@ static tws_code find_command(const char *name, tws_error *err) {
                   name);
 }
 
-static tws_code start(const tws_cli *cli, const options *o, const tws_hosts *hosts, char **argv, tws_error *err) {
+/* ---- inside a rank: the command, and what became of it ---- */
+
+static pid_t command_pid; /* for the handler below */
+
+static void pass_on(int number) {
+  if (command_pid > 0) kill(command_pid, number);
+}
+
+static void become(char **argv) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  signal(SIGTERM, SIG_DFL);
+  signal(SIGPIPE, SIG_DFL);
+  signal(SIGXFSZ, SIG_DFL);
+  unsetenv(TWS_LAUNCHER_VARIABLE); /* a twinspeed that the command starts is no rank of this job */
+  execvp(argv[0], argv);
+  _exit(127);
+}
+
+static tws_code run_command(char **argv, tws_error *err) {
+  int status = 0, rank = tws_worker_rank();
+  signal(SIGTERM, pass_on);
+  fflush(NULL);
+  command_pid = fork();
+  if (command_pid == 0) become(argv);
+  if (command_pid < 0) return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
+  while (waitpid(command_pid, &status, 0) < 0)
+    if (errno != EINTR) break;
+  if (WIFSIGNALED(status))
+    return tws_fail(err, TWS_RANK, NULL, "rank %d of the command was ended by signal %d (%s)", rank, WTERMSIG(status),
+                    strsignal(WTERMSIG(status)));
+  if (WEXITSTATUS(status))
+    return tws_fail(err, TWS_RANK, NULL, "rank %d of the command ended with status %d", rank, WEXITSTATUS(status));
+  return TWS_OK;
+}
+
+/* ---- outside ---- */
+
+static tws_code start(const tws_cli *cli, const options *o, const tws_hosts *hosts, int argc, char **argv,
+                      tws_error *err) {
   for (int h = 0; h < hosts->count; h++)
     if (!is_local(hosts->host[h].name))
       return tws_fail(err, TWS_UNSUPPORTED,
@@ -106,10 +149,18 @@ static tws_code start(const tws_cli *cli, const options *o, const tws_hosts *hos
                       "host %s is not this machine, and ranks are started on this machine only", hosts->host[h].name);
   tws_launch_options launch = {.ranks = tws_hosts_ranks(hosts),
                                .threads = tws_launch_threads(o->threads, tws_hosts_ranks(hosts)),
-                               .command = (const char *const *)argv};
+                               .to_stderr = cli->json};
   TWS_TRY(find_command(argv[0], err));
   if (launch.ranks < 1) return tws_fail(err, TWS_INVALID, NULL, "no rank is left to start");
-  return tws_launch(cli, &launch, err);
+  const char **words = tws_calloc((size_t)argc + 2, sizeof *words);
+  if (!words) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  words[launch.argument_count++] = "launch";
+  words[launch.argument_count++] = "--";
+  for (int i = 0; i < argc; i++) words[launch.argument_count++] = argv[i];
+  launch.arguments = words;
+  tws_code code = tws_launch(cli, &launch, err);
+  tws_free(words);
+  return code;
 }
 
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
@@ -122,12 +173,17 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   tws_arena *arena = tws_arena_create();
   char **words = tws_calloc((size_t)argc + 1, sizeof *words); /* ends with NULL */
   tws_hosts hosts;
-  tws_code code = arena && words ? find_hosts(o, arena, &hosts, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  if (code == TWS_OK) {
-    memcpy(words, argv, (size_t)argc * sizeof *words);
-    code = show(cli, &hosts, o->dry_run, err);
+  if (words) memcpy(words, argv, (size_t)argc * sizeof *words);
+  if (words && tws_worker_is()) { /* the process ends with it */
+    tws_code code = run_command(words, err);
+    tws_free(words);
+    tws_arena_destroy(arena);
+    return code;
   }
-  if (code == TWS_OK && !o->dry_run) code = start(cli, o, &hosts, words, err);
+  tws_code code = arena && words ? find_hosts(o, arena, &hosts, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (code == TWS_OK && (o->dry_run || !cli->json)) code = show(cli, &hosts, o->dry_run, err);
+  if (code == TWS_OK && !o->dry_run) code = start(cli, o, &hosts, argc, words, err);
+  if (code == TWS_OK && !o->dry_run && cli->json) code = show(cli, &hosts, 1, err);
   tws_free(words);
   tws_arena_destroy(arena);
   return code;
@@ -153,7 +209,9 @@ const tws_verb tws_verb_launch = {
         "  twinspeed launch --hostfile hosts --include worker-0@worker-1:0,2 --dry-run\n",
     .notes =
         "The command runs under mpirun. The first rank that fails ends all others; its number is in the message and\n"
-        "the exit code is 5. Ranks are started on this machine only.\n",
+        "the exit code is 5. Ranks are started on this machine only. With --json the command's output goes to "
+        "standard\n"
+        "error, and where each rank ran to standard output, once all have ended well.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .arguments_max = -1,

@@ -22,6 +22,10 @@ typedef struct options {
 
 static tws_code check_device(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   const tws_real_api *api = NULL;
+  if (job->backend == TWS_BACKEND_HOST && job->cluster.nodes > 1)
+    return tws_fail(err, TWS_UNSUPPORTED, "simulate it, or train on this machine: --cluster host -n N",
+                    "cluster %s has %d nodes, and this program trains on this one", job->cluster.name,
+                    job->cluster.nodes);
   if (job->backend == TWS_BACKEND_HOST) return TWS_OK;
   TWS_TRY(tws_real_load(&api, err));
   if (!api->backend("cuda"))

@@ -82,6 +82,17 @@ START_TEST(launching) {
   command_free(&r);
   r = twinspeed("launch -q -n 2 -- sh -c 'exit 3'");
   assert_one_error(&r, 5, "a failing command");
+  ck_assert_msg(strstr(r.err, " of the command ended with status 3") != NULL, "%s", r.err);
+  command_free(&r);
+  r = twinspeed("launch -q -n 2 -- sh -c 'if test $OMPI_COMM_WORLD_RANK = 1; then kill -9 $$; fi; sleep 20'");
+  assert_one_error(&r, 5, "a killed command");
+  ck_assert_msg(strstr(r.err, "rank 1 of the command was ended by signal 9 (Killed)") != NULL, "%s", r.err);
+  command_free(&r);
+  r = twinspeed("launch -n 2 --json -- sh -c 'echo rank'");
+  ck_assert_msg(r.status == 0 && count_lines_with(r.err, "rank") == 2, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-ranks-1");
+  ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "ranks")), 2);
+  cJSON_Delete(json);
   command_free(&r);
   r = twinspeed("launch -q -n 2 -- /no/such/program");
   assert_one_error(&r, 4, "a missing program");

@@ -28,6 +28,7 @@ static void fill_folder(void) {
              "\x7f"
              "ELF\x01\x02\x03");
   write_text(in_folder("tokens.bin"), "not tokens at all");
+  write_text(in_folder("hosts"), "localhost slots=4\n");
   mkdir(in_folder("folder"), 0777);
   mkfifo(in_folder("fifo"), 0666);
   symlink("nowhere", in_folder("dangling"));
@@ -209,6 +210,9 @@ static const struct {
     {3, "validate --published @/ds.json"},
     {3, "launch --hostfile @/text -- true"},
     {3, "launch --hostfile @/empty -- true"},
+    {3, "launch --hostfile @/hosts --exclude localhost:9 --dry-run"},
+    {3, "launch --hostfile @/hosts --exclude elsewhere --dry-run"},
+    {3, "train -m tiny-gpt2 --cluster host:2x4 --data @/text"},
     /* the file system and the machine say no */
     {4, "estimate -m @/none.json"},
     {4, "estimate -m @/folder"},
