@@ -183,18 +183,22 @@ static int lenient_is_nearer(const tws_error *strict, const tws_error *lenient, 
 tws_code tws_json_parse_hjson(const char *text, size_t length, const char *name, tws_json **out, tws_error *err) {
   tws_error strict = {0}, lenient = {0};
   tws_code code = tws_json_parse(text, length, name, out, &strict);
-  if (code != TWS_INVALID || strstr(strict.message, "duplicate key") || strlen(text) != length) {
+  if (code != TWS_INVALID || strstr(strict.message, "duplicate key") || length > TWS_JSON_SIZE ||
+      memchr(text, '\0', length)) {
     if (err && code != TWS_OK) *err = strict;
     return code;
   }
-  tws_text rewritten = {0};
+  tws_text rewritten = {0}, ended = {0};
   tws_json_marks marks = {0};
-  tws_code read = tws_hjson_rewrite(text, name, &rewritten, &marks, &lenient);
+  tws_text_add_bytes(&ended, text, length);
+  tws_code read = ended.failed || !ended.data ? tws_fail(&lenient, TWS_MEMORY, NULL, "%s: out of memory", name)
+                                              : tws_hjson_rewrite(ended.data, name, &rewritten, &marks, &lenient);
+  tws_text_free(&ended);
   if (read == TWS_OK) {
     read = parse(rewritten.data, rewritten.length, name, &marks, out, &lenient);
-    if (read != TWS_OK && !strstr(lenient.message, "duplicate key"))
+    if (read == TWS_INVALID && !strstr(lenient.message, "duplicate key"))
       lenient = strict; /* places in what was rewritten */
-  } else if (!lenient_is_nearer(&strict, &lenient, name)) {
+  } else if (read == TWS_INVALID && !lenient_is_nearer(&strict, &lenient, name)) {
     lenient = strict;
   }
   tws_text_free(&rewritten);

@@ -84,6 +84,8 @@ void tws_config_remarks(const tws_cli *cli, const tws_config *config);
 void tws_model_remarks(const tws_cli *cli, const char *model, const tws_network *network, int assumed_dtype);
 /* The last two alone, for a verb that shows the model's notes in its result. */
 void tws_model_assumptions(const tws_cli *cli, const char *model, const tws_network *network, int assumed_dtype);
+/* That a text is trained on as bytes, where the model's vocabulary is larger than that. */
+void tws_data_remark(const tws_cli *cli, const char *path, const tws_network *network);
 /* TWS_INVALID with every warning that tws_config_remarks() would give. */
 tws_code tws_config_strict(const tws_config *config, tws_error *err);
 /* The same job for another number of ranks or another configuration (resolved here, cloned; not kept). */

@@ -1,5 +1,6 @@
 /* What has to be said about a job before its results: keys without effect, what of the model is left out, and what was
  * assumed because nobody said it. */
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/units.h"
@@ -63,6 +64,18 @@ void tws_config_remarks(const tws_cli *cli, const tws_config *config) {
 void tws_job_remarks(const tws_cli *cli, const tws_job_options *options, const tws_job *job) {
   tws_config_remarks(cli, job->config);
   tws_model_remarks(cli, options->model, job->network, job->assumed_dtype);
+}
+
+void tws_data_remark(const tws_cli *cli, const char *path, const tws_network *network) {
+  unsigned char head[4] = {0};
+  int fd = path && network->vocabulary > 256 ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+  if (fd < 0) return;
+  const ssize_t got = read(fd, head, sizeof head);
+  close(fd);
+  const uint32_t magic = head[0] | (uint32_t)head[1] << 8 | (uint32_t)head[2] << 16 | (uint32_t)head[3] << 24;
+  if (got > 0 && magic != 20240520 && magic != 20240801) /* llm.c's token files, see real/data.h */
+    tws_say(cli, "note: the tokens are the bytes of %s: ids up to 255 of a vocabulary of %lld", path,
+            (long long)network->vocabulary);
 }
 
 tws_code tws_config_strict(const tws_config *config, tws_error *err) {

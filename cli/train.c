@@ -258,6 +258,7 @@ static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_
   char count[32], axes[128];
   TWS_TRY(check_device(cli, o, job, err));
   tws_job_remarks(cli, &o->job, job);
+  tws_data_remark(cli, o->data, job->network);
   tws_job_remark(cli, job);
   tws_say(cli, "%s: %s parameters, ZeRO-%d, %s, %d rank%s%s x %d thread%s, batch of %" PRId64 " x %" PRId64 " tokens",
           job->network->name, tws_format_count((double)tws_network_params(job->network, 0), count, sizeof count),

@@ -187,6 +187,7 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
   TWS_TRY(read_space(o, s->config, &s->request.space, err));
   tws_config_remarks(cli, s->config);
   tws_model_remarks(cli, o->job.model, s->network, assumed);
+  if (o->validate > 0) tws_data_remark(cli, o->data, s->network);
   int given = tws_config_model_ranks(s->config) > 1;
   s->request.space.axes = axes == 1 || (axes == 0 && !given && tws_tune_needs_axes(&s->request));
   return o->no_simulation ? TWS_OK : tws_sim_load(&s->request.sim, err);

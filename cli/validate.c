@@ -232,6 +232,7 @@ static tws_code validate(const tws_cli *cli, const tws_validate_options *o, vali
     return tws_fail(err, TWS_UNSUPPORTED, "give a profile that `twinspeed calibrate` made of this machine",
                     "--profile %s is of a GPU, and this build trains on the host", tws_profile_name(v->job.profile));
   tws_job_remarks(cli, &o->job, &v->job);
+  tws_data_remark(cli, o->data, v->job.network);
   if (!o->job.profile)
     tws_warn(cli, "predicting with the built-in profile %s: `twinspeed calibrate -o host.json` measures this machine",
              tws_profile_name(v->job.profile));

@@ -103,6 +103,7 @@ static tws_code open_sweep(const tws_cli *cli, const tws_validate_options *o, sw
   TWS_TRY(tws_job_assume_dtype(s->config, s->network, &assumed, err));
   tws_config_remarks(cli, s->config);
   tws_model_remarks(cli, o->job.model, s->network, assumed);
+  tws_data_remark(cli, o->data, s->network);
   TWS_TRY(tws_cluster_load("host", &s->cluster, err));
   if (o->job.profile) TWS_TRY(tws_profile_load(o->job.profile, &s->profile, err));
   TWS_TRY(tws_parse_list(o->ranks ? o->ranks : "1,2,4", "-n", 1, 64, s->ranks, 8, &s->ranks_count, err));

@@ -208,7 +208,7 @@ tws_key_guess tws_key_suggest(const char *const *segments, int n, char *hint, si
   }
   const char *close = tws_closest(last, w.item, w.count);
   const int slip = close && tws_near(last, close);
-  for (size_t i = 0; i < tws_key_count && !slip; i++) { /* right word, wrong place */
+  for (size_t i = 0; i < tws_key_count && !slip && *last; i++) { /* right word, wrong place */
     if (strchr(tws_keys[i].path, '<') || tws_key_word("enabled|type|params", last, 0) >= 0) continue;
     size_t length = strlen(last);
     for (const char *at = tws_keys[i].path; (at = strstr(at, last)); at++) {

@@ -32,6 +32,7 @@ START_TEST(bad_files) {
        ""},
       {"{\"zero_optimization\": {\"quite_something_else\": 3}}", TWS_INVALID, "unknown key", "known here: stage"},
       {"{\"twinspeed\": {\"quite_something_else\": 3}}", TWS_INVALID, "unknown key", "known here:"},
+      {"{\"zero_optimization\": {\"\": 1}}", TWS_INVALID, "unknown key \"zero_optimization.\"", ""},
       {"{\"train_batchsize\": 8}", TWS_INVALID, "unknown key", "\"train_batch_size\""},
       {"{\"wall_clock_breakdwon\": false}", TWS_INVALID, "unknown key", "\"wall_clock_breakdown\""},
       {"{\"fp16\": null}", TWS_INVALID, "an object is expected for \"fp16\"", "DeepSpeed refuses null"},
@@ -140,8 +141,8 @@ START_TEST(what_deepspeed_takes) {
       "\"zero_optimization\": {\"stage\": 1, \"offload_param\": {\"device\": \"cpu\"}}",
       "\"zero_optimization\": {\"stage\": 0, \"offload_optimizer\": {\"device\": \"cpu\"}}",
       "\"zero_optimization\": {\"offload_optimizer\": null}",
-      "\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"none\", \"pin_memory\": \"true\", "
-      "\"buffer_count\": \"4\"}}",
+      "\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"none\", \"pin_memory\": \"true\"}}",
+      "\"zero_optimization\": {\"offload_optimizer\": {\"buffer_count\": \"4\"}}",
       "\"zero_optimization\": true",
       "\"fp16\": {\"enabled\": 1, \"initial_scale_power\": \"16\"}",
       "\"fp16\": {\"enabled\": \"true\", \"loss_scale\": \"0\", \"loss_scale_window\": 500.0}",

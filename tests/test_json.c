@@ -3,6 +3,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -18,8 +19,10 @@ static tws_code parse(const char *text, tws_json **out) {
 
 START_TEST(lenient_where_files_in_use_need_it) {
   tws_json *json;
-  ck_assert_msg(parse("\xef\xbb\xbf// first\n{ # second\n \"a\": [1, 2,], /* \"b\": 3, */\n \"c\": {\"d\": \"//no,]\",},\n}\n",
-                      &json) == TWS_OK, "%s", err.message);
+  ck_assert_msg(
+      parse("\xef\xbb\xbf// first\n{ # second\n \"a\": [1, 2,], /* \"b\": 3, */\n \"c\": {\"d\": \"//no,]\",},\n}\n",
+            &json) == TWS_OK,
+      "%s", err.message);
   const cJSON *a = cJSON_GetObjectItem(json->root, "a"), *c = cJSON_GetObjectItem(json->root, "c");
   ck_assert_int_eq(cJSON_GetArraySize(json->root), 2);
   ck_assert_int_eq(cJSON_GetArraySize(a), 2);
@@ -94,8 +97,16 @@ START_TEST(hjson) {
       {"a: \'\'\'x", "f:1:1: unknown word \"a\""}};
   for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
     ck_assert_int_eq(parse_hjson(refused[i][0], &json), TWS_INVALID);
-    ck_assert_msg(strncmp(err.message, refused[i][1], strlen(refused[i][1])) == 0, "%s: %s", refused[i][0], err.message);
+    ck_assert_msg(strncmp(err.message, refused[i][1], strlen(refused[i][1])) == 0, "%s: %s", refused[i][0],
+                  err.message);
   }
+  const char open_ended[] = {'{', 'a', ':', '1', '}'}; /* the text need not end with a zero byte */
+  char *exact = malloc(sizeof open_ended);
+  memcpy(exact, open_ended, sizeof open_ended);
+  ck_assert_int_eq(tws_json_parse_hjson(exact, sizeof open_ended, "f", &json, &err), TWS_OK);
+  tws_json_destroy(json);
+  ck_assert_int_eq(tws_json_parse_hjson(exact, 4, "f", &json, &err), TWS_INVALID);
+  free(exact);
   char deep[4096] = "a:";
   for (int i = 0; i < 1000; i++) strcat(deep, "[");
   ck_assert_int_eq(parse_hjson(deep, &json), TWS_INVALID);
@@ -202,9 +213,11 @@ END_TEST
 
 START_TEST(typed_members) {
   tws_json *json;
-  ck_assert_int_eq(parse("{\"i\": 5e8, \"big\": 9223372036854775807, \"odd\": 9007199254740993, \"f\": 0.5, \"b\": true,\n"
-                         " \"s\": \"x\", \"n\": null, \"neg\": -3, \"huge\": 9223372036854775808, \"low\": -9223372036854775808}",
-                         &json), TWS_OK);
+  ck_assert_int_eq(
+      parse("{\"i\": 5e8, \"big\": 9223372036854775807, \"odd\": 9007199254740993, \"f\": 0.5, \"b\": true,\n"
+            " \"s\": \"x\", \"n\": null, \"neg\": -3, \"huge\": 9223372036854775808, \"low\": -9223372036854775808}",
+            &json),
+      TWS_OK);
   int64_t i;
   double d;
   int b;
@@ -217,7 +230,8 @@ START_TEST(typed_members) {
   ck_assert(INT("odd", 0, INT64_MAX) == TWS_OK && i == INT64_C(9007199254740993)); /* beyond a double */
   ck_assert(INT("n", 0, 9) == TWS_OK && i == 7);
   ck_assert(INT("absent", 0, 9) == TWS_OK && i == 7);
-  ck_assert(INT("f", 0, 9) == TWS_INVALID && strstr(err.message, "f:1:65: \"f\" must be an integer from 0 to 9, not 0.5"));
+  ck_assert(INT("f", 0, 9) == TWS_INVALID &&
+            strstr(err.message, "f:1:65: \"f\" must be an integer from 0 to 9, not 0.5"));
   ck_assert(INT("neg", 0, INT64_MAX) == TWS_INVALID && strstr(err.message, "at least 0, not -3"));
   ck_assert(INT("s", 0, 9) == TWS_INVALID && strstr(err.message, "f:2:2:") && strstr(err.message, "the string \"x\""));
   ck_assert(tws_json_int(json, json->root, "absent", 1, 0, 9, 7, &i, &err) == TWS_INVALID);
@@ -265,21 +279,29 @@ static void put(writer *w, const char *piece) {
   tws_text_add(&w->text, "%s", piece);
 }
 static void space(writer *w) {
-  static const char *const spaces[] = {"", " ", "\n", "\t ", " // note, \"quoted\"\n", "/* a\n * b */", "# x\n", "\r\n"};
+  static const char *const spaces[] = {"",      " ",   "\n", "\t ", " // note, \"quoted\"\n", "/* a\n * b */",
+                                       "# x\n", "\r\n"};
   put(w, spaces[draw(w, 8)]);
 }
-static void mark(writer *w, double number) { w->place[w->places++] = (expected){w->line, w->column, number}; }
+static void mark(writer *w, double number) {
+  w->place[w->places++] = (expected){w->line, w->column, number};
+}
 static void write_value(writer *w, int depth, int marked) {
   char buffer[64];
   unsigned kind = draw(w, depth < 5 ? 6 : 3), n = draw(w, 5);
   double number = ldexp(tws_random_uniform(98, 2, w->index++) - 0.5, (int)draw(w, 80) - 20);
   snprintf(buffer, sizeof buffer, "%.17g", number);
   number = kind == 0 ? strtod(buffer, NULL) : NAN;
-  if (!marked) mark(w, number);
-  else w->place[w->places - 1].number = number;
-  if (kind == 0) put(w, buffer);
-  else if (kind == 1) put(w, "\"\\u00e9\xc3\xa9 \\ud83d\\ude00, ]}\\\"\"");
-  else if (kind == 2) put(w, draw(w, 2) ? "true" : "null");
+  if (!marked)
+    mark(w, number);
+  else
+    w->place[w->places - 1].number = number;
+  if (kind == 0)
+    put(w, buffer);
+  else if (kind == 1)
+    put(w, "\"\\u00e9\xc3\xa9 \\ud83d\\ude00, ]}\\\"\"");
+  else if (kind == 2)
+    put(w, draw(w, 2) ? "true" : "null");
   else if (kind == 3) {
     put(w, "[");
     for (unsigned i = 0; i < n; i++) {
@@ -311,8 +333,8 @@ static void write_value(writer *w, int depth, int marked) {
 static int compare(const tws_json *json, const cJSON *item, const writer *w, int at) {
   int line, column;
   tws_json_place(json, item, &line, &column);
-  ck_assert_msg(line == w->place[at].line && column == w->place[at].column, "item %d at %d:%d, expected %d:%d in\n%s", at,
-                line, column, w->place[at].line, w->place[at].column, w->text.data);
+  ck_assert_msg(line == w->place[at].line && column == w->place[at].column, "item %d at %d:%d, expected %d:%d in\n%s",
+                at, line, column, w->place[at].line, w->place[at].column, w->text.data);
   if (!isnan(w->place[at].number)) ck_assert_double_eq(item->valuedouble, w->place[at].number);
   at++;
   for (const cJSON *child = item->child; child; child = child->next) at = compare(json, child, w, at);
@@ -351,8 +373,10 @@ static tws_code parse_and_clone(void *user) {
 }
 
 START_TEST(every_allocation_may_fail) {
-  long bad, tried = fail_every_allocation(
-      parse_and_clone, "{\"a\": [1, 2, {\"b\": \"text\", \"c\": [true, null]}], \"d\": 5, \"e\": {\"f\": [], \"g\": {}}}", &bad);
+  long bad,
+      tried = fail_every_allocation(
+          parse_and_clone,
+          "{\"a\": [1, 2, {\"b\": \"text\", \"c\": [true, null]}], \"d\": 5, \"e\": {\"f\": [], \"g\": {}}}", &bad);
   ck_assert_int_eq(bad, 0);
   ck_assert_int_gt(tried, 20);
 }
