@@ -99,7 +99,9 @@ static int64_t micro_batches_to_build(const tws_plan_request *request, int stage
 /* A stage is as full as its fullest rank, and as slow as the rank of these that waits least. */
 static void read_stages(const several *p, const tws_path_result *paths, tws_stage_estimate *stages, tws_estimate *out) {
   int fullest = 0, busiest = 0;
+  double bubble = 0; /* mean over all of them */
   for (int i = 0; i < p->count; i++) {
+    if (out->step_s > 0) bubble += paths[i].bubble_s / out->step_s / p->count;
     tws_stage_estimate *stage = &stages[p->each[i].stage];
     const uint64_t bytes = p->each[i].arena_bytes[TWS_TIER_DEVICE];
     p->each[i].path = paths[i];
@@ -110,6 +112,7 @@ static void read_stages(const several *p, const tws_path_result *paths, tws_stag
   }
   for (int s = 0; s < p->stages; s++) stages[s].path.bottleneck = stages[s].path.text;
   out->balance = tws_stage_compare(stages, p->stages);
+  out->balance.bubble = bubble;
   out->stage = out->balance.largest;
   out->ledger = p->ledgers[fullest];
   out->path = paths[busiest];
