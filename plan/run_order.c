@@ -121,11 +121,11 @@ static int may_start_alone(tws_run *run, uint32_t rank, int queue) {
   const uint32_t op = r->head[queue];
   if (op == TWS_NONE || r->state[op] != TWS_RUN_WAITS) return 0;
   const tws_op *o = &r->plan->ops[op];
-  const uint32_t *deps = r->plan->deps + o->dep_first;
   double ready = r->free_at[queue];
   for (uint32_t i = 0; i < o->dep_count; i++) {
-    if (r->state[deps[i]] != TWS_RUN_ENDED) return 0;
-    if (r->times[deps[i]].end_s > ready) ready = r->times[deps[i]].end_s;
+    const uint32_t dep = r->plan->deps[o->dep_first + i];
+    if (r->state[dep] != TWS_RUN_ENDED) return 0;
+    if (r->times[dep].end_s > ready) ready = r->times[dep].end_s;
   }
   r->state[op] = TWS_RUN_READY;
   r->times[op].ready_s = r->times[op].met_s = ready;
