@@ -255,6 +255,8 @@ tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_err
                      .backend = request->backend,
                      .threads = request->threads};
   tws_code code = request->state ? TWS_OK : tws_state_create(&plan->state, err);
+  if (code == TWS_OK && plan->owns_state)
+    plan->state->counters = (tws_counters){.seed = c->seed, .loss_scale = tws_loss_scale_start(c)};
   tws_lower l = {.request = request,
                  .config = c,
                  .network = request->network,

@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/memory.h"
 #include "base/status.h"
+#include "config/loss_scale.h"
 
 /* Where a parameter lives on this rank. */
 typedef struct tws_shard {
@@ -43,6 +44,14 @@ typedef struct tws_state_entry {
   uint64_t offset;          /* in the state's arena of its tier, a multiple of TWS_ALIGNMENT */
 } tws_state_entry;
 
+/* What the host counts between steps. Random numbers are functions of the seed and of places that these say, and so is
+ * what is read next of the data: with the entries they are all of a checkpoint. */
+typedef struct tws_counters {
+  int64_t seed;
+  int64_t steps, skipped;    /* since the beginning; skipped ones changed no weight */
+  tws_loss_scale loss_scale; /* of the next step */
+} tws_counters;
+
 typedef struct tws_state {
   tws_arena *arena;
   tws_state_entry *entries; /* in the order in which they were added */
@@ -51,6 +60,7 @@ typedef struct tws_state {
   tws_shard *shards; /* sorted by storage_offset; in `arena` */
   uint32_t shard_count;
   uint64_t arena_bytes[TWS_TIER_COUNT];
+  tws_counters counters;
 } tws_state;
 
 tws_code tws_state_create(tws_state **out, tws_error *err);

@@ -40,6 +40,7 @@ static tws_code build_plan(tws_training *t, tws_error *err) {
   TWS_TRY(tws_plan_topology(t->config, t->world, &request.topology, err));
   TWS_TRY(tws_plan_build(&request, &t->plan, err));
   t->fault_op = choose_fault_op(t->plan);
+  t->counters = &t->plan->state->counters;
   t->programs[TWS_PROGRAM_TRAIN] = t->plan;
   if (t->options->eval_data) {
     request.program = TWS_PROGRAM_EVALUATE;
@@ -188,10 +189,10 @@ static tws_code init_weights(tws_training *t, tws_error *err) {
 
 /* A skipped step is no update: it counts neither for the schedule nor for the moments' correction. */
 static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
-  const int64_t step = t->steps_done - t->skipped + 1;
+  const int64_t step = t->counters->steps - t->counters->skipped + 1;
   float hyper[TWS_HYPER_COUNT];
   double zeros[TWS_METRIC_COUNT] = {0};
-  *lr = tws_hyper_fill(t->config, step, t->loss_scale.scale, hyper);
+  *lr = tws_hyper_fill(t->config, step, t->counters->loss_scale.scale, hyper);
   TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, t->plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
   return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, 0, zeros, TWS_METRIC_COUNT, err);
 }
@@ -242,8 +243,8 @@ static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
 static tws_code advance_scale(tws_training *t, int overflow, tws_step_report *r, tws_error *err) {
   r->skipped = overflow;
   if (overflow) r->gradient_norm = INFINITY; /* or no number at all: the same to the reader */
-  r->loss_scale = t->loss_scale.scale;
-  if (tws_loss_scale_update(&t->loss_scale, t->config, overflow)) {
+  r->loss_scale = t->counters->loss_scale.scale;
+  if (tws_loss_scale_update(&t->counters->loss_scale, t->config, overflow)) {
     const int fixed = t->config->fp16.loss_scale > 0;
     return tws_fail(err, TWS_RANK,
                     fixed ? "use a smaller fp16.loss_scale, or 0 for one that adapts itself"
@@ -252,8 +253,8 @@ static tws_code advance_scale(tws_training *t, int overflow, tws_step_report *r,
                           : "the loss scale is at its minimum, %.15g, and still overflows: it cannot decrease further",
                     r->loss_scale, TWS_LOSS_SCALE_PATIENCE);
   }
-  r->next_scale = t->loss_scale.scale;
-  t->skipped += overflow;
+  r->next_scale = t->counters->loss_scale.scale;
+  t->counters->skipped += overflow;
   return TWS_OK;
 }
 
@@ -279,7 +280,7 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   report.tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / report.seconds;
   TWS_TRY(advance_scale(t, metrics[TWS_METRIC_OVERFLOW] != 0, &report, err));
   TWS_TRY(check_finite(&report, err));
-  t->steps_done = step;
+  t->counters->steps = step;
   report.evaluated = tws_evaluation_is_due(t, step);
   if (report.evaluated) TWS_TRY(tws_evaluation_run(t, step, &report.eval_loss, &report.eval_seconds, err));
   if (t->rank != 0) return TWS_OK;
@@ -361,7 +362,6 @@ tws_code tws_real_train(const tws_train_options *options, tws_train_result *resu
                     .threads = options->threads > 0 ? options->threads : (int)config->threads,
                     .ops = tws_real_backend(options->device ? options->device : "host")};
   if (t.threads < 1) t.threads = 1;
-  t.loss_scale = tws_loss_scale_start(config);
   *result = (tws_train_result){0};
   tws_code code = train(&t, result, err);
   release(&t);

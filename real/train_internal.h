@@ -3,7 +3,6 @@
 #define TWS_REAL_TRAIN_INTERNAL_H
 
 #include <stdio.h>
-#include "config/loss_scale.h"
 #include "real/cuda_loader.h"
 #include "real/data.h"
 #include "real/executor.h"
@@ -36,8 +35,7 @@ typedef struct tws_training {
   double *times;          /* [op_count][2] of the last step, when a trace is wanted */
   double trace_start_s;
   tws_step_report *history; /* rank 0: one per step */
-  int64_t steps_done, skipped;
-  tws_loss_scale loss_scale; /* of the next step */
+  tws_counters *counters; /* of the plan's state */
   FILE *csv; /* rank 0 */
 } tws_training;
 
