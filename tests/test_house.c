@@ -1,0 +1,155 @@
+/* The house: a folder uses only the folders below it, no header includes itself by way of others, files and functions
+ * keep to a size that one finds one's way in. Read from the sources. */
+#include <check.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+enum { MAX_FILES = 1024, MAX_INCLUDES = 64, FILE_LINES = 800, FUNCTION_LINES = 80 };
+
+/* Lowest first; those of one number are twins that do not know each other. */
+static const struct {
+  const char *folder;
+  int level;
+} house[] = {{"base", 0},       {"config", 1}, {"models", 2}, {"traces", 3},   {"plan", 4},
+             {"estimators", 5}, {"sim", 6},    {"real", 6},   {"autotune", 7}, {"cli", 8}};
+enum { ROOMS = sizeof house / sizeof *house };
+
+typedef struct source {
+  char path[128]; /* from the root */
+  int includes[MAX_INCLUDES], include_count, lines;
+  int state; /* of the search for cycles */
+} source;
+static source sources[MAX_FILES];
+static int count;
+static const char *const root = TWS_SOURCE_DIR "/";
+
+static int level_of(const char *path) {
+  for (int i = 0; i < ROOMS; i++) {
+    const size_t length = strlen(house[i].folder);
+    if (strncmp(path, house[i].folder, length) == 0 && path[length] == '/') return house[i].level;
+  }
+  return -1;
+}
+
+static int ends_with(const char *text, const char *end) {
+  const size_t a = strlen(text), b = strlen(end);
+  return a >= b && strcmp(text + a - b, end) == 0;
+}
+
+static int add_file(const char *path, const struct stat *status, int type, struct FTW *where) {
+  static const char *const kinds[] = {".c", ".h", ".cu", ".cuh", ".cpp", ".inc"};
+  (void)status, (void)where;
+  int wanted = 0;
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) wanted |= ends_with(path, kinds[i]);
+  if (type != FTW_F || !wanted) return 0;
+  ck_assert_int_lt(count, MAX_FILES);
+  snprintf(sources[count++].path, sizeof sources->path, "%s", path + strlen(root));
+  return 0;
+}
+
+static int find(const char *path) {
+  for (int i = 0; i < count; i++)
+    if (strcmp(sources[i].path, path) == 0) return i;
+  return -1;
+}
+
+/* A name without a folder is beside the file. */
+static void read_include(source *s, const char *name) {
+  char path[192];
+  const char *slash = strrchr(s->path, '/');
+  snprintf(path, sizeof path, "%s", name);
+  if (!strchr(name, '/')) snprintf(path, sizeof path, "%.*s/%s", (int)(slash - s->path), s->path, name);
+  const int to = find(path);
+  if (to < 0) return;
+  ck_assert_int_lt(s->include_count, MAX_INCLUDES);
+  s->includes[s->include_count++] = to;
+}
+
+/* Functions begin at the margin with their opening brace at the end of the line, and end with a brace at the margin. */
+static void read_source(source *s) {
+  char path[640], line[1024], include[160];
+  int begin = 0;
+  snprintf(path, sizeof path, "%s%.127s", root, s->path);
+  FILE *file = fopen(path, "r");
+  ck_assert_msg(file != NULL, "%s", path);
+  while (fgets(line, sizeof line, file)) {
+    s->lines++;
+    if (sscanf(line, "#include \"%159[^\"]\"", include) == 1) read_include(s, include);
+    if (line[0] == '}' && begin) {
+      ck_assert_msg(s->lines - begin <= FUNCTION_LINES, "%s:%d: a function of %d lines, more than %d", s->path, begin,
+                    s->lines - begin, FUNCTION_LINES);
+      begin = 0;
+    }
+    if (line[0] != ' ' && line[0] != '}' && ends_with(line, ") {\n")) begin = s->lines;
+  }
+  fclose(file);
+}
+
+static void read_house(void) {
+  for (int i = 0; i < ROOMS; i++) {
+    char path[512];
+    snprintf(path, sizeof path, "%s%s", root, house[i].folder);
+    ck_assert_msg(nftw(path, add_file, 16, FTW_PHYS) == 0, "%s", path);
+  }
+  ck_assert_int_gt(count, 200);
+  for (int i = 0; i < count; i++) read_source(&sources[i]);
+}
+
+START_TEST(files_have_a_size) {
+  read_house();
+  for (int i = 0; i < count; i++)
+    ck_assert_msg(sources[i].lines <= FILE_LINES, "%s has %d lines, more than %d", sources[i].path, sources[i].lines,
+                  FILE_LINES);
+}
+END_TEST
+
+START_TEST(folders_use_what_is_below) {
+  int seen = 0;
+  read_house();
+  for (int i = 0; i < count; i++)
+    for (int k = 0; k < sources[i].include_count; k++) {
+      const char *from = sources[i].path, *to = sources[sources[i].includes[k]].path;
+      const int same = strncmp(from, to, strcspn(from, "/") + 1) == 0;
+      ck_assert_msg(same || level_of(to) < level_of(from), "%s includes %s, which is not below it", from, to);
+      seen += !same;
+    }
+  ck_assert_int_gt(seen, 200);
+}
+END_TEST
+
+static void look_for_cycle(int at) {
+  source *s = &sources[at];
+  s->state = 1;
+  for (int i = 0; i < s->include_count; i++) {
+    const int to = s->includes[i];
+    ck_assert_msg(sources[to].state != 1, "%s includes %s, which includes it", s->path, sources[to].path);
+    if (!sources[to].state) look_for_cycle(to);
+  }
+  s->state = 2;
+}
+
+START_TEST(no_file_includes_itself) {
+  read_house();
+  for (int i = 0; i < count; i++)
+    if (!sources[i].state) look_for_cycle(i);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("house");
+  TCase *tests = tcase_create("house");
+  tcase_add_test(tests, files_have_a_size);
+  tcase_add_test(tests, folders_use_what_is_below);
+  tcase_add_test(tests, no_file_includes_itself);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_set_fork_status(runner, CK_FORK);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
