@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/memory.h"
 #include "base/units.h"
+#include "real/operands.h"
 
 /* An operation with everything looked up. */
 typedef struct step_op {
@@ -161,6 +162,7 @@ static tws_code prepare_operands(tws_executor *x, const program *p, const tws_op
     TWS_TRY(resolve(x, p, o->buffer, o->offset, o->count, &s->address[i], err));
     s->dtype[i] = (tws_dtype)plan->buffers[o->buffer].dtype;
     s->bytes = o->count * tws_dtype_bytes(s->dtype[i]);
+    TWS_TRY(tws_check_operand_size(&plan->works[op->work], i, o->count, err));
   }
   return TWS_OK;
 }

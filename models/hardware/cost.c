@@ -2,46 +2,6 @@
 #include <math.h>
 #include "models/hardware/profile_internal.h"
 
-int tws_kernel_dims(tws_kernel kernel) {
-  static const unsigned char dims[TWS_KERNEL_COUNT] = {
-      [TWS_KERNEL_EMBEDDING] = 5,
-      [TWS_KERNEL_EMBEDDING_GRAD] = 3,
-      [TWS_KERNEL_POSITION_GRAD] = 4,
-      [TWS_KERNEL_NORM] = 2,
-      [TWS_KERNEL_NORM_GRAD] = 2,
-      [TWS_KERNEL_LINEAR] = 3,
-      [TWS_KERNEL_LINEAR_GRAD_INPUT] = 3,
-      [TWS_KERNEL_LINEAR_GRAD_WEIGHT] = 3,
-      [TWS_KERNEL_ROPE] = 5,
-      [TWS_KERNEL_ROPE_GRAD] = 5,
-      [TWS_KERNEL_ATTENTION] = 5,
-      [TWS_KERNEL_ATTENTION_GRAD] = 5,
-      [TWS_KERNEL_GELU] = 1,
-      [TWS_KERNEL_GELU_GRAD] = 1,
-      [TWS_KERNEL_SWIGLU] = 2,
-      [TWS_KERNEL_SWIGLU_GRAD] = 2,
-      [TWS_KERNEL_ADD] = 1,
-      [TWS_KERNEL_CROSS_ENTROPY] = 3,
-      [TWS_KERNEL_VOCABULARY_STATS] = 3,
-      [TWS_KERNEL_VOCABULARY_LOSS] = 4,
-      [TWS_KERNEL_ADAMW] = 1,
-      [TWS_KERNEL_SQUARED_NORM] = 1,
-      [TWS_KERNEL_CLIP] = 0,
-      [TWS_KERNEL_FILL] = 1,
-      [TWS_KERNEL_ACCUMULATE] = 1,
-      [TWS_KERNEL_CAST] = 1,
-      [TWS_KERNEL_TRANSPOSE] = 3,
-      [TWS_KERNEL_HEADS_PACK] = 5,
-      [TWS_KERNEL_HEADS_UNPACK] = 5,
-  };
-  return dims[kernel];
-}
-
-int tws_kernel_least(tws_kernel kernel, int dim) {
-  int is_part = kernel == TWS_KERNEL_VOCABULARY_STATS || kernel == TWS_KERNEL_VOCABULARY_LOSS;
-  return dim < 3 && !(is_part && dim == 1);
-}
-
 static int is_linear(const tws_work *work) {
   return work->code == TWS_KERNEL_LINEAR || work->code == TWS_KERNEL_LINEAR_GRAD_INPUT ||
          work->code == TWS_KERNEL_LINEAR_GRAD_WEIGHT;
@@ -79,21 +39,6 @@ int tws_shape_of(const tws_work *work, tws_shape *shape) {
 
 /* ---- measured ---- */
 
-/* The kernel whose curve over bytes serves where a profile has none of this one: an equal kind of traffic. */
-static uint8_t stand_in(const tws_work *work) {
-  switch ((tws_kernel)work->code) {
-    case TWS_KERNEL_VOCABULARY_STATS:
-    case TWS_KERNEL_VOCABULARY_LOSS:
-      return TWS_KERNEL_CROSS_ENTROPY;
-    case TWS_KERNEL_TRANSPOSE:
-    case TWS_KERNEL_HEADS_PACK:
-    case TWS_KERNEL_HEADS_UNPACK:
-      return TWS_KERNEL_ADD;
-    default:
-      return work->code;
-  }
-}
-
 /* Two 16-bit types move the same bytes and are nearer to each other than to float32. */
 static double type_mismatch(uint8_t a, uint8_t b) {
   if (a == b) return 0;
@@ -103,11 +48,12 @@ static double type_mismatch(uint8_t a, uint8_t b) {
 /* Two kernels in one are costed from what was measured as one, or from the two (tws_kernel_seconds). */
 enum { FUSED = TWS_GELU | TWS_RESIDUAL };
 
-/* How far a family's work is from what is asked; infinity: another kernel. */
-static double mismatch(const tws_family *family, const tws_work *work) {
+/* How far a family's work is from what is asked; infinity: another kernel. like: of the work's operator, an equal kind
+ * of traffic. */
+static double mismatch(const tws_family *family, const tws_work *work, int like) {
   double far = 0;
   if (family->work.code != work->code) {
-    if (family->work.code != stand_in(work)) return INFINITY;
+    if (like == 0 || family->work.code != like - 1) return INFINITY;
     far += 16;
   }
   far += 8 * type_mismatch(family->work.dtype, work->dtype);
@@ -146,17 +92,18 @@ static double family_seconds(const tws_profile *profile, const tws_family *famil
 
 double tws_measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
   /* The best match by kernel and variant, then by threads; among those, the numbers of busy ranks on either side. */
+  const int like = tws_operator_of((tws_kernel)work->code)->like;
   double best = INFINITY;
   for (size_t i = 0; i < profile->family_count; i++) {
     const tws_family *family = &profile->families[i];
-    double far = mismatch(family, work) + 0.1 * fabs(log((double)family->threads / threads));
+    double far = mismatch(family, work, like) + 0.1 * fabs(log((double)family->threads / threads));
     if (far < best) best = far;
   }
   if (best >= INFINITY) return -1;
   const tws_family *below = NULL, *above = NULL;
   for (size_t i = 0; i < profile->family_count; i++) {
     const tws_family *family = &profile->families[i];
-    if (mismatch(family, work) + 0.1 * fabs(log((double)family->threads / threads)) > best + 1e-9) continue;
+    if (mismatch(family, work, like) + 0.1 * fabs(log((double)family->threads / threads)) > best + 1e-9) continue;
     if (family->busy <= busy && (below == NULL || family->busy > below->busy)) below = family;
     if (family->busy >= busy && (above == NULL || family->busy < above->busy)) above = family;
   }
@@ -250,35 +197,6 @@ static double attention_seconds(const tws_profile *profile, const tws_work *work
   return fmax(tws_work_flops(work) / rate, tws_work_bytes(work) / bandwidth);
 }
 
-/* What software moves beside a kernel's own operands is given for each of these. */
-static double elements(const tws_work *work) {
-  double first = (double)work->d[0], second = (double)work->d[1], third = (double)work->d[2];
-  switch ((tws_kernel)work->code) {
-    case TWS_KERNEL_EMBEDDING:
-    case TWS_KERNEL_EMBEDDING_GRAD:
-    case TWS_KERNEL_POSITION_GRAD:
-    case TWS_KERNEL_NORM:
-    case TWS_KERNEL_NORM_GRAD:
-    case TWS_KERNEL_LINEAR: /* of the output of the layer */
-    case TWS_KERNEL_LINEAR_GRAD_INPUT:
-    case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
-    case TWS_KERNEL_SWIGLU:
-    case TWS_KERNEL_SWIGLU_GRAD:
-      return first * second;
-    case TWS_KERNEL_CROSS_ENTROPY:
-    case TWS_KERNEL_VOCABULARY_STATS:
-    case TWS_KERNEL_VOCABULARY_LOSS: /* padded vocabulary */
-      return first * third;
-    case TWS_KERNEL_ATTENTION:
-    case TWS_KERNEL_ATTENTION_GRAD: /* of the output */
-      return first * second * third * (double)work->d[4];
-    case TWS_KERNEL_CLIP:
-      return 0;
-    default:
-      return first;
-  }
-}
-
 /* From published figures, one kernel. */
 static double published_seconds(const tws_profile *profile, const tws_work *work, int threads, double bandwidth) {
   double peak = tws_profile_peak_flops(profile, (tws_dtype)work->dtype) * threads;
@@ -289,7 +207,7 @@ static double published_seconds(const tws_profile *profile, const tws_work *work
     seconds = attention_seconds(profile, work, peak, bandwidth);
   else
     seconds = tws_work_bytes(work) / bandwidth;
-  return seconds + profile->added_bytes[work->code] * elements(work) / bandwidth + profile->launch_s;
+  return seconds + profile->added_bytes[work->code] * tws_work_elements(work) / bandwidth + profile->launch_s;
 }
 
 /* Of two kernels in one, the one that is there in any case; *other: the one that a program without the two in one runs
@@ -309,8 +227,9 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
   if (work->kind != 0 || work->code >= TWS_KERNEL_COUNT) return 0;
   if (threads < 1 || profile->backend == TWS_BACKEND_CUDA) threads = 1;
   if (busy < 1 || profile->backend == TWS_BACKEND_CUDA) busy = 1;
-  for (int i = 0; i < tws_kernel_dims((tws_kernel)work->code) && i < 3; i++) {
-    if (work->d[i] < tws_kernel_least((tws_kernel)work->code, i)) return profile->launch_s; /* nothing but to start */
+  const tws_operator *row = tws_operator_of((tws_kernel)work->code);
+  for (int i = 0; i < row->dims; i++) {
+    if (work->d[i] < row->least[i]) return profile->launch_s; /* nothing but to start */
   }
   double measured = profile->unfused && work->flags & FUSED ? -1 : tws_measured_seconds(profile, work, threads, busy);
   if (measured >= 0) return measured;

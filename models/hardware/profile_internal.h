@@ -5,6 +5,7 @@
 #include <gsl/gsl_interp.h>
 #include "base/memory.h"
 #include "models/hardware/profile.h"
+#include "models/operator.h"
 
 /* Seconds as a function of bytes: measured points, monotone, interpolated (Steffen) in the logarithms of both. */
 typedef struct tws_curve {
@@ -80,10 +81,6 @@ struct tws_profile {
   tws_curve p2p; /* count 0: not measured */
 };
 
-int tws_kernel_dims(tws_kernel kernel); /* how many of tws_work.d[] name the shape */
-/* The least d[dim] of work that does something: 1, of sizes that may be absent (positions, kv heads) 0; a rank's part
- * of a vocabulary may be padding only. */
-int tws_kernel_least(tws_kernel kernel, int dim);
 /* Coordinates and costs of a matrix product or attention; 0 for kernels that are costed by bytes alone. */
 int tws_shape_of(const tws_work *work, tws_shape *shape);
 const char *tws_profile_builtin(const char *name); /* JSON text, or NULL */

@@ -1,0 +1,201 @@
+/* The table of operators, read four times: as texts and constants, as flops, as bytes, and as a list of operands. */
+#include "models/operator.h"
+
+#define UNUSED __attribute__((unused))
+enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 }; /* of one element */
+
+/* ---- texts and constants ---- */
+
+#define OPERANDS(...) .operand = {__VA_ARGS__{0}}
+#define OPERAND(access_, name_, dtype_, ...) {.name = #name_, .access = #access_, .dtype = #dtype_, __VA_ARGS__},
+#define SHAPE(...) .shape = #__VA_ARGS__
+#define WHEN(condition) .when = #condition
+#define ADDS_WITH(flag_) .adds_with = #flag_
+#define MOVES(reads_, writes_) .reads = #reads_, .writes = #writes_
+#define IN_PLACE_OF(...) .in_place = #__VA_ARGS__
+#define HOLDS(content_) .content = #content_
+#define IDS(content_, first_, count_) .content = #content_ " from " #first_ ", " #count_
+#define FAR .far = 1
+#define TRAITS(...) __VA_ARGS__
+#define LEAST(...) .least = {__VA_ARGS__}
+#define UNPRICED(count) .unpriced = count
+#define LIKE(kernel) .like = 1 + TWS_KERNEL_##kernel
+#define CALIBRATED(shapes) .calibrated = TWS_CALIBRATED_##shapes
+#define FLOPS(expression) .flops = #expression
+#define DIMS0() .dims = 0
+#define DIMS1(a) .dims = 1, .dim = {#a}
+#define DIMS2(a, b) .dims = 2, .dim = {#a, #b}
+#define DIMS3(a, b, c) .dims = 3, .dim = {#a, #b, #c}
+#define DIMS4(a, b, c, d) .dims = 4, .dim = {#a, #b, #c, #d}
+#define DIMS5(a, b, c, d, e) .dims = 5, .dim = {#a, #b, #c, #d, #e}
+#define PARAMETERS0() .parameters = 0
+#define PARAMETERS1(a) .parameters = 1, .parameter = {#a}
+#define PARAMETERS2(a, b) .parameters = 2, .parameter = {#a, #b}
+#define PARAMETERS3(a, b, c) .parameters = 3, .parameter = {#a, #b, #c}
+#define PARAMETERS5(a, b, c, d, e) .parameters = 5, .parameter = {#a, #b, #c, #d, #e}
+#define OPERATOR(id, name_, summary_, dims_, parameters_, flops_, elements_, traits_, operands_) \
+  [TWS_KERNEL_##                                                                                 \
+      id] = {.identifier = #id, .name = #name_, .summary = summary_, dims_, parameters_, flops_, traits_, operands_},
+static const tws_operator operators[TWS_KERNEL_COUNT] = {
+#include "models/operators.def"
+};
+
+const tws_operator *tws_operator_of(tws_kernel kernel) {
+  return (unsigned)kernel < TWS_KERNEL_COUNT ? &operators[kernel] : 0;
+}
+
+const char *tws_kernel_name(tws_kernel kernel) {
+  return (unsigned)kernel < TWS_KERNEL_COUNT ? operators[kernel].name : "unknown kernel";
+}
+
+int tws_operator_priced_dims(tws_kernel kernel) {
+  return operators[kernel].dims - operators[kernel].unpriced;
+}
+
+/* ---- numbers ---- */
+
+#undef FLOPS
+#undef DIMS0
+#undef DIMS1
+#undef DIMS2
+#undef DIMS3
+#undef DIMS4
+#undef DIMS5
+#undef PARAMETERS0
+#undef PARAMETERS1
+#undef PARAMETERS2
+#undef PARAMETERS3
+#undef PARAMETERS5
+#define NAMED(list, index, name) const double name UNUSED = (double)work->list[index];
+#define DIMS0()
+#define DIMS1(a) NAMED(d, 0, a)
+#define DIMS2(a, b) DIMS1(a) NAMED(d, 1, b)
+#define DIMS3(a, b, c) DIMS2(a, b) NAMED(d, 2, c)
+#define DIMS4(a, b, c, d_) DIMS3(a, b, c) NAMED(d, 3, d_)
+#define DIMS5(a, b, c, d_, e) DIMS4(a, b, c, d_) NAMED(d, 4, e)
+#define PARAMETERS0()
+#define PARAMETERS1(a) NAMED(f, 0, a)
+#define PARAMETERS2(a, b) PARAMETERS1(a) NAMED(f, 1, b)
+#define PARAMETERS3(a, b, c) PARAMETERS2(a, b) NAMED(f, 2, c)
+#define PARAMETERS5(a, b, c, d_, e) PARAMETERS3(a, b, c) NAMED(f, 3, d_) NAMED(f, 4, e)
+#define FLOPS(...) (__VA_ARGS__)
+#define ELEMENTS(...) (__VA_ARGS__)
+#define flag(name) ((work->flags & TWS_##name) != 0)
+
+static inline double least_of(double a, double b) {
+  return a < b ? a : b;
+}
+
+/* Key heads of all ranks together, copies counted. */
+static inline double packed(double kv_heads, double ranks) {
+  return kv_heads > 0 && kv_heads < ranks ? ranks : kv_heads;
+}
+
+double tws_work_flops(const tws_work *work) {
+  if (work->kind != 0) return 0; /* not a compute operation */
+  switch ((tws_kernel)work->code) {
+#define OPERATOR(id, name_, summary_, dims_, parameters_, flops_, elements_, traits_, operands_) \
+  case TWS_KERNEL_##id: {                                                                        \
+    dims_ return flops_;                                                                         \
+  }
+#include "models/operators.def"
+    case TWS_KERNEL_COUNT:
+      break;
+  }
+  return 0;
+}
+
+double tws_work_elements(const tws_work *work) {
+  switch ((tws_kernel)work->code) {
+#define OPERATOR(id, name_, summary_, dims_, parameters_, flops_, elements_, traits_, operands_) \
+  case TWS_KERNEL_##id: {                                                                        \
+    dims_ return elements_;                                                                      \
+  }
+#include "models/operators.def"
+    case TWS_KERNEL_COUNT:
+      break;
+  }
+  return 0;
+}
+
+/* ---- operands ---- */
+
+#undef OPERANDS
+#undef OPERAND
+#undef SHAPE
+#undef WHEN
+#undef ADDS_WITH
+#undef MOVES
+#undef HOLDS
+#undef IDS
+#define OPERANDS(...) __VA_ARGS__
+#define OPERAND(access_, name_, dtype_, ...) \
+  EACH(((tws_kernel_operand){.name = #name_, .access = TWS_OPERAND_##access_, .dtype = (dtype_), __VA_ARGS__}))
+#define PRODUCT1(a) (a)
+#define PRODUCT2(a, b) ((double)(a) * (double)(b))
+#define PRODUCT3(a, b, c) (PRODUCT2(a, b) * (double)(c))
+#define PRODUCT4(a, b, c, d) (PRODUCT3(a, b, c) * (double)(d))
+#define FIFTH(a, b, c, d, e, ...) e
+#define SHAPE(...) .elements = FIFTH(__VA_ARGS__, PRODUCT4, PRODUCT3, PRODUCT2, PRODUCT1, 0)(__VA_ARGS__)
+#define WHEN(condition) .absent = !(condition)
+#define ADDS_WITH(name) .adds = flag(name)
+#define MOVES(reads_, writes_) .moves_part = 1, .reads = (reads_), .writes = (writes_)
+#define HOLDS(content_) .content = TWS_HOLDS_##content_
+#define IDS(content_, first_, count_) HOLDS(content_), .first = (first_), .below = (count_)
+
+/* As tws_dtype_bytes, but known to the compiler where the type is. */
+static inline double element_bytes(tws_dtype dtype) {
+#define X(name, bytes, text) [TWS_##name] = bytes,
+  static const unsigned char sizes[TWS_DTYPE_COUNT] = {TWS_DTYPES(X)};
+#undef X
+  return (unsigned)dtype < TWS_DTYPE_COUNT ? sizes[dtype] : 0;
+}
+
+/* Compulsory traffic of one operand: once in, once out. */
+static inline double operand_bytes(tws_kernel_operand o) {
+  if (o.absent) return 0;
+  const double passes = o.adds || o.access == TWS_OPERAND_UPDATE ? 2 : 1;
+  return (o.moves_part ? o.reads + o.writes : passes * o.elements) * element_bytes(o.dtype);
+}
+
+double tws_work_bytes(const tws_work *work) {
+  if (work->kind != 0) return (double)work->d[0];
+  const tws_dtype dtype UNUSED = (tws_dtype)work->dtype, dtype2 UNUSED = (tws_dtype)work->dtype2;
+  double bytes = 0;
+  switch ((tws_kernel)work->code) {
+#define EACH(operand_) bytes += operand_bytes operand_;
+#define OPERATOR(id, name_, summary_, dims_, parameters_, flops_, elements_, traits_, operands_) \
+  case TWS_KERNEL_##id: {                                                                        \
+    dims_ parameters_ operands_ break;                                                           \
+  }
+#include "models/operators.def"
+    case TWS_KERNEL_COUNT:
+      break;
+  }
+  return bytes;
+}
+
+static inline int put(tws_kernel_operand *list, int length, tws_kernel_operand o) {
+  if (o.absent) return length;
+  if (o.adds) o.access = TWS_OPERAND_UPDATE;
+  list[length] = o;
+  return length + 1;
+}
+
+int tws_work_operands(const tws_work *work, tws_kernel_operand list[TWS_OPERATOR_OPERANDS]) {
+  if (work->kind != 0) return 0;
+  const tws_dtype dtype UNUSED = (tws_dtype)work->dtype, dtype2 UNUSED = (tws_dtype)work->dtype2;
+  int length = 0;
+  switch ((tws_kernel)work->code) {
+#undef EACH
+#define EACH(operand_) length = put(list, length, operand_);
+#define OPERATOR(id, name_, summary_, dims_, parameters_, flops_, elements_, traits_, operands_) \
+  case TWS_KERNEL_##id: {                                                                        \
+    dims_ parameters_ operands_ break;                                                           \
+  }
+#include "models/operators.def"
+    case TWS_KERNEL_COUNT:
+      break;
+  }
+  return length;
+}
