@@ -30,16 +30,16 @@ typedef struct bench_options {
   const char *only;
 } bench_options;
 
-static void fill(const tws_work *w, const operand_info *info, void *data) {
+static void fill(const operand_info *info, void *data) {
   uint32_t state = 12345;
   for (int64_t i = 0; i < info->count; ++i) {
     state = state * 1664525U + 1013904223U;
     const float x = (float)(state >> 8) / 16777216.0F - 0.5F;
-    if (info->dtype == TWS_F32) ((float *)data)[i] = info->fill == FILL_POSITIVE ? x * x : x;
+    if (info->dtype == TWS_F32) ((float *)data)[i] = info->content == TWS_HOLDS_POSITIVE ? x * x : x;
     if (info->dtype == TWS_BF16) ((uint16_t *)data)[i] = tws_to_bf16(x);
     if (info->dtype == TWS_F16) ((uint16_t *)data)[i] = tws_to_f16(x);
     if (info->dtype == TWS_I32)
-      ((int32_t *)data)[i] = (int32_t)(state >> 8) % (int32_t)(info->fill == FILL_IDS ? w->d[2] : w->d[1]);
+      ((int32_t *)data)[i] = (int32_t)info->first + (int32_t)(state >> 8) % (int32_t)info->below;
     if (info->dtype == TWS_F64) ((double *)data)[i] = 1;
   }
 }
@@ -54,7 +54,7 @@ static double measure(const tws_backend_ops *host, tws_backend *backend, const t
     types[k] = info[k].dtype;
     need(host->allocate(backend, TWS_TIER_DEVICE, (uint64_t)info[k].count * tws_dtype_bytes(types[k]), &data[k], &err),
          &err);
-    fill(work, &info[k], data[k]);
+    fill(&info[k], data[k]);
   }
   double seconds[REPEATS];
   for (int i = -1; i < REPEATS; ++i) {

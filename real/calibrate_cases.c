@@ -2,234 +2,21 @@
 
 #include <string.h>
 #include "base/memory.h"
-
-typedef struct operand_list {
-  tws_case_operand *items;
-  int count;
-} operand_list;
-
-static void add(operand_list *list, int64_t elements, int dtype, int written) {
-  list->items[list->count++] =
-      (tws_case_operand){.elements = (uint64_t)elements, .dtype = (tws_dtype)dtype, .written = written};
-}
-
-/* The operand that was added last is a parameter or a gradient. */
-static void mark_far(operand_list *list) {
-  list->items[list->count - 1].far = 1;
-}
-
-/* Ids of the vocabulary up to the end of the part that a rank has. */
-static void add_ids(operand_list *list, int64_t elements, double first, int64_t count) {
-  add(list, elements, TWS_I32, 0);
-  const int64_t end = (int64_t)first + count;
-  list->items[list->count - 1].below = end > 0 ? end : 1;
-}
-
-static void add_workspace(operand_list *list, const tws_work *work, tws_backend_kind backend, int threads) {
-  add(list, (int64_t)tws_work_workspace(work, backend, threads), TWS_U8, 1);
-}
-
-static void embedding_operands(operand_list *l, const tws_work *w) {
-  const int64_t *d = w->d;
-  int t = w->dtype, t2 = w->dtype2;
-  if (w->code == TWS_KERNEL_EMBEDDING) {
-    add_ids(l, d[0], w->f[0], d[2]);
-    add(l, d[2] * d[1], t, 0);
-    mark_far(l);
-    if (d[3] > 0) add(l, d[3] * d[1], t, 0);
-    add(l, d[0] * d[1], t, 1);
-  } else if (w->code == TWS_KERNEL_EMBEDDING_GRAD) {
-    add_ids(l, d[0], w->f[0], d[2]);
-    add(l, d[0] * d[1], t, 0);
-    add(l, d[2] * d[1], t2, 1);
-    mark_far(l);
-  } else {
-    add(l, d[0] * d[1], t, 0);
-    add(l, d[2] * d[1], t2, 1);
-    mark_far(l);
-  }
-}
-
-static void norm_operands(operand_list *l, const tws_work *w) {
-  int64_t tokens = w->d[0], width = w->d[1], plane = tokens * width;
-  int64_t stats = tokens * (w->flags & TWS_RMS ? 1 : 2);
-  int bias = (w->flags & TWS_BIAS) != 0, t = w->dtype, t2 = w->dtype2;
-  if (w->code == TWS_KERNEL_NORM) {
-    add(l, plane, t, 0);
-    add(l, width, t, 0);
-    if (bias) add(l, width, t, 0);
-    add(l, plane, t, 1);
-    add(l, stats, TWS_F32, 1);
-    for (int written = 0; written < 2 && w->flags & TWS_RESIDUAL; written++) add(l, plane, t, written);
-    return;
-  }
-  add(l, plane, t, 0);
-  add(l, plane, t, 0);
-  add(l, width, t, 0);
-  add(l, stats, TWS_F32, 0);
-  add(l, plane, t, 1);
-  add(l, width, t2, 1);
-  if (bias) add(l, width, t2, 1);
-}
-
-static void linear_operands(operand_list *l, const tws_work *w) {
-  int64_t m = w->d[0], n = w->d[1], k = w->d[2];
-  int bias = (w->flags & TWS_BIAS) != 0, gelu = (w->flags & TWS_GELU) != 0, t = w->dtype, t2 = w->dtype2;
-  if (w->code == TWS_KERNEL_LINEAR) {
-    add(l, m * k, t, 0);
-    add(l, n * k, t, 0);
-    mark_far(l);
-    if (bias) add(l, n, t, 0);
-    add(l, m * n, t, 1);
-    if (gelu) add(l, m * n, t, 1);
-  } else if (w->code == TWS_KERNEL_LINEAR_GRAD_INPUT) {
-    add(l, m * n, t, 0);
-    add(l, n * k, t, 0);
-    mark_far(l);
-    add(l, m * k, t, 1);
-    if (gelu) add(l, m * k, t, 0);
-  } else {
-    add(l, m * n, t, 0);
-    add(l, m * k, t, 0);
-    add(l, n * k, t2, 1);
-    mark_far(l);
-    if (bias) add(l, n, t2, 1);
-  }
-}
-
-static void attention_operands(operand_list *l, const tws_work *w, tws_backend_kind backend, int threads) {
-  const int64_t *d = w->d;
-  int64_t tokens = d[0] * d[1], qkv = tokens * (d[2] + 2 * d[3]) * d[4], o = tokens * d[2] * d[4];
-  int t = w->dtype, backward = w->code == TWS_KERNEL_ATTENTION_GRAD;
-  if (backward) add(l, o, t, 0);
-  add(l, qkv, t, 0);
-  add(l, o, t, !backward);
-  add(l, tokens * d[2], TWS_F32, !backward);
-  if (backward) add(l, qkv, t, 1);
-  add_workspace(l, w, backend, threads);
-}
-
-static void wise_operands(operand_list *l, const tws_work *w) {
-  const int64_t *d = w->d;
-  int t = w->dtype, t2 = w->dtype2;
-  switch ((tws_kernel)w->code) {
-    case TWS_KERNEL_GELU:
-      add(l, d[0], t, 0);
-      add(l, d[0], t, 1);
-      break;
-    case TWS_KERNEL_GELU_GRAD:
-    case TWS_KERNEL_ADD:
-      add(l, d[0], t, 0);
-      add(l, d[0], t, 0);
-      add(l, d[0], t, 1);
-      break;
-    case TWS_KERNEL_SWIGLU:
-      add(l, 2 * d[0] * d[1], t, 0);
-      add(l, d[0] * d[1], t, 1);
-      break;
-    case TWS_KERNEL_SWIGLU_GRAD:
-      add(l, d[0] * d[1], t, 0);
-      add(l, 2 * d[0] * d[1], t, 0);
-      add(l, 2 * d[0] * d[1], t, 1);
-      break;
-    case TWS_KERNEL_SQUARED_NORM:
-      add(l, d[0], t, 0);
-      add(l, 1, TWS_F64, 1);
-      break;
-    case TWS_KERNEL_CLIP:
-      add(l, TWS_METRIC_COUNT, TWS_F64, 1);
-      if (w->flags & TWS_SCALED) add(l, TWS_HYPER_COUNT, TWS_F32, 0);
-      break;
-    case TWS_KERNEL_FILL:
-      add(l, d[0], t, 1);
-      break;
-    default: /* ACCUMULATE, CAST */
-      add(l, d[0], t, 0);
-      add(l, d[0], t2, 1);
-  }
-}
-
-static void loss_operands(operand_list *l, const tws_work *w) {
-  const int64_t *d = w->d;
-  const int stats = w->code == TWS_KERNEL_VOCABULARY_STATS, part = w->code == TWS_KERNEL_VOCABULARY_LOSS;
-  add(l, d[0] * d[2], w->dtype, !stats);
-  add_ids(l, d[0], stats ? w->f[0] : part ? w->f[2] : 0, d[1]);
-  if (stats) add(l, 3 * d[0], TWS_F32, 1);
-  if (part) add(l, 3 * d[0] * d[3], TWS_F32, 0);
-  if (!stats) add(l, 2, TWS_F64, 1);
-  if (w->flags & TWS_SCALED) add(l, TWS_HYPER_COUNT, TWS_F32, 0);
-}
-
-static void layout_operands(operand_list *l, const tws_work *w) {
-  const int64_t *d = w->d;
-  int64_t in = d[0] * d[1] * d[2], out = in;
-  if (w->code != TWS_KERNEL_TRANSPOSE) {
-    int64_t packed = d[3] > 0 && d[3] < d[1] ? d[1] : d[3]; /* key heads of all ranks */
-    in = d[0] * (d[2] + 2 * d[3]) * d[4];
-    out = d[0] * (d[2] + 2 * packed) * d[4];
-  }
-  int unpack = w->code == TWS_KERNEL_HEADS_UNPACK;
-  add(l, unpack ? out : in, w->dtype, 0);
-  add(l, unpack ? in : out, w->dtype, 1);
-}
-
-static void adamw_operands(operand_list *l, const tws_work *w) {
-  const int weights = (w->flags & TWS_HALF_WEIGHTS) != 0, moments = (w->flags & TWS_HALF_MOMENTS) != 0;
-  for (int i = 0; i < 3; i++) add(l, w->d[0], (i ? moments : weights) ? w->dtype2 : TWS_F32, 1); /* p, m, v */
-  add(l, w->d[0], w->dtype, 0);
-  add(l, TWS_HYPER_COUNT, TWS_F32, 0);
-  add(l, TWS_METRIC_COUNT, TWS_F64, 0);
-  if (w->dtype2 != TWS_F32 && !weights) add(l, w->d[0], w->dtype2, 1);
-}
+#include "models/operator.h"
 
 int tws_case_operands(const tws_work *work, tws_backend_kind backend, int threads, tws_case_operand *out) {
-  operand_list list = {.items = out};
-  if (work->kind != 0) return 0;
-  switch ((tws_kernel)work->code) {
-    case TWS_KERNEL_EMBEDDING:
-    case TWS_KERNEL_EMBEDDING_GRAD:
-    case TWS_KERNEL_POSITION_GRAD:
-      embedding_operands(&list, work);
-      break;
-    case TWS_KERNEL_NORM:
-    case TWS_KERNEL_NORM_GRAD:
-      norm_operands(&list, work);
-      break;
-    case TWS_KERNEL_LINEAR:
-    case TWS_KERNEL_LINEAR_GRAD_INPUT:
-    case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
-      linear_operands(&list, work);
-      break;
-    case TWS_KERNEL_ROPE:
-    case TWS_KERNEL_ROPE_GRAD:
-      add(&list, work->d[0] * (work->d[1] + 2 * work->d[2]) * work->d[3], work->dtype, 1);
-      break;
-    case TWS_KERNEL_ATTENTION:
-    case TWS_KERNEL_ATTENTION_GRAD:
-      attention_operands(&list, work, backend, threads);
-      break;
-    case TWS_KERNEL_CROSS_ENTROPY:
-    case TWS_KERNEL_VOCABULARY_STATS:
-    case TWS_KERNEL_VOCABULARY_LOSS:
-      loss_operands(&list, work);
-      break;
-    case TWS_KERNEL_TRANSPOSE:
-    case TWS_KERNEL_HEADS_PACK:
-    case TWS_KERNEL_HEADS_UNPACK:
-      layout_operands(&list, work);
-      break;
-    case TWS_KERNEL_ADAMW:
-      adamw_operands(&list, work);
-      break;
-    case TWS_KERNEL_COUNT:
-      return 0;
-    default:
-      wise_operands(&list, work);
+  tws_kernel_operand operands[TWS_OPERATOR_OPERANDS];
+  const int count = tws_work_operands(work, operands);
+  for (int i = 0; i < count; i++) {
+    const tws_kernel_operand *o = &operands[i];
+    out[i] = (tws_case_operand){.elements = (uint64_t)o->elements, .dtype = o->dtype, .far = o->far};
+    out[i].written = (o->access & TWS_OPERAND_WRITE) != 0;
+    if (o->content == TWS_HOLDS_SCRATCH) out[i].elements = tws_work_workspace(work, backend, threads);
+    if (o->content != TWS_HOLDS_IDS && o->content != TWS_HOLDS_TARGETS) continue;
+    const int64_t end = (int64_t)o->first + (int64_t)o->below; /* of the part of a vocabulary that a rank has */
+    out[i].below = end > 0 ? end : 1;
   }
-  int states = work->code == TWS_KERNEL_ADAMW || work->code == TWS_KERNEL_SQUARED_NORM ||
-               work->code == TWS_KERNEL_FILL || work->code == TWS_KERNEL_ACCUMULATE || work->code == TWS_KERNEL_CAST;
-  for (int i = 0; i < list.count && states; i++) out[i].far = 1;
-  return list.count;
+  return count;
 }
 
 /* ---- the standard shapes ---- */
@@ -428,19 +215,17 @@ static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, t
 
 /* Kernels over a count of elements. */
 static tws_code count_cases(tws_dtype dtype, int64_t count, tws_case_list *list, tws_error *err) {
-  static const tws_kernel kernels[] = {TWS_KERNEL_GELU,         TWS_KERNEL_GELU_GRAD, TWS_KERNEL_ADD,
-                                       TWS_KERNEL_SQUARED_NORM, TWS_KERNEL_FILL,      TWS_KERNEL_ACCUMULATE,
-                                       TWS_KERNEL_ADAMW,        TWS_KERNEL_CAST};
-  for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
-    tws_work work = start(kernels[i], dtype);
+  for (int kernel = 0; kernel < TWS_KERNEL_COUNT; kernel++) {
+    if (tws_operator_of((tws_kernel)kernel)->calibrated != TWS_CALIBRATED_COUNT) continue;
+    tws_work work = start((tws_kernel)kernel, dtype);
     work.d[0] = count;
-    if (kernels[i] == TWS_KERNEL_ADAMW) {
+    if (kernel == TWS_KERNEL_ADAMW) {
       work.f[0] = 1e-8;
       work.f[1] = 0.01;
     }
-    if (kernels[i] == TWS_KERNEL_CAST) work.dtype2 = dtype == TWS_F32 ? TWS_BF16 : TWS_F32;
+    if (kernel == TWS_KERNEL_CAST) work.dtype2 = dtype == TWS_F32 ? TWS_BF16 : TWS_F32;
     TWS_TRY(tws_case_add(list, &work, err));
-    if (kernels[i] != TWS_KERNEL_ADAMW || dtype != TWS_BF16) continue;
+    if (kernel != TWS_KERNEL_ADAMW || dtype != TWS_BF16) continue;
     work.flags = TWS_HALF_WEIGHTS | TWS_STOCHASTIC;
     TWS_TRY(tws_case_add(list, &work, err));
     work.flags |= TWS_HALF_MOMENTS;

@@ -33,27 +33,26 @@ static double id_near(uint64_t stream, int64_t i, double first, int64_t count, i
   return (double)draw(stream, (uint64_t)i, low, begin + count * (around ? 2 : 1) - (count > 0));
 }
 
-static double fill_value(const tws_work *w, fill_kind fill, int operand, int64_t i) {
+static double fill_value(const tws_work *w, const operand_info *info, int operand, int64_t i) {
   const double normal = tws_random_normal(1, 50 + (uint64_t)operand, (uint64_t)i);
-  switch (fill) {
-    case FILL_NORMAL:
+  switch (info->content) {
+    case TWS_HOLDS_NUMBERS:
       return normal;
-    case FILL_WEIGHT:
+    case TWS_HOLDS_NEAR_ONE:
       return 1 + normal / 10;
-    case FILL_POSITIVE:
+    case TWS_HOLDS_POSITIVE:
       return normal * normal / 10;
-    case FILL_IDS: /* the first token's is in the table */
-      return id_near(50, i, w->f[0], w->d[2], i > 0 && w->f[0] >= 1);
-    case FILL_TARGETS:
+    case TWS_HOLDS_IDS: /* the first token's is in the table */
+      return id_near(50, i, info->first, (int64_t)info->below, i > 0 && info->first >= 1);
+    case TWS_HOLDS_TARGETS:
       if (i % 4 == 2) return -1;
-      if (w->code == TWS_KERNEL_CROSS_ENTROPY) return id_near(51, i, 0, w->d[1], 0);
-      return id_near(51, i, w->f[w->code == TWS_KERNEL_VOCABULARY_STATS ? 0 : 2], w->d[1], 1);
-    case FILL_STATS: /* of one rank some tokens have padding only */
+      return id_near(51, i, info->first, (int64_t)info->below, w->code != TWS_KERNEL_CROSS_ENTROPY);
+    case TWS_HOLDS_STATS: /* of one rank some tokens have padding only */
       if (i / (3 * w->d[0]) == 1 && i / 3 % 3 == 1) return i % 3 == 0 ? -INFINITY : 0;
       return i % 3 == 1 ? 1 + normal * normal : normal;
-    case FILL_HYPER:
+    case TWS_HOLDS_HYPER:
       return (double[TWS_HYPER_COUNT]){0.01, 0.19, 0.0975, 512, 17, 0.9, 0.95, 0.1, 0.05}[i];
-    case FILL_METRICS:
+    case TWS_HOLDS_METRICS:
       if (w->code == TWS_KERNEL_CLIP && i == TWS_METRIC_IGNORED) return w->f[1];
       return (double[TWS_METRIC_COUNT]){1.5, 0, 6.25, 0, 0.75}[i];
     default:
@@ -65,9 +64,9 @@ static values make_values(const tws_work *w, int threads) {
   values x = {.count = kernel_operands(w, threads, x.info)};
   for (int k = 0; k < x.count; ++k) {
     x.v[k] = calloc((size_t)x.info[k].count + 1, sizeof(double));
-    const int blank = x.info[k].access == ACCESS_W || x.info[k].fill == FILL_SCRATCH;
+    const int blank = x.info[k].access == TWS_OPERAND_WRITE || x.info[k].content == TWS_HOLDS_SCRATCH;
     for (int64_t i = 0; i < x.info[k].count; ++i)
-      x.v[k][i] = blank ? NAN : stored(x.info[k].dtype, fill_value(w, x.info[k].fill, k, i));
+      x.v[k][i] = blank ? NAN : stored(x.info[k].dtype, fill_value(w, &x.info[k], k, i));
   }
   tws_work forward = *w;
   if (w->code == TWS_KERNEL_NORM_GRAD) {
@@ -81,7 +80,7 @@ static values make_values(const tws_work *w, int threads) {
     oracle_run(&forward, (double *[]){x.v[1], x.v[2], x.v[3], NULL}, 4);
   }
   for (int k = 0; k < x.count; ++k)
-    for (int64_t i = 0; i < x.info[k].count && x.info[k].fill == FILL_DERIVED; ++i)
+    for (int64_t i = 0; i < x.info[k].count && x.info[k].content == TWS_HOLDS_DERIVED; ++i)
       x.v[k][i] = stored(x.info[k].dtype, x.v[k][i]);
   return x;
 }
@@ -150,7 +149,7 @@ static void check_surroundings(const tws_work *w, const values *x, const storage
     for (const unsigned char *p = s->block[k]; p < (unsigned char *)s->data[k]; ++p)
       REQUIRE(*p == PATTERN, "write before %s", label(w, threads, device, k));
     for (int i = 0; i < GUARD; ++i) REQUIRE(after[i] == PATTERN, "write after %s", label(w, threads, device, k));
-    for (int64_t i = 0; i < x->info[k].count && x->info[k].access == ACCESS_R; ++i)
+    for (int64_t i = 0; i < x->info[k].count && x->info[k].access == TWS_OPERAND_READ; ++i)
       REQUIRE(get(x->info[k].dtype, s->data[k], i) == x->v[k][i] || isnan(x->v[k][i]), "input changed: %s",
               label(w, threads, device, k));
   }

@@ -45,10 +45,10 @@ static void compare_with_oracle(const tws_work *w, int device, int threads, int 
   storage s;
   if (run_case(w, &x, device, threads, shift, &s)) {
     for (int k = 0; k < want.count; ++k) /* (+) outputs that are overwritten start from anything */
-      for (int64_t i = 0; i < want.info[k].count && want.info[k].access == ACCESS_W; ++i) want.v[k][i] = 0;
+      for (int64_t i = 0; i < want.info[k].count && want.info[k].access == TWS_OPERAND_WRITE; ++i) want.v[k][i] = 0;
     oracle_run(w, want.v, want.count);
     for (int k = 0; k < x.count; ++k) {
-      if (!(x.info[k].access & ACCESS_W) || x.info[k].fill == FILL_SCRATCH) continue;
+      if (!(x.info[k].access & TWS_OPERAND_WRITE) || x.info[k].content == TWS_HOLDS_SCRATCH) continue;
       const double scale = root_mean_square(want.v[k], want.info[k].count), tol = tolerance(w, x.info[k].dtype);
       for (int64_t i = 0; i < want.info[k].count; ++i) {
         const double got = get(x.info[k].dtype, s.data[k], i), expected = want.v[k][i];
@@ -248,7 +248,7 @@ START_TEST(repeatable) {
     ck_assert(run_case(&w, &x, 0, threads, 0, &second));
     ck_assert(run_case(&w, &x, 0, 1, 0, &single));
     for (int k = 0; k < x.count; ++k) {
-      if (x.info[k].fill == FILL_SCRATCH) continue;
+      if (x.info[k].content == TWS_HOLDS_SCRATCH) continue;
       REQUIRE(memcmp(first.data[k], second.data[k], first.bytes[k]) == 0, "other bits the second time: %s",
               label(&w, threads, 0, k));
       if (!depends_on_threads(&w, k))
@@ -280,7 +280,8 @@ START_TEST(not_finite) {
     ck_assert(run_case(&w, &x, 0, 2, 0, &s));
     int seen = 0;
     for (int k = 0; k < x.count; ++k)
-      for (int64_t i = 0; i < x.info[k].count && x.info[k].access & ACCESS_W && x.info[k].fill != FILL_SCRATCH; ++i)
+      for (int64_t i = 0;
+           i < x.info[k].count && x.info[k].access & TWS_OPERAND_WRITE && x.info[k].content != TWS_HOLDS_SCRATCH; ++i)
         seen |= !isfinite(get(x.info[k].dtype, s.data[k], i));
     REQUIRE(seen, "%s vanished: %s", infinite ? "infinity" : "NaN", label(&w, 2, 0, poisoned));
     free_storage(&s);
