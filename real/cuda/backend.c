@@ -457,32 +457,8 @@ static tws_code cuda_copy(tws_backend *backend, void *to, const void *from, uint
 /* ---- work ---- */
 
 static const tws_cuda_function functions[TWS_KERNEL_COUNT] = {
-    [TWS_KERNEL_EMBEDDING] = tws_cuda_embedding,
-    [TWS_KERNEL_EMBEDDING_GRAD] = tws_cuda_embedding_grad,
-    [TWS_KERNEL_POSITION_GRAD] = tws_cuda_position_grad,
-    [TWS_KERNEL_NORM] = tws_cuda_norm,
-    [TWS_KERNEL_NORM_GRAD] = tws_cuda_norm_grad,
-    [TWS_KERNEL_ROPE] = tws_cuda_rope,
-    [TWS_KERNEL_ROPE_GRAD] = tws_cuda_rope,
-    [TWS_KERNEL_ATTENTION] = tws_cuda_attention,
-    [TWS_KERNEL_ATTENTION_GRAD] = tws_cuda_attention_grad,
-    [TWS_KERNEL_GELU] = tws_cuda_gelu,
-    [TWS_KERNEL_GELU_GRAD] = tws_cuda_gelu_grad,
-    [TWS_KERNEL_SWIGLU] = tws_cuda_swiglu,
-    [TWS_KERNEL_SWIGLU_GRAD] = tws_cuda_swiglu_grad,
-    [TWS_KERNEL_ADD] = tws_cuda_add,
-    [TWS_KERNEL_CROSS_ENTROPY] = tws_cuda_cross_entropy,
-    [TWS_KERNEL_VOCABULARY_STATS] = tws_cuda_vocabulary_stats,
-    [TWS_KERNEL_VOCABULARY_LOSS] = tws_cuda_vocabulary_loss,
-    [TWS_KERNEL_ADAMW] = tws_cuda_adamw,
-    [TWS_KERNEL_SQUARED_NORM] = tws_cuda_squared_norm,
-    [TWS_KERNEL_CLIP] = tws_cuda_clip,
-    [TWS_KERNEL_FILL] = tws_cuda_fill,
-    [TWS_KERNEL_ACCUMULATE] = tws_cuda_accumulate,
-    [TWS_KERNEL_CAST] = tws_cuda_cast,
-    [TWS_KERNEL_TRANSPOSE] = tws_cuda_transpose,
-    [TWS_KERNEL_HEADS_PACK] = tws_cuda_heads_pack,
-    [TWS_KERNEL_HEADS_UNPACK] = tws_cuda_heads_unpack,
+#define OPERATOR(id, name, ...) [TWS_KERNEL_##id] = tws_cuda_##name,
+#include "models/operators.def"
 };
 
 static tws_code start_kernel(tws_backend *backend, lane *l, tws_cuda_call *call, tws_error *err) {
@@ -497,10 +473,11 @@ static tws_code start_kernel(tws_backend *backend, lane *l, tws_cuda_call *call,
     TWS_TRY(tws_cuda_fused_attention(backend->fused, call, &room, &done, err));
     if (done) return TWS_OK;
   }
-  if (functions[call->work->code]) return functions[call->work->code](call, err);
   const tws_cuda_gemm_room room = {l->workspace, TWS_CUDA_WORKSPACE_BYTES,
                                    !backend->deterministic && !backend->recording};
-  return tws_cuda_linear(backend->gemm, call, &room, err);
+  call->gemm = backend->gemm;
+  call->gemm_room = &room;
+  return functions[call->work->code](call, err);
 }
 
 static tws_code cuda_run(tws_backend *backend, const tws_work *work, void *const *operand, const tws_dtype *dtype,

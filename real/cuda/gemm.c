@@ -210,10 +210,9 @@ static tws_code choose(attempt *t, tws_error *err) {
   return make_choice(t, &alignment, &key, err);
 }
 
-tws_code tws_cuda_linear(tws_cuda_gemm *gemm, const tws_cuda_call *call, const tws_cuda_gemm_room *room,
-                         tws_error *err) {
+static tws_code run_product(const tws_cuda_call *call, tws_error *err) {
   const tws_cuda_product p = product_of(call);
-  attempt t = {.gemm = gemm, .call = call, .product = &p, .room = room};
+  attempt t = {.gemm = call->gemm, .call = call, .product = &p, .room = call->gemm_room};
   if (p.rows == 0 || p.columns == 0) return add_rest(call, &p, err);
   if (p.inner == 0) return without_library(call, &p, err);
   TWS_TRY(choose(&t, err));
@@ -224,4 +223,16 @@ tws_code tws_cuda_linear(tws_cuda_gemm *gemm, const tws_cuda_call *call, const t
     tws_gemm_drop(t.choice, 0);
   }
   return without_library(call, &p, err);
+}
+
+tws_code tws_cuda_linear(const tws_cuda_call *call, tws_error *err) {
+  return run_product(call, err);
+}
+
+tws_code tws_cuda_linear_grad_input(const tws_cuda_call *call, tws_error *err) {
+  return run_product(call, err);
+}
+
+tws_code tws_cuda_linear_grad_weight(const tws_cuda_call *call, tws_error *err) {
+  return run_product(call, err);
 }

@@ -22,36 +22,16 @@ typedef struct tws_cuda_call {
   void *scratch; /* scratch_bytes of this stream, for partial sums */
   size_t scratch_bytes;
   int multiprocessors;
-  int shared_bytes; /* the most that a block can have on this device */
+  int shared_bytes;           /* the most that a block can have on this device */
+  struct tws_cuda_gemm *gemm; /* for matrix products */
+  const struct tws_cuda_gemm_room *gemm_room;
 } tws_cuda_call;
 typedef tws_code (*tws_cuda_function)(const tws_cuda_call *call, tws_error *err);
 
-/* kernels/: one launcher for each kernel but the matrix products. They start work and return. */
-tws_code tws_cuda_embedding(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_embedding_grad(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_position_grad(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_norm(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_norm_grad(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_rope(const tws_cuda_call *call, tws_error *err); /* and its gradient */
-tws_code tws_cuda_attention(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_attention_grad(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_gelu(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_gelu_grad(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_swiglu(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_swiglu_grad(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_add(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_cross_entropy(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_vocabulary_stats(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_vocabulary_loss(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_adamw(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_squared_norm(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_clip(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_fill(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_accumulate(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_cast(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_transpose(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_heads_pack(const tws_cuda_call *call, tws_error *err);
-tws_code tws_cuda_heads_unpack(const tws_cuda_call *call, tws_error *err);
+/* A launcher for each row of models/operators.def, in kernels/ and for matrix products in gemm.c. They start work and
+ * return. */
+#define OPERATOR(id, name, ...) tws_code tws_cuda_##name(const tws_cuda_call *call, tws_error *err);
+#include "models/operators.def"
 
 typedef enum tws_cuda_activation { TWS_CUDA_NO_ACTIVATION, TWS_CUDA_GELU, TWS_CUDA_GELU_GRAD } tws_cuda_activation;
 
@@ -86,9 +66,6 @@ typedef struct tws_cuda_gemm_room {
 tws_code tws_cuda_gemm_create(tws_cuda_gemm **out, tws_error *err);
 void tws_cuda_gemm_destroy(tws_cuda_gemm *gemm);
 size_t tws_cuda_gemm_version(void);
-/* LINEAR, LINEAR_GRAD_INPUT, LINEAR_GRAD_WEIGHT */
-tws_code tws_cuda_linear(tws_cuda_gemm *gemm, const tws_cuda_call *call, const tws_cuda_gemm_room *room,
-                         tws_error *err);
 
 /* ---- backend.c ---- */
 typedef struct tws_backend tws_backend;

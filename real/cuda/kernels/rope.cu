@@ -81,12 +81,18 @@ tws_code run_rope(const tws_cuda_call *call, float direction, tws_error *err) {
   return launched(err);
 }
 
-}  // namespace
-
-tws_code tws_cuda_rope(const tws_cuda_call *call, tws_error *err) {
-  const float direction = call->work->code == TWS_KERNEL_ROPE_GRAD ? -1.0F : 1.0F;
+tws_code start_rope(const tws_cuda_call *call, float direction, tws_error *err) {
   if (call->work->d[3] % 2)
     return tws_fail(err, TWS_UNSUPPORTED, NULL, "rotary embedding of an odd head size, %lld",
                     (long long)call->work->d[3]);
   FOR_TYPE(call->dtype[0], T, return run_rope<T>(call, direction, err));
+}
+
+}  // namespace
+
+tws_code tws_cuda_rope(const tws_cuda_call *call, tws_error *err) {
+  return start_rope(call, 1.0F, err);
+}
+tws_code tws_cuda_rope_grad(const tws_cuda_call *call, tws_error *err) {
+  return start_rope(call, -1.0F, err);
 }
