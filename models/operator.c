@@ -14,7 +14,7 @@ enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 }; /* of one element */
 #define MOVES(reads_, writes_) .reads = #reads_, .writes = #writes_
 #define IN_PLACE_OF(...) .in_place = #__VA_ARGS__
 #define HOLDS(content_) .content = #content_
-#define IDS(content_, first_, count_) .content = #content_ " from " #first_ ", " #count_
+#define IDS(content_, first_, count_) .content = #content_ " from " #first_ " on, " #count_ " of them"
 #define FAR .far = 1
 #define TRAITS(...) __VA_ARGS__
 #define LEAST(...) .least = {__VA_ARGS__}

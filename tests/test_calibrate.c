@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "plan/plan.h"
 #include "real/calibrate_cases.h"
+#include "real/operands.h"
 #include "tests/command.h"
 #include "tests/folder.h"
 #include "traces/measurements.h"
@@ -97,6 +98,16 @@ START_TEST(standard_cases_cover_every_kernel) {
         for (int k = 0; k < TWS_KERNEL_COUNT; k++) ck_assert_msg(seen[k] > 0, "%s", tws_kernel_name((tws_kernel)k));
         tws_free(list.items);
       }
+}
+END_TEST
+
+START_TEST(sizes_of_operands_are_checked) {
+  const tws_work work = {.code = TWS_KERNEL_ATTENTION, .d = {2, 16, 4, 2, 8}};
+  OK(tws_check_operand_size(&work, 0, 2 * 16 * 8 * 8, &err));
+  OK(tws_check_operand_size(&work, 1, 2 * 16 * 4 * 8, &err));
+  OK(tws_check_operand_size(&work, 3, 0, &err)); /* scratch memory */
+  ck_assert_int_eq(tws_check_operand_size(&work, 1, 2 * 16 * 4 * 8 - 1, &err), TWS_INTERNAL);
+  ck_assert_str_eq(err.message, "attention: operand 1 (o) has 1023 elements instead of 1024");
 }
 END_TEST
 
@@ -307,6 +318,7 @@ int main(void) {
   tcase_set_timeout(tcase, 240);
   tcase_add_test(tcase, cases_are_those_of_plans);
   tcase_add_test(tcase, standard_cases_cover_every_kernel);
+  tcase_add_test(tcase, sizes_of_operands_are_checked);
   tcase_add_test(tcase, measurements_file_round_trip);
   tcase_add_test(tcase, the_least_disturbed_makes_the_profile);
   tcase_add_test(tcase, calibrate_this_machine);

@@ -294,37 +294,51 @@ END_TEST
 #include "tests/kernel_rounding.h"
 
 /* ---- outputs that may take an input's place ---- */
+
+/* The output computed apart, and in the memory of one input. */
+static void compare_in_place(const tws_work *w, int out, int input) {
+  values x = make_values(w, 2);
+  storage apart, joined = make_storage(&x, 0);
+  ck_assert(run_case(w, &x, 0, 2, 0, &apart));
+  tws_backend *backend = use_backend(0, 2);
+  void *data[KERNEL_MAX_OPERANDS];
+  memcpy(data, joined.data, sizeof data);
+  data[out] = data[input];
+  ck_assert_int_eq(try_kernel(backend, w, data, &x, NULL), TWS_OK);
+  ck_assert_msg(memcmp(data[input], apart.data[out], apart.bytes[out]) == 0, "%s", label(w, 2, 0, out));
+  free_storage(&apart);
+  free_storage(&joined);
+  free_values(&x);
+}
+
+/* Each output of a work that the table allows in the memory of inputs, in that of each of them; returns how many. */
+static int compare_places(const tws_work *w) {
+  operand_info info[KERNEL_MAX_OPERANDS];
+  const int count = kernel_operands(w, 2, info);
+  int pairs = 0;
+  for (int out = 0; out < count; ++out)
+    for (const char *name = info[out].in_place; name && *name; name += strcspn(name, ","), name += strspn(name, ", "))
+      for (int input = 0; input < count; ++input)
+        if (strlen(info[input].name) == strcspn(name, ",") && strncmp(info[input].name, name, strcspn(name, ",")) == 0)
+          compare_in_place(w, out, input), ++pairs;
+  return pairs;
+}
+
 START_TEST(in_place) {
-  static const struct {
-    tws_kernel kernel;
-    uint32_t flags;
-    int out, input;
-    int64_t width;
-  } pairs[] = {{TWS_KERNEL_GELU_GRAD, 0, 2, 0, 0},
-               {TWS_KERNEL_ADD, 0, 2, 0, 0},
-               {TWS_KERNEL_ADD, 0, 2, 1, 0},
-               {TWS_KERNEL_NORM, TWS_RESIDUAL | TWS_RMS, 5, 0, 8},
-               {TWS_KERNEL_NORM, TWS_RESIDUAL | TWS_BIAS, 6, 0, 37},
-               {TWS_KERNEL_NORM, TWS_RESIDUAL | TWS_BIAS, 6, 5, 264}};
-  for (size_t p = 0; p < sizeof pairs / sizeof *pairs; ++p)
-    for (int64_t count = 1; count < (pairs[p].width ? 400 : 40000); count = count * 3 + 5) {
-      const tws_work w = {.code = (uint8_t)pairs[p].kernel,
-                          .dtype = p ? TWS_BF16 : TWS_F32,
-                          .flags = pairs[p].flags,
-                          .d = {count, pairs[p].width}};
-      values x = make_values(&w, 2);
-      storage apart, joined = make_storage(&x, 0);
-      ck_assert(run_case(&w, &x, 0, 2, 0, &apart));
-      tws_backend *backend = use_backend(0, 2);
-      void *data[KERNEL_MAX_OPERANDS];
-      memcpy(data, joined.data, sizeof data);
-      data[pairs[p].out] = data[pairs[p].input];
-      ck_assert_int_eq(try_kernel(backend, &w, data, &x, NULL), TWS_OK);
-      ck_assert(memcmp(data[pairs[p].input], apart.data[pairs[p].out], apart.bytes[pairs[p].out]) == 0);
-      free_storage(&apart);
-      free_storage(&joined);
-      free_values(&x);
-    }
+  static const uint32_t flags[] = {0, TWS_RESIDUAL | TWS_RMS, TWS_RESIDUAL | TWS_BIAS};
+  int pairs = 0;
+  for (int kernel = 0; kernel < TWS_KERNEL_COUNT; ++kernel) {
+    const int is_count = tws_operator_of((tws_kernel)kernel)->dims == 1;
+    for (int variant = 0; variant < (is_count ? 1 : 3); ++variant)
+      for (int64_t count = 1; count < (is_count ? 40000 : 400); count = count * 3 + 5) {
+        tws_work w = {.code = (uint8_t)kernel, .flags = flags[variant], .d = {count, (int64_t[]){8, 37, 264}[variant]}};
+        for (int type = 0; type < 2; ++type) {
+          w.dtype = w.dtype2 = (uint8_t)(type ? TWS_BF16 : TWS_F32);
+          pairs += compare_places(&w);
+        }
+      }
+  }
+  ck_assert_int_gt(pairs, 50);
 }
 END_TEST
 

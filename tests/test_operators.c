@@ -1,0 +1,194 @@
+/* The table of operators: what holds for every row, and the page that is made from it. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/operator.h"
+
+static const char PAGE[] = TWS_TEST_DIR "/../docs/operators.md";
+
+/* Check records every assertion in a file: too slow for each of so many works. */
+#define REQUIRE(condition, ...)                  \
+  do {                                           \
+    if (!(condition)) ck_abort_msg(__VA_ARGS__); \
+  } while (0)
+
+/* ---- the page ---- */
+
+/* An expression of the table without the program's prefixes and casts. */
+static void print_expression(FILE *out, const char *text) {
+  for (; *text; ++text) {
+    if (strncmp(text, "TWS_", 4) == 0) text += 4;
+    if (*text == '|') fputc('\\', out); /* ends a cell */
+    fputc(*text, out);
+  }
+}
+
+static void print_names(FILE *out, const char *what, const char *array, const char *const *names, int count,
+                        const signed char *least) {
+  if (count == 0) return;
+  fprintf(out, "%s:", what);
+  for (int i = 0; i < count; ++i)
+    fprintf(out, "%s `%s[%d]` %s%s", i ? "," : "", array, i, names[i], least && !least[i] ? " (may be 0)" : "");
+  fprintf(out, ".\n");
+}
+
+static void print_operand(FILE *out, const tws_operand_text *o) {
+  const int scratch = o->content && strcmp(o->content, "SCRATCH") == 0;
+  fprintf(out, "| %s | %s | ", o->name, o->access);
+  print_expression(out, o->dtype);
+  fprintf(out, " | ");
+  if (scratch)
+    fprintf(out, "`tws_work_workspace` bytes");
+  else
+    fprintf(out, "["), print_expression(out, o->shape), fprintf(out, "]");
+  fprintf(out, " | ");
+  if (o->when) print_expression(out, o->when);
+  fprintf(out, " | ");
+  const char *separator = "";
+  if (o->adds_with) fprintf(out, "added to with %s", o->adds_with), separator = "; ";
+  if (o->in_place) fprintf(out, "%smay be %s", separator, o->in_place), separator = "; ";
+  if (o->content && !scratch) {
+    fprintf(out, "%sholds ", separator), separator = "; ";
+    print_expression(out, o->content);
+  }
+  if (o->reads) {
+    fprintf(out, "%sreads ", separator);
+    print_expression(out, o->reads);
+    fprintf(out, ", writes ");
+    print_expression(out, o->writes);
+  }
+  fprintf(out, " |\n");
+}
+
+static void print_operator(FILE *out, const tws_operator *o) {
+  fprintf(out, "\n## %s\n%s\n\n", o->identifier, o->summary);
+  print_names(out, "Sizes", "d", o->dim, o->dims, o->least);
+  print_names(out, "Parameters", "f", o->parameter, o->parameters, NULL);
+  fprintf(out, "Flops: ");
+  print_expression(out, o->flops);
+  fprintf(out, ".\n\n| operand | access | type | shape | there when | |\n|---|---|---|---|---|---|\n");
+  for (const tws_operand_text *operand = o->operand; operand->name; ++operand) print_operand(out, operand);
+}
+
+static char *page(void) {
+  char *text = NULL;
+  size_t length = 0;
+  FILE *out = open_memstream(&text, &length);
+  ck_assert_ptr_nonnull(out);
+  fprintf(
+      out,
+      "# Operators\n"
+      "Every kernel that plans name, made from `models/operators.def` by the suite `operators` "
+      "(`TWINSPEED_UPDATE=1 build/tests/test_operators` writes it again).\n\n"
+      "dtype and dtype2 are the types of a work: of activations and parameters, and of what gradients are "
+      "accumulated in or of the other side. flag(X) is whether the work has the flag X. Tensors are row-major and "
+      "contiguous. WRITE overwrites; UPDATE reads and writes. Compulsory traffic, which costs are made from, is every "
+      "operand once in or out, unless its row says what it reads and writes.\n");
+  for (int k = 0; k < TWS_KERNEL_COUNT; ++k) print_operator(out, tws_operator_of((tws_kernel)k));
+  fclose(out);
+  return text;
+}
+
+START_TEST(page_is_that_of_the_table) {
+  char *expected = page();
+  if (getenv("TWINSPEED_UPDATE")) {
+    FILE *out = fopen(PAGE, "w");
+    ck_assert_ptr_nonnull(out);
+    fputs(expected, out);
+    fclose(out);
+  }
+  FILE *in = fopen(PAGE, "r");
+  ck_assert_msg(in != NULL, "%s is missing", PAGE);
+  const size_t length = strlen(expected);
+  char *found = calloc(length + 2, 1);
+  const size_t got = fread(found, 1, length + 1, in);
+  fclose(in);
+  ck_assert_msg(
+      got == length && memcmp(found, expected, length) == 0,
+      "docs/operators.md is not what models/operators.def says: TWINSPEED_UPDATE=1 build/tests/test_operators");
+  free(found);
+  free(expected);
+}
+END_TEST
+
+/* ---- rows ---- */
+
+static const tws_kernel_operand *find(const tws_kernel_operand *list, int count, const char *name, size_t length) {
+  for (int i = 0; i < count; ++i)
+    if (strlen(list[i].name) == length && strncmp(list[i].name, name, length) == 0) return &list[i];
+  return NULL;
+}
+
+/* What an output may lie in is an input of the same size and type. */
+static void check_in_place(const tws_kernel_operand *list, int count, const tws_kernel_operand *out) {
+  REQUIRE(out->access == TWS_OPERAND_WRITE, "%s", out->name);
+  for (const char *name = out->in_place; *name; name += strspn(name, ", ")) {
+    const size_t length = strcspn(name, ",");
+    const tws_kernel_operand *in = find(list, count, name, length);
+    REQUIRE(in && in->access == TWS_OPERAND_READ && in->dtype == out->dtype && in->elements == out->elements,
+            "%s cannot have the memory of %s", out->name, name);
+    name += length;
+  }
+}
+
+static void check_work(const tws_work *work) {
+  tws_kernel_operand list[TWS_OPERATOR_OPERANDS];
+  const tws_operator *row = tws_operator_of((tws_kernel)work->code);
+  const int count = tws_work_operands(work, list);
+  double bytes = 0;
+  int parts = 0, text = 0;
+  REQUIRE(count > 0, "%s has no operands", row->name);
+  for (int i = 0; i < count; ++i) {
+    const tws_kernel_operand *o = &list[i];
+    while (row->operand[text].name && strcmp(row->operand[text].name, o->name) != 0) ++text;
+    REQUIRE(row->operand[text].name != NULL, "%s: %s is out of order", row->name, o->name);
+    REQUIRE(find(list, count, o->name, strlen(o->name)) == o, "%s: two operands are %s", row->name, o->name);
+    REQUIRE(o->elements > 0 || o->content == TWS_HOLDS_SCRATCH, "%s: %s is empty", row->name, o->name);
+    REQUIRE(o->content != TWS_HOLDS_SCRATCH || tws_work_workspace(work, TWS_BACKEND_HOST, 1) > 0, "%s", row->name);
+    if (o->in_place) check_in_place(list, count, o);
+    const double most = o->elements * (double)tws_dtype_bytes(o->dtype) * (o->access == TWS_OPERAND_UPDATE ? 2 : 1);
+    parts |= o->moves_part;
+    bytes += most;
+  }
+  REQUIRE(parts || tws_work_bytes(work) == bytes, "%s: %g bytes, its operands have %g", row->name, tws_work_bytes(work),
+          bytes);
+  REQUIRE(tws_work_flops(work) >= 0, "%s", row->name);
+}
+
+START_TEST(rows_hold_together) {
+  for (int k = 0; k < TWS_KERNEL_COUNT; ++k) {
+    const tws_operator *row = tws_operator_of((tws_kernel)k);
+    ck_assert_int_le(row->dims, TWS_OPERATOR_DIMS);
+    ck_assert_int_le(row->unpriced, row->dims);
+    for (int other = 0; other < k; ++other) ck_assert_str_ne(row->name, tws_kernel_name((tws_kernel)other));
+    for (uint32_t flags = 0; flags < 1U << TWS_KERNEL_FLAGS; ++flags)
+      for (int types = 0; types < 9; ++types) {
+        const tws_work work = {.code = (uint8_t)k,
+                               .dtype = (uint8_t)(types % 3),
+                               .dtype2 = (uint8_t)(types / 3),
+                               .flags = flags,
+                               .d = {12, 4, 8, 2, 6}};
+        check_work(&work);
+      }
+  }
+  tws_kernel_operand list[TWS_OPERATOR_OPERANDS];
+  const tws_work copy = {.kind = 1};
+  ck_assert_int_eq(tws_work_operands(&copy, list), 0);
+  ck_assert_ptr_null(tws_operator_of(TWS_KERNEL_COUNT));
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("operators");
+  TCase *rows = tcase_create("rows");
+  tcase_add_test(rows, rows_hold_together);
+  tcase_add_test(rows, page_is_that_of_the_table);
+  suite_add_tcase(suite, rows);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
