@@ -421,6 +421,12 @@ static inline void oracle_run(const tws_work *w, double **o, int count) {
     case TWS_KERNEL_GELU_GRAD:
       for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[0][i] * oracle_gelu_slope(o[1][i]);
       break;
+    case TWS_KERNEL_RELU:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = o[0][i] > 0 ? o[0][i] : 0;
+      break;
+    case TWS_KERNEL_RELU_GRAD:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[1][i] > 0 ? o[0][i] : 0;
+      break;
     case TWS_KERNEL_ADD:
       for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[0][i] + o[1][i];
       break;

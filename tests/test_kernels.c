@@ -136,6 +136,10 @@ static int view_forward(const tws_work *w, const values *x, double *zero, double
       FORWARD(GELU, v[0], 1, v[1], out);
       PAIR(0, 2, 0);
       return 1;
+    case TWS_KERNEL_RELU_GRAD:
+      FORWARD(RELU, v[0], 1, v[1], out);
+      PAIR(0, 2, 0);
+      return 1;
     case TWS_KERNEL_SWIGLU_GRAD:
       FORWARD(SWIGLU, v[0], 1, v[1], out);
       PAIR(0, 2, 0);

@@ -28,6 +28,12 @@ VECTOR_INLINE vf silu_slope(vf g) {
   vf s = 1.0F / (1.0F + e);
   return zero_where(g < -88.0F, s + zero_where(g > 88.0F, g * s * (e * s)));
 }
+VECTOR_INLINE vf relu_of(vf x) {
+  return zero_where(x < 0.0F, x);
+}
+VECTOR_INLINE vf relu_slope(vf x) {
+  return zero_where(x <= 0.0F, (vf){0} + 1.0F);
+}
 
 static void gelu_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
@@ -53,6 +59,33 @@ static void gelu_grad_task(void *arg, int thread, int threads) {
 HOST_KERNEL(gelu_grad) {
   (void)err;
   run_parallel(call, 24.0 * (double)call->work->d[0], gelu_grad_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void relu_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *x = call->operand[0];
+  void *y = call->operand[1];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, v_put(T, y, i, relu_of(v_get(T, x, i, n)), n)));
+}
+HOST_KERNEL(relu) {
+  (void)err;
+  run_parallel(call, (double)call->work->d[0], relu_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void relu_grad_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *dy = call->operand[0], *x = call->operand[1];
+  void *dx = call->operand[2];
+  FOR_TYPE(call->dtype[0], T,
+           EACH_VECTOR(i, n, r.begin, r.end, v_put(T, dx, i, v_get(T, dy, i, n) * relu_slope(v_get(T, x, i, n)), n)));
+}
+HOST_KERNEL(relu_grad) {
+  (void)err;
+  run_parallel(call, 2.0 * (double)call->work->d[0], relu_grad_task, (void *)(uintptr_t)call);
   return TWS_OK;
 }
 
