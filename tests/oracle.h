@@ -211,10 +211,9 @@ static inline void oracle_attention_grad(const tws_work *w, double **o) {
       for (int64_t i = 0; i < seq; ++i) {
         const oracle_head x = oracle_head_of(w, qkv, b, h);
         const double *d_o = o[0] + ((b * seq + i) * q + h) * head;
-        double dot = 0;
+        double dot = 0; /* of the output as it is stored: backward is given that */
         oracle_probabilities(x, head, i, p);
-        for (int64_t j = 0; j <= i; ++j)
-          for (int64_t c = 0; c < head; ++c) dot += p[j] * x.v[j * row + c] * d_o[c];
+        for (int64_t c = 0; c < head; ++c) dot += o[2][((b * seq + i) * q + h) * head + c] * d_o[c];
         for (int64_t j = 0; j <= i; ++j) {
           double dp = 0;
           for (int64_t c = 0; c < head; ++c) dp += d_o[c] * x.v[j * row + c];
