@@ -426,6 +426,12 @@ static inline void oracle_run(const tws_work *w, double **o, int count) {
     case TWS_KERNEL_RELU_GRAD:
       for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[1][i] > 0 ? o[0][i] : 0;
       break;
+    case TWS_KERNEL_SQUARED_RELU:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = o[0][i] > 0 ? o[0][i] * o[0][i] : 0;
+      break;
+    case TWS_KERNEL_SQUARED_RELU_GRAD:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[1][i] > 0 ? 2 * o[0][i] * o[1][i] : 0;
+      break;
     case TWS_KERNEL_ADD:
       for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[0][i] + o[1][i];
       break;

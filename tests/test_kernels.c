@@ -140,6 +140,10 @@ static int view_forward(const tws_work *w, const values *x, double *zero, double
       FORWARD(RELU, v[0], 1, v[1], out);
       PAIR(0, 2, 0);
       return 1;
+    case TWS_KERNEL_SQUARED_RELU_GRAD:
+      FORWARD(SQUARED_RELU, v[0], 1, v[1], out);
+      PAIR(0, 2, 0);
+      return 1;
     case TWS_KERNEL_SWIGLU_GRAD:
       FORWARD(SWIGLU, v[0], 1, v[1], out);
       PAIR(0, 2, 0);

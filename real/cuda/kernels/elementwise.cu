@@ -39,6 +39,15 @@ struct ReluGrad {  // (dy, x)
   __device__ float operator()(float dy, float x) const { return dy * (x <= 0.0F ? 0.0F : 1.0F); }
 };
 
+struct SquaredRelu {
+  static constexpr bool two = false;
+  __device__ float operator()(float x, float) const { return x < 0.0F ? 0.0F : x * x; }
+};
+struct SquaredReluGrad {  // (dy, x)
+  static constexpr bool two = true;
+  __device__ float operator()(float dy, float x) const { return dy * (x < 0.0F ? 0.0F : 2.0F * x); }
+};
+
 struct Add {
   static constexpr bool two = true;
   __device__ float operator()(float x, float y) const { return x + y; }
@@ -216,6 +225,12 @@ tws_code tws_cuda_relu(const tws_cuda_call *call, tws_error *err) {
 }
 tws_code tws_cuda_relu_grad(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), ReluGrad(), err));
+}
+tws_code tws_cuda_squared_relu(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), (const T *)nullptr, out<T>(call, 1), SquaredRelu(), err));
+}
+tws_code tws_cuda_squared_relu_grad(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), SquaredReluGrad(), err));
 }
 tws_code tws_cuda_add(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), Add(), err));

@@ -89,6 +89,37 @@ HOST_KERNEL(relu_grad) {
   return TWS_OK;
 }
 
+static void squared_relu_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *x = call->operand[0];
+  void *y = call->operand[1];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
+             const vf positive = relu_of(v_get(T, x, i, n));
+             v_put(T, y, i, positive * positive, n);
+           }));
+}
+HOST_KERNEL(squared_relu) {
+  (void)err;
+  run_parallel(call, 2.0 * (double)call->work->d[0], squared_relu_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void squared_relu_grad_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *dy = call->operand[0], *x = call->operand[1];
+  void *dx = call->operand[2];
+  FOR_TYPE(
+      call->dtype[0], T,
+      EACH_VECTOR(i, n, r.begin, r.end, v_put(T, dx, i, v_get(T, dy, i, n) * (2.0F * relu_of(v_get(T, x, i, n))), n)));
+}
+HOST_KERNEL(squared_relu_grad) {
+  (void)err;
+  run_parallel(call, 3.0 * (double)call->work->d[0], squared_relu_grad_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
 static void swiglu_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   const int64_t width = call->work->d[1];
