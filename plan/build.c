@@ -224,36 +224,27 @@ tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *to
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err) {
   *out = NULL;
   TWS_TRY(check_request(request, err));
-  tws_plan *plan = tws_calloc(1, sizeof *plan);
-  tws_arena *arena = tws_arena_create(), *scratch = tws_arena_create();
-  if (!plan || !arena || !scratch) {
-    tws_free(plan);
-    tws_arena_destroy(arena);
+  tws_plan *plan = tws_plan_blank();
+  tws_arena *scratch = tws_arena_create();
+  if (!plan || !scratch) {
+    tws_plan_destroy(plan);
     tws_arena_destroy(scratch);
     return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
   }
   const tws_config *c = request->config;
-  *plan = (tws_plan){.arena = arena,
-                     .program = request->program,
-                     .state = request->state,
-                     .owns_state = !request->state,
-                     .network = request->network,
-                     .topology = request->topology,
-                     .rank = request->rank,
-                     .world = tws_topology_world(&request->topology),
-                     .zero = c->zero,
-                     .dtype = c->dtype,
-                     .micro_batch_size = c->micro_batch_size,
-                     .sequence_length = c->sequence_length,
-                     .parameters = TWS_NONE,
-                     .master = TWS_NONE,
-                     .gradients = TWS_NONE,
-                     .input_ids = TWS_NONE,
-                     .targets = TWS_NONE,
-                     .hyper = TWS_NONE,
-                     .metrics = TWS_NONE,
-                     .backend = request->backend,
-                     .threads = request->threads};
+  plan->program = request->program;
+  plan->state = request->state;
+  plan->owns_state = !request->state;
+  plan->network = request->network;
+  plan->topology = request->topology;
+  plan->rank = request->rank;
+  plan->world = tws_topology_world(&request->topology);
+  plan->zero = c->zero;
+  plan->dtype = c->dtype;
+  plan->micro_batch_size = c->micro_batch_size;
+  plan->sequence_length = c->sequence_length;
+  plan->backend = request->backend;
+  plan->threads = request->threads;
   tws_code code = request->state ? TWS_OK : tws_state_create(&plan->state, err);
   if (code == TWS_OK && plan->owns_state)
     plan->state->counters = (tws_counters){.seed = c->seed, .loss_scale = tws_loss_scale_start(c)};

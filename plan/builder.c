@@ -7,6 +7,30 @@ tws_code tws_builder_fail(tws_builder *b, tws_code code, const char *message) {
   return b->failed;
 }
 
+tws_plan *tws_plan_blank(void) {
+  tws_plan *plan = tws_calloc(1, sizeof *plan);
+  tws_arena *arena = plan ? tws_arena_create() : NULL;
+  if (!arena) {
+    tws_free(plan);
+    return NULL;
+  }
+  *plan = (tws_plan){.arena = arena,
+                     .world = 1,
+                     .data_parallel = 1,
+                     .stages = 1,
+                     .tensor_parallel = 1,
+                     .sequence_parallel = 1,
+                     .parameters = TWS_NONE,
+                     .master = TWS_NONE,
+                     .gradients = TWS_NONE,
+                     .input_ids = TWS_NONE,
+                     .targets = TWS_NONE,
+                     .hyper = TWS_NONE,
+                     .metrics = TWS_NONE,
+                     .threads = 1};
+  return plan;
+}
+
 static int reserve(tws_builder *b, void *items, size_t *capacity, size_t need, size_t bytes) {
   if (b->failed != TWS_OK) return -1;
   if (tws_reserve(items, capacity, need, bytes)) {

@@ -34,6 +34,8 @@ typedef struct tws_builder {
   uint32_t module, micro_batch;
 } tws_builder;
 
+/* A plan of one rank alone, with an arena and without anything in it; NULL: no memory. For tws_plan_destroy(). */
+tws_plan *tws_plan_blank(void);
 void tws_builder_free(tws_builder *b); /* not the plan */
 /* About so many operations are to come: makes room at once, instead of moving what is there again and again. */
 void tws_builder_expect(tws_builder *b, size_t operations);

@@ -24,24 +24,11 @@ typedef struct hand_program {
 static inline void hand_begin(hand_program *h, tws_state *state, int rank, int world) {
   const char *axis = "data";
   memset(h, 0, sizeof *h);
-  tws_plan *plan = tws_calloc(1, sizeof *plan);
-  *plan = (tws_plan){.arena = tws_arena_create(),
-                     .state = state,
-                     .rank = rank,
-                     .world = world,
-                     .data_parallel = world,
-                     .data_index = rank,
-                     .stages = 1,
-                     .tensor_parallel = 1,
-                     .sequence_parallel = 1,
-                     .parameters = TWS_NONE,
-                     .master = TWS_NONE,
-                     .gradients = TWS_NONE,
-                     .input_ids = TWS_NONE,
-                     .targets = TWS_NONE,
-                     .hyper = TWS_NONE,
-                     .metrics = TWS_NONE,
-                     .threads = 1};
+  tws_plan *plan = tws_plan_blank();
+  plan->state = state;
+  plan->rank = rank;
+  plan->world = plan->data_parallel = world;
+  plan->data_index = rank;
   tws_topology_make(&plan->topology, 1, &axis, &world, NULL);
   plan->groups = tws_arena_alloc(plan->arena, 1, sizeof *plan->groups);
   int *ranks = tws_arena_alloc(plan->arena, (size_t)world, sizeof *ranks);

@@ -86,7 +86,7 @@ class Peer:
 
 def train(args, model, batch, tokens, deadline):
     result = os.path.join(args.scratch, "result.json")
-    command = [args.twinspeed, "train", "--quiet", "-m", model, "--dtype", "bf16", "--micro-batch", str(batch), "--seq",
+    command = [args.twinspeed, "train", "--force", "--quiet", "-m", model, "--dtype", "bf16", "--micro-batch", str(batch), "--seq",
                str(args.seq), "--vocab-multiple", str(args.vocab_multiple), "--steps", str(args.steps + 3), "--data", tokens,
                "--result", result, "--set", "optimizer.type=AdamW", "--set", "optimizer.params.lr=0.0001", "--set",
                "optimizer.params.weight_decay=0.01", "--set", "gradient_clipping=1.0"]
