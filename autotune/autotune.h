@@ -40,16 +40,16 @@ typedef struct tws_tune_space {
   int threads_count; /* hosts: divisors of the cores a rank can have to itself */
   int oversubscribe; /* hosts: also rank counts beyond the cores (powers of two up to twice the cores) */
   /* Axes of ranks besides replicas. Empty lists are what the configuration says, or, when `axes` is set: all legal
-   * pipelines; tensor ranks within a node, with sequence regions; sequence ranks that share a node with the tensor
-   * ranks, for sequences of 8192 tokens or more; 1f1b, interleaved with two chunks, zb-h1; all devices; and no ZeRO
-   * stage where nothing is left to divide, no pipeline with fewer micro-batches than stages. */
+   * pipelines; tensor ranks within a node, with sequence sequence_parallel; sequence ranks that share a node with the
+   * tensor ranks, for sequences of 8192 tokens or more; 1f1b, interleaved with two chunks, zb-h1; all devices; and no
+   * ZeRO stage where nothing is left to divide, no pipeline with fewer micro-batches than stages. */
   int axes;
   int pipeline[TWS_TUNE_LIST], pipeline_count;
   int tensor[TWS_TUNE_LIST], tensor_count;
   int sequence[TWS_TUNE_LIST], sequence_count;
   tws_tune_schedule schedules[8];
   int schedule_count;
-  int regions[2], regions_count; /* 0: whole tokens, 1: tokens are split where weights are not */
+  int sequence_parallel[2], sequence_parallel_count; /* 0: whole tokens, 1: tokens are split where weights are not */
 } tws_tune_space;
 
 typedef struct tws_tune_point {
@@ -59,9 +59,10 @@ typedef struct tws_tune_point {
   int64_t micro, accumulation;
   int pipeline, tensor, sequence; /* ranks along these axes; 0: the configuration's */
   tws_tune_schedule schedule;     /* of a pipeline */
-  int regions;                    /* of tensor ranks */
+  int sequence_parallel;          /* of tensor ranks */
 } tws_tune_point;
-/* The axes, schedule and regions that a configuration gives; everything else of the point is 0. */
+/* The axes, schedule and sequence parallelism of tensor ranks that a configuration gives; everything else of the point
+ * is 0. */
 tws_tune_point tws_tune_given(const tws_config *config);
 /* Tokens of a sample: the configuration's, or as many as the model has positions. */
 int64_t tws_tune_sequence(const tws_config *config, const tws_network *network);
@@ -158,7 +159,7 @@ double tws_tune_throughput(const tws_tune_candidate *candidate); /* samples/s: m
 void tws_tune_table(const tws_tune_result *result, const tws_tune_request *request, int rows, tws_text *out);
 tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *request, tws_text *out, tws_error *err);
 
-/* Adds a point's "axes", schedule and regions to an object, in the words of a job's results. */
+/* Adds a point's "axes", schedule and sequence parallelism of tensor ranks to an object, as in a job's results. */
 void tws_tune_point_axes(const tws_tune_point *point, cJSON *json);
 
 /* A folder as DeepSpeed's autotuner leaves it: for each simulated candidate <name>/exp.json, ds_config.json and

@@ -40,7 +40,7 @@ void tws_ds_experiment_name(int stage, const tws_ds_setting *settings, int count
     tws_text_add(out, "_");
     add_initials(setting->key, out);
     if (setting->kind == TWS_DS_WORD) {
-      tws_text_add(out, "%s", setting->word);
+      tws_text_add(out, "%s", setting->text);
     } else if (setting->kind == TWS_DS_BOOL) {
       tws_text_add(out, "%s", setting->number != 0 ? "T" : "F");
     } else {

@@ -21,10 +21,10 @@ int tws_ds_micro_batches(int64_t min, int64_t max, int num, int64_t max_train_ba
 /* One tuned key of an experiment. */
 typedef enum tws_ds_kind { TWS_DS_NUMBER, TWS_DS_BOOL, TWS_DS_WORD } tws_ds_kind;
 typedef struct tws_ds_setting {
-  const char *key; /* "reduce_bucket_size": abbreviated by the initials of its words */
+  const char *key; /* "reduce_bucket_size": abbreviated by the initials of its parts */
   tws_ds_kind kind;
   double number; /* NUMBER, BOOL (0 or 1) */
-  const char *word;
+  const char *text;
 } tws_ds_setting;
 
 /* "z1_rbs5.0e+07_abs5.0e+07_tmbspg4_gas2": numbers above 9000 as %.1e, booleans T and F. */

@@ -27,7 +27,7 @@ void tws_tune_point_axes(const tws_tune_point *point, cJSON *json) {
     cJSON_AddStringToObject(json, "pipeline_schedule", tws_pipeline_kind_name(point->schedule.kind));
     add_number(json, "virtual_stages", point->schedule.virtual_stages);
   }
-  if (point->tensor > 1) cJSON_AddBoolToObject(json, "sequence_regions", point->regions);
+  if (point->tensor > 1) cJSON_AddBoolToObject(json, "sequence_parallel", point->sequence_parallel);
 }
 
 static cJSON *point_json(const tws_tune_point *point) {

@@ -114,7 +114,7 @@ static int differ_in_batch_only(const tws_tune_point *p, const tws_tune_point *q
   return q->stage == p->stage && q->recompute == p->recompute && q->ranks == p->ranks && q->threads == p->threads &&
          q->pipeline == p->pipeline && q->tensor == p->tensor && q->sequence == p->sequence &&
          q->schedule.kind == p->schedule.kind && q->schedule.virtual_stages == p->schedule.virtual_stages &&
-         q->regions == p->regions;
+         q->sequence_parallel == p->sequence_parallel;
 }
 
 static const tws_tune_candidate *already_too_large(const tws_tune_candidate *all, int index) {

@@ -233,7 +233,7 @@ void tws_tune_name(const tws_tune_point *point, char *buffer, int size) {
   }
   if (point->tensor > 1) {
     settings[count++] = (tws_ds_setting){"tensor_parallel", TWS_DS_NUMBER, point->tensor, 0};
-    settings[count++] = (tws_ds_setting){"sequence_regions", TWS_DS_BOOL, point->regions, 0};
+    settings[count++] = (tws_ds_setting){"sequence_parallel", TWS_DS_BOOL, point->sequence_parallel, 0};
   }
   if (point->sequence > 1) settings[count++] = (tws_ds_setting){"sequence_parallel", TWS_DS_NUMBER, point->sequence, 0};
   tws_text text = {0};

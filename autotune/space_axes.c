@@ -13,7 +13,7 @@ tws_tune_point tws_tune_given(const tws_config *config) {
                           .tensor = given.tensor,
                           .sequence = given.sequence,
                           .schedule = {(tws_pipeline_kind)config->pipeline_schedule, given.virtual_stages},
-                          .regions = config->tensor_regions != 0};
+                          .sequence_parallel = config->tensor_sequence_parallel != 0};
 }
 
 int64_t tws_tune_sequence(const tws_config *config, const tws_network *network) {
@@ -57,8 +57,9 @@ static void fill_given(const tws_config *config, tws_axes_space *axes) {
   axes->tensor[0] = given.tensor;
   axes->sequence[0] = given.sequence;
   axes->schedules[0] = given.schedule;
-  axes->regions[0] = given.regions;
-  axes->pipeline_count = axes->tensor_count = axes->sequence_count = axes->schedule_count = axes->regions_count = 1;
+  axes->sequence_parallel[0] = given.sequence_parallel;
+  axes->pipeline_count = axes->tensor_count = axes->sequence_count = axes->schedule_count =
+      axes->sequence_parallel_count = 1;
 }
 
 /* What is worth trying. */
@@ -72,7 +73,7 @@ static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes)
   axes->schedules[1] = (tws_tune_schedule){TWS_PIPELINE_INTERLEAVED, 2};
   axes->schedules[2] = (tws_tune_schedule){TWS_PIPELINE_ZB_H1, 1};
   axes->schedule_count = 3;
-  axes->regions[0] = 1;
+  axes->sequence_parallel[0] = 1;
 }
 
 void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
@@ -90,7 +91,9 @@ void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
   if (space->pipeline_count) axes->pipeline_count = copy(axes->pipeline, space->pipeline, space->pipeline_count);
   if (space->tensor_count) axes->tensor_count = copy(axes->tensor, space->tensor, space->tensor_count);
   if (space->sequence_count) axes->sequence_count = copy(axes->sequence, space->sequence, space->sequence_count);
-  if (space->regions_count) axes->regions_count = copy(axes->regions, space->regions, space->regions_count);
+  if (space->sequence_parallel_count)
+    axes->sequence_parallel_count =
+        copy(axes->sequence_parallel, space->sequence_parallel, space->sequence_parallel_count);
   if (space->schedule_count) {
     axes->schedule_count = space->schedule_count;
     memcpy(axes->schedules, space->schedules, (size_t)space->schedule_count * sizeof *space->schedules);
@@ -132,22 +135,22 @@ static int legal(const tws_axes_space *axes, const tws_tune_point *point) {
 int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_tune_point *point) {
   for (;;) {
     int64_t rest = (*index)++;
-    int regions = digit(&rest, axes->regions_count), schedule = digit(&rest, axes->schedule_count);
+    int sequence_parallel = digit(&rest, axes->sequence_parallel_count), schedule = digit(&rest, axes->schedule_count);
     point->sequence = axes->sequence[digit(&rest, axes->sequence_count)];
     point->tensor = axes->tensor[digit(&rest, axes->tensor_count)];
     if (rest >= axes->pipeline_count) return 0;
     point->pipeline = axes->pipeline[rest];
     point->schedule = point->pipeline > 1 ? axes->schedules[schedule] : (tws_tune_schedule){TWS_PIPELINE_1F1B, 1};
-    point->regions = point->tensor > 1 ? axes->regions[regions] : 0;
+    point->sequence_parallel = point->tensor > 1 ? axes->sequence_parallel[sequence_parallel] : 0;
     /* what has no meaning without its axis is chosen once */
-    if ((point->pipeline == 1 && schedule > 0) || (point->tensor == 1 && regions > 0)) continue;
+    if ((point->pipeline == 1 && schedule > 0) || (point->tensor == 1 && sequence_parallel > 0)) continue;
     if (legal(axes, point)) return 1;
   }
 }
 
 int tws_axes_suit(const tws_axes_space *axes, const tws_tune_point *point) {
   int64_t tokens = point->micro * axes->sequence_length / point->sequence;
-  if (point->tensor > 1 && point->regions && tokens % point->tensor) return 0;
+  if (point->tensor > 1 && point->sequence_parallel && tokens % point->tensor) return 0;
   if (point->pipeline < 2) return 1;
   if (point->schedule.kind == TWS_PIPELINE_INTERLEAVED && point->accumulation % point->pipeline) return 0;
   return !axes->thorough || axes->every_batch || point->accumulation >= point->pipeline;
@@ -209,8 +212,9 @@ tws_code tws_axes_set(tws_config *config, const tws_tune_point *point, tws_error
       TWS_TRY(tws_config_set(config, "tensor_parallel.tensor_parallel.tp_size", "null", err));
     TWS_TRY(set(config, "tensor_parallel.autotp_size", point->tensor, err));
   }
-  if (point->tensor > 0 && point->regions != (config->tensor_regions != 0))
-    TWS_TRY(tws_config_set(config, "twinspeed.tensor_sequence_regions", point->regions ? "true" : "false", err));
+  if (point->tensor > 0 && point->sequence_parallel != (config->tensor_sequence_parallel != 0))
+    TWS_TRY(
+        tws_config_set(config, "twinspeed.tensor_sequence_parallel", point->sequence_parallel ? "true" : "false", err));
   if (point->sequence > 0 && point->sequence != given.sequence)
     TWS_TRY(set(config, "sequence_parallel_size", point->sequence, err));
   return TWS_OK;

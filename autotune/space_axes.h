@@ -18,12 +18,12 @@ typedef struct tws_axes_space {
   int sequence[TWS_TUNE_LIST], sequence_count;
   tws_tune_schedule schedules[8];
   int schedule_count;
-  int regions[2], regions_count;
+  int sequence_parallel[2], sequence_parallel_count;
 } tws_axes_space;
 
 void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes);
-/* Writes the next division of the point's ranks (pipeline, tensor, sequence, schedule, regions) that the model and the
- * ZeRO stage allow and that is worth trying; 0 past the last. *index starts at 0. */
+/* Writes the next division of the point's ranks (pipeline, tensor, sequence, schedule, sequence parallelism) that the
+ * model and the ZeRO stage allow and that is worth trying; 0 past the last. *index starts at 0. */
 int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_tune_point *point);
 /* Whether the point's batch goes with its axes. */
 int tws_axes_suit(const tws_axes_space *axes, const tws_tune_point *point);

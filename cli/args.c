@@ -20,10 +20,23 @@ typedef struct found {
   void *base; /* struct that the option's offset counts in */
 } found;
 
+/* Options that had another name once, which is still taken. */
+static const struct { const char *former, *name; } renamed[] = {{"sequence-regions", "sequence-parallel"}};
+
+static const char *present_name(const char *name, size_t *length) {
+  for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++)
+    if (strlen(renamed[i].former) == *length && strncmp(renamed[i].former, name, *length) == 0) {
+      *length = strlen(renamed[i].name);
+      return renamed[i].name;
+    }
+  return name;
+}
+
 static found find_option(const tws_verb *verb, tws_cli *cli, void *options, const char *name, size_t length,
                          char letter) {
   const tws_option *tables[2] = {verb->options, tws_global_options()};
   void *bases[2] = {options, cli};
+  if (!letter) name = present_name(name, &length);
   for (int t = 0; t < 2; t++)
     for (const tws_option *row = tables[t]; row && row->name; row++) {
       int same = letter ? row->letter == letter : strlen(row->name) == length && strncmp(row->name, name, length) == 0;

@@ -76,7 +76,7 @@ static tws_code model_works(const options *o, work_list *list, tws_error *err) {
 static tws_code measure(tws_cli *cli, const options *o, const work_list *works, tws_error *err) {
   const tws_real_api *api;
   TWS_TRY(tws_real_load(&api, err));
-  char *words[] = {(char *)(uintptr_t)cli->program, NULL}, **argv = words;
+  char *arguments[] = {(char *)(uintptr_t)cli->program, NULL}, **argv = arguments;
   int argc = 1, rank, world;
   TWS_TRY(api->start(&argc, &argv, &rank, &world, err));
   tws_progress progress = tws_cli_progress(cli);
@@ -122,42 +122,42 @@ static tws_code choose_runs(const options *o, int cores, int64_t *runs, int *cou
 static tws_code launch_run(const tws_cli *cli, const options *o, int64_t ranks, int cores, const char *part,
                            tws_error *err) {
   char sequence[32], seconds[32], threads[32], core_count[32], largest[32];
-  const char *words[32] = {"calibrate", "--part", part};
+  const char *arguments[32] = {"calibrate", "--part", part};
   int count = 3;
   snprintf(core_count, sizeof core_count, "%d", cores);
-  words[count++] = "--cores";
-  words[count++] = core_count;
-  if (o->quick) words[count++] = "--quick";
-  if (cli->quiet) words[count++] = "--quiet";
-  if (o->device) words[count++] = "--device", words[count++] = o->device;
+  arguments[count++] = "--cores";
+  arguments[count++] = core_count;
+  if (o->quick) arguments[count++] = "--quick";
+  if (cli->quiet) arguments[count++] = "--quiet";
+  if (o->device) arguments[count++] = "--device", arguments[count++] = o->device;
   if (o->largest > 0) {
     snprintf(largest, sizeof largest, "%.17g", o->largest);
-    words[count++] = "--largest";
-    words[count++] = largest;
+    arguments[count++] = "--largest";
+    arguments[count++] = largest;
   }
   if (o->seconds > 0) {
     snprintf(seconds, sizeof seconds, "%.6g", o->seconds);
-    words[count++] = "--seconds";
-    words[count++] = seconds;
+    arguments[count++] = "--seconds";
+    arguments[count++] = seconds;
   }
   if (o->threads > 0) {
     snprintf(threads, sizeof threads, "%lld", (long long)o->threads);
-    words[count++] = "--threads";
-    words[count++] = threads;
+    arguments[count++] = "--threads";
+    arguments[count++] = threads;
   }
   if (o->model) {
-    words[count++] = "--model";
-    words[count++] = o->model;
-    if (o->micro_batches) words[count++] = "--micro-batch", words[count++] = o->micro_batches;
-    if (o->dtype) words[count++] = "--dtype", words[count++] = o->dtype;
+    arguments[count++] = "--model";
+    arguments[count++] = o->model;
+    if (o->micro_batches) arguments[count++] = "--micro-batch", arguments[count++] = o->micro_batches;
+    if (o->dtype) arguments[count++] = "--dtype", arguments[count++] = o->dtype;
     if (o->sequence > 0) {
       snprintf(sequence, sizeof sequence, "%lld", (long long)o->sequence);
-      words[count++] = "--seq";
-      words[count++] = sequence;
+      arguments[count++] = "--seq";
+      arguments[count++] = sequence;
     }
   }
   tws_launch_options launch = {
-      .ranks = (int)ranks, .threads = ranks == 1 ? cores : 1, .arguments = words, .argument_count = count};
+      .ranks = (int)ranks, .threads = ranks == 1 ? cores : 1, .arguments = arguments, .argument_count = count};
   return tws_launch(cli, &launch, err);
 }
 

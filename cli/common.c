@@ -65,7 +65,7 @@ static tws_code set_axes(tws_config *config, const tws_job_options *o, tws_error
   if (o->schedule) TWS_TRY(set_flag(config, "--schedule", "twinspeed.pipeline_schedule", o->schedule, err));
   if (o->virtual_stages) TWS_TRY(set_integer(config, "twinspeed.virtual_stages", o->virtual_stages, err));
   if (o->axis_order) TWS_TRY(set_flag(config, "--axis-order", "twinspeed.axis_order", o->axis_order, err));
-  if (o->sequence_regions) TWS_TRY(tws_config_set(config, "twinspeed.tensor_sequence_regions", "true", err));
+  if (o->sequence_parallel) TWS_TRY(tws_config_set(config, "twinspeed.tensor_sequence_parallel", "true", err));
   return TWS_OK;
 }
 
@@ -198,63 +198,64 @@ tws_code tws_job_choose_program(tws_job *job, const char *name, tws_error *err) 
     job->program = (tws_program)i;
     return TWS_OK;
   }
-  return name ? tws_fail(err, TWS_USAGE, "--program train, or --program evaluate", "--program: no program \"%.80s\"", name)
+  return name ? tws_fail(err, TWS_USAGE, "--program train, or --program evaluate", "--program: no program \"%.80s\"",
+                         name)
               : TWS_OK;
 }
 
-typedef struct words {
+typedef struct argument_list {
   tws_arena *arena;
   const char **argv;
   int capacity, count, failed;
-} words;
+} argument_list;
 
-static void add_flag(words *w, const char *word) {
+static void add_flag(argument_list *w, const char *word) {
   if (!word || w->count >= w->capacity)
     w->failed = 1;
   else
     w->argv[w->count++] = word;
 }
 
-static void add_word(words *w, const char *name, const char *value) {
+static void add_argument(argument_list *w, const char *name, const char *value) {
   if (value) add_flag(w, tws_arena_printf(w->arena, "%s=%s", name, value));
 }
 
-static void add_integer(words *w, const char *name, int64_t value, int given) {
+static void add_integer(argument_list *w, const char *name, int64_t value, int given) {
   char text[32];
   snprintf(text, sizeof text, "%lld", (long long)value);
-  if (given) add_word(w, name, text);
+  if (given) add_argument(w, name, text);
 }
 
-tws_code tws_job_words(const tws_job_options *o, tws_arena *arena, const char **argv, int capacity, int *argc,
-                       tws_error *err) {
-  words w = {arena, argv, capacity, *argc, 0};
-  add_word(&w, "--model", o->model);
-  add_word(&w, "--config", o->config);
-  add_word(&w, "--cluster", o->cluster);
-  add_word(&w, "--profile", o->profile);
-  add_word(&w, "--recompute", o->recompute);
-  add_word(&w, "--dtype", o->dtype);
-  add_word(&w, "--schedule", o->schedule);
-  add_word(&w, "--axis-order", o->axis_order);
+tws_code tws_job_arguments(const tws_job_options *o, tws_arena *arena, const char **argv, int capacity, int *argc,
+                           tws_error *err) {
+  argument_list w = {arena, argv, capacity, *argc, 0};
+  add_argument(&w, "--model", o->model);
+  add_argument(&w, "--config", o->config);
+  add_argument(&w, "--cluster", o->cluster);
+  add_argument(&w, "--profile", o->profile);
+  add_argument(&w, "--recompute", o->recompute);
+  add_argument(&w, "--dtype", o->dtype);
+  add_argument(&w, "--schedule", o->schedule);
+  add_argument(&w, "--axis-order", o->axis_order);
   add_integer(&w, "--ranks", o->ranks, o->ranks > 0);
   add_integer(&w, "--stage", o->stage, o->stage >= 0);
   add_integer(&w, "--pp", o->pipeline_stages, o->pipeline_stages > 0);
   add_integer(&w, "--tp", o->tensor_ranks, o->tensor_ranks > 0);
   add_integer(&w, "--sp", o->sequence_ranks, o->sequence_ranks > 0);
   add_integer(&w, "--virtual-stages", o->virtual_stages, o->virtual_stages > 0);
-  if (o->sequence_regions) add_flag(&w, "--sequence-regions");
+  if (o->sequence_parallel) add_flag(&w, "--sequence-parallel");
   add_integer(&w, "--seq", o->sequence, o->sequence > 0);
   add_integer(&w, "--micro-batch", o->micro_batch, o->micro_batch > 0);
   add_integer(&w, "--accumulation", o->accumulation, o->accumulation > 0);
   add_integer(&w, "--threads", o->threads, o->threads > 0);
   add_integer(&w, "--vocab-multiple", o->vocabulary_multiple, o->vocabulary_multiple > 0);
   add_integer(&w, "--seed", o->seed, o->seed >= 0);
-  for (int i = 0; i < o->set.count; i++) add_word(&w, "--set", o->set.item[i]);
+  for (int i = 0; i < o->set.count; i++) add_argument(&w, "--set", o->set.item[i]);
   *argc = w.count;
-  return w.failed ? tws_fail(err, TWS_MEMORY, NULL, "too many words for the ranks' command line") : TWS_OK;
+  return w.failed ? tws_fail(err, TWS_MEMORY, NULL, "too many arguments for the ranks' command line") : TWS_OK;
 }
 
-/* How the ranks are divided, in the words of the results of training. */
+/* How the ranks are divided, as in the results of training. */
 static void add_axes(const tws_job *job, cJSON *json) {
   static const char *const names[] = {"pipe", "data", "sequence", "model"};
   const tws_config *c = job->config;
@@ -267,7 +268,7 @@ static void add_axes(const tws_job *job, cJSON *json) {
     cJSON_AddNumberToObject(json, "virtual_stages", tws_config_division(c).virtual_stages);
   }
   if (c->tensor_ranks > 1) {
-    cJSON_AddBoolToObject(json, "sequence_regions", c->tensor_regions);
+    cJSON_AddBoolToObject(json, "sequence_parallel", c->tensor_sequence_parallel);
     cJSON_AddNumberToObject(json, "overlap_chunks", c->tensor_overlap ? (double)c->tensor_chunks : 1);
   }
   if (c->loss_tiles > 1) cJSON_AddNumberToObject(json, "loss_tiles", (double)c->loss_tiles);

@@ -18,7 +18,7 @@ typedef struct tws_job_options {
   int64_t ranks, sequence, micro_batch, accumulation, threads, vocabulary_multiple; /* 0: not given */
   int64_t pipeline_stages, tensor_ranks, sequence_ranks, virtual_stages;            /* 0: not given */
   int64_t stage, seed;                                                              /* -1: not given */
-  int sequence_regions, strict;
+  int sequence_parallel, strict;
   tws_strings set;
 } tws_job_options;
 #define TWS_JOB_DEFAULTS \
@@ -32,7 +32,8 @@ typedef struct tws_job_options {
       TWS_STRING("schedule", 0, "KIND", type, field.schedule, "of a pipeline: gpipe, 1f1b, interleaved or zb-h1"),    \
       TWS_INTEGER("virtual-stages", 0, "N", type, field.virtual_stages, 1, 4096, "chunks of a stage (interleaved)"),  \
       TWS_STRING("axis-order", 0, "AXES", type, field.axis_order, "slowest first (pipe,data,sequence,model)"),        \
-      TWS_FLAG("sequence-regions", 0, type, field.sequence_regions, "with --tp: share tokens where weights are not")
+      TWS_FLAG("sequence-parallel", 0, type, field.sequence_parallel,                                                 \
+               "with --tp: Megatron sequence parallelism (split tokens)")
 
 #define TWS_STRICT_OPTION(type, field) \
   TWS_FLAG("strict", 0, type, field.strict, "warnings of the configuration are errors")
@@ -58,7 +59,7 @@ typedef struct tws_job_options {
 
 typedef struct tws_job {
   tws_network *network;
-  tws_config *config; /* resolved */
+  tws_config *config;  /* resolved */
   tws_program program; /* that plans are made of: a training step */
   tws_cluster cluster;
   tws_profile *profile;
@@ -66,7 +67,7 @@ typedef struct tws_job {
   tws_machine machine;   /* points into this struct: do not copy a tws_job */
   tws_backend_kind backend;
   int ranks;
-  int threads; /* of one host rank; 1 on GPUs */
+  int threads;       /* of one host rank; 1 on GPUs */
   int assumed_dtype; /* nobody said a type: see tws_job_assume_dtype() */
 } tws_job;
 
@@ -103,10 +104,10 @@ tws_code tws_job_program(const tws_job *job, int rank, tws_program program, tws_
 tws_code tws_job_choose_program(tws_job *job, const char *name, tws_error *err);
 #define TWS_PROGRAM_OPTION(type) \
   TWS_STRING("program", 0, "NAME", type, program, "what is planned: train (a step, default), evaluate (forward passes)")
-/* --model, --config, ... as command-line words for another twinspeed process, appended to argv[*argc]. The words live
+/* --model, --config, ... as command-line arguments for another twinspeed process, appended to argv[*argc]. They live
  * in the arena. */
-tws_code tws_job_words(const tws_job_options *options, tws_arena *arena, const char **argv, int capacity, int *argc,
-                       tws_error *err);
+tws_code tws_job_arguments(const tws_job_options *options, tws_arena *arena, const char **argv, int capacity, int *argc,
+                           tws_error *err);
 /* What the results of the job are of: see tws_fingerprint_read(). */
 tws_code tws_job_fingerprint(const tws_job *job, tws_fingerprint *out, tws_error *err);
 /* {"model": ..., "ranks": ..., ...}: what was asked for, for the --json results. */

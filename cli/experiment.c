@@ -9,7 +9,7 @@
 #include "cli/launch.h"
 #include "traces/measurements.h"
 
-enum { WORDS = 64 + TWS_MAX_STRINGS };
+enum { MAX_ARGUMENTS = 64 + TWS_MAX_STRINGS };
 
 static double number(const cJSON *object, const char *key) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -60,24 +60,24 @@ static tws_code read_result(const char *path, int traced, tws_trial *trial, tws_
 
 static tws_code launch_train(const tws_cli *cli, const tws_job_options *job, int ranks, int threads, const char *data,
                              int64_t steps, const char *trace, const char *result, tws_error *err) {
-  const char *words[WORDS];
+  const char *arguments[MAX_ARGUMENTS];
   int count = 0;
   tws_job_options options = *job;
   options.ranks = ranks;
   options.threads = threads;
   tws_arena *arena = tws_arena_create();
   if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  words[count++] = "train";
-  tws_code code = tws_job_words(&options, arena, words, WORDS - 8, &count, err);
-  words[count++] = tws_arena_printf(arena, "--data=%s", data);
-  words[count++] = tws_arena_printf(arena, "--steps=%lld", (long long)steps);
-  words[count++] = tws_arena_printf(arena, "--result=%s", result);
-  if (trace) words[count++] = tws_arena_printf(arena, "--trace=%s", trace);
-  words[count++] = "--quiet";
+  arguments[count++] = "train";
+  tws_code code = tws_job_arguments(&options, arena, arguments, MAX_ARGUMENTS - 8, &count, err);
+  arguments[count++] = tws_arena_printf(arena, "--data=%s", data);
+  arguments[count++] = tws_arena_printf(arena, "--steps=%lld", (long long)steps);
+  arguments[count++] = tws_arena_printf(arena, "--result=%s", result);
+  if (trace) arguments[count++] = tws_arena_printf(arena, "--trace=%s", trace);
+  arguments[count++] = "--quiet";
   for (int i = 0; i < count; i++)
-    if (!words[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+    if (!arguments[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   tws_launch_options launch = {
-      .ranks = ranks, .threads = threads, .arguments = words, .argument_count = count, .silent = 1};
+      .ranks = ranks, .threads = threads, .arguments = arguments, .argument_count = count, .silent = 1};
   if (code == TWS_OK) code = tws_launch(cli, &launch, err);
   tws_arena_destroy(arena);
   return code;
@@ -127,9 +127,10 @@ tws_job_options tws_point_options(const tws_job_options *base, const tws_tune_po
     options.virtual_stages = point->schedule.virtual_stages;
   }
   if (point->tensor > 0) options.tensor_ranks = point->tensor;
-  if (point->tensor > 1) options.sequence_regions = point->regions;
-  if (point->tensor > 1 && !point->regions && options.set.count < TWS_MAX_STRINGS) /* the file may have them on */
-    options.set.item[options.set.count++] = "twinspeed.tensor_sequence_regions=false";
+  if (point->tensor > 1) options.sequence_parallel = point->sequence_parallel;
+  if (point->tensor > 1 && !point->sequence_parallel &&
+      options.set.count < TWS_MAX_STRINGS) /* the file may have them on */
+    options.set.item[options.set.count++] = "twinspeed.tensor_sequence_parallel=false";
   if (point->sequence > 0) options.sequence_ranks = point->sequence;
   return options;
 }

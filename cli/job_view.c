@@ -34,7 +34,8 @@ static void print_axes(const tws_job *job) {
     if (c->virtual_stages > 1) tws_out(", %lld chunks each", (long long)c->virtual_stages);
     tws_out(")");
   }
-  if (tensor > 1) tws_out(", tensor parallel over %d%s", tensor, c->tensor_regions ? " (sequence regions)" : "");
+  if (tensor > 1)
+    tws_out(", tensor parallel over %d%s", tensor, c->tensor_sequence_parallel ? " (sequence parallel)" : "");
   if (sequence > 1) tws_out(", sequence parallel over %d", sequence);
   if (job->topology.axes > 1) {
     tws_out(", %d replica%s (", replicas, replicas > 1 ? "s" : "");

@@ -131,7 +131,7 @@ static tws_code open_signals(job *j, tws_error *err) {
   return j->signals >= 0 ? TWS_OK : tws_fail(err, TWS_ENVIRONMENT, NULL, "signalfd: %s", strerror(errno));
 }
 
-/* Open MPI meets tight limits with silence or with a page of its own words. */
+/* Open MPI meets tight limits with silence or with a page of its own command. */
 static tws_code check_limits(int ranks, tws_error *err) {
   struct rlimit files, size;
   const rlim_t needed = 64 + 8 * (rlim_t)ranks, room = (rlim_t)16 << 20;
@@ -180,9 +180,9 @@ static void tear_down(job *j) {
 
 /* ---- mpirun ---- */
 
-enum { WORDS = 40 };
+enum { LAUNCHER_ARGUMENTS = 40 };
 
-static int mpirun_words(const job *j, const char *path, const char **words, char *ranks, size_t size) {
+static int mpirun_command(const job *j, const char *path, const char **command, char *ranks, size_t size) {
   int n = 0, busy = j->options->ranks * j->options->threads > tws_launch_cores();
   snprintf(ranks, size, "%d", j->options->ranks);
   /* The kernel places the ranks: binding fails where a container has other cores than the machine. Messages go through
@@ -192,16 +192,16 @@ static int mpirun_words(const job *j, const char *path, const char **words, char
       "none",       "--mca", "pml", "ob1",      "--mca",           "btl",
       "self,vader", "--mca", "plm", "isolated", "--mca",           "btl_vader_single_copy_mechanism",
       "none"};
-  for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) words[n++] = fixed[i];
-  if (geteuid() == 0) words[n++] = "--allow-run-as-root";
-  words[n++] = "--mca";
-  words[n++] = "mpi_yield_when_idle";
-  words[n++] = busy ? "1" : "0";
+  for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) command[n++] = fixed[i];
+  if (geteuid() == 0) command[n++] = "--allow-run-as-root";
+  command[n++] = "--mca";
+  command[n++] = "mpi_yield_when_idle";
+  command[n++] = busy ? "1" : "0";
   return n;
 }
 
 /* In the child: becomes mpirun, in a process group of its own, so that Ctrl-C reaches it through the launcher only. */
-static void become_mpirun(const job *j, const char **words, pid_t launcher) {
+static void become_mpirun(const job *j, const char **command, pid_t launcher) {
   int null = open("/dev/null", O_RDONLY);
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -213,7 +213,7 @@ static void become_mpirun(const job *j, const char **words, pid_t launcher) {
   tws_launch_set_threads(j->options->threads);
   sigprocmask(SIG_SETMASK, &j->old_mask, NULL);
   signal(SIGPIPE, SIG_DFL);
-  execv(words[0], (char *const *)words);
+  execv(command[0], (char *const *)command);
   _exit(127);
 }
 
@@ -222,17 +222,17 @@ static tws_code start(job *j, tws_error *err) {
   char path[4096], program[4096], ranks[16];
   const int tail = o->argument_count;
   TWS_TRY(find_mpirun(path, sizeof path, err));
-  const char **words = tws_calloc((size_t)tail + WORDS, sizeof *words);
-  if (!words) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  int n = mpirun_words(j, path, words, ranks, sizeof ranks);
-  words[n++] = tws_program_path(program, (int)sizeof program);
-  words[n++] = "rank-worker";
-  for (int i = 0; i < tail; i++) words[n++] = o->arguments[i];
+  const char **command = tws_calloc((size_t)tail + LAUNCHER_ARGUMENTS, sizeof *command);
+  if (!command) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  int n = mpirun_command(j, path, command, ranks, sizeof ranks);
+  command[n++] = tws_program_path(program, (int)sizeof program);
+  command[n++] = "rank-worker";
+  for (int i = 0; i < tail; i++) command[n++] = o->arguments[i];
   fflush(NULL);
   pid_t launcher = getpid();
   j->mpirun = fork();
-  if (j->mpirun == 0) become_mpirun(j, words, launcher);
-  tws_free(words);
+  if (j->mpirun == 0) become_mpirun(j, command, launcher);
+  tws_free(command);
   if (j->mpirun < 0) return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
   setpgid(j->mpirun, j->mpirun); /* also here: whichever comes first */
   return TWS_OK;
@@ -285,7 +285,7 @@ static void welcome(job *j) {
   tws_launch_record hello = {0};
   setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   if (getsockopt(s, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 || who.uid != geteuid() ||
-      recv(s, &hello, sizeof hello, 0) != (ssize_t)sizeof hello || hello.word != TWS_SAYS_HELLO || hello.rank < 0 ||
+      recv(s, &hello, sizeof hello, 0) != (ssize_t)sizeof hello || hello.kind != TWS_RECORD_HELLO || hello.rank < 0 ||
       hello.rank >= j->options->ranks || j->peers[hello.rank].pid != 0 || !send_files(j, s)) {
     close(s);
     return;
@@ -301,14 +301,14 @@ static void hear(job *j, int rank) {
   if (got != (ssize_t)sizeof record) { /* it is gone */
     close(p->socket);
     p->socket = -1;
-    if (!p->said_end && !j->failure.word && j->first_dead < 0 && !j->signal) j->first_dead = rank;
+    if (!p->said_end && !j->failure.kind && j->first_dead < 0 && !j->signal) j->first_dead = rank;
     if (!p->said_end) ask_in(j, notice_s);
     return;
   }
   p->said_end = 1;
-  if (record.word != TWS_SAYS_FAILED) return;
+  if (record.kind != TWS_RECORD_FAILED) return;
   record.error.message[sizeof record.error.message - 1] = record.error.hint[sizeof record.error.hint - 1] = '\0';
-  if (!j->failure.word && j->first_dead < 0) j->failure = record;
+  if (!j->failure.kind && j->first_dead < 0) j->failure = record;
   ask_in(j, j->first_dead < 0 ? reaction_s : notice_s);
 }
 
@@ -417,7 +417,7 @@ static tws_code explain(job *j, tws_error *err) {
   if (j->late)
     return tws_fail(err, TWS_HANG, "does `mpirun -n 2 hostname` work on this machine?",
                     "rank %d did not start within %.3g s", j->late - 1, j->options->deadline_s);
-  if (j->failure.word) {
+  if (j->failure.kind) {
     if (err) *err = j->failure.error;
     return j->failure.error.code != TWS_OK ? j->failure.error.code : TWS_RANK;
   }

@@ -10,9 +10,9 @@
 #define TWS_LAUNCHER_VARIABLE "TWINSPEED_LAUNCHER"
 enum { TWS_BOARD_LINE = 256, TWS_LAUNCH_FILES = 3 };
 
-typedef enum tws_launch_word { TWS_SAYS_HELLO = 1, TWS_SAYS_FAILED, TWS_SAYS_DONE } tws_launch_word;
+typedef enum tws_launch_word { TWS_RECORD_HELLO = 1, TWS_RECORD_FAILED, TWS_RECORD_DONE } tws_launch_word;
 typedef struct tws_launch_record {
-  uint32_t word;
+  uint32_t kind;
   int32_t rank;
   tws_error error; /* FAILED */
 } tws_launch_record;

@@ -152,14 +152,14 @@ static tws_code start(const tws_cli *cli, const options *o, const tws_hosts *hos
                                .to_stderr = cli->json};
   TWS_TRY(find_command(argv[0], err));
   if (launch.ranks < 1) return tws_fail(err, TWS_INVALID, NULL, "no rank is left to start");
-  const char **words = tws_calloc((size_t)argc + 2, sizeof *words);
-  if (!words) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  words[launch.argument_count++] = "launch";
-  words[launch.argument_count++] = "--";
-  for (int i = 0; i < argc; i++) words[launch.argument_count++] = argv[i];
-  launch.arguments = words;
+  const char **command = tws_calloc((size_t)argc + 2, sizeof *command);
+  if (!command) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  command[launch.argument_count++] = "launch";
+  command[launch.argument_count++] = "--";
+  for (int i = 0; i < argc; i++) command[launch.argument_count++] = argv[i];
+  launch.arguments = command;
   tws_code code = tws_launch(cli, &launch, err);
-  tws_free(words);
+  tws_free(command);
   return code;
 }
 
@@ -171,20 +171,21 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
     return tws_fail(err, TWS_USAGE, "-n N on this machine, or --hostfile FILE with filters",
                     "-n does not go with --hostfile, --num-nodes and --num-gpus");
   tws_arena *arena = tws_arena_create();
-  char **words = tws_calloc((size_t)argc + 1, sizeof *words); /* ends with NULL */
+  char **command = tws_calloc((size_t)argc + 1, sizeof *command); /* ends with NULL */
   tws_hosts hosts;
-  if (words) memcpy(words, argv, (size_t)argc * sizeof *words);
-  if (words && tws_worker_is()) { /* the process ends with it */
-    tws_code code = run_command(words, err);
-    tws_free(words);
+  if (command) memcpy(command, argv, (size_t)argc * sizeof *command);
+  if (command && tws_worker_is()) { /* the process ends with it */
+    tws_code code = run_command(command, err);
+    tws_free(command);
     tws_arena_destroy(arena);
     return code;
   }
-  tws_code code = arena && words ? find_hosts(o, arena, &hosts, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_code code =
+      arena && command ? find_hosts(o, arena, &hosts, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (code == TWS_OK && (o->dry_run || !cli->json)) code = show(cli, &hosts, o->dry_run, err);
-  if (code == TWS_OK && !o->dry_run) code = start(cli, o, &hosts, argc, words, err);
+  if (code == TWS_OK && !o->dry_run) code = start(cli, o, &hosts, argc, command, err);
   if (code == TWS_OK && !o->dry_run && cli->json) code = show(cli, &hosts, 1, err);
-  tws_free(words);
+  tws_free(command);
   tws_arena_destroy(arena);
   return code;
 }

@@ -22,7 +22,8 @@ typedef struct options {
 /* One configuration: what was predicted for it, by which means, and what was measured. Times 0: not known. */
 typedef struct entry {
   char model[64], recompute[16], dtype[8]; /* dtype "": not said */
-  char axes[64]; /* "pipe 2, model 4, 1f1b, regions": what ranks are shared among besides replicas; "": nothing */
+  char axes[64]; /* "pipe 2, model 4, 1f1b, sequence parallel": what ranks are shared among besides replicas; "":
+                    nothing */
   int64_t stage, micro, accumulation, ranks, threads;
   int64_t sequence, tokens; /* tokens of a sample, of a step; 0: not known */
   double estimated_s, simulated_s, measured_s, low_s, high_s;
@@ -57,7 +58,7 @@ static void learn(double *value, const cJSON *object, const char *key) {
   if (said > 0) *value = said;
 }
 
-static const char *word(const cJSON *object, const char *key) {
+static const char *text_of(const cJSON *object, const char *key) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
   return cJSON_IsString(item) ? item->valuestring : "";
 }
@@ -107,7 +108,7 @@ static entry *find(report *r, const entry *key) {
 static void read_axes(const cJSON *job, char *text, size_t size) {
   static const char *const names[] = {"pipe", "sequence", "model"};
   const cJSON *axes = cJSON_GetObjectItemCaseSensitive(job, "axes");
-  const char *schedule = word(job, "pipeline_schedule");
+  const char *schedule = text_of(job, "pipeline_schedule");
   size_t used = 0;
   text[0] = '\0';
   for (int i = 0; i < 3; i++) {
@@ -118,8 +119,8 @@ static void read_axes(const cJSON *job, char *text, size_t size) {
   int64_t chunks = integer(job, "virtual_stages");
   if (*schedule && used < size) used += (size_t)snprintf(text + used, size - used, ", %s", schedule);
   if (chunks > 1 && used < size) used += (size_t)snprintf(text + used, size - used, " x %lld", (long long)chunks);
-  if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(job, "sequence_regions")) && used < size)
-    snprintf(text + used, size - used, ", regions");
+  if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(job, "sequence_parallel")) && used < size)
+    snprintf(text + used, size - used, ", sequence parallel");
 }
 
 /* `all` is what says the model, type and sequence of the job: itself, or the list it is in. */
@@ -129,9 +130,9 @@ static entry *find_job(report *r, const cJSON *job, const cJSON *all, int64_t ra
   key.accumulation = integer(job, "accumulation_steps");
   if (!key.accumulation) key.accumulation = integer(job, "accumulation");
   key.sequence = integer(all, "sequence_length");
-  snprintf(key.model, sizeof key.model, "%.63s", short_name(word(all, "model")));
-  snprintf(key.dtype, sizeof key.dtype, "%.7s", word(all, "dtype"));
-  snprintf(key.recompute, sizeof key.recompute, "%.15s", word(job, "recompute"));
+  snprintf(key.model, sizeof key.model, "%.63s", short_name(text_of(all, "model")));
+  snprintf(key.dtype, sizeof key.dtype, "%.7s", text_of(all, "dtype"));
+  snprintf(key.recompute, sizeof key.recompute, "%.15s", text_of(job, "recompute"));
   read_axes(job, key.axes, sizeof key.axes);
   entry *e = find(r, &key);
   int64_t tokens = integer(job, "train_batch") * key.sequence;
@@ -259,13 +260,13 @@ static tws_code read_file(report *r, const char *path, tws_error *err) {
                  {"twinspeed-accuracy-1", read_accuracy},     {"twinspeed-tune-1", read_tune}};
   tws_json *json;
   TWS_TRY(tws_json_read(path, &json, err));
-  const char *schema = word(json->root, "schema");
+  const char *schema = text_of(json->root, "schema");
   const cJSON *fingerprint = cJSON_GetObjectItemCaseSensitive(json->root, "fingerprint");
   tws_code code = TWS_OK;
   size_t i = 0, before = r->count;
   r->file = path;
-  snprintf(r->fingerprint.model, sizeof r->fingerprint.model, "%s", word(fingerprint, "model"));
-  snprintf(r->fingerprint.plan, sizeof r->fingerprint.plan, "%s", word(fingerprint, "plan"));
+  snprintf(r->fingerprint.model, sizeof r->fingerprint.model, "%s", text_of(fingerprint, "model"));
+  snprintf(r->fingerprint.plan, sizeof r->fingerprint.plan, "%s", text_of(fingerprint, "plan"));
   while (i < sizeof readers / sizeof readers[0] && strcmp(readers[i].schema, schema) != 0) i++;
   if (i == sizeof readers / sizeof readers[0])
     code = tws_json_fail(json, json->root, err,

@@ -91,10 +91,10 @@ static tws_code check_memory(const tws_cli *cli, const tws_job *job, const optio
 
 /* ---- the ranks ---- */
 
-enum { OWN_WORDS = 24, WORDS = 64 + TWS_MAX_STRINGS };
+enum { OWN_ARGUMENTS = 24, MAX_ARGUMENTS = 64 + TWS_MAX_STRINGS };
 
 static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
-  const char *words[WORDS];
+  const char *arguments[MAX_ARGUMENTS];
   int count = 0;
   if (o->job.config && strcmp(o->job.config, "-") == 0)
     return tws_fail(err, TWS_USAGE, "save it to a file first: -c FILE",
@@ -104,26 +104,30 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
   job_options.threads = job->threads;
   tws_arena *arena = tws_arena_create();
   if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  words[count++] = "train";
-  tws_code code = tws_job_words(&job_options, arena, words, WORDS - OWN_WORDS, &count, err);
+  arguments[count++] = "train";
+  tws_code code = tws_job_arguments(&job_options, arena, arguments, MAX_ARGUMENTS - OWN_ARGUMENTS, &count, err);
   const struct {
     const char *name, *value;
-  } texts[] = {{"--data", o->data}, {"--eval-data", o->eval_data}, {"--trace", o->trace}, {"--csv", o->csv}, {"--result", o->result}};
+  } texts[] = {{"--data", o->data},
+               {"--eval-data", o->eval_data},
+               {"--trace", o->trace},
+               {"--csv", o->csv},
+               {"--result", o->result}};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-    if (texts[i].value) words[count++] = tws_arena_printf(arena, "%s=%s", texts[i].name, texts[i].value);
-  words[count++] = tws_arena_printf(arena, "--steps=%" PRId64, o->steps);
-  words[count++] = tws_arena_printf(arena, "--deadline=%.17g", o->deadline_s);
-  if (o->eval_every) words[count++] = tws_arena_printf(arena, "--eval-every=%" PRId64, o->eval_every);
-  if (o->eval_steps) words[count++] = tws_arena_printf(arena, "--eval-steps=%" PRId64, o->eval_steps);
-  if (o->every) words[count++] = tws_arena_printf(arena, "--every=%" PRId64, o->every);
-  if (cli->json) words[count++] = "--json";
-  if (cli->quiet) words[count++] = "--quiet";
-  if (cli->verbose) words[count++] = "--verbose";
+    if (texts[i].value) arguments[count++] = tws_arena_printf(arena, "%s=%s", texts[i].name, texts[i].value);
+  arguments[count++] = tws_arena_printf(arena, "--steps=%" PRId64, o->steps);
+  arguments[count++] = tws_arena_printf(arena, "--deadline=%.17g", o->deadline_s);
+  if (o->eval_every) arguments[count++] = tws_arena_printf(arena, "--eval-every=%" PRId64, o->eval_every);
+  if (o->eval_steps) arguments[count++] = tws_arena_printf(arena, "--eval-steps=%" PRId64, o->eval_steps);
+  if (o->every) arguments[count++] = tws_arena_printf(arena, "--every=%" PRId64, o->every);
+  if (cli->json) arguments[count++] = "--json";
+  if (cli->quiet) arguments[count++] = "--quiet";
+  if (cli->verbose) arguments[count++] = "--verbose";
   for (int i = 0; i < count; i++)
-    if (!words[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+    if (!arguments[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   tws_launch_options launch_options = {.ranks = job->ranks,
                                        .threads = job->threads,
-                                       .arguments = words,
+                                       .arguments = arguments,
                                        .argument_count = count,
                                        .deadline_s = o->deadline_s};
   if (code == TWS_OK) code = tws_launch(cli, &launch_options, err);
@@ -188,7 +192,8 @@ static void print_end(const tws_job *job, const tws_train_result *r) {
   char evaluated[48] = "";
   if (r->evaluated) snprintf(evaluated, sizeof evaluated, "; evaluation %.4f", r->last_eval_loss);
   tws_out("\nloss %.4f -> %.4f in %" PRId64 " steps%s%s; %.0f tokens/s, %s a step (median)\n", r->first_loss,
-          r->last_loss, r->steps, skipped, evaluated, r->tokens_per_s, tws_format_seconds(r->median_step_s, step, sizeof step));
+          r->last_loss, r->steps, skipped, evaluated, r->tokens_per_s,
+          tws_format_seconds(r->median_step_s, step, sizeof step));
   tws_out("memory of %d rank%s: predicted %s, allocated %s (%s)%s; peak resident %s\n", job->ranks,
           job->ranks > 1 ? "s" : "", tws_format_bytes((double)r->job_predicted_bytes, predicted, sizeof predicted),
           tws_format_bytes((double)r->job_allocated_bytes, allocated, sizeof allocated),
@@ -206,7 +211,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
   const tws_real_api *api;
   tws_launch_set_threads(job->threads);
   TWS_TRY(tws_real_load(&api, err));
-  char *words[] = {(char *)(uintptr_t)cli->program, NULL}, **argv = words;
+  char *arguments[] = {(char *)(uintptr_t)cli->program, NULL}, **argv = arguments;
   int argc = 1, rank = 0, world = 1;
   TWS_TRY(api->start(&argc, &argv, &rank, &world, err));
   if (world != job->ranks)
@@ -324,7 +329,8 @@ const tws_verb tws_verb_train = {
         "  twinspeed train -m gpt2 -c ds_config.json --data book.txt -n 4 --steps 100\n"
         "  twinspeed train -m config.json --seq 64 --micro-batch 4 --stage 2 -n 2 --data book.txt \\\n"
         "      --csv steps.csv --trace step.json --result result.json\n"
-        "  twinspeed train -m gpt2 -c ds_config.json --data book.txt --eval-data other.txt --eval-every 50 --eval-steps 8\n",
+        "  twinspeed train -m gpt2 -c ds_config.json --data book.txt --eval-data other.txt --eval-every 50 "
+        "--eval-steps 8\n",
     .notes =
         "The ranks are processes that twinspeed starts itself through Open MPI. A rank that fails, dies or hangs ends\n"
         "the whole job with one message: status 5, or 124 past the deadline. Ctrl-C ends all ranks.\n",

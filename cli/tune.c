@@ -13,7 +13,7 @@
 typedef struct options {
   tws_job_options job;
   const char *stages, *micro_batches, *accumulations, *recomputes, *ranks, *threads, *tuner, *fidelity, *results, *data;
-  const char *axes, *pipeline, *tensor, *sequence, *schedules, *regions;
+  const char *axes, *pipeline, *tensor, *sequence, *schedules, *sequence_parallel;
   int64_t global_batch, max_micro_batch, trials, early_stopping, validate, steps, rows;
   double memory;
   int oversubscribe, force, no_simulation;
@@ -94,7 +94,8 @@ static tws_code read_axes(const options *o, tws_tune_space *space, tws_error *er
   TWS_TRY(list_of_int(o->pipeline, "--pp", 1, 4096, space->pipeline, TWS_TUNE_LIST, &space->pipeline_count, err));
   TWS_TRY(list_of_int(o->tensor, "--tp", 1, 65536, space->tensor, TWS_TUNE_LIST, &space->tensor_count, err));
   TWS_TRY(list_of_int(o->sequence, "--sp", 1, 65536, space->sequence, TWS_TUNE_LIST, &space->sequence_count, err));
-  TWS_TRY(list_of_int(o->regions, "--sequence-regions", 0, 1, space->regions, 2, &space->regions_count, err));
+  TWS_TRY(list_of_int(o->sequence_parallel, "--sequence-parallel", 0, 1, space->sequence_parallel, 2,
+                      &space->sequence_parallel_count, err));
   return list_of_schedules(o->schedules, space, err);
 }
 
@@ -352,7 +353,8 @@ static const tws_option table[] = {
     TWS_STRING("sp", 0, "LIST", options, sequence, "sequence ranks (--axes: for 8192 tokens or more)"),
     TWS_STRING("schedules", 0, "LIST", options, schedules,
                "of pipelines: gpipe, 1f1b, interleaved[:CHUNKS], zb-h1 (--axes: all but gpipe)"),
-    TWS_STRING("sequence-regions", 0, "LIST", options, regions, "with tensor ranks: 0, 1 or both (--axes: 1)"),
+    TWS_STRING("sequence-parallel", 0, "LIST", options, sequence_parallel,
+               "with tensor ranks: 0, 1 or both (--axes: 1)"),
     TWS_FLAG("oversubscribe", 0, options, oversubscribe, "hosts: also more ranks than cores"),
     TWS_BYTES("memory", 0, "BYTES", options, memory, "memory of one device, instead of the profile's"),
     TWS_STRING("tuner", 0, "NAME", options, tuner, "model_based (default), gridsearch or random"),

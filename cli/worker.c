@@ -74,7 +74,7 @@ tws_code tws_worker_connect(tws_error *err) {
   worker.rank = tws_worker_rank();
   worker.socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
-  tws_launch_record hello = {.word = TWS_SAYS_HELLO, .rank = worker.rank};
+  tws_launch_record hello = {.kind = TWS_RECORD_HELLO, .rank = worker.rank};
   if (worker.socket < 0 || connect(worker.socket, (struct sockaddr *)&address, size) != 0 || !say(&hello) ||
       !receive_files(files) || !take_over(files))
     return tws_fail(err, TWS_ENVIRONMENT, "is the launcher still running?", "rank %d cannot reach its launcher: %s",
@@ -88,13 +88,13 @@ char *tws_worker_activity(size_t *bytes) {
 }
 
 void tws_worker_fail(const tws_error *err) {
-  tws_launch_record record = {.word = TWS_SAYS_FAILED, .rank = worker.rank, .error = *err};
+  tws_launch_record record = {.kind = TWS_RECORD_FAILED, .rank = worker.rank, .error = *err};
   fflush(stdout);
   if (worker.socket >= 0) say(&record);
 }
 
 void tws_worker_done(void) {
-  tws_launch_record record = {.word = TWS_SAYS_DONE, .rank = worker.rank};
+  tws_launch_record record = {.kind = TWS_RECORD_DONE, .rank = worker.rank};
   fflush(stdout);
   if (worker.socket >= 0) say(&record);
 }

@@ -11,17 +11,21 @@
 
 typedef enum tws_recompute { TWS_RECOMPUTE_NONE, TWS_RECOMPUTE_SELECTIVE, TWS_RECOMPUTE_FULL } tws_recompute;
 typedef enum tws_scheduler {
-  TWS_SCHEDULER_NONE, TWS_SCHEDULER_LR_RANGE_TEST, TWS_SCHEDULER_ONE_CYCLE, TWS_SCHEDULER_WARMUP,
-  TWS_SCHEDULER_WARMUP_DECAY, TWS_SCHEDULER_WARMUP_COSINE
+  TWS_SCHEDULER_NONE,
+  TWS_SCHEDULER_LR_RANGE_TEST,
+  TWS_SCHEDULER_ONE_CYCLE,
+  TWS_SCHEDULER_WARMUP,
+  TWS_SCHEDULER_WARMUP_DECAY,
+  TWS_SCHEDULER_WARMUP_COSINE
 } tws_scheduler;
 typedef enum tws_optimizer { TWS_OPTIMIZER_ADAM, TWS_OPTIMIZER_ADAMW } tws_optimizer;
 
 typedef struct tws_zero_config {
   int stage;
   int64_t reduce_bucket_size; /* elements */
-  int overlap_comm;               /* resolved: unset means on at stage 3 only */
+  int overlap_comm;           /* resolved: unset means on at stage 3 only */
   int reduce_scatter, round_robin_gradients;
-  int allgather_sequential;       /* stage 3: one all-gather for each parameter */
+  int allgather_sequential;        /* stage 3: one all-gather for each parameter */
   int multi_rank_bucket_allreduce; /* zero_optimization.use_multi_rank_bucket_allreduce */
   int64_t prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
   int64_t max_live_parameters, max_reuse_distance, sub_group_size;
@@ -42,17 +46,19 @@ typedef struct tws_config {
     int consecutive;
   } fp16;
   tws_zero_config zero;
-  tws_optimizer optimizer;        /* of the optimizers honoured today; others are refused by name */
+  tws_optimizer optimizer; /* of the optimizers honoured today; others are refused by name */
   double lr, beta1, beta2, epsilon, weight_decay;
   int adam_w_mode, bias_correction;
   tws_scheduler scheduler;
-  struct {                        /* scheduler.params, meaning by type, defaults of the specification */
-    double min_lr, max_lr;        /* max_lr < 0: the optimizer's lr */
+  struct {                 /* scheduler.params, meaning by type, defaults of the specification */
+    double min_lr, max_lr; /* max_lr < 0: the optimizer's lr */
     int64_t warmup_steps;
-    int64_t total_steps;          /* 0: "auto", the length of the run: whoever trains fills it in */
-    int warmup_linear;            /* WarmupLR family: linear (1) or log (0) */
+    int64_t total_steps; /* 0: "auto", the length of the run: whoever trains fills it in */
+    int warmup_linear;   /* WarmupLR family: linear (1) or log (0) */
     double warmup_min_ratio, cos_min_ratio;
-    double range_step_rate; int64_t range_step_size; int range_staircase;
+    double range_step_rate;
+    int64_t range_step_size;
+    int range_staircase;
     double cycle_min_lr, cycle_max_lr, cycle_decay_rate;
     double cycle_first, cycle_second;                /* steps; second < 0: as the first */
     int64_t cycle_first_stairs, cycle_second_stairs; /* 0: continuous; second < 0: as the first */
@@ -60,25 +66,25 @@ typedef struct tws_config {
     int cycle_momentum;
     double cycle_min_momentum, cycle_max_momentum, cycle_momentum_rate;
   } schedule;
-  int64_t steps_per_print;        /* 0: every step is the program's choice */
+  int64_t steps_per_print; /* 0: every step is the program's choice */
   /* pipeline parallelism: stages 0 or 1 is none (pipeline.stages); the rest is read when there are more */
   int64_t pipeline_stages;
-  int64_t virtual_stages;         /* twinspeed.virtual_stages: chunks of layers a stage holds */
+  int64_t virtual_stages;                 /* twinspeed.virtual_stages: chunks of layers a stage holds */
   int pipe_partitioned, grad_partitioned; /* pipeline.*: tensor ranks each send a part of what stages exchange */
-  int pipeline_schedule;          /* twinspeed.pipeline_schedule: tws_pipeline_kind of plan/pipeline_schedule.h */
+  int pipeline_schedule; /* twinspeed.pipeline_schedule: tws_pipeline_kind of plan/pipeline_schedule.h */
   /* tensor and sequence parallelism: 0 or 1 rank is none */
-  int64_t tensor_ranks;           /* tensor_parallel.autotp_size */
-  int tensor_overlap;             /* tensor_parallel.tp_overlap_comm */
-  int64_t tensor_chunks;          /* twinspeed.tensor_overlap_chunks: pieces of a product that overlaps, 2 */
-  int tensor_regions;             /* twinspeed.tensor_sequence_regions: tokens are split where weights are not */
-  int64_t sequence_ranks;         /* sequence_parallel_size (Ulysses) */
-  const char *axis_order;         /* twinspeed.axis_order, a constant text: "pipe,data,sequence,model", slowest first */
-  int64_t loss_tiles, mlp_tiles;  /* twinspeed.loss_tiles, .mlp_tiles: chunks of a micro-batch's tokens, 0 or 1: whole */
-  int64_t attention_chunks;       /* twinspeed.attention_chunks: 1, as chunks need an offload tier */
-  int64_t ignored_token;          /* twinspeed.ignored_token: targets with this id do not count; -1: none */
+  int64_t tensor_ranks;          /* tensor_parallel.autotp_size */
+  int tensor_overlap;            /* tensor_parallel.tp_overlap_comm */
+  int64_t tensor_chunks;         /* twinspeed.tensor_overlap_chunks: pieces of a product that overlaps, 2 */
+  int tensor_sequence_parallel;  /* twinspeed.tensor_sequence_parallel: tokens are split where weights are not */
+  int64_t sequence_ranks;        /* sequence_parallel_size (Ulysses) */
+  const char *axis_order;        /* twinspeed.axis_order, a constant text: "pipe,data,sequence,model", slowest first */
+  int64_t loss_tiles, mlp_tiles; /* twinspeed.loss_tiles, .mlp_tiles: chunks of a micro-batch's tokens, 0 or 1: whole */
+  int64_t attention_chunks;      /* twinspeed.attention_chunks: 1, as chunks need an offload tier */
+  int64_t ignored_token;         /* twinspeed.ignored_token: targets with this id do not count; -1: none */
   /* section "twinspeed", ours; DeepSpeed ignores unknown top-level sections */
   tws_recompute recompute;
-  int64_t sequence_length;        /* 0: the model's number of positions */
+  int64_t sequence_length; /* 0: the model's number of positions */
   int64_t seed;
   int threads;                    /* per host rank; 0: cores / ranks of the node, at least 1 */
   int64_t vocabulary_multiple;    /* pad the vocabulary; 1: no padding */
@@ -100,7 +106,8 @@ tws_code tws_config_default(tws_config **out, tws_error *err);
 tws_code tws_config_clone(const tws_config *config, tws_config **out, tws_error *err);
 void tws_config_destroy(tws_config *config);
 
-/* Has it been said that the model is of this type, or of another? "auto" says nothing; "bf16 off" only that it is not. */
+/* Has it been said that the model is of this type, or of another? "auto" says nothing; "bf16 off" only that it is not.
+ */
 int tws_config_says_dtype(const tws_config *config, tws_dtype dtype);
 
 /* Set one key by its dotted path from text, as a command-line override ("zero_optimization.stage" "3"); same
@@ -109,9 +116,9 @@ int tws_config_says_dtype(const tws_config *config, tws_dtype dtype);
  * values that an earlier tws_config_resolve() derived are derived again. */
 tws_code tws_config_set(tws_config *config, const char *path, const char *json_value, tws_error *err);
 
-/* Resolve "auto", the batch triple for the replicas that `ranks` ranks make (floor division, then the equality check) and
- * the interactions of specification 01 section 5. "auto" with nothing to take it from is the key's default; the three
- * ZeRO sizes need context->hidden_size (context may be NULL without them). May be called again, for other ranks.
+/* Resolve "auto", the batch triple for the replicas that `ranks` ranks make (floor division, then the equality check)
+ * and the interactions of specification 01 section 5. "auto" with nothing to take it from is the key's default; the
+ * three ZeRO sizes need context->hidden_size (context may be NULL without them). May be called again, for other ranks.
  * TWS_INVALID: contradictory keys; TWS_UNSUPPORTED: valid, and not in Twinspeed (offload, other optimizers). */
 tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_context *context, tws_error *err);
 /* What can be said without a number of ranks: the same rules, and whether any number fits the batch triple. */
@@ -148,10 +155,11 @@ double tws_config_lr(const tws_config *config, int64_t k);
 void tws_config_betas(const tws_config *config, int64_t k, double *beta1, double *beta2);
 
 /* Reports into text: the effective configuration as JSON (valid ds_config.json, every honoured key), the JSON Schema of
- * all keys, and one line for each key that was given another value than its default and has no effect here, with the reason, and for each
- * that nobody knows. */
+ * all keys, and one line for each key that was given another value than its default and has no effect here, with the
+ * reason, and for each that nobody knows. */
 tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out, tws_error *err);
-/* What was given and set since, and nothing else: no default, so that other programs meet no key that nobody asked for. */
+/* What was given and set since, and nothing else: no default, so that other programs meet no key that nobody asked for.
+ */
 tws_code tws_config_print_given(const tws_config *config, tws_text *out, tws_error *err);
 /* Of the keys that have an effect, as the effective configuration has them: equal for equal values. */
 tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_error *err);

@@ -554,7 +554,7 @@ static const char *idle_reason(const tws_config *c, const char *path) {
       {"twinspeed.pipeline_schedule", !pipe && c->pipeline_schedule != usual, "it needs pipeline.stages above 1"},
       {"twinspeed.virtual_stages", !pipe && c->virtual_stages > 1, "it needs pipeline.stages above 1"},
       {"tensor_parallel.tp_overlap_comm", !tensor && c->tensor_overlap, "it needs tensor_parallel.autotp_size above 1"},
-      {"twinspeed.tensor_sequence_regions", !tensor && c->tensor_regions,
+      {"twinspeed.tensor_sequence_parallel", !tensor && c->tensor_sequence_parallel,
        "it needs tensor_parallel.autotp_size above 1"},
       {"twinspeed.tensor_overlap_chunks", !(tensor && c->tensor_overlap) && c->tensor_chunks != 2,
        "it needs tensor_parallel.tp_overlap_comm, and tensor_parallel.autotp_size above 1"},

@@ -31,13 +31,13 @@ static uint64_t of_plan(const tws_plan *plan) {
   uint64_t hash = TWS_FINGERPRINT_START;
   for (uint32_t i = 0; i < plan->op_count; i++) {
     const tws_op *op = &plan->ops[i];
-    const int64_t words[] = {op->kind, op->stream, op->phase, op->micro_batch, op->module, op->work};
-    for (size_t k = 0; k < sizeof words / sizeof *words; k++) hash = tws_fingerprint_integer(hash, words[k]);
+    const int64_t fields[] = {op->kind, op->stream, op->phase, op->micro_batch, op->module, op->work};
+    for (size_t k = 0; k < sizeof fields / sizeof *fields; k++) hash = tws_fingerprint_integer(hash, fields[k]);
   }
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const tws_work *work = &plan->works[i];
-    const int64_t words[] = {work->kind, work->code, work->dtype, work->dtype2, work->segments};
-    for (size_t k = 0; k < sizeof words / sizeof *words; k++) hash = tws_fingerprint_integer(hash, words[k]);
+    const int64_t fields[] = {work->kind, work->code, work->dtype, work->dtype2, work->segments};
+    for (size_t k = 0; k < sizeof fields / sizeof *fields; k++) hash = tws_fingerprint_integer(hash, fields[k]);
     for (int k = 0; k < 5; k++) hash = tws_fingerprint_integer(hash, work->d[k]);
   }
   for (uint32_t i = 0; i < plan->buffer_count; i++) {

@@ -1,10 +1,10 @@
 #include "models/kernel.h"
 
-const char *tws_kernel_flag_word(int bit) {
-  static const char *const words[TWS_KERNEL_FLAGS] = {
+const char *tws_kernel_flag_name(int bit) {
+  static const char *const names[TWS_KERNEL_FLAGS] = {
       "accumulate", "accumulate_param", "bias",         "rms",          "l2",        NULL,
       "gelu",       "residual",         "half_weights", "half_moments", "stochastic"};
-  return bit >= 0 && bit < TWS_KERNEL_FLAGS ? words[bit] : NULL;
+  return bit >= 0 && bit < TWS_KERNEL_FLAGS ? names[bit] : NULL;
 }
 
 const char *tws_collective_name(tws_collective collective) {

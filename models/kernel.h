@@ -3,8 +3,8 @@
  * of them computes, its sizes, parameters and operands stand in models/operators.def, for readers in docs/operators.md.
  *
  * All tensors are row-major and contiguous. "tokens" is micro batch x sequence length. Arithmetic is float32 or better
- * whatever the storage type; reductions run in an order that depends on the shape and the number of threads only, so the
- * same work gives the same bits twice.
+ * whatever the storage type; reductions run in an order that depends on the shape and the number of threads only, so
+ * the same work gives the same bits twice.
  */
 #ifndef TWS_MODELS_KERNEL_H
 #define TWS_MODELS_KERNEL_H
@@ -20,14 +20,15 @@ typedef enum tws_kernel {
 } tws_kernel;
 const char *tws_kernel_name(tws_kernel kernel);
 
-#define TWS_COLLECTIVES(X)                                                                                         \
-  X(ALL_REDUCE, "all_reduce") X(REDUCE, "reduce") X(ALL_GATHER, "all_gather")                                      \
-  X(REDUCE_SCATTER, "reduce_scatter") X(BROADCAST, "broadcast") X(ALL_TO_ALL, "all_to_all") X(BARRIER, "barrier")
+#define TWS_COLLECTIVES(X)                                                                                      \
+  X(ALL_REDUCE, "all_reduce")                                                                                   \
+  X(REDUCE, "reduce") X(ALL_GATHER, "all_gather") X(REDUCE_SCATTER, "reduce_scatter") X(BROADCAST, "broadcast") \
+      X(ALL_TO_ALL, "all_to_all") X(BARRIER, "barrier")
 typedef enum tws_collective {
 #define X(name, text) TWS_COLLECTIVE_##name,
   TWS_COLLECTIVES(X)
 #undef X
-  TWS_COLLECTIVE_COUNT
+      TWS_COLLECTIVE_COUNT
 } tws_collective;
 const char *tws_collective_name(tws_collective collective);
 
@@ -37,17 +38,18 @@ enum {
   TWS_BIAS = 4,             /* LINEAR, LINEAR_GRAD_WEIGHT, NORM, NORM_GRAD: the bias operand is there */
   TWS_RMS = 8,
   TWS_L2 = 16,
-  TWS_SCALED = 32, /* CROSS_ENTROPY, VOCABULARY_LOSS, CLIP: the hyperparameters are one more operand, for the loss scale in them */
-  TWS_GELU = 64,      /* LINEAR, LINEAR_GRAD_INPUT: the activation behind a layer, or its gradient, is part of the product */
-  TWS_RESIDUAL = 128, /* NORM: of a sum, which is kept */
+  TWS_SCALED = 32, /* CROSS_ENTROPY, VOCABULARY_LOSS, CLIP: the hyperparameters are one more operand, for the loss scale
+                      in them */
+  TWS_GELU = 64, /* LINEAR, LINEAR_GRAD_INPUT: the activation behind a layer, or its gradient, is part of the product */
+  TWS_RESIDUAL = 128,     /* NORM: of a sum, which is kept */
   TWS_HALF_WEIGHTS = 256, /* ADAMW: the 16-bit parameters are the only weights */
   TWS_HALF_MOMENTS = 512, /* ADAMW: of 16 bits too */
   TWS_STOCHASTIC = 1024,  /* ADAMW: 16-bit results are rounded at random */
 };
 
-/* The flags' words in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
+/* The flags' names in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
 enum { TWS_KERNEL_FLAGS = 11 };
-const char *tws_kernel_flag_word(int bit);
+const char *tws_kernel_flag_name(int bit);
 
 /* What one operation does, apart from where its operands are. Plans intern these: equal work is costed once. */
 typedef struct tws_work {
@@ -56,11 +58,11 @@ typedef struct tws_work {
   uint8_t dtype;  /* storage type of activations and parameters (ADAMW etc.: of the gradient) */
   uint8_t dtype2; /* storage type of gradient accumulation, or of the other side (CAST, ADAMW: 16-bit p or F32) */
   uint32_t flags;
-  uint16_t group; /* collectives: index into the plan's groups; else 0 */
-  uint8_t place;  /* tws_place of plan/plan.h: where it runs is part of what it costs */
-  uint8_t tiers;  /* COPY: from tier x TWS_TIER_COUNT + to tier; else 0 */
+  uint16_t group;    /* collectives: index into the plan's groups; else 0 */
+  uint8_t place;     /* tws_place of plan/plan.h: where it runs is part of what it costs */
+  uint8_t tiers;     /* COPY: from tier x TWS_TIER_COUNT + to tier; else 0 */
   uint32_t segments; /* collectives: pieces coalesced into one call */
-  int64_t d[5];   /* collectives: d[0] = bytes of the whole (the full tensor a ring would reduce or gather) */
+  int64_t d[5];      /* collectives: d[0] = bytes of the whole (the full tensor a ring would reduce or gather) */
   double f[5];
 } tws_work;
 
@@ -72,7 +74,8 @@ double tws_work_bytes(const tws_work *work);
 typedef enum tws_backend_kind { TWS_BACKEND_HOST, TWS_BACKEND_CUDA } tws_backend_kind;
 size_t tws_work_workspace(const tws_work *work, tws_backend_kind backend, int threads);
 
-/* The host's share of it: ATTENTION and ATTENTION_GRAD, for a backend of at most `threads` threads; the floats of one. */
+/* The host's share of it: ATTENTION and ATTENTION_GRAD, for a backend of at most `threads` threads; the floats of one.
+ */
 enum { TWS_HOST_ATTENTION_TILE = 64 };
 size_t tws_host_attention_workspace(const tws_work *work, int threads);
 size_t tws_host_attention_thread_floats(const tws_work *work);

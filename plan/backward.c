@@ -99,11 +99,11 @@ static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   int accumulate;
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR_GRAD_INPUT, 0);
   work.flags &= ~(uint32_t)TWS_BIAS;
-  uint32_t into = l->with ? l->with->in[0] : m->in[0];
+  uint32_t into = l->fused_with ? l->fused_with->in[0] : m->in[0];
   tws_operand operands[4] = {dy, tws_zero_param(l, m->param[0]), tws_value_gradient_out(l, into, &accumulate)};
   int n = 3;
   if (accumulate) work.flags |= TWS_ACCUMULATE;
-  if (l->with) {
+  if (l->fused_with) {
     if (accumulate) tws_builder_fail(&l->b, TWS_INTERNAL, "an activation's gradient is there already");
     work.flags |= TWS_GELU;
     operands[n++] = tws_value_read(l, into);
@@ -118,7 +118,7 @@ static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   for (int i = 0; i < l->slices; i++) {
     operands[0] = tws_operand_slice(l, dy, i);
     operands[2] = tws_operand_slice(l, dx, i);
-    if (l->with) operands[3] = tws_operand_slice(l, z, i);
+    if (l->fused_with) operands[3] = tws_operand_slice(l, z, i);
     tws_lower_compute(l, &work, operands, n);
   }
 }

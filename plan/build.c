@@ -80,7 +80,7 @@ static uint32_t line_group(tws_lower *l, const char *name, int size) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return TWS_NONE;
   }
-  tws_topology_line(&l->b.plan->topology, l->b.plan->rank, tws_topology_axis(&l->b.plan->topology, name), line);
+  tws_topology_axis_ranks(&l->b.plan->topology, l->b.plan->rank, tws_topology_axis(&l->b.plan->topology, name), line);
   return tws_lower_add_group(l, name, line, size);
 }
 
@@ -125,16 +125,16 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
                        .tensor_index = plan->tensor_index,
                        .sequence = plan->sequence_parallel,
                        .sequence_index = plan->sequence_index,
-                       .regions = plan->tensor_parallel > 1 && c->tensor_regions};
+                       .tensor_sequence_parallel = plan->tensor_parallel > 1 && c->tensor_sequence_parallel};
   if (l->axes.tensor > 1) TWS_TRY(tws_tensor_parallel_check(plan->network, l->axes.tensor, err));
   if (l->axes.sequence > 1) TWS_TRY(tws_sequence_parallel_check(plan->network, &l->axes, c->sequence_length, err));
   l->tokens = c->micro_batch_size * c->sequence_length / l->axes.sequence;
   l->slices = l->axes.tensor > 1 && c->tensor_overlap && c->tensor_chunks > 1 ? (int)c->tensor_chunks : 1;
-  int64_t parts = (int64_t)l->slices * (l->axes.regions ? l->axes.tensor : 1);
+  int64_t parts = (int64_t)l->slices * (l->axes.tensor_sequence_parallel ? l->axes.tensor : 1);
   if (l->tokens % parts) {
     return indivisible(l, l->tokens, parts, "tensor parallelism",
                        "change the micro batch or the sequence length, twinspeed.tensor_overlap_chunks, or turn "
-                       "twinspeed.tensor_sequence_regions off");
+                       "twinspeed.tensor_sequence_parallel off");
   }
   if (c->loss_tiles > 1 && l->tokens % c->loss_tiles) {
     return indivisible(l, l->tokens, c->loss_tiles, "twinspeed.loss_tiles", "use a number that divides them");

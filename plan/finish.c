@@ -7,22 +7,22 @@
 #include "plan/history.h"
 #include "plan/layout.h"
 
-/* Streams that the plan uses are lanes 0 .. lanes - 1 here. How far streams have got is a place in each: 1-based, 0
+/* Streams that the plan uses are streams 0 .. streams - 1 here. How far streams have got is a place in each: 1-based, 0
  * before the first operation. */
 typedef struct finisher {
   tws_builder *b;
   tws_plan *plan;
-  uint32_t lanes;
-  uint8_t lane_of[TWS_STREAM_COUNT];
-  uint8_t *lane;                  /* per operation */
-  uint32_t *clock;                /* per operation, lane: how far it is known to be done when the operation starts */
-  uint32_t *position;             /* per operation: place in its lane */
-  uint32_t *at[TWS_STREAM_COUNT]; /* operation by lane and place */
+  uint32_t streams;
+  uint8_t stream_index[TWS_STREAM_COUNT];
+  uint8_t *stream;                /* per operation */
+  uint32_t *clock;                /* per operation, stream: how far it is known to be done when the operation starts */
+  uint32_t *position;             /* per operation: place in its stream */
+  uint32_t *at[TWS_STREAM_COUNT]; /* operation by stream and place */
   uint32_t length[TWS_STREAM_COUNT];
-  uint32_t needed[TWS_STREAM_COUNT]; /* by the operation at hand: place in each lane */
+  uint32_t needed[TWS_STREAM_COUNT]; /* by the operation at hand: place in each stream */
   uint32_t *written_by;              /* per cell, a piece of a buffer: operation + 1 */
-  uint32_t *read_at;                 /* per cell, lane: last read since then */
-  uint32_t *touched;                 /* per buffer, lane */
+  uint32_t *read_at;                 /* per cell, stream: last read since then */
+  uint32_t *touched;                 /* per buffer, stream */
   uint8_t *begun;                    /* per buffer */
   uint32_t *first_piece;             /* per operand: where it begins */
   uint32_t *ending;                  /* buffers by last operation: first of a list */
@@ -30,19 +30,19 @@ typedef struct finisher {
   tws_history history[TWS_TIER_COUNT];
 } finisher;
 
-static void need(finisher *f, uint32_t lane, uint32_t place) {
-  if (place > f->needed[lane]) f->needed[lane] = place;
+static void need(finisher *f, uint32_t stream, uint32_t place) {
+  if (place > f->needed[stream]) f->needed[stream] = place;
 }
 
 static void need_all(finisher *f, const uint32_t *places) {
-  for (uint32_t k = 0; k < f->lanes; k++) need(f, k, places[k]);
+  for (uint32_t k = 0; k < f->streams; k++) need(f, k, places[k]);
 }
 
-/* Wait until the lane has done its operation number `place`. */
-static void wait_for(finisher *f, uint32_t op, uint32_t lane, uint32_t place) {
+/* Wait until the stream has done its operation number `place`. */
+static void wait_for(finisher *f, uint32_t op, uint32_t stream, uint32_t place) {
   tws_plan *plan = f->plan;
-  uint32_t *clock = f->clock + (size_t)op * f->lanes;
-  uint32_t other = f->at[lane][place - 1];
+  uint32_t *clock = f->clock + (size_t)op * f->streams;
+  uint32_t other = f->at[stream][place - 1];
   if (f->b->failed != TWS_OK) return;
   if (tws_reserve(&plan->deps, &f->b->dep_capacity, plan->dep_count + 1u, sizeof *plan->deps)) {
     tws_builder_fail(f->b, TWS_MEMORY, "no memory");
@@ -51,21 +51,21 @@ static void wait_for(finisher *f, uint32_t op, uint32_t lane, uint32_t place) {
   plan->deps[plan->dep_count++] = other;
   plan->ops[op].dep_count++;
   plan->ops[other].awaited = 1;
-  const uint32_t *known = f->clock + (size_t)other * f->lanes;
-  for (uint32_t k = 0; k < f->lanes; k++) {
+  const uint32_t *known = f->clock + (size_t)other * f->streams;
+  for (uint32_t k = 0; k < f->streams; k++) {
     if (known[k] > clock[k]) clock[k] = known[k];
   }
-  if (clock[lane] < place) clock[lane] = place;
+  if (clock[stream] < place) clock[stream] = place;
 }
 
 /* Waits for all that is needed, the operation issued last first: it may have waited for others of them, never they for
  * it. So no dependency is implied by the rest. */
 static void settle(finisher *f, uint32_t op) {
-  const uint32_t *clock = f->clock + (size_t)op * f->lanes;
+  const uint32_t *clock = f->clock + (size_t)op * f->streams;
   for (;;) {
     uint32_t latest = TWS_NONE, from = 0;
-    for (uint32_t k = 0; k < f->lanes; k++) {
-      if (k == f->lane[op] || f->needed[k] <= clock[k]) continue;
+    for (uint32_t k = 0; k < f->streams; k++) {
+      if (k == f->stream[op] || f->needed[k] <= clock[k]) continue;
       uint32_t other = f->at[k][f->needed[k] - 1];
       if (latest != TWS_NONE && other < latest) continue;
       latest = other;
@@ -79,8 +79,8 @@ static void settle(finisher *f, uint32_t op) {
 static void begin_buffer(finisher *f, uint32_t index) {
   const tws_buffer *buffer = &f->plan->buffers[index];
   uint32_t places[TWS_STREAM_COUNT];
-  if (tws_history_take(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), f->touched, f->lanes,
-                       places)) {
+  if (tws_history_take(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), f->touched,
+                       f->streams, places)) {
     tws_builder_fail(f->b, TWS_MEMORY, "no memory");
   }
   need_all(f, places);
@@ -113,17 +113,17 @@ static void access_operand(finisher *f, const tws_operand *operand) {
     size_t cell = pieces->first_cell + i;
     if (f->written_by[cell]) {
       uint32_t writer = f->written_by[cell] - 1;
-      need(f, f->lane[writer], f->position[writer]);
+      need(f, f->stream[writer], f->position[writer]);
     }
-    if (operand->access & TWS_WRITE) need_all(f, f->read_at + cell * f->lanes);
+    if (operand->access & TWS_WRITE) need_all(f, f->read_at + cell * f->streams);
   }
 }
 
 /* After all waits of an operation are known: leave its marks. Separate, so that operands of one operation that overlap
  * (in-place kernels) do not wait for each other. */
 static void mark_operand(finisher *f, uint32_t op, const tws_operand *operand) {
-  uint32_t lane = f->lane[op];
-  f->touched[(size_t)operand->buffer * f->lanes + lane] = f->position[op];
+  uint32_t stream = f->stream[op];
+  f->touched[(size_t)operand->buffer * f->streams + stream] = f->position[op];
   if (operand->count == 0) return;
   const struct tws_pieces *pieces = &f->b->pieces[operand->buffer];
   uint32_t first = f->first_piece[operand - f->plan->operands];
@@ -132,9 +132,9 @@ static void mark_operand(finisher *f, uint32_t op, const tws_operand *operand) {
     if (operand->access & TWS_WRITE) {
       /* Several streams may write different parts of one piece in turn; each waited for the one before. */
       f->written_by[cell] = op + 1;
-      for (uint32_t k = 0; k < f->lanes; k++) f->read_at[cell * f->lanes + k] = 0;
+      for (uint32_t k = 0; k < f->streams; k++) f->read_at[cell * f->streams + k] = 0;
     } else {
-      f->read_at[cell * f->lanes + lane] = f->position[op];
+      f->read_at[cell * f->streams + stream] = f->position[op];
     }
   }
 }
@@ -148,11 +148,11 @@ static void release_ending(finisher *f, uint32_t op) {
   }
 }
 
-static void find_lanes(finisher *f) {
+static void find_streams(finisher *f) {
   int used[TWS_STREAM_COUNT] = {0};
   for (uint32_t op = 0; op < f->plan->op_count; op++) used[f->plan->ops[op].stream] = 1;
   for (int s = 0; s < TWS_STREAM_COUNT; s++) {
-    if (used[s]) f->lane_of[s] = (uint8_t)f->lanes++;
+    if (used[s]) f->stream_index[s] = (uint8_t)f->streams++;
   }
 }
 
@@ -163,30 +163,30 @@ static tws_code prepare(finisher *f, tws_arena *scratch) {
     f->b->pieces[i].first_cell = cells;
     cells += f->b->pieces[i].count;
   }
-  f->lane = tws_arena_alloc(scratch, plan->op_count + 1u, 1);
-  f->clock = tws_arena_alloc(scratch, ((size_t)plan->op_count + 1) * f->lanes, sizeof *f->clock);
+  f->stream = tws_arena_alloc(scratch, plan->op_count + 1u, 1);
+  f->clock = tws_arena_alloc(scratch, ((size_t)plan->op_count + 1) * f->streams, sizeof *f->clock);
   f->position = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof *f->position);
   f->written_by = tws_arena_alloc(scratch, cells + 1u, sizeof *f->written_by);
-  f->read_at = tws_arena_alloc(scratch, ((size_t)cells + 1) * f->lanes, sizeof *f->read_at);
-  f->touched = tws_arena_alloc(scratch, ((size_t)plan->buffer_count + 1) * f->lanes, sizeof *f->touched);
+  f->read_at = tws_arena_alloc(scratch, ((size_t)cells + 1) * f->streams, sizeof *f->read_at);
+  f->touched = tws_arena_alloc(scratch, ((size_t)plan->buffer_count + 1) * f->streams, sizeof *f->touched);
   f->begun = tws_arena_alloc(scratch, plan->buffer_count + 1u, 1);
   f->first_piece = tws_arena_alloc(scratch, plan->operand_count + 1u, sizeof *f->first_piece);
   f->ending = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof *f->ending);
   f->ending_next = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof *f->ending_next);
-  if (!f->lane || !f->clock || !f->position || !f->written_by || !f->read_at || !f->touched || !f->begun ||
+  if (!f->stream || !f->clock || !f->position || !f->written_by || !f->read_at || !f->touched || !f->begun ||
       !f->first_piece || !f->ending || !f->ending_next) {
     return tws_builder_fail(f->b, TWS_MEMORY, "no memory");
   }
   for (uint32_t op = 0; op < plan->op_count; op++) {
-    f->lane[op] = f->lane_of[plan->ops[op].stream];
-    f->position[op] = ++f->length[f->lane[op]];
+    f->stream[op] = f->stream_index[plan->ops[op].stream];
+    f->position[op] = ++f->length[f->stream[op]];
     f->ending[op] = TWS_NONE;
   }
-  for (uint32_t k = 0; k < f->lanes; k++) {
+  for (uint32_t k = 0; k < f->streams; k++) {
     f->at[k] = tws_arena_alloc(scratch, f->length[k] + 1u, sizeof *f->at[k]);
     if (!f->at[k]) return tws_builder_fail(f->b, TWS_MEMORY, "no memory");
   }
-  for (uint32_t op = 0; op < plan->op_count; op++) f->at[f->lane[op]][f->position[op] - 1] = op;
+  for (uint32_t op = 0; op < plan->op_count; op++) f->at[f->stream[op]][f->position[op] - 1] = op;
   for (uint32_t i = plan->buffer_count; i-- > 0;) {
     tws_buffer *buffer = &plan->buffers[i];
     if (buffer->lifetime != TWS_LIFETIME_OPS || buffer->last_op == TWS_NONE) continue;
@@ -204,9 +204,9 @@ static void sweep(finisher *f) {
   for (uint32_t op = 0; op < plan->op_count && f->b->failed == TWS_OK; op++) {
     tws_op *o = &plan->ops[op];
     o->dep_first = plan->dep_count;
-    uint32_t lane = f->lane[op], *clock = f->clock + (size_t)op * f->lanes;
-    if (last[lane]) memcpy(clock, f->clock + (size_t)(last[lane] - 1) * f->lanes, f->lanes * sizeof *clock);
-    clock[lane] = f->position[op] - 1;
+    uint32_t stream = f->stream[op], *clock = f->clock + (size_t)op * f->streams;
+    if (last[stream]) memcpy(clock, f->clock + (size_t)(last[stream] - 1) * f->streams, f->streams * sizeof *clock);
+    clock[stream] = f->position[op] - 1;
     memset(f->needed, 0, sizeof f->needed);
     const tws_operand *operands = plan->operands + o->operand_first;
     for (int i = 0; i < o->operand_count; i++) {
@@ -220,12 +220,12 @@ static void sweep(finisher *f) {
     }
     if (o->channel != TWS_CHANNEL_NONE) {
       const uint32_t before = on_channel[o->channel];
-      if (before) need(f, f->lane[before - 1], f->position[before - 1]);
+      if (before) need(f, f->stream[before - 1], f->position[before - 1]);
       on_channel[o->channel] = op + 1;
     }
     settle(f, op);
     for (int i = 0; i < o->operand_count; i++) mark_operand(f, op, &operands[i]);
-    last[lane] = op + 1;
+    last[stream] = op + 1;
     release_ending(f, op);
   }
 }
@@ -235,9 +235,9 @@ tws_code tws_builder_finish(tws_builder *b) {
   finisher f = {.b = b, .plan = b->plan};
   tws_arena *scratch = tws_arena_create();
   if (!scratch) return tws_builder_fail(b, TWS_MEMORY, "no memory");
-  find_lanes(&f);
+  find_streams(&f);
   /* On a single stream order is all there is. */
-  if (tws_layout_make(b, scratch) == TWS_OK && f.lanes > 1 && prepare(&f, scratch) == TWS_OK) sweep(&f);
+  if (tws_layout_make(b, scratch) == TWS_OK && f.streams > 1 && prepare(&f, scratch) == TWS_OK) sweep(&f);
   for (int t = 0; t < TWS_TIER_COUNT; t++) tws_history_free(&f.history[t]);
   tws_arena_destroy(scratch);
   return b->failed;

@@ -4,8 +4,8 @@
 
 #include "base/memory.h"
 
-static void merge(uint32_t *into, const uint32_t *other, uint32_t lanes) {
-  for (uint32_t k = 0; k < lanes; k++) {
+static void merge(uint32_t *into, const uint32_t *other, uint32_t streams) {
+  for (uint32_t k = 0; k < streams; k++) {
     if (other[k] > into[k]) into[k] = other[k];
   }
 }
@@ -32,13 +32,13 @@ static int insert(tws_history *history, size_t at, tws_history_range range) {
   return 0;
 }
 
-int tws_history_take(tws_history *history, uint64_t begin, uint64_t bytes, const uint32_t *touched, uint32_t lanes,
+int tws_history_take(tws_history *history, uint64_t begin, uint64_t bytes, const uint32_t *touched, uint32_t streams,
                      uint32_t *wait) {
   uint64_t end = begin + bytes;
   size_t first = find(history, begin), last = first;
-  memset(wait, 0, lanes * sizeof *wait);
+  memset(wait, 0, streams * sizeof *wait);
   for (; last < history->count && history->ranges[last].begin < end; last++) {
-    merge(wait, touched + (size_t)history->ranges[last].buffer * lanes, lanes);
+    merge(wait, touched + (size_t)history->ranges[last].buffer * streams, streams);
   }
   if (first == last) return 0;
   tws_history_range left = history->ranges[first], right = history->ranges[last - 1];

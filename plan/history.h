@@ -15,9 +15,9 @@ typedef struct tws_history {
   size_t count, capacity;
 } tws_history;
 
-/* A buffer takes [begin, begin + bytes): wait[lanes] is what must be waited for, the largest of touched[buffer][lanes]
- * of the buffers that were there. Returns 0, or -1 without memory. */
-int tws_history_take(tws_history *history, uint64_t begin, uint64_t bytes, const uint32_t *touched, uint32_t lanes,
+/* A buffer takes [begin, begin + bytes): wait[streams] is what must be waited for, the largest of
+ * touched[buffer][streams] of the buffers that were there. Returns 0, or -1 without memory. */
+int tws_history_take(tws_history *history, uint64_t begin, uint64_t bytes, const uint32_t *touched, uint32_t streams,
                      uint32_t *wait);
 /* `buffer` is gone. The range must not overlap what the history holds. */
 int tws_history_give(tws_history *history, uint64_t begin, uint64_t bytes, uint32_t buffer);

@@ -22,9 +22,9 @@ enum tws_kept { TWS_NOT_KEPT, TWS_KEPT, TWS_KEPT_CHECKPOINT };
 typedef struct tws_visit {
   uint32_t module; /* of the local network; TWS_NONE: the root, which has no work but lets ZeRO-3 prefetch */
   uint8_t phase;
-  uint8_t elsewhere;    /* its work is part of a neighbour's kernel */
+  uint8_t fused_away;   /* its work is part of a neighbour's kernel */
   uint16_t tile, tiles; /* part of the micro-batch's tokens: 0 of 1 for all */
-  uint32_t with;        /* the neighbour's module whose work is part of this one's kernel, or TWS_NONE */
+  uint32_t fused_with;  /* the neighbour's module whose work is part of this one's kernel, or TWS_NONE */
 } tws_visit;
 
 typedef struct tws_visit_list {
@@ -109,16 +109,16 @@ typedef struct tws_lower {
   tws_context *free_contexts;
   uint32_t *value_buffer; /* of the context */
   uint32_t *value_gradient;
-  int split;              /* weight gradients are deferred */
-  int evaluates;          /* forward passes alone */
-  int tile, tiles;        /* of the visit being lowered */
-  const tws_module *with; /* likewise: the module whose work its kernel does too, or NULL */
-  uint8_t *tiled;         /* values that exist one tile at a time */
-  uint8_t *adds;          /* per value: whether tiles add to the gradient that was there before the first of them */
-  uint8_t *kept;          /* per value: tws_kept */
-  int64_t tokens;         /* of one micro-batch on this rank */
-  int64_t accumulation;   /* micro-batches lowered */
-  int overlap;            /* overlap_comm, off in a pipeline */
+  int split;                    /* weight gradients are deferred */
+  int evaluates;                /* forward passes alone */
+  int tile, tiles;              /* of the visit being lowered */
+  const tws_module *fused_with; /* likewise: the module whose work its kernel does too, or NULL */
+  uint8_t *tiled;               /* values that exist one tile at a time */
+  uint8_t *adds;        /* per value: whether tiles add to the gradient that was there before the first of them */
+  uint8_t *kept;        /* per value: tws_kept */
+  int64_t tokens;       /* of one micro-batch on this rank */
+  int64_t accumulation; /* micro-batches lowered */
+  int overlap;          /* overlap_comm, off in a pipeline */
   tws_stream gather_stream, reduce_stream, exchange_stream;
   int slices; /* in which split layers and their exchanges are issued, to overlap */
   uint32_t pipe_group, tied_group, model_group, sequence_group; /* TWS_NONE where there is none */

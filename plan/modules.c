@@ -82,7 +82,7 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   work.d[2] = l->network->params[m->param[0]].rows;
   work.d[4] = l->config->sequence_length / l->axes.sequence;
   work.f[0] = (double)local->first_row;
-  if (m->param[1] != TWS_NONE && !local->vector_elsewhere) {
+  if (m->param[1] != TWS_NONE && !local->skips_vector) {
     int64_t first, width = m->out_features;
     tws_operand positions = tws_zero_param(l, m->param[1]);
     tws_position_rows(l, m->param[1], &first, &work.d[3]);
@@ -151,12 +151,12 @@ static void forward_linear(tws_lower *l, const tws_module *m) {
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR, 0);
   tws_operand operands[5] = {tws_value_read(l, m->in[0]), tws_zero_param(l, m->param[0])};
   int first_out, n = 2;
-  if (tws_local_of(l, m)->vector_elsewhere) work.flags &= ~(uint32_t)TWS_BIAS;
+  if (tws_local_of(l, m)->skips_vector) work.flags &= ~(uint32_t)TWS_BIAS;
   if (work.flags & TWS_BIAS) operands[n++] = tws_zero_param(l, m->param[1]);
   first_out = n;
-  if (l->with) {
+  if (l->fused_with) {
     work.flags |= TWS_GELU;
-    operands[n++] = tws_value_make(l, l->with->out[0]);
+    operands[n++] = tws_value_make(l, l->fused_with->out[0]);
   }
   operands[n++] = tws_value_make(l, m->out[0]);
   if (!tws_lower_sliced(l, m)) {
@@ -176,15 +176,16 @@ static void forward_linear(tws_lower *l, const tws_module *m) {
 
 static void forward_norm(tws_lower *l, const tws_module *m) {
   tws_work work = tws_module_work(l, m, TWS_KERNEL_NORM, 0);
-  tws_operand operands[7] = {tws_value_read(l, l->with ? l->with->in[0] : m->in[0]), tws_zero_param(l, m->param[0])};
+  tws_operand operands[7] = {tws_value_read(l, l->fused_with ? l->fused_with->in[0] : m->in[0]),
+                             tws_zero_param(l, m->param[0])};
   int n = 2;
   if (m->param[1] != TWS_NONE) operands[n++] = tws_zero_param(l, m->param[1]);
   operands[n++] = tws_value_make(l, m->out[0]);
   operands[n++] = tws_value_make(l, m->out[1]);
-  if (l->with) {
+  if (l->fused_with) {
     work.flags |= TWS_RESIDUAL;
-    operands[n++] = tws_value_read(l, l->with->in[1]);
-    operands[n++] = tws_value_take(l, l->with->in[1], l->with->out[0], TWS_WRITE);
+    operands[n++] = tws_value_read(l, l->fused_with->in[1]);
+    operands[n++] = tws_value_take(l, l->fused_with->in[1], l->fused_with->out[0], TWS_WRITE);
   }
   tws_lower_compute(l, &work, operands, n);
 }
@@ -240,13 +241,13 @@ static void forward(tws_lower *l, const tws_module *m) {
 }
 
 void tws_lower_visit(tws_lower *l, const tws_visit *visit) {
-  if (visit->module == TWS_NONE || visit->elsewhere || l->b.failed != TWS_OK) return;
+  if (visit->module == TWS_NONE || visit->fused_away || l->b.failed != TWS_OK) return;
   const tws_module *m = &l->network->modules[visit->module];
   l->b.phase = (tws_phase)visit->phase;
   l->b.module = l->local.modules[visit->module].origin;
   l->tile = visit->tile;
   l->tiles = visit->tiles;
-  l->with = visit->with == TWS_NONE ? NULL : &l->network->modules[visit->with];
+  l->fused_with = visit->fused_with == TWS_NONE ? NULL : &l->network->modules[visit->fused_with];
   if (visit->phase == TWS_PHASE_BACKWARD) {
     tws_lower_backward(l, m);
   } else {
@@ -254,5 +255,5 @@ void tws_lower_visit(tws_lower *l, const tws_visit *visit) {
   }
   l->tile = 0;
   l->tiles = 1;
-  l->with = NULL;
+  l->fused_with = NULL;
 }

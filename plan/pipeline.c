@@ -131,7 +131,7 @@ static tws_code make_groups(tws_lower *l) {
   if (l->shape.stages == 1) return TWS_OK;
   int *line = tws_arena_alloc(l->scratch, (size_t)l->shape.stages, sizeof *line);
   if (!line) return no_memory(l);
-  tws_topology_line(&plan->topology, plan->rank, axis, line);
+  tws_topology_axis_ranks(&plan->topology, plan->rank, axis, line);
   l->pipe_group = tws_lower_add_group(l, "pipe", line, l->shape.stages);
   if (tied_ends(l, &other)) {
     int ends[2] = {other < l->stage ? line[other] : plan->rank, other < l->stage ? plan->rank : line[other]};

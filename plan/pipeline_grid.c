@@ -48,7 +48,7 @@ int tws_pipeline_grid_group(const tws_topology *topology, tws_grid_group kind, i
     ranks[0] = rank;
     return 1;
   }
-  if (kind != TWS_GRID_REPLICA) return tws_topology_line(topology, rank, axis, ranks);
+  if (kind != TWS_GRID_REPLICA) return tws_topology_axis_ranks(topology, rank, axis, ranks);
   tws_topology_coordinates(topology, rank, coordinates);
   return tws_topology_axis_list(topology, axis, coordinates[axis], ranks);
 }

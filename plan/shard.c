@@ -86,19 +86,19 @@ static uint32_t enter(maker *k, uint32_t value) {
   if (k->entered[value] != TWS_NONE) return k->entered[value];
   uint32_t in = k->current[value];
   tws_local_value tokens = k->values[in];
-  int regions = tokens.split > 1;
+  int tensor_sequence_parallel = tokens.split > 1;
   tokens.split = 1;
-  k->entered[value] = add_exchange(k, regions ? TWS_EXCHANGE_GATHER : TWS_EXCHANGE_COPY, value, in,
+  k->entered[value] = add_exchange(k, tensor_sequence_parallel ? TWS_EXCHANGE_GATHER : TWS_EXCHANGE_COPY, value, in,
                                    k->net->values[in].per_token, tokens);
-  if (!regions) k->current[value] = k->entered[value]; /* it took the memory over */
+  if (!tensor_sequence_parallel) k->current[value] = k->entered[value]; /* it took the memory over */
   return k->entered[value];
 }
 
 /* Partial sums become the value that the rest of the network reads. */
 static uint32_t leave(maker *k, uint32_t value, uint32_t in) {
   tws_local_value tokens = k->values[in];
-  if (k->axes->regions) tokens.split = (uint16_t)k->axes->tensor;
-  return add_exchange(k, k->axes->regions ? TWS_EXCHANGE_SCATTER : TWS_EXCHANGE_REDUCE, value, in,
+  if (k->axes->tensor_sequence_parallel) tokens.split = (uint16_t)k->axes->tensor;
+  return add_exchange(k, k->axes->tensor_sequence_parallel ? TWS_EXCHANGE_SCATTER : TWS_EXCHANGE_REDUCE, value, in,
                       k->net->values[in].per_token, tokens);
 }
 
@@ -175,7 +175,7 @@ static void embedding(maker *k, const tws_module *m) {
     slice_rows(k, m->param[0], &k->whole->params[m->param[0]].rows, 1);
     keep_whole(k, m->param[1]);
     share(k, m->param[1], TWS_SHARING_COPIED);
-    k->modules[index].vector_elsewhere = k->axes->tensor_index > 0;
+    k->modules[index].skips_vector = k->axes->tensor_index > 0;
     x = leave(k, value, x);
   }
   k->current[value] = x;
@@ -201,7 +201,7 @@ static void row_linear(maker *k, const tws_module *m) {
   k->net->modules[index].in[0] = in;
   k->net->modules[index].in_features = part(k, m->in_features);
   k->modules[index].split = TWS_SPLIT_ROW;
-  k->modules[index].vector_elsewhere = k->axes->tensor_index > 0;
+  k->modules[index].skips_vector = k->axes->tensor_index > 0;
   uint32_t y = add_value(k, index, 0, m->out[0], m->out_features, k->values[in]);
   k->current[m->out[0]] = leave(k, m->out[0], y);
 }

@@ -13,7 +13,8 @@
 typedef struct tws_axes {
   int tensor, tensor_index;
   int sequence, sequence_index;
-  int regions; /* values between split weights are split by tokens: all-gather and reduce-scatter, not all-reduce */
+  int tensor_sequence_parallel; /* values between split weights are split by tokens: all-gather and reduce-scatter, not
+                                   all-reduce */
 } tws_axes;
 
 /*              forward                       backward                     in, out
@@ -45,11 +46,11 @@ typedef enum tws_sharing {
 } tws_sharing;
 
 typedef struct tws_local_module {
-  uint32_t origin;          /* module of the whole network */
-  uint8_t exchange;         /* EXCHANGE: which */
-  uint8_t split;            /* LINEAR: tws_split */
-  uint8_t vector_elsewhere; /* another rank adds the bias (LINEAR) or the positions (EMBEDDING) */
-  int64_t first_row, rows;  /* EMBEDDING, LOSS: rows of the vocabulary that this rank has, without padding */
+  uint32_t origin;         /* module of the whole network */
+  uint8_t exchange;        /* EXCHANGE: which */
+  uint8_t split;           /* LINEAR: tws_split */
+  uint8_t skips_vector;    /* another rank adds the bias (LINEAR) or the positions (EMBEDDING) */
+  int64_t first_row, rows; /* EMBEDDING, LOSS: rows of the vocabulary that this rank has, without padding */
 } tws_local_module;
 
 /* Tokens of a value: those of the rank's micro-batch x gather / split. */

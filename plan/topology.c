@@ -58,7 +58,7 @@ void tws_topology_coordinates(const tws_topology *topology, int rank, int *coord
   }
 }
 
-int tws_topology_line(const tws_topology *topology, int rank, int axis, int *ranks) {
+int tws_topology_axis_ranks(const tws_topology *topology, int rank, int axis, int *ranks) {
   int coordinates[TWS_MAX_AXES];
   tws_topology_coordinates(topology, rank, coordinates);
   for (int i = 0; i < topology->dim[axis]; i++) {
@@ -74,7 +74,7 @@ int tws_topology_comm_lists(const tws_topology *topology, int axis, int *lists) 
   for (int rank = 0; rank < world; rank++) { /* row-major order of ranks is the product order of the other axes */
     tws_topology_coordinates(topology, rank, coordinates);
     if (coordinates[axis] != 0) continue;
-    tws_topology_line(topology, rank, axis, lists + count * topology->dim[axis]);
+    tws_topology_axis_ranks(topology, rank, axis, lists + count * topology->dim[axis]);
     count++;
   }
   return count;

@@ -20,7 +20,7 @@ int tws_topology_dim(const tws_topology *topology, const char *name);        /* 
 int tws_topology_rank(const tws_topology *topology, const int *coordinates); /* -1 out of range */
 void tws_topology_coordinates(const tws_topology *topology, int rank, int *coordinates);
 /* The ranks of the line through `rank` along `axis`, in order; `ranks` has room for the axis' dimension. */
-int tws_topology_line(const tws_topology *topology, int rank, int axis, int *ranks);
+int tws_topology_axis_ranks(const tws_topology *topology, int rank, int axis, int *ranks);
 /* All lines along an axis in DeepSpeed's order: returns how many; lists holds count x dim ranks. */
 int tws_topology_comm_lists(const tws_topology *topology, int axis, int *lists);
 /* Ranks whose coordinate on `axis` is `index`, in rank order; returns how many. */

@@ -14,8 +14,11 @@ static void push_tile(tws_lower *l, uint32_t module, tws_phase phase, int tile, 
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return;
   }
-  list->items[list->count++] = (tws_visit){
-      .module = module, .phase = (uint8_t)phase, .tile = (uint16_t)tile, .tiles = (uint16_t)tiles, .with = TWS_NONE};
+  list->items[list->count++] = (tws_visit){.module = module,
+                                           .phase = (uint8_t)phase,
+                                           .tile = (uint16_t)tile,
+                                           .tiles = (uint16_t)tiles,
+                                           .fused_with = TWS_NONE};
 }
 
 static void push(tws_lower *l, uint32_t module, tws_phase phase) {
@@ -186,11 +189,11 @@ static void fuse(const tws_lower *l, const uint8_t *readers, tws_visit *first, t
   if (a->type == TWS_MODULE_LINEAR && b->type == TWS_MODULE_GELU) {
     const uint32_t between = backward ? b->out[0] : a->out[0];
     if ((backward ? a->in[0] : b->in[0]) != between || readers[between] != 1) return;
-    first->with = second->module;
-    second->elsewhere = 1;
+    first->fused_with = second->module;
+    second->fused_away = 1;
   } else if (!backward && a->type == TWS_MODULE_ADD && b->type == TWS_MODULE_NORM && b->in[0] == a->out[0]) {
-    first->elsewhere = 1;
-    second->with = first->module;
+    first->fused_away = 1;
+    second->fused_with = first->module;
   }
 }
 

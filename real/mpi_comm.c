@@ -87,16 +87,16 @@ static int compare_lists(const void *left, const void *right) {
 }
 
 /* Distinct lists of the whole world in one order everywhere: the position + 1 is a group's id (0: everyone). */
-static tws_code number_groups(tws_comm *comm, const int *lists, int words, tws_error *err) {
+static tws_code number_groups(tws_comm *comm, const int *lists, int integers, tws_error *err) {
   int *lengths = tws_calloc((size_t)comm->world_size, 2 * sizeof *lengths), *all = NULL, total = 0, count = 0;
   const int **sorted = NULL;
   tws_code code = TWS_MEMORY;
   if (lengths) {
     int *starts = lengths + comm->world_size;
     if (comm->world_size > 1)
-      MPI_Allgather(&words, 1, MPI_INT, lengths, 1, MPI_INT, comm->world);
+      MPI_Allgather(&integers, 1, MPI_INT, lengths, 1, MPI_INT, comm->world);
     else
-      lengths[0] = words;
+      lengths[0] = integers;
     for (int r = 0; r < comm->world_size; r++) {
       starts[r] = total;
       total += lengths[r];
@@ -105,9 +105,9 @@ static tws_code number_groups(tws_comm *comm, const int *lists, int words, tws_e
     sorted = tws_calloc((size_t)total + 1, sizeof *sorted);
     if (all && sorted) {
       if (comm->world_size > 1)
-        MPI_Allgatherv(lists, words, MPI_INT, all, lengths, starts, MPI_INT, comm->world);
-      else if (words > 0)
-        memcpy(all, lists, (size_t)words * sizeof *all);
+        MPI_Allgatherv(lists, integers, MPI_INT, all, lengths, starts, MPI_INT, comm->world);
+      else if (integers > 0)
+        memcpy(all, lists, (size_t)integers * sizeof *all);
       for (int i = 0; i < total; i += all[i] + 1) sorted[count++] = all + i;
       qsort(sorted, (size_t)count, sizeof *sorted, compare_lists);
       int distinct = 0;
@@ -130,10 +130,10 @@ static tws_code number_groups(tws_comm *comm, const int *lists, int words, tws_e
 }
 
 static tws_code copy_groups(tws_comm *comm, const tws_group *groups, uint32_t group_count, tws_error *err) {
-  size_t words = 0;
-  for (uint32_t g = 0; g < group_count; g++) words += (size_t)groups[g].size + 1;
+  size_t integers = 0;
+  for (uint32_t g = 0; g < group_count; g++) integers += (size_t)groups[g].size + 1;
   comm->groups = tws_calloc((size_t)group_count + 1, sizeof *comm->groups);
-  comm->ranks = tws_calloc(words + (size_t)comm->world_size, sizeof *comm->ranks);
+  comm->ranks = tws_calloc(integers + (size_t)comm->world_size, sizeof *comm->ranks);
   if (!comm->groups || !comm->ranks) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   comm->group_count = group_count;
   int *to = comm->ranks;
@@ -146,7 +146,7 @@ static tws_code copy_groups(tws_comm *comm, const tws_group *groups, uint32_t gr
   }
   comm->everyone = (tws_shared_group){.size = comm->world_size, .index = comm->rank, .ranks = to};
   for (int r = 0; r < comm->world_size; r++) *to++ = r;
-  return number_groups(comm, comm->ranks, (int)words, err);
+  return number_groups(comm, comm->ranks, (int)integers, err);
 }
 
 tws_code tws_comm_create(const tws_group *groups, uint32_t group_count, tws_transport transport, int busy,

@@ -23,8 +23,9 @@ static tws_code csv_failed(const tws_training *t, tws_error *err) {
 tws_code tws_report_csv_open(tws_training *t, tws_error *err) {
   if (t->rank != 0 || !t->options->csv_path) return TWS_OK;
   t->csv = fopen(t->options->csv_path, "w");
-  if (!t->csv || fprintf(t->csv, "step,loss,lr,gradient_norm,seconds,tokens_per_s,loss_scale,skipped%s\n",
-                         t->evaluation ? ",eval_loss" : "") < 0 ||
+  if (!t->csv ||
+      fprintf(t->csv, "step,loss,lr,gradient_norm,seconds,tokens_per_s,loss_scale,skipped%s\n",
+              t->evaluation ? ",eval_loss" : "") < 0 ||
       fflush(t->csv) != 0)
     return csv_failed(t, err);
   return TWS_OK;
@@ -34,9 +35,9 @@ tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_erro
   if (!t->csv) return TWS_OK;
   char evaluated[32] = ""; /* empty behind steps that none follows */
   if (r->evaluated) snprintf(evaluated, sizeof evaluated, "%.9g", r->eval_loss);
-  int written = fprintf(t->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.6f,%.1f,%.15g,%d%s%s\n", r->step, r->loss, r->lr,
-                        r->gradient_norm, r->seconds, r->tokens_per_s, r->loss_scale, r->skipped,
-                        t->evaluation ? "," : "", evaluated);
+  int written =
+      fprintf(t->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.6f,%.1f,%.15g,%d%s%s\n", r->step, r->loss, r->lr, r->gradient_norm,
+              r->seconds, r->tokens_per_s, r->loss_scale, r->skipped, t->evaluation ? "," : "", evaluated);
   return written < 0 || fflush(t->csv) != 0 ? csv_failed(t, err) : TWS_OK;
 }
 
@@ -123,7 +124,7 @@ static void add_axes(const tws_training *t, cJSON *configuration) {
     cJSON_AddNumberToObject(configuration, "virtual_stages", tws_config_division(c).virtual_stages);
   }
   if (plan->tensor_parallel > 1) {
-    cJSON_AddBoolToObject(configuration, "sequence_regions", c->tensor_regions);
+    cJSON_AddBoolToObject(configuration, "sequence_parallel", c->tensor_sequence_parallel);
     cJSON_AddNumberToObject(configuration, "overlap_chunks", c->tensor_overlap ? (double)c->tensor_chunks : 1);
   }
   if (c->ignored_token >= 0) cJSON_AddNumberToObject(configuration, "ignored_token", (double)c->ignored_token);

@@ -495,7 +495,7 @@ START_TEST(search_over_axes) {
     ck_assert_msg(tws_config_load(in_folder("best.ds_config.json"), &best, &err) == TWS_OK, "%s", err.message);
     ck_assert_int_eq(best->pipeline_stages, 2);
     ck_assert_int_eq(best->tensor_ranks, 2);
-    ck_assert_int_eq(best->tensor_regions, 1);
+    ck_assert_int_eq(best->tensor_sequence_parallel, 1);
     ck_assert_int_eq(best->pipeline_schedule, TWS_PIPELINE_INTERLEAVED);
     ck_assert_int_eq(best->virtual_stages, 2);
     ck_assert_int_eq(best->train_batch_size, 16);

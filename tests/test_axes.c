@@ -148,7 +148,7 @@ static void make_group(writer *w, int axis) {
   w->group[axis] = TWS_NONE;
   if (at < 0 || plan->topology.dim[at] < 2) return;
   int size = plan->topology.dim[at], index = 0, *ranks = tws_arena_alloc(plan->arena, (size_t)size, sizeof *ranks);
-  tws_topology_line(&plan->topology, plan->rank, at, ranks);
+  tws_topology_axis_ranks(&plan->topology, plan->rank, at, ranks);
   while (ranks[index] != plan->rank) index++;
   w->group[axis] = plan->group_count;
   plan->groups[plan->group_count++] = (tws_group){axis_names[axis], size, index, ranks};
@@ -312,7 +312,7 @@ static void begin(hand *h, int rank, int axes, const char *const *names, const i
   h->plan.world = tws_topology_world(&h->plan.topology);
   for (int i = 0; i < axes; i++) {
     h->groups[i] = (tws_group){names[i], dims[i], 0, h->ranks[i]};
-    tws_topology_line(&h->plan.topology, rank, i, h->ranks[i]);
+    tws_topology_axis_ranks(&h->plan.topology, rank, i, h->ranks[i]);
     while (h->ranks[i][h->groups[i].index] != rank) h->groups[i].index++;
   }
   h->plan.group_count = (uint32_t)axes;

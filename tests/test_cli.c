@@ -78,8 +78,8 @@ START_TEST(wrong_usage) {
       {"check -m gpt2 --schedule gipe", "did you mean \"gpipe\""},
       {"check -m gpt2 --axis-order pipe,data", "--axis-order: "},
       {"check -m gpt2 --axis-order pipe,pipe,sequence,model", "in some order"},
-      {"check -m gpt2 --sequence-regions=yes", "takes no value"},
-      {"check -m gpt2 --sequence-region", "did you mean --sequence-regions"},
+      {"check -m gpt2 --sequence-parallel=yes", "takes no value"},
+      {"check -m gpt2 --sequence-paralel", "did you mean --sequence-parallel"},
       {"check -m gpt2 --recompute ful", "did you mean \"full\""},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

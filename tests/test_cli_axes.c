@@ -27,7 +27,7 @@ static int64_t draw(uint64_t seed, uint64_t index, const int *from, uint64_t cou
 enum { LAYERS = 4, HIDDEN = 64, HEADS = 4, POSITIONS = 64, VOCABULARY = 96, SEQUENCE = 64, MICRO = 2 };
 
 typedef struct axes_job {
-  int llama, pipe, data, sequence, model, regions, ranks;
+  int llama, pipe, data, sequence, model, sequence_parallel, ranks;
   char words[512]; /* options without the division of ranks */
   char axes[256];  /* the division */
 } axes_job;
@@ -39,7 +39,7 @@ static axes_job random_job(uint64_t seed) {
                 .sequence = (int)draw(seed, 3, (const int[]){1, 1, 2}, 3),
                 .model = (int)draw(seed, 4, (const int[]){1, 2, 2}, 3)};
   static const char *const schedules[] = {"1f1b", "gpipe", "zb-h1"};
-  j.regions = j.model > 1 && draw(seed, 5, (const int[]){0, 1}, 2);
+  j.sequence_parallel = j.model > 1 && draw(seed, 5, (const int[]){0, 1}, 2);
   j.ranks = j.pipe * j.data * j.sequence * j.model;
   char model[128], text[512];
   snprintf(model, sizeof model, "%s/%s.json", folder, j.llama ? "llama" : "gpt2");
@@ -60,7 +60,7 @@ static axes_job random_job(uint64_t seed) {
   snprintf(j.axes, sizeof j.axes, "-n %d --pp %d --sp %d --tp %d --schedule %s --axis-order %s%s", j.ranks, j.pipe,
            j.sequence, j.model, schedules[draw(seed, 7, (const int[]){0, 1, 2}, 3)],
            draw(seed, 8, (const int[]){0, 1}, 2) ? "model,sequence,data,pipe" : "pipe,data,sequence,model",
-           j.regions ? " --sequence-regions" : "");
+           j.sequence_parallel ? " --sequence-parallel" : "");
   return j;
 }
 
@@ -326,13 +326,14 @@ static const cJSON *key_of(const cJSON *json, const char *section, const char *k
 /* Flags of parallelism become keys, and win over what the file says, in either of the two places for tensor ranks. */
 START_TEST(flags_of_parallelism) {
   const char *config = in_folder("ds.json");
-  write_text(config,
-             "{\"train_batch_size\": 8, \"pipeline\": {\"stages\": 3}, \"sequence_parallel_size\": 3,\n"
-             " \"tensor_parallel\": {\"tp\": {\"tp_size\": 16}}, \"twinspeed\": {\"tensor_sequence_regions\": false}}");
+  write_text(
+      config,
+      "{\"train_batch_size\": 8, \"pipeline\": {\"stages\": 3}, \"sequence_parallel_size\": 3,\n"
+      " \"tensor_parallel\": {\"tp\": {\"tp_size\": 16}}, \"twinspeed\": {\"tensor_sequence_parallel\": false}}");
   command_result r = twinspeed(
       "check -c %s --pp 2 --tp 4 --sp 8 --schedule interleaved --virtual-stages 5 --axis-order "
       "model,data,pipe,sequence "
-      "--sequence-regions --json",
+      "--sequence-parallel --json",
       config);
   ck_assert_msg(r.status == 0, "%s", r.err);
   cJSON *json = assert_json(&r, "twinspeed-check-1");
@@ -343,17 +344,29 @@ START_TEST(flags_of_parallelism) {
   ck_assert_str_eq(key_of(json, "twinspeed", "pipeline_schedule")->valuestring, "interleaved");
   ck_assert_int_eq(key_of(json, "twinspeed", "virtual_stages")->valueint, 5);
   ck_assert_str_eq(key_of(json, "twinspeed", "axis_order")->valuestring, "model,data,pipe,sequence");
-  ck_assert(cJSON_IsTrue(key_of(json, "twinspeed", "tensor_sequence_regions")));
+  ck_assert(cJSON_IsTrue(key_of(json, "twinspeed", "tensor_sequence_parallel")));
   ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "no_effect")), 0);
   cJSON_Delete(json);
   command_free(&r);
-  r = twinspeed("check --sequence-regions -c %s --tp 1 --set twinspeed.axis_order=data,pipe,model,sequence --json",
+  r = twinspeed("check --sequence-parallel -c %s --tp 1 --set twinspeed.axis_order=data,pipe,model,sequence --json",
                 config);
   json = assert_json(&r, "twinspeed-check-1");
   ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "no_effect")), 1);
   ck_assert_str_eq(key_of(json, "twinspeed", "axis_order")->valuestring, "data,pipe,model,sequence");
   cJSON_Delete(json);
   command_free(&r);
+  write_text(config,
+             "{\"train_batch_size\": 8, \"twinspeed\": {\"tensor_sequence_regions\": true}}"); /* former names */
+  const char *const former[] = {
+      "check --tp 2 -c %s --json",
+      "check --tp 2 -c %s --set twinspeed.tensor_sequence_parallel=false --sequence-regions --json"};
+  for (int i = 0; i < 2; i++) {
+    r = twinspeed(former[i], config);
+    json = assert_json(&r, "twinspeed-check-1");
+    ck_assert(cJSON_IsTrue(key_of(json, "twinspeed", "tensor_sequence_parallel")));
+    cJSON_Delete(json);
+    command_free(&r);
+  }
 }
 END_TEST
 
@@ -392,7 +405,7 @@ START_TEST(ranks_are_told_their_axes) {
   static const struct {
     const char *words, *axis;
   } cases[] = {{"--pp 2 --schedule gpipe --axis-order data,pipe,model,sequence", "pipe"},
-               {"--tp 2 --sequence-regions", "model"},
+               {"--tp 2 --sequence-parallel", "model"},
                {"--sp 2 --axis-order sequence,model,pipe,data", "sequence"}};
   char text[400];
   for (int i = 0; i < 399; i++) text[i] = (char)('a' + i % 26);

@@ -110,7 +110,7 @@ START_TEST(bad_configurations) {
       {"{\"train_batch_size\": 8, \"twinspeed\": {\"mlp_tiles\": \"2\"}}", "mlp_tiles"},
       {"{\"train_batch_size\": 8, \"twinspeed\": {\"axis_order\": \"model,data\"}}", "axis_order"},
       {"{\"train_batch_size\": 8, \"twinspeed\": {\"tensor_overlap_chunks\": 0}}", "tensor_overlap_chunks"},
-      {"{\"train_batch_size\": 8, \"twinspeed\": {\"tensor_sequence_regions\": 1}}", "tensor_sequence_regions"},
+      {"{\"train_batch_size\": 8, \"twinspeed\": {\"tensor_sequence_parallel\": 1}}", "tensor_sequence_parallel"},
       {"{\"train_batch_size\": 8, \"twinspeed\": {\"ignored_token\": 50257}}", "vocabulary of 50257"},
       {"{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": \"fast\"}}}", "lr"},
   };

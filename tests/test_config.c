@@ -120,7 +120,7 @@ START_TEST(defaults_that_surprise) {
   ck_assert(c->zero.multi_rank_bucket_allreduce == 1 && c->zero.reduce_scatter == 1);
   ck_assert(c->optimizer == TWS_OPTIMIZER_ADAMW && c->lr == 1e-3 && c->beta2 == 0.999 && c->epsilon == 1e-8);
   ck_assert(c->weight_decay == 0 && c->adam_w_mode == 1 && c->bias_correction == 1);
-  ck_assert(c->tensor_ranks == 0 && c->sequence_ranks == 0 && !c->tensor_overlap && !c->tensor_regions);
+  ck_assert(c->tensor_ranks == 0 && c->sequence_ranks == 0 && !c->tensor_overlap && !c->tensor_sequence_parallel);
   ck_assert(!c->bf16_masters && !c->bf16_moments && c->stochastic_rounding);
   ck_assert(c->tensor_chunks == 2 && c->loss_tiles == 1 && c->mlp_tiles == 1 && c->attention_chunks == 1);
   ck_assert_str_eq(c->axis_order, "pipe,data,sequence,model");
@@ -358,9 +358,9 @@ START_TEST(keys_that_need_another_say_so) {
       {"{\"tensor_parallel\": {\"tp_overlap_comm\": true, \"autotp_size\": 2}}", NULL, NULL},
       {"{\"tensor_parallel\": {\"tp_overlap_comm\": true, \"tp\": {\"tp_size\": 2}}}", NULL, NULL},
       {"{\"tensor_parallel\": {\"tp_overlap_comm\": false, \"autotp_size\": 0}}", NULL, NULL},
-      {"{\"twinspeed\": {\"tensor_sequence_regions\": true}}", "twinspeed.tensor_sequence_regions",
+      {"{\"twinspeed\": {\"tensor_sequence_parallel\": true}}", "twinspeed.tensor_sequence_parallel",
        "autotp_size above 1"},
-      {"{\"twinspeed\": {\"tensor_sequence_regions\": true}, \"tensor_parallel\": {\"autotp_size\": 2}}", NULL, NULL},
+      {"{\"twinspeed\": {\"tensor_sequence_parallel\": true}, \"tensor_parallel\": {\"autotp_size\": 2}}", NULL, NULL},
       {"{\"twinspeed\": {\"tensor_overlap_chunks\": 4}, \"tensor_parallel\": {\"autotp_size\": 2}}",
        "twinspeed.tensor_overlap_chunks", "tp_overlap_comm"},
       {"{\"twinspeed\": {\"tensor_overlap_chunks\": 2}}", NULL, NULL},
@@ -484,7 +484,7 @@ START_TEST(axes_divide_the_ranks) {
         &text,
         "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d, \"pipeline\": {\"stages\": %d},"
         " \"sequence_parallel_size\": %d, \"tensor_parallel\": {\"%s\": %d%s, \"tp_overlap_comm\": %s},"
-        " \"twinspeed\": {\"axis_order\": \"%s\", \"tensor_sequence_regions\": %s, \"loss_tiles\": %d, \"mlp_tiles\": "
+        " \"twinspeed\": {\"axis_order\": \"%s\", \"tensor_sequence_parallel\": %s, \"loss_tiles\": %d, \"mlp_tiles\": "
         "%d,"
         " \"tensor_overlap_chunks\": %d, \"ignored_token\": %d, \"vocabulary_multiple\": %d}}",
         (int)micro, (int)steps, (int)size[0], (int)size[2], p[9] % 3 ? "autotp_size" : "tp\": {\"tp_size", (int)size[3],
@@ -492,7 +492,8 @@ START_TEST(axes_divide_the_ranks) {
         1 + p[7] % 9, 1 + p[8] % 64, p[9] % 50 - 1, 1 + p[10] % 8);
     tws_config *c = config_of(text.data), *again;
     ck_assert(c->pipeline_stages == size[0] && c->sequence_ranks == size[2] && c->tensor_ranks == size[3]);
-    ck_assert(c->tensor_overlap == p[10] % 2 && c->tensor_regions == p[11] % 2 && c->tensor_chunks == 1 + p[8] % 64);
+    ck_assert(c->tensor_overlap == p[10] % 2 && c->tensor_sequence_parallel == p[11] % 2 &&
+              c->tensor_chunks == 1 + p[8] % 64);
     ck_assert(c->loss_tiles == 1 + p[6] % 9 && c->mlp_tiles == 1 + p[7] % 9 && c->ignored_token == p[9] % 50 - 1);
     ck_assert_str_eq(c->axis_order, axes);
     ck_assert_int_eq(tws_config_model_ranks(c), model);

@@ -71,7 +71,7 @@ START_TEST(bad_files) {
       {"{\"sequence_parallel_size\": true}", TWS_INVALID, "must be an integer", ""},
       {"{\"sequence_paralel_size\": 2}", TWS_INVALID, "unknown key", "\"sequence_parallel_size\""},
       {"{\"twinspeed\": {\"tensor_overlap_chunks\": 65}}", TWS_INVALID, "from 1 to 64, not 65", ""},
-      {"{\"twinspeed\": {\"tensor_sequence_regions\": \"yes\"}}", TWS_INVALID, "must be true or false", "quotes"},
+      {"{\"twinspeed\": {\"tensor_sequence_parallel\": \"yes\"}}", TWS_INVALID, "must be true or false", "quotes"},
       {"{\"twinspeed\": {\"loss_tiles\": 0}}", TWS_INVALID, "from 1 to 65536, not 0", ""},
       {"{\"twinspeed\": {\"mlp_tiles\": 1.5}}", TWS_INVALID, "must be an integer", ""},
       {"{\"twinspeed\": {\"attention_chunks\": -2}}", TWS_INVALID, "from 1 to 65536, not -2", ""},

@@ -68,7 +68,7 @@ static const job jobs[] = {
      2,
      1,
      {"tensor_parallel.autotp_size", "2", "tensor_parallel.tp_overlap_comm", "true", "twinspeed.tensor_overlap_chunks",
-      "2", "twinspeed.tensor_sequence_regions", "true"}},
+      "2", "twinspeed.tensor_sequence_parallel", "true"}},
     {"tensor parallelism beside ZeRO-1",
      4,
      2,
@@ -193,8 +193,12 @@ START_TEST(streams_wait_for_dependencies_alone) {
   const tws_machine machine = {&cluster, profile};
   ck_assert(ops->create(0, 1, &backend, &err) == TWS_OK);
   const tws_plan *programs[] = {plan};
-  const tws_executor_setup setup = {
-      .programs = programs, .program_count = 1, .ops = ops, .backend = backend, .comm_ops = &comm_ops, .comm = (tws_comm *)backend};
+  const tws_executor_setup setup = {.programs = programs,
+                                    .program_count = 1,
+                                    .ops = ops,
+                                    .backend = backend,
+                                    .comm_ops = &comm_ops,
+                                    .comm = (tws_comm *)backend};
   ck_assert_msg(tws_executor_create(&setup, &executor, &err) == TWS_OK, "%s", err.message);
   double *times = calloc(plan->op_count, 2 * sizeof *times);
   watched w = {plan, &machine, calloc(plan->op_count + 1u, sizeof *w.first)};

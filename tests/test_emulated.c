@@ -101,7 +101,7 @@ static const struct {
     {2, "llama", "--stage 2 --micro-batch 2 --accumulation 2 --set zero_optimization.overlap_comm=true"},
     {3, "gpt", "--stage 3 --micro-batch 1 --set zero_optimization.overlap_comm=true"},
     {2, "llama",
-     "--tp 2 --sequence-regions --micro-batch 2 --set tensor_parallel.tp_overlap_comm=true "
+     "--tp 2 --sequence-parallel --micro-batch 2 --set tensor_parallel.tp_overlap_comm=true "
      "--set twinspeed.tensor_overlap_chunks=2"},
     {2, "llama", "--sp 2 --micro-batch 2"},
     {4, "gpt", "--pp 4 --micro-batch 1 --accumulation 8"},

@@ -326,7 +326,7 @@ START_TEST(random_lines) {
                                       "--set bf16.enabled=maybe",
                                       "--schedule zb-h1",
                                       "--schedule interleaved --virtual-stages 2",
-                                      "--sequence-regions",
+                                      "--sequence-parallel",
                                       "--vocab-multiple 100",
                                       "--axis-order model,data,pipe,sequence",
                                       "--strict",

@@ -96,7 +96,7 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   c.micro_batch_size = 1 + (int64_t)draw(seed, 9, 3);
   c.tensor_overlap = (int)draw(seed, 10, 2);
   c.tensor_chunks = 1 + (int64_t)draw(seed, 11, 3);
-  c.tensor_regions = (int)draw(seed, 12, 2);
+  c.tensor_sequence_parallel = (int)draw(seed, 12, 2);
   c.loss_tiles = 1 + (int64_t)draw(seed, 13, 3);
   c.mlp_tiles = 1 + (int64_t)draw(seed, 14, 3);
   c.recompute = (tws_recompute)draw(seed, 15, 3);
@@ -325,13 +325,13 @@ START_TEST(illegal_jobs_are_refused) {
     c.sequence_length = 24;
     c.micro_batch_size = 1;
     c.loss_tiles = c.mlp_tiles = 1;
-    c.tensor_overlap = c.tensor_regions = 0;
+    c.tensor_overlap = c.tensor_sequence_parallel = 0;
     if (kind == 0) s.heads = s.kv_heads = 3;
     if (kind == 1) s.llama = 1, s.kv_heads = 1;
     if (kind == 2) s.inner = 7;
     if (kind == 3) s.vocabulary = 21, multiple = 1;
     if (kind == 4) c.zero.stage = 2 + (int)(seed / 10 % 2);
-    if (kind == 5) c.tensor_regions = 1, c.sequence_length = 23;
+    if (kind == 5) c.tensor_sequence_parallel = 1, c.sequence_length = 23;
     if (kind == 6) c.loss_tiles = 5;
     if (kind == 7) c.mlp_tiles = 7;
     if (kind == 8) c.pipeline_stages = 9, c.accumulation_steps = 9;

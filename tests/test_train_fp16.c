@@ -10,10 +10,10 @@ static const combination halves[] = {
     {GPT2, 2, .zero = 2, .more = OVERLAP},
     {LLAMA, 2, .zero = 3, .recompute = "full"},
     {GPT2, 2, .pipe = 2, .schedule = "zb-h1"},
-    {LLAMA, 2, .tensor = 2, .regions = 1, .loss_tiles = 2, .mlp_tiles = 2},
+    {LLAMA, 2, .tensor = 2, .sequence_parallel = 1, .loss_tiles = 2, .mlp_tiles = 2},
     {GPT2_UNTIED, 2, .sequence = 2, .zero = 1},
     {LLAMA, 4, .pipe = 2, .tensor = 2, .chunks = 2},
-    {GPT2, 4, .tensor = 2, .zero = 3, .regions = 1, .more = OVERLAP},
+    {GPT2, 4, .tensor = 2, .zero = 3, .sequence_parallel = 1, .more = OVERLAP},
     {LLAMA_TIED, 4, .sequence = 2, .zero = 2, .micro = 2},
     {GPT2_UNTIED, 4, .pipe = 2, .sequence = 2, .zero = 1, .schedule = "interleaved", .virtual_stages = 2},
 };

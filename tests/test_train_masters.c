@@ -23,7 +23,7 @@ static const combination without_copies[] = {
     {LLAMA, 2, .zero = 1, .tensor = 2, .micro = 8},
     {LLAMA, 2, .zero = 3, .sequence = 2, .micro = 8},
     {GPT2, 4, .zero = 1, .pipe = 2, .tensor = 2, .schedule = "zb-h1"},
-    {LLAMA, 4, .zero = 3, .tensor = 2, .regions = 1, .micro = 4},
+    {LLAMA, 4, .zero = 3, .tensor = 2, .sequence_parallel = 1, .micro = 4},
 };
 enum { WITHOUT = sizeof without_copies / sizeof *without_copies, PLAIN = 10 };
 

@@ -103,7 +103,8 @@ START_TEST(axes_are_validated) {
   snprintf(one, sizeof one, "%s/one.json", folder);
   snprintf(many, sizeof many, "%s/many.json", folder);
   command_result run = twinspeed(
-      "validate -m tiny-gpt2 --seq 32 --micro-batch 2 --tp 2 --sequence-regions -n 2 --steps 3 --data %s --json", data);
+      "validate -m tiny-gpt2 --seq 32 --micro-batch 2 --tp 2 --sequence-parallel -n 2 --steps 3 --data %s --json",
+      data);
   ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
   write_text(one, run.out);
   command_free(&run);
@@ -125,7 +126,7 @@ START_TEST(axes_are_validated) {
   command_free(&run);
   run = twinspeed("report %s %s", one, many);
   ck_assert_msg(run.status == 0, "%s", run.err);
-  ck_assert_msg(strstr(run.out, "model 2, regions") && strstr(run.out, "pipe 2, 1f1b"), "%s", run.out);
+  ck_assert_msg(strstr(run.out, "model 2, sequence parallel") && strstr(run.out, "pipe 2, 1f1b"), "%s", run.out);
   command_free(&run);
 }
 END_TEST

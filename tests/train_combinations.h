@@ -23,7 +23,7 @@ static const char *const model_texts[MODELS] = {
 typedef struct combination {
   int model, ranks, pipe, tensor, sequence, zero, micro;
   const char *schedule; /* NULL: 1f1b */
-  int virtual_stages, regions, chunks;
+  int virtual_stages, sequence_parallel, chunks;
   const char *recompute;
   int loss_tiles, mlp_tiles;
   int ignored;       /* spaces do not count: about every sixth target, in every part of a sample another number */
@@ -34,9 +34,9 @@ typedef struct combination {
 #define OVERLAP ",\"overlap_comm\":true"
 static const combination combinations[] = {
     {GPT2, 2, .tensor = 2},
-    {GPT2_UNTIED, 2, .tensor = 2, .regions = 1, .recompute = "full"},
+    {GPT2_UNTIED, 2, .tensor = 2, .sequence_parallel = 1, .recompute = "full"},
     {LLAMA, 2, .tensor = 2, .chunks = 2, .ignored = 1},
-    {LLAMA_TIED, 2, .tensor = 2, .regions = 1, .chunks = 2, .micro = 2},
+    {LLAMA_TIED, 2, .tensor = 2, .sequence_parallel = 1, .chunks = 2, .micro = 2},
     {LLAMA, 2, .tensor = 2, .loss_tiles = 4, .mlp_tiles = 2, .micro = 2, .recompute = "selective", .ignored = 1},
     {GPT2, 2, .sequence = 2, .ignored = 1},
     {LLAMA, 2, .sequence = 2, .zero = 1, .recompute = "full", .ignored = 1},
@@ -44,30 +44,33 @@ static const combination combinations[] = {
     {GPT2, 2, .sequence = 2, .zero = 2, .loss_tiles = 2, .mlp_tiles = 2, .micro = 2, .ignored = 1, .more = OVERLAP},
     {GPT2, 2, .pipe = 2, .schedule = "zb-h1", .ignored = 1},
 
-    {GPT2, 4, .tensor = 4, .regions = 1, .ignored = 1},
+    {GPT2, 4, .tensor = 4, .sequence_parallel = 1, .ignored = 1},
     {LLAMA, 4, .tensor = 4, .chunks = 2, .micro = 2, .mlp_tiles = 2},
     {LLAMA_TIED, 4, .tensor = 2, .zero = 1, .ignored = 1},
     {GPT2, 4, .tensor = 2, .zero = 2, .chunks = 2, .more = OVERLAP},
-    {LLAMA, 4, .tensor = 2, .zero = 3, .regions = 1, .recompute = "full", .order = "model,pipe,data,sequence"},
+    {LLAMA, 4, .tensor = 2, .zero = 3, .sequence_parallel = 1, .recompute = "full",
+     .order = "model,pipe,data,sequence"},
     {GPT2_UNTIED, 4, .sequence = 4, .zero = 3, .recompute = "selective", .loss_tiles = 2, .ignored = 1},
     {LLAMA, 4, .sequence = 2, .zero = 1, .micro = 2, .mlp_tiles = 4, .ignored = 1, .order = "pipe,sequence,data,model"},
-    {LLAMA_TIED, 4, .tensor = 2, .sequence = 2, .regions = 1, .ignored = 1},
+    {LLAMA_TIED, 4, .tensor = 2, .sequence = 2, .sequence_parallel = 1, .ignored = 1},
     {GPT2, 4, .tensor = 2, .sequence = 2, .zero = 2, .chunks = 2, .ignored = 1},
     {GPT2, 4, .pipe = 2, .tensor = 2, .ignored = 1},
-    {LLAMA, 4, .pipe = 2, .tensor = 2, .schedule = "zb-h1", .regions = 1},
+    {LLAMA, 4, .pipe = 2, .tensor = 2, .schedule = "zb-h1", .sequence_parallel = 1},
     {GPT2, 4, .pipe = 2, .tensor = 2, .schedule = "interleaved", .virtual_stages = 2, .recompute = "full"},
     {GPT2_UNTIED, 4, .pipe = 2, .sequence = 2, .schedule = "gpipe", .zero = 1, .ignored = 1},
 
-    {GPT2, 8, .pipe = 2, .tensor = 2, .zero = 1, .regions = 1, .ignored = 1},
-    {LLAMA, 8, .pipe = 2, .tensor = 2, .sequence = 2, .schedule = "zb-h1", .regions = 1, .chunks = 2, .ignored = 1},
+    {GPT2, 8, .pipe = 2, .tensor = 2, .zero = 1, .sequence_parallel = 1, .ignored = 1},
+    {LLAMA, 8, .pipe = 2, .tensor = 2, .sequence = 2, .schedule = "zb-h1", .sequence_parallel = 1, .chunks = 2,
+     .ignored = 1},
     {GPT2, 8, .tensor = 8, .micro = 2},
     {LLAMA, 8, .sequence = 8, .zero = 2, .ignored = 1},
     {LLAMA_TIED, 8, .pipe = 4, .tensor = 2, .recompute = "full", .order = "data,sequence,model,pipe"},
     {GPT2, 8, .pipe = 4, .schedule = "interleaved", .virtual_stages = 2, .zero = 1, .ignored = 1},
-    {LLAMA_TIED, 8, .tensor = 2, .sequence = 2, .zero = 3, .regions = 1, .loss_tiles = 2, .ignored = 1,
+    {LLAMA_TIED, 8, .tensor = 2, .sequence = 2, .zero = 3, .sequence_parallel = 1, .loss_tiles = 2, .ignored = 1,
      .more = OVERLAP},
     {GPT2_UNTIED, 8, .pipe = 2, .sequence = 2, .schedule = "zb-h1", .zero = 1, .ignored = 1},
-    {LLAMA, 8, .pipe = 2, .tensor = 4, .schedule = "interleaved", .virtual_stages = 2, .regions = 1, .chunks = 2},
+    {LLAMA, 8, .pipe = 2, .tensor = 4, .schedule = "interleaved", .virtual_stages = 2, .sequence_parallel = 1,
+     .chunks = 2},
     {LLAMA, 8, .tensor = 4, .zero = 2, .chunks = 4, .recompute = "selective", .ignored = 1},
     {GPT2, 8, .sequence = 4, .zero = 3, .recompute = "full", .ignored = 1},
     {LLAMA_TIED, 8, .pipe = 2, .tensor = 2, .schedule = "gpipe", .mlp_tiles = 2, .order = "model,data,pipe,sequence"},
@@ -107,10 +110,10 @@ static inline void write_combination(FILE *file, const combination *c, const cha
           c->chunks ? "true" : "false", c->zero, c->more ? c->more : "");
   fprintf(file,
           "\"twinspeed\":{\"sequence_length\":32,\"seed\":7,\"recompute\":\"%s\",\"virtual_stages\":%d,"
-          "\"pipeline_schedule\":\"%s\",\"tensor_sequence_regions\":%s,\"tensor_overlap_chunks\":%d,"
+          "\"pipeline_schedule\":\"%s\",\"tensor_sequence_parallel\":%s,\"tensor_overlap_chunks\":%d,"
           "\"loss_tiles\":%d,\"mlp_tiles\":%d,\"ignored_token\":%d,\"axis_order\":\"%s\"}}\n",
           c->recompute ? c->recompute : "none", at_least_one(c->virtual_stages), c->schedule ? c->schedule : "1f1b",
-          c->regions ? "true" : "false", at_least_one(c->chunks), at_least_one(c->loss_tiles),
+          c->sequence_parallel ? "true" : "false", at_least_one(c->chunks), at_least_one(c->loss_tiles),
           at_least_one(c->mlp_tiles), c->ignored ? ' ' : -1, c->order ? c->order : "pipe,data,sequence,model");
 }
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "models/hardware/profile_internal.h"
 
-static int find_word(const char *word, const char *(*name)(int), int count) {
+static int find_name(const char *word, const char *(*name)(int), int count) {
   for (int i = 0; i < count; i++) {
     if (strcmp(word, name(i)) == 0) return i;
   }
@@ -26,7 +26,7 @@ static tws_code read_word(const tws_json *json, const cJSON *object, const char 
                           int count, int fallback, int *value, tws_error *err) {
   const char *word = NULL;
   TWS_TRY(tws_json_string(json, object, key, fallback < 0, fallback < 0 ? NULL : name(fallback), &word, err));
-  *value = find_word(word, name, count);
+  *value = find_name(word, name, count);
   if (*value >= 0) return TWS_OK;
   const char *words[TWS_KERNEL_COUNT];
   for (int i = 0; i < count; i++) words[i] = name(i);
@@ -85,7 +85,7 @@ static tws_code read_curve(const tws_json *json, const cJSON *list, tws_profile 
 static const char *known_flags(char *text, size_t size) {
   size_t length = (size_t)snprintf(text, size, "known:");
   for (int i = 0; i < TWS_KERNEL_FLAGS; i++) {
-    const char *word = tws_kernel_flag_word(i);
+    const char *word = tws_kernel_flag_name(i);
     if (word != NULL && length < size)
       length += (size_t)snprintf(text + length, size - length, "%s %s", i > 0 ? "," : "", word);
   }
@@ -99,7 +99,7 @@ static tws_code read_flags(const tws_json *json, const cJSON *object, uint32_t *
   cJSON_ArrayForEach(item, list) {
     uint32_t flag = 0;
     for (int i = 0; i < TWS_KERNEL_FLAGS && cJSON_IsString(item); i++) {
-      const char *word = tws_kernel_flag_word(i);
+      const char *word = tws_kernel_flag_name(i);
       if (word != NULL && strcmp(word, item->valuestring) == 0) flag = 1u << i;
     }
     if (flag == 0) {
@@ -254,7 +254,7 @@ static tws_code read_peaks(const tws_json *json, tws_profile *profile, tws_error
   if (peaks == NULL)
     return tws_json_fail(json, json->root, err, "for example {\"fp32\": 5e10}", "\"peak_flops\" is missing");
   cJSON_ArrayForEach(item, peaks) {
-    int dtype = find_word(item->string, dtype_word, TWS_DTYPE_COUNT);
+    int dtype = find_name(item->string, dtype_word, TWS_DTYPE_COUNT);
     if (dtype < 0) {
       return tws_json_fail(json, item, err, "known: fp32, bf16, fp16, fp64", "unknown type \"%.60s\"", item->string);
     }
@@ -283,7 +283,7 @@ static tws_code read_added_bytes(const tws_json *json, tws_profile *profile, tws
   const cJSON *added = NULL, *item = NULL;
   TWS_TRY(read_child(json, json->root, "added_bytes", 0, &added, err));
   cJSON_ArrayForEach(item, added) {
-    int kernel = find_word(item->string, kernel_word, TWS_KERNEL_COUNT);
+    int kernel = find_name(item->string, kernel_word, TWS_KERNEL_COUNT);
     if (kernel < 0) return tws_json_fail(json, item, err, NULL, "unknown kernel \"%.60s\"", item->string);
     TWS_TRY(tws_json_number(json, added, item->string, 1, 0, 1000, 0, &profile->added_bytes[kernel], err));
   }

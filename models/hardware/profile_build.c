@@ -182,8 +182,8 @@ static void add_figures(const tws_profile_builder *b, tws_text *out) {
 static void add_flags(tws_text *out, uint32_t flags) {
   const char *separator = "";
   for (int i = 0; i < TWS_KERNEL_FLAGS; i++) {
-    if (!(flags >> i & 1) || tws_kernel_flag_word(i) == NULL) continue;
-    tws_text_add(out, "%s\"%s\"", separator, tws_kernel_flag_word(i));
+    if (!(flags >> i & 1) || tws_kernel_flag_name(i) == NULL) continue;
+    tws_text_add(out, "%s\"%s\"", separator, tws_kernel_flag_name(i));
     separator = ", ";
   }
 }

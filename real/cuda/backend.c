@@ -18,15 +18,15 @@ typedef struct arena {
   tws_tier tier;
 } arena;
 
-typedef struct lane {
+typedef struct device_stream {
   cudaStream_t stream; /* NULL: not used yet */
   cudaEvent_t event;   /* recorded when all streams are joined */
   char *workspace;     /* TWS_CUDA_STREAM_BYTES: the products' workspace, then scratch; NULL: no kernel has run here */
-} lane;
+} device_stream;
 
 struct tws_backend {
   int device, multiprocessors, shared_bytes;
-  lane lanes[TWS_STREAM_COUNT];
+  device_stream streams[TWS_STREAM_COUNT];
   tws_cuda_gemm *gemm;
   tws_cuda_fused *fused; /* NULL: no cuDNN */
   int deterministic;
@@ -87,7 +87,7 @@ tws_code tws_cuda_device_count(int *count, tws_error *err) {
 
 tws_code tws_cuda_stream(tws_backend *backend, int stream, cudaStream_t *out, tws_error *err) {
   if (stream < 0 || stream >= TWS_STREAM_COUNT) return tws_fail(err, TWS_INTERNAL, NULL, "no stream %d", stream);
-  lane *l = &backend->lanes[stream];
+  device_stream *l = &backend->streams[stream];
   if (!l->stream) {
     TRY_CUDA(cudaEventCreateWithFlags(&l->event, cudaEventDisableTiming), "an event");
     /* Communication and copies first: what the compute stream has queued must not delay them. */
@@ -101,10 +101,10 @@ tws_code tws_cuda_stream(tws_backend *backend, int stream, cudaStream_t *out, tw
 }
 
 /* A stream on which kernels run has a workspace. */
-static tws_code kernel_lane(tws_backend *backend, tws_stream stream, lane **out, tws_error *err) {
+static tws_code kernel_stream(tws_backend *backend, tws_stream stream, device_stream **out, tws_error *err) {
   cudaStream_t unused = NULL;
   TWS_TRY(tws_cuda_stream(backend, (int)stream, &unused, err));
-  lane *l = &backend->lanes[stream];
+  device_stream *l = &backend->streams[stream];
   if (!l->workspace) {
     void *memory = NULL;
     TRY_CUDA(cudaMalloc(&memory, TWS_CUDA_STREAM_BYTES), "the workspace of a stream");
@@ -173,8 +173,8 @@ static tws_code wait_for_stream(tws_backend *backend, cudaStream_t stream, cudaE
 static tws_code cuda_synchronize(tws_backend *backend, tws_error *err) {
   for (int i = 0; i < TWS_STREAM_COUNT; i++) {
     cudaError_t status = cudaSuccess;
-    if (!backend->lanes[i].stream) continue;
-    TWS_TRY(wait_for_stream(backend, backend->lanes[i].stream, &status, err));
+    if (!backend->streams[i].stream) continue;
+    TWS_TRY(wait_for_stream(backend, backend->streams[i].stream, &status, err));
     if (status == cudaSuccess) continue;
     char what[64];
     snprintf(what, sizeof what, "work on stream %s", tws_stream_name((tws_stream)i));
@@ -186,15 +186,16 @@ static tws_code cuda_synchronize(tws_backend *backend, tws_error *err) {
 /* ---- a step as a graph ---- */
 
 static tws_code wait_for_all(tws_backend *backend, int waiting, int on, tws_error *err) {
-  TRY_CUDA(cudaEventRecord(backend->lanes[on].event, backend->lanes[on].stream), "recording an event");
-  TRY_CUDA(cudaStreamWaitEvent(backend->lanes[waiting].stream, backend->lanes[on].event, 0), "waiting for a stream");
+  TRY_CUDA(cudaEventRecord(backend->streams[on].event, backend->streams[on].stream), "recording an event");
+  TRY_CUDA(cudaStreamWaitEvent(backend->streams[waiting].stream, backend->streams[on].event, 0),
+           "waiting for a stream");
   return TWS_OK;
 }
 
 /* The compute stream and every other wait for each other: fork = 1 the others for it, 0 it for them. */
 static tws_code join_streams(tws_backend *backend, int fork, tws_error *err) {
   for (int i = 0; i < TWS_STREAM_COUNT; i++) {
-    if (i == TWS_STREAM_COMPUTE || !backend->lanes[i].stream) continue;
+    if (i == TWS_STREAM_COMPUTE || !backend->streams[i].stream) continue;
     TWS_TRY(fork ? wait_for_all(backend, i, TWS_STREAM_COMPUTE, err)
                  : wait_for_all(backend, TWS_STREAM_COMPUTE, i, err));
   }
@@ -204,7 +205,7 @@ static tws_code join_streams(tws_backend *backend, int fork, tws_error *err) {
 /* Also what is being recorded, where an operation failed: streams that record take part in nothing else. */
 void tws_cuda_forget(tws_backend *backend) {
   cudaGraph_t graph = NULL;
-  if (backend->recording) cudaStreamEndCapture(backend->lanes[TWS_STREAM_COMPUTE].stream, &graph);
+  if (backend->recording) cudaStreamEndCapture(backend->streams[TWS_STREAM_COMPUTE].stream, &graph);
   backend->recording = 0;
   if (graph) cudaGraphDestroy(graph);
   if (backend->step) cudaGraphExecDestroy(backend->step);
@@ -215,7 +216,7 @@ static tws_code keep_step(tws_backend *backend, tws_error *err) {
   cudaGraph_t graph = NULL;
   TWS_TRY(join_streams(backend, 0, err));
   backend->recording = 0;
-  cudaError_t status = cudaStreamEndCapture(backend->lanes[TWS_STREAM_COMPUTE].stream, &graph);
+  cudaError_t status = cudaStreamEndCapture(backend->streams[TWS_STREAM_COMPUTE].stream, &graph);
   if (status == cudaSuccess) /* communication keeps its priority, which without the flag is that of this stream */
     status = cudaGraphInstantiate(&backend->step, graph, cudaGraphInstantiateFlagUseNodePriority);
   if (graph) cudaGraphDestroy(graph);
@@ -248,7 +249,7 @@ static tws_code cuda_record(tws_backend *backend, int on, tws_error *err) {
 
 static tws_code cuda_replay(tws_backend *backend, tws_error *err) {
   if (!backend->step) return tws_fail(err, TWS_INTERNAL, NULL, "no step was recorded");
-  TRY_CUDA(cudaGraphLaunch(backend->step, backend->lanes[TWS_STREAM_COMPUTE].stream), "starting a step");
+  TRY_CUDA(cudaGraphLaunch(backend->step, backend->streams[TWS_STREAM_COMPUTE].stream), "starting a step");
   return TWS_OK;
 }
 
@@ -290,7 +291,7 @@ static void cuda_destroy(tws_backend *backend) {
   tws_cuda_gemm_destroy(backend->gemm);
   tws_cuda_fused_destroy(backend->fused);
   for (int i = 0; i < TWS_STREAM_COUNT; i++) {
-    lane *l = &backend->lanes[i];
+    device_stream *l = &backend->streams[i];
     if (l->workspace) cudaFree(l->workspace);
     if (l->event) cudaEventDestroy(l->event);
     if (l->stream) cudaStreamDestroy(l->stream);
@@ -318,7 +319,7 @@ static tws_code examine_device(tws_backend *backend, int device, tws_error *err)
 }
 
 static tws_code prepare(tws_backend *backend, int device, tws_error *err) {
-  lane *unused = NULL;
+  device_stream *unused = NULL;
   size_t available = 0, total = 0;
   TWS_TRY(examine_device(backend, device, err));
   TWS_TRY(tws_cuda_gemm_create(&backend->gemm, err));
@@ -327,7 +328,7 @@ static tws_code prepare(tws_backend *backend, int device, tws_error *err) {
     const tws_code code = tws_cuda_fused_create(NULL, &backend->fused, err);
     if (code != TWS_OK && code != TWS_UNSUPPORTED) return code;
   }
-  TWS_TRY(kernel_lane(backend, TWS_STREAM_COMPUTE, &unused, err));
+  TWS_TRY(kernel_stream(backend, TWS_STREAM_COMPUTE, &unused, err));
   TRY_CUDA(cudaMemGetInfo(&available, &total), "asking for free memory");
   backend->memory.context = total - available - backend->memory.workspace;
   return TWS_OK;
@@ -461,34 +462,34 @@ static const tws_cuda_function functions[TWS_KERNEL_COUNT] = {
 #include "models/operators.def"
 };
 
-static tws_code start_kernel(tws_backend *backend, lane *l, tws_cuda_call *call, tws_error *err) {
+static tws_code start_kernel(tws_backend *backend, device_stream *l, tws_cuda_call *call, tws_error *err) {
   call->stream = l->stream;
   call->scratch = l->workspace + TWS_CUDA_WORKSPACE_BYTES;
   call->scratch_bytes = TWS_CUDA_SCRATCH_BYTES;
   call->multiprocessors = backend->multiprocessors;
   call->shared_bytes = backend->shared_bytes;
   if (call->work->code == TWS_KERNEL_ATTENTION || call->work->code == TWS_KERNEL_ATTENTION_GRAD) {
-    const tws_cuda_fused_room room = {l->workspace, TWS_CUDA_STREAM_BYTES, backend->deterministic};
+    const tws_cuda_fused_workspace workspace = {l->workspace, TWS_CUDA_STREAM_BYTES, backend->deterministic};
     int done = 0;
-    TWS_TRY(tws_cuda_fused_attention(backend->fused, call, &room, &done, err));
+    TWS_TRY(tws_cuda_fused_attention(backend->fused, call, &workspace, &done, err));
     if (done) return TWS_OK;
   }
-  const tws_cuda_gemm_room room = {l->workspace, TWS_CUDA_WORKSPACE_BYTES,
-                                   !backend->deterministic && !backend->recording};
+  const tws_cuda_gemm_workspace workspace = {l->workspace, TWS_CUDA_WORKSPACE_BYTES,
+                                             !backend->deterministic && !backend->recording};
   call->gemm = backend->gemm;
-  call->gemm_room = &room;
+  call->gemm_workspace = &workspace;
   return functions[call->work->code](call, err);
 }
 
 static tws_code cuda_run(tws_backend *backend, const tws_work *work, void *const *operand, const tws_dtype *dtype,
                          int operand_count, tws_stream stream, tws_error *err) {
-  lane *l = NULL;
+  device_stream *l = NULL;
   TWS_TRY(tws_check_operands(work, operand, dtype, operand_count, "this GPU backend", err));
   if (stream == TWS_STREAM_HOST)
     return tws_fail(err, TWS_UNSUPPORTED, "leave offloading out, or train on the host",
                     "%s on the host's cores: the CUDA backend has no host kernels",
                     tws_kernel_name((tws_kernel)work->code));
-  TWS_TRY(kernel_lane(backend, stream, &l, err));
+  TWS_TRY(kernel_stream(backend, stream, &l, err));
   tws_cuda_call call = {.work = work, .operand = operand, .dtype = dtype, .count = operand_count};
   tws_code code = start_kernel(backend, l, &call, err);
   if (code != TWS_OK) return tws_fail_in(err, code, "%s", tws_kernel_name((tws_kernel)work->code));

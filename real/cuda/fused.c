@@ -252,11 +252,11 @@ static size_t aligned(size_t bytes) {
 }
 
 /* What is left for the library in the operand, and beside delta in the stream's memory. */
-static size_t operand_room(const tws_work *work, int deterministic) {
+static size_t operand_bytes(const tws_work *work, int deterministic) {
   const size_t all = tws_work_workspace(work, TWS_BACKEND_CUDA, 0), used = aligned(sum_bytes(work, deterministic));
   return all > used ? all - used : 0;
 }
-static size_t stream_room(const tws_work *work, size_t stream_bytes) {
+static size_t stream_bytes_for(const tws_work *work, size_t stream_bytes) {
   const size_t used = aligned(delta_bytes(work));
   return stream_bytes > used ? stream_bytes - used : 0;
 }
@@ -271,7 +271,8 @@ static tws_code make_plan(tws_cuda_fused *fused, plan *p, tws_error *err) {
   graph g = {.lib = fused->lib,
              .s = shape_of(&p->work),
              .stored = p->work.dtype == TWS_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF};
-  const size_t operand = operand_room(&p->work, p->deterministic), stream = stream_room(&p->work, p->stream_bytes);
+  const size_t operand = operand_bytes(&p->work, p->deterministic),
+               stream = stream_bytes_for(&p->work, p->stream_bytes);
   add_data(&g);
   if (p->work.code == TWS_KERNEL_ATTENTION)
     forward(&g);
@@ -279,7 +280,7 @@ static tws_code make_plan(tws_cuda_fused *fused, plan *p, tws_error *err) {
     backward(&g, p->deterministic);
   const tws_cudnn_wish wish = {.handle = fused->handle,
                                .device = fused->device,
-                               .room = operand > stream ? operand : stream,
+                               .limit = operand > stream ? operand : stream,
                                .deterministic = p->deterministic};
   p->found = tws_cudnn_plan(fused->lib, &g.status, g.op, g.ops, &wish, &p->workspace, &p->execution);
   for (int i = 0; i < g.ops; i++) tws_cudnn_release(fused->lib, g.op[i]);
@@ -347,22 +348,22 @@ static int is_aligned(const tws_cuda_call *call) {
   return bits % 16 == 0;
 }
 
-tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *call, const tws_cuda_fused_room *room,
-                                  int *done, tws_error *err) {
+tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *call,
+                                  const tws_cuda_fused_workspace *workspace, int *done, tws_error *err) {
   const tws_work *work = call->work;
   const shape s = shape_of(work);
   const int gradient = work->code == TWS_KERNEL_ATTENTION_GRAD;
   plan *p = NULL;
   *done = 0;
   if (!fused || !fused->handle || !is_aligned(call)) return TWS_OK;
-  const tws_code code = find(fused, work, room->stream_bytes, room->deterministic, &p, NULL);
+  const tws_code code = find(fused, work, workspace->stream_bytes, workspace->deterministic, &p, NULL);
   if (code == TWS_UNSUPPORTED) return TWS_OK;
   if (code != TWS_OK) return tws_fail(err, code, NULL, "out of memory");
   float scale = 1.0f / sqrtf((float)s.head), minus_infinity = -INFINITY, one = 1.0f;
   binding b = {.count = 0};
   void *const qkv = call->operand[gradient ? 1 : 0];
-  char *operand = call->operand[gradient ? 5 : 3], *stream = room->stream;
-  const size_t sums = aligned(sum_bytes(work, room->deterministic));
+  char *operand = call->operand[gradient ? 5 : 3], *stream = workspace->data;
+  const size_t sums = aligned(sum_bytes(work, workspace->deterministic));
   bind_packed(&b, &s, qkv, Q, K_TRANSPOSED, gradient ? V_TRANSPOSED : V);
   bind(&b, SCALE, &scale);
   bind(&b, MINUS_INFINITY, &minus_infinity);
@@ -378,10 +379,10 @@ tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *ca
     bind(&b, O, call->operand[1]);
     bind(&b, STATS, call->operand[2]);
   }
-  void *workspace = stream + aligned(delta_bytes(work)); /* aligned to 256 bytes, which a lone operand need not be */
-  if (p->workspace > stream_room(work, room->stream_bytes)) workspace = operand + sums;
+  void *of_library = stream + aligned(delta_bytes(work)); /* aligned to 256 bytes, which a lone operand need not be */
+  if (p->workspace > stream_bytes_for(work, workspace->stream_bytes)) of_library = operand + sums;
   *done = 1;
-  return tws_cudnn_execute(fused->lib, fused->handle, p->execution, b.number, b.data, b.count, workspace, call->stream,
+  return tws_cudnn_execute(fused->lib, fused->handle, p->execution, b.number, b.data, b.count, of_library, call->stream,
                            err);
 }
 
@@ -454,9 +455,9 @@ tws_code tws_cuda_attention_for(const char *described, const tws_work *work, int
   (void)described, (void)work, (void)deterministic;
   return tws_fail(err, TWS_UNSUPPORTED, "build where cudnn_graph.h is", "this build knows no cuDNN");
 }
-tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *call, const tws_cuda_fused_room *room,
-                                  int *done, tws_error *err) {
-  (void)fused, (void)call, (void)room, (void)err;
+tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *call,
+                                  const tws_cuda_fused_workspace *workspace, int *done, tws_error *err) {
+  (void)fused, (void)call, (void)workspace, (void)err;
   *done = 0;
   return TWS_OK;
 }

@@ -15,18 +15,18 @@ size_t tws_cuda_fused_version(const tws_cuda_fused *fused); /* 91900 for 9.19.0;
 const char *tws_cuda_fused_declined(const tws_cuda_fused *fused);
 
 /* Device memory that a call may use beside its operands. */
-typedef struct tws_cuda_fused_room {
-  void *stream; /* of the stream: for the library, and delta */
+typedef struct tws_cuda_fused_workspace {
+  void *data; /* of the stream: for the library, and delta */
   size_t stream_bytes;
   int deterministic; /* equal bits from equal work */
-} tws_cuda_fused_room;
+} tws_cuda_fused_workspace;
 
 /* Whether a graph for this work can be made that needs no more memory than there is. TWS_UNSUPPORTED: another shape or
  * type, or the library has nothing; once said of a work, it is said again at once. */
 tws_code tws_cuda_fused_prepare(tws_cuda_fused *fused, const tws_work *work, size_t stream_bytes, int deterministic,
                                 tws_error *err);
 /* ATTENTION, ATTENTION_GRAD. *done 0: not for this call, nothing was started. */
-tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *call, const tws_cuda_fused_room *room,
-                                  int *done, tws_error *err);
+tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *call,
+                                  const tws_cuda_fused_workspace *workspace, int *done, tws_error *err);
 
 #endif

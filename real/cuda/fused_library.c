@@ -9,13 +9,14 @@
 enum { OLDEST = 91000 /* describes devices, masks with infinity */, MOST_PROPOSALS = 16 };
 
 /* The functions that are used, by their names in the library. */
-#define FUNCTIONS(X)                                                                                             \
-  X(cudnnGetVersion)                                                                                             \
-  X(cudnnGetErrorString)                                                                                         \
-  X(cudnnGetLastErrorString)                                                                                     \
-  X(cudnnCreate)                                                                                                 \
-  X(cudnnDestroy)                                                                                                \
-  X(cudnnSetStream) X(cudnnBackendCreateDescriptor) X(cudnnBackendDestroyDescriptor) X(cudnnBackendSetAttribute) \
+#define FUNCTIONS(X)                                                                           \
+  X(cudnnGetVersion)                                                                           \
+  X(cudnnGetErrorString)                                                                       \
+  X(cudnnGetLastErrorString)                                                                   \
+  X(cudnnCreate)                                                                               \
+  X(cudnnDestroy)                                                                              \
+  X(cudnnSetStream)                                                                            \
+  X(cudnnBackendCreateDescriptor) X(cudnnBackendDestroyDescriptor) X(cudnnBackendSetAttribute) \
       X(cudnnBackendGetAttribute) X(cudnnBackendFinalize) X(cudnnBackendExecute)
 
 struct tws_cudnn {
@@ -226,14 +227,13 @@ static descriptor plan_of(const tws_cudnn *lib, tws_cudnn_status *status, cudnnH
 
 /* Whether the memory that a proposal or a plan needs is there. */
 static int fits(const tws_cudnn *lib, tws_cudnn_status *status, descriptor d, cudnnBackendAttributeName_t name,
-                size_t room, size_t *workspace) {
+                size_t limit, size_t *workspace) {
   int64_t bytes = 0, count = 0;
-  if (!status->failed)
-    note(lib, status, lib->cudnnBackendGetAttribute(d, name, CUDNN_TYPE_INT64, 1, &count, &bytes));
+  if (!status->failed) note(lib, status, lib->cudnnBackendGetAttribute(d, name, CUDNN_TYPE_INT64, 1, &count, &bytes));
   if (status->failed) return 0;
   *workspace = (size_t)bytes;
-  if (bytes >= 0 && (uint64_t)bytes <= room) return 1;
-  snprintf(status->text, sizeof status->text, "it needs %lld bytes, there are %zu", (long long)bytes, room);
+  if (bytes >= 0 && (uint64_t)bytes <= limit) return 1;
+  snprintf(status->text, sizeof status->text, "it needs %lld bytes, there are %zu", (long long)bytes, limit);
   return 0;
 }
 
@@ -263,10 +263,10 @@ static int accept(const tws_cudnn *lib, tws_cudnn_status *status, descriptor pro
     snprintf(status->text, sizeof status->text, "nothing deterministic");
     return 0;
   }
-  if (!fits(lib, status, proposal, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, wish->room, workspace)) return 0;
+  if (!fits(lib, status, proposal, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, wish->limit, workspace)) return 0;
   if (!wish->handle) return 1;
   *plan = plan_of(lib, status, wish->handle, proposal);
-  if (fits(lib, status, *plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, wish->room, workspace)) return 1;
+  if (fits(lib, status, *plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, wish->limit, workspace)) return 1;
   tws_cudnn_release(lib, *plan);
   *plan = NULL;
   return 0;

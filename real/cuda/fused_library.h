@@ -40,13 +40,13 @@ cudnnBackendDescriptor_t tws_cudnn_reduction(const tws_cudnn *lib, tws_cudnn_sta
 cudnnBackendDescriptor_t tws_cudnn_reshape(const tws_cudnn *lib, tws_cudnn_status *status, cudnnBackendDescriptor_t x,
                                            cudnnBackendDescriptor_t y);
 
-/* The library's first proposal that needs at most `room` bytes; with `deterministic`, not one that says that its bits
- * differ. For the handle's device it is built (seconds, the first time); for a described one, *plan stays NULL. 0: there
- * is none, and the status says why. */
+/* The library's first proposal that needs at most `limit` bytes; with `deterministic`, not one that says that its bits
+ * differ. For the handle's device it is built (seconds, the first time); for a described one, *plan stays NULL. 0:
+ * there is none, and the status says why. */
 typedef struct tws_cudnn_wish {
   cudnnHandle_t handle; /* NULL: for */
   cudnnBackendDescriptor_t device;
-  size_t room;
+  size_t limit;
   int deterministic;
 } tws_cudnn_wish;
 int tws_cudnn_plan(const tws_cudnn *lib, tws_cudnn_status *status, cudnnBackendDescriptor_t *ops, int count,

@@ -123,7 +123,7 @@ typedef struct attempt {
   tws_cuda_gemm *gemm;
   const tws_cuda_call *call;
   const tws_cuda_product *product;
-  const tws_cuda_gemm_room *room;
+  const tws_cuda_gemm_workspace *workspace;
   tws_gemm_choice *choice;
 } attempt;
 
@@ -133,24 +133,24 @@ static int is_declined(cublasStatus_t status, const tws_cuda_product *p, tws_gem
   return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
-static tws_code run_way(void *user, const tws_gemm_way *way, int *declined, tws_error *err) {
+static tws_code run_candidate(void *user, const tws_gemm_candidate *candidate, int *declined, tws_error *err) {
   const attempt *t = user;
   const tws_cuda_product *p = t->product;
-  const tws_gemm_described *is = &t->choice->described[way->form];
+  const tws_gemm_described *is = &t->choice->described[candidate->form];
   const float alpha = 1.0f, beta = p->accumulate ? 1.0f : 0.0f;
-  void *c = tws_gemm_target(p, way->form);
-  TWS_TRY(tws_gemm_point(t->call, p, way->form, is->operation, err));
+  void *c = tws_gemm_target(p, candidate->form);
+  TWS_TRY(tws_gemm_point(t->call, p, candidate->form, is->operation, err));
   const cublasStatus_t status =
       cublasLtMatmul(t->gemm->handle, is->operation, &alpha, p->b, is->a, p->a, is->b, &beta, c, is->d, c, is->d,
-                     &way->algorithm, t->room->workspace, t->room->bytes, t->call->stream);
-  *declined = is_declined(status, p, way->form);
+                     &candidate->algorithm, t->workspace->data, t->workspace->bytes, t->call->stream);
+  *declined = is_declined(status, p, candidate->form);
   if (*declined) return TWS_OK;
   if (status != CUBLAS_STATUS_SUCCESS) return tws_gemm_failed(status, "a product", err);
-  return way->form == TWS_GEMM_WHOLE ? add_sums(t->call, p, err) : add_rest(t->call, p, err);
+  return candidate->form == TWS_GEMM_WHOLE ? add_sums(t->call, p, err) : add_rest(t->call, p, err);
 }
 
 /* What the product overwrites may be overwritten again and again; a sum that it adds to may not: that one is timed on
- * memory of its own. Without room for that the first proposal stays. */
+ * memory of its own. Without memory for that the first proposal stays. */
 static tws_code rank(const attempt *t, tws_error *err) {
   tws_cuda_product trial = *t->product;
   attempt user = *t;
@@ -172,7 +172,7 @@ static tws_code rank(const attempt *t, tws_error *err) {
     trial.c = (char *)memory + gap;
     if (trial.sums) trial.sums = (char *)memory + sums;
   }
-  const tws_code code = tws_gemm_rank(&t->gemm->clock, t->call->stream, t->choice, run_way, &user, err);
+  const tws_code code = tws_gemm_rank(&t->gemm->clock, t->call->stream, t->choice, run_candidate, &user, err);
   if (memory) cudaFree(memory);
   return code;
 }
@@ -187,8 +187,8 @@ static tws_code make_choice(attempt *t, const tws_gemm_alignment *alignment, con
   c->out = t->product->out;
   c->alignment = *alignment;
   t->choice = c;
-  tws_code code = tws_gemm_ask(gemm->handle, t->call, t->product, t->room->bytes, c, err);
-  if (code == TWS_OK && t->room->timed && c->ways > 1) code = rank(t, err);
+  tws_code code = tws_gemm_ask(gemm->handle, t->call, t->product, t->workspace->bytes, c, err);
+  if (code == TWS_OK && t->workspace->timed && c->candidates > 1) code = rank(t, err);
   if (code != TWS_OK) {
     free_choice(c);
     return code;
@@ -212,13 +212,13 @@ static tws_code choose(attempt *t, tws_error *err) {
 
 static tws_code run_product(const tws_cuda_call *call, tws_error *err) {
   const tws_cuda_product p = product_of(call);
-  attempt t = {.gemm = call->gemm, .call = call, .product = &p, .room = call->gemm_room};
+  attempt t = {.gemm = call->gemm, .call = call, .product = &p, .workspace = call->gemm_workspace};
   if (p.rows == 0 || p.columns == 0) return add_rest(call, &p, err);
   if (p.inner == 0) return without_library(call, &p, err);
   TWS_TRY(choose(&t, err));
-  while (t.choice->ways > 0) {
+  while (t.choice->candidates > 0) {
     int declined = 0;
-    TWS_TRY(run_way(&t, &t.choice->way[0], &declined, err));
+    TWS_TRY(run_candidate(&t, &t.choice->candidate[0], &declined, err));
     if (!declined) return TWS_OK;
     tws_gemm_drop(t.choice, 0);
   }

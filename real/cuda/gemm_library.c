@@ -170,9 +170,10 @@ tws_code tws_gemm_ask(cublasLtHandle_t handle, const tws_cuda_call *call, const 
     if (tws_gemm_target(p, (tws_gemm_form)form) == p->z) alignment.c = alignment.z;
     TWS_TRY(propose(handle, &c->described[form], &alignment, workspace, algorithm[form], &count[form], err));
   }
-  c->ways = 0;
+  c->candidates = 0;
   for (int i = 0; i < TWS_GEMM_PROPOSALS; i++)
     for (int form = 0; form < TWS_GEMM_FORMS; form++)
-      if (i < count[form]) c->way[c->ways++] = (tws_gemm_way){(tws_gemm_form)form, algorithm[form][i]};
+      if (i < count[form])
+        c->candidate[c->candidates++] = (tws_gemm_candidate){(tws_gemm_form)form, algorithm[form][i]};
   return TWS_OK;
 }

@@ -14,12 +14,12 @@ typedef struct tws_gemm_described {
   cublasLtMatrixLayout_t a, b, d;
 } tws_gemm_described;
 
-typedef struct tws_gemm_way {
+typedef struct tws_gemm_candidate {
   tws_gemm_form form;
   cublasLtMatmulAlgo_t algorithm;
-} tws_gemm_way;
+} tws_gemm_candidate;
 
-enum { TWS_GEMM_PROPOSALS = 8, TWS_GEMM_WAYS = TWS_GEMM_FORMS * TWS_GEMM_PROPOSALS };
+enum { TWS_GEMM_PROPOSALS = 8, TWS_GEMM_CANDIDATES = TWS_GEMM_FORMS * TWS_GEMM_PROPOSALS };
 
 /* Alignment of an address: the largest power of two up to 256 that divides it. */
 typedef struct tws_gemm_alignment {
@@ -31,8 +31,9 @@ typedef struct tws_gemm_choice {
   tws_dtype out;
   tws_gemm_alignment alignment;
   tws_gemm_described described[TWS_GEMM_FORMS];
-  tws_gemm_way way[TWS_GEMM_WAYS]; /* the first is taken; when the library declines it after all, the next */
-  int ways;                        /* 0: plain arithmetic */
+  tws_gemm_candidate
+      candidate[TWS_GEMM_CANDIDATES]; /* the first is taken; when the library declines it after all, the next */
+  int candidates;                     /* 0: plain arithmetic */
 } tws_gemm_choice;
 
 tws_code tws_gemm_failed(cublasStatus_t status, const char *what, tws_error *err);
@@ -60,10 +61,11 @@ typedef struct tws_gemm_clock {
   cudaEvent_t start, stop; /* NULL: not used yet */
 } tws_gemm_clock;
 void tws_gemm_clock_destroy(tws_gemm_clock *clock);
-void tws_gemm_drop(tws_gemm_choice *c, int way);
+void tws_gemm_drop(tws_gemm_choice *c, int candidate);
 /* Starts the product in this way on the stream; *declined: the library does not do it, nothing was started. */
-typedef tws_code (*tws_gemm_start)(void *user, const tws_gemm_way *way, int *declined, tws_error *err);
-/* Times the ways on the stream and brings the fastest to the front; those that the library declines are dropped. */
+typedef tws_code (*tws_gemm_start)(void *user, const tws_gemm_candidate *candidate, int *declined, tws_error *err);
+/* Times the candidates on the stream and brings the fastest to the front; those that the library declines are dropped.
+ */
 tws_code tws_gemm_rank(tws_gemm_clock *clock, cudaStream_t stream, tws_gemm_choice *c, tws_gemm_start start, void *user,
                        tws_error *err);
 

@@ -1,4 +1,4 @@
-/* Choosing among the ways to do a product by doing them, on the device's clock. */
+/* Choosing among the candidates to do a product by doing them, on the device's clock. */
 #include <math.h>
 #include "real/cuda/gemm_library.h"
 
@@ -27,12 +27,13 @@ typedef struct ranking {
 } ranking;
 
 /* Milliseconds of one of `times` runs. */
-static tws_code time_runs(ranking *r, const tws_gemm_way *way, int times, double *milliseconds, int *declined,
-                          tws_error *err) {
+static tws_code time_runs(ranking *r, const tws_gemm_candidate *candidate, int times, double *milliseconds,
+                          int *declined, tws_error *err) {
   float elapsed = 0;
   cudaError_t status = cudaEventRecord(r->clock->start, r->stream);
   *declined = 0;
-  for (int i = 0; i < times && status == cudaSuccess && !*declined; i++) TWS_TRY(r->start(r->user, way, declined, err));
+  for (int i = 0; i < times && status == cudaSuccess && !*declined; i++)
+    TWS_TRY(r->start(r->user, candidate, declined, err));
   if (status == cudaSuccess) status = cudaEventRecord(r->clock->stop, r->stream);
   if (status == cudaSuccess) status = cudaEventSynchronize(r->clock->stop);
   if (status == cudaSuccess) status = cudaEventElapsedTime(&elapsed, r->clock->start, r->clock->stop);
@@ -42,22 +43,22 @@ static tws_code time_runs(ranking *r, const tws_gemm_way *way, int times, double
   return TWS_OK;
 }
 
-void tws_gemm_drop(tws_gemm_choice *c, int way) {
-  for (int i = way + 1; i < c->ways; i++) c->way[i - 1] = c->way[i];
-  c->ways--;
+void tws_gemm_drop(tws_gemm_choice *c, int candidate) {
+  for (int i = candidate + 1; i < c->candidates; i++) c->candidate[i - 1] = c->candidate[i];
+  c->candidates--;
 }
 
 /* One run of each after one that loads its kernels, in half the budget. */
 static tws_code time_once(ranking *r, tws_gemm_choice *c, double *milliseconds, tws_error *err) {
   int declined;
-  for (int i = 0; i < c->ways;) {
+  for (int i = 0; i < c->candidates;) {
     milliseconds[i] = INFINITY;
     if (r->spent_ms > budget_ms / 2) {
       i++;
       continue;
     }
-    TWS_TRY(time_runs(r, &c->way[i], 1, &milliseconds[i], &declined, err));
-    if (!declined) TWS_TRY(time_runs(r, &c->way[i], 1, &milliseconds[i], &declined, err));
+    TWS_TRY(time_runs(r, &c->candidate[i], 1, &milliseconds[i], &declined, err));
+    if (!declined) TWS_TRY(time_runs(r, &c->candidate[i], 1, &milliseconds[i], &declined, err));
     if (declined)
       tws_gemm_drop(c, i);
     else
@@ -71,28 +72,28 @@ static tws_code time_again(ranking *r, const tws_gemm_choice *c, double *millise
   const double far = 1.25;
   double least = INFINITY;
   int declined;
-  for (int i = 0; i < c->ways; i++) least = fmin(least, milliseconds[i]);
-  for (int i = 0; i < c->ways; i++)
+  for (int i = 0; i < c->candidates; i++) least = fmin(least, milliseconds[i]);
+  for (int i = 0; i < c->candidates; i++)
     if (milliseconds[i] <= far * least && r->spent_ms <= budget_ms)
-      TWS_TRY(time_runs(r, &c->way[i], TOGETHER, &milliseconds[i], &declined, err));
+      TWS_TRY(time_runs(r, &c->candidate[i], TOGETHER, &milliseconds[i], &declined, err));
   return TWS_OK;
 }
 
 tws_code tws_gemm_rank(tws_gemm_clock *clock, cudaStream_t stream, tws_gemm_choice *c, tws_gemm_start start, void *user,
                        tws_error *err) {
   const double clearly = 0.98; /* a later proposal must be clearly faster: fewer choices that chance makes */
-  double milliseconds[TWS_GEMM_WAYS];
+  double milliseconds[TWS_GEMM_CANDIDATES];
   ranking r = {.clock = clock, .stream = stream, .start = start, .user = user};
   int best = 0;
   TWS_TRY(prepare(clock, err));
   TWS_TRY(time_once(&r, c, milliseconds, err));
   TWS_TRY(time_again(&r, c, milliseconds, err));
-  for (int i = 1; i < c->ways; i++)
+  for (int i = 1; i < c->candidates; i++)
     if (milliseconds[i] < clearly * milliseconds[best]) best = i;
   if (best == 0) return TWS_OK;
-  const tws_gemm_way fastest = c->way[best];
+  const tws_gemm_candidate fastest = c->candidate[best];
   tws_gemm_drop(c, best);
-  for (int i = c->ways++; i > 0; i--) c->way[i] = c->way[i - 1];
-  c->way[0] = fastest;
+  for (int i = c->candidates++; i > 0; i--) c->candidate[i] = c->candidate[i - 1];
+  c->candidate[0] = fastest;
   return TWS_OK;
 }

@@ -24,7 +24,7 @@ typedef struct tws_cuda_call {
   int multiprocessors;
   int shared_bytes;           /* the most that a block can have on this device */
   struct tws_cuda_gemm *gemm; /* for matrix products */
-  const struct tws_cuda_gemm_room *gemm_room;
+  const struct tws_cuda_gemm_workspace *gemm_workspace;
 } tws_cuda_call;
 typedef tws_code (*tws_cuda_function)(const tws_cuda_call *call, tws_error *err);
 
@@ -57,12 +57,12 @@ tws_code tws_cuda_column_sums(const tws_cuda_call *call, const void *x, tws_dtyp
 
 /* ---- gemm.c: products by cuBLASLt ---- */
 typedef struct tws_cuda_gemm tws_cuda_gemm; /* a library handle and the chosen algorithms */
-typedef struct tws_cuda_gemm_room {
-  void *workspace; /* the library's */
+typedef struct tws_cuda_gemm_workspace {
+  void *data; /* the library's */
   size_t bytes;
   int timed; /* a work that is new is done in each way that the library proposes, and the fastest is kept: not while a
                 step is recorded. Otherwise its first proposal is */
-} tws_cuda_gemm_room;
+} tws_cuda_gemm_workspace;
 tws_code tws_cuda_gemm_create(tws_cuda_gemm **out, tws_error *err);
 void tws_cuda_gemm_destroy(tws_cuda_gemm *gemm);
 size_t tws_cuda_gemm_version(void);

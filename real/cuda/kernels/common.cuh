@@ -135,25 +135,25 @@ __device__ inline float warp_sum(float x) {
 }
 
 // Over a block of whole warps (at most 32); every thread gets the same bits, and the order does not depend on timing.
-// `room` holds one element for each warp and may be used again at once.
+// `scratch` holds one element for each warp and may be used again at once.
 template <typename T>
-__device__ inline T block_sum(T x, T *room) {
+__device__ inline T block_sum(T x, T *scratch) {
 #pragma unroll
   for (int d = WARP / 2; d > 0; d /= 2) x += __shfl_xor_sync(0xffffffffU, x, d);
-  if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = x;
+  if (threadIdx.x % WARP == 0) scratch[threadIdx.x / WARP] = x;
   __syncthreads();
-  x = threadIdx.x % WARP < blockDim.x / WARP ? room[threadIdx.x % WARP] : T(0);
+  x = threadIdx.x % WARP < blockDim.x / WARP ? scratch[threadIdx.x % WARP] : T(0);
 #pragma unroll
   for (int d = WARP / 2; d > 0; d /= 2) x += __shfl_xor_sync(0xffffffffU, x, d);
   __syncthreads();
   return x;
 }
-__device__ inline float block_max(float x, float *room) {
+__device__ inline float block_max(float x, float *scratch) {
 #pragma unroll
   for (int d = WARP / 2; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, d));
-  if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = x;
+  if (threadIdx.x % WARP == 0) scratch[threadIdx.x / WARP] = x;
   __syncthreads();
-  x = room[threadIdx.x % WARP < blockDim.x / WARP ? threadIdx.x % WARP : 0];
+  x = scratch[threadIdx.x % WARP < blockDim.x / WARP ? threadIdx.x % WARP : 0];
 #pragma unroll
   for (int d = WARP / 2; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, d));
   __syncthreads();

@@ -124,7 +124,7 @@ enum { DEEP = 4 };  // rows that a thread has under way at once
 template <typename T, typename G, int V>
 __global__ void sum_rows(const T *dx, G *dwte, RowLists lists, int64_t width, bool accumulate) {
   constexpr int WARPS = BLOCK / WARP;
-  __shared__ float room[WARPS][WARP * V];
+  __shared__ float scratch[WARPS][WARP * V];
   const int64_t row = blockIdx.x, column = ((int64_t)blockIdx.y * WARP + threadIdx.x % WARP) * V;
   const int count = lists.count[row], warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
   if (count == 0 && accumulate) return;
@@ -146,14 +146,14 @@ __global__ void sum_rows(const T *dx, G *dwte, RowLists lists, int64_t width, bo
     }
   }
 #pragma unroll
-  for (int j = 0; j < V; ++j) room[warp][lane * V + j] = sum[j];
+  for (int j = 0; j < V; ++j) scratch[warp][lane * V + j] = sum[j];
   __syncthreads();
   for (int i = (int)threadIdx.x; i < WARP * V; i += BLOCK) {
     const int64_t c = (int64_t)blockIdx.y * WARP * V + i;
     if (c >= width) continue;
     G *to = dwte + row * width + c;
     float all = accumulate ? to_float(*to) : 0.0F;
-    for (int w = 0; w < WARPS; ++w) all += room[w][i];
+    for (int w = 0; w < WARPS; ++w) all += scratch[w][i];
     *to = from_float<G>(all);
   }
 }

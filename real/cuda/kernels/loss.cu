@@ -1,6 +1,6 @@
 // Softmax cross-entropy over a vocabulary, whole or in the columns of several ranks; logits become their own gradient.
-// A block has a row and keeps it in shared memory, as much of it as has room there, so that logits are read and written
-// once; what has no room was read last and is read again first, from the cache. With several ranks the statistics of
+// A block has a row and keeps it in shared memory, as much of it as fits there, so that logits are read and written
+// once; what does not fit was read last and is read again first, from the cache. With several ranks the statistics of
 // all of them come between the two passes.
 #include "real/cuda/kernels/common.cuh"
 
@@ -51,7 +51,7 @@ __device__ Row<T, V> row_of(T *logits, int64_t token, int columns, int padded, P
 
 // All threads get the same bits. A thread keeps packs for itself only.
 template <typename T, int V>
-__device__ Softmax row_softmax(const Row<T, V> &row, float *room) {
+__device__ Softmax row_softmax(const Row<T, V> &row, float *scratch) {
   const int packs = (row.columns + V - 1) / V, threads = (int)blockDim.x;
   float largest = -1e38F, base = base_of(largest), sum = 0.0F;  // not -infinity: differences to it would be NaN
   for (int i = (int)threadIdx.x; i < packs; i += DEEP * threads) {
@@ -86,9 +86,9 @@ __device__ Softmax row_softmax(const Row<T, V> &row, float *room) {
     }
   }
   Softmax s;
-  s.largest = block_max(largest, room);
+  s.largest = block_max(largest, scratch);
   const float whole = base_of(s.largest);
-  s.sum = block_sum(sum * fast_exp2(base - whole), room) * correction(s.largest, whole);
+  s.sum = block_sum(sum * fast_exp2(base - whole), scratch) * correction(s.largest, whole);
   if (s.sum == 0.0F) s.largest = -CUDART_INF_F;
   return s;
 }
@@ -173,7 +173,7 @@ template <typename T, int V>
 __global__ void __launch_bounds__(LARGE_BLOCK)
     cross_entropy(T *logits, const int32_t *targets, double *losses, int columns, int padded, int kept, double weight,
                   const float *hyper) {
-  __shared__ float room[MOST_WARPS];
+  __shared__ float scratch[MOST_WARPS];
   BLOCK_MEMORY(memory);
   const int64_t token = blockIdx.x;
   const Row<T, V> row = row_of<T, V>(logits, token, columns, padded, reinterpret_cast<Pack<T, V> *>(memory), kept);
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(LARGE_BLOCK)
   const bool known = target >= 0 && target < columns;  // else the data are wrong: nothing but NaN comes out
   const float logit =
       known ? to_float(logits[token * padded + target]) : CUDART_NAN_F;  // before any thread overwrites it
-  const Softmax s = row_softmax(row, room);
+  const Softmax s = row_softmax(row, scratch);
   gradient_row(row, gradient_of(s, target, logit, weight_of(weight, hyper), known));
   if (threadIdx.x == 0) losses[token] = loss_of(s, logit);
 }
@@ -195,10 +195,10 @@ __global__ void __launch_bounds__(LARGE_BLOCK)
 template <typename T, int V>
 __global__ void __launch_bounds__(LOSS_BLOCK)
     vocabulary_stats(const T *logits, const int32_t *targets, float *stats, int columns, int padded, int64_t first) {
-  __shared__ float room[MOST_WARPS];
+  __shared__ float scratch[MOST_WARPS];
   const int64_t token = blockIdx.x, target = targets[token] - first;
   const Row<T, V> row = row_of<T, V>(const_cast<T *>(logits), token, columns, padded, nullptr, 0);
-  const Softmax s = row_softmax(row, room);
+  const Softmax s = row_softmax(row, scratch);
   if (threadIdx.x != 0) return;
   const bool here = targets[token] >= 0 && target >= 0 && target < columns;
   stats[token * 3] = s.largest;
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
 // metrics[0] += weight x sum of losses, metrics[1] += weight x number of ignored targets.
 __global__ void __launch_bounds__(LARGE_BLOCK)
     add_losses(const double *losses, const int32_t *targets, int64_t tokens, double weight, double *metrics) {
-  __shared__ double room[MOST_WARPS];
+  __shared__ double scratch[MOST_WARPS];
   double sum = 0, ignored = 0;
   for (int64_t i = threadIdx.x; i < tokens; i += DEEP * LARGE_BLOCK) {
     double loss[DEEP];
@@ -254,8 +254,8 @@ __global__ void __launch_bounds__(LARGE_BLOCK)
       ignored += target[k] == -1;
     }
   }
-  sum = block_sum(sum, room);
-  ignored = block_sum(ignored, room);
+  sum = block_sum(sum, scratch);
+  ignored = block_sum(ignored, scratch);
   if (threadIdx.x == 0) {
     metrics[0] += weight * sum;
     metrics[1] += weight * ignored;
@@ -286,14 +286,14 @@ tws_code finish(const tws_cuda_call *call, const double *losses, double *metrics
   return launched(err);
 }
 
-// How a row of packs is kept: two blocks a multiprocessor where two rows have room (a block takes 1 KiB by itself),
+// How a row of packs is kept: two blocks a multiprocessor where two rows fit (a block takes 1 KiB by itself),
 // else one with as much of its row as a block can have.
 template <typename T, int V>
 tws_code start_cross_entropy(const tws_cuda_call *call, tws_error *err) {
   constexpr int64_t SIZE = sizeof(T) * V;
   const int64_t *d = call->work->d, bytes = ceil_div(d[1], V) * SIZE;
   const bool two = bytes <= call->shared_bytes / 2 - 2048;
-  const int64_t room = (call->shared_bytes - 1024) / SIZE * SIZE, shared = bytes < room ? bytes : room;
+  const int64_t most = (call->shared_bytes - 1024) / SIZE * SIZE, shared = bytes < most ? bytes : most;
   TWS_TRY(allow_shared(cross_entropy<T, V>, (size_t)shared, err));
   LAUNCH((cross_entropy<T, V>), (unsigned)d[0], two ? LOSS_BLOCK : LARGE_BLOCK, (size_t)shared, call, out<T>(call, 0),
          in<int32_t>(call, 1), static_cast<double *>(call->scratch), (int)d[1], (int)d[2], (int)(shared / SIZE),

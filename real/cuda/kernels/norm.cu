@@ -56,7 +56,7 @@ __device__ void normalise_pack(const Norm<T> &n, int64_t row, int64_t column, co
 // A row belongs to a block (WHOLE) or to a warp, which read it once.
 template <typename T, int V, bool RESIDUAL, bool WHOLE>
 __global__ void __launch_bounds__(LARGEST_BLOCK) norm(Norm<T> n) {
-  __shared__ float room[LARGEST_BLOCK / WARP];
+  __shared__ float scratch[LARGEST_BLOCK / WARP];
   const int64_t row = WHOLE ? blockIdx.x : (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
   const int packs = (int)(n.width / V), stride = WHOLE ? (int)blockDim.x : (int)WARP;
   const int first = WHOLE ? (int)threadIdx.x : (int)threadIdx.x % WARP;
@@ -80,14 +80,14 @@ __global__ void __launch_bounds__(LARGEST_BLOCK) norm(Norm<T> n) {
 #pragma unroll
     for (int j = 0; j < V; ++j) mean += at(v[k], j);
   }
-  mean = n.rms ? 0.0F : (WHOLE ? block_sum(mean, room) : warp_sum(mean)) / (float)n.width;
+  mean = n.rms ? 0.0F : (WHOLE ? block_sum(mean, scratch) : warp_sum(mean)) / (float)n.width;
 #pragma unroll
   for (int k = 0; k < PER_THREAD; ++k) {
     if (first + k * stride >= packs) break;
 #pragma unroll
     for (int j = 0; j < V; ++j) squares += (at(v[k], j) - mean) * (at(v[k], j) - mean);
   }
-  squares = WHOLE ? block_sum(squares, room) : warp_sum(squares);
+  squares = WHOLE ? block_sum(squares, scratch) : warp_sum(squares);
   const float inverse = 1.0F / sqrtf(squares / (float)n.width + n.epsilon);
 #pragma unroll
   for (int k = 0; k < PER_THREAD; ++k) {
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(grad_threads<PER>)
               int packs, bool accumulate) {
   constexpr int R = GRAD_PACKS / PER;
   typedef Pack<T, V> P;
-  __shared__ float room[2][grad_threads<PER> / WARP][2 * R];  // two turns' sums of warps
+  __shared__ float scratch[2][grad_threads<PER> / WARP][2 * R];  // two turns' sums of warps
   const int me = (int)threadIdx.x, threads = (int)blockDim.x, warps = threads / WARP;
   const float share = 1.0F / (float)(packs * V);
   float plain[PER][V] = {}, normed[PER][V] = {};
@@ -200,14 +200,14 @@ __global__ void __launch_bounds__(grad_threads<PER>)
     }
     if (me % WARP == 0) {
 #pragma unroll
-      for (int r = 0; r < 2 * R; ++r) room[turn][me / WARP][r] = sum[r];
+      for (int r = 0; r < 2 * R; ++r) scratch[turn][me / WARP][r] = sum[r];
     }
-    __syncthreads();  // who comes to the next turn's barrier has read this turn's sums: two rooms do
+    __syncthreads();  // who comes to the next turn's barrier has read this turn's sums: two buffers do
 #pragma unroll
     for (int r = 0; r < 2 * R; ++r) sum[r] = 0.0F;
     for (int i = 0; i < warps; ++i) {
 #pragma unroll
-      for (int r = 0; r < 2 * R; ++r) sum[r] += room[turn][i][r];
+      for (int r = 0; r < 2 * R; ++r) sum[r] += scratch[turn][i][r];
     }
 #pragma unroll
     for (int r = 0; r < R; ++r) {
@@ -301,7 +301,7 @@ enum { FINISH_BLOCK = 1024, FINISH_GROUPS = FINISH_BLOCK / WARP, DEEP = 8 };  //
 template <typename T>
 __global__ void __launch_bounds__(FINISH_BLOCK)
     column_finish(const float *sums, int parts, int64_t stride, int64_t width, T *first, T *second, bool accumulate) {
-  __shared__ float room[FINISH_GROUPS][WARP];
+  __shared__ float scratch[FINISH_GROUPS][WARP];
   const int lane = (int)threadIdx.x % WARP, group = (int)threadIdx.x / WARP;
   const int64_t c = (int64_t)blockIdx.x * WARP + lane;
   T *to = blockIdx.y == 0 ? first : second;
@@ -317,11 +317,11 @@ __global__ void __launch_bounds__(FINISH_BLOCK)
       for (int k = 0; k < DEEP; ++k) sum += v[k];
     }
   }
-  room[group][lane] = sum;
+  scratch[group][lane] = sum;
   __syncthreads();
   if (group != 0 || c >= width) return;
   sum = accumulate ? to_float(to[c]) : 0.0F;
-  for (int i = 0; i < FINISH_GROUPS; ++i) sum += room[i][lane];
+  for (int i = 0; i < FINISH_GROUPS; ++i) sum += scratch[i][lane];
   to[c] = from_float<T>(sum);
 }
 
@@ -331,10 +331,10 @@ enum { COLUMN_BLOCK = 64 };
 int parts_for(const tws_cuda_call *call, int64_t tokens, int64_t width, int64_t floats_per_column, int pack) {
   const int64_t chunks = ceil_div(width, (int64_t)COLUMN_BLOCK * pack);
   int64_t parts = ceil_div((int64_t)call->multiprocessors * 8, chunks);
-  const int64_t room = (int64_t)(call->scratch_bytes / sizeof(float)) / (width * floats_per_column);
+  const int64_t most = (int64_t)(call->scratch_bytes / sizeof(float)) / (width * floats_per_column);
   if (parts > tokens) parts = tokens;
-  if (parts > room) parts = room;
-  if (parts < 1 && room > 0) parts = 1;  // no tokens: one part of zeros
+  if (parts > most) parts = most;
+  if (parts < 1 && most > 0) parts = 1;  // no tokens: one part of zeros
   return (int)(parts < 512 ? parts : 512);
 }
 
@@ -404,10 +404,10 @@ tws_code one_pass(const tws_cuda_call *call, tws_error *err) {
   const int64_t tokens = call->work->d[0], width = call->work->d[1], packs = width / V;
   const int64_t threads = ceil_div(packs, PER * WARP) * WARP,
                 fill = call->multiprocessors * (grad_threads<PER> / threads);
-  const int64_t room = (int64_t)(call->scratch_bytes / sizeof(float)) / (2 * width);
+  const int64_t most = (int64_t)(call->scratch_bytes / sizeof(float)) / (2 * width);
   int64_t blocks = ceil_div(tokens, GRAD_PACKS / PER);
   if (blocks > fill) blocks = fill;
-  if (blocks > room) blocks = room;
+  if (blocks > most) blocks = most;
   if (blocks < 1) blocks = 1;  // no tokens: sums of nothing
   LAUNCH((norm_grad<T, V, PER, RMS>), (unsigned)blocks, (unsigned)threads, 0, call, in<T>(call, 0), in<T>(call, 1),
          in<T>(call, 2), in<float>(call, 3), out<T>(call, 4), static_cast<float *>(call->scratch), tokens, (int)packs,

@@ -184,7 +184,7 @@ enum { DEEP = 4 };  // packs that a thread has under way at once
 template <typename T>
 __global__ void square_parts(const T *x, int64_t packs, int64_t count, double *parts) {
   constexpr int N = Width<T>::value;
-  __shared__ double room[BLOCK / WARP];
+  __shared__ double scratch[BLOCK / WARP];
   const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
   double sum = 0;
   for (int64_t i = first; i < packs; i += DEEP * stride) {
@@ -200,15 +200,15 @@ __global__ void square_parts(const T *x, int64_t packs, int64_t count, double *p
     }
   }
   for (int64_t i = packs * N + first; i < count; i += stride) sum += (double)to_float(x[i]) * (double)to_float(x[i]);
-  sum = block_sum(sum, room);
+  sum = block_sum(sum, scratch);
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
 __global__ void square_finish(const double *parts, int count, double weight, double *to) {
-  __shared__ double room[BLOCK / WARP];
+  __shared__ double scratch[BLOCK / WARP];
   double sum = 0;
   for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) sum += parts[i];
-  sum = block_sum(sum, room);
+  sum = block_sum(sum, scratch);
   if (threadIdx.x == 0) *to += weight * sum;
 }
 
