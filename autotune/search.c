@@ -5,14 +5,15 @@
 #include <string.h>
 #include "autotune/autotune.h"
 #include "base/random.h"
-#include "estimators/representatives.h"
+#include "plan/representatives.h"
 
 enum { DEFAULT_TRIALS = 12, SIMULATED_HOST_RANKS = 64, REFINED_PER_TRIAL = 2, PLANNED_WHEN_NOTHING_FITS = 16 };
 
 void tws_tune_memory(const tws_machine *machine, int ranks, double device_limit, double *device_bytes,
                      double *host_bytes) {
   const tws_cluster *cluster = machine->cluster;
-  int on_node = tws_machine_most_on_node(machine, ranks);
+  const tws_node_mapping mapping = tws_machine_mapping(machine, ranks);
+  const int on_node = tws_mapping_most_on_node(&mapping);
   double profile = tws_profile_memory_bytes(machine->profile);
   double overhead = tws_profile_overhead_bytes(machine->profile);
   double node = cluster->host_memory_bytes > 0 ? cluster->host_memory_bytes : INFINITY;
@@ -193,29 +194,27 @@ static tws_code estimate_all(const tws_tune_request *request, tws_tune_result *r
 
 /* Ranks of a host share its cores, so all of them are simulated where they are few; devices do the same at the same
  * time. */
-static tws_code choose_ranks(const tws_plan_request *request, const tws_machine *machine, int **ranks, int *count,
+static tws_code choose_ranks(const tws_plan_request *request, const tws_machine *machine, tws_rank_set *set,
                              tws_error *err) {
   const int world = tws_topology_world(&request->topology);
-  if (tws_profile_backend(machine->profile) != TWS_BACKEND_HOST || world > SIMULATED_HOST_RANKS)
-    return tws_representatives(request, machine, ranks, count, err);
-  *count = world;
-  *ranks = tws_calloc((size_t)world, sizeof **ranks);
-  if (!*ranks) return tws_fail(err, TWS_MEMORY, NULL, "no memory for %d ranks", world);
-  for (int i = 0; i < world; i++) (*ranks)[i] = i;
-  return TWS_OK;
+  const tws_node_mapping mapping = tws_machine_mapping(machine, world);
+  if (tws_profile_backend(machine->profile) == TWS_BACKEND_HOST && world <= SIMULATED_HOST_RANKS)
+    return tws_every_rank(world, set, err);
+  return tws_representatives(&request->topology, &mapping, request->config->zero.stage, set, err);
 }
 
 tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, const tws_config *config, int ranks,
                            int threads, const tws_machine *machine, tws_fidelity fidelity, tws_timeline *timeline,
                            tws_sim_result *result, tws_error *err) {
   tws_plan_request one;
-  int *chosen = NULL, count = 0;
+  tws_rank_set set;
   TWS_TRY(request_of(network, config, ranks, 0, threads, machine, &one, err));
-  tws_code code = choose_ranks(&one, machine, &chosen, &count, err);
+  tws_code code = choose_ranks(&one, machine, &set, err);
+  const int count = set.count;
   tws_plan **plans = code == TWS_OK ? tws_calloc((size_t)count, sizeof *plans) : NULL;
   if (code == TWS_OK && !plans) code = tws_fail(err, TWS_MEMORY, NULL, "no memory for the plans of %d ranks", count);
   for (int i = 0; i < count && code == TWS_OK; i++) {
-    one.rank = chosen[i];
+    one.rank = set.ranks[i];
     code = tws_plan_build(&one, &plans[i], err);
   }
   if (code == TWS_OK) {
@@ -229,7 +228,7 @@ tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, c
   }
   for (int i = 0; plans && i < count; i++) tws_plan_destroy(plans[i]);
   tws_free(plans);
-  tws_free(chosen);
+  tws_rank_set_free(&set);
   return code;
 }
 

@@ -74,7 +74,8 @@ static int thread_choices(const dimensions *d, const tws_cluster *cluster, int r
     threads[0] = 0;
     return 1;
   }
-  int on_node = (ranks + cluster->nodes - 1) / cluster->nodes, own = d->cores / on_node, count = 0;
+  const tws_node_mapping mapping = tws_node_mapping_of(cluster, 1, ranks);
+  int own = d->cores / tws_mapping_most_on_node(&mapping), count = 0;
   if (own < 1) own = 1;
   if (d->space->threads_count) {
     for (int i = 0; i < d->space->threads_count; i++)

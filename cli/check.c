@@ -3,6 +3,7 @@
 #include "base/units.h"
 #include "cli/common.h"
 #include "cli/job_view.h"
+#include "plan/representatives.h"
 
 typedef struct options {
   tws_job_options job;
@@ -18,81 +19,49 @@ typedef struct coverage {
   uint64_t operations;
 } coverage;
 
-/* Ranks that can be verified together: `unit` of them belong together, and there are `units` such sets along "data". */
-typedef struct selection {
-  int whole; /* all ranks of a replica, not one of each stage */
-  int unit, units, of;
-} selection;
-
 enum { AUTO_OPERATIONS = 1500000, AUTO_RANKS = 512 };
 
-/* All ranks when they are few enough; else replicas, the first and the last among them; else one rank of each stage of
- * those. Without --max-ranks as many as take a few seconds. */
-static tws_code choose(const tws_job *job, int64_t max_ranks, selection *s, tws_error *err) {
-  if (max_ranks == 0) {
-    tws_plan *plan;
-    TWS_TRY(tws_job_plan(job, 0, &plan, err));
-    max_ranks = AUTO_OPERATIONS / ((int64_t)plan->op_count + 1);
-    max_ranks = max_ranks < 4 ? 4 : max_ranks > AUTO_RANKS ? AUTO_RANKS : max_ranks;
-    tws_plan_destroy(plan);
-  }
-  s->of = tws_job_ranks_along(job, "data");
-  s->unit = job->ranks / s->of;
-  s->whole = s->unit <= max_ranks;
-  if (!s->whole) s->unit = tws_job_stages(job);
-  s->units = (int)(max_ranks / s->unit);
-  if (s->units > s->of) s->units = s->of;
-  if (s->units < 1) s->units = 1;
+/* As many ranks as take a few seconds. */
+static tws_code choose_most(const tws_job *job, int64_t *max_ranks, tws_error *err) {
+  tws_plan *plan;
+  TWS_TRY(tws_job_plan(job, 0, &plan, err));
+  *max_ranks = AUTO_OPERATIONS / ((int64_t)plan->op_count + 1);
+  *max_ranks = *max_ranks < 4 ? 4 : *max_ranks > AUTO_RANKS ? AUTO_RANKS : *max_ranks;
+  tws_plan_destroy(plan);
   return TWS_OK;
 }
 
-static int chosen(const tws_job *job, const selection *s, int rank) {
-  int coordinates[TWS_MAX_AXES], data = 0;
-  tws_topology_coordinates(&job->topology, rank, coordinates);
-  for (int a = 0; a < job->topology.axes; a++) {
-    const char *name = job->topology.name[a];
-    if (strcmp(name, "data") == 0)
-      data = coordinates[a];
-    else if (!s->whole && strcmp(name, "pipe") != 0 && coordinates[a] != 0)
-      return 0;
-  }
-  for (int u = 0; u < s->units; u++) /* spread over all */
-    if (data == (s->units > 1 ? (int)((int64_t)u * (s->of - 1) / (s->units - 1)) : 0)) return 1;
-  return 0;
-}
-
-static tws_code verify_ranks(const tws_cli *cli, const tws_job *job, const selection *s, tws_plan **plans,
+static tws_code verify_ranks(const tws_cli *cli, const tws_job *job, const tws_rank_set *set, tws_plan **plans,
                              coverage *seen, tws_error *err) {
-  int count = s->unit * s->units;
   tws_progress progress = tws_cli_progress(cli);
-  tws_progress_begin(&progress, "verifying ranks", count);
+  tws_progress_begin(&progress, "verifying ranks", set->count);
   tws_code code = TWS_OK;
-  for (int rank = 0; rank < job->ranks && code == TWS_OK; rank++) {
-    if (!chosen(job, s, rank)) continue;
-    tws_plan **plan = &plans[seen->checked];
-    code = tws_job_plan(job, rank, plan, err);
-    if (code == TWS_OK) code = tws_plan_verify(*plan, err);
-    if (code == TWS_OK) seen->operations += (*plan)->op_count;
+  for (int i = 0; i < set->count && code == TWS_OK; i++) {
+    code = tws_job_plan(job, set->ranks[i], &plans[i], err);
+    if (code == TWS_OK) code = tws_plan_verify(plans[i], err);
+    if (code == TWS_OK) seen->operations += plans[i]->op_count;
     seen->checked += code == TWS_OK;
     tws_progress_update(&progress, seen->checked);
   }
   const tws_plan *const *all = (const tws_plan *const *)plans;
   if (code == TWS_OK)
-    code = seen->together ? tws_plans_verify(all, count, err) : tws_plans_verify_part(all, count, err);
+    code = seen->together ? tws_plans_verify(all, set->count, err) : tws_plans_verify_part(all, set->count, err);
   tws_progress_end(&progress);
   return code;
 }
 
 static tws_code verify(const tws_cli *cli, const tws_job *job, int64_t max_ranks, coverage *seen, tws_error *err) {
-  selection s;
-  TWS_TRY(choose(job, max_ranks, &s, err));
-  int count = s.unit * s.units;
-  *seen = (coverage){.ranks = job->ranks, .together = count == job->ranks, .replicas = s.whole ? s.units : 0};
+  tws_verified_set chosen;
+  if (max_ranks == 0) TWS_TRY(choose_most(job, &max_ranks, err));
+  TWS_TRY(tws_ranks_to_verify(&job->topology, max_ranks, &chosen, err));
+  const int count = chosen.set.count;
+  *seen = (coverage){.ranks = job->ranks, .together = count == job->ranks, .replicas = chosen.whole_replicas};
   tws_plan **plans = tws_calloc((size_t)count, sizeof *plans);
-  if (!plans) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  tws_code code = verify_ranks(cli, job, &s, plans, seen, err);
-  for (int i = 0; i < count; i++) tws_plan_destroy(plans[i]);
+  tws_code code =
+      plans ? verify_ranks(cli, job, &chosen.set, plans, seen, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (int i = 0; plans && i < count; i++) tws_plan_destroy(plans[i]);
   tws_free(plans);
+  tws_rank_set_free(&chosen.set);
   return code;
 }
 

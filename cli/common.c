@@ -112,7 +112,8 @@ static tws_code choose_ranks(const tws_job_options *options, tws_job *job, tws_e
                     (long long)devices);
   job->ranks = (int)ranks;
   int cores = job->cluster.cores_per_node > 0 ? job->cluster.cores_per_node : 1;
-  int per_node = tws_machine_most_on_node(&job->machine, job->ranks);
+  const tws_node_mapping mapping = tws_machine_mapping(&job->machine, job->ranks);
+  const int per_node = tws_mapping_most_on_node(&mapping);
   job->threads = 1;
   if (host) {
     job->threads = job->config->threads ? (int)job->config->threads : cores / per_node;

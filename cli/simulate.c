@@ -1,6 +1,6 @@
 /* twinspeed simulate: run one training step in SimGrid; how long it takes, where the time goes, a timeline. */
 #include <string.h>
-#include "estimators/representatives.h"
+#include "plan/representatives.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/common.h"
@@ -60,13 +60,10 @@ static tws_code print_plan(const tws_cli *cli, const options *o, const tws_job *
 
 /* Ranks of a host share its cores, so all of them are simulated; devices do the same at the same time, so one is, of
  * each pipeline stage, unless groups lie unevenly on nodes. */
-static tws_code choose_ranks(const tws_job *job, int all, int **ranks, int *count, tws_error *err) {
-  const tws_plan_request request = tws_job_request(job, 0);
-  TWS_TRY(tws_representatives(&request, &job->machine, ranks, count, err));
-  if (!all && job->backend != TWS_BACKEND_HOST) return TWS_OK;
-  *count = job->ranks;
-  for (int i = 0; i < job->ranks; i++) (*ranks)[i] = i;
-  return TWS_OK;
+static tws_code choose_ranks(const tws_job *job, int all, tws_rank_set *set, tws_error *err) {
+  const tws_node_mapping mapping = tws_machine_mapping(&job->machine, job->ranks);
+  if (all || job->backend == TWS_BACKEND_HOST) return tws_every_rank(job->ranks, set, err);
+  return tws_representatives(&job->topology, &mapping, job->config->zero.stage, set, err);
 }
 
 static tws_code make_plans(const tws_job *job, const int *ranks, simulation *s, tws_error *err) {
@@ -100,10 +97,11 @@ static tws_code compare_stages(const tws_job *job, simulation *s, tws_error *err
 static tws_code simulate(const options *o, const tws_job *job, simulation *s, tws_error *err) {
   const tws_sim_api *sim;
   TWS_TRY(tws_sim_load(&sim, err));
-  int *ranks = NULL;
-  tws_code code = choose_ranks(job, o->all_ranks, &ranks, &s->plan_count, err);
-  if (code == TWS_OK) code = make_plans(job, ranks, s, err);
-  tws_free(ranks);
+  tws_rank_set set;
+  tws_code code = choose_ranks(job, o->all_ranks, &set, err);
+  s->plan_count = set.count;
+  if (code == TWS_OK) code = make_plans(job, set.ranks, s, err);
+  tws_rank_set_free(&set);
   TWS_TRY(code);
   if (o->trace || o->csv) {
     s->timeline = tws_timeline_create("simulated");

@@ -5,7 +5,8 @@
 void tws_verdict_read(const tws_job *job, const tws_ledger *ledger, tws_verdict *v) {
   memset(v, 0, sizeof *v);
   v->host = job->backend == TWS_BACKEND_HOST;
-  v->ranks_per_node = tws_machine_most_on_node(&job->machine, job->ranks);
+  const tws_node_mapping mapping = tws_machine_mapping(&job->machine, job->ranks);
+  v->ranks_per_node = tws_mapping_most_on_node(&mapping);
   double arena = (double)ledger->tier[TWS_TIER_DEVICE].arena_bytes;
   double beside = (double)ledger->tier[TWS_TIER_PINNED].arena_bytes + (double)ledger->tier[TWS_TIER_HOST].arena_bytes;
   v->device_overhead = tws_profile_overhead_bytes(job->profile);

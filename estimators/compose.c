@@ -3,9 +3,10 @@
  * one micro-batch and the difference a second makes would not do.) */
 #include <string.h>
 
-#include "estimators/representatives.h"
+#include "estimators/estimators.h"
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_schedule.h"
+#include "plan/representatives.h"
 
 static uint64_t rounded(uint64_t bytes) {
   return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
@@ -58,7 +59,8 @@ typedef struct several {
   const tws_plan_request *request;
   const tws_machine *machine;
   int stages;
-  int *ranks, count; /* whose plans are built (estimators/representatives.h) */
+  const int *ranks; /* whose plans are built */
+  int count;
   tws_plan **plans;
   tws_stage_estimate *each; /* per rank */
   tws_ledger *ledgers;
@@ -214,11 +216,15 @@ tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *ma
                           tws_stage_estimate *stages, tws_error *err) {
   int count = tws_topology_dim(&request->topology, "pipe");
   several p = {.request = request, .machine = machine, .stages = count > 1 ? count : 1};
+  const tws_node_mapping mapping = tws_machine_mapping(machine, tws_topology_world(&request->topology));
+  tws_rank_set set;
   memset(out, 0, sizeof *out);
-  tws_code code = tws_representatives(request, machine, &p.ranks, &p.count, err);
+  tws_code code = tws_representatives(&request->topology, &mapping, request->config->zero.stage, &set, err);
+  p.ranks = set.ranks;
+  p.count = set.count;
   if (code == TWS_OK)
     code = p.count > 1 ? estimate_ranks(&p, out, stages, err) : estimate_alone(request, machine, out, stages, err);
-  tws_free(p.ranks);
+  tws_rank_set_free(&set);
   TWS_TRY(code);
   add_totals(request, machine, out);
   return TWS_OK;

@@ -4,6 +4,7 @@
 
 #include "config/cluster.h"
 #include "models/hardware/profile.h"
+#include "plan/node_mapping.h"
 #include "plan/run_order.h"
 
 /* ---- memory ledger ---- */
@@ -71,11 +72,7 @@ typedef struct tws_machine { /* what a plan is costed on */
   const tws_cluster *cluster;
   const tws_profile *profile;
 } tws_machine;
-/* Ranks fill nodes in order. Of a node that is full: how many; devices hold one rank each, a host's ranks are spread
- * over its nodes and may outnumber cores. */
-int tws_machine_slots(const tws_machine *machine, int ranks);
-/* The most that one node has of a job of so many ranks: what its memory has to hold. */
-int tws_machine_most_on_node(const tws_machine *machine, int ranks);
+tws_node_mapping tws_machine_mapping(const tws_machine *machine, int ranks);
 /* Seconds of one interned work of a plan on a machine: the one place where plan costs come from (also for sim). For a
  * host whose ranks outnumber cores, computing time is stretched by ranks x threads / cores when stretch != 0. Copies
  * between tiers run at the rate of the device's link to its host or of the node's disk (infinite seconds where the
@@ -85,9 +82,6 @@ int tws_machine_most_on_node(const tws_machine *machine, int ranks);
 double tws_plan_work_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch);
 /* Seconds of a message to or from `peer`. Ranks of this pipeline stage whose messages leave their node at the same time
  * share its NICs; nothing else is on the links. */
-/* Ranks that want the busier of the two NICs between `rank` and `peer`; 1 where these are no neighbours of a pipeline.
- */
-int tws_message_sharers(const tws_topology *topology, const tws_machine *machine, int rank, int peer);
 double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t work, const tws_machine *machine);
 
 /* The account of one rank's step, and the sentence on its bottleneck: shared by all that know the times, so that they
@@ -153,8 +147,8 @@ typedef struct tws_zero_memory {
   double cpu_bytes, gpu_bytes, largest_layer_bytes;
 } tws_zero_memory;
 tws_zero_memory tws_zero2_memory(double total_params, int gpus_per_node, int nodes, int cpu_offload, double factor);
-/* As DeepSpeed 0.3 had it, from which its manual still quotes: without offload 4 bytes a parameter and 16 divided by the
- * GPUs, where later versions have 2 and 18. */
+/* As DeepSpeed 0.3 had it, from which its manual still quotes: without offload 4 bytes a parameter and 16 divided by
+ * the GPUs, where later versions have 2 and 18. */
 tws_zero_memory tws_zero2_memory_03(double total_params, int gpus_per_node, int nodes, int cpu_offload, double factor);
 tws_zero_memory tws_zero3_memory(double total_params, double largest_layer_params, int gpus_per_node, int nodes,
                                  int cpu_offload, int cpu_offload_params, int zero_init, double factor);

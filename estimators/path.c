@@ -3,29 +3,13 @@
 
 #include "estimators/estimators.h"
 
-int tws_machine_slots(const tws_machine *machine, int ranks) {
-  const int nodes = machine->cluster->nodes > 0 ? machine->cluster->nodes : 1;
-  const int devices = machine->cluster->devices_per_node > 0 ? machine->cluster->devices_per_node : 1;
-  return tws_profile_cores(machine->profile) > 0 ? (ranks + nodes - 1) / nodes : devices;
-}
-
-int tws_machine_most_on_node(const tws_machine *machine, int ranks) {
-  const int slots = tws_machine_slots(machine, ranks);
-  return slots < ranks ? slots : ranks;
-}
-
-static int node_slots(const tws_plan *plan, const tws_machine *machine) {
-  return tws_machine_slots(machine, plan->world);
+tws_node_mapping tws_machine_mapping(const tws_machine *machine, int ranks) {
+  return tws_node_mapping_of(machine->cluster, tws_profile_cores(machine->profile) > 0, ranks);
 }
 
 static int ranks_per_node(const tws_plan *plan, const tws_machine *machine) {
-  return tws_machine_most_on_node(machine, plan->world);
-}
-
-static int group_per_node(const tws_group *group, int slots) {
-  int same = 0;
-  for (int i = 0; i < group->size; i++) same += group->ranks[i] / slots == group->ranks[0] / slots;
-  return same;
+  const tws_node_mapping mapping = tws_machine_mapping(machine, plan->world);
+  return tws_mapping_most_on_node(&mapping);
 }
 
 /* Of the node's memory, a rank's share. */
@@ -63,8 +47,9 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
   }
   if (work->kind == TWS_OP_COLLECTIVE) {
     const tws_group *group = &plan->groups[work->group];
+    const tws_node_mapping mapping = tws_machine_mapping(machine, plan->world);
     return tws_collective_seconds(machine->cluster, machine->profile, (tws_collective)work->code, group->size,
-                                  group_per_node(group, node_slots(plan, machine)), (double)work->d[0],
+                                  tws_mapping_beside_first(&mapping, group->ranks, group->size), (double)work->d[0],
                                   (int)work->segments);
   }
   if (work->kind == TWS_OP_COPY) {
@@ -75,47 +60,9 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
   return tws_p2p_seconds(machine->cluster, machine->profile, 1, (double)work->d[0]);
 }
 
-/* ---- messages ---- */
-
-/* NICs are dealt to a node's slots in order. */
-static int nic_of(const tws_cluster *cluster, int slots, int rank) {
-  int nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
-  if (nics > slots) nics = slots;
-  return (int)((int64_t)(rank % slots) * nics / slots);
-}
-
-/* How many ranks of `rank`'s node and pipeline stage have a message for (or from) stage `other` on the same NIC. */
-static int nic_sharers(const tws_topology *topology, const tws_cluster *cluster, int slots, int rank, int axis,
-                       int other) {
-  int first = rank / slots * slots, count = 0, mine[TWS_MAX_AXES], theirs[TWS_MAX_AXES];
-  const int world = tws_topology_world(topology);
-  tws_topology_coordinates(topology, rank, mine);
-  for (int q = first; q < first + slots && q < world; q++) {
-    tws_topology_coordinates(topology, q, theirs);
-    if (theirs[axis] != mine[axis] || nic_of(cluster, slots, q) != nic_of(cluster, slots, rank)) continue;
-    theirs[axis] = other;
-    count += tws_topology_rank(topology, theirs) / slots != first / slots;
-  }
-  return count;
-}
-
-int tws_message_sharers(const tws_topology *topology, const tws_machine *machine, int rank, int peer) {
-  int axis = tws_topology_axis(topology, "pipe"), mine[TWS_MAX_AXES], theirs[TWS_MAX_AXES];
-  const int slots = tws_machine_slots(machine, tws_topology_world(topology));
-  if (axis < 0 || rank / slots == peer / slots) return 1;
-  tws_topology_coordinates(topology, rank, mine);
-  tws_topology_coordinates(topology, peer, theirs);
-  for (int i = 0; i < topology->axes; i++) {
-    if (i != axis && mine[i] != theirs[i]) return 1;
-  }
-  int here = nic_sharers(topology, machine->cluster, slots, rank, axis, theirs[axis]);
-  int there = nic_sharers(topology, machine->cluster, slots, peer, axis, mine[axis]);
-  return here > there ? here : there;
-}
-
 double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t work, const tws_machine *machine) {
-  int slots = node_slots(plan, machine);
-  return tws_p2p_seconds(
-      machine->cluster, machine->profile, plan->rank / slots == (int)peer / slots,
-      (double)plan->works[work].d[0] * tws_message_sharers(&plan->topology, machine, plan->rank, (int)peer));
+  const tws_node_mapping mapping = tws_machine_mapping(machine, plan->world);
+  const int same_node = tws_mapping_node(&mapping, plan->rank) == tws_mapping_node(&mapping, (int)peer);
+  const int sharers = tws_mapping_sharers(&mapping, &plan->topology, plan->rank, (int)peer);
+  return tws_p2p_seconds(machine->cluster, machine->profile, same_node, (double)plan->works[work].d[0] * sharers);
 }

@@ -65,15 +65,14 @@ static uint64_t whole_bytes(double bytes) {
 
 /* ---- costs ---- */
 
+/* As the estimators see it: on the first rank's node. */
 static int most_on_a_node(const tws_sim *sim, const tws_communicator *c) {
-  int same = 0; /* as the estimators see it: on the first rank's node */
-  for (int i = 0; i < c->size; i++)
-    same += tws_platform_node(&sim->platform, c->ranks[i]) == tws_platform_node(&sim->platform, c->ranks[0]);
-  return same;
+  return tws_mapping_beside_first(&sim->platform.mapping, c->ranks, c->size);
 }
 
 static int same_node(const tws_sim *sim, const tws_communicator *c) {
-  return tws_platform_node(&sim->platform, c->ranks[0]) == tws_platform_node(&sim->platform, c->ranks[1]);
+  const tws_node_mapping *m = &sim->platform.mapping;
+  return tws_mapping_node(m, c->ranks[0]) == tws_mapping_node(m, c->ranks[1]);
 }
 
 static double analytic_seconds(tws_sim *sim, const tws_rendezvous *met) {

@@ -78,7 +78,7 @@ static void begin(tws_sim *sim, uint32_t rank, uint32_t op) {
   } else if (sim->share_cores) {
     const double threads = r->plan->threads > 1 ? r->plan->threads : 1, part = threads / sim->cores;
     const double alone = part > 1 ? seconds * part : seconds, share = part < 1 ? part : 1;
-    if (tws_engine_execute(tws_platform_node(&sim->platform, r->plan->rank), alone, share,
+    if (tws_engine_execute(tws_mapping_node(&sim->platform.mapping, r->plan->rank), alone, share,
                            tws_sim_tag(TWS_EVENT_EXECUTION, rank, op)) != 0)
       tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
   } else {
@@ -188,7 +188,8 @@ static tws_code prepare(tws_sim *sim, tws_error *err) {
   sim->serial = tws_profile_serial_streams(machine->profile);
   sim->cores = tws_profile_cores(machine->profile);
   if (sim->cores > 0) { /* a host: do its ranks want more cores than it has? */
-    const int per_node = tws_machine_most_on_node(machine, sim->world);
+    const tws_node_mapping mapping = tws_machine_mapping(machine, sim->world);
+    const int per_node = tws_mapping_most_on_node(&mapping);
     const int threads = request->plans[0]->threads > 0 ? request->plans[0]->threads : 1;
     const int crowded = (int64_t)per_node * threads > sim->cores;
     sim->share_cores = crowded && !request->fold;

@@ -8,34 +8,26 @@ static int port_link(int slot, int down) {
   return 2 * slot + down;
 }
 
-static int nic_of(const tws_platform *p, int rank) {
-  const int node = rank / p->per_node, local = rank % p->per_node;
-  return node * p->nics + (int)((int64_t)local * p->nics / p->devices);
-}
-
-static int nic_link(const tws_platform *p, int nic, int down) {
-  return 2 * p->nodes * p->devices + 2 * nic + down;
-}
-
-int tws_platform_node(const tws_platform *platform, int rank) {
-  return rank / platform->per_node;
+static int nic_link(const tws_platform *p, int rank, int down) {
+  return 2 * p->mapping.nodes * p->mapping.slots + 2 * tws_mapping_nic(&p->mapping, rank) + down;
 }
 
 static tws_code set_links(const tws_platform *p, tws_error *err) {
   const tws_cluster *cluster = p->cluster;
-  const int64_t links = 2 * (int64_t)p->nodes * (p->devices + p->nics);
+  const tws_node_mapping *m = &p->mapping;
+  const int64_t links = 2 * (int64_t)m->nodes * (m->slots + m->nics);
   if (links > MAX_LINKS)
     return tws_fail(err, TWS_UNSUPPORTED, "simulate analytically, or fewer ranks",
-                    "%d ranks need %lld links, more than %d", p->world, (long long)links, MAX_LINKS);
-  if (p->per_node > 1 && p->world > 1 && !(cluster->intra.bandwidth > 0))
+                    "%d ranks need %lld links, more than %d", m->ranks, (long long)links, MAX_LINKS);
+  if (m->slots > 1 && m->ranks > 1 && !(cluster->intra.bandwidth > 0))
     return tws_fail(err, TWS_INVALID, "give its \"intra\" bandwidth", "cluster %s has no links inside a node",
                     cluster->name);
-  if (p->nodes > 1 && !(p->nic_bandwidth > 0))
+  if (m->nodes > 1 && !(p->nic_bandwidth > 0))
     return tws_fail(err, TWS_INVALID, "give its \"inter\" bandwidth", "cluster %s has no links between nodes",
                     cluster->name);
   if (tws_engine_reserve((int)links, 0) != 0) return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
   for (int i = 0; i < (int)links; i++) {
-    const double bandwidth = i < 2 * p->nodes * p->devices ? cluster->intra.bandwidth : p->nic_bandwidth;
+    const double bandwidth = i < 2 * m->nodes * m->slots ? cluster->intra.bandwidth : p->nic_bandwidth;
     if (tws_engine_bandwidth(i, bandwidth > 0 ? bandwidth : 1) != 0)
       return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
   }
@@ -45,36 +37,32 @@ static tws_code set_links(const tws_platform *p, tws_error *err) {
 tws_code tws_platform_make(tws_platform *p, const tws_machine *machine, int world, int use_links, int use_hosts,
                            tws_error *err) {
   const tws_cluster *cluster = machine->cluster;
-  const int nodes = cluster->nodes > 0 ? cluster->nodes : 1;
-  *p = (tws_platform){.cluster = cluster, .world = world, .use_links = use_links};
-  p->per_node = tws_machine_slots(machine, world);
-  p->nodes = (world + p->per_node - 1) / p->per_node;
-  if (p->nodes > nodes)
+  const int nodes = cluster->nodes > 0 ? cluster->nodes : 1,
+            nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
+  *p = (tws_platform){.cluster = cluster, .mapping = tws_machine_mapping(machine, world), .use_links = use_links};
+  if (p->mapping.nodes > nodes)
     return tws_fail(err, TWS_INVALID, "use more nodes or fewer ranks", "%d ranks on cluster %s, which has %d devices",
                     world, cluster->name, nodes * cluster->devices_per_node);
-  p->devices = p->per_node;
-  const int nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
-  p->nics = nics < p->devices ? nics : p->devices; /* several NICs of one device act as one that is faster */
-  p->nic_bandwidth = cluster->inter.bandwidth * nics / p->nics;
+  p->nic_bandwidth = cluster->inter.bandwidth * nics / p->mapping.nics; /* several NICs of one device act as one */
   if (use_links) TWS_TRY(set_links(p, err));
-  if (use_hosts && tws_engine_reserve(0, p->nodes) != 0)
+  if (use_hosts && tws_engine_reserve(0, p->mapping.nodes) != 0)
     return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
   return TWS_OK;
 }
 
 int tws_platform_path(const tws_platform *p, int from, int to, int links[TWS_PATH_MAX]) {
-  if (tws_platform_node(p, from) == tws_platform_node(p, to)) {
+  if (tws_mapping_node(&p->mapping, from) == tws_mapping_node(&p->mapping, to)) {
     links[0] = port_link(from, 0);
     links[1] = port_link(to, 1);
   } else {
-    links[0] = nic_link(p, nic_of(p, from), 0);
-    links[1] = nic_link(p, nic_of(p, to), 1);
+    links[0] = nic_link(p, from, 0);
+    links[1] = nic_link(p, to, 1);
   }
   return 2;
 }
 
 double tws_platform_latency(const tws_platform *p, int from, int to) {
-  const int same = tws_platform_node(p, from) == tws_platform_node(p, to);
+  const int same = tws_mapping_node(&p->mapping, from) == tws_mapping_node(&p->mapping, to);
   return same ? p->cluster->intra.latency_s : p->cluster->inter.latency_s;
 }
 
@@ -84,7 +72,7 @@ double tws_platform_latency(const tws_platform *p, int from, int to) {
  * topology; a group that comes back to a node later is given one more stretch. */
 static int stretch_end(const tws_platform *p, const int *ranks, int size, int first) {
   int end = first + 1;
-  while (end < size && tws_platform_node(p, ranks[end]) == tws_platform_node(p, ranks[first])) end++;
+  while (end < size && tws_mapping_node(&p->mapping, ranks[end]) == tws_mapping_node(&p->mapping, ranks[first])) end++;
   return end;
 }
 
@@ -95,7 +83,8 @@ static int ring_count(const tws_platform *p, const int *ranks, int size) {
     end = stretch_end(p, ranks, size, first);
     if (first == 0 && end == size) return 1;
     int nics = 0;
-    for (int i = first; i < end; i++) nics += i == first || nic_of(p, ranks[i]) != nic_of(p, ranks[i - 1]);
+    for (int i = first; i < end; i++)
+      nics += i == first || tws_mapping_nic(&p->mapping, ranks[i]) != tws_mapping_nic(&p->mapping, ranks[i - 1]);
     if (nics < rings) rings = nics;
   }
   return rings;

@@ -1,6 +1,6 @@
-/* A cluster as links and hosts of the engine. Ranks fill nodes in order. Each device has a port (NVLink or shared
- * memory) up and down, each NIC likewise; NICs belong to the devices of their node in equal shares. A node's cores are
- * one host, shared by its ranks. */
+/* A cluster as links and hosts of the engine. Ranks lie on nodes as plan/node_mapping.h says. Each device has a port
+ * (NVLink or shared memory) up and down, each NIC likewise; NICs belong to the devices of their node in equal shares. A
+ * node's cores are one host, shared by its ranks. */
 #ifndef TWS_SIM_PLATFORM_H
 #define TWS_SIM_PLATFORM_H
 
@@ -9,17 +9,15 @@
 
 typedef struct tws_platform {
   const tws_cluster *cluster;
-  int world, per_node, nodes; /* ranks, ranks on a full node, nodes in use */
-  int devices, nics;          /* per node: slots for ranks, NIC links */
-  double nic_bandwidth;       /* of one NIC link */
-  int use_links;              /* flows need them, timers do not */
+  tws_node_mapping mapping; /* of the ranks: a port for each slot, a link for each NIC */
+  double nic_bandwidth;     /* of one NIC link */
+  int use_links;            /* flows need them, timers do not */
 } tws_platform;
 
 /* Makes room in the engine and sets the bandwidths. TWS_INVALID when the cluster has not enough devices, or a link that
  * the ranks need has no bandwidth. */
 tws_code tws_platform_make(tws_platform *platform, const tws_machine *machine, int world, int use_links, int use_hosts,
                            tws_error *err);
-int tws_platform_node(const tws_platform *platform, int rank);
 /* Links from one rank to another on (other) nodes; at most TWS_PATH_MAX. */
 enum { TWS_PATH_MAX = 2 };
 int tws_platform_path(const tws_platform *platform, int from, int to, int links[TWS_PATH_MAX]);
