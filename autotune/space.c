@@ -1,7 +1,7 @@
 /* The points of a search space and the configurations they stand for. */
 #include <stdio.h>
 #include "autotune/autotune.h"
-#include "autotune/deepspeed_space.h"
+#include "compat/deepspeed_autotuner.h"
 #include "autotune/space_axes.h"
 
 /* Dimensions with their defaults filled in. */

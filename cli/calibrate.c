@@ -12,10 +12,10 @@
 #include "base/units.h"
 #include "cli/calibration.h"
 #include "cli/common.h"
-#include "cli/launch.h"
+#include "launch/launch.h"
 #include "cli/modules.h"
 #include "cli/outputs.h"
-#include "cli/system.h"
+#include "base/system.h"
 #include "traces/measurements.h"
 
 enum { MAX_RUNS = 16, MAX_LIST = 32 };
@@ -158,7 +158,7 @@ static tws_code launch_run(const tws_cli *cli, const options *o, int64_t ranks, 
   }
   tws_launch_options launch = {
       .ranks = (int)ranks, .threads = ranks == 1 ? cores : 1, .arguments = arguments, .argument_count = count};
-  return tws_launch(cli, &launch, err);
+  return tws_launch(&launch, err);
 }
 
 /* Seconds of all runs together are the user's; most of it goes to the kernels of one and of all cores. */

@@ -8,7 +8,7 @@
 #include "base/units.h"
 #include "cli/common.h"
 #include "cli/modules.h"
-#include "cli/system.h"
+#include "base/system.h"
 #include "cli/version.h"
 
 typedef enum health { GOOD, NOTE, BAD } health;

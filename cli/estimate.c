@@ -6,6 +6,7 @@
 #include "cli/outputs.h"
 #include "cli/stage_view.h"
 #include "cli/verdict.h"
+#include "compat/deepspeed_memory.h"
 
 typedef struct options {
   tws_job_options job;

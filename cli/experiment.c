@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/json.h"
-#include "cli/launch.h"
+#include "launch/launch.h"
 #include "traces/measurements.h"
 
 enum { MAX_ARGUMENTS = 64 + TWS_MAX_STRINGS };
@@ -58,8 +58,8 @@ static tws_code read_result(const char *path, int traced, tws_trial *trial, tws_
   return code;
 }
 
-static tws_code launch_train(const tws_cli *cli, const tws_job_options *job, int ranks, int threads, const char *data,
-                             int64_t steps, const char *trace, const char *result, tws_error *err) {
+static tws_code launch_train(const tws_job_options *job, int ranks, int threads, const char *data, int64_t steps,
+                             const char *trace, const char *result, tws_error *err) {
   const char *arguments[MAX_ARGUMENTS];
   int count = 0;
   tws_job_options options = *job;
@@ -78,20 +78,20 @@ static tws_code launch_train(const tws_cli *cli, const tws_job_options *job, int
     if (!arguments[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   tws_launch_options launch = {
       .ranks = ranks, .threads = threads, .arguments = arguments, .argument_count = count, .silent = 1};
-  if (code == TWS_OK) code = tws_launch(cli, &launch, err);
+  if (code == TWS_OK) code = tws_launch(&launch, err);
   tws_arena_destroy(arena);
   return code;
 }
 
-tws_code tws_trial_run(const tws_cli *cli, const tws_job_options *job, int ranks, int threads, const char *data,
-                       int64_t steps, const char *trace, tws_trial *trial, tws_error *err) {
+tws_code tws_trial_run(const tws_job_options *job, int ranks, int threads, const char *data, int64_t steps,
+                       const char *trace, tws_trial *trial, tws_error *err) {
   char result[4096];
   const char *folder = getenv("TMPDIR");
   snprintf(result, sizeof result, "%.4000s/twinspeed-trial-XXXXXX", folder && *folder ? folder : "/tmp");
   int fd = mkstemp(result);
   if (fd < 0) return tws_fail(err, TWS_IO, "set TMPDIR", "%s: %s", result, strerror(errno));
   close(fd);
-  tws_code code = launch_train(cli, job, ranks, threads, data, steps, trace, result, err);
+  tws_code code = launch_train(job, ranks, threads, data, steps, trace, result, err);
   if (code == TWS_OK) code = read_result(result, trace != NULL, trial, err);
   unlink(result);
   return code;

@@ -8,17 +8,17 @@
 typedef struct tws_trial {
   double *step_s; /* of every step but the first of each run */
   size_t count, capacity;
-  double predicted_bytes, allocated_bytes; /* sum over the ranks' arenas */
+  double predicted_bytes, allocated_bytes;           /* sum over the ranks' arenas */
   double rank_predicted_bytes, rank_allocated_bytes; /* of the rank whose arenas are largest */
-  double peak_rss_bytes;                   /* sum over the ranks */
+  double peak_rss_bytes;                             /* sum over the ranks */
   double first_loss, last_loss;
   int runs;
 } tws_trial;
 
 /* One run of `steps` steps; its times are added to the trial's. trace: Chrome trace of the last step (which is then
  * left out of the times), or NULL. */
-tws_code tws_trial_run(const tws_cli *cli, const tws_job_options *job, int ranks, int threads, const char *data,
-                       int64_t steps, const char *trace, tws_trial *trial, tws_error *err);
+tws_code tws_trial_run(const tws_job_options *job, int ranks, int threads, const char *data, int64_t steps,
+                       const char *trace, tws_trial *trial, tws_error *err);
 /* Median and quartiles of the steps so far; 0 without any. */
 void tws_trial_times(const tws_trial *trial, double *median_s, double *low_s, double *high_s);
 void tws_trial_free(tws_trial *trial);

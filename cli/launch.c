@@ -1,449 +1,119 @@
-#include "cli/launch.h"
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdlib.h>
+/* twinspeed launch: run any command once per rank; which host and device each rank gets is printed first. */
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/signalfd.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#include "cli/launch_protocol.h"
-#include "cli/modules.h"
+#include "cli/cli.h"
+#include "launch/command.h"
+#include "launch/hostfile.h"
+#include "launch/launch.h"
 
-/* mpirun ends the other ranks by itself when one dies, and its status then says how: it has `notice_s` for that before
- * it is asked to, and `reaction_s` after a failure that a rank has told of. Whoever was asked has `patience_s`, and is
- * then ended. */
-static const double notice_s = 10.0, reaction_s = 2.0, patience_s = 5.0;
+typedef struct options {
+  int64_t ranks, threads, num_nodes, num_gpus;
+  const char *hostfile, *include, *exclude;
+  int dry_run;
+} options;
 
-typedef struct peer {
-  int socket; /* -1: not connected (yet, or no more) */
-  pid_t pid;
-  int said_end; /* DONE or FAILED came */
-} peer;
-
-typedef struct job {
-  const tws_launch_options *options;
-  int files[TWS_LAUNCH_FILES]; /* for the ranks: output, error, board */
-  char *board;
-  int listener, signals, noise; /* noise: what mpirun itself says */
-  char name[112];               /* of the listener */
-  sigset_t old_mask;
-  peer *peers;
-  struct pollfd *polls;
-  pid_t mpirun;
-  int status, ended;          /* of mpirun */
-  int signal;                 /* that asked the launcher to stop */
-  double late_s;              /* when a rank that has not started yet is late; 0: never */
-  int late;                   /* that rank + 1 */
-  int first_dead;             /* rank that ended without a word, or -1 */
-  tws_launch_record failure;  /* the first that was reported; word 0: none */
-  double ask_at_s, kill_at_s; /* 0: not set; kill_at_s is set when the ranks were asked to end */
-} job;
-
-int tws_launch_cores(void) {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
-  long online = sysconf(_SC_NPROCESSORS_ONLN);
-  return online > 0 ? (int)online : 1;
+static tws_code find_hosts(const options *o, tws_arena *arena, tws_hosts *hosts, tws_error *err) {
+  const tws_hosts_request request = {.hostfile = o->hostfile,
+                                     .include = o->include,
+                                     .exclude = o->exclude,
+                                     .ranks = o->ranks,
+                                     .num_nodes = o->num_nodes,
+                                     .num_gpus = o->num_gpus};
+  return tws_hosts_find(&request, arena, hosts, err);
 }
 
-int tws_launch_threads(int64_t configured, int ranks) {
-  if (configured > 0) return (int)configured;
-  int threads = tws_launch_cores() / (ranks > 0 ? ranks : 1);
-  return threads > 0 ? threads : 1;
-}
-
-void tws_launch_set_threads(int threads) {
-  char text[16];
-  snprintf(text, sizeof text, "%d", threads);
-  static const char *const names[] = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) setenv(names[i], text, 1);
-  setenv("OMP_WAIT_POLICY", "passive", 0);
-}
-
-/* ---- setting up ---- */
-
-static tws_code find_mpirun(char *path, size_t size, tws_error *err) {
-  const char *list = getenv("PATH");
-  while (list && *list) {
-    size_t length = strcspn(list, ":");
-    int written = snprintf(path, size, "%.*s/mpirun", (int)length, list);
-    if (length > 0 && written > 0 && (size_t)written < size && access(path, X_OK) == 0) return TWS_OK;
-    list += length + (list[length] == ':');
-  }
-  return tws_fail(err, TWS_ENVIRONMENT, "install Open MPI (Debian: openmpi-bin), or use one rank: -n 1",
-                  "mpirun was not found in PATH: more than one rank needs it");
-}
-
-static tws_code open_listener(job *j, tws_error *err) {
-  struct sockaddr_un address = {.sun_family = AF_UNIX};
-  socklen_t size = sizeof(sa_family_t); /* the kernel chooses an abstract name: nothing is left in the file system */
-  j->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (j->listener < 0 || bind(j->listener, (struct sockaddr *)&address, size) != 0 ||
-      listen(j->listener, j->options->ranks) != 0)
-    return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot open a local socket: %s", strerror(errno));
-  size = sizeof address;
-  if (getsockname(j->listener, (struct sockaddr *)&address, &size) != 0)
-    return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot name a local socket: %s", strerror(errno));
-  size_t length = (size_t)size - offsetof(struct sockaddr_un, sun_path) - 1;
-  if (length >= sizeof j->name) length = sizeof j->name - 1;
-  memcpy(j->name, address.sun_path + 1, length);
-  return TWS_OK;
-}
-
-static tws_code open_files(job *j, tws_error *err) {
-  size_t board = (size_t)j->options->ranks * TWS_BOARD_LINE;
-  j->files[0] = j->options->silent ? open("/dev/null", O_WRONLY | O_CLOEXEC)
-                                   : fcntl(j->options->to_stderr ? STDERR_FILENO : STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
-  j->files[1] = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
-  j->files[2] = memfd_create("twinspeed-board", MFD_CLOEXEC);
-  j->noise = memfd_create("twinspeed-mpirun", MFD_CLOEXEC);
-  if (j->files[0] < 0) j->files[0] = open("/dev/null", O_WRONLY | O_CLOEXEC); /* started with a closed output */
-  if (j->files[1] < 0) j->files[1] = open("/dev/null", O_WRONLY | O_CLOEXEC);
-  if (j->files[0] < 0 || j->files[1] < 0 || j->files[2] < 0 || j->noise < 0 ||
-      ftruncate(j->files[2], (off_t)board) != 0)
-    return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot open the ranks' files: %s", strerror(errno));
-  j->board = mmap(NULL, board, PROT_READ, MAP_SHARED, j->files[2], 0);
-  if (j->board == MAP_FAILED) {
-    j->board = NULL;
-    return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot map the ranks' board: %s", strerror(errno));
-  }
-  return TWS_OK;
-}
-
-static tws_code open_signals(job *j, tws_error *err) {
-  sigset_t mask;
-  sigemptyset(&mask);
-  sigaddset(&mask, SIGINT);
-  sigaddset(&mask, SIGTERM);
-  sigaddset(&mask, SIGHUP);
-  sigaddset(&mask, SIGCHLD);
-  sigprocmask(SIG_BLOCK, &mask, &j->old_mask);
-  signal(SIGCHLD, SIG_DFL); /* a parent that ignores it would hide mpirun's end */
-  j->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-  return j->signals >= 0 ? TWS_OK : tws_fail(err, TWS_ENVIRONMENT, NULL, "signalfd: %s", strerror(errno));
-}
-
-/* Open MPI meets tight limits with silence or with a page of its own command. */
-static tws_code check_limits(int ranks, tws_error *err) {
-  struct rlimit files, size;
-  const rlim_t needed = 64 + 8 * (rlim_t)ranks, room = (rlim_t)16 << 20;
-  if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < needed) {
-    const rlim_t allowed = files.rlim_cur;
-    files.rlim_cur = files.rlim_max == RLIM_INFINITY || files.rlim_max > needed ? needed : files.rlim_max;
-    if (files.rlim_cur < needed || setrlimit(RLIMIT_NOFILE, &files) != 0)
-      return tws_fail(err, TWS_ENVIRONMENT, "raise the limit, or use one rank: -n 1",
-                      "%d ranks need about %llu open files, and the limit is %llu (ulimit -n)", ranks,
-                      (unsigned long long)needed, (unsigned long long)allowed);
-  }
-  if (getrlimit(RLIMIT_FSIZE, &size) == 0 && size.rlim_cur != RLIM_INFINITY && size.rlim_cur < room)
-    return tws_fail(err, TWS_ENVIRONMENT, "raise the limit, or use one rank: -n 1",
-                    "Open MPI needs files of some MiB for %d ranks, and the limit is %llu bytes (ulimit -f)", ranks,
-                    (unsigned long long)size.rlim_cur);
-  return TWS_OK;
-}
-
-static tws_code set_up(job *j, tws_error *err) {
-  size_t ranks = (size_t)j->options->ranks;
-  j->peers = tws_calloc(ranks, sizeof *j->peers);
-  j->polls = tws_calloc(ranks + 2, sizeof *j->polls);
-  if (!j->peers || !j->polls) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  for (size_t r = 0; r < ranks; r++) j->peers[r].socket = -1;
-  TWS_TRY(check_limits(j->options->ranks, err));
-  TWS_TRY(open_listener(j, err));
-  TWS_TRY(open_files(j, err));
-  return open_signals(j, err);
-}
-
-static void tear_down(job *j) {
-  for (int r = 0; j->peers && r < j->options->ranks; r++)
-    if (j->peers[r].socket >= 0) close(j->peers[r].socket);
-  for (int i = 0; i < TWS_LAUNCH_FILES; i++)
-    if (j->files[i] >= 0) close(j->files[i]);
-  if (j->board) munmap(j->board, (size_t)j->options->ranks * TWS_BOARD_LINE);
-  if (j->listener >= 0) close(j->listener);
-  if (j->noise >= 0) close(j->noise);
-  if (j->signals >= 0) {
-    close(j->signals);
-    sigprocmask(SIG_SETMASK, &j->old_mask, NULL);
-  }
-  tws_free(j->peers);
-  tws_free(j->polls);
-}
-
-/* ---- mpirun ---- */
-
-enum { LAUNCHER_ARGUMENTS = 40 };
-
-static int mpirun_command(const job *j, const char *path, const char **command, char *ranks, size_t size) {
-  int n = 0, busy = j->options->ranks * j->options->threads > tws_launch_cores();
-  snprintf(ranks, size, "%d", j->options->ranks);
-  /* The kernel places the ranks: binding fails where a container has other cores than the machine. Messages go through
-   * shared memory without process_vm_readv, which containers forbid. No ssh is needed. */
-  const char *const fixed[] = {
-      path,         "-q",    "-n",  ranks,      "--oversubscribe", "--bind-to",
-      "none",       "--mca", "pml", "ob1",      "--mca",           "btl",
-      "self,vader", "--mca", "plm", "isolated", "--mca",           "btl_vader_single_copy_mechanism",
-      "none"};
-  for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) command[n++] = fixed[i];
-  if (geteuid() == 0) command[n++] = "--allow-run-as-root";
-  command[n++] = "--mca";
-  command[n++] = "mpi_yield_when_idle";
-  command[n++] = busy ? "1" : "0";
-  return n;
-}
-
-/* In the child: becomes mpirun, in a process group of its own, so that Ctrl-C reaches it through the launcher only. */
-static void become_mpirun(const job *j, const char **command, pid_t launcher) {
-  int null = open("/dev/null", O_RDONLY);
-  setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != launcher) _exit(127);
-  if (null >= 0) dup2(null, STDIN_FILENO);
-  dup2(j->noise, STDOUT_FILENO); /* ranks get their output through the socket; what comes here is mpirun's */
-  dup2(j->noise, STDERR_FILENO);
-  setenv(TWS_LAUNCHER_VARIABLE, j->name, 1);
-  tws_launch_set_threads(j->options->threads);
-  sigprocmask(SIG_SETMASK, &j->old_mask, NULL);
-  signal(SIGPIPE, SIG_DFL);
-  execv(command[0], (char *const *)command);
-  _exit(127);
-}
-
-static tws_code start(job *j, tws_error *err) {
-  const tws_launch_options *o = j->options;
-  char path[4096], program[4096], ranks[16];
-  const int tail = o->argument_count;
-  TWS_TRY(find_mpirun(path, sizeof path, err));
-  const char **command = tws_calloc((size_t)tail + LAUNCHER_ARGUMENTS, sizeof *command);
-  if (!command) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  int n = mpirun_command(j, path, command, ranks, sizeof ranks);
-  command[n++] = tws_program_path(program, (int)sizeof program);
-  command[n++] = "rank-worker";
-  for (int i = 0; i < tail; i++) command[n++] = o->arguments[i];
-  fflush(NULL);
-  pid_t launcher = getpid();
-  j->mpirun = fork();
-  if (j->mpirun == 0) become_mpirun(j, command, launcher);
-  tws_free(command);
-  if (j->mpirun < 0) return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
-  setpgid(j->mpirun, j->mpirun); /* also here: whichever comes first */
-  return TWS_OK;
-}
-
-/* ---- while it runs ---- */
-
-static void ask_to_end(job *j) {
-  if (j->kill_at_s > 0.0) return;
-  j->kill_at_s = tws_clock_s() + patience_s;
-  if (!j->ended) kill(-j->mpirun, SIGTERM);
-}
-
-static void ask_in(job *j, double seconds) {
-  const double at = tws_clock_s() + seconds;
-  if (j->ask_at_s == 0.0 || j->ask_at_s > at) j->ask_at_s = at;
-}
-
-static void end_by_force(job *j) {
-  for (int r = 0; r < j->options->ranks; r++)
-    if (j->peers[r].socket >= 0 && j->peers[r].pid > 0) kill(j->peers[r].pid, SIGKILL);
-  if (!j->ended) kill(-j->mpirun, SIGKILL);
-}
-
-static int send_files(const job *j, int to) {
-  char byte = 0;
-  union {
-    struct cmsghdr header;
-    char space[CMSG_SPACE(sizeof j->files)];
-  } control;
-  memset(&control, 0, sizeof control);
-  struct iovec data = {&byte, 1};
-  struct msghdr message = {
-      .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof j->files);
-  memcpy(CMSG_DATA(header), j->files, sizeof j->files);
-  return sendmsg(to, &message, MSG_NOSIGNAL) == 1;
-}
-
-/* A rank knocks: whose process is it, and which rank does it say it is? Others are turned away. */
-static void welcome(job *j) {
-  int s = accept4(j->listener, NULL, NULL, SOCK_CLOEXEC);
-  if (s < 0) return;
-  struct ucred who = {0};
-  socklen_t size = sizeof who;
-  struct timeval limit = {.tv_sec = 2};
-  tws_launch_record hello = {0};
-  setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  if (getsockopt(s, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 || who.uid != geteuid() ||
-      recv(s, &hello, sizeof hello, 0) != (ssize_t)sizeof hello || hello.kind != TWS_RECORD_HELLO || hello.rank < 0 ||
-      hello.rank >= j->options->ranks || j->peers[hello.rank].pid != 0 || !send_files(j, s)) {
-    close(s);
-    return;
-  }
-  j->peers[hello.rank] = (peer){.socket = s, .pid = who.pid};
-}
-
-static void hear(job *j, int rank) {
-  peer *p = &j->peers[rank];
-  tws_launch_record record = {0};
-  ssize_t got = recv(p->socket, &record, sizeof record, MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got != (ssize_t)sizeof record) { /* it is gone */
-    close(p->socket);
-    p->socket = -1;
-    if (!p->said_end && !j->failure.kind && j->first_dead < 0 && !j->signal) j->first_dead = rank;
-    if (!p->said_end) ask_in(j, notice_s);
-    return;
-  }
-  p->said_end = 1;
-  if (record.kind != TWS_RECORD_FAILED) return;
-  record.error.message[sizeof record.error.message - 1] = record.error.hint[sizeof record.error.hint - 1] = '\0';
-  if (!j->failure.kind && j->first_dead < 0) j->failure = record;
-  ask_in(j, j->first_dead < 0 ? reaction_s : notice_s);
-}
-
-static void take_signals(job *j) {
-  struct signalfd_siginfo info;
-  while (read(j->signals, &info, sizeof info) == (ssize_t)sizeof info) {
-    if (info.ssi_signo == SIGCHLD) {
-      if (!j->ended && waitpid(j->mpirun, &j->status, WNOHANG) != 0) j->ended = 1;
-      continue;
+static tws_code show(const tws_cli *cli, const tws_hosts *hosts, int to_stdout, tws_error *err) {
+  cJSON *root = cJSON_CreateObject();
+  cJSON_AddStringToObject(root, "schema", "twinspeed-ranks-1");
+  cJSON *ranks = cJSON_AddArrayToObject(root, "ranks");
+  int rank = 0;
+  for (int h = 0; h < hosts->count; h++)
+    for (int i = 0; i < hosts->host[h].count; i++, rank++) {
+      const tws_host *host = &hosts->host[h];
+      cJSON *one = cJSON_CreateObject();
+      cJSON_AddNumberToObject(one, "rank", rank);
+      cJSON_AddStringToObject(one, "host", host->name);
+      cJSON_AddNumberToObject(one, "device", host->slot[i]);
+      cJSON_AddItemToArray(ranks, one);
+      if (!cli->json && to_stdout) tws_out("rank %d -> %s -> device %d\n", rank, host->name, host->slot[i]);
+      if (!to_stdout) tws_say(cli, "rank %d -> %s -> device %d", rank, host->name, host->slot[i]);
     }
-    if (j->signal) end_by_force(j); /* asked twice */
-    if (!j->signal) j->signal = (int)info.ssi_signo;
-    ask_to_end(j);
-  }
+  if (cli->json && to_stdout) return tws_out_json(root, err);
+  cJSON_Delete(root);
+  return TWS_OK;
 }
 
-static int any_connected(const job *j) {
-  for (int r = 0; r < j->options->ranks; r++)
-    if (j->peers[r].socket >= 0) return 1;
-  return 0;
-}
-
-/* The first rank that has not knocked yet, or -1. */
-static int missing_rank(const job *j) {
-  for (int r = 0; r < j->options->ranks; r++)
-    if (j->peers[r].pid == 0) return r;
-  return -1;
-}
-
-/* Milliseconds until something is due; -1: nothing is. */
-static int time_left(const job *j) {
-  double due = j->kill_at_s > 0.0 ? j->kill_at_s : j->ask_at_s;
-  if (due == 0.0) due = j->late_s;
-  if (due == 0.0) return -1;
-  double left = due - tws_clock_s();
-  return left > 0.0 ? (int)(left * 1000.0) + 1 : 0;
-}
-
-static void do_what_is_due(job *j) {
-  if (j->late_s > 0.0 && missing_rank(j) < 0) j->late_s = 0.0;
-  if (time_left(j) != 0) return;
-  if (j->late_s > 0.0 && tws_clock_s() >= j->late_s) {
-    if (!j->ended && !j->signal && j->first_dead < 0) j->late = missing_rank(j) + 1;
-    j->late_s = 0.0;
-  }
-  if (j->kill_at_s == 0.0) {
-    ask_to_end(j);
-    return;
-  }
-  end_by_force(j);
-  j->kill_at_s = tws_clock_s() + 1.0; /* and again, until they are gone */
-}
-
-static void wait_for_all(job *j) {
-  int ranks = j->options->ranks;
-  while (!j->ended || any_connected(j)) {
-    j->polls[0] = (struct pollfd){.fd = j->signals, .events = POLLIN};
-    j->polls[1] = (struct pollfd){.fd = j->listener, .events = POLLIN};
-    for (int r = 0; r < ranks; r++) j->polls[2 + r] = (struct pollfd){.fd = j->peers[r].socket, .events = POLLIN};
-    if (j->ended) ask_in(j, reaction_s); /* mpirun is gone: its ranks follow at once */
-    do_what_is_due(j);
-    if (poll(j->polls, (nfds_t)ranks + 2, time_left(j)) <= 0) continue;
-    for (int r = 0; r < ranks; r++)
-      if (j->polls[2 + r].revents && j->peers[r].socket >= 0) hear(j, r);
-    if (j->polls[1].revents) welcome(j);
-    if (j->polls[0].revents) take_signals(j);
-  }
-}
-
-/* ---- what came of it ---- */
-
-/* mpirun knows which rank went first when several went within one wake-up of the launcher. */
-static void read_noise(const job *j, char *text, size_t size, int *rank) {
-  ssize_t got = pread(j->noise, text, size - 1, 0);
-  text[got > 0 ? got : 0] = '\0';
-  const char *line = strstr(text, "process rank ");
-  if (line) sscanf(line, "process rank %d", rank);
-}
-
-static const char *doing(const job *j, int rank, char *text, size_t size) {
-  const char *line = j->board + (size_t)rank * TWS_BOARD_LINE;
-  snprintf(text, size, "%.*s", TWS_BOARD_LINE - 1, line);
-  return text[0] ? text : "starting";
-}
-
-static tws_code explain_death(const job *j, int rank, tws_error *err) {
-  char what[TWS_BOARD_LINE], how[64] = "ended without a word";
-  int code = WIFEXITED(j->status) ? WEXITSTATUS(j->status) : 0;
-  if (code > 128 && code < 128 + 65)
-    snprintf(how, sizeof how, "was ended by signal %d (%s)", code - 128, strsignal(code - 128));
-  else if (code > 0)
-    snprintf(how, sizeof how, "ended with status %d", code);
-  const char *hint = code == 128 + SIGKILL ? "was the machine out of memory? `dmesg` says so; see `twinspeed estimate`"
-                     : code == 128 + SIGTERM ? NULL
-                                             : "run with --verbose, or with -n 1 under a debugger";
-  return tws_fail(err, TWS_RANK, hint, "rank %d %s: %s", rank, how, doing(j, rank, what, sizeof what));
-}
-
-static tws_code explain(job *j, tws_error *err) {
-  char noise[4096];
-  int blamed = -1, ranks = j->options->ranks, code = WIFEXITED(j->status) ? WEXITSTATUS(j->status) : 128;
-  read_noise(j, noise, sizeof noise, &blamed);
-  if (j->signal)
-    return tws_fail(err, j->signal == SIGTERM ? TWS_TERMINATED : TWS_INTERRUPTED, NULL, "%s; all ranks have ended",
-                    j->signal == SIGTERM ? "asked to end" : "interrupted");
-  if (j->late)
-    return tws_fail(err, TWS_HANG, "does `mpirun -n 2 hostname` work on this machine?",
-                    "rank %d did not start within %.3g s", j->late - 1, j->options->deadline_s);
-  if (j->failure.kind) {
-    if (err) *err = j->failure.error;
-    return j->failure.error.code != TWS_OK ? j->failure.error.code : TWS_RANK;
-  }
-  if (j->first_dead >= 0) {
-    int known = blamed >= 0 && blamed < ranks && j->peers[blamed].pid && !j->peers[blamed].said_end;
-    return explain_death(j, known ? blamed : j->first_dead, err);
-  }
-  if (code == 0) return TWS_OK;
-  int started = 0;
-  for (int r = 0; r < ranks; r++) started += j->peers[r].pid != 0;
-  if (started == ranks) return tws_fail(err, TWS_RANK, NULL, "mpirun ended with status %d", code);
-  return tws_fail(err, TWS_ENVIRONMENT, "does `mpirun -n 2 hostname` work on this machine?",
-                  "mpirun did not start all ranks (status %d): %.400s", code, noise);
-}
-
-tws_code tws_launch(const tws_cli *cli, const tws_launch_options *options, tws_error *err) {
-  (void)cli;
-  job j = {.options = options, .files = {-1, -1, -1}, .listener = -1, .signals = -1, .noise = -1, .first_dead = -1};
-  if (options->ranks < 1) return tws_fail(err, TWS_USAGE, NULL, "the number of ranks is %d", options->ranks);
-  if (options->deadline_s > 0.0) j.late_s = tws_clock_s() + options->deadline_s;
-  tws_code code = set_up(&j, err);
-  if (code == TWS_OK) code = start(&j, err);
-  if (code == TWS_OK) {
-    wait_for_all(&j);
-    code = explain(&j, err);
-  }
-  tear_down(&j);
+static tws_code start(const tws_cli *cli, const options *o, const tws_hosts *hosts, int argc, char **argv,
+                      tws_error *err) {
+  TWS_TRY(tws_hosts_check_local(hosts, err));
+  tws_launch_options launch = {.ranks = tws_hosts_ranks(hosts),
+                               .threads = tws_launch_threads(o->threads, tws_hosts_ranks(hosts)),
+                               .to_stderr = cli->json};
+  TWS_TRY(tws_command_find(argv[0], err));
+  if (launch.ranks < 1) return tws_fail(err, TWS_INVALID, NULL, "no rank is left to start");
+  const char **command = tws_calloc((size_t)argc + 2, sizeof *command);
+  if (!command) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  command[launch.argument_count++] = "launch";
+  command[launch.argument_count++] = "--";
+  for (int i = 0; i < argc; i++) command[launch.argument_count++] = argv[i];
+  launch.arguments = command;
+  tws_code code = tws_launch(&launch, err);
+  tws_free(command);
   return code;
 }
+
+static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+  const options *o = raw;
+  if (argc == 0 && !o->dry_run)
+    return tws_fail(err, TWS_USAGE, "twinspeed launch -n 4 -- COMMAND ...", "launch: no command was given");
+  if (o->ranks && (o->hostfile || o->num_gpus || o->num_nodes))
+    return tws_fail(err, TWS_USAGE, "-n N on this machine, or --hostfile FILE with filters",
+                    "-n does not go with --hostfile, --num-nodes and --num-gpus");
+  tws_arena *arena = tws_arena_create();
+  char **command = tws_calloc((size_t)argc + 1, sizeof *command); /* ends with NULL */
+  tws_hosts hosts;
+  if (command) memcpy(command, argv, (size_t)argc * sizeof *command);
+  if (command && tws_worker_is()) { /* the process ends with it */
+    tws_code code = tws_command_run(command, err);
+    tws_free(command);
+    tws_arena_destroy(arena);
+    return code;
+  }
+  tws_code code =
+      arena && command ? find_hosts(o, arena, &hosts, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (code == TWS_OK && (o->dry_run || !cli->json)) code = show(cli, &hosts, o->dry_run, err);
+  if (code == TWS_OK && !o->dry_run) code = start(cli, o, &hosts, argc, command, err);
+  if (code == TWS_OK && !o->dry_run && cli->json) code = show(cli, &hosts, 1, err);
+  tws_free(command);
+  tws_arena_destroy(arena);
+  return code;
+}
+
+static const tws_option table[] = {
+    TWS_INTEGER("ranks", 'n', "N", options, ranks, 1, TWS_MAX_SLOTS, "ranks on this machine (default 1)"),
+    TWS_STRING("hostfile", 'H', "FILE", options, hostfile, "hosts and slots, one \"NAME slots=N\" a line"),
+    TWS_STRING("include", 'i', "FILTER", options, include, "only these: worker-0@worker-1:0,2"),
+    TWS_STRING("exclude", 'e', "FILTER", options, exclude, "all but these"),
+    TWS_INTEGER("num-nodes", 0, "N", options, num_nodes, 1, 65536, "the first N hosts"),
+    TWS_INTEGER("num-gpus", 0, "N", options, num_gpus, 1, TWS_MAX_SLOTS, "the first N slots of each host"),
+    TWS_INTEGER("threads", 0, "N", options, threads, 1, 1024, "threads of a rank (default: cores / ranks)"),
+    TWS_FLAG("dry-run", 0, options, dry_run, "print rank -> host -> device and stop"),
+    TWS_OPTIONS_END};
+
+const tws_verb tws_verb_launch = {
+    .name = "launch",
+    .summary = "runs a command once per rank and watches over it",
+    .usage = "[-n N | --hostfile FILE] [options] -- COMMAND [arguments]",
+    .examples =
+        "  twinspeed launch -n 4 -- ./my-mpi-program --steps 10\n"
+        "  twinspeed launch --hostfile hosts --include worker-0@worker-1:0,2 --dry-run\n",
+    .notes =
+        "The command runs under mpirun. The first rank that fails ends all others; its number is in the message and\n"
+        "the exit code is 5. Ranks are started on this machine only. With --json the command's output goes to "
+        "standard\n"
+        "error, and where each rank ran to standard output, once all have ended well.\n",
+    .options = table,
+    .options_bytes = sizeof(options),
+    .arguments_max = -1,
+    .arguments_rest = 1,
+    .run = run,
+};

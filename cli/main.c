@@ -7,8 +7,9 @@
 #include <unistd.h>
 #include "base/memory.h"
 #include "base/json.h"
+#include "base/system.h"
 #include "cli/cli.h"
-#include "cli/launch.h"
+#include "launch/launch.h"
 #include "cli/modules.h"
 #include "cli/version.h"
 

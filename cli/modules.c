@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/system.h"
 
 #ifndef TWS_MODULE_DIR
 #define TWS_MODULE_DIR "lib/twinspeed" /* below the prefix that has bin/ */
@@ -16,12 +17,6 @@
 #ifndef TWS_SOURCE_DATA_DIR
 #define TWS_SOURCE_DATA_DIR "scenarios"
 #endif
-
-const char *tws_program_path(char *buffer, int size) {
-  ssize_t length = readlink("/proc/self/exe", buffer, (size_t)size - 1);
-  buffer[length > 0 ? length : 0] = '\0';
-  return buffer;
-}
 
 const char *tws_module_path(const char *file, char *buffer, int size) {
   char program[PATH_MAX];

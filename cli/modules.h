@@ -15,7 +15,5 @@ const char *tws_module_path(const char *file, char *buffer, int size);
 /* A file or folder of the program's data, such as "plots": below the scenarios of the source tree it was built in, or
  * of the place it was installed to; "" when it is nowhere. */
 const char *tws_data_path(const char *name, char *buffer, int size);
-/* Path of the running program. */
-const char *tws_program_path(char *buffer, int size);
 
 #endif

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "cli/launch.h"
+#include "launch/launch.h"
 
 void tws_inputs_add(tws_inputs *inputs, const char *path) {
   if (path && inputs->count < TWS_MAX_INPUTS) inputs->path[inputs->count++] = path;

@@ -6,7 +6,7 @@
 #include "base/units.h"
 #include "cli/common.h"
 #include "cli/job_view.h"
-#include "cli/launch.h"
+#include "launch/launch.h"
 #include "cli/modules.h"
 #include "cli/outputs.h"
 
@@ -130,7 +130,7 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
                                        .arguments = arguments,
                                        .argument_count = count,
                                        .deadline_s = o->deadline_s};
-  if (code == TWS_OK) code = tws_launch(cli, &launch_options, err);
+  if (code == TWS_OK) code = tws_launch(&launch_options, err);
   tws_arena_destroy(arena);
   return code;
 }

@@ -225,7 +225,7 @@ static tws_code measure_best(const tws_cli *cli, const session *s, tws_tune_resu
       tws_point_text text;
       tws_job_options job = tws_point_options(&s->o->job, &c->point, &text);
       tws_say(cli, "measuring %s (%d of %d, round %d of %d)", c->name, i + 1, count, round + 1, ROUNDS);
-      code = tws_trial_run(cli, &job, c->point.ranks, c->point.threads, s->o->data, s->o->steps, NULL, &trials[i], err);
+      code = tws_trial_run(&job, c->point.ranks, c->point.threads, s->o->data, s->o->steps, NULL, &trials[i], err);
     }
   for (int i = 0; i < count; i++) {
     double median, low, high;

@@ -101,7 +101,7 @@ static tws_code measure(const tws_cli *cli, const tws_validate_options *o, valid
   if (fd < 0) return tws_fail(err, TWS_IO, "set TMPDIR", "%s: %s", trace, strerror(errno));
   close(fd);
   tws_say(cli, "training %lld steps on %d rank%s", (long long)o->steps, v->job.ranks, v->job.ranks > 1 ? "s" : "");
-  tws_code code = tws_trial_run(cli, &o->job, v->job.ranks, v->job.threads, o->data, o->steps, trace, &v->trial, err);
+  tws_code code = tws_trial_run(&o->job, v->job.ranks, v->job.threads, o->data, o->steps, trace, &v->trial, err);
   if (code == TWS_OK) code = read_trace(trace, v, err);
   unlink(trace);
   TWS_TRY(code);

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include "base/units.h"
 #include "cli/calibration.h"
-#include "cli/launch.h"
+#include "launch/launch.h"
 #include "cli/modules.h"
 #include "cli/validate.h"
 #include "traces/plot.h"
@@ -152,7 +152,7 @@ static tws_code measure(const tws_cli *cli, sweep *s, tws_error *err) {
       tws_job_options job = tws_point_options(&s->o->job, &p->point, &text);
       tws_say(cli, "round %d of %lld, %d of %d: %s", round + 1, (long long)s->o->rounds, i + 1, s->count, p->name);
       TWS_TRY(
-          tws_trial_run(cli, &job, p->point.ranks, p->point.threads, s->o->data, s->o->steps, NULL, &p->trial, err));
+          tws_trial_run(&job, p->point.ranks, p->point.threads, s->o->data, s->o->steps, NULL, &p->trial, err));
     }
   }
   for (int i = 0; i < s->count; i++)

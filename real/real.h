@@ -1,7 +1,7 @@
 /* The real engine: plans executed by kernels and communication. A shared module (twinspeed_real.so: MPI, host kernels)
  * with one exported table; a CUDA backend is a further module that this one loads.
  *
- * Ranks are processes. The program starts them (cli/launch) through mpirun, which runs the program again as
+ * Ranks are processes. The program starts them (launch/) through mpirun, which runs the program again as
  * `twinspeed rank-worker ...`; inside it this module is called with the same options. */
 #ifndef TWS_REAL_H
 #define TWS_REAL_H

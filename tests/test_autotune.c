@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "autotune/autotune.h"
-#include "autotune/deepspeed_space.h"
+#include "compat/deepspeed_autotuner.h"
 #include "command.h"
 #include "folder.h"
 #include "sim_module.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "estimators/estimators.h"
+#include "compat/deepspeed_memory.h"
 #include "tests/members.h"
 
 static int truth(const cJSON *object, const char *key) {

@@ -1,4 +1,4 @@
-#include "autotune/deepspeed_space.h"
+#include "compat/deepspeed_autotuner.h"
 
 double tws_ds_instantiation_bytes(double params, int gpus_per_node, int nodes, int model_parallel, int fp16,
                                   int stage) {

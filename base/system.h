@@ -1,6 +1,6 @@
-/* What the operating system says about this machine's processors; memory is in base/host_memory.h. */
-#ifndef TWS_CLI_SYSTEM_H
-#define TWS_CLI_SYSTEM_H
+/* What the operating system says about this machine's processors and this process; memory is in base/host_memory.h. */
+#ifndef TWS_BASE_SYSTEM_H
+#define TWS_BASE_SYSTEM_H
 
 #include <stddef.h>
 
@@ -15,5 +15,7 @@ void tws_system_read(tws_system *system);
 int tws_system_gpus(int *cuda_version);
 /* First line that a shell command prints, without its end; 0 when it fails or prints nothing. */
 int tws_command_line(const char *command, char *line, size_t size);
+/* Path of the running program. */
+const char *tws_program_path(char *buffer, int size);
 
 #endif

@@ -1,7 +1,7 @@
 /* The parts of DeepSpeed's autotuner that are pure functions, reproduced so that names, lists and memory bounds can be
  * compared with its own result directories (golden cases were executed on DeepSpeed 0.19.6). */
-#ifndef TWS_AUTOTUNE_DEEPSPEED_SPACE_H
-#define TWS_AUTOTUNE_DEEPSPEED_SPACE_H
+#ifndef TWS_COMPAT_DEEPSPEED_AUTOTUNER_H
+#define TWS_COMPAT_DEEPSPEED_AUTOTUNER_H
 
 #include <stdint.h>
 #include "base/memory.h"

@@ -5,25 +5,26 @@
  * that ends without saying goodbye has died, and the launcher names it and what it was doing. The first failure is
  * reported once; then every rank is ended: SIGTERM, and SIGKILL after five seconds. Ranks also end when the launcher
  * disappears, so there are no orphans. */
-#ifndef TWS_CLI_LAUNCH_H
-#define TWS_CLI_LAUNCH_H
+#ifndef TWS_LAUNCH_LAUNCH_H
+#define TWS_LAUNCH_LAUNCH_H
 
 #include <stddef.h>
-#include "cli/cli.h"
+#include <stdint.h>
+#include "base/status.h"
 
 typedef struct tws_launch_options {
   double deadline_s; /* status 124 when a rank takes longer to start; 0: never */
   int ranks;
-  int threads;                   /* per rank: OMP_NUM_THREADS, OPENBLAS_NUM_THREADS */
-  const char *const *arguments;  /* what follows `twinspeed rank-worker`: the verb and its arguments */
+  int threads;                  /* per rank: OMP_NUM_THREADS, OPENBLAS_NUM_THREADS */
+  const char *const *arguments; /* what follows `twinspeed rank-worker`: the verb and its arguments */
   int argument_count;
-  int silent;                    /* the ranks' standard output is dropped */
-  int to_stderr;                 /* it goes to standard error: standard output has another document */
+  int silent;    /* the ranks' standard output is dropped */
+  int to_stderr; /* it goes to standard error: standard output has another document */
 } tws_launch_options;
 
 /* Runs to the end of all ranks. TWS_RANK: a rank failed (err names rank and operation); TWS_HANG, TWS_INVALID ...: the
  * code a rank reported; TWS_INTERRUPTED after Ctrl-C; TWS_ENVIRONMENT: mpirun is missing or does not start. */
-tws_code tws_launch(const tws_cli *cli, const tws_launch_options *options, tws_error *err);
+tws_code tws_launch(const tws_launch_options *options, tws_error *err);
 
 /* Threads of a host rank when the configuration leaves them open: cores / ranks, at least 1. */
 int tws_launch_threads(int64_t configured, int ranks);
@@ -33,8 +34,8 @@ int tws_launch_cores(void); /* cores this process may use */
 void tws_launch_set_threads(int threads);
 
 /* ---- inside a rank ---- */
-int tws_worker_is(void);               /* 1 in a process started by tws_launch() */
-int tws_worker_rank(void);             /* as mpirun numbers it; 0 outside */
+int tws_worker_is(void);                     /* 1 in a process started by tws_launch() */
+int tws_worker_rank(void);                   /* as mpirun numbers it; 0 outside */
 tws_code tws_worker_connect(tws_error *err); /* take over the launcher's output; call it first */
 char *tws_worker_activity(size_t *bytes);    /* where to say what this rank is doing; NULL outside */
 void tws_worker_fail(const tws_error *err);  /* tell the launcher why this rank ends */

@@ -1,8 +1,10 @@
-#include "cli/hostfile.h"
+#include "launch/hostfile.h"
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include "base/json.h"
 
 static const char hostfile_hint[] = "a line is: worker-0 slots=4";
 
@@ -137,4 +139,63 @@ int tws_hosts_ranks(const tws_hosts *hosts) {
   int ranks = 0;
   for (int i = 0; i < hosts->count; i++) ranks += hosts->host[i].count;
   return ranks;
+}
+
+/* ---- which hosts ---- */
+
+static tws_code local_host(const tws_hosts_request *o, tws_arena *arena, tws_hosts *hosts, tws_error *err) {
+  static char name[256];
+  if (gethostname(name, sizeof name - 1) != 0) snprintf(name, sizeof name, "localhost");
+  int64_t ranks = o->ranks ? o->ranks : o->num_gpus ? o->num_gpus : 1;
+  *hosts = (tws_hosts){.host = tws_arena_alloc(arena, 1, sizeof *hosts->host), .count = 1};
+  if (!hosts->host) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  hosts->host[0].name = name;
+  for (short i = 0; i < ranks; i++) hosts->host[0].slot[hosts->host[0].count++] = i;
+  return TWS_OK;
+}
+
+tws_code tws_hosts_find(const tws_hosts_request *o, tws_arena *arena, tws_hosts *hosts, tws_error *err) {
+  if ((o->include || o->exclude) && (o->num_nodes || o->num_gpus))
+    return tws_fail(err, TWS_USAGE, "give filters or numbers",
+                    "--num-nodes and --num-gpus do not go with --include and --exclude");
+  if (!o->hostfile) {
+    if (o->include || o->exclude)
+      return tws_fail(err, TWS_USAGE, "give --hostfile FILE", "--include and --exclude need a hostfile");
+    return local_host(o, arena, hosts, err);
+  }
+  char *text;
+  size_t length;
+  TWS_TRY(tws_read_file(o->hostfile, 0, &text, &length, err));
+  tws_code code = strlen(text) == length ? tws_hostfile_parse(text, o->hostfile, arena, hosts, err)
+                                         : tws_fail(err, TWS_INVALID, NULL, "%s: not a text file", o->hostfile);
+  tws_free(text);
+  TWS_TRY(code);
+  TWS_TRY(tws_hosts_filter(hosts, o->include, o->exclude, err));
+  if (o->num_nodes > hosts->count)
+    return tws_fail(err, TWS_INVALID, NULL, "--num-nodes %lld: %s has %d hosts", (long long)o->num_nodes, o->hostfile,
+                    hosts->count);
+  if (o->num_nodes) hosts->count = (int)o->num_nodes;
+  for (int h = 0; o->num_gpus && h < hosts->count; h++) {
+    tws_host *host = &hosts->host[h];
+    if (o->num_gpus > host->count)
+      return tws_fail(err, TWS_INVALID, "use fewer, or more slots in the hostfile",
+                      "--num-gpus %lld: host %s has %d slots", (long long)o->num_gpus, host->name, host->count);
+    host->count = (int)o->num_gpus;
+  }
+  return TWS_OK;
+}
+
+static int is_local(const char *name) {
+  char mine[256];
+  if (strcmp(name, "localhost") == 0 || strcmp(name, "127.0.0.1") == 0) return 1;
+  return gethostname(mine, sizeof mine) == 0 && strcmp(name, mine) == 0;
+}
+
+tws_code tws_hosts_check_local(const tws_hosts *hosts, tws_error *err) {
+  for (int h = 0; h < hosts->count; h++)
+    if (!is_local(hosts->host[h].name))
+      return tws_fail(err, TWS_UNSUPPORTED,
+                      "--dry-run prints the placement; start the command on each host by other means",
+                      "host %s is not this machine, and ranks are started on this machine only", hosts->host[h].name);
+  return TWS_OK;
 }

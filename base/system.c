@@ -1,4 +1,4 @@
-#include "cli/system.h"
+#include "base/system.h"
 #include <dlfcn.h>
 #include <sched.h>
 #include <stdio.h>
@@ -71,4 +71,10 @@ int tws_command_line(const char *command, char *line, size_t size) {
   int status = pclose(pipe);
   if (got) line[strcspn(line, "\n")] = '\0';
   return got && status == 0 && line[0];
+}
+
+const char *tws_program_path(char *buffer, int size) {
+  ssize_t length = readlink("/proc/self/exe", buffer, (size_t)size - 1);
+  buffer[length > 0 ? length : 0] = '\0';
+  return buffer;
 }

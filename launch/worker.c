@@ -1,6 +1,7 @@
-/* The rank's side of the launcher, and the hidden verb that runs a verb as a rank. */
+/* The rank's side of the launcher. */
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -8,8 +9,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-#include "cli/launch.h"
-#include "cli/launch_protocol.h"
+#include "launch/launch.h"
+#include "launch/protocol.h"
 
 /* A process is a worker or it is not: the one connection it may have. */
 static struct {
@@ -98,44 +99,3 @@ void tws_worker_done(void) {
   fflush(stdout);
   if (worker.socket >= 0) say(&record);
 }
-
-/* ---- rank-worker VERB ARGUMENTS ---- */
-
-static tws_code run_as_rank(tws_cli *cli, int argc, char **argv, tws_error *err) {
-  const tws_verb *verb = NULL;
-  for (const tws_verb *const *v = tws_verbs(); argc > 0 && *v; v++)
-    if (strcmp((*v)->name, argv[0]) == 0 && !(*v)->hidden) verb = *v;
-  if (!verb) return tws_fail(err, TWS_USAGE, NULL, "rank-worker: no verb was given");
-  void *options = tws_calloc(1, verb->options_bytes + 1);
-  if (!options) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  if (verb->defaults) memcpy(options, verb->defaults, verb->options_bytes);
-  int count = 0, help = 0;
-  tws_code code = tws_args_parse(verb, cli, options, argc - 1, argv + 1, &count, &help, err);
-  cli->log.level = cli->verbose ? TWS_LOG_DEBUG : cli->quiet ? TWS_LOG_WARNING : TWS_LOG_INFO;
-  if (code == TWS_OK && !help) code = verb->run(cli, options, count, argv + 1, err);
-  tws_free(options);
-  return code;
-}
-
-static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
-  (void)raw;
-  TWS_TRY(tws_worker_connect(err));
-  tws_code code = run_as_rank(cli, argc, argv, err);
-  if (code == TWS_OK) {
-    tws_worker_done();
-    return TWS_OK;
-  }
-  /* The launcher prints the first failure; this process leaves at once, without waiting for ranks that wait for it. */
-  tws_error local = {.code = code};
-  tws_worker_fail(err ? err : &local);
-  _exit(tws_code_exit(code));
-}
-
-const tws_verb tws_verb_rank_worker = {.name = "rank-worker",
-                                       .summary = "one rank of a job (started by twinspeed itself)",
-                                       .usage = "VERB [options]",
-                                       .options = (const tws_option[]){TWS_OPTIONS_END},
-                                       .arguments_max = -1,
-                                       .arguments_rest = 1,
-                                       .hidden = 1,
-                                       .run = run};

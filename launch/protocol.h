@@ -1,8 +1,8 @@
 /* What the launcher and its ranks say to each other: one record a message, on a local socket whose name is in the
  * environment. The launcher answers HELLO with three open files: standard output, standard error, and the board, in
  * which every rank has one line to say what it is doing. */
-#ifndef TWS_CLI_LAUNCH_PROTOCOL_H
-#define TWS_CLI_LAUNCH_PROTOCOL_H
+#ifndef TWS_LAUNCH_PROTOCOL_H
+#define TWS_LAUNCH_PROTOCOL_H
 
 #include <stdint.h>
 #include "base/status.h"

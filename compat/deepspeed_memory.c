@@ -1,8 +1,8 @@
-/* The memory estimators that DeepSpeed documents (estimate_zero2_model_states_mem_needs and its zero3 sibling), for
- * people who compare with them. 18 bytes a parameter are 2 + 4 of gradients, 4 of weights and 8 of moments; the order
- * of the floating-point operations is theirs, so that the last digit agrees. */
+/* 18 bytes a parameter are 2 + 4 of gradients, 4 of weights and 8 of moments; the order of the floating-point
+ * operations is DeepSpeed's, so that the last digit agrees. */
+#include "compat/deepspeed_memory.h"
+
 #include <math.h>
-#include "estimators/estimators.h"
 
 tws_zero_memory tws_zero2_memory(double total_params, int gpus_per_node, int nodes, int cpu_offload, double factor) {
   double gpus = (double)gpus_per_node * nodes;

@@ -1,8 +1,9 @@
 /* Hostfiles ("worker-0 slots=4") and the include and exclude filters of DeepSpeed's launcher: which hosts and devices
  * a job uses. Differs from it where its documentation does: a bare host in --include means all of its slots. */
-#ifndef TWS_CLI_HOSTFILE_H
-#define TWS_CLI_HOSTFILE_H
+#ifndef TWS_LAUNCH_HOSTFILE_H
+#define TWS_LAUNCH_HOSTFILE_H
 
+#include <stdint.h>
 #include "base/memory.h"
 #include "base/status.h"
 
@@ -24,5 +25,15 @@ tws_code tws_hostfile_parse(const char *text, const char *name, tws_arena *arena
  * the hostfile's, hosts left without devices are dropped. TWS_INVALID for both at once, unknown hosts or slots. */
 tws_code tws_hosts_filter(tws_hosts *hosts, const char *include, const char *exclude, tws_error *err);
 int tws_hosts_ranks(const tws_hosts *hosts);
+
+/* Which hosts a command runs on. Without a hostfile: this machine, with so many ranks. */
+typedef struct tws_hosts_request {
+  const char *hostfile, *include, *exclude; /* NULL: not given */
+  int64_t ranks, num_nodes, num_gpus;       /* 0: not given */
+} tws_hosts_request;
+/* TWS_USAGE for filters beside numbers or without a hostfile, TWS_INVALID for more hosts or slots than there are. */
+tws_code tws_hosts_find(const tws_hosts_request *request, tws_arena *arena, tws_hosts *hosts, tws_error *err);
+/* TWS_UNSUPPORTED when one of them is another machine: ranks are started on this one only. */
+tws_code tws_hosts_check_local(const tws_hosts *hosts, tws_error *err);
 
 #endif

@@ -1,0 +1,63 @@
+#include "launch/command.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "launch/launch.h"
+#include "launch/protocol.h"
+
+tws_code tws_command_find(const char *name, tws_error *err) {
+  const char *path = getenv("PATH");
+  int found = strchr(name, '/') && access(name, X_OK) == 0;
+  for (const char *at = path ? path : ""; !found && !strchr(name, '/') && *at;) {
+    char candidate[4096];
+    size_t length = strcspn(at, ":");
+    snprintf(candidate, sizeof candidate, "%.*s/%s", (int)length, at, name);
+    found = access(candidate, X_OK) == 0;
+    at += length + (at[length] == ':');
+  }
+  if (found) return TWS_OK;
+  return tws_fail(err, TWS_ENVIRONMENT, "give its path, or put it on PATH", "launch: there is no program \"%.200s\"",
+                  name);
+}
+
+/* ---- inside a rank: the command, and what became of it ---- */
+
+static pid_t command_pid; /* for the handler below */
+
+static void pass_on(int number) {
+  if (command_pid > 0) kill(command_pid, number);
+}
+
+static void become(char **argv) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  signal(SIGTERM, SIG_DFL);
+  signal(SIGPIPE, SIG_DFL);
+  signal(SIGXFSZ, SIG_DFL);
+  unsetenv(TWS_LAUNCHER_VARIABLE); /* a twinspeed that the command starts is no rank of this job */
+  execvp(argv[0], argv);
+  _exit(127);
+}
+
+tws_code tws_command_run(char **argv, tws_error *err) {
+  int status = 0, rank = tws_worker_rank();
+  signal(SIGTERM, pass_on);
+  fflush(NULL);
+  command_pid = fork();
+  if (command_pid == 0) become(argv);
+  if (command_pid < 0) return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
+  while (waitpid(command_pid, &status, 0) < 0)
+    if (errno != EINTR) break;
+  if (WIFSIGNALED(status))
+    return tws_fail(err, TWS_RANK, NULL, "rank %d of the command was ended by signal %d (%s)", rank, WTERMSIG(status),
+                    strsignal(WTERMSIG(status)));
+  if (WEXITSTATUS(status))
+    return tws_fail(err, TWS_RANK, NULL, "rank %d of the command ended with status %d", rank, WEXITSTATUS(status));
+  return TWS_OK;
+}
