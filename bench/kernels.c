@@ -49,7 +49,7 @@ static double measure(const tws_backend_ops *host, tws_backend *backend, const t
   void *data[KERNEL_MAX_OPERANDS];
   tws_dtype types[KERNEL_MAX_OPERANDS];
   tws_error err = {0};
-  const int count = kernel_operands(work, threads, info);
+  const int count = kernel_operands(work, NULL, threads, info);
   for (int k = 0; k < count; ++k) {
     types[k] = info[k].dtype;
     need(host->allocate(backend, TWS_TIER_DEVICE, (uint64_t)info[k].count * tws_dtype_bytes(types[k]), &data[k], &err),
@@ -62,7 +62,7 @@ static double measure(const tws_backend_ops *host, tws_backend *backend, const t
     const double start = tws_clock_s();
     double elapsed;
     do {
-      need(host->run(backend, work, data, types, count, TWS_STREAM_COMPUTE, &err), &err);
+      need(host->run(backend, work, NULL, data, types, count, TWS_STREAM_COMPUTE, &err), &err);
       ++turns;
       elapsed = tws_clock_s() - start;
     } while (elapsed < 2e-3);

@@ -50,7 +50,7 @@ static double product_peak(const tws_real_api *api, int threads) {
   double seconds[5];
   for (int i = 0; i < 6; i++) {
     double start = tws_clock_s();
-    need(ops->run(backend, &work, operands, types, 3, TWS_STREAM_COMPUTE, &err), &err);
+    need(ops->run(backend, &work, NULL, operands, types, 3, TWS_STREAM_COMPUTE, &err), &err);
     need(ops->synchronize(backend, &err), &err);
     if (i > 0) seconds[i - 1] = tws_clock_s() - start;
   }

@@ -33,6 +33,8 @@ static uint64_t of_plan(const tws_plan *plan) {
     const tws_op *op = &plan->ops[i];
     const int64_t fields[] = {op->kind, op->stream, op->phase, op->micro_batch, op->module, op->work};
     for (size_t k = 0; k < sizeof fields / sizeof *fields; k++) hash = tws_fingerprint_integer(hash, fields[k]);
+    const tws_arguments *arguments = tws_op_arguments(plan, op);
+    for (int k = 0; arguments && k < TWS_ARGUMENTS; k++) hash = tws_fingerprint_number(hash, arguments->a[k]);
   }
   for (uint32_t i = 0; i < plan->work_count; i++) {
     const tws_work *work = &plan->works[i];

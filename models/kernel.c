@@ -1,5 +1,7 @@
 #include "models/kernel.h"
 
+const tws_arguments tws_no_arguments = {{0}};
+
 const char *tws_kernel_flag_name(int bit) {
   static const char *const names[TWS_KERNEL_FLAGS] = {
       "accumulate", "accumulate_param", "bias",         "rms",          "l2",        NULL,

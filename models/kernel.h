@@ -66,6 +66,15 @@ typedef struct tws_work {
   double f[5];
 } tws_work;
 
+/* Constants of one operation: they change what it computes, and neither its operands' sizes nor what it costs, so that
+ * ranks and layers which differ in nothing else have equal works. What they are stands in models/operators.def; whole
+ * numbers up to 2^53 are exact. */
+enum { TWS_ARGUMENTS = 4 };
+typedef struct tws_arguments {
+  double a[TWS_ARGUMENTS];
+} tws_arguments;
+extern const tws_arguments tws_no_arguments; /* all 0 */
+
 /* Counts of one execution, by formula (multiply-add = 2 flops). bytes: compulsory reads and writes of operands. */
 double tws_work_flops(const tws_work *work);
 double tws_work_bytes(const tws_work *work);

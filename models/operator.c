@@ -18,7 +18,6 @@ enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 }; /* of one element */
 #define FAR .far = 1
 #define TRAITS(...) __VA_ARGS__
 #define LEAST(...) .least = {__VA_ARGS__}
-#define UNPRICED(count) .unpriced = count
 #define LIKE(kernel) .like = 1 + TWS_KERNEL_##kernel
 #define CALIBRATED(shapes) .calibrated = TWS_CALIBRATED_##shapes
 #define FLOPS(expression) .flops = #expression
@@ -31,11 +30,21 @@ enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 }; /* of one element */
 #define PARAMETERS0() .parameters = 0
 #define PARAMETERS1(a) .parameters = 1, .parameter = {#a}
 #define PARAMETERS2(a, b) .parameters = 2, .parameter = {#a, #b}
-#define PARAMETERS3(a, b, c) .parameters = 3, .parameter = {#a, #b, #c}
 #define PARAMETERS5(a, b, c, d, e) .parameters = 5, .parameter = {#a, #b, #c, #d, #e}
-#define OPERATOR(id, name_, summary_, dims_, parameters_, flops_, elements_, traits_, operands_) \
-  [TWS_KERNEL_##                                                                                 \
-      id] = {.identifier = #id, .name = #name_, .summary = summary_, dims_, parameters_, flops_, traits_, operands_},
+#define ARGUMENTS0() .arguments = 0
+#define ARGUMENTS1(a) .arguments = 1, .argument = {#a}
+#define ARGUMENTS2(a, b) .arguments = 2, .argument = {#a, #b}
+#define ARGUMENTS3(a, b, c) .arguments = 3, .argument = {#a, #b, #c}
+#define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
+  [TWS_KERNEL_##id] = {.identifier = #id,                                                                    \
+                       .name = #name_,                                                                       \
+                       .summary = summary_,                                                                  \
+                       dims_,                                                                                \
+                       parameters_,                                                                          \
+                       arguments_,                                                                           \
+                       flops_,                                                                               \
+                       traits_,                                                                              \
+                       operands_},
 static const tws_operator operators[TWS_KERNEL_COUNT] = {
 #include "models/operators.def"
 };
@@ -46,10 +55,6 @@ const tws_operator *tws_operator_of(tws_kernel kernel) {
 
 const char *tws_kernel_name(tws_kernel kernel) {
   return (unsigned)kernel < TWS_KERNEL_COUNT ? operators[kernel].name : "unknown kernel";
-}
-
-int tws_operator_priced_dims(tws_kernel kernel) {
-  return operators[kernel].dims - operators[kernel].unpriced;
 }
 
 /* ---- numbers ---- */
@@ -64,8 +69,11 @@ int tws_operator_priced_dims(tws_kernel kernel) {
 #undef PARAMETERS0
 #undef PARAMETERS1
 #undef PARAMETERS2
-#undef PARAMETERS3
 #undef PARAMETERS5
+#undef ARGUMENTS0
+#undef ARGUMENTS1
+#undef ARGUMENTS2
+#undef ARGUMENTS3
 #define NAMED(list, index, name) const double name UNUSED = (double)work->list[index];
 #define DIMS0()
 #define DIMS1(a) NAMED(d, 0, a)
@@ -76,8 +84,12 @@ int tws_operator_priced_dims(tws_kernel kernel) {
 #define PARAMETERS0()
 #define PARAMETERS1(a) NAMED(f, 0, a)
 #define PARAMETERS2(a, b) PARAMETERS1(a) NAMED(f, 1, b)
-#define PARAMETERS3(a, b, c) PARAMETERS2(a, b) NAMED(f, 2, c)
-#define PARAMETERS5(a, b, c, d_, e) PARAMETERS3(a, b, c) NAMED(f, 3, d_) NAMED(f, 4, e)
+#define PARAMETERS5(a, b, c, d_, e) PARAMETERS2(a, b) NAMED(f, 2, c) NAMED(f, 3, d_) NAMED(f, 4, e)
+#define ARGUMENT(index, name) const double name UNUSED = arguments ? arguments->a[index] : 0;
+#define ARGUMENTS0()
+#define ARGUMENTS1(a) ARGUMENT(0, a)
+#define ARGUMENTS2(a, b) ARGUMENTS1(a) ARGUMENT(1, b)
+#define ARGUMENTS3(a, b, c) ARGUMENTS2(a, b) ARGUMENT(2, c)
 #define FLOPS(...) (__VA_ARGS__)
 #define ELEMENTS(...) (__VA_ARGS__)
 #define flag(name) ((work->flags & TWS_##name) != 0)
@@ -94,9 +106,9 @@ static inline double packed(double kv_heads, double ranks) {
 double tws_work_flops(const tws_work *work) {
   if (work->kind != 0) return 0; /* not a compute operation */
   switch ((tws_kernel)work->code) {
-#define OPERATOR(id, name_, summary_, dims_, parameters_, flops_, elements_, traits_, operands_) \
-  case TWS_KERNEL_##id: {                                                                        \
-    dims_ return flops_;                                                                         \
+#define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
+  case TWS_KERNEL_##id: {                                                                                    \
+    dims_ return flops_;                                                                                     \
   }
 #include "models/operators.def"
     case TWS_KERNEL_COUNT:
@@ -107,9 +119,9 @@ double tws_work_flops(const tws_work *work) {
 
 double tws_work_elements(const tws_work *work) {
   switch ((tws_kernel)work->code) {
-#define OPERATOR(id, name_, summary_, dims_, parameters_, flops_, elements_, traits_, operands_) \
-  case TWS_KERNEL_##id: {                                                                        \
-    dims_ return elements_;                                                                      \
+#define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
+  case TWS_KERNEL_##id: {                                                                                    \
+    dims_ return elements_;                                                                                  \
   }
 #include "models/operators.def"
     case TWS_KERNEL_COUNT:
@@ -161,12 +173,13 @@ static inline double operand_bytes(tws_kernel_operand o) {
 double tws_work_bytes(const tws_work *work) {
   if (work->kind != 0) return (double)work->d[0];
   const tws_dtype dtype UNUSED = (tws_dtype)work->dtype, dtype2 UNUSED = (tws_dtype)work->dtype2;
+  const tws_arguments *const arguments = NULL; /* of no operation: bytes do not depend on them */
   double bytes = 0;
   switch ((tws_kernel)work->code) {
 #define EACH(operand_) bytes += operand_bytes operand_;
-#define OPERATOR(id, name_, summary_, dims_, parameters_, flops_, elements_, traits_, operands_) \
-  case TWS_KERNEL_##id: {                                                                        \
-    dims_ parameters_ operands_ break;                                                           \
+#define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
+  case TWS_KERNEL_##id: {                                                                                    \
+    dims_ parameters_ arguments_ operands_ break;                                                            \
   }
 #include "models/operators.def"
     case TWS_KERNEL_COUNT:
@@ -182,16 +195,17 @@ static inline int put(tws_kernel_operand *list, int length, tws_kernel_operand o
   return length + 1;
 }
 
-int tws_work_operands(const tws_work *work, tws_kernel_operand list[TWS_OPERATOR_OPERANDS]) {
+int tws_work_operands(const tws_work *work, const tws_arguments *arguments,
+                      tws_kernel_operand list[TWS_OPERATOR_OPERANDS]) {
   if (work->kind != 0) return 0;
   const tws_dtype dtype UNUSED = (tws_dtype)work->dtype, dtype2 UNUSED = (tws_dtype)work->dtype2;
   int length = 0;
   switch ((tws_kernel)work->code) {
 #undef EACH
 #define EACH(operand_) length = put(list, length, operand_);
-#define OPERATOR(id, name_, summary_, dims_, parameters_, flops_, elements_, traits_, operands_) \
-  case TWS_KERNEL_##id: {                                                                        \
-    dims_ parameters_ operands_ break;                                                           \
+#define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
+  case TWS_KERNEL_##id: {                                                                                    \
+    dims_ parameters_ arguments_ operands_ break;                                                            \
   }
 #include "models/operators.def"
     case TWS_KERNEL_COUNT:

@@ -53,8 +53,10 @@ typedef struct tws_kernel_operand {
   double reads, writes; /* elements */
 } tws_kernel_operand;
 
-/* The operands that a work has, in order; returns how many, 0 when it is not a compute operation. */
-int tws_work_operands(const tws_work *work, tws_kernel_operand list[TWS_OPERATOR_OPERANDS]);
+/* The operands that a work has, in order; returns how many, 0 when it is not a compute operation. arguments: say which
+ * ids are in a table, NULL where that does not matter. */
+int tws_work_operands(const tws_work *work, const tws_arguments *arguments,
+                      tws_kernel_operand list[TWS_OPERATOR_OPERANDS]);
 
 /* What a row says whatever the work: expressions as they are written there. */
 typedef struct tws_operand_text {
@@ -64,18 +66,16 @@ typedef struct tws_operand_text {
 
 typedef struct tws_operator {
   signed char least[TWS_OPERATOR_DIMS]; /* the least dimension with which there is anything to do */
-  int dims, parameters;
-  int unpriced; /* so many of the last dimensions do not matter for costs */
-  int like;     /* 1 + the tws_kernel whose measurements stand in for missing ones; 0: none */
+  int dims, parameters, arguments;
+  int like; /* 1 + the tws_kernel whose measurements stand in for missing ones; 0: none */
   const char *identifier, *name, *summary, *flops;
   const char *dim[TWS_OPERATOR_DIMS], *parameter[TWS_OPERATOR_DIMS]; /* of tws_work.d[] and f[] */
+  const char *argument[TWS_ARGUMENTS];
   tws_calibrated calibrated;
   tws_operand_text operand[TWS_OPERATOR_OPERANDS + 1]; /* ends with a name NULL */
 } tws_operator;
 
 const tws_operator *tws_operator_of(tws_kernel kernel);
-/* How many of tws_work.d[] costs depend on. */
-int tws_operator_priced_dims(tws_kernel kernel);
 /* What a profile's added bytes are given for each of. */
 double tws_work_elements(const tws_work *work);
 

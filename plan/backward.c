@@ -57,11 +57,11 @@ static void backward_embedding(tws_lower *l, const tws_module *m) {
   work.d[0] = l->tokens;
   work.d[1] = m->out_features;
   work.d[2] = l->network->params[m->param[0]].rows;
-  work.f[0] = (double)tws_local_of(l, m)->first_row;
+  const tws_arguments arguments = {{(double)tws_local_of(l, m)->first_row}};
   tws_operand operands[3] = {tws_token_slice(l, l->b.plan->input_ids), tws_value_gradient(l, m->out[0]),
                              parameter_gradient(l, m->param[0], &accumulate)};
   work.flags = accumulate ? TWS_ACCUMULATE : 0;
-  tws_lower_compute(l, &work, operands, 3);
+  tws_lower_compute_with(l, &work, &arguments, operands, 3);
   tws_zero_contributed(l, m->param[0]);
 }
 

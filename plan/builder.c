@@ -198,11 +198,29 @@ static tws_op *emit(tws_builder *b, tws_op_kind kind, tws_stream stream, tws_cha
   return op;
 }
 
-void tws_builder_compute(tws_builder *b, tws_stream stream, const tws_work *work, const tws_operand *operands,
-                         int count) {
+/* 1 + the index of these arguments. Most operations have those of one a little before. */
+static uint32_t intern_arguments(tws_builder *b, const tws_arguments *arguments) {
+  enum { RECENT = 8 };
+  tws_plan *plan = b->plan;
+  const uint32_t count = plan->argument_count;
+  for (uint32_t i = count; i > 0 && i + RECENT > count; i--)
+    if (memcmp(&plan->arguments[i - 1], arguments, sizeof *arguments) == 0) return i;
+  if (reserve(b, &plan->arguments, &b->argument_capacity, count + 1u, sizeof *arguments)) return 0;
+  plan->arguments[count] = *arguments;
+  return ++plan->argument_count;
+}
+
+void tws_builder_compute_with(tws_builder *b, tws_stream stream, const tws_work *work, const tws_arguments *arguments,
+                              const tws_operand *operands, int count) {
   tws_work placed = *work;
   placed.place = stream == TWS_STREAM_HOST ? TWS_PLACE_HOST : TWS_PLACE_DEVICE;
-  emit(b, TWS_OP_COMPUTE, stream, TWS_CHANNEL_NONE, &placed, operands, count);
+  tws_op *op = emit(b, TWS_OP_COMPUTE, stream, TWS_CHANNEL_NONE, &placed, operands, count);
+  if (op && arguments) op->arguments = intern_arguments(b, arguments);
+}
+
+void tws_builder_compute(tws_builder *b, tws_stream stream, const tws_work *work, const tws_operand *operands,
+                         int count) {
+  tws_builder_compute_with(b, stream, work, NULL, operands, count);
 }
 
 static uint32_t next_match(tws_builder *b, uint32_t group) {

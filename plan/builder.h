@@ -14,7 +14,7 @@ typedef struct tws_builder {
   tws_plan *plan;
   tws_code failed;
   tws_error *err;
-  size_t op_capacity, operand_capacity, buffer_capacity, work_capacity, dep_capacity;
+  size_t op_capacity, operand_capacity, buffer_capacity, work_capacity, dep_capacity, argument_capacity;
   uint32_t *work_table; /* open addressing, index + 1 */
   uint32_t work_table_size;
   uint32_t *group_matches; /* collectives so far, per group */
@@ -67,6 +67,9 @@ tws_operand tws_all(const tws_builder *b, uint32_t buffer, uint32_t access);
 /* On TWS_STREAM_HOST the host's cores compute, elsewhere the device. */
 void tws_builder_compute(tws_builder *b, tws_stream stream, const tws_work *work, const tws_operand *operands,
                          int count);
+/* The same for a kernel with arguments. */
+void tws_builder_compute_with(tws_builder *b, tws_stream stream, const tws_work *work, const tws_arguments *arguments,
+                              const tws_operand *operands, int count);
 /* segments: operand_per_segment (1 in place, 2 otherwise) operands each; whole_bytes as tws_work.d[0] */
 void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective collective, uint32_t group,
                             tws_dtype dtype, uint64_t whole_bytes, uint32_t segments, uint32_t root,

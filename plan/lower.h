@@ -147,6 +147,8 @@ tws_operand tws_value_gradient_out(tws_lower *l, uint32_t value, int *accumulate
 tws_operand tws_lower_scratch(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements);
 tws_operand tws_lower_workspace(tws_lower *l, const tws_work *work);
 void tws_lower_compute(tws_lower *l, const tws_work *work, const tws_operand *operands, int count);
+void tws_lower_compute_with(tws_lower *l, const tws_work *work, const tws_arguments *arguments,
+                            const tws_operand *operands, int count);
 /* hazards inside a buffer are tracked slice by slice */
 void tws_lower_slice(tws_lower *l, uint32_t buffer);
 /* slice `i` of l->slices of an operand */

@@ -81,7 +81,7 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   work.d[1] = m->out_features;
   work.d[2] = l->network->params[m->param[0]].rows;
   work.d[4] = l->config->sequence_length / l->axes.sequence;
-  work.f[0] = (double)local->first_row;
+  const tws_arguments arguments = {{(double)local->first_row}};
   if (m->param[1] != TWS_NONE && !local->skips_vector) {
     int64_t first, width = m->out_features;
     tws_operand positions = tws_zero_param(l, m->param[1]);
@@ -90,7 +90,7 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
         tws_read(positions.buffer, positions.offset + (uint64_t)(first * width), (uint64_t)(work.d[3] * width));
   }
   operands[n++] = tws_value_make(l, m->out[0]);
-  tws_lower_compute(l, &work, operands, n);
+  tws_lower_compute_with(l, &work, &arguments, operands, n);
 }
 
 /* The mean over the global batch, of which micro-batches and ranks add their parts. */
@@ -113,20 +113,20 @@ static void forward_split_loss(tws_lower *l, const tws_module *m) {
   work.d[0] = tokens;
   work.d[1] = local->rows;
   work.d[2] = m->out_features;
-  work.f[0] = (double)local->first_row;
+  const tws_arguments columns = {{(double)local->first_row}};
   tws_operand targets = tws_token_slice(l, l->b.plan->targets);
   tws_operand stats = tws_lower_scratch(l, "loss statistics", TWS_F32, 3 * (uint64_t)tokens);
   tws_operand first[3] = {tws_value_read(l, m->in[0]), targets, stats};
-  tws_lower_compute(l, &work, first, 3);
+  tws_lower_compute_with(l, &work, &columns, first, 3);
   tws_operand all = tws_exchange_gather(l, stats, "loss statistics of all ranks");
   work.code = TWS_KERNEL_VOCABULARY_LOSS;
   work.d[3] = l->axes.tensor;
-  work.f[0] = loss_weight(l);
-  work.f[1] = work.f[0] / l->axes.tensor;
-  work.f[2] = (double)local->first_row;
+  const double weight = loss_weight(l);
+  const tws_arguments arguments = {{weight, weight / l->axes.tensor, (double)local->first_row}};
   tws_operand second[5] = {tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE), targets, all,
                            tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 2)};
-  tws_lower_compute(l, &work, second, tws_lower_scaled(l, &work, second, 4));
+  const int count = tws_lower_scaled(l, &work, second, 4);
+  tws_lower_compute_with(l, &work, &arguments, second, count);
 }
 
 static void forward_loss(tws_lower *l, const tws_module *m) {
@@ -138,12 +138,13 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
   work.d[0] = tokens_of(l, m);
   work.d[1] = l->network->vocabulary;
   work.d[2] = l->network->padded_vocabulary;
-  work.f[0] = work.f[1] = loss_weight(l);
+  const double weight = loss_weight(l);
   tws_operand operands[4];
   operands[0] = tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE);
   operands[1] = tws_token_slice(l, l->b.plan->targets);
   operands[2] = tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 2);
-  tws_lower_compute(l, &work, operands, tws_lower_scaled(l, &work, operands, 3));
+  const int count = tws_lower_scaled(l, &work, operands, 3);
+  tws_lower_compute_with(l, &work, &(tws_arguments){{weight, weight}}, operands, count);
 }
 
 /* A product cut into slices of tokens, so that what follows one slice overlaps with the next. */

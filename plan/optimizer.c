@@ -28,10 +28,9 @@ static int copies_of(const tws_lower *l, uint32_t param) {
 static void add_squares(tws_lower *l, int copies, uint64_t first, uint64_t count) {
   tws_work work = tws_kernel_work(TWS_KERNEL_SQUARED_NORM, l->config->accumulation_dtype, 0);
   work.d[0] = (int64_t)count;
-  work.f[0] = 1.0 / copies;
   tws_operand norm[2] = {tws_read(l->b.plan->gradients, first, count),
                          tws_update(l->b.plan->metrics, TWS_METRIC_SQUARES, 1)};
-  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, norm, 2);
+  tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, &(tws_arguments){{1.0 / copies}}, norm, 2);
 }
 
 /* ---- the update of what this rank keeps, in runs ---- */
@@ -45,7 +44,7 @@ static int is_stochastic(const tws_config *config) {
   return tws_config_bf16_masters(config) && config->stochastic_rounding;
 }
 
-static tws_work update_work(const tws_config *config, const run *r) {
+static tws_work update_work(const tws_config *config, const run *r, tws_arguments *arguments) {
   uint32_t flags = config->adam_w_mode || config->optimizer == TWS_OPTIMIZER_ADAMW ? 0 : TWS_L2;
   if (tws_config_bf16_masters(config)) flags |= TWS_HALF_WEIGHTS;
   if (tws_config_bf16_moments(config)) flags |= TWS_HALF_MOMENTS;
@@ -56,8 +55,7 @@ static tws_work update_work(const tws_config *config, const run *r) {
   work.f[1] = config->weight_decay;
   if (!is_stochastic(config)) return work;
   work.flags |= TWS_STOCHASTIC;
-  work.d[1] = r->element;
-  work.f[2] = (double)(config->seed & ((INT64_C(1) << 53) - 1)); /* what a double holds */
+  *arguments = (tws_arguments){{(double)(config->seed & ((INT64_C(1) << 53) - 1)), (double)r->element}};
   return work;
 }
 
@@ -71,7 +69,8 @@ static void update(tws_lower *l, const run *r) {
   const uint64_t state = r->at - first_kept(&l->zero), gradient = l->zero.flat_gradients ? r->at : state;
   int master = plan->master != TWS_NONE;
   if (!r->count) return;
-  tws_work work = update_work(l->config, r);
+  tws_arguments arguments = {{0}};
+  tws_work work = update_work(l->config, r, &arguments);
   tws_operand operands[7] = {
       master ? tws_update(plan->master, state, r->count) : tws_update(plan->parameters, r->at, r->count),
       tws_update(plan->optimizer_state[0], state, r->count),
@@ -81,7 +80,8 @@ static void update(tws_lower *l, const run *r) {
       tws_all(&l->b, plan->metrics, TWS_READ),
       tws_write(plan->parameters, r->at, r->count),
   };
-  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, master ? 7 : 6);
+  tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, is_stochastic(l->config) ? &arguments : NULL, operands,
+                           master ? 7 : 6);
 }
 
 /* Sub-groups of stage 3, by place in the flat order; of other stages all is one. */

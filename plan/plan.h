@@ -74,14 +74,14 @@ typedef enum tws_phase {
       TWS_PHASE_COUNT
 } tws_phase;
 
-#define TWS_CATEGORIES(X)                                                                                         \
-  X(PARAMETER, "parameters")                                                                                      \
-  X(GATHERED, "gathered parameters")                                                                              \
-  X(GRADIENT, "gradients")                                                                                        \
-  X(MASTER, "master weights")                                                                                     \
-  X(MOMENT, "optimizer moments") X(ACTIVATION, "activations") X(CHECKPOINT, "activation checkpoints")             \
-      X(ACTIVATION_GRADIENT, "activation gradients") X(BUCKET, "communication buckets") X(WORKSPACE, "workspace") \
-          X(INPUT, "inputs and scalars")
+#define TWS_CATEGORIES(X)                                                                                             \
+  X(PARAMETER, "parameters")                                                                                          \
+  X(GATHERED, "gathered parameters")                                                                                  \
+  X(GRADIENT, "gradients")                                                                                            \
+  X(MASTER, "master weights")                                                                                         \
+  X(MOMENT, "optimizer moments")                                                                                      \
+  X(ACTIVATION, "activations") X(CHECKPOINT, "activation checkpoints") X(ACTIVATION_GRADIENT, "activation gradients") \
+      X(BUCKET, "communication buckets") X(WORKSPACE, "workspace") X(INPUT, "inputs and scalars")
 typedef enum tws_category {
 #define X(name, text) TWS_CATEGORY_##name,
   TWS_CATEGORIES(X)
@@ -137,16 +137,17 @@ typedef struct tws_op {
   uint32_t micro_batch;
   uint32_t operand_first, dep_first;
   uint16_t operand_count, dep_count;
-  uint32_t peer;  /* SEND, RECV: rank; REDUCE, BROADCAST: root's index in its group */
+  uint32_t peer;      /* SEND, RECV: rank; REDUCE, BROADCAST: root's index in its group */
+  uint32_t arguments; /* COMPUTE: 1 + index into the plan's arguments, 0: none */
   uint32_t match; /* COLLECTIVE: number among those of its group; SEND, RECV: among the messages from that rank to the
                      other. Operations of different ranks with equal group (or pair) and number meet. Else 0 */
 } tws_op;
 /* Collective operands: for each coalesced segment the sent range, then the received range. They are one READ_WRITE
  * operand per segment when in place (all-reduce, reduce, broadcast). all_gather may gather in place: the sent range is
- * then the rank's own part of the received range. reduce_scatter receives into a range of its own. An all_to_all with the
- * flag TWS_UNEVEN has a third operand, int32 [2][size]: how many elements of its slot are sent to each member and received
- * from each. They are known only when it runs: the ranges are what there can be at most, d[0] what is expected.
- * reduction is a sum. COPY operands: source (R), destination (W). */
+ * then the rank's own part of the received range. reduce_scatter receives into a range of its own. An all_to_all with
+ * the flag TWS_UNEVEN has a third operand, int32 [2][size]: how many elements of its slot are sent to each member and
+ * received from each. They are known only when it runs: the ranges are what there can be at most, d[0] what is
+ * expected. reduction is a sum. COPY operands: source (R), destination (W). */
 
 typedef struct tws_group {
   const char *axis; /* "data", ... */
@@ -198,9 +199,10 @@ typedef struct tws_plan {
   uint32_t *deps; /* op indices, always on other streams and earlier in issue order */
   tws_buffer *buffers;
   tws_work *works;
+  tws_arguments *arguments; /* of operations, each once; kernels without any have none */
   tws_group *groups;
   const tws_param_slice *slices; /* per parameter of the network; NULL: this rank's parameters are whole */
-  uint32_t op_count, operand_count, dep_count, buffer_count, work_count, group_count;
+  uint32_t op_count, operand_count, dep_count, buffer_count, work_count, argument_count, group_count;
   uint64_t arena_bytes[TWS_TIER_COUNT]; /* without the state: tws_plan_bytes() */
   /* well-known buffers; TWS_NONE where a plan has none */
   uint32_t parameters, master, gradients;
@@ -232,6 +234,10 @@ tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *to
 
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err);
 void tws_plan_destroy(tws_plan *plan);
+/* NULL: its kernel has none. */
+static inline const tws_arguments *tws_op_arguments(const tws_plan *plan, const tws_op *op) {
+  return op->arguments > 0 ? &plan->arguments[op->arguments - 1] : NULL;
+}
 /* Memory of a rank that runs this program: its arena and the state's. */
 uint64_t tws_plan_bytes(const tws_plan *plan, tws_tier tier);
 /* The arena that a buffer lies in: bytes. */

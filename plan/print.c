@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/units.h"
+#include "models/operator.h"
 #include "plan/plan.h"
 
 static const char *work_name(const tws_plan *plan, const tws_op *op) {
@@ -55,6 +56,16 @@ static void print_partners(const tws_plan *plan, const tws_op *op, int json, tws
   }
 }
 
+static void print_arguments(const tws_plan *plan, const tws_op *op, int json, tws_text *out) {
+  const tws_arguments *arguments = tws_op_arguments(plan, op);
+  if (!arguments) return;
+  const tws_operator *row = tws_operator_of((tws_kernel)plan->works[op->work].code);
+  if (json) tws_text_add(out, ",\"arguments\":{");
+  for (int i = 0; i < row->arguments; i++)
+    tws_text_add(out, json ? "%s\"%s\":%.17g" : "%s %s=%.17g", json && i ? "," : "", row->argument[i], arguments->a[i]);
+  if (json) tws_text_add(out, "}");
+}
+
 static void print_op(const tws_plan *plan, uint32_t index, int json, tws_text *out) {
   const tws_op *op = &plan->ops[index];
   const tws_work *work = &plan->works[op->work];
@@ -67,11 +78,13 @@ static void print_op(const tws_plan *plan, uint32_t index, int json, tws_text *o
         index ? "," : "", index, tws_op_kind_name((tws_op_kind)op->kind), tws_stream_name((tws_stream)op->stream),
         tws_phase_name((tws_phase)op->phase), op->micro_batch, label);
     print_partners(plan, op, 1, out);
+    print_arguments(plan, op, 1, out);
     tws_text_add(out, ",\"d\":[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "],\"flags\":%u,\"waits\":[",
                  work->d[0], work->d[1], work->d[2], work->d[3], work->d[4], work->flags);
   } else {
     tws_text_add(out, "%6u %-8s mb%-3u %-56s", index, tws_stream_name((tws_stream)op->stream), op->micro_batch, label);
     print_partners(plan, op, 0, out);
+    print_arguments(plan, op, 0, out);
     if (op->dep_count) tws_text_add(out, " waits");
   }
   for (uint32_t i = 0; i < op->dep_count; i++) {

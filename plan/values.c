@@ -95,6 +95,11 @@ void tws_lower_compute(tws_lower *l, const tws_work *work, const tws_operand *op
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, work, operands, count);
 }
 
+void tws_lower_compute_with(tws_lower *l, const tws_work *work, const tws_arguments *arguments,
+                            const tws_operand *operands, int count) {
+  tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, work, arguments, operands, count);
+}
+
 void tws_lower_slice(tws_lower *l, uint32_t buffer) {
   if (l->b.failed != TWS_OK || l->b.pieces[buffer].count == (uint32_t)l->slices) return; /* one, or sliced before */
   uint64_t *starts = tws_arena_alloc(l->b.plan->arena, (size_t)l->slices, sizeof *starts);

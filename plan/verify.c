@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/operator.h"
 #include "plan/plan.h"
 
 typedef struct reach {
@@ -69,6 +70,10 @@ static tws_code check_structure(verifier *v) {
     if (o->kind == TWS_OP_COLLECTIVE && plan->works[o->work].group >= plan->group_count) {
       return complain(v, op, "names no group", TWS_NONE);
     }
+    if (o->arguments > plan->argument_count) return complain(v, op, "names no arguments", TWS_NONE);
+    const tws_operator *row = o->kind == TWS_OP_COMPUTE ? tws_operator_of((tws_kernel)plan->works[o->work].code) : NULL;
+    if (o->arguments && (!row || row->arguments == 0))
+      return complain(v, op, "has arguments, and what it does has none", TWS_NONE);
   }
   return TWS_OK;
 }

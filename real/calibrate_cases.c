@@ -6,15 +6,14 @@
 
 int tws_case_operands(const tws_work *work, tws_backend_kind backend, int threads, tws_case_operand *out) {
   tws_kernel_operand operands[TWS_OPERATOR_OPERANDS];
-  const int count = tws_work_operands(work, operands);
+  const int count = tws_work_operands(work, NULL, operands);
   for (int i = 0; i < count; i++) {
     const tws_kernel_operand *o = &operands[i];
     out[i] = (tws_case_operand){.elements = (uint64_t)o->elements, .dtype = o->dtype, .far = o->far};
     out[i].written = (o->access & TWS_OPERAND_WRITE) != 0;
     if (o->content == TWS_HOLDS_SCRATCH) out[i].elements = tws_work_workspace(work, backend, threads);
     if (o->content != TWS_HOLDS_IDS && o->content != TWS_HOLDS_TARGETS) continue;
-    const int64_t end = (int64_t)o->first + (int64_t)o->below; /* of the part of a vocabulary that a rank has */
-    out[i].below = end > 0 ? end : 1;
+    out[i].below = o->below > 0 ? (int64_t)o->below : 1;
   }
   return count;
 }
@@ -188,7 +187,6 @@ static tws_code loss_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_c
     loss.d[0] = tokens;
     loss.d[1] = loss.d[2] = width;
     if (kernel == TWS_KERNEL_VOCABULARY_LOSS) loss.d[3] = ranks;
-    if (kernel != TWS_KERNEL_VOCABULARY_STATS) loss.f[0] = loss.f[1] = 1.0 / (double)tokens;
     TWS_TRY(tws_case_add(list, &loss, err));
   }
   return TWS_OK;

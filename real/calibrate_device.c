@@ -73,9 +73,9 @@ typedef struct something {
 
 static tws_code tiny_kernel(void *user, tws_error *err) {
   const something *s = user;
-  const tws_work work = {.code = TWS_KERNEL_FILL, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {16}, .f = {0.5}};
+  const tws_work work = {.code = TWS_KERNEL_FILL, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {16}};
   const tws_dtype dtype = TWS_F32;
-  return s->ops->run(s->backend, &work, (void *const[]){s->to}, &dtype, 1, TWS_STREAM_COMPUTE, err);
+  return s->ops->run(s->backend, &work, NULL, (void *const[]){s->to}, &dtype, 1, TWS_STREAM_COMPUTE, err);
 }
 
 static tws_code host_seconds(something *s, tws_timed start, int times, double *seconds, tws_error *err) {

@@ -10,7 +10,8 @@
 /* An operation with everything looked up. */
 typedef struct step_op {
   const tws_work *work;
-  void **address; /* COMPUTE, HOST, COPY, SEND, RECV: per operand */
+  const tws_arguments *arguments; /* NULL: none */
+  void **address;                 /* COMPUTE, HOST, COPY, SEND, RECV: per operand */
   tws_dtype *dtype;
   tws_comm_segment *segments; /* COLLECTIVE */
   const char *label, *where;  /* where: for whom a collective or message waits, "" otherwise */
@@ -264,6 +265,7 @@ static tws_code prepare_op(tws_executor *x, const program *p, uint32_t index, tw
   const tws_op *op = &plan->ops[index];
   step_op *s = &p->ops[index];
   s->work = &plan->works[op->work];
+  s->arguments = tws_op_arguments(plan, op);
   s->kind = op->kind;
   s->stream = op->stream;
   TWS_TRY(name_op(x, p, index, err));
@@ -384,7 +386,8 @@ static tws_code run_op(tws_executor *x, const program *p, uint32_t index, tws_er
   switch ((tws_op_kind)s->kind) {
     case TWS_OP_COMPUTE:
     case TWS_OP_HOST:
-      TWS_TRY(u->ops->run(u->backend, s->work, s->address, s->dtype, s->count, (tws_stream)s->stream, err));
+      TWS_TRY(
+          u->ops->run(u->backend, s->work, s->arguments, s->address, s->dtype, s->count, (tws_stream)s->stream, err));
       if (s->loss && !isfinite(*s->loss))
         return tws_fail(err, TWS_RANK, "lower the learning rate, clip gradients, or look for bad data",
                         "the loss is not a finite number");
@@ -426,8 +429,8 @@ static tws_code mark(const tws_executor *x, const step_op *s, double *times, uin
 
 /* Each operation in issue order. The first step on a backend with streams waits for each: there kernels are loaded,
  * memory is taken and connections are made, none of which may happen beside a kernel that waits for another rank. */
-static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double *times, tws_executor_probe probe, void *user,
-                        tws_error *err) {
+static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double *times, tws_executor_probe probe,
+                        void *user, tws_error *err) {
   const int careful = x->setup.ops->wait && !p->ran;
   for (uint32_t i = 0; i < p->plan->op_count; i++) {
     const step_op *s = &p->ops[i];

@@ -36,7 +36,7 @@ tws_code tws_check_operands(const tws_work *work, void *const *operand, const tw
   if (work->code >= TWS_KERNEL_COUNT) return tws_fail(err, TWS_INTERNAL, NULL, "kernel %d is not known", work->code);
   const char *name = tws_kernel_name((tws_kernel)work->code);
   tws_kernel_operand expected[TWS_OPERATOR_OPERANDS];
-  const int needed = tws_work_operands(work, expected);
+  const int needed = tws_work_operands(work, NULL, expected);
   if (count != needed) return tws_fail(err, TWS_INTERNAL, NULL, "%s: %d operands instead of %d", name, count, needed);
   for (int i = 0; i < count; ++i)
     if (!operand[i])
@@ -49,7 +49,8 @@ tws_code tws_check_operands(const tws_work *work, void *const *operand, const tw
 
 tws_code tws_check_operand_size(const tws_work *work, int index, uint64_t elements, tws_error *err) {
   tws_kernel_operand expected[TWS_OPERATOR_OPERANDS];
-  if (index >= tws_work_operands(work, expected)) return TWS_OK; /* their number is checked before they are used */
+  if (index >= tws_work_operands(work, NULL, expected))
+    return TWS_OK; /* their number is checked before they are used */
   const tws_kernel_operand *o = &expected[index];
   if ((double)elements >= o->elements) return TWS_OK;
   return tws_fail(err, TWS_INTERNAL, NULL, "%s: operand %d (%s) has %llu elements instead of %.0f",

@@ -13,15 +13,16 @@
 /* ---- backend: kernels on one device ---- */
 typedef struct tws_backend tws_backend;
 typedef struct tws_backend_ops {
-  const char *name;                                    /* "host", "cuda" */
+  const char *name; /* "host", "cuda" */
   tws_code (*create)(int device, int threads, tws_backend **out, tws_error *err);
   void (*destroy)(tws_backend *backend);
   /* one arena per tier, zeroed, aligned to TWS_ALIGNMENT */
   tws_code (*allocate)(tws_backend *backend, tws_tier tier, uint64_t bytes, void **base, tws_error *err);
   void (*release)(tws_backend *backend, tws_tier tier, void *base);
-  /* start one kernel; operand[i] is the address of operand i, dtype[i] its type. May be asynchronous on `stream`. */
-  tws_code (*run)(tws_backend *backend, const tws_work *work, void *const *operand, const tws_dtype *dtype,
-                  int operand_count, tws_stream stream, tws_error *err);
+  /* start one kernel; arguments: NULL: all 0; operand[i] is the address of operand i, dtype[i] its type. May be
+   * asynchronous on `stream`. */
+  tws_code (*run)(tws_backend *backend, const tws_work *work, const tws_arguments *arguments, void *const *operand,
+                  const tws_dtype *dtype, int operand_count, tws_stream stream, tws_error *err);
   /* bytes between addresses of any tier */
   tws_code (*copy)(tws_backend *backend, void *to, const void *from, uint64_t bytes, tws_stream stream, tws_error *err);
   /* optional, both or none: backends whose streams run side by side. signal(): the event happens when the stream comes
@@ -30,7 +31,7 @@ typedef struct tws_backend_ops {
   tws_code (*signal)(tws_backend *backend, tws_stream stream, uint32_t event, tws_error *err);
   tws_code (*wait)(tws_backend *backend, tws_stream stream, uint32_t event, tws_error *err);
   tws_code (*synchronize)(tws_backend *backend, tws_error *err);
-  int (*supports)(const tws_work *work);               /* capability query */
+  int (*supports)(const tws_work *work); /* capability query */
   /* optional, both or none: what is started between record(1) and record(0) is kept and not run; replay() starts all of
    * it, as often as asked. Work of every shape must have run before. A recording replaces the one before; it ends with
    * the memory or the communicator that it uses. TWS_UNSUPPORTED from record(1): not wanted here. */
@@ -45,10 +46,10 @@ typedef struct tws_backend_ops {
 /* ---- communicator: collectives among ranks of a group ---- */
 typedef struct tws_comm tws_comm;
 typedef struct tws_comm_segment {
-  const void *send;  /* in place: equal to receive (all-reduce, reduce, broadcast) or inside it (all-gather) */
+  const void *send; /* in place: equal to receive (all-reduce, reduce, broadcast) or inside it (all-gather) */
   void *receive;
-  uint64_t count;    /* elements: all_reduce, reduce, broadcast: of the whole; all_gather: sent by one rank;
-                        reduce_scatter: received by one rank; all_to_all: from one rank to another */
+  uint64_t count; /* elements: all_reduce, reduce, broadcast: of the whole; all_gather: sent by one rank;
+                     reduce_scatter: received by one rank; all_to_all: from one rank to another */
   /* all_to_all: NULL, or how many of `count` are sent to each member, then how many are received from each. Read when
    * the operation runs; a communicator that cannot read them (device memory) moves all. */
   const int32_t *counts;
@@ -72,7 +73,7 @@ typedef struct tws_comm_ops {
 
 /* ---- training ---- */
 typedef struct tws_step_report {
-  int64_t step;           /* 1-based optimizer step */
+  int64_t step; /* 1-based optimizer step */
   double loss, lr, gradient_norm;
   double seconds, tokens_per_s;
   double loss_scale, next_scale; /* of this step and the next; 1 without fp16 */
@@ -83,21 +84,21 @@ typedef struct tws_step_report {
 
 typedef struct tws_train_options {
   const tws_network *network;
-  const tws_config *config;         /* resolved for the world's size */
-  const char *data;                 /* text file (bytes) or llm.c .bin tokens */
+  const tws_config *config; /* resolved for the world's size */
+  const char *data;         /* text file (bytes) or llm.c .bin tokens */
   int64_t steps;
-  const char *eval_data;            /* as data: its loss is found by forward passes alone; NULL: no evaluation */
-  int64_t eval_every;               /* after each so many steps, and after the last; 0: only then */
-  int64_t eval_steps;               /* global batches of one evaluation, always the same; 0: all that the file has */
-  const char *device;               /* "host" or "cuda" */
-  const char *trace_path;           /* Chrome trace of the last step, or NULL */
-  const char *csv_path;             /* one line per step, or NULL */
+  const char *eval_data;              /* as data: its loss is found by forward passes alone; NULL: no evaluation */
+  int64_t eval_every;                 /* after each so many steps, and after the last; 0: only then */
+  int64_t eval_steps;                 /* global batches of one evaluation, always the same; 0: all that the file has */
+  const char *device;                 /* "host" or "cuda" */
+  const char *trace_path;             /* Chrome trace of the last step, or NULL */
+  const char *csv_path;               /* one line per step, or NULL */
   const tws_fingerprint *fingerprint; /* goes into trace and summary; NULL: none */
-  const char *result_path;          /* JSON summary written by rank 0 at the end, or NULL */
-  double deadline_s;                /* a step longer than this is a hang; 0: none */
-  int threads;                      /* of this rank; 0: the configuration's, else 1 */
+  const char *result_path;            /* JSON summary written by rank 0 at the end, or NULL */
+  double deadline_s;                  /* a step longer than this is a hang; 0: none */
+  int threads;                        /* of this rank; 0: the configuration's, else 1 */
   int quiet;
-  char *activity;                   /* where this rank says what it is doing (zero-terminated), or NULL */
+  char *activity; /* where this rank says what it is doing (zero-terminated), or NULL */
   size_t activity_bytes;
   void (*on_step)(void *user, const tws_step_report *report); /* rank 0 only */
   void (*on_result)(void *user, const char *json); /* rank 0, at the end: the summary that result_path gets */
@@ -109,7 +110,8 @@ typedef struct tws_train_options {
 
 typedef struct tws_train_result {
   int64_t steps, skipped;
-  double first_loss, last_loss, median_step_s, tokens_per_s; /* losses: the first and the last that are finite numbers */
+  double first_loss, last_loss, median_step_s,
+      tokens_per_s; /* losses: the first and the last that are finite numbers */
   int evaluated;
   double last_eval_loss;
   uint64_t predicted_bytes[TWS_TIER_COUNT], allocated_bytes[TWS_TIER_COUNT]; /* this rank's arenas */
@@ -119,14 +121,14 @@ typedef struct tws_train_result {
 } tws_train_result;
 
 typedef struct tws_calibrate_options {
-  const char *out_path;             /* what was measured (traces/measurements.h), written by rank 0 */
-  const char *device;               /* "host" (NULL, too) or "cuda" */
-  int quick;                        /* fewer shapes and repeats, for demos and tests */
-  uint64_t largest_bytes;           /* kernels with larger operands are left out; 0: by the device's memory */
-  int threads;                      /* of a rank that has the node to itself; 0: all cores */
-  int cores;                        /* that the ranks share; 0: all of the machine's */
-  double budget_s;                  /* repeat for about so long; 0: by `quick` */
-  const tws_work *works;            /* further kernels to measure, for example those of a plan; NULL: none */
+  const char *out_path;   /* what was measured (traces/measurements.h), written by rank 0 */
+  const char *device;     /* "host" (NULL, too) or "cuda" */
+  int quick;              /* fewer shapes and repeats, for demos and tests */
+  uint64_t largest_bytes; /* kernels with larger operands are left out; 0: by the device's memory */
+  int threads;            /* of a rank that has the node to itself; 0: all cores */
+  int cores;              /* that the ranks share; 0: all of the machine's */
+  double budget_s;        /* repeat for about so long; 0: by `quick` */
+  const tws_work *works;  /* further kernels to measure, for example those of a plan; NULL: none */
   uint32_t work_count;
   const tws_log *log;
   tws_progress *progress;
@@ -145,7 +147,7 @@ typedef struct tws_real_api {
   const tws_backend_ops *(*backend)(const char *name); /* NULL: not there */
   const char *(*description)(void);                    /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
-enum { TWS_REAL_API_VERSION = 4 };
+enum { TWS_REAL_API_VERSION = 5 };
 #define TWS_REAL_MODULE_SYMBOL "tws_real_module"
 
 #endif

@@ -34,8 +34,8 @@ static inline device_place device_places(const operand_info *info, int count, vo
 
 /* TWS_INTERNAL when the kernel wrote outside its operands. */
 static inline tws_code device_run(const tws_backend_ops *ops, tws_backend *backend, const tws_work *w,
-                                  const operand_info *info, void *const *data, const tws_dtype *types, int count,
-                                  tws_error *err) {
+                                  const tws_arguments *a, const operand_info *info, void *const *data,
+                                  const tws_dtype *types, int count, tws_error *err) {
   const device_place p = device_places(info, count, data);
   unsigned char *stage = malloc(p.total + 1), *owner = calloc(p.total + 1, 1);
   void *base = NULL, *address[KERNEL_MAX_OPERANDS];
@@ -47,7 +47,7 @@ static inline tws_code device_run(const tws_backend_ops *ops, tws_backend *backe
   tws_code code = ops->allocate(backend, TWS_TIER_DEVICE, p.total, &base, err);
   for (int k = 0; k < count && base; ++k) address[k] = (char *)base + p.offset[k];
   if (code == TWS_OK) code = ops->copy(backend, base, stage, p.total, TWS_STREAM_COMPUTE, err);
-  if (code == TWS_OK) code = ops->run(backend, w, address, types, count, TWS_STREAM_COMPUTE, err);
+  if (code == TWS_OK) code = ops->run(backend, w, a, address, types, count, TWS_STREAM_COMPUTE, err);
   if (code == TWS_OK) code = ops->copy(backend, stage, base, p.total, TWS_STREAM_COMPUTE, err);
   if (code == TWS_OK) code = ops->synchronize(backend, err);
   if (base) ops->release(backend, TWS_TIER_DEVICE, base);

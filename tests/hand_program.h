@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/operator.h"
 #include "plan/builder.h"
 
 /* Also for programs that are not suites of Check. */
@@ -71,7 +72,8 @@ static inline uint32_t hand_buffer(hand_program *h, const char *name, tws_tier t
   return buffer;
 }
 
-static inline void hand_compute(hand_program *h, tws_stream stream, tws_kernel kernel, int64_t count, double f0,
+/* `constant`: the first parameter of the kernel or, where it has none, its first argument. */
+static inline void hand_compute(hand_program *h, tws_stream stream, tws_kernel kernel, int64_t count, double constant,
                                 const tws_operand *operands, int operand_count) {
   tws_work work;
   memset(&work, 0, sizeof work);
@@ -79,8 +81,11 @@ static inline void hand_compute(hand_program *h, tws_stream stream, tws_kernel k
   work.code = (uint8_t)kernel;
   work.dtype = work.dtype2 = TWS_F32;
   work.d[0] = count;
-  work.f[0] = f0;
-  tws_builder_compute(&h->b, stream, &work, operands, operand_count);
+  const tws_operator *row = tws_operator_of(kernel);
+  if (row->parameters > 0) work.f[0] = constant;
+  const int has_arguments = row->parameters == 0 && row->arguments > 0;
+  tws_builder_compute_with(&h->b, stream, &work, has_arguments ? &(tws_arguments){{constant}} : NULL, operands,
+                           operand_count);
 }
 
 /* ---- an all-to-all whose counts are known when it runs: what experts' tokens do ---- */

@@ -25,12 +25,12 @@ static int most_threads = 3;
     if (!(condition)) ck_abort_msg(__VA_ARGS__); \
   } while (0)
 
-static inline tws_code run_kernel(tws_backend *backend, const tws_work *w, void *const *data, const tws_dtype *types,
-                                  int count, tws_error *err) {
+static inline tws_code run_kernel(tws_backend *backend, const tws_work *w, const tws_arguments *a, void *const *data,
+                                  const tws_dtype *types, int count, tws_error *err) {
   operand_info info[KERNEL_MAX_OPERANDS];
-  if (!staged) return host->run(backend, w, data, types, count, TWS_STREAM_COMPUTE, err);
-  kernel_operands(w, most_threads, info);
-  return device_run(host, backend, w, info, data, types, count, err);
+  if (!staged) return host->run(backend, w, a, data, types, count, TWS_STREAM_COMPUTE, err);
+  kernel_operands(w, a, most_threads, info);
+  return device_run(host, backend, w, a, info, data, types, count, err);
 }
 
 /* One for each instruction set and number of threads, kept: making one means compiling kernels in the library.

@@ -6,12 +6,12 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "models/kernel.h"
+#include "models/operator.h"
 
 typedef struct test_case {
   tws_kernel kernel;
   int64_t d[5];
-  double f[5];
+  double f[6]; /* parameters, then arguments */
   uint32_t flags;
   tws_dtype dtype, dtype2;
 } test_case;
@@ -204,15 +204,15 @@ static const test_case table[] = {
     CASE(ADAMW, {4001}, {1e-8, 0.1}, TWS_HALF_WEIGHTS | TWS_L2, B),
     CASE(ADAMW, {4001}, {1e-8, 0.1}, TWS_HALF_WEIGHTS | TWS_HALF_MOMENTS, B),
     CASE(ADAMW, {20011}, {1e-8, 0.1, 1234}, TWS_HALF_WEIGHTS | TWS_STOCHASTIC, B),
-    CASE(ADAMW, {4001, 77}, {1e-8, 0.1, 1234}, TWS_HALF_WEIGHTS | TWS_STOCHASTIC | TWS_L2, B),
-    CASE(ADAMW, {4001, 4096}, {1e-8, 0.1, 1e15}, HALF_ALL, B),
-    CASE(ADAMW, {5, 13}, {1e-8, 0.1, 3}, HALF_ALL, B), /* in two groups of bits, neither of them whole */
-    CASE(ADAMW, {3003, 1000000000001}, {1e-8, 0.1}, HALF_ALL, B),
+    CASE(ADAMW, {4001}, {1e-8, 0.1, 1234, 77}, TWS_HALF_WEIGHTS | TWS_STOCHASTIC | TWS_L2, B),
+    CASE(ADAMW, {4001}, {1e-8, 0.1, 1e15, 4096}, HALF_ALL, B),
+    CASE(ADAMW, {5}, {1e-8, 0.1, 3, 13}, HALF_ALL, B), /* in two groups of bits, neither of them whole */
+    CASE(ADAMW, {3003}, {1e-8, 0.1, 0, 1000000000001}, HALF_ALL, B),
     CASE(SQUARED_NORM, {1}, {1}, 0, F),
     CASE(SQUARED_NORM, {40011}, {0.25}, 0, F),
     CASE(SQUARED_NORM, {4011}, {1}, 0, B),
     CASE(SQUARED_NORM, {4011}, {1}, 0, H),
-    CASE(CLIP, {0}, {1, 0.25}, 0, F), /* f[1], in tests only: the share of ignored tokens */
+    CASE(CLIP, {0}, {1, 0.25}, 0, F), /* the argument, in tests only: the share of ignored tokens */
     CASE(CLIP, {0}, {4, 0.75}, 0, F),
     CASE(CLIP, {0}, {0, 0.5}, 0, F),
     CASE(CLIP, {0}, {1, 1}, 0, F),
@@ -328,11 +328,12 @@ static test_case random_case(int number) {
       c.d[3] = draw(s, 21, 0, 1) ? c.d[1] * draw(s, 22, 0, 2) : (int64_t)1 << draw(s, 22, 0, 3);
       break;
     case TWS_KERNEL_ADAMW:
-      c.f[0] = 1e-8, c.f[1] = 0.1, c.f[2] = (double)draw(s, 21, 0, 1 << 30);
+      c.f[0] = 1e-8, c.f[1] = 0.1, c.f[2] = (double)draw(s, 21, 0, 1 << 30), c.f[3] = (double)c.d[1];
       c.flags &= TWS_L2;
       c.d[0] *= draw(s, 20, 1, 30);
       if (!draw(s, 22, 0, 1)) break;
-      c.flags |= (uint32_t)(TWS_HALF_WEIGHTS | draw(s, 23, 0, 1) * TWS_HALF_MOMENTS | draw(s, 24, 0, 1) * TWS_STOCHASTIC);
+      c.flags |=
+          (uint32_t)(TWS_HALF_WEIGHTS | draw(s, 23, 0, 1) * TWS_HALF_MOMENTS | draw(s, 24, 0, 1) * TWS_STOCHASTIC);
       c.dtype = c.dtype2 = TWS_BF16;
       break;
     default:
@@ -341,12 +342,23 @@ static test_case random_case(int number) {
   return c;
 }
 
+static test_case case_of(int number) {
+  return number < TABLE_CASES ? table[number] : random_case(number - TABLE_CASES);
+}
+
 static tws_work work_of(int number) {
-  const test_case c = number < TABLE_CASES ? table[number] : random_case(number - TABLE_CASES);
+  const test_case c = case_of(number);
   tws_work w = {.code = (uint8_t)c.kernel, .dtype = (uint8_t)c.dtype, .dtype2 = (uint8_t)c.dtype2, .flags = c.flags};
   memcpy(w.d, c.d, sizeof w.d);
-  memcpy(w.f, c.f, sizeof w.f);
+  memcpy(w.f, c.f, (size_t)tws_operator_of(c.kernel)->parameters * sizeof *c.f);
   return w;
+}
+
+static tws_arguments arguments_of(int number) {
+  const test_case c = case_of(number);
+  tws_arguments a = {{0}};
+  for (int i = tws_operator_of(c.kernel)->parameters, k = 0; i < 6 && k < TWS_ARGUMENTS; ++i, ++k) a.a[k] = c.f[i];
+  return a;
 }
 
 #endif

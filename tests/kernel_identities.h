@@ -30,20 +30,21 @@ static int same_bits(const tensor *x, const tensor *y) {
   return x->count == y->count && memcmp(x->data, y->data, (size_t)x->count * tws_dtype_bytes(x->dtype)) == 0;
 }
 
-#define RUN(backend, work, ...) \
-  run_tensors(backend, work, (tensor[]){__VA_ARGS__}, (int)(sizeof((tensor[]){__VA_ARGS__}) / sizeof(tensor)))
-static void run_tensors(tws_backend *backend, const tws_work *w, const tensor *x, int count) {
+#define RUN(backend, work, arguments, ...)                       \
+  run_tensors(backend, work, arguments, (tensor[]){__VA_ARGS__}, \
+              (int)(sizeof((tensor[]){__VA_ARGS__}) / sizeof(tensor)))
+static void run_tensors(tws_backend *backend, const tws_work *w, const tws_arguments *a, const tensor *x, int count) {
   void *data[KERNEL_MAX_OPERANDS];
   tws_dtype types[KERNEL_MAX_OPERANDS];
   operand_info info[KERNEL_MAX_OPERANDS];
   tws_error err = {0};
-  REQUIRE(kernel_operands(w, 1, info) == count, "%s", label(w, 0, 0, count));
+  REQUIRE(kernel_operands(w, a, 1, info) == count, "%s", label(w, 0, 0, count));
   for (int k = 0; k < count; ++k) {
     REQUIRE(info[k].count == x[k].count && info[k].dtype == x[k].dtype, "%s", label(w, 0, 0, k));
     data[k] = x[k].data;
     types[k] = x[k].dtype;
   }
-  REQUIRE(run_kernel(backend, w, data, types, count, &err) == TWS_OK, "%s: %s", label(w, 0, 0, 0), err.message);
+  REQUIRE(run_kernel(backend, w, a, data, types, count, &err) == TWS_OK, "%s: %s", label(w, 0, 0, 0), err.message);
 }
 
 /* A storage type that the backend has. */
@@ -109,26 +110,24 @@ START_TEST(vocabulary_in_parts) {
   for (int p = 0; p < parts; ++p) {
     const int64_t width = cut[p + 1] - cut[p];
     part[p] = columns_of(&logits, tokens, columns, cut[p], width, width + padding);
-    const tws_work work = {.code = TWS_KERNEL_VOCABULARY_STATS,
-                           .dtype = (uint8_t)dtype,
-                           .d = {tokens, width, width + padding},
-                           .f = {(double)cut[p]}};
+    const tws_work work = {
+        .code = TWS_KERNEL_VOCABULARY_STATS, .dtype = (uint8_t)dtype, .d = {tokens, width, width + padding}};
+    const tws_arguments a = {{(double)cut[p]}};
     const tensor one = {(float *)stats.data + 3 * tokens * p, TWS_F32, 3 * tokens};
-    RUN(backend, &work, part[p], targets, one);
+    RUN(backend, &work, &a, part[p], targets, one);
   }
-  const tws_work whole = {
-      .code = TWS_KERNEL_CROSS_ENTROPY, .dtype = (uint8_t)dtype, .d = {tokens, columns, columns}, .f = {0.5, 0.125}};
-  RUN(backend, &whole, logits, targets, sums);
+  const tws_work whole = {.code = TWS_KERNEL_CROSS_ENTROPY, .dtype = (uint8_t)dtype, .d = {tokens, columns, columns}};
+  const tws_arguments scales = {{0.5, 0.125}};
+  RUN(backend, &whole, &scales, logits, targets, sums);
   const double tol = dtype == TWS_BF16 ? 4e-3 : dtype == TWS_F16 ? 5e-4 : 1e-6;
   const double tiny = dtype == TWS_F16 ? 0x1p-23 : 1e-30; /* two denormal places, either of them rounded */
   for (int p = 0; p < parts; ++p) {
     const int64_t width = cut[p + 1] - cut[p], padded = width + padding;
     tensor own = make_tensor(TWS_F64, 2);
-    const tws_work work = {.code = TWS_KERNEL_VOCABULARY_LOSS,
-                           .dtype = (uint8_t)dtype,
-                           .d = {tokens, width, padded, parts},
-                           .f = {0.5, 0.125, (double)cut[p]}};
-    RUN(backend, &work, part[p], targets, stats, own);
+    const tws_work work = {
+        .code = TWS_KERNEL_VOCABULARY_LOSS, .dtype = (uint8_t)dtype, .d = {tokens, width, padded, parts}};
+    const tws_arguments a = {{0.5, 0.125, (double)cut[p]}};
+    RUN(backend, &work, &a, part[p], targets, stats, own);
     REQUIRE(apart(at_index(&own, 0), at_index(&sums, 0)) < 2e-6 && at_index(&own, 1) == at_index(&sums, 1),
             "%s: loss %.9g instead of %.9g", label(&work, 0, 0, p), at_index(&own, 0), at_index(&sums, 0));
     for (int64_t t = 0; t < tokens; ++t)
@@ -163,18 +162,18 @@ START_TEST(table_in_parts) {
       .code = TWS_KERNEL_EMBEDDING, .dtype = (uint8_t)dtype, .dtype2 = TWS_F32, .d = {tokens, width, rows}};
   tws_work back = work;
   back.code = TWS_KERNEL_EMBEDDING_GRAD;
-  RUN(backend, &work, ids, weights, x);
-  RUN(backend, &back, ids, dx, slope);
+  RUN(backend, &work, NULL, ids, weights, x);
+  RUN(backend, &back, NULL, ids, dx, slope);
   for (int p = 0; p < parts; ++p) {
     const int64_t begin = cut[p] * width;
     work.d[2] = back.d[2] = cut[p + 1] - cut[p];
-    work.f[0] = back.f[0] = (double)cut[p];
+    const tws_arguments a = {{(double)cut[p]}};
     const int64_t count = work.d[2] * width;
     const tensor own = {(char *)weights.data + (size_t)begin * tws_dtype_bytes(dtype), dtype, count};
     tensor out = random_tensor(dtype, tokens * width, s + 2);
-    RUN(backend, &work, ids, own, out);
+    RUN(backend, &work, &a, ids, own, out);
     for (int64_t i = 0; i < out.count; ++i) put(dtype, sum.data, i, at_index(&sum, i) + at_index(&out, i));
-    RUN(backend, &back, ids, dx, (tensor){(float *)joined.data + begin, TWS_F32, count});
+    RUN(backend, &back, &a, ids, dx, (tensor){(float *)joined.data + begin, TWS_F32, count});
     free(out.data);
   }
   for (int64_t i = 0; i < x.count; ++i) REQUIRE(at_index(&x, i) == at_index(&sum, i), "%s", label(&work, parts, 0, 2));
@@ -205,9 +204,9 @@ START_TEST(heads_there_and_back) {
   tws_backend *backend = use_backend(0, 1 + _i % most_threads);
   tensor x = whole_numbers(dtype, whole, s), y = whole_numbers(dtype, parts, s + 1);
   tensor packed = make_tensor(dtype, parts), unpacked = make_tensor(dtype, whole), again = make_tensor(dtype, whole);
-  RUN(backend, &pack, x, packed);
-  RUN(backend, &unpack, y, unpacked);
-  RUN(backend, &unpack, packed, again);
+  RUN(backend, &pack, NULL, x, packed);
+  RUN(backend, &unpack, NULL, y, unpacked);
+  RUN(backend, &unpack, NULL, packed, again);
   const double forward = dot(&packed, &y), backward = dot(&x, &unpacked);
   REQUIRE(forward == backward, "%s: %g, and back %g", label(&pack, 0, 0, 0), forward, backward);
   for (int64_t i = 0; i < whole; ++i) {
@@ -227,8 +226,8 @@ START_TEST(transposed_twice) {
   tensor x = random_tensor(dtype, a * b * width, s), y = make_tensor(dtype, x.count), z = make_tensor(dtype, x.count);
   const tws_work there = {.code = TWS_KERNEL_TRANSPOSE, .dtype = (uint8_t)dtype, .d = {a, b, width}};
   const tws_work back = {.code = TWS_KERNEL_TRANSPOSE, .dtype = (uint8_t)dtype, .d = {b, a, width}};
-  RUN(backend, &there, x, y);
-  RUN(backend, &back, y, z);
+  RUN(backend, &there, NULL, x, y);
+  RUN(backend, &back, NULL, y, z);
   REQUIRE(same_bits(&x, &z), "%s", label(&there, 0, 0, 1));
   free(x.data), free(y.data), free(z.data);
 }
@@ -254,16 +253,14 @@ START_TEST(ignored_tokens_leave_the_mean) {
     for (int64_t t = 0; t < tokens; ++t)
       put(TWS_I32, targets[n].data, t, t < counted ? (double)draw(s, 50 + (uint64_t)t, 0, COLUMNS - 1) : -1);
     if (tokens == 0) continue;
-    const tws_work loss = {.code = TWS_KERNEL_CROSS_ENTROPY,
-                           .d = {tokens, COLUMNS, COLUMNS},
-                           .f = {1.0 / (double)tokens, 1.0 / (double)tokens},
-                           .flags = n ? 0 : scaled};
-    const tws_work squares = {.code = TWS_KERNEL_SQUARED_NORM, .d = {tokens * COLUMNS}, .f = {1}};
+    const tws_work loss = {.code = TWS_KERNEL_CROSS_ENTROPY, .d = {tokens, COLUMNS, COLUMNS}, .flags = n ? 0 : scaled};
+    const tws_work squares = {.code = TWS_KERNEL_SQUARED_NORM, .d = {tokens * COLUMNS}};
+    const tws_arguments weights = {{1.0 / (double)tokens, 1.0 / (double)tokens}}, one = {{1}};
     const tws_work clip = {.code = TWS_KERNEL_CLIP, .f = {max_norm}, .flags = n ? 0 : scaled};
     const tensor losses[] = {slope[n], targets[n], {metrics[n].data, TWS_F64, 2}, hyper}, norms[] = {metrics[n], hyper};
-    run_tensors(backend, &loss, losses, loss.flags ? 4 : 3);
-    RUN(backend, &squares, slope[n], (tensor){(double *)metrics[n].data + TWS_METRIC_SQUARES, TWS_F64, 1});
-    run_tensors(backend, &clip, norms, clip.flags ? 2 : 1);
+    run_tensors(backend, &loss, &weights, losses, loss.flags ? 4 : 3);
+    RUN(backend, &squares, &one, slope[n], (tensor){(double *)metrics[n].data + TWS_METRIC_SQUARES, TWS_F64, 1});
+    run_tensors(backend, &clip, NULL, norms, clip.flags ? 2 : 1);
   }
   static const int slots[] = {TWS_METRIC_LOSS, TWS_METRIC_NORM};
   for (int k = 0; k < 2; ++k) {

@@ -21,9 +21,9 @@ typedef struct operand_info {
   const char *name, *in_place;
 } operand_info;
 
-static inline int kernel_operands(const tws_work *w, int threads, operand_info *info) {
+static inline int kernel_operands(const tws_work *w, const tws_arguments *a, int threads, operand_info *info) {
   tws_kernel_operand operands[TWS_OPERATOR_OPERANDS];
-  const int count = tws_work_operands(w, operands);
+  const int count = tws_work_operands(w, a, operands);
   for (int i = 0; i < count; ++i) {
     const tws_kernel_operand *o = &operands[i];
     info[i] =

@@ -6,14 +6,13 @@
 enum { HALF_P, HALF_M, HALF_V, HALF_GRAD, HALF_HYPER, HALF_METRICS, HALF_OPERANDS };
 
 /* AdamW whose products are exact whatever is fused, and with no decay: hyper has no bias corrections. */
-static tws_work exact_adamw(int64_t count, int64_t first, int half_moments, uint64_t seed) {
+static tws_work exact_adamw(int64_t count, int half_moments) {
   return (tws_work){
       .code = TWS_KERNEL_ADAMW,
       .dtype = TWS_BF16,
       .dtype2 = TWS_BF16,
       .flags = (uint32_t)(TWS_HALF_WEIGHTS | TWS_STOCHASTIC | (half_moments ? TWS_HALF_MOMENTS : 0)),
-      .d = {count, first},
-      .f = {0, 0, (double)seed},
+      .d = {count},
   };
 }
 
@@ -76,14 +75,15 @@ START_TEST(rounding_draws_the_stated_bits) {
   const int64_t beginnings[] = {0, 8, 128, draw(s, 2, 1, 200), ((int64_t)1 << 35) - draw(s, 3, 0, 100)};
   const int64_t first = beginnings[_i % 5], count = draw(s, 4, 1, _i % 2 ? 40 : 9000);
   const float step = (float)draw(s, 5, 1, 1 << 24);
-  const tws_work w = exact_adamw(count, first, _i / 2 % 2, seed);
+  const tws_work w = exact_adamw(count, _i / 2 % 2);
+  const tws_arguments a = {{(double)seed, (double)first}};
   for (int device = 0; device < 4; ++device) {
     tws_backend *backend = use_backend(device, 1 + _i % most_threads);
     if (!backend) continue;
     tensor before[HALF_OPERANDS], x[HALF_OPERANDS];
     make_half_state(&w, step, s, before);
     make_half_state(&w, step, s, x);
-    run_tensors(backend, &w, x, HALF_OPERANDS);
+    run_tensors(backend, &w, &a, x, HALF_OPERANDS);
     for (int what = HALF_P; what <= HALF_V; ++what)
       for (int64_t i = 0; i < count; ++i) {
         const float exact = exact_result(before, what, i);
@@ -108,12 +108,13 @@ START_TEST(rounding_keeps_the_mean) {
   unsigned char fell[2][COUNT];
   for (int step = 0; step < 2; ++step) {
     tensor x[HALF_OPERANDS];
-    const tws_work w = exact_adamw(COUNT, 5, 1, 99);
+    const tws_work w = exact_adamw(COUNT, 1);
+    const tws_arguments a = {{99, 5}};
     make_half_state(&w, 1 + step, 0, x);
     put_betas(x[HALF_HYPER].data, 0, 0); /* a step of the learning rate */
     put(TWS_F32, x[HALF_HYPER].data, TWS_HYPER_LR, share * 0x1p-8);
     for (int64_t i = 0; i < COUNT; ++i) put(TWS_BF16, x[HALF_P].data, i, 1), put(TWS_BF16, x[HALF_GRAD].data, i, 1);
-    run_tensors(backend, &w, x, HALF_OPERANDS);
+    run_tensors(backend, &w, &a, x, HALF_OPERANDS);
     double sum = 0;
     for (int64_t i = 0; i < COUNT; ++i) {
       const double got = at_index(&x[HALF_P], i);
@@ -139,10 +140,11 @@ START_TEST(rounding_is_to_neighbours) {
   enum { COUNT = 30011 };
   const uint64_t s = 8500 + (uint64_t)_i;
   tensor before[HALF_OPERANDS], x[HALF_OPERANDS];
-  const tws_work w = exact_adamw(COUNT, 1000 * _i + 3, 1, s);
+  const tws_work w = exact_adamw(COUNT, 1);
+  const tws_arguments a = {{(double)s, 1000 * _i + 3}};
   make_half_state(&w, 7, s, before);
   make_half_state(&w, 7, s, x);
-  run_tensors(use_backend(0, 1 + _i % most_threads), &w, x, HALF_OPERANDS);
+  run_tensors(use_backend(0, 1 + _i % most_threads), &w, &a, x, HALF_OPERANDS);
   for (int what = HALF_P; what <= HALF_V; ++what) {
     double error = 0, variance = 0, up_error = 0, up_variance = 0;
     for (int64_t i = 0; i < COUNT; ++i) {
@@ -167,17 +169,18 @@ END_TEST
 START_TEST(rounding_of_what_is_not_finite) {
   for (int half_moments = 0; half_moments < 2; ++half_moments)
     for (int stochastic = 0; stochastic < 2; ++stochastic) {
-      tws_work w = exact_adamw(300, 11, half_moments, 1);
+      tws_work w = exact_adamw(300, half_moments);
+      const tws_arguments a = {{1, 11}};
       if (!stochastic) w.flags &= ~(uint32_t)TWS_STOCHASTIC;
       tensor before[HALF_OPERANDS], x[HALF_OPERANDS];
       make_half_state(&w, 1, 5, before);
       make_half_state(&w, 1, 5, x);
       put(TWS_F64, x[HALF_METRICS].data, TWS_METRIC_CLIP, 0);
       put(TWS_BF16, x[HALF_GRAD].data, 77, NAN);
-      run_tensors(use_backend(0, 1), &w, x, HALF_OPERANDS);
+      run_tensors(use_backend(0, 1), &w, &a, x, HALF_OPERANDS);
       for (int what = HALF_P; what <= HALF_V; ++what) ck_assert(same_bits(&x[what], &before[what]));
       put(TWS_F64, x[HALF_METRICS].data, TWS_METRIC_CLIP, 1);
-      run_tensors(use_backend(0, 1), &w, x, HALF_OPERANDS);
+      run_tensors(use_backend(0, 1), &w, &a, x, HALF_OPERANDS);
       for (int what = HALF_P; what <= HALF_V; ++what)
         for (int64_t i = 0; i < 300; ++i) ck_assert_int_eq(isnan(at_index(&x[what], i)) != 0, i == 77);
       free_tensors(before, HALF_OPERANDS);

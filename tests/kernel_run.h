@@ -33,7 +33,7 @@ static double id_near(uint64_t stream, int64_t i, double first, int64_t count, i
   return (double)draw(stream, (uint64_t)i, low, begin + count * (around ? 2 : 1) - (count > 0));
 }
 
-static double fill_value(const tws_work *w, const operand_info *info, int operand, int64_t i) {
+static double fill_value(const tws_work *w, const tws_arguments *a, const operand_info *info, int operand, int64_t i) {
   const double normal = tws_random_normal(1, 50 + (uint64_t)operand, (uint64_t)i);
   switch (info->content) {
     case TWS_HOLDS_NUMBERS:
@@ -53,31 +53,31 @@ static double fill_value(const tws_work *w, const operand_info *info, int operan
     case TWS_HOLDS_HYPER:
       return (double[TWS_HYPER_COUNT]){0.01, 0.19, 0.0975, 512, 17, 0.9, 0.95, 0.1, 0.05}[i];
     case TWS_HOLDS_METRICS:
-      if (w->code == TWS_KERNEL_CLIP && i == TWS_METRIC_IGNORED) return w->f[1];
+      if (w->code == TWS_KERNEL_CLIP && i == TWS_METRIC_IGNORED) return a->a[0];
       return (double[TWS_METRIC_COUNT]){1.5, 0, 6.25, 0, 0.75}[i];
     default:
       return NAN;
   }
 }
 
-static values make_values(const tws_work *w, int threads) {
-  values x = {.count = kernel_operands(w, threads, x.info)};
+static values make_values(const tws_work *w, const tws_arguments *a, int threads) {
+  values x = {.count = kernel_operands(w, a, threads, x.info)};
   for (int k = 0; k < x.count; ++k) {
     x.v[k] = calloc((size_t)x.info[k].count + 1, sizeof(double));
     const int blank = x.info[k].access == TWS_OPERAND_WRITE || x.info[k].content == TWS_HOLDS_SCRATCH;
     for (int64_t i = 0; i < x.info[k].count; ++i)
-      x.v[k][i] = blank ? NAN : stored(x.info[k].dtype, fill_value(w, &x.info[k], k, i));
+      x.v[k][i] = blank ? NAN : stored(x.info[k].dtype, fill_value(w, a, &x.info[k], k, i));
   }
   tws_work forward = *w;
   if (w->code == TWS_KERNEL_NORM_GRAD) {
     forward.code = TWS_KERNEL_NORM;
     forward.flags &= TWS_RMS;
     double *y = calloc((size_t)(w->d[0] * w->d[1]), sizeof *y);
-    oracle_run(&forward, (double *[]){x.v[1], x.v[2], y, x.v[3]}, 4);
+    oracle_run(&forward, a, (double *[]){x.v[1], x.v[2], y, x.v[3]}, 4);
     free(y);
   } else if (w->code == TWS_KERNEL_ATTENTION_GRAD) {
     forward.code = TWS_KERNEL_ATTENTION;
-    oracle_run(&forward, (double *[]){x.v[1], x.v[2], x.v[3], NULL}, 4);
+    oracle_run(&forward, a, (double *[]){x.v[1], x.v[2], x.v[3], NULL}, 4);
   }
   for (int k = 0; k < x.count; ++k)
     for (int64_t i = 0; i < x.info[k].count && x.info[k].content == TWS_HOLDS_DERIVED; ++i)
@@ -155,20 +155,21 @@ static void check_surroundings(const tws_work *w, const values *x, const storage
   }
 }
 
-static tws_code try_kernel(tws_backend *backend, const tws_work *w, void *const *data, const values *x,
-                           tws_error *err) {
+static tws_code try_kernel(tws_backend *backend, const tws_work *w, const tws_arguments *a, void *const *data,
+                           const values *x, tws_error *err) {
   tws_dtype types[KERNEL_MAX_OPERANDS];
   for (int k = 0; k < x->count; ++k) types[k] = x->info[k].dtype;
-  return run_kernel(backend, w, data, types, x->count, err);
+  return run_kernel(backend, w, a, data, types, x->count, err);
 }
 
 /* Returns 0 without this instruction set. */
-static int run_case(const tws_work *w, const values *x, int device, int threads, int shift, storage *s) {
+static int run_case(const tws_work *w, const tws_arguments *a, const values *x, int device, int threads, int shift,
+                    storage *s) {
   tws_error err = {0};
   tws_backend *backend = use_backend(device, threads);
   if (!backend) return 0;
   *s = make_storage(x, shift);
-  const tws_code code = try_kernel(backend, w, s->data, x, &err);
+  const tws_code code = try_kernel(backend, w, a, s->data, x, &err);
   REQUIRE(code == TWS_OK, "%s: %s", label(w, threads, device, 0), err.message);
   check_surroundings(w, x, s, threads, device);
   return 1;

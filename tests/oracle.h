@@ -17,11 +17,11 @@ static inline double stored(tws_dtype type, double x) {
   return type == TWS_F32 ? (double)(float)x : x;
 }
 
-static inline void oracle_embedding(const tws_work *w, double **o) {
+static inline void oracle_embedding(const tws_work *w, const double *a, double **o) {
   const int64_t tokens = w->d[0], width = w->d[1], positions = w->d[3], seq = w->d[4];
   double *x = o[positions ? 3 : 2];
   for (int64_t t = 0; t < tokens; ++t) {
-    const int64_t row = (int64_t)o[0][t] - (int64_t)w->f[0];
+    const int64_t row = (int64_t)o[0][t] - (int64_t)a[0];
     for (int64_t i = 0; i < width; ++i) {
       x[t * width + i] = positions ? o[2][t % seq * width + i] : 0;
       if (row >= 0 && row < w->d[2]) x[t * width + i] += o[1][row * width + i];
@@ -29,11 +29,11 @@ static inline void oracle_embedding(const tws_work *w, double **o) {
   }
 }
 
-static inline void oracle_embedding_grad(const tws_work *w, double **o) {
+static inline void oracle_embedding_grad(const tws_work *w, const double *a, double **o) {
   const int64_t tokens = w->d[0], width = w->d[1];
   if (!(w->flags & TWS_ACCUMULATE)) memset(o[2], 0, (size_t)(w->d[2] * width) * sizeof(double));
   for (int64_t t = 0; t < tokens; ++t) {
-    const int64_t row = (int64_t)o[0][t] - (int64_t)w->f[0];
+    const int64_t row = (int64_t)o[0][t] - (int64_t)a[0];
     for (int64_t i = 0; i < width && row >= 0 && row < w->d[2]; ++i) o[2][row * width + i] += o[1][t * width + i];
   }
 }
@@ -245,25 +245,25 @@ static inline void oracle_swiglu_grad(const tws_work *w, double **o) {
     }
 }
 
-static inline void oracle_cross_entropy(const tws_work *w, double **o) {
+static inline void oracle_cross_entropy(const tws_work *w, const double *a, double **o) {
   const int64_t columns = w->d[1], padded = w->d[2];
-  const double weight = w->f[0] * (w->flags & TWS_SCALED ? o[3][TWS_HYPER_SCALE] : 1);
+  const double weight = a[0] * (w->flags & TWS_SCALED ? o[3][TWS_HYPER_SCALE] : 1);
   for (int64_t t = 0; t < w->d[0]; ++t) {
     double *row = o[0] + t * padded, largest = -INFINITY, sum = 0;
     const int64_t target = (int64_t)o[1][t];
     for (int64_t i = 0; i < columns; ++i) largest = row[i] > largest ? row[i] : largest;
     for (int64_t i = 0; i < columns; ++i) sum += exp(row[i] - largest);
-    if (target >= 0) o[2][0] += w->f[1] * (largest + log(sum) - row[target]);
-    if (target < 0) o[2][1] += w->f[1];
+    if (target >= 0) o[2][0] += a[1] * (largest + log(sum) - row[target]);
+    if (target < 0) o[2][1] += a[1];
     for (int64_t i = 0; i < padded; ++i)
       row[i] = i < columns && target >= 0 ? weight * (exp(row[i] - largest) / sum - (i == target)) : 0;
   }
 }
 
-static inline void oracle_vocabulary_stats(const tws_work *w, double **o) {
+static inline void oracle_vocabulary_stats(const tws_work *w, const double *a, double **o) {
   const int64_t columns = w->d[1], padded = w->d[2];
   for (int64_t t = 0; t < w->d[0]; ++t) {
-    const double *row = o[0] + t * padded, target = o[1][t] - w->f[0];
+    const double *row = o[0] + t * padded, target = o[1][t] - a[0];
     double largest = -INFINITY, sum = 0;
     for (int64_t i = 0; i < columns; ++i) largest = row[i] > largest ? row[i] : largest;
     for (int64_t i = 0; i < columns; ++i) sum += exp(row[i] - largest);
@@ -274,9 +274,9 @@ static inline void oracle_vocabulary_stats(const tws_work *w, double **o) {
 }
 
 /* The plain sum over ranks of sum e^maximum: test data keeps it in range. */
-static inline void oracle_vocabulary_loss(const tws_work *w, double **o) {
+static inline void oracle_vocabulary_loss(const tws_work *w, const double *a, double **o) {
   const int64_t tokens = w->d[0], columns = w->d[1], padded = w->d[2];
-  const double weight = w->f[0] * (w->flags & TWS_SCALED ? o[4][TWS_HYPER_SCALE] : 1);
+  const double weight = a[0] * (w->flags & TWS_SCALED ? o[4][TWS_HYPER_SCALE] : 1);
   for (int64_t t = 0; t < tokens; ++t) {
     double *row = o[0] + t * padded, sum = 0, logit = 0;
     for (int64_t r = 0; r < w->d[3]; ++r) {
@@ -285,12 +285,12 @@ static inline void oracle_vocabulary_loss(const tws_work *w, double **o) {
       logit += part[2];
     }
     if (o[1][t] < 0)
-      o[3][1] += w->f[1];
+      o[3][1] += a[1];
     else
-      o[3][0] += w->f[1] * (log(sum) - logit);
+      o[3][0] += a[1] * (log(sum) - logit);
     for (int64_t i = 0; i < padded; ++i) {
       /* the target's probability comes from the ranks' statistics, as its loss does */
-      const int is_target = (double)i == o[1][t] - w->f[2];
+      const int is_target = (double)i == o[1][t] - a[2];
       const double p = exp(is_target ? logit : row[i]) / sum;
       row[i] = i < columns && o[1][t] >= 0 ? weight * (p - is_target) : 0;
     }
@@ -343,13 +343,14 @@ static inline void oracle_clip(const tws_work *w, double **o) {
   if (scaled) o[0][TWS_METRIC_OVERFLOW] = overflow;
 }
 
-static inline void oracle_run(const tws_work *w, double **o, int count) {
+static inline void oracle_run(const tws_work *w, const tws_arguments *arguments, double **o, int count) {
+  const double *a = arguments->a;
   switch ((tws_kernel)w->code) {
     case TWS_KERNEL_EMBEDDING:
-      oracle_embedding(w, o);
+      oracle_embedding(w, a, o);
       break;
     case TWS_KERNEL_EMBEDDING_GRAD:
-      oracle_embedding_grad(w, o);
+      oracle_embedding_grad(w, a, o);
       break;
     case TWS_KERNEL_POSITION_GRAD:
       oracle_position_grad(w, o);
@@ -388,13 +389,13 @@ static inline void oracle_run(const tws_work *w, double **o, int count) {
       oracle_swiglu_grad(w, o);
       break;
     case TWS_KERNEL_CROSS_ENTROPY:
-      oracle_cross_entropy(w, o);
+      oracle_cross_entropy(w, a, o);
       break;
     case TWS_KERNEL_VOCABULARY_STATS:
-      oracle_vocabulary_stats(w, o);
+      oracle_vocabulary_stats(w, a, o);
       break;
     case TWS_KERNEL_VOCABULARY_LOSS:
-      oracle_vocabulary_loss(w, o);
+      oracle_vocabulary_loss(w, a, o);
       break;
     case TWS_KERNEL_HEADS_PACK:
       oracle_heads(w, o[0], o[1], 0);
@@ -436,10 +437,10 @@ static inline void oracle_run(const tws_work *w, double **o, int count) {
       for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[0][i] + o[1][i];
       break;
     case TWS_KERNEL_SQUARED_NORM:
-      for (int64_t i = 0; i < w->d[0]; ++i) o[1][0] += w->f[0] * o[0][i] * o[0][i];
+      for (int64_t i = 0; i < w->d[0]; ++i) o[1][0] += a[0] * o[0][i] * o[0][i];
       break;
     case TWS_KERNEL_FILL:
-      for (int64_t i = 0; i < w->d[0]; ++i) o[0][i] = w->f[0];
+      for (int64_t i = 0; i < w->d[0]; ++i) o[0][i] = a[0];
       break;
     case TWS_KERNEL_ACCUMULATE:
       for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] += o[0][i];

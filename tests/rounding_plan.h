@@ -15,10 +15,11 @@ static uint64_t *drawn_numbers(const tws_plan *plan) {
     const tws_work *w = &plan->works[plan->ops[i].work];
     const tws_operand *moment = &plan->operands[plan->ops[i].operand_first + 1];
     if (plan->ops[i].kind != TWS_OP_COMPUTE || w->code != TWS_KERNEL_ADAMW) continue;
-    ck_assert(w->flags & TWS_STOCHASTIC && w->d[1] >= 0 && moment->buffer == plan->optimizer_state[0]);
+    ck_assert(w->flags & TWS_STOCHASTIC && plan->ops[i].arguments && moment->buffer == plan->optimizer_state[0]);
+    const double first = tws_op_arguments(plan, &plan->ops[i])->a[1];
     for (uint64_t k = 0; k < moment->count; k++) {
       uint64_t *number = &numbers[moment->offset + k];
-      *number = *number ? 0 : (uint64_t)w->d[1] + k + 1;
+      *number = *number ? 0 : (uint64_t)first + k + 1;
     }
   }
   return numbers;

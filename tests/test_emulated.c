@@ -158,7 +158,7 @@ typedef struct product {
 static void start(const product *p) {
   static const tws_dtype dtype[] = {TWS_BF16, TWS_BF16, TWS_BF16};
   tws_error err = {0};
-  ck_assert_msg(p->ops->run(p->backend, &p->work, p->operand, dtype, 3, TWS_STREAM_COMPUTE, &err) == TWS_OK, "%s",
+  ck_assert_msg(p->ops->run(p->backend, &p->work, NULL, p->operand, dtype, 3, TWS_STREAM_COMPUTE, &err) == TWS_OK, "%s",
                 err.message);
 }
 static double product_ms(const product *p, int again) {
@@ -216,20 +216,21 @@ START_TEST(abandoned) {
   ck_assert_msg(module != NULL, "%s", dlerror());
   const tws_cuda_api *(*entry)(void) = (const tws_cuda_api *(*)(void))dlsym(module, TWS_CUDA_MODULE_SYMBOL);
   const tws_backend_ops *ops = entry()->backend;
-  const tws_work fill = {.code = TWS_KERNEL_FILL, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {COUNT}, .f = {0.5}};
+  const tws_work fill = {.code = TWS_KERNEL_FILL, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {COUNT}};
+  const tws_arguments half = {{0.5}};
   const tws_dtype dtype = TWS_F32;
   float values[COUNT] = {0};
   ck_assert_int_eq(ops->create(0, 1, &backend, &err), TWS_OK);
   ck_assert_int_eq(ops->allocate(backend, TWS_TIER_DEVICE, sizeof values, &memory, &err), TWS_OK);
-  ck_assert_int_eq(ops->run(backend, &fill, &memory, &dtype, 1, TWS_STREAM_COMPUTE, &err), TWS_OK);
+  ck_assert_int_eq(ops->run(backend, &fill, &half, &memory, &dtype, 1, TWS_STREAM_COMPUTE, &err), TWS_OK);
   ck_assert_int_eq(ops->record(backend, 1, &err), TWS_OK);
   ck_assert_int_ne(ops->allocate(backend, TWS_TIER_DEVICE, 1, &more, &err), TWS_OK);
   ck_assert_int_ne(ops->record(backend, 0, &err), TWS_OK);
   ck_assert_msg(strstr(err.hint, "TWINSPEED_CUDA_EAGER") != NULL, "%s", err.hint);
   ck_assert_int_eq(ops->record(backend, 1, &err), TWS_OK);
-  ck_assert_int_ne(ops->run(backend, &fill, &memory, &dtype, 1, TWS_STREAM_HOST, &err), TWS_OK); /* given up */
+  ck_assert_int_ne(ops->run(backend, &fill, &half, &memory, &dtype, 1, TWS_STREAM_HOST, &err), TWS_OK); /* given up */
   ck_assert_int_eq(ops->record(backend, 1, &err), TWS_OK);
-  ck_assert_int_eq(ops->run(backend, &fill, &memory, &dtype, 1, TWS_STREAM_COMPUTE, &err), TWS_OK);
+  ck_assert_int_eq(ops->run(backend, &fill, &half, &memory, &dtype, 1, TWS_STREAM_COMPUTE, &err), TWS_OK);
   ck_assert_int_eq(ops->record(backend, 0, &err), TWS_OK);
   ck_assert_int_eq(ops->replay(backend, &err), TWS_OK);
   ck_assert_int_eq(ops->copy(backend, values, memory, sizeof values, TWS_STREAM_COMPUTE, &err), TWS_OK);

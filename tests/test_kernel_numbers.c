@@ -36,10 +36,10 @@ START_TEST(bf16_bits) {
     const tws_work narrow = {.code = TWS_KERNEL_CAST, .dtype = TWS_F32, .dtype2 = TWS_BF16, .d = {ALL * TAILS}};
     const tws_dtype up[] = {TWS_BF16, TWS_F32}, down[] = {TWS_F32, TWS_BF16};
     for (int i = 0; i < ALL; ++i) half[i] = (uint16_t)i;
-    ck_assert_int_eq(run_kernel(backend, &widen, (void *[]){half, bits}, up, 2, NULL), TWS_OK);
+    ck_assert_int_eq(run_kernel(backend, &widen, NULL, (void *[]){half, bits}, up, 2, NULL), TWS_OK);
     for (uint32_t i = 0; i < ALL; ++i) REQUIRE(bits[i] == i << 16, "bf16 %04x became %08x", i, bits[i]);
     for (uint32_t i = 0; i < ALL * TAILS; ++i) bits[i] = (i / TAILS) << 16 | tail[i % TAILS];
-    ck_assert_int_eq(run_kernel(backend, &narrow, (void *[]){bits, rounded}, down, 2, NULL), TWS_OK);
+    ck_assert_int_eq(run_kernel(backend, &narrow, NULL, (void *[]){bits, rounded}, down, 2, NULL), TWS_OK);
     for (uint32_t i = 0; i < ALL * TAILS; ++i) {
       float x;
       memcpy(&x, &bits[i], sizeof x);
@@ -89,7 +89,7 @@ START_TEST(f16_bits) {
     const tws_work narrow = {.code = TWS_KERNEL_CAST, .dtype = TWS_F32, .dtype2 = TWS_F16, .d = {COUNT}};
     const tws_dtype up[] = {TWS_F16, TWS_F32}, down[] = {TWS_F32, TWS_F16};
     for (int i = 0; i < ALL; ++i) half[i] = (uint16_t)i;
-    ck_assert_int_eq(run_kernel(backend, &widen, (void *[]){half, wide}, up, 2, NULL), TWS_OK);
+    ck_assert_int_eq(run_kernel(backend, &widen, NULL, (void *[]){half, wide}, up, 2, NULL), TWS_OK);
     for (uint32_t i = 0; i < ALL; ++i) {
       const double x = half_value(i);
       const int same = isnan(x) ? isnan(wide[i]) != 0 : wide[i] == x && !signbit(wide[i]) == !signbit(x);
@@ -100,7 +100,7 @@ START_TEST(f16_bits) {
       memcpy(&wide[i], &bits, sizeof bits);
       if (device == 0) want[i] = nearest_half(wide[i]);
     }
-    ck_assert_int_eq(run_kernel(backend, &narrow, (void *[]){wide, rounded}, down, 2, NULL), TWS_OK);
+    ck_assert_int_eq(run_kernel(backend, &narrow, NULL, (void *[]){wide, rounded}, down, 2, NULL), TWS_OK);
     for (uint32_t i = 0; i < COUNT; ++i) {
       const int nan = isnan(wide[i]) && (rounded[i] & 0x7e00) == 0x7e00;
       REQUIRE((nan || rounded[i] == want[i]) && rounded[i] == tws_to_f16(wide[i]),

@@ -40,13 +40,13 @@ static int is_there(const tws_work *w) {
 }
 
 /* ---- mode: oracle ---- */
-static void compare_with_oracle(const tws_work *w, int device, int threads, int shift) {
-  values x = make_values(w, threads), want = copy_values(&x);
+static void compare_with_oracle(const tws_work *w, const tws_arguments *a, int device, int threads, int shift) {
+  values x = make_values(w, a, threads), want = copy_values(&x);
   storage s;
-  if (run_case(w, &x, device, threads, shift, &s)) {
+  if (run_case(w, a, &x, device, threads, shift, &s)) {
     for (int k = 0; k < want.count; ++k) /* (+) outputs that are overwritten start from anything */
       for (int64_t i = 0; i < want.info[k].count && want.info[k].access == TWS_OPERAND_WRITE; ++i) want.v[k][i] = 0;
-    oracle_run(w, want.v, want.count);
+    oracle_run(w, a, want.v, want.count);
     for (int k = 0; k < x.count; ++k) {
       if (!(x.info[k].access & TWS_OPERAND_WRITE) || x.info[k].content == TWS_HOLDS_SCRATCH) continue;
       const double scale = root_mean_square(want.v[k], want.info[k].count), tol = tolerance(w, x.info[k].dtype);
@@ -65,16 +65,18 @@ static void compare_with_oracle(const tws_work *w, int device, int threads, int 
 
 START_TEST(oracle) {
   const tws_work w = work_of(_i);
+  const tws_arguments a = arguments_of(_i);
   if (!is_there(&w)) return;
-  for (int threads = 1; threads <= most_threads; ++threads) compare_with_oracle(&w, 0, threads, 0);
-  compare_with_oracle(&w, 0, 2, 1);
-  for (int device = 1; device <= 3; ++device) compare_with_oracle(&w, device, 2, 0);
+  for (int threads = 1; threads <= most_threads; ++threads) compare_with_oracle(&w, &a, 0, threads, 0);
+  compare_with_oracle(&w, &a, 0, 2, 1);
+  for (int device = 1; device <= 3; ++device) compare_with_oracle(&w, &a, device, 2, 0);
 }
 END_TEST
 
 /* ---- mode: gradient ---- */
 typedef struct forward_view {
   tws_work work;
+  tws_arguments arguments;
   double *o[KERNEL_MAX_OPERANDS]; /* operands of the forward kernel */
   int count, out;                 /* out: its output */
   const double *dy;               /* NULL: the loss is o[out] itself */
@@ -83,10 +85,11 @@ typedef struct forward_view {
 } forward_view;
 
 /* The forward kernel that a gradient belongs to, on the same operands. zero: room for what does not matter. */
-static int view_forward(const tws_work *w, const values *x, double *zero, double *out, double *out2, forward_view *f) {
+static int view_forward(const tws_work *w, const tws_arguments *a, const values *x, double *zero, double *out,
+                        double *out2, forward_view *f) {
   double *const *v = x->v;
   const int bias = (w->flags & TWS_BIAS) && !(w->flags & TWS_RMS && w->code == TWS_KERNEL_NORM_GRAD);
-  *f = (forward_view){.work = *w, .pair = {{-1, -1}, {-1, -1}, {-1, -1}}};
+  *f = (forward_view){.work = *w, .arguments = *a, .pair = {{-1, -1}, {-1, -1}, {-1, -1}}};
 #define FORWARD(kernel, dy_, out_, ...)                   \
   do {                                                    \
     f->work.code = TWS_KERNEL_##kernel;                   \
@@ -158,7 +161,7 @@ static int view_forward(const tws_work *w, const values *x, double *zero, double
       return 1;
     case TWS_KERNEL_CROSS_ENTROPY:
       FORWARD(CROSS_ENTROPY, NULL, 2, out, v[1], out2);
-      f->work.f[1] = w->f[0] * (w->flags & TWS_SCALED ? v[3][TWS_HYPER_SCALE] : 1);
+      f->arguments.a[1] = a->a[0] * (w->flags & TWS_SCALED ? v[3][TWS_HYPER_SCALE] : 1);
       f->work.flags = 0;
       PAIR(0, 0, 0);
       return 1;
@@ -172,7 +175,7 @@ static int view_forward(const tws_work *w, const values *x, double *zero, double
 /* Sum of dy y with one element of a forward operand moved by `change`. */
 static double moved_loss(const forward_view *f, const values *x, int operand, int64_t index, double change) {
   operand_info info[KERNEL_MAX_OPERANDS];
-  kernel_operands(&f->work, 1, info);
+  kernel_operands(&f->work, &f->arguments, 1, info);
   if (f->work.code == TWS_KERNEL_CROSS_ENTROPY) {
     memcpy(f->o[0], x->v[0], (size_t)info[0].count * sizeof(double));
     f->o[2][0] = f->o[2][1] = 0;
@@ -182,7 +185,7 @@ static double moved_loss(const forward_view *f, const values *x, int operand, in
   const double was = f->o[operand][index];
   f->o[operand][index] += change;
   for (int64_t i = 0; i < info[0].count && f->active; ++i) f->o[0][i] = oracle_gelu(f->active[i]);
-  oracle_run(&f->work, (double **)f->o, f->count);
+  oracle_run(&f->work, &f->arguments, (double **)f->o, f->count);
   double sum = 0;
   for (int64_t i = 0; i < info[f->out].count; ++i) sum += f->o[f->out][i] * (f->dy ? f->dy[i] : 1);
   if (f->o[operand] != f->o[f->out] && f->work.code != TWS_KERNEL_CROSS_ENTROPY) f->o[operand][index] = was;
@@ -192,16 +195,17 @@ static double moved_loss(const forward_view *f, const values *x, int operand, in
 START_TEST(gradient) {
   enum { PROBES = 8 };
   tws_work w = work_of(_i);
+  const tws_arguments a = arguments_of(_i);
   if (!is_there(&w)) return;
   w.flags &= ~(uint32_t)(TWS_ACCUMULATE | TWS_ACCUMULATE_PARAM);
-  values x = make_values(&w, 2), got = copy_values(&x);
+  values x = make_values(&w, &a, 2), got = copy_values(&x);
   int64_t most = 1;
   for (int k = 0; k < x.count; ++k) most += x.info[k].count;
   double *room = calloc((size_t)most * 3 + 3, sizeof *room);
   forward_view f;
   storage s;
-  if (view_forward(&w, &got, room, room + most, room + 2 * most, &f)) {
-    ck_assert(run_case(&w, &x, 0, 2, 0, &s));
+  if (view_forward(&w, &a, &got, room, room + most, room + 2 * most, &f)) {
+    ck_assert(run_case(&w, &a, &x, 0, 2, 0, &s));
     for (int p = 0; p < 3 && f.pair[p][0] >= 0; ++p) {
       const int k = f.pair[p][0];
       const operand_info *info = &x.info[k];
@@ -248,13 +252,14 @@ static int depends_on_threads(const tws_work *w, int operand) {
 
 START_TEST(repeatable) {
   const tws_work w = work_of(_i);
+  const tws_arguments a = arguments_of(_i);
   if (!is_there(&w)) return;
   for (int threads = 1; threads <= most_threads; ++threads) {
-    values x = make_values(&w, threads);
+    values x = make_values(&w, &a, threads);
     storage first, second, single;
-    ck_assert(run_case(&w, &x, 0, threads, 0, &first));
-    ck_assert(run_case(&w, &x, 0, threads, 0, &second));
-    ck_assert(run_case(&w, &x, 0, 1, 0, &single));
+    ck_assert(run_case(&w, &a, &x, 0, threads, 0, &first));
+    ck_assert(run_case(&w, &a, &x, 0, threads, 0, &second));
+    ck_assert(run_case(&w, &a, &x, 0, 1, 0, &single));
     for (int k = 0; k < x.count; ++k) {
       if (x.info[k].content == TWS_HOLDS_SCRATCH) continue;
       REQUIRE(memcmp(first.data[k], second.data[k], first.bytes[k]) == 0, "other bits the second time: %s",
@@ -274,10 +279,11 @@ END_TEST
 /* ---- mode: NaN and infinity stay visible ---- */
 START_TEST(not_finite) {
   const tws_work w = work_of(_i);
+  const tws_arguments a = arguments_of(_i);
   if (!is_there(&w)) return;
   if (w.code == TWS_KERNEL_ADAMW || w.code == TWS_KERNEL_CLIP || w.code == TWS_KERNEL_FILL) return;
   for (int infinite = 0; infinite < 2; ++infinite) {
-    values x = make_values(&w, 2);
+    values x = make_values(&w, &a, 2);
     int poisoned = 0;
     if (w.code == TWS_KERNEL_VOCABULARY_LOSS) poisoned = 2; /* the target's own probability is of the statistics */
     while (x.info[poisoned].dtype == TWS_I32) ++poisoned;
@@ -285,7 +291,7 @@ START_TEST(not_finite) {
     const int64_t many = w.code == TWS_KERNEL_EMBEDDING ? x.info[poisoned].count : 1;
     for (int64_t i = 0; i < many; ++i) x.v[poisoned][i] = infinite ? INFINITY : NAN;
     storage s;
-    ck_assert(run_case(&w, &x, 0, 2, 0, &s));
+    ck_assert(run_case(&w, &a, &x, 0, 2, 0, &s));
     int seen = 0;
     for (int k = 0; k < x.count; ++k)
       for (int64_t i = 0;
@@ -305,14 +311,15 @@ END_TEST
 
 /* The output computed apart, and in the memory of one input. */
 static void compare_in_place(const tws_work *w, int out, int input) {
-  values x = make_values(w, 2);
+  const tws_arguments a = {{0.5}};
+  values x = make_values(w, &a, 2);
   storage apart, joined = make_storage(&x, 0);
-  ck_assert(run_case(w, &x, 0, 2, 0, &apart));
+  ck_assert(run_case(w, &a, &x, 0, 2, 0, &apart));
   tws_backend *backend = use_backend(0, 2);
   void *data[KERNEL_MAX_OPERANDS];
   memcpy(data, joined.data, sizeof data);
   data[out] = data[input];
-  ck_assert_int_eq(try_kernel(backend, w, data, &x, NULL), TWS_OK);
+  ck_assert_int_eq(try_kernel(backend, w, &a, data, &x, NULL), TWS_OK);
   ck_assert_msg(memcmp(data[input], apart.data[out], apart.bytes[out]) == 0, "%s", label(w, 2, 0, out));
   free_storage(&apart);
   free_storage(&joined);
@@ -322,7 +329,7 @@ static void compare_in_place(const tws_work *w, int out, int input) {
 /* Each output of a work that the table allows in the memory of inputs, in that of each of them; returns how many. */
 static int compare_places(const tws_work *w) {
   operand_info info[KERNEL_MAX_OPERANDS];
-  const int count = kernel_operands(w, 2, info);
+  const int count = kernel_operands(w, NULL, 2, info);
   int pairs = 0;
   for (int out = 0; out < count; ++out)
     for (const char *name = info[out].in_place; name && *name; name += strcspn(name, ","), name += strspn(name, ", "))
@@ -394,7 +401,7 @@ START_TEST(adam_golden) {
       read_floats(cJSON_GetObjectItem(step, "v"), want[2]);
       void *data[] = {p, m, v, g, hyper, metrics};
       const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_F32, TWS_F32, TWS_F32, TWS_F64};
-      ck_assert_int_eq(run_kernel(backend, &w, data, types, 6, NULL), TWS_OK);
+      ck_assert_int_eq(run_kernel(backend, &w, NULL, data, types, 6, NULL), TWS_OK);
       for (int i = 0; i < count; ++i) {
         ck_assert_double_le(fabs(p[i] - want[0][i]), 2e-6 * fabs(want[0][i]) + 1e-7);
         ck_assert_double_le(fabs(m[i] - want[1][i]), 1e-6 * fabs(want[1][i]) + 2e-8);
@@ -462,7 +469,7 @@ START_TEST(one_cycle_golden) {
       read_floats(cJSON_GetObjectItem(step, "param"), want);
       void *data[] = {p, m, v, g, hyper, metrics};
       const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_F32, TWS_F32, TWS_F32, TWS_F64};
-      ck_assert_int_eq(run_kernel(backend, &w, data, types, 6, NULL), TWS_OK);
+      ck_assert_int_eq(run_kernel(backend, &w, NULL, data, types, 6, NULL), TWS_OK);
       for (int i = 0; i < COUNT; ++i) {
         const double error = fabs(p[i] - want[i]);
         REQUIRE(error < 2e-6, "case %d, update %d, weight %d: %.9g, golden %.9g", cases, (int)update, i, p[i], want[i]);
@@ -491,15 +498,16 @@ START_TEST(overflow_skips_the_step) {
     g[COUNT - 1] = poison[n % 4];
     const tws_dtype f = TWS_F32, d = TWS_F64;
     tws_backend *backend = use_backend(0, 2);
-    const tws_work squares = {.code = TWS_KERNEL_SQUARED_NORM, .d = {COUNT}, .f = {1}};
+    const tws_work squares = {.code = TWS_KERNEL_SQUARED_NORM, .d = {COUNT}};
+    const tws_arguments one = {{1}};
     const tws_work clip = {.code = TWS_KERNEL_CLIP, .f = {n < 4 ? 1 : 0}};
     const tws_work adamw = {.code = TWS_KERNEL_ADAMW, .d = {COUNT}, .f = {1e-8, 0.1}};
     void *const squared[] = {g, metrics + TWS_METRIC_SQUARES};
-    ck_assert_int_eq(run_kernel(backend, &squares, squared, (tws_dtype[]){f, d}, 2, NULL), TWS_OK);
-    ck_assert_int_eq(run_kernel(backend, &clip, (void *[]){metrics}, &d, 1, NULL), TWS_OK);
-    ck_assert_int_eq(
-        run_kernel(backend, &adamw, (void *[]){p, m, v, g, hyper, metrics}, (tws_dtype[]){f, f, f, f, f, d}, 6, NULL),
-        TWS_OK);
+    ck_assert_int_eq(run_kernel(backend, &squares, &one, squared, (tws_dtype[]){f, d}, 2, NULL), TWS_OK);
+    ck_assert_int_eq(run_kernel(backend, &clip, NULL, (void *[]){metrics}, &d, 1, NULL), TWS_OK);
+    ck_assert_int_eq(run_kernel(backend, &adamw, NULL, (void *[]){p, m, v, g, hyper, metrics},
+                                (tws_dtype[]){f, f, f, f, f, d}, 6, NULL),
+                     TWS_OK);
     const int finite = isfinite(poison[n % 4]) != 0; /* its square overflows float32, not the float64 sum */
     ck_assert_int_eq(metrics[TWS_METRIC_CLIP] > 0, finite);
     for (int i = 0; i < COUNT && !finite; ++i) ck_assert(p[i] == was[i] && m[i] == was[i] && v[i] == was[i]);
@@ -519,9 +527,9 @@ START_TEST(wide_activations) {
   const tws_dtype f[] = {TWS_F32, TWS_F32, TWS_F32};
   const tws_work gelu = {.code = TWS_KERNEL_GELU, .d = {COUNT}}, grad = {.code = TWS_KERNEL_GELU_GRAD, .d = {COUNT}};
   const tws_work swiglu = {.code = TWS_KERNEL_SWIGLU, .d = {1, COUNT}};
-  ck_assert_int_eq(run_kernel(backend, &gelu, (void *[]){x, y}, f, 2, NULL), TWS_OK);
-  ck_assert_int_eq(run_kernel(backend, &grad, (void *[]){one, x, slope}, f, 3, NULL), TWS_OK);
-  ck_assert_int_eq(run_kernel(backend, &swiglu, (void *[]){pair, swish}, f, 2, NULL), TWS_OK);
+  ck_assert_int_eq(run_kernel(backend, &gelu, NULL, (void *[]){x, y}, f, 2, NULL), TWS_OK);
+  ck_assert_int_eq(run_kernel(backend, &grad, NULL, (void *[]){one, x, slope}, f, 3, NULL), TWS_OK);
+  ck_assert_int_eq(run_kernel(backend, &swiglu, NULL, (void *[]){pair, swish}, f, 2, NULL), TWS_OK);
   for (int i = 0; i < COUNT; ++i) {
     const double v = at[i];
     ck_assert_double_le(fabs(y[i] - (v > 10 ? v : v < -10 ? 0 : oracle_gelu(v))), 3e-7 * fabs(v) * (v > -10) + 1e-25);
@@ -536,7 +544,7 @@ static void expect_refusal(const tws_work *w, values *x, tws_code want, const ch
   tws_error err = {0};
   tws_backend *backend = use_backend(0, 1);
   storage s = make_storage(x, 0);
-  ck_assert_int_eq(try_kernel(backend, w, s.data, x, &err), want);
+  ck_assert_int_eq(try_kernel(backend, w, NULL, s.data, x, &err), want);
   REQUIRE(strstr(err.message, word) != NULL, "'%s' lacks '%s'", err.message, word);
   free_storage(&s);
   free_values(x);
@@ -544,12 +552,12 @@ static void expect_refusal(const tws_work *w, values *x, tws_code want, const ch
 
 START_TEST(refusals) {
   tws_work w = {.code = TWS_KERNEL_CROSS_ENTROPY, .d = {4, 8, 16}};
-  values x = make_values(&w, 1);
+  values x = make_values(&w, &tws_no_arguments, 1);
   x.v[1][1] = 8;
   expect_refusal(&w, &x, TWS_INVALID, "target 1 is 8");
   for (int k = TWS_KERNEL_VOCABULARY_STATS; k <= TWS_KERNEL_VOCABULARY_LOSS; ++k) {
     w = (tws_work){.code = (uint8_t)k, .d = {4, 8, 16, 2}};
-    x = make_values(&w, 1);
+    x = make_values(&w, &tws_no_arguments, 1);
     x.v[1][3] = -2;
     expect_refusal(&w, &x, TWS_INVALID, "target 3 is -2");
   }
@@ -557,20 +565,20 @@ START_TEST(refusals) {
   for (int i = 0; i < 6; ++i) {
     w = (tws_work){.code = (uint8_t)(i < 3 ? TWS_KERNEL_HEADS_PACK : TWS_KERNEL_HEADS_UNPACK), .d = {2, 4, 0, 0, 8}};
     memcpy(w.d + 2, heads[i % 3], sizeof heads[0]);
-    x = make_values(&w, 1);
+    x = make_values(&w, &tws_no_arguments, 1);
     expect_refusal(&w, &x, TWS_INVALID, "for 4 ranks");
   }
   w = (tws_work){.code = TWS_KERNEL_ATTENTION, .d = {1, 4, 3, 2, 8}};
-  x = make_values(&w, 1);
+  x = make_values(&w, &tws_no_arguments, 1);
   expect_refusal(&w, &x, TWS_INVALID, "3 query heads");
   w = (tws_work){.code = TWS_KERNEL_ROPE, .d = {4, 1, 1, 7, 4}, .f = {10000}};
-  x = make_values(&w, 1);
+  x = make_values(&w, &tws_no_arguments, 1);
   expect_refusal(&w, &x, TWS_UNSUPPORTED, "odd head size");
   w = (tws_work){.code = TWS_KERNEL_ADD, .d = {4}};
-  x = make_values(&w, 1);
+  x = make_values(&w, &tws_no_arguments, 1);
   x.info[1].dtype = TWS_BF16; /* mixed */
   expect_refusal(&w, &x, TWS_UNSUPPORTED, "operand 1");
-  x = make_values(&w, 1);
+  x = make_values(&w, &tws_no_arguments, 1);
   free(x.v[--x.count]);
   expect_refusal(&w, &x, TWS_INTERNAL, "2 operands");
 

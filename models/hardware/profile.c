@@ -116,7 +116,7 @@ enum { MAX_ENTRIES = 16384, MAX_SAMPLES = 16384 }; /* costs grow with the square
 /* Append the rows of one entry to its family. */
 static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t flags, tws_family *family,
                              tws_error *err) {
-  int dims = tws_operator_priced_dims((tws_kernel)family->work.code);
+  int dims = tws_operator_of((tws_kernel)family->work.code)->dims;
   size_t need = family->count + (size_t)cJSON_GetArraySize(list);
   if (need > MAX_SAMPLES)
     return tws_json_fail(json, list, err, NULL, "more than %d samples of one kernel", MAX_SAMPLES);

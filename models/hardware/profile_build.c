@@ -100,7 +100,7 @@ tws_code tws_profile_builder_kernel(tws_profile_builder *builder, const tws_work
     return tws_fail(err, TWS_INVALID, NULL, "not a timed kernel: kind %d, code %d, %d threads, %d busy, %g s",
                     work->kind, work->code, threads, busy, seconds);
   }
-  for (int i = 0; i < tws_operator_priced_dims((tws_kernel)work->code); i++) {
+  for (int i = 0; i < tws_operator_of((tws_kernel)work->code)->dims; i++) {
     if (work->d[i] < tws_operator_of((tws_kernel)work->code)->least[i]) {
       return tws_fail(err, TWS_INVALID, NULL, "size %d of a timed %s is %lld", i,
                       tws_kernel_name((tws_kernel)work->code), (long long)work->d[i]);
@@ -209,7 +209,7 @@ static void add_kernels(const tws_profile_builder *b, tws_text *out) {
     for (size_t j = i; j < b->kernel_count; j++) {
       if (!same_family(&b->kernels[j], first)) continue;
       tws_text_add(out, "%s[", comma);
-      for (int d = 0; d < tws_operator_priced_dims((tws_kernel)first->work.code); d++) {
+      for (int d = 0; d < tws_operator_of((tws_kernel)first->work.code)->dims; d++) {
         tws_text_add(out, "%lld, ", (long long)b->kernels[j].work.d[d]);
       }
       tws_text_add(out, "%.9g]", b->kernels[j].seconds);

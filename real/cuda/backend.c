@@ -481,8 +481,9 @@ static tws_code start_kernel(tws_backend *backend, device_stream *l, tws_cuda_ca
   return functions[call->work->code](call, err);
 }
 
-static tws_code cuda_run(tws_backend *backend, const tws_work *work, void *const *operand, const tws_dtype *dtype,
-                         int operand_count, tws_stream stream, tws_error *err) {
+static tws_code cuda_run(tws_backend *backend, const tws_work *work, const tws_arguments *arguments,
+                         void *const *operand, const tws_dtype *dtype, int operand_count, tws_stream stream,
+                         tws_error *err) {
   device_stream *l = NULL;
   TWS_TRY(tws_check_operands(work, operand, dtype, operand_count, "this GPU backend", err));
   if (stream == TWS_STREAM_HOST)
@@ -490,7 +491,11 @@ static tws_code cuda_run(tws_backend *backend, const tws_work *work, void *const
                     "%s on the host's cores: the CUDA backend has no host kernels",
                     tws_kernel_name((tws_kernel)work->code));
   TWS_TRY(kernel_stream(backend, stream, &l, err));
-  tws_cuda_call call = {.work = work, .operand = operand, .dtype = dtype, .count = operand_count};
+  tws_cuda_call call = {.work = work,
+                        .argument = (arguments ? arguments : &tws_no_arguments)->a,
+                        .operand = operand,
+                        .dtype = dtype,
+                        .count = operand_count};
   tws_code code = start_kernel(backend, l, &call, err);
   if (code != TWS_OK) return tws_fail_in(err, code, "%s", tws_kernel_name((tws_kernel)work->code));
   return TWS_OK;

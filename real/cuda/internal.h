@@ -15,6 +15,7 @@ extern "C" {
 /* One kernel call. Operands have been counted and their types checked. */
 typedef struct tws_cuda_call {
   const tws_work *work;
+  const double *argument; /* TWS_ARGUMENTS of them */
   void *const *operand;
   const tws_dtype *dtype;
   int count; /* operands */

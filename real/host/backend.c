@@ -80,8 +80,7 @@ static void *map_file(uint64_t bytes) {
   if (fd < 0) return MAP_FAILED;
   unlink(path);
   void *memory = MAP_FAILED;
-  if (posix_fallocate(fd, 0, (off_t)bytes) == 0)
-    memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (posix_fallocate(fd, 0, (off_t)bytes) == 0) memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   close(fd);
   return memory;
 }
@@ -91,9 +90,8 @@ static tws_code host_allocate(tws_backend *backend, tws_tier tier, uint64_t byte
   if (bytes == 0) bytes = 1;
   if (tws_reserve(&backend->arenas, &backend->arena_capacity, backend->arena_count + 1, sizeof *backend->arenas) != 0)
     return tws_fail(err, TWS_MEMORY, NULL, "host backend: no memory");
-  void *memory = tier == TWS_TIER_DISK
-                     ? map_file(bytes)
-                     : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void *memory = tier == TWS_TIER_DISK ? map_file(bytes)
+                                       : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
     return tws_fail(err, TWS_MEMORY, "use a smaller micro batch, recomputation, a higher ZeRO stage or more ranks",
                     "cannot allocate the %s arena of %.3f GiB", tws_tier_name(tier), (double)bytes / 1073741824.0);
@@ -114,11 +112,17 @@ static void host_release(tws_backend *backend, tws_tier tier, void *base) {
 }
 
 /* ---- work ---- */
-static tws_code host_run(tws_backend *backend, const tws_work *work, void *const *operand, const tws_dtype *dtype,
-                         int operand_count, tws_stream stream, tws_error *err) {
+static tws_code host_run(tws_backend *backend, const tws_work *work, const tws_arguments *arguments,
+                         void *const *operand, const tws_dtype *dtype, int operand_count, tws_stream stream,
+                         tws_error *err) {
   (void)stream;
   TWS_TRY(tws_check_operands(work, operand, dtype, operand_count, "the host", err));
-  const tws_host_call call = {backend, work, operand, dtype, operand_count};
+  const tws_host_call call = {.backend = backend,
+                              .work = work,
+                              .argument = (arguments ? arguments : &tws_no_arguments)->a,
+                              .operand = operand,
+                              .dtype = dtype,
+                              .count = operand_count};
   pthread_mutex_lock(&backend->lock);
   const int library_threads = tws_host_gemm_enter();
   tws_code code = backend->kernels->function[work->code](&call, err);

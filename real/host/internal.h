@@ -44,6 +44,7 @@ int tws_host_bf16_multiply(tws_host_bf16_cache *cache, int thread, const tws_hos
 typedef struct tws_host_call {
   tws_backend *backend;
   const tws_work *work;
+  const double *argument; /* TWS_ARGUMENTS of them */
   void *const *operand;
   const tws_dtype *dtype;
   int count; /* operands */

@@ -117,7 +117,7 @@ tws_code run_fill(const tws_cuda_call *call, tws_error *err) {
   T *x = out<T>(call, 0);
   const int64_t count = call->work->d[0], packs = packable<N>(x, 0) ? count / N : 0;
   if (count == 0) return TWS_OK;
-  LAUNCH(fill, grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call, x, (float)call->work->f[0], packs, count);
+  LAUNCH(fill, grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call, x, (float)call->argument[0], packs, count);
   return launched(err);
 }
 

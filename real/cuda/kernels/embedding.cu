@@ -31,7 +31,7 @@ __global__ void embedding(const int32_t *ids, const T *wte, const T *wpe, T *x, 
 template <typename T>
 tws_code run_embedding(const tws_cuda_call *call, tws_error *err) {
   constexpr int N = Width<T>::value;
-  const int64_t *d = call->work->d, first = (int64_t)call->work->f[0];
+  const int64_t *d = call->work->d, first = (int64_t)call->argument[0];
   const bool positions = d[3] != 0;
   const T *wte = in<T>(call, 1), *wpe = positions ? in<T>(call, 2) : nullptr;
   T *x = out<T>(call, positions ? 3 : 2);
@@ -172,7 +172,7 @@ tws_code run_embedding_grad(const tws_cuda_call *call, tws_error *err) {
   const cudaError_t status = cudaMemsetAsync(lists.cursor, 0, sizeof(int32_t), call->stream);
   if (status != cudaSuccess) return tws_cuda_fail(err, status, "clearing a counter");
   LAUNCH(list_rows, (unsigned)ceil_div(vocabulary, GROUP), BLOCK, 0, call, in<int32_t>(call, 0), tokens, vocabulary,
-         (int64_t)call->work->f[0], lists);
+         (int64_t)call->argument[0], lists);
   TWS_TRY(launched(err));
   const T *dx = in<T>(call, 1);
   const bool aligned = packable<N>(dx, width), add = call->work->flags & TWS_ACCUMULATE;

@@ -281,7 +281,7 @@ const float *scale_of(const tws_cuda_call *call, int operand) {
 }
 
 tws_code finish(const tws_cuda_call *call, const double *losses, double *metrics, tws_error *err) {
-  LAUNCH(add_losses, 1, LARGE_BLOCK, 0, call, losses, in<int32_t>(call, 1), call->work->d[0], call->work->f[1],
+  LAUNCH(add_losses, 1, LARGE_BLOCK, 0, call, losses, in<int32_t>(call, 1), call->work->d[0], call->argument[1],
          metrics);
   return launched(err);
 }
@@ -297,7 +297,7 @@ tws_code start_cross_entropy(const tws_cuda_call *call, tws_error *err) {
   TWS_TRY(allow_shared(cross_entropy<T, V>, (size_t)shared, err));
   LAUNCH((cross_entropy<T, V>), (unsigned)d[0], two ? LOSS_BLOCK : LARGE_BLOCK, (size_t)shared, call, out<T>(call, 0),
          in<int32_t>(call, 1), static_cast<double *>(call->scratch), (int)d[1], (int)d[2], (int)(shared / SIZE),
-         call->work->f[0], scale_of(call, 3));
+         call->argument[0], scale_of(call, 3));
   return launched(err);
 }
 
@@ -314,7 +314,7 @@ tws_code run_cross_entropy(const tws_cuda_call *call, tws_error *err) {
 template <typename T>
 tws_code run_stats(const tws_cuda_call *call, tws_error *err) {
   constexpr int N = Width<T>::value;
-  const int64_t *d = call->work->d, first = (int64_t)call->work->f[0];
+  const int64_t *d = call->work->d, first = (int64_t)call->argument[0];
   const T *logits = in<T>(call, 0);
   if (packable<N>(logits, d[2]))
     LAUNCH((vocabulary_stats<T, N>), (unsigned)d[0], LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1),
@@ -328,16 +328,16 @@ tws_code run_stats(const tws_cuda_call *call, tws_error *err) {
 template <typename T>
 tws_code run_vocabulary_loss(const tws_cuda_call *call, tws_error *err) {
   constexpr int N = Width<T>::value;
-  const int64_t *d = call->work->d, first = (int64_t)call->work->f[2];
+  const int64_t *d = call->work->d, first = (int64_t)call->argument[2];
   double *losses = static_cast<double *>(call->scratch);
   T *logits = out<T>(call, 0);
   const float *hyper = scale_of(call, 4);
   if (packable<N>(logits, d[2]))
     LAUNCH((vocabulary_loss<T, N>), (unsigned)d[0], LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1),
-           in<float>(call, 2), losses, d[0], (int)d[1], (int)d[2], (int)d[3], first, call->work->f[0], hyper);
+           in<float>(call, 2), losses, d[0], (int)d[1], (int)d[2], (int)d[3], first, call->argument[0], hyper);
   else
     LAUNCH((vocabulary_loss<T, 1>), (unsigned)d[0], LOSS_BLOCK, 0, call, logits, in<int32_t>(call, 1),
-           in<float>(call, 2), losses, d[0], (int)d[1], (int)d[2], (int)d[3], first, call->work->f[0], hyper);
+           in<float>(call, 2), losses, d[0], (int)d[1], (int)d[2], (int)d[3], first, call->argument[0], hyper);
   TWS_TRY(launched(err));
   return finish(call, losses, out<double>(call, 3), err);
 }

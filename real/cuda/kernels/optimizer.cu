@@ -158,7 +158,7 @@ tws_code run_adamw_bf16(const tws_cuda_call *call, tws_error *err) {
   constexpr int N = TWS_ROUNDING_GROUP;
   const AdamW c = constants_of(call->work);
   const int64_t count = call->work->d[0];
-  const Draw draw = {(uint64_t)call->work->f[2], call->work->d[1]};
+  const Draw draw = {(uint64_t)call->argument[0], (int64_t)call->argument[1]};
   bf16 *p = out<bf16>(call, 0);
   S *m = out<S>(call, 1), *v = out<S>(call, 2);
   const bf16 *grad = in<bf16>(call, 3);
@@ -222,7 +222,7 @@ tws_code run_squares(const tws_cuda_call *call, tws_error *err) {
   const unsigned blocks = grid_for(call, packs ? packs : count, BLOCK);
   LAUNCH(square_parts, blocks, BLOCK, 0, call, x, packs, count, parts);
   TWS_TRY(launched(err));
-  LAUNCH(square_finish, 1, BLOCK, 0, call, parts, (int)blocks, call->work->f[0], out<double>(call, 1));
+  LAUNCH(square_finish, 1, BLOCK, 0, call, parts, (int)blocks, call->argument[0], out<double>(call, 1));
   return launched(err);
 }
 

@@ -196,7 +196,7 @@ static void fill_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   host_range r = share(call->work->d[0], 64, thread, threads);
   void *x = call->operand[0];
-  const vf value = v_set((float)call->work->f[0]);
+  const vf value = v_set((float)call->argument[0]);
   FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, v_put(T, x, i, value, n)));
 }
 HOST_KERNEL(fill) {

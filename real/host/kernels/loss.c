@@ -84,7 +84,7 @@ VECTOR_INLINE double vocabulary_loss_row(tws_dtype T, const loss_job *job, int64
   const tws_host_call *call = job->call;
   const int64_t *d = call->work->d;
   const float *stats = (const float *)call->operand[2] + 3 * t;
-  const int64_t column = ((const int32_t *)call->operand[1])[t] - (int64_t)call->work->f[2];
+  const int64_t column = ((const int32_t *)call->operand[1])[t] - (int64_t)call->argument[2];
   row_softmax s = {.largest = -INFINITY, .target = column >= 0 && column < d[1] ? column : -1};
   for (int64_t r = 0; r < d[3]; ++r) {
     const float *part = stats + 3 * d[0] * r;
@@ -126,17 +126,17 @@ static void loss_task(void *arg, int thread, int threads) {
 static void run_loss(const tws_host_call *call, int place) {
   const int64_t *d = call->work->d;
   double *metrics = call->operand[place];
-  loss_job job = {.call = call, .weight = (float)call->work->f[0]};
+  loss_job job = {.call = call, .weight = (float)call->argument[0]};
   if (call->work->flags & TWS_SCALED)
-    job.weight = (float)(call->work->f[0] * ((const float *)call->operand[place + 1])[TWS_HYPER_SCALE]);
+    job.weight = (float)(call->argument[0] * ((const float *)call->operand[place + 1])[TWS_HYPER_SCALE]);
   run_parallel(call, 8.0 * (double)(d[0] * d[2]), loss_task, &job);
   double sum = 0, ignored = 0;
   for (int i = 0; i < call->backend->threads; ++i) {
     sum += job.sum[i][0];
     ignored += job.sum[i][1];
   }
-  metrics[0] += call->work->f[1] * sum;
-  metrics[1] += call->work->f[1] * ignored;
+  metrics[0] += call->argument[1] * sum;
+  metrics[1] += call->argument[1] * ignored;
 }
 
 /* limit: of target ids; below 0 none, since other ranks have other columns. */
@@ -170,7 +170,7 @@ HOST_KERNEL(vocabulary_loss) {
 
 static void vocabulary_stats_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
-  const int64_t *d = call->work->d, first = (int64_t)call->work->f[0];
+  const int64_t *d = call->work->d, first = (int64_t)call->argument[0];
   const int32_t *targets = call->operand[1];
   float *stats = call->operand[2];
   host_range r = share(d[0], 1, thread, threads);

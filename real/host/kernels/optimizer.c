@@ -103,7 +103,7 @@ VECTOR_INLINE void adamw_bf16_range(tws_dtype S, int stochastic, const tws_host_
   uint16_t bits[3][DRAWN + LANES]; /* a vector may be loaded beyond the last element */
   memset(bits, 0, sizeof bits);
   for (int64_t begin = r.begin, end; begin < r.end; begin = end) {
-    const uint64_t element = (uint64_t)(call->work->d[1] + begin), into = element % DRAWN;
+    const uint64_t element = (uint64_t)((int64_t)call->argument[1] + begin), into = element % DRAWN;
     end = begin + (int64_t)(DRAWN - into) < r.end ? begin + (int64_t)(DRAWN - into) : r.end;
     for (int k = 0; stochastic && k < (S == TWS_BF16 ? 3 : 1); ++k)
       draw_blocks(c->seed, tws_rounding_stream(c->number, k), (element - into) / TWS_ROUNDING_GROUP, bits[k]);
@@ -173,7 +173,7 @@ HOST_KERNEL(adamw) {
                     .inverse_root_bias2 = 1.0F / sqrtf(hyper[TWS_HYPER_BIAS2]),
                     .clip = (float)metrics[TWS_METRIC_CLIP],
                     .l2 = l2,
-                    .seed = (uint64_t)f[2]}};
+                    .seed = (uint64_t)call->argument[0]}};
   memcpy(&job.constants.number, &hyper[TWS_HYPER_STEP], sizeof job.constants.number);
   run_parallel(call, tws_work_bytes(call->work), call->work->flags & TWS_HALF_WEIGHTS ? adamw_bf16_task : adamw_task,
                &job);
@@ -215,7 +215,7 @@ HOST_KERNEL(squared_norm) {
   run_parallel(call, 4.0 * (double)call->work->d[0], squares_task, &job);
   double sum = 0;
   for (int i = 0; i < call->backend->threads; ++i) sum += job.sum[i][0];
-  *(double *)call->operand[1] += call->work->f[0] * sum;
+  *(double *)call->operand[1] += call->argument[0] * sum;
   return TWS_OK;
 }
 
