@@ -38,7 +38,7 @@ int main(void) {
   tws_cluster cluster;
   tws_profile *profile;
   tws_plan *plans[RANKS];
-  const char *axis = "data";
+  const tws_axis axis = TWS_AXIS_DATA;
   const int world = RANKS;
   const tws_sim_api *api = load();
   need(tws_network_load("gpt2-xl", 1, &network, &err), &err);

@@ -168,13 +168,12 @@ tws_plan_request tws_job_request(const tws_job *job, int rank) {
                             .threads = job->threads};
 }
 
-int tws_job_ranks_along(const tws_job *job, const char *axis) {
-  int ranks = tws_topology_dim(&job->topology, axis);
-  return ranks > 1 ? ranks : 1;
+int tws_job_ranks_along(const tws_job *job, tws_axis axis) {
+  return tws_topology_size(&job->topology, 1u << axis);
 }
 
 int tws_job_stages(const tws_job *job) {
-  return tws_job_ranks_along(job, "pipe");
+  return tws_job_ranks_along(job, TWS_AXIS_PIPE);
 }
 
 int tws_job_stage_rank(const tws_job *job, int stage) {
@@ -258,11 +257,14 @@ tws_code tws_job_arguments(const tws_job_options *o, tws_arena *arena, const cha
 
 /* How the ranks are divided, as in the results of training. */
 static void add_axes(const tws_job *job, cJSON *json) {
-  static const char *const names[] = {"pipe", "data", "sequence", "model"};
+  char order[TWS_AXIS_ORDER_TEXT];
   const tws_config *c = job->config;
   cJSON *axes = cJSON_AddObjectToObject(json, "axes");
-  for (int i = 0; i < 4; i++) cJSON_AddNumberToObject(axes, names[i], tws_job_ranks_along(job, names[i]));
-  if (job->topology.axes > 1) cJSON_AddStringToObject(json, "axis_order", c->axis_order);
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++)
+    if (tws_axis_is_ordered((tws_axis)axis))
+      cJSON_AddNumberToObject(axes, tws_axis_name((tws_axis)axis), tws_job_ranks_along(job, (tws_axis)axis));
+  if (job->topology.axes > 1)
+    cJSON_AddStringToObject(json, "axis_order", tws_axis_order_text(&c->axis_order, order));
   if (tws_job_stages(job) > 1) {
     const char *schedule = tws_pipeline_kind_name((tws_pipeline_kind)c->pipeline_schedule);
     cJSON_AddStringToObject(json, "pipeline_schedule", schedule);

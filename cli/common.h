@@ -92,7 +92,7 @@ tws_code tws_config_strict(const tws_config *config, tws_error *err);
 /* The same job for another number of ranks or another configuration (resolved here, cloned; not kept). */
 tws_plan_request tws_job_request(const tws_job *job, int rank);
 /* Ranks along an axis of the topology; 1 without that axis. */
-int tws_job_ranks_along(const tws_job *job, const char *axis);
+int tws_job_ranks_along(const tws_job *job, tws_axis axis);
 /* Pipeline stages of the job, and the rank that stands for one: the first along every other axis. */
 int tws_job_stages(const tws_job *job);
 int tws_job_stage_rank(const tws_job *job, int stage);

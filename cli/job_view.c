@@ -27,8 +27,8 @@ void tws_job_remark(const tws_cli *cli, const tws_job *job) {
 /* ", pipeline of 2 stages (1f1b), tensor parallel over 4": every axis with more than one rank. */
 static void print_axes(const tws_job *job) {
   const tws_config *c = job->config;
-  int stages = tws_job_stages(job), tensor = tws_job_ranks_along(job, "model");
-  int sequence = tws_job_ranks_along(job, "sequence"), replicas = tws_job_ranks_along(job, "data");
+  int stages = tws_job_stages(job), tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL);
+  int sequence = tws_job_ranks_along(job, TWS_AXIS_SEQUENCE), replicas = tws_job_ranks_along(job, TWS_AXIS_DATA);
   if (stages > 1) {
     tws_out(", pipeline of %d stages (%s", stages, tws_pipeline_kind_name((tws_pipeline_kind)c->pipeline_schedule));
     if (c->virtual_stages > 1) tws_out(", %lld chunks each", (long long)c->virtual_stages);
@@ -40,7 +40,7 @@ static void print_axes(const tws_job *job) {
   if (job->topology.axes > 1) {
     tws_out(", %d replica%s (", replicas, replicas > 1 ? "s" : "");
     for (int i = 0; i < job->topology.axes; i++)
-      tws_out("%s%s %d", i ? " x " : "", job->topology.name[i], job->topology.dim[i]);
+      tws_out("%s%s %d", i ? " x " : "", tws_axis_name(job->topology.axis[i]), job->topology.dim[i]);
     tws_out(")");
   }
 }

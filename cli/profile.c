@@ -205,7 +205,7 @@ static double backward_factor(const tws_job *job) {
 static double replica_flops(const report *r) {
   double flops = 0;
   for (int s = 0; s < r->stage_count; s++) flops += r->stages[s].flops;
-  return flops * tws_job_ranks_along(r->job, "model") * tws_job_ranks_along(r->job, "sequence");
+  return flops * tws_job_ranks_along(r->job, TWS_AXIS_MODEL) * tws_job_ranks_along(r->job, TWS_AXIS_SEQUENCE);
 }
 
 static double samples_per_s(const report *r) {
@@ -214,10 +214,10 @@ static double samples_per_s(const report *r) {
 
 static void print_sizes(const report *r) {
   const tws_job *job = r->job;
-  int stages = r->stage_count, tensor = tws_job_ranks_along(job, "model"),
-      of_sequence = tws_job_ranks_along(job, "sequence");
+  int stages = r->stage_count, tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL),
+      of_sequence = tws_job_ranks_along(job, TWS_AXIS_SEQUENCE);
   print_line("world size: ", tws_cell("%d", job->ranks));
-  print_line("data parallel size: ", tws_cell("%d", tws_job_ranks_along(job, "data")));
+  print_line("data parallel size: ", tws_cell("%d", tws_job_ranks_along(job, TWS_AXIS_DATA)));
   print_line(stages > 1 && tensor > 1
                  ? tws_cell("model parallel size = %d pipeline stages * %d tensor ranks: ", stages, tensor)
                  : "model parallel size: ",
@@ -234,7 +234,7 @@ static void print_summary(const report *r) {
   double accumulation = (double)job->config->accumulation_steps;
   char where[32] = "";
   if (r->stage_count > 1) snprintf(where, sizeof where, " of stage %d", t->stage);
-  int shared = r->stage_count * tws_job_ranks_along(job, "model") * tws_job_ranks_along(job, "sequence") > 1;
+  int shared = r->stage_count * tws_job_ranks_along(job, TWS_AXIS_MODEL) * tws_job_ranks_along(job, TWS_AXIS_SEQUENCE) > 1;
   tws_out(
       "\n-------------------------- Twinspeed Flops Profiler --------------------------\n"
       "Profile Summary, times %s:\nNotations:\n"

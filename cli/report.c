@@ -106,15 +106,15 @@ static entry *find(report *r, const entry *key) {
 }
 
 static void read_axes(const cJSON *job, char *text, size_t size) {
-  static const char *const names[] = {"pipe", "sequence", "model"};
   const cJSON *axes = cJSON_GetObjectItemCaseSensitive(job, "axes");
   const char *schedule = text_of(job, "pipeline_schedule");
   size_t used = 0;
   text[0] = '\0';
-  for (int i = 0; i < 3; i++) {
-    int64_t ranks = integer(axes, names[i]);
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
+    const char *name = tws_axis_name((tws_axis)axis);
+    int64_t ranks = axis == TWS_AXIS_DATA ? 1 : integer(axes, name);
     if (ranks > 1 && used < size)
-      used += (size_t)snprintf(text + used, size - used, "%s%s %lld", used ? ", " : "", names[i], (long long)ranks);
+      used += (size_t)snprintf(text + used, size - used, "%s%s %lld", used ? ", " : "", name, (long long)ranks);
   }
   int64_t chunks = integer(job, "virtual_stages");
   if (*schedule && used < size) used += (size_t)snprintf(text + used, size - used, ", %s", schedule);

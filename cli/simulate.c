@@ -163,8 +163,8 @@ static tws_code print_shares(const tws_cli *cli, const simulation *s, tws_error 
   for (int c = 0; c < TWS_COLLECTIVE_COUNT; c++)
     if (path->collective_s[c] > 0)
       row(&table, tws_cell("collective %s", tws_collective_name((tws_collective)c)), path->collective_s[c], step);
-  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
-    const char *name = tws_axis_name((tws_axis)axis);
+  for (int axis = 0; axis < TWS_REPORT_COUNT; axis++) {
+    const char *name = tws_report_name(axis);
     if (path->axis_busy_s[axis] > 0) row(&table, tws_cell("communicating, %s", name), path->axis_busy_s[axis], step);
     if (path->axis_exposed_s[axis] > 0)
       row(&table, tws_cell("  not hidden, %s", name), path->axis_exposed_s[axis], step);

@@ -20,9 +20,9 @@ static double stage_bytes(const tws_stage_estimate *stage) {
 tws_code tws_stages_print(const tws_cli *cli, const tws_stage_estimate *stages, int count,
                           const tws_stage_balance *balance, tws_error *err) {
   enum { FIXED = 7 };
-  int axes[TWS_AXIS_COUNT], used = 0;
+  int axes[TWS_REPORT_COUNT], used = 0;
   if (count < 2) return TWS_OK;
-  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++)
+  for (int axis = 0; axis < TWS_REPORT_COUNT; axis++)
     for (int i = 0; i < count; i++)
       if (axis_used(&stages[i].path, axis)) {
         axes[used++] = axis;
@@ -30,9 +30,9 @@ tws_code tws_stages_print(const tws_cli *cli, const tws_stage_estimate *stages, 
       }
   tws_table table;
   tws_table_init(&table, FIXED + used);
-  const char *row[FIXED + TWS_AXIS_COUNT] = {"Pipeline", "rank",      "layers", "parameters",
+  const char *row[FIXED + TWS_REPORT_COUNT] = {"Pipeline", "rank",      "layers", "parameters",
                                              "memory",   "computing", "waiting"};
-  for (int i = 0; i < used; i++) row[FIXED + i] = tws_cell("exposed: %s", tws_axis_name((tws_axis)axes[i]));
+  for (int i = 0; i < used; i++) row[FIXED + i] = tws_cell("exposed: %s", tws_report_name(axes[i]));
   tws_table_row(&table, row);
   for (int s = 0; s < count; s++) {
     const tws_stage_estimate *stage = &stages[s];
@@ -56,10 +56,10 @@ tws_code tws_stages_print(const tws_cli *cli, const tws_stage_estimate *stages, 
 
 void tws_axes_print(const tws_path_result *path) {
   int shown = 0;
-  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
+  for (int axis = 0; axis < TWS_REPORT_COUNT; axis++) {
     char busy[32], exposed[32];
     if (!axis_used(path, axis)) continue;
-    tws_out("%s %s %s (%s exposed)", shown++ ? "," : "  by axis:", tws_axis_name((tws_axis)axis),
+    tws_out("%s %s %s (%s exposed)", shown++ ? "," : "  by axis:", tws_report_name(axis),
             tws_format_seconds(path->axis_busy_s[axis], busy, sizeof busy),
             tws_format_seconds(path->axis_exposed_s[axis], exposed, sizeof exposed));
   }
@@ -68,9 +68,9 @@ void tws_axes_print(const tws_path_result *path) {
 
 cJSON *tws_axes_json(const tws_path_result *path) {
   cJSON *json = cJSON_CreateObject();
-  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
+  for (int axis = 0; axis < TWS_REPORT_COUNT; axis++) {
     if (!axis_used(path, axis)) continue;
-    cJSON *one = cJSON_AddObjectToObject(json, tws_axis_name((tws_axis)axis));
+    cJSON *one = cJSON_AddObjectToObject(json, tws_report_name(axis));
     cJSON_AddNumberToObject(one, "busy_s", path->axis_busy_s[axis]);
     cJSON_AddNumberToObject(one, "exposed_s", path->axis_exposed_s[axis]);
   }

@@ -253,7 +253,7 @@ static const char *format_axes(const tws_topology *topology, char *text, size_t 
   size_t length = 0;
   text[0] = '\0';
   for (int i = 0; topology->axes > 1 && i < topology->axes && length < size; i++)
-    length += (size_t)snprintf(text + length, size - length, "%s%s %d%s", i ? " x " : " (", topology->name[i],
+    length += (size_t)snprintf(text + length, size - length, "%s%s %d%s", i ? " x " : " (", tws_axis_name(topology->axis[i]),
                                topology->dim[i], i + 1 == topology->axes ? ")" : "");
   return text;
 }

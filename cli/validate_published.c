@@ -143,7 +143,7 @@ static const char *percent(double error) {
 /* "8 x 35 (3) x 9": ranks that share layers, stages (and their chunks), replicas */
 static const char *layout(const row *row_) {
   tws_division d = tws_config_division(row_->job.config);
-  int data = tws_topology_dim(&row_->job.topology, "data");
+  int data = tws_topology_size(&row_->job.topology, TWS_AXES_DATA);
   const char *chunks = d.virtual_stages > 1 ? tws_cell("(%d)", d.virtual_stages) : "";
   return tws_cell("%d x %d%s x %d", d.tensor, d.pipeline, chunks, data > 0 ? data : 1);
 }
@@ -293,8 +293,8 @@ static void add_prediction(cJSON *to, const row *row_) {
   cJSON_AddNumberToObject(to, "predicted_memory_gib", p->memory_gib);
   cJSON_AddBoolToObject(to, "predicted_fits", p->fits);
   cJSON_AddNumberToObject(to, "bubble", p->estimate.balance.bubble);
-  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++)
-    add_number(to, tws_cell("exposed_%s_s", tws_axis_name((tws_axis)axis)), p->estimate.path.axis_exposed_s[axis]);
+  for (int axis = 0; axis < TWS_REPORT_COUNT; axis++)
+    if (tws_report_has(axis)) add_number(to, tws_cell("exposed_%s_s", tws_report_name(axis)), p->estimate.path.axis_exposed_s[axis]);
 }
 
 static void add_medians(cJSON *root, const published_report *r) {

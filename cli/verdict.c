@@ -87,7 +87,7 @@ static const change changes[] = {
 /* As many tensor ranks as the replicas, a node's devices and the model allow; 1: none. */
 static int64_t tensor_choice(const tws_job *job) {
   const tws_network *n = job->network;
-  int replicas = tws_job_ranks_along(job, "data"), best = 1;
+  int replicas = tws_job_ranks_along(job, TWS_AXIS_DATA), best = 1;
   if (job->backend == TWS_BACKEND_HOST || job->config->tensor_ranks > 1 || job->config->sequence_ranks > 1) return 1;
   for (int t = 2; t <= job->cluster.devices_per_node && t <= replicas; t++) {
     int divides = job->cluster.devices_per_node % t == 0 && replicas % t == 0;

@@ -149,8 +149,9 @@ static void apply_tensor_ranks(tws_config *config) {
 }
 
 static void apply_axis_order(tws_config *config) {
-  const char *order = tws_axis_order(tws_given_text(tws_store_at(config->store, "twinspeed.axis_order")));
-  config->axis_order = order ? order : tws_axis_orders[0];
+  const char *text = tws_given_text(tws_store_at(config->store, "twinspeed.axis_order"));
+  if (!text || !tws_axis_order_parse(text, &config->axis_order))
+    tws_axis_order_parse(TWS_AXIS_ORDER_DEFAULT, &config->axis_order);
 }
 
 void tws_config_apply(tws_config *config, const char *section) {

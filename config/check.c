@@ -37,7 +37,7 @@ static const char *wanted(const tws_key *key, const cJSON *item, text *t) {
       [TWS_KEY_INT_LIST] = "an array of integers",
       [TWS_KEY_OBJECT] = "an object",
       [TWS_KEY_BOOL_OR_OBJECT] = "an object",
-      [TWS_KEY_AXES] = "pipe, data, sequence and model in some order, parted by commas"};
+      [TWS_KEY_AXES] = TWS_AXIS_ORDER_DEFAULT " in some order, parted by commas"};
   t->used = 0;
   if (key->values) {
     t->used += (size_t)snprintf(t->data, sizeof t->data, "one of ");
@@ -93,6 +93,7 @@ static int is_pair(const cJSON *item) {
 }
 
 static int fits(const tws_walk *walk, const tws_key *key, const cJSON *item) {
+  tws_axis_order order;
   switch (key->type) {
     case TWS_KEY_ANY:
       return 1;
@@ -121,7 +122,7 @@ static int fits(const tws_walk *walk, const tws_key *key, const cJSON *item) {
     case TWS_KEY_BOOL_OR_OBJECT:
       return cJSON_IsBool(item) || cJSON_IsObject(item);
     case TWS_KEY_AXES:
-      return cJSON_IsString(item) && tws_axis_order(item->valuestring) != NULL;
+      return cJSON_IsString(item) && tws_axis_order_parse(item->valuestring, &order);
   }
   return 0;
 }

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/status.h"
+#include "config/axes.h"
 
 typedef enum tws_recompute { TWS_RECOMPUTE_NONE, TWS_RECOMPUTE_SELECTIVE, TWS_RECOMPUTE_FULL } tws_recompute;
 typedef enum tws_scheduler {
@@ -78,7 +79,7 @@ typedef struct tws_config {
   int64_t tensor_chunks;         /* twinspeed.tensor_overlap_chunks: pieces of a product that overlaps, 2 */
   int tensor_sequence_parallel;  /* twinspeed.tensor_sequence_parallel: tokens are split where weights are not */
   int64_t sequence_ranks;        /* sequence_parallel_size (Ulysses) */
-  const char *axis_order;        /* twinspeed.axis_order, a constant text: "pipe,data,sequence,model", slowest first */
+  tws_axis_order axis_order;     /* twinspeed.axis_order */
   int64_t loss_tiles, mlp_tiles; /* twinspeed.loss_tiles, .mlp_tiles: chunks of a micro-batch's tokens, 0 or 1: whole */
   int64_t attention_chunks;      /* twinspeed.attention_chunks: 1, as chunks need an offload tier */
   int64_t ignored_token;         /* twinspeed.ignored_token: targets with this id do not count; -1: none */
@@ -140,7 +141,9 @@ static inline int tws_config_bf16_moments(const tws_config *config) {
   return tws_config_bf16_masters(config) && config->bf16_moments;
 }
 
-/* Ranks that one replica of the model takes: pipeline stages x tensor ranks x sequence ranks. */
+/* Ranks along an axis that a key says; 1 along others, as along "data". */
+int tws_config_axis_ranks(const tws_config *config, tws_axis axis);
+/* Ranks that one replica of the model takes: those along all axes but "data". */
 int64_t tws_config_model_ranks(const tws_config *config);
 /* Replicas that `ranks` ranks make; TWS_INVALID when the ranks of a replica do not divide them. */
 tws_code tws_config_replicas(const tws_config *config, int64_t ranks, int64_t *replicas, tws_error *err);

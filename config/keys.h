@@ -20,7 +20,7 @@ typedef enum tws_key_type {
   TWS_KEY_INT_LIST,
   TWS_KEY_OBJECT, /* any members, unless rows below name them */
   TWS_KEY_BOOL_OR_OBJECT,
-  TWS_KEY_AXES /* the four axes of ranks in some order, parted by commas */
+  TWS_KEY_AXES /* a tws_axis_order as text */
 } tws_key_type;
 
 /* Where the value of an honoured key goes in tws_config. */

@@ -4,19 +4,7 @@
 
 #include "config/store.h"
 
-const char *const tws_axis_orders[TWS_AXIS_ORDERS] = {
-    "pipe,data,sequence,model", "pipe,data,model,sequence", "pipe,sequence,data,model", "pipe,sequence,model,data",
-    "pipe,model,data,sequence", "pipe,model,sequence,data", "data,pipe,sequence,model", "data,pipe,model,sequence",
-    "data,sequence,pipe,model", "data,sequence,model,pipe", "data,model,pipe,sequence", "data,model,sequence,pipe",
-    "sequence,pipe,data,model", "sequence,pipe,model,data", "sequence,data,pipe,model", "sequence,data,model,pipe",
-    "sequence,model,pipe,data", "sequence,model,data,pipe", "model,pipe,data,sequence", "model,pipe,sequence,data",
-    "model,data,pipe,sequence", "model,data,sequence,pipe", "model,sequence,pipe,data", "model,sequence,data,pipe"};
-
-const char *tws_axis_order(const char *text) {
-  for (int i = 0; text && i < TWS_AXIS_ORDERS; i++)
-    if (strcmp(tws_axis_orders[i], text) == 0) return tws_axis_orders[i];
-  return NULL;
-}
+#define NO_FIELD SIZE_MAX
 
 static int at_least_one(int64_t count) {
   return count > 1 ? (int)count : 1;
@@ -29,9 +17,33 @@ tws_division tws_config_division(const tws_config *config) {
                         .virtual_stages = at_least_one(config->virtual_stages)};
 }
 
+/* Where the ranks along each axis come from. */
+static const struct {
+  size_t field; /* of tws_config; NO_FIELD: not from a key */
+  const char *key;
+} sources[TWS_AXIS_COUNT] = {
+#define FIELD(name) offsetof(tws_config, name)
+#define REST NO_FIELD
+#define NONE NO_FIELD
+#define AXIS(id, name, parent, divides, channel, report, ordered, ranks, key) [TWS_AXIS_##id] = {ranks, key},
+#include "config/axes.def"
+#undef AXIS
+#undef NONE
+#undef REST
+#undef FIELD
+};
+
+int tws_config_axis_ranks(const tws_config *config, tws_axis axis) {
+  if (sources[axis].field == NO_FIELD) return 1;
+  int64_t ranks;
+  memcpy(&ranks, (const char *)config + sources[axis].field, sizeof ranks);
+  return at_least_one(ranks);
+}
+
 int64_t tws_config_model_ranks(const tws_config *config) {
-  tws_division d = tws_config_division(config);
-  return (int64_t)d.pipeline * d.tensor * d.sequence;
+  int64_t ranks = 1;
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) ranks *= tws_config_axis_ranks(config, (tws_axis)axis);
+  return ranks;
 }
 
 int64_t tws_config_vocabulary_multiple(const tws_config *config) {
@@ -45,19 +57,16 @@ int64_t tws_config_vocabulary_multiple(const tws_config *config) {
   return pad / a * ranks;
 }
 
-typedef struct axis {
-  const char *path;
-  int64_t ranks;
-} axis;
-
-/* The one of the two keys that the number of tensor ranks is from. */
-static const char *tensor_path(const struct tws_config_store *store) {
-  static const char *const paths[] = {"tensor_parallel.autotp_size", "tensor_parallel.tensor_parallel.tp_size"};
-  return paths[store && !tws_store_at(store, paths[0]).item && tws_store_at(store, paths[1]).item];
+/* The key that the ranks along an axis are from: of tensor parallelism one of two. */
+static const char *path_of(const struct tws_config_store *store, tws_axis axis) {
+  static const char inner[] = "tensor_parallel.tensor_parallel.tp_size";
+  const char *path = sources[axis].key;
+  if (axis != TWS_AXIS_MODEL || !store || tws_store_at(store, path).item) return path;
+  return tws_store_at(store, inner).item ? inner : path;
 }
 
 /* What would divide: numbers of ranks, and sizes of the axis when it is the only one (NULL: it is not). */
-static void nearest(int64_t model, int64_t ranks, const axis *only, char *hint, size_t size) {
+static void nearest(int64_t model, int64_t ranks, const char *only, char *hint, size_t size) {
   int64_t below = ranks - ranks % model, smaller = model < ranks ? model : ranks, larger = model + 1;
   int used = below ? snprintf(hint, size, "use %lld or %lld ranks", (long long)below, (long long)(below + model))
                    : snprintf(hint, size, "use %lld ranks", (long long)model);
@@ -67,7 +76,7 @@ static void nearest(int64_t model, int64_t ranks, const axis *only, char *hint, 
   }
   while (ranks % smaller) smaller--;
   while (larger <= ranks && ranks % larger) larger++;
-  used += snprintf(hint + used, size - (size_t)used, ", or %s %lld", only->path, (long long)smaller);
+  used += snprintf(hint + used, size - (size_t)used, ", or %s %lld", only, (long long)smaller);
   if (larger <= ranks) snprintf(hint + used, size - (size_t)used, " or %lld", (long long)larger);
 }
 
@@ -80,9 +89,6 @@ static tws_code refuse(const tws_config *config, tws_given place, tws_error *err
 
 tws_code tws_config_replicas(const tws_config *config, int64_t ranks, int64_t *replicas, tws_error *err) {
   const struct tws_config_store *store = config->store;
-  const axis axes[] = {{"pipeline.stages", config->pipeline_stages},
-                       {tensor_path(store), config->tensor_ranks},
-                       {"sequence_parallel_size", config->sequence_ranks}};
   int64_t model = tws_config_model_ranks(config);
   *replicas = ranks / model;
   if (ranks > 0 && ranks % model == 0) return TWS_OK;
@@ -90,13 +96,13 @@ tws_code tws_config_replicas(const tws_config *config, int64_t ranks, int64_t *r
   char text[256] = "", hint[192];
   size_t used = 0;
   int factors = 0;
-  const axis *last = NULL;
-  for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
-    if (axes[i].ranks < 2) continue;
-    if (!place.item && store) place = tws_store_at(store, axes[i].path);
-    used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %lld", factors++ ? " x " : "", axes[i].path,
-                             (long long)axes[i].ranks);
-    last = &axes[i];
+  const char *last = NULL;
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
+    const int along = tws_config_axis_ranks(config, (tws_axis)axis);
+    if (along < 2) continue;
+    last = path_of(store, (tws_axis)axis);
+    if (!place.item && store) place = tws_store_at(store, last);
+    used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %d", factors++ ? " x " : "", last, along);
   }
   if (ranks < 1) {
     snprintf(text, sizeof text, "%lld ranks: at least one is needed", (long long)ranks);

@@ -160,6 +160,7 @@ static const char *scheduler_name(tws_scheduler scheduler) {
 }
 
 static void put_special(builder *b, const tws_config *config) {
+  char order[TWS_AXIS_ORDER_TEXT];
   cJSON *betas = cJSON_CreateArray();
   const double beta[2] = {config->beta1, config->beta2};
   for (int i = 0; i < 2; i++) {
@@ -173,7 +174,7 @@ static void put_special(builder *b, const tws_config *config) {
   put_at(b, "data_types.grad_accum_dtype", cJSON_CreateString(tws_dtype_name(config->accumulation_dtype)));
   put_at(b, "optimizer.type", cJSON_CreateString(config->optimizer == TWS_OPTIMIZER_ADAM ? "Adam" : "AdamW"));
   put_at(b, "optimizer.params.betas", betas);
-  put_at(b, "twinspeed.axis_order", cJSON_CreateString(config->axis_order));
+  put_at(b, "twinspeed.axis_order", cJSON_CreateString(tws_axis_order_text(&config->axis_order, order)));
   drop_at(b, "tensor_parallel.tensor_parallel.tp_size"); /* it has been read into autotp_size */
   cJSON *inner = find_at(b, "tensor_parallel.tensor_parallel");
   if (inner && !inner->child) drop_at(b, "tensor_parallel.tensor_parallel");
@@ -330,6 +331,19 @@ static void add_values(builder *b, cJSON *schema, const char *values) {
   put(b, schema, "enum", list);
 }
 
+static void add_axis_orders(builder *b, cJSON *schema) {
+  cJSON *list = cJSON_CreateArray();
+  tws_axis_order order;
+  char text[TWS_AXIS_ORDER_TEXT];
+  for (int i = 0; tws_axis_order_nth(i, &order); i++) {
+    cJSON *item = cJSON_CreateString(tws_axis_order_text(&order, text));
+    if (item && cJSON_AddItemToArray(list, item)) continue;
+    cJSON_Delete(item);
+    b->failed = 1;
+  }
+  put(b, schema, "enum", list);
+}
+
 static void add_array(builder *b, cJSON *schema, const char *of, int exactly) {
   add_type(b, schema, "array");
   if (of) {
@@ -389,7 +403,7 @@ static void describe_type(builder *b, cJSON *schema, const tws_key *key) {
       return;
     case TWS_KEY_AXES:
       add_type(b, schema, "string");
-      put(b, schema, "enum", cJSON_CreateStringArray(tws_axis_orders, TWS_AXIS_ORDERS));
+      add_axis_orders(b, schema);
       return;
     default:
       return;
@@ -540,7 +554,8 @@ typedef struct report {
 
 /* Keys that go with others which are not in use. Defaults are no wish, so nothing is said of them. */
 static const char *idle_reason(const tws_config *c, const char *path) {
-  int pipe = c->pipeline_stages > 1, tensor = c->tensor_ranks > 1, sequence = c->sequence_ranks > 1;
+  const int pipe = c->pipeline_stages > 1, tensor = c->tensor_ranks > 1, alone = tws_config_model_ranks(c) == 1;
+  char order[TWS_AXIS_ORDER_TEXT];
   const tws_key *schedule = tws_key_at("twinspeed.pipeline_schedule");
   int usual = tws_key_word(schedule->values, "1f1b", 0);
   const char *partition = c->pipeline_partition ? c->pipeline_partition : "best";
@@ -569,7 +584,7 @@ static const char *idle_reason(const tws_config *c, const char *path) {
        "parameters are offloaded at stage 3 alone"},
       {"zero_optimization.offload_optimizer.device", c->zero.offload_optimizer && c->zero.stage == 0,
        "the optimizer is offloaded at stages 1 to 3"},
-      {"twinspeed.axis_order", !pipe && !tensor && !sequence && c->axis_order != tws_axis_orders[0],
+      {"twinspeed.axis_order", alone && strcmp(tws_axis_order_text(&c->axis_order, order), TWS_AXIS_ORDER_DEFAULT) != 0,
        "all ranks are data-parallel"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

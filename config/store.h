@@ -63,11 +63,6 @@ tws_code tws_store_walk(tws_walk *walk, const cJSON *item);
 /* The same over everything given: the file without what is overridden, then the overrides. */
 tws_code tws_store_walk_all(tws_walk *walk);
 
-/* The 24 orders of the four axes of ranks, as texts; the one equal to `text`, or NULL. */
-enum { TWS_AXIS_ORDERS = 24 };
-extern const char *const tws_axis_orders[TWS_AXIS_ORDERS];
-const char *tws_axis_order(const char *text);
-
 /* Fields from what was given: those of one top-level section, or all (NULL). */
 void tws_config_apply(tws_config *config, const char *section);
 

@@ -26,7 +26,7 @@ static void extrapolate(tws_path_result *path, const tws_path_result *fewer, dou
   path->exposed_s += more * (path->exposed_s - fewer->exposed_s);
   path->bubble_s += more * (path->bubble_s - fewer->bubble_s);
   path->flops += more * (path->flops - fewer->flops);
-  for (int i = 0; i < TWS_AXIS_COUNT; i++) {
+  for (int i = 0; i < TWS_REPORT_COUNT; i++) {
     path->axis_exposed_s[i] += more * (path->axis_exposed_s[i] - fewer->axis_exposed_s[i]);
     path->axis_busy_s[i] += more * (path->axis_busy_s[i] - fewer->axis_busy_s[i]);
   }
@@ -197,7 +197,7 @@ static void add_totals(const tws_plan_request *request, const tws_machine *machi
   const tws_config *c = request->config;
   int world = tws_topology_world(&request->topology);
   double tokens = (double)c->micro_batch_size * (double)c->sequence_length * (double)c->accumulation_steps *
-                  (double)tws_topology_dim(&request->topology, "data"); /* ranks of other axes share samples */
+                  (double)tws_topology_size(&request->topology, TWS_AXES_DATA); /* ranks of other axes share samples */
   out->path.bottleneck = out->path.text;
   out->tokens_per_s = out->step_s > 0 ? tokens / out->step_s : 0;
   const double passes = request->program == TWS_PROGRAM_EVALUATE ? 1 : 3; /* a backward pass is two */
@@ -214,8 +214,7 @@ static void add_totals(const tws_plan_request *request, const tws_machine *machi
 
 tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                           tws_stage_estimate *stages, tws_error *err) {
-  int count = tws_topology_dim(&request->topology, "pipe");
-  several p = {.request = request, .machine = machine, .stages = count > 1 ? count : 1};
+  several p = {.request = request, .machine = machine, .stages = tws_topology_size(&request->topology, TWS_AXES_PIPE)};
   const tws_node_mapping mapping = tws_machine_mapping(machine, tws_topology_world(&request->topology));
   tws_rank_set set;
   memset(out, 0, sizeof *out);
@@ -347,7 +346,7 @@ static tws_code fill_fullest(const tws_plan_request *request, const tws_pipeline
 
 tws_code tws_estimate_rough(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                             tws_error *err) {
-  int stages = tws_topology_dim(&request->topology, "pipe");
+  int stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
   if (stages < 2) return tws_estimate_step(request, machine, out, err);
   tws_pipeline_shape shape = tws_pipeline_shape_of(request->config, stages, request->config->accumulation_steps);
   memset(out, 0, sizeof *out);

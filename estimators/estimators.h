@@ -39,17 +39,12 @@ uint64_t tws_network_fingerprint(const tws_network *network);
 
 /* ---- time: longest path over the plan ---- */
 
-/* Axes of ranks in reports. The ranks of a pipeline meet in messages and in the groups "pipe" and "tied"; OTHER is what
- * has no axis: copies, host work, and kernels on streams of communication. */
-#define TWS_AXES(X) X(DATA, "data") X(PIPE, "pipe") X(SEQUENCE, "sequence") X(MODEL, "model") X(OTHER, "other")
-typedef enum tws_axis {
-#define X(name, text) TWS_AXIS_##name,
-  TWS_AXES(X)
-#undef X
-      TWS_AXIS_COUNT
-} tws_axis;
-const char *tws_axis_name(tws_axis axis);
-tws_axis tws_axis_of_group(const tws_group *group);
+/* What reports tell apart: the axes that config/axes.def reports communication under, messages under "pipe", and what has
+ * no axis: copies, host work, and kernels on streams of communication. */
+enum { TWS_REPORT_OTHER = TWS_AXIS_COUNT, TWS_REPORT_COUNT };
+int tws_report_has(int axis); /* whether anything is reported under it */
+const char *tws_report_name(int axis);
+int tws_report_of_group(const tws_group *group);
 
 typedef struct tws_path_result {
   double step_s;
@@ -59,9 +54,9 @@ typedef struct tws_path_result {
    * the operation that holds up the compute stream waits for another rank (to reach a message or a collective, or to
    * finish the step), else in axis_exposed_s of that operation. What the compute stream itself communicates is exposed.
    * So exposed_s = bubble_s + the sum of axis_exposed_s. */
-  double exposed_s, bubble_s, axis_exposed_s[TWS_AXIS_COUNT];
+  double exposed_s, bubble_s, axis_exposed_s[TWS_REPORT_COUNT];
   double
-      axis_busy_s[TWS_AXIS_COUNT]; /* communication, hidden or not: sum over operations, waiting for ranks left out */
+      axis_busy_s[TWS_REPORT_COUNT]; /* communication, hidden or not: sum over operations, waiting for ranks left out */
   double collective_s[TWS_COLLECTIVE_COUNT]; /* from when this rank is there to the end */
   double kernel_s[TWS_KERNEL_COUNT];
   double flops;           /* executed by this rank */

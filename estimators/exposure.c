@@ -8,22 +8,18 @@
 
 #include "estimators/estimators.h"
 
-static const char *const axis_names[] = {
-#define X(name, text) text,
-    TWS_AXES(X)
-#undef X
-};
-
-const char *tws_axis_name(tws_axis axis) {
-  return axis_names[axis];
+int tws_report_has(int axis) {
+  return axis == TWS_REPORT_OTHER || (int)tws_axis_reported((tws_axis)axis) == axis;
 }
 
-tws_axis tws_axis_of_group(const tws_group *group) {
-  if (group->axis && strcmp(group->axis, "tied") == 0) return TWS_AXIS_PIPE; /* stages that share a parameter */
-  for (int i = 0; group->axis && i < TWS_AXIS_OTHER; i++) {
-    if (strcmp(axis_names[i], group->axis) == 0) return (tws_axis)i;
-  }
-  return TWS_AXIS_OTHER;
+const char *tws_report_name(int axis) {
+  return axis == TWS_REPORT_OTHER ? "other" : tws_axis_name((tws_axis)axis);
+}
+
+int tws_report_of_group(const tws_group *group) {
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++)
+    if (group->axes >> axis & 1) return (int)tws_axis_reported((tws_axis)axis);
+  return TWS_REPORT_OTHER;
 }
 
 typedef struct reader {
@@ -34,9 +30,10 @@ typedef struct reader {
   tws_path_result *result;
 } reader;
 
-static tws_axis axis_of(const tws_plan *plan, const tws_op *o) {
+static int axis_of(const tws_plan *plan, const tws_op *o) {
   if (o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV) return TWS_AXIS_PIPE;
-  return o->kind == TWS_OP_COLLECTIVE ? tws_axis_of_group(&plan->groups[plan->works[o->work].group]) : TWS_AXIS_OTHER;
+  if (o->kind != TWS_OP_COLLECTIVE) return TWS_REPORT_OTHER;
+  return tws_report_of_group(&plan->groups[plan->works[o->work].group]);
 }
 
 static int computes(const tws_op *o) {

@@ -3,28 +3,11 @@
 
 #include "plan/lower.h"
 
-enum { AXES = 4 };
-static const char *const axis_names[AXES] = {"pipe", "data", "sequence", "model"};
-
-static int is_axis(const char *name) {
-  for (int i = 0; i < AXES; i++) {
-    if (strcmp(name, axis_names[i]) == 0) return 1;
-  }
-  return 0;
-}
-
 static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   const tws_config *c = r->config;
   int world = tws_topology_world(&r->topology);
   if (r->rank < 0 || r->rank >= world) {
     return tws_fail(err, TWS_INVALID, NULL, "rank %d is not in a topology of %d ranks", r->rank, world);
-  }
-  for (int i = 0; i < r->topology.axes; i++) {
-    const char *name = r->topology.name[i];
-    if (r->topology.dim[i] > 1 && !is_axis(name)) {
-      return tws_fail(err, TWS_UNSUPPORTED, "use the axes pipe, data, sequence and model",
-                      "axis '%s' has %d ranks, but cannot be lowered to a plan", name, r->topology.dim[i]);
-    }
   }
   if (c->micro_batch_size < 1 || c->accumulation_steps < 1) {
     return tws_fail(err, TWS_INVALID, "give train_micro_batch_size_per_gpu and gradient_accumulation_steps",
@@ -48,7 +31,7 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   return TWS_OK;
 }
 
-uint32_t tws_lower_add_group(tws_lower *l, const char *axis, const int *members, int count) {
+uint32_t tws_lower_add_group(tws_lower *l, tws_axes axes, const int *members, int count) {
   tws_plan *plan = l->b.plan;
   int *ranks = tws_arena_alloc(plan->arena, (size_t)count, sizeof *ranks), index = 0;
   if (!ranks) {
@@ -59,56 +42,38 @@ uint32_t tws_lower_add_group(tws_lower *l, const char *axis, const int *members,
     ranks[i] = members[i];
     if (members[i] == plan->rank) index = i;
   }
-  plan->groups[plan->group_count] = (tws_group){.axis = axis, .size = count, .index = index, .ranks = ranks};
+  plan->groups[plan->group_count] = (tws_group){.axes = axes, .size = count, .index = index, .ranks = ranks};
   return plan->group_count++;
 }
 
-/* Ranks along an axis and this one's place; 0 of 1 without the axis. */
-static int place(const tws_plan *plan, const char *name, int *index) {
-  int axis = tws_topology_axis(&plan->topology, name), coordinates[TWS_MAX_AXES];
-  *index = 0;
-  if (axis < 0) return 1;
-  tws_topology_coordinates(&plan->topology, plan->rank, coordinates);
-  *index = coordinates[axis];
-  return plan->topology.dim[axis];
-}
-
-static uint32_t line_group(tws_lower *l, const char *name, int size) {
-  if (size == 1) return TWS_NONE;
-  int *line = tws_arena_alloc(l->scratch, (size_t)size, sizeof *line);
-  if (!line) {
+uint32_t tws_lower_group(tws_lower *l, tws_axes axes) {
+  const tws_plan *plan = l->b.plan;
+  int *members = tws_arena_alloc(l->scratch, (size_t)tws_topology_size(&plan->topology, axes), sizeof *members);
+  if (!members) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return TWS_NONE;
   }
-  tws_topology_axis_ranks(&l->b.plan->topology, l->b.plan->rank, tws_topology_axis(&l->b.plan->topology, name), line);
-  return tws_lower_add_group(l, name, line, size);
+  const int count = tws_topology_group(&plan->topology, plan->rank, axes, members);
+  return tws_lower_add_group(l, axes, members, count);
 }
 
-/* Group 0: the ranks that hold the same parameters and see different tokens, replicas first. */
+/* Group 0: the ranks that hold the same parameters and see different samples or tokens. Then those that share a
+ * replica's layers; those of a pipeline come with its stages. */
 static tws_code make_groups(tws_lower *l, tws_error *err) {
-  enum { GROUPS = 5 }; /* data, pipe, tied, model, sequence */
   tws_plan *plan = l->b.plan;
-  const tws_topology *t = &plan->topology;
-  plan->data_parallel = place(plan, "data", &plan->data_index);
-  plan->sequence_parallel = place(plan, "sequence", &plan->sequence_index);
-  plan->tensor_parallel = place(plan, "model", &plan->tensor_index);
-  int size = plan->data_parallel * plan->sequence_parallel, coordinates[TWS_MAX_AXES];
-  int data = tws_topology_axis(t, "data"), sequence = tws_topology_axis(t, "sequence");
-  int *ranks = tws_arena_alloc(l->scratch, (size_t)size, sizeof *ranks);
-  plan->groups = tws_arena_alloc(plan->arena, GROUPS, sizeof *plan->groups);
-  if (!ranks || !plan->groups) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
-  tws_topology_coordinates(t, plan->rank, coordinates);
-  for (int i = 0; i < size; i++) {
-    if (data >= 0) coordinates[data] = i / plan->sequence_parallel;
-    if (sequence >= 0) coordinates[sequence] = i % plan->sequence_parallel;
-    ranks[i] = tws_topology_rank(t, coordinates);
-  }
-  l->zero.group = tws_lower_add_group(l, "data", ranks, size);
-  l->model_group = line_group(l, "model", plan->tensor_parallel);
-  l->sequence_group = line_group(l, "sequence", plan->sequence_parallel);
-  l->zero.ranks = size;
-  l->zero.index = plan->data_index * plan->sequence_parallel + plan->sequence_index;
+  const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
+  plan->position = tws_topology_position(&plan->topology, plan->rank);
+  plan->groups = tws_arena_alloc(plan->arena, TWS_AXIS_COUNT + 1, sizeof *plan->groups);
+  if (!plan->groups) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
+  l->zero.group = tws_lower_group(l, replicas);
+  l->zero.ranks = tws_topology_size(&plan->topology, replicas);
+  l->zero.index = tws_topology_index(&plan->topology, plan->rank, replicas);
   l->zero.stage = l->config->zero.stage;
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
+    const tws_divides divides = tws_axis_divides((tws_axis)axis);
+    const int inside = divides == TWS_DIVIDES_TOKENS || divides == TWS_DIVIDES_WEIGHTS;
+    l->group[axis] = inside && plan->position.ranks[axis] > 1 ? tws_lower_group(l, 1u << axis) : TWS_NONE;
+  }
   return l->b.failed;
 }
 
@@ -121,11 +86,12 @@ static tws_code indivisible(tws_lower *l, int64_t tokens, int64_t parts, const c
 static tws_code make_local(tws_lower *l, tws_error *err) {
   tws_plan *plan = l->b.plan;
   const tws_config *c = l->config;
-  l->axes = (tws_axes){.tensor = plan->tensor_parallel,
-                       .tensor_index = plan->tensor_index,
-                       .sequence = plan->sequence_parallel,
-                       .sequence_index = plan->sequence_index,
-                       .tensor_sequence_parallel = plan->tensor_parallel > 1 && c->tensor_sequence_parallel};
+  const tws_position *position = &plan->position;
+  l->axes = (tws_degrees){.tensor = position->ranks[TWS_AXIS_MODEL],
+                          .tensor_index = position->index[TWS_AXIS_MODEL],
+                          .sequence = position->ranks[TWS_AXIS_SEQUENCE],
+                          .sequence_index = position->index[TWS_AXIS_SEQUENCE],
+                          .tensor_sequence_parallel = position->ranks[TWS_AXIS_MODEL] > 1 && c->tensor_sequence_parallel};
   if (l->axes.tensor > 1) TWS_TRY(tws_tensor_parallel_check(plan->network, l->axes.tensor, err));
   if (l->axes.sequence > 1) TWS_TRY(tws_sequence_parallel_check(plan->network, &l->axes, c->sequence_length, err));
   l->tokens = c->micro_batch_size * c->sequence_length / l->axes.sequence;
@@ -159,7 +125,7 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
     l->accumulation = l->request->max_accumulation;
   }
   plan->accumulation_steps = l->accumulation;
-  l->overlap = c->zero.overlap_comm && tws_topology_dim(&plan->topology, "pipe") <= 1;
+  l->overlap = c->zero.overlap_comm && plan->position.ranks[TWS_AXIS_PIPE] == 1;
   /* Without overlap_comm DeepSpeed issues gathers and reductions on the stream that computes. */
   l->gather_stream = l->overlap ? TWS_STREAM_GATHER : TWS_STREAM_COMPUTE;
   l->reduce_stream = l->overlap ? TWS_STREAM_REDUCE : TWS_STREAM_COMPUTE;
@@ -206,19 +172,16 @@ static tws_code lower(tws_lower *l, tws_error *err) {
 tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *topology, tws_error *err) {
   int64_t replicas;
   TWS_TRY(tws_config_replicas(config, ranks, &replicas, err));
-  const int64_t sizes[AXES] = {config->pipeline_stages, replicas, config->sequence_ranks, config->tensor_ranks};
-  const char *names[AXES], *at = config->axis_order ? config->axis_order : "pipe,data,sequence,model";
-  int dims[AXES], count = 0;
-  for (int i = 0; i < AXES; i++, at += strcspn(at, ","), at += *at == ',') {
-    for (int k = 0; k < AXES; k++) {
-      if (strncmp(at, axis_names[k], strlen(axis_names[k])) != 0 ||
-          (sizes[k] < 2 && strcmp(axis_names[k], "data") != 0))
-        continue;
-      names[count] = axis_names[k];
-      dims[count++] = (int)sizes[k];
-    }
+  tws_axis axes[TWS_ORDERED_AXES];
+  int dims[TWS_ORDERED_AXES], count = 0;
+  for (int i = 0; i < TWS_ORDERED_AXES; i++) {
+    const tws_axis axis = (tws_axis)config->axis_order.axis[i];
+    const int along = axis == TWS_AXIS_DATA ? (int)replicas : tws_config_axis_ranks(config, axis);
+    if (along < 2 && axis != TWS_AXIS_DATA) continue;
+    axes[count] = axis;
+    dims[count++] = along;
   }
-  return tws_topology_make(topology, count, names, dims, err);
+  return tws_topology_make(topology, count, axes, dims, err);
 }
 
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err) {

@@ -16,10 +16,7 @@ tws_plan *tws_plan_blank(void) {
   }
   *plan = (tws_plan){.arena = arena,
                      .world = 1,
-                     .data_parallel = 1,
                      .stages = 1,
-                     .tensor_parallel = 1,
-                     .sequence_parallel = 1,
                      .parameters = TWS_NONE,
                      .master = TWS_NONE,
                      .gradients = TWS_NONE,
@@ -28,6 +25,7 @@ tws_plan *tws_plan_blank(void) {
                      .hyper = TWS_NONE,
                      .metrics = TWS_NONE,
                      .threads = 1};
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) plan->position.ranks[axis] = 1;
   return plan;
 }
 
@@ -235,7 +233,7 @@ static void emit_collective(tws_builder *b, tws_stream stream, const tws_work *w
                             const tws_operand *operands, int count) {
   const uint32_t group = work->group;
   tws_op *op =
-      emit(b, TWS_OP_COLLECTIVE, stream, tws_channel_of_axis(b->plan->groups[group].axis), work, operands, count);
+      emit(b, TWS_OP_COLLECTIVE, stream, tws_channel_of_axes(b->plan->groups[group].axes), work, operands, count);
   if (!op) return;
   op->peer = root;
   op->match = next_match(b, group);

@@ -11,7 +11,7 @@ static void collective(tws_lower *l, tws_collective kind, uint32_t group, tws_op
   tws_operand operands[2] = {from, to};
   operands[0].access = in_place ? TWS_READ_WRITE : TWS_READ;
   operands[1].access = TWS_WRITE;
-  tws_stream stream = group == l->model_group ? l->exchange_stream : TWS_STREAM_COMPUTE;
+  tws_stream stream = group == l->group[TWS_AXIS_MODEL] ? l->exchange_stream : TWS_STREAM_COMPUTE;
   tws_builder_collective(&l->b, stream, kind, group, dtype, whole * tws_dtype_bytes(dtype), 1, 0, operands,
                          in_place ? 1 : 2);
 }
@@ -21,18 +21,18 @@ static void exchange(tws_lower *l, tws_collective kind, tws_operand from, tws_op
   tws_lower_slice(l, from.buffer);
   tws_lower_slice(l, to.buffer);
   for (int i = 0; i < l->slices; i++) {
-    collective(l, kind, l->model_group, tws_operand_slice(l, from, i), tws_operand_slice(l, to, i));
+    collective(l, kind, l->group[TWS_AXIS_MODEL], tws_operand_slice(l, from, i), tws_operand_slice(l, to, i));
   }
 }
 
 void tws_exchange_gather_into(tws_lower *l, tws_operand operand, tws_operand all) {
-  collective(l, TWS_COLLECTIVE_ALL_GATHER, l->model_group, operand, all);
+  collective(l, TWS_COLLECTIVE_ALL_GATHER, l->group[TWS_AXIS_MODEL], operand, all);
 }
 
 tws_operand tws_exchange_gather(tws_lower *l, tws_operand operand, const char *name) {
   tws_operand all = tws_lower_scratch(l, name, (tws_dtype)l->b.plan->buffers[operand.buffer].dtype,
                                       operand.count * (uint64_t)l->axes.tensor);
-  collective(l, TWS_COLLECTIVE_ALL_GATHER, l->model_group, operand, all);
+  collective(l, TWS_COLLECTIVE_ALL_GATHER, l->group[TWS_AXIS_MODEL], operand, all);
   all.access = TWS_READ;
   return all;
 }
@@ -82,7 +82,7 @@ static void to_heads(tws_lower *l, const tws_module *m, tws_operand from, tws_op
   tws_operand sent = hold(l, "heads to send", to.count);
   run(l, &pack, from, sent);
   tws_operand received = transposes(l) ? hold(l, "heads received", to.count) : to;
-  collective(l, TWS_COLLECTIVE_ALL_TO_ALL, l->sequence_group, sent, received);
+  collective(l, TWS_COLLECTIVE_ALL_TO_ALL, l->group[TWS_AXIS_SEQUENCE], sent, received);
   if (transposes(l)) transpose(l, 1, received, to);
 }
 
@@ -95,7 +95,7 @@ static void to_tokens(tws_lower *l, const tws_module *m, tws_operand from, tws_o
     transpose(l, 0, from, sent);
   }
   tws_operand received = hold(l, "tokens received", from.count);
-  collective(l, TWS_COLLECTIVE_ALL_TO_ALL, l->sequence_group, sent, received);
+  collective(l, TWS_COLLECTIVE_ALL_TO_ALL, l->group[TWS_AXIS_SEQUENCE], sent, received);
   run(l, &unpack, received, to);
 }
 
@@ -185,7 +185,7 @@ static void reduce_run(tws_lower *l, int partial, uint64_t first, uint64_t count
   if (!partial) return;
   tws_operand range = tws_update(l->b.plan->gradients, first, count);
   tws_dtype dtype = l->config->accumulation_dtype;
-  tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->model_group, dtype,
+  tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->group[TWS_AXIS_MODEL], dtype,
                          count * tws_dtype_bytes(dtype), 1, 0, &range, 1);
 }
 

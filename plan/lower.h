@@ -95,7 +95,7 @@ typedef struct tws_lower {
   const tws_plan_request *request;
   const tws_config *config;
   const tws_network *network; /* the local one */
-  tws_axes axes;
+  tws_degrees axes;
   tws_local local;
   tws_arena *scratch;
   tws_builder b;
@@ -121,7 +121,7 @@ typedef struct tws_lower {
   int overlap;          /* overlap_comm, off in a pipeline */
   tws_stream gather_stream, reduce_stream, exchange_stream;
   int slices; /* in which split layers and their exchanges are issued, to overlap */
-  uint32_t pipe_group, tied_group, model_group, sequence_group; /* TWS_NONE where there is none */
+  uint32_t group[TWS_AXIS_COUNT]; /* the communicator along an axis, TWS_NONE where there is none */
   uint8_t *param_stages; /* per parameter: 1 an earlier stage has it too, 2 a later one */
 } tws_lower;
 
@@ -131,7 +131,9 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk);
 tws_code tws_pipeline_begin(tws_lower *l);
 void tws_pipeline_run(tws_lower *l); /* all micro-batches of this stage, and gradients that stages share */
 /* build.c */
-uint32_t tws_lower_add_group(tws_lower *l, const char *axis, const int *members, int count);
+/* The communicator of the ranks along a set of axes; or of some of these ranks. */
+uint32_t tws_lower_group(tws_lower *l, tws_axes axes);
+uint32_t tws_lower_add_group(tws_lower *l, tws_axes axes, const int *members, int count);
 
 /* values.c: whole values, or the visit's tile of them */
 uint64_t tws_value_tokens(const tws_lower *l, uint32_t value);

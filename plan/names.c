@@ -62,3 +62,14 @@ const char *tws_program_name(tws_program program) {
   };
   return (unsigned)program < TWS_PROGRAM_COUNT ? names[program] : "?";
 }
+
+tws_channel tws_channel_of_axes(tws_axes axes) {
+  static const tws_channel channels[TWS_AXIS_COUNT] = {
+#define AXIS(id, name, parent, divides, channel, ...) [TWS_AXIS_##id] = TWS_CHANNEL_##channel,
+#include "config/axes.def"
+#undef AXIS
+  };
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++)
+    if (axes >> axis & 1) return channels[axis];
+  return TWS_CHANNEL_REPLICAS;
+}

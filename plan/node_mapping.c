@@ -29,30 +29,25 @@ int tws_mapping_beside_first(const tws_node_mapping *m, const int *ranks, int co
 /* ---- messages ---- */
 
 /* How many ranks of `rank`'s node and pipeline stage have a message for (or from) stage `other` on the same NIC. */
-static int nic_sharers(const tws_node_mapping *m, const tws_topology *topology, int rank, int axis, int other) {
+static int nic_sharers(const tws_node_mapping *m, const tws_topology *topology, int rank, int other) {
   const int node = tws_mapping_node(m, rank), first = node * m->slots;
-  int count = 0, mine[TWS_MAX_AXES], theirs[TWS_MAX_AXES];
-  tws_topology_coordinates(topology, rank, mine);
+  const int stage = tws_topology_index(topology, rank, TWS_AXES_PIPE);
+  int count = 0;
   for (int q = first; q < first + m->slots && q < m->ranks; q++) {
-    tws_topology_coordinates(topology, q, theirs);
-    if (theirs[axis] != mine[axis] || tws_mapping_nic(m, q) != tws_mapping_nic(m, rank)) continue;
-    theirs[axis] = other;
-    count += tws_mapping_node(m, tws_topology_rank(topology, theirs)) != node;
+    if (tws_topology_index(topology, q, TWS_AXES_PIPE) != stage || tws_mapping_nic(m, q) != tws_mapping_nic(m, rank))
+      continue;
+    count += tws_mapping_node(m, tws_topology_member(topology, q, TWS_AXES_PIPE, other)) != node;
   }
   return count;
 }
 
 int tws_mapping_sharers(const tws_node_mapping *m, const tws_topology *topology, int rank, int peer) {
-  const int axis = tws_topology_axis(topology, "pipe");
-  int mine[TWS_MAX_AXES], theirs[TWS_MAX_AXES];
-  if (axis < 0 || tws_mapping_node(m, rank) == tws_mapping_node(m, peer)) return 1;
-  tws_topology_coordinates(topology, rank, mine);
-  tws_topology_coordinates(topology, peer, theirs);
-  for (int i = 0; i < topology->axes; i++) {
-    if (i != axis && mine[i] != theirs[i]) return 1;
-  }
-  const int here = nic_sharers(m, topology, rank, axis, theirs[axis]);
-  const int there = nic_sharers(m, topology, peer, axis, mine[axis]);
+  const int from = tws_topology_index(topology, rank, TWS_AXES_PIPE);
+  const int to = tws_topology_index(topology, peer, TWS_AXES_PIPE);
+  if (tws_mapping_node(m, rank) == tws_mapping_node(m, peer) ||
+      tws_topology_member(topology, rank, TWS_AXES_PIPE, to) != peer)
+    return 1;
+  const int here = nic_sharers(m, topology, rank, to), there = nic_sharers(m, topology, peer, from);
   return here > there ? here : there;
 }
 
@@ -63,16 +58,12 @@ typedef struct group_spread {
   int on_first_node, nodes;
 } group_spread;
 
-static group_spread spread_of(const tws_node_mapping *m, const tws_topology *topology, const int *axes, int axis_count,
-                              int rank) {
-  int at[TWS_MAX_AXES], size = 1, first_node = -1, last_node = -1;
+static group_spread spread_of(const tws_node_mapping *m, const tws_topology *topology, tws_axes axes, int rank) {
+  const int size = tws_topology_size(topology, axes);
+  int first_node = -1, last_node = -1;
   group_spread found = {0, 0};
-  tws_topology_coordinates(topology, rank, at);
-  for (int i = 0; i < axis_count; i++) size *= topology->dim[axes[i]];
   for (int member = 0; member < size; member++) {
-    for (int i = axis_count, left = member; i-- > 0; left /= topology->dim[axes[i]])
-      at[axes[i]] = left % topology->dim[axes[i]];
-    const int node = tws_mapping_node(m, tws_topology_rank(topology, at));
+    const int node = tws_mapping_node(m, tws_topology_member(topology, rank, axes, member));
     if (first_node < 0) first_node = node;
     found.on_first_node += node == first_node;
     found.nodes += node != last_node;
@@ -81,30 +72,22 @@ static group_spread spread_of(const tws_node_mapping *m, const tws_topology *top
   return found;
 }
 
-/* Groups that replicas and parameters are shared in: data with sequence, and each other axis alone. */
-static int list_groups(const tws_topology *topology, int groups[TWS_MAX_AXES + 1][2], int *sizes) {
-  int count = 0, data = tws_topology_axis(topology, "data"), sequence = tws_topology_axis(topology, "sequence");
-  for (int axis = 0; axis < topology->axes; axis++) {
-    groups[count][0] = axis;
-    sizes[count++] = 1;
-  }
-  if (data >= 0 && sequence >= 0) {
-    groups[count][0] = data;
-    groups[count][1] = sequence;
-    sizes[count++] = 2;
-  }
+/* Groups that replicas and parameters are shared in: each axis alone, and all that samples and tokens are divided
+ * along. Returns how many. */
+static int list_groups(const tws_topology *topology, tws_axes groups[TWS_MAX_AXES + 1]) {
+  int count = 0;
+  for (int i = 0; i < topology->axes; i++) groups[count++] = 1u << topology->axis[i];
+  groups[count++] = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
   return count;
 }
 
 /* Messages from a stage to the next leave the node, and share its NICs, on all replicas alike. */
-static int messages_are_even(const tws_node_mapping *m, const tws_topology *topology, int pipe) {
-  int *outside = tws_calloc((size_t)topology->dim[pipe], sizeof *outside), even = outside != NULL;
+static int messages_are_even(const tws_node_mapping *m, const tws_topology *topology) {
+  const int stages = tws_topology_size(topology, TWS_AXES_PIPE);
+  int *outside = tws_calloc((size_t)stages, sizeof *outside), even = outside != NULL;
   for (int rank = 0; rank < m->ranks && even; rank++) {
-    int at[TWS_MAX_AXES];
-    tws_topology_coordinates(topology, rank, at);
-    const int stage = at[pipe];
-    at[pipe] = (stage + 1) % topology->dim[pipe];
-    const int peer = tws_topology_rank(topology, at);
+    const int stage = tws_topology_index(topology, rank, TWS_AXES_PIPE);
+    const int peer = tws_topology_member(topology, rank, TWS_AXES_PIPE, (stage + 1) % stages);
     const int inside = tws_mapping_node(m, rank) == tws_mapping_node(m, peer);
     const int here = inside ? -1 : tws_mapping_sharers(m, topology, rank, peer);
     if (outside[stage] == 0) outside[stage] = here;
@@ -115,21 +98,17 @@ static int messages_are_even(const tws_node_mapping *m, const tws_topology *topo
 }
 
 int tws_mapping_is_even(const tws_node_mapping *m, const tws_topology *topology) {
-  int groups[TWS_MAX_AXES + 1][2], sizes[TWS_MAX_AXES + 1];
+  tws_axes groups[TWS_MAX_AXES + 1];
   if (m->ranks <= m->slots) return 1;
-  const int count = list_groups(topology, groups, sizes);
+  const int count = list_groups(topology, groups);
   for (int g = 0; g < count; g++) {
     group_spread first = {0, 0};
     for (int rank = 0; rank < m->ranks; rank++) {
-      int at[TWS_MAX_AXES], begins = 1;
-      tws_topology_coordinates(topology, rank, at);
-      for (int i = 0; i < sizes[g]; i++) begins &= at[groups[g][i]] == 0;
-      if (!begins) continue; /* each group once, from its first rank */
-      const group_spread here = spread_of(m, topology, groups[g], sizes[g], rank);
+      if (tws_topology_index(topology, rank, groups[g]) != 0) continue; /* each group once, from its first rank */
+      const group_spread here = spread_of(m, topology, groups[g], rank);
       if (rank == 0) first = here;
       if (here.on_first_node != first.on_first_node || here.nodes != first.nodes) return 0;
     }
   }
-  const int pipe = tws_topology_axis(topology, "pipe");
-  return pipe < 0 || topology->dim[pipe] < 2 || messages_are_even(m, topology, pipe);
+  return tws_topology_size(topology, TWS_AXES_PIPE) < 2 || messages_are_even(m, topology);
 }

@@ -15,8 +15,8 @@ static void share_among(tws_lower *l, uint32_t group, uint64_t count) {
 /* Loss, ignored tokens, squares. Data-parallel ranks with whole gradients each have all the squares. */
 static void share_metrics(tws_lower *l) {
   if (l->zero.ranks > 1) share_among(l, l->zero.group, l->zero.stage == 0 ? 2 : 3);
-  share_among(l, l->pipe_group, 3);
-  share_among(l, l->model_group, 3);
+  share_among(l, l->group[TWS_AXIS_PIPE], 3);
+  share_among(l, l->group[TWS_AXIS_MODEL], 3);
 }
 
 /* Ranks that hold equal copies of a parameter: stages it is tied between, tensor-parallel ranks. Each counts its share
@@ -179,7 +179,7 @@ void tws_lower_score(tws_lower *l) {
   l->b.phase = TWS_PHASE_STEP;
   l->b.module = TWS_NONE;
   if (l->zero.ranks > 1) share_among(l, l->zero.group, 2);
-  share_among(l, l->pipe_group, 2);
-  share_among(l, l->model_group, 2);
+  share_among(l, l->group[TWS_AXIS_PIPE], 2);
+  share_among(l, l->group[TWS_AXIS_MODEL], 2);
   clip(l);
 }

@@ -108,7 +108,7 @@ static tws_code make_chunks(tws_lower *l, tws_error *err) {
   return TWS_OK;
 }
 
-/* ---- groups: along "pipe", and the stages that hold a tied parameter ---- */
+/* ---- groups: all stages, and those that hold a tied parameter ---- */
 
 static int tied_ends(const tws_lower *l, int *other) {
   for (int c = 0; c < l->chunk_count; c++) {
@@ -126,16 +126,13 @@ static int tied_ends(const tws_lower *l, int *other) {
 
 static tws_code make_groups(tws_lower *l) {
   tws_plan *plan = l->b.plan;
-  int axis = tws_topology_axis(&plan->topology, "pipe"), other;
-  l->pipe_group = l->tied_group = TWS_NONE;
+  int other;
   if (l->shape.stages == 1) return TWS_OK;
-  int *line = tws_arena_alloc(l->scratch, (size_t)l->shape.stages, sizeof *line);
-  if (!line) return no_memory(l);
-  tws_topology_axis_ranks(&plan->topology, plan->rank, axis, line);
-  l->pipe_group = tws_lower_add_group(l, "pipe", line, l->shape.stages);
+  l->group[TWS_AXIS_PIPE] = tws_lower_group(l, TWS_AXES_PIPE);
   if (tied_ends(l, &other)) {
-    int ends[2] = {other < l->stage ? line[other] : plan->rank, other < l->stage ? plan->rank : line[other]};
-    l->tied_group = tws_lower_add_group(l, "tied", ends, 2);
+    const int there = tws_pipeline_grid_stage(&plan->topology, plan->rank, other);
+    const int ends[2] = {other < l->stage ? there : plan->rank, other < l->stage ? plan->rank : there};
+    l->group[TWS_AXIS_TIED] = tws_lower_add_group(l, TWS_AXES_TIED, ends, 2);
   }
   return l->b.failed;
 }
@@ -143,10 +140,8 @@ static tws_code make_groups(tws_lower *l) {
 tws_code tws_pipeline_begin(tws_lower *l) {
   const tws_config *c = l->config;
   tws_plan *plan = l->b.plan;
-  int axis = tws_topology_axis(&plan->topology, "pipe"), coordinates[TWS_MAX_AXES];
-  tws_topology_coordinates(&plan->topology, plan->rank, coordinates);
-  l->stage = axis < 0 ? 0 : coordinates[axis];
-  l->shape = tws_pipeline_shape_of(c, axis < 0 ? 1 : plan->topology.dim[axis], l->accumulation);
+  l->stage = plan->position.index[TWS_AXIS_PIPE];
+  l->shape = tws_pipeline_shape_of(c, plan->position.ranks[TWS_AXIS_PIPE], l->accumulation);
   l->shape.forward_only = l->evaluates;
   if (l->shape.stages == 1 && l->shape.virtual_stages > 1) {
     return tws_fail(l->b.err, TWS_INVALID, "set pipeline.stages, or twinspeed.virtual_stages to 1",
@@ -343,14 +338,14 @@ static void run_program(tws_lower *l, const tws_pipeline_program *program) {
 
 /* Every stage that holds a tied parameter has a part of its gradient: they add up before data parallelism does. */
 static void reduce_tied(tws_lower *l) {
-  if (l->tied_group == TWS_NONE) return;
+  if (l->group[TWS_AXIS_TIED] == TWS_NONE) return;
   l->b.phase = TWS_PHASE_BACKWARD;
   l->b.module = TWS_NONE;
   for (uint32_t p = 0; p < l->network->param_count && l->b.failed == TWS_OK; p++) {
     if (!l->zero.uses[p] || !l->param_stages[p]) continue;
     uint64_t count = (uint64_t)tws_param_numel(&l->network->params[p]);
     tws_operand range = tws_update(l->b.plan->gradients, l->zero.flat_offset[p], count);
-    tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->tied_group,
+    tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->group[TWS_AXIS_TIED],
                            l->config->accumulation_dtype, count * tws_dtype_bytes(l->config->accumulation_dtype), 1, 0,
                            &range, 1);
   }

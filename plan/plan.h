@@ -150,12 +150,12 @@ typedef struct tws_op {
  * expected. reduction is a sum. COPY operands: source (R), destination (W). */
 
 typedef struct tws_group {
-  const char *axis; /* "data", ... */
+  tws_axes axes;    /* along which its ranks differ */
   int size, index;  /* this rank's index in ranks */
   const int *ranks; /* global ranks, in order */
 } tws_group;
-/* The channel of an axis' communicators. */
-tws_channel tws_channel_of_axis(const char *axis);
+/* The channel of the communicators along these axes: that of the first. */
+tws_channel tws_channel_of_axes(tws_axes axes);
 
 /* The part of a network's parameter that a rank works with when tensor parallelism splits it: up to three blocks of
  * rows (query, key and value of a fused projection), one below the other, and of these a range of columns. Vectors are
@@ -187,10 +187,8 @@ typedef struct tws_plan {
   tws_state *state; /* not owned when it was given to tws_plan_build(): must outlive the plan */
   int owns_state;
   int rank, world;
-  int data_parallel, data_index;         /* replicas, and which one this is */
-  int stage, stages;                     /* of the pipeline: 0 of 1 without one */
-  int tensor_parallel, tensor_index;     /* 0 of 1 without */
-  int sequence_parallel, sequence_index; /* 0 of 1 without; sequence_length is that of whole sequences */
+  tws_position position; /* of the rank; sequence_length is that of whole sequences */
+  int stage, stages; /* of the pipeline: 0 of 1 without one */
   tws_zero_config zero;
   tws_dtype dtype;
   int64_t micro_batch_size, sequence_length, accumulation_steps;
@@ -208,7 +206,7 @@ typedef struct tws_plan {
   uint32_t parameters, master, gradients;
   uint32_t optimizer_state[TWS_OPTIMIZER_STATES]; /* AdamW: first and second moments */
   int optimizer_states;
-  uint32_t input_ids, targets; /* int32 [accumulation][micro batch][sequence / sequence_parallel] */
+  uint32_t input_ids, targets; /* int32 [accumulation][micro batch][sequence / sequence ranks] */
   uint32_t hyper, metrics;
   tws_backend_kind backend;
   int threads;
@@ -227,8 +225,8 @@ typedef struct tws_plan_request {
 } tws_plan_request;
 
 /* TWS_UNSUPPORTED / TWS_INVALID with the rule, the reason and the nearest legal configuration. */
-/* The topology that a resolved configuration asks for on `ranks` ranks: axes "pipe", "data", "sequence" and "model" in
- * the order of config->axis_order, the last varies fastest; all but "data" only where they have more than one rank.
+/* The topology that a resolved configuration asks for on `ranks` ranks: axes in the order of config->axis_order, the
+ * last varies fastest; all but "data" only where they have more than one rank.
  * TWS_INVALID when they do not divide the ranks. */
 tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *topology, tws_error *err);
 

@@ -46,7 +46,7 @@ static void print_partners(const tws_plan *plan, const tws_op *op, int json, tws
     const tws_work *work = &plan->works[op->work];
     const tws_group *group = &plan->groups[work->group];
     int rooted = work->code == TWS_COLLECTIVE_REDUCE || work->code == TWS_COLLECTIVE_BROADCAST;
-    tws_text_add(out, json ? ",\"group\":{\"axis\":\"%s\",\"size\":%d,\"index\":%d}" : " over %s x %d", group->axis,
+    tws_text_add(out, json ? ",\"group\":{\"axis\":\"%s\",\"size\":%d,\"index\":%d}" : " over %s x %d", tws_axes_name(group->axes),
                  group->size, group->index);
     if (rooted) tws_text_add(out, json ? ",\"root\":%u" : ", root %u", op->peer);
   } else if (op->kind == TWS_OP_SEND) {

@@ -22,18 +22,14 @@ static uint32_t hash_ranks(const int *ranks, int size) {
   return (uint32_t)(hash ^ (hash >> 32)) % SLOTS;
 }
 
-/* Two groups may have the same ranks: those of a pipeline, and those that share a parameter. */
-static int same_axis(const char *a, const char *b) {
-  return a == b || (a && b && strcmp(a, b) == 0);
-}
-
-/* The communicator of these ranks, made when it is new; TWS_NONE without memory. */
-static uint32_t find_communicator(finder *f, const int *ranks, int size, int message, const char *axis) {
+/* The communicator of these ranks, made when it is new; TWS_NONE without memory. Two may have the same ranks: those of a
+ * pipeline, and those that share a parameter. */
+static uint32_t find_communicator(finder *f, const int *ranks, int size, int message, tws_axes axes) {
   tws_run *run = f->run;
   const uint32_t slot = message ? ((uint32_t)ranks[0] * 31 + (uint32_t)ranks[1]) % SLOTS : hash_ranks(ranks, size);
   for (uint32_t i = f->slot[slot]; i; i = run->communicators[i - 1].next) {
     const tws_communicator *c = &run->communicators[i - 1];
-    if (c->size == size && c->message == message && same_axis(c->axis, axis) &&
+    if (c->size == size && c->message == message && c->axes == axes &&
         memcmp(c->ranks, ranks, (size_t)size * sizeof *ranks) == 0)
       return i - 1;
   }
@@ -45,7 +41,7 @@ static uint32_t find_communicator(finder *f, const int *ranks, int size, int mes
   if (!copy || !entered) return TWS_NONE;
   memcpy(copy, ranks, (size_t)size * sizeof *copy);
   tws_communicator *c = &run->communicators[run->communicator_count];
-  *c = (tws_communicator){.ranks = copy, .size = size, .message = message, .entered = entered, .axis = axis};
+  *c = (tws_communicator){.ranks = copy, .size = size, .message = message, .entered = entered, .axes = axes};
   c->next = f->slot[slot];
   for (int i = 0; i < size; i++) c->present += run->rank_of[ranks[i]] >= 0;
   f->slot[slot] = (uint32_t)++run->communicator_count;
@@ -131,7 +127,7 @@ static tws_code enter_message(finder *f, uint32_t rank, uint32_t op) {
     return tws_fail(f->err, TWS_INVALID, "give the plans of both ends of every message",
                     "%s needs rank %d, which has no plan here", tws_run_describe(f->run, rank, op, here, sizeof here),
                     peer);
-  const uint32_t communicator = find_communicator(f, ranks, 2, 1, NULL);
+  const uint32_t communicator = find_communicator(f, ranks, 2, 1, 0);
   return communicator == TWS_NONE ? no_memory(f->err) : enter(f, communicator, sends ? 0 : 1, rank, op);
 }
 
@@ -150,7 +146,7 @@ static tws_code find_groups(finder *f, uint32_t rank, uint32_t *communicator_of)
     }
     if (!good)
       return tws_fail(f->err, TWS_INTERNAL, NULL, "rank %d: group %u does not have it at its place", plan->rank, i);
-    communicator_of[i] = find_communicator(f, group->ranks, group->size, 0, group->axis);
+    communicator_of[i] = find_communicator(f, group->ranks, group->size, 0, group->axes);
     if (communicator_of[i] == TWS_NONE) return no_memory(f->err);
   }
   return TWS_OK;

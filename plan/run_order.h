@@ -50,7 +50,7 @@ typedef struct tws_communicator {
   int size;
   int message;       /* ranks[0] sends to ranks[1] */
   int present;       /* members that have a plan */
-  const char *axis;  /* NULL: messages */
+  tws_axes axes;     /* 0: messages */
   uint32_t *entered; /* [size] operations so far, while rendezvous are made */
   uint32_t *rendezvous;
   size_t rendezvous_count, rendezvous_capacity;

@@ -16,7 +16,7 @@ uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uin
          column;
 }
 
-tws_code tws_sequence_parallel_check(const tws_network *network, const tws_axes *axes, int64_t sequence,
+tws_code tws_sequence_parallel_check(const tws_network *network, const tws_degrees *axes, int64_t sequence,
                                      tws_error *err) {
   tws_ulysses_part part;
   return tws_ulysses_part_of(network->heads / axes->tensor, network->kv_heads / axes->tensor, sequence, axes->sequence,
@@ -27,7 +27,7 @@ tws_code tws_sequence_parallel_check(const tws_network *network, const tws_axes 
 
 typedef struct maker {
   const tws_network *whole;
-  const tws_axes *axes;
+  const tws_degrees *axes;
   tws_network *net;
   tws_local_module *modules;
   tws_local_value *values;
@@ -314,7 +314,7 @@ static tws_code stay_whole(const tws_network *whole, tws_arena *scratch, tws_loc
   return TWS_OK;
 }
 
-tws_code tws_shard_network(const tws_network *whole, const tws_axes *axes, tws_arena *scratch, tws_arena *keep,
+tws_code tws_shard_network(const tws_network *whole, const tws_degrees *axes, tws_arena *scratch, tws_arena *keep,
                            tws_local *local, tws_error *err) {
   if (axes->tensor == 1 && axes->sequence == 1) return stay_whole(whole, scratch, local, err);
   enum { ROOM = 3 }; /* local modules and values for one of the whole network, exchanges included */

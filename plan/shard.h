@@ -10,12 +10,12 @@
 #include "plan/plan.h"
 
 /* How many ranks share a replica's layers, and this one's place among them. */
-typedef struct tws_axes {
+typedef struct tws_degrees {
   int tensor, tensor_index;
   int sequence, sequence_index;
   int tensor_sequence_parallel; /* values between split weights are split by tokens: all-gather and reduce-scatter, not
                                    all-reduce */
-} tws_axes;
+} tws_degrees;
 
 /*              forward                       backward                     in, out
  *   COPY       nothing                       all-reduce                   equal on all ranks
@@ -74,11 +74,11 @@ int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consu
                                int64_t blocks[3]);
 /* TWS_INVALID with the rule that is broken and the nearest smaller degrees that are legal. */
 tws_code tws_tensor_parallel_check(const tws_network *network, int tensor, tws_error *err);
-tws_code tws_sequence_parallel_check(const tws_network *network, const tws_axes *axes, int64_t sequence,
+tws_code tws_sequence_parallel_check(const tws_network *network, const tws_degrees *axes, int64_t sequence,
                                      tws_error *err);
 
 /* Everything but `slices` lives in `scratch`, those in `keep`. */
-tws_code tws_shard_network(const tws_network *whole, const tws_axes *axes, tws_arena *scratch, tws_arena *keep,
+tws_code tws_shard_network(const tws_network *whole, const tws_degrees *axes, tws_arena *scratch, tws_arena *keep,
                            tws_local *local, tws_error *err);
 
 #endif

@@ -1,23 +1,31 @@
-#include "plan/plan.h"
+#include "plan/topology.h"
 
 #include <stdio.h>
 #include <string.h>
 
-tws_code tws_topology_make(tws_topology *topology, int axes, const char *const *names, const int *dims,
-                           tws_error *err) {
+static tws_code check_axis(const tws_topology *topology, tws_axis axis, int dim, tws_error *err) {
+  if (dim < 1) return tws_fail(err, TWS_INVALID, NULL, "axis '%s' has dimension %d", tws_axis_name(axis), dim);
+  for (int i = 0; i < topology->axes; i++) {
+    const tws_axis other = topology->axis[i];
+    if (other == axis) return tws_fail(err, TWS_INVALID, NULL, "axis '%s' is named twice", tws_axis_name(axis));
+    if (tws_axes_cover(1u << other, axis) || tws_axes_cover(1u << axis, other))
+      return tws_fail(err, TWS_INVALID, "give all of its parts, or the axis itself",
+                      "axes '%s' and '%s': one is a part of the other", tws_axis_name(other), tws_axis_name(axis));
+  }
+  return TWS_OK;
+}
+
+tws_code tws_topology_make(tws_topology *topology, int axes, const tws_axis *axis, const int *dims, tws_error *err) {
   memset(topology, 0, sizeof *topology);
   if (axes < 1 || axes > TWS_MAX_AXES) {
     return tws_fail(err, TWS_INVALID, NULL, "a topology has 1 to %d axes, not %d", TWS_MAX_AXES, axes);
   }
   int64_t world = 1;
   for (int i = 0; i < axes; i++) {
-    if (dims[i] < 1) return tws_fail(err, TWS_INVALID, NULL, "axis '%s' has dimension %d", names[i], dims[i]);
-    if (tws_topology_axis(topology, names[i]) >= 0) {
-      return tws_fail(err, TWS_INVALID, NULL, "axis '%s' is named twice", names[i]);
-    }
+    TWS_TRY(check_axis(topology, axis[i], dims[i], err));
     world *= dims[i];
     if (world > INT32_MAX) return tws_fail(err, TWS_INVALID, NULL, "the topology has more than 2^31 ranks");
-    snprintf(topology->name[i], sizeof topology->name[i], "%s", names[i]);
+    topology->axis[i] = axis[i];
     topology->dim[i] = dims[i];
     topology->axes = i + 1;
   }
@@ -28,18 +36,6 @@ int tws_topology_world(const tws_topology *topology) {
   int world = 1;
   for (int i = 0; i < topology->axes; i++) world *= topology->dim[i];
   return world;
-}
-
-int tws_topology_axis(const tws_topology *topology, const char *name) {
-  for (int i = 0; i < topology->axes; i++) {
-    if (strcmp(topology->name[i], name) == 0) return i;
-  }
-  return -1;
-}
-
-int tws_topology_dim(const tws_topology *topology, const char *name) {
-  int axis = tws_topology_axis(topology, name);
-  return axis < 0 ? 0 : topology->dim[axis];
 }
 
 int tws_topology_rank(const tws_topology *topology, const int *coordinates) {
@@ -58,53 +54,84 @@ void tws_topology_coordinates(const tws_topology *topology, int rank, int *coord
   }
 }
 
-int tws_topology_axis_ranks(const tws_topology *topology, int rank, int axis, int *ranks) {
-  int coordinates[TWS_MAX_AXES];
+/* ---- groups ---- */
+
+/* The topology's axes that a set covers, slowest first: their places in the topology. Returns how many. */
+static int covered(const tws_topology *topology, tws_axes set, int at[TWS_MAX_AXES]) {
+  int count = 0;
+  for (int i = 0; i < topology->axes; i++) {
+    if (!tws_axes_cover(set, topology->axis[i])) continue;
+    int k = count++;
+    for (; k > 0 && tws_axis_whole(topology->axis[at[k - 1]]) > tws_axis_whole(topology->axis[i]); k--)
+      at[k] = at[k - 1];
+    at[k] = i;
+  }
+  return count;
+}
+
+int tws_topology_size(const tws_topology *topology, tws_axes set) {
+  int size = 1;
+  for (int i = 0; i < topology->axes; i++)
+    if (tws_axes_cover(set, topology->axis[i])) size *= topology->dim[i];
+  return size;
+}
+
+int tws_topology_index(const tws_topology *topology, int rank, tws_axes set) {
+  int coordinates[TWS_MAX_AXES], at[TWS_MAX_AXES], index = 0;
+  const int count = covered(topology, set, at);
   tws_topology_coordinates(topology, rank, coordinates);
-  for (int i = 0; i < topology->dim[axis]; i++) {
-    coordinates[axis] = i;
-    ranks[i] = tws_topology_rank(topology, coordinates);
-  }
-  return topology->dim[axis];
+  for (int i = 0; i < count; i++) index = index * topology->dim[at[i]] + coordinates[at[i]];
+  return index;
 }
 
-int tws_topology_comm_lists(const tws_topology *topology, int axis, int *lists) {
-  if (axis < 0 || axis >= topology->axes) return 0;
-  int count = 0, world = tws_topology_world(topology), coordinates[TWS_MAX_AXES];
-  for (int rank = 0; rank < world; rank++) { /* row-major order of ranks is the product order of the other axes */
-    tws_topology_coordinates(topology, rank, coordinates);
-    if (coordinates[axis] != 0) continue;
-    tws_topology_axis_ranks(topology, rank, axis, lists + count * topology->dim[axis]);
-    count++;
-  }
+int tws_topology_member(const tws_topology *topology, int rank, tws_axes set, int index) {
+  int coordinates[TWS_MAX_AXES], at[TWS_MAX_AXES];
+  const int count = covered(topology, set, at);
+  tws_topology_coordinates(topology, rank, coordinates);
+  for (int i = count; i-- > 0; index /= topology->dim[at[i]]) coordinates[at[i]] = index % topology->dim[at[i]];
+  return tws_topology_rank(topology, coordinates);
+}
+
+int tws_topology_group(const tws_topology *topology, int rank, tws_axes set, int *ranks) {
+  const int size = tws_topology_size(topology, set);
+  for (int i = 0; i < size; i++) ranks[i] = tws_topology_member(topology, rank, set, i);
+  return size;
+}
+
+int tws_topology_groups(const tws_topology *topology, tws_axes set, int *lists) {
+  const int world = tws_topology_world(topology), size = tws_topology_size(topology, set);
+  int count = 0;
+  for (int rank = 0; rank < world; rank++) /* row-major order of ranks is the product order of the other axes */
+    if (tws_topology_index(topology, rank, set) == 0)
+      tws_topology_group(topology, rank, set, lists + (ptrdiff_t)size * count++);
   return count;
 }
 
-int tws_topology_axis_list(const tws_topology *topology, int axis, int index, int *ranks) {
-  int count = 0, world = tws_topology_world(topology), coordinates[TWS_MAX_AXES];
-  for (int rank = 0; rank < world; rank++) {
-    tws_topology_coordinates(topology, rank, coordinates);
-    if (coordinates[axis] == index) ranks[count++] = rank;
-  }
+int tws_topology_ranks_at(const tws_topology *topology, tws_axes set, int index, int *ranks) {
+  const int world = tws_topology_world(topology);
+  int count = 0;
+  for (int rank = 0; rank < world; rank++)
+    if (tws_topology_index(topology, rank, set) == index) ranks[count++] = rank;
   return count;
 }
 
-const char *tws_topology_repr(const tws_topology *topology, int rank, const char *const *omit, char *buffer, int size) {
+const char *tws_topology_repr(const tws_topology *topology, int rank, tws_axes omit, char *buffer, int size) {
   int coordinates[TWS_MAX_AXES], length = 0;
   tws_topology_coordinates(topology, rank, coordinates);
   buffer[0] = 0;
   for (int i = 0; i < topology->axes; i++) {
-    int skip = 0;
-    for (const char *const *o = omit; o && *o; o++) skip |= strcmp(*o, topology->name[i]) == 0;
-    if (skip || length >= size) continue;
-    length += snprintf(buffer + length, (size_t)(size - length), "%s%s_%02d", length ? "-" : "", topology->name[i],
-                       coordinates[i]);
+    if (tws_axes_cover(omit, topology->axis[i]) || length >= size) continue;
+    length += snprintf(buffer + length, (size_t)(size - length), "%s%s_%02d", length ? "-" : "",
+                       tws_axis_name(topology->axis[i]), coordinates[i]);
   }
   return buffer;
 }
 
-tws_channel tws_channel_of_axis(const char *axis) {
-  if (!axis) return TWS_CHANNEL_REPLICAS;
-  if (strcmp(axis, "model") == 0 || strcmp(axis, "sequence") == 0) return TWS_CHANNEL_LAYERS;
-  return strcmp(axis, "pipe") == 0 ? TWS_CHANNEL_STAGES : TWS_CHANNEL_REPLICAS;
+tws_position tws_topology_position(const tws_topology *topology, int rank) {
+  tws_position position;
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
+    position.ranks[axis] = tws_topology_size(topology, 1u << axis);
+    position.index[axis] = position.ranks[axis] > 1 ? tws_topology_index(topology, rank, 1u << axis) : 0;
+  }
+  return position;
 }

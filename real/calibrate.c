@@ -402,7 +402,7 @@ static tws_code prepare(bench *b, tws_error *err) {
   if (b->world > max_world) return tws_fail(err, TWS_INVALID, 0, "calibration runs on at most %d ranks", max_world);
   int ranks[4096];
   for (int i = 0; i < b->world; i++) ranks[i] = i;
-  tws_group group = {.axis = "data", .size = b->world, .index = b->rank, .ranks = ranks};
+  tws_group group = {.axes = TWS_AXES_DATA, .size = b->world, .index = b->rank, .ranks = ranks};
   const tws_plan plan = {.groups = &group, .group_count = 1};
   if (b->world > 1) TWS_TRY(tws_comm_create(&group, 1, TWS_TRANSPORT_AUTO, b->world > b->cores, &b->comm, err));
   TWS_TRY(make_sets(b, err));

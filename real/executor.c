@@ -231,7 +231,7 @@ static tws_code describe_groups(tws_executor *x, program *p, tws_error *err) {
   for (uint32_t g = 0; g < plan->group_count; g++) {
     const tws_group *group = &plan->groups[g];
     char text[WHERE + 32];
-    int n = snprintf(text, WHERE, " (%.12s group of ranks", group->axis);
+    int n = snprintf(text, WHERE, " (%.12s group of ranks", tws_axes_name(group->axes));
     for (int i = 0; i < group->size && n < WHERE - 16; i++) {
       int skipped = group->size > NAMED_RANKS && i == NAMED_RANKS - 2;
       if (skipped) i = group->size - 1;

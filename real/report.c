@@ -114,16 +114,15 @@ static void add_axes(const tws_training *t, cJSON *configuration) {
   const tws_config *c = t->config;
   const tws_plan *plan = t->plan;
   cJSON *axes = cJSON_AddObjectToObject(configuration, "axes");
-  cJSON_AddNumberToObject(axes, "pipe", plan->stages);
-  cJSON_AddNumberToObject(axes, "data", plan->data_parallel);
-  cJSON_AddNumberToObject(axes, "sequence", plan->sequence_parallel);
-  cJSON_AddNumberToObject(axes, "model", plan->tensor_parallel);
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++)
+    if (tws_axis_is_ordered((tws_axis)axis))
+      cJSON_AddNumberToObject(axes, tws_axis_name((tws_axis)axis), plan->position.ranks[axis]);
   if (plan->stages > 1) {
     const tws_pipeline_kind kind = (tws_pipeline_kind)c->pipeline_schedule;
     cJSON_AddStringToObject(configuration, "pipeline_schedule", tws_pipeline_kind_name(kind));
     cJSON_AddNumberToObject(configuration, "virtual_stages", tws_config_division(c).virtual_stages);
   }
-  if (plan->tensor_parallel > 1) {
+  if (plan->position.ranks[TWS_AXIS_MODEL] > 1) {
     cJSON_AddBoolToObject(configuration, "sequence_parallel", c->tensor_sequence_parallel);
     cJSON_AddNumberToObject(configuration, "overlap_chunks", c->tensor_overlap ? (double)c->tensor_chunks : 1);
   }
@@ -170,7 +169,7 @@ static void add_memory(const tws_training *t, cJSON *root, const rank_memory *me
     cJSON *one = cJSON_CreateObject();
     char place[96];
     cJSON_AddNumberToObject(one, "rank", r);
-    cJSON_AddStringToObject(one, "place", tws_topology_repr(&t->plan->topology, r, NULL, place, (int)sizeof place));
+    cJSON_AddStringToObject(one, "place", tws_topology_repr(&t->plan->topology, r, 0, place, (int)sizeof place));
     for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
       if (!memory[r].predicted[tier] && !memory[r].allocated[tier]) continue;
       cJSON *o = cJSON_AddObjectToObject(one, tws_tier_name((tws_tier)tier));

@@ -17,7 +17,7 @@ static tws_code check_options(const tws_training *t, tws_error *err) {
   if (!t->options->data) return tws_fail(err, TWS_USAGE, "--data FILE: a text, or llm.c tokens", "no data was given");
   tws_topology topology;
   TWS_TRY(tws_plan_topology(c, t->world, &topology, err));
-  int64_t replicas = tws_topology_dim(&topology, "data");
+  int64_t replicas = tws_topology_size(&topology, TWS_AXES_DATA);
   if (c->train_batch_size != c->micro_batch_size * c->accumulation_steps * replicas)
     return tws_fail(err, TWS_INTERNAL, NULL, "the configuration is not resolved for %d ranks", t->world);
   if (!t->ops)
@@ -56,10 +56,10 @@ static tws_code open_data(tws_training *t, tws_error *err) {
   t->shape = (tws_batch_shape){.train_batch = c->train_batch_size,
                                .micro_batch = c->micro_batch_size,
                                .accumulation = c->accumulation_steps,
-                               .replica = t->plan->data_index,
-                               .replicas = t->plan->data_parallel,
-                               .part = t->plan->sequence_index,
-                               .parts = t->plan->sequence_parallel,
+                               .replica = t->plan->position.index[TWS_AXIS_DATA],
+                               .replicas = t->plan->position.ranks[TWS_AXIS_DATA],
+                               .part = t->plan->position.index[TWS_AXIS_SEQUENCE],
+                               .parts = t->plan->position.ranks[TWS_AXIS_SEQUENCE],
                                .ignored = c->ignored_token};
   TWS_TRY(tws_data_open(t->options->data, c->sequence_length, t->options->network->vocabulary, c->train_batch_size,
                         (uint64_t)c->seed, &t->data, err));

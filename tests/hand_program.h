@@ -23,18 +23,18 @@ typedef struct hand_program {
 
 /* `state` is the caller's, with the entries that it has by then; NULL: the program has none. */
 static inline void hand_begin(hand_program *h, tws_state *state, int rank, int world) {
-  const char *axis = "data";
+  const tws_axis axis = TWS_AXIS_DATA;
   memset(h, 0, sizeof *h);
   tws_plan *plan = tws_plan_blank();
   plan->state = state;
   plan->rank = rank;
-  plan->world = plan->data_parallel = world;
-  plan->data_index = rank;
+  plan->world = world;
   tws_topology_make(&plan->topology, 1, &axis, &world, NULL);
+  plan->position = tws_topology_position(&plan->topology, rank);
   plan->groups = tws_arena_alloc(plan->arena, 1, sizeof *plan->groups);
   int *ranks = tws_arena_alloc(plan->arena, (size_t)world, sizeof *ranks);
   for (int r = 0; r < world; r++) ranks[r] = r;
-  plan->groups[plan->group_count++] = (tws_group){.axis = axis, .size = world, .index = rank, .ranks = ranks};
+  plan->groups[plan->group_count++] = (tws_group){.axes = TWS_AXES_DATA, .size = world, .index = rank, .ranks = ranks};
   h->b = (tws_builder){.plan = plan, .module = TWS_NONE, .err = &h->err};
 }
 

@@ -1,4 +1,4 @@
-/* Golden files, and members of JSON objects that have to be there. */
+/* Golden files, members of JSON objects that have to be there, and lists. */
 #ifndef TESTS_MEMBERS_H
 #define TESTS_MEMBERS_H
 
@@ -36,6 +36,17 @@ static inline int integer(const cJSON *object, const char *key) {
 /* false where there is none */
 static inline int is_true(const cJSON *object, const char *key) {
   return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, key));
+}
+
+/* A list of integers. */
+static inline void same_list(const cJSON *expected, const int *actual, int count, const char *what) {
+  ck_assert_msg(cJSON_GetArraySize(expected) == count, "%s: %d, not %d", what, count, cJSON_GetArraySize(expected));
+  int i = 0;
+  const cJSON *item;
+  cJSON_ArrayForEach(item, expected) {
+    ck_assert_msg((int)item->valuedouble == actual[i], "%s[%d] is %d, not %g", what, i, actual[i], item->valuedouble);
+    i++;
+  }
 }
 
 #endif

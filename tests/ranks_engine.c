@@ -46,10 +46,11 @@ static int together(int g, int r) {
 }
 
 static void make_groups(void) {
-  static const char *const axes[GROUPS] = {"data", "model", "sequence", "pipe", "model", "sequence", "tied"};
+  static const tws_axes axes[GROUPS] = {TWS_AXES_DATA,  TWS_AXES_MODEL,    TWS_AXES_SEQUENCE, TWS_AXES_PIPE,
+                                        TWS_AXES_MODEL, TWS_AXES_SEQUENCE, TWS_AXES_TIED};
   group_count = rank == 0 || rank == world - 1 ? GROUPS : GROUPS - 1;
   for (int g = 0; g < group_count; g++) {
-    groups[g] = (tws_group){.axis = axes[g], .ranks = members[g]};
+    groups[g] = (tws_group){.axes = axes[g], .ranks = members[g]};
     for (int i = 0; i < world; i++) {
       int r = g == 5 ? world - 1 - i : i; /* not in ascending order */
       if (!together(g, r)) continue;

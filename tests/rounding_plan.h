@@ -42,7 +42,7 @@ static void check_random_numbers(tws_plan *const *plans, int world, const tws_ne
         const uint64_t e = s->param_first + k, number = numbers[s->owned_offset + k];
         const uint64_t weight =
             before[s->param] + (plans[r]->slices ? tws_param_slice_whole(&plans[r]->slices[s->param], e, &run) : e);
-        if (number == 0 || number > total || (plans[r]->tensor_parallel == 1 && number != weight + 1)) {
+        if (number == 0 || number > total || (plans[r]->position.ranks[TWS_AXIS_MODEL] == 1 && number != weight + 1)) {
           wrong++;
           continue;
         }

@@ -266,7 +266,7 @@ START_TEST(implied_rejections_hold) {
     tws_config *config;
     ck_assert_int_eq(tws_tune_config(f.config, f.network, &c->point, &config, &err), TWS_OK);
     tws_plan_request plan = {.network = f.network, .config = config, .threads = 1, .backend = TWS_BACKEND_CUDA};
-    const char *axis = "data";
+    const tws_axis axis = TWS_AXIS_DATA;
     ck_assert_int_eq(tws_topology_make(&plan.topology, 1, &axis, &c->point.ranks, &err), TWS_OK);
     tws_estimate estimate;
     ck_assert_msg(tws_estimate_step(&plan, &f.request.machine, &estimate, &err) == TWS_OK, "%s", err.message);

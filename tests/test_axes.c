@@ -56,11 +56,11 @@ typedef struct job {
   int world, exchanges; /* tensor parallel collectives on a stream of their own */
 } job;
 
-static const char *const axis_names[] = {"pipe", "data", "sequence", "model"};
+static const tws_axis all_axes[] = {TWS_AXIS_PIPE, TWS_AXIS_DATA, TWS_AXIS_SEQUENCE, TWS_AXIS_MODEL};
 
 /* Dimensions, devices of a node and NICs are powers of two: ranks that differ in nothing but their place are alike. */
 static void make_job(job *j, uint64_t seed) {
-  const char *names[4];
+  tws_axis names[4];
   int dims[4], axes = 0, order[4] = {0, 1, 2, 3};
   for (int i = 3; i > 0; i--) {
     int k = draw(seed, (uint64_t)i, i + 1), kept = order[i];
@@ -72,16 +72,15 @@ static void make_job(job *j, uint64_t seed) {
     static const int most[] = {4, 2, 2, 3};
     int dim = 1 << draw(seed, 10 + (uint64_t)i, most[order[i]]);
     if (dim == 1 && order[i] != 1) continue;
-    names[axes] = axis_names[order[i]];
+    names[axes] = all_axes[order[i]];
     dims[axes++] = dim;
     j->world *= dim;
   }
   j->seed = seed;
   ck_assert(tws_topology_make(&j->topology, axes, names, dims, &err) == TWS_OK);
-  int stages = tws_topology_dim(&j->topology, "pipe");
-  j->shape = (tws_pipeline_shape){.kind = (tws_pipeline_kind)draw(seed, 20, TWS_PIPELINE_KIND_COUNT),
-                                  .stages = stages > 1 ? stages : 1,
-                                  .virtual_stages = 1};
+  const int stages = tws_topology_size(&j->topology, TWS_AXES_PIPE);
+  j->shape = (tws_pipeline_shape){
+      .kind = (tws_pipeline_kind)draw(seed, 20, TWS_PIPELINE_KIND_COUNT), .stages = stages, .virtual_stages = 1};
   j->shape.micro_batches = j->shape.stages * (1 + draw(seed, 21, 3));
   if (j->shape.stages == 1) j->shape.kind = TWS_PIPELINE_1F1B;
   if (j->shape.kind == TWS_PIPELINE_INTERLEAVED) j->shape.virtual_stages = 1 + draw(seed, 22, 2);
@@ -144,14 +143,15 @@ static void act(writer *w, uint32_t in, uint32_t out) {
 
 static void make_group(writer *w, int axis) {
   tws_plan *plan = w->b.plan;
-  int at = tws_topology_axis(&plan->topology, axis_names[axis]);
+  const tws_axes set = 1u << all_axes[axis];
+  const int size = tws_topology_size(&plan->topology, set);
   w->group[axis] = TWS_NONE;
-  if (at < 0 || plan->topology.dim[at] < 2) return;
-  int size = plan->topology.dim[at], index = 0, *ranks = tws_arena_alloc(plan->arena, (size_t)size, sizeof *ranks);
-  tws_topology_axis_ranks(&plan->topology, plan->rank, at, ranks);
-  while (ranks[index] != plan->rank) index++;
+  if (size < 2) return;
+  int *ranks = tws_arena_alloc(plan->arena, (size_t)size, sizeof *ranks);
+  tws_topology_group(&plan->topology, plan->rank, set, ranks);
   w->group[axis] = plan->group_count;
-  plan->groups[plan->group_count++] = (tws_group){axis_names[axis], size, index, ranks};
+  plan->groups[plan->group_count++] =
+      (tws_group){set, size, tws_topology_index(&plan->topology, plan->rank, set), ranks};
 }
 
 static void run_program(writer *w) {
@@ -184,15 +184,15 @@ static void run_program(writer *w) {
 
 static tws_plan *make_plan(const job *j, int rank) {
   tws_plan *plan = tws_calloc(1, sizeof *plan);
-  int coordinates[TWS_MAX_AXES], pipe = tws_topology_axis(&j->topology, "pipe");
-  tws_topology_coordinates(&j->topology, rank, coordinates);
   plan->arena = tws_arena_create();
   plan->topology = j->topology;
   plan->rank = rank;
   plan->world = j->world;
   plan->threads = 1;
   plan->groups = tws_arena_alloc(plan->arena, 4, sizeof *plan->groups);
-  writer w = {.b = {.plan = plan, .err = &err, .module = TWS_NONE}, .j = j, .stage = pipe < 0 ? 0 : coordinates[pipe]};
+  writer w = {.b = {.plan = plan, .err = &err, .module = TWS_NONE},
+              .j = j,
+              .stage = tws_topology_index(&j->topology, rank, TWS_AXES_PIPE)};
   plan->stage = w.stage;
   for (int axis = 0; axis < 4; axis++) make_group(&w, axis);
   w.a = tws_builder_buffer(&w.b, "a", TWS_CATEGORY_ACTIVATION, TWS_F32, ELEMENTS, 1);
@@ -216,7 +216,7 @@ static tws_plan *make_plan(const job *j, int rank) {
 /* What a rank waits for is all of the time in which it does not compute; what its compute stream does is exposed. */
 static void check_account(const job *j, const tws_path_result *path) {
   double sum = path->bubble_s;
-  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
+  for (int axis = 0; axis < TWS_REPORT_COUNT; axis++) {
     ck_assert_double_ge(path->axis_exposed_s[axis], -1e-12);
     ck_assert_double_le(path->axis_exposed_s[axis], path->axis_busy_s[axis] * (1 + 1e-9) + 1e-15);
     sum += path->axis_exposed_s[axis];
@@ -225,15 +225,15 @@ static void check_account(const job *j, const tws_path_result *path) {
   same(path->axis_exposed_s[TWS_AXIS_SEQUENCE], path->axis_busy_s[TWS_AXIS_SEQUENCE], 1e-9);
   if (!j->exchanges) same(path->axis_exposed_s[TWS_AXIS_MODEL], path->axis_busy_s[TWS_AXIS_MODEL], 1e-9);
   for (int i = 0; i < 4; i++)
-    if (tws_topology_dim(&j->topology, axis_names[i]) <= 1)
-      ck_assert_double_eq(path->axis_busy_s[tws_axis_of_group(&(tws_group){.axis = axis_names[i]})], 0);
+    if (tws_topology_size(&j->topology, 1u << all_axes[i]) == 1)
+      ck_assert_double_eq(path->axis_busy_s[tws_report_of_group(&(tws_group){.axes = 1u << all_axes[i]})], 0);
 }
 
 static void check_same_account(const tws_path_result *a, const tws_path_result *b) {
   same(a->step_s, b->step_s, 1e-12);
   same(a->bubble_s, b->bubble_s, 1e-9);
   same(a->exposed_s, b->exposed_s, 1e-9);
-  for (int i = 0; i < TWS_AXIS_COUNT; i++) {
+  for (int i = 0; i < TWS_REPORT_COUNT; i++) {
     same(a->axis_exposed_s[i], b->axis_exposed_s[i], 1e-9);
     same(a->axis_busy_s[i], b->axis_busy_s[i], 1e-9);
   }
@@ -304,16 +304,16 @@ typedef struct hand {
   int ranks[3][MOST];
 } hand;
 
-static void begin(hand *h, int rank, int axes, const char *const *names, const int *dims) {
+static void begin(hand *h, int rank, int axes, const tws_axis *names, const int *dims) {
   memset(h, 0, sizeof *h);
   h->plan = (tws_plan){.ops = h->ops, .deps = h->deps, .works = h->works, .groups = h->groups, .rank = rank};
   h->plan.threads = 1;
   ck_assert(tws_topology_make(&h->plan.topology, axes, names, dims, &err) == TWS_OK);
   h->plan.world = tws_topology_world(&h->plan.topology);
   for (int i = 0; i < axes; i++) {
-    h->groups[i] = (tws_group){names[i], dims[i], 0, h->ranks[i]};
-    tws_topology_axis_ranks(&h->plan.topology, rank, i, h->ranks[i]);
-    while (h->ranks[i][h->groups[i].index] != rank) h->groups[i].index++;
+    const tws_axes set = 1u << names[i];
+    h->groups[i] = (tws_group){set, dims[i], tws_topology_index(&h->plan.topology, rank, set), h->ranks[i]};
+    tws_topology_group(&h->plan.topology, rank, set, h->ranks[i]);
   }
   h->plan.group_count = (uint32_t)axes;
 }
@@ -371,7 +371,7 @@ static void account(const hand *hands, int count, int world, tws_path_result *pa
 }
 
 START_TEST(waits_are_cut_along_the_chain) {
-  const char *names[] = {"data", "sequence", "model"};
+  const tws_axis names[] = {TWS_AXIS_DATA, TWS_AXIS_SEQUENCE, TWS_AXIS_MODEL};
   hand h;
   tws_path_result path;
   double gather, exchange, reduce;
@@ -398,7 +398,7 @@ START_TEST(waits_are_cut_along_the_chain) {
 END_TEST
 
 START_TEST(waiting_for_a_stage_is_bubble) {
-  const char *names[] = {"pipe"};
+  const tws_axis names[] = {TWS_AXIS_PIPE};
   hand h[2];
   tws_path_result paths[2];
   set_cluster(1, 2, 2);
@@ -421,7 +421,7 @@ END_TEST
 
 /* A stage's tensor ranks send at the same time: where they share a NIC, messages take turns. */
 START_TEST(messages_share_nics) {
-  const char *names[] = {"pipe", "model"};
+  const tws_axis names[] = {TWS_AXIS_PIPE, TWS_AXIS_MODEL};
   const int dims[] = {2, 4};
   static hand all[8];
   for (int nics = 1; nics <= 4; nics *= 2) {

@@ -36,7 +36,7 @@ static int check_plan(const char *model, const char *dtype, int stage, const cha
   tws_auto_context context = {.hidden_size = network->hidden};
   OK(tws_config_resolve(config, 2, &context, &err));
   tws_plan_request request = {.network = network, .config = config, .backend = TWS_BACKEND_HOST, .threads = 2};
-  const char *axis = "data";
+  const tws_axis axis = TWS_AXIS_DATA;
   int ranks = 2, checked = 0;
   OK(tws_topology_make(&request.topology, 1, &axis, &ranks, &err));
   tws_plan *plan;

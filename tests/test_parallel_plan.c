@@ -75,7 +75,7 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   c.store = NULL;
   tws_config_destroy(base);
   const int64_t tensors[] = {1, 1, 2, 2, 3, 4}, sequences[] = {1, 1, 2, 3, 4}, stages[] = {1, 1, 2, 3, 4};
-  c.axis_order = pick(seed, 1, (const int64_t[]){0, 0, 1}, 3) ? "model,sequence,data,pipe" : "pipe,data,sequence,model";
+  if (pick(seed, 1, (const int64_t[]){0, 0, 1}, 3)) tws_axis_order_parse("model,sequence,data,pipe", &c.axis_order);
   c.tensor_ranks = pick(seed, 2, tensors, 6);
   c.sequence_ranks = pick(seed, 3, sequences, 5);
   c.pipeline_stages = pick(seed, 4, stages, 5);
@@ -168,8 +168,7 @@ static void check_time(tws_plan *const *plans, const tws_topology *topology, int
   tws_error err = {0};
   tws_path_result path;
   const tws_plan *stages[8];
-  int count = tws_topology_dim(topology, "pipe");
-  if (count < 1) count = 1;
+  const int count = tws_topology_size(topology, TWS_AXES_PIPE);
   for (int s = 0; s < count; s++) stages[s] = plans[tws_pipeline_grid_stage(topology, 0, s)];
   double step_s = 0, alone_s = 0;
   ck_assert_msg(tws_job_path(stages, count, machine, NULL, &step_s, &err) == TWS_OK, "seed %d: %s", (int)seed,
@@ -206,17 +205,18 @@ static void check_estimate(tws_plan *const *plans, const tws_config *c, int worl
   ck_assert_msg(tws_estimate_step(&request, &odd, &estimate, &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
   ck_assert(tws_job_path((const tws_plan *const *)plans, world, &odd, NULL, &step_s, &err) == TWS_OK);
   const int parts = (c->zero.stage == 1 || c->zero.stage == 2) && plans[0]->groups[0].size > 1;
-  const int embeddings = plans[0]->stages > 1 && plans[0]->tensor_parallel > 1;
+  const int embeddings = plans[0]->stages > 1 && plans[0]->position.ranks[TWS_AXIS_MODEL] > 1;
   ck_assert_msg(fabs(estimate.step_s - step_s) <= (parts        ? 0.1
                                                    : embeddings ? 0.02
                                                                 : 1e-9) *
                                                       step_s,
                 "seed %d: %d ranks on nodes of %d (ZeRO-%d, pp %d, tp %d, sp %d): %.9g s, of all ranks %.9g s",
-                (int)seed, world, cluster.devices_per_node, c->zero.stage, plans[0]->stages, plans[0]->tensor_parallel,
-                plans[0]->sequence_parallel, estimate.step_s, step_s);
+                (int)seed, world, cluster.devices_per_node, c->zero.stage, plans[0]->stages,
+                plans[0]->position.ranks[TWS_AXIS_MODEL], plans[0]->position.ranks[TWS_AXIS_SEQUENCE], estimate.step_s,
+                step_s);
   ck_assert_msg(estimate.ledger.tier[TWS_TIER_DEVICE].arena_bytes == most,
                 "seed %d (ZeRO-%d, pp %d, tp %d, sp %d): %llu bytes, the fullest rank %llu", (int)seed, c->zero.stage,
-                plans[0]->stages, plans[0]->tensor_parallel, plans[0]->sequence_parallel,
+                plans[0]->stages, plans[0]->position.ranks[TWS_AXIS_MODEL], plans[0]->position.ranks[TWS_AXIS_SEQUENCE],
                 (unsigned long long)estimate.ledger.tier[TWS_TIER_DEVICE].arena_bytes, (unsigned long long)most);
 }
 

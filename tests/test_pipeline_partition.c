@@ -111,8 +111,7 @@ END_TEST
 
 static void check_rank(const tws_topology *topology, const cJSON *c) {
   static const char *const keys[TWS_GRID_GROUP_COUNT] = {"ds_model_group", "dp_group", "pp_group", "slice_group"};
-  int ranks[64], rank = integer(c, "rank"), stages = tws_topology_dim(topology, "pipe");
-  int coordinates[TWS_MAX_AXES];
+  int ranks[64], rank = integer(c, "rank"), stages = tws_topology_size(topology, TWS_AXES_PIPE);
   for (int kind = 0; kind < TWS_GRID_GROUP_COUNT; kind++) {
     int count = tws_pipeline_grid_group(topology, (tws_grid_group)kind, rank, ranks);
     ck_assert_msg(same(member(c, keys[kind]), ranks, count), "rank %d: %s", rank, keys[kind]);
@@ -120,10 +119,10 @@ static void check_rank(const tws_topology *topology, const cJSON *c) {
     ck_assert_int_eq(count, integer(c, "model_parallel_world"));
     ck_assert_int_eq(ranks[integer(c, "model_parallel_rank")], rank);
   }
-  tws_topology_coordinates(topology, rank, coordinates);
-  int stage = coordinates[tws_topology_axis(topology, "pipe")];
+  const tws_position position = tws_topology_position(topology, rank);
+  const int stage = position.index[TWS_AXIS_PIPE];
   ck_assert_int_eq(stage, integer(c, "stage_id"));
-  ck_assert_int_eq(coordinates[tws_topology_axis(topology, "data")], integer(c, "data_parallel_id"));
+  ck_assert_int_eq(position.index[TWS_AXIS_DATA], integer(c, "data_parallel_id"));
   ck_assert_int_eq(cJSON_IsTrue(member(c, "is_first")), stage == 0);
   ck_assert_int_eq(cJSON_IsTrue(member(c, "is_last")), stage == stages - 1);
   for (int s = 0; s < stages; s++) ranks[s] = tws_pipeline_grid_stage(topology, rank, s);
@@ -137,15 +136,16 @@ START_TEST(grid_golden) {
   const cJSON *c, *item;
   cJSON_ArrayForEach(c, member(json->root, "grid")) {
     tws_topology topology;
-    const char *names[TWS_MAX_AXES];
+    tws_axis names[TWS_MAX_AXES];
     int dims[TWS_MAX_AXES], axes = 0, world = integer(c, "world");
-    cJSON_ArrayForEach(item, member(c, "axes")) names[axes++] = item->valuestring;
+    cJSON_ArrayForEach(item, member(c, "axes")) names[axes++] =
+        tws_axis_find(item->valuestring, strlen(item->valuestring));
     for (int i = 0; i < axes; i++) dims[i] = (int)cJSON_GetArrayItem(member(c, "dims"), i)->valuedouble;
     if (cJSON_IsTrue(member(c, "explicit_topology"))) {
       ck_assert(tws_topology_make(&topology, axes, names, dims, &err) == TWS_OK);
     } else {
       ck_assert(tws_pipeline_grid_default(world, &topology, &err) == TWS_OK);
-      for (int i = 0; i < axes; i++) ck_assert_str_eq(topology.name[i], names[i]);
+      for (int i = 0; i < axes; i++) ck_assert_int_eq(topology.axis[i], names[i]);
       ck_assert(same(member(c, "dims"), topology.dim, topology.axes));
     }
     ck_assert(tws_pipeline_grid_check(&topology, world, &err) == TWS_OK);
@@ -161,7 +161,7 @@ START_TEST(grid_golden) {
     ck_assert_ptr_null(group);
     int rank = 0;
     cJSON_ArrayForEach(item, member(c, "p2p_groups")) {
-      int stage = rank / (world / tws_topology_dim(&topology, "pipe"));
+      int stage = rank / (world / tws_topology_size(&topology, TWS_AXES_PIPE));
       ranks[0] = rank;
       ranks[1] = tws_pipeline_grid_stage(&topology, rank++, stage + 1);
       ck_assert(same(item, ranks, 2));

@@ -39,7 +39,7 @@ static tws_work pass(int64_t elements) {
 
 /* Backward is two passes as long as forward: gradients of inputs, then of weights. */
 static tws_plan *stage_plan(const tws_pipeline_shape *shape, int stage) {
-  static const char *const axes[] = {"pipe"};
+  static const tws_axis axes[] = {TWS_AXIS_PIPE};
   tws_error err = {0};
   tws_pipeline_program program;
   tws_plan *plan = tws_calloc(1, sizeof *plan);

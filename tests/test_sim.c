@@ -73,7 +73,7 @@ typedef struct maker {
 } maker;
 
 static void begin(maker *m, int rank, int world) {
-  const char *axis = "data";
+  const tws_axis axis = TWS_AXIS_DATA;
   memset(m, 0, sizeof *m);
   m->plan = (tws_plan){.rank = rank,
                        .world = world,
@@ -110,7 +110,7 @@ static uint32_t compute(maker *m, tws_stream stream, double seconds) {
 static uint32_t group(maker *m, int count, int first, int stride) {
   tws_group *g = &m->groups[m->plan.group_count];
   int *ranks = m->group_ranks[m->plan.group_count];
-  *g = (tws_group){.axis = "data", .size = count, .index = -1, .ranks = ranks};
+  *g = (tws_group){.axes = TWS_AXES_DATA, .size = count, .index = -1, .ranks = ranks};
   for (int i = 0; i < count; i++) {
     ranks[i] = first + i * stride;
     if (ranks[i] == m->plan.rank) g->index = i;
@@ -607,7 +607,7 @@ static void fine(tws_code code, const tws_error *err) {
 
 static void make_job(job *j, const char *cluster, int ranks, int stage, int overlap, int plans) {
   tws_error err = {0};
-  const char *axis = "data";
+  const tws_axis axis = TWS_AXIS_DATA;
   const char *const settings[][2] = {{"train_micro_batch_size_per_gpu", "1"},
                                      {"gradient_accumulation_steps", "2"},
                                      {"zero_optimization.stage", (const char *[]){"0", "1", "2", "3"}[stage]},

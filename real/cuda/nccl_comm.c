@@ -22,11 +22,11 @@
 #include "real/cuda/internal.h"
 #include "real/cuda/module.h"
 
-enum { AXIS = 24, MOST_GROUPS = 16, SPINS = 2000 };
+enum { MOST_GROUPS = 16, SPINS = 2000 };
 
 typedef struct nccl_group {
   ncclComm_t comm; /* NULL: of one rank, collectives are copies */
-  char axis[AXIS];
+  tws_axes axes;
   int size, index;
   int *ranks;   /* of the world */
   int borrowed; /* the world's communicator */
@@ -94,12 +94,12 @@ static tws_code join_world(tws_comm *comm, const tws_cuda_comm_setup *setup, tws
   return settle(comm, comm->world, "joining the world", err);
 }
 
-/* The groups that all ranks make, in rank 0's order. Some ranks are in none of an axis: only the ends of a pipeline
+/* The groups that all ranks make, in rank 0's order. Some ranks are in none along an axis: only the ends of a pipeline
  * have tied parameters. Rank 0 is the first of every line of the topology, so it has one of each. */
 typedef struct group_list {
   int32_t count;
   struct {
-    char axis[AXIS];
+    tws_axes axes;
     int32_t size;
   } group[MOST_GROUPS];
 } group_list;
@@ -111,19 +111,19 @@ static tws_code agree(tws_comm *comm, const tws_cuda_comm_setup *setup, group_li
   if (comm->rank == 0) {
     list->count = (int32_t)setup->group_count;
     for (uint32_t i = 0; i < setup->group_count; i++) {
-      snprintf(list->group[i].axis, AXIS, "%s", comm->groups[i].axis);
+      list->group[i].axes = comm->groups[i].axes;
       list->group[i].size = comm->groups[i].size;
     }
   }
   return setup->broadcast(setup->user, list, sizeof *list, err);
 }
 
-/* This rank's group of an axis; among equal names the one that comes as late as in the list. */
+/* This rank's group along these axes; among several the one that comes as late as in the list. */
 static nccl_group *listed_group(tws_comm *comm, const group_list *list, int at) {
   int earlier = 0;
-  for (int i = 0; i < at; i++) earlier += strcmp(list->group[i].axis, list->group[at].axis) == 0;
+  for (int i = 0; i < at; i++) earlier += list->group[i].axes == list->group[at].axes;
   for (uint32_t i = 0; i < comm->group_count; i++)
-    if (strcmp(comm->groups[i].axis, list->group[at].axis) == 0 && earlier-- == 0) return &comm->groups[i];
+    if (comm->groups[i].axes == list->group[at].axes && earlier-- == 0) return &comm->groups[i];
   return NULL;
 }
 
@@ -135,14 +135,14 @@ static int is_world(const tws_comm *comm, const nccl_group *group) {
 
 /* Every rank comes here for every group of the list, with NULL when it is in none. The first rank of a group is its
  * colour: groups of one axis have no rank in common. */
-static tws_code split(tws_comm *comm, nccl_group *group, const char *axis, tws_error *err) {
+static tws_code split(tws_comm *comm, nccl_group *group, tws_axes axes, tws_error *err) {
   char what[96];
   if (group && is_world(comm, group)) { /* then it is so on all ranks */
     group->comm = comm->world;
     group->borrowed = 1;
     return TWS_OK;
   }
-  snprintf(what, sizeof what, "splitting group '%.40s'", axis);
+  snprintf(what, sizeof what, "splitting group '%.40s'", tws_axes_name(axes));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   comm->child = NULL;
@@ -160,9 +160,9 @@ static tws_code split_all(tws_comm *comm, const group_list *list, tws_error *err
     nccl_group *group = listed_group(comm, list, i);
     if (group && group->size != list->group[i].size)
       return tws_fail(err, TWS_INTERNAL, NULL, "NCCL: rank %d: group '%s' has %d ranks here, %d on rank 0", comm->rank,
-                      group->axis, group->size, (int)list->group[i].size);
+                      tws_axes_name(group->axes), group->size, (int)list->group[i].size);
     if (group) found++;
-    if (list->group[i].size > 1) TWS_TRY(split(comm, group, list->group[i].axis, err));
+    if (list->group[i].size > 1) TWS_TRY(split(comm, group, list->group[i].axes, err));
   }
   if (found == comm->group_count) return TWS_OK;
   return tws_fail(err, TWS_INTERNAL, NULL, "NCCL: rank %d has groups that rank 0 has not", comm->rank);
@@ -177,11 +177,11 @@ static tws_code copy_groups(tws_comm *comm, const tws_cuda_comm_setup *setup, tw
     comm->group_count = i + 1;
     to->size = from->size;
     to->index = from->index;
-    snprintf(to->axis, sizeof to->axis, "%s", from->axis ? from->axis : "");
+    to->axes = from->axes;
     to->ranks = tws_calloc((size_t)from->size + 1, sizeof *to->ranks);
     if (!to->ranks) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
     memcpy(to->ranks, from->ranks, (size_t)from->size * sizeof *to->ranks);
-    if (tws_channel_of_axis(from->axis) == TWS_CHANNEL_STAGES && to->size > 1) comm->messages = to;
+    if (tws_channel_of_axes(from->axes) == TWS_CHANNEL_STAGES && to->size > 1) comm->messages = to;
   }
   return TWS_OK;
 }
@@ -198,7 +198,7 @@ static tws_code look(void *user, tws_error *err) {
     if (result == ncclSuccess) result = state;
     if (result == ncclSuccess || result == ncclInProgress) continue;
     char what[64];
-    snprintf(what, sizeof what, "group '%s'", world ? "world" : comm->groups[i].axis);
+    snprintf(what, sizeof what, "group '%s'", world ? "world" : tws_axes_name(comm->groups[i].axes));
     return failed(comm, result, what, err);
   }
   return TWS_OK;
@@ -367,7 +367,7 @@ static tws_code start_collective(tws_comm *comm, int group, tws_collective colle
   if (!g->comm) return tws_fail(err, TWS_RANK, NULL, "NCCL: rank %d: the communicator was aborted", comm->rank);
   if (collective == TWS_COLLECTIVE_BARRIER) segments = &nothing, count = 1;
   TWS_TRY(data_type(comm, dtype, &type, err));
-  snprintf(what, sizeof what, "%s of group '%s'", tws_collective_name(collective), g->axis);
+  snprintf(what, sizeof what, "%s of group '%s'", tws_collective_name(collective), tws_axes_name(g->axes));
   ncclResult_t result = ncclGroupStart();
   for (int i = 0; result == ncclSuccess && i < count; i++)
     result = start_segment(comm, g, collective, type, element, root, &segments[i], s);

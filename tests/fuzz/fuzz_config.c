@@ -30,7 +30,9 @@ static void check_numbers(const tws_config *c) {
   require(RANKS % model == 0 && tws_config_replicas(c, RANKS, &replicas, NULL) == TWS_OK && replicas == RANKS / model);
   require(tws_config_vocabulary_multiple(c) % c->vocabulary_multiple == 0 && c->attention_chunks == 1);
   require(c->tensor_chunks >= 1 && c->loss_tiles >= 1 && c->mlp_tiles >= 1 && c->ignored_token >= -1);
-  require(strlen(c->axis_order) == strlen("pipe,data,sequence,model") && strstr(c->axis_order, "model"));
+  char order[TWS_AXIS_ORDER_TEXT];
+  tws_axis_order again;
+  require(tws_axis_order_parse(tws_axis_order_text(&c->axis_order, order), &again));
   require(c->train_batch_size == c->micro_batch_size * c->accumulation_steps * replicas && c->train_batch_size > 0);
   require(c->zero.stage >= 0 && c->zero.stage <= 3 && (c->zero.overlap_comm == 0 || c->zero.overlap_comm == 1));
   require(c->zero.reduce_bucket_size > 0 && c->zero.prefetch_bucket_size >= 0 && c->zero.sub_group_size >= 0);
