@@ -12,12 +12,12 @@ static uint64_t rounded(uint64_t bytes) {
   return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
 }
 
-/* The token buffers are the one thing that grows with the number of micro-batches. */
-static void grow_inputs(tws_ledger_tier *tier, uint64_t tokens, int64_t built, int64_t wanted) {
-  uint64_t before = tokens * (uint64_t)built * sizeof(int32_t), after = tokens * (uint64_t)wanted * sizeof(int32_t);
-  tier->live_bytes += 2 * (after - before);
-  tier->category[TWS_CATEGORY_INPUT] += 2 * (after - before);
-  tier->arena_bytes += 2 * (rounded(after) - rounded(before));
+/* The network's inputs are the one thing that grows with the number of micro-batches. */
+static void grow_input(tws_ledger_tier *tier, const tws_buffer *input, int64_t planned, int64_t wanted) {
+  const uint64_t before = input->bytes, after = before / (uint64_t)planned * (uint64_t)wanted;
+  tier->live_bytes += after - before;
+  tier->category[TWS_CATEGORY_INPUT] += after - before;
+  tier->arena_bytes += rounded(after) - rounded(before);
   tier->gaps = tier->arena_bytes - tier->live_bytes;
 }
 
@@ -45,11 +45,11 @@ static tws_code read_memory(const tws_plan *plan, int64_t wanted, tws_ledger *le
                             tws_error *err) {
   TWS_TRY(tws_ledger_read(plan, ledger, err));
   TWS_TRY(tws_stage_read(plan, stage, err));
-  if (wanted > plan->accumulation_steps && plan->input_ids != TWS_NONE) {
-    uint64_t tokens = plan->buffers[plan->input_ids].elements / (uint64_t)plan->accumulation_steps;
-    grow_inputs(&ledger->tier[TWS_TIER_DEVICE], tokens, plan->accumulation_steps, wanted);
-    stage->arena_bytes[TWS_TIER_DEVICE] = ledger->tier[TWS_TIER_DEVICE].arena_bytes;
-  }
+  if (wanted <= plan->accumulation_steps) return TWS_OK;
+  for (uint32_t i = 0; i < TWS_NETWORK_INPUTS; i++)
+    if (plan->input[i] != TWS_NONE)
+      grow_input(&ledger->tier[TWS_TIER_DEVICE], &plan->buffers[plan->input[i]], plan->accumulation_steps, wanted);
+  stage->arena_bytes[TWS_TIER_DEVICE] = ledger->tier[TWS_TIER_DEVICE].arena_bytes;
   return TWS_OK;
 }
 

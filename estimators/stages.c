@@ -33,7 +33,7 @@ tws_code tws_stage_read(const tws_plan *plan, tws_stage_estimate *stage, tws_err
     if (!runs[m]) continue;
     stage->layers += module->layer >= 0 && module->layer != layer;
     if (module->layer >= 0) layer = module->layer;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
       uint32_t param = module->param[i];
       if (param == TWS_NONE || held[param]) continue;
       held[param] = 1;

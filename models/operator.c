@@ -10,7 +10,7 @@ enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 }; /* of one element */
 #define OPERAND(access_, name_, dtype_, ...) {.name = #name_, .access = #access_, .dtype = #dtype_, __VA_ARGS__},
 #define SHAPE(...) .shape = #__VA_ARGS__
 #define WHEN(condition) .when = #condition
-#define ADDS_WITH(flag_) .adds_with = #flag_
+#define ADDS_WITH(flag_) .adds_with = #flag_, .adds_flag = TWS_##flag_
 #define MOVES(reads_, writes_) .reads = #reads_, .writes = #writes_
 #define IN_PLACE_OF(...) .in_place = #__VA_ARGS__
 #define HOLDS(content_) .content = #content_

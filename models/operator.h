@@ -62,6 +62,7 @@ int tws_work_operands(const tws_work *work, const tws_arguments *arguments,
 typedef struct tws_operand_text {
   const char *name, *access, *dtype, *shape, *when, *adds_with, *reads, *writes, *content, *in_place;
   int far;
+  uint32_t adds_flag; /* that of adds_with; 0: it cannot be added to */
 } tws_operand_text;
 
 typedef struct tws_operator {

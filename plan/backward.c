@@ -12,8 +12,8 @@ static tws_operand parameter_gradient(tws_lower *l, uint32_t param, int *accumul
 /* Tiles add to one gradient; it is complete with the last of them. */
 static void contributed(tws_lower *l, const tws_module *m) {
   if (l->tile + 1 < l->tiles) return;
-  tws_zero_contributed(l, m->param[0]);
-  if (m->param[1] != TWS_NONE) tws_zero_contributed(l, m->param[1]);
+  for (int i = 0; i < TWS_MODULE_PARAMS; i++)
+    if (m->param[i] != TWS_NONE) tws_zero_contributed(l, m->param[i]);
 }
 
 /* Rows of the gradient of a table that no token of this rank can touch. */
@@ -58,7 +58,7 @@ static void backward_embedding(tws_lower *l, const tws_module *m) {
   work.d[1] = m->out_features;
   work.d[2] = l->network->params[m->param[0]].rows;
   const tws_arguments arguments = {{(double)tws_local_of(l, m)->first_row}};
-  tws_operand operands[3] = {tws_token_slice(l, l->b.plan->input_ids), tws_value_gradient(l, m->out[0]),
+  tws_operand operands[3] = {tws_input_read(l, m->input[0]), tws_value_gradient(l, m->out[0]),
                              parameter_gradient(l, m->param[0], &accumulate)};
   work.flags = accumulate ? TWS_ACCUMULATE : 0;
   tws_lower_compute_with(l, &work, &arguments, operands, 3);
@@ -132,110 +132,59 @@ static void backward_linear(tws_lower *l, const tws_module *m) {
   if (!early) input_gradient(l, m, dy);
 }
 
-static void backward_norm(tws_lower *l, const tws_module *m) {
-  int accumulate, accumulate_weight, accumulate_bias = 0;
-  tws_work work = tws_module_work(l, m, TWS_KERNEL_NORM_GRAD, 0);
-  work.dtype2 = (uint8_t)l->zero.grad_dtype;
-  tws_operand operands[7];
-  int n = 0;
-  operands[n++] = tws_value_gradient(l, m->out[0]);
-  operands[n++] = tws_value_read(l, m->in[0]);
-  operands[n++] = tws_zero_param(l, m->param[0]);
-  operands[n++] = tws_value_read(l, m->out[1]);
-  operands[n++] = tws_value_gradient_out(l, m->in[0], &accumulate);
-  operands[n++] = parameter_gradient(l, m->param[0], &accumulate_weight);
-  if (m->param[1] != TWS_NONE) {
-    operands[n++] = parameter_gradient(l, m->param[1], &accumulate_bias);
-    if (accumulate_bias != accumulate_weight) {
-      tws_builder_fail(&l->b, TWS_INTERNAL, "weight and bias gradients differ in age");
-    }
-  }
-  if (accumulate) work.flags |= TWS_ACCUMULATE;
-  if (accumulate_weight) work.flags |= TWS_ACCUMULATE_PARAM;
-  tws_lower_compute(l, &work, operands, n);
-  contributed(l, m);
+/* Whether the gradient of z can be that of both x and y, in one memory: what other readers of x add to it must come
+ * when y's producer has been differentiated, and the other way round. A branch that joins where it left keeps to that.
+ * With deferred weight gradients, which read it later, nothing does. */
+static int can_share(const tws_lower *l, const tws_module *add, int one) {
+  const tws_module *modules = l->network->modules;
+  const uint32_t at = (uint32_t)(add - modules), other = l->network->values[add->in[1 - one]].producer;
+  if (l->split) return 0;
+  for (uint32_t m = other + 1; m < at; m++)
+    for (int i = 0; i < TWS_MODULE_INS; i++)
+      if (modules[m].in[i] == add->in[one]) return 0;
+  return 1;
 }
 
-/* dx and dy are dz itself. A kernel further back may add to it, which is right for the one value it is the gradient of
- * and harmless for the other, as the other's producer has been differentiated by then (a branch joins where it left) -
- * unless weight gradients are deferred: then the branch gets a copy. */
 static void backward_add(tws_lower *l, const tws_module *m) {
-  uint32_t dz = l->value_gradient[m->out[0]];
+  const uint32_t dz = l->value_gradient[m->out[0]];
+  int given = 0; /* dz is the gradient of one of them */
   if (dz == TWS_NONE) tws_builder_fail(&l->b, TWS_INTERNAL, "a gradient is read before it is there");
-  for (int i = 0; i < 2; i++) {
-    uint32_t v = m->in[i];
-    if (l->value_gradient[v] == TWS_NONE && l->split && i == 1) {
+  for (int i = 0; i < 2 && l->b.failed == TWS_OK; i++) {
+    const uint32_t v = m->in[i];
+    if (l->value_gradient[v] != TWS_NONE) {
+      tws_lower_add_gradient(l, v, tws_all(&l->b, dz, TWS_READ));
+    } else if (!given || (can_share(l, m, 0) && can_share(l, m, 1))) {
+      l->value_gradient[v] = dz;
+      l->aliased[v] = (uint8_t)given;
+      if (given) l->aliased[m->in[0]] = 1;
+      given = 1;
+    } else {
       int accumulate;
       tws_operand copy = tws_value_gradient_out(l, v, &accumulate);
       tws_builder_copy(&l->b, TWS_STREAM_COMPUTE, tws_all(&l->b, dz, TWS_READ), copy);
-      continue;
     }
-    if (l->value_gradient[v] == TWS_NONE) {
-      l->value_gradient[v] = dz;
-      continue;
-    }
-    tws_work work = tws_kernel_work(TWS_KERNEL_ACCUMULATE, l->config->dtype, 0);
-    work.d[0] = (int64_t)tws_value_elements(l, v);
-    tws_operand operands[2] = {tws_all(&l->b, dz, TWS_READ), tws_all(&l->b, l->value_gradient[v], TWS_READ_WRITE)};
-    tws_lower_compute(l, &work, operands, 2);
   }
 }
 
+/* The forward kernel left the gradient in place of the logits. */
+static void backward_loss(tws_lower *l, const tws_module *m) {
+  l->value_gradient[m->in[0]] = l->value_buffer[m->out[0]];
+}
+
+/* Types that do more than their row says. */
+static void (*const own_backward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_module *m) = {
+    [TWS_MODULE_EMBEDDING] = backward_embedding,
+    [TWS_MODULE_LINEAR] = backward_linear,
+    [TWS_MODULE_EXCHANGE] = tws_exchange_backward,
+    [TWS_MODULE_ADD] = backward_add,
+    [TWS_MODULE_LOSS] = backward_loss};
+
 void tws_lower_backward(tws_lower *l, const tws_module *m) {
-  tws_operand operands[6];
-  tws_work work;
-  int n = 0, accumulate;
-  switch (m->type) {
-    case TWS_MODULE_EMBEDDING:
-      backward_embedding(l, m);
-      return;
-    case TWS_MODULE_LINEAR:
-      backward_linear(l, m);
-      return;
-    case TWS_MODULE_EXCHANGE:
-      tws_exchange_backward(l, m);
-      return;
-    case TWS_MODULE_NORM:
-      backward_norm(l, m);
-      return;
-    case TWS_MODULE_ADD:
-      backward_add(l, m);
-      return;
-    case TWS_MODULE_LOSS: /* the forward kernel left the gradient in place of the logits */
-      l->value_gradient[m->in[0]] = l->value_buffer[m->out[0]];
-      return;
-    case TWS_MODULE_ROPE:
-      work = tws_module_work(l, m, TWS_KERNEL_ROPE_GRAD, 0);
-      l->value_gradient[m->in[0]] = l->value_gradient[m->out[0]];
-      operands[n++] = tws_value_gradient(l, m->in[0]);
-      operands[0].access = TWS_READ_WRITE;
-      break;
-    case TWS_MODULE_ATTENTION:
-      work = tws_module_work(l, m, TWS_KERNEL_ATTENTION_GRAD, 0);
-      operands[n++] = tws_value_gradient(l, m->out[0]);
-      operands[n++] = tws_value_read(l, m->in[0]);
-      operands[n++] = tws_value_read(l, m->out[0]);
-      operands[n++] = tws_value_read(l, m->out[1]);
-      operands[n++] = tws_value_gradient_out(l, m->in[0], &accumulate);
-      operands[n++] = tws_lower_workspace(l, &work);
-      break;
-    case TWS_MODULE_GELU: /* in place: dy is not needed again */
-      work = tws_module_work(l, m, TWS_KERNEL_GELU_GRAD, 0);
-      operands[n++] = tws_value_gradient(l, m->out[0]);
-      operands[n++] = tws_value_read(l, m->in[0]);
-      operands[n] = operands[0];
-      operands[n++].access = TWS_WRITE;
-      l->value_gradient[m->in[0]] = operands[0].buffer;
-      break;
-    case TWS_MODULE_SWIGLU:
-      work = tws_module_work(l, m, TWS_KERNEL_SWIGLU_GRAD, 0);
-      operands[n++] = tws_value_gradient(l, m->out[0]);
-      operands[n++] = tws_value_read(l, m->in[0]);
-      operands[n++] = tws_value_gradient_out(l, m->in[0], &accumulate);
-      break;
-    default:
-      tws_builder_fail(&l->b, TWS_INTERNAL, "a module type has no backward");
-      return;
+  if (own_backward[m->type]) {
+    own_backward[m->type](l, m);
+    return;
   }
-  tws_lower_compute(l, &work, operands, n);
+  for (const tws_module_kernel *k = tws_module_row_of(m->type)->backward; k->binding[0].source; k++)
+    tws_lower_kernel(l, m, k);
+  contributed(l, m);
 }

@@ -134,13 +134,18 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   l->kept = tws_arena_alloc(l->scratch, values + 1u, 1);
   l->tiled = tws_arena_alloc(l->scratch, values + 1u, 1);
   l->adds = tws_arena_alloc(l->scratch, values + 1u, 1);
-  if (!l->kept || !l->tiled || !l->adds) return tws_fail(err, TWS_MEMORY, NULL, "no memory");
-  uint64_t step_tokens = (uint64_t)l->tokens * (uint64_t)l->accumulation;
+  l->aliased = tws_arena_alloc(l->scratch, values + 1u, 1);
+  l->rows = tws_arena_alloc(l->scratch, values + 1u, sizeof *l->rows);
+  if (!l->kept || !l->tiled || !l->adds || !l->aliased || !l->rows) return tws_fail(err, TWS_MEMORY, NULL, "no memory");
+  tws_values_begin(l);
   const tws_lifetime whole = TWS_LIFETIME_PROGRAM;
   plan->hyper = tws_builder_buffer(&l->b, "hyperparameters", TWS_CATEGORY_INPUT, TWS_F32, TWS_HYPER_COUNT, whole);
   plan->metrics = tws_builder_buffer(&l->b, "metrics", TWS_CATEGORY_INPUT, TWS_F64, TWS_METRIC_COUNT, whole);
-  plan->input_ids = tws_builder_buffer(&l->b, "input ids", TWS_CATEGORY_INPUT, TWS_I32, step_tokens, whole);
-  plan->targets = tws_builder_buffer(&l->b, "targets", TWS_CATEGORY_INPUT, TWS_I32, step_tokens, whole);
+  for (uint32_t i = 0; i < l->network->input_count; i++) {
+    const tws_network_input *in = &l->network->input[i];
+    plan->input[i] = tws_builder_buffer(&l->b, in->name, TWS_CATEGORY_INPUT, tws_input_dtype(l, i),
+                                        tws_input_elements(l, i) * (uint64_t)l->accumulation, whole);
+  }
   TWS_TRY(tws_pipeline_begin(l));
   return tws_zero_begin(l);
 }
@@ -240,6 +245,11 @@ void tws_plan_destroy(tws_plan *plan) {
   if (plan->owns_state) tws_state_destroy(plan->state);
   tws_arena_destroy(plan->arena);
   tws_free(plan);
+}
+
+uint32_t tws_plan_input(const tws_plan *plan, tws_input_content content) {
+  const uint32_t input = plan->network ? tws_network_input_of(plan->network, content) : TWS_NONE;
+  return input == TWS_NONE ? TWS_NONE : plan->input[input];
 }
 
 uint64_t tws_plan_bytes(const tws_plan *plan, tws_tier tier) {

@@ -20,12 +20,11 @@ tws_plan *tws_plan_blank(void) {
                      .parameters = TWS_NONE,
                      .master = TWS_NONE,
                      .gradients = TWS_NONE,
-                     .input_ids = TWS_NONE,
-                     .targets = TWS_NONE,
                      .hyper = TWS_NONE,
                      .metrics = TWS_NONE,
                      .threads = 1};
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) plan->position.ranks[axis] = 1;
+  memset(plan->input, 0xff, sizeof plan->input); /* TWS_NONE */
   return plan;
 }
 

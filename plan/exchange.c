@@ -138,20 +138,12 @@ static tws_operand gradient_target(tws_lower *l, uint32_t value, int *accumulate
   return *accumulate ? hold(l, "gradient to add", to.count) : to;
 }
 
-static void add_gradient(tws_lower *l, uint32_t value, tws_operand part) {
-  tws_work work = tws_kernel_work(TWS_KERNEL_ACCUMULATE, l->config->dtype, 0);
-  work.d[0] = (int64_t)part.count;
-  part.access = TWS_READ;
-  tws_operand operands[2] = {part, tws_all(&l->b, l->value_gradient[value], TWS_READ_WRITE)};
-  tws_lower_compute(l, &work, operands, 2);
-}
-
 /* The gradient passes unchanged, in its own memory. */
 static void pass_gradient(tws_lower *l, uint32_t in, tws_operand from) {
   if (l->value_gradient[in] == TWS_NONE) {
     l->value_gradient[in] = from.buffer;
   } else {
-    add_gradient(l, in, from);
+    tws_lower_add_gradient(l, in, from);
   }
 }
 
@@ -172,7 +164,7 @@ void tws_exchange_backward(tws_lower *l, const tws_module *m) {
                                          [TWS_EXCHANGE_TOKENS] = TWS_EXCHANGE_HEADS};
   tws_operand to = gradient_target(l, in, &accumulate);
   move(l, m, reverse[kind], from, to);
-  if (accumulate) add_gradient(l, in, to);
+  if (accumulate) tws_lower_add_gradient(l, in, to);
 }
 
 /* ---- parameters ---- */

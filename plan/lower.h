@@ -11,6 +11,7 @@
 #ifndef TWS_PLAN_LOWER_H
 #define TWS_PLAN_LOWER_H
 
+#include "models/network/module.h"
 #include "plan/builder.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/shard.h"
@@ -115,7 +116,9 @@ typedef struct tws_lower {
   const tws_module *fused_with; /* likewise: the module whose work its kernel does too, or NULL */
   uint8_t *tiled;               /* values that exist one tile at a time */
   uint8_t *adds;        /* per value: whether tiles add to the gradient that was there before the first of them */
+  uint8_t *aliased;     /* per value: its gradient is another value's too */
   uint8_t *kept;        /* per value: tws_kept */
+  uint64_t *rows;       /* per value: of a micro-batch on this rank, before its placement */
   int64_t tokens;       /* of one micro-batch on this rank */
   int64_t accumulation; /* micro-batches lowered */
   int overlap;          /* overlap_comm, off in a pipeline */
@@ -136,8 +139,16 @@ uint32_t tws_lower_group(tws_lower *l, tws_axes axes);
 uint32_t tws_lower_add_group(tws_lower *l, tws_axes axes, const int *members, int count);
 
 /* values.c: whole values, or the visit's tile of them */
-uint64_t tws_value_tokens(const tws_lower *l, uint32_t value);
+void tws_values_begin(tws_lower *l);
+uint64_t tws_value_rows(const tws_lower *l, uint32_t value);
 uint64_t tws_value_elements(const tws_lower *l, uint32_t value);
+/* Length of the whole sequences that a value is made of. */
+int64_t tws_value_sequence(const tws_lower *l, uint32_t value);
+/* Of an input of the network: a micro-batch of it on this rank. */
+uint64_t tws_input_rows(const tws_lower *l, uint32_t input);
+uint64_t tws_input_elements(const tws_lower *l, uint32_t input);
+tws_dtype tws_input_dtype(const tws_lower *l, uint32_t input);
+tws_operand tws_input_read(tws_lower *l, uint32_t input);
 uint32_t tws_value_new(tws_lower *l, uint32_t value);
 tws_operand tws_value_read(tws_lower *l, uint32_t value);
 tws_operand tws_value_make(tws_lower *l, uint32_t value);
@@ -146,6 +157,8 @@ tws_operand tws_value_take(tws_lower *l, uint32_t input, uint32_t output, uint32
 tws_operand tws_value_gradient(tws_lower *l, uint32_t value);
 /* Where the gradient of an input is written, or added to when another consumer of the value has been there. */
 tws_operand tws_value_gradient_out(tws_lower *l, uint32_t value, int *accumulate);
+/* Adds what was made beside it to the gradient of a value. */
+void tws_lower_add_gradient(tws_lower *l, uint32_t value, tws_operand part);
 tws_operand tws_lower_scratch(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements);
 tws_operand tws_lower_workspace(tws_lower *l, const tws_work *work);
 void tws_lower_compute(tws_lower *l, const tws_work *work, const tws_operand *operands, int count);
@@ -158,9 +171,9 @@ tws_operand tws_operand_slice(const tws_lower *l, tws_operand operand, int i);
 
 /* modules.c */
 void tws_lower_visit(tws_lower *l, const tws_visit *visit);
+/* One kernel of a module's row, operand by operand. */
+void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel);
 tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel kernel, uint32_t flags);
-/* Ids or targets of the micro-batch, or of the visit's tile of it. */
-tws_operand tws_token_slice(tws_lower *l, uint32_t buffer);
 /* Rows of the table of positions that this rank's tokens are at. */
 void tws_position_rows(const tws_lower *l, uint32_t param, int64_t *first, int64_t *rows);
 /* Half precision: the kernel gets the loss scale as one more operand; returns how many there are now. */

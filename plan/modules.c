@@ -1,6 +1,7 @@
 /* One visit of a module -> kernels. The same code serves every model: it knows module types, not architectures. */
 #include <string.h>
 
+#include "models/operator.h"
 #include "plan/lower.h"
 
 const tws_local_module *tws_local_of(const tws_lower *l, const tws_module *m) {
@@ -11,57 +12,139 @@ int tws_lower_sliced(const tws_lower *l, const tws_module *m) {
   return l->slices > 1 && l->tiles == 1 && tws_local_of(l, m)->split != TWS_SPLIT_NONE;
 }
 
-/* Tokens of a visit. */
-static int64_t tokens_of(const tws_lower *l, const tws_module *m) {
-  uint64_t tokens = m->in[0] != TWS_NONE ? tws_value_tokens(l, m->in[0]) : (uint64_t)l->tokens;
-  return (int64_t)tokens / l->tiles;
+/* Rows of a visit: those of what the module reads. */
+static int64_t rows_of(const tws_lower *l, const tws_module *m) {
+  uint64_t rows = (uint64_t)l->tokens;
+  if (m->in[0] != TWS_NONE)
+    rows = tws_value_rows(l, m->in[0]);
+  else if (m->input[0] != TWS_NONE)
+    rows = tws_input_rows(l, m->input[0]);
+  return (int64_t)rows / l->tiles;
 }
 
+#define SIZES(...) const int64_t sizes[] = {__VA_ARGS__};
+#define SCALARS(...) const double scalars[] = {0, ##__VA_ARGS__};
+#define FLAGS(flags_) work.flags |= (uint32_t)(flags_);
+#define BIASED (m->param[1] != TWS_NONE ? TWS_BIAS : 0)
+#define MODULE(id, name_, summary_, sizes_, scalars_, flags_, traits_, forward_, backward_) \
+  case TWS_MODULE_##id: {                                                                   \
+    sizes_ scalars_ flags_ memcpy(work.d, sizes, sizeof sizes);                             \
+    memcpy(work.f, scalars + 1, sizeof scalars - sizeof *scalars);                          \
+    break;                                                                                  \
+  }
 tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel kernel, uint32_t flags) {
   tws_work work = tws_kernel_work(kernel, l->config->dtype, flags);
-  int64_t tokens = tokens_of(l, m), sequence = l->config->sequence_length; /* attention sees whole sequences */
-  work.d[0] = tokens;
+  const int64_t rows = rows_of(l, m);
+  /* attention sees whole sequences */
+  const int64_t sequence = m->in[0] != TWS_NONE ? tws_value_sequence(l, m->in[0]) : l->config->sequence_length;
   switch (m->type) {
-    case TWS_MODULE_LINEAR:
-      work.d[1] = m->out_features;
-      work.d[2] = m->in_features;
-      break;
-    case TWS_MODULE_ATTENTION:
-      work.d[0] = tokens / sequence;
-      work.d[1] = sequence;
-      work.d[2] = m->heads;
-      work.d[3] = m->kv_heads;
-      work.d[4] = m->head_size;
-      break;
-    case TWS_MODULE_ROPE:
-      work.d[1] = m->heads;
-      work.d[2] = m->kv_heads;
-      work.d[3] = m->head_size;
-      work.d[4] = sequence;
-      memcpy(work.f, m->rope, sizeof work.f);
-      break;
-    case TWS_MODULE_NORM:
-      work.d[1] = m->out_features;
-      work.f[0] = m->epsilon;
-      if (m->rms) work.flags |= TWS_RMS;
-      break;
-    case TWS_MODULE_GELU:
-    case TWS_MODULE_ADD:
-      work.d[0] = tokens * m->out_features;
-      break;
-    case TWS_MODULE_SWIGLU:
-      work.d[1] = m->out_features;
-      break;
-    default:
+#include "models/network/modules.def"
+    case TWS_MODULE_TYPE_COUNT:
       break;
   }
-  if ((m->type == TWS_MODULE_LINEAR || m->type == TWS_MODULE_NORM) && m->param[1] != TWS_NONE) work.flags |= TWS_BIAS;
   return work;
 }
 
-tws_operand tws_token_slice(tws_lower *l, uint32_t buffer) {
-  uint64_t tokens = (uint64_t)l->tokens, part = tokens / (uint64_t)l->tiles;
-  return tws_read(buffer, (uint64_t)l->b.micro_batch * tokens + part * (uint64_t)l->tile, part);
+/* ---- a kernel by its row ---- */
+
+typedef struct emission {
+  tws_work work;
+  tws_operand operand[TWS_BINDINGS];
+  int count;
+  uint32_t add_to;    /* value: its gradient, made beside the one that is there, is added to it; or TWS_NONE */
+  tws_operand beside; /* that one */
+} emission;
+
+/* The gradient of an input. A kernel that cannot add to what another reader left writes beside it. */
+static void bind_input_gradient(tws_lower *l, emission *e, uint32_t value, uint32_t adds_flag) {
+  int accumulate;
+  tws_operand into = tws_value_gradient_out(l, value, &accumulate);
+  if (accumulate && !adds_flag) {
+    into = e->beside = tws_lower_scratch(l, "gradient to add", l->config->dtype, into.count);
+    e->add_to = value;
+  } else if (accumulate) {
+    e->work.flags |= adds_flag;
+  }
+  e->operand[e->count++] = into;
+}
+
+/* The gradient of an input in the memory of the output's, which is not needed again, unless it is another value's too.
+ */
+static void bind_taken_gradient(tws_lower *l, emission *e, const tws_module *m, uint32_t value, uint32_t access) {
+  tws_operand dy = tws_value_gradient(l, m->out[0]);
+  if (l->aliased[m->out[0]]) {
+    const tws_operand own = tws_lower_scratch(l, "gradient", l->config->dtype, dy.count);
+    if (access == TWS_READ_WRITE) tws_builder_copy(&l->b, TWS_STREAM_COMPUTE, dy, own);
+    dy = own;
+  }
+  dy.access = access;
+  if (l->value_gradient[value] == TWS_NONE || l->tiled[value]) {
+    l->value_gradient[value] = dy.buffer;
+  } else {
+    e->beside = dy;
+    e->add_to = value;
+  }
+  e->operand[e->count++] = dy;
+}
+
+static void bind_parameter_gradient(tws_lower *l, emission *e, uint32_t param, uint32_t adds_flag) {
+  int accumulate;
+  e->operand[e->count] = tws_zero_gradient(l, param, &accumulate);
+  e->operand[e->count++].access = accumulate ? TWS_READ_WRITE : TWS_WRITE;
+  e->work.dtype2 = (uint8_t)l->zero.grad_dtype;
+  if (accumulate) e->work.flags |= adds_flag;
+}
+
+static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, uint32_t adds_flag) {
+  const uint32_t in = b.index < TWS_MODULE_INS ? m->in[b.index] : TWS_NONE;
+  switch ((tws_binding_source)b.source) {
+    case TWS_BIND_IN:
+      if (in != TWS_NONE) e->operand[e->count++] = tws_value_read(l, in);
+      break;
+    case TWS_BIND_OUT: /* read by the gradient */
+      if (m->out[b.index] == TWS_NONE) break;
+      e->operand[e->count++] =
+          l->b.phase == TWS_PHASE_BACKWARD ? tws_value_read(l, m->out[b.index]) : tws_value_make(l, m->out[b.index]);
+      break;
+    case TWS_BIND_PARAM:
+      if (m->param[b.index] != TWS_NONE) e->operand[e->count++] = tws_zero_param(l, m->param[b.index]);
+      break;
+    case TWS_BIND_INPUT:
+      if (m->input[b.index] != TWS_NONE) e->operand[e->count++] = tws_input_read(l, m->input[b.index]);
+      break;
+    case TWS_BIND_TAKE:
+    case TWS_BIND_UPDATE:
+      e->operand[e->count++] = tws_value_take(l, in, m->out[0], b.source == TWS_BIND_TAKE ? TWS_WRITE : TWS_READ_WRITE);
+      break;
+    case TWS_BIND_D_OUT:
+      e->operand[e->count++] = tws_value_gradient(l, m->out[b.index]);
+      break;
+    case TWS_BIND_D_IN:
+      if (in != TWS_NONE) bind_input_gradient(l, e, in, adds_flag);
+      break;
+    case TWS_BIND_D_IN_PLACE:
+    case TWS_BIND_D_IN_UPDATE:
+      bind_taken_gradient(l, e, m, in, b.source == TWS_BIND_D_IN_PLACE ? TWS_WRITE : TWS_READ_WRITE);
+      break;
+    case TWS_BIND_D_PARAM:
+      if (m->param[b.index] != TWS_NONE) bind_parameter_gradient(l, e, m->param[b.index], adds_flag);
+      break;
+    case TWS_BIND_WORKSPACE:
+      e->operand[e->count++] = tws_lower_workspace(l, &e->work);
+      break;
+    default:
+      tws_builder_fail(&l->b, TWS_INTERNAL, "a module's row has an operand that only its own code can give");
+  }
+}
+
+void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
+  emission e = {.work = tws_module_work(l, m, (tws_kernel)kernel->kernel, 0), .add_to = TWS_NONE};
+  const tws_operator *row = tws_operator_of((tws_kernel)kernel->kernel);
+  for (int i = 0; kernel->binding[i].source != TWS_BIND_END && l->b.failed == TWS_OK; i++)
+    bind(l, &e, m, kernel->binding[i], row->operand[i].adds_flag);
+  if (l->b.failed != TWS_OK) return;
+  tws_lower_compute(l, &e.work, e.operand, e.count);
+  if (e.add_to != TWS_NONE) tws_lower_add_gradient(l, e.add_to, e.beside);
 }
 
 void tws_position_rows(const tws_lower *l, uint32_t param, int64_t *first, int64_t *rows) {
@@ -75,7 +158,7 @@ void tws_position_rows(const tws_lower *l, uint32_t param, int64_t *first, int64
 static void forward_embedding(tws_lower *l, const tws_module *m) {
   tws_work work = tws_kernel_work(TWS_KERNEL_EMBEDDING, l->config->dtype, 0);
   const tws_local_module *local = tws_local_of(l, m);
-  tws_operand operands[4] = {tws_token_slice(l, l->b.plan->input_ids), tws_zero_param(l, m->param[0])};
+  tws_operand operands[4] = {tws_input_read(l, m->input[0]), tws_zero_param(l, m->param[0])};
   int n = 2;
   work.d[0] = l->tokens;
   work.d[1] = m->out_features;
@@ -94,8 +177,8 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
 }
 
 /* The mean over the global batch, of which micro-batches and ranks add their parts. */
-static double loss_weight(const tws_lower *l) {
-  return 1.0 / ((double)l->tokens * (double)l->config->accumulation_steps * l->zero.ranks);
+static double loss_weight(const tws_lower *l, const tws_module *m) {
+  return 1.0 / ((double)tws_input_rows(l, m->input[0]) * (double)l->config->accumulation_steps * l->zero.ranks);
 }
 
 int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int count) {
@@ -109,19 +192,19 @@ int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int co
 static void forward_split_loss(tws_lower *l, const tws_module *m) {
   const tws_local_module *local = tws_local_of(l, m);
   tws_work work = tws_kernel_work(TWS_KERNEL_VOCABULARY_STATS, l->config->dtype, 0);
-  int64_t tokens = tokens_of(l, m);
+  int64_t tokens = rows_of(l, m);
   work.d[0] = tokens;
   work.d[1] = local->rows;
   work.d[2] = m->out_features;
   const tws_arguments columns = {{(double)local->first_row}};
-  tws_operand targets = tws_token_slice(l, l->b.plan->targets);
+  tws_operand targets = tws_input_read(l, m->input[0]);
   tws_operand stats = tws_lower_scratch(l, "loss statistics", TWS_F32, 3 * (uint64_t)tokens);
   tws_operand first[3] = {tws_value_read(l, m->in[0]), targets, stats};
   tws_lower_compute_with(l, &work, &columns, first, 3);
   tws_operand all = tws_exchange_gather(l, stats, "loss statistics of all ranks");
   work.code = TWS_KERNEL_VOCABULARY_LOSS;
   work.d[3] = l->axes.tensor;
-  const double weight = loss_weight(l);
+  const double weight = loss_weight(l, m);
   const tws_arguments arguments = {{weight, weight / l->axes.tensor, (double)local->first_row}};
   tws_operand second[5] = {tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE), targets, all,
                            tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 2)};
@@ -135,13 +218,13 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
     return;
   }
   tws_work work = tws_kernel_work(TWS_KERNEL_CROSS_ENTROPY, l->config->dtype, 0);
-  work.d[0] = tokens_of(l, m);
-  work.d[1] = l->network->vocabulary;
-  work.d[2] = l->network->padded_vocabulary;
-  const double weight = loss_weight(l);
+  work.d[0] = rows_of(l, m);
+  work.d[1] = m->in_features;
+  work.d[2] = m->out_features;
+  const double weight = loss_weight(l, m);
   tws_operand operands[4];
   operands[0] = tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE);
-  operands[1] = tws_token_slice(l, l->b.plan->targets);
+  operands[1] = tws_input_read(l, m->input[0]);
   operands[2] = tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 2);
   const int count = tws_lower_scaled(l, &work, operands, 3);
   tws_lower_compute_with(l, &work, &(tws_arguments){{weight, weight}}, operands, count);
@@ -191,54 +274,20 @@ static void forward_norm(tws_lower *l, const tws_module *m) {
   tws_lower_compute(l, &work, operands, n);
 }
 
+/* Types that do more than their row says: parts of a split vocabulary, slices, neighbours in one kernel. */
+static void (*const own_forward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_module *m) = {
+    [TWS_MODULE_EMBEDDING] = forward_embedding,
+    [TWS_MODULE_LOSS] = forward_loss,
+    [TWS_MODULE_LINEAR] = forward_linear,
+    [TWS_MODULE_EXCHANGE] = tws_exchange_forward,
+    [TWS_MODULE_NORM] = forward_norm};
+
 static void forward(tws_lower *l, const tws_module *m) {
-  tws_operand operands[5];
-  tws_work work;
-  int n = 0;
-  switch (m->type) {
-    case TWS_MODULE_EMBEDDING:
-      forward_embedding(l, m);
-      return;
-    case TWS_MODULE_LOSS:
-      forward_loss(l, m);
-      return;
-    case TWS_MODULE_LINEAR:
-      forward_linear(l, m);
-      return;
-    case TWS_MODULE_EXCHANGE:
-      tws_exchange_forward(l, m);
-      return;
-    case TWS_MODULE_NORM:
-      forward_norm(l, m);
-      return;
-    case TWS_MODULE_ROPE:
-      work = tws_module_work(l, m, TWS_KERNEL_ROPE, 0);
-      operands[n++] = tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE);
-      break;
-    case TWS_MODULE_ATTENTION:
-      work = tws_module_work(l, m, TWS_KERNEL_ATTENTION, 0);
-      operands[n++] = tws_value_read(l, m->in[0]);
-      operands[n++] = tws_value_make(l, m->out[0]);
-      operands[n++] = tws_value_make(l, m->out[1]);
-      operands[n++] = tws_lower_workspace(l, &work);
-      break;
-    case TWS_MODULE_GELU:
-    case TWS_MODULE_SWIGLU:
-      work = tws_module_work(l, m, m->type == TWS_MODULE_GELU ? TWS_KERNEL_GELU : TWS_KERNEL_SWIGLU, 0);
-      operands[n++] = tws_value_read(l, m->in[0]);
-      operands[n++] = tws_value_make(l, m->out[0]);
-      break;
-    case TWS_MODULE_ADD:
-      work = tws_module_work(l, m, TWS_KERNEL_ADD, 0);
-      operands[n++] = tws_value_read(l, m->in[0]);
-      operands[n++] = tws_value_read(l, m->in[1]);
-      operands[n++] = tws_value_take(l, m->in[1], m->out[0], TWS_WRITE);
-      break;
-    default:
-      tws_builder_fail(&l->b, TWS_INTERNAL, "a module type has no forward");
-      return;
-  }
-  tws_lower_compute(l, &work, operands, n);
+  if (own_forward[m->type])
+    own_forward[m->type](l, m);
+  else
+    for (const tws_module_kernel *k = tws_module_row_of(m->type)->forward; k->binding[0].source; k++)
+      tws_lower_kernel(l, m, k);
 }
 
 void tws_lower_visit(tws_lower *l, const tws_visit *visit) {

@@ -28,7 +28,7 @@ static int list_layers(const tws_network *network, uint32_t *starts, tws_pipelin
       layers[count++] =
           (tws_pipeline_layer){.type = module->layer >= 0 ? "TransformerLayer" : tws_module_type_name(module->type)};
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
       if (module->param[i] != TWS_NONE) layers[count - 1].params += tws_param_numel(&network->params[module->param[i]]);
     }
   }
@@ -40,7 +40,7 @@ static int list_layers(const tws_network *network, uint32_t *starts, tws_pipelin
 static uint32_t value_across(const tws_network *network, uint32_t boundary) {
   uint32_t found = TWS_NONE;
   for (uint32_t m = boundary; m < network->module_count; m++) {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < TWS_MODULE_INS; i++) {
       uint32_t v = network->modules[m].in[i];
       if (v == TWS_NONE || network->values[v].producer >= boundary) continue;
       if (found != TWS_NONE && found != v) return TWS_NONE;
@@ -60,7 +60,7 @@ static int block_of(const uint32_t *first, int blocks, uint32_t module) {
 static void find_shared(tws_lower *l, const uint32_t *first, int blocks) {
   for (uint32_t m = 0; m < l->network->module_count; m++) {
     int stage = tws_pipeline_block_stage(&l->shape, block_of(first, blocks, m));
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
       uint32_t p = l->network->modules[m].param[i];
       if (p == TWS_NONE || stage == l->stage) continue;
       l->param_stages[p] |= stage < l->stage ? 1 : 2;
@@ -113,7 +113,7 @@ static tws_code make_chunks(tws_lower *l, tws_error *err) {
 static int tied_ends(const tws_lower *l, int *other) {
   for (int c = 0; c < l->chunk_count; c++) {
     for (uint32_t m = l->chunks[c].first; m < l->chunks[c].end; m++) {
-      for (int i = 0; i < 2; i++) {
+      for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
         uint32_t p = l->network->modules[m].param[i];
         if (p == TWS_NONE || !l->param_stages[p]) continue;
         *other = l->param_stages[p] & 1 ? 0 : l->shape.stages - 1; /* embedding first, head last */

@@ -206,7 +206,7 @@ typedef struct tws_plan {
   uint32_t parameters, master, gradients;
   uint32_t optimizer_state[TWS_OPTIMIZER_STATES]; /* AdamW: first and second moments */
   int optimizer_states;
-  uint32_t input_ids, targets; /* int32 [accumulation][micro batch][sequence / sequence ranks] */
+  uint32_t input[TWS_NETWORK_INPUTS]; /* as the network lists them: [accumulation][rows of a micro-batch on this rank] */
   uint32_t hyper, metrics;
   tws_backend_kind backend;
   int threads;
@@ -236,6 +236,8 @@ void tws_plan_destroy(tws_plan *plan);
 static inline const tws_arguments *tws_op_arguments(const tws_plan *plan, const tws_op *op) {
   return op->arguments > 0 ? &plan->arguments[op->arguments - 1] : NULL;
 }
+/* The buffer of the network's first input with this content, or TWS_NONE. */
+uint32_t tws_plan_input(const tws_plan *plan, tws_input_content content);
 /* Memory of a rank that runs this program: its arena and the state's. */
 uint64_t tws_plan_bytes(const tws_plan *plan, tws_tier tier);
 /* The arena that a buffer lies in: bytes. */

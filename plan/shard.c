@@ -51,34 +51,30 @@ static uint32_t add_module(maker *k, const tws_module *like) {
   return index;
 }
 
-static uint32_t add_value(maker *k, uint32_t module, int slot, uint32_t like, int64_t per_token,
-                          tws_local_value tokens) {
+static uint32_t add_value(maker *k, uint32_t module, int slot, uint32_t like, int64_t per_row, tws_local_value tokens) {
   uint32_t index = k->net->value_count++;
   k->net->values[index] = k->whole->values[like];
   k->net->values[index].producer = module;
-  k->net->values[index].per_token = (uint32_t)per_token;
+  k->net->values[index].per_row = (uint32_t)per_row;
   k->values[index] = tokens;
   k->net->modules[module].out[slot] = index;
   return index;
 }
 
 /* An exchange of the local value that stands for the whole network's `value`. */
-static uint32_t add_exchange(maker *k, tws_exchange exchange, uint32_t value, uint32_t in, int64_t per_token,
+static uint32_t add_exchange(maker *k, tws_exchange exchange, uint32_t value, uint32_t in, int64_t per_row,
                              tws_local_value tokens) {
   const tws_module *origin = &k->whole->modules[k->origin];
-  tws_module module = {.type = TWS_MODULE_EXCHANGE,
-                       .name = origin->name,
-                       .layer = origin->layer,
-                       .in = {in, TWS_NONE},
-                       .out = {TWS_NONE, TWS_NONE},
-                       .param = {TWS_NONE, TWS_NONE},
-                       .out_features = k->net->values[in].per_token,
-                       .heads = origin->heads,
-                       .kv_heads = origin->kv_heads,
-                       .head_size = origin->head_size};
+  tws_module module;
+  tws_module_clear(&module, TWS_MODULE_EXCHANGE, origin->name, origin->layer);
+  module.in[0] = in;
+  module.out_features = k->net->values[in].per_row;
+  module.heads = origin->heads;
+  module.kv_heads = origin->kv_heads;
+  module.head_size = origin->head_size;
   uint32_t index = add_module(k, &module);
   k->modules[index].exchange = (uint8_t)exchange;
-  return add_value(k, index, 0, value, per_token, tokens);
+  return add_value(k, index, 0, value, per_row, tokens);
 }
 
 /* What a COLUMN layer reads: all tokens, with a gradient that is summed over the ranks. */
@@ -89,7 +85,7 @@ static uint32_t enter(maker *k, uint32_t value) {
   int tensor_sequence_parallel = tokens.split > 1;
   tokens.split = 1;
   k->entered[value] = add_exchange(k, tensor_sequence_parallel ? TWS_EXCHANGE_GATHER : TWS_EXCHANGE_COPY, value, in,
-                                   k->net->values[in].per_token, tokens);
+                                   k->net->values[in].per_row, tokens);
   if (!tensor_sequence_parallel) k->current[value] = k->entered[value]; /* it took the memory over */
   return k->entered[value];
 }
@@ -99,7 +95,7 @@ static uint32_t leave(maker *k, uint32_t value, uint32_t in) {
   tws_local_value tokens = k->values[in];
   if (k->axes->tensor_sequence_parallel) tokens.split = (uint16_t)k->axes->tensor;
   return add_exchange(k, k->axes->tensor_sequence_parallel ? TWS_EXCHANGE_SCATTER : TWS_EXCHANGE_REDUCE, value, in,
-                      k->net->values[in].per_token, tokens);
+                      k->net->values[in].per_row, tokens);
 }
 
 /* ---- parameters ---- */
@@ -148,7 +144,7 @@ static void keep_whole(maker *k, uint32_t p) {
 
 /* Parameters of a module that is not split: copies, whose gradients are partial where tokens are split. */
 static void copy_params(maker *k, const tws_module *m, tws_local_value tokens) {
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
     keep_whole(k, m->param[i]);
     if (k->axes->tensor > 1) share(k, m->param[i], tokens.split > 1 ? TWS_SHARING_PARTIAL : TWS_SHARING_COPIED);
   }
@@ -167,7 +163,7 @@ static void vocabulary_part(const maker *k, tws_local_module *local) {
 
 static void embedding(maker *k, const tws_module *m) {
   uint32_t index = add_module(k, m), value = m->out[0];
-  uint32_t x = add_value(k, index, 0, value, k->whole->values[value].per_token, (tws_local_value){1, 1});
+  uint32_t x = add_value(k, index, 0, value, k->whole->values[value].per_row, (tws_local_value){1, 1});
   vocabulary_part(k, &k->modules[index]);
   if (k->axes->tensor == 1) {
     copy_params(k, m, (tws_local_value){1, 1});
@@ -234,8 +230,8 @@ static void leave_heads(maker *k, uint32_t value) {
   uint32_t in = k->current[value];
   tws_local_value tokens = k->values[in];
   tokens.gather = (uint16_t)(tokens.gather / k->axes->sequence);
-  k->current[value] = add_exchange(k, TWS_EXCHANGE_TOKENS, value, in,
-                                   (int64_t)k->net->values[in].per_token * k->axes->sequence, tokens);
+  k->current[value] =
+      add_exchange(k, TWS_EXCHANGE_TOKENS, value, in, (int64_t)k->net->values[in].per_row * k->axes->sequence, tokens);
   tws_module *m = &k->net->modules[k->net->module_count - 1];
   m->heads /= k->axes->tensor;
   m->kv_heads = 0;
@@ -246,7 +242,7 @@ static void plain(maker *k, const tws_module *m) {
   if (attends) enter_heads(k, m->in[0]);
   uint32_t index = add_module(k, m);
   tws_module *module = &k->net->modules[index];
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < TWS_MODULE_INS; i++) {
     if (m->in[i] != TWS_NONE) module->in[i] = k->current[m->in[i]];
   }
   tws_local_value tokens = k->values[module->in[0]];
@@ -259,14 +255,14 @@ static void plain(maker *k, const tws_module *m) {
   }
   if (m->type == TWS_MODULE_LOSS) vocabulary_part(k, &k->modules[index]);
   if (m->type == TWS_MODULE_LOSS && wide) k->modules[index].split = TWS_SPLIT_COLUMN;
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < TWS_MODULE_OUTS; i++) {
     if (m->out[i] == TWS_NONE) continue;
-    int64_t per_token = k->whole->values[m->out[i]].per_token;
-    if (wide) per_token = part(k, per_token);
+    int64_t per_row = k->whole->values[m->out[i]].per_row;
+    if (wide) per_row = part(k, per_row);
     if (attends && k->axes->sequence > 1) { /* o, lse: query heads; qkv: as the input */
-      per_token = m->type == TWS_MODULE_ROPE ? k->net->values[module->in[0]].per_token : per_token / k->axes->sequence;
+      per_row = m->type == TWS_MODULE_ROPE ? k->net->values[module->in[0]].per_row : per_row / k->axes->sequence;
     }
-    k->current[m->out[i]] = add_value(k, index, i, m->out[i], per_token, tokens);
+    k->current[m->out[i]] = add_value(k, index, i, m->out[i], per_row, tokens);
     k->headed[m->out[i]] = m->type == TWS_MODULE_ROPE;
   }
   if (m->type == TWS_MODULE_ATTENTION) leave_heads(k, m->out[0]);
@@ -275,7 +271,7 @@ static void plain(maker *k, const tws_module *m) {
 static void find_consumers(maker *k) {
   memset(k->consumer, 0xff, k->whole->value_count * sizeof *k->consumer); /* TWS_NONE */
   for (uint32_t m = k->whole->module_count; m-- > 0;) {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < TWS_MODULE_INS; i++) {
       if (k->whole->modules[m].in[i] != TWS_NONE) k->consumer[k->whole->modules[m].in[i]] = m;
     }
   }

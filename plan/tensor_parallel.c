@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/network/module.h"
 #include "plan/shard.h"
 
 /* The linear layer (or loss) that a value reaches through modules that keep features apart; TWS_NONE otherwise. */
@@ -19,12 +20,12 @@ static uint32_t partner_of(const tws_network *network, const uint32_t *consumer,
         return m;
       case TWS_MODULE_ROPE:
       case TWS_MODULE_ATTENTION:
-      case TWS_MODULE_GELU:
-      case TWS_MODULE_SWIGLU:
         value = module->out[0];
         break;
       default:
-        return TWS_NONE;
+        if (!tws_module_row_of(module->type)->pointwise) return TWS_NONE;
+        value = module->out[0];
+        break;
     }
   }
 }
@@ -54,7 +55,7 @@ void tws_tensor_parallel_classify(const tws_network *network, const uint32_t *co
         out = in;
         break;
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < TWS_MODULE_OUTS; i++) {
       if (module->out[i] != TWS_NONE) wide[module->out[i]] = (uint8_t)out;
     }
   }

@@ -3,14 +3,59 @@
 
 #include "plan/lower.h"
 
-uint64_t tws_value_tokens(const tws_lower *l, uint32_t value) {
+static uint64_t local_count(const tws_lower *l, const tws_dim *dim, int dims) {
+  return (uint64_t)tws_dims_count(dim, dims, l->config->micro_batch_size,
+                                  l->config->sequence_length / l->axes.sequence);
+}
+
+void tws_values_begin(tws_lower *l) {
+  for (uint32_t v = 0; v < l->network->value_count; v++)
+    l->rows[v] = local_count(l, l->network->values[v].row, l->network->values[v].row_dims);
+}
+
+uint64_t tws_value_rows(const tws_lower *l, uint32_t value) {
   const tws_local_value *v = &l->local.values[value];
-  return (uint64_t)l->tokens * v->gather / v->split;
+  return l->rows[value] * v->gather / v->split;
 }
 
 uint64_t tws_value_elements(const tws_lower *l, uint32_t value) {
-  return l->network->values[value].per_token * tws_value_tokens(l, value);
+  return l->network->values[value].per_row * tws_value_rows(l, value);
 }
+
+int64_t tws_value_sequence(const tws_lower *l, uint32_t value) {
+  const tws_value *v = &l->network->values[value];
+  for (int i = 0; i < v->row_dims; i++)
+    if (v->row[i].kind == TWS_DIM_SEQUENCE && v->row[i].size > 0) return v->row[i].size;
+  return l->config->sequence_length;
+}
+
+/* ---- inputs of the network ---- */
+
+static int is_row(tws_dim_kind kind) {
+  return kind != TWS_DIM_FIXED;
+}
+
+uint64_t tws_input_rows(const tws_lower *l, uint32_t input) {
+  const tws_network_input *in = &l->network->input[input];
+  int dims = 0;
+  while (dims < in->dims && is_row(in->dim[dims].kind)) dims++;
+  return local_count(l, in->dim, dims);
+}
+
+uint64_t tws_input_elements(const tws_lower *l, uint32_t input) {
+  return local_count(l, l->network->input[input].dim, l->network->input[input].dims);
+}
+
+tws_dtype tws_input_dtype(const tws_lower *l, uint32_t input) {
+  return l->network->input[input].content == TWS_INPUT_NUMBERS ? l->config->dtype : TWS_I32;
+}
+
+tws_operand tws_input_read(tws_lower *l, uint32_t input) {
+  const uint64_t all = tws_input_elements(l, input), part = all / (uint64_t)l->tiles;
+  return tws_read(l->b.plan->input[input], (uint64_t)l->b.micro_batch * all + part * (uint64_t)l->tile, part);
+}
+
+/* ---- values ---- */
 
 static uint64_t buffer_elements(const tws_lower *l, uint32_t value) {
   uint64_t elements = tws_value_elements(l, value);
@@ -79,6 +124,14 @@ tws_operand tws_value_gradient_out(tws_lower *l, uint32_t value, int *accumulate
                            buffer_elements(l, value), 0);
   }
   return range(l, value, l->value_gradient[value], *accumulate ? TWS_READ_WRITE : TWS_WRITE);
+}
+
+void tws_lower_add_gradient(tws_lower *l, uint32_t value, tws_operand part) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_ACCUMULATE, l->config->dtype, 0);
+  work.d[0] = (int64_t)part.count;
+  part.access = TWS_READ;
+  tws_operand operands[2] = {part, range(l, value, l->value_gradient[value], TWS_READ_WRITE)};
+  tws_lower_compute(l, &work, operands, 2);
 }
 
 tws_operand tws_lower_scratch(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements) {

@@ -40,12 +40,12 @@ static int tiled_group(const tws_lower *l, uint32_t m, group *g) {
   if (l->config->loss_tiles <= 1 && l->config->mlp_tiles <= 1) return 0;
   for (uint32_t first = m < 2 ? 0 : m - 2; first <= m; first++) {
     if (modules[first].type != TWS_MODULE_LINEAR || first + 1 >= count) continue;
-    int next = (int)modules[first + 1].type;
+    const tws_module_type next = modules[first + 1].type;
     if (next == TWS_MODULE_LOSS && l->config->loss_tiles > 1 && m <= first + 1) {
       *g = (group){.first = first, .count = 2, .tiles = (int)l->config->loss_tiles, .loss = 1};
       return 1;
     }
-    if ((next == TWS_MODULE_GELU || next == TWS_MODULE_SWIGLU) && l->config->mlp_tiles > 1 && first + 2 < count &&
+    if (tws_module_row_of(next)->pointwise && l->config->mlp_tiles > 1 && first + 2 < count &&
         modules[first + 2].type == TWS_MODULE_LINEAR && m <= first + 2) {
       *g = (group){.first = first, .count = 3, .tiles = (int)l->config->mlp_tiles};
       return 1;
@@ -87,15 +87,14 @@ static void decide_kept(tws_lower *l) {
     int keep = 1;
     if (producer->layer >= 0 && l->config->recompute == TWS_RECOMPUTE_FULL) keep = 0;
     if (producer->layer >= 0 && l->config->recompute == TWS_RECOMPUTE_SELECTIVE) {
-      keep =
-          producer->type != TWS_MODULE_NORM && producer->type != TWS_MODULE_GELU && producer->type != TWS_MODULE_SWIGLU;
+      keep = !tws_module_row_of(producer->type)->cheap;
     }
     int exchange = producer->type == TWS_MODULE_EXCHANGE ? l->local.modules[network->values[v].producer].exchange : 0;
     if (exchange == TWS_EXCHANGE_COPY) keep = l->kept[producer->in[0]]; /* the same memory */
     l->kept[v] = keep ? TWS_KEPT : TWS_NOT_KEPT;
   }
   for (uint32_t m = 0; m < network->module_count; m++) { /* what crosses from one layer to the next is a checkpoint */
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < TWS_MODULE_INS; i++) {
       uint32_t v = network->modules[m].in[i];
       if (v == TWS_NONE) continue;
       int layer = network->modules[m].layer;
@@ -108,46 +107,13 @@ static void decide_kept(tws_lower *l) {
   }
 }
 
-/* Values that a module's backward kernels read (models/network/network.h: "saved for backward"). */
-static int needed_values(const tws_module *m, uint32_t needed[3]) {
-  int n = 0;
-  switch (m->type) {
-    case TWS_MODULE_NORM:
-      needed[n++] = m->in[0];
-      needed[n++] = m->out[1];
-      break;
-    case TWS_MODULE_LINEAR:
-    case TWS_MODULE_GELU:
-    case TWS_MODULE_SWIGLU:
-      needed[n++] = m->in[0];
-      break;
-    case TWS_MODULE_ATTENTION:
-      needed[n++] = m->in[0];
-      needed[n++] = m->out[0];
-      needed[n++] = m->out[1];
-      break;
-    default:
-      break;
-  }
-  return n;
-}
-
-static int in_place_input(const tws_module *m, uint32_t *value) {
-  if (m->type == TWS_MODULE_ROPE || m->type == TWS_MODULE_LOSS)
-    *value = m->in[0];
-  else if (m->type == TWS_MODULE_ADD)
-    *value = m->in[1];
-  else
-    return 0;
-  return 1;
-}
-
+/* The value whose memory a module takes over. */
 static int consumes(const tws_lower *l, uint32_t index, uint32_t *value) {
   const tws_module *m = &l->network->modules[index];
   int exchange = l->local.modules[index].exchange;
-  if (exchange != TWS_EXCHANGE_COPY && exchange != TWS_EXCHANGE_REDUCE) return in_place_input(m, value);
-  *value = m->in[0];
-  return 1;
+  const int taken = exchange == TWS_EXCHANGE_COPY || exchange == TWS_EXCHANGE_REDUCE ? 0 : tws_module_taken(m->type);
+  if (taken >= 0) *value = m->in[taken];
+  return taken >= 0;
 }
 
 /* Make `value` again; recursion depth is bounded by the modules of one layer. */
@@ -162,18 +128,18 @@ static void ensure(tws_lower *l, uint8_t *have, uint32_t value) {
     have[value] = 1;
     return;
   }
-  for (int i = 0; i < 2; i++) ensure(l, have, m->in[i]);
+  for (int i = 0; i < TWS_MODULE_INS; i++) ensure(l, have, m->in[i]);
   push(l, index, TWS_PHASE_RECOMPUTE);
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < TWS_MODULE_OUTS; i++) {
     if (m->out[i] != TWS_NONE) have[m->out[i]] = 1;
   }
   if (consumes(l, index, &consumed)) have[consumed] = 0;
 }
 
 static void go_backward(tws_lower *l, uint8_t *have, uint32_t m) {
-  uint32_t needed[3];
-  int n = needed_values(&l->network->modules[m], needed);
-  for (int i = 0; i < n; i++) ensure(l, have, needed[i]);
+  uint32_t saved[TWS_MODULE_INS + TWS_MODULE_OUTS];
+  int n = tws_module_saved(&l->network->modules[m], saved);
+  for (int i = 0; i < n; i++) ensure(l, have, saved[i]);
   push(l, m, TWS_PHASE_BACKWARD);
 }
 
@@ -205,7 +171,7 @@ static void fuse_neighbours(tws_lower *l, tws_visit_list *visits) {
     return;
   }
   for (uint32_t m = 0; m < network->module_count; m++) {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < TWS_MODULE_INS; i++) {
       uint32_t v = network->modules[m].in[i];
       if (v != TWS_NONE && readers[v] < 2) readers[v]++;
     }

@@ -12,6 +12,7 @@
  * gathers into a flat tensor and copies out), neither float32 training nor bf16_master_weights_and_grads keeps a second
  * copy of the weights as "master" weights, and persistent parameters are gathered at the start of the step instead of
  * the end of the one before. */
+#include "models/network/module.h"
 #include "plan/zero.h"
 
 #include <string.h>
@@ -170,7 +171,7 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
 static void count_uses(tws_lower *l) {
   for (int c = 0; c < l->chunk_count; c++) {
     for (uint32_t m = l->chunks[c].first; m < l->chunks[c].end; m++) {
-      for (int i = 0; i < 2; i++) {
+      for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
         if (l->network->modules[m].param[i] != TWS_NONE) l->zero.uses[l->network->modules[m].param[i]]++;
       }
     }
@@ -185,10 +186,11 @@ static uint32_t completion_order(tws_lower *l, uint32_t *order) {
   for (int c = l->chunk_count; c-- > 0;) {
     for (uint32_t m = l->chunks[c].end; m-- > l->chunks[c].first;) {
       const tws_module *module = &l->network->modules[m];
-      for (int k = 0; k < 2; k++) { /* the position embedding's gradient is computed before the token embedding's */
-        int i = module->type == TWS_MODULE_EMBEDDING ? 1 - k : k;
-        if (module->param[i] != TWS_NONE && --left[module->param[i]] == 0) order[count++] = module->param[i];
-      }
+      for (const tws_module_kernel *k = tws_module_row_of(module->type)->backward; k->binding[0].source; k++)
+        for (const tws_binding *b = k->binding; b->source != TWS_BIND_END; b++) {
+          const uint32_t param = b->source == TWS_BIND_D_PARAM ? module->param[b->index] : TWS_NONE;
+          if (param != TWS_NONE && --left[param] == 0) order[count++] = param;
+        }
     }
   }
   return count;
@@ -247,7 +249,7 @@ static void make_buckets(tws_lower *l) {
 static void make_schedule(tws_lower *l) {
   tws_zero *z = &l->zero;
   tws_zero3_visit *visits = scratch(l, l->chunk->visits.count, sizeof *visits);
-  uint32_t *params = scratch(l, 2 * (size_t)l->chunk->visits.count, sizeof *params);
+  uint32_t *params = scratch(l, TWS_MODULE_PARAMS * (size_t)l->chunk->visits.count, sizeof *params);
   int64_t *sizes = scratch(l, l->network->param_count, sizeof *sizes);
   if (l->b.failed != TWS_OK) return;
   for (uint32_t p = 0; p < l->network->param_count; p++) sizes[p] = (int64_t)numel(l, p);
@@ -255,13 +257,12 @@ static void make_schedule(tws_lower *l) {
     visits[i].params = params;
     if (l->chunk->visits.items[i].module == TWS_NONE) continue;
     const tws_module *m = &l->network->modules[l->chunk->visits.items[i].module];
-    for (int k = 0; k < 2; k++) {
-      if (m->param[k] != TWS_NONE) params[visits[i].count++] = m->param[k];
-    }
-    if (visits[i].count == 2 && params[0] > params[1]) {
-      uint32_t swap = params[0];
-      params[0] = params[1];
-      params[1] = swap;
+    for (int k = 0; k < TWS_MODULE_PARAMS; k++) {
+      uint32_t at = (uint32_t)visits[i].count;
+      if (m->param[k] == TWS_NONE) continue;
+      for (; at > 0 && params[at - 1] > m->param[k]; at--) params[at] = params[at - 1]; /* ascending */
+      params[at] = m->param[k];
+      visits[i].count++;
     }
     params += visits[i].count;
   }

@@ -5,8 +5,8 @@
 tws_code tws_evaluation_open(tws_training *t, tws_error *err) {
   const tws_config *c = t->config;
   if (!t->options->eval_data) return TWS_OK;
-  TWS_TRY(tws_data_open(t->options->eval_data, c->sequence_length, t->options->network->vocabulary,
-                        c->train_batch_size, (uint64_t)c->seed, &t->eval_data, err));
+  TWS_TRY(tws_data_open(t->options->eval_data, c->sequence_length, t->options->network->vocabulary, c->train_batch_size,
+                        (uint64_t)c->seed, &t->eval_data, err));
   const int64_t there = (int64_t)t->eval_data.samples / c->train_batch_size, asked = t->options->eval_steps;
   t->eval_batches = asked > 0 && asked < there ? asked : there;
   if (asked > there && t->rank == 0)
@@ -27,8 +27,10 @@ static tws_code put_batch(tws_training *t, int64_t batch, tws_error *err) {
   const float hyper[TWS_HYPER_COUNT] = {0};
   const double zeros[TWS_METRIC_COUNT] = {0};
   TWS_TRY(tws_data_fill(&t->eval_data, &t->shape, batch, t->ids, t->targets, err));
-  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, plan->input_ids, 0, t->ids, tokens, err));
-  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, plan->targets, 0, t->targets, tokens, err));
+  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, tws_plan_input(plan, TWS_INPUT_TOKENS), 0, t->ids, tokens,
+                           err));
+  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, tws_plan_input(plan, TWS_INPUT_TARGETS), 0, t->targets,
+                           tokens, err));
   TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
   return tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, plan->metrics, 0, zeros, TWS_METRIC_COUNT, err);
 }
@@ -42,8 +44,8 @@ tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double 
     tws_watchdog_begin(t->watchdog, step);
     TWS_TRY(tws_executor_step(t->executor, TWS_PROGRAM_EVALUATE, step, NULL, NULL, NULL, err));
     tws_watchdog_end(t->watchdog);
-    TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_EVALUATE, t->evaluation->metrics, 0, metrics, TWS_METRIC_COUNT,
-                             err));
+    TWS_TRY(
+        tws_executor_get(t->executor, TWS_PROGRAM_EVALUATE, t->evaluation->metrics, 0, metrics, TWS_METRIC_COUNT, err));
     const double kept = 1 - metrics[TWS_METRIC_IGNORED]; /* share of the tokens whose target counts */
     sum += metrics[TWS_METRIC_LOSS] * kept;
     counted += kept;

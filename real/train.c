@@ -200,8 +200,10 @@ static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
 static tws_code put_inputs(tws_training *t, int64_t step, tws_error *err) {
   uint64_t tokens = (uint64_t)tws_data_tokens(&t->data, &t->shape);
   TWS_TRY(tws_data_fill(&t->data, &t->shape, step - 1, t->ids, t->targets, err));
-  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, t->plan->input_ids, 0, t->ids, tokens, err));
-  return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, t->plan->targets, 0, t->targets, tokens, err);
+  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, tws_plan_input(t->plan, TWS_INPUT_TOKENS), 0, t->ids, tokens,
+                           err));
+  return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, tws_plan_input(t->plan, TWS_INPUT_TARGETS), 0, t->targets,
+                          tokens, err);
 }
 
 /* One weight that is not a number, in a module whose output the loss depends on: the last of the network. */

@@ -116,28 +116,28 @@ static void check_graph(const tws_network *net) {
     }
     const tws_value *x = m->in[0] != TWS_NONE ? &net->values[m->in[0]] : NULL, *y = &net->values[m->out[0]];
     ck_assert_uint_ge(m->out_features, 1);
-    ck_assert_int_eq(y->per_token, m->out_features);
+    ck_assert_int_eq(y->per_row, m->out_features);
     switch (m->type) {
       case TWS_MODULE_LINEAR:
-        ck_assert_int_eq(x->per_token, m->in_features);
+        ck_assert_int_eq(x->per_row, m->in_features);
         ck_assert_int_eq(net->params[m->param[0]].rows, m->out_features);
         ck_assert_int_eq(net->params[m->param[0]].columns, m->in_features);
         break;
       case TWS_MODULE_NORM:
-        ck_assert_int_eq(net->values[m->out[1]].per_token, m->rms ? 1 : 2);
+        ck_assert_int_eq(net->values[m->out[1]].per_row, m->rms ? 1 : 2);
         ck_assert_int_eq(m->param[1] == TWS_NONE, m->rms);
         ck_assert_double_gt(m->epsilon, 0);
         break;
       case TWS_MODULE_ROPE:
       case TWS_MODULE_ATTENTION:
-        ck_assert_int_eq(x->per_token, (m->heads + 2 * m->kv_heads) * m->head_size);
+        ck_assert_int_eq(x->per_row, (m->heads + 2 * m->kv_heads) * m->head_size);
         ck_assert_int_eq(m->heads % m->kv_heads, 0);
         break;
       case TWS_MODULE_SWIGLU:
-        ck_assert_int_eq(x->per_token, 2 * m->out_features);
+        ck_assert_int_eq(x->per_row, 2 * m->out_features);
         break;
       case TWS_MODULE_ADD:
-        ck_assert_int_eq(net->values[m->in[1]].per_token, m->out_features);
+        ck_assert_int_eq(net->values[m->in[1]].per_row, m->out_features);
         break;
       case TWS_MODULE_LOSS:
         ck_assert_uint_eq(m->in[0], net->logits);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/network/module.h"
 #include "models/operator.h"
 
 static const char PAGE[] = TWS_TEST_DIR "/../docs/operators.md";
@@ -182,11 +183,62 @@ START_TEST(rows_hold_together) {
 }
 END_TEST
 
+/* ---- module types ---- */
+
+static const char *access_of(tws_binding_source source, int backward) {
+  switch (source) {
+    case TWS_BIND_OUT:
+      return backward ? "READ" : "WRITE";
+    case TWS_BIND_TAKE:
+    case TWS_BIND_D_IN:
+    case TWS_BIND_D_IN_PLACE:
+    case TWS_BIND_D_PARAM:
+      return "WRITE";
+    case TWS_BIND_UPDATE:
+    case TWS_BIND_D_IN_UPDATE:
+    case TWS_BIND_WORKSPACE:
+    case TWS_BIND_METRICS:
+      return "UPDATE";
+    default:
+      return "READ";
+  }
+}
+
+static void module_kernel_fits(const char *type, const tws_module_kernel *k, int backward) {
+  const tws_operator *row = tws_operator_of((tws_kernel)k->kernel);
+  int i = 0;
+  for (; k->binding[i].source != TWS_BIND_END; ++i) {
+    const tws_operand_text *o = &row->operand[i];
+    const char *access = access_of((tws_binding_source)k->binding[i].source, backward);
+    REQUIRE(o->name, "%s: %s has no operand %d", type, row->name, i);
+    REQUIRE(strcmp(o->access, access) == 0, "%s: %s: %s is %s, not %s", type, row->name, o->name, o->access, access);
+    REQUIRE(k->binding[i].source != TWS_BIND_TAKE || o->in_place, "%s: %s cannot be in place", type, o->name);
+  }
+  for (; row->operand[i].name; ++i)
+    REQUIRE(row->operand[i].when, "%s: %s lacks %s", type, row->name, row->operand[i].name);
+}
+
+/* Each kernel of a module gets the operands of its row, read and written as the row says. */
+START_TEST(modules_give_kernels_their_operands) {
+  int kernels = 0;
+  for (int t = 0; t < TWS_MODULE_TYPE_COUNT; ++t) {
+    const tws_module_row *row = tws_module_row_of((tws_module_type)t);
+    REQUIRE(row->name && row->summary, "a type without a name");
+    for (const tws_module_kernel *k = row->forward; k->binding[0].source; ++k, ++kernels)
+      module_kernel_fits(row->name, k, 0);
+    for (const tws_module_kernel *k = row->backward; k->binding[0].source; ++k, ++kernels)
+      module_kernel_fits(row->name, k, 1);
+  }
+  ck_assert_int_gt(kernels, TWS_MODULE_TYPE_COUNT);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("operators");
   TCase *rows = tcase_create("rows");
   tcase_add_test(rows, rows_hold_together);
   tcase_add_test(rows, page_is_that_of_the_table);
+  tcase_add_test(rows, modules_give_kernels_their_operands);
   suite_add_tcase(suite, rows);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

@@ -29,16 +29,12 @@ tws_code tws_build_reserve(tws_builder *b, int64_t modules, tws_error *err) {
 static uint32_t add_module(tws_builder *b, tws_module_type type, int layer, const char *name) {
   tws_network *net = b->net;
   uint32_t index = net->module_count++;
-  tws_module *module = &net->modules[index];
-  module->type = type;
-  module->name = name;
-  module->layer = layer;
-  for (int i = 0; i < 2; i++) module->in[i] = module->out[i] = module->param[i] = TWS_NONE;
+  tws_module_clear(&net->modules[index], type, name, layer);
   return index;
 }
 
 /* Values are named after their module, without Hugging Face's outermost prefix: "h.3.ln_1.y". */
-static uint32_t add_value(tws_builder *b, uint32_t module, int slot, const char *suffix, int64_t per_token,
+static uint32_t add_value(tws_builder *b, uint32_t module, int slot, const char *suffix, int64_t per_row,
                           tws_value_kind kind) {
   tws_network *net = b->net;
   const char *name = net->modules[module].name;
@@ -49,8 +45,10 @@ static uint32_t add_value(tws_builder *b, uint32_t module, int slot, const char 
   uint32_t index = net->value_count++;
   net->values[index] = (tws_value){.name = tws_build_name(b, "%s.%s", name, suffix),
                                    .producer = module,
-                                   .per_token = (uint32_t)per_token,
-                                   .kind = kind};
+                                   .per_row = (uint32_t)per_row,
+                                   .kind = kind,
+                                   .row_dims = 2,
+                                   .row = {{.kind = TWS_DIM_SAMPLES}, {.kind = TWS_DIM_SEQUENCE}}};
   net->modules[module].out[slot] = index;
   return index;
 }
@@ -70,10 +68,21 @@ static uint32_t add_param(tws_builder *b, uint32_t module, int slot, const char 
   return index;
 }
 
+/* The network's input with this content, one for each token; the same one when it is asked for again. */
+static uint32_t token_input(tws_builder *b, const char *name, tws_input_content content) {
+  tws_network *net = b->net;
+  uint32_t found = tws_network_input_of(net, content);
+  if (found != TWS_NONE) return found;
+  net->input[net->input_count] = (tws_network_input){
+      .name = name, .content = content, .dims = 2, .dim = {{.kind = TWS_DIM_SAMPLES}, {.kind = TWS_DIM_SEQUENCE}}};
+  return net->input_count++;
+}
+
 uint32_t tws_build_embedding(tws_builder *b, const char *name, const char *wte, const char *wpe, float std) {
   tws_network *net = b->net;
   uint32_t module = add_module(b, TWS_MODULE_EMBEDDING, -1, name);
   net->modules[module].out_features = net->hidden;
+  net->modules[module].input[0] = token_input(b, "input ids", TWS_INPUT_TOKENS);
   add_param(b, module, 0, wte, net->padded_vocabulary, net->hidden, (tws_init){std, 0});
   if (wpe != NULL) add_param(b, module, 1, wpe, net->positions, net->hidden, (tws_init){std, 0});
   return add_value(b, module, 0, "x", net->hidden, TWS_VALUE_ACTIVATION);
@@ -127,14 +136,14 @@ uint32_t tws_build_rope(tws_builder *b, int layer, const char *name, uint32_t qk
   uint32_t module = add_module(b, TWS_MODULE_ROPE, layer, name);
   tws_module *m = set_heads(b, module, qkv);
   memcpy(m->rope, rope, sizeof m->rope);
-  m->out_features = b->net->values[qkv].per_token;
+  m->out_features = b->net->values[qkv].per_row;
   return add_value(b, module, 0, "qkv", m->out_features, TWS_VALUE_ACTIVATION);
 }
 
 uint32_t tws_build_attention(tws_builder *b, int layer, const char *name, uint32_t qkv) {
   uint32_t module = add_module(b, TWS_MODULE_ATTENTION, layer, name);
   tws_module *m = set_heads(b, module, qkv);
-  m->in_features = b->net->values[qkv].per_token;
+  m->in_features = b->net->values[qkv].per_row;
   m->out_features = b->net->heads * b->net->head_size;
   uint32_t o = add_value(b, module, 0, "o", m->out_features, TWS_VALUE_ACTIVATION);
   add_value(b, module, 1, "lse", b->net->heads, TWS_VALUE_STATISTIC);
@@ -162,6 +171,8 @@ void tws_build_loss(tws_builder *b, uint32_t logits) {
   tws_network *net = b->net;
   uint32_t module = add_module(b, TWS_MODULE_LOSS, -2, "loss");
   net->modules[module].in[0] = logits;
+  net->modules[module].input[0] = token_input(b, "targets", TWS_INPUT_TARGETS);
+  net->modules[module].in_features = net->vocabulary;
   net->modules[module].out_features = net->padded_vocabulary;
   net->logits = logits;
   add_value(b, module, 0, "dlogits", net->padded_vocabulary, TWS_VALUE_ACTIVATION);

@@ -6,15 +6,6 @@
 #include <sys/stat.h>
 #include "models/network/build.h"
 
-const char *tws_module_type_name(tws_module_type type) {
-  static const char *const names[] = {
-#define X(name, text) text,
-      TWS_MODULES(X)
-#undef X
-  };
-  return (unsigned)type < TWS_MODULE_TYPE_COUNT ? names[type] : "unknown module";
-}
-
 /* One row per architecture: Hugging Face's model_type, a class name, and what builds the graph. */
 static const struct {
   const char *model_type, *class_name;
@@ -217,7 +208,7 @@ int64_t tws_network_largest_layer(const tws_network *network) {
   for (uint32_t i = 0; i < network->module_count; i++) {
     const tws_module *module = &network->modules[i];
     int64_t own = 0;
-    for (int p = 0; p < 2; p++) {
+    for (int p = 0; p < TWS_MODULE_PARAMS; p++) {
       if (module->param[p] == TWS_NONE) continue;
       int64_t part = largest_part(&network->params[module->param[p]]);
       if (module->type == TWS_MODULE_EMBEDDING)

@@ -11,39 +11,56 @@
 
 #define TWS_NONE UINT32_MAX
 
-/*   type        inputs           outputs            parameters            saved for backward
- *   EMBEDDING   (ids)            x                  wte [, wpe]           ids
- *   NORM        x                y, stats           weight [, bias]       x, stats
- *   LINEAR      x                y                  weight [, bias]       x
- *   ROPE        qkv              qkv (in place)                           nothing
- *   ATTENTION   qkv              o, lse                                   qkv, o, lse
- *   GELU        x                y                                        x
- *   SWIGLU      gate_up          y                                        gate_up
- *   ADD         x, y             z (in place of y)                        nothing
- *   LOSS        logits           dlogits (in place)                       nothing; targets are read in forward
- *   EXCHANGE    x                y                                        nothing; only in the part of a network that one
- *                                                                         rank runs (plan/shard.h), never in a network
- * An output "in place" is a value of its own (each value has one producer) that takes over the memory of its input,
- * whose last reader that module is. ADD: x is the residual stream, y the branch that joins it.
- * Weights of LINEAR are [out, in] (the transpose of GPT-2's Conv1D in Hugging Face checkpoints). */
-#define TWS_MODULES(X)                                                                                             \
-  X(EMBEDDING, "Embedding") X(NORM, "Norm") X(LINEAR, "Linear") X(ROPE, "Rope") X(ATTENTION, "Attention")          \
-  X(GELU, "GELU") X(SWIGLU, "SwiGLU") X(ADD, "Add") X(LOSS, "CrossEntropyLoss") X(EXCHANGE, "Exchange")
+/* What a module does is its row of models/network/modules.def. An output "in place" is a value of its own (each value has
+ * one producer) that takes over the memory of its input, whose last reader that module is. */
 typedef enum tws_module_type {
-#define X(name, text) TWS_MODULE_##name,
-  TWS_MODULES(X)
-#undef X
+#define MODULE(id, ...) TWS_MODULE_##id,
+#include "models/network/modules.def"
   TWS_MODULE_TYPE_COUNT
 } tws_module_type;
+enum { TWS_MODULE_INS = 4, TWS_MODULE_OUTS = 3, TWS_MODULE_PARAMS = 4, TWS_MODULE_SIZES = 8, TWS_MODULE_KERNELS = 3 };
+
+/* A dimension of a value or of an input, whose length follows from the job. */
+typedef enum tws_dim_kind {
+  TWS_DIM_FIXED,    /* `size` */
+  TWS_DIM_SAMPLES,  /* of a micro-batch */
+  TWS_DIM_SEQUENCE, /* `size`, or with 0 the length of the job's sequences */
+  TWS_DIM_CAPACITY  /* slots of an expert: at least `size`, and `factor` x the tokens of a micro-batch */
+} tws_dim_kind;
+typedef struct tws_dim {
+  tws_dim_kind kind;
+  int64_t size;
+  double factor;
+} tws_dim;
+enum { TWS_DIMS = 4 };
 
 typedef enum tws_value_kind { TWS_VALUE_ACTIVATION /* model dtype */, TWS_VALUE_STATISTIC /* float32 */ } tws_value_kind;
 
+/* Rows are the dimensions that follow from the job (samples, tokens of sequences, slots of experts), and come first; each
+ * row has per_row elements, which is what the fixed dimensions behind them multiply to. */
 typedef struct tws_value {
-  const char *name;      /* "h.3.ln_1.y" */
-  uint32_t producer;     /* module */
-  uint32_t per_token;    /* elements per token (lse: heads) */
+  const char *name;  /* "h.3.ln_1.y" */
+  uint32_t producer; /* module */
+  uint32_t per_row;
   tws_value_kind kind;
+  uint8_t row_dims;
+  tws_dim row[3]; /* samples and sequence: tokens */
 } tws_value;
+
+/* What a network is given for each micro-batch, beside its parameters. */
+typedef enum tws_input_content {
+  TWS_INPUT_TOKENS,  /* ids of a text, int32 */
+  TWS_INPUT_TARGETS, /* the id that is to be predicted of each row of the logits, or one that does not count; int32 */
+  TWS_INPUT_LENGTHS, /* how many keys of each sample count, int32 */
+  TWS_INPUT_NUMBERS  /* activations: pictures */
+} tws_input_content;
+typedef struct tws_network_input {
+  const char *name;
+  tws_input_content content;
+  tws_dim dim[TWS_DIMS]; /* rows first */
+  uint8_t dims;
+} tws_network_input;
+enum { TWS_NETWORK_INPUTS = 8 };
 
 typedef struct tws_param {
   const char *name;      /* Hugging Face's name where one exists: "transformer.h.0.attn.c_attn.weight" */
@@ -58,14 +75,18 @@ typedef struct tws_module {
   tws_module_type type;
   const char *name;       /* "transformer.h.0.attn.c_attn" */
   int32_t layer;          /* transformer layer, or -1 before the first, -2 after the last */
-  uint32_t in[2], out[2]; /* values, TWS_NONE where absent */
-  uint32_t param[2];      /* weight (wte), bias (wpe); TWS_NONE where absent */
+  uint32_t in[TWS_MODULE_INS], out[TWS_MODULE_OUTS]; /* values, TWS_NONE where absent */
+  uint32_t param[TWS_MODULE_PARAMS]; /* weight (wte), bias (wpe); TWS_NONE where absent */
+  uint32_t input[2];                 /* of the network, TWS_NONE where absent */
   int64_t in_features, out_features; /* LINEAR; NORM, EMBEDDING, SWIGLU, GELU, ADD: width in out_features */
   int32_t heads, kv_heads, head_size; /* ROPE, ATTENTION */
   int32_t rms;            /* NORM: RMSNorm */
   double epsilon;         /* NORM */
   double rope[5];         /* theta; llama3 scaling factor (0: none), low, high frequency factor, original length */
 } tws_module;
+
+/* Without values, parameters and inputs. */
+void tws_module_clear(tws_module *module, tws_module_type type, const char *name, int layer);
 
 typedef struct tws_network {
   tws_arena *arena;
@@ -78,7 +99,8 @@ typedef struct tws_network {
   tws_module *modules;
   tws_value *values;
   tws_param *params;
-  uint32_t module_count, value_count, param_count;
+  tws_network_input input[TWS_NETWORK_INPUTS];
+  uint32_t module_count, value_count, param_count, input_count;
   uint32_t layer_first, layer_stride; /* modules of layer l: [layer_first + l stride, + stride) */
   uint32_t logits;          /* value */
 } tws_network;
@@ -98,6 +120,10 @@ int64_t tws_network_params(const tws_network *network, int without_padding);
  * projections and the two embedding tables are taken apart). */
 int64_t tws_network_largest_layer(const tws_network *network);
 const char *tws_module_type_name(tws_module_type type); /* "Linear" */
+/* The first input with this content, or TWS_NONE. */
+uint32_t tws_network_input_of(const tws_network *network, tws_input_content content);
+/* Rows and elements of dimensions, for a micro-batch of `samples` sequences of `sequence` tokens. */
+int64_t tws_dims_count(const tws_dim *dim, int dims, int64_t samples, int64_t sequence);
 
 /* Model flops of one token at sequence length `seq`, forward only: matrix products 2 per multiply-add (padded
  * vocabulary left out), attention over the full (not halved) causal square as PaLM appendix B (Chowdhery et al., 2022)

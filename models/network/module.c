@@ -1,0 +1,103 @@
+#include "models/network/module.h"
+
+#include <string.h>
+
+#define SIZES(...)
+#define SCALARS(...)
+#define FLAGS(...)
+#define TRAITS(...) TRAITS_(__VA_ARGS__, , )
+#define TRAITS_(a, b, ...) TRAIT_##a TRAIT_##b
+#define TRAIT_
+#define TRAIT_CHEAP .cheap = 1,
+#define TRAIT_POINTWISE .pointwise = 1,
+#define FORWARD(...) .forward = {__VA_ARGS__{.kernel = 0}},
+#define BACKWARD(...) .backward = {__VA_ARGS__{.kernel = 0}},
+#define KERNEL(id, ...) {.kernel = TWS_KERNEL_##id, .binding = {__VA_ARGS__}},
+#define BIND(source_, index_) \
+  { .source = TWS_BIND_##source_, .index = index_ }
+#define IN(i) BIND(IN, i)
+#define OUT(i) BIND(OUT, i)
+#define PARAM(i) BIND(PARAM, i)
+#define INPUT(i) BIND(INPUT, i)
+#define TAKE(i) BIND(TAKE, i)
+#define UPDATE(i) BIND(UPDATE, i)
+#define D_OUT(i) BIND(D_OUT, i)
+#define D_IN(i) BIND(D_IN, i)
+#define D_IN_PLACE(i) BIND(D_IN_PLACE, i)
+#define D_IN_UPDATE(i) BIND(D_IN_UPDATE, i)
+#define D_PARAM(i) BIND(D_PARAM, i)
+#define WORKSPACE BIND(WORKSPACE, 0)
+#define METRICS BIND(METRICS, 0)
+#define SCALE BIND(SCALE, 0)
+#define MODULE(id, name_, summary_, sizes_, scalars_, flags_, traits_, forward_, backward_) \
+  [TWS_MODULE_##id] = {.name = name_, .summary = summary_, traits_ forward_ backward_},
+static const tws_module_row rows[TWS_MODULE_TYPE_COUNT] = {
+#include "models/network/modules.def"
+};
+
+const tws_module_row *tws_module_row_of(tws_module_type type) {
+  return (unsigned)type < TWS_MODULE_TYPE_COUNT ? &rows[type] : NULL;
+}
+
+const char *tws_module_type_name(tws_module_type type) {
+  return (unsigned)type < TWS_MODULE_TYPE_COUNT ? rows[type].name : "unknown module";
+}
+
+int tws_module_saved(const tws_module *module, uint32_t saved[TWS_MODULE_INS + TWS_MODULE_OUTS]) {
+  const tws_module_row *row = &rows[module->type];
+  int count = 0;
+  for (int k = 0; k < TWS_MODULE_KERNELS; k++)
+    for (const tws_binding *b = row->backward[k].binding; b->source != TWS_BIND_END; b++) {
+      if (b->source != TWS_BIND_IN && b->source != TWS_BIND_OUT) continue;
+      const uint32_t value = b->source == TWS_BIND_IN ? module->in[b->index] : module->out[b->index];
+      int known = value == TWS_NONE;
+      for (int i = 0; i < count; i++) known |= saved[i] == value;
+      if (!known) saved[count++] = value;
+    }
+  return count;
+}
+
+int tws_module_taken(tws_module_type type) {
+  for (const tws_binding *b = rows[type].forward[0].binding; b->source != TWS_BIND_END; b++)
+    if (b->source == TWS_BIND_TAKE || b->source == TWS_BIND_UPDATE) return b->index;
+  return -1;
+}
+
+void tws_module_clear(tws_module *module, tws_module_type type, const char *name, int layer) {
+  memset(module, 0, sizeof *module);
+  module->type = type;
+  module->name = name;
+  module->layer = layer;
+  memset(module->in, 0xff, sizeof module->in); /* TWS_NONE */
+  memset(module->out, 0xff, sizeof module->out);
+  memset(module->param, 0xff, sizeof module->param);
+  memset(module->input, 0xff, sizeof module->input);
+}
+
+uint32_t tws_network_input_of(const tws_network *network, tws_input_content content) {
+  for (uint32_t i = 0; i < network->input_count; i++)
+    if (network->input[i].content == content) return i;
+  return TWS_NONE;
+}
+
+int64_t tws_dims_count(const tws_dim *dim, int dims, int64_t samples, int64_t sequence) {
+  int64_t count = 1;
+  for (int i = 0; i < dims; i++) {
+    const double slots = dim[i].factor * (double)samples * (double)sequence;
+    switch (dim[i].kind) {
+      case TWS_DIM_FIXED:
+        count *= dim[i].size;
+        break;
+      case TWS_DIM_SAMPLES:
+        count *= samples;
+        break;
+      case TWS_DIM_SEQUENCE:
+        count *= dim[i].size > 0 ? dim[i].size : sequence;
+        break;
+      case TWS_DIM_CAPACITY:
+        count *= slots > (double)dim[i].size ? (int64_t)slots + ((double)(int64_t)slots < slots) : dim[i].size;
+        break;
+    }
+  }
+  return count;
+}

@@ -1,0 +1,49 @@
+/* The rows of models/network/modules.def. */
+#ifndef TWS_MODELS_NETWORK_MODULE_H
+#define TWS_MODELS_NETWORK_MODULE_H
+
+#include "models/kernel.h"
+#include "models/network/network.h"
+
+typedef enum tws_binding_source {
+  TWS_BIND_END,
+  TWS_BIND_IN,
+  TWS_BIND_OUT,
+  TWS_BIND_PARAM,
+  TWS_BIND_INPUT,
+  TWS_BIND_TAKE,
+  TWS_BIND_UPDATE,
+  TWS_BIND_D_OUT,
+  TWS_BIND_D_IN,
+  TWS_BIND_D_IN_PLACE,
+  TWS_BIND_D_IN_UPDATE,
+  TWS_BIND_D_PARAM,
+  TWS_BIND_WORKSPACE,
+  TWS_BIND_METRICS,
+  TWS_BIND_SCALE
+} tws_binding_source;
+
+typedef struct tws_binding {
+  uint8_t source, index;
+} tws_binding;
+
+enum { TWS_BINDINGS = 10 };
+typedef struct tws_module_kernel {
+  uint8_t kernel;                    /* tws_kernel */
+  tws_binding binding[TWS_BINDINGS]; /* operand by operand of the kernel's row, then TWS_BIND_END */
+} tws_module_kernel;
+
+typedef struct tws_module_row {
+  const char *name, *summary;
+  uint8_t cheap, pointwise;
+  tws_module_kernel forward[TWS_MODULE_KERNELS], backward[TWS_MODULE_KERNELS]; /* end with one without operands */
+} tws_module_row;
+
+const tws_module_row *tws_module_row_of(tws_module_type type);
+
+/* Values of a module that its gradient reads; returns how many. */
+int tws_module_saved(const tws_module *module, uint32_t saved[TWS_MODULE_INS + TWS_MODULE_OUTS]);
+/* The input whose memory output 0 takes over: its index, or -1. */
+int tws_module_taken(tws_module_type type);
+
+#endif
