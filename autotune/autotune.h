@@ -12,16 +12,10 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "estimators/estimators.h"
-#include "plan/pipeline_schedule.h"
-#include "sim/sim.h"
+#include "job/fit.h"
+#include "job/simulate.h"
 
-enum { TWS_TUNE_LIST = 32, TWS_TUNE_NAME = 128, TWS_TUNE_MAX_POINTS = 200000 };
-
-typedef struct tws_tune_schedule {
-  tws_pipeline_kind kind;
-  int virtual_stages; /* 1 but for INTERLEAVED */
-} tws_tune_schedule;
+enum { TWS_TUNE_LIST = 32, TWS_TUNE_MAX_POINTS = 200000 };
 
 /* An empty list means "all that make sense", as stated. */
 typedef struct tws_tune_space {
@@ -47,27 +41,10 @@ typedef struct tws_tune_space {
   int pipeline[TWS_TUNE_LIST], pipeline_count;
   int tensor[TWS_TUNE_LIST], tensor_count;
   int sequence[TWS_TUNE_LIST], sequence_count;
-  tws_tune_schedule schedules[8];
+  tws_variant_schedule schedules[8];
   int schedule_count;
   int sequence_parallel[2], sequence_parallel_count; /* 0: whole tokens, 1: tokens are split where weights are not */
 } tws_tune_space;
-
-typedef struct tws_tune_point {
-  int stage;
-  tws_recompute recompute;
-  int ranks, threads; /* threads 0 on GPUs */
-  int64_t micro, accumulation;
-  int pipeline, tensor, sequence; /* ranks along these axes; 0: the configuration's */
-  tws_tune_schedule schedule;     /* of a pipeline */
-  int sequence_parallel;          /* of tensor ranks */
-} tws_tune_point;
-/* The axes, schedule and sequence parallelism of tensor ranks that a configuration gives; everything else of the point
- * is 0. */
-tws_tune_point tws_tune_given(const tws_config *config);
-/* Tokens of a sample: the configuration's, or as many as the model has positions. */
-int64_t tws_tune_sequence(const tws_config *config, const tws_network *network);
-/* Replicas of the model among the point's ranks. */
-int tws_tune_replicas(const tws_tune_point *point);
 
 typedef enum tws_tune_verdict {
   TWS_TUNE_FITS,
@@ -77,8 +54,8 @@ typedef enum tws_tune_verdict {
 } tws_tune_verdict;
 
 typedef struct tws_tune_candidate {
-  tws_tune_point point;
-  char name[TWS_TUNE_NAME]; /* as DeepSpeed's experiments, and ours behind: "z2_gas4_tmbspg8_rnone_n4_t1" */
+  tws_variant variant;
+  char name[TWS_VARIANT_NAME];
   tws_tune_verdict verdict;
   char reason[160]; /* of a rejection, in classes that can be counted */
   int implied; /* rejected without a plan: a smaller micro batch did not fit, and needed_bytes is that one's, or the
@@ -99,13 +76,7 @@ typedef enum tws_tuner {
 } tws_tuner;
 
 typedef struct tws_tune_request {
-  const tws_network *network;
-  const tws_config *config; /* not resolved: batch keys and the stage are replaced by those of each point */
-  /* The network for a configuration whose tensor ranks need a vocabulary padded further; NULL: `network` for all. The
-   * network stays the caller's. */
-  tws_code (*network_for)(void *user, const tws_config *config, const tws_network **network, tws_error *err);
-  void *user;
-  tws_machine machine;
+  tws_job *job;           /* open; batch keys and the stage of its configuration are replaced by those of each point */
   const tws_sim_api *sim; /* NULL: the longest path decides alone */
   tws_fidelity fidelity;
   tws_tune_space space;
@@ -141,26 +112,12 @@ void tws_tune_result_destroy(tws_tune_result *result);
 int tws_tune_needs_axes(const tws_tune_request *request);
 
 /* The points of a space, in order; the caller frees *points with tws_free. */
-tws_code tws_tune_enumerate(const tws_tune_request *request, tws_tune_point **points, int *count, tws_error *err);
-/* A configuration for a point: a clone of `base` with the point's keys set, resolved. */
-tws_code tws_tune_config(const tws_config *base, const tws_network *network, const tws_tune_point *point,
-                         tws_config **out, tws_error *err);
-void tws_tune_name(const tws_tune_point *point, char *buffer, int size);
-/* Bytes that one rank may fill in its device's memory and in its share of its node's memory. */
-void tws_tune_memory(const tws_machine *machine, int ranks, double device_limit, double *device_bytes,
-                     double *host_bytes);
-/* The step simulated: on a host from the plans of all ranks (at most 64), else from one of each pipeline stage. */
-tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, const tws_config *config, int ranks,
-                           int threads, const tws_machine *machine, tws_fidelity fidelity, tws_timeline *timeline,
-                           tws_sim_result *result, tws_error *err);
+tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err);
 
 /* ---- reports ---- */
 double tws_tune_throughput(const tws_tune_candidate *candidate); /* samples/s: measured is not used here */
 void tws_tune_table(const tws_tune_result *result, const tws_tune_request *request, int rows, tws_text *out);
 tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *request, tws_text *out, tws_error *err);
-
-/* Adds a point's "axes", schedule and sequence parallelism of tensor ranks to an object, as in a job's results. */
-void tws_tune_point_axes(const tws_tune_point *point, cJSON *json);
 
 /* A folder as DeepSpeed's autotuner leaves it: for each simulated candidate <name>/exp.json, ds_config.json and
  * metrics.json, then summary.txt and best.ds_config.json. An existing folder with results is refused (TWS_USAGE)

@@ -17,20 +17,7 @@ static void add_number(cJSON *object, const char *key, double value) {
   cJSON_AddNumberToObject(object, key, value);
 }
 
-void tws_tune_point_axes(const tws_tune_point *point, cJSON *json) {
-  cJSON *axes = cJSON_AddObjectToObject(json, "axes");
-  add_number(axes, "pipe", point->pipeline > 1 ? point->pipeline : 1);
-  add_number(axes, "data", tws_tune_replicas(point));
-  add_number(axes, "sequence", point->sequence > 1 ? point->sequence : 1);
-  add_number(axes, "model", point->tensor > 1 ? point->tensor : 1);
-  if (point->pipeline > 1) {
-    cJSON_AddStringToObject(json, "pipeline_schedule", tws_pipeline_kind_name(point->schedule.kind));
-    add_number(json, "virtual_stages", point->schedule.virtual_stages);
-  }
-  if (point->tensor > 1) cJSON_AddBoolToObject(json, "sequence_parallel", point->sequence_parallel);
-}
-
-static cJSON *point_json(const tws_tune_point *point) {
+static cJSON *point_json(const tws_variant *point) {
   cJSON *json = cJSON_CreateObject();
   add_number(json, "zero_stage", point->stage);
   add_number(json, "micro_batch", (double)point->micro);
@@ -38,16 +25,16 @@ static cJSON *point_json(const tws_tune_point *point) {
   cJSON_AddStringToObject(json, "recompute", tws_recompute_name(point->recompute));
   add_number(json, "ranks", point->ranks);
   if (point->threads > 0) add_number(json, "threads", point->threads);
-  tws_tune_point_axes(point, json);
+  tws_variant_axes_json(point, json);
   return json;
 }
 
 static cJSON *candidate_json(const tws_tune_candidate *c, double tokens_per_sample) {
-  cJSON *json = point_json(&c->point);
+  cJSON *json = point_json(&c->variant);
   cJSON_AddStringToObject(json, "name", c->name);
   add_number(json, "predicted_step_s", c->estimate.step_s);
   if (c->rough) cJSON_AddTrueToObject(json, "rough");
-  if (c->point.pipeline > 1)
+  if (c->variant.pipeline > 1)
     add_number(json, "bubble", c->simulated_s > 0 ? c->simulation.bubble : c->estimate.balance.bubble);
   if (c->simulated_s > 0) add_number(json, "simulated_step_s", c->simulated_s);
   if (c->measured_s > 0) {
@@ -71,23 +58,23 @@ static tws_code take_json(cJSON *json, tws_text *out, tws_error *err) {
 }
 
 static double tokens_of(const tws_tune_request *request) {
-  return (double)tws_tune_sequence(request->config, request->network);
+  return (double)tws_job_sequence(request->job);
 }
 
 tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *request, tws_text *out, tws_error *err) {
   cJSON *json = cJSON_CreateObject();
   cJSON_AddStringToObject(json, "schema", "twinspeed-tune-1");
   const double tokens = tokens_of(request);
-  cJSON_AddStringToObject(json, "model", request->network->name);
+  cJSON_AddStringToObject(json, "model", request->job->network->name);
   tws_fingerprint fingerprint = {0}; /* each candidate has a plan of its own */
   snprintf(fingerprint.model, sizeof fingerprint.model, "%016llx",
-           (unsigned long long)tws_network_fingerprint(request->network));
+           (unsigned long long)tws_network_fingerprint(request->job->network));
   tws_fingerprint_json(&fingerprint, json);
-  cJSON_AddStringToObject(json, "dtype", tws_dtype_name(request->config->dtype));
+  cJSON_AddStringToObject(json, "dtype", tws_dtype_name(request->job->config->dtype));
   add_number(json, "sequence_length", tokens);
-  cJSON_AddStringToObject(json, "cluster", request->machine.cluster->name);
-  cJSON_AddStringToObject(json, "profile", tws_profile_name(request->machine.profile));
-  cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(request->machine.profile));
+  cJSON_AddStringToObject(json, "cluster", request->job->cluster.name);
+  cJSON_AddStringToObject(json, "profile", tws_profile_name(request->job->profile));
+  cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(request->job->profile));
   add_number(json, "points", result->count);
   add_number(json, "fits", result->fits);
   add_number(json, "simulated", result->simulated);
@@ -117,7 +104,7 @@ tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *re
 /* ---- table ---- */
 
 /* "2 x 4 x 1 1f1b": pipeline, tensor and sequence ranks, and the schedule. */
-static void axes_text(const tws_tune_point *point, char *text, size_t size) {
+static void axes_text(const tws_variant *point, char *text, size_t size) {
   int chunks = point->schedule.virtual_stages;
   int length = snprintf(text, size, "%d x %d x %d", point->pipeline, point->tensor, point->sequence);
   if (point->pipeline > 1 && length > 0 && (size_t)length < size)
@@ -127,26 +114,26 @@ static void axes_text(const tws_tune_point *point, char *text, size_t size) {
 
 static void table_row(const tws_tune_candidate *c, double tokens_per_sample, int axes, tws_text *out) {
   char estimate[32], simulated[32] = "-", memory[32], measured[32] = "-", threads[16] = "-";
-  if (c->point.threads > 0) snprintf(threads, sizeof threads, "%d", c->point.threads);
+  if (c->variant.threads > 0) snprintf(threads, sizeof threads, "%d", c->variant.threads);
   tws_format_seconds(c->estimate.step_s, estimate, sizeof estimate);
   if (c->simulated_s > 0) tws_format_seconds(c->simulated_s, simulated, sizeof simulated);
   if (c->measured_s > 0) tws_format_seconds(c->measured_s, measured, sizeof measured);
   tws_format_bytes(c->needed_bytes, memory, sizeof memory);
   if (axes) {
     char text[64];
-    axes_text(&c->point, text, sizeof text);
+    axes_text(&c->variant, text, sizeof text);
     tws_text_add(out, "%-25s  ", text);
   }
-  tws_text_add(out, "%5d  %11lld  %12lld  %-9s  %5d  %7s  %12s  %12s  %12s  %9.0f  %12s\n", c->point.stage,
-               (long long)c->point.micro, (long long)c->point.accumulation, tws_recompute_name(c->point.recompute),
-               c->point.ranks, threads, estimate, simulated, measured, tws_tune_throughput(c) * tokens_per_sample,
-               memory);
+  tws_text_add(out, "%5d  %11lld  %12lld  %-9s  %5d  %7s  %12s  %12s  %12s  %9.0f  %12s\n", c->variant.stage,
+               (long long)c->variant.micro, (long long)c->variant.accumulation,
+               tws_recompute_name(c->variant.recompute), c->variant.ranks, threads, estimate, simulated, measured,
+               tws_tune_throughput(c) * tokens_per_sample, memory);
 }
 
 void tws_tune_table(const tws_tune_result *result, const tws_tune_request *request, int rows, tws_text *out) {
   int axes = 0;
   for (int i = 0; i < result->fits; i++) {
-    const tws_tune_point *p = &result->candidates[i].point;
+    const tws_variant *p = &result->candidates[i].variant;
     axes |= p->pipeline > 1 || p->tensor > 1 || p->sequence > 1;
   }
   if (result->fits > 0) {
@@ -212,10 +199,9 @@ static tws_code write_json(const char *folder, const char *name, cJSON *json, tw
   return code;
 }
 
-static tws_code config_text(const tws_tune_request *request, const tws_tune_point *point, tws_text *out,
-                            tws_error *err) {
+static tws_code config_text(const tws_tune_request *request, const tws_variant *point, tws_text *out, tws_error *err) {
   tws_config *config;
-  TWS_TRY(tws_tune_config(request->config, request->network, point, &config, err));
+  TWS_TRY(tws_variant_config(request->job->config, request->job->network, point, &config, err));
   tws_code code = tws_config_print_given(config, out, err);
   tws_config_destroy(config);
   if (code == TWS_OK && out->failed) code = tws_fail(err, TWS_MEMORY, 0, "no memory for a configuration");
@@ -226,13 +212,13 @@ static tws_code config_text(const tws_tune_request *request, const tws_tune_poin
 static cJSON *metrics_json(const tws_tune_candidate *c, const tws_tune_request *request) {
   cJSON *json = cJSON_CreateObject();
   const tws_path_result *path = &c->estimate.path;
-  double seconds = c->simulated_s > 0 ? c->simulated_s : c->estimate.step_s, steps = (double)c->point.accumulation;
+  double seconds = c->simulated_s > 0 ? c->simulated_s : c->estimate.step_s, steps = (double)c->variant.accumulation;
   add_number(json, "rank", 0);
   add_number(json, "fwd", path->phase_s[TWS_PHASE_FORWARD] / steps * 1e6);
   add_number(json, "bwd", (path->phase_s[TWS_PHASE_BACKWARD] + path->phase_s[TWS_PHASE_RECOMPUTE]) / steps * 1e6);
   add_number(json, "step", path->phase_s[TWS_PHASE_STEP] / steps * 1e6);
   add_number(json, "latency", seconds * 1e6);
-  add_number(json, "FLOPS_per_gpu", seconds > 0 ? c->estimate.model_flops / c->point.ranks / seconds : 0);
+  add_number(json, "FLOPS_per_gpu", seconds > 0 ? c->estimate.model_flops / c->variant.ranks / seconds : 0);
   add_number(json, "throughput", tws_tune_throughput(c));
   cJSON_AddStringToObject(json, "source", c->simulated_s > 0 ? "simulated" : "estimated");
   add_number(json, "tokens_per_s", tws_tune_throughput(c) * tokens_of(request));
@@ -250,22 +236,22 @@ static tws_code write_experiment(const tws_tune_candidate *c, const tws_tune_req
   snprintf(path, sizeof path, "%s/%s", folder, c->name);
   TWS_TRY(make_folder(path, err));
   tws_text text = {0};
-  tws_code code = config_text(request, &c->point, &text, err);
+  tws_code code = config_text(request, &c->variant, &text, err);
   snprintf(file, sizeof file, "%s/ds_config.json", path);
   if (code == TWS_OK) code = tws_write_file(file, text.data, text.length, err);
   cJSON *exp = cJSON_CreateObject();
-  const tws_cluster *cluster = request->machine.cluster;
-  int nodes = (c->point.ranks + cluster->devices_per_node - 1) / cluster->devices_per_node;
+  const tws_cluster *cluster = &request->job->cluster;
+  int nodes = (c->variant.ranks + cluster->devices_per_node - 1) / cluster->devices_per_node;
   if (nodes > cluster->nodes) nodes = cluster->nodes; /* oversubscribed host */
   cJSON_AddStringToObject(exp, "name", c->name);
   add_number(exp, "exp_id", id);
   add_number(exp, "num_nodes", nodes);
-  add_number(exp, "num_gpus", (double)((c->point.ranks + nodes - 1) / nodes));
-  cJSON_AddStringToObject(exp, "model", request->network->name);
+  add_number(exp, "num_gpus", (double)((c->variant.ranks + nodes - 1) / nodes));
+  cJSON_AddStringToObject(exp, "model", request->job->network->name);
   cJSON_AddStringToObject(exp, "result_dir", path);
   cJSON_AddStringToObject(exp, "ds_config_path", file);
   cJSON_AddItemToObject(exp, "ds_config", text.data ? cJSON_Parse(text.data) : NULL);
-  cJSON_AddItemToObject(exp, "tuned", point_json(&c->point));
+  cJSON_AddItemToObject(exp, "tuned", point_json(&c->variant));
   tws_text_free(&text);
   if (code != TWS_OK) {
     cJSON_Delete(exp);
@@ -285,7 +271,7 @@ static void summary(const tws_tune_result *result, tws_text *out) {
     int count = 0;
     for (int i = 0; i < result->fits; i++) {
       const tws_tune_candidate *c = &result->candidates[i];
-      if (c->point.stage != stage || (result->simulated > 0 && c->simulated_s <= 0)) continue;
+      if (c->variant.stage != stage || (result->simulated > 0 && c->simulated_s <= 0)) continue;
       count++;
       if (!top || tws_tune_throughput(c) > tws_tune_throughput(top)) top = c;
     }
@@ -333,7 +319,7 @@ tws_code tws_tune_write(const tws_tune_result *result, const tws_tune_request *r
   TWS_TRY(write_text(folder, "summary.txt", &text, TWS_OK, err));
   if (result->fits == 0) return TWS_OK;
   tws_text best = {0};
-  tws_code code = config_text(request, &result->candidates[0].point, &best, err);
+  tws_code code = config_text(request, &result->candidates[0].variant, &best, err);
   return write_text(folder, "best.ds_config.json", &best, code, err);
 }
 

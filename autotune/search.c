@@ -5,113 +5,62 @@
 #include <string.h>
 #include "autotune/autotune.h"
 #include "base/random.h"
-#include "plan/representatives.h"
 
-enum { DEFAULT_TRIALS = 12, SIMULATED_HOST_RANKS = 64, REFINED_PER_TRIAL = 2, PLANNED_WHEN_NOTHING_FITS = 16 };
-
-void tws_tune_memory(const tws_machine *machine, int ranks, double device_limit, double *device_bytes,
-                     double *host_bytes) {
-  const tws_cluster *cluster = machine->cluster;
-  const tws_node_mapping mapping = tws_machine_mapping(machine, ranks);
-  const int on_node = tws_mapping_most_on_node(&mapping);
-  double profile = tws_profile_memory_bytes(machine->profile);
-  double overhead = tws_profile_overhead_bytes(machine->profile);
-  double node = cluster->host_memory_bytes > 0 ? cluster->host_memory_bytes : INFINITY;
-  double device = device_limit > 0 ? device_limit : cluster->device_memory_bytes;
-  if (tws_profile_backend(machine->profile) == TWS_BACKEND_HOST) {
-    /* one memory: the ranks of a node share it */
-    if (!isfinite(node) && profile > 0) node = profile;
-    double share = node / on_node;
-    *device_bytes = fmax(0, (device > 0 && device < share ? device : share) - overhead);
-    *host_bytes = *device_bytes;
-    return;
-  }
-  *device_bytes = fmax(0, (device > 0 ? device : profile) - overhead);
-  *host_bytes = node / on_node;
-}
-
-static tws_code request_of(const tws_network *network, const tws_config *config, int ranks, int rank, int threads,
-                           const tws_machine *machine, tws_plan_request *request, tws_error *err) {
-  *request = (tws_plan_request){.network = network,
-                                .config = config,
-                                .rank = rank,
-                                .backend = tws_profile_backend(machine->profile),
-                                .threads = threads > 0 ? threads : 1};
-  return tws_plan_topology(config, ranks, &request->topology, err);
-}
+enum { DEFAULT_TRIALS = 12, REFINED_PER_TRIAL = 2, PLANNED_WHEN_NOTHING_FITS = 16 };
 
 /* ---- one candidate ---- */
 
-static void judge_memory(const tws_machine *machine, double device_limit, tws_tune_candidate *c) {
-  double device, host;
-  tws_tune_memory(machine, c->point.ranks, device_limit, &device, &host);
-  const tws_ledger_tier *tier = c->estimate.ledger.tier;
-  double in_device = (double)tier[TWS_TIER_DEVICE].arena_bytes;
-  double in_host = (double)tier[TWS_TIER_HOST].arena_bytes + (double)tier[TWS_TIER_PINNED].arena_bytes;
-  if (tws_profile_backend(machine->profile) == TWS_BACKEND_HOST) in_device += in_host, in_host = 0;
-  c->verdict = TWS_TUNE_FITS;
-  c->needed_bytes = in_device;
-  c->available_bytes = device;
-  const tws_ledger_tier *guilty = &tier[TWS_TIER_DEVICE];
-  if (in_device > device) {
-    c->verdict = TWS_TUNE_NO_DEVICE_MEMORY;
-  } else if (in_host > host) {
-    c->verdict = TWS_TUNE_NO_HOST_MEMORY;
-    c->needed_bytes = in_host;
-    c->available_bytes = host;
-    guilty = &tier[TWS_TIER_HOST];
-  } else {
-    return;
-  }
+static tws_capacity capacity_of(const tws_tune_request *request, int ranks) {
+  return tws_capacity_of(&request->job->machine, ranks, request->memory_bytes);
+}
+
+static void judge_memory(const tws_tune_request *request, tws_tune_candidate *c) {
+  const tws_capacity capacity = capacity_of(request, c->variant.ranks);
+  const tws_fit fit = tws_fit_of(&capacity, &c->estimate.ledger);
+  c->needed_bytes = fit.rank_need;
+  c->available_bytes = fit.rank_have;
+  c->verdict = fit.fits                      ? TWS_TUNE_FITS
+               : fit.tier == TWS_TIER_DEVICE ? TWS_TUNE_NO_DEVICE_MEMORY
+                                             : TWS_TUNE_NO_HOST_MEMORY;
+  if (fit.fits) return;
+  const tws_ledger_tier *guilty = &c->estimate.ledger.tier[fit.tier];
   int largest = 0;
   for (int i = 1; i < TWS_CATEGORY_COUNT; i++)
     if (guilty->category[i] > guilty->category[largest]) largest = i;
-  snprintf(c->reason, sizeof c->reason, "%s memory: mostly %s",
-           c->verdict == TWS_TUNE_NO_DEVICE_MEMORY ? "device" : "host", tws_category_name((tws_category)largest));
-}
-
-/* The candidate's configuration, and the network that goes with it. */
-static tws_code config_of(const tws_tune_request *request, const tws_tune_candidate *c, tws_config **config,
-                          const tws_network **network, tws_error *err) {
-  *network = request->network;
-  TWS_TRY(tws_tune_config(request->config, request->network, &c->point, config, err));
-  tws_code code = request->network_for ? request->network_for(request->user, *config, network, err) : TWS_OK;
-  if (code != TWS_OK) tws_config_destroy(*config);
-  return code;
+  snprintf(c->reason, sizeof c->reason, "%s memory: mostly %s", fit.tier == TWS_TIER_DEVICE ? "device" : "host",
+           tws_category_name((tws_category)largest));
 }
 
 /* How much of a pipeline is planned: of other points always all that an estimate needs. */
 typedef enum effort { ROUGH, ALL_STAGES, ALL_MICRO_BATCHES } effort;
 
+static tws_code estimate_plan(const tws_job *job, effort how, int rough, tws_estimate *out, tws_error *err) {
+  tws_plan_request plan = tws_job_request(job, 0);
+  plan.max_accumulation = how == ALL_MICRO_BATCHES ? 0 : 1; /* pipelines: extrapolated */
+  return rough ? tws_estimate_rough(&plan, &job->machine, out, err) : tws_estimate_step(&plan, &job->machine, out, err);
+}
+
 static tws_code estimate(const tws_tune_request *request, tws_tune_candidate *c, effort how, tws_error *err) {
-  tws_config *config;
-  const tws_network *network;
+  tws_job *job = NULL;
   tws_error refusal = {0};
   tws_error *place = err ? err : &refusal;
-  tws_code code = config_of(request, c, &config, &network, place);
-  c->rough = how == ROUGH && c->point.pipeline > 1;
-  if (code == TWS_OK) {
-    tws_plan_request plan;
-    code = request_of(network, config, c->point.ranks, 0, c->point.threads, &request->machine, &plan, place);
-    plan.max_accumulation = how == ALL_MICRO_BATCHES ? 0 : 1; /* pipelines: extrapolated */
-    if (code == TWS_OK)
-      code = c->rough ? tws_estimate_rough(&plan, &request->machine, &c->estimate, place)
-                      : tws_estimate_step(&plan, &request->machine, &c->estimate, place);
-    tws_config_destroy(config);
-  }
+  c->rough = how == ROUGH && c->variant.pipeline > 1;
+  tws_code code = tws_job_derive(request->job, &c->variant, &job, place);
+  if (code == TWS_OK) code = estimate_plan(job, how, c->rough, &c->estimate, place);
+  tws_job_destroy(job);
   if (code == TWS_UNSUPPORTED || code == TWS_INVALID) {
     c->verdict = TWS_TUNE_NOT_SUPPORTED;
     snprintf(c->reason, sizeof c->reason, "refused: %.140s", place->message);
     return TWS_OK;
   }
   if (code != TWS_OK) return tws_fail_in(err, code, "%s", c->name);
-  judge_memory(&request->machine, request->memory_bytes, c);
+  judge_memory(request, c);
   return TWS_OK;
 }
 
 /* Memory grows with the micro batch: a point with at least twice a micro batch that did not fit, and no less
  * accumulation, is not worth a plan. (Twice, because packing buffers is not quite monotonic.) */
-static int differ_in_batch_only(const tws_tune_point *p, const tws_tune_point *q) {
+static int differ_in_batch_only(const tws_variant *p, const tws_variant *q) {
   return q->stage == p->stage && q->recompute == p->recompute && q->ranks == p->ranks && q->threads == p->threads &&
          q->pipeline == p->pipeline && q->tensor == p->tensor && q->sequence == p->sequence &&
          q->schedule.kind == p->schedule.kind && q->schedule.virtual_stages == p->schedule.virtual_stages &&
@@ -119,9 +68,9 @@ static int differ_in_batch_only(const tws_tune_point *p, const tws_tune_point *q
 }
 
 static const tws_tune_candidate *already_too_large(const tws_tune_candidate *all, int index) {
-  const tws_tune_point *p = &all[index].point;
+  const tws_variant *p = &all[index].variant;
   for (int i = index - 1; i >= 0; i--) {
-    const tws_tune_point *q = &all[i].point;
+    const tws_variant *q = &all[i].variant;
     if (!differ_in_batch_only(p, q)) return 0; /* such points are neighbours */
     int failed = all[i].verdict == TWS_TUNE_NO_DEVICE_MEMORY || all[i].verdict == TWS_TUNE_NO_HOST_MEMORY;
     if (failed && p->micro >= 2 * q->micro && (p->accumulation > 1) >= (q->accumulation > 1)) return &all[i];
@@ -130,14 +79,14 @@ static const tws_tune_candidate *already_too_large(const tws_tune_candidate *all
 }
 
 /* Bytes of the model's states that the fullest rank of a point cannot do without. */
-static double states_bytes(const tws_tune_request *request, const tws_tune_point *p, tws_category *most) {
-  const tws_config *config = request->config;
+static double states_bytes(const tws_tune_request *request, const tws_variant *p, tws_category *most) {
+  const tws_config *config = request->job->config;
   double dtype = (double)tws_dtype_bytes(config->dtype), moments = tws_config_bf16_moments(config) ? 4 : 8;
   double masters = config->dtype == TWS_F32 || tws_config_bf16_masters(config) ? 0 : 4;
-  double params = (double)tws_network_params(request->network, 0);
+  double params = (double)tws_network_params(request->job->network, 0);
   if (p->pipeline > 1) params /= p->pipeline;
   if (p->tensor > 1) params /= p->tensor;
-  double divided = (double)tws_tune_replicas(p) * (p->sequence > 1 ? p->sequence : 1);
+  double divided = (double)tws_variant_replicas(p) * (p->sequence > 1 ? p->sequence : 1);
   double weights = dtype * params / (p->stage == 3 ? divided : 1), gradients = dtype * params;
   double optimizer = (moments + masters) * params / (p->stage >= 1 ? divided : 1);
   if (p->stage >= 2) gradients /= divided;
@@ -147,24 +96,22 @@ static double states_bytes(const tws_tune_request *request, const tws_tune_point
 
 int tws_tune_needs_axes(const tws_tune_request *request) {
   tws_category most;
-  double device, host;
-  if (tws_profile_backend(request->machine.profile) == TWS_BACKEND_HOST) return 0;
-  tws_tune_memory(&request->machine, 1, request->memory_bytes, &device, &host);
-  return states_bytes(request, &(tws_tune_point){.ranks = 1}, &most) > device;
+  const tws_capacity capacity = capacity_of(request, 1);
+  return !capacity.host && states_bytes(request, &(tws_variant){.ranks = 1}, &most) > capacity.rank_device;
 }
 
 /* A point whose states alone do not fit is not worth a plan, in a space that has many such points. */
 static int states_too_large(const tws_tune_request *request, tws_tune_candidate *c) {
-  const tws_tune_point *p = &c->point;
+  const tws_variant *p = &c->variant;
   tws_category most;
-  double device, host, bytes = states_bytes(request, p, &most);
+  const double bytes = states_bytes(request, p, &most);
   if (!request->space.axes && p->pipeline <= 1 && p->tensor <= 1 && p->sequence <= 1) return 0;
-  tws_tune_memory(&request->machine, p->ranks, request->memory_bytes, &device, &host);
-  if (bytes <= device) return 0;
+  const tws_capacity capacity = capacity_of(request, p->ranks);
+  if (bytes <= capacity.rank_device) return 0;
   c->verdict = TWS_TUNE_NO_DEVICE_MEMORY;
   c->implied = 1;
   c->needed_bytes = bytes;
-  c->available_bytes = device;
+  c->available_bytes = capacity.rank_device;
   snprintf(c->reason, sizeof c->reason, "device memory: mostly %s", tws_category_name(most));
   return 1;
 }
@@ -192,55 +139,20 @@ static tws_code estimate_all(const tws_tune_request *request, tws_tune_result *r
 
 /* ---- simulation ---- */
 
-/* Ranks of a host share its cores, so all of them are simulated where they are few; devices do the same at the same
- * time. */
-static tws_code choose_ranks(const tws_plan_request *request, const tws_machine *machine, tws_rank_set *set,
-                             tws_error *err) {
-  const int world = tws_topology_world(&request->topology);
-  const tws_node_mapping mapping = tws_machine_mapping(machine, world);
-  if (tws_profile_backend(machine->profile) == TWS_BACKEND_HOST && world <= SIMULATED_HOST_RANKS)
-    return tws_every_rank(world, set, err);
-  return tws_representatives(&request->topology, &mapping, request->config->zero.stage, set, err);
-}
-
-tws_code tws_tune_simulate(const tws_sim_api *sim, const tws_network *network, const tws_config *config, int ranks,
-                           int threads, const tws_machine *machine, tws_fidelity fidelity, tws_timeline *timeline,
-                           tws_sim_result *result, tws_error *err) {
-  tws_plan_request one;
-  tws_rank_set set;
-  TWS_TRY(request_of(network, config, ranks, 0, threads, machine, &one, err));
-  tws_code code = choose_ranks(&one, machine, &set, err);
-  const int count = set.count;
-  tws_plan **plans = code == TWS_OK ? tws_calloc((size_t)count, sizeof *plans) : NULL;
-  if (code == TWS_OK && !plans) code = tws_fail(err, TWS_MEMORY, NULL, "no memory for the plans of %d ranks", count);
-  for (int i = 0; i < count && code == TWS_OK; i++) {
-    one.rank = set.ranks[i];
-    code = tws_plan_build(&one, &plans[i], err);
-  }
-  if (code == TWS_OK) {
-    tws_sim_request request = {.plans = (const tws_plan *const *)plans,
-                               .plan_count = count,
-                               .fold = count < ranks,
-                               .machine = *machine,
-                               .fidelity = fidelity,
-                               .timeline = timeline};
-    code = sim->simulate(&request, result, err);
-  }
-  for (int i = 0; plans && i < count; i++) tws_plan_destroy(plans[i]);
-  tws_free(plans);
-  tws_rank_set_free(&set);
-  return code;
-}
-
 static tws_code simulate(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
-  tws_config *config;
-  const tws_network *network;
-  if (c->point.pipeline > 1) TWS_TRY(estimate(request, c, ALL_MICRO_BATCHES, err)); /* what is simulated is exact */
+  tws_job *job = NULL;
+  tws_simulation simulation = {0};
+  if (c->variant.pipeline > 1) TWS_TRY(estimate(request, c, ALL_MICRO_BATCHES, err)); /* what is simulated is exact */
   if (c->verdict != TWS_TUNE_FITS) return TWS_OK;
-  TWS_TRY(config_of(request, c, &config, &network, err));
-  tws_code code = tws_tune_simulate(request->sim, network, config, c->point.ranks, c->point.threads, &request->machine,
-                                    request->fidelity, 0, &c->simulation, err);
-  tws_config_destroy(config);
+  tws_code code = tws_job_derive(request->job, &c->variant, &job, err);
+  if (code == TWS_OK) {
+    const tws_simulation_request of_job = {
+        .sim = request->sim, .fidelity = request->fidelity, .every_up_to = tws_job_simulates_every(job)};
+    code = tws_job_simulate(job, &of_job, &simulation, err);
+  }
+  c->simulation = simulation.result;
+  tws_simulation_free(&simulation);
+  tws_job_destroy(job);
   if (code != TWS_OK) return tws_fail_in(err, code, "%s", c->name);
   c->simulated_s = c->simulation.step_s;
   return TWS_OK;
@@ -372,7 +284,8 @@ static void find_smallest(tws_tune_result *result) {
 
 /* Small states, small micro batches and recomputation make small plans. */
 static double promise(const tws_tune_candidate *c) {
-  return c->needed_bytes * (1 + 0.02 * (TWS_RECOMPUTE_FULL - (int)c->point.recompute) + 0.001 * (double)c->point.micro);
+  return c->needed_bytes *
+         (1 + 0.02 * (TWS_RECOMPUTE_FULL - (int)c->variant.recompute) + 0.001 * (double)c->variant.micro);
 }
 
 /* Nothing fits: some of the points that were rejected by their states alone are planned, so that it can be said what
@@ -420,7 +333,7 @@ static tws_code search(const tws_tune_request *request, tws_tune_result *result,
 }
 
 tws_code tws_tune(const tws_tune_request *request, tws_tune_result **out, tws_error *err) {
-  tws_tune_point *points;
+  tws_variant *points;
   int count;
   TWS_TRY(tws_tune_enumerate(request, &points, &count, err));
   tws_tune_result *result = tws_calloc(1, sizeof *result);
@@ -433,9 +346,9 @@ tws_code tws_tune(const tws_tune_request *request, tws_tune_result **out, tws_er
   result->count = count;
   for (int i = 0; i < count; i++) {
     tws_tune_candidate *c = &result->candidates[i];
-    c->point = points[i];
-    c->samples = (double)(points[i].micro * points[i].accumulation * tws_tune_replicas(&points[i]));
-    tws_tune_name(&c->point, c->name, sizeof c->name);
+    c->variant = points[i];
+    c->samples = (double)(points[i].micro * points[i].accumulation * tws_variant_replicas(&points[i]));
+    tws_variant_name(&c->variant, c->name, sizeof c->name);
   }
   tws_free(points);
   tws_code code = search(request, result, err);

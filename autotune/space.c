@@ -1,7 +1,6 @@
 /* The points of a search space and the configurations they stand for. */
 #include <stdio.h>
 #include "autotune/autotune.h"
-#include "compat/deepspeed_autotuner.h"
 #include "autotune/space_axes.h"
 
 /* Dimensions with their defaults filled in. */
@@ -16,7 +15,7 @@ typedef struct dimensions {
 } dimensions;
 
 typedef struct point_list {
-  tws_tune_point *items;
+  tws_variant *items;
   size_t count, capacity;
 } point_list;
 
@@ -46,10 +45,10 @@ static void default_ranks(dimensions *d, const tws_cluster *cluster) {
 
 static tws_code fill(const tws_tune_request *request, dimensions *d, tws_error *err) {
   const tws_tune_space *space = &request->space;
-  const tws_cluster *cluster = request->machine.cluster;
+  const tws_cluster *cluster = &request->job->cluster;
   *d = (dimensions){.space = space};
-  d->host = tws_profile_backend(request->machine.profile) == TWS_BACKEND_HOST;
-  d->cores = cluster->cores_per_node > 0 ? cluster->cores_per_node : tws_profile_cores(request->machine.profile);
+  d->host = tws_profile_backend(request->job->profile) == TWS_BACKEND_HOST;
+  d->cores = cluster->cores_per_node > 0 ? cluster->cores_per_node : tws_profile_cores(request->job->profile);
   if (d->cores < 1) d->cores = 1;
   d->stage_count = space->stage_count ? space->stage_count : 4;
   for (int i = 0; i < d->stage_count; i++) d->stages[i] = space->stage_count ? space->stages[i] : i;
@@ -93,7 +92,7 @@ static int64_t largest_micro(const tws_tune_space *space) {
 }
 
 /* One point, unless its batch does not suit its axes. */
-static tws_code push(const dimensions *d, point_list *list, const tws_tune_point *point, tws_error *err) {
+static tws_code push(const dimensions *d, point_list *list, const tws_variant *point, tws_error *err) {
   if (!tws_axes_suit(&d->axes, point)) return TWS_OK;
   if (list->count >= TWS_TUNE_MAX_POINTS)
     return tws_fail(err, TWS_INVALID, "name fewer stages, micro batches, axes or rank counts",
@@ -105,9 +104,9 @@ static tws_code push(const dimensions *d, point_list *list, const tws_tune_point
 }
 
 /* Micro batch m and its accumulation under a fixed global batch: only exact divisions. */
-static tws_code add_fixed(const dimensions *d, point_list *list, tws_tune_point point, tws_error *err) {
+static tws_code add_fixed(const dimensions *d, point_list *list, tws_variant point, tws_error *err) {
   const tws_tune_space *space = d->space;
-  int replicas = tws_tune_replicas(&point);
+  int replicas = tws_variant_replicas(&point);
   if (space->global_batch % replicas != 0) return TWS_OK;
   int64_t own = space->global_batch / replicas, limit = largest_micro(space);
   if (space->micro_count) {
@@ -137,7 +136,7 @@ static tws_code add_fixed(const dimensions *d, point_list *list, tws_tune_point 
   return TWS_OK;
 }
 
-static tws_code add_free(const dimensions *d, point_list *list, tws_tune_point point, tws_error *err) {
+static tws_code add_free(const dimensions *d, point_list *list, tws_variant point, tws_error *err) {
   const tws_tune_space *space = d->space;
   int64_t limit = largest_micro(space), listed = space->micro_count;
   for (int64_t i = 0, power = 1; listed ? i < listed : power <= limit; i++, power *= 2) {
@@ -153,12 +152,12 @@ static tws_code add_free(const dimensions *d, point_list *list, tws_tune_point p
   return TWS_OK;
 }
 
-static tws_code add_batches(const dimensions *d, point_list *list, const tws_tune_point *point, tws_error *err) {
+static tws_code add_batches(const dimensions *d, point_list *list, const tws_variant *point, tws_error *err) {
   return d->space->global_batch > 0 ? add_fixed(d, list, *point, err) : add_free(d, list, *point, err);
 }
 
 /* All ways to divide the point's ranks among axes, then threads, then batches. */
-static tws_code add_axes(const dimensions *d, const tws_cluster *cluster, point_list *list, tws_tune_point point,
+static tws_code add_axes(const dimensions *d, const tws_cluster *cluster, point_list *list, tws_variant point,
                          tws_error *err) {
   int threads[TWS_TUNE_LIST], choices = thread_choices(d, cluster, point.ranks, threads);
   for (int64_t next = 0; tws_axes_next(&d->axes, &next, &point);) {
@@ -174,7 +173,7 @@ static tws_code enumerate(const dimensions *d, const tws_cluster *cluster, point
   for (int s = 0; s < d->stage_count; s++)
     for (int r = 0; r < d->recompute_count; r++)
       for (int n = 0; n < d->ranks_count; n++) {
-        tws_tune_point point = {.stage = d->stages[s], .recompute = d->recompute[r], .ranks = d->ranks[n]};
+        tws_variant point = {.stage = d->stages[s], .recompute = d->recompute[r], .ranks = d->ranks[n]};
         TWS_TRY(add_axes(d, cluster, list, point, err));
       }
   return TWS_OK;
@@ -184,9 +183,9 @@ static tws_code enumerate(const dimensions *d, const tws_cluster *cluster, point
 static void nearest_batches(const dimensions *d, char *hint, size_t size) {
   int64_t least = 0, batch = d->space->global_batch;
   for (int i = 0; i < d->ranks_count; i++) {
-    tws_tune_point point = {.ranks = d->ranks[i]};
+    tws_variant point = {.ranks = d->ranks[i]};
     for (int64_t next = 0; tws_axes_next(&d->axes, &next, &point);)
-      if (!least || tws_tune_replicas(&point) < least) least = tws_tune_replicas(&point);
+      if (!least || tws_variant_replicas(&point) < least) least = tws_variant_replicas(&point);
   }
   snprintf(hint, size, "choose a global batch that the ranks and micro batches divide");
   if (least > 1 && batch > least && batch % least)
@@ -197,11 +196,11 @@ static void nearest_batches(const dimensions *d, char *hint, size_t size) {
              (long long)least);
 }
 
-tws_code tws_tune_enumerate(const tws_tune_request *request, tws_tune_point **points, int *count, tws_error *err) {
+tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err) {
   dimensions d;
   TWS_TRY(fill(request, &d, err));
   point_list list = {0};
-  tws_code code = enumerate(&d, request->machine.cluster, &list, err);
+  tws_code code = enumerate(&d, &request->job->cluster, &list, err);
   char why[160], hint[128];
   nearest_batches(&d, hint, sizeof hint);
   if (code == TWS_OK && list.count == 0 && tws_axes_explain(&d.axes, d.ranks, d.ranks_count, why, sizeof why))
@@ -216,65 +215,5 @@ tws_code tws_tune_enumerate(const tws_tune_request *request, tws_tune_point **po
   }
   *points = list.items;
   *count = (int)list.count;
-  return TWS_OK;
-}
-
-void tws_tune_name(const tws_tune_point *point, char *buffer, int size) {
-  tws_ds_setting settings[11] = {{"gradient_accumulation_steps", TWS_DS_NUMBER, (double)point->accumulation, 0},
-                                 {"train_micro_batch_size_per_gpu", TWS_DS_NUMBER, (double)point->micro, 0},
-                                 {"recompute", TWS_DS_WORD, 0, tws_recompute_name(point->recompute)},
-                                 {"n", TWS_DS_NUMBER, point->ranks, 0}};
-  int count = 4;
-  if (point->threads > 0) settings[count++] = (tws_ds_setting){"threads", TWS_DS_NUMBER, point->threads, 0};
-  if (point->pipeline > 1) {
-    settings[count++] = (tws_ds_setting){"pipeline_parallel", TWS_DS_NUMBER, point->pipeline, 0};
-    settings[count++] = (tws_ds_setting){"schedule", TWS_DS_WORD, 0, tws_pipeline_kind_name(point->schedule.kind)};
-    if (point->schedule.virtual_stages > 1)
-      settings[count++] = (tws_ds_setting){"virtual_stages", TWS_DS_NUMBER, point->schedule.virtual_stages, 0};
-  }
-  if (point->tensor > 1) {
-    settings[count++] = (tws_ds_setting){"tensor_parallel", TWS_DS_NUMBER, point->tensor, 0};
-    settings[count++] = (tws_ds_setting){"sequence_parallel", TWS_DS_BOOL, point->sequence_parallel, 0};
-  }
-  if (point->sequence > 1) settings[count++] = (tws_ds_setting){"sequence_parallel", TWS_DS_NUMBER, point->sequence, 0};
-  tws_text text = {0};
-  tws_ds_experiment_name(point->stage, settings, count, &text);
-  snprintf(buffer, (size_t)size, "%s", text.data ? text.data : "");
-  tws_text_free(&text);
-}
-
-static tws_code set_number(tws_config *config, const char *key, int64_t value, tws_error *err) {
-  char text[32];
-  snprintf(text, sizeof text, "%lld", (long long)value);
-  return tws_config_set(config, key, text, err);
-}
-
-static tws_code set_point(tws_config *config, const tws_network *network, const tws_tune_point *point, tws_error *err) {
-  TWS_TRY(tws_axes_set(config, point, err));
-  int64_t replicas = point->ranks / tws_config_model_ranks(config);
-  TWS_TRY(set_number(config, "train_batch_size", point->micro * point->accumulation * replicas, err));
-  TWS_TRY(set_number(config, "train_micro_batch_size_per_gpu", point->micro, err));
-  TWS_TRY(set_number(config, "gradient_accumulation_steps", point->accumulation, err));
-  TWS_TRY(set_number(config, "zero_optimization.stage", point->stage, err));
-  TWS_TRY(set_number(config, "twinspeed.ranks", point->ranks, err));
-  if (point->threads > 0) TWS_TRY(set_number(config, "twinspeed.threads", point->threads, err));
-  if (config->sequence_length == 0) TWS_TRY(set_number(config, "twinspeed.sequence_length", network->positions, err));
-  char text[32];
-  snprintf(text, sizeof text, "\"%s\"", tws_recompute_name(point->recompute));
-  TWS_TRY(tws_config_set(config, "twinspeed.recompute", text, err));
-  tws_auto_context context = {.hidden_size = network->hidden};
-  return tws_config_resolve(config, point->ranks, &context, err);
-}
-
-tws_code tws_tune_config(const tws_config *base, const tws_network *network, const tws_tune_point *point,
-                         tws_config **out, tws_error *err) {
-  tws_config *config;
-  TWS_TRY(tws_config_clone(base, &config, err));
-  tws_code code = set_point(config, network, point, err);
-  if (code != TWS_OK) {
-    tws_config_destroy(config);
-    return code;
-  }
-  *out = config;
   return TWS_OK;
 }

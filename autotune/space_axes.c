@@ -7,27 +7,6 @@
 
 enum { LONG_SEQUENCE = 8192 };
 
-tws_tune_point tws_tune_given(const tws_config *config) {
-  tws_division given = tws_config_division(config);
-  return (tws_tune_point){.pipeline = given.pipeline,
-                          .tensor = given.tensor,
-                          .sequence = given.sequence,
-                          .schedule = {(tws_pipeline_kind)config->pipeline_schedule, given.virtual_stages},
-                          .sequence_parallel = config->tensor_sequence_parallel != 0};
-}
-
-int64_t tws_tune_sequence(const tws_config *config, const tws_network *network) {
-  return config->sequence_length > 0 ? config->sequence_length : network->positions;
-}
-
-int tws_tune_replicas(const tws_tune_point *point) {
-  const int along[] = {point->pipeline, point->tensor, point->sequence};
-  int replicas = point->ranks;
-  for (int i = 0; i < 3; i++)
-    if (along[i] > 1) replicas /= along[i];
-  return replicas;
-}
-
 /* ---- lists ---- */
 
 static int copy(int *to, const int *from, int count) {
@@ -44,7 +23,7 @@ static int divisors_up_to(int number, int limit, int *list) {
 
 static int largest_of(const tws_tune_request *request) {
   const tws_tune_space *space = &request->space;
-  int most = space->ranks_count ? 0 : request->machine.cluster->devices_per_node * request->machine.cluster->nodes;
+  int most = space->ranks_count ? 0 : request->job->cluster.devices_per_node * request->job->cluster.nodes;
   for (int i = 0; i < space->ranks_count; i++)
     if (space->ranks[i] > most) most = space->ranks[i];
   return most;
@@ -52,7 +31,7 @@ static int largest_of(const tws_tune_request *request) {
 
 /* What the configuration says. */
 static void fill_given(const tws_config *config, tws_axes_space *axes) {
-  tws_tune_point given = tws_tune_given(config);
+  tws_variant given = tws_variant_given(config);
   axes->pipeline[0] = given.pipeline;
   axes->tensor[0] = given.tensor;
   axes->sequence[0] = given.sequence;
@@ -64,24 +43,24 @@ static void fill_given(const tws_config *config, tws_axes_space *axes) {
 
 /* What is worth trying. */
 static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes) {
-  int layers = request->network->layers < 1 << 20 ? (int)request->network->layers : 1 << 20;
+  int layers = request->job->network->layers < 1 << 20 ? (int)request->job->network->layers : 1 << 20;
   axes->pipeline_count = divisors_up_to(largest_of(request), layers, axes->pipeline);
   axes->tensor_count = divisors_up_to(axes->devices, axes->devices, axes->tensor);
   if (axes->sequence_length >= LONG_SEQUENCE)
     axes->sequence_count = divisors_up_to(axes->devices, axes->devices, axes->sequence);
-  axes->schedules[0] = (tws_tune_schedule){TWS_PIPELINE_1F1B, 1};
-  axes->schedules[1] = (tws_tune_schedule){TWS_PIPELINE_INTERLEAVED, 2};
-  axes->schedules[2] = (tws_tune_schedule){TWS_PIPELINE_ZB_H1, 1};
+  axes->schedules[0] = (tws_variant_schedule){TWS_PIPELINE_1F1B, 1};
+  axes->schedules[1] = (tws_variant_schedule){TWS_PIPELINE_INTERLEAVED, 2};
+  axes->schedules[2] = (tws_variant_schedule){TWS_PIPELINE_ZB_H1, 1};
   axes->schedule_count = 3;
   axes->sequence_parallel[0] = 1;
 }
 
 void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
   const tws_tune_space *space = &request->space;
-  const tws_config *config = request->config;
-  *axes = (tws_axes_space){.network = request->network,
-                           .sequence_length = tws_tune_sequence(config, request->network),
-                           .devices = request->machine.cluster->devices_per_node,
+  const tws_config *config = request->job->config;
+  *axes = (tws_axes_space){.network = request->job->network,
+                           .sequence_length = tws_job_sequence(request->job),
+                           .devices = request->job->cluster.devices_per_node,
                            .thorough = space->axes,
                            .every_stage = space->stage_count > 0,
                            .every_batch = space->accumulation_count > 0,
@@ -108,7 +87,7 @@ static int digit(int64_t *index, int count) {
   return value;
 }
 
-static int tensor_legal(const tws_axes_space *axes, const tws_tune_point *point) {
+static int tensor_legal(const tws_axes_space *axes, const tws_variant *point) {
   const tws_network *n = axes->network;
   int tensor = point->tensor;
   if (tensor > 1 && (n->heads % tensor || n->kv_heads % tensor || n->intermediate % tensor)) return 0;
@@ -118,7 +97,7 @@ static int tensor_legal(const tws_axes_space *axes, const tws_tune_point *point)
                              NULL) == TWS_OK;
 }
 
-static int legal(const tws_axes_space *axes, const tws_tune_point *point) {
+static int legal(const tws_axes_space *axes, const tws_variant *point) {
   int model = point->pipeline * point->tensor * point->sequence;
   if (point->ranks % model || !tensor_legal(axes, point)) return 0;
   if (point->pipeline > 1) {
@@ -132,7 +111,7 @@ static int legal(const tws_axes_space *axes, const tws_tune_point *point) {
   return axes->every_stage || (divided ? point->stage > 0 : point->stage == 0);
 }
 
-int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_tune_point *point) {
+int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_variant *point) {
   for (;;) {
     int64_t rest = (*index)++;
     int sequence_parallel = digit(&rest, axes->sequence_parallel_count), schedule = digit(&rest, axes->schedule_count);
@@ -140,7 +119,7 @@ int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_tune_point *po
     point->tensor = axes->tensor[digit(&rest, axes->tensor_count)];
     if (rest >= axes->pipeline_count) return 0;
     point->pipeline = axes->pipeline[rest];
-    point->schedule = point->pipeline > 1 ? axes->schedules[schedule] : (tws_tune_schedule){TWS_PIPELINE_1F1B, 1};
+    point->schedule = point->pipeline > 1 ? axes->schedules[schedule] : (tws_variant_schedule){TWS_PIPELINE_1F1B, 1};
     point->sequence_parallel = point->tensor > 1 ? axes->sequence_parallel[sequence_parallel] : 0;
     /* what has no meaning without its axis is chosen once */
     if ((point->pipeline == 1 && schedule > 0) || (point->tensor == 1 && sequence_parallel > 0)) continue;
@@ -148,7 +127,7 @@ int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_tune_point *po
   }
 }
 
-int tws_axes_suit(const tws_axes_space *axes, const tws_tune_point *point) {
+int tws_axes_suit(const tws_axes_space *axes, const tws_variant *point) {
   int64_t tokens = point->micro * axes->sequence_length / point->sequence;
   if (point->tensor > 1 && point->sequence_parallel && tokens % point->tensor) return 0;
   if (point->pipeline < 2) return 1;
@@ -168,7 +147,7 @@ int tws_axes_explain(const tws_axes_space *axes, const int *ranks, int count, ch
         if (!least || model < least) least = model;
         for (int i = 0; i < count; i++)
           if (ranks[i] % model == 0 &&
-              tensor_legal(a, &(tws_tune_point){.tensor = a->tensor[t], .sequence = a->sequence[s]}))
+              tensor_legal(a, &(tws_variant){.tensor = a->tensor[t], .sequence = a->sequence[s]}))
             return 0;
       }
   for (int t = 0; t < a->tensor_count; t++) tensors += n->heads % a->tensor[t] == 0 && n->kv_heads % a->tensor[t] == 0;
@@ -182,40 +161,4 @@ int tws_axes_explain(const tws_axes_space *axes, const int *ranks, int count, ch
     snprintf(text, size, "%d ranks of a replica (pipeline x tensor x sequence) do not divide %d rank%s", least,
              count ? ranks[count - 1] : 0, count && ranks[count - 1] == 1 ? "" : "s");
   return 1;
-}
-
-/* ---- configurations ---- */
-
-static tws_code set(tws_config *config, const char *key, int64_t value, tws_error *err) {
-  char text[32];
-  snprintf(text, sizeof text, "%lld", (long long)value);
-  return tws_config_set(config, key, text, err);
-}
-
-static tws_code set_schedule(tws_config *config, const tws_tune_schedule *schedule, tws_error *err) {
-  char text[48];
-  if ((int)schedule->kind != config->pipeline_schedule) {
-    snprintf(text, sizeof text, "\"%s\"", tws_pipeline_kind_name(schedule->kind));
-    TWS_TRY(tws_config_set(config, "twinspeed.pipeline_schedule", text, err));
-  }
-  if (schedule->virtual_stages == tws_config_division(config).virtual_stages) return TWS_OK;
-  return set(config, "twinspeed.virtual_stages", schedule->virtual_stages, err);
-}
-
-tws_code tws_axes_set(tws_config *config, const tws_tune_point *point, tws_error *err) {
-  tws_division given = tws_config_division(config);
-  if (point->pipeline > 0 && point->pipeline != given.pipeline)
-    TWS_TRY(set(config, "pipeline.stages", point->pipeline, err));
-  if (point->pipeline > 0) TWS_TRY(set_schedule(config, &point->schedule, err));
-  if (point->tensor > 0 && point->tensor != given.tensor) {
-    if (given.tensor > 1) /* given, perhaps at the key's other place */
-      TWS_TRY(tws_config_set(config, "tensor_parallel.tensor_parallel.tp_size", "null", err));
-    TWS_TRY(set(config, "tensor_parallel.autotp_size", point->tensor, err));
-  }
-  if (point->tensor > 0 && point->sequence_parallel != (config->tensor_sequence_parallel != 0))
-    TWS_TRY(
-        tws_config_set(config, "twinspeed.tensor_sequence_parallel", point->sequence_parallel ? "true" : "false", err));
-  if (point->sequence > 0 && point->sequence != given.sequence)
-    TWS_TRY(set(config, "sequence_parallel_size", point->sequence, err));
-  return TWS_OK;
 }

@@ -16,7 +16,7 @@ typedef struct tws_axes_space {
   int pipeline[TWS_TUNE_LIST], pipeline_count;
   int tensor[TWS_TUNE_LIST], tensor_count;
   int sequence[TWS_TUNE_LIST], sequence_count;
-  tws_tune_schedule schedules[8];
+  tws_variant_schedule schedules[8];
   int schedule_count;
   int sequence_parallel[2], sequence_parallel_count;
 } tws_axes_space;
@@ -24,12 +24,9 @@ typedef struct tws_axes_space {
 void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes);
 /* Writes the next division of the point's ranks (pipeline, tensor, sequence, schedule, sequence parallelism) that the
  * model and the ZeRO stage allow and that is worth trying; 0 past the last. *index starts at 0. */
-int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_tune_point *point);
+int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_variant *point);
 /* Whether the point's batch goes with its axes. */
-int tws_axes_suit(const tws_axes_space *axes, const tws_tune_point *point);
+int tws_axes_suit(const tws_axes_space *axes, const tws_variant *point);
 /* Why no rank count of the list can be divided by any of these axes, in words; 0 when some can. */
 int tws_axes_explain(const tws_axes_space *axes, const int *ranks, int count, char *text, size_t size);
-/* Sets the keys of a point's axes where the configuration says something else. */
-tws_code tws_axes_set(tws_config *config, const tws_tune_point *point, tws_error *err);
-
 #endif

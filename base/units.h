@@ -21,5 +21,8 @@ tws_code tws_parse_bytes(const char *text, const char *what, double *bytes, tws_
 tws_code tws_parse_number(const char *text, const char *what, double low, double high, double *value, tws_error *err);
 tws_code tws_parse_integer(const char *text, const char *what, int64_t low, int64_t high, int64_t *value,
                            tws_error *err);
+/* "1,2,4": integers between low and high, without repetition. TWS_USAGE names `what`. */
+tws_code tws_parse_list(const char *text, const char *what, int64_t low, int64_t high, int64_t *values, int capacity,
+                        int *count, tws_error *err);
 
 #endif

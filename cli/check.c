@@ -1,69 +1,16 @@
 /* twinspeed check: configuration, model, cluster and plan, without running anything. */
 #include <string.h>
 #include "base/units.h"
-#include "cli/common.h"
+#include "cli/job_options.h"
 #include "cli/job_view.h"
-#include "plan/representatives.h"
+#include "cli/remarks.h"
 
 typedef struct options {
-  tws_job_options job;
+  tws_job_spec job;
   const char *program;
   int print_schema, all_keys;
   int64_t max_ranks;
 } options;
-
-/* What the verifier looked at, so that a clean result does not claim more than was done. */
-typedef struct coverage {
-  int ranks, checked, together; /* together: all ranks */
-  int replicas;                 /* whole replicas among those that were checked; 0: a line of one rank of each stage */
-  uint64_t operations;
-} coverage;
-
-enum { AUTO_OPERATIONS = 1500000, AUTO_RANKS = 512 };
-
-/* As many ranks as take a few seconds. */
-static tws_code choose_most(const tws_job *job, int64_t *max_ranks, tws_error *err) {
-  tws_plan *plan;
-  TWS_TRY(tws_job_plan(job, 0, &plan, err));
-  *max_ranks = AUTO_OPERATIONS / ((int64_t)plan->op_count + 1);
-  *max_ranks = *max_ranks < 4 ? 4 : *max_ranks > AUTO_RANKS ? AUTO_RANKS : *max_ranks;
-  tws_plan_destroy(plan);
-  return TWS_OK;
-}
-
-static tws_code verify_ranks(const tws_cli *cli, const tws_job *job, const tws_rank_set *set, tws_plan **plans,
-                             coverage *seen, tws_error *err) {
-  tws_progress progress = tws_cli_progress(cli);
-  tws_progress_begin(&progress, "verifying ranks", set->count);
-  tws_code code = TWS_OK;
-  for (int i = 0; i < set->count && code == TWS_OK; i++) {
-    code = tws_job_plan(job, set->ranks[i], &plans[i], err);
-    if (code == TWS_OK) code = tws_plan_verify(plans[i], err);
-    if (code == TWS_OK) seen->operations += plans[i]->op_count;
-    seen->checked += code == TWS_OK;
-    tws_progress_update(&progress, seen->checked);
-  }
-  const tws_plan *const *all = (const tws_plan *const *)plans;
-  if (code == TWS_OK)
-    code = seen->together ? tws_plans_verify(all, set->count, err) : tws_plans_verify_part(all, set->count, err);
-  tws_progress_end(&progress);
-  return code;
-}
-
-static tws_code verify(const tws_cli *cli, const tws_job *job, int64_t max_ranks, coverage *seen, tws_error *err) {
-  tws_verified_set chosen;
-  if (max_ranks == 0) TWS_TRY(choose_most(job, &max_ranks, err));
-  TWS_TRY(tws_ranks_to_verify(&job->topology, max_ranks, &chosen, err));
-  const int count = chosen.set.count;
-  *seen = (coverage){.ranks = job->ranks, .together = count == job->ranks, .replicas = chosen.whole_replicas};
-  tws_plan **plans = tws_calloc((size_t)count, sizeof *plans);
-  tws_code code =
-      plans ? verify_ranks(cli, job, &chosen.set, plans, seen, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  for (int i = 0; plans && i < count; i++) tws_plan_destroy(plans[i]);
-  tws_free(plans);
-  tws_rank_set_free(&chosen.set);
-  return code;
-}
 
 enum { MAX_NOTES = 24, NOTE_SIZE = 256 };
 static int model_notes(const tws_job *job, char notes[MAX_NOTES][NOTE_SIZE]) {
@@ -101,7 +48,7 @@ static tws_code effective(const options *o, const tws_config *config, tws_text *
   return tws_config_no_effect(config, idle, count, err);
 }
 
-static tws_code print_json(const tws_job *job, const tws_text *text, const tws_text *idle, const coverage *seen,
+static tws_code print_json(const tws_job *job, const tws_text *text, const tws_text *idle, const tws_verification *seen,
                            tws_error *err) {
   cJSON *root = job ? tws_job_json(job) : cJSON_CreateObject();
   cJSON_AddStringToObject(root, "schema", "twinspeed-check-1");
@@ -131,7 +78,7 @@ static tws_code print_json(const tws_job *job, const tws_text *text, const tws_t
   return tws_out_json(root, err);
 }
 
-static void print_coverage(const coverage *seen) {
+static void print_coverage(const tws_verification *seen) {
   static const char what[] = "memory, order, collectives, messages, deadlock";
   if (seen->ranks == 1)
     tws_out("one rank verified: memory, order\n");
@@ -146,7 +93,7 @@ static void print_coverage(const coverage *seen) {
 }
 
 static tws_code print_text(const tws_cli *cli, const tws_job *job, tws_text *text, const tws_text *idle,
-                           const coverage *seen, tws_error *err) {
+                           const tws_verification *seen, tws_error *err) {
   for (const char *line = idle->data; line && *line;) {
     const char *end = strchr(line, '\n');
     size_t length = end ? (size_t)(end - line) : strlen(line);
@@ -167,8 +114,9 @@ static tws_code print_text(const tws_cli *cli, const tws_job *job, tws_text *tex
 
 static tws_code check_all(tws_cli *cli, const options *o, const tws_job *job, const tws_config *config,
                           tws_error *err) {
-  coverage seen = {0};
-  if (job) TWS_TRY(verify(cli, job, o->max_ranks, &seen, err));
+  tws_verification seen = {0};
+  tws_progress progress = tws_cli_progress(cli);
+  if (job) TWS_TRY(tws_job_verify(job, o->max_ranks, &progress, &seen, err));
   tws_text text = {0}, idle = {0};
   int count = 0;
   tws_code code = effective(o, config, &text, &idle, &count, err);
@@ -188,12 +136,12 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   }
   if (argc > 0 && !o->job.config) o->job.config = argv[0];
   if (o->job.model) {
-    tws_job job;
+    tws_job *job;
     TWS_TRY(tws_job_load(&o->job, &job, err));
-    tws_model_assumptions(cli, o->job.model, job.network, job.assumed_dtype);
-    tws_code code = tws_job_choose_program(&job, o->program, err);
-    if (code == TWS_OK) code = check_all(cli, o, &job, job.config, err);
-    tws_job_release(&job);
+    tws_job_assumptions(cli, o->job.model, job);
+    tws_code code = tws_job_choose_program(job, o->program, err);
+    if (code == TWS_OK) code = check_all(cli, o, job, job->config, err);
+    tws_job_destroy(job);
     return code;
   }
   if (o->job.cluster) {
@@ -203,7 +151,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   if (!o->job.config && !o->job.cluster)
     return tws_fail(err, TWS_USAGE, "give -c ds_config.json, -m MODEL, or both", "nothing to check was given");
   tws_config *config;
-  TWS_TRY(tws_job_config(&o->job, &config, err));
+  TWS_TRY(tws_job_spec_config(&o->job, &config, err));
   tws_code code = tws_config_check(config, err);
   if (code == TWS_OK) code = check_all(cli, o, NULL, config, err);
   tws_config_destroy(config);
@@ -219,7 +167,7 @@ static const tws_option table[] = {
                 "verify at most so many ranks (default: a few seconds' work)"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_DEFAULTS, .max_ranks = 0};
+static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .max_ranks = 0};
 
 const tws_verb tws_verb_check = {
     .name = "check",

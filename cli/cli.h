@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/status.h"
+#include "base/strings.h"
 
 typedef struct tws_cli {
   const char *program; /* path of this executable, to start ranks with */
@@ -38,12 +39,6 @@ typedef enum tws_option_type {
   TWS_OPTION_STRING,  /* const char * */
   TWS_OPTION_LIST     /* tws_strings: may be given several times */
 } tws_option_type;
-
-enum { TWS_MAX_STRINGS = 64 };
-typedef struct tws_strings {
-  int count;
-  const char *item[TWS_MAX_STRINGS];
-} tws_strings;
 
 typedef struct tws_option {
   const char *name;     /* without the dashes; NULL ends a table */

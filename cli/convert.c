@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "cli/outputs.h"
+#include "models/network/network.h"
 
 typedef struct options {
   int force;

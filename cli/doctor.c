@@ -6,8 +6,9 @@
 #include <sys/statvfs.h>
 #include "base/host_memory.h"
 #include "base/units.h"
-#include "cli/common.h"
-#include "cli/modules.h"
+#include "cli/cli.h"
+#include "job/job.h"
+#include "job/modules.h"
 #include "base/system.h"
 #include "cli/version.h"
 
@@ -104,17 +105,17 @@ static void examine_gpu(patient *p) {
 /* A tiny job through planning, verifier and ledger: does the core hold together on this machine? */
 static void examine_core(patient *p) {
   tws_error err = {0};
-  tws_job_options options = TWS_JOB_DEFAULTS;
-  options.model = "gpt2";
-  options.cluster = "dgx-a100";
-  options.stage = 3;
-  options.ranks = 2;
-  tws_job job = {0};
+  tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+  spec.model = "gpt2";
+  spec.cluster = "dgx-a100";
+  spec.stage = 3;
+  spec.ranks = 2;
+  tws_job *job = NULL;
   tws_plan *plans[2] = {NULL, NULL};
   tws_ledger ledger;
   double start = tws_clock_s();
-  tws_code code = tws_job_load(&options, &job, &err);
-  for (int i = 0; i < 2 && code == TWS_OK; i++) code = tws_job_plan(&job, i, &plans[i], &err);
+  tws_code code = tws_job_load(&spec, &job, &err);
+  for (int i = 0; i < 2 && code == TWS_OK; i++) code = tws_job_plan(job, i, &plans[i], &err);
   if (code == TWS_OK) code = tws_plans_verify((const tws_plan *const *)plans, 2, &err);
   if (code == TWS_OK) code = tws_ledger_read(plans[0], &ledger, &err);
   char took[32];
@@ -125,7 +126,7 @@ static void examine_core(patient *p) {
     find(p, BAD, "self test", "please report this", "%s", err.message);
   tws_plan_destroy(plans[0]);
   tws_plan_destroy(plans[1]);
-  tws_job_release(&job);
+  tws_job_destroy(job);
 }
 
 static tws_code run(tws_cli *cli, void *options, int argc, char **argv, tws_error *err) {

@@ -1,15 +1,18 @@
 /* twinspeed estimate: does it fit, on what, what fills the memory, and how long does a step take. */
 #include <string.h>
+#include "autotune/remedy.h"
+#include "base/json.h"
 #include "base/units.h"
-#include "cli/common.h"
+#include "cli/job_options.h"
 #include "cli/job_view.h"
 #include "cli/outputs.h"
+#include "cli/remarks.h"
 #include "cli/stage_view.h"
 #include "cli/verdict.h"
 #include "compat/deepspeed_memory.h"
 
 typedef struct options {
-  tws_job_options job;
+  tws_job_spec job;
   const char *program;
   int zero2, zero3, all_ranks, force;
   double total_params, largest_layer_params, factor;
@@ -239,13 +242,12 @@ static tws_code report(tws_cli *cli, const options *o, const tws_job *job, const
   tws_ledger ledger;
   TWS_TRY(tws_ledger_read(plan, &ledger, err));
   e.path.bottleneck = e.path.bottleneck ? e.path.bottleneck : e.path.text;
-  tws_verdict verdict;
-  tws_verdict_read(job, &ledger, &verdict);
+  const tws_fit fit = tws_job_fit(job, &ledger);
   if (cli->json) {
     cJSON *root = tws_job_json(job);
     cJSON_AddStringToObject(root, "schema", "twinspeed-estimate-1");
     cJSON_AddItemToObject(root, "memory", ledger_json(&ledger, plan));
-    cJSON_AddItemToObject(root, "verdict", tws_verdict_json(&verdict));
+    cJSON_AddItemToObject(root, "verdict", tws_fit_json(&fit));
     cJSON_AddItemToObject(root, "time", time_json(&e));
     cJSON_AddItemToObject(root, "stages", tws_stages_json(stages, tws_job_stages(job)));
     TWS_TRY(tws_out_json(root, err));
@@ -255,7 +257,7 @@ static tws_code report(tws_cli *cli, const options *o, const tws_job *job, const
     TWS_TRY(tws_stages_print(cli, stages, tws_job_stages(job), &e.balance, err));
     if (tws_job_stages(job) > 1) tws_out("\nStage %d needs the most memory:\n", e.stage);
     TWS_TRY(print_ledger(cli, job, &ledger, plan, err));
-    tws_verdict_print(cli, &verdict);
+    tws_fit_print(cli, &fit);
     print_time(cli, job, &e);
   }
   if (o->ledger_csv) {
@@ -265,8 +267,24 @@ static tws_code report(tws_cli *cli, const options *o, const tws_job *job, const
     tws_text_free(&csv);
     TWS_TRY(code);
   }
-  if (verdict.fits) return TWS_OK;
-  return tws_verdict_fail(&o->job, &verdict, err);
+  if (fit.fits) return TWS_OK;
+  char hint[256];
+  tws_remedy_find(&o->job, hint, sizeof hint);
+  return tws_fit_refuse(&fit, hint, err);
+}
+
+static tws_code estimate(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
+  tws_plan *plan = NULL;
+  tws_estimate result;
+  tws_stage_estimate *stages = tws_calloc((size_t)tws_job_stages(job), sizeof *stages);
+  tws_code code = stages ? tws_job_estimate(job, &result, stages, err)
+                         : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
+  /* the ranks whose arena is largest: of a pipeline, one stage's */
+  if (code == TWS_OK) code = tws_job_plan(job, tws_job_stage_rank(job, result.stage), &plan, err);
+  if (code == TWS_OK) code = report(cli, o, job, &result, stages, plan, err);
+  tws_plan_destroy(plan);
+  tws_free(stages);
+  return code;
 }
 
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
@@ -282,26 +300,12 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   TWS_TRY(tws_outputs_check(&output, 1, &inputs, o->force, err));
   if (o->zero2 || o->zero3) return run_formulas(cli, o, err);
   if (o->safetensors) return run_safetensors(cli, o, err);
-  tws_job job;
+  tws_job *job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
-  tws_job_remarks(cli, &o->job, &job);
-  tws_plan *plan = NULL;
-  tws_estimate estimate;
-  tws_code code = tws_job_choose_program(&job, o->program, err);
-  if (code != TWS_OK) {
-    tws_job_release(&job);
-    return code;
-  }
-  tws_plan_request request = tws_job_request(&job, 0);
-  tws_stage_estimate *stages = tws_calloc((size_t)tws_job_stages(&job), sizeof *stages);
-  code = stages ? tws_estimate_job(&request, &job.machine, &estimate, stages, err)
-                         : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
-  /* the ranks whose arena is largest: of a pipeline, one stage's */
-  if (code == TWS_OK) code = tws_job_plan(&job, tws_job_stage_rank(&job, estimate.stage), &plan, err);
-  if (code == TWS_OK) code = report(cli, o, &job, &estimate, stages, plan, err);
-  tws_plan_destroy(plan);
-  tws_free(stages);
-  tws_job_release(&job);
+  tws_job_remarks(cli, o->job.model, job);
+  tws_code code = tws_job_choose_program(job, o->program, err);
+  if (code == TWS_OK) code = estimate(cli, o, job, err);
+  tws_job_destroy(job);
   return code;
 }
 
@@ -323,7 +327,7 @@ static const tws_option table[] = {
                "print the formulas' table to the letter: deepspeed, or deepspeed-0.3 (its manual's ZeRO-2)"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_DEFAULTS,
+static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS,
                                  .total_params = -1,
                                  .largest_layer_params = -1,
                                  .factor = 1.5,

@@ -81,3 +81,51 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
       config->accumulation_steps > 1 ? "s" : "", (long long)config->train_batch_size,
       tws_recompute_name(config->recompute));
 }
+
+/* ---- for programs ---- */
+
+/* How the ranks are divided, as in the results of training. */
+static void add_axes(const tws_job *job, cJSON *json) {
+  const tws_config *c = job->config;
+  char order[TWS_AXIS_ORDER_TEXT];
+  cJSON *axes = cJSON_AddObjectToObject(json, "axes");
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++)
+    if (tws_axis_is_ordered((tws_axis)axis))
+      cJSON_AddNumberToObject(axes, tws_axis_name((tws_axis)axis), tws_job_ranks_along(job, (tws_axis)axis));
+  if (job->topology.axes > 1) cJSON_AddStringToObject(json, "axis_order", tws_axis_order_text(&c->axis_order, order));
+  if (tws_job_stages(job) > 1) {
+    const char *schedule = tws_pipeline_kind_name((tws_pipeline_kind)c->pipeline_schedule);
+    cJSON_AddStringToObject(json, "pipeline_schedule", schedule);
+    cJSON_AddNumberToObject(json, "virtual_stages", tws_config_division(c).virtual_stages);
+  }
+  if (c->tensor_ranks > 1) {
+    cJSON_AddBoolToObject(json, "sequence_parallel", c->tensor_sequence_parallel);
+    cJSON_AddNumberToObject(json, "overlap_chunks", c->tensor_overlap ? (double)c->tensor_chunks : 1);
+  }
+  if (c->loss_tiles > 1) cJSON_AddNumberToObject(json, "loss_tiles", (double)c->loss_tiles);
+  if (c->mlp_tiles > 1) cJSON_AddNumberToObject(json, "mlp_tiles", (double)c->mlp_tiles);
+  if (c->ignored_token >= 0) cJSON_AddNumberToObject(json, "ignored_token", (double)c->ignored_token);
+}
+
+cJSON *tws_job_json(const tws_job *job) {
+  cJSON *json = cJSON_CreateObject();
+  if (!json) return NULL;
+  cJSON_AddStringToObject(json, "model", job->network->name);
+  cJSON_AddNumberToObject(json, "parameters", (double)tws_network_params(job->network, 0));
+  cJSON_AddStringToObject(json, "cluster", job->cluster.name);
+  cJSON_AddStringToObject(json, "profile", tws_profile_name(job->profile));
+  cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(job->profile));
+  cJSON_AddNumberToObject(json, "ranks", job->ranks);
+  cJSON_AddNumberToObject(json, "threads", job->threads);
+  cJSON_AddStringToObject(json, "dtype", tws_dtype_name(job->config->dtype));
+  cJSON_AddNumberToObject(json, "zero_stage", job->config->zero.stage);
+  cJSON_AddNumberToObject(json, "micro_batch", (double)job->config->micro_batch_size);
+  cJSON_AddNumberToObject(json, "accumulation_steps", (double)job->config->accumulation_steps);
+  cJSON_AddNumberToObject(json, "train_batch", (double)job->config->train_batch_size);
+  cJSON_AddNumberToObject(json, "sequence_length", (double)job->config->sequence_length);
+  cJSON_AddStringToObject(json, "recompute", tws_recompute_name(job->config->recompute));
+  add_axes(job, json);
+  tws_fingerprint fingerprint;
+  if (tws_job_fingerprint(job, &fingerprint, NULL) == TWS_OK) tws_fingerprint_json(&fingerprint, json);
+  return json;
+}

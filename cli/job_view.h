@@ -2,12 +2,15 @@
 #ifndef TWS_CLI_JOB_VIEW_H
 #define TWS_CLI_JOB_VIEW_H
 
-#include "cli/common.h"
+#include "cli/cli.h"
+#include "job/job.h"
 
 /* With --verbose, on standard error: what the tensor ranks add to the vocabulary. tws_job_print() says it too. */
 void tws_job_remark(const tws_cli *cli, const tws_job *job);
 /* Three lines: model, cluster, job. */
 void tws_job_print(const tws_cli *cli, const tws_job *job);
+/* {"model": ..., "ranks": ..., ...}: what was asked for, for the --json results. */
+cJSON *tws_job_json(const tws_job *job);
 /* "1,234,567" in a rotating buffer */
 const char *tws_thousands(int64_t value);
 

@@ -10,7 +10,7 @@
 #include "base/system.h"
 #include "cli/cli.h"
 #include "launch/launch.h"
-#include "cli/modules.h"
+#include "job/modules.h"
 #include "cli/version.h"
 
 const tws_verb *const *tws_verbs(void) {

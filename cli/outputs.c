@@ -13,12 +13,12 @@ void tws_inputs_add(tws_inputs *inputs, const char *path) {
   if (path && inputs->count < TWS_MAX_INPUTS) inputs->path[inputs->count++] = path;
 }
 
-tws_inputs tws_inputs_of_job(const tws_job_options *options) {
+tws_inputs tws_inputs_of_job(const tws_job_spec *spec) {
   tws_inputs inputs = {0};
-  tws_inputs_add(&inputs, options->model);
-  tws_inputs_add(&inputs, options->config);
-  tws_inputs_add(&inputs, options->cluster);
-  tws_inputs_add(&inputs, options->profile);
+  tws_inputs_add(&inputs, spec->model);
+  tws_inputs_add(&inputs, spec->config);
+  tws_inputs_add(&inputs, spec->cluster);
+  tws_inputs_add(&inputs, spec->profile);
   return inputs;
 }
 

@@ -3,7 +3,8 @@
 #ifndef TWS_CLI_OUTPUTS_H
 #define TWS_CLI_OUTPUTS_H
 
-#include "cli/common.h"
+#include "cli/cli.h"
+#include "job/spec.h"
 
 typedef struct tws_output {
   const char *flag; /* "--trace": how messages name it */
@@ -21,7 +22,7 @@ typedef struct tws_inputs {
 } tws_inputs;
 void tws_inputs_add(tws_inputs *inputs, const char *path);
 /* Model, configuration, cluster and profile of a job. */
-tws_inputs tws_inputs_of_job(const tws_job_options *options);
+tws_inputs tws_inputs_of_job(const tws_job_spec *spec);
 
 /* Every output can be written, is no input and is named once; TWS_USAGE where a file is there and `force` is not given
  * or where two names meet, TWS_IO where the file system stands in the way. Devices and pipes are always written to.

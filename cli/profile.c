@@ -3,177 +3,25 @@
 #include <math.h>
 #include <string.h>
 #include "base/units.h"
-#include "cli/common.h"
+#include "cli/job_options.h"
 #include "cli/job_view.h"
-#include "cli/module_tree.h"
-#include "traces/timeline.h"
+#include "cli/remarks.h"
+#include "estimators/flops_profile.h"
 
 typedef struct options {
-  tws_job_options job;
+  tws_job_spec job;
   const char *measured;
   int64_t top, depth;
 } options;
 
-/* What one rank of a pipeline stage does with one micro-batch; step: with the whole optimizer step. */
-typedef struct stage_cost {
-  int stage, rank;
-  double params; /* this rank's part of the model, before ZeRO divides it */
-  double flops, macs;
-  double forward_s, backward_s, step_s;
-} stage_cost;
-
 typedef struct report {
   const options *o;
   const tws_job *job;
-  stage_cost *stages;
-  int stage_count, slowest;
-  double iteration_s; /* the whole step, communication and waiting included */
-  tws_timeline *measured;
-  tws_module_tree *tree;
-  const char *streams[TWS_STREAM_COUNT], *phases[TWS_PHASE_COUNT];
+  tws_flops_profile profile;
 } report;
 
-/* ---- measured durations ---- */
-
-/* Of one rank: for each name of the timeline the mean seconds of its events, or -1. */
-static tws_code rank_means(const tws_timeline *timeline, int rank, double **out, tws_error *err) {
-  uint32_t count = timeline->name_count;
-  double *means = tws_calloc(2 * (size_t)count + 1, sizeof *means), *events = means ? means + count : NULL;
-  if (!means) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  for (size_t i = 0; i < timeline->event_count; i++) {
-    const tws_event *event = &timeline->events[i];
-    if (event->rank != rank) continue;
-    means[event->name] += event->end_s - event->start_s;
-    events[event->name]++;
-  }
-  for (uint32_t i = 0; i < count; i++) means[i] = events[i] > 0 ? means[i] / events[i] : -1;
-  *out = means;
-  return TWS_OK;
-}
-
-/* Durations of another model or another plan would go unnoticed: operations are found by their names. */
-static tws_code check_belongs(const report *r, tws_error *err) {
-  tws_fingerprint own;
-  const tws_timeline *m = r->measured;
-  const char *hint = "give the model, configuration and options that it was trained with";
-  if (!*m->plan)
-    return tws_fail(err, TWS_INVALID, "write it anew with `train --trace`",
-                    "%s does not say of which model and plan it is", r->o->measured);
-  TWS_TRY(tws_job_fingerprint(r->job, &own, err));
-  if (strcmp(m->model, own.model) != 0)
-    return tws_fail(err, TWS_INVALID, hint, "%s is a trace of another model (%s, this one is %s)", r->o->measured,
-                    m->model, own.model);
-  if (strcmp(m->plan, own.plan) != 0)
-    return tws_fail(err, TWS_INVALID, hint, "%s is a trace of another plan of this model (%s, this one is %s)",
-                    r->o->measured, m->plan, own.plan);
-  return TWS_OK;
-}
-
-static tws_code read_measured(report *r, tws_error *err) {
-  for (int i = 0; i < TWS_STREAM_COUNT; i++) r->streams[i] = tws_stream_name((tws_stream)i);
-  for (int i = 0; i < TWS_PHASE_COUNT; i++) r->phases[i] = tws_phase_name((tws_phase)i);
-  TWS_TRY(tws_timeline_read_chrome(r->o->measured, "measured", r->streams, TWS_STREAM_COUNT, r->phases, TWS_PHASE_COUNT,
-                                   &r->measured, err));
-  int ranks = 0;
-  double first = INFINITY, last = 0;
-  for (size_t i = 0; i < r->measured->event_count; i++) {
-    const tws_event *event = &r->measured->events[i];
-    if (event->rank >= ranks) ranks = event->rank + 1;
-    first = fmin(first, event->start_s);
-    last = fmax(last, event->end_s);
-  }
-  r->iteration_s = last - first;
-  if (ranks == r->job->ranks) return check_belongs(r, err);
-  return tws_fail(err, TWS_INVALID, "give the options that it was trained with",
-                  "%s is a trace of %d rank%s, and the job has %d", r->o->measured, ranks, ranks > 1 ? "s" : "",
-                  r->job->ranks);
-}
-
-/* ---- one stage ---- */
-
-/* The exchanges of tensor and sequence parallelism belong to modules; those of ZeRO run ahead on streams of their own.
- */
-static int counts(const tws_op *op) {
-  if (op->stream != TWS_STREAM_COMPUTE && op->stream != TWS_STREAM_EXCHANGE) return 0;
-  return op->phase == TWS_PHASE_STEP || op->micro_batch == 0;
-}
-
-/* Adds the first micro-batch's operations and the step. Returns operations without a measurement. */
-static int add_operations(report *r, const tws_plan *plan, const double *means, stage_cost *cost) {
-  int unknown = 0;
-  uint32_t known = r->measured ? r->measured->name_count : 0;
-  for (uint32_t i = 0; i < plan->op_count; i++) {
-    const tws_op *op = &plan->ops[i];
-    if (!counts(op)) continue;
-    const tws_work *work = &plan->works[op->work];
-    double seconds = means ? -1 : tws_plan_work_seconds(plan, op->work, &r->job->machine, 1);
-    if (means) {
-      char label[160];
-      uint32_t name = tws_timeline_name(r->measured, tws_op_label(plan, i, label, sizeof label));
-      if (name < known) seconds = means[name];
-    }
-    unknown += seconds < 0;
-    seconds = fmax(seconds, 0);
-    if (op->phase == TWS_PHASE_FORWARD) cost->forward_s += seconds;
-    if (op->phase == TWS_PHASE_BACKWARD || op->phase == TWS_PHASE_RECOMPUTE) cost->backward_s += seconds;
-    if (op->phase == TWS_PHASE_STEP) cost->step_s += seconds;
-    if (op->phase != TWS_PHASE_FORWARD || op->module == TWS_NONE) continue;
-    double flops = op->kind == TWS_OP_COMPUTE ? tws_work_flops(work) : 0;
-    double macs = 0; /* of products; the bias is not one */
-    if (flops > 0 && work->code == TWS_KERNEL_LINEAR)
-      macs = (double)work->d[0] * (double)work->d[1] * (double)work->d[2];
-    if (flops > 0 && work->code == TWS_KERNEL_ATTENTION) macs = flops / 2;
-    cost->flops += flops;
-    cost->macs += macs;
-    tws_module_tree_add(r->tree, op->module, plan->stage, flops, macs, seconds);
-  }
-  return unknown;
-}
-
-static tws_code read_stage(report *r, int stage, int *unknown, tws_error *err) {
-  stage_cost *cost = &r->stages[stage];
-  tws_plan *plan;
-  tws_stage_estimate held;
-  double *means = NULL;
-  cost->rank = tws_job_stage_rank(r->job, stage);
-  TWS_TRY(tws_job_plan(r->job, cost->rank, &plan, err));
-  tws_code code = tws_stage_read(plan, &held, err);
-  if (code == TWS_OK && !r->tree) code = tws_module_tree_create(r->job->network, plan->slices, &r->tree, err);
-  if (code == TWS_OK && r->measured) code = rank_means(r->measured, cost->rank, &means, err);
-  if (code == TWS_OK) {
-    cost->stage = plan->stage;
-    cost->params = held.parameters;
-    *unknown += add_operations(r, plan, means, cost);
-  }
-  tws_free(means);
-  tws_plan_destroy(plan);
-  return code;
-}
-
-static double pace(const stage_cost *cost) {
+static double pace(const tws_stage_flops *cost) {
   return cost->forward_s + cost->backward_s;
-}
-
-static tws_code read_stages(const tws_cli *cli, report *r, tws_error *err) {
-  int unknown = 0;
-  r->stage_count = tws_job_stages(r->job);
-  r->stages = tws_calloc((size_t)r->stage_count, sizeof *r->stages);
-  if (!r->stages) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  if (r->o->measured) TWS_TRY(read_measured(r, err));
-  for (int s = 0; s < r->stage_count; s++) {
-    TWS_TRY(read_stage(r, s, &unknown, err));
-    if (pace(&r->stages[s]) > pace(&r->stages[r->slowest])) r->slowest = s;
-  }
-  tws_module_tree_sum(r->tree);
-  if (unknown)
-    tws_warn(cli, "%d operations of these plans are not in %s; was it written with the same options?", unknown,
-             r->o->measured);
-  if (r->o->measured) return TWS_OK;
-  tws_estimate estimate;
-  tws_plan_request request = tws_job_request(r->job, 0);
-  TWS_TRY(tws_estimate_step(&request, &r->job->machine, &estimate, err));
-  r->iteration_s = estimate.step_s;
-  return TWS_OK;
 }
 
 /* ---- the report ---- */
@@ -201,20 +49,13 @@ static double backward_factor(const tws_job *job) {
   return job->config->recompute == TWS_RECOMPUTE_FULL ? 3 : 2;
 }
 
-/* Of a replica: all its GPUs together. */
-static double replica_flops(const report *r) {
-  double flops = 0;
-  for (int s = 0; s < r->stage_count; s++) flops += r->stages[s].flops;
-  return flops * tws_job_ranks_along(r->job, TWS_AXIS_MODEL) * tws_job_ranks_along(r->job, TWS_AXIS_SEQUENCE);
-}
-
 static double samples_per_s(const report *r) {
-  return (double)r->job->config->train_batch_size / r->iteration_s;
+  return (double)r->job->config->train_batch_size / r->profile.iteration_s;
 }
 
 static void print_sizes(const report *r) {
   const tws_job *job = r->job;
-  int stages = r->stage_count, tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL),
+  int stages = r->profile.stage_count, tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL),
       of_sequence = tws_job_ranks_along(job, TWS_AXIS_SEQUENCE);
   print_line("world size: ", tws_cell("%d", job->ranks));
   print_line("data parallel size: ", tws_cell("%d", tws_job_ranks_along(job, TWS_AXIS_DATA)));
@@ -229,12 +70,14 @@ static void print_sizes(const report *r) {
 /* The figures of one GPU: in a pipeline, of the stage that sets the pace. */
 static void print_summary(const report *r) {
   const tws_job *job = r->job;
-  const stage_cost *t = &r->stages[r->slowest];
+  const tws_stage_flops *t = &r->profile.stages[r->profile.slowest];
   double backward = backward_factor(job), both = 1 + backward;
   double accumulation = (double)job->config->accumulation_steps;
   char where[32] = "";
-  if (r->stage_count > 1) snprintf(where, sizeof where, " of stage %d", t->stage);
-  int shared = r->stage_count * tws_job_ranks_along(job, TWS_AXIS_MODEL) * tws_job_ranks_along(job, TWS_AXIS_SEQUENCE) > 1;
+  if (r->profile.stage_count > 1) snprintf(where, sizeof where, " of stage %d", t->stage);
+  int shared =
+      r->profile.stage_count * tws_job_ranks_along(job, TWS_AXIS_MODEL) * tws_job_ranks_along(job, TWS_AXIS_SEQUENCE) >
+      1;
   tws_out(
       "\n-------------------------- Twinspeed Flops Profiler --------------------------\n"
       "Profile Summary, times %s:\nNotations:\n"
@@ -244,7 +87,8 @@ static void print_summary(const report *r) {
       "fwd latency (forward propagation latency), bwd latency (backward propagation latency),\n"
       "step (weights update latency), iter latency (the whole step, with communication and waiting)\n",
       r->o->measured ? "measured" : "predicted");
-  if (r->stage_count > 1) tws_out("GPUs of a pipeline differ: those of stage %d need the most time\n", t->stage);
+  if (r->profile.stage_count > 1)
+    tws_out("GPUs of a pipeline differ: those of stage %d need the most time\n", t->stage);
   tws_out("\n");
   print_sizes(r);
   print_line(tws_cell("params per GPU%s: ", where), scaled(t->params, "", 1));
@@ -254,7 +98,7 @@ static void print_summary(const report *r) {
   print_line(tws_cell("fwd flops per GPU%s: ", where), scaled(t->flops, "", 0));
   print_line(
       shared ? "fwd flops of model, all GPUs of a replica: " : "fwd flops of model = fwd flops per GPU * mp_size: ",
-      scaled(replica_flops(r), "", 0));
+      scaled(r->profile.replica_flops, "", 0));
   print_line("fwd latency: ", scaled(t->forward_s, "s", 0));
   print_line("fwd FLOPS per GPU = fwd flops per GPU / fwd latency: ", scaled(t->flops / t->forward_s, "FLOPS", 0));
   print_line("bwd latency: ", scaled(t->backward_s, "s", 0));
@@ -264,21 +108,21 @@ static void print_summary(const report *r) {
              scaled(both * t->flops / pace(t), "FLOPS", 0));
   print_line("step latency: ", scaled(t->step_s, "s", 0));
   print_line(tws_cell("iter latency, %g accumulation step%s: ", accumulation, accumulation > 1 ? "s" : ""),
-             scaled(r->iteration_s, "s", 0));
+             scaled(r->profile.iteration_s, "s", 0));
   print_line(tws_cell("FLOPS per GPU = %g * fwd flops per GPU / iter latency: ", both * accumulation),
-             scaled(both * accumulation * t->flops / r->iteration_s, "FLOPS", 0));
+             scaled(both * accumulation * t->flops / r->profile.iteration_s, "FLOPS", 0));
   print_line("samples/second: ", tws_cell("%.2f", samples_per_s(r)));
 }
 
 static tws_code print_stages(const tws_cli *cli, const report *r, tws_error *err) {
   tws_table table;
-  if (r->stage_count < 2) return TWS_OK;
+  if (r->profile.stage_count < 2) return TWS_OK;
   tws_out("\n----------------------------- Stages of the pipeline, per GPU -----------------------------\n");
   tws_table_init(&table, 8);
   tws_table_row(&table, (const char *[]){"stage", "rank", "params", "fwd MACs", "fwd flops", "fwd latency",
                                          "bwd latency", "step latency"});
-  for (int s = 0; s < r->stage_count; s++) {
-    const stage_cost *c = &r->stages[s];
+  for (int s = 0; s < r->profile.stage_count; s++) {
+    const tws_stage_flops *c = &r->profile.stages[s];
     tws_table_row(&table,
                   (const char *[]){tws_cell("%d", c->stage), tws_cell("%d", c->rank), scaled(c->params, "", 1),
                                    scaled(c->macs, "MACs", 0), scaled(c->flops, "", 0), scaled(c->forward_s, "s", 0),
@@ -363,7 +207,7 @@ static cJSON *tree_json(const tws_module_tree *tree) {
   return list;
 }
 
-static void add_cost(cJSON *json, const stage_cost *cost) {
+static void add_cost(cJSON *json, const tws_stage_flops *cost) {
   cJSON_AddNumberToObject(json, "parameters_per_gpu", cost->params);
   cJSON_AddNumberToObject(json, "macs", cost->macs);
   cJSON_AddNumberToObject(json, "flops", cost->flops);
@@ -376,30 +220,43 @@ static tws_code print_json(const report *r, tws_error *err) {
   cJSON *root = tws_job_json(r->job);
   cJSON_AddStringToObject(root, "schema", "twinspeed-profile-report-1");
   cJSON_AddStringToObject(root, "times", r->o->measured ? "measured" : "predicted");
-  cJSON_AddNumberToObject(root, "slowest_stage", r->stages[r->slowest].stage);
-  add_cost(root, &r->stages[r->slowest]);
-  cJSON_AddNumberToObject(root, "replica_flops", replica_flops(r));
-  cJSON_AddNumberToObject(root, "iteration_s", r->iteration_s);
+  cJSON_AddNumberToObject(root, "slowest_stage", r->profile.stages[r->profile.slowest].stage);
+  add_cost(root, &r->profile.stages[r->profile.slowest]);
+  cJSON_AddNumberToObject(root, "replica_flops", r->profile.replica_flops);
+  cJSON_AddNumberToObject(root, "iteration_s", r->profile.iteration_s);
   cJSON_AddNumberToObject(root, "samples_per_s", samples_per_s(r));
   cJSON *stages = cJSON_AddArrayToObject(root, "stages");
-  for (int s = 0; s < r->stage_count; s++) {
+  for (int s = 0; s < r->profile.stage_count; s++) {
     cJSON *one = cJSON_CreateObject();
-    cJSON_AddNumberToObject(one, "stage", r->stages[s].stage);
-    cJSON_AddNumberToObject(one, "rank", r->stages[s].rank);
-    add_cost(one, &r->stages[s]);
+    cJSON_AddNumberToObject(one, "stage", r->profile.stages[s].stage);
+    cJSON_AddNumberToObject(one, "rank", r->profile.stages[s].rank);
+    add_cost(one, &r->profile.stages[s]);
     cJSON_AddItemToArray(stages, one);
   }
-  cJSON_AddItemToObject(root, "modules", tree_json(r->tree));
+  cJSON_AddItemToObject(root, "modules", tree_json(r->profile.tree));
   return tws_out_json(root, err);
 }
 
+static tws_code read_profile(const tws_cli *cli, report *r, tws_error *err) {
+  const tws_plan_request request = tws_job_request(r->job, 0);
+  tws_measured_step measured = {0};
+  tws_code code = r->o->measured ? tws_measured_step_read(r->o->measured, &request, &measured, err) : TWS_OK;
+  if (code == TWS_OK)
+    code = tws_flops_profile_read(&request, &r->job->machine, r->o->measured ? &measured : NULL, &r->profile, err);
+  tws_measured_step_free(&measured);
+  if (code == TWS_OK && r->profile.unknown)
+    tws_warn(cli, "%d operations of these plans are not in %s; was it written with the same options?",
+             r->profile.unknown, r->o->measured);
+  return code;
+}
+
 static tws_code profile(const tws_cli *cli, report *r, tws_error *err) {
-  TWS_TRY(read_stages(cli, r, err));
+  TWS_TRY(read_profile(cli, r, err));
   if (cli->json) return print_json(r, err);
   print_summary(r);
   TWS_TRY(print_stages(cli, r, err));
-  print_aggregate(r->tree, (int)r->o->top, (int)r->o->depth);
-  print_detail(r->tree, r->stage_count > 1, (int)r->o->depth);
+  print_aggregate(r->profile.tree, (int)r->o->top, (int)r->o->depth);
+  print_detail(r->profile.tree, r->profile.stage_count > 1, (int)r->o->depth);
   return TWS_OK;
 }
 
@@ -407,16 +264,14 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   const options *o = raw;
   (void)argc;
   (void)argv;
-  tws_job job;
+  tws_job *job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
-  tws_job_remarks(cli, &o->job, &job);
-  tws_job_remark(cli, &job);
-  report r = {.o = o, .job = &job};
+  tws_job_remarks(cli, o->job.model, job);
+  tws_job_remark(cli, job);
+  report r = {.o = o, .job = job};
   tws_code code = profile(cli, &r, err);
-  tws_module_tree_destroy(r.tree);
-  tws_timeline_destroy(r.measured);
-  tws_free(r.stages);
-  tws_job_release(&job);
+  tws_flops_profile_free(&r.profile);
+  tws_job_destroy(job);
   return code;
 }
 
@@ -426,7 +281,7 @@ static const tws_option table[] = {
     TWS_INTEGER("top", 0, "K", options, top, 1, 100, "module classes listed at each depth (default 3)"),
     TWS_INTEGER("depth", 0, "N", options, depth, -1, 100, "deepest level shown (default: all)"), TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_DEFAULTS, .top = 3, .depth = -1};
+static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .top = 3, .depth = -1};
 
 const tws_verb tws_verb_profile = {
     .name = "profile",

@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "cli/job_view.h"
-#include "cli/modules.h"
+#include "job/modules.h"
 #include "cli/outputs.h"
 #include "cli/report_checks.h"
 #include "traces/measurements.h"

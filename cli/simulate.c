@@ -1,17 +1,17 @@
 /* twinspeed simulate: run one training step in SimGrid; how long it takes, where the time goes, a timeline. */
-#include <string.h>
-#include "plan/representatives.h"
 #include "base/log.h"
 #include "base/units.h"
-#include "cli/common.h"
+#include "cli/job_options.h"
 #include "cli/job_view.h"
-#include "cli/modules.h"
 #include "cli/outputs.h"
+#include "cli/remarks.h"
 #include "cli/stage_view.h"
+#include "job/modules.h"
+#include "job/simulate.h"
 #include "traces/timeline.h"
 
 typedef struct options {
-  tws_job_options job;
+  tws_job_spec job;
   const char *program;
   const char *fidelity, *trace, *csv;
   int print_plan, all_ranks, force;
@@ -22,28 +22,12 @@ enum { MOST_PLANS = 4096 };
 
 typedef struct simulation {
   tws_fidelity fidelity;
-  int plan_count;
-  tws_plan **plans;
   tws_timeline *timeline;
-  tws_path_result *paths;     /* of the simulated ranks */
+  tws_simulation of_job;
   tws_stage_estimate *stages; /* of each stage the simulated rank that needs the most memory */
   tws_stage_balance balance;
-  tws_sim_result result;
   tws_estimate estimate;
-  double wall_s;
 } simulation;
-
-static const char *const fidelity_names[] = {"analytic", "flow", "message"};
-
-static tws_code read_fidelity(const char *name, tws_fidelity *fidelity, tws_error *err) {
-  *fidelity = TWS_FIDELITY_ANALYTIC;
-  if (!name) return TWS_OK;
-  for (int i = 0; i < 3; i++) {
-    *fidelity = (tws_fidelity)i;
-    if (strcmp(name, fidelity_names[i]) == 0) return TWS_OK;
-  }
-  return tws_fail(err, TWS_USAGE, "use analytic, flow or message", "--fidelity: unknown level \"%.40s\"", name);
-}
 
 static tws_code print_plan(const tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   tws_plan *plan;
@@ -58,71 +42,17 @@ static tws_code print_plan(const tws_cli *cli, const options *o, const tws_job *
   return code;
 }
 
-/* Ranks of a host share its cores, so all of them are simulated; devices do the same at the same time, so one is, of
- * each pipeline stage, unless groups lie unevenly on nodes. */
-static tws_code choose_ranks(const tws_job *job, int all, tws_rank_set *set, tws_error *err) {
-  const tws_node_mapping mapping = tws_machine_mapping(&job->machine, job->ranks);
-  if (all || job->backend == TWS_BACKEND_HOST) return tws_every_rank(job->ranks, set, err);
-  return tws_representatives(&job->topology, &mapping, job->config->zero.stage, set, err);
-}
-
-static tws_code make_plans(const tws_job *job, const int *ranks, simulation *s, tws_error *err) {
-  if (s->plan_count > MOST_PLANS)
-    return tws_fail(err, TWS_UNSUPPORTED,
-                    "use fewer ranks, or without --all-ranks a division whose groups lie alike on all nodes",
-                    "%d ranks are more than are simulated one by one (%d)", s->plan_count, MOST_PLANS);
-  s->plans = tws_calloc((size_t)s->plan_count, sizeof(tws_plan *));
-  s->paths = tws_calloc((size_t)s->plan_count, sizeof *s->paths);
-  s->stages = tws_calloc((size_t)tws_job_stages(job), sizeof *s->stages);
-  if (!s->plans || !s->paths || !s->stages)
-    return tws_fail(err, TWS_MEMORY, NULL, "out of memory for %d plans", s->plan_count);
-  for (int i = 0; i < s->plan_count; i++) TWS_TRY(tws_job_plan(job, ranks[i], &s->plans[i], err));
-  return TWS_OK;
-}
-
-static tws_code compare_stages(const tws_job *job, simulation *s, tws_error *err) {
-  int count = tws_job_stages(job);
-  for (int i = 0; i < s->plan_count; i++) {
-    tws_stage_estimate one, *stage = &s->stages[s->plans[i]->stage];
-    TWS_TRY(tws_stage_read(s->plans[i], &one, err));
-    if (stage->path.step_s > 0 && stage->arena_bytes[TWS_TIER_DEVICE] >= one.arena_bytes[TWS_TIER_DEVICE]) continue;
-    *stage = one;
-    stage->path = s->paths[i];
-  }
-  s->balance = tws_stage_compare(s->stages, count);
-  s->balance.bubble = s->result.bubble; /* of all simulated ranks */
-  return TWS_OK;
-}
-
 static tws_code simulate(const options *o, const tws_job *job, simulation *s, tws_error *err) {
-  const tws_sim_api *sim;
-  TWS_TRY(tws_sim_load(&sim, err));
-  tws_rank_set set;
-  tws_code code = choose_ranks(job, o->all_ranks, &set, err);
-  s->plan_count = set.count;
-  if (code == TWS_OK) code = make_plans(job, set.ranks, s, err);
-  tws_rank_set_free(&set);
-  TWS_TRY(code);
-  if (o->trace || o->csv) {
-    s->timeline = tws_timeline_create("simulated");
-    if (!s->timeline) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a timeline");
-    tws_fingerprint fingerprint;
-    TWS_TRY(tws_job_fingerprint(job, &fingerprint, err));
-    tws_timeline_identify(s->timeline, fingerprint.model, fingerprint.plan);
-  }
-  const tws_sim_request request = {.plans = (const tws_plan *const *)s->plans,
-                                   .plan_count = s->plan_count,
-                                   .fold = s->plan_count < job->ranks,
-                                   .machine = job->machine,
-                                   .fidelity = s->fidelity,
-                                   .timeline = s->timeline,
-                                   .paths = s->paths};
-  const double start = tws_clock_s();
-  TWS_TRY(sim->simulate(&request, &s->result, err));
-  s->wall_s = tws_clock_s() - start;
-  TWS_TRY(compare_stages(job, s, err));
-  const tws_plan_request estimate = tws_job_request(job, 0);
-  TWS_TRY(tws_estimate_step(&estimate, &job->machine, &s->estimate, err));
+  const int every = o->all_ranks || job->backend == TWS_BACKEND_HOST; /* ranks of a host share its cores */
+  tws_simulation_request request = {
+      .fidelity = s->fidelity, .every_up_to = every ? job->ranks : 0, .most_plans = MOST_PLANS};
+  TWS_TRY(tws_sim_load(&request.sim, err));
+  s->stages = tws_calloc((size_t)tws_job_stages(job), sizeof *s->stages);
+  if (o->trace || o->csv) request.timeline = s->timeline = tws_timeline_create("simulated");
+  if (!s->stages || ((o->trace || o->csv) && !s->timeline)) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  TWS_TRY(tws_job_simulate(job, &request, &s->of_job, err));
+  TWS_TRY(tws_simulation_stages(job, &s->of_job, s->stages, &s->balance, err));
+  TWS_TRY(tws_job_estimate(job, &s->estimate, NULL, err));
   const tws_timeline *timeline = s->timeline;
   if (o->trace) TWS_TRY(tws_timeline_write_chrome(&timeline, 1, o->trace, err));
   if (o->csv) TWS_TRY(tws_timeline_write_csv(&timeline, 1, o->csv, err));
@@ -132,12 +62,12 @@ static tws_code simulate(const options *o, const tws_job *job, simulation *s, tw
 /* ---- results ---- */
 
 static double tokens_per_s(const simulation *s) {
-  const double step = s->result.step_s;
+  const double step = s->of_job.result.step_s;
   return step > 0 ? s->estimate.tokens_per_s * s->estimate.step_s / step : 0;
 }
 
 static double mfu(const simulation *s) {
-  const double step = s->result.step_s;
+  const double step = s->of_job.result.step_s;
   return step > 0 ? s->estimate.mfu * s->estimate.step_s / step : 0;
 }
 
@@ -149,8 +79,8 @@ static void row(tws_table *table, const char *name, double seconds, double step_
 }
 
 static tws_code print_shares(const tws_cli *cli, const simulation *s, tws_error *err) {
-  const tws_path_result *path = &s->result.path;
-  const double step = s->result.step_s;
+  const tws_path_result *path = &s->of_job.result.path;
+  const double step = s->of_job.result.step_s;
   tws_table table;
   tws_table_init(&table, 3);
   tws_table_row(&table, (const char *const[]){"Rank 0", "busy", "of step"});
@@ -169,7 +99,7 @@ static tws_code print_shares(const tws_cli *cli, const simulation *s, tws_error 
     if (path->axis_exposed_s[axis] > 0)
       row(&table, tws_cell("  not hidden, %s", name), path->axis_exposed_s[axis], step);
   }
-  row(&table, "communication not hidden", s->result.exposed_s - path->bubble_s, step);
+  row(&table, "communication not hidden", s->of_job.result.exposed_s - path->bubble_s, step);
   if (path->bubble_s > 0) row(&table, "waiting for other ranks", path->bubble_s, step);
   return tws_table_print(cli, &table, err);
 }
@@ -179,25 +109,26 @@ static tws_code print_result(const tws_cli *cli, const options *o, const tws_job
   char step[32], longest[32], wall[32];
   tws_job_print(cli, job);
   tws_out("\n%sSimulated step%s   %s, %s tokens/s, MFU %.1f %%\n", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN),
-          tws_format_seconds(s->result.step_s, step, sizeof step), tws_thousands((int64_t)(tokens_per_s(s) + 0.5)),
-          100 * mfu(s));
-  const double more = s->estimate.step_s > 0 ? s->result.step_s / s->estimate.step_s - 1 : 0;
+          tws_format_seconds(s->of_job.result.step_s, step, sizeof step),
+          tws_thousands((int64_t)(tokens_per_s(s) + 0.5)), 100 * mfu(s));
+  const double more = s->estimate.step_s > 0 ? s->of_job.result.step_s / s->estimate.step_s - 1 : 0;
   tws_format_seconds(s->estimate.step_s, longest, sizeof longest);
   if (more > -5e-4 && more < 5e-4)
     tws_out("  as long as the plan's longest path\n");
   else
     tws_out("  %+.1f %% against the longest path of %s\n", 100 * more, longest);
-  tws_out("  collectives: %s; %s; %s events in %s\n\n", fidelity_names[s->fidelity],
-          s->plan_count == job->ranks ? tws_cell(job->ranks > 1 ? "all %d ranks" : "%d rank", job->ranks)
-          : s->plan_count > 1         ? tws_cell("%d ranks stand for %d, one for each stage", s->plan_count, job->ranks)
-                                      : tws_cell("rank 0 stands for %d", job->ranks),
-          tws_thousands((int64_t)s->result.events), tws_format_seconds(s->wall_s, wall, sizeof wall));
+  tws_out("  collectives: %s; %s; %s events in %s\n\n", tws_fidelity_name(s->fidelity),
+          s->of_job.plan_count == job->ranks ? tws_cell(job->ranks > 1 ? "all %d ranks" : "%d rank", job->ranks)
+          : s->of_job.plan_count > 1
+              ? tws_cell("%d ranks stand for %d, one for each stage", s->of_job.plan_count, job->ranks)
+              : tws_cell("rank 0 stands for %d", job->ranks),
+          tws_thousands((int64_t)s->of_job.result.events), tws_format_seconds(s->of_job.wall_s, wall, sizeof wall));
   if (tws_job_stages(job) > 1) {
     TWS_TRY(tws_stages_print(cli, s->stages, tws_job_stages(job), &s->balance, err));
     tws_out("\n");
   }
   TWS_TRY(print_shares(cli, s, err));
-  tws_out("%s\n", s->result.path.text);
+  tws_out("%s\n", s->of_job.result.path.text);
   if (o->trace)
     tws_say(cli, "timeline written to %s: open it in https://ui.perfetto.dev or chrome://tracing", o->trace);
   return TWS_OK;
@@ -223,17 +154,17 @@ static const char *kernel_name(int i) {
 }
 
 static tws_code print_json(const tws_job *job, const simulation *s, tws_error *err) {
-  const tws_path_result *path = &s->result.path;
+  const tws_path_result *path = &s->of_job.result.path;
   cJSON *root = tws_job_json(job);
   cJSON_AddStringToObject(root, "schema", "twinspeed-simulation-1");
-  cJSON_AddStringToObject(root, "fidelity", fidelity_names[s->fidelity]);
-  cJSON_AddNumberToObject(root, "simulated_ranks", s->plan_count);
-  cJSON_AddNumberToObject(root, "step_s", s->result.step_s);
+  cJSON_AddStringToObject(root, "fidelity", tws_fidelity_name(s->fidelity));
+  cJSON_AddNumberToObject(root, "simulated_ranks", s->of_job.plan_count);
+  cJSON_AddNumberToObject(root, "step_s", s->of_job.result.step_s);
   cJSON_AddNumberToObject(root, "longest_path_s", s->estimate.step_s);
   cJSON_AddNumberToObject(root, "tokens_per_s", tokens_per_s(s));
   cJSON_AddNumberToObject(root, "model_flops", s->estimate.model_flops);
   cJSON_AddNumberToObject(root, "mfu", mfu(s));
-  cJSON_AddNumberToObject(root, "exposed_s", s->result.exposed_s);
+  cJSON_AddNumberToObject(root, "exposed_s", s->of_job.result.exposed_s);
   cJSON_AddNumberToObject(root, "bubble_s", path->bubble_s);
   tws_balance_json(&s->balance, root);
   cJSON_AddItemToObject(root, "communication", tws_axes_json(path));
@@ -243,8 +174,8 @@ static tws_code print_json(const tws_job *job, const simulation *s, tws_error *e
   cJSON_AddItemToObject(root, "collective_s", named(collective_name, path->collective_s, TWS_COLLECTIVE_COUNT));
   cJSON_AddItemToObject(root, "kernel_s", named(kernel_name, path->kernel_s, TWS_KERNEL_COUNT));
   cJSON_AddStringToObject(root, "bottleneck", path->text);
-  cJSON_AddNumberToObject(root, "events", (double)s->result.events);
-  cJSON_AddNumberToObject(root, "wall_s", s->wall_s);
+  cJSON_AddNumberToObject(root, "events", (double)s->of_job.result.events);
+  cJSON_AddNumberToObject(root, "wall_s", s->of_job.wall_s);
   return tws_out_json(root, err);
 }
 
@@ -257,7 +188,6 @@ static tws_code check_outputs(const options *o, tws_error *err) {
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
   simulation s = {0};
-  tws_job job;
   (void)argc;
   (void)argv;
   if (o->rank >= 0 && !o->print_plan)
@@ -265,20 +195,19 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   if (o->print_plan && (o->trace || o->csv))
     return tws_fail(err, TWS_USAGE, "leave out --print-plan: only a simulation has a timeline",
                     "--print-plan simulates nothing that %s could be written of", o->trace ? "--trace" : "--csv");
-  TWS_TRY(read_fidelity(o->fidelity, &s.fidelity, err));
+  TWS_TRY(tws_fidelity_parse(o->fidelity, &s.fidelity, err));
   TWS_TRY(check_outputs(o, err));
+  tws_job *job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
-  tws_job_remarks(cli, &o->job, &job);
-  tws_code code = tws_job_choose_program(&job, o->program, err);
-  if (code == TWS_OK) code = o->print_plan ? print_plan(cli, o, &job, err) : simulate(o, &job, &s, err);
+  tws_job_remarks(cli, o->job.model, job);
+  tws_code code = tws_job_choose_program(job, o->program, err);
+  if (code == TWS_OK) code = o->print_plan ? print_plan(cli, o, job, err) : simulate(o, job, &s, err);
   if (code == TWS_OK && !o->print_plan)
-    code = cli->json ? print_json(&job, &s, err) : print_result(cli, o, &job, &s, err);
+    code = cli->json ? print_json(job, &s, err) : print_result(cli, o, job, &s, err);
   tws_timeline_destroy(s.timeline);
-  for (int i = 0; s.plans && i < s.plan_count; i++) tws_plan_destroy(s.plans[i]);
-  tws_free(s.plans);
-  tws_free(s.paths);
+  tws_simulation_free(&s.of_job);
   tws_free(s.stages);
-  tws_job_release(&job);
+  tws_job_destroy(job);
   return code;
 }
 
@@ -294,7 +223,7 @@ static const tws_option table[] = {
     TWS_INTEGER("rank", 0, "R", options, rank, 0, 65535, "with --print-plan: which rank (default 0)"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_DEFAULTS, .rank = -1};
+static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .rank = -1};
 
 const tws_verb tws_verb_simulate = {
     .name = "simulate",

@@ -2,7 +2,8 @@
 #ifndef TWS_CLI_STAGE_VIEW_H
 #define TWS_CLI_STAGE_VIEW_H
 
-#include "cli/common.h"
+#include "cli/cli.h"
+#include "estimators/estimators.h"
 
 /* A table with a row for each stage, the one that needs the most memory marked, and a line on bubble and imbalance.
  * Nothing for one stage. */

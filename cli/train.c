@@ -2,16 +2,17 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-#include "base/host_memory.h"
 #include "base/units.h"
-#include "cli/common.h"
+#include "cli/job_options.h"
 #include "cli/job_view.h"
 #include "launch/launch.h"
-#include "cli/modules.h"
 #include "cli/outputs.h"
+#include "cli/remarks.h"
+#include "job/fit.h"
+#include "job/modules.h"
 
 typedef struct options {
-  tws_job_options job;
+  tws_job_spec job;
   const char *data, *eval_data, *trace, *csv, *result;
   int64_t steps, every, eval_every, eval_steps;
   double deadline_s;
@@ -40,53 +41,21 @@ static tws_code check_device(tws_cli *cli, const options *o, const tws_job *job,
   return TWS_OK;
 }
 
-static void free_plans(tws_plan **plans, int count) {
-  for (int r = 0; plans && r < count; r++) tws_plan_destroy(plans[r]);
-  tws_free(plans);
-}
-
-/* Every rank's plan: together they can run to their end, and this is what they take. */
-static tws_code check_plans(const tws_job *job, int evaluates, double *bytes, tws_error *err) {
-  tws_plan **plans = tws_calloc((size_t)job->ranks, sizeof *plans);
-  tws_plan **evaluations = tws_calloc((size_t)job->ranks, sizeof *evaluations);
-  tws_code code = plans && evaluations ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  *bytes = 0.0;
-  for (int r = 0; code == TWS_OK && r < job->ranks; r++) {
-    tws_ledger ledger;
-    code = tws_job_program(job, r, TWS_PROGRAM_TRAIN, NULL, &plans[r], err);
-    if (code == TWS_OK && evaluates)
-      code = tws_job_program(job, r, TWS_PROGRAM_EVALUATE, plans[r]->state, &evaluations[r], err);
-    const tws_plan *programs[] = {plans[r], evaluations[r]};
-    if (code == TWS_OK) code = tws_ledger_of_programs(programs, evaluates ? 2 : 1, &ledger, err);
-    const int host = job->backend == TWS_BACKEND_HOST; /* a GPU's own memory is not this machine's */
-    if (host) *bytes += tws_profile_overhead_bytes(job->profile);
-    for (int tier = host ? 0 : TWS_TIER_DEVICE + 1; code == TWS_OK && tier < TWS_TIER_DISK; tier++)
-      *bytes += (double)ledger.tier[tier].arena_bytes;
-  }
-  if (code == TWS_OK) code = tws_plans_verify((const tws_plan *const *)plans, job->ranks, err);
-  if (code == TWS_OK && evaluates) code = tws_plans_verify((const tws_plan *const *)evaluations, job->ranks, err);
-  free_plans(evaluations, job->ranks);
-  free_plans(plans, job->ranks);
-  return code;
-}
-
 static tws_code check_memory(const tws_cli *cli, const tws_job *job, const options *o, tws_error *err) {
-  double need = 0.0;
-  const int ignore = o->ignore_memory;
-  TWS_TRY(check_plans(job, o->eval_data != NULL, &need, err));
-  if (need == 0.0) return TWS_OK;
-  tws_host_memory memory = tws_host_memory_read();
-  char a[32], b[32];
-  tws_format_bytes(need, a, sizeof a);
-  tws_format_bytes((double)memory.available_bytes, b, sizeof b);
-  tws_say(cli, "memory: %s for %d rank%s, and this machine has %s left%s", a, job->ranks, job->ranks > 1 ? "s" : "", b,
-          memory.limited ? " within its control group" : "");
-  if (memory.available_bytes == 0 || need <= (double)memory.available_bytes || ignore) return TWS_OK;
+  tws_local_fit fit;
+  char need[32], have[32];
+  TWS_TRY(tws_job_fit_here(job, o->eval_data != NULL, &fit, err));
+  if (fit.need == 0.0) return TWS_OK;
+  tws_format_bytes(fit.need, need, sizeof need);
+  tws_format_bytes(fit.have, have, sizeof have);
+  tws_say(cli, "memory: %s for %d rank%s, and this machine has %s left%s", need, job->ranks, job->ranks > 1 ? "s" : "",
+          have, fit.limited ? " within its control group" : "");
+  if (fit.fits || o->ignore_memory) return TWS_OK;
   return tws_fail(
       err, TWS_NO,
       "`twinspeed estimate` shows what fills it; a smaller micro batch, --recompute full or a higher --stage "
       "needs less; --ignore-memory tries all the same",
-      "training needs %s of memory and this machine has %s left", a, b);
+      "training needs %s of memory and this machine has %s left", need, have);
 }
 
 /* ---- the ranks ---- */
@@ -99,13 +68,13 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
   if (o->job.config && strcmp(o->job.config, "-") == 0)
     return tws_fail(err, TWS_USAGE, "save it to a file first: -c FILE",
                     "-c -: only one process can read standard input, and %d ranks are to be started", job->ranks);
-  tws_job_options job_options = o->job;
-  job_options.ranks = job->ranks; /* decided here once: the ranks need not agree by themselves */
-  job_options.threads = job->threads;
+  tws_job_spec spec = o->job;
+  spec.ranks = job->ranks; /* decided here once: the ranks need not agree by themselves */
+  spec.threads = job->threads;
   tws_arena *arena = tws_arena_create();
   if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   arguments[count++] = "train";
-  tws_code code = tws_job_arguments(&job_options, arena, arguments, MAX_ARGUMENTS - OWN_ARGUMENTS, &count, err);
+  tws_code code = tws_job_spec_arguments(&spec, arena, arguments, MAX_ARGUMENTS - OWN_ARGUMENTS, &count, err);
   const struct {
     const char *name, *value;
   } texts[] = {{"--data", o->data},
@@ -262,7 +231,7 @@ static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_
   if (tws_worker_is()) return train(cli, o, job, err);
   char count[32], axes[128];
   TWS_TRY(check_device(cli, o, job, err));
-  tws_job_remarks(cli, &o->job, job);
+  tws_job_remarks(cli, o->job.model, job);
   tws_data_remark(cli, o->data, job->network);
   tws_job_remark(cli, job);
   tws_say(cli, "%s: %s parameters, ZeRO-%d, %s, %d rank%s%s x %d thread%s, batch of %" PRId64 " x %" PRId64 " tokens",
@@ -293,10 +262,10 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
     return tws_fail(err, TWS_USAGE, "give --eval-data FILE too", "train: %s without data to evaluate on",
                     o->eval_every ? "--eval-every" : "--eval-steps");
   TWS_TRY(check_outputs(o, err));
-  tws_job job;
+  tws_job *job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
-  tws_code code = run_job(cli, o, &job, err);
-  tws_job_release(&job);
+  tws_code code = run_job(cli, o, job, err);
+  tws_job_destroy(job);
   return code;
 }
 
@@ -319,7 +288,7 @@ static const tws_option table[] = {
     TWS_FLAG("ignore-memory", 0, options, ignore_memory, "start although memory may not suffice"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_DEFAULTS, .steps = 100, .deadline_s = 1800.0};
+static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .steps = 100, .deadline_s = 1800.0};
 
 const tws_verb tws_verb_train = {
     .name = "train",

@@ -2,16 +2,17 @@
 #include <math.h>
 #include <string.h>
 #include "autotune/autotune.h"
+#include "autotune/measure.h"
 #include "base/units.h"
-#include "cli/calibration.h"
-#include "cli/common.h"
-#include "cli/experiment.h"
+#include "cli/job_options.h"
 #include "cli/job_view.h"
-#include "cli/modules.h"
 #include "cli/outputs.h"
+#include "cli/remarks.h"
+#include "job/modules.h"
+#include "traces/measurements.h"
 
 typedef struct options {
-  tws_job_options job;
+  tws_job_spec job;
   const char *stages, *micro_batches, *accumulations, *recomputes, *ranks, *threads, *tuner, *fidelity, *results, *data;
   const char *axes, *pipeline, *tensor, *sequence, *schedules, *sequence_parallel;
   int64_t global_batch, max_micro_batch, trials, early_stopping, validate, steps, rows;
@@ -19,19 +20,9 @@ typedef struct options {
   int oversubscribe, force, no_simulation;
 } options;
 
-enum { NETWORKS = 16 };
-
 typedef struct session {
   const options *o;
-  tws_network *network;
-  struct { /* the same model with its vocabulary padded further, for tensor ranks */
-    int64_t multiple;
-    tws_network *network;
-  } padded[NETWORKS];
-  int padded_count;
-  tws_config *config;
-  tws_cluster cluster;
-  tws_profile *profile;
+  tws_job *job;
   tws_progress progress;
   tws_tune_request request;
 } session;
@@ -73,7 +64,7 @@ static tws_code list_of_schedules(const char *text, tws_tune_space *space, tws_e
     snprintf(word, sizeof word, "%.*s", (int)(name < sizeof word ? name : sizeof word - 1), at);
     if (space->schedule_count == (int)(sizeof space->schedules / sizeof *space->schedules))
       return tws_fail(err, TWS_USAGE, NULL, "--schedules: more than %d", space->schedule_count);
-    tws_tune_schedule *schedule = &space->schedules[space->schedule_count++];
+    tws_variant_schedule *schedule = &space->schedules[space->schedule_count++];
     if (tws_pipeline_kind_parse(word, &schedule->kind, err) != TWS_OK) return TWS_USAGE;
     if (schedule->kind == TWS_PIPELINE_INTERLEAVED) chunks = 2;
     if (name < length) {
@@ -136,27 +127,11 @@ static tws_code read_word(const char *text, const char *what, const char *const 
   return tws_fail(err, TWS_USAGE, close, "%s: unknown word \"%.40s\"", what, text);
 }
 
-static tws_code padded_network(void *user, const tws_config *config, const tws_network **network, tws_error *err) {
-  session *s = user;
-  int64_t multiple = tws_config_vocabulary_multiple(config);
-  int at = 0;
-  *network = s->network;
-  if (multiple == tws_config_vocabulary_multiple(s->config)) return TWS_OK;
-  while (at < s->padded_count && s->padded[at].multiple != multiple) at++;
-  if (at == NETWORKS) return tws_fail(err, TWS_UNSUPPORTED, "name fewer with --tp", "too many numbers of tensor ranks");
-  if (at == s->padded_count) {
-    TWS_TRY(tws_network_load(s->o->job.model, multiple, &s->padded[at].network, err));
-    s->padded[s->padded_count++].multiple = multiple;
-  }
-  *network = s->padded[at].network;
-  return TWS_OK;
-}
-
 static tws_code open_session(const tws_cli *cli, const options *o, session *s, tws_error *err) {
   static const char *const tuners[] = {"model_based", "gridsearch", "random"};
   static const char *const fidelities[] = {"analytic", "flow", "message"};
   static const char *const answers[] = {"auto", "on", "off"};
-  int tuner, fidelity, axes, assumed = 0;
+  int tuner, fidelity, axes;
   memset(s, 0, sizeof *s);
   s->o = o;
   if (!o->job.model)
@@ -165,75 +140,36 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
   TWS_TRY(read_word(o->tuner, "--tuner", tuners, 3, &tuner, err));
   TWS_TRY(read_word(o->fidelity, "--fidelity", fidelities, 3, &fidelity, err));
   TWS_TRY(read_word(o->axes, "--axes", answers, 3, &axes, err));
-  TWS_TRY(tws_job_config(&o->job, &s->config, err));
-  if (!o->job.config && !o->global_batch) s->config->micro_batch_size = 0;
-  TWS_TRY(tws_network_load(o->job.model, tws_config_vocabulary_multiple(s->config), &s->network, err));
-  TWS_TRY(tws_job_assume_dtype(s->config, s->network, &assumed, err));
-  TWS_TRY(tws_cluster_load(o->job.cluster ? o->job.cluster : "host", &s->cluster, err));
-  TWS_TRY(tws_profile_load(o->job.profile ? o->job.profile : s->cluster.profile, &s->profile, err));
+  TWS_TRY(tws_job_open(&o->job, &s->job, err));
+  tws_config *config = s->job->config;
+  if (!o->job.config && !o->global_batch) config->micro_batch_size = 0;
   s->progress = tws_cli_progress(cli);
-  s->request = (tws_tune_request){.network = s->network,
-                                  .config = s->config,
-                                  .network_for = padded_network,
-                                  .user = s,
-                                  .machine = {&s->cluster, s->profile},
+  s->request = (tws_tune_request){.job = s->job,
                                   .fidelity = (tws_fidelity)fidelity,
                                   .tuner = (tws_tuner)tuner,
                                   .trials = (int)o->trials,
                                   .early_stopping = (int)o->early_stopping,
-                                  .seed = (uint64_t)s->config->seed,
+                                  .seed = (uint64_t)config->seed,
                                   .memory_bytes = o->memory > 0 ? o->memory : 0,
                                   .progress = &s->progress,
                                   .log = &cli->log};
-  TWS_TRY(read_space(o, s->config, &s->request.space, err));
-  tws_config_remarks(cli, s->config);
-  tws_model_remarks(cli, o->job.model, s->network, assumed);
-  if (o->validate > 0) tws_data_remark(cli, o->data, s->network);
-  int given = tws_config_model_ranks(s->config) > 1;
+  TWS_TRY(read_space(o, config, &s->request.space, err));
+  tws_job_remarks(cli, o->job.model, s->job);
+  if (o->validate > 0) tws_data_remark(cli, o->data, s->job->network);
+  int given = tws_config_model_ranks(config) > 1;
   s->request.space.axes = axes == 1 || (axes == 0 && !given && tws_tune_needs_axes(&s->request));
   return o->no_simulation ? TWS_OK : tws_sim_load(&s->request.sim, err);
-}
-
-static void close_session(session *s) {
-  tws_profile_destroy(s->profile);
-  tws_network_destroy(s->network);
-  for (int i = 0; i < s->padded_count; i++) tws_network_destroy(s->padded[i].network);
-  tws_config_destroy(s->config);
 }
 
 /* ---- measuring the winners ---- */
 
 static tws_code check_measurable(const session *s, tws_error *err) {
   if (s->o->validate == 0) return TWS_OK;
-  if (tws_profile_backend(s->profile) != TWS_BACKEND_HOST || s->cluster.nodes > 1)
+  if (tws_profile_backend(s->job->profile) != TWS_BACKEND_HOST || s->job->cluster.nodes > 1)
     return tws_fail(err, TWS_UNSUPPORTED, "leave out --validate, or tune for this machine (--cluster host)",
-                    "--validate trains on this machine, and cluster %s is another", s->cluster.name);
+                    "--validate trains on this machine, and cluster %s is another", s->job->cluster.name);
   if (!s->o->data) return tws_fail(err, TWS_USAGE, "give --data FILE", "--validate: no data to train on");
   return TWS_OK;
-}
-
-/* Two rounds over the winners, so that a disturbance does not hit one of them alone. */
-static tws_code measure_best(const tws_cli *cli, const session *s, tws_tune_result *result, tws_error *err) {
-  enum { ROUNDS = 2, MOST = 32 };
-  tws_trial trials[MOST] = {0};
-  int count = (int)s->o->validate < result->fits ? (int)s->o->validate : result->fits;
-  if (count > MOST) count = MOST;
-  tws_code code = TWS_OK;
-  for (int round = 0; round < ROUNDS && code == TWS_OK; round++)
-    for (int i = 0; i < count && code == TWS_OK; i++) {
-      const tws_tune_candidate *c = &result->candidates[i];
-      tws_point_text text;
-      tws_job_options job = tws_point_options(&s->o->job, &c->point, &text);
-      tws_say(cli, "measuring %s (%d of %d, round %d of %d)", c->name, i + 1, count, round + 1, ROUNDS);
-      code = tws_trial_run(&job, c->point.ranks, c->point.threads, s->o->data, s->o->steps, NULL, &trials[i], err);
-    }
-  for (int i = 0; i < count; i++) {
-    double median, low, high;
-    tws_trial_times(&trials[i], &median, &low, &high);
-    if (code == TWS_OK) code = tws_tune_record(&result->candidates[i], median, high - low, s->o->results, err);
-    tws_trial_free(&trials[i]);
-  }
-  return code;
 }
 
 /* ---- what was found ---- */
@@ -273,9 +209,9 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
     return tws_out_text(&text, err);
   }
   char params[32];
-  tws_out("%s, %s parameters, on %s (%s)\n\n", s->network->name,
-          tws_format_count((double)tws_network_params(s->network, 0), params, sizeof params), s->cluster.name,
-          tws_profile_name(s->profile));
+  tws_out("%s, %s parameters, on %s (%s)\n\n", s->job->network->name,
+          tws_format_count((double)tws_network_params(s->job->network, 0), params, sizeof params), s->job->cluster.name,
+          tws_profile_name(s->job->profile));
   tws_tune_table(result, &s->request, (int)s->o->rows, &text);
   TWS_TRY(tws_out_text(&text, err));
   print_validation(result, s->o->validate);
@@ -289,7 +225,7 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
 /* What --memory leaves beside context and libraries. */
 static tws_code check_device(const session *s, tws_error *err) {
   char given[32], taken[32], missing[32];
-  double overhead = tws_profile_overhead_bytes(s->profile);
+  double overhead = tws_profile_overhead_bytes(s->job->profile);
   if (s->o->memory < 0 || s->o->memory > overhead) return TWS_OK;
   return tws_fail(err, TWS_NO, "for example --memory 40GiB",
                   "nothing fits: --memory is %s, context and libraries alone take %s: %s are missing",
@@ -304,7 +240,11 @@ static tws_code tune(tws_cli *cli, session *s, tws_error *err) {
   TWS_TRY(tws_tune_folder_check(s->o->results, s->o->force, err)); /* before the work, not after it */
   TWS_TRY(tws_tune(&s->request, &result, err));
   tws_code code = tws_tune_write(result, &s->request, s->o->results, s->o->force, err);
-  if (code == TWS_OK && s->o->validate > 0 && result->fits > 0) code = measure_best(cli, s, result, err);
+  if (code == TWS_OK && s->o->validate > 0 && result->fits > 0) {
+    const tws_tune_measuring how = {
+        .spec = &s->o->job, .data = s->o->data, .steps = s->o->steps, .count = (int)s->o->validate, .log = &cli->log};
+    code = tws_tune_measure(result, &how, s->o->results, err);
+  }
   if (code == TWS_OK) code = print_result(cli, s, result, err);
   if (code == TWS_OK && result->fits == 0) code = refuse(result, err);
   tws_tune_result_destroy(result);
@@ -321,7 +261,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   session s;
   tws_code code = open_session(cli, raw, &s, err);
   if (code == TWS_OK) code = tune(cli, &s, err);
-  close_session(&s);
+  tws_job_destroy(s.job);
   return code;
 }
 
@@ -372,7 +312,7 @@ static const tws_option table[] = {
     TWS_OPTIONS_END};
 
 static const options defaults = {
-    .job = TWS_JOB_DEFAULTS, .results = "autotuning_results", .memory = -1, .steps = 6, .rows = 10};
+    .job = TWS_JOB_SPEC_DEFAULTS, .results = "autotuning_results", .memory = -1, .steps = 6, .rows = 10};
 
 const tws_verb tws_verb_tune = {
     .name = "tune",

@@ -6,37 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include "base/json.h"
 #include "base/units.h"
+#include "cli/job_options.h"
 #include "cli/job_view.h"
-#include "cli/modules.h"
 #include "cli/outputs.h"
-#include "traces/compare.h"
+#include "cli/remarks.h"
+#include "job/modules.h"
 #include "traces/plot.h"
+#include "validation/validation.h"
 
-typedef struct validation {
-  tws_job job;
-  tws_timeline *simulated, *measured;
-  tws_comparison *comparison;
-  tws_sim_result result;
-  tws_estimate estimate;
-  tws_trial trial;
-  double measured_s, low_s, high_s, ledger_bytes;
-  const char *streams[TWS_STREAM_COUNT], *phases[TWS_PHASE_COUNT];
-} validation;
-
-tws_code tws_validate_fidelity(const char *name, tws_fidelity *fidelity, tws_error *err) {
-  static const char *const names[] = {"analytic", "flow", "message"};
-  *fidelity = TWS_FIDELITY_ANALYTIC;
-  for (int i = 0; name && i < 3; i++)
-    if (strcmp(name, names[i]) == 0) {
-      *fidelity = (tws_fidelity)i;
-      return TWS_OK;
-    }
-  if (!name) return TWS_OK;
-  return tws_fail(err, TWS_USAGE, "use analytic, flow or message", "--fidelity: unknown level \"%.40s\"", name);
-}
+typedef struct report {
+  const tws_job *job;
+  tws_validation of_job;
+} report;
 
 const char *tws_validate_model(const tws_network *network) {
   const char *at = network->name + strlen(network->name);
@@ -61,60 +44,12 @@ void tws_validate_figure_note(const tws_cli *cli, tws_code code, const char *pat
     tws_warn(cli, "no figure %s: %s%s%s", path, err->message, *err->hint ? "; " : "", err->hint);
 }
 
-/* ---- predicting and measuring ---- */
-
-static tws_code predict(const tws_validate_options *o, validation *v, tws_error *err) {
-  const tws_sim_api *sim;
-  tws_fidelity fidelity;
-  TWS_TRY(tws_validate_fidelity(o->fidelity, &fidelity, err));
-  TWS_TRY(tws_sim_load(&sim, err));
-  v->simulated = tws_timeline_create("simulated");
-  if (!v->simulated) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a timeline");
-  tws_fingerprint fingerprint;
-  TWS_TRY(tws_job_fingerprint(&v->job, &fingerprint, err));
-  tws_timeline_identify(v->simulated, fingerprint.model, fingerprint.plan);
-  TWS_TRY(tws_tune_simulate(sim, v->job.network, v->job.config, v->job.ranks, v->job.threads, &v->job.machine, fidelity,
-                            v->simulated, &v->result, err));
-  tws_plan_request request = tws_job_request(&v->job, 0);
-  TWS_TRY(tws_estimate_step(&request, &v->job.machine, &v->estimate, err));
-  for (int rank = 0; rank < v->job.ranks; rank++) {
-    tws_plan *plan;
-    TWS_TRY(tws_job_plan(&v->job, rank, &plan, err));
-    for (int tier = 0; tier < TWS_TIER_COUNT; tier++) v->ledger_bytes += (double)tws_plan_bytes(plan, (tws_tier)tier);
-    tws_plan_destroy(plan);
-  }
-  return TWS_OK;
+static double tokens(const report *r) {
+  return (double)(r->job->config->train_batch_size * r->job->config->sequence_length);
 }
 
-static tws_code read_trace(const char *path, validation *v, tws_error *err) {
-  for (int i = 0; i < TWS_STREAM_COUNT; i++) v->streams[i] = tws_stream_name((tws_stream)i);
-  for (int i = 0; i < TWS_PHASE_COUNT; i++) v->phases[i] = tws_phase_name((tws_phase)i);
-  return tws_timeline_read_chrome(path, "measured", v->streams, TWS_STREAM_COUNT, v->phases, TWS_PHASE_COUNT,
-                                  &v->measured, err);
-}
-
-static tws_code measure(const tws_cli *cli, const tws_validate_options *o, validation *v, tws_error *err) {
-  char trace[4096];
-  const char *folder = getenv("TMPDIR");
-  snprintf(trace, sizeof trace, "%.4000s/twinspeed-trace-XXXXXX", folder && *folder ? folder : "/tmp");
-  int fd = mkstemp(trace);
-  if (fd < 0) return tws_fail(err, TWS_IO, "set TMPDIR", "%s: %s", trace, strerror(errno));
-  close(fd);
-  tws_say(cli, "training %lld steps on %d rank%s", (long long)o->steps, v->job.ranks, v->job.ranks > 1 ? "s" : "");
-  tws_code code = tws_trial_run(&o->job, v->job.ranks, v->job.threads, o->data, o->steps, trace, &v->trial, err);
-  if (code == TWS_OK) code = read_trace(trace, v, err);
-  unlink(trace);
-  TWS_TRY(code);
-  tws_trial_times(&v->trial, &v->measured_s, &v->low_s, &v->high_s);
-  return tws_timeline_compare(v->simulated, v->measured, &v->comparison, err);
-}
-
-static double tokens(const validation *v) {
-  return (double)(v->job.config->train_batch_size * v->job.config->sequence_length);
-}
-
-static double error_of(const validation *v) {
-  return (v->result.step_s - v->measured_s) / v->measured_s;
+static double error_of(const report *r) {
+  return tws_validation_error(&r->of_job);
 }
 
 /* ---- reports ---- */
@@ -125,79 +60,81 @@ static void row(tws_table *table, const char *what, const char *predicted, const
   tws_table_row(table, (const char *[]){what, predicted, measured, isfinite(error) ? tws_cell("%s", percent) : ""});
 }
 
-static tws_code print_text(const tws_cli *cli, const validation *v, tws_error *err) {
+static tws_code print_text(const tws_cli *cli, const report *r, tws_error *err) {
   char a[32], b[32], c[32];
-  tws_job_print(cli, &v->job);
+  tws_job_print(cli, r->job);
   tws_out("\n");
   tws_table table;
   tws_table_init(&table, 4);
   tws_table_row(&table, (const char *[]){"", "predicted", "measured", "error"});
-  row(&table, "step", tws_cell("%s", tws_format_seconds(v->result.step_s, a, sizeof a)),
-      tws_cell("%s", tws_format_seconds(v->measured_s, b, sizeof b)), error_of(v));
-  row(&table, "tokens/s", tws_cell("%.0f", tokens(v) / v->result.step_s), tws_cell("%.0f", tokens(v) / v->measured_s),
-      v->measured_s / v->result.step_s - 1);
-  row(&table, "memory of all ranks", tws_cell("%s", tws_format_bytes(v->ledger_bytes, a, sizeof a)),
-      tws_cell("%s", tws_format_bytes(v->trial.allocated_bytes, b, sizeof b)),
-      (v->ledger_bytes - v->trial.allocated_bytes) / v->trial.allocated_bytes);
+  row(&table, "step", tws_cell("%s", tws_format_seconds(r->of_job.predicted_s, a, sizeof a)),
+      tws_cell("%s", tws_format_seconds(r->of_job.measured_s, b, sizeof b)), error_of(r));
+  row(&table, "tokens/s", tws_cell("%.0f", tokens(r) / r->of_job.predicted_s),
+      tws_cell("%.0f", tokens(r) / r->of_job.measured_s), r->of_job.measured_s / r->of_job.predicted_s - 1);
+  row(&table, "memory of all ranks", tws_cell("%s", tws_format_bytes(r->of_job.ledger_bytes, a, sizeof a)),
+      tws_cell("%s", tws_format_bytes(r->of_job.trial.allocated_bytes, b, sizeof b)),
+      (r->of_job.ledger_bytes - r->of_job.trial.allocated_bytes) / r->of_job.trial.allocated_bytes);
   TWS_TRY(tws_table_print(cli, &table, err));
   tws_out("\nmeasured: median of %zu steps, quartiles %s and %s; resident memory of all ranks at its peak %s\n",
-          v->trial.count, tws_format_seconds(v->low_s, a, sizeof a), tws_format_seconds(v->high_s, b, sizeof b),
-          tws_format_bytes(v->trial.peak_rss_bytes, c, sizeof c));
+          r->of_job.trial.count, tws_format_seconds(r->of_job.low_s, a, sizeof a),
+          tws_format_seconds(r->of_job.high_s, b, sizeof b),
+          tws_format_bytes(r->of_job.trial.peak_rss_bytes, c, sizeof c));
   tws_out("profile: %s\n\nOne step, operation by operation (the measured one is the last, traced):\n",
-          tws_profile_provenance(v->job.profile));
+          tws_profile_provenance(r->job->profile));
   tws_text text = {0};
-  TWS_TRY(tws_comparison_print(v->comparison, 0, &text, err));
+  TWS_TRY(tws_comparison_print(r->of_job.comparison, 0, &text, err));
   return tws_out_text(&text, err);
 }
 
-static tws_code print_json(const validation *v, tws_error *err) {
-  cJSON *json = tws_job_json(&v->job);
+static tws_code print_json(const report *r, tws_error *err) {
+  cJSON *json = tws_job_json(r->job);
   tws_text text = {0};
-  tws_code code =
-      json ? tws_comparison_print(v->comparison, 1, &text, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_code code = json ? tws_comparison_print(r->of_job.comparison, 1, &text, err)
+                       : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (code != TWS_OK) {
     cJSON_Delete(json);
     return code;
   }
   cJSON_DeleteItemFromObjectCaseSensitive(json, "schema");
   cJSON_AddStringToObject(json, "schema", "twinspeed-validate-1");
-  cJSON_AddNumberToObject(json, "predicted_step_s", v->result.step_s);
-  cJSON_AddNumberToObject(json, "measured_step_s", v->measured_s);
-  cJSON_AddNumberToObject(json, "measured_low_s", v->low_s);
-  cJSON_AddNumberToObject(json, "measured_high_s", v->high_s);
-  cJSON_AddNumberToObject(json, "error", error_of(v));
-  cJSON_AddNumberToObject(json, "predicted_tokens_per_s", tokens(v) / v->result.step_s);
-  cJSON_AddNumberToObject(json, "measured_tokens_per_s", tokens(v) / v->measured_s);
-  cJSON_AddNumberToObject(json, "ledger_bytes", v->ledger_bytes);
-  cJSON_AddNumberToObject(json, "allocated_bytes", v->trial.allocated_bytes);
-  cJSON_AddNumberToObject(json, "rank_ledger_bytes", v->trial.rank_predicted_bytes);
-  cJSON_AddNumberToObject(json, "rank_allocated_bytes", v->trial.rank_allocated_bytes);
-  cJSON_AddNumberToObject(json, "peak_rss_bytes", v->trial.peak_rss_bytes);
+  cJSON_AddNumberToObject(json, "predicted_step_s", r->of_job.predicted_s);
+  cJSON_AddNumberToObject(json, "measured_step_s", r->of_job.measured_s);
+  cJSON_AddNumberToObject(json, "measured_low_s", r->of_job.low_s);
+  cJSON_AddNumberToObject(json, "measured_high_s", r->of_job.high_s);
+  cJSON_AddNumberToObject(json, "error", error_of(r));
+  cJSON_AddNumberToObject(json, "predicted_tokens_per_s", tokens(r) / r->of_job.predicted_s);
+  cJSON_AddNumberToObject(json, "measured_tokens_per_s", tokens(r) / r->of_job.measured_s);
+  cJSON_AddNumberToObject(json, "ledger_bytes", r->of_job.ledger_bytes);
+  cJSON_AddNumberToObject(json, "allocated_bytes", r->of_job.trial.allocated_bytes);
+  cJSON_AddNumberToObject(json, "rank_ledger_bytes", r->of_job.trial.rank_predicted_bytes);
+  cJSON_AddNumberToObject(json, "rank_allocated_bytes", r->of_job.trial.rank_allocated_bytes);
+  cJSON_AddNumberToObject(json, "peak_rss_bytes", r->of_job.trial.peak_rss_bytes);
   cJSON_AddItemToObject(json, "comparison", cJSON_Parse(text.data));
   tws_text_free(&text);
   return tws_out_json(json, err);
 }
 
-static void draw_timeline(const tws_cli *cli, const tws_validate_options *o, const validation *v, const char *scripts) {
-  const tws_timeline *both[] = {v->simulated, v->measured};
+static void draw_timeline(const tws_cli *cli, const tws_validate_options *o, const report *r, const char *scripts) {
+  const tws_timeline *both[] = {r->of_job.simulated, r->of_job.measured};
   char path[4200], title[256];
   tws_error err = {0};
   snprintf(title, sizeof title, "%.80s, ZeRO-%d, %d rank%s: one step, simulated and measured",
-           tws_validate_model(v->job.network), v->job.config->zero.stage, v->job.ranks, v->job.ranks > 1 ? "s" : "");
+           tws_validate_model(r->job->network), r->job->config->zero.stage, r->job->ranks,
+           r->job->ranks > 1 ? "s" : "");
   for (int i = 0; i < 2; i++) {
     snprintf(path, sizeof path, "%s/timeline.%s", o->figures, i ? "svg" : "png");
     tws_validate_figure_note(cli, tws_plot_timelines(scripts, both, 2, 4, title, path, &err), path, &err);
   }
 }
 
-static void draw_memory(const tws_cli *cli, const tws_validate_options *o, const validation *v, const char *scripts) {
+static void draw_memory(const tws_cli *cli, const tws_validate_options *o, const report *r, const char *scripts) {
   char path[4200], title[256];
   tws_error err = {0};
   tws_plan *plan;
   tws_text csv = {0};
   snprintf(title, sizeof title, "%.80s, ZeRO-%d: memory of rank 0 of %d over one step",
-           tws_validate_model(v->job.network), v->job.config->zero.stage, v->job.ranks);
-  tws_code code = tws_job_plan(&v->job, 0, &plan, &err);
+           tws_validate_model(r->job->network), r->job->config->zero.stage, r->job->ranks);
+  tws_code code = tws_job_plan(r->job, 0, &plan, &err);
   if (code == TWS_OK) code = tws_ledger_csv(plan, TWS_TIER_DEVICE, &csv, &err);
   for (int i = 0; i < 2; i++) {
     snprintf(path, sizeof path, "%s/memory.%s", o->figures, i ? "svg" : "png");
@@ -208,8 +145,8 @@ static void draw_memory(const tws_cli *cli, const tws_validate_options *o, const
   if (code == TWS_OK) tws_plan_destroy(plan);
 }
 
-static tws_code write_files(const tws_cli *cli, const tws_validate_options *o, const validation *v, tws_error *err) {
-  const tws_timeline *both[] = {v->simulated, v->measured};
+static tws_code write_files(const tws_cli *cli, const tws_validate_options *o, const report *r, tws_error *err) {
+  const tws_timeline *both[] = {r->of_job.simulated, r->of_job.measured};
   if (o->trace) {
     TWS_TRY(tws_timeline_write_chrome(both, 2, o->trace, err));
     tws_say(cli, "trace of both: %s (open it in https://ui.perfetto.dev)", o->trace);
@@ -219,30 +156,32 @@ static tws_code write_files(const tws_cli *cli, const tws_validate_options *o, c
   if (mkdir(o->figures, 0777) != 0 && errno != EEXIST)
     return tws_fail(err, TWS_IO, NULL, "%s: %s", o->figures, strerror(errno));
   tws_validate_scripts(scripts, (int)sizeof scripts);
-  draw_timeline(cli, o, v, scripts);
-  draw_memory(cli, o, v, scripts);
+  draw_timeline(cli, o, r, scripts);
+  draw_memory(cli, o, r, scripts);
   return TWS_OK;
 }
 
 /* ---- the verb ---- */
 
-static tws_code validate(const tws_cli *cli, const tws_validate_options *o, validation *v, tws_error *err) {
-  TWS_TRY(tws_job_load(&o->job, &v->job, err));
-  if (v->job.backend != TWS_BACKEND_HOST)
+static tws_code validate(const tws_cli *cli, const tws_validate_options *o, report *r, tws_error *err) {
+  const tws_job *job = r->job;
+  tws_validation_request request = {.spec = &o->job, .data = o->data, .steps = o->steps, .log = &cli->log};
+  if (job->backend != TWS_BACKEND_HOST)
     return tws_fail(err, TWS_UNSUPPORTED, "give a profile that `twinspeed calibrate` made of this machine",
-                    "--profile %s is of a GPU, and this build trains on the host", tws_profile_name(v->job.profile));
-  tws_job_remarks(cli, &o->job, &v->job);
-  tws_data_remark(cli, o->data, v->job.network);
+                    "--profile %s is of a GPU, and this build trains on the host", tws_profile_name(job->profile));
+  tws_job_remarks(cli, o->job.model, job);
+  tws_data_remark(cli, o->data, job->network);
   if (!o->job.profile)
     tws_warn(cli, "predicting with the built-in profile %s: `twinspeed calibrate -o host.json` measures this machine",
-             tws_profile_name(v->job.profile));
-  TWS_TRY(predict(o, v, err));
-  TWS_TRY(measure(cli, o, v, err));
-  TWS_TRY(cli->json ? print_json(v, err) : print_text(cli, v, err));
-  TWS_TRY(write_files(cli, o, v, err));
-  if (o->tolerance >= 0 && !(fabs(error_of(v)) * 100 <= o->tolerance))
+             tws_profile_name(job->profile));
+  TWS_TRY(tws_fidelity_parse(o->fidelity, &request.fidelity, err));
+  TWS_TRY(tws_sim_load(&request.sim, err));
+  TWS_TRY(tws_validate_job(job, &request, &r->of_job, err));
+  TWS_TRY(cli->json ? print_json(r, err) : print_text(cli, r, err));
+  TWS_TRY(write_files(cli, o, r, err));
+  if (o->tolerance >= 0 && !(fabs(error_of(r)) * 100 <= o->tolerance))
     return tws_fail(err, TWS_NO, "calibrate anew (was the machine busy?) or look at the phases above",
-                    "the predicted step time is off by %+.1f %%, the tolerance is %.3g %%", error_of(v) * 100,
+                    "the predicted step time is off by %+.1f %%, the tolerance is %.3g %%", error_of(r) * 100,
                     o->tolerance);
   return TWS_OK;
 }
@@ -274,13 +213,12 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
     TWS_TRY(tws_parse_number(o->ranks, "-n", 1, 4096, &ranks, err));
     o->job.ranks = (int64_t)ranks;
   }
-  validation v = {0};
-  tws_code code = validate(cli, o, &v, err);
-  tws_comparison_destroy(v.comparison);
-  tws_timeline_destroy(v.simulated);
-  tws_timeline_destroy(v.measured);
-  tws_trial_free(&v.trial);
-  tws_job_release(&v.job);
+  tws_job *job;
+  TWS_TRY(tws_job_load(&o->job, &job, err));
+  report r = {.job = job};
+  tws_code code = validate(cli, o, &r, err);
+  tws_validation_free(&r.of_job);
+  tws_job_destroy(job);
   return code;
 }
 
@@ -323,7 +261,7 @@ static const tws_option table[] = {
     TWS_FORCE_OPTION(tws_validate_options),
     TWS_OPTIONS_END};
 
-static const tws_validate_options defaults = {.job = TWS_JOB_DEFAULTS, .steps = 8, .rounds = 3, .tolerance = -1};
+static const tws_validate_options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .steps = 8, .rounds = 3, .tolerance = -1};
 
 const tws_verb tws_verb_validate = {
     .name = "validate",

@@ -2,11 +2,11 @@
 #ifndef TWS_CLI_VALIDATE_H
 #define TWS_CLI_VALIDATE_H
 
-#include "cli/common.h"
-#include "cli/experiment.h"
+#include "cli/cli.h"
+#include "job/simulate.h"
 
 typedef struct tws_validate_options {
-  tws_job_options job;
+  tws_job_spec job;
   const char *data, *trace, *figures, *fidelity, *ranks, *save_profile, *published, *only;
   int64_t steps, rounds, global_batch;
   double tolerance; /* percent; -1: not asked */
@@ -15,7 +15,6 @@ typedef struct tws_validate_options {
 
 tws_code tws_validate_sweep(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
 tws_code tws_validate_published(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
-tws_code tws_validate_fidelity(const char *name, tws_fidelity *fidelity, tws_error *err);
 /* "plot: gnuplot is not there" or a figure; never an error of the verb. */
 void tws_validate_figure_note(const tws_cli *cli, tws_code code, const char *path, const tws_error *err);
 /* A model's name for titles: the last two parts of a path. */

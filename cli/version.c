@@ -1,7 +1,7 @@
 #include "cli/version.h"
 #include <gsl/gsl_version.h>
 #include "cli/cli.h"
-#include "cli/modules.h"
+#include "job/modules.h"
 
 static void print_feature(const char *name, tws_code code, const char *text, const tws_error *err) {
   tws_out("  %-10s %s %s\n", name, code == TWS_OK ? "yes " : "no  ", code == TWS_OK ? text : err->message);

@@ -5,13 +5,16 @@ set(TWS_MODULE_INSTALL_DIR ${CMAKE_INSTALL_LIBDIR}/twinspeed)
 install(TARGETS twinspeed ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 # The contracts; what a folder keeps to itself is not installed.
 set(TWS_PUBLIC_HEADERS
-    base/dtype.h base/host_memory.h base/json.h base/log.h base/memory.h base/random.h base/status.h base/units.h
+    base/dtype.h base/host_memory.h base/json.h base/log.h base/memory.h base/random.h base/status.h base/strings.h base/units.h
     compat/deepspeed_autotuner.h compat/deepspeed_memory.h
     config/axes.def config/axes.h config/cluster.h config/ds_config.h config/loss_scale.h
     models/kernel.h models/operators.def models/operator.h models/hardware/profile.h models/hardware/profile_build.h models/network/network.h
     plan/plan.h plan/run_order.h plan/state.h plan/topology.h plan/pipeline_schedule.h plan/node_mapping.h plan/representatives.h estimators/estimators.h
     traces/compare.h traces/csv.h traces/measurements.h traces/plot.h traces/timeline.h
-    launch/hostfile.h launch/launch.h autotune/autotune.h sim/sim.h real/real.h)
+    estimators/flops_profile.h estimators/module_tree.h sim/sim.h real/real.h
+    job/fit.h job/job.h job/modules.h job/simulate.h job/spec.h job/variant.h launch/hostfile.h launch/launch.h
+    calibration/calibration.h validation/published.h validation/sweep.h validation/trial.h validation/validation.h
+    autotune/autotune.h autotune/measure.h autotune/remedy.h)
 foreach(header ${TWS_PUBLIC_HEADERS})
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/twinspeed/${folder})

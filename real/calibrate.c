@@ -13,8 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "real/calibrate_cases.h"
 #include "real/calibrate_device.h"
+#include "real/case_operands.h"
 #include "real/cuda_loader.h"
 #include "real/host/host.h"
 #include "real/mpi_comm.h"
@@ -262,27 +262,6 @@ static tws_code measure_transfer(bench *b, transfer_case *t, tws_error *err) {
 
 /* ---- lists ---- */
 
-/* Works of a plan carry addresses of groups and a loss scale that do not change their time: two that differ in nothing
- * else are one case. */
-static tws_work canonical(const tws_work *work) {
-  tws_work copy = *work;
-  copy.group = 0;
-  copy.segments = 0;
-  copy.flags &= ~(uint32_t)TWS_SCALED;
-  return copy;
-}
-
-static tws_code list_works(const bench *b, tws_case_list *list, tws_error *err) {
-  TWS_TRY(tws_case_standard(TWS_F32, b->kind, b->options->quick, list, err));
-  TWS_TRY(tws_case_standard(TWS_BF16, b->kind, b->options->quick, list, err));
-  for (uint32_t i = 0; i < b->options->work_count; i++) {
-    if (b->options->works[i].kind != 0) continue;
-    tws_work work = canonical(&b->options->works[i]);
-    TWS_TRY(tws_case_add(list, &work, err));
-  }
-  return TWS_OK;
-}
-
 /* Bytes of all operands of one kernel. */
 static uint64_t largest_case(const bench *b) {
   uint64_t bytes = b->cuda ? 6ull << 30 : 1ull << 30;
@@ -291,15 +270,16 @@ static uint64_t largest_case(const bench *b) {
   return bytes;
 }
 
-static tws_code add_cases(bench *b, const tws_case_list *list, tws_error *err) {
-  b->cases = tws_calloc(list->count * (size_t)b->set_count, sizeof *b->cases);
-  if (!b->cases) return tws_fail(err, TWS_MEMORY, 0, "no memory for %zu cases", list->count);
+static tws_code add_cases(bench *b, tws_error *err) {
+  const tws_calibrate_options *o = b->options;
+  b->cases = tws_calloc((size_t)o->work_count * (size_t)b->set_count + 1, sizeof *b->cases);
+  if (!b->cases) return tws_fail(err, TWS_MEMORY, 0, "no memory for %u cases", o->work_count);
   const uint64_t largest = largest_case(b);
-  for (size_t i = 0; i < list->count; i++) {
-    if (b->ops->supports && !b->ops->supports(&list->items[i])) continue;
+  for (uint32_t i = 0; i < o->work_count; i++) {
+    if (b->ops->supports && !b->ops->supports(&o->works[i])) continue;
     for (int set = 0; set < b->set_count; set++) {
       bench_case *c = &b->cases[b->case_count];
-      *c = (bench_case){.work = list->items[i], .set = set};
+      *c = (bench_case){.work = o->works[i], .set = set};
       c->operand_count = tws_case_operands(&c->work, b->kind, b->sets[set].threads, c->operand);
       for (int j = 0; j < c->operand_count; j++)
         if (!c->operand[j].below)
@@ -409,15 +389,8 @@ static tws_code prepare(bench *b, tws_error *err) {
   if (b->cuda && b->world > 1) TWS_TRY(tws_cuda_connect(b->cuda, b->sets[0].backend, &plan, &b->device_comm, err));
   b->overhead_bytes = resident_bytes();
   b->pool_bytes = 2 * cache_bytes(b);
-  /* beyond the cores, ranks take turns on them at the speed of busy ones */
-  if (b->cuda ? b->world == 1
-              : b->world <= b->cores) { /* beyond, ranks take turns on the cores at the speed of busy ones */
-    tws_case_list list = {0};
-    tws_code code = list_works(b, &list, err);
-    if (code == TWS_OK) code = add_cases(b, &list, err);
-    tws_free(list.items);
-    TWS_TRY(code);
-  }
+  const int kernels = b->cuda ? b->world == 1 : b->world <= b->cores; /* beyond, ranks take turns on busy cores */
+  if (kernels) TWS_TRY(add_cases(b, err));
   TWS_TRY(add_transfers(b, err));
   return make_pools(b, err);
 }

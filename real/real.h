@@ -128,7 +128,7 @@ typedef struct tws_calibrate_options {
   int threads;            /* of a rank that has the node to itself; 0: all cores */
   int cores;              /* that the ranks share; 0: all of the machine's */
   double budget_s;        /* repeat for about so long; 0: by `quick` */
-  const tws_work *works;  /* further kernels to measure, for example those of a plan; NULL: none */
+  const tws_work *works;  /* the kernels to measure; NULL: none */
   uint32_t work_count;
   const tws_log *log;
   tws_progress *progress;

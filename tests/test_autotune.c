@@ -91,36 +91,29 @@ END_TEST
 /* ---- searches ---- */
 
 typedef struct fixture {
-  tws_network *network;
-  tws_config *config;
-  tws_cluster cluster;
-  tws_profile *profile;
+  tws_job *job;
   tws_tune_request request;
 } fixture;
 
 static void set_up(fixture *f, const char *model, const char *cluster, int64_t sequence) {
-  memset(f, 0, sizeof *f);
-  ck_assert_msg(tws_network_load(model, 1, &f->network, &err) == TWS_OK, "%s", err.message);
-  ck_assert_msg(tws_config_default(&f->config, &err) == TWS_OK, "%s", err.message);
-  char text[32];
-  snprintf(text, sizeof text, "%lld", (long long)sequence);
-  ck_assert_msg(tws_config_set(f->config, "twinspeed.sequence_length", text, &err) == TWS_OK, "%s", err.message);
-  ck_assert_msg(tws_cluster_load(cluster, &f->cluster, &err) == TWS_OK, "%s", err.message);
-  ck_assert_msg(tws_profile_load(f->cluster.profile, &f->profile, &err) == TWS_OK, "%s", err.message);
-  f->request = (tws_tune_request){.network = f->network, .config = f->config, .machine = {&f->cluster, f->profile}};
+  tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+  spec.model = model;
+  spec.cluster = cluster;
+  spec.sequence = sequence;
+  ck_assert_msg(tws_job_open(&spec, &f->job, &err) == TWS_OK, "%s", err.message);
+  f->job->config->micro_batch_size = 0; /* the space decides */
+  f->request = (tws_tune_request){.job = f->job};
 }
 
 static void tear_down(fixture *f) {
-  tws_profile_destroy(f->profile);
-  tws_config_destroy(f->config);
-  tws_network_destroy(f->network);
+  tws_job_destroy(f->job);
 }
 
 START_TEST(space_keeps_the_global_batch) {
   fixture f;
   set_up(&f, "tiny-gpt2", "dgx-a100:2", 32);
   f.request.space.global_batch = 48;
-  tws_tune_point *points;
+  tws_variant *points;
   int count;
   ck_assert_int_eq(tws_tune_enumerate(&f.request, &points, &count, &err), TWS_OK);
   /* 48 over 1, 2, 4, 8, 16 ranks: the divisors of 48, 24, 12, 6, 3 */
@@ -143,12 +136,12 @@ END_TEST
 START_TEST(host_space_respects_cores) {
   fixture f;
   set_up(&f, "tiny-gpt2", "host", 32);
-  f.cluster.nodes = 1;
-  f.cluster.cores_per_node = f.cluster.devices_per_node = 4;
+  f.job->cluster.nodes = 1;
+  f.job->cluster.cores_per_node = f.job->cluster.devices_per_node = 4;
   for (int over = 0; over < 2; over++) {
     f.request.space.oversubscribe = over;
     f.request.space.global_batch = 8;
-    tws_tune_point *points;
+    tws_variant *points;
     int count, beyond = 0;
     ck_assert_int_eq(tws_tune_enumerate(&f.request, &points, &count, &err), TWS_OK);
     for (int i = 0; i < count; i++) {
@@ -192,36 +185,29 @@ START_TEST(long_pipelines_are_simulated) {
   static const char model[] =
       "{\"model_type\":\"gpt2\",\"vocab_size\":512,\"n_positions\":64,\"n_embd\":64,\"n_layer\":72,\"n_head\":4}";
   const tws_sim_api sim = {.simulate = counting_simulate};
-  fixture f;
+  tws_job_parts_given parts = {.ranks = STAGES};
   tws_json *json = NULL;
-  tws_network *network = NULL;
-  tws_config *config = NULL;
-  tws_sim_result result;
-  tws_plan_request request;
+  tws_job *job;
+  double step_s;
   tws_estimate estimate;
-  set_up(&f, "gpt2", "dgx-a100", 512);
-  f.cluster.nodes = STAGES / f.cluster.devices_per_node;
+  ck_assert_int_eq(tws_cluster_load("dgx-a100", &parts.cluster, &err), TWS_OK);
+  ck_assert_int_eq(tws_profile_load(parts.cluster.profile, &parts.profile, &err), TWS_OK);
+  parts.cluster.nodes = STAGES / parts.cluster.devices_per_node;
   ck_assert_int_eq(tws_json_parse(model, strlen(model), "model", &json, &err), TWS_OK);
-  ck_assert_int_eq(tws_network_from_json(json, 1, &network, &err), TWS_OK);
-  ck_assert_int_eq(tws_config_default(&config, &err), TWS_OK);
-  ck_assert_int_eq(tws_config_set(config, "pipeline.stages", "72", &err), TWS_OK);
-  ck_assert_int_eq(tws_config_set(config, "pipeline.partition", "uniform", &err), TWS_OK);
-  ck_assert_int_eq(tws_config_set(config, "train_micro_batch_size_per_gpu", "1", &err), TWS_OK);
-  ck_assert_int_eq(tws_config_set(config, "gradient_accumulation_steps", "80", &err), TWS_OK);
-  ck_assert_int_eq(tws_config_set(config, "twinspeed.sequence_length", "64", &err), TWS_OK);
-  ck_assert_msg(tws_config_resolve(config, STAGES, NULL, &err) == TWS_OK, "%s", err.message);
-  ck_assert_msg(tws_tune_simulate(&sim, network, config, STAGES, 1, &f.request.machine, TWS_FIDELITY_ANALYTIC, NULL,
-                                  &result, &err) == TWS_OK,
-                "%s", err.message);
+  ck_assert_int_eq(tws_network_from_json(json, 1, &parts.network, &err), TWS_OK);
+  ck_assert_int_eq(tws_config_default(&parts.config, &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(parts.config, "pipeline.stages", "72", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(parts.config, "pipeline.partition", "uniform", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(parts.config, "train_micro_batch_size_per_gpu", "1", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(parts.config, "gradient_accumulation_steps", "80", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(parts.config, "twinspeed.sequence_length", "64", &err), TWS_OK);
+  ck_assert_msg(tws_job_assemble(&parts, &job, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_job_simulated_step(job, &sim, TWS_FIDELITY_ANALYTIC, &step_s, &err) == TWS_OK, "%s", err.message);
   ck_assert_int_eq(plans_simulated, STAGES);
-  request = (tws_plan_request){.network = network, .config = config, .backend = TWS_BACKEND_CUDA, .threads = 1};
-  ck_assert_int_eq(tws_plan_topology(config, STAGES, &request.topology, &err), TWS_OK);
-  ck_assert_int_eq(tws_estimate_step(&request, &f.request.machine, &estimate, &err), TWS_OK);
-  ck_assert_double_eq_tol(result.step_s, estimate.step_s, 0.01 * estimate.step_s);
-  tws_config_destroy(config);
-  tws_network_destroy(network);
+  ck_assert_int_eq(tws_job_estimate(job, &estimate, NULL, &err), TWS_OK);
+  ck_assert_double_eq_tol(step_s, estimate.step_s, 0.01 * estimate.step_s);
+  tws_job_destroy(job);
   tws_json_destroy(json);
-  tear_down(&f);
 }
 END_TEST
 
@@ -236,13 +222,13 @@ START_TEST(search_rejects_by_memory_and_is_deterministic) {
   int rejected = 0;
   for (int i = 0; i < result->rejection_count; i++) rejected += result->rejections[i].count;
   ck_assert_int_eq(rejected + result->fits, result->count);
-  double device, host;
   for (int i = 0; i < result->count; i++) {
     const tws_tune_candidate *c = &result->candidates[i];
+    const tws_capacity capacity = tws_capacity_of(&f.job->machine, c->variant.ranks, 6e9);
     ck_assert_str_eq(c->name, again->candidates[i].name);
     ck_assert_int_eq(c->verdict == TWS_TUNE_FITS, i < result->fits);
-    tws_tune_memory(&f.request.machine, c->point.ranks, 6e9, &device, &host);
-    if (c->verdict == TWS_TUNE_FITS) ck_assert_double_le((double)c->estimate.ledger.tier[0].arena_bytes, device);
+    if (c->verdict == TWS_TUNE_FITS)
+      ck_assert_double_le((double)c->estimate.ledger.tier[0].arena_bytes, capacity.rank_device);
     if (i > 0 && i < result->fits)
       ck_assert_double_ge(tws_tune_throughput(&result->candidates[i - 1]), tws_tune_throughput(c));
   }
@@ -262,17 +248,14 @@ START_TEST(implied_rejections_hold) {
   int checked = 0;
   for (int i = 0; i < result->count; i++) {
     const tws_tune_candidate *c = &result->candidates[i];
-    if (!c->implied || c->point.ranks != 8) continue;
-    tws_config *config;
-    ck_assert_int_eq(tws_tune_config(f.config, f.network, &c->point, &config, &err), TWS_OK);
-    tws_plan_request plan = {.network = f.network, .config = config, .threads = 1, .backend = TWS_BACKEND_CUDA};
-    const tws_axis axis = TWS_AXIS_DATA;
-    ck_assert_int_eq(tws_topology_make(&plan.topology, 1, &axis, &c->point.ranks, &err), TWS_OK);
+    if (!c->implied || c->variant.ranks != 8) continue;
+    tws_job *job;
     tws_estimate estimate;
-    ck_assert_msg(tws_estimate_step(&plan, &f.request.machine, &estimate, &err) == TWS_OK, "%s", err.message);
+    ck_assert_msg(tws_job_derive(f.job, &c->variant, &job, &err) == TWS_OK, "%s", err.message);
+    ck_assert_msg(tws_job_estimate(job, &estimate, NULL, &err) == TWS_OK, "%s", err.message);
     ck_assert_double_gt((double)estimate.ledger.tier[TWS_TIER_DEVICE].arena_bytes, c->available_bytes);
     ck_assert_double_ge((double)estimate.ledger.tier[TWS_TIER_DEVICE].arena_bytes, c->needed_bytes);
-    tws_config_destroy(config);
+    tws_job_destroy(job);
     checked++;
   }
   ck_assert_int_gt(checked, 0);
@@ -290,13 +273,13 @@ START_TEST(simulation_decides_and_stops_early) {
   f.request.trials = 1000;
   tws_tune_result *result = search(&f);
   ck_assert_int_eq(result->simulated, result->fits);
-  ck_assert_int_eq(result->candidates[0].point.stage, 3);
+  ck_assert_int_eq(result->candidates[0].variant.stage, 3);
   tws_tune_result_destroy(result);
   f.request.trials = 5;
   f.request.tuner = TWS_TUNER_GRIDSEARCH;
   result = search(&f);
   ck_assert_int_eq(result->simulated, 5);
-  ck_assert_int_eq(result->candidates[0].point.stage, 0); /* the space starts with stage 0 */
+  ck_assert_int_eq(result->candidates[0].variant.stage, 0); /* the space starts with stage 0 */
   tws_tune_result_destroy(result);
   f.request.trials = 100;
   f.request.early_stopping = 3;
@@ -326,9 +309,9 @@ START_TEST(nothing_fits) {
   ck_assert_int_ge(result->smallest, 0);
   const tws_tune_candidate *smallest = &result->candidates[result->smallest];
   ck_assert_double_gt(smallest->needed_bytes, smallest->available_bytes);
-  ck_assert_int_ge(smallest->point.stage, 2);
-  ck_assert_int_eq(smallest->point.ranks, 8);
-  ck_assert_int_le(smallest->point.micro, 2); /* one micro-batch of 2 needs no buffer to accumulate in */
+  ck_assert_int_ge(smallest->variant.stage, 2);
+  ck_assert_int_eq(smallest->variant.ranks, 8);
+  ck_assert_int_le(smallest->variant.micro, 2); /* one micro-batch of 2 needs no buffer to accumulate in */
   for (int i = 0; i < result->count; i++)
     ck_assert_double_ge(result->candidates[i].needed_bytes, smallest->needed_bytes);
   tws_tune_result_destroy(result);
@@ -353,7 +336,7 @@ START_TEST(results_folder) {
   snprintf(path, sizeof path, "%s/best.ds_config.json", folder);
   tws_config *best;
   ck_assert_msg(tws_config_load(path, &best, &err) == TWS_OK, "%s", err.message);
-  const tws_tune_point *point = &result->candidates[0].point;
+  const tws_variant *point = &result->candidates[0].variant;
   ck_assert_int_eq(best->zero.stage, point->stage);
   ck_assert_int_eq(best->micro_batch_size, point->micro);
   ck_assert_int_eq(best->accumulation_steps, point->accumulation);
@@ -375,60 +358,44 @@ END_TEST
 
 /* ---- axes ---- */
 
-/* A model's vocabulary is padded for the tensor ranks of a point. */
-static tws_network *padded[9];
-static tws_code padded_network(void *user, const tws_config *config, const tws_network **network, tws_error *e) {
-  int tensor = config->tensor_ranks > 1 ? (int)config->tensor_ranks : 1;
-  if (!padded[tensor] && tws_network_load(user, tensor, &padded[tensor], e) != TWS_OK) return TWS_INVALID;
-  *network = padded[tensor];
-  return TWS_OK;
-}
-static void drop_padded(void) {
-  for (int i = 0; i < 9; i++) tws_network_destroy(padded[i]);
-  memset(padded, 0, sizeof padded);
-}
-
-static void plan_request(const fixture *f, const tws_tune_point *point, tws_config **config, tws_plan_request *plan) {
-  const tws_network *network;
-  ck_assert_msg(tws_tune_config(f->config, f->network, point, config, &err) == TWS_OK, "%s", err.message);
-  ck_assert_int_eq(padded_network(f->request.user, *config, &network, &err), TWS_OK);
-  *plan = (tws_plan_request){.network = network, .config = *config, .threads = 1, .backend = TWS_BACKEND_CUDA};
-  ck_assert_msg(tws_plan_topology(*config, point->ranks, &plan->topology, &err) == TWS_OK, "%s", err.message);
+static tws_job *derive(const fixture *f, const tws_variant *variant) {
+  tws_job *job;
+  ck_assert_msg(tws_job_derive(f->job, variant, &job, &err) == TWS_OK, "%s", err.message);
+  /* a model's vocabulary is padded for the tensor ranks of a variant */
+  if (variant->tensor > 1) ck_assert_int_eq(job->network->padded_vocabulary % variant->tensor, 0);
+  return job;
 }
 
 /* Every point of a space with axes is legal and keeps the global batch; rough estimates of pipelines are near exact
  * ones and never reject what fits. */
 START_TEST(points_with_axes_are_legal) {
   fixture f;
-  tws_tune_point *points;
+  tws_variant *points;
   int count, pipelines = 0, schedules = 0;
   set_up(&f, "gpt2", "dgx-a100", 512);
-  f.request.network_for = padded_network;
-  f.request.user = "gpt2";
   f.request.space = (tws_tune_space){.axes = 1, .global_batch = 32, .sequence = {1, 2}, .sequence_count = 2};
   ck_assert_msg(tws_tune_enumerate(&f.request, &points, &count, &err) == TWS_OK, "%s", err.message);
   for (int i = 0; i < count; i++) {
-    const tws_tune_point *p = &points[i];
-    char name[TWS_TUNE_NAME], other[TWS_TUNE_NAME];
-    tws_tune_name(p, name, sizeof name);
+    const tws_variant *p = &points[i];
+    char name[TWS_VARIANT_NAME], other[TWS_VARIANT_NAME];
+    tws_variant_name(p, name, sizeof name);
     ck_assert_int_eq(p->ranks, 8);
-    ck_assert_int_eq(p->pipeline * p->tensor * p->sequence * tws_tune_replicas(p), 8);
-    ck_assert_int_eq(p->micro * p->accumulation * tws_tune_replicas(p), 32);
+    ck_assert_int_eq(p->pipeline * p->tensor * p->sequence * tws_variant_replicas(p), 8);
+    ck_assert_int_eq(p->micro * p->accumulation * tws_variant_replicas(p), 32);
     ck_assert(p->pipeline == 1 || (p->stage <= 1 && p->accumulation >= p->pipeline));
     schedules |= p->pipeline > 1 ? 1 << p->schedule.kind : 0;
     for (int j = 0; j < i; j++) {
-      tws_tune_name(&points[j], other, sizeof other);
+      tws_variant_name(&points[j], other, sizeof other);
       ck_assert_str_ne(name, other);
     }
     if (i % 4) continue;
-    tws_config *config;
-    tws_plan_request plan;
+    tws_job *job = derive(&f, p);
+    tws_plan_request plan = tws_job_request(job, 0);
     tws_estimate rough, exact, extrapolated;
-    plan_request(&f, p, &config, &plan);
-    ck_assert_msg(tws_estimate_rough(&plan, &f.request.machine, &rough, &err) == TWS_OK, "%s: %s", name, err.message);
-    ck_assert_msg(tws_estimate_step(&plan, &f.request.machine, &exact, &err) == TWS_OK, "%s", err.message);
+    ck_assert_msg(tws_estimate_rough(&plan, &job->machine, &rough, &err) == TWS_OK, "%s: %s", name, err.message);
+    ck_assert_msg(tws_estimate_step(&plan, &job->machine, &exact, &err) == TWS_OK, "%s", err.message);
     plan.max_accumulation = 1;
-    ck_assert_msg(tws_estimate_step(&plan, &f.request.machine, &extrapolated, &err) == TWS_OK, "%s", err.message);
+    ck_assert_msg(tws_estimate_step(&plan, &job->machine, &extrapolated, &err) == TWS_OK, "%s", err.message);
     const tws_ledger_tier *whole = &exact.ledger.tier[TWS_TIER_DEVICE];
     const tws_ledger_tier *less = &extrapolated.ledger.tier[TWS_TIER_DEVICE];
     double memory = (double)whole->arena_bytes, guess = (double)rough.ledger.tier[TWS_TIER_DEVICE].arena_bytes;
@@ -440,12 +407,11 @@ START_TEST(points_with_axes_are_legal) {
     ck_assert_msg(fabs(extrapolated.step_s / exact.step_s - 1) < 0.005, "%s: %g s is not %g s", name,
                   extrapolated.step_s, exact.step_s);
     pipelines += p->pipeline > 1;
-    tws_config_destroy(config);
+    tws_job_destroy(job);
   }
   ck_assert_int_gt(pipelines, 20);
   ck_assert_int_eq(schedules, 1 << TWS_PIPELINE_1F1B | 1 << TWS_PIPELINE_INTERLEAVED | 1 << TWS_PIPELINE_ZB_H1);
   tws_free(points);
-  drop_padded();
   tear_down(&f);
 }
 END_TEST
@@ -454,8 +420,6 @@ END_TEST
 START_TEST(search_over_axes) {
   fixture f;
   set_up(&f, "gpt2", "dgx-a100", 128);
-  f.request.network_for = padded_network;
-  f.request.user = "gpt2";
   f.request.memory_bytes = 2e9;
   ck_assert(tws_tune_needs_axes(&f.request)); /* 124 M parameters of 16 bytes, and what the libraries take */
   f.request.memory_bytes = 8e9;
@@ -468,26 +432,26 @@ START_TEST(search_over_axes) {
   ck_assert_int_gt(result->fits, 6);
   for (int i = 0; i < result->count; i++) {
     const tws_tune_candidate *c = &result->candidates[i];
-    tws_config *config;
-    tws_plan_request plan;
     tws_estimate estimate;
     ck_assert_str_eq(c->name, again->candidates[i].name);
     ck_assert_int_ne(c->verdict, TWS_TUNE_NOT_SUPPORTED);
     if (i < 6) ck_assert(!c->rough);
-    refined += c->point.pipeline > 1 && !c->rough;
+    refined += c->variant.pipeline > 1 && !c->rough;
     if (!c->implied || i % 5) continue;
-    plan_request(&f, &c->point, &config, &plan);
-    ck_assert_msg(tws_estimate_rough(&plan, &f.request.machine, &estimate, &err) == TWS_OK, "%s", err.message);
+    tws_job *job = derive(&f, &c->variant);
+    const tws_plan_request plan = tws_job_request(job, 0);
+    ck_assert_msg(tws_estimate_rough(&plan, &job->machine, &estimate, &err) == TWS_OK, "%s", err.message);
     ck_assert_double_gt((double)estimate.ledger.tier[TWS_TIER_DEVICE].arena_bytes, c->available_bytes);
     ck_assert_double_ge((double)estimate.ledger.tier[TWS_TIER_DEVICE].arena_bytes, c->needed_bytes);
-    tws_config_destroy(config);
+    tws_job_destroy(job);
     by_states++;
   }
   ck_assert_int_gt(by_states, 0);
   ck_assert_int_gt(refined, 0);
   for (int i = 0; i < result->fits; i++) { /* the files of one point with every axis */
     tws_tune_candidate *c = &result->candidates[i];
-    if (c->point.pipeline != 2 || c->point.tensor != 2 || c->point.schedule.kind != TWS_PIPELINE_INTERLEAVED) continue;
+    if (c->variant.pipeline != 2 || c->variant.tensor != 2 || c->variant.schedule.kind != TWS_PIPELINE_INTERLEAVED)
+      continue;
     tws_tune_result one = {.candidates = c, .count = 1, .fits = 1, .smallest = -1};
     make_folder();
     ck_assert_msg(tws_tune_write(&one, &f.request, folder, 0, &err) == TWS_OK, "%s", err.message);
@@ -513,7 +477,6 @@ START_TEST(search_over_axes) {
   ck_assert_int_eq(refined, -1);
   tws_tune_result_destroy(result);
   tws_tune_result_destroy(again);
-  drop_padded();
   tear_down(&f);
 }
 END_TEST

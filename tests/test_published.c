@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "command.h"
-#include "estimators/published.h"
+#include "validation/published.h"
 
 #define RUNS TWS_SOURCE_DIR "/scenarios/published/runs.json"
 
@@ -38,28 +38,28 @@ START_TEST(each_run_is_predicted_or_says_why_not) {
   ck_assert_int_ge(published->count, 60);
   for (int i = 0; i < published->count; i++) {
     const tws_published_run *run = &published->runs[i];
-    tws_published_job job;
+    tws_job *job;
     tws_prediction prediction;
     tws_error err = {0};
-    tws_code code = tws_published_job_load(published, i, &job, &err);
+    tws_code code = tws_published_job(published, i, &job, &err);
     if (run->reason) {
       ck_assert_int_eq(code, TWS_UNSUPPORTED);
       ck_assert_str_eq(err.message, run->reason);
       continue;
     }
     ck_assert_msg(code == TWS_OK, "%s: %s", run->id, err.message);
-    ck_assert_int_eq(tws_topology_world(&job.topology), run->gpus);
+    ck_assert_int_eq(tws_topology_world(&job->topology), run->gpus);
     ck_assert_ptr_nonnull(strstr(run->url, "https://"));
-    if (job.config->pipeline_stages <= 8) { /* the others take their time */
-      ck_assert_msg(tws_published_predict(&job, &prediction, &err) == TWS_OK, "%s: %s", run->id, err.message);
-      double step = tws_published_step(run, &job, NULL);
+    if (job->config->pipeline_stages <= 8) { /* the others take their time */
+      ck_assert_msg(tws_published_predict(job, &prediction, &err) == TWS_OK, "%s: %s", run->id, err.message);
+      double step = tws_published_step(run, job, NULL);
       if (step > 0) errors[count++] = fabs(prediction.step_s / step - 1);
       if (run->state_gib > 0) ck_assert_double_lt(fabs(prediction.state_gib / run->state_gib - 1), 0.1);
       if (run->activation_gib > 0) ck_assert_double_lt(fabs(prediction.activation_gib / run->activation_gib - 1), 0.2);
       if (run->fits >= 0) ck_assert_int_eq(prediction.fits, run->fits);
       if (step > 0) ck_assert_msg(prediction.fits, "%s ran, but needs %.1f GiB", run->id, prediction.memory_gib);
     }
-    tws_published_job_release(&job);
+    tws_job_destroy(job);
   }
   qsort(errors, (size_t)count, sizeof *errors, ascending);
   ck_assert_int_ge(count, 20);
@@ -73,20 +73,20 @@ END_TEST
 START_TEST(formula_counts_the_networks_products) {
   tws_published *published = load(RUNS);
   for (int i = 0; i < published->count; i++) {
-    tws_published_job job;
+    tws_job *job;
     tws_error err = {0};
     if (published->runs[i].reason) continue;
-    ck_assert_int_eq(tws_published_job_load(published, i, &job, &err), TWS_OK);
-    double sequence = (double)job.config->sequence_length, samples = (double)job.config->train_batch_size;
-    double logits = 2.0 * (double)job.network->hidden * (double)job.network->padded_vocabulary;
-    double layers = tws_network_flops_per_token(job.network, job.config->sequence_length, 0) -
-                    2.0 * (double)job.network->hidden * (double)job.network->vocabulary;
+    ck_assert_int_eq(tws_published_job(published, i, &job, &err), TWS_OK);
+    double sequence = (double)job->config->sequence_length, samples = (double)job->config->train_batch_size;
+    double logits = 2.0 * (double)job->network->hidden * (double)job->network->padded_vocabulary;
+    double layers = tws_network_flops_per_token(job->network, job->config->sequence_length, 0) -
+                    2.0 * (double)job->network->hidden * (double)job->network->vocabulary;
     for (int recomputed = 0; recomputed < 2; recomputed++) {
       double expected = samples * sequence * ((recomputed ? 4 : 3) * layers + 3 * logits);
-      double formula = tws_published_flops(job.network, samples, sequence, recomputed);
+      double formula = tws_published_flops(job->network, samples, sequence, recomputed);
       ck_assert_double_eq_tol(formula / expected, 1, 1e-12);
     }
-    tws_published_job_release(&job);
+    tws_job_destroy(job);
   }
   tws_published_destroy(published);
 }
@@ -108,22 +108,22 @@ START_TEST(derived_times_agree_with_stated_ones) {
   for (size_t i = 0; i < sizeof stated / sizeof *stated; i++) {
     int index = find(published, stated[i].id), derived = 0;
     const tws_published_run *run = &published->runs[index];
-    tws_published_job job;
+    tws_job *job;
     tws_error err = {0};
-    ck_assert_int_eq(tws_published_job_load(published, index, &job, &err), TWS_OK);
-    double step = tws_published_step(run, &job, &derived);
+    ck_assert_int_eq(tws_published_job(published, index, &job, &err), TWS_OK);
+    double step = tws_published_step(run, job, &derived);
     ck_assert_int_eq(derived, 1);
     ck_assert_msg(fabs(step / stated[i].seconds - 1) < stated[i].within, "%s: %g s", run->id, step);
-    if (run->teraflops > 0) ck_assert_double_eq_tol(tws_published_teraflops(run, &job, step), run->teraflops, 1e-9);
-    tws_published_job_release(&job);
+    if (run->teraflops > 0) ck_assert_double_eq_tol(tws_published_teraflops(run, job, step), run->teraflops, 1e-9);
+    tws_job_destroy(job);
   }
   /* TFLOP/s that tables.tex of 2020 gives beside its iteration times */
   int index = find(published, "megatron2020-a100/8B");
-  tws_published_job job;
+  tws_job *job;
   tws_error err = {0};
-  ck_assert_int_eq(tws_published_job_load(published, index, &job, &err), TWS_OK);
-  ck_assert_double_eq_tol(tws_published_teraflops(&published->runs[index], &job, 1.343), 109.3, 0.1);
-  tws_published_job_release(&job);
+  ck_assert_int_eq(tws_published_job(published, index, &job, &err), TWS_OK);
+  ck_assert_double_eq_tol(tws_published_teraflops(&published->runs[index], job, 1.343), 109.3, 0.1);
+  tws_job_destroy(job);
   tws_published_destroy(published);
 }
 END_TEST
@@ -266,11 +266,11 @@ END_TEST
 START_TEST(the_verb_prints_what_the_library_predicts) {
   tws_published *published = load(RUNS);
   int index = find(published, "sc21-table1/1.7B");
-  tws_published_job job;
+  tws_job *job;
   tws_prediction prediction;
   tws_error err = {0};
-  ck_assert_int_eq(tws_published_job_load(published, index, &job, &err), TWS_OK);
-  ck_assert_int_eq(tws_published_predict(&job, &prediction, &err), TWS_OK);
+  ck_assert_int_eq(tws_published_job(published, index, &job, &err), TWS_OK);
+  ck_assert_int_eq(tws_published_predict(job, &prediction, &err), TWS_OK);
   command_result result = twinspeed("validate --published " RUNS " --only sc21-table1/1.7B --json");
   ck_assert_msg(result.status == 0, "%s", result.err);
   cJSON *json = cJSON_Parse(result.out), *runs = cJSON_GetObjectItem(json, "runs"), *run = cJSON_GetArrayItem(runs, 0);
@@ -278,7 +278,7 @@ START_TEST(the_verb_prints_what_the_library_predicts) {
   double step = cJSON_GetNumberValue(cJSON_GetObjectItem(run, "predicted_step_s"));
   ck_assert_double_eq_tol(step, prediction.step_s, 1e-9);
   double error = cJSON_GetNumberValue(cJSON_GetObjectItem(run, "step_error"));
-  ck_assert_double_eq_tol(error, step / tws_published_step(&published->runs[index], &job, NULL) - 1, 1e-9);
+  ck_assert_double_eq_tol(error, step / tws_published_step(&published->runs[index], job, NULL) - 1, 1e-9);
   const cJSON *median = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "median_absolute_errors"), 0);
   ck_assert_double_eq_tol(cJSON_GetNumberValue(cJSON_GetObjectItem(median, "error")), fabs(error), 1e-9);
   cJSON_Delete(json);
@@ -294,7 +294,7 @@ START_TEST(the_verb_prints_what_the_library_predicts) {
   result = twinspeed("validate --published " RUNS " --only nothing-of-that-name");
   ck_assert_int_eq(result.status, 2);
   command_free(&result);
-  tws_published_job_release(&job);
+  tws_job_destroy(job);
   tws_published_destroy(published);
 }
 END_TEST

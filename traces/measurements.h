@@ -5,7 +5,7 @@
 #define TWS_TRACES_MEASUREMENTS_H
 
 #include "base/json.h"
-#include "models/hardware/profile_build.h"
+#include "base/memory.h"
 #include "models/kernel.h"
 
 typedef struct tws_kernel_sample {
@@ -62,23 +62,6 @@ tws_code tws_measurements_read(const char *path, tws_measurements *m, tws_error 
  * frees *out. TWS_INVALID when they differ. */
 tws_code tws_measurements_combine(const tws_measurements *const *runs, int count, tws_measurements *out,
                                   tws_error *err);
-
-/* Put one run's samples into a profile. `peak` and the bandwidths are raised to what this run reached. */
-typedef struct tws_measured_limits {
-  double least_bytes;                    /* of an ADD kernel that is beyond the caches; 0: 8e6 */
-  double peak[TWS_DTYPE_COUNT];          /* flop/s of one thread */
-  double rank_bandwidth, node_bandwidth; /* bytes/s of the ADD kernel beyond the caches */
-  double most_bytes, most_bandwidth;     /* of the largest ADD kernel: stands in where none is beyond the caches */
-  int rank_busy;                         /* how many ranks were busy when rank_bandwidth was seen */
-  double launch_s;                       /* shortest kernel */
-  double spread;                         /* median relative spread of all samples, filled by _finish */
-  double *spreads;
-  size_t spread_count, spread_capacity;
-} tws_measured_limits;
-tws_code tws_measurements_merge(const tws_measurements *m, tws_profile_builder *builder, tws_measured_limits *limits,
-                                tws_error *err);
-/* Write the limits into the builder and free what they hold. */
-void tws_measured_limits_finish(tws_measured_limits *limits, tws_profile_builder *builder);
 
 /* Statistics of n > 0 values, which are sorted in place. */
 double tws_sample_median(double *values, size_t n);

@@ -17,11 +17,12 @@
  *   state_gib       weights, gradients and optimizer states of one GPU, GiB
  *   activation_gib  activations of one GPU, GiB
  *   fits            whether it ran in the GPU's memory */
-#ifndef TWS_ESTIMATORS_PUBLISHED_H
-#define TWS_ESTIMATORS_PUBLISHED_H
+#ifndef TWS_VALIDATION_PUBLISHED_H
+#define TWS_VALIDATION_PUBLISHED_H
 
 #include "base/json.h"
-#include "estimators/estimators.h"
+#include "base/log.h"
+#include "job/simulate.h"
 
 typedef struct tws_published_run {
   const char *id, *group, *title, *url, *where, *system, *model; /* all but id and group: "" when not given */
@@ -44,19 +45,9 @@ typedef struct tws_published {
 tws_code tws_published_load(const char *path, tws_published **out, tws_error *err);
 void tws_published_destroy(tws_published *published);
 
-/* What one run is in this program's words. */
-typedef struct tws_published_job {
-  tws_network *network;
-  tws_config *config; /* resolved */
-  tws_cluster cluster;
-  tws_profile *profile;
-  tws_topology topology;
-  tws_machine machine; /* points into this struct: do not copy it */
-} tws_published_job;
-/* *job may be released in any case after the call. TWS_UNSUPPORTED and TWS_INVALID: what the run needs and why it
- * cannot be had. */
-tws_code tws_published_job_load(const tws_published *published, int run, tws_published_job *job, tws_error *err);
-void tws_published_job_release(tws_published_job *job);
+/* What one run is in this program's words. TWS_UNSUPPORTED and TWS_INVALID: what the run needs and why it cannot be
+ * had. */
+tws_code tws_published_job(const tws_published *published, int run, tws_job **out, tws_error *err);
 
 /* Flops of one iteration as these papers count them: dense products of the layers and the logits of GPT, attention over
  * the whole square, h hidden, l layers, s sequence, V padded vocabulary, B samples:
@@ -66,9 +57,9 @@ void tws_published_job_release(tws_published_job *job);
 double tws_published_flops(const tws_network *network, double samples, double sequence, int recomputed);
 /* Seconds of one iteration as published: step_s, or what teraflops or mfu make it; 0: not published. *derived (may be
  * NULL) tells which. */
-double tws_published_step(const tws_published_run *run, const tws_published_job *job, int *derived);
+double tws_published_step(const tws_published_run *run, const tws_job *job, int *derived);
 /* TFLOP/s of one GPU, counted with recomputation, when an iteration takes step_s. */
-double tws_published_teraflops(const tws_published_run *run, const tws_published_job *job, double step_s);
+double tws_published_teraflops(const tws_published_run *run, const tws_job *job, double step_s);
 
 typedef struct tws_prediction {
   tws_estimate estimate;
@@ -77,6 +68,44 @@ typedef struct tws_prediction {
   double memory_gib;                /* of that stage's device: arena and what libraries hold beside it */
   int fits;
 } tws_prediction;
-tws_code tws_published_predict(const tws_published_job *job, tws_prediction *prediction, tws_error *err);
+tws_code tws_published_predict(const tws_job *job, tws_prediction *prediction, tws_error *err);
+
+/* ---- predictions beside what was published ---- */
+
+typedef struct tws_published_row {
+  const tws_published_run *run;
+  tws_job *job;
+  tws_prediction prediction;
+  int predicted, derived, chosen; /* derived: published_s is of a rate */
+  double published_s;
+  tws_error why; /* no prediction */
+} tws_published_row;
+
+typedef struct tws_published_comparison {
+  tws_published_row *rows; /* one for each run */
+  int count;
+} tws_published_comparison;
+
+/* only: runs with this in their name (NULL: all); TWS_USAGE when there are none. sim: NULL, or what simulates those
+ * whose time was published. Runs that cannot be planned are part of the answer; what fails for another reason ends it.
+ * Free *out in any case after the call. */
+tws_code tws_published_compare(const tws_published *published, const char *only, const tws_sim_api *sim,
+                               tws_fidelity fidelity, tws_progress *progress, tws_published_comparison *out,
+                               tws_error *err);
+void tws_published_comparison_free(tws_published_comparison *comparison);
+
+typedef enum tws_published_measure {
+  TWS_PUBLISHED_STEP,
+  TWS_PUBLISHED_STATE,
+  TWS_PUBLISHED_ACTIVATIONS,
+  TWS_PUBLISHED_MEASURES
+} tws_published_measure;
+/* Relative; NaN where one of the two is missing. */
+double tws_published_error(const tws_published_row *row, tws_published_measure measure);
+/* Median of the absolute errors of a group (NULL: all); the number of them in *count. NaN without any. */
+double tws_published_median(const tws_published_comparison *comparison, const char *group,
+                            tws_published_measure measure, int *count);
+/* The groups in turn, in the order of their first chosen run: *next starts at 0; NULL past the last. */
+const char *tws_published_next_group(const tws_published_comparison *comparison, int *next);
 
 #endif

@@ -1,10 +1,12 @@
-#include "estimators/published.h"
+#include "validation/published.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/units.h"
+#include "job/fit.h"
+#include "traces/measurements.h"
 
 /* ---- the file ---- */
 
@@ -150,42 +152,36 @@ static tws_code set_own(tws_config *config, const cJSON *own, tws_error *err) {
   return TWS_OK;
 }
 
-static tws_code load_config(const tws_published *p, const tws_published_run *run, tws_published_job *job,
-                            tws_error *err) {
+static tws_code load_config(const tws_published *p, const tws_published_run *run, tws_config **config, tws_error *err) {
   tws_json view = part(p, "config", NULL);
-  TWS_TRY(view.root ? tws_config_from_json(&view, &job->config, err) : tws_config_default(&job->config, err));
-  return set_own(job->config, run->config, err);
+  TWS_TRY(view.root ? tws_config_from_json(&view, config, err) : tws_config_default(config, err));
+  return set_own(*config, run->config, err);
 }
 
-static tws_code load_parts(const tws_published *p, const tws_published_run *run, tws_published_job *job,
+static tws_code load_parts(const tws_published *p, const tws_published_run *run, tws_job_parts_given *parts,
                            tws_error *err) {
-  TWS_TRY(load_config(p, run, job, err));
+  TWS_TRY(load_config(p, run, &parts->config, err));
   tws_json view = part(p, "models", run->model);
-  TWS_TRY(tws_network_from_json(&view, tws_config_vocabulary_multiple(job->config), &job->network, err));
+  TWS_TRY(tws_network_from_json(&view, tws_config_vocabulary_multiple(parts->config), &parts->network, err));
   view = part(p, "systems", run->system);
-  TWS_TRY(tws_cluster_from_json(&view, &job->cluster, err));
-  int devices = job->cluster.devices_per_node;
-  job->cluster.nodes = (run->gpus + devices - 1) / devices;
-  TWS_TRY(tws_profile_load(job->cluster.profile, &job->profile, err));
-  job->machine = (tws_machine){&job->cluster, job->profile};
-  if (!job->config->sequence_length) job->config->sequence_length = job->network->positions;
-  TWS_TRY(tws_plan_topology(job->config, run->gpus, &job->topology, err));
-  tws_auto_context context = {.hidden_size = job->network->hidden};
-  return tws_config_resolve(job->config, run->gpus, &context, err);
+  TWS_TRY(tws_cluster_from_json(&view, &parts->cluster, err));
+  const int devices = parts->cluster.devices_per_node;
+  parts->cluster.nodes = (run->gpus + devices - 1) / devices;
+  parts->ranks = run->gpus;
+  return tws_profile_load(parts->cluster.profile, &parts->profile, err);
 }
 
-tws_code tws_published_job_load(const tws_published *published, int run, tws_published_job *job, tws_error *err) {
-  memset(job, 0, sizeof *job);
+tws_code tws_published_job(const tws_published *published, int run, tws_job **out, tws_error *err) {
   const tws_published_run *r = &published->runs[run];
+  tws_job_parts_given parts = {0};
+  *out = NULL;
   if (r->reason) return tws_fail(err, TWS_UNSUPPORTED, NULL, "%s", r->reason);
-  return load_parts(published, r, job, err);
-}
-
-void tws_published_job_release(tws_published_job *job) {
-  tws_profile_destroy(job->profile);
-  tws_config_destroy(job->config);
-  tws_network_destroy(job->network);
-  memset(job, 0, sizeof *job);
+  tws_code code = load_parts(published, r, &parts, err);
+  if (code == TWS_OK) return tws_job_assemble(&parts, out, err);
+  tws_network_destroy(parts.network);
+  tws_config_destroy(parts.config);
+  tws_profile_destroy(parts.profile);
+  return code;
 }
 
 /* ---- figures ---- */
@@ -196,12 +192,12 @@ double tws_published_flops(const tws_network *network, double samples, double se
   return passes * samples * sequence * l * h * h * (1 + sequence / (6 * h) + v / (logits * l * h));
 }
 
-static double step_flops(const tws_published_job *job, int recomputed) {
+static double step_flops(const tws_job *job, int recomputed) {
   return tws_published_flops(job->network, (double)job->config->train_batch_size, (double)job->config->sequence_length,
                              recomputed);
 }
 
-double tws_published_step(const tws_published_run *run, const tws_published_job *job, int *derived) {
+double tws_published_step(const tws_published_run *run, const tws_job *job, int *derived) {
   if (derived) *derived = !(run->step_s > 0);
   if (run->step_s > 0) return run->step_s;
   if (run->teraflops > 0) return step_flops(job, 1) / (run->teraflops * 1e12 * run->gpus);
@@ -209,20 +205,16 @@ double tws_published_step(const tws_published_run *run, const tws_published_job 
   return 0;
 }
 
-double tws_published_teraflops(const tws_published_run *run, const tws_published_job *job, double step_s) {
+double tws_published_teraflops(const tws_published_run *run, const tws_job *job, double step_s) {
   return step_s > 0 ? step_flops(job, 1) / step_s / run->gpus / 1e12 : 0;
 }
 
 /* ---- predictions ---- */
 
-tws_code tws_published_predict(const tws_published_job *job, tws_prediction *prediction, tws_error *err) {
+tws_code tws_published_predict(const tws_job *job, tws_prediction *prediction, tws_error *err) {
   memset(prediction, 0, sizeof *prediction);
-  tws_plan_request request = {.network = job->network,
-                              .config = job->config,
-                              .topology = job->topology,
-                              .backend = tws_profile_backend(job->profile),
-                              .threads = 1,
-                              .max_accumulation = 1}; /* pipelines: extrapolated */
+  tws_plan_request request = tws_job_request(job, 0);
+  request.max_accumulation = 1; /* pipelines: extrapolated */
   tws_estimate *estimate = &prediction->estimate;
   TWS_TRY(tws_estimate_step(&request, &job->machine, estimate, err));
   const tws_ledger_tier *device = &estimate->ledger.tier[TWS_TIER_DEVICE];
@@ -234,13 +226,102 @@ tws_code tws_published_predict(const tws_published_job *job, tws_prediction *pre
       state += bytes;
     if (c == TWS_CATEGORY_ACTIVATION || c == TWS_CATEGORY_CHECKPOINT) activations += bytes;
   }
-  double total = (double)device->arena_bytes + tws_profile_overhead_bytes(job->profile);
-  double limit =
-      job->cluster.device_memory_bytes > 0 ? job->cluster.device_memory_bytes : tws_profile_memory_bytes(job->profile);
+  const tws_fit fit = tws_job_fit(job, &estimate->ledger);
   prediction->step_s = estimate->step_s;
   prediction->state_gib = state / TWS_GIB;
   prediction->activation_gib = activations / TWS_GIB;
-  prediction->memory_gib = total / TWS_GIB;
-  prediction->fits = total <= limit;
+  prediction->memory_gib = fit.device_need / TWS_GIB;
+  prediction->fits = fit.fits;
   return TWS_OK;
+}
+
+/* ---- predictions beside what was published ---- */
+
+static tws_code predict_row(const tws_published *published, const tws_sim_api *sim, tws_fidelity fidelity,
+                            tws_published_row *row, tws_error *err) {
+  TWS_TRY(tws_published_job(published, (int)(row->run - published->runs), &row->job, err));
+  TWS_TRY(tws_published_predict(row->job, &row->prediction, err));
+  row->published_s = tws_published_step(row->run, row->job, &row->derived);
+  if (!sim || !(row->published_s > 0)) return TWS_OK;
+  return tws_job_simulated_step(row->job, sim, fidelity, &row->prediction.step_s, err);
+}
+
+static tws_code choose_rows(const tws_published *published, const char *only, tws_published_comparison *out,
+                            tws_error *err) {
+  int chosen = 0;
+  out->rows = tws_calloc((size_t)published->count + 1, sizeof *out->rows);
+  if (!out->rows) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for %d runs", published->count);
+  out->count = published->count;
+  for (int i = 0; i < out->count; i++) {
+    out->rows[i].run = &published->runs[i];
+    out->rows[i].chosen = !only || strstr(published->runs[i].id, only) != NULL;
+    chosen += out->rows[i].chosen;
+  }
+  if (chosen > 0) return TWS_OK;
+  return tws_fail(err, TWS_USAGE, "the names are the \"id\" of the runs", "--only %.80s: no run has that in its name",
+                  only ? only : "");
+}
+
+tws_code tws_published_compare(const tws_published *published, const char *only, const tws_sim_api *sim,
+                               tws_fidelity fidelity, tws_progress *progress, tws_published_comparison *out,
+                               tws_error *err) {
+  tws_code code = TWS_OK;
+  int done = 0;
+  *out = (tws_published_comparison){0};
+  TWS_TRY(choose_rows(published, only, out, err));
+  tws_progress_begin(progress, "predicting published runs", out->count);
+  for (int i = 0; i < out->count && code == TWS_OK; i++) {
+    tws_published_row *row = &out->rows[i];
+    if (!row->chosen) continue;
+    code = predict_row(published, sim, fidelity, row, &row->why);
+    row->predicted = code == TWS_OK;
+    if (code == TWS_UNSUPPORTED || code == TWS_INVALID) code = TWS_OK;
+    if (code != TWS_OK && err) *err = row->why;
+    tws_progress_update(progress, ++done);
+  }
+  tws_progress_end(progress);
+  return code;
+}
+
+void tws_published_comparison_free(tws_published_comparison *comparison) {
+  for (int i = 0; comparison->rows && i < comparison->count; i++) tws_job_destroy(comparison->rows[i].job);
+  tws_free(comparison->rows);
+  *comparison = (tws_published_comparison){0};
+}
+
+static double ratio_error(double predicted, double published) {
+  return published > 0 ? predicted / published - 1 : NAN;
+}
+
+double tws_published_error(const tws_published_row *row, tws_published_measure measure) {
+  if (!row->predicted) return NAN;
+  const tws_prediction *p = &row->prediction;
+  if (measure == TWS_PUBLISHED_STEP) return ratio_error(p->step_s, row->published_s);
+  if (measure == TWS_PUBLISHED_STATE) return ratio_error(p->state_gib, row->run->state_gib);
+  return ratio_error(p->activation_gib, row->run->activation_gib);
+}
+
+double tws_published_median(const tws_published_comparison *comparison, const char *group,
+                            tws_published_measure measure, int *count) {
+  double *errors = tws_calloc((size_t)comparison->count + 1, sizeof *errors), median = NAN;
+  *count = 0;
+  for (int i = 0; errors && i < comparison->count; i++) {
+    const tws_published_row *row = &comparison->rows[i];
+    const double error = tws_published_error(row, measure);
+    if (isfinite(error) && (!group || strcmp(row->run->group, group) == 0)) errors[(*count)++] = fabs(error);
+  }
+  if (*count > 0) median = tws_sample_median(errors, (size_t)*count);
+  tws_free(errors);
+  return median;
+}
+
+const char *tws_published_next_group(const tws_published_comparison *comparison, int *next) {
+  const tws_published_row *rows = comparison->rows;
+  for (; *next < comparison->count; ++*next) {
+    const char *group = rows[*next].run->group;
+    int seen = !rows[*next].chosen;
+    for (int i = 0; i < *next && !seen; i++) seen = rows[i].chosen && strcmp(rows[i].run->group, group) == 0;
+    if (!seen) return rows[(*next)++].run->group;
+  }
+  return NULL;
 }

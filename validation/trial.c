@@ -1,7 +1,8 @@
-#include "cli/experiment.h"
+#include "validation/trial.h"
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,7 +10,7 @@
 #include "launch/launch.h"
 #include "traces/measurements.h"
 
-enum { MAX_ARGUMENTS = 64 + TWS_MAX_STRINGS };
+enum { ARGUMENTS = 64 + TWS_MAX_STRINGS };
 
 static double number(const cJSON *object, const char *key) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -58,40 +59,41 @@ static tws_code read_result(const char *path, int traced, tws_trial *trial, tws_
   return code;
 }
 
-static tws_code launch_train(const tws_job_options *job, int ranks, int threads, const char *data, int64_t steps,
-                             const char *trace, const char *result, tws_error *err) {
-  const char *arguments[MAX_ARGUMENTS];
+static tws_code launch_train(const tws_trial_request *request, const char *trace, const char *result, tws_error *err) {
+  const char *arguments[ARGUMENTS];
   int count = 0;
-  tws_job_options options = *job;
-  options.ranks = ranks;
-  options.threads = threads;
+  tws_job_spec spec = *request->spec;
+  spec.ranks = request->ranks;
+  spec.threads = request->threads;
   tws_arena *arena = tws_arena_create();
   if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   arguments[count++] = "train";
-  tws_code code = tws_job_arguments(&options, arena, arguments, MAX_ARGUMENTS - 8, &count, err);
-  arguments[count++] = tws_arena_printf(arena, "--data=%s", data);
-  arguments[count++] = tws_arena_printf(arena, "--steps=%lld", (long long)steps);
+  tws_code code = tws_job_spec_arguments(&spec, arena, arguments, ARGUMENTS - 8, &count, err);
+  arguments[count++] = tws_arena_printf(arena, "--data=%s", request->data);
+  arguments[count++] = tws_arena_printf(arena, "--steps=%lld", (long long)request->steps);
   arguments[count++] = tws_arena_printf(arena, "--result=%s", result);
   if (trace) arguments[count++] = tws_arena_printf(arena, "--trace=%s", trace);
   arguments[count++] = "--quiet";
   for (int i = 0; i < count; i++)
     if (!arguments[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  tws_launch_options launch = {
-      .ranks = ranks, .threads = threads, .arguments = arguments, .argument_count = count, .silent = 1};
+  tws_launch_options launch = {.ranks = request->ranks,
+                               .threads = request->threads,
+                               .arguments = arguments,
+                               .argument_count = count,
+                               .silent = 1};
   if (code == TWS_OK) code = tws_launch(&launch, err);
   tws_arena_destroy(arena);
   return code;
 }
 
-tws_code tws_trial_run(const tws_job_options *job, int ranks, int threads, const char *data, int64_t steps,
-                       const char *trace, tws_trial *trial, tws_error *err) {
+tws_code tws_trial_run(const tws_trial_request *request, const char *trace, tws_trial *trial, tws_error *err) {
   char result[4096];
   const char *folder = getenv("TMPDIR");
   snprintf(result, sizeof result, "%.4000s/twinspeed-trial-XXXXXX", folder && *folder ? folder : "/tmp");
   int fd = mkstemp(result);
   if (fd < 0) return tws_fail(err, TWS_IO, "set TMPDIR", "%s: %s", result, strerror(errno));
   close(fd);
-  tws_code code = launch_train(job, ranks, threads, data, steps, trace, result, err);
+  tws_code code = launch_train(request, trace, result, err);
   if (code == TWS_OK) code = read_result(result, trace != NULL, trial, err);
   unlink(result);
   return code;
@@ -108,29 +110,4 @@ void tws_trial_times(const tws_trial *trial, double *median_s, double *low_s, do
 void tws_trial_free(tws_trial *trial) {
   tws_free(trial->step_s);
   *trial = (tws_trial){0};
-}
-
-tws_job_options tws_point_options(const tws_job_options *base, const tws_tune_point *point, tws_point_text *text) {
-  tws_job_options options = *base;
-  snprintf(text->batch, sizeof text->batch, "train_batch_size=%lld",
-           (long long)(point->micro * point->accumulation * tws_tune_replicas(point)));
-  if (options.set.count < TWS_MAX_STRINGS) options.set.item[options.set.count++] = text->batch;
-  options.stage = point->stage;
-  options.micro_batch = point->micro;
-  options.accumulation = point->accumulation;
-  options.recompute = tws_recompute_name(point->recompute);
-  options.ranks = point->ranks;
-  options.threads = point->threads;
-  if (point->pipeline > 0) options.pipeline_stages = point->pipeline;
-  if (point->pipeline > 1) {
-    options.schedule = tws_pipeline_kind_name(point->schedule.kind);
-    options.virtual_stages = point->schedule.virtual_stages;
-  }
-  if (point->tensor > 0) options.tensor_ranks = point->tensor;
-  if (point->tensor > 1) options.sequence_parallel = point->sequence_parallel;
-  if (point->tensor > 1 && !point->sequence_parallel &&
-      options.set.count < TWS_MAX_STRINGS) /* the file may have them on */
-    options.set.item[options.set.count++] = "twinspeed.tensor_sequence_parallel=false";
-  if (point->sequence > 0) options.sequence_ranks = point->sequence;
-  return options;
 }

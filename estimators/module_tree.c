@@ -1,4 +1,4 @@
-#include "cli/module_tree.h"
+#include "estimators/module_tree.h"
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>

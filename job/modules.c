@@ -1,4 +1,4 @@
-#include "cli/modules.h"
+#include "job/modules.h"
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>

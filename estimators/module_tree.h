@@ -1,6 +1,6 @@
 /* The tree of a network's modules by their dotted names, with sums from the leaves up. */
-#ifndef TWS_CLI_MODULE_TREE_H
-#define TWS_CLI_MODULE_TREE_H
+#ifndef TWS_ESTIMATORS_MODULE_TREE_H
+#define TWS_ESTIMATORS_MODULE_TREE_H
 
 #include "base/memory.h"
 #include "plan/plan.h"

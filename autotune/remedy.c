@@ -1,0 +1,135 @@
+#include "autotune/remedy.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/units.h"
+
+/* Would the job fit with this change? Anything that stands in the way of the answer counts as no. */
+static int fits_with(const tws_job_spec *spec, double *need) {
+  tws_job *job;
+  tws_estimate estimate;
+  if (tws_job_load(spec, &job, NULL) != TWS_OK) return 0;
+  tws_fit fit = {0};
+  if (tws_job_estimate(job, &estimate, NULL, NULL) == TWS_OK) fit = tws_job_fit(job, &estimate.ledger);
+  tws_job_destroy(job);
+  *need = fit.capacity.host ? fit.node_need : fit.device_need;
+  return fit.fits;
+}
+
+/* Changes from the least intrusive to the most; 0 and NULL keep what is there. */
+typedef struct change {
+  const char *recompute;
+  int stage, micro_one, shorten; /* micro_one: a smaller micro batch, 1 at last; shorten: divide the sequence by this */
+  int tensor;                    /* divide replicas among tensor ranks of a node */
+} change;
+static const change changes[] = {
+    {"selective", 0, 0, 0, 0}, {"full", 0, 0, 0, 0}, {NULL, 1, 0, 0, 0},   {NULL, 2, 0, 0, 0},   {NULL, 3, 0, 0, 0},
+    {NULL, 0, 1, 0, 0},        {"full", 0, 1, 0, 0}, {"full", 2, 0, 0, 0}, {"full", 3, 0, 0, 0}, {"full", 3, 1, 0, 0},
+    {NULL, 0, 0, 0, 1},        {"full", 0, 1, 0, 1}, {"full", 3, 1, 0, 1}, {"full", 3, 1, 2, 0}, {"full", 3, 1, 4, 0},
+    {"full", 3, 1, 8, 0},      {"full", 3, 1, 16, 0}};
+
+/* As many tensor ranks as the replicas, a node's devices and the model allow; 1: none. */
+static int64_t tensor_choice(const tws_job *job) {
+  const tws_network *n = job->network;
+  int replicas = tws_job_ranks_along(job, TWS_AXIS_DATA), best = 1;
+  if (job->backend == TWS_BACKEND_HOST || job->config->tensor_ranks > 1 || job->config->sequence_ranks > 1) return 1;
+  for (int t = 2; t <= job->cluster.devices_per_node && t <= replicas; t++) {
+    int divides = job->cluster.devices_per_node % t == 0 && replicas % t == 0;
+    if (divides && n->heads % t == 0 && n->kv_heads % t == 0 && n->intermediate % t == 0) best = t;
+  }
+  return best;
+}
+
+/* The options with a change, and the flags that say it; 0 when it changes nothing. The global batch stays.
+ * to_micro: what a smaller micro batch is. */
+static int apply(const change *c, const tws_job *job, int64_t to_micro, tws_job_spec *spec, char *flags, size_t size) {
+  int64_t micro = job->config->micro_batch_size, accumulation = job->config->accumulation_steps;
+  size_t used = 0;
+  if (c->stage > job->config->zero.stage) {
+    spec->stage = c->stage;
+    used += (size_t)snprintf(flags + used, size - used, " --stage %d", c->stage);
+  }
+  if (c->recompute && strcmp(c->recompute, tws_recompute_name(job->config->recompute)) != 0) {
+    spec->recompute = c->recompute;
+    used += (size_t)snprintf(flags + used, size - used, " --recompute %s", c->recompute);
+  }
+  int64_t tensor = c->tensor ? tensor_choice(job) : 1, steps = accumulation * tensor;
+  if (c->tensor && tensor == 1) return 0;
+  if (tensor > 1) {
+    spec->tensor_ranks = tensor;
+    used += (size_t)snprintf(flags + used, size - used, " --tp %lld", (long long)tensor);
+  }
+  if (c->micro_one && micro > to_micro) {
+    spec->micro_batch = to_micro;
+    steps *= micro / to_micro;
+    used += (size_t)snprintf(flags + used, size - used, " --micro-batch %lld", (long long)to_micro);
+  }
+  if (steps != accumulation) {
+    spec->accumulation = steps;
+    used += (size_t)snprintf(flags + used, size - used, " --accumulation %lld", (long long)steps);
+  }
+  if (c->shorten && job->config->sequence_length >= 2 * c->shorten) {
+    spec->sequence = job->config->sequence_length / c->shorten;
+    used += (size_t)snprintf(flags + used, size - used, " --seq %lld", (long long)spec->sequence);
+  }
+  return used > 0;
+}
+
+/* A micro batch of 1 fits: so may a larger one. Of the divisors, which keep the global batch, the largest that does;
+ * more need more, so the interval is halved. Gives what it needs, and its flags. */
+static double largest_micro(const tws_job_spec *given, const change *c, const tws_job *job, double need, char *flags,
+                            size_t size) {
+  enum { MOST = 512 };
+  int64_t micro = job->config->micro_batch_size, divisors[MOST];
+  int count = 0, low = 0;
+  for (int64_t d = 1; d < micro && d <= 1 << 20 && count < MOST; d++)
+    if (micro % d == 0) divisors[count++] = d;
+  for (int high = count; high - low > 1;) {
+    const int middle = (low + high) / 2;
+    tws_job_spec spec = *given;
+    char said[128] = "";
+    double takes = 0;
+    if (apply(c, job, divisors[middle], &spec, said, sizeof said) && fits_with(&spec, &takes)) {
+      low = middle;
+      need = takes;
+      snprintf(flags, size, "%s", said);
+    } else {
+      high = middle;
+    }
+  }
+  return need;
+}
+
+/* bf16 in place of a float32 that nobody asked for. */
+static int fits_in_bf16(const tws_job_spec *given, const tws_job *job, char *text, size_t size) {
+  tws_job_spec spec = *given;
+  char bytes[32];
+  double need = 0;
+  if (!job->assumed_dtype || job->config->dtype != TWS_F32) return 0;
+  spec.dtype = "bf16";
+  if (!fits_with(&spec, &need)) return 0;
+  snprintf(text, size, "it fits with --dtype bf16: %s", tws_format_bytes(need, bytes, sizeof bytes));
+  return 1;
+}
+
+int tws_remedy_find(const tws_job_spec *given, char *text, size_t size) {
+  tws_job *job;
+  int found = 0;
+  if (tws_job_load(given, &job, NULL) == TWS_OK) {
+    found = fits_in_bf16(given, job, text, size);
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0] && !found; i++) {
+      tws_job_spec spec = *given;
+      char flags[128] = "", bytes[32];
+      double need = 0;
+      found = apply(&changes[i], job, 1, &spec, flags, sizeof flags) && fits_with(&spec, &need);
+      if (found && changes[i].micro_one) need = largest_micro(given, &changes[i], job, need, flags, sizeof flags);
+      if (found) snprintf(text, size, "it fits with%s: %s", flags, tws_format_bytes(need, bytes, sizeof bytes));
+    }
+    tws_job_destroy(job);
+  }
+  if (!found)
+    snprintf(text, size,
+             "no stage, recomputation, micro batch, tensor ranks or shorter sequence fits: use more or larger devices");
+  return found;
+}

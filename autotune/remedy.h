@@ -1,0 +1,11 @@
+/* The smallest change of a job's settings with which it fits, found by trying. */
+#ifndef TWS_AUTOTUNE_REMEDY_H
+#define TWS_AUTOTUNE_REMEDY_H
+
+#include "job/fit.h"
+
+/* "it fits with --stage 2: 31.4 GiB", in the flags that people give; 0 when no change that is tried helps, with what to
+ * do instead. */
+int tws_remedy_find(const tws_job_spec *spec, char *text, size_t size);
+
+#endif

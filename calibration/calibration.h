@@ -1,0 +1,38 @@
+/* Calibration: what to measure, runs of ranks that measure it, and a profile of what they measured. */
+#ifndef TWS_CALIBRATION_CALIBRATION_H
+#define TWS_CALIBRATION_CALIBRATION_H
+
+#include "base/log.h"
+#include "models/hardware/profile_build.h"
+#include "real/real.h"
+#include "traces/measurements.h"
+
+enum { TWS_CALIBRATION_RUNS = 16 };
+
+typedef struct tws_calibration_request {
+  int64_t runs[TWS_CALIBRATION_RUNS]; /* numbers of ranks */
+  int run_count, cores, quick;
+  const char *model, *micro_batches, *dtype; /* further shapes: NULL for none; micro_batches: "1,2,4" */
+  int64_t sequence, threads;                 /* 0: the model's; all cores */
+  double seconds;                            /* of all runs together; 0: by `quick` */
+  const char *device;                        /* "host" (NULL, too) or "cuda" */
+  double largest;                            /* bytes of a kernel's operands; 0: by the device */
+  int quiet;                                 /* ranks show no progress */
+  const tws_log *log;                        /* may be NULL */
+} tws_calibration_request;
+
+int tws_calibration_on_gpu(const tws_calibration_request *request);
+/* The numbers of ranks that are measured when nobody named any: on a host 1 to twice the cores, else to all GPUs. */
+void tws_calibration_default_runs(tws_calibration_request *request);
+
+/* Starts ranks for each run, one after another. results: one for each run; free them in any case. */
+tws_code tws_calibration_run(const tws_calibration_request *request, tws_measurements *results, tws_error *err);
+/* Inside such a rank: measures, and rank 0 writes what was measured to `path`. `program` is that of the ranks. */
+tws_code tws_calibration_rank(const tws_calibration_request *request, const tws_real_api *real, const char *program,
+                              const char *path, tws_progress *progress, tws_error *err);
+
+/* A profile of what was measured, with its provenance. *spread (may be NULL): the median spread of a sample. */
+tws_code tws_calibration_profile(const char *name, const tws_measurements *results, int count, double *spread,
+                                 tws_profile_builder **out, tws_error *err);
+
+#endif

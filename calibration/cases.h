@@ -1,0 +1,19 @@
+/* Which kernels calibration measures: standard shapes, and those of a model. */
+#ifndef TWS_CALIBRATION_CASES_H
+#define TWS_CALIBRATION_CASES_H
+
+#include "base/status.h"
+#include "models/kernel.h"
+
+typedef struct tws_case_list {
+  tws_work *items;
+  size_t count, capacity;
+} tws_case_list;
+
+/* The standard shapes for one storage type (BF16: float32 accumulation and masters), of models that a host or a GPU
+ * trains; `quick` keeps a coarse grid. Free items with tws_free. */
+tws_code tws_case_standard(tws_dtype dtype, tws_backend_kind backend, int quick, tws_case_list *list, tws_error *err);
+/* Add a work unless an equal one is there already. */
+tws_code tws_case_add(tws_case_list *list, const tws_work *work, tws_error *err);
+
+#endif

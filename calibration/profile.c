@@ -1,0 +1,156 @@
+/* From measurements to a profile. */
+#include <math.h>
+#include <stdio.h>
+#include <sys/utsname.h>
+#include <time.h>
+
+#include "base/host_memory.h"
+#include "base/system.h"
+#include "calibration/calibration.h"
+
+/* What the samples reached. */
+typedef struct measured_limits {
+  double least_bytes;                    /* of an ADD kernel that is beyond the caches; 0: 8e6 */
+  double peak[TWS_DTYPE_COUNT];          /* flop/s of one thread */
+  double rank_bandwidth, node_bandwidth; /* bytes/s of the ADD kernel beyond the caches */
+  double most_bytes, most_bandwidth;     /* of the largest ADD kernel: stands in where none is beyond the caches */
+  int rank_busy;                         /* how many ranks were busy when rank_bandwidth was seen */
+  double launch_s;                       /* shortest kernel */
+  double spread;                         /* median relative spread of all samples, filled by _finish */
+  double *spreads;
+  size_t spread_count, spread_capacity;
+} measured_limits;
+
+static void raise_to(double *value, double to) {
+  if (to > *value) *value = to;
+}
+
+static void note_limits(const tws_kernel_sample *sample, measured_limits *limits) {
+  const tws_work *work = &sample->work;
+  if (sample->threads == 1) {
+    if (work->code == TWS_KERNEL_LINEAR) raise_to(&limits->peak[work->dtype], tws_work_flops(work) / sample->seconds);
+    if (limits->launch_s <= 0 || sample->seconds < limits->launch_s) limits->launch_s = sample->seconds;
+  }
+  double bytes = tws_work_bytes(work), least = limits->least_bytes > 0 ? limits->least_bytes : 8e6;
+  if (work->code != TWS_KERNEL_ADD || work->dtype != TWS_F32) return;
+  if (bytes > limits->most_bytes) {
+    limits->most_bytes = bytes;
+    limits->most_bandwidth = bytes / sample->seconds;
+  }
+  if (bytes < least) return;
+  if (sample->busy <= limits->rank_busy || limits->rank_busy == 0) { /* the fewest that were measured */
+    if (sample->busy < limits->rank_busy) limits->rank_bandwidth = 0;
+    limits->rank_busy = sample->busy;
+    raise_to(&limits->rank_bandwidth, bytes / sample->seconds);
+  }
+  raise_to(&limits->node_bandwidth, sample->busy * bytes / sample->seconds);
+}
+
+/* Puts one run's samples into a profile. `peak` and the bandwidths are raised to what this run reached. */
+static tws_code merge_run(const tws_measurements *m, tws_profile_builder *builder, measured_limits *limits,
+                          tws_error *err) {
+  if (tws_reserve(&limits->spreads, &limits->spread_capacity,
+                  limits->spread_count + m->kernel_count + m->collective_count + 1, sizeof *limits->spreads))
+    return tws_fail(err, TWS_MEMORY, NULL, "no memory for the measurements");
+  for (size_t i = 0; i < m->kernel_count; i++) {
+    const tws_kernel_sample *sample = &m->kernels[i];
+    if (!(sample->seconds > 0)) continue;
+    TWS_TRY(tws_profile_builder_kernel(builder, &sample->work, sample->threads, sample->busy, sample->seconds, err));
+    note_limits(sample, limits);
+    limits->spreads[limits->spread_count++] = sample->spread;
+  }
+  for (size_t i = 0; i < m->collective_count; i++) {
+    const tws_collective_sample *sample = &m->collectives[i];
+    TWS_TRY(tws_profile_builder_collective(builder, sample->collective, sample->ranks, sample->bytes, sample->seconds,
+                                           err));
+    limits->spreads[limits->spread_count++] = sample->spread;
+  }
+  for (size_t i = 0; i < m->message_count; i++)
+    TWS_TRY(tws_profile_builder_p2p(builder, m->messages[i].bytes, m->messages[i].seconds, err));
+  return TWS_OK;
+}
+
+/* Writes the limits into the builder and frees what they hold. */
+static void finish_limits(measured_limits *limits, tws_profile_builder *builder) {
+  for (int i = 0; i < TWS_DTYPE_COUNT; i++)
+    if (limits->peak[i] > 0) tws_profile_builder_peak(builder, (tws_dtype)i, limits->peak[i]);
+  if (limits->rank_bandwidth <= 0) limits->rank_bandwidth = limits->most_bandwidth;
+  if (limits->rank_bandwidth > 0)
+    tws_profile_builder_bandwidth(builder, limits->rank_bandwidth, limits->node_bandwidth);
+  if (limits->launch_s > 0) tws_profile_builder_launch(builder, limits->launch_s);
+  if (limits->spread_count > 0) limits->spread = tws_sample_median(limits->spreads, limits->spread_count);
+  tws_free(limits->spreads);
+  limits->spreads = 0;
+  limits->spread_count = limits->spread_capacity = 0;
+}
+
+static void describe(tws_profile_builder *b, const tws_measurements *results, int count, const tws_system *system,
+                     const measured_limits *limits) {
+  struct utsname os;
+  char date[64] = "", line[512], text[128];
+  time_t now = time(NULL);
+  struct tm utc;
+  if (gmtime_r(&now, &utc)) strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", &utc);
+  if (uname(&os) != 0) snprintf(os.release, sizeof os.release, "unknown");
+  double slowest = 0, drift = 0;
+  for (int i = 0; i < count; i++) {
+    slowest = fmax(slowest, results[i].elapsed_s);
+    if (results[i].reference_s > 0)
+      drift = fmax(drift, (results[i].reference_max_s - results[i].reference_min_s) / results[i].reference_s);
+  }
+  if (results[0].device[0])
+    snprintf(line, sizeof line,
+             "measured %s on %s; median spread of a sample %.1f %%, reference product drifted by %.0f %%", date,
+             results[0].description, limits->spread * 100, drift * 100);
+  else
+    snprintf(line, sizeof line,
+             "measured %s on %s, %d cores, Linux %.60s, %.200s; median spread of a sample %.1f %%, reference "
+             "product drifted by %.0f %%",
+             date, system->processor, results[0].cores, os.release, results[0].description, limits->spread * 100,
+             drift * 100);
+  tws_profile_builder_provenance(b, line);
+  tws_profile_builder_detail(b, "cpu", system->processor);
+  tws_profile_builder_detail(b, "kernel", os.release);
+  tws_profile_builder_detail(b, "libraries", results[0].description);
+  tws_profile_builder_detail(b, "date", date);
+  for (size_t i = 0; i < results[0].note_count; i++)
+    tws_profile_builder_detail(b, results[0].notes[i].key, results[0].notes[i].text);
+  for (int i = 0; i < count; i++) {
+    char key[48];
+    const tws_measurements *m = &results[i];
+    snprintf(key, sizeof key, "collectives of %d ranks", m->world);
+    if (m->shared_device)
+      tws_profile_builder_detail(b, key, "the ranks shared a GPU and talked over sockets: not representative");
+    snprintf(key, sizeof key, "run with %d ranks", m->world);
+    snprintf(text, sizeof text, "%.1f s; reference product %.3f ms (%.3f to %.3f)", m->elapsed_s, m->reference_s * 1e3,
+             m->reference_min_s * 1e3, m->reference_max_s * 1e3);
+    tws_profile_builder_detail(b, key, text);
+  }
+}
+
+tws_code tws_calibration_profile(const char *name, const tws_measurements *results, int count, double *spread,
+                                 tws_profile_builder **out, tws_error *err) {
+  const int gpu = results[0].device[0] != '\0';
+  tws_profile_builder *b =
+      tws_profile_builder_create(gpu ? results[0].device : name, gpu ? TWS_BACKEND_CUDA : TWS_BACKEND_HOST);
+  if (!b) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the profile");
+  measured_limits limits = {.least_bytes = gpu ? 5e8 : 0}; /* beyond the caches of GPUs */
+  tws_code code = TWS_OK;
+  for (int i = 0; i < count && code == TWS_OK; i++) code = merge_run(&results[i], b, &limits, err);
+  finish_limits(&limits, b);
+  tws_system system;
+  tws_system_read(&system);
+  tws_host_memory memory = tws_host_memory_read();
+  double overhead = 0;
+  for (int i = 0; i < count; i++) overhead = fmax(overhead, results[i].overhead_bytes);
+  tws_profile_builder_node(b, gpu ? 0 : results[0].cores, gpu ? results[0].device_bytes : (double)memory.total_bytes,
+                           overhead);
+  describe(b, results, count, &system, &limits);
+  if (spread) *spread = limits.spread;
+  if (code != TWS_OK) {
+    tws_profile_builder_destroy(b);
+    return code;
+  }
+  *out = b;
+  return TWS_OK;
+}

@@ -1,0 +1,166 @@
+/* Runs of ranks that measure: one for each number of ranks, and what goes on inside a rank. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/system.h"
+#include "base/units.h"
+#include "calibration/calibration.h"
+#include "calibration/cases.h"
+#include "job/job.h"
+#include "launch/launch.h"
+
+int tws_calibration_on_gpu(const tws_calibration_request *request) {
+  return request->device && strcmp(request->device, "cuda") == 0;
+}
+
+void tws_calibration_default_runs(tws_calibration_request *request) {
+  const int gpu = tws_calibration_on_gpu(request), gpus = gpu ? tws_system_gpus(NULL) : 0, cores = request->cores;
+  int64_t *runs = request->runs;
+  int count = 0;
+  runs[count++] = 1;
+  for (int64_t n = 2; n <= gpus && count < TWS_CALIBRATION_RUNS; n *= 2) runs[count++] = n;
+  for (int64_t n = 2; !gpu && n < cores && count < TWS_CALIBRATION_RUNS - 2; n *= 2) runs[count++] = n;
+  if (!gpu && cores > 1) runs[count++] = cores;
+  if (!gpu) runs[count++] = 2 * (int64_t)cores; /* more ranks than cores */
+  request->run_count = count;
+}
+
+/* ---- the runs ---- */
+
+enum { ARGUMENTS = 32 };
+
+static tws_code launch_run(const tws_calibration_request *r, int64_t ranks, const char *part, tws_arena *arena,
+                           tws_error *err) {
+  const char *arguments[ARGUMENTS] = {"calibrate", "--part", part, "--cores", tws_arena_printf(arena, "%d", r->cores)};
+  int count = 5, missing = 0;
+  if (r->quick) arguments[count++] = "--quick";
+  if (r->quiet) arguments[count++] = "--quiet";
+  if (r->device) arguments[count++] = tws_arena_printf(arena, "--device=%s", r->device);
+  if (r->largest > 0) arguments[count++] = tws_arena_printf(arena, "--largest=%.17g", r->largest);
+  if (r->seconds > 0) arguments[count++] = tws_arena_printf(arena, "--seconds=%.6g", r->seconds / r->run_count);
+  if (r->threads > 0) arguments[count++] = tws_arena_printf(arena, "--threads=%lld", (long long)r->threads);
+  if (r->model) {
+    arguments[count++] = tws_arena_printf(arena, "--model=%s", r->model);
+    if (r->micro_batches) arguments[count++] = tws_arena_printf(arena, "--micro-batch=%s", r->micro_batches);
+    if (r->dtype) arguments[count++] = tws_arena_printf(arena, "--dtype=%s", r->dtype);
+    if (r->sequence > 0) arguments[count++] = tws_arena_printf(arena, "--seq=%lld", (long long)r->sequence);
+  }
+  for (int i = 0; i < count; i++) missing |= !arguments[i];
+  if (missing) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  const tws_launch_options launch = {
+      .ranks = (int)ranks, .threads = ranks == 1 ? r->cores : 1, .arguments = arguments, .argument_count = count};
+  return tws_launch(&launch, err);
+}
+
+/* Seconds of all runs together are the user's; most of it goes to the kernels of one and of all cores. */
+static tws_code run_all(const tws_calibration_request *request, const char *folder, tws_measurements *results,
+                        tws_error *err) {
+  for (int i = 0; i < request->run_count; i++) {
+    const int64_t ranks = request->runs[i];
+    char part[4200];
+    snprintf(part, sizeof part, "%s/%lld.json", folder, (long long)ranks);
+    tws_log_write(request->log, TWS_LOG_INFO, "measuring with %lld rank%s", (long long)ranks, ranks > 1 ? "s" : "");
+    tws_arena *arena = tws_arena_create();
+    tws_code code =
+        arena ? launch_run(request, ranks, part, arena, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+    tws_arena_destroy(arena);
+    if (code == TWS_OK) code = tws_measurements_read(part, &results[i], err);
+    unlink(part);
+    TWS_TRY(code);
+  }
+  return TWS_OK;
+}
+
+tws_code tws_calibration_run(const tws_calibration_request *request, tws_measurements *results, tws_error *err) {
+  char folder[4096];
+  const char *temporary = getenv("TMPDIR");
+  snprintf(folder, sizeof folder, "%.4000s/twinspeed-calibrate-XXXXXX", temporary && *temporary ? temporary : "/tmp");
+  if (!mkdtemp(folder)) return tws_fail(err, TWS_IO, "set TMPDIR", "%s: %s", folder, strerror(errno));
+  tws_code code = run_all(request, folder, results, err);
+  rmdir(folder);
+  return code;
+}
+
+/* ---- inside a rank ---- */
+
+/* Works of a plan carry addresses of groups and a loss scale that do not change their time: two that differ in nothing
+ * else are one case. */
+static tws_work canonical(const tws_work *work) {
+  tws_work copy = *work;
+  copy.group = 0;
+  copy.segments = 0;
+  copy.flags &= ~(uint32_t)TWS_SCALED;
+  return copy;
+}
+
+/* The works of a model's plans: its own shapes are then measured besides the standard ones. */
+static tws_code add_plan_works(const tws_calibration_request *r, int64_t micro_batch, tws_case_list *list,
+                               tws_error *err) {
+  tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+  spec.model = r->model;
+  spec.micro_batch = micro_batch;
+  spec.sequence = r->sequence;
+  spec.dtype = r->dtype;
+  spec.recompute = "none";
+  spec.accumulation = 2;
+  spec.ranks = 1;
+  if (tws_calibration_on_gpu(r)) spec.cluster = "h200"; /* any single GPU: its figures are not used */
+  tws_job *job;
+  TWS_TRY(tws_job_load(&spec, &job, err));
+  tws_plan *plan = NULL;
+  tws_code code = tws_job_plan(job, 0, &plan, err);
+  for (uint32_t i = 0; code == TWS_OK && i < plan->work_count; i++) {
+    const tws_work work = canonical(&plan->works[i]);
+    if (work.kind == TWS_OP_COMPUTE) code = tws_case_add(list, &work, err);
+  }
+  tws_plan_destroy(plan);
+  tws_job_destroy(job);
+  return code;
+}
+
+static tws_code list_works(const tws_calibration_request *r, tws_case_list *list, tws_error *err) {
+  enum { MOST = 32 };
+  const tws_backend_kind backend = tws_calibration_on_gpu(r) ? TWS_BACKEND_CUDA : TWS_BACKEND_HOST;
+  int64_t micro[MOST];
+  int count = 0;
+  if (r->model)
+    TWS_TRY(tws_parse_list(r->micro_batches ? r->micro_batches : "1", "--micro-batch", 1, 1 << 20, micro, MOST, &count,
+                           err));
+  TWS_TRY(tws_case_standard(TWS_F32, backend, r->quick, list, err));
+  TWS_TRY(tws_case_standard(TWS_BF16, backend, r->quick, list, err));
+  for (int i = 0; i < count; i++) TWS_TRY(add_plan_works(r, micro[i], list, err));
+  return TWS_OK;
+}
+
+static tws_code measure(const tws_calibration_request *r, const tws_real_api *real, const tws_case_list *works,
+                        const char *program, const char *path, tws_progress *progress, tws_error *err) {
+  char *own[] = {(char *)(uintptr_t)program, NULL}, **argv = own;
+  int argc = 1, rank, world;
+  TWS_TRY(real->start(&argc, &argv, &rank, &world, err));
+  const tws_calibrate_options options = {.out_path = path,
+                                         .device = r->device,
+                                         .quick = r->quick,
+                                         .largest_bytes = (uint64_t)r->largest,
+                                         .threads = (int)r->threads,
+                                         .cores = r->cores,
+                                         .budget_s = r->seconds,
+                                         .works = works->items,
+                                         .work_count = (uint32_t)works->count,
+                                         .log = r->log,
+                                         .progress = rank == 0 ? progress : NULL};
+  tws_code code = real->calibrate(&options, err);
+  if (code == TWS_OK || world == 1) real->stop(); /* after an error the others may never come to MPI's end */
+  return code;
+}
+
+tws_code tws_calibration_rank(const tws_calibration_request *request, const tws_real_api *real, const char *program,
+                              const char *path, tws_progress *progress, tws_error *err) {
+  tws_case_list works = {0};
+  tws_code code = list_works(request, &works, err);
+  if (code == TWS_OK) code = measure(request, real, &works, program, path, progress, err);
+  tws_free(works.items);
+  return code;
+}

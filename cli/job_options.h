@@ -1,0 +1,46 @@
+/* The options that say what job is meant, shared by the verbs. */
+#ifndef TWS_CLI_JOB_OPTIONS_H
+#define TWS_CLI_JOB_OPTIONS_H
+
+#include "cli/cli.h"
+#include "job/job.h"
+
+/* How the ranks are divided. */
+#define TWS_AXIS_OPTIONS(type, field)                                                                                 \
+  TWS_INTEGER("pp", 0, "N", type, field.pipeline_stages, 1, 4096, "pipeline stages"),                                 \
+      TWS_INTEGER("tp", 0, "N", type, field.tensor_ranks, 1, 65536, "ranks that share weights (tensor parallelism)"), \
+      TWS_INTEGER("sp", 0, "N", type, field.sequence_ranks, 1, 65536, "ranks that share a sequence (Ulysses)"),       \
+      TWS_STRING("schedule", 0, "KIND", type, field.schedule, "of a pipeline: gpipe, 1f1b, interleaved or zb-h1"),    \
+      TWS_INTEGER("virtual-stages", 0, "N", type, field.virtual_stages, 1, 4096, "chunks of a stage (interleaved)"),  \
+      TWS_STRING("axis-order", 0, "AXES", type, field.axis_order, "slowest first (pipe,data,sequence,model)"),        \
+      TWS_FLAG("sequence-parallel", 0, type, field.sequence_parallel,                                                 \
+               "with --tp: Megatron sequence parallelism (split tokens)")
+
+#define TWS_STRICT_OPTION(type, field) \
+  TWS_FLAG("strict", 0, type, field.strict, "warnings of the configuration are errors")
+
+/* Rows for a verb's option table: `type` is its options struct, `field` the tws_job_spec member in it. */
+#define TWS_JOB_OPTIONS(type, field)                                                                                  \
+  TWS_STRING("model", 'm', "MODEL", type, field.model, "Hugging Face config.json, or a built-in model's name"),       \
+      TWS_STRING("config", 'c', "FILE", type, field.config, "ds_config.json (\"-\": standard input)"),                \
+      TWS_STRING("cluster", 0, "NAME[:NODES]", type, field.cluster, "cluster file or built-in name (default: host)"), \
+      TWS_STRING("profile", 0, "NAME", type, field.profile, "hardware profile: built-in name or a calibrated file"),  \
+      TWS_INTEGER("ranks", 'n', "N", type, field.ranks, 1, 65536, "number of ranks (default: all devices; host: 1)"), \
+      TWS_INTEGER("stage", 0, "0..3", type, field.stage, 0, 3, "ZeRO stage"), TWS_AXIS_OPTIONS(type, field),          \
+      TWS_INTEGER("seq", 0, "TOKENS", type, field.sequence, 1, 16777216, "sequence length (default: the model's)"),   \
+      TWS_INTEGER("micro-batch", 0, "N", type, field.micro_batch, 1, 1048576, "micro batch size of one rank"),        \
+      TWS_INTEGER("accumulation", 0, "N", type, field.accumulation, 1, 1048576, "gradient accumulation steps"),       \
+      TWS_STRING("recompute", 0, "MODE", type, field.recompute, "none, selective or full"),                           \
+      TWS_STRING("dtype", 0, "TYPE", type, field.dtype, "fp32, bf16 or fp16"),                                        \
+      TWS_INTEGER("threads", 0, "N", type, field.threads, 1, 1024, "threads of one host rank"),                       \
+      TWS_INTEGER("vocab-multiple", 0, "N", type, field.vocabulary_multiple, 1, 65536, "pad the vocabulary to this"), \
+      TWS_INTEGER("seed", 0, "N", type, field.seed, 0, 9007199254740992.0, "seed of weights and data order"),         \
+      TWS_LIST("set", 0, "KEY=VALUE", type, field.set, "set a configuration key: --set zero_optimization.stage=3"),   \
+      TWS_STRICT_OPTION(type, field)
+
+/* Of what --program names; NULL: leaves the job's as it is. */
+tws_code tws_job_choose_program(tws_job *job, const char *name, tws_error *err);
+#define TWS_PROGRAM_OPTION(type) \
+  TWS_STRING("program", 0, "NAME", type, program, "what is planned: train (a step, default), evaluate (forward passes)")
+
+#endif

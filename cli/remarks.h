@@ -1,0 +1,16 @@
+/* What has to be said about a job before its results, on standard error. */
+#ifndef TWS_CLI_REMARKS_H
+#define TWS_CLI_REMARKS_H
+
+#include "cli/cli.h"
+#include "job/job.h"
+
+/* Keys without effect as warnings; what of the model is left out, which of two models a name means and the type that
+ * was assumed as notes. model: as it was given. */
+void tws_job_remarks(const tws_cli *cli, const char *model, const tws_job *job);
+/* The last two alone, for a verb that shows the model's notes in its result. */
+void tws_job_assumptions(const tws_cli *cli, const char *model, const tws_job *job);
+/* That a text is trained on as bytes, where the model's vocabulary is larger than that. */
+void tws_data_remark(const tws_cli *cli, const char *path, const tws_network *network);
+
+#endif

@@ -1,0 +1,42 @@
+/* The flops profiler: what every module of a network costs, from the operations of the plans. Times are predicted, or
+ * those of a trace of a training run. */
+#ifndef TWS_ESTIMATORS_FLOPS_PROFILE_H
+#define TWS_ESTIMATORS_FLOPS_PROFILE_H
+
+#include "estimators/estimators.h"
+#include "estimators/module_tree.h"
+#include "traces/timeline.h"
+
+/* One traced step of all ranks. Do not copy: the timeline points into it. */
+typedef struct tws_measured_step {
+  tws_timeline *timeline;
+  double seconds; /* from its first operation to its last */
+  const char *streams[TWS_STREAM_COUNT], *phases[TWS_PHASE_COUNT];
+} tws_measured_step;
+/* TWS_INVALID unless the trace is of this job: number of ranks, model and plan. Free *out in any case. */
+tws_code tws_measured_step_read(const char *path, const tws_plan_request *request, tws_measured_step *out,
+                                tws_error *err);
+void tws_measured_step_free(tws_measured_step *step);
+
+/* What one rank of a pipeline stage does with one micro-batch; step_s: the end of the step. */
+typedef struct tws_stage_flops {
+  int stage, rank;
+  double params; /* this rank's part of the model, before ZeRO divides it */
+  double flops, macs;
+  double forward_s, backward_s, step_s;
+} tws_stage_flops;
+
+typedef struct tws_flops_profile {
+  tws_stage_flops *stages;
+  int stage_count, slowest;
+  double iteration_s;    /* the whole step, communication and waiting included */
+  double replica_flops;  /* forward, of all ranks of a replica */
+  int unknown;           /* operations that the trace does not have */
+  tws_module_tree *tree; /* summed */
+} tws_flops_profile;
+/* measured: NULL for predicted times. Free *out in any case after the call. */
+tws_code tws_flops_profile_read(const tws_plan_request *request, const tws_machine *machine,
+                                const tws_measured_step *measured, tws_flops_profile *out, tws_error *err);
+void tws_flops_profile_free(tws_flops_profile *profile);
+
+#endif

@@ -1,0 +1,107 @@
+#include "job/fit.h"
+
+#include <math.h>
+
+#include "base/host_memory.h"
+#include "base/units.h"
+
+/* One memory that the ranks of a node share; no rank may take more than a device that the cluster gives it. */
+static void fill_host(tws_capacity *c, const tws_machine *machine, double device) {
+  if (!(c->node > 0)) c->node = tws_profile_memory_bytes(machine->profile);
+  double share = c->node / c->ranks_per_node;
+  if (device > 0 && device < share) {
+    share = device;
+    c->node = device * c->ranks_per_node;
+  }
+  c->rank_device = c->rank_node = fmax(0, share - c->overhead);
+}
+
+tws_capacity tws_capacity_of(const tws_machine *machine, int ranks, double device_limit) {
+  const tws_node_mapping mapping = tws_machine_mapping(machine, ranks);
+  const tws_cluster *cluster = machine->cluster;
+  const double device = device_limit > 0 ? device_limit : cluster->device_memory_bytes;
+  tws_capacity c = {.host = tws_profile_backend(machine->profile) == TWS_BACKEND_HOST,
+                    .ranks_per_node = tws_mapping_most_on_node(&mapping),
+                    .overhead = tws_profile_overhead_bytes(machine->profile),
+                    .node = cluster->host_memory_bytes};
+  if (c.host) {
+    fill_host(&c, machine, device);
+    return c;
+  }
+  c.device = device > 0 ? device : tws_profile_memory_bytes(machine->profile);
+  c.rank_device = fmax(0, c.device - c.overhead);
+  c.rank_node = c.node > 0 ? c.node / c.ranks_per_node : INFINITY;
+  return c;
+}
+
+tws_fit tws_fit_of(const tws_capacity *capacity, const tws_ledger *ledger) {
+  const double arena = (double)ledger->tier[TWS_TIER_DEVICE].arena_bytes;
+  const double beside =
+      (double)ledger->tier[TWS_TIER_PINNED].arena_bytes + (double)ledger->tier[TWS_TIER_HOST].arena_bytes;
+  const double own = capacity->host ? arena + beside : arena, shared = capacity->host ? 0 : beside;
+  tws_fit fit = {.capacity = *capacity, .tier = TWS_TIER_DEVICE, .rank_need = own, .rank_have = capacity->rank_device};
+  if (own <= capacity->rank_device && shared > capacity->rank_node) {
+    fit.tier = TWS_TIER_HOST;
+    fit.rank_need = shared;
+    fit.rank_have = capacity->rank_node;
+  }
+  fit.fits = fit.rank_need <= fit.rank_have;
+  fit.device_need = capacity->host ? 0 : arena + capacity->overhead;
+  fit.node_need = capacity->ranks_per_node * (capacity->host ? own + capacity->overhead : beside);
+  return fit;
+}
+
+tws_fit tws_job_fit(const tws_job *job, const tws_ledger *ledger) {
+  const tws_capacity capacity = tws_capacity_of(&job->machine, job->ranks, 0);
+  return tws_fit_of(&capacity, ledger);
+}
+
+tws_code tws_fit_refuse(const tws_fit *fit, const char *hint, tws_error *err) {
+  char a[32], b[32];
+  const int device = !fit->capacity.host && fit->tier == TWS_TIER_DEVICE;
+  const double need = device ? fit->device_need : fit->node_need;
+  const double have = device ? fit->capacity.device : fit->capacity.node;
+  return tws_fail(err, TWS_NO, hint, "does not fit: %s needs %s and has %s", device ? "a device" : "a node",
+                  tws_format_bytes(need, a, sizeof a), tws_format_bytes(have, b, sizeof b));
+}
+
+/* ---- this machine ---- */
+
+static void free_plans(tws_plan **plans, int count) {
+  for (int i = 0; plans && i < count; i++) tws_plan_destroy(plans[i]);
+  tws_free(plans);
+}
+
+/* What rank r takes of this machine: a GPU's own memory is not part of it. */
+static tws_code add_rank(const tws_job *job, int r, int evaluates, tws_plan **train, tws_plan **evaluation,
+                         double *bytes, tws_error *err) {
+  const int host = job->backend == TWS_BACKEND_HOST;
+  tws_ledger ledger;
+  TWS_TRY(tws_job_program(job, r, TWS_PROGRAM_TRAIN, NULL, train, err));
+  if (evaluates) TWS_TRY(tws_job_program(job, r, TWS_PROGRAM_EVALUATE, (*train)->state, evaluation, err));
+  const tws_plan *programs[] = {*train, *evaluation};
+  TWS_TRY(tws_ledger_of_programs(programs, evaluates ? 2 : 1, &ledger, err));
+  if (host) *bytes += tws_profile_overhead_bytes(job->profile);
+  for (int tier = host ? 0 : TWS_TIER_DEVICE + 1; tier < TWS_TIER_DISK; tier++)
+    *bytes += (double)ledger.tier[tier].arena_bytes;
+  return TWS_OK;
+}
+
+tws_code tws_job_fit_here(const tws_job *job, int evaluates, tws_local_fit *fit, tws_error *err) {
+  tws_plan **plans = tws_calloc((size_t)job->ranks, sizeof *plans);
+  tws_plan **evaluations = tws_calloc((size_t)job->ranks, sizeof *evaluations);
+  tws_code code = plans && evaluations ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  *fit = (tws_local_fit){.fits = 1};
+  for (int r = 0; code == TWS_OK && r < job->ranks; r++)
+    code = add_rank(job, r, evaluates, &plans[r], &evaluations[r], &fit->need, err);
+  if (code == TWS_OK) code = tws_plans_verify((const tws_plan *const *)plans, job->ranks, err);
+  if (code == TWS_OK && evaluates) code = tws_plans_verify((const tws_plan *const *)evaluations, job->ranks, err);
+  free_plans(evaluations, job->ranks);
+  free_plans(plans, job->ranks);
+  TWS_TRY(code);
+  const tws_host_memory memory = tws_host_memory_read();
+  fit->have = (double)memory.available_bytes;
+  fit->limited = memory.limited;
+  fit->fits = !(fit->have > 0) || fit->need <= fit->have;
+  return TWS_OK;
+}

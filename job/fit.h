@@ -1,0 +1,44 @@
+/* Does a job fit: what its ranks need against what there is. The one place that says so. */
+#ifndef TWS_JOB_FIT_H
+#define TWS_JOB_FIT_H
+
+#include "job/job.h"
+
+/* What a machine has for the ranks of a job, bytes. */
+typedef struct tws_capacity {
+  int host;           /* ranks live in host memory: there are no devices */
+  int ranks_per_node; /* at most */
+  double overhead;    /* what the libraries of a rank take beside its arenas */
+  double device;      /* memory of one device; 0 on hosts */
+  double node;        /* host memory of one node; 0: not known, and not a limit */
+  /* what the arenas of one rank may fill, in its device and in its share of the node's memory; on hosts the same */
+  double rank_device, rank_node;
+} tws_capacity;
+/* device_limit: of one device (of one rank on hosts) instead of what cluster and profile say; 0: theirs. */
+tws_capacity tws_capacity_of(const tws_machine *machine, int ranks, double device_limit);
+
+typedef struct tws_fit {
+  tws_capacity capacity;
+  int fits;
+  double device_need; /* of one device: arena and what the libraries take */
+  double node_need;   /* of one node, all its ranks */
+  /* of one rank, where it decides: in the memory that is too small, else in its device's */
+  tws_tier tier;
+  double rank_need, rank_have;
+} tws_fit;
+/* The ledger is that of the fullest rank. */
+tws_fit tws_fit_of(const tws_capacity *capacity, const tws_ledger *ledger);
+tws_fit tws_job_fit(const tws_job *job, const tws_ledger *ledger);
+/* What is too small, by how much: "does not fit: a device needs 90 GiB and has 80 GiB". TWS_NO with the hint. */
+tws_code tws_fit_refuse(const tws_fit *fit, const char *hint, tws_error *err);
+
+/* What a job takes of this machine's own memory when all its ranks run here, and what is left of it now. The plans of
+ * all ranks are made and verified together; with `evaluates` those of evaluations over the same state, too. */
+typedef struct tws_local_fit {
+  int fits;
+  int limited;       /* by a control group */
+  double need, have; /* have 0: not known */
+} tws_local_fit;
+tws_code tws_job_fit_here(const tws_job *job, int evaluates, tws_local_fit *fit, tws_error *err);
+
+#endif

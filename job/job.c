@@ -1,0 +1,304 @@
+/* From a specification to a job: configuration, model, cluster, profile, ranks, resolution. */
+#include "job/job.h"
+
+#include <string.h>
+
+#include "plan/pipeline_grid.h"
+
+/* The same model with its vocabulary padded further, for tensor ranks. */
+typedef struct padded_network {
+  int64_t multiple;
+  tws_network *network;
+} padded_network;
+
+struct tws_job_parts {
+  tws_network *network;
+  tws_profile *profile;
+  char *model; /* to load it again; NULL: it was not loaded from a name */
+  padded_network *padded;
+  size_t padded_count, padded_capacity;
+};
+
+static tws_code no_memory(tws_error *err) {
+  return tws_fail(err, TWS_MEMORY, NULL, "no memory for the job");
+}
+
+static tws_job *make_blank(void) {
+  tws_job *job = tws_calloc(1, sizeof *job);
+  if (job) job->parts = tws_calloc(1, sizeof *job->parts);
+  if (job && !job->parts) {
+    tws_free(job);
+    job = NULL;
+  }
+  return job;
+}
+
+void tws_job_destroy(tws_job *job) {
+  if (!job) return;
+  for (size_t i = 0; i < job->parts->padded_count; i++) tws_network_destroy(job->parts->padded[i].network);
+  tws_free(job->parts->padded);
+  tws_free(job->parts->model);
+  tws_profile_destroy(job->parts->profile);
+  tws_network_destroy(job->parts->network);
+  tws_free(job->parts);
+  tws_config_destroy(job->config);
+  tws_free(job);
+}
+
+static void use_machine(tws_job *job, const tws_profile *profile) {
+  job->profile = profile;
+  job->backend = tws_profile_backend(profile);
+  job->machine = (tws_machine){&job->cluster, profile};
+}
+
+void tws_job_set_profile(tws_job *job, tws_profile *profile) {
+  tws_profile_destroy(job->parts->profile);
+  job->parts->profile = profile;
+  use_machine(job, profile);
+}
+
+/* ---- loading ---- */
+
+/* Where neither the configuration nor a flag says a type, that of the model's file is set. */
+static tws_code assume_dtype(tws_job *job, tws_error *err) {
+  const tws_dtype dtype = job->network->dtype;
+  if (tws_config_says_dtype(job->config, dtype)) return TWS_OK;
+  job->assumed_dtype = 1;
+  if (dtype == TWS_F32) return TWS_OK;
+  return tws_config_set(job->config, dtype == TWS_BF16 ? "bf16.enabled" : "fp16.enabled", "true", err);
+}
+
+static tws_code load_parts(const tws_job_spec *spec, tws_job *job, tws_error *err) {
+  struct tws_job_parts *own = job->parts;
+  if (!spec->model)
+    return tws_fail(err, TWS_USAGE, "give -m MODEL: a Hugging Face config.json or a built-in name such as gpt2",
+                    "no model was given");
+  TWS_TRY(tws_job_spec_config(spec, &job->config, err));
+  TWS_TRY(tws_network_load(spec->model, tws_config_vocabulary_multiple(job->config), &own->network, err));
+  job->network = own->network;
+  own->model = tws_calloc(strlen(spec->model) + 1, 1);
+  if (!own->model) return no_memory(err);
+  memcpy(own->model, spec->model, strlen(spec->model));
+  TWS_TRY(assume_dtype(job, err));
+  TWS_TRY(tws_cluster_load(spec->cluster ? spec->cluster : "host", &job->cluster, err));
+  TWS_TRY(tws_profile_load(spec->profile ? spec->profile : job->cluster.profile, &own->profile, err));
+  use_machine(job, own->profile);
+  return TWS_OK;
+}
+
+static tws_code choose_ranks(int64_t asked, tws_job *job, tws_error *err) {
+  const int64_t devices = (int64_t)job->cluster.nodes * job->cluster.devices_per_node;
+  const int host = job->backend == TWS_BACKEND_HOST;
+  int64_t ranks = asked ? asked : job->config->ranks;
+  if (!ranks) ranks = host ? job->cluster.nodes : devices;
+  if (!host && ranks > devices)
+    return tws_fail(err, TWS_INVALID, "use fewer ranks, or more nodes: --cluster NAME:NODES",
+                    "%lld ranks were asked for and cluster %s has %lld devices", (long long)ranks, job->cluster.name,
+                    (long long)devices);
+  job->ranks = (int)ranks;
+  return TWS_OK;
+}
+
+static void choose_threads(tws_job *job) {
+  const int cores = job->cluster.cores_per_node > 0 ? job->cluster.cores_per_node : 1;
+  job->threads = 1;
+  if (job->backend != TWS_BACKEND_HOST) return;
+  job->threads = job->config->threads ? job->config->threads : cores / tws_mapping_most_on_node(&job->mapping);
+  if (job->threads < 1) job->threads = 1;
+}
+
+/* The number of ranks is known: everything else follows. */
+static tws_code settle(tws_job *job, tws_error *err) {
+  job->mapping = tws_machine_mapping(&job->machine, job->ranks);
+  choose_threads(job);
+  if (job->config->ignored_token >= job->network->vocabulary)
+    return tws_fail(err, TWS_INVALID, "its ids start at 0; -1 ignores none",
+                    "twinspeed.ignored_token is %lld, and %s has a vocabulary of %lld",
+                    (long long)job->config->ignored_token, job->network->name, (long long)job->network->vocabulary);
+  tws_auto_context context = {.hidden_size = job->network->hidden};
+  if (!job->config->sequence_length) job->config->sequence_length = job->network->positions;
+  TWS_TRY(tws_config_resolve(job->config, job->ranks, &context, err));
+  return tws_plan_topology(job->config, job->ranks, &job->topology, err);
+}
+
+static tws_code keep_or_destroy(tws_job *job, tws_code code, tws_job **out) {
+  *out = code == TWS_OK ? job : NULL;
+  if (code != TWS_OK) tws_job_destroy(job);
+  return code;
+}
+
+tws_code tws_job_open(const tws_job_spec *spec, tws_job **out, tws_error *err) {
+  tws_job *job = make_blank();
+  *out = NULL;
+  return job ? keep_or_destroy(job, load_parts(spec, job, err), out) : no_memory(err);
+}
+
+tws_code tws_job_load(const tws_job_spec *spec, tws_job **out, tws_error *err) {
+  tws_job *job;
+  TWS_TRY(tws_job_open(spec, &job, err));
+  tws_code code = choose_ranks(spec->ranks, job, err);
+  if (code == TWS_OK) code = settle(job, err);
+  return keep_or_destroy(job, code, out);
+}
+
+tws_code tws_job_assemble(const tws_job_parts_given *parts, tws_job **out, tws_error *err) {
+  tws_job *job = make_blank();
+  *out = NULL;
+  if (!job) {
+    tws_network_destroy(parts->network);
+    tws_config_destroy(parts->config);
+    tws_profile_destroy(parts->profile);
+    return no_memory(err);
+  }
+  job->network = job->parts->network = parts->network;
+  job->config = parts->config;
+  job->parts->profile = parts->profile;
+  job->cluster = parts->cluster;
+  use_machine(job, parts->profile);
+  job->ranks = parts->ranks;
+  return keep_or_destroy(job, parts->ranks > 0 ? settle(job, err) : TWS_OK, out);
+}
+
+/* ---- variants ---- */
+
+/* The network for a configuration whose tensor ranks need a vocabulary padded further. */
+static tws_code find_network(tws_job *base, const tws_config *config, const tws_network **network, tws_error *err) {
+  struct tws_job_parts *own = base->parts;
+  const int64_t multiple = tws_config_vocabulary_multiple(config);
+  *network = base->network;
+  if (multiple == tws_config_vocabulary_multiple(base->config) || !own->model) return TWS_OK;
+  size_t at = 0;
+  while (at < own->padded_count && own->padded[at].multiple != multiple) at++;
+  if (at == own->padded_count) {
+    if (tws_reserve(&own->padded, &own->padded_capacity, at + 1, sizeof *own->padded)) return no_memory(err);
+    TWS_TRY(tws_network_load(own->model, multiple, &own->padded[at].network, err));
+    own->padded[at].multiple = multiple;
+    own->padded_count++;
+  }
+  *network = own->padded[at].network;
+  return TWS_OK;
+}
+
+static tws_code fill_derived(tws_job *base, const tws_variant *variant, tws_job *job, tws_error *err) {
+  job->cluster = base->cluster;
+  job->program = base->program;
+  job->assumed_dtype = base->assumed_dtype;
+  use_machine(job, base->profile);
+  TWS_TRY(tws_variant_config(base->config, base->network, variant, &job->config, err));
+  TWS_TRY(find_network(base, job->config, &job->network, err));
+  job->ranks = variant->ranks;
+  job->mapping = tws_machine_mapping(&job->machine, job->ranks);
+  job->threads = variant->threads > 0 ? variant->threads : 1;
+  return tws_plan_topology(job->config, job->ranks, &job->topology, err);
+}
+
+tws_code tws_job_derive(tws_job *base, const tws_variant *variant, tws_job **out, tws_error *err) {
+  tws_job *job = make_blank();
+  *out = NULL;
+  return job ? keep_or_destroy(job, fill_derived(base, variant, job, err), out) : no_memory(err);
+}
+
+/* ---- ranks ---- */
+
+int tws_job_ranks_along(const tws_job *job, tws_axis axis) {
+  return tws_topology_size(&job->topology, 1u << axis);
+}
+
+int tws_job_stages(const tws_job *job) {
+  return tws_job_ranks_along(job, TWS_AXIS_PIPE);
+}
+
+int tws_job_stage_rank(const tws_job *job, int stage) {
+  return tws_pipeline_grid_stage(&job->topology, 0, stage);
+}
+
+tws_code tws_job_representatives(const tws_job *job, int every_up_to, tws_rank_set *out, tws_error *err) {
+  if (job->ranks <= every_up_to) return tws_every_rank(job->ranks, out, err);
+  return tws_representatives(&job->topology, &job->mapping, job->config->zero.stage, out, err);
+}
+
+int64_t tws_job_sequence(const tws_job *job) {
+  return job->config->sequence_length > 0 ? job->config->sequence_length : job->network->positions;
+}
+
+/* ---- plans ---- */
+
+tws_plan_request tws_job_request(const tws_job *job, int rank) {
+  return (tws_plan_request){.network = job->network,
+                            .config = job->config,
+                            .topology = job->topology,
+                            .rank = rank,
+                            .program = job->program,
+                            .backend = job->backend,
+                            .threads = job->threads};
+}
+
+tws_code tws_job_plan(const tws_job *job, int rank, tws_plan **out, tws_error *err) {
+  return tws_job_program(job, rank, job->program, NULL, out, err);
+}
+
+tws_code tws_job_program(const tws_job *job, int rank, tws_program program, tws_state *state, tws_plan **out,
+                         tws_error *err) {
+  tws_plan_request request = tws_job_request(job, rank);
+  request.program = program;
+  request.state = state;
+  return tws_plan_build(&request, out, err);
+}
+
+/* ---- without running it ---- */
+
+tws_code tws_job_fingerprint(const tws_job *job, tws_fingerprint *out, tws_error *err) {
+  const tws_plan_request request = tws_job_request(job, 0);
+  return tws_fingerprint_read(&request, out, err);
+}
+
+tws_code tws_job_estimate(const tws_job *job, tws_estimate *out, tws_stage_estimate *stages, tws_error *err) {
+  const tws_plan_request request = tws_job_request(job, 0);
+  return tws_estimate_job(&request, &job->machine, out, stages, err);
+}
+
+enum { VERIFIED_OPERATIONS = 1500000, VERIFIED_RANKS = 512 };
+
+/* As many ranks as take a few seconds. */
+static tws_code choose_verified(const tws_job *job, int64_t *max_ranks, tws_error *err) {
+  tws_plan *plan;
+  TWS_TRY(tws_job_plan(job, 0, &plan, err));
+  *max_ranks = VERIFIED_OPERATIONS / ((int64_t)plan->op_count + 1);
+  *max_ranks = *max_ranks < 4 ? 4 : *max_ranks > VERIFIED_RANKS ? VERIFIED_RANKS : *max_ranks;
+  tws_plan_destroy(plan);
+  return TWS_OK;
+}
+
+static tws_code verify_ranks(const tws_job *job, const tws_rank_set *set, tws_progress *progress, tws_plan **plans,
+                             tws_verification *seen, tws_error *err) {
+  tws_code code = TWS_OK;
+  for (int i = 0; i < set->count && code == TWS_OK; i++) {
+    code = tws_job_plan(job, set->ranks[i], &plans[i], err);
+    if (code == TWS_OK) code = tws_plan_verify(plans[i], err);
+    if (code == TWS_OK) seen->operations += plans[i]->op_count;
+    seen->checked += code == TWS_OK;
+    tws_progress_update(progress, seen->checked);
+  }
+  const tws_plan *const *all = (const tws_plan *const *)plans;
+  if (code == TWS_OK)
+    code = seen->together ? tws_plans_verify(all, set->count, err) : tws_plans_verify_part(all, set->count, err);
+  return code;
+}
+
+tws_code tws_job_verify(const tws_job *job, int64_t max_ranks, tws_progress *progress, tws_verification *seen,
+                        tws_error *err) {
+  tws_verified_set chosen = {0};
+  if (max_ranks == 0) TWS_TRY(choose_verified(job, &max_ranks, err));
+  tws_code code = tws_ranks_to_verify(&job->topology, max_ranks, &chosen, err);
+  tws_plan **plans = code == TWS_OK ? tws_calloc((size_t)chosen.set.count, sizeof *plans) : NULL;
+  if (code == TWS_OK && !plans) code = no_memory(err);
+  *seen = (tws_verification){
+      .ranks = job->ranks, .together = chosen.set.count == job->ranks, .replicas = chosen.whole_replicas};
+  tws_progress_begin(progress, "verifying ranks", chosen.set.count);
+  if (code == TWS_OK) code = verify_ranks(job, &chosen.set, progress, plans, seen, err);
+  tws_progress_end(progress);
+  for (int i = 0; plans && i < chosen.set.count; i++) tws_plan_destroy(plans[i]);
+  tws_free(plans);
+  tws_rank_set_free(&chosen.set);
+  return code;
+}

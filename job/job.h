@@ -1,0 +1,86 @@
+/* A job is one thing: a model, its configuration, the machine and how many ranks run it.
+ *
+ * What reads plans (estimators/, sim/, real/) asks for a tws_plan_request and a tws_machine, which a job hands out; all
+ * that is above them asks for a job. A job's public members are read, not written, but for those that say so. */
+#ifndef TWS_JOB_JOB_H
+#define TWS_JOB_JOB_H
+
+#include "base/log.h"
+#include "estimators/estimators.h"
+#include "job/spec.h"
+#include "job/variant.h"
+#include "plan/representatives.h"
+
+typedef struct tws_job {
+  const tws_network *network;
+  tws_config *config;  /* resolved when `ranks` is known; of an open job the caller may change it */
+  tws_program program; /* that plans are made of: a training step; the caller may choose another */
+  tws_cluster cluster; /* of an open job the caller may change it */
+  const tws_profile *profile;
+  tws_machine machine; /* the two */
+  tws_backend_kind backend;
+  int ranks;                   /* 0: the job is open */
+  int threads;                 /* of one host rank; 1 on GPUs */
+  tws_topology topology;       /* of the ranks */
+  tws_node_mapping mapping;    /* of the ranks */
+  int assumed_dtype;           /* nobody said a type, so the model's file or float32 it is */
+  struct tws_job_parts *parts; /* what it owns */
+} tws_job;
+
+/* Loads, validates and resolves. TWS_USAGE without a model, TWS_INVALID for files, keys and more ranks than devices. */
+tws_code tws_job_load(const tws_job_spec *spec, tws_job **out, tws_error *err);
+/* The same up to where a number of ranks is needed: for searches, which make jobs of it with tws_job_derive(). */
+tws_code tws_job_open(const tws_job_spec *spec, tws_job **out, tws_error *err);
+void tws_job_destroy(tws_job *job); /* NULL is allowed */
+
+/* A job of parts that somebody has read; config is not resolved. The job owns network, config and profile, also when
+ * this fails. */
+typedef struct tws_job_parts_given {
+  tws_network *network;
+  tws_config *config;
+  tws_profile *profile;
+  tws_cluster cluster;
+  int ranks; /* 0: the job stays open */
+} tws_job_parts_given;
+tws_code tws_job_assemble(const tws_job_parts_given *parts, tws_job **out, tws_error *err);
+
+/* `base` with a variant's settings, resolved: a job of its own that must not outlive `base`, whose network it shares,
+ * or which keeps one for it whose vocabulary is padded further. */
+tws_code tws_job_derive(tws_job *base, const tws_variant *variant, tws_job **out, tws_error *err);
+/* Another profile for the same machine, which the job then owns. */
+void tws_job_set_profile(tws_job *job, tws_profile *profile);
+
+/* ---- its ranks ---- */
+/* 1 without that axis. */
+int tws_job_ranks_along(const tws_job *job, tws_axis axis);
+/* Pipeline stages, and the rank that stands for one: the first along every other axis. */
+int tws_job_stages(const tws_job *job);
+int tws_job_stage_rank(const tws_job *job, int stage);
+/* Ranks that stand for all others; every rank where that is at most `every_up_to`. */
+tws_code tws_job_representatives(const tws_job *job, int every_up_to, tws_rank_set *out, tws_error *err);
+/* Tokens of a sample: the configuration's, or as many as the model has positions. */
+int64_t tws_job_sequence(const tws_job *job);
+
+/* ---- its plans ---- */
+tws_plan_request tws_job_request(const tws_job *job, int rank);
+tws_code tws_job_plan(const tws_job *job, int rank, tws_plan **out, tws_error *err);
+/* Of another program than job->program; over the state of a plan that was made before, or NULL. */
+tws_code tws_job_program(const tws_job *job, int rank, tws_program program, tws_state *state, tws_plan **out,
+                         tws_error *err);
+
+/* ---- what is known of it without running it ---- */
+tws_code tws_job_fingerprint(const tws_job *job, tws_fingerprint *out, tws_error *err);
+/* tws_estimate_job(): `stages` has room for tws_job_stages(), or is NULL. */
+tws_code tws_job_estimate(const tws_job *job, tws_estimate *out, tws_stage_estimate *stages, tws_error *err);
+
+/* The plans of the ranks, verified together (tws_ranks_to_verify()), and what was looked at, so that a clean result
+ * does not claim more than was done. max_ranks 0: as many as take a few seconds. */
+typedef struct tws_verification {
+  int ranks, checked, together; /* together: all ranks */
+  int replicas;                 /* whole replicas among those that were checked; 0: a line of one rank of each stage */
+  uint64_t operations;
+} tws_verification;
+tws_code tws_job_verify(const tws_job *job, int64_t max_ranks, tws_progress *progress, tws_verification *seen,
+                        tws_error *err);
+
+#endif

@@ -1,0 +1,43 @@
+/* A job simulated from its plans. */
+#ifndef TWS_JOB_SIMULATE_H
+#define TWS_JOB_SIMULATE_H
+
+#include "job/job.h"
+#include "sim/sim.h"
+
+typedef struct tws_simulation_request {
+  const tws_sim_api *sim;
+  tws_fidelity fidelity;
+  /* All ranks are simulated where they are at most so many, as of a host, whose ranks share its cores. Devices do the
+   * same at the same time: of them those are that stand for the others. */
+  int every_up_to;
+  int most_plans;         /* TWS_UNSUPPORTED for more; 0: no limit */
+  tws_timeline *timeline; /* filled when not NULL, and told whose it is */
+} tws_simulation_request;
+enum { TWS_SIMULATED_HOST_RANKS = 64 };
+/* Of a host all ranks up to TWS_SIMULATED_HOST_RANKS. */
+int tws_job_simulates_every(const tws_job *job);
+
+typedef struct tws_simulation {
+  tws_sim_result result;
+  tws_plan **plans; /* of the simulated ranks */
+  int plan_count;
+  tws_path_result *paths; /* of the simulated ranks */
+  double wall_s;          /* what simulating took */
+} tws_simulation;
+/* Free *out in any case after the call. */
+tws_code tws_job_simulate(const tws_job *job, const tws_simulation_request *request, tws_simulation *out,
+                          tws_error *err);
+void tws_simulation_free(tws_simulation *simulation);
+/* The step's seconds, and nothing else of it. */
+tws_code tws_job_simulated_step(const tws_job *job, const tws_sim_api *sim, tws_fidelity fidelity, double *step_s,
+                                tws_error *err);
+/* Of each stage the simulated rank that needs the most memory; stages has room for tws_job_stages(). */
+tws_code tws_simulation_stages(const tws_job *job, const tws_simulation *simulation, tws_stage_estimate *stages,
+                               tws_stage_balance *balance, tws_error *err);
+
+const char *tws_fidelity_name(tws_fidelity fidelity);
+/* NULL: analytic. TWS_USAGE for an unknown word. */
+tws_code tws_fidelity_parse(const char *name, tws_fidelity *fidelity, tws_error *err);
+
+#endif

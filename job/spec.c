@@ -1,0 +1,170 @@
+/* From what was asked for to a configuration, and to the arguments of another process. */
+#include "job/spec.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static tws_code set_integer(tws_config *config, const char *key, int64_t value, tws_error *err) {
+  char text[32];
+  snprintf(text, sizeof text, "%lld", (long long)value);
+  return tws_config_set(config, key, text, err);
+}
+
+static tws_code set_word(tws_config *config, const char *key, const char *value, tws_error *err) {
+  char text[96];
+  if (strlen(value) > 80 || strpbrk(value, "\"\\"))
+    return tws_fail(err, TWS_USAGE, NULL, "%s: bad value \"%.80s\"", key, value);
+  snprintf(text, sizeof text, "\"%s\"", value);
+  return tws_config_set(config, key, text, err);
+}
+
+static tws_code set_overrides(tws_config *config, const tws_strings *set, tws_error *err) {
+  for (int i = 0; i < set->count; i++) {
+    const char *equals = strchr(set->item[i], '=');
+    char key[256];
+    size_t length = equals ? (size_t)(equals - set->item[i]) : 0;
+    if (!equals || length == 0 || length >= sizeof key)
+      return tws_fail(err, TWS_USAGE, "for example --set zero_optimization.stage=3", "--set %.80s is not KEY=VALUE",
+                      set->item[i]);
+    memcpy(key, set->item[i], length);
+    key[length] = '\0';
+    TWS_TRY(tws_config_set(config, key, equals + 1, err));
+  }
+  return TWS_OK;
+}
+
+static tws_code set_dtype(tws_config *config, const char *name, tws_error *err) {
+  static const char *const names[] = {"fp32", "bf16", "fp16"};
+  int index = -1;
+  for (int i = 0; i < 3; i++)
+    if (strcmp(names[i], name) == 0) index = i;
+  if (index < 0) return tws_fail(err, TWS_USAGE, "use fp32, bf16 or fp16", "--dtype: unknown type \"%.40s\"", name);
+  TWS_TRY(tws_config_set(config, "bf16.enabled", index == 1 ? "true" : "false", err));
+  return tws_config_set(config, "fp16.enabled", index == 2 ? "true" : "false", err);
+}
+
+/* A word that the key does not take is wrong usage of the flag. */
+static tws_code set_flag(tws_config *config, const char *flag, const char *key, const char *value, tws_error *err) {
+  static const char place[] = "command line: ";
+  tws_error why = {0};
+  tws_code code = set_word(config, key, value, &why);
+  if (code == TWS_OK) return TWS_OK;
+  const char *message = why.message;
+  if (strncmp(message, place, sizeof place - 1) == 0) message += sizeof place - 1;
+  return tws_fail(err, code == TWS_INVALID ? TWS_USAGE : code, why.hint[0] ? why.hint : NULL, "%s: %s", flag, message);
+}
+
+/* Flags of parallelism. --tp is the last word on the tensor ranks, so the key's other place is cleared. */
+static tws_code set_axes(tws_config *config, const tws_job_spec *o, tws_error *err) {
+  if (o->pipeline_stages) TWS_TRY(set_integer(config, "pipeline.stages", o->pipeline_stages, err));
+  if (o->tensor_ranks) {
+    TWS_TRY(tws_config_set(config, "tensor_parallel.tensor_parallel.tp_size", "null", err));
+    TWS_TRY(set_integer(config, "tensor_parallel.autotp_size", o->tensor_ranks, err));
+  }
+  if (o->sequence_ranks) TWS_TRY(set_integer(config, "sequence_parallel_size", o->sequence_ranks, err));
+  if (o->schedule) TWS_TRY(set_flag(config, "--schedule", "twinspeed.pipeline_schedule", o->schedule, err));
+  if (o->virtual_stages) TWS_TRY(set_integer(config, "twinspeed.virtual_stages", o->virtual_stages, err));
+  if (o->axis_order) TWS_TRY(set_flag(config, "--axis-order", "twinspeed.axis_order", o->axis_order, err));
+  if (o->sequence_parallel) TWS_TRY(tws_config_set(config, "twinspeed.tensor_sequence_parallel", "true", err));
+  return TWS_OK;
+}
+
+static tws_code set_flags(tws_config *config, const tws_job_spec *o, tws_error *err) {
+  if (o->stage >= 0) TWS_TRY(set_integer(config, "zero_optimization.stage", o->stage, err));
+  if (o->micro_batch) TWS_TRY(set_integer(config, "train_micro_batch_size_per_gpu", o->micro_batch, err));
+  if (o->accumulation) TWS_TRY(set_integer(config, "gradient_accumulation_steps", o->accumulation, err));
+  if (o->dtype) TWS_TRY(set_dtype(config, o->dtype, err));
+  if (o->recompute) TWS_TRY(set_flag(config, "--recompute", "twinspeed.recompute", o->recompute, err));
+  if (o->sequence) TWS_TRY(set_integer(config, "twinspeed.sequence_length", o->sequence, err));
+  if (o->threads) TWS_TRY(set_integer(config, "twinspeed.threads", o->threads, err));
+  if (o->seed >= 0) TWS_TRY(set_integer(config, "twinspeed.seed", o->seed, err));
+  if (o->vocabulary_multiple)
+    TWS_TRY(set_integer(config, "twinspeed.vocabulary_multiple", o->vocabulary_multiple, err));
+  return set_axes(config, o, err);
+}
+
+/* Keys without effect are errors. */
+static tws_code refuse_idle_keys(const tws_config *config, tws_error *err) {
+  tws_text text = {0};
+  int count = 0;
+  TWS_TRY(tws_config_no_effect(config, &text, &count, err));
+  tws_code code = TWS_OK;
+  if (count > 0) {
+    while (text.length && text.data[text.length - 1] == '\n') text.data[--text.length] = '\0';
+    code = tws_fail(err, TWS_INVALID, "without --strict these are warnings", "%s", text.data);
+  }
+  tws_text_free(&text);
+  return code;
+}
+
+tws_code tws_job_spec_config(const tws_job_spec *spec, tws_config **out, tws_error *err) {
+  tws_config *config = NULL;
+  *out = NULL;
+  tws_code code = spec->config ? tws_config_load(spec->config, &config, err) : tws_config_default(&config, err);
+  if (code == TWS_OK) code = set_overrides(config, &spec->set, err);
+  if (code == TWS_OK) code = set_flags(config, spec, err);
+  /* Without a file nobody has said a batch size: one sample a rank. With a file, its silence is an error of its own. */
+  if (code == TWS_OK && !spec->config && !config->train_batch_size && !config->micro_batch_size)
+    code = set_integer(config, "train_micro_batch_size_per_gpu", 1, err);
+  if (code == TWS_OK && spec->strict) code = refuse_idle_keys(config, err);
+  if (code != TWS_OK) {
+    tws_config_destroy(config);
+    return code;
+  }
+  *out = config;
+  return TWS_OK;
+}
+
+/* ---- arguments ---- */
+
+typedef struct argument_list {
+  tws_arena *arena;
+  const char **argv;
+  int capacity, count, failed;
+} argument_list;
+
+static void add_flag(argument_list *list, const char *argument) {
+  if (!argument || list->count >= list->capacity)
+    list->failed = 1;
+  else
+    list->argv[list->count++] = argument;
+}
+
+static void add_text(argument_list *list, const char *name, const char *value) {
+  if (value) add_flag(list, tws_arena_printf(list->arena, "%s=%s", name, value));
+}
+
+static void add_integer(argument_list *list, const char *name, int64_t value, int given) {
+  char text[32];
+  snprintf(text, sizeof text, "%lld", (long long)value);
+  if (given) add_text(list, name, text);
+}
+
+tws_code tws_job_spec_arguments(const tws_job_spec *spec, tws_arena *arena, const char **argv, int capacity, int *argc,
+                                tws_error *err) {
+  argument_list list = {arena, argv, capacity, *argc, 0};
+  add_text(&list, "--model", spec->model);
+  add_text(&list, "--config", spec->config);
+  add_text(&list, "--cluster", spec->cluster);
+  add_text(&list, "--profile", spec->profile);
+  add_text(&list, "--recompute", spec->recompute);
+  add_text(&list, "--dtype", spec->dtype);
+  add_text(&list, "--schedule", spec->schedule);
+  add_text(&list, "--axis-order", spec->axis_order);
+  add_integer(&list, "--ranks", spec->ranks, spec->ranks > 0);
+  add_integer(&list, "--stage", spec->stage, spec->stage >= 0);
+  add_integer(&list, "--pp", spec->pipeline_stages, spec->pipeline_stages > 0);
+  add_integer(&list, "--tp", spec->tensor_ranks, spec->tensor_ranks > 0);
+  add_integer(&list, "--sp", spec->sequence_ranks, spec->sequence_ranks > 0);
+  add_integer(&list, "--virtual-stages", spec->virtual_stages, spec->virtual_stages > 0);
+  if (spec->sequence_parallel) add_flag(&list, "--sequence-parallel");
+  add_integer(&list, "--seq", spec->sequence, spec->sequence > 0);
+  add_integer(&list, "--micro-batch", spec->micro_batch, spec->micro_batch > 0);
+  add_integer(&list, "--accumulation", spec->accumulation, spec->accumulation > 0);
+  add_integer(&list, "--threads", spec->threads, spec->threads > 0);
+  add_integer(&list, "--vocab-multiple", spec->vocabulary_multiple, spec->vocabulary_multiple > 0);
+  add_integer(&list, "--seed", spec->seed, spec->seed >= 0);
+  for (int i = 0; i < spec->set.count; i++) add_text(&list, "--set", spec->set.item[i]);
+  *argc = list.count;
+  return list.failed ? tws_fail(err, TWS_MEMORY, NULL, "too many arguments for the ranks' command line") : TWS_OK;
+}

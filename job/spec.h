@@ -1,0 +1,29 @@
+/* What was asked for: the texts and numbers that say which job is meant, before anything is loaded.
+ *
+ * Order of precedence: the configuration file, then `set` in order, then the other members. */
+#ifndef TWS_JOB_SPEC_H
+#define TWS_JOB_SPEC_H
+
+#include "base/memory.h"
+#include "base/strings.h"
+#include "config/ds_config.h"
+
+typedef struct tws_job_spec {
+  const char *model, *config, *cluster, *profile, *recompute, *dtype, *schedule, *axis_order;
+  int64_t ranks, sequence, micro_batch, accumulation, threads, vocabulary_multiple; /* 0: not given */
+  int64_t pipeline_stages, tensor_ranks, sequence_ranks, virtual_stages;            /* 0: not given */
+  int64_t stage, seed;                                                              /* -1: not given */
+  int sequence_parallel, strict;
+  tws_strings set; /* KEY=VALUE */
+} tws_job_spec;
+#define TWS_JOB_SPEC_DEFAULTS \
+  { .stage = -1, .seed = -1 }
+
+/* The configuration alone, not resolved; the caller destroys it. Errors name the members as the flags of the command
+ * line that give them. With `strict`, TWS_INVALID for keys without effect. */
+tws_code tws_job_spec_config(const tws_job_spec *spec, tws_config **out, tws_error *err);
+/* As arguments for another process of this program, appended to argv[*argc]. The texts live in the arena. */
+tws_code tws_job_spec_arguments(const tws_job_spec *spec, tws_arena *arena, const char **argv, int capacity, int *argc,
+                                tws_error *err);
+
+#endif

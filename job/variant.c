@@ -1,0 +1,157 @@
+#include "job/variant.h"
+
+#include <stdio.h>
+
+#include "compat/deepspeed_autotuner.h"
+
+tws_variant tws_variant_given(const tws_config *config) {
+  tws_division given = tws_config_division(config);
+  return (tws_variant){.pipeline = given.pipeline,
+                       .tensor = given.tensor,
+                       .sequence = given.sequence,
+                       .schedule = {(tws_pipeline_kind)config->pipeline_schedule, given.virtual_stages},
+                       .sequence_parallel = config->tensor_sequence_parallel != 0};
+}
+
+int tws_variant_replicas(const tws_variant *variant) {
+  const int along[] = {variant->pipeline, variant->tensor, variant->sequence};
+  int replicas = variant->ranks;
+  for (int i = 0; i < 3; i++)
+    if (along[i] > 1) replicas /= along[i];
+  return replicas;
+}
+
+void tws_variant_name(const tws_variant *variant, char *buffer, int size) {
+  tws_ds_setting settings[11] = {{"gradient_accumulation_steps", TWS_DS_NUMBER, (double)variant->accumulation, 0},
+                                 {"train_micro_batch_size_per_gpu", TWS_DS_NUMBER, (double)variant->micro, 0},
+                                 {"recompute", TWS_DS_WORD, 0, tws_recompute_name(variant->recompute)},
+                                 {"n", TWS_DS_NUMBER, variant->ranks, 0}};
+  int count = 4;
+  if (variant->threads > 0) settings[count++] = (tws_ds_setting){"threads", TWS_DS_NUMBER, variant->threads, 0};
+  if (variant->pipeline > 1) {
+    settings[count++] = (tws_ds_setting){"pipeline_parallel", TWS_DS_NUMBER, variant->pipeline, 0};
+    settings[count++] = (tws_ds_setting){"schedule", TWS_DS_WORD, 0, tws_pipeline_kind_name(variant->schedule.kind)};
+    if (variant->schedule.virtual_stages > 1)
+      settings[count++] = (tws_ds_setting){"virtual_stages", TWS_DS_NUMBER, variant->schedule.virtual_stages, 0};
+  }
+  if (variant->tensor > 1) {
+    settings[count++] = (tws_ds_setting){"tensor_parallel", TWS_DS_NUMBER, variant->tensor, 0};
+    settings[count++] = (tws_ds_setting){"sequence_parallel", TWS_DS_BOOL, variant->sequence_parallel, 0};
+  }
+  if (variant->sequence > 1)
+    settings[count++] = (tws_ds_setting){"sequence_parallel", TWS_DS_NUMBER, variant->sequence, 0};
+  tws_text text = {0};
+  tws_ds_experiment_name(variant->stage, settings, count, &text);
+  snprintf(buffer, (size_t)size, "%s", text.data ? text.data : "");
+  tws_text_free(&text);
+}
+
+/* ---- configurations ---- */
+
+static tws_code set_number(tws_config *config, const char *key, int64_t value, tws_error *err) {
+  char text[32];
+  snprintf(text, sizeof text, "%lld", (long long)value);
+  return tws_config_set(config, key, text, err);
+}
+
+static tws_code set_schedule(tws_config *config, const tws_variant_schedule *schedule, tws_error *err) {
+  char text[48];
+  if ((int)schedule->kind != config->pipeline_schedule) {
+    snprintf(text, sizeof text, "\"%s\"", tws_pipeline_kind_name(schedule->kind));
+    TWS_TRY(tws_config_set(config, "twinspeed.pipeline_schedule", text, err));
+  }
+  if (schedule->virtual_stages == tws_config_division(config).virtual_stages) return TWS_OK;
+  return set_number(config, "twinspeed.virtual_stages", schedule->virtual_stages, err);
+}
+
+/* The keys of the axes, where the configuration says something else. */
+static tws_code set_axes(tws_config *config, const tws_variant *variant, tws_error *err) {
+  tws_division given = tws_config_division(config);
+  if (variant->pipeline > 0 && variant->pipeline != given.pipeline)
+    TWS_TRY(set_number(config, "pipeline.stages", variant->pipeline, err));
+  if (variant->pipeline > 0) TWS_TRY(set_schedule(config, &variant->schedule, err));
+  if (variant->tensor > 0 && variant->tensor != given.tensor) {
+    if (given.tensor > 1) /* given, perhaps at the key's other place */
+      TWS_TRY(tws_config_set(config, "tensor_parallel.tensor_parallel.tp_size", "null", err));
+    TWS_TRY(set_number(config, "tensor_parallel.autotp_size", variant->tensor, err));
+  }
+  if (variant->tensor > 0 && variant->sequence_parallel != (config->tensor_sequence_parallel != 0))
+    TWS_TRY(tws_config_set(config, "twinspeed.tensor_sequence_parallel", variant->sequence_parallel ? "true" : "false",
+                           err));
+  if (variant->sequence > 0 && variant->sequence != given.sequence)
+    TWS_TRY(set_number(config, "sequence_parallel_size", variant->sequence, err));
+  return TWS_OK;
+}
+
+static tws_code set_variant(tws_config *config, const tws_network *network, const tws_variant *variant,
+                            tws_error *err) {
+  TWS_TRY(set_axes(config, variant, err));
+  int64_t replicas = variant->ranks / tws_config_model_ranks(config);
+  TWS_TRY(set_number(config, "train_batch_size", variant->micro * variant->accumulation * replicas, err));
+  TWS_TRY(set_number(config, "train_micro_batch_size_per_gpu", variant->micro, err));
+  TWS_TRY(set_number(config, "gradient_accumulation_steps", variant->accumulation, err));
+  TWS_TRY(set_number(config, "zero_optimization.stage", variant->stage, err));
+  TWS_TRY(set_number(config, "twinspeed.ranks", variant->ranks, err));
+  if (variant->threads > 0) TWS_TRY(set_number(config, "twinspeed.threads", variant->threads, err));
+  if (config->sequence_length == 0) TWS_TRY(set_number(config, "twinspeed.sequence_length", network->positions, err));
+  char text[32];
+  snprintf(text, sizeof text, "\"%s\"", tws_recompute_name(variant->recompute));
+  TWS_TRY(tws_config_set(config, "twinspeed.recompute", text, err));
+  tws_auto_context context = {.hidden_size = network->hidden};
+  return tws_config_resolve(config, variant->ranks, &context, err);
+}
+
+tws_code tws_variant_config(const tws_config *base, const tws_network *network, const tws_variant *variant,
+                            tws_config **out, tws_error *err) {
+  tws_config *config;
+  TWS_TRY(tws_config_clone(base, &config, err));
+  tws_code code = set_variant(config, network, variant, err);
+  if (code != TWS_OK) {
+    tws_config_destroy(config);
+    return code;
+  }
+  *out = config;
+  return TWS_OK;
+}
+
+/* ---- another process ---- */
+
+tws_job_spec tws_variant_spec(const tws_job_spec *base, const tws_variant *variant, tws_variant_text *text) {
+  tws_job_spec spec = *base;
+  snprintf(text->batch, sizeof text->batch, "train_batch_size=%lld",
+           (long long)(variant->micro * variant->accumulation * tws_variant_replicas(variant)));
+  if (spec.set.count < TWS_MAX_STRINGS) spec.set.item[spec.set.count++] = text->batch;
+  spec.stage = variant->stage;
+  spec.micro_batch = variant->micro;
+  spec.accumulation = variant->accumulation;
+  spec.recompute = tws_recompute_name(variant->recompute);
+  spec.ranks = variant->ranks;
+  spec.threads = variant->threads;
+  if (variant->pipeline > 0) spec.pipeline_stages = variant->pipeline;
+  if (variant->pipeline > 1) {
+    spec.schedule = tws_pipeline_kind_name(variant->schedule.kind);
+    spec.virtual_stages = variant->schedule.virtual_stages;
+  }
+  if (variant->tensor > 0) spec.tensor_ranks = variant->tensor;
+  if (variant->tensor > 1) spec.sequence_parallel = variant->sequence_parallel;
+  if (variant->tensor > 1 && !variant->sequence_parallel &&
+      spec.set.count < TWS_MAX_STRINGS) /* the file may have them on */
+    spec.set.item[spec.set.count++] = "twinspeed.tensor_sequence_parallel=false";
+  if (variant->sequence > 0) spec.sequence_ranks = variant->sequence;
+  return spec;
+}
+
+/* ---- results ---- */
+
+void tws_variant_axes_json(const tws_variant *variant, cJSON *json) {
+  cJSON *axes = cJSON_AddObjectToObject(json, "axes");
+  cJSON_AddNumberToObject(axes, "pipe", variant->pipeline > 1 ? variant->pipeline : 1);
+  cJSON_AddNumberToObject(axes, "data", tws_variant_replicas(variant));
+  cJSON_AddNumberToObject(axes, "sequence", variant->sequence > 1 ? variant->sequence : 1);
+  cJSON_AddNumberToObject(axes, "model", variant->tensor > 1 ? variant->tensor : 1);
+  if (variant->pipeline > 1) {
+    cJSON_AddStringToObject(json, "pipeline_schedule", tws_pipeline_kind_name(variant->schedule.kind));
+    cJSON_AddNumberToObject(json, "virtual_stages", variant->schedule.virtual_stages);
+  }
+  if (variant->tensor > 1) cJSON_AddBoolToObject(json, "sequence_parallel", variant->sequence_parallel);
+}

@@ -1,0 +1,44 @@
+/* A job with other settings: what searches and sweeps vary, and nothing else of it. */
+#ifndef TWS_JOB_VARIANT_H
+#define TWS_JOB_VARIANT_H
+
+#include <cjson/cJSON.h>
+#include "job/spec.h"
+#include "models/network/network.h"
+#include "plan/pipeline_schedule.h"
+
+enum { TWS_VARIANT_NAME = 128 };
+
+typedef struct tws_variant_schedule {
+  tws_pipeline_kind kind;
+  int virtual_stages; /* 1 but for INTERLEAVED */
+} tws_variant_schedule;
+
+typedef struct tws_variant {
+  int stage; /* ZeRO */
+  tws_recompute recompute;
+  int ranks, threads; /* threads 0 on GPUs */
+  int64_t micro, accumulation;
+  int pipeline, tensor, sequence; /* ranks along these axes; 0: the configuration's */
+  tws_variant_schedule schedule;  /* of a pipeline */
+  int sequence_parallel;          /* of tensor ranks */
+} tws_variant;
+
+/* The axes, schedule and sequence_parallel that a configuration gives; everything else of the variant is 0. */
+tws_variant tws_variant_given(const tws_config *config);
+/* Replicas of the model among the variant's ranks. */
+int tws_variant_replicas(const tws_variant *variant);
+/* As DeepSpeed names experiments, and ours behind: "z2_gas4_tmbspg8_rnone_n4_t1". */
+void tws_variant_name(const tws_variant *variant, char *buffer, int size);
+/* A clone of `base` with the variant's keys set, resolved. */
+tws_code tws_variant_config(const tws_config *base, const tws_network *network, const tws_variant *variant,
+                            tws_config **out, tws_error *err);
+/* What to ask another process of this program for. Further texts live in `text`. */
+typedef struct tws_variant_text {
+  char batch[64];
+} tws_variant_text;
+tws_job_spec tws_variant_spec(const tws_job_spec *base, const tws_variant *variant, tws_variant_text *text);
+/* Adds "axes", schedule and sequence_parallel to an object, as the results of a job have them. */
+void tws_variant_axes_json(const tws_variant *variant, cJSON *json);
+
+#endif

@@ -1,0 +1,21 @@
+/* The operands that a kernel needs when it is measured. */
+#ifndef TWS_REAL_CASE_OPERANDS_H
+#define TWS_REAL_CASE_OPERANDS_H
+
+#include "models/kernel.h"
+
+enum { TWS_CASE_OPERANDS = 8 };
+
+/* One operand of a kernel, as models/kernel.h lists them. */
+typedef struct tws_case_operand {
+  uint64_t elements;
+  tws_dtype dtype;
+  int written;   /* W or RW */
+  int far;       /* weights, gradients, optimizer states: not touched for a whole micro-batch or step */
+  int64_t below; /* > 0: integers in [0, below) such as token ids */
+} tws_case_operand;
+
+/* Operands of a compute operation in order; returns how many (0: a collective). threads: of the rank. */
+int tws_case_operands(const tws_work *work, tws_backend_kind backend, int threads, tws_case_operand *out);
+
+#endif
