@@ -86,17 +86,15 @@ static tws_code indivisible(tws_lower *l, int64_t tokens, int64_t parts, const c
 static tws_code make_local(tws_lower *l, tws_error *err) {
   tws_plan *plan = l->b.plan;
   const tws_config *c = l->config;
-  const tws_position *position = &plan->position;
-  l->axes = (tws_degrees){.tensor = position->ranks[TWS_AXIS_MODEL],
-                          .tensor_index = position->index[TWS_AXIS_MODEL],
-                          .sequence = position->ranks[TWS_AXIS_SEQUENCE],
-                          .sequence_index = position->index[TWS_AXIS_SEQUENCE],
-                          .tensor_sequence_parallel = position->ranks[TWS_AXIS_MODEL] > 1 && c->tensor_sequence_parallel};
-  if (l->axes.tensor > 1) TWS_TRY(tws_tensor_parallel_check(plan->network, l->axes.tensor, err));
-  if (l->axes.sequence > 1) TWS_TRY(tws_sequence_parallel_check(plan->network, &l->axes, c->sequence_length, err));
-  l->tokens = c->micro_batch_size * c->sequence_length / l->axes.sequence;
-  l->slices = l->axes.tensor > 1 && c->tensor_overlap && c->tensor_chunks > 1 ? (int)c->tensor_chunks : 1;
-  int64_t parts = (int64_t)l->slices * (l->axes.tensor_sequence_parallel ? l->axes.tensor : 1);
+  const int tensor = plan->position.ranks[TWS_AXIS_MODEL], sequence = plan->position.ranks[TWS_AXIS_SEQUENCE];
+  const int splits_tokens = tensor > 1 && c->tensor_sequence_parallel;
+  l->sharding =
+      (tws_sharding){.position = plan->position, .between = splits_tokens ? TWS_PLACED_TOKENS : TWS_PLACED_REPLICATED};
+  if (tensor > 1) TWS_TRY(tws_tensor_parallel_check(plan->network, tensor, err));
+  if (sequence > 1) TWS_TRY(tws_sequence_parallel_check(plan->network, &plan->position, c->sequence_length, err));
+  l->tokens = c->micro_batch_size * c->sequence_length / sequence;
+  l->slices = tensor > 1 && c->tensor_overlap && c->tensor_chunks > 1 ? (int)c->tensor_chunks : 1;
+  int64_t parts = (int64_t)l->slices * (splits_tokens ? tensor : 1);
   if (l->tokens % parts) {
     return indivisible(l, l->tokens, parts, "tensor parallelism",
                        "change the micro batch or the sequence length, twinspeed.tensor_overlap_chunks, or turn "
@@ -108,7 +106,7 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
   if (c->mlp_tiles > 1 && l->tokens % c->mlp_tiles) {
     return indivisible(l, l->tokens, c->mlp_tiles, "twinspeed.mlp_tiles", "use a number that divides them");
   }
-  TWS_TRY(tws_shard_network(plan->network, &l->axes, l->scratch, plan->arena, &l->local, err));
+  TWS_TRY(tws_shard_network(plan->network, &l->sharding, l->scratch, plan->arena, &l->local, err));
   l->network = l->local.network;
   plan->slices = l->local.slices;
   return TWS_OK;
@@ -129,7 +127,8 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   /* Without overlap_comm DeepSpeed issues gathers and reductions on the stream that computes. */
   l->gather_stream = l->overlap ? TWS_STREAM_GATHER : TWS_STREAM_COMPUTE;
   l->reduce_stream = l->overlap ? TWS_STREAM_REDUCE : TWS_STREAM_COMPUTE;
-  l->exchange_stream = l->axes.tensor > 1 && c->tensor_overlap ? TWS_STREAM_EXCHANGE : TWS_STREAM_COMPUTE;
+  l->exchange_stream =
+      plan->position.ranks[TWS_AXIS_MODEL] > 1 && c->tensor_overlap ? TWS_STREAM_EXCHANGE : TWS_STREAM_COMPUTE;
   l->tiles = 1;
   l->kept = tws_arena_alloc(l->scratch, values + 1u, 1);
   l->tiled = tws_arena_alloc(l->scratch, values + 1u, 1);

@@ -31,7 +31,7 @@ void tws_exchange_gather_into(tws_lower *l, tws_operand operand, tws_operand all
 
 tws_operand tws_exchange_gather(tws_lower *l, tws_operand operand, const char *name) {
   tws_operand all = tws_lower_scratch(l, name, (tws_dtype)l->b.plan->buffers[operand.buffer].dtype,
-                                      operand.count * (uint64_t)l->axes.tensor);
+                                      operand.count * (uint64_t)l->sharding.position.ranks[TWS_AXIS_MODEL]);
   collective(l, TWS_COLLECTIVE_ALL_GATHER, l->group[TWS_AXIS_MODEL], operand, all);
   all.access = TWS_READ;
   return all;
@@ -42,7 +42,7 @@ tws_operand tws_exchange_gather(tws_lower *l, tws_operand operand, const char *n
 static tws_work heads_work(const tws_lower *l, const tws_module *m, tws_kernel kernel) {
   tws_work work = tws_kernel_work(kernel, l->config->dtype, 0);
   work.d[0] = l->tokens;
-  work.d[1] = l->axes.sequence;
+  work.d[1] = l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
   work.d[2] = m->heads;
   work.d[3] = m->kv_heads;
   work.d[4] = m->head_size;
@@ -60,9 +60,9 @@ static int transposes(const tws_lower *l) {
 
 static void transpose(tws_lower *l, int ranks_first, tws_operand from, tws_operand to) {
   tws_work work = tws_kernel_work(TWS_KERNEL_TRANSPOSE, l->config->dtype, 0);
-  work.d[0] = ranks_first ? l->axes.sequence : l->config->micro_batch_size;
-  work.d[1] = ranks_first ? l->config->micro_batch_size : l->axes.sequence;
-  work.d[2] = (int64_t)from.count / (l->axes.sequence * l->config->micro_batch_size);
+  work.d[0] = ranks_first ? l->sharding.position.ranks[TWS_AXIS_SEQUENCE] : l->config->micro_batch_size;
+  work.d[1] = ranks_first ? l->config->micro_batch_size : l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
+  work.d[2] = (int64_t)from.count / (l->sharding.position.ranks[TWS_AXIS_SEQUENCE] * l->config->micro_batch_size);
   from.access = TWS_READ;
   to.access = TWS_WRITE;
   tws_operand operands[2] = {from, to};
@@ -101,35 +101,25 @@ static void to_tokens(tws_lower *l, const tws_module *m, tws_operand from, tws_o
 
 /* ---- modules ---- */
 
-/* Forward, and backward as its reverse. */
-static void move(tws_lower *l, const tws_module *m, tws_exchange kind, tws_operand from, tws_operand to) {
-  switch (kind) {
-    case TWS_EXCHANGE_GATHER:
-      exchange(l, TWS_COLLECTIVE_ALL_GATHER, from, to);
-      break;
-    case TWS_EXCHANGE_SCATTER:
-      exchange(l, TWS_COLLECTIVE_REDUCE_SCATTER, from, to);
-      break;
-    case TWS_EXCHANGE_HEADS:
-      to_heads(l, m, from, to);
-      break;
-    case TWS_EXCHANGE_TOKENS:
-      to_tokens(l, m, from, to);
-      break;
-    default:
-      tws_builder_fail(&l->b, TWS_INTERNAL, "an exchange of no kind");
-  }
+/* An exchange that is not in place; `made` is the placement that it makes. */
+static void move(tws_lower *l, const tws_module *m, int change, tws_placed made, tws_operand from, tws_operand to) {
+  if (change != TWS_COLLECTIVE_ALL_TO_ALL)
+    exchange(l, (tws_collective)change, from, to);
+  else if (made == TWS_PLACED_FEATURES)
+    to_heads(l, m, from, to);
+  else
+    to_tokens(l, m, from, to);
 }
 
 void tws_exchange_forward(tws_lower *l, const tws_module *m) {
-  tws_exchange kind = (tws_exchange)tws_local_of(l, m)->exchange;
-  if (kind == TWS_EXCHANGE_COPY || kind == TWS_EXCHANGE_REDUCE) {
+  const tws_local_module *local = tws_local_of(l, m);
+  if (tws_local_exchanges_in_place(local)) {
     tws_operand value = tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE);
-    if (kind == TWS_EXCHANGE_REDUCE) exchange(l, TWS_COLLECTIVE_ALL_REDUCE, value, value);
+    if (local->forward != TWS_MOVES_NOTHING) exchange(l, (tws_collective)local->forward, value, value);
     return;
   }
   tws_operand from = tws_value_read(l, m->in[0]);
-  move(l, m, kind, from, tws_value_make(l, m->out[0]));
+  move(l, m, local->forward, (tws_placed)local->to, from, tws_value_make(l, m->out[0]));
 }
 
 /* Where an exchange writes the gradient of its input: straight to it, or beside it when others have been there. */
@@ -152,35 +142,33 @@ void tws_exchange_backward(tws_lower *l, const tws_module *m) {
   int accumulate = 0;
   tws_operand from = tws_value_gradient(l, m->out[0]);
   if (l->b.failed != TWS_OK) return;
-  tws_exchange kind = (tws_exchange)tws_local_of(l, m)->exchange;
-  if (kind == TWS_EXCHANGE_COPY) exchange(l, TWS_COLLECTIVE_ALL_REDUCE, from, from);
-  if (kind == TWS_EXCHANGE_COPY || kind == TWS_EXCHANGE_REDUCE) {
+  const tws_local_module *local = tws_local_of(l, m);
+  if (tws_local_exchanges_in_place(local)) {
+    if (local->backward != TWS_MOVES_NOTHING) exchange(l, (tws_collective)local->backward, from, from);
     pass_gradient(l, in, from);
     return;
   }
-  static const tws_exchange reverse[] = {[TWS_EXCHANGE_GATHER] = TWS_EXCHANGE_SCATTER,
-                                         [TWS_EXCHANGE_SCATTER] = TWS_EXCHANGE_GATHER,
-                                         [TWS_EXCHANGE_HEADS] = TWS_EXCHANGE_TOKENS,
-                                         [TWS_EXCHANGE_TOKENS] = TWS_EXCHANGE_HEADS};
   tws_operand to = gradient_target(l, in, &accumulate);
-  move(l, m, reverse[kind], from, to);
+  const tws_placed before = (tws_placed)l->local.values[in].placement.on[local->axis];
+  move(l, m, local->backward, tws_placed_dual(before), from, to);
   if (accumulate) tws_lower_add_gradient(l, in, to);
 }
 
 /* ---- parameters ---- */
 
 static int is_partial(const tws_lower *l, uint32_t param) {
-  return l->local.sharing[param] == TWS_SHARING_PARTIAL;
+  return l->local.params[param].on[TWS_AXIS_MODEL] == TWS_PLACED_BROADCAST;
 }
 
 static void reduce_run(tws_lower *l, int partial, uint64_t first, uint64_t count) {
   if (!partial) return;
   tws_operand range = tws_update(l->b.plan->gradients, first, count);
   tws_dtype dtype = l->config->accumulation_dtype;
-  tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->group[TWS_AXIS_MODEL], dtype,
+  const int change = tws_placed_change(TWS_PLACED_PARTIAL, TWS_PLACED_REPLICATED);
+  tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, (tws_collective)change, l->group[TWS_AXIS_MODEL], dtype,
                          count * tws_dtype_bytes(dtype), 1, 0, &range, 1);
 }
 
 void tws_exchange_partial_gradients(tws_lower *l) {
-  if (l->axes.tensor_sequence_parallel) tws_zero_kept_runs(l, is_partial, reduce_run);
+  if (l->sharding.between == TWS_PLACED_TOKENS) tws_zero_kept_runs(l, is_partial, reduce_run);
 }

@@ -1,6 +1,7 @@
 /* Lowering: state shared by the passes. Internal to plan/.
  *
- *   shard.c      the part of the network that this rank runs (with tensor_parallel.c); sequence_rules.c: Ulysses' sizes
+ *   shard.c      the part of the network that this rank runs, with the exchanges that placements need: rules of
+ *                tensor_parallel.c and sequence_parallel.c (its sizes: sequence_rules.c), changes of placement.c
  *   visits.c     a micro-batch as a list of module visits (forward, recomputation, backward), some in tiles of tokens
  *   values.c     where values and their gradients are
  *   modules.c    one visit -> kernels: forward; backward.c: backward; exchange.c: values that change hands
@@ -96,7 +97,7 @@ typedef struct tws_lower {
   const tws_plan_request *request;
   const tws_config *config;
   const tws_network *network; /* the local one */
-  tws_degrees axes;
+  tws_sharding sharding;
   tws_local local;
   tws_arena *scratch;
   tws_builder b;
@@ -123,9 +124,9 @@ typedef struct tws_lower {
   int64_t accumulation; /* micro-batches lowered */
   int overlap;          /* overlap_comm, off in a pipeline */
   tws_stream gather_stream, reduce_stream, exchange_stream;
-  int slices; /* in which split layers and their exchanges are issued, to overlap */
+  int slices;                     /* in which split layers and their exchanges are issued, to overlap */
   uint32_t group[TWS_AXIS_COUNT]; /* the communicator along an axis, TWS_NONE where there is none */
-  uint8_t *param_stages; /* per parameter: 1 an earlier stage has it too, 2 a later one */
+  uint8_t *param_stages;          /* per parameter: 1 an earlier stage has it too, 2 a later one */
 } tws_lower;
 
 /* visits.c */

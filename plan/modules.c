@@ -150,9 +150,9 @@ void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel
 void tws_position_rows(const tws_lower *l, uint32_t param, int64_t *first, int64_t *rows) {
   *first = 0;
   *rows = l->network->params[param].rows;
-  if (l->axes.sequence == 1) return;
-  *rows = l->config->sequence_length / l->axes.sequence;
-  *first = *rows * l->axes.sequence_index;
+  if (l->sharding.position.ranks[TWS_AXIS_SEQUENCE] == 1) return;
+  *rows = l->config->sequence_length / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
+  *first = *rows * l->sharding.position.index[TWS_AXIS_SEQUENCE];
 }
 
 static void forward_embedding(tws_lower *l, const tws_module *m) {
@@ -163,7 +163,7 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   work.d[0] = l->tokens;
   work.d[1] = m->out_features;
   work.d[2] = l->network->params[m->param[0]].rows;
-  work.d[4] = l->config->sequence_length / l->axes.sequence;
+  work.d[4] = l->config->sequence_length / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
   const tws_arguments arguments = {{(double)local->first_row}};
   if (m->param[1] != TWS_NONE && !local->skips_vector) {
     int64_t first, width = m->out_features;
@@ -203,9 +203,10 @@ static void forward_split_loss(tws_lower *l, const tws_module *m) {
   tws_lower_compute_with(l, &work, &columns, first, 3);
   tws_operand all = tws_exchange_gather(l, stats, "loss statistics of all ranks");
   work.code = TWS_KERNEL_VOCABULARY_LOSS;
-  work.d[3] = l->axes.tensor;
+  work.d[3] = l->sharding.position.ranks[TWS_AXIS_MODEL];
   const double weight = loss_weight(l, m);
-  const tws_arguments arguments = {{weight, weight / l->axes.tensor, (double)local->first_row}};
+  const tws_arguments arguments = {
+      {weight, weight / l->sharding.position.ranks[TWS_AXIS_MODEL], (double)local->first_row}};
   tws_operand second[5] = {tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE), targets, all,
                            tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 2)};
   const int count = tws_lower_scaled(l, &work, second, 4);

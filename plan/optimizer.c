@@ -19,10 +19,15 @@ static void share_metrics(tws_lower *l) {
   share_among(l, l->group[TWS_AXIS_MODEL], 3);
 }
 
+/* Whether tensor-parallel ranks each have a part of a parameter. */
+static int is_part(const tws_lower *l, uint32_t param) {
+  return tws_placed_is_split((tws_placed)l->local.params[param].on[TWS_AXIS_MODEL]);
+}
+
 /* Ranks that hold equal copies of a parameter: stages it is tied between, tensor-parallel ranks. Each counts its share
  * of the squares. */
 static int copies_of(const tws_lower *l, uint32_t param) {
-  return (l->param_stages[param] ? 2 : 1) * (l->local.sharing[param] != TWS_SHARING_SPLIT ? l->axes.tensor : 1);
+  return (l->param_stages[param] ? 2 : 1) * (!is_part(l, param) ? l->sharding.position.ranks[TWS_AXIS_MODEL] : 1);
 }
 
 static void add_squares(tws_lower *l, int copies, uint64_t first, uint64_t count) {
@@ -107,8 +112,8 @@ static int *sub_groups(tws_lower *l) {
 static int64_t first_element(const tws_lower *l, uint32_t param, int64_t before) {
   const tws_zero *z = &l->zero;
   int64_t element = before;
-  if (l->local.sharing[param] == TWS_SHARING_SPLIT)
-    element += l->axes.tensor_index * tws_param_numel(&l->network->params[param]);
+  if (is_part(l, param))
+    element += l->sharding.position.index[TWS_AXIS_MODEL] * tws_param_numel(&l->network->params[param]);
   return z->stage == 3 ? element + z->part[param] * z->index : element;
 }
 

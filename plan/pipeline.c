@@ -242,8 +242,9 @@ static uint32_t boundary_buffer(tws_lower *l, uint32_t value, int gradient, int 
  * one part, and the receivers gather the whole. (Narayanan et al. 2021, section 4.1.) Returns the number of parts. */
 static int message_parts(const tws_lower *l, uint32_t value, int gradient) {
   int partitioned = gradient ? l->config->grad_partitioned : l->config->pipe_partitioned;
-  int tensor = l->axes.tensor;
-  return partitioned && l->local.values[value].split == 1 && tws_value_elements(l, value) % (uint64_t)tensor == 0
+  int tensor = l->sharding.position.ranks[TWS_AXIS_MODEL];
+  return partitioned && l->local.values[value].placement.on[TWS_AXIS_MODEL] != TWS_PLACED_TOKENS &&
+                 tws_value_elements(l, value) % (uint64_t)tensor == 0
              ? tensor
              : 1;
 }
@@ -306,7 +307,7 @@ static void message(tws_lower *l, const tws_pipeline_event *event) {
   }
   tws_operand sent = tws_all(&l->b, *buffer, TWS_READ);
   sent.count /= (uint64_t)parts;
-  sent.offset = parts > 1 ? sent.count * (uint64_t)l->axes.tensor_index : 0;
+  sent.offset = parts > 1 ? sent.count * (uint64_t)l->sharding.position.index[TWS_AXIS_MODEL] : 0;
   tws_builder_message(&l->b, TWS_OP_SEND, peer, sent);
 }
 

@@ -7,78 +7,74 @@
 #ifndef TWS_PLAN_SHARD_H
 #define TWS_PLAN_SHARD_H
 
+#include "plan/placement.h"
 #include "plan/plan.h"
 
-/* How many ranks share a replica's layers, and this one's place among them. */
-typedef struct tws_degrees {
-  int tensor, tensor_index;
-  int sequence, sequence_index;
-  int tensor_sequence_parallel; /* values between split weights are split by tokens: all-gather and reduce-scatter, not
-                                   all-reduce */
-} tws_degrees;
-
-/*              forward                       backward                     in, out
- *   COPY       nothing                       all-reduce                   equal on all ranks
- *   REDUCE     all-reduce                    nothing                      partial sums, equal on all ranks
- *   GATHER     all-gather                    reduce-scatter               tokens split, all tokens
- *   SCATTER    reduce-scatter                all-gather                   partial sums, tokens split
- *   HEADS      all-to-all                    all-to-all                   some tokens of all heads, all of some heads
- *   TOKENS     all-to-all                    all-to-all                   the other way round
- * COPY and REDUCE work in place: their output is a value of its own that takes over the memory of the input. */
-typedef enum tws_exchange {
-  TWS_EXCHANGE_NONE,
-  TWS_EXCHANGE_COPY,
-  TWS_EXCHANGE_REDUCE,
-  TWS_EXCHANGE_GATHER,
-  TWS_EXCHANGE_SCATTER,
-  TWS_EXCHANGE_HEADS,
-  TWS_EXCHANGE_TOKENS,
-} tws_exchange;
+/* What the part is made for. */
+typedef struct tws_sharding {
+  tws_position position; /* how many ranks share a replica's layers along each axis, and this one's place among them */
+  tws_placed between;    /* values between split weights, along "model": REPLICATED, or TOKENS (Megatron sequence
+                            parallelism): all-gather and reduce-scatter, not all-reduce */
+} tws_sharding;
 
 typedef enum tws_split { TWS_SPLIT_NONE, TWS_SPLIT_COLUMN /* outputs */, TWS_SPLIT_ROW /* inputs */ } tws_split;
 
-/* Parameters of the ranks that share a replica's layers. */
-typedef enum tws_sharing {
-  TWS_SHARING_SPLIT,   /* each rank has its own part */
-  TWS_SHARING_COPIED,  /* all have all of it, and equal gradients */
-  TWS_SHARING_PARTIAL, /* all have all of it, and each a part of the gradient's sum */
-  TWS_SHARING_COUNT
-} tws_sharing;
+/* How a module works along one axis: the placement that it wants of its inputs, that its kernel gives its outputs, and
+ * that the network behind sees of the first of them, after an exchange where that is another. */
+typedef struct tws_axis_rule {
+  uint8_t wants, gives, leaves; /* tws_placed, or one of those below */
+  uint8_t weight, vector;       /* ROWS, COLUMNS; REPLICATED: whole on every rank */
+} tws_axis_rule;
+enum {
+  TWS_AS_IT_COMES = TWS_PLACED_COUNT, /* wants: any; gives: that of the first input */
+  TWS_BETWEEN                         /* tws_sharding.between */
+};
 
 typedef struct tws_local_module {
-  uint32_t origin;         /* module of the whole network */
-  uint8_t exchange;        /* EXCHANGE: which */
-  uint8_t split;           /* LINEAR: tws_split */
-  uint8_t skips_vector;    /* another rank adds the bias (LINEAR) or the positions (EMBEDDING) */
-  int64_t first_row, rows; /* EMBEDDING, LOSS: rows of the vocabulary that this rank has, without padding */
+  uint32_t origin;          /* module of the whole network */
+  uint8_t axis, to;         /* EXCHANGE: the axis, and the placement that it makes along it */
+  int8_t forward, backward; /* EXCHANGE: the collective of either pass, or TWS_MOVES_NOTHING; else TWS_NO_CHANGE */
+  uint8_t split;            /* tws_split: of LINEAR; COLUMN for an EMBEDDING or LOSS whose vocabulary is split */
+  uint8_t skips_vector;     /* another rank adds the bias (LINEAR) or the positions (EMBEDDING) */
+  int64_t first_row, rows;  /* EMBEDDING, LOSS: rows of the vocabulary that this rank has, without padding */
 } tws_local_module;
 
-/* Tokens of a value: those of the rank's micro-batch x gather / split. */
+/* An exchange that moves nothing or reduces works in place: its output is a value of its own that takes over the memory
+ * of the input. */
+static inline int tws_local_exchanges_in_place(const tws_local_module *m) {
+  return m->forward == TWS_MOVES_NOTHING || m->forward == TWS_COLLECTIVE_ALL_REDUCE;
+}
+
 typedef struct tws_local_value {
-  uint16_t gather, split;
+  tws_placement placement;
+  uint16_t token_parts; /* ranks that share the tokens of the micro-batch */
 } tws_local_value;
 
 typedef struct tws_local {
   const tws_network *network; /* of this rank: the whole one itself when nothing is split */
   const tws_local_module *modules;
   const tws_local_value *values;
-  const uint8_t *sharing;        /* per parameter: tws_sharing */
+  const tws_placement *params;   /* per parameter */
   const tws_param_slice *slices; /* per parameter, in `keep`; NULL: all whole */
 } tws_local;
 
-/* How tensor parallelism treats the modules of a whole network: split[] per module (tws_split; an EMBEDDING or LOSS
- * whose vocabulary is split is COLUMN), wide[] per value: each rank has a part of its width. */
-void tws_tensor_parallel_classify(const tws_network *network, const uint32_t *consumer, uint8_t *split, uint8_t *wide);
+/* tensor_parallel.c: how the axis "model" splits a module, where its input has or has not a part of the features on
+ * each rank; and the rule for that. */
+tws_split tws_tensor_parallel_split(const tws_network *network, const uint32_t *consumer, uint32_t module,
+                                    int has_features);
+tws_axis_rule tws_tensor_parallel_rule(tws_module_type type, tws_split split);
 /* Rows of a COLUMN module's parts that are split one by one: query, key and value; gate and up. Returns how many. */
 int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consumer, uint32_t module,
                                int64_t blocks[3]);
 /* TWS_INVALID with the rule that is broken and the nearest smaller degrees that are legal. */
 tws_code tws_tensor_parallel_check(const tws_network *network, int tensor, tws_error *err);
-tws_code tws_sequence_parallel_check(const tws_network *network, const tws_degrees *axes, int64_t sequence,
+/* sequence_parallel.c: Ulysses along the axis "sequence". */
+tws_axis_rule tws_sequence_parallel_rule(tws_module_type type);
+tws_code tws_sequence_parallel_check(const tws_network *network, const tws_position *position, int64_t sequence,
                                      tws_error *err);
 
 /* Everything but `slices` lives in `scratch`, those in `keep`. */
-tws_code tws_shard_network(const tws_network *whole, const tws_degrees *axes, tws_arena *scratch, tws_arena *keep,
+tws_code tws_shard_network(const tws_network *whole, const tws_sharding *sharding, tws_arena *scratch, tws_arena *keep,
                            tws_local *local, tws_error *err);
 
 #endif

@@ -8,57 +8,56 @@
 #include "models/network/module.h"
 #include "plan/shard.h"
 
-/* The linear layer (or loss) that a value reaches through modules that keep features apart; TWS_NONE otherwise. */
-static uint32_t partner_of(const tws_network *network, const uint32_t *consumer, uint32_t value) {
+/* One row by type of module; of those that are not here tensor parallelism splits nothing. */
+static const struct {
+  uint8_t
+      keeps_features; /* it works on each head alone: a split width passes through it, as through what is pointwise */
+  uint8_t ends_features; /* a split width can end here */
+  tws_axis_rule column, row;
+} types[TWS_MODULE_TYPE_COUNT] = {
+    [TWS_MODULE_EMBEDDING] = {.column = {TWS_AS_IT_COMES, TWS_PLACED_PARTIAL, TWS_BETWEEN, TWS_PLACED_ROWS,
+                                         TWS_PLACED_REPLICATED}},
+    [TWS_MODULE_LINEAR] = {.ends_features = 1,
+                           .column = {TWS_PLACED_BROADCAST, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_ROWS,
+                                      TWS_PLACED_ROWS},
+                           .row = {TWS_PLACED_FEATURES, TWS_PLACED_PARTIAL, TWS_BETWEEN, TWS_PLACED_COLUMNS,
+                                   TWS_PLACED_REPLICATED}},
+    [TWS_MODULE_LOSS] = {.ends_features = 1, .column = {TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES}},
+    [TWS_MODULE_ROPE] = {.keeps_features = 1},
+    [TWS_MODULE_ATTENTION] = {.keeps_features = 1},
+};
+
+/* Whether a value reaches a module in which a split width can end through others that keep features apart. */
+static int ends_split(const tws_network *network, const uint32_t *consumer, uint32_t value) {
   for (;;) {
-    uint32_t m = consumer[value];
-    if (m == TWS_NONE) return TWS_NONE;
-    const tws_module *module = &network->modules[m];
-    switch (module->type) {
-      case TWS_MODULE_LINEAR:
-      case TWS_MODULE_LOSS:
-        return m;
-      case TWS_MODULE_ROPE:
-      case TWS_MODULE_ATTENTION:
-        value = module->out[0];
-        break;
-      default:
-        if (!tws_module_row_of(module->type)->pointwise) return TWS_NONE;
-        value = module->out[0];
-        break;
-    }
+    const uint32_t m = consumer[value];
+    if (m == TWS_NONE) return 0;
+    const tws_module_type type = network->modules[m].type;
+    if (types[type].ends_features) return 1;
+    if (!types[type].keeps_features && !tws_module_row_of(type)->pointwise) return 0;
+    value = network->modules[m].out[0];
   }
 }
 
-void tws_tensor_parallel_classify(const tws_network *network, const uint32_t *consumer, uint8_t *split, uint8_t *wide) {
-  for (uint32_t m = 0; m < network->module_count; m++) {
-    const tws_module *module = &network->modules[m];
-    int in = module->in[0] != TWS_NONE && wide[module->in[0]], out = 0;
-    split[m] = TWS_SPLIT_NONE;
-    switch (module->type) {
-      case TWS_MODULE_EMBEDDING:
-        split[m] = TWS_SPLIT_COLUMN;
-        break;
-      case TWS_MODULE_LINEAR:
-        if (in) {
-          split[m] = TWS_SPLIT_ROW;
-        } else if (partner_of(network, consumer, module->out[0]) != TWS_NONE) {
-          split[m] = TWS_SPLIT_COLUMN;
-          out = 1;
-        }
-        break;
-      case TWS_MODULE_LOSS:
-        split[m] = in ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;
-        out = in;
-        break;
-      default:
-        out = in;
-        break;
-    }
-    for (int i = 0; i < TWS_MODULE_OUTS; i++) {
-      if (module->out[i] != TWS_NONE) wide[module->out[i]] = (uint8_t)out;
-    }
+tws_split tws_tensor_parallel_split(const tws_network *network, const uint32_t *consumer, uint32_t module,
+                                    int has_features) {
+  const tws_module *m = &network->modules[module];
+  switch (m->type) {
+    case TWS_MODULE_EMBEDDING:
+      return TWS_SPLIT_COLUMN;
+    case TWS_MODULE_LINEAR:
+      if (has_features) return TWS_SPLIT_ROW;
+      return ends_split(network, consumer, m->out[0]) ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;
+    case TWS_MODULE_LOSS:
+      return has_features ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;
+    default:
+      return TWS_SPLIT_NONE;
   }
+}
+
+tws_axis_rule tws_tensor_parallel_rule(tws_module_type type, tws_split split) {
+  if (split == TWS_SPLIT_NONE) return (tws_axis_rule){TWS_AS_IT_COMES, TWS_AS_IT_COMES, TWS_AS_IT_COMES, 0, 0};
+  return split == TWS_SPLIT_COLUMN ? types[type].column : types[type].row;
 }
 
 int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consumer, uint32_t module,

@@ -3,19 +3,18 @@
 
 #include "plan/lower.h"
 
-static uint64_t local_count(const tws_lower *l, const tws_dim *dim, int dims) {
-  return (uint64_t)tws_dims_count(dim, dims, l->config->micro_batch_size,
-                                  l->config->sequence_length / l->axes.sequence);
+static uint64_t count_of(const tws_lower *l, const tws_dim *dim, int dims, int64_t sequence) {
+  return (uint64_t)tws_dims_count(dim, dims, l->config->micro_batch_size, sequence);
 }
 
 void tws_values_begin(tws_lower *l) {
   for (uint32_t v = 0; v < l->network->value_count; v++)
-    l->rows[v] = local_count(l, l->network->values[v].row, l->network->values[v].row_dims);
+    l->rows[v] = count_of(l, l->network->values[v].row, l->network->values[v].row_dims, l->config->sequence_length) /
+                 l->local.values[v].token_parts;
 }
 
 uint64_t tws_value_rows(const tws_lower *l, uint32_t value) {
-  const tws_local_value *v = &l->local.values[value];
-  return l->rows[value] * v->gather / v->split;
+  return l->rows[value];
 }
 
 uint64_t tws_value_elements(const tws_lower *l, uint32_t value) {
@@ -35,15 +34,20 @@ static int is_row(tws_dim_kind kind) {
   return kind != TWS_DIM_FIXED;
 }
 
+/* Of the tokens that this rank has outside attention. */
+static uint64_t input_count(const tws_lower *l, const tws_dim *dim, int dims) {
+  return count_of(l, dim, dims, l->config->sequence_length / l->sharding.position.ranks[TWS_AXIS_SEQUENCE]);
+}
+
 uint64_t tws_input_rows(const tws_lower *l, uint32_t input) {
   const tws_network_input *in = &l->network->input[input];
   int dims = 0;
   while (dims < in->dims && is_row(in->dim[dims].kind)) dims++;
-  return local_count(l, in->dim, dims);
+  return input_count(l, in->dim, dims);
 }
 
 uint64_t tws_input_elements(const tws_lower *l, uint32_t input) {
-  return local_count(l, l->network->input[input].dim, l->network->input[input].dims);
+  return input_count(l, l->network->input[input].dim, l->network->input[input].dims);
 }
 
 tws_dtype tws_input_dtype(const tws_lower *l, uint32_t input) {

@@ -89,8 +89,8 @@ static void decide_kept(tws_lower *l) {
     if (producer->layer >= 0 && l->config->recompute == TWS_RECOMPUTE_SELECTIVE) {
       keep = !tws_module_row_of(producer->type)->cheap;
     }
-    int exchange = producer->type == TWS_MODULE_EXCHANGE ? l->local.modules[network->values[v].producer].exchange : 0;
-    if (exchange == TWS_EXCHANGE_COPY) keep = l->kept[producer->in[0]]; /* the same memory */
+    if (l->local.modules[network->values[v].producer].forward == TWS_MOVES_NOTHING)
+      keep = l->kept[producer->in[0]]; /* the same memory */
     l->kept[v] = keep ? TWS_KEPT : TWS_NOT_KEPT;
   }
   for (uint32_t m = 0; m < network->module_count; m++) { /* what crosses from one layer to the next is a checkpoint */
@@ -103,15 +103,15 @@ static void decide_kept(tws_lower *l) {
     }
   }
   for (uint32_t v = 0; v < network->value_count; v++) { /* gathered tokens are gathered again */
-    if (l->tiled[v] || l->local.modules[network->values[v].producer].exchange == TWS_EXCHANGE_GATHER) l->kept[v] = 0;
+    if (l->tiled[v] || l->local.modules[network->values[v].producer].forward == TWS_COLLECTIVE_ALL_GATHER)
+      l->kept[v] = 0;
   }
 }
 
 /* The value whose memory a module takes over. */
 static int consumes(const tws_lower *l, uint32_t index, uint32_t *value) {
   const tws_module *m = &l->network->modules[index];
-  int exchange = l->local.modules[index].exchange;
-  const int taken = exchange == TWS_EXCHANGE_COPY || exchange == TWS_EXCHANGE_REDUCE ? 0 : tws_module_taken(m->type);
+  const int taken = tws_local_exchanges_in_place(&l->local.modules[index]) ? 0 : tws_module_taken(m->type);
   if (taken >= 0) *value = m->in[taken];
   return taken >= 0;
 }

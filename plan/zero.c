@@ -60,15 +60,17 @@ static void add_shards(tws_lower *l, uint32_t param, uint64_t first, uint64_t co
   }
 }
 
-/* Parameters that ranks share in the same way lie together, so that what concerns copies alone is one range. */
-static void order_by_sharing(tws_lower *l, int *order) {
+/* Parameters that are placed alike along "model" lie together, so that what concerns copies alone is one range. */
+static void order_by_placement(tws_lower *l, int *order) {
   uint32_t n = l->network->param_count, count = 0;
-  if (l->axes.tensor == 1) return;
+  if (l->sharding.position.ranks[TWS_AXIS_MODEL] == 1) return;
   int *sorted = scratch(l, n, sizeof *sorted);
   if (!sorted) return;
-  for (int sharing = 0; sharing < TWS_SHARING_COUNT; sharing++) {
+  for (int kind = 0; kind < 3; kind++) { /* parts, copies, copies with a part of the gradient's sum each */
     for (uint32_t i = 0; i < n; i++) {
-      if (l->local.sharing[order[i]] == sharing) sorted[count++] = order[i];
+      const tws_placed placed = (tws_placed)l->local.params[order[i]].on[TWS_AXIS_MODEL];
+      if ((tws_placed_is_split(placed) ? 0 : placed == TWS_PLACED_REPLICATED ? 1 : 2) == kind)
+        sorted[count++] = order[i];
     }
   }
   memcpy(order, sorted, n * sizeof *order);
@@ -119,7 +121,7 @@ static void begin_flat(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
   uint32_t n = l->network->param_count;
   for (uint32_t p = 0; p < n; p++) sizes[p] = numel(l, p);
   tws_zero_flatten_order((int)n, z->ranks, l->config->zero.round_robin_gradients && z->stage > 0, z->order);
-  order_by_sharing(l, z->order);
+  order_by_placement(l, z->order);
   flat_layout(l, z->order, sizes, starts);
   z->total = starts[n];
   z->aligned = z->stage == 0 ? z->total : (uint64_t)tws_zero_aligned_numel((int64_t)z->total, z->ranks);
@@ -151,7 +153,7 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
     z->gathered[p] = TWS_NONE;
   }
   tws_zero_flatten_order((int)n, 1, 0, z->order);
-  order_by_sharing(l, z->order);
+  order_by_placement(l, z->order);
   flat_layout(l, z->order, sizes, starts);
   tws_zero3_persistent((int)n, whole, l->config->zero.param_persistence_threshold,
                        l->config->zero.model_persistence_threshold, z->persistent);
