@@ -3,22 +3,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Class names of containers, as the reference implementations of these architectures call them. */
-static const char *container_type(const tws_network *network, const char *name, int depth) {
+typedef struct builder {
+  tws_module_tree *tree;
+  const tws_network *network;
+  size_t capacity;
+} builder;
+
+/* Class names of containers, as the reference implementations call them. */
+static const char *container_type(builder *b, const char *name, int depth) {
   static const struct {
-    const char *name, *gpt2, *llama;
-  } rows[] = {{"transformer", "GPT2Model", "Transformer"},
-              {"model", "Model", "LlamaModel"},
-              {"h", "ModuleList", "ModuleList"},
-              {"layers", "ModuleList", "ModuleList"},
-              {"attn", "GPT2Attention", "Attention"},
-              {"self_attn", "Attention", "LlamaAttention"},
-              {"mlp", "GPT2MLP", "LlamaMLP"}};
-  int llama = strcmp(network->architecture, "llama") == 0, gpt2 = strcmp(network->architecture, "gpt2") == 0;
-  if (depth == 0) return gpt2 ? "GPT2LMHeadModel" : llama ? "LlamaForCausalLM" : "Model";
-  if (isdigit((unsigned char)name[0])) return gpt2 ? "GPT2Block" : llama ? "LlamaDecoderLayer" : "Block";
+    const char *name, *class;
+  } rows[] = {{"transformer", "Model"}, {"model", "Model"},         {"h", NULL},   {"layers", NULL},
+              {"attn", "Attention"},    {"self_attn", "Attention"}, {"mlp", "MLP"}};
+  const tws_network *network = b->network;
+  const char *prefix = network->class_prefix ? network->class_prefix : "";
+  if (depth == 0) return network->class_name ? network->class_name : "Model";
+  if (isdigit((unsigned char)name[0]))
+    return tws_arena_printf(b->tree->arena, "%s%s", prefix, network->class_block ? network->class_block : "Block");
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-    if (strcmp(rows[i].name, name) == 0) return llama ? rows[i].llama : rows[i].gpt2;
+    if (strcmp(rows[i].name, name) == 0)
+      return rows[i].class ? tws_arena_printf(b->tree->arena, "%s%s", prefix, rows[i].class) : "ModuleList";
   return "Module";
 }
 
@@ -26,12 +30,6 @@ static const char *leaf_type(const tws_module *module) {
   if (module->type == TWS_MODULE_NORM) return module->rms ? "RMSNorm" : "LayerNorm";
   return tws_module_type_name(module->type);
 }
-
-typedef struct builder {
-  tws_module_tree *tree;
-  const tws_network *network;
-  size_t capacity;
-} builder;
 
 /* Finds or adds the child `name` of `parent`; -1 without memory. A child is looked for from the end: modules come in
  * forward order, so it is nearly always the last one. */
@@ -47,7 +45,8 @@ static int child(builder *b, int parent, const char *name, size_t length, const 
   node.name = tws_arena_printf(tree->arena, "%.*s", (int)length, name);
   node.path = tws_arena_printf(tree->arena, "%.*s", (int)(name + length - path), path);
   if (!node.name || !node.path) return -1;
-  node.type = container_type(b->network, node.name, node.depth);
+  node.type = container_type(b, node.name, node.depth);
+  if (!node.type) return -1;
   if (node.depth > tree->depth) tree->depth = node.depth;
   tree->nodes[tree->count] = node;
   return tree->count++;

@@ -262,10 +262,11 @@ static int listed(const char *const *list, const char *word) {
   return 0;
 }
 
-void tws_build_unknown_keys(tws_builder *b, const char *const *known) {
+void tws_build_unknown_keys(tws_builder *b, const char *const *known, const char *const *also) {
   const cJSON *item = NULL;
   cJSON_ArrayForEach(item, b->json->root) {
-    if (item->string == NULL || listed(known, item->string) || listed(metadata, item->string)) continue;
+    if (item->string == NULL || listed(known, item->string) || (also && listed(also, item->string)) ||
+        listed(metadata, item->string)) continue;
     tws_text_add(&b->notes, "%.120s is not modelled and has no effect\n", item->string);
   }
 }

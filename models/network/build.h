@@ -47,11 +47,11 @@ tws_code tws_build_size(tws_builder *b, const char *key, const char *alias, int 
 tws_code tws_build_expect_bool(tws_builder *b, const char *key, int expected, const char *hint, tws_error *err);
 /* Dropout probabilities are read and remarked upon: training here has no dropout. */
 tws_code tws_build_dropouts(tws_builder *b, const char *const *keys, tws_error *err);
-/* Remark on members that are neither in `known` nor plain metadata. */
-void tws_build_unknown_keys(tws_builder *b, const char *const *known);
+/* Remark on members that are in neither list (the second may be NULL) nor plain metadata. */
+void tws_build_unknown_keys(tws_builder *b, const char *const *known, const char *const *also);
 
-tws_code tws_build_gpt2(tws_builder *b, tws_error *err);
-tws_code tws_build_llama(tws_builder *b, tws_error *err);
+#define ARCHITECTURE(name, ...) tws_code tws_build_##name(tws_builder *b, tws_error *err);
+#include "models/network/architectures.def"
 
 /* JSON text of a built-in model, or NULL. */
 const char *tws_network_builtin(const char *name);

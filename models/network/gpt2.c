@@ -76,7 +76,7 @@ static tws_code read_rest(tws_builder *b, gpt2 *g, tws_error *err) {
   TWS_TRY(tws_json_bool(b->json, root, "reorder_and_upcast_attn", 0, 0, &upcast, err));
   if (upcast) tws_text_add(&b->notes, "reorder_and_upcast_attn has no effect: scores are float32 always\n");
   TWS_TRY(tws_build_dropouts(b, dropouts, err));
-  tws_build_unknown_keys(b, known);
+  tws_build_unknown_keys(b, known, NULL);
   return TWS_OK;
 }
 
@@ -100,7 +100,6 @@ static uint32_t add_layer(tws_builder *b, const gpt2 *g, int layer, uint32_t x) 
 tws_code tws_build_gpt2(tws_builder *b, tws_error *err) {
   tws_network *net = b->net;
   gpt2 g = {0};
-  net->architecture = "gpt2";
   TWS_TRY(read_sizes(b, &g, err));
   TWS_TRY(read_rest(b, &g, err));
   TWS_TRY(tws_build_reserve(b, 10 * net->layers + 4, err));

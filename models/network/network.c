@@ -6,17 +6,22 @@
 #include <sys/stat.h>
 #include "models/network/build.h"
 
-/* One row per architecture: Hugging Face's model_type, a class name, and what builds the graph. */
 static const struct {
-  const char *model_type, *class_name;
+  const char *name, *model_type, *class_name, *prefix, *block;
   tws_code (*build)(tws_builder *b, tws_error *err);
 } architectures[] = {
-    {"gpt2", "GPT2LMHeadModel", tws_build_gpt2},
-    {"llama", "LlamaForCausalLM", tws_build_llama},
+#define ARCHITECTURE(name, type, class_name, prefix, block) {#name, type, class_name, prefix, block, tws_build_##name},
+#include "models/network/architectures.def"
 };
 enum { ARCHITECTURES = sizeof architectures / sizeof architectures[0] };
 
-#define KNOWN_ARCHITECTURES "known architectures: gpt2 (GPT2LMHeadModel), llama (LlamaForCausalLM)"
+static const char *list_architectures(char *hint, size_t size) {
+  size_t used = (size_t)snprintf(hint, size, "known architectures");
+  for (int i = 0; i < ARCHITECTURES && used < size; i++)
+    used += (size_t)snprintf(hint + used, size - used, "%s %s (%s)", i > 0 ? "," : ":", architectures[i].model_type,
+                             architectures[i].class_name);
+  return hint;
+}
 
 static int find_architecture(const char *type, const char *class_name) {
   for (int i = 0; i < ARCHITECTURES; i++) {
@@ -30,6 +35,7 @@ static int find_architecture(const char *type, const char *class_name) {
 
 static tws_code choose_architecture(tws_builder *b, int *chosen, tws_error *err) {
   const tws_json *json = b->json;
+  char hint[sizeof err->hint];
   if (!cJSON_IsObject(json->root)) {
     return tws_json_fail(json, json->root, err, "a model is described by a Hugging Face config.json",
                          "the document is not an object");
@@ -45,13 +51,13 @@ static tws_code choose_architecture(tws_builder *b, int *chosen, tws_error *err)
     class_name = item->valuestring;
   }
   if (type == NULL && class_name == NULL) {
-    return tws_json_fail(json, json->root, err, KNOWN_ARCHITECTURES,
+    return tws_json_fail(json, json->root, err, list_architectures(hint, sizeof hint),
                          "neither \"model_type\" nor \"architectures\" says which architecture this is");
   }
   *chosen = find_architecture(type, class_name);
   if (*chosen < 0) {
     const char *key = type != NULL ? "model_type" : "architectures";
-    tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(json->root, key), err, KNOWN_ARCHITECTURES,
+    tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(json->root, key), err, list_architectures(hint, sizeof hint),
                   "architecture \"%.80s\" is not known", type != NULL ? type : class_name);
     if (err != NULL) err->code = TWS_UNSUPPORTED;
     return TWS_UNSUPPORTED;
@@ -101,6 +107,10 @@ static tws_code build(tws_builder *b, int64_t multiple, tws_error *err) {
   TWS_TRY(choose_architecture(b, &chosen, err));
   TWS_TRY(read_vocabulary(b, multiple, err));
   TWS_TRY(read_dtype(b, err));
+  b->net->architecture = architectures[chosen].name;
+  b->net->class_name = architectures[chosen].class_name;
+  b->net->class_prefix = architectures[chosen].prefix;
+  b->net->class_block = architectures[chosen].block;
   TWS_TRY(architectures[chosen].build(b, err));
   b->net->name = tws_arena_strdup(b->net->arena, b->json->name != NULL ? b->json->name : "model");
   b->net->notes = b->notes.data != NULL ? tws_arena_strdup(b->net->arena, b->notes.data) : "";

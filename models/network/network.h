@@ -92,6 +92,7 @@ typedef struct tws_network {
   tws_arena *arena;
   const char *name;         /* "gpt2" or the path it was read from */
   const char *architecture; /* "gpt2", "llama" */
+  const char *class_name, *class_prefix, *class_block; /* "LlamaForCausalLM", "Llama", "DecoderLayer"; NULL: by hand */
   const char *notes;        /* keys that were read but change nothing here, one remark a line; "" when there are none */
   int64_t layers, hidden, heads, kv_heads, head_size, intermediate, vocabulary, padded_vocabulary, positions;
   tws_dtype dtype;          /* torch_dtype or dtype of the file; F32 where it says nothing */

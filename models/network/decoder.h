@@ -1,0 +1,18 @@
+/* Decoders of Llama's family (Touvron et al., 2023): rotary positions, grouped-query attention, RMSNorm, SwiGLU. They
+ * differ in a few keys, which each architecture's file reads. Private to models/network. */
+#ifndef TWS_MODELS_NETWORK_DECODER_H
+#define TWS_MODELS_NETWORK_DECODER_H
+
+#include "models/network/build.h"
+
+typedef struct tws_decoder {
+  int64_t positions, kv_heads; /* where the file gives none; 0: as many as query heads */
+  int qkv_bias, output_bias, mlp_bias;
+  double epsilon, range, rope[5];
+} tws_decoder;
+
+/* The keys that all of them have. Remarks on those that are neither these nor in `also_known`. */
+tws_code tws_decoder_read(tws_builder *b, const char *const *also_known, tws_decoder *d, tws_error *err);
+tws_code tws_decoder_build(tws_builder *b, const tws_decoder *d, tws_error *err);
+
+#endif
