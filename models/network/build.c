@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *tws_build_name(tws_builder *b, const char *format, ...) {
+const char *tws_build_name(tws_network_builder *b, const char *format, ...) {
   char text[256];
   va_list args;
   va_start(args, format);
@@ -14,19 +14,19 @@ const char *tws_build_name(tws_builder *b, const char *format, ...) {
   return copy != NULL ? copy : "";
 }
 
-tws_code tws_build_reserve(tws_builder *b, int64_t modules, tws_error *err) {
+tws_code tws_build_reserve(tws_network_builder *b, int64_t modules, tws_error *err) {
   tws_network *net = b->net;
-  size_t count = (size_t)modules; /* a module has at most two outputs and two parameters */
+  size_t count = (size_t)modules;
   net->modules = tws_arena_alloc(net->arena, count, sizeof *net->modules);
-  net->values = tws_arena_alloc(net->arena, 2 * count, sizeof *net->values);
-  net->params = tws_arena_alloc(net->arena, 2 * count, sizeof *net->params);
+  net->values = tws_arena_alloc(net->arena, TWS_MODULE_OUTS * count, sizeof *net->values);
+  net->params = tws_arena_alloc(net->arena, TWS_MODULE_PARAMS * count, sizeof *net->params);
   if (net->modules == NULL || net->values == NULL || net->params == NULL) {
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the graph of %lld modules", (long long)modules);
   }
   return TWS_OK;
 }
 
-static uint32_t add_module(tws_builder *b, tws_module_type type, int layer, const char *name) {
+uint32_t tws_build_module(tws_network_builder *b, tws_module_type type, int layer, const char *name) {
   tws_network *net = b->net;
   uint32_t index = net->module_count++;
   tws_module_clear(&net->modules[index], type, name, layer);
@@ -34,8 +34,8 @@ static uint32_t add_module(tws_builder *b, tws_module_type type, int layer, cons
 }
 
 /* Values are named after their module, without Hugging Face's outermost prefix: "h.3.ln_1.y". */
-static uint32_t add_value(tws_builder *b, uint32_t module, int slot, const char *suffix, int64_t per_row,
-                          tws_value_kind kind) {
+uint32_t tws_build_value(tws_network_builder *b, uint32_t module, int slot, const char *suffix, const tws_dim *row,
+                         int row_dims, int64_t per_row, tws_value_kind kind) {
   tws_network *net = b->net;
   const char *name = net->modules[module].name;
   if (strncmp(name, "transformer.", 12) == 0)
@@ -43,18 +43,30 @@ static uint32_t add_value(tws_builder *b, uint32_t module, int slot, const char 
   else if (strncmp(name, "model.", 6) == 0)
     name += 6;
   uint32_t index = net->value_count++;
-  net->values[index] = (tws_value){.name = tws_build_name(b, "%s.%s", name, suffix),
-                                   .producer = module,
-                                   .per_row = (uint32_t)per_row,
-                                   .kind = kind,
-                                   .row_dims = 2,
-                                   .row = {{.kind = TWS_DIM_SAMPLES}, {.kind = TWS_DIM_SEQUENCE}}};
+  tws_value *value = &net->values[index];
+  *value = (tws_value){.name = tws_build_name(b, "%s.%s", name, suffix),
+                       .producer = module,
+                       .per_row = (uint32_t)per_row,
+                       .kind = kind,
+                       .row_dims = (uint8_t)row_dims};
+  memcpy(value->row, row, (size_t)row_dims * sizeof *row);
   net->modules[module].out[slot] = index;
   return index;
 }
 
-static uint32_t add_param(tws_builder *b, uint32_t module, int slot, const char *name, int64_t rows, int64_t columns,
-                          tws_init init) {
+static const tws_dim token_rows[2] = {{.kind = TWS_DIM_SAMPLES}, {.kind = TWS_DIM_SEQUENCE}};
+
+/* Rows as those of what the module reads, or tokens. */
+static uint32_t add_value(tws_network_builder *b, uint32_t module, int slot, const char *suffix, int64_t per_row,
+                          tws_value_kind kind) {
+  const uint32_t in = b->net->modules[module].in[0];
+  const tws_value *like = in != TWS_NONE ? &b->net->values[in] : NULL;
+  return tws_build_value(b, module, slot, suffix, like ? like->row : token_rows, like ? like->row_dims : 2, per_row,
+                         kind);
+}
+
+uint32_t tws_build_param(tws_network_builder *b, uint32_t module, int slot, const char *name, int64_t rows,
+                         int64_t columns, tws_init init) {
   tws_network *net = b->net;
   int64_t elements = rows * columns; /* dimensions are bounded: see TWS_MAX_WIDTH */
   if (elements > TWS_MAX_PARAMS - b->params)
@@ -68,45 +80,55 @@ static uint32_t add_param(tws_builder *b, uint32_t module, int slot, const char 
   return index;
 }
 
-/* The network's input with this content, one for each token; the same one when it is asked for again. */
-static uint32_t token_input(tws_builder *b, const char *name, tws_input_content content) {
+uint32_t tws_build_input(tws_network_builder *b, const char *name, tws_input_content content, const tws_dim *dim,
+                         int dims) {
   tws_network *net = b->net;
-  uint32_t found = tws_network_input_of(net, content);
-  if (found != TWS_NONE) return found;
-  net->input[net->input_count] = (tws_network_input){
-      .name = name, .content = content, .dims = 2, .dim = {{.kind = TWS_DIM_SAMPLES}, {.kind = TWS_DIM_SEQUENCE}}};
+  if (net->input_count == TWS_NETWORK_INPUTS) {
+    b->failed = 1;
+    return 0;
+  }
+  tws_network_input *input = &net->input[net->input_count];
+  *input = (tws_network_input){.name = name, .content = content, .dims = (uint8_t)dims};
+  memcpy(input->dim, dim, (size_t)dims * sizeof *dim);
   return net->input_count++;
 }
 
-uint32_t tws_build_embedding(tws_builder *b, const char *name, const char *wte, const char *wpe, float std) {
+/* The network's input with this content, one for each token; the same one when it is asked for again. */
+static uint32_t token_input(tws_network_builder *b, const char *name, tws_input_content content) {
+  const uint32_t found = tws_network_input_of(b->net, content);
+  return found != TWS_NONE ? found : tws_build_input(b, name, content, token_rows, 2);
+}
+
+uint32_t tws_build_embedding(tws_network_builder *b, const char *name, const char *wte, const char *wpe, float std) {
   tws_network *net = b->net;
-  uint32_t module = add_module(b, TWS_MODULE_EMBEDDING, -1, name);
+  uint32_t module = tws_build_module(b, TWS_MODULE_EMBEDDING, -1, name);
   net->modules[module].out_features = net->hidden;
   net->modules[module].input[0] = token_input(b, "input ids", TWS_INPUT_TOKENS);
-  add_param(b, module, 0, wte, net->padded_vocabulary, net->hidden, (tws_init){std, 0});
-  if (wpe != NULL) add_param(b, module, 1, wpe, net->positions, net->hidden, (tws_init){std, 0});
+  tws_build_param(b, module, 0, wte, net->padded_vocabulary, net->hidden, (tws_init){std, 0});
+  if (wpe != NULL) tws_build_param(b, module, 1, wpe, net->positions, net->hidden, (tws_init){std, 0});
   return add_value(b, module, 0, "x", net->hidden, TWS_VALUE_ACTIVATION);
 }
 
-uint32_t tws_build_norm(tws_builder *b, int layer, const char *name, uint32_t x, int rms, double epsilon) {
+uint32_t tws_build_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, int rms, double epsilon) {
   tws_network *net = b->net;
-  uint32_t module = add_module(b, TWS_MODULE_NORM, layer, name);
+  uint32_t module = tws_build_module(b, TWS_MODULE_NORM, layer, name);
   tws_module *m = &net->modules[module];
+  const int64_t width = net->values[x].per_row;
   m->in[0] = x;
-  m->out_features = net->hidden;
+  m->out_features = width;
   m->rms = rms;
   m->epsilon = epsilon;
-  add_param(b, module, 0, tws_build_name(b, "%s.weight", name), 1, net->hidden, (tws_init){0, 1});
-  if (!rms) add_param(b, module, 1, tws_build_name(b, "%s.bias", name), 1, net->hidden, (tws_init){0, 0});
-  uint32_t y = add_value(b, module, 0, "y", net->hidden, TWS_VALUE_ACTIVATION);
+  tws_build_param(b, module, 0, tws_build_name(b, "%s.weight", name), 1, width, (tws_init){0, 1});
+  if (!rms) tws_build_param(b, module, 1, tws_build_name(b, "%s.bias", name), 1, width, (tws_init){0, 0});
+  uint32_t y = add_value(b, module, 0, "y", width, TWS_VALUE_ACTIVATION);
   add_value(b, module, 1, "stats", rms ? 1 : 2, TWS_VALUE_STATISTIC);
   return y;
 }
 
-uint32_t tws_build_linear(tws_builder *b, int layer, const char *name, uint32_t x, int64_t in, int64_t out, float std,
-                          int bias, const int64_t *fused, uint32_t tied) {
+uint32_t tws_build_linear(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t in, int64_t out,
+                          float std, int bias, const int64_t *fused, uint32_t tied) {
   tws_network *net = b->net;
-  uint32_t module = add_module(b, TWS_MODULE_LINEAR, layer, name);
+  uint32_t module = tws_build_module(b, TWS_MODULE_LINEAR, layer, name);
   tws_module *m = &net->modules[module];
   m->in[0] = x;
   m->in_features = in;
@@ -114,8 +136,8 @@ uint32_t tws_build_linear(tws_builder *b, int layer, const char *name, uint32_t 
   if (tied != TWS_NONE)
     m->param[0] = tied;
   else
-    add_param(b, module, 0, tws_build_name(b, "%s.weight", name), out, in, (tws_init){std, 0});
-  if (bias) add_param(b, module, 1, tws_build_name(b, "%s.bias", name), 1, out, (tws_init){0, 0});
+    tws_build_param(b, module, 0, tws_build_name(b, "%s.weight", name), out, in, (tws_init){std, 0});
+  if (bias) tws_build_param(b, module, 1, tws_build_name(b, "%s.bias", name), 1, out, (tws_init){0, 0});
   if (fused != NULL) {
     memcpy(net->params[m->param[0]].fused, fused, sizeof net->params[0].fused);
     if (bias) memcpy(net->params[m->param[1]].fused, fused, sizeof net->params[0].fused);
@@ -123,7 +145,7 @@ uint32_t tws_build_linear(tws_builder *b, int layer, const char *name, uint32_t 
   return add_value(b, module, 0, "y", out, TWS_VALUE_ACTIVATION);
 }
 
-static tws_module *set_heads(tws_builder *b, uint32_t module, uint32_t qkv) {
+static tws_module *set_heads(tws_network_builder *b, uint32_t module, uint32_t qkv) {
   tws_module *m = &b->net->modules[module];
   m->in[0] = qkv;
   m->heads = (int32_t)b->net->heads;
@@ -132,16 +154,16 @@ static tws_module *set_heads(tws_builder *b, uint32_t module, uint32_t qkv) {
   return m;
 }
 
-uint32_t tws_build_rope(tws_builder *b, int layer, const char *name, uint32_t qkv, const double rope[5]) {
-  uint32_t module = add_module(b, TWS_MODULE_ROPE, layer, name);
+uint32_t tws_build_rope(tws_network_builder *b, int layer, const char *name, uint32_t qkv, const double rope[5]) {
+  uint32_t module = tws_build_module(b, TWS_MODULE_ROPE, layer, name);
   tws_module *m = set_heads(b, module, qkv);
   memcpy(m->rope, rope, sizeof m->rope);
   m->out_features = b->net->values[qkv].per_row;
   return add_value(b, module, 0, "qkv", m->out_features, TWS_VALUE_ACTIVATION);
 }
 
-uint32_t tws_build_attention(tws_builder *b, int layer, const char *name, uint32_t qkv) {
-  uint32_t module = add_module(b, TWS_MODULE_ATTENTION, layer, name);
+uint32_t tws_build_attention(tws_network_builder *b, int layer, const char *name, uint32_t qkv) {
+  uint32_t module = tws_build_module(b, TWS_MODULE_ATTENTION, layer, name);
   tws_module *m = set_heads(b, module, qkv);
   m->in_features = b->net->values[qkv].per_row;
   m->out_features = b->net->heads * b->net->head_size;
@@ -150,26 +172,26 @@ uint32_t tws_build_attention(tws_builder *b, int layer, const char *name, uint32
   return o;
 }
 
-uint32_t tws_build_pointwise(tws_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
+uint32_t tws_build_pointwise(tws_network_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
                              int64_t width) {
-  uint32_t module = add_module(b, type, layer, name);
+  uint32_t module = tws_build_module(b, type, layer, name);
   b->net->modules[module].in[0] = x;
   b->net->modules[module].out_features = width;
   return add_value(b, module, 0, "y", width, TWS_VALUE_ACTIVATION);
 }
 
-uint32_t tws_build_add(tws_builder *b, int layer, const char *name, uint32_t residual, uint32_t branch) {
-  uint32_t module = add_module(b, TWS_MODULE_ADD, layer, name);
+uint32_t tws_build_add(tws_network_builder *b, int layer, const char *name, uint32_t residual, uint32_t branch) {
+  uint32_t module = tws_build_module(b, TWS_MODULE_ADD, layer, name);
   tws_module *m = &b->net->modules[module];
   m->in[0] = residual;
   m->in[1] = branch;
-  m->out_features = b->net->hidden;
-  return add_value(b, module, 0, "z", b->net->hidden, TWS_VALUE_ACTIVATION);
+  m->out_features = b->net->values[residual].per_row;
+  return add_value(b, module, 0, "z", b->net->values[residual].per_row, TWS_VALUE_ACTIVATION);
 }
 
-void tws_build_loss(tws_builder *b, uint32_t logits) {
+void tws_build_loss(tws_network_builder *b, uint32_t logits) {
   tws_network *net = b->net;
-  uint32_t module = add_module(b, TWS_MODULE_LOSS, -2, "loss");
+  uint32_t module = tws_build_module(b, TWS_MODULE_LOSS, -2, "loss");
   net->modules[module].in[0] = logits;
   net->modules[module].input[0] = token_input(b, "targets", TWS_INPUT_TARGETS);
   net->modules[module].in_features = net->vocabulary;
@@ -185,7 +207,7 @@ static int has_value(const tws_json *json, const char *key) {
   return item != NULL && !cJSON_IsNull(item);
 }
 
-tws_code tws_build_size(tws_builder *b, const char *key, const char *alias, int required, int64_t high,
+tws_code tws_build_size(tws_network_builder *b, const char *key, const char *alias, int required, int64_t high,
                         int64_t fallback, int64_t *value, tws_error *err) {
   const tws_json *json = b->json;
   if (!has_value(json, key) && has_value(json, alias)) {
@@ -203,7 +225,8 @@ tws_code tws_build_size(tws_builder *b, const char *key, const char *alias, int 
                        (long long)*value);
 }
 
-tws_code tws_build_expect_bool(tws_builder *b, const char *key, int expected, const char *hint, tws_error *err) {
+tws_code tws_build_expect_bool(tws_network_builder *b, const char *key, int expected, const char *hint,
+                               tws_error *err) {
   int value = expected;
   TWS_TRY(tws_json_bool(b->json, b->json->root, key, 0, expected, &value, err));
   if (value == expected) return TWS_OK;
@@ -213,7 +236,7 @@ tws_code tws_build_expect_bool(tws_builder *b, const char *key, int expected, co
   return TWS_UNSUPPORTED;
 }
 
-tws_code tws_build_dropouts(tws_builder *b, const char *const *keys, tws_error *err) {
+tws_code tws_build_dropouts(tws_network_builder *b, const char *const *keys, tws_error *err) {
   for (; *keys != NULL; keys++) {
     double value = 0;
     TWS_TRY(tws_json_number(b->json, b->json->root, *keys, 0, 0, 1, 0, &value, err));
@@ -262,11 +285,12 @@ static int listed(const char *const *list, const char *word) {
   return 0;
 }
 
-void tws_build_unknown_keys(tws_builder *b, const char *const *known, const char *const *also) {
+void tws_build_unknown_keys(tws_network_builder *b, const char *const *known, const char *const *also) {
   const cJSON *item = NULL;
   cJSON_ArrayForEach(item, b->json->root) {
     if (item->string == NULL || listed(known, item->string) || (also && listed(also, item->string)) ||
-        listed(metadata, item->string)) continue;
+        listed(metadata, item->string))
+      continue;
     tws_text_add(&b->notes, "%.120s is not modelled and has no effect\n", item->string);
   }
 }

@@ -8,49 +8,59 @@
 enum { TWS_MAX_LAYERS = 16384, TWS_MAX_HEADS = 65536, TWS_MAX_WIDTH = 1 << 26, TWS_MAX_VOCABULARY = 1 << 28 };
 #define TWS_MAX_PARAMS ((int64_t)1 << 50)
 
-typedef struct tws_builder {
+typedef struct tws_network_builder {
   tws_network *net;
   const tws_json *json;
   tws_text notes;
   int64_t params; /* elements so far */
   int failed;     /* out of memory */
   int too_large;  /* more than TWS_MAX_PARAMS elements */
-} tws_builder;
+} tws_network_builder;
 
 typedef struct tws_init {
   float std, value;
 } tws_init;
 
 /* Reserve arrays for this many modules; values and parameters follow from it. */
-tws_code tws_build_reserve(tws_builder *b, int64_t modules, tws_error *err);
+tws_code tws_build_reserve(tws_network_builder *b, int64_t modules, tws_error *err);
+
+/* What the others are made of. A module has neither values nor parameters at first; `slot` is its index among the
+ * module's. Names are not copied; `row` is. */
+uint32_t tws_build_module(tws_network_builder *b, tws_module_type type, int layer, const char *name);
+uint32_t tws_build_value(tws_network_builder *b, uint32_t module, int slot, const char *suffix, const tws_dim *row,
+                         int row_dims, int64_t per_row, tws_value_kind kind);
+uint32_t tws_build_param(tws_network_builder *b, uint32_t module, int slot, const char *name, int64_t rows,
+                         int64_t columns, tws_init init);
+uint32_t tws_build_input(tws_network_builder *b, const char *name, tws_input_content content, const tws_dim *dim,
+                         int dims);
 
 /* Each adds one module and returns its (first) output value; `x` is the input. Names are copied. */
-uint32_t tws_build_embedding(tws_builder *b, const char *name, const char *wte, const char *wpe, float std);
-uint32_t tws_build_norm(tws_builder *b, int layer, const char *name, uint32_t x, int rms, double epsilon);
+uint32_t tws_build_embedding(tws_network_builder *b, const char *name, const char *wte, const char *wpe, float std);
+uint32_t tws_build_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, int rms, double epsilon);
 /* fused: NULL, or rows of up to three parts; tied: TWS_NONE, or the parameter used as weight */
-uint32_t tws_build_linear(tws_builder *b, int layer, const char *name, uint32_t x, int64_t in, int64_t out, float std,
-                          int bias, const int64_t *fused, uint32_t tied);
-uint32_t tws_build_rope(tws_builder *b, int layer, const char *name, uint32_t qkv, const double rope[5]);
-uint32_t tws_build_attention(tws_builder *b, int layer, const char *name, uint32_t qkv);
-uint32_t tws_build_pointwise(tws_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
+uint32_t tws_build_linear(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t in, int64_t out,
+                          float std, int bias, const int64_t *fused, uint32_t tied);
+uint32_t tws_build_rope(tws_network_builder *b, int layer, const char *name, uint32_t qkv, const double rope[5]);
+uint32_t tws_build_attention(tws_network_builder *b, int layer, const char *name, uint32_t qkv);
+uint32_t tws_build_pointwise(tws_network_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
                              int64_t width);
-uint32_t tws_build_add(tws_builder *b, int layer, const char *name, uint32_t residual, uint32_t branch);
-void tws_build_loss(tws_builder *b, uint32_t logits);
+uint32_t tws_build_add(tws_network_builder *b, int layer, const char *name, uint32_t residual, uint32_t branch);
+void tws_build_loss(tws_network_builder *b, uint32_t logits);
 
 /* Text in the network's arena for a name; "" (and b->failed) without memory. */
-const char *tws_build_name(tws_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+const char *tws_build_name(tws_network_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Configuration helpers. A size may be spelled with either key; both with different values contradict each other. */
-tws_code tws_build_size(tws_builder *b, const char *key, const char *alias, int required, int64_t high,
+tws_code tws_build_size(tws_network_builder *b, const char *key, const char *alias, int required, int64_t high,
                         int64_t fallback, int64_t *value, tws_error *err);
 /* A key whose value is modelled only when it equals `expected`. */
-tws_code tws_build_expect_bool(tws_builder *b, const char *key, int expected, const char *hint, tws_error *err);
+tws_code tws_build_expect_bool(tws_network_builder *b, const char *key, int expected, const char *hint, tws_error *err);
 /* Dropout probabilities are read and remarked upon: training here has no dropout. */
-tws_code tws_build_dropouts(tws_builder *b, const char *const *keys, tws_error *err);
+tws_code tws_build_dropouts(tws_network_builder *b, const char *const *keys, tws_error *err);
 /* Remark on members that are in neither list (the second may be NULL) nor plain metadata. */
-void tws_build_unknown_keys(tws_builder *b, const char *const *known, const char *const *also);
+void tws_build_unknown_keys(tws_network_builder *b, const char *const *known, const char *const *also);
 
-#define ARCHITECTURE(name, ...) tws_code tws_build_##name(tws_builder *b, tws_error *err);
+#define ARCHITECTURE(name, ...) tws_code tws_build_##name(tws_network_builder *b, tws_error *err);
 #include "models/network/architectures.def"
 
 /* JSON text of a built-in model, or NULL. */

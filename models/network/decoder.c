@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static tws_code read_heads(tws_builder *b, const tws_decoder *d, tws_error *err) {
+static tws_code read_heads(tws_network_builder *b, const tws_decoder *d, tws_error *err) {
   tws_network *net = b->net;
   const tws_json *json = b->json;
   const cJSON *root = json->root;
@@ -35,7 +35,7 @@ static tws_code read_heads(tws_builder *b, const tws_decoder *d, tws_error *err)
   return TWS_OK;
 }
 
-static tws_code read_llama3_scaling(tws_builder *b, const cJSON *object, tws_decoder *d, tws_error *err) {
+static tws_code read_llama3_scaling(tws_network_builder *b, const cJSON *object, tws_decoder *d, tws_error *err) {
   const tws_json *json = b->json;
   TWS_TRY(tws_json_number(json, object, "factor", 1, 1, 1e6, 0, &d->rope[1], err));
   TWS_TRY(tws_json_number(json, object, "low_freq_factor", 1, 1e-6, 1e6, 0, &d->rope[2], err));
@@ -47,7 +47,7 @@ static tws_code read_llama3_scaling(tws_builder *b, const cJSON *object, tws_dec
 }
 
 /* rope_theta and rope_scaling, or newer files' rope_parameters with both inside. */
-static tws_code read_rope(tws_builder *b, tws_decoder *d, tws_error *err) {
+static tws_code read_rope(tws_network_builder *b, tws_decoder *d, tws_error *err) {
   const tws_json *json = b->json;
   const cJSON *parameters = cJSON_GetObjectItemCaseSensitive(json->root, "rope_parameters");
   const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(json->root, "rope_scaling");
@@ -69,7 +69,7 @@ static tws_code read_rope(tws_builder *b, tws_decoder *d, tws_error *err) {
   return TWS_UNSUPPORTED;
 }
 
-tws_code tws_decoder_read(tws_builder *b, const char *const *also_known, tws_decoder *d, tws_error *err) {
+tws_code tws_decoder_read(tws_network_builder *b, const char *const *also_known, tws_decoder *d, tws_error *err) {
   static const char *const dropouts[] = {"attention_dropout", "hidden_dropout", NULL};
   static const char *const known[] = {"num_hidden_layers",
                                       "hidden_size",
@@ -116,7 +116,7 @@ tws_code tws_decoder_read(tws_builder *b, const char *const *also_known, tws_dec
   return TWS_OK;
 }
 
-static uint32_t add_layer(tws_builder *b, const tws_decoder *d, int layer, uint32_t x) {
+static uint32_t add_layer(tws_network_builder *b, const tws_decoder *d, int layer, uint32_t x) {
   const tws_network *net = b->net;
   int64_t hidden = net->hidden, q = net->heads * net->head_size, kv = net->kv_heads * net->head_size;
   int64_t qkv_rows[3] = {q, kv, kv}, mlp_rows[3] = {net->intermediate, net->intermediate, 0};
@@ -138,7 +138,7 @@ static uint32_t add_layer(tws_builder *b, const tws_decoder *d, int layer, uint3
 #undef NAME
 }
 
-tws_code tws_decoder_build(tws_builder *b, const tws_decoder *d, tws_error *err) {
+tws_code tws_decoder_build(tws_network_builder *b, const tws_decoder *d, tws_error *err) {
   tws_network *net = b->net;
   TWS_TRY(tws_build_reserve(b, 11 * net->layers + 4, err));
   uint32_t x = tws_build_embedding(b, "model.embed_tokens", "model.embed_tokens.weight", NULL, (float)d->range);

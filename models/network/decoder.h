@@ -12,7 +12,7 @@ typedef struct tws_decoder {
 } tws_decoder;
 
 /* The keys that all of them have. Remarks on those that are neither these nor in `also_known`. */
-tws_code tws_decoder_read(tws_builder *b, const char *const *also_known, tws_decoder *d, tws_error *err);
-tws_code tws_decoder_build(tws_builder *b, const tws_decoder *d, tws_error *err);
+tws_code tws_decoder_read(tws_network_builder *b, const char *const *also_known, tws_decoder *d, tws_error *err);
+tws_code tws_decoder_build(tws_network_builder *b, const tws_decoder *d, tws_error *err);
 
 #endif

@@ -9,7 +9,7 @@ typedef struct gpt2 {
   int64_t layers, inner;
 } gpt2;
 
-static tws_code read_sizes(tws_builder *b, gpt2 *g, tws_error *err) {
+static tws_code read_sizes(tws_network_builder *b, gpt2 *g, tws_error *err) {
   tws_network *net = b->net;
   TWS_TRY(tws_build_size(b, "n_layer", "num_hidden_layers", 1, TWS_MAX_LAYERS, 0, &net->layers, err));
   TWS_TRY(tws_build_size(b, "n_embd", "hidden_size", 1, TWS_MAX_WIDTH, 0, &net->hidden, err));
@@ -29,7 +29,7 @@ static tws_code read_sizes(tws_builder *b, gpt2 *g, tws_error *err) {
   return TWS_OK;
 }
 
-static tws_code read_rest(tws_builder *b, gpt2 *g, tws_error *err) {
+static tws_code read_rest(tws_network_builder *b, gpt2 *g, tws_error *err) {
   static const char *const dropouts[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop", NULL};
   static const char *const known[] = {"n_layer",
                                       "num_hidden_layers",
@@ -80,7 +80,7 @@ static tws_code read_rest(tws_builder *b, gpt2 *g, tws_error *err) {
   return TWS_OK;
 }
 
-static uint32_t add_layer(tws_builder *b, const gpt2 *g, int layer, uint32_t x) {
+static uint32_t add_layer(tws_network_builder *b, const gpt2 *g, int layer, uint32_t x) {
   const int64_t hidden = b->net->hidden;
   float std = (float)g->range, residual_std = (float)(g->range / sqrt(2.0 * (double)g->layers));
 #define NAME(suffix) tws_build_name(b, "transformer.h.%d." suffix, layer)
@@ -97,7 +97,7 @@ static uint32_t add_layer(tws_builder *b, const gpt2 *g, int layer, uint32_t x) 
 #undef NAME
 }
 
-tws_code tws_build_gpt2(tws_builder *b, tws_error *err) {
+tws_code tws_build_gpt2(tws_network_builder *b, tws_error *err) {
   tws_network *net = b->net;
   gpt2 g = {0};
   TWS_TRY(read_sizes(b, &g, err));

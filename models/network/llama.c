@@ -1,7 +1,7 @@
 /* Llama; keys as in Hugging Face's LlamaConfig: no biases unless asked for. */
 #include "models/network/decoder.h"
 
-tws_code tws_build_llama(tws_builder *b, tws_error *err) {
+tws_code tws_build_llama(tws_network_builder *b, tws_error *err) {
   static const char *const known[] = {"attention_bias", "mlp_bias", "pretraining_tp", NULL};
   const tws_json *json = b->json;
   tws_decoder d = {.positions = 2048};

@@ -8,7 +8,7 @@
 
 static const struct {
   const char *name, *model_type, *class_name, *prefix, *block;
-  tws_code (*build)(tws_builder *b, tws_error *err);
+  tws_code (*build)(tws_network_builder *b, tws_error *err);
 } architectures[] = {
 #define ARCHITECTURE(name, type, class_name, prefix, block) {#name, type, class_name, prefix, block, tws_build_##name},
 #include "models/network/architectures.def"
@@ -33,7 +33,7 @@ static int find_architecture(const char *type, const char *class_name) {
   return -1;
 }
 
-static tws_code choose_architecture(tws_builder *b, int *chosen, tws_error *err) {
+static tws_code choose_architecture(tws_network_builder *b, int *chosen, tws_error *err) {
   const tws_json *json = b->json;
   char hint[sizeof err->hint];
   if (!cJSON_IsObject(json->root)) {
@@ -69,7 +69,7 @@ static tws_code choose_architecture(tws_builder *b, int *chosen, tws_error *err)
   return TWS_OK;
 }
 
-static tws_code read_vocabulary(tws_builder *b, int64_t multiple, tws_error *err) {
+static tws_code read_vocabulary(tws_network_builder *b, int64_t multiple, tws_error *err) {
   tws_network *net = b->net;
   if (multiple < 0 || multiple > TWS_MAX_WIDTH) {
     return tws_fail(err, TWS_INVALID, "0 or 1 means no padding; 64 or 128 are common",
@@ -82,7 +82,7 @@ static tws_code read_vocabulary(tws_builder *b, int64_t multiple, tws_error *err
 }
 
 /* The type in which the weights are stored, which is the one to train with where nobody says another. */
-static tws_code read_dtype(tws_builder *b, tws_error *err) {
+static tws_code read_dtype(tws_network_builder *b, tws_error *err) {
   static const char *const keys[] = {"dtype", "torch_dtype"};
   static const struct {
     const char *name;
@@ -102,7 +102,7 @@ static tws_code read_dtype(tws_builder *b, tws_error *err) {
   return TWS_OK;
 }
 
-static tws_code build(tws_builder *b, int64_t multiple, tws_error *err) {
+static tws_code build(tws_network_builder *b, int64_t multiple, tws_error *err) {
   int chosen = -1;
   TWS_TRY(choose_architecture(b, &chosen, err));
   TWS_TRY(read_vocabulary(b, multiple, err));
@@ -133,7 +133,7 @@ tws_code tws_network_from_json(const tws_json *json, int64_t vocabulary_multiple
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the model's graph");
   }
   net->arena = arena;
-  tws_builder b = {.net = net, .json = json};
+  tws_network_builder b = {.net = net, .json = json};
   tws_code code = build(&b, vocabulary_multiple, err);
   tws_text_free(&b.notes);
   if (code != TWS_OK)
