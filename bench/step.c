@@ -72,8 +72,9 @@ static double step_seconds(const tws_real_api *api, const tws_network *network, 
   need(tws_config_set(config, "twinspeed.threads", number, &err), &err);
   if (strcmp(c->dtype, "bf16") == 0) need(tws_config_set(config, "bf16.enabled", "true", &err), &err);
   need(tws_config_resolve(config, 1, &(tws_auto_context){network->hidden}, &err), &err);
-  tws_train_options options = {
-      .network = network, .config = config, .data = data, .steps = STEPS, .device = "host", .quiet = 1};
+  tws_plan_request plan = {.network = network, .config = config, .backend = TWS_BACKEND_HOST, .threads = c->threads};
+  need(tws_plan_topology(config, 1, &plan.topology, &err), &err);
+  tws_train_options options = {.plan = plan, .data = data, .steps = STEPS, .quiet = 1};
   tws_train_result result;
   need(api->train(&options, &result, &err), &err);
   tws_config_destroy(config);

@@ -94,11 +94,8 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
   if (cli->verbose) arguments[count++] = "--verbose";
   for (int i = 0; i < count; i++)
     if (!arguments[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  tws_launch_options launch_options = {.ranks = job->ranks,
-                                       .threads = job->threads,
-                                       .arguments = arguments,
-                                       .argument_count = count,
-                                       .deadline_s = o->deadline_s};
+  tws_launch_options launch_options = {
+      .ranks = job->ranks, .arguments = arguments, .argument_count = count, .deadline_s = o->deadline_s};
   if (code == TWS_OK) code = tws_launch(&launch_options, err);
   tws_arena_destroy(arena);
   return code;
@@ -189,20 +186,17 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
   tws_fingerprint fingerprint;
   if (rank == 0) TWS_TRY(tws_job_fingerprint(job, &fingerprint, err));
   printer p = {.cli = cli, .every = choose_every(o, job), .steps = o->steps, .evaluates = o->eval_data != NULL};
-  tws_train_options request = {.network = job->network,
-                               .config = job->config,
+  tws_train_options request = {.plan = tws_job_request(job, rank),
                                .data = o->data,
                                .steps = o->steps,
                                .eval_data = o->eval_data,
                                .eval_every = o->eval_every,
                                .eval_steps = o->eval_steps,
-                               .device = job->backend == TWS_BACKEND_CUDA ? "cuda" : "host",
                                .trace_path = o->trace,
                                .csv_path = o->csv,
                                .result_path = o->result,
                                .fingerprint = rank == 0 ? &fingerprint : NULL,
                                .deadline_s = o->deadline_s,
-                               .threads = job->threads,
                                .quiet = cli->quiet,
                                .on_step = print_step,
                                .on_result = cli->json ? print_result : NULL,
@@ -222,8 +216,8 @@ static const char *format_axes(const tws_topology *topology, char *text, size_t 
   size_t length = 0;
   text[0] = '\0';
   for (int i = 0; topology->axes > 1 && i < topology->axes && length < size; i++)
-    length += (size_t)snprintf(text + length, size - length, "%s%s %d%s", i ? " x " : " (", tws_axis_name(topology->axis[i]),
-                               topology->dim[i], i + 1 == topology->axes ? ")" : "");
+    length += (size_t)snprintf(text + length, size - length, "%s%s %d%s", i ? " x " : " (",
+                               tws_axis_name(topology->axis[i]), topology->dim[i], i + 1 == topology->axes ? ")" : "");
   return text;
 }
 

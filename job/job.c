@@ -135,6 +135,7 @@ tws_code tws_job_open(const tws_job_spec *spec, tws_job **out, tws_error *err) {
 
 tws_code tws_job_load(const tws_job_spec *spec, tws_job **out, tws_error *err) {
   tws_job *job;
+  *out = NULL;
   TWS_TRY(tws_job_open(spec, &job, err));
   tws_code code = choose_ranks(spec->ranks, job, err);
   if (code == TWS_OK) code = settle(job, err);

@@ -46,8 +46,8 @@ static void print_partners(const tws_plan *plan, const tws_op *op, int json, tws
     const tws_work *work = &plan->works[op->work];
     const tws_group *group = &plan->groups[work->group];
     int rooted = work->code == TWS_COLLECTIVE_REDUCE || work->code == TWS_COLLECTIVE_BROADCAST;
-    tws_text_add(out, json ? ",\"group\":{\"axis\":\"%s\",\"size\":%d,\"index\":%d}" : " over %s x %d", tws_axes_name(group->axes),
-                 group->size, group->index);
+    tws_text_add(out, json ? ",\"group\":{\"axis\":\"%s\",\"size\":%d,\"index\":%d}" : " over %s x %d",
+                 tws_axes_name(group->axes), group->size, group->index);
     if (rooted) tws_text_add(out, json ? ",\"root\":%u" : ", root %u", op->peer);
   } else if (op->kind == TWS_OP_SEND) {
     tws_text_add(out, json ? ",\"peer\":%u" : " to rank %u", op->peer);
@@ -66,6 +66,13 @@ static void print_arguments(const tws_plan *plan, const tws_op *op, int json, tw
   if (json) tws_text_add(out, "}");
 }
 
+/* Where it runs and what serialises it, where that is not the device and its stream. */
+static void print_where(const tws_op *op, int json, tws_text *out) {
+  const char *place = tws_place_name((tws_place)op->place), *channel = tws_channel_name((tws_channel)op->channel);
+  if (op->place != TWS_PLACE_DEVICE) tws_text_add(out, json ? ",\"place\":\"%s\"" : ", on %s", place);
+  if (op->channel != TWS_CHANNEL_NONE) tws_text_add(out, json ? ",\"channel\":\"%s\"" : ", channel %s", channel);
+}
+
 static void print_op(const tws_plan *plan, uint32_t index, int json, tws_text *out) {
   const tws_op *op = &plan->ops[index];
   const tws_work *work = &plan->works[op->work];
@@ -78,12 +85,14 @@ static void print_op(const tws_plan *plan, uint32_t index, int json, tws_text *o
         index ? "," : "", index, tws_op_kind_name((tws_op_kind)op->kind), tws_stream_name((tws_stream)op->stream),
         tws_phase_name((tws_phase)op->phase), op->micro_batch, label);
     print_partners(plan, op, 1, out);
+    print_where(op, 1, out);
     print_arguments(plan, op, 1, out);
     tws_text_add(out, ",\"d\":[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "],\"flags\":%u,\"waits\":[",
                  work->d[0], work->d[1], work->d[2], work->d[3], work->d[4], work->flags);
   } else {
     tws_text_add(out, "%6u %-8s mb%-3u %-56s", index, tws_stream_name((tws_stream)op->stream), op->micro_batch, label);
     print_partners(plan, op, 0, out);
+    print_where(op, 0, out);
     print_arguments(plan, op, 0, out);
     if (op->dep_count) tws_text_add(out, " waits");
   }

@@ -83,20 +83,17 @@ typedef struct tws_step_report {
 } tws_step_report;
 
 typedef struct tws_train_options {
-  const tws_network *network;
-  const tws_config *config; /* resolved for the world's size */
-  const char *data;         /* text file (bytes) or llm.c .bin tokens */
+  tws_plan_request plan; /* of a step of any rank: network, resolved configuration, topology, backend, threads */
+  const char *data;      /* text file (bytes) or llm.c .bin tokens */
   int64_t steps;
   const char *eval_data;              /* as data: its loss is found by forward passes alone; NULL: no evaluation */
   int64_t eval_every;                 /* after each so many steps, and after the last; 0: only then */
   int64_t eval_steps;                 /* global batches of one evaluation, always the same; 0: all that the file has */
-  const char *device;                 /* "host" or "cuda" */
   const char *trace_path;             /* Chrome trace of the last step, or NULL */
   const char *csv_path;               /* one line per step, or NULL */
   const tws_fingerprint *fingerprint; /* goes into trace and summary; NULL: none */
   const char *result_path;            /* JSON summary written by rank 0 at the end, or NULL */
   double deadline_s;                  /* a step longer than this is a hang; 0: none */
-  int threads;                        /* of this rank; 0: the configuration's, else 1 */
   int quiet;
   char *activity; /* where this rank says what it is doing (zero-terminated), or NULL */
   size_t activity_bytes;
@@ -147,7 +144,7 @@ typedef struct tws_real_api {
   const tws_backend_ops *(*backend)(const char *name); /* NULL: not there */
   const char *(*description)(void);                    /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
-enum { TWS_REAL_API_VERSION = 5 };
+enum { TWS_REAL_API_VERSION = 6 };
 #define TWS_REAL_MODULE_SYMBOL "tws_real_module"
 
 #endif

@@ -132,8 +132,8 @@ static void add_axes(const tws_training *t, cJSON *configuration) {
 static void add_configuration(const tws_training *t, cJSON *root) {
   const tws_config *c = t->config;
   cJSON *o = cJSON_AddObjectToObject(root, "configuration");
-  cJSON_AddStringToObject(o, "model", t->options->network->name);
-  cJSON_AddNumberToObject(o, "parameters", (double)tws_network_params(t->options->network, 0));
+  cJSON_AddStringToObject(o, "model", t->options->plan.network->name);
+  cJSON_AddNumberToObject(o, "parameters", (double)tws_network_params(t->options->plan.network, 0));
   cJSON_AddStringToObject(o, "data", t->options->data);
   if (t->evaluation) {
     cJSON_AddStringToObject(o, "eval_data", t->options->eval_data);

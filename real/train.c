@@ -15,13 +15,12 @@ static tws_code check_options(const tws_training *t, tws_error *err) {
   if (t->options->steps < 1)
     return tws_fail(err, TWS_USAGE, NULL, "the number of steps is %ld", (long)t->options->steps);
   if (!t->options->data) return tws_fail(err, TWS_USAGE, "--data FILE: a text, or llm.c tokens", "no data was given");
-  tws_topology topology;
-  TWS_TRY(tws_plan_topology(c, t->world, &topology, err));
-  int64_t replicas = tws_topology_size(&topology, TWS_AXES_DATA);
-  if (c->train_batch_size != c->micro_batch_size * c->accumulation_steps * replicas)
-    return tws_fail(err, TWS_INTERNAL, NULL, "the configuration is not resolved for %d ranks", t->world);
-  if (!t->ops)
-    return tws_fail(err, TWS_ENVIRONMENT, "use --device host", "this build has no backend '%s'", t->options->device);
+  const tws_topology *topology = &t->options->plan.topology;
+  const int64_t replicas = tws_topology_size(topology, TWS_AXES_DATA);
+  if (tws_topology_world(topology) != t->world ||
+      c->train_batch_size != c->micro_batch_size * c->accumulation_steps * replicas)
+    return tws_fail(err, TWS_INTERNAL, NULL, "the job is not one of %d ranks", t->world);
+  if (!t->ops) return tws_fail(err, TWS_ENVIRONMENT, NULL, "this build has no backend for the job's profile");
   return TWS_OK;
 }
 
@@ -32,12 +31,9 @@ static uint32_t choose_fault_op(const tws_plan *plan) {
 }
 
 static tws_code build_plan(tws_training *t, tws_error *err) {
-  tws_plan_request request = {.network = t->options->network,
-                              .config = t->config,
-                              .rank = t->rank,
-                              .backend = strcmp(t->ops->name, "cuda") == 0 ? TWS_BACKEND_CUDA : TWS_BACKEND_HOST,
-                              .threads = t->threads};
-  TWS_TRY(tws_plan_topology(t->config, t->world, &request.topology, err));
+  tws_plan_request request = t->options->plan;
+  request.rank = t->rank;
+  request.program = TWS_PROGRAM_TRAIN;
   TWS_TRY(tws_plan_build(&request, &t->plan, err));
   t->fault_op = choose_fault_op(t->plan);
   t->counters = &t->plan->state->counters;
@@ -61,7 +57,7 @@ static tws_code open_data(tws_training *t, tws_error *err) {
                                .part = t->plan->position.index[TWS_AXIS_SEQUENCE],
                                .parts = t->plan->position.ranks[TWS_AXIS_SEQUENCE],
                                .ignored = c->ignored_token};
-  TWS_TRY(tws_data_open(t->options->data, c->sequence_length, t->options->network->vocabulary, c->train_batch_size,
+  TWS_TRY(tws_data_open(t->options->data, c->sequence_length, t->options->plan.network->vocabulary, c->train_batch_size,
                         (uint64_t)c->seed, &t->data, err));
   TWS_TRY(tws_evaluation_open(t, err));
   size_t tokens = (size_t)tws_data_tokens(&t->data, &t->shape);
@@ -319,7 +315,7 @@ static void mark(const tws_training *t, const char *what, double *since) {
 
 static tws_code train(tws_training *t, tws_train_result *result, tws_error *err) {
   TWS_TRY(tws_fault_parse(getenv("TWINSPEED_FAULT"), t->rank, &t->fault, err));
-  if (t->options->device && strcmp(t->options->device, "cuda") == 0) TWS_TRY(tws_cuda_load(&t->cuda, err));
+  if (t->options->plan.backend == TWS_BACKEND_CUDA) TWS_TRY(tws_cuda_load(&t->cuda, err));
   TWS_TRY(check_options(t, err));
   double since = tws_clock_s();
   TWS_TRY(build_plan(t, err));
@@ -356,14 +352,13 @@ static void release(tws_training *t) {
 }
 
 tws_code tws_real_train(const tws_train_options *options, tws_train_result *result, tws_error *err) {
-  const tws_config *config = options->config;
+  const tws_plan_request *plan = &options->plan;
   tws_training t = {.options = options,
-                    .config = config,
+                    .config = plan->config,
                     .rank = tws_mpi_rank(),
                     .world = tws_mpi_world(),
-                    .threads = options->threads > 0 ? options->threads : (int)config->threads,
-                    .ops = tws_real_backend(options->device ? options->device : "host")};
-  if (t.threads < 1) t.threads = 1;
+                    .threads = plan->threads > 0 ? plan->threads : 1,
+                    .ops = tws_real_backend(plan->backend == TWS_BACKEND_CUDA ? "cuda" : "host")};
   *result = (tws_train_result){0};
   tws_code code = train(&t, result, err);
   release(&t);

@@ -347,15 +347,14 @@ static void run_job(char *line, FILE *out) {
   need(tws_network_load(model, tws_config_vocabulary_multiple(config), &network, &err) == TWS_OK, name, &err);
   tws_auto_context context = {.hidden_size = network->hidden};
   need(tws_config_resolve(config, world, &context, &err) == TWS_OK, name, &err);
-  tws_train_options options = {.network = network,
-                               .config = config,
+  tws_plan_request plan = {.network = network, .config = config, .backend = TWS_BACKEND_HOST, .threads = 1};
+  need(tws_plan_topology(config, world, &plan.topology, &err) == TWS_OK, name, &err);
+  tws_train_options options = {.plan = plan,
                                .data = getenv("DATA"),
                                .steps = atoi(steps),
                                .eval_data = getenv("EVAL_DATA"),
                                .eval_every = 4,
                                .eval_steps = 2,
-                               .device = "host",
-                               .threads = 1,
                                .deadline_s = 120.0,
                                .on_step = keep};
   if (rank == 0) verify_plans(name, network, config);

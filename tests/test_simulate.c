@@ -73,6 +73,18 @@ START_TEST(plan_is_printed) {
   tws_json *parsed = parse(&json);
   const int operations = cJSON_GetArraySize(cJSON_GetObjectItem(parsed->root, "operations"));
   ck_assert_int_gt(operations, 100);
+  ck_assert_ptr_nonnull(strstr(text.out, ", channel replicas"));
+  const cJSON *operation;
+  int on_channel = 0;
+  cJSON_ArrayForEach(operation, cJSON_GetObjectItem(parsed->root, "operations")) {
+    const cJSON *channel = cJSON_GetObjectItem(operation, "channel");
+    const int collective = strcmp(cJSON_GetObjectItem(operation, "kind")->valuestring, "collective") == 0;
+    ck_assert_int_eq(channel != NULL, collective); /* replicas alone: nothing else waits for others */
+    ck_assert(!channel || strcmp(channel->valuestring, "replicas") == 0);
+    ck_assert_ptr_null(cJSON_GetObjectItem(operation, "place")); /* all of it is on the device */
+    on_channel += collective;
+  }
+  ck_assert_int_gt(on_channel, 4);
   tws_json_destroy(parsed);
   command_free(&text);
   command_free(&json);
