@@ -1,16 +1,13 @@
 /* Pipeline schedules as functions: what a stage does, and in which order. No plan, no allocation.
  *
- * Two forms. *Instructions* are DeepSpeed's streams (runtime/pipe/schedule.py: TrainSchedule, InferenceSchedule,
- * DataParallelSchedule), step by step with buffer ids. *Orders* are what lowering uses: the forward and backward passes
- * that a stage executes, one after another; sends and receives follow from them. docs/pipeline.md draws both. */
+ * Orders are what lowering uses: the forward and backward passes that a stage executes, one after another; sends and
+ * receives follow from them. docs/pipeline.md draws them; DeepSpeed's own form is in compat/deepspeed_instructions.h. */
 #ifndef TWS_PLAN_PIPELINE_SCHEDULE_H
 #define TWS_PLAN_PIPELINE_SCHEDULE_H
 
 #include <stdint.h>
 #include "base/status.h"
 #include "config/ds_config.h"
-
-/* ---- orders ---- */
 
 /* name, text in configurations
  *   GPIPE        all forward passes, then all backward passes (Huang et al., 2019)
@@ -82,55 +79,5 @@ uint32_t tws_pipeline_in_flight(const tws_pipeline_shape *shape, int stage);
  * are those of one micro-batch through one whole stage (all its chunks). (p-1)(f+b+w); INTERLEAVED divides it by the
  * virtual stages; ZB_H1 has (p-1)(f+b-w) + max(0, p-m) w, which holds while w is neither above f nor above b. */
 double tws_pipeline_bubble(const tws_pipeline_shape *shape, double forward_s, double input_s, double weight_s);
-
-/* ---- DeepSpeed's instructions ---- */
-
-#define TWS_INSTRUCTIONS(X)               \
-  X(LOAD_MICRO_BATCH, "LoadMicroBatch")   \
-  X(FORWARD_PASS, "ForwardPass")          \
-  X(BACKWARD_PASS, "BackwardPass")        \
-  X(SEND_ACTIVATION, "SendActivation")    \
-  X(RECV_ACTIVATION, "RecvActivation")    \
-  X(SEND_GRAD, "SendGrad")                \
-  X(RECV_GRAD, "RecvGrad")                \
-  X(REDUCE_TIED_GRADS, "ReduceTiedGrads") \
-  X(REDUCE_GRADS, "ReduceGrads")          \
-  X(OPTIMIZER_STEP, "OptimizerStep")
-typedef enum tws_instruction_kind {
-#define X(name, text) TWS_INSTRUCTION_##name,
-  TWS_INSTRUCTIONS(X)
-#undef X
-      TWS_INSTRUCTION_COUNT
-} tws_instruction_kind;
-const char *tws_instruction_name(tws_instruction_kind kind);
-
-typedef struct tws_instruction {
-  tws_instruction_kind kind;
-  int buffer; /* -1: the instruction has none */
-} tws_instruction;
-
-typedef enum tws_instruction_schedule_kind {
-  TWS_SCHEDULE_TRAIN,
-  TWS_SCHEDULE_INFERENCE,
-  TWS_SCHEDULE_DATA_PARALLEL
-} tws_instruction_schedule_kind;
-
-typedef struct tws_instruction_schedule {
-  tws_instruction_schedule_kind kind;
-  int stages, stage; /* ignored by DATA_PARALLEL */
-  int micro_batches;
-} tws_instruction_schedule;
-
-enum { TWS_STEP_INSTRUCTIONS = 8 }; /* no step has more */
-
-tws_code tws_instruction_check(const tws_instruction_schedule *schedule, tws_error *err);
-/* Steps, numbered from 0, and activation buffers, of a schedule that passes the check. */
-int64_t tws_instruction_steps(const tws_instruction_schedule *schedule);
-int tws_instruction_buffers(const tws_instruction_schedule *schedule);
-/* TRAIN: the micro-batch that a step would work on, outside 0 .. micro_batches - 1 when it has none. */
-int64_t tws_instruction_micro_batch(const tws_instruction_schedule *schedule, int64_t step, int *forward);
-/* Instructions of a step in order; returns how many. */
-int tws_instruction_step(const tws_instruction_schedule *schedule, int64_t step,
-                         tws_instruction instructions[TWS_STEP_INSTRUCTIONS]);
 
 #endif

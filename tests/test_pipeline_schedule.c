@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compat/deepspeed_instructions.h"
 #include "plan/pipeline_partition.h"
 #include "plan/pipeline_program.h"
 #include "plan/pipeline_schedule.h"
@@ -455,8 +456,10 @@ static void expect_refusal(tws_pipeline_shape shape, const char *says, const cha
 START_TEST(illegal_shapes_are_refused) {
   tws_error err = {0};
   tws_pipeline_kind kind;
-  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_INTERLEAVED, 4, 2, 6, 0}, "multiples of the 4 stages", "4 or 8 micro");
-  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_INTERLEAVED, 4, 2, 3, 0}, "multiples of the 4 stages", "use 4 micro");
+  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_INTERLEAVED, 4, 2, 6, 0}, "multiples of the 4 stages",
+                 "4 or 8 micro");
+  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_INTERLEAVED, 4, 2, 3, 0}, "multiples of the 4 stages",
+                 "use 4 micro");
   expect_refusal((tws_pipeline_shape){TWS_PIPELINE_1F1B, 4, 2, 8, 0}, "1f1b", "interleaved");
   expect_refusal((tws_pipeline_shape){TWS_PIPELINE_INTERLEAVED, 1, 2, 8, 0}, "one stage", "one virtual stage");
   expect_refusal((tws_pipeline_shape){TWS_PIPELINE_GPIPE, 0, 1, 8, 0}, "0 stages", "");
