@@ -81,7 +81,8 @@ static const tws_tune_candidate *already_too_large(const tws_tune_candidate *all
 /* Bytes of the model's states that the fullest rank of a point cannot do without. */
 static double states_bytes(const tws_tune_request *request, const tws_variant *p, tws_category *most) {
   const tws_config *config = request->job->config;
-  double dtype = (double)tws_dtype_bytes(config->dtype), moments = tws_config_bf16_moments(config) ? 4 : 8;
+  double dtype = (double)tws_dtype_bytes(config->dtype);
+  double moments = tws_optimizer_of(config->optimizer)->states * (tws_config_bf16_moments(config) ? 2 : 4);
   double masters = config->dtype == TWS_F32 || tws_config_bf16_masters(config) ? 0 : 4;
   double params = (double)tws_network_params(request->job->network, 0);
   if (p->pipeline > 1) params /= p->pipeline;

@@ -199,16 +199,17 @@ static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, t
 /* Kernels over a count of elements. */
 static tws_code count_cases(tws_dtype dtype, int64_t count, tws_case_list *list, tws_error *err) {
   for (int kernel = 0; kernel < TWS_KERNEL_COUNT; kernel++) {
-    if (tws_operator_of((tws_kernel)kernel)->calibrated != TWS_CALIBRATED_COUNT) continue;
+    const tws_operator *row = tws_operator_of((tws_kernel)kernel);
+    if (row->calibrated != TWS_CALIBRATED_COUNT) continue;
     tws_work work = start((tws_kernel)kernel, dtype);
     work.d[0] = count;
-    if (kernel == TWS_KERNEL_ADAMW) {
-      work.f[0] = 1e-8;
-      work.f[1] = 0.01;
+    if (row->updates_weights) {
+      tws_work_set_parameter(&work, "epsilon", 1e-8);
+      tws_work_set_parameter(&work, "weight_decay", 0.01);
     }
     if (kernel == TWS_KERNEL_CAST) work.dtype2 = dtype == TWS_F32 ? TWS_BF16 : TWS_F32;
     TWS_TRY(tws_case_add(list, &work, err));
-    if (kernel != TWS_KERNEL_ADAMW || dtype != TWS_BF16) continue;
+    if (!row->updates_weights || dtype != TWS_BF16) continue;
     work.flags = TWS_HALF_WEIGHTS | TWS_STOCHASTIC;
     TWS_TRY(tws_case_add(list, &work, err));
     work.flags |= TWS_HALF_MOMENTS;

@@ -100,11 +100,12 @@ int tws_config_says_dtype(const tws_config *config, tws_dtype dtype) {
 static void apply_optimizer(tws_config *config) {
   const struct tws_config_store *store = config->store;
   const char *type = tws_given_text(tws_store_at(store, "optimizer.type"));
-  config->optimizer =
-      type && tws_key_word("Adam", tws_optimizer_name(type), 1) == 0 ? TWS_OPTIMIZER_ADAM : TWS_OPTIMIZER_ADAMW;
-  if (config->optimizer == TWS_OPTIMIZER_ADAMW) config->adam_w_mode = 1;
-  config->beta1 = 0.9;
-  config->beta2 = 0.999;
+  const tws_optimizer_row *row = type ? tws_optimizer_find(type) : NULL;
+  if (!row || row->optimizer < 0) row = tws_optimizer_of(TWS_OPTIMIZER_ADAMW); /* resolving refuses it */
+  config->optimizer = (tws_optimizer)row->optimizer;
+  if (row->decoupled) config->adam_w_mode = 1;
+  config->beta1 = row->beta1;
+  config->beta2 = row->beta2;
   tws_given betas = tws_store_at(store, "optimizer.params.betas");
   if (cJSON_IsArray(betas.item)) {
     config->beta1 = betas.item->child->valuedouble;

@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "config/axes.h"
+#include "config/optimizer.h"
 
 typedef enum tws_recompute { TWS_RECOMPUTE_NONE, TWS_RECOMPUTE_SELECTIVE, TWS_RECOMPUTE_FULL } tws_recompute;
 typedef enum tws_scheduler {
@@ -19,7 +20,6 @@ typedef enum tws_scheduler {
   TWS_SCHEDULER_WARMUP_DECAY,
   TWS_SCHEDULER_WARMUP_COSINE
 } tws_scheduler;
-typedef enum tws_optimizer { TWS_OPTIMIZER_ADAM, TWS_OPTIMIZER_ADAMW } tws_optimizer;
 
 typedef struct tws_zero_config {
   int stage;
@@ -47,7 +47,7 @@ typedef struct tws_config {
     int consecutive;
   } fp16;
   tws_zero_config zero;
-  tws_optimizer optimizer; /* of the optimizers honoured today; others are refused by name */
+  tws_optimizer optimizer; /* others than those of config/optimizers.def are refused by name */
   double lr, beta1, beta2, epsilon, weight_decay;
   int adam_w_mode, bias_correction;
   tws_scheduler scheduler;

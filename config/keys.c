@@ -138,8 +138,9 @@ int tws_key_lax_section(const char *section) {
              section, 0) >= 0;
 }
 
-const char *tws_optimizer_name(const char *type) {
-  return tws_key_word("FusedAdam|DeepSpeedCPUAdam|CPUAdam", type, 1) >= 0 ? "Adam" : type;
+const char *tws_key_optimizer_argument(const char *path) {
+  static const char section[] = "optimizer.params.";
+  return strncmp(path, section, sizeof section - 1) == 0 ? path + sizeof section - 1 : NULL;
 }
 
 int tws_key_checked_section(const char *section) {

@@ -44,7 +44,7 @@ typedef struct tws_key {
   const char *values;   /* allowed strings, parted by | */
   const char *alias;    /* another name for the last segment */
   const char *moved_to; /* deprecated in favour of this path */
-  const char *owners;   /* types of the optimizer or scheduler that take this argument */
+  const char *owners;   /* types of the scheduler that take this argument; optimizers: config/optimizer.h */
   const char *reason;   /* why it has no effect; NULL when it has one */
   double low, high;     /* where bounded */
   size_t offset;
@@ -67,8 +67,8 @@ int tws_key_lax_section(const char *section);
 /* Section that DeepSpeed itself holds against a schema: it refuses keys that it does not know, and reads "2" as 2 and
  * "yes" as true. Of all others it takes what it knows and leaves the rest. */
 int tws_key_checked_section(const char *section);
-/* "Adam" for the classes that DeepSpeed's Adam is made of; any other type as it is. */
-const char *tws_optimizer_name(const char *type);
+/* The argument's name where the path is one of optimizer.params; else NULL. */
+const char *tws_key_optimizer_argument(const char *path);
 /* What an unknown key is taken for: a slip of the pen, a known key in another place, or nothing known. */
 typedef enum tws_key_guess { TWS_GUESS_NONE, TWS_GUESS_ELSEWHERE, TWS_GUESS_SLIP } tws_key_guess;
 /* A hint for an unknown key: did-you-mean among its neighbours or elsewhere in the table, or the known neighbours. */

@@ -161,6 +161,7 @@ static const char *scheduler_name(tws_scheduler scheduler) {
 
 static void put_special(builder *b, const tws_config *config) {
   char order[TWS_AXIS_ORDER_TEXT];
+  const tws_optimizer_row *optimizer = tws_optimizer_of(config->optimizer);
   cJSON *betas = cJSON_CreateArray();
   const double beta[2] = {config->beta1, config->beta2};
   for (int i = 0; i < 2; i++) {
@@ -172,8 +173,11 @@ static void put_special(builder *b, const tws_config *config) {
   put_at(b, "fp16.enabled", cJSON_CreateBool(config->dtype == TWS_F16));
   put_at(b, "bf16.enabled", cJSON_CreateBool(config->dtype == TWS_BF16));
   put_at(b, "data_types.grad_accum_dtype", cJSON_CreateString(tws_dtype_name(config->accumulation_dtype)));
-  put_at(b, "optimizer.type", cJSON_CreateString(config->optimizer == TWS_OPTIMIZER_ADAM ? "Adam" : "AdamW"));
-  put_at(b, "optimizer.params.betas", betas);
+  put_at(b, "optimizer.type", cJSON_CreateString(optimizer->type));
+  if (tws_optimizer_takes(optimizer, "betas"))
+    put_at(b, "optimizer.params.betas", betas);
+  else
+    cJSON_Delete(betas);
   put_at(b, "twinspeed.axis_order", cJSON_CreateString(tws_axis_order_text(&config->axis_order, order)));
   drop_at(b, "tensor_parallel.tensor_parallel.tp_size"); /* it has been read into autotp_size */
   cJSON *inner = find_at(b, "tensor_parallel.tensor_parallel");
@@ -186,9 +190,11 @@ static void put_special(builder *b, const tws_config *config) {
     put_at(b, "scheduler.params.warmup_max_lr", cJSON_CreateNull());
 }
 
-/* Arguments are printed for the schedule in use, and those of loss scaling where there is some. */
+/* Arguments are printed for the optimizer and the schedule in use, and those of loss scaling where there is some. */
 static int applies(const tws_config *config, const tws_key *key) {
   if (strncmp(key->path, "fp16.", 5) == 0) return config->dtype == TWS_F16 || key->store == TWS_STORE_SPECIAL;
+  const char *argument = tws_key_optimizer_argument(key->path);
+  if (argument) return tws_optimizer_takes(tws_optimizer_of(config->optimizer), argument);
   if (strncmp(key->path, "scheduler.", 10) != 0) return 1;
   if (config->scheduler == TWS_SCHEDULER_NONE) return 0;
   return !key->owners || tws_key_word(key->owners, scheduler_name(config->scheduler), 0) >= 0;
@@ -258,7 +264,9 @@ static int leave_out(builder *b, const tws_config *config, const tws_key *key) {
 static void put_defaults(builder *b) {
   for (size_t i = 0; i < tws_key_count; i++) {
     const tws_key *key = &tws_keys[i];
-    if (key->parts || !key->fallback || key->owners || key->moved_to || strpbrk(key->path, "<[")) continue;
+    if (key->parts || !key->fallback || key->owners || key->moved_to || tws_key_optimizer_argument(key->path) ||
+        strpbrk(key->path, "<["))
+      continue;
     if (!presence_matters(key->path) && !find_at(b, key->path)) put_at(b, key->path, cJSON_Parse(key->fallback));
   }
 }
@@ -559,6 +567,7 @@ static const char *idle_reason(const tws_config *c, const char *path) {
   const tws_key *schedule = tws_key_at("twinspeed.pipeline_schedule");
   int usual = tws_key_word(schedule->values, "1f1b", 0);
   const char *partition = c->pipeline_partition ? c->pipeline_partition : "best";
+  const tws_optimizer_row *optimizer = tws_optimizer_of(c->optimizer);
   const int cycles = c->scheduler == TWS_SCHEDULER_ONE_CYCLE && c->schedule.cycle_momentum;
   const struct {
     const char *path;
@@ -578,7 +587,7 @@ static const char *idle_reason(const tws_config *c, const char *path) {
        "it needs bf16.enabled and bf16.bf16_master_weights_and_grads"},
       {"twinspeed.stochastic_rounding", !c->stochastic_rounding && !tws_config_bf16_masters(c),
        "it needs bf16.bf16_master_weights_and_grads: masters in float32 are rounded to nearest"},
-      {"optimizer.params.betas", cycles && (c->beta1 != 0.9 || c->beta2 != 0.999),
+      {"optimizer.params.betas", cycles && (c->beta1 != optimizer->beta1 || c->beta2 != optimizer->beta2),
        "OneCycle sets them, unless scheduler.params.cycle_momentum is false"},
       {"zero_optimization.offload_param.device", c->zero.offload_param && c->zero.stage != 3,
        "parameters are offloaded at stage 3 alone"},

@@ -303,32 +303,50 @@ static tws_code check_parallelism(const rules *r) {
                 "elasticity is not supported yet");
 }
 
-/* Arguments that the chosen optimizer or schedule does not take. */
+static tws_code refuse_argument(const rules *r, const tws_key *key, const char *type, const char *owners) {
+  char hint[192];
+  snprintf(hint, sizeof hint, "it belongs to %s", owners);
+  return tws_store_fail(r->store, tws_store_get(r->store, key), TWS_INVALID, r->err, hint, "%s takes no \"%s\"", type,
+                        strrchr(key->path, '.') + 1);
+}
+
+/* Arguments that the chosen optimizer does not take. */
+static tws_code check_optimizer_arguments(const rules *r, const tws_optimizer_row *row) {
+  for (size_t i = 0; i < tws_key_count; i++) {
+    const char *argument = tws_key_optimizer_argument(tws_keys[i].path);
+    char takers[160];
+    if (!argument || tws_optimizer_takes(row, argument) || !tws_store_get(r->store, &tws_keys[i]).item) continue;
+    tws_optimizer_takers(argument, takers, sizeof takers);
+    return refuse_argument(r, &tws_keys[i], row->type, takers);
+  }
+  return TWS_OK;
+}
+
+/* Arguments that the chosen schedule does not take. */
 static tws_code check_arguments(const rules *r, const char *section, const char *type) {
   size_t length = strlen(section);
   for (size_t i = 0; i < tws_key_count; i++) {
     const tws_key *key = &tws_keys[i];
     if (!key->owners || strncmp(key->path, section, length) != 0) continue;
-    tws_given given = tws_store_get(r->store, key);
-    if (!given.item || tws_key_word(key->owners, type, 1) >= 0) continue;
-    char hint[192];
-    snprintf(hint, sizeof hint, "it belongs to %s", key->owners);
-    return tws_store_fail(r->store, given, TWS_INVALID, r->err, hint, "%s takes no \"%s\"", type,
-                          strrchr(key->path, '.') + 1);
+    if (!tws_store_get(r->store, key).item || tws_key_word(key->owners, type, 1) >= 0) continue;
+    return refuse_argument(r, key, type, key->owners);
   }
   return TWS_OK;
 }
 
 static tws_code check_optimizer(const rules *r) {
   const char *type = tws_given_text(at(r, "optimizer.type"));
-  if (!type) type = "AdamW";
-  if (tws_key_word("OneBitAdam|ZeroOneAdam|OneBitLamb", type, 1) >= 0 && r->config->zero.stage > 0)
-    return REFUSE(r, "optimizer.type", TWS_INVALID, "use stage 0", "optimizer %.40s does not go with ZeRO", type);
-  type = tws_optimizer_name(type);
-  if (tws_key_word("Adam|AdamW", type, 1) < 0)
-    return REFUSE(r, "optimizer.type", TWS_UNSUPPORTED, "use Adam or AdamW", "optimizer \"%.60s\" is not supported",
-                  type);
-  TWS_TRY(check_arguments(r, "optimizer.params.", type));
+  const tws_optimizer_row *row = type ? tws_optimizer_find(type) : tws_optimizer_of(TWS_OPTIMIZER_ADAMW);
+  if (row && row->without_zero && r->config->zero.stage > 0)
+    return REFUSE(r, "optimizer.type", TWS_INVALID, "use stage 0", "optimizer %.40s does not go with ZeRO", row->type);
+  if (!row || row->optimizer < 0) {
+    char known[128], hint[160];
+    tws_optimizer_list(known, sizeof known);
+    snprintf(hint, sizeof hint, "use %s", known);
+    return REFUSE(r, "optimizer.type", TWS_UNSUPPORTED, hint, "optimizer \"%.60s\" is not supported",
+                  row ? row->type : type);
+  }
+  TWS_TRY(check_optimizer_arguments(r, row));
   if (r->config->beta1 >= 1 || r->config->beta2 >= 1)
     return REFUSE(r, "optimizer.params.betas", TWS_INVALID, NULL, "betas must be below 1");
   return TWS_OK;

@@ -103,14 +103,12 @@ static tws_code refuse(const tws_walk *walk, const cJSON *item, const char *hint
 
 /* Arguments of optimizers and schedules that only PyTorch knows cannot be checked; resolving refuses them by name. */
 static int foreign_arguments(const tws_walk *walk) {
-  static const char *const known[2] = {
-      "Adam|AdamW|Adagrad|Lamb|Lion|OneBitAdam|ZeroOneAdam|OneBitLamb|Muon|MuAdam|MuAdamW|MuSGD",
-      "LRRangeTest|OneCycle|WarmupLR|WarmupDecayLR|WarmupCosineLR"};
+  static const char schedules[] = "LRRangeTest|OneCycle|WarmupLR|WarmupDecayLR|WarmupCosineLR";
   if (walk->n < 3 || strcmp(walk->segments[1], "params") != 0) return 0;
   int optimizer = strcmp(walk->segments[0], "optimizer") == 0;
   if (!optimizer && strcmp(walk->segments[0], "scheduler") != 0) return 0;
   const char *type = tws_given_text(tws_store_at(walk->store, optimizer ? "optimizer.type" : "scheduler.type"));
-  return type && tws_key_word(known[!optimizer], optimizer ? tws_optimizer_name(type) : type, optimizer) < 0;
+  return type && (optimizer ? !tws_optimizer_find(type) : tws_key_word(schedules, type, 0) < 0);
 }
 
 /* DeepSpeed takes from this place what it knows. Arguments go to a constructor, which takes no others. */

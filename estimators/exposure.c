@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "estimators/estimators.h"
+#include "models/operator.h"
 
 int tws_report_has(int axis) {
   return axis == TWS_REPORT_OTHER || (int)tws_axis_reported((tws_axis)axis) == axis;
@@ -111,8 +112,9 @@ void tws_path_judge(tws_path_result *r) {
   double matmul = r->kernel_s[TWS_KERNEL_LINEAR] + r->kernel_s[TWS_KERNEL_LINEAR_GRAD_INPUT] +
                   r->kernel_s[TWS_KERNEL_LINEAR_GRAD_WEIGHT];
   double attention = r->kernel_s[TWS_KERNEL_ATTENTION] + r->kernel_s[TWS_KERNEL_ATTENTION_GRAD];
-  double update = r->kernel_s[TWS_KERNEL_ADAMW], other = -matmul - attention - update;
-  for (int k = 0; k < TWS_KERNEL_COUNT; k++) other += r->kernel_s[k];
+  double update = 0, other = -matmul - attention;
+  for (int k = 0; k < TWS_KERNEL_COUNT; k++)
+    *(tws_operator_of((tws_kernel)k)->updates_weights ? &update : &other) += r->kernel_s[k];
   double step = r->step_s > 0 ? r->step_s : 1, communication = r->exposed_s - r->bubble_s;
   const char *what = "matrix products";
   double most = matmul;

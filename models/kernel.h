@@ -20,9 +20,10 @@ typedef enum tws_kernel {
 } tws_kernel;
 const char *tws_kernel_name(tws_kernel kernel);
 
-#define TWS_COLLECTIVES(X)                                                                                      \
-  X(ALL_REDUCE, "all_reduce")                                                                                   \
-  X(REDUCE, "reduce") X(ALL_GATHER, "all_gather") X(REDUCE_SCATTER, "reduce_scatter") X(BROADCAST, "broadcast") \
+#define TWS_COLLECTIVES(X)                                                                  \
+  X(ALL_REDUCE, "all_reduce")                                                               \
+  X(REDUCE, "reduce")                                                                       \
+  X(ALL_GATHER, "all_gather") X(REDUCE_SCATTER, "reduce_scatter") X(BROADCAST, "broadcast") \
       X(ALL_TO_ALL, "all_to_all") X(BARRIER, "barrier")
 typedef enum tws_collective {
 #define X(name, text) TWS_COLLECTIVE_##name,
@@ -42,9 +43,9 @@ enum {
                       in them */
   TWS_GELU = 64, /* LINEAR, LINEAR_GRAD_INPUT: the activation behind a layer, or its gradient, is part of the product */
   TWS_RESIDUAL = 128,     /* NORM: of a sum, which is kept */
-  TWS_HALF_WEIGHTS = 256, /* ADAMW: the 16-bit parameters are the only weights */
-  TWS_HALF_MOMENTS = 512, /* ADAMW: of 16 bits too */
-  TWS_STOCHASTIC = 1024,  /* ADAMW: 16-bit results are rounded at random */
+  TWS_HALF_WEIGHTS = 256, /* updates of weights: the 16-bit parameters are the only weights */
+  TWS_HALF_MOMENTS = 512, /* and their states */
+  TWS_STOCHASTIC = 1024,  /* updates: 16-bit results are rounded at random */
 };
 
 /* The flags' names in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
@@ -55,8 +56,8 @@ const char *tws_kernel_flag_name(int bit);
 typedef struct tws_work {
   uint8_t kind;   /* tws_op_kind of plan/plan.h */
   uint8_t code;   /* tws_kernel, or tws_collective */
-  uint8_t dtype;  /* storage type of activations and parameters (ADAMW etc.: of the gradient) */
-  uint8_t dtype2; /* storage type of gradient accumulation, or of the other side (CAST, ADAMW: 16-bit p or F32) */
+  uint8_t dtype;  /* storage type of activations and parameters (updates: of the gradient) */
+  uint8_t dtype2; /* storage type of gradient accumulation, or of the other side (CAST, updates: 16-bit p or F32) */
   uint32_t flags;
   uint16_t group;    /* collectives: index into the plan's groups; else 0 */
   uint8_t place;     /* tws_place of plan/plan.h: where it runs is part of what it costs */
@@ -109,7 +110,7 @@ enum {
   TWS_METRIC_SQUARES,
   TWS_METRIC_NORM,
   TWS_METRIC_CLIP,
-  TWS_METRIC_OVERFLOW, /* with TWS_SCALED: 1 when the loss or a gradient is not finite, and ADAMW does nothing */
+  TWS_METRIC_OVERFLOW, /* with TWS_SCALED: 1 when the loss or a gradient is not finite, and updates do nothing */
   TWS_METRIC_COUNT = 8
 };
 

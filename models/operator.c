@@ -1,6 +1,8 @@
 /* The table of operators, read four times: as texts and constants, as flops, as bytes, and as a list of operands. */
 #include "models/operator.h"
 
+#include <string.h>
+
 #define UNUSED __attribute__((unused))
 enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 }; /* of one element */
 
@@ -20,6 +22,7 @@ enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 }; /* of one element */
 #define LEAST(...) .least = {__VA_ARGS__}
 #define LIKE(kernel) .like = 1 + TWS_KERNEL_##kernel
 #define CALIBRATED(shapes) .calibrated = TWS_CALIBRATED_##shapes
+#define UPDATES_WEIGHTS .updates_weights = 1
 #define FLOPS(expression) .flops = #expression
 #define DIMS0() .dims = 0
 #define DIMS1(a) .dims = 1, .dim = {#a}
@@ -55,6 +58,23 @@ const tws_operator *tws_operator_of(tws_kernel kernel) {
 
 const char *tws_kernel_name(tws_kernel kernel) {
   return (unsigned)kernel < TWS_KERNEL_COUNT ? operators[kernel].name : "unknown kernel";
+}
+
+static int parameter_index(tws_kernel kernel, const char *name) {
+  const tws_operator *row = &operators[kernel];
+  for (int i = 0; i < row->parameters; i++)
+    if (strcmp(row->parameter[i], name) == 0) return i;
+  return -1;
+}
+
+double tws_work_parameter(const tws_work *work, const char *name) {
+  const int i = parameter_index((tws_kernel)work->code, name);
+  return i < 0 ? 0 : work->f[i];
+}
+
+void tws_work_set_parameter(tws_work *work, const char *name, double value) {
+  const int i = parameter_index((tws_kernel)work->code, name);
+  if (i >= 0) work->f[i] = value;
 }
 
 /* ---- numbers ---- */

@@ -68,6 +68,7 @@ typedef struct tws_operand_text {
 typedef struct tws_operator {
   signed char least[TWS_OPERATOR_DIMS]; /* the least dimension with which there is anything to do */
   int dims, parameters, arguments;
+  int updates_weights;
   int like; /* 1 + the tws_kernel whose measurements stand in for missing ones; 0: none */
   const char *identifier, *name, *summary, *flops;
   const char *dim[TWS_OPERATOR_DIMS], *parameter[TWS_OPERATOR_DIMS]; /* of tws_work.d[] and f[] */
@@ -77,6 +78,9 @@ typedef struct tws_operator {
 } tws_operator;
 
 const tws_operator *tws_operator_of(tws_kernel kernel);
+/* The parameter of that name; 0 where the kernel has none. */
+double tws_work_parameter(const tws_work *work, const char *name);
+void tws_work_set_parameter(tws_work *work, const char *name, double value);
 /* What a profile's added bytes are given for each of. */
 double tws_work_elements(const tws_work *work);
 

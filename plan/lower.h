@@ -6,7 +6,7 @@
  *   values.c     where values and their gradients are
  *   modules.c    one visit -> kernels: forward; backward.c: backward; exchange.c: values that change hands
  *   zero.c       where parameters and gradients live and move, by ZeRO stage
- *   optimizer.c  the step: norm, clipping, AdamW, gathering of updated parameters; the end of an evaluation
+ *   optimizer.c  the step: norm, clipping, the update, gathering of updated parameters; the end of an evaluation
  *   pipeline.c   which modules a stage runs, micro-batches in what order, messages between stages
  *   build.c      puts them together */
 #ifndef TWS_PLAN_LOWER_H

@@ -1,7 +1,8 @@
-/* The end of a step: gradient norm, clipping, AdamW on what this rank owns, and the gathering of what was updated.
+/* The end of a step: gradient norm, clipping, the update of what this rank owns, and the gathering of what was updated.
  * All scalars stay in the plan's two small buffers, so that nothing here needs the host. */
 #include <string.h>
 
+#include "models/operator.h"
 #include "plan/zero.h"
 #include "plan/zero_partition.h"
 
@@ -49,15 +50,33 @@ static int is_stochastic(const tws_config *config) {
   return tws_config_bf16_masters(config) && config->stochastic_rounding;
 }
 
+/* The kernel of the configuration's optimizer with its parameters: the configuration's fields of the same names. */
+static tws_work rule_work(const tws_config *config) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_COUNT, config->accumulation_dtype, 0);
+  switch (tws_optimizer_of(config->optimizer)->rule) {
+#define VALUES1(a) config->a
+#define VALUES2(a, b) config->a, config->b
+#define UPDATE_RULE(id, name, summary, n, parameters, ...) \
+  case TWS_UPDATE_##id: {                                  \
+    const double values[] = {VALUES##n parameters};        \
+    work.code = TWS_KERNEL_##id;                           \
+    memcpy(work.f, values, sizeof values);                 \
+    break;                                                 \
+  }
+#include "config/optimizers.def"
+    case TWS_UPDATE_COUNT:
+      break;
+  }
+  return work;
+}
+
 static tws_work update_work(const tws_config *config, const run *r, tws_arguments *arguments) {
-  uint32_t flags = config->adam_w_mode || config->optimizer == TWS_OPTIMIZER_ADAMW ? 0 : TWS_L2;
-  if (tws_config_bf16_masters(config)) flags |= TWS_HALF_WEIGHTS;
-  if (tws_config_bf16_moments(config)) flags |= TWS_HALF_MOMENTS;
-  tws_work work = tws_kernel_work(TWS_KERNEL_ADAMW, config->accumulation_dtype, flags);
+  tws_work work = rule_work(config);
+  if (!config->adam_w_mode && !tws_optimizer_of(config->optimizer)->decoupled) work.flags |= TWS_L2;
+  if (tws_config_bf16_masters(config)) work.flags |= TWS_HALF_WEIGHTS;
+  if (tws_config_bf16_moments(config)) work.flags |= TWS_HALF_MOMENTS;
   work.dtype2 = (uint8_t)config->dtype;
   work.d[0] = (int64_t)r->count;
-  work.f[0] = config->epsilon;
-  work.f[1] = config->weight_decay;
   if (!is_stochastic(config)) return work;
   work.flags |= TWS_STOCHASTIC;
   *arguments = (tws_arguments){{(double)(config->seed & ((INT64_C(1) << 53) - 1)), (double)r->element}};
@@ -76,17 +95,16 @@ static void update(tws_lower *l, const run *r) {
   if (!r->count) return;
   tws_arguments arguments = {{0}};
   tws_work work = update_work(l->config, r, &arguments);
-  tws_operand operands[7] = {
-      master ? tws_update(plan->master, state, r->count) : tws_update(plan->parameters, r->at, r->count),
-      tws_update(plan->optimizer_state[0], state, r->count),
-      tws_update(plan->optimizer_state[1], state, r->count),
-      tws_read(plan->gradients, gradient, r->count),
-      tws_all(&l->b, plan->hyper, TWS_READ),
-      tws_all(&l->b, plan->metrics, TWS_READ),
-      tws_write(plan->parameters, r->at, r->count),
-  };
-  tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, is_stochastic(l->config) ? &arguments : NULL, operands,
-                           master ? 7 : 6);
+  tws_operand operands[TWS_OPTIMIZER_STATES + 5];
+  int n = 0;
+  operands[n++] = master ? tws_update(plan->master, state, r->count) : tws_update(plan->parameters, r->at, r->count);
+  for (int i = 0; i < plan->optimizer_states; i++)
+    operands[n++] = tws_update(plan->optimizer_state[i], state, r->count);
+  operands[n++] = tws_read(plan->gradients, gradient, r->count);
+  operands[n++] = tws_all(&l->b, plan->hyper, TWS_READ);
+  operands[n++] = tws_all(&l->b, plan->metrics, TWS_READ);
+  if (master) operands[n++] = tws_write(plan->parameters, r->at, r->count);
+  tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, is_stochastic(l->config) ? &arguments : NULL, operands, n);
 }
 
 /* Sub-groups of stage 3, by place in the flat order; of other stages all is one. */

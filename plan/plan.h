@@ -177,8 +177,6 @@ typedef enum tws_program {
 } tws_program;
 const char *tws_program_name(tws_program program);
 
-enum { TWS_OPTIMIZER_STATES = 4 }; /* the most that an optimizer keeps for each parameter */
-
 typedef struct tws_plan {
   tws_arena *arena;
   const tws_network *network; /* not owned: must outlive the plan */
@@ -204,7 +202,7 @@ typedef struct tws_plan {
   uint64_t arena_bytes[TWS_TIER_COUNT]; /* without the state: tws_plan_bytes() */
   /* well-known buffers; TWS_NONE where a plan has none */
   uint32_t parameters, master, gradients;
-  uint32_t optimizer_state[TWS_OPTIMIZER_STATES]; /* AdamW: first and second moments */
+  uint32_t optimizer_state[TWS_OPTIMIZER_STATES]; /* by config/optimizers.def */
   int optimizer_states;
   uint32_t input[TWS_NETWORK_INPUTS]; /* as the network lists them: [accumulation][rows of a micro-batch on this rank] */
   uint32_t hyper, metrics;

@@ -90,7 +90,7 @@ static uint32_t add_state(tws_lower *l, const char *name, tws_category category,
 }
 
 static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const uint64_t *pieces) {
-  static const char *const moment_names[] = {"first moments", "second moments"};
+  const tws_optimizer_row *optimizer = tws_optimizer_of(l->config->optimizer);
   tws_plan *plan = l->b.plan;
   uint32_t count = l->network->param_count + 1;
   plan->parameters = add_state(l, "parameters", TWS_CATEGORY_PARAMETER, l->config->dtype, elements, TWS_ELEMENTS_STORED,
@@ -101,10 +101,10 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
     plan->master =
         add_state(l, "master weights", TWS_CATEGORY_MASTER, TWS_F32, owned, TWS_ELEMENTS_OWNED, TWS_INITIAL_PARAMETER);
   }
-  for (plan->optimizer_states = 0; plan->optimizer_states < 2; plan->optimizer_states++)
-    plan->optimizer_state[plan->optimizer_states] =
-        add_state(l, moment_names[plan->optimizer_states], TWS_CATEGORY_MOMENT, moments, owned, TWS_ELEMENTS_OWNED,
-                  TWS_INITIAL_ZERO);
+  plan->optimizer_states = optimizer->states;
+  for (int i = 0; i < optimizer->states; i++)
+    plan->optimizer_state[i] =
+        add_state(l, optimizer->state[i], TWS_CATEGORY_MOMENT, moments, owned, TWS_ELEMENTS_OWNED, TWS_INITIAL_ZERO);
 }
 
 /* Of an evaluation there are none. */

@@ -42,7 +42,7 @@ static int ends_with(const char *text, const char *end) {
 }
 
 static int add_file(const char *path, const struct stat *status, int type, struct FTW *where) {
-  static const char *const kinds[] = {".c", ".h", ".cu", ".cuh", ".cpp", ".inc"};
+  static const char *const kinds[] = {".c", ".h", ".cu", ".cuh", ".cpp", ".inc", ".def"};
   (void)status, (void)where;
   int wanted = 0;
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) wanted |= ends_with(path, kinds[i]);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/optimizer.h"
 #include "models/network/module.h"
 #include "models/operator.h"
 
@@ -50,7 +51,7 @@ static void print_operand(FILE *out, const tws_operand_text *o) {
   const char *separator = "";
   if (o->adds_with) fprintf(out, "added to with %s", o->adds_with), separator = "; ";
   if (o->in_place) fprintf(out, "%smay be %s", separator, o->in_place), separator = "; ";
-  if (o->content && !scratch) {
+  if (o->content && !scratch && strcmp(o->content, "NUMBERS") != 0) {
     fprintf(out, "%sholds ", separator), separator = "; ";
     print_expression(out, o->content);
   }
@@ -63,6 +64,16 @@ static void print_operand(FILE *out, const tws_operand_text *o) {
   fprintf(out, " |\n");
 }
 
+/* Parted by |, which ends a cell of a table. */
+static void print_list(FILE *out, const char *list) {
+  for (; *list; ++list) fprintf(out, *list == '|' ? ", " : "%c", *list);
+}
+
+static const tws_kernel update_kernels[] = {
+#define UPDATE_RULE(id, ...) TWS_KERNEL_##id,
+#include "config/optimizers.def"
+};
+
 static void print_operator(FILE *out, const tws_operator *o) {
   fprintf(out, "\n## %s\n%s\n\n", o->identifier, o->summary);
   print_names(out, "Sizes", "d", o->dim, o->dims, o->least);
@@ -72,6 +83,22 @@ static void print_operator(FILE *out, const tws_operator *o) {
   print_expression(out, o->flops);
   fprintf(out, ".\n\n| operand | access | type | shape | there when | |\n|---|---|---|---|---|---|\n");
   for (const tws_operand_text *operand = o->operand; operand->name; ++operand) print_operand(out, operand);
+}
+
+static void print_optimizers(FILE *out) {
+  fprintf(out,
+          "\n## Optimizers\nWords for `optimizer.type`, from `config/optimizers.def`; all take lr and weight_decay.\n\n"
+          "| type | also | kernel | keeps | takes | betas |\n|---|---|---|---|---|---|\n");
+  for (int i = 0; i < TWS_OPTIMIZER_COUNT; ++i) {
+    const tws_optimizer_row *row = tws_optimizer_of((tws_optimizer)i);
+    fprintf(out, "| %s | ", row->type);
+    print_list(out, row->aliases);
+    fprintf(out, " | %s | ", tws_kernel_name(update_kernels[row->rule]));
+    for (int k = 0; k < row->states; ++k) fprintf(out, "%s%s", k ? ", " : "", row->state[k]);
+    fprintf(out, " | ");
+    print_list(out, row->takes);
+    fprintf(out, " | %g, %g |\n", row->beta1, row->beta2);
+  }
 }
 
 static char *page(void) {
@@ -90,6 +117,7 @@ static char *page(void) {
       "costs. WRITE overwrites; UPDATE reads and writes. Compulsory traffic, which costs are made from, is every "
       "operand once in or out, unless its row says what it reads and writes.\n");
   for (int k = 0; k < TWS_KERNEL_COUNT; ++k) print_operator(out, tws_operator_of((tws_kernel)k));
+  print_optimizers(out);
   fclose(out);
   return text;
 }
@@ -108,9 +136,8 @@ START_TEST(page_is_that_of_the_table) {
   char *found = calloc(length + 2, 1);
   const size_t got = fread(found, 1, length + 1, in);
   fclose(in);
-  ck_assert_msg(
-      got == length && memcmp(found, expected, length) == 0,
-      "docs/operators.md is not what models/operators.def says: TWINSPEED_UPDATE=1 build/tests/test_operators");
+  ck_assert_msg(got == length && memcmp(found, expected, length) == 0,
+                "docs/operators.md is not what the tables say: TWINSPEED_UPDATE=1 build/tests/test_operators");
   free(found);
   free(expected);
 }

@@ -3,85 +3,141 @@
 #include "base/philox.h"
 #include "real/cuda/kernels/common.cuh"
 
+extern "C" {
+#include "models/operator.h"
+}
+
 namespace {
 
-struct AdamW {
+// What an update's arithmetic may use: this step's rates, and the parameters of its work under their names.
+struct Parameters {
   float epsilon, decay;
   int l2;
 };
 
 struct Rates {
-  float beta1, beta2, rest1, rest2, clip, step, inverse_root_bias2, decay;
+  float lr, beta1, beta2, rest1, rest2, clip, step, inverse_root_bias2, decay, epsilon;
+  int l2;
 };
 
-__device__ void update(const AdamW &c, const Rates &r, float g, float *p, float *m, float *v) {
-  g *= r.clip;
-  if (c.l2) g += r.decay * *p;
-  *m = r.beta1 * *m + r.rest1 * g;
-  *v = r.beta2 * *v + r.rest2 * (g * g);
-  float change = r.step * *m / (sqrtf(*v) * r.inverse_root_bias2 + c.epsilon);
-  if (!c.l2) change += r.decay * *p;
+// ---- the rules of config/optimizers.def: the weight and the states of an element become the new ones; g is clipped ----
+
+template <tws_kernel KERNEL>
+__device__ void update_rule(const Rates &r, float g, float *p, float *state);
+
+template <>
+__device__ void update_rule<TWS_KERNEL_ADAMW>(const Rates &r, float g, float *p, float *state) {
+  if (r.l2) g += r.decay * *p;
+  state[0] = r.beta1 * state[0] + r.rest1 * g;
+  state[1] = r.beta2 * state[1] + r.rest2 * (g * g);
+  float change = r.step * state[0] / (sqrtf(state[1]) * r.inverse_root_bias2 + r.epsilon);
+  if (!r.l2) change += r.decay * *p;
   *p -= change;
 }
 
-__device__ Rates rates_of(const AdamW &c, const float *hyper, const double *metrics) {
+// ---- from the table: the number of a rule's states ----
+
+template <tws_kernel KERNEL>
+struct States;
+#define STATE(...) +1
+#define STATES(...) __VA_ARGS__
+#define UPDATE_RULE(id, name, summary, n, parameters, flops, states) \
+  template <>                                                        \
+  struct States<TWS_KERNEL_##id> {                                   \
+    enum { count = 0 states };                                       \
+  };
+#include "config/optimizers.def"
+
+template <int COUNT, typename T>
+struct Pointers {
+  T *at[COUNT];
+};
+
+__device__ Rates rates_of(const Parameters &c, const float *hyper, const double *metrics) {
   Rates r;
+  r.lr = hyper[TWS_HYPER_LR];
   r.beta1 = hyper[TWS_HYPER_BETA1], r.rest1 = hyper[TWS_HYPER_REST1];
   r.beta2 = hyper[TWS_HYPER_BETA2], r.rest2 = hyper[TWS_HYPER_REST2];
   r.clip = (float)metrics[TWS_METRIC_CLIP];
   r.step = hyper[TWS_HYPER_LR] / hyper[TWS_HYPER_BIAS1];
   r.inverse_root_bias2 = 1.0F / sqrtf(hyper[TWS_HYPER_BIAS2]);
   r.decay = c.l2 ? c.decay : hyper[TWS_HYPER_LR] * c.decay;
+  r.epsilon = c.epsilon;
+  r.l2 = c.l2;
   return r;
 }
 
-// AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019). A clip coefficient of 0 says that
-// the gradients are not finite: nothing may change.
-template <typename G, typename P>
-__global__ void adamw(float *p, float *m, float *v, const G *grad, const float *hyper, const double *metrics, P *p16,
-                      AdamW c, int64_t packs, int64_t count) {
-  constexpr int N = 4;
+// One element of the states that a thread holds.
+template <tws_kernel KERNEL, int N>
+__device__ void update_one(const Rates &r, float g, float *p, float (&state)[States<KERNEL>::count][N], int j) {
+  constexpr int S = States<KERNEL>::count;
+  float one[S];
+#pragma unroll
+  for (int k = 0; k < S; ++k) one[k] = state[k][j];
+  update_rule<KERNEL>(r, g * r.clip, p, one);
+#pragma unroll
+  for (int k = 0; k < S; ++k) state[k][j] = one[k];
+}
+
+// A clip coefficient of 0 says that the gradients are not finite: nothing may change.
+template <tws_kernel KERNEL, typename G, typename P>
+__global__ void update(float *p, Pointers<States<KERNEL>::count, float> states, const G *grad, const float *hyper,
+                       const double *metrics, P *p16, Parameters c, int64_t packs, int64_t count) {
+  constexpr int N = 4, S = States<KERNEL>::count;
   if (metrics[TWS_METRIC_CLIP] == 0) return;
   const Rates r = rates_of(c, hyper, metrics);
   const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
   for (int64_t i = first; i < packs; i += stride) {
-    float w[N], m1[N], v1[N], g[N];
+    float w[N], state[S][N], g[N];
     load<N>(p + i * N, w);
-    load<N>(m + i * N, m1);
-    load<N>(v + i * N, v1);
+#pragma unroll
+    for (int k = 0; k < S; ++k) load<N>(states.at[k] + i * N, state[k]);
     load<N>(grad + i * N, g);
 #pragma unroll
-    for (int j = 0; j < N; ++j) update(c, r, g[j], &w[j], &m1[j], &v1[j]);
+    for (int j = 0; j < N; ++j) update_one<KERNEL>(r, g[j], &w[j], state, j);
     store<N>(p + i * N, w);
-    store<N>(m + i * N, m1);
-    store<N>(v + i * N, v1);
+#pragma unroll
+    for (int k = 0; k < S; ++k) store<N>(states.at[k] + i * N, state[k]);
     if (p16) store<N>(p16 + i * N, w);
   }
   for (int64_t i = packs * N + first; i < count; i += stride) {
-    update(c, r, to_float(grad[i]), p + i, m + i, v + i);
+    float state[S][1];
+#pragma unroll
+    for (int k = 0; k < S; ++k) state[k][0] = states.at[k][i];
+    update_one<KERNEL>(r, to_float(grad[i]), p + i, state, 0);
+#pragma unroll
+    for (int k = 0; k < S; ++k) states.at[k][i] = state[k][0];
     if (p16) p16[i] = from_float<P>(p[i]);
   }
 }
 
-AdamW constants_of(const tws_work *work) {
-  const double *f = work->f;
-  return {(float)f[0], (float)f[1], (work->flags & TWS_L2) != 0};
+Parameters parameters_of(const tws_work *work) {
+  return {(float)tws_work_parameter(work, "epsilon"), (float)tws_work_parameter(work, "weight_decay"),
+          (work->flags & TWS_L2) != 0};
 }
 
-template <typename G, typename P>
-tws_code run_adamw(const tws_cuda_call *call, tws_error *err) {
-  constexpr int N = 4;
+template <tws_kernel KERNEL, typename S>
+Pointers<States<KERNEL>::count, S> states_of(const tws_cuda_call *call) {
+  Pointers<States<KERNEL>::count, S> states;
+  for (int k = 0; k < States<KERNEL>::count; ++k) states.at[k] = out<S>(call, k + 1);
+  return states;
+}
+
+template <tws_kernel KERNEL, typename G, typename P>
+tws_code run_update(const tws_cuda_call *call, tws_error *err) {
+  constexpr int N = 4, S = States<KERNEL>::count;
   const int64_t count = call->work->d[0];
-  const AdamW c = constants_of(call->work);
-  float *p = out<float>(call, 0), *m = out<float>(call, 1), *v = out<float>(call, 2);
-  const G *grad = in<G>(call, 3);
-  P *p16 = call->count > 6 ? out<P>(call, 6) : nullptr;
+  const Parameters c = parameters_of(call->work);
+  float *p = out<float>(call, 0);
+  const auto states = states_of<KERNEL, float>(call);
+  const G *grad = in<G>(call, S + 1);
+  P *p16 = call->count > S + 4 ? out<P>(call, S + 4) : nullptr;
   if (count == 0) return TWS_OK;
-  const bool aligned =
-      packable<N>(p, 0) && packable<N>(m, 0) && packable<N>(v, 0) && packable<N>(grad, 0) && packable<N>(p16, 0);
+  bool aligned = packable<N>(p, 0) && packable<N>(grad, 0) && packable<N>(p16, 0);
+  for (int k = 0; k < S; ++k) aligned = aligned && packable<N>(states.at[k], 0);
   const int64_t packs = aligned ? count / N : 0;
-  LAUNCH(adamw, grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call, p, m, v, grad, in<float>(call, 4),
-         in<double>(call, 5), p16, c, packs, count);
+  LAUNCH((update<KERNEL, G, P>), grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call, p, states, grad,
+         in<float>(call, S + 2), in<double>(call, S + 3), p16, c, packs, count);
   return launched(err);
 }
 
@@ -100,10 +156,11 @@ __device__ float cut(float x, const uint32_t (&block)[4], int j) {
 
 // A thread takes the elements of one block of random bits after the other; the first and the last of these may reach
 // beyond the operands.
-template <bool STOCHASTIC, typename S>
-__global__ void adamw_bf16(bf16 *p, S *m, S *v, const bf16 *grad, const float *hyper, const double *metrics, AdamW c,
-                           Draw draw, int64_t groups, int64_t count, bool packed) {
-  constexpr int N = TWS_ROUNDING_GROUP, DRAWS = sizeof(S) == 2 ? 3 : 1;
+template <tws_kernel KERNEL, bool STOCHASTIC, typename T>
+__global__ void update_bf16(bf16 *p, Pointers<States<KERNEL>::count, T> states, const bf16 *grad, const float *hyper,
+                            const double *metrics, Parameters c, Draw draw, int64_t groups, int64_t count,
+                            bool packed) {
+  constexpr int N = TWS_ROUNDING_GROUP, S = States<KERNEL>::count, DRAWS = sizeof(T) == 2 ? 1 + S : 1;
   if (metrics[TWS_METRIC_CLIP] == 0) return;
   const Rates r = rates_of(c, hyper, metrics);
   const uint32_t step = bits_of<uint32_t>(hyper[TWS_HYPER_STEP]);
@@ -111,70 +168,86 @@ __global__ void adamw_bf16(bf16 *p, S *m, S *v, const bf16 *grad, const float *h
   for (int64_t i = first; i < groups; i += stride) {
     const int64_t group = draw.first / N + i, at = group * N - draw.first;
     const bool whole = packed && at >= 0 && at + N <= count;
-    float w[N] = {}, g[N] = {}, m1[N] = {}, v1[N] = {};
+    float w[N] = {}, g[N] = {}, state[S][N] = {};
     if (whole) {
       load<N>(p + at, w);
       load<N>(grad + at, g);
-      load<N>(m + at, m1);
-      load<N>(v + at, v1);
+#pragma unroll
+      for (int k = 0; k < S; ++k) load<N>(states.at[k] + at, state[k]);
     } else {
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         if (at + j < 0 || at + j >= count) continue;
         w[j] = to_float(p[at + j]), g[j] = to_float(grad[at + j]);
-        m1[j] = to_float(m[at + j]), v1[j] = to_float(v[at + j]);
+#pragma unroll
+        for (int k = 0; k < S; ++k) state[k][j] = to_float(states.at[k][at + j]);
       }
     }
 #pragma unroll
-    for (int j = 0; j < N; ++j) update(c, r, g[j], &w[j], &m1[j], &v1[j]);
+    for (int j = 0; j < N; ++j) update_one<KERNEL>(r, g[j], &w[j], state, j);
     if (STOCHASTIC) {
-      uint32_t bits[3][4] = {};
+      uint32_t bits[1 + S][4] = {};
 #pragma unroll
       for (int k = 0; k < DRAWS; ++k)
         tws_philox_block(draw.seed, tws_rounding_stream(step, k), (uint64_t)group, bits[k]);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         w[j] = cut(w[j], bits[0], j);
-        if (DRAWS > 1) m1[j] = cut(m1[j], bits[1], j), v1[j] = cut(v1[j], bits[2], j);
+#pragma unroll
+        for (int k = 1; k < DRAWS; ++k) state[k - 1][j] = cut(state[k - 1][j], bits[k], j);
       }
     }
     if (whole) {  // rounding to nearest changes nothing that was cut
       store<N>(p + at, w);
-      store<N>(m + at, m1);
-      store<N>(v + at, v1);
+#pragma unroll
+      for (int k = 0; k < S; ++k) store<N>(states.at[k] + at, state[k]);
     } else {
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         if (at + j < 0 || at + j >= count) continue;
         p[at + j] = from_float<bf16>(w[j]);
-        m[at + j] = from_float<S>(m1[j]), v[at + j] = from_float<S>(v1[j]);
+#pragma unroll
+        for (int k = 0; k < S; ++k) states.at[k][at + j] = from_float<T>(state[k][j]);
       }
     }
   }
 }
 
-template <typename S>
-tws_code run_adamw_bf16(const tws_cuda_call *call, tws_error *err) {
-  constexpr int N = TWS_ROUNDING_GROUP;
-  const AdamW c = constants_of(call->work);
+template <tws_kernel KERNEL, typename T>
+tws_code run_update_bf16(const tws_cuda_call *call, tws_error *err) {
+  constexpr int N = TWS_ROUNDING_GROUP, S = States<KERNEL>::count;
+  const Parameters c = parameters_of(call->work);
   const int64_t count = call->work->d[0];
   const Draw draw = {(uint64_t)call->argument[0], (int64_t)call->argument[1]};
   bf16 *p = out<bf16>(call, 0);
-  S *m = out<S>(call, 1), *v = out<S>(call, 2);
-  const bf16 *grad = in<bf16>(call, 3);
+  const auto states = states_of<KERNEL, T>(call);
+  const bf16 *grad = in<bf16>(call, S + 1);
+  const float *hyper = in<float>(call, S + 2);
+  const double *metrics = in<double>(call, S + 3);
   if (count == 0) return TWS_OK;
   const int64_t lead = (N - draw.first % N) % N;  // where the first whole group begins
-  const bool packed =
-      packable<N>(p + lead, 0) && packable<N>(m + lead, 0) && packable<N>(v + lead, 0) && packable<N>(grad + lead, 0);
+  bool packed = packable<N>(p + lead, 0) && packable<N>(grad + lead, 0);
+  for (int k = 0; k < S; ++k) packed = packed && packable<N>(states.at[k] + lead, 0);
   const int64_t groups = ceil_div(draw.first + count, N) - draw.first / N;
   const unsigned grid = grid_for(call, groups, BLOCK);
   if (call->work->flags & TWS_STOCHASTIC)
-    LAUNCH((adamw_bf16<true, S>), grid, BLOCK, 0, call, p, m, v, grad, in<float>(call, 4), in<double>(call, 5), c, draw,
-           groups, count, packed);
+    LAUNCH((update_bf16<KERNEL, true, T>), grid, BLOCK, 0, call, p, states, grad, hyper, metrics, c, draw, groups,
+           count, packed);
   else
-    LAUNCH((adamw_bf16<false, S>), grid, BLOCK, 0, call, p, m, v, grad, in<float>(call, 4), in<double>(call, 5), c,
-           draw, groups, count, packed);
+    LAUNCH((update_bf16<KERNEL, false, T>), grid, BLOCK, 0, call, p, states, grad, hyper, metrics, c, draw, groups,
+           count, packed);
   return launched(err);
+}
+
+template <tws_kernel KERNEL>
+tws_code start_update(const tws_cuda_call *call, tws_error *err) {
+  constexpr int S = States<KERNEL>::count;
+  if (call->work->flags & TWS_HALF_MOMENTS) return run_update_bf16<KERNEL, bf16>(call, err);
+  if (call->work->flags & TWS_HALF_WEIGHTS) return run_update_bf16<KERNEL, float>(call, err);
+  if (call->count > S + 4 && call->dtype[S + 4] == TWS_F16)
+    FOR_TYPE(call->dtype[S + 1], G, return run_update<KERNEL, G, f16>(call, err));
+  else
+    FOR_TYPE(call->dtype[S + 1], G, return run_update<KERNEL, G, bf16>(call, err));
 }
 
 // ---- sum of squares, in two stages ----
@@ -227,7 +300,7 @@ tws_code run_squares(const tws_cuda_call *call, tws_error *err) {
 }
 
 // The coefficient of torch.nn.utils.clip_grad_norm_, over the share of tokens that count, and for gradients that the
-// loss scale multiplied; 0 tells ADAMW that the gradients are not finite, or that there are none.
+// loss scale multiplied; 0 tells updates that the gradients are not finite, or that there are none.
 __global__ void clip(double *metrics, const float *hyper, double max_norm) {
   const double kept = 1.0 - metrics[TWS_METRIC_IGNORED], scale = hyper ? (double)hyper[TWS_HYPER_SCALE] : 1.0;
   if (hyper)
@@ -246,14 +319,12 @@ __global__ void clip(double *metrics, const float *hyper, double max_norm) {
 
 }  // namespace
 
-tws_code tws_cuda_adamw(const tws_cuda_call *call, tws_error *err) {
-  if (call->work->flags & TWS_HALF_MOMENTS) return run_adamw_bf16<bf16>(call, err);
-  if (call->work->flags & TWS_HALF_WEIGHTS) return run_adamw_bf16<float>(call, err);
-  if (call->count > 6 && call->dtype[6] == TWS_F16)
-    FOR_TYPE(call->dtype[3], G, return run_adamw<G, f16>(call, err));
-  else
-    FOR_TYPE(call->dtype[3], G, return run_adamw<G, bf16>(call, err));
-}
+#define UPDATE_RULE(id, name, ...)                                        \
+  tws_code tws_cuda_##name(const tws_cuda_call *call, tws_error *err) {   \
+    return start_update<TWS_KERNEL_##id>(call, err);                      \
+  }
+#include "config/optimizers.def"
+
 tws_code tws_cuda_squared_norm(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return run_squares<T>(call, err));
 }

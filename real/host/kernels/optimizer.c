@@ -1,39 +1,71 @@
 /* The optimizer's step and what precedes it: gradient norm and clipping. */
 #include "base/philox.h"
+#include "models/operator.h"
 #include "real/host/kernels/kernels.h"
 
 enum { MAX_THREADS = 256 };
 
-typedef struct adamw_constants {
-  float beta1, beta2, rest1, rest2, epsilon, decay, step, inverse_root_bias2, clip;
+/* What an update's arithmetic may use: this step's rates, and the parameters of its work under their names. */
+typedef struct update_constants {
+  float lr, beta1, beta2, rest1, rest2, epsilon, decay, step, inverse_root_bias2, clip;
   int l2;
   uint32_t number; /* of the update, a float's bits; with the seed for random bits */
-  uint64_t seed;
-} adamw_constants;
+  uint64_t seed, first;
+} update_constants;
 
-/* AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019):
- * p <- p - lr (m/bias1 / (sqrt(v/bias2) + epsilon) + decay p). With l2 the decay joins the gradient instead. Returns
- * the new p; m and v become theirs. */
-VECTOR_INLINE vf adamw_vector(const adamw_constants *c, vf weight, vf *m, vf *v, vf g) {
-  g = g * c->clip;
+/* ---- the rules of config/optimizers.def: from an element's weight, states and clipped gradient to the new weight; the
+ * states become the new ones ---- */
+
+VECTOR_INLINE vf adamw_update(const update_constants *c, vf weight, vf *state, vf g) {
   if (c->l2) g += c->decay * weight;
-  *m = c->beta1 * *m + c->rest1 * g;
-  *v = c->beta2 * *v + c->rest2 * (g * g);
-  vf change = c->step * *m / (v_sqrt(*v) * c->inverse_root_bias2 + c->epsilon);
+  state[0] = c->beta1 * state[0] + c->rest1 * g;
+  state[1] = c->beta2 * state[1] + c->rest2 * (g * g);
+  vf change = c->step * state[0] / (v_sqrt(state[1]) * c->inverse_root_bias2 + c->epsilon);
   if (!c->l2) change += c->decay * weight;
   return weight - change;
 }
 
-VECTOR_INLINE void adamw_range(tws_dtype G, tws_dtype P, const tws_host_call *call, const adamw_constants *c,
-                               host_range r) {
-  float *p = call->operand[0], *m = call->operand[1], *v = call->operand[2];
-  const void *grad = call->operand[3];
-  uint16_t *p16 = call->count > 6 ? call->operand[6] : NULL;
+/* ---- from the table: the rule's arithmetic and the number of its states, both of a constant kernel ---- */
+
+VECTOR_INLINE vf update_vector(tws_kernel kernel, const update_constants *c, vf weight, vf *state, vf g) {
+  switch (kernel) {
+#define UPDATE_RULE(id, name, ...) \
+  case TWS_KERNEL_##id:            \
+    return name##_update(c, weight, state, g * c->clip);
+#include "config/optimizers.def"
+    default:
+      return weight;
+  }
+}
+
+enum { MOST_STATES = 4 };
+
+VECTOR_INLINE int state_count(tws_kernel kernel) {
+  switch (kernel) {
+#define STATE(...) +1
+#define STATES(...) __VA_ARGS__
+#define UPDATE_RULE(id, name, summary, n, parameters, flops, states) \
+  case TWS_KERNEL_##id:                                              \
+    return 0 states;
+#include "config/optimizers.def"
+    default:
+      return 0;
+  }
+}
+
+VECTOR_INLINE void update_range(tws_kernel kernel, tws_dtype G, tws_dtype P, const tws_host_call *call,
+                                const update_constants *constants, host_range r) {
+  const update_constants copy = *constants, *c = &copy; /* no store can change it */
+  const int states = state_count(kernel);
+  float *p = call->operand[0], *stored[MOST_STATES];
+  const void *grad = call->operand[states + 1];
+  for (int k = 0; k < states; ++k) stored[k] = call->operand[k + 1];
+  uint16_t *p16 = call->count > states + 4 ? call->operand[states + 4] : NULL;
   EACH_VECTOR(i, n, r.begin, r.end, {
-    vf m1 = v_get(TWS_F32, m, i, n), v1 = v_get(TWS_F32, v, i, n);
-    const vf weight = adamw_vector(c, v_get(TWS_F32, p, i, n), &m1, &v1, v_get(G, grad, i, n));
-    v_put(TWS_F32, m, i, m1, n);
-    v_put(TWS_F32, v, i, v1, n);
+    vf state[MOST_STATES];
+    for (int k = 0; k < states; ++k) state[k] = v_get(TWS_F32, stored[k], i, n);
+    const vf weight = update_vector(kernel, c, v_get(TWS_F32, p, i, n), state, v_get(G, grad, i, n));
+    for (int k = 0; k < states; ++k) v_put(TWS_F32, stored[k], i, state[k], n);
     v_put(TWS_F32, p, i, weight, n);
     if (p16) v_put(P, p16, i, weight, n);
   });
@@ -94,91 +126,98 @@ VECTOR_INLINE void put_bf16(void *base, int64_t index, vf x, int n, const uint16
     v_put_half(p, v_to_bf16(x), n);
 }
 
-/* `S`: the type of moments. Elements in runs whose bits are drawn together. */
-VECTOR_INLINE void adamw_bf16_range(tws_dtype S, int stochastic, const tws_host_call *call,
-                                    const adamw_constants *constants, host_range r) {
-  const adamw_constants copy = *constants, *c = &copy; /* no store can change it */
-  void *p = call->operand[0], *m = call->operand[1], *v = call->operand[2];
-  const void *grad = call->operand[3];
-  uint16_t bits[3][DRAWN + LANES]; /* a vector may be loaded beyond the last element */
-  memset(bits, 0, sizeof bits);
+/* `S`: the type of states. Elements in runs whose bits are drawn together. */
+VECTOR_INLINE void update_bf16_range(tws_kernel kernel, tws_dtype S, int stochastic, const tws_host_call *call,
+                                     const update_constants *constants, host_range r) {
+  const update_constants copy = *constants, *c = &copy;
+  const int states = state_count(kernel);
+  void *p = call->operand[0], *stored[MOST_STATES];
+  const void *grad = call->operand[states + 1];
+  for (int k = 0; k < states; ++k) stored[k] = call->operand[k + 1];
+  uint16_t bits[1 + MOST_STATES][DRAWN + LANES]; /* a vector may be loaded beyond the last element */
+  memset(bits, 0, sizeof *bits * (size_t)(1 + states));
   for (int64_t begin = r.begin, end; begin < r.end; begin = end) {
-    const uint64_t element = (uint64_t)((int64_t)call->argument[1] + begin), into = element % DRAWN;
+    const uint64_t element = c->first + (uint64_t)begin, into = element % DRAWN;
     end = begin + (int64_t)(DRAWN - into) < r.end ? begin + (int64_t)(DRAWN - into) : r.end;
-    for (int k = 0; stochastic && k < (S == TWS_BF16 ? 3 : 1); ++k)
+    for (int k = 0; stochastic && k < (S == TWS_BF16 ? 1 + states : 1); ++k)
       draw_blocks(c->seed, tws_rounding_stream(c->number, k), (element - into) / TWS_ROUNDING_GROUP, bits[k]);
     EACH_VECTOR(i, n, begin, end, {
-      vf m1 = v_get(S, m, i, n), v1 = v_get(S, v, i, n);
-      const vf weight = adamw_vector(c, v_get(TWS_BF16, p, i, n), &m1, &v1, v_get(TWS_BF16, grad, i, n));
+      vf state[MOST_STATES];
+      for (int k = 0; k < states; ++k) state[k] = v_get(S, stored[k], i, n);
+      const vf weight = update_vector(kernel, c, v_get(TWS_BF16, p, i, n), state, v_get(TWS_BF16, grad, i, n));
       const uint64_t at = into + (uint64_t)(i - begin);
       put_bf16(p, i, weight, n, stochastic ? bits[0] + at : NULL);
-      if (S == TWS_BF16) {
-        put_bf16(m, i, m1, n, stochastic ? bits[1] + at : NULL);
-        put_bf16(v, i, v1, n, stochastic ? bits[2] + at : NULL);
-      } else {
-        v_put(S, m, i, m1, n);
-        v_put(S, v, i, v1, n);
-      }
+      for (int k = 0; k < states; ++k)
+        if (S == TWS_BF16)
+          put_bf16(stored[k], i, state[k], n, stochastic ? bits[k + 1] + at : NULL);
+        else
+          v_put(S, stored[k], i, state[k], n);
     });
   }
 }
 
-typedef struct adamw_job {
+typedef struct update_job {
   const tws_host_call *call;
-  adamw_constants constants;
-} adamw_job;
+  update_constants constants;
+} update_job;
 
-static void adamw_task(void *arg, int thread, int threads) {
-  const adamw_job *job = arg;
+VECTOR_INLINE void update_share(tws_kernel kernel, const update_job *job, int thread, int threads) {
   const tws_host_call *call = job->call;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const tws_dtype type = call->count > 6 ? call->dtype[6] : TWS_F32;
-  FOR_TYPE(call->dtype[3], G, FOR_TYPE(type, P, adamw_range(G, P, call, &job->constants, r)));
-}
-
-static void adamw_bf16_task(void *arg, int thread, int threads) {
-  const adamw_job *job = arg;
-  const tws_host_call *call = job->call;
-  const adamw_constants *c = &job->constants;
-  host_range r = share(call->work->d[0], DRAWN, thread, threads);
-  const int half_moments = (call->work->flags & TWS_HALF_MOMENTS) != 0;
-  if (call->work->flags & TWS_STOCHASTIC) {
-    if (half_moments)
-      adamw_bf16_range(TWS_BF16, 1, call, c, r);
+  const update_constants *c = &job->constants;
+  const uint32_t flags = call->work->flags;
+  const int states = state_count(kernel);
+  host_range r = share(call->work->d[0], flags & TWS_HALF_WEIGHTS ? DRAWN : 64, thread, threads);
+  if (!(flags & TWS_HALF_WEIGHTS)) {
+    const tws_dtype type = call->count > states + 4 ? call->dtype[states + 4] : TWS_F32;
+    FOR_TYPE(call->dtype[states + 1], G, FOR_TYPE(type, P, update_range(kernel, G, P, call, c, r)));
+  } else if (flags & TWS_STOCHASTIC) {
+    if (flags & TWS_HALF_MOMENTS)
+      update_bf16_range(kernel, TWS_BF16, 1, call, c, r);
     else
-      adamw_bf16_range(TWS_F32, 1, call, c, r);
-  } else if (half_moments) {
-    adamw_bf16_range(TWS_BF16, 0, call, c, r);
+      update_bf16_range(kernel, TWS_F32, 1, call, c, r);
+  } else if (flags & TWS_HALF_MOMENTS) {
+    update_bf16_range(kernel, TWS_BF16, 0, call, c, r);
   } else {
-    adamw_bf16_range(TWS_F32, 0, call, c, r);
+    update_bf16_range(kernel, TWS_F32, 0, call, c, r);
   }
 }
 
-HOST_KERNEL(adamw) {
-  (void)err;
-  const double *f = call->work->f;
-  const float *hyper = call->operand[4];
-  const double *metrics = call->operand[5];
+static tws_code run_update(const tws_host_call *call, int states, tws_host_task task) {
+  const tws_work *work = call->work;
+  const float *hyper = call->operand[states + 2];
+  const double *metrics = call->operand[states + 3];
   if (metrics[TWS_METRIC_CLIP] == 0) return TWS_OK; /* the gradients are not finite: nothing may change */
   const float lr = hyper[TWS_HYPER_LR];
-  const int l2 = (call->work->flags & TWS_L2) != 0;
-  adamw_job job = {call,
-                   {.beta1 = hyper[TWS_HYPER_BETA1],
-                    .beta2 = hyper[TWS_HYPER_BETA2],
-                    .rest1 = hyper[TWS_HYPER_REST1],
-                    .rest2 = hyper[TWS_HYPER_REST2],
-                    .epsilon = (float)f[0],
-                    .decay = l2 ? (float)f[1] : (float)((double)lr * f[1]),
-                    .step = lr / hyper[TWS_HYPER_BIAS1],
-                    .inverse_root_bias2 = 1.0F / sqrtf(hyper[TWS_HYPER_BIAS2]),
-                    .clip = (float)metrics[TWS_METRIC_CLIP],
-                    .l2 = l2,
-                    .seed = (uint64_t)call->argument[0]}};
+  const int l2 = (work->flags & TWS_L2) != 0;
+  const double decay = tws_work_parameter(work, "weight_decay");
+  update_job job = {call,
+                    {.lr = lr,
+                     .beta1 = hyper[TWS_HYPER_BETA1],
+                     .beta2 = hyper[TWS_HYPER_BETA2],
+                     .rest1 = hyper[TWS_HYPER_REST1],
+                     .rest2 = hyper[TWS_HYPER_REST2],
+                     .epsilon = (float)tws_work_parameter(work, "epsilon"),
+                     .decay = l2 ? (float)decay : (float)((double)lr * decay),
+                     .step = lr / hyper[TWS_HYPER_BIAS1],
+                     .inverse_root_bias2 = 1.0F / sqrtf(hyper[TWS_HYPER_BIAS2]),
+                     .clip = (float)metrics[TWS_METRIC_CLIP],
+                     .l2 = l2,
+                     .seed = (uint64_t)call->argument[0],
+                     .first = (uint64_t)(int64_t)call->argument[1]}};
   memcpy(&job.constants.number, &hyper[TWS_HYPER_STEP], sizeof job.constants.number);
-  run_parallel(call, tws_work_bytes(call->work), call->work->flags & TWS_HALF_WEIGHTS ? adamw_bf16_task : adamw_task,
-               &job);
+  run_parallel(call, tws_work_bytes(work), task, &job);
   return TWS_OK;
 }
+
+#define UPDATE_RULE(id, name, ...)                                      \
+  static void name##_task(void *arg, int thread, int threads) {         \
+    update_share(TWS_KERNEL_##id, arg, thread, threads);                \
+  }                                                                     \
+  HOST_KERNEL(name) {                                                   \
+    (void)err;                                                          \
+    return run_update(call, state_count(TWS_KERNEL_##id), name##_task); \
+  }
+#include "config/optimizers.def"
 
 typedef struct squares_job {
   const tws_host_call *call;
@@ -220,7 +259,7 @@ HOST_KERNEL(squared_norm) {
 }
 
 /* The coefficient of torch.nn.utils.clip_grad_norm_, over the share of tokens that count, and for gradients that the
- * loss scale multiplied; 0 tells ADAMW that the gradients are not finite, or that there are none. */
+ * loss scale multiplied; 0 tells updates that the gradients are not finite, or that there are none. */
 HOST_KERNEL(clip) {
   (void)err;
   double *metrics = call->operand[0];
