@@ -9,15 +9,6 @@ const char *tws_kernel_flag_name(int bit) {
   return bit >= 0 && bit < TWS_KERNEL_FLAGS ? names[bit] : NULL;
 }
 
-const char *tws_collective_name(tws_collective collective) {
-  static const char *const names[] = {
-#define X(name, text) text,
-      TWS_COLLECTIVES(X)
-#undef X
-  };
-  return (unsigned)collective < TWS_COLLECTIVE_COUNT ? names[collective] : "unknown collective";
-}
-
 /* Only attention needs scratch: on the host what workspace.c says; on CUDA only backward, a float32 accumulator of
  * dq [tokens, q heads x head size], and with 16-bit types what cuDNN asks for beside it on any device: as much again,
  * and where heads share keys once more for the gradients of all heads (as cuDNN 9.19 answers; less on newer devices).

@@ -20,16 +20,10 @@ typedef enum tws_kernel {
 } tws_kernel;
 const char *tws_kernel_name(tws_kernel kernel);
 
-#define TWS_COLLECTIVES(X)                                                                  \
-  X(ALL_REDUCE, "all_reduce")                                                               \
-  X(REDUCE, "reduce")                                                                       \
-  X(ALL_GATHER, "all_gather") X(REDUCE_SCATTER, "reduce_scatter") X(BROADCAST, "broadcast") \
-      X(ALL_TO_ALL, "all_to_all") X(BARRIER, "barrier")
 typedef enum tws_collective {
-#define X(name, text) TWS_COLLECTIVE_##name,
-  TWS_COLLECTIVES(X)
-#undef X
-      TWS_COLLECTIVE_COUNT
+#define COLLECTIVE(id, ...) TWS_COLLECTIVE_##id,
+#include "models/collectives.def"
+  TWS_COLLECTIVE_COUNT
 } tws_collective;
 const char *tws_collective_name(tws_collective collective);
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/units.h"
+#include "models/collective.h"
 #include "models/operator.h"
 #include "plan/plan.h"
 
@@ -39,13 +40,12 @@ static void print_operand(const tws_plan *plan, const tws_operand *operand, int 
                tws_dtype_name((tws_dtype)b->dtype), b->lifetime == TWS_LIFETIME_STATE ? "state" : "", start, bytes);
 }
 
-/* Whom an operation meets: the group of a collective, the other end of a message. The root of a reduce or a broadcast
- * is an index in the group. */
+/* Whom an operation meets: the group of a collective, the other end of a message. A root is an index in the group. */
 static void print_partners(const tws_plan *plan, const tws_op *op, int json, tws_text *out) {
   if (op->kind == TWS_OP_COLLECTIVE) {
     const tws_work *work = &plan->works[op->work];
     const tws_group *group = &plan->groups[work->group];
-    int rooted = work->code == TWS_COLLECTIVE_REDUCE || work->code == TWS_COLLECTIVE_BROADCAST;
+    const int rooted = tws_collective_of((tws_collective)work->code)->root != TWS_ROOT_NONE;
     tws_text_add(out, json ? ",\"group\":{\"axis\":\"%s\",\"size\":%d,\"index\":%d}" : " over %s x %d",
                  tws_axes_name(group->axes), group->size, group->index);
     if (rooted) tws_text_add(out, json ? ",\"root\":%u" : ", root %u", op->peer);

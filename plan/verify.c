@@ -3,8 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/collective.h"
 #include "models/operator.h"
-#include "plan/plan.h"
+#include "plan/collective.h"
 
 typedef struct reach {
   uint32_t position[TWS_STREAM_COUNT]; /* 1-based, 0: never */
@@ -42,6 +43,26 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
+/* Ranges that fit the group, and together the bytes that the work says. */
+static tws_code check_collective(verifier *v, uint32_t op) {
+  const tws_plan *plan = v->plan;
+  const tws_op *o = &plan->ops[op];
+  const tws_work *work = &plan->works[o->work];
+  uint64_t whole = 0;
+  if (work->group >= plan->group_count) return complain(v, op, "names no group", TWS_NONE);
+  const tws_collective_row *row = tws_collective_of((tws_collective)work->code);
+  const uint64_t parts = row->sends_parts || row->receives_parts ? (uint64_t)plan->groups[work->group].size : 1;
+  for (uint32_t next = 0; next < o->operand_count;) {
+    tws_plan_segment segment;
+    tws_error why = {0};
+    if (tws_plan_next_segment(plan, o, &next, &segment, &why) != TWS_OK) return complain(v, op, why.message, TWS_NONE);
+    whole += segment.count * parts * tws_dtype_bytes((tws_dtype)work->dtype);
+  }
+  if (whole != (uint64_t)work->d[0] && o->operand_count && !(work->flags & TWS_UNEVEN))
+    return complain(v, op, "has ranges of other bytes than its work says", TWS_NONE);
+  return TWS_OK;
+}
+
 static tws_code check_structure(verifier *v) {
   const tws_plan *plan = v->plan;
   for (uint32_t op = 0; op < plan->op_count; op++) {
@@ -67,9 +88,7 @@ static tws_code check_structure(verifier *v) {
         return complain(v, op, "uses memory outside the arena:", operand->buffer);
       }
     }
-    if (o->kind == TWS_OP_COLLECTIVE && plan->works[o->work].group >= plan->group_count) {
-      return complain(v, op, "names no group", TWS_NONE);
-    }
+    if (o->kind == TWS_OP_COLLECTIVE) TWS_TRY(check_collective(v, op));
     if (o->arguments > plan->argument_count) return complain(v, op, "names no arguments", TWS_NONE);
     const tws_operator *row = o->kind == TWS_OP_COMPUTE ? tws_operator_of((tws_kernel)plan->works[o->work].code) : NULL;
     if (o->arguments && (!row || row->arguments == 0))

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "models/collective.h"
 #include "real/calibrate_device.h"
 #include "real/case_operands.h"
 #include "real/cuda_loader.h"
@@ -207,22 +208,19 @@ static tws_code message(bench *b, int peer, int receives, void *data, uint64_t b
 }
 
 static tws_code transfer_once(bench *b, const transfer_case *t, tws_error *err) {
-  uint64_t whole = t->bytes / 4, part = whole / (uint64_t)b->world, world = (uint64_t)b->world;
+  const uint64_t whole = t->bytes / 4, part = whole / (uint64_t)b->world;
   unsigned char *whole_at = take(b->shared_pool, b->shared_bytes, &b->shared_at, t->bytes);
   if (t->collective < 0) {
     if (b->rank > 1) return TWS_OK;
     TWS_TRY(message(b, 1 - b->rank, b->rank, whole_at, t->bytes, err));
     return message(b, 1 - b->rank, !b->rank, whole_at, t->bytes, err);
   }
-  tws_comm_segment segment = {.send = whole_at, .receive = whole_at, .count = whole};
-  if (t->collective == TWS_COLLECTIVE_ALL_GATHER) {
-    segment.send = whole_at + (uint64_t)b->rank * part * 4;
-    segment.count = part;
-  } else if (t->collective == TWS_COLLECTIVE_REDUCE_SCATTER) {
-    segment.receive = take(b->shared_pool, b->shared_bytes, &b->shared_at, t->bytes / world);
-    segment.count = part;
-  }
   const tws_collective kind = (tws_collective)t->collective;
+  const tws_collective_parts parts = tws_collective_parts_of(kind, b->world, b->rank, 0);
+  tws_comm_segment segment = {.send = whole_at, .receive = whole_at, .count = whole};
+  if (parts.send > 1 || parts.receive > 1) segment.count = part;
+  if (parts.send < parts.receive) segment.send = whole_at + (uint64_t)b->rank * part * 4;
+  if (parts.send > parts.receive) segment.receive = take(b->shared_pool, b->shared_bytes, &b->shared_at, part * 4);
   if (b->cuda)
     return b->cuda->comm_ops->start_collective(b->device_comm, 0, kind, TWS_F32, 0, &segment, 1, TWS_STREAM_COMPUTE,
                                                err);
@@ -300,19 +298,22 @@ static tws_code add_cases(bench *b, tws_error *err) {
 }
 
 static tws_code add_transfers(bench *b, tws_error *err) {
-  static const int kinds[] = {TWS_COLLECTIVE_ALL_REDUCE, TWS_COLLECTIVE_ALL_GATHER, TWS_COLLECTIVE_REDUCE_SCATTER,
-                              TWS_COLLECTIVE_BROADCAST,  TWS_COLLECTIVE_REDUCE,     -1};
+  enum { KINDS = TWS_COLLECTIVE_COUNT + 1, SIZES = 16 }; /* messages are timed last */
   uint64_t largest = b->options->quick ? 1u << 22 : 1u << 24;
   if (b->cuda) largest = b->options->quick ? 1u << 24 : 1u << 28;
   if (b->options->largest_bytes > 0 && largest > b->options->largest_bytes) largest = b->options->largest_bytes;
   if (b->world == 1) return TWS_OK;
   b->shared_bytes = 4 * largest;
-  b->transfers = tws_calloc(6 * 16, sizeof *b->transfers);
+  b->transfers = tws_calloc((size_t)KINDS * SIZES, sizeof *b->transfers);
   if (!b->transfers) return tws_fail(err, TWS_MEMORY, 0, "no memory for the list of collectives");
-  for (int kind = 0; kind < 6; kind++)
-    for (uint64_t bytes = 1u << 10; bytes <= largest && b->transfer_count < 6 * 16; bytes *= b->options->quick ? 8 : 4)
+  for (int kind = 0; kind < KINDS; kind++) {
+    const int message = kind == TWS_COLLECTIVE_COUNT;
+    if (!message && !tws_collective_of((tws_collective)kind)->calibrated) continue;
+    for (uint64_t bytes = 1u << 10; bytes <= largest && b->transfer_count < KINDS * SIZES;
+         bytes *= b->options->quick ? 8 : 4)
       b->transfers[b->transfer_count++] = (transfer_case){
-          .collective = kinds[kind], .bytes = bytes / (uint64_t)(4 * b->world) * (uint64_t)(4 * b->world)};
+          .collective = message ? -1 : kind, .bytes = bytes / (uint64_t)(4 * b->world) * (uint64_t)(4 * b->world)};
+  }
   return TWS_OK;
 }
 

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/memory.h"
+#include "models/collective.h"
+#include "plan/collective.h"
 #include "base/units.h"
 #include "real/operands.h"
 
@@ -176,47 +178,21 @@ static tws_code prepare_copy(tws_executor *x, const program *p, const tws_op *op
   return TWS_OK;
 }
 
-/* The segment's count as tws_comm_segment defines it, from the sent and the received range. */
-static tws_code segment_count(tws_collective collective, uint64_t sent, uint64_t received, uint64_t size,
-                              uint64_t *count, tws_error *err) {
-  *count = collective == TWS_COLLECTIVE_REDUCE_SCATTER ? received : sent;
-  int fits = sent == received;
-  if (collective == TWS_COLLECTIVE_REDUCE_SCATTER) fits = sent == received * size;
-  if (collective == TWS_COLLECTIVE_ALL_GATHER) fits = received == sent * size;
-  if (collective == TWS_COLLECTIVE_ALL_TO_ALL) {
-    fits = sent == received && sent % size == 0;
-    *count = sent / size;
-  }
-  if (fits) return TWS_OK;
-  return tws_fail(err, TWS_INTERNAL, NULL, "a segment sends %" PRIu64 " and receives %" PRIu64 " elements", sent,
-                  received);
-}
-
 static tws_code prepare_collective(tws_executor *x, const program *p, const tws_op *op, step_op *s, tws_error *err) {
   const tws_plan *plan = p->plan;
-  const tws_operand *o = plan->operands + op->operand_first, *end = o + op->operand_count;
   if (s->work->group >= plan->group_count) return tws_fail(err, TWS_INTERNAL, NULL, "no group %u", s->work->group);
-  uint64_t size = (uint64_t)plan->groups[s->work->group].size;
   s->segments = tws_arena_alloc(x->arena, op->operand_count + 1u, sizeof *s->segments);
   if (!s->segments) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  if (s->work->code == TWS_COLLECTIVE_REDUCE || s->work->code == TWS_COLLECTIVE_BROADCAST) s->root = (int)op->peer;
-  while (o < end) {
-    const tws_operand *sent = o, *received = o->access == TWS_READ_WRITE ? o : o + 1;
+  if (tws_collective_of((tws_collective)s->work->code)->root != TWS_ROOT_NONE) s->root = (int)op->peer;
+  for (uint32_t next = 0; next < op->operand_count;) {
     tws_comm_segment *segment = &s->segments[s->count++];
-    void *from = NULL;
-    if (received >= end) return tws_fail(err, TWS_INTERNAL, NULL, "a segment has no received range");
-    TWS_TRY(resolve(x, p, sent->buffer, sent->offset, sent->count, &from, err));
-    TWS_TRY(resolve(x, p, received->buffer, received->offset, received->count, &segment->receive, err));
-    segment->send = from;
-    TWS_TRY(segment_count((tws_collective)s->work->code, sent->count, received->count, size, &segment->count, err));
-    o = received + 1;
-    if (!(s->work->flags & TWS_UNEVEN)) continue;
-    void *counts = NULL;
-    if (o >= end || o->count != 2 * size || plan->buffers[o->buffer].dtype != TWS_I32)
-      return tws_fail(err, TWS_INTERNAL, NULL, "an uneven all-to-all has no counts for %" PRIu64 " ranks", size);
-    TWS_TRY(resolve(x, p, o->buffer, o->offset, o->count, &counts, err));
-    segment->counts = counts;
-    o++;
+    tws_plan_segment ranges;
+    void *at[3] = {NULL, NULL, NULL};
+    TWS_TRY(tws_plan_next_segment(plan, op, &next, &ranges, err));
+    const tws_operand *const operand[3] = {ranges.send, ranges.receive, ranges.counts};
+    for (int i = 0; i < 3; i++)
+      if (operand[i]) TWS_TRY(resolve(x, p, operand[i]->buffer, operand[i]->offset, operand[i]->count, &at[i], err));
+    *segment = (tws_comm_segment){.send = at[0], .receive = at[1], .count = ranges.count, .counts = at[2]};
   }
   return TWS_OK;
 }

@@ -1,6 +1,7 @@
 #include "real/message_comm.h"
 #include <string.h>
 #include "base/memory.h"
+#include "models/collective.h"
 
 /* PIECE elements a member sums at a time; PART bytes of one message, far below MPI's int counts. */
 enum { PIECE = 1 << 16, PART = 1 << 28, TAG_MESSAGE = 1, TAG_GROUP = 2, TAGS = 16384 };
@@ -91,20 +92,20 @@ tws_code tws_messages_receive(tws_messages *m, int peer, void *data, uint64_t by
   return receive_from(m, peer, TAG_MESSAGE, data, bytes, err);
 }
 
-/* Send to one member and receive from another at once, both of any length. */
+/* Send to one member and receive from another at once, both of any length, from none to many messages. */
 static tws_code exchange(const call *c, int to, const char *out, uint64_t out_bytes, int from, char *in,
                          uint64_t in_bytes, tws_error *err) {
-  const int *ranks = c->group->ranks;
-  do {
-    int o = out_bytes < PART ? (int)out_bytes : PART, i = in_bytes < PART ? (int)in_bytes : PART;
-    TWS_TRY(check(MPI_Sendrecv(out, o, MPI_BYTE, ranks[to], c->tag, in, i, MPI_BYTE, ranks[from], c->tag, c->m->world,
-                               MPI_STATUS_IGNORE),
-                  "exchange", err));
+  while (out_bytes > 0 || in_bytes > 0) {
+    const int o = out_bytes < PART ? (int)out_bytes : PART, i = in_bytes < PART ? (int)in_bytes : PART;
+    const int target = o ? c->group->ranks[to] : MPI_PROC_NULL, source = i ? c->group->ranks[from] : MPI_PROC_NULL;
+    TWS_TRY(check(
+        MPI_Sendrecv(out, o, MPI_BYTE, target, c->tag, in, i, MPI_BYTE, source, c->tag, c->m->world, MPI_STATUS_IGNORE),
+        "exchange", err));
     out += o;
     in += i;
     out_bytes -= (uint64_t)o;
     in_bytes -= (uint64_t)i;
-  } while (out_bytes > 0 || in_bytes > 0);
+  }
   return TWS_OK;
 }
 
@@ -177,19 +178,25 @@ static tws_code all_reduce(const call *c, const tws_comm_segment *s, int root, t
   return TWS_OK;
 }
 
-/* Pairwise rounds: in round i a member sends to the i-th after it and receives from the i-th before it. */
-static tws_code all_to_all(const call *c, const tws_comm_segment *s, int gather, tws_error *err) {
-  int n = c->group->size, me = c->group->index;
-  uint64_t bytes = s->count * c->size;
+/* Pairwise rounds: in round i a member sends to the i-th after it and receives from the i-th before it, where the row
+ * says that something goes there. */
+static tws_code pairs(const call *c, const tws_collective_row *row, const tws_comm_segment *s, int root,
+                      tws_error *err) {
+  const int n = c->group->size, me = c->group->index;
+  const uint64_t bytes = s->count * c->size;
   for (int i = 0; i < n; i++) {
-    int to = (me + i) % n, from = (me - i + n) % n;
-    const char *out = (const char *)s->send + (gather ? 0 : (uint64_t)to * bytes);
-    char *in = (char *)s->receive + (uint64_t)from * bytes;
-    const uint64_t sent = s->counts ? (uint64_t)s->counts[to] * c->size : bytes;
-    const uint64_t received = s->counts ? (uint64_t)s->counts[n + from] * c->size : bytes;
+    const int to = (me + i) % n, from = (me - i + n) % n;
+    const char *out = s->send;
+    char *in = s->receive;
+    uint64_t sent = s->counts ? (uint64_t)s->counts[to] * c->size : bytes;
+    uint64_t received = s->counts ? (uint64_t)s->counts[n + from] * c->size : bytes;
+    if (!tws_collective_moves(row, me, to, root)) sent = 0;
+    if (!tws_collective_moves(row, from, me, root)) received = 0;
+    if (row->sends_parts && sent) out += (uint64_t)to * bytes;
+    if (row->receives_parts && received) in += (uint64_t)from * bytes;
     if (i > 0)
       TWS_TRY(exchange(c, to, out, sent, from, in, received, err));
-    else if (out != in)
+    else if (out != in && received)
       memcpy(in, out, received);
   }
   return TWS_OK;
@@ -221,22 +228,12 @@ static tws_code barrier(const call *c, tws_error *err) {
 tws_code tws_messages_collective(tws_messages *messages, const tws_shared_group *group, tws_collective collective,
                                  tws_dtype dtype, int root, const tws_comm_segment *s, tws_error *err) {
   call c = {messages, group, dtype, TAG_GROUP + (int)(group->id % TAGS), tws_dtype_bytes(dtype)};
-  switch (collective) {
-    case TWS_COLLECTIVE_ALL_REDUCE:
-      return all_reduce(&c, s, -1, err);
-    case TWS_COLLECTIVE_REDUCE:
-      return all_reduce(&c, s, root, err);
-    case TWS_COLLECTIVE_REDUCE_SCATTER:
-      return reduce_scatter(&c, s, err);
-    case TWS_COLLECTIVE_ALL_GATHER:
-      return all_to_all(&c, s, 1, err);
-    case TWS_COLLECTIVE_ALL_TO_ALL:
-      return all_to_all(&c, s, 0, err);
-    case TWS_COLLECTIVE_BROADCAST:
-      return broadcast(&c, s, root, err);
-    case TWS_COLLECTIVE_BARRIER:
-      return barrier(&c, err);
-    default:
-      return tws_fail(err, TWS_INTERNAL, NULL, "unknown collective %d", (int)collective);
+  const tws_collective_row *row = tws_collective_of(collective);
+  if (row->reduces) {
+    if (row->sends_parts) return reduce_scatter(&c, s, err);
+    return all_reduce(&c, s, row->root == TWS_ROOT_NONE ? -1 : root, err);
   }
+  if (row->pattern == TWS_PATTERN_SIGNAL) return barrier(&c, err);
+  if (row->pattern == TWS_PATTERN_CHAIN) return broadcast(&c, s, root, err);
+  return pairs(&c, row, s, root, err);
 }

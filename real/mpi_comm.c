@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/memory.h"
+#include "models/collective.h"
 #include "real/message_comm.h"
 #include "real/shared_comm.h"
 
@@ -184,11 +185,6 @@ void tws_comm_destroy(tws_comm *comm) {
 
 /* ---- operations ---- */
 
-static int adds(tws_collective collective) {
-  return collective == TWS_COLLECTIVE_ALL_REDUCE || collective == TWS_COLLECTIVE_REDUCE ||
-         collective == TWS_COLLECTIVE_REDUCE_SCATTER;
-}
-
 /* A group of one: what is sent is what is received. */
 static void keep(tws_dtype dtype, const tws_comm_segment *segments, int count) {
   for (int i = 0; i < count; i++)
@@ -214,7 +210,8 @@ static tws_code check_counts(const tws_shared_group *group, const tws_comm_segme
 static tws_code run_collective(tws_comm *comm, const tws_shared_group *group, tws_collective collective,
                                tws_dtype dtype, int root, const tws_comm_segment *segments, int count, tws_error *err) {
   static const tws_comm_segment nothing;
-  if (adds(collective) && dtype != TWS_F32 && dtype != TWS_BF16 && dtype != TWS_F16 && dtype != TWS_F64)
+  if (tws_collective_of(collective)->reduces && dtype != TWS_F32 && dtype != TWS_BF16 && dtype != TWS_F16 &&
+      dtype != TWS_F64)
     return tws_fail(err, TWS_UNSUPPORTED, "use fp32, bf16 or fp16", "%s of %s is not supported on the host",
                     tws_collective_name(collective), tws_dtype_name(dtype));
   if (root < 0 || root >= group->size)
@@ -231,7 +228,7 @@ static tws_code run_collective(tws_comm *comm, const tws_shared_group *group, tw
   if (collective == TWS_COLLECTIVE_BARRIER)
     return tws_messages_collective(comm->messages, group, collective, TWS_U8, 0, &nothing, err);
   for (int i = 0; i < count; i++) TWS_TRY(check_counts(group, &segments[i], err));
-  if (comm->shared && tws_shared_covers(comm->shared, collective, group, dtype, segments, count)) {
+  if (comm->shared && tws_shared_covers(comm->shared, collective, group, dtype, root, segments, count)) {
     tws_shared_collective(comm->shared, group, collective, dtype, root, segments, count);
     return TWS_OK;
   }

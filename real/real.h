@@ -48,9 +48,8 @@ typedef struct tws_comm tws_comm;
 typedef struct tws_comm_segment {
   const void *send; /* in place: equal to receive (all-reduce, reduce, broadcast) or inside it (all-gather) */
   void *receive;
-  uint64_t count; /* elements: all_reduce, reduce, broadcast: of the whole; all_gather: sent by one rank;
-                     reduce_scatter: received by one rank; all_to_all: from one rank to another */
-  /* all_to_all: NULL, or how many of `count` are sent to each member, then how many are received from each. Read when
+  uint64_t count; /* elements, which SENDS and RECEIVES of models/collectives.def are multiples of */
+  /* uneven: NULL, or how many of `count` are sent to each member, then how many are received from each. Read when
    * the operation runs; a communicator that cannot read them (device memory) moves all. */
   const int32_t *counts;
 } tws_comm_segment;

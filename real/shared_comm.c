@@ -13,6 +13,7 @@
 #include "base/host_memory.h"
 #include "base/memory.h"
 #include "base/units.h"
+#include "models/collective.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -309,22 +310,19 @@ static char *peer_address(const tws_shared *shared, int rank, const place *where
   return shared->arena[where->arena].map[rank] + where->offset;
 }
 
-/* Elements sent and received by one member, per element of tws_comm_segment.count. */
-static void spans(tws_collective collective, int size, uint64_t *send, uint64_t *receive) {
-  uint64_t n = (uint64_t)size;
-  *send = collective == TWS_COLLECTIVE_REDUCE_SCATTER || collective == TWS_COLLECTIVE_ALL_TO_ALL ? n : 1;
-  *receive = collective == TWS_COLLECTIVE_ALL_GATHER || collective == TWS_COLLECTIVE_ALL_TO_ALL ? n : 1;
+/* Where a segment's two sides lie; 0: not in memory that the others see. A side without elements needs no place. */
+static int find_places(const tws_shared *shared, tws_collective_parts parts, uint64_t size, const tws_comm_segment *s,
+                       place *send, place *receive) {
+  return (!parts.send || find_place(shared, s->send, s->count * parts.send * size, send)) &&
+         (!parts.receive || find_place(shared, s->receive, s->count * parts.receive * size, receive));
 }
 
 int tws_shared_covers(const tws_shared *shared, tws_collective collective, const tws_shared_group *group,
-                      tws_dtype dtype, const tws_comm_segment *segments, int count) {
-  uint64_t send, receive, size = tws_dtype_bytes(dtype);
-  place where;
-  spans(collective, group->size, &send, &receive);
+                      tws_dtype dtype, int root, const tws_comm_segment *segments, int count) {
+  const tws_collective_parts parts = tws_collective_parts_of(collective, group->size, group->index, root);
+  place send, receive;
   for (int i = 0; i < count; i++)
-    if (!find_place(shared, segments[i].send, segments[i].count * send * size, &where) ||
-        !find_place(shared, segments[i].receive, segments[i].count * receive * size, &where))
-      return 0;
+    if (!find_places(shared, parts, tws_dtype_bytes(dtype), &segments[i], &send, &receive)) return 0;
   return 1;
 }
 
@@ -333,7 +331,8 @@ int tws_shared_covers(const tws_shared *shared, tws_collective collective, const
 typedef struct batch {
   tws_shared *shared;
   const tws_shared_group *group;
-  tws_collective collective;
+  const tws_collective_row *row;
+  tws_collective_parts parts; /* of this rank */
   tws_dtype dtype;
   int root;
   uint64_t size; /* bytes of an element */
@@ -363,8 +362,7 @@ static void reduce_parts(const batch *b, int segment, uint64_t count) {
   int receivers = 0;
   for (int m = 0; m < n; m++) {
     from[m] = sent_by(b, m, segment) + first * b->size;
-    if (b->collective == TWS_COLLECTIVE_ALL_REDUCE || m == b->root)
-      to[receivers++] = received_by(b, m, segment) + first * b->size;
+    if (b->row->root == TWS_ROOT_NONE || m == b->root) to[receivers++] = received_by(b, m, segment) + first * b->size;
   }
   tws_ordered_sum(b->dtype, from, n, to, receivers, length);
 }
@@ -377,45 +375,39 @@ static void scatter_parts(const batch *b, int segment, const tws_comm_segment *s
 }
 
 static void copy_parts(const batch *b, int segment, const tws_comm_segment *s) {
-  uint64_t bytes = s->count * b->size;
-  int n = b->group->size, index = b->group->index;
-  if (b->collective == TWS_COLLECTIVE_BROADCAST) {
-    const char *from = sent_by(b, b->root, segment);
-    if (from != (char *)s->receive) memcpy(s->receive, from, bytes);
-    return;
-  }
+  const uint64_t bytes = s->count * b->size;
+  const int n = b->group->size, index = b->group->index;
   for (int i = 0; i < n; i++) {
-    int m = (index + i) % n; /* start with one's own: spreads the readers over the sources */
+    const int m = (index + i) % n; /* start with one's own: spreads the readers over the sources */
+    if (!tws_collective_moves(b->row, m, index, b->root)) continue;
     const char *from = sent_by(b, m, segment);
-    if (b->collective == TWS_COLLECTIVE_ALL_TO_ALL) from += (uint64_t)index * bytes;
-    char *to = (char *)s->receive + (uint64_t)m * bytes;
+    if (b->row->sends_parts) from += (uint64_t)index * bytes;
+    char *to = s->receive;
+    if (b->row->receives_parts) to += (uint64_t)m * bytes;
     if (from != to) memcpy(to, from, s->counts ? (uint64_t)s->counts[n + m] * b->size : bytes);
   }
 }
 
 static void run_batch(const batch *b, const tws_comm_segment *segments, int count) {
-  uint64_t send, receive;
   rank_slot *mine = &b->shared->ranks[b->shared->rank];
-  spans(b->collective, b->group->size, &send, &receive);
-  for (int i = 0; i < count; i++) {
-    find_place(b->shared, segments[i].send, segments[i].count * send * b->size, &mine->send[i]);
-    find_place(b->shared, segments[i].receive, segments[i].count * receive * b->size, &mine->receive[i]);
-  }
+  for (int i = 0; i < count; i++)
+    find_places(b->shared, b->parts, b->size, &segments[i], &mine->send[i], &mine->receive[i]);
   tws_shared_barrier(b->shared, b->group);
   for (int i = 0; i < count; i++) {
-    if (b->collective == TWS_COLLECTIVE_ALL_REDUCE || b->collective == TWS_COLLECTIVE_REDUCE)
-      reduce_parts(b, i, segments[i].count);
-    else if (b->collective == TWS_COLLECTIVE_REDUCE_SCATTER)
+    if (!b->row->reduces)
+      copy_parts(b, i, &segments[i]);
+    else if (b->row->sends_parts)
       scatter_parts(b, i, &segments[i]);
     else
-      copy_parts(b, i, &segments[i]);
+      reduce_parts(b, i, segments[i].count);
   }
   tws_shared_barrier(b->shared, b->group);
 }
 
 void tws_shared_collective(tws_shared *shared, const tws_shared_group *group, tws_collective collective,
                            tws_dtype dtype, int root, const tws_comm_segment *segments, int count) {
-  batch b = {shared, group, collective, dtype, root, tws_dtype_bytes(dtype)};
+  const tws_collective_parts parts = tws_collective_parts_of(collective, group->size, group->index, root);
+  const batch b = {shared, group, tws_collective_of(collective), parts, dtype, root, tws_dtype_bytes(dtype)};
   for (int first = 0; first < count; first += SEGMENTS)
     run_batch(&b, segments + first, count - first < SEGMENTS ? count - first : SEGMENTS);
 }

@@ -7,6 +7,7 @@
  * message has left. Broadcast and reduce are cut into CHUNKS pieces that follow each other along a chain. */
 #include <math.h>
 
+#include "models/collective.h"
 #include "sim/adapter.h"
 #include "sim/executor.h"
 
@@ -100,20 +101,12 @@ static double latency_seconds(const tws_sim *sim, const tws_rendezvous *met) {
                                 most_on_a_node(sim, c), 0, (int)work->segments);
 }
 
-static int ring_steps(int collective, int size) {
-  switch (collective) {
-    case TWS_COLLECTIVE_ALL_REDUCE:
-      return 2 * (size - 1);
-    case TWS_COLLECTIVE_ALL_GATHER:
-    case TWS_COLLECTIVE_REDUCE_SCATTER:
-      return size - 1;
-    default:
-      return 0;
-  }
+static tws_collective collective_of(const tws_sim *sim, const tws_rendezvous *met) {
+  return (tws_collective)work_of(sim, met)->code;
 }
 
-static int is_chain(int collective) {
-  return collective == TWS_COLLECTIVE_BROADCAST || collective == TWS_COLLECTIVE_REDUCE;
+static const tws_collective_row *row_of(const tws_sim *sim, const tws_rendezvous *met) {
+  return tws_collective_of(collective_of(sim, met));
 }
 
 /* ---- who else communicates ---- */
@@ -173,35 +166,38 @@ static tws_sim_pattern *pattern_of(tws_sim *sim, const tws_rendezvous *met) {
 
 static void flow_pairs(tws_sim *sim, uint32_t id, const int *ranks) {
   const tws_rendezvous *met = &sim->run->rendezvous[id];
+  const int root = (int)first_op(sim, met)->peer;
   tws_sim_transfer *transfer = &sim->transfers[id];
   const int size = communicator_of(sim, met)->size;
   const uint64_t bytes = whole_bytes((double)met->bytes / size);
   for (int i = 0; i < size && bytes > 0; i++) {
     for (int k = 1; k < size; k++) {
+      if (!tws_collective_moves(row_of(sim, met), i, (i + k) % size, root)) continue;
       transfer->pending++;
       start_flow(sim, ranks[i], ranks[(i + k) % size], bytes, tws_sim_tag(TWS_EVENT_FLOW, id, 0));
     }
   }
 }
 
-static void flow_rings(tws_sim *sim, uint32_t id, int collective, int replica) {
+static void flow_rings(tws_sim *sim, uint32_t id, int replica) {
   const tws_rendezvous *met = &sim->run->rendezvous[id];
+  const tws_collective_row *row = row_of(sim, met);
+  const int chain = row->pattern == TWS_PATTERN_CHAIN;
   tws_sim_transfer *transfer = &sim->transfers[id];
   const tws_sim_pattern *pattern = &sim->patterns[met->communicator];
   const tws_communicator *c = communicator_of(sim, met);
   const int size = c->size;
   const double bytes =
-      is_chain(collective) ? (double)met->bytes : (double)met->bytes * ring_steps(collective, size) / size;
+      chain ? (double)met->bytes : (double)met->bytes * tws_collective_steps(collective_of(sim, met), size) / size;
   const uint32_t root_index = first_op(sim, met)->peer;
-  const int root = is_chain(collective) && root_index < (uint32_t)size
-                       ? pattern->replicas[(size_t)replica * (size_t)size + root_index]
-                       : -1;
+  const int root =
+      chain && root_index < (uint32_t)size ? pattern->replicas[(size_t)replica * (size_t)size + root_index] : -1;
   for (int i = 0; i < pattern->edge_counts[replica]; i++) {
     const tws_edge *edge = &pattern->edges[replica][i];
     const uint64_t amount = whole_bytes(bytes * edge->share);
     if (edge->to == root || amount == 0) continue; /* a chain ends before it comes back to its root */
     transfer->pending++;
-    if (collective == TWS_COLLECTIVE_REDUCE)
+    if (row->root == TWS_ROOT_RECEIVES)
       start_flow(sim, edge->to, edge->from, amount, tws_sim_tag(TWS_EVENT_FLOW, id, 0));
     else
       start_flow(sim, edge->from, edge->to, amount, tws_sim_tag(TWS_EVENT_FLOW, id, 0));
@@ -220,12 +216,12 @@ static void begin_flows(tws_sim *sim, uint32_t id) {
                  tws_sim_tag(TWS_EVENT_FLOW, id, 0));
     }
   } else {
-    const int collective = work_of(sim, met)->code;
+    const int pairs = row_of(sim, met)->pattern == TWS_PATTERN_PAIRS;
     for (int i = 0; i < pattern->replica_count && sim->failed == TWS_OK; i++) {
-      if (collective == TWS_COLLECTIVE_ALL_TO_ALL)
+      if (pairs)
         flow_pairs(sim, id, pattern->replicas + (size_t)i * size);
       else
-        flow_rings(sim, id, collective, i);
+        flow_rings(sim, id, i);
     }
   }
   if (transfer->pending == 0) end_transfer(sim, id, tws_engine_now());
@@ -242,17 +238,18 @@ static void try_send(tws_sim *sim, uint32_t id, uint32_t index) {
 }
 
 /* Appends the edges of one ring, or of a chain from or to the root; returns the new count. */
-static uint32_t add_ring(message_edge *edges, uint32_t count, const int *order, int size, int collective, int root,
-                         uint64_t bytes) {
-  const int chain = is_chain(collective);
+static uint32_t add_ring(message_edge *edges, uint32_t count, const int *order, int size, tws_collective collective,
+                         int root, uint64_t bytes) {
+  const tws_collective_row *row = tws_collective_of(collective);
+  const int chain = row->pattern == TWS_PATTERN_CHAIN;
   int start = 0;
   while (chain && start + 1 < size && order[start] != root) start++;
   for (int i = 0; i < size - chain; i++) {
     const int here = order[(start + i) % size], there = order[(start + i + 1) % size];
-    const int toward = collective == TWS_COLLECTIVE_REDUCE; /* the chain runs backwards, into the root */
+    const int toward = row->root == TWS_ROOT_RECEIVES; /* the chain runs backwards, into the root */
     message_edge *edge = &edges[count + (uint32_t)i];
     *edge = (message_edge){.from = toward ? there : here, .to = toward ? here : there, .bytes = bytes};
-    edge->steps = chain ? CHUNKS : (uint32_t)ring_steps(collective, size);
+    edge->steps = chain ? CHUNKS : (uint32_t)tws_collective_steps(collective, size);
     edge->ahead = !chain;
     if (!chain) {
       edge->next = count + (uint32_t)((i + 1) % size);
@@ -267,11 +264,13 @@ static uint32_t add_ring(message_edge *edges, uint32_t count, const int *order, 
   return count + (uint32_t)(size - chain);
 }
 
-static uint32_t add_pairs(message_edge *edges, uint32_t count, const int *ranks, int size, uint64_t bytes) {
+static uint32_t add_pairs(message_edge *edges, uint32_t count, const int *ranks, int size,
+                          const tws_collective_row *row, int root, uint64_t bytes) {
   for (int i = 0; i < size; i++) {
     for (int k = 1; k < size; k++)
-      edges[count++] = (message_edge){
-          .from = ranks[i], .to = ranks[(i + k) % size], .next = TWS_NONE, .steps = 1, .source = 1, .bytes = bytes};
+      if (tws_collective_moves(row, i, (i + k) % size, root))
+        edges[count++] = (message_edge){
+            .from = ranks[i], .to = ranks[(i + k) % size], .next = TWS_NONE, .steps = 1, .source = 1, .bytes = bytes};
   }
   return count;
 }
@@ -281,13 +280,14 @@ static void begin_messages(tws_sim *sim, uint32_t id) {
   tws_sim_transfer *transfer = &sim->transfers[id];
   const tws_communicator *c = communicator_of(sim, met);
   const tws_sim_pattern *pattern = pattern_of(sim, met);
-  const int collective = work_of(sim, met)->code, size = c->size;
+  const tws_collective collective = collective_of(sim, met);
+  const tws_collective_row *row = row_of(sim, met);
+  const int size = c->size, pairs = row->pattern == TWS_PATTERN_PAIRS;
   const uint32_t root_index = first_op(sim, met)->peer;
   if (sim->failed != TWS_OK) return;
   int *order = tws_calloc((size_t)size, sizeof *order);
   const int rings = order ? tws_platform_ring(&sim->platform, c->ranks, size, 0, order) : 0;
-  const size_t per_replica =
-      collective == TWS_COLLECTIVE_ALL_TO_ALL ? (size_t)size * (size_t)(size - 1) : (size_t)size * (size_t)rings;
+  const size_t per_replica = pairs ? (size_t)size * (size_t)(size - 1) : (size_t)size * (size_t)rings;
   struct tws_sim_messages *messages =
       tws_calloc(1, sizeof *messages + per_replica * (size_t)pattern->replica_count * sizeof(message_edge));
   if (!order || !messages) {
@@ -296,13 +296,13 @@ static void begin_messages(tws_sim *sim, uint32_t id) {
     tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
     return;
   }
-  const double pieces = is_chain(collective) ? (double)CHUNKS * rings : (double)size * rings;
+  const double pieces = row->pattern == TWS_PATTERN_CHAIN ? (double)CHUNKS * rings : (double)size * rings;
   for (int i = 0; i < pattern->replica_count; i++) {
     const int *ranks = pattern->replicas + (size_t)i * (size_t)size;
     const int root = root_index < (uint32_t)size ? ranks[root_index] : ranks[0];
-    if (collective == TWS_COLLECTIVE_ALL_TO_ALL) {
-      messages->count =
-          add_pairs(messages->edges, messages->count, ranks, size, whole_bytes((double)met->bytes / size));
+    if (pairs) {
+      messages->count = add_pairs(messages->edges, messages->count, ranks, size, row, (int)root_index,
+                                  whole_bytes((double)met->bytes / size));
       continue;
     }
     for (int ring = 0; ring < rings; ring++) {
@@ -343,8 +343,7 @@ static void message_sent(tws_sim *sim, uint32_t id, uint32_t index) {
 /* Starting a collective costs what its latency has beyond the hops of its steps, which the messages pay themselves. */
 static double message_start_seconds(const tws_sim *sim, const tws_rendezvous *met) {
   const tws_communicator *c = communicator_of(sim, met);
-  const int collective = work_of(sim, met)->code;
-  const int hops = collective == TWS_COLLECTIVE_ALL_REDUCE ? 2 * (c->size - 1) : c->size - 1;
+  const int hops = tws_collective_steps(collective_of(sim, met), c->size);
   double longest = 0;
   for (int i = 0; i < c->size; i++)
     longest = fmax(longest, tws_platform_latency(&sim->platform, c->ranks[i], c->ranks[(i + 1) % c->size]));
@@ -355,7 +354,7 @@ static double message_start_seconds(const tws_sim *sim, const tws_rendezvous *me
 
 static int by_messages(const tws_sim *sim, const tws_rendezvous *met) {
   return sim->request->fidelity == TWS_FIDELITY_MESSAGE && !communicator_of(sim, met)->message && met->bytes > 0 &&
-         work_of(sim, met)->code != TWS_COLLECTIVE_BARRIER;
+         row_of(sim, met)->pattern != TWS_PATTERN_SIGNAL;
 }
 
 void tws_sim_meet(tws_sim *sim, uint32_t id) {
@@ -391,7 +390,7 @@ void tws_sim_transfer_event(tws_sim *sim, tws_sim_event event, uint32_t id, uint
   } else if (event == TWS_EVENT_FLOW) {
     if (--transfer->pending == 0) end_transfer(sim, id, tws_engine_now());
   } else if (sim->request->fidelity == TWS_FIDELITY_ANALYTIC ||
-             (!communicator_of(sim, met)->message && work_of(sim, met)->code == TWS_COLLECTIVE_BARRIER)) {
+             (!communicator_of(sim, met)->message && row_of(sim, met)->pattern == TWS_PATTERN_SIGNAL)) {
     end_transfer(sim, id, transfer->end_s);
   } else if (by_messages(sim, met)) {
     begin_messages(sim, id);

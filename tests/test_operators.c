@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "config/optimizer.h"
+#include "models/collective.h"
 #include "models/network/module.h"
 #include "models/operator.h"
 
@@ -101,6 +102,24 @@ static void print_optimizers(FILE *out) {
   }
 }
 
+static void print_collectives(FILE *out) {
+  static const char *const roots[] = {"", "sends", "receives"};
+  fprintf(out,
+          "\n## Collectives\nFrom `models/collectives.def`; n is the number of ranks in the group. A rank sends and "
+          "receives "
+          "so many times a segment's count of elements; of pairs with a root the n parts are the root's alone. Steps "
+          "are hops "
+          "that come one after another.\n\n"
+          "| collective | | pattern | sends | receives | steps | root | sums | uneven |\n"
+          "|---|---|---|---|---|---|---|---|---|\n");
+  for (int c = 0; c < TWS_COLLECTIVE_COUNT; ++c) {
+    const tws_collective_row *row = tws_collective_of((tws_collective)c);
+    fprintf(out, "| %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", row->name, row->summary, row->pattern_text,
+            row->sends, row->receives, row->steps, roots[row->root], row->reduces ? "yes" : "",
+            row->uneven ? "yes" : "");
+  }
+}
+
 static char *page(void) {
   char *text = NULL;
   size_t length = 0;
@@ -118,6 +137,7 @@ static char *page(void) {
       "operand once in or out, unless its row says what it reads and writes.\n");
   for (int k = 0; k < TWS_KERNEL_COUNT; ++k) print_operator(out, tws_operator_of((tws_kernel)k));
   print_optimizers(out);
+  print_collectives(out);
   fclose(out);
   return text;
 }

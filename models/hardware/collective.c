@@ -1,5 +1,6 @@
 /* Seconds of communication: measured tables of the profile, else closed formulas of rings over the cluster's links. */
 #include <math.h>
+#include "models/collective.h"
 #include "models/hardware/profile_internal.h"
 
 /* The narrowest link of a ring through `per_node` ranks of every node. A node's NICs are shared by the rings of its
@@ -21,37 +22,32 @@ static double hop_latency(const tws_cluster *cluster, int ranks, int per_node) {
 }
 
 /* Every rank sends a piece to every other: to those of its node through its port, to the rest through its share of the
- * node's NICs, at the same time. */
-static double pairs_seconds(const tws_cluster *cluster, int ranks, int per_node, double bytes) {
+ * node's NICs, at the same time. So does the root where it alone sends or receives: nobody else has as much to do. */
+static double pairs_seconds(const tws_cluster *cluster, int ranks, int per_node, double bytes, int steps) {
   int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
   int nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1, near = per_node < ranks ? per_node : ranks;
   double piece = bytes / ranks, port = cluster->intra.bandwidth, share = cluster->inter.bandwidth * nics / devices;
   double inside = port > 0 ? (near - 1) * piece / port : 0, outside = share > 0 ? (ranks - near) * piece / share : 0;
-  return fmax(inside, outside) + (ranks - 1) * ring_link(cluster, ranks, per_node).latency_s;
+  return fmax(inside, outside) + steps * ring_link(cluster, ranks, per_node).latency_s;
 }
 
-static double ring_seconds(const tws_cluster *cluster, tws_collective collective, int ranks, int per_node,
-                           double bytes) {
-  tws_link link = ring_link(cluster, ranks, per_node);
-  double n = ranks, moved = link.bandwidth > 0 ? bytes / link.bandwidth : 0,
-         hops = (n - 1) * hop_latency(cluster, ranks, per_node);
-  switch (collective) {
-    case TWS_COLLECTIVE_ALL_REDUCE:
-      return 2 * (n - 1) / n * moved + 2 * hops;
-    case TWS_COLLECTIVE_ALL_GATHER:
-    case TWS_COLLECTIVE_REDUCE_SCATTER:
-      return (n - 1) / n * moved + hops;
-    case TWS_COLLECTIVE_ALL_TO_ALL:
-      return pairs_seconds(cluster, ranks, per_node, bytes);
-    case TWS_COLLECTIVE_REDUCE:
-    case TWS_COLLECTIVE_BROADCAST:
+static double formula_seconds(const tws_cluster *cluster, tws_collective collective, int ranks, int per_node,
+                              double bytes) {
+  const tws_link link = ring_link(cluster, ranks, per_node);
+  const int steps = tws_collective_steps(collective, ranks);
+  const double n = ranks, moved = link.bandwidth > 0 ? bytes / link.bandwidth : 0,
+               hops = steps * hop_latency(cluster, ranks, per_node);
+  switch (tws_collective_of(collective)->pattern) {
+    case TWS_PATTERN_RING:
+      return steps / n * moved + hops;
+    case TWS_PATTERN_CHAIN:
       return moved + hops;
-    case TWS_COLLECTIVE_BARRIER:
-      return 2 * hops;
-    case TWS_COLLECTIVE_COUNT:
+    case TWS_PATTERN_PAIRS:
+      return pairs_seconds(cluster, ranks, per_node, bytes, steps);
+    case TWS_PATTERN_SIGNAL:
       break;
   }
-  return 0;
+  return hops;
 }
 
 /* Measured seconds for any number of ranks between two measured ones; < 0 outside. */
@@ -82,7 +78,7 @@ double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *pro
     double measured = table_seconds(profile, collective, ranks, bytes);
     if (measured >= 0) return measured + pieces;
   }
-  return ring_seconds(cluster, collective, ranks, per_node, bytes) + start + pieces;
+  return formula_seconds(cluster, collective, ranks, per_node, bytes) + start + pieces;
 }
 
 double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes) {

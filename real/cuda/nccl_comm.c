@@ -19,6 +19,7 @@
 #include <unistd.h>
 #include "base/log.h"
 #include "base/memory.h"
+#include "models/collective.h"
 #include "real/cuda/internal.h"
 #include "real/cuda/module.h"
 
@@ -298,23 +299,21 @@ static tws_code data_type(const tws_comm *comm, tws_dtype dtype, ncclDataType_t 
   return tws_fail(err, TWS_INTERNAL, NULL, "NCCL: rank %d: no such type, %d", comm->rank, (int)dtype);
 }
 
-/* Part j of what is sent goes to rank j of the group. All pairs make progress together. */
-static ncclResult_t all_to_all(const nccl_group *group, const tws_comm_segment *segment, ncclDataType_t type,
-                               size_t element, cudaStream_t s) {
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-  (void)element;
-  return ncclAlltoAll(segment->send, segment->receive, segment->count, type, group->comm, s);
-#else
+/* A message for every pair of ranks between which the row moves something. All pairs make progress together. */
+static ncclResult_t pairs(const nccl_group *group, const tws_collective_row *row, int root,
+                          const tws_comm_segment *segment, ncclDataType_t type, size_t element, cudaStream_t s) {
   ncclResult_t result = ncclGroupStart();
   const size_t part = segment->count * element;
   for (int peer = 0; result == ncclSuccess && peer < group->size; peer++) {
-    result = ncclSend((const char *)segment->send + (size_t)peer * part, segment->count, type, peer, group->comm, s);
-    if (result == ncclSuccess)
-      result = ncclRecv((char *)segment->receive + (size_t)peer * part, segment->count, type, peer, group->comm, s);
+    const size_t sent_at = row->sends_parts ? (size_t)peer * part : 0,
+                 received_at = row->receives_parts ? (size_t)peer * part : 0;
+    if (tws_collective_moves(row, group->index, peer, root))
+      result = ncclSend((const char *)segment->send + sent_at, segment->count, type, peer, group->comm, s);
+    if (result == ncclSuccess && tws_collective_moves(row, peer, group->index, root))
+      result = ncclRecv((char *)segment->receive + received_at, segment->count, type, peer, group->comm, s);
   }
   const ncclResult_t ended = ncclGroupEnd();
   return result == ncclSuccess ? ended : result;
-#endif
 }
 
 static ncclResult_t start_segment(const tws_comm *comm, const nccl_group *group, tws_collective collective,
@@ -331,13 +330,17 @@ static ncclResult_t start_segment(const tws_comm *comm, const nccl_group *group,
       return ncclReduceScatter(segment->send, segment->receive, segment->count, type, ncclSum, group->comm, s);
     case TWS_COLLECTIVE_BROADCAST:
       return ncclBroadcast(segment->send, segment->receive, segment->count, type, root, group->comm, s);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
     case TWS_COLLECTIVE_ALL_TO_ALL:
-      return all_to_all(group, segment, type, element, s);
+      return ncclAlltoAll(segment->send, segment->receive, segment->count, type, group->comm, s);
+#endif
     case TWS_COLLECTIVE_BARRIER:
       return ncclAllReduce(comm->token, comm->token, 1, ncclInt32, ncclSum, group->comm, s);
     default:
-      return ncclInvalidArgument;
+      break;
   }
+  const tws_collective_row *row = tws_collective_of(collective);
+  return row->pattern == TWS_PATTERN_PAIRS ? pairs(group, row, root, segment, type, element, s) : ncclInvalidArgument;
 }
 
 /* A group of one: what is sent is what is received. */
