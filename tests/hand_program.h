@@ -119,4 +119,36 @@ static inline float uneven_value(int from, int to, int i) {
   return (float)(from * 10000 + to * 1000 + i);
 }
 
+/* ---- a gather to one rank, which adds something, and the scatter back ---- */
+
+enum { GATHERED = 1000, GATHER_ROOT = 1 };
+
+/* Buffers 0 and 1 of every rank: what it gives, and what it gets back: twice that. The root alone has room for all. */
+static inline tws_plan *gather_plan(int rank, int world) {
+  const uint64_t count = GATHERED, all = count * (uint64_t)world;
+  const int root = GATHER_ROOT % world, is_root = rank == root;
+  hand_program h;
+  hand_begin(&h, NULL, rank, world);
+  const uint32_t given = hand_buffer(&h, "given", TWS_TIER_DEVICE, TWS_F32, count, TWS_LIFETIME_PROGRAM);
+  const uint32_t got = hand_buffer(&h, "got", TWS_TIER_DEVICE, TWS_F32, count, TWS_LIFETIME_PROGRAM);
+  tws_operand gather[2] = {tws_read(given, 0, count)}, scatter[2] = {tws_write(got, 0, count)};
+  uint32_t gathered = TWS_NONE, doubled = TWS_NONE;
+  if (is_root) {
+    gathered = hand_buffer(&h, "gathered", TWS_TIER_DEVICE, TWS_F32, all, TWS_LIFETIME_OPS);
+    doubled = hand_buffer(&h, "doubled", TWS_TIER_DEVICE, TWS_F32, all, TWS_LIFETIME_OPS);
+    gather[1] = tws_write(gathered, 0, all);
+    scatter[1] = scatter[0];
+    scatter[0] = tws_read(doubled, 0, all);
+  }
+  tws_builder_collective(&h.b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_GATHER, 0, TWS_F32, all * sizeof(float), 1,
+                         (uint32_t)root, gather, is_root ? 2 : 1);
+  if (is_root) {
+    const tws_operand add[3] = {tws_read(gathered, 0, all), tws_read(gathered, 0, all), tws_write(doubled, 0, all)};
+    hand_compute(&h, TWS_STREAM_COMPUTE, TWS_KERNEL_ADD, (int64_t)all, 0, add, 3);
+  }
+  tws_builder_collective(&h.b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_SCATTER, 0, TWS_F32, all * sizeof(float), 1,
+                         (uint32_t)root, scatter, is_root ? 2 : 1);
+  return hand_end(&h);
+}
+
 #endif

@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "base/random.h"
 #include "hand_program.h"
+#include "real/cuda_loader.h"
 #include "real/train_internal.h"
 
 static int rank, world;
@@ -140,17 +141,23 @@ static trial choose(uint64_t round) {
 /* How many elements a rank sends and receives of a segment. */
 static void lengths(const trial *t, uint64_t count, uint64_t *sent, uint64_t *received) {
   uint64_t n = (uint64_t)groups[t->group].size;
+  const int is_root = groups[t->group].index == t->root;
   *sent =
       t->collective == TWS_COLLECTIVE_REDUCE_SCATTER || t->collective == TWS_COLLECTIVE_ALL_TO_ALL ? count * n : count;
   *received =
       t->collective == TWS_COLLECTIVE_ALL_GATHER || t->collective == TWS_COLLECTIVE_ALL_TO_ALL ? count * n : count;
+  if (t->collective == TWS_COLLECTIVE_GATHER) *received = is_root ? count * n : 0;
+  if (t->collective == TWS_COLLECTIVE_SCATTER) *sent = is_root ? count * n : 0;
 }
 
 static double expected(const trial *t, int s, uint64_t i) {
   const tws_group *g = &groups[t->group];
   uint64_t count = t->count[s], me = (uint64_t)g->index;
   switch (t->collective) {
+    case TWS_COLLECTIVE_SCATTER:
+      return rounded(t->dtype, element(t, g->ranks[t->root], s, me * count + i));
     case TWS_COLLECTIVE_ALL_GATHER:
+    case TWS_COLLECTIVE_GATHER:
       return rounded(t->dtype, element(t, g->ranks[i / count], s, i % count));
     case TWS_COLLECTIVE_ALL_TO_ALL:
       return rounded(t->dtype, element(t, g->ranks[i / count], s, me * count + i % count));
@@ -176,7 +183,8 @@ static void run_trial(tws_comm *comm, uint64_t number, char *memory) {
     lengths(&t, t.count[s], &sent, &received);
     char *receive = at, *send = at;
     at += (received * size + 63) / 64 * 64;
-    int may = t.collective != TWS_COLLECTIVE_REDUCE_SCATTER && t.collective != TWS_COLLECTIVE_ALL_TO_ALL;
+    const int may = t.collective != TWS_COLLECTIVE_REDUCE_SCATTER && t.collective != TWS_COLLECTIVE_ALL_TO_ALL &&
+                    t.collective != TWS_COLLECTIVE_GATHER && t.collective != TWS_COLLECTIVE_SCATTER;
     if (may && t.in_place) {
       if (t.collective == TWS_COLLECTIVE_ALL_GATHER) send += (uint64_t)g->index * t.count[s] * size;
     } else {
@@ -299,6 +307,42 @@ static void check_uneven(tws_transport transport) {
   free(got);
 }
 
+/* ---- a gather and a scatter, by a plan of their own ---- */
+
+static void check_gather(const char *device, tws_transport transport) {
+  tws_plan *plan = gather_plan(rank, world);
+  const tws_plan *programs[] = {plan};
+  const tws_cuda_api *cuda = NULL;
+  tws_comm *comm = NULL, *device_comm = NULL;
+  tws_backend *backend = NULL;
+  tws_executor *executor = NULL;
+  tws_error err = {0};
+  float values[GATHERED], got[GATHERED];
+  if (strcmp(device, "cuda") == 0) need(tws_cuda_load(&cuda, &err) == TWS_OK, "module", &err);
+  const tws_backend_ops *ops = cuda ? cuda->backend : tws_real_backend("host");
+  need(tws_comm_create(plan->groups, plan->group_count, transport, 1, &comm, &err) == TWS_OK, "create", &err);
+  need(ops->create(0, 1, &backend, &err) == TWS_OK, "backend", &err);
+  if (cuda) need(tws_cuda_connect(cuda, backend, plan, &device_comm, &err) == TWS_OK, "connect", &err);
+  const tws_executor_setup setup = {.programs = programs,
+                                    .program_count = 1,
+                                    .ops = ops,
+                                    .backend = backend,
+                                    .comm_ops = cuda ? cuda->comm_ops : tws_mpi_comm_ops(),
+                                    .comm = cuda ? device_comm : comm};
+  need(tws_executor_create(&setup, &executor, &err) == TWS_OK, "executor", &err);
+  for (int i = 0; i < GATHERED; i++) values[i] = (float)(rank * 10000 + i);
+  need(tws_executor_put(executor, 0, 0, 0, values, GATHERED, &err) == TWS_OK, "values", &err);
+  for (int step = 1; step < 3; step++)
+    need(tws_executor_step(executor, 0, step, NULL, NULL, NULL, &err) == TWS_OK, "step", &err);
+  need(tws_executor_get(executor, 0, 1, 0, got, GATHERED, &err) == TWS_OK, "what came back", &err);
+  for (int i = 0; i < GATHERED; i++) need(got[i] == 2 * values[i], "an element came back wrong", NULL);
+  tws_executor_destroy(executor);
+  if (cuda) cuda->comm_destroy(device_comm);
+  ops->destroy(backend);
+  tws_comm_destroy(comm);
+  tws_plan_destroy(plan);
+}
+
 /* ---- train ---- */
 
 static double losses[64], norms[64], evaluations[64]; /* evaluations: NaN behind steps that none follows */
@@ -391,10 +435,13 @@ int main(int argc, char **argv) {
   } else if (argc == 2 && strcmp(argv[1], "uneven") == 0) {
     check_uneven(TWS_TRANSPORT_AUTO);
     check_uneven(TWS_TRANSPORT_MESSAGES);
+  } else if (argc == 3 && strcmp(argv[1], "gather") == 0) {
+    check_gather(argv[2], TWS_TRANSPORT_AUTO);
+    if (strcmp(argv[2], "host") == 0) check_gather(argv[2], TWS_TRANSPORT_MESSAGES);
   } else if (argc == 4 && strcmp(argv[1], "train") == 0) {
     run_jobs(argv[2], argv[3]);
   } else {
-    need(0, "usage: ranks_engine comm | uneven | train JOBS OUT", NULL);
+    need(0, "usage: ranks_engine comm | uneven | gather host|cuda | train JOBS OUT", NULL);
   }
   tws_mpi_stop();
   return 0;

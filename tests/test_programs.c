@@ -103,6 +103,34 @@ START_TEST(uneven_all_to_all) {
 }
 END_TEST
 
+/* ---- a gather to a root and the scatter back: every rank's plan is another one ---- */
+
+START_TEST(gather_and_scatter) {
+  enum { RANKS = 4 };
+  const tws_plan *plans[RANKS];
+  for (int r = 0; r < RANKS; r++) plans[r] = gather_plan(r, RANKS);
+  ck_assert_msg(tws_plans_verify(plans, RANKS, &err) == TWS_OK, "%s", err.message);
+  for (int r = 0; r < RANKS; r++) /* the root alone has room for all */
+    ck_assert((plans[r]->arena_bytes[TWS_TIER_DEVICE] > 8 * GATHERED * sizeof(float)) == (r == GATHER_ROOT));
+  seconds_of(plans, RANKS);
+  tws_plan *root = (tws_plan *)(uintptr_t)plans[GATHER_ROOT];
+  root->operands[root->ops[0].operand_first + 1].count--; /* it no longer has room for what all ranks send */
+  ck_assert_int_eq(tws_plan_verify(root, &err), TWS_INTERNAL);
+  ck_assert_msg(strstr(err.message, "gather of 4 ranks") != NULL, "%s", err.message);
+  for (int r = 0; r < RANKS; r++) tws_plan_destroy((tws_plan *)(uintptr_t)plans[r]);
+  for (int i = 0; i < 2; i++) {
+    char emulated[4096];
+    snprintf(emulated, sizeof emulated, "%s/emulated", TWS_BUILD_DIR);
+    if (i && access(emulated, R_OK) != 0) break; /* built without CUDA's headers */
+    command_result r =
+        twinspeed("launch --quiet -n %d --threads 1 -- env TWINSPEED_MODULES=%s %s/tests/ranks_engine gather %s", RANKS,
+                  emulated, TWS_BUILD_DIR, i ? "cuda" : "host");
+    ck_assert_msg(r.status == 0, "%s%s", r.out, r.err);
+    command_free(&r);
+  }
+}
+END_TEST
+
 /* ---- weights on a disk, fetched through pinned memory while the device computes; sums kept by the host ---- */
 
 enum { LAYERS = 6, WIDTH = 40000 };
@@ -391,6 +419,7 @@ int main(void) {
   TCase *tests = tcase_create("programs");
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, uneven_all_to_all);
+  tcase_add_test(tests, gather_and_scatter);
   tcase_add_test(tests, weights_on_a_disk);
   tcase_add_test(tests, a_cache_that_grows);
   tcase_add_test(tests, two_networks);

@@ -332,6 +332,26 @@ START_TEST(all_to_all_uses_ports_and_nics) {
 }
 END_TEST
 
+/* The root has as much to do as every rank of an all-to-all, and the others send or receive one part. */
+START_TEST(a_root_is_bound_by_its_port_or_nic) {
+  static const tws_collective rooted[] = {TWS_COLLECTIVE_GATHER, TWS_COLLECTIVE_SCATTER};
+  static maker m[8];
+  machine gpu;
+  for (int i = 0; i < 6; i++) {
+    const int nodes = 1 << i / 2, near = 8 / nodes; /* 1, 2, 4 */
+    make_gpus(&gpu, nodes, near, near);
+    make_ring(m, 8, rooted[i % 2], 8e7, 0);
+    for (int rank = 0; rank < 8; rank++) m[rank].ops[0].peer = 3;
+    const double bytes = fmax((near - 1) * 1e7 / port_bandwidth, (8 - near) * 1e7 / nic_bandwidth);
+    const double analytic = step(&gpu, m, 8, TWS_FIDELITY_ANALYTIC);
+    same(analytic, bytes + (nodes > 1 ? 5e-6 : 2e-6), 1e-9);
+    same(step(&gpu, m, 8, TWS_FIDELITY_FLOW), analytic, 1e-9);
+    same(step(&gpu, m, 8, TWS_FIDELITY_MESSAGE), analytic, 1e-9);
+    drop_machine(&gpu);
+  }
+}
+END_TEST
+
 START_TEST(contention_halves_bandwidth) {
   machine gpu;
   maker m[4];
@@ -717,6 +737,7 @@ int main(void) {
   tcase_add_test(tcase, fidelities_agree_without_contention);
   tcase_add_test(tcase, two_level_rings_are_bound_by_the_nics);
   tcase_add_test(tcase, all_to_all_uses_ports_and_nics);
+  tcase_add_test(tcase, a_root_is_bound_by_its_port_or_nic);
   tcase_add_test(tcase, contention_halves_bandwidth);
   tcase_add_test(tcase, ranks_share_cores);
   tcase_add_test(tcase, waiting_ranks_leave_their_core);
