@@ -208,6 +208,16 @@ static const test_case table[] = {
     CASE(ADAMW, {4001}, {1e-8, 0.1, 1e15, 4096}, HALF_ALL, B),
     CASE(ADAMW, {5}, {1e-8, 0.1, 3, 13}, HALF_ALL, B), /* in two groups of bits, neither of them whole */
     CASE(ADAMW, {3003}, {1e-8, 0.1, 0, 1000000000001}, HALF_ALL, B),
+    CASE(LION, {1}, {0.1}, 0, F),
+    CASE(LION, {20011}, {0.1}, 0, F),
+    CASE(LION, {4001}, {0.1}, 0, B),
+    CASE(LION, {4001}, {0}, 0, TWS_F32, TWS_BF16),
+    CASE(LION, {4001}, {0.1}, 0, H),
+    CASE(LION, {4001}, {0.1}, TWS_HALF_WEIGHTS, B),
+    CASE(LION, {4001}, {0.1}, TWS_HALF_WEIGHTS | TWS_HALF_MOMENTS, B),
+    CASE(LION, {20011}, {0.1, 1234, 7}, TWS_HALF_WEIGHTS | TWS_STOCHASTIC, B),
+    CASE(LION, {4001}, {0.1, 1234, 77}, HALF_ALL, B),
+    CASE(LION, {5}, {0.1, 3, 13}, HALF_ALL, B),
     CASE(SQUARED_NORM, {1}, {1}, 0, F),
     CASE(SQUARED_NORM, {40011}, {0.25}, 0, F),
     CASE(SQUARED_NORM, {4011}, {1}, 0, B),
@@ -326,6 +336,13 @@ static test_case random_case(int number) {
     case TWS_KERNEL_HEADS_UNPACK:
       c.d[1] = (int64_t)1 << draw(s, 20, 0, 3), c.d[2] = c.d[1] * (1 + c.d[2] % 4), c.d[4] = 1 + c.d[4] % 40;
       c.d[3] = draw(s, 21, 0, 1) ? c.d[1] * draw(s, 22, 0, 2) : (int64_t)1 << draw(s, 22, 0, 3);
+      break;
+    case TWS_KERNEL_LION:
+      c.f[0] = 0.1, c.f[1] = (double)draw(s, 21, 0, 1 << 30), c.f[2] = (double)c.d[1], c.flags = 0;
+      c.d[0] *= draw(s, 20, 1, 30);
+      if (!draw(s, 22, 0, 1)) break;
+      c.flags |= (uint32_t)(TWS_HALF_WEIGHTS | draw(s, 23, 0, 1) * TWS_HALF_MOMENTS | draw(s, 24, 0, 1) * TWS_STOCHASTIC);
+      c.dtype = c.dtype2 = TWS_BF16;
       break;
     case TWS_KERNEL_ADAMW:
       c.f[0] = 1e-8, c.f[1] = 0.1, c.f[2] = (double)draw(s, 21, 0, 1 << 30), c.f[3] = (double)c.d[1];

@@ -331,6 +331,16 @@ static inline void oracle_adamw(const tws_work *w, double **o, int count) {
   }
 }
 
+static inline void oracle_lion(const tws_work *w, double **o, int count) {
+  const double lr = o[3][TWS_HYPER_LR], clip = o[4][TWS_METRIC_CLIP];
+  for (int64_t i = 0; i < w->d[0] && clip != 0; ++i) {
+    const double g = o[2][i] * clip, c = o[3][TWS_HYPER_BETA1] * o[1][i] + o[3][TWS_HYPER_REST1] * g;
+    o[1][i] = o[3][TWS_HYPER_BETA2] * o[1][i] + o[3][TWS_HYPER_REST2] * g;
+    o[0][i] -= lr * ((c > 0) - (c < 0) + w->f[0] * o[0][i]);
+    if (count > 5) o[5][i] = o[0][i];
+  }
+}
+
 static inline void oracle_clip(const tws_work *w, double **o) {
   const int scaled = (w->flags & TWS_SCALED) != 0;
   const double kept = 1 - o[0][TWS_METRIC_IGNORED], some = kept >= 1e-9, scale = scaled ? o[1][TWS_HYPER_SCALE] : 1;
@@ -411,6 +421,9 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_ADAMW:
       oracle_adamw(w, o, count);
+      break;
+    case TWS_KERNEL_LION:
+      oracle_lion(w, o, count);
       break;
     case TWS_KERNEL_CLIP:
       oracle_clip(w, o);

@@ -310,6 +310,8 @@ START_TEST(contradictions) {
        "does not go with ZeRO", ""},
       {"{" B "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"freeze_step\": 3}}}", TWS_INVALID,
        "Adam takes no \"freeze_step\"", "OneBitAdam"},
+      {"{" B "\"optimizer\": {\"type\": \"lion\", \"params\": {\"eps\": 1e-6}}}", TWS_INVALID, "Lion takes no \"eps\"",
+       "Adam|AdamW"},
       {"{" B "\"optimizer\": {\"params\": {\"betas\": [0.9, 1.0]}}}", TWS_INVALID, "below 1", ""},
       {"{" B "\"scheduler\": {\"type\": \"WarmUpLR\"}}", TWS_UNSUPPORTED, "\"WarmUpLR\"", "\"WarmupLR\""},
       {"{" B "\"scheduler\": {\"type\": \"CosineAnnealingLR\", \"params\": {\"T_max\": 3}}}", TWS_UNSUPPORTED,

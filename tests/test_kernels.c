@@ -281,7 +281,8 @@ START_TEST(not_finite) {
   const tws_work w = work_of(_i);
   const tws_arguments a = arguments_of(_i);
   if (!is_there(&w)) return;
-  if (w.code == TWS_KERNEL_ADAMW || w.code == TWS_KERNEL_CLIP || w.code == TWS_KERNEL_FILL) return;
+  if (tws_operator_of((tws_kernel)w.code)->updates_weights || w.code == TWS_KERNEL_CLIP || w.code == TWS_KERNEL_FILL)
+    return;
   for (int infinite = 0; infinite < 2; ++infinite) {
     values x = make_values(&w, &a, 2);
     int poisoned = 0;
@@ -413,6 +414,49 @@ START_TEST(adam_golden) {
     ++cases;
   }
   ck_assert_int_ge(cases, 4);
+  tws_json_destroy(json);
+}
+END_TEST
+
+/* DeepSpeed's Lion on the CPU. Where the gradient is 0 throughout (the first weight), it moves the weight by the
+ * learning rate; here as in the paper only decay does. */
+START_TEST(lion_golden) {
+  tws_json *json = NULL;
+  tws_error err = {0};
+  REQUIRE(tws_json_read(TWS_TEST_DIR "/golden/cpu_optim.json", &json, &err) == TWS_OK, "%s", err.message);
+  const cJSON *item, *step;
+  int updates = 0;
+  cJSON_ArrayForEach(item, cJSON_GetObjectItem(json->root, "lion")) {
+    enum { MOST = 64 };
+    float p[MOST], m[MOST] = {0}, g[MOST], want[2][MOST], hyper[TWS_HYPER_COUNT] = {0};
+    double metrics[TWS_METRIC_COUNT] = {[TWS_METRIC_CLIP] = 1};
+    const int count = cJSON_GetArraySize(cJSON_GetObjectItem(item, "params0"));
+    ck_assert(count > 1 && count <= MOST);
+    read_floats(cJSON_GetObjectItem(item, "params0"), p);
+    const double beta1 = number(item, "beta1"), beta2 = number(item, "beta2"), lr = number(item, "lr");
+    const tws_work w = {.code = TWS_KERNEL_LION, .d = {count}, .f = {number(item, "weight_decay")}};
+    hyper[TWS_HYPER_LR] = (float)lr;
+    hyper[TWS_HYPER_BETA1] = (float)beta1, hyper[TWS_HYPER_REST1] = (float)(1 - beta1);
+    hyper[TWS_HYPER_BETA2] = (float)beta2, hyper[TWS_HYPER_REST2] = (float)(1 - beta2);
+    tws_backend *backend = use_backend(0, 1);
+    cJSON_ArrayForEach(step, cJSON_GetObjectItem(item, "steps")) {
+      const double first = p[0] * (1 - lr * w.f[0]);
+      read_floats(cJSON_GetObjectItem(step, "grad"), g);
+      read_floats(cJSON_GetObjectItem(step, "param"), want[0]);
+      read_floats(cJSON_GetObjectItem(step, "m"), want[1]);
+      void *data[] = {p, m, g, hyper, metrics};
+      const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_F32, TWS_F32, TWS_F64};
+      ck_assert_int_eq(run_kernel(backend, &w, NULL, data, types, 5, NULL), TWS_OK);
+      ck_assert(g[0] == 0 && m[0] == 0 && fabs(p[0] - first) <= 1e-6 * fabs(first));
+      for (int i = 1; i < count; ++i) {
+        ck_assert_double_le(fabs(p[i] - want[0][i]), 2e-6 * fabs(want[0][i]) + 1e-7);
+        /* the reference forms 1 - beta2 in float32 */
+        ck_assert_double_le(fabs(m[i] - want[1][i]), 2e-5 * fabs(want[1][i]) + 2e-8);
+      }
+      ++updates;
+    }
+  }
+  ck_assert_int_ge(updates, 8);
   tws_json_destroy(json);
 }
 END_TEST
@@ -654,6 +698,7 @@ int main(void) {
   suite_add_tcase(suite, repeats);
   tcase_add_test(single, in_place);
   tcase_add_test(single, adam_golden);
+  tcase_add_test(single, lion_golden);
   tcase_add_test(single, one_cycle_golden);
   tcase_add_test(single, overflow_skips_the_step);
   tcase_add_test(single, rounding_of_what_is_not_finite);

@@ -103,6 +103,51 @@ START_TEST(equal_losses) {
 }
 END_TEST
 
+/* ---- another optimizer than AdamW ---- */
+
+static void add_lion(FILE *file, const char *name, int stage, int micro, const char *precision) {
+  fprintf(file,
+          "%s\ttiny-gpt2\t%d\t{\"optimizer\":{\"type\":\"Lion\",\"params\":{\"lr\":3e-4,\"weight_decay\":0.1,"
+          "\"betas\":[0.9,0.99]}},\"gradient_clipping\":1.0,\"train_batch_size\":8,"
+          "\"train_micro_batch_size_per_gpu\":%d,\"zero_optimization\":{\"stage\":%d,\"reduce_bucket_size\":20000}%s,"
+          "\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
+          name, FEW_STEPS, micro, stage, precision);
+}
+
+/* Weights are equal until a gradient near zero has another sign because sums are rounded otherwise; then one moves the
+ * other way by two learning rates. */
+START_TEST(lion) {
+  static const char masters[] =
+      ",\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true,\"bf16_optimizer_states\":true}";
+  const char *jobs = in_folder("jobs");
+  char name[32];
+  double worst = 0;
+  for (int k = 0; k < 3; k++) {
+    FILE *file = fopen(jobs, "w");
+    for (int stage = 0; stage < 4; stage++) {
+      snprintf(name, sizeof name, "lion-%d", stage);
+      add_lion(file, name, stage, 2, "");
+    }
+    add_lion(file, "bf16", 2, 2, ",\"bf16\":{\"enabled\":true}");
+    add_lion(file, "half", 3, 2, masters);
+    fclose(file);
+    run_jobs(k, jobs);
+    for (int i = 0; i < curve_count[k]; i++) {
+      const curve *c = &curves[k][i], *reference = find(0, "lion-0");
+      const double limit = strncmp(c->name, "lion", 4) == 0 ? 1e-4 : 0.02;
+      for (int s = 0; s < c->steps; s++) {
+        const double error = fabs(c->loss[s] / reference->loss[s] - 1);
+        ck_assert_msg(error < limit, "%s on %d ranks, step %d: loss %.9g, not %.9g", c->name, 1 << k, s + 1, c->loss[s],
+                      reference->loss[s]);
+        if (limit < 0.01 && error > worst) worst = error;
+      }
+      ck_assert_double_lt(c->loss[c->steps - 1], 0.9 * c->loss[0]);
+    }
+  }
+  printf("Lion: largest relative difference of a loss: %.2g\n", worst);
+}
+END_TEST
+
 /* ---- betas that a schedule moves ---- */
 
 static void add_cycle(FILE *file, const char *name, const char *betas, const char *momentum) {
@@ -136,6 +181,7 @@ int main(void) {
   Suite *suite = suite_create("train_stages");
   TCase *tests = tcase_create("train_stages");
   tcase_add_test(tests, equal_losses);
+  tcase_add_test(tests, lion);
   tcase_add_test(tests, cycled_betas);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);

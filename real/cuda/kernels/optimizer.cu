@@ -35,6 +35,14 @@ __device__ void update_rule<TWS_KERNEL_ADAMW>(const Rates &r, float g, float *p,
   *p -= change;
 }
 
+template <>
+__device__ void update_rule<TWS_KERNEL_LION>(const Rates &r, float g, float *p, float *state) {
+  const float mixed = r.beta1 * state[0] + r.rest1 * g;
+  const float sign = mixed > 0 ? 1 : mixed < 0 ? -1 : mixed;  // 0 and NaN stay
+  state[0] = r.beta2 * state[0] + r.rest2 * g;
+  *p -= r.lr * sign + r.decay * *p;
+}
+
 // ---- from the table: the number of a rule's states ----
 
 template <tws_kernel KERNEL>

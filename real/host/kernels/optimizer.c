@@ -25,6 +25,13 @@ VECTOR_INLINE vf adamw_update(const update_constants *c, vf weight, vf *state, v
   return weight - change;
 }
 
+VECTOR_INLINE vf lion_update(const update_constants *c, vf weight, vf *state, vf g) {
+  const vf mixed = c->beta1 * state[0] + c->rest1 * g;
+  const vf sign = v_select(mixed > 0, v_set(1), v_select(mixed < 0, v_set(-1), mixed)); /* 0 and NaN stay */
+  state[0] = c->beta2 * state[0] + c->rest2 * g;
+  return weight - (c->lr * sign + c->decay * weight);
+}
+
 /* ---- from the table: the rule's arithmetic and the number of its states, both of a constant kernel ---- */
 
 VECTOR_INLINE vf update_vector(tws_kernel kernel, const update_constants *c, vf weight, vf *state, vf g) {
