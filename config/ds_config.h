@@ -48,7 +48,7 @@ typedef struct tws_config {
   } fp16;
   tws_zero_config zero;
   tws_optimizer optimizer; /* others than those of config/optimizers.def are refused by name */
-  double lr, beta1, beta2, epsilon, weight_decay;
+  double lr, beta1, beta2, epsilon, weight_decay, max_coeff, min_coeff;
   int adam_w_mode, bias_correction;
   tws_scheduler scheduler;
   struct {                 /* scheduler.params, meaning by type, defaults of the specification */

@@ -8,6 +8,10 @@
 #define STATE(name, title, content) title,
 #define STATES(...) __VA_ARGS__
 #define UPDATE_RULE(id, name, summary, n, parameters, flops, states) \
+  enum { id##_IS_BY_TENSOR = 0 };                                    \
+  static const char *const states_of_##id[] = {states};
+#define TENSOR_UPDATE_RULE(id, name, summary, n, parameters, flops, states) \
+  enum { id##_IS_BY_TENSOR = 1 };                                           \
   static const char *const states_of_##id[] = {states};
 #include "config/optimizers.def"
 
@@ -15,6 +19,7 @@
 #define BETAS(first, second) .beta1 = first, .beta2 = second
 #define DECOUPLED .decoupled = 1
 #define WITHOUT_ZERO .without_zero = 1
+#define ADAPTED_SCALE .adapted_scale = 1
 #define TRAITS(...) __VA_ARGS__
 
 static const tws_optimizer_row rows[] = {
@@ -25,6 +30,7 @@ static const tws_optimizer_row rows[] = {
    .rule = TWS_UPDATE_##rule_,                                         \
    .state = states_of_##rule_,                                         \
    .states = sizeof states_of_##rule_ / sizeof *states_of_##rule_,     \
+   .by_tensor = rule_##_IS_BY_TENSOR,                                  \
    betas_,                                                             \
    takes_,                                                             \
    traits_},

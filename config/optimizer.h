@@ -27,8 +27,9 @@ typedef struct tws_optimizer_row {
   tws_update_rule rule;
   const char *const *state; /* what is kept for each parameter: names */
   int states;
-  double beta1, beta2;         /* where optimizer.params.betas is not given */
-  int decoupled, without_zero; /* traits */
+  double beta1, beta2;                        /* where optimizer.params.betas is not given */
+  int by_tensor;                              /* updates need whole parameters */
+  int decoupled, without_zero, adapted_scale; /* traits */
 } tws_optimizer_row;
 
 const tws_optimizer_row *tws_optimizer_of(tws_optimizer optimizer);

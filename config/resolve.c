@@ -347,6 +347,15 @@ static tws_code check_optimizer(const rules *r) {
                   row ? row->type : type);
   }
   TWS_TRY(check_optimizer_arguments(r, row));
+  if (on(r, "optimizer.params.eps_inside_sqrt"))
+    return REFUSE(r, "optimizer.params.eps_inside_sqrt", TWS_UNSUPPORTED, "leave it out",
+                  "%s with eps_inside_sqrt is not supported", row->type);
+  if (row->adapted_scale && r->config->dtype == TWS_F16 && r->config->fp16.loss_scale > 0)
+    return REFUSE(r, "fp16.loss_scale", TWS_INVALID, "use 0 for a scale that adapts itself",
+                  "%s needs a loss scale that adapts itself", row->type);
+  if (r->config->min_coeff > r->config->max_coeff)
+    return REFUSE(r, "optimizer.params.min_coeff", TWS_INVALID, NULL, "min_coeff %g is above max_coeff %g",
+                  r->config->min_coeff, r->config->max_coeff);
   if (r->config->beta1 >= 1 || r->config->beta2 >= 1)
     return REFUSE(r, "optimizer.params.betas", TWS_INVALID, NULL, "betas must be below 1");
   return TWS_OK;

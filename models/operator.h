@@ -5,7 +5,7 @@
 
 #include "models/kernel.h"
 
-enum { TWS_OPERATOR_OPERANDS = 7, TWS_OPERATOR_DIMS = 5 };
+enum { TWS_OPERATOR_OPERANDS = 8, TWS_OPERATOR_DIMS = 5 };
 
 /* The bits of tws_access in plan/plan.h. */
 typedef enum tws_operand_access {

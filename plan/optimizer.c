@@ -44,25 +44,32 @@ static void add_squares(tws_lower *l, int copies, uint64_t first, uint64_t count
 typedef struct run {
   uint64_t at, count; /* in the flat order */
   int64_t element;    /* of the whole network's parameters, one after the other: the first */
+  uint32_t param;     /* of the first */
+  uint64_t norms;     /* where its two are in the buffer of all */
 } run;
 
 static int is_stochastic(const tws_config *config) {
   return tws_config_bf16_masters(config) && config->stochastic_rounding;
 }
 
-/* The kernel of the configuration's optimizer with its parameters: the configuration's fields of the same names. */
-static tws_work rule_work(const tws_config *config) {
+/* The kernel of the configuration's optimizer, or that of its norms, with its parameters: the configuration's fields of
+ * the same names. */
+static tws_work rule_work(const tws_config *config, int norms) {
   tws_work work = tws_kernel_work(TWS_KERNEL_COUNT, config->accumulation_dtype, 0);
   switch (tws_optimizer_of(config->optimizer)->rule) {
 #define VALUES1(a) config->a
 #define VALUES2(a, b) config->a, config->b
-#define UPDATE_RULE(id, name, summary, n, parameters, ...) \
-  case TWS_UPDATE_##id: {                                  \
-    const double values[] = {VALUES##n parameters};        \
-    work.code = TWS_KERNEL_##id;                           \
-    memcpy(work.f, values, sizeof values);                 \
-    break;                                                 \
+#define VALUES4(a, b, c, d) config->a, config->b, config->c, config->d
+#define RULE(id, code_, n, parameters)              \
+  case TWS_UPDATE_##id: {                           \
+    const double values[] = {VALUES##n parameters}; \
+    work.code = code_;                              \
+    memcpy(work.f, values, sizeof values);          \
+    break;                                          \
   }
+#define UPDATE_RULE(id, name, summary, n, parameters, ...) RULE(id, TWS_KERNEL_##id, n, parameters)
+#define TENSOR_UPDATE_RULE(id, name, summary, n, parameters, ...) \
+  RULE(id, norms ? TWS_KERNEL_##id##_NORMS : TWS_KERNEL_##id, n, parameters)
 #include "config/optimizers.def"
     case TWS_UPDATE_COUNT:
       break;
@@ -70,14 +77,14 @@ static tws_work rule_work(const tws_config *config) {
   return work;
 }
 
-static tws_work update_work(const tws_config *config, const run *r, tws_arguments *arguments) {
-  tws_work work = rule_work(config);
+static tws_work update_work(const tws_config *config, const run *r, int norms, tws_arguments *arguments) {
+  tws_work work = rule_work(config, norms);
   if (!config->adam_w_mode && !tws_optimizer_of(config->optimizer)->decoupled) work.flags |= TWS_L2;
   if (tws_config_bf16_masters(config)) work.flags |= TWS_HALF_WEIGHTS;
   if (tws_config_bf16_moments(config)) work.flags |= TWS_HALF_MOMENTS;
   work.dtype2 = (uint8_t)config->dtype;
   work.d[0] = (int64_t)r->count;
-  if (!is_stochastic(config)) return work;
+  if (!is_stochastic(config) || norms) return work;
   work.flags |= TWS_STOCHASTIC;
   *arguments = (tws_arguments){{(double)(config->seed & ((INT64_C(1) << 53) - 1)), (double)r->element}};
   return work;
@@ -88,23 +95,53 @@ static uint64_t first_kept(const tws_zero *z) {
   return z->stage == 1 || z->stage == 2 ? z->partition * (uint64_t)z->index : 0;
 }
 
-static void update(tws_lower *l, const run *r) {
+/* What the kernels of a run begin with: weights, states, gradients, scalars. Returns how many. */
+static int run_operands(tws_lower *l, const run *r, uint32_t access, tws_operand *operands) {
   tws_plan *plan = l->b.plan;
   const uint64_t state = r->at - first_kept(&l->zero), gradient = l->zero.flat_gradients ? r->at : state;
-  int master = plan->master != TWS_NONE;
-  if (!r->count) return;
-  tws_arguments arguments = {{0}};
-  tws_work work = update_work(l->config, r, &arguments);
-  tws_operand operands[TWS_OPTIMIZER_STATES + 5];
+  const int master = plan->master != TWS_NONE;
   int n = 0;
-  operands[n++] = master ? tws_update(plan->master, state, r->count) : tws_update(plan->parameters, r->at, r->count);
+  operands[n++] = (tws_operand){.buffer = master ? plan->master : plan->parameters,
+                                .access = access,
+                                .offset = master ? state : r->at,
+                                .count = r->count};
   for (int i = 0; i < plan->optimizer_states; i++)
-    operands[n++] = tws_update(plan->optimizer_state[i], state, r->count);
+    operands[n++] =
+        (tws_operand){.buffer = plan->optimizer_state[i], .access = access, .offset = state, .count = r->count};
   operands[n++] = tws_read(plan->gradients, gradient, r->count);
   operands[n++] = tws_all(&l->b, plan->hyper, TWS_READ);
   operands[n++] = tws_all(&l->b, plan->metrics, TWS_READ);
-  if (master) operands[n++] = tws_write(plan->parameters, r->at, r->count);
+  return n;
+}
+
+static void update(tws_lower *l, const run *r, uint32_t norms) {
+  const tws_plan *plan = l->b.plan;
+  tws_operand operands[TWS_OPTIMIZER_STATES + 6];
+  tws_arguments arguments = {{0}};
+  const tws_work work = update_work(l->config, r, 0, &arguments);
+  int n = run_operands(l, r, TWS_READ_WRITE, operands);
+  if (norms != TWS_NONE) operands[n++] = tws_read(norms, r->norms, 2);
+  if (plan->master != TWS_NONE) operands[n++] = tws_write(plan->parameters, r->at, r->count);
   tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, is_stochastic(l->config) ? &arguments : NULL, operands, n);
+}
+
+/* Tensor-parallel ranks that have copies of a parameter each count their share of it. */
+static void find_norms(tws_lower *l, const run *r, uint32_t norms) {
+  const int copies = is_part(l, r->param) ? 1 : l->sharding.position.ranks[TWS_AXIS_MODEL];
+  tws_operand operands[TWS_OPTIMIZER_STATES + 5];
+  const tws_arguments share = {{1.0 / copies}};
+  const tws_work work = update_work(l->config, r, 1, NULL);
+  int n = run_operands(l, r, TWS_READ, operands);
+  operands[n++] = tws_write(norms, r->norms, 2);
+  tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, &share, operands, n);
+}
+
+/* Of parameters that tensor parallelism cuts, or copies. */
+static void share_norms(tws_lower *l, uint32_t norms, uint64_t elements) {
+  const tws_operand operand = tws_update(norms, 0, elements);
+  if (l->group[TWS_AXIS_MODEL] == TWS_NONE) return;
+  tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->group[TWS_AXIS_MODEL], TWS_F64,
+                         elements * sizeof(double), 1, 0, &operand, 1);
 }
 
 /* Sub-groups of stage 3, by place in the flat order; of other stages all is one. */
@@ -135,19 +172,20 @@ static int64_t first_element(const tws_lower *l, uint32_t param, int64_t before)
   return z->stage == 3 ? element + z->part[param] * z->index : element;
 }
 
-/* A run ends where random bits would be those of other elements, and with a sub-group. Padding belongs to the last. */
-static void update_kept(tws_lower *l) {
+/* A run ends where random bits would be those of other elements, with a sub-group, and where an update needs whole
+ * parameters with each of them. Padding belongs to the last. Returns how many; NULL *list: no memory. */
+static int kept_runs(tws_lower *l, run **list) {
   const tws_zero *z = &l->zero;
   const tws_network *whole = l->b.plan->network;
   const uint64_t begin = first_kept(z), end = begin + z->partition;
-  const int *group_of = sub_groups(l);
+  const int *group_of = sub_groups(l), by_tensor = tws_optimizer_of(l->config->optimizer)->by_tensor;
   int64_t *before = tws_arena_alloc(l->scratch, whole->param_count + 1u, sizeof *before);
-  int group = 0;
-  if (!before) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-  if (l->b.failed != TWS_OK) return;
+  run *runs = *list = tws_arena_alloc(l->scratch, l->network->param_count + 1u, sizeof *runs), r = {.at = begin};
+  int group = 0, count = 0;
+  if (!before || !runs) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  if (l->b.failed != TWS_OK) return 0;
   before[0] = 0;
   for (uint32_t p = 0; p < whole->param_count; p++) before[p + 1] = before[p] + tws_param_numel(&whole->params[p]);
-  run r = {.at = begin};
   for (uint32_t i = 0; i < l->network->param_count; i++) {
     uint32_t p = (uint32_t)z->order[i];
     uint64_t start = z->flat_offset[p],
@@ -155,16 +193,35 @@ static void update_kept(tws_lower *l) {
     uint64_t from = start > begin ? start : begin, to = next < end ? next : end;
     if (from >= to) continue;
     int64_t element = first_element(l, p, before[p]) + (int64_t)(from - start);
-    int goes_on = group_of[i] == group && (!is_stochastic(l->config) || element == r.element + (int64_t)r.count);
+    int goes_on =
+        group_of[i] == group && !by_tensor && (!is_stochastic(l->config) || element == r.element + (int64_t)r.count);
     if (!r.count || !goes_on) {
-      update(l, &r);
-      r = (run){.at = from, .element = element};
+      if (r.count) runs[count++] = r;
+      r = (run){.at = from, .element = element, .param = p};
       group = group_of[i];
     }
     r.count += to - from;
   }
   r.count = end - r.at;
-  update(l, &r);
+  if (r.count) runs[count++] = r;
+  return count;
+}
+
+static void update_kept(tws_lower *l) {
+  run *runs;
+  uint32_t norms = TWS_NONE;
+  const int count = kept_runs(l, &runs);
+  if (l->b.failed != TWS_OK) return;
+  if (tws_optimizer_of(l->config->optimizer)->by_tensor) {
+    const uint64_t elements = 2 * (uint64_t)count;
+    norms = tws_builder_buffer(&l->b, "norms", TWS_CATEGORY_INPUT, TWS_F64, elements, TWS_LIFETIME_OPS);
+    for (int i = 0; i < count; i++) {
+      runs[i].norms = 2 * (uint64_t)i;
+      find_norms(l, &runs[i], norms);
+    }
+    share_norms(l, norms, elements);
+  }
+  for (int i = 0; i < count; i++) update(l, &runs[i], norms);
 }
 
 static void gather_parameters(tws_lower *l) {

@@ -218,6 +218,20 @@ static const test_case table[] = {
     CASE(LION, {20011}, {0.1, 1234, 7}, TWS_HALF_WEIGHTS | TWS_STOCHASTIC, B),
     CASE(LION, {4001}, {0.1, 1234, 77}, HALF_ALL, B),
     CASE(LION, {5}, {0.1, 3, 13}, HALF_ALL, B),
+    CASE(LAMB, {1}, {1e-6, 0.1, 10, 0.01}, 0, F),
+    CASE(LAMB, {20011}, {1e-6, 0.1, 10, 0.01}, 0, F),
+    CASE(LAMB, {4001}, {1e-6, 0, 1.5, 1.25}, 0, F), /* cut at both ends, as the norms are drawn */
+    CASE(LAMB, {4001}, {1e-6, 0.1, 10, 0.01}, 0, B),
+    CASE(LAMB, {4001}, {1e-6, 0.1, 10, 0.01}, 0, TWS_F32, TWS_BF16),
+    CASE(LAMB, {4001}, {1e-6, 0.1, 10, 0.01}, 0, H),
+    CASE(LAMB, {4001}, {1e-6, 0.1, 10, 0.01}, TWS_HALF_WEIGHTS, B),
+    CASE(LAMB, {4001}, {1e-6, 0.1, 10, 0.01, 1234, 77}, HALF_ALL, B),
+    CASE(LAMB_NORMS, {1}, {1e-6, 0.1, 10, 0.01, 1}, 0, F),
+    CASE(LAMB_NORMS, {20011}, {1e-6, 0.1, 10, 0.01, 0.25}, 0, F),
+    CASE(LAMB_NORMS, {4001}, {1e-6, 0.1, 10, 0.01, 1}, 0, B),
+    CASE(LAMB_NORMS, {4001}, {1e-6, 0.1, 10, 0.01, 1}, 0, H),
+    CASE(LAMB_NORMS, {4001}, {1e-6, 0.1, 10, 0.01, 1}, TWS_HALF_WEIGHTS, B),
+    CASE(LAMB_NORMS, {4001}, {1e-6, 0.1, 10, 0.01, 1}, TWS_HALF_WEIGHTS | TWS_HALF_MOMENTS, B),
     CASE(SQUARED_NORM, {1}, {1}, 0, F),
     CASE(SQUARED_NORM, {40011}, {0.25}, 0, F),
     CASE(SQUARED_NORM, {4011}, {1}, 0, B),
@@ -336,6 +350,11 @@ static test_case random_case(int number) {
     case TWS_KERNEL_HEADS_UNPACK:
       c.d[1] = (int64_t)1 << draw(s, 20, 0, 3), c.d[2] = c.d[1] * (1 + c.d[2] % 4), c.d[4] = 1 + c.d[4] % 40;
       c.d[3] = draw(s, 21, 0, 1) ? c.d[1] * draw(s, 22, 0, 2) : (int64_t)1 << draw(s, 22, 0, 3);
+      break;
+    case TWS_KERNEL_LAMB:
+    case TWS_KERNEL_LAMB_NORMS:
+      c.f[0] = 1e-6, c.f[1] = 0.1, c.f[2] = 10, c.f[3] = 0.01, c.f[4] = 1, c.flags = 0;
+      c.d[0] *= draw(s, 20, 1, 30);
       break;
     case TWS_KERNEL_LION:
       c.f[0] = 0.1, c.f[1] = (double)draw(s, 21, 0, 1 << 30), c.f[2] = (double)c.d[1], c.flags = 0;

@@ -341,6 +341,36 @@ static inline void oracle_lion(const tws_work *w, double **o, int count) {
   }
 }
 
+/* The moments and what changes the weight, before it is scaled. */
+static inline double oracle_lamb_change(const tws_work *w, double **o, int64_t i, double *m, double *v) {
+  const double g = o[3][i] * o[5][TWS_METRIC_CLIP];
+  *m = o[4][TWS_HYPER_BETA1] * o[1][i] + o[4][TWS_HYPER_REST1] * g;
+  *v = o[4][TWS_HYPER_BETA2] * o[2][i] + o[4][TWS_HYPER_REST2] * g * g;
+  return *m / (sqrt(*v) + w->f[0]) + w->f[1] * o[0][i];
+}
+
+static inline void oracle_lamb_norms(const tws_work *w, const double *a, double **o) {
+  double m, v;
+  o[6][0] = o[6][1] = 0;
+  for (int64_t i = 0; i < w->d[0] && o[5][TWS_METRIC_CLIP] != 0; ++i) {
+    const double change = oracle_lamb_change(w, o, i, &m, &v);
+    o[6][0] += a[0] * o[0][i] * o[0][i];
+    o[6][1] += a[0] * change * change;
+  }
+}
+
+static inline void oracle_lamb(const tws_work *w, double **o, int count) {
+  const double *norms = o[6], step = o[4][TWS_HYPER_LR] * sqrt(o[4][TWS_HYPER_BIAS2]) / o[4][TWS_HYPER_BIAS1];
+  const double ratio = norms[0] > 0 && norms[1] > 0 ? fmin(fmax(sqrt(norms[0] / norms[1]), w->f[3]), w->f[2]) : 1;
+  for (int64_t i = 0; i < w->d[0] && o[5][TWS_METRIC_CLIP] != 0; ++i) {
+    double m, v;
+    const double change = oracle_lamb_change(w, o, i, &m, &v);
+    o[0][i] -= step * ratio * change;
+    o[1][i] = m, o[2][i] = v;
+    if (count > 7) o[7][i] = o[0][i];
+  }
+}
+
 static inline void oracle_clip(const tws_work *w, double **o) {
   const int scaled = (w->flags & TWS_SCALED) != 0;
   const double kept = 1 - o[0][TWS_METRIC_IGNORED], some = kept >= 1e-9, scale = scaled ? o[1][TWS_HYPER_SCALE] : 1;
@@ -424,6 +454,12 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_LION:
       oracle_lion(w, o, count);
+      break;
+    case TWS_KERNEL_LAMB:
+      oracle_lamb(w, o, count);
+      break;
+    case TWS_KERNEL_LAMB_NORMS:
+      oracle_lamb_norms(w, a, o);
       break;
     case TWS_KERNEL_CLIP:
       oracle_clip(w, o);

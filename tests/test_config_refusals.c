@@ -216,11 +216,11 @@ START_TEST(all_refusals_at_once) {
   for (size_t i = 0; i < sizeof says / sizeof *says; i++)
     ck_assert_msg(strstr(err.message, says[i]) != NULL, "no %s in %s", says[i], err.message);
   ck_assert_int_eq(
-      resolve("{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Lamb\"}, \"zero_optimization\": "
+      resolve("{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Adagrad\"}, \"zero_optimization\": "
               "{\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}}, \"pipeline\": {\"stages\": 2}}",
               2, 0, &c),
       TWS_UNSUPPORTED);
-  ck_assert_msg(strstr(err.message, "offload_optimizer to cpu") && strstr(err.message, "\"Lamb\"") &&
+  ck_assert_msg(strstr(err.message, "offload_optimizer to cpu") && strstr(err.message, "\"Adagrad\"") &&
                     strstr(err.message, "pipeline parallelism"),
                 "%s", err.message);
   char text[8192] = "{\"twinspeed\": {\"unknown\": 0";
@@ -303,7 +303,15 @@ START_TEST(contradictions) {
       {"{" B "\"twinspeed\": {\"attention_chunks\": 2}}", TWS_UNSUPPORTED, "offload", "sequence_parallel_size"},
       {"{" B "\"elasticity\": {\"enabled\": true}}", TWS_INVALID, "elasticity chooses it", ""},
       {"{\"elasticity\": {\"enabled\": true}}", TWS_UNSUPPORTED, "elasticity", ""},
-      {"{" B "\"optimizer\": {\"type\": \"Lamb\"}}", TWS_UNSUPPORTED, "\"Lamb\"", "AdamW"},
+      {"{" B "\"optimizer\": {\"type\": \"Adagrad\"}}", TWS_UNSUPPORTED, "\"Adagrad\"", "AdamW"},
+      {"{" B "\"optimizer\": {\"type\": \"Lamb\"}, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID,
+       "Lamb does not go with ZeRO", "stage 0"},
+      {"{" B "\"optimizer\": {\"type\": \"Lamb\"}, \"fp16\": {\"enabled\": true, \"loss_scale\": 128}}", TWS_INVALID,
+       "Lamb needs a loss scale that adapts itself", "use 0"},
+      {"{" B "\"optimizer\": {\"type\": \"Lamb\", \"params\": {\"eps_inside_sqrt\": true}}}", TWS_UNSUPPORTED,
+       "eps_inside_sqrt", ""},
+      {"{" B "\"optimizer\": {\"type\": \"Lamb\", \"params\": {\"min_coeff\": 11}}}", TWS_INVALID, "above max_coeff",
+       ""},
       {"{" B "\"optimizer\": {\"type\": \"SGD\", \"params\": {\"nesterov\": true}}}", TWS_UNSUPPORTED, "\"SGD\"",
        "AdamW"},
       {"{" B "\"optimizer\": {\"type\": \"OneBitAdam\"}, \"zero_optimization\": {\"stage\": 1}}", TWS_INVALID,

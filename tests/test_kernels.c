@@ -245,6 +245,8 @@ static int depends_on_threads(const tws_work *w, int operand) {
       return operand == 3;
     case TWS_KERNEL_SQUARED_NORM:
       return operand == 1;
+    case TWS_KERNEL_LAMB_NORMS:
+      return operand == 6;
     default:
       return 0;
   }

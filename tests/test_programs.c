@@ -8,6 +8,7 @@
 #include "command.h"
 #include "estimators/estimators.h"
 #include "hand_program.h"
+#include "models/operator.h"
 #include "plan/hyper.h"
 #include "real/executor.h"
 #include "sim_module.h"
@@ -327,6 +328,108 @@ START_TEST(two_networks) {
 }
 END_TEST
 
+/* ---- Lamb: norms of each parameter ---- */
+
+enum { TENSORS = 3, LAMB_GRADIENT = 3, LAMB_HYPER, LAMB_METRICS, LAMB_NORMS }; /* buffers behind those of the state */
+static const uint64_t tensor_first[TENSORS + 1] = {0, 300, 301, 4000};
+
+static tws_work lamb_work(tws_kernel kernel, int tensor) {
+  tws_work work = {.kind = TWS_OP_COMPUTE, .code = (uint8_t)kernel, .dtype = TWS_F32, .dtype2 = TWS_F32};
+  work.d[0] = (int64_t)(tensor_first[tensor + 1] - tensor_first[tensor]);
+  tws_work_set_parameter(&work, "epsilon", 1e-6);
+  tws_work_set_parameter(&work, "weight_decay", 0.1);
+  tws_work_set_parameter(&work, "min_coeff", 0.01);
+  tws_work_set_parameter(&work, "max_coeff", 10);
+  return work;
+}
+
+static tws_plan *lamb_program(tws_state *state) {
+  const uint64_t count = tensor_first[TENSORS];
+  hand_program h;
+  hand_begin(&h, state, 0, 1);
+  const uint32_t states[3] = {hand_state(&h, "weights"), hand_state(&h, "first moments"),
+                              hand_state(&h, "second moments")};
+  const uint32_t gradient = hand_buffer(&h, "gradient", TWS_TIER_DEVICE, TWS_F32, count, TWS_LIFETIME_PROGRAM);
+  const uint32_t hyper = hand_buffer(&h, "hyper", TWS_TIER_DEVICE, TWS_F32, TWS_HYPER_COUNT, TWS_LIFETIME_PROGRAM);
+  const uint32_t metrics = hand_buffer(&h, "metrics", TWS_TIER_DEVICE, TWS_F64, TWS_METRIC_COUNT, TWS_LIFETIME_PROGRAM);
+  const uint32_t norms = hand_buffer(&h, "norms", TWS_TIER_DEVICE, TWS_F64, 2 * TENSORS, TWS_LIFETIME_PROGRAM);
+  for (int update = 0; update < 2; update++)
+    for (int t = 0; t < TENSORS; t++) {
+      const uint64_t first = tensor_first[t], n = tensor_first[t + 1] - first, at = 2 * (uint64_t)t;
+      const tws_work work = lamb_work(update ? TWS_KERNEL_LAMB : TWS_KERNEL_LAMB_NORMS, t);
+      tws_operand operands[7] = {{0},
+                                 {0},
+                                 {0},
+                                 tws_read(gradient, first, n),
+                                 tws_read(hyper, 0, TWS_HYPER_COUNT),
+                                 tws_read(metrics, 0, TWS_METRIC_COUNT)};
+      for (int k = 0; k < 3; k++)
+        operands[k] = update ? tws_update(states[k], first, n) : tws_read(states[k], first, n);
+      operands[6] = update ? tws_read(norms, at, 2) : tws_write(norms, at, 2);
+      const tws_arguments share = {{1}};
+      tws_builder_compute_with(&h.b, TWS_STREAM_COMPUTE, &work, update ? NULL : &share, operands, 7);
+    }
+  return hand_end(&h);
+}
+
+/* The update of You et al. as DeepSpeed has it, in double precision. */
+static void lamb_reference(const tws_config *config, int step, const float *gradient, double *p, double *m, double *v) {
+  const double beta1 = config->beta1, beta2 = config->beta2;
+  const double size = config->lr * sqrt(1 - pow(beta2, step)) / (1 - pow(beta1, step));
+  for (int t = 0; t < TENSORS; t++) {
+    double weights = 0, changes = 0, ratio = 1, change[4000];
+    for (uint64_t i = tensor_first[t]; i < tensor_first[t + 1]; i++) {
+      m[i] = beta1 * m[i] + (1 - beta1) * (double)gradient[i];
+      v[i] = beta2 * v[i] + (1 - beta2) * (double)gradient[i] * (double)gradient[i];
+      change[i] = m[i] / (sqrt(v[i]) + 1e-6) + 0.1 * p[i];
+      weights += p[i] * p[i];
+      changes += change[i] * change[i];
+    }
+    if (weights > 0 && changes > 0) ratio = fmin(fmax(sqrt(weights / changes), 0.01), 10);
+    for (uint64_t i = tensor_first[t]; i < tensor_first[t + 1]; i++) p[i] -= size * ratio * change[i];
+  }
+}
+
+START_TEST(norms_per_parameter) {
+  enum { STEPS = 4, COUNT = 4000 };
+  tws_config *config;
+  tws_backend *backend;
+  ck_assert(tws_config_default(&config, &err) == TWS_OK);
+  tws_state *state = adam_state(COUNT);
+  const tws_plan *plan = lamb_program(state);
+  ck_assert_msg(tws_plans_verify(&plan, 1, &err) == TWS_OK, "%s", err.message);
+  ck_assert_uint_eq(plan->works[0].d[0] == 300, 1);
+  seconds_of(&plan, 1);
+  tws_executor *x = execute_on_host(&plan, 1, &backend);
+  static double want[3][COUNT];
+  static float values[COUNT], gradient[COUNT];
+  for (int i = 0; i < COUNT; i++) values[i] = i < 300 ? 0 : (float)(i % 17 - 8) / 20; /* the first tensor: all zero */
+  for (int i = 0; i < COUNT; i++) want[0][i] = (double)values[i];
+  put(x, 0, 0, values, COUNT);
+  for (int step_ = 1; step_ <= STEPS; step_++) {
+    float hyper[TWS_HYPER_COUNT];
+    double metrics[TWS_METRIC_COUNT] = {[TWS_METRIC_CLIP] = 1};
+    tws_hyper_fill(config, step_, 1, hyper);
+    for (int i = 0; i < COUNT; i++) gradient[i] = (float)((i * 7 + step_ * 11) % 23 - 11) / 50;
+    put(x, 0, LAMB_GRADIENT, gradient, COUNT);
+    put(x, 0, LAMB_HYPER, hyper, TWS_HYPER_COUNT);
+    put(x, 0, LAMB_METRICS, metrics, TWS_METRIC_COUNT);
+    step(x, 0);
+    lamb_reference(config, step_, gradient, want[0], want[1], want[2]);
+    for (uint32_t k = 0; k < 3; k++) {
+      get(x, 0, k, values, COUNT);
+      for (int i = 0; i < COUNT; i++)
+        ck_assert_msg(fabs((double)values[i] - want[k][i]) <= 2e-6 * fabs(want[k][i]) + 1e-8,
+                      "step %d, %u[%d]: %g, not %g", step_, k, i, (double)values[i], want[k][i]);
+    }
+  }
+  finish(x, backend);
+  tws_plan_destroy((tws_plan *)(uintptr_t)plan);
+  tws_state_destroy(state);
+  tws_config_destroy(config);
+}
+END_TEST
+
 /* ---- error feedback that one program fills and another uses ---- */
 
 enum { FEEDBACK = 300 };
@@ -423,6 +526,7 @@ int main(void) {
   tcase_add_test(tests, weights_on_a_disk);
   tcase_add_test(tests, a_cache_that_grows);
   tcase_add_test(tests, two_networks);
+  tcase_add_test(tests, norms_per_parameter);
   tcase_add_test(tests, error_feedback);
   tcase_add_test(tests, states_and_programs_fit);
   suite_add_tcase(suite, tests);

@@ -148,6 +148,49 @@ START_TEST(lion) {
 }
 END_TEST
 
+/* ---- an optimizer that needs the norms of whole parameters ---- */
+
+static void add_lamb(FILE *file, const char *name, const char *division) {
+  fprintf(file,
+          "%s\ttiny-gpt2\t%d\t{\"optimizer\":{\"type\":\"Lamb\",\"params\":{\"lr\":0.01,\"weight_decay\":0.1}},"
+          "\"gradient_clipping\":1.0,\"train_batch_size\":8,\"train_micro_batch_size_per_gpu\":1,%s"
+          "\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
+          name, FEW_STEPS, division);
+}
+
+/* Whole on every rank, cut or copied by tensor parallelism, or on one stage alone: a parameter has one norm. */
+START_TEST(lamb) {
+  static const struct {
+    const char *name, *text;
+    int ranks;
+  } divisions[] = {{"data", "", 1},
+                   {"tensor", "\"tensor_parallel\":{\"autotp_size\":2},", 2},
+                   {"pipe", "\"pipeline\":{\"stages\":2},", 2},
+                   {"both", "\"tensor_parallel\":{\"autotp_size\":2},\"pipeline\":{\"stages\":2},", 4}};
+  const char *jobs = in_folder("jobs");
+  double worst = 0;
+  for (int k = 0; k < 3; k++) {
+    FILE *file = fopen(jobs, "w");
+    for (int i = 0; i < 4; i++)
+      if (divisions[i].ranks <= 1 << k) add_lamb(file, divisions[i].name, divisions[i].text);
+    fclose(file);
+    run_jobs(k, jobs);
+    const curve *reference = find(0, "data");
+    for (int i = 0; i < curve_count[k]; i++) {
+      const curve *c = &curves[k][i];
+      for (int s = 0; s < c->steps; s++) {
+        const double error = fabs(c->loss[s] / reference->loss[s] - 1);
+        ck_assert_msg(error < 1e-5, "%s on %d ranks, step %d: loss %.9g, not %.9g", c->name, 1 << k, s + 1, c->loss[s],
+                      reference->loss[s]);
+        worst = fmax(worst, error);
+      }
+    }
+    ck_assert_double_lt(reference->loss[FEW_STEPS - 1], 0.95 * reference->loss[0]);
+  }
+  printf("Lamb: largest relative difference of a loss: %.2g\n", worst);
+}
+END_TEST
+
 /* ---- betas that a schedule moves ---- */
 
 static void add_cycle(FILE *file, const char *name, const char *betas, const char *momentum) {
@@ -182,6 +225,7 @@ int main(void) {
   TCase *tests = tcase_create("train_stages");
   tcase_add_test(tests, equal_losses);
   tcase_add_test(tests, lion);
+  tcase_add_test(tests, lamb);
   tcase_add_test(tests, cycled_betas);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);

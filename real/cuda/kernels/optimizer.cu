@@ -11,12 +11,13 @@ namespace {
 
 // What an update's arithmetic may use: this step's rates, and the parameters of its work under their names.
 struct Parameters {
-  float epsilon, decay;
+  float epsilon, decay, min_coeff, max_coeff;
   int l2;
 };
 
 struct Rates {
-  float lr, beta1, beta2, rest1, rest2, clip, step, inverse_root_bias2, decay, epsilon;
+  float lr, beta1, beta2, rest1, rest2, clip, step, inverse_root_bias2, weight_decay, decay, epsilon;
+  float scale;  // of the change, by the norms of its parameter
   int l2;
 };
 
@@ -43,7 +44,26 @@ __device__ void update_rule<TWS_KERNEL_LION>(const Rates &r, float g, float *p, 
   *p -= r.lr * sign + r.decay * *p;
 }
 
-// ---- from the table: the number of a rule's states ----
+// Of a rule that needs norms: what the weight changes by, before it is scaled.
+template <tws_kernel KERNEL>
+__device__ float tensor_change(const Rates &r, float g, float p, float *state);
+
+template <>
+__device__ float tensor_change<TWS_KERNEL_LAMB>(const Rates &r, float g, float p, float *state) {
+  state[0] = r.beta1 * state[0] + r.rest1 * g;
+  state[1] = r.beta2 * state[1] + r.rest2 * (g * g);
+  return state[0] / (sqrtf(state[1]) + r.epsilon) + r.weight_decay * p;
+}
+
+// ---- from the table: the number of a rule's states, and whether it needs norms ----
+
+#define UPDATE_RULE(...)
+#define TENSOR_UPDATE_RULE(id, ...)                                                                    \
+  template <>                                                                                          \
+  __device__ void update_rule<TWS_KERNEL_##id>(const Rates &r, float g, float *p, float *state) {      \
+    *p -= r.scale * tensor_change<TWS_KERNEL_##id>(r, g, *p, state);                                   \
+  }
+#include "config/optimizers.def"
 
 template <tws_kernel KERNEL>
 struct States;
@@ -52,7 +72,12 @@ struct States;
 #define UPDATE_RULE(id, name, summary, n, parameters, flops, states) \
   template <>                                                        \
   struct States<TWS_KERNEL_##id> {                                   \
-    enum { count = 0 states };                                       \
+    enum { count = 0 states, norms = 0 };                            \
+  };
+#define TENSOR_UPDATE_RULE(id, name, summary, n, parameters, flops, states) \
+  template <>                                                               \
+  struct States<TWS_KERNEL_##id> {                                          \
+    enum { count = 0 states, norms = 1 };                                   \
   };
 #include "config/optimizers.def"
 
@@ -61,7 +86,7 @@ struct Pointers {
   T *at[COUNT];
 };
 
-__device__ Rates rates_of(const Parameters &c, const float *hyper, const double *metrics) {
+__device__ Rates rates_of(const Parameters &c, const float *hyper, const double *metrics, const double *norms) {
   Rates r;
   r.lr = hyper[TWS_HYPER_LR];
   r.beta1 = hyper[TWS_HYPER_BETA1], r.rest1 = hyper[TWS_HYPER_REST1];
@@ -70,8 +95,12 @@ __device__ Rates rates_of(const Parameters &c, const float *hyper, const double 
   r.step = hyper[TWS_HYPER_LR] / hyper[TWS_HYPER_BIAS1];
   r.inverse_root_bias2 = 1.0F / sqrtf(hyper[TWS_HYPER_BIAS2]);
   r.decay = c.l2 ? c.decay : hyper[TWS_HYPER_LR] * c.decay;
+  r.weight_decay = c.decay;
   r.epsilon = c.epsilon;
   r.l2 = c.l2;
+  r.scale = r.step / r.inverse_root_bias2;
+  if (norms && norms[0] > 0 && norms[1] > 0)
+    r.scale *= fminf(fmaxf((float)sqrt(norms[0] / norms[1]), c.min_coeff), c.max_coeff);
   return r;
 }
 
@@ -90,10 +119,10 @@ __device__ void update_one(const Rates &r, float g, float *p, float (&state)[Sta
 // A clip coefficient of 0 says that the gradients are not finite: nothing may change.
 template <tws_kernel KERNEL, typename G, typename P>
 __global__ void update(float *p, Pointers<States<KERNEL>::count, float> states, const G *grad, const float *hyper,
-                       const double *metrics, P *p16, Parameters c, int64_t packs, int64_t count) {
+                       const double *metrics, const double *norms, P *p16, Parameters c, int64_t packs, int64_t count) {
   constexpr int N = 4, S = States<KERNEL>::count;
   if (metrics[TWS_METRIC_CLIP] == 0) return;
-  const Rates r = rates_of(c, hyper, metrics);
+  const Rates r = rates_of(c, hyper, metrics, norms);
   const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
   for (int64_t i = first; i < packs; i += stride) {
     float w[N], state[S][N], g[N];
@@ -121,6 +150,7 @@ __global__ void update(float *p, Pointers<States<KERNEL>::count, float> states, 
 
 Parameters parameters_of(const tws_work *work) {
   return {(float)tws_work_parameter(work, "epsilon"), (float)tws_work_parameter(work, "weight_decay"),
+          (float)tws_work_parameter(work, "min_coeff"), (float)tws_work_parameter(work, "max_coeff"),
           (work->flags & TWS_L2) != 0};
 }
 
@@ -139,13 +169,15 @@ tws_code run_update(const tws_cuda_call *call, tws_error *err) {
   float *p = out<float>(call, 0);
   const auto states = states_of<KERNEL, float>(call);
   const G *grad = in<G>(call, S + 1);
-  P *p16 = call->count > S + 4 ? out<P>(call, S + 4) : nullptr;
+  constexpr int COPY = S + 4 + States<KERNEL>::norms;
+  const double *norms = States<KERNEL>::norms ? in<double>(call, S + 4) : nullptr;
+  P *p16 = call->count > COPY ? out<P>(call, COPY) : nullptr;
   if (count == 0) return TWS_OK;
   bool aligned = packable<N>(p, 0) && packable<N>(grad, 0) && packable<N>(p16, 0);
   for (int k = 0; k < S; ++k) aligned = aligned && packable<N>(states.at[k], 0);
   const int64_t packs = aligned ? count / N : 0;
   LAUNCH((update<KERNEL, G, P>), grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call, p, states, grad,
-         in<float>(call, S + 2), in<double>(call, S + 3), p16, c, packs, count);
+         in<float>(call, S + 2), in<double>(call, S + 3), norms, p16, c, packs, count);
   return launched(err);
 }
 
@@ -166,11 +198,11 @@ __device__ float cut(float x, const uint32_t (&block)[4], int j) {
 // beyond the operands.
 template <tws_kernel KERNEL, bool STOCHASTIC, typename T>
 __global__ void update_bf16(bf16 *p, Pointers<States<KERNEL>::count, T> states, const bf16 *grad, const float *hyper,
-                            const double *metrics, Parameters c, Draw draw, int64_t groups, int64_t count,
-                            bool packed) {
+                            const double *metrics, const double *norms, Parameters c, Draw draw, int64_t groups,
+                            int64_t count, bool packed) {
   constexpr int N = TWS_ROUNDING_GROUP, S = States<KERNEL>::count, DRAWS = sizeof(T) == 2 ? 1 + S : 1;
   if (metrics[TWS_METRIC_CLIP] == 0) return;
-  const Rates r = rates_of(c, hyper, metrics);
+  const Rates r = rates_of(c, hyper, metrics, norms);
   const uint32_t step = bits_of<uint32_t>(hyper[TWS_HYPER_STEP]);
   const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
   for (int64_t i = first; i < groups; i += stride) {
@@ -232,6 +264,7 @@ tws_code run_update_bf16(const tws_cuda_call *call, tws_error *err) {
   const bf16 *grad = in<bf16>(call, S + 1);
   const float *hyper = in<float>(call, S + 2);
   const double *metrics = in<double>(call, S + 3);
+  const double *norms = States<KERNEL>::norms ? in<double>(call, S + 4) : nullptr;
   if (count == 0) return TWS_OK;
   const int64_t lead = (N - draw.first % N) % N;  // where the first whole group begins
   bool packed = packable<N>(p + lead, 0) && packable<N>(grad + lead, 0);
@@ -239,20 +272,20 @@ tws_code run_update_bf16(const tws_cuda_call *call, tws_error *err) {
   const int64_t groups = ceil_div(draw.first + count, N) - draw.first / N;
   const unsigned grid = grid_for(call, groups, BLOCK);
   if (call->work->flags & TWS_STOCHASTIC)
-    LAUNCH((update_bf16<KERNEL, true, T>), grid, BLOCK, 0, call, p, states, grad, hyper, metrics, c, draw, groups,
+    LAUNCH((update_bf16<KERNEL, true, T>), grid, BLOCK, 0, call, p, states, grad, hyper, metrics, norms, c, draw, groups,
            count, packed);
   else
-    LAUNCH((update_bf16<KERNEL, false, T>), grid, BLOCK, 0, call, p, states, grad, hyper, metrics, c, draw, groups,
+    LAUNCH((update_bf16<KERNEL, false, T>), grid, BLOCK, 0, call, p, states, grad, hyper, metrics, norms, c, draw, groups,
            count, packed);
   return launched(err);
 }
 
 template <tws_kernel KERNEL>
 tws_code start_update(const tws_cuda_call *call, tws_error *err) {
-  constexpr int S = States<KERNEL>::count;
   if (call->work->flags & TWS_HALF_MOMENTS) return run_update_bf16<KERNEL, bf16>(call, err);
   if (call->work->flags & TWS_HALF_WEIGHTS) return run_update_bf16<KERNEL, float>(call, err);
-  if (call->count > S + 4 && call->dtype[S + 4] == TWS_F16)
+  constexpr int S = States<KERNEL>::count, COPY = S + 4 + States<KERNEL>::norms;
+  if (call->count > COPY && call->dtype[COPY] == TWS_F16)
     FOR_TYPE(call->dtype[S + 1], G, return run_update<KERNEL, G, f16>(call, err));
   else
     FOR_TYPE(call->dtype[S + 1], G, return run_update<KERNEL, G, bf16>(call, err));
@@ -307,6 +340,65 @@ tws_code run_squares(const tws_cuda_call *call, tws_error *err) {
   return launched(err);
 }
 
+// ---- norms of a parameter and of its change, in two stages ----
+
+template <tws_kernel KERNEL, typename W, typename T, typename G>
+__global__ void norm_parts(const W *p, Pointers<States<KERNEL>::count, T> states, const G *grad, const float *hyper,
+                           const double *metrics, Parameters c, int64_t count, double *parts) {
+  constexpr int S = States<KERNEL>::count;
+  __shared__ double shared[BLOCK / WARP];
+  if (metrics[TWS_METRIC_CLIP] == 0) return;
+  const Rates r = rates_of(c, hyper, metrics, nullptr);
+  const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
+  double sum[2] = {0, 0};
+  for (int64_t i = first; i < count; i += stride) {
+    float state[S];
+#pragma unroll
+    for (int k = 0; k < S; ++k) state[k] = to_float(states.at[k][i]);
+    const double weight = (double)to_float(p[i]);
+    const double change = (double)tensor_change<KERNEL>(r, to_float(grad[i]) * r.clip, (float)weight, state);
+    sum[0] += weight * weight;
+    sum[1] += change * change;
+  }
+  for (int k = 0; k < 2; ++k) {
+    const double all = block_sum(sum[k], shared);
+    if (threadIdx.x == 0) parts[2 * blockIdx.x + k] = all;
+  }
+}
+
+__global__ void norm_finish(const double *parts, const double *metrics, int count, double share, double *norms) {
+  __shared__ double shared[BLOCK / WARP];
+  const bool some = metrics[TWS_METRIC_CLIP] != 0;
+  for (int k = 0; k < 2; ++k) {
+    double sum = 0;
+    for (int i = (int)threadIdx.x; some && i < count; i += (int)blockDim.x) sum += parts[2 * i + k];
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0) norms[k] = share * sum;
+  }
+}
+
+template <tws_kernel KERNEL, typename W, typename T, typename G>
+tws_code run_norms(const tws_cuda_call *call, tws_error *err) {
+  constexpr int S = States<KERNEL>::count;
+  const int64_t count = call->work->d[0];
+  const double *metrics = in<double>(call, S + 3);
+  double *parts = static_cast<double *>(call->scratch);
+  const unsigned blocks = grid_for(call, count > 0 ? count : 1, BLOCK);
+  LAUNCH((norm_parts<KERNEL, W, T, G>), blocks, BLOCK, 0, call, in<W>(call, 0), states_of<KERNEL, T>(call),
+         in<G>(call, S + 1), in<float>(call, S + 2), metrics, parameters_of(call->work), count, parts);
+  TWS_TRY(launched(err));
+  LAUNCH(norm_finish, 1, BLOCK, 0, call, parts, metrics, (int)blocks, call->argument[0],
+         out<double>(call, S + 4));
+  return launched(err);
+}
+
+template <tws_kernel KERNEL>
+tws_code start_norms(const tws_cuda_call *call, tws_error *err) {
+  if (call->work->flags & TWS_HALF_MOMENTS) return run_norms<KERNEL, bf16, bf16, bf16>(call, err);
+  if (call->work->flags & TWS_HALF_WEIGHTS) return run_norms<KERNEL, bf16, float, bf16>(call, err);
+  FOR_TYPE(call->dtype[States<KERNEL>::count + 1], G, return run_norms<KERNEL, float, float, G>(call, err));
+}
+
 // The coefficient of torch.nn.utils.clip_grad_norm_, over the share of tokens that count, and for gradients that the
 // loss scale multiplied; 0 tells updates that the gradients are not finite, or that there are none.
 __global__ void clip(double *metrics, const float *hyper, double max_norm) {
@@ -330,6 +422,13 @@ __global__ void clip(double *metrics, const float *hyper, double max_norm) {
 #define UPDATE_RULE(id, name, ...)                                        \
   tws_code tws_cuda_##name(const tws_cuda_call *call, tws_error *err) {   \
     return start_update<TWS_KERNEL_##id>(call, err);                      \
+  }
+#include "config/optimizers.def"
+
+#define UPDATE_RULE(...)
+#define TENSOR_UPDATE_RULE(id, name, ...)                                       \
+  tws_code tws_cuda_##name##_norms(const tws_cuda_call *call, tws_error *err) { \
+    return start_norms<TWS_KERNEL_##id>(call, err);                             \
   }
 #include "config/optimizers.def"
 

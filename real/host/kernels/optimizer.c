@@ -7,7 +7,8 @@ enum { MAX_THREADS = 256 };
 
 /* What an update's arithmetic may use: this step's rates, and the parameters of its work under their names. */
 typedef struct update_constants {
-  float lr, beta1, beta2, rest1, rest2, epsilon, decay, step, inverse_root_bias2, clip;
+  float lr, beta1, beta2, rest1, rest2, epsilon, weight_decay, decay, step, inverse_root_bias2, clip;
+  float scale; /* of the change, by the norms of its parameter */
   int l2;
   uint32_t number; /* of the update, a float's bits; with the seed for random bits */
   uint64_t seed, first;
@@ -32,6 +33,13 @@ VECTOR_INLINE vf lion_update(const update_constants *c, vf weight, vf *state, vf
   return weight - (c->lr * sign + c->decay * weight);
 }
 
+/* Of a rule that needs norms: what the weight changes by, before it is scaled. */
+VECTOR_INLINE vf lamb_change(const update_constants *c, vf weight, vf *state, vf g) {
+  state[0] = c->beta1 * state[0] + c->rest1 * g;
+  state[1] = c->beta2 * state[1] + c->rest2 * (g * g);
+  return state[0] / (v_sqrt(state[1]) + c->epsilon) + c->weight_decay * weight;
+}
+
 /* ---- from the table: the rule's arithmetic and the number of its states, both of a constant kernel ---- */
 
 VECTOR_INLINE vf update_vector(tws_kernel kernel, const update_constants *c, vf weight, vf *state, vf g) {
@@ -39,9 +47,35 @@ VECTOR_INLINE vf update_vector(tws_kernel kernel, const update_constants *c, vf 
 #define UPDATE_RULE(id, name, ...) \
   case TWS_KERNEL_##id:            \
     return name##_update(c, weight, state, g * c->clip);
+#define TENSOR_UPDATE_RULE(id, name, ...) \
+  case TWS_KERNEL_##id:                   \
+    return weight - c->scale * name##_change(c, weight, state, g * c->clip);
 #include "config/optimizers.def"
     default:
       return weight;
+  }
+}
+
+VECTOR_INLINE vf change_vector(tws_kernel kernel, const update_constants *c, vf weight, vf *state, vf g) {
+  switch (kernel) {
+#define UPDATE_RULE(...)
+#define TENSOR_UPDATE_RULE(id, name, ...) \
+  case TWS_KERNEL_##id:                   \
+    return name##_change(c, weight, state, g * c->clip);
+#include "config/optimizers.def"
+    default:
+      return v_zero();
+  }
+}
+
+VECTOR_INLINE int has_norms(tws_kernel kernel) {
+  switch (kernel) {
+#define UPDATE_RULE(...)
+#define TENSOR_UPDATE_RULE(id, ...) case TWS_KERNEL_##id:
+#include "config/optimizers.def"
+    return 1;
+    default:
+      return 0;
   }
 }
 
@@ -67,7 +101,8 @@ VECTOR_INLINE void update_range(tws_kernel kernel, tws_dtype G, tws_dtype P, con
   float *p = call->operand[0], *stored[MOST_STATES];
   const void *grad = call->operand[states + 1];
   for (int k = 0; k < states; ++k) stored[k] = call->operand[k + 1];
-  uint16_t *p16 = call->count > states + 4 ? call->operand[states + 4] : NULL;
+  const int copy_at = states + 4 + has_norms(kernel);
+  uint16_t *p16 = call->count > copy_at ? call->operand[copy_at] : NULL;
   EACH_VECTOR(i, n, r.begin, r.end, {
     vf state[MOST_STATES];
     for (int k = 0; k < states; ++k) state[k] = v_get(TWS_F32, stored[k], i, n);
@@ -175,7 +210,8 @@ VECTOR_INLINE void update_share(tws_kernel kernel, const update_job *job, int th
   const int states = state_count(kernel);
   host_range r = share(call->work->d[0], flags & TWS_HALF_WEIGHTS ? DRAWN : 64, thread, threads);
   if (!(flags & TWS_HALF_WEIGHTS)) {
-    const tws_dtype type = call->count > states + 4 ? call->dtype[states + 4] : TWS_F32;
+    const int copy_at = states + 4 + has_norms(kernel);
+    const tws_dtype type = call->count > copy_at ? call->dtype[copy_at] : TWS_F32;
     FOR_TYPE(call->dtype[states + 1], G, FOR_TYPE(type, P, update_range(kernel, G, P, call, c, r)));
   } else if (flags & TWS_STOCHASTIC) {
     if (flags & TWS_HALF_MOMENTS)
@@ -189,40 +225,136 @@ VECTOR_INLINE void update_share(tws_kernel kernel, const update_job *job, int th
   }
 }
 
-static tws_code run_update(const tws_host_call *call, int states, tws_host_task task) {
+static update_constants constants_of(const tws_host_call *call, int states) {
   const tws_work *work = call->work;
   const float *hyper = call->operand[states + 2];
   const double *metrics = call->operand[states + 3];
-  if (metrics[TWS_METRIC_CLIP] == 0) return TWS_OK; /* the gradients are not finite: nothing may change */
   const float lr = hyper[TWS_HYPER_LR];
   const int l2 = (work->flags & TWS_L2) != 0;
   const double decay = tws_work_parameter(work, "weight_decay");
-  update_job job = {call,
-                    {.lr = lr,
-                     .beta1 = hyper[TWS_HYPER_BETA1],
-                     .beta2 = hyper[TWS_HYPER_BETA2],
-                     .rest1 = hyper[TWS_HYPER_REST1],
-                     .rest2 = hyper[TWS_HYPER_REST2],
-                     .epsilon = (float)tws_work_parameter(work, "epsilon"),
-                     .decay = l2 ? (float)decay : (float)((double)lr * decay),
-                     .step = lr / hyper[TWS_HYPER_BIAS1],
-                     .inverse_root_bias2 = 1.0F / sqrtf(hyper[TWS_HYPER_BIAS2]),
-                     .clip = (float)metrics[TWS_METRIC_CLIP],
-                     .l2 = l2,
-                     .seed = (uint64_t)call->argument[0],
-                     .first = (uint64_t)(int64_t)call->argument[1]}};
-  memcpy(&job.constants.number, &hyper[TWS_HYPER_STEP], sizeof job.constants.number);
-  run_parallel(call, tws_work_bytes(work), task, &job);
+  update_constants c = {.lr = lr,
+                        .beta1 = hyper[TWS_HYPER_BETA1],
+                        .beta2 = hyper[TWS_HYPER_BETA2],
+                        .rest1 = hyper[TWS_HYPER_REST1],
+                        .rest2 = hyper[TWS_HYPER_REST2],
+                        .epsilon = (float)tws_work_parameter(work, "epsilon"),
+                        .weight_decay = (float)decay,
+                        .decay = l2 ? (float)decay : (float)((double)lr * decay),
+                        .step = lr / hyper[TWS_HYPER_BIAS1],
+                        .inverse_root_bias2 = 1.0F / sqrtf(hyper[TWS_HYPER_BIAS2]),
+                        .clip = (float)metrics[TWS_METRIC_CLIP],
+                        .l2 = l2,
+                        .seed = (uint64_t)call->argument[0],
+                        .first = (uint64_t)(int64_t)call->argument[1]};
+  memcpy(&c.number, &hyper[TWS_HYPER_STEP], sizeof c.number);
+  return c;
+}
+
+/* The learning rate with its corrections, times what the norms of the parameter and of its change say. */
+static float tensor_scale(const tws_host_call *call, const update_constants *c, const double *norms) {
+  double ratio = 1;
+  if (norms[0] > 0 && norms[1] > 0) {
+    ratio = fmax(sqrt(norms[0] / norms[1]), tws_work_parameter(call->work, "min_coeff"));
+    ratio = fmin(ratio, tws_work_parameter(call->work, "max_coeff"));
+  }
+  return (float)(c->step / (double)c->inverse_root_bias2 * ratio);
+}
+
+static tws_code run_update(const tws_host_call *call, int states, int norms, tws_host_task task) {
+  const double *metrics = call->operand[states + 3];
+  if (metrics[TWS_METRIC_CLIP] == 0) return TWS_OK; /* the gradients are not finite: nothing may change */
+  update_job job = {call, constants_of(call, states)};
+  if (norms) job.constants.scale = tensor_scale(call, &job.constants, call->operand[states + 4]);
+  run_parallel(call, tws_work_bytes(call->work), task, &job);
   return TWS_OK;
 }
 
-#define UPDATE_RULE(id, name, ...)                                      \
-  static void name##_task(void *arg, int thread, int threads) {         \
-    update_share(TWS_KERNEL_##id, arg, thread, threads);                \
-  }                                                                     \
-  HOST_KERNEL(name) {                                                   \
-    (void)err;                                                          \
-    return run_update(call, state_count(TWS_KERNEL_##id), name##_task); \
+#define UPDATE_RULE(id, name, ...)                                                                  \
+  static void name##_task(void *arg, int thread, int threads) {                                     \
+    update_share(TWS_KERNEL_##id, arg, thread, threads);                                            \
+  }                                                                                                 \
+  HOST_KERNEL(name) {                                                                               \
+    (void)err;                                                                                      \
+    return run_update(call, state_count(TWS_KERNEL_##id), has_norms(TWS_KERNEL_##id), name##_task); \
+  }
+#include "config/optimizers.def"
+
+/* ---- sums of squares ---- */
+
+/* Of a vector, added in double precision. */
+VECTOR_INLINE void add_squares(vd *low, vd *high, vf x) {
+  union {
+    vf v;
+    v8f half[2];
+  } u = {.v = x};
+  const vd a = __builtin_convertvector(u.half[0], vd), b = __builtin_convertvector(u.half[1], vd);
+  *low += a * a;
+  *high += b * b;
+}
+
+VECTOR_INLINE double sum_of(vd low, vd high) {
+  low += high;
+  double sum = 0;
+  for (int i = 0; i < 8; ++i) sum += low[i];
+  return sum;
+}
+
+typedef struct norms_job {
+  const tws_host_call *call;
+  update_constants constants;
+  double sum[MAX_THREADS][8]; /* of the parameter, of its change */
+} norms_job;
+
+VECTOR_INLINE void norms_range(tws_kernel kernel, tws_dtype W, tws_dtype S, tws_dtype G, const tws_host_call *call,
+                               const update_constants *c, host_range r, double *sum) {
+  const int states = state_count(kernel);
+  vd low[2] = {{0}, {0}}, high[2] = {{0}, {0}};
+  EACH_VECTOR(i, n, r.begin, r.end, {
+    vf state[MOST_STATES];
+    for (int k = 0; k < states; ++k) state[k] = v_get(S, call->operand[k + 1], i, n);
+    const vf weight = v_get(W, call->operand[0], i, n), g = v_get(G, call->operand[states + 1], i, n);
+    vf change = change_vector(kernel, c, weight, state, g);
+    for (int k = n; k < LANES; ++k) change[k] = 0; /* where there is no element it may be 0 / 0 */
+    add_squares(&low[0], &high[0], weight);
+    add_squares(&low[1], &high[1], change);
+  });
+  for (int k = 0; k < 2; ++k) sum[k] = sum_of(low[k], high[k]);
+}
+
+VECTOR_INLINE void norms_share(tws_kernel kernel, norms_job *job, int thread, int threads) {
+  const tws_host_call *call = job->call;
+  const update_constants *c = &job->constants;
+  const host_range r = share(call->work->d[0], 64, thread, threads);
+  double *sum = job->sum[thread];
+  if (call->work->flags & TWS_HALF_MOMENTS)
+    norms_range(kernel, TWS_BF16, TWS_BF16, TWS_BF16, call, c, r, sum);
+  else if (call->work->flags & TWS_HALF_WEIGHTS)
+    norms_range(kernel, TWS_BF16, TWS_F32, TWS_BF16, call, c, r, sum);
+  else
+    FOR_TYPE(call->dtype[state_count(kernel) + 1], G, norms_range(kernel, TWS_F32, TWS_F32, G, call, c, r, sum));
+}
+
+static tws_code run_norms(const tws_host_call *call, int states, tws_host_task task) {
+  const double *metrics = call->operand[states + 3];
+  double *norms = call->operand[states + 4];
+  norms[0] = norms[1] = 0;
+  if (metrics[TWS_METRIC_CLIP] == 0) return TWS_OK;
+  norms_job job = {.call = call, .constants = constants_of(call, states)};
+  run_parallel(call, tws_work_bytes(call->work), task, &job);
+  for (int i = 0; i < call->backend->threads; ++i)
+    for (int k = 0; k < 2; ++k) norms[k] += job.sum[i][k];
+  for (int k = 0; k < 2; ++k) norms[k] *= call->argument[0];
+  return TWS_OK;
+}
+
+#define UPDATE_RULE(...)
+#define TENSOR_UPDATE_RULE(id, name, ...)                                    \
+  static void name##_norms_task(void *arg, int thread, int threads) {        \
+    norms_share(TWS_KERNEL_##id, arg, thread, threads);                      \
+  }                                                                          \
+  HOST_KERNEL(name##_norms) {                                                \
+    (void)err;                                                               \
+    return run_norms(call, state_count(TWS_KERNEL_##id), name##_norms_task); \
   }
 #include "config/optimizers.def"
 
@@ -233,19 +365,8 @@ typedef struct squares_job {
 
 VECTOR_INLINE double squares_of(tws_dtype T, const void *x, host_range r) {
   vd low = {0}, high = {0};
-  EACH_VECTOR(i, n, r.begin, r.end, {
-    union {
-      vf v;
-      v8f half[2];
-    } u = {.v = v_get(T, x, i, n)};
-    vd a = __builtin_convertvector(u.half[0], vd), b = __builtin_convertvector(u.half[1], vd);
-    low += a * a;
-    high += b * b;
-  });
-  low += high;
-  double sum = 0;
-  for (int i = 0; i < 8; ++i) sum += low[i];
-  return sum;
+  EACH_VECTOR(i, n, r.begin, r.end, add_squares(&low, &high, v_get(T, x, i, n)));
+  return sum_of(low, high);
 }
 
 static void squares_task(void *arg, int thread, int threads) {
