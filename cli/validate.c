@@ -14,19 +14,13 @@
 #include "cli/remarks.h"
 #include "job/modules.h"
 #include "traces/plot.h"
+#include "validation/results.h"
 #include "validation/validation.h"
 
 typedef struct report {
   const tws_job *job;
   tws_validation of_job;
 } report;
-
-const char *tws_validate_model(const tws_network *network) {
-  const char *at = network->name + strlen(network->name);
-  for (int slashes = 0; at > network->name; at--)
-    if (at[-1] == '/' && ++slashes == 2) break;
-  return at;
-}
 
 const char *tws_validate_scripts(char *buffer, int size) {
   const char *set = getenv("TWINSPEED_PLOTS");
@@ -119,7 +113,7 @@ static void draw_timeline(const tws_cli *cli, const tws_validate_options *o, con
   char path[4200], title[256];
   tws_error err = {0};
   snprintf(title, sizeof title, "%.80s, ZeRO-%d, %d rank%s: one step, simulated and measured",
-           tws_validate_model(r->job->network), r->job->config->zero.stage, r->job->ranks,
+           tws_result_model(r->job->network->name), r->job->config->zero.stage, r->job->ranks,
            r->job->ranks > 1 ? "s" : "");
   for (int i = 0; i < 2; i++) {
     snprintf(path, sizeof path, "%s/timeline.%s", o->figures, i ? "svg" : "png");
@@ -133,7 +127,7 @@ static void draw_memory(const tws_cli *cli, const tws_validate_options *o, const
   tws_plan *plan;
   tws_text csv = {0};
   snprintf(title, sizeof title, "%.80s, ZeRO-%d: memory of rank 0 of %d over one step",
-           tws_validate_model(r->job->network), r->job->config->zero.stage, r->job->ranks);
+           tws_result_model(r->job->network->name), r->job->config->zero.stage, r->job->ranks);
   tws_code code = tws_job_plan(r->job, 0, &plan, &err);
   if (code == TWS_OK) code = tws_ledger_csv(plan, TWS_TIER_DEVICE, &csv, &err);
   for (int i = 0; i < 2; i++) {

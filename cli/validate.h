@@ -17,8 +17,6 @@ tws_code tws_validate_sweep(const tws_cli *cli, const tws_validate_options *o, t
 tws_code tws_validate_published(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
 /* "plot: gnuplot is not there" or a figure; never an error of the verb. */
 void tws_validate_figure_note(const tws_cli *cli, tws_code code, const char *path, const tws_error *err);
-/* A model's name for titles: the last two parts of a path. */
-const char *tws_validate_model(const tws_network *network);
 /* Folder of the gnuplot scripts, or "" */
 const char *tws_validate_scripts(char *buffer, int size);
 

@@ -7,6 +7,7 @@
 #include "cli/validate.h"
 #include "job/modules.h"
 #include "traces/plot.h"
+#include "validation/results.h"
 #include "validation/sweep.h"
 
 static tws_code print_text(const tws_cli *cli, const tws_validate_options *o, const tws_sweep *s, tws_error *err) {
@@ -101,7 +102,7 @@ static tws_code draw(const tws_cli *cli, const tws_validate_options *o, const tw
     points[i] = (tws_plot_point){labels[i], p->measured_s, p->low_s, p->high_s, p->simulated_s};
   }
   snprintf(title, sizeof title, "%.80s on this machine: predicted against measured step time, median error %.1f %%",
-           tws_validate_model(s->job->network), s->median_error * 100);
+           tws_result_model(s->job->network->name), s->median_error * 100);
   tws_validate_scripts(scripts, (int)sizeof scripts);
   for (int i = 0; i < 2; i++) {
     tws_error local = {0};

@@ -14,7 +14,7 @@ set(TWS_PUBLIC_HEADERS
     traces/compare.h traces/csv.h traces/measurements.h traces/plot.h traces/timeline.h
     estimators/flops_profile.h estimators/module_tree.h sim/sim.h real/real.h
     job/fit.h job/job.h job/modules.h job/simulate.h job/spec.h job/variant.h launch/hostfile.h launch/launch.h
-    calibration/calibration.h validation/published.h validation/sweep.h validation/trial.h validation/validation.h
+    calibration/calibration.h validation/published.h validation/results.h validation/sweep.h validation/trial.h validation/validation.h
     autotune/autotune.h autotune/measure.h autotune/remedy.h)
 foreach(header ${TWS_PUBLIC_HEADERS})
   get_filename_component(folder ${header} DIRECTORY)

@@ -1,4 +1,4 @@
-#include "cli/report_checks.h"
+#include "validation/result_checks.h"
 
 #include <math.h>
 #include <string.h>
@@ -102,6 +102,6 @@ static tws_code check(const tws_json *json, const cJSON *item, tws_error *err) {
   return TWS_OK;
 }
 
-tws_code tws_report_check(const tws_json *json, tws_error *err) {
+tws_code tws_result_check(const tws_json *json, tws_error *err) {
   return check(json, json->root, err); /* the reader of JSON bounds the depth */
 }

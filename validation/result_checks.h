@@ -1,0 +1,10 @@
+/* Results come from files that anybody may have edited: what is read of them has to be what it takes it for. */
+#ifndef TWS_VALIDATION_RESULT_CHECKS_H
+#define TWS_VALIDATION_RESULT_CHECKS_H
+
+#include "base/json.h"
+
+/* Every member of a known name has the type and the range that results give it. TWS_INVALID with the place. */
+tws_code tws_result_check(const tws_json *json, tws_error *err);
+
+#endif
