@@ -63,11 +63,10 @@ static tws_code make_groups(tws_lower *l, tws_error *err) {
   tws_plan *plan = l->b.plan;
   const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
   plan->position = tws_topology_position(&plan->topology, plan->rank);
-  plan->groups = tws_arena_alloc(plan->arena, TWS_AXIS_COUNT + 1, sizeof *plan->groups);
+  plan->groups = tws_arena_alloc(plan->arena, TWS_AXIS_COUNT + TWS_ZERO_CLASSES, sizeof *plan->groups);
   if (!plan->groups) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
   l->zero.group = tws_lower_group(l, replicas);
   l->zero.ranks = tws_topology_size(&plan->topology, replicas);
-  l->zero.index = tws_topology_index(&plan->topology, plan->rank, replicas);
   l->zero.stage = l->config->zero.stage;
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
     const tws_divides divides = tws_axis_divides((tws_axis)axis);

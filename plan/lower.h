@@ -38,25 +38,43 @@ typedef struct tws_visit_list {
 /* One communication bucket of a micro-batch's backward pass: gradients that are reduced together. */
 typedef struct tws_bucket {
   uint32_t first, count; /* slice of tws_zero.bucket_params, in ascending order of parameters */
+  uint32_t zero_class;   /* of them all */
   uint64_t elements;     /* stage 3: padded */
   uint32_t pending;      /* gradients of this micro-batch that are not complete yet */
   uint32_t buffer;       /* instance of this micro-batch, TWS_NONE before its first gradient */
 } tws_bucket;
 
-typedef struct tws_zero {
-  int stage, ranks, index; /* data-parallel group */
+/* Parameters of which the same ranks hold copies: these add up their gradients and share them out. A class has a range
+ * of its own in the flat buffers. Dense parameters are one class, over all ranks that see different samples or tokens;
+ * experts are another, over those that hold the same. */
+enum { TWS_ZERO_CLASSES = 8 }; /* the most */
+typedef struct tws_zero_class {
+  tws_axes axes;
   uint32_t group;
-  int flat_gradients;                 /* all gradients in one buffer (stages 0 and 1, or a single rank) */
-  tws_dtype grad_dtype;               /* of what the backward kernels write */
-  uint64_t *flat_offset;              /* per parameter: stages 0-2 in the flat buffer; stage 3: of its shard */
-  int64_t *part;                      /* stage 3: elements of a shard */
-  uint64_t total, aligned, partition; /* stages 0-2 */
-  int *order;                         /* flattening order */
-  uint8_t *persistent;                /* stage 3 */
-  uint32_t *gathered;                 /* stage 3: buffer of the gathered parameter, or TWS_NONE */
-  uint8_t *written;                   /* gradient has a contribution (of this step, or this micro-batch for buckets) */
-  uint32_t *uses;                     /* contributions to a parameter's gradient in one backward pass */
-  uint32_t *left;                     /* of them, still to come in this micro-batch */
+  int ranks, index;
+  uint32_t first, end;                /* its parameters, in tws_zero.order */
+  uint64_t stored;                    /* where its range begins in buffers of all that a rank stores */
+  uint64_t kept;                      /* likewise of what a rank updates */
+  uint64_t total, aligned, partition; /* elements stored, with padding, and updated by one rank */
+} tws_zero_class;
+
+typedef struct tws_zero {
+  int stage;
+  int ranks;      /* that see different samples or tokens, */
+  uint32_t group; /* and their communicator */
+  tws_zero_class *classes;
+  uint32_t class_count;
+  uint8_t *class_of;     /* per parameter */
+  int flat_gradients;    /* all gradients in one buffer (stages 0 and 1, or a single rank) */
+  tws_dtype grad_dtype;  /* of what the backward kernels write */
+  uint64_t *flat_offset; /* per parameter: stages 0-2 in the flat buffer; stage 3: of its shard */
+  int64_t *part;         /* stage 3: elements of a shard */
+  int *order;            /* flattening order */
+  uint8_t *persistent;   /* stage 3 */
+  uint32_t *gathered;    /* stage 3: buffer of the gathered parameter, or TWS_NONE */
+  uint8_t *written;      /* gradient has a contribution (of this step, or this micro-batch for buckets) */
+  uint32_t *uses;        /* contributions to a parameter's gradient in one backward pass */
+  uint32_t *left;        /* of them, still to come in this micro-batch */
   tws_bucket *buckets;
   uint32_t bucket_count;
   uint32_t *bucket_params; /* grouped by bucket */
@@ -64,6 +82,14 @@ typedef struct tws_zero {
   uint64_t *slot;          /* per parameter: offset in its bucket */
   tws_zero3_schedule schedule;
 } tws_zero;
+
+static inline const tws_zero_class *tws_zero_class_of(const tws_zero *z, uint32_t param) {
+  return &z->classes[z->class_of[param]];
+}
+/* Where in the stored range of a class begins what this rank updates. */
+static inline uint64_t tws_zero_kept_first(const tws_zero *z, const tws_zero_class *c) {
+  return c->stored + (z->stage == 1 || z->stage == 2 ? c->partition * (uint64_t)c->index : 0);
+}
 
 /* Consecutive modules that one stage runs together: the whole network without a pipeline. */
 typedef struct tws_chunk {
@@ -203,10 +229,11 @@ tws_operand tws_zero_param(tws_lower *l, uint32_t param);
 /* Where a gradient contribution is written; *accumulate says whether to add. Calls come in order of contribution. */
 tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate);
 void tws_zero_contributed(tws_lower *l, uint32_t param);
-/* Runs of parameters, in the order in which they lie in the flat buffers, for which `class_of` is equal: calls `run`
- * with the part of each that this rank keeps: `first`, `count` in the gradient buffer. */
-typedef void (*tws_zero_run)(tws_lower *l, int class, uint64_t first, uint64_t count);
-void tws_zero_kept_runs(tws_lower *l, int (*class_of)(const tws_lower *l, uint32_t param), tws_zero_run run);
+/* Runs of parameters of a class, in the order in which they lie in the flat buffers, for which `kind_of` is equal:
+ * calls `run` with the part of each that this rank keeps: `first`, `count` in the gradient buffer. */
+typedef int (*tws_zero_kind)(const tws_lower *l, uint32_t param);
+typedef void (*tws_zero_run)(tws_lower *l, int kind, uint64_t first, uint64_t count);
+void tws_zero_kept_runs(tws_lower *l, tws_zero_kind kind_of, tws_zero_run run);
 /* optimizer.c */
 void tws_lower_step(tws_lower *l);
 void tws_lower_score(tws_lower *l); /* the end of an evaluation: the loss of all ranks */

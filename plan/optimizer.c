@@ -13,9 +13,15 @@ static void share_among(tws_lower *l, uint32_t group, uint64_t count) {
                          1, 0, &operand, 1);
 }
 
-/* Loss, ignored tokens, squares. Data-parallel ranks with whole gradients each have all the squares. */
+/* Whether each of the ranks that add up a gradient has all its squares, which then are not added up: but for gradients
+ * of parameters that some ranks alone have. */
+static int has_all_squares(const tws_lower *l) {
+  return l->zero.stage == 0 && l->zero.class_count == 1;
+}
+
+/* Loss, ignored tokens, squares. */
 static void share_metrics(tws_lower *l) {
-  if (l->zero.ranks > 1) share_among(l, l->zero.group, l->zero.stage == 0 ? 2 : 3);
+  if (l->zero.ranks > 1) share_among(l, l->zero.group, has_all_squares(l) ? 2 : 3);
   share_among(l, l->group[TWS_AXIS_PIPE], 3);
   share_among(l, l->group[TWS_AXIS_MODEL], 3);
 }
@@ -25,10 +31,12 @@ static int is_part(const tws_lower *l, uint32_t param) {
   return tws_placed_is_split((tws_placed)l->local.params[param].on[TWS_AXIS_MODEL]);
 }
 
-/* Ranks that hold equal copies of a parameter: stages it is tied between, tensor-parallel ranks. Each counts its share
- * of the squares. */
+/* Ranks that hold equal copies of a gradient: stages it is tied between, tensor-parallel ranks, replicas at stage 0.
+ * Each counts its share of the squares. */
 static int copies_of(const tws_lower *l, uint32_t param) {
-  return (l->param_stages[param] ? 2 : 1) * (!is_part(l, param) ? l->sharding.position.ranks[TWS_AXIS_MODEL] : 1);
+  const int replicas = l->zero.stage == 0 && !has_all_squares(l) ? tws_zero_class_of(&l->zero, param)->ranks : 1;
+  return replicas * (l->param_stages[param] ? 2 : 1) *
+         (!is_part(l, param) ? l->sharding.position.ranks[TWS_AXIS_MODEL] : 1);
 }
 
 static void add_squares(tws_lower *l, int copies, uint64_t first, uint64_t count) {
@@ -42,6 +50,7 @@ static void add_squares(tws_lower *l, int copies, uint64_t first, uint64_t count
 /* ---- the update of what this rank keeps, in runs ---- */
 
 typedef struct run {
+  const tws_zero_class *of;
   uint64_t at, count; /* in the flat order */
   int64_t element;    /* of the whole network's parameters, one after the other: the first */
   uint32_t param;     /* of the first */
@@ -90,15 +99,11 @@ static tws_work update_work(const tws_config *config, const run *r, int norms, t
   return work;
 }
 
-/* Where this rank's part of the flat order begins. */
-static uint64_t first_kept(const tws_zero *z) {
-  return z->stage == 1 || z->stage == 2 ? z->partition * (uint64_t)z->index : 0;
-}
-
 /* What the kernels of a run begin with: weights, states, gradients, scalars. Returns how many. */
 static int run_operands(tws_lower *l, const run *r, uint32_t access, tws_operand *operands) {
   tws_plan *plan = l->b.plan;
-  const uint64_t state = r->at - first_kept(&l->zero), gradient = l->zero.flat_gradients ? r->at : state;
+  const uint64_t state = r->of->kept + r->at - tws_zero_kept_first(&l->zero, r->of);
+  const uint64_t gradient = l->zero.flat_gradients ? r->at : state;
   const int master = plan->master != TWS_NONE;
   int n = 0;
   operands[n++] = (tws_operand){.buffer = master ? plan->master : plan->parameters,
@@ -169,27 +174,22 @@ static int64_t first_element(const tws_lower *l, uint32_t param, int64_t before)
   int64_t element = before;
   if (is_part(l, param))
     element += l->sharding.position.index[TWS_AXIS_MODEL] * tws_param_numel(&l->network->params[param]);
-  return z->stage == 3 ? element + z->part[param] * z->index : element;
+  return z->stage == 3 ? element + z->part[param] * tws_zero_class_of(z, param)->index : element;
 }
 
 /* A run ends where random bits would be those of other elements, with a sub-group, and where an update needs whole
- * parameters with each of them. Padding belongs to the last. Returns how many; NULL *list: no memory. */
-static int kept_runs(tws_lower *l, run **list) {
+ * parameters with each of them. Padding belongs to the last. Those of a class are added to the list; returns how many
+ * there are then. before: elements of the whole network's parameters before each. */
+static int add_runs(tws_lower *l, const tws_zero_class *c, const int *group_of, const int64_t *before, run *runs,
+                    int count) {
   const tws_zero *z = &l->zero;
-  const tws_network *whole = l->b.plan->network;
-  const uint64_t begin = first_kept(z), end = begin + z->partition;
-  const int *group_of = sub_groups(l), by_tensor = tws_optimizer_of(l->config->optimizer)->by_tensor;
-  int64_t *before = tws_arena_alloc(l->scratch, whole->param_count + 1u, sizeof *before);
-  run *runs = *list = tws_arena_alloc(l->scratch, l->network->param_count + 1u, sizeof *runs), r = {.at = begin};
-  int group = 0, count = 0;
-  if (!before || !runs) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-  if (l->b.failed != TWS_OK) return 0;
-  before[0] = 0;
-  for (uint32_t p = 0; p < whole->param_count; p++) before[p + 1] = before[p] + tws_param_numel(&whole->params[p]);
-  for (uint32_t i = 0; i < l->network->param_count; i++) {
+  const uint64_t begin = tws_zero_kept_first(z, c), end = begin + c->partition;
+  const int by_tensor = tws_optimizer_of(l->config->optimizer)->by_tensor;
+  run r = {.of = c, .at = begin};
+  int group = 0;
+  for (uint32_t i = c->first; i < c->end; i++) {
     uint32_t p = (uint32_t)z->order[i];
-    uint64_t start = z->flat_offset[p],
-             next = i + 1 < l->network->param_count ? z->flat_offset[z->order[i + 1]] : z->total;
+    uint64_t start = z->flat_offset[p], next = i + 1 < c->end ? z->flat_offset[z->order[i + 1]] : c->stored + c->total;
     uint64_t from = start > begin ? start : begin, to = next < end ? next : end;
     if (from >= to) continue;
     int64_t element = first_element(l, p, before[p]) + (int64_t)(from - start);
@@ -197,7 +197,7 @@ static int kept_runs(tws_lower *l, run **list) {
         group_of[i] == group && !by_tensor && (!is_stochastic(l->config) || element == r.element + (int64_t)r.count);
     if (!r.count || !goes_on) {
       if (r.count) runs[count++] = r;
-      r = (run){.at = from, .element = element, .param = p};
+      r = (run){.of = c, .at = from, .element = element, .param = p};
       group = group_of[i];
     }
     r.count += to - from;
@@ -207,10 +207,26 @@ static int kept_runs(tws_lower *l, run **list) {
   return count;
 }
 
+/* Of all classes; NULL *list: no memory. */
+static int list_runs(tws_lower *l, run **list) {
+  const tws_network *whole = l->b.plan->network;
+  const int *group_of = sub_groups(l);
+  int64_t *before = tws_arena_alloc(l->scratch, whole->param_count + 1u, sizeof *before);
+  run *runs = *list = tws_arena_alloc(l->scratch, l->network->param_count + l->zero.class_count, sizeof *runs);
+  int count = 0;
+  if (!before || !runs) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  if (l->b.failed != TWS_OK) return 0;
+  before[0] = 0;
+  for (uint32_t p = 0; p < whole->param_count; p++) before[p + 1] = before[p] + tws_param_numel(&whole->params[p]);
+  for (uint32_t k = 0; k < l->zero.class_count; k++)
+    count = add_runs(l, &l->zero.classes[k], group_of, before, runs, count);
+  return count;
+}
+
 static void update_kept(tws_lower *l) {
   run *runs;
   uint32_t norms = TWS_NONE;
-  const int count = kept_runs(l, &runs);
+  const int count = list_runs(l, &runs);
   if (l->b.failed != TWS_OK) return;
   if (tws_optimizer_of(l->config->optimizer)->by_tensor) {
     const uint64_t elements = 2 * (uint64_t)count;
@@ -225,13 +241,17 @@ static void update_kept(tws_lower *l) {
 }
 
 static void gather_parameters(tws_lower *l) {
-  tws_zero *z = &l->zero;
+  const tws_zero *z = &l->zero;
   tws_plan *plan = l->b.plan;
-  if (z->ranks == 1 || z->stage == 0 || z->stage == 3) return;
-  tws_operand operands[2] = {tws_read(plan->parameters, z->partition * (uint64_t)z->index, z->partition),
-                             tws_all(&l->b, plan->parameters, TWS_WRITE)};
-  tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER, z->group, l->config->dtype,
-                         z->aligned * tws_dtype_bytes(l->config->dtype), 1, 0, operands, 2);
+  if (z->stage == 0 || z->stage == 3) return;
+  for (uint32_t k = 0; k < z->class_count; k++) {
+    const tws_zero_class *c = &z->classes[k];
+    if (c->ranks == 1 || c->aligned == 0) continue;
+    tws_operand operands[2] = {tws_read(plan->parameters, tws_zero_kept_first(z, c), c->partition),
+                               tws_write(plan->parameters, c->stored, c->aligned)};
+    tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER, c->group, l->config->dtype,
+                           c->aligned * tws_dtype_bytes(l->config->dtype), 1, 0, operands, 2);
+  }
 }
 
 static void clip(tws_lower *l) {

@@ -20,7 +20,8 @@
   X(TOKENS, "split by tokens", TOKENS)                                                 \
   X(FEATURES, "split by features", FEATURES) /* heads, columns of logits */            \
   X(ROWS, "split by rows", ROWS)             /* of a parameter: a product's outputs */ \
-  X(COLUMNS, "split by columns", COLUMNS)    /* of a parameter: its inputs */
+  X(COLUMNS, "split by columns", COLUMNS)    /* of a parameter: its inputs */          \
+  X(EXPERTS, "one of its own", EXPERTS)      /* of a parameter: every rank has another */
 typedef enum tws_placed {
 #define X(id, name, dual) TWS_PLACED_##id,
   TWS_PLACEMENTS(X)

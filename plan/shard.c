@@ -300,6 +300,17 @@ static void add_part(maker *k, const tws_module *m) {
   if (m->out[0] != TWS_NONE) leave(k, m, m->out[0]);
 }
 
+/* Ranks that see different samples each have a part of the gradient's sum, unless the parameter is one of their own. */
+static void place_among_replicas(const tws_network *whole, tws_placement *params) {
+  const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES);
+  for (uint32_t p = 0; p < whole->param_count; p++)
+    for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
+      if (!tws_axes_cover(replicas, (tws_axis)axis)) continue;
+      const int own = tws_axes_cover(whole->params[p].own_along, (tws_axis)axis);
+      params[p].on[axis] = own ? TWS_PLACED_EXPERTS : TWS_PLACED_BROADCAST;
+    }
+}
+
 static void find_consumers(maker *k) {
   memset(k->consumer, 0xff, k->whole->value_count * sizeof *k->consumer); /* TWS_NONE */
   for (uint32_t m = k->whole->module_count; m-- > 0;) {
@@ -329,6 +340,7 @@ static tws_code stay_whole(const tws_network *whole, tws_arena *scratch, tws_loc
         (tws_local_module){.origin = m, .forward = TWS_NO_CHANGE, .backward = TWS_NO_CHANGE, .rows = whole->vocabulary};
   }
   for (uint32_t v = 0; v < whole->value_count; v++) values[v].token_parts = 1;
+  place_among_replicas(whole, params);
   *local = (tws_local){.network = whole, .modules = modules, .values = values, .params = params};
   return TWS_OK;
 }
@@ -365,6 +377,7 @@ tws_code tws_shard_network(const tws_network *whole, const tws_sharding *shardin
   if (!net->modules || !net->values || !net->params) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
   memcpy(net->params, whole->params, params * sizeof *net->params);
   make(&k);
+  place_among_replicas(whole, k.params);
   *local =
       (tws_local){.network = net, .modules = k.modules, .values = k.values, .params = k.params, .slices = k.slices};
   return k.failed;

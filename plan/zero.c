@@ -32,20 +32,71 @@ static void *scratch(tws_lower *l, size_t count, size_t bytes) {
 
 /* ---- storage ---- */
 
-static void flat_layout(tws_lower *l, const int *order, const uint64_t *sizes, uint64_t *starts) {
-  uint64_t offset = 0;
-  for (uint32_t i = 0; i < l->network->param_count; i++) {
-    starts[i] = l->zero.flat_offset[order[i]] = offset;
-    offset += sizes[order[i]];
+/* The axes along which a parameter's copies lie: its gradient is a sum over the ranks of these. */
+static tws_axes axes_of(const tws_lower *l, uint32_t p) {
+  const tws_topology *t = &l->b.plan->topology;
+  const tws_axes replicas = l->b.plan->groups[l->zero.group].axes;
+  tws_axes copied = 0;
+  int own = 0;
+  for (int i = 0; i < t->axes; i++) {
+    if (!tws_axes_cover(replicas, t->axis[i])) continue;
+    if (l->local.params[p].on[t->axis[i]] == TWS_PLACED_EXPERTS)
+      own = 1;
+    else
+      copied |= 1u << t->axis[i];
   }
-  starts[l->network->param_count] = offset; /* padding, if there is any, is a piece of its own */
+  return own ? copied : replicas;
 }
 
-/* Cut [first, first + count) of a parameter that lies at `storage` into what this rank's master part
- * [begin, end) holds and what it does not. */
-static void add_shards(tws_lower *l, uint32_t param, uint64_t first, uint64_t count, uint64_t storage, uint64_t begin,
-                       uint64_t end) {
+static uint8_t find_class(tws_lower *l, tws_axes axes) {
+  tws_zero *z = &l->zero;
+  const tws_plan *plan = l->b.plan;
+  uint8_t found = 0;
+  while (found < z->class_count && z->classes[found].axes != axes) found++;
+  if (found < z->class_count) return found;
+  if (z->class_count == TWS_ZERO_CLASSES) {
+    tws_builder_fail(&l->b, TWS_UNSUPPORTED, "too many sets of ranks hold copies of parameters");
+    return 0;
+  }
+  const int first = axes == plan->groups[z->group].axes;
+  z->classes[z->class_count++] = (tws_zero_class){.axes = axes,
+                                                  .group = first ? z->group : tws_lower_group(l, axes),
+                                                  .ranks = tws_topology_size(&plan->topology, axes),
+                                                  .index = tws_topology_index(&plan->topology, plan->rank, axes)};
+  return found;
+}
+
+/* The class of all ranks is there in any case, so that ranks agree on the order of classes. */
+static void make_classes(tws_lower *l) {
+  tws_zero *z = &l->zero;
+  z->classes = scratch(l, TWS_ZERO_CLASSES, sizeof *z->classes);
+  z->class_of = scratch(l, l->network->param_count, 1);
+  if (l->b.failed != TWS_OK) return;
+  find_class(l, l->b.plan->groups[z->group].axes);
+  for (uint32_t p = 0; p < l->network->param_count; p++) z->class_of[p] = find_class(l, axes_of(l, p));
+}
+
+/* Offsets of a class' parameters; where they and its padding begin goes to starts. Returns how many starts there are.
+ */
+static uint32_t class_layout(tws_lower *l, tws_zero_class *c, const uint64_t *sizes, uint64_t *starts, uint32_t count) {
+  tws_zero *z = &l->zero;
+  for (uint32_t i = c->first; i < c->end; i++) {
+    starts[count++] = z->flat_offset[z->order[i]] = c->stored + c->total;
+    c->total += sizes[z->order[i]];
+  }
+  const int cut = z->stage == 1 || z->stage == 2;
+  c->aligned = cut ? (uint64_t)tws_zero_aligned_numel((int64_t)c->total, c->ranks) : c->total;
+  c->partition = cut ? c->aligned / (uint64_t)c->ranks : c->total;
+  if (c->aligned > c->total) starts[count++] = c->stored + c->total;
+  return count;
+}
+
+/* Cut the stored elements [first, first + count) of a parameter into what this rank updates and what it does not. */
+static void add_shards(tws_lower *l, uint32_t param, uint64_t first, uint64_t count) {
   tws_state *state = l->b.plan->state;
+  const tws_zero_class *c = tws_zero_class_of(&l->zero, param);
+  const uint64_t storage = l->zero.flat_offset[param], begin = tws_zero_kept_first(&l->zero, c);
+  const uint64_t end = begin + c->partition, kept = c->kept;
   uint64_t cuts[4] = {storage, begin < storage ? storage : begin, end, storage + count};
   if (cuts[1] > cuts[3]) cuts[1] = cuts[3];
   if (cuts[2] < cuts[1]) cuts[2] = cuts[1];
@@ -56,24 +107,37 @@ static void add_shards(tws_lower *l, uint32_t param, uint64_t first, uint64_t co
                                                       .param_first = first + cuts[i] - storage,
                                                       .count = cuts[i + 1] - cuts[i],
                                                       .storage_offset = cuts[i],
-                                                      .owned_offset = i == 1 ? cuts[i] - begin : TWS_NO_OFFSET};
+                                                      .owned_offset = i == 1 ? kept + cuts[i] - begin : TWS_NO_OFFSET};
   }
 }
 
-/* Parameters that are placed alike along "model" lie together, so that what concerns copies alone is one range. */
-static void order_by_placement(tws_lower *l, int *order) {
-  uint32_t n = l->network->param_count, count = 0;
-  if (l->sharding.position.ranks[TWS_AXIS_MODEL] == 1) return;
-  int *sorted = scratch(l, n, sizeof *sorted);
-  if (!sorted) return;
-  for (int kind = 0; kind < 3; kind++) { /* parts, copies, copies with a part of the gradient's sum each */
-    for (uint32_t i = 0; i < n; i++) {
-      const tws_placed placed = (tws_placed)l->local.params[order[i]].on[TWS_AXIS_MODEL];
-      if ((tws_placed_is_split(placed) ? 0 : placed == TWS_PLACED_REPLICATED ? 1 : 2) == kind)
-        sorted[count++] = order[i];
-    }
+/* Parameters that are placed alike along "model" lie together, so that what concerns copies alone is one range: parts,
+ * copies, copies that each have a part of the gradient's sum. */
+static int kind_along_model(const tws_lower *l, int param) {
+  const tws_placed placed = (tws_placed)l->local.params[param].on[TWS_AXIS_MODEL];
+  return tws_placed_is_split(placed) ? 0 : placed == TWS_PLACED_REPLICATED ? 1 : 2;
+}
+
+/* The flattening order: class by class, in each as it is dealt to its ranks. */
+static void order_params(tws_lower *l) {
+  tws_zero *z = &l->zero;
+  const uint32_t n = l->network->param_count;
+  const int deals = l->config->zero.round_robin_gradients && z->stage > 0 && z->stage < 3;
+  int *members = scratch(l, n, sizeof *members), *dealt = scratch(l, n, sizeof *dealt);
+  uint32_t count = 0;
+  if (l->b.failed != TWS_OK) return;
+  for (uint32_t k = 0; k < z->class_count; k++) {
+    tws_zero_class *c = &z->classes[k];
+    int in_class = 0;
+    for (uint32_t p = 0; p < n; p++)
+      if (z->class_of[p] == k) members[in_class++] = (int)p;
+    tws_zero_flatten_order(in_class, c->ranks, deals, dealt);
+    c->first = count;
+    for (int kind = 0; kind < 3; kind++)
+      for (int i = 0; i < in_class; i++)
+        if (kind_along_model(l, members[dealt[i]]) == kind) z->order[count++] = members[dealt[i]];
+    c->end = count;
   }
-  memcpy(order, sorted, n * sizeof *order);
 }
 
 static uint32_t add_state(tws_lower *l, const char *name, tws_category category, tws_dtype dtype, uint64_t elements,
@@ -89,13 +153,12 @@ static uint32_t add_state(tws_lower *l, const char *name, tws_category category,
   return tws_builder_state(&l->b, &entry);
 }
 
-static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const uint64_t *pieces) {
+static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const uint64_t *pieces, uint32_t count) {
   const tws_optimizer_row *optimizer = tws_optimizer_of(l->config->optimizer);
   tws_plan *plan = l->b.plan;
-  uint32_t count = l->network->param_count + 1;
   plan->parameters = add_state(l, "parameters", TWS_CATEGORY_PARAMETER, l->config->dtype, elements, TWS_ELEMENTS_STORED,
                                TWS_INITIAL_PARAMETER);
-  tws_builder_pieces(&l->b, plan->parameters, pieces, pieces[count - 1] < elements ? count : count - 1);
+  tws_builder_pieces(&l->b, plan->parameters, pieces, count);
   tws_dtype moments = tws_config_bf16_moments(l->config) ? TWS_BF16 : TWS_F32;
   if (l->config->dtype != TWS_F32 && !tws_config_bf16_masters(l->config)) {
     plan->master =
@@ -116,26 +179,34 @@ static void make_gradients(tws_lower *l, uint64_t elements, const uint64_t *piec
   if (pieces) tws_builder_pieces(&l->b, plan->gradients, pieces, count);
 }
 
-static void begin_flat(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
+/* All classes one after the other; sizes: elements of each parameter that the rank stores. */
+static void lay_out(tws_lower *l, const uint64_t *sizes, uint64_t *starts) {
   tws_zero *z = &l->zero;
-  uint32_t n = l->network->param_count;
-  for (uint32_t p = 0; p < n; p++) sizes[p] = numel(l, p);
-  tws_zero_flatten_order((int)n, z->ranks, l->config->zero.round_robin_gradients && z->stage > 0, z->order);
-  order_by_placement(l, z->order);
-  flat_layout(l, z->order, sizes, starts);
-  z->total = starts[n];
-  z->aligned = z->stage == 0 ? z->total : (uint64_t)tws_zero_aligned_numel((int64_t)z->total, z->ranks);
-  z->partition = z->stage == 0 ? z->total : z->aligned / (uint64_t)z->ranks;
-  make_state(l, z->aligned, z->partition, starts);
-  uint64_t begin = z->stage == 0 ? 0 : z->partition * (uint64_t)z->index;
-  for (uint32_t i = 0; i < n; i++) {
-    uint32_t p = (uint32_t)z->order[i];
-    add_shards(l, p, 0, sizes[p], z->flat_offset[p], begin, begin + z->partition);
+  uint64_t stored = 0, kept = 0;
+  uint32_t count = 0;
+  for (uint32_t k = 0; k < z->class_count; k++) {
+    tws_zero_class *c = &z->classes[k];
+    c->stored = stored;
+    c->kept = kept;
+    count = class_layout(l, c, sizes, starts, count);
+    stored += c->aligned;
+    kept += c->partition;
   }
-  if (z->flat_gradients)
-    make_gradients(l, z->aligned, starts, starts[n] < z->aligned ? n + 1 : n);
+  make_state(l, stored, kept, starts, count);
+  if (z->flat_gradients || z->stage == 3)
+    make_gradients(l, stored, starts, count);
   else
-    make_gradients(l, z->partition, NULL, 0);
+    make_gradients(l, kept, NULL, 0);
+}
+
+static void begin_flat(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
+  const uint32_t n = l->network->param_count;
+  for (uint32_t p = 0; p < n; p++) sizes[p] = numel(l, p);
+  lay_out(l, sizes, starts);
+  for (uint32_t i = 0; i < n; i++) {
+    const uint32_t p = (uint32_t)l->zero.order[i];
+    add_shards(l, p, 0, sizes[p]);
+  }
 }
 
 static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
@@ -148,24 +219,19 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
   if (l->b.failed != TWS_OK) return;
   for (uint32_t p = 0; p < n; p++) {
     whole[p] = (int64_t)numel(l, p);
-    z->part[p] = tws_zero3_part(whole[p], z->ranks);
+    z->part[p] = tws_zero3_part(whole[p], tws_zero_class_of(z, p)->ranks);
     sizes[p] = (uint64_t)z->part[p];
     z->gathered[p] = TWS_NONE;
   }
-  tws_zero_flatten_order((int)n, 1, 0, z->order);
-  order_by_placement(l, z->order);
-  flat_layout(l, z->order, sizes, starts);
   tws_zero3_persistent((int)n, whole, l->config->zero.param_persistence_threshold,
                        l->config->zero.model_persistence_threshold, z->persistent);
-  z->total = z->aligned = z->partition = starts[n];
-  make_state(l, z->total, z->total, starts);
+  lay_out(l, sizes, starts);
   for (uint32_t i = 0; i < n; i++) {
     uint32_t p = (uint32_t)z->order[i];
-    uint64_t first = sizes[p] * (uint64_t)z->index, end = first + sizes[p];
+    uint64_t first = sizes[p] * (uint64_t)tws_zero_class_of(z, p)->index, end = first + sizes[p];
     if (end > (uint64_t)whole[p]) end = (uint64_t)whole[p];
-    if (first < end) add_shards(l, p, first, end - first, z->flat_offset[p], 0, z->total);
+    if (first < end) add_shards(l, p, first, end - first);
   }
-  make_gradients(l, z->total, starts, n);
 }
 
 /* ---- buckets: which gradients are reduced together, in the order in which they become complete ---- */
@@ -210,8 +276,35 @@ static void close_bucket(tws_lower *l, tws_bucket *bucket) {
   for (uint32_t i = 0; i < bucket->count; i++) {
     uint64_t elements = numel(l, params[i]);
     z->slot[params[i]] = bucket->elements;
-    bucket->elements += z->stage == 3 ? (uint64_t)z->part[params[i]] * (uint64_t)z->ranks : elements;
+    bucket->elements +=
+        z->stage == 3 ? (uint64_t)z->part[params[i]] * (uint64_t)z->classes[bucket->zero_class].ranks : elements;
   }
+}
+
+/* Buckets of one class, from place `first` of bucket_params on; returns the next. */
+static uint32_t fill_buckets(tws_lower *l, uint32_t zero_class, const uint32_t *order, uint32_t count, uint32_t first) {
+  tws_zero *z = &l->zero;
+  uint64_t limit = (uint64_t)l->config->zero.reduce_bucket_size, filled = 0;
+  tws_bucket *bucket = NULL;
+  int closed = 1;
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t p = order[i];
+    if (z->class_of[p] != zero_class) continue;
+    /* A gradient that several modules add to is alive from the first to the last of them: alone, so that it does not
+     * keep others' memory. One larger than the bucket goes alone, as in DeepSpeed. */
+    int alone = z->uses[p] > 1 || numel(l, p) > limit;
+    if (closed || alone || filled + numel(l, p) > limit) {
+      bucket = &z->buckets[z->bucket_count++];
+      *bucket = (tws_bucket){.first = first, .zero_class = zero_class, .buffer = TWS_NONE};
+      filled = 0;
+    }
+    z->bucket_params[first++] = p;
+    z->bucket_of[p] = z->bucket_count - 1;
+    bucket->count++;
+    filled += numel(l, p);
+    closed = alone;
+  }
+  return first;
 }
 
 static void make_buckets(tws_lower *l) {
@@ -223,26 +316,8 @@ static void make_buckets(tws_lower *l) {
   z->bucket_of = scratch(l, n, sizeof *z->bucket_of);
   z->slot = scratch(l, n, sizeof *z->slot);
   if (l->b.failed != TWS_OK) return;
-  uint32_t count = completion_order(l, order);
-  uint64_t limit = (uint64_t)l->config->zero.reduce_bucket_size, filled = 0;
-  tws_bucket *bucket = NULL;
-  int closed = 1;
-  for (uint32_t i = 0; i < count; i++) {
-    uint32_t p = order[i];
-    /* A gradient that several modules add to is alive from the first to the last of them: alone, so that it does not
-     * keep others' memory. One larger than the bucket goes alone, as in DeepSpeed. */
-    int alone = z->uses[p] > 1 || numel(l, p) > limit;
-    if (closed || alone || filled + numel(l, p) > limit) {
-      bucket = &z->buckets[z->bucket_count++];
-      *bucket = (tws_bucket){.first = i, .buffer = TWS_NONE};
-      filled = 0;
-    }
-    z->bucket_params[i] = p;
-    z->bucket_of[p] = z->bucket_count - 1;
-    bucket->count++;
-    filled += numel(l, p);
-    closed = alone;
-  }
+  const uint32_t count = completion_order(l, order);
+  for (uint32_t k = 0, first = 0; k < z->class_count; k++) first = fill_buckets(l, k, order, count, first);
   for (uint32_t i = 0; i < z->bucket_count; i++) close_bucket(l, &z->buckets[i]);
 }
 
@@ -279,6 +354,7 @@ static void make_schedule(tws_lower *l) {
 static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count) {
   tws_zero *z = &l->zero;
   if (l->b.failed != TWS_OK) return;
+  const tws_zero_class *c = tws_zero_class_of(z, params[0]);
   tws_operand *operands = tws_calloc(2 * (size_t)count, sizeof *operands);
   if (!operands) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
@@ -289,19 +365,23 @@ static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count)
     uint32_t p = params[i];
     uint64_t part = (uint64_t)z->part[p];
     z->gathered[p] = tws_builder_buffer(&l->b, l->network->params[p].name, TWS_CATEGORY_GATHERED, l->config->dtype,
-                                        part * (uint64_t)z->ranks, 0);
+                                        part * (uint64_t)c->ranks, 0);
     operands[2 * i] = tws_read(l->b.plan->parameters, z->flat_offset[p], part);
     operands[2 * i + 1] = tws_all(&l->b, z->gathered[p], TWS_WRITE);
-    whole += part * (uint64_t)z->ranks;
+    whole += part * (uint64_t)c->ranks;
   }
-  tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER, z->group, l->config->dtype,
+  tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER, c->group, l->config->dtype,
                          whole * tws_dtype_bytes(l->config->dtype), count, 0, operands, (int)(2 * count));
   tws_free(operands);
 }
 
+/* Together what is of one class and stands together. */
 static void gather(tws_lower *l, const uint32_t *params, uint32_t count) {
-  const uint32_t each = l->config->zero.allgather_sequential ? 1 : count;
-  for (uint32_t i = 0; i < count; i += each) gather_at_once(l, params + i, each);
+  const uint32_t most = l->config->zero.allgather_sequential ? 1 : count;
+  for (uint32_t i = 0, n; i < count; i += n) {
+    for (n = 1; n < most && i + n < count && l->zero.class_of[params[i + n]] == l->zero.class_of[params[i]];) n++;
+    gather_at_once(l, params + i, n);
+  }
 }
 
 /* ---- reduction ---- */
@@ -322,23 +402,22 @@ static uint64_t range_elements(const tws_operand *operands, int count) {
   return elements;
 }
 
-static void all_reduce(tws_lower *l, const tws_operand *ranges, int count, tws_dtype dtype) {
-  tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_ALL_REDUCE, l->zero.group, dtype,
+static void all_reduce(tws_lower *l, const tws_zero_class *c, const tws_operand *ranges, int count, tws_dtype dtype) {
+  tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_ALL_REDUCE, c->group, dtype,
                          range_elements(ranges, count) * tws_dtype_bytes(dtype), (uint32_t)count, 0, ranges, count);
 }
 
-/* use_multi_rank_bucket_allreduce false: each owner's slices are reduced to it alone. `at` gives where the element of
- * the flat order lies; ranges are in the same buffer. */
-static void reduce_to_owners(tws_lower *l, const tws_operand *ranges, const uint64_t *flat, int count,
-                             tws_dtype dtype) {
-  tws_zero *z = &l->zero;
+/* use_multi_rank_bucket_allreduce false: each owner's slices are reduced to it alone. `flat` gives where the elements
+ * lie in the range of their class; ranges are in the same buffer. */
+static void reduce_to_owners(tws_lower *l, const tws_zero_class *c, const tws_operand *ranges, const uint64_t *flat,
+                             int count, tws_dtype dtype) {
   tws_operand *mine = tws_calloc((size_t)count + 1, sizeof *mine);
   if (!mine) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
     return;
   }
-  for (int owner = 0; owner < z->ranks; owner++) {
-    uint64_t begin = z->partition * (uint64_t)owner, end = begin + z->partition;
+  for (int owner = 0; owner < c->ranks; owner++) {
+    uint64_t begin = c->partition * (uint64_t)owner, end = begin + c->partition;
     int n = 0;
     for (int i = 0; i < count; i++) {
       uint64_t from = flat[i] > begin ? flat[i] : begin;
@@ -346,15 +425,16 @@ static void reduce_to_owners(tws_lower *l, const tws_operand *ranges, const uint
       if (from < to) add_range(mine, &n, tws_update(ranges[i].buffer, ranges[i].offset + from - flat[i], to - from));
     }
     if (!n) continue;
-    tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_REDUCE, z->group, dtype,
+    tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_REDUCE, c->group, dtype,
                            range_elements(mine, n) * tws_dtype_bytes(dtype), (uint32_t)n, (uint32_t)owner, mine, n);
   }
   tws_free(mine);
 }
 
-static void reduce_ranges(tws_lower *l, const tws_operand *ranges, const uint64_t *flat, int count, tws_dtype dtype) {
+static void reduce_ranges(tws_lower *l, const tws_zero_class *c, const tws_operand *ranges, const uint64_t *flat,
+                          int count, tws_dtype dtype) {
   if (l->zero.stage > 0 && l->config->zero.reduce_scatter && !l->config->zero.multi_rank_bucket_allreduce) {
-    reduce_to_owners(l, ranges, flat, count, dtype);
+    reduce_to_owners(l, c, ranges, flat, count, dtype);
     return;
   }
   tws_operand *merged = tws_calloc((size_t)count + 1, sizeof *merged);
@@ -364,7 +444,7 @@ static void reduce_ranges(tws_lower *l, const tws_operand *ranges, const uint64_
   }
   int n = 0;
   for (int i = 0; i < count; i++) add_range(merged, &n, ranges[i]);
-  all_reduce(l, merged, n, dtype);
+  all_reduce(l, c, merged, n, dtype);
   tws_free(merged);
 }
 
@@ -403,30 +483,32 @@ static void keep_ranges(tws_lower *l, const tws_operand *from, const uint64_t *t
 
 static void flush_flat_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *ranges, uint64_t *flat) {
   tws_zero *z = &l->zero;
+  const tws_zero_class *c = &z->classes[bucket->zero_class];
   const uint32_t *params = z->bucket_params + bucket->first;
   tws_dtype dtype = z->grad_dtype;
   for (uint32_t i = 0; i < bucket->count; i++) {
     uint32_t p = params[i];
-    flat[i] = z->flat_offset[p];
-    ranges[i] = z->flat_gradients ? tws_update(l->b.plan->gradients, flat[i], numel(l, p))
+    flat[i] = z->flat_offset[p] - c->stored;
+    ranges[i] = z->flat_gradients ? tws_update(l->b.plan->gradients, z->flat_offset[p], numel(l, p))
                                   : tws_update(bucket->buffer, z->slot[p], numel(l, p));
   }
-  reduce_ranges(l, ranges, flat, (int)bucket->count, dtype);
+  reduce_ranges(l, c, ranges, flat, (int)bucket->count, dtype);
   if (z->flat_gradients) return;
-  uint64_t begin = z->partition * (uint64_t)z->index, end = begin + z->partition;
+  uint64_t begin = c->partition * (uint64_t)c->index, end = begin + c->partition;
   int n = 0;
   for (uint32_t i = 0; i < bucket->count; i++) {
     uint64_t from = flat[i] > begin ? flat[i] : begin;
     uint64_t to = flat[i] + ranges[i].count < end ? flat[i] + ranges[i].count : end;
     if (from >= to) continue;
     ranges[n] = tws_read(ranges[i].buffer, ranges[i].offset + from - flat[i], to - from);
-    flat[n++] = from - begin; /* n <= i: what is overwritten has been read */
+    flat[n++] = c->kept + from - begin; /* n <= i: what is overwritten has been read */
   }
   keep_ranges(l, ranges, flat, n);
 }
 
 static void flush_sharded_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *operands, uint64_t *to) {
   tws_zero *z = &l->zero;
+  const tws_zero_class *c = &z->classes[bucket->zero_class];
   const uint32_t *params = z->bucket_params + bucket->first;
   tws_dtype dtype = z->grad_dtype;
   int direct = l->b.micro_batch == 0 && dtype == l->config->accumulation_dtype;
@@ -434,10 +516,10 @@ static void flush_sharded_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *
   for (uint32_t i = 0; i < bucket->count; i++) parts += (uint64_t)z->part[params[i]];
   if (!l->config->zero.reduce_scatter) { /* all-reduce the whole, keep one part of each */
     tws_operand whole = tws_all(&l->b, bucket->buffer, TWS_READ_WRITE);
-    all_reduce(l, &whole, 1, dtype);
+    all_reduce(l, c, &whole, 1, dtype);
     for (uint32_t i = 0; i < bucket->count; i++) {
       uint64_t part = (uint64_t)z->part[params[i]];
-      operands[i] = tws_read(bucket->buffer, z->slot[params[i]] + part * (uint64_t)z->index, part);
+      operands[i] = tws_read(bucket->buffer, z->slot[params[i]] + part * (uint64_t)c->index, part);
       to[i] = z->flat_offset[params[i]];
     }
     keep_ranges(l, operands, to, (int)bucket->count);
@@ -448,11 +530,11 @@ static void flush_sharded_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *
   uint64_t offset = 0;
   for (uint32_t i = 0; i < bucket->count; i++) {
     uint64_t part = (uint64_t)z->part[params[i]];
-    operands[2 * i] = tws_read(bucket->buffer, z->slot[params[i]], part * (uint64_t)z->ranks);
+    operands[2 * i] = tws_read(bucket->buffer, z->slot[params[i]], part * (uint64_t)c->ranks);
     operands[2 * i + 1] = tws_write(staging, direct ? z->flat_offset[params[i]] : offset, part);
     offset += part;
   }
-  tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_REDUCE_SCATTER, z->group, dtype,
+  tws_builder_collective(&l->b, l->reduce_stream, TWS_COLLECTIVE_REDUCE_SCATTER, c->group, dtype,
                          bucket->elements * tws_dtype_bytes(dtype), bucket->count, 0, operands,
                          (int)(2 * bucket->count));
   if (direct) return;
@@ -513,13 +595,16 @@ tws_code tws_zero_begin(tws_lower *l) {
   z->uses = scratch(l, n, sizeof *z->uses);
   z->left = scratch(l, n, sizeof *z->left);
   uint64_t *sizes = scratch(l, n, sizeof *sizes);
-  uint64_t *starts = tws_arena_alloc(l->b.plan->arena, n + 1u, sizeof *starts);
+  uint64_t *starts = tws_arena_alloc(l->b.plan->arena, n + TWS_ZERO_CLASSES, sizeof *starts);
   tws_state *state = l->b.plan->state;
   if (l->b.plan->owns_state) state->shards = tws_arena_alloc(state->arena, 3 * (size_t)n + 1, sizeof *state->shards);
   if (!starts || !state->shards) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   if (l->b.failed != TWS_OK) return l->b.failed;
   if (z->ranks == 1 && z->stage == 3) z->stage = 2; /* nothing to shard: parameters stay where they are */
   count_uses(l);
+  make_classes(l);
+  order_params(l);
+  if (l->b.failed != TWS_OK) return l->b.failed;
   if (z->stage == 3) {
     begin_sharded(l, sizes, starts);
   } else {
@@ -571,9 +656,13 @@ void tws_zero_micro_end(tws_lower *l) {
   l->b.phase = TWS_PHASE_BACKWARD;
   if (z->stage == 0) { /* greedy groups of 500 million elements, in flat order (DeepSpeed's stage 0) */
     const uint64_t group = 500000000;
-    for (uint64_t at = 0; at < z->total; at += group) {
-      tws_operand range = tws_update(l->b.plan->gradients, at, at + group < z->total ? group : z->total - at);
-      all_reduce(l, &range, 1, l->config->accumulation_dtype);
+    for (uint32_t k = 0; k < z->class_count; k++) {
+      const tws_zero_class *c = &z->classes[k];
+      for (uint64_t at = 0; at < c->total; at += group) {
+        tws_operand range =
+            tws_update(l->b.plan->gradients, c->stored + at, at + group < c->total ? group : c->total - at);
+        all_reduce(l, c, &range, 1, l->config->accumulation_dtype);
+      }
     }
   } else if (z->stage == 1 && !l->overlap) {
     for (uint32_t i = 0; i < z->bucket_count; i++) flush_bucket(l, &z->buckets[i]);
@@ -611,38 +700,45 @@ void tws_zero_contributed(tws_lower *l, uint32_t param) {
   if (--z->left[param] > 0 || !reduces_now(l)) return;
   tws_bucket *bucket = &z->buckets[z->bucket_of[param]];
   if (z->stage == 3) { /* padding must be finite: it takes part in the norm */
-    uint64_t padded = (uint64_t)z->part[param] * (uint64_t)z->ranks, n = numel(l, param);
+    uint64_t padded = (uint64_t)z->part[param] * (uint64_t)tws_zero_class_of(z, param)->ranks, n = numel(l, param);
     fill_zero(l, bucket->buffer, z->slot[param] + n, padded - n);
   }
   if (--bucket->pending == 0) flush_bucket(l, bucket);
 }
 
-void tws_zero_kept_runs(tws_lower *l, int (*class_of)(const tws_lower *l, uint32_t param), tws_zero_run run) {
+static void kept_runs_of(tws_lower *l, const tws_zero_class *c, tws_zero_kind kind_of, tws_zero_run run) {
   const tws_zero *z = &l->zero;
-  /* this rank keeps [begin, end) of the flat order; the rest, padding, counts with the last run */
-  uint64_t begin = z->stage == 1 || z->stage == 2 ? z->partition * (uint64_t)z->index : 0, end = begin + z->partition;
-  uint64_t base = z->flat_gradients && z->stage < 3 ? 0 : begin, first = begin;
-  int class = -1;
-  for (uint32_t i = 0; i < l->network->param_count; i++) {
+  /* this rank keeps [begin, end) of the stored range; the rest, padding, counts with the last run */
+  const uint64_t begin = tws_zero_kept_first(z, c), end = begin + c->partition;
+  const uint64_t base = z->flat_gradients ? 0 : begin - c->kept;
+  uint64_t first = begin;
+  int kind = -1;
+  for (uint32_t i = c->first; i < c->end; i++) {
     uint32_t p = (uint32_t)z->order[i];
     uint64_t size = z->stage == 3 ? (uint64_t)z->part[p] : numel(l, p);
-    int next = class_of(l, p);
-    if (!size || z->flat_offset[p] + size <= begin || z->flat_offset[p] >= end || next == class) continue;
+    int next = kind_of(l, p);
+    if (!size || z->flat_offset[p] + size <= begin || z->flat_offset[p] >= end || next == kind) continue;
     uint64_t at = z->flat_offset[p] > begin ? z->flat_offset[p] : begin;
-    if (class >= 0 && at > first) run(l, class, first - base, at - first);
-    class = next;
+    if (kind >= 0 && at > first) run(l, kind, first - base, at - first);
+    kind = next;
     first = at;
   }
-  if (class >= 0 && end > first) run(l, class, first - base, end - first);
+  if (kind >= 0 && end > first) run(l, kind, first - base, end - first);
+}
+
+void tws_zero_kept_runs(tws_lower *l, tws_zero_kind kind_of, tws_zero_run run) {
+  for (uint32_t k = 0; k < l->zero.class_count; k++) kept_runs_of(l, &l->zero.classes[k], kind_of, run);
 }
 
 void tws_zero_pad_gradients(tws_lower *l) {
   const tws_zero *z = &l->zero;
   if (z->stage == 3 || z->stage == 0) return;
-  if (z->flat_gradients) {
-    fill_zero(l, l->b.plan->gradients, z->total, z->aligned - z->total);
-  } else {
-    uint64_t padding = (uint64_t)tws_zero_padding((int64_t)z->total, (int64_t)z->partition, z->index);
-    fill_zero(l, l->b.plan->gradients, z->partition - padding, padding);
+  for (uint32_t k = 0; k < z->class_count; k++) {
+    const tws_zero_class *c = &z->classes[k];
+    const uint64_t padding = (uint64_t)tws_zero_padding((int64_t)c->total, (int64_t)c->partition, c->index);
+    if (z->flat_gradients)
+      fill_zero(l, l->b.plan->gradients, c->stored + c->total, c->aligned - c->total);
+    else
+      fill_zero(l, l->b.plan->gradients, c->kept + c->partition - padding, padding);
   }
 }

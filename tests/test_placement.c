@@ -68,7 +68,7 @@ static void same_whole(const tensor *a, tws_placed placed_a, const tensor *b, tw
 }
 
 static int is_of_value(tws_placed placed) {
-  return placed != TWS_PLACED_ROWS && placed != TWS_PLACED_COLUMNS;
+  return placed <= TWS_PLACED_FEATURES;
 }
 
 START_TEST(changes_keep_values_and_gradients) {

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/status.h"
+#include "config/axes.h"
 
 #define TWS_NONE UINT32_MAX
 
@@ -69,6 +70,7 @@ typedef struct tws_param {
   float init_value;
   int64_t fused[3];      /* rows of each Hugging Face tensor joined in this one: q, k, v or gate, up; 0: not fused */
   uint32_t module;       /* first module that uses it; a tied parameter appears in the module list of others too */
+  tws_axes own_along;    /* axes along which every rank has one of its own, of this shape (experts); most have none */
 } tws_param;
 
 typedef struct tws_module {
