@@ -135,35 +135,46 @@ static void backward_linear(tws_lower *l, const tws_module *m) {
 /* Whether the gradient of z can be that of both x and y, in one memory: what other readers of x add to it must come
  * when y's producer has been differentiated, and the other way round. A branch that joins where it left keeps to that.
  * With deferred weight gradients, which read it later, nothing does. */
-static int can_share(const tws_lower *l, const tws_module *add, int one) {
+static int keeps_apart(const tws_lower *l, const tws_module *add, int one) {
   const tws_module *modules = l->network->modules;
   const uint32_t at = (uint32_t)(add - modules), other = l->network->values[add->in[1 - one]].producer;
-  if (l->split) return 0;
-  for (uint32_t m = other + 1; m < at; m++)
+  for (uint32_t m = other; m < at; m++)
     for (int i = 0; i < TWS_MODULE_INS; i++)
       if (modules[m].in[i] == add->in[one]) return 0;
   return 1;
 }
 
+/* Forgets the values whose producers have been differentiated. */
+static void note_sharing(tws_lower *l, const tws_module *add) {
+  const uint32_t at = (uint32_t)(add - l->network->modules);
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < l->sharing_count; i++)
+    if (l->network->values[l->sharing[i]].producer < at) l->sharing[kept++] = l->sharing[i];
+  l->sharing[kept++] = add->in[0];
+  l->sharing[kept++] = add->in[1];
+  l->sharing_count = kept;
+}
+
 static void backward_add(tws_lower *l, const tws_module *m) {
-  const uint32_t dz = l->value_gradient[m->out[0]];
-  int given = 0; /* dz is the gradient of one of them */
+  const uint32_t dz = l->value_gradient[m->out[0]], at = (uint32_t)(m - l->network->modules);
   if (dz == TWS_NONE) tws_builder_fail(&l->b, TWS_INTERNAL, "a gradient is read before it is there");
+  if (l->b.failed != TWS_OK) return;
+  int taken = tws_gradient_is_shared(l, m->out[0], at), shares = 0; /* dz is somebody's */
+  const int both = !l->split && keeps_apart(l, m, 0) && keeps_apart(l, m, 1);
   for (int i = 0; i < 2 && l->b.failed == TWS_OK; i++) {
     const uint32_t v = m->in[i];
     if (l->value_gradient[v] != TWS_NONE) {
       tws_lower_add_gradient(l, v, tws_all(&l->b, dz, TWS_READ));
-    } else if (!given || (can_share(l, m, 0) && can_share(l, m, 1))) {
+    } else if (!taken || (shares && both)) {
       l->value_gradient[v] = dz;
-      l->aliased[v] = (uint8_t)given;
-      if (given) l->aliased[m->in[0]] = 1;
-      given = 1;
+      taken = shares = 1;
     } else {
       int accumulate;
       tws_operand copy = tws_value_gradient_out(l, v, &accumulate);
       tws_builder_copy(&l->b, TWS_STREAM_COMPUTE, tws_all(&l->b, dz, TWS_READ), copy);
     }
   }
+  note_sharing(l, m);
 }
 
 /* The forward kernel left the gradient in place of the logits. */

@@ -143,7 +143,8 @@ typedef struct tws_lower {
   const tws_module *fused_with; /* likewise: the module whose work its kernel does too, or NULL */
   uint8_t *tiled;               /* values that exist one tile at a time */
   uint8_t *adds;        /* per value: whether tiles add to the gradient that was there before the first of them */
-  uint8_t *aliased;     /* per value: its gradient is another value's too */
+  uint32_t *sharing;    /* values whose gradient may be another value's too, as many as there are */
+  uint32_t sharing_count;
   uint8_t *kept;        /* per value: tws_kept */
   uint64_t *rows;       /* per value: of a micro-batch on this rank, before its placement */
   int64_t tokens;       /* of one micro-batch on this rank */
@@ -184,6 +185,9 @@ tws_operand tws_value_take(tws_lower *l, uint32_t input, uint32_t output, uint32
 tws_operand tws_value_gradient(tws_lower *l, uint32_t value);
 /* Where the gradient of an input is written, or added to when another consumer of the value has been there. */
 tws_operand tws_value_gradient_out(tws_lower *l, uint32_t value, int *accumulate);
+/* Whether the gradient in `value` is also that of a value whose producer comes before module `before`: it is still to be
+ * read as that. */
+int tws_gradient_is_shared(const tws_lower *l, uint32_t value, uint32_t before);
 /* Adds what was made beside it to the gradient of a value. */
 void tws_lower_add_gradient(tws_lower *l, uint32_t value, tws_operand part);
 tws_operand tws_lower_scratch(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements);

@@ -72,7 +72,7 @@ static void bind_input_gradient(tws_lower *l, emission *e, uint32_t value, uint3
  */
 static void bind_taken_gradient(tws_lower *l, emission *e, const tws_module *m, uint32_t value, uint32_t access) {
   tws_operand dy = tws_value_gradient(l, m->out[0]);
-  if (l->aliased[m->out[0]]) {
+  if (tws_gradient_is_shared(l, m->out[0], (uint32_t)(m - l->network->modules))) {
     const tws_operand own = tws_lower_scratch(l, "gradient", l->config->dtype, dy.count);
     if (access == TWS_READ_WRITE) tws_builder_copy(&l->b, TWS_STREAM_COMPUTE, dy, own);
     dy = own;

@@ -217,6 +217,7 @@ static void run_visits(tws_lower *l, uint32_t first, uint32_t end) {
 }
 
 static void run_backward(tws_lower *l) {
+  l->sharing_count = 0;
   for (uint32_t v = 0; v < l->network->value_count; v++) {
     if (!l->kept[v]) l->value_buffer[v] = TWS_NONE;
   }

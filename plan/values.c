@@ -130,6 +130,16 @@ tws_operand tws_value_gradient_out(tws_lower *l, uint32_t value, int *accumulate
   return range(l, value, l->value_gradient[value], *accumulate ? TWS_READ_WRITE : TWS_WRITE);
 }
 
+int tws_gradient_is_shared(const tws_lower *l, uint32_t value, uint32_t before) {
+  for (uint32_t i = 0; i < l->sharing_count; i++) {
+    const uint32_t other = l->sharing[i];
+    if (other != value && l->value_gradient[other] == l->value_gradient[value] &&
+        l->network->values[other].producer < before)
+      return 1;
+  }
+  return 0;
+}
+
 void tws_lower_add_gradient(tws_lower *l, uint32_t value, tws_operand part) {
   tws_work work = tws_kernel_work(TWS_KERNEL_ACCUMULATE, l->config->dtype, 0);
   work.d[0] = (int64_t)part.count;

@@ -112,9 +112,8 @@ static tws_code build(tws_network_builder *b, int64_t multiple, tws_error *err) 
   b->net->class_prefix = architectures[chosen].prefix;
   b->net->class_block = architectures[chosen].block;
   TWS_TRY(architectures[chosen].build(b, err));
-  b->net->name = tws_arena_strdup(b->net->arena, b->json->name != NULL ? b->json->name : "model");
   b->net->notes = b->notes.data != NULL ? tws_arena_strdup(b->net->arena, b->notes.data) : "";
-  if (b->failed || b->notes.failed || b->net->notes == NULL || b->net->name == NULL) {
+  if (b->failed || b->notes.failed || b->net->notes == NULL) {
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the model's graph");
   }
   if (b->too_large) {
@@ -124,20 +123,29 @@ static tws_code build(tws_network_builder *b, int64_t multiple, tws_error *err) 
   return TWS_OK;
 }
 
-tws_code tws_network_from_json(const tws_json *json, int64_t vocabulary_multiple, tws_network **out, tws_error *err) {
+tws_code tws_network_create(const char *name, tws_network **out, tws_error *err) {
   *out = NULL;
   tws_arena *arena = tws_arena_create();
   tws_network *net = arena != NULL ? tws_arena_alloc(arena, 1, sizeof *net) : NULL;
-  if (net == NULL) {
+  if (net != NULL) *net = (tws_network){.arena = arena, .architecture = name, .notes = "", .logits = TWS_NONE};
+  if (net != NULL) net->name = tws_arena_strdup(arena, name);
+  if (net == NULL || net->name == NULL) {
     tws_arena_destroy(arena);
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the model's graph");
   }
-  net->arena = arena;
+  *out = net;
+  return TWS_OK;
+}
+
+tws_code tws_network_from_json(const tws_json *json, int64_t vocabulary_multiple, tws_network **out, tws_error *err) {
+  *out = NULL;
+  tws_network *net = NULL;
+  TWS_TRY(tws_network_create(json->name != NULL ? json->name : "model", &net, err));
   tws_network_builder b = {.net = net, .json = json};
   tws_code code = build(&b, vocabulary_multiple, err);
   tws_text_free(&b.notes);
   if (code != TWS_OK)
-    tws_arena_destroy(arena);
+    tws_network_destroy(net);
   else
     *out = net;
   return code;

@@ -113,6 +113,8 @@ typedef struct tws_network {
  * those known), missing or contradictory keys, with file, line and key. The caller destroys *out. */
 tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_network **out, tws_error *err);
 tws_code tws_network_from_json(const tws_json *json, int64_t vocabulary_multiple, tws_network **out, tws_error *err);
+/* A network without modules, for models/network/build.h. */
+tws_code tws_network_create(const char *name, tws_network **out, tws_error *err);
 void tws_network_destroy(tws_network *network);
 const char *const *tws_network_builtin_names(void); /* NULL-terminated */
 

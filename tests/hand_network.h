@@ -1,0 +1,213 @@
+/* Networks that a test writes down module by module: planned, verified, laid out, costed, simulated, executed on the
+ * host and differentiated against finite differences. */
+#ifndef TESTS_HAND_NETWORK_H
+#define TESTS_HAND_NETWORK_H
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "estimators/estimators.h"
+#include "models/network/build.h"
+#include "plan/hyper.h"
+#include "real/executor.h"
+#include "sim_module.h"
+#include "tests/configs.h"
+
+const tws_backend_ops *tws_host_backend(void);
+
+#define HAND_OK(call) ck_assert_msg((call) == TWS_OK, "%s", err.message)
+
+typedef struct hand_network {
+  tws_network *net;
+  tws_network_builder b;
+} hand_network;
+
+static inline void hand_network_begin(hand_network *h, int64_t vocabulary, int64_t modules) {
+  memset(h, 0, sizeof *h);
+  HAND_OK(tws_network_create("by hand", &h->net, &err));
+  h->b.net = h->net;
+  h->net->vocabulary = h->net->padded_vocabulary = vocabulary;
+  HAND_OK(tws_build_reserve(&h->b, modules, &err));
+}
+
+/* ---- a job of one rank ---- */
+
+typedef struct hand_job {
+  tws_config *config;
+  tws_plan *train, *evaluate;
+  const tws_plan *programs[2];
+  tws_backend *backend;
+  tws_executor *executor;
+  float *weights, *gradients; /* as the parameters lie one after another */
+  uint64_t *first;            /* per parameter */
+  const void *input[TWS_NETWORK_INPUTS];
+} hand_job;
+
+static inline tws_plan *hand_plan_of(const tws_network *network, const tws_config *config, tws_program program,
+                                     tws_state *state) {
+  tws_plan_request request = {.network = network, .config = config, .program = program, .state = state, .threads = 1};
+  tws_plan *plan = NULL;
+  HAND_OK(tws_plan_topology(config, 1, &request.topology, &err));
+  HAND_OK(tws_plan_build(&request, &plan, &err));
+  HAND_OK(tws_plan_verify(plan, &err));
+  return plan;
+}
+
+/* What every reader says of the plan: bytes of the ledger are those of the arena, and path and simulation agree. */
+static inline void hand_plan_read(const tws_plan *plan) {
+  static const tws_sim_api *sim;
+  static tws_profile *profile;
+  static tws_cluster cluster;
+  if (!profile) {
+    HAND_OK(tws_cluster_load("dgx-a100", &cluster, &err));
+    HAND_OK(tws_profile_load(cluster.profile, &profile, &err));
+    sim = load_simulator();
+  }
+  const tws_machine machine = {&cluster, profile};
+  tws_ledger ledger;
+  HAND_OK(tws_ledger_read(plan, &ledger, &err));
+  ck_assert_uint_eq(ledger.tier[TWS_TIER_DEVICE].arena_bytes, tws_plan_bytes(plan, TWS_TIER_DEVICE));
+  tws_path_result path;
+  double step_s = 0;
+  HAND_OK(tws_job_path(&plan, 1, &machine, &path, &step_s, &err));
+  ck_assert(step_s > 0 && isfinite(step_s));
+  if (!sim) return;
+  const tws_sim_request request = {.plans = &plan, .plan_count = 1, .machine = machine};
+  tws_sim_result result;
+  HAND_OK(sim->simulate(&request, &result, &err));
+  ck_assert_double_eq_tol(result.step_s, step_s, 1e-12 * step_s);
+}
+
+/* Moves an entry of the state out of the executor (put 0) or into it, parameter by parameter. */
+static inline void hand_move(hand_job *job, uint32_t buffer, const char *entry, float *values, int put) {
+  const tws_state *state = job->train->state;
+  const uint32_t at = tws_state_find(state, entry);
+  ck_assert_uint_ne(at, TWS_NONE);
+  tws_state_part part;
+  for (uint32_t shard = 0; tws_state_next_part(state, at, &shard, &part);) {
+    float *with = values + job->first[part.param] + part.param_first;
+    if (put)
+      HAND_OK(tws_executor_put(job->executor, 0, buffer, part.first, with, part.count, &err));
+    else
+      HAND_OK(tws_executor_get(job->executor, 0, buffer, part.first, with, part.count, &err));
+  }
+}
+
+static inline const char *hand_entry_name(const hand_job *job, uint32_t buffer) {
+  return job->train->buffers[buffer].name;
+}
+
+/* Weights at random from the network's rules, or near one where a rule says so. */
+static inline void hand_job_begin(hand_job *job, const tws_network *network, const char *config) {
+  memset(job, 0, sizeof *job);
+  ck_assert_msg(resolve(config, 1, network->hidden, &job->config) == TWS_OK, "%s: %s", config, err.message);
+  job->train = hand_plan_of(network, job->config, TWS_PROGRAM_TRAIN, NULL);
+  job->evaluate = hand_plan_of(network, job->config, TWS_PROGRAM_EVALUATE, job->train->state);
+  hand_plan_read(job->train);
+  hand_plan_read(job->evaluate);
+  HAND_OK(tws_host_backend()->create(0, 1, &job->backend, &err));
+  job->programs[TWS_PROGRAM_TRAIN] = job->train;
+  job->programs[TWS_PROGRAM_EVALUATE] = job->evaluate;
+  const tws_executor_setup setup = {
+      .programs = job->programs, .program_count = 2, .ops = tws_host_backend(), .backend = job->backend};
+  HAND_OK(tws_executor_create(&setup, &job->executor, &err));
+  job->first = calloc(network->param_count + 1u, sizeof *job->first);
+  for (uint32_t p = 0; p < network->param_count; p++)
+    job->first[p + 1] = job->first[p] + (uint64_t)tws_param_numel(&network->params[p]);
+  const uint64_t total = job->first[network->param_count];
+  job->weights = calloc(total + 1, sizeof *job->weights);
+  job->gradients = calloc(total + 1, sizeof *job->gradients);
+  for (uint32_t p = 0; p < network->param_count; p++)
+    for (uint64_t i = job->first[p]; i < job->first[p + 1]; i++) {
+      const tws_param *param = &network->params[p];
+      const double spread = param->init_std > 0 ? param->init_std : 0.2;
+      job->weights[i] = (float)(param->init_value + spread * tws_random_normal(5, p, i));
+    }
+}
+
+static inline void hand_job_end(hand_job *job) {
+  tws_executor_destroy(job->executor);
+  tws_host_backend()->destroy(job->backend);
+  tws_plan_destroy(job->evaluate);
+  tws_plan_destroy(job->train);
+  tws_config_destroy(job->config);
+  free(job->weights);
+  free(job->gradients);
+  free(job->first);
+}
+
+/* `data` is read at each step: programs use one memory in turn. */
+static inline void hand_input(hand_job *job, uint32_t input, const void *data) {
+  job->input[input] = data;
+}
+
+/* The loss of these weights. Training also leaves the gradients. */
+static inline double hand_loss(hand_job *job, const float *weights, int train) {
+  const tws_plan *plan = train ? job->train : job->evaluate;
+  const int program = train ? TWS_PROGRAM_TRAIN : TWS_PROGRAM_EVALUATE;
+  float hyper[TWS_HYPER_COUNT];
+  double metrics[TWS_METRIC_COUNT] = {0};
+  float *copy = malloc(sizeof *copy * job->first[job->train->network->param_count]);
+  memcpy(copy, weights, sizeof *copy * job->first[job->train->network->param_count]);
+  hand_move(job, job->train->parameters, hand_entry_name(job, job->train->parameters), copy, 1);
+  free(copy);
+  tws_hyper_fill(job->config, 1, 1, hyper);
+  for (uint32_t i = 0; i < plan->network->input_count; i++) {
+    const uint64_t count = plan->buffers[plan->input[i]].elements;
+    HAND_OK(tws_executor_put(job->executor, program, plan->input[i], 0, job->input[i], count, &err));
+  }
+  HAND_OK(tws_executor_put(job->executor, program, plan->hyper, 0, hyper, TWS_HYPER_COUNT, &err));
+  HAND_OK(tws_executor_put(job->executor, program, plan->metrics, 0, metrics, TWS_METRIC_COUNT, &err));
+  if (train) { /* the first moment begins at 0 and ends as (1 - beta1) x the gradient */
+    const uint32_t moment = plan->optimizer_state[0];
+    float *zeros = calloc(plan->buffers[moment].elements, sizeof *zeros);
+    HAND_OK(tws_executor_put(job->executor, 0, moment, 0, zeros, plan->buffers[moment].elements, &err));
+    free(zeros);
+  }
+  HAND_OK(tws_executor_step(job->executor, program, 1, NULL, NULL, NULL, &err));
+  HAND_OK(tws_executor_get(job->executor, program, plan->metrics, 0, metrics, TWS_METRIC_COUNT, &err));
+  if (train) {
+    const uint32_t moment = plan->optimizer_state[0];
+    hand_move(job, moment, hand_entry_name(job, moment), job->gradients, 0);
+    for (uint64_t i = 0; i < job->first[plan->network->param_count]; i++)
+      job->gradients[i] /= (float)(1 - job->config->beta1);
+  }
+  return metrics[TWS_METRIC_LOSS];
+}
+
+/* The loss along a random direction of each parameter, against its gradient: central differences of a step h in float32
+ * are off by about h^2 and 1e-7 / h. */
+static inline void hand_differentiate(hand_job *job, double tolerance) {
+  const tws_network *network = job->train->network;
+  const uint64_t total = job->first[network->param_count];
+  const double loss = hand_loss(job, job->weights, 1), again = hand_loss(job, job->weights, 0), h = 1e-3;
+  ck_assert_double_eq_tol(loss, again, 1e-6 * fabs(loss));
+  float *moved = malloc(total * sizeof *moved);
+  for (uint32_t p = 0; p < network->param_count; p++) {
+    const uint64_t count = job->first[p + 1] - job->first[p];
+    double expected = 0, at[2], size = 0;
+    for (int side = 0; side < 2; side++) {
+      memcpy(moved, job->weights, total * sizeof *moved);
+      expected = size = 0;
+      for (uint64_t i = 0; i < count; i++) {
+        const uint64_t e = job->first[p] + i;
+        const double direction = tws_random_normal(9, p, i) / sqrt((double)count);
+        moved[e] += (float)((side ? h : -h) * direction);
+        expected += direction * job->gradients[e];
+        size += (double)job->gradients[e] * job->gradients[e];
+      }
+      at[side] = hand_loss(job, moved, 0);
+    }
+    const double found = (at[1] - at[0]) / (2 * h), scale = sqrt(size / (double)count) + 1e-4;
+    ck_assert_msg(fabs(found - expected) < tolerance * (fabs(expected) + scale),
+                  "%s: the loss changes by %g along a direction, its gradient says %g", network->params[p].name, found,
+                  expected);
+    ck_assert_msg(size > 0, "%s has no gradient", network->params[p].name);
+  }
+  free(moved);
+}
+
+#endif
