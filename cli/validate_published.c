@@ -88,7 +88,7 @@ static void memory_row(tws_table *table, const tws_published_row *row_, int meas
                        double predicted) {
   if (!(published > 0)) return;
   tws_table_row(table, (const char *[]){row_->run->id, what, tws_cell("%.2f", published), tws_cell("%.2f", predicted),
-                                        percent(tws_published_error(row_, measure))});
+                                        percent(tws_published_error(row_, (tws_published_measure)measure))});
 }
 
 static tws_code print_memory(const tws_cli *cli, const published_report *r, tws_error *err) {
