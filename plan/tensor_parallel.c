@@ -22,7 +22,9 @@ static const struct {
                                       TWS_PLACED_ROWS},
                            .row = {TWS_PLACED_FEATURES, TWS_PLACED_PARTIAL, TWS_BETWEEN, TWS_PLACED_COLUMNS,
                                    TWS_PLACED_REPLICATED}},
-    [TWS_MODULE_LOSS] = {.ends_features = 1, .column = {TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES}},
+    [TWS_MODULE_LOSS] = {.ends_features = 1,
+                         .column = {TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES,
+                                    TWS_PLACED_REPLICATED, TWS_PLACED_REPLICATED}},
     [TWS_MODULE_ROPE] = {.keeps_features = 1},
     [TWS_MODULE_ATTENTION] = {.keeps_features = 1},
 };
