@@ -40,7 +40,7 @@ static uint64_t of_plan(const tws_plan *plan) {
     const tws_work *work = &plan->works[i];
     const int64_t fields[] = {work->kind, work->code, work->dtype, work->dtype2, work->segments};
     for (size_t k = 0; k < sizeof fields / sizeof *fields; k++) hash = tws_fingerprint_integer(hash, fields[k]);
-    for (int k = 0; k < 5; k++) hash = tws_fingerprint_integer(hash, work->d[k]);
+    for (int k = 0; k < TWS_WORK_DIMS; k++) hash = tws_fingerprint_integer(hash, work->d[k]);
   }
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
     hash = tws_fingerprint_integer(hash, plan->buffers[i].category);

@@ -40,11 +40,20 @@ enum {
   TWS_HALF_WEIGHTS = 256, /* updates of weights: the 16-bit parameters are the only weights */
   TWS_HALF_MOMENTS = 512, /* and their states */
   TWS_STOCHASTIC = 1024,  /* updates: 16-bit results are rounded at random */
+  /* ATTENTION and ATTENTION_GRAD: */
+  TWS_BIDIRECTIONAL = 2048, /* queries see later keys too */
+  TWS_ALIBI = 4096,         /* linear biases */
+  TWS_DROPOUT = 8192,       /* of probabilities */
+  TWS_LENGTHS = 16384,      /* an operand says how many keys each sequence has */
+  TWS_Q_KV = 32768,         /* queries are one operand, keys and values another */
+  TWS_Q_K_V = 65536,        /* queries, keys and values are three */
 };
 
 /* The flags' names in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
-enum { TWS_KERNEL_FLAGS = 11 };
+enum { TWS_KERNEL_FLAGS = 17 };
 const char *tws_kernel_flag_name(int bit);
+
+enum { TWS_WORK_DIMS = 8, TWS_WORK_PARAMETERS = 5 };
 
 /* What one operation does, apart from where its operands are. Plans intern these: equal work is costed once. */
 typedef struct tws_work {
@@ -53,12 +62,12 @@ typedef struct tws_work {
   uint8_t dtype;  /* storage type of activations and parameters (updates: of the gradient) */
   uint8_t dtype2; /* storage type of gradient accumulation, or of the other side (CAST, updates: 16-bit p or F32) */
   uint32_t flags;
-  uint16_t group;    /* collectives: index into the plan's groups; else 0 */
-  uint8_t place;     /* tws_place of plan/plan.h: where it runs is part of what it costs */
-  uint8_t tiers;     /* COPY: from tier x TWS_TIER_COUNT + to tier; else 0 */
-  uint32_t segments; /* collectives: pieces coalesced into one call */
-  int64_t d[5];      /* collectives: d[0] = bytes of the whole (the full tensor a ring would reduce or gather) */
-  double f[5];
+  uint16_t group;           /* collectives: index into the plan's groups; else 0 */
+  uint8_t place;            /* tws_place of plan/plan.h: where it runs is part of what it costs */
+  uint8_t tiers;            /* COPY: from tier x TWS_TIER_COUNT + to tier; else 0 */
+  uint32_t segments;        /* collectives: pieces coalesced into one call */
+  int64_t d[TWS_WORK_DIMS]; /* collectives: d[0] = bytes of the whole (the full tensor a ring would reduce or gather) */
+  double f[TWS_WORK_PARAMETERS];
 } tws_work;
 
 /* Constants of one operation: they change what it computes, and neither its operands' sizes nor what it costs, so that

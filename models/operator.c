@@ -30,6 +30,7 @@ enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 }; /* of one element */
 #define DIMS3(a, b, c) .dims = 3, .dim = {#a, #b, #c}
 #define DIMS4(a, b, c, d) .dims = 4, .dim = {#a, #b, #c, #d}
 #define DIMS5(a, b, c, d, e) .dims = 5, .dim = {#a, #b, #c, #d, #e}
+#define DIMS7(a, b, c, d, e, f, g) .dims = 7, .dim = {#a, #b, #c, #d, #e, #f, #g}
 #define PARAMETERS0() .parameters = 0
 #define PARAMETERS1(a) .parameters = 1, .parameter = {#a}
 #define PARAMETERS2(a, b) .parameters = 2, .parameter = {#a, #b}
@@ -39,6 +40,7 @@ enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 }; /* of one element */
 #define ARGUMENTS1(a) .arguments = 1, .argument = {#a}
 #define ARGUMENTS2(a, b) .arguments = 2, .argument = {#a, #b}
 #define ARGUMENTS3(a, b, c) .arguments = 3, .argument = {#a, #b, #c}
+#define ARGUMENTS4(a, b, c, d) .arguments = 4, .argument = {#a, #b, #c, #d}
 #define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
   [TWS_KERNEL_##id] = {.identifier = #id,                                                                    \
                        .name = #name_,                                                                       \
@@ -87,6 +89,7 @@ void tws_work_set_parameter(tws_work *work, const char *name, double value) {
 #undef DIMS3
 #undef DIMS4
 #undef DIMS5
+#undef DIMS7
 #undef PARAMETERS0
 #undef PARAMETERS1
 #undef PARAMETERS2
@@ -96,6 +99,7 @@ void tws_work_set_parameter(tws_work *work, const char *name, double value) {
 #undef ARGUMENTS1
 #undef ARGUMENTS2
 #undef ARGUMENTS3
+#undef ARGUMENTS4
 #define NAMED(list, index, name) const double name UNUSED = (double)work->list[index];
 #define DIMS0()
 #define DIMS1(a) NAMED(d, 0, a)
@@ -103,6 +107,7 @@ void tws_work_set_parameter(tws_work *work, const char *name, double value) {
 #define DIMS3(a, b, c) DIMS2(a, b) NAMED(d, 2, c)
 #define DIMS4(a, b, c, d_) DIMS3(a, b, c) NAMED(d, 3, d_)
 #define DIMS5(a, b, c, d_, e) DIMS4(a, b, c, d_) NAMED(d, 4, e)
+#define DIMS7(a, b, c, d_, e, f_, g) DIMS5(a, b, c, d_, e) NAMED(d, 5, f_) NAMED(d, 6, g)
 #define PARAMETERS0()
 #define PARAMETERS1(a) NAMED(f, 0, a)
 #define PARAMETERS2(a, b) PARAMETERS1(a) NAMED(f, 1, b)
@@ -113,6 +118,7 @@ void tws_work_set_parameter(tws_work *work, const char *name, double value) {
 #define ARGUMENTS1(a) ARGUMENT(0, a)
 #define ARGUMENTS2(a, b) ARGUMENTS1(a) ARGUMENT(1, b)
 #define ARGUMENTS3(a, b, c) ARGUMENTS2(a, b) ARGUMENT(2, c)
+#define ARGUMENTS4(a, b, c, d_) ARGUMENTS3(a, b, c) ARGUMENT(3, d_)
 #define FLOPS(...) (__VA_ARGS__)
 #define ELEMENTS(...) (__VA_ARGS__)
 #define flag(name) ((work->flags & TWS_##name) != 0)
@@ -124,6 +130,25 @@ static inline double least_of(double a, double b) {
 /* Key heads of all ranks together, copies counted. */
 static inline double packed(double kv_heads, double ranks) {
   return kv_heads > 0 && kv_heads < ranks ? ranks : kv_heads;
+}
+
+/* Keys of a sequence of ATTENTION. */
+static inline double keys(double seq, double kv_seq) {
+  return kv_seq > 0 ? kv_seq : seq;
+}
+
+/* Sum of the whole numbers up to `last`, none below 0 or above `top`. */
+static inline double clamped_sum(double last, double top) {
+  return last <= 0 ? 0 : last <= top ? last * (last + 1) / 2 : top * (top + 1) / 2 + (last - top) * top;
+}
+
+/* Pairs of a query and a key that it sees: tws_attention_keys() over all queries of a head. */
+static inline double pairs(double seq, double kv_seq, double window, int bidirectional) {
+  const double all = keys(seq, kv_seq), first = all - seq; /* the first query's position */
+  double end = bidirectional ? window : 1, ends = seq * all, begins = 0;
+  if (!bidirectional || window > 0) ends = clamped_sum(first + seq - 1 + end, all) - clamped_sum(first - 1 + end, all);
+  if (window > 0) begins = clamped_sum(first + seq - window, all) - clamped_sum(first - window, all);
+  return ends - begins;
 }
 
 double tws_work_flops(const tws_work *work) {

@@ -5,7 +5,7 @@
 
 #include "models/kernel.h"
 
-enum { TWS_OPERATOR_OPERANDS = 8, TWS_OPERATOR_DIMS = 5 };
+enum { TWS_OPERATOR_OPERANDS = 16 };
 
 /* The bits of tws_access in plan/plan.h. */
 typedef enum tws_operand_access {
@@ -20,6 +20,7 @@ typedef enum tws_operand_content {
   TWS_HOLDS_POSITIVE, /* second moments */
   TWS_HOLDS_IDS,      /* integers, most of them in [first, first + below) */
   TWS_HOLDS_TARGETS,  /* the same, and -1 */
+  TWS_HOLDS_LENGTHS,  /* of sequences: integers in [first, first + below) */
   TWS_HOLDS_STATS,    /* what VOCABULARY_STATS gives, of several ranks */
   TWS_HOLDS_DERIVED,  /* follows from other operands: statistics, forward outputs */
   TWS_HOLDS_HYPER,    /* by TWS_HYPER_* */
@@ -66,12 +67,12 @@ typedef struct tws_operand_text {
 } tws_operand_text;
 
 typedef struct tws_operator {
-  signed char least[TWS_OPERATOR_DIMS]; /* the least dimension with which there is anything to do */
+  signed char least[TWS_WORK_DIMS]; /* the least dimension with which there is anything to do */
   int dims, parameters, arguments;
   int updates_weights;
   int like; /* 1 + the tws_kernel whose measurements stand in for missing ones; 0: none */
   const char *identifier, *name, *summary, *flops;
-  const char *dim[TWS_OPERATOR_DIMS], *parameter[TWS_OPERATOR_DIMS]; /* of tws_work.d[] and f[] */
+  const char *dim[TWS_WORK_DIMS], *parameter[TWS_WORK_PARAMETERS]; /* of tws_work.d[] and f[] */
   const char *argument[TWS_ARGUMENTS];
   tws_calibrated calibrated;
   tws_operand_text operand[TWS_OPERATOR_OPERANDS + 1]; /* ends with a name NULL */

@@ -8,7 +8,7 @@ static int64_t round_up(int64_t value, int64_t unit) {
 
 size_t tws_host_attention_thread_floats(const tws_work *work) {
   const int64_t tile = TWS_HOST_ATTENTION_TILE;
-  const int64_t seq = round_up(work->d[1], tile), width = round_up(work->d[4], 16);
+  const int64_t seq = round_up(work->d[5] > 0 ? work->d[5] : work->d[1], tile), width = round_up(work->d[4], 16);
   int64_t floats;
   if (work->code == TWS_KERNEL_ATTENTION)
     floats = 2 * seq * width + 2 * tile * width + tile * tile + 2 * tile; /* K^T, V; Q, O; P; maxima, sums */

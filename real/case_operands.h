@@ -4,7 +4,7 @@
 
 #include "models/kernel.h"
 
-enum { TWS_CASE_OPERANDS = 8 };
+enum { TWS_CASE_OPERANDS = 16 };
 
 /* One operand of a kernel, as models/kernel.h lists them. */
 typedef struct tws_case_operand {

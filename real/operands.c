@@ -42,7 +42,7 @@ tws_code tws_check_operands(const tws_work *work, void *const *operand, const tw
     if (!operand[i])
       return tws_fail(err, TWS_INTERNAL, NULL, "%s: operand %d (%s) has no address", name, i, expected[i].name);
   TWS_TRY(check_types(work, expected, dtype, count, device, err));
-  for (int i = 0; i < TWS_OPERATOR_DIMS; ++i)
+  for (int i = 0; i < TWS_WORK_DIMS; ++i)
     if (work->d[i] < 0) return tws_fail(err, TWS_INVALID, NULL, "%s: size %d is negative", name, i);
   return TWS_OK;
 }

@@ -10,7 +10,7 @@
 
 typedef struct test_case {
   tws_kernel kernel;
-  int64_t d[5];
+  int64_t d[TWS_WORK_DIMS];
   double f[6]; /* parameters, then arguments */
   uint32_t flags;
   tws_dtype dtype, dtype2;
@@ -24,6 +24,9 @@ typedef struct test_case {
 #define ACC TWS_ACCUMULATE
 #define ACC_PARAM TWS_ACCUMULATE_PARAM
 #define HALF_ALL (TWS_HALF_WEIGHTS | TWS_HALF_MOMENTS | TWS_STOCHASTIC)
+#define BOTH TWS_BIDIRECTIONAL
+#define MASKED (TWS_BIDIRECTIONAL | TWS_LENGTHS)
+#define DROPPED (TWS_BIDIRECTIONAL | TWS_LENGTHS | TWS_DROPOUT)
 #define CASE(kernel, ...) \
   { TWS_KERNEL_##kernel, __VA_ARGS__ }
 static const test_case table[] = {
@@ -137,6 +140,34 @@ static const test_case table[] = {
     CASE(ATTENTION_GRAD, {2, 130, 4, 2, 64}, {0}, 0, H),
     CASE(ATTENTION_GRAD, {1, 200, 6, 1, 32}, {0}, 0, B),
     CASE(ATTENTION_GRAD, {2, 70, 4, 2, 70}, {0}, 0, H),
+    CASE(ATTENTION, {3, 70, 2, 2, 16}, {0}, BOTH, F),
+    CASE(ATTENTION, {3, 130, 4, 2, 24}, {0}, MASKED, F),
+    CASE(ATTENTION, {2, 200, 2, 1, 16, 0, 50}, {0}, 0, F), /* a window */
+    CASE(ATTENTION, {1, 150, 2, 1, 16, 0, 70}, {0}, BOTH, F),
+    CASE(ATTENTION, {2, 70, 6, 2, 16}, {0}, TWS_ALIBI, F),
+    CASE(ATTENTION, {1, 70, 3, 3, 16}, {0, 0, 0, 0, 5, 12}, TWS_ALIBI | BOTH, F), /* heads 5 to 7 of 12 */
+    CASE(ATTENTION, {2, 37, 4, 4, 16, 90}, {0.2}, MASKED | TWS_Q_KV, F),
+    CASE(ATTENTION, {2, 90, 4, 2, 16, 37}, {0}, BOTH | TWS_Q_K_V, F),
+    CASE(ATTENTION, {2, 37, 4, 2, 16, 90}, {0}, TWS_Q_K_V, F), /* the last queries of the sequence */
+    CASE(ATTENTION, {1, 90, 2, 2, 16, 37}, {0}, TWS_Q_KV, F),  /* the first see nothing */
+    CASE(ATTENTION, {3, 70, 4, 2, 16}, {0, 0.3, 1e15, 7, 2, 9}, DROPPED, F),
+    CASE(ATTENTION, {2, 65, 4, 2, 24}, {0, 0.1, 5}, TWS_DROPOUT, F),
+    CASE(ATTENTION, {3, 70, 4, 2, 64}, {0, 0.1, 5}, DROPPED | TWS_Q_KV | TWS_ALIBI, B),
+    CASE(ATTENTION, {2, 40, 4, 2, 128, 70, 30}, {0}, MASKED | TWS_Q_K_V, H),
+    CASE(ATTENTION_GRAD, {3, 70, 2, 2, 16}, {0}, BOTH, F),
+    CASE(ATTENTION_GRAD, {3, 130, 4, 2, 24}, {0}, MASKED, F),
+    CASE(ATTENTION_GRAD, {2, 200, 2, 1, 16, 0, 50}, {0}, 0, F),
+    CASE(ATTENTION_GRAD, {1, 150, 2, 1, 16, 0, 70}, {0}, BOTH, F),
+    CASE(ATTENTION_GRAD, {2, 70, 6, 2, 16}, {0}, TWS_ALIBI, F),
+    CASE(ATTENTION_GRAD, {1, 70, 3, 3, 16}, {0, 0, 0, 0, 5, 12}, TWS_ALIBI | BOTH, F),
+    CASE(ATTENTION_GRAD, {2, 37, 4, 4, 16, 90}, {0.2}, MASKED | TWS_Q_KV, F),
+    CASE(ATTENTION_GRAD, {2, 90, 4, 2, 16, 37}, {0}, BOTH | TWS_Q_K_V, F),
+    CASE(ATTENTION_GRAD, {2, 37, 4, 2, 16, 90}, {0}, TWS_Q_K_V, F),
+    CASE(ATTENTION_GRAD, {1, 90, 2, 2, 16, 37}, {0}, TWS_Q_KV, F),
+    CASE(ATTENTION_GRAD, {3, 70, 4, 2, 16}, {0, 0.3, 1e15, 7, 2, 9}, DROPPED, F),
+    CASE(ATTENTION_GRAD, {2, 65, 4, 2, 24}, {0, 0.1, 5}, TWS_DROPOUT, F),
+    CASE(ATTENTION_GRAD, {3, 70, 4, 2, 64}, {0, 0.1, 5}, DROPPED | TWS_Q_KV | TWS_ALIBI, B),
+    CASE(ATTENTION_GRAD, {2, 40, 4, 2, 128, 70, 30}, {0}, MASKED | TWS_Q_K_V, H),
     CASE(GELU, {1}, {0}, 0, F),
     CASE(GELU, {20011}, {0}, 0, F),
     CASE(GELU, {515}, {0}, 0, B),
@@ -330,6 +361,11 @@ static test_case random_case(int number) {
     case TWS_KERNEL_ATTENTION:
     case TWS_KERNEL_ATTENTION_GRAD:
       c.d[0] = 1 + c.d[0] % 3, c.d[3] = 1 + c.d[3] % 3, c.d[2] = c.d[3] * (1 + c.d[2] % 3);
+      c.f[0] = 0, c.f[1] = 0.25, c.f[2] = 1, c.f[4] = (double)draw(s, 24, 0, 3), c.f[5] = (double)c.d[2] + c.f[4];
+      if (!draw(s, 20, 0, 1)) break;
+      for (int bit = 11; bit < TWS_KERNEL_FLAGS; ++bit) c.flags |= (uint32_t)draw(s, 20 + (uint64_t)bit, 0, 1) << bit;
+      if (c.flags & (TWS_Q_KV | TWS_Q_K_V)) c.d[5] = draw(s, 21, 0, 150);
+      c.d[6] = draw(s, 22, 0, 1) * draw(s, 23, 1, 80);
       break;
     case TWS_KERNEL_CROSS_ENTROPY:
       c.d[2] += c.d[1], c.f[0] = c.f[1] = 0.25;

@@ -47,6 +47,8 @@ static double fill_value(const tws_work *w, const tws_arguments *a, const operan
     case TWS_HOLDS_TARGETS:
       if (i % 4 == 2) return -1;
       return id_near(51, i, info->first, (int64_t)info->below, w->code != TWS_KERNEL_CROSS_ENTROPY);
+    case TWS_HOLDS_LENGTHS: /* some sequences are empty, the first is not */
+      return i % 3 == 1 ? 0 : (double)draw(52, (uint64_t)i, 1, (int64_t)info->below - 1);
     case TWS_HOLDS_STATS: /* of one rank some tokens have padding only */
       if (i / (3 * w->d[0]) == 1 && i / 3 % 3 == 1) return i % 3 == 0 ? -INFINITY : 0;
       return i % 3 == 1 ? 1 + normal * normal : normal;
@@ -58,6 +60,21 @@ static double fill_value(const tws_work *w, const tws_arguments *a, const operan
     default:
       return NAN;
   }
+}
+
+/* Queries, keys and values: in how many operands they are. */
+static int attention_tensors(const tws_work *w) {
+  return w->flags & TWS_Q_K_V ? 3 : w->flags & TWS_Q_KV ? 2 : 1;
+}
+
+/* The operands of the forward kernel, from those of its gradient; returns how many. */
+static int attention_forward_operands(const tws_work *w, double *const *v, double **out) {
+  const int tensors = attention_tensors(w), extras = !!(w->flags & TWS_LENGTHS) + !!(w->flags & TWS_DROPOUT);
+  int n = 0;
+  for (int k = 0; k < tensors + 2; ++k) out[n++] = v[1 + k];
+  for (int k = 0; k < extras; ++k) out[n++] = v[3 + 2 * tensors + k];
+  out[n++] = NULL;
+  return n;
 }
 
 static values make_values(const tws_work *w, const tws_arguments *a, int threads) {
@@ -76,8 +93,9 @@ static values make_values(const tws_work *w, const tws_arguments *a, int threads
     oracle_run(&forward, a, (double *[]){x.v[1], x.v[2], y, x.v[3]}, 4);
     free(y);
   } else if (w->code == TWS_KERNEL_ATTENTION_GRAD) {
+    double *operands[KERNEL_MAX_OPERANDS];
     forward.code = TWS_KERNEL_ATTENTION;
-    oracle_run(&forward, a, (double *[]){x.v[1], x.v[2], x.v[3], NULL}, 4);
+    oracle_run(&forward, a, operands, attention_forward_operands(w, x.v, operands));
   }
   for (int k = 0; k < x.count; ++k)
     for (int64_t i = 0; i < x.info[k].count && x.info[k].content == TWS_HOLDS_DERIVED; ++i)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/random.h"
 #include "models/kernel.h"
 
 /* What the storage type makes of x. */
@@ -158,70 +159,121 @@ static inline void oracle_rope(const tws_work *w, double **o, double direction) 
       }
 }
 
-typedef struct oracle_head {
-  const double *q, *k, *v; /* of token 0 of the sequence */
-  int64_t row;             /* between tokens */
-} oracle_head;
+/* ---- attention ---- */
 
-static inline oracle_head oracle_head_of(const tws_work *w, const double *qkv, int64_t b, int64_t h) {
-  const int64_t seq = w->d[1], q = w->d[2], kv = w->d[3], head = w->d[4], row = (q + 2 * kv) * head;
-  const double *first = qkv + b * seq * row;
-  const int64_t shared = h / (q / kv);
-  return (oracle_head){first + h * head, first + (q + shared) * head, first + (q + kv + shared) * head, row};
+typedef struct oracle_view {
+  double *x;
+  int64_t row; /* between tokens */
+} oracle_view;
+typedef struct oracle_attention_operands {
+  oracle_view q, k, v;
+  int64_t count; /* of operands that they are in */
+} oracle_attention_operands;
+
+static inline oracle_attention_operands oracle_operands(const tws_work *w, double **o) {
+  const int64_t q = w->d[2] * w->d[4], kv = w->d[3] * w->d[4], all = q + 2 * kv;
+  if (w->flags & TWS_Q_K_V) return (oracle_attention_operands){{o[0], q}, {o[1], kv}, {o[2], kv}, 3};
+  if (w->flags & TWS_Q_KV) return (oracle_attention_operands){{o[0], q}, {o[1], 2 * kv}, {o[1] + kv, 2 * kv}, 2};
+  return (oracle_attention_operands){{o[0], all}, {o[0] + q, all}, {o[0] + q + kv, all}, 1};
 }
 
-/* Probabilities of query i of a head; returns the log of their normaliser. */
-static inline double oracle_probabilities(oracle_head x, int64_t head, int64_t i, double *p) {
+static inline int64_t oracle_keys(const tws_work *w) {
+  return w->d[5] > 0 ? w->d[5] : w->d[1];
+}
+
+/* ALiBi as its authors wrote it: slopes of a power of two, and every other one of twice as many. */
+static inline double oracle_slope(int64_t h, int64_t heads) {
+  const double power = pow(2, floor(log2((double)heads)));
+  if ((double)h < power) return pow(pow(2, -8 / power), (double)h + 1);
+  return pow(pow(2, -4 / power), 2 * ((double)h - power) + 1);
+}
+
+/* Whether key j is kept, or 0: from the generator alone, as models/attention.h states it. */
+static inline double oracle_kept(const tws_work *w, const double *a, const double *hyper, int64_t b, int64_t h,
+                                 int64_t i, int64_t j) {
+  const int64_t heads = a[3] > 0 ? (int64_t)a[3] : w->d[2], blocks = (oracle_keys(w) + 3) / 4;
+  const uint64_t row = (uint64_t)((((int64_t)a[1] + b) * heads + (int64_t)a[2] + h) * w->d[1] + i);
+  const float step = (float)hyper[TWS_HYPER_STEP];
+  uint32_t bits, word[4];
+  memcpy(&bits, &step, sizeof bits);
+  tws_philox((uint64_t)a[0], 0x4000000000000000U + bits, row * (uint64_t)blocks + (uint64_t)j / 4, word);
+  return word[j % 4] / 0x1p32 < floor(w->f[1] * 0x1p32 + 0.5) / 0x1p32 ? 0 : 1 / (1 - w->f[1]);
+}
+
+/* Of query i: p are the probabilities of all keys, kept what dropout makes of them. Returns the log of their
+ * normaliser; with lengths or hyper NULL without them. */
+static inline double oracle_probabilities(const tws_work *w, const double *a, const oracle_attention_operands *x,
+                                          const double *lengths, const double *hyper, const int64_t at[3], double *p,
+                                          double *kept) {
+  const int64_t b = at[0], h = at[1], i = at[2], keys = oracle_keys(w), head = w->d[4], window = w->d[6];
+  const double *q = x->q.x + (b * w->d[1] + i) * x->q.row + h * head, position = (double)(i + keys - w->d[1]);
+  const double *k = x->k.x + b * keys * x->k.row + h / (w->d[2] / w->d[3]) * head;
+  const double scale = w->f[0] != 0 ? w->f[0] : 1 / sqrt((double)head);
+  const double slope = w->flags & TWS_ALIBI ? oracle_slope((int64_t)a[2] + h, a[3] > 0 ? (int64_t)a[3] : w->d[2]) : 0;
   double largest = -INFINITY, sum = 0;
-  for (int64_t j = 0; j <= i; ++j) {
-    p[j] = 0;
-    for (int64_t c = 0; c < head; ++c) p[j] += x.q[i * x.row + c] * x.k[j * x.row + c] / sqrt((double)head);
-    if (p[j] > largest) largest = p[j];
+  for (int64_t j = 0; j < keys; ++j) {
+    const double distance = position - (double)j;
+    const int seen = (w->flags & TWS_BIDIRECTIONAL || distance >= 0) && (!window || fabs(distance) < (double)window) &&
+                     (!lengths || (double)j < lengths[b]);
+    p[j] = seen ? -slope * fabs(distance) : -INFINITY;
+    for (int64_t c = 0; c < head && seen; ++c) p[j] += q[c] * k[j * x->k.row + c] * scale;
+    if (!(p[j] <= largest)) largest = p[j];
   }
-  for (int64_t j = 0; j <= i; ++j) sum += p[j] = exp(p[j] - largest);
-  for (int64_t j = 0; j <= i; ++j) p[j] /= sum;
-  return largest + log(sum);
+  for (int64_t j = 0; j < keys; ++j) sum += p[j] = p[j] == -INFINITY ? 0 : exp(p[j] - largest);
+  for (int64_t j = 0; j < keys; ++j) {
+    p[j] = sum == 0 ? 0 : p[j] / sum;
+    kept[j] = p[j] * (hyper ? oracle_kept(w, a, hyper, b, h, i, j) : 1);
+  }
+  return sum == 0 ? 0 : largest + log(sum);
 }
 
-static inline void oracle_attention(const tws_work *w, double **o) {
-  const int64_t batch = w->d[0], seq = w->d[1], q = w->d[2], head = w->d[4];
-  double *p = calloc((size_t)seq, sizeof *p);
+static inline void oracle_attention(const tws_work *w, const double *a, double **o) {
+  const int64_t batch = w->d[0], seq = w->d[1], q = w->d[2], head = w->d[4], keys = oracle_keys(w);
+  const oracle_attention_operands x = oracle_operands(w, o);
+  double **rest = o + x.count, *p = calloc(2 * (size_t)keys, sizeof *p);
+  const double *lengths = w->flags & TWS_LENGTHS ? rest[2] : NULL;
+  const double *hyper = w->flags & TWS_DROPOUT ? rest[w->flags & TWS_LENGTHS ? 3 : 2] : NULL;
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t h = 0; h < q; ++h)
       for (int64_t i = 0; i < seq; ++i) {
-        const oracle_head x = oracle_head_of(w, o[0], b, h);
-        double *out = o[1] + ((b * seq + i) * q + h) * head;
-        o[2][(b * q + h) * seq + i] = oracle_probabilities(x, head, i, p);
+        const double *v = x.v.x + b * keys * x.v.row + h / (q / w->d[3]) * head;
+        double *out = rest[0] + ((b * seq + i) * q + h) * head, *kept = p + keys;
+        const int64_t at[] = {b, h, i};
+        rest[1][(b * q + h) * seq + i] = oracle_probabilities(w, a, &x, lengths, hyper, at, p, kept);
         for (int64_t c = 0; c < head; ++c) {
           out[c] = 0;
-          for (int64_t j = 0; j <= i; ++j) out[c] += p[j] * x.v[j * x.row + c];
+          for (int64_t j = 0; j < keys; ++j)
+            if (p[j] != 0) out[c] += kept[j] * v[j * x.v.row + c];
         }
       }
   free(p);
 }
 
-static inline void oracle_attention_grad(const tws_work *w, double **o) {
-  const int64_t batch = w->d[0], seq = w->d[1], q = w->d[2], kv = w->d[3], head = w->d[4];
-  const int64_t row = (q + 2 * kv) * head;
-  const double *qkv = o[1];
-  double *dqkv = o[4], *p = calloc((size_t)seq, sizeof *p);
-  memset(dqkv, 0, (size_t)(batch * seq * row) * sizeof(double));
+static inline void oracle_attention_grad(const tws_work *w, const double *a, double **o) {
+  const int64_t batch = w->d[0], seq = w->d[1], q = w->d[2], head = w->d[4], keys = oracle_keys(w);
+  const double scale = w->f[0] != 0 ? w->f[0] : 1 / sqrt((double)head);
+  const oracle_attention_operands x = oracle_operands(w, o + 1), d = oracle_operands(w, o + 3 + x.count);
+  double **rest = o + 3 + 2 * x.count, *p = calloc(2 * (size_t)keys, sizeof *p);
+  const double *lengths = w->flags & TWS_LENGTHS ? rest[0] : NULL;
+  const double *hyper = w->flags & TWS_DROPOUT ? rest[w->flags & TWS_LENGTHS ? 1 : 0] : NULL;
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t h = 0; h < q; ++h)
       for (int64_t i = 0; i < seq; ++i) {
-        const oracle_head x = oracle_head_of(w, qkv, b, h);
-        const double *d_o = o[0] + ((b * seq + i) * q + h) * head;
-        double dot = 0; /* of the output as it is stored: backward is given that */
-        oracle_probabilities(x, head, i, p);
-        for (int64_t c = 0; c < head; ++c) dot += o[2][((b * seq + i) * q + h) * head + c] * d_o[c];
-        for (int64_t j = 0; j <= i; ++j) {
+        const int64_t key = b * keys, share = h / (q / w->d[3]) * head, at[] = {b, h, i};
+        const double *d_o = o[0] + ((b * seq + i) * q + h) * head, *out = o[1 + x.count] + (d_o - o[0]);
+        double *kept = p + keys, dot = 0; /* of the output as it is stored: backward is given that */
+        oracle_probabilities(w, a, &x, lengths, hyper, at, p, kept);
+        for (int64_t c = 0; c < head; ++c) dot += out[c] * d_o[c];
+        for (int64_t j = 0; j < keys; ++j) {
+          const double *qs = x.q.x + (b * seq + i) * x.q.row + h * head, *ks = x.k.x + (key + j) * x.k.row + share;
           double dp = 0;
-          for (int64_t c = 0; c < head; ++c) dp += d_o[c] * x.v[j * row + c];
-          const double ds = p[j] * (dp - dot) / sqrt((double)head);
+          if (p[j] == 0) continue;
+          for (int64_t c = 0; c < head; ++c) dp += d_o[c] * x.v.x[(key + j) * x.v.row + share + c];
+          const double ds = (kept[j] * dp - p[j] * dot) * scale;
           for (int64_t c = 0; c < head; ++c) {
-            dqkv[x.v - qkv + j * row + c] += p[j] * d_o[c];
-            dqkv[x.q - qkv + i * row + c] += ds * x.k[j * row + c];
-            dqkv[x.k - qkv + j * row + c] += ds * x.q[i * row + c];
+            d.v.x[(key + j) * d.v.row + share + c] += kept[j] * d_o[c];
+            d.q.x[(b * seq + i) * d.q.row + h * head + c] += ds * ks[c];
+            d.k.x[(key + j) * d.k.row + share + c] += ds * qs[c];
           }
         }
       }
@@ -417,10 +469,10 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       oracle_rope(w, o, -1);
       break;
     case TWS_KERNEL_ATTENTION:
-      oracle_attention(w, o);
+      oracle_attention(w, a, o);
       break;
     case TWS_KERNEL_ATTENTION_GRAD:
-      oracle_attention_grad(w, o);
+      oracle_attention_grad(w, a, o);
       break;
     case TWS_KERNEL_SWIGLU:
       oracle_swiglu(w, o);

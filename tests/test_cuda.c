@@ -99,7 +99,7 @@ START_TEST(attention_graphs) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
       for (int kind = 0; kind < 3; kind++) { /* forward, backward, deterministic backward */
         w = work_of(kind ? TWS_KERNEL_ATTENTION_GRAD : TWS_KERNEL_ATTENTION, TWS_BF16, TWS_BF16);
-        memcpy(w.d, shapes[i].d, sizeof w.d);
+        memcpy(w.d, shapes[i].d, sizeof shapes[i].d);
         const tws_code want = kind == 2 && !shapes[i].deterministic ? TWS_UNSUPPORTED : TWS_OK;
         const tws_code got = api->attention_for(described, &w, kind == 2, &err);
         ck_assert_msg(got == want, "device %d, shape %zu, kind %d: %s", devices[device][0], i, kind, err.message);
@@ -122,7 +122,7 @@ START_TEST(attention_is_built) {
   if (api->device_count(&count, &err) != TWS_OK) return;
   for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++) {
     tws_work w = work_of(i % 2 ? TWS_KERNEL_ATTENTION_GRAD : TWS_KERNEL_ATTENTION, TWS_BF16, TWS_BF16);
-    memcpy(w.d, shapes[i / 2], sizeof w.d);
+    memcpy(w.d, shapes[i / 2], sizeof shapes[i / 2]);
     const tws_code code = api->attention_for(NULL, &w, 0, &err);
     if (code == TWS_UNSUPPORTED && strstr(err.message, "knows no cuDNN")) return;
     ck_assert_msg(code == TWS_OK, "shape %zu, %s: %s", i / 2, i % 2 ? "backward" : "forward", err.message);
@@ -134,7 +134,7 @@ END_TEST
 START_TEST(workspace_is_enough) {
   for (int64_t head = 1; head <= 256; head += 51) {
     tws_work w = work_of(TWS_KERNEL_ATTENTION_GRAD, TWS_BF16, TWS_BF16);
-    memcpy(w.d, (int64_t[]){3, 70, 6, 2, head}, sizeof w.d);
+    memcpy(w.d, (int64_t[]){3, 70, 6, 2, head}, 5 * sizeof *w.d);
     ck_assert_uint_ge(tws_work_workspace(&w, TWS_BACKEND_CUDA, 1), 3 * 70 * 6 * sizeof(float));
     w.code = TWS_KERNEL_ATTENTION;
     ck_assert_uint_eq(tws_work_workspace(&w, TWS_BACKEND_CUDA, 1), 0);

@@ -108,7 +108,7 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       return 1;
     case TWS_KERNEL_POSITION_GRAD:
       FORWARD(EMBEDDING, v[0], 3, zero, zero + 1, zero + 1 + w->d[1], out);
-      memcpy(f->work.d, (int64_t[]){w->d[0], w->d[1], 1, w->d[2], w->d[3]}, sizeof f->work.d);
+      memcpy(f->work.d, (int64_t[]){w->d[0], w->d[1], 1, w->d[2], w->d[3]}, 5 * sizeof *w->d);
       PAIR(0, 1, 2);
       return 1;
     case TWS_KERNEL_NORM_GRAD:
@@ -132,8 +132,12 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       if (bias) PAIR(1, 3, 2);
       return 1;
     case TWS_KERNEL_ATTENTION_GRAD:
-      FORWARD(ATTENTION, v[0], 1, v[1], out, out2, NULL);
-      PAIR(0, 4, 0);
+      f->work.code = TWS_KERNEL_ATTENTION;
+      f->dy = v[0];
+      f->out = attention_tensors(w);
+      f->count = attention_forward_operands(w, v, f->o);
+      f->o[f->out] = out, f->o[f->out + 1] = out2;
+      for (int k = 0; k < f->out; ++k) PAIR(k, 3 + f->out + k, k);
       return 1;
     case TWS_KERNEL_GELU_GRAD:
       FORWARD(GELU, v[0], 1, v[1], out);
@@ -290,8 +294,10 @@ START_TEST(not_finite) {
     int poisoned = 0;
     if (w.code == TWS_KERNEL_VOCABULARY_LOSS) poisoned = 2; /* the target's own probability is of the statistics */
     while (x.info[poisoned].dtype == TWS_I32) ++poisoned;
-    /* of an embedding table every row, since one row need not be used */
-    const int64_t many = w.code == TWS_KERNEL_EMBEDDING ? x.info[poisoned].count : 1;
+    /* every row of an embedding table, since one need not be used; every query, since the first may see no key */
+    const int every =
+        w.code == TWS_KERNEL_EMBEDDING || w.code == TWS_KERNEL_ATTENTION || w.code == TWS_KERNEL_ATTENTION_GRAD;
+    const int64_t many = every ? x.info[poisoned].count : 1;
     for (int64_t i = 0; i < many; ++i) x.v[poisoned][i] = infinite ? INFINITY : NAN;
     storage s;
     ck_assert(run_case(&w, &a, &x, 0, 2, 0, &s));

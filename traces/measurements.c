@@ -72,7 +72,7 @@ static cJSON *kernel_json(const tws_kernel_sample *sample) {
   cJSON_AddStringToObject(json, "dtype2", tws_dtype_name((tws_dtype)work->dtype2));
   cJSON_AddNumberToObject(json, "flags", work->flags);
   cJSON *d = cJSON_AddArrayToObject(json, "d");
-  for (int i = 0; i < 5; i++) cJSON_AddItemToArray(d, cJSON_CreateNumber((double)work->d[i]));
+  for (int i = 0; i < TWS_WORK_DIMS; i++) cJSON_AddItemToArray(d, cJSON_CreateNumber((double)work->d[i]));
   cJSON_AddNumberToObject(json, "threads", sample->threads);
   cJSON_AddNumberToObject(json, "busy", sample->busy);
   cJSON_AddNumberToObject(json, "seconds", sample->seconds);
@@ -169,9 +169,10 @@ static tws_code read_kernel(const tws_json *json, const cJSON *item, tws_kernel_
   TWS_TRY(tws_json_number(json, item, "seconds", 1, 0, 1e9, 0, &sample->seconds, err));
   TWS_TRY(tws_json_number(json, item, "spread", 0, 0, 1e9, 0, &sample->spread, err));
   const cJSON *d = cJSON_GetObjectItemCaseSensitive(item, "d");
-  if (!cJSON_IsArray(d) || cJSON_GetArraySize(d) != 5)
-    return tws_json_fail(json, item, err, 0, "a kernel sample needs \"d\" with five numbers");
-  for (int i = 0; i < 5; i++) {
+  const int sizes = cJSON_IsArray(d) ? cJSON_GetArraySize(d) : 0; /* those that are left out are 0 */
+  if (sizes < 1 || sizes > TWS_WORK_DIMS)
+    return tws_json_fail(json, item, err, 0, "a kernel sample needs \"d\" with 1 to %d numbers", TWS_WORK_DIMS);
+  for (int i = 0; i < sizes; i++) {
     double value = cJSON_GetArrayItem(d, i)->valuedouble;
     if (!(fabs(value) < 1e15)) return tws_json_fail(json, item, err, 0, "\"d\" has a number that is no size");
     sample->work.d[i] = (int64_t)value;

@@ -11,6 +11,12 @@ static int is_attention(const tws_work *work) {
   return work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_ATTENTION_GRAD;
 }
 
+/* Pairs of a query and a key, of all heads. */
+static double attention_pairs(const tws_work *work) {
+  const int products = work->code == TWS_KERNEL_ATTENTION ? 2 : 5;
+  return tws_work_flops(work) / (2 * products * fmax((double)work->d[4], 1));
+}
+
 int tws_shape_of(const tws_work *work, tws_shape *shape) {
   const int64_t *d = work->d;
   *shape = (tws_shape){0};
@@ -29,7 +35,7 @@ int tws_shape_of(const tws_work *work, tws_shape *shape) {
     double sizes[TWS_SURFACE_DIMS] = {heads, seq, head, (double)d[3] / (double)(d[2] > 0 ? d[2] : 1) * 64};
     for (int i = 0; i < TWS_SURFACE_DIMS; i++) shape->log_size[i] = log(fmax(sizes[i], 1));
     /* products, start, exponentials, rows, traffic of q, k, v and o */
-    double costs[TWS_SURFACE_COSTS] = {tws_work_flops(work), 1, heads * seq * (seq + 1) / 2, heads * seq,
+    double costs[TWS_SURFACE_COSTS] = {tws_work_flops(work), 1, attention_pairs(work), heads * seq,
                                        tws_work_bytes(work)};
     for (int j = 0; j < TWS_SURFACE_COSTS; j++) shape->cost[j] = costs[j];
     return 1;
@@ -60,6 +66,7 @@ static double mismatch(const tws_family *family, const tws_work *work, int like)
   far += 4 * type_mismatch(family->work.dtype2, work->dtype2);
   uint32_t flags = family->work.flags ^ work->flags;
   if (flags & FUSED) return INFINITY;
+  if (flags & (TWS_BIDIRECTIONAL | TWS_ALIBI | TWS_DROPOUT)) far += 1;
   if (family->is_surface) return far;
   if (flags & (TWS_ACCUMULATE | TWS_RMS)) far += 2;
   if (flags & (TWS_ACCUMULATE_PARAM | TWS_BIAS | TWS_L2)) far += 1;
@@ -173,14 +180,16 @@ static double matmul_seconds(const tws_profile *profile, const tws_work *work, d
  * write, and kernels over the scores between them (mask, softmax, dropout). Backward has four products, one of which
  * writes scores; where scores are not kept between the passes, it makes them again first. */
 static double unfused_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
+  const int64_t kv_seq = work->d[5] > 0 ? work->d[5] : work->d[1];
   double batch = (double)work->d[0] * (double)work->d[2], seq = (double)work->d[1], head = (double)work->d[4];
-  double element = (double)tws_dtype_bytes((tws_dtype)work->dtype);
-  double scores = batch * seq * seq, rows = batch * seq * head;
-  double rate = gpu_rate(profile, work, peak, work->d[1] % 8 == 0 && work->d[4] % 8 == 0);
-  double writes = fmax(tiled_seconds(profile, batch, seq, seq, head, rate, bandwidth), 2 * rows * element / bandwidth) +
-                  scores * element / bandwidth;
+  double element = (double)tws_dtype_bytes((tws_dtype)work->dtype), key_seq = (double)kv_seq;
+  double scores = batch * seq * key_seq, rows = batch * (seq + key_seq) / 2 * head;
+  double rate = gpu_rate(profile, work, peak, work->d[1] % 8 == 0 && kv_seq % 8 == 0 && work->d[4] % 8 == 0);
+  double writes =
+      fmax(tiled_seconds(profile, batch, seq, key_seq, head, rate, bandwidth), 2 * rows * element / bandwidth) +
+      scores * element / bandwidth;
   double reads =
-      fmax(tiled_seconds(profile, batch, seq, head, seq, rate, bandwidth), (scores + rows) * element / bandwidth) +
+      fmax(tiled_seconds(profile, batch, seq, head, key_seq, rate, bandwidth), (scores + rows) * element / bandwidth) +
       rows * element / bandwidth;
   double forward = writes + reads + scores * profile->score_bytes[0] / bandwidth + 3 * profile->launch_s;
   if (work->code == TWS_KERNEL_ATTENTION) return forward;
@@ -190,7 +199,9 @@ static double unfused_seconds(const tws_profile *profile, const tws_work *work, 
 
 static double attention_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
   if (profile->attention_unfused) return unfused_seconds(profile, work, peak, bandwidth);
-  double seq = (double)work->d[1],
+  /* of the causal sequence whose queries see as many keys on average */
+  const double rows = (double)work->d[0] * (double)work->d[2] * (double)work->d[1];
+  double seq = fmax(2 * attention_pairs(work) / fmax(rows, 1) - 1, 1),
          rate = profile->attention_efficiency * peak * seq / (seq + profile->attention_half_length);
   if (work->code == TWS_KERNEL_ATTENTION_GRAD) rate *= profile->attention_backward;
   if (work->dtype != TWS_F32 && work->d[4] % 8 != 0) rate *= profile->misaligned;

@@ -116,7 +116,10 @@ enum { MAX_ENTRIES = 16384, MAX_SAMPLES = 16384 }; /* costs grow with the square
 /* Append the rows of one entry to its family. */
 static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t flags, tws_family *family,
                              tws_error *err) {
-  int dims = tws_operator_of((tws_kernel)family->work.code)->dims;
+  const tws_operator *operator= tws_operator_of((tws_kernel)family->work.code);
+  const int dims = operator->dims;
+  int least_sizes = dims; /* the last ones that may be 0 may be left out */
+  while (least_sizes > 0 && operator->least[least_sizes - 1] == 0) least_sizes--;
   size_t need = family->count + (size_t)cJSON_GetArraySize(list);
   if (need > MAX_SAMPLES)
     return tws_json_fail(json, list, err, NULL, "more than %d samples of one kernel", MAX_SAMPLES);
@@ -126,16 +129,17 @@ static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t f
   }
   const cJSON *row = NULL;
   cJSON_ArrayForEach(row, list) {
-    if (!cJSON_IsArray(row) || cJSON_GetArraySize(row) != dims + 1) {
+    const int sizes = cJSON_IsArray(row) ? cJSON_GetArraySize(row) - 1 : -1;
+    if (sizes > dims || sizes < least_sizes) {
       return tws_json_fail(json, row, err, NULL, "a sample of %s must be %d sizes and the seconds",
                            tws_kernel_name((tws_kernel)family->work.code), dims);
     }
     tws_work work = family->work;
     work.flags = flags;
     const cJSON *cell = row->child;
-    for (int d = 0; d < dims; d++, cell = cell->next) {
+    for (int d = 0; d < sizes; d++, cell = cell->next) {
       double size = 0;
-      int least = tws_operator_of((tws_kernel)family->work.code)->least[d];
+      int least = operator->least[d];
       TWS_TRY(read_cell(json, cell, least == 0, &size, err));
       work.d[d] = (int64_t)fmin(size, 1e15);
       if (work.d[d] < least) return tws_json_fail(json, cell, err, NULL, "a size must be at least 1");

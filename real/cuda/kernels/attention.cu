@@ -1,11 +1,12 @@
-// Causal attention by tiles of 32 queries and 32 keys (after Dao, "FlashAttention-2", 2023), with plain float32
-// arithmetic: any head size up to 256, both storage types, grouped queries. The softmax is kept as a running maximum
-// and sum; tiles above the diagonal are skipped; backward computes the probabilities again from the log-sum-exp of each
+// Attention by tiles of 32 queries and 32 keys (after Dao, "FlashAttention-2", 2023), with plain float32 arithmetic: any
+// head size up to 256, all storage types, grouped queries, and what models/attention.h has (SPECIAL; else causal over equal
+// lengths and nothing more). The softmax is kept as a running maximum and sum; tiles that no query sees are skipped; backward computes the probabilities again from the log-sum-exp of each
 // row. Each output element belongs to one thread, so nothing depends on timing: backward has a pass in which blocks own
 // queries and one in which they own keys.
 //
 // A block has 256 threads: thread (row, slot) with row = thread / 8 computes the scores of its row with columns slot,
 // slot + 8, ... and owns elements 4 slot + 32 j .. + 3 of the row's result, for j < CHUNKS.
+#include "models/attention.h"
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
@@ -13,10 +14,72 @@ namespace {
 enum { TILE = 32, SLOTS = 8, SCORES = TILE / SLOTS, SCORE_ROW = TILE + 1, MOST_HEAD = 256 };
 
 struct Shape {
-  int64_t seq, row;  // row: elements between tokens of qkv
+  int64_t seq, kv_seq;
   int heads, kv_heads, head, group;
   float scale;
+  // of SPECIAL
+  tws_attention_form form;
+  const int32_t *lengths;  // or null
+  const float *hyper;      // for dropout
 };
+
+// Element c of head h of token t is at q[t q_row + h head + c]; so k and v.
+template <typename T>
+struct Heads {
+  T *q, *k, *v;
+  int64_t q_row, k_row, v_row;
+};
+
+// ---- masks, biases and dropout ----
+
+struct Span {
+  int64_t begin, end;
+};
+
+template <bool SPECIAL>
+__device__ tws_attention_form form_of(const Shape &s) {
+  tws_attention_form f = s.form;
+  if (SPECIAL && s.hyper) f.step_bits = bits_of<uint32_t>(s.hyper[TWS_HYPER_STEP]);
+  return f;
+}
+__device__ int64_t length_of(const Shape &s, int64_t batch) {
+  const int64_t length = s.lengths ? s.lengths[batch] : s.kv_seq;
+  return length < 0 ? 0 : length < s.kv_seq ? length : s.kv_seq;
+}
+
+// Keys that a query sees; plain causal attention never asks for those of a query outside the sequence.
+template <bool SPECIAL>
+__device__ Span keys_of(const tws_attention_form &f, int64_t query, int64_t length) {
+  Span span = {0, query + 1};
+  if (SPECIAL) tws_attention_keys(&f, query, length, &span.begin, &span.end);
+  return span;
+}
+
+// Keys that some of the queries of a tile see, from a whole tile on.
+template <bool SPECIAL>
+__device__ Span keys_of_tile(const Shape &s, const tws_attention_form &f, int64_t first, int64_t length) {
+  Span span = {0, first + 1};
+  if (SPECIAL) {
+    const int64_t last = (first + TILE < s.seq ? first + TILE : s.seq) - 1;
+    span = {keys_of<true>(f, first, length).begin / TILE * TILE, keys_of<true>(f, last, length).end};
+  }
+  return span;
+}
+
+template <bool SPECIAL>
+__device__ float biased(const tws_attention_form &f, float slope, float score, int64_t query, int64_t key) {
+  return SPECIAL && f.alibi ? score - slope * fabsf((float)(query + f.offset - key)) : score;
+}
+
+// 0 where a probability is dropped, else what it grows by.
+template <bool SPECIAL>
+__device__ float dropout_factor(const tws_attention_form &f, int64_t batch, int h, int64_t query, int64_t key) {
+  if (!SPECIAL || f.dropped_below == 0) return 1.0F;
+  uint32_t word[4];
+  const uint64_t block = tws_attention_block(&f, batch, h, query) + (uint64_t)key / TWS_DROPOUT_GROUP;
+  tws_philox_block(f.seed, tws_dropout_stream(f.step_bits), block, word);
+  return word[key % TWS_DROPOUT_GROUP] < f.dropped_below ? 0.0F : f.kept;
+}
 
 // Floats of a row in shared memory: whole chunks of 32, and 4 more so that rows start in different banks.
 template <int CHUNKS>
@@ -95,37 +158,44 @@ __device__ int64_t longest_first() {
 
 // ---- forward: blocks own queries ----
 
-template <typename T, int CHUNKS>
-__global__ void __launch_bounds__(BLOCK) attention(const T *qkv, T *o, float *lse, Shape s) {
+template <typename T, int CHUNKS, bool SPECIAL>
+__global__ void __launch_bounds__(BLOCK) attention(Heads<const T> x_of, T *o, float *lse, Shape s) {
   BLOCK_MEMORY(shared);
   float *q = reinterpret_cast<float *>(shared), *k = q + TILE * stride<CHUNKS>(), *v = k + TILE * stride<CHUNKS>();
   float *p = v + TILE * stride<CHUNKS>();
   const int row = (int)threadIdx.x / SLOTS, slot = (int)threadIdx.x % SLOTS, h = (int)blockIdx.y;
   const int64_t batch = blockIdx.z, first = longest_first(), query = first + row;
-  const T *token = qkv + batch * s.seq * s.row;
-  const T *keys = token + (int64_t)(s.heads + h / s.group) * s.head, *values = keys + (int64_t)s.kv_heads * s.head;
-  load_tile<T, CHUNKS>(token + (int64_t)h * s.head, first, s.seq, s.row, s.head, q);
+  const T *queries = x_of.q + batch * s.seq * x_of.q_row + (int64_t)h * s.head;
+  const T *keys = x_of.k + batch * s.kv_seq * x_of.k_row + (int64_t)(h / s.group) * s.head;
+  const T *values = x_of.v + batch * s.kv_seq * x_of.v_row + (int64_t)(h / s.group) * s.head;
+  const tws_attention_form f = form_of<SPECIAL>(s);
+  const int64_t length = SPECIAL ? length_of(s, batch) : s.kv_seq;
+  const Span all = keys_of_tile<SPECIAL>(s, f, first, length), seen = keys_of<SPECIAL>(f, query, length);
+  const float slope = SPECIAL ? tws_attention_slope(&f, h) : 0.0F;
+  load_tile<T, CHUNKS>(queries, first, s.seq, x_of.q_row, s.head, q);
   float sum[CHUNKS][4] = {}, largest = -CUDART_INF_F, total = 0.0F, x[SCORES];
-  for (int64_t key = 0; key <= first; key += TILE) {
+  for (int64_t key = all.begin; key < all.end; key += TILE) {
     __syncthreads();
-    load_tile<T, CHUNKS>(keys, key, s.seq, s.row, s.head, k);
-    load_tile<T, CHUNKS>(values, key, s.seq, s.row, s.head, v);
+    load_tile<T, CHUNKS>(keys, key, s.kv_seq, x_of.k_row, s.head, k);
+    load_tile<T, CHUNKS>(values, key, s.kv_seq, x_of.v_row, s.head, v);
     __syncthreads();
     dot_row<CHUNKS>(q + row * stride<CHUNKS>(), k, slot, x);
     float top = largest;
 #pragma unroll
     for (int j = 0; j < SCORES; ++j) {
-      x[j] *= s.scale;
-      if (key + slot + SLOTS * j <= query) top = fmaxf(top, x[j]);
+      const int64_t at = key + slot + SLOTS * j;
+      x[j] = biased<SPECIAL>(f, slope, x[j] * s.scale, query, at);
+      if (at >= seen.begin && at < seen.end) top = fmaxf(top, x[j]);
     }
     top = slots_max(top);
     const float shrink = top == largest ? 1.0F : expf(largest - top);
     float part = 0.0F;
 #pragma unroll
     for (int j = 0; j < SCORES; ++j) {
-      const float e = key + slot + SLOTS * j <= query ? expf(x[j] - top) : 0.0F;
+      const int64_t at = key + slot + SLOTS * j;
+      const float e = at >= seen.begin && at < seen.end ? expf(x[j] - top) : 0.0F;
       part += e;
-      p[row * SCORE_ROW + slot + SLOTS * j] = e;
+      p[row * SCORE_ROW + slot + SLOTS * j] = SPECIAL ? e * dropout_factor<SPECIAL>(f, batch, h, query, at) : e;
     }
     largest = top;
     total = total * shrink + slots_sum(part);
@@ -137,8 +207,10 @@ __global__ void __launch_bounds__(BLOCK) attention(const T *qkv, T *o, float *ls
     add_rows<CHUNKS>(p + row * SCORE_ROW, v, slot, sum);
   }
   if (query >= s.seq) return;
-  store_row<T, CHUNKS>(o + ((batch * s.seq + query) * s.heads + h) * s.head, s.head, slot, sum, 1.0F / total);
-  if (slot == 0) lse[(batch * s.heads + h) * s.seq + query] = largest + logf(total);
+  const bool none = SPECIAL && total == 0.0F;  // no key is seen
+  store_row<T, CHUNKS>(o + ((batch * s.seq + query) * s.heads + h) * s.head, s.head, slot, sum,
+                       none ? 0.0F : 1.0F / total);
+  if (slot == 0) lse[(batch * s.heads + h) * s.seq + query] = none ? 0.0F : largest + logf(total);
 }
 
 // ---- backward ----
@@ -157,63 +229,79 @@ __global__ void row_products(const T *d_o, const T *o, float *delta, int64_t row
 }
 
 // Blocks own queries: dQ = sum over keys of dS K, with dS = scale P (dO V - delta).
-template <typename T, int CHUNKS>
+template <typename T, int CHUNKS, bool SPECIAL>
 __global__ void __launch_bounds__(BLOCK)
-    attention_grad_queries(const T *d_o, const T *qkv, const float *lse, const float *delta, T *dqkv, Shape s) {
+    attention_grad_queries(const T *d_o, Heads<const T> x_of, const float *lse, const float *delta, Heads<T> d_of,
+                           Shape s) {
   BLOCK_MEMORY(shared);
   constexpr int TILE_FLOATS = TILE * stride<CHUNKS>();
   float *q = reinterpret_cast<float *>(shared), *g = q + TILE_FLOATS, *k = g + TILE_FLOATS, *v = k + TILE_FLOATS;
   float *ds = v + TILE_FLOATS;
   const int row = (int)threadIdx.x / SLOTS, slot = (int)threadIdx.x % SLOTS, h = (int)blockIdx.y;
   const int64_t batch = blockIdx.z, first = longest_first(), query = first + row;
-  const T *token = qkv + batch * s.seq * s.row;
-  const T *keys = token + (int64_t)(s.heads + h / s.group) * s.head, *values = keys + (int64_t)s.kv_heads * s.head;
-  const int64_t out_row = (int64_t)s.heads * s.head;
-  load_tile<T, CHUNKS>(token + (int64_t)h * s.head, first, s.seq, s.row, s.head, q);
+  const T *queries = x_of.q + batch * s.seq * x_of.q_row + (int64_t)h * s.head;
+  const T *keys = x_of.k + batch * s.kv_seq * x_of.k_row + (int64_t)(h / s.group) * s.head;
+  const T *values = x_of.v + batch * s.kv_seq * x_of.v_row + (int64_t)(h / s.group) * s.head;
+  const tws_attention_form f = form_of<SPECIAL>(s);
+  const int64_t length = SPECIAL ? length_of(s, batch) : s.kv_seq, out_row = (int64_t)s.heads * s.head;
+  const Span all = keys_of_tile<SPECIAL>(s, f, first, length), seen = keys_of<SPECIAL>(f, query, length);
+  const float slope = SPECIAL ? tws_attention_slope(&f, h) : 0.0F;
+  load_tile<T, CHUNKS>(queries, first, s.seq, x_of.q_row, s.head, q);
   load_tile<T, CHUNKS>(d_o + batch * s.seq * out_row + (int64_t)h * s.head, first, s.seq, out_row, s.head, g);
   const bool inside = query < s.seq;
   const int64_t at = (batch * s.heads + h) * s.seq + query;
   const float log_sum = inside ? lse[at] : 0.0F, dot = inside ? delta[at] : 0.0F;
   float sum[CHUNKS][4] = {}, x[SCORES], d[SCORES];
-  for (int64_t key = 0; key <= first; key += TILE) {
+  for (int64_t key = all.begin; key < all.end; key += TILE) {
     __syncthreads();
-    load_tile<T, CHUNKS>(keys, key, s.seq, s.row, s.head, k);
-    load_tile<T, CHUNKS>(values, key, s.seq, s.row, s.head, v);
+    load_tile<T, CHUNKS>(keys, key, s.kv_seq, x_of.k_row, s.head, k);
+    load_tile<T, CHUNKS>(values, key, s.kv_seq, x_of.v_row, s.head, v);
     __syncthreads();
     dot_row<CHUNKS>(q + row * stride<CHUNKS>(), k, slot, x);
     dot_row<CHUNKS>(g + row * stride<CHUNKS>(), v, slot, d);
 #pragma unroll
     for (int j = 0; j < SCORES; ++j) {
-      const bool seen = inside && key + slot + SLOTS * j <= query;
-      ds[row * SCORE_ROW + slot + SLOTS * j] = seen ? s.scale * expf(x[j] * s.scale - log_sum) * (d[j] - dot) : 0.0F;
+      const int64_t at = key + slot + SLOTS * j;
+      const float score = biased<SPECIAL>(f, slope, x[j] * s.scale, query, at);
+      const float dp = SPECIAL ? d[j] * dropout_factor<SPECIAL>(f, batch, h, query, at) : d[j];
+      const bool counts = inside && at >= seen.begin && at < seen.end;
+      ds[row * SCORE_ROW + slot + SLOTS * j] = counts ? s.scale * expf(score - log_sum) * (dp - dot) : 0.0F;
     }
     __syncwarp();
     add_rows<CHUNKS>(ds + row * SCORE_ROW, k, slot, sum);
   }
   if (inside)
-    store_row<T, CHUNKS>(dqkv + (batch * s.seq + query) * s.row + (int64_t)h * s.head, s.head, slot, sum, 1.0F);
+    store_row<T, CHUNKS>(d_of.q + (batch * s.seq + query) * d_of.q_row + (int64_t)h * s.head, s.head, slot, sum, 1.0F);
 }
 
 // Blocks own keys: dV = sum over queries of P dO, dK = sum of dS Q, over all query heads that share the key head.
-template <typename T, int CHUNKS>
+template <typename T, int CHUNKS, bool SPECIAL>
 __global__ void __launch_bounds__(BLOCK)
-    attention_grad_keys(const T *d_o, const T *qkv, const float *lse, const float *delta, T *dqkv, Shape s) {
+    attention_grad_keys(const T *d_o, Heads<const T> x_of, const float *lse, const float *delta, Heads<T> d_of,
+                        Shape s) {
   BLOCK_MEMORY(shared);
   constexpr int TILE_FLOATS = TILE * stride<CHUNKS>();
   float *k = reinterpret_cast<float *>(shared), *v = k + TILE_FLOATS, *q = v + TILE_FLOATS, *g = q + TILE_FLOATS;
   float *p = g + TILE_FLOATS, *ds = p + TILE * SCORE_ROW, *log_sum = ds + TILE * SCORE_ROW, *dot = log_sum + TILE;
   const int row = (int)threadIdx.x / SLOTS, slot = (int)threadIdx.x % SLOTS, kv = (int)blockIdx.y;
   const int64_t batch = blockIdx.z, first = (int64_t)blockIdx.x * TILE, key = first + row;
-  const T *token = qkv + batch * s.seq * s.row;
-  const int64_t key_at = (int64_t)(s.heads + kv) * s.head, value_at = key_at + (int64_t)s.kv_heads * s.head;
-  const int64_t out_row = (int64_t)s.heads * s.head;
-  load_tile<T, CHUNKS>(token + key_at, first, s.seq, s.row, s.head, k);
-  load_tile<T, CHUNKS>(token + value_at, first, s.seq, s.row, s.head, v);
+  const int64_t key_at = batch * s.kv_seq * x_of.k_row + (int64_t)kv * s.head;
+  const int64_t value_at = batch * s.kv_seq * x_of.v_row + (int64_t)kv * s.head;
+  const tws_attention_form f = form_of<SPECIAL>(s);
+  const int64_t length = SPECIAL ? length_of(s, batch) : s.kv_seq, out_row = (int64_t)s.heads * s.head;
+  load_tile<T, CHUNKS>(x_of.k + key_at, first, s.kv_seq, x_of.k_row, s.head, k);
+  load_tile<T, CHUNKS>(x_of.v + value_at, first, s.kv_seq, x_of.v_row, s.head, v);
   float dk[CHUNKS][4] = {}, dv[CHUNKS][4] = {}, x[SCORES], d[SCORES];
-  for (int h = kv * s.group; h < (kv + 1) * s.group; ++h)
-    for (int64_t query = first; query < s.seq; query += TILE) {
+  for (int h = kv * s.group; h < (kv + 1) * s.group; ++h) {
+    const T *queries = x_of.q + batch * s.seq * x_of.q_row + (int64_t)h * s.head;
+    const float slope = SPECIAL ? tws_attention_slope(&f, h) : 0.0F;
+    for (int64_t query = SPECIAL ? 0 : first; query < s.seq; query += TILE) {
+      if (SPECIAL) {
+        const Span all = keys_of_tile<SPECIAL>(s, f, query, length);
+        if (all.end <= first || all.begin >= first + TILE) continue;
+      }
       __syncthreads();
-      load_tile<T, CHUNKS>(token + (int64_t)h * s.head, query, s.seq, s.row, s.head, q);
+      load_tile<T, CHUNKS>(queries, query, s.seq, x_of.q_row, s.head, q);
       load_tile<T, CHUNKS>(d_o + batch * s.seq * out_row + (int64_t)h * s.head, query, s.seq, out_row, s.head, g);
       if (threadIdx.x < TILE) {
         const int64_t i = query + threadIdx.x, at = (batch * s.heads + h) * s.seq + i;
@@ -226,19 +314,22 @@ __global__ void __launch_bounds__(BLOCK)
 #pragma unroll
       for (int j = 0; j < SCORES; ++j) {
         const int c = slot + SLOTS * j;
-        const bool seen = query + c < s.seq && key <= query + c;
-        const float e = seen ? expf(x[j] * s.scale - log_sum[c]) : 0.0F;
-        p[row * SCORE_ROW + c] = e;
-        ds[row * SCORE_ROW + c] = seen ? s.scale * e * (d[j] - dot[c]) : 0.0F;
+        const Span span = keys_of<SPECIAL>(f, query + c, length);
+        const bool seen = query + c < s.seq && key >= span.begin && key < span.end;
+        const float score = biased<SPECIAL>(f, slope, x[j] * s.scale, query + c, key);
+        const float factor = SPECIAL ? dropout_factor<SPECIAL>(f, batch, h, query + c, key) : 1.0F;
+        const float e = seen ? expf(score - log_sum[c]) : 0.0F;
+        p[row * SCORE_ROW + c] = SPECIAL ? e * factor : e;
+        ds[row * SCORE_ROW + c] = seen ? s.scale * e * ((SPECIAL ? d[j] * factor : d[j]) - dot[c]) : 0.0F;
       }
       __syncwarp();
       add_rows<CHUNKS>(p + row * SCORE_ROW, g, slot, dv);
       add_rows<CHUNKS>(ds + row * SCORE_ROW, q, slot, dk);
     }
-  if (key >= s.seq) return;
-  T *to = dqkv + (batch * s.seq + key) * s.row;
-  store_row<T, CHUNKS>(to + key_at, s.head, slot, dk, 1.0F);
-  store_row<T, CHUNKS>(to + value_at, s.head, slot, dv, 1.0F);
+  }
+  if (key >= s.kv_seq) return;
+  store_row<T, CHUNKS>(d_of.k + key_at + key * d_of.k_row, s.head, slot, dk, 1.0F);
+  store_row<T, CHUNKS>(d_of.v + value_at + key * d_of.v_row, s.head, slot, dv, 1.0F);
 }
 
 // ---- launching ----
@@ -254,8 +345,37 @@ tws_code shape_of(const tws_cuda_call *call, Shape *s, tws_error *err) {
   if (d[0] > 65535 || d[2] > 65535)
     return tws_fail(err, TWS_UNSUPPORTED, "use a smaller micro batch", "attention of %lld sequences with %lld heads",
                     (long long)d[0], (long long)d[2]);
-  *s = {d[1], (d[2] + 2 * d[3]) * d[4], (int)d[2], (int)d[3], (int)d[4], (int)(d[2] / d[3]), 1.0F / sqrtf((float)d[4])};
+  if (!(call->work->flags & (TWS_Q_KV | TWS_Q_K_V)) && d[5] > 0 && d[5] != d[1])
+    return tws_fail(err, TWS_INVALID, NULL, "attention: %lld queries and %lld keys cannot be one operand",
+                    (long long)d[1], (long long)d[5]);
+  const tws_attention_form form = tws_attention_form_of(call->work, call->argument);
+  *s = {d[1], form.kv_seq, (int)d[2], (int)d[3], (int)d[4], (int)(d[2] / d[3]), form.scale, form, nullptr, nullptr};
   return TWS_OK;
+}
+
+// Queries, keys and values, or their gradients, from operand `at` on, which is moved behind them.
+template <typename T>
+Heads<T> heads_at(const tws_cuda_call *call, const Shape &s, int *at) {
+  void *const *o = call->operand + *at;
+  const int64_t q = (int64_t)s.heads * s.head, kv = (int64_t)s.kv_heads * s.head, all = q + 2 * kv;
+  T *const first = static_cast<T *>(o[0]);
+  if (call->work->flags & TWS_Q_K_V) {
+    *at += 3;
+    return {first, static_cast<T *>(o[1]), static_cast<T *>(o[2]), q, kv, kv};
+  }
+  if (call->work->flags & TWS_Q_KV) {
+    *at += 2;
+    return {first, static_cast<T *>(o[1]), static_cast<T *>(o[1]) + kv, q, 2 * kv, 2 * kv};
+  }
+  *at += 1;
+  return {first, first + q, first + q + kv, all, all, all};
+}
+
+// What stands before the workspace, from operand `at` on; returns the workspace's number.
+int extras_at(const tws_cuda_call *call, Shape *s, int at) {
+  if (call->work->flags & TWS_LENGTHS) s->lengths = in<int32_t>(call, at++);
+  if (call->work->flags & TWS_DROPOUT) s->hyper = in<float>(call, at++);
+  return at;
 }
 
 template <typename K>
@@ -267,36 +387,49 @@ tws_code take_shared(const tws_cuda_call *call, K kernel, size_t bytes, tws_erro
   return allow_shared(kernel, bytes, err);
 }
 
-template <typename T, int CHUNKS>
-tws_code forward(const tws_cuda_call *call, const Shape &s, tws_error *err) {
+template <typename T, int CHUNKS, bool SPECIAL>
+tws_code forward(const tws_cuda_call *call, Shape s, tws_error *err) {
+  int at = 0;
+  const Heads<const T> x = heads_at<const T>(call, s, &at);
+  extras_at(call, &s, at + 2);
   const size_t bytes = (3 * TILE * stride<CHUNKS>() + TILE * SCORE_ROW) * sizeof(float);
-  TWS_TRY(take_shared(call, attention<T, CHUNKS>, bytes, err));
+  TWS_TRY(take_shared(call, attention<T, CHUNKS, SPECIAL>, bytes, err));
   const dim3 grid((unsigned)ceil_div(s.seq, TILE), (unsigned)s.heads, (unsigned)call->work->d[0]);
-  LAUNCH((attention<T, CHUNKS>), grid, BLOCK, bytes, call, in<T>(call, 0), out<T>(call, 1), out<float>(call, 2), s);
+  LAUNCH((attention<T, CHUNKS, SPECIAL>), grid, BLOCK, bytes, call, x, out<T>(call, at), out<float>(call, at + 1), s);
   return launched(err);
 }
 
-template <typename T, int CHUNKS>
-tws_code backward(const tws_cuda_call *call, const Shape &s, tws_error *err) {
-  const T *d_o = in<T>(call, 0), *qkv = in<T>(call, 1), *o = in<T>(call, 2);
-  const float *lse = in<float>(call, 3);
-  T *dqkv = out<T>(call, 4);
-  float *delta = out<float>(call, 5);  // the plan's workspace has room for head size times as much
+template <typename T, int CHUNKS, bool SPECIAL>
+tws_code backward(const tws_cuda_call *call, Shape s, tws_error *err) {
+  int at = 1;
+  const Heads<const T> x = heads_at<const T>(call, s, &at);
+  const T *d_o = in<T>(call, 0), *o = in<T>(call, at);
+  const float *lse = in<float>(call, at + 1);
+  at += 2;
+  const Heads<T> dx = heads_at<T>(call, s, &at);
+  float *delta = out<float>(call, extras_at(call, &s, at));  // the plan's workspace has room for head size times as much
   const int64_t batch = call->work->d[0], rows = batch * s.seq * s.heads;
   LAUNCH(row_products, (unsigned)ceil_div(rows, BLOCK / WARP), BLOCK, 0, call, d_o, o, delta, rows, s);
   TWS_TRY(launched(err));
   const size_t tiles = 4 * TILE * stride<CHUNKS>();
   const size_t query_bytes = (tiles + TILE * SCORE_ROW) * sizeof(float);
   const size_t key_bytes = (tiles + 2 * TILE * SCORE_ROW + 2 * TILE) * sizeof(float);
-  TWS_TRY(take_shared(call, attention_grad_queries<T, CHUNKS>, query_bytes, err));
-  TWS_TRY(take_shared(call, attention_grad_keys<T, CHUNKS>, key_bytes, err));
-  const unsigned tile_count = (unsigned)ceil_div(s.seq, TILE);
-  LAUNCH((attention_grad_queries<T, CHUNKS>), dim3(tile_count, (unsigned)s.heads, (unsigned)batch), BLOCK, query_bytes,
-         call, d_o, qkv, lse, delta, dqkv, s);
+  TWS_TRY(take_shared(call, attention_grad_queries<T, CHUNKS, SPECIAL>, query_bytes, err));
+  TWS_TRY(take_shared(call, attention_grad_keys<T, CHUNKS, SPECIAL>, key_bytes, err));
+  const unsigned query_tiles = (unsigned)ceil_div(s.seq, TILE), key_tiles = (unsigned)ceil_div(s.kv_seq, TILE);
+  LAUNCH((attention_grad_queries<T, CHUNKS, SPECIAL>), dim3(query_tiles, (unsigned)s.heads, (unsigned)batch), BLOCK, query_bytes,
+         call, d_o, x, lse, delta, dx, s);
   TWS_TRY(launched(err));
-  LAUNCH((attention_grad_keys<T, CHUNKS>), dim3(tile_count, (unsigned)s.kv_heads, (unsigned)batch), BLOCK, key_bytes,
-         call, d_o, qkv, lse, delta, dqkv, s);
+  LAUNCH((attention_grad_keys<T, CHUNKS, SPECIAL>), dim3(key_tiles, (unsigned)s.kv_heads, (unsigned)batch), BLOCK, key_bytes,
+         call, d_o, x, lse, delta, dx, s);
   return launched(err);
+}
+
+template <typename T, bool SPECIAL>
+tws_code choose_size(const tws_cuda_call *call, bool grad, const Shape &s, tws_error *err) {
+  if (s.head <= 64) return grad ? backward<T, 2, SPECIAL>(call, s, err) : forward<T, 2, SPECIAL>(call, s, err);
+  if (s.head <= 128) return grad ? backward<T, 4, SPECIAL>(call, s, err) : forward<T, 4, SPECIAL>(call, s, err);
+  return grad ? backward<T, 8, SPECIAL>(call, s, err) : forward<T, 8, SPECIAL>(call, s, err);
 }
 
 template <typename T>
@@ -304,9 +437,7 @@ tws_code choose(const tws_cuda_call *call, bool grad, tws_error *err) {
   Shape s;
   TWS_TRY(shape_of(call, &s, err));
   if (call->work->d[0] == 0 || s.seq == 0) return TWS_OK;
-  if (s.head <= 64) return grad ? backward<T, 2>(call, s, err) : forward<T, 2>(call, s, err);
-  if (s.head <= 128) return grad ? backward<T, 4>(call, s, err) : forward<T, 4>(call, s, err);
-  return grad ? backward<T, 8>(call, s, err) : forward<T, 8>(call, s, err);
+  return s.form.plain ? choose_size<T, false>(call, grad, s, err) : choose_size<T, true>(call, grad, s, err);
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
-/* Causal attention by tiles of 64 queries and 64 keys (after Dao, "FlashAttention-2", 2023): the softmax is kept as a
- * running maximum and sum, tiles above the diagonal are skipped, and the backward pass computes the probabilities again
- * from the log-sum-exp of each row. A thread owns a key-value head of one sequence with all the query heads that share
- * it, so nothing is summed across threads and the result does not depend on their number.
+/* Attention by tiles of 64 queries and 64 keys (after Dao, "FlashAttention-2", 2023): the softmax is kept as a running
+ * maximum and sum, tiles that no query sees are skipped, and the backward pass computes the probabilities again from
+ * the log-sum-exp of each row. A thread owns a key-value head of one sequence with all the query heads that share it,
+ * so nothing is summed across threads and the result does not depend on their number.
  *
  * Heads are copied to float32 scratch, padded with zeros to whole vectors; keys (and values, backward) are transposed
  * there, so that every product has the form C += A B with rows of B as vectors and elements of A as broadcasts. */
+#include "models/attention.h"
 #include "real/host/kernels/kernels.h"
 
 enum { TILE = TWS_HOST_ATTENTION_TILE, STRIP = 8 };
@@ -91,23 +92,77 @@ static void product_columns(int diagonal, int64_t keys, int64_t width, int64_t q
 
 /* ---- copies between tensors and scratch ---- */
 typedef struct shape {
-  int64_t batch, seq, heads, kv_heads, head; /* head: elements of one */
-  int64_t group, width, padded, row;         /* width: head, padded: seq, in whole vectors and tiles; row: of qkv */
+  tws_attention_form form;
+  int64_t batch, seq, kv_seq, heads, kv_heads, head; /* head: elements of one */
+  int64_t group, width, padded;                      /* width: head, padded: kv_seq, in whole vectors and tiles */
   float scale;
 } shape;
 
-static shape shape_of(const tws_work *work) {
-  const int64_t *d = work->d;
-  return (shape){.batch = d[0],
+static shape shape_of(const tws_host_call *call) {
+  const int64_t *d = call->work->d;
+  const tws_attention_form form = tws_attention_form_of(call->work, call->argument);
+  return (shape){.form = form,
+                 .batch = d[0],
                  .seq = d[1],
+                 .kv_seq = form.kv_seq,
                  .heads = d[2],
                  .kv_heads = d[3],
                  .head = d[4],
                  .group = d[2] / d[3],
                  .width = (d[4] + LANES - 1) / LANES * LANES,
-                 .padded = (d[1] + TILE - 1) / TILE * TILE,
-                 .row = (d[2] + 2 * d[3]) * d[4],
-                 .scale = 1.0F / sqrtf((float)d[4])};
+                 .padded = (form.kv_seq + TILE - 1) / TILE * TILE,
+                 .scale = form.scale};
+}
+
+/* Heads of a tensor: element c of head h of token t is at first + t row + h head + c. */
+typedef struct heads_view {
+  void *data;
+  int64_t first, row;
+} heads_view;
+enum { QUERIES, KEYS, VALUES, VIEWS };
+
+/* Queries, keys and values, or their gradients, from operand `at` on; returns in how many operands they are. */
+static int view_operands(const tws_host_call *call, const shape *s, int at, heads_view view[VIEWS]) {
+  void *const *o = call->operand + at;
+  const int64_t q = s->heads * s->head, kv = s->kv_heads * s->head;
+  if (call->work->flags & TWS_Q_K_V) {
+    view[QUERIES] = (heads_view){o[0], 0, q};
+    view[KEYS] = (heads_view){o[1], 0, kv};
+    view[VALUES] = (heads_view){o[2], 0, kv};
+    return 3;
+  }
+  if (call->work->flags & TWS_Q_KV) {
+    view[QUERIES] = (heads_view){o[0], 0, q};
+    view[KEYS] = (heads_view){o[1], 0, 2 * kv};
+    view[VALUES] = (heads_view){o[1], kv, 2 * kv};
+    return 2;
+  }
+  view[QUERIES] = (heads_view){o[0], 0, q + 2 * kv};
+  view[KEYS] = (heads_view){o[0], q, q + 2 * kv};
+  view[VALUES] = (heads_view){o[0], q + kv, q + 2 * kv};
+  return 1;
+}
+static int64_t head_at(const heads_view *view, const shape *s, int64_t token, int64_t h) {
+  return view->first + token * view->row + h * s->head;
+}
+
+/* What stands behind the other operands. */
+typedef struct extras {
+  const int32_t *lengths; /* NULL: whole sequences */
+  float *workspace;
+} extras;
+
+/* From operand `at` on; sets the step whose bits dropout draws. */
+static extras extra_operands(const tws_host_call *call, shape *s, int at) {
+  extras e = {NULL, NULL};
+  if (call->work->flags & TWS_LENGTHS) e.lengths = call->operand[at++];
+  if (call->work->flags & TWS_DROPOUT) {
+    uint32_t bits;
+    memcpy(&bits, (const float *)call->operand[at++] + TWS_HYPER_STEP, sizeof bits);
+    s->form.step_bits = bits;
+  }
+  e.workspace = call->operand[at];
+  return e;
 }
 
 /* rows x head elements, `stride` apart, to rows_padded x width floats */
@@ -159,7 +214,7 @@ static void load_transposed(tws_dtype type, const void *from, int64_t first, int
       vf r[LANES];
       for (int i = 0; i < LANES; ++i) {
         const int64_t index = first + (key + i) * stride + c;
-        if (key + i >= s->seq)
+        if (key + i >= s->kv_seq)
           r[i] = v_zero();
         else
           FOR_TYPE(type, T, r[i] = v_get(T, from, index, n));
@@ -184,26 +239,109 @@ VECTOR_INLINE vf exp_of_difference(vf x) { /* x <= 0, or NaN */
   return (vf)((vi)v_exp_finite(x) & ~(x < -87.3F));
 }
 
+/* ---- masks, biases and dropout of one tile of scores ---- */
+
+/* One tile of queries against one tile of keys. */
+typedef struct score_tile {
+  int64_t batch, head, query, key, rows; /* the first ones; rows: of queries */
+  int64_t length;                        /* keys of the sequence */
+  float slope;                           /* of the linear bias */
+  int diagonal;                          /* of plain causal attention: keys up to the row */
+} score_tile;
+
+/* Columns [*from, *to) of the tile are seen by row i. */
+VECTOR_INLINE void row_limits(const shape *s, const score_tile *t, const int plain, int64_t i, int64_t *from,
+                              int64_t *to) {
+  *from = 0;
+  if (plain) {
+    *to = t->diagonal ? i + 1 : TILE;
+    return;
+  }
+  int64_t begin, end;
+  tws_attention_keys(&s->form, t->query + i, t->length, &begin, &end);
+  begin -= t->key, end -= t->key;
+  *from = begin < 0 ? 0 : begin < TILE ? begin : TILE;
+  *to = end < *from ? *from : end < TILE ? end : TILE;
+}
+
+static const vi LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+/* Scores from `column` on, -infinity where they are not seen. factor: 1, or what they are still to be scaled with. */
+VECTOR_INLINE vf seen_scores(const shape *s, const score_tile *t, const float *row, int64_t i, int64_t column,
+                             int64_t from, int64_t to, float factor) {
+  vf x = v_load(row + column) * factor;
+  if (t->slope != 0) {
+    const float distance = (float)(t->query + i + s->form.offset - t->key - column);
+    const vf apart = distance - __builtin_convertvector(LANE, vf);
+    x -= t->slope * v_select(apart < 0, -apart, apart);
+  }
+  const vi seen = (LANE >= (int32_t)(from - column)) & (LANE < (int32_t)(to - column));
+  return v_select(seen, x, v_set(-INFINITY));
+}
+
+/* 0 where a probability is dropped, else what it grows by. */
+static vf dropout_factors(const shape *s, const score_tile *t, int64_t i, int64_t column) {
+  union {
+    uint32_t word[LANES];
+    vu v;
+  } bits;
+  const uint64_t first =
+      tws_attention_block(&s->form, t->batch, t->head, t->query + i) + (uint64_t)(t->key + column) / TWS_DROPOUT_GROUP;
+  for (int k = 0; k < LANES / TWS_DROPOUT_GROUP; ++k)
+    tws_philox_block(s->form.seed, tws_dropout_stream(s->form.step_bits), first + (uint64_t)k,
+                     bits.word + k * TWS_DROPOUT_GROUP);
+  return v_select((vi)(bits.v < s->form.dropped_below), v_zero(), v_set(s->form.kept));
+}
+
+/* Keys [*begin, *end) in whole tiles are what a tile of queries sees some of. */
+static void tile_limits(const shape *s, const score_tile *t, int64_t *begin, int64_t *end) {
+  int64_t unused;
+  tws_attention_keys(&s->form, t->query, t->length, begin, &unused);
+  tws_attention_keys(&s->form, t->query + t->rows - 1, t->length, &unused, end);
+  *begin = *begin / TILE * TILE;
+}
+
+static score_tile first_tile(const shape *s, const extras *e, int64_t batch, int64_t h, int64_t query) {
+  score_tile t = {.batch = batch,
+                  .head = h,
+                  .query = query,
+                  .rows = s->seq - query < TILE ? s->seq - query : TILE,
+                  .length = s->kv_seq,
+                  .slope = tws_attention_slope(&s->form, h)};
+  if (e->lengths) t.length = e->lengths[batch] < 0 ? 0 : e->lengths[batch] < s->kv_seq ? e->lengths[batch] : s->kv_seq;
+  return t;
+}
+
 /* ---- forward ---- */
 typedef struct forward_scratch {
   float *kt, *v, *q, *o, *p, *largest, *sum;
 } forward_scratch;
 
 /* Scores of one tile become probabilities relative to the running maximum; O is rescaled where the maximum grew. */
-static void online_softmax_tile(const shape *s, const forward_scratch *w, int64_t rows, int diagonal) {
+VECTOR_INLINE void online_softmax(const shape *s, const forward_scratch *w, const score_tile *t, int64_t rows,
+                                  const int plain) {
   for (int64_t i = 0; i < rows; ++i) {
     float *row = w->p + i * TILE;
-    const int64_t limit = diagonal ? i + 1 : TILE, end = (limit + LANES - 1) / LANES * LANES;
+    int64_t from, to;
+    row_limits(s, t, plain, i, &from, &to);
+    const int64_t begin = from / LANES * LANES, end = from < to ? (to + LANES - 1) / LANES * LANES : begin;
+    for (int64_t j = 0; j < begin; j += LANES) v_store(row + j, v_zero());
+    for (int64_t j = end; j < TILE; j += LANES) v_store(row + j, v_zero());
+    if (!plain && from == to) continue;
     vf top = v_set(w->largest[i]);
-    for (int64_t j = 0; j < end; j += LANES) top = v_max(masked_scores(row, j, limit), top);
+    for (int64_t j = begin; j < end; j += LANES) {
+      vf x = plain ? masked_scores(row, j, to) : seen_scores(s, t, row, i, j, from, to, 1);
+      top = v_max(x, top);
+    }
     const float largest = v_largest(top);
     vf sum = v_zero();
-    for (int64_t j = 0; j < end; j += LANES) {
-      vf p = exp_of_difference(masked_scores(row, j, limit) - largest);
-      v_store(row + j, p);
+    for (int64_t j = begin; j < end; j += LANES) {
+      vf x = plain ? masked_scores(row, j, to) : seen_scores(s, t, row, i, j, from, to, 1);
+      vf p = exp_of_difference(x - largest);
       sum += p;
+      if (!plain && s->form.dropped_below) p *= dropout_factors(s, t, i, j);
+      v_store(row + j, p);
     }
-    for (int64_t j = end; j < TILE; j += LANES) v_store(row + j, v_zero());
     if (largest > w->largest[i]) {
       const float shrink = exp_of_difference(v_set(w->largest[i] - largest))[0];
       w->sum[i] *= shrink;
@@ -215,10 +353,39 @@ static void online_softmax_tile(const shape *s, const forward_scratch *w, int64_
   }
 }
 
-static void forward_item(const tws_host_call *call, const shape *s, int64_t batch, int64_t kv, float *scratch) {
+static void softmax_plain(const shape *s, const forward_scratch *w, const score_tile *t, int64_t rows) {
+  online_softmax(s, w, t, rows, 1);
+}
+static void softmax_special(const shape *s, const forward_scratch *w, const score_tile *t, int64_t rows) {
+  online_softmax(s, w, t, rows, 0);
+}
+
+/* One tile of queries of a head against all keys that it sees; the output is in w->o. */
+static void forward_tile(const shape *s, const forward_scratch *w, score_tile *t, int64_t m) {
+  int64_t begin, end;
+  tile_limits(s, t, &begin, &end);
+  memset(w->o, 0, (size_t)(m * s->width) * sizeof(float));
+  for (int64_t i = 0; i < m; ++i) {
+    w->largest[i] = -INFINITY;
+    w->sum[i] = 0;
+  }
+  for (t->key = begin; t->key < end; t->key += TILE) {
+    t->diagonal = s->form.plain && t->key == t->query;
+    product_scores(t->diagonal, m, s->head, w->q, s->width, w->kt + t->key * s->width, w->p);
+    if (s->form.plain)
+      softmax_plain(s, w, t, m);
+    else
+      softmax_special(s, w, t, m);
+    product_rows(t->diagonal, m, s->width, TILE, w->p, w->v + t->key * s->width, w->o);
+  }
+}
+
+static void forward_item(const tws_host_call *call, const shape *s, const extras *e, int64_t batch, int64_t kv,
+                         float *scratch) {
   const tws_dtype type = call->dtype[0];
-  const void *qkv = call->operand[0];
-  float *lse = call->operand[2];
+  heads_view view[VIEWS];
+  const int out = view_operands(call, s, 0, view);
+  float *lse = call->operand[out + 1];
   forward_scratch w = {.kt = scratch};
   w.v = w.kt + s->padded * s->width;
   w.q = w.v + s->padded * s->width;
@@ -226,31 +393,23 @@ static void forward_item(const tws_host_call *call, const shape *s, int64_t batc
   w.p = w.o + TILE * s->width;
   w.largest = w.p + TILE * TILE;
   w.sum = w.largest + TILE;
-  const int64_t token = batch * s->seq * s->row;
-  load_transposed(type, qkv, token + (s->heads + kv) * s->head, s->row, s, w.kt);
-  load_rows(type, qkv, token + (s->heads + s->kv_heads + kv) * s->head, s->row, s->seq, s->padded, s, 1, w.v);
+  const heads_view *q = &view[QUERIES], *k = &view[KEYS], *v = &view[VALUES];
+  load_transposed(type, k->data, head_at(k, s, batch * s->kv_seq, kv), k->row, s, w.kt);
+  load_rows(type, v->data, head_at(v, s, batch * s->kv_seq, kv), v->row, s->kv_seq, s->padded, s, 1, w.v);
   for (int64_t h = kv * s->group; h < (kv + 1) * s->group; ++h)
     for (int64_t first = 0; first < s->seq; first += TILE) {
-      const int64_t rows = s->seq - first < TILE ? s->seq - first : TILE, m = (rows + STRIP - 1) / STRIP * STRIP;
-      load_rows(type, qkv, token + first * s->row + h * s->head, s->row, rows, m, s, s->scale, w.q);
-      memset(w.o, 0, (size_t)(m * s->width) * sizeof(float));
-      for (int64_t i = 0; i < m; ++i) {
-        w.largest[i] = -INFINITY;
-        w.sum[i] = 0;
-      }
-      for (int64_t key = 0; key <= first; key += TILE) {
-        const int diagonal = key == first;
-        product_scores(diagonal, m, s->head, w.q, s->width, w.kt + key * s->width, w.p);
-        online_softmax_tile(s, &w, m, diagonal);
-        product_rows(diagonal, m, s->width, TILE, w.p, w.v + key * s->width, w.o);
-      }
+      score_tile t = first_tile(s, e, batch, h, first);
+      const int64_t rows = t.rows, m = (rows + STRIP - 1) / STRIP * STRIP;
+      load_rows(type, q->data, head_at(q, s, batch * s->seq + first, h), q->row, rows, m, s, s->scale, w.q);
+      forward_tile(s, &w, &t, m);
       for (int64_t i = 0; i < rows; ++i) {
-        const float inverse = 1.0F / w.sum[i];
+        const int none = w.sum[i] == 0; /* no key is seen */
+        const float inverse = none ? 0 : 1.0F / w.sum[i];
         for (int64_t c = 0; c < s->width; c += LANES)
           v_store(w.o + i * s->width + c, v_load(w.o + i * s->width + c) * inverse);
-        lse[(batch * s->heads + h) * s->seq + first + i] = w.largest[i] + logf(w.sum[i]);
+        lse[(batch * s->heads + h) * s->seq + first + i] = none ? 0 : w.largest[i] + logf(w.sum[i]);
       }
-      store_rows(call->dtype[1], call->operand[1], ((batch * s->seq + first) * s->heads + h) * s->head,
+      store_rows(call->dtype[out], call->operand[out], ((batch * s->seq + first) * s->heads + h) * s->head,
                  s->heads * s->head, rows, s, w.o);
     }
 }
@@ -260,34 +419,53 @@ typedef struct backward_scratch {
   float *k, *kt, *vt, *dk, *dv, *q, *d_o, *dq, *p, *dp, *lse, *dot;
 } backward_scratch;
 
-/* P = e^(scale S - lse), dS = scale P (dP - rowsum(dO O)); they replace S and dP. */
-static void gradient_tile(const shape *s, const backward_scratch *w, int64_t rows, int diagonal) {
+/* P = e^(scale S - lse), dS = scale P (dP - rowsum(dO O)); they replace S and dP. With dropout factors M the output is
+ * (M P) V: M P replaces S, and dP is M times what it was. */
+VECTOR_INLINE void gradient_of_softmax(const shape *s, const backward_scratch *w, const score_tile *t, int64_t rows,
+                                       const int plain) {
   for (int64_t i = 0; i < rows; ++i) {
     float *p = w->p + i * TILE, *dp = w->dp + i * TILE;
-    const int64_t limit = diagonal ? i + 1 : TILE, end = (limit + LANES - 1) / LANES * LANES;
-    for (int64_t j = 0; j < end; j += LANES) {
-      vf x = masked_scores(p, j, limit) * s->scale - w->lse[i];
-      vf probability = v_exp(x);
-      vf d = v_load(dp + j) - w->dot[i];
-      v_store(p + j, probability);
+    int64_t from, to;
+    row_limits(s, t, plain, i, &from, &to);
+    const int64_t begin = from / LANES * LANES, end = from < to ? (to + LANES - 1) / LANES * LANES : begin;
+    for (int64_t j = begin; j < end; j += LANES) {
+      vf x = plain ? masked_scores(p, j, to) * s->scale - w->lse[i]
+                   : seen_scores(s, t, p, i, j, from, to, s->scale) - w->lse[i];
+      vf probability = v_exp(x), slope = v_load(dp + j), kept = probability;
+      if (!plain && s->form.dropped_below) {
+        const vf factors = dropout_factors(s, t, i, j);
+        slope *= factors;
+        kept *= factors;
+      }
+      vf d = slope - w->dot[i];
+      v_store(p + j, kept);
       v_store(dp + j, probability * d * s->scale);
     }
-    for (int64_t j = end; j < TILE; j += LANES) {
+    for (int64_t j = 0; j < TILE; j += LANES) {
+      if (j >= begin && j < end) continue;
       v_store(p + j, v_zero());
       v_store(dp + j, v_zero());
     }
   }
 }
 
-/* One tile of queries: lse and the dot products of dO and O, dO and Q in scratch. */
-static void load_queries(const tws_host_call *call, const shape *s, const backward_scratch *w, int64_t batch, int64_t h,
-                         int64_t first, int64_t rows, int64_t m) {
+static void gradient_plain(const shape *s, const backward_scratch *w, const score_tile *t, int64_t rows) {
+  gradient_of_softmax(s, w, t, rows, 1);
+}
+static void gradient_special(const shape *s, const backward_scratch *w, const score_tile *t, int64_t rows) {
+  gradient_of_softmax(s, w, t, rows, 0);
+}
+
+/* One tile of queries: lse and the dot products of dO and O, dO and Q in scratch. `o`: the operand, lse behind it. */
+static void load_queries(const tws_host_call *call, const shape *s, const heads_view *q, const backward_scratch *w,
+                         const score_tile *t, int o, int64_t m) {
   const tws_dtype type = call->dtype[0];
-  const int64_t out = ((batch * s->seq + first) * s->heads + h) * s->head, out_row = s->heads * s->head;
-  load_rows(type, call->operand[1], (batch * s->seq + first) * s->row + h * s->head, s->row, rows, m, s, 1, w->q);
-  load_rows(type, call->operand[2], out, out_row, rows, m, s, 1, w->dq); /* O, for a moment */
+  const int64_t token = t->batch * s->seq + t->query, rows = t->rows;
+  const int64_t out = (token * s->heads + t->head) * s->head, out_row = s->heads * s->head;
+  load_rows(type, q->data, head_at(q, s, token, t->head), q->row, rows, m, s, 1, w->q);
+  load_rows(type, call->operand[o], out, out_row, rows, m, s, 1, w->dq); /* O, for a moment */
   load_rows(type, call->operand[0], out, out_row, rows, m, s, 1, w->d_o);
-  const float *lse = (const float *)call->operand[3] + (batch * s->heads + h) * s->seq + first;
+  const float *lse = (const float *)call->operand[o + 1] + (t->batch * s->heads + t->head) * s->seq + t->query;
   for (int64_t i = 0; i < m; ++i) {
     vf sum = v_zero();
     for (int64_t c = 0; c < s->width; c += LANES)
@@ -298,10 +476,31 @@ static void load_queries(const tws_host_call *call, const shape *s, const backwa
   memset(w->dq, 0, (size_t)(m * s->width) * sizeof(float));
 }
 
-static void backward_item(const tws_host_call *call, const shape *s, int64_t batch, int64_t kv, float *scratch) {
+/* One tile of queries of a head against all keys that it sees: adds to dK and dV, dQ is in w->dq. */
+static void backward_tile(const shape *s, const backward_scratch *w, score_tile *t, int64_t m) {
+  int64_t begin, end;
+  tile_limits(s, t, &begin, &end);
+  for (t->key = begin; t->key < end; t->key += TILE) {
+    const int diagonal = t->diagonal = s->form.plain && t->key == t->query;
+    const int64_t keys = diagonal ? m : TILE, at_key = t->key * s->width;
+    product_scores(diagonal, m, s->head, w->q, s->width, w->kt + at_key, w->p);
+    product_scores(diagonal, m, s->head, w->d_o, s->width, w->vt + at_key, w->dp);
+    if (s->form.plain)
+      gradient_plain(s, w, t, m);
+    else
+      gradient_special(s, w, t, m);
+    product_columns(diagonal, keys, s->width, m, w->p, w->d_o, w->dv + at_key);
+    product_columns(diagonal, keys, s->width, m, w->dp, w->q, w->dk + at_key);
+    product_rows(diagonal, m, s->width, keys, w->dp, w->k + at_key, w->dq);
+  }
+}
+
+static void backward_item(const tws_host_call *call, const shape *s, const extras *e, int64_t batch, int64_t kv,
+                          float *scratch) {
   const tws_dtype type = call->dtype[0];
-  const void *qkv = call->operand[1];
-  void *dqkv = call->operand[4];
+  heads_view view[VIEWS], gradient[VIEWS];
+  const int o = 1 + view_operands(call, s, 1, view);
+  view_operands(call, s, o + 2, gradient);
   const int64_t all = s->padded * s->width, tile = TILE * s->width;
   backward_scratch w = {.k = scratch, .kt = scratch + all, .vt = scratch + 2 * all};
   w.dk = w.vt + all;
@@ -313,39 +512,34 @@ static void backward_item(const tws_host_call *call, const shape *s, int64_t bat
   w.dp = w.p + TILE * TILE;
   w.lse = w.dp + TILE * TILE;
   w.dot = w.lse + TILE;
-  const int64_t token = batch * s->seq * s->row;
-  const int64_t key_column = (s->heads + kv) * s->head, value_column = key_column + s->kv_heads * s->head;
-  load_rows(type, qkv, token + key_column, s->row, s->seq, s->padded, s, 1, w.k);
-  load_transposed(type, qkv, token + key_column, s->row, s, w.kt);
-  load_transposed(type, qkv, token + value_column, s->row, s, w.vt);
+  const heads_view *k = &view[KEYS], *v = &view[VALUES], *dq = &gradient[QUERIES];
+  const int64_t key = batch * s->kv_seq;
+  load_rows(type, k->data, head_at(k, s, key, kv), k->row, s->kv_seq, s->padded, s, 1, w.k);
+  load_transposed(type, k->data, head_at(k, s, key, kv), k->row, s, w.kt);
+  load_transposed(type, v->data, head_at(v, s, key, kv), v->row, s, w.vt);
   memset(w.dk, 0, (size_t)(2 * all) * sizeof(float));
   for (int64_t h = kv * s->group; h < (kv + 1) * s->group; ++h)
     for (int64_t first = 0; first < s->seq; first += TILE) {
-      const int64_t rows = s->seq - first < TILE ? s->seq - first : TILE, m = (rows + STRIP - 1) / STRIP * STRIP;
-      load_queries(call, s, &w, batch, h, first, rows, m);
-      for (int64_t key = 0; key <= first; key += TILE) {
-        const int diagonal = key == first;
-        const int64_t keys = diagonal ? m : TILE, at_key = key * s->width;
-        product_scores(diagonal, m, s->head, w.q, s->width, w.kt + at_key, w.p);
-        product_scores(diagonal, m, s->head, w.d_o, s->width, w.vt + at_key, w.dp);
-        gradient_tile(s, &w, m, diagonal);
-        product_columns(diagonal, keys, s->width, m, w.p, w.d_o, w.dv + at_key);
-        product_columns(diagonal, keys, s->width, m, w.dp, w.q, w.dk + at_key);
-        product_rows(diagonal, m, s->width, keys, w.dp, w.k + at_key, w.dq);
-      }
-      store_rows(type, dqkv, token + first * s->row + h * s->head, s->row, rows, s, w.dq);
+      score_tile t = first_tile(s, e, batch, h, first);
+      const int64_t m = (t.rows + STRIP - 1) / STRIP * STRIP;
+      load_queries(call, s, &view[QUERIES], &w, &t, o, m);
+      backward_tile(s, &w, &t, m);
+      store_rows(type, dq->data, head_at(dq, s, batch * s->seq + first, h), dq->row, t.rows, s, w.dq);
     }
-  store_rows(type, dqkv, token + key_column, s->row, s->seq, s, w.dk);
-  store_rows(type, dqkv, token + value_column, s->row, s->seq, s, w.dv);
+  const heads_view *dk = &gradient[KEYS], *dv = &gradient[VALUES];
+  store_rows(type, dk->data, head_at(dk, s, key, kv), dk->row, s->kv_seq, s, w.dk);
+  store_rows(type, dv->data, head_at(dv, s, key, kv), dv->row, s->kv_seq, s, w.dv);
 }
 
 /* ---- both ---- */
+typedef void (*attention_item)(const tws_host_call *call, const shape *s, const extras *e, int64_t batch, int64_t kv,
+                               float *scratch);
 typedef struct attention_job {
   const tws_host_call *call;
   shape shape;
-  float *scratch;
+  extras extras;
   int64_t scratch_floats; /* of one thread */
-  void (*item)(const tws_host_call *call, const shape *s, int64_t batch, int64_t kv, float *scratch);
+  attention_item item;
 } attention_job;
 
 static void attention_task(void *arg, int thread, int threads) {
@@ -354,30 +548,35 @@ static void attention_task(void *arg, int thread, int threads) {
   const int64_t items = s->batch * s->kv_heads, used = items < threads ? items : threads;
   if (thread >= used) return;
   host_range r = share(items, 1, thread, (int)used);
-  float *scratch = job->scratch + thread * job->scratch_floats;
-  for (int64_t i = r.begin; i < r.end; ++i) job->item(job->call, s, i / s->kv_heads, i % s->kv_heads, scratch);
+  float *scratch = job->extras.workspace + thread * job->scratch_floats;
+  for (int64_t i = r.begin; i < r.end; ++i)
+    job->item(job->call, s, &job->extras, i / s->kv_heads, i % s->kv_heads, scratch);
 }
 
-static tws_code attention_either(const tws_host_call *call, int workspace,
-                                 void (*item)(const tws_host_call *, const shape *, int64_t, int64_t, float *),
-                                 tws_error *err) {
+static tws_code attention_either(const tws_host_call *call, int gradient, attention_item item, tws_error *err) {
   const int64_t *d = call->work->d;
+  heads_view unused[VIEWS];
   for (int i = 0; i < 5; ++i)
     if (d[i] < 1) return tws_fail(err, TWS_INVALID, NULL, "size %d is %lld", i, (long long)d[i]);
   if (d[2] % d[3])
     return tws_fail(err, TWS_INVALID, NULL, "%lld query heads cannot share %lld key-value heads evenly",
                     (long long)d[2], (long long)d[3]);
+  const int apart = (call->work->flags & (TWS_Q_KV | TWS_Q_K_V)) != 0;
+  if (!apart && d[5] > 0 && d[5] != d[1])
+    return tws_fail(err, TWS_INVALID, NULL, "%lld queries and %lld keys cannot be one operand", (long long)d[1],
+                    (long long)d[5]);
   attention_job job = {.call = call,
-                       .shape = shape_of(call->work),
-                       .scratch = call->operand[workspace],
+                       .shape = shape_of(call),
                        .scratch_floats = (int64_t)tws_host_attention_thread_floats(call->work),
                        .item = item};
+  const int tensors = view_operands(call, &job.shape, 0, unused);
+  job.extras = extra_operands(call, &job.shape, gradient ? 3 + 2 * tensors : 2 + tensors);
   run_parallel(call, 4.0 * (double)(d[0] * d[1] * d[2] * d[4]), attention_task, &job);
   return TWS_OK;
 }
 HOST_KERNEL(attention) {
-  return attention_either(call, 3, forward_item, err);
+  return attention_either(call, 0, forward_item, err);
 }
 HOST_KERNEL(attention_grad) {
-  return attention_either(call, 5, backward_item, err);
+  return attention_either(call, 1, backward_item, err);
 }

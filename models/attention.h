@@ -1,0 +1,70 @@
+/* Which keys a query of ATTENTION sees, its linear biases and its dropout: for hosts and devices alike, which have to
+ * agree. */
+#ifndef TWS_MODELS_ATTENTION_H
+#define TWS_MODELS_ATTENTION_H
+
+#include <math.h>
+#include "base/philox.h"
+#include "models/kernel.h"
+
+typedef struct tws_attention_form {
+  int64_t seq, kv_seq, window; /* queries and keys of a sequence; window 0: none */
+  int64_t offset;              /* query i is at the position of key i + offset */
+  int32_t bidirectional, alibi;
+  int32_t plain; /* causal over equal lengths, and nothing else */
+  float scale;
+  uint32_t dropped_below; /* dropout: probabilities whose random word is below it; 0: none */
+  float kept;             /* factor of the others */
+  uint64_t seed, step_bits;
+  int64_t first_sequence, first_head, heads; /* heads: of all ranks */
+} tws_attention_form;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* arguments: TWS_ARGUMENTS of them. step_bits is the caller's to set where dropped_below is not 0: the bits of
+ * hyper[STEP]. */
+tws_attention_form tws_attention_form_of(const tws_work *work, const double *arguments);
+/* The word below which a share of random words lies. */
+uint32_t tws_dropout_threshold(double probability);
+#ifdef __cplusplus
+}
+#endif
+
+/* Keys [*begin, *end) are what query i sees of a sequence that has `length` of them. */
+TWS_HOST_AND_DEVICE static inline void tws_attention_keys(const tws_attention_form *f, int64_t i, int64_t length,
+                                                          int64_t *begin, int64_t *end) {
+  const int64_t position = i + f->offset;
+  int64_t first = f->window > 0 ? position - f->window + 1 : 0, last = position + 1;
+  if (f->bidirectional) last = f->window > 0 ? position + f->window : f->kv_seq;
+  if (first < 0) first = 0;
+  if (last > length) last = length;
+  *begin = first;
+  *end = last > first ? last : first;
+}
+
+/* The bias of head h is -slope |distance|. Press et al. 2022, section 3; heads that are no power of two take every
+ * other slope of twice as many, as the authors' code does. */
+TWS_HOST_AND_DEVICE static inline float tws_attention_slope(const tws_attention_form *f, int64_t h) {
+  if (!f->alibi) return 0;
+  int64_t power = 1;
+  h += f->first_head;
+  while (2 * power <= f->heads) power *= 2;
+  if (h < power) return exp2f(-8.0F * (float)(h + 1) / (float)power);
+  return exp2f(-4.0F * (float)(2 * (h - power) + 1) / (float)power);
+}
+
+/* Random bits of dropout: of query i of a head the probability of key j takes word j % 4 of the block that many behind
+ * the row's first; of DROPOUT element e takes word e % 4 of block e / 4. The stream is that of the step. */
+enum { TWS_DROPOUT_GROUP = 4 };
+TWS_HOST_AND_DEVICE static inline uint64_t tws_dropout_stream(uint64_t step_bits) {
+  return (uint64_t)1 << 62 | step_bits;
+}
+TWS_HOST_AND_DEVICE static inline uint64_t tws_attention_block(const tws_attention_form *f, int64_t batch, int64_t h,
+                                                               int64_t i) {
+  const int64_t head = (f->first_sequence + batch) * f->heads + f->first_head + h;
+  const int64_t blocks = (f->kv_seq + TWS_DROPOUT_GROUP - 1) / TWS_DROPOUT_GROUP;
+  return (uint64_t)((head * f->seq + i) * blocks);
+}
+
+#endif
