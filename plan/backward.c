@@ -32,7 +32,7 @@ static void backward_positions(tws_lower *l, const tws_module *m) {
   tws_operand whole = parameter_gradient(l, m->param[1], &accumulate);
   tws_position_rows(l, m->param[1], &first, &rows);
   work.dtype2 = (uint8_t)l->zero.grad_dtype;
-  work.d[0] = l->tokens;
+  work.d[0] = tws_module_rows(l, m);
   work.d[1] = width;
   work.d[2] = rows;
   work.d[3] = l->config->sequence_length / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
@@ -54,7 +54,7 @@ static void backward_embedding(tws_lower *l, const tws_module *m) {
   if (m->param[1] != TWS_NONE) backward_positions(l, m);
   tws_work work = tws_kernel_work(TWS_KERNEL_EMBEDDING_GRAD, l->config->dtype, 0);
   work.dtype2 = (uint8_t)l->zero.grad_dtype;
-  work.d[0] = l->tokens;
+  work.d[0] = tws_module_rows(l, m);
   work.d[1] = m->out_features;
   work.d[2] = l->network->params[m->param[0]].rows;
   const tws_arguments arguments = {{(double)tws_local_of(l, m)->first_row}};

@@ -204,6 +204,8 @@ tws_operand tws_operand_slice(const tws_lower *l, tws_operand operand, int i);
 void tws_lower_visit(tws_lower *l, const tws_visit *visit);
 /* One kernel of a module's row, operand by operand. */
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel);
+/* Rows of a visit: those of what the module reads. */
+int64_t tws_module_rows(const tws_lower *l, const tws_module *m);
 tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel kernel, uint32_t flags);
 /* Rows of the table of positions that this rank's tokens are at. */
 void tws_position_rows(const tws_lower *l, uint32_t param, int64_t *first, int64_t *rows);

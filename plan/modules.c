@@ -12,8 +12,7 @@ int tws_lower_sliced(const tws_lower *l, const tws_module *m) {
   return l->slices > 1 && l->tiles == 1 && tws_local_of(l, m)->split != TWS_SPLIT_NONE;
 }
 
-/* Rows of a visit: those of what the module reads. */
-static int64_t rows_of(const tws_lower *l, const tws_module *m) {
+int64_t tws_module_rows(const tws_lower *l, const tws_module *m) {
   uint64_t rows = (uint64_t)l->tokens;
   if (m->in[0] != TWS_NONE)
     rows = tws_value_rows(l, m->in[0]);
@@ -25,6 +24,7 @@ static int64_t rows_of(const tws_lower *l, const tws_module *m) {
 #define SIZES(...) const int64_t sizes[] = {__VA_ARGS__};
 #define SCALARS(...) const double scalars[] = {0, ##__VA_ARGS__};
 #define FLAGS(flags_) work.flags |= (uint32_t)(flags_);
+#define LENGTHS (m->input[0] != TWS_NONE ? TWS_LENGTHS : 0)
 #define BIASED (m->param[1] != TWS_NONE ? TWS_BIAS : 0)
 #define MODULE(id, name_, summary_, sizes_, scalars_, flags_, traits_, forward_, backward_) \
   case TWS_MODULE_##id: {                                                                   \
@@ -34,9 +34,10 @@ static int64_t rows_of(const tws_lower *l, const tws_module *m) {
   }
 tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel kernel, uint32_t flags) {
   tws_work work = tws_kernel_work(kernel, l->config->dtype, flags);
-  const int64_t rows = rows_of(l, m);
+  const int64_t rows = tws_module_rows(l, m);
   /* attention sees whole sequences */
   const int64_t sequence = m->in[0] != TWS_NONE ? tws_value_sequence(l, m->in[0]) : l->config->sequence_length;
+  const int64_t other = m->in[1] != TWS_NONE ? tws_value_sequence(l, m->in[1]) : 0;
   switch (m->type) {
 #include "models/network/modules.def"
     case TWS_MODULE_TYPE_COUNT:
@@ -129,6 +130,8 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
     case TWS_BIND_D_PARAM:
       if (m->param[b.index] != TWS_NONE) bind_parameter_gradient(l, e, m->param[b.index], adds_flag);
       break;
+    case TWS_BIND_NONE:
+      break;
     case TWS_BIND_WORKSPACE:
       e->operand[e->count++] = tws_lower_workspace(l, &e->work);
       break;
@@ -160,7 +163,7 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   const tws_local_module *local = tws_local_of(l, m);
   tws_operand operands[4] = {tws_input_read(l, m->input[0]), tws_zero_param(l, m->param[0])};
   int n = 2;
-  work.d[0] = l->tokens;
+  work.d[0] = tws_module_rows(l, m);
   work.d[1] = m->out_features;
   work.d[2] = l->network->params[m->param[0]].rows;
   work.d[4] = l->config->sequence_length / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
@@ -192,7 +195,7 @@ int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int co
 static void forward_split_loss(tws_lower *l, const tws_module *m) {
   const tws_local_module *local = tws_local_of(l, m);
   tws_work work = tws_kernel_work(TWS_KERNEL_VOCABULARY_STATS, l->config->dtype, 0);
-  int64_t tokens = rows_of(l, m);
+  int64_t tokens = tws_module_rows(l, m);
   work.d[0] = tokens;
   work.d[1] = local->rows;
   work.d[2] = m->out_features;
@@ -219,7 +222,7 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
     return;
   }
   tws_work work = tws_kernel_work(TWS_KERNEL_CROSS_ENTROPY, l->config->dtype, 0);
-  work.d[0] = rows_of(l, m);
+  work.d[0] = tws_module_rows(l, m);
   work.d[1] = m->in_features;
   work.d[2] = m->out_features;
   const double weight = loss_weight(l, m);

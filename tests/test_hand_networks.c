@@ -49,18 +49,22 @@ static void random_graph(hand_network *h, uint64_t seed) {
   tws_build_loss(&h->b, tws_build_linear(&h->b, -2, "head", x, WIDTH, VOCABULARY, 0.3f, 0, NULL, TWS_NONE));
 }
 
+static const char *hand_config(int index) {
+  static char text[256];
+  snprintf(text, sizeof text,
+           "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": 1, \"gradient_clipping\": 0, "
+           "\"zero_optimization\": {\"stage\": %d}, \"twinspeed\": {\"sequence_length\": %d, \"recompute\": "
+           "\"%s\"}}",
+           SAMPLES, index % 4, SEQUENCE, recompute[index / 4 % 2]);
+  return text;
+}
+
 START_TEST(random_graphs) {
   int32_t ids[SAMPLES * SEQUENCE], targets[SAMPLES * SEQUENCE];
-  char config[256];
   hand_network h;
   hand_job job;
   random_graph(&h, (uint64_t)_i);
-  snprintf(config, sizeof config,
-           "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": 1, \"gradient_clipping\": 0, "
-           "\"zero_optimization\": "
-           "{\"stage\": %d}, \"twinspeed\": {\"sequence_length\": %d, \"recompute\": \"%s\"}}",
-           SAMPLES, _i % 4, SEQUENCE, recompute[_i / 4 % 2]);
-  hand_job_begin(&job, h.net, config);
+  hand_job_begin(&job, h.net, hand_config(_i));
   make_ids(ids, SAMPLES * SEQUENCE, VOCABULARY, 1);
   make_ids(targets, SAMPLES * SEQUENCE, VOCABULARY, 2);
   hand_input(&job, 0, ids);
@@ -71,11 +75,144 @@ START_TEST(random_graphs) {
 }
 END_TEST
 
+/* ---- attention: padding masks, two sequences ---- */
+
+enum { HEADS = 3, HEAD = 4, OTHER = 7 };
+
+static const tws_dim samples_alone[] = {{.kind = TWS_DIM_SAMPLES}};
+static const tws_dim other_rows[] = {{.kind = TWS_DIM_SAMPLES}, {.kind = TWS_DIM_SEQUENCE, .size = OTHER}};
+
+static void begin_heads(hand_network *h) {
+  hand_network_begin(h, VOCABULARY, MOST);
+  h->net->hidden = WIDTH;
+  h->net->positions = SEQUENCE;
+  h->net->heads = h->net->kv_heads = HEADS;
+  h->net->head_size = HEAD;
+}
+
+static void end_heads(hand_network *h, uint32_t x) {
+  x = tws_build_norm(&h->b, -2, "norm", x, 0, 1e-5);
+  tws_build_loss(&h->b, tws_build_linear(&h->b, -2, "head", x, WIDTH, VOCABULARY, 0.3f, 1, NULL, TWS_NONE));
+}
+
+/* A layer whose tokens see all others that count, on both sides. */
+static uint32_t encoder_layer(hand_network *h, int layer, uint32_t x, uint32_t lengths) {
+  tws_network_builder *b = &h->b;
+  const int64_t width = h->net->values[x].per_row, qkv[3] = {WIDTH, WIDTH, WIDTH};
+#define NAME(part) tws_build_name(b, "encoder.%d." part, layer)
+  uint32_t y = tws_build_linear(b, layer, NAME("qkv"), x, width, 3 * WIDTH, 0.3f, 1, qkv, TWS_NONE);
+  y = tws_build_attention(b, layer, NAME("attention"), y);
+  tws_module *attention = &h->net->modules[h->net->module_count - 1];
+  attention->flags = TWS_BIDIRECTIONAL;
+  attention->input[0] = lengths;
+  y = tws_build_linear(b, layer, NAME("out"), y, WIDTH, width, 0.3f, 1, NULL, TWS_NONE);
+  x = tws_build_norm(b, layer, NAME("norm_1"), tws_build_add(b, layer, NAME("add_1"), x, y), 0, 1e-5);
+  y = tws_build_linear(b, layer, NAME("up"), x, width, 2 * width, 0.3f, 1, NULL, TWS_NONE);
+  y = tws_build_pointwise(b, layer, NAME("act"), TWS_MODULE_GELU, y, 2 * width);
+  y = tws_build_linear(b, layer, NAME("down"), y, 2 * width, width, 0.3f, 1, NULL, TWS_NONE);
+  return tws_build_norm(b, layer, NAME("norm_2"), tws_build_add(b, layer, NAME("add_2"), x, y), 0, 1e-5);
+#undef NAME
+}
+
+/* An encoder after norms (BERT's), whose second sample is shorter. What stands behind a sample's end changes nothing.
+ */
+START_TEST(encoder_with_padding) {
+  int32_t ids[SAMPLES * SEQUENCE], targets[SAMPLES * SEQUENCE], lengths[SAMPLES] = {SEQUENCE, SEQUENCE - 2};
+  hand_network h;
+  hand_job job;
+  begin_heads(&h);
+  uint32_t x = tws_build_embedding(&h.b, "embed", "wte", "wpe", 0.5f);
+  const uint32_t input = tws_build_input(&h.b, "lengths", TWS_INPUT_LENGTHS, samples_alone, 1);
+  for (int layer = 0; layer < 2; layer++) x = encoder_layer(&h, layer, x, input);
+  end_heads(&h, x);
+  hand_job_begin(&job, h.net, hand_config(_i));
+  make_ids(ids, SAMPLES * SEQUENCE, VOCABULARY, 1);
+  make_ids(targets, SAMPLES * SEQUENCE, VOCABULARY, 2);
+  for (int i = SAMPLES * SEQUENCE - 2; i < SAMPLES * SEQUENCE; i++) targets[i] = -1; /* padding is not predicted */
+  hand_input(&job, tws_network_input_of(h.net, TWS_INPUT_TOKENS), ids);
+  hand_input(&job, tws_network_input_of(h.net, TWS_INPUT_TARGETS), targets);
+  hand_input(&job, input, lengths);
+  hand_differentiate(&job, 0.02);
+  const double loss = hand_loss(&job, job.weights, 0);
+  ids[SAMPLES * SEQUENCE - 1] = (ids[SAMPLES * SEQUENCE - 1] + 1) % VOCABULARY;
+  ck_assert_double_eq(hand_loss(&job, job.weights, 0), loss);
+  ids[0] = (ids[0] + 1) % VOCABULARY;
+  ck_assert_double_ne(hand_loss(&job, job.weights, 0), loss);
+  hand_job_end(&job);
+  tws_network_destroy(h.net);
+}
+END_TEST
+
+/* A decoder reads an encoder of another length, twice. */
+static uint32_t cross_layer(hand_network *h, int layer, uint32_t x, uint32_t memory, uint32_t lengths) {
+  tws_network_builder *b = &h->b;
+  const int64_t kv[3] = {WIDTH, WIDTH, 0};
+  uint32_t q =
+      tws_build_linear(b, layer, tws_build_name(b, "decoder.%d.q", layer), x, WIDTH, WIDTH, 0.3f, 0, NULL, TWS_NONE);
+  uint32_t keys = tws_build_linear(b, layer, tws_build_name(b, "decoder.%d.kv", layer), memory, WIDTH, 2 * WIDTH, 0.3f,
+                                   1, kv, TWS_NONE);
+  const uint32_t at =
+      tws_build_module(b, TWS_MODULE_CROSS_ATTENTION, layer, tws_build_name(b, "decoder.%d.cross", layer));
+  tws_module *m = &h->net->modules[at];
+  m->in[0] = q;
+  m->in[1] = keys;
+  m->input[0] = lengths;
+  m->heads = m->kv_heads = HEADS;
+  m->head_size = HEAD;
+  m->in_features = m->out_features = WIDTH;
+  const tws_value *like = &h->net->values[q];
+  const uint32_t o = tws_build_value(b, at, 0, "o", like->row, like->row_dims, WIDTH, TWS_VALUE_ACTIVATION);
+  tws_build_value(b, at, 1, "lse", like->row, like->row_dims, HEADS, TWS_VALUE_STATISTIC);
+  uint32_t y =
+      tws_build_linear(b, layer, tws_build_name(b, "decoder.%d.out", layer), o, WIDTH, WIDTH, 0.3f, 0, NULL, TWS_NONE);
+  return tws_build_norm(b, layer, tws_build_name(b, "decoder.%d.norm", layer),
+                        tws_build_add(b, layer, tws_build_name(b, "decoder.%d.add", layer), x, y), 1, 1e-5);
+}
+
+START_TEST(cross_attention) {
+  int32_t ids[SAMPLES * OTHER], read[SAMPLES * SEQUENCE], targets[SAMPLES * SEQUENCE],
+      lengths[SAMPLES] = {OTHER - 3, OTHER};
+  hand_network h;
+  hand_job job;
+  begin_heads(&h);
+  const uint32_t other = tws_build_input(&h.b, "encoder ids", TWS_INPUT_TOKENS, other_rows, 2);
+  const uint32_t count = tws_build_input(&h.b, "lengths", TWS_INPUT_LENGTHS, samples_alone, 1);
+  const uint32_t at = tws_build_module(&h.b, TWS_MODULE_EMBEDDING, -1, "encoder.embed");
+  h.net->modules[at].input[0] = other;
+  h.net->modules[at].out_features = WIDTH;
+  tws_build_param(&h.b, at, 0, "encoder.embed.weight", VOCABULARY, WIDTH, (tws_init){0.5f, 0});
+  uint32_t memory = tws_build_value(&h.b, at, 0, "x", other_rows, 2, WIDTH, TWS_VALUE_ACTIVATION);
+  memory = encoder_layer(&h, 0, memory, count);
+  const uint32_t own = tws_build_input(&h.b, "input ids", TWS_INPUT_TOKENS,
+                                       (const tws_dim[]){{.kind = TWS_DIM_SAMPLES}, {.kind = TWS_DIM_SEQUENCE}}, 2);
+  uint32_t x = tws_build_embedding(&h.b, "embed", "wte", "wpe", 0.5f);
+  h.net->modules[h.net->module_count - 1].input[0] = own;
+  for (int layer = 1; layer < 3; layer++) x = cross_layer(&h, layer, x, memory, count);
+  end_heads(&h, x);
+  hand_job_begin(&job, h.net, hand_config(_i));
+  make_ids(ids, SAMPLES * OTHER, VOCABULARY, 1);
+  make_ids(read, SAMPLES * SEQUENCE, VOCABULARY, 2);
+  make_ids(targets, SAMPLES * SEQUENCE, VOCABULARY, 3);
+  hand_input(&job, other, ids);
+  hand_input(&job, own, read);
+  hand_input(&job, count, lengths);
+  hand_input(&job, tws_network_input_of(h.net, TWS_INPUT_TARGETS), targets);
+  hand_differentiate(&job, 0.02);
+  const double loss = hand_loss(&job, job.weights, 0);
+  ids[OTHER - 3] = (ids[OTHER - 3] + 1) % VOCABULARY; /* behind the first sample's end */
+  ck_assert_double_eq(hand_loss(&job, job.weights, 0), loss);
+  hand_job_end(&job);
+  tws_network_destroy(h.net);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("hand networks");
   TCase *graphs = tcase_create("graphs");
   tcase_set_timeout(graphs, 300);
   tcase_add_loop_test(graphs, random_graphs, 0, 40);
+  tcase_add_loop_test(graphs, encoder_with_padding, 0, 8);
+  tcase_add_loop_test(graphs, cross_attention, 0, 8);
   suite_add_tcase(suite, graphs);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

@@ -252,21 +252,21 @@ static const char *access_of(tws_binding_source source, int backward) {
   }
 }
 
-/* Whether the bindings are the operands in order, but for those that are there only on a condition. */
-static int bindings_fit(const tws_operand_text *o, const tws_binding *b, int backward) {
-  if (b->source == TWS_BIND_END) {
-    while (o->name && o->when) ++o;
-    return !o->name;
-  }
-  if (!o->name) return 0;
-  const int fits = strcmp(o->access, access_of((tws_binding_source)b->source, backward)) == 0 &&
-                   (b->source != TWS_BIND_TAKE || o->in_place);
-  return (fits && bindings_fit(o + 1, b + 1, backward)) || (o->when && bindings_fit(o + 1, b, backward));
-}
-
 static void module_kernel_fits(const char *type, const tws_module_kernel *k, int backward) {
   const tws_operator *row = tws_operator_of((tws_kernel)k->kernel);
-  REQUIRE(bindings_fit(row->operand, k->binding, backward), "%s: not the operands of %s", type, row->name);
+  int i = 0;
+  for (; k->binding[i].source != TWS_BIND_END; ++i) {
+    const tws_operand_text *o = &row->operand[i];
+    const tws_binding_source source = (tws_binding_source)k->binding[i].source;
+    const char *access = access_of(source, backward);
+    REQUIRE(o->name, "%s: %s has no operand %d", type, row->name, i);
+    REQUIRE(source != TWS_BIND_NONE || o->when, "%s: %s needs %s", type, row->name, o->name);
+    REQUIRE(source == TWS_BIND_NONE || strcmp(o->access, access) == 0, "%s: %s: %s is %s, not %s", type, row->name,
+            o->name, o->access, access);
+    REQUIRE(source != TWS_BIND_TAKE || o->in_place, "%s: %s cannot be in place", type, o->name);
+  }
+  for (; row->operand[i].name; ++i)
+    REQUIRE(row->operand[i].when, "%s: %s lacks %s", type, row->name, row->operand[i].name);
 }
 
 /* Each kernel of a module gets the operands of its row, read and written as the row says. */

@@ -127,6 +127,7 @@ static uint32_t add_layer(tws_network_builder *b, const tws_decoder *d, int laye
                        TWS_NONE);
   y = tws_build_rope(b, layer, NAME("self_attn.rope"), y, d->rope);
   y = tws_build_attention(b, layer, NAME("self_attn"), y);
+  net->modules[net->module_count - 1].window = layer >= d->window_layer ? d->window : 0;
   y = tws_build_linear(b, layer, NAME("self_attn.o_proj"), y, q, hidden, std, d->output_bias, NULL, TWS_NONE);
   x = tws_build_add(b, layer, NAME("add_1"), x, y);
   y = tws_build_norm(b, layer, NAME("post_attention_layernorm"), x, 1, d->epsilon);

@@ -8,6 +8,7 @@
 typedef struct tws_decoder {
   int64_t positions, kv_heads; /* where the file gives none; 0: as many as query heads */
   int qkv_bias, output_bias, mlp_bias;
+  int64_t window, window_layer; /* sliding window of attention, from this layer on; 0: none */
   double epsilon, range, rope[5];
 } tws_decoder;
 

@@ -15,6 +15,7 @@
 #define KERNEL(id, ...) {.kernel = TWS_KERNEL_##id, .binding = {__VA_ARGS__}},
 #define BIND(source_, index_) \
   { .source = TWS_BIND_##source_, .index = index_ }
+#define NONE BIND(NONE, 0)
 #define IN(i) BIND(IN, i)
 #define OUT(i) BIND(OUT, i)
 #define PARAM(i) BIND(PARAM, i)

@@ -7,6 +7,7 @@
 
 typedef enum tws_binding_source {
   TWS_BIND_END,
+  TWS_BIND_NONE,
   TWS_BIND_IN,
   TWS_BIND_OUT,
   TWS_BIND_PARAM,
@@ -27,7 +28,7 @@ typedef struct tws_binding {
   uint8_t source, index;
 } tws_binding;
 
-enum { TWS_BINDINGS = 10 };
+enum { TWS_BINDINGS = 17 };
 typedef struct tws_module_kernel {
   uint8_t kernel;                    /* tws_kernel */
   tws_binding binding[TWS_BINDINGS]; /* operand by operand of the kernel's row, then TWS_BIND_END */

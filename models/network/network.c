@@ -248,6 +248,9 @@ double tws_network_flops_per_token(const tws_network *network, int64_t seq, int 
       flops += 2 * (double)module->in_features * (double)out;
     } else if (module->type == TWS_MODULE_ATTENTION) {
       double square = 4 * (double)seq * (double)module->heads * (double)module->head_size;
+      if (module->window > 0 && module->window < seq) /* the pairs seen, of those that there would be without it */
+        square *=
+            (double)module->window * (2 * (double)seq - (double)module->window + 1) / ((double)seq * (double)(seq + 1));
       flops += causal_halved ? square / 2 : square;
     }
   }

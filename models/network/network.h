@@ -12,8 +12,8 @@
 
 #define TWS_NONE UINT32_MAX
 
-/* What a module does is its row of models/network/modules.def. An output "in place" is a value of its own (each value has
- * one producer) that takes over the memory of its input, whose last reader that module is. */
+/* What a module does is its row of models/network/modules.def. An output "in place" is a value of its own (each value
+ * has one producer) that takes over the memory of its input, whose last reader that module is. */
 typedef enum tws_module_type {
 #define MODULE(id, ...) TWS_MODULE_##id,
 #include "models/network/modules.def"
@@ -35,10 +35,13 @@ typedef struct tws_dim {
 } tws_dim;
 enum { TWS_DIMS = 4 };
 
-typedef enum tws_value_kind { TWS_VALUE_ACTIVATION /* model dtype */, TWS_VALUE_STATISTIC /* float32 */ } tws_value_kind;
+typedef enum tws_value_kind {
+  TWS_VALUE_ACTIVATION /* model dtype */,
+  TWS_VALUE_STATISTIC /* float32 */
+} tws_value_kind;
 
-/* Rows are the dimensions that follow from the job (samples, tokens of sequences, slots of experts), and come first; each
- * row has per_row elements, which is what the fixed dimensions behind them multiply to. */
+/* Rows are the dimensions that follow from the job (samples, tokens of sequences, slots of experts), and come first;
+ * each row has per_row elements, which is what the fixed dimensions behind them multiply to. */
 typedef struct tws_value {
   const char *name;  /* "h.3.ln_1.y" */
   uint32_t producer; /* module */
@@ -68,23 +71,25 @@ typedef struct tws_param {
   int64_t rows, columns; /* [rows, columns]; vectors have rows = 1 */
   float init_std;        /* normal(0, init_std); 0 with init_value */
   float init_value;
-  int64_t fused[3];      /* rows of each Hugging Face tensor joined in this one: q, k, v or gate, up; 0: not fused */
-  uint32_t module;       /* first module that uses it; a tied parameter appears in the module list of others too */
-  tws_axes own_along;    /* axes along which every rank has one of its own, of this shape (experts); most have none */
+  int64_t fused[3];   /* rows of each Hugging Face tensor joined in this one: q, k, v or gate, up; 0: not fused */
+  uint32_t module;    /* first module that uses it; a tied parameter appears in the module list of others too */
+  tws_axes own_along; /* axes along which every rank has one of its own, of this shape (experts); most have none */
 } tws_param;
 
 typedef struct tws_module {
   tws_module_type type;
-  const char *name;       /* "transformer.h.0.attn.c_attn" */
-  int32_t layer;          /* transformer layer, or -1 before the first, -2 after the last */
+  const char *name;                                  /* "transformer.h.0.attn.c_attn" */
+  int32_t layer;                                     /* transformer layer, or -1 before the first, -2 after the last */
   uint32_t in[TWS_MODULE_INS], out[TWS_MODULE_OUTS]; /* values, TWS_NONE where absent */
-  uint32_t param[TWS_MODULE_PARAMS]; /* weight (wte), bias (wpe); TWS_NONE where absent */
-  uint32_t input[2];                 /* of the network, TWS_NONE where absent */
-  int64_t in_features, out_features; /* LINEAR; NORM, EMBEDDING, SWIGLU, GELU, ADD: width in out_features */
+  uint32_t param[TWS_MODULE_PARAMS];                 /* weight (wte), bias (wpe); TWS_NONE where absent */
+  uint32_t input[2];                                 /* of the network, TWS_NONE where absent */
+  int64_t in_features, out_features;  /* LINEAR; NORM, EMBEDDING, SWIGLU, GELU, ADD: width in out_features */
+  int64_t window;                     /* ATTENTION: how far back a token sees, itself included; 0: to the beginning */
+  uint32_t flags;                     /* of its kernels: TWS_BIDIRECTIONAL */
   int32_t heads, kv_heads, head_size; /* ROPE, ATTENTION */
-  int32_t rms;            /* NORM: RMSNorm */
-  double epsilon;         /* NORM */
-  double rope[5];         /* theta; llama3 scaling factor (0: none), low, high frequency factor, original length */
+  int32_t rms;                        /* NORM: RMSNorm */
+  double epsilon;                     /* NORM */
+  double rope[5]; /* theta; llama3 scaling factor (0: none), low, high frequency factor, original length */
 } tws_module;
 
 /* Without values, parameters and inputs. */
@@ -92,20 +97,20 @@ void tws_module_clear(tws_module *module, tws_module_type type, const char *name
 
 typedef struct tws_network {
   tws_arena *arena;
-  const char *name;         /* "gpt2" or the path it was read from */
-  const char *architecture; /* "gpt2", "llama" */
+  const char *name;                                    /* "gpt2" or the path it was read from */
+  const char *architecture;                            /* "gpt2", "llama" */
   const char *class_name, *class_prefix, *class_block; /* "LlamaForCausalLM", "Llama", "DecoderLayer"; NULL: by hand */
-  const char *notes;        /* keys that were read but change nothing here, one remark a line; "" when there are none */
+  const char *notes; /* keys that were read but change nothing here, one remark a line; "" when there are none */
   int64_t layers, hidden, heads, kv_heads, head_size, intermediate, vocabulary, padded_vocabulary, positions;
-  tws_dtype dtype;          /* torch_dtype or dtype of the file; F32 where it says nothing */
-  int tied;                 /* head shares the embedding's weight */
+  tws_dtype dtype; /* torch_dtype or dtype of the file; F32 where it says nothing */
+  int tied;        /* head shares the embedding's weight */
   tws_module *modules;
   tws_value *values;
   tws_param *params;
   tws_network_input input[TWS_NETWORK_INPUTS];
   uint32_t module_count, value_count, param_count, input_count;
   uint32_t layer_first, layer_stride; /* modules of layer l: [layer_first + l stride, + stride) */
-  uint32_t logits;          /* value */
+  uint32_t logits;                    /* value */
 } tws_network;
 
 /* `spec`: a built-in name, or the path of a Hugging Face config.json (or of a folder that has one).
@@ -139,7 +144,9 @@ double tws_network_flops_per_token(const tws_network *network, int64_t seq, int 
  * (its shards lie beside it), or a folder with model.safetensors or model.safetensors.index.json. Every header is
  * checked: known types, shapes that match their byte ranges, ranges that cover the data without holes or overlaps.
  * Format: https://github.com/huggingface/safetensors#format. TWS_INVALID with the file and tensor. */
-typedef struct tws_safetensors_counts { int64_t tensors, parameters, bytes; } tws_safetensors_counts;
+typedef struct tws_safetensors_counts {
+  int64_t tensors, parameters, bytes;
+} tws_safetensors_counts;
 tws_code tws_safetensors_count(const char *path, tws_safetensors_counts *counts, tws_error *err);
 
 #endif
