@@ -35,7 +35,7 @@ static void backward_positions(tws_lower *l, const tws_module *m) {
   work.d[0] = tws_module_rows(l, m);
   work.d[1] = width;
   work.d[2] = rows;
-  work.d[3] = l->config->sequence_length / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
+  work.d[3] = l->whole_sequence[m->out[0]] / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
   work.flags = accumulate ? TWS_ACCUMULATE : 0;
   uint64_t begin = (uint64_t)(first * width), count = (uint64_t)(rows * width);
   if (!accumulate) {

@@ -133,8 +133,10 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   l->tiled = tws_arena_alloc(l->scratch, values + 1u, 1);
   l->adds = tws_arena_alloc(l->scratch, values + 1u, 1);
   l->sharing = tws_arena_alloc(l->scratch, 2 * values + 2u, sizeof *l->sharing);
+  l->whole_sequence = tws_arena_alloc(l->scratch, values + 1u, sizeof *l->whole_sequence);
   l->rows = tws_arena_alloc(l->scratch, values + 1u, sizeof *l->rows);
-  if (!l->kept || !l->tiled || !l->adds || !l->sharing || !l->rows) return tws_fail(err, TWS_MEMORY, NULL, "no memory");
+  if (!l->kept || !l->tiled || !l->adds || !l->sharing || !l->rows || !l->whole_sequence)
+    return tws_fail(err, TWS_MEMORY, NULL, "no memory");
   tws_values_begin(l);
   const tws_lifetime whole = TWS_LIFETIME_PROGRAM;
   plan->hyper = tws_builder_buffer(&l->b, "hyperparameters", TWS_CATEGORY_INPUT, TWS_F32, TWS_HYPER_COUNT, whole);

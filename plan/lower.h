@@ -142,14 +142,15 @@ typedef struct tws_lower {
   int tile, tiles;              /* of the visit being lowered */
   const tws_module *fused_with; /* likewise: the module whose work its kernel does too, or NULL */
   uint8_t *tiled;               /* values that exist one tile at a time */
-  uint8_t *adds;        /* per value: whether tiles add to the gradient that was there before the first of them */
-  uint32_t *sharing;    /* values whose gradient may be another value's too, as many as there are */
+  uint8_t *adds;     /* per value: whether tiles add to the gradient that was there before the first of them */
+  uint32_t *sharing; /* values whose gradient may be another value's too, as many as there are */
   uint32_t sharing_count;
-  uint8_t *kept;        /* per value: tws_kept */
-  uint64_t *rows;       /* per value: of a micro-batch on this rank, before its placement */
-  int64_t tokens;       /* of one micro-batch on this rank */
-  int64_t accumulation; /* micro-batches lowered */
-  int overlap;          /* overlap_comm, off in a pipeline */
+  uint8_t *kept;           /* per value: tws_kept */
+  uint64_t *rows;          /* per value: of a micro-batch on this rank, before its placement */
+  int64_t *whole_sequence; /* likewise: length of the whole sequences that it is made of */
+  int64_t tokens;          /* of one micro-batch on this rank */
+  int64_t accumulation;    /* micro-batches lowered */
+  int overlap;             /* overlap_comm, off in a pipeline */
   tws_stream gather_stream, reduce_stream, exchange_stream;
   int slices;                     /* in which split layers and their exchanges are issued, to overlap */
   uint32_t group[TWS_AXIS_COUNT]; /* the communicator along an axis, TWS_NONE where there is none */
@@ -170,8 +171,6 @@ uint32_t tws_lower_add_group(tws_lower *l, tws_axes axes, const int *members, in
 void tws_values_begin(tws_lower *l);
 uint64_t tws_value_rows(const tws_lower *l, uint32_t value);
 uint64_t tws_value_elements(const tws_lower *l, uint32_t value);
-/* Length of the whole sequences that a value is made of. */
-int64_t tws_value_sequence(const tws_lower *l, uint32_t value);
 /* Of an input of the network: a micro-batch of it on this rank. */
 uint64_t tws_input_rows(const tws_lower *l, uint32_t input);
 uint64_t tws_input_elements(const tws_lower *l, uint32_t input);
@@ -185,8 +184,8 @@ tws_operand tws_value_take(tws_lower *l, uint32_t input, uint32_t output, uint32
 tws_operand tws_value_gradient(tws_lower *l, uint32_t value);
 /* Where the gradient of an input is written, or added to when another consumer of the value has been there. */
 tws_operand tws_value_gradient_out(tws_lower *l, uint32_t value, int *accumulate);
-/* Whether the gradient in `value` is also that of a value whose producer comes before module `before`: it is still to be
- * read as that. */
+/* Whether the gradient in `value` is also that of a value whose producer comes before module `before`: it is still to
+ * be read as that. */
 int tws_gradient_is_shared(const tws_lower *l, uint32_t value, uint32_t before);
 /* Adds what was made beside it to the gradient of a value. */
 void tws_lower_add_gradient(tws_lower *l, uint32_t value, tws_operand part);

@@ -18,7 +18,7 @@ int64_t tws_module_rows(const tws_lower *l, const tws_module *m) {
     rows = tws_value_rows(l, m->in[0]);
   else if (m->input[0] != TWS_NONE)
     rows = tws_input_rows(l, m->input[0]);
-  return (int64_t)rows / l->tiles;
+  return l->tiles == 1 ? (int64_t)rows : (int64_t)rows / l->tiles;
 }
 
 #define SIZES(...) const int64_t sizes[] = {__VA_ARGS__};
@@ -32,12 +32,12 @@ int64_t tws_module_rows(const tws_lower *l, const tws_module *m) {
     memcpy(work.f, scalars + 1, sizeof scalars - sizeof *scalars);                          \
     break;                                                                                  \
   }
+/* Attention sees whole sequences. */
+#define sequence (l->whole_sequence[m->in[0]])
+#define other (l->whole_sequence[m->in[1]])
 tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel kernel, uint32_t flags) {
   tws_work work = tws_kernel_work(kernel, l->config->dtype, flags);
   const int64_t rows = tws_module_rows(l, m);
-  /* attention sees whole sequences */
-  const int64_t sequence = m->in[0] != TWS_NONE ? tws_value_sequence(l, m->in[0]) : l->config->sequence_length;
-  const int64_t other = m->in[1] != TWS_NONE ? tws_value_sequence(l, m->in[1]) : 0;
   switch (m->type) {
 #include "models/network/modules.def"
     case TWS_MODULE_TYPE_COUNT:
@@ -45,6 +45,9 @@ tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel ker
   }
   return work;
 }
+
+#undef sequence
+#undef other
 
 /* ---- a kernel by its row ---- */
 
@@ -141,7 +144,10 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
 }
 
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
-  emission e = {.work = tws_module_work(l, m, (tws_kernel)kernel->kernel, 0), .add_to = TWS_NONE};
+  emission e; /* its operands are made one by one */
+  e.work = tws_module_work(l, m, (tws_kernel)kernel->kernel, 0);
+  e.count = 0;
+  e.add_to = TWS_NONE;
   const tws_operator *row = tws_operator_of((tws_kernel)kernel->kernel);
   for (int i = 0; kernel->binding[i].source != TWS_BIND_END && l->b.failed == TWS_OK; i++)
     bind(l, &e, m, kernel->binding[i], row->operand[i].adds_flag);
@@ -166,7 +172,7 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   work.d[0] = tws_module_rows(l, m);
   work.d[1] = m->out_features;
   work.d[2] = l->network->params[m->param[0]].rows;
-  work.d[4] = l->config->sequence_length / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
+  work.d[4] = l->whole_sequence[m->out[0]] / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
   const tws_arguments arguments = {{(double)local->first_row}};
   if (m->param[1] != TWS_NONE && !local->skips_vector) {
     int64_t first, width = m->out_features;

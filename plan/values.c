@@ -7,10 +7,18 @@ static uint64_t count_of(const tws_lower *l, const tws_dim *dim, int dims, int64
   return (uint64_t)tws_dims_count(dim, dims, l->config->micro_batch_size, sequence);
 }
 
+static int64_t sequence_of(const tws_lower *l, const tws_value *v) {
+  for (int i = 0; i < v->row_dims; i++)
+    if (v->row[i].kind == TWS_DIM_SEQUENCE && v->row[i].size > 0) return v->row[i].size;
+  return l->config->sequence_length;
+}
+
 void tws_values_begin(tws_lower *l) {
-  for (uint32_t v = 0; v < l->network->value_count; v++)
+  for (uint32_t v = 0; v < l->network->value_count; v++) {
+    l->whole_sequence[v] = sequence_of(l, &l->network->values[v]);
     l->rows[v] = count_of(l, l->network->values[v].row, l->network->values[v].row_dims, l->config->sequence_length) /
                  l->local.values[v].token_parts;
+  }
 }
 
 uint64_t tws_value_rows(const tws_lower *l, uint32_t value) {
@@ -19,13 +27,6 @@ uint64_t tws_value_rows(const tws_lower *l, uint32_t value) {
 
 uint64_t tws_value_elements(const tws_lower *l, uint32_t value) {
   return l->network->values[value].per_row * tws_value_rows(l, value);
-}
-
-int64_t tws_value_sequence(const tws_lower *l, uint32_t value) {
-  const tws_value *v = &l->network->values[value];
-  for (int i = 0; i < v->row_dims; i++)
-    if (v->row[i].kind == TWS_DIM_SEQUENCE && v->row[i].size > 0) return v->row[i].size;
-  return l->config->sequence_length;
 }
 
 /* ---- inputs of the network ---- */

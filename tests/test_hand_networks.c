@@ -181,6 +181,7 @@ START_TEST(cross_attention) {
   h.net->modules[at].input[0] = other;
   h.net->modules[at].out_features = WIDTH;
   tws_build_param(&h.b, at, 0, "encoder.embed.weight", VOCABULARY, WIDTH, (tws_init){0.5f, 0});
+  tws_build_param(&h.b, at, 1, "encoder.positions.weight", OTHER + 1, WIDTH, (tws_init){0.5f, 0});
   uint32_t memory = tws_build_value(&h.b, at, 0, "x", other_rows, 2, WIDTH, TWS_VALUE_ACTIVATION);
   memory = encoder_layer(&h, 0, memory, count);
   const uint32_t own = tws_build_input(&h.b, "input ids", TWS_INPUT_TOKENS,
