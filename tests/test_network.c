@@ -232,6 +232,32 @@ START_TEST(random_configurations) {
 }
 END_TEST
 
+/* Of config.json files as published on the Hugging Face hub, cut down to the keys that matter. */
+START_TEST(counts_of_published_files) {
+  static const struct {
+    const char *text;
+    int64_t params;
+  } models[] = {
+      {"{\"model_type\":\"qwen2\",\"hidden_size\":896,\"num_hidden_layers\":24,\"num_attention_heads\":14,"
+       "\"num_key_value_heads\":2,\"intermediate_size\":4864,\"vocab_size\":151936,\"tie_word_embeddings\":true,"
+       "\"max_position_embeddings\":32768,\"sliding_window\":32768,\"use_sliding_window\":false}",
+       494032768}, /* Qwen2.5-0.5B */
+      {"{\"model_type\":\"qwen2\",\"hidden_size\":3584,\"num_hidden_layers\":28,\"num_attention_heads\":28,"
+       "\"num_key_value_heads\":4,\"intermediate_size\":18944,\"vocab_size\":152064}",
+       7615616512}, /* Qwen2.5-7B */
+  };
+  for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+    tws_network *network = NULL;
+    tws_error err;
+    ck_assert_msg(parse(models[i].text, &network, &err) == TWS_OK, "%s", err.message);
+    check_graph(network);
+    ck_assert_int_eq(tws_network_params(network, 0), models[i].params);
+    ck_assert_str_eq(network->notes, "");
+    tws_network_destroy(network);
+  }
+}
+END_TEST
+
 #define LLAMA_HEAD                                                                                                  \
   "{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":64,\"intermediate_size\":96,\"vocab_size\":9," \
   "\"num_attention_heads\":4"
@@ -488,6 +514,7 @@ int main(void) {
   Suite *suite = suite_create("network");
   TCase *graph = tcase_create("graph");
   tcase_add_test(graph, public_counts);
+  tcase_add_test(graph, counts_of_published_files);
   tcase_add_test(graph, padded_gpt2);
   tcase_add_test(graph, flops_follow_palm);
   tcase_add_test(graph, builtin_graphs);
