@@ -245,6 +245,10 @@ START_TEST(counts_of_published_files) {
       {"{\"model_type\":\"qwen2\",\"hidden_size\":3584,\"num_hidden_layers\":28,\"num_attention_heads\":28,"
        "\"num_key_value_heads\":4,\"intermediate_size\":18944,\"vocab_size\":152064}",
        7615616512}, /* Qwen2.5-7B */
+      {"{\"model_type\":\"mistral\",\"hidden_size\":4096,\"num_hidden_layers\":32,\"num_attention_heads\":32,"
+       "\"num_key_value_heads\":8,\"intermediate_size\":14336,\"vocab_size\":32000,\"sliding_window\":4096,"
+       "\"tie_word_embeddings\":false}",
+       7241732096}, /* Mistral-7B-v0.1 */
   };
   for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
     tws_network *network = NULL;
