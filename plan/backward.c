@@ -139,7 +139,7 @@ static int keeps_apart(const tws_lower *l, const tws_module *add, int one) {
   const tws_module *modules = l->network->modules;
   const uint32_t at = (uint32_t)(add - modules), other = l->network->values[add->in[1 - one]].producer;
   for (uint32_t m = other; m < at; m++)
-    for (int i = 0; i < TWS_MODULE_INS; i++)
+    for (int i = 0; i < TWS_MODULE_INS && modules[m].in[i] != TWS_NONE; i++)
       if (modules[m].in[i] == add->in[one]) return 0;
   return 1;
 }

@@ -209,9 +209,14 @@ static uint32_t intern_arguments(tws_builder *b, const tws_arguments *arguments)
 
 void tws_builder_compute_with(tws_builder *b, tws_stream stream, const tws_work *work, const tws_arguments *arguments,
                               const tws_operand *operands, int count) {
-  tws_work placed = *work;
-  placed.place = stream == TWS_STREAM_HOST ? TWS_PLACE_HOST : TWS_PLACE_DEVICE;
-  tws_op *op = emit(b, TWS_OP_COMPUTE, stream, TWS_CHANNEL_NONE, &placed, operands, count);
+  const uint8_t place = stream == TWS_STREAM_HOST ? TWS_PLACE_HOST : TWS_PLACE_DEVICE;
+  tws_work placed;
+  if (work->place != place) {
+    placed = *work;
+    placed.place = place;
+    work = &placed;
+  }
+  tws_op *op = emit(b, TWS_OP_COMPUTE, stream, TWS_CHANNEL_NONE, work, operands, count);
   if (op && arguments) op->arguments = intern_arguments(b, arguments);
 }
 

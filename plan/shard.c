@@ -303,12 +303,13 @@ static void add_part(maker *k, const tws_module *m) {
 /* Ranks that see different samples each have a part of the gradient's sum, unless the parameter is one of their own. */
 static void place_among_replicas(const tws_network *whole, tws_placement *params) {
   const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES);
-  for (uint32_t p = 0; p < whole->param_count; p++)
-    for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
-      if (!tws_axes_cover(replicas, (tws_axis)axis)) continue;
-      const int own = tws_axes_cover(whole->params[p].own_along, (tws_axis)axis);
-      params[p].on[axis] = own ? TWS_PLACED_EXPERTS : TWS_PLACED_BROADCAST;
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
+    if (!tws_axes_cover(replicas, (tws_axis)axis)) continue;
+    for (uint32_t p = 0; p < whole->param_count; p++) {
+      const tws_axes along = whole->params[p].own_along;
+      params[p].on[axis] = along && tws_axes_cover(along, (tws_axis)axis) ? TWS_PLACED_EXPERTS : TWS_PLACED_BROADCAST;
     }
+  }
 }
 
 static void find_consumers(maker *k) {
