@@ -1,4 +1,4 @@
-/* ctest: engine */
+/* ctest: engine mpi */
 /* Parameters of two classes: dense ones, whose gradients all ranks add up, and some of which every rank along "expert"
  * has one of its own, whose gradients are added up along "expert-data" alone. Every stage is verified, laid out,
  * costed, simulated, and executed on the host by one thread for each rank: gradients are the sums that ranks alone
@@ -22,16 +22,16 @@ static tws_error err;
 
 /* ---- collectives among threads ---- */
 
-typedef struct meeting_point {
+typedef struct rendezvous_point {
   tws_axes axes;
   int first;
   pthread_barrier_t barrier;
   const tws_comm_segment *segments[WORLD];
-} meeting_point;
+} rendezvous_point;
 
 typedef struct thread_world {
   pthread_mutex_t lock;
-  meeting_point points[32];
+  rendezvous_point points[32];
   int count;
 } thread_world;
 
@@ -40,12 +40,12 @@ struct tws_comm {
   const tws_plan *plan;
 };
 
-static meeting_point *point_of(thread_world *world, const tws_group *g) {
+static rendezvous_point *point_of(thread_world *world, const tws_group *g) {
   pthread_mutex_lock(&world->lock);
   int i = 0;
   while (i < world->count && (world->points[i].axes != g->axes || world->points[i].first != g->ranks[0])) i++;
   if (i == world->count) {
-    world->points[world->count++] = (meeting_point){.axes = g->axes, .first = g->ranks[0]};
+    world->points[world->count++] = (rendezvous_point){.axes = g->axes, .first = g->ranks[0]};
     pthread_barrier_init(&world->points[i].barrier, NULL, (unsigned)g->size);
   }
   pthread_mutex_unlock(&world->lock);
@@ -64,8 +64,8 @@ static void write_number(tws_dtype dtype, void *at, uint64_t i, double value) {
 }
 
 /* What this rank receives of a segment; NULL: nothing. */
-static void *received(const meeting_point *p, const tws_group *g, tws_collective collective, tws_dtype dtype, int root,
-                      int segment, uint64_t *bytes) {
+static void *received(const rendezvous_point *p, const tws_group *g, tws_collective collective, tws_dtype dtype,
+                      int root, int segment, uint64_t *bytes) {
   const uint64_t count = p->segments[g->index][segment].count, size = tws_dtype_bytes(dtype);
   const int gathers = collective == TWS_COLLECTIVE_ALL_GATHER;
   if (collective == TWS_COLLECTIVE_REDUCE && g->index != root) return NULL;
@@ -85,7 +85,7 @@ static void *received(const meeting_point *p, const tws_group *g, tws_collective
 static tws_code thread_collective(tws_comm *comm, int group, tws_collective collective, tws_dtype dtype, int root,
                                   const tws_comm_segment *segments, int count, tws_error *why) {
   const tws_group *g = &comm->plan->groups[group];
-  meeting_point *p = point_of(comm->world, g);
+  rendezvous_point *p = point_of(comm->world, g);
   void **results = calloc((size_t)count, sizeof *results);
   uint64_t *bytes = calloc((size_t)count, sizeof *bytes);
   (void)why;
@@ -307,8 +307,10 @@ static void check_moments(const tws_network *network, const tws_config *config, 
       for (uint64_t k = 0; k < s->count; k++) {
         const double is = runs[r].moments[s->owned_offset + k];
         const double should = g->of[runs[r].expert][s->param][s->param_first + k];
-        ck_assert_msg(fabs(is - should) < 1e-7 + 1e-4 * fabs(should), "stage %d, overlap %d, scatter %d, rank %d, %s[%d]: %g, not %g",
-                      config->zero.stage, config->zero.overlap_comm, config->zero.reduce_scatter, r, network->params[s->param].name, (int)(s->param_first + k), is, should);
+        ck_assert_msg(fabs(is - should) < 1e-7 + 1e-4 * fabs(should),
+                      "stage %d, overlap %d, scatter %d, rank %d, %s[%d]: %g, not %g", config->zero.stage,
+                      config->zero.overlap_comm, config->zero.reduce_scatter, r, network->params[s->param].name,
+                      (int)(s->param_first + k), is, should);
       }
       updated += s->count;
     }
