@@ -101,8 +101,8 @@ static tws_code exchange(const call *c, int to, const char *out, uint64_t out_by
     TWS_TRY(check(
         MPI_Sendrecv(out, o, MPI_BYTE, target, c->tag, in, i, MPI_BYTE, source, c->tag, c->m->world, MPI_STATUS_IGNORE),
         "exchange", err));
-    out += o;
-    in += i;
+    if (o > 0) out += o; /* where there is nothing to send or to receive there is no memory either */
+    if (i > 0) in += i;
     out_bytes -= (uint64_t)o;
     in_bytes -= (uint64_t)i;
   }
