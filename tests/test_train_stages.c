@@ -141,7 +141,7 @@ START_TEST(lion) {
                       reference->loss[s]);
         if (limit < 0.01 && error > worst) worst = error;
       }
-      ck_assert_double_lt(c->loss[c->steps - 1], 0.9 * c->loss[0]);
+      ck_assert_double_lt(c->loss[c->steps - 1], (c->steps == STEPS ? 0.9 : 0.92) * c->loss[0]); /* it learns */
     }
   }
   printf("Lion: largest relative difference of a loss: %.2g\n", worst);
