@@ -13,8 +13,8 @@
 #include "models/network/build.h"
 #include "plan/hyper.h"
 #include "real/executor.h"
-#include "sim_module.h"
 #include "tests/configs.h"
+#include "tests/job_seconds.h"
 
 const tws_backend_ops *tws_host_backend(void);
 
@@ -58,27 +58,10 @@ static inline tws_plan *hand_plan_of(const tws_network *network, const tws_confi
 
 /* What every reader says of the plan: bytes of the ledger are those of the arena, and path and simulation agree. */
 static inline void hand_plan_read(const tws_plan *plan) {
-  static const tws_sim_api *sim;
-  static tws_profile *profile;
-  static tws_cluster cluster;
-  if (!profile) {
-    HAND_OK(tws_cluster_load("dgx-a100", &cluster, &err));
-    HAND_OK(tws_profile_load(cluster.profile, &profile, &err));
-    sim = load_simulator();
-  }
-  const tws_machine machine = {&cluster, profile};
   tws_ledger ledger;
   HAND_OK(tws_ledger_read(plan, &ledger, &err));
   ck_assert_uint_eq(ledger.tier[TWS_TIER_DEVICE].arena_bytes, tws_plan_bytes(plan, TWS_TIER_DEVICE));
-  tws_path_result path;
-  double step_s = 0;
-  HAND_OK(tws_job_path(&plan, 1, &machine, &path, &step_s, &err));
-  ck_assert(step_s > 0 && isfinite(step_s));
-  if (!sim) return;
-  const tws_sim_request request = {.plans = &plan, .plan_count = 1, .machine = machine};
-  tws_sim_result result;
-  HAND_OK(sim->simulate(&request, &result, &err));
-  ck_assert_double_eq_tol(result.step_s, step_s, 1e-12 * step_s);
+  job_seconds(&plan, 1);
 }
 
 /* Moves an entry of the state out of the executor (put 0) or into it, parameter by parameter. */

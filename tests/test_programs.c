@@ -11,41 +11,11 @@
 #include "models/operator.h"
 #include "plan/hyper.h"
 #include "real/executor.h"
-#include "sim_module.h"
+#include "job_seconds.h"
 
 const tws_backend_ops *tws_host_backend(void);
 
-static const tws_sim_api *sim;
-static tws_profile *profile;
-static tws_cluster cluster;
-static tws_machine machine;
 static tws_error err;
-
-static void load_machine(void) {
-  if (tws_cluster_load("dgx-a100", &cluster, &err) != TWS_OK ||
-      tws_profile_load(cluster.profile, &profile, &err) != TWS_OK)
-    exit(1);
-  cluster.disk_read = 25e9;
-  cluster.disk_write = 15e9;
-  machine = (tws_machine){&cluster, profile};
-  sim = load_simulator();
-}
-
-/* The longest path, which a simulation of the same ranks has to agree with. */
-static double seconds_of(const tws_plan *const *plans, int count) {
-  double step_s = 0;
-  tws_path_result *paths = calloc((size_t)count, sizeof *paths);
-  ck_assert_msg(tws_job_path(plans, count, &machine, paths, &step_s, &err) == TWS_OK, "%s", err.message);
-  free(paths);
-  if (sim) {
-    const tws_sim_request request = {.plans = plans, .plan_count = count, .machine = machine};
-    tws_sim_result result;
-    ck_assert_msg(sim->simulate(&request, &result, &err) == TWS_OK, "%s", err.message);
-    ck_assert_double_eq_tol(result.step_s, step_s, 1e-12 * step_s);
-  }
-  ck_assert(step_s > 0 && isfinite(step_s));
-  return step_s;
-}
 
 static tws_executor *execute_on_host(const tws_plan *const *plans, int count, tws_backend **backend) {
   tws_executor *executor;
@@ -89,13 +59,13 @@ START_TEST(uneven_all_to_all) {
   const tws_plan *plans[RANKS];
   for (int r = 0; r < RANKS; r++) plans[r] = uneven_plan(r, RANKS);
   ck_assert_msg(tws_plans_verify(plans, RANKS, &err) == TWS_OK, "%s", err.message);
-  const double seconds = seconds_of(plans, RANKS);
+  const double seconds = job_seconds(plans, RANKS);
   for (int r = 0; r < RANKS; r++) { /* fuller slots take longer, in the same memory */
     tws_plan *plan = (tws_plan *)(uintptr_t)plans[r];
     for (uint32_t w = 0; w < plan->work_count; w++)
       if (plan->works[w].kind == TWS_OP_COLLECTIVE) plan->works[w].d[0] *= 1000;
   }
-  ck_assert_double_gt(seconds_of(plans, RANKS), seconds);
+  ck_assert_double_gt(job_seconds(plans, RANKS), seconds);
   for (int r = 0; r < RANKS; r++) tws_plan_destroy((tws_plan *)(uintptr_t)plans[r]);
   command_result r =
       twinspeed("launch --quiet -n %d --threads 1 -- %s/tests/ranks_engine uneven", RANKS, TWS_BUILD_DIR);
@@ -113,7 +83,7 @@ START_TEST(gather_and_scatter) {
   ck_assert_msg(tws_plans_verify(plans, RANKS, &err) == TWS_OK, "%s", err.message);
   for (int r = 0; r < RANKS; r++) /* the root alone has room for all */
     ck_assert((plans[r]->arena_bytes[TWS_TIER_DEVICE] > 8 * GATHERED * sizeof(float)) == (r == GATHER_ROOT));
-  seconds_of(plans, RANKS);
+  job_seconds(plans, RANKS);
   tws_plan *root = (tws_plan *)(uintptr_t)plans[GATHER_ROOT];
   root->operands[root->ops[0].operand_first + 1].count--; /* it no longer has room for what all ranks send */
   ck_assert_int_eq(tws_plan_verify(root, &err), TWS_INTERNAL);
@@ -180,7 +150,7 @@ START_TEST(weights_on_a_disk) {
   for (uint32_t op = 0; op < plan->op_count; op++) {
     places[plan->ops[op].place]++;
     channels[plan->ops[op].channel]++;
-    serial += tws_plan_work_seconds(plan, plan->ops[op].work, &machine, 0);
+    serial += tws_plan_work_seconds(plan, plan->ops[op].work, job_machine(), 0);
   }
   ck_assert_int_eq(places[TWS_PLACE_DISK], LAYERS);
   ck_assert_int_eq(places[TWS_PLACE_HOST], LAYERS);
@@ -188,7 +158,7 @@ START_TEST(weights_on_a_disk) {
   ck_assert_int_eq(channels[TWS_CHANNEL_DISK], LAYERS);
   ck_assert_int_eq(channels[TWS_CHANNEL_COPY_IN], LAYERS);
   ck_assert_int_eq(channels[TWS_CHANNEL_COPY_OUT], LAYERS);
-  ck_assert_double_lt(seconds_of(&plan, 1), 0.8 * serial); /* engines work side by side */
+  ck_assert_double_lt(job_seconds(&plan, 1), 0.8 * serial); /* engines work side by side */
   ck_assert_uint_eq(state->arena_bytes[TWS_TIER_DEVICE], 0);
   ck_assert_uint_lt(plan->arena_bytes[TWS_TIER_DEVICE], LAYERS * WIDTH * sizeof(float)); /* never all at once */
   tws_executor *x = execute_on_host(&plan, 1, &backend);
@@ -234,7 +204,7 @@ START_TEST(a_cache_that_grows) {
   ck_assert(tws_state_create(&state, &err) == TWS_OK);
   hand_add_state(state, "keys", TWS_TIER_DEVICE, TWS_F32, LENGTH * KEY);
   for (int i = 0; i < LENGTH; i++) plans[i] = decoding_program(state, (uint64_t)i);
-  ck_assert_double_gt(seconds_of(&plans[LENGTH - 1], 1), seconds_of(&plans[0], 1));
+  ck_assert_double_gt(job_seconds(&plans[LENGTH - 1], 1), job_seconds(&plans[0], 1));
   tws_executor *x = execute_on_host(plans, LENGTH, &backend);
   double want = 0;
   for (int i = 0; i < LENGTH; i++) {
@@ -294,7 +264,7 @@ START_TEST(two_networks) {
   for (int n = 0; n < 2; n++) {
     states[n] = adam_state(count[n]);
     plans[n] = adam_program(states[n], count[n]);
-    seconds_of(&plans[n], 1);
+    job_seconds(&plans[n], 1);
   }
   tws_executor *x = execute_on_host(plans, 2, &backend);
   for (int t = 1; t <= STEPS; t++)
@@ -399,7 +369,7 @@ START_TEST(norms_per_parameter) {
   const tws_plan *plan = lamb_program(state);
   ck_assert_msg(tws_plans_verify(&plan, 1, &err) == TWS_OK, "%s", err.message);
   ck_assert_uint_eq(plan->works[0].d[0] == 300, 1);
-  seconds_of(&plan, 1);
+  job_seconds(&plan, 1);
   tws_executor *x = execute_on_host(&plan, 1, &backend);
   static double want[3][COUNT];
   static float values[COUNT], gradient[COUNT];
@@ -472,7 +442,7 @@ START_TEST(error_feedback) {
     tws_ledger ledger;
     ck_assert(tws_ledger_read(plans[i], &ledger, &err) == TWS_OK); /* the state counts whole, whoever uses it */
     ck_assert_uint_eq(ledger.tier[TWS_TIER_DEVICE].category[TWS_CATEGORY_PARAMETER], 2 * FEEDBACK * sizeof(float));
-    seconds_of(&plans[i], 1);
+    job_seconds(&plans[i], 1);
   }
   tws_executor *x = execute_on_host(plans, 2, &backend);
   for (int i = 0; i < FEEDBACK; i++) values[i] = (float)i;
@@ -517,7 +487,6 @@ START_TEST(states_and_programs_fit) {
 END_TEST
 
 int main(void) {
-  load_machine();
   Suite *suite = suite_create("programs");
   TCase *tests = tcase_create("programs");
   tcase_set_timeout(tests, 120);
@@ -534,6 +503,5 @@ int main(void) {
   srunner_run_all(runner, CK_NORMAL);
   const int failed = srunner_ntests_failed(runner);
   srunner_free(runner);
-  tws_profile_destroy(profile);
   return failed != 0;
 }

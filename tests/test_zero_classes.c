@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "estimators/estimators.h"
+#include "job_seconds.h"
 #include "plan/hyper.h"
 #include "real/executor.h"
-#include "sim_module.h"
 
 const tws_backend_ops *tws_host_backend(void);
 
@@ -331,26 +331,6 @@ static void check_moments(const tws_network *network, const tws_config *config, 
 
 /* ---- every reader ---- */
 
-static void check_time(const tws_plan *const *plans) {
-  static const tws_sim_api *sim;
-  tws_cluster cluster;
-  tws_profile *profile;
-  double step_s = 0;
-  ck_assert(tws_cluster_load("dgx-a100", &cluster, &err) == TWS_OK);
-  ck_assert(tws_profile_load(cluster.profile, &profile, &err) == TWS_OK);
-  const tws_machine machine = {&cluster, profile};
-  ck_assert_msg(tws_job_path(plans, WORLD, &machine, NULL, &step_s, &err) == TWS_OK, "%s", err.message);
-  ck_assert_double_gt(step_s, 0);
-  if (!sim) sim = load_simulator();
-  if (sim) {
-    const tws_sim_request request = {.plans = plans, .plan_count = WORLD, .machine = machine};
-    tws_sim_result result;
-    ck_assert_msg(sim->simulate(&request, &result, &err) == TWS_OK, "%s", err.message);
-    ck_assert_double_eq_tol(result.step_s, step_s, 1e-9 * step_s);
-  }
-  tws_profile_destroy(profile);
-}
-
 static int sums_along(const tws_plan *plan, tws_axes axes) {
   int found = 0;
   for (uint32_t op = 0; op < plan->op_count; op++) {
@@ -376,7 +356,7 @@ static void check_stage(const tws_network *network, const tws_topology *topology
   }
   ck_assert_msg(tws_plans_verify((const tws_plan *const *)plans, WORLD, &err) == TWS_OK, "stage %d: %s",
                 config->zero.stage, err.message);
-  check_time((const tws_plan *const *)plans);
+  job_seconds((const tws_plan *const *)plans, WORLD);
   rank_run *runs = run_ranks(plans, WORLD, config, expert, data);
   check_moments(network, config, runs, g);
   free(runs);
