@@ -111,3 +111,16 @@ tws_code tws_write_file(const char *path, const char *text, size_t length, tws_e
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return code;
 }
+
+char *tws_temporary_path(char *path, size_t size, const char *name) {
+  const char *folder = getenv("TMPDIR");
+  snprintf(path, size, "%.4000s/twinspeed-%s-XXXXXX", folder && *folder ? folder : "/tmp", name);
+  return path;
+}
+
+tws_code tws_temporary_file(char *path, size_t size, const char *name, tws_error *err) {
+  const int fd = mkstemp(tws_temporary_path(path, size, name));
+  if (fd < 0) return tws_fail(err, TWS_IO, "set TMPDIR", "%s: %s", path, strerror(errno));
+  close(fd);
+  return TWS_OK;
+}

@@ -57,6 +57,10 @@ const char *tws_closest(const char *word, const char *const *words, size_t n);
 /* Is one a slip of the other: at most a third of the letters differ? */
 int tws_near(const char *a, const char *b);
 
+/* "TMPDIR/twinspeed-<name>-XXXXXX", for mkstemp() and mkdtemp(); /tmp where TMPDIR says nothing. Returns path. */
+char *tws_temporary_path(char *path, size_t size, const char *name);
+/* An empty file of this kind, which the caller unlinks. TWS_IO. */
+tws_code tws_temporary_file(char *path, size_t size, const char *name, tws_error *err);
 /* Write `text` to `path` atomically (temporary file, fsync, rename); creates no directories. */
 tws_code tws_write_file(const char *path, const char *text, size_t length, tws_error *err);
 /* Whole file into a zero-terminated buffer owned by the caller (tws_free). limit 0: 64 MiB. "-" is standard input. */

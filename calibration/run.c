@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/json.h"
 #include "base/system.h"
 #include "base/units.h"
 #include "calibration/calibration.h"
@@ -76,9 +77,8 @@ static tws_code run_all(const tws_calibration_request *request, const char *fold
 
 tws_code tws_calibration_run(const tws_calibration_request *request, tws_measurements *results, tws_error *err) {
   char folder[4096];
-  const char *temporary = getenv("TMPDIR");
-  snprintf(folder, sizeof folder, "%.4000s/twinspeed-calibrate-XXXXXX", temporary && *temporary ? temporary : "/tmp");
-  if (!mkdtemp(folder)) return tws_fail(err, TWS_IO, "set TMPDIR", "%s: %s", folder, strerror(errno));
+  if (!mkdtemp(tws_temporary_path(folder, sizeof folder, "calibrate")))
+    return tws_fail(err, TWS_IO, "set TMPDIR", "%s: %s", folder, strerror(errno));
   tws_code code = run_all(request, folder, results, err);
   rmdir(folder);
   return code;

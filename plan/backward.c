@@ -3,12 +3,6 @@
 
 #include "plan/lower.h"
 
-static tws_operand parameter_gradient(tws_lower *l, uint32_t param, int *accumulate) {
-  tws_operand operand = tws_zero_gradient(l, param, accumulate);
-  operand.access = *accumulate ? TWS_READ_WRITE : TWS_WRITE;
-  return operand;
-}
-
 /* Tiles add to one gradient; it is complete with the last of them. */
 static void contributed(tws_lower *l, const tws_module *m) {
   if (l->tile + 1 < l->tiles) return;
@@ -29,7 +23,7 @@ static void backward_positions(tws_lower *l, const tws_module *m) {
   int accumulate;
   int64_t first, rows, width = m->out_features;
   tws_work work = tws_kernel_work(TWS_KERNEL_POSITION_GRAD, l->config->dtype, 0);
-  tws_operand whole = parameter_gradient(l, m->param[1], &accumulate);
+  tws_operand whole = tws_zero_gradient(l, m->param[1], &accumulate);
   tws_position_rows(l, m->param[1], &first, &rows);
   work.dtype2 = (uint8_t)l->zero.grad_dtype;
   work.d[0] = tws_module_rows(l, m);
@@ -59,7 +53,7 @@ static void backward_embedding(tws_lower *l, const tws_module *m) {
   work.d[2] = l->network->params[m->param[0]].rows;
   const tws_arguments arguments = {{(double)tws_local_of(l, m)->first_row}};
   tws_operand operands[3] = {tws_input_read(l, m->input[0]), tws_value_gradient(l, m->out[0]),
-                             parameter_gradient(l, m->param[0], &accumulate)};
+                             tws_zero_gradient(l, m->param[0], &accumulate)};
   work.flags = accumulate ? TWS_ACCUMULATE : 0;
   tws_lower_compute_with(l, &work, &arguments, operands, 3);
   tws_zero_contributed(l, m->param[0]);
@@ -81,9 +75,9 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   int accumulate, accumulate_bias = 0, n = 3;
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR_GRAD_WEIGHT, 0);
   work.dtype2 = (uint8_t)l->zero.grad_dtype;
-  tws_operand operands[4] = {dy, tws_value_read(l, m->in[0]), parameter_gradient(l, m->param[0], &accumulate)};
+  tws_operand operands[4] = {dy, tws_value_read(l, m->in[0]), tws_zero_gradient(l, m->param[0], &accumulate)};
   if (m->param[1] != TWS_NONE) {
-    operands[n++] = parameter_gradient(l, m->param[1], &accumulate_bias);
+    operands[n++] = tws_zero_gradient(l, m->param[1], &accumulate_bias);
     if (accumulate_bias != accumulate) tws_builder_fail(&l->b, TWS_INTERNAL, "weight and bias gradients differ in age");
   }
   if (accumulate) work.flags |= TWS_ACCUMULATE;

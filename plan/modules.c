@@ -93,8 +93,7 @@ static void bind_taken_gradient(tws_lower *l, emission *e, const tws_module *m, 
 
 static void bind_parameter_gradient(tws_lower *l, emission *e, uint32_t param, uint32_t adds_flag) {
   int accumulate;
-  e->operand[e->count] = tws_zero_gradient(l, param, &accumulate);
-  e->operand[e->count++].access = accumulate ? TWS_READ_WRITE : TWS_WRITE;
+  e->operand[e->count++] = tws_zero_gradient(l, param, &accumulate);
   e->work.dtype2 = (uint8_t)l->zero.grad_dtype;
   if (accumulate) e->work.flags |= adds_flag;
 }

@@ -31,10 +31,6 @@ uint64_t tws_value_elements(const tws_lower *l, uint32_t value) {
 
 /* ---- inputs of the network ---- */
 
-static int is_row(tws_dim_kind kind) {
-  return kind != TWS_DIM_FIXED;
-}
-
 /* Of the tokens that this rank has outside attention. */
 static uint64_t input_count(const tws_lower *l, const tws_dim *dim, int dims) {
   return count_of(l, dim, dims, l->config->sequence_length / l->sharding.position.ranks[TWS_AXIS_SEQUENCE]);
@@ -43,7 +39,7 @@ static uint64_t input_count(const tws_lower *l, const tws_dim *dim, int dims) {
 uint64_t tws_input_rows(const tws_lower *l, uint32_t input) {
   const tws_network_input *in = &l->network->input[input];
   int dims = 0;
-  while (dims < in->dims && is_row(in->dim[dims].kind)) dims++;
+  while (dims < in->dims && in->dim[dims].kind != TWS_DIM_FIXED) dims++;
   return input_count(l, in->dim, dims);
 }
 

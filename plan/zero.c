@@ -683,7 +683,12 @@ tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate) {
   tws_zero *z = &l->zero;
   *accumulate = z->written[param];
   z->written[param] = 1;
-  if (z->flat_gradients) return tws_write(l->b.plan->gradients, z->flat_offset[param], numel(l, param));
+  tws_operand gradient = {.access = *accumulate ? TWS_READ_WRITE : TWS_WRITE, .count = numel(l, param)};
+  if (z->flat_gradients) {
+    gradient.buffer = l->b.plan->gradients;
+    gradient.offset = z->flat_offset[param];
+    return gradient;
+  }
   tws_bucket *bucket = &z->buckets[z->bucket_of[param]];
   if (bucket->buffer == TWS_NONE) {
     bucket->buffer =
@@ -692,7 +697,9 @@ tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate) {
     for (uint32_t i = 0; starts && i < bucket->count; i++) starts[i] = z->slot[z->bucket_params[bucket->first + i]];
     tws_builder_pieces(&l->b, bucket->buffer, starts, bucket->count);
   }
-  return tws_write(bucket->buffer, z->slot[param], numel(l, param));
+  gradient.buffer = bucket->buffer;
+  gradient.offset = z->slot[param];
+  return gradient;
 }
 
 void tws_zero_contributed(tws_lower *l, uint32_t param) {

@@ -1,6 +1,5 @@
 #include "validation/trial.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,11 +87,7 @@ static tws_code launch_train(const tws_trial_request *request, const char *trace
 
 tws_code tws_trial_run(const tws_trial_request *request, const char *trace, tws_trial *trial, tws_error *err) {
   char result[4096];
-  const char *folder = getenv("TMPDIR");
-  snprintf(result, sizeof result, "%.4000s/twinspeed-trial-XXXXXX", folder && *folder ? folder : "/tmp");
-  int fd = mkstemp(result);
-  if (fd < 0) return tws_fail(err, TWS_IO, "set TMPDIR", "%s: %s", result, strerror(errno));
-  close(fd);
+  TWS_TRY(tws_temporary_file(result, sizeof result, "trial", err));
   tws_code code = launch_train(request, trace, result, err);
   if (code == TWS_OK) code = read_result(result, trace != NULL, trial, err);
   unlink(result);

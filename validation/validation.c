@@ -1,8 +1,7 @@
+#include "base/json.h"
 #include "validation/validation.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -35,11 +34,7 @@ static tws_code read_trace(const char *path, tws_validation *v, tws_error *err) 
 
 static tws_code measure(const tws_job *job, const tws_validation_request *request, tws_validation *v, tws_error *err) {
   char trace[4096];
-  const char *folder = getenv("TMPDIR");
-  snprintf(trace, sizeof trace, "%.4000s/twinspeed-trace-XXXXXX", folder && *folder ? folder : "/tmp");
-  int fd = mkstemp(trace);
-  if (fd < 0) return tws_fail(err, TWS_IO, "set TMPDIR", "%s: %s", trace, strerror(errno));
-  close(fd);
+  TWS_TRY(tws_temporary_file(trace, sizeof trace, "trace", err));
   tws_log_write(request->log, TWS_LOG_INFO, "training %lld steps on %d rank%s", (long long)request->steps, job->ranks,
                 job->ranks > 1 ? "s" : "");
   const tws_trial_request trial = {.spec = request->spec,

@@ -19,7 +19,7 @@ typedef enum tws_module_type {
 #include "models/network/modules.def"
   TWS_MODULE_TYPE_COUNT
 } tws_module_type;
-enum { TWS_MODULE_INS = 4, TWS_MODULE_OUTS = 3, TWS_MODULE_PARAMS = 4, TWS_MODULE_SIZES = 8, TWS_MODULE_KERNELS = 3 };
+enum { TWS_MODULE_INS = 4, TWS_MODULE_OUTS = 3, TWS_MODULE_PARAMS = 4, TWS_MODULE_KERNELS = 3 };
 
 /* A dimension of a value or of an input, whose length follows from the job. */
 typedef enum tws_dim_kind {

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include "base/json.h"
 #include "base/memory.h"
 #include "real/host/internal.h"
 #include "real/operands.h"
@@ -73,10 +74,8 @@ static tws_code host_create(int device, int threads, tws_backend **out, tws_erro
 
 /* A disk's arena is a file without a name, seen through memory: it disappears with the process. TMPDIR says where. */
 static void *map_file(uint64_t bytes) {
-  const char *folder = getenv("TMPDIR");
   char path[4096];
-  snprintf(path, sizeof path, "%s/twinspeed-XXXXXX", folder && *folder ? folder : "/tmp");
-  const int fd = mkstemp(path);
+  const int fd = mkstemp(tws_temporary_path(path, sizeof path, "disk"));
   if (fd < 0) return MAP_FAILED;
   unlink(path);
   void *memory = MAP_FAILED;
