@@ -1,5 +1,6 @@
 #include "plan/builder.h"
 
+#include <stddef.h>
 #include <string.h>
 
 tws_code tws_builder_fail(tws_builder *b, tws_code code, const char *message) {
@@ -96,18 +97,15 @@ tws_operand tws_all(const tws_builder *b, uint32_t buffer, uint32_t access) {
   return (tws_operand){.buffer = buffer, .access = access, .offset = 0, .count = count};
 }
 
+/* Of what tells works of one plan apart most often; the comparison sees to the rest. */
 static uint64_t hash_work(const tws_work *work) {
-  const unsigned char *bytes = (const unsigned char *)work;
-  uint64_t hash = 1469598103934665603u;
-  for (size_t i = 0; i < sizeof *work; i += 8) {
-    uint64_t word;
-    memcpy(&word, bytes + i, 8);
-    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
-    hash ^= hash >> 29;
-  }
-  return hash;
+  uint64_t head[2];
+  memcpy(head, work, sizeof head);
+  uint64_t hash = head[0] * 0x9e3779b97f4a7c15u + head[1] * 0xc2b2ae3d27d4eb4fu;
+  for (int i = 0; i < 5; i++) hash += (uint64_t)work->d[i] * (0xff51afd7ed558ccdu + 2 * (uint64_t)i);
+  return hash ^ hash >> 32;
 }
-_Static_assert(sizeof(tws_work) % 8 == 0, "hashed in words");
+_Static_assert(offsetof(tws_work, d) == 16, "two words before the sizes");
 
 static int grow_work_table(tws_builder *b) {
   uint32_t size = b->work_table_size ? b->work_table_size * 2 : 256;
@@ -177,6 +175,7 @@ static tws_op *emit(tws_builder *b, tws_op_kind kind, tws_stream stream, tws_cha
     }
     if (buffer->first_op == TWS_NONE) buffer->first_op = (uint32_t)index;
     buffer->last_op = (uint32_t)index;
+    buffer->streams |= (uint16_t)(1u << stream);
   }
   tws_op *op = &plan->ops[index];
   *op = (tws_op){.kind = (uint8_t)kind,

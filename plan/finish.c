@@ -78,12 +78,13 @@ static void settle(finisher *f, uint32_t op) {
 
 static void begin_buffer(finisher *f, uint32_t index) {
   const tws_buffer *buffer = &f->plan->buffers[index];
-  uint32_t places[TWS_STREAM_COUNT];
-  if (tws_history_take(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), f->touched,
-                       f->streams, places)) {
-    tws_builder_fail(f->b, TWS_MEMORY, "no memory");
-  }
-  need_all(f, places);
+  tws_history_require(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), f->touched,
+                      f->streams, f->needed);
+}
+
+/* Within a stream order is the dependency: what a single one uses needs no cells. */
+static int is_shared(const tws_buffer *buffer) {
+  return (buffer->streams & (buffer->streams - 1)) != 0;
 }
 
 static uint32_t piece_at(const struct tws_pieces *pieces, uint64_t element) {
@@ -105,7 +106,7 @@ static int touches(const struct tws_pieces *pieces, uint32_t i, uint32_t first, 
 }
 
 static void access_operand(finisher *f, const tws_operand *operand) {
-  if (operand->count == 0) return;
+  if (operand->count == 0 || !is_shared(&f->plan->buffers[operand->buffer])) return;
   const struct tws_pieces *pieces = &f->b->pieces[operand->buffer];
   uint32_t first = piece_at(pieces, operand->offset);
   f->first_piece[operand - f->plan->operands] = first;
@@ -124,7 +125,7 @@ static void access_operand(finisher *f, const tws_operand *operand) {
 static void mark_operand(finisher *f, uint32_t op, const tws_operand *operand) {
   uint32_t stream = f->stream[op];
   f->touched[(size_t)operand->buffer * f->streams + stream] = f->position[op];
-  if (operand->count == 0) return;
+  if (operand->count == 0 || !is_shared(&f->plan->buffers[operand->buffer])) return;
   const struct tws_pieces *pieces = &f->b->pieces[operand->buffer];
   uint32_t first = f->first_piece[operand - f->plan->operands];
   for (uint32_t i = first; touches(pieces, i, first, operand); i++) {
@@ -142,7 +143,7 @@ static void mark_operand(finisher *f, uint32_t op, const tws_operand *operand) {
 static void release_ending(finisher *f, uint32_t op) {
   for (uint32_t i = f->ending[op]; i != TWS_NONE; i = f->ending_next[i]) {
     tws_buffer *buffer = &f->plan->buffers[i];
-    if (tws_history_give(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), i)) {
+    if (tws_history_record(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), i)) {
       tws_builder_fail(f->b, TWS_MEMORY, "no memory");
     }
   }
@@ -161,7 +162,7 @@ static tws_code prepare(finisher *f, tws_arena *scratch) {
   uint32_t cells = 0;
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
     f->b->pieces[i].first_cell = cells;
-    cells += f->b->pieces[i].count;
+    if (is_shared(&plan->buffers[i])) cells += f->b->pieces[i].count;
   }
   f->stream = tws_arena_alloc(scratch, plan->op_count + 1u, 1);
   f->clock = tws_arena_alloc(scratch, ((size_t)plan->op_count + 1) * f->streams, sizeof *f->clock);

@@ -11,7 +11,7 @@ static void merge(uint32_t *into, const uint32_t *other, uint32_t streams) {
 }
 
 /* First range that ends after `address`. */
-static size_t find(const tws_history *history, uint64_t address) {
+static size_t first_after(const tws_history *history, uint64_t address) {
   size_t low = 0, high = history->count;
   while (low < high) {
     size_t middle = (low + high) / 2;
@@ -24,41 +24,35 @@ static size_t find(const tws_history *history, uint64_t address) {
   return low;
 }
 
-static int insert(tws_history *history, size_t at, tws_history_range range) {
-  if (tws_reserve(&history->ranges, &history->capacity, history->count + 1, sizeof range)) return -1;
-  memmove(history->ranges + at + 1, history->ranges + at, (history->count - at) * sizeof range);
-  history->ranges[at] = range;
-  history->count++;
-  return 0;
+void tws_history_require(const tws_history *history, uint64_t begin, uint64_t bytes, const uint32_t *touched,
+                         uint32_t streams, uint32_t *needed) {
+  const uint64_t end = begin + bytes;
+  for (size_t i = first_after(history, begin); i < history->count && history->ranges[i].begin < end; i++)
+    merge(needed, touched + (size_t)history->ranges[i].buffer * streams, streams);
 }
 
-int tws_history_take(tws_history *history, uint64_t begin, uint64_t bytes, const uint32_t *touched, uint32_t streams,
-                     uint32_t *wait) {
-  uint64_t end = begin + bytes;
-  size_t first = find(history, begin), last = first;
-  memset(wait, 0, streams * sizeof *wait);
-  for (; last < history->count && history->ranges[last].begin < end; last++) {
-    merge(wait, touched + (size_t)history->ranges[last].buffer * streams, streams);
+int tws_history_record(tws_history *history, uint64_t begin, uint64_t bytes, uint32_t buffer) {
+  const uint64_t end = begin + bytes;
+  const size_t first = first_after(history, begin);
+  size_t last = first, count = 0;
+  tws_history_range fresh[3];
+  while (last < history->count && history->ranges[last].begin < end) last++;
+  if (last > first && history->ranges[first].begin < begin) {
+    fresh[count] = history->ranges[first];
+    fresh[count++].end = begin;
   }
-  if (first == last) return 0;
-  tws_history_range left = history->ranges[first], right = history->ranges[last - 1];
-  size_t kept = first;
-  if (left.begin < begin) {
-    history->ranges[kept++].end = begin;
+  fresh[count++] = (tws_history_range){.begin = begin, .end = end, .buffer = buffer};
+  if (last > first && history->ranges[last - 1].end > end) {
+    fresh[count] = history->ranges[last - 1];
+    fresh[count++].begin = end;
   }
-  if (right.end > end) {
-    right.begin = end;
-    if (kept == last) return insert(history, kept, right); /* one range was cut in two */
-    history->ranges[kept++] = right;
-  }
-  memmove(history->ranges + kept, history->ranges + last, (history->count - last) * sizeof *history->ranges);
-  history->count -= last - kept;
+  const size_t all = history->count - (last - first) + count;
+  if (tws_reserve(&history->ranges, &history->capacity, all, sizeof *history->ranges)) return -1;
+  if (all != history->count && last < history->count)
+    memmove(history->ranges + first + count, history->ranges + last, (history->count - last) * sizeof *history->ranges);
+  for (size_t i = 0; i < count; i++) history->ranges[first + i] = fresh[i];
+  history->count = all;
   return 0;
-}
-
-int tws_history_give(tws_history *history, uint64_t begin, uint64_t bytes, uint32_t buffer) {
-  tws_history_range range = {.begin = begin, .end = begin + bytes, .buffer = buffer};
-  return insert(history, find(history, begin), range);
 }
 
 void tws_history_free(tws_history *history) {

@@ -1,5 +1,5 @@
-/* What happened to memory before: ranges that no buffer holds now, each with the buffer that held it last. How far
- * every stream has to be done before a range may be used again is the buffer's to say. Internal to plan/. */
+/* What happened to memory before: ranges, each with the buffer that held it last. How far every stream has to be done
+ * before a range may be used again is the buffer's to say. Internal to plan/. */
 #ifndef TWS_PLAN_HISTORY_H
 #define TWS_PLAN_HISTORY_H
 
@@ -15,12 +15,12 @@ typedef struct tws_history {
   size_t count, capacity;
 } tws_history;
 
-/* A buffer takes [begin, begin + bytes): wait[streams] is what must be waited for, the largest of
- * touched[buffer][streams] of the buffers that were there. Returns 0, or -1 without memory. */
-int tws_history_take(tws_history *history, uint64_t begin, uint64_t bytes, const uint32_t *touched, uint32_t streams,
-                     uint32_t *wait);
-/* `buffer` is gone. The range must not overlap what the history holds. */
-int tws_history_give(tws_history *history, uint64_t begin, uint64_t bytes, uint32_t buffer);
+/* A buffer begins to live on [begin, begin + bytes): raises needed[streams] to the largest of touched[buffer][streams]
+ * of the buffers that were there. */
+void tws_history_require(const tws_history *history, uint64_t begin, uint64_t bytes, const uint32_t *touched,
+                         uint32_t streams, uint32_t *needed);
+/* `buffer` is gone, and was the last there. Returns 0, or -1 without memory. */
+int tws_history_record(tws_history *history, uint64_t begin, uint64_t bytes, uint32_t buffer);
 void tws_history_free(tws_history *history);
 
 #endif

@@ -36,7 +36,7 @@ typedef enum tws_stream {
 #define X(name, text) TWS_STREAM_##name,
   TWS_STREAMS(X)
 #undef X
-      TWS_STREAM_COUNT
+      TWS_STREAM_COUNT /* at most 16 */
 } tws_stream;
 
 /* Where an operation runs: kernels and copy engines of the device, the host's cores, the disk. */
@@ -112,6 +112,7 @@ typedef struct tws_buffer {
   uint8_t tier, dtype, category;
   uint8_t lifetime;           /* tws_lifetime */
   uint32_t first_op, last_op; /* in issue order; TWS_NONE: never used */
+  uint16_t streams;           /* whose operations use it: a bit each */
   uint64_t elements, bytes;   /* bytes = elements x size, not padded */
   uint64_t offset;            /* in its arena, a multiple of TWS_ALIGNMENT */
 } tws_buffer;
