@@ -94,7 +94,8 @@ static void *take(chunk *c, size_t bytes) {
   return result;
 }
 
-void *tws_arena_alloc(tws_arena *arena, size_t count, size_t bytes) {
+/* Chunks are zero from the start, but for one that an unset allocation has for itself. */
+static void *allocate(tws_arena *arena, size_t count, size_t bytes, int unset) {
   size_t total;
   if (!arena || __builtin_mul_overflow(count, bytes, &total) || total > SIZE_MAX / 4) return NULL;
   total = (total + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -102,9 +103,10 @@ void *tws_arena_alloc(tws_arena *arena, size_t count, size_t bytes) {
   if (!arena->head || arena->head->size - arena->head->used < total) {
     int alone = total > arena->next_size / 2; /* its own chunk, so that the rest of the current one stays in use */
     size_t size = alone ? total : arena->next_size;
-    chunk *fresh = tws_calloc(1, HEADER + size);
+    chunk *fresh = alone && unset ? tws_realloc(NULL, 1, HEADER + size) : tws_calloc(1, HEADER + size);
     if (!fresh) return NULL;
     fresh->size = size;
+    fresh->used = 0;
     if (alone && arena->head) {
       fresh->next = arena->head->next;
       arena->head->next = fresh;
@@ -117,6 +119,14 @@ void *tws_arena_alloc(tws_arena *arena, size_t count, size_t bytes) {
   }
   arena->handed_out += total;
   return take(arena->head, total);
+}
+
+void *tws_arena_alloc(tws_arena *arena, size_t count, size_t bytes) {
+  return allocate(arena, count, bytes, 0);
+}
+
+void *tws_arena_alloc_unset(tws_arena *arena, size_t count, size_t bytes) {
+  return allocate(arena, count, bytes, 1);
 }
 
 char *tws_arena_strdup(tws_arena *arena, const char *text) {

@@ -28,6 +28,7 @@ typedef struct tws_arena tws_arena;
 tws_arena *tws_arena_create(void);
 void tws_arena_destroy(tws_arena *arena); /* NULL is allowed */
 void *tws_arena_alloc(tws_arena *arena, size_t count, size_t bytes);
+void *tws_arena_alloc_unset(tws_arena *arena, size_t count, size_t bytes); /* whatever was there: to be written first */
 char *tws_arena_strdup(tws_arena *arena, const char *text);
 char *tws_arena_printf(tws_arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
 size_t tws_arena_bytes(const tws_arena *arena); /* handed out so far */

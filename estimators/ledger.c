@@ -17,10 +17,10 @@ static tws_code walker_make(walker *w, const tws_plan *plan, tws_error *err) {
   w->scratch = tws_arena_create();
   size_t ops = plan->op_count + 1u, buffers = plan->buffer_count + 1u;
   if (w->scratch) {
-    w->starts = tws_arena_alloc(w->scratch, ops, sizeof *w->starts);
-    w->ends = tws_arena_alloc(w->scratch, ops, sizeof *w->ends);
-    w->next_start = tws_arena_alloc(w->scratch, buffers, sizeof *w->next_start);
-    w->next_end = tws_arena_alloc(w->scratch, buffers, sizeof *w->next_end);
+    w->starts = tws_arena_alloc_unset(w->scratch, ops, sizeof *w->starts);
+    w->ends = tws_arena_alloc_unset(w->scratch, ops, sizeof *w->ends);
+    w->next_start = tws_arena_alloc_unset(w->scratch, buffers, sizeof *w->next_start);
+    w->next_end = tws_arena_alloc_unset(w->scratch, buffers, sizeof *w->next_end);
   }
   if (!w->starts || !w->ends || !w->next_start || !w->next_end) {
     tws_arena_destroy(w->scratch);

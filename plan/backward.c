@@ -138,6 +138,14 @@ static int keeps_apart(const tws_lower *l, const tws_module *add, int one) {
   return 1;
 }
 
+/* Looked at once for each module. */
+static int inputs_keep_apart(tws_lower *l, const tws_module *add) {
+  enum { UNKNOWN, NO, YES };
+  uint8_t *known = &l->shares[add - l->network->modules];
+  if (*known == UNKNOWN) *known = keeps_apart(l, add, 0) && keeps_apart(l, add, 1) ? YES : NO;
+  return *known == YES;
+}
+
 /* Forgets the values whose producers have been differentiated. */
 static void note_sharing(tws_lower *l, const tws_module *add) {
   const uint32_t at = (uint32_t)(add - l->network->modules);
@@ -154,7 +162,7 @@ static void backward_add(tws_lower *l, const tws_module *m) {
   if (dz == TWS_NONE) tws_builder_fail(&l->b, TWS_INTERNAL, "a gradient is read before it is there");
   if (l->b.failed != TWS_OK) return;
   int taken = tws_gradient_is_shared(l, m->out[0], at), shares = 0; /* dz is somebody's */
-  const int both = !l->split && keeps_apart(l, m, 0) && keeps_apart(l, m, 1);
+  const int both = !l->split && inputs_keep_apart(l, m);
   for (int i = 0; i < 2 && l->b.failed == TWS_OK; i++) {
     const uint32_t v = m->in[i];
     if (l->value_gradient[v] != TWS_NONE) {

@@ -129,13 +129,16 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   l->exchange_stream =
       plan->position.ranks[TWS_AXIS_MODEL] > 1 && c->tensor_overlap ? TWS_STREAM_EXCHANGE : TWS_STREAM_COMPUTE;
   l->tiles = 1;
+  for (int type = 0; type < TWS_MODULE_TYPE_COUNT; type++)
+    l->memory[type] = tws_module_memory_of((tws_module_type)type);
   l->kept = tws_arena_alloc(l->scratch, values + 1u, 1);
   l->tiled = tws_arena_alloc(l->scratch, values + 1u, 1);
   l->adds = tws_arena_alloc(l->scratch, values + 1u, 1);
   l->sharing = tws_arena_alloc(l->scratch, 2 * values + 2u, sizeof *l->sharing);
   l->whole_sequence = tws_arena_alloc(l->scratch, values + 1u, sizeof *l->whole_sequence);
   l->rows = tws_arena_alloc(l->scratch, values + 1u, sizeof *l->rows);
-  if (!l->kept || !l->tiled || !l->adds || !l->sharing || !l->rows || !l->whole_sequence)
+  l->shares = tws_arena_alloc(l->scratch, l->network->module_count + 1u, 1);
+  if (!l->kept || !l->tiled || !l->adds || !l->sharing || !l->shares || !l->rows || !l->whole_sequence)
     return tws_fail(err, TWS_MEMORY, NULL, "no memory");
   tws_values_begin(l);
   const tws_lifetime whole = TWS_LIFETIME_PROGRAM;

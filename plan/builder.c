@@ -101,8 +101,9 @@ tws_operand tws_all(const tws_builder *b, uint32_t buffer, uint32_t access) {
 static uint64_t hash_work(const tws_work *work) {
   uint64_t head[2];
   memcpy(head, work, sizeof head);
-  uint64_t hash = head[0] * 0x9e3779b97f4a7c15u + head[1] * 0xc2b2ae3d27d4eb4fu;
-  for (int i = 0; i < 5; i++) hash += (uint64_t)work->d[i] * (0xff51afd7ed558ccdu + 2 * (uint64_t)i);
+  const uint64_t hash = head[0] * 0x9e3779b97f4a7c15u + head[1] * 0xc2b2ae3d27d4eb4fu +
+                        (uint64_t)work->d[0] * 0xff51afd7ed558ccdu + (uint64_t)work->d[1] * 0xc4ceb9fe1a85ec53u +
+                        (uint64_t)work->d[2] * 0x165667b19e3779f9u + (uint64_t)work->d[3] * 0x87c37b91114253d5u;
   return hash ^ hash >> 32;
 }
 _Static_assert(offsetof(tws_work, d) == 16, "two words before the sizes");
@@ -206,22 +207,24 @@ static uint32_t intern_arguments(tws_builder *b, const tws_arguments *arguments)
   return ++plan->argument_count;
 }
 
+static tws_op *emit_compute(tws_builder *b, tws_stream stream, const tws_work *work, const tws_operand *operands,
+                            int count) {
+  const uint8_t place = stream == TWS_STREAM_HOST ? TWS_PLACE_HOST : TWS_PLACE_DEVICE;
+  if (work->place == place) return emit(b, TWS_OP_COMPUTE, stream, TWS_CHANNEL_NONE, work, operands, count);
+  tws_work placed = *work;
+  placed.place = place;
+  return emit(b, TWS_OP_COMPUTE, stream, TWS_CHANNEL_NONE, &placed, operands, count);
+}
+
 void tws_builder_compute_with(tws_builder *b, tws_stream stream, const tws_work *work, const tws_arguments *arguments,
                               const tws_operand *operands, int count) {
-  const uint8_t place = stream == TWS_STREAM_HOST ? TWS_PLACE_HOST : TWS_PLACE_DEVICE;
-  tws_work placed;
-  if (work->place != place) {
-    placed = *work;
-    placed.place = place;
-    work = &placed;
-  }
-  tws_op *op = emit(b, TWS_OP_COMPUTE, stream, TWS_CHANNEL_NONE, work, operands, count);
+  tws_op *op = emit_compute(b, stream, work, operands, count);
   if (op && arguments) op->arguments = intern_arguments(b, arguments);
 }
 
 void tws_builder_compute(tws_builder *b, tws_stream stream, const tws_work *work, const tws_operand *operands,
                          int count) {
-  tws_builder_compute_with(b, stream, work, NULL, operands, count);
+  emit_compute(b, stream, work, operands, count);
 }
 
 static uint32_t next_match(tws_builder *b, uint32_t group) {

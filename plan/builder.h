@@ -67,7 +67,7 @@ tws_operand tws_all(const tws_builder *b, uint32_t buffer, uint32_t access);
 /* On TWS_STREAM_HOST the host's cores compute, elsewhere the device. */
 void tws_builder_compute(tws_builder *b, tws_stream stream, const tws_work *work, const tws_operand *operands,
                          int count);
-/* The same for a kernel with arguments. */
+/* The same with arguments (NULL: none). */
 void tws_builder_compute_with(tws_builder *b, tws_stream stream, const tws_work *work, const tws_arguments *arguments,
                               const tws_operand *operands, int count);
 /* segments: operand_per_segment (1 in place, 2 otherwise) operands each; whole_bytes as tws_work.d[0] */

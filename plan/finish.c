@@ -164,16 +164,16 @@ static tws_code prepare(finisher *f, tws_arena *scratch) {
     f->b->pieces[i].first_cell = cells;
     if (is_shared(&plan->buffers[i])) cells += f->b->pieces[i].count;
   }
-  f->stream = tws_arena_alloc(scratch, plan->op_count + 1u, 1);
-  f->clock = tws_arena_alloc(scratch, ((size_t)plan->op_count + 1) * f->streams, sizeof *f->clock);
-  f->position = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof *f->position);
+  f->stream = tws_arena_alloc_unset(scratch, plan->op_count + 1u, 1);
+  f->clock = tws_arena_alloc_unset(scratch, ((size_t)plan->op_count + 1) * f->streams, sizeof *f->clock);
+  f->position = tws_arena_alloc_unset(scratch, plan->op_count + 1u, sizeof *f->position);
   f->written_by = tws_arena_alloc(scratch, cells + 1u, sizeof *f->written_by);
   f->read_at = tws_arena_alloc(scratch, ((size_t)cells + 1) * f->streams, sizeof *f->read_at);
   f->touched = tws_arena_alloc(scratch, ((size_t)plan->buffer_count + 1) * f->streams, sizeof *f->touched);
   f->begun = tws_arena_alloc(scratch, plan->buffer_count + 1u, 1);
-  f->first_piece = tws_arena_alloc(scratch, plan->operand_count + 1u, sizeof *f->first_piece);
-  f->ending = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof *f->ending);
-  f->ending_next = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof *f->ending_next);
+  f->first_piece = tws_arena_alloc_unset(scratch, plan->operand_count + 1u, sizeof *f->first_piece);
+  f->ending = tws_arena_alloc_unset(scratch, plan->op_count + 1u, sizeof *f->ending);
+  f->ending_next = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof *f->ending_next);
   if (!f->stream || !f->clock || !f->position || !f->written_by || !f->read_at || !f->touched || !f->begun ||
       !f->first_piece || !f->ending || !f->ending_next) {
     return tws_builder_fail(f->b, TWS_MEMORY, "no memory");
@@ -184,7 +184,7 @@ static tws_code prepare(finisher *f, tws_arena *scratch) {
     f->ending[op] = TWS_NONE;
   }
   for (uint32_t k = 0; k < f->streams; k++) {
-    f->at[k] = tws_arena_alloc(scratch, f->length[k] + 1u, sizeof *f->at[k]);
+    f->at[k] = tws_arena_alloc_unset(scratch, f->length[k] + 1u, sizeof *f->at[k]);
     if (!f->at[k]) return tws_builder_fail(f->b, TWS_MEMORY, "no memory");
   }
   for (uint32_t op = 0; op < plan->op_count; op++) f->at[f->stream[op]][f->position[op] - 1] = op;
@@ -206,7 +206,10 @@ static void sweep(finisher *f) {
     tws_op *o = &plan->ops[op];
     o->dep_first = plan->dep_count;
     uint32_t stream = f->stream[op], *clock = f->clock + (size_t)op * f->streams;
-    if (last[stream]) memcpy(clock, f->clock + (size_t)(last[stream] - 1) * f->streams, f->streams * sizeof *clock);
+    if (last[stream])
+      memcpy(clock, f->clock + (size_t)(last[stream] - 1) * f->streams, f->streams * sizeof *clock);
+    else
+      memset(clock, 0, f->streams * sizeof *clock);
     clock[stream] = f->position[op] - 1;
     memset(f->needed, 0, sizeof f->needed);
     const tws_operand *operands = plan->operands + o->operand_first;

@@ -4,58 +4,136 @@
 
 #include "base/memory.h"
 
-static void merge(uint32_t *into, const uint32_t *other, uint32_t streams) {
-  for (uint32_t k = 0; k < streams; k++) {
-    if (other[k] > into[k]) into[k] = other[k];
-  }
+typedef struct place {
+  size_t leaf;
+  uint32_t slot;
+} place;
+
+static uint64_t *begin_at(const tws_history *history, place at) {
+  return &history->leaves[at.leaf]->begin[at.slot];
 }
 
-/* First range that ends after `address`. */
-static size_t first_after(const tws_history *history, uint64_t address) {
-  size_t low = 0, high = history->count;
-  while (low < high) {
-    size_t middle = (low + high) / 2;
-    if (history->ranges[middle].end <= address) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
+static uint32_t *buffer_at(const tws_history *history, place at) {
+  return &history->leaves[at.leaf]->buffer[at.slot];
+}
+
+/* The range that the address is in. */
+static place range_of(const tws_history *history, uint64_t address) {
+  size_t low = 0;
+  for (size_t n = history->count; n > 1;) {
+    const size_t half = n / 2;
+    low = history->leaves[low + half]->begin[0] <= address ? low + half : low;
+    n -= half;
   }
-  return low;
+  const tws_history_leaf *leaf = history->leaves[low];
+  uint32_t first = 0;
+  for (uint32_t n = leaf->count; n > 1;) {
+    const uint32_t half = n / 2;
+    first = leaf->begin[first + half] <= address ? first + half : first;
+    n -= half;
+  }
+  return (place){low, first};
+}
+
+/* Returns 0 behind the last range. */
+static int move_on(const tws_history *history, place *at) {
+  if (++at->slot < history->leaves[at->leaf]->count) return 1;
+  at->slot = 0;
+  return ++at->leaf < history->count;
 }
 
 void tws_history_require(const tws_history *history, uint64_t begin, uint64_t bytes, const uint32_t *touched,
                          uint32_t streams, uint32_t *needed) {
-  const uint64_t end = begin + bytes;
-  for (size_t i = first_after(history, begin); i < history->count && history->ranges[i].begin < end; i++)
-    merge(needed, touched + (size_t)history->ranges[i].buffer * streams, streams);
+  if (history->count == 0) return;
+  place at = range_of(history, begin);
+  do {
+    const uint32_t buffer = *buffer_at(history, at);
+    if (buffer == TWS_NONE) continue;
+    const uint32_t *places = touched + (size_t)buffer * streams;
+    for (uint32_t k = 0; k < streams; k++)
+      if (places[k] > needed[k]) needed[k] = places[k];
+  } while (move_on(history, &at) && *begin_at(history, at) < begin + bytes);
+}
+
+static int insert_leaf(tws_history *history, size_t at) {
+  tws_history_leaf *leaf = NULL;
+  if (tws_reserve(&history->leaves, &history->capacity, history->count + 1, sizeof(void *)) ||
+      !(leaf = tws_realloc(NULL, 1, sizeof *leaf)))
+    return -1;
+  memmove(history->leaves + at + 1, history->leaves + at, (history->count - at) * sizeof(void *));
+  leaf->count = 0;
+  history->leaves[at] = leaf;
+  history->count++;
+  return 0;
+}
+
+static void move_ranges(tws_history_leaf *to, uint32_t at, const tws_history_leaf *from, uint32_t first,
+                        uint32_t count) {
+  memmove(to->begin + at, from->begin + first, count * sizeof *to->begin);
+  memmove(to->buffer + at, from->buffer + first, count * sizeof *to->buffer);
+}
+
+/* Behind the range at *at, which then is the new one. */
+static int insert_behind(tws_history *history, place *at, uint64_t begin, uint32_t buffer) {
+  enum { HALF = TWS_HISTORY_LEAF / 2 };
+  if (history->leaves[at->leaf]->count == TWS_HISTORY_LEAF) {
+    if (insert_leaf(history, at->leaf + 1)) return -1;
+    move_ranges(history->leaves[at->leaf + 1], 0, history->leaves[at->leaf], HALF, HALF);
+    history->leaves[at->leaf]->count = history->leaves[at->leaf + 1]->count = HALF;
+    if (at->slot >= HALF) *at = (place){at->leaf + 1, at->slot - HALF};
+  }
+  tws_history_leaf *leaf = history->leaves[at->leaf];
+  at->slot++;
+  move_ranges(leaf, at->slot + 1, leaf, at->slot, leaf->count - at->slot);
+  leaf->begin[at->slot] = begin;
+  leaf->buffer[at->slot] = buffer;
+  leaf->count++;
+  return 0;
+}
+
+/* The range behind takes its place. Not for the first of all. */
+static void remove_range(tws_history *history, place at) {
+  tws_history_leaf *leaf = history->leaves[at.leaf];
+  leaf->count--;
+  move_ranges(leaf, at.slot, leaf, at.slot + 1, leaf->count - at.slot);
+  if (leaf->count > 0) return;
+  tws_free(leaf);
+  history->count--;
+  memmove(history->leaves + at.leaf, history->leaves + at.leaf + 1, (history->count - at.leaf) * sizeof(void *));
 }
 
 int tws_history_record(tws_history *history, uint64_t begin, uint64_t bytes, uint32_t buffer) {
   const uint64_t end = begin + bytes;
-  const size_t first = first_after(history, begin);
-  size_t last = first, count = 0;
-  tws_history_range fresh[3];
-  while (last < history->count && history->ranges[last].begin < end) last++;
-  if (last > first && history->ranges[first].begin < begin) {
-    fresh[count] = history->ranges[first];
-    fresh[count++].end = begin;
+  if (history->count == 0) {
+    if (insert_leaf(history, 0)) return -1;
+    *history->leaves[0] = (tws_history_leaf){.count = 1, .buffer = {TWS_NONE}};
   }
-  fresh[count++] = (tws_history_range){.begin = begin, .end = end, .buffer = buffer};
-  if (last > first && history->ranges[last - 1].end > end) {
-    fresh[count] = history->ranges[last - 1];
-    fresh[count++].begin = end;
+  place at = range_of(history, begin);
+  uint32_t before = *buffer_at(history, at); /* of the range that `end` is in, so far */
+  if (*begin_at(history, at) == begin)
+    *buffer_at(history, at) = buffer;
+  else if (insert_behind(history, &at, begin, buffer))
+    return -1;
+  for (;;) {
+    place next = at;
+    const int more = move_on(history, &next);
+    if (more && *begin_at(history, next) <= end) {
+      if (*begin_at(history, next) == end) return 0;
+      place behind = next;
+      if (!move_on(history, &behind) || *begin_at(history, behind) > end) {
+        *begin_at(history, next) = end;
+        return 0;
+      }
+      before = *buffer_at(history, next);
+      remove_range(history, next);
+      continue;
+    }
+    return insert_behind(history, &at, end, before);
   }
-  const size_t all = history->count - (last - first) + count;
-  if (tws_reserve(&history->ranges, &history->capacity, all, sizeof *history->ranges)) return -1;
-  if (all != history->count && last < history->count)
-    memmove(history->ranges + first + count, history->ranges + last, (history->count - last) * sizeof *history->ranges);
-  for (size_t i = 0; i < count; i++) history->ranges[first + i] = fresh[i];
-  history->count = all;
-  return 0;
 }
 
 void tws_history_free(tws_history *history) {
-  tws_free(history->ranges);
+  for (size_t i = 0; i < history->count; i++) tws_free(history->leaves[i]);
+  tws_free(history->leaves);
   memset(history, 0, sizeof *history);
 }

@@ -1,17 +1,23 @@
-/* What happened to memory before: ranges, each with the buffer that held it last. How far every stream has to be done
- * before a range may be used again is the buffer's to say. Internal to plan/. */
+/* What happened to memory before: which buffer held each address last. How far every stream has to be done before the
+ * memory may be used again is the buffer's to say. Internal to plan/.
+ *
+ * Ranges by address in leaves of some tens, as in a B+ tree of two levels: plans have hundreds of ranges, and each of
+ * their buffers replaces a few. */
 #ifndef TWS_PLAN_HISTORY_H
 #define TWS_PLAN_HISTORY_H
 
 #include "plan/plan.h"
 
-typedef struct tws_history_range {
-  uint64_t begin, end;
-  uint32_t buffer;
-} tws_history_range;
+enum { TWS_HISTORY_LEAF = 32 };
+typedef struct tws_history_leaf {
+  uint32_t count;                    /* at least 1 */
+  uint32_t buffer[TWS_HISTORY_LEAF]; /* TWS_NONE: nobody was there yet */
+  uint64_t begin[TWS_HISTORY_LEAF];  /* a range reaches to the next one's beginning */
+} tws_history_leaf;
 
+/* All 0 at first. */
 typedef struct tws_history {
-  tws_history_range *ranges; /* by address, disjoint */
+  tws_history_leaf **leaves; /* by address; once there are any, they cover all addresses */
   size_t count, capacity;
 } tws_history;
 
@@ -19,7 +25,7 @@ typedef struct tws_history {
  * of the buffers that were there. */
 void tws_history_require(const tws_history *history, uint64_t begin, uint64_t bytes, const uint32_t *touched,
                          uint32_t streams, uint32_t *needed);
-/* `buffer` is gone, and was the last there. Returns 0, or -1 without memory. */
+/* `buffer` is gone, and was the last on its bytes, of which there are some. Returns 0, or -1 without memory. */
 int tws_history_record(tws_history *history, uint64_t begin, uint64_t bytes, uint32_t buffer);
 void tws_history_free(tws_history *history);
 

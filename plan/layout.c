@@ -236,19 +236,20 @@ static void lay_out_tier(layout *l) {
 
 static int index_lifetimes(layout *l, tws_arena *scratch) {
   tws_plan *plan = l->plan;
-  l->computed = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof *l->computed);
+  l->computed = tws_arena_alloc_unset(scratch, plan->op_count + 1u, sizeof *l->computed);
   if (!l->computed) return -1;
+  l->computed[0] = 0;
   for (uint32_t op = 0; op < plan->op_count; op++)
     l->computed[op + 1] = l->computed[op] + (uint32_t)counts(&plan->ops[op]);
   uint32_t **per_op[] = {&l->starting, &l->ending}, **per_buffer[] = {&l->starting_next, &l->ending_next};
   for (int i = 0; i < 2; i++) {
-    *per_op[i] = tws_arena_alloc(scratch, plan->op_count + 1u, sizeof **per_op[i]);
-    *per_buffer[i] = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof **per_buffer[i]);
+    *per_op[i] = tws_arena_alloc_unset(scratch, plan->op_count + 1u, sizeof **per_op[i]);
+    *per_buffer[i] = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof **per_buffer[i]);
     if (!*per_op[i] || !*per_buffer[i]) return -1;
     memset(*per_op[i], 0xff, (plan->op_count + 1u) * sizeof **per_op[i]); /* TWS_NONE */
   }
-  l->offset = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof *l->offset);
-  l->best = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof *l->best);
+  l->offset = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof *l->offset);
+  l->best = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof *l->best);
   l->from_high = tws_arena_alloc(scratch, plan->buffer_count + 1u, 1);
   l->message = tws_arena_alloc(scratch, plan->buffer_count + 1u, 1);
   if (!l->offset || !l->best || !l->from_high || !l->message) return -1;

@@ -141,10 +141,12 @@ typedef struct tws_lower {
   int evaluates;                /* forward passes alone */
   int tile, tiles;              /* of the visit being lowered */
   const tws_module *fused_with; /* likewise: the module whose work its kernel does too, or NULL */
-  uint8_t *tiled;               /* values that exist one tile at a time */
+  tws_module_memory memory[TWS_MODULE_TYPE_COUNT];
+  uint8_t *tiled;    /* values that exist one tile at a time */
   uint8_t *adds;     /* per value: whether tiles add to the gradient that was there before the first of them */
   uint32_t *sharing; /* values whose gradient may be another value's too, as many as there are */
   uint32_t sharing_count;
+  uint8_t *shares;         /* per module: of ADD, whether its inputs' gradients can be one (plan/backward.c) */
   uint8_t *kept;           /* per value: tws_kept */
   uint64_t *rows;          /* per value: of a micro-batch on this rank, before its placement */
   int64_t *whole_sequence; /* likewise: length of the whole sequences that it is made of */
@@ -169,7 +171,9 @@ uint32_t tws_lower_add_group(tws_lower *l, tws_axes axes, const int *members, in
 
 /* values.c: whole values, or the visit's tile of them */
 void tws_values_begin(tws_lower *l);
-uint64_t tws_value_rows(const tws_lower *l, uint32_t value);
+static inline uint64_t tws_value_rows(const tws_lower *l, uint32_t value) {
+  return l->rows[value];
+}
 uint64_t tws_value_elements(const tws_lower *l, uint32_t value);
 /* Of an input of the network: a micro-batch of it on this rank. */
 uint64_t tws_input_rows(const tws_lower *l, uint32_t input);

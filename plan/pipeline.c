@@ -174,7 +174,7 @@ static tws_context *new_context(tws_lower *l) {
     l->free_contexts = c->next;
   } else {
     c = tws_arena_alloc(l->scratch, 1, sizeof *c);
-    uint32_t *state = c ? tws_arena_alloc(l->scratch, 2 * (size_t)values + 2, sizeof *state) : NULL;
+    uint32_t *state = c ? tws_arena_alloc_unset(l->scratch, 2 * (size_t)values + 2, sizeof *state) : NULL;
     if (!state) {
       no_memory(l);
       return NULL;

@@ -27,14 +27,17 @@ static tws_code prefix_sums(const int64_t *weights, int count, int64_t *sum, tws
   return TWS_OK;
 }
 
+/* Of equally good cuts the last. From the end backwards the last part grows and the others' mean shrinks, and the
+ * smallest is at most that: once their difference is worse than what was found, it stays so. */
 static cut_state best_cut(const cut_state *shorter, const int64_t *sum, int parts, int end, int *position) {
-  cut_state best = {.spread = INT64_MAX};
+  cut_state best = {.largest = -1, .spread = INT64_MAX};
   /* Fewer weights than parts cannot be cut; one part starts at the first weight. */
-  for (int cut = parts - 1; cut < (parts == 1 ? 1 : end); cut++) {
-    int64_t part = sum[end] - sum[cut];
-    int64_t largest = part > shorter[cut].largest ? part : shorter[cut].largest;
-    int64_t smallest = part < shorter[cut].smallest ? part : shorter[cut].smallest;
-    if (largest - smallest > best.spread) continue;
+  for (int cut = parts == 1 ? 0 : end - 1; cut >= parts - 1; cut--) {
+    const int64_t part = sum[end] - sum[cut];
+    if (parts > 1 && part - best.spread > sum[cut] / (parts - 1)) break;
+    const int64_t largest = part > shorter[cut].largest ? part : shorter[cut].largest;
+    const int64_t smallest = part < shorter[cut].smallest ? part : shorter[cut].smallest;
+    if (best.largest >= 0 && largest - smallest >= best.spread) continue;
     best = (cut_state){.largest = largest, .smallest = smallest, .spread = largest - smallest};
     *position = cut;
   }

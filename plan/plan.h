@@ -74,14 +74,16 @@ typedef enum tws_phase {
       TWS_PHASE_COUNT
 } tws_phase;
 
-#define TWS_CATEGORIES(X)                                                                                             \
-  X(PARAMETER, "parameters")                                                                                          \
-  X(GATHERED, "gathered parameters")                                                                                  \
-  X(GRADIENT, "gradients")                                                                                            \
-  X(MASTER, "master weights")                                                                                         \
-  X(MOMENT, "optimizer moments")                                                                                      \
-  X(ACTIVATION, "activations") X(CHECKPOINT, "activation checkpoints") X(ACTIVATION_GRADIENT, "activation gradients") \
-      X(BUCKET, "communication buckets") X(WORKSPACE, "workspace") X(INPUT, "inputs and scalars")
+#define TWS_CATEGORIES(X)                                                                                     \
+  X(PARAMETER, "parameters")                                                                                  \
+  X(GATHERED, "gathered parameters")                                                                          \
+  X(GRADIENT, "gradients")                                                                                    \
+  X(MASTER, "master weights")                                                                                 \
+  X(MOMENT, "optimizer moments")                                                                              \
+  X(ACTIVATION, "activations")                                                                                \
+  X(CHECKPOINT, "activation checkpoints")                                                                     \
+  X(ACTIVATION_GRADIENT, "activation gradients") X(BUCKET, "communication buckets") X(WORKSPACE, "workspace") \
+      X(INPUT, "inputs and scalars")
 typedef enum tws_category {
 #define X(name, text) TWS_CATEGORY_##name,
   TWS_CATEGORIES(X)
@@ -187,7 +189,7 @@ typedef struct tws_plan {
   int owns_state;
   int rank, world;
   tws_position position; /* of the rank; sequence_length is that of whole sequences */
-  int stage, stages; /* of the pipeline: 0 of 1 without one */
+  int stage, stages;     /* of the pipeline: 0 of 1 without one */
   tws_zero_config zero;
   tws_dtype dtype;
   int64_t micro_batch_size, sequence_length, accumulation_steps;
@@ -205,7 +207,8 @@ typedef struct tws_plan {
   uint32_t parameters, master, gradients;
   uint32_t optimizer_state[TWS_OPTIMIZER_STATES]; /* by config/optimizers.def */
   int optimizer_states;
-  uint32_t input[TWS_NETWORK_INPUTS]; /* as the network lists them: [accumulation][rows of a micro-batch on this rank] */
+  uint32_t
+      input[TWS_NETWORK_INPUTS]; /* as the network lists them: [accumulation][rows of a micro-batch on this rank] */
   uint32_t hyper, metrics;
   tws_backend_kind backend;
   int threads;

@@ -22,8 +22,8 @@ static uint32_t hash_ranks(const int *ranks, int size) {
   return (uint32_t)(hash ^ (hash >> 32)) % SLOTS;
 }
 
-/* The communicator of these ranks, made when it is new; TWS_NONE without memory. Two may have the same ranks: those of a
- * pipeline, and those that share a parameter. */
+/* The communicator of these ranks, made when it is new; TWS_NONE without memory. Two may have the same ranks: those of
+ * a pipeline, and those that share a parameter. */
 static uint32_t find_communicator(finder *f, const int *ranks, int size, int message, tws_axes axes) {
   tws_run *run = f->run;
   const uint32_t slot = message ? ((uint32_t)ranks[0] * 31 + (uint32_t)ranks[1]) % SLOTS : hash_ranks(ranks, size);

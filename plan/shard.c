@@ -27,28 +27,22 @@ typedef struct maker {
   tws_local_value *values;
   tws_placement *params;
   tws_param_slice *slices;
-  uint32_t *consumer; /* per whole value: its first reader */
-  uint32_t *current;  /* per whole value: the local value that stands for it */
-  uint32_t *changed;  /* per whole value: the same behind the last exchange for a reader, or TWS_NONE */
-  uint32_t origin;    /* module of the whole network at work */
-  tws_split split;    /* of that module along "model" */
+  uint32_t *consumer;  /* per whole value: its first reader */
+  uint32_t *current;   /* per whole value: the local value that stands for it */
+  uint32_t *changed;   /* per whole value: the same behind the last exchange for a reader, or TWS_NONE */
+  uint32_t origin;     /* module of the whole network at work */
+  tws_split split;     /* of that module along "model" */
+  tws_axis divided[2]; /* of those along which modules have rules, in the order in which exchanges follow one another */
+  int divided_count;
   tws_error *err;
   tws_code failed;
 } maker;
-
-/* The axes along which modules have rules, in the order in which exchanges follow one another. */
-static const tws_axis ruled[] = {TWS_AXIS_SEQUENCE, TWS_AXIS_MODEL};
-enum { RULED = sizeof ruled / sizeof *ruled };
 
 static tws_axis_rule rule_of(const maker *k, tws_axis axis, const tws_module *m) {
   tws_axis_rule rule =
       axis == TWS_AXIS_MODEL ? tws_tensor_parallel_rule(m->type, k->split) : tws_sequence_parallel_rule(m->type);
   if (rule.leaves == TWS_BETWEEN) rule.leaves = (uint8_t)k->how->between;
   return rule;
-}
-
-static int is_divided(const maker *k, tws_axis axis) {
-  return k->how->position.ranks[axis] > 1;
 }
 
 static int64_t part(const maker *k, int64_t amount) {
@@ -73,8 +67,8 @@ static uint32_t add_value(maker *k, uint32_t module, int slot, uint32_t like, in
   k->net->values[index].producer = module;
   k->net->values[index].per_row = (uint32_t)per_row;
   int parts = 1;
-  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++)
-    if (placement.on[axis] == TWS_PLACED_TOKENS) parts *= k->how->position.ranks[axis];
+  for (int i = 0; i < k->divided_count; i++)
+    if (placement.on[k->divided[i]] == TWS_PLACED_TOKENS) parts *= k->how->position.ranks[k->divided[i]];
   k->values[index] = (tws_local_value){.placement = placement, .token_parts = (uint16_t)parts};
   k->net->modules[module].out[slot] = index;
   return index;
@@ -132,11 +126,9 @@ static uint32_t add_exchange(maker *k, tws_axis axis, tws_placed to, uint32_t va
 }
 
 static int is_wanted(const maker *k, const tws_module *m, uint32_t local) {
-  for (int i = 0; i < RULED; i++) {
-    const tws_axis_rule rule = rule_of(k, ruled[i], m);
-    if (is_divided(k, ruled[i]) && rule.wants != TWS_AS_IT_COMES &&
-        rule.wants != k->values[local].placement.on[ruled[i]])
-      return 0;
+  for (int i = 0; i < k->divided_count; i++) {
+    const tws_axis_rule rule = rule_of(k, k->divided[i], m);
+    if (rule.wants != TWS_AS_IT_COMES && rule.wants != k->values[local].placement.on[k->divided[i]]) return 0;
   }
   return 1;
 }
@@ -147,12 +139,10 @@ static uint32_t wanted_input(maker *k, const tws_module *m, uint32_t value) {
   if (is_wanted(k, m, local)) return local;
   if (k->changed[value] != TWS_NONE && is_wanted(k, m, k->changed[value])) return k->changed[value];
   int in_place = 1;
-  for (int i = 0; i < RULED; i++) {
-    const tws_axis_rule rule = rule_of(k, ruled[i], m);
-    if (!is_divided(k, ruled[i]) || rule.wants == TWS_AS_IT_COMES ||
-        rule.wants == k->values[local].placement.on[ruled[i]])
-      continue;
-    local = add_exchange(k, ruled[i], (tws_placed)rule.wants, value, local);
+  for (int i = 0; i < k->divided_count; i++) {
+    const tws_axis_rule rule = rule_of(k, k->divided[i], m);
+    if (rule.wants == TWS_AS_IT_COMES || rule.wants == k->values[local].placement.on[k->divided[i]]) continue;
+    local = add_exchange(k, k->divided[i], (tws_placed)rule.wants, value, local);
     in_place &= tws_local_exchanges_in_place(&k->modules[k->net->module_count - 1]);
   }
   k->changed[value] = local;
@@ -196,9 +186,9 @@ static void slice_columns(maker *k, uint32_t p) {
 /* Whole on every rank: where the module sees some of the tokens alone, each has a part of the gradient's sum. */
 static void keep_whole(maker *k, uint32_t p, tws_placement input) {
   const tws_param *whole = &k->whole->params[p];
-  for (int i = 0; i < RULED; i++) {
-    const int some = input.on[ruled[i]] == TWS_PLACED_TOKENS;
-    k->params[p].on[ruled[i]] = some ? TWS_PLACED_BROADCAST : TWS_PLACED_REPLICATED;
+  for (int i = 0; i < k->divided_count; i++) {
+    const int some = input.on[k->divided[i]] == TWS_PLACED_TOKENS;
+    k->params[p].on[k->divided[i]] = some ? TWS_PLACED_BROADCAST : TWS_PLACED_REPLICATED;
   }
   if (k->slices)
     k->slices[p] = (tws_param_slice){.rows = {whole->rows}, .columns = whole->columns, .whole_columns = whole->columns};
@@ -231,9 +221,9 @@ static void vocabulary_part(const maker *k, tws_local_module *local) {
 
 /* What a module's kernel makes of its input's placement. */
 static tws_placement given_by(const maker *k, const tws_module *m, tws_placement input) {
-  for (int i = 0; i < RULED; i++) {
-    const tws_axis_rule rule = rule_of(k, ruled[i], m);
-    if (is_divided(k, ruled[i]) && rule.gives != TWS_AS_IT_COMES) input.on[ruled[i]] = rule.gives;
+  for (int i = 0; i < k->divided_count; i++) {
+    const tws_axis_rule rule = rule_of(k, k->divided[i], m);
+    if (rule.gives != TWS_AS_IT_COMES) input.on[k->divided[i]] = rule.gives;
   }
   return input;
 }
@@ -249,13 +239,11 @@ static int64_t output_width(const maker *k, const tws_module *m, uint32_t value,
 }
 
 static void leave(maker *k, const tws_module *m, uint32_t value) {
-  for (int i = 0; i < RULED; i++) {
-    const tws_axis_rule rule = rule_of(k, ruled[i], m);
+  for (int i = 0; i < k->divided_count; i++) {
+    const tws_axis_rule rule = rule_of(k, k->divided[i], m);
     const uint32_t local = k->current[value];
-    if (!is_divided(k, ruled[i]) || rule.leaves == TWS_AS_IT_COMES ||
-        rule.leaves == k->values[local].placement.on[ruled[i]])
-      continue;
-    k->current[value] = add_exchange(k, ruled[i], (tws_placed)rule.leaves, value, local);
+    if (rule.leaves == TWS_AS_IT_COMES || rule.leaves == k->values[local].placement.on[k->divided[i]]) continue;
+    k->current[value] = add_exchange(k, k->divided[i], (tws_placed)rule.leaves, value, local);
   }
 }
 
@@ -303,12 +291,14 @@ static void add_part(maker *k, const tws_module *m) {
 /* Ranks that see different samples each have a part of the gradient's sum, unless the parameter is one of their own. */
 static void place_among_replicas(const tws_network *whole, tws_placement *params) {
   const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES);
-  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
-    if (!tws_axes_cover(replicas, (tws_axis)axis)) continue;
-    for (uint32_t p = 0; p < whole->param_count; p++) {
-      const tws_axes along = whole->params[p].own_along;
-      params[p].on[axis] = along && tws_axes_cover(along, (tws_axis)axis) ? TWS_PLACED_EXPERTS : TWS_PLACED_BROADCAST;
-    }
+  tws_axis covered[TWS_AXIS_COUNT];
+  int count = 0;
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++)
+    if (tws_axes_cover(replicas, (tws_axis)axis)) covered[count++] = (tws_axis)axis;
+  for (uint32_t p = 0; p < whole->param_count; p++) {
+    const tws_axes along = whole->params[p].own_along;
+    for (int i = 0; i < count; i++)
+      params[p].on[covered[i]] = along && tws_axes_cover(along, covered[i]) ? TWS_PLACED_EXPERTS : TWS_PLACED_BROADCAST;
   }
 }
 
@@ -355,16 +345,18 @@ tws_code tws_shard_network(const tws_network *whole, const tws_sharding *shardin
              .tensor_index = position->index[TWS_AXIS_MODEL],
              .sequence = position->ranks[TWS_AXIS_SEQUENCE],
              .err = err};
-  if (k.tensor == 1 && k.sequence == 1) return stay_whole(whole, scratch, local, err);
+  if (k.sequence > 1) k.divided[k.divided_count++] = TWS_AXIS_SEQUENCE;
+  if (k.tensor > 1) k.divided[k.divided_count++] = TWS_AXIS_MODEL;
+  if (k.divided_count == 0) return stay_whole(whole, scratch, local, err);
   enum { MOST = 3 }; /* local modules and values for one of the whole network, exchanges included */
   size_t modules = whole->module_count, values = whole->value_count, params = whole->param_count;
   tws_network *net = k.net = tws_arena_alloc(scratch, 1, sizeof *net);
-  k.modules = tws_arena_alloc(scratch, MOST * modules, sizeof *k.modules);
-  k.values = tws_arena_alloc(scratch, MOST * values, sizeof *k.values);
+  k.modules = tws_arena_alloc_unset(scratch, MOST * modules, sizeof *k.modules);
+  k.values = tws_arena_alloc_unset(scratch, MOST * values, sizeof *k.values);
   k.params = tws_arena_alloc(scratch, params + 1, sizeof *k.params);
-  k.consumer = tws_arena_alloc(scratch, values, sizeof *k.consumer);
+  k.consumer = tws_arena_alloc_unset(scratch, values, sizeof *k.consumer);
   k.current = tws_arena_alloc(scratch, values, sizeof *k.current);
-  k.changed = tws_arena_alloc(scratch, values, sizeof *k.changed);
+  k.changed = tws_arena_alloc_unset(scratch, values, sizeof *k.changed);
   if (k.tensor > 1) k.slices = tws_arena_alloc(keep, params + 1, sizeof *k.slices);
   if (!net || !k.modules || !k.values || !k.params || !k.consumer || !k.current || !k.changed ||
       (k.tensor > 1 && !k.slices)) {
@@ -372,9 +364,9 @@ tws_code tws_shard_network(const tws_network *whole, const tws_sharding *shardin
   }
   *net = *whole;
   net->module_count = net->value_count = 0;
-  net->modules = tws_arena_alloc(scratch, MOST * modules, sizeof *net->modules);
-  net->values = tws_arena_alloc(scratch, MOST * values, sizeof *net->values);
-  net->params = tws_arena_alloc(scratch, params + 1, sizeof *net->params);
+  net->modules = tws_arena_alloc_unset(scratch, MOST * modules, sizeof *net->modules);
+  net->values = tws_arena_alloc_unset(scratch, MOST * values, sizeof *net->values);
+  net->params = tws_arena_alloc_unset(scratch, params + 1, sizeof *net->params);
   if (!net->modules || !net->values || !net->params) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
   memcpy(net->params, whole->params, params * sizeof *net->params);
   make(&k);

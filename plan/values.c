@@ -14,15 +14,17 @@ static int64_t sequence_of(const tws_lower *l, const tws_value *v) {
 }
 
 void tws_values_begin(tws_lower *l) {
+  const tws_value *before = NULL; /* most have the rows of the one before */
+  uint64_t rows = 0;
   for (uint32_t v = 0; v < l->network->value_count; v++) {
-    l->whole_sequence[v] = sequence_of(l, &l->network->values[v]);
-    l->rows[v] = count_of(l, l->network->values[v].row, l->network->values[v].row_dims, l->config->sequence_length) /
-                 l->local.values[v].token_parts;
+    const tws_value *value = &l->network->values[v];
+    const size_t bytes = value->row_dims * sizeof *value->row;
+    const int same = before && before->row_dims == value->row_dims && memcmp(before->row, value->row, bytes) == 0;
+    if (!same) rows = count_of(l, value->row, value->row_dims, l->config->sequence_length);
+    l->whole_sequence[v] = same ? l->whole_sequence[v - 1] : sequence_of(l, value);
+    l->rows[v] = rows / l->local.values[v].token_parts;
+    before = value;
   }
-}
-
-uint64_t tws_value_rows(const tws_lower *l, uint32_t value) {
-  return l->rows[value];
 }
 
 uint64_t tws_value_elements(const tws_lower *l, uint32_t value) {

@@ -111,7 +111,7 @@ static void decide_kept(tws_lower *l) {
 /* The value whose memory a module takes over. */
 static int consumes(const tws_lower *l, uint32_t index, uint32_t *value) {
   const tws_module *m = &l->network->modules[index];
-  const int taken = tws_local_exchanges_in_place(&l->local.modules[index]) ? 0 : tws_module_taken(m->type);
+  const int taken = tws_local_exchanges_in_place(&l->local.modules[index]) ? 0 : l->memory[m->type].taken;
   if (taken >= 0) *value = m->in[taken];
   return taken >= 0;
 }
@@ -137,9 +137,12 @@ static void ensure(tws_lower *l, uint8_t *have, uint32_t value) {
 }
 
 static void go_backward(tws_lower *l, uint8_t *have, uint32_t m) {
-  uint32_t saved[TWS_MODULE_INS + TWS_MODULE_OUTS];
-  int n = tws_module_saved(&l->network->modules[m], saved);
-  for (int i = 0; i < n; i++) ensure(l, have, saved[i]);
+  const tws_module *module = &l->network->modules[m];
+  const tws_module_memory *memory = &l->memory[module->type];
+  for (int i = 0; i < memory->saved_count; i++) {
+    const tws_binding b = memory->saved[i];
+    ensure(l, have, b.source == TWS_BIND_IN ? module->in[b.index] : module->out[b.index]);
+  }
   push(l, m, TWS_PHASE_BACKWARD);
 }
 

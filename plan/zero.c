@@ -38,6 +38,7 @@ static tws_axes axes_of(const tws_lower *l, uint32_t p) {
   const tws_axes replicas = l->b.plan->groups[l->zero.group].axes;
   tws_axes copied = 0;
   int own = 0;
+  if (!l->network->params[p].own_along) return replicas;
   for (int i = 0; i < t->axes; i++) {
     if (!tws_axes_cover(replicas, t->axis[i])) continue;
     if (l->local.params[p].on[t->axis[i]] == TWS_PLACED_EXPERTS)
@@ -123,6 +124,7 @@ static void order_params(tws_lower *l) {
   tws_zero *z = &l->zero;
   const uint32_t n = l->network->param_count;
   const int deals = l->config->zero.round_robin_gradients && z->stage > 0 && z->stage < 3;
+  const int kinds = l->sharding.position.ranks[TWS_AXIS_MODEL] > 1 ? 3 : 1;
   int *members = scratch(l, n, sizeof *members), *dealt = scratch(l, n, sizeof *dealt);
   uint32_t count = 0;
   if (l->b.failed != TWS_OK) return;
@@ -133,9 +135,9 @@ static void order_params(tws_lower *l) {
       if (z->class_of[p] == k) members[in_class++] = (int)p;
     tws_zero_flatten_order(in_class, c->ranks, deals, dealt);
     c->first = count;
-    for (int kind = 0; kind < 3; kind++)
+    for (int kind = 0; kind < kinds; kind++)
       for (int i = 0; i < in_class; i++)
-        if (kind_along_model(l, members[dealt[i]]) == kind) z->order[count++] = members[dealt[i]];
+        if (kinds == 1 || kind_along_model(l, members[dealt[i]]) == kind) z->order[count++] = members[dealt[i]];
     c->end = count;
   }
 }
@@ -266,7 +268,12 @@ static uint32_t completion_order(tws_lower *l, uint32_t *order) {
 
 static void close_bucket(tws_lower *l, tws_bucket *bucket) {
   tws_zero *z = &l->zero;
-  uint32_t *params = z->bucket_params + bucket->first; /* insertion sort: buckets are filled nearly in reverse order */
+  uint32_t *params = z->bucket_params + bucket->first;
+  for (uint32_t i = 0, k = bucket->count - 1; i < k; i++, k--) { /* they were filled nearly in reverse order */
+    const uint32_t p = params[i];
+    params[i] = params[k];
+    params[k] = p;
+  }
   for (uint32_t i = 1; i < bucket->count; i++) {
     uint32_t p = params[i], k = i;
     for (; k > 0 && params[k - 1] > p; k--) params[k] = params[k - 1];
@@ -378,8 +385,11 @@ static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count)
 /* Together what is of one class and stands together. */
 static void gather(tws_lower *l, const uint32_t *params, uint32_t count) {
   const uint32_t most = l->config->zero.allgather_sequential ? 1 : count;
+  const int alike = l->zero.class_count == 1;
   for (uint32_t i = 0, n; i < count; i += n) {
-    for (n = 1; n < most && i + n < count && l->zero.class_of[params[i + n]] == l->zero.class_of[params[i]];) n++;
+    for (n = alike && i + most <= count ? most : 1;
+         n < most && i + n < count && l->zero.class_of[params[i + n]] == l->zero.class_of[params[i]];)
+      n++;
     gather_at_once(l, params + i, n);
   }
 }

@@ -17,9 +17,9 @@ const char *tws_build_name(tws_network_builder *b, const char *format, ...) {
 tws_code tws_build_reserve(tws_network_builder *b, int64_t modules, tws_error *err) {
   tws_network *net = b->net;
   size_t count = (size_t)modules;
-  net->modules = tws_arena_alloc(net->arena, count, sizeof *net->modules);
-  net->values = tws_arena_alloc(net->arena, TWS_MODULE_OUTS * count, sizeof *net->values);
-  net->params = tws_arena_alloc(net->arena, TWS_MODULE_PARAMS * count, sizeof *net->params);
+  net->modules = tws_arena_alloc_unset(net->arena, count, sizeof *net->modules);
+  net->values = tws_arena_alloc_unset(net->arena, TWS_MODULE_OUTS * count, sizeof *net->values);
+  net->params = tws_arena_alloc_unset(net->arena, TWS_MODULE_PARAMS * count, sizeof *net->params);
   if (net->modules == NULL || net->values == NULL || net->params == NULL) {
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the graph of %lld modules", (long long)modules);
   }

@@ -44,24 +44,19 @@ const char *tws_module_type_name(tws_module_type type) {
   return (unsigned)type < TWS_MODULE_TYPE_COUNT ? rows[type].name : "unknown module";
 }
 
-int tws_module_saved(const tws_module *module, uint32_t saved[TWS_MODULE_INS + TWS_MODULE_OUTS]) {
-  const tws_module_row *row = &rows[module->type];
-  int count = 0;
+tws_module_memory tws_module_memory_of(tws_module_type type) {
+  const tws_module_row *row = &rows[type];
+  tws_module_memory memory = {.taken = -1};
+  for (const tws_binding *b = row->forward[0].binding; b->source != TWS_BIND_END; b++)
+    if (b->source == TWS_BIND_TAKE || b->source == TWS_BIND_UPDATE) memory.taken = (int8_t)b->index;
   for (int k = 0; k < TWS_MODULE_KERNELS; k++)
     for (const tws_binding *b = row->backward[k].binding; b->source != TWS_BIND_END; b++) {
-      if (b->source != TWS_BIND_IN && b->source != TWS_BIND_OUT) continue;
-      const uint32_t value = b->source == TWS_BIND_IN ? module->in[b->index] : module->out[b->index];
-      int known = value == TWS_NONE;
-      for (int i = 0; i < count; i++) known |= saved[i] == value;
-      if (!known) saved[count++] = value;
+      int known = b->source != TWS_BIND_IN && b->source != TWS_BIND_OUT;
+      for (int i = 0; i < memory.saved_count; i++)
+        known |= memory.saved[i].source == b->source && memory.saved[i].index == b->index;
+      if (!known) memory.saved[memory.saved_count++] = *b;
     }
-  return count;
-}
-
-int tws_module_taken(tws_module_type type) {
-  for (const tws_binding *b = rows[type].forward[0].binding; b->source != TWS_BIND_END; b++)
-    if (b->source == TWS_BIND_TAKE || b->source == TWS_BIND_UPDATE) return b->index;
-  return -1;
+  return memory;
 }
 
 void tws_module_clear(tws_module *module, tws_module_type type, const char *name, int layer) {

@@ -42,9 +42,12 @@ typedef struct tws_module_row {
 
 const tws_module_row *tws_module_row_of(tws_module_type type);
 
-/* Values of a module that its gradient reads; returns how many. */
-int tws_module_saved(const tws_module *module, uint32_t saved[TWS_MODULE_INS + TWS_MODULE_OUTS]);
-/* The input whose memory output 0 takes over: its index, or -1. */
-int tws_module_taken(tws_module_type type);
+/* What a type means for the memory of its values. */
+typedef struct tws_module_memory {
+  int8_t taken;        /* the input whose memory output 0 takes over, or -1 */
+  uint8_t saved_count; /* values that its gradient reads: inputs and outputs */
+  tws_binding saved[TWS_MODULE_INS + TWS_MODULE_OUTS];
+} tws_module_memory;
+tws_module_memory tws_module_memory_of(tws_module_type type);
 
 #endif
