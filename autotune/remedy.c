@@ -43,7 +43,8 @@ static int64_t tensor_choice(const tws_job *job) {
 
 /* The options with a change, and the flags that say it; 0 when it changes nothing. The global batch stays.
  * to_micro: what a smaller micro batch is. */
-static int apply(const change *c, const tws_job *job, int64_t to_micro, tws_job_spec *spec, char *flags, size_t size) {
+static int apply_change(const change *c, const tws_job *job, int64_t to_micro, tws_job_spec *spec, char *flags,
+                        size_t size) {
   int64_t micro = job->config->micro_batch_size, accumulation = job->config->accumulation_steps;
   size_t used = 0;
   if (c->stage > job->config->zero.stage) {
@@ -90,7 +91,7 @@ static double largest_micro(const tws_job_spec *given, const change *c, const tw
     tws_job_spec spec = *given;
     char said[128] = "";
     double takes = 0;
-    if (apply(c, job, divisors[middle], &spec, said, sizeof said) && fits_with(&spec, &takes)) {
+    if (apply_change(c, job, divisors[middle], &spec, said, sizeof said) && fits_with(&spec, &takes)) {
       low = middle;
       need = takes;
       snprintf(flags, size, "%s", said);
@@ -122,7 +123,7 @@ int tws_remedy_find(const tws_job_spec *given, char *text, size_t size) {
       tws_job_spec spec = *given;
       char flags[128] = "", bytes[32];
       double need = 0;
-      found = apply(&changes[i], job, 1, &spec, flags, sizeof flags) && fits_with(&spec, &need);
+      found = apply_change(&changes[i], job, 1, &spec, flags, sizeof flags) && fits_with(&spec, &need);
       if (found && changes[i].micro_one) need = largest_micro(given, &changes[i], job, need, flags, sizeof flags);
       if (found) snprintf(text, size, "it fits with%s: %s", flags, tws_format_bytes(need, bytes, sizeof bytes));
     }

@@ -157,7 +157,7 @@ static tws_code make_folder(const char *path, tws_error *err) {
   return tws_fail(err, TWS_IO, "choose a folder that can be made: --results DIR", "%s: %s", path, strerror(errno));
 }
 
-static int exists(const char *folder, const char *name) {
+static int file_exists(const char *folder, const char *name) {
   char path[4400];
   snprintf(path, sizeof path, "%s/%s", folder, name);
   return access(path, F_OK) == 0;
@@ -177,11 +177,11 @@ static void remove_experiment(const char *folder, const char *name) {
 static int earlier_results(const char *folder, int force) {
   DIR *directory = opendir(folder);
   if (!directory) return 0;
-  int count = exists(folder, "summary.txt") || exists(folder, "best.ds_config.json");
+  int count = file_exists(folder, "summary.txt") || file_exists(folder, "best.ds_config.json");
   for (struct dirent *entry; (entry = readdir(directory));) {
     char path[4096];
     snprintf(path, sizeof path, "%s/%.255s", folder, entry->d_name);
-    if (entry->d_name[0] == '.' || !exists(path, "exp.json")) continue;
+    if (entry->d_name[0] == '.' || !file_exists(path, "exp.json")) continue;
     count++;
     if (force) remove_experiment(folder, entry->d_name);
   }
@@ -262,7 +262,7 @@ static tws_code write_experiment(const tws_tune_candidate *c, const tws_tune_req
 }
 
 /* DeepSpeed's summary: one row per space, then the global one. A space here is a stage. */
-static void summary(const tws_tune_result *result, tws_text *out) {
+static void write_summary(const tws_tune_result *result, tws_text *out) {
   const tws_tune_candidate *best = result->fits > 0 ? &result->candidates[0] : 0;
   tws_text_add(out, "| %-12s | %15s | %15s | %-40s |\n", "tuning_space", "num_experiments", "best_metric_val",
                "best_exp_name");
@@ -315,7 +315,7 @@ tws_code tws_tune_write(const tws_tune_result *result, const tws_tune_request *r
     TWS_TRY(write_experiment(c, request, folder, i, err));
   }
   tws_text text = {0};
-  summary(result, &text);
+  write_summary(result, &text);
   TWS_TRY(write_text(folder, "summary.txt", &text, TWS_OK, err));
   if (result->fits == 0) return TWS_OK;
   tws_text best = {0};

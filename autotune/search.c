@@ -40,7 +40,7 @@ static tws_code estimate_plan(const tws_job *job, effort how, int rough, tws_est
   return rough ? tws_estimate_rough(&plan, &job->machine, out, err) : tws_estimate_step(&plan, &job->machine, out, err);
 }
 
-static tws_code estimate(const tws_tune_request *request, tws_tune_candidate *c, effort how, tws_error *err) {
+static tws_code estimate_candidate(const tws_tune_request *request, tws_tune_candidate *c, effort how, tws_error *err) {
   tws_job *job = NULL;
   tws_error refusal = {0};
   tws_error *place = err ? err : &refusal;
@@ -130,7 +130,7 @@ static tws_code estimate_all(const tws_tune_request *request, tws_tune_result *r
       c->available_bytes = smaller->available_bytes;
       memcpy(c->reason, smaller->reason, sizeof c->reason);
     } else if (!states_too_large(request, c)) {
-      TWS_TRY(estimate(request, c, ROUGH, err));
+      TWS_TRY(estimate_candidate(request, c, ROUGH, err));
     }
     if (progress) tws_progress_update(progress, i + 1);
   }
@@ -140,10 +140,11 @@ static tws_code estimate_all(const tws_tune_request *request, tws_tune_result *r
 
 /* ---- simulation ---- */
 
-static tws_code simulate(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
+static tws_code simulate_candidate(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
   tws_job *job = NULL;
   tws_simulation simulation = {0};
-  if (c->variant.pipeline > 1) TWS_TRY(estimate(request, c, ALL_MICRO_BATCHES, err)); /* what is simulated is exact */
+  if (c->variant.pipeline > 1)
+    TWS_TRY(estimate_candidate(request, c, ALL_MICRO_BATCHES, err)); /* what is simulated is exact */
   if (c->verdict != TWS_TUNE_FITS) return TWS_OK;
   tws_code code = tws_job_derive(request->job, &c->variant, &job, err);
   if (code == TWS_OK) {
@@ -196,7 +197,7 @@ static int count_fits(const tws_tune_result *result) {
 }
 
 /* The best by their rough estimates are estimated exactly, until as many exact ones lead as may be simulated. */
-static tws_code refine(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
+static tws_code refine_best(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
   int trials = request->trials > 0 ? request->trials : DEFAULT_TRIALS;
   for (int budget = REFINED_PER_TRIAL * trials; budget > 0;) {
     int lead = trials < result->fits ? trials : result->fits, at = 0;
@@ -204,7 +205,7 @@ static tws_code refine(const tws_tune_request *request, tws_tune_result *result,
     if (at == lead) break;
     for (; at < lead && budget > 0; at++) {
       if (!result->candidates[at].rough) continue;
-      TWS_TRY(estimate(request, &result->candidates[at], ALL_STAGES, err));
+      TWS_TRY(estimate_candidate(request, &result->candidates[at], ALL_STAGES, err));
       budget--;
     }
     qsort(result->candidates, (size_t)result->count, sizeof *result->candidates, by_estimate);
@@ -228,7 +229,7 @@ static tws_code simulate_best(const tws_tune_request *request, tws_tune_result *
   if (progress) tws_progress_begin(progress, "simulating", trials);
   for (int trial = 0; trial < trials; trial++) {
     tws_tune_candidate *c = &result->candidates[trial_index(request, result->fits, trial)];
-    TWS_TRY(simulate(request, c, err));
+    TWS_TRY(simulate_candidate(request, c, err));
     result->simulated += c->simulated_s > 0;
     if (tws_tune_throughput(c) > best) {
       best = tws_tune_throughput(c);
@@ -284,7 +285,7 @@ static void find_smallest(tws_tune_result *result) {
 }
 
 /* Small states, small micro batches and recomputation make small plans. */
-static double promise(const tws_tune_candidate *c) {
+static double promise_of(const tws_tune_candidate *c) {
   return c->needed_bytes *
          (1 + 0.02 * (TWS_RECOMPUTE_FULL - (int)c->variant.recompute) + 0.001 * (double)c->variant.micro);
 }
@@ -296,16 +297,16 @@ static tws_code plan_closest(const tws_tune_request *request, tws_tune_result *r
     tws_tune_candidate *closest = NULL;
     for (int i = 0; i < result->count; i++) {
       tws_tune_candidate *c = &result->candidates[i];
-      if (c->implied && (!closest || promise(c) < promise(closest))) closest = c;
+      if (c->implied && (!closest || promise_of(c) < promise_of(closest))) closest = c;
     }
     if (!closest) break;
     closest->implied = 0;
-    TWS_TRY(estimate(request, closest, ALL_STAGES, err));
+    TWS_TRY(estimate_candidate(request, closest, ALL_STAGES, err));
   }
   return TWS_OK;
 }
 
-static tws_code search(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
+static tws_code search_space(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
   double started = tws_clock_s();
   TWS_TRY(estimate_all(request, result, err));
   result->fits = count_fits(result);
@@ -313,7 +314,7 @@ static tws_code search(const tws_tune_request *request, tws_tune_result *result,
   tws_tune_candidate *all = result->candidates;
   if (request->tuner == TWS_TUNER_MODEL_BASED) {
     qsort(all, (size_t)result->count, sizeof *all, by_estimate);
-    TWS_TRY(refine(request, result, err));
+    TWS_TRY(refine_best(request, result, err));
   } else {
     /* keep the order of the space, fitting points in front */
     tws_tune_candidate *sorted = tws_calloc((size_t)result->count, sizeof *sorted);
@@ -352,7 +353,7 @@ tws_code tws_tune(const tws_tune_request *request, tws_tune_result **out, tws_er
     tws_variant_name(&c->variant, c->name, sizeof c->name);
   }
   tws_free(points);
-  tws_code code = search(request, result, err);
+  tws_code code = search_space(request, result, err);
   if (code != TWS_OK) {
     tws_tune_result_destroy(result);
     return code;

@@ -43,7 +43,7 @@ static void default_ranks(dimensions *d, const tws_cluster *cluster) {
     if (ranks > world && add_rank(d, ranks)) return;
 }
 
-static tws_code fill(const tws_tune_request *request, dimensions *d, tws_error *err) {
+static tws_code fill_dimensions(const tws_tune_request *request, dimensions *d, tws_error *err) {
   const tws_tune_space *space = &request->space;
   const tws_cluster *cluster = &request->job->cluster;
   *d = (dimensions){.space = space};
@@ -92,7 +92,7 @@ static int64_t largest_micro(const tws_tune_space *space) {
 }
 
 /* One point, unless its batch does not suit its axes. */
-static tws_code push(const dimensions *d, point_list *list, const tws_variant *point, tws_error *err) {
+static tws_code push_point(const dimensions *d, point_list *list, const tws_variant *point, tws_error *err) {
   if (!tws_axes_suit(&d->axes, point)) return TWS_OK;
   if (list->count >= TWS_TUNE_MAX_POINTS)
     return tws_fail(err, TWS_INVALID, "name fewer stages, micro batches, axes or rank counts",
@@ -114,7 +114,7 @@ static tws_code add_fixed(const dimensions *d, point_list *list, tws_variant poi
       if (space->micro[i] < 1 || space->micro[i] > limit || own % space->micro[i]) continue;
       point.micro = space->micro[i];
       point.accumulation = own / point.micro;
-      TWS_TRY(push(d, list, &point, err));
+      TWS_TRY(push_point(d, list, &point, err));
     }
     return TWS_OK;
   }
@@ -123,7 +123,7 @@ static tws_code add_fixed(const dimensions *d, point_list *list, tws_variant poi
     if (own % m == 0) {
       point.micro = m;
       point.accumulation = own / m;
-      TWS_TRY(push(d, list, &point, err));
+      TWS_TRY(push_point(d, list, &point, err));
     }
   int64_t root = 1;
   while ((root + 1) * (root + 1) <= own) root++;
@@ -131,7 +131,7 @@ static tws_code add_fixed(const dimensions *d, point_list *list, tws_variant poi
     if (own % a || own / a > limit || own / a <= root) continue;
     point.micro = own / a;
     point.accumulation = a;
-    TWS_TRY(push(d, list, &point, err));
+    TWS_TRY(push_point(d, list, &point, err));
   }
   return TWS_OK;
 }
@@ -146,7 +146,7 @@ static tws_code add_free(const dimensions *d, point_list *list, tws_variant poin
       point.accumulation = space->accumulation_count ? space->accumulation[j]
                            : point.pipeline > 1      ? 4 * (int64_t)point.pipeline
                                                      : 1;
-      TWS_TRY(push(d, list, &point, err));
+      TWS_TRY(push_point(d, list, &point, err));
     }
   }
   return TWS_OK;
@@ -169,7 +169,7 @@ static tws_code add_axes(const dimensions *d, const tws_cluster *cluster, point_
   return TWS_OK;
 }
 
-static tws_code enumerate(const dimensions *d, const tws_cluster *cluster, point_list *list, tws_error *err) {
+static tws_code enumerate_points(const dimensions *d, const tws_cluster *cluster, point_list *list, tws_error *err) {
   for (int s = 0; s < d->stage_count; s++)
     for (int r = 0; r < d->recompute_count; r++)
       for (int n = 0; n < d->ranks_count; n++) {
@@ -198,9 +198,9 @@ static void nearest_batches(const dimensions *d, char *hint, size_t size) {
 
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err) {
   dimensions d;
-  TWS_TRY(fill(request, &d, err));
+  TWS_TRY(fill_dimensions(request, &d, err));
   point_list list = {0};
-  tws_code code = enumerate(&d, &request->job->cluster, &list, err);
+  tws_code code = enumerate_points(&d, &request->job->cluster, &list, err);
   char why[160], hint[128];
   nearest_batches(&d, hint, sizeof hint);
   if (code == TWS_OK && list.count == 0 && tws_axes_explain(&d.axes, d.ranks, d.ranks_count, why, sizeof why))

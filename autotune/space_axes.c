@@ -9,7 +9,7 @@ enum { LONG_SEQUENCE = 8192 };
 
 /* ---- lists ---- */
 
-static int copy(int *to, const int *from, int count) {
+static int copy_degrees(int *to, const int *from, int count) {
   for (int i = 0; i < count; i++) to[i] = from[i];
   return count;
 }
@@ -67,12 +67,14 @@ void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
                            .tensor_named = space->tensor_count > 0};
   fill_given(config, axes);
   if (space->axes) fill_thorough(request, axes);
-  if (space->pipeline_count) axes->pipeline_count = copy(axes->pipeline, space->pipeline, space->pipeline_count);
-  if (space->tensor_count) axes->tensor_count = copy(axes->tensor, space->tensor, space->tensor_count);
-  if (space->sequence_count) axes->sequence_count = copy(axes->sequence, space->sequence, space->sequence_count);
+  if (space->pipeline_count)
+    axes->pipeline_count = copy_degrees(axes->pipeline, space->pipeline, space->pipeline_count);
+  if (space->tensor_count) axes->tensor_count = copy_degrees(axes->tensor, space->tensor, space->tensor_count);
+  if (space->sequence_count)
+    axes->sequence_count = copy_degrees(axes->sequence, space->sequence, space->sequence_count);
   if (space->sequence_parallel_count)
     axes->sequence_parallel_count =
-        copy(axes->sequence_parallel, space->sequence_parallel, space->sequence_parallel_count);
+        copy_degrees(axes->sequence_parallel, space->sequence_parallel, space->sequence_parallel_count);
   if (space->schedule_count) {
     axes->schedule_count = space->schedule_count;
     memcpy(axes->schedules, space->schedules, (size_t)space->schedule_count * sizeof *space->schedules);
@@ -81,7 +83,7 @@ void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
 
 /* ---- points ---- */
 
-static int digit(int64_t *index, int count) {
+static int digit_of(int64_t *index, int count) {
   int value = (int)(*index % count);
   *index /= count;
   return value;
@@ -97,7 +99,7 @@ static int tensor_legal(const tws_axes_space *axes, const tws_variant *point) {
                              NULL) == TWS_OK;
 }
 
-static int legal(const tws_axes_space *axes, const tws_variant *point) {
+static int is_legal(const tws_axes_space *axes, const tws_variant *point) {
   int model = point->pipeline * point->tensor * point->sequence;
   if (point->ranks % model || !tensor_legal(axes, point)) return 0;
   if (point->pipeline > 1) {
@@ -114,16 +116,17 @@ static int legal(const tws_axes_space *axes, const tws_variant *point) {
 int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_variant *point) {
   for (;;) {
     int64_t rest = (*index)++;
-    int sequence_parallel = digit(&rest, axes->sequence_parallel_count), schedule = digit(&rest, axes->schedule_count);
-    point->sequence = axes->sequence[digit(&rest, axes->sequence_count)];
-    point->tensor = axes->tensor[digit(&rest, axes->tensor_count)];
+    int sequence_parallel = digit_of(&rest, axes->sequence_parallel_count),
+        schedule = digit_of(&rest, axes->schedule_count);
+    point->sequence = axes->sequence[digit_of(&rest, axes->sequence_count)];
+    point->tensor = axes->tensor[digit_of(&rest, axes->tensor_count)];
     if (rest >= axes->pipeline_count) return 0;
     point->pipeline = axes->pipeline[rest];
     point->schedule = point->pipeline > 1 ? axes->schedules[schedule] : (tws_variant_schedule){TWS_PIPELINE_1F1B, 1};
     point->sequence_parallel = point->tensor > 1 ? axes->sequence_parallel[sequence_parallel] : 0;
     /* what has no meaning without its axis is chosen once */
     if ((point->pipeline == 1 && schedule > 0) || (point->tensor == 1 && sequence_parallel > 0)) continue;
-    if (legal(axes, point)) return 1;
+    if (is_legal(axes, point)) return 1;
   }
 }
 

@@ -6,7 +6,7 @@
 
 enum { LONGEST = 96 };
 
-static int same(char a, char b) {
+static int same_letter(char a, char b) {
   return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
@@ -23,8 +23,9 @@ static int distance(const char *a, size_t n, const char *b, size_t m) {
   for (size_t i = 1; i <= n; i++) {
     now[0] = (int)i;
     for (size_t j = 1; j <= m; j++) {
-      int best = least(previous[j - 1] + !same(a[i - 1], b[j - 1]), least(previous[j], now[j - 1]) + 1);
-      if (i > 1 && j > 1 && same(a[i - 1], b[j - 2]) && same(a[i - 2], b[j - 1])) best = least(best, before[j - 2] + 1);
+      int best = least(previous[j - 1] + !same_letter(a[i - 1], b[j - 1]), least(previous[j], now[j - 1]) + 1);
+      if (i > 1 && j > 1 && same_letter(a[i - 1], b[j - 2]) && same_letter(a[i - 2], b[j - 1]))
+        best = least(best, before[j - 2] + 1);
       now[j] = best;
     }
     int *spare = before;

@@ -18,11 +18,11 @@ static int column(const reader *r) {
   return characters;
 }
 
-static tws_code refuse(const reader *r, const char *hint, const char *what) {
+static tws_code refuse_here(const reader *r, const char *hint, const char *what) {
   return tws_fail(r->err, TWS_INVALID, hint, "%s:%d:%d: %s", r->name, r->line, column(r), what);
 }
 
-static void advance(reader *r) {
+static void advance_one(reader *r) {
   if (*r->at++ != '\n') return;
   r->line++;
   r->line_start = r->at;
@@ -35,19 +35,19 @@ static int comment_starts(const char *at) {
 static void skip_space(reader *r) {
   for (;;) {
     if (isspace((unsigned char)*r->at)) {
-      advance(r);
+      advance_one(r);
     } else if (r->at[0] == '/' && r->at[1] == '*') {
-      for (int open = 2; *r->at && (open > 0 || !(r->at[0] == '*' && r->at[1] == '/')); open--) advance(r);
-      for (int i = 0; i < 2 && *r->at; i++) advance(r);
+      for (int open = 2; *r->at && (open > 0 || !(r->at[0] == '*' && r->at[1] == '/')); open--) advance_one(r);
+      for (int i = 0; i < 2 && *r->at; i++) advance_one(r);
     } else if (comment_starts(r->at)) {
-      while (*r->at && *r->at != '\n') advance(r);
+      while (*r->at && *r->at != '\n') advance_one(r);
     } else {
       return;
     }
   }
 }
 
-static tws_code mark(reader *r) {
+static tws_code mark_value(reader *r) {
   tws_json_marks *m = r->marks;
   if (tws_reserve(&m->items, &m->capacity, m->count + 1, sizeof *m->items))
     return tws_fail(r->err, TWS_MEMORY, NULL, "%s: out of memory while reading", r->name);
@@ -68,21 +68,21 @@ static void put_byte(reader *r, char c) {
 static tws_code quoted(reader *r) {
   const char quote = *r->at;
   tws_text_add_bytes(r->out, "\"", 1);
-  for (advance(r); *r->at != quote; advance(r)) {
-    if (!*r->at || *r->at == '\n') return refuse(r, "close it on the same line", "a string that never ends");
+  for (advance_one(r); *r->at != quote; advance_one(r)) {
+    if (!*r->at || *r->at == '\n') return refuse_here(r, "close it on the same line", "a string that never ends");
     if (*r->at == '\\' && r->at[1] == '\'') {
-      advance(r);
+      advance_one(r);
       put_byte(r, '\'');
     } else if (*r->at == '\\') {
       tws_text_add_bytes(r->out, r->at, 1);
-      advance(r);
-      if (!*r->at || *r->at == '\n') return refuse(r, NULL, "a string that never ends");
+      advance_one(r);
+      if (!*r->at || *r->at == '\n') return refuse_here(r, NULL, "a string that never ends");
       tws_text_add_bytes(r->out, r->at, 1); /* the scan judges it */
     } else {
       put_byte(r, *r->at);
     }
   }
-  advance(r);
+  advance_one(r);
   tws_text_add_bytes(r->out, "\"", 1);
   return TWS_OK;
 }
@@ -90,20 +90,20 @@ static tws_code quoted(reader *r) {
 /* ''' lines ''': as they are, without the indentation of the opening quotes and the line ends next to the quotes. */
 static tws_code several_lines(reader *r) {
   const int indent = column(r) - 1;
-  for (int i = 0; i < 3; i++) advance(r);
-  while (*r->at == ' ' || *r->at == '\t' || *r->at == '\r') advance(r);
-  if (*r->at == '\n') advance(r);
+  for (int i = 0; i < 3; i++) advance_one(r);
+  while (*r->at == ' ' || *r->at == '\t' || *r->at == '\r') advance_one(r);
+  if (*r->at == '\n') advance_one(r);
   tws_text_add_bytes(r->out, "\"", 1);
   while (strncmp(r->at, "'''", 3) != 0) {
-    if (!*r->at) return refuse(r, "close it with '''", "a text of several lines that never ends");
+    if (!*r->at) return refuse_here(r, "close it with '''", "a text of several lines that never ends");
     if (r->at == r->line_start)
-      for (int i = 0; i < indent && (*r->at == ' ' || *r->at == '\t'); i++) advance(r);
+      for (int i = 0; i < indent && (*r->at == ' ' || *r->at == '\t'); i++) advance_one(r);
     if (strncmp(r->at, "'''", 3) == 0) break;
     if (*r->at != '\r' && !(*r->at == '\n' && strncmp(r->at + 1 + strspn(r->at + 1, " \t"), "'''", 3) == 0))
       put_byte(r, *r->at);
-    advance(r);
+    advance_one(r);
   }
-  for (int i = 0; i < 3; i++) advance(r);
+  for (int i = 0; i < 3; i++) advance_one(r);
   tws_text_add_bytes(r->out, "\"", 1);
   return TWS_OK;
 }
@@ -135,7 +135,7 @@ static int is_plain(const char *text, size_t length) {
 /* true, a number, or a text to the end of the line: commas and brackets end the first two and belong to the last. */
 static tws_code unquoted(reader *r) {
   const char *start = r->at, *end;
-  if (strchr("{}[],:", *start)) return refuse(r, "put texts into quotes", "a value is missing here");
+  if (strchr("{}[],:", *start)) return refuse_here(r, "put texts into quotes", "a value is missing here");
   for (end = start; *end && *end != '\n'; end++) {
     if (!strchr(",]}", *end) && !comment_starts(end)) continue;
     size_t length = (size_t)(end - start);
@@ -156,18 +156,18 @@ static tws_code unquoted(reader *r) {
   return TWS_OK;
 }
 
-static tws_code key(reader *r) {
+static tws_code read_key(reader *r) {
   if (*r->at == '"' || *r->at == '\'') return quoted(r);
   const char *start = r->at;
-  while (*r->at && !isspace((unsigned char)*r->at) && !strchr("{}[],:", *r->at)) advance(r);
-  if (r->at == start) return refuse(r, NULL, "a key is missing here");
+  while (*r->at && !isspace((unsigned char)*r->at) && !strchr("{}[],:", *r->at)) advance_one(r);
+  if (r->at == start) return refuse_here(r, NULL, "a key is missing here");
   tws_text_add_bytes(r->out, "\"", 1);
   for (const char *c = start; c < r->at; c++) put_byte(r, *c);
   tws_text_add_bytes(r->out, "\"", 1);
   return TWS_OK;
 }
 
-static tws_code value(reader *r);
+static tws_code read_value(reader *r);
 
 /* Members up to the closer; '\0': up to the end of the text, as the document without braces. */
 static tws_code members(reader *r, char closer) {
@@ -175,39 +175,39 @@ static tws_code members(reader *r, char closer) {
   for (;;) {
     skip_space(r);
     if (*r->at == closer) break;
-    if (!*r->at) return refuse(r, NULL, closer == '}' ? "an object that never ends" : "an array that never ends");
+    if (!*r->at) return refuse_here(r, NULL, closer == '}' ? "an object that never ends" : "an array that never ends");
     if (count++) tws_text_add_bytes(r->out, ",", 1);
-    TWS_TRY(mark(r));
+    TWS_TRY(mark_value(r));
     if (closer != ']') {
-      TWS_TRY(key(r));
+      TWS_TRY(read_key(r));
       skip_space(r);
-      if (*r->at != ':') return refuse(r, "keys and values are parted by a colon", "a colon is missing here");
-      advance(r);
+      if (*r->at != ':') return refuse_here(r, "keys and values are parted by a colon", "a colon is missing here");
+      advance_one(r);
       tws_text_add_bytes(r->out, ":", 1);
       skip_space(r);
     }
-    TWS_TRY(value(r));
+    TWS_TRY(read_value(r));
     const int line = r->line;
     skip_space(r);
     if (*r->at == ',')
-      advance(r);
+      advance_one(r);
     else if (*r->at && *r->at != closer && r->line == line)
-      return refuse(r, "on one line, values are parted by commas", "a comma is missing here");
+      return refuse_here(r, "on one line, values are parted by commas", "a comma is missing here");
   }
-  if (closer) advance(r);
+  if (closer) advance_one(r);
   return TWS_OK;
 }
 
 /* The mark is its key's, or its own in an array, and has been made. */
-static tws_code value(reader *r) {
+static tws_code read_value(reader *r) {
   const char c = *r->at;
-  if (!c) return refuse(r, NULL, "a value is missing here");
+  if (!c) return refuse_here(r, NULL, "a value is missing here");
   if (strncmp(r->at, "'''", 3) == 0) return several_lines(r);
   if (c == '"' || c == '\'') return quoted(r);
   if (c != '{' && c != '[') return unquoted(r);
-  if (r->depth == TWS_JSON_DEPTH) return refuse(r, NULL, "nested too deeply");
+  if (r->depth == TWS_JSON_DEPTH) return refuse_here(r, NULL, "nested too deeply");
   r->depth++;
-  advance(r);
+  advance_one(r);
   tws_text_add_bytes(r->out, c == '{' ? "{" : "[", 1);
   TWS_TRY(members(r, c == '{' ? '}' : ']'));
   tws_text_add_bytes(r->out, c == '{' ? "}" : "]", 1);
@@ -219,14 +219,16 @@ tws_code tws_hjson_rewrite(const char *text, const char *name, tws_text *out, tw
   reader r = {.at = text, .line_start = text, .line = 1, .name = name, .out = out, .marks = marks, .err = err};
   if (strncmp(text, "\xef\xbb\xbf", 3) == 0) r.at = r.line_start = text + 3;
   skip_space(&r);
-  TWS_TRY(mark(&r));
+  TWS_TRY(mark_value(&r));
   if (*r.at == '{' || *r.at == '[') {
-    TWS_TRY(value(&r));
+    TWS_TRY(read_value(&r));
     skip_space(&r);
-    if (*r.at) return refuse(&r, "one document a file", "text after the end of the document");
+    if (*r.at) return refuse_here(&r, "one document a file", "text after the end of the document");
   } else {
     tws_text_add_bytes(out, "{", 1);
-    if (!*r.at) return refuse(&r, "is the file empty? an object without keys is {}", "the text ends where a value should be");
+    if (!*r.at)
+      return refuse_here(&r, "is the file empty? an object without keys is {}",
+                         "the text ends where a value should be");
     TWS_TRY(members(&r, '\0'));
     tws_text_add_bytes(out, "}", 1);
   }

@@ -19,14 +19,14 @@ struct tws_json_places {
   } * slots;
 };
 
-static size_t hash(const cJSON *item, size_t mask) {
+static size_t hash_item(const cJSON *item, size_t mask) {
   return (size_t)(((uint64_t)(uintptr_t)item * UINT64_C(0x9E3779B97F4A7C15)) >> 20) & mask;
 }
 
 static const tws_json_mark *find_mark(const tws_json *json, const cJSON *item) {
   const struct tws_json_places *places = json ? json->places : NULL;
   if (!places || !places->slots || !item) return NULL;
-  for (size_t i = hash(item, places->mask); places->slots[i].item; i = (i + 1) & places->mask)
+  for (size_t i = hash_item(item, places->mask); places->slots[i].item; i = (i + 1) & places->mask)
     if (places->slots[i].item == item) return &places->marks.items[places->slots[i].mark];
   return NULL;
 }
@@ -89,19 +89,20 @@ static tws_code check_duplicates(walk *w, const cJSON *object) {
 }
 
 /* Depth is bounded by the scan. */
-static tws_code visit(walk *w, const cJSON *item) {
+static tws_code visit_item(walk *w, const cJSON *item) {
   struct tws_json_places *places = w->json->places;
   if (w->next >= places->marks.count)
     return tws_fail(w->err, TWS_INTERNAL, NULL, "%s: more values than places", w->json->name);
-  size_t i = hash(item, places->mask);
+  size_t i = hash_item(item, places->mask);
   while (places->slots[i].item) i = (i + 1) & places->mask;
   places->slots[i] = (struct slot){item, w->next++};
-  for (const cJSON *child = item->child; child; child = child->next) TWS_TRY(visit(w, child));
+  for (const cJSON *child = item->child; child; child = child->next) TWS_TRY(visit_item(w, child));
   return cJSON_IsObject(item) ? check_duplicates(w, item) : TWS_OK;
 }
 
 /* elsewhere: where the values stand in the text that this one was rewritten from, or NULL */
-static tws_code build(tws_json *json, char *text, size_t length, const tws_json_marks *elsewhere, tws_error *err) {
+static tws_code build_from_text(tws_json *json, char *text, size_t length, const tws_json_marks *elsewhere,
+                                tws_error *err) {
   struct tws_json_places *places = json->places;
   TWS_TRY(tws_json_scan(text, length, json->name, &places->marks, err));
   for (size_t i = 0; elsewhere && i < places->marks.count && i < elsewhere->count; i++) {
@@ -116,12 +117,12 @@ static tws_code build(tws_json *json, char *text, size_t length, const tws_json_
   json->root = places->slots ? cJSON_ParseWithLengthOpts(text, length + 1, NULL, 1) : NULL;
   if (!json->root) return tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", json->name);
   walk w = {.json = json, .err = err};
-  tws_code code = visit(&w, json->root);
+  tws_code code = visit_item(&w, json->root);
   tws_free(w.scratch);
   return code;
 }
 
-static tws_json *create(const char *name) {
+static tws_json *create_named(const char *name) {
   tws_json *json = tws_calloc(1, sizeof *json);
   if (!json) return NULL;
   size_t length = strlen(name) + 1;
@@ -135,19 +136,19 @@ static tws_json *create(const char *name) {
   return json;
 }
 
-static tws_code parse(const char *text, size_t length, const char *name, const tws_json_marks *elsewhere,
-                      tws_json **out, tws_error *err) {
+static tws_code parse_text(const char *text, size_t length, const char *name, const tws_json_marks *elsewhere,
+                           tws_json **out, tws_error *err) {
   *out = NULL;
   if (length > TWS_JSON_SIZE)
     return tws_fail(err, TWS_INVALID, NULL, "%s: %zu bytes, and the limit is 64 MiB", name, length);
-  tws_json *json = create(name);
+  tws_json *json = create_named(name);
   char *copy = tws_calloc(length + 1, 1);
   tws_code code;
   if (!json || !copy) {
     code = tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", name);
   } else {
     if (length) memcpy(copy, text, length);
-    code = build(json, copy, length, elsewhere, err);
+    code = build_from_text(json, copy, length, elsewhere, err);
   }
   tws_free(copy);
   if (code == TWS_OK)
@@ -158,7 +159,7 @@ static tws_code parse(const char *text, size_t length, const char *name, const t
 }
 
 tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_json **out, tws_error *err) {
-  return parse(text, length, name, NULL, out, err);
+  return parse_text(text, length, name, NULL, out, err);
 }
 
 /* "name:LINE:COLUMN: ...": how far a reading got. */
@@ -195,7 +196,7 @@ tws_code tws_json_parse_hjson(const char *text, size_t length, const char *name,
                                               : tws_hjson_rewrite(ended.data, name, &rewritten, &marks, &lenient);
   tws_text_free(&ended);
   if (read == TWS_OK) {
-    read = parse(rewritten.data, rewritten.length, name, &marks, out, &lenient);
+    read = parse_text(rewritten.data, rewritten.length, name, &marks, out, &lenient);
     if (read == TWS_INVALID && !strstr(lenient.message, "duplicate key"))
       lenient = strict; /* places in what was rewritten */
   } else if (read == TWS_INVALID && !lenient_is_nearer(&strict, &lenient, name)) {
@@ -238,14 +239,14 @@ static tws_code clone_into(const tws_json *json, tws_json *copy, tws_error *err)
   memcpy(places->marks.items, from->items, from->count * sizeof *from->items);
   places->marks.count = places->marks.capacity = from->count;
   walk w = {.json = copy, .err = err};
-  tws_code code = visit(&w, copy->root);
+  tws_code code = visit_item(&w, copy->root);
   tws_free(w.scratch);
   return code;
 }
 
 tws_code tws_json_clone(const tws_json *json, tws_json **out, tws_error *err) {
   *out = NULL;
-  tws_json *copy = create(json->name);
+  tws_json *copy = create_named(json->name);
   tws_code code = copy ? clone_into(json, copy, err) : tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", json->name);
   if (code == TWS_OK)
     *out = copy;
@@ -282,16 +283,16 @@ const char *tws_json_describe(const cJSON *item, char *buffer, size_t size) {
   return buffer;
 }
 
-static tws_code wrong(const tws_json *json, const cJSON *item, const char *key, const char *wanted, const char *hint,
-                      tws_error *err) {
+static tws_code refuse_type(const tws_json *json, const cJSON *item, const char *key, const char *wanted,
+                            const char *hint, tws_error *err) {
   char got[96];
   return tws_json_fail(json, item, err, hint, "\"%.100s\" must be %s, not %s", key, wanted,
                        tws_json_describe(item, got, sizeof got));
 }
 
 /* *item is NULL when the fallback applies. */
-static tws_code member(const tws_json *json, const cJSON *object, const char *key, int required, const cJSON **item,
-                       tws_error *err) {
+static tws_code find_member(const tws_json *json, const cJSON *object, const char *key, int required,
+                            const cJSON **item, tws_error *err) {
   *item = cJSON_GetObjectItemCaseSensitive(object, key);
   if (*item && !cJSON_IsNull(*item)) return TWS_OK;
   if (required)
@@ -321,7 +322,7 @@ tws_code tws_json_int(const tws_json *json, const cJSON *object, const char *key
                       int64_t high, int64_t fallback, int64_t *value, tws_error *err) {
   const cJSON *item;
   *value = fallback;
-  TWS_TRY(member(json, object, key, required, &item, err));
+  TWS_TRY(find_member(json, object, key, required, &item, err));
   if (!item) return TWS_OK;
   char wanted[96] = "an integer";
   if (high != INT64_MAX)
@@ -330,8 +331,8 @@ tws_code tws_json_int(const tws_json *json, const cJSON *object, const char *key
     snprintf(wanted, sizeof wanted, "an integer of at least %lld", (long long)low);
   int64_t integer;
   if (!tws_json_integer(json, item, &integer, NULL))
-    return wrong(json, item, key, wanted, cJSON_IsString(item) ? "leave out the quotes" : NULL, err);
-  if (integer < low || integer > high) return wrong(json, item, key, wanted, NULL, err);
+    return refuse_type(json, item, key, wanted, cJSON_IsString(item) ? "leave out the quotes" : NULL, err);
+  if (integer < low || integer > high) return refuse_type(json, item, key, wanted, NULL, err);
   *value = integer;
   return TWS_OK;
 }
@@ -340,7 +341,7 @@ tws_code tws_json_number(const tws_json *json, const cJSON *object, const char *
                          double high, double fallback, double *value, tws_error *err) {
   const cJSON *item;
   *value = fallback;
-  TWS_TRY(member(json, object, key, required, &item, err));
+  TWS_TRY(find_member(json, object, key, required, &item, err));
   if (!item) return TWS_OK;
   char wanted[96] = "a number";
   if (isfinite(low) && isfinite(high))
@@ -350,7 +351,7 @@ tws_code tws_json_number(const tws_json *json, const cJSON *object, const char *
   else if (isfinite(high))
     snprintf(wanted, sizeof wanted, "a number of at most %g", high);
   if (!cJSON_IsNumber(item) || !(item->valuedouble >= low && item->valuedouble <= high))
-    return wrong(json, item, key, wanted, cJSON_IsString(item) ? "leave out the quotes" : NULL, err);
+    return refuse_type(json, item, key, wanted, cJSON_IsString(item) ? "leave out the quotes" : NULL, err);
   *value = item->valuedouble;
   return TWS_OK;
 }
@@ -359,9 +360,9 @@ tws_code tws_json_bool(const tws_json *json, const cJSON *object, const char *ke
                        int *value, tws_error *err) {
   const cJSON *item;
   *value = fallback;
-  TWS_TRY(member(json, object, key, required, &item, err));
+  TWS_TRY(find_member(json, object, key, required, &item, err));
   if (!item) return TWS_OK;
-  if (!cJSON_IsBool(item)) return wrong(json, item, key, "true or false", NULL, err);
+  if (!cJSON_IsBool(item)) return refuse_type(json, item, key, "true or false", NULL, err);
   *value = cJSON_IsTrue(item);
   return TWS_OK;
 }
@@ -370,9 +371,9 @@ tws_code tws_json_string(const tws_json *json, const cJSON *object, const char *
                          const char **value, tws_error *err) {
   const cJSON *item;
   *value = fallback;
-  TWS_TRY(member(json, object, key, required, &item, err));
+  TWS_TRY(find_member(json, object, key, required, &item, err));
   if (!item) return TWS_OK;
-  if (!cJSON_IsString(item)) return wrong(json, item, key, "a string", "put it in double quotes", err);
+  if (!cJSON_IsString(item)) return refuse_type(json, item, key, "a string", "put it in double quotes", err);
   *value = item->valuestring;
   return TWS_OK;
 }

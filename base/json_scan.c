@@ -35,7 +35,7 @@ static char peek(const scanner *s) {
   return s->text[s->at];
 }
 
-static void advance(scanner *s) {
+static void advance_one(scanner *s) {
   unsigned char c = (unsigned char)s->text[s->at++];
   if (c == '\n') {
     s->line++;
@@ -74,7 +74,7 @@ static tws_code check_bytes(scanner *s) {
     if (!peek(s)) return REFUSE(s, "save the file as plain UTF-8 text", "a NUL byte; this is not a text file");
     size_t n = utf8_length((unsigned char *)s->text + s->at, s->length - s->at);
     if (!n) return REFUSE(s, "save the file as UTF-8", "byte 0x%02x is not valid UTF-8", (unsigned char)peek(s));
-    for (; n > 0; n--) advance(s);
+    for (; n > 0; n--) advance_one(s);
   }
   s->at = 0;
   s->line = s->column = 1;
@@ -85,11 +85,11 @@ static tws_code skip_space(scanner *s) {
   for (;;) {
     char c = peek(s), next = c ? s->text[s->at + 1] : 0;
     if (c == ' ' || c == '\t' || c == '\n' || c == '\r') {
-      advance(s);
+      advance_one(s);
     } else if (c == '#' || (c == '/' && next == '/')) {
       while (peek(s) && peek(s) != '\n') {
         blank(s);
-        advance(s);
+        advance_one(s);
       }
     } else if (c == '/' && next == '*') {
       int line = s->line, column = s->column;
@@ -98,11 +98,11 @@ static tws_code skip_space(scanner *s) {
         if (!peek(s)) return REFUSE_AT(s, line, column, "close it with */", "the comment opened here never ends");
         if (open > 0) open--;
         blank(s);
-        advance(s);
+        advance_one(s);
       }
       for (int i = 0; i < 2; i++) {
         blank(s);
-        advance(s);
+        advance_one(s);
       }
     } else {
       return TWS_OK;
@@ -137,13 +137,13 @@ static tws_code scan_escape(scanner *s) {
     return REFUSE(s, "write a backslash as \\\\", "unknown escape \\%c in a string",
                   isprint((unsigned char)*p) ? *p : '?');
   }
-  for (; n > 0; n--) advance(s);
+  for (; n > 0; n--) advance_one(s);
   return TWS_OK;
 }
 
 static tws_code scan_string(scanner *s) {
   int line = s->line, column = s->column;
-  advance(s);
+  advance_one(s);
   while (peek(s) != '"') {
     unsigned char c = (unsigned char)peek(s);
     if (!c || c == '\n')
@@ -153,13 +153,13 @@ static tws_code scan_string(scanner *s) {
     if (c == '\\')
       TWS_TRY(scan_escape(s));
     else
-      advance(s);
+      advance_one(s);
   }
-  advance(s);
+  advance_one(s);
   return TWS_OK;
 }
 
-static size_t digits(const char *p) {
+static size_t count_digits(const char *p) {
   size_t n = 0;
   while (isdigit((unsigned char)p[n])) n++;
   return n;
@@ -167,20 +167,20 @@ static size_t digits(const char *p) {
 
 /* The JSON grammar of a number; 0 when p does not hold one. */
 static size_t number_length(const char *p, int *integral) {
-  size_t n = *p == '-', more = digits(p + n);
+  size_t n = *p == '-', more = count_digits(p + n);
   if (!more || (p[n] == '0' && more > 1)) return 0;
   n += more;
   *integral = 1;
   if (p[n] == '.') {
     *integral = 0;
-    more = digits(p + n + 1);
+    more = count_digits(p + n + 1);
     if (!more) return 0;
     n += more + 1;
   }
   if (p[n] == 'e' || p[n] == 'E') {
     *integral = 0;
     size_t sign = p[n + 1] == '+' || p[n + 1] == '-';
-    more = digits(p + n + 1 + sign);
+    more = count_digits(p + n + 1 + sign);
     if (!more) return 0;
     n += more + 1 + sign;
   }
@@ -209,7 +209,7 @@ static tws_code scan_number(scanner *s, tws_json_mark *mark) {
     mark->integer = strtoll(p, NULL, 10);
     mark->is_integer = errno == 0;
   }
-  for (; n > 0; n--) advance(s);
+  for (; n > 0; n--) advance_one(s);
   return TWS_OK;
 }
 
@@ -226,7 +226,7 @@ static tws_code scan_word(scanner *s) {
   static const char *const words[] = {"true", "false", "null"};
   for (int i = 0; i < 3; i++) {
     if ((size_t)n != strlen(words[i]) || strncmp(p, words[i], (size_t)n) != 0) continue;
-    for (; n > 0; n--) advance(s);
+    for (; n > 0; n--) advance_one(s);
     return TWS_OK;
   }
   const char *hint = "text goes in double quotes";
@@ -266,7 +266,7 @@ static tws_code open_container(scanner *s) {
   s->open[s->depth].column = s->column;
   s->depth++;
   s->comma = SIZE_MAX;
-  advance(s);
+  advance_one(s);
   return TWS_OK;
 }
 
@@ -278,7 +278,7 @@ static state close_container(scanner *s) {
   if (s->comma != SIZE_MAX) s->text[s->comma] = ' ';
   s->comma = SIZE_MAX;
   s->depth--;
-  advance(s);
+  advance_one(s);
   return after_value(s);
 }
 
@@ -298,7 +298,7 @@ static tws_code scan_value(scanner *s, int has_key, state *next) {
   return unexpected(s, "a value");
 }
 
-static tws_code step(scanner *s, state *now) {
+static tws_code scan_step(scanner *s, state *now) {
   char c = peek(s);
   char closer = s->depth ? s->open[s->depth - 1].closer : 0;
   int in_object = closer == '}';
@@ -316,7 +316,7 @@ static tws_code step(scanner *s, state *now) {
     case COLON:
       if (c != ':') return unexpected(s, "a colon");
       *now = VALUE;
-      advance(s);
+      advance_one(s);
       return TWS_OK;
     case VALUE_OR_END:
       if (c == ']') {
@@ -334,7 +334,7 @@ static tws_code step(scanner *s, state *now) {
       if (c != ',') return unexpected(s, in_object ? "a comma or }" : "a comma or ]");
       s->comma = s->at;
       *now = in_object ? KEY_OR_END : VALUE_OR_END;
-      advance(s);
+      advance_one(s);
       return TWS_OK;
     case DONE:
       break;
@@ -353,6 +353,6 @@ tws_code tws_json_scan(char *text, size_t length, const char *name, tws_json_mar
   for (;;) {
     TWS_TRY(skip_space(&s));
     if (now == DONE && s.at == s.length) return TWS_OK;
-    TWS_TRY(step(&s, &now));
+    TWS_TRY(scan_step(&s, &now));
   }
 }

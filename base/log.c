@@ -23,7 +23,7 @@ void tws_log_write(const tws_log *log, tws_log_level level, const char *format, 
   if (length >= 0) log->write(log->user, level, line);
 }
 
-static void draw(tws_progress *progress, double now) {
+static void draw_progress(tws_progress *progress, double now) {
   char line[256], left[32] = "";
   double spent = now - progress->started_s, share = progress->total > 0 ? progress->done / progress->total : 0;
   if (share > 1) share = 1;
@@ -40,18 +40,18 @@ void tws_progress_begin(tws_progress *progress, const char *what, double total) 
   progress->total = total;
   progress->done = 0;
   progress->started_s = tws_clock_s();
-  if (progress->draw) draw(progress, progress->started_s);
+  if (progress->draw) draw_progress(progress, progress->started_s);
 }
 
 void tws_progress_update(tws_progress *progress, double done) {
   progress->done = done;
   if (!progress->draw) return;
   double now = tws_clock_s();
-  if (now - progress->drawn_s >= 0.1) draw(progress, now);
+  if (now - progress->drawn_s >= 0.1) draw_progress(progress, now);
 }
 
 void tws_progress_end(tws_progress *progress) {
   if (!progress->draw) return;
   progress->done = progress->total;
-  draw(progress, tws_clock_s());
+  draw_progress(progress, tws_clock_s());
 }

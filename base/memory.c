@@ -88,7 +88,7 @@ void tws_arena_destroy(tws_arena *arena) {
   tws_free(arena);
 }
 
-static void *take(chunk *c, size_t bytes) {
+static void *carve_from(chunk *c, size_t bytes) {
   void *result = (char *)c + HEADER + c->used;
   c->used += bytes;
   return result;
@@ -111,14 +111,14 @@ static void *allocate(tws_arena *arena, size_t count, size_t bytes, int unset) {
       fresh->next = arena->head->next;
       arena->head->next = fresh;
       arena->handed_out += total;
-      return take(fresh, total);
+      return carve_from(fresh, total);
     }
     fresh->next = arena->head;
     arena->head = fresh;
     if (!alone && arena->next_size < LARGEST_CHUNK) arena->next_size *= 2;
   }
   arena->handed_out += total;
-  return take(arena->head, total);
+  return carve_from(arena->head, total);
 }
 
 void *tws_arena_alloc(tws_arena *arena, size_t count, size_t bytes) {

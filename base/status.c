@@ -12,18 +12,18 @@ static const struct {
 #undef X
 };
 
-static int known(tws_code code) {
+static int is_known(tws_code code) {
   return (int)code >= 0 && code < TWS_CODE_COUNT;
 }
 
 const char *tws_code_name(tws_code code) {
-  return known(code) ? codes[code].name : "UNKNOWN";
+  return is_known(code) ? codes[code].name : "UNKNOWN";
 }
 const char *tws_code_text(tws_code code) {
-  return known(code) ? codes[code].text : "unknown status code";
+  return is_known(code) ? codes[code].text : "unknown status code";
 }
 int tws_code_exit(tws_code code) {
-  return codes[known(code) ? code : TWS_INTERNAL].exit_code;
+  return codes[is_known(code) ? code : TWS_INTERNAL].exit_code;
 }
 
 /* Copy what fits, without cutting a UTF-8 sequence in half. */

@@ -14,7 +14,7 @@ tws_code tws_case_add(tws_case_list *list, const tws_work *work, tws_error *err)
   return TWS_OK;
 }
 
-static tws_work start(tws_kernel kernel, tws_dtype dtype) {
+static tws_work start_case(tws_kernel kernel, tws_dtype dtype) {
   tws_work work;
   memset(&work, 0, sizeof work);
   work.code = (uint8_t)kernel;
@@ -30,7 +30,7 @@ static tws_code linear_case(tws_dtype dtype, const int64_t d[3], int odd, double
                             tws_error *err) {
   static const tws_kernel kernels[] = {TWS_KERNEL_LINEAR, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_LINEAR_GRAD_WEIGHT};
   for (int kernel = 0; kernel < 3; kernel++) {
-    tws_work work = start(kernels[kernel], dtype);
+    tws_work work = start_case(kernels[kernel], dtype);
     for (int i = 0; i < 3; i++) work.d[i] = d[i];
     if (!odd && kernel != 1) work.flags = kernel == 2 ? TWS_BIAS | TWS_ACCUMULATE : TWS_BIAS;
     if (tws_work_flops(&work) <= limit) TWS_TRY(tws_case_add(list, &work, err));
@@ -88,7 +88,7 @@ static tws_code host_attention_cases(tws_dtype dtype, int quick, tws_case_list *
       for (int j = quick ? 1 : 0; j < (quick ? 3 : 4); j++)
         for (int heads = 2; heads <= 8; heads *= 4) {
           if (quick && (i % 2 == 0) != (heads == 8)) continue;
-          tws_work work = start(backward ? TWS_KERNEL_ATTENTION_GRAD : TWS_KERNEL_ATTENTION, dtype);
+          tws_work work = start_case(backward ? TWS_KERNEL_ATTENTION_GRAD : TWS_KERNEL_ATTENTION, dtype);
           work.d[0] = sequences[i] < 256 ? 4 : 1;
           work.d[1] = sequences[i];
           work.d[2] = work.d[3] = heads;
@@ -108,7 +108,7 @@ static tws_code device_attention_cases(tws_dtype dtype, int quick, tws_case_list
   const int count = quick || dtype == TWS_F32 ? 3 : (int)(sizeof shapes / sizeof *shapes);
   for (int backward = 0; backward < 2; backward++)
     for (int i = 0; i < count; i++) {
-      tws_work work = start(backward ? TWS_KERNEL_ATTENTION_GRAD : TWS_KERNEL_ATTENTION, dtype);
+      tws_work work = start_case(backward ? TWS_KERNEL_ATTENTION_GRAD : TWS_KERNEL_ATTENTION, dtype);
       for (int j = 0; j < 5; j++) work.d[j] = shapes[i][j];
       TWS_TRY(tws_case_add(list, &work, err));
     }
@@ -127,7 +127,7 @@ static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t t
   const int64_t head = width < scale->head ? width : scale->head, heads = width / head;
   for (int rms = 0; rms < 2; rms++)
     for (int backward = 0; backward < 2; backward++) {
-      tws_work work = start(backward ? TWS_KERNEL_NORM_GRAD : TWS_KERNEL_NORM, dtype);
+      tws_work work = start_case(backward ? TWS_KERNEL_NORM_GRAD : TWS_KERNEL_NORM, dtype);
       work.flags = rms ? TWS_RMS : TWS_BIAS;
       if (backward) work.flags |= TWS_ACCUMULATE; /* the residual's gradient is there already */
       work.d[0] = tokens;
@@ -139,7 +139,7 @@ static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t t
       TWS_TRY(tws_case_add(list, &work, err));
     }
   for (int kernel = TWS_KERNEL_EMBEDDING; kernel <= TWS_KERNEL_POSITION_GRAD; kernel++) {
-    tws_work work = start((tws_kernel)kernel, dtype);
+    tws_work work = start_case((tws_kernel)kernel, dtype);
     work.d[0] = tokens;
     work.d[1] = width;
     work.d[2] = kernel == TWS_KERNEL_POSITION_GRAD ? seq : scale->vocabulary;
@@ -149,14 +149,14 @@ static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t t
     TWS_TRY(tws_case_add(list, &work, err));
   }
   for (int backward = 0; backward < 2; backward++) {
-    tws_work rope = start(backward ? TWS_KERNEL_ROPE_GRAD : TWS_KERNEL_ROPE, dtype);
+    tws_work rope = start_case(backward ? TWS_KERNEL_ROPE_GRAD : TWS_KERNEL_ROPE, dtype);
     rope.d[0] = tokens;
     rope.d[1] = rope.d[2] = heads;
     rope.d[3] = head;
     rope.d[4] = seq;
     rope.f[0] = 10000;
     TWS_TRY(tws_case_add(list, &rope, err));
-    tws_work swiglu = start(backward ? TWS_KERNEL_SWIGLU_GRAD : TWS_KERNEL_SWIGLU, dtype);
+    tws_work swiglu = start_case(backward ? TWS_KERNEL_SWIGLU_GRAD : TWS_KERNEL_SWIGLU, dtype);
     swiglu.d[0] = tokens;
     swiglu.d[1] = width;
     TWS_TRY(tws_case_add(list, &swiglu, err));
@@ -168,7 +168,7 @@ static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t t
 static tws_code loss_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
   const int64_t ranks = 2;
   for (int kernel = TWS_KERNEL_CROSS_ENTROPY; kernel <= TWS_KERNEL_VOCABULARY_LOSS; kernel++) {
-    tws_work loss = start((tws_kernel)kernel, dtype);
+    tws_work loss = start_case((tws_kernel)kernel, dtype);
     loss.d[0] = tokens;
     loss.d[1] = loss.d[2] = width;
     if (kernel == TWS_KERNEL_VOCABULARY_LOSS) loss.d[3] = ranks;
@@ -180,13 +180,13 @@ static tws_code loss_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_c
 /* What exchanges between ranks do with tokens x width. */
 static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
   const int64_t ranks = 2, head = width < 64 ? width / 2 : 32, heads = width / head;
-  tws_work transpose = start(TWS_KERNEL_TRANSPOSE, dtype);
+  tws_work transpose = start_case(TWS_KERNEL_TRANSPOSE, dtype);
   transpose.d[0] = ranks;
   transpose.d[1] = tokens / ranks;
   transpose.d[2] = width;
   TWS_TRY(tws_case_add(list, &transpose, err));
   for (int kernel = TWS_KERNEL_HEADS_PACK; kernel <= TWS_KERNEL_HEADS_UNPACK; kernel++) {
-    tws_work work = start((tws_kernel)kernel, dtype);
+    tws_work work = start_case((tws_kernel)kernel, dtype);
     work.d[0] = tokens;
     work.d[1] = ranks;
     work.d[2] = work.d[3] = heads;
@@ -201,7 +201,7 @@ static tws_code count_cases(tws_dtype dtype, int64_t count, tws_case_list *list,
   for (int kernel = 0; kernel < TWS_KERNEL_COUNT; kernel++) {
     const tws_operator *row = tws_operator_of((tws_kernel)kernel);
     if (row->calibrated != TWS_CALIBRATED_COUNT) continue;
-    tws_work work = start((tws_kernel)kernel, dtype);
+    tws_work work = start_case((tws_kernel)kernel, dtype);
     work.d[0] = count;
     if (row->updates_weights) {
       tws_work_set_parameter(&work, "epsilon", 1e-8);
@@ -252,7 +252,7 @@ static tws_code device_cases(tws_dtype dtype, int quick, tws_case_list *list, tw
 
 tws_code tws_case_standard(tws_dtype dtype, tws_backend_kind backend, int quick, tws_case_list *list, tws_error *err) {
   TWS_TRY(backend == TWS_BACKEND_CUDA ? device_cases(dtype, quick, list, err) : host_cases(dtype, quick, list, err));
-  tws_work clip = start(TWS_KERNEL_CLIP, TWS_F32);
+  tws_work clip = start_case(TWS_KERNEL_CLIP, TWS_F32);
   clip.f[0] = 1;
   return tws_case_add(list, &clip, err);
 }

@@ -84,8 +84,8 @@ static void finish_limits(measured_limits *limits, tws_profile_builder *builder)
   limits->spread_count = limits->spread_capacity = 0;
 }
 
-static void describe(tws_profile_builder *b, const tws_measurements *results, int count, const tws_system *system,
-                     const measured_limits *limits) {
+static void describe_system(tws_profile_builder *b, const tws_measurements *results, int count,
+                            const tws_system *system, const measured_limits *limits) {
   struct utsname os;
   char date[64] = "", line[512], text[128];
   time_t now = time(NULL);
@@ -145,7 +145,7 @@ tws_code tws_calibration_profile(const char *name, const tws_measurements *resul
   for (int i = 0; i < count; i++) overhead = fmax(overhead, results[i].overhead_bytes);
   tws_profile_builder_node(b, gpu ? 0 : results[0].cores, gpu ? results[0].device_bytes : (double)memory.total_bytes,
                            overhead);
-  describe(b, results, count, &system, &limits);
+  describe_system(b, results, count, &system, &limits);
   if (spread) *spread = limits.spread;
   if (code != TWS_OK) {
     tws_profile_builder_destroy(b);

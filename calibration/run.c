@@ -135,8 +135,8 @@ static tws_code list_works(const tws_calibration_request *r, tws_case_list *list
   return TWS_OK;
 }
 
-static tws_code measure(const tws_calibration_request *r, const tws_real_api *real, const tws_case_list *works,
-                        const char *program, const char *path, tws_progress *progress, tws_error *err) {
+static tws_code measure_works(const tws_calibration_request *r, const tws_real_api *real, const tws_case_list *works,
+                              const char *program, const char *path, tws_progress *progress, tws_error *err) {
   char *own[] = {(char *)(uintptr_t)program, NULL}, **argv = own;
   int argc = 1, rank, world;
   TWS_TRY(real->start(&argc, &argv, &rank, &world, err));
@@ -160,7 +160,7 @@ tws_code tws_calibration_rank(const tws_calibration_request *request, const tws_
                               const char *path, tws_progress *progress, tws_error *err) {
   tws_case_list works = {0};
   tws_code code = list_works(request, &works, err);
-  if (code == TWS_OK) code = measure(request, real, &works, program, path, progress, err);
+  if (code == TWS_OK) code = measure_works(request, real, &works, program, path, progress, err);
   tws_free(works.items);
   return code;
 }

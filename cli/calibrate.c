@@ -139,8 +139,8 @@ static tws_code print_json(const tws_profile *profile, const options *o, const t
   return tws_out_json(json, err);
 }
 
-static tws_code finish(const tws_cli *cli, const options *o, const tws_measurements *results, int count,
-                       tws_error *err) {
+static tws_code write_profile(const tws_cli *cli, const options *o, const tws_measurements *results, int count,
+                              tws_error *err) {
   double spread = 0;
   tws_profile_builder *builder;
   TWS_TRY(tws_calibration_profile("this machine", results, count, &spread, &builder, err));
@@ -156,7 +156,7 @@ static tws_code finish(const tws_cli *cli, const options *o, const tws_measureme
   return code;
 }
 
-static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+static tws_code run_calibrate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
   (void)argc;
   (void)argv;
@@ -181,7 +181,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
                     "calibrate: kernels are measured with a core to each rank, and there are %d cores", request.cores);
   tws_measurements results[TWS_CALIBRATION_RUNS] = {0};
   tws_code code = tws_calibration_run(&request, results, err);
-  if (code == TWS_OK) code = finish(cli, o, results, request.run_count, err);
+  if (code == TWS_OK) code = write_profile(cli, o, results, request.run_count, err);
   for (int i = 0; i < TWS_CALIBRATION_RUNS; i++) tws_measurements_free(&results[i]);
   return code;
 }
@@ -223,5 +223,5 @@ const tws_verb tws_verb_calibrate = {
         "kept; also what starting kernels and copying costs. Several ranks measure NCCL, a GPU to each.\n",
     .options = table,
     .options_bytes = sizeof(options),
-    .run = run,
+    .run = run_calibrate,
 };

@@ -127,7 +127,7 @@ static tws_code check_all(tws_cli *cli, const options *o, const tws_job *job, co
   return code;
 }
 
-static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+static tws_code run_check(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   options *o = raw;
   if (o->print_schema) {
     tws_text text = {0};
@@ -188,5 +188,5 @@ const tws_verb tws_verb_check = {
     .options_bytes = sizeof(options),
     .defaults = &defaults,
     .arguments_max = 1,
-    .run = run,
+    .run = run_check,
 };

@@ -20,9 +20,9 @@ typedef struct patient {
   int bad;
 } patient;
 
-static void find(patient *p, health h, const char *what, const char *remedy, const char *format, ...)
+static void add_finding(patient *p, health h, const char *what, const char *remedy, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
-static void find(patient *p, health h, const char *what, const char *remedy, const char *format, ...) {
+static void add_finding(patient *p, health h, const char *what, const char *remedy, const char *format, ...) {
   static const char *const words[] = {"ok", "note", "missing"};
   char text[512];
   va_list list;
@@ -48,58 +48,60 @@ static void examine_machine(patient *p) {
   tws_system s;
   char total[32], available[32];
   tws_system_read(&s);
-  find(p, s.cores_usable < s.cores_online ? NOTE : GOOD, "cores",
-       "this process is confined (taskset or a cgroup); ranks x threads should not exceed what is usable",
-       "%.3g usable of %d, %s", s.cores_usable, s.cores_online, s.processor);
+  add_finding(p, s.cores_usable < s.cores_online ? NOTE : GOOD, "cores",
+              "this process is confined (taskset or a cgroup); ranks x threads should not exceed what is usable",
+              "%.3g usable of %d, %s", s.cores_usable, s.cores_online, s.processor);
   tws_host_memory memory = tws_host_memory_read();
-  find(p, memory.limited ? NOTE : GOOD, "memory", "a control group limits it; estimates for this host count with that",
-       "%s%s, %s available", tws_format_bytes((double)memory.total_bytes, total, sizeof total),
-       memory.limited ? " (limit)" : "", tws_format_bytes((double)memory.available_bytes, available, sizeof available));
+  add_finding(p, memory.limited ? NOTE : GOOD, "memory",
+              "a control group limits it; estimates for this host count with that", "%s%s, %s available",
+              tws_format_bytes((double)memory.total_bytes, total, sizeof total), memory.limited ? " (limit)" : "",
+              tws_format_bytes((double)memory.available_bytes, available, sizeof available));
   struct statvfs shm;
   if (statvfs("/dev/shm", &shm) == 0) {
     double bytes = (double)shm.f_frsize * (double)shm.f_bavail;
-    find(p, bytes < 64 * TWS_MIB ? BAD : GOOD, "/dev/shm", "MPI passes messages through it: docker run --shm-size=1g",
-         "%s free", tws_format_bytes(bytes, total, sizeof total));
+    add_finding(p, bytes < 64 * TWS_MIB ? BAD : GOOD, "/dev/shm",
+                "MPI passes messages through it: docker run --shm-size=1g", "%s free",
+                tws_format_bytes(bytes, total, sizeof total));
   } else {
-    find(p, BAD, "/dev/shm", "MPI passes messages through it: mount a tmpfs there", "not mounted");
+    add_finding(p, BAD, "/dev/shm", "MPI passes messages through it: mount a tmpfs there", "not mounted");
   }
 }
 
 static void examine_command(patient *p, const char *what, const char *command, const char *remedy, health absent) {
   char line[256];
   if (tws_command_line(command, line, sizeof line))
-    find(p, GOOD, what, NULL, "%s", line);
+    add_finding(p, GOOD, what, NULL, "%s", line);
   else
-    find(p, absent, what, remedy, "not found");
+    add_finding(p, absent, what, remedy, "not found");
 }
 
 static void examine_modules(patient *p) {
   tws_error err = {0};
   char path[4096];
   const tws_sim_api *sim;
-  find(p, GOOD, "planning", NULL, "twinspeed %s, cJSON %s, GSL %s", TWS_VERSION, cJSON_Version(), GSL_VERSION);
+  add_finding(p, GOOD, "planning", NULL, "twinspeed %s, cJSON %s, GSL %s", TWS_VERSION, cJSON_Version(), GSL_VERSION);
   if (tws_sim_load(&sim, &err) == TWS_OK)
-    find(p, GOOD, "simulator", NULL, "%s (%s)", sim->description(),
-         tws_module_path("twinspeed_sim.so", path, (int)sizeof path));
+    add_finding(p, GOOD, "simulator", NULL, "%s (%s)", sim->description(),
+                tws_module_path("twinspeed_sim.so", path, (int)sizeof path));
   else
-    find(p, BAD, "simulator", err.hint, "%s", err.message);
+    add_finding(p, BAD, "simulator", err.hint, "%s", err.message);
   const tws_real_api *real;
   if (tws_real_load(&real, &err) == TWS_OK)
-    find(p, GOOD, "engine", NULL, "%s (%s)", real->description(),
-         tws_module_path("twinspeed_real.so", path, (int)sizeof path));
+    add_finding(p, GOOD, "engine", NULL, "%s (%s)", real->description(),
+                tws_module_path("twinspeed_real.so", path, (int)sizeof path));
   else
-    find(p, BAD, "engine", err.hint, "%s", err.message);
+    add_finding(p, BAD, "engine", err.hint, "%s", err.message);
 }
 
 static void examine_gpu(patient *p) {
   int number = 0;
   const int gpus = tws_system_gpus(&number);
   if (gpus == 0) {
-    find(p, NOTE, "gpu", "planning and simulating GPUs works without one", "no NVIDIA GPU or driver");
+    add_finding(p, NOTE, "gpu", "planning and simulating GPUs works without one", "no NVIDIA GPU or driver");
     return;
   }
-  find(p, NOTE, "gpu", "the CUDA backend, where it is built, has not been run on a GPU yet",
-       "%d NVIDIA GPU%s, driver for CUDA %d.%d", gpus, gpus > 1 ? "s" : "", number / 1000, number % 1000 / 10);
+  add_finding(p, NOTE, "gpu", "the CUDA backend, where it is built, has not been run on a GPU yet",
+              "%d NVIDIA GPU%s, driver for CUDA %d.%d", gpus, gpus > 1 ? "s" : "", number / 1000, number % 1000 / 10);
 }
 
 /* A tiny job through planning, verifier and ledger: does the core hold together on this machine? */
@@ -120,16 +122,16 @@ static void examine_core(patient *p) {
   if (code == TWS_OK) code = tws_ledger_read(plans[0], &ledger, &err);
   char took[32];
   if (code == TWS_OK)
-    find(p, GOOD, "self test", NULL, "gpt2, ZeRO-3, 2 ranks: %u operations planned and verified in %s",
-         plans[0]->op_count, tws_format_seconds(tws_clock_s() - start, took, sizeof took));
+    add_finding(p, GOOD, "self test", NULL, "gpt2, ZeRO-3, 2 ranks: %u operations planned and verified in %s",
+                plans[0]->op_count, tws_format_seconds(tws_clock_s() - start, took, sizeof took));
   else
-    find(p, BAD, "self test", "please report this", "%s", err.message);
+    add_finding(p, BAD, "self test", "please report this", "%s", err.message);
   tws_plan_destroy(plans[0]);
   tws_plan_destroy(plans[1]);
   tws_job_destroy(job);
 }
 
-static tws_code run(tws_cli *cli, void *options, int argc, char **argv, tws_error *err) {
+static tws_code run_doctor(tws_cli *cli, void *options, int argc, char **argv, tws_error *err) {
   (void)options;
   (void)argc;
   (void)argv;
@@ -160,5 +162,5 @@ const tws_verb tws_verb_doctor = {
     .usage = "[options]",
     .examples = "  twinspeed doctor\n  twinspeed doctor --json\n",
     .notes = "Exit code 4 when something that a verb needs is missing.\n",
-    .run = run,
+    .run = run_doctor,
 };

@@ -236,8 +236,8 @@ static cJSON *time_json(const tws_estimate *e) {
   return time;
 }
 
-static tws_code report(tws_cli *cli, const options *o, const tws_job *job, const tws_estimate *estimate,
-                       const tws_stage_estimate *stages, const tws_plan *plan, tws_error *err) {
+static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *job, const tws_estimate *estimate,
+                                const tws_stage_estimate *stages, const tws_plan *plan, tws_error *err) {
   tws_estimate e = *estimate;
   tws_ledger ledger;
   TWS_TRY(tws_ledger_read(plan, &ledger, err));
@@ -273,7 +273,7 @@ static tws_code report(tws_cli *cli, const options *o, const tws_job *job, const
   return tws_fit_refuse(&fit, hint, err);
 }
 
-static tws_code estimate(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
+static tws_code estimate_job(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   tws_plan *plan = NULL;
   tws_estimate result;
   tws_stage_estimate *stages = tws_calloc((size_t)tws_job_stages(job), sizeof *stages);
@@ -281,13 +281,13 @@ static tws_code estimate(tws_cli *cli, const options *o, const tws_job *job, tws
                          : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
   /* the ranks whose arena is largest: of a pipeline, one stage's */
   if (code == TWS_OK) code = tws_job_plan(job, tws_job_stage_rank(job, result.stage), &plan, err);
-  if (code == TWS_OK) code = report(cli, o, job, &result, stages, plan, err);
+  if (code == TWS_OK) code = report_estimate(cli, o, job, &result, stages, plan, err);
   tws_plan_destroy(plan);
   tws_free(stages);
   return code;
 }
 
-static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
   (void)argc;
   (void)argv;
@@ -304,7 +304,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   TWS_TRY(tws_job_load(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
   tws_code code = tws_job_choose_program(job, o->program, err);
-  if (code == TWS_OK) code = estimate(cli, o, job, err);
+  if (code == TWS_OK) code = estimate_job(cli, o, job, err);
   tws_job_destroy(job);
   return code;
 }
@@ -352,5 +352,5 @@ const tws_verb tws_verb_estimate = {
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,
-    .run = run,
+    .run = run_estimate,
 };

@@ -21,7 +21,7 @@ static tws_code find_hosts(const options *o, tws_arena *arena, tws_hosts *hosts,
   return tws_hosts_find(&request, arena, hosts, err);
 }
 
-static tws_code show(const tws_cli *cli, const tws_hosts *hosts, int to_stdout, tws_error *err) {
+static tws_code show_hosts(const tws_cli *cli, const tws_hosts *hosts, int to_stdout, tws_error *err) {
   cJSON *root = cJSON_CreateObject();
   cJSON_AddStringToObject(root, "schema", "twinspeed-ranks-1");
   cJSON *ranks = cJSON_AddArrayToObject(root, "ranks");
@@ -42,8 +42,8 @@ static tws_code show(const tws_cli *cli, const tws_hosts *hosts, int to_stdout, 
   return TWS_OK;
 }
 
-static tws_code start(const tws_cli *cli, const options *o, const tws_hosts *hosts, int argc, char **argv,
-                      tws_error *err) {
+static tws_code start_command(const tws_cli *cli, const options *o, const tws_hosts *hosts, int argc, char **argv,
+                              tws_error *err) {
   TWS_TRY(tws_hosts_check_local(hosts, err));
   tws_launch_options launch = {.ranks = tws_hosts_ranks(hosts),
                                .threads = tws_launch_threads(o->threads, tws_hosts_ranks(hosts)),
@@ -61,7 +61,7 @@ static tws_code start(const tws_cli *cli, const options *o, const tws_hosts *hos
   return code;
 }
 
-static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+static tws_code run_launch(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
   if (argc == 0 && !o->dry_run)
     return tws_fail(err, TWS_USAGE, "twinspeed launch -n 4 -- COMMAND ...", "launch: no command was given");
@@ -80,9 +80,9 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   }
   tws_code code =
       arena && command ? find_hosts(o, arena, &hosts, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  if (code == TWS_OK && (o->dry_run || !cli->json)) code = show(cli, &hosts, o->dry_run, err);
-  if (code == TWS_OK && !o->dry_run) code = start(cli, o, &hosts, argc, command, err);
-  if (code == TWS_OK && !o->dry_run && cli->json) code = show(cli, &hosts, 1, err);
+  if (code == TWS_OK && (o->dry_run || !cli->json)) code = show_hosts(cli, &hosts, o->dry_run, err);
+  if (code == TWS_OK && !o->dry_run) code = start_command(cli, o, &hosts, argc, command, err);
+  if (code == TWS_OK && !o->dry_run && cli->json) code = show_hosts(cli, &hosts, 1, err);
   tws_free(command);
   tws_arena_destroy(arena);
   return code;
@@ -115,5 +115,5 @@ const tws_verb tws_verb_launch = {
     .options_bytes = sizeof(options),
     .arguments_max = -1,
     .arguments_rest = 1,
-    .run = run,
+    .run = run_launch,
 };

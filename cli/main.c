@@ -100,7 +100,7 @@ static int is_word(const char *word, const char *const *list) {
   return *list != NULL;
 }
 
-static tws_code answer(tws_cli *cli, int argc, char **argv, tws_error *err) {
+static tws_code answer_verb(tws_cli *cli, int argc, char **argv, tws_error *err) {
   static const char *const helps[] = {"--help", "-h", "help", NULL}, *const versions[] = {"--version", "-V", NULL};
   const int help = is_word(argv[1], helps);
   if (is_word(argv[1], versions)) {
@@ -159,7 +159,7 @@ int main(int argc, char **argv) {
     return tws_code_exit(TWS_USAGE);
   }
   tws_error err = {0}, late = {0};
-  tws_code code = answer(&cli, argc, argv, &err);
+  tws_code code = answer_verb(&cli, argc, argv, &err);
   if ((code == TWS_OK || code == TWS_NO) && flush_output(&late) != TWS_OK) {
     err = late;
     code = late.code;

@@ -33,7 +33,7 @@ static void parent_of(const char *path, char *parent, size_t size) {
     snprintf(parent, size, "%.*s", (int)(slash - path), path);
 }
 
-static tws_code blocked(const tws_output *o, const char *path, tws_error *err) {
+static tws_code blocked_output(const tws_output *o, const char *path, tws_error *err) {
   char parent[PATH_MAX], hint[sizeof err->hint];
   int reason = errno;
   struct stat info;
@@ -50,13 +50,13 @@ static tws_code probe_folder(const tws_output *o, const char *folder, const char
   char probe[PATH_MAX + 64];
   snprintf(probe, sizeof probe, "%s/.twinspeed-%ld.new", folder, (long)getpid());
   int fd = open(probe, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) return blocked(o, path, err);
+  if (fd < 0) return blocked_output(o, path, err);
   close(fd);
   unlink(probe);
   return TWS_OK;
 }
 
-static tws_code exists(const tws_output *o, const char *path, tws_error *err) {
+static tws_code refuse_existing(const tws_output *o, const char *path, tws_error *err) {
   return tws_fail(err, TWS_USAGE, "--force overwrites it", "%s: %.400s exists", o->flag, path);
 }
 
@@ -68,21 +68,21 @@ static tws_code check_file(const tws_output *o, const char *path, int force, tws
     if (S_ISDIR(info.st_mode))
       return tws_fail(err, TWS_IO, "name a file in it", "%s: %.400s is a folder, and a file is to be written", o->flag,
                       path);
-    if (!S_ISREG(info.st_mode)) return access(path, W_OK) == 0 ? TWS_OK : blocked(o, path, err);
-    if (!force) return exists(o, path, err);
-    if (access(path, W_OK) != 0) return blocked(o, path, err);
-    if (!realpath(path, target)) return blocked(o, path, err);
+    if (!S_ISREG(info.st_mode)) return access(path, W_OK) == 0 ? TWS_OK : blocked_output(o, path, err);
+    if (!force) return refuse_existing(o, path, err);
+    if (access(path, W_OK) != 0) return blocked_output(o, path, err);
+    if (!realpath(path, target)) return blocked_output(o, path, err);
     parent_of(target, parent, sizeof parent);
     return probe_folder(o, parent, path, err);
   }
-  if (errno != ENOENT) return blocked(o, path, err);
+  if (errno != ENOENT) return blocked_output(o, path, err);
   size_t length = strlen(path);
   const char *name = strrchr(path, '/');
   name = name ? name + 1 : path;
   if (path[length - 1] == '/') return tws_fail(err, TWS_IO, "name a file", "%s: %.400s names a folder", o->flag, path);
   if (strlen(name) > NAME_MAX - 24) { /* room for what tells the unfinished file apart */
     errno = ENAMETOOLONG;
-    return blocked(o, path, err);
+    return blocked_output(o, path, err);
   }
   parent_of(path, parent, sizeof parent);
   return probe_folder(o, parent, path, err);
@@ -95,7 +95,7 @@ static tws_code check_folder(const tws_output *o, int force, tws_error *err) {
   snprintf(path, sizeof path, "%s", o->path);
   for (size_t length = strlen(path); length > 1 && path[length - 1] == '/';) path[--length] = '\0';
   if (stat(path, &info) != 0) {
-    if (errno != ENOENT) return blocked(o, path, err);
+    if (errno != ENOENT) return blocked_output(o, path, err);
     parent_of(path, parent, sizeof parent);
     return probe_folder(o, parent, path, err);
   }
@@ -105,7 +105,7 @@ static tws_code check_folder(const tws_output *o, int force, tws_error *err) {
   for (const char *const *member = o->members; *member && !force; member++) {
     char file[PATH_MAX];
     if ((size_t)snprintf(file, sizeof file, "%s/%s", path, *member) < sizeof file && access(file, F_OK) == 0)
-      return exists(o, file, err);
+      return refuse_existing(o, file, err);
   }
   return probe_folder(o, path, path, err);
 }

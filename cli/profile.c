@@ -20,7 +20,7 @@ typedef struct report {
   tws_flops_profile profile;
 } report;
 
-static double pace(const tws_stage_flops *cost) {
+static double pace_of(const tws_stage_flops *cost) {
   return cost->forward_s + cost->backward_s;
 }
 
@@ -105,7 +105,7 @@ static void print_summary(const report *r) {
   print_line(tws_cell("bwd FLOPS per GPU = %g * fwd flops per GPU / bwd latency: ", backward),
              scaled(backward * t->flops / t->backward_s, "FLOPS", 0));
   print_line(tws_cell("fwd+bwd FLOPS per GPU = %g * fwd flops per GPU / (fwd+bwd latency): ", both),
-             scaled(both * t->flops / pace(t), "FLOPS", 0));
+             scaled(both * t->flops / pace_of(t), "FLOPS", 0));
   print_line("step latency: ", scaled(t->step_s, "s", 0));
   print_line(tws_cell("iter latency, %g accumulation step%s: ", accumulation, accumulation > 1 ? "s" : ""),
              scaled(r->profile.iteration_s, "s", 0));
@@ -260,7 +260,7 @@ static tws_code profile(const tws_cli *cli, report *r, tws_error *err) {
   return TWS_OK;
 }
 
-static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+static tws_code run_profile(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
   (void)argc;
   (void)argv;
@@ -298,5 +298,5 @@ const tws_verb tws_verb_profile = {
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,
-    .run = run,
+    .run = run_profile,
 };

@@ -20,7 +20,7 @@ static tws_code run_as_rank(tws_cli *cli, int argc, char **argv, tws_error *err)
   return code;
 }
 
-static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+static tws_code run_rank_worker(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   (void)raw;
   TWS_TRY(tws_worker_connect(err));
   tws_code code = run_as_rank(cli, argc, argv, err);
@@ -41,4 +41,4 @@ const tws_verb tws_verb_rank_worker = {.name = "rank-worker",
                                        .arguments_max = -1,
                                        .arguments_rest = 1,
                                        .hidden = 1,
-                                       .run = run};
+                                       .run = run_rank_worker};

@@ -101,7 +101,7 @@ static tws_code print_json(const tws_results *r, tws_error *err) {
   return tws_out_json(root, err);
 }
 
-static tws_code plot(const tws_cli *cli, const tws_results *r, const char *folder, tws_error *err) {
+static tws_code plot_results(const tws_cli *cli, const tws_results *r, const char *folder, tws_error *err) {
   char scripts[4096], path[4096];
   if (!*tws_data_path("plots", scripts, (int)sizeof scripts))
     return tws_fail(err, TWS_ENVIRONMENT, "install the program with make install", "the figure scripts are not there");
@@ -136,7 +136,7 @@ static tws_code plot(const tws_cli *cli, const tws_results *r, const char *folde
   return code;
 }
 
-static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+static tws_code run_report(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
   if (argc == 0)
     return tws_fail(err, TWS_USAGE, "twinspeed report train.json simulate.json", "report: no result files");
@@ -147,7 +147,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   tws_code code = TWS_OK;
   for (int i = 0; i < argc && code == TWS_OK; i++) code = tws_results_read(&r, argv[i], err);
   if (code == TWS_OK) code = cli->json ? print_json(&r, err) : print_text(cli, &r, err);
-  if (code == TWS_OK && o->plot) code = plot(cli, &r, o->plot, err);
+  if (code == TWS_OK && o->plot) code = plot_results(cli, &r, o->plot, err);
   int pairs;
   double median = code == TWS_OK ? tws_results_median_error(&r, &pairs) : 0;
   if (code == TWS_OK && o->tolerance >= 0 && median < 0)
@@ -182,5 +182,5 @@ const tws_verb tws_verb_report = {
     .options_bytes = sizeof(options),
     .defaults = &defaults,
     .arguments_max = -1,
-    .run = run,
+    .run = run_report,
 };

@@ -42,7 +42,7 @@ static tws_code print_plan(const tws_cli *cli, const options *o, const tws_job *
   return code;
 }
 
-static tws_code simulate(const options *o, const tws_job *job, simulation *s, tws_error *err) {
+static tws_code simulate_job(const options *o, const tws_job *job, simulation *s, tws_error *err) {
   const int every = o->all_ranks || job->backend == TWS_BACKEND_HOST; /* ranks of a host share its cores */
   tws_simulation_request request = {
       .fidelity = s->fidelity, .every_up_to = every ? job->ranks : 0, .most_plans = MOST_PLANS};
@@ -71,7 +71,7 @@ static double mfu(const simulation *s) {
   return step > 0 ? s->estimate.mfu * s->estimate.step_s / step : 0;
 }
 
-static void row(tws_table *table, const char *name, double seconds, double step_s) {
+static void add_row(tws_table *table, const char *name, double seconds, double step_s) {
   char text[32];
   const char *cells[3] = {name, tws_cell("%s", tws_format_seconds(seconds, text, sizeof text)),
                           tws_cell("%.1f %%", step_s > 0 ? 100 * seconds / step_s : 0.0)};
@@ -86,21 +86,22 @@ static tws_code print_shares(const tws_cli *cli, const simulation *s, tws_error 
   tws_table_row(&table, (const char *const[]){"Rank 0", "busy", "of step"});
   for (int p = 0; p < TWS_PHASE_COUNT; p++)
     if (path->phase_s[p] > 0)
-      row(&table, tws_cell("computing, %s", tws_phase_name((tws_phase)p)), path->phase_s[p], step);
+      add_row(&table, tws_cell("computing, %s", tws_phase_name((tws_phase)p)), path->phase_s[p], step);
   for (int i = 0; i < TWS_STREAM_COUNT; i++)
     if (path->stream_busy_s[i] > 0)
-      row(&table, tws_cell("stream %s", tws_stream_name((tws_stream)i)), path->stream_busy_s[i], step);
+      add_row(&table, tws_cell("stream %s", tws_stream_name((tws_stream)i)), path->stream_busy_s[i], step);
   for (int c = 0; c < TWS_COLLECTIVE_COUNT; c++)
     if (path->collective_s[c] > 0)
-      row(&table, tws_cell("collective %s", tws_collective_name((tws_collective)c)), path->collective_s[c], step);
+      add_row(&table, tws_cell("collective %s", tws_collective_name((tws_collective)c)), path->collective_s[c], step);
   for (int axis = 0; axis < TWS_REPORT_COUNT; axis++) {
     const char *name = tws_report_name(axis);
-    if (path->axis_busy_s[axis] > 0) row(&table, tws_cell("communicating, %s", name), path->axis_busy_s[axis], step);
+    if (path->axis_busy_s[axis] > 0)
+      add_row(&table, tws_cell("communicating, %s", name), path->axis_busy_s[axis], step);
     if (path->axis_exposed_s[axis] > 0)
-      row(&table, tws_cell("  not hidden, %s", name), path->axis_exposed_s[axis], step);
+      add_row(&table, tws_cell("  not hidden, %s", name), path->axis_exposed_s[axis], step);
   }
-  row(&table, "communication not hidden", s->of_job.result.exposed_s - path->bubble_s, step);
-  if (path->bubble_s > 0) row(&table, "waiting for other ranks", path->bubble_s, step);
+  add_row(&table, "communication not hidden", s->of_job.result.exposed_s - path->bubble_s, step);
+  if (path->bubble_s > 0) add_row(&table, "waiting for other ranks", path->bubble_s, step);
   return tws_table_print(cli, &table, err);
 }
 
@@ -134,7 +135,7 @@ static tws_code print_result(const tws_cli *cli, const options *o, const tws_job
   return TWS_OK;
 }
 
-static cJSON *named(const char *(*name)(int), const double *values, int count) {
+static cJSON *named_values(const char *(*name)(int), const double *values, int count) {
   cJSON *object = cJSON_CreateObject();
   for (int i = 0; i < count; i++)
     if (values[i] > 0) cJSON_AddNumberToObject(object, name(i), values[i]);
@@ -169,10 +170,10 @@ static tws_code print_json(const tws_job *job, const simulation *s, tws_error *e
   tws_balance_json(&s->balance, root);
   cJSON_AddItemToObject(root, "communication", tws_axes_json(path));
   cJSON_AddItemToObject(root, "stages", tws_stages_json(s->stages, tws_job_stages(job)));
-  cJSON_AddItemToObject(root, "compute_phase_s", named(phase_name, path->phase_s, TWS_PHASE_COUNT));
-  cJSON_AddItemToObject(root, "stream_busy_s", named(stream_name, path->stream_busy_s, TWS_STREAM_COUNT));
-  cJSON_AddItemToObject(root, "collective_s", named(collective_name, path->collective_s, TWS_COLLECTIVE_COUNT));
-  cJSON_AddItemToObject(root, "kernel_s", named(kernel_name, path->kernel_s, TWS_KERNEL_COUNT));
+  cJSON_AddItemToObject(root, "compute_phase_s", named_values(phase_name, path->phase_s, TWS_PHASE_COUNT));
+  cJSON_AddItemToObject(root, "stream_busy_s", named_values(stream_name, path->stream_busy_s, TWS_STREAM_COUNT));
+  cJSON_AddItemToObject(root, "collective_s", named_values(collective_name, path->collective_s, TWS_COLLECTIVE_COUNT));
+  cJSON_AddItemToObject(root, "kernel_s", named_values(kernel_name, path->kernel_s, TWS_KERNEL_COUNT));
   cJSON_AddStringToObject(root, "bottleneck", path->text);
   cJSON_AddNumberToObject(root, "events", (double)s->of_job.result.events);
   cJSON_AddNumberToObject(root, "wall_s", s->of_job.wall_s);
@@ -185,7 +186,7 @@ static tws_code check_outputs(const options *o, tws_error *err) {
   return tws_outputs_check(outputs, 2, &inputs, o->force, err);
 }
 
-static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+static tws_code run_simulate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
   simulation s = {0};
   (void)argc;
@@ -201,7 +202,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   TWS_TRY(tws_job_load(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
   tws_code code = tws_job_choose_program(job, o->program, err);
-  if (code == TWS_OK) code = o->print_plan ? print_plan(cli, o, job, err) : simulate(o, job, &s, err);
+  if (code == TWS_OK) code = o->print_plan ? print_plan(cli, o, job, err) : simulate_job(o, job, &s, err);
   if (code == TWS_OK && !o->print_plan)
     code = cli->json ? print_json(job, &s, err) : print_result(cli, o, job, &s, err);
   tws_timeline_destroy(s.timeline);
@@ -241,5 +242,5 @@ const tws_verb tws_verb_simulate = {
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,
-    .run = run,
+    .run = run_simulate,
 };

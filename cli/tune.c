@@ -189,7 +189,7 @@ static void print_validation(const tws_tune_result *result, int64_t count) {
           tws_sample_median(errors, (size_t)n) * 100, pick / best * 100);
 }
 
-static tws_code refuse(const tws_tune_result *result, tws_error *err) {
+static tws_code explain_no_winner(const tws_tune_result *result, tws_error *err) {
   char need[32], have[32], missing[32];
   if (result->smallest < 0)
     return tws_fail(err, TWS_NO, NULL, "no configuration can be planned: %s",
@@ -233,7 +233,7 @@ static tws_code check_device(const session *s, tws_error *err) {
                   tws_format_bytes(overhead - s->o->memory, missing, sizeof missing));
 }
 
-static tws_code tune(tws_cli *cli, session *s, tws_error *err) {
+static tws_code tune_job(tws_cli *cli, session *s, tws_error *err) {
   tws_tune_result *result;
   TWS_TRY(check_device(s, err));
   TWS_TRY(check_measurable(s, err));
@@ -246,12 +246,12 @@ static tws_code tune(tws_cli *cli, session *s, tws_error *err) {
     code = tws_tune_measure(result, &how, s->o->results, err);
   }
   if (code == TWS_OK) code = print_result(cli, s, result, err);
-  if (code == TWS_OK && result->fits == 0) code = refuse(result, err);
+  if (code == TWS_OK && result->fits == 0) code = explain_no_winner(result, err);
   tws_tune_result_destroy(result);
   return code;
 }
 
-static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   static const char *const none[] = {NULL}; /* the tuner knows the results of an earlier search */
   const options *o = raw;
   (void)argc;
@@ -260,7 +260,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   TWS_TRY(tws_outputs_check(&output, 1, NULL, o->force, err));
   session s;
   tws_code code = open_session(cli, raw, &s, err);
-  if (code == TWS_OK) code = tune(cli, &s, err);
+  if (code == TWS_OK) code = tune_job(cli, &s, err);
   tws_job_destroy(s.job);
   return code;
 }
@@ -331,4 +331,4 @@ const tws_verb tws_verb_tune = {
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,
-    .run = run};
+    .run = run_tune};

@@ -38,7 +38,7 @@ void tws_validate_figure_note(const tws_cli *cli, tws_code code, const char *pat
     tws_warn(cli, "no figure %s: %s%s%s", path, err->message, *err->hint ? "; " : "", err->hint);
 }
 
-static double tokens(const report *r) {
+static double tokens_per_step(const report *r) {
   return (double)(r->job->config->train_batch_size * r->job->config->sequence_length);
 }
 
@@ -48,7 +48,7 @@ static double error_of(const report *r) {
 
 /* ---- reports ---- */
 
-static void row(tws_table *table, const char *what, const char *predicted, const char *measured, double error) {
+static void add_row(tws_table *table, const char *what, const char *predicted, const char *measured, double error) {
   char percent[32];
   snprintf(percent, sizeof percent, "%+.1f %%", error * 100);
   tws_table_row(table, (const char *[]){what, predicted, measured, isfinite(error) ? tws_cell("%s", percent) : ""});
@@ -61,13 +61,14 @@ static tws_code print_text(const tws_cli *cli, const report *r, tws_error *err) 
   tws_table table;
   tws_table_init(&table, 4);
   tws_table_row(&table, (const char *[]){"", "predicted", "measured", "error"});
-  row(&table, "step", tws_cell("%s", tws_format_seconds(r->of_job.predicted_s, a, sizeof a)),
-      tws_cell("%s", tws_format_seconds(r->of_job.measured_s, b, sizeof b)), error_of(r));
-  row(&table, "tokens/s", tws_cell("%.0f", tokens(r) / r->of_job.predicted_s),
-      tws_cell("%.0f", tokens(r) / r->of_job.measured_s), r->of_job.measured_s / r->of_job.predicted_s - 1);
-  row(&table, "memory of all ranks", tws_cell("%s", tws_format_bytes(r->of_job.ledger_bytes, a, sizeof a)),
-      tws_cell("%s", tws_format_bytes(r->of_job.trial.allocated_bytes, b, sizeof b)),
-      (r->of_job.ledger_bytes - r->of_job.trial.allocated_bytes) / r->of_job.trial.allocated_bytes);
+  add_row(&table, "step", tws_cell("%s", tws_format_seconds(r->of_job.predicted_s, a, sizeof a)),
+          tws_cell("%s", tws_format_seconds(r->of_job.measured_s, b, sizeof b)), error_of(r));
+  add_row(&table, "tokens/s", tws_cell("%.0f", tokens_per_step(r) / r->of_job.predicted_s),
+          tws_cell("%.0f", tokens_per_step(r) / r->of_job.measured_s),
+          r->of_job.measured_s / r->of_job.predicted_s - 1);
+  add_row(&table, "memory of all ranks", tws_cell("%s", tws_format_bytes(r->of_job.ledger_bytes, a, sizeof a)),
+          tws_cell("%s", tws_format_bytes(r->of_job.trial.allocated_bytes, b, sizeof b)),
+          (r->of_job.ledger_bytes - r->of_job.trial.allocated_bytes) / r->of_job.trial.allocated_bytes);
   TWS_TRY(tws_table_print(cli, &table, err));
   tws_out("\nmeasured: median of %zu steps, quartiles %s and %s; resident memory of all ranks at its peak %s\n",
           r->of_job.trial.count, tws_format_seconds(r->of_job.low_s, a, sizeof a),
@@ -96,8 +97,8 @@ static tws_code print_json(const report *r, tws_error *err) {
   cJSON_AddNumberToObject(json, "measured_low_s", r->of_job.low_s);
   cJSON_AddNumberToObject(json, "measured_high_s", r->of_job.high_s);
   cJSON_AddNumberToObject(json, "error", error_of(r));
-  cJSON_AddNumberToObject(json, "predicted_tokens_per_s", tokens(r) / r->of_job.predicted_s);
-  cJSON_AddNumberToObject(json, "measured_tokens_per_s", tokens(r) / r->of_job.measured_s);
+  cJSON_AddNumberToObject(json, "predicted_tokens_per_s", tokens_per_step(r) / r->of_job.predicted_s);
+  cJSON_AddNumberToObject(json, "measured_tokens_per_s", tokens_per_step(r) / r->of_job.measured_s);
   cJSON_AddNumberToObject(json, "ledger_bytes", r->of_job.ledger_bytes);
   cJSON_AddNumberToObject(json, "allocated_bytes", r->of_job.trial.allocated_bytes);
   cJSON_AddNumberToObject(json, "rank_ledger_bytes", r->of_job.trial.rank_predicted_bytes);
@@ -157,7 +158,7 @@ static tws_code write_files(const tws_cli *cli, const tws_validate_options *o, c
 
 /* ---- the verb ---- */
 
-static tws_code validate(const tws_cli *cli, const tws_validate_options *o, report *r, tws_error *err) {
+static tws_code validate_job(const tws_cli *cli, const tws_validate_options *o, report *r, tws_error *err) {
   const tws_job *job = r->job;
   tws_validation_request request = {.spec = &o->job, .data = o->data, .steps = o->steps, .log = &cli->log};
   if (job->backend != TWS_BACKEND_HOST)
@@ -192,7 +193,7 @@ static tws_code check_outputs(const tws_validate_options *o, tws_error *err) {
   return tws_outputs_check(outputs, 3, &inputs, o->force, err);
 }
 
-static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+static tws_code run_validate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   tws_validate_options *o = raw;
   (void)argc;
   (void)argv;
@@ -210,7 +211,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   tws_job *job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
   report r = {.job = job};
-  tws_code code = validate(cli, o, &r, err);
+  tws_code code = validate_job(cli, o, &r, err);
   tws_validation_free(&r.of_job);
   tws_job_destroy(job);
   return code;
@@ -278,4 +279,4 @@ const tws_verb tws_verb_validate = {
     .options = table,
     .options_bytes = sizeof(tws_validate_options),
     .defaults = &defaults,
-    .run = run};
+    .run = run_validate};

@@ -38,12 +38,12 @@ static int next_median(const published_report *r, group_median *m) {
 
 /* ---- the report for people ---- */
 
-static const char *percent(double error) {
+static const char *percent_text(double error) {
   return isfinite(error) ? tws_cell("%+.1f %%", error * 100) : "";
 }
 
 /* "8 x 35 (3) x 9": ranks that share layers, stages (and their chunks), replicas */
-static const char *layout(const tws_published_row *row_) {
+static const char *layout_text(const tws_published_row *row_) {
   tws_division d = tws_config_division(row_->job->config);
   int data = tws_topology_size(&row_->job->topology, TWS_AXES_DATA);
   const char *chunks = d.virtual_stages > 1 ? tws_cell("(%d)", d.virtual_stages) : "";
@@ -51,7 +51,7 @@ static const char *layout(const tws_published_row *row_) {
 }
 
 /* How many predictions there are to compare by a measure. */
-static int compared(const published_report *r, int measure) {
+static int count_compared(const published_report *r, int measure) {
   int count;
   tws_published_median(&r->compared, NULL, (tws_published_measure)measure, &count);
   return count;
@@ -59,7 +59,7 @@ static int compared(const published_report *r, int measure) {
 
 static tws_code print_steps(const tws_cli *cli, const published_report *r, tws_error *err) {
   tws_table table;
-  if (!compared(r, TWS_PUBLISHED_STEP)) return TWS_OK;
+  if (!count_compared(r, TWS_PUBLISHED_STEP)) return TWS_OK;
   tws_table_init(&table, 10);
   tws_table_row(&table, (const char *[]){"run", "GPUs", "tp x pp x dp", "micro", "batch", "published", "predicted",
                                          "error", "TFLOP/s", "predicted"});
@@ -69,12 +69,12 @@ static tws_code print_steps(const tws_cli *cli, const published_report *r, tws_e
     const tws_config *c = row_->job->config;
     double published = tws_published_teraflops(row_->run, row_->job, row_->published_s);
     double predicted = tws_published_teraflops(row_->run, row_->job, row_->prediction.step_s);
-    tws_table_row(&table, (const char *[]){row_->run->id, tws_cell("%d", row_->run->gpus), layout(row_),
+    tws_table_row(&table, (const char *[]){row_->run->id, tws_cell("%d", row_->run->gpus), layout_text(row_),
                                            tws_cell("%lld", (long long)c->micro_batch_size),
                                            tws_cell("%lld", (long long)c->train_batch_size),
                                            tws_cell("%s%.3f s", row_->derived ? "~" : "", row_->published_s),
                                            tws_cell("%.3f s", row_->prediction.step_s),
-                                           percent(tws_published_error(row_, TWS_PUBLISHED_STEP)),
+                                           percent_text(tws_published_error(row_, TWS_PUBLISHED_STEP)),
                                            tws_cell("%.1f", published), tws_cell("%.1f", predicted)});
   }
   tws_out(
@@ -88,12 +88,12 @@ static void memory_row(tws_table *table, const tws_published_row *row_, int meas
                        double predicted) {
   if (!(published > 0)) return;
   tws_table_row(table, (const char *[]){row_->run->id, what, tws_cell("%.2f", published), tws_cell("%.2f", predicted),
-                                        percent(tws_published_error(row_, (tws_published_measure)measure))});
+                                        percent_text(tws_published_error(row_, (tws_published_measure)measure))});
 }
 
 static tws_code print_memory(const tws_cli *cli, const published_report *r, tws_error *err) {
   tws_table table;
-  if (!compared(r, TWS_PUBLISHED_STATE) && !compared(r, TWS_PUBLISHED_ACTIVATIONS)) return TWS_OK;
+  if (!count_compared(r, TWS_PUBLISHED_STATE) && !count_compared(r, TWS_PUBLISHED_ACTIVATIONS)) return TWS_OK;
   tws_table_init(&table, 5);
   tws_table_row(&table, (const char *[]){"run", "memory of one GPU, GiB", "published", "predicted", "error"});
   for (int i = 0; i < r->compared.count; i++) {
@@ -111,7 +111,8 @@ static tws_code print_memory(const tws_cli *cli, const published_report *r, tws_
 static tws_code print_medians(const tws_cli *cli, const published_report *r, tws_error *err) {
   static const char *const names[] = {"time", "states", "activations"};
   tws_table table;
-  if (!compared(r, TWS_PUBLISHED_STEP) && !compared(r, TWS_PUBLISHED_STATE) && !compared(r, TWS_PUBLISHED_ACTIVATIONS))
+  if (!count_compared(r, TWS_PUBLISHED_STEP) && !count_compared(r, TWS_PUBLISHED_STATE) &&
+      !count_compared(r, TWS_PUBLISHED_ACTIVATIONS))
     return TWS_OK;
   tws_table_init(&table, 4);
   tws_table_row(&table, (const char *[]){"median absolute error", "of", "runs", "error"});
@@ -245,7 +246,7 @@ static tws_code print_json(const published_report *r, tws_error *err) {
 
 /* ---- the verb ---- */
 
-static tws_code validate(const tws_cli *cli, published_report *r, tws_error *err) {
+static tws_code validate_published(const tws_cli *cli, published_report *r, tws_error *err) {
   const tws_validate_options *o = r->o;
   const tws_sim_api *sim = NULL;
   tws_fidelity fidelity;
@@ -265,7 +266,7 @@ static tws_code validate(const tws_cli *cli, published_report *r, tws_error *err
 
 tws_code tws_validate_published(const tws_cli *cli, const tws_validate_options *o, tws_error *err) {
   published_report r = {.o = o};
-  tws_code code = validate(cli, &r, err);
+  tws_code code = validate_published(cli, &r, err);
   tws_published_comparison_free(&r.compared);
   tws_published_destroy(r.published);
   return code;

@@ -88,7 +88,7 @@ static tws_code print_json(const tws_validate_options *o, const tws_sweep *s, tw
   return tws_out_json(json, err);
 }
 
-static tws_code draw(const tws_cli *cli, const tws_validate_options *o, const tws_sweep *s, tws_error *err) {
+static tws_code draw_sweep(const tws_cli *cli, const tws_validate_options *o, const tws_sweep *s, tws_error *err) {
   tws_plot_point points[TWS_SWEEP_POINTS];
   char scripts[4096], path[4200], title[256], labels[TWS_SWEEP_POINTS][48];
   if (!o->figures) return TWS_OK;
@@ -112,9 +112,9 @@ static tws_code draw(const tws_cli *cli, const tws_validate_options *o, const tw
   return TWS_OK;
 }
 
-static tws_code report(const tws_cli *cli, const tws_validate_options *o, const tws_sweep *s, tws_error *err) {
+static tws_code report_sweep(const tws_cli *cli, const tws_validate_options *o, const tws_sweep *s, tws_error *err) {
   TWS_TRY(cli->json ? print_json(o, s, err) : print_text(cli, o, s, err));
-  TWS_TRY(draw(cli, o, s, err));
+  TWS_TRY(draw_sweep(cli, o, s, err));
   if (s->median_spread > 0.15)
     tws_warn(cli, "the machine was busy: half of the measured steps spread over more than %.0f %%",
              s->median_spread * 100);
@@ -139,7 +139,7 @@ static tws_code run_sweep(const tws_cli *cli, const tws_validate_options *o, tws
   TWS_TRY(tws_sim_load(&request.sim, err));
   tws_code code = tws_sweep_open(&request, job, s, err);
   if (code == TWS_OK) code = tws_sweep_run(s, err);
-  if (code == TWS_OK) code = report(cli, o, s, err);
+  if (code == TWS_OK) code = report_sweep(cli, o, s, err);
   tws_sweep_free(s);
   return code;
 }

@@ -18,7 +18,7 @@ static const char *fallback_word(const tws_key *key, char *buffer, size_t size) 
 }
 
 /* What a key without default holds when it is not given: 0 where only positive numbers are allowed, else -1. */
-static int unset(const tws_key *key) {
+static int unset_value(const tws_key *key) {
   return key->bounded && key->low > 0 ? 0 : -1;
 }
 
@@ -26,7 +26,7 @@ static int64_t integer_of(const tws_key *key, tws_given given) {
   int64_t value;
   if (given.item && tws_json_integer(given.source->json, given.item, &value, NULL)) return value;
   if (cJSON_IsBool(given.item)) return cJSON_IsTrue(given.item);
-  if (!key->fallback) return unset(key);
+  if (!key->fallback) return unset_value(key);
   if (key->type == TWS_KEY_BOOL) return strcmp(key->fallback, "true") == 0;
   return strtoll(key->fallback, NULL, 10);
 }
@@ -34,7 +34,7 @@ static int64_t integer_of(const tws_key *key, tws_given given) {
 static double number_of(const tws_key *key, tws_given given) {
   const cJSON *item = cJSON_IsArray(given.item) ? given.item->child : given.item; /* one parameter group */
   if (cJSON_IsNumber(item)) return item->valuedouble;
-  return key->fallback ? strtod(key->fallback, NULL) : unset(key);
+  return key->fallback ? strtod(key->fallback, NULL) : unset_value(key);
 }
 
 static int word_of(const tws_key *key, tws_given given) {

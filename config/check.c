@@ -22,22 +22,21 @@ static void add_range(text *t, const tws_key *key, const cJSON *item) {
 }
 
 /* What the row wants, in words. */
-static const char *wanted(const tws_key *key, const cJSON *item, text *t) {
-  static const char *const words[] = {
-      [TWS_KEY_ANY] = "anything",
-      [TWS_KEY_BOOL] = "true or false",
-      [TWS_KEY_INT] = "an integer",
-      [TWS_KEY_NUMBER] = "a number",
-      [TWS_KEY_STRING] = "a string",
-      [TWS_KEY_INT_OR_STRING] = "an integer or a string",
-      [TWS_KEY_NUMBER_OR_LIST] = "a number",
-      [TWS_KEY_PAIR] = "two numbers from 0 to 1, as [0.9, 0.999]",
-      [TWS_KEY_LIST] = "an array",
-      [TWS_KEY_STRING_LIST] = "an array of strings",
-      [TWS_KEY_INT_LIST] = "an array of integers",
-      [TWS_KEY_OBJECT] = "an object",
-      [TWS_KEY_BOOL_OR_OBJECT] = "an object",
-      [TWS_KEY_AXES] = TWS_AXIS_ORDER_DEFAULT " in some order, parted by commas"};
+static const char *describe_wanted(const tws_key *key, const cJSON *item, text *t) {
+  static const char *const words[] = {[TWS_KEY_ANY] = "anything",
+                                      [TWS_KEY_BOOL] = "true or false",
+                                      [TWS_KEY_INT] = "an integer",
+                                      [TWS_KEY_NUMBER] = "a number",
+                                      [TWS_KEY_STRING] = "a string",
+                                      [TWS_KEY_INT_OR_STRING] = "an integer or a string",
+                                      [TWS_KEY_NUMBER_OR_LIST] = "a number",
+                                      [TWS_KEY_PAIR] = "two numbers from 0 to 1, as [0.9, 0.999]",
+                                      [TWS_KEY_LIST] = "an array",
+                                      [TWS_KEY_STRING_LIST] = "an array of strings",
+                                      [TWS_KEY_INT_LIST] = "an array of integers",
+                                      [TWS_KEY_OBJECT] = "an object",
+                                      [TWS_KEY_BOOL_OR_OBJECT] = "an object",
+                                      [TWS_KEY_AXES] = TWS_AXIS_ORDER_DEFAULT " in some order, parted by commas"};
   t->used = 0;
   if (key->values) {
     t->used += (size_t)snprintf(t->data, sizeof t->data, "one of ");
@@ -92,7 +91,7 @@ static int is_pair(const cJSON *item) {
   return 1;
 }
 
-static int fits(const tws_walk *walk, const tws_key *key, const cJSON *item) {
+static int fits_key(const tws_walk *walk, const tws_key *key, const cJSON *item) {
   tws_axis_order order;
   switch (key->type) {
     case TWS_KEY_ANY:
@@ -149,7 +148,7 @@ static const char *hint_for(const tws_key *key, const cJSON *item, char *hint, s
 
 /* ---- values in other words ---- */
 
-static void become(const cJSON *item, int type, double number) {
+static void become_number(const cJSON *item, int type, double number) {
   cJSON *value = (cJSON *)(uintptr_t)item; /* of a document that the configuration owns */
   if (cJSON_IsString(item)) cJSON_free(value->valuestring);
   value->valuestring = NULL;
@@ -165,22 +164,23 @@ static void read_other_words(const tws_walk *walk, const tws_key *key, const cJS
   if (strcmp(walk->segments[0], "twinspeed") == 0) return;
   if (key->type == TWS_KEY_BOOL) {
     if (number && (item->valuedouble == 0 || item->valuedouble == 1))
-      become(item, item->valuedouble == 1 ? cJSON_True : cJSON_False, 0);
+      become_number(item, item->valuedouble == 1 ? cJSON_True : cJSON_False, 0);
     else if (words && tws_key_word("true|t|yes|y|on|1", words, 1) >= 0)
-      become(item, cJSON_True, 0);
+      become_number(item, cJSON_True, 0);
     else if (words && tws_key_word("false|f|no|n|off|0", words, 1) >= 0)
-      become(item, cJSON_False, 0);
+      become_number(item, cJSON_False, 0);
   } else if (key->type == TWS_KEY_INT && checked && cJSON_IsBool(item)) {
-    become(item, cJSON_Number, cJSON_IsTrue(item));
+    become_number(item, cJSON_Number, cJSON_IsTrue(item));
   } else if (words && (key->type == TWS_KEY_INT || key->type == TWS_KEY_NUMBER)) {
     const char *plain = key->type == TWS_KEY_INT ? "+-0123456789" : "+-0123456789.eE";
     double value = strtod(words, &end);
-    if (*words && !*end && strspn(words, plain) == strlen(words) && isfinite(value)) become(item, cJSON_Number, value);
+    if (*words && !*end && strspn(words, plain) == strlen(words) && isfinite(value))
+      become_number(item, cJSON_Number, value);
   }
 }
 
 /* Of a key without effect in a section that DeepSpeed does not check, odd numbers harm nobody. */
-static int harmless(const tws_walk *walk, const tws_key *key, const cJSON *item) {
+static int is_harmless(const tws_walk *walk, const tws_key *key, const cJSON *item) {
   if (!key->reason || tws_key_checked_section(walk->segments[0])) return 0;
   return cJSON_IsNumber(item) || (cJSON_IsString(item) && key->type != TWS_KEY_BOOL && !key->values);
 }
@@ -189,11 +189,11 @@ tws_code tws_key_check(tws_walk *walk, const tws_key *key, const cJSON *item) {
   tws_given given = {item, walk->source};
   read_other_words(walk, key, item);
   if (tws_given_auto(given) && (key->automatic || tws_key_lax_section(walk->segments[0]))) return TWS_OK;
-  if (fits(walk, key, item) || harmless(walk, key, item)) return TWS_OK;
+  if (fits_key(walk, key, item) || is_harmless(walk, key, item)) return TWS_OK;
   char path[400], hint[sizeof walk->err->hint], got[96];
   text want;
   tws_key_join(walk->segments, walk->n, path, sizeof path);
   return tws_store_fail(walk->store, given, TWS_INVALID, walk->err, hint_for(key, item, hint, sizeof hint),
-                        "\"%s\" must be %s, not %s", path, wanted(key, item, &want),
+                        "\"%s\" must be %s, not %s", path, describe_wanted(key, item, &want),
                         tws_json_describe(item, got, sizeof got));
 }

@@ -147,8 +147,8 @@ static tws_code read_quantity(const tws_json *json, const cJSON *object, const c
                        "\"%s\" is not a number of bytes: \"%.80s\"", key, item->valuestring);
 }
 
-static tws_code section(const tws_json *json, const cJSON *root, const char *key, const char *const *known,
-                        const cJSON **out, tws_error *err) {
+static tws_code read_section(const tws_json *json, const cJSON *root, const char *key, const char *const *known,
+                             const cJSON **out, tws_error *err) {
   *out = cJSON_GetObjectItemCaseSensitive(root, key);
   if (!*out || cJSON_IsNull(*out)) {
     *out = NULL;
@@ -161,7 +161,7 @@ static tws_code section(const tws_json *json, const cJSON *root, const char *key
 static tws_code read_link(const tws_json *json, const cJSON *root, const char *key, tws_link *link, tws_error *err) {
   static const char *const known[] = {"bandwidth", "latency_s", NULL};
   const cJSON *object;
-  TWS_TRY(section(json, root, key, known, &object, err));
+  TWS_TRY(read_section(json, root, key, known, &object, err));
   if (!object) return TWS_OK;
   TWS_TRY(read_quantity(json, object, "bandwidth", &link->bandwidth, err));
   return tws_json_number(json, object, "latency_s", 0, 0, 1e3, link->latency_s, &link->latency_s, err);
@@ -204,7 +204,7 @@ static tws_code read_profile(const tws_json *json, const cJSON *root, tws_cluste
   return TWS_OK;
 }
 
-static tws_code check(const tws_json *json, const cJSON *root, const tws_cluster *c, tws_error *err) {
+static tws_code check_cluster(const tws_json *json, const cJSON *root, const tws_cluster *c, tws_error *err) {
   if (c->devices_per_node > 1 && !(c->intra.bandwidth > 0))
     return tws_json_fail(json, root, err, "give \"intra\": {\"bandwidth\": ..., \"latency_s\": ...}",
                          "%d devices a node, but no bandwidth between them", c->devices_per_node);
@@ -249,12 +249,12 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   TWS_TRY(read_link(json, root, "intra", &c.intra, err));
   TWS_TRY(read_link(json, root, "inter", &c.inter, err));
   TWS_TRY(read_link(json, root, "host_link", &c.host_link, err));
-  TWS_TRY(section(json, root, "disk", disk_keys, &disk, err));
+  TWS_TRY(read_section(json, root, "disk", disk_keys, &disk, err));
   if (disk) {
     TWS_TRY(read_quantity(json, disk, "read", &c.disk_read, err));
     TWS_TRY(read_quantity(json, disk, "write", &c.disk_write, err));
   }
-  TWS_TRY(check(json, root, &c, err));
+  TWS_TRY(check_cluster(json, root, &c, err));
   *out = c;
   return TWS_OK;
 }

@@ -75,7 +75,7 @@ static tws_code check_moved(const struct tws_config_store *store, tws_error *err
 }
 
 /* Takes the document. */
-static tws_code create(tws_json *json, tws_config **out, tws_error *err) {
+static tws_code create_from_json(tws_json *json, tws_config **out, tws_error *err) {
   *out = NULL;
   tws_source *origin = source_create(json, 0);
   tws_config *config = tws_calloc(1, sizeof *config);
@@ -112,21 +112,21 @@ tws_code tws_config_load(const char *path, tws_config **out, tws_error *err) {
   tws_json *json;
   *out = NULL;
   TWS_TRY(tws_json_read_hjson(path, &json, err));
-  return create(json, out, err);
+  return create_from_json(json, out, err);
 }
 
 tws_code tws_config_from_json(const tws_json *json, tws_config **out, tws_error *err) {
   tws_json *copy;
   *out = NULL;
   TWS_TRY(tws_json_clone(json, &copy, err));
-  return create(copy, out, err);
+  return create_from_json(copy, out, err);
 }
 
 tws_code tws_config_default(tws_config **out, tws_error *err) {
   tws_json *json;
   *out = NULL;
   TWS_TRY(tws_json_parse("{}", 2, "configuration", &json, err));
-  return create(json, out, err);
+  return create_from_json(json, out, err);
 }
 
 tws_code tws_config_clone(const tws_config *config, tws_config **out, tws_error *err) {

@@ -182,7 +182,7 @@ static void add_word(words *w, const char *text, size_t length) {
 }
 
 /* The segment after the first n - 1, when those match the path's. */
-static const char *neighbour(const char *path, const char *const *segments, int n) {
+static const char *same_section_rest(const char *path, const char *const *segments, int n) {
   int exact = 1;
   for (int i = 0; i + 1 < n; i++) {
     size_t length = segment_length(path);
@@ -197,7 +197,7 @@ tws_key_guess tws_key_suggest(const char *const *segments, int n, char *hint, si
   words w;
   w.count = 0;
   for (size_t i = 0; i < tws_key_count; i++) {
-    const char *next = neighbour(tws_keys[i].path, segments, n);
+    const char *next = same_section_rest(tws_keys[i].path, segments, n);
     if (!next) continue;
     add_word(&w, next, segment_length(next));
     if (tws_keys[i].alias && !next[segment_length(next)]) add_word(&w, tws_keys[i].alias, strlen(tws_keys[i].alias));

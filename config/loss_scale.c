@@ -11,7 +11,7 @@ tws_loss_scale tws_loss_scale_start(const tws_config *config) {
   return state;
 }
 
-static int shrink(tws_loss_scale *state, const tws_config *config) {
+static int shrink_scale(tws_loss_scale *state, const tws_config *config) {
   const double least = (double)config->fp16.minimum;
   if (config->fp16.hysteresis > 1 && state->hysteresis > 1) {
     state->hysteresis--;
@@ -22,7 +22,7 @@ static int shrink(tws_loss_scale *state, const tws_config *config) {
   return 0;
 }
 
-static void grow(tws_loss_scale *state, const tws_config *config) {
+static void grow_scale(tws_loss_scale *state, const tws_config *config) {
   const int due = state->stable > 0 && state->stable % config->fp16.window == 0;
   if (due || config->fp16.consecutive) state->hysteresis = config->fp16.hysteresis;
   if (due && state->scale * 2 <= largest) state->scale *= 2;
@@ -31,12 +31,12 @@ static void grow(tws_loss_scale *state, const tws_config *config) {
 int tws_loss_scale_update(tws_loss_scale *state, const tws_config *config, int overflow) {
   const int fixed = config->dtype != TWS_F16 || config->fp16.loss_scale > 0;
   if (overflow) {
-    if (fixed ? state->overflows + 1 >= TWS_LOSS_SCALE_PATIENCE : shrink(state, config)) return -1;
+    if (fixed ? state->overflows + 1 >= TWS_LOSS_SCALE_PATIENCE : shrink_scale(state, config)) return -1;
     state->overflows++;
     state->stable = 0;
     return 0;
   }
-  if (!fixed) grow(state, config);
+  if (!fixed) grow_scale(state, config);
   state->overflows = 0;
   state->stable++;
   return 0;

@@ -66,7 +66,7 @@ static const char *path_of(const struct tws_config_store *store, tws_axis axis) 
 }
 
 /* What would divide: numbers of ranks, and sizes of the axis when it is the only one (NULL: it is not). */
-static void nearest(int64_t model, int64_t ranks, const char *only, char *hint, size_t size) {
+static void hint_nearest_ranks(int64_t model, int64_t ranks, const char *only, char *hint, size_t size) {
   int64_t below = ranks - ranks % model, smaller = model < ranks ? model : ranks, larger = model + 1;
   int used = below ? snprintf(hint, size, "use %lld or %lld ranks", (long long)below, (long long)(below + model))
                    : snprintf(hint, size, "use %lld ranks", (long long)model);
@@ -81,8 +81,8 @@ static void nearest(int64_t model, int64_t ranks, const char *only, char *hint, 
 }
 
 /* A configuration made by hand has no place to name. */
-static tws_code refuse(const tws_config *config, tws_given place, tws_error *err, const char *hint,
-                       const char *message) {
+static tws_code refuse_degree(const tws_config *config, tws_given place, tws_error *err, const char *hint,
+                              const char *message) {
   if (!config->store) return tws_fail(err, TWS_INVALID, hint, "%s", message);
   return tws_store_fail(config->store, place, TWS_INVALID, err, hint, "%s", message);
 }
@@ -106,11 +106,11 @@ tws_code tws_config_replicas(const tws_config *config, int64_t ranks, int64_t *r
   }
   if (ranks < 1) {
     snprintf(text, sizeof text, "%lld ranks: at least one is needed", (long long)ranks);
-    return refuse(config, place, err, NULL, text);
+    return refuse_degree(config, place, err, NULL, text);
   }
   if (factors > 1) used += (size_t)snprintf(text + used, sizeof text - used, " = %lld", (long long)model);
   snprintf(text + used, sizeof text - used, " %s not divide %lld rank%s", factors > 1 ? "do" : "does", (long long)ranks,
            ranks == 1 ? "" : "s");
-  nearest(model, ranks, factors > 1 ? NULL : last, hint, sizeof hint);
-  return refuse(config, place, err, hint, text);
+  hint_nearest_ranks(model, ranks, factors > 1 ? NULL : last, hint, sizeof hint);
+  return refuse_degree(config, place, err, hint, text);
 }

@@ -11,7 +11,7 @@ typedef struct builder {
   int failed;
 } builder;
 
-static tws_code finish(builder *b, tws_text *out, tws_error *err) {
+static tws_code finish_text(builder *b, tws_text *out, tws_error *err) {
   char *text = b->failed ? NULL : cJSON_Print(b->root);
   if (text) {
     int indenting = 1; /* tabs: two spaces at the start of a line, one after a colon */
@@ -30,7 +30,7 @@ static tws_code finish(builder *b, tws_text *out, tws_error *err) {
 }
 
 /* Takes the item; replaces a member of that name. */
-static void put(builder *b, cJSON *object, const char *name, cJSON *item) {
+static void put_item(builder *b, cJSON *object, const char *name, cJSON *item) {
   if (!item || !object) {
     b->failed = 1;
     cJSON_Delete(item);
@@ -50,10 +50,10 @@ static void put(builder *b, cJSON *object, const char *name, cJSON *item) {
     b->failed = 1;
 }
 
-static cJSON *section(builder *b, cJSON *object, const char *name) {
+static cJSON *open_section(builder *b, cJSON *object, const char *name) {
   cJSON *found = cJSON_GetObjectItemCaseSensitive(object, name);
   if (cJSON_IsObject(found) || b->failed) return found;
-  put(b, object, name, cJSON_CreateObject());
+  put_item(b, object, name, cJSON_CreateObject());
   return cJSON_GetObjectItemCaseSensitive(object, name);
 }
 
@@ -64,9 +64,9 @@ static void put_at(builder *b, const char *path, cJSON *item) {
   snprintf(copy, sizeof copy, "%s", path);
   int n = tws_key_split(copy, segments, TWS_KEY_DEPTH);
   cJSON *object = b->root;
-  for (int i = 0; i + 1 < n && object && !b->failed; i++) object = section(b, object, segments[i]);
+  for (int i = 0; i + 1 < n && object && !b->failed; i++) object = open_section(b, object, segments[i]);
   if (n < 1) object = NULL;
-  put(b, object, n < 1 ? "" : segments[n - 1], item);
+  put_item(b, object, n < 1 ? "" : segments[n - 1], item);
 }
 
 static cJSON *find_at(const builder *b, const char *path) {
@@ -93,7 +93,7 @@ static void drop_at(builder *b, const char *path) {
 }
 
 /* Integers beyond 2^53 are written out, because cJSON holds doubles. */
-static cJSON *integer(int64_t value) {
+static cJSON *integer_item(int64_t value) {
   char text[32];
   if (value > -(INT64_C(1) << 53) && value < INT64_C(1) << 53) return cJSON_CreateNumber((double)value);
   snprintf(text, sizeof text, "%lld", (long long)value);
@@ -101,7 +101,7 @@ static cJSON *integer(int64_t value) {
 }
 
 /* The shortest text that reads back as the same double: cJSON's own is sometimes a bit off. */
-static cJSON *number(double value) {
+static cJSON *number_item(double value) {
   char text[40];
   for (int digits = 15; digits <= 17; digits++) {
     snprintf(text, sizeof text, "%.*g", digits, value);
@@ -120,14 +120,14 @@ static cJSON *field_value(const tws_config *config, const tws_key *key) {
   switch ((tws_key_store)key->store) {
     case TWS_STORE_I64:
       memcpy(&wide, field, sizeof wide);
-      return key->bounded && (double)wide < key->low ? NULL : integer(wide);
+      return key->bounded && (double)wide < key->low ? NULL : integer_item(wide);
     case TWS_STORE_I32:
       memcpy(&narrow, field, sizeof narrow);
       if (key->type != TWS_KEY_BOOL) return cJSON_CreateNumber(narrow);
       return narrow < 0 ? NULL : cJSON_CreateBool(narrow);
     case TWS_STORE_F64:
       memcpy(&real, field, sizeof real);
-      return key->bounded && real < key->low ? NULL : number(real);
+      return key->bounded && real < key->low ? NULL : number_item(real);
     case TWS_STORE_ENUM: {
       char word[64] = "";
       const char *at = key->values;
@@ -165,7 +165,7 @@ static void put_special(builder *b, const tws_config *config) {
   cJSON *betas = cJSON_CreateArray();
   const double beta[2] = {config->beta1, config->beta2};
   for (int i = 0; i < 2; i++) {
-    cJSON *item = number(beta[i]);
+    cJSON *item = number_item(beta[i]);
     if (item && cJSON_AddItemToArray(betas, item)) continue;
     cJSON_Delete(item);
     b->failed = 1;
@@ -191,7 +191,7 @@ static void put_special(builder *b, const tws_config *config) {
 }
 
 /* Arguments are printed for the optimizer and the schedule in use, and those of loss scaling where there is some. */
-static int applies(const tws_config *config, const tws_key *key) {
+static int applies_here(const tws_config *config, const tws_key *key) {
   if (strncmp(key->path, "fp16.", 5) == 0) return config->dtype == TWS_F16 || key->store == TWS_STORE_SPECIAL;
   const char *argument = tws_key_optimizer_argument(key->path);
   if (argument) return tws_optimizer_takes(tws_optimizer_of(config->optimizer), argument);
@@ -203,7 +203,7 @@ static int applies(const tws_config *config, const tws_key *key) {
 /* Second names become first ones. */
 static void rename_member(builder *b, cJSON *object, const char *from, const char *to) {
   cJSON *item = cJSON_IsObject(object) ? cJSON_GetObjectItemCaseSensitive(object, from) : NULL;
-  if (item) put(b, object, to, cJSON_DetachItemViaPointer(object, item));
+  if (item) put_item(b, object, to, cJSON_DetachItemViaPointer(object, item));
 }
 
 static void canonical_names(builder *b) {
@@ -280,7 +280,7 @@ tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out,
   drop_old(&b);
   for (size_t i = 0; i < tws_key_count && !b.failed; i++) {
     const tws_key *key = &tws_keys[i];
-    if (key->parts && !applies(config, key)) continue;
+    if (key->parts && !applies_here(config, key)) continue;
     if (leave_out(&b, config, key)) continue;
     if (is_set(config, key))
       put_at(&b, key->path, field_value(config, key));
@@ -290,7 +290,7 @@ tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out,
   }
   put_special(&b, config);
   if (all_keys) put_defaults(&b);
-  return finish(&b, out, err);
+  return finish_text(&b, out, err);
 }
 
 tws_code tws_config_print_given(const tws_config *config, tws_text *out, tws_error *err) {
@@ -298,7 +298,7 @@ tws_code tws_config_print_given(const tws_config *config, tws_text *out, tws_err
   if (!b.root) return tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory");
   canonical_names(&b);
   put_overrides(&b, config->store);
-  return finish(&b, out, err);
+  return finish_text(&b, out, err);
 }
 
 tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_error *err) {
@@ -306,10 +306,10 @@ tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_err
   tws_text text = {0};
   if (!b.root) return tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory");
   for (size_t i = 0; i < tws_key_count && !b.failed; i++)
-    if (tws_keys[i].parts && applies(config, &tws_keys[i]) && is_set(config, &tws_keys[i]))
+    if (tws_keys[i].parts && applies_here(config, &tws_keys[i]) && is_set(config, &tws_keys[i]))
       put_at(&b, tws_keys[i].path, field_value(config, &tws_keys[i]));
   put_special(&b, config);
-  tws_code code = finish(&b, &text, err);
+  tws_code code = finish_text(&b, &text, err);
   if (code == TWS_OK) *out = tws_fingerprint_text(TWS_FINGERPRINT_START, text.data);
   tws_text_free(&text);
   return code;
@@ -318,7 +318,7 @@ tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_err
 /* ---- JSON Schema ---- */
 
 static cJSON *add_type(builder *b, cJSON *schema, const char *type) {
-  put(b, schema, "type", cJSON_CreateString(type));
+  put_item(b, schema, "type", cJSON_CreateString(type));
   return schema;
 }
 
@@ -336,7 +336,7 @@ static void add_values(builder *b, cJSON *schema, const char *values) {
     }
     p += length + (p[length] == '|');
   }
-  put(b, schema, "enum", list);
+  put_item(b, schema, "enum", list);
 }
 
 static void add_axis_orders(builder *b, cJSON *schema) {
@@ -349,31 +349,31 @@ static void add_axis_orders(builder *b, cJSON *schema) {
     cJSON_Delete(item);
     b->failed = 1;
   }
-  put(b, schema, "enum", list);
+  put_item(b, schema, "enum", list);
 }
 
 static void add_array(builder *b, cJSON *schema, const char *of, int exactly) {
   add_type(b, schema, "array");
   if (of) {
-    put(b, schema, "items", cJSON_CreateObject());
+    put_item(b, schema, "items", cJSON_CreateObject());
     add_type(b, cJSON_GetObjectItemCaseSensitive(schema, "items"), of);
   }
   if (!exactly) return;
-  put(b, schema, "minItems", cJSON_CreateNumber(exactly));
-  put(b, schema, "maxItems", cJSON_CreateNumber(exactly));
+  put_item(b, schema, "minItems", cJSON_CreateNumber(exactly));
+  put_item(b, schema, "maxItems", cJSON_CreateNumber(exactly));
 }
 
 static void add_number(builder *b, cJSON *schema, const tws_key *key, const char *type) {
   add_type(b, schema, type);
   if (!key->bounded) return;
-  put(b, schema, "minimum", cJSON_CreateNumber(key->low));
-  if (key->high < 9e18) put(b, schema, "maximum", cJSON_CreateNumber(key->high));
+  put_item(b, schema, "minimum", cJSON_CreateNumber(key->low));
+  if (key->high < 9e18) put_item(b, schema, "maximum", cJSON_CreateNumber(key->high));
 }
 
 static void add_choice(builder *b, cJSON *schema, cJSON *choice) {
   cJSON *list = cJSON_GetObjectItemCaseSensitive(schema, "anyOf");
   if (!list) {
-    put(b, schema, "anyOf", cJSON_CreateArray());
+    put_item(b, schema, "anyOf", cJSON_CreateArray());
     list = cJSON_GetObjectItemCaseSensitive(schema, "anyOf");
   }
   if (!list || !choice || !cJSON_AddItemToArray(list, choice)) {
@@ -441,7 +441,7 @@ static void describe_choice(builder *b, cJSON *schema, const tws_key *key) {
 
 static void add_auto(builder *b, cJSON *schema) {
   cJSON *word = cJSON_CreateObject();
-  if (word) put(b, word, "const", cJSON_CreateString("auto"));
+  if (word) put_item(b, word, "const", cJSON_CreateString("auto"));
   add_choice(b, schema, word);
 }
 
@@ -469,9 +469,9 @@ static cJSON *describe_key(builder *b, const tws_key *key) {
   char text[512];
   snprintf(text, sizeof text, "%s%s%s%s", key->doc, key->reason ? " No effect here: " : "",
            key->reason ? key->reason : "", key->reason ? "." : "");
-  put(b, schema, "description", cJSON_CreateString(text));
-  if (key->fallback) put(b, schema, "default", cJSON_Parse(key->fallback));
-  if (key->moved_to) put(b, schema, "deprecated", cJSON_CreateBool(1));
+  put_item(b, schema, "description", cJSON_CreateString(text));
+  if (key->fallback) put_item(b, schema, "default", cJSON_Parse(key->fallback));
+  if (key->moved_to) put_item(b, schema, "deprecated", cJSON_CreateBool(1));
   return schema;
 }
 
@@ -481,12 +481,12 @@ static cJSON *open_object(builder *b, cJSON *schema) {
   if (type || b->failed) return type;
   if (schema != b->root && !cJSON_GetObjectItemCaseSensitive(schema, "anyOf")) { /* null is as good as absent */
     static const char *const types[] = {"object", "null"};
-    put(b, schema, "type", cJSON_CreateStringArray(types, 2));
+    put_item(b, schema, "type", cJSON_CreateStringArray(types, 2));
   } else if (schema == b->root) {
     add_type(b, schema, "object");
   }
-  put(b, schema, "properties", cJSON_CreateObject());
-  put(b, schema, "additionalProperties", cJSON_CreateBool(0));
+  put_item(b, schema, "properties", cJSON_CreateObject());
+  put_item(b, schema, "additionalProperties", cJSON_CreateBool(0));
   return cJSON_GetObjectItemCaseSensitive(schema, "properties");
 }
 
@@ -497,15 +497,15 @@ static cJSON *open_segment(builder *b, cJSON *schema, const char *segment) {
   if (name[0] == '<') {
     open_object(b, schema);
     cJSON *rest = cJSON_GetObjectItemCaseSensitive(schema, "additionalProperties");
-    if (!cJSON_IsObject(rest)) put(b, schema, "additionalProperties", cJSON_CreateObject());
+    if (!cJSON_IsObject(rest)) put_item(b, schema, "additionalProperties", cJSON_CreateObject());
     return cJSON_GetObjectItemCaseSensitive(schema, "additionalProperties");
   }
   int array = length > 2 && name[length - 1] == ']';
   if (array) name[length - 2] = 0;
-  cJSON *found = section(b, open_object(b, schema), name);
+  cJSON *found = open_section(b, open_object(b, schema), name);
   if (!array || !found) return found;
   add_type(b, found, "array");
-  return section(b, found, "items");
+  return open_section(b, found, "items");
 }
 
 static void add_below(builder *b, cJSON *at, const char *const *segments, int n, const tws_key *key) {
@@ -520,10 +520,10 @@ static void add_below(builder *b, cJSON *at, const char *const *segments, int n,
     for (cJSON *named = first; named && !b->failed; named = named->next) add_below(b, named, segments + 1, n - 1, key);
     add_below(b, open_segment(b, at, segments[0]), segments + 1, n - 1, key);
   } else if (segments[0][0] == '<') {
-    put(b, at, "additionalProperties", describe_key(b, key));
+    put_item(b, at, "additionalProperties", describe_key(b, key));
   } else {
-    put(b, properties, segments[0], describe_key(b, key));
-    if (key->alias && !b->failed) put(b, properties, key->alias, describe_key(b, key));
+    put_item(b, properties, segments[0], describe_key(b, key));
+    if (key->alias && !b->failed) put_item(b, properties, key->alias, describe_key(b, key));
   }
 }
 
@@ -538,18 +538,18 @@ static void add_key(builder *b, const tws_key *key) {
 tws_code tws_config_print_schema(tws_text *out, tws_error *err) {
   builder b = {.root = cJSON_CreateObject()};
   if (!b.root) return tws_fail(err, TWS_MEMORY, NULL, "schema: out of memory");
-  put(&b, b.root, "$schema", cJSON_CreateString("https://json-schema.org/draft/2020-12/schema"));
-  put(&b, b.root, "title", cJSON_CreateString("ds_config.json as Twinspeed reads it"));
+  put_item(&b, b.root, "$schema", cJSON_CreateString("https://json-schema.org/draft/2020-12/schema"));
+  put_item(&b, b.root, "title", cJSON_CreateString("ds_config.json as Twinspeed reads it"));
   for (size_t i = 0; i < tws_key_count && !b.failed; i++) add_key(&b, &tws_keys[i]);
   /* Sections with two names. */
   cJSON *properties = cJSON_GetObjectItemCaseSensitive(b.root, "properties");
   cJSON *bf16 = properties ? cJSON_GetObjectItemCaseSensitive(properties, "bf16") : NULL;
-  if (bf16) put(&b, properties, "bfloat16", cJSON_Duplicate(bf16, 1));
+  if (bf16) put_item(&b, properties, "bfloat16", cJSON_Duplicate(bf16, 1));
   cJSON *parallel = properties ? cJSON_GetObjectItemCaseSensitive(properties, "tensor_parallel") : NULL;
   parallel = parallel ? cJSON_GetObjectItemCaseSensitive(parallel, "properties") : NULL;
   cJSON *inner = parallel ? cJSON_GetObjectItemCaseSensitive(parallel, "tensor_parallel") : NULL;
-  if (inner) put(&b, parallel, "tp", cJSON_Duplicate(inner, 1));
-  return finish(&b, out, err);
+  if (inner) put_item(&b, parallel, "tp", cJSON_Duplicate(inner, 1));
+  return finish_text(&b, out, err);
 }
 
 /* ---- keys without effect ---- */

@@ -8,7 +8,7 @@
 
 /* ---- the batch triple ---- */
 
-static tws_code positive(int64_t value, const char *key, tws_error *err) {
+static tws_code require_positive(int64_t value, const char *key, tws_error *err) {
   if (value > 0) return TWS_OK;
   return tws_fail(err, TWS_INVALID, "train_batch_size must be micro batch x accumulation steps x ranks",
                   "%s is %lld and has to be greater than 0", key, (long long)value);
@@ -34,9 +34,9 @@ tws_code tws_batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation
     return tws_fail(err, TWS_INVALID,
                     "give one of the two: --micro-batch 1, or \"train_micro_batch_size_per_gpu\": 1 in the file",
                     "either train_batch_size or train_micro_batch_size_per_gpu is needed");
-  if (t) TWS_TRY(positive(t, "train_batch_size", err));
-  if (m) TWS_TRY(positive(m, "train_micro_batch_size_per_gpu", err));
-  if (g) TWS_TRY(positive(g, "gradient_accumulation_steps", err));
+  if (t) TWS_TRY(require_positive(t, "train_batch_size", err));
+  if (m) TWS_TRY(require_positive(m, "train_micro_batch_size_per_gpu", err));
+  if (g) TWS_TRY(require_positive(g, "gradient_accumulation_steps", err));
   const int all = t && m && g;
   const int64_t other = m ? m : g ? g : 1;
   if (t && m && !g)
@@ -126,19 +126,20 @@ typedef struct rules {
   tws_error *err;
 } rules;
 
-static tws_given at(const rules *r, const char *path) {
+static tws_given given_at(const rules *r, const char *path) {
   return tws_store_at(r->store, path);
 }
-static int on(const rules *r, const char *path) {
-  return tws_given_true(at(r, path));
+static int is_on(const rules *r, const char *path) {
+  return tws_given_true(given_at(r, path));
 }
 
-#define REFUSE(r, path, code, hint, ...) tws_store_fail((r)->store, at(r, path), code, (r)->err, hint, __VA_ARGS__)
+#define REFUSE(r, path, code, hint, ...) \
+  tws_store_fail((r)->store, given_at(r, path), code, (r)->err, hint, __VA_ARGS__)
 
 static tws_code check_loss_scale(const rules *r) {
   const tws_config *c = r->config;
   if (c->dtype != TWS_F16) return TWS_OK;
-  if (on(r, "fp16.fp16_master_weights_and_grads"))
+  if (is_on(r, "fp16.fp16_master_weights_and_grads"))
     return REFUSE(r, "fp16.fp16_master_weights_and_grads", TWS_UNSUPPORTED,
                   "leave it out; bf16 has bf16_master_weights_and_grads",
                   "DeepSpeed keeps master weights in half precision only where the CPU updates them, and Twinspeed "
@@ -163,19 +164,19 @@ static tws_code check_precision(const rules *r) {
   int stage = r->config->zero.stage;
   static const char *const names[] = {"fp32", "bf16", "fp16"};
   const char *model = names[r->config->dtype == TWS_BF16 ? 1 : r->config->dtype == TWS_F16 ? 2 : 0];
-  if (on(r, "fp16.enabled") && on(r, "bf16.enabled"))
+  if (is_on(r, "fp16.enabled") && is_on(r, "bf16.enabled"))
     return REFUSE(r, "bf16.enabled", TWS_INVALID, "enable one of them", "fp16 and bf16 are both enabled");
-  const char *param = tws_given_text(at(r, "data_types.param_dtype"));
+  const char *param = tws_given_text(given_at(r, "data_types.param_dtype"));
   if (param && strcmp(param, "auto") != 0 && strcmp(param, model) != 0)
     return REFUSE(r, "data_types.param_dtype", TWS_INVALID, "leave it out: it follows from fp16 and bf16",
                   "data_types.param_dtype is %s, but fp16 and bf16 make it %s", param, model);
   static const char *const masters[] = {"fp16.fp16_master_weights_and_grads", "bf16.bf16_master_weights_and_grads",
                                         "bf16.bf16_optimizer_states"};
   for (int i = 0; i < 3; i++)
-    if (on(r, masters[i]) && stage < 1)
+    if (is_on(r, masters[i]) && stage < 1)
       return REFUSE(r, masters[i], TWS_INVALID, "set zero_optimization.stage to 1", "\"%s\" needs ZeRO stage 1, 2 or 3",
                     masters[i]);
-  if (on(r, masters[2]) && !on(r, masters[1]))
+  if (is_on(r, masters[2]) && !is_on(r, masters[1]))
     return REFUSE(r, masters[2], TWS_INVALID, "set both, or leave it out", "\"%s\" needs \"%s\"", masters[2],
                   masters[1]);
   if (tws_config_bf16_masters(r->config) && r->config->accumulation_dtype != TWS_BF16)
@@ -190,9 +191,9 @@ static tws_code check_precision(const rules *r) {
                   "gradients add up in fp16 only where fp16 is enabled: nothing else scales the loss");
   TWS_TRY(check_loss_scale(r));
   if (!tws_store_has(r->store, "amp")) return TWS_OK;
-  if (!at(r, "amp.enabled").item)
+  if (!given_at(r, "amp.enabled").item)
     return REFUSE(r, "amp.enabled", TWS_INVALID, NULL, "section \"amp\" needs the key \"enabled\"");
-  if (on(r, "amp.enabled"))
+  if (is_on(r, "amp.enabled"))
     return REFUSE(r, "amp.enabled", stage > 0 ? TWS_INVALID : TWS_UNSUPPORTED, "use fp16 or bf16",
                   stage > 0 ? "amp does not go with ZeRO" : "Apex mixed precision (amp) is not supported");
   return TWS_OK;
@@ -200,18 +201,18 @@ static tws_code check_precision(const rules *r) {
 
 static tws_code check_reduction(const rules *r) {
   int stage = r->config->zero.stage;
-  const char *op = tws_given_text(at(r, "gradient_allreduce_op"));
+  const char *op = tws_given_text(given_at(r, "gradient_allreduce_op"));
   int sum = op && tws_key_word("sum", op, 1) == 0;
   if (sum && stage == 3)
     return REFUSE(r, "gradient_allreduce_op", TWS_INVALID, NULL, "gradient_allreduce_op sum does not go with stage 3");
   if (sum)
     return REFUSE(r, "gradient_allreduce_op", TWS_UNSUPPORTED, "scale the learning rate instead",
                   "gradient_allreduce_op sum is not supported");
-  if (on(r, "sparse_gradients") && stage > 0)
+  if (is_on(r, "sparse_gradients") && stage > 0)
     return REFUSE(r, "sparse_gradients", TWS_INVALID, NULL, "sparse_gradients needs ZeRO stage 0");
   if (r->config->zero.reduce_scatter && stage >= 2) {
-    tws_given factor = at(r, "gradient_predivide_factor");
-    if (on(r, "prescale_gradients"))
+    tws_given factor = given_at(r, "gradient_predivide_factor");
+    if (is_on(r, "prescale_gradients"))
       return REFUSE(r, "prescale_gradients", TWS_INVALID, "set one of them to false",
                     "prescale_gradients does not go with reduce_scatter at stage %d", stage);
     if (cJSON_IsNumber(factor.item) && factor.item->valuedouble != 1)
@@ -219,7 +220,8 @@ static tws_code check_reduction(const rules *r) {
                     "gradient_predivide_factor must be 1 with reduce_scatter at stage %d", stage);
   }
   int64_t size;
-  if (stage >= 1 && stage <= 2 && given_integer(at(r, "zero_optimization.allgather_bucket_size"), &size) && size % 2)
+  if (stage >= 1 && stage <= 2 && given_integer(given_at(r, "zero_optimization.allgather_bucket_size"), &size) &&
+      size % 2)
     return REFUSE(r, "zero_optimization.allgather_bucket_size", TWS_INVALID, NULL,
                   "zero_optimization.allgather_bucket_size must be even at stage %d, not %lld", stage, (long long)size);
   return TWS_OK;
@@ -228,8 +230,8 @@ static tws_code check_reduction(const rules *r) {
 static tws_code check_offload(const rules *r) {
   static const char *const device[] = {"none", "cpu", "nvme"};
   const tws_zero_config *z = &r->config->zero;
-  tws_given ratio = at(r, "zero_optimization.offload_optimizer.ratio");
-  if (on(r, "zero_optimization.legacy_stage1"))
+  tws_given ratio = given_at(r, "zero_optimization.offload_optimizer.ratio");
+  if (is_on(r, "zero_optimization.legacy_stage1"))
     return REFUSE(r, "zero_optimization.legacy_stage1", TWS_INVALID, "leave it out",
                   "zero_optimization.legacy_stage1 no longer exists");
   if (cJSON_IsNumber(ratio.item) && ratio.item->valuedouble < 1 && z->stage != 3)
@@ -239,7 +241,7 @@ static tws_code check_offload(const rules *r) {
     if (!z->offload_optimizer)
       return REFUSE(r, "zero_optimization.zenflow.offload", TWS_INVALID, "offload the optimizer to the cpu",
                     "zero_optimization.zenflow needs offload_optimizer");
-    if (on(r, "zero_optimization.zenflow.offload") && !z->overlap_comm)
+    if (is_on(r, "zero_optimization.zenflow.offload") && !z->overlap_comm)
       return REFUSE(r, "zero_optimization.zenflow.offload", TWS_INVALID, "set overlap_comm to true",
                     "zero_optimization.zenflow.offload needs overlap_comm");
   }
@@ -258,8 +260,8 @@ static tws_code check_offload(const rules *r) {
 static tws_code check_sizes(const rules *r) {
   const tws_config *c = r->config;
   int64_t outer, inner, tokens = c->sequence_length, ranks = c->sequence_ranks;
-  if (given_integer(at(r, "tensor_parallel.autotp_size"), &outer) &&
-      given_integer(at(r, "tensor_parallel.tensor_parallel.tp_size"), &inner) && (outer > 1 ? outer : 1) != inner)
+  if (given_integer(given_at(r, "tensor_parallel.autotp_size"), &outer) &&
+      given_integer(given_at(r, "tensor_parallel.tensor_parallel.tp_size"), &inner) && (outer > 1 ? outer : 1) != inner)
     return REFUSE(r, "tensor_parallel.tensor_parallel.tp_size", TWS_INVALID, "keep one of them",
                   "tensor_parallel.autotp_size is %lld and tensor_parallel.tensor_parallel.tp_size is %lld",
                   (long long)outer, (long long)inner);
@@ -284,18 +286,18 @@ static tws_code check_sizes(const rules *r) {
 
 static tws_code check_parallelism(const rules *r) {
   int64_t count;
-  if (given_integer(at(r, "pipeline.stages"), &count) && count > 1) {
+  if (given_integer(given_at(r, "pipeline.stages"), &count) && count > 1) {
     if (r->config->zero.stage >= 2)
       return REFUSE(r, "pipeline.stages", TWS_INVALID, "use stage 0 or 1",
                     "ZeRO stage %d does not go with pipeline parallelism", r->config->zero.stage);
   }
   TWS_TRY(check_sizes(r));
-  if (!on(r, "elasticity.enabled")) return TWS_OK;
-  if (!on(r, "elasticity.ignore_non_elastic_batch_info")) {
+  if (!is_on(r, "elasticity.enabled")) return TWS_OK;
+  if (!is_on(r, "elasticity.ignore_non_elastic_batch_info")) {
     static const char *const keys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
                                        "gradient_accumulation_steps"};
     for (int i = 0; i < 3; i++)
-      if (at(r, keys[i]).item)
+      if (given_at(r, keys[i]).item)
         return REFUSE(r, keys[i], TWS_INVALID, "leave it out, or set elasticity.ignore_non_elastic_batch_info",
                       "\"%s\" is given, and elasticity chooses it", keys[i]);
   }
@@ -335,7 +337,7 @@ static tws_code check_arguments(const rules *r, const char *section, const char 
 }
 
 static tws_code check_optimizer(const rules *r) {
-  const char *type = tws_given_text(at(r, "optimizer.type"));
+  const char *type = tws_given_text(given_at(r, "optimizer.type"));
   const tws_optimizer_row *row = type ? tws_optimizer_find(type) : tws_optimizer_of(TWS_OPTIMIZER_ADAMW);
   if (row && row->without_zero && r->config->zero.stage > 0)
     return REFUSE(r, "optimizer.type", TWS_INVALID, "use stage 0", "optimizer %.40s does not go with ZeRO", row->type);
@@ -347,7 +349,7 @@ static tws_code check_optimizer(const rules *r) {
                   row ? row->type : type);
   }
   TWS_TRY(check_optimizer_arguments(r, row));
-  if (on(r, "optimizer.params.eps_inside_sqrt"))
+  if (is_on(r, "optimizer.params.eps_inside_sqrt"))
     return REFUSE(r, "optimizer.params.eps_inside_sqrt", TWS_UNSUPPORTED, "leave it out",
                   "%s with eps_inside_sqrt is not supported", row->type);
   if (row->adapted_scale && r->config->dtype == TWS_F16 && r->config->fp16.loss_scale > 0)
@@ -362,7 +364,7 @@ static tws_code check_optimizer(const rules *r) {
 }
 
 static tws_code check_scheduler(const rules *r) {
-  const char *type = tws_given_text(at(r, "scheduler.type"));
+  const char *type = tws_given_text(given_at(r, "scheduler.type"));
   if (!type) return TWS_OK;
   if (r->config->scheduler == TWS_SCHEDULER_NONE) {
     static const char *const known[] = {"LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
@@ -383,7 +385,7 @@ static tws_code check_scheduler(const rules *r) {
                   {"scheduler.params.cycle_max_lr", "OneCycle"},
                   {"scheduler.params.total_num_steps", "WarmupDecayLR|WarmupCosineLR"}};
   for (size_t i = 0; i < sizeof required / sizeof *required; i++)
-    if (tws_key_word(required[i].types, type, 0) >= 0 && !at(r, required[i].key).item)
+    if (tws_key_word(required[i].types, type, 0) >= 0 && !given_at(r, required[i].key).item)
       return REFUSE(r, "scheduler.type", TWS_INVALID, NULL, "%s needs \"%s\"", type, required[i].key);
   return TWS_OK;
 }

@@ -6,7 +6,7 @@
 
 /* ---- lookup ---- */
 
-static const cJSON *present(const cJSON *item) {
+static const cJSON *unless_null(const cJSON *item) {
   return item && !cJSON_IsNull(item) ? item : NULL;
 }
 
@@ -16,7 +16,7 @@ static const char *other_section_name(const char *segment, size_t length) {
   return length == 15 && strncmp(segment, "tensor_parallel", 15) == 0 ? "tp" : NULL;
 }
 
-static const cJSON *member(const cJSON *object, const char *name, size_t length) {
+static const cJSON *find_member(const cJSON *object, const char *name, size_t length) {
   for (const cJSON *child = cJSON_IsObject(object) ? object->child : NULL; child; child = child->next)
     if (strncmp(child->string, name, length) == 0 && !child->string[length]) return child;
   return NULL;
@@ -26,20 +26,20 @@ static const cJSON *find_path(const cJSON *root, const char *path, const char *a
   const cJSON *at = root;
   while (at && *path) {
     size_t length = strcspn(path, ".");
-    const cJSON *next = member(at, path, length);
+    const cJSON *next = find_member(at, path, length);
     const char *other = path[length] ? other_section_name(path, length) : alias;
-    if (!next && other) next = member(at, other, strlen(other));
+    if (!next && other) next = find_member(at, other, strlen(other));
     at = next;
     path += length;
     if (*path) path++;
   }
-  return present(at);
+  return unless_null(at);
 }
 
 tws_given tws_store_get(const struct tws_config_store *store, const tws_key *key) {
   for (size_t i = store->count; i > 0; i--)
     if (store->overrides[i - 1].key == key)
-      return (tws_given){present(store->overrides[i - 1].item), store->overrides[i - 1].source};
+      return (tws_given){unless_null(store->overrides[i - 1].item), store->overrides[i - 1].source};
   return (tws_given){find_path(store->origin->json->root, key->path, key->alias), store->origin};
 }
 
@@ -52,7 +52,7 @@ static const char *alias_of(const char *path) {
 tws_given tws_store_at(const struct tws_config_store *store, const char *path) {
   for (size_t i = store->count; i > 0; i--)
     if (strcmp(store->overrides[i - 1].path, path) == 0)
-      return (tws_given){present(store->overrides[i - 1].item), store->overrides[i - 1].source};
+      return (tws_given){unless_null(store->overrides[i - 1].item), store->overrides[i - 1].source};
   return (tws_given){find_path(store->origin->json->root, path, alias_of(path)), store->origin};
 }
 
@@ -61,7 +61,7 @@ int tws_store_has(const struct tws_config_store *store, const char *path) {
   for (size_t i = 0; i < store->count; i++) {
     const char *given = store->overrides[i].path;
     if (strncmp(given, path, length) == 0 && (!given[length] || given[length] == '.') &&
-        present(store->overrides[i].item))
+        unless_null(store->overrides[i].item))
       return 1;
   }
   return find_path(store->origin->json->root, path, alias_of(path)) != NULL;
@@ -94,7 +94,7 @@ tws_code tws_store_fail(const struct tws_config_store *store, tws_given given, t
 
 /* ---- walking ---- */
 
-static tws_code refuse(const tws_walk *walk, const cJSON *item, const char *hint, const char *what) {
+static tws_code refuse_item(const tws_walk *walk, const cJSON *item, const char *hint, const char *what) {
   char path[400];
   tws_key_join(walk->segments, walk->n, path, sizeof path);
   return tws_store_fail(walk->store, (tws_given){item, walk->source}, TWS_INVALID, walk->err, hint, "%s \"%s\"", what,
@@ -127,7 +127,7 @@ static tws_code unknown_key(tws_walk *walk, const cJSON *item) {
     snprintf(hint, sizeof hint, "clipping is set by the top-level key \"gradient_clipping\"");
   else if (tws_key_suggest(walk->segments, walk->n, hint, sizeof hint) != TWS_GUESS_SLIP && left_alone(walk))
     return walk->ignored ? walk->ignored(walk, item, strncmp(hint, "did you", 7) == 0 ? hint : "") : TWS_OK;
-  return refuse(walk, item, hint, "unknown key");
+  return refuse_item(walk, item, hint, "unknown key");
 }
 
 /* After a refusal the other members still have their say. */
@@ -138,15 +138,15 @@ static tws_code go_on(tws_walk *walk, tws_code code, int depth) {
 
 static tws_code walk_members(tws_walk *walk, const cJSON *object) {
   const int depth = walk->n;
-  if (walk->n == TWS_KEY_DEPTH) return refuse(walk, object, NULL, "too deep a section");
+  if (walk->n == TWS_KEY_DEPTH) return refuse_item(walk, object, NULL, "too deep a section");
   for (const cJSON *child = object->child; child; child = child->next) {
     walk->segments[walk->n++] = child->string;
     const char *name = tws_key_canonical(walk->segments, walk->n);
     if (name != child->string && strcmp(name, child->string) != 0) {
-      if (member(object, name, strlen(name))) {
+      if (find_member(object, name, strlen(name))) {
         char hint[128];
         snprintf(hint, sizeof hint, "it is another name of \"%.60s\", which is given as well", name);
-        TWS_TRY(go_on(walk, refuse(walk, child, hint, "given twice:"), depth));
+        TWS_TRY(go_on(walk, refuse_item(walk, child, hint, "given twice:"), depth));
         continue;
       }
       walk->segments[walk->n - 1] = name;
@@ -162,12 +162,12 @@ tws_code tws_store_walk(tws_walk *walk, const cJSON *item) {
   if (!walk->n) below = 1;
   if (!key && !below) return unknown_key(walk, item);
   if (cJSON_IsNull(item) && walk->n == 1 && below && tws_key_word("bf16|aio|monitor_config", walk->segments[0], 0) < 0)
-    return refuse(walk, item, "leave it out: DeepSpeed refuses null here", "an object is expected for");
+    return refuse_item(walk, item, "leave it out: DeepSpeed refuses null here", "an object is expected for");
   if (cJSON_IsNull(item)) return TWS_OK;
   if (below && cJSON_IsObject(item)) return walk_members(walk, item);
   if (below == 2 && cJSON_IsArray(item)) {
     for (const cJSON *element = item->child; element; element = element->next) {
-      if (!cJSON_IsObject(element)) return refuse(walk, element, NULL, "objects are expected in");
+      if (!cJSON_IsObject(element)) return refuse_item(walk, element, NULL, "objects are expected in");
       TWS_TRY(walk_members(walk, element));
     }
     return TWS_OK;
@@ -175,7 +175,7 @@ tws_code tws_store_walk(tws_walk *walk, const cJSON *item) {
   if (!walk->n)
     return tws_store_fail(walk->store, (tws_given){item, walk->source}, TWS_INVALID, walk->err,
                           "an empty configuration is {}", "a configuration is one object");
-  if (!key) return refuse(walk, item, NULL, "an object is expected for");
+  if (!key) return refuse_item(walk, item, NULL, "an object is expected for");
   return walk->visit(walk, key, item);
 }
 
@@ -184,7 +184,7 @@ typedef struct all {
   tws_code (*visit)(tws_walk *walk, const tws_key *key, const cJSON *item);
 } all;
 
-static int overridden(const struct tws_config_store *store, const tws_walk *walk) {
+static int is_overridden(const struct tws_config_store *store, const tws_walk *walk) {
   char path[512];
   if (!store->count) return 0;
   tws_key_join(walk->segments, walk->n, path, sizeof path);
@@ -195,7 +195,7 @@ static int overridden(const struct tws_config_store *store, const tws_walk *walk
 
 static tws_code visit_original(tws_walk *walk, const tws_key *key, const cJSON *item) {
   const all *a = walk->user;
-  if (overridden(walk->store, walk)) return TWS_OK;
+  if (is_overridden(walk->store, walk)) return TWS_OK;
   a->walk->n = walk->n;
   a->walk->source = walk->source;
   memcpy(a->walk->segments, walk->segments, sizeof *walk->segments * (size_t)walk->n);

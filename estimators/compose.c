@@ -21,7 +21,7 @@ static void grow_input(tws_ledger_tier *tier, const tws_buffer *input, int64_t p
   tier->gaps = tier->arena_bytes - tier->live_bytes;
 }
 
-static void extrapolate(tws_path_result *path, const tws_path_result *fewer, double more) {
+static void extrapolate_micro_batches(tws_path_result *path, const tws_path_result *fewer, double more) {
   path->step_s += more * (path->step_s - fewer->step_s);
   path->exposed_s += more * (path->exposed_s - fewer->exposed_s);
   path->bubble_s += more * (path->bubble_s - fewer->bubble_s);
@@ -133,7 +133,7 @@ static tws_code estimate_several(const several *p, tws_stage_estimate *stages, t
     double before;
     code = run_ranks(p, built - p->stages, NULL, &before, p->fewer, err);
     double more = (double)(wanted - built) / p->stages;
-    for (int i = 0; i < p->count && code == TWS_OK; i++) extrapolate(&paths[i], &p->fewer[i], more);
+    for (int i = 0; i < p->count && code == TWS_OK; i++) extrapolate_micro_batches(&paths[i], &p->fewer[i], more);
     if (code == TWS_OK) out->step_s += more * (out->step_s - before);
   }
   if (code == TWS_OK) read_stages(p, paths, stages, out);
@@ -161,8 +161,8 @@ static tws_code estimate_ranks(several *p, tws_estimate *out, tws_stage_estimate
 
 /* ---- one plan stands for all ranks ---- */
 
-static tws_code build(const tws_plan_request *request, int64_t micro_batches, const tws_machine *machine,
-                      tws_path_result *path, tws_ledger *ledger, tws_stage_estimate *stage, tws_error *err) {
+static tws_code build_one(const tws_plan_request *request, int64_t micro_batches, const tws_machine *machine,
+                          tws_path_result *path, tws_ledger *ledger, tws_stage_estimate *stage, tws_error *err) {
   tws_plan_request r = *request;
   tws_plan *plan;
   r.max_accumulation = micro_batches;
@@ -178,11 +178,11 @@ static tws_code estimate_alone(const tws_plan_request *request, const tws_machin
   int64_t wanted = request->config->accumulation_steps, built = wanted < 3 ? wanted : 3;
   tws_stage_estimate own;
   if (!each) each = &own;
-  TWS_TRY(build(request, built, machine, &out->path, &out->ledger, each, err));
+  TWS_TRY(build_one(request, built, machine, &out->path, &out->ledger, each, err));
   if (wanted > built) {
     tws_path_result fewer;
-    TWS_TRY(build(request, built - 1, machine, &fewer, NULL, NULL, err));
-    extrapolate(&out->path, &fewer, (double)(wanted - built));
+    TWS_TRY(build_one(request, built - 1, machine, &fewer, NULL, NULL, err));
+    extrapolate_micro_batches(&out->path, &fewer, (double)(wanted - built));
   }
   each->path = out->path;
   each->path.bottleneck = each->path.text;
@@ -288,7 +288,7 @@ static pace pace_of(const tws_plan *plan, const tws_path_result *path, const tws
 }
 
 /* The step takes what the slowest stage does for all micro-batches, and the bubble behind the others' pace. */
-static void combine(const tws_pipeline_shape *shape, const pace *all, tws_estimate *out) {
+static void combine_stages(const tws_pipeline_shape *shape, const pace *all, tws_estimate *out) {
   pace slowest = all[0], others = {0, 0, 0, 0};
   double end_s = 0, n = shape->stages - 1;
   for (int s = 0; s < shape->stages; s++) {
@@ -337,7 +337,7 @@ static tws_code fill_fullest(const tws_plan_request *request, const tws_pipeline
     if (all[s].bytes > all[stage].bytes) stage = s;
   all[stage].bytes = 0;
   r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
-  TWS_TRY(build(&r, micro_batches_to_fill(shape), machine, &path, &ledger, &one, err));
+  TWS_TRY(build_one(&r, micro_batches_to_fill(shape), machine, &path, &ledger, &one, err));
   if (ledger.tier[TWS_TIER_DEVICE].arena_bytes <= out->ledger.tier[TWS_TIER_DEVICE].arena_bytes) return TWS_OK;
   out->ledger = ledger;
   out->stage = out->balance.largest = stage;
@@ -354,7 +354,7 @@ tws_code tws_estimate_rough(const tws_plan_request *request, const tws_machine *
   pace *all = tws_calloc((size_t)stages, sizeof *all);
   if (!all) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
   tws_code code = measure_stages(request, &shape, machine, all, out, err);
-  if (code == TWS_OK) combine(&shape, all, out);
+  if (code == TWS_OK) combine_stages(&shape, all, out);
   for (int i = 0; i < 2 && code == TWS_OK; i++) code = fill_fullest(request, &shape, machine, all, out, err);
   tws_free(all);
   TWS_TRY(code);

@@ -41,7 +41,7 @@ static int computes(const tws_op *o) {
   return o->kind == TWS_OP_COMPUTE || o->kind == TWS_OP_COPY;
 }
 
-static void account(reader *r, uint32_t op) {
+static void account_for(reader *r, uint32_t op) {
   const tws_op *o = &r->plan->ops[op];
   const tws_work *work = &r->plan->works[o->work];
   const tws_op_times *t = &r->times[op];
@@ -70,7 +70,7 @@ static uint32_t cause(const reader *r, uint32_t op) {
 }
 
 /* The compute stream was idle from `from` to `to`, when `op` ended. */
-static void attribute(reader *r, uint32_t op, double from, double to) {
+static void attribute_gap(reader *r, uint32_t op, double from, double to) {
   for (; op != TWS_NONE && to > from; op = cause(r, op)) {
     const tws_op_times *t = &r->times[op];
     double met = t->met_s > from ? t->met_s : from, ready = t->ready_s > from ? t->ready_s : from;
@@ -89,7 +89,7 @@ static void read_gaps(reader *r, double step_s) {
     const tws_op *o = &r->plan->ops[op];
     const tws_op_times *t = &r->times[op];
     if (r->serial || o->stream == TWS_STREAM_COMPUTE) {
-      if (t->ready_s > free_at) attribute(r, cause(r, op), free_at, t->ready_s);
+      if (t->ready_s > free_at) attribute_gap(r, cause(r, op), free_at, t->ready_s);
       if (computes(o)) {
         computing += t->end_s - t->ready_s;
       } else {
@@ -103,7 +103,7 @@ static void read_gaps(reader *r, double step_s) {
       last = op;
     }
   }
-  if (last_end > free_at) attribute(r, last, free_at, last_end);
+  if (last_end > free_at) attribute_gap(r, last, free_at, last_end);
   if (step_s > last_end) r->result->bubble_s += step_s - last_end;
   r->result->exposed_s = step_s - computing;
 }
@@ -153,7 +153,7 @@ tws_code tws_path_read(const tws_plan *plan, const tws_op_times *times, int seri
     uint32_t *queue = &last[serial ? 0 : plan->ops[op].stream];
     r.before[op] = *queue;
     *queue = op;
-    account(&r, op);
+    account_for(&r, op);
   }
   result->step_s = step_s;
   read_gaps(&r, step_s);

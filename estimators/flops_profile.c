@@ -72,7 +72,7 @@ static tws_code rank_means(const tws_timeline *timeline, int rank, double **out,
 
 /* The exchanges of tensor and sequence parallelism belong to modules; those of ZeRO run ahead on streams of their own.
  */
-static int counts(const tws_op *op) {
+static int counts_flops(const tws_op *op) {
   if (op->stream != TWS_STREAM_COMPUTE && op->stream != TWS_STREAM_EXCHANGE) return 0;
   return op->phase == TWS_PHASE_STEP || op->micro_batch == 0;
 }
@@ -90,7 +90,7 @@ static void add_operations(const profiler *p, const tws_plan *plan, const double
   const uint32_t known = timeline ? timeline->name_count : 0;
   for (uint32_t i = 0; i < plan->op_count; i++) {
     const tws_op *op = &plan->ops[i];
-    if (!counts(op)) continue;
+    if (!counts_flops(op)) continue;
     const tws_work *work = &plan->works[op->work];
     double seconds = means ? -1 : tws_plan_work_seconds(plan, op->work, p->machine, 1);
     if (means) {

@@ -43,17 +43,17 @@ typedef struct live {
   uint64_t category[TWS_TIER_COUNT][TWS_CATEGORY_COUNT], total[TWS_TIER_COUNT];
 } live;
 
-static void count(live *l, const tws_buffer *b, int add) {
+static void count_bytes(live *l, const tws_buffer *b, int add) {
   uint64_t bytes = add ? b->bytes : (uint64_t)0 - b->bytes;
   l->category[b->tier][b->category] += bytes;
   l->total[b->tier] += bytes;
 }
 
-static void begin(const walker *w, live *l) {
+static void begin_walk(const walker *w, live *l) {
   memset(l, 0, sizeof *l);
   const tws_state *state = w->plan->state; /* all of it, also what this program leaves alone */
   for (uint32_t i = 0; i < w->plan->buffer_count; i++) {
-    if (w->plan->buffers[i].lifetime == TWS_LIFETIME_PROGRAM) count(l, &w->plan->buffers[i], 1);
+    if (w->plan->buffers[i].lifetime == TWS_LIFETIME_PROGRAM) count_bytes(l, &w->plan->buffers[i], 1);
   }
   for (uint32_t i = 0; state && i < state->count; i++) {
     l->category[state->entries[i].tier][state->entries[i].category] += state->entries[i].bytes;
@@ -61,12 +61,12 @@ static void begin(const walker *w, live *l) {
   }
 }
 
-static void enter(const walker *w, live *l, uint32_t op) {
-  for (uint32_t i = w->starts[op]; i != TWS_NONE; i = w->next_start[i]) count(l, &w->plan->buffers[i], 1);
+static void enter_operation(const walker *w, live *l, uint32_t op) {
+  for (uint32_t i = w->starts[op]; i != TWS_NONE; i = w->next_start[i]) count_bytes(l, &w->plan->buffers[i], 1);
 }
 
-static void leave(const walker *w, live *l, uint32_t op) {
-  for (uint32_t i = w->ends[op]; i != TWS_NONE; i = w->next_end[i]) count(l, &w->plan->buffers[i], 0);
+static void leave_operation(const walker *w, live *l, uint32_t op) {
+  for (uint32_t i = w->ends[op]; i != TWS_NONE; i = w->next_end[i]) count_bytes(l, &w->plan->buffers[i], 0);
 }
 
 tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *err) {
@@ -74,9 +74,9 @@ tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *er
   live l;
   memset(ledger, 0, sizeof *ledger);
   TWS_TRY(walker_make(&w, plan, err));
-  begin(&w, &l);
+  begin_walk(&w, &l);
   for (uint32_t op = 0; op < plan->op_count; op++) {
-    enter(&w, &l, op);
+    enter_operation(&w, &l, op);
     for (int t = 0; t < TWS_TIER_COUNT; t++) {
       tws_ledger_tier *tier = &ledger->tier[t];
       if (l.total[t] <= tier->live_bytes) continue;
@@ -84,7 +84,7 @@ tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *er
       tier->peak_op = op;
       memcpy(tier->category, l.category[t], sizeof tier->category);
     }
-    leave(&w, &l, op);
+    leave_operation(&w, &l, op);
   }
   for (int t = 0; t < TWS_TIER_COUNT; t++) {
     ledger->tier[t].arena_bytes = tws_plan_bytes(plan, (tws_tier)t);
@@ -112,14 +112,14 @@ tws_code tws_ledger_csv(const tws_plan *plan, tws_tier tier, tws_text *out, tws_
   tws_text_add(out, "op,phase,micro_batch,name");
   for (int c = 0; c < TWS_CATEGORY_COUNT; c++) tws_text_add(out, ",%s", tws_category_name((tws_category)c));
   tws_text_add(out, ",total\n");
-  begin(&w, &l);
+  begin_walk(&w, &l);
   for (uint32_t op = 0; op < plan->op_count; op++) {
-    enter(&w, &l, op);
+    enter_operation(&w, &l, op);
     tws_text_add(out, "%u,%s,%u,%s", op, tws_phase_name((tws_phase)plan->ops[op].phase), plan->ops[op].micro_batch,
                  tws_op_label(plan, op, label, sizeof label));
     for (int c = 0; c < TWS_CATEGORY_COUNT; c++) tws_text_add(out, ",%" PRIu64, l.category[tier][c]);
     tws_text_add(out, ",%" PRIu64 "\n", l.total[tier]);
-    leave(&w, &l, op);
+    leave_operation(&w, &l, op);
   }
   tws_arena_destroy(w.scratch);
   return out->failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory for the ledger") : TWS_OK;

@@ -33,7 +33,7 @@ static const char *leaf_type(const tws_module *module) {
 
 /* Finds or adds the child `name` of `parent`; -1 without memory. A child is looked for from the end: modules come in
  * forward order, so it is nearly always the last one. */
-static int child(builder *b, int parent, const char *name, size_t length, const char *path) {
+static int child_named(builder *b, int parent, const char *name, size_t length, const char *path) {
   tws_module_tree *tree = b->tree;
   for (int i = tree->count - 1; i > parent; i--)
     if (tree->nodes[i].parent == parent && strlen(tree->nodes[i].name) == length &&
@@ -57,7 +57,7 @@ static int add_module(builder *b, uint32_t index) {
   int node = 0;
   for (const char *part = path; node >= 0;) {
     size_t length = strcspn(part, ".");
-    node = child(b, node, part, length, path);
+    node = child_named(b, node, part, length, path);
     if (!part[length]) break;
     part += length + 1;
   }
@@ -80,7 +80,7 @@ tws_code tws_module_tree_create(const tws_network *network, const tws_param_slic
   ok = ok && tree->arena;
   if (ok) tree->of_module = tws_arena_alloc(tree->arena, network->module_count, sizeof(int));
   builder b = {tree, network, 0};
-  ok = ok && tree->of_module && child(&b, -1, "", 0, "") == 0;
+  ok = ok && tree->of_module && child_named(&b, -1, "", 0, "") == 0;
   for (uint32_t i = 0; ok && i < network->module_count; i++) ok = add_module(&b, i) >= 0;
   for (uint32_t i = 0; ok && i < network->param_count; i++) {
     tws_module_node *node = &tree->nodes[tree->of_module[network->params[i].module]];
@@ -146,13 +146,13 @@ int tws_module_tree_classes(const tws_module_tree *tree, int depth, tws_module_c
   return count;
 }
 
-static double key(const tws_module_class *c, int kind) {
+static double sort_key(const tws_module_class *c, int kind) {
   return kind == 0 ? (double)c->held : kind == 1 ? c->macs : c->seconds;
 }
 
 void tws_module_classes_sort(tws_module_class *classes, int count, int kind) {
   for (int i = 1; i < count; i++) /* insertion keeps equal ones in model order */
-    for (int k = i; k > 0 && key(&classes[k], kind) > key(&classes[k - 1], kind); k--) {
+    for (int k = i; k > 0 && sort_key(&classes[k], kind) > sort_key(&classes[k - 1], kind); k--) {
       tws_module_class swap = classes[k];
       classes[k] = classes[k - 1];
       classes[k - 1] = swap;

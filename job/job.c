@@ -108,7 +108,7 @@ static void choose_threads(tws_job *job) {
 }
 
 /* The number of ranks is known: everything else follows. */
-static tws_code settle(tws_job *job, tws_error *err) {
+static tws_code settle_job(tws_job *job, tws_error *err) {
   job->mapping = tws_machine_mapping(&job->machine, job->ranks);
   choose_threads(job);
   if (job->config->ignored_token >= job->network->vocabulary)
@@ -138,7 +138,7 @@ tws_code tws_job_load(const tws_job_spec *spec, tws_job **out, tws_error *err) {
   *out = NULL;
   TWS_TRY(tws_job_open(spec, &job, err));
   tws_code code = choose_ranks(spec->ranks, job, err);
-  if (code == TWS_OK) code = settle(job, err);
+  if (code == TWS_OK) code = settle_job(job, err);
   return keep_or_destroy(job, code, out);
 }
 
@@ -157,7 +157,7 @@ tws_code tws_job_assemble(const tws_job_parts_given *parts, tws_job **out, tws_e
   job->cluster = parts->cluster;
   use_machine(job, parts->profile);
   job->ranks = parts->ranks;
-  return keep_or_destroy(job, parts->ranks > 0 ? settle(job, err) : TWS_OK, out);
+  return keep_or_destroy(job, parts->ranks > 0 ? settle_job(job, err) : TWS_OK, out);
 }
 
 /* ---- variants ---- */

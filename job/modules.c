@@ -49,7 +49,7 @@ const char *tws_data_path(const char *name, char *buffer, int size) {
   return buffer;
 }
 
-static tws_code load(const char *file, const char *symbol, const char *remedy, void *function, tws_error *err) {
+static tws_code load_module(const char *file, const char *symbol, const char *remedy, void *function, tws_error *err) {
   char path[PATH_MAX];
   if (!*tws_module_path(file, path, (int)sizeof path))
     return tws_fail(err, TWS_ENVIRONMENT, remedy, "module %s was not found", file);
@@ -68,8 +68,8 @@ tws_code tws_sim_load(const tws_sim_api **api, tws_error *err) {
   static const tws_sim_api *table;
   if (!table) {
     const tws_sim_api *(*get)(void);
-    TWS_TRY(load("twinspeed_sim.so", TWS_SIM_MODULE_SYMBOL,
-                 "the simulator needs SimGrid: install libsimgrid-dev and build again", &get, err));
+    TWS_TRY(load_module("twinspeed_sim.so", TWS_SIM_MODULE_SYMBOL,
+                        "the simulator needs SimGrid: install libsimgrid-dev and build again", &get, err));
     const tws_sim_api *found = get();
     if (found->version != TWS_SIM_API_VERSION)
       return tws_fail(err, TWS_ENVIRONMENT, "build program and modules together",
@@ -85,9 +85,9 @@ tws_code tws_real_load(const tws_real_api **api, tws_error *err) {
   static const tws_real_api *table;
   if (!table) {
     const tws_real_api *(*get)(void);
-    TWS_TRY(load("twinspeed_real.so", TWS_REAL_MODULE_SYMBOL,
-                 "the engine needs MPI and OpenBLAS: install libopenmpi-dev libopenblas-dev and build again", &get,
-                 err));
+    TWS_TRY(load_module("twinspeed_real.so", TWS_REAL_MODULE_SYMBOL,
+                        "the engine needs MPI and OpenBLAS: install libopenmpi-dev libopenblas-dev and build again",
+                        &get, err));
     const tws_real_api *found = get();
     if (found->version != TWS_REAL_API_VERSION)
       return tws_fail(err, TWS_ENVIRONMENT, "build program and modules together",

@@ -35,7 +35,7 @@ static void pass_on(int number) {
   if (command_pid > 0) kill(command_pid, number);
 }
 
-static void become(char **argv) {
+static void become_command(char **argv) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   signal(SIGTERM, SIG_DFL);
   signal(SIGPIPE, SIG_DFL);
@@ -50,7 +50,7 @@ tws_code tws_command_run(char **argv, tws_error *err) {
   signal(SIGTERM, pass_on);
   fflush(NULL);
   command_pid = fork();
-  if (command_pid == 0) become(argv);
+  if (command_pid == 0) become_command(argv);
   if (command_pid < 0) return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
   while (waitpid(command_pid, &status, 0) < 0)
     if (errno != EINTR) break;

@@ -95,7 +95,7 @@ static tws_code select_one(const tws_hosts *hosts, const char *word, size_t leng
   }
 }
 
-static void apply(tws_hosts *hosts, const selection *chosen, int including) {
+static void apply_selection(tws_hosts *hosts, const selection *chosen, int including) {
   int kept = 0;
   for (int h = 0; h < hosts->count; h++) {
     tws_host host = hosts->host[h];
@@ -130,7 +130,7 @@ tws_code tws_hosts_filter(tws_hosts *hosts, const char *include, const char *exc
     if (!word[length]) break;
     word += length + 1;
   }
-  if (code == TWS_OK) apply(hosts, chosen, including);
+  if (code == TWS_OK) apply_selection(hosts, chosen, including);
   tws_free(chosen);
   return code;
 }

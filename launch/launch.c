@@ -220,7 +220,7 @@ static void become_mpirun(const job *j, const char **command, pid_t launcher) {
   _exit(127);
 }
 
-static tws_code start(job *j, tws_error *err) {
+static tws_code start_ranks(job *j, tws_error *err) {
   const tws_launch_options *o = j->options;
   char path[4096], program[4096], ranks[16];
   const int tail = o->argument_count;
@@ -279,7 +279,7 @@ static int send_files(const job *j, int to) {
 }
 
 /* A rank knocks: whose process is it, and which rank does it say it is? Others are turned away. */
-static void welcome(job *j) {
+static void welcome_ranks(job *j) {
   int s = accept4(j->listener, NULL, NULL, SOCK_CLOEXEC);
   if (s < 0) return;
   struct ucred who = {0};
@@ -296,7 +296,7 @@ static void welcome(job *j) {
   j->peers[hello.rank] = (peer){.socket = s, .pid = who.pid};
 }
 
-static void hear(job *j, int rank) {
+static void hear_rank(job *j, int rank) {
   peer *p = &j->peers[rank];
   tws_launch_record record = {0};
   ssize_t got = recv(p->socket, &record, sizeof record, MSG_DONTWAIT);
@@ -375,8 +375,8 @@ static void wait_for_all(job *j) {
     do_what_is_due(j);
     if (poll(j->polls, (nfds_t)ranks + 2, time_left(j)) <= 0) continue;
     for (int r = 0; r < ranks; r++)
-      if (j->polls[2 + r].revents && j->peers[r].socket >= 0) hear(j, r);
-    if (j->polls[1].revents) welcome(j);
+      if (j->polls[2 + r].revents && j->peers[r].socket >= 0) hear_rank(j, r);
+    if (j->polls[1].revents) welcome_ranks(j);
     if (j->polls[0].revents) take_signals(j);
   }
 }
@@ -391,7 +391,7 @@ static void read_noise(const job *j, char *text, size_t size, int *rank) {
   if (line) sscanf(line, "process rank %d", rank);
 }
 
-static const char *doing(const job *j, int rank, char *text, size_t size) {
+static const char *what_it_did(const job *j, int rank, char *text, size_t size) {
   const char *line = j->board + (size_t)rank * TWS_BOARD_LINE;
   snprintf(text, size, "%.*s", TWS_BOARD_LINE - 1, line);
   return text[0] ? text : "starting";
@@ -407,10 +407,10 @@ static tws_code explain_death(const job *j, int rank, tws_error *err) {
   const char *hint = code == 128 + SIGKILL ? "was the machine out of memory? `dmesg` says so; see `twinspeed estimate`"
                      : code == 128 + SIGTERM ? NULL
                                              : "run with --verbose, or with -n 1 under a debugger";
-  return tws_fail(err, TWS_RANK, hint, "rank %d %s: %s", rank, how, doing(j, rank, what, sizeof what));
+  return tws_fail(err, TWS_RANK, hint, "rank %d %s: %s", rank, how, what_it_did(j, rank, what, sizeof what));
 }
 
-static tws_code explain(job *j, tws_error *err) {
+static tws_code explain_failure(job *j, tws_error *err) {
   char noise[4096];
   int blamed = -1, ranks = j->options->ranks, code = WIFEXITED(j->status) ? WEXITSTATUS(j->status) : 128;
   read_noise(j, noise, sizeof noise, &blamed);
@@ -441,10 +441,10 @@ tws_code tws_launch(const tws_launch_options *options, tws_error *err) {
   if (options->ranks < 1) return tws_fail(err, TWS_USAGE, NULL, "the number of ranks is %d", options->ranks);
   if (options->deadline_s > 0.0) j.late_s = tws_clock_s() + options->deadline_s;
   tws_code code = set_up(&j, err);
-  if (code == TWS_OK) code = start(&j, err);
+  if (code == TWS_OK) code = start_ranks(&j, err);
   if (code == TWS_OK) {
     wait_for_all(&j);
-    code = explain(&j, err);
+    code = explain_failure(&j, err);
   }
   tear_down(&j);
   return code;

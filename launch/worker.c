@@ -28,7 +28,7 @@ int tws_worker_rank(void) {
   return tws_worker_is() && rank ? atoi(rank) : 0;
 }
 
-static int say(const tws_launch_record *record) {
+static int say_to_parent(const tws_launch_record *record) {
   return send(worker.socket, record, sizeof *record, MSG_NOSIGNAL) == (ssize_t)sizeof *record;
 }
 
@@ -76,7 +76,7 @@ tws_code tws_worker_connect(tws_error *err) {
   worker.socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
   tws_launch_record hello = {.kind = TWS_RECORD_HELLO, .rank = worker.rank};
-  if (worker.socket < 0 || connect(worker.socket, (struct sockaddr *)&address, size) != 0 || !say(&hello) ||
+  if (worker.socket < 0 || connect(worker.socket, (struct sockaddr *)&address, size) != 0 || !say_to_parent(&hello) ||
       !receive_files(files) || !take_over(files))
     return tws_fail(err, TWS_ENVIRONMENT, "is the launcher still running?", "rank %d cannot reach its launcher: %s",
                     worker.rank, strerror(errno));
@@ -91,11 +91,11 @@ char *tws_worker_activity(size_t *bytes) {
 void tws_worker_fail(const tws_error *err) {
   tws_launch_record record = {.kind = TWS_RECORD_FAILED, .rank = worker.rank, .error = *err};
   fflush(stdout);
-  if (worker.socket >= 0) say(&record);
+  if (worker.socket >= 0) say_to_parent(&record);
 }
 
 void tws_worker_done(void) {
   tws_launch_record record = {.kind = TWS_RECORD_DONE, .rank = worker.rank};
   fflush(stdout);
-  if (worker.socket >= 0) say(&record);
+  if (worker.socket >= 0) say_to_parent(&record);
 }

@@ -3,7 +3,8 @@
  * split value are then dealt out slice by slice too, which every exchange of the network does alike. */
 #include "plan/lower.h"
 
-static void collective(tws_lower *l, tws_collective kind, uint32_t group, tws_operand from, tws_operand to) {
+static void emit_exchange_collective(tws_lower *l, tws_collective kind, uint32_t group, tws_operand from,
+                                     tws_operand to) {
   int in_place = kind == TWS_COLLECTIVE_ALL_REDUCE;
   uint64_t whole = from.count > to.count ? from.count : to.count;
   if (l->b.failed != TWS_OK) return;
@@ -17,22 +18,23 @@ static void collective(tws_lower *l, tws_collective kind, uint32_t group, tws_op
 }
 
 /* Among the tensor-parallel ranks, in slices. */
-static void exchange(tws_lower *l, tws_collective kind, tws_operand from, tws_operand to) {
+static void exchange_sliced(tws_lower *l, tws_collective kind, tws_operand from, tws_operand to) {
   tws_lower_slice(l, from.buffer);
   tws_lower_slice(l, to.buffer);
   for (int i = 0; i < l->slices; i++) {
-    collective(l, kind, l->group[TWS_AXIS_MODEL], tws_operand_slice(l, from, i), tws_operand_slice(l, to, i));
+    emit_exchange_collective(l, kind, l->group[TWS_AXIS_MODEL], tws_operand_slice(l, from, i),
+                             tws_operand_slice(l, to, i));
   }
 }
 
 void tws_exchange_gather_into(tws_lower *l, tws_operand operand, tws_operand all) {
-  collective(l, TWS_COLLECTIVE_ALL_GATHER, l->group[TWS_AXIS_MODEL], operand, all);
+  emit_exchange_collective(l, TWS_COLLECTIVE_ALL_GATHER, l->group[TWS_AXIS_MODEL], operand, all);
 }
 
 tws_operand tws_exchange_gather(tws_lower *l, tws_operand operand, const char *name) {
   tws_operand all = tws_lower_scratch(l, name, (tws_dtype)l->b.plan->buffers[operand.buffer].dtype,
                                       operand.count * (uint64_t)l->sharding.position.ranks[TWS_AXIS_MODEL]);
-  collective(l, TWS_COLLECTIVE_ALL_GATHER, l->group[TWS_AXIS_MODEL], operand, all);
+  emit_exchange_collective(l, TWS_COLLECTIVE_ALL_GATHER, l->group[TWS_AXIS_MODEL], operand, all);
   all.access = TWS_READ;
   return all;
 }
@@ -49,7 +51,7 @@ static tws_work heads_work(const tws_lower *l, const tws_module *m, tws_kernel k
   return work;
 }
 
-static tws_operand hold(tws_lower *l, const char *name, uint64_t elements) {
+static tws_operand exchange_scratch(tws_lower *l, const char *name, uint64_t elements) {
   return tws_lower_scratch(l, name, l->config->dtype, elements);
 }
 
@@ -69,7 +71,7 @@ static void transpose(tws_lower *l, int ranks_first, tws_operand from, tws_opera
   tws_lower_compute(l, &work, operands, 2);
 }
 
-static void run(tws_lower *l, const tws_work *work, tws_operand from, tws_operand to) {
+static void run_kernel(tws_lower *l, const tws_work *work, tws_operand from, tws_operand to) {
   from.access = TWS_READ;
   to.access = TWS_WRITE;
   tws_operand operands[2] = {from, to};
@@ -79,10 +81,10 @@ static void run(tws_lower *l, const tws_work *work, tws_operand from, tws_operan
 /* This rank's tokens of all heads -> all tokens of its heads. */
 static void to_heads(tws_lower *l, const tws_module *m, tws_operand from, tws_operand to) {
   tws_work pack = heads_work(l, m, TWS_KERNEL_HEADS_PACK);
-  tws_operand sent = hold(l, "heads to send", to.count);
-  run(l, &pack, from, sent);
-  tws_operand received = transposes(l) ? hold(l, "heads received", to.count) : to;
-  collective(l, TWS_COLLECTIVE_ALL_TO_ALL, l->group[TWS_AXIS_SEQUENCE], sent, received);
+  tws_operand sent = exchange_scratch(l, "heads to send", to.count);
+  run_kernel(l, &pack, from, sent);
+  tws_operand received = transposes(l) ? exchange_scratch(l, "heads received", to.count) : to;
+  emit_exchange_collective(l, TWS_COLLECTIVE_ALL_TO_ALL, l->group[TWS_AXIS_SEQUENCE], sent, received);
   if (transposes(l)) transpose(l, 1, received, to);
 }
 
@@ -91,20 +93,21 @@ static void to_tokens(tws_lower *l, const tws_module *m, tws_operand from, tws_o
   tws_work unpack = heads_work(l, m, TWS_KERNEL_HEADS_UNPACK);
   tws_operand sent = from;
   if (transposes(l)) {
-    sent = hold(l, "tokens to send", from.count);
+    sent = exchange_scratch(l, "tokens to send", from.count);
     transpose(l, 0, from, sent);
   }
-  tws_operand received = hold(l, "tokens received", from.count);
-  collective(l, TWS_COLLECTIVE_ALL_TO_ALL, l->group[TWS_AXIS_SEQUENCE], sent, received);
-  run(l, &unpack, received, to);
+  tws_operand received = exchange_scratch(l, "tokens received", from.count);
+  emit_exchange_collective(l, TWS_COLLECTIVE_ALL_TO_ALL, l->group[TWS_AXIS_SEQUENCE], sent, received);
+  run_kernel(l, &unpack, received, to);
 }
 
 /* ---- modules ---- */
 
 /* An exchange that is not in place; `made` is the placement that it makes. */
-static void move(tws_lower *l, const tws_module *m, int change, tws_placed made, tws_operand from, tws_operand to) {
+static void move_value(tws_lower *l, const tws_module *m, int change, tws_placed made, tws_operand from,
+                       tws_operand to) {
   if (change != TWS_COLLECTIVE_ALL_TO_ALL)
-    exchange(l, (tws_collective)change, from, to);
+    exchange_sliced(l, (tws_collective)change, from, to);
   else if (made == TWS_PLACED_FEATURES)
     to_heads(l, m, from, to);
   else
@@ -115,17 +118,17 @@ void tws_exchange_forward(tws_lower *l, const tws_module *m) {
   const tws_local_module *local = tws_local_of(l, m);
   if (tws_local_exchanges_in_place(local)) {
     tws_operand value = tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE);
-    if (local->forward != TWS_MOVES_NOTHING) exchange(l, (tws_collective)local->forward, value, value);
+    if (local->forward != TWS_MOVES_NOTHING) exchange_sliced(l, (tws_collective)local->forward, value, value);
     return;
   }
   tws_operand from = tws_value_read(l, m->in[0]);
-  move(l, m, local->forward, (tws_placed)local->to, from, tws_value_make(l, m->out[0]));
+  move_value(l, m, local->forward, (tws_placed)local->to, from, tws_value_make(l, m->out[0]));
 }
 
 /* Where an exchange writes the gradient of its input: straight to it, or beside it when others have been there. */
 static tws_operand gradient_target(tws_lower *l, uint32_t value, int *accumulate) {
   tws_operand to = tws_value_gradient_out(l, value, accumulate);
-  return *accumulate ? hold(l, "gradient to add", to.count) : to;
+  return *accumulate ? exchange_scratch(l, "gradient to add", to.count) : to;
 }
 
 /* The gradient passes unchanged, in its own memory. */
@@ -144,13 +147,13 @@ void tws_exchange_backward(tws_lower *l, const tws_module *m) {
   if (l->b.failed != TWS_OK) return;
   const tws_local_module *local = tws_local_of(l, m);
   if (tws_local_exchanges_in_place(local)) {
-    if (local->backward != TWS_MOVES_NOTHING) exchange(l, (tws_collective)local->backward, from, from);
+    if (local->backward != TWS_MOVES_NOTHING) exchange_sliced(l, (tws_collective)local->backward, from, from);
     pass_gradient(l, in, from);
     return;
   }
   tws_operand to = gradient_target(l, in, &accumulate);
   const tws_placed before = (tws_placed)l->local.values[in].placement.on[local->axis];
-  move(l, m, local->backward, tws_placed_dual(before), from, to);
+  move_value(l, m, local->backward, tws_placed_dual(before), from, to);
   if (accumulate) tws_lower_add_gradient(l, in, to);
 }
 

@@ -30,12 +30,12 @@ typedef struct finisher {
   tws_history history[TWS_TIER_COUNT];
 } finisher;
 
-static void need(finisher *f, uint32_t stream, uint32_t place) {
+static void require_place(finisher *f, uint32_t stream, uint32_t place) {
   if (place > f->needed[stream]) f->needed[stream] = place;
 }
 
-static void need_all(finisher *f, const uint32_t *places) {
-  for (uint32_t k = 0; k < f->streams; k++) need(f, k, places[k]);
+static void require_places(finisher *f, const uint32_t *places) {
+  for (uint32_t k = 0; k < f->streams; k++) require_place(f, k, places[k]);
 }
 
 /* Wait until the stream has done its operation number `place`. */
@@ -60,7 +60,7 @@ static void wait_for(finisher *f, uint32_t op, uint32_t stream, uint32_t place) 
 
 /* Waits for all that is needed, the operation issued last first: it may have waited for others of them, never they for
  * it. So no dependency is implied by the rest. */
-static void settle(finisher *f, uint32_t op) {
+static void wait_for_all(finisher *f, uint32_t op) {
   const uint32_t *clock = f->clock + (size_t)op * f->streams;
   for (;;) {
     uint32_t latest = TWS_NONE, from = 0;
@@ -101,7 +101,7 @@ static uint32_t piece_at(const struct tws_pieces *pieces, uint64_t element) {
 }
 
 /* Whether the operand, which begins in piece `first`, reaches piece i. */
-static int touches(const struct tws_pieces *pieces, uint32_t i, uint32_t first, const tws_operand *operand) {
+static int touches_piece(const struct tws_pieces *pieces, uint32_t i, uint32_t first, const tws_operand *operand) {
   return i == first || (i < pieces->count && pieces->start[i] < operand->offset + operand->count);
 }
 
@@ -110,13 +110,13 @@ static void access_operand(finisher *f, const tws_operand *operand) {
   const struct tws_pieces *pieces = &f->b->pieces[operand->buffer];
   uint32_t first = piece_at(pieces, operand->offset);
   f->first_piece[operand - f->plan->operands] = first;
-  for (uint32_t i = first; touches(pieces, i, first, operand); i++) {
+  for (uint32_t i = first; touches_piece(pieces, i, first, operand); i++) {
     size_t cell = pieces->first_cell + i;
     if (f->written_by[cell]) {
       uint32_t writer = f->written_by[cell] - 1;
-      need(f, f->stream[writer], f->position[writer]);
+      require_place(f, f->stream[writer], f->position[writer]);
     }
-    if (operand->access & TWS_WRITE) need_all(f, f->read_at + cell * f->streams);
+    if (operand->access & TWS_WRITE) require_places(f, f->read_at + cell * f->streams);
   }
 }
 
@@ -128,7 +128,7 @@ static void mark_operand(finisher *f, uint32_t op, const tws_operand *operand) {
   if (operand->count == 0 || !is_shared(&f->plan->buffers[operand->buffer])) return;
   const struct tws_pieces *pieces = &f->b->pieces[operand->buffer];
   uint32_t first = f->first_piece[operand - f->plan->operands];
-  for (uint32_t i = first; touches(pieces, i, first, operand); i++) {
+  for (uint32_t i = first; touches_piece(pieces, i, first, operand); i++) {
     size_t cell = pieces->first_cell + i;
     if (operand->access & TWS_WRITE) {
       /* Several streams may write different parts of one piece in turn; each waited for the one before. */
@@ -157,7 +157,7 @@ static void find_streams(finisher *f) {
   }
 }
 
-static tws_code prepare(finisher *f, tws_arena *scratch) {
+static tws_code prepare_sweep(finisher *f, tws_arena *scratch) {
   tws_plan *plan = f->plan;
   uint32_t cells = 0;
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
@@ -197,7 +197,7 @@ static tws_code prepare(finisher *f, tws_arena *scratch) {
   return TWS_OK;
 }
 
-static void sweep(finisher *f) {
+static void sweep_operations(finisher *f) {
   tws_plan *plan = f->plan;
   uint32_t last[TWS_STREAM_COUNT], on_channel[TWS_CHANNEL_COUNT]; /* operation + 1 */
   memset(last, 0, sizeof last);
@@ -224,10 +224,10 @@ static void sweep(finisher *f) {
     }
     if (o->channel != TWS_CHANNEL_NONE) {
       const uint32_t before = on_channel[o->channel];
-      if (before) need(f, f->stream[before - 1], f->position[before - 1]);
+      if (before) require_place(f, f->stream[before - 1], f->position[before - 1]);
       on_channel[o->channel] = op + 1;
     }
-    settle(f, op);
+    wait_for_all(f, op);
     for (int i = 0; i < o->operand_count; i++) mark_operand(f, op, &operands[i]);
     last[stream] = op + 1;
     release_ending(f, op);
@@ -241,7 +241,8 @@ tws_code tws_builder_finish(tws_builder *b) {
   if (!scratch) return tws_builder_fail(b, TWS_MEMORY, "no memory");
   find_streams(&f);
   /* On a single stream order is all there is. */
-  if (tws_layout_make(b, scratch) == TWS_OK && f.streams > 1 && prepare(&f, scratch) == TWS_OK) sweep(&f);
+  if (tws_layout_make(b, scratch) == TWS_OK && f.streams > 1 && prepare_sweep(&f, scratch) == TWS_OK)
+    sweep_operations(&f);
   for (int t = 0; t < TWS_TIER_COUNT; t++) tws_history_free(&f.history[t]);
   tws_arena_destroy(scratch);
   return b->failed;

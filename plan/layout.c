@@ -25,7 +25,7 @@ typedef struct layout {
 } layout;
 
 /* Computations of modules are the same on all replicas. */
-static int counts(const tws_op *op) {
+static int computes_module(const tws_op *op) {
   return op->kind == TWS_OP_COMPUTE && op->module != TWS_NONE;
 }
 
@@ -43,7 +43,7 @@ static void remove_range(space *s, size_t at) {
 }
 
 /* The smallest free range that is large enough; ties go to the end that is asked for. */
-static uint64_t take(space *s, uint64_t bytes, int high) {
+static uint64_t take_range(space *s, uint64_t bytes, int high) {
   size_t best = s->count;
   uint64_t size = UINT64_MAX;
   for (size_t i = 0; i < s->count; i++) {
@@ -64,7 +64,7 @@ static uint64_t take(space *s, uint64_t bytes, int high) {
   return offset;
 }
 
-static int give(space *s, uint64_t begin, uint64_t bytes) {
+static int give_range(space *s, uint64_t begin, uint64_t bytes) {
   size_t low = 0, high = s->count;
   while (low < high) {
     size_t middle = (low + high) / 2;
@@ -101,7 +101,7 @@ static uint64_t take_slot(layout *l, uint64_t bytes, int two_ended) {
     if (l->slots[i].end - l->slots[i].begin != bytes) continue;
     if (fitting++ == 0) oldest = i;
   }
-  if (fitting <= SPARE_SLOTS) return take(&l->space, bytes, two_ended);
+  if (fitting <= SPARE_SLOTS) return take_range(&l->space, bytes, two_ended);
   uint64_t offset = l->slots[oldest].begin;
   l->slot_count--;
   memmove(l->slots + oldest, l->slots + oldest + 1, (l->slot_count - oldest) * sizeof *l->slots);
@@ -123,7 +123,7 @@ static void mark_messages(layout *l) {
 }
 
 /* One pass over the operations inside [0, size). Returns how far it reached, or UINT64_MAX when it does not fit. */
-static uint64_t attempt(layout *l, uint64_t size, int two_ended) {
+static uint64_t attempt_layout(layout *l, uint64_t size, int two_ended) {
   const tws_plan *plan = l->plan;
   uint64_t reached = 0;
   l->space.count = l->slot_count = 0;
@@ -133,7 +133,7 @@ static uint64_t attempt(layout *l, uint64_t size, int two_ended) {
   }
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
     if (plan->buffers[i].tier != l->tier || plan->buffers[i].lifetime != TWS_LIFETIME_PROGRAM) continue;
-    l->offset[i] = take(&l->space, tws_layout_bytes(plan->buffers[i].bytes), 0);
+    l->offset[i] = take_range(&l->space, tws_layout_bytes(plan->buffers[i].bytes), 0);
     if (l->offset[i] == UINT64_MAX) return UINT64_MAX;
     reached = l->offset[i] + tws_layout_bytes(plan->buffers[i].bytes);
   }
@@ -142,14 +142,14 @@ static uint64_t attempt(layout *l, uint64_t size, int two_ended) {
       if (plan->buffers[i].tier != l->tier) continue;
       uint64_t bytes = tws_layout_bytes(plan->buffers[i].bytes);
       int high = two_ended && l->from_high[i];
-      l->offset[i] = l->message[i] ? take_slot(l, bytes, high) : take(&l->space, bytes, high);
+      l->offset[i] = l->message[i] ? take_slot(l, bytes, high) : take_range(&l->space, bytes, high);
       if (l->offset[i] == UINT64_MAX) return UINT64_MAX;
       if (l->offset[i] + bytes > reached) reached = l->offset[i] + bytes;
     }
     for (uint32_t i = l->ending[op]; i != TWS_NONE; i = l->ending_next[i]) {
       if (plan->buffers[i].tier != l->tier) continue;
       uint64_t bytes = tws_layout_bytes(plan->buffers[i].bytes);
-      if (l->message[i] ? give_slot(l, l->offset[i], bytes) : give(&l->space, l->offset[i], bytes)) {
+      if (l->message[i] ? give_slot(l, l->offset[i], bytes) : give_range(&l->space, l->offset[i], bytes)) {
         tws_builder_fail(l->b, TWS_MEMORY, "no memory");
         return UINT64_MAX;
       }
@@ -191,10 +191,11 @@ static uint64_t lower_bound(const layout *l) {
 /* Short-lived: gone within this part of a micro-batch. Counted in modules' computations of the first micro-batch, so
  * that the answer depends neither on how many micro-batches follow nor on how much of a bucket this rank keeps: all
  * replicas lay out alike. */
-static void classify(layout *l, uint32_t part) {
+static void classify_ends(layout *l, uint32_t part) {
   const tws_plan *plan = l->plan;
   uint32_t ops = 0;
-  for (uint32_t op = 0; op < plan->op_count; op++) ops += counts(&plan->ops[op]) && plan->ops[op].micro_batch == 0;
+  for (uint32_t op = 0; op < plan->op_count; op++)
+    ops += computes_module(&plan->ops[op]) && plan->ops[op].micro_batch == 0;
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
     const tws_buffer *b = &plan->buffers[i];
     l->from_high[i] = b->lifetime == TWS_LIFETIME_OPS && b->last_op != TWS_NONE &&
@@ -203,7 +204,7 @@ static void classify(layout *l, uint32_t part) {
 }
 
 static void lay_out_tier(layout *l) {
-  uint64_t bound = lower_bound(l), best = attempt(l, UINT64_MAX / 2, 0);
+  uint64_t bound = lower_bound(l), best = attempt_layout(l, UINT64_MAX / 2, 0);
   if (l->b->failed != TWS_OK) return;
   keep_best(l);
   static const double slack[] = {1, 1.01, 1.02, 1.04, 1.08, 1.16};
@@ -217,8 +218,8 @@ static void lay_out_tier(layout *l) {
     if ((state + (double)size) * 1.005 >= state + (double)best) break;
     int fits = 0;
     for (size_t p = 0; p < sizeof parts / sizeof *parts && !fits; p++) {
-      classify(l, parts[p]);
-      fits = attempt(l, size, 1) != UINT64_MAX;
+      classify_ends(l, parts[p]);
+      fits = attempt_layout(l, size, 1) != UINT64_MAX;
       if (l->b->failed != TWS_OK) return;
     }
     if (!fits) continue;
@@ -240,7 +241,7 @@ static int index_lifetimes(layout *l, tws_arena *scratch) {
   if (!l->computed) return -1;
   l->computed[0] = 0;
   for (uint32_t op = 0; op < plan->op_count; op++)
-    l->computed[op + 1] = l->computed[op] + (uint32_t)counts(&plan->ops[op]);
+    l->computed[op + 1] = l->computed[op] + (uint32_t)computes_module(&plan->ops[op]);
   uint32_t **per_op[] = {&l->starting, &l->ending}, **per_buffer[] = {&l->starting_next, &l->ending_next};
   for (int i = 0; i < 2; i++) {
     *per_op[i] = tws_arena_alloc_unset(scratch, plan->op_count + 1u, sizeof **per_op[i]);

@@ -198,7 +198,7 @@ static void free_context(tws_lower *l, tws_context *c) {
   l->free_contexts = c;
 }
 
-static void enter(tws_lower *l, tws_chunk *chunk, tws_context *context, uint32_t micro_batch) {
+static void enter_context(tws_lower *l, tws_chunk *chunk, tws_context *context, uint32_t micro_batch) {
   l->chunk = chunk;
   l->context = context;
   l->value_buffer = context->value_buffer;
@@ -262,7 +262,7 @@ static void gather_parts(tws_lower *l, int gradient) {
   l->context->part[gradient] = TWS_NONE;
 }
 
-static void act(tws_lower *l, int kind) {
+static void lower_action(tws_lower *l, int kind) {
   switch (kind) {
     case TWS_ACTION_FORWARD:
       gather_parts(l, 0);
@@ -286,7 +286,7 @@ static void act(tws_lower *l, int kind) {
 }
 
 /* Activations travel forward, gradients back; one buffer each, as large as the value or its part. */
-static void message(tws_lower *l, const tws_pipeline_event *event) {
+static void lower_message(tws_lower *l, const tws_pipeline_event *event) {
   tws_plan *plan = l->b.plan;
   int forward = event->action.kind == TWS_ACTION_FORWARD, send = event->kind == TWS_EVENT_SEND;
   uint32_t value = forward == send ? l->chunk->out_value : l->chunk->in_value;
@@ -328,11 +328,11 @@ static void run_program(tws_lower *l, const tws_pipeline_program *program) {
     const tws_pipeline_event *event = &program->events[i];
     size_t at = (size_t)event->action.chunk * micro_batches + event->action.micro_batch;
     if (!contexts[at] && !(contexts[at] = new_context(l))) return;
-    enter(l, &l->chunks[event->action.chunk], contexts[at], event->action.micro_batch);
+    enter_context(l, &l->chunks[event->action.chunk], contexts[at], event->action.micro_batch);
     if (event->kind == TWS_EVENT_ACTION) {
-      act(l, event->action.kind);
+      lower_action(l, event->action.kind);
     } else {
-      message(l, event);
+      lower_message(l, event);
     }
     if (--events[at] == 0) free_context(l, contexts[at]);
   }
@@ -357,10 +357,10 @@ static void run_alone(tws_lower *l) {
   for (int64_t i = 0; i < l->accumulation && l->b.failed == TWS_OK; i++) {
     tws_context *context = new_context(l);
     if (!context) return;
-    enter(l, &l->chunks[0], context, (uint32_t)i);
-    act(l, TWS_ACTION_FORWARD);
+    enter_context(l, &l->chunks[0], context, (uint32_t)i);
+    lower_action(l, TWS_ACTION_FORWARD);
     if (!l->evaluates) {
-      act(l, TWS_ACTION_BACKWARD);
+      lower_action(l, TWS_ACTION_BACKWARD);
       tws_zero_micro_end(l);
     }
     free_context(l, context);

@@ -83,7 +83,7 @@ tws_code tws_partition_balanced(const int64_t *weights, int count, int parts, in
 
 enum { LONGEST_PATTERN = 255 };
 
-static tws_code compile(const char *method, regex_t *regex, char pattern[LONGEST_PATTERN + 1], tws_error *err) {
+static tws_code compile_pattern(const char *method, regex_t *regex, char pattern[LONGEST_PATTERN + 1], tws_error *err) {
   const char *text = strchr(method, ':') + 1;
   size_t length = strcspn(text, ":");
   if (length > LONGEST_PATTERN) {
@@ -105,7 +105,7 @@ static tws_code match_types(const char *method, const tws_pipeline_layer *layers
                             tws_error *err) {
   regex_t regex;
   char pattern[LONGEST_PATTERN + 1];
-  TWS_TRY(compile(method, &regex, pattern, err));
+  TWS_TRY(compile_pattern(method, &regex, pattern, err));
   int matches = 0;
   for (int i = 0; i < count; i++) {
     weights[i] = layers[i].type && regexec(&regex, layers[i].type, 0, NULL, 0) == 0;

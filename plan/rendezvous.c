@@ -81,7 +81,7 @@ static tws_code check_same(finder *f, const tws_rendezvous *met, uint32_t rank, 
 }
 
 /* Operation `op` is the next that member number `index` of the communicator enters. */
-static tws_code enter(finder *f, uint32_t communicator, int index, uint32_t rank, uint32_t op) {
+static tws_code enter_communicator(finder *f, uint32_t communicator, int index, uint32_t rank, uint32_t op) {
   tws_run *run = f->run;
   tws_communicator *c = &run->communicators[communicator];
   const tws_plan *plan = run->ranks[rank].plan;
@@ -128,7 +128,7 @@ static tws_code enter_message(finder *f, uint32_t rank, uint32_t op) {
                     "%s needs rank %d, which has no plan here", tws_run_describe(f->run, rank, op, here, sizeof here),
                     peer);
   const uint32_t communicator = find_communicator(f, ranks, 2, 1, 0);
-  return communicator == TWS_NONE ? no_memory(f->err) : enter(f, communicator, sends ? 0 : 1, rank, op);
+  return communicator == TWS_NONE ? no_memory(f->err) : enter_communicator(f, communicator, sends ? 0 : 1, rank, op);
 }
 
 static tws_code find_groups(finder *f, uint32_t rank, uint32_t *communicator_of) {
@@ -166,7 +166,7 @@ static tws_code enter_rank(finder *f, uint32_t rank) {
       if (group >= plan->group_count)
         code = tws_fail(f->err, TWS_INTERNAL, NULL, "rank %d, operation %u: no group %u", plan->rank, op, group);
       else
-        code = enter(f, communicator_of[group], plan->groups[group].index, rank, op);
+        code = enter_communicator(f, communicator_of[group], plan->groups[group].index, rank, op);
     } else if (kind == TWS_OP_SEND || kind == TWS_OP_RECV) {
       code = enter_message(f, rank, op);
     }

@@ -58,7 +58,7 @@ static tws_code prepare_rank(tws_run *run, tws_run_rank *r, const tws_plan *plan
   return r->rendezvous ? TWS_OK : no_memory(err);
 }
 
-static tws_code prepare(tws_run *run, const tws_run_request *request, tws_error *err) {
+static tws_code prepare_ranks(tws_run *run, const tws_run_request *request, tws_error *err) {
   if (request->count < 1 || !request->plans) return tws_fail(err, TWS_INVALID, NULL, "there are no plans to run");
   run->world = request->plans[0]->world;
   run->rank_count = request->count;
@@ -87,7 +87,7 @@ tws_code tws_run_create(const tws_run_request *request, tws_run **out, tws_error
   run->absent = request->absent;
   run->every_rendezvous = request->every_rendezvous;
   run->arena = tws_arena_create();
-  const tws_code code = run->arena ? prepare(run, request, err) : no_memory(err);
+  const tws_code code = run->arena ? prepare_ranks(run, request, err) : no_memory(err);
   if (code != TWS_OK) {
     tws_run_destroy(run);
     return code;
@@ -109,7 +109,7 @@ void tws_run_destroy(tws_run *run) {
 
 /* ---- running ---- */
 
-static void push(tws_run *run, tws_run_start start) {
+static void push_start(tws_run *run, tws_run_start start) {
   uint32_t at = run->queue_head + run->queue_count++;
   run->queue[at < run->queue_size ? at : at - run->queue_size] = start;
 }
@@ -133,13 +133,13 @@ static int may_start_alone(tws_run *run, uint32_t rank, int queue) {
   if (id == TWS_NONE) return 1;
   tws_rendezvous *met = &run->rendezvous[id];
   if (met->arrived == 0 || ready > met->met_s) met->met_s = ready;
-  if (++met->arrived == met->needed) push(run, (tws_run_start){.rendezvous = id, .rank = rank, .op = op});
+  if (++met->arrived == met->needed) push_start(run, (tws_run_start){.rendezvous = id, .rank = rank, .op = op});
   return 0;
 }
 
 static void look_at(tws_run *run, uint32_t rank, int queue) {
   if (may_start_alone(run, rank, queue))
-    push(run, (tws_run_start){.rendezvous = TWS_NONE, .rank = rank, .op = run->ranks[rank].head[queue]});
+    push_start(run, (tws_run_start){.rendezvous = TWS_NONE, .rank = rank, .op = run->ranks[rank].head[queue]});
 }
 
 void tws_run_reset(tws_run *run, tws_run_mode mode) {
@@ -203,7 +203,7 @@ static double seconds_of(const tws_run *run, const tws_run_durations *d, uint32_
   return d->seconds ? d->seconds[rank][o->work] : 0;
 }
 
-static void meet(tws_run *run, const tws_run_durations *d, uint32_t id) {
+static void meet_others(tws_run *run, const tws_run_durations *d, uint32_t id) {
   const tws_rendezvous met = run->rendezvous[id];
   double longest = 0; /* placements of members may differ in their first node */
   for (uint32_t i = 0; i < met.needed; i++) {
@@ -228,7 +228,7 @@ static void run_alone(tws_run *run, const tws_run_durations *d, uint32_t rank, u
 }
 
 /* One rank that meets nobody: its issue order satisfies all that orders it. */
-static void walk(tws_run *run, const tws_run_durations *d) {
+static void walk_streams(tws_run *run, const tws_run_durations *d) {
   tws_run_rank *r = &run->ranks[0];
   const tws_plan *plan = r->plan;
   for (uint32_t op = 0; op < plan->op_count; op++) {
@@ -250,12 +250,12 @@ static void walk(tws_run *run, const tws_run_durations *d) {
 void tws_run_through(tws_run *run, const tws_run_durations *d) {
   tws_run_start start;
   if (run->rank_count == 1 && !run->ranks[0].rendezvous && run->ranks[0].left == run->ranks[0].plan->op_count) {
-    walk(run, d);
+    walk_streams(run, d);
     return;
   }
   while (tws_run_next(run, &start)) {
     if (start.rendezvous != TWS_NONE)
-      meet(run, d, start.rendezvous);
+      meet_others(run, d, start.rendezvous);
     else
       run_alone(run, d, start.rank, start.op);
   }

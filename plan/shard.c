@@ -45,7 +45,7 @@ static tws_axis_rule rule_of(const maker *k, tws_axis axis, const tws_module *m)
   return rule;
 }
 
-static int64_t part(const maker *k, int64_t amount) {
+static int64_t tensor_part(const maker *k, int64_t amount) {
   return amount / k->tensor;
 }
 
@@ -78,8 +78,8 @@ static uint32_t add_value(maker *k, uint32_t module, int slot, uint32_t like, in
 
 /* Heads that a rank has of those of the module at work: along "model", and inside attention along "sequence" too. */
 static void local_heads(const maker *k, tws_module *m, int inside) {
-  m->heads = (int32_t)part(k, m->heads);
-  m->kv_heads = (int32_t)part(k, m->kv_heads);
+  m->heads = (int32_t)tensor_part(k, m->heads);
+  m->kv_heads = (int32_t)tensor_part(k, m->kv_heads);
   if (!inside) return;
   m->heads /= k->sequence;
   m->kv_heads = (int32_t)tws_ulysses_kv_count(m->kv_heads, k->sequence);
@@ -160,7 +160,7 @@ static void slice_rows(maker *k, uint32_t p, const int64_t *blocks, int count) {
   int64_t columns = vector ? 1 : whole->columns, first = 0, rows = 0;
   tws_param_slice slice = {.columns = columns, .whole_columns = columns};
   for (int i = 0; i < count; i++) {
-    slice.rows[i] = part(k, blocks[i]);
+    slice.rows[i] = tensor_part(k, blocks[i]);
     slice.first_row[i] = first + slice.rows[i] * k->tensor_index;
     first += blocks[i];
     rows += slice.rows[i];
@@ -168,13 +168,13 @@ static void slice_rows(maker *k, uint32_t p, const int64_t *blocks, int count) {
   k->slices[p] = slice;
   param->rows = vector ? 1 : rows;
   param->columns = vector ? rows : columns;
-  for (int i = 0; i < 3; i++) param->fused[i] = part(k, whole->fused[i]);
+  for (int i = 0; i < 3; i++) param->fused[i] = tensor_part(k, whole->fused[i]);
   k->params[p].on[TWS_AXIS_MODEL] = TWS_PLACED_ROWS;
 }
 
 static void slice_columns(maker *k, uint32_t p) {
   const tws_param *whole = &k->whole->params[p];
-  int64_t columns = part(k, whole->columns);
+  int64_t columns = tensor_part(k, whole->columns);
   k->net->params[p].columns = columns;
   k->slices[p] = (tws_param_slice){.rows = {whole->rows},
                                    .first_column = columns * k->tensor_index,
@@ -212,7 +212,7 @@ static void place_params(maker *k, const tws_module *m, tws_placement input) {
 
 /* Rows of the vocabulary that this rank has. */
 static void vocabulary_part(const maker *k, tws_local_module *local) {
-  int64_t rows = part(k, k->whole->padded_vocabulary);
+  int64_t rows = tensor_part(k, k->whole->padded_vocabulary);
   local->first_row = rows * k->tensor_index;
   local->rows = k->whole->vocabulary - local->first_row;
   if (local->rows > rows) local->rows = rows;
@@ -235,10 +235,10 @@ static int64_t output_width(const maker *k, const tws_module *m, uint32_t value,
     if (width == k->whole->values[m->in[0]].per_row) return k->net->values[in].per_row;
     width /= k->sequence;
   }
-  return given.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES ? part(k, width) : width;
+  return given.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES ? tensor_part(k, width) : width;
 }
 
-static void leave(maker *k, const tws_module *m, uint32_t value) {
+static void leave_placed(maker *k, const tws_module *m, uint32_t value) {
   for (int i = 0; i < k->divided_count; i++) {
     const tws_axis_rule rule = rule_of(k, k->divided[i], m);
     const uint32_t local = k->current[value];
@@ -274,8 +274,8 @@ static void add_part(maker *k, const tws_module *m) {
   tws_local_module *local = &k->modules[index];
   memcpy(module->in, in, sizeof in);
   local->split = (uint8_t)k->split;
-  if (input.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES) module->in_features = part(k, m->in_features);
-  if (given.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES) module->out_features = part(k, m->out_features);
+  if (input.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES) module->in_features = tensor_part(k, m->in_features);
+  if (given.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES) module->out_features = tensor_part(k, m->out_features);
   if (attends(m)) local_heads(k, module, 1);
   if (m->type == TWS_MODULE_EMBEDDING || m->type == TWS_MODULE_LOSS) vocabulary_part(k, local);
   /* what is added to a sum of parts, one rank adds */
@@ -285,7 +285,7 @@ static void add_part(maker *k, const tws_module *m) {
     if (m->out[i] == TWS_NONE) continue;
     k->current[m->out[i]] = add_value(k, index, i, m->out[i], output_width(k, m, m->out[i], in[0], given), given);
   }
-  if (m->out[0] != TWS_NONE) leave(k, m, m->out[0]);
+  if (m->out[0] != TWS_NONE) leave_placed(k, m, m->out[0]);
 }
 
 /* Ranks that see different samples each have a part of the gradient's sum, unless the parameter is one of their own. */
@@ -311,7 +311,7 @@ static void find_consumers(maker *k) {
   }
 }
 
-static void make(maker *k) {
+static void make_local(maker *k) {
   find_consumers(k);
   memset(k->changed, 0xff, k->whole->value_count * sizeof *k->changed); /* TWS_NONE */
   for (uint32_t m = 0; m < k->whole->module_count && k->failed == TWS_OK; m++) {
@@ -369,7 +369,7 @@ tws_code tws_shard_network(const tws_network *whole, const tws_sharding *shardin
   net->params = tws_arena_alloc_unset(scratch, params + 1, sizeof *net->params);
   if (!net->modules || !net->values || !net->params) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
   memcpy(net->params, whole->params, params * sizeof *net->params);
-  make(&k);
+  make_local(&k);
   place_among_replicas(whole, k.params);
   *local =
       (tws_local){.network = net, .modules = k.modules, .values = k.values, .params = k.params, .slices = k.slices};

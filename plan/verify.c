@@ -30,7 +30,7 @@ typedef struct verifier {
   size_t *first_piece; /* of each operand */
 } verifier;
 
-static tws_code complain(verifier *v, uint32_t op, const char *what, uint32_t buffer) {
+static tws_code complain_of(verifier *v, uint32_t op, const char *what, uint32_t buffer) {
   char label[160];
   return tws_fail(v->err, TWS_INTERNAL, "this is a defect of the plan, not of the input: please report it",
                   "rank %d, operation %u (%s): %s '%s'", v->plan->rank, op,
@@ -49,17 +49,18 @@ static tws_code check_collective(verifier *v, uint32_t op) {
   const tws_op *o = &plan->ops[op];
   const tws_work *work = &plan->works[o->work];
   uint64_t whole = 0;
-  if (work->group >= plan->group_count) return complain(v, op, "names no group", TWS_NONE);
+  if (work->group >= plan->group_count) return complain_of(v, op, "names no group", TWS_NONE);
   const tws_collective_row *row = tws_collective_of((tws_collective)work->code);
   const uint64_t parts = row->sends_parts || row->receives_parts ? (uint64_t)plan->groups[work->group].size : 1;
   for (uint32_t next = 0; next < o->operand_count;) {
     tws_plan_segment segment;
     tws_error why = {0};
-    if (tws_plan_next_segment(plan, o, &next, &segment, &why) != TWS_OK) return complain(v, op, why.message, TWS_NONE);
+    if (tws_plan_next_segment(plan, o, &next, &segment, &why) != TWS_OK)
+      return complain_of(v, op, why.message, TWS_NONE);
     whole += segment.count * parts * tws_dtype_bytes((tws_dtype)work->dtype);
   }
   if (whole != (uint64_t)work->d[0] && o->operand_count && !(work->flags & TWS_UNEVEN))
-    return complain(v, op, "has ranges of other bytes than its work says", TWS_NONE);
+    return complain_of(v, op, "has ranges of other bytes than its work says", TWS_NONE);
   return TWS_OK;
 }
 
@@ -69,30 +70,30 @@ static tws_code check_structure(verifier *v) {
     const tws_op *o = &plan->ops[op];
     if (o->kind >= TWS_OP_KIND_COUNT || o->stream >= TWS_STREAM_COUNT || o->phase >= TWS_PHASE_COUNT ||
         o->place >= TWS_PLACE_COUNT || o->channel >= TWS_CHANNEL_COUNT || o->work >= plan->work_count) {
-      return complain(v, op, "a field is out of range", TWS_NONE);
+      return complain_of(v, op, "a field is out of range", TWS_NONE);
     }
     for (uint32_t i = 0; i < o->dep_count; i++) {
       uint32_t dep = plan->deps[o->dep_first + i];
-      if (dep >= op) return complain(v, op, "waits for an operation that is issued later", TWS_NONE);
-      if (!plan->ops[dep].awaited) return complain(v, op, "waits for an operation that is not marked so", TWS_NONE);
-      if (plan->ops[dep].stream == o->stream) return complain(v, op, "waits for its own stream", TWS_NONE);
+      if (dep >= op) return complain_of(v, op, "waits for an operation that is issued later", TWS_NONE);
+      if (!plan->ops[dep].awaited) return complain_of(v, op, "waits for an operation that is not marked so", TWS_NONE);
+      if (plan->ops[dep].stream == o->stream) return complain_of(v, op, "waits for its own stream", TWS_NONE);
     }
     for (uint32_t i = 0; i < o->operand_count; i++) {
       const tws_operand *operand = &plan->operands[o->operand_first + i];
-      if (operand->buffer >= plan->buffer_count) return complain(v, op, "names no buffer", TWS_NONE);
+      if (operand->buffer >= plan->buffer_count) return complain_of(v, op, "names no buffer", TWS_NONE);
       const tws_buffer *buffer = &plan->buffers[operand->buffer];
       if (operand->offset + operand->count > buffer->elements) {
-        return complain(v, op, "reaches past the end of", operand->buffer);
+        return complain_of(v, op, "reaches past the end of", operand->buffer);
       }
       if (buffer->offset + buffer->bytes > tws_plan_arena_of(plan, buffer) || buffer->offset % TWS_ALIGNMENT) {
-        return complain(v, op, "uses memory outside the arena:", operand->buffer);
+        return complain_of(v, op, "uses memory outside the arena:", operand->buffer);
       }
     }
     if (o->kind == TWS_OP_COLLECTIVE) TWS_TRY(check_collective(v, op));
-    if (o->arguments > plan->argument_count) return complain(v, op, "names no arguments", TWS_NONE);
+    if (o->arguments > plan->argument_count) return complain_of(v, op, "names no arguments", TWS_NONE);
     const tws_operator *row = o->kind == TWS_OP_COMPUTE ? tws_operator_of((tws_kernel)plan->works[o->work].code) : NULL;
     if (o->arguments && (!row || row->arguments == 0))
-      return complain(v, op, "has arguments, and what it does has none", TWS_NONE);
+      return complain_of(v, op, "has arguments, and what it does has none", TWS_NONE);
   }
   return TWS_OK;
 }
@@ -106,7 +107,7 @@ static tws_code check_channels(verifier *v) {
     const uint32_t before = last[o->channel];
     if (o->channel == TWS_CHANNEL_NONE) continue;
     if (before && v->clock[op].position[plan->ops[before - 1].stream] < v->position[before - 1])
-      return complain(v, op, "does not wait for the operation before it on channel", TWS_NONE);
+      return complain_of(v, op, "does not wait for the operation before it on channel", TWS_NONE);
     last[o->channel] = op + 1;
   }
   return TWS_OK;
@@ -196,7 +197,7 @@ static tws_code make_pieces(verifier *v) {
   return TWS_OK;
 }
 
-static int happened(const verifier *v, uint32_t op, const reach *touched) {
+static int has_happened(const verifier *v, uint32_t op, const reach *touched) {
   for (int s = 0; s < TWS_STREAM_COUNT; s++) {
     if (touched->position[s] > v->clock[op].position[s]) return 0;
   }
@@ -209,10 +210,10 @@ static tws_code take_over(verifier *v, uint32_t op, uint32_t buffer, piece *p) {
   if (p->owner) {
     const tws_buffer *before = &v->plan->buffers[p->owner - 1];
     if (before->lifetime != TWS_LIFETIME_OPS || b->lifetime != TWS_LIFETIME_OPS || before->last_op >= op) {
-      return complain(v, op, "overwrites memory of a buffer that is still in use:", p->owner - 1);
+      return complain_of(v, op, "overwrites memory of a buffer that is still in use:", p->owner - 1);
     }
-    if (!happened(v, op, &p->touched)) {
-      return complain(v, op, "reuses memory that another stream may still be using:", p->owner - 1);
+    if (!has_happened(v, op, &p->touched)) {
+      return complain_of(v, op, "reuses memory that another stream may still be using:", p->owner - 1);
     }
   }
   memset(p, 0, sizeof *p);
@@ -240,17 +241,17 @@ static tws_code check_operand(verifier *v, uint32_t op, const tws_operand *opera
     }
     if (p->owner != operand->buffer + 1) TWS_TRY(take_over(v, op, operand->buffer, p));
     if ((operand->access & TWS_READ) && !p->written_by) {
-      return complain(v, op, "reads what nobody has written:", operand->buffer);
+      return complain_of(v, op, "reads what nobody has written:", operand->buffer);
     }
-    if (!happened(v, op, operand->access & TWS_WRITE ? &p->touched : &p->wrote)) {
-      return complain(v, op, "is not ordered after another stream's access to", operand->buffer);
+    if (!has_happened(v, op, operand->access & TWS_WRITE ? &p->touched : &p->wrote)) {
+      return complain_of(v, op, "is not ordered after another stream's access to", operand->buffer);
     }
   }
   return TWS_OK;
 }
 
 /* In-place operations name one range as read and as written: first all checks, then all marks. */
-static tws_code replay(verifier *v) {
+static tws_code replay_operations(verifier *v) {
   const tws_plan *plan = v->plan;
   for (uint32_t op = 0; op < plan->op_count; op++) {
     const tws_op *o = &plan->ops[op];
@@ -268,8 +269,8 @@ static tws_code check_lifetimes(verifier *v) {
     for (int i = 0; i < o->operand_count; i++) {
       const tws_buffer *b = &plan->buffers[plan->operands[o->operand_first + (uint32_t)i].buffer];
       if (b->lifetime == TWS_LIFETIME_OPS && (op < b->first_op || op > b->last_op)) {
-        return complain(v, op,
-                        "uses a buffer outside its lifetime:", plan->operands[o->operand_first + (uint32_t)i].buffer);
+        return complain_of(
+            v, op, "uses a buffer outside its lifetime:", plan->operands[o->operand_first + (uint32_t)i].buffer);
       }
     }
   }
@@ -284,7 +285,7 @@ tws_code tws_plan_verify(const tws_plan *plan, tws_error *err) {
   if (code == TWS_OK) code = run_clocks(&v);
   if (code == TWS_OK) code = check_channels(&v);
   if (code == TWS_OK) code = make_pieces(&v);
-  if (code == TWS_OK) code = replay(&v);
+  if (code == TWS_OK) code = replay_operations(&v);
   tws_arena_destroy(v.scratch);
   return code;
 }

@@ -3,7 +3,7 @@
  * deadlock. */
 #include "plan/run_order.h"
 
-static tws_code verify(const tws_plan *const *plans, int count, tws_absent absent, tws_error *err) {
+static tws_code verify_ranks(const tws_plan *const *plans, int count, tws_absent absent, tws_error *err) {
   if (count < 1) return TWS_OK;
   const tws_run_request request = {.plans = plans, .count = count, .mode = TWS_RUN_SERIAL, .absent = absent};
   const tws_run_durations at_once = {NULL, NULL, NULL};
@@ -22,9 +22,9 @@ static tws_code verify(const tws_plan *const *plans, int count, tws_absent absen
 }
 
 tws_code tws_plans_verify(const tws_plan *const *plans, int count, tws_error *err) {
-  return verify(plans, count, TWS_ABSENT_NONE, err);
+  return verify_ranks(plans, count, TWS_ABSENT_NONE, err);
 }
 
 tws_code tws_plans_verify_part(const tws_plan *const *plans, int count, tws_error *err) {
-  return verify(plans, count, TWS_ABSENT_COLLECTIVE, err);
+  return verify_ranks(plans, count, TWS_ABSENT_COLLECTIVE, err);
 }

@@ -21,7 +21,7 @@ static void push_tile(tws_lower *l, uint32_t module, tws_phase phase, int tile, 
                                            .fused_with = TWS_NONE};
 }
 
-static void push(tws_lower *l, uint32_t module, tws_phase phase) {
+static void push_visit(tws_lower *l, uint32_t module, tws_phase phase) {
   push_tile(l, module, phase, 0, 1);
 }
 
@@ -117,19 +117,19 @@ static int consumes(const tws_lower *l, uint32_t index, uint32_t *value) {
 }
 
 /* Make `value` again; recursion depth is bounded by the modules of one layer. */
-static void ensure(tws_lower *l, uint8_t *have, uint32_t value) {
+static void ensure_value(tws_lower *l, uint8_t *have, uint32_t value) {
   if (value == TWS_NONE || have[value] || l->b.failed != TWS_OK) return;
   uint32_t index = l->network->values[value].producer, consumed;
   const tws_module *m = &l->network->modules[index];
   group g;
   if (tiled_group(l, index, &g)) {
-    ensure(l, have, l->network->modules[g.first].in[0]);
+    ensure_value(l, have, l->network->modules[g.first].in[0]);
     push_group(l, &g, TWS_PHASE_RECOMPUTE);
     have[value] = 1;
     return;
   }
-  for (int i = 0; i < TWS_MODULE_INS; i++) ensure(l, have, m->in[i]);
-  push(l, index, TWS_PHASE_RECOMPUTE);
+  for (int i = 0; i < TWS_MODULE_INS; i++) ensure_value(l, have, m->in[i]);
+  push_visit(l, index, TWS_PHASE_RECOMPUTE);
   for (int i = 0; i < TWS_MODULE_OUTS; i++) {
     if (m->out[i] != TWS_NONE) have[m->out[i]] = 1;
   }
@@ -141,14 +141,14 @@ static void go_backward(tws_lower *l, uint8_t *have, uint32_t m) {
   const tws_module_memory *memory = &l->memory[module->type];
   for (int i = 0; i < memory->saved_count; i++) {
     const tws_binding b = memory->saved[i];
-    ensure(l, have, b.source == TWS_BIND_IN ? module->in[b.index] : module->out[b.index]);
+    ensure_value(l, have, b.source == TWS_BIND_IN ? module->in[b.index] : module->out[b.index]);
   }
-  push(l, m, TWS_PHASE_BACKWARD);
+  push_visit(l, m, TWS_PHASE_BACKWARD);
 }
 
 /* ---- neighbours in one kernel ---- */
 
-static void fuse(const tws_lower *l, const uint8_t *readers, tws_visit *first, tws_visit *second) {
+static void fuse_pair(const tws_lower *l, const uint8_t *readers, tws_visit *first, tws_visit *second) {
   const tws_module *modules = l->network->modules;
   if (first->module == TWS_NONE || second->module == TWS_NONE || first->phase != second->phase ||
       first->tile != second->tile || first->tiles != second->tiles)
@@ -179,7 +179,7 @@ static void fuse_neighbours(tws_lower *l, tws_visit_list *visits) {
       if (v != TWS_NONE && readers[v] < 2) readers[v]++;
     }
   }
-  for (uint32_t i = 0; i + 1 < visits->count; i++) fuse(l, readers, &visits->items[i], &visits->items[i + 1]);
+  for (uint32_t i = 0; i + 1 < visits->count; i++) fuse_pair(l, readers, &visits->items[i], &visits->items[i + 1]);
 }
 
 tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
@@ -190,10 +190,10 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
   l->chunk = chunk;
   mark_tiled(l);
   decide_kept(l);
-  push(l, TWS_NONE, TWS_PHASE_FORWARD);
+  push_visit(l, TWS_NONE, TWS_PHASE_FORWARD);
   for (uint32_t m = chunk->first; m < chunk->end; m++) {
     if (!tiled_group(l, m, &g)) {
-      push(l, m, TWS_PHASE_FORWARD);
+      push_visit(l, m, TWS_PHASE_FORWARD);
     } else if (m == g.first) {
       push_group(l, &g, TWS_PHASE_FORWARD);
     }
@@ -208,12 +208,12 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
     uint32_t consumed;
     if (consumes(l, m, &consumed)) have[consumed] = 0;
   }
-  push(l, TWS_NONE, TWS_PHASE_BACKWARD);
+  push_visit(l, TWS_NONE, TWS_PHASE_BACKWARD);
   for (uint32_t m = chunk->end; m-- > chunk->first;) {
     if (!tiled_group(l, m, &g)) {
       go_backward(l, have, m);
     } else if (m == g.first) { /* the last of it that is met */
-      if (!g.loss) ensure(l, have, network->modules[g.first].in[0]);
+      if (!g.loss) ensure_value(l, have, network->modules[g.first].in[0]);
       push_group_backward(l, &g);
     }
   }

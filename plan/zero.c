@@ -383,7 +383,7 @@ static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count)
 }
 
 /* Together what is of one class and stands together. */
-static void gather(tws_lower *l, const uint32_t *params, uint32_t count) {
+static void gather_params(tws_lower *l, const uint32_t *params, uint32_t count) {
   const uint32_t most = l->config->zero.allgather_sequential ? 1 : count;
   const int alike = l->zero.class_count == 1;
   for (uint32_t i = 0, n; i < count; i += n) {
@@ -459,7 +459,7 @@ static void reduce_ranges(tws_lower *l, const tws_zero_class *c, const tws_opera
 }
 
 /* Add (or, for the first micro-batch, put) a reduced range to the gradients this rank keeps. */
-static void keep(tws_lower *l, tws_operand from, uint64_t offset) {
+static void keep_reduced(tws_lower *l, tws_operand from, uint64_t offset) {
   tws_plan *plan = l->b.plan;
   tws_dtype source = (tws_dtype)plan->buffers[from.buffer].dtype, target = l->config->accumulation_dtype;
   from.access = TWS_READ;
@@ -477,7 +477,7 @@ static void keep(tws_lower *l, tws_operand from, uint64_t offset) {
   tws_builder_compute(&l->b, l->reduce_stream, &work, operands, 2);
 }
 
-/* keep() for many ranges whose targets may touch: few operations instead of one a parameter. */
+/* keep_reduced() for many ranges whose targets may touch: few operations instead of one a parameter. */
 static void keep_ranges(tws_lower *l, const tws_operand *from, const uint64_t *to, int count) {
   for (int i = 0; i < count;) {
     tws_operand range = from[i];
@@ -486,7 +486,7 @@ static void keep_ranges(tws_lower *l, const tws_operand *from, const uint64_t *t
            to[k] == to[i] + range.count) {
       range.count += from[k++].count;
     }
-    keep(l, range, to[i]);
+    keep_reduced(l, range, to[i]);
     i = k;
   }
 }
@@ -632,7 +632,7 @@ void tws_zero_step_begin(tws_lower *l) {
   for (uint32_t p = 0; params && p < l->network->param_count; p++) {
     if (z->persistent[p]) params[count++] = p;
   }
-  gather(l, params, count);
+  gather_params(l, params, count);
 }
 
 void tws_zero_micro_begin(tws_lower *l) {
@@ -648,8 +648,8 @@ void tws_zero_before(tws_lower *l, uint32_t visit) {
   const tws_visit *v = &l->chunk->visits.items[visit];
   l->b.phase = (tws_phase)v->phase;
   l->b.module = v->module == TWS_NONE ? TWS_NONE : l->local.modules[v->module].origin;
-  gather(l, l->zero.schedule.params + actions->gather_first, actions->gather_count);
-  gather(l, l->zero.schedule.params + actions->prefetch_first, actions->prefetch_count);
+  gather_params(l, l->zero.schedule.params + actions->gather_first, actions->gather_count);
+  gather_params(l, l->zero.schedule.params + actions->prefetch_first, actions->prefetch_count);
 }
 
 void tws_zero_after(tws_lower *l, uint32_t visit) {

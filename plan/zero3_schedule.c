@@ -24,13 +24,13 @@ static int by_id(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static void take(coordinator *c, uint32_t param) {
+static void take_param(coordinator *c, uint32_t param) {
   c->available[param] = 1;
   c->live += c->numel[param];
   c->out->params[c->out->param_count++] = param;
 }
 
-static void prefetch(coordinator *c, tws_zero3_actions *actions) {
+static void prefetch_after_visit(coordinator *c, tws_zero3_actions *actions) {
   int64_t budget = c->limits->max_live_parameters - c->live, taken = 0;
   if (budget > c->limits->prefetch_bucket_size) budget = c->limits->prefetch_bucket_size;
   uint32_t first = c->out->param_count;
@@ -40,28 +40,28 @@ static void prefetch(coordinator *c, tws_zero3_actions *actions) {
     c->fetched_for[param] = visit; /* also when it is there already: this is what keeps it from being released */
     if (c->available[param]) continue;
     taken += c->numel[param];
-    take(c, param);
+    take_param(c, param);
   }
   actions->prefetch_first = first;
   actions->prefetch_count = c->out->param_count - first;
   qsort(c->out->params + first, actions->prefetch_count, sizeof(uint32_t), by_id);
 }
 
-static void fetch(coordinator *c, uint32_t visit) {
+static void fetch_for_visit(coordinator *c, uint32_t visit) {
   tws_zero3_actions *actions = &c->out->actions[visit];
   const tws_zero3_visit *v = &c->visits[visit];
   actions->gather_first = c->out->param_count;
   for (uint32_t i = 0; i < v->count; i++) {
-    if (!c->available[v->params[i]]) take(c, v->params[i]);
+    if (!c->available[v->params[i]]) take_param(c, v->params[i]);
   }
   actions->gather_count = c->out->param_count - actions->gather_first;
   actions->prefetch_first = c->out->param_count;
   if (!c->complete) return;
   while (c->queue_head < c->queue_count && c->queue_visit[c->queue_head] <= visit) c->queue_head++;
-  prefetch(c, actions);
+  prefetch_after_visit(c, actions);
 }
 
-static void release(coordinator *c, uint32_t visit) {
+static void release_after_visit(coordinator *c, uint32_t visit) {
   tws_zero3_actions *actions = &c->out->actions[visit];
   const tws_zero3_visit *v = &c->visits[visit];
   actions->release_first = c->out->param_count;
@@ -140,9 +140,9 @@ tws_code tws_zero3_make_schedule(const tws_zero3_visit *visits, uint32_t count, 
     }
   }
   for (uint32_t i = 0; i < count; i++) {
-    fetch(&c, i);
+    fetch_for_visit(&c, i);
     if (c.live > out->peak_numel) out->peak_numel = c.live;
-    release(&c, i);
+    release_after_visit(&c, i);
   }
   return TWS_OK;
 }

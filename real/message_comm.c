@@ -45,7 +45,7 @@ void tws_messages_destroy(tws_messages *m) {
   tws_free(m);
 }
 
-static tws_code check(int code, const char *what, tws_error *err) {
+static tws_code check_mpi(int code, const char *what, tws_error *err) {
   if (code == MPI_SUCCESS) return TWS_OK;
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
@@ -66,7 +66,7 @@ static tws_code send_to(tws_messages *m, int peer, int tag, const void *data, ui
   const char *from = data;
   do {
     int part = bytes < PART ? (int)bytes : PART;
-    TWS_TRY(check(MPI_Send(from, part, MPI_BYTE, peer, tag, m->world), "send", err));
+    TWS_TRY(check_mpi(MPI_Send(from, part, MPI_BYTE, peer, tag, m->world), "send", err));
     from += part;
     bytes -= (uint64_t)part;
   } while (bytes > 0);
@@ -77,7 +77,7 @@ static tws_code receive_from(tws_messages *m, int peer, int tag, void *data, uin
   char *to = data;
   do {
     int part = bytes < PART ? (int)bytes : PART;
-    TWS_TRY(check(MPI_Recv(to, part, MPI_BYTE, peer, tag, m->world, MPI_STATUS_IGNORE), "receive", err));
+    TWS_TRY(check_mpi(MPI_Recv(to, part, MPI_BYTE, peer, tag, m->world, MPI_STATUS_IGNORE), "receive", err));
     to += part;
     bytes -= (uint64_t)part;
   } while (bytes > 0);
@@ -93,12 +93,12 @@ tws_code tws_messages_receive(tws_messages *m, int peer, void *data, uint64_t by
 }
 
 /* Send to one member and receive from another at once, both of any length, from none to many messages. */
-static tws_code exchange(const call *c, int to, const char *out, uint64_t out_bytes, int from, char *in,
-                         uint64_t in_bytes, tws_error *err) {
+static tws_code exchange_parts(const call *c, int to, const char *out, uint64_t out_bytes, int from, char *in,
+                               uint64_t in_bytes, tws_error *err) {
   while (out_bytes > 0 || in_bytes > 0) {
     const int o = out_bytes < PART ? (int)out_bytes : PART, i = in_bytes < PART ? (int)in_bytes : PART;
     const int target = o ? c->group->ranks[to] : MPI_PROC_NULL, source = i ? c->group->ranks[from] : MPI_PROC_NULL;
-    TWS_TRY(check(
+    TWS_TRY(check_mpi(
         MPI_Sendrecv(out, o, MPI_BYTE, target, c->tag, in, i, MPI_BYTE, source, c->tag, c->m->world, MPI_STATUS_IGNORE),
         "exchange", err));
     if (o > 0) out += o; /* where there is nothing to send or to receive there is no memory either */
@@ -121,19 +121,19 @@ static tws_code sum_shards(const call *c, const char *data, uint64_t stride, uin
   for (int p = 0; p < n; p++) {
     m->from[p] = p == me ? data + (uint64_t)me * stride : (char *)m->scratch + (size_t)p * PIECE * c->size;
     if (p != me && mine > 0)
-      TWS_TRY(check(MPI_Irecv(m->scratch + (size_t)p * PIECE * c->size, (int)(mine * c->size), MPI_BYTE,
-                              c->group->ranks[p], c->tag, m->world, &m->requests[pending++]),
-                    "receive", err));
+      TWS_TRY(check_mpi(MPI_Irecv(m->scratch + (size_t)p * PIECE * c->size, (int)(mine * c->size), MPI_BYTE,
+                                  c->group->ranks[p], c->tag, m->world, &m->requests[pending++]),
+                        "receive", err));
   }
   for (int p = 0; p < n; p++) {
     uint64_t theirs = (uint64_t)p * shard < total ? total - (uint64_t)p * shard : 0;
     if (theirs > shard) theirs = shard;
     if (p != me && theirs > 0)
-      TWS_TRY(check(MPI_Isend(data + (uint64_t)p * stride, (int)(theirs * c->size), MPI_BYTE, c->group->ranks[p],
-                              c->tag, m->world, &m->requests[pending++]),
-                    "send", err));
+      TWS_TRY(check_mpi(MPI_Isend(data + (uint64_t)p * stride, (int)(theirs * c->size), MPI_BYTE, c->group->ranks[p],
+                                  c->tag, m->world, &m->requests[pending++]),
+                        "send", err));
   }
-  TWS_TRY(check(MPI_Waitall(pending, m->requests, MPI_STATUSES_IGNORE), "wait", err));
+  TWS_TRY(check_mpi(MPI_Waitall(pending, m->requests, MPI_STATUSES_IGNORE), "wait", err));
   if (mine > 0) tws_ordered_sum(c->dtype, m->from, n, &(void *){out}, 1, mine);
   return TWS_OK;
 }
@@ -169,8 +169,8 @@ static tws_code all_reduce(const call *c, const tws_comm_segment *s, int root, t
       if (root >= 0 && to != root) mine = 0;
       if (root >= 0 && me != root) theirs = 0;
       if (i > 0)
-        TWS_TRY(exchange(c, to, sum, mine * c->size, from, result + (uint64_t)from * shard * c->size, theirs * c->size,
-                         err));
+        TWS_TRY(exchange_parts(c, to, sum, mine * c->size, from, result + (uint64_t)from * shard * c->size,
+                               theirs * c->size, err));
       else if (mine > 0)
         memcpy(result + (uint64_t)me * shard * c->size, sum, mine * c->size);
     }
@@ -180,8 +180,8 @@ static tws_code all_reduce(const call *c, const tws_comm_segment *s, int root, t
 
 /* Pairwise rounds: in round i a member sends to the i-th after it and receives from the i-th before it, where the row
  * says that something goes there. */
-static tws_code pairs(const call *c, const tws_collective_row *row, const tws_comm_segment *s, int root,
-                      tws_error *err) {
+static tws_code exchange_pairs(const call *c, const tws_collective_row *row, const tws_comm_segment *s, int root,
+                               tws_error *err) {
   const int n = c->group->size, me = c->group->index;
   const uint64_t bytes = s->count * c->size;
   for (int i = 0; i < n; i++) {
@@ -195,7 +195,7 @@ static tws_code pairs(const call *c, const tws_collective_row *row, const tws_co
     if (row->sends_parts && sent) out += (uint64_t)to * bytes;
     if (row->receives_parts && received) in += (uint64_t)from * bytes;
     if (i > 0)
-      TWS_TRY(exchange(c, to, out, sent, from, in, received, err));
+      TWS_TRY(exchange_parts(c, to, out, sent, from, in, received, err));
     else if (out != in && received)
       memcpy(in, out, received);
   }
@@ -203,7 +203,7 @@ static tws_code pairs(const call *c, const tws_collective_row *row, const tws_co
 }
 
 /* Binomial tree over the members, numbered from the root. */
-static tws_code broadcast(const call *c, const tws_comm_segment *s, int root, tws_error *err) {
+static tws_code broadcast_tree(const call *c, const tws_comm_segment *s, int root, tws_error *err) {
   int n = c->group->size, place = (c->group->index - root + n) % n;
   uint64_t bytes = s->count * c->size;
   const int *ranks = c->group->ranks;
@@ -217,11 +217,11 @@ static tws_code broadcast(const call *c, const tws_comm_segment *s, int root, tw
 }
 
 /* Dissemination: after round i everyone has heard of 2^i members. */
-static tws_code barrier(const call *c, tws_error *err) {
+static tws_code enter_barrier(const call *c, tws_error *err) {
   int n = c->group->size, me = c->group->index;
   char out = 0, in = 0;
   for (int step = 1; step < n; step <<= 1)
-    TWS_TRY(exchange(c, (me + step) % n, &out, 1, (me - step + n) % n, &in, 1, err));
+    TWS_TRY(exchange_parts(c, (me + step) % n, &out, 1, (me - step + n) % n, &in, 1, err));
   return TWS_OK;
 }
 
@@ -233,7 +233,7 @@ tws_code tws_messages_collective(tws_messages *messages, const tws_shared_group 
     if (row->sends_parts) return reduce_scatter(&c, s, err);
     return all_reduce(&c, s, row->root == TWS_ROOT_NONE ? -1 : root, err);
   }
-  if (row->pattern == TWS_PATTERN_SIGNAL) return barrier(&c, err);
-  if (row->pattern == TWS_PATTERN_CHAIN) return broadcast(&c, s, root, err);
-  return pairs(&c, row, s, root, err);
+  if (row->pattern == TWS_PATTERN_SIGNAL) return enter_barrier(&c, err);
+  if (row->pattern == TWS_PATTERN_CHAIN) return broadcast_tree(&c, s, root, err);
+  return exchange_pairs(&c, row, s, root, err);
 }

@@ -186,7 +186,7 @@ void tws_comm_destroy(tws_comm *comm) {
 /* ---- operations ---- */
 
 /* A group of one: what is sent is what is received. */
-static void keep(tws_dtype dtype, const tws_comm_segment *segments, int count) {
+static void copy_segments(tws_dtype dtype, const tws_comm_segment *segments, int count) {
   for (int i = 0; i < count; i++)
     if (segments[i].send != segments[i].receive)
       memmove(segments[i].receive, segments[i].send, segments[i].count * tws_dtype_bytes(dtype));
@@ -218,7 +218,7 @@ static tws_code run_collective(tws_comm *comm, const tws_shared_group *group, tw
     return tws_fail(err, TWS_INTERNAL, NULL, "%s: root %d of a group of %d", tws_collective_name(collective), root,
                     group->size);
   if (group->size == 1) {
-    keep(dtype, segments, count);
+    copy_segments(dtype, segments, count);
     return TWS_OK;
   }
   if (collective == TWS_COLLECTIVE_BARRIER && comm->shared) {

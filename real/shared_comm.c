@@ -106,7 +106,7 @@ static void populate(char *base, uint64_t bytes) {
     for (uint64_t i = 0; i < bytes; i += 4096) base[i] = 0;
 }
 
-static int agree(MPI_Comm world, int ok) {
+static int all_agree(MPI_Comm world, int ok) {
   int all = 0;
   MPI_Allreduce(&ok, &all, 1, MPI_INT, MPI_MIN, world);
   return all;
@@ -134,7 +134,7 @@ static tws_code map_control(tws_shared *shared) {
   MPI_Bcast(where, 2, MPI_LONG, 0, shared->world);
   if (shared->rank != 0 && where[1] >= 0) fd = open_memory(where[0], where[1]);
   char *base = fd >= 0 ? map_memory(fd, shared->control_bytes) : NULL;
-  int ok = agree(shared->world, base != NULL);
+  int ok = all_agree(shared->world, base != NULL);
   if (fd >= 0) close(fd);
   shared->control = base;
   if (!ok) return TWS_NO;
@@ -219,7 +219,7 @@ static tws_code fill_arena(tws_shared *shared, shared_arena *arena, uint64_t byt
   long mine[2] = {(long)getpid(), fd};
   MPI_Allgather(mine, 2, MPI_LONG, where, 2, MPI_LONG, shared->world);
   tws_code code = map_peers(shared, arena, where);
-  int ok = agree(shared->world, code == TWS_OK);
+  int ok = all_agree(shared->world, code == TWS_OK);
   if (fd >= 0) close(fd);
   if (!ok)
     return tws_fail(err, TWS_ENVIRONMENT, "is /proc mounted, and are all ranks of one user?",
@@ -249,7 +249,7 @@ static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
   syscall(SYS_futex, (void *)word, operation, value, NULL, NULL, 0);
 }
 
-static void relax(void) {
+static void relax_processor(void) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #endif
@@ -268,7 +268,7 @@ void tws_shared_barrier(tws_shared *shared, const tws_shared_group *group) {
   }
   for (int i = 0; i < shared->spins; i++) {
     if (atomic_load_explicit(&slot->generation, memory_order_acquire) != generation) return;
-    relax();
+    relax_processor();
   }
   rank_slot *mine = &shared->ranks[shared->rank];
   atomic_store(&mine->waiting, group->id + 1);

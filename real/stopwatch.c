@@ -1,7 +1,7 @@
 #include "real/stopwatch.h"
 #include "base/log.h"
 
-static tws_code repeat(tws_timed start, void *user, int times, tws_error *err) {
+static tws_code repeat_timed(tws_timed start, void *user, int times, tws_error *err) {
   for (int i = 0; i < times; i++) TWS_TRY(start(user, err));
   return TWS_OK;
 }
@@ -10,25 +10,25 @@ static tws_code on_host(const tws_stopwatch *w, tws_timed start, tws_timed ready
                         double *seconds, tws_error *err) {
   if (ready) TWS_TRY(ready(user, err));
   const double started = tws_clock_s();
-  TWS_TRY(repeat(start, user, times, err));
+  TWS_TRY(repeat_timed(start, user, times, err));
   TWS_TRY(w->ops->synchronize(w->backend, err));
   *seconds = (tws_clock_s() - started) / times;
   return TWS_OK;
 }
 
-static tws_code record(tws_stopwatch *w, tws_timed start, void *user, int times, tws_error *err) {
+static tws_code record_timed(tws_stopwatch *w, tws_timed start, void *user, int times, tws_error *err) {
   const tws_code code = w->ops->record ? w->ops->record(w->backend, 1, err) : TWS_UNSUPPORTED;
   if (code == TWS_UNSUPPORTED) {
     w->one_by_one = 1;
     return TWS_OK;
   }
   TWS_TRY(code);
-  TWS_TRY(repeat(start, user, times, err));
+  TWS_TRY(repeat_timed(start, user, times, err));
   return w->ops->record(w->backend, 0, err);
 }
 
-static tws_code all(const tws_stopwatch *w, tws_timed start, void *user, int times, tws_error *err) {
-  return w->one_by_one ? repeat(start, user, times, err) : w->ops->replay(w->backend, err);
+static tws_code repeat_recorded(const tws_stopwatch *w, tws_timed start, void *user, int times, tws_error *err) {
+  return w->one_by_one ? repeat_timed(start, user, times, err) : w->ops->replay(w->backend, err);
 }
 
 /* Twice, one after the other without a look between: the first brings clocks up and hides how long the start of the
@@ -36,12 +36,12 @@ static tws_code all(const tws_stopwatch *w, tws_timed start, void *user, int tim
 static tws_code on_device(tws_stopwatch *w, tws_timed start, tws_timed ready, void *user, int times, double *seconds,
                           tws_error *err) {
   double moments[2];
-  if (!w->one_by_one) TWS_TRY(record(w, start, user, times, err));
+  if (!w->one_by_one) TWS_TRY(record_timed(w, start, user, times, err));
   TWS_TRY(w->ops->synchronize(w->backend, err));
   if (ready) TWS_TRY(ready(user, err));
-  TWS_TRY(all(w, start, user, times, err));
+  TWS_TRY(repeat_recorded(w, start, user, times, err));
   TWS_TRY(w->ops->mark(w->backend, TWS_STREAM_COMPUTE, 0, err));
-  TWS_TRY(all(w, start, user, times, err));
+  TWS_TRY(repeat_recorded(w, start, user, times, err));
   TWS_TRY(w->ops->mark(w->backend, TWS_STREAM_COMPUTE, 1, err));
   TWS_TRY(w->ops->marked(w->backend, 2, moments, err));
   *seconds = (moments[1] - moments[0]) / times;

@@ -18,7 +18,7 @@ struct tws_watchdog {
   double began_s;
 };
 
-static void bark(const tws_watchdog *w, int64_t step) {
+static void report_hang(const tws_watchdog *w, int64_t step) {
   tws_error err = {0};
   int missing = tws_comm_missing(w->setup.comm);
   char text[256];
@@ -34,7 +34,7 @@ static void bark(const tws_watchdog *w, int64_t step) {
   _exit(tws_code_exit(TWS_HANG));
 }
 
-static void *watch(void *argument) {
+static void *watch_thread(void *argument) {
   tws_watchdog *w = argument;
   pthread_mutex_lock(&w->lock);
   while (!w->stop) {
@@ -44,7 +44,7 @@ static void *watch(void *argument) {
     }
     double left = w->began_s + w->setup.deadline_s - tws_clock_s();
     if (left <= 0.0 && tws_comm_missing(w->setup.comm) >= 0) left += grace_s;
-    if (left <= 0.0) bark(w, w->step);
+    if (left <= 0.0) report_hang(w, w->step);
     if (left > 0.25) left = 0.25;
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -68,7 +68,7 @@ tws_code tws_watchdog_create(const tws_watchdog_setup *setup, tws_watchdog **out
   pthread_mutex_init(&w->lock, NULL);
   pthread_cond_init(&w->changed, &clock);
   pthread_condattr_destroy(&clock);
-  if (pthread_create(&w->thread, NULL, watch, w) != 0) {
+  if (pthread_create(&w->thread, NULL, watch_thread, w) != 0) {
     tws_free(w);
     return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a thread");
   }
@@ -76,7 +76,7 @@ tws_code tws_watchdog_create(const tws_watchdog_setup *setup, tws_watchdog **out
   return TWS_OK;
 }
 
-static void set(tws_watchdog *w, int running, int stop, int64_t step) {
+static void set_state(tws_watchdog *w, int running, int stop, int64_t step) {
   pthread_mutex_lock(&w->lock);
   w->running = running;
   w->stop = stop;
@@ -87,16 +87,16 @@ static void set(tws_watchdog *w, int running, int stop, int64_t step) {
 }
 
 void tws_watchdog_begin(tws_watchdog *w, int64_t step) {
-  if (w) set(w, 1, 0, step);
+  if (w) set_state(w, 1, 0, step);
 }
 
 void tws_watchdog_end(tws_watchdog *w) {
-  if (w) set(w, 0, 0, 0);
+  if (w) set_state(w, 0, 0, 0);
 }
 
 void tws_watchdog_destroy(tws_watchdog *w) {
   if (!w) return;
-  set(w, 0, 1, 0);
+  set_state(w, 0, 1, 0);
   pthread_join(w->thread, NULL);
   pthread_cond_destroy(&w->changed);
   pthread_mutex_destroy(&w->lock);

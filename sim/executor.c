@@ -39,7 +39,7 @@ void tws_sim_timer(tws_sim *sim, double date_s, uint64_t tag) {
 
 /* ---- advancing ---- */
 
-static void record(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
+static void record_end(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   tws_sim_rank *r = &sim->ranks[rank];
   const tws_op *o = &r->plan->ops[op];
   char label[160];
@@ -65,11 +65,11 @@ void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   else
     r->other_s += end_s - ready_s;
   if (end_s > sim->end_s) sim->end_s = end_s;
-  if (sim->timeline) record(sim, rank, op, end_s);
+  if (sim->timeline) record_end(sim, rank, op, end_s);
   tws_run_end(sim->run, rank, op, end_s);
 }
 
-static void begin(tws_sim *sim, uint32_t rank, uint32_t op) {
+static void begin_operation(tws_sim *sim, uint32_t rank, uint32_t op) {
   tws_sim_rank *r = &sim->ranks[rank];
   tws_op_times *times = &sim->run->ranks[rank].times[op];
   const double seconds = tws_sim_cost(sim, rank, r->plan->ops[op].work);
@@ -93,7 +93,7 @@ static void begin_ready(tws_sim *sim) {
     if (start.rendezvous != TWS_NONE)
       tws_sim_meet(sim, start.rendezvous);
     else
-      begin(sim, start.rank, start.op);
+      begin_operation(sim, start.rank, start.op);
   }
 }
 
@@ -180,7 +180,7 @@ static tws_code prepare_ranks(tws_sim *sim, tws_error *err) {
   return request->fold ? find_classes(sim, err) : TWS_OK;
 }
 
-static tws_code prepare(tws_sim *sim, tws_error *err) {
+static tws_code prepare_simulation(tws_sim *sim, tws_error *err) {
   const tws_sim_request *request = sim->request;
   const tws_machine *machine = &request->machine;
   TWS_TRY(check_request(request, err));
@@ -209,7 +209,7 @@ static tws_code prepare(tws_sim *sim, tws_error *err) {
 
 /* ---- running ---- */
 
-static tws_code execute(tws_sim *sim, tws_error *err) {
+static tws_code execute_simulation(tws_sim *sim, tws_error *err) {
   if (tws_engine_begin(on_event, sim) != 0) return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
   begin_ready(sim);
   if (tws_engine_run() != 0) tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
@@ -238,8 +238,8 @@ tws_code tws_sim_run(const tws_sim_request *request, tws_sim_result *result, tws
   tws_sim sim = {.request = request, .timeline = request->timeline, .err = err};
   memset(result, 0, sizeof *result);
   sim.arena = tws_arena_create();
-  tws_code code = sim.arena ? prepare(&sim, err) : no_memory(err);
-  if (code == TWS_OK) code = execute(&sim, err);
+  tws_code code = sim.arena ? prepare_simulation(&sim, err) : no_memory(err);
+  if (code == TWS_OK) code = execute_simulation(&sim, err);
   if (code == TWS_OK) code = read_result(&sim, result, err);
   for (size_t i = 0; sim.transfers && i < sim.run->rendezvous_count; i++) tws_free(sim.transfers[i].messages);
   tws_run_destroy(sim.run);

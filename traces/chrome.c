@@ -23,11 +23,11 @@ typedef struct writer {
 #define ADD_LITERAL(out, text) tws_text_add_bytes((out), (text), sizeof(text) - 1)
 
 /* Events are put at a pointer into room that was made for the whole of one. */
-static inline char *put(char *at, const char *text, size_t length) {
+static inline char *put_text(char *at, const char *text, size_t length) {
   memcpy(at, text, length);
   return at + length;
 }
-#define PUT_LITERAL(at, text) put((at), (text), sizeof(text) - 1)
+#define PUT_LITERAL(at, text) put_text((at), (text), sizeof(text) - 1)
 
 static inline char *put_unsigned(char *at, uint64_t value) {
   char digits[20];
@@ -36,7 +36,7 @@ static inline char *put_unsigned(char *at, uint64_t value) {
     digits[--first] = (char)('0' + value % 10);
     value /= 10;
   } while (value);
-  return put(at, digits + first, sizeof digits - first);
+  return put_text(at, digits + first, sizeof digits - first);
 }
 
 /* Nanoseconds as microseconds with three decimals, "12.345". */
@@ -92,9 +92,9 @@ static void add_event(writer *w, const tws_timeline *timeline, const tws_event *
   }
   char *at = w->out.data + w->out.length;
   at = PUT_LITERAL(at, ",\n{\"ph\":\"X\",\"name\":\"");
-  at = put(at, w->escaped.data + name->name, name->name_length);
+  at = put_text(at, w->escaped.data + name->name, name->name_length);
   at = PUT_LITERAL(at, "\",\"cat\":\"");
-  at = put(at, phase, phase_length);
+  at = put_text(at, phase, phase_length);
   at = PUT_LITERAL(at, "\",\"pid\":");
   at = put_unsigned(at, pid);
   at = PUT_LITERAL(at, ",\"tid\":");
@@ -106,7 +106,7 @@ static void add_event(writer *w, const tws_timeline *timeline, const tws_event *
   at = PUT_LITERAL(at, ",\"args\":{\"op\":");
   at = put_unsigned(at, event->op);
   at = PUT_LITERAL(at, ",\"phase\":\"");
-  at = put(at, phase, phase_length);
+  at = put_text(at, phase, phase_length);
   at = PUT_LITERAL(at, "\",\"micro_batch\":");
   at = put_unsigned(at, event->micro_batch);
   if (event->step) {
@@ -115,7 +115,7 @@ static void add_event(writer *w, const tws_timeline *timeline, const tws_event *
   }
   if (name->module_length) {
     at = PUT_LITERAL(at, ",\"module\":\"");
-    at = put(at, w->escaped.data + name->module, name->module_length);
+    at = put_text(at, w->escaped.data + name->module, name->module_length);
     *at++ = '"';
   }
   at = PUT_LITERAL(at, "}}");

@@ -28,7 +28,7 @@ static tws_code no_memory(tws_error *err) {
   return tws_fail(err, TWS_MEMORY, NULL, "out of memory while comparing timelines");
 }
 
-static int shared(const job *j, const tws_event *event) {
+static int is_shared(const job *j, const tws_event *event) {
   return j->ranks[event->rank] == (1 << SIDES) - 1;
 }
 
@@ -48,7 +48,8 @@ static size_t collect_keys(const job *j, int side, key *keys) {
   size_t count = 0, unique = 0;
   for (size_t i = 0; i < timeline->event_count; i++) {
     const tws_event *event = &timeline->events[i];
-    if (shared(j, event)) keys[count++] = (key){(uint64_t)event->rank << 32 | event->op, timeline->names[event->name]};
+    if (is_shared(j, event))
+      keys[count++] = (key){(uint64_t)event->rank << 32 | event->op, timeline->names[event->name]};
   }
   qsort(keys, count, sizeof *keys, compare_keys);
   for (size_t i = 0; i < count; i++) {
@@ -124,7 +125,7 @@ static tws_code measure_steps(job *j, int side, tws_error *err) {
   if (!spans) return no_memory(err);
   for (size_t i = 0; i < timeline->event_count; i++) {
     const tws_event *event = &timeline->events[i];
-    if (!shared(j, event)) continue;
+    if (!is_shared(j, event)) continue;
     if (count && spans[count - 1].step == event->step) { /* the usual case: events of one step stand together */
       spans[count - 1].start_s = fmin(spans[count - 1].start_s, event->start_s);
       spans[count - 1].end_s = fmax(spans[count - 1].end_s, event->end_s);
@@ -190,7 +191,7 @@ static tws_code add_up(job *j, tables *t, tws_error *err) {
     const double share = 1.0 / ((double)j->rank_count * j->steps[side]);
     for (size_t i = 0; i < timeline->event_count; i++) {
       const tws_event *event = &timeline->events[i];
-      if (!shared(j, event)) continue;
+      if (!is_shared(j, event)) continue;
       const double seconds = (event->end_s - event->start_s) * share;
       const uint32_t name = label[side][event->name];
       t->phase.side[side][event->phase] += seconds;

@@ -8,12 +8,12 @@
 #include "base/json.h"
 #include "traces/timeline.h"
 
-static void separate(tws_text *out) {
+static void add_separator(tws_text *out) {
   if (out->length && out->data[out->length - 1] != '\n') tws_text_add_bytes(out, ",", 1);
 }
 
 void tws_csv_text(tws_text *out, const char *text) {
-  separate(out);
+  add_separator(out);
   if (!strpbrk(text, ",\"\r\n") && *text) {
     tws_text_add_bytes(out, text, strlen(text));
     return;
@@ -28,7 +28,7 @@ void tws_csv_text(tws_text *out, const char *text) {
 
 void tws_csv_number(tws_text *out, double value) {
   char text[40];
-  separate(out);
+  add_separator(out);
   for (int digits = 6; digits <= 17; digits++) {
     snprintf(text, sizeof text, "%.*g", digits, value);
     if (!isfinite(value) || strtod(text, NULL) == value) break;
@@ -37,7 +37,7 @@ void tws_csv_number(tws_text *out, double value) {
 }
 
 void tws_csv_integer(tws_text *out, long long value) {
-  separate(out);
+  add_separator(out);
   tws_text_add(out, "%lld", value);
 }
 

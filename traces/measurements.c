@@ -269,7 +269,7 @@ tws_code tws_measurements_read(const char *path, tws_measurements *m, tws_error 
 
 enum { MAX_RUNS = 256 };
 
-static int alike(const tws_measurements *a, const tws_measurements *b) {
+static int are_alike(const tws_measurements *a, const tws_measurements *b) {
   if (a->world != b->world || a->kernel_count != b->kernel_count || a->collective_count != b->collective_count ||
       a->message_count != b->message_count)
     return 0;
@@ -293,7 +293,8 @@ tws_code tws_measurements_combine(const tws_measurements *const *runs, int count
   *out = (tws_measurements){0};
   if (count < 1 || count > MAX_RUNS) return tws_fail(err, TWS_INVALID, 0, "%d runs cannot be combined", count);
   for (int r = 1; r < count; r++)
-    if (!alike(runs[0], runs[r])) return tws_fail(err, TWS_INVALID, 0, "calibration runs measured different things");
+    if (!are_alike(runs[0], runs[r]))
+      return tws_fail(err, TWS_INVALID, 0, "calibration runs measured different things");
   tws_code code = TWS_OK;
   for (size_t i = 0; i < runs[0]->kernel_count && code == TWS_OK; i++)
     code = tws_measurements_add_kernel(out, &runs[0]->kernels[i], err);

@@ -91,8 +91,8 @@ static tws_code run_gnuplot(char *commands, char *script, tws_error *err) {
 }
 
 /* Writes the data beside the picture, then draws it. `settings` has the script's further variables; both are freed. */
-static tws_code draw(const char *scripts, const char *script, tws_text *data, tws_text *settings, const char *title,
-                     const char *out, tws_error *err) {
+static tws_code draw_script(const char *scripts, const char *script, tws_text *data, tws_text *settings,
+                            const char *title, const char *out, tws_error *err) {
   char file[4200], path[4200];
   snprintf(path, sizeof path, "%s/%s", scripts, script);
   const char *dot = strrchr(out, '.'), *slash = strrchr(out, '/');
@@ -215,7 +215,7 @@ tws_code tws_plot_timelines(const char *scripts, const tws_timeline *const *time
   }
   tws_text_add(&settings, "rows = %d; longest_ms = %.6f; height = %d; ", row_count, longest > 0 ? longest : 1,
                150 + 34 * row_count);
-  return draw(scripts, "timeline.gp", &data, &settings, title, out, err);
+  return draw_script(scripts, "timeline.gp", &data, &settings, title, out, err);
 }
 
 /* ---- memory ---- */
@@ -241,7 +241,7 @@ tws_code tws_plot_memory(const char *scripts, const char *csv, const char *title
     return tws_fail(err, TWS_INVALID, 0, "%s: the ledger has no categories", out);
   }
   tws_text_add_bytes(&data, csv, strlen(csv));
-  return draw(scripts, "memory.gp", &data, &settings, title, out, err);
+  return draw_script(scripts, "memory.gp", &data, &settings, title, out, err);
 }
 
 /* ---- accuracy ---- */
@@ -259,5 +259,5 @@ tws_code tws_plot_accuracy(const char *scripts, const tws_plot_point *points, in
   }
   if (count == 0) return tws_fail(err, TWS_INVALID, 0, "%s: nothing was measured", out);
   tws_text_add(&settings, "rows = %d; bound = %.6g; height = 700; ", count, bound);
-  return draw(scripts, "accuracy.gp", &data, &settings, title, out, err);
+  return draw_script(scripts, "accuracy.gp", &data, &settings, title, out, err);
 }

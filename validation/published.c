@@ -10,14 +10,14 @@
 
 /* ---- the file ---- */
 
-static const cJSON *member(const cJSON *object, const char *key) {
+static const cJSON *find_member(const cJSON *object, const char *key) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
   return item && !cJSON_IsNull(item) ? item : NULL;
 }
 
 static tws_code read_object(const tws_json *json, const cJSON *object, const char *key, int required,
                             const cJSON **item, tws_error *err) {
-  *item = member(object, key);
+  *item = find_member(object, key);
   if (*item ? cJSON_IsObject(*item) : !required) return TWS_OK;
   return tws_json_fail(json, *item ? *item : object, err, NULL, *item ? "\"%s\" must be an object" : "no \"%s\"", key);
 }
@@ -35,9 +35,9 @@ static tws_code find_named(const tws_json *json, const cJSON *run, const char *k
   TWS_TRY(read_text(json, run, key, required, "", name, err));
   if (!**name) return TWS_OK;
   TWS_TRY(read_object(json, json->root, section, 1, &all, err));
-  *item = member(all, *name);
+  *item = find_member(all, *name);
   if (cJSON_IsObject(*item)) return TWS_OK;
-  return tws_json_fail(json, member(run, key), err, NULL, "\"%s\" has no object \"%.80s\"", section, *name);
+  return tws_json_fail(json, find_member(run, key), err, NULL, "\"%s\" has no object \"%.80s\"", section, *name);
 }
 
 static tws_code read_figures(const tws_json *json, const cJSON *run, tws_published_run *out, tws_error *err) {
@@ -89,12 +89,12 @@ static tws_code read_runs(tws_published *p, tws_error *err) {
   if (!cJSON_IsObject(json->root)) return tws_json_fail(json, json->root, err, NULL, "the file must hold one object");
   TWS_TRY(read_text(json, json->root, "schema", 1, NULL, &schema, err));
   if (strcmp(schema, "twinspeed-published-1") != 0)
-    return tws_json_fail(json, member(json->root, "schema"), err, "\"twinspeed-published-1\" is read",
+    return tws_json_fail(json, find_member(json->root, "schema"), err, "\"twinspeed-published-1\" is read",
                          "unknown schema \"%.80s\"", schema);
   TWS_TRY(tws_json_only(json, json->root, known, err));
   TWS_TRY(read_text(json, json->root, "about", 0, "", &p->about, err));
   TWS_TRY(read_object(json, json->root, "config", 0, &shared, err));
-  const cJSON *runs = member(json->root, "runs");
+  const cJSON *runs = find_member(json->root, "runs");
   if (!cJSON_IsArray(runs)) return tws_json_fail(json, runs ? runs : json->root, err, NULL, "\"runs\" must be a list");
   p->runs = tws_calloc((size_t)cJSON_GetArraySize(runs) + 1, sizeof *p->runs);
   if (!p->runs) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for published runs");
@@ -132,10 +132,10 @@ void tws_published_destroy(tws_published *published) {
 /* ---- one run as a job ---- */
 
 /* A part of the file, read as a document of its own. */
-static tws_json part(const tws_published *p, const char *section, const char *name) {
+static tws_json find_part(const tws_published *p, const char *section, const char *name) {
   tws_json view = *p->json;
-  const cJSON *object = member(p->json->root, section);
-  view.root = (cJSON *)(name ? member(object, name) : object);
+  const cJSON *object = find_member(p->json->root, section);
+  view.root = (cJSON *)(name ? find_member(object, name) : object);
   return view;
 }
 
@@ -153,7 +153,7 @@ static tws_code set_own(tws_config *config, const cJSON *own, tws_error *err) {
 }
 
 static tws_code load_config(const tws_published *p, const tws_published_run *run, tws_config **config, tws_error *err) {
-  tws_json view = part(p, "config", NULL);
+  tws_json view = find_part(p, "config", NULL);
   TWS_TRY(view.root ? tws_config_from_json(&view, config, err) : tws_config_default(config, err));
   return set_own(*config, run->config, err);
 }
@@ -161,9 +161,9 @@ static tws_code load_config(const tws_published *p, const tws_published_run *run
 static tws_code load_parts(const tws_published *p, const tws_published_run *run, tws_job_parts_given *parts,
                            tws_error *err) {
   TWS_TRY(load_config(p, run, &parts->config, err));
-  tws_json view = part(p, "models", run->model);
+  tws_json view = find_part(p, "models", run->model);
   TWS_TRY(tws_network_from_json(&view, tws_config_vocabulary_multiple(parts->config), &parts->network, err));
-  view = part(p, "systems", run->system);
+  view = find_part(p, "systems", run->system);
   TWS_TRY(tws_cluster_from_json(&view, &parts->cluster, err));
   const int devices = parts->cluster.devices_per_node;
   parts->cluster.nodes = (run->gpus + devices - 1) / devices;

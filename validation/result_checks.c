@@ -54,7 +54,7 @@ static int in_range(const cJSON *item, size_t row) {
   return value >= rows[row].low && value <= rows[row].high && (rows[row].kind != WHOLE || value == floor(value));
 }
 
-static tws_code refuse(const tws_json *json, const cJSON *item, size_t row, tws_error *err) {
+static tws_code refuse_number(const tws_json *json, const cJSON *item, size_t row, tws_error *err) {
   static const char hint[] = "give the file as the program wrote it";
   char got[96];
   tws_json_describe(item, got, sizeof got);
@@ -85,23 +85,23 @@ static int is_read(const cJSON *item) {
   return 0;
 }
 
-static tws_code check(const tws_json *json, const cJSON *item, tws_error *err) {
+static tws_code check_item(const tws_json *json, const cJSON *item, tws_error *err) {
   size_t count = sizeof rows / sizeof *rows, row = 0;
   if (item->string && strcmp(item->string, "axes") == 0) return check_axes(json, item, err);
   while (item->string && row < count && strcmp(rows[row].key, item->string) != 0) row++;
   if (item->string && row < count) {
     const cJSON *one;
     if (rows[row].kind == NUMBERS && cJSON_IsArray(item)) {
-      cJSON_ArrayForEach(one, item) if (!in_range(one, row)) return refuse(json, one, row, err);
+      cJSON_ArrayForEach(one, item) if (!in_range(one, row)) return refuse_number(json, one, row, err);
       return TWS_OK;
     }
-    return in_range(item, row) ? TWS_OK : refuse(json, item, row, err);
+    return in_range(item, row) ? TWS_OK : refuse_number(json, item, row, err);
   }
   if (!is_read(item)) return TWS_OK;
-  for (const cJSON *child = item->child; child; child = child->next) TWS_TRY(check(json, child, err));
+  for (const cJSON *child = item->child; child; child = child->next) TWS_TRY(check_item(json, child, err));
   return TWS_OK;
 }
 
 tws_code tws_result_check(const tws_json *json, tws_error *err) {
-  return check(json, json->root, err); /* the reader of JSON bounds the depth */
+  return check_item(json, json->root, err); /* the reader of JSON bounds the depth */
 }

@@ -8,19 +8,19 @@
 #include "traces/measurements.h"
 #include "validation/result_checks.h"
 
-static int64_t integer(const cJSON *object, const char *key) {
+static int64_t integer_of(const cJSON *object, const char *key) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
   return cJSON_IsNumber(item) && fabs(item->valuedouble) < 9e15 ? (int64_t)item->valuedouble : 0;
 }
 
-static double number(const cJSON *object, const char *key) {
+static double number_of(const cJSON *object, const char *key) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
   return cJSON_IsNumber(item) ? item->valuedouble : 0;
 }
 
 /* What a result does not say stays as another result said it. */
-static void learn(double *value, const cJSON *object, const char *key) {
-  double said = number(object, key);
+static void learn_number(double *value, const cJSON *object, const char *key) {
+  double said = number_of(object, key);
   if (said > 0) *value = said;
 }
 
@@ -36,13 +36,14 @@ const char *tws_result_model(const char *model) {
   return at;
 }
 
-static int differ(const char *a, const char *b) {
+static int texts_differ(const char *a, const char *b) {
   return *a && *b && strcmp(a, b) != 0;
 }
 
 /* Results of one row are of one thing. What the file that is being read does not say, another may have. */
-static tws_result_entry *join(tws_results *r, tws_result_entry *e) {
-  if (differ(e->fingerprint.model, r->fingerprint.model) || differ(e->fingerprint.plan, r->fingerprint.plan)) {
+static tws_result_entry *join_entry(tws_results *r, tws_result_entry *e) {
+  if (texts_differ(e->fingerprint.model, r->fingerprint.model) ||
+      texts_differ(e->fingerprint.plan, r->fingerprint.plan)) {
     r->clash = e;
     return NULL;
   }
@@ -54,14 +55,14 @@ static tws_result_entry *join(tws_results *r, tws_result_entry *e) {
 }
 
 /* The entry of this configuration, added when it is new. NULL without memory, or when they cannot be one. */
-static tws_result_entry *find(tws_results *r, const tws_result_entry *key) {
+static tws_result_entry *find_entry(tws_results *r, const tws_result_entry *key) {
   for (size_t i = 0; i < r->count; i++) {
     tws_result_entry *e = &r->entries[i];
     if (strcmp(e->model, key->model) == 0 && strcmp(e->recompute, key->recompute) == 0 &&
         strcmp(e->dtype, key->dtype) == 0 && strcmp(e->axes, key->axes) == 0 && e->sequence == key->sequence &&
         e->stage == key->stage && e->micro == key->micro && e->accumulation == key->accumulation &&
         e->ranks == key->ranks && e->threads == key->threads)
-      return join(r, e);
+      return join_entry(r, e);
   }
   if (tws_reserve(&r->entries, &r->capacity, r->count + 1, sizeof *r->entries) != 0) return NULL;
   r->entries[r->count] = *key;
@@ -77,11 +78,11 @@ static void read_axes(const cJSON *job, char *text, size_t size) {
   text[0] = '\0';
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
     const char *name = tws_axis_name((tws_axis)axis);
-    int64_t ranks = axis == TWS_AXIS_DATA ? 1 : integer(axes, name);
+    int64_t ranks = axis == TWS_AXIS_DATA ? 1 : integer_of(axes, name);
     if (ranks > 1 && used < size)
       used += (size_t)snprintf(text + used, size - used, "%s%s %lld", used ? ", " : "", name, (long long)ranks);
   }
-  int64_t chunks = integer(job, "virtual_stages");
+  int64_t chunks = integer_of(job, "virtual_stages");
   if (*schedule && used < size) used += (size_t)snprintf(text + used, size - used, ", %s", schedule);
   if (chunks > 1 && used < size) used += (size_t)snprintf(text + used, size - used, " x %lld", (long long)chunks);
   if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(job, "sequence_parallel")) && used < size)
@@ -90,27 +91,28 @@ static void read_axes(const cJSON *job, char *text, size_t size) {
 
 /* `all` is what says the model, type and sequence of the job: itself, or the list it is in. */
 static tws_result_entry *find_job(tws_results *r, const cJSON *job, const cJSON *all, int64_t ranks) {
-  tws_result_entry key = {.stage = integer(job, "zero_stage"), .micro = integer(job, "micro_batch"), .ranks = ranks};
-  key.threads = integer(job, "threads");
-  key.accumulation = integer(job, "accumulation_steps");
-  if (!key.accumulation) key.accumulation = integer(job, "accumulation");
-  key.sequence = integer(all, "sequence_length");
+  tws_result_entry key = {
+      .stage = integer_of(job, "zero_stage"), .micro = integer_of(job, "micro_batch"), .ranks = ranks};
+  key.threads = integer_of(job, "threads");
+  key.accumulation = integer_of(job, "accumulation_steps");
+  if (!key.accumulation) key.accumulation = integer_of(job, "accumulation");
+  key.sequence = integer_of(all, "sequence_length");
   snprintf(key.model, sizeof key.model, "%.63s", tws_result_model(text_of(all, "model")));
   snprintf(key.dtype, sizeof key.dtype, "%.7s", text_of(all, "dtype"));
   snprintf(key.recompute, sizeof key.recompute, "%.15s", text_of(job, "recompute"));
   read_axes(job, key.axes, sizeof key.axes);
-  tws_result_entry *e = find(r, &key);
-  int64_t tokens = integer(job, "train_batch") * key.sequence;
+  tws_result_entry *e = find_entry(r, &key);
+  int64_t tokens = integer_of(job, "train_batch") * key.sequence;
   if (e && tokens > 0) e->tokens = tokens;
   return e;
 }
 
 static int read_train(tws_results *r, const cJSON *root) {
   const cJSON *job = cJSON_GetObjectItemCaseSensitive(root, "configuration"), *one;
-  tws_result_entry *e = find_job(r, job, job, integer(root, "ranks"));
+  tws_result_entry *e = find_job(r, job, job, integer_of(root, "ranks"));
   if (!e) return -1;
-  e->measured_s = number(root, "median_step_s");
-  e->steps = integer(root, "steps");
+  e->measured_s = number_of(root, "median_step_s");
+  e->steps = integer_of(root, "steps");
   const cJSON *losses = cJSON_GetObjectItemCaseSensitive(root, "losses");
   int count = cJSON_GetArraySize(losses);
   if (count > 0) {
@@ -119,8 +121,8 @@ static int read_train(tws_results *r, const cJSON *root) {
   }
   cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(root, "memory")) {
     const cJSON *device = cJSON_GetObjectItemCaseSensitive(one, "device");
-    e->predicted_bytes = fmax(e->predicted_bytes, number(device, "predicted_bytes"));
-    e->allocated_bytes = fmax(e->allocated_bytes, number(device, "allocated_bytes"));
+    e->predicted_bytes = fmax(e->predicted_bytes, number_of(device, "predicted_bytes"));
+    e->allocated_bytes = fmax(e->allocated_bytes, number_of(device, "allocated_bytes"));
   }
   const cJSON *times = cJSON_GetObjectItemCaseSensitive(root, "step_s");
   size_t n = (size_t)cJSON_GetArraySize(times), kept = 0;
@@ -136,35 +138,35 @@ static int read_train(tws_results *r, const cJSON *root) {
 }
 
 static int read_estimate(tws_results *r, const cJSON *root) {
-  tws_result_entry *e = find_job(r, root, root, integer(root, "ranks"));
+  tws_result_entry *e = find_job(r, root, root, integer_of(root, "ranks"));
   if (!e) return -1;
   const cJSON *memory = cJSON_GetObjectItemCaseSensitive(root, "memory");
-  learn(&e->estimated_s, cJSON_GetObjectItemCaseSensitive(root, "time"), "step_s");
-  learn(&e->predicted_bytes, cJSON_GetObjectItemCaseSensitive(memory, "device"), "arena_bytes");
+  learn_number(&e->estimated_s, cJSON_GetObjectItemCaseSensitive(root, "time"), "step_s");
+  learn_number(&e->predicted_bytes, cJSON_GetObjectItemCaseSensitive(memory, "device"), "arena_bytes");
   return 0;
 }
 
 static int read_simulation(tws_results *r, const cJSON *root) {
-  tws_result_entry *e = find_job(r, root, root, integer(root, "ranks"));
+  tws_result_entry *e = find_job(r, root, root, integer_of(root, "ranks"));
   if (!e) return -1;
-  learn(&e->simulated_s, root, "step_s");
-  learn(&e->estimated_s, root, "longest_path_s");
+  learn_number(&e->simulated_s, root, "step_s");
+  learn_number(&e->estimated_s, root, "longest_path_s");
   return 0;
 }
 
 /* What validate and its sweep say of one configuration. */
 static void add_measurement(tws_result_entry *e, const cJSON *one, const char *predicted_key,
                             const char *measured_key) {
-  learn(&e->simulated_s, one, predicted_key);
-  learn(&e->measured_s, one, measured_key);
-  learn(&e->low_s, one, "measured_low_s");
-  learn(&e->high_s, one, "measured_high_s");
-  learn(&e->predicted_bytes, one, "rank_ledger_bytes");
-  learn(&e->allocated_bytes, one, "rank_allocated_bytes");
+  learn_number(&e->simulated_s, one, predicted_key);
+  learn_number(&e->measured_s, one, measured_key);
+  learn_number(&e->low_s, one, "measured_low_s");
+  learn_number(&e->high_s, one, "measured_high_s");
+  learn_number(&e->predicted_bytes, one, "rank_ledger_bytes");
+  learn_number(&e->allocated_bytes, one, "rank_allocated_bytes");
 }
 
 static int read_validation(tws_results *r, const cJSON *root) {
-  tws_result_entry *e = find_job(r, root, root, integer(root, "ranks"));
+  tws_result_entry *e = find_job(r, root, root, integer_of(root, "ranks"));
   if (!e) return -1;
   add_measurement(e, root, "predicted_step_s", "measured_step_s");
   return 0;
@@ -173,7 +175,7 @@ static int read_validation(tws_results *r, const cJSON *root) {
 static int read_accuracy(tws_results *r, const cJSON *root) {
   const cJSON *one;
   cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(root, "configurations")) {
-    tws_result_entry *e = find_job(r, one, root, integer(one, "ranks"));
+    tws_result_entry *e = find_job(r, one, root, integer_of(one, "ranks"));
     if (!e) return -1;
     add_measurement(e, one, "simulated_s", "measured_s");
   }
@@ -183,12 +185,12 @@ static int read_accuracy(tws_results *r, const cJSON *root) {
 static int read_tune(tws_results *r, const cJSON *root) {
   const cJSON *one;
   cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(root, "candidates")) {
-    tws_result_entry *e = find_job(r, one, root, integer(one, "ranks"));
+    tws_result_entry *e = find_job(r, one, root, integer_of(one, "ranks"));
     if (!e) return -1;
-    learn(&e->estimated_s, one, "predicted_step_s");
-    learn(&e->simulated_s, one, "simulated_step_s");
-    learn(&e->predicted_bytes, one, "rank_bytes");
-    double measured = number(one, "measured_step_s"), spread = number(one, "measured_spread_s");
+    learn_number(&e->estimated_s, one, "predicted_step_s");
+    learn_number(&e->simulated_s, one, "simulated_step_s");
+    learn_number(&e->predicted_bytes, one, "rank_bytes");
+    double measured = number_of(one, "measured_step_s"), spread = number_of(one, "measured_spread_s");
     if (measured <= 0) continue;
     e->measured_s = measured;
     e->low_s = measured - spread / 2;
@@ -200,7 +202,7 @@ static int read_tune(tws_results *r, const cJSON *root) {
 static tws_code unreadable(const tws_results *r, tws_error *err) {
   const tws_result_entry *e = r->clash;
   if (!e) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  const int model = differ(e->fingerprint.model, r->fingerprint.model);
+  const int model = texts_differ(e->fingerprint.model, r->fingerprint.model);
   return tws_fail(err, TWS_INVALID, "report them one by one, or write both with the same model and options",
                   "%s and %s do not belong together: two %s that the table could not tell apart", e->file, r->file,
                   model ? "models" : "plans of one model");

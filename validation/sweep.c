@@ -99,17 +99,17 @@ void tws_sweep_free(tws_sweep *sweep) {
 
 /* ---- measuring ---- */
 
-static tws_code calibrate(tws_sweep *s, int round, tws_error *err) {
+static tws_code calibrate_once(tws_sweep *s, int round, tws_error *err) {
   tws_calibration_request request = {
       .cores = tws_launch_cores(), .quick = 1, .run_count = s->run_count, .log = s->request->log};
   for (int i = 0; i < s->run_count; i++) request.runs[i] = s->runs[i];
   return tws_calibration_run(&request, s->rounds[round], err);
 }
 
-static tws_code measure(tws_sweep *s, tws_error *err) {
+static tws_code measure_points(tws_sweep *s, tws_error *err) {
   const tws_sweep_request *r = s->request;
   for (int round = 0; round < r->rounds; round++) {
-    if (!r->spec->profile) TWS_TRY(calibrate(s, round, err));
+    if (!r->spec->profile) TWS_TRY(calibrate_once(s, round, err));
     for (int i = 0; i < s->count; i++) {
       tws_sweep_point *p = &s->points[(i + round * 5) % s->count]; /* another neighbour in each round */
       tws_variant_text text;
@@ -168,7 +168,7 @@ double tws_sweep_error(const tws_sweep_point *point) {
   return (point->simulated_s - point->measured_s) / point->measured_s;
 }
 
-static void judge(tws_sweep *s) {
+static void judge_sweep(tws_sweep *s) {
   double errors[TWS_SWEEP_POINTS], spreads[TWS_SWEEP_POINTS];
   s->pick = s->best = &s->points[0];
   for (int i = 0; i < s->count; i++) {
@@ -185,9 +185,9 @@ static void judge(tws_sweep *s) {
 }
 
 tws_code tws_sweep_run(tws_sweep *sweep, tws_error *err) {
-  TWS_TRY(measure(sweep, err));
+  TWS_TRY(measure_points(sweep, err));
   TWS_TRY(make_profile(sweep, err));
   for (int i = 0; i < sweep->count; i++) TWS_TRY(predict_point(sweep, &sweep->points[i], err));
-  judge(sweep);
+  judge_sweep(sweep);
   return TWS_OK;
 }

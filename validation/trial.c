@@ -11,7 +11,7 @@
 
 enum { ARGUMENTS = 64 + TWS_MAX_STRINGS };
 
-static double number(const cJSON *object, const char *key) {
+static double number_of(const cJSON *object, const char *key) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
   return cJSON_IsNumber(item) ? item->valuedouble : 0;
 }
@@ -21,12 +21,12 @@ static void read_memory(const cJSON *root, tws_trial *trial) {
   trial->predicted_bytes = trial->allocated_bytes = trial->peak_rss_bytes = 0;
   trial->rank_predicted_bytes = trial->rank_allocated_bytes = 0;
   cJSON_ArrayForEach(rank, cJSON_GetObjectItemCaseSensitive(root, "memory")) {
-    trial->peak_rss_bytes += number(rank, "peak_rss_bytes");
+    trial->peak_rss_bytes += number_of(rank, "peak_rss_bytes");
     double predicted = 0, allocated = 0;
     cJSON_ArrayForEach(tier, rank) {
       if (!cJSON_IsObject(tier)) continue;
-      predicted += number(tier, "predicted_bytes");
-      allocated += number(tier, "allocated_bytes");
+      predicted += number_of(tier, "predicted_bytes");
+      allocated += number_of(tier, "allocated_bytes");
     }
     trial->predicted_bytes += predicted;
     trial->allocated_bytes += allocated;

@@ -5,7 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static tws_code predict(const tws_job *job, const tws_validation_request *request, tws_validation *v, tws_error *err) {
+static tws_code predict_step(const tws_job *job, const tws_validation_request *request, tws_validation *v,
+                             tws_error *err) {
   v->simulated = tws_timeline_create("simulated");
   if (!v->simulated) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a timeline");
   const tws_simulation_request of_job = {.sim = request->sim,
@@ -32,7 +33,8 @@ static tws_code read_trace(const char *path, tws_validation *v, tws_error *err) 
                                   &v->measured, err);
 }
 
-static tws_code measure(const tws_job *job, const tws_validation_request *request, tws_validation *v, tws_error *err) {
+static tws_code measure_step(const tws_job *job, const tws_validation_request *request, tws_validation *v,
+                             tws_error *err) {
   char trace[4096];
   TWS_TRY(tws_temporary_file(trace, sizeof trace, "trace", err));
   tws_log_write(request->log, TWS_LOG_INFO, "training %lld steps on %d rank%s", (long long)request->steps, job->ranks,
@@ -53,8 +55,8 @@ static tws_code measure(const tws_job *job, const tws_validation_request *reques
 tws_code tws_validate_job(const tws_job *job, const tws_validation_request *request, tws_validation *out,
                           tws_error *err) {
   *out = (tws_validation){0};
-  TWS_TRY(predict(job, request, out, err));
-  return measure(job, request, out, err);
+  TWS_TRY(predict_step(job, request, out, err));
+  return measure_step(job, request, out, err);
 }
 
 void tws_validation_free(tws_validation *validation) {

@@ -31,7 +31,7 @@ struct tws_profile_builder {
   size_t kernel_count, kernel_capacity, collective_count, collective_capacity, detail_count, detail_capacity;
 };
 
-static const char *keep(tws_profile_builder *b, const char *text) {
+static const char *keep_text(tws_profile_builder *b, const char *text) {
   char *copy = tws_arena_strdup(b->arena, text);
   if (copy == NULL) b->failed = 1;
   return copy != NULL ? copy : "";
@@ -46,7 +46,7 @@ tws_profile_builder *tws_profile_builder_create(const char *name, tws_backend_ki
   }
   b->arena = arena;
   b->backend = backend;
-  b->name = keep(b, name);
+  b->name = keep_text(b, name);
   b->provenance = "";
   return b;
 }
@@ -60,7 +60,7 @@ void tws_profile_builder_destroy(tws_profile_builder *builder) {
 }
 
 void tws_profile_builder_provenance(tws_profile_builder *builder, const char *line) {
-  builder->provenance = keep(builder, line);
+  builder->provenance = keep_text(builder, line);
 }
 
 void tws_profile_builder_detail(tws_profile_builder *builder, const char *key, const char *text) {
@@ -68,7 +68,7 @@ void tws_profile_builder_detail(tws_profile_builder *builder, const char *key, c
     builder->failed = 1;
     return;
   }
-  builder->details[builder->detail_count++] = (detail){keep(builder, key), keep(builder, text)};
+  builder->details[builder->detail_count++] = (detail){keep_text(builder, key), keep_text(builder, text)};
 }
 
 void tws_profile_builder_node(tws_profile_builder *builder, int cores, double memory_bytes, double overhead_bytes) {
@@ -90,13 +90,13 @@ void tws_profile_builder_launch(tws_profile_builder *builder, double seconds) {
   builder->launch_s = seconds;
 }
 
-static int usable(double value) {
+static int is_usable(double value) {
   return isfinite(value) && value > 0;
 }
 
 tws_code tws_profile_builder_kernel(tws_profile_builder *builder, const tws_work *work, int threads, int busy,
                                     double seconds, tws_error *err) {
-  if (work->kind != 0 || work->code >= TWS_KERNEL_COUNT || threads < 1 || busy < 1 || !usable(seconds)) {
+  if (work->kind != 0 || work->code >= TWS_KERNEL_COUNT || threads < 1 || busy < 1 || !is_usable(seconds)) {
     return tws_fail(err, TWS_INVALID, NULL, "not a timed kernel: kind %d, code %d, %d threads, %d busy, %g s",
                     work->kind, work->code, threads, busy, seconds);
   }
@@ -116,7 +116,7 @@ tws_code tws_profile_builder_kernel(tws_profile_builder *builder, const tws_work
 
 static tws_code add_message(tws_profile_builder *b, tws_collective collective, int ranks, double bytes, double seconds,
                             tws_error *err) {
-  if (ranks < 2 || !usable(bytes) || !usable(seconds)) {
+  if (ranks < 2 || !is_usable(bytes) || !is_usable(seconds)) {
     return tws_fail(err, TWS_INVALID, NULL, "not a timed message: %d ranks, %g bytes, %g s", ranks, bytes, seconds);
   }
   if (tws_reserve(&b->collectives, &b->collective_capacity, b->collective_count + 1, sizeof(collective_sample)) != 0) {

@@ -24,7 +24,7 @@ static double fitted(const tws_surface *surface, const tws_shape *shape) {
 
 /* Least squares of sum_j c_j cost_j / seconds = 1 over the costs in `use`. Costs are scaled so that the largest ratio
  * is 1: flops and bytes differ by many orders of magnitude. Returns 0 on success. */
-static int solve(const tws_surface *surface, const int *use, int used, double *coefficient) {
+static int solve_patch(const tws_surface *surface, const int *use, int used, double *coefficient) {
   size_t n = surface->count, p = (size_t)used;
   gsl_matrix *x = gsl_matrix_alloc(n, p), *covariance = gsl_matrix_alloc(p, p);
   gsl_vector *y = gsl_vector_alloc(n), *c = gsl_vector_alloc(p);
@@ -55,7 +55,7 @@ static int solve(const tws_surface *surface, const int *use, int used, double *c
 
 /* Non-negative coefficients by leaving out the worst offender until none is negative: a cost never makes work faster.
  */
-static int fit(tws_surface *surface) {
+static int fit_surface(tws_surface *surface) {
   size_t n = surface->count;
   int limit = n < 3 ? 1 : n < 6 ? 2 : n < 10 ? 3 : TWS_SURFACE_COSTS;
   int use[TWS_SURFACE_COSTS], used = 0;
@@ -66,7 +66,7 @@ static int fit(tws_surface *surface) {
   }
   while (used > 0) {
     double coefficient[TWS_SURFACE_COSTS];
-    if (solve(surface, use, used, coefficient) != 0) return -1;
+    if (solve_patch(surface, use, used, coefficient) != 0) return -1;
     int worst = -1;
     double most = 0;
     for (int j = 0; j < used; j++) {
@@ -85,7 +85,7 @@ static int fit(tws_surface *surface) {
 }
 
 /* Copy the points, equal shapes averaged. */
-static void gather(tws_surface *surface, const tws_shape *shapes, double (*samples)[2], size_t n) {
+static void gather_samples(tws_surface *surface, const tws_shape *shapes, double (*samples)[2], size_t n) {
   for (size_t i = 0; i < n; i++) {
     size_t same = 0;
     while (same < surface->count && distance2(&surface->shapes[same], &shapes[i]) > 0) same++;
@@ -110,9 +110,9 @@ tws_code tws_surface_create(tws_arena *arena, const tws_shape *shapes, double (*
   if (surface->shapes == NULL || surface->seconds == NULL || surface->residual == NULL) {
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a measured kernel");
   }
-  gather(surface, shapes, samples, n);
+  gather_samples(surface, shapes, samples, n);
   gsl_error_handler_t *handler = gsl_set_error_handler_off();
-  int failed = fit(surface);
+  int failed = fit_surface(surface);
   gsl_set_error_handler(handler);
   if (failed) return tws_fail(err, TWS_INVALID, "measure more shapes", "the samples of a kernel cannot be fitted");
   for (size_t i = 0; i < surface->count; i++) {

@@ -29,7 +29,7 @@ typedef struct worker_start {
   int index;
 } worker_start;
 
-static void relax(void) {
+static void relax_processor(void) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #endif
@@ -57,7 +57,7 @@ static uint32_t await_generation(tws_host_pool *pool, uint32_t seen) {
   for (int i = 0; i < pool->spins; ++i) {
     uint32_t now = atomic_load_explicit(&pool->generation, memory_order_acquire);
     if (now != seen) return now;
-    relax();
+    relax_processor();
   }
   for (;;) {
     /* The increment comes before the kernel compares the word, and run() changes the word before it looks for
@@ -98,7 +98,7 @@ void tws_host_pool_run(tws_host_pool *pool, tws_host_task task, void *arg) {
   task(arg, 0, pool->threads);
   for (int i = 0; i < pool->spins; ++i) {
     if (atomic_load_explicit(&pool->remaining, memory_order_acquire) == 0) return;
-    relax();
+    relax_processor();
   }
   atomic_store(&pool->caller_sleeps, 1);
   for (uint32_t left; (left = atomic_load(&pool->remaining)) != 0;) futex_wait(&pool->remaining, left);
