@@ -1,8 +1,11 @@
 /* twinspeed train: real training on this machine, with what was predicted beside what was measured. */
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/units.h"
+#include "checkpoint/folder.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
 #include "launch/launch.h"
@@ -13,8 +16,8 @@
 
 typedef struct options {
   tws_job_spec job;
-  const char *data, *eval_data, *trace, *csv, *result;
-  int64_t steps, every, eval_every, eval_steps;
+  const char *data, *eval_data, *trace, *csv, *result, *save, *resume, *tag;
+  int64_t steps, every, eval_every, eval_steps, save_every, keep;
   double deadline_s;
   int force, ignore_memory;
 } options;
@@ -77,25 +80,27 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
   tws_code code = tws_job_spec_arguments(&spec, arena, arguments, MAX_ARGUMENTS - OWN_ARGUMENTS, &count, err);
   const struct {
     const char *name, *value;
-  } texts[] = {{"--data", o->data},
-               {"--eval-data", o->eval_data},
-               {"--trace", o->trace},
-               {"--csv", o->csv},
-               {"--result", o->result}};
+  } texts[] = {{"--data", o->data},     {"--eval-data", o->eval_data}, {"--trace", o->trace},   {"--csv", o->csv},
+               {"--result", o->result}, {"--save", o->save},           {"--resume", o->resume}, {"--tag", o->tag}};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
     if (texts[i].value) arguments[count++] = tws_arena_printf(arena, "%s=%s", texts[i].name, texts[i].value);
   arguments[count++] = tws_arena_printf(arena, "--steps=%" PRId64, o->steps);
   arguments[count++] = tws_arena_printf(arena, "--deadline=%.17g", o->deadline_s);
   if (o->eval_every) arguments[count++] = tws_arena_printf(arena, "--eval-every=%" PRId64, o->eval_every);
   if (o->eval_steps) arguments[count++] = tws_arena_printf(arena, "--eval-steps=%" PRId64, o->eval_steps);
+  if (o->save_every) arguments[count++] = tws_arena_printf(arena, "--save-every=%" PRId64, o->save_every);
+  if (o->keep) arguments[count++] = tws_arena_printf(arena, "--keep=%" PRId64, o->keep);
   if (o->every) arguments[count++] = tws_arena_printf(arena, "--every=%" PRId64, o->every);
   if (cli->json) arguments[count++] = "--json";
   if (cli->quiet) arguments[count++] = "--quiet";
   if (cli->verbose) arguments[count++] = "--verbose";
   for (int i = 0; i < count; i++)
     if (!arguments[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  tws_launch_options launch_options = {
-      .ranks = job->ranks, .arguments = arguments, .argument_count = count, .deadline_s = o->deadline_s};
+  tws_launch_options launch_options = {.ranks = job->ranks,
+                                       .arguments = arguments,
+                                       .argument_count = count,
+                                       .deadline_s = o->deadline_s,
+                                       .ends_itself = o->save != NULL};
   if (code == TWS_OK) code = tws_launch(&launch_options, err);
   tws_arena_destroy(arena);
   return code;
@@ -148,6 +153,20 @@ static void report_hang(void *user, const tws_error *err) {
     tws_complain(p->cli, err);
 }
 
+/* Set by SIGTERM where there is one rank, this process; otherwise the launcher gets it. */
+static volatile sig_atomic_t asked_to_end;
+
+static void note_signal(int number) {
+  (void)number;
+  if (asked_to_end) _exit(128 + SIGTERM); /* asked twice */
+  asked_to_end = 1;
+}
+
+static int should_end(void *user) {
+  (void)user;
+  return asked_to_end || tws_worker_asked_to_end();
+}
+
 static void print_end(const tws_job *job, const tws_train_result *r) {
   char step[32], predicted[32], allocated[32], largest[64] = "", most[32], rss[32];
   if (job->ranks > 1)
@@ -158,8 +177,9 @@ static void print_end(const tws_job *job, const tws_train_result *r) {
   char evaluated[48] = "";
   if (r->evaluated) snprintf(evaluated, sizeof evaluated, "; evaluation %.4f", r->last_eval_loss);
   tws_out("\nloss %.4f -> %.4f in %" PRId64 " steps%s%s; %.0f tokens/s, %s a step (median)\n", r->first_loss,
-          r->last_loss, r->steps, skipped, evaluated, r->tokens_per_s,
+          r->last_loss, r->steps - r->first_step, skipped, evaluated, r->tokens_per_s,
           tws_format_seconds(r->median_step_s, step, sizeof step));
+  if (r->ended) tws_out("asked to end, and saved at step %" PRId64 ": --resume goes on from there\n", r->steps);
   tws_out("memory of %d rank%s: predicted %s, allocated %s (%s)%s; peak resident %s\n", job->ranks,
           job->ranks > 1 ? "s" : "", tws_format_bytes((double)r->job_predicted_bytes, predicted, sizeof predicted),
           tws_format_bytes((double)r->job_allocated_bytes, allocated, sizeof allocated),
@@ -192,6 +212,12 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .eval_data = o->eval_data,
                                .eval_every = o->eval_every,
                                .eval_steps = o->eval_steps,
+                               .save = o->save,
+                               .save_every = o->save_every,
+                               .keep = o->keep,
+                               .resume = o->resume,
+                               .tag = o->tag,
+                               .should_end = o->save ? should_end : NULL,
                                .trace_path = o->trace,
                                .csv_path = o->csv,
                                .result_path = o->result,
@@ -205,6 +231,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .log = &cli->log};
   request.activity = tws_worker_activity(&request.activity_bytes);
   tws_train_result result;
+  if (o->save && !tws_worker_is()) signal(SIGTERM, note_signal);
   TWS_TRY(api->train(&request, &result, err)); /* the caller ends this process: others may still wait for it */
   if (rank == 0 && !cli->json) print_end(job, &result);
   api->stop();
@@ -242,11 +269,33 @@ static tws_code check_outputs(const options *o, tws_error *err) {
   tws_inputs inputs = tws_inputs_of_job(&o->job);
   tws_inputs_add(&inputs, o->data);
   tws_inputs_add(&inputs, o->eval_data);
-  return tws_outputs_check(outputs, 3, &inputs, o->force, err);
+  TWS_TRY(tws_outputs_check(outputs, 3, &inputs, o->force, err));
+  const int goes_on = o->resume && o->save && tws_folder_same(o->save, o->resume);
+  if (!o->save || o->force || goes_on || tws_worker_is() || !tws_folder_has_checkpoints(o->save)) return TWS_OK;
+  return tws_fail(err, TWS_USAGE, "--resume goes on from them; --force replaces those whose steps are reached again",
+                  "--save: %.400s has checkpoints", o->save);
+}
+
+/* What is asked for about checkpoints, and which of them is the one to go on from: ranks are told. */
+static tws_code check_checkpoints(options *o, char *tag, size_t size, tws_error *err) {
+  char path[TWS_FOLDER_SIZE];
+  if (!o->save && (o->save_every || o->keep))
+    return tws_fail(err, TWS_USAGE, "give --save DIR too", "train: %s without a folder to save to",
+                    o->save_every ? "--save-every" : "--keep");
+  if (o->save && !*o->save) return tws_fail(err, TWS_USAGE, "--save DIR", "--save: the name is empty");
+  if (!o->resume && o->tag) return tws_fail(err, TWS_USAGE, "give --resume DIR too", "train: --tag without --resume");
+  if (!o->resume || o->tag || tws_worker_is()) return TWS_OK;
+  TWS_TRY(tws_folder_find(o->resume, NULL, path, sizeof path, err));
+  const char *slash = strrchr(path, '/');
+  if (strlen(path) <= strlen(o->resume)) return TWS_OK; /* the folder is a checkpoint itself */
+  snprintf(tag, size, "%s", slash + 1);
+  o->tag = tag;
+  return TWS_OK;
 }
 
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
-  const options *o = raw;
+  options *o = raw;
+  char tag[TWS_TAG_SIZE];
   (void)argc;
   (void)argv;
   if (!o->data)
@@ -255,6 +304,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   if (!o->eval_data && (o->eval_every || o->eval_steps))
     return tws_fail(err, TWS_USAGE, "give --eval-data FILE too", "train: %s without data to evaluate on",
                     o->eval_every ? "--eval-every" : "--eval-steps");
+  TWS_TRY(check_checkpoints(o, tag, sizeof tag, err));
   TWS_TRY(check_outputs(o, err));
   tws_job *job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
@@ -266,13 +316,22 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
     TWS_STRING("data", 'd', "FILE", options, data, "text, or llm.c tokens (.bin)"),
-    TWS_INTEGER("steps", 's', "N", options, steps, 1, 1000000000, "optimizer steps (default 100)"),
+    TWS_INTEGER("steps", 's', "N", options, steps, 1, 1000000000,
+                "optimizer steps of the whole training, those before a checkpoint included (default 100)"),
     TWS_STRING("eval-data", 0, "FILE", options, eval_data, "text or tokens whose loss is evaluated, by forward passes"),
     TWS_INTEGER("eval-every", 0, "N", options, eval_every, 1, 1000000000,
                 "evaluate after every N-th step, and after the last (default: only then)"),
     TWS_INTEGER("eval-steps", 0, "K", options, eval_steps, 1, 1000000000,
                 "global batches of an evaluation, the same each time (default: all of the file)"),
     TWS_INTEGER("every", 0, "N", options, every, 1, 1000000000, "print every N-th step"),
+    TWS_STRING("save", 0, "DIR", options, save,
+               "save checkpoints there: after the last step, and when SIGTERM asks to end"),
+    TWS_INTEGER("save-every", 0, "N", options, save_every, 1, 1000000000, "and after every N-th step"),
+    TWS_INTEGER("keep", 0, "K", options, keep, 1, 1000000000, "keep the newest K checkpoints (default: all)"),
+    TWS_STRING("resume", 0, "DIR", options, resume,
+               "go on from a checkpoint, saved on any number of ranks, however divided, in any precision"),
+    TWS_STRING("tag", 0, "TAG", options, tag,
+               "from this one, such as global_step100 (default: the one DIR/latest names)"),
     TWS_STRING("csv", 0, "FILE", options, csv, "write a line for every step"),
     TWS_STRING("trace", 0, "FILE", options, trace, "write the last step as a Chrome trace, all ranks"),
     TWS_STRING("result", 0, "FILE", options, result, "write the summary (what --json prints) to a file"),
@@ -293,10 +352,15 @@ const tws_verb tws_verb_train = {
         "  twinspeed train -m config.json --seq 64 --micro-batch 4 --stage 2 -n 2 --data book.txt \\\n"
         "      --csv steps.csv --trace step.json --result result.json\n"
         "  twinspeed train -m gpt2 -c ds_config.json --data book.txt --eval-data other.txt --eval-every 50 "
-        "--eval-steps 8\n",
+        "--eval-steps 8\n"
+        "  twinspeed train -m gpt2 -c ds_config.json --data book.txt -n 4 --save run --save-every 50 --keep 2\n"
+        "  twinspeed train -m gpt2 -c ds_config.json --data book.txt -n 2 --stage 3 --resume run --save run --steps "
+        "200\n",
     .notes =
         "The ranks are processes that twinspeed starts itself through Open MPI. A rank that fails, dies or hangs ends\n"
-        "the whole job with one message: status 5, or 124 past the deadline. Ctrl-C ends all ranks.\n",
+        "the whole job with one message: status 5, or 124 past the deadline. Ctrl-C ends all ranks. With --save, "
+        "SIGTERM\n"
+        "ends them after the step that they are at, with a checkpoint and status 0; a second one ends them at once.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

@@ -43,6 +43,7 @@ typedef struct job {
   pid_t mpirun;
   int status, ended;          /* of mpirun */
   int signal;                 /* that asked the launcher to stop */
+  int passed_on;              /* SIGTERM was, to ranks that end by themselves */
   double late_s;              /* when a rank that has not started yet is late; 0: never */
   int late;                   /* that rank + 1 */
   int first_dead;             /* rank that ended without a word, or -1 */
@@ -300,7 +301,8 @@ static void hear_rank(job *j, int rank) {
   peer *p = &j->peers[rank];
   tws_launch_record record = {0};
   ssize_t got = recv(p->socket, &record, sizeof record, MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  /* A reset comes before the last words of a rank that has not read everything that it was told. */
+  if (got < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNRESET)) return;
   if (got != (ssize_t)sizeof record) { /* it is gone */
     close(p->socket);
     p->socket = -1;
@@ -315,6 +317,23 @@ static void hear_rank(job *j, int rank) {
   ask_in(j, j->first_dead < 0 ? reaction_s : notice_s);
 }
 
+/* The first rank that has not knocked yet, or -1. */
+static int missing_rank(const job *j) {
+  for (int r = 0; r < j->options->ranks; r++)
+    if (j->peers[r].pid == 0) return r;
+  return -1;
+}
+
+/* Ranks that are all there can end by themselves; otherwise nothing was begun that would be worth it. */
+static int pass_on(job *j) {
+  if (!j->options->ends_itself || j->passed_on || j->failure.kind || j->first_dead >= 0 || missing_rank(j) >= 0)
+    return 0;
+  const tws_launch_record end = {.kind = TWS_RECORD_END};
+  for (int r = 0; r < j->options->ranks; r++)
+    if (j->peers[r].socket >= 0) send(j->peers[r].socket, &end, sizeof end, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return j->passed_on = 1;
+}
+
 static void take_signals(job *j) {
   struct signalfd_siginfo info;
   while (read(j->signals, &info, sizeof info) == (ssize_t)sizeof info) {
@@ -322,6 +341,7 @@ static void take_signals(job *j) {
       if (!j->ended && waitpid(j->mpirun, &j->status, WNOHANG) != 0) j->ended = 1;
       continue;
     }
+    if (info.ssi_signo == SIGTERM && !j->signal && pass_on(j)) continue;
     if (j->signal) end_by_force(j); /* asked twice */
     if (!j->signal) j->signal = (int)info.ssi_signo;
     ask_to_end(j);
@@ -332,13 +352,6 @@ static int any_connected(const job *j) {
   for (int r = 0; r < j->options->ranks; r++)
     if (j->peers[r].socket >= 0) return 1;
   return 0;
-}
-
-/* The first rank that has not knocked yet, or -1. */
-static int missing_rank(const job *j) {
-  for (int r = 0; r < j->options->ranks; r++)
-    if (j->peers[r].pid == 0) return r;
-  return -1;
 }
 
 /* Milliseconds until something is due; -1: nothing is. */

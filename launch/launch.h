@@ -18,6 +18,8 @@ typedef struct tws_launch_options {
   int threads;                  /* per rank: OMP_NUM_THREADS, OPENBLAS_NUM_THREADS */
   const char *const *arguments; /* what follows `twinspeed rank-worker`: the verb and its arguments */
   int argument_count;
+  int ends_itself; /* SIGTERM is passed on as tws_worker_asked_to_end(), and ranks that end well end the job well; a second
+                      one ends them as ever */
   int silent;    /* the ranks' standard output is dropped */
   int to_stderr; /* it goes to standard error: standard output has another document */
 } tws_launch_options;
@@ -38,6 +40,7 @@ int tws_worker_is(void);                     /* 1 in a process started by tws_la
 int tws_worker_rank(void);                   /* as mpirun numbers it; 0 outside */
 tws_code tws_worker_connect(tws_error *err); /* take over the launcher's output; call it first */
 char *tws_worker_activity(size_t *bytes);    /* where to say what this rank is doing; NULL outside */
+int tws_worker_asked_to_end(void);           /* 1 once the launcher was, with ends_itself */
 void tws_worker_fail(const tws_error *err);  /* tell the launcher why this rank ends */
 void tws_worker_done(void);                  /* tell the launcher that this rank ends well */
 

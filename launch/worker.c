@@ -14,7 +14,7 @@
 
 /* A process is a worker or it is not: the one connection it may have. */
 static struct {
-  int socket, rank;
+  int socket, rank, asked;
   char *activity;
 } worker = {.socket = -1};
 
@@ -86,6 +86,14 @@ tws_code tws_worker_connect(tws_error *err) {
 char *tws_worker_activity(size_t *bytes) {
   *bytes = worker.activity ? TWS_BOARD_LINE : 0;
   return worker.activity;
+}
+
+int tws_worker_asked_to_end(void) {
+  tws_launch_record record = {0};
+  if (worker.socket >= 0 && !worker.asked &&
+      recv(worker.socket, &record, sizeof record, MSG_DONTWAIT) == (ssize_t)sizeof record)
+    worker.asked = record.kind == TWS_RECORD_END;
+  return worker.asked;
 }
 
 void tws_worker_fail(const tws_error *err) {

@@ -146,7 +146,7 @@ void tws_data_close(tws_data *data) {
 }
 
 uint64_t tws_data_sample(const tws_data *data, int64_t train_batch, int64_t step, int64_t place) {
-  uint64_t at = (uint64_t)step * (uint64_t)train_batch + (uint64_t)place;
+  uint64_t at = (uint64_t)(step * train_batch + place + data->offset);
   return tws_random_permute(data->seed + at / data->samples, data->samples, at % data->samples);
 }
 

@@ -25,6 +25,7 @@ typedef struct tws_data {
   int64_t sequence, vocabulary;
   uint64_t samples; /* of one epoch */
   uint64_t seed;
+  int64_t offset; /* added to the place of a sample, where steps before had other batches; 0: they had not */
 } tws_data;
 
 /* TWS_IO: no such file, a folder, unreadable; TWS_INVALID: bad header, fewer tokens than one global batch needs (the

@@ -44,6 +44,8 @@ tws_code tws_comm_barrier(tws_comm *comm, tws_error *err);
  * other ranks get NULL. */
 tws_code tws_comm_gather(tws_comm *comm, const void *data, uint64_t bytes, unsigned char **all, uint64_t **offset,
                          tws_error *err);
+/* *data and *bytes of rank 0 go to every rank; the others' *data is theirs to free (tws_free). */
+tws_code tws_comm_broadcast(tws_comm *comm, void **data, uint64_t *bytes, tws_error *err);
 tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err); /* in place, on every rank */
 
 /* Rank (of the world) that has not arrived in the collective this rank waits in, or -1. For the watchdog; reads only

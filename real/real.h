@@ -84,10 +84,15 @@ typedef struct tws_step_report {
 typedef struct tws_train_options {
   tws_plan_request plan; /* of a step of any rank: network, resolved configuration, topology, backend, threads */
   const char *data;      /* text file (bytes) or llm.c .bin tokens */
-  int64_t steps;
+  int64_t steps;         /* that the training has when it ends, those before a checkpoint included */
   const char *eval_data;              /* as data: its loss is found by forward passes alone; NULL: no evaluation */
   int64_t eval_every;                 /* after each so many steps, and after the last; 0: only then */
   int64_t eval_steps;                 /* global batches of one evaluation, always the same; 0: all that the file has */
+  const char *save;                   /* folder for checkpoints (checkpoint/folder.h), or NULL */
+  int64_t save_every;                 /* after each so many steps, and after the last; 0: only then */
+  int64_t keep;                       /* checkpoints that stay; 0: all */
+  const char *resume;                 /* folder with checkpoints to go on from, or NULL: from initial weights */
+  const char *tag;                    /* which of them; NULL: the latest */
   const char *trace_path;             /* Chrome trace of the last step, or NULL */
   const char *csv_path;               /* one line per step, or NULL */
   const tws_fingerprint *fingerprint; /* goes into trace and summary; NULL: none */
@@ -97,6 +102,7 @@ typedef struct tws_train_options {
   char *activity; /* where this rank says what it is doing (zero-terminated), or NULL */
   size_t activity_bytes;
   void (*on_step)(void *user, const tws_step_report *report); /* rank 0 only */
+  int (*should_end)(void *user); /* asked after every step of a run that saves: 1 saves and ends it. NULL: never */
   void (*on_result)(void *user, const char *json); /* rank 0, at the end: the summary that result_path gets */
   /* A step passed the deadline: called once, from another thread, before this process ends with exit status 124. */
   void (*on_hang)(void *user, const tws_error *err);
@@ -105,7 +111,9 @@ typedef struct tws_train_options {
 } tws_train_options;
 
 typedef struct tws_train_result {
-  int64_t steps, skipped;
+  int64_t steps, skipped; /* since the beginning; this run began behind first_step */
+  int64_t first_step;
+  int ended; /* by should_end() */
   double first_loss, last_loss, median_step_s,
       tokens_per_s; /* losses: the first and the last that are finite numbers */
   int evaluated;
@@ -143,7 +151,7 @@ typedef struct tws_real_api {
   const tws_backend_ops *(*backend)(const char *name); /* NULL: not there */
   const char *(*description)(void);                    /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
-enum { TWS_REAL_API_VERSION = 6 };
+enum { TWS_REAL_API_VERSION = 7 };
 #define TWS_REAL_MODULE_SYMBOL "tws_real_module"
 
 #endif

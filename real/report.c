@@ -65,9 +65,13 @@ double tws_median(const double *values, int64_t count) {
   return median;
 }
 
+static int64_t steps_of_run(const tws_training *t) {
+  return t->counters->steps - t->first_step;
+}
+
 /* The first step pays for page faults and cold caches; with more than two it is left out. */
 static double median_step(const tws_training *t) {
-  int64_t skip = t->counters->steps > 2 ? 1 : 0, count = t->counters->steps - skip;
+  const int64_t steps = steps_of_run(t), skip = steps > 2 ? 1 : 0, count = steps - skip;
   double *seconds = tws_calloc((size_t)count + 1, sizeof *seconds);
   if (!seconds) return 0.0;
   for (int64_t i = 0; i < count; i++) seconds[i] = t->history[skip + i].seconds;
@@ -185,14 +189,14 @@ static void add_memory(const tws_training *t, cJSON *root, const rank_memory *me
 static void add_steps(const tws_training *t, cJSON *root) {
   cJSON *losses = cJSON_AddArrayToObject(root, "losses"), *norms = cJSON_AddArrayToObject(root, "gradient_norms");
   cJSON *rates = cJSON_AddArrayToObject(root, "learning_rates"), *times = cJSON_AddArrayToObject(root, "step_s");
-  for (int64_t i = 0; i < t->counters->steps; i++) {
+  for (int64_t i = 0; i < steps_of_run(t); i++) {
     cJSON_AddItemToArray(losses, cJSON_CreateNumber(t->history[i].loss));
     cJSON_AddItemToArray(norms, cJSON_CreateNumber(t->history[i].gradient_norm));
     cJSON_AddItemToArray(rates, cJSON_CreateNumber(t->history[i].lr));
     cJSON_AddItemToArray(times, cJSON_CreateNumber(t->history[i].seconds));
   }
   cJSON *evaluations = t->evaluation ? cJSON_AddArrayToObject(root, "evaluations") : NULL;
-  for (int64_t i = 0; evaluations && i < t->counters->steps; i++) {
+  for (int64_t i = 0; evaluations && i < steps_of_run(t); i++) {
     if (!t->history[i].evaluated) continue;
     cJSON *one = cJSON_CreateObject();
     cJSON_AddNumberToObject(one, "step", (double)t->history[i].step);
@@ -202,7 +206,7 @@ static void add_steps(const tws_training *t, cJSON *root) {
   }
   if (t->config->dtype != TWS_F16) return;
   cJSON *scales = cJSON_AddArrayToObject(root, "loss_scales"), *skipped = cJSON_AddArrayToObject(root, "skipped_steps");
-  for (int64_t i = 0; i < t->counters->steps; i++) {
+  for (int64_t i = 0; i < steps_of_run(t); i++) {
     cJSON_AddItemToArray(scales, cJSON_CreateNumber(t->history[i].loss_scale));
     if (t->history[i].skipped) cJSON_AddItemToArray(skipped, cJSON_CreateNumber((double)t->history[i].step));
   }
@@ -218,6 +222,7 @@ static tws_code write_summary(const tws_training *t, const tws_train_result *res
   add_configuration(t, root);
   cJSON_AddNumberToObject(root, "ranks", t->world);
   cJSON_AddNumberToObject(root, "steps", (double)t->counters->steps);
+  if (t->resumed) cJSON_AddNumberToObject(root, "first_step", (double)t->first_step);
   add_steps(t, root);
   cJSON_AddNumberToObject(root, "median_step_s", result->median_step_s);
   cJSON_AddNumberToObject(root, "tokens_per_s", result->tokens_per_s);
@@ -246,6 +251,8 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
     t->cuda->describe(t->backend, mine.device_name, (int)sizeof mine.device_name);
   }
   result->steps = t->counters->steps;
+  result->first_step = t->first_step;
+  result->ended = t->ended;
   unsigned char *all = NULL;
   uint64_t *offset = NULL;
   TWS_TRY(tws_comm_gather(t->comm, &mine, sizeof mine, &all, &offset, err));
@@ -265,12 +272,12 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
     }
   }
   result->skipped = t->counters->skipped;
-  int64_t first = 0, last = t->counters->steps - 1; /* a step that was skipped may have none */
+  int64_t first = 0, last = steps_of_run(t) - 1; /* a step that was skipped may have none */
   while (first < last && !isfinite(t->history[first].loss)) first++;
   while (last > first && !isfinite(t->history[last].loss)) last--;
   result->first_loss = t->history[first].loss;
   result->last_loss = t->history[last].loss;
-  for (int64_t i = 0; i < t->counters->steps; i++) {
+  for (int64_t i = 0; i < steps_of_run(t); i++) {
     if (!t->history[i].evaluated) continue;
     result->evaluated = 1;
     result->last_eval_loss = t->history[i].eval_loss;

@@ -59,11 +59,12 @@ static tws_code open_data(tws_training *t, tws_error *err) {
                                .ignored = c->ignored_token};
   TWS_TRY(tws_data_open(t->options->data, c->sequence_length, t->options->plan.network->vocabulary, c->train_batch_size,
                         (uint64_t)c->seed, &t->data, err));
+  if (t->resumed) tws_resume_place(t);
   TWS_TRY(tws_evaluation_open(t, err));
   size_t tokens = (size_t)tws_data_tokens(&t->data, &t->shape);
   t->ids = tws_calloc(tokens, sizeof *t->ids);
   t->targets = tws_calloc(tokens, sizeof *t->targets);
-  if (t->rank == 0) t->history = tws_calloc((size_t)t->options->steps, sizeof *t->history);
+  if (t->rank == 0) t->history = tws_calloc((size_t)(t->options->steps - t->first_step), sizeof *t->history);
   if (t->options->trace_path) t->times = tws_calloc(t->plan->op_count, 2 * sizeof *t->times);
   if (!t->ids || !t->targets || (t->rank == 0 && !t->history) || (t->options->trace_path && !t->times))
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -282,15 +283,31 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   report.evaluated = tws_evaluation_is_due(t, step);
   if (report.evaluated) TWS_TRY(tws_evaluation_run(t, step, &report.eval_loss, &report.eval_seconds, err));
   if (t->rank != 0) return TWS_OK;
-  t->history[step - 1] = report;
+  t->history[step - 1 - t->first_step] = report;
   TWS_TRY(tws_report_csv_step(t, &report, err));
   if (t->options->on_step) t->options->on_step(t->options->user, &report);
   return TWS_OK;
 }
 
+/* One rank that was asked to end is enough: all save and end. */
+static tws_code ask_for_end(tws_training *t, tws_error *err) {
+  const tws_train_options *o = t->options;
+  double asked = o->should_end && o->should_end(o->user);
+  TWS_TRY(tws_comm_max(t->comm, &asked, err));
+  t->ended = asked > 0 && t->counters->steps < o->steps;
+  return TWS_OK;
+}
+
+static tws_code step_and_save(tws_training *t, int64_t step, tws_error *err) {
+  TWS_TRY(one_step(t, step, err));
+  if (!t->checkpoint) return TWS_OK;
+  TWS_TRY(ask_for_end(t, err));
+  return t->ended || tws_checkpoint_is_due(t, step) ? tws_checkpoint_save(t, err) : TWS_OK;
+}
+
 static tws_code run_steps(tws_training *t, tws_error *err) {
-  for (int64_t step = 1; step <= t->options->steps; step++) {
-    tws_code code = one_step(t, step, err);
+  for (int64_t step = t->first_step + 1; step <= t->options->steps && !t->ended; step++) {
+    tws_code code = step_and_save(t, step, err);
     if (code != TWS_OK) return tws_fail_in(err, code, "rank %d, step %ld", t->rank, (long)step);
   }
   return TWS_OK;
@@ -305,7 +322,6 @@ static tws_code blame(const tws_training *t, tws_code code, tws_error *err) {
   return TWS_RANK;
 }
 
-/* Errors of the configuration and the data are the same on every rank and need no rank's name. */
 /* Seconds since the last call, for those who ask what a start spends its time on. */
 static void mark(const tws_training *t, const char *what, double *since) {
   double now = tws_clock_s();
@@ -313,6 +329,12 @@ static void mark(const tws_training *t, const char *what, double *since) {
   *since = now;
 }
 
+static tws_code make_state(tws_training *t, tws_error *err) {
+  if (!t->resumed || tws_resume_needs_weights(t)) TWS_TRY(init_weights(t, err));
+  return t->resumed ? tws_resume_load(t, err) : TWS_OK;
+}
+
+/* Errors of the configuration and the data are the same on every rank and need no rank's name. */
 static tws_code train(tws_training *t, tws_train_result *result, tws_error *err) {
   TWS_TRY(tws_fault_parse(getenv("TWINSPEED_FAULT"), t->rank, &t->fault, err));
   if (t->options->plan.backend == TWS_BACKEND_CUDA) TWS_TRY(tws_cuda_load(&t->cuda, err));
@@ -320,21 +342,26 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   double since = tws_clock_s();
   TWS_TRY(build_plan(t, err));
   mark(t, "plan", &since);
+  TWS_TRY(tws_resume_open(t, err));
   TWS_TRY(open_data(t, err));
   mark(t, "data", &since);
+  TWS_TRY(tws_checkpoint_lock(t, err));
   TWS_TRY(tws_report_csv_open(t, err));
   tws_code code = make_executor(t, err);
   mark(t, "memory and communicator", &since);
-  if (code == TWS_OK) code = init_weights(t, err);
-  mark(t, "initial weights", &since);
+  if (code == TWS_OK) code = make_state(t, err);
+  mark(t, t->resumed ? "checkpoint" : "initial weights", &since);
+  if (code == TWS_OK) code = tws_checkpoint_prepare(t, err);
   if (code != TWS_OK) return blame(t, tws_fail_in(err, code, "rank %d", t->rank), err);
   code = run_steps(t, err);
   if (code != TWS_OK) return blame(t, code, err);
-  if (t->options->trace_path) TWS_TRY(tws_report_trace(t, err));
+  if (t->options->trace_path && !t->ended) TWS_TRY(tws_report_trace(t, err));
   return tws_report_result(t, result, err);
 }
 
 static void release(tws_training *t) {
+  tws_checkpoint_close(t);
+  tws_saved_close(t->resumed);
   tws_watchdog_destroy(t->watchdog);
   tws_executor_destroy(t->executor);
   if (t->device_comm) t->cuda->comm_destroy(t->device_comm);

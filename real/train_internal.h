@@ -3,6 +3,7 @@
 #define TWS_REAL_TRAIN_INTERNAL_H
 
 #include <stdio.h>
+#include "checkpoint/index.h"
 #include "real/cuda_loader.h"
 #include "real/data.h"
 #include "real/executor.h"
@@ -34,7 +35,11 @@ typedef struct tws_training {
   int32_t *ids, *targets; /* of one step, of either program */
   double *times;          /* [op_count][2] of the last step, when a trace is wanted */
   double trace_start_s;
-  tws_step_report *history; /* rank 0: one per step */
+  int64_t first_step;       /* steps that were done before this run */
+  tws_saved_index *resumed; /* what it goes on from; NULL: from initial weights */
+  struct tws_checkpoint *checkpoint; /* where it saves; NULL: nowhere */
+  int ended;                /* asked to, before the last step */
+  tws_step_report *history; /* rank 0: one per step of this run */
   tws_counters *counters; /* of the plan's state */
   FILE *csv; /* rank 0 */
 } tws_training;
@@ -53,6 +58,26 @@ tws_code tws_evaluation_open(tws_training *t, tws_error *err);
 tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double *seconds, tws_error *err);
 /* Whether one follows this step. */
 int tws_evaluation_is_due(const tws_training *t, int64_t step);
+
+/* ---- checkpoints (real/checkpoint.c) ---- */
+/* Rank 0 takes the folder; nothing where none is asked for. */
+tws_code tws_checkpoint_lock(tws_training *t, tws_error *err);
+/* Collective: who writes what, and whether there is room for it. */
+tws_code tws_checkpoint_prepare(tws_training *t, tws_error *err);
+int tws_checkpoint_is_due(const tws_training *t, int64_t step);
+/* Collective: on the disk, and named, when rank 0 returns. */
+tws_code tws_checkpoint_save(tws_training *t, tws_error *err);
+void tws_checkpoint_close(tws_training *t);
+
+/* ---- resuming (real/resume.c) ---- */
+/* Finds the checkpoint and what the host counts in it; TWS_INVALID where it is of another model or cannot go on. */
+tws_code tws_resume_open(tws_training *t, tws_error *err);
+/* Where in the data it goes on: behind what was used up. */
+void tws_resume_place(tws_training *t);
+/* Whether anything of the state is not in the checkpoint and begins as it does without one. */
+int tws_resume_needs_weights(const tws_training *t);
+/* This rank's state; needs the executor. */
+tws_code tws_resume_load(tws_training *t, tws_error *err);
 
 /* ---- reports (real/report.c); rank 0 writes ---- */
 tws_code tws_report_csv_open(tws_training *t, tws_error *err);

@@ -381,8 +381,11 @@ static void verify_plans(const char *name, const tws_network *network, const tws
   free(plans);
 }
 
+/* A line has name, model, steps, configuration, and where it saves ("-": nowhere) and goes on from. */
 static void run_job(char *line, FILE *out) {
-  char *name = strtok(line, "\t"), *model = strtok(NULL, "\t"), *steps = strtok(NULL, "\t"), *text = strtok(NULL, "\n");
+  char *name = strtok(line, "\t"), *model = strtok(NULL, "\t"), *steps = strtok(NULL, "\t");
+  const char *text = strtok(NULL, "\t\n"), *save = strtok(NULL, "\t\n"), *resume = save ? strtok(NULL, "\t\n") : NULL;
+  const char *tag = resume ? strtok(NULL, "\t\n") : NULL;
   tws_network *network = NULL;
   tws_error err = {0};
   tws_train_result result;
@@ -399,8 +402,13 @@ static void run_job(char *line, FILE *out) {
                                .eval_data = getenv("EVAL_DATA"),
                                .eval_every = 4,
                                .eval_steps = 2,
+                               .save = save && strcmp(save, "-") != 0 ? save : NULL,
+                               .save_every = 5,
+                               .resume = resume,
+                               .tag = tag,
                                .deadline_s = 120.0,
                                .on_step = keep};
+  for (int i = 0; i < 64; i++) losses[i] = norms[i] = evaluations[i] = NAN; /* of steps before a checkpoint there are none */
   if (rank == 0) verify_plans(name, network, config);
   tws_code code = tws_real_train(&options, &result, &err);
   need(code == TWS_OK, name, &err);

@@ -54,7 +54,7 @@ enum { STEPS = 20, FEW_STEPS = TWS_SANITIZED ? 8 : STEPS, MAX_JOBS = 64, WORLDS 
 typedef struct curve {
   char name[64];
   int steps;
-  double loss[STEPS], norm[STEPS], eval[STEPS]; /* eval: NaN where there was none */
+  double loss[STEPS], norm[STEPS], eval[STEPS]; /* NaN where there was none */
 } curve;
 static curve curves[WORLDS][MAX_JOBS]; /* by log2(ranks) */
 static int curve_count[WORLDS];

@@ -1,0 +1,50 @@
+/* The folder that checkpoints are saved into: DIR/<tag>/ with "global_step<N>" as tags, DIR/latest, DIR/.lock.
+ *
+ * A checkpoint is written to DIR/.saving-<tag> and gets its name when every byte is on the disk; `latest` is written
+ * after that, and older ones go last, by way of another name. So whatever is called global_step<N> is whole, however a
+ * save ended, and what `latest` names is there. Names that begin with .saving- and .removing- are leftovers. */
+#ifndef TWS_CHECKPOINT_FOLDER_H
+#define TWS_CHECKPOINT_FOLDER_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "base/status.h"
+
+enum { TWS_TAG_SIZE = 256, TWS_FOLDER_SIZE = 4096 };
+
+/* "global_step10"; -1: not such a tag. */
+void tws_tag_of_step(int64_t step, char *tag, size_t size);
+int64_t tws_step_of_tag(const char *tag);
+
+/* Makes the folder when it is not there and holds its lock until tws_folder_unlock() or the end of the process.
+ * TWS_IO: it cannot be written to, or another job saves there. */
+tws_code tws_folder_lock(const char *folder, int *lock, tws_error *err);
+void tws_folder_unlock(int lock); /* -1 is allowed */
+/* Whether there is any checkpoint. */
+int tws_folder_has_checkpoints(const char *folder);
+int tws_folder_same(const char *a, const char *b);
+/* Bytes that can be written there; TWS_IO with what is missing where there are fewer. */
+tws_code tws_folder_room(const char *folder, uint64_t bytes, tws_error *err);
+
+/* Where the tag is written to before it has its name. */
+const char *tws_folder_temporary(const char *folder, const char *tag, char *path, size_t size);
+/* For those who hold the lock. begin: removes leftovers and makes the temporary folder for the tag. publish: the
+ * temporary folder, whose files are on the disk, becomes DIR/<tag> (what had that name before is removed), then
+ * DIR/latest names it; then all but the `keep` newest up to it go (0: all stay). */
+tws_code tws_folder_begin(const char *folder, const char *tag, tws_error *err);
+tws_code tws_folder_publish(const char *folder, const char *tag, int64_t keep, tws_error *err);
+
+/* Path of a checkpoint: of the tag, or with tag NULL of the one that `latest` names. A folder that is itself a
+ * checkpoint is taken as it is when no tag is given. TWS_IO with what is there instead. */
+tws_code tws_folder_find(const char *folder, const char *tag, char *path, size_t size, tws_error *err);
+/* "global_step5 global_step10", tags beside that of `path`, newest first; "" where there are none. */
+const char *tws_folder_others(const char *path, char *text, size_t size);
+
+/* ---- files that last ---- */
+tws_code tws_sync_folder(const char *folder, tws_error *err);
+/* A new file with this content, on the disk when it returns. */
+tws_code tws_write_durable(const char *path, const char *text, size_t length, tws_error *err);
+/* All bytes, however many calls it takes. TWS_IO names the path. */
+tws_code tws_write_all(int fd, const char *path, const void *bytes, size_t count, tws_error *err);
+
+#endif

@@ -1,0 +1,69 @@
+/* A checkpoint's index: what slice of which tensor lies where, and what the host counts.
+ *
+ * DIR/latest names a tag; DIR/<tag>/index.json lists files beside it. These are safetensors files, one a rank, whose
+ * tensors have the names that tws_piece_name() makes, readable by anything that reads the format. The index has more
+ * than their headers: pieces with the part of the parameter that they are of, a checksum of every TWS_CHECKPOINT_BLOCK
+ * bytes of a piece's data (so that whoever reads a part verifies that part), of every file's header, and of itself. */
+#ifndef TWS_CHECKPOINT_INDEX_H
+#define TWS_CHECKPOINT_INDEX_H
+
+#include "base/json.h"
+#include "checkpoint/slice.h"
+
+#define TWS_CHECKPOINT_SCHEMA "twinspeed-checkpoint-1"
+#define TWS_CHECKPOINT_INDEX "index.json"
+enum { TWS_CHECKPOINT_BLOCK = 1 << 20 };
+
+typedef struct tws_saved_entry { /* of the state */
+  const char *name;
+  uint8_t dtype, initial; /* tws_dtype, tws_initial */
+} tws_saved_entry;
+
+typedef struct tws_saved_file {
+  const char *name;
+  uint64_t bytes, data;     /* of the file; where its tensors' data begins */
+  uint64_t header_checksum; /* of the bytes before that */
+} tws_saved_file;
+
+typedef struct tws_saved_piece {
+  tws_piece piece; /* rank: index of the file; at: first byte behind the file's header */
+  const uint64_t *checksums;
+} tws_saved_piece;
+
+typedef struct tws_saved_index {
+  tws_arena *arena;
+  const char *path;                         /* of the folder: for messages */
+  const char *model, *configuration, *plan; /* fingerprints; "" where they are not known */
+  const char *architecture, *class_name;    /* of Hugging Face; "" */
+  const char *dtype;                        /* of the training: "bf16" */
+  const char *data;                         /* file that was trained on */
+  int64_t data_tokens, samples;             /* that it has; of it that were used up */
+  int64_t train_batch, sequence_length, vocabulary, padded_vocabulary;
+  int64_t ranks, zero_stage;
+  tws_counters counters;
+  tws_saved_entry *entries;
+  tws_param *params; /* name, rows, columns, fused, own_along */
+  tws_saved_file *files;
+  tws_saved_piece *pieces; /* sorted as tws_pieces_share() does */
+  uint32_t entry_count, param_count, file_count, piece_count;
+} tws_saved_index;
+
+/* Bytes of a piece, and how many blocks they are. */
+uint64_t tws_saved_bytes(const tws_saved_index *index, const tws_piece *piece);
+uint32_t tws_saved_blocks(uint64_t bytes);
+
+/* JSON that ends with its own checksum. */
+void tws_saved_write(const tws_saved_index *index, tws_text *out);
+/* TWS_INVALID: not what tws_saved_write() makes, or damaged; `path` is the folder's. Whatever the bytes are, what comes
+ * out holds together: names of files have no folders in them, pieces lie inside their files and parts, numbers
+ * are in range. */
+tws_code tws_saved_parse(const char *text, size_t length, const char *path, tws_saved_index **out, tws_error *err);
+/* The index in a folder: every file that it names is there with its size. The hint names other checkpoints beside it.
+ */
+tws_code tws_saved_open(const char *folder, tws_saved_index **out, tws_error *err);
+void tws_saved_close(tws_saved_index *index); /* NULL is allowed */
+/* Entry of this name, or TWS_NONE. */
+uint32_t tws_saved_entry_of(const tws_saved_index *index, const char *name);
+uint32_t tws_saved_param_of(const tws_saved_index *index, const char *name);
+
+#endif

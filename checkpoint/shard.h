@@ -1,0 +1,39 @@
+/* The file of one rank: a safetensors file (https://github.com/huggingface/safetensors#format) of pieces. */
+#ifndef TWS_CHECKPOINT_SHARD_H
+#define TWS_CHECKPOINT_SHARD_H
+
+#include "checkpoint/index.h"
+
+/* Elements [first, first + count) of a piece, as they are in the state. */
+typedef tws_code (*tws_piece_source)(void *user, const tws_piece *piece, uint64_t first, uint64_t count, void *to,
+                                     tws_error *err);
+
+typedef struct tws_shard_request {
+  const tws_state_entry *entries;
+  const tws_param *params;
+  const tws_piece *pieces; /* that the file is to have, in this order */
+  uint32_t count;
+  tws_piece_source source;
+  void *user;
+} tws_shard_request;
+
+/* What the index has to know: where each piece's data begins behind the header, and its checksums, one after another.
+ */
+typedef struct tws_shard_written {
+  uint64_t bytes, data, header_checksum;
+  uint64_t *at;        /* by piece */
+  uint64_t *checksums; /* tws_saved_blocks() of each piece */
+  uint64_t checksum_count;
+} tws_shard_written;
+
+/* Bytes that the file will have, and the name that it will have. */
+uint64_t tws_shard_bytes(const tws_shard_request *request);
+const char *tws_shard_name(int rank, char *buffer, size_t size); /* "rank-00003.safetensors" */
+/* On the disk when it returns. Lists of *written are in the arena. */
+tws_code tws_shard_write(const char *path, const tws_shard_request *request, tws_arena *arena,
+                         tws_shard_written *written, tws_error *err);
+
+/* Name of a type in safetensors headers, "BF16". */
+const char *tws_shard_dtype(tws_dtype dtype);
+
+#endif

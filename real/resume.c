@@ -1,0 +1,201 @@
+/* Going on from a checkpoint, whatever shape it was saved at: every rank reads the slices that its own state has. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/memory.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/read.h"
+#include "real/train_internal.h"
+
+/* ---- is it a checkpoint of this training? ---- */
+
+static tws_code foreign(const tws_saved_index *x, tws_error *err, const char *what) {
+  return tws_fail(err, TWS_INVALID, "resume with the model that it was saved from", "%s: %s", x->path, what);
+}
+
+/* Rows that padding adds to the vocabulary may be others: they are nobody's. */
+static int same_shape(const tws_training *t, const tws_param *a, const tws_param *b) {
+  const tws_network *network = t->plan->network;
+  if (a->columns != b->columns) return 0;
+  return a->rows == b->rows || (a->rows == network->padded_vocabulary && b->rows == t->resumed->padded_vocabulary &&
+                                network->vocabulary == t->resumed->vocabulary);
+}
+
+static tws_code check_model(const tws_training *t, tws_error *err) {
+  const tws_saved_index *x = t->resumed;
+  const tws_network *network = t->plan->network;
+  char what[512], model[24];
+  for (uint32_t i = 0; i < network->param_count; i++) {
+    const tws_param *p = &network->params[i];
+    const uint32_t saved = tws_saved_param_of(x, p->name);
+    if (saved == TWS_NONE) {
+      snprintf(what, sizeof what, "it has no parameter \"%.300s\" of the model", p->name);
+      return foreign(x, err, what);
+    }
+    const tws_param *s = &x->params[saved];
+    if (same_shape(t, p, s)) continue;
+    snprintf(what, sizeof what,
+             "its \"%.300s\" has %" PRId64 " x %" PRId64 " elements, and the model's %" PRId64 " x %" PRId64, p->name,
+             s->rows, s->columns, p->rows, p->columns);
+    return foreign(x, err, what);
+  }
+  snprintf(model, sizeof model, "%016" PRIx64, tws_network_fingerprint(network));
+  if (strcmp(model, x->model) == 0 && x->param_count == network->param_count) return TWS_OK;
+  return foreign(x, err, "its model has the same parameters and works otherwise (heads, norms or positions)");
+}
+
+static tws_code check_place(const tws_training *t, tws_error *err) {
+  const tws_saved_index *x = t->resumed;
+  if (x->counters.seed != t->config->seed)
+    return tws_fail(err, TWS_INVALID, "set twinspeed.seed to that of the checkpoint",
+                    "%s: it was trained with seed %" PRId64 ", and the configuration says %" PRId64, x->path,
+                    x->counters.seed, t->config->seed);
+  if (x->counters.steps < t->options->steps) return TWS_OK;
+  return tws_fail(err, TWS_USAGE, "--steps counts from the beginning of the training: ask for more",
+                  "%s: it has %" PRId64 " steps already, and %" PRId64 " are asked for", x->path, x->counters.steps,
+                  t->options->steps);
+}
+
+/* ---- which saved entry is one of the state's? ---- */
+
+/* The one of that name and type; for what holds parameters the widest that does, whatever the precision was. */
+static uint32_t source_of(const tws_saved_index *x, const tws_state_entry *entry) {
+  const uint32_t named = tws_saved_entry_of(x, entry->name);
+  uint32_t best = named;
+  if (entry->initial != TWS_INITIAL_PARAMETER) return named;
+  if (named != TWS_NONE && x->entries[named].dtype == entry->dtype) return named;
+  for (uint32_t i = 0; i < x->entry_count; i++)
+    if (x->entries[i].initial == TWS_INITIAL_PARAMETER &&
+        (best == TWS_NONE ||
+         tws_dtype_bytes((tws_dtype)x->entries[i].dtype) > tws_dtype_bytes((tws_dtype)x->entries[best].dtype)))
+      best = i;
+  return best;
+}
+
+static tws_code check_entries(const tws_training *t, tws_error *err) {
+  const tws_state *state = t->plan->state;
+  for (uint32_t i = 0; i < state->count; i++) {
+    const tws_state_entry *entry = &state->entries[i];
+    if (!entry->checkpointed || entry->role == TWS_ELEMENTS_NONE || source_of(t->resumed, entry) != TWS_NONE) continue;
+    return tws_fail(err, TWS_INVALID, "resume with the optimizer that it was trained with",
+                    "%s: it has no \"%s\", which the optimizer keeps", t->resumed->path, entry->name);
+  }
+  return TWS_OK;
+}
+
+tws_code tws_resume_open(tws_training *t, tws_error *err) {
+  const tws_train_options *o = t->options;
+  char path[TWS_FOLDER_SIZE];
+  if (!o->resume) return TWS_OK;
+  TWS_TRY(tws_folder_find(o->resume, o->tag, path, sizeof path, err));
+  TWS_TRY(tws_saved_open(path, &t->resumed, err));
+  TWS_TRY(check_model(t, err));
+  TWS_TRY(check_entries(t, err));
+  TWS_TRY(check_place(t, err));
+  const tws_loss_scale start = t->counters->loss_scale;
+  *t->counters = t->resumed->counters;
+  const int scaled = t->config->dtype == TWS_F16 && strcmp(t->resumed->dtype, tws_dtype_name(TWS_F16)) == 0;
+  if (!scaled || t->config->fp16.loss_scale > 0) t->counters->loss_scale = start;
+  t->first_step = t->counters->steps;
+  return TWS_OK;
+}
+
+void tws_resume_place(tws_training *t) {
+  const tws_saved_index *x = t->resumed;
+  const int64_t used = x->samples * x->sequence_length / t->config->sequence_length;
+  t->data.offset = used - t->first_step * t->config->train_batch_size;
+  if (t->rank == 0 && x->data_tokens != (int64_t)t->data.count)
+    tws_log_write(t->options->log, TWS_LOG_WARNING,
+                  "the checkpoint's data had %" PRId64 " tokens (%s), and this file has %" PRIu64
+                  ": it is read from behind sample %" PRId64 " on",
+                  x->data_tokens, x->data, t->data.count, used);
+}
+
+int tws_resume_needs_weights(const tws_training *t) {
+  return t->plan->network->padded_vocabulary != t->resumed->padded_vocabulary;
+}
+
+/* ---- reading ---- */
+
+enum { CHUNK = 1 << 20 };
+
+typedef struct loader {
+  tws_training *t;
+  tws_saved_reader reader;
+  void *values; /* a chunk of the widest type */
+  uint32_t buffer, source;
+  const tws_state_entry *entry;
+} loader;
+
+static tws_code load_run(loader *l, const tws_piece *piece, uint64_t done, uint64_t count, tws_error *err) {
+  tws_training *t = l->t;
+  const uint32_t saved = tws_saved_param_of(t->resumed, t->plan->network->params[piece->param].name);
+  const uint64_t at = piece->at + done;
+  if (tws_resume_needs_weights(t))
+    TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, l->buffer, at, l->values, count, err));
+  TWS_TRY(tws_saved_read(&l->reader, l->source, saved, piece->copy, &piece->slice, piece->first + done, count,
+                         (tws_dtype)l->entry->dtype, l->values, err));
+  return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, l->buffer, at, l->values, count, err);
+}
+
+/* What belongs to a rank and to no parameter makes sense on as many ranks only; otherwise it begins anew. */
+static tws_code load_own(loader *l, const tws_piece *piece, tws_error *err) {
+  tws_training *t = l->t;
+  if (l->source == TWS_NONE || t->resumed->ranks != t->world) {
+    if (t->rank == 0)
+      tws_log_write(t->options->log, TWS_LOG_WARNING, "%s begins anew: the checkpoint has none for these ranks",
+                    l->entry->name);
+    return TWS_OK;
+  }
+  for (uint64_t done = 0; done < piece->count; done += CHUNK) {
+    const uint64_t n = piece->count - done < CHUNK ? piece->count - done : CHUNK;
+    TWS_TRY(tws_saved_read(&l->reader, l->source, TWS_NONE, t->rank, NULL, done, n, (tws_dtype)l->entry->dtype,
+                           l->values, err));
+    TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, l->buffer, piece->at + done, l->values, n, err));
+  }
+  return TWS_OK;
+}
+
+static tws_code load_pieces(loader *l, const tws_piece *held, uint32_t count, tws_error *err) {
+  const tws_plan *plan = l->t->plan;
+  for (uint32_t i = 0; i < count; i++) {
+    l->entry = &plan->state->entries[held[i].entry];
+    l->source = source_of(l->t->resumed, l->entry);
+    for (l->buffer = 0; l->buffer + 1 < plan->buffer_count; l->buffer++)
+      if (plan->buffers[l->buffer].lifetime == TWS_LIFETIME_STATE &&
+          strcmp(plan->buffers[l->buffer].name, l->entry->name) == 0)
+        break;
+    if (held[i].param == TWS_NONE) {
+      TWS_TRY(load_own(l, &held[i], err));
+      continue;
+    }
+    for (uint64_t done = 0; done < held[i].count; done += CHUNK) {
+      const uint64_t left = held[i].count - done;
+      TWS_TRY(load_run(l, &held[i], done, left < CHUNK ? left : CHUNK, err));
+    }
+  }
+  return TWS_OK;
+}
+
+tws_code tws_resume_load(tws_training *t, tws_error *err) {
+  loader l = {.t = t};
+  tws_arena *arena = tws_arena_create();
+  tws_piece *held = NULL;
+  uint32_t count = 0;
+  const double start = tws_clock_s();
+  tws_code code = arena ? tws_pieces_of(t->plan, arena, &held, &count, err)
+                        : tws_fail(err, TWS_MEMORY, NULL, "no memory to read a checkpoint with");
+  if (code == TWS_OK) code = tws_saved_reader_open(t->resumed, &l.reader, err);
+  if (code == TWS_OK) {
+    l.values = tws_calloc(CHUNK, sizeof(double));
+    code = l.values ? load_pieces(&l, held, count, err)
+                    : tws_fail(err, TWS_MEMORY, NULL, "no memory to read a checkpoint with");
+    tws_saved_reader_close(&l.reader);
+  }
+  tws_free(l.values);
+  tws_arena_destroy(arena);
+  if (code == TWS_OK && t->rank == 0)
+    tws_log_write(t->options->log, TWS_LOG_INFO, "goes on behind step %" PRId64 " of %s (read in %.3g s)",
+                  t->first_step, t->resumed->path, tws_clock_s() - start);
+  return code;
+}
