@@ -196,6 +196,25 @@ static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, t
   return TWS_OK;
 }
 
+/* Experts for tokens x width: each token chooses two of eight, and all slots are filled. Products of experts are costed
+ * as those of layers: narrow ones will do. */
+static tws_code expert_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
+  const int64_t experts = 8, choices = 2, slots = (tokens * choices + experts - 1) / experts;
+  for (int kernel = TWS_KERNEL_ROUTER; kernel <= TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT; kernel++) {
+    const int64_t routes[] = {tokens, experts, choices, slots}, rows[] = {tokens, width, experts, choices, slots};
+    const int64_t narrow = width < 128 ? width : 128, products[] = {1, experts, slots, narrow, narrow};
+    tws_work work = start_case((tws_kernel)kernel, dtype);
+    if (kernel <= TWS_KERNEL_ROUTER_GRAD)
+      memcpy(work.d, routes, sizeof routes);
+    else if (kernel < TWS_KERNEL_EXPERT_LINEAR)
+      memcpy(work.d, rows, sizeof rows);
+    else
+      memcpy(work.d, products, sizeof products);
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
+  return TWS_OK;
+}
+
 /* Kernels over a count of elements. */
 static tws_code count_cases(tws_dtype dtype, int64_t count, tws_case_list *list, tws_error *err) {
   for (int kernel = 0; kernel < TWS_KERNEL_COUNT; kernel++) {
@@ -228,6 +247,7 @@ static tws_code host_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_
     TWS_TRY(plane_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
     TWS_TRY(loss_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(exchange_cases(dtype, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(expert_cases(dtype, planes[i][0], planes[i][1], list, err));
   }
   for (int i = 0; i < (quick ? 3 : 6); i++) TWS_TRY(count_cases(dtype, counts[i], list, err));
   return TWS_OK;
@@ -244,6 +264,7 @@ static tws_code device_cases(tws_dtype dtype, int quick, tws_case_list *list, tw
     const model_scale tiny = {512, 64, 32}, *s = i == 0 ? &tiny : &large;
     TWS_TRY(plane_cases(dtype, s, planes[i][0], planes[i][1], list, err));
     TWS_TRY(exchange_cases(dtype, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(expert_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(count_cases(dtype, counts[i], list, err));
   }
   for (int i = 0; i < (quick ? 2 : 4); i++) TWS_TRY(loss_cases(dtype, losses[i][0], losses[i][1], list, err));

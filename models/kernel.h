@@ -113,7 +113,9 @@ enum {
   TWS_METRIC_SQUARES,
   TWS_METRIC_NORM,
   TWS_METRIC_CLIP,
-  TWS_METRIC_OVERFLOW, /* with TWS_SCALED: 1 when the loss or a gradient is not finite, and updates do nothing */
+  TWS_METRIC_OVERFLOW,  /* with TWS_SCALED: 1 when the loss or a gradient is not finite, and updates do nothing */
+  TWS_METRIC_AUXILIARY, /* of routers: the weighted loss that balances experts; it is not part of TWS_METRIC_LOSS */
+  TWS_METRIC_DROPPED,   /* and the share of their routes that were dropped */
   TWS_METRIC_COUNT = 8
 };
 

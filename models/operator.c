@@ -1,5 +1,6 @@
 /* The table of operators, read four times: as texts and constants, as flops, as bytes, and as a list of operands. */
 #include "models/operator.h"
+#include "models/routing.h"
 
 #include <string.h>
 
@@ -30,6 +31,7 @@ enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 }; /* of one element */
 #define DIMS3(a, b, c) .dims = 3, .dim = {#a, #b, #c}
 #define DIMS4(a, b, c, d) .dims = 4, .dim = {#a, #b, #c, #d}
 #define DIMS5(a, b, c, d, e) .dims = 5, .dim = {#a, #b, #c, #d, #e}
+#define DIMS6(a, b, c, d, e, f) .dims = 6, .dim = {#a, #b, #c, #d, #e, #f}
 #define DIMS7(a, b, c, d, e, f, g) .dims = 7, .dim = {#a, #b, #c, #d, #e, #f, #g}
 #define PARAMETERS0() .parameters = 0
 #define PARAMETERS1(a) .parameters = 1, .parameter = {#a}
@@ -89,6 +91,7 @@ void tws_work_set_parameter(tws_work *work, const char *name, double value) {
 #undef DIMS3
 #undef DIMS4
 #undef DIMS5
+#undef DIMS6
 #undef DIMS7
 #undef PARAMETERS0
 #undef PARAMETERS1
@@ -107,7 +110,8 @@ void tws_work_set_parameter(tws_work *work, const char *name, double value) {
 #define DIMS3(a, b, c) DIMS2(a, b) NAMED(d, 2, c)
 #define DIMS4(a, b, c, d_) DIMS3(a, b, c) NAMED(d, 3, d_)
 #define DIMS5(a, b, c, d_, e) DIMS4(a, b, c, d_) NAMED(d, 4, e)
-#define DIMS7(a, b, c, d_, e, f_, g) DIMS5(a, b, c, d_, e) NAMED(d, 5, f_) NAMED(d, 6, g)
+#define DIMS6(a, b, c, d_, e, f_) DIMS5(a, b, c, d_, e) NAMED(d, 5, f_)
+#define DIMS7(a, b, c, d_, e, f_, g) DIMS6(a, b, c, d_, e, f_) NAMED(d, 6, g)
 #define PARAMETERS0()
 #define PARAMETERS1(a) NAMED(f, 0, a)
 #define PARAMETERS2(a, b) PARAMETERS1(a) NAMED(f, 1, b)
@@ -135,6 +139,11 @@ static inline double packed(double kv_heads, double ranks) {
 /* Keys of a sequence of ATTENTION. */
 static inline double keys(double seq, double kv_seq) {
   return kv_seq > 0 ? kv_seq : seq;
+}
+
+/* Slots of an expert that a source fills. */
+static inline double filled(double expected, double capacity) {
+  return expected > 0 ? expected : capacity;
 }
 
 /* Sum of the whole numbers up to `last`, none below 0 or above `top`. */

@@ -186,11 +186,9 @@ static void backward_loss(tws_lower *l, const tws_module *m) {
 
 /* Types that do more than their row says. */
 static void (*const own_backward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_module *m) = {
-    [TWS_MODULE_EMBEDDING] = backward_embedding,
-    [TWS_MODULE_LINEAR] = backward_linear,
-    [TWS_MODULE_EXCHANGE] = tws_exchange_backward,
-    [TWS_MODULE_ADD] = backward_add,
-    [TWS_MODULE_LOSS] = backward_loss};
+    [TWS_MODULE_EMBEDDING] = backward_embedding,   [TWS_MODULE_LINEAR] = backward_linear,
+    [TWS_MODULE_EXCHANGE] = tws_exchange_backward, [TWS_MODULE_ADD] = backward_add,
+    [TWS_MODULE_ROUTER] = tws_router_backward,     [TWS_MODULE_LOSS] = backward_loss};
 
 void tws_lower_backward(tws_lower *l, const tws_module *m) {
   if (own_backward[m->type]) {

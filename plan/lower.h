@@ -5,6 +5,7 @@
  *   visits.c     a micro-batch as a list of module visits (forward, recomputation, backward), some in tiles of tokens
  *   values.c     where values and their gradients are
  *   modules.c    one visit -> kernels: forward; backward.c: backward; exchange.c: values that change hands
+ *   moe.c        routers and the slots of experts
  *   zero.c       where parameters and gradients live and move, by ZeRO stage
  *   optimizer.c  the step: norm, clipping, the update, gathering of updated parameters; the end of an evaluation
  *   pipeline.c   which modules a stage runs, micro-batches in what order, messages between stages
@@ -179,6 +180,7 @@ uint64_t tws_value_elements(const tws_lower *l, uint32_t value);
 uint64_t tws_input_rows(const tws_lower *l, uint32_t input);
 uint64_t tws_input_elements(const tws_lower *l, uint32_t input);
 tws_dtype tws_input_dtype(const tws_lower *l, uint32_t input);
+tws_dtype tws_value_dtype(const tws_lower *l, uint32_t value);
 tws_operand tws_input_read(tws_lower *l, uint32_t input);
 uint32_t tws_value_new(tws_lower *l, uint32_t value);
 tws_operand tws_value_read(tws_lower *l, uint32_t value);
@@ -219,6 +221,13 @@ const tws_local_module *tws_local_of(const tws_lower *l, const tws_module *m);
 int tws_lower_sliced(const tws_lower *l, const tws_module *m);
 /* backward.c */
 void tws_lower_backward(tws_lower *l, const tws_module *m);
+/* moe.c: tokens of a rank that a layer of experts routes, an expert's slots for them, and those that they fill on
+ * average */
+int64_t tws_expert_tokens(const tws_lower *l, const tws_module *m);
+int64_t tws_expert_slots(const tws_lower *l, const tws_module *m);
+int64_t tws_expert_expected(const tws_lower *l, const tws_module *m);
+void tws_router_forward(tws_lower *l, const tws_module *m);
+void tws_router_backward(tws_lower *l, const tws_module *m);
 /* exchange.c */
 void tws_exchange_forward(tws_lower *l, const tws_module *m);
 void tws_exchange_backward(tws_lower *l, const tws_module *m);

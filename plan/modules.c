@@ -35,6 +35,10 @@ int64_t tws_module_rows(const tws_lower *l, const tws_module *m) {
 /* Attention sees whole sequences. */
 #define sequence (l->whole_sequence[m->in[0]])
 #define other (l->whole_sequence[m->in[1]])
+#define tokens tws_expert_tokens(l, m)
+#define slots tws_expert_slots(l, m)
+#define sources l->sharding.position.ranks[TWS_AXIS_EXPERT]
+#define expected tws_expert_expected(l, m)
 tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel kernel, uint32_t flags) {
   tws_work work = tws_kernel_work(kernel, l->config->dtype, flags);
   const int64_t rows = tws_module_rows(l, m);
@@ -48,6 +52,10 @@ tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel ker
 
 #undef sequence
 #undef other
+#undef tokens
+#undef slots
+#undef sources
+#undef expected
 
 /* ---- a kernel by its row ---- */
 
@@ -64,7 +72,7 @@ static void bind_input_gradient(tws_lower *l, emission *e, uint32_t value, uint3
   int accumulate;
   tws_operand into = tws_value_gradient_out(l, value, &accumulate);
   if (accumulate && !adds_flag) {
-    into = e->beside = tws_lower_scratch(l, "gradient to add", l->config->dtype, into.count);
+    into = e->beside = tws_lower_scratch(l, "gradient to add", tws_value_dtype(l, value), into.count);
     e->add_to = value;
   } else if (accumulate) {
     e->work.flags |= adds_flag;
@@ -285,11 +293,9 @@ static void forward_norm(tws_lower *l, const tws_module *m) {
 
 /* Types that do more than their row says: parts of a split vocabulary, slices, neighbours in one kernel. */
 static void (*const own_forward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_module *m) = {
-    [TWS_MODULE_EMBEDDING] = forward_embedding,
-    [TWS_MODULE_LOSS] = forward_loss,
-    [TWS_MODULE_LINEAR] = forward_linear,
-    [TWS_MODULE_EXCHANGE] = tws_exchange_forward,
-    [TWS_MODULE_NORM] = forward_norm};
+    [TWS_MODULE_EMBEDDING] = forward_embedding, [TWS_MODULE_LOSS] = forward_loss,
+    [TWS_MODULE_LINEAR] = forward_linear,       [TWS_MODULE_EXCHANGE] = tws_exchange_forward,
+    [TWS_MODULE_ROUTER] = tws_router_forward,   [TWS_MODULE_NORM] = forward_norm};
 
 static void forward(tws_lower *l, const tws_module *m) {
   if (own_forward[m->type])

@@ -6,11 +6,23 @@
 #include "plan/zero.h"
 #include "plan/zero_partition.h"
 
-static void share_among(tws_lower *l, uint32_t group, uint64_t count) {
+static void share_slots(tws_lower *l, uint32_t group, uint64_t first, uint64_t count) {
   if (group == TWS_NONE) return;
-  tws_operand operand = tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, count);
+  tws_operand operand = tws_update(l->b.plan->metrics, first, count);
   tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, group, TWS_F64, count * sizeof(double),
                          1, 0, &operand, 1);
+}
+
+static int has_routers(const tws_network *network) {
+  uint32_t m = 0;
+  while (m < network->module_count && network->modules[m].type != TWS_MODULE_ROUTER) m++;
+  return m < network->module_count;
+}
+
+/* `count` of the loss, ignored tokens, squares; and what routers count. */
+static void share_among(tws_lower *l, uint32_t group, uint64_t count) {
+  share_slots(l, group, TWS_METRIC_LOSS, count);
+  if (has_routers(l->b.plan->network)) share_slots(l, group, TWS_METRIC_AUXILIARY, 2);
 }
 
 /* Whether each of the ranks that add up a gradient has all its squares, which then are not added up: but for gradients

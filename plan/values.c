@@ -13,16 +13,27 @@ static int64_t sequence_of(const tws_lower *l, const tws_value *v) {
   return l->config->sequence_length;
 }
 
+/* Rows that follow from tokens are shared out as they are; slots are those for the tokens that a rank has. */
+static uint64_t rows_of(const tws_lower *l, const tws_value *v, int token_parts) {
+  int samples = 0, slots = 0;
+  for (int i = 0; i < v->row_dims; i++) {
+    samples |= v->row[i].kind == TWS_DIM_SAMPLES;
+    slots |= v->row[i].kind == TWS_DIM_CAPACITY;
+  }
+  if (slots) return count_of(l, v->row, v->row_dims, l->config->sequence_length / token_parts);
+  return count_of(l, v->row, v->row_dims, l->config->sequence_length) / (uint64_t)(samples ? token_parts : 1);
+}
+
 void tws_values_begin(tws_lower *l) {
   const tws_value *before = NULL; /* most have the rows of the one before */
-  uint64_t rows = 0;
   for (uint32_t v = 0; v < l->network->value_count; v++) {
     const tws_value *value = &l->network->values[v];
+    const int parts = l->local.values[v].token_parts;
     const size_t bytes = value->row_dims * sizeof *value->row;
-    const int same = before && before->row_dims == value->row_dims && memcmp(before->row, value->row, bytes) == 0;
-    if (!same) rows = count_of(l, value->row, value->row_dims, l->config->sequence_length);
+    const int same = before && parts == l->local.values[v - 1].token_parts && before->row_dims == value->row_dims &&
+                     memcmp(before->row, value->row, bytes) == 0;
     l->whole_sequence[v] = same ? l->whole_sequence[v - 1] : sequence_of(l, value);
-    l->rows[v] = rows / l->local.values[v].token_parts;
+    l->rows[v] = same ? l->rows[v - 1] : rows_of(l, value, parts);
     before = value;
   }
 }
@@ -70,10 +81,15 @@ static tws_category category_of(const tws_lower *l, uint32_t value) {
   return checkpoint ? TWS_CATEGORY_CHECKPOINT : TWS_CATEGORY_ACTIVATION;
 }
 
+tws_dtype tws_value_dtype(const tws_lower *l, uint32_t value) {
+  const tws_value_kind kind = l->network->values[value].kind;
+  return kind == TWS_VALUE_ACTIVATION ? l->config->dtype : kind == TWS_VALUE_INDEX ? TWS_I32 : TWS_F32;
+}
+
 uint32_t tws_value_new(tws_lower *l, uint32_t value) {
   const tws_value *v = &l->network->values[value];
-  tws_dtype dtype = v->kind == TWS_VALUE_STATISTIC ? TWS_F32 : l->config->dtype;
-  uint32_t buffer = tws_builder_buffer(&l->b, v->name, category_of(l, value), dtype, buffer_elements(l, value), 0);
+  uint32_t buffer = tws_builder_buffer(&l->b, v->name, category_of(l, value), tws_value_dtype(l, value),
+                                       buffer_elements(l, value), 0);
   l->value_buffer[value] = buffer;
   return buffer;
 }
@@ -123,8 +139,8 @@ tws_operand tws_value_gradient_out(tws_lower *l, uint32_t value, int *accumulate
   if (!l->tiled[value] && l->tile == 0) l->adds[value] = (uint8_t)*accumulate;
   if (l->tiled[value] || l->value_gradient[value] == TWS_NONE) {
     l->value_gradient[value] =
-        tws_builder_buffer(&l->b, l->network->values[value].name, TWS_CATEGORY_ACTIVATION_GRADIENT, l->config->dtype,
-                           buffer_elements(l, value), 0);
+        tws_builder_buffer(&l->b, l->network->values[value].name, TWS_CATEGORY_ACTIVATION_GRADIENT,
+                           tws_value_dtype(l, value), buffer_elements(l, value), 0);
   }
   return range(l, value, l->value_gradient[value], *accumulate ? TWS_READ_WRITE : TWS_WRITE);
 }

@@ -100,6 +100,14 @@ static unsigned char *take(void *pool, uint64_t pool_bytes, uint64_t *at, uint64
   return place;
 }
 
+/* Where the integers of an operand begin among those of all. */
+static uint64_t first_id(const bench_case *c, int operand) {
+  uint64_t first = 0;
+  for (int i = 0; i < operand; i++)
+    if (c->operand[i].below > 0) first += c->operand[i].elements;
+  return first;
+}
+
 static tws_code run_once(bench *b, bench_case *c, tws_error *err) {
   void *operand[TWS_CASE_OPERANDS];
   tws_dtype dtype[TWS_CASE_OPERANDS];
@@ -109,7 +117,7 @@ static tws_code run_once(bench *b, bench_case *c, tws_error *err) {
     dtype[i] = o->dtype;
     uint64_t span = o->far || c->near_bytes > b->pool_bytes ? b->pool_bytes : c->near_bytes;
     if (o->below > 0)
-      operand[i] = b->ids_pool;
+      operand[i] = (int32_t *)b->ids_pool + first_id(c, i);
     else
       operand[i] = take(o->written ? b->write_pool : b->read_pool, span, &b->at[o->written][o->far], bytes);
   }
@@ -141,15 +149,14 @@ static tws_code run_block(bench *b, bench_case *c, int times, double *seconds, t
 
 /* Token ids of one case: spread over the vocabulary by a multiplicative hash. */
 static tws_code set_ids(bench *b, const bench_case *c, tws_error *err) {
-  for (int i = 0; i < c->operand_count; i++)
-    if (c->operand[i].below > 0) {
-      for (uint32_t j = 0; j < ID_COUNT; j++)
-        b->ids[j] = (int32_t)((j * 2654435761u >> 8) % (uint64_t)c->operand[i].below);
-      if (b->cuda)
-        TWS_TRY(
-            b->ops->copy(b->sets[0].backend, b->ids_pool, b->ids, ID_COUNT * sizeof *b->ids, TWS_STREAM_COMPUTE, err));
-    }
-  return TWS_OK;
+  uint64_t at = 0;
+  for (int i = 0; i < c->operand_count; i++) {
+    const tws_case_operand *o = &c->operand[i];
+    for (uint32_t j = 0; o->below > 0 && j < o->elements; j++)
+      b->ids[at++] = (int32_t)(o->greatest ? o->below - 1 : (int64_t)((j * 2654435761u >> 8) % (uint64_t)o->below));
+  }
+  if (!b->cuda || at == 0) return TWS_OK;
+  return b->ops->copy(b->sets[0].backend, b->ids_pool, b->ids, at * sizeof *b->ids, TWS_STREAM_COMPUTE, err);
 }
 
 /* The first execution. What a GPU's library or kernel declines is left out of the profile, and said; a device that is
@@ -285,10 +292,7 @@ static tws_code add_cases(bench *b, tws_error *err) {
       uint64_t near = 0;
       for (int j = 0; j < c->operand_count; j++)
         if (!c->operand[j].far) near += padded(c->operand[j].elements * tws_dtype_bytes(c->operand[j].dtype));
-      int too_many_ids = 0;
-      for (int j = 0; j < c->operand_count; j++)
-        too_many_ids |= c->operand[j].below > 0 && c->operand[j].elements > ID_COUNT;
-      if (c->bytes > largest || too_many_ids) continue;
+      if (c->bytes > largest || first_id(c, c->operand_count) > ID_COUNT) continue;
       if (c->bytes > b->pool_bytes) b->pool_bytes = c->bytes;
       c->near_bytes = NEAR_TIMES * near;
       b->case_count++;

@@ -10,8 +10,9 @@ int tws_case_operands(const tws_work *work, tws_backend_kind backend, int thread
     out[i] = (tws_case_operand){.elements = (uint64_t)o->elements, .dtype = o->dtype, .far = o->far};
     out[i].written = (o->access & TWS_OPERAND_WRITE) != 0;
     if (o->content == TWS_HOLDS_SCRATCH) out[i].elements = tws_work_workspace(work, backend, threads);
-    if (o->content != TWS_HOLDS_IDS && o->content != TWS_HOLDS_TARGETS && o->content != TWS_HOLDS_LENGTHS) continue;
+    if (o->dtype != TWS_I32 || o->access != TWS_OPERAND_READ) continue;
     out[i].below = o->below > 0 ? (int64_t)o->below : 1;
+    out[i].greatest = o->content == TWS_HOLDS_COUNTS;
   }
   return count;
 }

@@ -12,7 +12,8 @@ typedef struct tws_case_operand {
   tws_dtype dtype;
   int written;   /* W or RW */
   int far;       /* weights, gradients, optimizer states: not touched for a whole micro-batch or step */
-  int64_t below; /* > 0: integers in [0, below) such as token ids */
+  int64_t below; /* > 0: integers in [0, below) such as token ids, */
+  int greatest;  /* all of them below - 1: slots are filled */
 } tws_case_operand;
 
 /* Operands of a compute operation in order; returns how many (0: a collective). threads: of the rank. */

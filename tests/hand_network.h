@@ -127,7 +127,7 @@ static inline void hand_input(hand_job *job, uint32_t input, const void *data) {
   job->input[input] = data;
 }
 
-/* The loss of these weights. Training also leaves the gradients. */
+/* The loss of these weights, with that of routers. Training also leaves the gradients. */
 static inline double hand_loss(hand_job *job, const float *weights, int train) {
   const tws_plan *plan = train ? job->train : job->evaluate;
   const int program = train ? TWS_PROGRAM_TRAIN : TWS_PROGRAM_EVALUATE;
@@ -158,7 +158,7 @@ static inline double hand_loss(hand_job *job, const float *weights, int train) {
     for (uint64_t i = 0; i < job->first[plan->network->param_count]; i++)
       job->gradients[i] /= (float)(1 - job->config->beta1);
   }
-  return metrics[TWS_METRIC_LOSS];
+  return metrics[TWS_METRIC_LOSS] + metrics[TWS_METRIC_AUXILIARY];
 }
 
 /* The loss along a random direction of each parameter, against its gradient: central differences of a step h in float32

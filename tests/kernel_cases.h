@@ -11,7 +11,7 @@
 typedef struct test_case {
   tws_kernel kernel;
   int64_t d[TWS_WORK_DIMS];
-  double f[6]; /* parameters, then arguments */
+  double f[9]; /* parameters, then arguments */
   uint32_t flags;
   tws_dtype dtype, dtype2;
 } test_case;
@@ -314,6 +314,47 @@ static const test_case table[] = {
     CASE(HEADS_UNPACK, {33, 4, 4, 1, 5}, {0}, 0, F),
     CASE(HEADS_UNPACK, {33, 3, 6, 0, 7}, {0}, 0, B),
     CASE(HEADS_UNPACK, {9, 2, 12, 6, 64}, {0}, 0, F),
+    /* tokens, experts, choices, capacity; keeps, by choice, renormalizes, sampled; seed, first token, auxiliary, share */
+    CASE(ROUTER, {1, 1, 1, 1}, {0}, 0, F),
+    CASE(ROUTER, {40, 5, 1, 6}, {0, 1, 0, 0, 0, 0, 0.5, 0.01}, 0, F),
+    CASE(ROUTER, {70, 8, 2, 12}, {0, 1, 1, 0, 0, 0, 0.5, 0.01}, 0, F),
+    CASE(ROUTER, {300, 70, 6, 20}, {0, 0, 1, 0, 0, 0, 0.01, 0.01}, 0, F),
+    CASE(ROUTER, {90, 4, 3, 50}, {1, 0, 1, 0, 0, 0, 0.5, 0.01}, 0, F),
+    CASE(ROUTER, {90, 4, 3, 200}, {1, 0, 0, 0, 0, 0, 0.5, 0.01}, 0, F), /* room for all */
+    CASE(ROUTER, {130, 3, 1, 11}, {2, 1, 0, 0, 1e15, 1234, 0.5, 0.01}, 0, F),
+    CASE(ROUTER, {600, 3, 2, 111}, {2, 1, 1, 0, 77, 5, 0.5, 0.01}, 0, B),
+    CASE(ROUTER, {130, 6, 1, 30}, {2, 1, 0, 1, 7, 1000, 0.5, 0.01}, 0, F),
+    CASE(ROUTER, {130, 37, 2, 10}, {0, 1, 1, 2, 7, 1000, 0.5, 0.01}, 0, H),
+    CASE(ROUTER, {64, 8, 2, 16}, {0, 1, 1, 0, 0, 0, 0.5, 0.01}, 0, B), /* equal logits */
+    CASE(ROUTER_GRAD, {1, 2, 1, 1}, {0, 0, 0, 0, 0.5}, 0, F),
+    CASE(ROUTER_GRAD, {40, 5, 1, 6}, {0, 1, 0, 0, 0.5}, 0, F),
+    CASE(ROUTER_GRAD, {70, 8, 2, 12}, {0, 1, 1, 0, 0.5}, 0, F),
+    CASE(ROUTER_GRAD, {300, 70, 6, 20}, {0, 0, 1, 0, 0.5}, 0, F),
+    CASE(ROUTER_GRAD, {70, 9, 2, 12}, {0, 0, 0, 0, 0}, 0, B),
+    CASE(ROUTER_GRAD, {70, 9, 2, 12}, {0, 0, 1, 0, 1e-4}, TWS_SCALED, H),
+    CASE(DISPATCH, {1, 1, 1, 1, 1}, {0}, 0, F),
+    CASE(DISPATCH, {50, 33, 4, 2, 20}, {0}, 0, F),
+    CASE(DISPATCH, {50, 64, 8, 2, 9}, {0}, 0, B),
+    CASE(DISPATCH_GRAD, {50, 33, 4, 2, 20}, {0}, 0, F),
+    CASE(DISPATCH_GRAD, {50, 64, 8, 2, 9}, {0}, ACC, B),
+    CASE(COMBINE, {1, 1, 1, 1, 1}, {0}, 0, F),
+    CASE(COMBINE, {50, 33, 4, 2, 20}, {0}, 0, F),
+    CASE(COMBINE, {50, 64, 8, 3, 9}, {0}, 0, H),
+    CASE(COMBINE_GRAD, {50, 33, 4, 2, 20}, {0}, 0, F),
+    CASE(COMBINE_GRAD, {50, 64, 8, 3, 9}, {0}, 0, B),
+    /* sources, experts, slots, out, in */
+    CASE(EXPERT_LINEAR, {1, 1, 1, 1, 1}, {0}, 0, F),
+    CASE(EXPERT_LINEAR, {1, 4, 30, 33, 17}, {0}, 0, F),
+    CASE(EXPERT_LINEAR, {3, 2, 90, 70, 20}, {0}, TWS_BIAS, F),
+    CASE(EXPERT_LINEAR, {2, 3, 20, 40, 64}, {0}, TWS_BIAS, B),
+    CASE(EXPERT_LINEAR, {2, 3, 20, 40, 64}, {0}, 0, H),
+    CASE(EXPERT_LINEAR_GRAD_INPUT, {1, 4, 30, 33, 17}, {0}, 0, F),
+    CASE(EXPERT_LINEAR_GRAD_INPUT, {3, 2, 90, 20, 70}, {0}, ACC, F),
+    CASE(EXPERT_LINEAR_GRAD_INPUT, {2, 3, 20, 40, 64}, {0}, ACC, B),
+    CASE(EXPERT_LINEAR_GRAD_WEIGHT, {1, 4, 30, 33, 17}, {0}, 0, F),
+    CASE(EXPERT_LINEAR_GRAD_WEIGHT, {3, 2, 90, 70, 20}, {0}, ACC | TWS_BIAS, F),
+    CASE(EXPERT_LINEAR_GRAD_WEIGHT, {2, 3, 20, 40, 64}, {0}, TWS_BIAS, M),
+    CASE(EXPERT_LINEAR_GRAD_WEIGHT, {2, 3, 20, 40, 64}, {0}, ACC, HM),
 };
 #undef F
 #undef B
@@ -346,6 +387,9 @@ static test_case random_case(int number) {
       break;
     case TWS_KERNEL_EMBEDDING_GRAD:
       c.f[0] = (double)(draw(s, 21, 0, 1) * draw(s, 22, 1, 200));
+      break;
+    case TWS_KERNEL_NORM_GRAD: /* of few features it is a small difference of large numbers, and of one 0 */
+      if (c.d[1] < 8) c.d[1] += 8;
       break;
     case TWS_KERNEL_POSITION_GRAD:
       if (c.d[3] > c.d[2]) c.d[3] = c.d[2];
@@ -386,6 +430,25 @@ static test_case random_case(int number) {
     case TWS_KERNEL_HEADS_UNPACK:
       c.d[1] = (int64_t)1 << draw(s, 20, 0, 3), c.d[2] = c.d[1] * (1 + c.d[2] % 4), c.d[4] = 1 + c.d[4] % 40;
       c.d[3] = draw(s, 21, 0, 1) ? c.d[1] * draw(s, 22, 0, 2) : (int64_t)1 << draw(s, 22, 0, 3);
+      break;
+    case TWS_KERNEL_ROUTER:
+    case TWS_KERNEL_ROUTER_GRAD:
+      c.d[1] = 2 + c.d[1] % 40, c.d[2] = 1 + draw(s, 20, 0, c.d[1] < 6 ? c.d[1] - 1 : 5), c.d[3] = 1 + c.d[3] % 20;
+      c.f[0] = (double)draw(s, 21, 0, 2), c.f[1] = (double)draw(s, 22, 0, 1), c.f[2] = (double)draw(s, 23, 0, 1);
+      c.f[3] = (double)draw(s, 24, 0, 2), c.f[4] = 0.5;
+      if (c.kernel == TWS_KERNEL_ROUTER) c.f[4] = (double)draw(s, 25, 0, 1 << 30), c.f[6] = 0.5, c.f[7] = 0.01;
+      break;
+    case TWS_KERNEL_DISPATCH:
+    case TWS_KERNEL_DISPATCH_GRAD:
+    case TWS_KERNEL_COMBINE:
+    case TWS_KERNEL_COMBINE_GRAD:
+      c.d[2] = 1 + c.d[2] % 20, c.d[3] = 1 + draw(s, 20, 0, c.d[2] < 6 ? c.d[2] - 1 : 5), c.d[4] = 1 + c.d[4] % 30;
+      if (c.kernel != TWS_KERNEL_DISPATCH_GRAD) c.flags = 0;
+      break;
+    case TWS_KERNEL_EXPERT_LINEAR:
+    case TWS_KERNEL_EXPERT_LINEAR_GRAD_INPUT:
+    case TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT:
+      c.d[0] = 1 + c.d[0] % 3, c.d[1] = 1 + c.d[1] % 6, c.d[2] = 1 + c.d[2] % 80, c.d[5] = draw(s, 20, 0, 1) * c.d[2];
       break;
     case TWS_KERNEL_LAMB:
     case TWS_KERNEL_LAMB_NORMS:
@@ -429,7 +492,7 @@ static tws_work work_of(int number) {
 static tws_arguments arguments_of(int number) {
   const test_case c = case_of(number);
   tws_arguments a = {{0}};
-  for (int i = tws_operator_of(c.kernel)->parameters, k = 0; i < 6 && k < TWS_ARGUMENTS; ++i, ++k) a.a[k] = c.f[i];
+  for (int i = tws_operator_of(c.kernel)->parameters, k = 0; i < 9 && k < TWS_ARGUMENTS; ++i, ++k) a.a[k] = c.f[i];
   return a;
 }
 

@@ -49,6 +49,9 @@ static double fill_value(const tws_work *w, const tws_arguments *a, const operan
       return id_near(51, i, info->first, (int64_t)info->below, w->code != TWS_KERNEL_CROSS_ENTROPY);
     case TWS_HOLDS_LENGTHS: /* some sequences are empty, the first is not */
       return i % 3 == 1 ? 0 : (double)draw(52, (uint64_t)i, 1, (int64_t)info->below - 1);
+    case TWS_HOLDS_ROUTES: /* by make_routes() */
+    case TWS_HOLDS_COUNTS:
+      return 0;
     case TWS_HOLDS_STATS: /* of one rank some tokens have padding only */
       if (i / (3 * w->d[0]) == 1 && i / 3 % 3 == 1) return i % 3 == 0 ? -INFINITY : 0;
       return i % 3 == 1 ? 1 + normal * normal : normal;
@@ -77,6 +80,36 @@ static int attention_forward_operands(const tws_work *w, double *const *v, doubl
   return n;
 }
 
+static void free_values(values *x) {
+  for (int k = 0; k < x->count; ++k) free(x->v[k]);
+}
+
+static int operand_named(const values *x, const char *name) {
+  for (int k = 0; k < x->count; ++k)
+    if (strcmp(x->info[k].name, name) == 0) return k;
+  return -1;
+}
+
+/* What follows from a router on logits at random; counts of EXPERT_LINEAR and its gradients may be any. */
+static void make_routes(const tws_work *w, const tws_arguments *a, values *x) {
+  const int routes = operand_named(x, "routes"), counts = operand_named(x, "counts"),
+            probabilities = operand_named(x, "probabilities");
+  for (int64_t i = 0; counts >= 0 && routes < 0 && i < x->info[counts].count; ++i)
+    x->v[counts][i] = i == 0 ? w->d[2] : i % 3 ? 0 : (double)draw(53, (uint64_t)i, 0, w->d[2]);
+  if (routes < 0 || w->code == TWS_KERNEL_ROUTER) return;
+  tws_work router = {.code = TWS_KERNEL_ROUTER, .d = {w->d[0], w->d[2], w->d[3], w->d[4]}};
+  if (w->code == TWS_KERNEL_ROUTER_GRAD) memcpy(router.d, w->d, sizeof router.d), memcpy(router.f, w->f, sizeof w->f);
+  router.f[0] = router.f[3] = 0; /* without random numbers */
+  values of = {.count = kernel_operands(&router, a, 1, of.info)};
+  for (int k = 0; k < of.count; ++k) of.v[k] = calloc((size_t)of.info[k].count + 1, sizeof(double));
+  for (int64_t i = 0; i < of.info[0].count; ++i) of.v[0][i] = tws_random_normal(1, 54, (uint64_t)i);
+  oracle_run(&router, a, of.v, of.count);
+  const int from[] = {1, 2, 4}, to[] = {probabilities, routes, counts};
+  for (int k = 0; k < 3; ++k)
+    if (to[k] >= 0) memcpy(x->v[to[k]], of.v[from[k]], sizeof(double) * (size_t)x->info[to[k]].count);
+  free_values(&of);
+}
+
 static values make_values(const tws_work *w, const tws_arguments *a, int threads) {
   values x = {.count = kernel_operands(w, a, threads, x.info)};
   for (int k = 0; k < x.count; ++k) {
@@ -97,6 +130,7 @@ static values make_values(const tws_work *w, const tws_arguments *a, int threads
     forward.code = TWS_KERNEL_ATTENTION;
     oracle_run(&forward, a, operands, attention_forward_operands(w, x.v, operands));
   }
+  make_routes(w, a, &x);
   for (int k = 0; k < x.count; ++k)
     for (int64_t i = 0; i < x.info[k].count && x.info[k].content == TWS_HOLDS_DERIVED; ++i)
       x.v[k][i] = stored(x.info[k].dtype, x.v[k][i]);
@@ -110,10 +144,6 @@ static values copy_values(const values *x) {
     memcpy(copy.v[k], x->v[k], (size_t)x->info[k].count * sizeof(double));
   }
   return copy;
-}
-
-static void free_values(values *x) {
-  for (int k = 0; k < x->count; ++k) free(x->v[k]);
 }
 
 /* ---- storage, between guard zones ---- */

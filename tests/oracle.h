@@ -435,6 +435,8 @@ static inline void oracle_clip(const tws_work *w, double **o) {
   if (scaled) o[0][TWS_METRIC_OVERFLOW] = overflow;
 }
 
+#include "tests/oracle_routing.h"
+
 static inline void oracle_run(const tws_work *w, const tws_arguments *arguments, double **o, int count) {
   const double *a = arguments->a;
   switch ((tws_kernel)w->code) {
@@ -548,6 +550,29 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_CAST:
       for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = o[0][i];
+      break;
+    case TWS_KERNEL_ROUTER:
+      oracle_router(w, a, o);
+      break;
+    case TWS_KERNEL_ROUTER_GRAD:
+      oracle_router_grad(w, a, o);
+      break;
+    case TWS_KERNEL_DISPATCH:
+      oracle_dispatch(w, o);
+      break;
+    case TWS_KERNEL_DISPATCH_GRAD:
+      oracle_gather(w, o, NULL, o[2]);
+      break;
+    case TWS_KERNEL_COMBINE:
+      oracle_gather(w, o, o[2], o[3]);
+      break;
+    case TWS_KERNEL_COMBINE_GRAD:
+      oracle_combine_grad(w, o);
+      break;
+    case TWS_KERNEL_EXPERT_LINEAR:
+    case TWS_KERNEL_EXPERT_LINEAR_GRAD_INPUT:
+    case TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT:
+      oracle_expert_linear(w, o);
       break;
     case TWS_KERNEL_COUNT:
       break;

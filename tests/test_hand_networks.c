@@ -207,6 +207,57 @@ START_TEST(cross_attention) {
 }
 END_TEST
 
+/* ---- experts ---- */
+
+/* A layer of experts, with a residual branch of its own. */
+static uint32_t expert_layer(hand_network *h, int layer, uint32_t x, const tws_routing *routing, tws_module_type type) {
+  tws_network_builder *b = &h->b;
+  const int64_t inner = WIDTH + 4, up = type == TWS_MODULE_SWIGLU ? 2 * inner : inner;
+#define NAME(part) tws_build_name(b, "layer.%d." part, layer)
+  uint32_t y = tws_build_norm(b, layer, NAME("norm"), x, 1, 1e-5);
+  const uint32_t logits = tws_build_linear(b, layer, NAME("gate"), y, WIDTH, routing->experts, 0.5f, 0, NULL, TWS_NONE);
+  const tws_routes routes = tws_build_router(b, layer, NAME("router"), logits, routing);
+  y = tws_build_dispatch(b, layer, NAME("dispatch"), y, &routes);
+  y = tws_build_expert_linear(b, layer, NAME("up"), y, &routes, up, 0.3f, layer % 2, NULL);
+  y = tws_build_pointwise(b, layer, NAME("act"), type, y, inner);
+  y = tws_build_expert_linear(b, layer, NAME("down"), y, &routes, WIDTH, 0.3f, layer % 2, NULL);
+  y = tws_build_combine(b, layer, NAME("combine"), y, &routes);
+  return tws_build_add(b, layer, NAME("add"), x, y);
+#undef NAME
+}
+
+/* Top-1 and top-2 with fewer slots than tokens want, and top-3 of which the most probable are kept: gradients through
+ * the routers, their auxiliary losses and the slots, wherever it is differentiable. */
+START_TEST(experts) {
+  int32_t ids[SAMPLES * SEQUENCE], targets[SAMPLES * SEQUENCE];
+  hand_network h;
+  hand_job job;
+  hand_network_begin(&h, VOCABULARY, MOST);
+  h.net->hidden = WIDTH;
+  h.net->positions = SEQUENCE;
+  uint32_t x = tws_build_embedding(&h.b, "embed", "wte", "wpe", 0.5f);
+  for (int layer = 0; layer < 3; layer++) {
+    tws_routing routing = tws_routing_like_deepspeed(4 + layer, 1 + layer, layer ? 1.0 : 0.75, 1, 0);
+    routing.auxiliary = 0.25;
+    x = expert_layer(&h, layer, x, &routing, layer == 2 ? TWS_MODULE_SWIGLU : TWS_MODULE_GELU);
+  }
+  end_heads(&h, x);
+  hand_job_begin(&job, h.net, hand_config(_i));
+  make_ids(ids, SAMPLES * SEQUENCE, VOCABULARY, 1);
+  make_ids(targets, SAMPLES * SEQUENCE, VOCABULARY, 2);
+  hand_input(&job, 0, ids);
+  hand_input(&job, 1, targets);
+  hand_differentiate(&job, 0.02);
+  double metrics[TWS_METRIC_COUNT];
+  HAND_OK(
+      tws_executor_get(job.executor, TWS_PROGRAM_EVALUATE, job.evaluate->metrics, 0, metrics, TWS_METRIC_COUNT, &err));
+  ck_assert(metrics[TWS_METRIC_DROPPED] > 0 && metrics[TWS_METRIC_DROPPED] < 0.5);
+  ck_assert(metrics[TWS_METRIC_AUXILIARY] > 0.5); /* at least 1 a layer when it is balanced, times its weight */
+  hand_job_end(&job);
+  tws_network_destroy(h.net);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("hand networks");
   TCase *graphs = tcase_create("graphs");
@@ -214,6 +265,7 @@ int main(void) {
   tcase_add_loop_test(graphs, random_graphs, 0, 40);
   tcase_add_loop_test(graphs, encoder_with_padding, 0, 8);
   tcase_add_loop_test(graphs, cross_attention, 0, 8);
+  tcase_add_loop_test(graphs, experts, 0, 8);
   suite_add_tcase(suite, graphs);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

@@ -80,6 +80,7 @@ typedef struct forward_view {
   double *o[KERNEL_MAX_OPERANDS]; /* operands of the forward kernel */
   int count, out;                 /* out: its output */
   const double *dy;               /* NULL: the loss is o[out] itself */
+  double *metrics;                /* ROUTER: the first of them is part of the loss */
   const double *active;           /* o[0] is the GELU of it, when there is one */
   int pair[3][2];                 /* gradient operand, forward operand; -1: none */
 } forward_view;
@@ -163,6 +164,37 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       FORWARD(ROPE, v[0], 0, out);
       PAIR(0, 0, 0);
       return 1;
+    case TWS_KERNEL_ROUTER_GRAD: {
+      const int64_t logits = w->d[0] * w->d[1];
+      for (int64_t i = 0; i < logits; ++i) zero[i] = log(v[1][i]); /* they have these probabilities */
+      FORWARD(ROUTER, v[0], 3, zero, zero + logits, zero + 2 * logits, out, out2, out2 + w->d[1] * TWS_EXPERT_COUNTS);
+      f->metrics = f->o[5];
+      f->work.flags = 0;
+      f->work.f[0] = f->work.f[3] = 0; /* as the routes were made */
+      f->arguments = (tws_arguments){{0, 0, a->a[0] * (w->flags & TWS_SCALED ? v[5][TWS_HYPER_SCALE] : 1), 0}};
+      PAIR(0, 4, 0);
+      return 1;
+    }
+    case TWS_KERNEL_DISPATCH_GRAD:
+      FORWARD(DISPATCH, v[0], 3, zero, v[1], NULL, out);
+      PAIR(0, 2, 0);
+      return 1;
+    case TWS_KERNEL_COMBINE_GRAD:
+      FORWARD(COMBINE, v[0], 3, v[1], v[2], v[3], out);
+      f->work.flags = 0;
+      PAIR(0, 5, 0), PAIR(1, 6, 2);
+      return 1;
+    case TWS_KERNEL_EXPERT_LINEAR_GRAD_INPUT:
+      FORWARD(EXPERT_LINEAR, v[0], 3, zero, v[1], v[2], out);
+      f->work.flags = 0;
+      PAIR(0, 3, 0);
+      return 1;
+    case TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT:
+      FORWARD(EXPERT_LINEAR, v[0], bias ? 4 : 3, v[1], zero, zero + w->d[1] * w->d[3] * w->d[4], v[2], out);
+      if (!bias) f->o[2] = v[2], f->o[3] = out, f->count = 4;
+      PAIR(0, 3, 1);
+      if (bias) PAIR(1, 4, 2);
+      return 1;
     case TWS_KERNEL_CROSS_ENTROPY:
       FORWARD(CROSS_ENTROPY, NULL, 2, out, v[1], out2);
       f->arguments.a[1] = a->a[0] * (w->flags & TWS_SCALED ? v[3][TWS_HYPER_SCALE] : 1);
@@ -186,11 +218,12 @@ static double moved_loss(const forward_view *f, const values *x, int operand, in
   } else if (f->work.code == TWS_KERNEL_ROPE) {
     for (int64_t i = 0; i < info[0].count; ++i) f->o[0][i] = sin((double)i);
   }
+  if (f->metrics) f->metrics[0] = 0;
   const double was = f->o[operand][index];
   f->o[operand][index] += change;
   for (int64_t i = 0; i < info[0].count && f->active; ++i) f->o[0][i] = oracle_gelu(f->active[i]);
   oracle_run(&f->work, &f->arguments, (double **)f->o, f->count);
-  double sum = 0;
+  double sum = f->metrics ? f->metrics[0] : 0;
   for (int64_t i = 0; i < info[f->out].count; ++i) sum += f->o[f->out][i] * (f->dy ? f->dy[i] : 1);
   if (f->o[operand] != f->o[f->out] && f->work.code != TWS_KERNEL_CROSS_ENTROPY) f->o[operand][index] = was;
   return sum;
@@ -242,6 +275,9 @@ static int depends_on_threads(const tws_work *w, int operand) {
     case TWS_KERNEL_LINEAR:
     case TWS_KERNEL_LINEAR_GRAD_INPUT:
     case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
+    case TWS_KERNEL_EXPERT_LINEAR:
+    case TWS_KERNEL_EXPERT_LINEAR_GRAD_INPUT:
+    case TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT:
       return 1;
     case TWS_KERNEL_CROSS_ENTROPY:
       return operand == 2;
@@ -294,9 +330,11 @@ START_TEST(not_finite) {
     int poisoned = 0;
     if (w.code == TWS_KERNEL_VOCABULARY_LOSS) poisoned = 2; /* the target's own probability is of the statistics */
     while (x.info[poisoned].dtype == TWS_I32) ++poisoned;
-    /* every row of an embedding table, since one need not be used; every query, since the first may see no key */
-    const int every =
-        w.code == TWS_KERNEL_EMBEDDING || w.code == TWS_KERNEL_ATTENTION || w.code == TWS_KERNEL_ATTENTION_GRAD;
+    /* every row of an embedding table, since one need not be used; every query, since the first may see no key; every
+     * slot, since the first may be empty */
+    const int every = w.code == TWS_KERNEL_EMBEDDING || w.code == TWS_KERNEL_ATTENTION ||
+                      w.code == TWS_KERNEL_ATTENTION_GRAD || operand_named(&x, "slots") >= 0 ||
+                      operand_named(&x, "dslots") >= 0;
     const int64_t many = every ? x.info[poisoned].count : 1;
     for (int64_t i = 0; i < many; ++i) x.v[poisoned][i] = infinite ? INFINITY : NAN;
     storage s;

@@ -1,5 +1,6 @@
 /* Seconds of one kernel: from what was measured where there is something, else from published figures. */
 #include <math.h>
+#include <string.h>
 #include "models/hardware/profile_internal.h"
 
 static int is_linear(const tws_work *work) {
@@ -15,6 +16,20 @@ static int is_attention(const tws_work *work) {
 static double attention_pairs(const tws_work *work) {
   const int products = work->code == TWS_KERNEL_ATTENTION ? 2 : 5;
   return tws_work_flops(work) / (2 * products * fmax((double)work->d[4], 1));
+}
+
+/* The product of one expert's layer, and how many of them EXPERT_LINEAR and its gradients do at once. */
+static double expert_products(const tws_work *work, tws_work *one) {
+  static const uint8_t codes[] = {TWS_KERNEL_LINEAR, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_LINEAR_GRAD_WEIGHT};
+  const int64_t *d = work->d, rows = d[5] > 0 ? d[5] : d[2];
+  if (work->code < TWS_KERNEL_EXPERT_LINEAR || work->code > TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT) return 0;
+  *one = *work;
+  one->code = codes[work->code - TWS_KERNEL_EXPERT_LINEAR];
+  memset(one->d, 0, sizeof one->d);
+  one->d[0] = rows;
+  one->d[1] = d[3];
+  one->d[2] = d[4];
+  return (double)(d[0] * d[1]);
 }
 
 int tws_shape_of(const tws_work *work, tws_shape *shape) {
@@ -98,6 +113,12 @@ static double family_seconds(const tws_profile *profile, const tws_family *famil
 }
 
 double tws_measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
+  tws_work one;
+  const double products = expert_products(work, &one);
+  if (products > 0) { /* a launch for all of them */
+    const double seconds = tws_measured_seconds(profile, &one, threads, busy);
+    return seconds < 0 ? seconds : products * fmax(seconds - profile->launch_s, 0) + profile->launch_s;
+  }
   /* The best match by kernel and variant, then by threads; among those, the numbers of busy ranks on either side. */
   const int like = tws_operator_of((tws_kernel)work->code)->like;
   double best = INFINITY;
@@ -153,7 +174,9 @@ static double gpu_rate(const tws_profile *profile, const tws_work *work, double 
   return work->dtype != TWS_F32 && !aligned ? rate * profile->misaligned : rate;
 }
 
-static double gpu_matmul_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
+/* `count` equal products in one launch. */
+static double gpu_matmul_seconds(const tws_profile *profile, const tws_work *work, double count, double peak,
+                                 double bandwidth) {
   double m = (double)work->d[0], n = (double)work->d[1], k = (double)work->d[2];
   if (work->code == TWS_KERNEL_LINEAR_GRAD_INPUT) { /* output [m, k], summed over n */
     double swap = n;
@@ -166,14 +189,15 @@ static double gpu_matmul_seconds(const tws_profile *profile, const tws_work *wor
     k = swap;
   }
   double rate = gpu_rate(profile, work, peak, work->d[1] % 8 == 0 && work->d[2] % 8 == 0);
-  return fmax(tiled_seconds(profile, 1, m, n, k, rate, bandwidth), tws_work_bytes(work) / bandwidth);
+  return fmax(tiled_seconds(profile, count, m, n, k, rate, bandwidth), count * tws_work_bytes(work) / bandwidth);
 }
 
-static double matmul_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
+static double matmul_seconds(const tws_profile *profile, const tws_work *work, double count, double peak,
+                             double bandwidth) {
   if (profile->backend == TWS_BACKEND_CUDA && profile->multiprocessors > 0) {
-    return gpu_matmul_seconds(profile, work, peak, bandwidth);
+    return gpu_matmul_seconds(profile, work, count, peak, bandwidth);
   }
-  return tws_work_flops(work) / (profile->matmul_efficiency * peak) + tws_work_bytes(work) / bandwidth;
+  return count * (tws_work_flops(work) / (profile->matmul_efficiency * peak) + tws_work_bytes(work) / bandwidth);
 }
 
 /* Attention that keeps its scores in memory: batched products of whole squares, which compute while they read and then
@@ -212,8 +236,12 @@ static double attention_seconds(const tws_profile *profile, const tws_work *work
 static double published_seconds(const tws_profile *profile, const tws_work *work, int threads, double bandwidth) {
   double peak = tws_profile_peak_flops(profile, (tws_dtype)work->dtype) * threads;
   double seconds;
-  if (is_linear(work))
-    seconds = matmul_seconds(profile, work, peak, bandwidth);
+  tws_work one;
+  const double products = expert_products(work, &one);
+  if (products > 0)
+    seconds = matmul_seconds(profile, &one, products, peak, bandwidth);
+  else if (is_linear(work))
+    seconds = matmul_seconds(profile, work, 1, peak, bandwidth);
   else if (is_attention(work))
     seconds = attention_seconds(profile, work, peak, bandwidth);
   else

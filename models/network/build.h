@@ -45,6 +45,18 @@ uint32_t tws_build_attention(tws_network_builder *b, int layer, const char *name
 uint32_t tws_build_pointwise(tws_network_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
                              int64_t width);
 uint32_t tws_build_add(tws_network_builder *b, int layer, const char *name, uint32_t residual, uint32_t branch);
+/* Experts. A router makes three values of logits, one for each token and expert; the others take them. `routing` is
+ * copied. fused: as of a linear layer, rows of one expert. */
+typedef struct tws_routes {
+  const tws_routing *routing;
+  uint32_t routes, weights, counts;
+} tws_routes;
+tws_routes tws_build_router(tws_network_builder *b, int layer, const char *name, uint32_t logits,
+                            const tws_routing *routing);
+uint32_t tws_build_dispatch(tws_network_builder *b, int layer, const char *name, uint32_t x, const tws_routes *to);
+uint32_t tws_build_expert_linear(tws_network_builder *b, int layer, const char *name, uint32_t slots,
+                                 const tws_routes *of, int64_t out, float std, int bias, const int64_t *fused);
+uint32_t tws_build_combine(tws_network_builder *b, int layer, const char *name, uint32_t slots, const tws_routes *from);
 void tws_build_loss(tws_network_builder *b, uint32_t logits);
 
 /* Text in the network's arena for a name; "" (and b->failed) without memory. */

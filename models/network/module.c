@@ -1,5 +1,6 @@
 #include "models/network/module.h"
 
+#include <math.h>
 #include <string.h>
 
 #define SIZES(...)
@@ -76,10 +77,16 @@ uint32_t tws_network_input_of(const tws_network *network, tws_input_content cont
   return TWS_NONE;
 }
 
+/* As DeepSpeed computes it, in float32. */
+static int64_t slots_of(const tws_dim *dim, int64_t tokens) {
+  if (dim->factor <= 0) return tokens;
+  const int64_t slots = (int64_t)ceilf((float)((double)tokens / dim->parts) * (float)dim->factor);
+  return slots > dim->size ? slots : dim->size;
+}
+
 int64_t tws_dims_count(const tws_dim *dim, int dims, int64_t samples, int64_t sequence) {
   int64_t count = 1;
   for (int i = 0; i < dims; i++) {
-    const double slots = dim[i].factor * (double)samples * (double)sequence;
     switch (dim[i].kind) {
       case TWS_DIM_FIXED:
         count *= dim[i].size;
@@ -91,7 +98,7 @@ int64_t tws_dims_count(const tws_dim *dim, int dims, int64_t samples, int64_t se
         count *= dim[i].size > 0 ? dim[i].size : sequence;
         break;
       case TWS_DIM_CAPACITY:
-        count *= slots > (double)dim[i].size ? (int64_t)slots + ((double)(int64_t)slots < slots) : dim[i].size;
+        count *= slots_of(&dim[i], samples * sequence);
         break;
     }
   }

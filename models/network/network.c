@@ -214,10 +214,20 @@ int64_t tws_network_params(const tws_network *network, int without_padding) {
   return total;
 }
 
+int64_t tws_network_active_params(const tws_network *network, int without_padding) {
+  int64_t total = tws_network_params(network, without_padding);
+  for (uint32_t i = 0; i < network->param_count; i++) {
+    const tws_param *p = &network->params[i];
+    if (p->experts > 0)
+      total -= tws_param_numel(p) / p->experts * (p->experts - network->modules[p->module].routing->choices);
+  }
+  return total;
+}
+
 static int64_t largest_part(const tws_param *param) {
   int64_t rows = 0;
   for (int i = 0; i < 3; i++) rows = param->fused[i] > rows ? param->fused[i] : rows;
-  if (rows == 0) return tws_param_numel(param);
+  if (rows == 0) return tws_param_numel(param) / (param->experts > 0 ? param->experts : 1);
   return param->rows == 1 ? rows : rows * param->columns; /* a fused bias is a row of its parts */
 }
 
@@ -246,6 +256,8 @@ double tws_network_flops_per_token(const tws_network *network, int64_t seq, int 
     if (module->type == TWS_MODULE_LINEAR) {
       int64_t out = module->out[0] == network->logits ? network->vocabulary : module->out_features;
       flops += 2 * (double)module->in_features * (double)out;
+    } else if (module->type == TWS_MODULE_EXPERT_LINEAR) {
+      flops += 2 * (double)module->routing->choices * (double)module->in_features * (double)module->out_features;
     } else if (module->type == TWS_MODULE_ATTENTION) {
       double square = 4 * (double)seq * (double)module->heads * (double)module->head_size;
       if (module->window > 0 && module->window < seq) /* the pairs seen, of those that there would be without it */

@@ -19,25 +19,42 @@ typedef enum tws_module_type {
 #include "models/network/modules.def"
   TWS_MODULE_TYPE_COUNT
 } tws_module_type;
-enum { TWS_MODULE_INS = 4, TWS_MODULE_OUTS = 3, TWS_MODULE_PARAMS = 4, TWS_MODULE_KERNELS = 3 };
+enum { TWS_MODULE_INS = 4, TWS_MODULE_OUTS = 4, TWS_MODULE_PARAMS = 4, TWS_MODULE_KERNELS = 3 };
 
 /* A dimension of a value or of an input, whose length follows from the job. */
 typedef enum tws_dim_kind {
   TWS_DIM_FIXED,    /* `size` */
   TWS_DIM_SAMPLES,  /* of a micro-batch */
   TWS_DIM_SEQUENCE, /* `size`, or with 0 the length of the job's sequences */
-  TWS_DIM_CAPACITY  /* slots of an expert: at least `size`, and `factor` x the tokens of a micro-batch */
+  TWS_DIM_CAPACITY  /* slots of an expert: `factor` x the tokens of a micro-batch for each of `parts` experts, at least
+                       `size`; 0: as many as tokens */
 } tws_dim_kind;
 typedef struct tws_dim {
   tws_dim_kind kind;
+  int32_t parts;
   int64_t size;
   double factor;
 } tws_dim;
 enum { TWS_DIMS = 4 };
 
+/* How a layer sends tokens to its experts: the parameters of ROUTER (models/operators.def), and an expert's slots. */
+typedef struct tws_routing {
+  int32_t experts, choices;                        /* of the layer; of a token */
+  int32_t keeps, by_choice, renormalizes, sampled; /* keeps: TWS_KEEPS_* of models/routing.h */
+  double auxiliary;                                /* weight of the loss that balances experts */
+  tws_dim slots;
+} tws_routing;
+/* DeepSpeed's gating (deepspeed/moe/sharded_moe.py): top1gating and top2gating for up to two choices, topkgating for
+ * more; random choice of what is kept (top-1) and of the second expert (top-2) where `random`. An expert's slots are
+ * ceil(tokens / experts x factor x choices), at least least_slots; factor 0: as many as tokens, so that none is
+ * dropped. */
+tws_routing tws_routing_like_deepspeed(int32_t experts, int32_t choices, double factor, int64_t least_slots,
+                                       int random);
+
 typedef enum tws_value_kind {
   TWS_VALUE_ACTIVATION /* model dtype */,
-  TWS_VALUE_STATISTIC /* float32 */
+  TWS_VALUE_STATISTIC /* float32 */,
+  TWS_VALUE_INDEX /* int32; without a gradient */
 } tws_value_kind;
 
 /* Rows are the dimensions that follow from the job (samples, tokens of sequences, slots of experts), and come first;
@@ -73,6 +90,7 @@ typedef struct tws_param {
   float init_value;
   int64_t fused[3];   /* rows of each Hugging Face tensor joined in this one: q, k, v or gate, up; 0: not fused */
   uint32_t module;    /* first module that uses it; a tied parameter appears in the module list of others too */
+  int32_t experts;    /* its rows are those of so many experts, one after the other; 0: of none */
   tws_axes own_along; /* axes along which every rank has one of its own, of this shape (experts); most have none */
 } tws_param;
 
@@ -87,6 +105,7 @@ typedef struct tws_module {
   int64_t window;                     /* ATTENTION: how far back a token sees, itself included; 0: to the beginning */
   uint32_t flags;                     /* of its kernels: TWS_BIDIRECTIONAL */
   int32_t heads, kv_heads, head_size; /* ROPE, ATTENTION */
+  const tws_routing *routing;         /* ROUTER, DISPATCH, EXPERT_LINEAR, COMBINE */
   int32_t rms;                        /* NORM: RMSNorm */
   double epsilon;                     /* NORM */
   double rope[5]; /* theta; llama3 scaling factor (0: none), low, high frequency factor, original length */
@@ -126,6 +145,8 @@ const char *const *tws_network_builtin_names(void); /* NULL-terminated */
 /* Counts. Parameters are exact, tied ones counted once; without_padding leaves out padded vocabulary rows. */
 int64_t tws_param_numel(const tws_param *param);
 int64_t tws_network_params(const tws_network *network, int without_padding);
+/* Those that one token meets: of experts the share that it chooses. */
+int64_t tws_network_active_params(const tws_network *network, int without_padding);
 /* DeepSpeed's L: largest sum of a module's own parameters, over the modules that Hugging Face's model has (fused
  * projections and the two embedding tables are taken apart). */
 int64_t tws_network_largest_layer(const tws_network *network);

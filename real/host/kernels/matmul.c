@@ -2,6 +2,7 @@
  * single-threaded routine. bfloat16 goes to the processor's bfloat16 instructions where it has them; otherwise it goes
  * through float32 panels, as half precision does. */
 #include "base/memory.h"
+#include "models/routing.h"
 #include "real/host/kernels/kernels.h"
 
 typedef struct product {
@@ -12,6 +13,7 @@ typedef struct product {
   void *c;
   tws_dtype in, out;
   int row_parts, column_parts;
+  int varies; /* from call to call: no primitive is made for this shape alone */
   int failed; /* some thread's library call failed */
 } product;
 
@@ -101,7 +103,7 @@ static void native_task(void *arg, int thread, int threads) {
 
 static tws_code native_prepare(const product *p, int parts, tws_error *err) {
   tws_host_bf16_cache *cache = p->call->backend->bf16;
-  if (!cache || p->in != TWS_BF16) return TWS_UNSUPPORTED;
+  if (!cache || p->in != TWS_BF16 || p->varies) return TWS_UNSUPPORTED;
   for (int i = 0; i < parts; ++i) {
     block b = block_of(p, i);
     if (b.rows.end <= b.rows.begin || b.columns.end <= b.columns.begin) continue;
@@ -273,5 +275,153 @@ HOST_KERNEL(linear_grad_weight) {
                .out = call->dtype[2]};
   TWS_TRY(multiply(&p, err));
   if (call->work->flags & TWS_BIAS) run_parallel(call, 4.0 * (double)(d[0] * d[1]), bias_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+/* ---- experts: products of the slots that are filled ---- */
+
+typedef struct expert_rows {
+  int64_t sources, experts, capacity, out, in;
+} expert_rows;
+
+static expert_rows rows_of(const tws_host_call *call) {
+  const int64_t *d = call->work->d;
+  return (expert_rows){d[0], d[1], d[2], d[3], d[4]};
+}
+
+/* Slots that a source fills of an expert; at: their number among all. */
+static int64_t filled_of(const expert_rows *r, const int32_t *counts, int64_t at) {
+  const int64_t filled = counts[at * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED];
+  return filled < 0 ? 0 : filled < r->capacity ? filled : r->capacity;
+}
+
+typedef struct clear_job {
+  const expert_rows *rows;
+  const int32_t *counts;
+  void *to;
+  int64_t width;
+  tws_dtype dtype;
+} clear_job;
+
+static void clear_task(void *arg, int thread, int threads) {
+  const clear_job *job = arg;
+  const expert_rows *r = job->rows;
+  const host_range range = share(r->sources * r->experts, 1, thread, threads);
+  for (int64_t b = range.begin; b < range.end; ++b) {
+    const int64_t filled = filled_of(r, job->counts, b);
+    memset(at_mutable(job->dtype, job->to, (b * r->capacity + filled) * job->width), 0,
+           (size_t)((r->capacity - filled) * job->width) * (job->dtype == TWS_F32 ? 4U : 2U));
+  }
+}
+
+static void clear_unfilled(const tws_host_call *call, const expert_rows *r, const int32_t *counts, void *to,
+                           int64_t width) {
+  clear_job job = {r, counts, to, width, call->dtype[0]};
+  run_parallel(call, 4.0 * (double)(r->sources * r->experts * r->capacity * width), clear_task, &job);
+}
+
+HOST_KERNEL(expert_linear) {
+  const expert_rows r = rows_of(call);
+  const int biased = (call->work->flags & TWS_BIAS) != 0;
+  const int32_t *counts = call->operand[biased ? 3 : 2];
+  void *y = call->operand[biased ? 4 : 3];
+  const tws_dtype type = call->dtype[0];
+  clear_unfilled(call, &r, counts, y, r.out);
+  for (int64_t b = 0; b < r.sources * r.experts; ++b) {
+    const int64_t expert = b % r.experts;
+    product p = {.call = call,
+                 .transpose_b = 1,
+                 .varies = 1,
+                 .m = filled_of(&r, counts, b),
+                 .n = r.out,
+                 .k = r.in,
+                 .lda = r.in,
+                 .ldb = r.in,
+                 .a = at(type, call->operand[0], b * r.capacity * r.in),
+                 .b = at(type, call->operand[1], expert * r.out * r.in),
+                 .bias = biased ? at(type, call->operand[2], expert * r.out) : NULL,
+                 .c = at_mutable(type, y, b * r.capacity * r.out),
+                 .in = type,
+                 .out = type};
+    if (p.m > 0) TWS_TRY(multiply(&p, err));
+  }
+  return TWS_OK;
+}
+
+HOST_KERNEL(expert_linear_grad_input) {
+  const expert_rows r = rows_of(call);
+  const int accumulate = (call->work->flags & TWS_ACCUMULATE) != 0;
+  const int32_t *counts = call->operand[2];
+  const tws_dtype type = call->dtype[0];
+  if (!accumulate) clear_unfilled(call, &r, counts, call->operand[3], r.in);
+  for (int64_t b = 0; b < r.sources * r.experts; ++b) {
+    product p = {.call = call,
+                 .varies = 1,
+                 .accumulate = accumulate,
+                 .m = filled_of(&r, counts, b),
+                 .n = r.in,
+                 .k = r.out,
+                 .lda = r.out,
+                 .ldb = r.in,
+                 .a = at(type, call->operand[0], b * r.capacity * r.out),
+                 .b = at(type, call->operand[1], b % r.experts * r.out * r.in),
+                 .c = at_mutable(type, call->operand[3], b * r.capacity * r.in),
+                 .in = type,
+                 .out = type};
+    if (p.m > 0) TWS_TRY(multiply(&p, err));
+  }
+  return TWS_OK;
+}
+
+/* Column sums of the filled rows of all sources, expert by expert. */
+static void expert_bias_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  const expert_rows r = rows_of(call);
+  const int32_t *counts = call->operand[2];
+  void *dbias = call->operand[4];
+  const host_range range = share(r.experts, 1, thread, threads);
+  for (int64_t e = range.begin; e < range.end; ++e)
+    FOR_TYPE(call->dtype[0], T, FOR_TYPE(call->dtype[4], G, EACH_VECTOR(i, n, 0, r.out, {
+                                           vf sum = v_zero();
+                                           for (int64_t b = e; b < r.sources * r.experts; b += r.experts)
+                                             for (int64_t row = 0; row < filled_of(&r, counts, b); ++row)
+                                               sum += v_get(T, call->operand[0], (b * r.capacity + row) * r.out + i, n);
+                                           if (call->work->flags & TWS_ACCUMULATE)
+                                             sum += v_get(G, dbias, e * r.out + i, n);
+                                           v_put(G, dbias, e * r.out + i, sum, n);
+                                         })));
+}
+
+HOST_KERNEL(expert_linear_grad_weight) {
+  const expert_rows r = rows_of(call);
+  const int32_t *counts = call->operand[2];
+  const tws_dtype type = call->dtype[0], out = call->dtype[3];
+  for (int64_t e = 0; e < r.experts; ++e) {
+    int accumulate = (call->work->flags & TWS_ACCUMULATE) != 0;
+    void *dweight = at_mutable(out, call->operand[3], e * r.out * r.in);
+    for (int64_t b = e; b < r.sources * r.experts; b += r.experts) {
+      product p = {.call = call,
+                   .transpose_a = 1,
+                   .varies = 1,
+                   .accumulate = accumulate,
+                   .m = r.out,
+                   .n = r.in,
+                   .k = filled_of(&r, counts, b),
+                   .lda = r.out,
+                   .ldb = r.in,
+                   .a = at(type, call->operand[0], b * r.capacity * r.out),
+                   .b = at(type, call->operand[1], b * r.capacity * r.in),
+                   .c = dweight,
+                   .in = type,
+                   .out = out};
+      if (p.k == 0) continue;
+      TWS_TRY(multiply(&p, err));
+      accumulate = 1;
+    }
+    if (!accumulate) memset(dweight, 0, (size_t)(r.out * r.in) * (out == TWS_F32 ? 4U : 2U));
+  }
+  if (call->work->flags & TWS_BIAS)
+    run_parallel(call, 4.0 * (double)(r.sources * r.experts * r.capacity * r.out), expert_bias_task,
+                 (void *)(uintptr_t)call);
   return TWS_OK;
 }

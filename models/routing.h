@@ -1,0 +1,41 @@
+/* Routing tokens to experts, for backends and plans alike. A network of experts has a router, which chooses for each
+ * token some experts by the softmax of their logits, and for each expert a number of slots, its capacity (Shazeer et
+ * al. 2017; GShard, Lepikhin et al. 2021; DeepSpeed-MoE, Rajbhandari et al. 2022). */
+#ifndef TWS_MODELS_ROUTING_H
+#define TWS_MODELS_ROUTING_H
+
+#include <stdint.h>
+#include "base/philox.h"
+
+/* Which routes of an expert are kept where there are more than slots: the first, those of the largest probabilities, or
+ * a random choice. */
+enum { TWS_KEEPS_FIRST, TWS_KEEPS_PROBABLE, TWS_KEEPS_RANDOM };
+
+/* What ROUTER counts for each expert: slots that are filled, routes before any was dropped, and those of them that its
+ * auxiliary loss balances. */
+enum { TWS_COUNT_FILLED, TWS_COUNT_ROUTED, TWS_COUNT_BALANCED, TWS_EXPERT_COUNTS };
+
+/* The least sum that weights are divided by: DeepSpeed's, the distance of 1 to the next float. */
+#define TWS_ROUTING_LEAST 0x1p-23F
+
+/* A route is the slot expert x capacity + place; when it was dropped -1 - expert. */
+TWS_HOST_AND_DEVICE static inline int32_t tws_route_dropped(int64_t expert) {
+  return (int32_t)(-1 - expert);
+}
+
+/* Random bits of a router in a step, whose number is a float's bits: the choice number c of a token is kept by word c %
+ * 4 of block token x ceil(choices / 4) + c / 4; of noise on logits expert e takes word e % 4 of block token x
+ * ceil(experts / 4) + e / 4. */
+enum { TWS_ROUTING_KEEPS, TWS_ROUTING_NOISE, TWS_ROUTING_GROUP = 4 };
+TWS_HOST_AND_DEVICE static inline uint64_t tws_routing_stream(uint32_t step, int what) {
+  return (uint64_t)3 << 62 | (uint64_t)step << 2 | (uint64_t)what;
+}
+TWS_HOST_AND_DEVICE static inline uint64_t tws_routing_block(int64_t token, int64_t count, int64_t index) {
+  return (uint64_t)(token * ((count + TWS_ROUTING_GROUP - 1) / TWS_ROUTING_GROUP) + index / TWS_ROUTING_GROUP);
+}
+/* In (0, 1), exactly as a float. */
+TWS_HOST_AND_DEVICE static inline float tws_routing_uniform(uint32_t word) {
+  return ((float)(word >> 9) + 0.5F) * (1.0F / 8388608.0F);
+}
+
+#endif

@@ -1,0 +1,87 @@
+/* Routers and the slots of experts. Each rank routes its own tokens, and an expert has slots for the tokens of each
+ * rank: what is dropped does not depend on which rank has which experts. */
+#include "plan/lower.h"
+
+#include "models/routing.h"
+
+int64_t tws_expert_tokens(const tws_lower *l, const tws_module *m) {
+  return (int64_t)tws_value_rows(l, m->in[1]);
+}
+
+/* The router's and dispatch's first input are tokens, that of the others is slots. */
+int64_t tws_expert_slots(const tws_lower *l, const tws_module *m) {
+  const int64_t rows = (int64_t)tws_value_rows(l, m->in[0]);
+  const int has_slots = m->type == TWS_MODULE_EXPERT_LINEAR || m->type == TWS_MODULE_COMBINE;
+  return has_slots ? rows / m->routing->experts : tws_dims_count(&m->routing->slots, 1, 1, rows);
+}
+
+int64_t tws_expert_expected(const tws_lower *l, const tws_module *m) {
+  const int64_t parts = l->local.values[m->in[0]].token_parts, slots = tws_expert_slots(l, m);
+  const int64_t tokens = l->config->micro_batch_size * l->config->sequence_length / parts;
+  const int64_t routes = (tokens * m->routing->choices + m->routing->experts - 1) / m->routing->experts;
+  return routes < slots ? routes : slots;
+}
+
+/* Whether each tensor-parallel rank routes tokens of its own. */
+static int splits_tokens(const tws_lower *l, const tws_module *m) {
+  return l->local.values[m->in[0]].placement.on[TWS_AXIS_MODEL] == TWS_PLACED_TOKENS;
+}
+
+/* Random numbers of a layer's router are those of its tokens in the global batch. */
+static void random_arguments(const tws_lower *l, const tws_module *m, tws_arguments *arguments) {
+  const int64_t tokens = (int64_t)tws_value_rows(l, m->in[0]);
+  const uint64_t seed = (uint64_t)l->config->seed * 1000003u + l->b.module;
+  const tws_position *position = &l->sharding.position;
+  int64_t rank = l->b.plan->groups[l->zero.group].index;
+  if (splits_tokens(l, m)) rank = rank * position->ranks[TWS_AXIS_MODEL] + position->index[TWS_AXIS_MODEL];
+  arguments->a[0] = (double)(seed & ((UINT64_C(1) << 53) - 1));
+  arguments->a[1] = (double)((rank * l->config->accumulation_steps + l->b.micro_batch) * tokens);
+}
+
+/* A micro-batch of a rank in the mean over the global batch. */
+static double share_of(const tws_lower *l) {
+  return 1.0 / ((double)l->config->accumulation_steps * l->zero.ranks);
+}
+
+/* Routers of the network: the dropped share is a mean over them. */
+static int routers(const tws_network *network) {
+  int count = 0;
+  for (uint32_t m = 0; m < network->module_count; m++) count += network->modules[m].type == TWS_MODULE_ROUTER;
+  return count;
+}
+
+/* Tensor-parallel ranks all count: each a part. What is made again is not counted again. Evaluation draws nothing. */
+void tws_router_forward(tws_lower *l, const tws_module *m) {
+  tws_work work = tws_module_work(l, m, TWS_KERNEL_ROUTER, 0);
+  const int counts = l->b.phase == TWS_PHASE_FORWARD;
+  const double share = share_of(l) / l->sharding.position.ranks[TWS_AXIS_MODEL];
+  tws_arguments arguments = {{0}};
+  if (l->evaluates) {
+    if (work.f[0] == TWS_KEEPS_RANDOM) work.f[0] = TWS_KEEPS_FIRST;
+    work.f[3] = 0;
+  }
+  const int draws = work.f[0] == TWS_KEEPS_RANDOM || work.f[3] > 0;
+  if (draws) random_arguments(l, m, &arguments);
+  arguments.a[2] = counts ? m->routing->auxiliary * share : 0;
+  arguments.a[3] = counts ? share / ((double)work.d[0] * (double)work.d[2] * routers(l->b.plan->network)) : 0;
+  tws_operand operands[7] = {tws_value_read(l, m->in[0])};
+  for (int i = 0; i < 4; i++) operands[1 + i] = tws_value_make(l, m->out[i]);
+  operands[5] = tws_update(l->b.plan->metrics, TWS_METRIC_AUXILIARY, 2);
+  if (draws) operands[6] = tws_all(&l->b, l->b.plan->hyper, TWS_READ);
+  tws_lower_compute_with(l, &work, &arguments, operands, 6 + draws);
+}
+
+/* Ranks that route different tokens add up their gradients. */
+void tws_router_backward(tws_lower *l, const tws_module *m) {
+  int accumulate;
+  tws_work work = tws_module_work(l, m, TWS_KERNEL_ROUTER_GRAD, 0);
+  const double share = share_of(l) / (splits_tokens(l, m) ? l->sharding.position.ranks[TWS_AXIS_MODEL] : 1);
+  const tws_arguments arguments = {{m->routing->auxiliary * share}};
+  tws_operand dlogits = tws_value_gradient_out(l, m->in[0], &accumulate);
+  if (accumulate) dlogits = tws_lower_scratch(l, "gradient to add", l->config->dtype, dlogits.count);
+  tws_operand operands[6] = {tws_value_gradient(l, m->out[2]), tws_value_read(l, m->out[0]),
+                             tws_value_read(l, m->out[1]), tws_value_read(l, m->out[3]), dlogits};
+  const int count = tws_lower_scaled(l, &work, operands, 5);
+  tws_lower_compute_with(l, &work, &arguments, operands, count);
+  if (accumulate) tws_lower_add_gradient(l, m->in[0], dlogits);
+}

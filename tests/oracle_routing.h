@@ -1,0 +1,185 @@
+/* The kernels of experts in float64. Part of oracle.h. */
+#ifndef TWS_TESTS_ORACLE_ROUTING_H
+#define TWS_TESTS_ORACLE_ROUTING_H
+
+#include "models/routing.h"
+
+static inline uint32_t oracle_word(const double *a, const double *hyper, int what, int64_t token, int64_t count,
+                                   int64_t index) {
+  uint32_t word[4], step;
+  const float number = (float)hyper[TWS_HYPER_STEP];
+  memcpy(&step, &number, sizeof step);
+  tws_philox((uint64_t)a[0], tws_routing_stream(step, what), tws_routing_block((int64_t)a[1] + token, count, index),
+             word);
+  return word[index % TWS_ROUTING_GROUP];
+}
+
+/* Experts of each token, by choice. */
+static inline void oracle_choose(const tws_work *w, const double *a, double **o, int64_t *chosen) {
+  const int64_t experts = w->d[1], choices = w->d[2];
+  for (int64_t t = 0; t < w->d[0]; ++t) {
+    double largest = o[0][t * experts], sum = 0;
+    for (int64_t e = 1; e < experts; ++e) largest = fmax(largest, o[0][t * experts + e]);
+    for (int64_t e = 0; e < experts; ++e) sum += o[1][t * experts + e] = exp(o[0][t * experts + e] - largest);
+    for (int64_t e = 0; e < experts; ++e) o[1][t * experts + e] /= sum;
+    for (int64_t c = 0; c < choices; ++c) {
+      double best = 0;
+      chosen[t * choices + c] = -1;
+      for (int64_t e = 0; e < experts; ++e) {
+        int before = 0;
+        for (int64_t k = 0; k < c; ++k) before |= chosen[t * choices + k] == e;
+        double x = o[0][t * experts + e];
+        if (w->f[3] > 0 && (double)(c + 1) >= w->f[3])
+          x -= log(-log((double)tws_routing_uniform(oracle_word(a, o[6], TWS_ROUTING_NOISE, t, experts, e))));
+        if (before || (chosen[t * choices + c] >= 0 && !(x > best))) continue;
+        chosen[t * choices + c] = e;
+        best = x;
+      }
+    }
+  }
+}
+
+/* Whether route i goes before route k to the same expert's slots: by score, then by order. */
+static inline int oracle_is_before(const tws_work *w, const double *a, double **o, const int64_t *order, int64_t i,
+                                   int64_t k, int64_t expert) {
+  const int64_t experts = w->d[1], choices = w->d[2];
+  double mine = 0, other = 0;
+  if (w->f[0] == TWS_KEEPS_PROBABLE) { /* as float32 tells them apart */
+    mine = (double)(float)o[1][i / choices * experts + expert];
+    other = (double)(float)o[1][k / choices * experts + expert];
+  } else if (w->f[0] == TWS_KEEPS_RANDOM) {
+    mine = oracle_word(a, o[6], TWS_ROUTING_KEEPS, i / choices, choices, i % choices);
+    other = oracle_word(a, o[6], TWS_ROUTING_KEEPS, k / choices, choices, k % choices);
+  }
+  return mine > other || (mine == other && order[i] < order[k]);
+}
+
+static inline void oracle_router(const tws_work *w, const double *a, double **o) {
+  const int64_t tokens = w->d[0], experts = w->d[1], choices = w->d[2], capacity = w->d[3], all = tokens * choices;
+  int64_t *chosen = calloc((size_t)all, sizeof *chosen), *order = calloc((size_t)all, sizeof *order);
+  char *kept = calloc((size_t)all, 1);
+  oracle_choose(w, a, o, chosen);
+  for (int64_t i = 0; i < all; ++i) order[i] = w->f[1] != 0 ? i % choices * tokens + i / choices : i;
+  for (int64_t i = 0; i < all; ++i) {
+    int64_t before = 0;
+    for (int64_t k = 0; k < all; ++k)
+      before += k != i && chosen[k] == chosen[i] && oracle_is_before(w, a, o, order, k, i, chosen[i]);
+    kept[i] = before < capacity;
+  }
+  memset(o[4], 0, sizeof(double) * (size_t)(experts * TWS_EXPERT_COUNTS));
+  for (int64_t i = 0; i < all; ++i) {
+    double *counts = o[4] + chosen[i] * TWS_EXPERT_COUNTS;
+    int64_t place = 0;
+    for (int64_t k = 0; k < all; ++k) place += kept[k] && chosen[k] == chosen[i] && order[k] < order[i];
+    o[2][i] = kept[i] ? (double)(chosen[i] * capacity + place) : (double)(-1 - chosen[i]);
+    counts[TWS_COUNT_FILLED] += kept[i];
+    counts[TWS_COUNT_ROUTED] += 1;
+    counts[TWS_COUNT_BALANCED] += w->f[1] == 0 || i % choices == 0;
+  }
+  for (int64_t t = 0; t < tokens; ++t) {
+    double sum = 0;
+    for (int64_t i = t * choices; i < (t + 1) * choices; ++i) {
+      o[3][i] = kept[i] ? o[1][t * experts + chosen[i]] : 0;
+      sum += o[3][i];
+    }
+    for (int64_t i = t * choices; i < (t + 1) * choices && w->f[2] != 0; ++i)
+      o[3][i] /= fmax(sum, (double)TWS_ROUTING_LEAST);
+  }
+  for (int64_t e = 0; e < experts; ++e) {
+    const double *counts = o[4] + e * TWS_EXPERT_COUNTS;
+    double mean = 0;
+    for (int64_t t = 0; t < tokens; ++t) mean += o[1][t * experts + e] / (double)tokens;
+    o[5][0] += a[2] * (double)experts * mean * counts[TWS_COUNT_BALANCED] / (double)tokens;
+    o[5][1] += a[3] * (counts[TWS_COUNT_ROUTED] - counts[TWS_COUNT_FILLED]);
+  }
+  free(chosen);
+  free(order);
+  free(kept);
+}
+
+static inline void oracle_router_grad(const tws_work *w, const double *a, double **o) {
+  const int64_t tokens = w->d[0], experts = w->d[1], choices = w->d[2], capacity = w->d[3];
+  const double scale = w->flags & TWS_SCALED ? o[5][TWS_HYPER_SCALE] : 1;
+  double *slope = calloc((size_t)experts, sizeof *slope);
+  for (int64_t t = 0; t < tokens; ++t) {
+    const double *p = o[1] + t * experts;
+    double sum = 0, mean = 0;
+    for (int64_t e = 0; e < experts; ++e)
+      slope[e] = scale * a[0] * (double)experts * o[3][e * TWS_EXPERT_COUNTS + TWS_COUNT_BALANCED] /
+                 ((double)tokens * (double)tokens);
+    for (int64_t i = t * choices; i < (t + 1) * choices; ++i)
+      if (o[2][i] >= 0) sum += p[(int64_t)o[2][i] / capacity];
+    for (int64_t i = t * choices; i < (t + 1) * choices; ++i) {
+      if (o[2][i] < 0) continue;
+      const int64_t e = (int64_t)o[2][i] / capacity;
+      if (w->f[2] == 0) {
+        slope[e] += o[0][i];
+        continue;
+      }
+      for (int64_t k = t * choices; k < (t + 1) * choices; ++k) /* of p / sum */
+        if (o[2][k] >= 0) slope[(int64_t)o[2][k] / capacity] += o[0][i] * ((k == i) / sum - p[e] / (sum * sum));
+    }
+    for (int64_t e = 0; e < experts; ++e) mean += p[e] * slope[e];
+    for (int64_t e = 0; e < experts; ++e) o[4][t * experts + e] = p[e] * (slope[e] - mean);
+  }
+  free(slope);
+}
+
+static inline void oracle_dispatch(const tws_work *w, double **o) {
+  const int64_t width = w->d[1], choices = w->d[3];
+  memset(o[3], 0, sizeof(double) * (size_t)(w->d[2] * w->d[4] * width));
+  for (int64_t i = 0; i < w->d[0] * choices; ++i)
+    for (int64_t j = 0; j < width && o[1][i] >= 0; ++j)
+      o[3][(int64_t)o[1][i] * width + j] = o[0][i / choices * width + j];
+}
+
+/* weights NULL: all 1. */
+static inline void oracle_gather(const tws_work *w, double **o, const double *weights, double *to) {
+  const int64_t width = w->d[1], choices = w->d[3];
+  if (!(w->flags & TWS_ACCUMULATE)) memset(to, 0, sizeof(double) * (size_t)(w->d[0] * width));
+  for (int64_t i = 0; i < w->d[0] * choices; ++i)
+    for (int64_t j = 0; j < width && o[1][i] >= 0; ++j)
+      to[i / choices * width + j] += o[0][(int64_t)o[1][i] * width + j] * (weights ? weights[i] : 1);
+}
+
+static inline void oracle_combine_grad(const tws_work *w, double **o) {
+  const int64_t width = w->d[1], choices = w->d[3];
+  memset(o[5], 0, sizeof(double) * (size_t)(w->d[2] * w->d[4] * width));
+  for (int64_t i = 0; i < w->d[0] * choices; ++i) {
+    o[6][i] = 0;
+    for (int64_t j = 0; j < width && o[2][i] >= 0; ++j) {
+      const double dy = o[0][i / choices * width + j];
+      o[5][(int64_t)o[2][i] * width + j] = dy * o[3][i];
+      o[6][i] += dy * o[1][(int64_t)o[2][i] * width + j];
+    }
+  }
+}
+
+/* All three products of experts' layers: of every row of every source that is filled. */
+static inline void oracle_expert_linear(const tws_work *w, double **o) {
+  const int64_t blocks = w->d[0] * w->d[1], capacity = w->d[2], n = w->d[3], k = w->d[4];
+  const int bias = (w->flags & TWS_BIAS) != 0, adds = (w->flags & TWS_ACCUMULATE) != 0;
+  const int forward = w->code == TWS_KERNEL_EXPERT_LINEAR, input = w->code == TWS_KERNEL_EXPERT_LINEAR_GRAD_INPUT;
+  const double *counts = o[forward && bias ? 3 : 2];
+  double *out = o[forward && bias ? 4 : 3];
+  const int64_t size = forward ? blocks * capacity * n : input ? blocks * capacity * k : w->d[1] * n * k;
+  if (forward || !adds) memset(out, 0, sizeof(double) * (size_t)size);
+  if (!forward && !input && bias && !adds) memset(o[4], 0, sizeof(double) * (size_t)(w->d[1] * n));
+  for (int64_t b = 0; b < blocks; ++b)
+    for (int64_t r = b * capacity; r < b * capacity + (int64_t)counts[b * TWS_EXPERT_COUNTS]; ++r)
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t e = b % w->d[1];
+        if (forward && bias) out[r * n + i] += o[2][e * n + i];
+        if (!forward && !input && bias) o[4][e * n + i] += o[0][r * n + i];
+        for (int64_t j = 0; j < k; ++j) {
+          if (forward)
+            out[r * n + i] += o[0][r * k + j] * o[1][(e * n + i) * k + j];
+          else if (input)
+            out[r * k + j] += o[0][r * n + i] * o[1][(e * n + i) * k + j];
+          else
+            out[(e * n + i) * k + j] += o[0][r * n + i] * o[1][r * k + j];
+        }
+      }
+}
+
+#endif
