@@ -110,6 +110,8 @@ void tws_tune_result_destroy(tws_tune_result *result);
 /* Whether the model's states (weights, gradients, optimizer) are more than one device holds, so that ranks have to
  * share a replica or its states: when to set space.axes for somebody who has not said. Never on a host. */
 int tws_tune_needs_axes(const tws_tune_request *request);
+/* Devices that the states take when nothing of them is held twice: fewer cannot do. 1 on a host. */
+double tws_tune_least_devices(const tws_tune_request *request);
 
 /* The points of a space, in order; the caller frees *points with tws_free. */
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err);

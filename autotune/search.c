@@ -95,10 +95,14 @@ static double states_bytes(const tws_tune_request *request, const tws_variant *p
   return weights + gradients + optimizer;
 }
 
-int tws_tune_needs_axes(const tws_tune_request *request) {
+double tws_tune_least_devices(const tws_tune_request *request) {
   tws_category most;
   const tws_capacity capacity = capacity_of(request, 1);
-  return !capacity.host && states_bytes(request, &(tws_variant){.ranks = 1}, &most) > capacity.rank_device;
+  return capacity.host ? 1 : states_bytes(request, &(tws_variant){.ranks = 1}, &most) / capacity.rank_device;
+}
+
+int tws_tune_needs_axes(const tws_tune_request *request) {
+  return tws_tune_least_devices(request) > 1;
 }
 
 /* A point whose states alone do not fit is not worth a plan, in a space that has many such points. */

@@ -3,6 +3,7 @@
 #include "autotune/remedy.h"
 #include "base/json.h"
 #include "base/units.h"
+#include "cli/fit_view.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
 #include "cli/outputs.h"
@@ -14,8 +15,8 @@
 typedef struct options {
   tws_job_spec job;
   const char *program;
-  int zero2, zero3, all_ranks, force;
-  double total_params, largest_layer_params, factor;
+  int zero2, zero3, fit, force;
+  double total_params, largest_layer_params, factor, within, tokens_per_second;
   int64_t gpus_per_node, nodes;
   const char *compat, *safetensors, *ledger_csv;
 } options;
@@ -287,6 +288,17 @@ static tws_code estimate_job(tws_cli *cli, const options *o, const tws_job *job,
   return code;
 }
 
+static tws_code run_fit(tws_cli *cli, const options *o, tws_error *err) {
+  tws_progress progress = tws_cli_progress(cli);
+  if (o->program || o->ledger_csv)
+    return tws_fail(err, TWS_USAGE, "leave out --program and --ledger-csv", "--fit asks about a training step alone");
+  return tws_fit_answer(
+      cli,
+      &(tws_smallest_request){
+          .spec = &o->job, .within_s = o->within, .tokens_per_s = o->tokens_per_second, .progress = &progress},
+      err);
+}
+
 static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
   (void)argc;
@@ -300,6 +312,7 @@ static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws
   TWS_TRY(tws_outputs_check(&output, 1, &inputs, o->force, err));
   if (o->zero2 || o->zero3) return run_formulas(cli, o, err);
   if (o->safetensors) return run_safetensors(cli, o, err);
+  if (o->fit || o->within > 0 || o->tokens_per_second > 0) return run_fit(cli, o, err);
   tws_job *job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
@@ -314,6 +327,9 @@ static const tws_option table[] = {
     TWS_PROGRAM_OPTION(options),
     TWS_STRING("ledger-csv", 0, "FILE", options, ledger_csv, "bytes alive after each operation, by category, as CSV"),
     TWS_FORCE_OPTION(options),
+    TWS_FLAG("fit", 0, options, fit, "how many GPUs it takes, of which kind (--cluster A,B: of these), how set up"),
+    TWS_NUMBER("within", 0, "SECONDS", options, within, 1e-6, 1e9, "--fit: so that a step takes no longer"),
+    TWS_NUMBER("tokens-per-second", 0, "N", options, tokens_per_second, 1e-6, 1e15, "--fit: at this rate at least"),
     TWS_STRING("safetensors", 0, "FILE", options, safetensors, "count parameters from a header, or an index .json"),
     TWS_FLAG("zero2", 0, options, zero2, "DeepSpeed's formulas for stage 2"),
     TWS_FLAG("zero3", 0, options, zero3, "DeepSpeed's formulas for stage 3"),
@@ -342,13 +358,17 @@ const tws_verb tws_verb_estimate = {
         "  twinspeed estimate -m gpt2-xl --stage 2 --cluster dgx-a100\n"
         "  twinspeed estimate -m llama-3-8b -c ds_config.json --cluster dgx-h100:4\n"
         "  twinspeed estimate -m config.json --stage 3 --micro-batch 4 --recompute full --cluster dgx1-v100:2 --json\n"
+        "  twinspeed estimate --fit -m llama-3-70b\n"
+        "  twinspeed estimate --fit -m llama-3-8b -c ds_config.json --cluster dgx-a100,dgx-h100:16 --within 10\n"
         "  twinspeed estimate --safetensors model.safetensors\n"
         "  twinspeed estimate --zero3 --total-params 2851e6 --largest-layer-params 32e6 --gpus-per-node 8 --nodes 1 "
         "--compat deepspeed\n",
     .notes =
         "Memory is counted from the plan that the engine would execute: every byte a rank ever holds belongs to a\n"
         "named buffer, and the arena is what the engine allocates. Time is the plan's longest path with the\n"
-        "profile's costs. Exit code 1: it does not fit.\n",
+        "profile's costs. Exit code 1: it does not fit.\n"
+        "--fit keeps what is given (stage, recompute, micro batch, axes, batch of the configuration) and looks for\n"
+        "the rest with the tuner, for each number of GPUs that it tries: parts of a node, then whole nodes.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

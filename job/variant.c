@@ -46,6 +46,23 @@ void tws_variant_name(const tws_variant *variant, char *buffer, int size) {
   tws_text_free(&text);
 }
 
+void tws_variant_label(const tws_variant *variant, char *buffer, int size) {
+  tws_text text = {0};
+  tws_text_add(&text, "ZeRO-%d, %lld x %lld", variant->stage, (long long)variant->micro,
+               (long long)variant->accumulation);
+  if (variant->recompute != TWS_RECOMPUTE_NONE)
+    tws_text_add(&text, ", recompute %s", tws_recompute_name(variant->recompute));
+  if (variant->pipeline > 1) {
+    tws_text_add(&text, ", pp %d (%s", variant->pipeline, tws_pipeline_kind_name(variant->schedule.kind));
+    if (variant->schedule.virtual_stages > 1) tws_text_add(&text, ":%d", variant->schedule.virtual_stages);
+    tws_text_add(&text, ")");
+  }
+  if (variant->tensor > 1) tws_text_add(&text, ", tp %d%s", variant->tensor, variant->sequence_parallel ? "+seq" : "");
+  if (variant->sequence > 1) tws_text_add(&text, ", sp %d", variant->sequence);
+  snprintf(buffer, (size_t)size, "%s", text.data ? text.data : "");
+  tws_text_free(&text);
+}
+
 /* ---- configurations ---- */
 
 static tws_code set_number(tws_config *config, const char *key, int64_t value, tws_error *err) {

@@ -30,6 +30,9 @@ tws_variant tws_variant_given(const tws_config *config);
 int tws_variant_replicas(const tws_variant *variant);
 /* As DeepSpeed names experiments, and ours behind: "z2_gas4_tmbspg8_rnone_n4_t1". */
 void tws_variant_name(const tws_variant *variant, char *buffer, int size);
+/* As people say it: "ZeRO-2, 4 x 8, recompute full, tp 2, pp 4 (1f1b)": micro batch x accumulation; what is 1 or none
+ * is left out. */
+void tws_variant_label(const tws_variant *variant, char *buffer, int size);
 /* A clone of `base` with the variant's keys set, resolved. */
 tws_code tws_variant_config(const tws_config *base, const tws_network *network, const tws_variant *variant,
                             tws_config **out, tws_error *err);

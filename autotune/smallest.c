@@ -1,0 +1,344 @@
+#include "autotune/smallest.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/units.h"
+
+enum { MOST_COUNTS = 1024, ARGUMENTS = 96, LARGEST_MICRO = 16 };
+
+/* Numbers of devices that the job can be divided among, in order. */
+typedef struct counts {
+  int item[MOST_COUNTS], count;
+} counts;
+
+typedef struct kind_search {
+  const tws_smallest_request *request;
+  tws_job *job; /* open, on this kind */
+  counts counts;
+  tws_smallest_answer *answer;
+  double at_least; /* devices, from what was too slow */
+} kind_search;
+
+/* ---- what the tuner is asked ---- */
+
+static void fill_given(const tws_job_spec *spec, const tws_config *config, tws_tune_space *space) {
+  if (spec->stage >= 0) space->stages[space->stage_count++] = (int)spec->stage;
+  if (spec->recompute) space->recompute[space->recompute_count++] = config->recompute;
+  if (spec->micro_batch > 0) space->micro[space->micro_count++] = spec->micro_batch;
+  space->max_micro = LARGEST_MICRO;
+  space->global_batch = config->train_batch_size;
+  if (!space->global_batch && spec->accumulation > 0)
+    space->accumulation[space->accumulation_count++] = spec->accumulation;
+  if (space->micro_count && space->micro[0] > space->max_micro) space->max_micro = space->micro[0];
+}
+
+/* Axes that were given, with a flag or as more than one rank of the configuration; sequences as they are. */
+static void keep_axes(const tws_job_spec *spec, const tws_config *config, tws_tune_space *space) {
+  const tws_variant given = tws_variant_given(config);
+  space->sequence[space->sequence_count++] = given.sequence;
+  if (spec->pipeline_stages || given.pipeline > 1) space->pipeline[space->pipeline_count++] = given.pipeline;
+  if (spec->tensor_ranks || given.tensor > 1) {
+    space->tensor[space->tensor_count++] = given.tensor;
+    space->sequence_parallel[space->sequence_parallel_count++] = given.sequence_parallel;
+  }
+  space->schedules[space->schedule_count++] =
+      given.pipeline > 1 || spec->schedule ? given.schedule : (tws_variant_schedule){TWS_PIPELINE_1F1B, 1};
+}
+
+/* Pipelines and tensor ranks where the job says none and a device is too small for the states; sequences are not
+ * divided, and of the schedules the plain one: whoever has the machine asks the tuner for more. */
+static tws_tune_request ask_tuner(const kind_search *s, int devices) {
+  tws_tune_request ask = {.job = s->job, .seed = 1};
+  tws_tune_space *space = &ask.space;
+  fill_given(s->request->spec, s->job->config, space);
+  space->ranks[0] = devices;
+  space->ranks_count = 1;
+  space->axes = tws_tune_needs_axes(&ask);
+  if (space->axes) keep_axes(s->request->spec, s->job->config, space);
+  return ask;
+}
+
+/* The settings that need least. */
+static void narrow_to_least(tws_tune_space *space) {
+  if (!space->recompute_count) space->recompute[space->recompute_count++] = TWS_RECOMPUTE_FULL;
+  if (!space->micro_count) space->micro[space->micro_count++] = 1;
+}
+
+/* As many whole nodes as it takes, or a part of one. */
+static void use_devices(kind_search *s, int devices) {
+  tws_cluster *cluster = &s->job->cluster;
+  cluster->nodes = (devices + cluster->devices_per_node - 1) / cluster->devices_per_node;
+}
+
+static int fast_enough(const kind_search *s, const tws_tune_candidate *c) {
+  const double tokens = c->samples * (double)tws_job_sequence(s->job) / c->estimate.step_s;
+  if (s->request->within_s > 0 && c->estimate.step_s > s->request->within_s) return 0;
+  return !(s->request->tokens_per_s > 0) || tokens >= s->request->tokens_per_s;
+}
+
+static int is_timed(const kind_search *s) {
+  return s->request->within_s > 0 || s->request->tokens_per_s > 0;
+}
+
+/* Why not; and no device computes faster than its peak, so that a step that is too slow says how many it takes. */
+static void note_failure(kind_search *s, const tws_tune_result *result, int devices) {
+  tws_smallest_answer *a = s->answer;
+  const tws_tune_candidate *best = &result->candidates[0];
+  const double tokens = best->samples * (double)tws_job_sequence(s->job) / best->estimate.step_s;
+  if (!result->fits) {
+    snprintf(a->reason, sizeof a->reason, "%s",
+             result->rejection_count ? result->rejections[0].reason : "nothing can be planned");
+    return;
+  }
+  char step[32];
+  snprintf(a->reason, sizeof a->reason, "%d fit, and are too slow: %s a step, %.0f tokens/s", devices,
+           tws_format_seconds(best->estimate.step_s, step, sizeof step), tokens);
+  double times = s->request->within_s > 0 ? best->estimate.step_s / s->request->within_s : 0;
+  if (s->request->tokens_per_s > 0) times = fmax(times, s->request->tokens_per_s / tokens);
+  s->at_least = fmax(s->at_least, devices * times * best->estimate.mfu);
+}
+
+/* Whether so many devices do. With `settle` all settings are tried and the best are kept; else, where only memory
+ * counts, those that need least. */
+static tws_code try_devices(kind_search *s, int devices, int settle, int *does, tws_error *err) {
+  tws_tune_result *result;
+  use_devices(s, devices);
+  tws_tune_request ask = ask_tuner(s, devices);
+  if (!settle && !is_timed(s)) narrow_to_least(&ask.space);
+  *does = 0;
+  TWS_TRY(tws_tune(&ask, &result, err));
+  s->answer->tried++;
+  if (devices > s->answer->most) s->answer->most = devices;
+  /* by throughput; of a free batch a slower one may have the shorter step */
+  for (int i = 0; i < result->fits && !*does; i++) {
+    *does = fast_enough(s, &result->candidates[i]);
+    if (*does) s->answer->best = result->candidates[i];
+  }
+  if (!*does) note_failure(s, result, devices);
+  tws_tune_result_destroy(result);
+  return TWS_OK;
+}
+
+/* ---- one kind ---- */
+
+static int can_be_divided(kind_search *s, int devices) {
+  tws_variant *points = NULL;
+  int count = 0;
+  use_devices(s, devices);
+  tws_tune_request ask = ask_tuner(s, devices);
+  narrow_to_least(&ask.space);
+  if (tws_tune_enumerate(&ask, &points, &count, NULL) != TWS_OK) return 0;
+  tws_free(points);
+  return count > 0;
+}
+
+/* Numbers of nodes that are tried first: all to 16, then eight to each doubling, which batches and layers divide. */
+static int is_rung(int nodes) {
+  while (nodes >= 16 && nodes % 2 == 0) nodes /= 2;
+  return nodes < 16;
+}
+
+/* Parts of a node that divide it, then rungs of whole nodes: from what the states alone take. */
+static void list_counts(kind_search *s, int most_nodes) {
+  tws_cluster *cluster = &s->job->cluster;
+  const int own = cluster->devices_per_node;
+  cluster->nodes = 1;
+  const tws_tune_request ask = {.job = s->job};
+  const double least = tws_tune_least_devices(&ask);
+  s->counts.count = 0;
+  for (int n = 1, step; n <= most_nodes * own && s->counts.count < MOST_COUNTS; n += step) {
+    step = n < own ? 1 : own;
+    if (n < own ? own % n : !is_rung(n / own)) continue;
+    if (n >= least && can_be_divided(s, n)) s->counts.item[s->counts.count++] = n;
+  }
+}
+
+/* The first of the counts that does, or 0. A rung that fails only by its time says how many it takes at least. */
+static tws_code first_that_does(kind_search *s, const counts *list, int *devices, tws_error *err) {
+  int does = 0;
+  *devices = 0;
+  for (int i = 0; i < list->count && !does; i++) {
+    if (list->item[i] < s->at_least) continue;
+    TWS_TRY(try_devices(s, list->item[i], 0, &does, err));
+    if (does) *devices = list->item[i];
+  }
+  return TWS_OK;
+}
+
+/* Rungs first, then what lies between the one that does and the one before it. */
+static tws_code smallest_count(kind_search *s, int most_nodes, int *devices, tws_error *err) {
+  const int own = s->job->cluster.devices_per_node;
+  counts *between = tws_calloc(1, sizeof *between);
+  if (!between) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  list_counts(s, most_nodes);
+  tws_code code = first_that_does(s, &s->counts, devices, err);
+  const int found = *devices;
+  int below = found > own ? found / own : 1; /* parts of a node are all rungs */
+  while (--below > 0 && !is_rung(below)) {
+  }
+  for (int nodes = below + 1; code == TWS_OK && nodes * own < found; nodes++)
+    if (can_be_divided(s, nodes * own)) between->item[between->count++] = nodes * own;
+  if (code == TWS_OK && between->count) code = first_that_does(s, between, devices, err);
+  if (!*devices) *devices = found;
+  tws_free(between);
+  return code;
+}
+
+static void cluster_word(const kind_search *s, char *word, size_t size) {
+  const size_t length = strlen(s->answer->cluster);
+  const int file = strchr(s->answer->cluster, '/') || (length > 5 && !strcmp(s->answer->cluster + length - 5, ".json"));
+  if (file || s->answer->nodes == 1)
+    snprintf(word, size, "%s", s->answer->cluster);
+  else
+    snprintf(word, size, "%s:%d", s->answer->cluster, s->answer->nodes);
+}
+
+/* What another verb is given for this very job. */
+static tws_code write_arguments(kind_search *s, tws_error *err) {
+  const char *argv[ARGUMENTS];
+  char cluster[300];
+  int argc = 0;
+  size_t used = 0;
+  tws_variant_text text;
+  cluster_word(s, cluster, sizeof cluster);
+  tws_job_spec spec = tws_variant_spec(s->request->spec, &s->answer->best.variant, &text);
+  spec.cluster = cluster;
+  tws_arena *arena = tws_arena_create();
+  tws_code code = arena ? tws_job_spec_arguments(&spec, arena, argv, ARGUMENTS, &argc, err)
+                        : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (int i = 0; code == TWS_OK && i < argc; i++) {
+    const int quote = strpbrk(argv[i], " \"'$&;|<>*?()") != NULL;
+    const int length = snprintf(s->answer->arguments + used, sizeof s->answer->arguments - used,
+                                quote ? "%s'%s'" : "%s%s", i ? " " : "", argv[i]);
+    if (length > 0 && used + (size_t)length < sizeof s->answer->arguments) used += (size_t)length;
+  }
+  tws_arena_destroy(arena);
+  return code;
+}
+
+static tws_code settle_answer(kind_search *s, int devices, tws_error *err) {
+  tws_smallest_answer *a = s->answer;
+  int does;
+  TWS_TRY(try_devices(s, devices, 1, &does, err));
+  if (!does) return TWS_OK;
+  a->found = 1;
+  a->nodes = s->job->cluster.nodes;
+  a->reason[0] = '\0';
+  a->tokens_per_s = a->best.samples * (double)tws_job_sequence(s->job) / a->best.estimate.step_s;
+  return write_arguments(s, err);
+}
+
+static tws_code search_kind(kind_search *s, int most_nodes, tws_error *err) {
+  tws_smallest_answer *a = s->answer;
+  int devices = 0;
+  snprintf(a->device, sizeof a->device, "%.63s", tws_profile_name(s->job->profile));
+  TWS_TRY(smallest_count(s, most_nodes, &devices, err));
+  if (!s->counts.count)
+    snprintf(a->reason, sizeof a->reason, "no number of devices up to %d holds its states and divides its batch",
+             most_nodes * s->job->cluster.devices_per_node);
+  return devices ? settle_answer(s, devices, err) : TWS_OK;
+}
+
+/* ---- all kinds ---- */
+
+/* A name as it was given: how many nodes there are at most, and the name without them. */
+static int nodes_given(char *name) {
+  char *colon = strchr(name, ':');
+  if (!colon || strchr(name, '/')) return 0;
+  *colon = '\0';
+  return atoi(colon + 1);
+}
+
+static tws_code search_named(const tws_smallest_request *request, const char *name, tws_smallest_answer *answer,
+                             tws_error *err) {
+  tws_job_spec spec = *request->spec;
+  kind_search *s = tws_calloc(1, sizeof *s);
+  if (!s) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  *s = (kind_search){.request = request, .answer = answer};
+  *answer = (tws_smallest_answer){0};
+  snprintf(answer->cluster, sizeof answer->cluster, "%.255s", name);
+  spec.cluster = name;
+  tws_code code = tws_job_open(&spec, &s->job, err);
+  if (code == TWS_OK) {
+    const int named = nodes_given(answer->cluster), own = s->job->cluster.devices_per_node;
+    const int file = !named && s->job->cluster.nodes > 1;
+    const int most = named || file ? s->job->cluster.nodes : TWS_SMALLEST_MAX_DEVICES / own;
+    if (s->job->backend == TWS_BACKEND_HOST)
+      code = tws_fail(err, TWS_USAGE, "name clusters of GPUs, or none for all that are built in",
+                      "--fit counts GPUs, and %s has none", name);
+    else
+      code = search_kind(s, most, err);
+  }
+  tws_job_destroy(s->job);
+  tws_free(s);
+  return code;
+}
+
+static int by_devices(const void *left, const void *right) {
+  const tws_smallest_answer *a = left, *b = right;
+  if (a->found != b->found) return b->found - a->found;
+  if (a->found && a->best.variant.ranks != b->best.variant.ranks)
+    return a->best.variant.ranks < b->best.variant.ranks ? -1 : 1;
+  if (a->found && a->tokens_per_s != b->tokens_per_s) return a->tokens_per_s > b->tokens_per_s ? -1 : 1;
+  return strcmp(a->cluster, b->cluster);
+}
+
+/* Those with several GPUs: the single ones are parts of these. */
+static int list_builtin(char names[][256]) {
+  int count = 0;
+  for (const char *const *name = tws_cluster_builtin_names(); *name && count < TWS_SMALLEST_KINDS; name++) {
+    tws_cluster cluster;
+    if (strcmp(*name, "host") == 0 || tws_cluster_load(*name, &cluster, NULL) != TWS_OK) continue;
+    if (cluster.devices_per_node > 1) snprintf(names[count++], 256, "%s", *name);
+  }
+  return count;
+}
+
+static tws_code list_names(const char *text, char names[][256], int *count, tws_error *err) {
+  *count = text ? 0 : list_builtin(names);
+  for (const char *at = text; at && *at; at += strspn(at, ",")) {
+    const size_t length = strcspn(at, ",");
+    if (*count == TWS_SMALLEST_KINDS || length > 255)
+      return tws_fail(err, TWS_USAGE, NULL, "--cluster: more than %d names, or one too long", TWS_SMALLEST_KINDS);
+    snprintf(names[(*count)++], 256, "%.*s", (int)length, at);
+    at += length;
+  }
+  return *count ? TWS_OK : tws_fail(err, TWS_USAGE, NULL, "--cluster: no name");
+}
+
+static tws_code check_request(const tws_smallest_request *request, tws_error *err) {
+  const tws_job_spec *spec = request->spec;
+  tws_config *config;
+  if (spec->ranks > 0)
+    return tws_fail(err, TWS_USAGE, "leave out -n; --cluster NAME:NODES is a limit", "--fit finds the number of ranks");
+  TWS_TRY(tws_job_spec_config(spec, &config, err));
+  const int batch = config->train_batch_size > 0;
+  tws_config_destroy(config);
+  if (request->within_s > 0 && !batch)
+    return tws_fail(err, TWS_USAGE, "--set train_batch_size=512, or a configuration that has it",
+                    "--within: a step of which batch?");
+  return TWS_OK;
+}
+
+tws_code tws_smallest_find(const tws_smallest_request *request, tws_smallest_answer *answers, int *count,
+                           tws_error *err) {
+  char names[TWS_SMALLEST_KINDS][256];
+  int kinds;
+  *count = 0;
+  TWS_TRY(check_request(request, err));
+  TWS_TRY(list_names(request->spec->cluster, names, &kinds, err));
+  if (request->progress) tws_progress_begin(request->progress, "trying kinds of machines", kinds);
+  tws_code code = TWS_OK;
+  for (int i = 0; i < kinds && code == TWS_OK; i++) {
+    code = search_named(request, names[i], &answers[i], err);
+    if (request->progress) tws_progress_update(request->progress, i + 1);
+  }
+  if (request->progress) tws_progress_end(request->progress);
+  TWS_TRY(code);
+  *count = kinds;
+  qsort(answers, (size_t)kinds, sizeof *answers, by_devices);
+  return TWS_OK;
+}

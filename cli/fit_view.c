@@ -1,0 +1,81 @@
+/* estimate --fit: how many GPUs a job needs, of each kind. */
+#include "cli/fit_view.h"
+
+#include "base/units.h"
+#include "cli/job_view.h"
+
+static tws_code fit_json(const tws_smallest_request *request, const tws_smallest_answer *answers, int count,
+                         tws_error *err) {
+  cJSON *root = cJSON_CreateObject();
+  cJSON_AddStringToObject(root, "schema", "twinspeed-fit-1");
+  cJSON_AddStringToObject(root, "model", request->spec->model);
+  if (request->within_s > 0) cJSON_AddNumberToObject(root, "within_s", request->within_s);
+  if (request->tokens_per_s > 0) cJSON_AddNumberToObject(root, "wanted_tokens_per_s", request->tokens_per_s);
+  cJSON *list = cJSON_AddArrayToObject(root, "answers");
+  for (int i = 0; i < count; i++) {
+    const tws_smallest_answer *a = &answers[i];
+    const tws_variant *v = &a->best.variant;
+    cJSON *one = cJSON_CreateObject();
+    cJSON_AddItemToArray(list, one);
+    cJSON_AddStringToObject(one, "cluster", a->cluster);
+    cJSON_AddStringToObject(one, "device", a->device);
+    cJSON_AddBoolToObject(one, "fits", a->found);
+    cJSON_AddNumberToObject(one, "numbers_tried", a->tried);
+    if (!a->found) {
+      cJSON_AddStringToObject(one, "reason", a->reason);
+      continue;
+    }
+    cJSON_AddNumberToObject(one, "devices", v->ranks);
+    cJSON_AddNumberToObject(one, "nodes", a->nodes);
+    cJSON_AddNumberToObject(one, "zero_stage", v->stage);
+    cJSON_AddNumberToObject(one, "micro_batch", (double)v->micro);
+    cJSON_AddNumberToObject(one, "accumulation_steps", (double)v->accumulation);
+    cJSON_AddStringToObject(one, "recompute", tws_recompute_name(v->recompute));
+    tws_variant_axes_json(v, one);
+    cJSON_AddNumberToObject(one, "rank_bytes", a->best.needed_bytes);
+    cJSON_AddNumberToObject(one, "rank_limit_bytes", a->best.available_bytes);
+    cJSON_AddNumberToObject(one, "step_s", a->best.estimate.step_s);
+    cJSON_AddNumberToObject(one, "tokens_per_s", a->tokens_per_s);
+    cJSON_AddStringToObject(one, "arguments", a->arguments);
+  }
+  return tws_out_json(root, err);
+}
+
+static tws_code fit_table(const tws_cli *cli, const tws_smallest_answer *answers, int count, tws_error *err) {
+  tws_table table;
+  tws_table_init(&table, 7);
+  tws_table_row(&table, (const char *[]){"GPUs", "cluster", "fastest settings there (micro batch x accumulation)",
+                                         "memory", "of", "step", "tokens/s"});
+  for (int i = 0; i < count && answers[i].found; i++) {
+    const tws_smallest_answer *a = &answers[i];
+    char label[TWS_VARIANT_NAME], need[32], have[32], step[32];
+    tws_variant_label(&a->best.variant, label, sizeof label);
+    tws_table_row(&table, (const char *[]){tws_cell("%d", a->best.variant.ranks),
+                                           a->nodes > 1 ? tws_cell("%s:%d", a->cluster, a->nodes) : a->cluster, label,
+                                           tws_format_bytes(a->best.needed_bytes, need, sizeof need),
+                                           tws_format_bytes(a->best.available_bytes, have, sizeof have),
+                                           tws_format_seconds(a->best.estimate.step_s, step, sizeof step),
+                                           tws_thousands((int64_t)(a->tokens_per_s + 0.5))});
+  }
+  return tws_table_print(cli, &table, err);
+}
+
+tws_code tws_fit_answer(tws_cli *cli, const tws_smallest_request *request, tws_error *err) {
+  tws_smallest_answer *answers = tws_calloc(TWS_SMALLEST_KINDS, sizeof *answers);
+  int count = 0;
+  if (!answers) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_code code = tws_smallest_find(request, answers, &count, err);
+  if (code == TWS_OK && cli->json) {
+    code = fit_json(request, answers, count, err);
+  } else if (code == TWS_OK) {
+    if (answers[0].found) code = fit_table(cli, answers, count, err);
+    for (int i = 0; i < count && code == TWS_OK; i++)
+      if (!answers[i].found) tws_out("none    %s: %s\n", answers[i].cluster, answers[i].reason);
+    if (answers[0].found) tws_out("\nlook closer: twinspeed estimate %s\n", answers[0].arguments);
+  }
+  if (code == TWS_OK && !answers[0].found)
+    code = tws_fail(err, TWS_NO, "a shorter sequence, a larger batch to divide, or fewer settings given",
+                    "no number of GPUs that was tried does: %s", answers[0].reason);
+  tws_free(answers);
+  return code;
+}
