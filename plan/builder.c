@@ -257,6 +257,8 @@ void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective co
   work.group = (uint16_t)group;
   work.segments = segments;
   work.d[0] = (int64_t)whole_bytes;
+  for (int i = 0; i < count; i++)
+    if (b->plan->buffers[operands[i].buffer].dtype != dtype) work.flags = TWS_MIXED;
   emit_collective(b, stream, &work, root, operands, count);
 }
 

@@ -70,7 +70,8 @@ void tws_builder_compute(tws_builder *b, tws_stream stream, const tws_work *work
 /* The same with arguments (NULL: none). */
 void tws_builder_compute_with(tws_builder *b, tws_stream stream, const tws_work *work, const tws_arguments *arguments,
                               const tws_operand *operands, int count);
-/* segments: operand_per_segment (1 in place, 2 otherwise) operands each; whole_bytes as tws_work.d[0] */
+/* segments: operand_per_segment (1 in place, 2 otherwise) operands each; whole_bytes as tws_work.d[0]; dtype of
+ * the first, where they have several */
 void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective collective, uint32_t group,
                             tws_dtype dtype, uint64_t whole_bytes, uint32_t segments, uint32_t root,
                             const tws_operand *operands, int count);

@@ -21,7 +21,7 @@ tws_code tws_plan_next_segment(const tws_plan *plan, const tws_op *op, uint32_t 
   const tws_collective collective = (tws_collective)work->code;
   const tws_collective_parts parts = tws_collective_parts_of(collective, group->size, group->index, (int)op->peer);
   const tws_operand *o = plan->operands + op->operand_first + *next, *end = o + (op->operand_count - *next);
-  *segment = (tws_plan_segment){NULL, NULL, NULL, 0};
+  *segment = (tws_plan_segment){.dtype = (tws_dtype)work->dtype};
   if (parts.send && o < end) segment->send = o++;
   const int in_place = segment->send && segment->send->access == TWS_READ_WRITE;
   if (parts.receive && (in_place || o < end)) segment->receive = in_place ? segment->send : o++;
@@ -35,6 +35,14 @@ tws_code tws_plan_next_segment(const tws_plan *plan, const tws_op *op, uint32_t 
     return tws_fail(err, TWS_INTERNAL, NULL,
                     "%s of %" PRIu64 " ranks: a segment sends %" PRIu64 " and receives %" PRIu64 " elements",
                     tws_collective_name(collective), size, sent, received);
+  const tws_operand *one = segment->send ? segment->send : segment->receive;
+  segment->dtype = (tws_dtype)plan->buffers[one->buffer].dtype;
+  if (segment->receive && plan->buffers[segment->receive->buffer].dtype != segment->dtype)
+    return tws_fail(err, TWS_INTERNAL, NULL, "%s sends and receives elements of unlike types",
+                    tws_collective_name(collective));
+  if (segment->dtype != work->dtype && !(work->flags & TWS_MIXED))
+    return tws_fail(err, TWS_INTERNAL, NULL, "%s of %s has a segment of %s", tws_collective_name(collective),
+                    tws_dtype_name((tws_dtype)work->dtype), tws_dtype_name(segment->dtype));
   if (work->flags & TWS_UNEVEN && !tws_collective_of(collective)->uneven)
     return tws_fail(err, TWS_INTERNAL, NULL, "%s has no uneven parts", tws_collective_name(collective));
   return work->flags & TWS_UNEVEN ? check_counts(plan, work, segment, err) : TWS_OK;

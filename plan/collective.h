@@ -8,6 +8,7 @@
  * where parts are uneven. */
 typedef struct tws_plan_segment {
   const tws_operand *send, *receive, *counts; /* NULL: this rank has none */
+  tws_dtype dtype;                            /* of both ranges */
   uint64_t count;                             /* elements, which the row's SENDS and RECEIVES are multiples of */
 } tws_plan_segment;
 

@@ -74,16 +74,16 @@ typedef enum tws_phase {
       TWS_PHASE_COUNT
 } tws_phase;
 
-#define TWS_CATEGORIES(X)                                                                                     \
-  X(PARAMETER, "parameters")                                                                                  \
-  X(GATHERED, "gathered parameters")                                                                          \
-  X(GRADIENT, "gradients")                                                                                    \
-  X(MASTER, "master weights")                                                                                 \
-  X(MOMENT, "optimizer moments")                                                                              \
-  X(ACTIVATION, "activations")                                                                                \
-  X(CHECKPOINT, "activation checkpoints")                                                                     \
-  X(ACTIVATION_GRADIENT, "activation gradients") X(BUCKET, "communication buckets") X(WORKSPACE, "workspace") \
-      X(INPUT, "inputs and scalars")
+#define TWS_CATEGORIES(X)                        \
+  X(PARAMETER, "parameters")                     \
+  X(GATHERED, "gathered parameters")             \
+  X(GRADIENT, "gradients")                       \
+  X(MASTER, "master weights")                    \
+  X(MOMENT, "optimizer moments")                 \
+  X(ACTIVATION, "activations")                   \
+  X(CHECKPOINT, "activation checkpoints")        \
+  X(ACTIVATION_GRADIENT, "activation gradients") \
+  X(BUCKET, "communication buckets") X(WORKSPACE, "workspace") X(INPUT, "inputs and scalars")
 typedef enum tws_category {
 #define X(name, text) TWS_CATEGORY_##name,
   TWS_CATEGORIES(X)
@@ -98,7 +98,8 @@ const char *tws_channel_name(tws_channel channel);
 const char *tws_phase_name(tws_phase phase);
 const char *tws_category_name(tws_category category);
 
-enum { TWS_UNEVEN = 1 }; /* flags of a collective's work */
+/* Flags of a collective's work: parts of unequal size; segments of several types, of which `dtype` is the first's. */
+enum { TWS_UNEVEN = 1, TWS_MIXED = 2 };
 enum { TWS_READ = 1, TWS_WRITE = 2, TWS_READ_WRITE = 3 };
 enum { TWS_ALIGNMENT = 256 }; /* of every buffer in an arena, bytes */
 

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "plan/collective.h"
+
 enum { SLOTS = 4096 };
 
 typedef struct finder {
@@ -62,6 +64,17 @@ static uint64_t bytes_of(const tws_plan *plan, const tws_op *op) {
   return bytes > 0 ? (uint64_t)bytes : op->kind == TWS_OP_COLLECTIVE ? 0 : operand_bytes(plan, op);
 }
 
+/* Of two collectives with segments of several types: the same ones in the same order. */
+static int same_types(const tws_plan *a, const tws_op *x, const tws_plan *b, const tws_op *y) {
+  for (uint32_t i = 0, j = 0; i < x->operand_count && j < y->operand_count;) {
+    tws_plan_segment s, t;
+    if (tws_plan_next_segment(a, x, &i, &s, NULL) != TWS_OK || tws_plan_next_segment(b, y, &j, &t, NULL) != TWS_OK ||
+        s.dtype != t.dtype)
+      return 0;
+  }
+  return 1;
+}
+
 static tws_code check_same(finder *f, const tws_rendezvous *met, uint32_t rank, uint32_t op) {
   const tws_run *run = f->run;
   const tws_run_member *first = &run->members[met->member_first];
@@ -70,8 +83,10 @@ static tws_code check_same(finder *f, const tws_rendezvous *met, uint32_t rank, 
   char here[256], there[256];
   const uint64_t bytes = bytes_of(b, &b->ops[op]);
   const int message = run->communicators[met->communicator].message;
-  if (bytes == met->bytes && (message || (x->code == y->code && x->dtype == y->dtype && x->segments == y->segments &&
-                                          a->ops[first->op].peer == b->ops[op].peer)))
+  if (bytes == met->bytes &&
+      (message || (x->code == y->code && x->dtype == y->dtype && x->segments == y->segments && x->flags == y->flags &&
+                   (!(x->flags & TWS_MIXED) || same_types(a, &a->ops[first->op], b, &b->ops[op])) &&
+                   a->ops[first->op].peer == b->ops[op].peer)))
     return TWS_OK;
   return tws_fail(f->err, TWS_INTERNAL, "the plans of these ranks do not fit together: please report it",
                   "%s of %llu bytes meets %s of %llu bytes: rank %d enters something else instead",

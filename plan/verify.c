@@ -57,7 +57,7 @@ static tws_code check_collective(verifier *v, uint32_t op) {
     tws_error why = {0};
     if (tws_plan_next_segment(plan, o, &next, &segment, &why) != TWS_OK)
       return complain_of(v, op, why.message, TWS_NONE);
-    whole += segment.count * parts * tws_dtype_bytes((tws_dtype)work->dtype);
+    whole += segment.count * parts * tws_dtype_bytes(segment.dtype);
   }
   if (whole != (uint64_t)work->d[0] && o->operand_count && !(work->flags & TWS_UNEVEN))
     return complain_of(v, op, "has ranges of other bytes than its work says", TWS_NONE);

@@ -224,14 +224,13 @@ static tws_code transfer_once(bench *b, const transfer_case *t, tws_error *err) 
   }
   const tws_collective kind = (tws_collective)t->collective;
   const tws_collective_parts parts = tws_collective_parts_of(kind, b->world, b->rank, 0);
-  tws_comm_segment segment = {.send = whole_at, .receive = whole_at, .count = whole};
+  tws_comm_segment segment = {.send = whole_at, .receive = whole_at, .dtype = TWS_F32, .count = whole};
   if (parts.send > 1 || parts.receive > 1) segment.count = part;
   if (parts.send < parts.receive) segment.send = whole_at + (uint64_t)b->rank * part * 4;
   if (parts.send > parts.receive) segment.receive = take(b->shared_pool, b->shared_bytes, &b->shared_at, part * 4);
   if (b->cuda)
-    return b->cuda->comm_ops->start_collective(b->device_comm, 0, kind, TWS_F32, 0, &segment, 1, TWS_STREAM_COMPUTE,
-                                               err);
-  return tws_mpi_comm_ops()->collective(b->comm, 0, kind, TWS_F32, 0, &segment, 1, err);
+    return b->cuda->comm_ops->start_collective(b->device_comm, 0, kind, 0, &segment, 1, TWS_STREAM_COMPUTE, err);
+  return tws_mpi_comm_ops()->collective(b->comm, 0, kind, 0, &segment, 1, err);
 }
 
 static tws_code start_transfer(void *user, tws_error *err) {

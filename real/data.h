@@ -16,12 +16,12 @@
 #include "base/status.h"
 
 typedef struct tws_data {
-  const char *path;   /* the caller's: outlives this */
+  const char *path; /* the caller's: outlives this */
   int fd;
-  unsigned char *row; /* room for the tokens of a sequence and one more; NULL: not open */
+  unsigned char *row;    /* room for the tokens of a sequence and one more; NULL: not open */
   uint64_t bytes, first; /* of the file; offset of the first token */
-  uint64_t count;     /* tokens */
-  int token_bytes;    /* 1, 2 or 4 */
+  uint64_t count;        /* tokens */
+  int token_bytes;       /* 1, 2 or 4 */
   int64_t sequence, vocabulary;
   uint64_t samples; /* of one epoch */
   uint64_t seed;
@@ -48,9 +48,9 @@ typedef struct tws_batch_shape {
 } tws_batch_shape;
 /* Tokens of one rank in one step: accumulation x micro_batch x length. */
 int64_t tws_data_tokens(const tws_data *data, const tws_batch_shape *shape);
-/* ids and targets: int32 [accumulation][micro_batch][length]. Not from two threads at once. TWS_IO: the file ends earlier than it did, or cannot be read; TWS_INVALID: a token has
- * become one that the vocabulary lacks. */
-tws_code tws_data_fill(const tws_data *data, const tws_batch_shape *shape, int64_t step, int32_t *ids,
-                       int32_t *targets, tws_error *err);
+/* ids and targets: int32 [accumulation][micro_batch][length]. Not from two threads at once. TWS_IO: the file ends
+ * earlier than it did, or cannot be read; TWS_INVALID: a token has become one that the vocabulary lacks. */
+tws_code tws_data_fill(const tws_data *data, const tws_batch_shape *shape, int64_t step, int32_t *ids, int32_t *targets,
+                       tws_error *err);
 
 #endif

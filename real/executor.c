@@ -192,7 +192,8 @@ static tws_code prepare_collective(tws_executor *x, const program *p, const tws_
     const tws_operand *const operand[3] = {ranges.send, ranges.receive, ranges.counts};
     for (int i = 0; i < 3; i++)
       if (operand[i]) TWS_TRY(resolve(x, p, operand[i]->buffer, operand[i]->offset, operand[i]->count, &at[i], err));
-    *segment = (tws_comm_segment){.send = at[0], .receive = at[1], .count = ranges.count, .counts = at[2]};
+    *segment = (tws_comm_segment){
+        .send = at[0], .receive = at[1], .dtype = ranges.dtype, .count = ranges.count, .counts = at[2]};
   }
   return TWS_OK;
 }
@@ -340,12 +341,11 @@ static tws_code wait_for_dependencies(tws_executor *x, const step_op *s, tws_err
 
 static tws_code collective(const tws_executor_setup *u, const step_op *s, tws_error *err) {
   const tws_collective kind = (tws_collective)s->work->code;
-  const tws_dtype dtype = (tws_dtype)s->work->dtype;
   const int group = (int)s->work->group;
   if (u->comm_ops->start_collective)
-    return u->comm_ops->start_collective(u->comm, group, kind, dtype, s->root, s->segments, s->count,
-                                         (tws_stream)s->stream, err);
-  return u->comm_ops->collective(u->comm, group, kind, dtype, s->root, s->segments, s->count, err);
+    return u->comm_ops->start_collective(u->comm, group, kind, s->root, s->segments, s->count, (tws_stream)s->stream,
+                                         err);
+  return u->comm_ops->collective(u->comm, group, kind, s->root, s->segments, s->count, err);
 }
 
 static tws_code message(const tws_executor_setup *u, const step_op *s, int peer, tws_error *err) {

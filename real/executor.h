@@ -1,13 +1,13 @@
 /* The plan executor: walks one rank's programs over a table of kernels and a communicator, as often as asked.
  *
  * Memory is, for each tier, one allocation of exactly the bytes of each state, and one of those of the largest program,
- * which all of them use in turn: nothing but state lives from one to the next. Every operand's address and every collective's
- * segments are resolved once, so a step is a loop over calls. Operations start in issue order. A backend with a wait()
- * runs the plan's streams side by side: an operation that another stream waits for signals an event when it has ended, and
- * each operation first waits for exactly those of its dependencies; one without runs an operation to its end at once, and
- * order is all it needs. A backend that can record a step runs the first
- * of programs[0] one operation after another, records the second and starts it and all that follow as a whole; other
- * programs, and a step that is timed or probed, are run operation by operation.
+ * which all of them use in turn: nothing but state lives from one to the next. Every operand's address and every
+ * collective's segments are resolved once, so a step is a loop over calls. Operations start in issue order. A backend
+ * with a wait() runs the plan's streams side by side: an operation that another stream waits for signals an event when
+ * it has ended, and each operation first waits for exactly those of its dependencies; one without runs an operation to
+ * its end at once, and order is all it needs. A backend that can record a step runs the first of programs[0] one
+ * operation after another, records the second and starts it and all that follow as a whole; other programs, and a step
+ * that is timed or probed, are run operation by operation.
  *
  * Running in issue order cannot deadlock where tws_plans_verify() finds no fault: that is what it tries. */
 #ifndef TWS_REAL_EXECUTOR_H
@@ -45,10 +45,10 @@ tws_code tws_executor_get(tws_executor *executor, int program, uint32_t buffer, 
 /* What happens between two operations, for tests of failure handling. */
 typedef tws_code (*tws_executor_probe)(void *user, uint32_t op, tws_error *err);
 
-/* One step of a program. Start and end of every operation are recorded when `times` is not NULL: double [op_count][2], seconds of
- * tws_clock_s(). An error says which operation failed. `step` is for the activity line. */
-tws_code tws_executor_step(tws_executor *executor, int program, int64_t step, double *times, tws_executor_probe probe, void *user,
-                           tws_error *err);
+/* One step of a program. Start and end of every operation are recorded when `times` is not NULL: double [op_count][2],
+ * seconds of tws_clock_s(). An error says which operation failed. `step` is for the activity line. */
+tws_code tws_executor_step(tws_executor *executor, int program, int64_t step, double *times, tws_executor_probe probe,
+                           void *user, tws_error *err);
 /* The operation being run, from any thread: its tws_op_label(), and whom it waits for ("forward h.0.mlp.c_proj
  * all_reduce (model group of ranks 0 1)", "backward recv (rank 3)"). Returns buffer. */
 const char *tws_executor_doing(const tws_executor *executor, char *buffer, int size);

@@ -226,8 +226,8 @@ static tws_code enter_barrier(const call *c, tws_error *err) {
 }
 
 tws_code tws_messages_collective(tws_messages *messages, const tws_shared_group *group, tws_collective collective,
-                                 tws_dtype dtype, int root, const tws_comm_segment *s, tws_error *err) {
-  call c = {messages, group, dtype, TAG_GROUP + (int)(group->id % TAGS), tws_dtype_bytes(dtype)};
+                                 int root, const tws_comm_segment *s, tws_error *err) {
+  call c = {messages, group, s->dtype, TAG_GROUP + (int)(group->id % TAGS), tws_dtype_bytes(s->dtype)};
   const tws_collective_row *row = tws_collective_of(collective);
   if (row->reduces) {
     if (row->sends_parts) return reduce_scatter(&c, s, err);

@@ -10,7 +10,7 @@ typedef struct tws_messages tws_messages;
 tws_code tws_messages_create(MPI_Comm world, int world_size, tws_messages **out, tws_error *err);
 void tws_messages_destroy(tws_messages *messages);
 tws_code tws_messages_collective(tws_messages *messages, const tws_shared_group *group, tws_collective collective,
-                                 tws_dtype dtype, int root, const tws_comm_segment *segment, tws_error *err);
+                                 int root, const tws_comm_segment *segment, tws_error *err);
 tws_code tws_messages_send(tws_messages *messages, int peer, const void *data, uint64_t bytes, tws_error *err);
 tws_code tws_messages_receive(tws_messages *messages, int peer, void *data, uint64_t bytes, tws_error *err);
 

@@ -186,10 +186,10 @@ void tws_comm_destroy(tws_comm *comm) {
 /* ---- operations ---- */
 
 /* A group of one: what is sent is what is received. */
-static void copy_segments(tws_dtype dtype, const tws_comm_segment *segments, int count) {
+static void copy_segments(const tws_comm_segment *segments, int count) {
   for (int i = 0; i < count; i++)
     if (segments[i].send != segments[i].receive)
-      memmove(segments[i].receive, segments[i].send, segments[i].count * tws_dtype_bytes(dtype));
+      memmove(segments[i].receive, segments[i].send, segments[i].count * tws_dtype_bytes(segments[i].dtype));
 }
 
 /* Where ranks share memory, the others see that this one waits for messages, not computes. */
@@ -207,18 +207,22 @@ static tws_code check_counts(const tws_shared_group *group, const tws_comm_segme
   return TWS_OK;
 }
 
-static tws_code run_collective(tws_comm *comm, const tws_shared_group *group, tws_collective collective,
-                               tws_dtype dtype, int root, const tws_comm_segment *segments, int count, tws_error *err) {
+static int is_summed(tws_dtype dtype) {
+  return dtype == TWS_F32 || dtype == TWS_BF16 || dtype == TWS_F16 || dtype == TWS_F64;
+}
+
+static tws_code run_collective(tws_comm *comm, const tws_shared_group *group, tws_collective collective, int root,
+                               const tws_comm_segment *segments, int count, tws_error *err) {
   static const tws_comm_segment nothing;
-  if (tws_collective_of(collective)->reduces && dtype != TWS_F32 && dtype != TWS_BF16 && dtype != TWS_F16 &&
-      dtype != TWS_F64)
-    return tws_fail(err, TWS_UNSUPPORTED, "use fp32, bf16 or fp16", "%s of %s is not supported on the host",
-                    tws_collective_name(collective), tws_dtype_name(dtype));
+  for (int i = 0; i < count && tws_collective_of(collective)->reduces; i++)
+    if (!is_summed(segments[i].dtype))
+      return tws_fail(err, TWS_UNSUPPORTED, "use fp32, bf16 or fp16", "%s of %s is not supported on the host",
+                      tws_collective_name(collective), tws_dtype_name(segments[i].dtype));
   if (root < 0 || root >= group->size)
     return tws_fail(err, TWS_INTERNAL, NULL, "%s: root %d of a group of %d", tws_collective_name(collective), root,
                     group->size);
   if (group->size == 1) {
-    copy_segments(dtype, segments, count);
+    copy_segments(segments, count);
     return TWS_OK;
   }
   if (collective == TWS_COLLECTIVE_BARRIER && comm->shared) {
@@ -226,25 +230,25 @@ static tws_code run_collective(tws_comm *comm, const tws_shared_group *group, tw
     return TWS_OK;
   }
   if (collective == TWS_COLLECTIVE_BARRIER)
-    return tws_messages_collective(comm->messages, group, collective, TWS_U8, 0, &nothing, err);
+    return tws_messages_collective(comm->messages, group, collective, 0, &nothing, err);
   for (int i = 0; i < count; i++) TWS_TRY(check_counts(group, &segments[i], err));
-  if (comm->shared && tws_shared_covers(comm->shared, collective, group, dtype, root, segments, count)) {
-    tws_shared_collective(comm->shared, group, collective, dtype, root, segments, count);
+  if (comm->shared && tws_shared_covers(comm->shared, collective, group, root, segments, count)) {
+    tws_shared_collective(comm->shared, group, collective, root, segments, count);
     return TWS_OK;
   }
   tws_code code = TWS_OK;
   waits(comm, 1);
   for (int i = 0; code == TWS_OK && i < count; i++)
-    code = tws_messages_collective(comm->messages, group, collective, dtype, root, &segments[i], err);
+    code = tws_messages_collective(comm->messages, group, collective, root, &segments[i], err);
   waits(comm, 0);
   return code;
 }
 
-static tws_code comm_collective(tws_comm *comm, int group, tws_collective collective, tws_dtype dtype, int root,
+static tws_code comm_collective(tws_comm *comm, int group, tws_collective collective, int root,
                                 const tws_comm_segment *segments, int count, tws_error *err) {
   if (group < 0 || (uint32_t)group >= comm->group_count)
     return tws_fail(err, TWS_INTERNAL, NULL, "%s: no group %d", tws_collective_name(collective), group);
-  return run_collective(comm, &comm->groups[group], collective, dtype, root, segments, count, err);
+  return run_collective(comm, &comm->groups[group], collective, root, segments, count, err);
 }
 
 static tws_code check_peer(const tws_comm *comm, int peer, tws_error *err) {
@@ -295,7 +299,7 @@ int tws_comm_missing(const tws_comm *comm) {
 /* ---- helpers outside plans ---- */
 
 tws_code tws_comm_barrier(tws_comm *comm, tws_error *err) {
-  return run_collective(comm, &comm->everyone, TWS_COLLECTIVE_BARRIER, TWS_U8, 0, NULL, 0, err);
+  return run_collective(comm, &comm->everyone, TWS_COLLECTIVE_BARRIER, 0, NULL, 0, err);
 }
 
 tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err) {

@@ -48,6 +48,7 @@ typedef struct tws_comm tws_comm;
 typedef struct tws_comm_segment {
   const void *send; /* in place: equal to receive (all-reduce, reduce, broadcast) or inside it (all-gather) */
   void *receive;
+  tws_dtype dtype;
   uint64_t count; /* elements, which SENDS and RECEIVES of models/collectives.def are multiples of */
   /* uneven: NULL, or how many of `count` are sent to each member, then how many are received from each. Read when
    * the operation runs; a communicator that cannot read them (device memory) moves all. */
@@ -55,7 +56,7 @@ typedef struct tws_comm_segment {
 } tws_comm_segment;
 typedef struct tws_comm_ops {
   const char *name; /* "mpi", "nccl" */
-  tws_code (*collective)(tws_comm *comm, int group, tws_collective collective, tws_dtype dtype, int root,
+  tws_code (*collective)(tws_comm *comm, int group, tws_collective collective, int root,
                          const tws_comm_segment *segments, int count, tws_error *err);
   tws_code (*send)(tws_comm *comm, int peer, const void *data, uint64_t bytes, tws_error *err);
   tws_code (*receive)(tws_comm *comm, int peer, void *data, uint64_t bytes, tws_error *err);
@@ -64,7 +65,7 @@ typedef struct tws_comm_ops {
   /* optional, both or none: start on a stream of the device's backend and return. A communicator that has them takes
    * device memory, and what it starts is ordered by the plan's streams; without, the executor waits for the device
    * before it communicates. */
-  tws_code (*start_collective)(tws_comm *comm, int group, tws_collective collective, tws_dtype dtype, int root,
+  tws_code (*start_collective)(tws_comm *comm, int group, tws_collective collective, int root,
                                const tws_comm_segment *segments, int count, tws_stream stream, tws_error *err);
   tws_code (*start_message)(tws_comm *comm, int peer, int receives, void *data, uint64_t bytes, tws_stream stream,
                             tws_error *err);

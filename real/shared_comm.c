@@ -311,18 +311,19 @@ static char *peer_address(const tws_shared *shared, int rank, const place *where
 }
 
 /* Where a segment's two sides lie; 0: not in memory that the others see. A side without elements needs no place. */
-static int find_places(const tws_shared *shared, tws_collective_parts parts, uint64_t size, const tws_comm_segment *s,
-                       place *send, place *receive) {
-  return (!parts.send || find_place(shared, s->send, s->count * parts.send * size, send)) &&
-         (!parts.receive || find_place(shared, s->receive, s->count * parts.receive * size, receive));
+static int find_places(const tws_shared *shared, tws_collective_parts parts, const tws_comm_segment *s, place *send,
+                       place *receive) {
+  const uint64_t bytes = s->count * tws_dtype_bytes(s->dtype);
+  return (!parts.send || find_place(shared, s->send, bytes * parts.send, send)) &&
+         (!parts.receive || find_place(shared, s->receive, bytes * parts.receive, receive));
 }
 
-int tws_shared_covers(const tws_shared *shared, tws_collective collective, const tws_shared_group *group,
-                      tws_dtype dtype, int root, const tws_comm_segment *segments, int count) {
+int tws_shared_covers(const tws_shared *shared, tws_collective collective, const tws_shared_group *group, int root,
+                      const tws_comm_segment *segments, int count) {
   const tws_collective_parts parts = tws_collective_parts_of(collective, group->size, group->index, root);
   place send, receive;
   for (int i = 0; i < count; i++)
-    if (!find_places(shared, parts, tws_dtype_bytes(dtype), &segments[i], &send, &receive)) return 0;
+    if (!find_places(shared, parts, &segments[i], &send, &receive)) return 0;
   return 1;
 }
 
@@ -333,9 +334,7 @@ typedef struct batch {
   const tws_shared_group *group;
   const tws_collective_row *row;
   tws_collective_parts parts; /* of this rank */
-  tws_dtype dtype;
   int root;
-  uint64_t size; /* bytes of an element */
 } batch;
 
 static char *sent_by(const batch *b, int member, int segment) {
@@ -350,7 +349,8 @@ static char *received_by(const batch *b, int member, int segment) {
 
 /* All-reduce and reduce: each member sums its own part of every segment and writes it to all receivers. Small
  * segments go whole to one member, turn by turn. */
-static void reduce_parts(const batch *b, int segment, uint64_t count) {
+static void reduce_parts(const batch *b, int segment, const tws_comm_segment *s) {
+  const uint64_t count = s->count, size = tws_dtype_bytes(s->dtype);
   int n = b->group->size;
   uint64_t part = (count + (uint64_t)n - 1) / (uint64_t)n;
   part = (part + GRAIN - 1) / GRAIN * GRAIN;
@@ -361,21 +361,21 @@ static void reduce_parts(const batch *b, int segment, uint64_t count) {
   void *to[MAX_MEMBERS];
   int receivers = 0;
   for (int m = 0; m < n; m++) {
-    from[m] = sent_by(b, m, segment) + first * b->size;
-    if (b->row->root == TWS_ROOT_NONE || m == b->root) to[receivers++] = received_by(b, m, segment) + first * b->size;
+    from[m] = sent_by(b, m, segment) + first * size;
+    if (b->row->root == TWS_ROOT_NONE || m == b->root) to[receivers++] = received_by(b, m, segment) + first * size;
   }
-  tws_ordered_sum(b->dtype, from, n, to, receivers, length);
+  tws_ordered_sum(s->dtype, from, n, to, receivers, length);
 }
 
 static void scatter_parts(const batch *b, int segment, const tws_comm_segment *s) {
   const void *from[MAX_MEMBERS];
-  uint64_t first = (uint64_t)b->group->index * s->count * b->size;
+  uint64_t first = (uint64_t)b->group->index * s->count * tws_dtype_bytes(s->dtype);
   for (int m = 0; m < b->group->size; m++) from[m] = sent_by(b, m, segment) + first;
-  tws_ordered_sum(b->dtype, from, b->group->size, &(void *){s->receive}, 1, s->count);
+  tws_ordered_sum(s->dtype, from, b->group->size, &(void *){s->receive}, 1, s->count);
 }
 
 static void copy_parts(const batch *b, int segment, const tws_comm_segment *s) {
-  const uint64_t bytes = s->count * b->size;
+  const uint64_t size = tws_dtype_bytes(s->dtype), bytes = s->count * size;
   const int n = b->group->size, index = b->group->index;
   for (int i = 0; i < n; i++) {
     const int m = (index + i) % n; /* start with one's own: spreads the readers over the sources */
@@ -384,14 +384,13 @@ static void copy_parts(const batch *b, int segment, const tws_comm_segment *s) {
     if (b->row->sends_parts) from += (uint64_t)index * bytes;
     char *to = s->receive;
     if (b->row->receives_parts) to += (uint64_t)m * bytes;
-    if (from != to) memcpy(to, from, s->counts ? (uint64_t)s->counts[n + m] * b->size : bytes);
+    if (from != to) memcpy(to, from, s->counts ? (uint64_t)s->counts[n + m] * size : bytes);
   }
 }
 
 static void run_batch(const batch *b, const tws_comm_segment *segments, int count) {
   rank_slot *mine = &b->shared->ranks[b->shared->rank];
-  for (int i = 0; i < count; i++)
-    find_places(b->shared, b->parts, b->size, &segments[i], &mine->send[i], &mine->receive[i]);
+  for (int i = 0; i < count; i++) find_places(b->shared, b->parts, &segments[i], &mine->send[i], &mine->receive[i]);
   tws_shared_barrier(b->shared, b->group);
   for (int i = 0; i < count; i++) {
     if (!b->row->reduces)
@@ -399,15 +398,15 @@ static void run_batch(const batch *b, const tws_comm_segment *segments, int coun
     else if (b->row->sends_parts)
       scatter_parts(b, i, &segments[i]);
     else
-      reduce_parts(b, i, segments[i].count);
+      reduce_parts(b, i, &segments[i]);
   }
   tws_shared_barrier(b->shared, b->group);
 }
 
-void tws_shared_collective(tws_shared *shared, const tws_shared_group *group, tws_collective collective,
-                           tws_dtype dtype, int root, const tws_comm_segment *segments, int count) {
+void tws_shared_collective(tws_shared *shared, const tws_shared_group *group, tws_collective collective, int root,
+                           const tws_comm_segment *segments, int count) {
   const tws_collective_parts parts = tws_collective_parts_of(collective, group->size, group->index, root);
-  const batch b = {shared, group, tws_collective_of(collective), parts, dtype, root, tws_dtype_bytes(dtype)};
+  const batch b = {shared, group, tws_collective_of(collective), parts, root};
   for (int first = 0; first < count; first += SEGMENTS)
     run_batch(&b, segments + first, count - first < SEGMENTS ? count - first : SEGMENTS);
 }

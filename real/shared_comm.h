@@ -23,10 +23,10 @@ typedef struct tws_shared_group {
 
 /* 1 when every address of the segments lies in memory of tws_shared_allocate(). Ranks run the same plan, so they
  * agree. */
-int tws_shared_covers(const tws_shared *shared, tws_collective collective, const tws_shared_group *group,
-                      tws_dtype dtype, int root, const tws_comm_segment *segments, int count);
-void tws_shared_collective(tws_shared *shared, const tws_shared_group *group, tws_collective collective,
-                           tws_dtype dtype, int root, const tws_comm_segment *segments, int count);
+int tws_shared_covers(const tws_shared *shared, tws_collective collective, const tws_shared_group *group, int root,
+                      const tws_comm_segment *segments, int count);
+void tws_shared_collective(tws_shared *shared, const tws_shared_group *group, tws_collective collective, int root,
+                           const tws_comm_segment *segments, int count);
 void tws_shared_barrier(tws_shared *shared, const tws_shared_group *group);
 /* This rank begins (1) or ends (0) to wait for a message of another transport: for tws_shared_missing(). */
 void tws_shared_waits(tws_shared *shared, int waits);

@@ -35,13 +35,13 @@ typedef struct tws_training {
   int32_t *ids, *targets; /* of one step, of either program */
   double *times;          /* [op_count][2] of the last step, when a trace is wanted */
   double trace_start_s;
-  int64_t first_step;       /* steps that were done before this run */
-  tws_saved_index *resumed; /* what it goes on from; NULL: from initial weights */
+  int64_t first_step;                /* steps that were done before this run */
+  tws_saved_index *resumed;          /* what it goes on from; NULL: from initial weights */
   struct tws_checkpoint *checkpoint; /* where it saves; NULL: nowhere */
-  int ended;                /* asked to, before the last step */
-  tws_step_report *history; /* rank 0: one per step of this run */
-  tws_counters *counters; /* of the plan's state */
-  FILE *csv; /* rank 0 */
+  int ended;                         /* asked to, before the last step */
+  tws_step_report *history;          /* rank 0: one per step of this run */
+  tws_counters *counters;            /* of the plan's state */
+  FILE *csv;                         /* rank 0 */
 } tws_training;
 
 tws_code tws_real_train(const tws_train_options *options, tws_train_result *result, tws_error *err);

@@ -65,13 +65,13 @@ typedef struct trial {
   uint64_t number;
   int group, root, in_place, segments;
   tws_collective collective;
-  tws_dtype dtype;
+  tws_dtype dtype[SEGMENTS];
   uint64_t count[SEGMENTS];
 } trial;
 
 /* Element i that `who` sends in a segment: floats of very different sizes, so that the order of a sum shows. */
 static double element(const trial *t, int who, int segment, uint64_t i) {
-  const double smaller = t->dtype == TWS_F16 ? 0x1p-12 : 1; /* it reaches to 2^16 */
+  const double smaller = t->dtype[segment] == TWS_F16 ? 0x1p-12 : 1; /* it reaches to 2^16 */
   uint64_t x = ((t->number * 64 + (uint64_t)who) * SEGMENTS + (uint64_t)segment) * 0x9e3779b97f4a7c15 + i;
   for (int turn = 0; turn < 2; turn++) x = (x ^ x >> 31) * 0xd6e8feb86659fd93; /* every rank makes every other's */
   x ^= x >> 32;
@@ -110,11 +110,11 @@ static double ordered_sum(const trial *t, int segment, uint64_t i) {
   double wide = 0.0;
   float narrow = 0.0f;
   for (int m = 0; m < g->size; m++) {
-    double x = rounded(t->dtype, element(t, g->ranks[m], segment, i));
+    double x = rounded(t->dtype[segment], element(t, g->ranks[m], segment, i));
     wide = m ? wide + x : x;
     narrow = m ? narrow + (float)x : (float)x;
   }
-  return t->dtype == TWS_F64 ? wide : rounded(t->dtype, (double)narrow);
+  return t->dtype[segment] == TWS_F64 ? wide : rounded(t->dtype[segment], (double)narrow);
 }
 
 static int sums(tws_collective c) {
@@ -129,10 +129,12 @@ static trial choose(uint64_t round) {
   const tws_group *g = &groups[t.group];
   uint64_t number = t.number = round * 64 + (uint64_t)g->ranks[0];
   t.collective = (tws_collective)pick(number, 1, TWS_COLLECTIVE_BARRIER);
-  t.dtype = types[pick(number, 2, sums(t.collective) ? 4 : 6)];
   t.in_place = (int)pick(number, 3, 2);
   t.root = (int)pick(number, 6, 64) % g->size;
   t.segments = round % 16 == 5 ? SEGMENTS : 1 + (int)pick(number, 4, 4);
+  const int mixed = (int)pick(number, 7, 2);
+  for (int s = 0; s < t.segments; s++)
+    t.dtype[s] = types[pick(number, 2 + (mixed ? 1000 * (uint64_t)s : 0), sums(t.collective) ? 4 : 6)];
   for (int s = 0; s < t.segments; s++) t.count[s] = pick(number, 16 + (uint64_t)s, t.segments == SEGMENTS ? 40 : 5000);
   if (round % 8 == 3) t.count[0] = LARGE + pick(number, 5, 1000);
   return t;
@@ -155,14 +157,14 @@ static double expected(const trial *t, int s, uint64_t i) {
   uint64_t count = t->count[s], me = (uint64_t)g->index;
   switch (t->collective) {
     case TWS_COLLECTIVE_SCATTER:
-      return rounded(t->dtype, element(t, g->ranks[t->root], s, me * count + i));
+      return rounded(t->dtype[s], element(t, g->ranks[t->root], s, me * count + i));
     case TWS_COLLECTIVE_ALL_GATHER:
     case TWS_COLLECTIVE_GATHER:
-      return rounded(t->dtype, element(t, g->ranks[i / count], s, i % count));
+      return rounded(t->dtype[s], element(t, g->ranks[i / count], s, i % count));
     case TWS_COLLECTIVE_ALL_TO_ALL:
-      return rounded(t->dtype, element(t, g->ranks[i / count], s, me * count + i % count));
+      return rounded(t->dtype[s], element(t, g->ranks[i / count], s, me * count + i % count));
     case TWS_COLLECTIVE_BROADCAST:
-      return rounded(t->dtype, element(t, g->ranks[t->root], s, i));
+      return rounded(t->dtype[s], element(t, g->ranks[t->root], s, i));
     case TWS_COLLECTIVE_REDUCE_SCATTER:
       return ordered_sum(t, s, me * count + i);
     default:
@@ -176,10 +178,10 @@ static void run_trial(tws_comm *comm, uint64_t number, char *memory) {
   tws_comm_segment segment[SEGMENTS];
   tws_error err = {0};
   if (t.segments == 0) return;
-  size_t size = tws_dtype_bytes(t.dtype);
   char *at = memory;
   for (int s = 0; s < t.segments; s++) {
     uint64_t sent, received;
+    const size_t size = tws_dtype_bytes(t.dtype[s]);
     lengths(&t, t.count[s], &sent, &received);
     char *receive = at, *send = at;
     at += (received * size + 63) / 64 * 64;
@@ -191,22 +193,21 @@ static void run_trial(tws_comm *comm, uint64_t number, char *memory) {
       send = at;
       at += (sent * size + 63) / 64 * 64;
     }
-    for (uint64_t i = 0; i < sent; i++) store(t.dtype, send, i, element(&t, rank, s, i));
-    segment[s] = (tws_comm_segment){.send = send, .receive = receive, .count = t.count[s]};
+    for (uint64_t i = 0; i < sent; i++) store(t.dtype[s], send, i, element(&t, rank, s, i));
+    segment[s] = (tws_comm_segment){.send = send, .receive = receive, .dtype = t.dtype[s], .count = t.count[s]};
   }
-  tws_code code =
-      tws_mpi_comm_ops()->collective(comm, t.group, t.collective, t.dtype, t.root, segment, t.segments, &err);
+  tws_code code = tws_mpi_comm_ops()->collective(comm, t.group, t.collective, t.root, segment, t.segments, &err);
   need(code == TWS_OK, "collective", &err);
   if (t.collective == TWS_COLLECTIVE_REDUCE && g->index != t.root) return;
   for (int s = 0; s < t.segments; s++) {
     uint64_t sent, received;
     lengths(&t, t.count[s], &sent, &received);
     for (uint64_t i = 0; i < received; i++)
-      if (load(t.dtype, segment[s].receive, i) != expected(&t, s, i)) {
+      if (load(t.dtype[s], segment[s].receive, i) != expected(&t, s, i)) {
         tws_fail(&err, TWS_INTERNAL, NULL,
                  "trial %d: %s of %s, group %d, segment %d of %d, element %d of %d: %.9g, not %.9g", (int)number,
-                 tws_collective_name(t.collective), tws_dtype_name(t.dtype), t.group, s, t.segments, (int)i,
-                 (int)received, load(t.dtype, segment[s].receive, i), expected(&t, s, i));
+                 tws_collective_name(t.collective), tws_dtype_name(t.dtype[s]), t.group, s, t.segments, (int)i,
+                 (int)received, load(t.dtype[s], segment[s].receive, i), expected(&t, s, i));
         need(0, "wrong", &err);
       }
   }

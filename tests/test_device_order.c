@@ -29,9 +29,9 @@ static tws_code start(tws_backend *backend, void *to, const void *from, tws_stre
   return ops->copy(backend, to, from, 4, stream, &err);
 }
 
-static tws_code start_collective(tws_comm *comm, int group, tws_collective collective, tws_dtype dtype, int root,
+static tws_code start_collective(tws_comm *comm, int group, tws_collective collective, int root,
                                  const tws_comm_segment *segments, int count, tws_stream stream, tws_error *e) {
-  (void)group, (void)collective, (void)dtype, (void)root, (void)count, (void)e;
+  (void)group, (void)collective, (void)root, (void)count, (void)e;
   return start((tws_backend *)comm, segments[0].receive, segments[0].send, stream);
 }
 

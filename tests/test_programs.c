@@ -486,6 +486,42 @@ START_TEST(states_and_programs_fit) {
 }
 END_TEST
 
+/* ---- one collective over segments of several types ---- */
+
+/* An all-gather of n float32 and 2n bf16 elements a rank, or of 2n bf16 and n float32: as many bytes. */
+static tws_plan *mixed_plan(int rank, int bf16_first, uint64_t bytes) {
+  enum { EACH = 64, RANKS = 2 };
+  hand_program h;
+  hand_begin(&h, NULL, rank, RANKS);
+  tws_operand operands[4];
+  for (int s = 0; s < 2; s++) {
+    const tws_dtype dtype = s == bf16_first ? TWS_F32 : TWS_BF16;
+    const uint64_t count = dtype == TWS_F32 ? EACH : 2 * EACH;
+    const uint32_t own = hand_buffer(&h, "own", TWS_TIER_DEVICE, dtype, count, TWS_LIFETIME_PROGRAM);
+    const uint32_t all = hand_buffer(&h, "all", TWS_TIER_DEVICE, dtype, count * RANKS, TWS_LIFETIME_PROGRAM);
+    operands[2 * s] = tws_read(own, 0, count);
+    operands[2 * s + 1] = tws_write(all, 0, count * RANKS);
+  }
+  tws_builder_collective(&h.b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_GATHER, 0, bf16_first ? TWS_BF16 : TWS_F32, bytes,
+                         2, 0, operands, 4);
+  ck_assert_msg(tws_builder_finish(&h.b) == TWS_OK, "%s", h.err.message);
+  tws_builder_free(&h.b);
+  return h.b.plan;
+}
+
+START_TEST(segments_of_several_types) {
+  enum { BYTES = 2 * (64 * 4 + 128 * 2) };
+  tws_plan *a = mixed_plan(0, 0, BYTES), *b = mixed_plan(1, 0, BYTES), *other = mixed_plan(1, 1, BYTES),
+           *fewer = mixed_plan(0, 0, 3 * 64 * 4 * 2); /* as if all were float32 */
+  ck_assert_msg(tws_plan_verify(a, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_plans_verify((const tws_plan *[]){a, b}, 2, &err) == TWS_OK, "%s", err.message);
+  ck_assert_int_eq(tws_plans_verify((const tws_plan *[]){a, other}, 2, &err), TWS_INTERNAL);
+  ck_assert_int_eq(tws_plan_verify(fewer, &err), TWS_INTERNAL);
+  tws_plan *plans[] = {a, b, other, fewer};
+  for (int i = 0; i < 4; i++) tws_plan_destroy(plans[i]);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("programs");
   TCase *tests = tcase_create("programs");
@@ -498,6 +534,7 @@ int main(void) {
   tcase_add_test(tests, norms_per_parameter);
   tcase_add_test(tests, error_feedback);
   tcase_add_test(tests, states_and_programs_fit);
+  tcase_add_test(tests, segments_of_several_types);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

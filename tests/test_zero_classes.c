@@ -64,8 +64,9 @@ static void write_number(tws_dtype dtype, void *at, uint64_t i, double value) {
 }
 
 /* What this rank receives of a segment; NULL: nothing. */
-static void *received(const rendezvous_point *p, const tws_group *g, tws_collective collective, tws_dtype dtype,
-                      int root, int segment, uint64_t *bytes) {
+static void *received(const rendezvous_point *p, const tws_group *g, tws_collective collective, int root, int segment,
+                      uint64_t *bytes) {
+  const tws_dtype dtype = p->segments[g->index][segment].dtype;
   const uint64_t count = p->segments[g->index][segment].count, size = tws_dtype_bytes(dtype);
   const int gathers = collective == TWS_COLLECTIVE_ALL_GATHER;
   if (collective == TWS_COLLECTIVE_REDUCE && g->index != root) return NULL;
@@ -82,7 +83,7 @@ static void *received(const rendezvous_point *p, const tws_group *g, tws_collect
   return out;
 }
 
-static tws_code thread_collective(tws_comm *comm, int group, tws_collective collective, tws_dtype dtype, int root,
+static tws_code thread_collective(tws_comm *comm, int group, tws_collective collective, int root,
                                   const tws_comm_segment *segments, int count, tws_error *why) {
   const tws_group *g = &comm->plan->groups[group];
   rendezvous_point *p = point_of(comm->world, g);
@@ -91,7 +92,7 @@ static tws_code thread_collective(tws_comm *comm, int group, tws_collective coll
   (void)why;
   p->segments[g->index] = segments;
   pthread_barrier_wait(&p->barrier);
-  for (int i = 0; i < count; i++) results[i] = received(p, g, collective, dtype, root, i, &bytes[i]);
+  for (int i = 0; i < count; i++) results[i] = received(p, g, collective, root, i, &bytes[i]);
   pthread_barrier_wait(&p->barrier); /* all have read */
   for (int i = 0; i < count; i++) {
     if (results[i]) memcpy(segments[i].receive, results[i], bytes[i]);

@@ -301,9 +301,9 @@ static tws_code data_type(const tws_comm *comm, tws_dtype dtype, ncclDataType_t 
 
 /* A message for every pair of ranks between which the row moves something. All pairs make progress together. */
 static ncclResult_t pairs(const nccl_group *group, const tws_collective_row *row, int root,
-                          const tws_comm_segment *segment, ncclDataType_t type, size_t element, cudaStream_t s) {
+                          const tws_comm_segment *segment, ncclDataType_t type, cudaStream_t s) {
   ncclResult_t result = ncclGroupStart();
-  const size_t part = segment->count * element;
+  const size_t part = segment->count * tws_dtype_bytes(segment->dtype);
   for (int peer = 0; result == ncclSuccess && peer < group->size; peer++) {
     const size_t sent_at = row->sends_parts ? (size_t)peer * part : 0,
                  received_at = row->receives_parts ? (size_t)peer * part : 0;
@@ -317,8 +317,7 @@ static ncclResult_t pairs(const nccl_group *group, const tws_collective_row *row
 }
 
 static ncclResult_t start_segment(const tws_comm *comm, const nccl_group *group, tws_collective collective,
-                                  ncclDataType_t type, size_t element, int root, const tws_comm_segment *segment,
-                                  cudaStream_t s) {
+                                  ncclDataType_t type, int root, const tws_comm_segment *segment, cudaStream_t s) {
   switch (collective) {
     case TWS_COLLECTIVE_ALL_REDUCE:
       return ncclAllReduce(segment->send, segment->receive, segment->count, type, ncclSum, group->comm, s);
@@ -340,40 +339,41 @@ static ncclResult_t start_segment(const tws_comm *comm, const nccl_group *group,
       break;
   }
   const tws_collective_row *row = tws_collective_of(collective);
-  return row->pattern == TWS_PATTERN_PAIRS ? pairs(group, row, root, segment, type, element, s) : ncclInvalidArgument;
+  return row->pattern == TWS_PATTERN_PAIRS ? pairs(group, row, root, segment, type, s) : ncclInvalidArgument;
 }
 
 /* A group of one: what is sent is what is received. */
-static tws_code copy_segments(const tws_comm_segment *segments, int count, size_t element, cudaStream_t s,
-                              tws_error *err) {
+static tws_code copy_segments(const tws_comm_segment *segments, int count, cudaStream_t s, tws_error *err) {
   for (int i = 0; i < count; i++) {
     if (segments[i].send == segments[i].receive || segments[i].count == 0) continue;
-    const cudaError_t status = cudaMemcpyAsync(segments[i].receive, segments[i].send, segments[i].count * element,
-                                               cudaMemcpyDeviceToDevice, s);
+    const size_t bytes = segments[i].count * tws_dtype_bytes(segments[i].dtype);
+    const cudaError_t status =
+        cudaMemcpyAsync(segments[i].receive, segments[i].send, bytes, cudaMemcpyDeviceToDevice, s);
     if (status != cudaSuccess) return tws_cuda_fail(err, status, "a collective of one rank");
   }
   return TWS_OK;
 }
 
-static tws_code start_collective(tws_comm *comm, int group, tws_collective collective, tws_dtype dtype, int root,
+static tws_code start_collective(tws_comm *comm, int group, tws_collective collective, int root,
                                  const tws_comm_segment *segments, int count, tws_stream stream, tws_error *err) {
-  static const tws_comm_segment nothing = {NULL, NULL, 0, NULL};
+  static const tws_comm_segment nothing = {.dtype = TWS_U8};
   ncclDataType_t type = ncclUint8;
   cudaStream_t s = NULL;
   char what[96];
   if (group < 0 || (uint32_t)group >= comm->group_count)
     return tws_fail(err, TWS_INTERNAL, NULL, "NCCL: no group %d", group);
   const nccl_group *g = &comm->groups[group];
-  const size_t element = tws_dtype_bytes(dtype);
   TWS_TRY(tws_cuda_stream(comm->backend, (int)stream, &s, err));
-  if (g->size == 1) return copy_segments(segments, count, element, s, err);
+  if (g->size == 1) return copy_segments(segments, count, s, err);
   if (!g->comm) return tws_fail(err, TWS_RANK, NULL, "NCCL: rank %d: the communicator was aborted", comm->rank);
   if (collective == TWS_COLLECTIVE_BARRIER) segments = &nothing, count = 1;
-  TWS_TRY(data_type(comm, dtype, &type, err));
+  for (int i = 0; i < count; i++) TWS_TRY(data_type(comm, segments[i].dtype, &type, err)); /* before a group begins */
   snprintf(what, sizeof what, "%s of group '%s'", tws_collective_name(collective), tws_axes_name(g->axes));
   ncclResult_t result = ncclGroupStart();
-  for (int i = 0; result == ncclSuccess && i < count; i++)
-    result = start_segment(comm, g, collective, type, element, root, &segments[i], s);
+  for (int i = 0; result == ncclSuccess && i < count; i++) {
+    TWS_TRY(data_type(comm, segments[i].dtype, &type, err));
+    result = start_segment(comm, g, collective, type, root, &segments[i], s);
+  }
   const ncclResult_t ended = ncclGroupEnd();
   if (result == ncclSuccess || result == ncclInProgress) result = ended;
   return settle_after(comm, g->comm, result, what, err);
@@ -410,9 +410,9 @@ static tws_code finish(tws_comm *comm, tws_error *err) {
   return tws_cuda_backend.synchronize(comm->backend, err);
 }
 
-static tws_code collective_now(tws_comm *comm, int group, tws_collective collective, tws_dtype dtype, int root,
+static tws_code collective_now(tws_comm *comm, int group, tws_collective collective, int root,
                                const tws_comm_segment *segments, int count, tws_error *err) {
-  TWS_TRY(start_collective(comm, group, collective, dtype, root, segments, count, TWS_STREAM_COMPUTE, err));
+  TWS_TRY(start_collective(comm, group, collective, root, segments, count, TWS_STREAM_COMPUTE, err));
   return finish(comm, err);
 }
 
