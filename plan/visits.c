@@ -148,21 +148,41 @@ static void go_backward(tws_lower *l, uint8_t *have, uint32_t m) {
 
 /* ---- neighbours in one kernel ---- */
 
+/* Visits that follow each other, of which one kernel does both; plan/modules.c and plan/backward.c give it the operands
+ * of both. */
+typedef struct fusion {
+  uint8_t first, second;                             /* tws_module_type, in the order of the visits */
+  uint8_t backward;                                  /* of backward passes, not of forward ones */
+  enum { FIRST_DOES_BOTH, SECOND_DOES_BOTH } kernel; /* whose */
+  uint8_t sole_reader;                               /* where nobody else reads the value between them */
+} fusion;
+static const fusion fusions[] = {
+    {TWS_MODULE_LINEAR, TWS_MODULE_GELU, 0, FIRST_DOES_BOTH, 1},
+    {TWS_MODULE_LINEAR, TWS_MODULE_GELU, 1, FIRST_DOES_BOTH, 1}, /* the product that makes GELU's gradient */
+    {TWS_MODULE_ADD, TWS_MODULE_NORM, 0, SECOND_DOES_BOTH, 0},
+};
+
+static int fits_fusion(const fusion *f, const tws_module *a, const tws_module *b, int backward,
+                       const uint8_t *readers) {
+  const uint32_t between = backward ? b->out[0] : a->out[0];
+  return f->first == a->type && f->second == b->type && f->backward == backward &&
+         (backward ? a->in[0] : b->in[0]) == between && (!f->sole_reader || readers[between] == 1);
+}
+
 static void fuse_pair(const tws_lower *l, const uint8_t *readers, tws_visit *first, tws_visit *second) {
   const tws_module *modules = l->network->modules;
   if (first->module == TWS_NONE || second->module == TWS_NONE || first->phase != second->phase ||
       first->tile != second->tile || first->tiles != second->tiles)
     return;
-  const tws_module *a = &modules[first->module], *b = &modules[second->module];
-  const int backward = first->phase == TWS_PHASE_BACKWARD;
-  if (a->type == TWS_MODULE_LINEAR && b->type == TWS_MODULE_GELU) {
-    const uint32_t between = backward ? b->out[0] : a->out[0];
-    if ((backward ? a->in[0] : b->in[0]) != between || readers[between] != 1) return;
-    first->fused_with = second->module;
-    second->fused_away = 1;
-  } else if (!backward && a->type == TWS_MODULE_ADD && b->type == TWS_MODULE_NORM && b->in[0] == a->out[0]) {
-    first->fused_away = 1;
-    second->fused_with = first->module;
+  for (size_t i = 0; i < sizeof fusions / sizeof *fusions; i++) {
+    if (!fits_fusion(&fusions[i], &modules[first->module], &modules[second->module], first->phase == TWS_PHASE_BACKWARD,
+                     readers))
+      continue;
+    const int by_first = fusions[i].kernel == FIRST_DOES_BOTH;
+    tws_visit *does = by_first ? first : second, *away = by_first ? second : first;
+    does->fused_with = away->module;
+    away->fused_away = 1;
+    return;
   }
 }
 
