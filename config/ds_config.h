@@ -107,8 +107,8 @@ tws_code tws_config_default(tws_config **out, tws_error *err);
 tws_code tws_config_clone(const tws_config *config, tws_config **out, tws_error *err);
 void tws_config_destroy(tws_config *config);
 
-/* Has it been said that the model is of this type, or of another? "auto" says nothing; "bf16 off" only that it is not.
- */
+/* Has it been said that the model is of this type, or of another? "auto" says nothing; "bf16 off" only that it
+ * is not. */
 int tws_config_says_dtype(const tws_config *config, tws_dtype dtype);
 
 /* Set one key by its dotted path from text, as a command-line override ("zero_optimization.stage" "3"); same
@@ -161,8 +161,8 @@ void tws_config_betas(const tws_config *config, int64_t k, double *beta1, double
  * all keys, and one line for each key that was given another value than its default and has no effect here, with the
  * reason, and for each that nobody knows. */
 tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out, tws_error *err);
-/* What was given and set since, and nothing else: no default, so that other programs meet no key that nobody asked for.
- */
+/* What was given and set since, and nothing else: no default, so that other programs meet no key that nobody
+ * asked for. */
 tws_code tws_config_print_given(const tws_config *config, tws_text *out, tws_error *err);
 /* Of the keys that have an effect, as the effective configuration has them: equal for equal values. */
 tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_error *err);

@@ -68,20 +68,19 @@ typedef struct tws_machine { /* what a plan is costed on */
   const tws_profile *profile;
 } tws_machine;
 tws_node_mapping tws_machine_mapping(const tws_machine *machine, int ranks);
-/* Seconds of one interned work of a plan on a machine: the one place where plan costs come from (also for sim). For a
- * host whose ranks outnumber cores, computing time is stretched by ranks x threads / cores when stretch != 0. Copies
- * between tiers run at the rate of the device's link to its host or of the node's disk (infinite seconds where the
- * cluster has none), kernels of the host's cores beside a device at that of its memory, both shared by the node's
- * ranks.
- */
+/* Seconds of one interned work of a plan on a machine: the one place where plan costs come from (also for sim). For
+ * a host whose ranks outnumber cores, computing time is stretched by ranks x threads / cores when stretch != 0.
+ * Copies between tiers run at the rate of the device's link to its host or of the node's disk (infinite seconds
+ * where the cluster has none), kernels of the host's cores beside a device at that of its memory, both shared by the
+ * node's ranks. */
 double tws_plan_work_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch);
 /* Seconds of a message to or from `peer`. Ranks of this pipeline stage whose messages leave their node at the same time
  * share its NICs; nothing else is on the links. */
 double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t work, const tws_machine *machine);
 
-/* The account of one rank's step, and the sentence on its bottleneck: shared by all that know the times, so that they
- * report alike. `serial`: the rank has one queue for all streams. step_s may be later than the rank's last operation.
- */
+/* The account of one rank's step, and the sentence on its bottleneck: shared by all that know the times, so
+ * that they report alike. `serial`: the rank has one queue for all streams. step_s may be later than the rank's
+ * last operation. */
 tws_code tws_path_read(const tws_plan *plan, const tws_op_times *times, int serial, double step_s,
                        tws_path_result *result, tws_error *err);
 

@@ -70,8 +70,8 @@ static tws_code rank_means(const tws_timeline *timeline, int rank, double **out,
 
 /* ---- one stage ---- */
 
-/* The exchanges of tensor and sequence parallelism belong to modules; those of ZeRO run ahead on streams of their own.
- */
+/* The exchanges of tensor and sequence parallelism belong to modules; those of ZeRO run ahead on streams of
+ * their own. */
 static int counts_flops(const tws_op *op) {
   if (op->stream != TWS_STREAM_COMPUTE && op->stream != TWS_STREAM_EXCHANGE) return 0;
   return op->phase == TWS_PHASE_STEP || op->micro_batch == 0;

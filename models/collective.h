@@ -27,8 +27,8 @@ const tws_collective_row *tws_collective_of(tws_collective collective);
 
 /* Hops that come one after another among `size` ranks. */
 int tws_collective_steps(tws_collective collective, int size);
-/* Elements that member `index` sends and receives of a segment, as multiples of its count; 0: it has no such operand.
- */
+/* Elements that member `index` sends and receives of a segment, as multiples of its count; 0: it has no
+ * such operand. */
 typedef struct tws_collective_parts {
   uint64_t send, receive;
 } tws_collective_parts;

@@ -9,10 +9,9 @@ const char *tws_kernel_flag_name(int bit) {
   return bit >= 0 && bit < TWS_KERNEL_FLAGS ? names[bit] : NULL;
 }
 
-/* Only attention needs scratch: on the host what workspace.c says; on CUDA only backward, a float32 accumulator of
- * dq [tokens, q heads x head size], and with 16-bit types what cuDNN asks for beside it on any device: as much again,
- * and where heads share keys once more for the gradients of all heads (as cuDNN 9.19 answers; less on newer devices).
- */
+/* Only attention needs scratch: on the host what workspace.c says; on CUDA only backward, a float32 accumulator of dq
+ * [tokens, q heads x head size], and with 16-bit types what cuDNN asks for beside it on any device: as much again, and
+ * where heads share keys once more for the gradients of all heads (as cuDNN 9.19 answers; less on newer devices). */
 size_t tws_work_workspace(const tws_work *work, tws_backend_kind backend, int threads) {
   if (work->kind != 0 || (work->code != TWS_KERNEL_ATTENTION && work->code != TWS_KERNEL_ATTENTION_GRAD)) return 0;
   if (backend == TWS_BACKEND_HOST) return tws_host_attention_workspace(work, threads > 0 ? threads : 1);

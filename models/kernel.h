@@ -4,8 +4,7 @@
  *
  * All tensors are row-major and contiguous. "tokens" is micro batch x sequence length. Arithmetic is float32 or better
  * whatever the storage type; reductions run in an order that depends on the shape and the number of threads only, so
- * the same work gives the same bits twice.
- */
+ * the same work gives the same bits twice. */
 #ifndef TWS_MODELS_KERNEL_H
 #define TWS_MODELS_KERNEL_H
 
@@ -87,8 +86,8 @@ double tws_work_bytes(const tws_work *work);
 typedef enum tws_backend_kind { TWS_BACKEND_HOST, TWS_BACKEND_CUDA } tws_backend_kind;
 size_t tws_work_workspace(const tws_work *work, tws_backend_kind backend, int threads);
 
-/* The host's share of it: ATTENTION and ATTENTION_GRAD, for a backend of at most `threads` threads; the floats of one.
- */
+/* The host's share of it: ATTENTION and ATTENTION_GRAD, for a backend of at most `threads` threads; the floats
+ * of one. */
 enum { TWS_HOST_ATTENTION_TILE = 64 };
 size_t tws_host_attention_workspace(const tws_work *work, int threads);
 size_t tws_host_attention_thread_floats(const tws_work *work);

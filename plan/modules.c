@@ -80,8 +80,8 @@ static void bind_input_gradient(tws_lower *l, emission *e, uint32_t value, uint3
   e->operand[e->count++] = into;
 }
 
-/* The gradient of an input in the memory of the output's, which is not needed again, unless it is another value's too.
- */
+/* The gradient of an input in the memory of the output's, which is not needed again, unless it is another
+ * value's too. */
 static void bind_taken_gradient(tws_lower *l, emission *e, const tws_module *m, uint32_t value, uint32_t access) {
   tws_operand dy = tws_value_gradient(l, m->out[0]);
   if (tws_gradient_is_shared(l, m->out[0], (uint32_t)(m - l->network->modules))) {

@@ -285,8 +285,8 @@ void tws_lower_step(tws_lower *l) {
   gather_parameters(l);
 }
 
-/* CLIP turns the mean over all tokens into that over those that count; there are no gradients whose norm it could find.
- */
+/* CLIP turns the mean over all tokens into that over those that count; there are no gradients whose norm it
+ * could find. */
 void tws_lower_score(tws_lower *l) {
   l->b.phase = TWS_PHASE_STEP;
   l->b.module = TWS_NONE;

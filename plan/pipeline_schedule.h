@@ -1,8 +1,8 @@
 /* Pipeline schedules as functions: what a stage does, and in which order. No plan, no allocation.
  *
- * Orders are what lowering uses: the forward and backward passes that a stage executes, one after another; sends and
- * receives follow from them. docs/pipeline.md draws them; DeepSpeed's own form is in compat/deepspeed_instructions.h.
- */
+ * Orders are what lowering uses: the forward and backward passes that a stage executes, one after
+ * another; sends and receives follow from them. docs/pipeline.md draws them; DeepSpeed's own form is
+ * in compat/deepspeed_instructions.h. */
 #ifndef TWS_PLAN_PIPELINE_SCHEDULE_H
 #define TWS_PLAN_PIPELINE_SCHEDULE_H
 

@@ -77,8 +77,8 @@ static void make_classes(tws_lower *l) {
   for (uint32_t p = 0; p < l->network->param_count; p++) z->class_of[p] = find_class(l, axes_of(l, p));
 }
 
-/* Offsets of a class' parameters; where they and its padding begin goes to starts. Returns how many starts there are.
- */
+/* Offsets of a class' parameters; where they and its padding begin goes to starts. Returns how many starts
+ * there are. */
 static uint32_t class_layout(tws_lower *l, tws_zero_class *c, const uint64_t *sizes, uint64_t *starts, uint32_t count) {
   tws_zero *z = &l->zero;
   for (uint32_t i = c->first; i < c->end; i++) {

@@ -118,8 +118,8 @@ static tws_code one_copy(void *user, tws_error *err) {
   return s->ops->copy(s->backend, s->to, s->from, s->bytes, TWS_STREAM_COMPUTE, err);
 }
 
-/* "4 KiB 2.1 us, ... 256 MiB 4.8 ms (55 GB/s)": seconds on the device's clock, or the host's where it waits for each.
- */
+/* "4 KiB 2.1 us, ... 256 MiB 4.8 ms (55 GB/s)": seconds on the device's clock, or the host's where it waits
+ * for each. */
 static tws_code note_copies(something *s, const char *key, int waits, uint64_t most, tws_measurements *m,
                             tws_error *err) {
   tws_stopwatch watch = {.ops = s->ops, .backend = s->backend};

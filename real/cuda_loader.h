@@ -1,5 +1,5 @@
-/* The CUDA module as the engine sees it: found beside the engine's own module, loaded when --device cuda asks for it.
- */
+/* The CUDA module as the engine sees it: found beside the engine's own module, loaded when --device cuda asks
+ * for it. */
 #ifndef TWS_REAL_CUDA_LOADER_H
 #define TWS_REAL_CUDA_LOADER_H
 

@@ -15,8 +15,8 @@ extern "C" {
 
 typedef void (*tws_engine_done)(void *user, uint64_t tag);
 
-/* Capacity of the pools; the links all have bandwidth 1 byte/s until tws_engine_bandwidth(). Only between experiments.
- */
+/* Capacity of the pools; the links all have bandwidth 1 byte/s until tws_engine_bandwidth(). Only
+ * between experiments. */
 int tws_engine_reserve(int links, int hosts);
 int tws_engine_bandwidth(int link, double bytes_per_s);
 

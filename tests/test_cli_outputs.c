@@ -1,5 +1,5 @@
-/* What the program writes never takes the place of anything, unless it is told to, and is asked about before the work.
- */
+/* What the program writes never takes the place of anything, unless it is told to, and is asked about before
+ * the work. */
 #include <check.h>
 #include <signal.h>
 #include "tests/answers.h"

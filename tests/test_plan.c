@@ -661,8 +661,8 @@ static double subject(const char *sentence, char what[64]) {
   return strtod(strpbrk(verb, "0123456789"), NULL);
 }
 
-/* Between nodes the gradients' all-reduce takes most of three micro-batches of a few tokens, and little of a hundred.
- */
+/* Between nodes the gradients' all-reduce takes most of three micro-batches of a few tokens, and little of
+ * a hundred. */
 START_TEST(bottleneck_is_of_the_whole_step) {
   tws_network *network = network_of("gpt2");
   tws_error err = {0};

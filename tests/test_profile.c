@@ -23,8 +23,8 @@ static tws_work sized(tws_kernel kernel, int64_t d0, int64_t d1) {
   return (tws_work){.code = (uint8_t)kernel, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {d0, d1}};
 }
 
-/* A made-up machine: 1e11 flop/s, packing of the weight at 2e10 elements/s, 3 us to start; noise of `noise` relative.
- */
+/* A made-up machine: 1e11 flop/s, packing of the weight at 2e10 elements/s, 3 us to start; noise of
+ * `noise` relative. */
 static double machine_seconds(int64_t m, int64_t n, int64_t k, double noise, uint64_t i) {
   double seconds = 2.0 * (double)m * (double)n * (double)k / 1e11 + (double)n * (double)k / 2e10 + 3e-6;
   return seconds * (1 + noise * (2 * tws_random_uniform(3, 5, i) - 1));
@@ -97,9 +97,9 @@ START_TEST(builtins) {
 }
 END_TEST
 
-/* The best of published searches over shapes (stas00/ml-engineering, compute/accelerator, bf16): the shapes at which
- * each GPU reaches its best. The model's sustained rates are fitted to training runs, which stay below such searches.
- */
+/* The best of published searches over shapes (stas00/ml-engineering, compute/accelerator, bf16): the shapes at
+ * which each GPU reaches its best. The model's sustained rates are fitted to training runs, which stay below
+ * such searches. */
 START_TEST(published_matrix_products) {
   static const struct {
     const char *profile;

@@ -1,5 +1,5 @@
-/* Published runs: the file that comes with the program, the papers' formulas, what software costs beside our kernels.
- */
+/* Published runs: the file that comes with the program, the papers' formulas, what software costs beside
+ * our kernels. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>

@@ -35,8 +35,8 @@ typedef struct tws_comparison {
 tws_code tws_timeline_compare(const tws_timeline *simulated, const tws_timeline *measured, tws_comparison **out,
                               tws_error *err);
 void tws_comparison_destroy(tws_comparison *comparison);
-/* json 0: an aligned table; 1: {"ranks": .., "step": {...}, "phase": [...], ...}, times in seconds, null for no error.
- */
+/* json 0: an aligned table; 1: {"ranks": .., "step": {...}, "phase": [...], ...}, times in seconds, null for
+ * no error. */
 tws_code tws_comparison_print(const tws_comparison *comparison, int json, tws_text *out, tws_error *err);
 
 #endif

@@ -14,8 +14,8 @@ static int64_t divisor_up_to(int64_t n, int64_t limit) {
   return best;
 }
 
-/* Whether there is a plan for the variant: a pipeline refuses stages 2 and 3, a schedule some numbers of micro-batches.
- */
+/* Whether there is a plan for the variant: a pipeline refuses stages 2 and 3, a schedule some numbers
+ * of micro-batches. */
 static int has_plan(const tws_sweep *s, const tws_variant *variant, tws_error *refusal) {
   tws_job *job = NULL;
   tws_plan *plan;

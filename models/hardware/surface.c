@@ -53,8 +53,8 @@ static int solve_patch(const tws_surface *surface, const int *use, int used, dou
   return failed;
 }
 
-/* Non-negative coefficients by leaving out the worst offender until none is negative: a cost never makes work faster.
- */
+/* Non-negative coefficients by leaving out the worst offender until none is negative: a cost never makes
+ * work faster. */
 static int fit_surface(tws_surface *surface) {
   size_t n = surface->count;
   int limit = n < 3 ? 1 : n < 6 ? 2 : n < 10 ? 3 : TWS_SURFACE_COSTS;

@@ -6,8 +6,7 @@
  * squares and losses float64). No kernel uses floating-point atomics, so equal work gives equal bits in one process; in
  * others too with TWINSPEED_CUDA_DETERMINISTIC=1, without which ways to do products are chosen by timing them, and
  * cuDNN's attention, where it is used, adds gradients of queries in any order. What would need a look at data on the
- * host (targets outside the vocabulary) gives NaN instead of an error.
- */
+ * host (targets outside the vocabulary) gives NaN instead of an error. */
 #ifndef TWS_REAL_CUDA_CUDA_H
 #define TWS_REAL_CUDA_CUDA_H
 

@@ -1,6 +1,6 @@
-/* cuDNN's backend interface as fused.c uses it: the library loaded at run time, and one call for each kind of
- * descriptor. After a call that failed the following ones do nothing, so that a graph is written down without looking.
- */
+/* cuDNN's backend interface as fused.c uses it: the library loaded at run time, and one call for each kind
+ * of descriptor. After a call that failed the following ones do nothing, so that a graph is written down
+ * without looking. */
 #ifndef TWS_REAL_CUDA_FUSED_LIBRARY_H
 #define TWS_REAL_CUDA_FUSED_LIBRARY_H
 

@@ -64,8 +64,8 @@ void tws_gemm_clock_destroy(tws_gemm_clock *clock);
 void tws_gemm_drop(tws_gemm_choice *c, int candidate);
 /* Starts the product in this way on the stream; *declined: the library does not do it, nothing was started. */
 typedef tws_code (*tws_gemm_start)(void *user, const tws_gemm_candidate *candidate, int *declined, tws_error *err);
-/* Times the candidates on the stream and brings the fastest to the front; those that the library declines are dropped.
- */
+/* Times the candidates on the stream and brings the fastest to the front; those that the library declines
+ * are dropped. */
 tws_code tws_gemm_rank(tws_gemm_clock *clock, cudaStream_t stream, tws_gemm_choice *c, tws_gemm_start start, void *user,
                        tws_error *err);
 

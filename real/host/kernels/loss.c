@@ -1,5 +1,5 @@
-/* Softmax cross-entropy over a vocabulary, whole or in the columns of several ranks; logits become their own gradient.
- */
+/* Softmax cross-entropy over a vocabulary, whole or in the columns of several ranks; logits become their
+ * own gradient. */
 #include <stdio.h>
 #include "real/host/kernels/kernels.h"
 

@@ -290,8 +290,8 @@ VECTOR_INLINE host_range share(int64_t total, int64_t grain, int thread, int thr
   return (host_range){begin < total ? begin : total, end < total ? end : total};
 }
 
-/* Waking the pool costs some microseconds: little work stays on the calling thread. `bytes` is what the kernel moves.
- */
+/* Waking the pool costs some microseconds: little work stays on the calling thread. `bytes` is what the
+ * kernel moves. */
 VECTOR_INLINE void run_parallel(const tws_host_call *call, double bytes, tws_host_task task, void *arg) {
   enum { SMALL = 64 << 10 };
   if (bytes < SMALL)
