@@ -39,8 +39,8 @@ uint64_t tws_network_fingerprint(const tws_network *network);
 
 /* ---- time: longest path over the plan ---- */
 
-/* What reports tell apart: the axes that config/axes.def reports communication under, messages under "pipe", and what has
- * no axis: copies, host work, and kernels on streams of communication. */
+/* What reports tell apart: the axes that config/axes.def reports communication under, messages under "pipe", and what
+ * has no axis: copies, host work, and kernels on streams of communication. */
 enum { TWS_REPORT_OTHER = TWS_AXIS_COUNT, TWS_REPORT_COUNT };
 int tws_report_has(int axis); /* whether anything is reported under it */
 const char *tws_report_name(int axis);
