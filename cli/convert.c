@@ -1,13 +1,17 @@
-/* twinspeed convert: text to token files, configurations to strict JSON, a model to its numbers. */
+/* twinspeed convert: text to token files, configurations to strict JSON, a model to its numbers, a
+ * checkpoint to weights. */
 #include <string.h>
 #include "base/json.h"
 #include "base/units.h"
+#include "checkpoint/export.h"
+#include "checkpoint/folder.h"
 #include "cli/outputs.h"
 #include "models/network/network.h"
 
 typedef struct options {
   int force;
   int64_t vocabulary_multiple;
+  const char *tag;
 } options;
 
 static tws_code check_output(const options *o, const char *from, const char *to, tws_error *err) {
@@ -119,8 +123,36 @@ static tws_code convert_model(tws_cli *cli, const options *o, const char *from, 
   return code;
 }
 
+static tws_code convert_checkpoint(tws_cli *cli, const options *o, const char *from, const char *to, tws_error *err) {
+  char path[TWS_FOLDER_SIZE], count[32], bytes[32];
+  tws_saved_index *index = NULL;
+  tws_export_result result;
+  TWS_TRY(check_output(o, from, to, err));
+  TWS_TRY(tws_folder_find(from, o->tag, path, sizeof path, err));
+  TWS_TRY(tws_saved_open(path, &index, err));
+  const int64_t step = index->counters.steps;
+  tws_code code = tws_saved_export(index, to, &result, err);
+  tws_saved_close(index);
+  TWS_TRY(code);
+  if (cli->json) {
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "schema", "twinspeed-weights-1");
+    cJSON_AddStringToObject(root, "checkpoint", path);
+    cJSON_AddNumberToObject(root, "step", (double)step);
+    cJSON_AddStringToObject(root, "file", to);
+    cJSON_AddNumberToObject(root, "tensors", (double)result.tensors);
+    cJSON_AddNumberToObject(root, "parameters", (double)result.parameters);
+    cJSON_AddNumberToObject(root, "bytes", (double)result.bytes);
+    return tws_out_json(root, err);
+  }
+  tws_say(cli, "%s: %s parameters in %lld tensors of %s, %s, step %lld", to,
+          tws_format_count((double)result.parameters, count, sizeof count), (long long)result.tensors, path,
+          tws_format_bytes((double)result.bytes, bytes, sizeof bytes), (long long)step);
+  return TWS_OK;
+}
+
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
-  static const char *const kinds[] = {"tokens", "config", "model"};
+  static const char *const kinds[] = {"tokens", "config", "model", "checkpoint"};
   const options *o = raw;
   const char *kind = argc > 0 ? argv[0] : "";
   if (strcmp(kind, "tokens") == 0) {
@@ -136,29 +168,40 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
     if (argc != 2) return tws_fail(err, TWS_USAGE, "twinspeed convert model MODEL", "convert model: one model");
     return convert_model(cli, o, argv[1], err);
   }
-  const char *close = tws_closest(kind, kinds, 3);
+  if (strcmp(kind, "checkpoint") == 0) {
+    if (argc != 3)
+      return tws_fail(err, TWS_USAGE, "twinspeed convert checkpoint DIR OUT.safetensors",
+                      "convert checkpoint: a folder and a file");
+    return convert_checkpoint(cli, o, argv[1], argv[2], err);
+  }
+  const char *close = tws_closest(kind, kinds, 4);
   char hint[96];
-  snprintf(hint, sizeof hint, close && *kind ? "did you mean \"%s\"?" : "twinspeed convert tokens|config|model ...",
-           close);
-  return tws_fail(err, TWS_USAGE, hint, "convert: say what: tokens, config or model");
+  snprintf(hint, sizeof hint,
+           close && *kind ? "did you mean \"%s\"?" : "twinspeed convert tokens|config|model|checkpoint ...", close);
+  return tws_fail(err, TWS_USAGE, hint, "convert: say what: tokens, config, model or checkpoint");
 }
 
 static const tws_option table[] = {
     TWS_FLAG("force", 'f', options, force, "overwrite existing files"),
     TWS_INTEGER("vocab-multiple", 0, "N", options, vocabulary_multiple, 1, 65536, "model: pad the vocabulary to this"),
+    TWS_STRING("tag", 0, "TAG", options, tag, "checkpoint: which (default: the one that DIR/latest names)"),
     TWS_OPTIONS_END};
 
 const tws_verb tws_verb_convert = {
     .name = "convert",
-    .summary = "text to tokens, configuration to strict JSON, model to numbers",
-    .usage = "tokens TEXT OUT.bin | config IN [OUT] | model MODEL",
+    .summary = "text to tokens, configuration to strict JSON, model to numbers, checkpoint to weights",
+    .usage = "tokens TEXT OUT.bin | config IN [OUT] | model MODEL | checkpoint DIR OUT.safetensors",
     .examples =
         "  twinspeed convert tokens book.txt book.bin\n"
         "  twinspeed convert config ds_config.json strict.json\n"
-        "  twinspeed convert model config.json --json\n",
+        "  twinspeed convert model config.json --json\n"
+        "  twinspeed convert checkpoint run model.safetensors\n",
     .notes =
         "tokens: every byte is a token (vocabulary 256), in llm.c's file format: 256 int32 of header, then uint16.\n"
-        "config: comments and trailing commas go; duplicate keys and other faults are errors with their place.\n",
+        "config: comments and trailing commas go; duplicate keys and other faults are errors with their place.\n"
+        "checkpoint: the weights of a checkpoint of `train --save`, whatever divided it, in float32 with Hugging "
+        "Face's\n"
+        "names and shapes: beside the model's config.json, from_pretrained() loads it.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .arguments_max = 3,

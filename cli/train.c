@@ -16,7 +16,7 @@
 
 typedef struct options {
   tws_job_spec job;
-  const char *data, *eval_data, *trace, *csv, *result, *save, *resume, *tag;
+  const char *data, *eval_data, *trace, *csv, *result, *save, *resume, *tag, *init_from;
   int64_t steps, every, eval_every, eval_steps, save_every, keep;
   double deadline_s;
   int force, ignore_memory;
@@ -80,8 +80,9 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
   tws_code code = tws_job_spec_arguments(&spec, arena, arguments, MAX_ARGUMENTS - OWN_ARGUMENTS, &count, err);
   const struct {
     const char *name, *value;
-  } texts[] = {{"--data", o->data},     {"--eval-data", o->eval_data}, {"--trace", o->trace},   {"--csv", o->csv},
-               {"--result", o->result}, {"--save", o->save},           {"--resume", o->resume}, {"--tag", o->tag}};
+  } texts[] = {{"--data", o->data},          {"--eval-data", o->eval_data}, {"--trace", o->trace},   {"--csv", o->csv},
+               {"--result", o->result},      {"--save", o->save},           {"--resume", o->resume}, {"--tag", o->tag},
+               {"--init-from", o->init_from}};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
     if (texts[i].value) arguments[count++] = tws_arena_printf(arena, "%s=%s", texts[i].name, texts[i].value);
   arguments[count++] = tws_arena_printf(arena, "--steps=%" PRId64, o->steps);
@@ -217,6 +218,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .keep = o->keep,
                                .resume = o->resume,
                                .tag = o->tag,
+                               .init_from = o->init_from,
                                .should_end = o->save ? should_end : NULL,
                                .trace_path = o->trace,
                                .csv_path = o->csv,
@@ -269,6 +271,7 @@ static tws_code check_outputs(const options *o, tws_error *err) {
   tws_inputs inputs = tws_inputs_of_job(&o->job);
   tws_inputs_add(&inputs, o->data);
   tws_inputs_add(&inputs, o->eval_data);
+  tws_inputs_add(&inputs, o->init_from);
   TWS_TRY(tws_outputs_check(outputs, 3, &inputs, o->force, err));
   const int goes_on = o->resume && o->save && tws_folder_same(o->save, o->resume);
   if (!o->save || o->force || goes_on || tws_worker_is() || !tws_folder_has_checkpoints(o->save)) return TWS_OK;
@@ -284,6 +287,9 @@ static tws_code check_checkpoints(options *o, char *tag, size_t size, tws_error 
                     o->save_every ? "--save-every" : "--keep");
   if (o->save && !*o->save) return tws_fail(err, TWS_USAGE, "--save DIR", "--save: the name is empty");
   if (!o->resume && o->tag) return tws_fail(err, TWS_USAGE, "give --resume DIR too", "train: --tag without --resume");
+  if (o->resume && o->init_from)
+    return tws_fail(err, TWS_USAGE, "a checkpoint has the weights: leave out --init-from",
+                    "train: --init-from with --resume");
   if (!o->resume || o->tag || tws_worker_is()) return TWS_OK;
   TWS_TRY(tws_folder_find(o->resume, NULL, path, sizeof path, err));
   const char *slash = strrchr(path, '/');
@@ -332,6 +338,8 @@ static const tws_option table[] = {
                "go on from a checkpoint, saved on any number of ranks, however divided, in any precision"),
     TWS_STRING("tag", 0, "TAG", options, tag,
                "from this one, such as global_step100 (default: the one DIR/latest names)"),
+    TWS_STRING("init-from", 0, "FILE", options, init_from,
+               "begin with the weights of a Hugging Face model: .safetensors, its index or its folder"),
     TWS_STRING("csv", 0, "FILE", options, csv, "write a line for every step"),
     TWS_STRING("trace", 0, "FILE", options, trace, "write the last step as a Chrome trace, all ranks"),
     TWS_STRING("result", 0, "FILE", options, result, "write the summary (what --json prints) to a file"),

@@ -104,9 +104,7 @@ tws_code tws_checkpoint_prepare(tws_training *t, tws_error *err) {
   TWS_TRY(share_pieces(t, held, count, err));
   c->buffer = tws_arena_alloc(c->arena, state->count + (size_t)1, sizeof *c->buffer);
   if (!c->buffer) return tws_fail(err, TWS_MEMORY, NULL, "no memory for checkpoints");
-  for (uint32_t i = 0; i < t->plan->buffer_count; i++)
-    if (t->plan->buffers[i].lifetime == TWS_LIFETIME_STATE)
-      c->buffer[tws_state_find(state, t->plan->buffers[i].name)] = i;
+  for (uint32_t i = 0; i < state->count; i++) c->buffer[i] = tws_training_buffer(t->plan, state->entries[i].name);
   c->job_bytes = 4096;
   for (uint32_t i = 0; i < c->all_count; i++)
     c->job_bytes += 512 + c->all[i].count * tws_dtype_bytes((tws_dtype)state->entries[c->all[i].entry].dtype);

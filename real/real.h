@@ -94,6 +94,7 @@ typedef struct tws_train_options {
   int64_t keep;                       /* checkpoints that stay; 0: all */
   const char *resume;                 /* folder with checkpoints to go on from, or NULL: from initial weights */
   const char *tag;                    /* which of them; NULL: the latest */
+  const char *init_from;              /* safetensors file, index or folder with the first weights, or NULL: drawn */
   const char *trace_path;             /* Chrome trace of the last step, or NULL */
   const char *csv_path;               /* one line per step, or NULL */
   const tws_fingerprint *fingerprint; /* goes into trace and summary; NULL: none */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/memory.h"
+#include "checkpoint/export.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/read.h"
 #include "real/train_internal.h"
@@ -61,15 +62,9 @@ static tws_code check_place(const tws_training *t, tws_error *err) {
 /* The one of that name and type; for what holds parameters the widest that does, whatever the precision was. */
 static uint32_t source_of(const tws_saved_index *x, const tws_state_entry *entry) {
   const uint32_t named = tws_saved_entry_of(x, entry->name);
-  uint32_t best = named;
   if (entry->initial != TWS_INITIAL_PARAMETER) return named;
   if (named != TWS_NONE && x->entries[named].dtype == entry->dtype) return named;
-  for (uint32_t i = 0; i < x->entry_count; i++)
-    if (x->entries[i].initial == TWS_INITIAL_PARAMETER &&
-        (best == TWS_NONE ||
-         tws_dtype_bytes((tws_dtype)x->entries[i].dtype) > tws_dtype_bytes((tws_dtype)x->entries[best].dtype)))
-      best = i;
-  return best;
+  return tws_saved_weights(x);
 }
 
 static tws_code check_entries(const tws_training *t, tws_error *err) {
@@ -156,15 +151,18 @@ static tws_code load_own(loader *l, const tws_piece *piece, tws_error *err) {
   return TWS_OK;
 }
 
+uint32_t tws_training_buffer(const tws_plan *plan, const char *entry) {
+  for (uint32_t i = 0; i < plan->buffer_count; i++)
+    if (plan->buffers[i].lifetime == TWS_LIFETIME_STATE && strcmp(plan->buffers[i].name, entry) == 0) return i;
+  return TWS_NONE;
+}
+
 static tws_code load_pieces(loader *l, const tws_piece *held, uint32_t count, tws_error *err) {
   const tws_plan *plan = l->t->plan;
   for (uint32_t i = 0; i < count; i++) {
     l->entry = &plan->state->entries[held[i].entry];
     l->source = source_of(l->t->resumed, l->entry);
-    for (l->buffer = 0; l->buffer + 1 < plan->buffer_count; l->buffer++)
-      if (plan->buffers[l->buffer].lifetime == TWS_LIFETIME_STATE &&
-          strcmp(plan->buffers[l->buffer].name, l->entry->name) == 0)
-        break;
+    l->buffer = tws_training_buffer(plan, l->entry->name);
     if (held[i].param == TWS_NONE) {
       TWS_TRY(load_own(l, &held[i], err));
       continue;

@@ -331,6 +331,7 @@ static void mark(const tws_training *t, const char *what, double *since) {
 
 static tws_code make_state(tws_training *t, tws_error *err) {
   if (!t->resumed || tws_resume_needs_weights(t)) TWS_TRY(init_weights(t, err));
+  if (!t->resumed && t->options->init_from) TWS_TRY(tws_init_from(t, err));
   return t->resumed ? tws_resume_load(t, err) : TWS_OK;
 }
 

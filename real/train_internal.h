@@ -78,6 +78,12 @@ void tws_resume_place(tws_training *t);
 int tws_resume_needs_weights(const tws_training *t);
 /* This rank's state; needs the executor. */
 tws_code tws_resume_load(tws_training *t, tws_error *err);
+/* The plan's buffer of an entry of its state. */
+uint32_t tws_training_buffer(const tws_plan *plan, const char *entry);
+
+/* ---- weights of a Hugging Face model (real/init_from.c) ---- */
+/* In place of the initial weights, those of padded rows but; needs the executor. TWS_INVALID names file and tensor. */
+tws_code tws_init_from(tws_training *t, tws_error *err);
 
 /* ---- reports (real/report.c); rank 0 writes ---- */
 tws_code tws_report_csv_open(tws_training *t, tws_error *err);

@@ -1,4 +1,4 @@
-/* Parameter counts from safetensors headers: 8 bytes of little-endian length, then JSON
+/* Safetensors headers: 8 bytes of little-endian length, then JSON
  * {"name": {"dtype": "BF16", "shape": [..], "data_offsets": [begin, end]}, "__metadata__": {..}}, then the data. */
 #include <errno.h>
 #include <stdio.h>
@@ -6,12 +6,12 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "models/network/network.h"
+#include "models/network/safetensors.h"
 
-enum { HEADER_LIMIT = 100 * 1000 * 1000 }; /* the format's own limit */
+enum { HEADER_LIMIT = 100 * 1000 * 1000 /* the format's own limit */, MOST_FILES = 4096 };
 
 typedef struct tensor {
-  int64_t begin, end;
+  tws_safetensor found; /* its range counts from the data's first byte */
   const cJSON *item;
 } tensor;
 
@@ -35,40 +35,50 @@ static tws_code read_count(const tws_json *json, const cJSON *item, int64_t *val
   return tws_json_fail(json, item, err, NULL, "expected a non-negative integer below 2^53");
 }
 
-static tws_code read_tensor(const tws_json *json, const cJSON *item, tensor *out, int64_t *elements, tws_error *err) {
+static tws_code read_shape(const tws_json *json, const cJSON *shape, tws_safetensor *out, tws_error *err) {
+  const cJSON *size = NULL;
+  out->elements = 1;
+  cJSON_ArrayForEach(size, shape) {
+    int64_t extent = 0;
+    TWS_TRY(read_count(json, size, &extent, err));
+    if (__builtin_mul_overflow(out->elements, extent, &out->elements)) {
+      return tws_json_fail(json, shape, err, NULL, "the tensor's shape overflows");
+    }
+    if (out->dims < TWS_SAFETENSOR_DIMS) out->shape[out->dims] = extent;
+    out->dims++;
+  }
+  return TWS_OK;
+}
+
+static tws_code read_tensor(const tws_json *json, const cJSON *item, tensor *to, tws_error *err) {
+  tws_safetensor *out = &to->found;
   if (!cJSON_IsObject(item)) return tws_json_fail(json, item, err, NULL, "a tensor must be described by an object");
   const char *dtype = NULL;
   TWS_TRY(tws_json_string(json, item, "dtype", 1, NULL, &dtype, err));
-  const cJSON *shape = cJSON_GetObjectItemCaseSensitive(item, "shape"), *size = NULL;
+  const cJSON *shape = cJSON_GetObjectItemCaseSensitive(item, "shape");
   const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
   if (!cJSON_IsArray(shape)) return tws_json_fail(json, item, err, NULL, "\"shape\" must be a list");
   if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2) {
     return tws_json_fail(json, item, err, NULL, "\"data_offsets\" must be [begin, end]");
   }
-  *elements = 1;
-  cJSON_ArrayForEach(size, shape) {
-    int64_t extent = 0;
-    TWS_TRY(read_count(json, size, &extent, err));
-    if (__builtin_mul_overflow(*elements, extent, elements)) {
-      return tws_json_fail(json, shape, err, NULL, "the tensor's shape overflows");
-    }
-  }
-  out->item = item;
+  TWS_TRY(read_shape(json, shape, out, err));
+  to->item = item;
+  out->dtype = dtype;
   TWS_TRY(read_count(json, offsets->child, &out->begin, err));
   TWS_TRY(read_count(json, offsets->child->next, &out->end, err));
   int bytes = bytes_of(dtype);
   int64_t expected = 0;
   if (bytes == 0) return tws_json_fail(json, item, err, NULL, "unknown dtype \"%.40s\"", dtype);
-  if (out->end < out->begin || __builtin_mul_overflow(*elements, bytes, &expected) ||
+  if (out->end < out->begin || __builtin_mul_overflow(out->elements, bytes, &expected) ||
       out->end - out->begin != expected) {
     return tws_json_fail(json, item, err, "the file is damaged", "data_offsets do not hold %lld elements of %s",
-                         (long long)*elements, dtype);
+                         (long long)out->elements, dtype);
   }
   return TWS_OK;
 }
 
 static int by_begin(const void *a, const void *b) {
-  const tensor *x = a, *y = b;
+  const tws_safetensor *x = &((const tensor *)a)->found, *y = &((const tensor *)b)->found;
   if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
   return (x->end > y->end) - (x->end < y->end);
 }
@@ -78,84 +88,118 @@ static tws_code check_tiling(const tws_json *json, tensor *tensors, size_t count
   int64_t at = 0;
   qsort(tensors, count, sizeof *tensors, by_begin);
   for (size_t i = 0; i < count; i++) {
-    if (tensors[i].begin != at) {
+    if (tensors[i].found.begin != at) {
       return tws_json_fail(json, tensors[i].item, err, "the file is damaged",
-                           "data begins at byte %lld, but the one before ends at %lld", (long long)tensors[i].begin,
-                           (long long)at);
+                           "data begins at byte %lld, but the one before ends at %lld",
+                           (long long)tensors[i].found.begin, (long long)at);
     }
-    at = tensors[i].end;
+    at = tensors[i].found.end;
   }
   if (data < 0 || data == at) return TWS_OK;
   return tws_fail(err, TWS_INVALID, "the file is cut short or damaged",
                   "%s: its tensors fill %lld bytes, but it holds %lld", json->name, (long long)at, (long long)data);
 }
 
-static tws_code count_header(const tws_json *json, int64_t data, tws_safetensors_counts *counts, tws_error *err) {
+static tws_code no_memory(const char *name, tws_error *err) {
+  return tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", name);
+}
+
+/* Checked tensors join the list; `first` is where the data begins in the file. */
+static tws_code add_tensors(tws_safetensors *list, const tws_json *json, const tensor *tensors, size_t count,
+                            int64_t first, tws_error *err) {
+  if (tws_reserve(&list->tensors, &list->capacity, list->count + count + 1, sizeof *list->tensors)) {
+    return no_memory(json->name, err);
+  }
+  for (size_t i = 0; i < count; i++) {
+    tws_safetensor *to = &list->tensors[list->count++];
+    *to = tensors[i].found;
+    to->file = list->file_count - 1;
+    to->begin += first;
+    to->end += first;
+    to->name = tws_arena_strdup(list->arena, tensors[i].item->string);
+    to->dtype = tws_arena_strdup(list->arena, to->dtype);
+    if (to->name == NULL || to->dtype == NULL) return no_memory(json->name, err);
+  }
+  return TWS_OK;
+}
+
+static tws_code read_tensors(tws_safetensors *list, const tws_json *json, int64_t first, int64_t data, tws_error *err) {
   if (!cJSON_IsObject(json->root)) return tws_json_fail(json, json->root, err, NULL, "the header must be an object");
   size_t count = 0, capacity = (size_t)cJSON_GetArraySize(json->root);
   tensor *tensors = tws_calloc(capacity + 1, sizeof *tensors);
-  if (tensors == NULL) return tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", json->name);
+  if (tensors == NULL) return no_memory(json->name, err);
   tws_code code = TWS_OK;
   const cJSON *item = NULL;
   cJSON_ArrayForEach(item, json->root) {
     if (strcmp(item->string, "__metadata__") == 0) continue;
-    int64_t elements = 0;
-    code = read_tensor(json, item, &tensors[count], &elements, err);
+    code = read_tensor(json, item, &tensors[count], err);
     if (code != TWS_OK) {
       code = tws_fail_in(err, code, "tensor %.120s", item->string);
       break;
     }
-    int64_t bytes = tensors[count].end - tensors[count].begin;
     count++;
-    counts->tensors++;
-    if (__builtin_add_overflow(counts->parameters, elements, &counts->parameters) ||
-        __builtin_add_overflow(counts->bytes, bytes, &counts->bytes)) {
-      code = tws_json_fail(json, item, err, NULL, "the total size overflows");
-      break;
-    }
   }
   if (code == TWS_OK) code = check_tiling(json, tensors, count, data, err);
+  if (code == TWS_OK) code = add_tensors(list, json, tensors, count, first, err);
   tws_free(tensors);
   return code;
 }
 
-static tws_code read_header(FILE *file, const char *path, tws_safetensors_counts *counts, tws_error *err) {
+static uint64_t header_length(const unsigned char size[8]) {
+  uint64_t length = 0;
+  for (int i = 7; i >= 0; i--) length = length << 8 | size[i];
+  return length;
+}
+
+static tws_code check_length(const char *name, uint64_t length, int64_t size, tws_error *err) {
+  if (length <= HEADER_LIMIT && (int64_t)length + 8 <= size) return TWS_OK;
+  return tws_fail(err, TWS_INVALID, "is this a safetensors file?", "%s: a header of %llu bytes cannot be", name,
+                  (unsigned long long)length);
+}
+
+static tws_code read_text(tws_safetensors *list, const char *name, const char *text, uint64_t length, int64_t size,
+                          tws_error *err) {
+  tws_json *json = NULL;
+  tws_code code = tws_json_parse(text, (size_t)length, name, &json, err);
+  if (code == TWS_OK) code = read_tensors(list, json, 8 + (int64_t)length, size - 8 - (int64_t)length, err);
+  tws_json_destroy(json);
+  return code;
+}
+
+static tws_code add_file(tws_safetensors *list, const char *path, tws_error *err) {
+  list->files[list->file_count] = tws_arena_strdup(list->arena, path);
+  return list->files[list->file_count++] ? TWS_OK : no_memory(path, err);
+}
+
+static tws_code read_header(tws_safetensors *list, FILE *file, const char *path, tws_error *err) {
   unsigned char size[8];
   struct stat status;
   if (fstat(fileno(file), &status) != 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
   if (!S_ISREG(status.st_mode)) return tws_fail(err, TWS_INVALID, NULL, "%s: not a file", path);
   if (fread(size, 1, 8, file) != 8) return tws_fail(err, TWS_INVALID, NULL, "%s: too short for a header", path);
-  uint64_t length = 0;
-  for (int i = 7; i >= 0; i--) length = length << 8 | size[i];
-  if (length > HEADER_LIMIT || (int64_t)length + 8 > (int64_t)status.st_size) {
-    return tws_fail(err, TWS_INVALID, "is this a safetensors file?", "%s: a header of %llu bytes cannot be", path,
-                    (unsigned long long)length);
-  }
+  const uint64_t length = header_length(size);
+  TWS_TRY(check_length(path, length, (int64_t)status.st_size, err));
   char *text = tws_calloc((size_t)length + 1, 1);
   if (text == NULL) return tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory for the header", path);
-  tws_json *json = NULL;
-  tws_code code = TWS_OK;
-  if (fread(text, 1, (size_t)length, file) != (size_t)length) {
-    code = tws_fail(err, TWS_IO, NULL, "%s: cannot read the header", path);
-  }
-  if (code == TWS_OK) code = tws_json_parse(text, (size_t)length, path, &json, err);
-  if (code == TWS_OK) code = count_header(json, (int64_t)status.st_size - 8 - (int64_t)length, counts, err);
-  tws_json_destroy(json);
+  tws_code code = fread(text, 1, (size_t)length, file) == (size_t)length
+                      ? read_text(list, path, text, length, (int64_t)status.st_size, err)
+                      : tws_fail(err, TWS_IO, NULL, "%s: cannot read the header", path);
   tws_free(text);
   return code;
 }
 
-static tws_code count_file(const char *path, tws_safetensors_counts *counts, tws_error *err) {
+static tws_code read_file(tws_safetensors *list, const char *path, tws_error *err) {
   FILE *file = fopen(path, "rb");
   if (file == NULL) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
-  tws_code code = read_header(file, path, counts, err);
+  tws_code code = add_file(list, path, err);
+  if (code == TWS_OK) code = read_header(list, file, path, err);
   fclose(file);
   return code;
 }
 
 /* Shards named by the index lie beside it; a name with a folder in it could lead anywhere and is refused. */
-static tws_code count_shards(const char *path, const tws_json *json, const char **shards,
-                             tws_safetensors_counts *counts, tws_error *err) {
+static tws_code read_shards(tws_safetensors *list, const char *path, const tws_json *json, const char **shards,
+                            tws_error *err) {
   const cJSON *map = cJSON_GetObjectItemCaseSensitive(json->root, "weight_map"), *item = NULL;
   if (!cJSON_IsObject(map)) return tws_json_fail(json, json->root, err, NULL, "the index has no \"weight_map\" object");
   const char *slash = strrchr(path, '/');
@@ -171,34 +215,80 @@ static tws_code count_shards(const char *path, const tws_json *json, const char 
     size_t i = 0;
     while (i < known && strcmp(shards[i], shard) != 0) i++;
     if (i < known) continue;
-    if (known == 4096) return tws_json_fail(json, item, err, NULL, "more than 4096 shards");
+    if (known == MOST_FILES) return tws_json_fail(json, item, err, NULL, "more than %d shards", MOST_FILES);
     shards[known++] = shard;
     char file[4096];
     int length = snprintf(file, sizeof file, "%.*s%s", folder, path, shard);
     if (length < 0 || (size_t)length >= sizeof file) return tws_fail(err, TWS_INVALID, NULL, "%s: path too long", path);
-    TWS_TRY(count_file(file, counts, err));
+    TWS_TRY(read_file(list, file, err));
   }
-  if (named == counts->tensors) return TWS_OK;
+  if (named == list->count) return TWS_OK;
   return tws_json_fail(json, map, err, "a shard is damaged or from another model",
-                       "the index names %lld tensors, its shards hold %lld", (long long)named,
-                       (long long)counts->tensors);
+                       "the index names %lld tensors, its shards hold %lld", (long long)named, (long long)list->count);
 }
 
-static tws_code count_index(const char *path, tws_safetensors_counts *counts, tws_error *err) {
+static tws_code read_index(tws_safetensors *list, const char *path, tws_error *err) {
   tws_json *json = NULL;
   TWS_TRY(tws_json_read(path, &json, err));
-  const char **shards = tws_calloc(4096, sizeof *shards);
-  tws_code code = shards != NULL ? count_shards(path, json, shards, counts, err)
-                                 : tws_fail(err, TWS_MEMORY, NULL, "%s: out of memory", path);
+  const char **shards = tws_calloc(MOST_FILES, sizeof *shards);
+  tws_code code = shards != NULL ? read_shards(list, path, json, shards, err) : no_memory(path, err);
   tws_free(shards);
   tws_json_destroy(json);
   return code;
 }
 
-tws_code tws_safetensors_count(const char *path, tws_safetensors_counts *counts, tws_error *err) {
-  *counts = (tws_safetensors_counts){0};
+static int by_name(const void *a, const void *b) {
+  return strcmp(((const tws_safetensor *)a)->name, ((const tws_safetensor *)b)->name);
+}
+
+static tws_code sort_by_name(tws_safetensors *list, const char *path, tws_error *err) {
+  if (list->count > 0) qsort(list->tensors, list->count, sizeof *list->tensors, by_name);
+  for (uint32_t i = 1; i < list->count; i++) {
+    if (by_name(&list->tensors[i - 1], &list->tensors[i]) == 0) {
+      return tws_fail(err, TWS_INVALID, "a shard is damaged or from another model", "%s: tensor %.200s is there twice",
+                      path, list->tensors[i].name);
+    }
+  }
+  return TWS_OK;
+}
+
+static tws_safetensors *make_list(void) {
+  tws_arena *arena = tws_arena_create();
+  tws_safetensors *list = arena ? tws_arena_alloc(arena, 1, sizeof *list) : NULL;
+  if (list) list->files = tws_arena_alloc(arena, MOST_FILES, sizeof *list->files);
+  if (!list || !list->files) {
+    tws_arena_destroy(arena);
+    return NULL;
+  }
+  list->arena = arena;
+  return list;
+}
+
+static tws_code finish(tws_safetensors *list, const char *path, tws_code code, tws_safetensors **out, tws_error *err) {
+  if (code == TWS_OK) code = sort_by_name(list, path, err);
+  *out = code == TWS_OK ? list : NULL;
+  if (code != TWS_OK) tws_safetensors_close(list);
+  return code;
+}
+
+tws_code tws_safetensors_parse(const char *name, const void *bytes, size_t count, int64_t size, tws_safetensors **out,
+                               tws_error *err) {
+  *out = NULL;
+  if (count < 8) return tws_fail(err, TWS_INVALID, NULL, "%s: too short for a header", name);
+  const uint64_t length = header_length(bytes);
+  TWS_TRY(check_length(name, length, size, err));
+  if (length > count - 8) return tws_fail(err, TWS_INVALID, NULL, "%s: the header is cut short", name);
+  tws_safetensors *list = make_list();
+  if (!list) return no_memory(name, err);
+  tws_code code = add_file(list, name, err);
+  if (code == TWS_OK) code = read_text(list, name, (const char *)bytes + 8, length, size, err);
+  return finish(list, name, code, out, err);
+}
+
+tws_code tws_safetensors_open(const char *path, tws_safetensors **out, tws_error *err) {
   char file[4096];
   struct stat status;
+  *out = NULL;
   if (stat(path, &status) != 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
   if (S_ISDIR(status.st_mode)) {
     static const char *const names[] = {"model.safetensors.index.json", "model.safetensors"};
@@ -209,7 +299,47 @@ tws_code tws_safetensors_count(const char *path, tws_safetensors_counts *counts,
     }
     path = file;
   }
-  size_t length = strlen(path);
-  if (length > 5 && strcmp(path + length - 5, ".json") == 0) return count_index(path, counts, err);
-  return count_file(path, counts, err);
+  tws_safetensors *list = make_list();
+  if (!list) return no_memory(path, err);
+  const size_t length = strlen(path);
+  const int is_index = length > 5 && strcmp(path + length - 5, ".json") == 0;
+  return finish(list, path, is_index ? read_index(list, path, err) : read_file(list, path, err), out, err);
+}
+
+void tws_safetensors_close(tws_safetensors *list) {
+  if (!list) return;
+  tws_free(list->tensors);
+  tws_arena_destroy(list->arena);
+}
+
+const tws_safetensor *tws_safetensors_find(const tws_safetensors *list, const char *name) {
+  const tws_safetensor key = {.name = name};
+  return list->count > 0 ? bsearch(&key, list->tensors, list->count, sizeof key, by_name) : NULL;
+}
+
+int tws_safetensors_dtype(const char *dtype) {
+  static const struct {
+    const char *name;
+    tws_dtype dtype;
+  } types[] = {{"F32", TWS_F32}, {"BF16", TWS_BF16}, {"F16", TWS_F16}, {"F64", TWS_F64}};
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    if (strcmp(types[i].name, dtype) == 0) return (int)types[i].dtype;
+  return -1;
+}
+
+tws_code tws_safetensors_count(const char *path, tws_safetensors_counts *counts, tws_error *err) {
+  tws_safetensors *list = NULL;
+  *counts = (tws_safetensors_counts){0};
+  TWS_TRY(tws_safetensors_open(path, &list, err));
+  tws_code code = TWS_OK;
+  for (uint32_t i = 0; i < list->count && code == TWS_OK; i++) {
+    const tws_safetensor *one = &list->tensors[i];
+    counts->tensors++;
+    if (__builtin_add_overflow(counts->parameters, one->elements, &counts->parameters) ||
+        __builtin_add_overflow(counts->bytes, one->end - one->begin, &counts->bytes)) {
+      code = tws_fail(err, TWS_INVALID, NULL, "%s: the total size overflows", path);
+    }
+  }
+  tws_safetensors_close(list);
+  return code;
 }

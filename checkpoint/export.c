@@ -1,0 +1,194 @@
+#include "checkpoint/export.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checkpoint/folder.h"
+#include "checkpoint/read.h"
+#include "models/network/huggingface.h"
+#include "models/network/safetensors.h"
+
+enum { CHUNK = 1 << 20 }; /* elements */
+
+typedef struct exporter {
+  tws_saved_reader reader;
+  const tws_hf_tensor *tensors;
+  uint32_t count, entry;
+  float *chunk, *whole; /* whole: the largest that is transposed */
+  int fd;
+  const char *path; /* of the unfinished file */
+} exporter;
+
+uint32_t tws_saved_weights(const tws_saved_index *index) {
+  uint32_t best = TWS_NONE;
+  for (uint32_t i = 0; i < index->entry_count; i++)
+    if (index->entries[i].initial == TWS_INITIAL_PARAMETER &&
+        (best == TWS_NONE ||
+         tws_dtype_bytes((tws_dtype)index->entries[i].dtype) > tws_dtype_bytes((tws_dtype)index->entries[best].dtype)))
+      best = i;
+  return best;
+}
+
+static int64_t elements_of(const tws_hf_tensor *tensor) {
+  return tensor->rows * tensor->columns;
+}
+
+/* A vector has one dimension. */
+static int shape_of(const tws_saved_index *x, const tws_hf_tensor *tensor, int64_t shape[2]) {
+  shape[0] = tensor->transposed ? tensor->columns : tensor->rows;
+  shape[1] = tensor->transposed ? tensor->rows : tensor->columns;
+  return x->params[tensor->param].rows == 1 ? 1 : 2;
+}
+
+/* ---- writing ---- */
+
+static void make_header(const exporter *e, tws_text *out) {
+  int64_t at = 0;
+  tws_text_add_bytes(out, "\0\0\0\0\0\0\0\0", 8);
+  tws_text_add(out, "{\"__metadata__\":{\"format\":\"pt\"}");
+  for (uint32_t i = 0; i < e->count; i++) {
+    const tws_hf_tensor *tensor = &e->tensors[i];
+    int64_t shape[2];
+    const int dims = shape_of(e->reader.index, tensor, shape);
+    tws_text_add(out, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%" PRId64, tensor->name, shape[0]);
+    if (dims > 1) tws_text_add(out, ",%" PRId64, shape[1]);
+    tws_text_add(out, "],\"data_offsets\":[%" PRId64 ",%" PRId64 "]}", at, at + 4 * elements_of(tensor));
+    at += 4 * elements_of(tensor);
+  }
+  tws_text_add(out, "}");
+  while (out->length % 8 && !out->failed) tws_text_add(out, " ");
+  for (size_t i = 0; i < 8 && !out->failed; i++) out->data[i] = (char)((out->length - 8) >> 8 * i & 255);
+}
+
+static tws_code read_rows(exporter *e, const tws_hf_tensor *tensor, uint64_t first, uint64_t count, float *to,
+                          tws_error *err) {
+  const tws_param_slice whole = tws_slice_of(&e->reader.index->params[tensor->param], NULL);
+  const uint64_t before = (uint64_t)(tensor->first_row * tensor->columns);
+  return tws_saved_read(&e->reader, e->entry, tensor->param, 0, &whole, before + first, count, TWS_F32, to, err);
+}
+
+static tws_code write_straight(exporter *e, const tws_hf_tensor *tensor, tws_error *err) {
+  const uint64_t all = (uint64_t)elements_of(tensor);
+  for (uint64_t done = 0; done < all; done += CHUNK) {
+    const uint64_t n = all - done < CHUNK ? all - done : CHUNK;
+    TWS_TRY(read_rows(e, tensor, done, n, e->chunk, err));
+    TWS_TRY(tws_write_all(e->fd, e->path, e->chunk, n * sizeof *e->chunk, err));
+  }
+  return TWS_OK;
+}
+
+static tws_code write_transposed(exporter *e, const tws_hf_tensor *tensor, tws_error *err) {
+  const int64_t rows = tensor->rows, columns = tensor->columns;
+  uint64_t filled = 0;
+  TWS_TRY(read_rows(e, tensor, 0, (uint64_t)elements_of(tensor), e->whole, err));
+  for (int64_t column = 0; column < columns; column++)
+    for (int64_t row = 0; row < rows; row++) {
+      e->chunk[filled++] = e->whole[row * columns + column];
+      if (filled < CHUNK) continue;
+      TWS_TRY(tws_write_all(e->fd, e->path, e->chunk, filled * sizeof *e->chunk, err));
+      filled = 0;
+    }
+  return tws_write_all(e->fd, e->path, e->chunk, filled * sizeof *e->chunk, err);
+}
+
+static tws_code write_tensors(exporter *e, tws_error *err) {
+  tws_text header = {0};
+  make_header(e, &header);
+  tws_code code = header.failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory to write the weights with")
+                                : tws_write_all(e->fd, e->path, header.data, header.length, err);
+  tws_text_free(&header);
+  for (uint32_t i = 0; i < e->count && code == TWS_OK; i++)
+    code = e->tensors[i].transposed ? write_transposed(e, &e->tensors[i], err) : write_straight(e, &e->tensors[i], err);
+  if (code == TWS_OK && fsync(e->fd) != 0)
+    code = tws_fail(err, TWS_IO, NULL, "%s: cannot write to the disk: %s", e->path, strerror(errno));
+  return code;
+}
+
+/* ---- and reading it again ---- */
+
+static tws_code check_tensors(const exporter *e, tws_export_result *result, tws_error *err) {
+  tws_safetensors *list = NULL;
+  TWS_TRY(tws_safetensors_open(e->path, &list, err));
+  tws_code code = TWS_OK;
+  for (uint32_t i = 0; i < e->count && code == TWS_OK; i++) {
+    const tws_safetensor *found = tws_safetensors_find(list, e->tensors[i].name);
+    int64_t shape[2];
+    const int dims = shape_of(e->reader.index, &e->tensors[i], shape);
+    if (!found || found->dims != dims || found->shape[0] != shape[0] || (dims > 1 && found->shape[1] != shape[1]))
+      code = tws_fail(err, TWS_INTERNAL, NULL, "%s: tensor %s was not written as it should be", e->path,
+                      e->tensors[i].name);
+    result->parameters += elements_of(&e->tensors[i]);
+  }
+  result->tensors = list->count;
+  if (code == TWS_OK && list->count != e->count)
+    code = tws_fail(err, TWS_INTERNAL, NULL, "%s: it has %u tensors, not %u", e->path, list->count, e->count);
+  tws_safetensors_close(list);
+  return code;
+}
+
+static tws_code write_checked(exporter *e, tws_export_result *result, tws_error *err) {
+  struct stat info;
+  e->fd = open(e->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (e->fd < 0) return tws_fail(err, TWS_IO, NULL, "%s: cannot create the file: %s", e->path, strerror(errno));
+  tws_code code = write_tensors(e, err);
+  if (close(e->fd) != 0 && code == TWS_OK)
+    code = tws_fail(err, TWS_IO, NULL, "%s: cannot write: %s", e->path, strerror(errno));
+  if (code == TWS_OK) code = check_tensors(e, result, err);
+  if (code == TWS_OK && stat(e->path, &info) == 0) result->bytes = (uint64_t)info.st_size;
+  return code;
+}
+
+static tws_code make_room(exporter *e, tws_error *err) {
+  int64_t largest = 0;
+  for (uint32_t i = 0; i < e->count; i++)
+    if (e->tensors[i].transposed && elements_of(&e->tensors[i]) > largest) largest = elements_of(&e->tensors[i]);
+  e->chunk = tws_calloc(CHUNK, sizeof *e->chunk);
+  e->whole = tws_calloc((size_t)largest + 1, sizeof *e->whole);
+  return e->chunk && e->whole ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory to write the weights with");
+}
+
+static tws_code list_tensors(const tws_saved_index *x, tws_arena *arena, exporter *e, tws_error *err) {
+  const tws_hf_request names = {.architecture = x->architecture,
+                                .params = x->params,
+                                .param_count = x->param_count,
+                                .vocabulary = x->vocabulary,
+                                .padded_vocabulary = x->padded_vocabulary};
+  tws_hf_tensor *tensors = NULL;
+  e->entry = tws_saved_weights(x);
+  if (e->entry == TWS_NONE) return tws_fail(err, TWS_INVALID, NULL, "%s: it has no parameters", x->path);
+  for (uint32_t i = 0; i < x->piece_count; i++)
+    if (x->pieces[i].piece.param != TWS_NONE && x->pieces[i].piece.copy > 0)
+      return tws_fail(err, TWS_UNSUPPORTED, NULL, "%s: experts have no names in Hugging Face's files here yet",
+                      x->path);
+  TWS_TRY(tws_hf_tensors(&names, arena, &tensors, &e->count, err));
+  e->tensors = tensors;
+  return TWS_OK;
+}
+
+tws_code tws_saved_export(const tws_saved_index *x, const char *path, tws_export_result *result, tws_error *err) {
+  char temporary[TWS_FOLDER_SIZE];
+  exporter e = {.fd = -1, .path = temporary};
+  tws_arena *arena = tws_arena_create();
+  *result = (tws_export_result){0};
+  snprintf(temporary, sizeof temporary, "%.3900s.%ld.new", path, (long)getpid());
+  if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "no memory to write the weights with");
+  tws_code code = list_tensors(x, arena, &e, err);
+  if (code == TWS_OK) code = tws_saved_reader_open(x, &e.reader, err);
+  if (code == TWS_OK) {
+    code = make_room(&e, err);
+    if (code == TWS_OK) code = write_checked(&e, result, err);
+    if (code == TWS_OK && rename(temporary, path) != 0)
+      code = tws_fail(err, TWS_IO, NULL, "%s: cannot write: %s", path, strerror(errno));
+    if (code != TWS_OK) unlink(temporary);
+    tws_saved_reader_close(&e.reader);
+  }
+  tws_free(e.chunk);
+  tws_free(e.whole);
+  tws_arena_destroy(arena);
+  return code;
+}

@@ -1,0 +1,19 @@
+/* A checkpoint's weights as one safetensors file with Hugging Face's names and shapes, in float32. */
+#ifndef TWS_CHECKPOINT_EXPORT_H
+#define TWS_CHECKPOINT_EXPORT_H
+
+#include "checkpoint/index.h"
+
+typedef struct tws_export_result {
+  int64_t tensors, parameters;
+  uint64_t bytes; /* of the file */
+} tws_export_result;
+
+/* Writes PATH anew, by way of a temporary file beside it. Tensors are read one after another, in pieces, and whole only
+ * where they are kept transposed: memory is bounded by the largest of those. Every tensor is then looked for in the
+ * file, with its shape. TWS_UNSUPPORTED: parameters that ranks have one of their own of. */
+tws_code tws_saved_export(const tws_saved_index *index, const char *path, tws_export_result *result, tws_error *err);
+/* The saved entry that has the parameters in the widest type; TWS_NONE: none does. */
+uint32_t tws_saved_weights(const tws_saved_index *index);
+
+#endif

@@ -1,0 +1,61 @@
+#include "models/network/huggingface.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What stands for the word of a joined parameter's name in those of its parts. */
+static const struct {
+  const char *joined, *parts[3];
+} joined_names[] = {{"qkv_proj", {"q_proj", "k_proj", "v_proj"}}, {"gate_up_proj", {"gate_proj", "up_proj", NULL}}};
+
+static const char *part_name(tws_arena *arena, const char *name, int part) {
+  for (size_t i = 0; i < sizeof joined_names / sizeof *joined_names; i++) {
+    const char *at = strstr(name, joined_names[i].joined), *word = joined_names[i].parts[part];
+    if (at && word)
+      return tws_arena_printf(arena, "%.*s%s%s", (int)(at - name), name, word, at + strlen(joined_names[i].joined));
+  }
+  return NULL;
+}
+
+/* The linear layers of GPT-2 but for its head. */
+static int is_transposed(const tws_hf_request *r, const tws_param *param) {
+  static const char *const layers[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"};
+  for (size_t i = 0; i < sizeof layers / sizeof *layers && strcmp(r->architecture, "gpt2") == 0; i++)
+    if (strstr(param->name, layers[i])) return 1;
+  return 0;
+}
+
+static tws_code add_param(const tws_hf_request *r, uint32_t p, tws_arena *arena, tws_hf_tensor *to, uint32_t *count,
+                          tws_error *err) {
+  const tws_param *param = &r->params[p];
+  const int vector = param->rows == 1;
+  tws_hf_tensor whole = {.name = param->name,
+                         .param = p,
+                         .rows = vector ? param->columns : param->rows,
+                         .columns = vector ? 1 : param->columns,
+                         .transposed = is_transposed(r, param)};
+  if (!param->fused[0]) {
+    if (!vector && r->padded_vocabulary > r->vocabulary && whole.rows == r->padded_vocabulary)
+      whole.rows = r->vocabulary;
+    to[(*count)++] = whole;
+    return TWS_OK;
+  }
+  for (int i = 0; i < 3 && param->fused[i] > 0; i++) {
+    whole.name = part_name(arena, param->name, i);
+    whole.rows = param->fused[i];
+    if (!whole.name)
+      return tws_fail(err, TWS_UNSUPPORTED, NULL, "it is not known what the parts of %.200s are called", param->name);
+    to[(*count)++] = whole;
+    whole.first_row += whole.rows;
+  }
+  return TWS_OK;
+}
+
+tws_code tws_hf_tensors(const tws_hf_request *r, tws_arena *arena, tws_hf_tensor **tensors, uint32_t *count,
+                        tws_error *err) {
+  *count = 0;
+  *tensors = tws_arena_alloc(arena, 3 * (size_t)r->param_count + 1, sizeof **tensors);
+  if (!*tensors) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the names of a model's tensors");
+  for (uint32_t p = 0; p < r->param_count; p++) TWS_TRY(add_param(r, p, arena, *tensors, count, err));
+  return TWS_OK;
+}

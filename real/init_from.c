@@ -1,0 +1,210 @@
+/* Weights of a Hugging Face model for a new training: every rank reads what its own state has. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/memory.h"
+#include "checkpoint/read.h"
+#include "models/network/huggingface.h"
+#include "models/network/safetensors.h"
+#include "real/train_internal.h"
+
+enum { CHUNK = 1 << 20 };
+
+typedef struct weights_file {
+  tws_training *t;
+  tws_arena *arena;
+  tws_safetensors *file;
+  tws_hf_tensor *tensors; /* by parameter and row */
+  const tws_safetensor **found;
+  uint32_t *first; /* of a parameter; and one more */
+  uint32_t count;
+  int fd;
+  uint32_t open; /* which file that is */
+  uint32_t held; /* tensor that is in memory, or TWS_NONE */
+  void *bytes;   /* of it */
+  float *values, *converted;
+} weights_file;
+
+/* ---- is it a file of this model? ---- */
+
+/* Files of a model without its head leave out the first word of names. */
+static const tws_safetensor *find_tensor(const tws_safetensors *file, const char *name) {
+  const tws_safetensor *found = tws_safetensors_find(file, name);
+  const char *dot = strchr(name, '.');
+  return found || !dot ? found : tws_safetensors_find(file, dot + 1);
+}
+
+static tws_code wrong_shape(const weights_file *w, const tws_hf_tensor *tensor, const tws_safetensor *found,
+                            const int64_t *shape, tws_error *err) {
+  char have[96] = "";
+  size_t length = 0;
+  for (int i = 0; i < found->dims && i < TWS_SAFETENSOR_DIMS; i++)
+    length += (size_t)snprintf(have + length, sizeof have - length, "%s%" PRId64, i ? " x " : "", found->shape[i]);
+  if (w->t->plan->network->params[tensor->param].rows == 1)
+    return tws_fail(err, TWS_INVALID, "is it of the model that -m names?",
+                    "%s: tensor %s has %s elements, and the model's %" PRId64, w->file->files[found->file],
+                    tensor->name, have, shape[0]);
+  return tws_fail(err, TWS_INVALID, "is it of the model that -m names?",
+                  "%s: tensor %s has %s elements, and the model's %" PRId64 " x %" PRId64, w->file->files[found->file],
+                  tensor->name, have, shape[0], shape[1]);
+}
+
+static tws_code match_tensor(weights_file *w, uint32_t i, tws_error *err) {
+  const tws_hf_tensor *tensor = &w->tensors[i];
+  const tws_safetensor *found = find_tensor(w->file, tensor->name);
+  const int dims = w->t->plan->network->params[tensor->param].rows == 1 ? 1 : 2;
+  const int64_t shape[2] = {tensor->transposed ? tensor->columns : tensor->rows,
+                            tensor->transposed ? tensor->rows : tensor->columns};
+  if (!found)
+    return tws_fail(err, TWS_INVALID,
+                    "is it of the model that -m names? a head of its own is tie_word_embeddings: false",
+                    "%s: there is no tensor \"%s\"", w->t->options->init_from, tensor->name);
+  if (found->dims != dims || found->shape[0] != shape[0] || (dims > 1 && found->shape[1] != shape[1]))
+    return wrong_shape(w, tensor, found, shape, err);
+  if (tws_safetensors_dtype(found->dtype) < 0)
+    return tws_fail(err, TWS_UNSUPPORTED, "convert it to F32, BF16 or F16 first", "%s: tensor %s is of type %s",
+                    w->file->files[found->file], tensor->name, found->dtype);
+  w->found[i] = found;
+  return TWS_OK;
+}
+
+static tws_code match_tensors(weights_file *w, tws_error *err) {
+  const tws_network *network = w->t->plan->network;
+  const tws_hf_request names = {.architecture = network->architecture ? network->architecture : "",
+                                .params = network->params,
+                                .param_count = network->param_count,
+                                .vocabulary = network->vocabulary,
+                                .padded_vocabulary = network->padded_vocabulary};
+  TWS_TRY(tws_hf_tensors(&names, w->arena, &w->tensors, &w->count, err));
+  w->found = tws_arena_alloc(w->arena, w->count + (size_t)1, sizeof *w->found);
+  w->first = tws_arena_alloc(w->arena, network->param_count + (size_t)2, sizeof *w->first);
+  if (!w->found || !w->first) return tws_fail(err, TWS_MEMORY, NULL, "no memory to read weights with");
+  for (uint32_t i = 0; i < w->count; i++) {
+    TWS_TRY(match_tensor(w, i, err));
+    w->first[w->tensors[i].param + 1] = i + 1;
+  }
+  return TWS_OK;
+}
+
+/* ---- reading ---- */
+
+static tws_code read_bytes(weights_file *w, const tws_safetensor *found, int64_t offset, void *to, size_t count,
+                           tws_error *err) {
+  const char *path = w->file->files[found->file];
+  if (w->open != found->file) {
+    if (w->fd >= 0) close(w->fd);
+    w->fd = open(path, O_RDONLY | O_CLOEXEC);
+    w->open = w->fd >= 0 ? found->file : TWS_NONE;
+    if (w->fd < 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
+  }
+  for (size_t done = 0; done < count;) {
+    const ssize_t n = pread(w->fd, (char *)to + done, count - done, (off_t)(found->begin + offset) + (off_t)done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, n < 0 ? strerror(errno) : "it ends too early");
+    done += (size_t)n;
+  }
+  return TWS_OK;
+}
+
+/* A tensor that is kept the other way round is read whole: its elements in a row of ours lie far apart. */
+static tws_code hold_tensor(weights_file *w, uint32_t i, tws_error *err) {
+  const tws_safetensor *found = w->found[i];
+  if (w->held == i) return TWS_OK;
+  tws_free(w->bytes);
+  w->held = TWS_NONE;
+  w->bytes = tws_calloc((size_t)(found->end - found->begin) + 1, 1);
+  if (!w->bytes) return tws_fail(err, TWS_MEMORY, NULL, "no memory to read tensor %s", found->name);
+  TWS_TRY(read_bytes(w, found, 0, w->bytes, (size_t)(found->end - found->begin), err));
+  w->held = i;
+  return TWS_OK;
+}
+
+/* Elements [first, first + count) of the whole parameter that are all in tensor i: their values in float32. */
+static tws_code read_run(weights_file *w, uint32_t i, uint64_t first, uint64_t count, float *to, tws_error *err) {
+  const tws_hf_tensor *tensor = &w->tensors[i];
+  const tws_dtype dtype = (tws_dtype)tws_safetensors_dtype(w->found[i]->dtype);
+  const size_t size = tws_dtype_bytes(dtype);
+  const uint64_t at = first - (uint64_t)(tensor->first_row * tensor->columns);
+  if (!tensor->transposed) {
+    TWS_TRY(read_bytes(w, w->found[i], (int64_t)(at * size), w->converted, count * size, err));
+    tws_convert_elements(dtype, w->converted, TWS_F32, to, count);
+    return TWS_OK;
+  }
+  TWS_TRY(hold_tensor(w, i, err));
+  const uint64_t columns = (uint64_t)tensor->columns, rows = (uint64_t)tensor->rows;
+  for (uint64_t k = 0; k < count; k++) {
+    const uint64_t row = (at + k) / columns, column = (at + k) % columns;
+    tws_convert_elements(dtype, (const char *)w->bytes + (column * rows + row) * size, TWS_F32, to + k, 1);
+  }
+  return TWS_OK;
+}
+
+/* Elements of a piece, as far as the file has them: rows that padding adds keep what is there. */
+static tws_code read_elements(weights_file *w, const tws_piece *piece, uint64_t first, uint64_t count, tws_error *err) {
+  for (uint64_t done = 0; done < count;) {
+    uint64_t run, end = 0, whole = tws_param_slice_whole(&piece->slice, first + done, &run);
+    uint32_t i = w->first[piece->param];
+    if (run > count - done) run = count - done;
+    for (; i < w->first[piece->param + 1]; i++) {
+      end = (uint64_t)((w->tensors[i].first_row + w->tensors[i].rows) * w->tensors[i].columns);
+      if (whole < end) break;
+    }
+    if (whole < end) {
+      if (run > end - whole) run = end - whole;
+      TWS_TRY(read_run(w, i, whole, run, w->values + done, err));
+    }
+    done += run;
+  }
+  return TWS_OK;
+}
+
+static tws_code load_chunk(weights_file *w, uint32_t buffer, const tws_piece *piece, uint64_t done, uint64_t count,
+                           tws_error *err) {
+  tws_training *t = w->t;
+  const tws_dtype dtype = (tws_dtype)t->plan->buffers[buffer].dtype;
+  if (t->plan->network->padded_vocabulary != t->plan->network->vocabulary) {
+    TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, buffer, piece->at + done, w->converted, count, err));
+    tws_convert_elements(dtype, w->converted, TWS_F32, w->values, count);
+  }
+  TWS_TRY(read_elements(w, piece, piece->first + done, count, err));
+  tws_convert_elements(TWS_F32, w->values, dtype, w->converted, count);
+  return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, buffer, piece->at + done, w->converted, count, err);
+}
+
+static tws_code load_weights(weights_file *w, tws_error *err) {
+  const tws_plan *plan = w->t->plan;
+  tws_piece *held;
+  uint32_t count;
+  TWS_TRY(tws_pieces_of(plan, w->arena, &held, &count, err));
+  for (uint32_t i = 0; i < count; i++) {
+    const tws_state_entry *entry = &plan->state->entries[held[i].entry];
+    if (held[i].param == TWS_NONE || entry->initial != TWS_INITIAL_PARAMETER) continue;
+    const uint32_t buffer = tws_training_buffer(plan, entry->name);
+    for (uint64_t done = 0; done < held[i].count; done += CHUNK) {
+      const uint64_t left = held[i].count - done;
+      TWS_TRY(load_chunk(w, buffer, &held[i], done, left < CHUNK ? left : CHUNK, err));
+    }
+  }
+  return TWS_OK;
+}
+
+tws_code tws_init_from(tws_training *t, tws_error *err) {
+  weights_file w = {.t = t, .fd = -1, .open = TWS_NONE, .held = TWS_NONE, .arena = tws_arena_create()};
+  w.values = tws_calloc(CHUNK, sizeof *w.values);
+  w.converted = tws_calloc(CHUNK, sizeof(double));
+  tws_code code =
+      w.arena && w.values && w.converted ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory to read weights with");
+  if (code == TWS_OK) code = tws_safetensors_open(t->options->init_from, &w.file, err);
+  if (code == TWS_OK) code = match_tensors(&w, err);
+  if (code == TWS_OK) code = load_weights(&w, err);
+  if (w.fd >= 0) close(w.fd);
+  tws_safetensors_close(w.file);
+  tws_free(w.bytes);
+  tws_free(w.values);
+  tws_free(w.converted);
+  tws_arena_destroy(w.arena);
+  return code;
+}

@@ -1,0 +1,213 @@
+/* ctest: mpi */
+/* Weights from and for Hugging Face: tests/golden/huggingface_tensors.json says what its library calls the tensors, of
+ * what shapes they are, and what it loses with weights that a formula gives. */
+#include "answers.h"
+#include "base/memory.h"
+#include "members.h"
+#include "models/network/safetensors.h"
+#include "train.h"
+
+static float formula(uint64_t element, uint64_t tensor, int is_weight_vector) {
+  const uint64_t u = (element * UINT64_C(2654435761) + tensor * 40503 + 12345) & 0xffffffff;
+  return (float)(((double)(u >> 8) / 0x1p24 - 0.5) / 5 + (is_weight_vector ? 1 : 0));
+}
+
+static uint64_t elements_of(const cJSON *shape) {
+  uint64_t count = 1;
+  const cJSON *size;
+  cJSON_ArrayForEach(size, shape) count *= (uint64_t)size->valueint;
+  return count;
+}
+
+static int ends_with(const char *text, const char *end) {
+  const size_t a = strlen(text), b = strlen(end);
+  return a >= b && strcmp(text + a - b, end) == 0;
+}
+
+static float golden_value(const cJSON *tensor, uint64_t index, uint64_t element) {
+  return formula(element, index, cJSON_GetArraySize(tensor) == 1 && ends_with(tensor->string, "weight"));
+}
+
+/* A file of the tensors from number `first` on up to `end`. bf16: the upper halves of float32. `without`: leave this
+ * many letters of the names out. */
+static void write_file(const char *path, const cJSON *tensors, int first, int end, int bf16, int without) {
+  tws_text header = {0}, data = {0};
+  const cJSON *tensor;
+  int index = 0;
+  tws_text_add(&header, "{");
+  cJSON_ArrayForEach(tensor, tensors) {
+    const uint64_t count = elements_of(tensor);
+    if (index >= first && index < end) {
+      char *shape = cJSON_PrintUnformatted(tensor);
+      const int cut = without && strncmp(tensor->string, "lm_head", 7) != 0 ? without : 0;
+      tws_text_add(&header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,", index > first ? "," : "",
+                   tensor->string + cut, bf16 ? "BF16" : "F32", shape, data.length);
+      cJSON_free(shape);
+      for (uint64_t i = 0; i < count; i++) {
+        const float value = golden_value(tensor, (uint64_t)index, i);
+        const unsigned short half = tws_to_bf16(value);
+        if (bf16)
+          tws_text_add_bytes(&data, (const char *)&half, sizeof half);
+        else
+          tws_text_add_bytes(&data, (const char *)&value, sizeof value);
+      }
+      tws_text_add(&header, "%zu]}", data.length);
+    }
+    index++;
+  }
+  tws_text_add(&header, "}");
+  const uint64_t length = header.length;
+  FILE *file = fopen(path, "wb");
+  ck_assert(fwrite(&length, 8, 1, file) == 1 && fwrite(header.data, header.length, 1, file) == 1 &&
+            fwrite(data.data, data.length, 1, file) == 1);
+  fclose(file);
+  tws_text_free(&header);
+  tws_text_free(&data);
+}
+
+/* Two files and the index that names them. */
+static void write_shards(const cJSON *tensors) {
+  const int count = cJSON_GetArraySize(tensors), half = count / 2;
+  const cJSON *tensor;
+  tws_text index = {0};
+  write_file(in_folder("one.safetensors"), tensors, 0, half, 0, 0);
+  write_file(in_folder("two.safetensors"), tensors, half, count, 0, 0);
+  tws_text_add(&index, "{\"weight_map\":{");
+  int i = 0;
+  cJSON_ArrayForEach(tensor, tensors) {
+    tws_text_add(&index, "%s\"%s\":\"%s.safetensors\"", i ? "," : "", tensor->string, i < half ? "one" : "two");
+    i++;
+  }
+  tws_text_add(&index, "}}");
+  write_text(in_folder("model.safetensors.index.json"), index.data);
+  tws_text_free(&index);
+}
+
+static double first_loss(const char *model, const char *from, const char *how) {
+  command_result r = twinspeed(
+      "train --quiet -m %s --data %s --seq 32 --accumulation 1 --steps 1 --threads 1 --json --init-from %s %s "
+      "--set optimizer.type=AdamW --set optimizer.params.lr=0 --set optimizer.params.weight_decay=0 --force",
+      model, in_folder("text"), from, how);
+  ck_assert_msg(r.status == 0, "%s: %s", how, r.err);
+  cJSON *json = assert_json(&r, "twinspeed-train-1");
+  const double loss = cJSON_GetArrayItem(member(json, "losses"), 0)->valuedouble;
+  cJSON_Delete(json);
+  command_free(&r);
+  return loss;
+}
+
+static void check_loss(double got, const cJSON *golden, double limit, const char *how) {
+  const double want = member(golden, "loss")->valuedouble;
+  ck_assert_msg(fabs(got / want - 1) < limit, "%s %s: loss %.9g, not %.9g", member(golden, "name")->valuestring, how,
+                got, want);
+}
+
+/* What a training without learning saved is written as the file that it began with, tensor for tensor. */
+static void check_export(const char *save, const cJSON *tensors) {
+  char path[96];
+  tws_safetensors *list = NULL;
+  tws_error err = {0};
+  snprintf(path, sizeof path, "%s", in_folder("exported.safetensors"));
+  command_result r = twinspeed("convert checkpoint %s %s --force", save, path);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  ck_assert_msg(tws_safetensors_open(path, &list, &err) == TWS_OK, "%s", err.message);
+  ck_assert_int_eq((int)list->count, cJSON_GetArraySize(tensors));
+  FILE *file = fopen(path, "rb");
+  const cJSON *tensor;
+  uint64_t index = 0;
+  cJSON_ArrayForEach(tensor, tensors) {
+    const tws_safetensor *found = tws_safetensors_find(list, tensor->string);
+    ck_assert_msg(found != NULL, "%s is not there", tensor->string);
+    ck_assert_int_eq(found->dims, cJSON_GetArraySize(tensor));
+    for (int i = 0; i < found->dims; i++) ck_assert_int_eq(found->shape[i], cJSON_GetArrayItem(tensor, i)->valueint);
+    ck_assert_int_eq(fseek(file, (long)found->begin, SEEK_SET), 0);
+    for (uint64_t i = 0; i < elements_of(tensor); i++) {
+      float value = 0;
+      ck_assert(fread(&value, sizeof value, 1, file) == 1);
+      ck_assert_msg(value == golden_value(tensor, index, i), "%s, element %d: %.9g", tensor->string, (int)i, value);
+    }
+    index++;
+  }
+  fclose(file);
+  tws_safetensors_close(list);
+}
+
+/* One file on one rank; two files with an index, cut by tensor parallelism and the pipeline; bfloat16 masters; a file
+ * without the first word of names. Losses are the library's. */
+START_TEST(weights_in_and_out) {
+  tws_json *golden = golden_file("huggingface_tensors.json");
+  const cJSON *model;
+  write_text(in_folder("text"), member(golden->root, "text")->valuestring);
+  cJSON_ArrayForEach(model, member(golden->root, "models")) {
+    const cJSON *tensors = member(model, "tensors");
+    const int first = !model->prev || !model->prev->next;
+    char config[96], file[96], save[96], how[256];
+    char *text = cJSON_PrintUnformatted(member(model, "config"));
+    snprintf(config, sizeof config, "%s", in_folder("config.json"));
+    snprintf(file, sizeof file, "%s", in_folder("given.safetensors"));
+    snprintf(save, sizeof save, "%s", in_folder("save"));
+    write_text(config, text);
+    cJSON_free(text);
+    write_file(file, tensors, 0, 1000, 0, 0);
+    check_loss(first_loss(config, file, "-n 1 --micro-batch 1"), model, 2e-6, "one rank");
+    write_shards(tensors);
+    snprintf(how, sizeof how, "%s --tp 2 --micro-batch 1 --save %s", first ? "-n 4 --pp 2" : "-n 2", save);
+    check_loss(first_loss(config, folder, how), model, 2e-6, "two files on several ranks");
+    check_export(save, tensors);
+    snprintf(how, sizeof how, "-n 2 --sp 2 --stage 3 --dtype bf16 --micro-batch 1 --save %s", save);
+    const double bf16 = first_loss(config, file, how);
+    check_loss(bf16, model, 0.02, "bfloat16");
+    check_export(save, tensors); /* its masters */
+    write_file(file, tensors, 0, 1000, 1, (int)strcspn(tensors->child->next->string, ".") + 1);
+    check_loss(first_loss(config, file, "-n 1 --micro-batch 1"), model, 0.02, "bfloat16 without the first word");
+  }
+  tws_json_destroy(golden);
+}
+END_TEST
+
+static void refused(const char *config, const char *from, const char *words) {
+  command_result r = twinspeed(
+      "train --quiet -m %s --data %s --seq 32 --micro-batch 1 --accumulation 1 -n 1 --steps 1 "
+      "--init-from %s",
+      config, text_path, from);
+  assert_one_error(&r, 3, words);
+  ck_assert_msg(strstr(r.err, words) != NULL, "not \"%s\" but %s", words, r.err);
+  command_free(&r);
+}
+
+START_TEST(other_files) {
+  tws_json *golden = golden_file("huggingface_tensors.json");
+  const cJSON *first = member(golden->root, "models")->child, *tensors = member(first, "tensors");
+  char config[96], file[96];
+  snprintf(config, sizeof config, "%s", in_folder("config.json"));
+  snprintf(file, sizeof file, "%s", in_folder("given.safetensors"));
+  write_text(
+      config,
+      "{\"model_type\":\"gpt2\",\"vocab_size\":259,\"n_positions\":64,\"n_layer\":4,\"n_embd\":64,\"n_head\":8}");
+  write_file(file, tensors, 0, 1000, 0, 0);
+  refused(config, file, "there is no tensor \"transformer.h.3.ln_1.weight\"");
+  write_text(
+      config,
+      "{\"model_type\":\"gpt2\",\"vocab_size\":259,\"n_positions\":64,\"n_layer\":3,\"n_embd\":32,\"n_head\":8}");
+  refused(config, file, "transformer.wte.weight has 259 x 64 elements, and the model's 259 x 32");
+  command_result r =
+      twinspeed("train --quiet -m %s --data %s --init-from %s --resume %s", config, text_path, file, folder);
+  assert_one_error(&r, 2, "both");
+  command_free(&r);
+  r = twinspeed("convert checkpoint %s %s", folder, in_folder("out"));
+  assert_one_error(&r, 4, "no checkpoint");
+  command_free(&r);
+  tws_json_destroy(golden);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("huggingface");
+  TCase *tests = tcase_create("huggingface");
+  tcase_add_test(tests, weights_in_and_out);
+  tcase_add_test(tests, other_files);
+  tcase_set_timeout(tests, 300);
+  suite_add_tcase(suite, tests);
+  return run_training(suite);
+}
