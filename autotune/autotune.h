@@ -118,7 +118,6 @@ tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **point
 
 /* ---- reports ---- */
 double tws_tune_throughput(const tws_tune_candidate *candidate); /* samples/s: measured is not used here */
-void tws_tune_table(const tws_tune_result *result, const tws_tune_request *request, int rows, tws_text *out);
 tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *request, tws_text *out, tws_error *err);
 
 /* A folder as DeepSpeed's autotuner leaves it: for each simulated candidate <name>/exp.json, ds_config.json and

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "autotune/autotune.h"
 #include "base/units.h"
+#include "validation/evidence.h"
 
 static const char *const experiment_files[] = {"exp.json", "ds_config.json", "metrics.json"};
 enum { EXPERIMENT_FILES = 3 };
@@ -29,7 +30,13 @@ static cJSON *point_json(const tws_variant *point) {
   return json;
 }
 
-static cJSON *candidate_json(const tws_tune_candidate *c, double tokens_per_sample) {
+static double tokens_of(const tws_tune_request *request) {
+  return (double)tws_job_sequence(request->job);
+}
+
+static cJSON *candidate_json(const tws_tune_candidate *c, const tws_tune_request *request) {
+  const double tokens_per_sample = tokens_of(request);
+  const tws_evidence evidence = tws_evidence_of_variant(request->job, &c->variant);
   cJSON *json = point_json(&c->variant);
   cJSON_AddStringToObject(json, "name", c->name);
   add_number(json, "predicted_step_s", c->estimate.step_s);
@@ -45,6 +52,7 @@ static cJSON *candidate_json(const tws_tune_candidate *c, double tokens_per_samp
   add_number(json, "tokens_per_s", tws_tune_throughput(c) * tokens_per_sample);
   add_number(json, "rank_bytes", c->needed_bytes);
   add_number(json, "rank_limit_bytes", c->available_bytes);
+  cJSON_AddItemToObject(json, "evidence", tws_evidence_json(&evidence));
   return json;
 }
 
@@ -55,10 +63,6 @@ static tws_code take_json(cJSON *json, tws_text *out, tws_error *err) {
   tws_text_add(out, "%s\n", text);
   cJSON_free(text);
   return out->failed ? tws_fail(err, TWS_MEMORY, 0, "no memory for the result") : TWS_OK;
-}
-
-static double tokens_of(const tws_tune_request *request) {
-  return (double)tws_job_sequence(request->job);
 }
 
 tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *request, tws_text *out, tws_error *err) {
@@ -89,65 +93,16 @@ tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *re
   }
   cJSON *candidates = cJSON_AddArrayToObject(json, "candidates");
   for (int i = 0; i < result->fits; i++)
-    cJSON_AddItemToArray(candidates, candidate_json(&result->candidates[i], tokens));
+    cJSON_AddItemToArray(candidates, candidate_json(&result->candidates[i], request));
   if (result->fits > 0) {
-    cJSON_AddItemToObject(json, "best", candidate_json(&result->candidates[0], tokens));
+    cJSON_AddItemToObject(json, "best", candidate_json(&result->candidates[0], request));
   } else if (result->smallest >= 0) {
     const tws_tune_candidate *c = &result->candidates[result->smallest];
-    cJSON *smallest = candidate_json(c, tokens);
+    cJSON *smallest = candidate_json(c, request);
     add_number(smallest, "missing_bytes", c->needed_bytes - c->available_bytes);
     cJSON_AddItemToObject(json, "smallest", smallest);
   }
   return take_json(json, out, err);
-}
-
-/* ---- table ---- */
-
-/* "2 x 4 x 1 1f1b": pipeline, tensor and sequence ranks, and the schedule. */
-static void axes_text(const tws_variant *point, char *text, size_t size) {
-  int chunks = point->schedule.virtual_stages;
-  int length = snprintf(text, size, "%d x %d x %d", point->pipeline, point->tensor, point->sequence);
-  if (point->pipeline > 1 && length > 0 && (size_t)length < size)
-    snprintf(text + length, size - (size_t)length, chunks > 1 ? " %s:%d" : " %s",
-             tws_pipeline_kind_name(point->schedule.kind), chunks);
-}
-
-static void table_row(const tws_tune_candidate *c, double tokens_per_sample, int axes, tws_text *out) {
-  char estimate[32], simulated[32] = "-", memory[32], measured[32] = "-", threads[16] = "-";
-  if (c->variant.threads > 0) snprintf(threads, sizeof threads, "%d", c->variant.threads);
-  tws_format_seconds(c->estimate.step_s, estimate, sizeof estimate);
-  if (c->simulated_s > 0) tws_format_seconds(c->simulated_s, simulated, sizeof simulated);
-  if (c->measured_s > 0) tws_format_seconds(c->measured_s, measured, sizeof measured);
-  tws_format_bytes(c->needed_bytes, memory, sizeof memory);
-  if (axes) {
-    char text[64];
-    axes_text(&c->variant, text, sizeof text);
-    tws_text_add(out, "%-25s  ", text);
-  }
-  tws_text_add(out, "%5d  %11lld  %12lld  %-9s  %5d  %7s  %12s  %12s  %12s  %9.0f  %12s\n", c->variant.stage,
-               (long long)c->variant.micro, (long long)c->variant.accumulation,
-               tws_recompute_name(c->variant.recompute), c->variant.ranks, threads, estimate, simulated, measured,
-               tws_tune_throughput(c) * tokens_per_sample, memory);
-}
-
-void tws_tune_table(const tws_tune_result *result, const tws_tune_request *request, int rows, tws_text *out) {
-  int axes = 0;
-  for (int i = 0; i < result->fits; i++) {
-    const tws_variant *p = &result->candidates[i].variant;
-    axes |= p->pipeline > 1 || p->tensor > 1 || p->sequence > 1;
-  }
-  if (result->fits > 0) {
-    if (axes) tws_text_add(out, "%-25s  ", "pipe x tensor x sequence");
-    tws_text_add(out, "%5s  %11s  %12s  %-9s  %5s  %7s  %12s  %12s  %12s  %9s  %12s\n", "stage", "micro batch",
-                 "accumulation", "recompute", "ranks", "threads", "longest path", "simulated", "measured", "tokens/s",
-                 "memory/rank");
-    for (int i = 0; i < result->fits && i < rows; i++) table_row(&result->candidates[i], tokens_of(request), axes, out);
-    if (result->fits > rows) tws_text_add(out, "... and %d more that fit\n", result->fits - rows);
-  }
-  tws_text_add(out, "%d configurations: %d fit, %d rejected, %d simulated\n", result->count, result->fits,
-               result->count - result->fits, result->simulated);
-  for (int i = 0; i < result->rejection_count; i++)
-    tws_text_add(out, "  %6d  %s\n", result->rejections[i].count, result->rejections[i].reason);
 }
 
 /* ---- folders ---- */

@@ -5,6 +5,7 @@
 #define TWS_AUTOTUNE_SMALLEST_H
 
 #include "autotune/autotune.h"
+#include "validation/evidence.h"
 
 enum { TWS_SMALLEST_KINDS = 32, TWS_SMALLEST_MAX_DEVICES = 4096 };
 
@@ -24,9 +25,10 @@ typedef struct tws_smallest_answer {
   int found, nodes;
   tws_tune_candidate best; /* the fastest settings with that number of devices */
   double tokens_per_s;
-  int tried, most;      /* numbers of devices: how many were tried, the largest */
-  char reason[256];     /* why there is none */
-  char arguments[1024]; /* of another verb, for this very job: "-m gpt2 --cluster dgx-a100:2 --stage 3 ..." */
+  tws_evidence evidence; /* of the time */
+  int tried, most;       /* numbers of devices: how many were tried, the largest */
+  char reason[256];      /* why there is none */
+  char arguments[1024];  /* of another verb, for this very job: "-m gpt2 --cluster dgx-a100:2 --stage 3 ..." */
 } tws_smallest_answer;
 
 /* Fills answers[TWS_SMALLEST_KINDS], the smallest first, then those without one. Numbers of devices that divide

@@ -65,6 +65,8 @@ void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
                            .every_stage = space->stage_count > 0,
                            .every_batch = space->accumulation_count > 0,
                            .tensor_named = space->tensor_count > 0};
+  for (int i = 0; i < space->stage_count; i++)
+    if (i == 0 || space->stages[i] < axes->least_stage) axes->least_stage = space->stages[i];
   fill_given(config, axes);
   if (space->axes) fill_thorough(request, axes);
   if (space->pipeline_count)
@@ -106,11 +108,12 @@ static int is_legal(const tws_axes_space *axes, const tws_variant *point) {
     int64_t blocks = (int64_t)point->pipeline * point->schedule.virtual_stages;
     if (point->stage > 1 || axes->network->layers < blocks) return 0;
   }
+  /* with one rank that holds a weight there is nothing for ZeRO to divide; with more, stage 0 divides nothing */
+  const int divided = point->ranks / (point->pipeline * point->tensor) > 1;
+  if (!divided && point->stage != axes->least_stage) return 0;
   if (!axes->thorough) return 1;
   if (!axes->tensor_named && point->tensor * point->sequence > axes->devices) return 0;
-  /* with one rank that holds a weight there is nothing for ZeRO to divide; with more, stage 0 divides nothing */
-  int divided = point->ranks / (point->pipeline * point->tensor) > 1;
-  return axes->every_stage || (divided ? point->stage > 0 : point->stage == 0);
+  return axes->every_stage || !divided || point->stage > 0;
 }
 
 int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_variant *point) {

@@ -11,6 +11,7 @@ typedef struct tws_axes_space {
   int devices;     /* of a node */
   int thorough;    /* space.axes */
   int every_stage; /* ZeRO stages were named: stages that divide nothing are not left out */
+  int least_stage; /* of those that are searched: it stands for all where ZeRO has nothing to divide, as plans are equal */
   int every_batch; /* accumulations were named: pipelines may have fewer micro-batches than stages */
   int tensor_named;
   int pipeline[TWS_TUNE_LIST], pipeline_count;

@@ -25,7 +25,17 @@ int tws_calibration_on_gpu(const tws_calibration_request *request);
 /* The numbers of ranks that are measured when nobody named any: on a host 1 to twice the cores, else to all GPUs. */
 void tws_calibration_default_runs(tws_calibration_request *request);
 
-/* Starts ranks for each run, one after another. results: one for each run; free them in any case. */
+/* How far the product that is repeated between all others moved, relative to its median. */
+double tws_calibration_drift(const tws_measurements *measured);
+/* Measures again, `most` times at most, until the machine was quiet (TWS_PROFILE_QUIET_DRIFT), and takes of each sample
+ * the least disturbed. *out says the drift of the quietest time. Free it in any case after the call. */
+typedef tws_code (*tws_measure)(void *user, tws_measurements *out, tws_error *err);
+tws_code tws_calibration_until_quiet(tws_measure measure, void *user, int most, const tws_log *log,
+                                     tws_measurements *out, tws_error *err);
+enum { TWS_CALIBRATION_REPEATS = 3 };
+
+/* Starts ranks for each run, one after another, until each was quiet or, with request->seconds, once. results: one for
+ * each run; free them in any case. */
 tws_code tws_calibration_run(const tws_calibration_request *request, tws_measurements *results, tws_error *err);
 /* Inside such a rank: measures, and rank 0 writes what was measured to `path`. `program` is that of the ranks. */
 tws_code tws_calibration_rank(const tws_calibration_request *request, const tws_real_api *real, const char *program,

@@ -92,12 +92,9 @@ static void describe_system(tws_profile_builder *b, const tws_measurements *resu
   struct tm utc;
   if (gmtime_r(&now, &utc)) strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", &utc);
   if (uname(&os) != 0) snprintf(os.release, sizeof os.release, "unknown");
-  double slowest = 0, drift = 0;
-  for (int i = 0; i < count; i++) {
-    slowest = fmax(slowest, results[i].elapsed_s);
-    if (results[i].reference_s > 0)
-      drift = fmax(drift, (results[i].reference_max_s - results[i].reference_min_s) / results[i].reference_s);
-  }
+  double drift = 0;
+  for (int i = 0; i < count; i++) drift = fmax(drift, tws_calibration_drift(&results[i]));
+  tws_profile_builder_noise(b, limits->spread, drift);
   if (results[0].device[0])
     snprintf(line, sizeof line,
              "measured %s on %s; median spread of a sample %.1f %%, reference product drifted by %.0f %%", date,

@@ -56,21 +56,77 @@ static tws_code launch_run(const tws_calibration_request *r, int64_t ranks, cons
   return tws_launch(&launch, err);
 }
 
+double tws_calibration_drift(const tws_measurements *m) {
+  return m->reference_s > 0 ? (m->reference_max_s - m->reference_min_s) / m->reference_s : 0;
+}
+
+static tws_code combine_times(tws_measurements *times, int count, tws_measurements *out, tws_error *err) {
+  const tws_measurements *runs[TWS_CALIBRATION_REPEATS];
+  int quietest = 0;
+  for (int i = 1; i < count; i++)
+    if (tws_calibration_drift(&times[i]) < tws_calibration_drift(&times[quietest])) quietest = i;
+  runs[0] = &times[quietest]; /* whose spreads are kept */
+  for (int i = 0, at = 1; i < count; i++)
+    if (i != quietest) runs[at++] = &times[i];
+  TWS_TRY(tws_measurements_combine(runs, count, out, err));
+  out->reference_s = runs[0]->reference_s;
+  out->reference_min_s = runs[0]->reference_min_s;
+  out->reference_max_s = runs[0]->reference_max_s;
+  return TWS_OK;
+}
+
+tws_code tws_calibration_until_quiet(tws_measure measure, void *user, int most, const tws_log *log,
+                                     tws_measurements *out, tws_error *err) {
+  tws_measurements times[TWS_CALIBRATION_REPEATS] = {0};
+  tws_code code = TWS_OK;
+  int count = 0;
+  *out = (tws_measurements){0};
+  for (int quiet = 0; code == TWS_OK && !quiet && count < most && count < TWS_CALIBRATION_REPEATS; count++) {
+    code = measure(user, &times[count], err);
+    const double drift = tws_calibration_drift(&times[count]);
+    quiet = drift <= TWS_PROFILE_QUIET_DRIFT;
+    if (code == TWS_OK && !quiet && count + 1 < most)
+      tws_log_write(log, TWS_LOG_INFO, "the machine was not quiet (a repeated product drifted by %.0f %%): again",
+                    100 * drift);
+  }
+  if (code == TWS_OK && count == 1) {
+    *out = times[0];
+    times[0] = (tws_measurements){0};
+  } else if (code == TWS_OK) {
+    code = combine_times(times, count, out, err);
+  }
+  for (int i = 0; i < count; i++) tws_measurements_free(&times[i]);
+  return code;
+}
+
+typedef struct one_run {
+  const tws_calibration_request *request;
+  const char *folder;
+  int64_t ranks;
+} one_run;
+
+static tws_code measure_run(void *user, tws_measurements *out, tws_error *err) {
+  const one_run *run = user;
+  char part[4200];
+  snprintf(part, sizeof part, "%s/%lld.json", run->folder, (long long)run->ranks);
+  tws_log_write(run->request->log, TWS_LOG_INFO, "measuring with %lld rank%s", (long long)run->ranks,
+                run->ranks > 1 ? "s" : "");
+  tws_arena *arena = tws_arena_create();
+  tws_code code =
+      arena ? launch_run(run->request, run->ranks, part, arena, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_arena_destroy(arena);
+  if (code == TWS_OK) code = tws_measurements_read(part, out, err);
+  unlink(part);
+  return code;
+}
+
 /* Seconds of all runs together are the user's; most of it goes to the kernels of one and of all cores. */
 static tws_code run_all(const tws_calibration_request *request, const char *folder, tws_measurements *results,
                         tws_error *err) {
   for (int i = 0; i < request->run_count; i++) {
-    const int64_t ranks = request->runs[i];
-    char part[4200];
-    snprintf(part, sizeof part, "%s/%lld.json", folder, (long long)ranks);
-    tws_log_write(request->log, TWS_LOG_INFO, "measuring with %lld rank%s", (long long)ranks, ranks > 1 ? "s" : "");
-    tws_arena *arena = tws_arena_create();
-    tws_code code =
-        arena ? launch_run(request, ranks, part, arena, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-    tws_arena_destroy(arena);
-    if (code == TWS_OK) code = tws_measurements_read(part, &results[i], err);
-    unlink(part);
-    TWS_TRY(code);
+    one_run run = {request, folder, request->runs[i]};
+    TWS_TRY(tws_calibration_until_quiet(measure_run, &run, request->seconds > 0 ? 1 : TWS_CALIBRATION_REPEATS,
+                                        request->log, &results[i], err));
   }
   return TWS_OK;
 }

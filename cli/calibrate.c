@@ -4,6 +4,7 @@
 #include "base/units.h"
 #include "calibration/calibration.h"
 #include "cli/outputs.h"
+#include "cli/remarks.h"
 #include "job/modules.h"
 #include "launch/launch.h"
 
@@ -121,6 +122,8 @@ static tws_code print_json(const tws_profile *profile, const options *o, const t
       cJSON_AddStringToObject(notes, results[0].notes[i].key, results[0].notes[i].text);
   }
   cJSON_AddNumberToObject(json, "median_spread", spread);
+  cJSON_AddNumberToObject(json, "drift", tws_profile_drift(profile));
+  cJSON_AddBoolToObject(json, "quiet", !tws_profile_is_noisy(profile));
   cJSON_AddNumberToObject(json, "peak_fp32_flops", tws_profile_peak_flops(profile, TWS_F32));
   cJSON_AddNumberToObject(json, "peak_bf16_flops", tws_profile_peak_flops(profile, TWS_BF16));
   cJSON_AddNumberToObject(json, "bandwidth_bytes_per_s", tws_profile_bandwidth(profile));
@@ -151,6 +154,7 @@ static tws_code write_profile(const tws_cli *cli, const options *o, const tws_me
   TWS_TRY(tws_profile_load(o->out, &profile, err));
   code =
       cli->json ? print_json(profile, o, results, count, spread, err) : print_report(cli, profile, results, count, err);
+  tws_noise_remark(cli, profile);
   tws_profile_destroy(profile);
   if (code == TWS_OK) tws_say(cli, "wrote %s: use it with --profile %s", o->out, o->out);
   return code;
@@ -217,8 +221,10 @@ const tws_verb tws_verb_calibrate = {
         "Every kernel is timed with operands that rotate through more memory than the caches hold, alone and with all\n"
         "cores busy; every collective for each number of ranks, beyond the number of cores too. Repetitions are "
         "spread\n"
-        "over the whole run and lower quartiles are kept, because other load only adds. Kernels of shapes that were "
-        "not measured are interpolated.\n"
+        "over the whole run and lower quartiles are kept, because other load only adds. What was measured while a\n"
+        "product that is repeated all the time drifted by more than 25 % is measured again, twice at most and not\n"
+        "with --seconds; the profile says how quiet it was, and so does whoever uses it. Shapes that were not\n"
+        "measured are interpolated.\n"
         "On a GPU (--device cuda) kernels are timed on the device, recorded as training records them, and medians are\n"
         "kept; also what starting kernels and copying costs. Several ranks measure NCCL, a GPU to each.\n",
     .options = table,

@@ -123,6 +123,9 @@ typedef struct tws_table {
 void tws_table_init(tws_table *table, int columns);
 /* One row: `columns` texts, NULL for empty */
 void tws_table_row(tws_table *table, const char *const *cells);
+/* Takes out columns without any text ("" or "-"); with `same`, from tables of several rows, also those whose cells are
+ * all alike, named there as "ranks 8, recompute none". The first `keep` columns stay. */
+void tws_table_compact(tws_table *table, int keep, tws_text *same);
 tws_code tws_table_print(const tws_cli *cli, tws_table *table, tws_error *err); /* prints and frees */
 /* printf into one of 32 rotating buffers of 192 bytes, for cells */
 const char *tws_cell(const char *format, ...) __attribute__((format(printf, 1, 2)));

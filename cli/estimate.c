@@ -244,6 +244,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
   TWS_TRY(tws_ledger_read(plan, &ledger, err));
   e.path.bottleneck = e.path.bottleneck ? e.path.bottleneck : e.path.text;
   const tws_fit fit = tws_job_fit(job, &ledger);
+  const tws_evidence evidence = tws_evidence_of_job(job);
   if (cli->json) {
     cJSON *root = tws_job_json(job);
     cJSON_AddStringToObject(root, "schema", "twinspeed-estimate-1");
@@ -251,6 +252,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     cJSON_AddItemToObject(root, "verdict", tws_fit_json(&fit));
     cJSON_AddItemToObject(root, "time", time_json(&e));
     cJSON_AddItemToObject(root, "stages", tws_stages_json(stages, tws_job_stages(job)));
+    cJSON_AddItemToObject(root, "evidence", tws_evidence_json(&evidence));
     TWS_TRY(tws_out_json(root, err));
   } else {
     tws_job_print(cli, job);
@@ -260,6 +262,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     TWS_TRY(print_ledger(cli, job, &ledger, plan, err));
     tws_fit_print(cli, &fit);
     print_time(cli, job, &e);
+    tws_evidence_print(cli, &evidence);
   }
   if (o->ledger_csv) {
     tws_text csv = {0};

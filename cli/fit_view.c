@@ -3,6 +3,7 @@
 
 #include "base/units.h"
 #include "cli/job_view.h"
+#include "cli/verdict.h"
 
 static tws_code fit_json(const tws_smallest_request *request, const tws_smallest_answer *answers, int count,
                          tws_error *err) {
@@ -36,6 +37,7 @@ static tws_code fit_json(const tws_smallest_request *request, const tws_smallest
     cJSON_AddNumberToObject(one, "rank_limit_bytes", a->best.available_bytes);
     cJSON_AddNumberToObject(one, "step_s", a->best.estimate.step_s);
     cJSON_AddNumberToObject(one, "tokens_per_s", a->tokens_per_s);
+    cJSON_AddItemToObject(one, "evidence", tws_evidence_json(&a->evidence));
     cJSON_AddStringToObject(one, "arguments", a->arguments);
   }
   return tws_out_json(root, err);
@@ -71,6 +73,7 @@ tws_code tws_fit_answer(tws_cli *cli, const tws_smallest_request *request, tws_e
     if (answers[0].found) code = fit_table(cli, answers, count, err);
     for (int i = 0; i < count && code == TWS_OK; i++)
       if (!answers[i].found) tws_out("none    %s: %s\n", answers[i].cluster, answers[i].reason);
+    if (code == TWS_OK && answers[0].found) tws_evidence_print(cli, &answers[0].evidence);
     if (answers[0].found) tws_out("\nlook closer: twinspeed estimate %s\n", answers[0].arguments);
   }
   if (code == TWS_OK && !answers[0].found)

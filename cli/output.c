@@ -146,8 +146,37 @@ void tws_table_row(tws_table *table, const char *const *cells) {
   table->rows++;
 }
 
+static void remove_column(tws_table *table, int column) {
+  for (int r = 0, to = 0; r < table->rows; r++)
+    for (int c = 0; c < table->columns; c++) {
+      char *cell = table->cells[r * table->columns + c];
+      if (c == column)
+        tws_free(cell);
+      else
+        table->cells[to++] = cell;
+    }
+  table->columns--;
+}
+
+void tws_table_compact(tws_table *table, int keep, tws_text *same) {
+  for (int c = keep; c < table->columns && !table->failed;) {
+    int empty = 1, alike = table->rows > 2;
+    for (int r = 1; r < table->rows; r++) {
+      const char *cell = table->cells[r * table->columns + c];
+      empty &= !*cell || strcmp(cell, "-") == 0;
+      alike &= strcmp(cell, table->cells[table->columns + c]) == 0;
+    }
+    if (!empty && alike && same)
+      tws_text_add(same, "%s%s %s", same->length ? ", " : "", table->cells[c], table->cells[table->columns + c]);
+    if (empty || (alike && same))
+      remove_column(table, c);
+    else
+      c++;
+  }
+}
+
 static int looks_numeric(const char *text) {
-  while (*text == ' ' || *text == '+' || *text == '-' || *text == '<') text++;
+  while (*text == ' ' || *text == '+' || *text == '-' || *text == '<' || *text == '~') text++;
   return isdigit((unsigned char)*text) || *text == '\0';
 }
 

@@ -27,9 +27,18 @@ static void remark_name(const tws_cli *cli, const char *model) {
     tws_say(cli, "note: %s is the built-in model; -m ./%s takes what is in this folder", model, model);
 }
 
+void tws_noise_remark(const tws_cli *cli, const tws_profile *profile) {
+  if (tws_profile_is_noisy(profile))
+    tws_warn(cli,
+             "the machine was not quiet when profile %s was measured: a repeated product drifted by %.0f %%, samples "
+             "spread by %.0f %%; what is predicted with it is no surer",
+             tws_profile_name(profile), 100 * tws_profile_drift(profile), 100 * tws_profile_spread(profile));
+}
+
 void tws_job_assumptions(const tws_cli *cli, const char *model, const tws_job *job) {
   remark_name(cli, model);
   if (job->assumed_dtype) remark_dtype(cli, job->network);
+  tws_noise_remark(cli, job->profile);
 }
 
 static void remark_idle_keys(const tws_cli *cli, const tws_config *config) {

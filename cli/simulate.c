@@ -6,6 +6,7 @@
 #include "cli/outputs.h"
 #include "cli/remarks.h"
 #include "cli/stage_view.h"
+#include "cli/verdict.h"
 #include "job/modules.h"
 #include "job/simulate.h"
 #include "traces/timeline.h"
@@ -130,6 +131,8 @@ static tws_code print_result(const tws_cli *cli, const options *o, const tws_job
   }
   TWS_TRY(print_shares(cli, s, err));
   tws_out("%s\n", s->of_job.result.path.text);
+  const tws_evidence evidence = tws_evidence_of_job(job);
+  tws_evidence_print(cli, &evidence);
   if (o->trace)
     tws_say(cli, "timeline written to %s: open it in https://ui.perfetto.dev or chrome://tracing", o->trace);
   return TWS_OK;
@@ -175,6 +178,8 @@ static tws_code print_json(const tws_job *job, const simulation *s, tws_error *e
   cJSON_AddItemToObject(root, "collective_s", named_values(collective_name, path->collective_s, TWS_COLLECTIVE_COUNT));
   cJSON_AddItemToObject(root, "kernel_s", named_values(kernel_name, path->kernel_s, TWS_KERNEL_COUNT));
   cJSON_AddStringToObject(root, "bottleneck", path->text);
+  const tws_evidence evidence = tws_evidence_of_job(job);
+  cJSON_AddItemToObject(root, "evidence", tws_evidence_json(&evidence));
   cJSON_AddNumberToObject(root, "events", (double)s->of_job.result.events);
   cJSON_AddNumberToObject(root, "wall_s", s->of_job.wall_s);
   return tws_out_json(root, err);

@@ -8,6 +8,7 @@
 #include "cli/job_view.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
+#include "cli/tune_view.h"
 #include "job/modules.h"
 #include "traces/measurements.h"
 
@@ -174,19 +175,31 @@ static tws_code check_measurable(const session *s, tws_error *err) {
 
 /* ---- what was found ---- */
 
+/* Steps that vary by more than two candidates differ cannot say which of the two is faster. */
 static void print_validation(const tws_tune_result *result, int64_t count) {
-  double best = 0, errors[64];
+  double best = 0, spread = 0, errors[64];
   int n = 0;
   for (int i = 0; i < result->fits && i < count && n < 64; i++) {
     const tws_tune_candidate *c = &result->candidates[i];
     if (c->measured_s <= 0) continue;
     best = fmax(best, c->samples / c->measured_s);
+    spread = fmax(spread, c->measured_spread_s / c->measured_s);
     errors[n++] = fabs(c->samples / tws_tune_throughput(c) - c->measured_s) / c->measured_s;
   }
   if (n == 0) return;
-  double pick = result->candidates[0].samples / result->candidates[0].measured_s;
-  tws_out("\nmeasured: median error of the prediction %.1f %%; the tuner's pick reaches %.1f %% of the best measured\n",
-          tws_sample_median(errors, (size_t)n) * 100, pick / best * 100);
+  const double error = tws_sample_median(errors, (size_t)n) * 100;
+  const double share = result->candidates[0].samples / result->candidates[0].measured_s / best;
+  tws_out("\nmeasured: median error of the prediction %.1f %%, the steps of a run spread over %.1f %%\n", error,
+          100 * spread);
+  if (n == 1)
+    tws_out("only one configuration was measured: nothing to compare the tuner's pick with\n");
+  else if (share == 1)
+    tws_out("the tuner's pick is the best of the %d that were measured\n", n);
+  else if (1 - share <= spread)
+    tws_out("the tuner's pick is as fast as the best of the %d that were measured, as far as such a spread can tell\n",
+            n);
+  else
+    tws_out("the tuner's pick reaches %.1f %% of the best of the %d that were measured\n", 100 * share, n);
 }
 
 static tws_code explain_no_winner(const tws_tune_result *result, tws_error *err) {
@@ -212,8 +225,7 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
   tws_out("%s, %s parameters, on %s (%s)\n\n", s->job->network->name,
           tws_format_count((double)tws_network_params(s->job->network, 0), params, sizeof params), s->job->cluster.name,
           tws_profile_name(s->job->profile));
-  tws_tune_table(result, &s->request, (int)s->o->rows, &text);
-  TWS_TRY(tws_out_text(&text, err));
+  TWS_TRY(tws_tune_print(cli, result, &s->request, (int)s->o->rows, err));
   print_validation(result, s->o->validate);
   char estimate[32], simulate[32];
   tws_out("\nestimated in %s, simulated in %s\n", tws_format_seconds(result->estimate_s, estimate, sizeof estimate),

@@ -37,3 +37,10 @@ cJSON *tws_fit_json(const tws_fit *fit) {
   cJSON_AddNumberToObject(json, "node_have_bytes", fit->capacity.node);
   return json;
 }
+
+void tws_evidence_print(const tws_cli *cli, const tws_evidence *evidence) {
+  char text[320];
+  const int red = evidence->kind == TWS_EVIDENCE_WRONG;
+  tws_evidence_text(evidence, text, sizeof text);
+  if (*text) tws_out("%sEvidence%s %s\n", tws_style(cli, red ? TWS_RED : TWS_BOLD), tws_style(cli, TWS_PLAIN), text);
+}

@@ -1,11 +1,14 @@
-/* How it is shown whether a job fits its cluster. */
+/* How it is shown whether a job fits its cluster, and how far what is said of it is from what was measured. */
 #ifndef TWS_CLI_VERDICT_H
 #define TWS_CLI_VERDICT_H
 
 #include "cli/cli.h"
 #include "job/fit.h"
+#include "validation/evidence.h"
 
 void tws_fit_print(const tws_cli *cli, const tws_fit *fit);
 cJSON *tws_fit_json(const tws_fit *fit);
+/* A line on the nearest measured run; nothing where the machine's own profile is the evidence. */
+void tws_evidence_print(const tws_cli *cli, const tws_evidence *evidence);
 
 #endif

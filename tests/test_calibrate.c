@@ -234,6 +234,64 @@ START_TEST(the_least_disturbed_makes_the_profile) {
 }
 END_TEST
 
+/* ---- a machine that is not quiet ---- */
+
+typedef struct noise {
+  const double *drift;
+  int times;
+} noise;
+
+static tws_code measure_noisily(void *user, tws_measurements *out, tws_error *e) {
+  noise *n = user;
+  (void)e;
+  const double drift = n->drift[n->times++];
+  *out = example(1, 1 + drift);
+  out->reference_s = 1e-3;
+  out->reference_min_s = 1e-3;
+  out->reference_max_s = 1e-3 * (1 + drift);
+  return TWS_OK;
+}
+
+/* Measured again until quiet, three times at most; the least disturbed samples and the quietest drift are kept, the
+ * profile says so, and what uses it warns. */
+START_TEST(measured_until_quiet) {
+  static const struct {
+    double drift[3], kept;
+    int times, noisy;
+  } cases[] = {{{0.1}, 0.1, 1, 0}, {{0.6, 0.05}, 0.05, 2, 0}, {{0.8, 0.46, 0.7}, 0.46, 3, 1}};
+  make_folder();
+  for (int i = 0; i < 3; i++) {
+    noise n = {cases[i].drift, 0};
+    tws_measurements m;
+    OK(tws_calibration_until_quiet(measure_noisily, &n, TWS_CALIBRATION_REPEATS, NULL, &m, &err));
+    ck_assert_int_eq(n.times, cases[i].times);
+    ck_assert_double_eq_tol(tws_calibration_drift(&m), cases[i].kept, 1e-12);
+    const tws_measurements undisturbed = example(1, 1 + cases[i].kept);
+    ck_assert_double_eq_tol(m.kernels[0].seconds / undisturbed.kernels[0].seconds, 1, 1e-12);
+    tws_profile_builder *builder;
+    OK(tws_calibration_profile("test", &m, 1, NULL, &builder, &err));
+    OK(tws_profile_builder_write(builder, in_folder("host.json"), &err));
+    tws_profile_builder_destroy(builder);
+    tws_profile *profile;
+    OK(tws_profile_load(in_folder("host.json"), &profile, &err));
+    ck_assert_int_eq(tws_profile_is_noisy(profile), cases[i].noisy);
+    ck_assert_double_eq_tol(tws_profile_drift(profile), cases[i].kept, 1e-3);
+    tws_profile_destroy(profile);
+    static const char *const verbs[] = {"estimate -m gpt2", "check -m gpt2", "simulate -m gpt2", "profile -m gpt2"};
+    for (int v = 0; v < 4; v++) {
+      command_result r = twinspeed("%s --seq 64 --profile %s", verbs[v], in_folder("host.json"));
+      ck_assert_msg(count_lines_with(r.err, "warning: the machine was not quiet") == cases[i].noisy, "%s: %s", verbs[v],
+                    r.err);
+      command_free(&r);
+    }
+    tws_measurements kept = undisturbed;
+    tws_measurements_free(&kept);
+    tws_measurements_free(&m);
+  }
+  remove_folder();
+}
+END_TEST
+
 /* ---- this machine ---- */
 
 START_TEST(calibrate_this_machine) {
@@ -325,6 +383,7 @@ int main(void) {
   tcase_add_test(tcase, sizes_of_operands_are_checked);
   tcase_add_test(tcase, measurements_file_round_trip);
   tcase_add_test(tcase, the_least_disturbed_makes_the_profile);
+  tcase_add_test(tcase, measured_until_quiet);
   tcase_add_test(tcase, calibrate_this_machine);
   tcase_add_test(tcase, calibrate_emulated_device);
   suite_add_tcase(suite, tcase);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "command.h"
+#include "validation/evidence.h"
 #include "validation/published.h"
 
 #define RUNS TWS_SOURCE_DIR "/scenarios/published/runs.json"
@@ -28,6 +29,22 @@ static int find(const tws_published *published, const char *id) {
 static int ascending(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
+}
+
+/* What verbs say of the run is what comes out of it. */
+static void hold_evidence(const tws_published_run *run, const tws_job *job, double error) {
+  int count;
+  const tws_evidence_run *known = tws_evidence_runs(&count), *end = known + count;
+  while (known < end && strcmp(known->id, run->id) != 0) known++;
+  ck_assert_msg(known < end, "%s is missing in validation/evidence.def", run->id);
+  ck_assert_msg(fabs(known->error - error) < 0.02, "%s: evidence.def has %.1f %%, it is %.1f %%", run->id,
+                100 * known->error, 100 * error);
+  ck_assert_int_eq(known->gpus, run->gpus);
+  ck_assert_double_eq_tol(known->parameters / (double)tws_network_params(job->network, 0), 1, 1e-3);
+  ck_assert_int_eq(known->stage, tws_job_ranks_along(job, TWS_AXIS_DATA) > 1 ? job->config->zero.stage : 0);
+  ck_assert_ptr_nonnull(strstr(tws_profile_name(job->profile), known->gpu));
+  const tws_evidence own = tws_evidence_of_job(job);
+  ck_assert_int_eq(own.kind, fabs(own.nearest->error) > 0.15 ? TWS_EVIDENCE_WRONG : TWS_EVIDENCE_NEAR);
 }
 
 /* Every run is a prediction or a reason; predictions are of the right size, for time and for memory. */
@@ -54,6 +71,7 @@ START_TEST(each_run_is_predicted_or_says_why_not) {
       ck_assert_msg(tws_published_predict(job, &prediction, &err) == TWS_OK, "%s: %s", run->id, err.message);
       double step = tws_published_step(run, job, NULL);
       if (step > 0) errors[count++] = fabs(prediction.step_s / step - 1);
+      if (step > 0) hold_evidence(run, job, prediction.step_s / step - 1);
       if (run->state_gib > 0) ck_assert_double_lt(fabs(prediction.state_gib / run->state_gib - 1), 0.1);
       if (run->activation_gib > 0) ck_assert_double_lt(fabs(prediction.activation_gib / run->activation_gib - 1), 0.2);
       if (run->fits >= 0) ck_assert_int_eq(prediction.fits, run->fits);

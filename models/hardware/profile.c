@@ -343,6 +343,8 @@ static tws_code read_figures(const tws_json *json, tws_profile *profile, tws_err
                          "unknown backend \"%.60s\"", backend);
   TWS_TRY(tws_json_number(json, root, "memory_bytes", 1, 1, 1e18, 0, &profile->memory_bytes, err));
   TWS_TRY(tws_json_number(json, root, "overhead_bytes", 0, 0, 1e18, 0, &profile->overhead_bytes, err));
+  TWS_TRY(tws_json_number(json, root, "spread", 0, 0, 1e9, 0, &profile->spread, err));
+  TWS_TRY(tws_json_number(json, root, "drift", 0, 0, 1e9, 0, &profile->drift, err));
   TWS_TRY(tws_json_int(json, root, "cores", 0, 0, 1 << 20, 0, &cores, err));
   profile->cores = (int)cores;
   TWS_TRY(tws_json_bool(json, root, "serial_streams", 0, profile->backend == TWS_BACKEND_HOST, &profile->serial_streams,
@@ -360,6 +362,8 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
                                       "name",
                                       "provenance",
                                       "details",
+                                      "spread",
+                                      "drift",
                                       "backend",
                                       "cores",
                                       "memory_bytes",
@@ -456,6 +460,18 @@ const char *tws_profile_name(const tws_profile *profile) {
 }
 const char *tws_profile_provenance(const tws_profile *profile) {
   return profile->provenance;
+}
+
+double tws_profile_spread(const tws_profile *profile) {
+  return profile->spread;
+}
+
+double tws_profile_drift(const tws_profile *profile) {
+  return profile->drift;
+}
+
+int tws_profile_is_noisy(const tws_profile *profile) {
+  return profile->spread > TWS_PROFILE_QUIET_SPREAD || profile->drift > TWS_PROFILE_QUIET_DRIFT;
 }
 tws_backend_kind tws_profile_backend(const tws_profile *profile) {
   return profile->backend;

@@ -25,6 +25,13 @@ const char *const *tws_profile_builtin_names(void);
 
 const char *tws_profile_name(const tws_profile *profile);
 const char *tws_profile_provenance(const tws_profile *profile); /* one line: source, date, machine */
+/* How quiet the machine was when it was measured, relative: the median spread of a sample, and how far the time of one
+ * product that was repeated between all others moved. 0: not recorded. */
+double tws_profile_spread(const tws_profile *profile);
+double tws_profile_drift(const tws_profile *profile);
+#define TWS_PROFILE_QUIET_SPREAD 0.2
+#define TWS_PROFILE_QUIET_DRIFT 0.25
+int tws_profile_is_noisy(const tws_profile *profile); /* beyond these */
 tws_backend_kind tws_profile_backend(const tws_profile *profile);
 double tws_profile_memory_bytes(const tws_profile *profile); /* of one device; host: of the node */
 /* Dense flop/s of one device; host: of one core. A type without a figure of its own has float32's. */

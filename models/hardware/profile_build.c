@@ -23,7 +23,7 @@ struct tws_profile_builder {
   const char *name, *provenance;
   tws_backend_kind backend;
   int cores, failed;
-  double memory_bytes, overhead_bytes, bandwidth, node_bandwidth, launch_s;
+  double memory_bytes, overhead_bytes, bandwidth, node_bandwidth, launch_s, spread, drift;
   double peak[TWS_DTYPE_COUNT];
   kernel_sample *kernels;
   collective_sample *collectives;
@@ -61,6 +61,11 @@ void tws_profile_builder_destroy(tws_profile_builder *builder) {
 
 void tws_profile_builder_provenance(tws_profile_builder *builder, const char *line) {
   builder->provenance = keep_text(builder, line);
+}
+
+void tws_profile_builder_noise(tws_profile_builder *builder, double spread, double drift) {
+  builder->spread = spread;
+  builder->drift = drift;
 }
 
 void tws_profile_builder_detail(tws_profile_builder *builder, const char *key, const char *text) {
@@ -164,8 +169,10 @@ static void add_figures(const tws_profile_builder *b, tws_text *out) {
     tws_text_add(out, ": ");
     add_string(out, b->details[i].text);
   }
-  tws_text_add(out, "%s},\n  \"backend\": \"%s\",\n", b->detail_count > 0 ? "\n  " : "",
-               b->backend == TWS_BACKEND_CUDA ? "cuda" : "host");
+  tws_text_add(out, "%s},\n", b->detail_count > 0 ? "\n  " : "");
+  if (b->spread > 0 || b->drift > 0)
+    tws_text_add(out, "  \"spread\": %.4g,\n  \"drift\": %.4g,\n", b->spread, b->drift);
+  tws_text_add(out, "  \"backend\": \"%s\",\n", b->backend == TWS_BACKEND_CUDA ? "cuda" : "host");
   tws_text_add(out, "  \"cores\": %d,\n  \"memory_bytes\": %.0f,\n  \"overhead_bytes\": %.0f,\n", b->cores,
                b->memory_bytes, b->overhead_bytes);
   tws_text_add(out, "  \"peak_flops\": {");

@@ -22,6 +22,8 @@ void tws_profile_builder_destroy(tws_profile_builder *builder);                 
 void tws_profile_builder_provenance(tws_profile_builder *builder, const char *line);
 void tws_profile_builder_detail(tws_profile_builder *builder, const char *key,
                                 const char *text); /* "cpu", "blas", ... */
+/* Relative: the median spread of a sample, the drift of what was measured again and again. */
+void tws_profile_builder_noise(tws_profile_builder *builder, double spread, double drift);
 void tws_profile_builder_node(tws_profile_builder *builder, int cores, double memory_bytes, double overhead_bytes);
 /* Sustained flop/s of one device; host: of one core (one thread). */
 void tws_profile_builder_peak(tws_profile_builder *builder, tws_dtype dtype, double flops_per_s);

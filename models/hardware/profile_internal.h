@@ -65,6 +65,7 @@ struct tws_profile {
   tws_backend_kind backend;
   int cores, serial_streams;
   double memory_bytes, overhead_bytes;
+  double spread, drift; /* of the measurements */
   double peak[TWS_DTYPE_COUNT];
   double bandwidth, node_bandwidth, bandwidth_efficiency, launch_s;
   double matmul_efficiency, tile_overhead_s, misaligned;

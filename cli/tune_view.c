@@ -1,0 +1,67 @@
+#include "cli/tune_view.h"
+
+#include "base/units.h"
+#include "cli/job_view.h"
+#include "cli/verdict.h"
+
+const char *tws_variant_axes_cell(const tws_variant *v) {
+  char pipeline[48] = "", tensor[32] = "", sequence[32] = "";
+  if (v->pipeline > 1)
+    snprintf(pipeline, sizeof pipeline, "pp %d %s%s", v->pipeline, tws_pipeline_kind_name(v->schedule.kind),
+             v->schedule.virtual_stages > 1 ? tws_cell(":%d", v->schedule.virtual_stages) : "");
+  if (v->tensor > 1) snprintf(tensor, sizeof tensor, "tp %d%s", v->tensor, v->sequence_parallel ? "+seq" : "");
+  if (v->sequence > 1) snprintf(sequence, sizeof sequence, "sp %d", v->sequence);
+  return tws_cell("%s%s%s%s%s", pipeline, *pipeline && (*tensor || *sequence) ? ", " : "", tensor,
+                  *tensor && *sequence ? ", " : "", sequence);
+}
+
+static void add_candidate(const tws_tune_candidate *c, const tws_tune_request *request, tws_table *table) {
+  const tws_variant *v = &c->variant;
+  const double tokens = tws_tune_throughput(c) * (double)tws_job_sequence(request->job);
+  const tws_evidence evidence = tws_evidence_of_variant(request->job, v);
+  char predicted[32], measured[32] = "-", memory[32];
+  tws_format_seconds(c->simulated_s > 0 ? c->simulated_s : c->estimate.step_s, predicted, sizeof predicted);
+  if (c->measured_s > 0) tws_format_seconds(c->measured_s, measured, sizeof measured);
+  tws_table_row(table, (const char *[]){tws_cell("%d", v->stage),
+                                        tws_cell("%lld x %lld", (long long)v->micro, (long long)v->accumulation),
+                                        tws_recompute_name(v->recompute), tws_variant_axes_cell(v),
+                                        tws_cell("%d", v->ranks), v->threads > 0 ? tws_cell("%d", v->threads) : "-",
+                                        tws_cell("%s%s", c->simulated_s > 0 ? "" : "~", predicted), measured,
+                                        tws_thousands((int64_t)(tokens + 0.5)),
+                                        tws_format_bytes(c->needed_bytes, memory, sizeof memory),
+                                        evidence.nearest ? tws_evidence_word(evidence.kind) : "-"});
+}
+
+static tws_code print_candidates(const tws_cli *cli, const tws_tune_result *result, const tws_tune_request *request,
+                                 int rows, tws_error *err) {
+  tws_table table;
+  tws_text same = {0};
+  int paths = 0;
+  tws_table_init(&table, 11);
+  tws_table_row(&table, (const char *[]){"ZeRO", "batch", "recompute", "parallel", "ranks", "threads", "step",
+                                         "measured", "tokens/s", "memory/rank", "evidence"});
+  for (int i = 0; i < result->fits && i < rows; i++) {
+    add_candidate(&result->candidates[i], request, &table);
+    paths |= !(result->candidates[i].simulated_s > 0);
+  }
+  tws_table_compact(&table, 2, &same);
+  tws_code code = tws_table_print(cli, &table, err);
+  if (result->fits > rows) tws_out("... and %d more that fit\n", result->fits - rows);
+  if (code == TWS_OK && same.length) tws_out("all: %s\n", same.data);
+  tws_out("batch: micro batch x accumulation%s\n", paths ? "; ~: longest path, not simulated" : "");
+  tws_text_free(&same);
+  return code;
+}
+
+tws_code tws_tune_print(const tws_cli *cli, const tws_tune_result *result, const tws_tune_request *request, int rows,
+                        tws_error *err) {
+  if (result->fits > 0) TWS_TRY(print_candidates(cli, result, request, rows, err));
+  tws_out("%d configurations: %d fit, %d rejected, %d simulated\n", result->count, result->fits,
+          result->count - result->fits, result->simulated);
+  for (int i = 0; i < result->rejection_count; i++)
+    tws_out("  %6d  %s\n", result->rejections[i].count, result->rejections[i].reason);
+  if (result->fits == 0) return TWS_OK;
+  const tws_evidence evidence = tws_evidence_of_variant(request->job, &result->candidates[0].variant);
+  tws_evidence_print(cli, &evidence);
+  return TWS_OK;
+}
