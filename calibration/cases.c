@@ -215,6 +215,31 @@ static tws_code expert_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws
   return TWS_OK;
 }
 
+/* A convolution and what is around it; side, stride and groups are those of `d`. Without padding, which a profile does
+ * not hold: the sizes are those of pictures that have it. */
+static tws_code picture_cases(tws_dtype dtype, const int64_t d[8], tws_case_list *list, tws_error *err) {
+  for (int kernel = TWS_KERNEL_CONVOLUTION; kernel <= TWS_KERNEL_CONVOLUTION_GRAD_WEIGHT; kernel++) {
+    tws_work work = start_case((tws_kernel)kernel, dtype);
+    memcpy(work.d, d, sizeof work.d);
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
+  for (int kernel = TWS_KERNEL_BATCH_NORM; kernel <= TWS_KERNEL_BATCH_NORM_EVALUATION; kernel++) {
+    tws_work work = start_case((tws_kernel)kernel, dtype);
+    work.d[0] = d[0] * d[1] * d[2];
+    work.d[1] = d[3];
+    work.f[0] = 1e-5;
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
+  for (int kernel = TWS_KERNEL_MAX_POOL; kernel <= TWS_KERNEL_AVERAGE_POOL_GRAD; kernel++) {
+    tws_work work = start_case((tws_kernel)kernel, dtype);
+    memcpy(work.d, d, 4 * sizeof *d);
+    work.d[4] = d[1] < 3 ? d[1] : 3;
+    work.d[5] = 2;
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
+  return TWS_OK;
+}
+
 /* Kernels over a count of elements. */
 static tws_code count_cases(tws_dtype dtype, int64_t count, tws_case_list *list, tws_error *err) {
   for (int kernel = 0; kernel < TWS_KERNEL_COUNT; kernel++) {
@@ -241,6 +266,10 @@ static tws_code host_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_
   static const int64_t planes[][2] = {{64, 256}, {512, 256}, {1024, 1024}, {16, 64}, {256, 768}, {2048, 512}};
   static const int64_t counts[] = {1 << 10, 1 << 16, 1 << 20, 1 << 13, 1 << 18, 1 << 22};
   static const model_scale middle = {512, 256, 32};
+  static const int64_t pictures[][8] = {{4, 18, 18, 16, 32, 3, 1, 1},   {4, 16, 16, 64, 32, 1, 1, 1},
+                                        {2, 33, 33, 32, 64, 3, 2, 1},   {2, 58, 58, 64, 64, 3, 1, 1},
+                                        {1, 230, 230, 3, 64, 7, 2, 1},  {8, 16, 16, 128, 128, 3, 1, 1},
+                                        {4, 28, 28, 128, 256, 1, 1, 1}, {4, 30, 30, 96, 96, 3, 1, 96}};
   TWS_TRY(host_linear_cases(dtype, quick, list, err));
   TWS_TRY(host_attention_cases(dtype, quick, list, err));
   for (int i = 0; i < (quick ? 3 : 6); i++) {
@@ -250,6 +279,7 @@ static tws_code host_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_
     TWS_TRY(expert_cases(dtype, planes[i][0], planes[i][1], list, err));
   }
   for (int i = 0; i < (quick ? 3 : 6); i++) TWS_TRY(count_cases(dtype, counts[i], list, err));
+  for (int i = 0; i < (quick ? 3 : 8); i++) TWS_TRY(picture_cases(dtype, pictures[i], list, err));
   return TWS_OK;
 }
 
@@ -258,6 +288,10 @@ static tws_code device_cases(tws_dtype dtype, int quick, tws_case_list *list, tw
   static const int64_t losses[][2] = {{64, 512}, {4096, 50304}, {16384, 50304}, {1024, 50304}};
   static const int64_t counts[] = {1 << 10, 1 << 20, 1 << 26, 1 << 16, 1 << 23, 1 << 28};
   static const model_scale large = {50304, 1024, 64};
+  static const int64_t pictures[][8] = {{32, 58, 58, 64, 64, 3, 1, 1},   {32, 56, 56, 64, 256, 1, 1, 1},
+                                        {32, 30, 30, 128, 128, 3, 1, 1}, {32, 230, 230, 3, 64, 7, 2, 1},
+                                        {32, 57, 57, 256, 512, 1, 2, 1}, {32, 16, 16, 256, 256, 3, 1, 1},
+                                        {32, 9, 9, 512, 512, 3, 1, 1},   {32, 58, 58, 128, 128, 3, 1, 128}};
   TWS_TRY(device_linear_cases(dtype, quick, list, err));
   TWS_TRY(device_attention_cases(dtype, quick, list, err));
   for (int i = 0; i < (quick ? 3 : 6); i++) {
@@ -268,6 +302,7 @@ static tws_code device_cases(tws_dtype dtype, int quick, tws_case_list *list, tw
     TWS_TRY(count_cases(dtype, counts[i], list, err));
   }
   for (int i = 0; i < (quick ? 2 : 4); i++) TWS_TRY(loss_cases(dtype, losses[i][0], losses[i][1], list, err));
+  for (int i = 0; i < (quick ? 3 : 8); i++) TWS_TRY(picture_cases(dtype, pictures[i], list, err));
   return TWS_OK;
 }
 

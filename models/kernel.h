@@ -46,10 +46,11 @@ enum {
   TWS_LENGTHS = 16384,      /* an operand says how many keys each sequence has */
   TWS_Q_KV = 32768,         /* queries are one operand, keys and values another */
   TWS_Q_K_V = 65536,        /* queries, keys and values are three */
+  TWS_RUNNING = 131072,     /* BATCH_NORM: running statistics follow */
 };
 
 /* The flags' names in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
-enum { TWS_KERNEL_FLAGS = 17 };
+enum { TWS_KERNEL_FLAGS = 18 };
 const char *tws_kernel_flag_name(int bit);
 
 enum { TWS_WORK_DIMS = 8, TWS_WORK_PARAMETERS = 5 };

@@ -2,6 +2,7 @@
 #include "models/operator.h"
 #include "models/routing.h"
 
+#include <math.h>
 #include <string.h>
 
 #define UNUSED __attribute__((unused))
@@ -33,6 +34,7 @@ enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 }; /* of one element */
 #define DIMS5(a, b, c, d, e) .dims = 5, .dim = {#a, #b, #c, #d, #e}
 #define DIMS6(a, b, c, d, e, f) .dims = 6, .dim = {#a, #b, #c, #d, #e, #f}
 #define DIMS7(a, b, c, d, e, f, g) .dims = 7, .dim = {#a, #b, #c, #d, #e, #f, #g}
+#define DIMS8(a, b, c, d, e, f, g, h) .dims = 8, .dim = {#a, #b, #c, #d, #e, #f, #g, #h}
 #define PARAMETERS0() .parameters = 0
 #define PARAMETERS1(a) .parameters = 1, .parameter = {#a}
 #define PARAMETERS2(a, b) .parameters = 2, .parameter = {#a, #b}
@@ -93,6 +95,7 @@ void tws_work_set_parameter(tws_work *work, const char *name, double value) {
 #undef DIMS5
 #undef DIMS6
 #undef DIMS7
+#undef DIMS8
 #undef PARAMETERS0
 #undef PARAMETERS1
 #undef PARAMETERS2
@@ -112,6 +115,7 @@ void tws_work_set_parameter(tws_work *work, const char *name, double value) {
 #define DIMS5(a, b, c, d_, e) DIMS4(a, b, c, d_) NAMED(d, 4, e)
 #define DIMS6(a, b, c, d_, e, f_) DIMS5(a, b, c, d_, e) NAMED(d, 5, f_)
 #define DIMS7(a, b, c, d_, e, f_, g) DIMS6(a, b, c, d_, e, f_) NAMED(d, 6, g)
+#define DIMS8(a, b, c, d_, e, f_, g, h) DIMS7(a, b, c, d_, e, f_, g) NAMED(d, 7, h)
 #define PARAMETERS0()
 #define PARAMETERS1(a) NAMED(f, 0, a)
 #define PARAMETERS2(a, b) PARAMETERS1(a) NAMED(f, 1, b)
@@ -160,12 +164,26 @@ static inline double pairs(double seq, double kv_seq, double window, int bidirec
   return ends - begins;
 }
 
+/* Windows along one side of a picture, as tws_windows_of() counts them. */
+static inline double window(double extent, double side) {
+  return side > 0 ? side : extent;
+}
+static inline double windows(double extent, double side, double stride, double padding) {
+  const double room = extent + 2 * padding - side;
+  return side <= 0 ? 1 : room < 0 ? 0 : floor(room / (stride > 0 ? stride : 1)) + 1;
+}
+
+/* Numbers that one number of a convolution is a sum of. */
+static inline double taps(double side, double in, double groups) {
+  return (side > 0 ? side * side : 1) * in / (groups > 0 ? groups : 1);
+}
+
 double tws_work_flops(const tws_work *work) {
   if (work->kind != 0) return 0; /* not a compute operation */
   switch ((tws_kernel)work->code) {
 #define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
   case TWS_KERNEL_##id: {                                                                                    \
-    dims_ return flops_;                                                                                     \
+    dims_ parameters_ return flops_;                                                                         \
   }
 #include "models/operators.def"
     case TWS_KERNEL_COUNT:
@@ -178,7 +196,7 @@ double tws_work_elements(const tws_work *work) {
   switch ((tws_kernel)work->code) {
 #define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
   case TWS_KERNEL_##id: {                                                                                    \
-    dims_ return elements_;                                                                                  \
+    dims_ parameters_ return elements_;                                                                      \
   }
 #include "models/operators.def"
     case TWS_KERNEL_COUNT:

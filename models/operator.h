@@ -38,6 +38,7 @@ typedef enum tws_calibrated {
   TWS_CALIBRATED_LINEAR,    /* products of layers */
   TWS_CALIBRATED_ATTENTION, /* sequences and heads */
   TWS_CALIBRATED_EXCHANGE,  /* what exchanges between ranks rearrange */
+  TWS_CALIBRATED_PICTURE,   /* layers of a network on pictures */
   TWS_CALIBRATED_ONCE       /* nothing to vary */
 } tws_calibrated;
 

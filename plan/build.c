@@ -150,7 +150,8 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
                                         tws_input_elements(l, i) * (uint64_t)l->accumulation, whole);
   }
   TWS_TRY(tws_pipeline_begin(l));
-  return tws_zero_begin(l);
+  TWS_TRY(tws_zero_begin(l));
+  return tws_running_begin(l);
 }
 
 /* Most visits of a module are one operation. Long plans grow: what is large and freed at once goes back to the system,

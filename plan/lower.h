@@ -7,6 +7,7 @@
  *   modules.c    one visit -> kernels: forward; backward.c: backward; exchange.c: values that change hands
  *   moe.c        routers and the slots of experts
  *   zero.c       where parameters and gradients live and move, by ZeRO stage
+ *   running.c    running statistics of modules
  *   optimizer.c  the step: norm, clipping, the update, gathering of updated parameters; the end of an evaluation
  *   pipeline.c   which modules a stage runs, micro-batches in what order, messages between stages
  *   build.c      puts them together */
@@ -252,6 +253,11 @@ void tws_zero_contributed(tws_lower *l, uint32_t param);
 typedef int (*tws_zero_kind)(const tws_lower *l, uint32_t param);
 typedef void (*tws_zero_run)(tws_lower *l, int kind, uint64_t first, uint64_t count);
 void tws_zero_kept_runs(tws_lower *l, tws_zero_kind kind_of, tws_zero_run run);
+/* running.c */
+tws_code tws_running_begin(tws_lower *l);
+tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_t access);
+double tws_running_share(const tws_lower *l); /* what an update of this micro-batch multiplies them by */
+void tws_running_average(tws_lower *l);       /* at the end of a step, over ranks that saw different samples */
 /* optimizer.c */
 void tws_lower_step(tws_lower *l);
 void tws_lower_score(tws_lower *l); /* the end of an evaluation: the loss of all ranks */

@@ -26,6 +26,7 @@ int64_t tws_module_rows(const tws_lower *l, const tws_module *m) {
 #define FLAGS(flags_) work.flags |= (uint32_t)(flags_);
 #define LENGTHS (m->input[0] != TWS_NONE ? TWS_LENGTHS : 0)
 #define BIASED (m->param[1] != TWS_NONE ? TWS_BIAS : 0)
+#define FOLLOWED (l->b.phase == TWS_PHASE_FORWARD && !l->evaluates ? TWS_RUNNING : 0)
 #define MODULE(id, name_, summary_, sizes_, scalars_, flags_, traits_, forward_, backward_) \
   case TWS_MODULE_##id: {                                                                   \
     sizes_ scalars_ flags_ memcpy(work.d, sizes, sizeof sizes);                             \
@@ -63,6 +64,8 @@ typedef struct emission {
   tws_work work;
   tws_operand operand[TWS_BINDINGS];
   int count;
+  int unwanted;       /* what it finds is nobody's */
+  uint32_t fresh;     /* flags of gradients that are not added to */
   uint32_t add_to;    /* value: its gradient, made beside the one that is there, is added to it; or TWS_NONE */
   tws_operand beside; /* that one */
 } emission;
@@ -104,6 +107,7 @@ static void bind_parameter_gradient(tws_lower *l, emission *e, uint32_t param, u
   e->operand[e->count++] = tws_zero_gradient(l, param, &accumulate);
   e->work.dtype2 = (uint8_t)l->zero.grad_dtype;
   if (accumulate) e->work.flags |= adds_flag;
+  if (!accumulate) e->fresh |= adds_flag;
 }
 
 static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, uint32_t adds_flag) {
@@ -123,6 +127,15 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
     case TWS_BIND_INPUT:
       if (m->input[b.index] != TWS_NONE) e->operand[e->count++] = tws_input_read(l, m->input[b.index]);
       break;
+    case TWS_BIND_IN_OR_INPUT:
+      e->operand[e->count++] = in != TWS_NONE ? tws_value_read(l, in) : tws_input_read(l, m->input[b.index]);
+      break;
+    case TWS_BIND_RUNNING:
+      e->operand[e->count++] = tws_running_operand(l, m, TWS_READ);
+      break;
+    case TWS_BIND_RUNNING_UPDATE:
+      if (e->work.flags & TWS_RUNNING) e->operand[e->count++] = tws_running_operand(l, m, TWS_READ_WRITE);
+      break;
     case TWS_BIND_TAKE:
     case TWS_BIND_UPDATE:
       e->operand[e->count++] = tws_value_take(l, in, m->out[0], b.source == TWS_BIND_TAKE ? TWS_WRITE : TWS_READ_WRITE);
@@ -131,7 +144,10 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
       e->operand[e->count++] = tws_value_gradient(l, m->out[b.index]);
       break;
     case TWS_BIND_D_IN:
-      if (in != TWS_NONE) bind_input_gradient(l, e, in, adds_flag);
+      if (in != TWS_NONE)
+        bind_input_gradient(l, e, in, adds_flag);
+      else
+        e->unwanted = 1;
       break;
     case TWS_BIND_D_IN_PLACE:
     case TWS_BIND_D_IN_UPDATE:
@@ -150,16 +166,29 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
   }
 }
 
+/* Constants of this operation, where its kernel has some; whether it does. */
+static int arguments_of(const tws_lower *l, const tws_work *work, tws_arguments *arguments) {
+  if (work->code == TWS_KERNEL_BATCH_NORM) {
+    *arguments = (tws_arguments){{tws_running_share(l)}};
+    return 1;
+  }
+  return 0;
+}
+
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
+  tws_arguments arguments;
   emission e; /* its operands are made one by one */
   e.work = tws_module_work(l, m, (tws_kernel)kernel->kernel, 0);
-  e.count = 0;
+  e.count = e.unwanted = 0;
+  e.fresh = 0;
   e.add_to = TWS_NONE;
   const tws_operator *row = tws_operator_of((tws_kernel)kernel->kernel);
-  for (int i = 0; kernel->binding[i].source != TWS_BIND_END && l->b.failed == TWS_OK; i++)
+  for (int i = 0; kernel->binding[i].source != TWS_BIND_END && !e.unwanted && l->b.failed == TWS_OK; i++)
     bind(l, &e, m, kernel->binding[i], row->operand[i].adds_flag);
-  if (l->b.failed != TWS_OK) return;
-  tws_lower_compute(l, &e.work, e.operand, e.count);
+  if (e.fresh & e.work.flags) tws_builder_fail(&l->b, TWS_INTERNAL, "gradients of one kernel differ in age");
+  if (l->b.failed != TWS_OK || e.unwanted) return;
+  const int has_arguments = arguments_of(l, &e.work, &arguments);
+  tws_lower_compute_with(l, &e.work, has_arguments ? &arguments : NULL, e.operand, e.count);
   if (e.add_to != TWS_NONE) tws_lower_add_gradient(l, e.add_to, e.beside);
 }
 
@@ -298,11 +327,12 @@ static void (*const own_forward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_
     [TWS_MODULE_ROUTER] = tws_router_forward,   [TWS_MODULE_NORM] = forward_norm};
 
 static void forward(tws_lower *l, const tws_module *m) {
+  const int program = l->evaluates ? TWS_IN_EVALUATION : TWS_IN_TRAINING;
   if (own_forward[m->type])
     own_forward[m->type](l, m);
   else
     for (const tws_module_kernel *k = tws_module_row_of(m->type)->forward; k->binding[0].source; k++)
-      tws_lower_kernel(l, m, k);
+      if (k->programs & program) tws_lower_kernel(l, m, k);
 }
 
 void tws_lower_visit(tws_lower *l, const tws_visit *visit) {

@@ -283,6 +283,7 @@ void tws_lower_step(tws_lower *l) {
   clip(l);
   update_kept(l);
   gather_parameters(l);
+  tws_running_average(l);
 }
 
 /* CLIP turns the mean over all tokens into that over those that count; there are no gradients whose norm it

@@ -211,6 +211,8 @@ typedef struct tws_plan {
   uint32_t
       input[TWS_NETWORK_INPUTS]; /* as the network lists them: [accumulation][rows of a micro-batch on this rank] */
   uint32_t hyper, metrics;
+  uint32_t running;              /* of the modules that this rank has, one after another; TWS_NONE without any */
+  const uint64_t *running_first; /* per running statistics of the network: element there, or TWS_NO_OFFSET */
   tws_backend_kind backend;
   int threads;
 } tws_plan;

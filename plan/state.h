@@ -31,7 +31,8 @@ typedef enum tws_elements {
 
 typedef enum tws_initial {
   TWS_INITIAL_ZERO,
-  TWS_INITIAL_PARAMETER /* the parameter's own initial values, rounded to the entry's type */
+  TWS_INITIAL_PARAMETER, /* the parameter's own initial values, rounded to the entry's type */
+  TWS_INITIAL_RUNNING    /* what the network's running statistics begin with: tws_init_running() */
 } tws_initial;
 
 typedef struct tws_state_entry {

@@ -48,6 +48,15 @@ void tws_init_part(const tws_param *param, uint32_t index, uint64_t seed, const 
   }
 }
 
+void tws_init_running(const tws_plan *plan, float *out) {
+  for (uint32_t r = 0; r < plan->network->running_count; r++) {
+    const tws_running *running = &plan->network->running[r];
+    if (plan->running_first[r] == TWS_NO_OFFSET) continue;
+    for (int64_t i = 0; i < running->rows * running->columns; i++)
+      out[plan->running_first[r] + (uint64_t)i] = running->init_value[i / running->columns];
+  }
+}
+
 /* ---- by several threads ---- */
 
 enum { MOST_THREADS = 64, LEAST_COUNT = 1 << 14 }; /* a thread for fewer is not worth starting */

@@ -17,4 +17,7 @@ void tws_init_part(const tws_param *param, uint32_t index, uint64_t seed, const 
 void tws_init_part_with(int threads, const tws_param *param, uint32_t index, uint64_t seed,
                         const tws_param_slice *slice, uint64_t first, uint64_t count, float *out);
 
+/* What the running statistics of a rank begin with: all elements of its plan's entry. */
+void tws_init_running(const tws_plan *plan, float *out);
+
 #endif

@@ -171,6 +171,17 @@ static void free_weight_maker(weight_maker *m) {
   tws_free(m->rounded);
 }
 
+static tws_code init_running(tws_training *t, tws_error *err) {
+  if (t->plan->running == TWS_NONE) return TWS_OK;
+  const uint64_t count = t->plan->buffers[t->plan->running].elements;
+  float *values = tws_calloc(count, sizeof *values);
+  if (!values) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_init_running(t->plan, values);
+  const tws_code code = tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, t->plan->running, 0, values, count, err);
+  tws_free(values);
+  return code;
+}
+
 static tws_code init_weights(tws_training *t, tws_error *err) {
   weight_maker maker;
   const tws_state *state = t->plan->state;
@@ -179,7 +190,7 @@ static tws_code init_weights(tws_training *t, tws_error *err) {
   for (uint32_t i = 0; i < state->shard_count && code == TWS_OK; i++)
     code = init_shard(t, &maker, &buffers, &state->shards[i], err);
   free_weight_maker(&maker);
-  return code;
+  return code == TWS_OK ? init_running(t, err) : code;
 }
 
 /* ---- steps ---- */

@@ -202,6 +202,101 @@ static const test_case table[] = {
     CASE(ADD, {20011}, {0}, 0, F),
     CASE(ADD, {33}, {0}, 0, B),
     CASE(ADD, {20011}, {0}, 0, H),
+    CASE(BATCH_NORM, {1, 1}, {1e-5, 0.1}, 0, F),
+    CASE(BATCH_NORM, {9, 48}, {1e-5, 0.1, 1}, TWS_RUNNING, F),
+    CASE(BATCH_NORM, {3000, 37}, {1e-5, 0.1, 0.25}, TWS_RUNNING, F),
+    CASE(BATCH_NORM, {70, 768}, {1e-5, 0.1, 1}, TWS_RUNNING, B),
+    CASE(BATCH_NORM, {300, 33}, {1e-3, 0.01}, 0, H),
+    CASE(BATCH_NORM_GRAD, {9, 48}, {1e-5, 0.1}, 0, F),
+    CASE(BATCH_NORM_GRAD, {3000, 37}, {1e-5, 0.1}, ACC, F),
+    CASE(BATCH_NORM_GRAD, {70, 768}, {1e-5, 0.1}, ACC_PARAM, M),
+    CASE(BATCH_NORM_GRAD, {300, 33}, {1e-5, 0.1}, ACC | ACC_PARAM, H),
+    CASE(BATCH_NORM_GRAD, {70, 64}, {1e-5, 0.1}, 0, B),
+    CASE(BATCH_NORM_GRAD, {70, 64}, {1e-5, 0.1}, ACC, HM),
+    CASE(BATCH_NORM_EVALUATION, {9, 48}, {1e-5, 0.1}, 0, F),
+    CASE(BATCH_NORM_EVALUATION, {70, 257}, {1e-5, 0.1}, 0, F),
+    CASE(BATCH_NORM_EVALUATION, {70, 768}, {1e-5, 0.1}, 0, B),
+    CASE(BATCH_NORM_EVALUATION, {70, 33}, {1e-5, 0.1}, 0, H),
+    CASE(CONVOLUTION, {1, 1, 1, 1, 1, 1, 1, 1}, {0}, 0, F),
+    CASE(CONVOLUTION, {2, 7, 5, 3, 8, 3, 1, 1}, {1}, TWS_BIAS, F),
+    CASE(CONVOLUTION, {2, 9, 11, 16, 24, 3, 2, 1}, {1}, TWS_BIAS | ACC, F),
+    CASE(CONVOLUTION, {3, 8, 8, 40, 20, 1, 1, 0}, {0}, TWS_BIAS, F),
+    CASE(CONVOLUTION, {3, 9, 7, 5, 20, 1, 2, 1}, {0}, ACC, F),
+    CASE(CONVOLUTION, {2, 15, 13, 3, 16, 7, 2, 1}, {3}, 0, F),
+    CASE(CONVOLUTION, {2, 12, 12, 3, 20, 4, 4, 1}, {0}, TWS_BIAS, F),
+    CASE(CONVOLUTION, {10, 12, 12, 32, 2, 5, 1, 1}, {2}, ACC, F), /* some pictures after the other */
+    CASE(CONVOLUTION, {2, 9, 8, 24, 24, 3, 1, 24}, {1}, TWS_BIAS | ACC, F),
+    CASE(CONVOLUTION, {2, 9, 8, 6, 12, 3, 2, 6}, {1}, TWS_BIAS, F),
+    CASE(CONVOLUTION, {2, 7, 8, 36, 40, 3, 1, 2}, {1}, ACC, F),
+    CASE(CONVOLUTION, {2, 9, 11, 16, 24, 3, 2, 1}, {1}, TWS_BIAS, M),
+    CASE(CONVOLUTION, {2, 9, 8, 64, 64, 1, 1, 1}, {0}, ACC, M),
+    CASE(CONVOLUTION, {2, 9, 11, 18, 24, 3, 1, 1}, {1}, ACC, H),
+    CASE(CONVOLUTION, {2, 9, 11, 18, 24, 3, 1, 1}, {0}, TWS_BIAS, HM),
+    CASE(CONVOLUTION, {2, 9, 8, 48, 48, 3, 1, 48}, {1}, TWS_BIAS, B),
+    CASE(CONVOLUTION, {2, 9, 8, 32, 48, 3, 1, 4}, {1}, TWS_BIAS | ACC, M),
+    CASE(CONVOLUTION_GRAD_INPUT, {1, 1, 1, 1, 1, 1, 1, 1}, {0}, 0, F),
+    CASE(CONVOLUTION_GRAD_INPUT, {2, 7, 5, 3, 8, 3, 1, 1}, {1}, TWS_BIAS, F),
+    CASE(CONVOLUTION_GRAD_INPUT, {2, 9, 11, 16, 24, 3, 2, 1}, {1}, TWS_BIAS | ACC, F),
+    CASE(CONVOLUTION_GRAD_INPUT, {3, 8, 8, 40, 20, 1, 1, 0}, {0}, TWS_BIAS, F),
+    CASE(CONVOLUTION_GRAD_INPUT, {3, 9, 7, 5, 20, 1, 2, 1}, {0}, ACC, F),
+    CASE(CONVOLUTION_GRAD_INPUT, {2, 15, 13, 3, 16, 7, 2, 1}, {3}, 0, F),
+    CASE(CONVOLUTION_GRAD_INPUT, {2, 12, 12, 3, 20, 4, 4, 1}, {0}, TWS_BIAS, F),
+    CASE(CONVOLUTION_GRAD_INPUT, {10, 12, 12, 32, 2, 5, 1, 1}, {2}, ACC, F), /* some pictures after the other */
+    CASE(CONVOLUTION_GRAD_INPUT, {2, 9, 8, 24, 24, 3, 1, 24}, {1}, TWS_BIAS | ACC, F),
+    CASE(CONVOLUTION_GRAD_INPUT, {2, 9, 8, 6, 12, 3, 2, 6}, {1}, TWS_BIAS, F),
+    CASE(CONVOLUTION_GRAD_INPUT, {2, 7, 8, 36, 40, 3, 1, 2}, {1}, ACC, F),
+    CASE(CONVOLUTION_GRAD_INPUT, {2, 9, 11, 16, 24, 3, 2, 1}, {1}, TWS_BIAS, M),
+    CASE(CONVOLUTION_GRAD_INPUT, {2, 9, 8, 64, 64, 1, 1, 1}, {0}, ACC, M),
+    CASE(CONVOLUTION_GRAD_INPUT, {2, 9, 11, 18, 24, 3, 1, 1}, {1}, ACC, H),
+    CASE(CONVOLUTION_GRAD_INPUT, {2, 9, 11, 18, 24, 3, 1, 1}, {0}, TWS_BIAS, HM),
+    CASE(CONVOLUTION_GRAD_INPUT, {2, 9, 8, 48, 48, 3, 1, 48}, {1}, TWS_BIAS, B),
+    CASE(CONVOLUTION_GRAD_INPUT, {2, 9, 8, 32, 48, 3, 1, 4}, {1}, TWS_BIAS | ACC, M),
+    CASE(CONVOLUTION_GRAD_WEIGHT, {1, 1, 1, 1, 1, 1, 1, 1}, {0}, 0, F),
+    CASE(CONVOLUTION_GRAD_WEIGHT, {2, 7, 5, 3, 8, 3, 1, 1}, {1}, TWS_BIAS, F),
+    CASE(CONVOLUTION_GRAD_WEIGHT, {2, 9, 11, 16, 24, 3, 2, 1}, {1}, TWS_BIAS | ACC, F),
+    CASE(CONVOLUTION_GRAD_WEIGHT, {3, 8, 8, 40, 20, 1, 1, 0}, {0}, TWS_BIAS, F),
+    CASE(CONVOLUTION_GRAD_WEIGHT, {3, 9, 7, 5, 20, 1, 2, 1}, {0}, ACC, F),
+    CASE(CONVOLUTION_GRAD_WEIGHT, {2, 15, 13, 3, 16, 7, 2, 1}, {3}, 0, F),
+    CASE(CONVOLUTION_GRAD_WEIGHT, {2, 12, 12, 3, 20, 4, 4, 1}, {0}, TWS_BIAS, F),
+    CASE(CONVOLUTION_GRAD_WEIGHT, {10, 12, 12, 32, 2, 5, 1, 1}, {2}, ACC, F), /* some pictures after the other */
+    CASE(CONVOLUTION_GRAD_WEIGHT, {2, 9, 8, 24, 24, 3, 1, 24}, {1}, TWS_BIAS | ACC, F),
+    CASE(CONVOLUTION_GRAD_WEIGHT, {2, 9, 8, 6, 12, 3, 2, 6}, {1}, TWS_BIAS, F),
+    CASE(CONVOLUTION_GRAD_WEIGHT, {2, 7, 8, 36, 40, 3, 1, 2}, {1}, ACC, F),
+    CASE(CONVOLUTION_GRAD_WEIGHT, {20, 12, 12, 32, 2, 5, 1, 1}, {2}, TWS_BIAS | ACC, B), /* and sums rounded once */
+    CASE(CONVOLUTION_GRAD_WEIGHT, {2, 9, 11, 16, 24, 3, 2, 1}, {1}, TWS_BIAS, M),
+    CASE(CONVOLUTION_GRAD_WEIGHT, {2, 9, 8, 64, 64, 1, 1, 1}, {0}, ACC, M),
+    CASE(CONVOLUTION_GRAD_WEIGHT, {2, 9, 11, 18, 24, 3, 1, 1}, {1}, ACC, H),
+    CASE(CONVOLUTION_GRAD_WEIGHT, {2, 9, 11, 18, 24, 3, 1, 1}, {0}, TWS_BIAS, HM),
+    CASE(CONVOLUTION_GRAD_WEIGHT, {2, 9, 8, 48, 48, 3, 1, 48}, {1}, TWS_BIAS, B),
+    CASE(CONVOLUTION_GRAD_WEIGHT, {2, 9, 8, 32, 48, 3, 1, 4}, {1}, TWS_BIAS | ACC, M),
+    CASE(MAX_POOL, {1, 1, 1, 1, 1, 1}, {0}, 0, F),
+    CASE(MAX_POOL, {2, 7, 9, 5, 3, 2}, {1}, ACC, F),
+    CASE(MAX_POOL, {3, 8, 8, 40, 2, 2}, {0}, 0, F),
+    CASE(MAX_POOL, {3, 7, 5, 33}, {0}, ACC, F),
+    CASE(MAX_POOL, {2, 8, 6, 24, 3, 1}, {1}, 0, B),
+    CASE(MAX_POOL, {2, 7, 9, 37, 3, 2}, {1}, ACC, H),
+    CASE(MAX_POOL, {2, 9, 9, 16, 3, 2}, {0}, ACC, B),
+    CASE(MAX_POOL_GRAD, {1, 1, 1, 1, 1, 1}, {0}, 0, F),
+    CASE(MAX_POOL_GRAD, {2, 7, 9, 5, 3, 2}, {1}, ACC, F),
+    CASE(MAX_POOL_GRAD, {3, 8, 8, 40, 2, 2}, {0}, 0, F),
+    CASE(MAX_POOL_GRAD, {3, 7, 5, 33}, {0}, ACC, F),
+    CASE(MAX_POOL_GRAD, {2, 8, 6, 24, 3, 1}, {1}, 0, B),
+    CASE(MAX_POOL_GRAD, {2, 7, 9, 37, 3, 2}, {1}, ACC, H),
+    CASE(MAX_POOL_GRAD, {2, 9, 9, 16, 3, 2}, {0}, ACC, B),
+    CASE(AVERAGE_POOL, {1, 1, 1, 1, 1, 1}, {0}, 0, F),
+    CASE(AVERAGE_POOL, {2, 7, 9, 5, 3, 2}, {1}, ACC, F),
+    CASE(AVERAGE_POOL, {3, 8, 8, 40, 2, 2}, {0}, 0, F),
+    CASE(AVERAGE_POOL, {3, 7, 5, 33}, {0}, ACC, F),
+    CASE(AVERAGE_POOL, {2, 8, 6, 24, 3, 1}, {1}, 0, B),
+    CASE(AVERAGE_POOL, {2, 7, 9, 37, 3, 2}, {1}, ACC, H),
+    CASE(AVERAGE_POOL, {2, 9, 9, 16, 3, 2}, {0}, ACC, B),
+    CASE(AVERAGE_POOL_GRAD, {1, 1, 1, 1, 1, 1}, {0}, 0, F),
+    CASE(AVERAGE_POOL_GRAD, {2, 7, 9, 5, 3, 2}, {1}, ACC, F),
+    CASE(AVERAGE_POOL_GRAD, {3, 8, 8, 40, 2, 2}, {0}, 0, F),
+    CASE(AVERAGE_POOL_GRAD, {3, 7, 5, 33}, {0}, ACC, F),
+    CASE(AVERAGE_POOL_GRAD, {2, 8, 6, 24, 3, 1}, {1}, 0, B),
+    CASE(AVERAGE_POOL_GRAD, {2, 7, 9, 37, 3, 2}, {1}, ACC, H),
+    CASE(AVERAGE_POOL_GRAD, {2, 9, 9, 16, 3, 2}, {0}, ACC, B),
     CASE(CROSS_ENTROPY, {1, 1, 1}, {1, 1}, 0, F),
     CASE(CROSS_ENTROPY, {5, 50, 64}, {0.2, 0.2}, 0, F),
     CASE(CROSS_ENTROPY, {9, 5001, 5056}, {0.125, 0.5}, 0, F),
@@ -410,6 +505,24 @@ static test_case random_case(int number) {
       for (int bit = 11; bit < TWS_KERNEL_FLAGS; ++bit) c.flags |= (uint32_t)draw(s, 20 + (uint64_t)bit, 0, 1) << bit;
       if (c.flags & (TWS_Q_KV | TWS_Q_K_V)) c.d[5] = draw(s, 21, 0, 150);
       c.d[6] = draw(s, 22, 0, 1) * draw(s, 23, 1, 80);
+      break;
+    case TWS_KERNEL_BATCH_NORM:
+      c.f[1] = 0.1, c.f[2] = 0.5, c.flags |= (uint32_t)draw(s, 20, 0, 1) * TWS_RUNNING;
+      break;
+    case TWS_KERNEL_CONVOLUTION:
+    case TWS_KERNEL_CONVOLUTION_GRAD_INPUT:
+    case TWS_KERNEL_CONVOLUTION_GRAD_WEIGHT:
+      c.d[0] = draw(s, 20, 1, 3), c.d[1] = draw(s, 21, 4, 14), c.d[2] = draw(s, 22, 4, 14), c.d[5] = draw(s, 23, 1, 4);
+      c.d[6] = draw(s, 24, 1, 3), c.d[7] = (int64_t[]){0, 1, 2, 6}[draw(s, 25, 0, 3)];
+      c.f[0] = (double)draw(s, 26, 0, c.d[5] / 2);
+      c.d[3] = (c.d[7] > 0 ? c.d[7] : 1) * draw(s, 27, 1, 20), c.d[4] = (c.d[7] > 0 ? c.d[7] : 1) * draw(s, 28, 1, 20);
+      break;
+    case TWS_KERNEL_MAX_POOL:
+    case TWS_KERNEL_MAX_POOL_GRAD:
+    case TWS_KERNEL_AVERAGE_POOL:
+    case TWS_KERNEL_AVERAGE_POOL_GRAD:
+      c.d[0] = draw(s, 20, 1, 3), c.d[1] = draw(s, 21, 4, 14), c.d[2] = draw(s, 22, 4, 14), c.d[4] = draw(s, 23, 0, 4);
+      c.d[5] = draw(s, 24, 1, 3), c.f[0] = (double)draw(s, 26, 0, c.d[4] / 2);
       break;
     case TWS_KERNEL_CROSS_ENTROPY:
       c.d[2] += c.d[1], c.f[0] = c.f[1] = 0.25;

@@ -13,10 +13,12 @@
 
 static const char *label(const tws_work *w, int threads, int device, int operand) {
   static char text[200];
-  snprintf(text, sizeof text, "%s [%lld %lld %lld %lld %lld] %s/%s flags %u, %d threads, device %d, operand %d",
+  snprintf(text, sizeof text,
+           "%s [%lld %lld %lld %lld %lld %lld %lld %lld] %s/%s flags %u, %d threads, device %d, operand %d",
            tws_kernel_name((tws_kernel)w->code), (long long)w->d[0], (long long)w->d[1], (long long)w->d[2],
-           (long long)w->d[3], (long long)w->d[4], tws_dtype_name((tws_dtype)w->dtype),
-           tws_dtype_name((tws_dtype)w->dtype2), w->flags, threads, device, operand);
+           (long long)w->d[3], (long long)w->d[4], (long long)w->d[5], (long long)w->d[6], (long long)w->d[7],
+           tws_dtype_name((tws_dtype)w->dtype), tws_dtype_name((tws_dtype)w->dtype2), w->flags, threads, device,
+           operand);
   return text;
 }
 
@@ -124,6 +126,12 @@ static values make_values(const tws_work *w, const tws_arguments *a, int threads
     forward.flags &= TWS_RMS;
     double *y = calloc((size_t)(w->d[0] * w->d[1]), sizeof *y);
     oracle_run(&forward, a, (double *[]){x.v[1], x.v[2], y, x.v[3]}, 4);
+    free(y);
+  } else if (w->code == TWS_KERNEL_BATCH_NORM_GRAD) {
+    forward.code = TWS_KERNEL_BATCH_NORM;
+    forward.flags = 0;
+    double *y = calloc((size_t)(w->d[0] * w->d[1]), sizeof *y);
+    oracle_run(&forward, a, (double *[]){x.v[1], x.v[2], x.v[2], y, x.v[3]}, 5);
     free(y);
   } else if (w->code == TWS_KERNEL_ATTENTION_GRAD) {
     double *operands[KERNEL_MAX_OPERANDS];

@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/random.h"
 #include "models/kernel.h"
+#include "tests/oracle_pictures.h"
 
 /* What the storage type makes of x. */
 static inline double stored(tws_dtype type, double x) {
@@ -463,6 +464,28 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
       oracle_linear_grad_weight(w, o);
+      break;
+    case TWS_KERNEL_CONVOLUTION:
+    case TWS_KERNEL_CONVOLUTION_GRAD_INPUT:
+    case TWS_KERNEL_CONVOLUTION_GRAD_WEIGHT:
+      oracle_convolution(w, o);
+      break;
+    case TWS_KERNEL_BATCH_NORM:
+      oracle_batch_norm(w, a, o);
+      break;
+    case TWS_KERNEL_BATCH_NORM_GRAD:
+      oracle_batch_norm_grad(w, o);
+      break;
+    case TWS_KERNEL_BATCH_NORM_EVALUATION:
+      oracle_batch_norm_evaluation(w, o);
+      break;
+    case TWS_KERNEL_MAX_POOL:
+    case TWS_KERNEL_MAX_POOL_GRAD:
+      oracle_pool(w, o, 0, w->code == TWS_KERNEL_MAX_POOL_GRAD);
+      break;
+    case TWS_KERNEL_AVERAGE_POOL:
+    case TWS_KERNEL_AVERAGE_POOL_GRAD:
+      oracle_pool(w, o, 1, w->code == TWS_KERNEL_AVERAGE_POOL_GRAD);
       break;
     case TWS_KERNEL_ROPE:
       oracle_rope(w, o, 1);

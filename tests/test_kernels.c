@@ -132,6 +132,29 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       PAIR(0, 2, 1);
       if (bias) PAIR(1, 3, 2);
       return 1;
+    case TWS_KERNEL_BATCH_NORM_GRAD:
+      FORWARD(BATCH_NORM, v[0], 3, v[1], v[2], zero, out, out2);
+      PAIR(0, 4, 0), PAIR(1, 5, 1), PAIR(2, 6, 2);
+      return 1;
+    case TWS_KERNEL_CONVOLUTION_GRAD_INPUT:
+      FORWARD(CONVOLUTION, v[0], 2, zero, v[1], out, NULL);
+      f->work.flags = 0;
+      PAIR(0, 2, 0);
+      return 1;
+    case TWS_KERNEL_CONVOLUTION_GRAD_WEIGHT:
+      FORWARD(CONVOLUTION, v[0], bias ? 3 : 2, v[1], zero, zero + x->info[2].count, out, NULL);
+      if (!bias) f->o[2] = out, f->o[3] = NULL, f->count = 4;
+      PAIR(0, 2, 1);
+      if (bias) PAIR(1, 3, 2);
+      return 1;
+    case TWS_KERNEL_MAX_POOL_GRAD:
+      FORWARD(MAX_POOL, v[0], 1, v[1], out);
+      PAIR(0, 2, 0);
+      return 1;
+    case TWS_KERNEL_AVERAGE_POOL_GRAD:
+      FORWARD(AVERAGE_POOL, v[0], 1, zero, out);
+      PAIR(0, 1, 0);
+      return 1;
     case TWS_KERNEL_ATTENTION_GRAD:
       f->work.code = TWS_KERNEL_ATTENTION;
       f->dy = v[0];
@@ -278,6 +301,9 @@ static int depends_on_threads(const tws_work *w, int operand) {
     case TWS_KERNEL_EXPERT_LINEAR:
     case TWS_KERNEL_EXPERT_LINEAR_GRAD_INPUT:
     case TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT:
+    case TWS_KERNEL_CONVOLUTION:
+    case TWS_KERNEL_CONVOLUTION_GRAD_INPUT:
+    case TWS_KERNEL_CONVOLUTION_GRAD_WEIGHT:
       return 1;
     case TWS_KERNEL_CROSS_ENTROPY:
       return operand == 2;

@@ -220,7 +220,7 @@ START_TEST(rows_hold_together) {
                                .dtype = (uint8_t)(types % 3),
                                .dtype2 = (uint8_t)(types / 3),
                                .flags = flags,
-                               .d = {12, 4, 8, 2, 6}};
+                               .d = {12, 4, 8, 2, 3}};
         check_work(&work);
       }
   }
@@ -244,6 +244,7 @@ static const char *access_of(tws_binding_source source, int backward) {
       return "WRITE";
     case TWS_BIND_UPDATE:
     case TWS_BIND_D_IN_UPDATE:
+    case TWS_BIND_RUNNING_UPDATE:
     case TWS_BIND_WORKSPACE:
     case TWS_BIND_METRICS:
       return "UPDATE";

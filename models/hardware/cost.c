@@ -3,10 +3,45 @@
 #include <string.h>
 #include "models/hardware/profile_internal.h"
 
-static int is_linear(const tws_work *work) {
-  return work->code == TWS_KERNEL_LINEAR || work->code == TWS_KERNEL_LINEAR_GRAD_INPUT ||
-         work->code == TWS_KERNEL_LINEAR_GRAD_WEIGHT;
+/* A product as LINEAR has it, tokens x out x in, so many times. A convolution is one with a matrix of patches, a row
+ * for each window, for each group of channels. */
+typedef struct matrix_product {
+  double m, n, k, times;
+  enum { FORWARD, OF_INPUT, OF_WEIGHT } result;
+  int aligned; /* 16 bytes of 16-bit numbers */
+} matrix_product;
+
+static int product_of(const tws_work *work, matrix_product *p) {
+  const int64_t *d = work->d;
+  double groups = 1;
+  switch ((tws_kernel)work->code) {
+    case TWS_KERNEL_LINEAR:
+    case TWS_KERNEL_LINEAR_GRAD_INPUT:
+    case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
+      *p = (matrix_product){.m = (double)d[0], .n = (double)d[1], .k = (double)d[2], .times = 1};
+      p->aligned = d[1] % 8 == 0 && d[2] % 8 == 0;
+      p->result = (int)work->code - TWS_KERNEL_LINEAR;
+      return 1;
+    case TWS_KERNEL_CONVOLUTION:
+    case TWS_KERNEL_CONVOLUTION_GRAD_INPUT:
+    case TWS_KERNEL_CONVOLUTION_GRAD_WEIGHT:
+      groups = fmax((double)d[7], 1);
+      *p = (matrix_product){.m = tws_work_elements(work) / fmax((double)d[4], 1),
+                            .n = (double)d[4] / groups,
+                            .k = (double)d[5] * (double)d[5] * (double)d[3] / groups,
+                            .times = groups};
+      p->aligned = fmod((double)d[3] / groups, 8) == 0 && fmod(p->n, 8) == 0;
+      p->result = (int)work->code - TWS_KERNEL_CONVOLUTION;
+      return 1;
+    default:
+      return 0;
+  }
 }
+_Static_assert(TWS_KERNEL_LINEAR_GRAD_INPUT - TWS_KERNEL_LINEAR == OF_INPUT &&
+                   TWS_KERNEL_LINEAR_GRAD_WEIGHT - TWS_KERNEL_LINEAR == OF_WEIGHT &&
+                   TWS_KERNEL_CONVOLUTION_GRAD_INPUT - TWS_KERNEL_CONVOLUTION == OF_INPUT &&
+                   TWS_KERNEL_CONVOLUTION_GRAD_WEIGHT - TWS_KERNEL_CONVOLUTION == OF_WEIGHT,
+               "rows of the table follow one another");
 
 static int is_attention(const tws_work *work) {
   return work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_ATTENTION_GRAD;
@@ -34,15 +69,15 @@ static double expert_products(const tws_work *work, tws_work *one) {
 
 int tws_shape_of(const tws_work *work, tws_shape *shape) {
   const int64_t *d = work->d;
+  matrix_product p;
   *shape = (tws_shape){0};
-  if (is_linear(work)) {
-    double m = (double)d[0], n = (double)d[1], k = (double)d[2];
-    double sizes[3] = {m, n, k};
+  if (product_of(work, &p)) {
+    double sizes[3] = {p.m, p.n, p.k};
     for (int i = 0; i < 3; i++) shape->log_size[i] = log(fmax(sizes[i], 1));
     /* Variants lie closer together than a doubling of a size. */
-    shape->log_size[3] = (work->flags & TWS_BIAS ? 0.25 : 0) + (work->flags & TWS_ACCUMULATE ? 0.5 : 0);
-    double costs[TWS_SURFACE_COSTS] = {2 * m * n * k, 1, n * k, m * n, m * k};
-    for (int j = 0; j < TWS_SURFACE_COSTS; j++) shape->cost[j] = costs[j];
+    shape->log_size[3] = (work->flags & TWS_BIAS ? 0.25 : 0) + (work->flags & TWS_ACCUMULATE ? 0.5 : 0) + log(p.times);
+    double costs[TWS_SURFACE_COSTS] = {2 * p.m * p.n * p.k, 1, p.n * p.k, p.m * p.n, p.m * p.k};
+    for (int j = 0; j < TWS_SURFACE_COSTS; j++) shape->cost[j] = costs[j] * (j == 1 ? 1 : p.times);
     return 1;
   }
   if (is_attention(work)) {
@@ -175,27 +210,29 @@ static double gpu_rate(const tws_profile *profile, const tws_work *work, double 
 }
 
 /* `count` equal products in one launch. */
-static double gpu_matmul_seconds(const tws_profile *profile, const tws_work *work, double count, double peak,
-                                 double bandwidth) {
-  double m = (double)work->d[0], n = (double)work->d[1], k = (double)work->d[2];
-  if (work->code == TWS_KERNEL_LINEAR_GRAD_INPUT) { /* output [m, k], summed over n */
+static double gpu_matmul_seconds(const tws_profile *profile, const tws_work *work, const matrix_product *p,
+                                 double count, double peak, double bandwidth) {
+  double m = p->m, n = p->n, k = p->k;
+  if (p->result == OF_INPUT) { /* output [m, k], summed over n */
     double swap = n;
     n = k;
     k = swap;
-  } else if (work->code == TWS_KERNEL_LINEAR_GRAD_WEIGHT) { /* output [n, k], summed over m */
+  } else if (p->result == OF_WEIGHT) { /* output [n, k], summed over m */
     double swap = m;
     m = n;
     n = k;
     k = swap;
   }
-  double rate = gpu_rate(profile, work, peak, work->d[1] % 8 == 0 && work->d[2] % 8 == 0);
-  return fmax(tiled_seconds(profile, count, m, n, k, rate, bandwidth), count * tws_work_bytes(work) / bandwidth);
+  double rate = gpu_rate(profile, work, peak, p->aligned);
+  return fmax(tiled_seconds(profile, count * p->times, m, n, k, rate, bandwidth),
+              count * tws_work_bytes(work) / bandwidth);
 }
 
-static double matmul_seconds(const tws_profile *profile, const tws_work *work, double count, double peak,
-                             double bandwidth) {
+/* Patches are taken to be read where they are, as libraries do; a measured profile has what our own kernels take. */
+static double matmul_seconds(const tws_profile *profile, const tws_work *work, const matrix_product *p, double count,
+                             double peak, double bandwidth) {
   if (profile->backend == TWS_BACKEND_CUDA && profile->multiprocessors > 0) {
-    return gpu_matmul_seconds(profile, work, count, peak, bandwidth);
+    return gpu_matmul_seconds(profile, work, p, count, peak, bandwidth);
   }
   return count * (tws_work_flops(work) / (profile->matmul_efficiency * peak) + tws_work_bytes(work) / bandwidth);
 }
@@ -237,11 +274,11 @@ static double published_seconds(const tws_profile *profile, const tws_work *work
   double peak = tws_profile_peak_flops(profile, (tws_dtype)work->dtype) * threads;
   double seconds;
   tws_work one;
+  matrix_product p;
   const double products = expert_products(work, &one);
-  if (products > 0)
-    seconds = matmul_seconds(profile, &one, products, peak, bandwidth);
-  else if (is_linear(work))
-    seconds = matmul_seconds(profile, work, 1, peak, bandwidth);
+  const tws_work *product = products > 0 ? &one : work;
+  if (product_of(product, &p))
+    seconds = matmul_seconds(profile, product, &p, products > 0 ? products : 1, peak, bandwidth);
   else if (is_attention(work))
     seconds = attention_seconds(profile, work, peak, bandwidth);
   else

@@ -20,7 +20,8 @@ tws_code tws_build_reserve(tws_network_builder *b, int64_t modules, tws_error *e
   net->modules = tws_arena_alloc_unset(net->arena, count, sizeof *net->modules);
   net->values = tws_arena_alloc_unset(net->arena, TWS_MODULE_OUTS * count, sizeof *net->values);
   net->params = tws_arena_alloc_unset(net->arena, TWS_MODULE_PARAMS * count, sizeof *net->params);
-  if (net->modules == NULL || net->values == NULL || net->params == NULL) {
+  net->running = tws_arena_alloc_unset(net->arena, count, sizeof *net->running);
+  if (net->modules == NULL || net->values == NULL || net->params == NULL || net->running == NULL) {
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the graph of %lld modules", (long long)modules);
   }
   return TWS_OK;

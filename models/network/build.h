@@ -62,6 +62,21 @@ void tws_build_loss(tws_network_builder *b, uint32_t logits);
 /* Text in the network's arena for a name; "" (and b->failed) without memory. */
 const char *tws_build_name(tws_network_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Pictures: `x` has pixels as rows (TWS_DIM_PIXELS). Those of the network are an input, and x TWS_NONE. */
+typedef struct tws_convolution {
+  int64_t out, side, stride, padding, groups;
+  float std;
+  int bias;
+} tws_convolution;
+uint32_t tws_build_pictures(tws_network_builder *b, const char *name, int64_t height, int64_t width, int64_t channels);
+uint32_t tws_build_convolution(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t input,
+                               const tws_convolution *convolution);
+uint32_t tws_build_batch_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, double epsilon,
+                              double momentum);
+/* side 0: over the whole picture, whose rows then are samples */
+uint32_t tws_build_pool(tws_network_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
+                        int64_t side, int64_t stride, int64_t padding);
+
 /* Configuration helpers. A size may be spelled with either key; both with different values contradict each other. */
 tws_code tws_build_size(tws_network_builder *b, const char *key, const char *alias, int required, int64_t high,
                         int64_t fallback, int64_t *value, tws_error *err);

@@ -13,7 +13,10 @@
 #define TRAIT_POINTWISE .pointwise = 1,
 #define FORWARD(...) .forward = {__VA_ARGS__{.kernel = 0}},
 #define BACKWARD(...) .backward = {__VA_ARGS__{.kernel = 0}},
-#define KERNEL(id, ...) {.kernel = TWS_KERNEL_##id, .binding = {__VA_ARGS__}},
+#define ENTRY(id, programs_, ...) {.kernel = TWS_KERNEL_##id, .programs = TWS_IN_##programs_, .binding = {__VA_ARGS__}},
+#define KERNEL(id, ...) ENTRY(id, ALL, __VA_ARGS__)
+#define TRAINING(id, ...) ENTRY(id, TRAINING, __VA_ARGS__)
+#define EVALUATION(id, ...) ENTRY(id, EVALUATION, __VA_ARGS__)
 #define BIND(source_, index_) \
   { .source = TWS_BIND_##source_, .index = index_ }
 #define NONE BIND(NONE, 0)
@@ -21,6 +24,7 @@
 #define OUT(i) BIND(OUT, i)
 #define PARAM(i) BIND(PARAM, i)
 #define INPUT(i) BIND(INPUT, i)
+#define IN_OR_INPUT(i) BIND(IN_OR_INPUT, i)
 #define TAKE(i) BIND(TAKE, i)
 #define UPDATE(i) BIND(UPDATE, i)
 #define D_OUT(i) BIND(D_OUT, i)
@@ -29,6 +33,9 @@
 #define D_IN_UPDATE(i) BIND(D_IN_UPDATE, i)
 #define D_PARAM(i) BIND(D_PARAM, i)
 #define WORKSPACE BIND(WORKSPACE, 0)
+#define RUNNING BIND(RUNNING, 0)
+#define RUNNING_UPDATE BIND(RUNNING_UPDATE, 0)
+#define HYPER BIND(HYPER, 0)
 #define METRICS BIND(METRICS, 0)
 #define SCALE BIND(SCALE, 0)
 #define MODULE(id, name_, summary_, sizes_, scalars_, flags_, traits_, forward_, backward_) \
@@ -52,10 +59,11 @@ tws_module_memory tws_module_memory_of(tws_module_type type) {
     if (b->source == TWS_BIND_TAKE || b->source == TWS_BIND_UPDATE) memory.taken = (int8_t)b->index;
   for (int k = 0; k < TWS_MODULE_KERNELS; k++)
     for (const tws_binding *b = row->backward[k].binding; b->source != TWS_BIND_END; b++) {
-      int known = b->source != TWS_BIND_IN && b->source != TWS_BIND_OUT;
+      const uint8_t source = b->source == TWS_BIND_IN_OR_INPUT ? TWS_BIND_IN : b->source;
+      int known = source != TWS_BIND_IN && source != TWS_BIND_OUT;
       for (int i = 0; i < memory.saved_count; i++)
-        known |= memory.saved[i].source == b->source && memory.saved[i].index == b->index;
-      if (!known) memory.saved[memory.saved_count++] = *b;
+        known |= memory.saved[i].source == source && memory.saved[i].index == b->index;
+      if (!known) memory.saved[memory.saved_count++] = (tws_binding){.source = source, .index = b->index};
     }
   return memory;
 }
@@ -69,6 +77,7 @@ void tws_module_clear(tws_module *module, tws_module_type type, const char *name
   memset(module->out, 0xff, sizeof module->out);
   memset(module->param, 0xff, sizeof module->param);
   memset(module->input, 0xff, sizeof module->input);
+  module->running = TWS_NONE;
 }
 
 uint32_t tws_network_input_of(const tws_network *network, tws_input_content content) {
@@ -89,6 +98,7 @@ int64_t tws_dims_count(const tws_dim *dim, int dims, int64_t samples, int64_t se
   for (int i = 0; i < dims; i++) {
     switch (dim[i].kind) {
       case TWS_DIM_FIXED:
+      case TWS_DIM_PIXELS:
         count *= dim[i].size;
         break;
       case TWS_DIM_SAMPLES:

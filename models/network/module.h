@@ -12,6 +12,7 @@ typedef enum tws_binding_source {
   TWS_BIND_OUT,
   TWS_BIND_PARAM,
   TWS_BIND_INPUT,
+  TWS_BIND_IN_OR_INPUT,
   TWS_BIND_TAKE,
   TWS_BIND_UPDATE,
   TWS_BIND_D_OUT,
@@ -20,6 +21,9 @@ typedef enum tws_binding_source {
   TWS_BIND_D_IN_UPDATE,
   TWS_BIND_D_PARAM,
   TWS_BIND_WORKSPACE,
+  TWS_BIND_RUNNING,
+  TWS_BIND_RUNNING_UPDATE,
+  TWS_BIND_HYPER,
   TWS_BIND_METRICS,
   TWS_BIND_SCALE
 } tws_binding_source;
@@ -28,9 +32,12 @@ typedef struct tws_binding {
   uint8_t source, index;
 } tws_binding;
 
+/* Programs that a kernel is part of. */
+enum { TWS_IN_TRAINING = 1, TWS_IN_EVALUATION = 2, TWS_IN_ALL = 3 };
+
 enum { TWS_BINDINGS = 17 };
 typedef struct tws_module_kernel {
-  uint8_t kernel;                    /* tws_kernel */
+  uint8_t kernel, programs;          /* tws_kernel; TWS_IN_* */
   tws_binding binding[TWS_BINDINGS]; /* operand by operand of the kernel's row, then TWS_BIND_END */
 } tws_module_kernel;
 

@@ -249,13 +249,23 @@ int64_t tws_network_largest_layer(const tws_network *network) {
   return largest;
 }
 
+/* Rows of a value for each token. */
+static double rows_per_token(const tws_network *network, uint32_t value, int64_t seq) {
+  const tws_value *v = &network->values[value];
+  const int64_t tokens = seq > 0 ? seq : 1;
+  return (double)tws_dims_count(v->row, v->row_dims, 1, tokens) / (double)tokens;
+}
+
 double tws_network_flops_per_token(const tws_network *network, int64_t seq, int causal_halved) {
   double flops = 0;
   for (uint32_t i = 0; i < network->module_count; i++) {
     const tws_module *module = &network->modules[i];
     if (module->type == TWS_MODULE_LINEAR) {
       int64_t out = module->out[0] == network->logits ? network->vocabulary : module->out_features;
-      flops += 2 * (double)module->in_features * (double)out;
+      flops += 2 * (double)module->in_features * (double)out * rows_per_token(network, module->out[0], seq);
+    } else if (module->type == TWS_MODULE_CONVOLUTION) {
+      flops += 2 * (double)tws_param_numel(&network->params[module->param[0]]) *
+               rows_per_token(network, module->out[0], seq);
     } else if (module->type == TWS_MODULE_EXPERT_LINEAR) {
       flops += 2 * (double)module->routing->choices * (double)module->in_features * (double)module->out_features;
     } else if (module->type == TWS_MODULE_ATTENTION) {

@@ -26,6 +26,7 @@ typedef enum tws_dim_kind {
   TWS_DIM_FIXED,    /* `size` */
   TWS_DIM_SAMPLES,  /* of a micro-batch */
   TWS_DIM_SEQUENCE, /* `size`, or with 0 the length of the job's sequences */
+  TWS_DIM_PIXELS,   /* `size`: of the height or the width of a picture, whose rows are pixels */
   TWS_DIM_CAPACITY  /* slots of an expert: `factor` x the tokens of a micro-batch for each of `parts` experts, at least
                        `size`; 0: as many as tokens */
 } tws_dim_kind;
@@ -94,6 +95,20 @@ typedef struct tws_param {
   tws_axes own_along; /* axes along which every rank has one of its own, of this shape (experts); most have none */
 } tws_param;
 
+/* What a module keeps from step to step and no gradient changes: means and variances that follow those of batches.
+ * Every rank that has the module has all of it, in float32. */
+typedef struct tws_running {
+  const char *name; /* "layer1.0.bn1.running" */
+  int64_t rows, columns;
+  float init_value[2]; /* of each row, at most two */
+} tws_running;
+
+/* Windows over the pictures that a convolution or a pooling module reads: models/windows.h. */
+typedef struct tws_module_windows {
+  int64_t height, width;
+  int64_t side, stride, padding, groups; /* side 0: the whole picture */
+} tws_module_windows;
+
 typedef struct tws_module {
   tws_module_type type;
   const char *name;                                  /* "transformer.h.0.attn.c_attn" */
@@ -101,17 +116,21 @@ typedef struct tws_module {
   uint32_t in[TWS_MODULE_INS], out[TWS_MODULE_OUTS]; /* values, TWS_NONE where absent */
   uint32_t param[TWS_MODULE_PARAMS];                 /* weight (wte), bias (wpe); TWS_NONE where absent */
   uint32_t input[2];                                 /* of the network, TWS_NONE where absent */
-  int64_t in_features, out_features;  /* LINEAR; NORM, EMBEDDING, SWIGLU, GELU, ADD: width in out_features */
+  uint32_t running;                                  /* of the network, or TWS_NONE */
+  int64_t in_features, out_features;                 /* LINEAR, CONVOLUTION; others: width in out_features */
   int64_t window;                     /* ATTENTION: how far back a token sees, itself included; 0: to the beginning */
   uint32_t flags;                     /* of its kernels: TWS_BIDIRECTIONAL */
   int32_t heads, kv_heads, head_size; /* ROPE, ATTENTION */
   const tws_routing *routing;         /* ROUTER, DISPATCH, EXPERT_LINEAR, COMBINE */
   int32_t rms;                        /* NORM: RMSNorm */
-  double epsilon;                     /* NORM */
+  double epsilon;                     /* NORM, BATCH_NORM */
+  double momentum;                    /* BATCH_NORM: share of a batch in the running statistics */
+  double dropout;                     /* ATTENTION, DROPOUT: share of what is dropped in training */
+  tws_module_windows windows;         /* CONVOLUTION, MAX_POOL, AVERAGE_POOL */
   double rope[5]; /* theta; llama3 scaling factor (0: none), low, high frequency factor, original length */
 } tws_module;
 
-/* Without values, parameters and inputs. */
+/* Without values, parameters, inputs and running statistics. */
 void tws_module_clear(tws_module *module, tws_module_type type, const char *name, int layer);
 
 typedef struct tws_network {
@@ -126,8 +145,9 @@ typedef struct tws_network {
   tws_module *modules;
   tws_value *values;
   tws_param *params;
+  tws_running *running;
   tws_network_input input[TWS_NETWORK_INPUTS];
-  uint32_t module_count, value_count, param_count, input_count;
+  uint32_t module_count, value_count, param_count, input_count, running_count;
   uint32_t layer_first, layer_stride; /* modules of layer l: [layer_first + l stride, + stride) */
   uint32_t logits;                    /* value */
 } tws_network;
@@ -156,9 +176,10 @@ uint32_t tws_network_input_of(const tws_network *network, tws_input_content cont
 /* Rows and elements of dimensions, for a micro-batch of `samples` sequences of `sequence` tokens. */
 int64_t tws_dims_count(const tws_dim *dim, int dims, int64_t samples, int64_t sequence);
 
-/* Model flops of one token at sequence length `seq`, forward only: matrix products 2 per multiply-add (padded
- * vocabulary left out), attention over the full (not halved) causal square as PaLM appendix B (Chowdhery et al., 2022)
- * does; with causal_halved the half. Backward is twice forward: training without recomputation is three times this. */
+/* Model flops of one token at sequence length `seq` (1: of a picture), forward only: matrix products 2 per multiply-add
+ * (padded vocabulary left out), attention over the full (not halved) causal square as PaLM appendix B (Chowdhery et
+ * al., 2022) does; with causal_halved the half. Backward is twice forward: training without recomputation is three
+ * times this. */
 double tws_network_flops_per_token(const tws_network *network, int64_t seq, int causal_halved);
 
 /* Exact parameter count from .safetensors headers alone, without reading weights. `path`: one file, an index .json

@@ -170,6 +170,11 @@ inline unsigned grid_for(const tws_cuda_call *call, int64_t items, int per_block
   return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
 }
 
+// The body's items of so many, BLOCK threads in a block.
+#define EACH_ITEM(i, count)                                                                                    \
+  for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step_ = (int64_t)gridDim.x * BLOCK; i < (count); \
+       i += step_)
+
 // Lets a kernel have so many bytes of shared memory a block: beyond 48 KiB that has to be asked for, kernel by kernel.
 template <typename K>
 inline tws_code allow_shared(K kernel, size_t bytes, tws_error *err) {

@@ -1,0 +1,61 @@
+/* Running statistics: means and variances that follow those of batches. They are state that no gradient changes, one
+ * entry for all modules that this rank has.
+ *
+ * Each rank normalises with the statistics of its own micro-batch, and lets its running statistics follow them, as
+ * data-parallel replicas usually do. What ran along on the ranks is averaged at the end of each step: all then have the
+ * same, whatever samples they saw, and an evaluation or a checkpoint does not depend on which rank it is from. The last
+ * micro-batch's update divides by the number of ranks, so that a sum does it. */
+#include "plan/lower.h"
+
+static uint32_t running_of(const tws_lower *l, uint32_t module) {
+  return l->network->modules[module].running;
+}
+
+tws_code tws_running_begin(tws_lower *l) {
+  tws_plan *plan = l->b.plan;
+  const uint32_t count = l->network->running_count;
+  uint64_t elements = 0;
+  if (count == 0) return TWS_OK;
+  uint64_t *first = tws_arena_alloc(plan->arena, count, sizeof *first);
+  if (!first) return tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  for (uint32_t i = 0; i < count; i++) first[i] = TWS_NO_OFFSET;
+  for (int c = 0; c < l->chunk_count; c++)
+    for (uint32_t m = l->chunks[c].first; m < l->chunks[c].end; m++) {
+      const uint32_t r = running_of(l, m);
+      if (r == TWS_NONE) continue;
+      first[r] = elements;
+      elements += (uint64_t)(l->network->running[r].rows * l->network->running[r].columns);
+    }
+  plan->running_first = first;
+  if (elements == 0) return TWS_OK;
+  const tws_state_entry entry = {.name = "running statistics",
+                                 .tier = TWS_TIER_DEVICE,
+                                 .dtype = TWS_F32,
+                                 .category = TWS_CATEGORY_PARAMETER,
+                                 .role = TWS_ELEMENTS_NONE,
+                                 .initial = TWS_INITIAL_RUNNING,
+                                 .checkpointed = 1,
+                                 .elements = elements};
+  plan->running = tws_builder_state(&l->b, &entry);
+  return l->b.failed;
+}
+
+tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_t access) {
+  const tws_running *running = &l->network->running[m->running];
+  return (tws_operand){.buffer = l->b.plan->running,
+                       .access = access,
+                       .offset = l->b.plan->running_first[m->running],
+                       .count = (uint64_t)(running->rows * running->columns)};
+}
+
+double tws_running_share(const tws_lower *l) {
+  return l->b.micro_batch + 1 == l->accumulation ? 1.0 / l->zero.ranks : 1;
+}
+
+void tws_running_average(tws_lower *l) {
+  const tws_plan *plan = l->b.plan;
+  if (plan->running == TWS_NONE || l->zero.ranks == 1 || l->b.failed != TWS_OK) return;
+  const tws_operand all = tws_all(&l->b, plan->running, TWS_READ_WRITE);
+  tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->zero.group, TWS_F32,
+                         all.count * sizeof(float), 1, 0, &all, 1);
+}
