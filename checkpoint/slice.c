@@ -60,9 +60,13 @@ tws_code tws_pieces_of(const tws_plan *plan, tws_arena *arena, tws_piece **piece
   for (uint32_t e = 0; e < state->count; e++) {
     const tws_state_entry *entry = &state->entries[e];
     if (!entry->checkpointed) continue;
+    const int everywhere = entry->initial == TWS_INITIAL_RUNNING && plan->stages == 1;
     if (entry->role == TWS_ELEMENTS_NONE)
-      (*pieces)[(*count)++] =
-          (tws_piece){.entry = e, .param = TWS_NONE, .copy = plan->rank, .rank = plan->rank, .count = entry->elements};
+      (*pieces)[(*count)++] = (tws_piece){.entry = e,
+                                          .param = TWS_NONE,
+                                          .copy = everywhere ? 0 : plan->rank,
+                                          .rank = plan->rank,
+                                          .count = entry->elements};
     uint32_t shard = 0;
     tws_state_part part;
     while (tws_state_next_part(state, e, &shard, &part)) {

@@ -8,7 +8,8 @@
 #include "plan/plan.h"
 
 typedef struct tws_piece {
-  uint32_t entry, param; /* param TWS_NONE: of no parameter, and `copy` is then the rank that it is of */
+  uint32_t entry, param; /* param TWS_NONE: of no parameter, and `copy` is then the rank that it is of, or 0 of
+                            what all ranks have the same of: running statistics, but for those of a pipeline's stages */
   int32_t copy;          /* which of the parameters that ranks have one of their own of (experts); 0 of most */
   int32_t rank;          /* that holds it */
   tws_param_slice slice; /* as tws_slice_of() makes it; all 0 without a parameter */

@@ -9,7 +9,7 @@ int tws_is_convolution(const tws_work *work) {
                              work->code == TWS_KERNEL_CONVOLUTION_GRAD_WEIGHT);
 }
 
-static int64_t count(int64_t extent, int64_t pixels, int64_t stride, int64_t padding) {
+static int64_t count_windows(int64_t extent, int64_t pixels, int64_t stride, int64_t padding) {
   const int64_t room = extent + 2 * padding - pixels;
   return room < 0 ? 0 : room / stride + 1;
 }
@@ -34,8 +34,8 @@ tws_windows tws_windows_of(const tws_work *work) {
     w.stride = at_least_one(d[5]);
     if (d[4] <= 0) w.padding = 0;
   }
-  w.out_height = count(w.height, w.rows, w.stride, w.padding);
-  w.out_width = count(w.width, w.columns, w.stride, w.padding);
+  w.out_height = count_windows(w.height, w.rows, w.stride, w.padding);
+  w.out_width = count_windows(w.width, w.columns, w.stride, w.padding);
   return w;
 }
 

@@ -133,10 +133,12 @@ static tws_code load_run(loader *l, const tws_piece *piece, uint64_t done, uint6
   return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, l->buffer, at, l->values, count, err);
 }
 
-/* What belongs to a rank and to no parameter makes sense on as many ranks only; otherwise it begins anew. */
+/* What belongs to a rank and to no parameter makes sense on as many ranks only, but for what all have the same of;
+ * otherwise it begins anew. */
 static tws_code load_own(loader *l, const tws_piece *piece, tws_error *err) {
   tws_training *t = l->t;
-  if (l->source == TWS_NONE || t->resumed->ranks != t->world) {
+  const int everywhere = l->entry->initial == TWS_INITIAL_RUNNING && t->plan->stages == 1;
+  if (l->source == TWS_NONE || (t->resumed->ranks != t->world && !everywhere)) {
     if (t->rank == 0)
       tws_log_write(t->options->log, TWS_LOG_WARNING, "%s begins anew: the checkpoint has none for these ranks",
                     l->entry->name);
@@ -144,7 +146,7 @@ static tws_code load_own(loader *l, const tws_piece *piece, tws_error *err) {
   }
   for (uint64_t done = 0; done < piece->count; done += CHUNK) {
     const uint64_t n = piece->count - done < CHUNK ? piece->count - done : CHUNK;
-    TWS_TRY(tws_saved_read(&l->reader, l->source, TWS_NONE, t->rank, NULL, done, n, (tws_dtype)l->entry->dtype,
+    TWS_TRY(tws_saved_read(&l->reader, l->source, TWS_NONE, piece->copy, NULL, done, n, (tws_dtype)l->entry->dtype,
                            l->values, err));
     TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, l->buffer, piece->at + done, l->values, n, err));
   }

@@ -502,9 +502,9 @@ static test_case random_case(int number) {
       c.d[0] = 1 + c.d[0] % 3, c.d[3] = 1 + c.d[3] % 3, c.d[2] = c.d[3] * (1 + c.d[2] % 3);
       c.f[0] = 0, c.f[1] = 0.25, c.f[2] = 1, c.f[4] = (double)draw(s, 24, 0, 3), c.f[5] = (double)c.d[2] + c.f[4];
       if (!draw(s, 20, 0, 1)) break;
-      for (int bit = 11; bit < TWS_KERNEL_FLAGS; ++bit) c.flags |= (uint32_t)draw(s, 20 + (uint64_t)bit, 0, 1) << bit;
+      for (int bit = 11; 1 << bit <= TWS_Q_K_V; ++bit) c.flags |= (uint32_t)draw(s, 20 + (uint64_t)bit, 0, 1) << bit;
       if (c.flags & (TWS_Q_KV | TWS_Q_K_V)) c.d[5] = draw(s, 21, 0, 150);
-      c.d[6] = draw(s, 22, 0, 1) * draw(s, 23, 1, 80);
+      c.d[6] = draw(s, 22, 0, 1) * draw(s, 23, 2, 80); /* of 1: gradients that are nothing but rounding */
       break;
     case TWS_KERNEL_BATCH_NORM:
       c.f[1] = 0.1, c.f[2] = 0.5, c.flags |= (uint32_t)draw(s, 20, 0, 1) * TWS_RUNNING;

@@ -2,6 +2,8 @@
 /* A convolution network on pictures, written down by hand: verified, laid out, costed, simulated, executed on the host,
  * differentiated against finite differences, against float64, and on several ranks. */
 #include "hand_network.h"
+
+#include "checkpoint/slice.h"
 #include "tests/oracle.h"
 #include "tests/thread_ranks.h"
 
@@ -14,7 +16,8 @@ enum {
   MOST = 64,
   RANKS = 2,
   MICRO_BATCHES = 2,
-  MOST_RUNNING = 256
+  MOST_RUNNING = 256,
+  MOST_PIECES = 256
 };
 static const double EPSILON = 1e-5, MOMENTUM = 0.2;
 
@@ -22,28 +25,29 @@ static const tws_dim samples_alone[] = {{.kind = TWS_DIM_SAMPLES}};
 
 /* ---- the network ---- */
 
-static uint32_t convolve(hand_network *h, int layer, const char *name, uint32_t x, tws_convolution like) {
+static uint32_t add_convolution(hand_network *h, int layer, const char *name, uint32_t x, tws_convolution like) {
   like.std = 0.4f;
   x = tws_build_convolution(&h->b, layer, tws_build_name(&h->b, "%s.conv", name), x, x == TWS_NONE ? 0 : TWS_NONE,
                             &like);
   return tws_build_batch_norm(&h->b, layer, tws_build_name(&h->b, "%s.bn", name), x, EPSILON, MOMENTUM);
 }
 
-static uint32_t relu(hand_network *h, int layer, const char *name, uint32_t x) {
+static uint32_t add_relu(hand_network *h, int layer, const char *name, uint32_t x) {
   return tws_build_pointwise(&h->b, layer, name, TWS_MODULE_RELU, x, h->net->values[x].per_row);
 }
 
 /* He et al. 2016, with a projection where the size changes. */
-static uint32_t block(hand_network *h, int layer, uint32_t x, int64_t out, int64_t stride) {
+static uint32_t add_block(hand_network *h, int layer, uint32_t x, int64_t out, int64_t stride) {
   tws_network_builder *b = &h->b;
 #define NAME(part) tws_build_name(b, "layer.%d." part, layer)
   uint32_t y =
-      convolve(h, layer, NAME("1"), x, (tws_convolution){.out = out, .side = 3, .stride = stride, .padding = 1});
-  y = relu(h, layer, NAME("1.relu"), y);
-  y = convolve(h, layer, NAME("2"), y,
-               (tws_convolution){.out = out, .side = 3, .stride = 1, .padding = 1, .groups = 2});
-  if (stride > 1) x = convolve(h, layer, NAME("down"), x, (tws_convolution){.out = out, .side = 1, .stride = stride});
-  return relu(h, layer, NAME("relu"), tws_build_add(b, layer, NAME("add"), x, y));
+      add_convolution(h, layer, NAME("1"), x, (tws_convolution){.out = out, .side = 3, .stride = stride, .padding = 1});
+  y = add_relu(h, layer, NAME("1.relu"), y);
+  y = add_convolution(h, layer, NAME("2"), y,
+                      (tws_convolution){.out = out, .side = 3, .stride = 1, .padding = 1, .groups = 2});
+  if (stride > 1)
+    x = add_convolution(h, layer, NAME("down"), x, (tws_convolution){.out = out, .side = 1, .stride = stride});
+  return add_relu(h, layer, NAME("relu"), tws_build_add(b, layer, NAME("add"), x, y));
 #undef NAME
 }
 
@@ -52,15 +56,16 @@ static void small_resnet(hand_network *h) {
   h->net->hidden = 2 * WIDTH;
   tws_build_pictures(&h->b, "pictures", SIZE, SIZE, CHANNELS);
   tws_build_input(&h->b, "classes", TWS_INPUT_TARGETS, samples_alone, 1);
-  uint32_t x = convolve(h, -1, "stem", TWS_NONE, (tws_convolution){.out = WIDTH, .side = 3, .stride = 1, .padding = 1});
-  x = relu(h, -1, "stem.relu", x);
+  uint32_t x =
+      add_convolution(h, -1, "stem", TWS_NONE, (tws_convolution){.out = WIDTH, .side = 3, .stride = 1, .padding = 1});
+  x = add_relu(h, -1, "stem.relu", x);
   x = tws_build_pool(&h->b, -1, "stem.pool", TWS_MODULE_MAX_POOL, x, 3, 2, 1);
-  x = block(h, 0, x, WIDTH, 1);
-  x = block(h, 1, x, 2 * WIDTH, 2);
+  x = add_block(h, 0, x, WIDTH, 1);
+  x = add_block(h, 1, x, 2 * WIDTH, 2);
   x = tws_build_convolution(
       &h->b, -2, "neck", x, TWS_NONE,
       &(tws_convolution){.out = 2 * WIDTH, .side = 2, .stride = 1, .padding = 1, .std = 0.4f, .bias = 1});
-  x = relu(h, -2, "neck.relu", x);
+  x = add_relu(h, -2, "neck.relu", x);
   x = tws_build_pool(&h->b, -2, "pool", TWS_MODULE_AVERAGE_POOL, x, 0, 0, 0);
   tws_build_loss(&h->b, tws_build_linear(&h->b, -2, "fc", x, 2 * WIDTH, CLASSES, 0.4f, 1, NULL, TWS_NONE));
 }
@@ -123,7 +128,8 @@ static int64_t elements_of(const exact *e, uint32_t value) {
 }
 
 static tws_work exact_work(const exact *e, const tws_module *m, tws_kernel kernel) {
-  const tws_module_windows *w = &m->windows;
+  static const tws_module_windows none;
+  const tws_module_windows *w = m->windows ? m->windows : &none;
   const int64_t rows = m->in[0] != TWS_NONE ? elements_of(e, m->in[0]) / e->network->values[m->in[0]].per_row : 0;
   tws_work work = {.code = (uint8_t)kernel, .dtype = TWS_F32, .f = {(double)w->padding}};
   if (w->height > 0) {
@@ -344,6 +350,27 @@ static tws_plan *make_plan(const tws_network *network, const tws_config *config,
   return plan;
 }
 
+/* A checkpoint has what runs along once, whatever the number of ranks. */
+static void check_saved(const tws_plan *const *plans, int ranks) {
+  tws_arena *arena = tws_arena_create();
+  tws_piece held[RANKS * MOST_PIECES], *all, *own;
+  uint32_t count = 0, own_count, saved = 0, running = 0;
+  uint8_t sizes[8];
+  memset(sizes, sizeof(float), sizeof sizes);
+  ck_assert_uint_le(plans[0]->state->count, sizeof sizes);
+  for (int r = 0; r < ranks; r++) {
+    HAND_OK(tws_pieces_of(plans[r], arena, &own, &own_count, &err));
+    ck_assert_uint_le(own_count, MOST_PIECES);
+    memcpy(held + count, own, own_count * sizeof *own);
+    count += own_count;
+  }
+  HAND_OK(tws_pieces_share(held, count, sizes, ranks, arena, &all, &saved, &err));
+  for (uint32_t i = 0; i < saved; i++)
+    if (all[i].param == TWS_NONE) running += all[i].count == plans[0]->buffers[plans[0]->running].elements ? 1 : 100;
+  ck_assert_uint_eq(running, 1);
+  tws_arena_destroy(arena);
+}
+
 /* All ranks of a job, with a batch each. */
 static void run_ranks(const tws_network *network, const char *text, const hand_job *like, const batch *data, int ranks,
                       rank_run *runs) {
@@ -360,6 +387,7 @@ static void run_ranks(const tws_network *network, const char *text, const hand_j
     HAND_OK(tws_plans_verify((const tws_plan *const *)plans[program], ranks, &err));
     job_seconds((const tws_plan *const *)plans[program], ranks);
   }
+  check_saved((const tws_plan *const *)plans[TRAIN], ranks);
   for (int r = 0; r < ranks; r++) {
     runs[r] = (rank_run){.programs = {plans[TRAIN][r], plans[EVALUATE][r]},
                          .config = config,

@@ -126,7 +126,7 @@ typedef struct tws_module {
   double epsilon;                     /* NORM, BATCH_NORM */
   double momentum;                    /* BATCH_NORM: share of a batch in the running statistics */
   double dropout;                     /* ATTENTION, DROPOUT: share of what is dropped in training */
-  tws_module_windows windows;         /* CONVOLUTION, MAX_POOL, AVERAGE_POOL */
+  const tws_module_windows *windows;  /* CONVOLUTION, MAX_POOL, AVERAGE_POOL */
   double rope[5]; /* theta; llama3 scaling factor (0: none), low, high frequency factor, original length */
 } tws_module;
 

@@ -11,16 +11,26 @@ uint32_t tws_build_pictures(tws_network_builder *b, const char *name, int64_t he
   return tws_build_input(b, name, TWS_INPUT_NUMBERS, dims, 4);
 }
 
-static int64_t windows(int64_t extent, int64_t side, int64_t stride, int64_t padding) {
+static int64_t count_windows(int64_t extent, int64_t side, int64_t stride, int64_t padding) {
   return side > 0 ? (extent + 2 * padding - side) / stride + 1 : 1;
+}
+
+static void set_windows(tws_network_builder *b, uint32_t module, tws_module_windows windows) {
+  tws_module_windows *own = tws_arena_alloc(b->net->arena, 1, sizeof *own);
+  if (own)
+    *own = windows;
+  else
+    b->failed = 1;
+  b->net->modules[module].windows = own;
 }
 
 /* An output with a row for each window; for each sample where the window is the whole picture. */
 static uint32_t add_output(tws_network_builder *b, uint32_t module, int64_t channels) {
-  const tws_module_windows *w = &b->net->modules[module].windows;
+  static const tws_module_windows none; /* out of memory: said at the end */
+  const tws_module_windows *own = b->net->modules[module].windows, *w = own ? own : &none;
   const tws_dim dims[] = {{.kind = TWS_DIM_SAMPLES},
-                          {.kind = TWS_DIM_PIXELS, .size = windows(w->height, w->side, w->stride, w->padding)},
-                          {.kind = TWS_DIM_PIXELS, .size = windows(w->width, w->side, w->stride, w->padding)}};
+                          {.kind = TWS_DIM_PIXELS, .size = count_windows(w->height, w->side, w->stride, w->padding)},
+                          {.kind = TWS_DIM_PIXELS, .size = count_windows(w->width, w->side, w->stride, w->padding)}};
   return tws_build_value(b, module, 0, "y", dims, w->side > 0 ? 3 : 1, channels, TWS_VALUE_ACTIVATION);
 }
 
@@ -34,14 +44,15 @@ uint32_t tws_build_convolution(tws_network_builder *b, int layer, const char *na
   m->input[0] = input;
   m->in_features = x != TWS_NONE ? b->net->values[x].per_row : dim[3].size;
   m->out_features = convolution->out;
-  m->windows = (tws_module_windows){.height = dim[1].size,
-                                    .width = dim[2].size,
-                                    .side = convolution->side,
-                                    .stride = convolution->stride,
-                                    .padding = convolution->padding,
-                                    .groups = groups};
+  set_windows(b, module,
+              (tws_module_windows){.height = dim[1].size,
+                                   .width = dim[2].size,
+                                   .side = convolution->side,
+                                   .stride = convolution->stride,
+                                   .padding = convolution->padding,
+                                   .groups = groups});
   tws_build_param(b, module, 0, tws_build_name(b, "%s.weight", name), m->out_features,
-                  m->windows.side * m->windows.side * m->in_features / groups, (tws_init){convolution->std, 0});
+                  convolution->side * convolution->side * m->in_features / groups, (tws_init){convolution->std, 0});
   if (convolution->bias)
     tws_build_param(b, module, 1, tws_build_name(b, "%s.bias", name), 1, m->out_features, (tws_init){0, 0});
   return add_output(b, module, m->out_features);
@@ -75,7 +86,9 @@ uint32_t tws_build_pool(tws_network_builder *b, int layer, const char *name, tws
   const tws_value *like = &b->net->values[x];
   m->in[0] = x;
   m->out_features = like->per_row;
-  m->windows = (tws_module_windows){
-      .height = like->row[1].size, .width = like->row[2].size, .side = side, .stride = stride, .padding = padding};
+  set_windows(
+      b, module,
+      (tws_module_windows){
+          .height = like->row[1].size, .width = like->row[2].size, .side = side, .stride = stride, .padding = padding});
   return add_output(b, module, m->out_features);
 }

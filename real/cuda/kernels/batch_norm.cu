@@ -26,7 +26,7 @@ struct Follow {
   float *running;  // or NULL
   float momentum, share;
 };
-__device__ inline void follow(const Follow &f, int64_t place, float value) {
+__device__ inline void follow_statistic(const Follow &f, int64_t place, float value) {
   if (f.running) f.running[place] = f.share * ((1.0F - f.momentum) * f.running[place] + f.momentum * value);
 }
 
@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(COLUMN_BLOCK) moments(const T *x, const float 
   const float middle = (float)(mean + (double)to_float(x[i]));
   stats[i] = middle;
   stats[width + i] = 1.0F / sqrtf((float)(about / (double)rows) + epsilon);
-  follow(f, i, middle);
-  follow(f, width + i, (float)(about / (double)(rows > 1 ? rows - 1 : 1)));
+  follow_statistic(f, i, middle);
+  follow_statistic(f, width + i, (float)(about / (double)(rows > 1 ? rows - 1 : 1)));
 }
 
 // By the batch's means and 1/std, or the running means and variances.

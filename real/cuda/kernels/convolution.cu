@@ -17,7 +17,7 @@ struct Shape {
 struct Over {
   int64_t y, x, row, row_end, column, column_end;
 };
-__device__ inline Over over(const Shape &s, int64_t pixel) {
+__device__ inline Over windows_over(const Shape &s, int64_t pixel) {
   Over o;
   o.y = pixel / s.w.width % s.w.height;
   o.x = pixel % s.w.width;
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(BLOCK) gather_patches(const float *patches, T 
   EACH_ITEM(i, count) {
     const int64_t channel = i % packs * V, pixel = i / packs;
     const float *own = patches + pixel / (s.w.height * s.w.width) * s.windows * s.width + channel;
-    const Over o = over(s, pixel);
+    const Over o = windows_over(s, pixel);
     float sum[V] = {}, v[V];
     if (s.accumulate) load<V>(dx + i * V, sum);
     for (int64_t oy = o.row; oy < o.row_end; ++oy)
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(BLOCK) group_input(const T *dy, const T *weigh
   const int64_t own = s.w.in / s.w.groups, others = s.w.out / s.w.groups, taps = s.w.rows * s.w.columns;
   EACH_ITEM(i, s.w.samples * s.w.height * s.w.width * s.w.in) {
     const int64_t channel = i % s.w.in, pixel = i / s.w.in, first = channel / own * others;
-    const Over o = over(s, pixel);
+    const Over o = windows_over(s, pixel);
     float sum = s.accumulate ? to_float(dx[i]) : 0.0F;
     for (int64_t oy = o.row; oy < o.row_end; ++oy)
       for (int64_t ox = o.column; ox < o.column_end; ++ox) {
@@ -184,7 +184,7 @@ struct Part {
   tws_dtype dtype[4];
   int count;
 };
-void add(Part *p, void *operand, tws_dtype dtype) {
+void add_operand(Part *p, void *operand, tws_dtype dtype) {
   p->operand[p->count] = operand;
   p->dtype[p->count++] = dtype;
 }
@@ -214,10 +214,10 @@ tws_code forward_part(const tws_cuda_call *call, bool direct, int64_t first, con
   void *patches = direct ? x : call->operand[call->count - 1];
   Part p = {};
   if (!direct) FOR_TYPE(type, T, TWS_TRY(run_make<T>(call, s, x, patches, err)));
-  add(&p, patches, type);
-  add(&p, call->operand[1], type);
-  if (biased) add(&p, call->operand[2], type);
-  add(&p, pictures(call->operand[call->count - 2], type, first, s.windows * s.w.out), type);
+  add_operand(&p, patches, type);
+  add_operand(&p, call->operand[1], type);
+  if (biased) add_operand(&p, call->operand[2], type);
+  add_operand(&p, pictures(call->operand[call->count - 2], type, first, s.windows * s.w.out), type);
   return run_part(call, tws_cuda_linear, TWS_KERNEL_LINEAR, s.w.samples * s.windows, s.w.out, s.width,
                   biased ? TWS_BIAS : 0, p, err);
 }
@@ -226,9 +226,9 @@ tws_code input_part(const tws_cuda_call *call, bool direct, int64_t first, const
   const tws_dtype type = call->dtype[0];
   void *dx = pictures(call->operand[2], type, first, s.w.height * s.w.width * s.w.in), *patches = call->operand[3];
   Part p = {};
-  add(&p, pictures(call->operand[0], type, first, s.windows * s.w.out), type);
-  add(&p, call->operand[1], type);
-  add(&p, direct ? dx : patches, direct ? type : TWS_F32);
+  add_operand(&p, pictures(call->operand[0], type, first, s.windows * s.w.out), type);
+  add_operand(&p, call->operand[1], type);
+  add_operand(&p, direct ? dx : patches, direct ? type : TWS_F32);
   TWS_TRY(run_part(call, tws_cuda_linear_grad_input, TWS_KERNEL_LINEAR_GRAD_INPUT, s.w.samples * s.windows, s.w.out,
                    s.width, direct && s.accumulate ? TWS_ACCUMULATE : 0, p, err));
   if (direct) return TWS_OK;
@@ -249,10 +249,10 @@ tws_code weight_part(const tws_cuda_call *call, const Sums &sums, bool direct, i
   void *patches = direct ? x : call->operand[call->count - 1];
   Part p = {};
   if (!direct) FOR_TYPE(type, T, TWS_TRY(run_make<T>(call, s, x, patches, err)));
-  add(&p, pictures(call->operand[0], type, first, s.windows * s.w.out), type);
-  add(&p, patches, type);
-  add(&p, sums.weights, sums.type);
-  if (sums.biases) add(&p, sums.biases, sums.type);
+  add_operand(&p, pictures(call->operand[0], type, first, s.windows * s.w.out), type);
+  add_operand(&p, patches, type);
+  add_operand(&p, sums.weights, sums.type);
+  if (sums.biases) add_operand(&p, sums.biases, sums.type);
   return run_part(call, tws_cuda_linear_grad_weight, TWS_KERNEL_LINEAR_GRAD_WEIGHT, s.w.samples * s.windows, s.w.out,
                   s.width, (sums.biases ? (uint32_t)TWS_BIAS : 0U) | (sums.added ? (uint32_t)TWS_ACCUMULATE : 0U), p,
                   err);
@@ -262,8 +262,8 @@ tws_code weight_part(const tws_cuda_call *call, const Sums &sums, bool direct, i
 tws_code round_sums(const tws_cuda_call *call, float *from, void *to, int64_t count, tws_error *err) {
   const bool accumulate = (call->work->flags & TWS_ACCUMULATE) != 0;
   Part p = {};
-  add(&p, from, TWS_F32);
-  add(&p, to, call->dtype[2]);
+  add_operand(&p, from, TWS_F32);
+  add_operand(&p, to, call->dtype[2]);
   return run_part(call, accumulate ? tws_cuda_accumulate : tws_cuda_cast,
                   accumulate ? TWS_KERNEL_ACCUMULATE : TWS_KERNEL_CAST, count, 0, 0, 0, p, err);
 }
@@ -302,7 +302,7 @@ tws_code group_weights(const tws_cuda_call *call, void *dbias, tws_error *err) {
                               s.accumulate, err);
 }
 
-tws_code check(const tws_cuda_call *call, Shape *s, tws_error *err) {
+tws_code check_convolution(const tws_cuda_call *call, Shape *s, tws_error *err) {
   *s = shape_of(call, -1);
   const tws_windows *w = &s->w;
   if (w->in % w->groups == 0 && w->out % w->groups == 0 && s->windows > 0) return TWS_OK;
@@ -329,7 +329,7 @@ tws_code run_parts(const tws_cuda_call *call, part_function run, tws_error *err)
 
 tws_code tws_cuda_convolution(const tws_cuda_call *call, tws_error *err) {
   Shape s;
-  TWS_TRY(check(call, &s, err));
+  TWS_TRY(check_convolution(call, &s, err));
   if (s.w.groups == 1) return run_parts(call, forward_part, err);
   const int y = call->count - 2;
   const unsigned blocks = grid_for(call, s.w.samples * s.windows * s.w.out, BLOCK);
@@ -341,7 +341,7 @@ tws_code tws_cuda_convolution(const tws_cuda_call *call, tws_error *err) {
 
 tws_code tws_cuda_convolution_grad_input(const tws_cuda_call *call, tws_error *err) {
   Shape s;
-  TWS_TRY(check(call, &s, err));
+  TWS_TRY(check_convolution(call, &s, err));
   if (s.w.groups == 1) return run_parts(call, input_part, err);
   const unsigned blocks = grid_for(call, s.w.samples * s.w.height * s.w.width * s.w.in, BLOCK);
   FOR_TYPE(call->dtype[0], T,
@@ -352,7 +352,7 @@ tws_code tws_cuda_convolution_grad_input(const tws_cuda_call *call, tws_error *e
 tws_code tws_cuda_convolution_grad_weight(const tws_cuda_call *call, tws_error *err) {
   void *dbias = call->count > 4 ? call->operand[3] : nullptr;
   Shape s;
-  TWS_TRY(check(call, &s, err));
+  TWS_TRY(check_convolution(call, &s, err));
   if (s.w.groups == 1) return weight_parts(call, tws_patches_of(call->work, TWS_BACKEND_CUDA), dbias, err);
   FOR_TYPE(call->dtype[0], T, return group_weights<T>(call, dbias, err));
 }

@@ -14,11 +14,11 @@ enum { BLOCK = 256 }; /* rows that are added up alone, so that long sums stay ex
     (total) += part_;                                         \
   } while (0)
 
-VECTOR_INLINE vf squared(vf x) {
+VECTOR_INLINE vf square_of(vf x) {
   return x * x;
 }
 
-VECTOR_INLINE void follow(const tws_host_call *call, int64_t place, vf value, int n) {
+VECTOR_INLINE void follow_statistic(const tws_host_call *call, int64_t place, vf value, int n) {
   float *running = call->operand[5];
   const float momentum = (float)call->work->f[1], share = (float)call->argument[0];
   v_put(TWS_F32, running, place, share * ((1 - momentum) * v_get(TWS_F32, running, place, n) + momentum * value), n);
@@ -31,13 +31,13 @@ VECTOR_INLINE void norm_features(tws_dtype T, const tws_host_call *call, int64_t
   vf mean = v_zero(), squares = v_zero();
   SUM_OF_ROWS(mean, rows, t, v_get(T, x, t * width + i, n));
   mean /= (float)rows;
-  SUM_OF_ROWS(squares, rows, t, squared(v_get(T, x, t * width + i, n) - mean));
+  SUM_OF_ROWS(squares, rows, t, square_of(v_get(T, x, t * width + i, n) - mean));
   const vf inverse = 1.0F / v_sqrt(squares / (float)rows + (float)call->work->f[0]);
   v_put(TWS_F32, stats, i, mean, n);
   v_put(TWS_F32, stats, width + i, inverse, n);
   if (call->work->flags & TWS_RUNNING) {
-    follow(call, i, mean, n);
-    follow(call, width + i, squares / (float)(rows > 1 ? rows - 1 : 1), n);
+    follow_statistic(call, i, mean, n);
+    follow_statistic(call, width + i, squares / (float)(rows > 1 ? rows - 1 : 1), n);
   }
 }
 

@@ -16,7 +16,7 @@ typedef struct convolution {
   int accumulate;
 } convolution;
 
-static convolution begin(const tws_host_call *call, int workspace) {
+static convolution begin_convolution(const tws_host_call *call, int workspace) {
   convolution c = {.call = call,
                    .w = tws_windows_of(call->work),
                    .p = tws_patches_of(call->work, TWS_BACKEND_HOST),
@@ -38,7 +38,7 @@ static void *pictures(void *base, tws_dtype type, int64_t first, int64_t numbers
 
 /* ---- patches ---- */
 
-static void patch(const convolution *c, int64_t row) {
+static void fill_patch(const convolution *c, int64_t row) {
   const tws_windows *w = &c->w;
   const int64_t sample = row / c->windows, y0 = row % c->windows / w->out_width * w->stride - w->padding,
                 x0 = row % w->out_width * w->stride - w->padding, bytes = w->in * size_of(c->type);
@@ -55,11 +55,11 @@ static void patch(const convolution *c, int64_t row) {
 static void patch_task(void *arg, int thread, int threads) {
   const convolution *c = arg;
   const host_range r = share(c->rows, 1, thread, threads);
-  for (int64_t row = r.begin; row < r.end; ++row) patch(c, row);
+  for (int64_t row = r.begin; row < r.end; ++row) fill_patch(c, row);
 }
 
 /* The gradient of a pixel: the sum over the patches that it is in. */
-VECTOR_INLINE void unpatch(tws_dtype T, const convolution *c, int64_t pixel) {
+VECTOR_INLINE void sum_patches(tws_dtype T, const convolution *c, int64_t pixel) {
   const tws_windows *w = &c->w;
   const int64_t sample = pixel / (w->height * w->width), y = pixel / w->width % w->height, x = pixel % w->width;
   const float *patches = (const float *)c->patches + sample * c->windows * c->p.width;
@@ -80,7 +80,7 @@ VECTOR_INLINE void unpatch(tws_dtype T, const convolution *c, int64_t pixel) {
 static void unpatch_task(void *arg, int thread, int threads) {
   const convolution *c = arg;
   const host_range r = share(c->rows, 1, thread, threads);
-  FOR_TYPE(c->type, T, for (int64_t pixel = r.begin; pixel < r.end; ++pixel) unpatch(T, c, pixel));
+  FOR_TYPE(c->type, T, for (int64_t pixel = r.begin; pixel < r.end; ++pixel) sum_patches(T, c, pixel));
 }
 
 /* ---- products ---- */
@@ -322,7 +322,7 @@ static void group_bias_task(void *arg, int thread, int threads) {
 
 /* ---- kernels ---- */
 
-static tws_code check(const convolution *c, tws_error *err) {
+static tws_code check_convolution(const convolution *c, tws_error *err) {
   const tws_windows *w = &c->w;
   if (w->in % w->groups == 0 && w->out % w->groups == 0 && w->out_height > 0 && w->out_width > 0) return TWS_OK;
   return tws_fail(
@@ -333,8 +333,8 @@ static tws_code check(const convolution *c, tws_error *err) {
 }
 
 HOST_KERNEL(convolution) {
-  convolution c = begin(call, call->count - 1);
-  TWS_TRY(check(&c, err));
+  convolution c = begin_convolution(call, call->count - 1);
+  TWS_TRY(check_convolution(&c, err));
   if (c.w.groups > 1) {
     c.from = call->operand[0];
     c.to = call->operand[call->count - 2];
@@ -349,8 +349,8 @@ HOST_KERNEL(convolution) {
 }
 
 HOST_KERNEL(convolution_grad_input) {
-  convolution c = begin(call, call->count - 1);
-  TWS_TRY(check(&c, err));
+  convolution c = begin_convolution(call, call->count - 1);
+  TWS_TRY(check_convolution(&c, err));
   if (c.w.groups > 1) {
     c.from = call->operand[0];
     c.to = call->operand[2];
@@ -365,9 +365,9 @@ HOST_KERNEL(convolution_grad_input) {
 }
 
 HOST_KERNEL(convolution_grad_weight) {
-  convolution c = begin(call, call->count - 1);
+  convolution c = begin_convolution(call, call->count - 1);
   void *dbias = call->count > 4 ? call->operand[3] : NULL;
-  TWS_TRY(check(&c, err));
+  TWS_TRY(check_convolution(&c, err));
   if (c.w.groups > 1) {
     c.from = call->operand[0];
     run_parallel(call, 8.0 * (double)(c.w.samples * c.windows * c.w.out), group_weight_task, &c);

@@ -8,7 +8,7 @@ typedef struct pool {
   int average, accumulate;
 } pool;
 
-static pool begin(const tws_host_call *call) {
+static pool begin_pool(const tws_host_call *call) {
   const tws_kernel kernel = (tws_kernel)call->work->code;
   return (pool){.call = call,
                 .w = tws_windows_of(call->work),
@@ -102,7 +102,7 @@ static void pixel_task(void *arg, int thread, int threads) {
 }
 
 static tws_code run_pool(const tws_host_call *call, tws_host_task task, tws_error *err) {
-  pool p = begin(call);
+  pool p = begin_pool(call);
   if (2 * p.w.padding > p.w.rows)
     return tws_fail(err, TWS_INVALID, NULL, "padding of %lld for windows of %lld pixels", (long long)p.w.padding,
                     (long long)p.w.rows);
