@@ -242,6 +242,11 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
   tws_estimate e = *estimate;
   tws_ledger ledger;
   TWS_TRY(tws_ledger_read(plan, &ledger, err));
+  for (int t = 0; plan->accumulation_steps < job->config->accumulation_steps && t < TWS_TIER_COUNT; t++) {
+    const uint32_t peak_op = ledger.tier[t].peak_op; /* of this plan; bytes are those of all micro-batches */
+    ledger.tier[t] = e.ledger.tier[t];
+    ledger.tier[t].peak_op = peak_op;
+  }
   e.path.bottleneck = e.path.bottleneck ? e.path.bottleneck : e.path.text;
   const tws_fit fit = tws_job_fit(job, &ledger);
   const tws_evidence evidence = tws_evidence_of_job(job);
@@ -284,7 +289,8 @@ static tws_code estimate_job(tws_cli *cli, const options *o, const tws_job *job,
   tws_code code = stages ? tws_job_estimate(job, &result, stages, err)
                          : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
   /* the ranks whose arena is largest: of a pipeline, one stage's */
-  if (code == TWS_OK) code = tws_job_plan(job, tws_job_stage_rank(job, result.stage), &plan, err);
+  const int64_t shown = o->ledger_csv ? job->config->accumulation_steps : result.built;
+  if (code == TWS_OK) code = tws_job_part_plan(job, tws_job_stage_rank(job, result.stage), shown, &plan, err);
   if (code == TWS_OK) code = report_estimate(cli, o, job, &result, stages, plan, err);
   tws_plan_destroy(plan);
   tws_free(stages);

@@ -1,9 +1,11 @@
-/* Estimates for sweeps. A step of many micro-batches repeats one micro-batch: from the second on each adds the same
- * time, and the peak is reached. (The first does not accumulate, and streams of neighbouring micro-batches overlap, so
- * one micro-batch and the difference a second makes would not do.) */
+/* Estimates. A step of many micro-batches repeats itself: plan/fold.h finds how few say all. Sweeps do with fewer, and
+ * without proof: from the second micro-batch on each adds the same time, and the peak is reached. (The first does not
+ * accumulate, and streams of neighbouring micro-batches overlap, so one micro-batch and the difference a second makes
+ * would not do.) */
 #include <string.h>
 
 #include "estimators/estimators.h"
+#include "plan/fold.h"
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/representatives.h"
@@ -13,15 +15,29 @@ static uint64_t rounded(uint64_t bytes) {
 }
 
 /* The network's inputs are the one thing that grows with the number of micro-batches. */
+static uint64_t grown_bytes(const tws_buffer *input, int64_t planned, int64_t wanted) {
+  return input->bytes / (uint64_t)planned * (uint64_t)wanted;
+}
+
 static void grow_input(tws_ledger_tier *tier, const tws_buffer *input, int64_t planned, int64_t wanted) {
-  const uint64_t before = input->bytes, after = before / (uint64_t)planned * (uint64_t)wanted;
+  const uint64_t before = input->bytes, after = grown_bytes(input, planned, wanted);
   tier->live_bytes += after - before;
   tier->category[TWS_CATEGORY_INPUT] += after - before;
   tier->arena_bytes += rounded(after) - rounded(before);
   tier->gaps = tier->arena_bytes - tier->live_bytes;
 }
 
-static void extrapolate_micro_batches(tws_path_result *path, const tws_path_result *fewer, double more) {
+uint64_t tws_arena_growth(const tws_plan *plan, int64_t wanted) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < TWS_NETWORK_INPUTS && wanted > plan->accumulation_steps; i++) {
+    if (plan->input[i] == TWS_NONE) continue;
+    const tws_buffer *input = &plan->buffers[plan->input[i]];
+    bytes += rounded(grown_bytes(input, plan->accumulation_steps, wanted)) - rounded(input->bytes);
+  }
+  return bytes;
+}
+
+void tws_path_extrapolate(tws_path_result *path, const tws_path_result *fewer, double more) {
   path->step_s += more * (path->step_s - fewer->step_s);
   path->exposed_s += more * (path->exposed_s - fewer->exposed_s);
   path->bubble_s += more * (path->bubble_s - fewer->bubble_s);
@@ -55,6 +71,8 @@ static tws_code read_memory(const tws_plan *plan, int64_t wanted, tws_ledger *le
 
 /* ---- ranks that differ ---- */
 
+enum { MOST_PLANS = 1 << 14 };
+
 typedef struct several {
   const tws_plan_request *request;
   const tws_machine *machine;
@@ -64,13 +82,17 @@ typedef struct several {
   tws_plan **plans;
   tws_stage_estimate *each; /* per rank */
   tws_ledger *ledgers;
-  tws_path_result *fewer;
+  tws_path_result *paths;          /* [slot][rank]: TWS_FOLD_SAMPLES of them */
+  double step_s[TWS_FOLD_SAMPLES]; /* per slot */
+  uint32_t settled;                /* the largest of the plans that were built last */
 } several;
 
 /* Plans of `micro_batches` and their path; memory is read when `ledgers` is set. */
-static tws_code run_ranks(const several *p, int64_t micro_batches, tws_ledger *ledgers, double *step_s,
+static tws_code run_ranks(several *p, int64_t micro_batches, tws_ledger *ledgers, double *step_s,
                           tws_path_result *paths, tws_error *err) {
   tws_code code = TWS_OK;
+  uint64_t operations = 0;
+  p->settled = 0;
   for (int i = 0; i < p->count && code == TWS_OK; i++) {
     tws_plan_request r = *p->request;
     r.rank = p->ranks[i];
@@ -78,6 +100,8 @@ static tws_code run_ranks(const several *p, int64_t micro_batches, tws_ledger *l
     code = tws_plan_build(&r, &p->plans[i], err);
     if (code == TWS_OK && ledgers)
       code = read_memory(p->plans[i], p->request->config->accumulation_steps, &ledgers[i], &p->each[i], err);
+    if (code == TWS_OK && p->plans[i]->settled > p->settled) p->settled = p->plans[i]->settled;
+    if (code == TWS_OK) code = tws_plans_check_length(operations += p->plans[i]->op_count, err);
   }
   if (code == TWS_OK) code = tws_job_path((const tws_plan *const *)p->plans, p->count, p->machine, paths, step_s, err);
   for (int i = 0; i < p->count; i++) {
@@ -87,12 +111,12 @@ static tws_code run_ranks(const several *p, int64_t micro_batches, tws_ledger *l
   return code;
 }
 
-/* How many micro-batches to build. Of a pipeline: from twice the stages on memory and rhythm of a schedule do not
+/* How many micro-batches do for a sweep. Of a pipeline: from twice the stages on memory and rhythm of a schedule hardly
  * change, except that GPipe holds all micro-batches; whole rounds of stages, as INTERLEAVED wants them. */
 static int64_t micro_batches_to_build(const tws_plan_request *request, int stages) {
   int64_t wanted = request->config->accumulation_steps, most = request->max_accumulation;
   if (stages == 1) return wanted < 3 ? wanted : 3;
-  if (most <= 0 || request->config->pipeline_schedule == TWS_PIPELINE_GPIPE) return wanted;
+  if (request->config->pipeline_schedule == TWS_PIPELINE_GPIPE) return wanted;
   if (most < 3 * stages) most = 3 * stages;
   most -= most % stages;
   return wanted > most ? most : wanted;
@@ -121,24 +145,42 @@ static void read_stages(const several *p, const tws_path_result *paths, tws_stag
   if (p->stages == 1) out->balance = (tws_stage_balance){.compute_imbalance = 1, .memory_imbalance = 1};
 }
 
-static tws_code estimate_several(const several *p, tws_stage_estimate *stages, tws_estimate *out, tws_error *err) {
+static tws_code measure_ranks(void *user, int64_t micro_batches, int slot, tws_fold_sample *sample, tws_error *err) {
+  several *p = user;
+  TWS_TRY(run_ranks(p, micro_batches, p->ledgers, &p->step_s[slot], p->paths + (size_t)slot * (size_t)p->count, err));
+  *sample = (tws_fold_sample){.step_s = p->step_s[slot], .settled = p->settled};
+  for (int i = 0; i < p->count; i++)
+    for (int t = 0; t < TWS_TIER_COUNT; t++)
+      sample->bytes += p->ledgers[i].tier[t].arena_bytes + p->ledgers[i].tier[t].live_bytes;
+  return TWS_OK;
+}
+
+/* For a sweep: the difference that a round of stages makes. */
+static tws_code measure_few(several *p, int64_t wanted, tws_folded *folded, tws_error *err) {
+  const int64_t built = micro_batches_to_build(p->request, p->stages);
+  *folded = (tws_folded){.slot = 0, .before = 1, .built = built, .more = (double)(wanted - built) / p->stages};
+  TWS_TRY(run_ranks(p, built, p->ledgers, &p->step_s[0], p->paths, err));
+  return built < wanted ? run_ranks(p, built - p->stages, NULL, &p->step_s[1], p->paths + p->count, err) : TWS_OK;
+}
+
+static tws_code estimate_several(several *p, tws_stage_estimate *stages, tws_estimate *out, tws_error *err) {
   const tws_config *c = p->request->config;
-  int64_t wanted = c->accumulation_steps, built = micro_batches_to_build(p->request, p->stages);
+  const int64_t wanted = c->accumulation_steps;
   tws_pipeline_shape shape = tws_pipeline_shape_of(c, p->stages, wanted);
-  if (built < wanted) TWS_TRY(tws_pipeline_check(&shape, err)); /* what is built may be legal where the whole is not */
-  tws_path_result *paths = tws_calloc((size_t)p->count, sizeof *paths);
-  if (!paths) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
-  tws_code code = run_ranks(p, built, p->ledgers, &out->step_s, paths, err);
-  if (code == TWS_OK && built < wanted) {
-    double before;
-    code = run_ranks(p, built - p->stages, NULL, &before, p->fewer, err);
-    double more = (double)(wanted - built) / p->stages;
-    for (int i = 0; i < p->count && code == TWS_OK; i++) extrapolate_micro_batches(&paths[i], &p->fewer[i], more);
-    if (code == TWS_OK) out->step_s += more * (out->step_s - before);
+  tws_folded folded;
+  TWS_TRY(tws_pipeline_check(&shape, err)); /* what is built may be legal where the whole is not */
+  TWS_TRY(p->request->max_accumulation > 0 ? measure_few(p, wanted, &folded, err)
+                                           : tws_fold_find(&shape, wanted, measure_ranks, p, &folded, err));
+  tws_path_result *paths = p->paths + (size_t)folded.slot * (size_t)p->count;
+  out->step_s = p->step_s[folded.slot];
+  out->built = folded.built;
+  if (folded.more > 0) {
+    for (int i = 0; i < p->count; i++)
+      tws_path_extrapolate(&paths[i], &p->paths[(size_t)folded.before * (size_t)p->count + (size_t)i], folded.more);
+    out->step_s += folded.more * (p->step_s[folded.slot] - p->step_s[folded.before]);
   }
-  if (code == TWS_OK) read_stages(p, paths, stages, out);
-  tws_free(paths);
-  return code;
+  read_stages(p, paths, stages, out);
+  return TWS_OK;
 }
 
 static tws_code estimate_ranks(several *p, tws_estimate *out, tws_stage_estimate *each, tws_error *err) {
@@ -146,14 +188,14 @@ static tws_code estimate_ranks(several *p, tws_estimate *out, tws_stage_estimate
   tws_stage_estimate *own = each ? NULL : tws_calloc((size_t)p->stages, sizeof *own);
   p->plans = tws_calloc(n, sizeof *p->plans);
   p->ledgers = tws_calloc(n, sizeof *p->ledgers);
-  p->fewer = tws_calloc(n, sizeof *p->fewer);
+  p->paths = tws_calloc(TWS_FOLD_SAMPLES * n, sizeof *p->paths);
   p->each = tws_calloc(n, sizeof *p->each);
-  tws_code code = p->plans && p->ledgers && p->fewer && p->each && (each || own)
+  tws_code code = p->plans && p->ledgers && p->paths && p->each && (each || own)
                       ? estimate_several(p, each ? each : own, out, err)
                       : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
   tws_free(p->plans);
   tws_free(p->ledgers);
-  tws_free(p->fewer);
+  tws_free(p->paths);
   tws_free(p->each);
   tws_free(own);
   return code;
@@ -178,11 +220,12 @@ static tws_code estimate_alone(const tws_plan_request *request, const tws_machin
   int64_t wanted = request->config->accumulation_steps, built = wanted < 3 ? wanted : 3;
   tws_stage_estimate own;
   if (!each) each = &own;
+  out->built = built;
   TWS_TRY(build_one(request, built, machine, &out->path, &out->ledger, each, err));
   if (wanted > built) {
     tws_path_result fewer;
     TWS_TRY(build_one(request, built - 1, machine, &fewer, NULL, NULL, err));
-    extrapolate_micro_batches(&out->path, &fewer, (double)(wanted - built));
+    tws_path_extrapolate(&out->path, &fewer, (double)(wanted - built));
   }
   each->path = out->path;
   each->path.bottleneck = each->path.text;
@@ -219,10 +262,15 @@ tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *ma
   tws_rank_set set;
   memset(out, 0, sizeof *out);
   tws_code code = tws_representatives(&request->topology, &mapping, request->config->zero.stage, &set, err);
+  if (code == TWS_OK && set.count > MOST_PLANS)
+    code = tws_fail(err, TWS_UNSUPPORTED, "use fewer ranks, or a division whose groups lie alike on all nodes",
+                    "groups lie unevenly on nodes, and %d ranks are more than are looked at one by one (%d)", set.count,
+                    MOST_PLANS);
   p.ranks = set.ranks;
   p.count = set.count;
   if (code == TWS_OK)
-    code = p.count > 1 ? estimate_ranks(&p, out, stages, err) : estimate_alone(request, machine, out, stages, err);
+    code = p.count > 1 || request->max_accumulation == 0 ? estimate_ranks(&p, out, stages, err)
+                                                         : estimate_alone(request, machine, out, stages, err);
   tws_rank_set_free(&set);
   TWS_TRY(code);
   add_totals(request, machine, out);

@@ -87,6 +87,12 @@ tws_code tws_path_read(const tws_plan *plan, const tws_op_times *times, int seri
 /* The sentence on what to look at first, from the numbers of an account: for those who changed them. */
 void tws_path_judge(tws_path_result *result);
 
+/* The account of a step with `more` times what `path` has beyond `fewer`, of a step that is shorter by a round. */
+void tws_path_extrapolate(tws_path_result *path, const tws_path_result *fewer, double more);
+/* By how many bytes the arena of a step of `wanted` micro-batches is larger than that of the plan, of which it is a
+ * longer version: the network's inputs are the one thing that grows. */
+uint64_t tws_arena_growth(const tws_plan *plan, int64_t wanted);
+
 tws_code tws_longest_path(const tws_plan *plan, const tws_machine *machine, tws_path_result *result, tws_error *err);
 
 /* The same for ranks that differ: plans[i] stands for one pipeline stage each (any set of ranks of a job whose other
@@ -112,9 +118,9 @@ typedef struct tws_stage_balance {
 } tws_stage_balance;
 tws_stage_balance tws_stage_compare(const tws_stage_estimate *stages, int count);
 
-/* Composed estimate for sweeps: real plans of at most three micro-batches, extrapolated over the accumulation steps; of
- * a pipeline, one plan of each stage with all micro-batches, or, when request->max_accumulation is set, with about
- * three times as many as there are stages, extrapolated (more micro-batches may pack a little worse into the arena). */
+/* Estimate from real plans. request->max_accumulation 0: exact for any number of accumulation steps, from as few
+ * micro-batches as say all (plan/fold.h). Set, for sweeps: from three micro-batches, or of a pipeline about three times
+ * as many as there are stages, extrapolated (more may pack a little worse into the arena). */
 typedef struct tws_estimate {
   tws_ledger ledger;         /* of the pipeline stage whose device arena is largest */
   int stage;                 /* that stage */
@@ -123,6 +129,7 @@ typedef struct tws_estimate {
   double model_flops;   /* of the whole job's step, without recomputation */
   double mfu;           /* against the dense peak of all devices */
   tws_path_result path; /* of the stage that waits least, extrapolated */
+  int64_t built;        /* micro-batches of the plans it was read from: what ledger.peak_op counts in */
 } tws_estimate;
 tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                            tws_error *err);

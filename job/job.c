@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "plan/fold.h"
 #include "plan/pipeline_grid.h"
 
 /* The same model with its vocabulary padded further, for tensor ranks. */
@@ -238,6 +239,12 @@ tws_code tws_job_plan(const tws_job *job, int rank, tws_plan **out, tws_error *e
   return tws_job_program(job, rank, job->program, NULL, out, err);
 }
 
+tws_code tws_job_part_plan(const tws_job *job, int rank, int64_t micro_batches, tws_plan **out, tws_error *err) {
+  tws_plan_request request = tws_job_request(job, rank);
+  request.max_accumulation = micro_batches;
+  return tws_plan_build(&request, out, err);
+}
+
 tws_code tws_job_program(const tws_job *job, int rank, tws_program program, tws_state *state, tws_plan **out,
                          tws_error *err) {
   tws_plan_request request = tws_job_request(job, rank);
@@ -258,25 +265,52 @@ tws_code tws_job_estimate(const tws_job *job, tws_estimate *out, tws_stage_estim
   return tws_estimate_job(&request, &job->machine, out, stages, err);
 }
 
-enum { VERIFIED_OPERATIONS = 1500000, VERIFIED_RANKS = 512 };
+enum { VERIFIED_OPERATIONS = 1500000, VERIFIED_RANKS = 512, VERIFIED_GROUPS = 1 << 24 };
 
-/* As many ranks as take a few seconds. */
-static tws_code choose_verified(const tws_job *job, int64_t *max_ranks, tws_error *err) {
+/* Micro-batches whose plans say what those of all would: until the layout repeats, and as long again as it takes to see
+ * that. Of GPipe, and where it does not, all. */
+static tws_code verified_micro_batches(const tws_job *job, int64_t *micro_batches, tws_error *err) {
+  const int64_t wanted = job->config->accumulation_steps;
+  const tws_pipeline_shape shape = tws_pipeline_shape_of(job->config, tws_job_stages(job), wanted);
+  const int64_t round = tws_fold_round(&shape);
+  tws_code code = TWS_OK;
+  *micro_batches = wanted;
+  if (!tws_fold_is_long(&shape, wanted)) return TWS_OK;
+  if (tws_job_stages(job) > 1) TWS_TRY(tws_pipeline_check(&shape, err));
+  for (int64_t rounds = 8; rounds < 32 && *micro_batches == wanted && code == TWS_OK; rounds += 8) {
+    const int64_t few = rounds * round + wanted % round;
+    uint32_t settled = 0;
+    for (int stage = 0; stage < tws_job_stages(job) && code == TWS_OK; stage++) {
+      tws_plan *plan = NULL;
+      code = tws_job_part_plan(job, tws_job_stage_rank(job, stage), few, &plan, err);
+      if (code == TWS_OK && plan->settled > settled) settled = plan->settled;
+      tws_plan_destroy(plan);
+    }
+    if (settled + 4 * round <= few) *micro_batches = few;
+  }
+  return code;
+}
+
+/* As many ranks as take a few seconds. Every plan lists the ranks of its groups. */
+static tws_code choose_verified(const tws_job *job, int64_t micro_batches, int64_t *max_ranks, tws_error *err) {
   tws_plan *plan;
-  TWS_TRY(tws_job_plan(job, 0, &plan, err));
+  TWS_TRY(tws_job_part_plan(job, 0, micro_batches, &plan, err));
   *max_ranks = VERIFIED_OPERATIONS / ((int64_t)plan->op_count + 1);
   *max_ranks = *max_ranks < 4 ? 4 : *max_ranks > VERIFIED_RANKS ? VERIFIED_RANKS : *max_ranks;
+  const int64_t listed = VERIFIED_GROUPS / job->ranks;
+  if (*max_ranks > listed) *max_ranks = listed < 2 ? 2 : listed;
   tws_plan_destroy(plan);
   return TWS_OK;
 }
 
-static tws_code verify_ranks(const tws_job *job, const tws_rank_set *set, tws_progress *progress, tws_plan **plans,
-                             tws_verification *seen, tws_error *err) {
+static tws_code verify_ranks(const tws_job *job, const tws_rank_set *set, int bounded, tws_progress *progress,
+                             tws_plan **plans, tws_verification *seen, tws_error *err) {
   tws_code code = TWS_OK;
   for (int i = 0; i < set->count && code == TWS_OK; i++) {
-    code = tws_job_plan(job, set->ranks[i], &plans[i], err);
+    code = tws_job_part_plan(job, set->ranks[i], seen->micro_batches, &plans[i], err);
     if (code == TWS_OK) code = tws_plan_verify(plans[i], err);
     if (code == TWS_OK) seen->operations += plans[i]->op_count;
+    if (code == TWS_OK && bounded) code = tws_plans_check_length(seen->operations, err);
     seen->checked += code == TWS_OK;
     tws_progress_update(progress, seen->checked);
   }
@@ -289,14 +323,19 @@ static tws_code verify_ranks(const tws_job *job, const tws_rank_set *set, tws_pr
 tws_code tws_job_verify(const tws_job *job, int64_t max_ranks, tws_progress *progress, tws_verification *seen,
                         tws_error *err) {
   tws_verified_set chosen = {0};
-  if (max_ranks == 0) TWS_TRY(choose_verified(job, &max_ranks, err));
+  const int bounded = max_ranks == 0; /* who asks for a number of ranks gets it */
+  int64_t micro_batches;
+  TWS_TRY(verified_micro_batches(job, &micro_batches, err));
+  if (max_ranks == 0) TWS_TRY(choose_verified(job, micro_batches, &max_ranks, err));
   tws_code code = tws_ranks_to_verify(&job->topology, max_ranks, &chosen, err);
   tws_plan **plans = code == TWS_OK ? tws_calloc((size_t)chosen.set.count, sizeof *plans) : NULL;
   if (code == TWS_OK && !plans) code = no_memory(err);
-  *seen = (tws_verification){
-      .ranks = job->ranks, .together = chosen.set.count == job->ranks, .replicas = chosen.whole_replicas};
+  *seen = (tws_verification){.ranks = job->ranks,
+                             .together = chosen.set.count == job->ranks,
+                             .replicas = chosen.whole_replicas,
+                             .micro_batches = micro_batches};
   tws_progress_begin(progress, "verifying ranks", chosen.set.count);
-  if (code == TWS_OK) code = verify_ranks(job, &chosen.set, progress, plans, seen, err);
+  if (code == TWS_OK) code = verify_ranks(job, &chosen.set, bounded, progress, plans, seen, err);
   tws_progress_end(progress);
   for (int i = 0; plans && i < chosen.set.count; i++) tws_plan_destroy(plans[i]);
   tws_free(plans);

@@ -64,6 +64,8 @@ int64_t tws_job_sequence(const tws_job *job);
 /* ---- its plans ---- */
 tws_plan_request tws_job_request(const tws_job *job, int rank);
 tws_code tws_job_plan(const tws_job *job, int rank, tws_plan **out, tws_error *err);
+/* Of at most so many of the step's micro-batches. */
+tws_code tws_job_part_plan(const tws_job *job, int rank, int64_t micro_batches, tws_plan **out, tws_error *err);
 /* Of another program than job->program; over the state of a plan that was made before, or NULL. */
 tws_code tws_job_program(const tws_job *job, int rank, tws_program program, tws_state *state, tws_plan **out,
                          tws_error *err);
@@ -78,6 +80,7 @@ tws_code tws_job_estimate(const tws_job *job, tws_estimate *out, tws_stage_estim
 typedef struct tws_verification {
   int ranks, checked, together; /* together: all ranks */
   int replicas;                 /* whole replicas among those that were checked; 0: a line of one rank of each stage */
+  int64_t micro_batches;        /* of a long step (plan/fold.h) as many as repeat */
   uint64_t operations;
 } tws_verification;
 tws_code tws_job_verify(const tws_job *job, int64_t max_ranks, tws_progress *progress, tws_verification *seen,

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "plan/fold.h"
 
 static const char *const fidelity_names[] = {"analytic", "flow", "message"};
 
@@ -24,51 +25,119 @@ int tws_job_simulates_every(const tws_job *job) {
   return job->backend == TWS_BACKEND_HOST ? TWS_SIMULATED_HOST_RANKS : 0;
 }
 
-static tws_code make_plans(const tws_job *job, const tws_simulation_request *request, tws_simulation *s,
-                           tws_error *err) {
-  tws_rank_set set = {0};
-  tws_code code = tws_job_representatives(job, request->every_up_to, &set, err);
-  if (code == TWS_OK && request->most_plans > 0 && set.count > request->most_plans)
-    code = tws_fail(err, TWS_UNSUPPORTED,
-                    "use fewer ranks, or without --all-ranks a division whose groups lie alike on all nodes",
-                    "%d ranks are more than are simulated one by one (%d)", set.count, request->most_plans);
-  if (code == TWS_OK) {
-    s->plan_count = set.count;
-    s->plans = tws_calloc((size_t)set.count, sizeof *s->plans);
-    s->paths = tws_calloc((size_t)set.count, sizeof *s->paths);
-    if (!s->plans || !s->paths) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory for %d plans", set.count);
+/* ---- a step ---- */
+
+typedef struct folding {
+  const tws_job *job;
+  const tws_simulation_request *request;
+  tws_rank_set set;
+  tws_simulation *out;
+  tws_path_result *paths; /* [slot][rank]: TWS_FOLD_SAMPLES of them */
+  tws_sim_result results[TWS_FOLD_SAMPLES];
+} folding;
+
+static void free_plans(tws_simulation *s) {
+  for (int i = 0; s->plans && i < s->plan_count; i++) {
+    tws_plan_destroy(s->plans[i]);
+    s->plans[i] = NULL;
   }
-  for (int i = 0; i < set.count && code == TWS_OK; i++) code = tws_job_plan(job, set.ranks[i], &s->plans[i], err);
-  tws_rank_set_free(&set);
-  return code;
+}
+
+static tws_code choose_ranks(folding *f, tws_error *err) {
+  const tws_simulation_request *request = f->request;
+  TWS_TRY(tws_job_representatives(f->job, request->every_up_to, &f->set, err));
+  const int count = f->set.count;
+  if (request->most_plans > 0 && count > request->most_plans)
+    return tws_fail(err, TWS_UNSUPPORTED,
+                    "use fewer ranks, or without --all-ranks a division whose groups lie alike on all nodes",
+                    "%d ranks are more than are simulated one by one (%d)", count, request->most_plans);
+  f->out->plan_count = count;
+  f->out->plans = tws_calloc((size_t)count, sizeof *f->out->plans);
+  f->paths = tws_calloc(TWS_FOLD_SAMPLES * (size_t)count, sizeof *f->paths);
+  if (!f->out->plans || !f->paths) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for %d plans", count);
+  return TWS_OK;
+}
+
+static tws_code simulate_some(void *user, int64_t micro_batches, int slot, tws_fold_sample *sample, tws_error *err) {
+  folding *f = user;
+  tws_simulation *s = f->out;
+  uint64_t operations = 0;
+  free_plans(s);
+  *sample = (tws_fold_sample){0};
+  for (int i = 0; i < f->set.count; i++) {
+    TWS_TRY(tws_job_part_plan(f->job, f->set.ranks[i], micro_batches, &s->plans[i], err));
+    TWS_TRY(tws_plans_check_length(operations += s->plans[i]->op_count, err));
+    if (s->plans[i]->settled > sample->settled) sample->settled = s->plans[i]->settled;
+    for (int t = 0; t < TWS_TIER_COUNT; t++) sample->bytes += tws_plan_bytes(s->plans[i], (tws_tier)t);
+    sample->bytes += tws_arena_growth(s->plans[i], f->job->config->accumulation_steps);
+  }
+  const tws_sim_request of_plans = {.plans = (const tws_plan *const *)s->plans,
+                                    .plan_count = s->plan_count,
+                                    .fold = s->plan_count < f->job->ranks,
+                                    .machine = f->job->machine,
+                                    .fidelity = f->request->fidelity,
+                                    .timeline = f->request->timeline,
+                                    .paths = f->paths + (size_t)slot * (size_t)s->plan_count};
+  TWS_TRY(f->request->sim->simulate(&of_plans, &f->results[slot], err));
+  sample->step_s = f->results[slot].step_s;
+  return TWS_OK;
+}
+
+/* What the rounds that were not simulated add. */
+static void extrapolate_rounds(folding *f, const tws_folded *folded) {
+  tws_simulation *s = f->out;
+  const tws_sim_result *fewer = &f->results[folded->before];
+  const double more = folded->more;
+  s->result = f->results[folded->slot];
+  s->paths = f->paths + (size_t)folded->slot * (size_t)s->plan_count;
+  if (!(more > 0)) return;
+  s->result.step_s += more * (s->result.step_s - fewer->step_s);
+  s->result.rank_compute_s += more * (s->result.rank_compute_s - fewer->rank_compute_s);
+  s->result.rank_communication_s += more * (s->result.rank_communication_s - fewer->rank_communication_s);
+  s->result.exposed_s += more * (s->result.exposed_s - fewer->exposed_s);
+  s->result.events += (uint64_t)(more * (double)(s->result.events - fewer->events));
+  s->result.bubble = 0;
+  for (int i = 0; i < s->plan_count; i++) {
+    tws_path_extrapolate(&s->paths[i], &f->paths[(size_t)folded->before * (size_t)s->plan_count + (size_t)i], more);
+    s->result.bubble += s->paths[i].bubble_s / s->result.step_s / s->plan_count;
+  }
+  s->result.path = s->paths[0];
+}
+
+static tws_code simulate_folded(folding *f, tws_error *err) {
+  const int64_t wanted = f->job->config->accumulation_steps;
+  const tws_pipeline_shape shape = tws_pipeline_shape_of(f->job->config, tws_job_stages(f->job), wanted);
+  tws_folded folded = {.built = wanted};
+  tws_fold_sample all;
+  TWS_TRY(choose_ranks(f, err));
+  if (tws_job_stages(f->job) > 1) TWS_TRY(tws_pipeline_check(&shape, err));
+  TWS_TRY(f->request->timeline ? simulate_some(f, wanted, 0, &all, err) /* which shows every operation */
+                               : tws_fold_find(&shape, wanted, simulate_some, f, &folded, err));
+  extrapolate_rounds(f, &folded);
+  return TWS_OK;
 }
 
 tws_code tws_job_simulate(const tws_job *job, const tws_simulation_request *request, tws_simulation *out,
                           tws_error *err) {
+  folding f = {.job = job, .request = request, .out = out};
   memset(out, 0, sizeof *out);
-  TWS_TRY(make_plans(job, request, out, err));
   if (request->timeline) {
     tws_fingerprint fingerprint;
     TWS_TRY(tws_job_fingerprint(job, &fingerprint, err));
     tws_timeline_identify(request->timeline, fingerprint.model, fingerprint.plan);
   }
-  const tws_sim_request of_plans = {.plans = (const tws_plan *const *)out->plans,
-                                    .plan_count = out->plan_count,
-                                    .fold = out->plan_count < job->ranks,
-                                    .machine = job->machine,
-                                    .fidelity = request->fidelity,
-                                    .timeline = request->timeline,
-                                    .paths = out->paths};
   const double start = tws_clock_s();
-  TWS_TRY(request->sim->simulate(&of_plans, &out->result, err));
+  const tws_code code = simulate_folded(&f, err);
   out->wall_s = tws_clock_s() - start;
-  return TWS_OK;
+  out->all_paths = f.paths;
+  tws_rank_set_free(&f.set);
+  return code;
 }
 
 void tws_simulation_free(tws_simulation *simulation) {
-  for (int i = 0; simulation->plans && i < simulation->plan_count; i++) tws_plan_destroy(simulation->plans[i]);
+  free_plans(simulation);
   tws_free(simulation->plans);
-  tws_free(simulation->paths);
+  tws_free(simulation->all_paths);
   memset(simulation, 0, sizeof *simulation);
 }
 
@@ -88,6 +157,7 @@ tws_code tws_simulation_stages(const tws_job *job, const tws_simulation *simulat
   for (int i = 0; i < simulation->plan_count; i++) {
     tws_stage_estimate one, *stage = &stages[simulation->plans[i]->stage];
     TWS_TRY(tws_stage_read(simulation->plans[i], &one, err));
+    one.arena_bytes[TWS_TIER_DEVICE] += tws_arena_growth(simulation->plans[i], job->config->accumulation_steps);
     if (stage->path.step_s > 0 && stage->arena_bytes[TWS_TIER_DEVICE] >= one.arena_bytes[TWS_TIER_DEVICE]) continue;
     *stage = one;
     stage->path = simulation->paths[i];

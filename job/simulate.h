@@ -20,12 +20,13 @@ int tws_job_simulates_every(const tws_job *job);
 
 typedef struct tws_simulation {
   tws_sim_result result;
-  tws_plan **plans; /* of the simulated ranks */
+  tws_plan **plans; /* of the simulated ranks; of a long step (plan/fold.h) few of its micro-batches */
   int plan_count;
-  tws_path_result *paths; /* of the simulated ranks */
-  double wall_s;          /* what simulating took */
+  tws_path_result *paths;     /* of the simulated ranks, for the whole step */
+  tws_path_result *all_paths; /* what was allocated */
+  double wall_s;              /* what simulating took */
 } tws_simulation;
-/* Free *out in any case after the call. */
+/* Steps of many micro-batches are folded, unless a timeline is asked for. Free *out in any case after the call. */
 tws_code tws_job_simulate(const tws_job *job, const tws_simulation_request *request, tws_simulation *out,
                           tws_error *err);
 void tws_simulation_free(tws_simulation *simulation);

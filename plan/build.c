@@ -154,6 +154,25 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   return tws_running_begin(l);
 }
 
+tws_code tws_plans_check_length(uint64_t operations, tws_error *err) {
+  if (operations <= TWS_PLAN_MOST_VISITS) return TWS_OK;
+  return tws_fail(err, TWS_UNSUPPORTED, "use fewer accumulation steps, with a larger micro batch instead",
+                  "the plans of the job's stages are longer together than 2^23 operations");
+}
+
+/* A visit is about one operation, and an operation with all that belongs to it some 300 bytes while a plan is built. */
+static tws_code check_length(const tws_lower *l, tws_error *err) {
+  int64_t visits = 0;
+  for (int i = 0; i < l->chunk_count; i++) visits += l->chunks[i].visits.count;
+  if (visits * l->accumulation <= TWS_PLAN_MOST_VISITS) return TWS_OK;
+  char hint[160];
+  snprintf(hint, sizeof hint, "use at most %lld accumulation steps, with a larger micro batch instead",
+           (long long)(TWS_PLAN_MOST_VISITS / (visits > 0 ? visits : 1)));
+  return tws_fail(err, TWS_UNSUPPORTED, hint,
+                  "a plan of %lld micro-batches of %lld operations each is longer than 2^23 operations",
+                  (long long)l->accumulation, (long long)visits);
+}
+
 /* Most visits of a module are one operation. Long plans grow: what is large and freed at once goes back to the system,
  * and costs more to get again than to move. */
 static void expect(tws_lower *l) {
@@ -166,6 +185,7 @@ static void expect(tws_lower *l) {
 
 static tws_code lower(tws_lower *l, tws_error *err) {
   TWS_TRY(prepare(l, err));
+  TWS_TRY(check_length(l, err));
   expect(l);
   l->b.phase = TWS_PHASE_FORWARD;
   l->b.module = TWS_NONE;

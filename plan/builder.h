@@ -3,6 +3,7 @@
 #ifndef TWS_PLAN_BUILDER_H
 #define TWS_PLAN_BUILDER_H
 
+#include "plan/fold.h"
 #include "plan/plan.h"
 
 /* Messages so far between this rank and another, in one direction. */
@@ -32,6 +33,7 @@ typedef struct tws_builder {
   /* what the next operations belong to */
   tws_phase phase;
   uint32_t module, micro_batch;
+  tws_repetition repeats; /* of a long plan; else zeros */
 } tws_builder;
 
 /* A plan of one rank alone, with an arena and without anything in it; NULL: no memory. For tws_plan_destroy(). */

@@ -16,9 +16,15 @@ typedef struct layout {
   tws_plan *plan;
   uint32_t *starting, *starting_next, *ending, *ending_next; /* buffers by first and last operation */
   uint64_t *offset, *best;
-  uint32_t *computed;           /* per operation: modules' computations before it */
-  uint8_t *from_high, *message; /* per buffer */
-  range *slots;                 /* free ones, in the order in which they came free */
+  uint32_t *computed;                   /* per operation: modules' computations before it */
+  uint8_t *from_high, *message;         /* per buffer */
+  uint32_t *step_before, *round_before; /* per buffer: the same of an earlier micro-batch, or TWS_NONE; NULL: the plan
+                                           is not long */
+  uint32_t *distance;                   /* per buffer: of how many steps before its place is; 0: of none */
+  tws_repetition repeats;
+  uint32_t settled;     /* micro-batches until each buffer's distance is that of a round before */
+  uint32_t ending_from; /* the micro-batches from here on may differ: the pipeline empties */
+  range *slots;         /* free ones, in the order in which they came free */
   size_t slot_count, slot_capacity;
   space space;
   int tier;
@@ -62,6 +68,25 @@ static uint64_t take_range(space *s, uint64_t bytes, int high) {
   }
   if (r->begin == r->end) remove_range(s, best);
   return offset;
+}
+
+/* Exactly this range, if it is free. */
+static int take_exactly(space *s, uint64_t begin, uint64_t bytes) {
+  size_t low = 0, high = s->count;
+  while (high - low > 1) {
+    size_t middle = (low + high) / 2;
+    *(s->free[middle].begin <= begin ? &low : &high) = middle;
+  }
+  if (low >= s->count || s->free[low].begin > begin || s->free[low].end < begin + bytes) return 0;
+  const range whole = s->free[low];
+  s->free[low].end = begin;
+  if (begin + bytes < whole.end) {
+    if (begin > whole.begin) return insert_range(s, low + 1, (range){begin + bytes, whole.end}) == 0;
+    s->free[low] = (range){begin + bytes, whole.end};
+  } else if (begin == whole.begin) {
+    remove_range(s, low);
+  }
+  return 1;
 }
 
 static int give_range(space *s, uint64_t begin, uint64_t bytes) {
@@ -114,6 +139,64 @@ static int give_slot(layout *l, uint64_t offset, uint64_t bytes) {
   return 0;
 }
 
+/* ---- long plans ----
+ * A best fit wanders: pipelines of many micro-batches would pack a little differently in each. In a long plan a buffer
+ * lies where the same of the latest micro-batch lay that is done with it, whenever it can. So the layout soon repeats
+ * itself, and what a few rounds need is what any number of them needs. */
+
+/* The buffers of each micro-batch in the order in which they were made: where each begins in `list`. */
+static int list_by_micro_batch(const tws_plan *plan, tws_arena *scratch, uint32_t **first, uint32_t **list) {
+  const size_t micro_batches = (size_t)plan->accumulation_steps;
+  *first = tws_arena_alloc(scratch, micro_batches + 2, sizeof **first);
+  *list = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof **list);
+  if (!*first || !*list) return -1;
+  for (int fill = 0; fill < 2; fill++) { /* count, then fill */
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+      const tws_buffer *b = &plan->buffers[i];
+      if (b->lifetime != TWS_LIFETIME_OPS || b->last_op == TWS_NONE) continue;
+      const uint32_t at = plan->ops[b->first_op].micro_batch;
+      if (at >= micro_batches) continue;
+      if (fill)
+        (*list)[(*first)[at + 1]++] = i;
+      else
+        (*first)[at + 2]++;
+    }
+    for (size_t m = 2; !fill && m < micro_batches + 2; m++) (*first)[m] += (*first)[m - 1];
+  }
+  return 0;
+}
+
+/* Links every buffer to the same one so many micro-batches before. */
+static void link_micro_batches(const tws_plan *plan, const uint32_t *first, const uint32_t *list, uint32_t apart,
+                               uint32_t *links) {
+  memset(links, 0xff, plan->buffer_count * sizeof *links); /* TWS_NONE */
+  for (uint32_t m = apart; m < plan->accumulation_steps; m++) {
+    const uint32_t before = first[m - apart], count = first[m - apart + 1] - before;
+    for (uint32_t k = 0; k < first[m + 1] - first[m] && k < count; k++) {
+      const uint32_t i = list[first[m] + k], other = list[before + k];
+      if (plan->buffers[i].bytes == plan->buffers[other].bytes && plan->buffers[i].tier == plan->buffers[other].tier)
+        links[i] = other;
+    }
+  }
+}
+
+static int find_repetition(layout *l, const tws_repetition *repeats, tws_arena *scratch) {
+  const tws_plan *plan = l->plan;
+  uint32_t *first, *list;
+  if (repeats->step == 0) return 0;
+  l->repeats = *repeats;
+  const int64_t ending_from = plan->accumulation_steps - 2 * (int64_t)repeats->round;
+  l->ending_from = ending_from > 0 ? (uint32_t)ending_from : 0;
+  l->step_before = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof *l->step_before);
+  l->round_before = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof *l->round_before);
+  l->distance = tws_arena_alloc(scratch, plan->buffer_count + 1u, sizeof *l->distance);
+  if (!l->step_before || !l->round_before || !l->distance) return -1;
+  if (list_by_micro_batch(plan, scratch, &first, &list)) return -1;
+  link_micro_batches(plan, first, list, repeats->step, l->step_before);
+  link_micro_batches(plan, first, list, repeats->round, l->round_before);
+  return 0;
+}
+
 static void mark_messages(layout *l) {
   const tws_plan *plan = l->plan;
   for (uint32_t op = 0; op < plan->op_count; op++) {
@@ -122,11 +205,42 @@ static void mark_messages(layout *l) {
   }
 }
 
+/* Where the same buffer of the micro-batch `distance` steps before lay, if that is free again; else UINT64_MAX. */
+static uint64_t take_again(layout *l, uint32_t i, uint32_t distance, uint64_t bytes) {
+  const tws_buffer *buffers = l->plan->buffers;
+  uint32_t other = i;
+  for (uint32_t k = 0; k < distance && other != TWS_NONE; k++) other = l->step_before[other];
+  if (distance == 0 || other == TWS_NONE || buffers[other].last_op >= buffers[i].first_op) return UINT64_MAX;
+  return take_exactly(&l->space, l->offset[other], bytes) ? l->offset[other] : UINT64_MAX;
+}
+
+/* As far back as a round before, or else the nearest that will do. Settled: when all of a round do as those of the
+ * round before did, what was free for them is free for the next. */
+static uint64_t place_again(layout *l, uint32_t i, uint64_t bytes) {
+  const uint32_t micro_batch = l->plan->ops[l->plan->buffers[i].first_op].micro_batch, before = l->round_before[i];
+  const uint32_t farthest = 2 * l->repeats.round / l->repeats.step;
+  uint32_t distance = before == TWS_NONE ? 0 : l->distance[before];
+  uint64_t at = take_again(l, i, distance, bytes);
+  if (at == UINT64_MAX) {
+    if (micro_batch >= l->settled && micro_batch < l->ending_from) l->settled = micro_batch + 1;
+    for (distance = 0; distance < farthest && at == UINT64_MAX;) at = take_again(l, i, ++distance, bytes);
+  }
+  l->distance[i] = at == UINT64_MAX ? 0 : distance;
+  return at;
+}
+
+static uint64_t place_buffer(layout *l, uint32_t i, uint64_t bytes, int high) {
+  if (l->message[i]) return take_slot(l, bytes, high); /* in turn, which repeats */
+  const uint64_t at = l->step_before ? place_again(l, i, bytes) : UINT64_MAX;
+  return at == UINT64_MAX ? take_range(&l->space, bytes, high) : at;
+}
+
 /* One pass over the operations inside [0, size). Returns how far it reached, or UINT64_MAX when it does not fit. */
 static uint64_t attempt_layout(layout *l, uint64_t size, int two_ended) {
   const tws_plan *plan = l->plan;
   uint64_t reached = 0;
   l->space.count = l->slot_count = 0;
+  l->settled = 0;
   if (insert_range(&l->space, 0, (range){0, size})) {
     tws_builder_fail(l->b, TWS_MEMORY, "no memory");
     return UINT64_MAX;
@@ -142,7 +256,7 @@ static uint64_t attempt_layout(layout *l, uint64_t size, int two_ended) {
       if (plan->buffers[i].tier != l->tier) continue;
       uint64_t bytes = tws_layout_bytes(plan->buffers[i].bytes);
       int high = two_ended && l->from_high[i];
-      l->offset[i] = l->message[i] ? take_slot(l, bytes, high) : take_range(&l->space, bytes, high);
+      l->offset[i] = place_buffer(l, i, bytes, high);
       if (l->offset[i] == UINT64_MAX) return UINT64_MAX;
       if (l->offset[i] + bytes > reached) reached = l->offset[i] + bytes;
     }
@@ -207,15 +321,18 @@ static void lay_out_tier(layout *l) {
   uint64_t bound = lower_bound(l), best = attempt_layout(l, UINT64_MAX / 2, 0);
   if (l->b->failed != TWS_OK) return;
   keep_best(l);
+  uint32_t settled = l->settled;
   static const double slack[] = {1, 1.01, 1.02, 1.04, 1.08, 1.16};
   static const uint32_t parts[] = {16, 4};
   /* Tighter packing makes streams wait for each other's memory more often: not worth it for a few per cent. */
   const double state = l->plan->state ? (double)l->plan->state->arena_bytes[l->tier] : 0;
   const double moving = state + (double)(bound - whole_program_bytes(l)); /* slack does not depend on what is read in */
-  int worth = state + (double)best > 1.05 * (state + (double)bound);
+  const double aside = l->step_before ? (double)whole_program_bytes(l) : 0; /* grows with the number of micro-batches */
+  const double least = state + (double)best - aside;
+  int worth = least > 1.05 * (state + (double)bound - aside);
   for (size_t s = 0; s < sizeof slack / sizeof *slack && worth; s++) {
     uint64_t size = bound + tws_layout_bytes((uint64_t)(moving * (slack[s] - 1)));
-    if ((state + (double)size) * 1.005 >= state + (double)best) break;
+    if ((state + (double)size - aside) * 1.005 >= least) break;
     int fits = 0;
     for (size_t p = 0; p < sizeof parts / sizeof *parts && !fits; p++) {
       classify_ends(l, parts[p]);
@@ -225,6 +342,7 @@ static void lay_out_tier(layout *l) {
     if (!fits) continue;
     best = size;
     keep_best(l);
+    settled = l->settled;
     break;
   }
   for (uint32_t i = 0; i < l->plan->buffer_count; i++) {
@@ -233,6 +351,7 @@ static void lay_out_tier(layout *l) {
     if (b->lifetime == TWS_LIFETIME_PROGRAM || b->last_op != TWS_NONE) b->offset = l->best[i];
   }
   l->plan->arena_bytes[l->tier] = best;
+  if (settled > l->plan->settled) l->plan->settled = settled;
 }
 
 static int index_lifetimes(layout *l, tws_arena *scratch) {
@@ -255,6 +374,7 @@ static int index_lifetimes(layout *l, tws_arena *scratch) {
   l->message = tws_arena_alloc(scratch, plan->buffer_count + 1u, 1);
   if (!l->offset || !l->best || !l->from_high || !l->message) return -1;
   mark_messages(l);
+  if (find_repetition(l, &l->b->repeats, scratch)) return -1;
   for (uint32_t i = plan->buffer_count; i-- > 0;) {
     const tws_buffer *b = &plan->buffers[i];
     if (b->lifetime != TWS_LIFETIME_OPS || b->last_op == TWS_NONE) continue;

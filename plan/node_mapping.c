@@ -102,6 +102,7 @@ int tws_mapping_is_even(const tws_node_mapping *m, const tws_topology *topology)
   if (m->ranks <= m->slots) return 1;
   const int count = list_groups(topology, groups);
   for (int g = 0; g < count; g++) {
+    if (tws_topology_size(topology, groups[g]) == m->ranks) continue; /* a single group */
     group_spread first = {0, 0};
     for (int rank = 0; rank < m->ranks; rank++) {
       if (tws_topology_index(topology, rank, groups[g]) != 0) continue; /* each group once, from its first rank */

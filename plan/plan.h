@@ -194,6 +194,7 @@ typedef struct tws_plan {
   tws_zero_config zero;
   tws_dtype dtype;
   int64_t micro_batch_size, sequence_length, accumulation_steps;
+  uint32_t settled; /* of a long plan (plan/fold.h): from this micro-batch on its layout repeats, until it ends */
   tws_op *ops;
   tws_operand *operands;
   uint32_t *deps; /* op indices, always on other streams and earlier in issue order */
@@ -228,6 +229,11 @@ typedef struct tws_plan_request {
   tws_program program;
   tws_state *state; /* of the rank, as another program's plan laid it out; NULL: the plan makes its own */
 } tws_plan_request;
+
+/* Operations that a plan may have, before kernels are joined or divided, and that all plans of a job may have which are
+ * looked at together: more are refused before memory goes (2^23 operations take about 2.5 GiB). */
+enum { TWS_PLAN_MOST_VISITS = 1 << 23 };
+tws_code tws_plans_check_length(uint64_t operations, tws_error *err);
 
 /* TWS_UNSUPPORTED / TWS_INVALID with the rule, the reason and the nearest legal configuration. */
 /* The topology that a resolved configuration asks for on `ranks` ranks: axes in the order of config->axis_order, the

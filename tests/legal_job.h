@@ -1,0 +1,125 @@
+/* Random jobs that are legal by construction, with every kind of parallelism. */
+#ifndef TWS_TESTS_LEGAL_JOB_H
+#define TWS_TESTS_LEGAL_JOB_H
+
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "plan/pipeline_schedule.h"
+#include "plan/plan.h"
+
+enum { MOST_RANKS = 24 };
+
+static uint64_t draw(uint64_t seed, uint64_t index, uint64_t n) {
+  uint32_t out[4];
+  tws_philox(seed, 11, index, out);
+  return out[0] % n;
+}
+
+static int64_t pick(uint64_t seed, uint64_t index, const int64_t *from, uint64_t n) {
+  return from[draw(seed, index, n)];
+}
+
+typedef struct shape {
+  int llama, tied;
+  int64_t layers, heads, kv_heads, head_size, inner, vocabulary;
+} shape;
+
+static tws_network *network_of(const shape *s, int64_t multiple) {
+  char text[640];
+  long long hidden = (long long)(s->heads * s->head_size);
+  if (s->llama) {
+    snprintf(text, sizeof text,
+             "{\"model_type\":\"llama\",\"num_hidden_layers\":%lld,\"hidden_size\":%lld,\"num_attention_heads\":%lld,"
+             "\"num_key_value_heads\":%lld,\"intermediate_size\":%lld,\"vocab_size\":%lld,\"rms_norm_eps\":1e-5,"
+             "\"max_position_embeddings\":64,\"tie_word_embeddings\":%s}",
+             (long long)s->layers, hidden, (long long)s->heads, (long long)s->kv_heads, (long long)s->inner,
+             (long long)s->vocabulary, s->tied ? "true" : "false");
+  } else {
+    snprintf(text, sizeof text,
+             "{\"model_type\":\"gpt2\",\"n_layer\":%lld,\"n_embd\":%lld,\"n_head\":%lld,\"n_inner\":%lld,"
+             "\"n_positions\":64,\"vocab_size\":%lld,\"tie_word_embeddings\":%s}",
+             (long long)s->layers, hidden, (long long)s->heads, (long long)s->inner, (long long)s->vocabulary,
+             s->tied ? "true" : "false");
+  }
+  tws_error err = {0};
+  tws_json *json;
+  tws_network *network;
+  ck_assert(tws_json_parse(text, strlen(text), "test", &json, &err) == TWS_OK);
+  ck_assert_msg(tws_network_from_json(json, multiple, &network, &err) == TWS_OK, "%s: %s", text, err.message);
+  tws_json_destroy(json);
+  return network;
+}
+
+/* Least common multiple. */
+static int64_t common(int64_t a, int64_t b) {
+  int64_t multiple = a;
+  while (multiple % b) multiple += a;
+  return multiple;
+}
+
+static tws_config legal_job(uint64_t seed, shape *s, int *world) {
+  tws_config *base, c;
+  ck_assert(tws_config_default(&base, NULL) == TWS_OK);
+  c = *base;
+  c.store = NULL;
+  tws_config_destroy(base);
+  const int64_t tensors[] = {1, 1, 2, 2, 3, 4}, sequences[] = {1, 1, 2, 3, 4}, stages[] = {1, 1, 2, 3, 4};
+  if (pick(seed, 1, (const int64_t[]){0, 0, 1}, 3)) tws_axis_order_parse("model,sequence,data,pipe", &c.axis_order);
+  c.tensor_ranks = pick(seed, 2, tensors, 6);
+  c.sequence_ranks = pick(seed, 3, sequences, 5);
+  c.pipeline_stages = pick(seed, 4, stages, 5);
+  int64_t replicas = 1 + (int64_t)draw(seed, 5, 3), inside = c.tensor_ranks * c.sequence_ranks;
+  while (inside * c.pipeline_stages * replicas > MOST_RANKS) {
+    if (replicas > 1) {
+      replicas--;
+    } else {
+      c.pipeline_stages--;
+    }
+  }
+  *world = (int)(inside * c.pipeline_stages * replicas);
+  c.zero.stage = (int)draw(seed, 6, c.pipeline_stages > 1 ? 2 : 4);
+  c.pipeline_schedule = (int)draw(seed, 7, TWS_PIPELINE_KIND_COUNT);
+  c.virtual_stages = c.pipeline_schedule == TWS_PIPELINE_INTERLEAVED && c.pipeline_stages > 1 ? 2 : 1;
+  c.accumulation_steps = 1 + (int64_t)draw(seed, 8, 6);
+  if (c.pipeline_stages > 1) c.accumulation_steps = c.pipeline_stages * (1 + (int64_t)draw(seed, 8, 3));
+  c.micro_batch_size = 1 + (int64_t)draw(seed, 9, 3);
+  c.tensor_overlap = (int)draw(seed, 10, 2);
+  c.tensor_chunks = 1 + (int64_t)draw(seed, 11, 3);
+  c.tensor_sequence_parallel = (int)draw(seed, 12, 2);
+  c.loss_tiles = 1 + (int64_t)draw(seed, 13, 3);
+  c.mlp_tiles = 1 + (int64_t)draw(seed, 14, 3);
+  c.recompute = (tws_recompute)draw(seed, 15, 3);
+  int64_t parts = common(common(c.tensor_chunks * c.tensor_ranks, c.loss_tiles), c.mlp_tiles);
+  int64_t share = 1 + (int64_t)draw(seed, 16, 8); /* tokens of a sequence that a rank has */
+  c.sequence_length = c.sequence_ranks * share;
+  c.micro_batch_size *= common(parts, share) / share;
+  c.dtype = (const tws_dtype[]){TWS_F32, TWS_BF16, TWS_F16}[draw(seed, 17, 3)];
+  c.accumulation_dtype = draw(seed, 18, 2) && c.zero.stage > 0 ? TWS_F32 : c.dtype;
+  c.bf16_masters = c.dtype == TWS_BF16 && c.accumulation_dtype == TWS_BF16 && c.zero.stage > 0;
+  c.bf16_moments = (int)draw(seed, 27, 2);
+  c.stochastic_rounding = draw(seed, 28, 4) != 0;
+  c.zero.round_robin_gradients = (int)draw(seed, 29, 2);
+  c.zero.overlap_comm = (int)draw(seed, 19, 2);
+  c.zero.reduce_bucket_size = 1 + (int64_t)draw(seed, 20, 20000);
+  c.zero.prefetch_bucket_size = (int64_t)draw(seed, 21, 20000);
+  c.zero.param_persistence_threshold = (int64_t)draw(seed, 22, 200);
+  c.zero.max_live_parameters = 1 + (int64_t)draw(seed, 23, 20000);
+  c.zero.max_reuse_distance = (int64_t)draw(seed, 24, 20000);
+  c.zero.sub_group_size = 1 + (int64_t)draw(seed, 25, 20000);
+  c.gradient_clipping = (double)draw(seed, 26, 2);
+  *s = (shape){.llama = (int)draw(seed, 30, 2),
+               .tied = (int)draw(seed, 31, 2),
+               .layers = c.pipeline_stages * c.virtual_stages + (int64_t)draw(seed, 32, 3),
+               .heads = inside * (1 + (int64_t)draw(seed, 33, 2)),
+               .head_size = 2 * (1 + (int64_t)draw(seed, 34, 2)),
+               .inner = c.tensor_ranks * (4 + (int64_t)draw(seed, 35, 9)),
+               .vocabulary = 20 + (int64_t)draw(seed, 36, 30)};
+  s->kv_heads = s->heads;
+  if (s->llama && draw(seed, 37, 2)) s->kv_heads = draw(seed, 38, 2) ? c.tensor_ranks : inside;
+  return c;
+}
+
+#endif
