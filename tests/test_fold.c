@@ -191,7 +191,7 @@ START_TEST(what_is_too_long_is_refused) {
     tws_error err = {0};
     tws_plan *plan;
     tws_estimate estimate;
-    ck_assert_msg(tws_job_plan(jobs[i], 0, &plan, &err) == TWS_UNSUPPORTED, "job %d of %d", i,
+    ck_assert_msg(tws_job_plan(jobs[i], i, &plan, &err) == TWS_UNSUPPORTED, "job %d of %d", i,
                   (int)jobs[i]->config->accumulation_steps);
     ck_assert_msg(strstr(err.message, "2^23 operations") && strstr(err.hint, "accumulation steps"), "%s / %s",
                   err.message, err.hint);
