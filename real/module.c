@@ -33,6 +33,7 @@ const tws_real_api *tws_real_module(void) {
                                    .stop = tws_mpi_stop,
                                    .abort = end_all,
                                    .train = tws_real_train,
+                                   .generate = tws_real_generate,
                                    .calibrate = tws_real_calibrate,
                                    .backend = tws_real_backend,
                                    .description = tws_real_description};

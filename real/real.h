@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "estimators/estimators.h"
+#include "real/sample.h"
 #include "traces/timeline.h"
 
 /* ---- backend: kernels on one device ---- */
@@ -126,6 +127,18 @@ typedef struct tws_train_result {
   int largest_rank;
 } tws_train_result;
 
+typedef struct tws_generate_options {
+  tws_plan_request plan;                 /* of one rank; micro batch and accumulation are 1 */
+  const char *resume, *tag, *init_from;  /* as in tws_train_options; all NULL: drawn weights */
+  const int32_t *prompt;
+  int64_t prompt_count, count; /* tokens that are given, and that are wanted */
+  tws_sampling sampling;
+  uint64_t seed; /* of the choices */
+  void (*on_token)(void *user, int32_t token, double log_probability);
+  void *user;
+  const tws_log *log;
+} tws_generate_options;
+
 typedef struct tws_calibrate_options {
   const char *out_path;   /* what was measured (traces/measurements.h), written by rank 0 */
   const char *device;     /* "host" (NULL, too) or "cuda" */
@@ -149,11 +162,12 @@ typedef struct tws_real_api {
   void (*abort)(int exit_code);
   /* After an error in a world of several ranks the others still wait for this one: end with abort(), not stop(). */
   tws_code (*train)(const tws_train_options *options, tws_train_result *result, tws_error *err);
+  tws_code (*generate)(const tws_generate_options *options, tws_error *err);
   tws_code (*calibrate)(const tws_calibrate_options *options, tws_error *err);
   const tws_backend_ops *(*backend)(const char *name); /* NULL: not there */
   const char *(*description)(void);                    /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
-enum { TWS_REAL_API_VERSION = 7 };
+enum { TWS_REAL_API_VERSION = 8 };
 #define TWS_REAL_MODULE_SYMBOL "tws_real_module"
 
 #endif

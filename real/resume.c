@@ -67,11 +67,15 @@ static uint32_t source_of(const tws_saved_index *x, const tws_state_entry *entry
   return tws_saved_weights(x);
 }
 
+static int is_wanted(const tws_training *t, const tws_state_entry *entry) {
+  return entry->checkpointed && (!t->weights_only || entry->initial == TWS_INITIAL_PARAMETER);
+}
+
 static tws_code check_entries(const tws_training *t, tws_error *err) {
   const tws_state *state = t->plan->state;
   for (uint32_t i = 0; i < state->count; i++) {
     const tws_state_entry *entry = &state->entries[i];
-    if (!entry->checkpointed || entry->role == TWS_ELEMENTS_NONE || source_of(t->resumed, entry) != TWS_NONE) continue;
+    if (!is_wanted(t, entry) || entry->role == TWS_ELEMENTS_NONE || source_of(t->resumed, entry) != TWS_NONE) continue;
     return tws_fail(err, TWS_INVALID, "resume with the optimizer that it was trained with",
                     "%s: it has no \"%s\", which the optimizer keeps", t->resumed->path, entry->name);
   }
@@ -86,6 +90,10 @@ tws_code tws_resume_open(tws_training *t, tws_error *err) {
   TWS_TRY(tws_saved_open(path, &t->resumed, err));
   TWS_TRY(check_model(t, err));
   TWS_TRY(check_entries(t, err));
+  return TWS_OK;
+}
+
+tws_code tws_resume_counters(tws_training *t, tws_error *err) {
   TWS_TRY(check_place(t, err));
   const tws_loss_scale start = t->counters->loss_scale;
   *t->counters = t->resumed->counters;
@@ -163,6 +171,7 @@ static tws_code load_pieces(loader *l, const tws_piece *held, uint32_t count, tw
   const tws_plan *plan = l->t->plan;
   for (uint32_t i = 0; i < count; i++) {
     l->entry = &plan->state->entries[held[i].entry];
+    if (!is_wanted(l->t, l->entry)) continue;
     l->source = source_of(l->t->resumed, l->entry);
     l->buffer = tws_training_buffer(plan, l->entry->name);
     if (held[i].param == TWS_NONE) {
@@ -195,7 +204,8 @@ tws_code tws_resume_load(tws_training *t, tws_error *err) {
   tws_free(l.values);
   tws_arena_destroy(arena);
   if (code == TWS_OK && t->rank == 0)
-    tws_log_write(t->options->log, TWS_LOG_INFO, "goes on behind step %" PRId64 " of %s (read in %.3g s)",
-                  t->first_step, t->resumed->path, tws_clock_s() - start);
+    tws_log_write(t->options->log, TWS_LOG_INFO, "%s step %" PRId64 " of %s (read in %.3g s)",
+                  t->weights_only ? "weights of" : "goes on behind", t->resumed->counters.steps, t->resumed->path,
+                  tws_clock_s() - start);
   return code;
 }

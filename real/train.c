@@ -340,7 +340,7 @@ static void mark(const tws_training *t, const char *what, double *since) {
   *since = now;
 }
 
-static tws_code make_state(tws_training *t, tws_error *err) {
+tws_code tws_training_weights(tws_training *t, tws_error *err) {
   if (!t->resumed || tws_resume_needs_weights(t)) TWS_TRY(init_weights(t, err));
   if (!t->resumed && t->options->init_from) TWS_TRY(tws_init_from(t, err));
   return t->resumed ? tws_resume_load(t, err) : TWS_OK;
@@ -355,13 +355,14 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   TWS_TRY(build_plan(t, err));
   mark(t, "plan", &since);
   TWS_TRY(tws_resume_open(t, err));
+  if (t->resumed) TWS_TRY(tws_resume_counters(t, err));
   TWS_TRY(open_data(t, err));
   mark(t, "data", &since);
   TWS_TRY(tws_checkpoint_lock(t, err));
   TWS_TRY(tws_report_csv_open(t, err));
   tws_code code = make_executor(t, err);
   mark(t, "memory and communicator", &since);
-  if (code == TWS_OK) code = make_state(t, err);
+  if (code == TWS_OK) code = tws_training_weights(t, err);
   mark(t, t->resumed ? "checkpoint" : "initial weights", &since);
   if (code == TWS_OK) code = tws_checkpoint_prepare(t, err);
   if (code != TWS_OK) return blame(t, tws_fail_in(err, code, "rank %d", t->rank), err);
@@ -371,7 +372,7 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   return tws_report_result(t, result, err);
 }
 
-static void release(tws_training *t) {
+void tws_training_release(tws_training *t) {
   tws_checkpoint_close(t);
   tws_saved_close(t->resumed);
   tws_watchdog_destroy(t->watchdog);
@@ -400,6 +401,6 @@ tws_code tws_real_train(const tws_train_options *options, tws_train_result *resu
                     .ops = tws_real_backend(plan->backend == TWS_BACKEND_CUDA ? "cuda" : "host")};
   *result = (tws_train_result){0};
   tws_code code = train(&t, result, err);
-  release(&t);
+  tws_training_release(&t);
   return code;
 }

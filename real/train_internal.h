@@ -38,12 +38,14 @@ typedef struct tws_training {
   int64_t first_step;                /* steps that were done before this run */
   tws_saved_index *resumed;          /* what it goes on from; NULL: from initial weights */
   struct tws_checkpoint *checkpoint; /* where it saves; NULL: nowhere */
+  int weights_only; /* what the optimizer keeps is not read */
   int ended;                         /* asked to, before the last step */
   tws_step_report *history;          /* rank 0: one per step of this run */
   tws_counters *counters;            /* of the plan's state */
   FILE *csv;                         /* rank 0 */
 } tws_training;
 
+tws_code tws_real_generate(const tws_generate_options *options, tws_error *err);
 tws_code tws_real_train(const tws_train_options *options, tws_train_result *result, tws_error *err);
 
 /* "host" or another backend's table; NULL: not there. */
@@ -51,6 +53,11 @@ const tws_backend_ops *tws_real_backend(const char *name);
 const char *tws_real_description(void);
 
 double tws_median(const double *values, int64_t count); /* 0 without values */
+
+/* Weights and state as the options ask for them: drawn, of a file, or of a checkpoint; needs the executor. */
+tws_code tws_training_weights(tws_training *t, tws_error *err);
+/* All that a training has. */
+void tws_training_release(tws_training *t);
 
 /* ---- evaluation (real/evaluate.c) ---- */
 tws_code tws_evaluation_open(tws_training *t, tws_error *err);
@@ -70,8 +77,10 @@ tws_code tws_checkpoint_save(tws_training *t, tws_error *err);
 void tws_checkpoint_close(tws_training *t);
 
 /* ---- resuming (real/resume.c) ---- */
-/* Finds the checkpoint and what the host counts in it; TWS_INVALID where it is of another model or cannot go on. */
+/* Finds the checkpoint, where one is asked for; TWS_INVALID where it is of another model or optimizer. */
 tws_code tws_resume_open(tws_training *t, tws_error *err);
+/* What the host counts in it; TWS_INVALID and TWS_USAGE where it cannot go on from there. */
+tws_code tws_resume_counters(tws_training *t, tws_error *err);
 /* Where in the data it goes on: behind what was used up. */
 void tws_resume_place(tws_training *t);
 /* Whether anything of the state is not in the checkpoint and begins as it does without one. */

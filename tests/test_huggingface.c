@@ -133,6 +133,24 @@ static void check_export(const char *save, const cJSON *tensors) {
   tws_safetensors_close(list);
 }
 
+/* The tokens that the library chooses, and how likely it finds them. */
+static void check_greedy(const char *config, const char *from, const char *text, const cJSON *golden) {
+  const cJSON *greedy = member(golden, "greedy"), *likely = member(golden, "log_probabilities");
+  command_result r = twinspeed(
+      "generate -m %s --init-from %s --prompt '%.9s' --seq 32 --tokens %d --temperature 0 --json "
+      "--quiet --threads 1",
+      config, from, text, cJSON_GetArraySize(greedy));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-generation-1");
+  for (int i = 0; i < cJSON_GetArraySize(greedy); i++) {
+    const double got = cJSON_GetArrayItem(member(json, "log_probabilities"), i)->valuedouble;
+    ck_assert_int_eq(cJSON_GetArrayItem(member(json, "tokens"), i)->valueint, cJSON_GetArrayItem(greedy, i)->valueint);
+    ck_assert_msg(fabs(got - cJSON_GetArrayItem(likely, i)->valuedouble) < 5e-6, "token %d: %.9g", i, got);
+  }
+  cJSON_Delete(json);
+  command_free(&r);
+}
+
 /* One file on one rank; two files with an index, cut by tensor parallelism and the pipeline; bfloat16 masters; a file
  * without the first word of names. Losses are the library's. */
 START_TEST(weights_in_and_out) {
@@ -151,6 +169,7 @@ START_TEST(weights_in_and_out) {
     cJSON_free(text);
     write_file(file, tensors, 0, 1000, 0, 0);
     check_loss(first_loss(config, file, "-n 1 --micro-batch 1"), model, 2e-6, "one rank");
+    check_greedy(config, file, member(golden->root, "text")->valuestring, model);
     write_shards(tensors);
     snprintf(how, sizeof how, "%s --tp 2 --micro-batch 1 --save %s", first ? "-n 4 --pp 2" : "-n 2", save);
     check_loss(first_loss(config, folder, how), model, 2e-6, "two files on several ranks");

@@ -1,0 +1,201 @@
+/* twinspeed generate: what a trained model goes on with. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/json.h"
+#include "cli/job_options.h"
+#include "job/modules.h"
+#include "launch/launch.h"
+
+typedef struct options {
+  tws_job_spec job;
+  const char *resume, *tag, *init_from, *prompt, *prompt_file, *prompt_ids;
+  int64_t tokens, top_k;
+  double temperature, top_p;
+} options;
+
+typedef struct tokens {
+  int32_t *id;
+  size_t count, capacity;
+} tokens;
+
+static tws_code add_token(tokens *list, int64_t id, tws_error *err) {
+  if (tws_reserve(&list->id, &list->capacity, list->count + 1, sizeof *list->id))
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  list->id[list->count++] = (int32_t)id;
+  return TWS_OK;
+}
+
+static tws_code add_text(tokens *list, const char *text, size_t length, tws_error *err) {
+  for (size_t i = 0; i < length; i++) TWS_TRY(add_token(list, (unsigned char)text[i], err));
+  return TWS_OK;
+}
+
+/* "464, 2068 7586": numbers with commas or blanks between them. */
+static tws_code add_ids(tokens *list, const char *text, tws_error *err) {
+  for (const char *at = text; *at;) {
+    char *end = NULL;
+    errno = 0;
+    const long id = strtol(at, &end, 10);
+    if (end == at || errno || id < 0 || id > INT32_MAX)
+      return tws_fail(err, TWS_USAGE, "for example --prompt-ids 464,2068,7586", "--prompt-ids: \"%.40s\" is no token",
+                      at);
+    TWS_TRY(add_token(list, id, err));
+    at = end + strspn(end, ", \t\n");
+  }
+  return TWS_OK;
+}
+
+static tws_code read_prompt(const options *o, tokens *list, tws_error *err) {
+  const int given = (o->prompt != NULL) + (o->prompt_file != NULL) + (o->prompt_ids != NULL);
+  if (given != 1)
+    return tws_fail(err, TWS_USAGE, "give one of --prompt TEXT, --prompt-file FILE and --prompt-ids IDS",
+                    given ? "generate: several prompts were given" : "generate: no prompt was given");
+  if (o->prompt) return add_text(list, o->prompt, strlen(o->prompt), err);
+  if (o->prompt_ids) return add_ids(list, o->prompt_ids, err);
+  char *text = NULL;
+  size_t length = 0;
+  TWS_TRY(tws_read_file(o->prompt_file, 0, &text, &length, err));
+  tws_code code = add_text(list, text, length, err);
+  tws_free(text);
+  return code;
+}
+
+typedef struct printer {
+  const tws_cli *cli;
+  int ids;            /* tokens are printed as numbers */
+  const char *prompt; /* printed before the first; NULL: not, or no more */
+  tokens made;
+  cJSON *log_probabilities;
+} printer;
+
+static void print_token(void *user, int32_t token, double log_probability) {
+  printer *p = user;
+  const char byte = (char)token;
+  if (p->prompt) tws_out("%s", p->prompt);
+  p->prompt = NULL;
+  if (p->cli->json) {
+    add_token(&p->made, token, NULL);
+    cJSON_AddItemToArray(p->log_probabilities, cJSON_CreateNumber(log_probability));
+  } else if (p->ids) {
+    tws_out("%d\n", token);
+  } else if (token < 256) {
+    tws_out("%c", byte);
+  } else {
+    tws_out("\xef\xbf\xbd"); /* no byte: the replacement character */
+  }
+}
+
+static cJSON *id_list(const tokens *list) {
+  cJSON *array = cJSON_CreateArray();
+  for (size_t i = 0; i < list->count; i++) cJSON_AddItemToArray(array, cJSON_CreateNumber(list->id[i]));
+  return array;
+}
+
+static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, const tokens *prompt, tws_error *err) {
+  const tws_real_api *api;
+  printer p = {.cli = cli,
+               .ids = o->prompt_ids != NULL,
+               .prompt = cli->json ? NULL : o->prompt,
+               .log_probabilities = cJSON_CreateArray()};
+  const tws_generate_options request = {
+      .plan = tws_job_request(job, 0),
+      .resume = o->resume,
+      .tag = o->tag,
+      .init_from = o->init_from,
+      .prompt = prompt->id,
+      .prompt_count = (int64_t)prompt->count,
+      .count = o->tokens,
+      .sampling = {.temperature = o->temperature, .top_k = o->top_k, .top_p = o->top_p},
+      .seed = o->job.seed >= 0 ? (uint64_t)o->job.seed : 0,
+      .on_token = print_token,
+      .user = &p,
+      .log = &cli->log};
+  tws_launch_set_threads(job->threads);
+  tws_code code = tws_real_load(&api, err);
+  if (code == TWS_OK) code = api->generate(&request, err);
+  if (code == TWS_OK && cli->json) {
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "schema", "twinspeed-generation-1");
+    cJSON_AddItemToObject(root, "prompt", id_list(prompt));
+    cJSON_AddItemToObject(root, "tokens", id_list(&p.made));
+    cJSON_AddItemToObject(root, "log_probabilities", p.log_probabilities);
+    p.log_probabilities = NULL;
+    code = tws_out_json(root, err);
+  } else if (code == TWS_OK && !p.ids) {
+    tws_out("\n");
+  }
+  cJSON_Delete(p.log_probabilities);
+  tws_free(p.made.id);
+  return code;
+}
+
+static tws_code check_job(const options *o, tws_error *err) {
+  const tws_job_spec *s = &o->job;
+  if (s->ranks > 1 || s->pipeline_stages > 1 || s->tensor_ranks > 1 || s->sequence_ranks > 1)
+    return tws_fail(err, TWS_UNSUPPORTED, "a checkpoint of any number of ranks can be read on one: leave out -n",
+                    "generate: tokens are generated on one rank");
+  if (!o->resume && !o->init_from)
+    return tws_fail(err, TWS_USAGE, "--resume DIR of `train --save DIR`, or --init-from model.safetensors",
+                    "generate: no weights were given");
+  if (o->resume && o->init_from)
+    return tws_fail(err, TWS_USAGE, "leave out one of them", "generate: --init-from with --resume");
+  if (o->tag && !o->resume)
+    return tws_fail(err, TWS_USAGE, "give --resume DIR too", "generate: --tag without --resume");
+  return TWS_OK;
+}
+
+/* Where a configuration is given it is that of the training: of it the model's part counts, on one rank. */
+static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+  options o = *(options *)raw;
+  tokens prompt = {0};
+  tws_job *job = NULL;
+  (void)argc;
+  (void)argv;
+  TWS_TRY(check_job(&o, err));
+  o.job.ranks = o.job.micro_batch = o.job.accumulation = 1;
+  o.job.pipeline_stages = o.job.tensor_ranks = o.job.sequence_ranks = 1;
+  o.job.stage = 0;
+  static const char *const settings[] = {"train_batch_size=1", "twinspeed.loss_tiles=1"};
+  for (int i = 0; i < 2 && o.job.set.count < TWS_MAX_STRINGS; i++) o.job.set.item[o.job.set.count++] = settings[i];
+  tws_code code = read_prompt(&o, &prompt, err);
+  if (code == TWS_OK) code = tws_job_load(&o.job, &job, err);
+  if (code == TWS_OK) code = generate(cli, &o, job, &prompt, err);
+  tws_job_destroy(job);
+  tws_free(prompt.id);
+  return code;
+}
+
+static const tws_option table[] = {
+    TWS_JOB_OPTIONS(options, job),
+    TWS_STRING("resume", 0, "DIR", options, resume, "weights of a checkpoint, saved on any number of ranks"),
+    TWS_STRING("tag", 0, "TAG", options, tag, "of this one (default: the one DIR/latest names)"),
+    TWS_STRING("init-from", 0, "FILE", options, init_from, "weights of a Hugging Face model"),
+    TWS_STRING("prompt", 'p', "TEXT", options, prompt, "what to go on from; its bytes are the tokens"),
+    TWS_STRING("prompt-file", 0, "FILE", options, prompt_file, "likewise, from a file (\"-\": standard input)"),
+    TWS_STRING("prompt-ids", 0, "IDS", options, prompt_ids, "tokens by their numbers; so are those that are printed"),
+    TWS_INTEGER("tokens", 't', "N", options, tokens, 1, 1000000000, "how many to generate (default 100)"),
+    TWS_NUMBER("temperature", 0, "T", options, temperature, 0, 1000,
+               "divides the scores (default 1; 0: the likeliest)"),
+    TWS_INTEGER("top-k", 0, "K", options, top_k, 1, 1000000000, "choose among the K likeliest"),
+    TWS_NUMBER("top-p", 0, "P", options, top_p, 0, 1, "among the fewest that have this much of the probability"),
+    TWS_OPTIONS_END};
+
+static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .tokens = 100, .temperature = 1, .top_p = 1};
+
+const tws_verb tws_verb_generate = {
+    .name = "generate",
+    .summary = "go on from a text with a trained model",
+    .usage = "-m MODEL --resume DIR | --init-from FILE --prompt TEXT [options]",
+    .examples =
+        "  twinspeed generate -m config.json --resume run --prompt 'In the beginning ' --tokens 200 --temperature 0.8\n"
+        "  twinspeed generate -m gpt2 --init-from model.safetensors --prompt-ids 464,2068,7586 --top-k 40 --seed 3 "
+        "--json\n",
+    .notes =
+        "Every token takes a forward pass over the whole sequence (--seq; the model's by default), and sees the last "
+        "so\n"
+        "many tokens. The same seed gives the same tokens. Tokens are bytes, as in training on text, or numbers.\n",
+    .options = table,
+    .options_bytes = sizeof(options),
+    .defaults = &defaults,
+    .run = run};

@@ -1,0 +1,166 @@
+/* Generating tokens: the whole sequence goes through the evaluation's forward pass for each of them, and the scores
+ * behind its last token are read before the loss takes their memory. One rank. */
+#include <math.h>
+#include <string.h>
+#include "base/memory.h"
+#include "base/random.h"
+#include "checkpoint/read.h"
+#include "plan/hyper.h"
+#include "real/sample.h"
+#include "real/train_internal.h"
+
+typedef struct generator {
+  tws_training t;
+  const tws_generate_options *options;
+  uint32_t loss_op, scores; /* the operation that takes the scores, and their buffer */
+  uint64_t first;           /* element of it that they begin at */
+  int64_t padded, last;     /* scores of a token; the token that they are wanted of */
+  void *raw;
+  float *values;
+  tws_candidate *room;
+  int32_t *window, *targets; /* sequence_length */
+} generator;
+
+static tws_code find_scores(generator *g, tws_error *err) {
+  const tws_plan *plan = g->t.plan;
+  int found = 0;
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_op *op = &plan->ops[i];
+    if (op->kind != TWS_OP_COMPUTE || plan->works[op->work].code != TWS_KERNEL_CROSS_ENTROPY) continue;
+    g->loss_op = i;
+    g->scores = plan->operands[op->operand_first].buffer;
+    g->first = plan->operands[op->operand_first].offset;
+    g->padded = (int64_t)(plan->operands[op->operand_first].count / (uint64_t)plan->sequence_length);
+    found++;
+  }
+  if (found == 1) return TWS_OK;
+  return tws_fail(err, TWS_UNSUPPORTED, "generate with a configuration without twinspeed.loss_tiles",
+                  "the plan has %d losses, and one is expected", found);
+}
+
+static tws_code build_program(generator *g, tws_error *err) {
+  tws_training *t = &g->t;
+  tws_plan_request request = g->options->plan;
+  request.program = TWS_PROGRAM_EVALUATE;
+  TWS_TRY(tws_plan_build(&request, &t->plan, err));
+  t->counters = &t->plan->state->counters;
+  t->programs[0] = t->plan;
+  return find_scores(g, err);
+}
+
+static tws_code make_room(generator *g, tws_error *err) {
+  const size_t length = (size_t)g->t.plan->sequence_length, padded = (size_t)g->padded;
+  g->raw = tws_calloc(padded, sizeof(double));
+  g->values = tws_calloc(padded, sizeof *g->values);
+  g->room = tws_calloc(padded, sizeof *g->room);
+  g->window = tws_calloc(length, sizeof *g->window);
+  g->targets = tws_calloc(length, sizeof *g->targets);
+  if (g->raw && g->values && g->room && g->window && g->targets) return TWS_OK;
+  return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+}
+
+static tws_code make_engine(generator *g, tws_error *err) {
+  tws_training *t = &g->t;
+  TWS_TRY(t->ops->create(0, t->threads, &t->backend, err));
+  TWS_TRY(tws_comm_create(t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, 0, &t->comm, err));
+  const tws_executor_setup setup = {.programs = t->programs,
+                                    .program_count = 1,
+                                    .ops = t->ops,
+                                    .backend = t->backend,
+                                    .comm_ops = tws_mpi_comm_ops(),
+                                    .comm = t->comm};
+  return tws_executor_create(&setup, &t->executor, err);
+}
+
+/* Runs before every operation: that of the loss would overwrite the scores. */
+static tws_code read_scores(void *user, uint32_t op, tws_error *err) {
+  generator *g = user;
+  if (op != g->loss_op) return TWS_OK;
+  return tws_executor_get(g->t.executor, 0, g->scores, g->first + (uint64_t)(g->last * g->padded), g->raw,
+                          (uint64_t)g->padded, err);
+}
+
+static tws_code score_window(generator *g, int64_t number, tws_error *err) {
+  tws_training *t = &g->t;
+  const tws_plan *plan = t->plan;
+  const uint64_t length = (uint64_t)plan->sequence_length;
+  const float hyper[TWS_HYPER_COUNT] = {0};
+  const double zeros[TWS_METRIC_COUNT] = {0};
+  TWS_TRY(tws_executor_put(t->executor, 0, tws_plan_input(plan, TWS_INPUT_TOKENS), 0, g->window, length, err));
+  TWS_TRY(tws_executor_put(t->executor, 0, tws_plan_input(plan, TWS_INPUT_TARGETS), 0, g->targets, length, err));
+  TWS_TRY(tws_executor_put(t->executor, 0, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
+  TWS_TRY(tws_executor_put(t->executor, 0, plan->metrics, 0, zeros, TWS_METRIC_COUNT, err));
+  TWS_TRY(tws_executor_step(t->executor, 0, number, NULL, read_scores, g, err));
+  tws_convert_elements((tws_dtype)plan->buffers[g->scores].dtype, g->raw, TWS_F32, g->values, (uint64_t)g->padded);
+  return TWS_OK;
+}
+
+/* Of a sequence longer than the model's the last tokens are seen. */
+static tws_code generate_tokens(generator *g, tws_error *err) {
+  const tws_generate_options *o = g->options;
+  const int64_t length = g->t.plan->sequence_length;
+  const int32_t vocabulary = (int32_t)g->t.plan->network->vocabulary;
+  int64_t held = 0;
+  for (int64_t i = o->prompt_count > length ? o->prompt_count - length : 0; i < o->prompt_count; i++)
+    g->window[held++] = o->prompt[i];
+  for (int64_t n = 0; n < o->count; n++) {
+    double log_probability = 0;
+    g->last = held - 1;
+    TWS_TRY(score_window(g, n + 1, err));
+    const double uniform = tws_random_uniform(o->seed, UINT64_C(0x67656e6572617465), (uint64_t)n);
+    const int32_t token = tws_sample(g->values, vocabulary, &o->sampling, uniform, g->room, &log_probability);
+    if (!isfinite(log_probability))
+      return tws_fail(err, TWS_INVALID, "are these the weights of this model?", "the model's scores are no numbers");
+    o->on_token(o->user, token, log_probability);
+    if (held == length) memmove(g->window, g->window + 1, (size_t)--held * sizeof *g->window);
+    g->window[held++] = token;
+  }
+  return TWS_OK;
+}
+
+static tws_code check_prompt(const generator *g, tws_error *err) {
+  const tws_generate_options *o = g->options;
+  const int64_t vocabulary = o->plan.network->vocabulary;
+  if (o->prompt_count < 1) return tws_fail(err, TWS_USAGE, "give at least one token", "the prompt is empty");
+  for (int64_t i = 0; i < o->prompt_count; i++)
+    if (o->prompt[i] < 0 || o->prompt[i] >= vocabulary)
+      return tws_fail(err, TWS_INVALID, "is it the model that the tokens are of?",
+                      "token %ld of the prompt is %d, and the vocabulary has %ld", (long)i + 1, o->prompt[i],
+                      (long)vocabulary);
+  return TWS_OK;
+}
+
+static tws_code generate(generator *g, tws_error *err) {
+  TWS_TRY(check_prompt(g, err));
+  TWS_TRY(build_program(g, err));
+  TWS_TRY(tws_resume_open(&g->t, err));
+  TWS_TRY(make_room(g, err));
+  TWS_TRY(make_engine(g, err));
+  TWS_TRY(tws_training_weights(&g->t, err));
+  return generate_tokens(g, err);
+}
+
+tws_code tws_real_generate(const tws_generate_options *options, tws_error *err) {
+  const tws_train_options weights = {.plan = options->plan,
+                                     .resume = options->resume,
+                                     .tag = options->tag,
+                                     .init_from = options->init_from,
+                                     .log = options->log};
+  generator g = {.options = options,
+                 .t = {.options = &weights,
+                       .config = options->plan.config,
+                       .world = 1,
+                       .threads = options->plan.threads > 0 ? options->plan.threads : 1,
+                       .weights_only = 1,
+                       .ops = tws_real_backend("host")}};
+  if (tws_mpi_world() != 1 || tws_topology_world(&options->plan.topology) != 1)
+    return tws_fail(err, TWS_UNSUPPORTED, "use one rank: -n 1", "tokens are generated on one rank");
+  tws_code code = generate(&g, err);
+  tws_training_release(&g.t);
+  tws_free(g.raw);
+  tws_free(g.values);
+  tws_free(g.room);
+  tws_free(g.window);
+  tws_free(g.targets);
+  return code;
+}
