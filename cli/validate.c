@@ -186,10 +186,10 @@ static tws_code check_outputs(const tws_validate_options *o, tws_error *err) {
   static const char *const sweep[] = {"accuracy.png", "accuracy.svg", NULL};
   const tws_output outputs[] = {{"--trace", o->trace, NULL},
                                 {"--save-profile", o->save_profile, NULL},
-                                {"--figures", o->figures, o->sweep ? sweep : one}};
+                                {"--figures", o->figures, o->sweep || o->cases ? sweep : one}};
   tws_inputs inputs = tws_inputs_of_job(&o->job);
   tws_inputs_add(&inputs, o->data);
-  tws_inputs_add(&inputs, o->published);
+  tws_inputs_add(&inputs, o->cases);
   return tws_outputs_check(outputs, 3, &inputs, o->force, err);
 }
 
@@ -198,7 +198,7 @@ static tws_code run_validate(tws_cli *cli, void *raw, int argc, char **argv, tws
   (void)argc;
   (void)argv;
   TWS_TRY(check_outputs(o, err));
-  if (o->published) return tws_validate_published(cli, o, err);
+  if (o->cases) return tws_validate_cases(cli, o, err);
   if (!o->data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
                     "validate: no data to train on");
@@ -242,11 +242,12 @@ static const tws_option table[] = {
     TWS_STRING("trace", 0, "FILE", tws_validate_options, trace, "Chrome trace of both steps"),
     TWS_STRING("figures", 0, "DIR", tws_validate_options, figures, "gnuplot figures, PNG and SVG"),
     TWS_NUMBER("tolerance", 0, "PERCENT", tws_validate_options, tolerance, 0, 1e6,
-               "status 1 when the error (with --sweep and --published: the median error) is larger"),
-    TWS_STRING("published", 0, "FILE", tws_validate_options, published,
-               "predict the published runs of a file instead of measuring"),
-    TWS_STRING("only", 0, "TEXT", tws_validate_options, only, "with --published: runs with this in their name"),
-    TWS_FLAG("simulate", 0, tws_validate_options, simulate, "with --published: simulate, do not estimate"),
+               "status 1 when the error (with --sweep: the median, with --cases: the mean) is larger"),
+    TWS_STRING("cases", 0, "FILE", tws_validate_options, cases,
+               "predict the measured runs of a file instead of measuring"),
+    TWS_LIST("group", 0, "NAME", tws_validate_options, group, "with --cases: runs of this group"),
+    TWS_INTEGER("worst", 0, "N", tws_validate_options, worst, 1, 100000, "with --cases: list the N farthest off"),
+    TWS_FLAG("simulate", 0, tws_validate_options, simulate, "with --cases: simulate, do not estimate"),
     TWS_FLAG("sweep", 0, tws_validate_options, sweep, "the accuracy experiment: 14 configurations, interleaved"),
     TWS_INTEGER("rounds", 0, "N", tws_validate_options, rounds, 1, 100, "with --sweep: rounds over all (default 3)"),
     TWS_INTEGER("global-batch", 'b', "N", tws_validate_options, global_batch, 1, 1e6,
@@ -267,13 +268,13 @@ const tws_verb tws_verb_validate = {
         "  twinspeed validate -m gpt2 --seq 64 --micro-batch 4 --profile host.json --data book.txt --trace both.json\n"
         "  twinspeed validate -m gpt2 --seq 64 --tp 2 -n 2 --profile host.json --data book.txt\n"
         "  twinspeed validate --sweep -m config.json -c ds_config.json --data book.txt --figures figures\n"
-        "  twinspeed validate --published scenarios/published/runs.json\n",
+        "  twinspeed validate --cases scenarios/published/measured_runs.json --worst 10\n",
     .notes =
         "One run: step time, phases, streams, operations and memory of the two, side by side. --sweep: stages,\n"
         "micro batches and rank counts (the ranks divided as --pp, --tp, --sp or the configuration say), measured in "
         "interleaved rounds, with a calibration in every round unless\n"
         "--profile is given; medians, quartiles, the median error, and the tuner's pick against the best measured.\n"
-        "--published: each run of the file is planned and predicted, nothing is trained; runs that cannot be "
+        "--cases: each run of the file is planned and predicted, nothing is trained; runs that cannot be "
         "predicted\n"
         "are listed with the reason.\n",
     .options = table,

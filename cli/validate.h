@@ -1,4 +1,4 @@
-/* Parts of `twinspeed validate`: one configuration in depth, the accuracy experiment over many, and published runs. */
+/* Parts of `twinspeed validate`: one configuration in depth, the accuracy experiment over many, and runs that others measured. */
 #ifndef TWS_CLI_VALIDATE_H
 #define TWS_CLI_VALIDATE_H
 
@@ -7,14 +7,15 @@
 
 typedef struct tws_validate_options {
   tws_job_spec job;
-  const char *data, *trace, *figures, *fidelity, *ranks, *save_profile, *published, *only;
-  int64_t steps, rounds, global_batch;
+  const char *data, *trace, *figures, *fidelity, *ranks, *save_profile, *cases;
+  tws_strings group;
+  int64_t steps, rounds, global_batch, worst;
   double tolerance; /* percent; -1: not asked */
   int sweep, simulate, force;
 } tws_validate_options;
 
 tws_code tws_validate_sweep(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
-tws_code tws_validate_published(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
+tws_code tws_validate_cases(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
 /* "plot: gnuplot is not there" or a figure; never an error of the verb. */
 void tws_validate_figure_note(const tws_cli *cli, tws_code code, const char *path, const tws_error *err);
 /* Folder of the gnuplot scripts, or "" */

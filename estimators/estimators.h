@@ -74,6 +74,11 @@ tws_node_mapping tws_machine_mapping(const tws_machine *machine, int ranks);
  * where the cluster has none), kernels of the host's cores beside a device at that of its memory, both shared by the
  * node's ranks. */
 double tws_plan_work_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch);
+/* How much longer than its device's kernels a rank's host takes to launch them; 1 where it does not limit. What a whole
+ * plan's works cost is tws_plan_work_seconds() with kernels of the device stretched by this. */
+double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine);
+double tws_plan_launched_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch,
+                                 double launched);
 /* Seconds of a message to or from `peer`. Ranks of this pipeline stage whose messages leave their node at the same time
  * share its NICs; nothing else is on the links. */
 double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t work, const tws_machine *machine);

@@ -1,6 +1,7 @@
 /* What an operation of a plan costs on a machine. */
 #include <math.h>
 
+#include "base/memory.h"
 #include "estimators/estimators.h"
 
 tws_node_mapping tws_machine_mapping(const tws_machine *machine, int ranks) {
@@ -31,6 +32,10 @@ static double copy_seconds(const tws_plan *plan, const tws_work *work, const tws
   return c->host_link.latency_s + bytes / c->host_link.bandwidth;
 }
 
+static int is_launched(const tws_work *work) {
+  return work->kind == TWS_OP_COMPUTE && work->place == TWS_PLACE_DEVICE;
+}
+
 double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_machine *machine, int stretch) {
   const tws_work *work = &plan->works[index];
   int cores = tws_profile_cores(machine->profile), ranks = ranks_per_node(plan, machine);
@@ -58,6 +63,30 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
     return stretch && cores > 0 && ranks * threads > cores ? seconds * ranks * threads / cores : seconds;
   }
   return tws_p2p_seconds(machine->cluster, machine->profile, 1, (double)work->d[0]);
+}
+
+/* Launches run ahead of the device, so a rank's step takes the longer of the two over its layers: all kernels of its
+ * forward and backward passes are stretched alike. The optimizer's few are not counted. */
+double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine) {
+  const double host_op_s = tws_profile_host_op_s(machine->profile);
+  double device = 0, host = 0;
+  if (!(host_op_s > 0)) return 1;
+  double *cost = tws_calloc(plan->work_count + 1u, sizeof *cost);
+  for (uint32_t i = 0; cost && i < plan->op_count; i++) {
+    const tws_op *op = &plan->ops[i];
+    if (op->phase == TWS_PHASE_STEP || !is_launched(&plan->works[op->work])) continue;
+    if (!(cost[op->work] > 0)) cost[op->work] = tws_plan_work_seconds(plan, op->work, machine, 1);
+    device += cost[op->work];
+    host += host_op_s;
+  }
+  tws_free(cost);
+  return device > 0 && host > device ? host / device : 1;
+}
+
+double tws_plan_launched_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch,
+                                 double launched) {
+  const double seconds = tws_plan_work_seconds(plan, work, machine, stretch);
+  return is_launched(&plan->works[work]) ? launched * seconds : seconds;
 }
 
 double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t work, const tws_machine *machine) {

@@ -16,7 +16,8 @@
 
 typedef struct tws_sim_rank {
   const tws_plan *plan;
-  double *cost; /* of each work; NaN: not asked for yet */
+  double *cost;    /* of each work; NaN: not asked for yet */
+  double launched; /* tws_plan_host_stretch() */
   double compute_s, other_s;
 } tws_sim_rank;
 

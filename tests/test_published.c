@@ -1,148 +1,229 @@
-/* Published runs: the file that comes with the program, the papers' formulas, what software costs beside
- * our kernels. */
+/* Measured runs of other software: the file that comes with the program, how predictions are scored, and what runtime
+ * styles cost and hold beside our kernels. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "command.h"
-#include "validation/evidence.h"
-#include "validation/published.h"
+#include "job/software_memory.h"
+#include "models/hardware/runtime.h"
+#include "validation/cases.h"
 
-#define RUNS TWS_SOURCE_DIR "/scenarios/published/runs.json"
+#define RUNS TWS_SOURCE_DIR "/scenarios/published/measured_runs.json"
 
-static tws_published *load(const char *path) {
-  tws_published *published = NULL;
+static tws_cases *load(const char *path) {
+  tws_cases *cases = NULL;
   tws_error err = {0};
-  ck_assert_msg(tws_published_load(path, &published, &err) == TWS_OK, "%s", err.message);
-  return published;
+  ck_assert_msg(tws_cases_load(path, &cases, &err) == TWS_OK, "%s", err.message);
+  return cases;
 }
 
-static int find(const tws_published *published, const char *id) {
-  for (int i = 0; i < published->count; i++)
-    if (strcmp(published->runs[i].id, id) == 0) return i;
+static int find(const tws_cases *cases, const char *id) {
+  for (int i = 0; i < cases->count; i++)
+    if (strcmp(cases->cases[i].id, id) == 0) return i;
   ck_abort_msg("no run %s", id);
   return -1;
 }
 
-static int ascending(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
+static double result_of(const tws_case *one, const char *key) {
+  return cJSON_GetNumberValue(cJSON_GetObjectItem(cJSON_GetObjectItem(one->row, "result"), key));
 }
 
-/* What verbs say of the run is what comes out of it. */
-static void hold_evidence(const tws_published_run *run, const tws_job *job, double error) {
-  int count;
-  const tws_evidence_run *known = tws_evidence_runs(&count), *end = known + count;
-  while (known < end && strcmp(known->id, run->id) != 0) known++;
-  ck_assert_msg(known < end, "%s is missing in validation/evidence.def", run->id);
-  ck_assert_msg(fabs(known->error - error) < 0.02, "%s: evidence.def has %.1f %%, it is %.1f %%", run->id,
-                100 * known->error, 100 * error);
-  ck_assert_int_eq(known->gpus, run->gpus);
-  ck_assert_double_eq_tol(known->parameters / (double)tws_network_params(job->network, 0), 1, 1e-3);
-  ck_assert_int_eq(known->stage, tws_job_ranks_along(job, TWS_AXIS_DATA) > 1 ? job->config->zero.stage : 0);
-  ck_assert_ptr_nonnull(strstr(tws_profile_name(job->profile), known->gpu));
-  const tws_evidence own = tws_evidence_of_job(job);
-  ck_assert_int_eq(own.kind, fabs(own.nearest->error) > 0.15 ? TWS_EVIDENCE_WRONG : TWS_EVIDENCE_NEAR);
-}
-
-/* Every run is a prediction or a reason; predictions are of the right size, for time and for memory. */
-START_TEST(each_run_is_predicted_or_says_why_not) {
-  tws_published *published = load(RUNS);
-  double errors[256];
-  int count = 0;
-  ck_assert_int_ge(published->count, 60);
-  for (int i = 0; i < published->count; i++) {
-    const tws_published_run *run = &published->runs[i];
-    tws_job *job;
-    tws_prediction prediction;
+/* Mean errors of the committed part of each group, and what they may not exceed: the table of docs/accuracy.md. */
+START_TEST(groups_are_predicted_within_their_bounds) {
+  static const struct {
+    const char *group;
+    double time, memory;
+    int least;
+  } bounds[] = {{"sc21-table1", 4, 0, 6},     {"korthikanti-tab5", 8, 0, 4}, {"megatron2020-a100", 7, 0, 4},
+                {"vtrain-single", 14, 0, 20}, {"vtrain-multi", 12, 0, 10},   {"llmfoundry", 10, 0, 15},
+                {"bloom-prequel", 7, 9, 10},  {"jz-v100-mem", 10, 12, 1}};
+  tws_cases *cases = load(RUNS);
+  for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
+    tws_case_comparison compared;
     tws_error err = {0};
-    tws_code code = tws_published_job(published, i, &job, &err);
-    if (run->reason) {
-      ck_assert_int_eq(code, TWS_UNSUPPORTED);
-      ck_assert_str_eq(err.message, run->reason);
-      continue;
-    }
-    ck_assert_msg(code == TWS_OK, "%s: %s", run->id, err.message);
-    ck_assert_int_eq(tws_topology_world(&job->topology), run->gpus);
-    ck_assert_ptr_nonnull(strstr(run->url, "https://"));
-    if (job->config->pipeline_stages <= 8) { /* the others take their time */
-      ck_assert_msg(tws_published_predict(job, &prediction, &err) == TWS_OK, "%s: %s", run->id, err.message);
-      double step = tws_published_step(run, job, NULL);
-      if (step > 0) errors[count++] = fabs(prediction.step_s / step - 1);
-      if (step > 0) hold_evidence(run, job, prediction.step_s / step - 1);
-      if (run->state_gib > 0) ck_assert_double_lt(fabs(prediction.state_gib / run->state_gib - 1), 0.1);
-      if (run->activation_gib > 0) ck_assert_double_lt(fabs(prediction.activation_gib / run->activation_gib - 1), 0.2);
-      if (run->fits >= 0) ck_assert_int_eq(prediction.fits, run->fits);
-      if (step > 0) ck_assert_msg(prediction.fits, "%s ran, but needs %.1f GiB", run->id, prediction.memory_gib);
-    }
-    tws_job_destroy(job);
+    ck_assert_msg(tws_cases_compare(cases, &bounds[i].group, 1, NULL, &(tws_progress){0}, &compared, &err) == TWS_OK,
+                  "%s", err.message);
+    const tws_case_group *g = &compared.groups[0];
+    ck_assert_int_eq(compared.group_count, 1);
+    ck_assert_int_ge(g->time_n, bounds[i].least);
+    ck_assert_msg(g->time_mape < bounds[i].time, "%s: time off by %.1f %%", g->name, g->time_mape);
+    if (bounds[i].memory > 0) ck_assert_msg(g->mem_mape < bounds[i].memory, "%s: memory %.1f %%", g->name, g->mem_mape);
+    tws_case_comparison_free(&compared);
   }
-  qsort(errors, (size_t)count, sizeof *errors, ascending);
-  ck_assert_int_ge(count, 20);
-  ck_assert_double_lt(errors[count / 2], 0.1);
-  tws_published_destroy(published);
+  tws_cases_destroy(cases);
+}
+END_TEST
+
+/* Every run becomes a job of as many ranks as it had GPUs, or says in words that others share why not. */
+START_TEST(each_run_is_a_job_or_says_why_not) {
+  tws_cases *cases = load(RUNS);
+  int jobs = 0;
+  ck_assert_int_ge(cases->count, 200);
+  for (int i = 0; i < cases->count; i++) {
+    tws_job *job;
+    tws_error err = {0};
+    tws_code code = tws_case_job(cases, i, &job, &err);
+    const double gpus =
+        cJSON_GetNumberValue(cJSON_GetObjectItem(cJSON_GetObjectItem(cases->cases[i].row, "hardware"), "n_gpus"));
+    jobs += code == TWS_OK;
+    if (code == TWS_OK && gpus > 0) ck_assert_int_eq(tws_topology_world(&job->topology), (int)gpus);
+    if (code != TWS_OK) ck_assert_msg(code == TWS_UNSUPPORTED || code == TWS_INVALID, "%s", err.message);
+    if (code == TWS_UNSUPPORTED) ck_assert_ptr_null(strstr(err.message, cases->cases[i].id));
+    if (code == TWS_OK) tws_job_destroy(job);
+  }
+  ck_assert_int_ge(jobs, 120);
+  tws_cases_destroy(cases);
 }
 END_TEST
 
 /* The papers' closed formula is what the network's products sum up to: layers run forward twice with recomputation and
- * their backward pass is twice forward, logits are not made again. */
+ * their backward pass is twice forward, logits are not made again. Times that sources state follow from their rates. */
 START_TEST(formula_counts_the_networks_products) {
-  tws_published *published = load(RUNS);
-  for (int i = 0; i < published->count; i++) {
+  tws_cases *cases = load(RUNS);
+  int checked = 0;
+  for (int i = 0; i < cases->count; i++) {
+    const tws_case *one = &cases->cases[i];
     tws_job *job;
     tws_error err = {0};
-    if (published->runs[i].reason) continue;
-    ck_assert_int_eq(tws_published_job(published, i, &job, &err), TWS_OK);
+    if (strncmp(one->group, "sc21", 4) != 0 || strstr(one->id, "ZeRO3")) continue;
+    ck_assert_int_eq(tws_case_job(cases, i, &job, &err), TWS_OK);
     double sequence = (double)job->config->sequence_length, samples = (double)job->config->train_batch_size;
     double logits = 2.0 * (double)job->network->hidden * (double)job->network->padded_vocabulary;
     double layers = tws_network_flops_per_token(job->network, job->config->sequence_length, 0) -
                     2.0 * (double)job->network->hidden * (double)job->network->vocabulary;
     for (int recomputed = 0; recomputed < 2; recomputed++) {
       double expected = samples * sequence * ((recomputed ? 4 : 3) * layers + 3 * logits);
-      double formula = tws_published_flops(job->network, samples, sequence, recomputed);
-      ck_assert_double_eq_tol(formula / expected, 1, 1e-12);
+      ck_assert_double_eq_tol(tws_case_flops(job->network, samples, sequence, recomputed) / expected, 1, 1e-12);
     }
+    tws_case rate = *one; /* as if the time were not stated */
+    rate.measured_s = 0;
+    ck_assert_double_eq_tol(tws_case_step_s(&rate, job) / tws_case_step_s(one, job), 1, 0.02);
+    ck_assert_double_eq_tol(tws_case_step_s(one, job), result_of(one, "iter_time_s"), 1e-9);
+    checked++;
     tws_job_destroy(job);
   }
-  tws_published_destroy(published);
+  ck_assert_int_ge(checked, 9);
+  tws_cases_destroy(cases);
 }
 END_TEST
 
-/* Iteration times that the sources state beside the rates from which ours are made. */
-START_TEST(derived_times_agree_with_stated_ones) {
-  static const struct {
-    const char *id;
-    double seconds, within;
-  } stated[] = {
-      {"megatron-readme/gpt3-175b-1024", 32, 0.02},                 /* "around 32 seconds" */
-      {"korthikanti/530B-dp8", 39.15, 0.005},                       /* its MFU and this time are given together */
-      {"sc21-table1/1T", 3072 * 2048.0 * 84 * 86400 / 450e9, 0.05}, /* 450 billion tokens in 84 days */
-      {"sc21-table2/PTD-530B-560", 2240 * 2048.0 * 156 * 86400 / 300e9, 0.02}, /* 300 billion in 156 days */
-      {"sc21-table2/PTD-530B-2240", 2240 * 2048.0 * 42 * 86400 / 300e9, 0.02},
-  };
-  tws_published *published = load(RUNS);
-  for (size_t i = 0; i < sizeof stated / sizeof *stated; i++) {
-    int index = find(published, stated[i].id), derived = 0;
-    const tws_published_run *run = &published->runs[index];
-    tws_job *job;
-    tws_error err = {0};
-    ck_assert_int_eq(tws_published_job(published, index, &job, &err), TWS_OK);
-    double step = tws_published_step(run, job, &derived);
-    ck_assert_int_eq(derived, 1);
-    ck_assert_msg(fabs(step / stated[i].seconds - 1) < stated[i].within, "%s: %g s", run->id, step);
-    if (run->teraflops > 0) ck_assert_double_eq_tol(tws_published_teraflops(run, job, step), run->teraflops, 1e-9);
-    tws_job_destroy(job);
-  }
-  /* TFLOP/s that tables.tex of 2020 gives beside its iteration times */
-  int index = find(published, "megatron2020-a100/8B");
-  tws_job *job;
+/* ---- scores ---- */
+
+#define ROW(id, step, memory, oom)                                                                                 \
+  "{\"id\":\"" id                                                                                                  \
+  "\",\"group\":\"g\",\"model\":{\"layers\":4,\"hidden\":512,\"heads\":8,\"vocab\":1024,\"seq_len\":512},"         \
+  "\"parallel\":{\"dp\":1,\"micro_batch\":8,\"precision\":\"bf16\"},\"hardware\":{\"gpu\":\"A100-SXM4-80GB\",\"n_" \
+  "gpus\":1},"                                                                                                     \
+  "\"result\":{\"iter_time_s\":" step ",\"peak_mem_gb\":" memory ",\"mem_kind\":\"GiB allocated\",\"oom\":" oom "}}"
+
+static tws_cases *cases_of(const char *text, tws_code expected, const char *why) {
+  char path[] = "/tmp/twinspeed-cases-XXXXXX";
+  tws_cases *cases = NULL;
   tws_error err = {0};
-  ck_assert_int_eq(tws_published_job(published, index, &job, &err), TWS_OK);
-  ck_assert_double_eq_tol(tws_published_teraflops(&published->runs[index], job, 1.343), 109.3, 0.1);
+  int fd = mkstemp(path);
+  ck_assert_int_ge(fd, 0);
+  ck_assert_int_eq((int)write(fd, text, strlen(text)), (int)strlen(text));
+  close(fd);
+  tws_code code = tws_cases_load(path, &cases, &err);
+  unlink(path);
+  ck_assert_msg(code == expected && strstr(err.message, why), "%s: %s", why, err.message);
+  return cases;
+}
+
+/* The same job, said to take what is predicted times a factor. */
+START_TEST(scores_are_what_they_say) {
+  static const double factors[] = {1, 0.8, 1.25, 0.5};
+  tws_cases *cases = cases_of("[" ROW("a", "1", "1", "false") "," ROW("b", "1", "2", "true") "," ROW(
+                                  "c", "1", "1", "false") "," ROW("d", "1", "1", "false") "]",
+                              TWS_OK, "");
+  tws_job *job;
+  tws_case_prediction p;
+  tws_error err = {0};
+  ck_assert_msg(tws_case_job(cases, 0, &job, &err) == TWS_OK, "%s", err.message);
+  ck_assert_int_eq(tws_case_predict(&cases->cases[0], job, NULL, &p, &err), TWS_OK);
+  for (int i = 0; i < 4; i++) {
+    cases->cases[i].measured_s = p.step_s * factors[i];
+    cases->cases[i].measured_bytes = i == 1 ? 2 * p.bytes : 0;
+  }
+  tws_case_comparison compared;
+  ck_assert_int_eq(tws_cases_compare(cases, NULL, 0, NULL, &(tws_progress){0}, &compared, &err), TWS_OK);
+  const tws_case_group *g = &compared.groups[0];
+  ck_assert_int_eq(g->n, 4);
+  ck_assert_double_eq_tol(g->time_mape, (0 + 25 + 20 + 100) / 4.0, 1e-6);
+  ck_assert_double_eq_tol(g->time_bias, (0 + 25 - 20 + 100) / 4.0, 1e-6);
+  ck_assert_double_eq_tol(g->time_median_ape, 22.5, 1e-6);
+  ck_assert_double_eq_tol(g->within_10, 25, 1e-9);
+  ck_assert_double_eq_tol(g->concordance, 0.5, 1e-9); /* all are predicted alike */
+  ck_assert_int_eq(g->mem_n, 1);
+  ck_assert_double_eq_tol(g->mem_mape, 50, 1e-6);
+  ck_assert_int_eq(g->oom_right, 3);
+  ck_assert_int_eq(g->oom_wrong, 1);
+  tws_case_comparison_free(&compared);
   tws_job_destroy(job);
-  tws_published_destroy(published);
+  tws_cases_destroy(cases);
+}
+END_TEST
+
+/* ---- runtime styles ---- */
+
+static double step_under(const char *runtime, const char *micro_batch, int fp8, double *software_bytes) {
+  tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+  tws_job *job;
+  tws_estimate estimate;
+  tws_stage_estimate stage;
+  tws_profile *profile;
+  tws_error err = {0};
+  spec.model = "gpt2";
+  spec.cluster = "h100";
+  spec.dtype = "bf16";
+  spec.micro_batch = atoi(micro_batch);
+  ck_assert_msg(tws_job_load(&spec, &job, &err) == TWS_OK, "%s", err.message);
+  ck_assert_int_eq(tws_profile_load("h100-sxm", &profile, &err), TWS_OK);
+  ck_assert_int_eq(tws_profile_set_runtime(profile, tws_runtime_find(runtime), &err), TWS_OK);
+  if (fp8) ck_assert_int_eq(tws_profile_use_fp8(profile, &err), TWS_OK);
+  tws_job_set_profile(job, profile);
+  ck_assert_int_eq(tws_job_estimate(job, &estimate, &stage, &err), TWS_OK);
+  if (software_bytes) *software_bytes = tws_software_bytes(job, &stage);
+  tws_job_destroy(job);
+  return estimate.step_s;
+}
+
+/* A small model under an eager runtime takes as long as its launches, whatever the batch; one that launches nothing
+ * grows with it. Large batches are the device's again. */
+START_TEST(launches_limit_small_steps) {
+  double own = step_under("twinspeed", "2", 0, NULL) / step_under("twinspeed", "1", 0, NULL);
+  double eager = step_under("megatron-2021", "2", 0, NULL) / step_under("megatron-2021", "1", 0, NULL);
+  ck_assert_double_gt(own, 1.3);
+  ck_assert_double_lt(eager, 1.05);
+  double large = step_under("megatron-2021", "64", 0, NULL) / step_under("megatron-2021", "32", 0, NULL);
+  ck_assert_double_gt(large, 1.7);
+  ck_assert_double_gt(step_under("megatron-2021", "1", 0, NULL), 3 * step_under("twinspeed", "1", 0, NULL));
+}
+END_TEST
+
+START_TEST(styles_hold_and_cost_what_their_row_says) {
+  double own, eager;
+  tws_error err = {0};
+  tws_profile *profile;
+  const tws_runtime *runtime;
+  step_under("twinspeed", "4", 0, &own);
+  step_under("megatron-2021", "4", 0, &eager);
+  const double tokens = 4 * 1024.0, scores = 5 * 12.0 * 1024 * 1024 * 4;
+  const double expected = 12 * (scores + 2 * tokens * 768) + 10 * tokens * 50257 + 2 * 124439808.0;
+  ck_assert_double_eq(own, 0);
+  ck_assert_msg(fabs(eager / expected - 1) < 1e-3, "%g bytes, not %g", eager, expected);
+  ck_assert_double_lt(step_under("megatron", "64", 1, NULL), 0.9 * step_under("megatron", "64", 0, NULL));
+  for (int i = 0; tws_runtime_names()[i]; i++) ck_assert_ptr_nonnull(tws_runtime_find(tws_runtime_names()[i]));
+  ck_assert_int_eq(tws_runtime_parse("megatrom", &runtime, &err), TWS_INVALID);
+  ck_assert_ptr_nonnull(strstr(err.hint, "megatron-2021"));
+  ck_assert_int_eq(tws_profile_load("host", &profile, &err), TWS_OK);
+  ck_assert_int_eq(tws_profile_set_runtime(profile, tws_runtime_find("fsdp"), &err), TWS_INVALID);
+  ck_assert_int_eq(tws_profile_use_fp8(profile, &err), TWS_INVALID);
+  tws_profile_destroy(profile);
 }
 END_TEST
 
@@ -247,73 +328,62 @@ END_TEST
 
 /* ---- refusals ---- */
 
-static void refused(const char *text, const char *why) {
-  char path[] = "/tmp/twinspeed-published-XXXXXX";
-  tws_published *published = NULL;
-  tws_error err = {0};
-  int fd = mkstemp(path);
-  ck_assert_int_ge(fd, 0);
-  ck_assert_int_eq((int)write(fd, text, strlen(text)), (int)strlen(text));
-  close(fd);
-  tws_code code = tws_published_load(path, &published, &err);
-  unlink(path);
-  ck_assert_msg(code == TWS_INVALID && strstr(err.message, why), "%s: %s", why, err.message);
-  ck_assert_ptr_null(published);
-}
-
-#define HEAD "{\"schema\":\"twinspeed-published-1\",\"sources\":{\"s\":{\"title\":\"T\"}},\"runs\":["
-
 START_TEST(bad_files_are_refused_with_the_place) {
-  refused("[]", "one object");
-  refused("{\"schema\":\"twinspeed-published-2\",\"runs\":[]}", "unknown schema");
-  refused("{\"schema\":\"twinspeed-published-1\"}", "\"runs\" must be a list");
-  refused(HEAD "{\"id\":\"a\",\"group\":\"g\",\"source\":\"t\",\"published\":{},\"reason\":\"r\"}]}",
-          "no object \"t\"");
-  refused(HEAD "{\"id\":\"a\",\"group\":\"g\",\"source\":\"s\",\"published\":{\"seconds\":1},\"reason\":\"r\"}]}",
-          "seconds");
-  refused(HEAD "{\"id\":\"a\",\"group\":\"g\",\"source\":\"s\",\"published\":{}}]}", "system");
-  refused(HEAD
-          "{\"id\":\"a\",\"group\":\"g\",\"source\":\"s\",\"published\":{},\"reason\":\"r\"},"
-          "{\"id\":\"a\",\"group\":\"g\",\"source\":\"s\",\"published\":{},\"reason\":\"r\"}]}",
-          "a second run");
+  cases_of("{}", TWS_INVALID, "must be a list");
+  cases_of("[1]", TWS_INVALID, "must be an object");
+  cases_of("[{\"id\":\"a\"}]", TWS_INVALID, "group");
+  cases_of("[{\"id\":\"a\",\"group\":\"g\",\"model\":3}]", TWS_INVALID, "\"model\" must be an object");
+  cases_of("[{\"id\":\"a\",\"group\":\"g\"},{\"id\":\"a\",\"group\":\"g\"}]", TWS_INVALID, "a second run");
 }
 END_TEST
 
 /* ---- the verb ---- */
 
 START_TEST(the_verb_prints_what_the_library_predicts) {
-  tws_published *published = load(RUNS);
-  int index = find(published, "sc21-table1/1.7B");
+  static const char *const keys[] = {"group",           "n",         "skipped",   "time_mape",
+                                     "time_median_ape", "time_bias", "within_10", "concordance",
+                                     "mem_n",           "mem_mape",  "oom_right", "oom_wrong"};
+  tws_cases *cases = load(RUNS);
+  int index = find(cases, "sc21-table1/1.7B");
   tws_job *job;
-  tws_prediction prediction;
+  tws_case_prediction prediction;
   tws_error err = {0};
-  ck_assert_int_eq(tws_published_job(published, index, &job, &err), TWS_OK);
-  ck_assert_int_eq(tws_published_predict(job, &prediction, &err), TWS_OK);
-  command_result result = twinspeed("validate --published " RUNS " --only sc21-table1/1.7B --json");
+  ck_assert_int_eq(tws_case_job(cases, index, &job, &err), TWS_OK);
+  ck_assert_int_eq(tws_case_predict(&cases->cases[index], job, NULL, &prediction, &err), TWS_OK);
+  command_result result = twinspeed("validate --cases " RUNS " --group sc21-table1 --group ds-bert-squad --json");
   ck_assert_msg(result.status == 0, "%s", result.err);
-  cJSON *json = cJSON_Parse(result.out), *runs = cJSON_GetObjectItem(json, "runs"), *run = cJSON_GetArrayItem(runs, 0);
-  ck_assert_int_eq(cJSON_GetArraySize(runs), 1);
-  double step = cJSON_GetNumberValue(cJSON_GetObjectItem(run, "predicted_step_s"));
-  ck_assert_double_eq_tol(step, prediction.step_s, 1e-9);
-  double error = cJSON_GetNumberValue(cJSON_GetObjectItem(run, "step_error"));
-  ck_assert_double_eq_tol(error, step / tws_published_step(&published->runs[index], job, NULL) - 1, 1e-9);
-  const cJSON *median = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "median_absolute_errors"), 0);
-  ck_assert_double_eq_tol(cJSON_GetNumberValue(cJSON_GetObjectItem(median, "error")), fabs(error), 1e-9);
+  cJSON *json = cJSON_Parse(result.out);
+  const cJSON *groups = cJSON_GetObjectItem(json, "groups"), *all = cJSON_GetObjectItem(json, "cases"), *item;
+  ck_assert_int_eq(cJSON_GetArraySize(groups), 2);
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    ck_assert_msg(cJSON_HasObjectItem(cJSON_GetArrayItem(groups, 0), keys[i]), "%s", keys[i]);
+  int found = 0, skipped = 0;
+  cJSON_ArrayForEach(item, all) {
+    skipped += cJSON_IsString(cJSON_GetObjectItem(item, "skipped_because"));
+    if (strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(item, "id")), "sc21-table1/1.7B") != 0) continue;
+    double step = cJSON_GetNumberValue(cJSON_GetObjectItem(item, "predicted_s"));
+    ck_assert_double_eq_tol(step, prediction.step_s, 1e-9);
+    ck_assert_double_eq_tol(cJSON_GetNumberValue(cJSON_GetObjectItem(item, "measured_s")), 3.515, 1e-9);
+    ck_assert(cJSON_IsNull(cJSON_GetObjectItem(item, "skipped_because")));
+    found = 1;
+  }
+  ck_assert(found);
+  ck_assert_double_eq(cJSON_GetNumberValue(cJSON_GetObjectItem(cJSON_GetArrayItem(groups, 1), "skipped")), skipped);
   cJSON_Delete(json);
   command_free(&result);
-  result = twinspeed("validate --published " RUNS " --only sc21-table1/1.7B --tolerance 0.0001");
+  result = twinspeed("validate --cases " RUNS " --group sc21-table1 --worst 2 --tolerance 0.0001");
   ck_assert_int_eq(result.status, 1);
-  ck_assert_ptr_nonnull(strstr(result.out, "sc21-table1/1.7B"));
+  ck_assert_ptr_nonnull(strstr(result.out, "farthest off"));
   command_free(&result);
-  result = twinspeed("validate --published " RUNS " --only longseq");
+  result = twinspeed("validate --cases " RUNS " --group ds-bert-squad");
   ck_assert_int_eq(result.status, 0);
-  ck_assert_ptr_nonnull(strstr(result.out, "Not predicted:"));
+  ck_assert_ptr_nonnull(strstr(result.out, "encoder models"));
   command_free(&result);
-  result = twinspeed("validate --published " RUNS " --only nothing-of-that-name");
+  result = twinspeed("validate --cases " RUNS " --group nothing-of-that-name");
   ck_assert_int_eq(result.status, 2);
   command_free(&result);
   tws_job_destroy(job);
-  tws_published_destroy(published);
+  tws_cases_destroy(cases);
 }
 END_TEST
 
@@ -321,9 +391,12 @@ int main(void) {
   Suite *suite = suite_create("published");
   TCase *tests = tcase_create("published");
   tcase_set_timeout(tests, 240);
-  tcase_add_test(tests, each_run_is_predicted_or_says_why_not);
+  tcase_add_test(tests, groups_are_predicted_within_their_bounds);
+  tcase_add_test(tests, each_run_is_a_job_or_says_why_not);
   tcase_add_test(tests, formula_counts_the_networks_products);
-  tcase_add_test(tests, derived_times_agree_with_stated_ones);
+  tcase_add_test(tests, scores_are_what_they_say);
+  tcase_add_test(tests, launches_limit_small_steps);
+  tcase_add_test(tests, styles_hold_and_cost_what_their_row_says);
   tcase_add_test(tests, batched_products_cost_what_was_measured);
   tcase_add_test(tests, unfused_software_runs_two_kernels);
   tcase_add_test(tests, scores_and_added_bytes_cost_their_traffic);

@@ -1,5 +1,5 @@
 /* How far a prediction is from what has been measured: the published training runs that predictions were held against
- * (evidence.def, docs/published.md), and the nearest of them to a job. */
+ * (evidence.def, docs/accuracy.md), and the nearest of them to a job. */
 #ifndef TWS_VALIDATION_EVIDENCE_H
 #define TWS_VALIDATION_EVIDENCE_H
 

@@ -258,9 +258,14 @@ static tws_code read_peaks(const tws_json *json, tws_profile *profile, tws_error
   if (peaks == NULL)
     return tws_json_fail(json, json->root, err, "for example {\"fp32\": 5e10}", "\"peak_flops\" is missing");
   cJSON_ArrayForEach(item, peaks) {
+    if (strcmp(item->string, "fp8") == 0) { /* a type of products, not of what plans hold */
+      TWS_TRY(tws_json_number(json, peaks, item->string, 1, 1, 1e18, 0, &profile->fp8_peak, err));
+      continue;
+    }
     int dtype = find_name(item->string, dtype_word, TWS_DTYPE_COUNT);
     if (dtype < 0) {
-      return tws_json_fail(json, item, err, "known: fp32, bf16, fp16, fp64", "unknown type \"%.60s\"", item->string);
+      return tws_json_fail(json, item, err, "known: fp32, bf16, fp16, fp64, fp8", "unknown type \"%.60s\"",
+                           item->string);
     }
     TWS_TRY(tws_json_number(json, peaks, item->string, 1, 1, 1e18, 0, &profile->peak[dtype], err));
   }
@@ -349,6 +354,8 @@ static tws_code read_figures(const tws_json *json, tws_profile *profile, tws_err
   profile->cores = (int)cores;
   TWS_TRY(tws_json_bool(json, root, "serial_streams", 0, profile->backend == TWS_BACKEND_HOST, &profile->serial_streams,
                         err));
+  TWS_TRY(read_word(json, root, "generation", tws_generation_name, TWS_GENERATION_COUNT, TWS_GENERATION_NONE,
+                    &profile->generation, err));
   TWS_TRY(tws_json_number(json, root, "bandwidth", 1, 1, 1e18, 0, &profile->bandwidth, err));
   TWS_TRY(tws_json_number(json, root, "node_bandwidth", 0, 0, 1e18, 0, &profile->node_bandwidth, err));
   TWS_TRY(tws_json_number(json, root, "bandwidth_efficiency", 0, 1e-3, 1, 1, &profile->bandwidth_efficiency, err));
@@ -365,6 +372,7 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
                                       "spread",
                                       "drift",
                                       "backend",
+                                      "generation",
                                       "cores",
                                       "memory_bytes",
                                       "overhead_bytes",
@@ -481,6 +489,9 @@ double tws_profile_memory_bytes(const tws_profile *profile) {
 }
 double tws_profile_bandwidth(const tws_profile *profile) {
   return profile->bandwidth;
+}
+double tws_profile_host_op_s(const tws_profile *profile) {
+  return profile->host_op_s;
 }
 double tws_profile_overhead_bytes(const tws_profile *profile) {
   return profile->overhead_bytes;

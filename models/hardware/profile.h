@@ -38,7 +38,9 @@ double tws_profile_memory_bytes(const tws_profile *profile); /* of one device; h
 double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype);
 double tws_profile_bandwidth(const tws_profile *profile);      /* bytes/s, memory */
 double tws_profile_overhead_bytes(const tws_profile *profile); /* context and library memory beside the arena */
-int tws_profile_cores(const tws_profile *profile);             /* host: cores a node has; GPU: 0 */
+/* Seconds in which the host issues one kernel of a plan under the profile's runtime; 0: it never limits. */
+double tws_profile_host_op_s(const tws_profile *profile);
+int tws_profile_cores(const tws_profile *profile); /* host: cores a node has; GPU: 0 */
 /* Host ranks run one stream at a time (there is nothing to overlap with); GPUs run a plan's streams side by side. */
 int tws_profile_serial_streams(const tws_profile *profile);
 

@@ -4,7 +4,7 @@
 
 #include <gsl/gsl_interp.h>
 #include "base/memory.h"
-#include "models/hardware/profile.h"
+#include "models/hardware/runtime.h"
 #include "models/operator.h"
 
 /* Seconds as a function of bytes: measured points, monotone, interpolated (Steffen) in the logarithms of both. */
@@ -71,9 +71,14 @@ struct tws_profile {
   double matmul_efficiency, tile_overhead_s, misaligned;
   int multiprocessors;
   double attention_efficiency, attention_half_length, attention_backward;
-  int unfused;              /* GELU and residual sums are kernels of their own */
+  int unfused;                              /* GELU and residual sums are kernels of their own */
   int attention_unfused, scores_recomputed; /* scores are in memory; between forward and backward they are not kept */
   double score_bytes[2];                    /* of kernels between the products, for each score: forward, backward */
+  int generation;                           /* tws_generation */
+  double fp8_peak;                          /* of products; 0: none */
+  int products_fp8;                         /* products of 16-bit layers run at that rate */
+  const tws_runtime *runtime;               /* NULL: "twinspeed" */
+  double host_op_s;                         /* the host issues a kernel of a plan in this time; 0: it never limits */
   double added_bytes[TWS_KERNEL_COUNT];     /* that software moves beside a kernel's operands, for each element */
   tws_family *families;
   size_t family_count;

@@ -1,0 +1,199 @@
+/* twinspeed validate --cases: predictions beside runs that others measured, group by group. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/memory.h"
+#include "base/units.h"
+#include "cli/validate.h"
+#include "job/modules.h"
+#include "traces/plot.h"
+#include "validation/cases.h"
+
+typedef struct cases_report {
+  const tws_validate_options *o;
+  tws_cases *cases;
+  tws_case_comparison compared;
+} cases_report;
+
+static const char *percent_text(double percent) {
+  return isfinite(percent) ? tws_cell("%.1f", percent) : "";
+}
+
+/* ---- for people ---- */
+
+static tws_code print_groups(const tws_cli *cli, const cases_report *r, tws_error *err) {
+  tws_table table;
+  tws_table_init(&table, 12);
+  tws_table_row(&table, (const char *[]){"group", "runs", "skipped", "timed", "mean %", "median %", "bias %",
+                                         "within 10 %", "concordance", "memory", "mean %", "OOM right/wrong"});
+  for (int i = 0; i < r->compared.group_count; i++) {
+    const tws_case_group *g = &r->compared.groups[i];
+    const char *verdicts = g->oom_right + g->oom_wrong ? tws_cell("%d/%d", g->oom_right, g->oom_wrong) : "";
+    tws_table_row(&table, (const char *[]){
+                              g->name, tws_cell("%d", g->n), tws_cell("%d", g->skipped), tws_cell("%d", g->time_n),
+                              percent_text(g->time_mape), percent_text(g->time_median_ape),
+                              isfinite(g->time_bias) ? tws_cell("%+.1f", g->time_bias) : "", percent_text(g->within_10),
+                              isfinite(g->concordance) ? tws_cell("%.2f", g->concordance) : "",
+                              g->mem_n ? tws_cell("%d", g->mem_n) : "", percent_text(g->mem_mape), verdicts});
+  }
+  return tws_table_print(cli, &table, err);
+}
+
+static double error_of(const tws_case_result *r) {
+  return !r->skipped_because && r->measured_s > 0 ? r->predicted_s / r->measured_s - 1 : NAN;
+}
+
+static int farther_off(const void *a, const void *b) {
+  const double x = fabs(error_of(*(const tws_case_result *const *)a)),
+               y = fabs(error_of(*(const tws_case_result *const *)b));
+  return (x < y) - (x > y);
+}
+
+static tws_code print_worst(const tws_cli *cli, const cases_report *r, tws_error *err) {
+  const tws_case_comparison *c = &r->compared;
+  const tws_case_result **order = tws_calloc((size_t)c->count + 1, sizeof *order);
+  int count = 0;
+  if (!order) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (int i = 0; i < c->count; i++)
+    if (isfinite(error_of(&c->results[i]))) order[count++] = &c->results[i];
+  qsort(order, (size_t)count, sizeof *order, farther_off);
+  tws_table table;
+  tws_table_init(&table, 6);
+  tws_table_row(&table, (const char *[]){"farthest off", "group", "runtime", "measured", "predicted", "error"});
+  for (int i = 0; i < count && i < r->o->worst; i++)
+    tws_table_row(&table,
+                  (const char *[]){order[i]->of->id, order[i]->of->group, order[i]->runtime,
+                                   tws_cell("%.4g s", order[i]->measured_s), tws_cell("%.4g s", order[i]->predicted_s),
+                                   tws_cell("%+.1f %%", 100 * error_of(order[i]))});
+  tws_free(order);
+  tws_out("\n");
+  return tws_table_print(cli, &table, err);
+}
+
+static tws_code print_text(const tws_cli *cli, const cases_report *r, tws_error *err) {
+  tws_out("Seconds of a step, %s, and peak bytes of a device, against what was measured:\n",
+          r->o->simulate ? "simulated" : "estimated");
+  TWS_TRY(print_groups(cli, r, err));
+  if (r->o->worst > 0) TWS_TRY(print_worst(cli, r, err));
+  if (r->compared.reason_count) tws_out("\nSkipped:\n");
+  for (int i = 0; i < r->compared.reason_count; i++)
+    tws_out("  %d: %s\n", r->compared.reasons[i].count, r->compared.reasons[i].text);
+  return TWS_OK;
+}
+
+/* ---- for programs ---- */
+
+static void add_number(cJSON *to, const char *name, double value) {
+  if (isfinite(value))
+    cJSON_AddNumberToObject(to, name, value);
+  else
+    cJSON_AddNullToObject(to, name);
+}
+
+static void add_figure(cJSON *to, const char *name, double value) {
+  add_number(to, name, value > 0 ? value : NAN);
+}
+
+static void add_groups(cJSON *list, const tws_case_comparison *c) {
+  for (int i = 0; i < c->group_count; i++) {
+    const tws_case_group *g = &c->groups[i];
+    cJSON *item = cJSON_CreateObject();
+    if (!item) continue;
+    cJSON_AddStringToObject(item, "group", g->name);
+    cJSON_AddNumberToObject(item, "n", g->n);
+    cJSON_AddNumberToObject(item, "skipped", g->skipped);
+    add_number(item, "time_mape", g->time_mape);
+    add_number(item, "time_median_ape", g->time_median_ape);
+    add_number(item, "time_bias", g->time_bias);
+    add_number(item, "within_10", g->within_10);
+    add_number(item, "concordance", g->concordance);
+    cJSON_AddNumberToObject(item, "mem_n", g->mem_n);
+    add_number(item, "mem_mape", g->mem_mape);
+    cJSON_AddNumberToObject(item, "oom_right", g->oom_right);
+    cJSON_AddNumberToObject(item, "oom_wrong", g->oom_wrong);
+    cJSON_AddItemToArray(list, item);
+  }
+}
+
+static void add_results(cJSON *list, const tws_case_comparison *c) {
+  for (int i = 0; i < c->count; i++) {
+    const tws_case_result *r = &c->results[i];
+    cJSON *item = cJSON_CreateObject();
+    if (!item) continue;
+    cJSON_AddStringToObject(item, "id", r->of->id);
+    cJSON_AddStringToObject(item, "group", r->of->group);
+    add_figure(item, "predicted_s", r->predicted_s);
+    add_figure(item, "measured_s", r->skipped_because ? r->of->measured_s : r->measured_s);
+    add_figure(item, "predicted_bytes", r->predicted_bytes);
+    add_figure(item, "measured_bytes", r->of->measured_bytes);
+    if (r->skipped_because)
+      cJSON_AddStringToObject(item, "skipped_because", r->skipped_because);
+    else
+      cJSON_AddNullToObject(item, "skipped_because");
+    cJSON_AddItemToArray(list, item);
+  }
+}
+
+static tws_code print_json(const cases_report *r, tws_error *err) {
+  cJSON *root = cJSON_CreateObject();
+  add_groups(cJSON_AddArrayToObject(root, "groups"), &r->compared);
+  add_results(cJSON_AddArrayToObject(root, "cases"), &r->compared);
+  return tws_out_json(root, err);
+}
+
+/* ---- the scatter plot ---- */
+
+static tws_code draw_scatter(const tws_cli *cli, const cases_report *r, tws_error *err) {
+  const tws_case_comparison *c = &r->compared;
+  char scripts[4096], path[4200], title[128];
+  int count = 0;
+  if (mkdir(r->o->figures, 0777) != 0 && errno != EEXIST)
+    return tws_fail(err, TWS_IO, NULL, "%s: %s", r->o->figures, strerror(errno));
+  tws_plot_point *points = tws_calloc((size_t)c->count + 1, sizeof *points);
+  if (!points) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a figure");
+  for (int i = 0; i < c->count; i++) {
+    const tws_case_result *one = &c->results[i];
+    if (!isfinite(error_of(one))) continue;
+    points[count++] =
+        (tws_plot_point){one->of->group, one->measured_s, one->measured_s, one->measured_s, one->predicted_s};
+  }
+  tws_validate_scripts(scripts, (int)sizeof scripts);
+  snprintf(title, sizeof title, "%d published runs: predicted against measured", count);
+  for (int i = 0; i < 2 && count; i++) {
+    tws_error why = {0};
+    snprintf(path, sizeof path, "%s/accuracy.%s", r->o->figures, i ? "svg" : "png");
+    tws_validate_figure_note(cli, tws_plot_accuracy(scripts, points, count, title, path, &why), path, &why);
+  }
+  tws_free(points);
+  return TWS_OK;
+}
+
+/* ---- the verb ---- */
+
+static tws_code validate_cases(const tws_cli *cli, cases_report *r, tws_error *err) {
+  const tws_validate_options *o = r->o;
+  const tws_sim_api *sim = NULL;
+  tws_progress progress = tws_cli_progress(cli);
+  TWS_TRY(tws_cases_load(o->cases, &r->cases, err));
+  if (o->simulate) TWS_TRY(tws_sim_load(&sim, err));
+  TWS_TRY(tws_cases_compare(r->cases, o->group.item, o->group.count, sim, &progress, &r->compared, err));
+  TWS_TRY(cli->json ? print_json(r, err) : print_text(cli, r, err));
+  if (o->figures) TWS_TRY(draw_scatter(cli, r, err));
+  int count;
+  const double error = tws_cases_time_error(&r->compared, &count);
+  if (o->tolerance >= 0 && !(error <= o->tolerance))
+    return tws_fail(err, TWS_NO, NULL, "the mean absolute error of %d step times is %.1f %%, the tolerance is %.3g %%",
+                    count, error, o->tolerance);
+  return TWS_OK;
+}
+
+tws_code tws_validate_cases(const tws_cli *cli, const tws_validate_options *o, tws_error *err) {
+  cases_report r = {.o = o};
+  tws_code code = validate_cases(cli, &r, err);
+  tws_case_comparison_free(&r.compared);
+  tws_cases_destroy(r.cases);
+  return code;
+}

@@ -1,0 +1,196 @@
+#include "models/hardware/runtime.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "models/hardware/profile_internal.h"
+
+/* Sources and fits (docs/accuracy.md; fits on half of each group of published runs):
+ *   host_op_s   eager Megatron of 2021 to 2023 issues 45 operations a layer forward and 60 backward at 30 us each,
+ *               which our plans state as about 9 and 15 kernels: 140 us a kernel. Newer ones: 7 us, 33 us a kernel.
+ *   launch_s    6 us a kernel of eager software, 1.6 us of newer one; with CUDA_LAUNCH_BLOCKING 72 us a listed kernel.
+ *   flash       FlashAttention in Triton, 2022: 0.38 of an A100's peak, 0.19 of an H100's; FlashAttention 2, cuDNN:
+ * 0.44 and 0.375, Blackwell 0.58. score_bytes as Megatron-LM's kernels move them (docs/accuracy.md); eager PyTorch
+ * masks, scales and casts apart. context     nvidia-smi's view less torch's: 4.5 GiB of CUDA, NCCL and cuBLAS with
+ * three communicators a rank. logits      float32 copy and its gradient beside ours: 10 bytes a logit. */
+#define FLASH_2022 \
+  { 0, 0, 0.38, 0.19, 0 }
+#define FLASH_2 \
+  { 0, 0, 0.44, 0.375, 0.58 }
+static const tws_runtime runtimes[] = {
+    {.name = "twinspeed", .about = "this program's own engine"},
+    {.name = "megatron-2019",
+     .about = "Megatron-LM of 2019 and 2020: mask, scaling and softmax of attention are kernels of their own",
+     .launch_s = 1.6e-6,
+     .host_op_s = 140e-6,
+     .unfused = 1,
+     .added_passes = 1,
+     .attention = TWS_ATTENTION_UNFUSED,
+     .score_bytes = {21, 19},
+     .context_bytes = 4.5 * 1073741824.0,
+     .logit_bytes = 10,
+     .gradient_copies = 1,
+     .boundary_tensors = 2},
+    {.name = "megatron-2021",
+     .about = "Megatron-LM and Megatron-DeepSpeed of 2021 to 2023: fused masked softmax, no flash attention",
+     .launch_s = 1.6e-6,
+     .host_op_s = 140e-6,
+     .unfused = 1,
+     .added_passes = 1,
+     .attention = TWS_ATTENTION_UNFUSED,
+     .score_bytes = {8, 9},
+     .context_bytes = 4.5 * 1073741824.0,
+     .logit_bytes = 10,
+     .gradient_copies = 1,
+     .boundary_tensors = 2},
+    {.name = "megatron-2021-blocking",
+     .about = "the same with CUDA_LAUNCH_BLOCKING=1: no kernel is launched before the last has ended",
+     .launch_s = 150e-6,
+     .unfused = 1,
+     .added_passes = 1,
+     .attention = TWS_ATTENTION_UNFUSED,
+     .score_bytes = {8, 9},
+     .context_bytes = 4.5 * 1073741824.0,
+     .logit_bytes = 10,
+     .gradient_copies = 1,
+     .boundary_tensors = 2},
+    {.name = "megatron",
+     .about = "Megatron-Core, NeMo and Megatron-Bridge since 2023: Transformer Engine, flash attention",
+     .host_op_s = 33e-6,
+     .attention = TWS_ATTENTION_FLASH,
+     .flash = FLASH_2,
+     .overlaps_data = 1,
+     .context_bytes = 4.5 * 1073741824.0,
+     .float_gradients = 1,
+     .reserved_share = 0.05},
+    {.name = "deepspeed",
+     .about = "DeepSpeed under PyTorch's eager modules: every operation a kernel, attention's scores in memory",
+     .launch_s = 6e-6,
+     .host_op_s = 140e-6,
+     .unfused = 1,
+     .added_passes = 1,
+     .attention = TWS_ATTENTION_UNFUSED,
+     .score_bytes = {21, 19},
+     .overlaps_data = 1,
+     .context_bytes = 4.5 * 1073741824.0,
+     .reserved_share = 0.05,
+     .logit_bytes = 10},
+    {.name = "deepspeed-flash",
+     .about = "DeepSpeed with flash attention and fused losses, 2024 and later",
+     .host_op_s = 33e-6,
+     .attention = TWS_ATTENTION_FLASH,
+     .flash = FLASH_2,
+     .overlaps_data = 1,
+     .context_bytes = 4.5 * 1073741824.0,
+     .reserved_share = 0.05},
+    {.name = "fsdp-2022",
+     .about = "PyTorch FSDP of 2022 and 2023 with FlashAttention in Triton: gathers contend with kernels",
+     .launch_s = 6e-6,
+     .host_op_s = 60e-6,
+     .contends = 1,
+     .unfused = 1,
+     .attention = TWS_ATTENTION_FLASH,
+     .flash = FLASH_2022,
+     .context_bytes = 1.5 * 1073741824.0,
+     .reserved_share = 0.05,
+     .logit_bytes = 4},
+    {.name = "fsdp",
+     .about = "PyTorch FSDP2 since 2024 (torchtitan): flash attention, gathers contend with kernels",
+     .host_op_s = 33e-6,
+     .contends = 1,
+     .unfused = 1,
+     .attention = TWS_ATTENTION_FLASH,
+     .flash = FLASH_2,
+     .context_bytes = 1.5 * 1073741824.0,
+     .reserved_share = 0.05,
+     .logit_bytes = 4},
+};
+enum { RUNTIMES = sizeof runtimes / sizeof *runtimes };
+
+/* Bytes an element (docs/accuracy.md): gradients of residual, dropout and bias apart, float32 loss, optimizer in six
+ * passes. */
+static const struct {
+  tws_kernel kernel;
+  double bytes;
+} added_passes[] = {{TWS_KERNEL_NORM_GRAD, 13},         {TWS_KERNEL_ADD, 1},
+                    {TWS_KERNEL_LINEAR_GRAD_WEIGHT, 2}, {TWS_KERNEL_ATTENTION, 4},
+                    {TWS_KERNEL_ATTENTION_GRAD, 16},    {TWS_KERNEL_CROSS_ENTROPY, 48},
+                    {TWS_KERNEL_VOCABULARY_LOSS, 46},   {TWS_KERNEL_ADAMW, 30}};
+
+const char *tws_generation_name(int generation) {
+  static const char *const names[] = {"none", "volta", "ampere", "hopper", "blackwell"};
+  return generation >= 0 && generation < TWS_GENERATION_COUNT ? names[generation] : names[0];
+}
+
+const char *const *tws_runtime_names(void) {
+  static const char *const names[RUNTIMES + 1] = {"twinspeed",
+                                                  "megatron-2019",
+                                                  "megatron-2021",
+                                                  "megatron-2021-blocking",
+                                                  "megatron",
+                                                  "deepspeed",
+                                                  "deepspeed-flash",
+                                                  "fsdp-2022",
+                                                  "fsdp",
+                                                  NULL};
+  return names;
+}
+
+const tws_runtime *tws_runtime_find(const char *name) {
+  for (int i = 0; i < RUNTIMES; i++)
+    if (strcmp(runtimes[i].name, name) == 0) return &runtimes[i];
+  return NULL;
+}
+
+tws_code tws_runtime_parse(const char *name, const tws_runtime **out, tws_error *err) {
+  char hint[384];
+  *out = tws_runtime_find(name);
+  if (*out) return TWS_OK;
+  int used = snprintf(hint, sizeof hint, "known:");
+  for (int i = 0; i < RUNTIMES && used < (int)sizeof hint; i++)
+    used += snprintf(hint + used, sizeof hint - (size_t)used, "%s %s", i ? "," : "", runtimes[i].name);
+  return tws_fail(err, TWS_INVALID, hint, "unknown runtime \"%.60s\"", name);
+}
+
+static void set_attention(tws_profile *p, const tws_runtime *runtime) {
+  if (runtime->attention == TWS_ATTENTION_UNFUSED && p->multiprocessors > 0) {
+    p->attention_unfused = 1;
+    p->score_bytes[0] = runtime->score_bytes[0];
+    p->score_bytes[1] = runtime->score_bytes[1];
+  }
+  if (runtime->attention != TWS_ATTENTION_FLASH) return;
+  p->attention_unfused = 0;
+  if (runtime->flash[p->generation] > 0) p->attention_efficiency = runtime->flash[p->generation];
+}
+
+tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtime, tws_error *err) {
+  profile->runtime = runtime;
+  if (runtime == &runtimes[0]) return TWS_OK;
+  if (profile->backend == TWS_BACKEND_HOST)
+    return tws_fail(err, TWS_INVALID, "give a cluster or a profile of GPUs, or leave --runtime out",
+                    "runtime %s runs on GPUs, and profile %s is of a host", runtime->name, profile->name);
+  if (runtime->launch_s > 0) profile->launch_s = runtime->launch_s;
+  if (runtime->contends) profile->serial_streams = 1;
+  if (runtime->unfused) profile->unfused = 1;
+  if (runtime->context_bytes > 0) profile->overhead_bytes = runtime->context_bytes;
+  profile->host_op_s = runtime->host_op_s;
+  for (size_t i = 0; runtime->added_passes && i < sizeof added_passes / sizeof *added_passes; i++)
+    profile->added_bytes[added_passes[i].kernel] = added_passes[i].bytes;
+  set_attention(profile, runtime);
+  return TWS_OK;
+}
+
+const tws_runtime *tws_profile_runtime(const tws_profile *profile) {
+  return profile->runtime ? profile->runtime : &runtimes[0];
+}
+
+void tws_profile_recompute_scores(tws_profile *profile) {
+  profile->scores_recomputed = profile->attention_unfused;
+}
+
+tws_code tws_profile_use_fp8(tws_profile *profile, tws_error *err) {
+  if (!(profile->fp8_peak > 0))
+    return tws_fail(err, TWS_INVALID, "Hopper and later have one; a profile says it as \"peak_flops\": {\"fp8\": ...}",
+                    "profile %s has no rate of fp8 products", profile->name);
+  profile->products_fp8 = 1;
+  return TWS_OK;
+}

@@ -1,0 +1,62 @@
+/* Runtime styles: whose software runs a plan. The same plan costs and holds different amounts under an engine that
+ * launches every kernel from Python, keeps attention's scores in memory or lets streams contend; a style is a row of
+ * figures (models/hardware/runtime.c) laid over a hardware profile, never a branch elsewhere. Figures belong to a
+ * version of software and have a source or a stated fit: docs/accuracy.md. */
+#ifndef TWS_MODELS_RUNTIME_H
+#define TWS_MODELS_RUNTIME_H
+
+#include "models/hardware/profile.h"
+
+typedef enum tws_generation {
+  TWS_GENERATION_NONE, /* a host, or a profile that does not say */
+  TWS_GENERATION_VOLTA,
+  TWS_GENERATION_AMPERE,
+  TWS_GENERATION_HOPPER,
+  TWS_GENERATION_BLACKWELL,
+  TWS_GENERATION_COUNT
+} tws_generation;
+const char *tws_generation_name(int generation); /* "none", "volta", ... */
+
+typedef enum tws_runtime_attention {
+  TWS_ATTENTION_AS_PROFILE,
+  TWS_ATTENTION_UNFUSED, /* scores in memory: batched products and kernels between them */
+  TWS_ATTENTION_FLASH
+} tws_runtime_attention;
+
+typedef struct tws_runtime {
+  const char *name, *about;
+  /* time */
+  double launch_s;  /* beside each kernel of a plan on the device; 0: the profile's */
+  double host_op_s; /* the host issues a kernel of a plan, and what it stands for, in this time; 0: never the limit */
+  int contends;     /* streams side by side gain nothing */
+  int unfused;      /* GELU and residual sums are kernels of their own */
+  int added_passes; /* passes over memory of Megatron-LM's source of April 2021 that our kernels do not make */
+  tws_runtime_attention attention;
+  double score_bytes[2];              /* unfused: of kernels between the products, each score, forward, backward */
+  double flash[TWS_GENERATION_COUNT]; /* flash: share of the peak; 0: the profile's */
+  int overlaps_data;                  /* gradients are reduced beside backward, also of pipelines */
+  /* memory */
+  double context_bytes;  /* beside the allocator, as nvidia-smi counts; 0: the profile's */
+  double reserved_share; /* that a caching allocator reserves beyond what is allocated */
+  double logit_bytes;    /* of copies of a logit beside the plan's */
+  int float_gradients;   /* gradients are accumulated in float32 */
+  int gradient_copies;   /* gradients in float32 beside those in 16 bits */
+  int boundary_tensors;  /* a pipeline keeps of each micro-batch in flight beside the plan's */
+} tws_runtime;
+
+/* NULL: no such name. "twinspeed" is this program's own engine and changes nothing. */
+const tws_runtime *tws_runtime_find(const char *name);
+/* The same; TWS_INVALID with a hint that lists the names. */
+tws_code tws_runtime_parse(const char *name, const tws_runtime **out, tws_error *err);
+const char *const *tws_runtime_names(void); /* NULL-terminated */
+
+/* Lays a style over a GPU's profile; a profile of a host is refused for all but "twinspeed" (TWS_INVALID). What a
+ * profile measured stays measured. Call it once for a profile. */
+tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtime, tws_error *err);
+const tws_runtime *tws_profile_runtime(const tws_profile *profile); /* never NULL */
+/* Scores of unfused attention are made again in backward (selective recomputation of Korthikanti et al., 2022). */
+void tws_profile_recompute_scores(tws_profile *profile);
+/* Matrix products of 16-bit layers run in fp8, attention does not. TWS_INVALID where the GPU has no such rate. */
+tws_code tws_profile_use_fp8(tws_profile *profile, tws_error *err);
+
+#endif

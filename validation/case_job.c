@@ -1,0 +1,355 @@
+/* From a measured run to a job: tables that choose machine and software, and texts of a model and a configuration. */
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "models/hardware/runtime.h"
+#include "validation/case_fields.h"
+#include "validation/cases.h"
+
+static tws_code lacks(tws_error *err, const char *reason) {
+  return tws_fail(err, TWS_UNSUPPORTED, NULL, "%s", reason);
+}
+
+/* ---- the machine ---- */
+
+/* What the row's "gpu" holds, the first that fits; memory: GB, 0: any. domain: GPUs on one NVLink switch, 0: a node's.
+ */
+static const struct {
+  const char *gpu;
+  int memory;
+  const char *profile, *cluster;
+  int domain;
+} machines[] = {
+    {"V100-SXM2-16GB", 0, "v100-16gb", "dgx1-v100", 0},
+    {"V100-16GB", 0, "v100-16gb", "dgx1-v100", 0},
+    {"V100", 16, "v100-16gb", "dgx1-v100", 0},
+    {"V100-SXM3", 0, "v100-sxm3-32gb", "dgx2-v100", 0},
+    {"V100", 0, "v100-32gb", "dgx1-v100", 0},
+    {"A100-SXM4-40GB", 0, "a100-40gb", "dgx-a100-40gb", 0},
+    {"A100-40GB", 0, "a100-40gb", "dgx-a100-40gb", 0},
+    {"A100", 40, "a100-40gb", "dgx-a100-40gb", 0},
+    {"A100", 0, "a100-80gb", "dgx-a100", 0},
+    {"H100-SXM-96GB", 0, "h100-96gb-500w", "dgx-h100", 0},
+    {"H100-PCIe", 0, "h100-pcie", "dgx-h100", 0},
+    {"H100", 0, "h100-sxm", "dgx-h100", 0},
+    {"H200", 0, "h200", "dgx-h200", 0},
+    {"GB200", 0, "gb200", "dgx-b200", 72},
+    {"GB300", 0, "gb300", "dgx-b200", 72},
+    {"B300", 0, "b300", "dgx-b200", 0},
+    {"B200", 0, "b200", "dgx-b200", 0},
+};
+
+/* Networks by what the row calls them: ports a node (0: one a GPU), Gbit/s each, what is reached of that. InfiniBand
+ * and RoCE 0.95; Omni-Path 0.24, fitted to half of bloom-prequel and within the 23 to 90 of 400 Gbit/s that its authors
+ * measured. */
+static const struct {
+  const char *name;
+  int ports;
+  double gbit, reached;
+} networks[] = {
+    {"4x Omni-Path", 4, 100, 0.24},   {"800 Gbps/node", 4, 200, 0.95}, {"1600 Gbps/node", 8, 200, 0.95},
+    {"3200 Gbps/node", 8, 400, 0.95}, {"HDR200", 8, 200, 0.95},        {"NDR400", 8, 400, 0.95},
+    {"EDR100", 8, 100, 0.95},         {"400 Gb", 0, 400, 0.95},        {"800 Gbps", 8, 100, 0.95},
+    {"660 Gbps", 8, 82.5, 1},         {"4.1 Gbps", 1, 4.1, 1},
+};
+
+static tws_code load_machine(const cJSON *row, int ranks, tws_job_parts_given *parts, tws_error *err) {
+  const char *gpu = tws_case_text(row, "hardware", "gpu"), *network = tws_case_text(row, "hardware", "inter_link");
+  const int memory = (int)tws_case_number(row, "hardware", "gpu_mem_gb");
+  size_t at = 0;
+  while (at < sizeof machines / sizeof *machines &&
+         !(strstr(gpu, machines[at].gpu) && (!machines[at].memory || machines[at].memory == memory)))
+    at++;
+  if (!*gpu) return lacks(err, "the GPU is not stated");
+  if (at == sizeof machines / sizeof *machines) return lacks(err, "there is no profile of the GPU");
+  tws_cluster *c = &parts->cluster;
+  TWS_TRY(tws_cluster_load(machines[at].cluster, c, err));
+  const double stated = tws_case_number(row, "hardware", "gpus_per_node");
+  int devices = stated >= 1 ? (int)stated : c->devices_per_node;
+  c->nics_per_node = devices < c->nics_per_node ? devices : c->nics_per_node;
+  if (machines[at].domain) { /* whole trays of a rack, a port for each GPU */
+    devices = ranks < machines[at].domain ? ranks : 64;
+    c->nics_per_node = devices;
+  }
+  c->devices_per_node = devices;
+  c->nodes = (ranks + devices - 1) / devices;
+  for (size_t i = 0; i < sizeof networks / sizeof *networks; i++) {
+    if (!strstr(network, networks[i].name)) continue;
+    c->nics_per_node = networks[i].ports ? networks[i].ports : devices;
+    c->inter.bandwidth = networks[i].gbit / 8 * 1e9 * networks[i].reached;
+    break;
+  }
+  return tws_profile_load(machines[at].profile, &parts->profile, err);
+}
+
+/* ---- the software ---- */
+
+/* By "framework", the first that fits; "version" of it where given, "notes" where a setting shows there. */
+static const struct {
+  const char *framework, *version, *notes, *runtime;
+} software[] = {
+    {"bigscience", NULL, "CUDA_LAUNCH_BLOCKING=1", "megatron-2021-blocking"},
+    {"Megatron-LM v1.0", NULL, NULL, "megatron-2019"},
+    {"Megatron-LM / Megatron-DeepSpeed 2021", NULL, NULL, "megatron-2021"},
+    {"Megatron-LM/Core CI", NULL, NULL, "megatron"},
+    {"Megatron-DeepSpeed new", NULL, NULL, "megatron"},
+    {"Megatron-DeepSpeed", NULL, NULL, "megatron-2021"},
+    {"Megatron-Core", NULL, NULL, "megatron"},
+    {"Megatron-Bridge", NULL, NULL, "megatron"},
+    {"NeMo", NULL, NULL, "megatron"},
+    {"Meta internal", NULL, NULL, "megatron"},
+    {"Megatron-LM", NULL, NULL, "megatron-2021"},
+    {"FSDP", NULL, NULL, "fsdp-2022"},
+    {"torchtitan", NULL, NULL, "fsdp"},
+    {"torchtune", NULL, NULL, "fsdp"},
+    {"LitGPT", NULL, NULL, "fsdp"},
+    {"Liger", NULL, NULL, "deepspeed-flash"},
+    {"ALST", NULL, NULL, "deepspeed-flash"},
+    {"", NULL, NULL, "deepspeed"},
+};
+
+static const tws_runtime *runtime_of(const cJSON *row) {
+  const char *framework = tws_case_text(row, "hardware", "framework");
+  const char *version = tws_case_text(row, "hardware", "version"), *notes = tws_case_text(row, NULL, "notes");
+  size_t at = 0;
+  while (!strstr(framework, software[at].framework) ||
+         (software[at].version && !strstr(version, software[at].version)) ||
+         (software[at].notes && !strstr(notes, software[at].notes)))
+    at++;
+  return tws_runtime_find(software[at].runtime);
+}
+
+static int is_selective(const cJSON *row) {
+  return strncmp(tws_case_text(row, "parallel", "recompute"), "selective", 9) == 0 ||
+         strstr(tws_case_text(row, "parallel", "recompute"), "SAC") != NULL;
+}
+
+static int has_fp8(const cJSON *row) {
+  const char *precision = tws_case_text(row, "parallel", "precision");
+  return strstr(precision, "fp8") || strstr(precision, "FP8") || strstr(precision, "float8");
+}
+
+static tws_code apply_software(const cJSON *row, tws_profile *profile, tws_error *err) {
+  TWS_TRY(tws_profile_set_runtime(profile, runtime_of(row), err));
+  if (is_selective(row)) tws_profile_recompute_scores(profile);
+  return has_fp8(row) ? tws_profile_use_fp8(profile, err) : TWS_OK;
+}
+
+/* ---- the model ---- */
+
+static int holds_any(const char *text, const char *const *words) {
+  for (int i = 0; words[i]; i++)
+    if (strstr(text, words[i])) return 1;
+  return 0;
+}
+
+static tws_code check_model(const cJSON *row, tws_error *err) {
+  static const char *const encoders[] = {"BERT", "bert", "DeBERTa", "deberta", NULL};
+  static const char *const others[] = {"T5", "t5_", "Mamba", "mamba", "hybrid", "VL", "FLUX", "Wan", NULL};
+  const char *name = tws_case_text(row, "model", "name");
+  if (tws_case_number(row, "model", "num_experts") > 1 || tws_case_number(row, "parallel", "ep") > 1)
+    return lacks(err, "mixture of experts");
+  if (holds_any(name, encoders)) return lacks(err, "encoder models");
+  if (holds_any(name, others)) return lacks(err, "neither a GPT nor a Llama");
+  if (!(tws_case_number(row, "model", "layers") > 0) || !(tws_case_number(row, "model", "hidden") > 0) ||
+      !(tws_case_number(row, "model", "heads") > 0))
+    return lacks(err, "the model's sizes are not stated");
+  if (!(tws_case_number(row, "model", "vocab") > 0)) return lacks(err, "the vocabulary is not stated");
+  if (!(tws_case_number(row, "model", "seq_len") > 0)) return lacks(err, "the sequence length is not stated");
+  return TWS_OK;
+}
+
+/* A gated feed-forward layer is stated, or follows from its width; fewer key heads than query heads are Llama's. */
+static int is_llama(const cJSON *row) {
+  const double h = tws_case_number(row, "model", "hidden"), ffn = tws_case_number(row, "model", "ffn");
+  const double kv = tws_case_number(row, "model", "kv_heads");
+  return tws_case_flag(row, "model", "swiglu") || (kv > 0 && kv < tws_case_number(row, "model", "heads")) ||
+         (ffn > 0 && ffn != 4 * h && strstr(tws_case_text(row, "model", "name"), "GPT") == NULL);
+}
+
+static void write_model(const cJSON *row, tws_text *text) {
+  const long long layers = (long long)tws_case_number(row, "model", "layers");
+  const long long hidden = (long long)tws_case_number(row, "model", "hidden");
+  const long long heads = (long long)tws_case_number(row, "model", "heads");
+  const long long vocabulary = (long long)tws_case_number(row, "model", "vocab");
+  const long long positions = (long long)tws_case_number(row, "model", "seq_len");
+  const long long kv = (long long)tws_case_number(row, "model", "kv_heads");
+  long long ffn = (long long)tws_case_number(row, "model", "ffn");
+  const cJSON *untied = tws_case_member(row, "model", "untied");
+  if (!is_llama(row)) {
+    if (!ffn) ffn = 4 * hidden;
+    tws_text_add(text,
+                 "{\"model_type\":\"gpt2\",\"n_layer\":%lld,\"n_embd\":%lld,\"n_head\":%lld,\"n_inner\":%lld,"
+                 "\"n_positions\":%lld,\"vocab_size\":%lld,\"tie_word_embeddings\":%s}",
+                 layers, hidden, heads, ffn, positions, vocabulary, cJSON_IsTrue(untied) ? "false" : "true");
+    return;
+  }
+  if (!ffn) ffn = (hidden * 8 / 3 + 255) / 256 * 256; /* Touvron et al., 2023 */
+  /* Grouped key heads without a gate (Nemotron): as many parameters and flops in three matrices as in two. */
+  const cJSON *gated = tws_case_member(row, "model", "swiglu");
+  if (gated ? cJSON_IsFalse(gated) : ffn >= 4 * hidden) ffn = (ffn * 2 / 3 + 63) / 64 * 64;
+  tws_text_add(text,
+               "{\"model_type\":\"llama\",\"num_hidden_layers\":%lld,\"hidden_size\":%lld,"
+               "\"num_attention_heads\":%lld,\"num_key_value_heads\":%lld,\"intermediate_size\":%lld,"
+               "\"max_position_embeddings\":%lld,\"vocab_size\":%lld,\"tie_word_embeddings\":%s}",
+               layers, hidden, heads, kv > 0 ? kv : heads, ffn, positions, vocabulary,
+               cJSON_IsFalse(untied) ? "true" : "false");
+}
+
+/* ---- the configuration ---- */
+
+typedef struct division {
+  int tensor, stages, sequence, data, chunks, ranks;
+  long long micro, accumulation;
+} division;
+
+static int at_least_one(double value) {
+  return value >= 1 ? (int)value : 1;
+}
+
+static tws_code read_batch(const cJSON *row, division *d, tws_error *err) {
+  const double global = tws_case_number(row, "parallel", "global_batch");
+  d->micro = (long long)tws_case_number(row, "parallel", "micro_batch");
+  d->accumulation = (long long)tws_case_number(row, "parallel", "grad_accum");
+  if (d->micro < 1) return lacks(err, "the micro batch is not stated");
+  if (!(global > 0) && d->accumulation < 1) d->accumulation = 1;
+  if (global > 0) {
+    const double each = global / ((double)d->micro * d->data);
+    if (fabs(each - round(each)) > 1e-6 || each < 1)
+      return lacks(err, "the global batch is no multiple of micro batch and replicas");
+    d->accumulation = (long long)round(each);
+  }
+  return TWS_OK;
+}
+
+static tws_code read_division(const cJSON *row, division *d, tws_error *err) {
+  const double gpus = tws_case_number(row, "hardware", "n_gpus"), dp = tws_case_number(row, "parallel", "dp");
+  d->tensor = at_least_one(tws_case_number(row, "parallel", "tp"));
+  d->stages = at_least_one(tws_case_number(row, "parallel", "pp"));
+  d->sequence = at_least_one(tws_case_number(row, "parallel", "sp"));
+  d->chunks = at_least_one(tws_case_number(row, "parallel", "vpp"));
+  if (tws_case_number(row, "parallel", "cp") > 1) return lacks(err, "context parallelism");
+  const double held = tws_case_number(row, "parallel", "vp_layers_per_stage");
+  if (held > 0) d->chunks = at_least_one(tws_case_number(row, "model", "layers") / d->stages / held);
+  const double replica = (double)d->tensor * d->stages * d->sequence;
+  if (!(dp > 0) && !(gpus > 0)) return lacks(err, "the number of GPUs is not stated");
+  d->data = at_least_one(dp > 0 && d->sequence == 1 ? dp : gpus / replica);
+  d->ranks = (int)replica * d->data;
+  if (gpus > 0 && d->ranks != (int)gpus) return lacks(err, "degrees of parallelism do not multiply to the GPUs");
+  return read_batch(row, d, err);
+}
+
+static tws_code check_technique(const cJSON *row, tws_error *err) {
+  const char *peft = tws_case_text(row, "parallel", "peft"), *precision = tws_case_text(row, "parallel", "precision");
+  const char *recompute = tws_case_text(row, "parallel", "recompute"), *quant = tws_case_text(row, "parallel", "quant");
+  static const char *const whole[] = {"SFT", "full", NULL};
+  if (*peft && !holds_any(peft, whole) && strncmp(peft, "Finetuning ", 12) != 0) return lacks(err, "adapters");
+  if (strstr(peft, "LoRA") || strstr(peft, "dapter")) return lacks(err, "adapters");
+  if (strncmp(quant, "bnb", 3) == 0) return lacks(err, "quantised weights");
+  if (strstr(precision, "FP4") || strstr(precision, "fp4")) return lacks(err, "fp4 products");
+  if (cJSON_IsString(tws_case_member(row, "parallel", "offload_activations")))
+    return lacks(err, "offloaded activations");
+  if (strncmp(recompute, "attn_", 5) == 0 || strncmp(recompute, "normalize", 9) == 0 ||
+      strncmp(recompute, "all kernel", 10) == 0 || strcmp(recompute, "partial") == 0 ||
+      strncmp(recompute, "kernel", 6) == 0)
+    return lacks(err, "recomputation of single operations");
+  if (strstr(tws_case_text(row, "hardware", "framework"), "torchtune")) /* paged, 8-bit, in backward: by recipe */
+    return lacks(err, "the optimizer is not stated");
+  if (tws_case_number(row, "parallel", "fsdp") > 1) return lacks(err, "sharding inside a part of the replicas");
+  return TWS_OK;
+}
+
+static const char *dtype_section(const cJSON *row) {
+  const char *precision = tws_case_text(row, "parallel", "precision");
+  const int either = strncmp(precision, "bf16/fp16", 9) == 0 && strstr(tws_case_text(row, NULL, "notes"), "fp16 opt");
+  if (strncmp(precision, "fp32", 4) == 0) return "";
+  if (strncmp(precision, "fp16", 4) == 0 || either) return "\"fp16\":{\"enabled\":true},";
+  return "\"bf16\":{\"enabled\":true},";
+}
+
+static void write_config(const cJSON *row, const division *d, tws_text *text) {
+  const tws_runtime *runtime = runtime_of(row);
+  const char *recompute = tws_case_text(row, "parallel", "recompute");
+  const char *fsdp = tws_case_text(row, "parallel", "fsdp");
+  int stage = (int)tws_case_number(row, "parallel", "zero_stage");
+  if (strncmp(tws_case_text(row, "parallel", "zero_stage"), "FSDP", 4) == 0) stage = 1; /* optimizer and gradients */
+  if (strncmp(fsdp, "SHARD_GRAD_OP", 13) == 0) stage = 2;
+  if (d->stages > 1 && stage > 1) stage = 1; /* of pipelines, what engines shard */
+  const int overlaps = runtime->overlaps_data || (stage == 0 && d->stages == 1) || stage == 3;
+  tws_text_add(text, "{%s\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":0.0001}},\"gradient_clipping\":1.0,",
+               dtype_section(row));
+  if (runtime->float_gradients && stage > 0 && strncmp(tws_case_text(row, "parallel", "precision"), "fp32", 4) != 0)
+    tws_text_add(text, "\"data_types\":{\"grad_accum_dtype\":\"fp32\"},");
+  tws_text_add(text, "\"train_micro_batch_size_per_gpu\":%lld,\"gradient_accumulation_steps\":%lld,", d->micro,
+               d->accumulation);
+  if (d->tensor > 1) tws_text_add(text, "\"tensor_parallel\":{\"autotp_size\":%d},", d->tensor);
+  if (d->stages > 1) tws_text_add(text, "\"pipeline\":{\"stages\":%d,\"partition\":\"type:transformer\"},", d->stages);
+  if (d->sequence > 1) tws_text_add(text, "\"sequence_parallel_size\":%d,", d->sequence);
+  tws_text_add(text, "\"zero_optimization\":{\"stage\":%d,\"overlap_comm\":%s", stage, overlaps ? "true" : "false");
+  if (*tws_case_text(row, "parallel", "offload_optimizer") && stage > 0)
+    tws_text_add(text, ",\"offload_optimizer\":{\"device\":\"cpu\"}");
+  tws_text_add(text, "},\"twinspeed\":{\"sequence_length\":%lld,\"recompute\":\"%s\"",
+               (long long)tws_case_number(row, "model", "seq_len"),
+               strncmp(recompute, "full", 4) == 0 ? "full"
+               : is_selective(row)                ? "selective"
+                                                  : "none");
+  if (d->chunks > 1 && d->stages > 1)
+    tws_text_add(text, ",\"pipeline_schedule\":\"interleaved\",\"virtual_stages\":%d", d->chunks);
+  if (d->tensor > 1 && tws_case_flag(row, "parallel", "sequence_parallel"))
+    tws_text_add(text, ",\"tensor_sequence_parallel\":true");
+  tws_text_add(text, ",\"vocabulary_multiple\":%d}}", strstr(runtime->name, "megatron") ? 128 * d->tensor : d->tensor);
+}
+
+/* ---- the job ---- */
+
+static tws_code load_texts(const tws_case *one, const division *d, tws_job_parts_given *parts, tws_error *err) {
+  tws_text model = {0}, config = {0};
+  tws_json *json = NULL;
+  write_model(one->row, &model);
+  write_config(one->row, d, &config);
+  tws_code code = model.failed || config.failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory for a measured run")
+                                                : tws_json_parse(config.data, config.length, one->id, &json, err);
+  if (code == TWS_OK) code = tws_config_from_json(json, &parts->config, err);
+  tws_json_destroy(json);
+  json = NULL;
+  if (code == TWS_OK) code = tws_json_parse(model.data, model.length, one->id, &json, err);
+  if (code == TWS_OK)
+    code = tws_network_from_json(json, tws_config_vocabulary_multiple(parts->config), &parts->network, err);
+  tws_json_destroy(json);
+  tws_text_free(&model);
+  tws_text_free(&config);
+  return code;
+}
+
+static tws_code load_parts(const tws_case *one, tws_job_parts_given *parts, tws_error *err) {
+  division d = {0};
+  TWS_TRY(check_model(one->row, err));
+  TWS_TRY(check_technique(one->row, err));
+  TWS_TRY(read_division(one->row, &d, err));
+  TWS_TRY(load_machine(one->row, d.ranks, parts, err));
+  TWS_TRY(apply_software(one->row, parts->profile, err));
+  parts->ranks = d.ranks;
+  return load_texts(one, &d, parts, err);
+}
+
+/* Places in texts that nobody wrote say nothing, and would tell equal reasons apart. */
+static tws_code without_place(const char *name, const tws_error *why, tws_error *err) {
+  const char *place = strncmp(why->message, name, strlen(name)) == 0 ? strstr(why->message + strlen(name), ": ") : NULL;
+  return tws_fail(err, why->code, why->hint, "%s", place ? place + 2 : why->message);
+}
+
+tws_code tws_case_job(const tws_cases *cases, int index, tws_job **out, tws_error *err) {
+  tws_job_parts_given parts = {0};
+  tws_error why = {0};
+  *out = NULL;
+  tws_code code = load_parts(&cases->cases[index], &parts, &why);
+  if (code == TWS_OK) {
+    code = tws_job_assemble(&parts, out, &why);
+  } else {
+    tws_network_destroy(parts.network);
+    tws_config_destroy(parts.config);
+    tws_profile_destroy(parts.profile);
+  }
+  return code == TWS_OK ? TWS_OK : without_place(cases->cases[index].id, &why, err);
+}

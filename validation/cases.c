@@ -1,0 +1,143 @@
+/* Measured runs: the file and the figures in it. */
+#include "validation/cases.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/units.h"
+#include "validation/case_fields.h"
+
+const cJSON *tws_case_member(const cJSON *row, const char *section, const char *key) {
+  const cJSON *object = section ? cJSON_GetObjectItemCaseSensitive(row, section) : row;
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+  return item && !cJSON_IsNull(item) ? item : NULL;
+}
+
+double tws_case_number(const cJSON *row, const char *section, const char *key) {
+  const cJSON *item = tws_case_member(row, section, key);
+  return cJSON_IsNumber(item) ? item->valuedouble : 0;
+}
+
+const char *tws_case_text(const cJSON *row, const char *section, const char *key) {
+  const cJSON *item = tws_case_member(row, section, key);
+  return cJSON_IsString(item) ? item->valuestring : "";
+}
+
+int tws_case_flag(const cJSON *row, const char *section, const char *key) {
+  return cJSON_IsTrue(tws_case_member(row, section, key));
+}
+
+/* Where a row does not say what it is good for, a stated figure is taken as good. */
+static int is_usable(const cJSON *row, const char *what) {
+  const cJSON *item = tws_case_member(row, "usable", what);
+  return !item || cJSON_IsTrue(item);
+}
+
+static void read_memory(const cJSON *row, tws_case *one) {
+  const char *kind = tws_case_text(row, "result", "mem_kind");
+  const double exact = tws_case_number(row, "result", "mem_max_allocated_bytes");
+  const double peak = tws_case_number(row, "result", "peak_mem_gb");
+  const int smi = strstr(kind, "nvidia-smi") != NULL;
+  /* nvidia-smi counts in MiB whatever its readers write; a "GB" that is not its own is decimal */
+  const double unit = smi || strstr(kind, "GiB") ? TWS_GIB : 1e9;
+  one->counts = smi ? TWS_CASE_DEVICE : strstr(kind, "reserved") ? TWS_CASE_RESERVED : TWS_CASE_ALLOCATED;
+  if (is_usable(row, "memory")) one->measured_bytes = exact > 0 ? exact : peak * unit;
+}
+
+static void read_verdict(const cJSON *row, tws_case *one) {
+  const cJSON *verdict = tws_case_member(row, "result", "oom");
+  one->out_of_memory = cJSON_IsBool(verdict)     ? cJSON_IsTrue(verdict)
+                       : cJSON_IsString(verdict) ? 1 /* "fragmentation": there was no place left all the same */
+                                                 : -1;
+}
+
+static tws_code read_case(const tws_cases *cases, const cJSON *row, tws_case *one, tws_error *err) {
+  static const char *const sections[] = {"model", "parallel", "hardware", "result", "usable", NULL};
+  if (!cJSON_IsObject(row)) return tws_json_fail(cases->json, row, err, NULL, "a run must be an object");
+  TWS_TRY(tws_json_string(cases->json, row, "id", 1, NULL, &one->id, err));
+  TWS_TRY(tws_json_string(cases->json, row, "group", 1, NULL, &one->group, err));
+  for (int i = 0; sections[i]; i++) {
+    const cJSON *item = tws_case_member(row, NULL, sections[i]);
+    if (item && !cJSON_IsObject(item))
+      return tws_json_fail(cases->json, item, err, NULL, "\"%s\" must be an object", sections[i]);
+  }
+  one->row = row;
+  if (is_usable(row, "time")) one->measured_s = tws_case_number(row, "result", "iter_time_s");
+  read_memory(row, one);
+  read_verdict(row, one);
+  return TWS_OK;
+}
+
+static tws_code read_cases(tws_cases *cases, tws_error *err) {
+  const cJSON *row;
+  if (!cJSON_IsArray(cases->json->root))
+    return tws_json_fail(cases->json, cases->json->root, err, "docs/accuracy.md has the schema",
+                         "a file of measured runs must be a list");
+  cases->cases = tws_calloc((size_t)cJSON_GetArraySize(cases->json->root) + 1, sizeof *cases->cases);
+  if (!cases->cases) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for measured runs");
+  cJSON_ArrayForEach(row, cases->json->root) {
+    tws_case *one = &cases->cases[cases->count];
+    TWS_TRY(read_case(cases, row, one, err));
+    for (int i = 0; i < cases->count; i++)
+      if (strcmp(cases->cases[i].id, one->id) == 0 && strcmp(cases->cases[i].group, one->group) == 0)
+        return tws_json_fail(cases->json, row, err, NULL, "a second run \"%.80s\"", one->id);
+    cases->count++;
+  }
+  return TWS_OK;
+}
+
+tws_code tws_cases_load(const char *path, tws_cases **out, tws_error *err) {
+  *out = NULL;
+  tws_cases *cases = tws_calloc(1, sizeof *cases);
+  if (!cases) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for measured runs");
+  tws_code code = tws_json_read(path, &cases->json, err);
+  if (code == TWS_OK) code = read_cases(cases, err);
+  if (code == TWS_OK)
+    *out = cases;
+  else
+    tws_cases_destroy(cases);
+  return code;
+}
+
+void tws_cases_destroy(tws_cases *cases) {
+  if (!cases) return;
+  tws_json_destroy(cases->json);
+  tws_free(cases->cases);
+  tws_free(cases);
+}
+
+/* ---- seconds from rates ---- */
+
+double tws_case_flops(const tws_network *network, double samples, double sequence, int recomputed) {
+  const double h = (double)network->hidden, l = (double)network->layers, v = (double)network->padded_vocabulary;
+  const double passes = recomputed ? 96 : 72, logits = recomputed ? 16 : 12;
+  return passes * samples * sequence * l * h * h * (1 + sequence / (6 * h) + v / (logits * l * h));
+}
+
+/* Whether a group's source counts recomputed layers in the flops that it states. */
+static int counts_recomputation(const char *group) {
+  static const char *const counting[] = {"sc21-table1", "sc21-table2", "megatron-jan2021",   "megatron-readme",
+                                         "ds-azure",    "mt-nlg",      "megatron-ds-rebase", NULL};
+  for (int i = 0; counting[i]; i++)
+    if (strcmp(counting[i], group) == 0) return 1;
+  return 0;
+}
+
+double tws_case_step_s(const tws_case *one, const tws_job *job) {
+  const cJSON *row = one->row;
+  const double samples = (double)job->config->train_batch_size, sequence = (double)job->config->sequence_length;
+  const double tokens = tws_case_number(row, "result", "tokens_per_s"),
+               rate = tws_case_number(row, "result", "samples_per_s");
+  const double each = tws_case_number(row, "result", "tokens_per_s_per_gpu");
+  const double teraflops = tws_case_number(row, "result", "tflops_per_gpu");
+  if (one->measured_s > 0) return one->measured_s;
+  if (!is_usable(row, "time")) return 0;
+  if (rate > 0) return samples / rate;
+  if (tokens > 0) return samples * sequence / tokens;
+  if (each > 0) return samples * sequence / each / job->ranks;
+  if (teraflops > 0)
+    return tws_case_flops(job->network, samples, sequence, counts_recomputation(one->group)) / teraflops / 1e12 /
+           job->ranks;
+  return 0;
+}

@@ -1,0 +1,103 @@
+/* Measured runs of other software, as data: what was run, on what, and what was measured. Each is made into a job that
+ * can be planned, so that predictions stand beside measurements, group by group.
+ *
+ * A file is a list of rows {"id", "group", "source", "model", "parallel", "hardware", "result", "notes", "tags",
+ * "confidence", "config_confidence", "usable"}; members that are absent are unknown (docs/accuracy.md has the schema).
+ * Rows hold a model's sizes, not its config.json: one is made of them. Nothing in a row is a setting of the predictor:
+ * GPU, network and software choose profile, cluster and runtime style by the tables of case_job.c. */
+#ifndef TWS_VALIDATION_CASES_H
+#define TWS_VALIDATION_CASES_H
+
+#include "base/json.h"
+#include "base/log.h"
+#include "job/simulate.h"
+
+typedef enum tws_case_memory {                     /* what a measured peak counts */
+                               TWS_CASE_ALLOCATED, /* tensors: torch's max_memory_allocated */
+                               TWS_CASE_RESERVED,  /* what its allocator holds */
+                               TWS_CASE_DEVICE     /* nvidia-smi: everything on the device */
+} tws_case_memory;
+
+typedef struct tws_case {
+  const char *id, *group;
+  const cJSON *row;
+  double measured_s;     /* stated seconds of a step; 0: none, or only a rate (tws_case_step_s()) */
+  double measured_bytes; /* 0: none */
+  tws_case_memory counts;
+  int out_of_memory; /* -1: not stated */
+} tws_case;
+
+typedef struct tws_cases {
+  tws_json *json; /* owns all texts */
+  tws_case *cases;
+  int count;
+} tws_cases;
+
+/* TWS_INVALID with file, line and key for what is not such a list, rows without id or group and two of one id. */
+tws_code tws_cases_load(const char *path, tws_cases **out, tws_error *err);
+void tws_cases_destroy(tws_cases *cases);
+
+/* The run in this program's words. TWS_UNSUPPORTED: the message is the reason, the same for all runs that lack the
+ * same. TWS_INVALID: as tws_job_load(). */
+tws_code tws_case_job(const tws_cases *cases, int index, tws_job **out, tws_error *err);
+
+/* Flops of one iteration as papers count them: dense products of the layers and the logits of GPT, attention over the
+ * whole square, h hidden, l layers, s sequence, V padded vocabulary, B samples:
+ *   without recomputation 72 B s l h^2 (1 + s / 6h + V / 12lh), with it 96 B s l h^2 (1 + s / 6h + V / 16lh)
+ * (Narayanan et al., 2021, appendix). They assume a feed-forward width of 4h and as many key heads as query heads. */
+double tws_case_flops(const tws_network *network, double samples, double sequence, int recomputed);
+/* Seconds of one step: stated, or of tokens, samples or flops a second, in the source's own way of counting; 0: the row
+ * has none of use. */
+double tws_case_step_s(const tws_case *one, const tws_job *job);
+
+typedef struct tws_case_prediction {
+  double step_s, bytes;                 /* bytes: as the row counts them */
+  double state_bytes, activation_bytes; /* at the peak of the stage that needs the most */
+  int fits;
+} tws_case_prediction;
+/* sim: NULL, or what simulates the step instead of estimating it. */
+tws_code tws_case_predict(const tws_case *one, const tws_job *job, const tws_sim_api *sim,
+                          tws_case_prediction *prediction, tws_error *err);
+
+/* ---- side by side ---- */
+
+typedef struct tws_case_result {
+  const tws_case *of;
+  const char *skipped_because;                                     /* NULL: predicted */
+  double predicted_s, measured_s, predicted_bytes, measured_bytes; /* 0: none */
+  int predicted_fits, out_of_memory;                               /* -1: no verdict */
+  const char *runtime;                                             /* "" where skipped */
+} tws_case_result;
+
+typedef struct tws_case_reason {
+  const char *text;
+  int count;
+} tws_case_reason;
+
+typedef struct tws_case_group {
+  const char *name;
+  int n, skipped, time_n, mem_n, oom_right, oom_wrong;
+  /* percent of the measured; NaN without any. bias: mean of signed errors. concordance: share of pairs of runs that are
+   * predicted in their measured order, ties in the prediction half. */
+  double time_mape, time_median_ape, time_bias, within_10, concordance, mem_mape;
+} tws_case_group;
+
+typedef struct tws_case_comparison {
+  tws_case_result *results; /* of the chosen groups, in the file's order */
+  int count;
+  tws_case_group *groups;
+  int group_count;
+  tws_case_reason *reasons; /* the most frequent first */
+  int reason_count;
+  tws_arena *arena;
+} tws_case_comparison;
+
+/* groups: names, or none for all; TWS_USAGE when one is not in the file. Runs that cannot be planned are skipped with
+ * the reason. Free *out in any case after the call. */
+tws_code tws_cases_compare(const tws_cases *cases, const char *const *groups, int group_count, const tws_sim_api *sim,
+                           tws_progress *progress, tws_case_comparison *out, tws_error *err);
+void tws_case_comparison_free(tws_case_comparison *comparison);
+/* Mean absolute error of time over all results, percent; NaN without any. */
+double tws_cases_time_error(const tws_case_comparison *comparison, int *count);
+
+#endif
