@@ -19,7 +19,7 @@ static double attention_bytes(const tws_job *job, const tws_runtime *runtime, co
   const double layer = 5 * heads * s * s * b / tensor, masks = 2 * s * b * (double)job->network->hidden;
   const double layers = stage->layers * in_flight(job, stage->stage);
   if (c->recompute == TWS_RECOMPUTE_FULL) return layer + masks;
-  return (c->recompute == TWS_RECOMPUTE_SELECTIVE ? layer : layers * layer) + layers * masks;
+  return (tws_profile_recomputes_scores(job->profile) ? layer : layers * layer) + layers * masks;
 }
 
 static double gradient_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {

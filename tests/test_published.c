@@ -11,6 +11,7 @@
 #include "job/software_memory.h"
 #include "models/hardware/runtime.h"
 #include "validation/cases.h"
+#include "validation/evidence.h"
 
 #define RUNS TWS_SOURCE_DIR "/scenarios/published/measured_runs.json"
 
@@ -76,6 +77,38 @@ START_TEST(each_run_is_a_job_or_says_why_not) {
     if (code == TWS_OK) tws_job_destroy(job);
   }
   ck_assert_int_ge(jobs, 120);
+  tws_cases_destroy(cases);
+}
+END_TEST
+
+/* What verbs say of how a run was predicted is what comes out of it. Long pipelines take their time. */
+START_TEST(evidence_is_what_comes_out) {
+  tws_cases *cases = load(RUNS);
+  int count, checked = 0;
+  const tws_evidence_run *known = tws_evidence_runs(&count);
+  for (int i = 0; i < count; i++) {
+    const int index = find(cases, known[i].id);
+    const tws_case *one = &cases->cases[index];
+    tws_job *job;
+    tws_case_prediction p;
+    tws_error err = {0};
+    ck_assert_msg(tws_case_job(cases, index, &job, &err) == TWS_OK, "%s: %s", one->id, err.message);
+    if (tws_job_stages(job) <= 8) {
+      ck_assert_msg(tws_case_predict(one, job, NULL, &p, &err) == TWS_OK, "%s: %s", one->id, err.message);
+      const double error = p.step_s / tws_case_step_s(one, job) - 1;
+      ck_assert_msg(fabs(known[i].error - error) < 0.02, "%s: evidence.def has %.1f %%, it is %.1f %%", one->id,
+                    100 * known[i].error, 100 * error);
+      ck_assert_int_eq(known[i].gpus, job->ranks);
+      ck_assert_double_eq_tol(known[i].parameters / (double)tws_network_params(job->network, 0), 1, 1e-3);
+      ck_assert_int_eq(known[i].stage, tws_job_ranks_along(job, TWS_AXIS_DATA) > 1 ? job->config->zero.stage : 0);
+      ck_assert_ptr_nonnull(strstr(tws_profile_name(job->profile), known[i].gpu));
+      const tws_evidence own = tws_evidence_of_job(job);
+      ck_assert_int_eq(own.kind, fabs(own.nearest->error) > 0.15 ? TWS_EVIDENCE_WRONG : TWS_EVIDENCE_NEAR);
+      checked++;
+    }
+    tws_job_destroy(job);
+  }
+  ck_assert_int_ge(checked, 24);
   tws_cases_destroy(cases);
 }
 END_TEST
@@ -393,6 +426,7 @@ int main(void) {
   tcase_set_timeout(tests, 240);
   tcase_add_test(tests, groups_are_predicted_within_their_bounds);
   tcase_add_test(tests, each_run_is_a_job_or_says_why_not);
+  tcase_add_test(tests, evidence_is_what_comes_out);
   tcase_add_test(tests, formula_counts_the_networks_products);
   tcase_add_test(tests, scores_are_what_they_say);
   tcase_add_test(tests, launches_limit_small_steps);

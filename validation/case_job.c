@@ -85,35 +85,40 @@ static tws_code load_machine(const cJSON *row, int ranks, tws_job_parts_given *p
 
 /* ---- the software ---- */
 
-/* By "framework", the first that fits; "version" of it where given, "notes" where a setting shows there. */
+/* By "framework", the first that fits; where given, its "version" and the "source" that dates it, and "notes" where a
+ * setting shows there. */
 static const struct {
-  const char *framework, *version, *notes, *runtime;
+  const char *framework, *version, *source, *notes, *runtime;
 } software[] = {
-    {"bigscience", NULL, "CUDA_LAUNCH_BLOCKING=1", "megatron-2021-blocking"},
-    {"Megatron-LM v1.0", NULL, NULL, "megatron-2019"},
-    {"Megatron-LM / Megatron-DeepSpeed 2021", NULL, NULL, "megatron-2021"},
-    {"Megatron-LM/Core CI", NULL, NULL, "megatron"},
-    {"Megatron-DeepSpeed new", NULL, NULL, "megatron"},
-    {"Megatron-DeepSpeed", NULL, NULL, "megatron-2021"},
-    {"Megatron-Core", NULL, NULL, "megatron"},
-    {"Megatron-Bridge", NULL, NULL, "megatron"},
-    {"NeMo", NULL, NULL, "megatron"},
-    {"Meta internal", NULL, NULL, "megatron"},
-    {"Megatron-LM", NULL, NULL, "megatron-2021"},
-    {"FSDP", NULL, NULL, "fsdp-2022"},
-    {"torchtitan", NULL, NULL, "fsdp"},
-    {"torchtune", NULL, NULL, "fsdp"},
-    {"LitGPT", NULL, NULL, "fsdp"},
-    {"Liger", NULL, NULL, "deepspeed-flash"},
-    {"ALST", NULL, NULL, "deepspeed-flash"},
-    {"", NULL, NULL, "deepspeed"},
+    {"bigscience", NULL, NULL, "CUDA_LAUNCH_BLOCKING=1", "megatron-2021-blocking"},
+    {"Megatron-LM v1.0", NULL, NULL, NULL, "megatron-2019"},
+    {"Megatron-LM / Megatron-DeepSpeed 2021", NULL, NULL, NULL, "megatron-2021"},
+    {"Megatron-LM/Core CI", NULL, NULL, NULL, "megatron"},
+    {"Megatron-DeepSpeed new", NULL, NULL, NULL, "megatron"},
+    {"Megatron-DeepSpeed", "2022-23", NULL, NULL, "megatron-2022"},
+    {"Megatron-DeepSpeed", NULL, NULL, NULL, "megatron-2021"},
+    {"Megatron-Core", NULL, NULL, NULL, "megatron"},
+    {"Megatron-Bridge", NULL, NULL, NULL, "megatron"},
+    {"NeMo", NULL, NULL, NULL, "megatron"},
+    {"Meta internal", NULL, NULL, NULL, "megatron"},
+    {"Megatron-LM", NULL, "2205.05198", NULL, "megatron-2022"},
+    {"Megatron-LM", NULL, NULL, NULL, "megatron-2021"},
+    {"FSDP", NULL, NULL, NULL, "fsdp-2022"},
+    {"torchtitan", NULL, NULL, NULL, "fsdp"},
+    {"torchtune", NULL, NULL, NULL, "fsdp"},
+    {"LitGPT", NULL, NULL, NULL, "fsdp"},
+    {"Liger", NULL, NULL, NULL, "deepspeed-flash"},
+    {"ALST", NULL, NULL, NULL, "deepspeed-flash"},
+    {"", NULL, NULL, NULL, "deepspeed"},
 };
 
 static const tws_runtime *runtime_of(const cJSON *row) {
   const char *framework = tws_case_text(row, "hardware", "framework");
   const char *version = tws_case_text(row, "hardware", "version"), *notes = tws_case_text(row, NULL, "notes");
+  const char *title = tws_case_text(row, "source", "title"), *url = tws_case_text(row, "source", "url");
   size_t at = 0;
   while (!strstr(framework, software[at].framework) ||
+         (software[at].source && !strstr(title, software[at].source) && !strstr(url, software[at].source)) ||
          (software[at].version && !strstr(version, software[at].version)) ||
          (software[at].notes && !strstr(notes, software[at].notes)))
     at++;
@@ -276,14 +281,18 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
   if (strncmp(tws_case_text(row, "parallel", "zero_stage"), "FSDP", 4) == 0) stage = 1; /* optimizer and gradients */
   if (strncmp(fsdp, "SHARD_GRAD_OP", 13) == 0) stage = 2;
   if (d->stages > 1 && stage > 1) stage = 1; /* of pipelines, what engines shard */
-  const int overlaps = runtime->overlaps_data || (stage == 0 && d->stages == 1) || stage == 3;
+  /* scores that no plan keeps are made again by the profile's attention, not by the plan */
+  const int makes_again = is_selective(row) && runtime->attention != TWS_ATTENTION_UNFUSED;
+  const int overlaps = runtime->overlaps_data || runtime->contends || (stage == 0 && d->stages == 1);
   tws_text_add(text, "{%s\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":0.0001}},\"gradient_clipping\":1.0,",
                dtype_section(row));
   if (runtime->float_gradients && stage > 0 && strncmp(tws_case_text(row, "parallel", "precision"), "fp32", 4) != 0)
     tws_text_add(text, "\"data_types\":{\"grad_accum_dtype\":\"fp32\"},");
   tws_text_add(text, "\"train_micro_batch_size_per_gpu\":%lld,\"gradient_accumulation_steps\":%lld,", d->micro,
                d->accumulation);
-  if (d->tensor > 1) tws_text_add(text, "\"tensor_parallel\":{\"autotp_size\":%d},", d->tensor);
+  if (d->tensor > 1)
+    tws_text_add(text, "\"tensor_parallel\":{\"autotp_size\":%d,\"tp_overlap_comm\":%s},", d->tensor,
+                 runtime->overlaps_tensor ? "true" : "false");
   if (d->stages > 1) tws_text_add(text, "\"pipeline\":{\"stages\":%d,\"partition\":\"type:transformer\"},", d->stages);
   if (d->sequence > 1) tws_text_add(text, "\"sequence_parallel_size\":%d,", d->sequence);
   tws_text_add(text, "\"zero_optimization\":{\"stage\":%d,\"overlap_comm\":%s", stage, overlaps ? "true" : "false");
@@ -292,8 +301,9 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
   tws_text_add(text, "},\"twinspeed\":{\"sequence_length\":%lld,\"recompute\":\"%s\"",
                (long long)tws_case_number(row, "model", "seq_len"),
                strncmp(recompute, "full", 4) == 0 ? "full"
-               : is_selective(row)                ? "selective"
+               : makes_again                      ? "selective"
                                                   : "none");
+  if (runtime->overlaps_tensor) tws_text_add(text, ",\"tensor_overlap_chunks\":1");
   if (d->chunks > 1 && d->stages > 1)
     tws_text_add(text, ",\"pipeline_schedule\":\"interleaved\",\"virtual_stages\":%d", d->chunks);
   if (d->tensor > 1 && tws_case_flag(row, "parallel", "sequence_parallel"))

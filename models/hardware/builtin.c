@@ -3,7 +3,8 @@
 #include <string.h>
 #include "models/hardware/profile_internal.h"
 
-#define GPU(name, generation, source, memory, overhead, peaks, bandwidth, processors, efficiency, attention)         \
+#define GPU_WITH(more, name, generation, source, memory, overhead, peaks, bandwidth, processors, efficiency,         \
+                 attention)                                                                                          \
   "{\"schema\":\"twinspeed-profile-1\",\"name\":\"" name "\",\"provenance\":\"" source                               \
   "\",\"backend\":\"cuda\",\"generation\":\"" generation                                                             \
   "\""                                                                                                               \
@@ -11,7 +12,47 @@
   ",\"bandwidth_efficiency\":0.76,\"launch_s\":1.6e-6,\"matmul\":{\"efficiency\":" efficiency                        \
   ",\"tile_overhead_s\":1.65e-6,\"multiprocessors\":" processors                                                     \
   ",\"misaligned\":0.41}"                                                                                            \
-  ",\"attention\":{\"efficiency\":" attention ",\"half_length\":1625,\"backward\":0.84}}"
+  ",\"attention\":{\"efficiency\":" attention ",\"half_length\":1625,\"backward\":0.84}" more "}"
+#define GPU(...) GPU_WITH("", __VA_ARGS__)
+
+/* nccl-tests on one node of eight A100 with NVSwitch, out of place, as published with vTrain
+ * (github.com/VIA-Research/vTrain, trace/a100); reduce-scatter and all-gather are given half of an all-reduce, as the
+ * two halves of a ring. */
+#define COLLECTIVE(kind, ranks, samples) "{\"collective\":\"" kind "\",\"ranks\":" ranks ",\"samples\":[" samples "]}"
+#define A100_WHOLE_2                                                                           \
+  "[1048576,4.421e-05],[2097152,5.343e-05],[4194304,6.118e-05],[8388608,8.69e-05],[16777216,0" \
+  ".0001319],[33554432,0.00023],[67108864,0.0004047],[134217728,0.0007636],[268435456,0.00145" \
+  "58],[536870912,0.0028384],[1073741824,0.0054428]"
+#define A100_WHOLE_4                                                                           \
+  "[1048576,5.14e-05],[2097152,5.574e-05],[4194304,7.732e-05],[8388608,0.0001168],[16777216,0" \
+  ".0001796],[33554432,0.0002842],[67108864,0.0005438],[134217728,0.0009986],[268435456,0.001" \
+  "929],[536870912,0.00372],[1073741824,0.0072594]"
+#define A100_WHOLE_8                                                                           \
+  "[1048576,9.279e-05],[2097152,9.325e-05],[4194304,9.58e-05],[8388608,0.0001343],[16777216,0" \
+  ".0002324],[33554432,0.0003581],[67108864,0.0005799],[134217728,0.001162],[268435456,0.0021" \
+  "623],[536870912,0.0041915],[1073741824,0.008193]"
+#define A100_HALF_2                                                                            \
+  "[1048576,2.2105e-05],[2097152,2.6715e-05],[4194304,3.059e-05],[8388608,4.345e-05],[1677721" \
+  "6,6.595e-05],[33554432,0.000115],[67108864,0.00020235],[134217728,0.0003818],[268435456,0." \
+  "0007279],[536870912,0.0014192],[1073741824,0.0027214]"
+#define A100_HALF_4                                                                            \
+  "[1048576,2.57e-05],[2097152,2.787e-05],[4194304,3.866e-05],[8388608,5.84e-05],[16777216,8." \
+  "98e-05],[33554432,0.0001421],[67108864,0.0002719],[134217728,0.0004993],[268435456,0.00096" \
+  "45],[536870912,0.00186],[1073741824,0.0036297]"
+#define A100_HALF_8                                                                            \
+  "[1048576,4.6395e-05],[2097152,4.6625e-05],[4194304,4.79e-05],[8388608,6.715e-05],[16777216" \
+  ",0.0001162],[33554432,0.00017905],[67108864,0.00028995],[134217728,0.000581],[268435456,0." \
+  "00108115],[536870912,0.00209575],[1073741824,0.0040965]"
+#define A100_NVSWITCH \
+  ",\"collectives\":[" COLLECTIVE("all_reduce", "2", A100_WHOLE_2) "," \
+  COLLECTIVE("all_reduce", "4", A100_WHOLE_4) "," \
+  COLLECTIVE("all_reduce", "8", A100_WHOLE_8) "," \
+  COLLECTIVE("reduce_scatter", "2", A100_HALF_2) "," \
+  COLLECTIVE("reduce_scatter", "4", A100_HALF_4) "," \
+  COLLECTIVE("reduce_scatter", "8", A100_HALF_8) "," \
+  COLLECTIVE("all_gather", "2", A100_HALF_2) "," \
+  COLLECTIVE("all_gather", "4", A100_HALF_4) "," \
+  COLLECTIVE("all_gather", "8", A100_HALF_8) "]"
 
 #define V100_PEAKS "\"fp32\":15.7e12,\"fp16\":125e12,\"fp64\":7.8e12"
 #define A100_PEAKS "\"fp32\":19.5e12,\"bf16\":312e12,\"fp16\":312e12,\"fp64\":9.7e12"
@@ -33,10 +74,10 @@ static const struct {
                       "80", "0.72", "0.3")},
     {"v100-sxm3-32gb", GPU("v100-sxm3-32gb", "volta", MEASURED("V100 SXM3"), "34080000000", "1073741824", V100_PEAKS,
                            "900e9", "80", "0.80", "0.3")},
-    {"a100-40gb", GPU("a100-40gb", "ampere", DATASHEET("A100 SXM4"), "42290000000", "1073741824", A100_PEAKS, "1555e9",
-                      "108", "0.80", "0.44")},
-    {"a100-80gb", GPU("a100-80gb", "ampere", DATASHEET("A100 SXM4"), "84990000000", "1073741824", A100_PEAKS, "2039e9",
-                      "108", "0.80", "0.44")},
+    {"a100-40gb", GPU_WITH(A100_NVSWITCH, "a100-40gb", "ampere", DATASHEET("A100 SXM4"), "42290000000", "1073741824",
+                           A100_PEAKS, "1555e9", "108", "0.80", "0.44")},
+    {"a100-80gb", GPU_WITH(A100_NVSWITCH, "a100-80gb", "ampere", DATASHEET("A100 SXM4"), "84990000000", "1073741824",
+                           A100_PEAKS, "2039e9", "108", "0.80", "0.44")},
     {"h100-sxm", GPU("h100-sxm", "hopper", DATASHEET("H100 SXM5"), "84930000000", "1610612736", H100_PEAKS, "3350e9",
                      "132", "0.80", "0.375")},
     {"h200", GPU("h200", "hopper", DATASHEET("H200 SXM"), "150000000000", "1610612736", H100_PEAKS, "4800e9", "132",

@@ -42,6 +42,19 @@ static const tws_runtime runtimes[] = {
      .logit_bytes = 10,
      .gradient_copies = 1,
      .boundary_tensors = 2},
+    {.name = "megatron-2022",
+     .about = "the same of 2022 and 2023: tensor ranks reduce beside the gradient of the weight",
+     .launch_s = 1.6e-6,
+     .overlaps_tensor = 1,
+     .host_op_s = 140e-6,
+     .unfused = 1,
+     .added_passes = 1,
+     .attention = TWS_ATTENTION_UNFUSED,
+     .score_bytes = {8, 9},
+     .context_bytes = 4.5 * 1073741824.0,
+     .logit_bytes = 10,
+     .gradient_copies = 1,
+     .boundary_tensors = 2},
     {.name = "megatron-2021-blocking",
      .about = "the same with CUDA_LAUNCH_BLOCKING=1: no kernel is launched before the last has ended",
      .launch_s = 150e-6,
@@ -122,16 +135,10 @@ const char *tws_generation_name(int generation) {
 }
 
 const char *const *tws_runtime_names(void) {
-  static const char *const names[RUNTIMES + 1] = {"twinspeed",
-                                                  "megatron-2019",
-                                                  "megatron-2021",
-                                                  "megatron-2021-blocking",
-                                                  "megatron",
-                                                  "deepspeed",
-                                                  "deepspeed-flash",
-                                                  "fsdp-2022",
-                                                  "fsdp",
-                                                  NULL};
+  static const char *const names[RUNTIMES + 1] = {
+      "twinspeed", "megatron-2019", "megatron-2021",   "megatron-2022", "megatron-2021-blocking",
+      "megatron",  "deepspeed",     "deepspeed-flash", "fsdp-2022",     "fsdp",
+      NULL};
   return names;
 }
 
@@ -185,6 +192,10 @@ const tws_runtime *tws_profile_runtime(const tws_profile *profile) {
 
 void tws_profile_recompute_scores(tws_profile *profile) {
   profile->scores_recomputed = profile->attention_unfused;
+}
+
+int tws_profile_recomputes_scores(const tws_profile *profile) {
+  return profile->scores_recomputed;
 }
 
 tws_code tws_profile_use_fp8(tws_profile *profile, tws_error *err) {

@@ -35,6 +35,7 @@ typedef struct tws_runtime {
   double score_bytes[2];              /* unfused: of kernels between the products, each score, forward, backward */
   double flash[TWS_GENERATION_COUNT]; /* flash: share of the peak; 0: the profile's */
   int overlaps_data;                  /* gradients are reduced beside backward, also of pipelines */
+  int overlaps_tensor;                /* tensor ranks reduce an input's gradient beside the weight's */
   /* memory */
   double context_bytes;  /* beside the allocator, as nvidia-smi counts; 0: the profile's */
   double reserved_share; /* that a caching allocator reserves beyond what is allocated */
@@ -56,6 +57,7 @@ tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtim
 const tws_runtime *tws_profile_runtime(const tws_profile *profile); /* never NULL */
 /* Scores of unfused attention are made again in backward (selective recomputation of Korthikanti et al., 2022). */
 void tws_profile_recompute_scores(tws_profile *profile);
+int tws_profile_recomputes_scores(const tws_profile *profile);
 /* Matrix products of 16-bit layers run in fp8, attention does not. TWS_INVALID where the GPU has no such rate. */
 tws_code tws_profile_use_fp8(tws_profile *profile, tws_error *err);
 
