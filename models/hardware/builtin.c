@@ -74,10 +74,17 @@ static const struct {
                       "80", "0.72", "0.3")},
     {"v100-sxm3-32gb", GPU("v100-sxm3-32gb", "volta", MEASURED("V100 SXM3"), "34080000000", "1073741824", V100_PEAKS,
                            "900e9", "80", "0.80", "0.3")},
-    {"a100-40gb", GPU_WITH(A100_NVSWITCH, "a100-40gb", "ampere", DATASHEET("A100 SXM4"), "42290000000", "1073741824",
-                           A100_PEAKS, "1555e9", "108", "0.80", "0.44")},
-    {"a100-80gb", GPU_WITH(A100_NVSWITCH, "a100-80gb", "ampere", DATASHEET("A100 SXM4"), "84990000000", "1073741824",
-                           A100_PEAKS, "2039e9", "108", "0.80", "0.44")},
+    {"a100-40gb", GPU("a100-40gb", "ampere", DATASHEET("A100 SXM4"), "42290000000", "1073741824", A100_PEAKS, "1555e9",
+                      "108", "0.80", "0.44")},
+    {"a100-80gb", GPU("a100-80gb", "ampere", DATASHEET("A100 SXM4"), "84990000000", "1073741824", A100_PEAKS, "2039e9",
+                      "108", "0.80", "0.44")},
+    /* the same with collectives measured over NVSwitch, which links and formulas overrate */
+    {"a100-40gb-nccl",
+     GPU_WITH(A100_NVSWITCH, "a100-40gb-nccl", "ampere", DATASHEET("A100 SXM4") "; nccl-tests on eight", "42290000000",
+              "1073741824", A100_PEAKS, "1555e9", "108", "0.80", "0.44")},
+    {"a100-80gb-nccl",
+     GPU_WITH(A100_NVSWITCH, "a100-80gb-nccl", "ampere", DATASHEET("A100 SXM4") "; nccl-tests on eight", "84990000000",
+              "1073741824", A100_PEAKS, "2039e9", "108", "0.80", "0.44")},
     {"h100-sxm", GPU("h100-sxm", "hopper", DATASHEET("H100 SXM5"), "84930000000", "1610612736", H100_PEAKS, "3350e9",
                      "132", "0.80", "0.375")},
     {"h200", GPU("h200", "hopper", DATASHEET("H200 SXM"), "150000000000", "1610612736", H100_PEAKS, "4800e9", "132",
@@ -113,8 +120,9 @@ const char *tws_profile_builtin(const char *name) {
 }
 
 const char *const *tws_profile_builtin_names(void) {
-  static const char *const names[] = {"v100-16gb", "v100-32gb", "v100-sxm3-32gb", "a100-40gb", "a100-80gb",
-                                      "h100-sxm",  "h100-pcie", "h100-96gb-500w", "h200",      "b200",
-                                      "gb200",     "b300",      "gb300",          "host",      NULL};
+  static const char *const names[] = {
+      "v100-16gb",      "v100-32gb", "v100-sxm3-32gb", "a100-40gb",      "a100-80gb", "a100-40gb-nccl",
+      "a100-80gb-nccl", "h100-sxm",  "h100-pcie",      "h100-96gb-500w", "h200",      "b200",
+      "gb200",          "b300",      "gb300",          "host",           NULL};
   return names;
 }
