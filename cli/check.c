@@ -160,6 +160,7 @@ static tws_code run_check(tws_cli *cli, void *raw, int argc, char **argv, tws_er
 
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
+    TWS_RUNTIME_OPTION(options, job),
     TWS_PROGRAM_OPTION(options),
     TWS_FLAG("print-schema", 0, options, print_schema, "print the JSON Schema of ds_config.json and stop"),
     TWS_FLAG("all-keys", 0, options, all_keys, "effective configuration with every key, defaults too"),

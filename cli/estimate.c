@@ -333,6 +333,7 @@ static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws
 
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
+    TWS_RUNTIME_OPTION(options, job),
     TWS_PROGRAM_OPTION(options),
     TWS_STRING("ledger-csv", 0, "FILE", options, ledger_csv, "bytes alive after each operation, by category, as CSV"),
     TWS_FORCE_OPTION(options),

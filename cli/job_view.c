@@ -1,6 +1,8 @@
 #include "cli/job_view.h"
+
 #include <string.h>
 #include "base/units.h"
+#include "job/software_memory.h"
 #include "plan/pipeline_schedule.h"
 
 const char *tws_thousands(int64_t value) {
@@ -70,6 +72,14 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
   else
     tws_out(" of %d %s with %s each\n", c->devices_per_node, tws_profile_name(job->profile),
             tws_format_bytes(memory, bytes, sizeof bytes));
+  if (job->backend != TWS_BACKEND_HOST) {
+    const tws_runtime *runtime = tws_profile_runtime(job->profile);
+    tws_out("%sRuntime%s  %s: %s", bold, plain, runtime->name, runtime->about);
+    if (runtime->attention != TWS_ATTENTION_AS_PROFILE)
+      tws_out("; holds %s beside the plan and the context",
+              tws_format_bytes(tws_job_software_bytes(job), bytes, sizeof bytes));
+    tws_out("\n");
+  }
   tws_out("%sJob%s      %d rank%s", bold, plain, job->ranks, job->ranks > 1 ? "s" : "");
   if (job->backend == TWS_BACKEND_HOST) tws_out(" of %d thread%s", job->threads, job->threads > 1 ? "s" : "");
   print_axes(job);
@@ -114,6 +124,8 @@ cJSON *tws_job_json(const tws_job *job) {
   cJSON_AddNumberToObject(json, "parameters", (double)tws_network_params(job->network, 0));
   cJSON_AddStringToObject(json, "cluster", job->cluster.name);
   cJSON_AddStringToObject(json, "profile", tws_profile_name(job->profile));
+  cJSON_AddStringToObject(json, "runtime", tws_profile_runtime(job->profile)->name);
+  cJSON_AddNumberToObject(json, "runtime_bytes", tws_job_software_bytes(job));
   cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(job->profile));
   cJSON_AddNumberToObject(json, "ranks", job->ranks);
   cJSON_AddNumberToObject(json, "threads", job->threads);

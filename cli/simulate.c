@@ -219,6 +219,7 @@ static tws_code run_simulate(tws_cli *cli, void *raw, int argc, char **argv, tws
 
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
+    TWS_RUNTIME_OPTION(options, job),
     TWS_PROGRAM_OPTION(options),
     TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "collectives: analytic (default), flow or message"),
     TWS_STRING("trace", 0, "FILE", options, trace, "timeline as a Chrome trace, for Perfetto"),

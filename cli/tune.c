@@ -282,6 +282,7 @@ static const tws_option table[] = {
     TWS_STRING("config", 'c', "FILE", options, job.config, "ds_config.json; its batch keys and stage are searched"),
     TWS_STRING("cluster", 0, "NAME[:NODES]", options, job.cluster, "cluster file or built-in name (default: host)"),
     TWS_STRING("profile", 0, "NAME", options, job.profile, "hardware profile: built-in name or a calibrated file"),
+    TWS_RUNTIME_OPTION(options, job),
     TWS_INTEGER("seq", 0, "TOKENS", options, job.sequence, 1, 16777216, "sequence length (default: the model's)"),
     TWS_STRING("dtype", 0, "TYPE", options, job.dtype, "fp32, bf16 or fp16"),
     TWS_INTEGER("seed", 0, "N", options, job.seed, 0, 9007199254740992.0, "seed of the random tuner and of training"),

@@ -4,6 +4,7 @@
 
 #include "base/host_memory.h"
 #include "base/units.h"
+#include "job/software_memory.h"
 
 /* One memory that the ranks of a node share; no rank may take more than a device that the cluster gives it. */
 static void fill_host(tws_capacity *c, const tws_machine *machine, double device) {
@@ -52,7 +53,10 @@ tws_fit tws_fit_of(const tws_capacity *capacity, const tws_ledger *ledger) {
 }
 
 tws_fit tws_job_fit(const tws_job *job, const tws_ledger *ledger) {
-  const tws_capacity capacity = tws_capacity_of(&job->machine, job->ranks, 0);
+  tws_capacity capacity = tws_capacity_of(&job->machine, job->ranks, 0);
+  const double software = tws_job_software_bytes(job);
+  capacity.overhead += software;
+  capacity.rank_device = fmax(0, capacity.rank_device - software);
   return tws_fit_of(&capacity, ledger);
 }
 

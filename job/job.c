@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "models/hardware/runtime.h"
 #include "plan/fold.h"
 #include "plan/pipeline_grid.h"
 
@@ -83,6 +84,11 @@ static tws_code load_parts(const tws_job_spec *spec, tws_job *job, tws_error *er
   TWS_TRY(assume_dtype(job, err));
   TWS_TRY(tws_cluster_load(spec->cluster ? spec->cluster : "host", &job->cluster, err));
   TWS_TRY(tws_profile_load(spec->profile ? spec->profile : job->cluster.profile, &own->profile, err));
+  if (spec->runtime) {
+    const tws_runtime *runtime;
+    TWS_TRY(tws_runtime_parse(spec->runtime, &runtime, err));
+    TWS_TRY(tws_profile_set_runtime(own->profile, runtime, err));
+  }
   use_machine(job, own->profile);
   return TWS_OK;
 }

@@ -49,3 +49,16 @@ double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages) {
     most = fmax(most, (double)stages[i].arena_bytes[TWS_TIER_DEVICE] + tws_software_bytes(job, &stages[i]));
   return most;
 }
+
+double tws_job_software_bytes(const tws_job *job) {
+  const int stages = tws_job_stages(job);
+  const double parts = (double)stages * tws_job_ranks_along(job, TWS_AXIS_MODEL);
+  double most = 0;
+  for (int i = 0; i < stages; i++) {
+    const tws_stage_estimate stage = {.stage = i,
+                                      .layers = (int)((job->network->layers + stages - 1) / stages),
+                                      .parameters = (double)tws_network_params(job->network, 0) / parts};
+    most = fmax(most, tws_software_bytes(job, &stage));
+  }
+  return most;
+}

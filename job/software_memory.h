@@ -13,6 +13,9 @@
  * and two bytes of dropout masks a token, hidden and kept layer. */
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage);
 
+/* Before there are plans: of the stage that takes the most, layers and parameters divided evenly. */
+double tws_job_software_bytes(const tws_job *job);
+
 /* Of the job's fullest stage, arena and the above: stages has tws_job_stages(). */
 double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages);
 

@@ -98,6 +98,34 @@ static void check_sum(const cJSON *object, double exposed, const char *exposed_k
   ck_assert_msg(fabs(sum - exposed) < 1e-9, "%s: %.12g is not %.12g", exposed_key, sum, exposed);
 }
 
+/* Another software's style costs more time and memory than the plan, the same for both readers, and says so. */
+START_TEST(runtimes_are_planned_alike) {
+  static const char job[] = "-m gpt2 --dtype bf16 --micro-batch 2 --stage 1 --cluster dgx-a100 --json";
+  command_result own = twinspeed("estimate %s", job), style = twinspeed("estimate --runtime megatron-2021 %s", job);
+  command_result simulated = twinspeed("simulate --runtime megatron-2021 %s", job);
+  tws_json *a = parse(&own), *b = parse(&style), *c = parse(&simulated);
+  const double step = number(cJSON_GetObjectItem(b->root, "time"), "step_s");
+  ck_assert_double_gt(step, 1.5 * number(cJSON_GetObjectItem(a->root, "time"), "step_s"));
+  ck_assert_double_eq_tol(number(c->root, "step_s"), step, 1e-9);
+  ck_assert_str_eq(cJSON_GetObjectItem(a->root, "runtime")->valuestring, "twinspeed");
+  ck_assert_str_eq(cJSON_GetObjectItem(c->root, "runtime")->valuestring, "megatron-2021");
+  ck_assert_double_eq(number(a->root, "runtime_bytes"), 0);
+  ck_assert_double_gt(number(b->root, "runtime_bytes"), 12 * 5.0 * 12 * 1024 * 1024 * 2);
+  tws_json_destroy(a);
+  tws_json_destroy(b);
+  tws_json_destroy(c);
+  command_free(&own);
+  command_free(&style);
+  command_free(&simulated);
+  own = twinspeed("estimate -m gpt2 --runtime megatron");
+  ck_assert_msg(own.status == 3 && strstr(own.err, "runs on GPUs"), "%s", own.err);
+  command_free(&own);
+  own = twinspeed("estimate -m gpt2 --cluster dgx-a100 --runtime megatrom");
+  ck_assert_msg(own.status == 3 && strstr(own.err, "megatron-2022"), "%s", own.err);
+  command_free(&own);
+}
+END_TEST
+
 /* What estimate and simulate say of a job with every axis: the same, and it adds up. */
 START_TEST(axes_are_reported) {
   static const char job[] =
@@ -173,6 +201,7 @@ int main(void) {
   tcase_add_test(tcase, text_and_trace);
   tcase_add_test(tcase, plan_is_printed);
   tcase_add_test(tcase, axes_are_reported);
+  tcase_add_test(tcase, runtimes_are_planned_alike);
   tcase_add_test(tcase, mistakes);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);
