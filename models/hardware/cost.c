@@ -20,7 +20,7 @@ static int product_of(const tws_work *work, matrix_product *p) {
     case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
       *p = (matrix_product){.m = (double)d[0], .n = (double)d[1], .k = (double)d[2], .times = 1};
       p->aligned = d[1] % 8 == 0 && d[2] % 8 == 0;
-      p->result = (int)work->code - TWS_KERNEL_LINEAR;
+      p->result = (unsigned)work->code - TWS_KERNEL_LINEAR;
       return 1;
     case TWS_KERNEL_CONVOLUTION:
     case TWS_KERNEL_CONVOLUTION_GRAD_INPUT:
@@ -31,7 +31,7 @@ static int product_of(const tws_work *work, matrix_product *p) {
                             .k = (double)d[5] * (double)d[5] * (double)d[3] / groups,
                             .times = groups};
       p->aligned = fmod((double)d[3] / groups, 8) == 0 && fmod(p->n, 8) == 0;
-      p->result = (int)work->code - TWS_KERNEL_CONVOLUTION;
+      p->result = (unsigned)work->code - TWS_KERNEL_CONVOLUTION;
       return 1;
     default:
       return 0;
