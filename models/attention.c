@@ -2,11 +2,6 @@
 
 #include <math.h>
 
-uint32_t tws_dropout_threshold(double probability) {
-  const double words = floor(probability * 0x1p32 + 0.5);
-  return words <= 0 ? 0 : words >= 0x1p32 ? UINT32_MAX : (uint32_t)words;
-}
-
 tws_attention_form tws_attention_form_of(const tws_work *work, const double *arguments) {
   const int64_t *d = work->d;
   const double dropout = work->flags & TWS_DROPOUT ? work->f[1] : 0;

@@ -4,7 +4,7 @@
 #define TWS_MODELS_ATTENTION_H
 
 #include <math.h>
-#include "base/philox.h"
+#include "models/dropout.h"
 #include "models/kernel.h"
 
 typedef struct tws_attention_form {
@@ -25,8 +25,6 @@ extern "C" {
 /* arguments: TWS_ARGUMENTS of them. step_bits is the caller's to set where dropped_below is not 0: the bits of
  * hyper[STEP]. */
 tws_attention_form tws_attention_form_of(const tws_work *work, const double *arguments);
-/* The word below which a share of random words lies. */
-uint32_t tws_dropout_threshold(double probability);
 #ifdef __cplusplus
 }
 #endif
@@ -54,12 +52,7 @@ TWS_HOST_AND_DEVICE static inline float tws_attention_slope(const tws_attention_
   return exp2f(-4.0F * (float)(2 * (h - power) + 1) / (float)power);
 }
 
-/* Random bits of dropout: of query i of a head the probability of key j takes word j % 4 of the block that many behind
- * the row's first; of DROPOUT element e takes word e % 4 of block e / 4. The stream is that of the step. */
-enum { TWS_DROPOUT_GROUP = 4 };
-TWS_HOST_AND_DEVICE static inline uint64_t tws_dropout_stream(uint64_t step_bits) {
-  return (uint64_t)1 << 62 | step_bits;
-}
+/* The first block of random bits of query i of a head. */
 TWS_HOST_AND_DEVICE static inline uint64_t tws_attention_block(const tws_attention_form *f, int64_t batch, int64_t h,
                                                                int64_t i) {
   const int64_t head = (f->first_sequence + batch) * f->heads + f->first_head + h;

@@ -7,6 +7,7 @@
  *   modules.c    one visit -> kernels: forward; backward.c: backward; exchange.c: values that change hands
  *   moe.c        routers and the slots of experts
  *   zero.c       where parameters and gradients live and move, by ZeRO stage
+ *   dropout.c    where random bits of dropout come from
  *   running.c    running statistics of modules
  *   optimizer.c  the step: norm, clipping, the update, gathering of updated parameters; the end of an evaluation
  *   pipeline.c   which modules a stage runs, micro-batches in what order, messages between stages
@@ -258,6 +259,8 @@ tws_code tws_running_begin(tws_lower *l);
 tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_t access);
 double tws_running_share(const tws_lower *l); /* what an update of this micro-batch multiplies them by */
 void tws_running_average(tws_lower *l);       /* at the end of a step, over ranks that saw different samples */
+/* dropout.c: constants of a kernel that drops numbers */
+int tws_dropout_arguments(tws_lower *l, const tws_module *m, tws_kernel kernel, tws_arguments *arguments);
 /* optimizer.c */
 void tws_lower_step(tws_lower *l);
 void tws_lower_score(tws_lower *l); /* the end of an evaluation: the loss of all ranks */

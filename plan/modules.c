@@ -26,6 +26,7 @@ int64_t tws_module_rows(const tws_lower *l, const tws_module *m) {
 #define FLAGS(flags_) work.flags |= (uint32_t)(flags_);
 #define LENGTHS (m->input[0] != TWS_NONE ? TWS_LENGTHS : 0)
 #define BIASED (m->param[1] != TWS_NONE ? TWS_BIAS : 0)
+#define DROPPED (m->dropout > 0 && !l->evaluates ? TWS_DROPOUT : 0)
 #define FOLLOWED (l->b.phase == TWS_PHASE_FORWARD && !l->evaluates ? TWS_RUNNING : 0)
 #define MODULE(id, name_, summary_, sizes_, scalars_, flags_, traits_, forward_, backward_) \
   case TWS_MODULE_##id: {                                                                   \
@@ -136,6 +137,10 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
     case TWS_BIND_RUNNING_UPDATE:
       if (e->work.flags & TWS_RUNNING) e->operand[e->count++] = tws_running_operand(l, m, TWS_READ_WRITE);
       break;
+    case TWS_BIND_HYPER:
+      if (e->work.flags & TWS_DROPOUT || e->work.code == TWS_KERNEL_DROPOUT)
+        e->operand[e->count++] = tws_all(&l->b, l->b.plan->hyper, TWS_READ);
+      break;
     case TWS_BIND_TAKE:
     case TWS_BIND_UPDATE:
       e->operand[e->count++] = tws_value_take(l, in, m->out[0], b.source == TWS_BIND_TAKE ? TWS_WRITE : TWS_READ_WRITE);
@@ -167,12 +172,13 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
 }
 
 /* Constants of this operation, where its kernel has some; whether it does. */
-static int arguments_of(const tws_lower *l, const tws_work *work, tws_arguments *arguments) {
+static int arguments_of(tws_lower *l, const tws_module *m, const tws_work *work, tws_arguments *arguments) {
   if (work->code == TWS_KERNEL_BATCH_NORM) {
     *arguments = (tws_arguments){{tws_running_share(l)}};
     return 1;
   }
-  return 0;
+  return m->dropout > 0 && work->flags & TWS_DROPOUT ? tws_dropout_arguments(l, m, (tws_kernel)work->code, arguments)
+                                                     : 0;
 }
 
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
@@ -187,7 +193,7 @@ void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel
     bind(l, &e, m, kernel->binding[i], row->operand[i].adds_flag);
   if (e.fresh & e.work.flags) tws_builder_fail(&l->b, TWS_INTERNAL, "gradients of one kernel differ in age");
   if (l->b.failed != TWS_OK || e.unwanted) return;
-  const int has_arguments = arguments_of(l, &e.work, &arguments);
+  const int has_arguments = arguments_of(l, m, &e.work, &arguments);
   tws_lower_compute_with(l, &e.work, has_arguments ? &arguments : NULL, e.operand, e.count);
   if (e.add_to != TWS_NONE) tws_lower_add_gradient(l, e.add_to, e.beside);
 }
@@ -326,13 +332,22 @@ static void (*const own_forward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_
     [TWS_MODULE_LINEAR] = forward_linear,       [TWS_MODULE_EXCHANGE] = tws_exchange_forward,
     [TWS_MODULE_ROUTER] = tws_router_forward,   [TWS_MODULE_NORM] = forward_norm};
 
+/* A kernel that this program leaves out: what it would work on in place is its output as it is. */
+static void pass_on(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
+  for (const tws_binding *b = kernel->binding; b->source != TWS_BIND_END; b++)
+    if (b->source == TWS_BIND_UPDATE && l->b.failed == TWS_OK) tws_value_take(l, m->in[b->index], m->out[0], TWS_READ);
+}
+
 static void forward(tws_lower *l, const tws_module *m) {
   const int program = l->evaluates ? TWS_IN_EVALUATION : TWS_IN_TRAINING;
   if (own_forward[m->type])
     own_forward[m->type](l, m);
   else
     for (const tws_module_kernel *k = tws_module_row_of(m->type)->forward; k->binding[0].source; k++)
-      if (k->programs & program) tws_lower_kernel(l, m, k);
+      if (k->programs & program)
+        tws_lower_kernel(l, m, k);
+      else
+        pass_on(l, m, k);
 }
 
 void tws_lower_visit(tws_lower *l, const tws_visit *visit) {

@@ -43,6 +43,7 @@ typedef struct hand_job {
   tws_backend *backend;
   tws_executor *executor;
   float *weights, *gradients; /* as the parameters lie one after another */
+  int64_t step;               /* before this one: random bits follow it */
   uint64_t *first;            /* per parameter */
   const void *input[TWS_NETWORK_INPUTS];
 } hand_job;
@@ -149,7 +150,7 @@ static inline double hand_loss(hand_job *job, const float *weights, int train) {
   memcpy(copy, weights, sizeof *copy * job->first[job->train->network->param_count]);
   hand_move(job, job->train->parameters, hand_entry_name(job, job->train->parameters), copy, 1);
   free(copy);
-  tws_hyper_fill(job->config, 1, 1, hyper);
+  tws_hyper_fill(job->config, job->step + 1, 1, hyper);
   for (uint32_t i = 0; i < plan->network->input_count; i++) {
     const uint64_t count = plan->buffers[plan->input[i]].elements;
     HAND_OK(tws_executor_put(job->executor, program, plan->input[i], 0, job->input[i], count, &err));
@@ -173,12 +174,20 @@ static inline double hand_loss(hand_job *job, const float *weights, int train) {
   return metrics[TWS_METRIC_LOSS] + metrics[TWS_METRIC_AUXILIARY];
 }
 
+/* Whether training does what an evaluation does not: it normalises by its batches, or drops numbers. */
+static inline int hand_trains_apart(const hand_job *job) {
+  const tws_network *network = job->train->network;
+  int apart = job->train->running != TWS_NONE;
+  for (uint32_t m = 0; m < network->module_count; m++) apart |= network->modules[m].dropout > 0;
+  return apart;
+}
+
 /* The loss along a random direction of each parameter, against its gradient: central differences of a step h in float32
- * are off by about h^2 and 1e-7 / h. Of a network that evaluates by running statistics the loss is that of training. */
+ * are off by about h^2 and 1e-7 / h. The loss is that of an evaluation where training has the same. */
 static inline void hand_differentiate(hand_job *job, double tolerance) {
   const tws_network *network = job->train->network;
   const uint64_t total = job->first[network->param_count];
-  const int trains = job->train->running != TWS_NONE;
+  const int trains = hand_trains_apart(job);
   const double loss = hand_loss(job, job->weights, 1), again = hand_loss(job, job->weights, trains), h = 1e-3;
   ck_assert_double_eq_tol(loss, again, 1e-6 * fabs(loss));
   float *moved = malloc(total * sizeof *moved), *gradients = malloc(total * sizeof *gradients);

@@ -297,6 +297,11 @@ static const test_case table[] = {
     CASE(AVERAGE_POOL_GRAD, {2, 8, 6, 24, 3, 1}, {1}, 0, B),
     CASE(AVERAGE_POOL_GRAD, {2, 7, 9, 37, 3, 2}, {1}, ACC, H),
     CASE(AVERAGE_POOL_GRAD, {2, 9, 9, 16, 3, 2}, {0}, ACC, B),
+    CASE(DROPOUT, {1}, {0.5, 7}, 0, F),
+    CASE(DROPOUT, {20011}, {0.1, 1e15, 1000000000003}, 0, F), /* from within a block of bits on */
+    CASE(DROPOUT, {515}, {0, 3}, 0, F),
+    CASE(DROPOUT, {4001}, {0.25, 3, 6}, 0, B),
+    CASE(DROPOUT, {4001}, {0.9, 3}, 0, H),
     CASE(CROSS_ENTROPY, {1, 1, 1}, {1, 1}, 0, F),
     CASE(CROSS_ENTROPY, {5, 50, 64}, {0.2, 0.2}, 0, F),
     CASE(CROSS_ENTROPY, {9, 5001, 5056}, {0.125, 0.5}, 0, F),
@@ -505,6 +510,10 @@ static test_case random_case(int number) {
       for (int bit = 11; 1 << bit <= TWS_Q_K_V; ++bit) c.flags |= (uint32_t)draw(s, 20 + (uint64_t)bit, 0, 1) << bit;
       if (c.flags & (TWS_Q_KV | TWS_Q_K_V)) c.d[5] = draw(s, 21, 0, 150);
       c.d[6] = draw(s, 22, 0, 1) * draw(s, 23, 2, 80); /* of 1: gradients that are nothing but rounding */
+      break;
+    case TWS_KERNEL_DROPOUT:
+      c.f[0] = 0.9 * tws_random_uniform(7, s, 20), c.f[1] = (double)draw(s, 21, 0, 1 << 30), c.f[2] = (double)draw(s, 22, 0, 99);
+      c.d[0] *= draw(s, 23, 1, 30);
       break;
     case TWS_KERNEL_BATCH_NORM:
       c.f[1] = 0.1, c.f[2] = 0.5, c.flags |= (uint32_t)draw(s, 20, 0, 1) * TWS_RUNNING;

@@ -438,6 +438,17 @@ static inline void oracle_clip(const tws_work *w, double **o) {
 
 #include "tests/oracle_routing.h"
 
+static inline void oracle_dropout(const tws_work *w, const double *a, double **o) {
+  const float step = (float)o[1][TWS_HYPER_STEP];
+  uint32_t bits, word[4];
+  memcpy(&bits, &step, sizeof bits);
+  for (int64_t i = 0; i < w->d[0]; ++i) {
+    const uint64_t e = (uint64_t)a[1] + (uint64_t)i;
+    tws_philox((uint64_t)a[0], 0x4000000000000000U + bits, e / 4, word);
+    o[0][i] *= word[e % 4] < floor(w->f[0] * 0x1p32 + 0.5) ? 0 : 1 / (1 - w->f[0]);
+  }
+}
+
 static inline void oracle_run(const tws_work *w, const tws_arguments *arguments, double **o, int count) {
   const double *a = arguments->a;
   switch ((tws_kernel)w->code) {
@@ -498,6 +509,9 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_ATTENTION_GRAD:
       oracle_attention_grad(w, a, o);
+      break;
+    case TWS_KERNEL_DROPOUT:
+      oracle_dropout(w, a, o);
       break;
     case TWS_KERNEL_SWIGLU:
       oracle_swiglu(w, o);

@@ -3,7 +3,7 @@
  * host and differentiated against finite differences. */
 #include "hand_network.h"
 
-static const char *const recompute[] = {"none", "selective"};
+static const char *const recompute[] = {"none", "selective", "full"};
 
 static void make_ids(int32_t *ids, uint64_t count, int64_t below, uint64_t stream) {
   for (uint64_t i = 0; i < count; i++) ids[i] = (int32_t)(tws_random_uniform(3, stream, i) * (double)below);
@@ -49,14 +49,17 @@ static void random_graph(hand_network *h, uint64_t seed) {
   tws_build_loss(&h->b, tws_build_linear(&h->b, -2, "head", x, WIDTH, VOCABULARY, 0.3f, 0, NULL, TWS_NONE));
 }
 
-static const char *hand_config(int index) {
+static const char *hand_config_of(int index, int samples, int micro_batches) {
   static char text[256];
   snprintf(text, sizeof text,
-           "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": 1, \"gradient_clipping\": 0, "
+           "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d, \"gradient_clipping\": 0, "
            "\"zero_optimization\": {\"stage\": %d}, \"twinspeed\": {\"sequence_length\": %d, \"recompute\": "
            "\"%s\"}}",
-           SAMPLES, index % 4, SEQUENCE, recompute[index / 4 % 2]);
+           samples, micro_batches, index % 4, SEQUENCE, recompute[index / 4 % 3]);
   return text;
+}
+static const char *hand_config(int index) {
+  return hand_config_of(index, SAMPLES, 1);
 }
 
 START_TEST(random_graphs) {
@@ -258,13 +261,77 @@ START_TEST(experts) {
 }
 END_TEST
 
+/* ---- dropout ---- */
+
+static void dropping_network(hand_network *h, double dropout) {
+  tws_network_builder *b = &h->b;
+  const int64_t qkv[3] = {WIDTH, WIDTH, WIDTH};
+  begin_heads(h);
+  uint32_t x = tws_build_embedding(b, "embed", "wte", "wpe", 0.5f);
+  x = tws_build_dropout(b, -1, "embed.dropout", x, dropout);
+  for (int layer = 0; layer < 2; layer++) {
+#define NAME(part) tws_build_name(b, "h.%d." part, layer)
+    uint32_t y = tws_build_linear(b, layer, NAME("qkv"), x, WIDTH, 3 * WIDTH, 0.3f, 1, qkv, TWS_NONE);
+    y = tws_build_attention(b, layer, NAME("attention"), y);
+    h->net->modules[h->net->module_count - 1].dropout = dropout;
+    y = tws_build_linear(b, layer, NAME("out"), y, WIDTH, WIDTH, 0.3f, 1, NULL, TWS_NONE);
+    y = tws_build_dropout(b, layer, NAME("dropout"), y, dropout);
+    x = tws_build_norm(b, layer, NAME("norm"), tws_build_add(b, layer, NAME("add"), x, y), 0, 1e-5);
+#undef NAME
+  }
+  end_heads(h, x);
+}
+
+typedef struct dropping_job {
+  hand_network h;
+  hand_job job;
+} dropping_job;
+
+static void dropping_begin(dropping_job *d, double dropout, const char *config, const int32_t *ids,
+                           const int32_t *targets) {
+  dropping_network(&d->h, dropout);
+  hand_job_begin(&d->job, d->h.net, config);
+  hand_input(&d->job, 0, ids);
+  hand_input(&d->job, 1, targets);
+}
+static void dropping_end(dropping_job *d) {
+  hand_job_end(&d->job);
+  tws_network_destroy(d->h.net);
+}
+
+/* The gradient, and passes that are made again, drop what the forward pass dropped; other steps drop other numbers,
+ * other micro-batches the same of each sample, evaluations none. */
+START_TEST(dropout) {
+  int32_t ids[SAMPLES * SEQUENCE], targets[SAMPLES * SEQUENCE];
+  dropping_job drops, parts, keeps;
+  make_ids(ids, SAMPLES * SEQUENCE, VOCABULARY, 1);
+  make_ids(targets, SAMPLES * SEQUENCE, VOCABULARY, 2);
+  dropping_begin(&drops, 0.3, hand_config(_i), ids, targets);
+  dropping_begin(&parts, 0.3, hand_config_of(_i, 1, SAMPLES), ids, targets);
+  dropping_begin(&keeps, 0, hand_config(_i), ids, targets);
+  hand_differentiate(&drops.job, 0.02);
+  const double first = hand_loss(&drops.job, drops.job.weights, 1), kept = hand_loss(&keeps.job, keeps.job.weights, 1);
+  ck_assert_double_eq_tol(hand_loss(&parts.job, parts.job.weights, 1), first, 1e-6 * first);
+  drops.job.step = 1;
+  ck_assert_double_gt(fabs(hand_loss(&drops.job, drops.job.weights, 1) - first), 1e-3 * first);
+  drops.job.step = 0;
+  ck_assert_double_eq(hand_loss(&drops.job, drops.job.weights, 1), first);
+  ck_assert_double_gt(fabs(kept - first), 1e-3 * first);
+  ck_assert_double_eq_tol(hand_loss(&drops.job, drops.job.weights, 0), kept, 1e-6 * kept);
+  dropping_end(&drops);
+  dropping_end(&parts);
+  dropping_end(&keeps);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("hand networks");
   TCase *graphs = tcase_create("graphs");
   tcase_set_timeout(graphs, 300);
   tcase_add_loop_test(graphs, random_graphs, 0, 40);
-  tcase_add_loop_test(graphs, encoder_with_padding, 0, 8);
-  tcase_add_loop_test(graphs, cross_attention, 0, 8);
+  tcase_add_loop_test(graphs, encoder_with_padding, 0, 12);
+  tcase_add_loop_test(graphs, cross_attention, 0, 12);
+  tcase_add_loop_test(graphs, dropout, 0, 12);
   tcase_add_loop_test(graphs, experts, 0, 8);
   suite_add_tcase(suite, graphs);
   SRunner *runner = srunner_create(suite);

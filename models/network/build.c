@@ -181,6 +181,12 @@ uint32_t tws_build_pointwise(tws_network_builder *b, int layer, const char *name
   return add_value(b, module, 0, "y", width, TWS_VALUE_ACTIVATION);
 }
 
+uint32_t tws_build_dropout(tws_network_builder *b, int layer, const char *name, uint32_t x, double probability) {
+  const uint32_t y = tws_build_pointwise(b, layer, name, TWS_MODULE_DROPOUT, x, b->net->values[x].per_row);
+  b->net->modules[b->net->module_count - 1].dropout = probability;
+  return y;
+}
+
 uint32_t tws_build_add(tws_network_builder *b, int layer, const char *name, uint32_t residual, uint32_t branch) {
   uint32_t module = tws_build_module(b, TWS_MODULE_ADD, layer, name);
   tws_module *m = &b->net->modules[module];

@@ -62,6 +62,8 @@ void tws_build_loss(tws_network_builder *b, uint32_t logits);
 /* Text in the network's arena for a name; "" (and b->failed) without memory. */
 const char *tws_build_name(tws_network_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Takes over the memory of `x`, which nobody else reads. */
+uint32_t tws_build_dropout(tws_network_builder *b, int layer, const char *name, uint32_t x, double probability);
 /* Pictures: `x` has pixels as rows (TWS_DIM_PIXELS). Those of the network are an input, and x TWS_NONE. */
 typedef struct tws_convolution {
   int64_t out, side, stride, padding, groups;

@@ -1,5 +1,6 @@
 // Element-wise kernels: activations, sums, fills, casts. Bound by memory: 16-byte accesses where the operands allow
 // them.
+#include "models/dropout.h"
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
@@ -121,6 +122,41 @@ tws_code run_fill(const tws_cuda_call *call, tws_error *err) {
   return launched(err);
 }
 
+// ---- dropout: a thread has the elements of one block of random bits ----
+
+struct Drop {
+  uint64_t seed, first;
+  uint32_t below;
+  float kept;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(BLOCK) drop(T *x, const float *hyper, int64_t count, Drop d) {
+  const uint64_t stream = tws_dropout_stream(bits_of<uint32_t>(hyper[TWS_HYPER_STEP]));
+  const int64_t before = (int64_t)(d.first % TWS_DROPOUT_GROUP);
+  EACH_ITEM(b, (before + count + TWS_DROPOUT_GROUP - 1) / TWS_DROPOUT_GROUP) {
+    uint32_t word[TWS_DROPOUT_GROUP];
+    tws_philox_block(d.seed, stream, d.first / TWS_DROPOUT_GROUP + (uint64_t)b, word);
+#pragma unroll
+    for (int k = 0; k < TWS_DROPOUT_GROUP; ++k) {
+      const int64_t i = b * TWS_DROPOUT_GROUP + k - before;
+      if (i >= 0 && i < count) x[i] = from_float<T>(to_float(x[i]) * (word[k] < d.below ? 0.0F : d.kept));
+    }
+  }
+}
+
+template <typename T>
+tws_code run_drop(const tws_cuda_call *call, tws_error *err) {
+  const double probability = call->work->f[0];
+  const int64_t count = call->work->d[0];
+  const Drop d = {(uint64_t)call->argument[0], (uint64_t)call->argument[1], tws_dropout_threshold(probability),
+                  (float)(1 / (1 - probability))};
+  if (count == 0) return TWS_OK;
+  LAUNCH(drop<T>, grid_for(call, ceil_div(count, TWS_DROPOUT_GROUP) + 1, BLOCK), BLOCK, 0, call, out<T>(call, 0),
+         in<float>(call, 1), count, d);
+  return launched(err);
+}
+
 // ---- SwiGLU: rows of gate and up; V is the length of a pack, 1 where rows are not aligned ----
 
 // A block has DEEP packs a thread of one row, `chunks` blocks a row.
@@ -227,10 +263,12 @@ tws_code tws_cuda_relu_grad(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), ReluGrad(), err));
 }
 tws_code tws_cuda_squared_relu(const tws_cuda_call *call, tws_error *err) {
-  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), (const T *)nullptr, out<T>(call, 1), SquaredRelu(), err));
+  FOR_TYPE(call->dtype[0], T,
+           return run_map(call, in<T>(call, 0), (const T *)nullptr, out<T>(call, 1), SquaredRelu(), err));
 }
 tws_code tws_cuda_squared_relu_grad(const tws_cuda_call *call, tws_error *err) {
-  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), SquaredReluGrad(), err));
+  FOR_TYPE(call->dtype[0], T,
+           return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), SquaredReluGrad(), err));
 }
 tws_code tws_cuda_add(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), Add(), err));
@@ -242,6 +280,9 @@ tws_code tws_cuda_accumulate(const tws_cuda_call *call, tws_error *err) {
 }
 tws_code tws_cuda_fill(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return run_fill<T>(call, err));
+}
+tws_code tws_cuda_dropout(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T, return run_drop<T>(call, err));
 }
 tws_code tws_cuda_swiglu(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return run_swiglu<T>(call, false, err));

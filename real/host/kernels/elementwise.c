@@ -1,4 +1,5 @@
 /* Kernels that treat every element alike. */
+#include "models/dropout.h"
 #include "real/host/kernels/kernels.h"
 
 /* 0.5 x (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3) is x s with s = 1 / (1 + e^-2u): no cancellation. */
@@ -117,6 +118,41 @@ static void squared_relu_grad_task(void *arg, int thread, int threads) {
 HOST_KERNEL(squared_relu_grad) {
   (void)err;
   run_parallel(call, 3.0 * (double)call->work->d[0], squared_relu_grad_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+/* Factors of n elements from number e on: 0, or what the others grow by. */
+VECTOR_INLINE vf dropout_factors(const tws_host_call *call, uint64_t e, int n) {
+  const double probability = call->work->f[0];
+  const uint32_t below = tws_dropout_threshold(probability);
+  const float kept = (float)(1 / (1 - probability)), step = ((const float *)call->operand[1])[TWS_HYPER_STEP];
+  union {
+    vf v;
+    float f[LANES];
+  } factors = {.v = v_zero()};
+  uint32_t bits, word[TWS_DROPOUT_GROUP];
+  memcpy(&bits, &step, sizeof bits);
+  for (int k = 0; k < n; ++k) {
+    const uint64_t at_element = e + (uint64_t)k;
+    if (k == 0 || at_element % TWS_DROPOUT_GROUP == 0)
+      tws_philox_block((uint64_t)call->argument[0], tws_dropout_stream(bits), at_element / TWS_DROPOUT_GROUP, word);
+    factors.f[k] = word[at_element % TWS_DROPOUT_GROUP] < below ? 0 : kept;
+  }
+  return factors.v;
+}
+
+static void dropout_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  const uint64_t first = (uint64_t)call->argument[1];
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  void *x = call->operand[0];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
+             v_put(T, x, i, v_get(T, x, i, n) * dropout_factors(call, first + (uint64_t)i, n), n);
+           }));
+}
+HOST_KERNEL(dropout) {
+  (void)err;
+  run_parallel(call, 16.0 * (double)call->work->d[0], dropout_task, (void *)(uintptr_t)call);
   return TWS_OK;
 }
 

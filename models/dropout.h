@@ -1,0 +1,24 @@
+/* Which numbers dropout drops: for hosts and devices alike, which have to draw the same bits. */
+#ifndef TWS_MODELS_DROPOUT_H
+#define TWS_MODELS_DROPOUT_H
+
+#include "base/philox.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* The word below which a share of random words lies. */
+uint32_t tws_dropout_threshold(double probability);
+#ifdef __cplusplus
+}
+#endif
+
+/* Of query i of a head the probability of key j takes word j % 4 of the block that many behind the row's first
+ * (models/attention.h); of DROPOUT element e takes word e % 4 of block e / 4. The stream is that of the step, given as
+ * the bits of hyper[STEP]. */
+enum { TWS_DROPOUT_GROUP = 4 };
+TWS_HOST_AND_DEVICE static inline uint64_t tws_dropout_stream(uint64_t step_bits) {
+  return (uint64_t)1 << 62 | step_bits;
+}
+
+#endif

@@ -1,0 +1,45 @@
+/* Where the random bits of dropout come from. They are functions of the job's seed, the module, the step (hyper[STEP])
+ * and the place of a number in the global batch: a pass that is made again and the gradient draw the same, and so do
+ * other numbers of ranks, micro-batches or tensor-parallel ranks. */
+#include "plan/lower.h"
+
+/* SplitMix64 (Steele et al. 2014) of the seed and the module; doubles hold 53 bits exactly. */
+static double seed_of(const tws_lower *l, uint32_t module) {
+  uint64_t x = (uint64_t)l->config->seed + (module + 1) * UINT64_C(0x9e3779b97f4a7c15);
+  x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+  x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+  return (double)((x ^ x >> 31) & ((UINT64_C(1) << 53) - 1));
+}
+
+/* Of the step: the number of this micro-batch's first sample. */
+static int64_t first_sample(const tws_lower *l) {
+  const tws_plan *plan = l->b.plan;
+  const int64_t replicas = tws_topology_size(&plan->topology, TWS_AXES_DATA);
+  const int64_t replica = tws_topology_index(&plan->topology, plan->rank, TWS_AXES_DATA);
+  return ((int64_t)l->b.micro_batch * replicas + replica) * l->config->micro_batch_size;
+}
+
+static tws_arguments of_attention(const tws_lower *l, const tws_module *m, uint32_t origin) {
+  const tws_position *at = &l->sharding.position;
+  const int part = at->index[TWS_AXIS_MODEL] * at->ranks[TWS_AXIS_SEQUENCE] + at->index[TWS_AXIS_SEQUENCE];
+  return (tws_arguments){{seed_of(l, origin), (double)first_sample(l), (double)part * m->heads,
+                          (double)l->b.plan->network->modules[origin].heads}};
+}
+
+int tws_dropout_arguments(tws_lower *l, const tws_module *m, tws_kernel kernel, tws_arguments *arguments) {
+  const uint32_t origin = tws_local_of(l, m)->origin;
+  if (kernel == TWS_KERNEL_ATTENTION || kernel == TWS_KERNEL_ATTENTION_GRAD) {
+    *arguments = of_attention(l, m, origin);
+    return 1;
+  }
+  const tws_local_value *value = &l->local.values[m->in[0]];
+  const uint64_t elements = l->network->values[m->in[0]].per_row * l->rows[m->in[0]];
+  if (value->token_parts > 1 || value->placement.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES || l->tiles > 1)
+    tws_builder_fail(
+        &l->b, TWS_UNSUPPORTED,
+        "dropout needs whole values: leave out sequence parallelism, twinspeed.tensor_sequence_parallel and "
+        "tiles, or put it behind a layer that tensor parallelism does not split");
+  *arguments = (tws_arguments){
+      {seed_of(l, origin), (double)first_sample(l) * (double)(elements / (uint64_t)l->config->micro_batch_size)}};
+  return 1;
+}
