@@ -131,17 +131,24 @@ static tws_code load_builtin(const char *spec, tws_cluster *out, tws_error *err)
 
 /* ---- files ---- */
 
-/* A number, or a text with a unit: 2.5e10, "25 GB/s", "512GiB". */
+/* A number, or a text with a unit: 2.5e10, "25 GB/s", "512GiB". None, or a byte (a second) and more: below that times
+ * have no end. */
 static tws_code read_quantity(const tws_json *json, const cJSON *object, const char *key, double *value,
                               tws_error *err) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-  if (!cJSON_IsString(item)) return tws_json_number(json, object, key, 0, 0, 1e30, *value, value, err);
+  if (!cJSON_IsString(item)) {
+    TWS_TRY(tws_json_number(json, object, key, 0, 0, 1e30, *value, value, err));
+    if (!(*value > 0 && *value < 1)) return TWS_OK;
+    return tws_json_fail(json, item, err, "write bytes: 2.5e10, or \"25 GB/s\"", "\"%s\" is less than a byte: %g", key,
+                         *value);
+  }
   char text[64];
   snprintf(text, sizeof text, "%s", item->valuestring);
   char *per_second = strstr(text, "/s");
   if (per_second && !per_second[2]) *per_second = 0;
   tws_error why = {0};
-  if (strlen(item->valuestring) < sizeof text && tws_parse_bytes(text, key, value, &why) == TWS_OK && *value <= 1e30)
+  if (strlen(item->valuestring) < sizeof text && tws_parse_bytes(text, key, value, &why) == TWS_OK && *value <= 1e30 &&
+      !(*value > 0 && *value < 1))
     return TWS_OK;
   return tws_json_fail(json, item, err, "write a number, or one with a unit: \"25 GB/s\", \"512GiB\"",
                        "\"%s\" is not a number of bytes: \"%.80s\"", key, item->valuestring);

@@ -193,7 +193,7 @@ static int read_tune(tws_results *r, const cJSON *root) {
     double measured = number_of(one, "measured_step_s"), spread = number_of(one, "measured_spread_s");
     if (measured <= 0) continue;
     e->measured_s = measured;
-    e->low_s = measured - spread / 2;
+    e->low_s = fmax(0, measured - spread / 2);
     e->high_s = measured + spread / 2;
   }
   return 0;
@@ -208,13 +208,16 @@ static tws_code unreadable(const tws_results *r, tws_error *err) {
                   model ? "models" : "plans of one model");
 }
 
-/* A file that says nothing about times or memory has nothing to put into the table. */
+/* A file that says nothing about times has nothing to put into the table, and a row of no ranks is of no job. */
 static tws_code check_content(const tws_results *r, const tws_json *json, size_t before, tws_error *err) {
   for (size_t i = before; i < r->count; i++) {
     const tws_result_entry *e = &r->entries[i];
     if (e->estimated_s <= 0 && e->simulated_s <= 0 && e->measured_s <= 0)
       return tws_json_fail(json, json->root, err, "give the file as the program wrote it",
                            "a result without the time of a step");
+    if (e->ranks < 1 || e->micro < 1)
+      return tws_json_fail(json, json->root, err, "give the file as the program wrote it",
+                           "a result without the ranks or the micro batch of its job");
   }
   return TWS_OK;
 }
@@ -244,6 +247,7 @@ tws_code tws_results_read(tws_results *r, const char *path, tws_error *err) {
     code = tws_result_check(json, err);
   if (code == TWS_OK) code = readers[i].read(r, json->root) == 0 ? TWS_OK : unreadable(r, err);
   if (code == TWS_OK) code = check_content(r, json, before, err);
+  if (code != TWS_OK) r->count = before; /* nothing of a file that is refused */
   tws_json_destroy(json);
   return code;
 }
