@@ -55,9 +55,11 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
   char count[32], bytes[32];
   tws_job_remark(cli, job);
   int64_t params = tws_network_params(n, 0);
-  tws_out("%sModel%s    %s: %s parameters (%s), %lld layers, hidden %lld, %lld heads", bold, plain, n->name,
-          tws_thousands(params), tws_format_count((double)params, count, sizeof count), (long long)n->layers,
-          (long long)n->hidden, (long long)n->heads);
+  tws_out("%sModel%s    %s: %s parameters (%s", bold, plain, n->name, tws_thousands(params),
+          tws_format_count((double)params, count, sizeof count));
+  if (tws_network_has_experts(n))
+    tws_out(", %s active", tws_format_count((double)tws_network_active_params(n, 0), count, sizeof count));
+  tws_out("), %lld layers, hidden %lld, %lld heads", (long long)n->layers, (long long)n->hidden, (long long)n->heads);
   if (n->kv_heads != n->heads) tws_out(" (%lld key/value)", (long long)n->kv_heads);
   tws_out(", vocabulary %lld", (long long)n->padded_vocabulary);
   if (n->padded_vocabulary != n->vocabulary) tws_out(" (%lld padded)", (long long)n->vocabulary);
@@ -102,6 +104,8 @@ static void add_axes(const tws_job *job, cJSON *json) {
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++)
     if (tws_axis_is_ordered((tws_axis)axis))
       cJSON_AddNumberToObject(axes, tws_axis_name((tws_axis)axis), tws_job_ranks_along(job, (tws_axis)axis));
+  if (tws_job_ranks_along(job, TWS_AXIS_EXPERT) > 1)
+    cJSON_AddNumberToObject(axes, "expert", tws_job_ranks_along(job, TWS_AXIS_EXPERT));
   if (job->topology.axes > 1) cJSON_AddStringToObject(json, "axis_order", tws_axis_order_text(&c->axis_order, order));
   if (tws_job_stages(job) > 1) {
     const char *schedule = tws_pipeline_kind_name((tws_pipeline_kind)c->pipeline_schedule);
@@ -122,6 +126,8 @@ cJSON *tws_job_json(const tws_job *job) {
   if (!json) return NULL;
   cJSON_AddStringToObject(json, "model", job->network->name);
   cJSON_AddNumberToObject(json, "parameters", (double)tws_network_params(job->network, 0));
+  if (tws_network_has_experts(job->network))
+    cJSON_AddNumberToObject(json, "active_parameters", (double)tws_network_active_params(job->network, 0));
   cJSON_AddStringToObject(json, "cluster", job->cluster.name);
   cJSON_AddStringToObject(json, "profile", tws_profile_name(job->profile));
   cJSON_AddStringToObject(json, "runtime", tws_profile_runtime(job->profile)->name);

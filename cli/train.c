@@ -112,7 +112,7 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
 typedef struct printer {
   tws_cli *cli;
   int64_t every, steps;
-  int heading, evaluates;
+  int heading, evaluates, has_experts;
 } printer;
 
 static void print_skipped(const tws_step_report *r) {
@@ -132,11 +132,12 @@ static void print_step(void *user, const tws_step_report *r) {
   }
   if (p->cli->json || (r->step != 1 && r->step != p->steps && r->step % p->every != 0 && !r->evaluated)) return;
   if (!p->heading)
-    tws_out("%6s  %9s  %9s  %9s  %10s  %9s%s\n", "step", "loss", "lr", "grad norm", "tokens/s", "step ms",
-            p->evaluates ? "  eval loss" : "");
+    tws_out("%6s  %9s  %9s  %9s  %10s  %9s%s%s\n", "step", "loss", "lr", "grad norm", "tokens/s", "step ms",
+            p->has_experts ? "   aux loss  dropped" : "", p->evaluates ? "  eval loss" : "");
   p->heading = 1;
   tws_out("%6" PRId64 "  %9.5f  %9.3e  %9.4f  %10.0f  %9.2f", r->step, r->loss, r->lr, r->gradient_norm,
           r->tokens_per_s, r->seconds * 1e3);
+  if (p->has_experts) tws_out("  %9.5f  %5.1f %%", r->auxiliary_loss, 100 * r->dropped_share);
   if (r->evaluated) tws_out("  %9.5f", r->eval_loss);
   tws_out("\n");
 }
@@ -206,7 +207,11 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                     "%d ranks were started and the job has %d", world, job->ranks);
   tws_fingerprint fingerprint;
   if (rank == 0) TWS_TRY(tws_job_fingerprint(job, &fingerprint, err));
-  printer p = {.cli = cli, .every = choose_every(o, job), .steps = o->steps, .evaluates = o->eval_data != NULL};
+  printer p = {.cli = cli,
+               .every = choose_every(o, job),
+               .steps = o->steps,
+               .evaluates = o->eval_data != NULL,
+               .has_experts = tws_network_has_experts(job->network)};
   tws_train_options request = {.plan = tws_job_request(job, rank),
                                .data = o->data,
                                .steps = o->steps,

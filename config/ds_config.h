@@ -79,6 +79,9 @@ typedef struct tws_config {
   int64_t tensor_chunks;         /* twinspeed.tensor_overlap_chunks: pieces of a product that overlaps, 2 */
   int tensor_sequence_parallel;  /* twinspeed.tensor_sequence_parallel: tokens are split where weights are not */
   int64_t sequence_ranks;        /* sequence_parallel_size (Ulysses) */
+  int64_t expert_ranks;          /* twinspeed.expert_parallel_size: of the replicas */
+  double expert_capacity_factor; /* twinspeed.expert_capacity_factor, 0: every token has a slot */
+  int data_before_experts;       /* use_data_before_expert_parallelism */
   tws_axis_order axis_order;     /* twinspeed.axis_order */
   int64_t loss_tiles, mlp_tiles; /* twinspeed.loss_tiles, .mlp_tiles: chunks of a micro-batch's tokens, 0 or 1: whole */
   int64_t attention_chunks;      /* twinspeed.attention_chunks: 1, as chunks need an offload tier */

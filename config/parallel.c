@@ -42,7 +42,8 @@ int tws_config_axis_ranks(const tws_config *config, tws_axis axis) {
 
 int64_t tws_config_model_ranks(const tws_config *config) {
   int64_t ranks = 1;
-  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) ranks *= tws_config_axis_ranks(config, (tws_axis)axis);
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) /* parts of one are among what is left */
+    if (tws_axis_parent((tws_axis)axis) == TWS_AXIS_NONE) ranks *= tws_config_axis_ranks(config, (tws_axis)axis);
   return ranks;
 }
 
@@ -87,11 +88,26 @@ static tws_code refuse_degree(const tws_config *config, tws_given place, tws_err
   return tws_store_fail(config->store, place, TWS_INVALID, err, hint, "%s", message);
 }
 
+/* Replicas are shared out among the ranks of an expert group. */
+static tws_code check_experts(const tws_config *config, int64_t replicas, tws_error *err) {
+  const struct tws_config_store *store = config->store;
+  const int64_t ranks = tws_config_axis_ranks(config, TWS_AXIS_EXPERT);
+  const char *path = sources[TWS_AXIS_EXPERT].key;
+  char text[160], hint[96];
+  if (replicas % ranks == 0) return TWS_OK;
+  int64_t below = ranks < replicas ? ranks : replicas;
+  while (replicas % below) below--;
+  snprintf(hint, sizeof hint, "use %s %lld, or a multiple of %lld replicas", path, (long long)below, (long long)ranks);
+  snprintf(text, sizeof text, "%s %lld does not divide %lld replica%s", path, (long long)ranks, (long long)replicas,
+           replicas == 1 ? "" : "s");
+  return refuse_degree(config, store ? tws_store_at(store, path) : (tws_given){NULL, NULL}, err, hint, text);
+}
+
 tws_code tws_config_replicas(const tws_config *config, int64_t ranks, int64_t *replicas, tws_error *err) {
   const struct tws_config_store *store = config->store;
   int64_t model = tws_config_model_ranks(config);
   *replicas = ranks / model;
-  if (ranks > 0 && ranks % model == 0) return TWS_OK;
+  if (ranks > 0 && ranks % model == 0) return check_experts(config, *replicas, err);
   tws_given place = {NULL, store ? store->origin : NULL};
   char text[256] = "", hint[192];
   size_t used = 0;
@@ -99,7 +115,7 @@ tws_code tws_config_replicas(const tws_config *config, int64_t ranks, int64_t *r
   const char *last = NULL;
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
     const int along = tws_config_axis_ranks(config, (tws_axis)axis);
-    if (along < 2) continue;
+    if (along < 2 || tws_axis_parent((tws_axis)axis) != TWS_AXIS_NONE) continue;
     last = path_of(store, (tws_axis)axis);
     if (!place.item && store) place = tws_store_at(store, last);
     used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %d", factors++ ? " x " : "", last, along);

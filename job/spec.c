@@ -62,6 +62,7 @@ static tws_code set_axes(tws_config *config, const tws_job_spec *o, tws_error *e
     TWS_TRY(set_integer(config, "tensor_parallel.autotp_size", o->tensor_ranks, err));
   }
   if (o->sequence_ranks) TWS_TRY(set_integer(config, "sequence_parallel_size", o->sequence_ranks, err));
+  if (o->expert_ranks) TWS_TRY(set_integer(config, "twinspeed.expert_parallel_size", o->expert_ranks, err));
   if (o->schedule) TWS_TRY(set_flag(config, "--schedule", "twinspeed.pipeline_schedule", o->schedule, err));
   if (o->virtual_stages) TWS_TRY(set_integer(config, "twinspeed.virtual_stages", o->virtual_stages, err));
   if (o->axis_order) TWS_TRY(set_flag(config, "--axis-order", "twinspeed.axis_order", o->axis_order, err));
@@ -157,6 +158,7 @@ tws_code tws_job_spec_arguments(const tws_job_spec *spec, tws_arena *arena, cons
   add_integer(&list, "--pp", spec->pipeline_stages, spec->pipeline_stages > 0);
   add_integer(&list, "--tp", spec->tensor_ranks, spec->tensor_ranks > 0);
   add_integer(&list, "--sp", spec->sequence_ranks, spec->sequence_ranks > 0);
+  add_integer(&list, "--ep", spec->expert_ranks, spec->expert_ranks > 0);
   add_integer(&list, "--virtual-stages", spec->virtual_stages, spec->virtual_stages > 0);
   if (spec->sequence_parallel) add_flag(&list, "--sequence-parallel");
   add_integer(&list, "--seq", spec->sequence, spec->sequence > 0);

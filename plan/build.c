@@ -71,7 +71,9 @@ static tws_code make_groups(tws_lower *l, tws_error *err) {
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
     const tws_divides divides = tws_axis_divides((tws_axis)axis);
     const int inside = divides == TWS_DIVIDES_TOKENS || divides == TWS_DIVIDES_WEIGHTS;
-    l->group[axis] = inside && plan->position.ranks[axis] > 1 ? tws_lower_group(l, 1u << axis) : TWS_NONE;
+    const int experts = axis == TWS_AXIS_EXPERT && tws_network_has_experts(plan->network);
+    const int exchanges = (inside || experts) && plan->position.ranks[axis] > 1;
+    l->group[axis] = exchanges ? tws_lower_group(l, 1u << axis) : TWS_NONE;
   }
   return l->b.failed;
 }
@@ -91,6 +93,7 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
       (tws_sharding){.position = plan->position, .between = splits_tokens ? TWS_PLACED_TOKENS : TWS_PLACED_REPLICATED};
   if (tensor > 1) TWS_TRY(tws_tensor_parallel_check(plan->network, tensor, err));
   if (sequence > 1) TWS_TRY(tws_sequence_parallel_check(plan->network, &plan->position, c->sequence_length, err));
+  if (c->expert_ranks > 1) TWS_TRY(tws_expert_parallel_check(plan->network, (int)c->expert_ranks, err));
   l->tokens = c->micro_batch_size * c->sequence_length / sequence;
   l->slices = tensor > 1 && c->tensor_overlap && c->tensor_chunks > 1 ? (int)c->tensor_chunks : 1;
   int64_t parts = (int64_t)l->slices * (splits_tokens ? tensor : 1);
@@ -201,12 +204,22 @@ static tws_code lower(tws_lower *l, tws_error *err) {
 tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *topology, tws_error *err) {
   int64_t replicas;
   TWS_TRY(tws_config_replicas(config, ranks, &replicas, err));
-  tws_axis axes[TWS_ORDERED_AXES];
-  int dims[TWS_ORDERED_AXES], count = 0;
+  tws_axis axes[TWS_ORDERED_AXES + 1];
+  int dims[TWS_ORDERED_AXES + 1], count = 0;
+  const int experts = tws_config_axis_ranks(config, TWS_AXIS_EXPERT), first = config->data_before_experts ? 0 : 1;
   for (int i = 0; i < TWS_ORDERED_AXES; i++) {
     const tws_axis axis = (tws_axis)config->axis_order.axis[i];
     const int along = axis == TWS_AXIS_DATA ? (int)replicas : tws_config_axis_ranks(config, axis);
     if (along < 2 && axis != TWS_AXIS_DATA) continue;
+    if (axis == TWS_AXIS_DATA &&
+        experts > 1) { /* ranks that share the experts are neighbours, or those that have the same */
+      axes[count + 1 - first] = TWS_AXIS_EXPERT_DATA;
+      dims[count + 1 - first] = along / experts;
+      axes[count + first] = TWS_AXIS_EXPERT;
+      dims[count + first] = experts;
+      count += 2;
+      continue;
+    }
     axes[count] = axis;
     dims[count++] = along;
   }

@@ -103,10 +103,13 @@ static void to_tokens(tws_lower *l, const tws_module *m, tws_operand from, tws_o
 
 /* ---- modules ---- */
 
-/* An exchange that is not in place; `made` is the placement that it makes. */
+/* An exchange that is not in place; `made` is the placement that it makes. Slots lie by experts, so by ranks: what goes
+ * to each and comes from it is one piece. */
 static void move_value(tws_lower *l, const tws_module *m, int change, tws_placed made, tws_operand from,
                        tws_operand to) {
-  if (change != TWS_COLLECTIVE_ALL_TO_ALL)
+  if (tws_local_of(l, m)->axis == TWS_AXIS_EXPERT)
+    emit_exchange_collective(l, (tws_collective)change, l->group[TWS_AXIS_EXPERT], from, to);
+  else if (change != TWS_COLLECTIVE_ALL_TO_ALL)
     exchange_sliced(l, (tws_collective)change, from, to);
   else if (made == TWS_PLACED_FEATURES)
     to_heads(l, m, from, to);
@@ -143,6 +146,7 @@ static void pass_gradient(tws_lower *l, uint32_t in, tws_operand from) {
 void tws_exchange_backward(tws_lower *l, const tws_module *m) {
   uint32_t in = m->in[0];
   int accumulate = 0;
+  if (l->network->values[in].kind == TWS_VALUE_INDEX) return; /* without a gradient */
   tws_operand from = tws_value_gradient(l, m->out[0]);
   if (l->b.failed != TWS_OK) return;
   const tws_local_module *local = tws_local_of(l, m);

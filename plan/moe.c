@@ -2,7 +2,43 @@
  * rank: what is dropped does not depend on which rank has which experts. */
 #include "plan/lower.h"
 
+#include <stdio.h>
+
 #include "models/routing.h"
+
+tws_axis_rule tws_expert_parallel_rule(tws_module_type type) {
+  enum { SAMPLES = TWS_PLACED_SAMPLES, EXPERTS = TWS_PLACED_EXPERTS, ANY = TWS_AS_IT_COMES };
+  if (type == TWS_MODULE_EXPERT_LINEAR) return (tws_axis_rule){EXPERTS, EXPERTS, EXPERTS, 0, 0};
+  if (tws_module_row_of(type)->pointwise) return (tws_axis_rule){ANY, ANY, ANY, 0, 0};
+  return (tws_axis_rule){SAMPLES, SAMPLES, SAMPLES, 0, 0};
+}
+
+static int divides_experts(const tws_network *network, int ranks, int64_t *experts) {
+  for (uint32_t p = 0; p < network->param_count; p++) {
+    *experts = network->params[p].experts;
+    if (*experts % ranks != 0) return 0;
+  }
+  return 1;
+}
+
+tws_code tws_expert_parallel_check(const tws_network *network, int ranks, tws_error *err) {
+  int64_t experts, other;
+  char hint[96];
+  if (!tws_network_has_experts(network))
+    return tws_fail(err, TWS_UNSUPPORTED, "leave twinspeed.expert_parallel_size out, or choose a model of experts",
+                    "expert parallelism over %d ranks: the model has no experts", ranks);
+  if (divides_experts(network, ranks, &experts)) return TWS_OK;
+  int below = ranks - 1;
+  while (!divides_experts(network, below, &other)) below--;
+  snprintf(hint, sizeof hint, "the nearest smaller degree that is legal for this model is %d", below);
+  return tws_fail(err, TWS_INVALID, hint, "expert parallelism over %d ranks does not divide a layer's %lld experts",
+                  ranks, (long long)experts);
+}
+
+tws_dim tws_lower_dim(const tws_lower *l, tws_dim dim) {
+  if (dim.kind == TWS_DIM_CAPACITY && dim.factor < 0) dim.factor *= -l->config->expert_capacity_factor;
+  return dim;
+}
 
 int64_t tws_expert_tokens(const tws_lower *l, const tws_module *m) {
   return (int64_t)tws_value_rows(l, m->in[1]);
@@ -12,7 +48,8 @@ int64_t tws_expert_tokens(const tws_lower *l, const tws_module *m) {
 int64_t tws_expert_slots(const tws_lower *l, const tws_module *m) {
   const int64_t rows = (int64_t)tws_value_rows(l, m->in[0]);
   const int has_slots = m->type == TWS_MODULE_EXPERT_LINEAR || m->type == TWS_MODULE_COMBINE;
-  return has_slots ? rows / m->routing->experts : tws_dims_count(&m->routing->slots, 1, 1, rows);
+  const tws_dim slots = tws_lower_dim(l, m->routing->slots);
+  return has_slots ? rows / m->routing->experts : tws_dims_count(&slots, 1, 1, rows);
 }
 
 int64_t tws_expert_expected(const tws_lower *l, const tws_module *m) {

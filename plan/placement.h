@@ -13,15 +13,16 @@
 #include "models/kernel.h"
 
 /* identifier, name, the gradient's placement */
-#define TWS_PLACEMENTS(X)                                                              \
-  X(REPLICATED, "replicated", REPLICATED)                                              \
-  X(BROADCAST, "broadcast", PARTIAL)                                                   \
-  X(PARTIAL, "partial sum", BROADCAST)                                                 \
-  X(TOKENS, "split by tokens", TOKENS)                                                 \
-  X(FEATURES, "split by features", FEATURES) /* heads, columns of logits */            \
-  X(ROWS, "split by rows", ROWS)             /* of a parameter: a product's outputs */ \
-  X(COLUMNS, "split by columns", COLUMNS)    /* of a parameter: its inputs */          \
-  X(EXPERTS, "one of its own", EXPERTS)      /* of a parameter: every rank has another */
+#define TWS_PLACEMENTS(X)                                                                                             \
+  X(REPLICATED, "replicated", REPLICATED)                                                                             \
+  X(BROADCAST, "broadcast", PARTIAL)                                                                                  \
+  X(PARTIAL, "partial sum", BROADCAST)                                                                                \
+  X(TOKENS, "split by tokens", TOKENS)                                                                                \
+  X(FEATURES, "split by features", FEATURES) /* heads, columns of logits */                                           \
+  X(ROWS, "split by rows", ROWS)             /* of a parameter: a product's outputs */                                \
+  X(COLUMNS, "split by columns", COLUMNS)    /* of a parameter: its inputs */                                         \
+  X(EXPERTS, "one of its own", EXPERTS)   /* of a parameter: every rank has another; of slots: all ranks' of these */ \
+  X(SAMPLES, "split by samples", SAMPLES) /* as replicas are */
 typedef enum tws_placed {
 #define X(id, name, dual) TWS_PLACED_##id,
   TWS_PLACEMENTS(X)

@@ -21,7 +21,7 @@ uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uin
 typedef struct maker {
   const tws_network *whole;
   const tws_sharding *how;
-  int tensor, tensor_index, sequence;
+  int tensor, tensor_index, sequence, expert, expert_index;
   tws_network *net;
   tws_local_module *modules;
   tws_local_value *values;
@@ -32,15 +32,16 @@ typedef struct maker {
   uint32_t *changed;   /* per whole value: the same behind the last exchange for a reader, or TWS_NONE */
   uint32_t origin;     /* module of the whole network at work */
   tws_split split;     /* of that module along "model" */
-  tws_axis divided[2]; /* of those along which modules have rules, in the order in which exchanges follow one another */
+  tws_axis divided[3]; /* of those along which modules have rules, in the order in which exchanges follow one another */
   int divided_count;
   tws_error *err;
   tws_code failed;
 } maker;
 
 static tws_axis_rule rule_of(const maker *k, tws_axis axis, const tws_module *m) {
-  tws_axis_rule rule =
-      axis == TWS_AXIS_MODEL ? tws_tensor_parallel_rule(m->type, k->split) : tws_sequence_parallel_rule(m->type);
+  tws_axis_rule rule = axis == TWS_AXIS_MODEL    ? tws_tensor_parallel_rule(m->type, k->split)
+                       : axis == TWS_AXIS_EXPERT ? tws_expert_parallel_rule(m->type)
+                                                 : tws_sequence_parallel_rule(m->type);
   if (rule.leaves == TWS_BETWEEN) rule.leaves = (uint8_t)k->how->between;
   return rule;
 }
@@ -194,6 +195,20 @@ static void keep_whole(maker *k, uint32_t p, tws_placement input) {
     k->slices[p] = (tws_param_slice){.rows = {whole->rows}, .columns = whole->columns, .whole_columns = whole->columns};
 }
 
+/* This rank's experts of all. */
+static void slice_experts(maker *k, uint32_t p) {
+  tws_param *param = &k->net->params[p];
+  const tws_param *whole = &k->whole->params[p];
+  const int64_t rows = whole->rows / k->expert;
+  param->rows = rows;
+  param->experts = whole->experts / k->expert;
+  param->own_along |= TWS_AXES_EXPERT;
+  k->slices[p] = (tws_param_slice){.rows = {rows},
+                                   .first_row = {rows * k->expert_index},
+                                   .columns = whole->columns,
+                                   .whole_columns = whole->columns};
+}
+
 static void place_params(maker *k, const tws_module *m, tws_placement input) {
   const tws_axis_rule rule = rule_of(k, TWS_AXIS_MODEL, m);
   int64_t blocks[3];
@@ -205,6 +220,7 @@ static void place_params(maker *k, const tws_module *m, tws_placement input) {
     keep_whole(k, m->param[i], input);
     if (placed == TWS_PLACED_ROWS) slice_rows(k, m->param[i], blocks, count);
     if (placed == TWS_PLACED_COLUMNS) slice_columns(k, m->param[i]);
+    if (k->expert > 1 && k->whole->params[m->param[i]].experts > 0) slice_experts(k, m->param[i]);
   }
 }
 
@@ -344,9 +360,12 @@ tws_code tws_shard_network(const tws_network *whole, const tws_sharding *shardin
              .tensor = position->ranks[TWS_AXIS_MODEL],
              .tensor_index = position->index[TWS_AXIS_MODEL],
              .sequence = position->ranks[TWS_AXIS_SEQUENCE],
+             .expert = tws_network_has_experts(whole) ? position->ranks[TWS_AXIS_EXPERT] : 1,
+             .expert_index = position->index[TWS_AXIS_EXPERT],
              .err = err};
   if (k.sequence > 1) k.divided[k.divided_count++] = TWS_AXIS_SEQUENCE;
   if (k.tensor > 1) k.divided[k.divided_count++] = TWS_AXIS_MODEL;
+  if (k.expert > 1) k.divided[k.divided_count++] = TWS_AXIS_EXPERT;
   if (k.divided_count == 0) return stay_whole(whole, scratch, local, err);
   enum { MOST = 3 }; /* local modules and values for one of the whole network, exchanges included */
   size_t modules = whole->module_count, values = whole->value_count, params = whole->param_count;
@@ -357,9 +376,10 @@ tws_code tws_shard_network(const tws_network *whole, const tws_sharding *shardin
   k.consumer = tws_arena_alloc_unset(scratch, values, sizeof *k.consumer);
   k.current = tws_arena_alloc(scratch, values, sizeof *k.current);
   k.changed = tws_arena_alloc_unset(scratch, values, sizeof *k.changed);
-  if (k.tensor > 1) k.slices = tws_arena_alloc(keep, params + 1, sizeof *k.slices);
+  const int slices = k.tensor > 1 || k.expert > 1;
+  if (slices) k.slices = tws_arena_alloc(keep, params + 1, sizeof *k.slices);
   if (!net || !k.modules || !k.values || !k.params || !k.consumer || !k.current || !k.changed ||
-      (k.tensor > 1 && !k.slices)) {
+      (slices && !k.slices)) {
     return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
   }
   *net = *whole;
@@ -370,7 +390,7 @@ tws_code tws_shard_network(const tws_network *whole, const tws_sharding *shardin
   if (!net->modules || !net->values || !net->params) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
   memcpy(net->params, whole->params, params * sizeof *net->params);
   make_local(&k);
-  place_among_replicas(whole, k.params);
+  place_among_replicas(net, k.params);
   *local =
       (tws_local){.network = net, .modules = k.modules, .values = k.values, .params = k.params, .slices = k.slices};
   return k.failed;

@@ -1,7 +1,8 @@
 /* The part of a network that one rank runs. Internal to plan/.
  *
  * From the module graph alone it follows which weights tensor parallelism splits and how (tensor_parallel.c; Shoeybi et
- * al. 2019, Korthikanti et al. 2022) and where attention changes from tokens to heads (Ulysses; Jacobs et al. 2023).
+ * al. 2019, Korthikanti et al. 2022), where attention changes from tokens to heads (Ulysses; Jacobs et al. 2023) and
+ * where slots change ranks for their experts (GShard; Lepikhin et al. 2021).
  * The result is a network of its own with the same parameters, of which this rank's are slices, local widths, and
  * EXCHANGE modules where values change hands. The passes behind it need not know about either kind of parallelism. */
 #ifndef TWS_PLAN_SHARD_H
@@ -72,6 +73,11 @@ tws_code tws_tensor_parallel_check(const tws_network *network, int tensor, tws_e
 tws_axis_rule tws_sequence_parallel_rule(tws_module_type type);
 tws_code tws_sequence_parallel_check(const tws_network *network, const tws_position *position, int64_t sequence,
                                      tws_error *err);
+
+/* moe.c: experts along the axis "expert". */
+tws_axis_rule tws_expert_parallel_rule(tws_module_type type);
+/* TWS_INVALID with the nearest degrees that divide the experts of every layer; TWS_UNSUPPORTED without experts. */
+tws_code tws_expert_parallel_check(const tws_network *network, int ranks, tws_error *err);
 
 /* Everything but `slices` lives in `scratch`, those in `keep`. */
 tws_code tws_shard_network(const tws_network *whole, const tws_sharding *sharding, tws_arena *scratch, tws_arena *keep,

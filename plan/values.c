@@ -4,7 +4,9 @@
 #include "plan/lower.h"
 
 static uint64_t count_of(const tws_lower *l, const tws_dim *dim, int dims, int64_t sequence) {
-  return (uint64_t)tws_dims_count(dim, dims, l->config->micro_batch_size, sequence);
+  tws_dim resolved[TWS_DIMS];
+  for (int i = 0; i < dims; i++) resolved[i] = tws_lower_dim(l, dim[i]);
+  return (uint64_t)tws_dims_count(resolved, dims, l->config->micro_batch_size, sequence);
 }
 
 static int64_t sequence_of(const tws_lower *l, const tws_value *v) {

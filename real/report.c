@@ -20,12 +20,16 @@ static tws_code csv_failed(const tws_training *t, tws_error *err) {
                   strerror(errno));
 }
 
+static int has_experts(const tws_training *t) {
+  return tws_network_has_experts(t->options->plan.network);
+}
+
 tws_code tws_report_csv_open(tws_training *t, tws_error *err) {
   if (t->rank != 0 || !t->options->csv_path) return TWS_OK;
   t->csv = fopen(t->options->csv_path, "w");
   if (!t->csv ||
-      fprintf(t->csv, "step,loss,lr,gradient_norm,seconds,tokens_per_s,loss_scale,skipped%s\n",
-              t->evaluation ? ",eval_loss" : "") < 0 ||
+      fprintf(t->csv, "step,loss,lr,gradient_norm,seconds,tokens_per_s,loss_scale,skipped%s%s\n",
+              has_experts(t) ? ",auxiliary_loss,dropped_share" : "", t->evaluation ? ",eval_loss" : "") < 0 ||
       fflush(t->csv) != 0)
     return csv_failed(t, err);
   return TWS_OK;
@@ -33,11 +37,12 @@ tws_code tws_report_csv_open(tws_training *t, tws_error *err) {
 
 tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_error *err) {
   if (!t->csv) return TWS_OK;
-  char evaluated[32] = ""; /* empty behind steps that none follows */
+  char routed[64] = "", evaluated[32] = ""; /* empty behind steps that none follows */
   if (r->evaluated) snprintf(evaluated, sizeof evaluated, "%.9g", r->eval_loss);
-  int written =
-      fprintf(t->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.6f,%.1f,%.15g,%d%s%s\n", r->step, r->loss, r->lr, r->gradient_norm,
-              r->seconds, r->tokens_per_s, r->loss_scale, r->skipped, t->evaluation ? "," : "", evaluated);
+  if (has_experts(t)) snprintf(routed, sizeof routed, ",%.9g,%.9g", r->auxiliary_loss, r->dropped_share);
+  int written = fprintf(t->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.6f,%.1f,%.15g,%d%s%s%s\n", r->step, r->loss, r->lr,
+                        r->gradient_norm, r->seconds, r->tokens_per_s, r->loss_scale, r->skipped, routed,
+                        t->evaluation ? "," : "", evaluated);
   return written < 0 || fflush(t->csv) != 0 ? csv_failed(t, err) : TWS_OK;
 }
 
@@ -121,6 +126,8 @@ static void add_axes(const tws_training *t, cJSON *configuration) {
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++)
     if (tws_axis_is_ordered((tws_axis)axis))
       cJSON_AddNumberToObject(axes, tws_axis_name((tws_axis)axis), plan->position.ranks[axis]);
+  if (plan->position.ranks[TWS_AXIS_EXPERT] > 1)
+    cJSON_AddNumberToObject(axes, "expert", plan->position.ranks[TWS_AXIS_EXPERT]);
   if (plan->stages > 1) {
     const tws_pipeline_kind kind = (tws_pipeline_kind)c->pipeline_schedule;
     cJSON_AddStringToObject(configuration, "pipeline_schedule", tws_pipeline_kind_name(kind));
@@ -138,6 +145,8 @@ static void add_configuration(const tws_training *t, cJSON *root) {
   cJSON *o = cJSON_AddObjectToObject(root, "configuration");
   cJSON_AddStringToObject(o, "model", t->options->plan.network->name);
   cJSON_AddNumberToObject(o, "parameters", (double)tws_network_params(t->options->plan.network, 0));
+  if (has_experts(t))
+    cJSON_AddNumberToObject(o, "active_parameters", (double)tws_network_active_params(t->options->plan.network, 0));
   cJSON_AddStringToObject(o, "data", t->options->data);
   if (t->evaluation) {
     cJSON_AddStringToObject(o, "eval_data", t->options->eval_data);
@@ -194,6 +203,12 @@ static void add_steps(const tws_training *t, cJSON *root) {
     cJSON_AddItemToArray(norms, cJSON_CreateNumber(t->history[i].gradient_norm));
     cJSON_AddItemToArray(rates, cJSON_CreateNumber(t->history[i].lr));
     cJSON_AddItemToArray(times, cJSON_CreateNumber(t->history[i].seconds));
+  }
+  cJSON *auxiliary = has_experts(t) ? cJSON_AddArrayToObject(root, "auxiliary_losses") : NULL;
+  cJSON *dropped = has_experts(t) ? cJSON_AddArrayToObject(root, "dropped_shares") : NULL;
+  for (int64_t i = 0; auxiliary && i < steps_of_run(t); i++) {
+    cJSON_AddItemToArray(auxiliary, cJSON_CreateNumber(t->history[i].auxiliary_loss));
+    cJSON_AddItemToArray(dropped, cJSON_CreateNumber(t->history[i].dropped_share));
   }
   cJSON *evaluations = t->evaluation ? cJSON_AddArrayToObject(root, "evaluations") : NULL;
   for (int64_t i = 0; evaluations && i < steps_of_run(t); i++) {

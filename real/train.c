@@ -287,6 +287,8 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   report.seconds = tws_clock_s() - start;
   report.loss = metrics[TWS_METRIC_LOSS];
   report.gradient_norm = metrics[TWS_METRIC_NORM];
+  report.auxiliary_loss = metrics[TWS_METRIC_AUXILIARY];
+  report.dropped_share = metrics[TWS_METRIC_DROPPED];
   report.tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / report.seconds;
   TWS_TRY(advance_scale(t, metrics[TWS_METRIC_OVERFLOW] != 0, &report, err));
   TWS_TRY(check_finite(&report, err));

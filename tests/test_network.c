@@ -47,6 +47,8 @@ START_TEST(public_counts) {
       {"llama-3.1-405b", 405853388800, 128256L * 16384},
       {"llama-3-405b", 405853388800, 128256L * 16384},
       {"llama-3.2-1b", 1235814400, 128256L * 2048},
+      {"mixtral-8x7b", 46702792704, 32000L * 4096},
+      {"mixtral-8x22b", 140620634112, 32000L * 6144},
   };
   for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
     tws_network *network = load(models[i].name, 0);
@@ -56,6 +58,21 @@ START_TEST(public_counts) {
     network = load(models[i].name, 128);
     ck_assert_int_eq(tws_network_params(network, 1), models[i].params);
     ck_assert_int_eq(network->padded_vocabulary % 128, 0);
+    tws_network_destroy(network);
+  }
+}
+END_TEST
+
+/* What a token meets: "active" parameters, which the papers round (Jiang et al. 2024: 13B and 39B of 47B and 141B). */
+START_TEST(active_counts) {
+  static const struct {
+    const char *name;
+    int64_t active;
+  } models[] = {{"mixtral-8x7b", 12879925248}, {"mixtral-8x22b", 39152031744}, {"llama-3-8b", 8030261248}};
+  for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+    tws_network *network = load(models[i].name, 0);
+    ck_assert_int_eq(tws_network_active_params(network, 0), models[i].active);
+    ck_assert_int_eq(tws_network_has_experts(network), i < 2);
     tws_network_destroy(network);
   }
 }
@@ -97,19 +114,22 @@ static void check_graph(const tws_network *net) {
     ck_assert_int_eq(m->layer, inside ? (int)(in_layer / net->layer_stride) : in_layer < 0 ? -1 : -2);
     if (inside && in_layer >= net->layer_stride) ck_assert_int_eq(m->type, net->modules[i - net->layer_stride].type);
     ck_assert_int_eq(m->in[0] == TWS_NONE, m->type == TWS_MODULE_EMBEDDING);
-    ck_assert_int_eq(m->in[1] != TWS_NONE, m->type == TWS_MODULE_ADD);
-    for (int k = 0; k < 2; k++) {
+    ck_assert_int_eq(m->in[1] != TWS_NONE,
+                     m->type == TWS_MODULE_ADD || (m->routing != NULL && m->type != TWS_MODULE_ROUTER));
+    for (int k = 0; k < TWS_MODULE_INS; k++) {
       if (m->in[k] != TWS_NONE) {
         ck_assert_uint_lt(m->in[k], net->value_count);
         ck_assert_uint_eq(produced[m->in[k]], 1);
-        ck_assert_int_eq(net->values[m->in[k]].kind, TWS_VALUE_ACTIVATION);
+        ck_assert_int_eq(net->values[m->in[k]].kind == TWS_VALUE_ACTIVATION, k == 0 || m->routing == NULL);
       }
+    }
+    for (int k = 0; k < TWS_MODULE_PARAMS; k++) {
       if (m->param[k] != TWS_NONE) {
         ck_assert_uint_lt(m->param[k], net->param_count);
         if (used[m->param[k]]++ == 0) ck_assert_uint_eq(net->params[m->param[k]].module, i);
       }
     }
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < TWS_MODULE_OUTS; k++) {
       if (m->out[k] == TWS_NONE) continue;
       ck_assert_uint_eq(produced[m->out[k]]++, 0);
       ck_assert_uint_eq(net->values[m->out[k]].producer, i);
@@ -122,6 +142,12 @@ static void check_graph(const tws_network *net) {
         ck_assert_int_eq(x->per_row, m->in_features);
         ck_assert_int_eq(net->params[m->param[0]].rows, m->out_features);
         ck_assert_int_eq(net->params[m->param[0]].columns, m->in_features);
+        break;
+      case TWS_MODULE_EXPERT_LINEAR:
+        ck_assert_int_eq(x->per_row, m->in_features);
+        ck_assert_int_eq(net->params[m->param[0]].rows, m->routing->experts * m->out_features);
+        ck_assert_int_eq(net->params[m->param[0]].columns, m->in_features);
+        ck_assert_int_eq(net->params[m->param[0]].experts, m->routing->experts);
         break;
       case TWS_MODULE_NORM:
         ck_assert_int_eq(net->values[m->out[1]].per_row, m->rms ? 1 : 2);
@@ -151,6 +177,7 @@ static void check_graph(const tws_network *net) {
   for (uint32_t p = 0; p < net->param_count; p++) {
     ck_assert_uint_eq(used[p], p == 0 && net->tied ? 2 : 1);
     int64_t parts = net->params[p].fused[0] + net->params[p].fused[1] + net->params[p].fused[2];
+    if (net->params[p].experts > 0) parts *= net->params[p].experts;
     if (parts != 0) ck_assert_int_eq(parts, net->params[p].rows > 1 ? net->params[p].rows : net->params[p].columns);
     total += tws_param_numel(&net->params[p]);
   }
@@ -519,6 +546,7 @@ int main(void) {
   TCase *graph = tcase_create("graph");
   tcase_add_test(graph, public_counts);
   tcase_add_test(graph, counts_of_published_files);
+  tcase_add_test(graph, active_counts);
   tcase_add_test(graph, padded_gpt2);
   tcase_add_test(graph, flops_follow_palm);
   tcase_add_test(graph, builtin_graphs);

@@ -13,8 +13,8 @@ typedef struct tensor {
 } tensor;
 
 static int has(tws_placed placed, int rank, int token, int feature) {
-  if (placed == TWS_PLACED_TOKENS) return token / (TOKENS / RANKS) == rank;
-  if (placed == TWS_PLACED_FEATURES) return feature / (FEATURES / RANKS) == rank;
+  if (placed == TWS_PLACED_TOKENS || placed == TWS_PLACED_SAMPLES) return token / (TOKENS / RANKS) == rank;
+  if (placed == TWS_PLACED_FEATURES || placed == TWS_PLACED_EXPERTS) return feature / (FEATURES / RANKS) == rank;
   return 1;
 }
 
@@ -68,7 +68,7 @@ static void same_whole(const tensor *a, tws_placed placed_a, const tensor *b, tw
 }
 
 static int is_of_value(tws_placed placed) {
-  return placed <= TWS_PLACED_FEATURES;
+  return placed <= TWS_PLACED_FEATURES || placed == TWS_PLACED_SAMPLES || placed == TWS_PLACED_EXPERTS;
 }
 
 START_TEST(changes_keep_values_and_gradients) {
@@ -89,7 +89,7 @@ START_TEST(changes_keep_values_and_gradients) {
       same_whole(&gradient, given, &passed, wanted);
       changes++;
     }
-  ck_assert_int_eq(changes, 7);
+  ck_assert_int_eq(changes, 9);
 }
 END_TEST
 

@@ -6,6 +6,7 @@
 
 /* Bounds of one dimension: products of two fit an int64_t with room to spare, rows of activations fit a uint32_t. */
 enum { TWS_MAX_LAYERS = 16384, TWS_MAX_HEADS = 65536, TWS_MAX_WIDTH = 1 << 26, TWS_MAX_VOCABULARY = 1 << 28 };
+enum { TWS_MAX_EXPERTS = 4096, TWS_MAX_CHOICES = 64 };
 #define TWS_MAX_PARAMS ((int64_t)1 << 50)
 
 typedef struct tws_network_builder {

@@ -10,10 +10,17 @@ typedef struct tws_decoder {
   int qkv_bias, output_bias, mlp_bias;
   int64_t window, window_layer; /* sliding window of attention, from this layer on; 0: none */
   double epsilon, range, rope[5];
+  tws_routing routing;      /* of layers of experts in place of the inner part; experts 0: there are none */
+  int64_t expert_inner;     /* width of an expert's inner part */
+  const char *expert_block; /* what the layer is called */
 } tws_decoder;
 
 /* The keys that all of them have. Remarks on those that are neither these nor in `also_known`. */
 tws_code tws_decoder_read(tws_network_builder *b, const char *const *also_known, tws_decoder *d, tws_error *err);
+/* What the router of Mixtral and its like is given: the key that says the number of experts, and what stands for
+ * missing keys. */
+tws_code tws_decoder_read_routing(tws_network_builder *b, const char *count, int64_t experts, int64_t choices,
+                                  double auxiliary, tws_decoder *d, tws_error *err);
 tws_code tws_decoder_build(tws_network_builder *b, const tws_decoder *d, tws_error *err);
 
 #endif

@@ -29,6 +29,7 @@ tws_routes tws_build_router(tws_network_builder *b, int layer, const char *name,
   tws_routes r = {.routing = copy};
   const uint32_t module = tws_build_module(b, TWS_MODULE_ROUTER, layer, name);
   with_routing(b, module, r.routing)->in[0] = logits;
+  b->net->modules[module].out_features = routing->experts;
   const tws_value like = b->net->values[logits];
   const tws_dim experts = {.kind = TWS_DIM_FIXED, .size = routing->experts};
   tws_build_value(b, module, 0, "probabilities", like.row, like.row_dims, routing->experts, TWS_VALUE_STATISTIC);

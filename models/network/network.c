@@ -214,6 +214,12 @@ int64_t tws_network_params(const tws_network *network, int without_padding) {
   return total;
 }
 
+int tws_network_has_experts(const tws_network *network) {
+  for (uint32_t i = 0; i < network->param_count; i++)
+    if (network->params[i].experts > 0) return 1;
+  return 0;
+}
+
 int64_t tws_network_active_params(const tws_network *network, int without_padding) {
   int64_t total = tws_network_params(network, without_padding);
   for (uint32_t i = 0; i < network->param_count; i++) {

@@ -28,7 +28,7 @@ typedef enum tws_dim_kind {
   TWS_DIM_SEQUENCE, /* `size`, or with 0 the length of the job's sequences */
   TWS_DIM_PIXELS,   /* `size`: of the height or the width of a picture, whose rows are pixels */
   TWS_DIM_CAPACITY  /* slots of an expert: `factor` x the tokens of a micro-batch for each of `parts` experts, at least
-                       `size`; 0: as many as tokens */
+                       `size`; 0: as many as tokens; less than 0: -factor x what the configuration says */
 } tws_dim_kind;
 typedef struct tws_dim {
   tws_dim_kind kind;
@@ -165,6 +165,7 @@ const char *const *tws_network_builtin_names(void); /* NULL-terminated */
 /* Counts. Parameters are exact, tied ones counted once; without_padding leaves out padded vocabulary rows. */
 int64_t tws_param_numel(const tws_param *param);
 int64_t tws_network_params(const tws_network *network, int without_padding);
+int tws_network_has_experts(const tws_network *network);
 /* Those that one token meets: of experts the share that it chooses. */
 int64_t tws_network_active_params(const tws_network *network, int without_padding);
 /* DeepSpeed's L: largest sum of a module's own parameters, over the modules that Hugging Face's model has (fused
