@@ -105,6 +105,7 @@ void tws_saved_write(const tws_saved_index *x, tws_text *out) {
     tws_text_add(out, ",\"rows\":%" PRId64 ",\"columns\":%" PRId64, p->rows, p->columns);
     if (p->fused[0])
       tws_text_add(out, ",\"fused\":[%" PRId64 ",%" PRId64 ",%" PRId64 "]", p->fused[0], p->fused[1], p->fused[2]);
+    if (p->experts > 0) tws_text_add(out, ",\"experts\":%d", (int)p->experts);
     tws_text_add(out, "}");
   }
   tws_text_add(out, "],\n\"files\":[");
@@ -239,7 +240,19 @@ static tws_code read_entries(const reader *r) {
   return TWS_OK;
 }
 
-/* Rows of the tensors that are joined in one: as many as it has. */
+/* Its rows are those of so many experts. */
+static tws_code read_experts(const reader *r, const cJSON *item, tws_param *param) {
+  const cJSON *found = cJSON_GetObjectItemCaseSensitive(item, "experts");
+  int64_t experts = 0;
+  if (!found) return TWS_OK;
+  if (!tws_json_integer(r->json, found, &experts, NULL) || experts < 1 || experts > param->rows ||
+      param->rows % experts != 0)
+    return bad(r, found, "expected a number of experts that divides the rows");
+  param->experts = (int32_t)experts;
+  return TWS_OK;
+}
+
+/* Rows of the tensors that are joined in one: as many as it has, or as an expert has of it. */
 static tws_code read_fused(const reader *r, const cJSON *item, tws_param *param) {
   const cJSON *list = cJSON_GetObjectItemCaseSensitive(item, "fused"), *rows;
   int64_t sum = 0;
@@ -251,7 +264,9 @@ static tws_code read_fused(const reader *r, const cJSON *item, tws_param *param)
       return bad(r, rows, "expected a number of rows");
     sum += param->fused[i++];
   }
-  const int64_t all = param->rows == 1 ? param->columns : param->rows;
+  const int64_t all = param->experts > 0 ? param->rows / param->experts
+                      : param->rows == 1 ? param->columns
+                                         : param->rows;
   return sum == all && param->fused[0] > 0 ? TWS_OK : bad(r, list, "the rows do not add up");
 }
 
@@ -263,6 +278,7 @@ static tws_code read_params(const reader *r) {
     TWS_TRY(read_text(r, item, "name", &param->name));
     TWS_TRY(read_count(r, item, "rows", 1, MOST_COUNT, &param->rows));
     TWS_TRY(read_count(r, item, "columns", 1, MOST_COUNT / param->rows, &param->columns));
+    TWS_TRY(read_experts(r, item, param));
     TWS_TRY(read_fused(r, item, param));
     param++;
   }

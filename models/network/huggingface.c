@@ -8,6 +8,21 @@ static const struct {
   const char *joined, *parts[3];
 } joined_names[] = {{"qkv_proj", {"q_proj", "k_proj", "v_proj"}}, {"gate_up_proj", {"gate_proj", "up_proj", NULL}}};
 
+/* Mixtral's experts are tensors of their own. */
+static const struct {
+  const char *joined, *parts[3];
+} expert_names[] = {{".experts.gate_up_proj", {"w1", "w3", NULL}}, {".experts.down_proj", {"w2", NULL, NULL}}};
+
+static const char *expert_part_name(tws_arena *arena, const char *name, int expert, int part) {
+  for (size_t i = 0; i < sizeof expert_names / sizeof *expert_names; i++) {
+    const char *at = strstr(name, expert_names[i].joined), *word = expert_names[i].parts[part];
+    if (at && word)
+      return tws_arena_printf(arena, "%.*s.experts.%d.%s%s", (int)(at - name), name, expert, word,
+                              at + strlen(expert_names[i].joined));
+  }
+  return NULL;
+}
+
 static const char *part_name(tws_arena *arena, const char *name, int part) {
   for (size_t i = 0; i < sizeof joined_names / sizeof *joined_names; i++) {
     const char *at = strstr(name, joined_names[i].joined), *word = joined_names[i].parts[part];
@@ -25,6 +40,27 @@ static int is_transposed(const tws_hf_request *r, const tws_param *param) {
   return 0;
 }
 
+static tws_code name_unknown(const tws_param *param, tws_error *err) {
+  return tws_fail(err, TWS_UNSUPPORTED, NULL, "it is not known what the parts of %.200s are called", param->name);
+}
+
+/* Expert by expert, and its parts one below the other. */
+static tws_code add_experts(const tws_hf_request *r, uint32_t p, tws_arena *arena, tws_hf_tensor *to, uint32_t *count,
+                            tws_error *err) {
+  const tws_param *param = &r->params[p];
+  const int64_t rows = param->rows / param->experts;
+  tws_hf_tensor part = {.param = p, .columns = param->columns};
+  for (int e = 0; e < param->experts; e++)
+    for (int i = 0; i < 3 && (i == 0 || param->fused[i] > 0); i++) {
+      part.name = strcmp(r->architecture, "mixtral") == 0 ? expert_part_name(arena, param->name, e, i) : NULL;
+      part.rows = param->fused[i] > 0 ? param->fused[i] : rows;
+      if (!part.name) return name_unknown(param, err);
+      to[(*count)++] = part;
+      part.first_row += part.rows;
+    }
+  return TWS_OK;
+}
+
 static tws_code add_param(const tws_hf_request *r, uint32_t p, tws_arena *arena, tws_hf_tensor *to, uint32_t *count,
                           tws_error *err) {
   const tws_param *param = &r->params[p];
@@ -34,6 +70,7 @@ static tws_code add_param(const tws_hf_request *r, uint32_t p, tws_arena *arena,
                          .rows = vector ? param->columns : param->rows,
                          .columns = vector ? 1 : param->columns,
                          .transposed = is_transposed(r, param)};
+  if (param->experts > 0) return add_experts(r, p, arena, to, count, err);
   if (!param->fused[0]) {
     if (!vector && r->padded_vocabulary > r->vocabulary && whole.rows == r->padded_vocabulary)
       whole.rows = r->vocabulary;
@@ -43,8 +80,7 @@ static tws_code add_param(const tws_hf_request *r, uint32_t p, tws_arena *arena,
   for (int i = 0; i < 3 && param->fused[i] > 0; i++) {
     whole.name = part_name(arena, param->name, i);
     whole.rows = param->fused[i];
-    if (!whole.name)
-      return tws_fail(err, TWS_UNSUPPORTED, NULL, "it is not known what the parts of %.200s are called", param->name);
+    if (!whole.name) return name_unknown(param, err);
     to[(*count)++] = whole;
     whole.first_row += whole.rows;
   }
@@ -53,8 +89,11 @@ static tws_code add_param(const tws_hf_request *r, uint32_t p, tws_arena *arena,
 
 tws_code tws_hf_tensors(const tws_hf_request *r, tws_arena *arena, tws_hf_tensor **tensors, uint32_t *count,
                         tws_error *err) {
+  size_t most = 1;
   *count = 0;
-  *tensors = tws_arena_alloc(arena, 3 * (size_t)r->param_count + 1, sizeof **tensors);
+  for (uint32_t p = 0; p < r->param_count; p++)
+    most += 3 * (size_t)(r->params[p].experts > 0 ? r->params[p].experts : 1);
+  *tensors = tws_arena_alloc(arena, most, sizeof **tensors);
   if (!*tensors) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the names of a model's tensors");
   for (uint32_t p = 0; p < r->param_count; p++) TWS_TRY(add_param(r, p, arena, *tensors, count, err));
   return TWS_OK;

@@ -1,7 +1,7 @@
 /* Which tensors of a Hugging Face model a network's parameters are made of.
  *
  * A parameter has the name of its tensor, except where several are one here: query, key and value, or gate and up,
- * whose rows lie one below the other (tws_param.fused). GPT-2's linear layers are kept [in, out] there (Conv1D) and
+ * whose rows lie one below the other (tws_param.fused), expert by expert where it has experts. GPT-2's linear layers are kept [in, out] there (Conv1D) and
  * [out, in] here. Rows that padding adds to the vocabulary are in no file. */
 #ifndef TWS_MODELS_NETWORK_HUGGINGFACE_H
 #define TWS_MODELS_NETWORK_HUGGINGFACE_H
