@@ -80,7 +80,8 @@ tws_code tws_host_bf16_cache_create(int threads, tws_host_bf16_cache **out, tws_
 
 void tws_host_bf16_cache_destroy(tws_host_bf16_cache *cache) {
   if (!cache) return;
-  for (size_t i = 0; i < cache->count; ++i) dnnl_primitive_destroy(cache->items[i].primitive);
+  for (size_t i = 0; i < cache->count; ++i)
+    if (cache->items[i].primitive) dnnl_primitive_destroy(cache->items[i].primitive);
   for (int i = 0; i < cache->threads; ++i) {
     if (cache->stream && cache->stream[i]) dnnl_stream_destroy(cache->stream[i]);
     if (cache->scratch) tws_free(cache->scratch[i]);
@@ -140,17 +141,22 @@ static int make_primitive(const tws_host_bf16_cache *cache, const tws_host_bf16_
 }
 
 tws_code tws_host_bf16_prepare(tws_host_bf16_cache *cache, const tws_host_bf16_gemm *gemm, tws_error *err) {
-  if (find(cache, gemm)) return TWS_OK;
+  const prepared *known = find(cache, gemm);
+  if (known) return known->primitive ? TWS_OK : TWS_UNSUPPORTED;
   if (tws_reserve(&cache->items, &cache->capacity, cache->count + 1, sizeof *cache->items) != 0)
     return tws_fail(err, TWS_MEMORY, NULL, "host backend: no memory");
   prepared *item = &cache->items[cache->count];
   memset(item, 0, sizeof *item);
   item->shape = *gemm;
-  if (make_primitive(cache, gemm, item) != 0) return TWS_UNSUPPORTED; /* the caller has another way */
-  size_t bytes = dnnl_memory_desc_get_size(&item->scratch);
+  if (make_primitive(cache, gemm, item) != 0) item->primitive = NULL;
+  size_t bytes = item->primitive ? dnnl_memory_desc_get_size(&item->scratch) : 0;
   if (bytes > TWS_HOST_SCRATCH_LIMIT / 2) /* the other half is for conversions */ {
     dnnl_primitive_destroy(item->primitive);
-    return TWS_UNSUPPORTED;
+    item->primitive = NULL;
+  }
+  if (!item->primitive) { /* kept, not to be asked for again: making one takes as long as a product */
+    cache->count++;
+    return TWS_UNSUPPORTED; /* the caller has another way */
   }
   if (bytes > cache->scratch_bytes) {
     for (int i = 0; i < cache->threads; ++i) {
@@ -176,7 +182,7 @@ static dnnl_exec_arg_t argument(int index, const dnnl_memory_desc_t *desc, dnnl_
 int tws_host_bf16_multiply(tws_host_bf16_cache *cache, int thread, const tws_host_bf16_gemm *gemm, const void *a,
                            const void *b, void *c, const void *bias) {
   const prepared *item = find(cache, gemm);
-  if (!item) return -1;
+  if (!item || !item->primitive) return -1;
   dnnl_exec_arg_t args[5];
   int count = 0, failed = 0;
   args[count++] = argument(DNNL_ARG_SRC, &item->a, cache->engine, a);

@@ -13,8 +13,9 @@ typedef struct product {
   void *c;
   tws_dtype in, out;
   int row_parts, column_parts;
-  int varies; /* from call to call: no primitive is made for this shape alone */
-  int failed; /* some thread's library call failed */
+  int row_slices, column_slices; /* of a thread's block, one after another: what the library's scratch has room for */
+  int varies;                    /* from call to call: no primitive is made for this shape alone */
+  int failed;                    /* some thread's library call failed */
 } product;
 
 typedef struct block {
@@ -88,29 +89,59 @@ static tws_host_bf16_gemm native_shape(const product *p, block b) {
                               .c_is_f32 = p->out == TWS_F32};
 }
 
+static host_range slice_range(host_range whole, int slice, int slices) {
+  const host_range r = share(whole.end - whole.begin, GRAIN, slice, slices);
+  return (host_range){whole.begin + r.begin, whole.begin + r.end};
+}
+
+/* Empty where there is less than a slice's grain left. */
+static block slice_of(const product *p, int thread, int slice) {
+  const block whole = block_of(p, thread);
+  return (block){slice_range(whole.rows, slice / p->column_slices, p->row_slices),
+                 slice_range(whole.columns, slice % p->column_slices, p->column_slices)};
+}
+
+static int is_empty(block b) {
+  return b.rows.end <= b.rows.begin || b.columns.end <= b.columns.begin;
+}
+
 static void native_task(void *arg, int thread, int threads) {
   product *p = arg;
   (void)threads;
-  block b = block_of(p, thread);
-  if (b.rows.end <= b.rows.begin || b.columns.end <= b.columns.begin) return;
-  tws_host_bf16_gemm shape = native_shape(p, b);
-  if (tws_host_bf16_multiply(p->call->backend->bf16, thread, &shape, operand_a(p, b.rows.begin, 0),
-                             operand_b(p, 0, b.columns.begin),
-                             at_mutable(p->out, p->c, b.rows.begin * p->n + b.columns.begin),
-                             p->bias ? at(p->in, p->bias, b.columns.begin) : NULL) != 0)
-    __atomic_store_n(&p->failed, 1, __ATOMIC_RELAXED);
+  for (int slice = 0; slice < p->row_slices * p->column_slices; ++slice) {
+    const block b = slice_of(p, thread, slice);
+    if (is_empty(b)) continue;
+    tws_host_bf16_gemm shape = native_shape(p, b);
+    if (tws_host_bf16_multiply(p->call->backend->bf16, thread, &shape, operand_a(p, b.rows.begin, 0),
+                               operand_b(p, 0, b.columns.begin),
+                               at_mutable(p->out, p->c, b.rows.begin * p->n + b.columns.begin),
+                               p->bias ? at(p->in, p->bias, b.columns.begin) : NULL) != 0)
+      __atomic_store_n(&p->failed, 1, __ATOMIC_RELAXED);
+  }
 }
 
-static tws_code native_prepare(const product *p, int parts, tws_error *err) {
-  tws_host_bf16_cache *cache = p->call->backend->bf16;
-  if (!cache || p->in != TWS_BF16 || p->varies) return TWS_UNSUPPORTED;
-  for (int i = 0; i < parts; ++i) {
-    block b = block_of(p, i);
-    if (b.rows.end <= b.rows.begin || b.columns.end <= b.columns.begin) continue;
-    tws_host_bf16_gemm shape = native_shape(p, b);
-    TWS_TRY(tws_host_bf16_prepare(cache, &shape, err));
-  }
+static tws_code prepare_slices(const product *p, int parts, tws_error *err) {
+  for (int i = 0; i < parts; ++i)
+    for (int slice = 0; slice < p->row_slices * p->column_slices; ++slice) {
+      const block b = slice_of(p, i, slice);
+      if (is_empty(b)) continue;
+      tws_host_bf16_gemm shape = native_shape(p, b);
+      TWS_TRY(tws_host_bf16_prepare(p->call->backend->bf16, &shape, err));
+    }
   return TWS_OK;
+}
+
+/* In one piece, or in as few slices of rows, or else of columns, as the scratch has room for. */
+static tws_code native_prepare(product *p, int parts, tws_error *err) {
+  static const int slices[][2] = {{1, 1}, {2, 1}, {1, 2}, {4, 1}, {1, 4}, {8, 1}, {1, 8}};
+  tws_code code = TWS_UNSUPPORTED;
+  if (!p->call->backend->bf16 || p->in != TWS_BF16 || p->varies) return TWS_UNSUPPORTED;
+  for (size_t i = 0; i < sizeof slices / sizeof *slices && code == TWS_UNSUPPORTED; ++i) {
+    p->row_slices = slices[i][0];
+    p->column_slices = slices[i][1];
+    code = prepare_slices(p, parts, err);
+  }
+  return code;
 }
 
 /* ---- any types, through float32 panels ---- */
