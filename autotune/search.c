@@ -90,6 +90,10 @@ static double states_bytes(const tws_tune_request *request, const tws_variant *p
   double divided = (double)tws_variant_replicas(p) * (p->sequence > 1 ? p->sequence : 1);
   double weights = dtype * params / (p->stage == 3 ? divided : 1), gradients = dtype * params;
   double optimizer = (moments + masters) * params / (p->stage >= 1 ? divided : 1);
+  if (config->zero.offload_optimizer && p->stage >= 1) { /* and with it gradients that are not whole */
+    optimizer = 0;
+    if (p->stage >= 2) gradients = 0;
+  }
   if (p->stage >= 2) gradients /= divided;
   *most = optimizer > weights ? TWS_CATEGORY_MOMENT : TWS_CATEGORY_PARAMETER;
   return weights + gradients + optimizer;

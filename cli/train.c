@@ -18,7 +18,7 @@ typedef struct options {
   tws_job_spec job;
   const char *data, *eval_data, *trace, *csv, *result, *save, *resume, *tag, *init_from;
   int64_t steps, every, eval_every, eval_steps, save_every, keep;
-  double deadline_s;
+  double deadline_s, memory;
   int force, ignore_memory;
 } options;
 
@@ -91,6 +91,7 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
   if (o->eval_steps) arguments[count++] = tws_arena_printf(arena, "--eval-steps=%" PRId64, o->eval_steps);
   if (o->save_every) arguments[count++] = tws_arena_printf(arena, "--save-every=%" PRId64, o->save_every);
   if (o->keep) arguments[count++] = tws_arena_printf(arena, "--keep=%" PRId64, o->keep);
+  if (o->memory > 0) arguments[count++] = tws_arena_printf(arena, "--memory=%.0f", o->memory);
   if (o->every) arguments[count++] = tws_arena_printf(arena, "--every=%" PRId64, o->every);
   if (cli->json) arguments[count++] = "--json";
   if (cli->quiet) arguments[count++] = "--quiet";
@@ -230,6 +231,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .result_path = o->result,
                                .fingerprint = rank == 0 ? &fingerprint : NULL,
                                .deadline_s = o->deadline_s,
+                               .device_limit = (uint64_t)o->memory,
                                .quiet = cli->quiet,
                                .on_step = print_step,
                                .on_result = cli->json ? print_result : NULL,
@@ -350,6 +352,7 @@ static const tws_option table[] = {
     TWS_STRING("result", 0, "FILE", options, result, "write the summary (what --json prints) to a file"),
     TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
                "end with status 124 when a step, or starting the ranks, takes longer (default 1800; 0: never)"),
+    TWS_BYTES("memory", 0, "BYTES", options, memory, "what a rank may take of its device's memory (default: all)"),
     TWS_FORCE_OPTION(options),
     TWS_FLAG("ignore-memory", 0, options, ignore_memory, "start although memory may not suffice"),
     TWS_OPTIONS_END};

@@ -40,7 +40,7 @@ enum { MAX_NODES = 65536, MAX_DEVICES = 1024, MAX_CORES = 65536 };
   {                                                                                                                  \
     .name = name_, .profile = profile_, .nodes = 1, .devices_per_node = devices_, .cores_per_node = cores_,          \
     .host_memory_bytes = memory_, .host_bandwidth = dram_, .intra = intra_, .inter = inter_, .nics_per_node = nics_, \
-    .host_link = pcie_                                                                                               \
+    .host_link = pcie_, .devices_per_host_link = 1                                                                   \
   }
 
 static const tws_cluster systems[] = {
@@ -223,10 +223,23 @@ static tws_code check_cluster(const tws_json *json, const cJSON *root, const tws
 }
 
 tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error *err) {
-  static const char *const known[] = {
-      "schema",         "name",        "base",           "profile", "nodes", "devices_per_node",
-      "cores_per_node", "host_memory", "device_memory",  "intra",   "inter", "nics_per_node",
-      "host_link",      "disk",        "host_bandwidth", NULL};
+  static const char *const known[] = {"schema",
+                                      "name",
+                                      "base",
+                                      "profile",
+                                      "nodes",
+                                      "devices_per_node",
+                                      "cores_per_node",
+                                      "host_memory",
+                                      "device_memory",
+                                      "intra",
+                                      "inter",
+                                      "nics_per_node",
+                                      "host_link",
+                                      "disk",
+                                      "host_bandwidth",
+                                      "devices_per_host_link",
+                                      NULL};
   static const char *const disk_keys[] = {"read", "write", NULL};
   const cJSON *root = json->root, *disk;
   const char *schema, *base;
@@ -236,7 +249,12 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
     return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(root, "schema"), err, "\"twinspeed-cluster-1\" is read",
                          "unknown schema \"%.80s\"", schema);
   TWS_TRY(tws_json_only(json, root, known, err));
-  tws_cluster c = {.name = "cluster", .profile = "host", .nodes = 1, .devices_per_node = 1, .nics_per_node = 1};
+  tws_cluster c = {.name = "cluster",
+                   .profile = "host",
+                   .nodes = 1,
+                   .devices_per_node = 1,
+                   .nics_per_node = 1,
+                   .devices_per_host_link = 1};
   TWS_TRY(tws_json_string(json, root, "base", 0, NULL, &base, err));
   if (base && load_builtin(base, &c, err) != TWS_OK) {
     if (!err) return TWS_INVALID;
@@ -256,6 +274,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   TWS_TRY(read_link(json, root, "intra", &c.intra, err));
   TWS_TRY(read_link(json, root, "inter", &c.inter, err));
   TWS_TRY(read_link(json, root, "host_link", &c.host_link, err));
+  TWS_TRY(read_count_key(json, root, "devices_per_host_link", 1, MAX_DEVICES, &c.devices_per_host_link, err));
   TWS_TRY(read_section(json, root, "disk", disk_keys, &disk, err));
   if (disk) {
     TWS_TRY(read_quantity(json, disk, "read", &c.disk_read, err));

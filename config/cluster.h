@@ -4,7 +4,8 @@
  *
  * Keys of a file, all optional but schema: name, base (a built-in to start from), profile, nodes, devices_per_node,
  * cores_per_node, nics_per_node, host_memory, device_memory (bytes, or "512GiB"), host_bandwidth (bytes/s), intra,
- * inter, host_link (each with bandwidth, bytes/s or "25 GB/s", and latency_s), disk (read, write).
+ * inter, host_link (each with bandwidth, bytes/s or "25 GB/s", and latency_s), devices_per_host_link, disk (read,
+ * write).
  *
  * "host" is this machine: cores that the process may use, memory within the control group's limit, as many devices as
  * cores. Any number of ranks may be asked of a host; devices_per_node is what a tuner tries. */
@@ -21,16 +22,17 @@ typedef struct tws_link {
 
 typedef struct tws_cluster {
   char name[64];
-  char profile[256];      /* hardware profile: a built-in name or a path (relative to the cluster file) */
+  char profile[256]; /* hardware profile: a built-in name or a path (relative to the cluster file) */
   int nodes, devices_per_node;
   int cores_per_node;
   double host_memory_bytes;   /* per node */
   double host_bandwidth;      /* bytes/s of a node's memory */
   double device_memory_bytes; /* 0: the profile's */
-  tws_link intra;         /* one device's NVLink (or shared memory) port */
-  tws_link inter;         /* one NIC */
+  tws_link intra;             /* one device's NVLink (or shared memory) port */
+  tws_link inter;             /* one NIC */
   int nics_per_node;
-  tws_link host_link;     /* PCIe of one device */
+  tws_link host_link;           /* PCIe of one device */
+  int devices_per_host_link;    /* behind one switch, which share it */
   double disk_read, disk_write; /* bytes/s per node, 0: no disk */
 } tws_cluster;
 

@@ -31,6 +31,7 @@ typedef struct tws_zero_config {
   int64_t prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
   int64_t max_live_parameters, max_reuse_distance, sub_group_size;
   int offload_optimizer, offload_param; /* 0 none, 1 cpu, 2 nvme */
+  int offload_optimizer_pinned;         /* offload_optimizer.pin_memory: page-locked */
 } tws_zero_config;
 
 typedef struct tws_config {

@@ -593,6 +593,9 @@ static const char *idle_reason(const tws_config *c, const char *path) {
        "parameters are offloaded at stage 3 alone"},
       {"zero_optimization.offload_optimizer.device", c->zero.offload_optimizer && c->zero.stage == 0,
        "the optimizer is offloaded at stages 1 to 3"},
+      {"zero_optimization.offload_optimizer.pin_memory",
+       !c->zero.offload_optimizer_pinned && !(c->zero.offload_optimizer && c->zero.stage > 0),
+       "the optimizer is not offloaded"},
       {"twinspeed.axis_order", alone && strcmp(tws_axis_order_text(&c->axis_order, order), TWS_AXIS_ORDER_DEFAULT) != 0,
        "all ranks are data-parallel"},
   };

@@ -142,8 +142,8 @@ static tws_code check_loss_scale(const rules *r) {
   if (is_on(r, "fp16.fp16_master_weights_and_grads"))
     return REFUSE(r, "fp16.fp16_master_weights_and_grads", TWS_UNSUPPORTED,
                   "leave it out; bf16 has bf16_master_weights_and_grads",
-                  "DeepSpeed keeps master weights in half precision only where the CPU updates them, and Twinspeed "
-                  "does not offload yet");
+                  "DeepSpeed keeps master weights in half precision only where the CPU updates them, and Twinspeed's "
+                  "are in float32 there too");
   if (c->accumulation_dtype == TWS_BF16)
     return REFUSE(r, "data_types.grad_accum_dtype", TWS_UNSUPPORTED, "use fp16 or fp32",
                   "gradients of fp16 training do not add up in bf16");
@@ -247,12 +247,13 @@ static tws_code check_offload(const rules *r) {
   }
   /* At stages that have no use for them these sections do nothing, in DeepSpeed neither: a warning says so. */
   const int optimizer = z->stage > 0 ? z->offload_optimizer : 0, parameters = z->stage == 3 ? z->offload_param : 0;
-  if (optimizer || parameters)
-    return REFUSE(
-        r, optimizer ? "zero_optimization.offload_optimizer.device" : "zero_optimization.offload_param.device",
-        TWS_UNSUPPORTED, "set the device to \"none\"; estimate --zero2 and --zero3 answer for offload by formula",
-        "zero_optimization.%s to %s is not supported yet", optimizer ? "offload_optimizer" : "offload_param",
-        device[optimizer ? optimizer : parameters]);
+  if (optimizer > 1)
+    return REFUSE(r, "zero_optimization.offload_optimizer.device", TWS_UNSUPPORTED, "set the device to \"cpu\"",
+                  "zero_optimization.offload_optimizer to nvme is not supported yet");
+  if (parameters)
+    return REFUSE(r, "zero_optimization.offload_param.device", TWS_UNSUPPORTED,
+                  "set the device to \"none\"; estimate --zero3 answers for it by formula",
+                  "zero_optimization.offload_param to %s is not supported yet", device[parameters]);
   return TWS_OK;
 }
 

@@ -19,7 +19,8 @@ static double host_bandwidth(const tws_plan *plan, const tws_machine *machine) {
   return machine->cluster->host_bandwidth / ranks_per_node(plan, machine);
 }
 
-/* Between tiers: over the device's link to its host, or from and to the node's disk. */
+/* Between tiers: over the device's link to its host, which those behind one switch share, or from and to the node's
+ * disk. What is not page-locked goes through a buffer of the driver that is: one more copy in the host's memory. */
 static double copy_seconds(const tws_plan *plan, const tws_work *work, const tws_machine *machine) {
   const tws_cluster *c = machine->cluster;
   const int from = work->tiers / TWS_TIER_COUNT, to = work->tiers % TWS_TIER_COUNT;
@@ -29,7 +30,10 @@ static double copy_seconds(const tws_plan *plan, const tws_work *work, const tws
     return rate > 0 ? bytes * ranks_per_node(plan, machine) / rate : INFINITY;
   }
   if (from != TWS_TIER_DEVICE && to != TWS_TIER_DEVICE) return 2 * bytes / host_bandwidth(plan, machine);
-  return c->host_link.latency_s + bytes / c->host_link.bandwidth;
+  const int sharers = c->devices_per_host_link < ranks_per_node(plan, machine) ? c->devices_per_host_link
+                                                                               : ranks_per_node(plan, machine);
+  const double pageable = from == TWS_TIER_HOST || to == TWS_TIER_HOST ? 2 * bytes / host_bandwidth(plan, machine) : 0;
+  return c->host_link.latency_s + bytes * (sharers > 1 ? sharers : 1) / c->host_link.bandwidth + pageable;
 }
 
 static int is_launched(const tws_work *work) {

@@ -114,6 +114,16 @@ static void choose_threads(tws_job *job) {
   if (job->threads < 1) job->threads = 1;
 }
 
+/* What the host does beside a device takes time, which the cluster has to say. */
+static tws_code check_offload(const tws_job *job, tws_error *err) {
+  const tws_cluster *c = &job->cluster;
+  const int links = c->host_link.bandwidth > 0 && c->host_bandwidth > 0;
+  if (!job->config->zero.offload_optimizer || job->backend == TWS_BACKEND_HOST || links) return TWS_OK;
+  return tws_fail(err, TWS_INVALID,
+                  "give \"host_link\": {\"bandwidth\": ..., \"latency_s\": ...} and \"host_bandwidth\" in its file",
+                  "the optimizer is offloaded, and cluster %s says not how fast its host's memory is reached", c->name);
+}
+
 /* The number of ranks is known: everything else follows. */
 static tws_code settle_job(tws_job *job, tws_error *err) {
   job->mapping = tws_machine_mapping(&job->machine, job->ranks);
@@ -125,6 +135,7 @@ static tws_code settle_job(tws_job *job, tws_error *err) {
   tws_auto_context context = {.hidden_size = job->network->hidden};
   if (!job->config->sequence_length) job->config->sequence_length = job->network->positions;
   TWS_TRY(tws_config_resolve(job->config, job->ranks, &context, err));
+  TWS_TRY(check_offload(job, err));
   return tws_plan_topology(job->config, job->ranks, &job->topology, err);
 }
 
@@ -194,6 +205,7 @@ static tws_code fill_derived(tws_job *base, const tws_variant *variant, tws_job 
   use_machine(job, base->profile);
   TWS_TRY(tws_variant_config(base->config, base->network, variant, &job->config, err));
   TWS_TRY(find_network(base, job->config, &job->network, err));
+  TWS_TRY(check_offload(job, err));
   job->ranks = variant->ranks;
   job->mapping = tws_machine_mapping(&job->machine, job->ranks);
   job->threads = variant->threads > 0 ? variant->threads : 1;
@@ -221,6 +233,10 @@ int tws_job_stage_rank(const tws_job *job, int stage) {
 }
 
 tws_code tws_job_representatives(const tws_job *job, int every_up_to, tws_rank_set *out, tws_error *err) {
+  /* At stages 1 and 2 ranks copy their gradients out at different times, and wait for each other. */
+  enum { FEW = 16 };
+  const tws_zero_config *z = &job->config->zero;
+  if (z->offload_optimizer && (z->stage == 1 || z->stage == 2) && every_up_to < FEW) every_up_to = FEW;
   if (job->ranks <= every_up_to) return tws_every_rank(job->ranks, out, err);
   return tws_representatives(&job->topology, &job->mapping, job->config->zero.stage, out, err);
 }

@@ -9,6 +9,7 @@
  *   zero.c       where parameters and gradients live and move, by ZeRO stage
  *   dropout.c    where random bits of dropout come from
  *   running.c    running statistics of modules
+ *   offload.c    what lives on the host and is done there
  *   optimizer.c  the step: norm, clipping, the update, gathering of updated parameters; the end of an evaluation
  *   pipeline.c   which modules a stage runs, micro-batches in what order, messages between stages
  *   build.c      puts them together */
@@ -94,6 +95,16 @@ static inline uint64_t tws_zero_kept_first(const tws_zero *z, const tws_zero_cla
   return c->stored + (z->stage == 1 || z->stage == 2 ? c->partition * (uint64_t)c->index : 0);
 }
 
+/* What the step works with, and where. */
+typedef struct tws_offload {
+  int optimizer;                      /* the host does the step */
+  int early;                          /* gradients leave the device while backward runs */
+  tws_tier tier;                      /* of what is offloaded */
+  tws_stream stream;                  /* of the step */
+  uint32_t gradients, hyper, metrics; /* that the step reads */
+  tws_operand from, to;               /* updated weights that wait to be copied in; to.count 0: none */
+} tws_offload;
+
 /* Consecutive modules that one stage runs together: the whole network without a pipeline. */
 typedef struct tws_chunk {
   uint32_t first, end;          /* modules */
@@ -131,6 +142,7 @@ typedef struct tws_lower {
   tws_arena *scratch;
   tws_builder b;
   tws_zero zero;
+  tws_offload offload;
   tws_chunk *chunks; /* of this stage */
   int chunk_count;
   tws_pipeline_shape shape;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "models/operator.h"
+#include "plan/offload.h"
 #include "plan/zero.h"
 #include "plan/zero_partition.h"
 
@@ -54,9 +55,11 @@ static int copies_of(const tws_lower *l, uint32_t param) {
 static void add_squares(tws_lower *l, int copies, uint64_t first, uint64_t count) {
   tws_work work = tws_kernel_work(TWS_KERNEL_SQUARED_NORM, l->config->accumulation_dtype, 0);
   work.d[0] = (int64_t)count;
+  const int host = tws_offload_is_on_host(l, l->b.plan->gradients);
   tws_operand norm[2] = {tws_read(l->b.plan->gradients, first, count),
-                         tws_update(l->b.plan->metrics, TWS_METRIC_SQUARES, 1)};
-  tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, &(tws_arguments){{1.0 / copies}}, norm, 2);
+                         tws_update(host ? l->offload.metrics : l->b.plan->metrics, TWS_METRIC_SQUARES, 1)};
+  tws_builder_compute_with(&l->b, host ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE, &work, &(tws_arguments){{1.0 / copies}},
+                           norm, 2);
 }
 
 /* ---- the update of what this rank keeps, in runs ---- */
@@ -115,7 +118,7 @@ static tws_work update_work(const tws_config *config, const run *r, int norms, t
 static int run_operands(tws_lower *l, const run *r, uint32_t access, tws_operand *operands) {
   tws_plan *plan = l->b.plan;
   const uint64_t state = r->of->kept + r->at - tws_zero_kept_first(&l->zero, r->of);
-  const uint64_t gradient = l->zero.flat_gradients ? r->at : state;
+  const int flat = l->zero.flat_gradients && l->offload.gradients == plan->gradients;
   const int master = plan->master != TWS_NONE;
   int n = 0;
   operands[n++] = (tws_operand){.buffer = master ? plan->master : plan->parameters,
@@ -125,9 +128,9 @@ static int run_operands(tws_lower *l, const run *r, uint32_t access, tws_operand
   for (int i = 0; i < plan->optimizer_states; i++)
     operands[n++] =
         (tws_operand){.buffer = plan->optimizer_state[i], .access = access, .offset = state, .count = r->count};
-  operands[n++] = tws_read(plan->gradients, gradient, r->count);
-  operands[n++] = tws_all(&l->b, plan->hyper, TWS_READ);
-  operands[n++] = tws_all(&l->b, plan->metrics, TWS_READ);
+  operands[n++] = tws_read(l->offload.gradients, flat ? r->at : state, r->count);
+  operands[n++] = tws_all(&l->b, l->offload.hyper, TWS_READ);
+  operands[n++] = tws_all(&l->b, l->offload.metrics, TWS_READ);
   return n;
 }
 
@@ -138,8 +141,12 @@ static void update(tws_lower *l, const run *r, uint32_t norms) {
   const tws_work work = update_work(l->config, r, 0, &arguments);
   int n = run_operands(l, r, TWS_READ_WRITE, operands);
   if (norms != TWS_NONE) operands[n++] = tws_read(norms, r->norms, 2);
-  if (plan->master != TWS_NONE) operands[n++] = tws_write(plan->parameters, r->at, r->count);
-  tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, is_stochastic(l->config) ? &arguments : NULL, operands, n);
+  const tws_operand weights = tws_write(plan->parameters, r->at, r->count);
+  tws_operand updated = operands[0];
+  if (plan->master != TWS_NONE && plan->buffers[plan->master].dtype != l->config->dtype)
+    operands[n++] = updated = tws_offload_weights(l, weights);
+  tws_builder_compute_with(&l->b, l->offload.stream, &work, is_stochastic(l->config) ? &arguments : NULL, operands, n);
+  tws_offload_updated(l, updated, weights);
 }
 
 /* Tensor-parallel ranks that have copies of a parameter each count their share of it. */
@@ -197,6 +204,7 @@ static int add_runs(tws_lower *l, const tws_zero_class *c, const int *group_of, 
   const tws_zero *z = &l->zero;
   const uint64_t begin = tws_zero_kept_first(z, c), end = begin + c->partition;
   const int by_tensor = tws_optimizer_of(l->config->optimizer)->by_tensor;
+  const uint64_t most = l->offload.optimizer ? (uint64_t)l->config->zero.sub_group_size : UINT64_MAX;
   run r = {.of = c, .at = begin};
   int group = 0;
   for (uint32_t i = c->first; i < c->end; i++) {
@@ -205,8 +213,8 @@ static int add_runs(tws_lower *l, const tws_zero_class *c, const int *group_of, 
     uint64_t from = start > begin ? start : begin, to = next < end ? next : end;
     if (from >= to) continue;
     int64_t element = first_element(l, p, before[p]) + (int64_t)(from - start);
-    int goes_on =
-        group_of[i] == group && !by_tensor && (!is_stochastic(l->config) || element == r.element + (int64_t)r.count);
+    int goes_on = group_of[i] == group && !by_tensor && r.count + (to - from) <= most &&
+                  (!is_stochastic(l->config) || element == r.element + (int64_t)r.count);
     if (!r.count || !goes_on) {
       if (r.count) runs[count++] = r;
       r = (run){.of = c, .at = from, .element = element, .param = p};
@@ -250,6 +258,7 @@ static void update_kept(tws_lower *l) {
     share_norms(l, norms, elements);
   }
   for (int i = 0; i < count; i++) update(l, &runs[i], norms);
+  tws_offload_end(l);
 }
 
 static void gather_parameters(tws_lower *l) {
@@ -278,9 +287,13 @@ void tws_lower_step(tws_lower *l) {
   l->b.module = TWS_NONE;
   tws_zero_pad_gradients(l);
   tws_exchange_partial_gradients(l);
+  tws_offload_rest_of_gradients(l);
+  tws_offload_squares_begin(l);
   tws_zero_kept_runs(l, copies_of, add_squares);
+  tws_offload_squares_end(l);
   share_metrics(l);
   clip(l);
+  tws_offload_scalars(l);
   update_kept(l);
   gather_parameters(l);
   tws_running_average(l);

@@ -17,6 +17,7 @@
 
 #include <string.h>
 
+#include "plan/offload.h"
 #include "plan/zero_partition.h"
 
 /* Elements on this rank: none of a parameter that only other pipeline stages use. */
@@ -145,7 +146,7 @@ static void order_params(tws_lower *l) {
 static uint32_t add_state(tws_lower *l, const char *name, tws_category category, tws_dtype dtype, uint64_t elements,
                           tws_elements role, tws_initial initial) {
   const tws_state_entry entry = {.name = name,
-                                 .tier = TWS_TIER_DEVICE,
+                                 .tier = (uint8_t)(role == TWS_ELEMENTS_OWNED ? l->offload.tier : TWS_TIER_DEVICE),
                                  .dtype = (uint8_t)dtype,
                                  .category = (uint8_t)category,
                                  .role = (uint8_t)role,
@@ -162,9 +163,11 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
                                TWS_INITIAL_PARAMETER);
   tws_builder_pieces(&l->b, plan->parameters, pieces, count);
   tws_dtype moments = tws_config_bf16_moments(l->config) ? TWS_BF16 : TWS_F32;
-  if (l->config->dtype != TWS_F32 && !tws_config_bf16_masters(l->config)) {
+  /* What the host updates it has a copy of, whatever the type. */
+  const tws_dtype masters = tws_config_bf16_masters(l->config) ? TWS_BF16 : TWS_F32;
+  if (l->config->dtype != masters || l->offload.optimizer) {
     plan->master =
-        add_state(l, "master weights", TWS_CATEGORY_MASTER, TWS_F32, owned, TWS_ELEMENTS_OWNED, TWS_INITIAL_PARAMETER);
+        add_state(l, "master weights", TWS_CATEGORY_MASTER, masters, owned, TWS_ELEMENTS_OWNED, TWS_INITIAL_PARAMETER);
   }
   plan->optimizer_states = optimizer->states;
   for (int i = 0; i < optimizer->states; i++)
@@ -199,6 +202,7 @@ static void lay_out(tws_lower *l, const uint64_t *sizes, uint64_t *starts) {
     make_gradients(l, stored, starts, count);
   else
     make_gradients(l, kept, NULL, 0);
+  if (!l->evaluates) tws_offload_gradients(l, kept);
 }
 
 static void begin_flat(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
@@ -463,6 +467,10 @@ static void keep_reduced(tws_lower *l, tws_operand from, uint64_t offset) {
   tws_plan *plan = l->b.plan;
   tws_dtype source = (tws_dtype)plan->buffers[from.buffer].dtype, target = l->config->accumulation_dtype;
   from.access = TWS_READ;
+  if (tws_offload_copies_buckets(l)) {
+    tws_offload_keep(l, from, offset, l->b.micro_batch > 0 && !l->zero.flat_gradients);
+    return;
+  }
   if (l->b.micro_batch == 0 && source == target) {
     tws_builder_copy(&l->b, l->reduce_stream, from, tws_write(plan->gradients, offset, from.count));
     return;
@@ -502,8 +510,8 @@ static void flush_flat_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *ran
     ranges[i] = z->flat_gradients ? tws_update(l->b.plan->gradients, z->flat_offset[p], numel(l, p))
                                   : tws_update(bucket->buffer, z->slot[p], numel(l, p));
   }
-  reduce_ranges(l, c, ranges, flat, (int)bucket->count, dtype);
-  if (z->flat_gradients) return;
+  if (z->ranks > 1) reduce_ranges(l, c, ranges, flat, (int)bucket->count, dtype);
+  if (z->flat_gradients && !tws_offload_copies_buckets(l)) return;
   uint64_t begin = c->partition * (uint64_t)c->index, end = begin + c->partition;
   int n = 0;
   for (uint32_t i = 0; i < bucket->count; i++) {
@@ -521,7 +529,7 @@ static void flush_sharded_bucket(tws_lower *l, tws_bucket *bucket, tws_operand *
   const tws_zero_class *c = &z->classes[bucket->zero_class];
   const uint32_t *params = z->bucket_params + bucket->first;
   tws_dtype dtype = z->grad_dtype;
-  int direct = l->b.micro_batch == 0 && dtype == l->config->accumulation_dtype;
+  int direct = l->b.micro_batch == 0 && dtype == l->config->accumulation_dtype && !tws_offload_copies_buckets(l);
   uint64_t parts = 0;
   for (uint32_t i = 0; i < bucket->count; i++) parts += (uint64_t)z->part[params[i]];
   if (!l->config->zero.reduce_scatter) { /* all-reduce the whole, keep one part of each */
@@ -559,6 +567,7 @@ static void flush_bucket(tws_lower *l, tws_bucket *bucket) {
   if (l->b.failed != TWS_OK) return;
   /* From the first bucket on, also on ranks that keep nothing of it: so that all replicas need the same memory. */
   tws_builder_begin(&l->b, l->b.plan->gradients);
+  tws_builder_begin(&l->b, l->offload.gradients);
   uint32_t module = l->b.module;
   l->b.module = TWS_NONE;
   tws_operand *operands = tws_calloc(2 * (size_t)bucket->count + 1, sizeof *operands);
@@ -581,7 +590,8 @@ static void fill_zero(tws_lower *l, uint32_t buffer, uint64_t offset, uint64_t c
   tws_work work = tws_kernel_work(TWS_KERNEL_FILL, (tws_dtype)l->b.plan->buffers[buffer].dtype, 0);
   work.d[0] = (int64_t)count;
   tws_operand operand = tws_write(buffer, offset, count);
-  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, &operand, 1);
+  tws_builder_compute(&l->b, tws_offload_is_on_host(l, buffer) ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE, &work, &operand,
+                      1);
 }
 
 /* ---- the interface to the other passes ---- */
@@ -589,7 +599,7 @@ static void fill_zero(tws_lower *l, uint32_t buffer, uint64_t offset, uint64_t c
 /* Whether this micro-batch's backward pass reduces gradients while it runs. */
 static int reduces_now(const tws_lower *l) {
   const tws_zero *z = &l->zero;
-  if (z->ranks == 1 || z->stage == 0) return 0;
+  if (z->stage == 0 || (z->ranks == 1 && z->flat_gradients)) return 0;
   if (z->stage >= 2) return 1;
   return l->overlap && l->b.micro_batch + 1u == (uint32_t)l->accumulation;
 }
@@ -597,7 +607,8 @@ static int reduces_now(const tws_lower *l) {
 tws_code tws_zero_begin(tws_lower *l) {
   tws_zero *z = &l->zero;
   uint32_t n = l->network->param_count;
-  z->flat_gradients = z->stage <= 1 || z->ranks == 1;
+  tws_offload_begin(l);
+  z->flat_gradients = z->stage <= 1 || (z->ranks == 1 && !tws_offload_copies_buckets(l));
   z->grad_dtype = z->flat_gradients ? l->config->accumulation_dtype : l->config->dtype;
   z->flat_offset = scratch(l, n, sizeof *z->flat_offset);
   z->order = scratch(l, n, sizeof *z->order);
@@ -620,7 +631,8 @@ tws_code tws_zero_begin(tws_lower *l) {
   } else {
     begin_flat(l, sizes, starts);
   }
-  if (l->b.failed == TWS_OK && z->ranks > 1 && z->stage > 0 && !l->evaluates) make_buckets(l);
+  const int buckets = z->stage > 0 && (z->ranks > 1 || !z->flat_gradients);
+  if (l->b.failed == TWS_OK && buckets && !l->evaluates) make_buckets(l);
   if (l->b.failed == TWS_OK && z->stage == 3) make_schedule(l);
   return l->b.failed;
 }

@@ -92,6 +92,22 @@ static tws_code find_state(tws_executor *x, program *p, tws_error *err) {
   return allocate(x, &x->states[at], err);
 }
 
+/* Before anything is taken. Arenas never grow and no operand leaves them, so what keeps to it here always does. */
+static tws_code check_device_limit(const tws_executor *x, tws_error *err) {
+  uint64_t bytes = x->shared.bytes[TWS_TIER_DEVICE];
+  char need[32], have[32];
+  for (int i = 0; i < x->setup.program_count; i++) {
+    const tws_state *state = x->setup.programs[i]->state;
+    int seen = 0;
+    for (int k = 0; k < i; k++) seen |= x->setup.programs[k]->state == state;
+    if (state && !seen) bytes += state->arena_bytes[TWS_TIER_DEVICE];
+  }
+  if (!x->setup.device_limit || bytes <= x->setup.device_limit) return TWS_OK;
+  return tws_fail(err, TWS_MEMORY, "use a smaller micro batch, a higher ZeRO stage, or offload the optimizer",
+                  "the device arenas need %s, and %s are allowed", tws_format_bytes((double)bytes, need, sizeof need),
+                  tws_format_bytes((double)x->setup.device_limit, have, sizeof have));
+}
+
 static tws_code allocate_all(tws_executor *x, tws_error *err) {
   const int count = x->setup.program_count;
   x->programs = tws_arena_alloc(x->arena, (size_t)count, sizeof *x->programs);
@@ -103,6 +119,7 @@ static tws_code allocate_all(tws_executor *x, tws_error *err) {
     for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
       if (plan->arena_bytes[tier] > x->shared.bytes[tier]) x->shared.bytes[tier] = plan->arena_bytes[tier];
   }
+  TWS_TRY(check_device_limit(x, err));
   TWS_TRY(allocate(x, &x->shared, err));
   for (int i = 0; i < count; i++) TWS_TRY(find_state(x, &x->programs[i], err));
   return TWS_OK;

@@ -27,6 +27,7 @@ typedef struct tws_executor_setup {
   tws_comm *comm;
   char *activity; /* see tws_train_options, or NULL */
   size_t activity_bytes;
+  uint64_t device_limit; /* bytes that the device tier's arenas may take; 0: what there is */
 } tws_executor_setup;
 
 /* TWS_MEMORY: the arena of a tier cannot be had; TWS_UNSUPPORTED: the backend has no such kernel; TWS_INTERNAL: a

@@ -102,6 +102,7 @@ typedef struct tws_train_options {
   const tws_fingerprint *fingerprint; /* goes into trace and summary; NULL: none */
   const char *result_path;            /* JSON summary written by rank 0 at the end, or NULL */
   double deadline_s;                  /* a step longer than this is a hang; 0: none */
+  uint64_t device_limit;              /* bytes that a rank's device tier may take; 0: what there is */
   int quiet;
   char *activity; /* where this rank says what it is doing (zero-terminated), or NULL */
   size_t activity_bytes;

@@ -88,7 +88,8 @@ static tws_code make_executor(tws_training *t, tws_error *err) {
                               .comm_ops = t->cuda ? t->cuda->comm_ops : tws_mpi_comm_ops(),
                               .comm = t->cuda ? t->device_comm : t->comm,
                               .activity = o->activity,
-                              .activity_bytes = o->activity_bytes};
+                              .activity_bytes = o->activity_bytes,
+                              .device_limit = o->device_limit};
   TWS_TRY(tws_executor_create(&setup, &t->executor, err));
   if (o->deadline_s <= 0.0) return TWS_OK;
   tws_watchdog_setup watch = {.deadline_s = o->deadline_s,

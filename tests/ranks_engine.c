@@ -408,6 +408,7 @@ static void run_job(char *line, FILE *out) {
                                .resume = resume,
                                .tag = tag,
                                .deadline_s = 120.0,
+                               .device_limit = getenv("DEVICE_LIMIT") ? (uint64_t)atoll(getenv("DEVICE_LIMIT")) : 0,
                                .on_step = keep};
   for (int i = 0; i < 64; i++) losses[i] = norms[i] = evaluations[i] = NAN; /* of steps before a checkpoint there are none */
   if (rank == 0) verify_plans(name, network, config);

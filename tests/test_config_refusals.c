@@ -141,6 +141,9 @@ START_TEST(what_deepspeed_takes) {
       "\"zero_optimization\": {\"stage\": 1, \"offload_param\": {\"device\": \"cpu\"}}",
       "\"zero_optimization\": {\"stage\": 0, \"offload_optimizer\": {\"device\": \"cpu\"}}",
       "\"zero_optimization\": {\"offload_optimizer\": null}",
+      "\"zero_optimization\": {\"stage\": 2, \"cpu_offload\": true, \"cpu_offload_use_pin_memory\": true}",
+      "\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": false, "
+      "\"buffer_count\": 5, \"fast_init\": true, \"pipeline_read\": true, \"pipeline_write\": true, \"ratio\": 0.3}}",
       "\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"none\", \"pin_memory\": \"true\"}}",
       "\"zero_optimization\": {\"offload_optimizer\": {\"buffer_count\": \"4\"}}",
       "\"zero_optimization\": true",
@@ -217,10 +220,10 @@ START_TEST(all_refusals_at_once) {
     ck_assert_msg(strstr(err.message, says[i]) != NULL, "no %s in %s", says[i], err.message);
   ck_assert_int_eq(
       resolve("{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Adagrad\"}, \"zero_optimization\": "
-              "{\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}}, \"pipeline\": {\"stages\": 2}}",
+              "{\"stage\": 2, \"offload_optimizer\": {\"device\": \"nvme\"}}, \"pipeline\": {\"stages\": 2}}",
               2, 0, &c),
       TWS_UNSUPPORTED);
-  ck_assert_msg(strstr(err.message, "offload_optimizer to cpu") && strstr(err.message, "\"Adagrad\"") &&
+  ck_assert_msg(strstr(err.message, "offload_optimizer to nvme") && strstr(err.message, "\"Adagrad\"") &&
                     strstr(err.message, "pipeline parallelism"),
                 "%s", err.message);
   char text[8192] = "{\"twinspeed\": {\"unknown\": 0";
@@ -269,12 +272,12 @@ START_TEST(contradictions) {
       {"{" B "\"zero_optimization\": {\"stage\": 2, \"allgather_bucket_size\": 501}}", TWS_INVALID, "even", ""},
       {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}}}",
        TWS_INVALID, "ratio", ""},
-      {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}}}", TWS_UNSUPPORTED,
-       "ds.json:1:81: zero_optimization.offload_optimizer to cpu", "none"},
+      {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"nvme\"}}}", TWS_UNSUPPORTED,
+       "ds.json:1:81: zero_optimization.offload_optimizer to nvme", "cpu"},
       {"{" B "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\"}}}", TWS_UNSUPPORTED,
        "offload_param to nvme", "none"},
-      {"{" B "\"zero_optimization\": {\"stage\": 2, \"cpu_offload\": true}}", TWS_UNSUPPORTED,
-       "offload_optimizer to cpu", ""},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"cpu_offload_param\": true}}", TWS_UNSUPPORTED,
+       "offload_param to cpu", ""},
       {"{" B "\"zero_optimization\": {\"stage\": 2, \"zenflow\": {\"offload\": true}}}", TWS_INVALID,
        "zenflow needs offload_optimizer", ""},
       {"{" B "\"zero_optimization\": {\"legacy_stage1\": true}}", TWS_INVALID, "no longer exists", ""},

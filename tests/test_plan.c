@@ -151,6 +151,8 @@ static tws_config random_config(uint64_t seed, int64_t params) {
   c.zero.max_live_parameters = 1 + (int64_t)draw(seed, 11, (uint64_t)params);
   c.zero.max_reuse_distance = (int64_t)draw(seed, 12, (uint64_t)params);
   c.zero.sub_group_size = 1 + (int64_t)draw(seed, 13, (uint64_t)params);
+  c.zero.offload_optimizer = draw(seed, 21, 3) == 0;
+  c.zero.offload_optimizer_pinned = (int)draw(seed, 22, 2);
   c.dtype = (const tws_dtype[]){TWS_F32, TWS_BF16, TWS_F16}[draw(seed, 14, 3)];
   c.accumulation_dtype = draw(seed, 15, 2) ? TWS_F32 : c.dtype;
   c.bf16_masters = c.dtype == TWS_BF16 && c.accumulation_dtype == TWS_BF16 && c.zero.stage > 0;

@@ -1,6 +1,7 @@
 /* The optimizer's step and what precedes it: gradient norm and clipping. */
 #include "base/philox.h"
 #include "models/operator.h"
+#include "plan/plan.h"
 #include "real/host/kernels/kernels.h"
 
 enum { MAX_THREADS = 256 };
@@ -260,9 +261,27 @@ static float tensor_scale(const tws_host_call *call, const update_constants *c, 
   return (float)(c->step / (double)c->inverse_root_bias2 * ratio);
 }
 
+static void put_weights_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  const int last = call->count - 1;
+  const host_range r = share(call->work->d[0], 64, thread, threads);
+  FOR_TYPE(call->dtype[last], P, EACH_VECTOR(i, n, r.begin, r.end, {
+             v_put(P, call->operand[last], i, v_get(TWS_F32, call->operand[0], i, n), n);
+           }));
+}
+
+/* What was not updated: the 16-bit weights are there already, unless they are on their way to a device. */
+static void put_weights(const tws_host_call *call, int copy_at) {
+  if (call->work->place == TWS_PLACE_HOST && call->count > copy_at)
+    run_parallel(call, 6.0 * (double)call->work->d[0], put_weights_task, (void *)(uintptr_t)call);
+}
+
 static tws_code run_update(const tws_host_call *call, int states, int norms, tws_host_task task) {
   const double *metrics = call->operand[states + 3];
-  if (metrics[TWS_METRIC_CLIP] == 0) return TWS_OK; /* the gradients are not finite: nothing may change */
+  if (metrics[TWS_METRIC_CLIP] == 0) { /* the gradients are not finite: nothing may change */
+    put_weights(call, states + 4 + norms);
+    return TWS_OK;
+  }
   update_job job = {call, constants_of(call, states)};
   if (norms) job.constants.scale = tensor_scale(call, &job.constants, call->operand[states + 4]);
   run_parallel(call, tws_work_bytes(call->work), task, &job);

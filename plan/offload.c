@@ -1,0 +1,150 @@
+/* What lives on the host and is done there (Ren et al. 2021, "ZeRO-Offload").
+ *
+ * With offload_optimizer masters and the optimizer's states are in the host's memory, and its cores do the step:
+ *
+ *   gradients   the part that a rank keeps is copied out as soon as its bucket is reduced, and micro-batches are added
+ *               up on the host. Stage 1 adds them up on the device and copies out the last micro-batch's buckets.
+ *               Where other ranks still have to add to them at the end of the step (tensor parallelism, tied weights of
+ *               a pipeline) they stay on the device until then
+ *   the norm    where the gradients are; its sum over ranks and clipping on the device, whose scalars then go to the
+ *               host
+ *   weights     updated in runs (sub-groups); while one is updated the one before is copied in
+ *
+ * Differences from DeepSpeed 0.19, on purpose: at stages 1 and 2 too sub_group_size says how much is updated at once,
+ * and bf16 masters stay bf16 on the host. */
+#include "plan/offload.h"
+
+#include "plan/zero.h"
+
+static int adds_later(const tws_lower *l) {
+  const tws_position *p = &l->b.plan->position;
+  return p->ranks[TWS_AXIS_MODEL] > 1 || p->ranks[TWS_AXIS_PIPE] > 1;
+}
+
+void tws_offload_begin(tws_lower *l) {
+  tws_offload *o = &l->offload;
+  const tws_plan *plan = l->b.plan;
+  o->optimizer = l->config->zero.offload_optimizer && l->zero.stage > 0;
+  o->tier = !o->optimizer                              ? TWS_TIER_DEVICE
+            : l->config->zero.offload_optimizer_pinned ? TWS_TIER_PINNED
+                                                       : TWS_TIER_HOST;
+  o->early = o->optimizer && !adds_later(l);
+  o->stream = o->optimizer ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE;
+  o->hyper = plan->hyper;
+  o->metrics = plan->metrics;
+  o->gradients = TWS_NONE;
+}
+
+uint32_t tws_offload_buffer(tws_lower *l, const char *name, tws_category category, tws_dtype dtype, uint64_t elements) {
+  const uint32_t buffer = tws_builder_buffer(&l->b, name, category, dtype, elements, TWS_LIFETIME_OPS);
+  if (l->b.failed == TWS_OK) l->b.plan->buffers[buffer].tier = (uint8_t)l->offload.tier;
+  return buffer;
+}
+
+int tws_offload_is_on_host(const tws_lower *l, uint32_t buffer) {
+  return l->b.failed == TWS_OK && l->b.plan->buffers[buffer].tier != TWS_TIER_DEVICE;
+}
+
+/* `kept`: elements that this rank updates. */
+void tws_offload_gradients(tws_lower *l, uint64_t kept) {
+  tws_offload *o = &l->offload;
+  tws_plan *plan = l->b.plan;
+  o->gradients = plan->gradients;
+  if (!o->optimizer || l->b.failed != TWS_OK) return;
+  if (o->early && !l->zero.flat_gradients)
+    plan->buffers[plan->gradients].tier = (uint8_t)o->tier;
+  else
+    o->gradients = tws_offload_buffer(l, "host gradients", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype, kept);
+}
+
+int tws_offload_copies_buckets(const tws_lower *l) {
+  return l->offload.early;
+}
+
+void tws_offload_keep(tws_lower *l, tws_operand from, uint64_t offset, int add) {
+  const uint32_t gradients = l->offload.gradients;
+  const tws_dtype source = (tws_dtype)l->b.plan->buffers[from.buffer].dtype, target = l->config->accumulation_dtype;
+  from.access = TWS_READ;
+  if (!add && source == target) {
+    tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, from, tws_write(gradients, offset, from.count));
+    return;
+  }
+  const uint32_t arrived = tws_offload_buffer(l, "arriving gradients", TWS_CATEGORY_BUCKET, source, from.count);
+  tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, from, tws_write(arrived, 0, from.count));
+  tws_work work = tws_kernel_work(add ? TWS_KERNEL_ACCUMULATE : TWS_KERNEL_CAST, source, 0);
+  work.dtype2 = (uint8_t)target;
+  work.d[0] = (int64_t)from.count;
+  const tws_operand operands[2] = {tws_read(arrived, 0, from.count), add ? tws_update(gradients, offset, from.count)
+                                                                         : tws_write(gradients, offset, from.count)};
+  tws_builder_compute(&l->b, TWS_STREAM_HOST, &work, operands, 2);
+}
+
+/* What no bucket brought: all that the rank keeps, with its padding; or the padding alone. */
+void tws_offload_rest_of_gradients(tws_lower *l) {
+  const tws_zero *z = &l->zero;
+  tws_plan *plan = l->b.plan;
+  if (!l->offload.optimizer || l->offload.gradients == plan->gradients) return;
+  for (uint32_t k = 0; k < z->class_count; k++) {
+    const tws_zero_class *c = &z->classes[k];
+    const uint64_t first = tws_zero_kept_first(z, c);
+    uint64_t from = 0;
+    if (z->bucket_count > 0 && tws_offload_copies_buckets(l)) /* of a rank beyond the last parameter all is padding */
+      from = first - c->stored < c->total ? c->total - (first - c->stored) : 0;
+    if (from >= c->partition) continue;
+    const uint64_t at = z->flat_gradients ? first : c->kept, count = c->partition - from;
+    tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, tws_read(plan->gradients, at + from, count),
+                     tws_write(l->offload.gradients, c->kept + from, count));
+  }
+}
+
+static void copy_scalars(tws_lower *l, tws_stream stream, uint32_t from, uint32_t to, uint64_t first, uint64_t count) {
+  tws_builder_copy(&l->b, stream, tws_read(from, first, count), tws_write(to, first, count));
+}
+
+void tws_offload_squares_begin(tws_lower *l) {
+  tws_offload *o = &l->offload;
+  const tws_plan *plan = l->b.plan;
+  if (!o->optimizer) return;
+  o->metrics = tws_offload_buffer(l, "host metrics", TWS_CATEGORY_INPUT, TWS_F64, TWS_METRIC_COUNT);
+  o->hyper = tws_offload_buffer(l, "host hyperparameters", TWS_CATEGORY_INPUT, TWS_F32, TWS_HYPER_COUNT);
+  if (tws_offload_is_on_host(l, plan->gradients))
+    copy_scalars(l, TWS_STREAM_COPY_OUT, plan->metrics, o->metrics, TWS_METRIC_SQUARES, 1);
+}
+
+void tws_offload_squares_end(tws_lower *l) {
+  const tws_plan *plan = l->b.plan;
+  if (l->offload.optimizer && tws_offload_is_on_host(l, plan->gradients))
+    copy_scalars(l, TWS_STREAM_COPY_IN, l->offload.metrics, plan->metrics, TWS_METRIC_SQUARES, 1);
+}
+
+void tws_offload_scalars(tws_lower *l) {
+  const tws_offload *o = &l->offload;
+  if (!o->optimizer) return;
+  copy_scalars(l, TWS_STREAM_COPY_OUT, l->b.plan->metrics, o->metrics, 0, TWS_METRIC_COUNT);
+  copy_scalars(l, TWS_STREAM_COPY_OUT, l->b.plan->hyper, o->hyper, 0, TWS_HYPER_COUNT);
+}
+
+tws_operand tws_offload_weights(tws_lower *l, tws_operand weights) {
+  if (!l->offload.optimizer) return weights;
+  const uint32_t buffer =
+      tws_offload_buffer(l, "updated weights", TWS_CATEGORY_BUCKET, l->config->dtype, weights.count);
+  return tws_write(buffer, 0, weights.count);
+}
+
+static void copy_in(tws_lower *l) {
+  tws_offload *o = &l->offload;
+  if (o->to.count) tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, o->from, o->to);
+  o->to.count = 0;
+}
+
+void tws_offload_updated(tws_lower *l, tws_operand from, tws_operand to) {
+  if (!l->offload.optimizer) return;
+  copy_in(l); /* of the run before: its memory is not free before this one's update has begun */
+  from.access = TWS_READ;
+  l->offload.from = from;
+  l->offload.to = to;
+}
+
+void tws_offload_end(tws_lower *l) {
+  if (l->offload.optimizer) copy_in(l);
+}

@@ -1,0 +1,29 @@
+/* What the passes ask of offloading. Without it nothing here emits an operation. Internal to plan/. */
+#ifndef TWS_PLAN_OFFLOAD_H
+#define TWS_PLAN_OFFLOAD_H
+
+#include "plan/lower.h"
+
+/* After groups and stages are known, before anything is laid out. */
+void tws_offload_begin(tws_lower *l);
+/* A buffer in the tier of what is offloaded. */
+uint32_t tws_offload_buffer(tws_lower *l, const char *name, tws_category category, tws_dtype dtype, uint64_t elements);
+int tws_offload_is_on_host(const tws_lower *l, uint32_t buffer);
+/* Says where gradients are kept, once the plan has its own; `kept`: elements that this rank updates. */
+void tws_offload_gradients(tws_lower *l, uint64_t kept);
+/* Whether reduced buckets are copied out one by one. */
+int tws_offload_copies_buckets(const tws_lower *l);
+/* Copies a reduced range of the device to the host's gradients from `offset` on, or adds it to them. */
+void tws_offload_keep(tws_lower *l, tws_operand from, uint64_t offset, int add);
+/* In the step: gradients that no bucket brought; before and after the sum of their squares; scalars for the update. */
+void tws_offload_rest_of_gradients(tws_lower *l);
+void tws_offload_squares_begin(tws_lower *l);
+void tws_offload_squares_end(tws_lower *l);
+void tws_offload_scalars(tws_lower *l);
+/* Where an update writes 16-bit weights that belong to `weights`. */
+tws_operand tws_offload_weights(tws_lower *l, tws_operand weights);
+/* The update of a run has been issued: `from` on the host is to be copied in. */
+void tws_offload_updated(tws_lower *l, tws_operand from, tws_operand to);
+void tws_offload_end(tws_lower *l);
+
+#endif

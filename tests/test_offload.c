@@ -1,0 +1,320 @@
+/* ctest: engine mpi */
+/* Optimizers on the host: what moves where, what it costs, and that training does not notice. */
+#include "config/cluster.h"
+#include "draw.h"
+#include "estimators/estimators.h"
+#include "job_seconds.h"
+#include "train.h"
+
+static tws_error err;
+
+/* ---- plans ---- */
+
+typedef struct job {
+  tws_network *network;
+  tws_config *config;
+  tws_plan *plans[8];
+  int ranks;
+} job;
+
+static job lower(const char *model, const char *text, int ranks) {
+  job j = {.ranks = ranks};
+  tws_json *json;
+  tws_plan_request request = {.backend = TWS_BACKEND_CUDA, .threads = 1};
+  ck_assert_msg(tws_json_parse(text, strlen(text), "job", &json, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_config_from_json(json, &j.config, &err) == TWS_OK, "%s", err.message);
+  tws_json_destroy(json);
+  ck_assert(tws_network_load(model, 1, &j.network, &err) == TWS_OK);
+  const tws_auto_context context = {.hidden_size = j.network->hidden};
+  ck_assert_msg(tws_config_resolve(j.config, ranks, &context, &err) == TWS_OK, "%s: %s", text, err.message);
+  ck_assert(tws_plan_topology(j.config, ranks, &request.topology, &err) == TWS_OK);
+  request.network = j.network;
+  request.config = j.config;
+  for (int r = 0; r < ranks; r++) {
+    request.rank = r;
+    ck_assert_msg(tws_plan_build(&request, &j.plans[r], &err) == TWS_OK, "%s: %s", text, err.message);
+    ck_assert_msg(tws_plan_verify(j.plans[r], &err) == TWS_OK, "%s: %s", text, err.message);
+  }
+  ck_assert_msg(tws_plans_verify((const tws_plan *const *)j.plans, ranks, &err) == TWS_OK, "%s: %s", text, err.message);
+  return j;
+}
+
+static void release(job *j) {
+  for (int r = 0; r < j->ranks; r++) tws_plan_destroy(j->plans[r]);
+  tws_config_destroy(j->config);
+  tws_network_destroy(j->network);
+}
+
+static int pick(uint64_t seed, uint64_t index, int n) {
+  return draw(seed, index, 0, n - 1);
+}
+
+/* One thing of each kind at random; *tier: where the optimizer has to be. Returns how many ranks. */
+static int draw_job(uint64_t seed, char *text, size_t size, tws_tier *tier, int *early) {
+  static const char *const precision[] = {
+      "", ",\"bf16\":{\"enabled\":true}", ",\"fp16\":{\"enabled\":true}",
+      ",\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true,\"bf16_optimizer_states\":true}",
+      ",\"bf16\":{\"enabled\":true},\"data_types\":{\"grad_accum_dtype\":\"fp32\"}"};
+  static const char *const optimizer[] = {"AdamW", "Lion"};
+  static const struct {
+    const char *text;
+    int ranks;
+  } axes[] = {{"", 1},
+              {",\"tensor_parallel\":{\"autotp_size\":2}", 2},
+              {",\"pipeline\":{\"stages\":2}", 2},
+              {",\"sequence_parallel_size\":2", 2}};
+  const int axis = pick(seed, 1, 2) ? 0 : pick(seed, 2, 4), replicas = 1 + pick(seed, 3, 4);
+  const int stage = axis == 2 ? 1 : 1 + pick(seed, 4, 3), pinned = pick(seed, 5, 2);
+  const int steps = 2 + pick(seed, 6, 2), kind = pick(seed, 7, 5);
+  const char *rule = optimizer[kind == 3 ? 0 : pick(seed, 8, 2)];
+  *tier = pinned ? TWS_TIER_PINNED : TWS_TIER_HOST;
+  *early = axis == 0 || axis == 3;
+  snprintf(text, size,
+           "{\"train_micro_batch_size_per_gpu\":2,\"gradient_accumulation_steps\":%d,\"gradient_clipping\":%d,"
+           "\"optimizer\":{\"type\":\"%s\",\"params\":{\"lr\":1e-3}},\"zero_optimization\":{\"stage\":%d,"
+           "\"overlap_comm\":%s,\"reduce_bucket_size\":%d,\"sub_group_size\":%d,\"reduce_scatter\":%s,"
+           "\"round_robin_gradients\":%s,\"stage3_param_persistence_threshold\":100,\"offload_optimizer\":{\"device\":"
+           "\"cpu\",\"pin_memory\":%s}}%s%s,\"twinspeed\":{\"sequence_length\":16}}",
+           steps, pick(seed, 9, 2), rule, stage, pick(seed, 10, 2) ? "true" : "false", 1 + pick(seed, 11, 60000),
+           1 + pick(seed, 12, 60000), pick(seed, 13, 3) ? "true" : "false", pick(seed, 14, 2) ? "true" : "false",
+           pinned ? "true" : "false", precision[kind], axes[axis].text);
+  return replicas * axes[axis].ranks;
+}
+
+/* Masters, states and updates are on the host and nowhere else; every element that the rank updates comes back once;
+ * gradients of stages 2 and 3 never wait on the device for the step. */
+static void check_places(const tws_plan *p, tws_tier tier, int early, const char *text) {
+  uint64_t back = 0, owned = p->buffers[p->optimizer_state[0]].elements;
+  for (uint32_t b = 0; b < p->buffer_count; b++) {
+    const tws_buffer *buffer = &p->buffers[b];
+    const int host = buffer->category == TWS_CATEGORY_MASTER || buffer->category == TWS_CATEGORY_MOMENT;
+    if (host) ck_assert_msg(buffer->tier == tier && buffer->elements == owned, "%s: %s", text, buffer->name);
+    if (buffer->tier == TWS_TIER_DEVICE && buffer->category == TWS_CATEGORY_GRADIENT)
+      ck_assert_msg(p->zero.stage == 1 || !early, "%s: %s", text, buffer->name);
+    ck_assert(buffer->tier == TWS_TIER_DEVICE || buffer->tier == tier);
+  }
+  for (uint32_t i = 0; i < p->op_count; i++) {
+    const tws_op *op = &p->ops[i];
+    const tws_operand *o = &p->operands[op->operand_first];
+    if (op->kind == TWS_OP_COPY && o[1].buffer == p->parameters) back += o[1].count;
+    if (op->kind == TWS_OP_COMPUTE && (o->buffer == p->master || op->stream == TWS_STREAM_HOST))
+      ck_assert_msg(op->place == TWS_PLACE_HOST && op->stream == TWS_STREAM_HOST, "%s: operation %u", text, i);
+    if (op->kind == TWS_OP_COLLECTIVE)
+      for (int k = 0; k < op->operand_count; k++) ck_assert(p->buffers[o[k].buffer].tier == TWS_TIER_DEVICE);
+  }
+  ck_assert_msg(back == owned, "%s: %llu elements come back of %llu", text, (unsigned long long)back,
+                (unsigned long long)owned);
+}
+
+START_TEST(random_jobs) {
+  int stages[4] = {0};
+  for (uint64_t seed = 1; seed <= (TWS_SANITIZED ? 40 : 160); seed++) {
+    char text[2048];
+    tws_tier tier;
+    int early;
+    const int ranks = draw_job(seed, text, sizeof text, &tier, &early);
+    job j = lower(seed & 1 ? "tiny-gpt2" : "tiny-llama", text, ranks);
+    for (int r = 0; r < ranks; r++) {
+      tws_ledger ledger;
+      check_places(j.plans[r], tier, early, text);
+      ck_assert(tws_ledger_read(j.plans[r], &ledger, &err) == TWS_OK);
+      for (int t = 0; t < TWS_TIER_COUNT; t++) {
+        ck_assert_uint_eq(ledger.tier[t].arena_bytes, tws_plan_bytes(j.plans[r], (tws_tier)t));
+        ck_assert_uint_ge(ledger.tier[t].arena_bytes, ledger.tier[t].live_bytes);
+      }
+      stages[j.plans[r]->zero.stage]++;
+    }
+    if (seed <= 8)
+      job_seconds((const tws_plan *const *)j.plans, ranks); /* the simulator agrees with the longest path */
+    release(&j);
+  }
+  for (int s = 1; s < 4; s++) ck_assert_int_gt(stages[s], 20);
+}
+END_TEST
+
+/* ---- costs ---- */
+
+static double seconds_with(const tws_cluster *cluster, const job *j) {
+  double step_s = 0;
+  const tws_machine machine = {cluster, job_machine()->profile};
+  ck_assert(tws_job_path((const tws_plan *const *)j->plans, j->ranks, &machine, NULL, &step_s, &err) == TWS_OK);
+  return step_s;
+}
+
+#define LARGE(more)                                                                                      \
+  "{\"train_micro_batch_size_per_gpu\":1,\"gradient_accumulation_steps\":1,\"bf16\":{\"enabled\":true}," \
+  "\"optimizer\":{\"type\":\"AdamW\"},\"zero_optimization\":{\"stage\":2,\"overlap_comm\":true,"         \
+  "\"reduce_bucket_size\":5000000,\"sub_group_size\":10000000" more "},\"twinspeed\":{\"sequence_length\":1024}}"
+
+/* Of the bytes that have to move: gradients out while backward runs, weights in while others are updated. */
+START_TEST(costs) {
+  job with = lower("gpt2-medium", LARGE(",\"offload_optimizer\":{\"device\":\"cpu\"}"), 2);
+  job pageable = lower("gpt2-medium", LARGE(",\"offload_optimizer\":{\"device\":\"cpu\",\"pin_memory\":false}"), 2);
+  job without = lower("gpt2-medium", LARGE(""), 2);
+  tws_cluster cluster = *job_machine()->cluster, slow = cluster, shared = cluster;
+  const double step = seconds_with(&cluster, &with);
+  const double updated = (double)with.plans[0]->buffers[with.plans[0]->optimizer_state[0]].elements;
+  const double host = 2 * updated * 30 / cluster.host_bandwidth; /* two ranks; 28 bytes an update, 2 for the norm */
+  ck_assert_double_gt(step, seconds_with(&cluster, &without));
+  ck_assert_double_gt(step, host);
+  job alone = lower("gpt2-medium", LARGE(",\"offload_optimizer\":{\"device\":\"cpu\"}"), 1);
+  double serial = 0;
+  for (uint32_t i = 0; i < alone.plans[0]->op_count; i++)
+    serial += tws_plan_work_seconds(alone.plans[0], alone.plans[0]->ops[i].work, job_machine(), 0);
+  /* of copies both ways more than a third is hidden */
+  ck_assert_double_lt(seconds_with(&cluster, &alone), serial - 3 * updated / cluster.host_link.bandwidth);
+  release(&alone);
+  ck_assert_double_gt(seconds_with(&cluster, &pageable), step);
+  slow.host_bandwidth /= 2;
+  ck_assert_double_eq_tol(seconds_with(&slow, &with) - step, host, 0.15 * host);
+  shared.host_link.bandwidth /= 40; /* the link is what holds it up, and two devices share it */
+  const double narrow = seconds_with(&shared, &with);
+  shared.devices_per_host_link = 4;
+  ck_assert_double_gt(seconds_with(&shared, &with), narrow + 3 * updated / shared.host_link.bandwidth);
+  release(&with);
+  release(&pageable);
+  release(&without);
+}
+END_TEST
+
+/* ---- training ---- */
+
+static const struct {
+  const char *name, *text;
+} precisions[] = {{"fp32", ""},
+                  {"bf16", ",\"bf16\":{\"enabled\":true}"},
+                  {"fp16", ",\"fp16\":{\"enabled\":true,\"initial_scale_power\":40,\"hysteresis\":1}"},
+                  {"half",
+                   ",\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true,"
+                   "\"bf16_optimizer_states\":true}"}};
+
+static void add_training(FILE *file, int stage, int p, int offload, int ranks, const char *axes) {
+  fprintf(file,
+          "%s-%d-%s%s\ttiny-gpt2\t%d\t{%s,\"train_micro_batch_size_per_gpu\":%d,\"zero_optimization\":{\"stage\":%d,"
+          "\"reduce_bucket_size\":20000,\"sub_group_size\":15000,\"overlap_comm\":%s,"
+          "\"stage3_param_persistence_threshold\":100,"
+          "\"offload_optimizer\":{\"device\":\"%s\",\"pin_memory\":%s}}%s%s,\"twinspeed\":{\"sequence_length\":32,"
+          "\"seed\":7}}\n",
+          precisions[p].name, stage, offload ? "host" : "device", *axes ? "-axes" : "", 8, settings, ranks > 2 ? 1 : 2,
+          stage, stage % 2 ? "true" : "false", offload ? "cpu" : "none", stage == 2 ? "false" : "true",
+          precisions[p].text, axes);
+}
+
+/* With and without, on one, two and four ranks; fp16's scale begins so high that steps are left out. Alone on one rank
+ * 16-bit gradients of micro-batches are rounded before they are added up, as on several. */
+START_TEST(equal_losses) {
+  double worst = 0;
+  for (int k = 0; k < 3; k++) {
+    const char *jobs = in_folder("jobs");
+    FILE *file = fopen(jobs, "w");
+    for (int stage = 1; stage < 4; stage++)
+      for (int p = 0; p < (k == 2 ? 2 : 4); p++)
+        for (int offload = 0; offload < 2; offload++) {
+          add_training(file, stage, p, offload, 1 << k, "");
+          if (k > 0 && p == 1 && stage < 3)
+            add_training(file, stage, p, offload, 1 << k,
+                         stage == 1 ? ",\"pipeline\":{\"stages\":2}" : ",\"tensor_parallel\":{\"autotp_size\":2}");
+        }
+    fclose(file);
+    run_jobs(k, jobs);
+    ck_assert_int_eq(curve_count[k], k == 0 ? 24 : k == 1 ? 28 : 16);
+    for (int i = 0; i < curve_count[k]; i++) {
+      const curve *c = &curves[k][i];
+      char name[64];
+      memcpy(name, c->name, sizeof name);
+      char *at = strstr(name, "-host");
+      if (!at) continue;
+      snprintf(at, sizeof name - (size_t)(at - name), "-device%s", strstr(c->name, "-axes") ? "-axes" : "");
+      const curve *reference = find(k, name);
+      const double limit = k == 0 && c->name[0] != 'f' && !strstr(c->name, "-1-") ? 1e-3 : 1e-6;
+      for (int s = 0; s < c->steps; s++) {
+        const double error = fabs(c->loss[s] / reference->loss[s] - 1);
+        const int fp16_alone = k == 0 && strncmp(c->name, "fp16", 4) == 0;
+        ck_assert_msg(error < (fp16_alone ? 1e-3 : limit), "%s on %d ranks, step %d: loss %.9g, not %.9g", c->name,
+                      1 << k, s + 1, c->loss[s], reference->loss[s]);
+        if (limit < 1e-5 && !fp16_alone) worst = fmax(worst, error);
+      }
+      ck_assert_double_lt(c->loss[c->steps - 1], 5.6);
+    }
+  }
+  printf("offloaded: largest relative difference of a loss: %.2g\n", worst);
+}
+END_TEST
+
+/* Saved with the optimizer on the host, gone on from without, and the other way round. */
+START_TEST(checkpoints) {
+  static const char *const settled[] = {"none", "cpu"};
+  const char *jobs = in_folder("jobs");
+  char whole[64];
+  FILE *file = fopen(jobs, "w");
+  for (int p = 0; p < 2; p++)
+    for (int turn = 0; turn < 4; turn++) { /* two that save, two that go on from the other's */
+      snprintf(whole, sizeof whole, "%s/saved-%d-%d", folder, p, turn < 2 ? turn : 3 - turn);
+      fprintf(file,
+              "%s-%d\ttiny-llama\t8\t{%s,\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":%d,"
+              "\"reduce_bucket_size\":20000,\"offload_optimizer\":{\"device\":\"%s\"}}%s,\"twinspeed\":{"
+              "\"sequence_length\":32,\"seed\":7}}\t%s",
+              precisions[p].name, turn, settings, 2 + p, settled[turn % 2], precisions[p].text, turn < 2 ? whole : "-");
+      fprintf(file, turn < 2 ? "\n" : "\t%s\tglobal_step5\n", whole);
+    }
+  fclose(file);
+  run_jobs(1, jobs);
+  for (int p = 0; p < 2; p++) {
+    char name[32];
+    snprintf(name, sizeof name, "%s-0", precisions[p].name);
+    const curve *reference = find(1, name);
+    for (int turn = 1; turn < 4; turn++) {
+      snprintf(name, sizeof name, "%s-%d", precisions[p].name, turn);
+      const curve *c = find(1, name);
+      ck_assert_int_eq(c->steps, 8);
+      for (int s = turn < 2 ? 0 : 5; s < 8; s++)
+        ck_assert_msg(fabs(c->loss[s] / reference->loss[s] - 1) < 1e-6, "%s, step %d: loss %.9g, not %.9g", name, s + 1,
+                      c->loss[s], reference->loss[s]);
+    }
+  }
+}
+END_TEST
+
+/* A device tier of a quarter of the model's states: too small without, kept to with the optimizer on the host. */
+START_TEST(a_small_device) {
+  const char *jobs = in_folder("jobs");
+  char limit[32];
+  tws_network *network;
+  ck_assert(tws_network_load("tiny-gpt2", 1, &network, &err) == TWS_OK);
+  snprintf(limit, sizeof limit, "%lld", (long long)(tws_network_params(network, 0) * 16 / 4));
+  tws_network_destroy(network);
+  setenv("DEVICE_LIMIT", limit, 1);
+  for (int offload = 0; offload < 2; offload++) {
+    FILE *file = fopen(jobs, "w");
+    fprintf(file,
+            "small\ttiny-gpt2\t6\t{%s,\"train_micro_batch_size_per_gpu\":1,\"bf16\":{\"enabled\":true},"
+            "\"zero_optimization\":{\"stage\":2,\"reduce_bucket_size\":5000,\"offload_optimizer\":{\"device\":\"%s\"}},"
+            "\"twinspeed\":{\"sequence_length\":16,\"seed\":7,\"recompute\":\"full\",\"loss_tiles\":4}}\n",
+            settings, offload ? "cpu" : "none");
+    fclose(file);
+    if (offload) {
+      run_jobs(0, jobs);
+      ck_assert_double_lt(curves[0][0].loss[5], curves[0][0].loss[0]);
+      break;
+    }
+    command_result r = twinspeed("launch --quiet -n 1 --threads 1 -- %s/tests/ranks_engine train %s %s", TWS_BUILD_DIR,
+                                 jobs, in_folder("curves"));
+    ck_assert_msg(r.status != 0 && strstr(r.err, "the device arenas need"), "%s%s", r.out, r.err);
+    command_free(&r);
+  }
+  unsetenv("DEVICE_LIMIT");
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("offload");
+  TCase *tests = tcase_create("offload");
+  tcase_add_test(tests, random_jobs);
+  tcase_add_test(tests, costs);
+  tcase_add_test(tests, equal_losses);
+  tcase_add_test(tests, checkpoints);
+  tcase_add_test(tests, a_small_device);
+  tcase_set_timeout(tests, 300);
+  suite_add_tcase(suite, tests);
+  return run_training(suite);
+}
