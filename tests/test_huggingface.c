@@ -158,6 +158,8 @@ START_TEST(weights_in_and_out) {
   const cJSON *model;
   write_text(in_folder("text"), member(golden->root, "text")->valuestring);
   cJSON_ArrayForEach(model, member(golden->root, "models")) {
+    if (TWS_SANITIZED && strcmp(member(model, "name")->valuestring, "gpt2") != 0 && model->next)
+      continue; /* first and last */
     const cJSON *tensors = member(model, "tensors");
     const int first = !model->prev || !model->prev->next;
     char config[96], file[96], save[96], how[256];
