@@ -165,6 +165,17 @@ static void note_signal(int number) {
   asked_to_end = 1;
 }
 
+/* The handler has a stack of its own: oneDNN's kernels move the stack pointer into memory that they allocated, and a
+ * frame put there would overwrite what lies below. */
+static void listen_for_end(void) {
+  static _Alignas(64) char memory[64 << 10];
+  const stack_t own = {.ss_sp = memory, .ss_size = sizeof memory};
+  struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_ONSTACK | SA_RESTART};
+  sigemptyset(&action.sa_mask);
+  sigaltstack(&own, NULL);
+  sigaction(SIGTERM, &action, NULL);
+}
+
 static int should_end(void *user) {
   (void)user;
   return asked_to_end || tws_worker_asked_to_end();
@@ -240,7 +251,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .log = &cli->log};
   request.activity = tws_worker_activity(&request.activity_bytes);
   tws_train_result result;
-  if (o->save && !tws_worker_is()) signal(SIGTERM, note_signal);
+  if (o->save && !tws_worker_is()) listen_for_end();
   TWS_TRY(api->train(&request, &result, err)); /* the caller ends this process: others may still wait for it */
   if (rank == 0 && !cli->json) print_end(job, &result);
   api->stop();

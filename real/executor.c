@@ -397,6 +397,24 @@ static tws_code run_op(tws_executor *x, const program *p, uint32_t index, tws_er
   }
 }
 
+tws_code tws_executor_run(tws_executor *x, int index, uint32_t op, tws_error *err) {
+  const program *p = &x->programs[index];
+  const tws_code code = run_op(x, p, op, err);
+  return code == TWS_OK ? code : tws_fail_in(err, code, "operation %u (%s)", (unsigned)op, p->ops[op].label);
+}
+
+const tws_comm_segment *tws_executor_segments(const tws_executor *x, int index, uint32_t op, int *count) {
+  const step_op *s = &x->programs[index].ops[op];
+  *count = s->count;
+  return s->segments;
+}
+
+void *tws_executor_message(const tws_executor *x, int index, uint32_t op, uint64_t *bytes) {
+  const step_op *s = &x->programs[index].ops[op];
+  *bytes = s->bytes;
+  return s->address[0];
+}
+
 /* The activity line is read by others at any time, torn or not; it always ends inside its space. */
 static void say(tws_executor *x, size_t prefix, const step_op *s) {
   char *to = x->setup.activity + prefix;

@@ -50,6 +50,14 @@ typedef tws_code (*tws_executor_probe)(void *user, uint32_t op, tws_error *err);
  * seconds of tws_clock_s(). An error says which operation failed. `step` is for the activity line. */
 tws_code tws_executor_step(tws_executor *executor, int program, int64_t step, double *times, tws_executor_probe probe,
                            void *user, tws_error *err);
+/* ---- by an emulator, which decides when operations of several ranks run ---- */
+/* An operation that needs no other rank, to its end. */
+tws_code tws_executor_run(tws_executor *executor, int program, uint32_t op, tws_error *err);
+/* Of a collective: its segments in this rank's memory, and how many. */
+const tws_comm_segment *tws_executor_segments(const tws_executor *executor, int program, uint32_t op, int *count);
+/* Of a message: what is sent, or where it is received. */
+void *tws_executor_message(const tws_executor *executor, int program, uint32_t op, uint64_t *bytes);
+
 /* The operation being run, from any thread: its tws_op_label(), and whom it waits for ("forward h.0.mlp.c_proj
  * all_reduce (model group of ranks 0 1)", "backward recv (rank 3)"). Returns buffer. */
 const char *tws_executor_doing(const tws_executor *executor, char *buffer, int size);

@@ -36,6 +36,7 @@ const tws_real_api *tws_real_module(void) {
                                    .generate = tws_real_generate,
                                    .calibrate = tws_real_calibrate,
                                    .backend = tws_real_backend,
+                                   .virtual_ranks = &tws_virtual_ranks,
                                    .description = tws_real_description};
   return &api;
 }

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "estimators/estimators.h"
+#include "plan/run_order.h"
 #include "real/sample.h"
 #include "traces/timeline.h"
 
@@ -85,20 +86,20 @@ typedef struct tws_step_report {
 } tws_step_report;
 
 typedef struct tws_train_options {
-  tws_plan_request plan; /* of a step of any rank: network, resolved configuration, topology, backend, threads */
-  const char *data;      /* text file (bytes) or llm.c .bin tokens */
-  int64_t steps;         /* that the training has when it ends, those before a checkpoint included */
-  const char *eval_data;              /* as data: its loss is found by forward passes alone; NULL: no evaluation */
-  int64_t eval_every;                 /* after each so many steps, and after the last; 0: only then */
-  int64_t eval_steps;                 /* global batches of one evaluation, always the same; 0: all that the file has */
-  const char *save;                   /* folder for checkpoints (checkpoint/folder.h), or NULL */
-  int64_t save_every;                 /* after each so many steps, and after the last; 0: only then */
-  int64_t keep;                       /* checkpoints that stay; 0: all */
-  const char *resume;                 /* folder with checkpoints to go on from, or NULL: from initial weights */
-  const char *tag;                    /* which of them; NULL: the latest */
-  const char *init_from;              /* safetensors file, index or folder with the first weights, or NULL: drawn */
-  const char *trace_path;             /* Chrome trace of the last step, or NULL */
-  const char *csv_path;               /* one line per step, or NULL */
+  tws_plan_request plan;  /* of a step of any rank: network, resolved configuration, topology, backend, threads */
+  const char *data;       /* text file (bytes) or llm.c .bin tokens */
+  int64_t steps;          /* that the training has when it ends, those before a checkpoint included */
+  const char *eval_data;  /* as data: its loss is found by forward passes alone; NULL: no evaluation */
+  int64_t eval_every;     /* after each so many steps, and after the last; 0: only then */
+  int64_t eval_steps;     /* global batches of one evaluation, always the same; 0: all that the file has */
+  const char *save;       /* folder for checkpoints (checkpoint/folder.h), or NULL */
+  int64_t save_every;     /* after each so many steps, and after the last; 0: only then */
+  int64_t keep;           /* checkpoints that stay; 0: all */
+  const char *resume;     /* folder with checkpoints to go on from, or NULL: from initial weights */
+  const char *tag;        /* which of them; NULL: the latest */
+  const char *init_from;  /* safetensors file, index or folder with the first weights, or NULL: drawn */
+  const char *trace_path; /* Chrome trace of the last step, or NULL */
+  const char *csv_path;   /* one line per step, or NULL */
   const tws_fingerprint *fingerprint; /* goes into trace and summary; NULL: none */
   const char *result_path;            /* JSON summary written by rank 0 at the end, or NULL */
   double deadline_s;                  /* a step longer than this is a hang; 0: none */
@@ -130,8 +131,8 @@ typedef struct tws_train_result {
 } tws_train_result;
 
 typedef struct tws_generate_options {
-  tws_plan_request plan;                 /* of one rank; micro batch and accumulation are 1 */
-  const char *resume, *tag, *init_from;  /* as in tws_train_options; all NULL: drawn weights */
+  tws_plan_request plan;                /* of one rank; micro batch and accumulation are 1 */
+  const char *resume, *tag, *init_from; /* as in tws_train_options; all NULL: drawn weights */
   const int32_t *prompt;
   int64_t prompt_count, count; /* tokens that are given, and that are wanted */
   tws_sampling sampling;
@@ -155,6 +156,26 @@ typedef struct tws_calibrate_options {
   tws_progress *progress;
 } tws_calibrate_options;
 
+/* ---- all ranks of a training in one process, for an emulator (emulation/), which decides when their operations run:
+ * on the host's kernels, without MPI and without start() ---- */
+typedef struct tws_virtual tws_virtual;
+typedef struct tws_virtual_api {
+  /* Plans, memory and initial weights of every rank. Of the options those of the plan, data, steps and log count; the
+   * options must outlive it. TWS_UNSUPPORTED: a backend other than the host's. */
+  tws_code (*open)(const tws_train_options *options, tws_virtual **out, tws_error *err);
+  void (*close)(tws_virtual *ranks); /* NULL is allowed */
+  /* Of a training step, by rank, and how many; of `ranks`. */
+  const tws_plan *const *(*plans)(const tws_virtual *ranks, int *count);
+  /* A step: begin, then every operation of every rank, in an order that satisfies the plans, then end with the virtual
+   * seconds that it took. */
+  tws_code (*begin)(tws_virtual *ranks, int64_t step, tws_error *err);
+  tws_code (*run)(tws_virtual *ranks, uint32_t rank, uint32_t op, tws_error *err); /* one that needs no other rank */
+  /* Members of one collective, or the two ends of a message. */
+  tws_code (*meet)(tws_virtual *ranks, const tws_run_member *members, uint32_t count, tws_error *err);
+  tws_code (*end)(tws_virtual *ranks, double seconds, tws_step_report *report, tws_error *err);
+  uint64_t (*allocated)(const tws_virtual *ranks, int rank, tws_tier tier); /* bytes of its arenas */
+} tws_virtual_api;
+
 typedef struct tws_real_api {
   int version;
   /* Everything below is called between start() and stop() in every rank process. */
@@ -167,7 +188,8 @@ typedef struct tws_real_api {
   tws_code (*generate)(const tws_generate_options *options, tws_error *err);
   tws_code (*calibrate)(const tws_calibrate_options *options, tws_error *err);
   const tws_backend_ops *(*backend)(const char *name); /* NULL: not there */
-  const char *(*description)(void);                    /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
+  const tws_virtual_api *virtual_ranks;
+  const char *(*description)(void); /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
 enum { TWS_REAL_API_VERSION = 8 };
 #define TWS_REAL_MODULE_SYMBOL "tws_real_module"

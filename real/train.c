@@ -30,7 +30,7 @@ static uint32_t choose_fault_op(const tws_plan *plan) {
   return plan->op_count / 2;
 }
 
-static tws_code build_plan(tws_training *t, tws_error *err) {
+tws_code tws_training_plan(tws_training *t, tws_error *err) {
   tws_plan_request request = t->options->plan;
   request.rank = t->rank;
   request.program = TWS_PROGRAM_TRAIN;
@@ -47,7 +47,7 @@ static tws_code build_plan(tws_training *t, tws_error *err) {
   return tws_ledger_of_programs(t->programs, t->evaluation ? 2 : 1, &t->ledger, err);
 }
 
-static tws_code open_data(tws_training *t, tws_error *err) {
+tws_code tws_training_open_data(tws_training *t, tws_error *err) {
   const tws_config *c = t->config;
   t->shape = (tws_batch_shape){.train_batch = c->train_batch_size,
                                .micro_batch = c->micro_batch_size,
@@ -276,24 +276,39 @@ static tws_code check_finite(const tws_step_report *r, tws_error *err) {
                   "the loss is %g and the gradient norm %g", r->loss, r->gradient_norm);
 }
 
+tws_code tws_training_begin_step(tws_training *t, int64_t step, tws_step_report *report, tws_error *err) {
+  *report = (tws_step_report){.step = step};
+  TWS_TRY(put_inputs(t, step, err));
+  return put_scalars(t, &report->lr, err);
+}
+
+tws_code tws_training_read_metrics(tws_training *t, double metrics[TWS_METRIC_COUNT], tws_error *err) {
+  return tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, 0, metrics, TWS_METRIC_COUNT, err);
+}
+
+tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_COUNT], double seconds,
+                               tws_step_report *report, tws_error *err) {
+  report->seconds = seconds;
+  report->loss = metrics[TWS_METRIC_LOSS];
+  report->gradient_norm = metrics[TWS_METRIC_NORM];
+  report->auxiliary_loss = metrics[TWS_METRIC_AUXILIARY];
+  report->dropped_share = metrics[TWS_METRIC_DROPPED];
+  report->tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / seconds;
+  TWS_TRY(advance_scale(t, metrics[TWS_METRIC_OVERFLOW] != 0, report, err));
+  TWS_TRY(check_finite(report, err));
+  t->counters->steps = report->step;
+  return TWS_OK;
+}
+
 static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
-  tws_step_report report = {.step = step};
+  tws_step_report report;
   double metrics[TWS_METRIC_COUNT];
   TWS_TRY(tws_comm_barrier(t->comm, err));
   const double start = t->trace_start_s = tws_clock_s();
-  TWS_TRY(put_inputs(t, step, err));
-  TWS_TRY(put_scalars(t, &report.lr, err));
+  TWS_TRY(tws_training_begin_step(t, step, &report, err));
   TWS_TRY(run_plan(t, step, err));
-  TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, 0, metrics, TWS_METRIC_COUNT, err));
-  report.seconds = tws_clock_s() - start;
-  report.loss = metrics[TWS_METRIC_LOSS];
-  report.gradient_norm = metrics[TWS_METRIC_NORM];
-  report.auxiliary_loss = metrics[TWS_METRIC_AUXILIARY];
-  report.dropped_share = metrics[TWS_METRIC_DROPPED];
-  report.tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / report.seconds;
-  TWS_TRY(advance_scale(t, metrics[TWS_METRIC_OVERFLOW] != 0, &report, err));
-  TWS_TRY(check_finite(&report, err));
-  t->counters->steps = step;
+  TWS_TRY(tws_training_read_metrics(t, metrics, err));
+  TWS_TRY(tws_training_end_step(t, metrics, tws_clock_s() - start, &report, err));
   report.evaluated = tws_evaluation_is_due(t, step);
   if (report.evaluated) TWS_TRY(tws_evaluation_run(t, step, &report.eval_loss, &report.eval_seconds, err));
   if (t->rank != 0) return TWS_OK;
@@ -355,11 +370,11 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   if (t->options->plan.backend == TWS_BACKEND_CUDA) TWS_TRY(tws_cuda_load(&t->cuda, err));
   TWS_TRY(check_options(t, err));
   double since = tws_clock_s();
-  TWS_TRY(build_plan(t, err));
+  TWS_TRY(tws_training_plan(t, err));
   mark(t, "plan", &since);
   TWS_TRY(tws_resume_open(t, err));
   if (t->resumed) TWS_TRY(tws_resume_counters(t, err));
-  TWS_TRY(open_data(t, err));
+  TWS_TRY(tws_training_open_data(t, err));
   mark(t, "data", &since);
   TWS_TRY(tws_checkpoint_lock(t, err));
   TWS_TRY(tws_report_csv_open(t, err));

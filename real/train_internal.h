@@ -38,7 +38,7 @@ typedef struct tws_training {
   int64_t first_step;                /* steps that were done before this run */
   tws_saved_index *resumed;          /* what it goes on from; NULL: from initial weights */
   struct tws_checkpoint *checkpoint; /* where it saves; NULL: nowhere */
-  int weights_only; /* what the optimizer keeps is not read */
+  int weights_only;                  /* what the optimizer keeps is not read */
   int ended;                         /* asked to, before the last step */
   tws_step_report *history;          /* rank 0: one per step of this run */
   tws_counters *counters;            /* of the plan's state */
@@ -46,7 +46,20 @@ typedef struct tws_training {
 } tws_training;
 
 tws_code tws_real_generate(const tws_generate_options *options, tws_error *err);
+/* ---- the parts of a training (real/train.c), each for one rank. Without a communicator they need no other ---- */
+tws_code tws_training_plan(tws_training *t, tws_error *err);
+tws_code tws_training_open_data(tws_training *t, tws_error *err);
+/* A step is: inputs and scalars into their buffers; the plan; metrics; the counters go on, or an error where the
+ * numbers are none. */
+tws_code tws_training_begin_step(tws_training *t, int64_t step, tws_step_report *report, tws_error *err);
+tws_code tws_training_read_metrics(tws_training *t, double metrics[TWS_METRIC_COUNT], tws_error *err);
+tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_COUNT], double seconds,
+                               tws_step_report *report, tws_error *err);
+
 tws_code tws_real_train(const tws_train_options *options, tws_train_result *result, tws_error *err);
+
+/* ---- all ranks in one process (real/virtual.c) ---- */
+extern const tws_virtual_api tws_virtual_ranks;
 
 /* "host" or another backend's table; NULL: not there. */
 const tws_backend_ops *tws_real_backend(const char *name);

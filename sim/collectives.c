@@ -48,6 +48,9 @@ static void end_transfer(tws_sim *sim, uint32_t id, double end_s) {
   const tws_rendezvous met = sim->run->rendezvous[id];
   tws_free(sim->transfers[id].messages);
   sim->transfers[id].messages = NULL;
+  const tws_sim_effects *effects = sim->request->effects;
+  if (effects && sim->failed == TWS_OK)
+    sim->failed = effects->met(effects->user, &sim->run->members[met.member_first], met.needed, sim->err);
   for (uint32_t i = 0; i < met.needed; i++) {
     const tws_run_member *member = &sim->run->members[met.member_first + i];
     tws_sim_finish(sim, member->rank, member->op, end_s);

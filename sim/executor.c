@@ -56,6 +56,13 @@ static void record_end(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
     tws_sim_fail(sim, TWS_MEMORY, "out of memory while recording a timeline");
 }
 
+/* Of a rendezvous end_transfer() has seen to it. */
+static void take_effect(tws_sim *sim, uint32_t rank, uint32_t op) {
+  const tws_sim_effects *effects = sim->request->effects;
+  if (!effects || sim->run->ranks[rank].rendezvous[op] != TWS_NONE || sim->failed != TWS_OK) return;
+  sim->failed = effects->ran(effects->user, rank, op, sim->err);
+}
+
 void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   tws_sim_rank *r = &sim->ranks[rank];
   const tws_op *o = &r->plan->ops[op];
@@ -67,6 +74,7 @@ void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
     r->other_s += end_s - ready_s;
   if (end_s > sim->end_s) sim->end_s = end_s;
   if (sim->timeline) record_end(sim, rank, op, end_s);
+  take_effect(sim, rank, op);
   tws_run_end(sim->run, rank, op, end_s);
 }
 
@@ -125,6 +133,8 @@ static tws_code check_request(const tws_sim_request *request, tws_error *err) {
   const int world = request->plans[0]->world;
   if (world < 1 || world > 65536)
     return tws_fail(err, TWS_UNSUPPORTED, NULL, "%d ranks are more than the simulator takes (65536)", world);
+  if (request->fold && request->effects)
+    return tws_fail(err, TWS_INVALID, NULL, "ranks with effects of their own cannot be folded");
   if (!request->fold && request->plan_count != world)
     return tws_fail(err, TWS_INVALID, "give the plans of all ranks, or fold equivalent ones",
                     "%d plans for a job of %d ranks", request->plan_count, world);

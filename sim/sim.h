@@ -17,14 +17,24 @@ typedef enum tws_fidelity {
  * the topology on which no two of the plans differ. One rank of each pipeline stage, at coordinate 0 elsewhere, is the
  * usual set; one plan stands for all ranks. Collectives cost what the placement of the simulated rank's group says;
  * flows are those of all ranks. */
+/* What happens beside the passing of time, when an operation ends and before anything that waits for it starts: an
+ * emulator's. Not with `fold`: every rank has effects of its own. An error ends the simulation. */
+typedef struct tws_sim_effects {
+  tws_code (*ran)(void *user, uint32_t rank, uint32_t op,
+                  tws_error *err); /* index of the plan; one that meets nobody */
+  tws_code (*met)(void *user, const tws_run_member *members, uint32_t count, tws_error *err); /* all ends of one */
+  void *user;
+} tws_sim_effects;
+
 typedef struct tws_sim_request {
   const tws_plan *const *plans; /* one per simulated rank */
   int plan_count;
   int fold; /* 1: plan_count may be less than the world */
   tws_machine machine;
   tws_fidelity fidelity;
-  tws_timeline *timeline; /* filled when not NULL */
-  tws_path_result *paths; /* [plan_count] the account of each simulated rank; may be NULL */
+  tws_timeline *timeline;         /* filled when not NULL */
+  const tws_sim_effects *effects; /* NULL: none */
+  tws_path_result *paths;         /* [plan_count] the account of each simulated rank; may be NULL */
 } tws_sim_request;
 
 typedef struct tws_sim_result {
@@ -42,7 +52,7 @@ typedef struct tws_sim_api {
   tws_code (*simulate)(const tws_sim_request *request, tws_sim_result *result, tws_error *err);
   const char *(*description)(void); /* "SimGrid 3.32" */
 } tws_sim_api;
-enum { TWS_SIM_API_VERSION = 2 };
+enum { TWS_SIM_API_VERSION = 3 };
 
 /* The module exports: const tws_sim_api *tws_sim_module(void); */
 #define TWS_SIM_MODULE_SYMBOL "tws_sim_module"
