@@ -157,22 +157,68 @@ static void print_rows(const tws_option *row) {
     char left[64];
     snprintf(left, sizeof left, "%c%c%c --%s%s%s", row->letter ? '-' : ' ', row->letter ? row->letter : ' ',
              row->letter ? ',' : ' ', row->name, row->argument ? " " : "", row->argument ? row->argument : "");
-    if (strlen(left) > 30)
-      tws_out("  %s\n  %-30s  %s\n", left, "", row->help);
-    else
-      tws_out("  %-30s  %s\n", left, row->help);
+    if (strlen(left) > 30) {
+      tws_out("  %s\n", left);
+      left[0] = '\0';
+    }
+    tws_out_wrapped(34, "  %-30s  %s", left, row->help);
+  }
+}
+
+/* The command of an example that is too long goes on in another line, as a shell takes it. */
+static void print_example(const char *line, size_t length) {
+  enum { INDENT = 6 };
+  for (int first = 1; length > TWS_WIDTH; first = 0) {
+    size_t cut = TWS_WIDTH - 2;
+    while (cut > INDENT && !(line[cut] == ' ' && line[cut + 1] == '-')) cut--;
+    if (cut == INDENT) break;
+    tws_out("%*s%.*s \\\n", first ? 0 : INDENT, "", (int)cut, line);
+    line += cut + 1;
+    length -= cut + 1;
+    if (length + INDENT <= TWS_WIDTH) {
+      tws_out("%*s%.*s\n", INDENT, "", (int)length, line);
+      return;
+    }
+  }
+  tws_out("%.*s\n", (int)length, line);
+}
+
+static void print_examples(const char *text) {
+  for (size_t length; *text; text += length + (text[length] == '\n')) {
+    length = strcspn(text, "\n");
+    print_example(text, length);
+  }
+}
+
+/* Lines of a paragraph are joined, and broken anew; a short line ends a paragraph. */
+static void print_notes(const char *text) {
+  enum { SHORT = 72 };
+  tws_text paragraph = {0};
+  for (size_t length; *text; text += length + (text[length] == '\n')) {
+    length = strcspn(text, "\n");
+    tws_text_add(&paragraph, "%s%.*s", paragraph.length ? " " : "", (int)length, text);
+    if (length >= SHORT && text[length] && text[length + 1]) continue;
+    tws_out_wrapped(0, "%s", paragraph.data ? paragraph.data : "");
+    tws_text_free(&paragraph);
   }
 }
 
 void tws_print_help(const tws_verb *verb) {
-  tws_out("twinspeed %s: %s\n", verb->name, verb->summary);
-  if (verb->examples) tws_out("\nExamples:\n%s", verb->examples);
-  tws_out("\nUsage: twinspeed %s %s\n", verb->name, verb->usage ? verb->usage : "[options]");
+  tws_out_wrapped(2, "twinspeed %s: %s", verb->name, verb->summary);
+  if (verb->examples) {
+    tws_out("\nExamples:\n");
+    print_examples(verb->examples);
+  }
+  tws_out("\n");
+  tws_out_wrapped(6, "Usage: twinspeed %s %s", verb->name, verb->usage ? verb->usage : "[options]");
   if (verb->options && verb->options->name) {
     tws_out("\nOptions:\n");
     print_rows(verb->options);
   }
   tws_out("\nEverywhere:\n");
   print_rows(tws_global_options());
-  if (verb->notes) tws_out("\n%s", verb->notes);
+  if (verb->notes) {
+    tws_out("\n");
+    print_notes(verb->notes);
+  }
 }

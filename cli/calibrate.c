@@ -80,13 +80,15 @@ static tws_code print_host(const tws_cli *cli, const tws_profile *profile, tws_e
 
 static tws_code print_report(const tws_cli *cli, const tws_profile *profile, const tws_measurements *results, int count,
                              tws_error *err) {
-  tws_out("%s\n\n", tws_profile_provenance(profile));
+  tws_out_wrapped(2, "%s", tws_profile_provenance(profile));
+  tws_out("\n");
   tws_table table;
   const int gpu = tws_profile_backend(profile) == TWS_BACKEND_CUDA;
   TWS_TRY(gpu ? print_device(cli, profile, err) : print_host(cli, profile, err));
   char rate[48];
+  if (gpu) tws_out("\n");
   for (size_t i = 0; gpu && i < results[0].note_count; i++)
-    tws_out("%s%s: %s\n", i ? "" : "\n", results[0].notes[i].key, results[0].notes[i].text);
+    tws_out_wrapped(2, "%s: %s", results[0].notes[i].key, results[0].notes[i].text);
   tws_out("\nmemory: %s to one rank\n\n", tws_format_rate(tws_profile_bandwidth(profile), "B/s", rate, sizeof rate));
   tws_table_init(&table, 4);
   tws_table_row(&table, (const char *[]){"collective", "ranks", "smallest", "GB/s of the largest"});

@@ -80,16 +80,21 @@ static tws_code print_json(const tws_job *job, const tws_text *text, const tws_t
 
 static void print_coverage(const tws_verification *seen) {
   static const char what[] = "memory, order, collectives, messages, deadlock";
+  char count[32];
+  tws_text line = {0};
+  tws_text_add(&line, "Plan     %s operations; ", tws_format_count((double)seen->operations, count, sizeof count));
   if (seen->ranks == 1)
-    tws_out("one rank verified: memory, order\n");
+    tws_text_add(&line, "one rank verified: memory, order");
   else if (seen->together)
-    tws_out("all %d ranks verified together: %s\n", seen->ranks, what);
+    tws_text_add(&line, "all %d ranks verified together: %s", seen->ranks, what);
   else if (seen->replicas)
-    tws_out("%d of %d ranks verified together (%d whole replica%s; --max-ranks takes more): %s\n", seen->checked,
-            seen->ranks, seen->replicas, seen->replicas > 1 ? "s" : "", what);
+    tws_text_add(&line, "%d of %d ranks verified together (%d whole replica%s; --max-ranks takes more): %s",
+                 seen->checked, seen->ranks, seen->replicas, seen->replicas > 1 ? "s" : "", what);
   else
-    tws_out("%d of %d ranks verified together (one of each stage; --max-ranks takes more): %s\n", seen->checked,
-            seen->ranks, what);
+    tws_text_add(&line, "%d of %d ranks verified together (one of each stage; --max-ranks takes more): %s",
+                 seen->checked, seen->ranks, what);
+  tws_out_wrapped(9, "%s", line.data ? line.data : "");
+  tws_text_free(&line);
 }
 
 static tws_code print_text(const tws_cli *cli, const tws_job *job, tws_text *text, const tws_text *idle,
@@ -101,11 +106,10 @@ static tws_code print_text(const tws_cli *cli, const tws_job *job, tws_text *tex
     line += length + (end != NULL);
   }
   if (job) {
-    char notes[MAX_NOTES][NOTE_SIZE], operations[32];
+    char notes[MAX_NOTES][NOTE_SIZE];
     tws_job_print(cli, job);
     int count = model_notes(job, notes);
-    for (int i = 0; i < count; i++) tws_out("note: %s\n", notes[i]);
-    tws_out("Plan     %s operations; ", tws_format_count((double)seen->operations, operations, sizeof operations));
+    for (int i = 0; i < count; i++) tws_out_wrapped(6, "note: %s", notes[i]);
     print_coverage(seen);
   }
   tws_out("Effective configuration:\n");

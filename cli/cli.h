@@ -101,6 +101,9 @@ void tws_print_help(const tws_verb *verb);
 
 /* ---- output ---- */
 void tws_out(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* A line of text in as many as it takes: none is wider than TWS_WIDTH columns, all but the first are indented. */
+enum { TWS_WIDTH = 100 };
+void tws_out_wrapped(int indent, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Prints and destroys `json` (NULL: TWS_MEMORY). */
 tws_code tws_out_json(cJSON *json, tws_error *err);
 /* Prints and frees a text. */
@@ -123,9 +126,9 @@ typedef struct tws_table {
 void tws_table_init(tws_table *table, int columns);
 /* One row: `columns` texts, NULL for empty */
 void tws_table_row(tws_table *table, const char *const *cells);
-/* Takes out columns without any text ("" or "-"); with `same`, from tables of several rows, also those whose cells are
- * all alike, named there as "ranks 8, recompute none". The first `keep` columns stay. */
-void tws_table_compact(tws_table *table, int keep, tws_text *same);
+/* Takes out columns without any text ("" or "-"); and those between the first `before` and the last `behind` whose cells
+ * are all alike, which are named in `same`: "ranks 8, recompute none". */
+void tws_table_compact(tws_table *table, int before, int behind, tws_text *same);
 tws_code tws_table_print(const tws_cli *cli, tws_table *table, tws_error *err); /* prints and frees */
 /* printf into one of 32 rotating buffers of 192 bytes, for cells */
 const char *tws_cell(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -2,11 +2,62 @@
 #include <string.h>
 #include "cli/cli.h"
 #include "cli/version.h"
+#include "config/cluster.h"
+#include "models/hardware/profile.h"
+#include "models/network/network.h"
 
 /* Options whose value is a file complete file names. */
 static int takes_file(const tws_option *row) {
   return row->argument && (strstr(row->argument, "FILE") || strstr(row->argument, "DIR") ||
                            strcmp(row->argument, "MODEL") == 0 || strstr(row->argument, "NAME"));
+}
+
+static void add_names(const char *const *names, tws_text *words) {
+  for (; *names; names++) tws_text_add(words, "%s%s", words->length ? " " : "", *names);
+}
+
+/* What an option can be given, beside files: names that are built in, or the words it knows. */
+static void add_choices(const tws_option *row, tws_text *words) {
+  static const struct {
+    const char *option, *words;
+  } known[] = {{"recompute", "none selective full"},
+               {"dtype", "fp32 bf16 fp16"},
+               {"schedule", "gpipe 1f1b interleaved zb-h1"},
+               {"fidelity", "analytic flow message"},
+               {"program", "train evaluate"},
+               {"tuner", "model_based gridsearch random"},
+               {"axes", "on off auto"},
+               {"device", "host cuda"},
+               {"compat", "deepspeed deepspeed-0.3"},
+               {"stage", "0 1 2 3"},
+               {"recomputes", "none selective full"},
+               {"stages", "0 1 2 3"},
+               {"schedules", "gpipe 1f1b interleaved zb-h1"},
+               {"axis-order", "pipe,data,sequence,model"}};
+  if (!row->argument) return;
+  if (strcmp(row->name, "model") == 0) add_names(tws_network_builtin_names(), words);
+  if (strcmp(row->name, "cluster") == 0) add_names(tws_cluster_builtin_names(), words);
+  if (strcmp(row->name, "profile") == 0) add_names(tws_profile_builtin_names(), words);
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (strcmp(known[i].option, row->name) == 0) tws_text_add(words, "%s", known[i].words);
+}
+
+/* "-m" and "--model", each option once: an option that several verbs have takes the same everywhere. */
+static void write_bash_choices(const tws_option *row, tws_text *seen) {
+  for (; row && row->name; row++) {
+    tws_text words = {0};
+    char mark[80];
+    snprintf(mark, sizeof mark, " --%s ", row->name);
+    add_choices(row, &words);
+    if (words.length && !(seen->data && strstr(seen->data, mark))) {
+      tws_text_add(seen, "%s", mark);
+      tws_out("    --%s", row->name);
+      if (row->letter) tws_out("|-%c", row->letter);
+      tws_out(") COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")%s); return ;;\n", words.data,
+              takes_file(row) ? " $(compgen -f -- \"$cur\")" : "");
+    }
+    tws_text_free(&words);
+  }
 }
 
 static void write_bash(void) {
@@ -23,8 +74,13 @@ static void write_bash(void) {
     for (const tws_option *row = tws_global_options(); row->name; row++)
       tws_out("--%s%s", row->name, row[1].name ? " " : "\" ;;\n");
   }
+  tws_text seen = {0};
+  tws_out("    esac\n  fi\n  case ${COMP_WORDS[COMP_CWORD-1]} in\n");
+  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++)
+    if (!(*verb)->hidden) write_bash_choices((*verb)->options, &seen);
+  tws_text_free(&seen);
   tws_out(
-      "    esac\n  fi\n  case $cur in\n    -*) COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")) ;;\n"
+      "  esac\n  case $cur in\n    -*) COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")) ;;\n"
       "    *) [ \"$COMP_CWORD\" -eq 1 ] && COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")) ;;\n  esac\n}\n"
       "complete -o bashdefault -o default -F _twinspeed twinspeed\n");
 }
@@ -45,7 +101,15 @@ static void write_zsh_rows(const tws_option *row) {
   for (; row && row->name; row++) {
     tws_out("        '--%s%s[", row->name, row->argument ? "=" : "");
     write_quoted(row->help, 1);
-    tws_out("]%s' \\\n", !row->argument ? "" : takes_file(row) ? ":value:_files" : ":value:");
+    tws_text words = {0};
+    add_choices(row, &words);
+    if (words.length && takes_file(row))
+      tws_out("]:value:{compadd %s; _files}' \\\n", words.data);
+    else if (words.length)
+      tws_out("]:value:(%s)' \\\n", words.data);
+    else
+      tws_out("]%s' \\\n", !row->argument ? "" : takes_file(row) ? ":value:_files" : ":value:");
+    tws_text_free(&words);
   }
 }
 
@@ -74,7 +138,11 @@ static void write_fish_rows(const char *condition, const tws_option *row) {
   for (; row && row->name; row++) {
     tws_out("complete -c twinspeed -n '%s' -l %s", condition, row->name);
     if (row->letter) tws_out(" -s %c", row->letter);
+    tws_text words = {0};
+    add_choices(row, &words);
     if (row->argument) tws_out(takes_file(row) ? " -r -F" : " -x");
+    if (words.length) tws_out(" -a '%s'", words.data);
+    tws_text_free(&words);
     tws_out(" -d '");
     write_quoted(row->help, 0);
     tws_out("'\n");

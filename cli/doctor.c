@@ -40,8 +40,8 @@ static void add_finding(patient *p, health h, const char *what, const char *reme
     return;
   }
   tws_style_name style = h == GOOD ? TWS_GREEN : h == BAD ? TWS_RED : TWS_BOLD;
-  tws_out("%s%-8s%s%-12s %s\n", tws_style(p->cli, style), words[h], tws_style(p->cli, TWS_PLAIN), what, text);
-  if (h != GOOD && remedy) tws_out("%20s -> %s\n", "", remedy);
+  tws_out_wrapped(21, "%s%-8s%s%-12s %s", tws_style(p->cli, style), words[h], tws_style(p->cli, TWS_PLAIN), what, text);
+  if (h != GOOD && remedy) tws_out_wrapped(24, "%20s -> %s", "", remedy);
 }
 
 static void examine_machine(patient *p) {

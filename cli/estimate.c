@@ -192,25 +192,29 @@ static void print_time(const tws_cli *cli, const tws_job *job, const tws_estimat
   tws_out(", %s a rank, MFU %.1f %%\n",
           tws_format_rate(e->step_s > 0 ? e->model_flops / e->step_s / job->ranks : 0, "FLOP/s", rate, sizeof rate),
           100 * e->mfu);
-  tws_out("  computing:");
+  tws_text line = {0};
+  tws_text_add(&line, "  computing:");
   for (int p = 0; p < TWS_PHASE_COUNT; p++)
     if (e->path.phase_s[p] > 0)
-      tws_out(" %s %s,", tws_phase_name((tws_phase)p), tws_format_seconds(e->path.phase_s[p], text, sizeof text));
-  tws_out(" not hidden: communicating %s", tws_format_seconds(e->path.exposed_s - e->path.bubble_s, text, sizeof text));
+      tws_text_add(&line, " %s %s,", tws_phase_name((tws_phase)p),
+                   tws_format_seconds(e->path.phase_s[p], text, sizeof text));
+  tws_text_add(&line, " not hidden: communicating %s",
+               tws_format_seconds(e->path.exposed_s - e->path.bubble_s, text, sizeof text));
   if (tws_job_stages(job) > 1)
-    tws_out(", waiting for other stages %s (of the stage that waits least)",
-            tws_format_seconds(e->path.bubble_s, text, sizeof text));
-  tws_out("\n");
-  int shown = 0;
+    tws_text_add(&line, ", waiting for other stages %s (of the stage that waits least)",
+                 tws_format_seconds(e->path.bubble_s, text, sizeof text));
+  tws_out_wrapped(4, "%s", line.data ? line.data : "");
+  tws_text_free(&line);
   const char *communicating =
       tws_job_stages(job) > 1 ? "  in collectives, with waiting for their last member:" : "  communicating:";
   for (int c = 0; c < TWS_COLLECTIVE_COUNT; c++)
     if (e->path.collective_s[c] > 0)
-      tws_out("%s %s %s", shown++ ? "," : communicating, tws_collective_name((tws_collective)c),
-              tws_format_seconds(e->path.collective_s[c], text, sizeof text));
-  if (shown) tws_out("\n");
+      tws_text_add(&line, "%s %s %s", line.length ? "," : communicating, tws_collective_name((tws_collective)c),
+                   tws_format_seconds(e->path.collective_s[c], text, sizeof text));
+  if (line.length) tws_out_wrapped(4, "%s", line.data);
+  tws_text_free(&line);
   tws_axes_print(&e->path);
-  if (e->path.bottleneck) tws_out("  %s\n", e->path.bottleneck);
+  tws_bottleneck_print(cli, &e->path);
 }
 
 static cJSON *time_json(const tws_estimate *e) {
@@ -233,13 +237,13 @@ static cJSON *time_json(const tws_estimate *e) {
   for (int c = 0; c < TWS_COLLECTIVE_COUNT; c++)
     if (e->path.collective_s[c] > 0)
       cJSON_AddNumberToObject(collectives, tws_collective_name((tws_collective)c), e->path.collective_s[c]);
-  if (e->path.bottleneck) cJSON_AddStringToObject(time, "bottleneck", e->path.bottleneck);
+  tws_bottleneck_json(&e->path, time);
   return time;
 }
 
 static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *job, const tws_estimate *estimate,
                                 const tws_stage_estimate *stages, const tws_plan *plan, tws_error *err) {
-  tws_estimate e = *estimate;
+  const tws_estimate e = *estimate;
   tws_ledger ledger;
   TWS_TRY(tws_ledger_read(plan, &ledger, err));
   for (int t = 0; plan->accumulation_steps < job->config->accumulation_steps && t < TWS_TIER_COUNT; t++) {
@@ -247,7 +251,6 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     ledger.tier[t] = e.ledger.tier[t];
     ledger.tier[t].peak_op = peak_op;
   }
-  e.path.bottleneck = e.path.bottleneck ? e.path.bottleneck : e.path.text;
   const tws_fit fit = tws_job_fit(job, &ledger);
   const tws_evidence evidence = tws_evidence_of_job(job);
   if (cli->json) {

@@ -3,6 +3,7 @@
 
 #include "base/units.h"
 #include "cli/job_view.h"
+#include "cli/tune_view.h"
 #include "cli/verdict.h"
 
 static tws_code fit_json(const tws_smallest_request *request, const tws_smallest_answer *answers, int count,
@@ -45,21 +46,29 @@ static tws_code fit_json(const tws_smallest_request *request, const tws_smallest
 
 static tws_code fit_table(const tws_cli *cli, const tws_smallest_answer *answers, int count, tws_error *err) {
   tws_table table;
-  tws_table_init(&table, 7);
-  tws_table_row(&table, (const char *[]){"GPUs", "cluster", "fastest settings there (micro batch x accumulation)",
-                                         "memory", "of", "step", "tokens/s"});
+  tws_text same = {0};
+  tws_table_init(&table, 9);
+  tws_table_row(&table, (const char *[]){"GPUs", "cluster", "ZeRO", "batch", "recompute", "parallel", "memory", "step",
+                                         "tokens/s"});
   for (int i = 0; i < count && answers[i].found; i++) {
     const tws_smallest_answer *a = &answers[i];
-    char label[TWS_VARIANT_NAME], need[32], have[32], step[32];
-    tws_variant_label(&a->best.variant, label, sizeof label);
-    tws_table_row(&table, (const char *[]){tws_cell("%d", a->best.variant.ranks),
-                                           a->nodes > 1 ? tws_cell("%s:%d", a->cluster, a->nodes) : a->cluster, label,
-                                           tws_format_bytes(a->best.needed_bytes, need, sizeof need),
-                                           tws_format_bytes(a->best.available_bytes, have, sizeof have),
+    const tws_variant *v = &a->best.variant;
+    char step[32];
+    tws_table_row(&table, (const char *[]){tws_cell("%d", v->ranks),
+                                           a->nodes > 1 ? tws_cell("%s:%d", a->cluster, a->nodes) : a->cluster,
+                                           tws_cell("%d", v->stage),
+                                           tws_cell("%lld x %lld", (long long)v->micro, (long long)v->accumulation),
+                                           tws_recompute_name(v->recompute), tws_variant_axes_cell(v),
+                                           tws_cell("%.0f %%", 100 * a->best.needed_bytes / a->best.available_bytes),
                                            tws_format_seconds(a->best.estimate.step_s, step, sizeof step),
                                            tws_thousands((int64_t)(a->tokens_per_s + 0.5))});
   }
-  return tws_table_print(cli, &table, err);
+  tws_table_compact(&table, 2, 3, &same);
+  TWS_TRY(tws_table_print(cli, &table, err));
+  tws_out_wrapped(2, "the fastest settings there%s%s; batch: micro batch x accumulation; memory: of a GPU's",
+                  same.length ? ", all with " : "", same.length ? same.data : "");
+  tws_text_free(&same);
+  return TWS_OK;
 }
 
 tws_code tws_fit_answer(tws_cli *cli, const tws_smallest_request *request, tws_error *err) {
@@ -72,9 +81,12 @@ tws_code tws_fit_answer(tws_cli *cli, const tws_smallest_request *request, tws_e
   } else if (code == TWS_OK) {
     if (answers[0].found) code = fit_table(cli, answers, count, err);
     for (int i = 0; i < count && code == TWS_OK; i++)
-      if (!answers[i].found) tws_out("none    %s: %s\n", answers[i].cluster, answers[i].reason);
+      if (!answers[i].found) tws_out_wrapped(8, "none    %s: %s", answers[i].cluster, answers[i].reason);
     if (code == TWS_OK && answers[0].found) tws_evidence_print(cli, &answers[0].evidence);
-    if (answers[0].found) tws_out("\nlook closer: twinspeed estimate %s\n", answers[0].arguments);
+    if (answers[0].found) {
+      tws_out("\n");
+      tws_out_wrapped(2, "look closer: twinspeed estimate %s", answers[0].arguments);
+    }
   }
   if (code == TWS_OK && !answers[0].found)
     code = tws_fail(err, TWS_NO, "a shorter sequence, a larger batch to divide, or fewer settings given",

@@ -27,24 +27,30 @@ void tws_job_remark(const tws_cli *cli, const tws_job *job) {
 }
 
 /* ", pipeline of 2 stages (1f1b), tensor parallel over 4": every axis with more than one rank. */
-static void print_axes(const tws_job *job) {
+static void add_axes_text(const tws_job *job, tws_text *out) {
   const tws_config *c = job->config;
   int stages = tws_job_stages(job), tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL);
   int sequence = tws_job_ranks_along(job, TWS_AXIS_SEQUENCE), replicas = tws_job_ranks_along(job, TWS_AXIS_DATA);
   if (stages > 1) {
-    tws_out(", pipeline of %d stages (%s", stages, tws_pipeline_kind_name((tws_pipeline_kind)c->pipeline_schedule));
-    if (c->virtual_stages > 1) tws_out(", %lld chunks each", (long long)c->virtual_stages);
-    tws_out(")");
+    tws_text_add(out, ", pipeline of %d stages (%s", stages,
+                 tws_pipeline_kind_name((tws_pipeline_kind)c->pipeline_schedule));
+    if (c->virtual_stages > 1) tws_text_add(out, ", %lld chunks each", (long long)c->virtual_stages);
+    tws_text_add(out, ")");
   }
   if (tensor > 1)
-    tws_out(", tensor parallel over %d%s", tensor, c->tensor_sequence_parallel ? " (sequence parallel)" : "");
-  if (sequence > 1) tws_out(", sequence parallel over %d", sequence);
+    tws_text_add(out, ", tensor parallel over %d%s", tensor, c->tensor_sequence_parallel ? " (sequence parallel)" : "");
+  if (sequence > 1) tws_text_add(out, ", sequence parallel over %d", sequence);
   if (job->topology.axes > 1) {
-    tws_out(", %d replica%s (", replicas, replicas > 1 ? "s" : "");
+    tws_text_add(out, ", %d replica%s (", replicas, replicas > 1 ? "s" : "");
     for (int i = 0; i < job->topology.axes; i++)
-      tws_out("%s%s %d", i ? " x " : "", tws_axis_name(job->topology.axis[i]), job->topology.dim[i]);
-    tws_out(")");
+      tws_text_add(out, "%s%s %d", i ? " x " : "", tws_axis_name(job->topology.axis[i]), job->topology.dim[i]);
+    tws_text_add(out, ")");
   }
+}
+
+static void print_line_of(tws_text *line) {
+  tws_out_wrapped(9, "%s", line->data ? line->data : "");
+  tws_text_free(line);
 }
 
 void tws_job_print(const tws_cli *cli, const tws_job *job) {
@@ -53,45 +59,51 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
   const tws_config *config = job->config;
   const char *bold = tws_style(cli, TWS_BOLD), *plain = tws_style(cli, TWS_PLAIN);
   char count[32], bytes[32];
+  tws_text line = {0};
   tws_job_remark(cli, job);
   int64_t params = tws_network_params(n, 0);
-  tws_out("%sModel%s    %s: %s parameters (%s", bold, plain, n->name, tws_thousands(params),
-          tws_format_count((double)params, count, sizeof count));
+  tws_text_add(&line, "%sModel%s    %s: %s parameters (%s", bold, plain, n->name, tws_thousands(params),
+               tws_format_count((double)params, count, sizeof count));
   if (tws_network_has_experts(n))
-    tws_out(", %s active", tws_format_count((double)tws_network_active_params(n, 0), count, sizeof count));
-  tws_out("), %lld layers, hidden %lld, %lld heads", (long long)n->layers, (long long)n->hidden, (long long)n->heads);
-  if (n->kv_heads != n->heads) tws_out(" (%lld key/value)", (long long)n->kv_heads);
-  tws_out(", vocabulary %lld", (long long)n->padded_vocabulary);
-  if (n->padded_vocabulary != n->vocabulary) tws_out(" (%lld padded)", (long long)n->vocabulary);
-  tws_out("%s\n", n->tied ? ", tied embeddings" : "");
+    tws_text_add(&line, ", %s active", tws_format_count((double)tws_network_active_params(n, 0), count, sizeof count));
+  tws_text_add(&line, "), %lld layers, hidden %lld, %lld heads", (long long)n->layers, (long long)n->hidden,
+               (long long)n->heads);
+  if (n->kv_heads != n->heads) tws_text_add(&line, " (%lld key/value)", (long long)n->kv_heads);
+  tws_text_add(&line, ", vocabulary %lld", (long long)n->padded_vocabulary);
+  if (n->padded_vocabulary != n->vocabulary) tws_text_add(&line, " (%lld padded)", (long long)n->vocabulary);
+  tws_text_add(&line, "%s", n->tied ? ", tied embeddings" : "");
+  print_line_of(&line);
   double memory = job->backend == TWS_BACKEND_HOST ? c->host_memory_bytes
                   : c->device_memory_bytes > 0     ? c->device_memory_bytes
                                                    : tws_profile_memory_bytes(job->profile);
-  tws_out("%sCluster%s  %s: %d node%s", bold, plain, c->name, c->nodes, c->nodes > 1 ? "s" : "");
+  tws_text_add(&line, "%sCluster%s  %s: %d node%s", bold, plain, c->name, c->nodes, c->nodes > 1 ? "s" : "");
   if (job->backend == TWS_BACKEND_HOST)
-    tws_out(", %d cores and %s each, profile %s\n", c->cores_per_node, tws_format_bytes(memory, bytes, sizeof bytes),
-            tws_profile_name(job->profile));
+    tws_text_add(&line, ", %d cores and %s each, profile %s", c->cores_per_node,
+                 tws_format_bytes(memory, bytes, sizeof bytes), tws_profile_name(job->profile));
   else
-    tws_out(" of %d %s with %s each\n", c->devices_per_node, tws_profile_name(job->profile),
-            tws_format_bytes(memory, bytes, sizeof bytes));
+    tws_text_add(&line, " of %d %s with %s each", c->devices_per_node, tws_profile_name(job->profile),
+                 tws_format_bytes(memory, bytes, sizeof bytes));
+  print_line_of(&line);
   if (job->backend != TWS_BACKEND_HOST) {
     const tws_runtime *runtime = tws_profile_runtime(job->profile);
-    tws_out("%sRuntime%s  %s: %s", bold, plain, runtime->name, runtime->about);
+    tws_text_add(&line, "%sRuntime%s  %s: %s", bold, plain, runtime->name, runtime->about);
     if (runtime->attention != TWS_ATTENTION_AS_PROFILE)
-      tws_out("; holds %s beside the plan and the context",
-              tws_format_bytes(tws_job_software_bytes(job), bytes, sizeof bytes));
-    tws_out("\n");
+      tws_text_add(&line, "; holds %s beside the plan and the context",
+                   tws_format_bytes(tws_job_software_bytes(job), bytes, sizeof bytes));
+    print_line_of(&line);
   }
-  tws_out("%sJob%s      %d rank%s", bold, plain, job->ranks, job->ranks > 1 ? "s" : "");
-  if (job->backend == TWS_BACKEND_HOST) tws_out(" of %d thread%s", job->threads, job->threads > 1 ? "s" : "");
-  print_axes(job);
-  tws_out(
-      ", ZeRO stage %d, %s, micro batch %lld of %lld tokens, %lld accumulation step%s, train batch %lld, "
-      "recompute %s\n",
-      config->zero.stage, tws_dtype_name(config->dtype), (long long)config->micro_batch_size,
-      (long long)config->sequence_length, (long long)config->accumulation_steps,
-      config->accumulation_steps > 1 ? "s" : "", (long long)config->train_batch_size,
-      tws_recompute_name(config->recompute));
+  tws_text_add(&line, "%sJob%s      %d rank%s", bold, plain, job->ranks, job->ranks > 1 ? "s" : "");
+  if (job->backend == TWS_BACKEND_HOST)
+    tws_text_add(&line, " of %d thread%s", job->threads, job->threads > 1 ? "s" : "");
+  add_axes_text(job, &line);
+  tws_text_add(&line,
+               ", ZeRO stage %d, %s, micro batch %lld of %lld tokens, %lld accumulation step%s, train batch %lld, "
+               "recompute %s",
+               config->zero.stage, tws_dtype_name(config->dtype), (long long)config->micro_batch_size,
+               (long long)config->sequence_length, (long long)config->accumulation_steps,
+               config->accumulation_steps > 1 ? "s" : "", (long long)config->train_batch_size,
+               tws_recompute_name(config->recompute));
+  print_line_of(&line);
 }
 
 /* ---- for programs ---- */

@@ -35,8 +35,8 @@ static void print_usage(FILE *to) {
     if (!(*verb)->hidden) fprintf(to, "  %-10s  %s\n", (*verb)->name, (*verb)->summary);
   fprintf(to,
           "\n\"twinspeed VERB --help\" explains a verb. \"twinspeed --version\" lists what this build can do.\n"
-          "Exit codes: 0 yes; 1 the answer is no; 2 usage; 3 invalid input; 4 environment; 5 a rank failed; "
-          "124 hang.\n");
+          "Exit codes: 0 yes; 1 the answer is no; 2 usage; 3 invalid input; 4 environment; 5 a rank "
+          "failed;\n124 hang.\n");
 }
 
 static const tws_verb *find_verb(const char *name, tws_error *err) {

@@ -16,6 +16,46 @@ void tws_out(const char *format, ...) {
   va_end(list);
 }
 
+/* Columns that a word takes: no escape sequences, UTF-8's continuation bytes neither. */
+static int word_width(const char *word, size_t length) {
+  int width = 0, escape = 0;
+  for (size_t i = 0; i < length; i++) {
+    if (word[i] == '\033') escape = 1;
+    width += !escape && ((unsigned char)word[i] & 0xc0) != 0x80;
+    if (escape && word[i] == 'm') escape = 0;
+  }
+  return width;
+}
+
+static void put_wrapped(const char *text, int indent) {
+  int column = 0;
+  for (const char *at = text; *at;) {
+    size_t blanks = strspn(at, " "), length = strcspn(at + blanks, " ");
+    const int width = word_width(at + blanks, length);
+    if (column > indent && column + (int)blanks + width > TWS_WIDTH) {
+      printf("\n%*s", indent, "");
+      column = indent;
+    } else {
+      printf("%*s", (int)blanks, "");
+      column += (int)blanks;
+    }
+    fwrite(at + blanks, 1, length, stdout);
+    column += width;
+    at += blanks + length;
+  }
+  putchar('\n');
+}
+
+void tws_out_wrapped(int indent, const char *format, ...) {
+  char line[4096];
+  clear_progress();
+  va_list list;
+  va_start(list, format);
+  vsnprintf(line, sizeof line, format, list);
+  va_end(list);
+  put_wrapped(line, indent);
+}
+
 tws_code tws_out_json(cJSON *json, tws_error *err) {
   char *text = json ? cJSON_Print(json) : NULL;
   cJSON_Delete(json);
@@ -158,17 +198,17 @@ static void remove_column(tws_table *table, int column) {
   table->columns--;
 }
 
-void tws_table_compact(tws_table *table, int keep, tws_text *same) {
-  for (int c = keep; c < table->columns && !table->failed;) {
-    int empty = 1, alike = table->rows > 2;
+void tws_table_compact(tws_table *table, int before, int behind, tws_text *same) {
+  for (int c = 0; c < table->columns && !table->failed;) {
+    int empty = 1, alike = c >= before && c < table->columns - behind;
     for (int r = 1; r < table->rows; r++) {
       const char *cell = table->cells[r * table->columns + c];
       empty &= !*cell || strcmp(cell, "-") == 0;
       alike &= strcmp(cell, table->cells[table->columns + c]) == 0;
     }
-    if (!empty && alike && same)
+    if (!empty && alike)
       tws_text_add(same, "%s%s %s", same->length ? ", " : "", table->cells[c], table->cells[table->columns + c]);
-    if (empty || (alike && same))
+    if (empty || alike)
       remove_column(table, c);
     else
       c++;

@@ -28,13 +28,20 @@ static const char *bytes_cell(double bytes) {
   return bytes > 0 ? tws_cell("%s", tws_format_bytes(bytes, text, sizeof text)) : "-";
 }
 
+/* Predicted and allocated; one figure where they are the same, as they should be. */
+static const char *memory_cell(const tws_result_entry *e) {
+  if (!(e->predicted_bytes > 0) || !(e->allocated_bytes > 0) || e->predicted_bytes == e->allocated_bytes)
+    return bytes_cell(e->predicted_bytes > 0 ? e->predicted_bytes : e->allocated_bytes);
+  return tws_cell("%s / %s", bytes_cell(e->predicted_bytes), bytes_cell(e->allocated_bytes));
+}
+
 static tws_code print_text(const tws_cli *cli, const tws_results *r, tws_error *err) {
+  enum { CONFIGURATION = 1, FIGURES = 5 };
   tws_table table;
-  tws_table_init(&table, 14);
-  const char *heading[] = {
-      "model", "type",      "sequence",  "ranks",    "axes",  "stage",    "micro",
-      "accum", "recompute", "predicted", "measured", "error", "tokens/s", "memory predicted / allocated"};
-  tws_table_row(&table, heading);
+  tws_text same = {0};
+  tws_table_init(&table, 13);
+  tws_table_row(&table, (const char *[]){"model", "type", "sequence", "ranks", "axes", "ZeRO", "batch", "recompute",
+                                         "predicted", "measured", "error", "tokens/s", "memory of a rank"});
   for (size_t i = 0; i < r->count; i++) {
     const tws_result_entry *e = &r->entries[i];
     double error = tws_result_error(e), step = e->measured_s > 0 ? e->measured_s : tws_result_predicted(e);
@@ -44,17 +51,19 @@ static tws_code print_text(const tws_cli *cli, const tws_results *r, tws_error *
                          tws_cell("%lld", (long long)e->ranks),
                          e->axes[0] ? e->axes : "data",
                          tws_cell("%lld", (long long)e->stage),
-                         tws_cell("%lld", (long long)e->micro),
-                         tws_cell("%lld", (long long)e->accumulation),
+                         tws_cell("%lld x %lld", (long long)e->micro, (long long)e->accumulation),
                          e->recompute,
                          seconds_cell(tws_result_predicted(e)),
                          seconds_cell(e->measured_s),
                          isnan(error) ? "-" : tws_cell("%+.1f %%", 100 * error),
                          e->tokens && step > 0 ? tws_thousands((int64_t)((double)e->tokens / step + 0.5)) : "-",
-                         tws_cell("%s / %s", bytes_cell(e->predicted_bytes), bytes_cell(e->allocated_bytes))};
+                         memory_cell(e)};
     tws_table_row(&table, row);
   }
+  tws_table_compact(&table, CONFIGURATION, FIGURES, &same);
   TWS_TRY(tws_table_print(cli, &table, err));
+  if (same.length) tws_out_wrapped(5, "with %s (batch: micro batch x accumulation)", same.data);
+  tws_text_free(&same);
   for (size_t i = 0; i < r->count; i++)
     if (r->entries[i].steps > 0)
       tws_out("loss over %lld steps: %.4f -> %.4f\n", (long long)r->entries[i].steps, r->entries[i].first_loss,

@@ -130,7 +130,7 @@ static tws_code print_result(const tws_cli *cli, const options *o, const tws_job
     tws_out("\n");
   }
   TWS_TRY(print_shares(cli, s, err));
-  tws_out("%s\n", s->of_job.result.path.text);
+  tws_bottleneck_print(cli, &s->of_job.result.path);
   const tws_evidence evidence = tws_evidence_of_job(job);
   tws_evidence_print(cli, &evidence);
   if (o->trace)
@@ -177,7 +177,7 @@ static tws_code print_json(const tws_job *job, const simulation *s, tws_error *e
   cJSON_AddItemToObject(root, "stream_busy_s", named_values(stream_name, path->stream_busy_s, TWS_STREAM_COUNT));
   cJSON_AddItemToObject(root, "collective_s", named_values(collective_name, path->collective_s, TWS_COLLECTIVE_COUNT));
   cJSON_AddItemToObject(root, "kernel_s", named_values(kernel_name, path->kernel_s, TWS_KERNEL_COUNT));
-  cJSON_AddStringToObject(root, "bottleneck", path->text);
+  tws_bottleneck_json(path, root);
   const tws_evidence evidence = tws_evidence_of_job(job);
   cJSON_AddItemToObject(root, "evidence", tws_evidence_json(&evidence));
   cJSON_AddNumberToObject(root, "events", (double)s->of_job.result.events);

@@ -30,15 +30,15 @@ tws_code tws_stages_print(const tws_cli *cli, const tws_stage_estimate *stages, 
       }
   tws_table table;
   tws_table_init(&table, FIXED + used);
-  const char *row[FIXED + TWS_REPORT_COUNT] = {"Pipeline", "rank",      "layers", "parameters",
-                                             "memory",   "computing", "waiting"};
-  for (int i = 0; i < used; i++) row[FIXED + i] = tws_cell("exposed: %s", tws_report_name(axes[i]));
+  const char *row[FIXED + TWS_REPORT_COUNT] = {"Pipeline", "rank",      "layers", "params",
+                                               "memory",   "computing", "waiting"};
+  for (int i = 0; i < used; i++) row[FIXED + i] = tws_report_name(axes[i]);
   tws_table_row(&table, row);
   for (int s = 0; s < count; s++) {
     const tws_stage_estimate *stage = &stages[s];
     const tws_path_result *path = &stage->path;
     char text[32];
-    row[0] = tws_cell("stage %d%s", stage->stage, s == balance->largest ? " (most memory)" : "");
+    row[0] = tws_cell("stage %d%s", stage->stage, s == balance->largest ? " *" : "");
     row[1] = tws_cell("%d", stage->rank);
     row[2] = tws_cell("%d", stage->layers);
     row[3] = tws_cell("%s", tws_format_count(stage->parameters, text, sizeof text));
@@ -49,21 +49,23 @@ tws_code tws_stages_print(const tws_cli *cli, const tws_stage_estimate *stages, 
     tws_table_row(&table, row);
   }
   TWS_TRY(tws_table_print(cli, &table, err));
+  tws_out_wrapped(2, "*: needs the most memory%s", used ? "; pipe, data, ...: communicating, not hidden" : "");
   tws_out("bubble %.1f %% of the step; imbalance (largest / mean): computing %.3f, memory %.3f\n",
           100 * balance->bubble, balance->compute_imbalance, balance->memory_imbalance);
   return TWS_OK;
 }
 
 void tws_axes_print(const tws_path_result *path) {
-  int shown = 0;
+  tws_text line = {0};
   for (int axis = 0; axis < TWS_REPORT_COUNT; axis++) {
     char busy[32], exposed[32];
     if (!axis_used(path, axis)) continue;
-    tws_out("%s %s %s (%s exposed)", shown++ ? "," : "  by axis:", tws_report_name(axis),
-            tws_format_seconds(path->axis_busy_s[axis], busy, sizeof busy),
-            tws_format_seconds(path->axis_exposed_s[axis], exposed, sizeof exposed));
+    tws_text_add(&line, "%s %s %s (%s exposed)", line.length ? "," : "  by axis:", tws_report_name(axis),
+                 tws_format_seconds(path->axis_busy_s[axis], busy, sizeof busy),
+                 tws_format_seconds(path->axis_exposed_s[axis], exposed, sizeof exposed));
   }
-  if (shown) tws_out("\n");
+  if (line.length) tws_out_wrapped(4, "%s", line.data);
+  tws_text_free(&line);
 }
 
 cJSON *tws_axes_json(const tws_path_result *path) {

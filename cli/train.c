@@ -194,11 +194,12 @@ static void print_end(const tws_job *job, const tws_train_result *r) {
           r->last_loss, r->steps - r->first_step, skipped, evaluated, r->tokens_per_s,
           tws_format_seconds(r->median_step_s, step, sizeof step));
   if (r->ended) tws_out("asked to end, and saved at step %" PRId64 ": --resume goes on from there\n", r->steps);
-  tws_out("memory of %d rank%s: predicted %s, allocated %s (%s)%s; peak resident %s\n", job->ranks,
-          job->ranks > 1 ? "s" : "", tws_format_bytes((double)r->job_predicted_bytes, predicted, sizeof predicted),
-          tws_format_bytes((double)r->job_allocated_bytes, allocated, sizeof allocated),
-          r->job_predicted_bytes == r->job_allocated_bytes ? "equal to the byte" : "NOT equal: please report it",
-          largest, tws_format_bytes((double)r->job_peak_rss_bytes, rss, sizeof rss));
+  tws_out_wrapped(
+      2, "memory of %d rank%s: predicted %s, allocated %s (%s)%s; peak resident %s", job->ranks,
+      job->ranks > 1 ? "s" : "", tws_format_bytes((double)r->job_predicted_bytes, predicted, sizeof predicted),
+      tws_format_bytes((double)r->job_allocated_bytes, allocated, sizeof allocated),
+      r->job_predicted_bytes == r->job_allocated_bytes ? "equal to the byte" : "NOT equal: please report it", largest,
+      tws_format_bytes((double)r->job_peak_rss_bytes, rss, sizeof rss));
 }
 
 static int64_t choose_every(const options *o, const tws_job *job) {

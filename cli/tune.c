@@ -230,7 +230,10 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
   char estimate[32], simulate[32];
   tws_out("\nestimated in %s, simulated in %s\n", tws_format_seconds(result->estimate_s, estimate, sizeof estimate),
           tws_format_seconds(result->simulate_s, simulate, sizeof simulate));
-  if (result->fits > 0) tws_out("best: %s -> %s/best.ds_config.json\n", result->candidates[0].name, s->o->results);
+  if (result->fits == 0) return TWS_OK;
+  char label[TWS_VARIANT_NAME];
+  tws_variant_label(&result->candidates[0].variant, label, sizeof label);
+  tws_out_wrapped(2, "best: %s -> %s/best.ds_config.json", label, s->o->results);
   return TWS_OK;
 }
 

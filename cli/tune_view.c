@@ -26,10 +26,10 @@ static void add_candidate(const tws_tune_candidate *c, const tws_tune_request *r
                                         tws_cell("%lld x %lld", (long long)v->micro, (long long)v->accumulation),
                                         tws_recompute_name(v->recompute), tws_variant_axes_cell(v),
                                         tws_cell("%d", v->ranks), v->threads > 0 ? tws_cell("%d", v->threads) : "-",
+                                        evidence.nearest ? tws_evidence_word(evidence.kind) : "-",
                                         tws_cell("%s%s", c->simulated_s > 0 ? "" : "~", predicted), measured,
                                         tws_thousands((int64_t)(tokens + 0.5)),
-                                        tws_format_bytes(c->needed_bytes, memory, sizeof memory),
-                                        evidence.nearest ? tws_evidence_word(evidence.kind) : "-"});
+                                        tws_format_bytes(c->needed_bytes, memory, sizeof memory)});
 }
 
 static tws_code print_candidates(const tws_cli *cli, const tws_tune_result *result, const tws_tune_request *request,
@@ -38,17 +38,18 @@ static tws_code print_candidates(const tws_cli *cli, const tws_tune_result *resu
   tws_text same = {0};
   int paths = 0;
   tws_table_init(&table, 11);
-  tws_table_row(&table, (const char *[]){"ZeRO", "batch", "recompute", "parallel", "ranks", "threads", "step",
-                                         "measured", "tokens/s", "memory/rank", "evidence"});
+  tws_table_row(&table, (const char *[]){"ZeRO", "batch", "recompute", "parallel", "ranks", "threads", "evidence",
+                                         "step", "measured", "tokens/s", "memory/rank"});
   for (int i = 0; i < result->fits && i < rows; i++) {
     add_candidate(&result->candidates[i], request, &table);
     paths |= !(result->candidates[i].simulated_s > 0);
   }
-  tws_table_compact(&table, 2, &same);
+  tws_table_compact(&table, 2, 4, &same);
   tws_code code = tws_table_print(cli, &table, err);
   if (result->fits > rows) tws_out("... and %d more that fit\n", result->fits - rows);
-  if (code == TWS_OK && same.length) tws_out("all: %s\n", same.data);
-  tws_out("batch: micro batch x accumulation%s\n", paths ? "; ~: longest path, not simulated" : "");
+  tws_out_wrapped(5, "%s%s%sbatch: micro batch x accumulation%s", same.length ? "with " : "",
+                  same.length ? same.data : "", same.length ? "; " : "",
+                  paths ? "; ~: longest path, not simulated" : "");
   tws_text_free(&same);
   return code;
 }

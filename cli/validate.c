@@ -12,6 +12,7 @@
 #include "cli/job_view.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
+#include "cli/verdict.h"
 #include "job/modules.h"
 #include "traces/plot.h"
 #include "validation/results.h"
@@ -70,12 +71,14 @@ static tws_code print_text(const tws_cli *cli, const report *r, tws_error *err) 
           tws_cell("%s", tws_format_bytes(r->of_job.trial.allocated_bytes, b, sizeof b)),
           (r->of_job.ledger_bytes - r->of_job.trial.allocated_bytes) / r->of_job.trial.allocated_bytes);
   TWS_TRY(tws_table_print(cli, &table, err));
-  tws_out("\nmeasured: median of %zu steps, quartiles %s and %s; resident memory of all ranks at its peak %s\n",
-          r->of_job.trial.count, tws_format_seconds(r->of_job.low_s, a, sizeof a),
-          tws_format_seconds(r->of_job.high_s, b, sizeof b),
-          tws_format_bytes(r->of_job.trial.peak_rss_bytes, c, sizeof c));
-  tws_out("profile: %s\n\nOne step, operation by operation (the measured one is the last, traced):\n",
-          tws_profile_provenance(r->job->profile));
+  tws_out("\n");
+  tws_bottleneck_print(cli, &r->of_job.path);
+  tws_out_wrapped(2, "measured: median of %zu steps, quartiles %s and %s; resident memory of all ranks at its peak %s",
+                  r->of_job.trial.count, tws_format_seconds(r->of_job.low_s, a, sizeof a),
+                  tws_format_seconds(r->of_job.high_s, b, sizeof b),
+                  tws_format_bytes(r->of_job.trial.peak_rss_bytes, c, sizeof c));
+  tws_out_wrapped(2, "profile: %s", tws_profile_provenance(r->job->profile));
+  tws_out("\nOne step, operation by operation (the measured one is the last, traced):\n");
   tws_text text = {0};
   TWS_TRY(tws_comparison_print(r->of_job.comparison, 0, &text, err));
   return tws_out_text(&text, err);
@@ -104,6 +107,7 @@ static tws_code print_json(const report *r, tws_error *err) {
   cJSON_AddNumberToObject(json, "rank_ledger_bytes", r->of_job.trial.rank_predicted_bytes);
   cJSON_AddNumberToObject(json, "rank_allocated_bytes", r->of_job.trial.rank_allocated_bytes);
   cJSON_AddNumberToObject(json, "peak_rss_bytes", r->of_job.trial.peak_rss_bytes);
+  tws_bottleneck_json(&r->of_job.path, json);
   cJSON_AddItemToObject(json, "comparison", cJSON_Parse(text.data));
   tws_text_free(&text);
   return tws_out_json(json, err);

@@ -27,8 +27,8 @@ static const char *percent_text(double percent) {
 static tws_code print_groups(const tws_cli *cli, const cases_report *r, tws_error *err) {
   tws_table table;
   tws_table_init(&table, 12);
-  tws_table_row(&table, (const char *[]){"group", "runs", "skipped", "timed", "mean %", "median %", "bias %",
-                                         "within 10 %", "concordance", "memory", "mean %", "OOM right/wrong"});
+  tws_table_row(&table, (const char *[]){"group", "runs", "skip", "timed", "mean %", "median %", "bias %", "in 10 %",
+                                         "concord", "memory", "mean %", "OOM +/-"});
   for (int i = 0; i < r->compared.group_count; i++) {
     const tws_case_group *g = &r->compared.groups[i];
     const char *verdicts = g->oom_right + g->oom_wrong ? tws_cell("%d/%d", g->oom_right, g->oom_wrong) : "";
@@ -80,7 +80,7 @@ static tws_code print_text(const tws_cli *cli, const cases_report *r, tws_error 
   if (r->o->worst > 0) TWS_TRY(print_worst(cli, r, err));
   if (r->compared.reason_count) tws_out("\nSkipped:\n");
   for (int i = 0; i < r->compared.reason_count; i++)
-    tws_out("  %d: %s\n", r->compared.reasons[i].count, r->compared.reasons[i].text);
+    tws_out_wrapped(4, "  %d: %s", r->compared.reasons[i].count, r->compared.reasons[i].text);
   return TWS_OK;
 }
 

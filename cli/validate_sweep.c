@@ -32,8 +32,9 @@ static tws_code print_text(const tws_cli *cli, const tws_validate_options *o, co
     tws_out("\nranks of a replica: pipe %d x sequence %d x model %d", axes.pipeline, axes.sequence, axes.tensor);
     if (axes.pipeline > 1) tws_out(", %s", tws_pipeline_kind_name(axes.schedule.kind));
   }
-  tws_out("\n%d configurations, %lld rounds of %lld steps, interleaved; profile: %s\n", s->count, (long long)o->rounds,
-          (long long)o->steps, tws_profile_provenance(s->job->profile));
+  tws_out("\n");
+  tws_out_wrapped(2, "%d configurations, %lld rounds of %lld steps, interleaved; profile: %s", s->count,
+                  (long long)o->rounds, (long long)o->steps, tws_profile_provenance(s->job->profile));
   tws_out("median error %.1f %%, worst %.1f %%; median spread of the measured steps %.1f %%\n", s->median_error * 100,
           s->worst_error * 100, s->median_spread * 100);
   tws_out("the tuner's pick %s runs at %.1f %% of the best measured, %s\n", s->pick->name, s->pick_share * 100,

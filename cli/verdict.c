@@ -4,10 +4,10 @@
 static void print_line(const tws_cli *cli, const char *what, double need, double have, const char *detail) {
   char a[32], b[32], c[32];
   int fits = need <= have;
-  tws_out("%s%s%s: %s needs %s and has %s%s; %s %s\n", tws_style(cli, fits ? TWS_GREEN : TWS_RED),
-          fits ? "fits" : "does not fit", tws_style(cli, TWS_PLAIN), what, tws_format_bytes(need, a, sizeof a),
-          tws_format_bytes(have, b, sizeof b), detail, tws_format_bytes(fits ? have - need : need - have, c, sizeof c),
-          fits ? "stay free" : "are missing");
+  tws_out_wrapped(2, "%s%s%s: %s needs %s and has %s%s; %s %s", tws_style(cli, fits ? TWS_GREEN : TWS_RED),
+                  fits ? "fits" : "does not fit", tws_style(cli, TWS_PLAIN), what, tws_format_bytes(need, a, sizeof a),
+                  tws_format_bytes(have, b, sizeof b), detail,
+                  tws_format_bytes(fits ? have - need : need - have, c, sizeof c), fits ? "stay free" : "are missing");
 }
 
 void tws_fit_print(const tws_cli *cli, const tws_fit *fit) {
@@ -38,9 +38,35 @@ cJSON *tws_fit_json(const tws_fit *fit) {
   return json;
 }
 
+void tws_bottleneck_print(const tws_cli *cli, const tws_path_result *path) {
+  const tws_bottleneck b = tws_path_bottleneck(path);
+  char seconds[32], without[32];
+  tws_out("%sBottleneck%s %s: %s%s%s\n", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN), b.resource, b.what,
+          b.axis >= 0 ? ", most of it along " : "", b.axis >= 0 ? tws_report_name(b.axis) : "");
+  tws_out("  takes %s, %.0f %% of the step; next: %s, %.0f %%\n",
+          tws_format_seconds(b.seconds, seconds, sizeof seconds), 100 * b.share, b.next, 100 * b.next_share);
+  tws_out("  without it a step would take %s at least, %.3g times as fast at most\n",
+          tws_format_seconds(b.without_s, without, sizeof without), b.without_s > 0 ? path->step_s / b.without_s : 1);
+}
+
+void tws_bottleneck_json(const tws_path_result *path, cJSON *result) {
+  const tws_bottleneck b = tws_path_bottleneck(path);
+  cJSON_AddStringToObject(result, "bottleneck", path->text);
+  cJSON *json = cJSON_AddObjectToObject(result, "limited_by");
+  cJSON_AddStringToObject(json, "resource", b.resource);
+  cJSON_AddStringToObject(json, "what", b.what);
+  if (b.axis >= 0) cJSON_AddStringToObject(json, "axis", tws_report_name(b.axis));
+  cJSON_AddNumberToObject(json, "seconds", b.seconds);
+  cJSON_AddNumberToObject(json, "share", b.share);
+  cJSON_AddNumberToObject(json, "step_without_s", b.without_s);
+  cJSON_AddStringToObject(json, "next", b.next);
+  cJSON_AddNumberToObject(json, "next_share", b.next_share);
+}
+
 void tws_evidence_print(const tws_cli *cli, const tws_evidence *evidence) {
   char text[320];
   const int red = evidence->kind == TWS_EVIDENCE_WRONG;
   tws_evidence_text(evidence, text, sizeof text);
-  if (*text) tws_out("%sEvidence%s %s\n", tws_style(cli, red ? TWS_RED : TWS_BOLD), tws_style(cli, TWS_PLAIN), text);
+  if (*text)
+    tws_out_wrapped(9, "%sEvidence%s %s", tws_style(cli, red ? TWS_RED : TWS_BOLD), tws_style(cli, TWS_PLAIN), text);
 }

@@ -1,4 +1,5 @@
-/* How it is shown whether a job fits its cluster, and how far what is said of it is from what was measured. */
+/* How it is shown whether a job fits its cluster, what limits its step, and how far what is said of it is from what was
+ * measured. */
 #ifndef TWS_CLI_VERDICT_H
 #define TWS_CLI_VERDICT_H
 
@@ -8,6 +9,10 @@
 
 void tws_fit_print(const tws_cli *cli, const tws_fit *fit);
 cJSON *tws_fit_json(const tws_fit *fit);
+/* Three lines: which resource, how much of the step, what would be gained without it. */
+void tws_bottleneck_print(const tws_cli *cli, const tws_path_result *path);
+/* Adds "bottleneck", a sentence, and "limited_by", the figures, to a result. */
+void tws_bottleneck_json(const tws_path_result *path, cJSON *result);
 /* A line on the nearest measured run; nothing where the machine's own profile is the evidence. */
 void tws_evidence_print(const tws_cli *cli, const tws_evidence *evidence);
 

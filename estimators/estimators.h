@@ -89,6 +89,17 @@ double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t wo
 tws_code tws_path_read(const tws_plan *plan, const tws_op_times *times, int serial, double step_s,
                        tws_path_result *result, tws_error *err);
 
+/* What takes most of a step, and what a step without it would take. */
+typedef struct tws_bottleneck {
+  const char *what, *resource;
+  double seconds, share; /* of the step; communication: what is not hidden */
+  int axis;              /* communication: along which ranks wait most (tws_report_name()); else -1 */
+  double without_s; /* the step at least, if this took no time: what it hides on other streams takes its time still */
+  const char *next; /* what takes most besides */
+  double next_share;
+} tws_bottleneck;
+tws_bottleneck tws_path_bottleneck(const tws_path_result *result);
+
 /* The sentence on what to look at first, from the numbers of an account: for those who changed them. */
 void tws_path_judge(tws_path_result *result);
 

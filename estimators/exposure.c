@@ -108,39 +108,6 @@ static void read_gaps(reader *r, double step_s) {
   r->result->exposed_s = step_s - computing;
 }
 
-void tws_path_judge(tws_path_result *r) {
-  double matmul = r->kernel_s[TWS_KERNEL_LINEAR] + r->kernel_s[TWS_KERNEL_LINEAR_GRAD_INPUT] +
-                  r->kernel_s[TWS_KERNEL_LINEAR_GRAD_WEIGHT];
-  double attention = r->kernel_s[TWS_KERNEL_ATTENTION] + r->kernel_s[TWS_KERNEL_ATTENTION_GRAD];
-  double update = 0, other = -matmul - attention;
-  for (int k = 0; k < TWS_KERNEL_COUNT; k++)
-    *(tws_operator_of((tws_kernel)k)->updates_weights ? &update : &other) += r->kernel_s[k];
-  double step = r->step_s > 0 ? r->step_s : 1, communication = r->exposed_s - r->bubble_s;
-  const char *what = "matrix products";
-  double most = matmul;
-  const struct {
-    const char *name;
-    double s;
-  } rivals[] = {{"attention", attention},
-                {"the optimizer's memory traffic", update},
-                {"memory-bound kernels", other},
-                {"communication that computation does not hide", communication},
-                {"waiting for other ranks", r->bubble_s}};
-  for (size_t i = 0; i < sizeof rivals / sizeof *rivals; i++) {
-    if (rivals[i].s > most) {
-      most = rivals[i].s;
-      what = rivals[i].name;
-    }
-  }
-  int length = snprintf(r->text, sizeof r->text, "%s take%s %.0f %% of the step; communication left exposed %.0f %%",
-                        what, what[strlen(what) - 1] == 's' && r->bubble_s != most ? "" : "s", 100 * most / step,
-                        100 * communication / step);
-  if (r->bubble_s > 0.005 * step)
-    snprintf(r->text + length, sizeof r->text - (size_t)length, ", waiting for other ranks %.0f %%",
-             100 * r->bubble_s / step);
-  r->bottleneck = r->text;
-}
-
 tws_code tws_path_read(const tws_plan *plan, const tws_op_times *times, int serial, double step_s,
                        tws_path_result *result, tws_error *err) {
   reader r = {.plan = plan, .times = times, .serial = serial, .result = result};

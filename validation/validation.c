@@ -16,6 +16,7 @@ static tws_code predict_step(const tws_job *job, const tws_validation_request *r
   tws_simulation simulation;
   tws_code code = tws_job_simulate(job, &of_job, &simulation, err);
   v->predicted_s = simulation.result.step_s;
+  v->path = simulation.result.path;
   tws_simulation_free(&simulation);
   for (int rank = 0; rank < job->ranks && code == TWS_OK; rank++) {
     tws_plan *plan;

@@ -21,6 +21,7 @@ typedef struct tws_validation {
   tws_comparison *comparison; /* of the two */
   tws_trial trial;
   double predicted_s, measured_s, low_s, high_s; /* of a step; measured: median and quartiles */
+  tws_path_result path;                          /* of rank 0, predicted */
   double ledger_bytes;                           /* of all ranks */
   const char *streams[TWS_STREAM_COUNT], *phases[TWS_PHASE_COUNT];
 } tws_validation;

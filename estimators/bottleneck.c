@@ -1,0 +1,69 @@
+/* What a step is limited by. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "estimators/estimators.h"
+#include "models/operator.h"
+
+typedef struct part {
+  const char *what, *resource;
+  double seconds;
+  int computes; /* on the compute stream, beside which others communicate */
+} part;
+enum { PARTS = 6 };
+
+static void list_parts(const tws_path_result *r, part *parts) {
+  const double matmul = r->kernel_s[TWS_KERNEL_LINEAR] + r->kernel_s[TWS_KERNEL_LINEAR_GRAD_INPUT] +
+                        r->kernel_s[TWS_KERNEL_LINEAR_GRAD_WEIGHT];
+  const double attention = r->kernel_s[TWS_KERNEL_ATTENTION] + r->kernel_s[TWS_KERNEL_ATTENTION_GRAD];
+  double update = 0, other = -matmul - attention;
+  for (int k = 0; k < TWS_KERNEL_COUNT; k++)
+    *(tws_operator_of((tws_kernel)k)->updates_weights ? &update : &other) += r->kernel_s[k];
+  const part all[PARTS] = {
+      {"matrix products", "arithmetic of the devices", matmul, 1},
+      {"attention", "arithmetic of the devices", attention, 1},
+      {"the optimizer's memory traffic", "memory bandwidth of the devices", update, 1},
+      {"memory-bound kernels", "memory bandwidth of the devices", other, 1},
+      {"communication that computation does not hide", "links between the ranks", r->exposed_s - r->bubble_s, 0},
+      {"waiting for other ranks", "balance of the ranks", r->bubble_s, 0}};
+  memcpy(parts, all, sizeof all);
+}
+
+tws_bottleneck tws_path_bottleneck(const tws_path_result *r) {
+  part parts[PARTS];
+  int first = 0, second = -1;
+  list_parts(r, parts);
+  for (int i = 1; i < PARTS; i++)
+    if (parts[i].seconds > parts[first].seconds) first = i;
+  for (int i = 0; i < PARTS; i++)
+    if (i != first && (second < 0 || parts[i].seconds > parts[second].seconds)) second = i;
+  const double step = r->step_s > 0 ? r->step_s : 1;
+  tws_bottleneck b = {.what = parts[first].what,
+                      .resource = parts[first].resource,
+                      .seconds = parts[first].seconds,
+                      .share = parts[first].seconds / step,
+                      .axis = -1,
+                      .without_s = fmax(0, r->step_s - parts[first].seconds),
+                      .next = parts[second].what,
+                      .next_share = parts[second].seconds / step};
+  /* what was hidden behind it takes its time all the same */
+  for (int s = 0; s < TWS_STREAM_COUNT && parts[first].computes; s++)
+    if (s != TWS_STREAM_COMPUTE) b.without_s = fmax(b.without_s, fmin(r->stream_busy_s[s], r->step_s));
+  for (int axis = 0; axis < TWS_REPORT_COUNT && b.resource == parts[4].resource; axis++)
+    if (r->axis_exposed_s[axis] > 0 && (b.axis < 0 || r->axis_exposed_s[axis] > r->axis_exposed_s[b.axis]))
+      b.axis = axis;
+  return b;
+}
+
+void tws_path_judge(tws_path_result *r) {
+  const tws_bottleneck b = tws_path_bottleneck(r);
+  const double step = r->step_s > 0 ? r->step_s : 1;
+  const int several = b.what[strlen(b.what) - 1] == 's' && strncmp(b.what, "waiting", 7) != 0;
+  int length = snprintf(r->text, sizeof r->text, "%s take%s %.0f %% of the step; communication left exposed %.0f %%",
+                        b.what, several ? "" : "s", 100 * b.share, 100 * (r->exposed_s - r->bubble_s) / step);
+  if (r->bubble_s > 0.005 * step)
+    snprintf(r->text + length, sizeof r->text - (size_t)length, ", waiting for other ranks %.0f %%",
+             100 * r->bubble_s / step);
+  r->bottleneck = r->text;
+}
