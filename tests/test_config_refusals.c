@@ -142,8 +142,8 @@ START_TEST(what_deepspeed_takes) {
       "\"zero_optimization\": {\"stage\": 0, \"offload_optimizer\": {\"device\": \"cpu\"}}",
       "\"zero_optimization\": {\"offload_optimizer\": null}",
       "\"zero_optimization\": {\"stage\": 2, \"cpu_offload\": true, \"cpu_offload_use_pin_memory\": true}",
-      "\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": false, "
-      "\"buffer_count\": 5, \"fast_init\": true, \"pipeline_read\": true, \"pipeline_write\": true, \"ratio\": 0.3}}",
+      ("\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": false, "
+       "\"buffer_count\": 5, \"fast_init\": true, \"pipeline_read\": true, \"pipeline_write\": true, \"ratio\": 0.3}}"),
       "\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"none\", \"pin_memory\": \"true\"}}",
       "\"zero_optimization\": {\"offload_optimizer\": {\"buffer_count\": \"4\"}}",
       "\"zero_optimization\": true",
