@@ -167,7 +167,7 @@ static void put(tws_dtype type, void *data, int64_t i, double x) {
   if (type == TWS_F64)
     ((double *)data)[i] = x;
   else if (type == TWS_I32)
-    ((int32_t *)data)[i] = (int32_t)x;
+    ((int32_t *)data)[i] = isnan(x) ? INT32_MIN : (int32_t)x; /* not a number: nobody has written it yet */
   else if (type == TWS_F32) {
     const float f = (float)x;
     memcpy((char *)data + 4 * i, &f, 4);
