@@ -1,4 +1,4 @@
-/* ctest: mpi engine */
+/* ctest: mpi engine slow */
 /* What tables say: how far a prediction is from what was measured, no plan twice, nothing that is wider than a screen.
  */
 #include <check.h>
