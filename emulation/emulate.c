@@ -2,13 +2,12 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/host_memory.h"
 #include "base/memory.h"
 #include "base/units.h"
 #include "job/fit.h"
+#include "traces/measurements.h"
 
 typedef struct emulator {
   const tws_job *job;
@@ -27,7 +26,6 @@ typedef struct emulator {
 static tws_plan_request request_of_host(const tws_job *job, int rank) {
   tws_plan_request request = tws_job_request(job, rank);
   request.backend = TWS_BACKEND_HOST;
-  request.threads = job->threads;
   return request;
 }
 
@@ -38,30 +36,38 @@ static tws_code refuse_here(double need, double have, tws_error *err) {
                   tws_format_bytes(need, needed, sizeof needed), tws_format_bytes(have, left, sizeof left));
 }
 
+/* One rank in its virtual device; *bytes: what it takes here. */
+static tws_code check_rank(const tws_job *job, int rank, double *bytes, tws_error *err) {
+  tws_plan *plan = NULL;
+  tws_ledger ledger;
+  TWS_TRY(tws_job_plan(job, rank, &plan, err));
+  tws_code code = tws_ledger_read(plan, &ledger, err);
+  if (code == TWS_OK) {
+    const tws_fit fit = tws_job_fit(job, &ledger);
+    if (!fit.fits)
+      code = tws_fit_refuse(&fit, "`twinspeed estimate` shows what fills it; --ignore-memory tries all the same", err);
+  }
+  if (code == TWS_OK && job->backend != TWS_BACKEND_HOST) {
+    const tws_plan_request here = request_of_host(job, rank);
+    tws_plan_destroy(plan);
+    plan = NULL;
+    code = tws_plan_build(&here, &plan, err);
+  }
+  for (int tier = 0; code == TWS_OK && tier < TWS_TIER_COUNT; tier++)
+    *bytes += (double)tws_plan_bytes(plan, (tws_tier)tier);
+  tws_plan_destroy(plan);
+  return code;
+}
+
 /* Each rank in its virtual device, and all of them in this machine. */
 static tws_code check_memory(const tws_job *job, tws_error *err) {
   tws_rank_set set = {0};
   double largest = 0;
   tws_code code = tws_job_representatives(job, 0, &set, err);
   for (int i = 0; i < set.count && code == TWS_OK; i++) {
-    const tws_plan_request here = request_of_host(job, set.ranks[i]);
-    tws_plan *plan = NULL, *local = NULL;
-    tws_ledger ledger;
     double bytes = 0;
-    code = tws_job_plan(job, set.ranks[i], &plan, err);
-    if (code == TWS_OK) code = tws_ledger_read(plan, &ledger, err);
-    if (code == TWS_OK) {
-      const tws_fit fit = tws_job_fit(job, &ledger);
-      if (!fit.fits)
-        code =
-            tws_fit_refuse(&fit, "`twinspeed estimate` shows what fills it; --ignore-memory tries all the same", err);
-    }
-    if (code == TWS_OK) code = tws_plan_build(&here, &local, err);
-    for (int tier = 0; code == TWS_OK && tier < TWS_TIER_COUNT; tier++)
-      bytes += (double)tws_plan_bytes(local, (tws_tier)tier);
+    code = check_rank(job, set.ranks[i], &bytes, err);
     if (bytes > largest) largest = bytes;
-    tws_plan_destroy(local);
-    tws_plan_destroy(plan);
   }
   tws_rank_set_free(&set);
   const double have = (double)tws_host_memory_read().available_bytes;
@@ -114,11 +120,6 @@ static tws_code emulate_step(emulator *e, int64_t step, tws_error *err) {
   return TWS_OK;
 }
 
-static int compare_doubles(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 static void count_bytes(emulator *e) {
   for (int r = 0; r < e->count; r++)
     for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
@@ -138,8 +139,7 @@ static tws_code emulate_steps(emulator *e, tws_error *err) {
     if (code != TWS_OK)
       return tws_fail_in(err, code, "step %" PRId64 ", after %.6g virtual seconds", step, e->out->virtual_s);
   }
-  qsort(e->step_s, (size_t)steps, sizeof *e->step_s, compare_doubles);
-  e->out->median_step_s = steps % 2 ? e->step_s[steps / 2] : 0.5 * (e->step_s[steps / 2 - 1] + e->step_s[steps / 2]);
+  e->out->median_step_s = tws_sample_median(e->step_s, (size_t)steps);
   return TWS_OK;
 }
 

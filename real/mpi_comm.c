@@ -207,15 +207,11 @@ static tws_code check_counts(const tws_shared_group *group, const tws_comm_segme
   return TWS_OK;
 }
 
-static int is_summed(tws_dtype dtype) {
-  return dtype == TWS_F32 || dtype == TWS_BF16 || dtype == TWS_F16 || dtype == TWS_F64;
-}
-
 static tws_code run_collective(tws_comm *comm, const tws_shared_group *group, tws_collective collective, int root,
                                const tws_comm_segment *segments, int count, tws_error *err) {
   static const tws_comm_segment nothing;
   for (int i = 0; i < count && tws_collective_of(collective)->reduces; i++)
-    if (!is_summed(segments[i].dtype))
+    if (!tws_ordered_sum_takes(segments[i].dtype))
       return tws_fail(err, TWS_UNSUPPORTED, "use fp32, bf16 or fp16", "%s of %s is not supported on the host",
                       tws_collective_name(collective), tws_dtype_name(segments[i].dtype));
   if (root < 0 || root >= group->size)

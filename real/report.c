@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "plan/pipeline_schedule.h"
 #include "real/train_internal.h"
+#include "traces/measurements.h"
 
 /* ---- CSV ---- */
 
@@ -55,21 +56,6 @@ typedef struct rank_memory {
   char device_name[320];
 } rank_memory;
 
-static int compare_doubles(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-double tws_median(const double *values, int64_t count) {
-  double *sorted = count > 0 ? tws_calloc((size_t)count, sizeof *sorted) : NULL;
-  if (!sorted) return 0.0;
-  memcpy(sorted, values, (size_t)count * sizeof *sorted);
-  qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
-  double median = count % 2 ? sorted[count / 2] : 0.5 * (sorted[count / 2 - 1] + sorted[count / 2]);
-  tws_free(sorted);
-  return median;
-}
-
 static int64_t steps_of_run(const tws_training *t) {
   return t->counters->steps - t->first_step;
 }
@@ -80,7 +66,7 @@ static double median_step(const tws_training *t) {
   double *seconds = tws_calloc((size_t)count + 1, sizeof *seconds);
   if (!seconds) return 0.0;
   for (int64_t i = 0; i < count; i++) seconds[i] = t->history[skip + i].seconds;
-  double median = tws_median(seconds, count);
+  const double median = count > 0 ? tws_sample_median(seconds, (size_t)count) : 0.0;
   tws_free(seconds);
   return median;
 }

@@ -33,8 +33,12 @@ void tws_shared_waits(tws_shared *shared, int waits);
 /* A rank that waits for nothing while this one does, or -1. */
 int tws_shared_missing(const tws_shared *shared);
 
+/* Types that can be summed. */
+static inline int tws_ordered_sum_takes(tws_dtype dtype) {
+  return dtype == TWS_F32 || dtype == TWS_BF16 || dtype == TWS_F16 || dtype == TWS_F64;
+}
 /* to[d][i] = sum over sources of from[s][i], in the order given, for i < count; float32 accumulation (float64 for
- * float64), rounded once. A destination may be one of the sources. dtype: F32, BF16, F16 or F64. */
+ * float64), rounded once. A destination may be one of the sources. dtype: one that it takes. */
 void tws_ordered_sum(tws_dtype dtype, const void *const *from, int sources, void *const *to, int destinations,
                      uint64_t count);
 

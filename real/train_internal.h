@@ -65,8 +65,6 @@ extern const tws_virtual_api tws_virtual_ranks;
 const tws_backend_ops *tws_real_backend(const char *name);
 const char *tws_real_description(void);
 
-double tws_median(const double *values, int64_t count); /* 0 without values */
-
 /* Weights and state as the options ask for them: drawn, of a file, or of a checkpoint; needs the executor. */
 tws_code tws_training_weights(tws_training *t, tws_error *err);
 /* All that a training has. */
