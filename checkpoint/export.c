@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -47,22 +46,14 @@ static int shape_of(const tws_saved_index *x, const tws_hf_tensor *tensor, int64
 
 /* ---- writing ---- */
 
-static void make_header(const exporter *e, tws_text *out) {
-  int64_t at = 0;
-  tws_text_add_bytes(out, "\0\0\0\0\0\0\0\0", 8);
-  tws_text_add(out, "{\"__metadata__\":{\"format\":\"pt\"}");
+static void make_header(const exporter *e, tws_safetensors_header *out) {
+  tws_safetensors_begin(out, "pt");
   for (uint32_t i = 0; i < e->count; i++) {
-    const tws_hf_tensor *tensor = &e->tensors[i];
     int64_t shape[2];
-    const int dims = shape_of(e->reader.index, tensor, shape);
-    tws_text_add(out, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%" PRId64, tensor->name, shape[0]);
-    if (dims > 1) tws_text_add(out, ",%" PRId64, shape[1]);
-    tws_text_add(out, "],\"data_offsets\":[%" PRId64 ",%" PRId64 "]}", at, at + 4 * elements_of(tensor));
-    at += 4 * elements_of(tensor);
+    const int dims = shape_of(e->reader.index, &e->tensors[i], shape);
+    tws_safetensors_add(out, e->tensors[i].name, TWS_F32, shape, dims);
   }
-  tws_text_add(out, "}");
-  while (out->length % 8 && !out->failed) tws_text_add(out, " ");
-  for (size_t i = 0; i < 8 && !out->failed; i++) out->data[i] = (char)((out->length - 8) >> 8 * i & 255);
+  tws_safetensors_end(out);
 }
 
 static tws_code read_rows(exporter *e, const tws_hf_tensor *tensor, uint64_t first, uint64_t count, float *to,
@@ -97,11 +88,11 @@ static tws_code write_transposed(exporter *e, const tws_hf_tensor *tensor, tws_e
 }
 
 static tws_code write_tensors(exporter *e, tws_error *err) {
-  tws_text header = {0};
+  tws_safetensors_header header;
   make_header(e, &header);
-  tws_code code = header.failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory to write the weights with")
-                                : tws_write_all(e->fd, e->path, header.data, header.length, err);
-  tws_text_free(&header);
+  tws_code code = header.text.failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory to write the weights with")
+                                     : tws_write_all(e->fd, e->path, header.text.data, header.text.length, err);
+  tws_text_free(&header.text);
   for (uint32_t i = 0; i < e->count && code == TWS_OK; i++)
     code = e->tensors[i].transposed ? write_transposed(e, &e->tensors[i], err) : write_straight(e, &e->tensors[i], err);
   if (code == TWS_OK && fsync(e->fd) != 0)

@@ -2,19 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/checksum.h"
 #include "checkpoint/folder.h"
-
-const char *tws_shard_dtype(tws_dtype dtype) {
-  static const char *const names[TWS_DTYPE_COUNT] = {
-      [TWS_F32] = "F32", [TWS_BF16] = "BF16", [TWS_F16] = "F16", [TWS_F64] = "F64", [TWS_I32] = "I32", [TWS_U8] = "U8"};
-  return names[dtype];
-}
+#include "models/network/safetensors.h"
 
 const char *tws_shard_name(int rank, char *buffer, size_t size) {
   snprintf(buffer, size, "rank-%05d.safetensors", rank);
@@ -26,36 +20,28 @@ static uint64_t bytes_of(const tws_shard_request *r, const tws_piece *piece) {
 }
 
 /* A piece that is a part of a matrix whole is one; all others are lists. */
-static void add_shape(tws_text *out, const tws_piece *piece) {
+static int shape_of(const tws_piece *piece, int64_t shape[2]) {
   const tws_param_slice *s = &piece->slice;
   const int whole = piece->param != TWS_NONE && piece->count == tws_slice_count(s) && s->whole_columns > 1;
-  if (whole)
-    tws_text_add(out, "[%" PRId64 ",%" PRId64 "]", s->rows[0] + s->rows[1] + s->rows[2], s->columns);
-  else
-    tws_text_add(out, "[%" PRIu64 "]", piece->count);
+  shape[0] = whole ? s->rows[0] + s->rows[1] + s->rows[2] : (int64_t)piece->count;
+  shape[1] = s->columns;
+  return whole ? 2 : 1;
 }
 
-/* Length and header, filled up with blanks so that the data begins at a multiple of eight. */
-static void make_header(const tws_shard_request *r, tws_text *out) {
+static void make_header(const tws_shard_request *r, tws_safetensors_header *out) {
   char name[512];
-  uint64_t at = 0;
-  tws_text_add_bytes(out, "\0\0\0\0\0\0\0\0", 8);
-  tws_text_add(out, "{\"__metadata__\":{\"format\":\"twinspeed\"}");
+  tws_safetensors_begin(out, "twinspeed");
   for (uint32_t i = 0; i < r->count; i++) {
     const tws_piece *piece = &r->pieces[i];
     const tws_state_entry *entry = &r->entries[piece->entry];
     const tws_param *param = piece->param == TWS_NONE ? NULL : &r->params[piece->param];
+    int64_t shape[2];
     tws_piece_name(piece, param ? param->name : "", entry->name, param ? param->rows : 0, param ? param->columns : 0,
                    name, sizeof name);
-    const uint64_t end = at + bytes_of(r, piece);
-    tws_text_add(out, ",\"%s\":{\"dtype\":\"%s\",\"shape\":", name, tws_shard_dtype((tws_dtype)entry->dtype));
-    add_shape(out, piece);
-    tws_text_add(out, ",\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", at, end);
-    at = end;
+    const int dims = shape_of(piece, shape);
+    tws_safetensors_add(out, name, (tws_dtype)entry->dtype, shape, dims);
   }
-  tws_text_add(out, "}");
-  while (out->length % 8 && !out->failed) tws_text_add(out, " ");
-  for (size_t i = 0; i < 8 && !out->failed; i++) out->data[i] = (char)((out->length - 8) >> 8 * i & 255);
+  tws_safetensors_end(out);
 }
 
 uint64_t tws_shard_bytes(const tws_shard_request *r) {
@@ -105,10 +91,14 @@ static tws_code make_lists(const tws_shard_request *r, tws_arena *arena, tws_sha
 
 tws_code tws_shard_write(const char *path, const tws_shard_request *r, tws_arena *arena, tws_shard_written *w,
                          tws_error *err) {
-  tws_text header = {0};
+  tws_safetensors_header made;
   TWS_TRY(make_lists(r, arena, w, err));
-  make_header(r, &header);
-  if (header.failed) return tws_fail(err, TWS_MEMORY, NULL, "no memory to write a checkpoint with");
+  make_header(r, &made);
+  const tws_text header = made.text;
+  if (header.failed) {
+    tws_text_free(&made.text);
+    return tws_fail(err, TWS_MEMORY, NULL, "no memory to write a checkpoint with");
+  }
   w->data = header.length;
   w->header_checksum = tws_checksum(0, header.data, header.length);
   const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -118,6 +108,6 @@ tws_code tws_shard_write(const char *path, const tws_shard_request *r, tws_arena
   if (code == TWS_OK) code = write_data(fd, path, r, w, err);
   if (fd >= 0 && close(fd) != 0 && code == TWS_OK)
     code = tws_fail(err, TWS_IO, NULL, "%s: cannot write: %s", path, strerror(errno));
-  tws_text_free(&header);
+  tws_text_free(&made.text);
   return code;
 }

@@ -33,7 +33,4 @@ const char *tws_shard_name(int rank, char *buffer, size_t size); /* "rank-00003.
 tws_code tws_shard_write(const char *path, const tws_shard_request *request, tws_arena *arena,
                          tws_shard_written *written, tws_error *err);
 
-/* Name of a type in safetensors headers, "BF16". */
-const char *tws_shard_dtype(tws_dtype dtype);
-
 #endif

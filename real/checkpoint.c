@@ -1,13 +1,23 @@
 /* Saving: every rank writes a file of the pieces that it was given; rank 0 writes the index and gives the folder its
- * name when it has heard from all. What goes wrong on a rank ends the job, and what is unfinished has no name yet. */
+ * name when it has heard from all. What goes wrong on a rank ends the job, and what is unfinished has no name yet.
+ *
+ * Where more steps follow and memory suffices, a thread copies the rank's pieces while the next step computes
+ * gradients, and writes the copy while training goes on. All ranks ask one another behind every step whether their
+ * files are written; rank 0 then leaves the rest to its thread. One save at a time: the next waits for the one before.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+#include "base/host_memory.h"
 #include "base/memory.h"
 #include "base/units.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/shard.h"
+#include "real/background.h"
 #include "real/train_internal.h"
+
+typedef enum phase { IDLE, WRITING, PUBLISHING } phase;
 
 typedef struct tws_checkpoint {
   tws_arena *arena;
@@ -18,7 +28,21 @@ typedef struct tws_checkpoint {
   uint32_t own_count;
   uint64_t job_bytes; /* of a checkpoint, about; rank 0 */
   uint32_t *buffer;   /* of the program, by entry */
-  int64_t saved_step;
+  int64_t saved_step; /* the last that a save was begun behind */
+  tws_snapshot snapshot;
+  /* the save that is under way */
+  phase phase;
+  tws_task task;
+  tws_arena *work;
+  tws_counters counters; /* as they were */
+  char tag[TWS_TAG_SIZE];
+  tws_shard_written written;
+  unsigned char *reports; /* of all ranks, at rank 0 */
+  uint64_t *offset;
+  double start;
+  int64_t hold;             /* a fault: it writes nothing before this step */
+  atomic_int_fast64_t step; /* that training has done; the largest number: somebody waits for the save */
+  tws_save_times times;
 } tws_checkpoint;
 
 /* How every rank's message to rank 0 begins; its pieces' places and then their checksums follow. */
@@ -37,11 +61,26 @@ tws_code tws_checkpoint_lock(tws_training *t, tws_error *err) {
   return t->rank == 0 ? tws_folder_lock(t->options->save, &c->lock, err) : TWS_OK;
 }
 
+static void end_save(tws_checkpoint *c) {
+  tws_free(c->reports);
+  tws_free(c->offset);
+  tws_arena_destroy(c->work);
+  c->reports = NULL;
+  c->offset = NULL;
+  c->work = NULL;
+  c->phase = IDLE;
+}
+
 void tws_checkpoint_close(tws_training *t) {
   if (!t->checkpoint) return;
-  if (t->checkpoint->arena) tws_folder_unlock(t->checkpoint->lock);
-  tws_arena_destroy(t->checkpoint->arena);
-  tws_free(t->checkpoint);
+  tws_checkpoint *c = t->checkpoint;
+  atomic_store(&c->step, INT64_MAX);
+  (void)tws_task_wait(&c->task, NULL); /* there is an error already, or the save was finished */
+  if (c->arena) tws_folder_unlock(c->lock);
+  tws_snapshot_close(&c->snapshot);
+  end_save(c);
+  tws_arena_destroy(c->arena);
+  tws_free(c);
 }
 
 /* ---- who writes what ---- */
@@ -94,6 +133,37 @@ static tws_shard_request shard_of(tws_training *t) {
                              .user = t};
 }
 
+/* Bytes of host memory that a rank may take for its copy: what is left when the arenas of all ranks are in use. */
+static uint64_t room_for_copy(const tws_training *t) {
+  uint64_t arenas =
+      tws_executor_allocated(t->executor, TWS_TIER_HOST) + tws_executor_allocated(t->executor, TWS_TIER_PINNED);
+  if (!t->cuda) arenas += tws_executor_allocated(t->executor, TWS_TIER_DEVICE);
+  const uint64_t share = tws_host_memory_read().available_bytes / (uint64_t)t->world;
+  return share > arenas ? share - arenas : 0;
+}
+
+static tws_code prepare_copy(tws_training *t, tws_error *err) {
+  tws_checkpoint *c = t->checkpoint;
+  const int64_t every = t->options->save_every;
+  if (every < 1 || t->first_step - t->first_step % every + every >= t->options->steps) return TWS_OK;
+  c->snapshot.plan = t->plan;
+  c->snapshot.executor = t->executor;
+  c->snapshot.buffer = c->buffer;
+  c->snapshot.pieces = c->own;
+  c->snapshot.count = c->own_count;
+  double alone = 0;
+  TWS_TRY(tws_snapshot_open(&c->snapshot, room_for_copy(t), err));
+  alone = c->snapshot.bytes == NULL;
+  TWS_TRY(tws_comm_max(t->comm, &alone, err));
+  if (!(alone > 0)) return TWS_OK;
+  tws_free(c->snapshot.bytes);
+  c->snapshot.bytes = NULL;
+  if (t->rank == 0)
+    tws_log_write(t->options->log, TWS_LOG_WARNING,
+                  "memory has no room for a copy of what is saved: training waits for every checkpoint");
+  return TWS_OK;
+}
+
 tws_code tws_checkpoint_prepare(tws_training *t, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   if (!c) return TWS_OK;
@@ -108,6 +178,7 @@ tws_code tws_checkpoint_prepare(tws_training *t, tws_error *err) {
   c->job_bytes = 4096;
   for (uint32_t i = 0; i < c->all_count; i++)
     c->job_bytes += 512 + c->all[i].count * tws_dtype_bytes((tws_dtype)state->entries[c->all[i].entry].dtype);
+  TWS_TRY(prepare_copy(t, err));
   return t->rank == 0 ? tws_folder_room(t->options->save, c->job_bytes, err) : TWS_OK;
 }
 
@@ -127,7 +198,7 @@ static void describe_training(const tws_training *t, tws_saved_index *x) {
   x->dtype = tws_dtype_name(config->dtype);
   x->data = t->options->data;
   x->data_tokens = (int64_t)t->data.count;
-  x->samples = t->counters->steps * config->train_batch_size + t->data.offset;
+  x->samples = t->checkpoint->counters.steps * config->train_batch_size + t->data.offset;
   x->train_batch = config->train_batch_size;
   x->sequence_length = config->sequence_length;
   x->vocabulary = network->vocabulary;
@@ -135,7 +206,7 @@ static void describe_training(const tws_training *t, tws_saved_index *x) {
       network->padded_vocabulary > network->vocabulary ? network->padded_vocabulary : network->vocabulary;
   x->ranks = t->world;
   x->zero_stage = config->zero.stage;
-  x->counters = *t->counters;
+  x->counters = t->checkpoint->counters;
   x->params = network->params;
   x->param_count = network->param_count;
 }
@@ -204,59 +275,163 @@ int tws_checkpoint_is_due(const tws_training *t, int64_t step) {
   return step == t->options->steps || (every > 0 && step % every == 0);
 }
 
-static tws_code gather_reports(tws_training *t, const tws_shard_written *w, unsigned char **all, uint64_t **offset,
-                               tws_error *err) {
-  const uint64_t pieces = t->checkpoint->own_count;
-  const shard_report report = {w->bytes, w->data, w->header_checksum, pieces, w->checksum_count};
+/* What rank 0 needs to know for the index. */
+static tws_code gather_reports(tws_training *t, tws_error *err) {
+  tws_checkpoint *c = t->checkpoint;
+  const tws_shard_written *w = &c->written;
+  const shard_report report = {w->bytes, w->data, w->header_checksum, c->own_count, w->checksum_count};
   tws_text message = {0};
   tws_text_add_bytes(&message, (const char *)&report, sizeof report);
-  tws_text_add_bytes(&message, (const char *)w->at, pieces * sizeof *w->at);
+  tws_text_add_bytes(&message, (const char *)w->at, c->own_count * sizeof *w->at);
   tws_text_add_bytes(&message, (const char *)w->checksums, w->checksum_count * sizeof *w->checksums);
   tws_code code = message.failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory for a checkpoint's index")
-                                 : tws_comm_gather(t->comm, message.data, message.length, all, offset, err);
+                                 : tws_comm_gather(t->comm, message.data, message.length, &c->reports, &c->offset, err);
   tws_text_free(&message);
   return code;
 }
 
-static tws_code save_into(tws_training *t, const char *tag, tws_arena *arena, tws_error *err) {
-  const char *folder = t->options->save;
+static tws_code write_shard(tws_training *t, const tws_shard_request *shard, tws_error *err) {
+  tws_checkpoint *c = t->checkpoint;
   char temporary[TWS_FOLDER_SIZE], path[TWS_FOLDER_SIZE + 64], name[64];
-  tws_shard_written written = {0};
-  unsigned char *reports = NULL;
-  uint64_t *offset = NULL;
-  const tws_shard_request shard = shard_of(t);
-  tws_folder_temporary(folder, tag, temporary, sizeof temporary);
+  tws_folder_temporary(t->options->save, c->tag, temporary, sizeof temporary);
   snprintf(path, sizeof path, "%s/%s", temporary, tws_shard_name(t->rank, name, sizeof name));
-  TWS_TRY(tws_shard_write(path, &shard, arena, &written, err));
-  TWS_TRY(gather_reports(t, &written, &reports, &offset, err));
+  return tws_shard_write(path, shard, c->work, &c->written, err);
+}
+
+/* Of rank 0, when all have reported. */
+static tws_code publish(void *user, tws_error *err) {
+  tws_training *t = user;
+  tws_checkpoint *c = t->checkpoint;
+  char temporary[TWS_FOLDER_SIZE];
+  tws_folder_temporary(t->options->save, c->tag, temporary, sizeof temporary);
+  TWS_TRY(write_index(t, temporary, c->reports, c->offset, c->work, err));
+  return tws_folder_publish(t->options->save, c->tag, t->options->keep, err);
+}
+
+/* A rank that is alone needs nobody to finish. */
+static tws_code copy_and_write(void *user, tws_error *err) {
+  tws_training *t = user;
+  tws_checkpoint *c = t->checkpoint;
+  tws_shard_request shard = shard_of(t);
+  shard.source = tws_snapshot_get;
+  shard.user = &c->snapshot;
+  if (c->snapshot.beside) TWS_TRY(tws_snapshot_take(&c->snapshot, err));
+  tws_task_yield();
+  while (c->hold && atomic_load(&c->step) < c->hold) usleep(1000);
+  TWS_TRY(write_shard(t, &shard, err));
+  if (t->world > 1) return TWS_OK;
+  TWS_TRY(gather_reports(t, err));
+  return publish(t, err);
+}
+
+static void note_saved(tws_training *t) {
+  const tws_checkpoint *c = t->checkpoint;
+  char bytes[32], seconds[32];
+  if (t->rank == 0)
+    tws_log_write(t->options->log, TWS_LOG_INFO, "saved %s/%s: %s in %s", t->options->save, c->tag,
+                  tws_format_bytes((double)c->job_bytes, bytes, sizeof bytes),
+                  tws_format_seconds(tws_clock_s() - c->start, seconds, sizeof seconds));
+  end_save(t->checkpoint);
+}
+
+/* On from WRITING when every rank's file is on the disk, and from PUBLISHING: nothing is left to wait for. */
+static tws_code advance(tws_training *t, int waits, tws_error *err) {
+  tws_checkpoint *c = t->checkpoint;
+  TWS_TRY(tws_task_wait(&c->task, err));
+  if (c->phase == WRITING && t->world > 1) {
+    TWS_TRY(gather_reports(t, err));
+    c->phase = PUBLISHING;
+    if (t->rank == 0 && !waits) return tws_task_start(&c->task, publish, t, err);
+    if (t->rank == 0) TWS_TRY(publish(t, err));
+  }
+  note_saved(t);
+  return TWS_OK;
+}
+
+static tws_code in_save(const tws_training *t, tws_code code, tws_error *err) {
+  return code == TWS_OK ? code : tws_fail_in(err, code, "saving the checkpoint %s", t->checkpoint->tag);
+}
+
+tws_code tws_checkpoint_poll(tws_training *t, tws_error *err) {
+  tws_checkpoint *c = t->checkpoint;
+  if (!c || c->phase == IDLE) return TWS_OK;
+  const double start = tws_clock_s();
+  atomic_store(&c->step, t->counters->steps);
+  double busy = !tws_task_ended(&c->task);
   tws_code code = TWS_OK;
-  if (t->rank == 0) code = write_index(t, temporary, reports, offset, arena, err);
-  if (t->rank == 0 && code == TWS_OK) code = tws_folder_publish(folder, tag, t->options->keep, err);
-  tws_free(reports);
-  tws_free(offset);
-  return code;
+  if (!(busy > 0) && c->task.code != TWS_OK) code = tws_task_wait(&c->task, err); /* nobody waits for the others */
+  if (code == TWS_OK && c->phase == WRITING) code = tws_comm_max(t->comm, &busy, err);
+  if (code == TWS_OK && !(busy > 0)) code = advance(t, 0, err);
+  c->times.waited_s += tws_clock_s() - start;
+  return in_save(t, code, err);
+}
+
+static tws_code finish(tws_training *t, tws_error *err) {
+  tws_checkpoint *c = t->checkpoint;
+  if (c->phase == IDLE) return TWS_OK;
+  atomic_store(&c->step, INT64_MAX);
+  return advance(t, 1, err);
+}
+
+uint32_t tws_checkpoint_gate(const tws_training *t) {
+  const tws_checkpoint *c = t->checkpoint;
+  return c && c->phase == WRITING && c->snapshot.beside ? c->snapshot.gate : TWS_NONE;
+}
+
+void tws_checkpoint_wait_copied(tws_training *t) {
+  const double start = tws_clock_s();
+  tws_snapshot_wait(&t->checkpoint->snapshot);
+  t->checkpoint->times.waited_s += tws_clock_s() - start;
+}
+
+static tws_code begin(tws_training *t, tws_error *err) {
+  tws_checkpoint *c = t->checkpoint;
+  c->start = tws_clock_s();
+  c->saved_step = t->counters->steps;
+  c->counters = *t->counters;
+  tws_tag_of_step(t->counters->steps, c->tag, sizeof c->tag);
+  c->work = tws_arena_create();
+  if (!c->work) return tws_fail(err, TWS_MEMORY, NULL, "no memory to write a checkpoint with");
+  if (t->rank == 0) {
+    TWS_TRY(tws_folder_room(t->options->save, c->job_bytes, err));
+    TWS_TRY(tws_folder_begin(t->options->save, c->tag, err));
+  }
+  return tws_comm_barrier(t->comm, err);
+}
+
+static tws_code write_beside(tws_training *t, tws_error *err) {
+  tws_checkpoint *c = t->checkpoint;
+  const int held = t->fault.kind == TWS_FAULT_HOLD && t->fault.step == c->saved_step;
+  c->hold = held ? c->saved_step + 2 : 0;
+  atomic_store(&c->step, c->saved_step);
+  tws_snapshot_begin(&c->snapshot);
+  if (!c->snapshot.beside) TWS_TRY(tws_snapshot_take(&c->snapshot, err));
+  c->phase = WRITING;
+  c->times.beside++;
+  return tws_task_start(&c->task, copy_and_write, t, err);
+}
+
+static tws_code write_now(tws_training *t, tws_error *err) {
+  const tws_shard_request shard = shard_of(t);
+  TWS_TRY(write_shard(t, &shard, err));
+  TWS_TRY(gather_reports(t, err));
+  if (t->rank == 0) TWS_TRY(publish(t, err));
+  note_saved(t);
+  return TWS_OK;
 }
 
 tws_code tws_checkpoint_save(tws_training *t, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
-  char tag[TWS_TAG_SIZE], bytes[32], seconds[32];
   const double start = tws_clock_s();
+  const int goes_on = !t->ended && t->counters->steps < t->options->steps;
+  TWS_TRY(in_save(t, finish(t, err), err));
   if (c->saved_step == t->counters->steps) return TWS_OK;
-  tws_tag_of_step(t->counters->steps, tag, sizeof tag);
-  if (t->rank == 0) {
-    TWS_TRY(tws_folder_room(t->options->save, c->job_bytes, err));
-    TWS_TRY(tws_folder_begin(t->options->save, tag, err));
-  }
-  TWS_TRY(tws_comm_barrier(t->comm, err));
-  tws_arena *arena = tws_arena_create();
-  tws_code code =
-      arena ? save_into(t, tag, arena, err) : tws_fail(err, TWS_MEMORY, NULL, "no memory to write a checkpoint with");
-  tws_arena_destroy(arena);
-  if (code != TWS_OK) return tws_fail_in(err, code, "saving the checkpoint");
-  c->saved_step = t->counters->steps;
-  if (t->rank == 0)
-    tws_log_write(t->options->log, TWS_LOG_INFO, "saved %s/%s: %s in %s", t->options->save, tag,
-                  tws_format_bytes((double)c->job_bytes, bytes, sizeof bytes),
-                  tws_format_seconds(tws_clock_s() - start, seconds, sizeof seconds));
-  return TWS_OK;
+  tws_code code = begin(t, err);
+  if (code == TWS_OK) code = goes_on && c->snapshot.bytes ? write_beside(t, err) : write_now(t, err);
+  if (goes_on) c->times.waited_s += tws_clock_s() - start;
+  return in_save(t, code, err);
+}
+
+tws_save_times tws_checkpoint_times(const tws_training *t) {
+  return t->checkpoint ? t->checkpoint->times : (tws_save_times){0};
 }

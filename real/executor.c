@@ -169,6 +169,14 @@ tws_code tws_executor_get(tws_executor *x, int index, uint32_t buffer, uint64_t 
   return x->setup.ops->synchronize(x->setup.backend, err);
 }
 
+tws_code tws_executor_find(const tws_executor *x, int index, uint32_t buffer, uint64_t offset, uint64_t count,
+                           const void **at, tws_error *err) {
+  void *found = NULL;
+  TWS_TRY(resolve(x, &x->programs[index], buffer, offset, count, &found, err));
+  *at = found;
+  return TWS_OK;
+}
+
 /* ---- preparation ---- */
 
 static tws_code prepare_operands(tws_executor *x, const program *p, const tws_op *op, step_op *s, tws_error *err) {

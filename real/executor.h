@@ -43,7 +43,11 @@ tws_code tws_executor_put(tws_executor *executor, int program, uint32_t buffer, 
 tws_code tws_executor_get(tws_executor *executor, int program, uint32_t buffer, uint64_t offset, void *to,
                           uint64_t count, tws_error *err);
 
-/* What happens between two operations, for tests of failure handling. */
+/* Where a range of a buffer is: memory of the tier that it is in. */
+tws_code tws_executor_find(const tws_executor *executor, int program, uint32_t buffer, uint64_t offset, uint64_t count,
+                           const void **at, tws_error *err);
+
+/* What happens before an operation: waiting for a copy of the state, or a fault. */
 typedef tws_code (*tws_executor_probe)(void *user, uint32_t op, tws_error *err);
 
 /* One step of a program. Start and end of every operation are recorded when `times` is not NULL: double [op_count][2],

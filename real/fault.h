@@ -3,6 +3,7 @@
  *   kill       ends by SIGKILL
  *   hang       sleeps for ever
  *   nan        has a first parameter that is not a number, from the start of the step on
+ *   hold       does not write the checkpoint that is saved behind that step until two more steps are done
  *   allocate   cannot allocate its arena (step is ignored)
  * Without the variable nothing here costs anything. */
 #ifndef TWS_REAL_FAULT_H
@@ -16,6 +17,7 @@ typedef enum tws_fault_kind {
   TWS_FAULT_KILL,
   TWS_FAULT_HANG,
   TWS_FAULT_NAN,
+  TWS_FAULT_HOLD,
   TWS_FAULT_ALLOCATE
 } tws_fault_kind;
 typedef struct tws_fault {

@@ -231,6 +231,12 @@ static tws_code write_summary(const tws_training *t, const tws_train_result *res
   cJSON *largest = cJSON_AddObjectToObject(root, "largest_rank");
   cJSON_AddNumberToObject(largest, "rank", result->largest_rank);
   cJSON_AddNumberToObject(largest, "allocated_bytes", (double)result->largest_bytes);
+  const tws_save_times saves = tws_checkpoint_times(t);
+  cJSON *save = t->checkpoint ? cJSON_AddObjectToObject(root, "saves") : NULL;
+  if (save) {
+    cJSON_AddNumberToObject(save, "beside_training", (double)saves.beside);
+    cJSON_AddNumberToObject(save, "waited_s", saves.waited_s);
+  }
   char *text = cJSON_Print(root);
   cJSON_Delete(root);
   if (!text) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");

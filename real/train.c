@@ -231,18 +231,27 @@ static tws_code spoil_weights(tws_training *t, tws_error *err) {
   return code;
 }
 
-static tws_code strike(void *user, uint32_t op, tws_error *err) {
-  const tws_training *t = user;
+static int strikes(const tws_training *t, int64_t step) {
+  return t->fault.step == step && (t->fault.kind == TWS_FAULT_KILL || t->fault.kind == TWS_FAULT_HANG);
+}
+
+/* What is about to change waits for the copy that a save makes of it. */
+static tws_code before_op(void *user, uint32_t op, tws_error *err) {
+  tws_training *t = user;
   (void)err;
-  if (op == t->fault_op) tws_fault_strike(t->fault.kind);
+  if (op == tws_checkpoint_gate(t)) tws_checkpoint_wait_copied(t);
+  if (op == t->fault_op && strikes(t, t->counters->steps + 1)) tws_fault_strike(t->fault.kind);
   return TWS_OK;
 }
 
 static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   int traced = t->times && step == t->options->steps;
-  int faulty = t->fault.kind != TWS_FAULT_NONE && t->fault.step == step;
-  if (faulty && t->fault.kind == TWS_FAULT_NAN) TWS_TRY(spoil_weights(t, err));
-  tws_executor_probe probe = faulty && t->fault.kind != TWS_FAULT_NAN ? strike : NULL;
+  const uint32_t gate = tws_checkpoint_gate(t);
+  if (t->fault.kind == TWS_FAULT_NAN && t->fault.step == step) {
+    if (gate != TWS_NONE) tws_checkpoint_wait_copied(t);
+    TWS_TRY(spoil_weights(t, err));
+  }
+  tws_executor_probe probe = gate != TWS_NONE || strikes(t, step) ? before_op : NULL;
   tws_watchdog_begin(t->watchdog, step);
   TWS_TRY(tws_executor_step(t->executor, TWS_PROGRAM_TRAIN, step, traced ? t->times : NULL, probe, t, err));
   TWS_TRY(tws_comm_barrier(t->comm, err));
@@ -329,6 +338,7 @@ static tws_code ask_for_end(tws_training *t, tws_error *err) {
 
 static tws_code step_and_save(tws_training *t, int64_t step, tws_error *err) {
   TWS_TRY(one_step(t, step, err));
+  TWS_TRY(tws_checkpoint_poll(t, err));
   if (!t->checkpoint) return TWS_OK;
   TWS_TRY(ask_for_end(t, err));
   return t->ended || tws_checkpoint_is_due(t, step) ? tws_checkpoint_save(t, err) : TWS_OK;

@@ -83,8 +83,19 @@ tws_code tws_checkpoint_lock(tws_training *t, tws_error *err);
 /* Collective: who writes what, and whether there is room for it. */
 tws_code tws_checkpoint_prepare(tws_training *t, tws_error *err);
 int tws_checkpoint_is_due(const tws_training *t, int64_t step);
-/* Collective: on the disk, and named, when rank 0 returns. */
+/* Collective, behind a step: begins a save, and where it is the last finishes it: on the disk, and named, when rank 0
+ * returns. */
 tws_code tws_checkpoint_save(tws_training *t, tws_error *err);
+/* Collective, behind every step: looks after a save that goes on beside training. Its error is that of the save. */
+tws_code tws_checkpoint_poll(tws_training *t, tws_error *err);
+/* The operation of the training step that waits until the state was copied; TWS_NONE: none. */
+uint32_t tws_checkpoint_gate(const tws_training *t);
+void tws_checkpoint_wait_copied(tws_training *t);
+typedef struct tws_save_times {
+  int64_t beside;  /* saves that went on beside training */
+  double waited_s; /* that training has waited for saves in all, but for the last */
+} tws_save_times;
+tws_save_times tws_checkpoint_times(const tws_training *t);
 void tws_checkpoint_close(tws_training *t);
 
 /* ---- resuming (real/resume.c) ---- */

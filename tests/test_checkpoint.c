@@ -109,6 +109,16 @@ static int end_of(const background *b) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+static void shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void shell(const char *format, ...) {
+  char command[1024];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(command, sizeof command, format, list);
+  va_end(list);
+  ck_assert_msg(system(command) == 0, "%s", command);
+}
+
 /* ---- kill -9 ---- */
 
 /* The last step whose checkpoint was announced. */
@@ -199,21 +209,63 @@ START_TEST(asked_to_end) {
 }
 END_TEST
 
+/* ---- beside training ---- */
+
+static const char *line_of(const char *text, const char *words) {
+  const char *at = strstr(text, words);
+  ck_assert_msg(at != NULL, "nothing was said of \"%s\":\n%s", words, text);
+  return at;
+}
+
+/* The save behind step 2 is held back until step 4 is done, on one rank of those that there are: training goes on, and
+ * what is saved then is the state of step 2 to the last byte, as a run without a hold saves it. */
+START_TEST(beside_training) {
+  for (int ranks = 1; ranks <= 2; ranks++) {
+    char held[64], plain[64];
+    snprintf(held, sizeof held, "%s/held%d", folder, ranks);
+    snprintf(plain, sizeof plain, "%s/plain%d", folder, ranks);
+    setenv("TWINSPEED_FAULT", ranks > 1 ? "rank=1,step=2,kind=hold" : "rank=0,step=2,kind=hold", 1);
+    background b =
+        start(TINY "-n %d --stage %d --steps 6 --every 1 --save %s --save-every 2", text_path, ranks, ranks, held);
+    ck_assert_int_eq(end_of(&b), 0);
+    unsetenv("TWINSPEED_FAULT");
+    char *text = said(&b);
+    const char *first = line_of(text, "/global_step2: "), *second = line_of(text, "/global_step4: ");
+    ck_assert_msg(line_of(text, "\n     4 ") < first && first < second && second < line_of(text, "/global_step6: "),
+                  "%s", text);
+    free(text);
+    close(b.output);
+    expect(twinspeed(TINY "--quiet -n %d --stage %d --steps 2 --save %s", text_path, ranks, ranks, plain), 0,
+           "waiting");
+    ck_assert_int_eq(verified_step(held), 6);
+    for (int r = 0; r < ranks; r++)
+      shell("cmp %s/global_step2/rank-0000%d.safetensors %s/global_step2/rank-0000%d.safetensors", held, r, plain, r);
+  }
+}
+END_TEST
+
+/* What cannot be written beside training ends it, with the error of the save; the checkpoint before stays. */
+START_TEST(failure_beside_training) {
+  char save[64], script[1024];
+  snprintf(save, sizeof save, "%s/fails", folder);
+  expect(twinspeed(TINY "--quiet -n 1 --steps 2 --save %s", text_path, save), 0, "saving");
+  snprintf(script, sizeof script,
+           "ulimit -f 600; exec %s/twinspeed " TINY "--quiet -n 1 --steps 1000 --save-every 2 --resume %s --save %s",
+           TWS_BUILD_DIR, text_path, save, save);
+  char *argv[] = {"/bin/sh", "-c", script, NULL};
+  command_result r = command_execute(argv);
+  ck_assert_msg(r.status == 4 && strstr(r.err, "File too large") && strstr(r.err, "saving the checkpoint global_step4"),
+                "%d: %s", r.status, r.err);
+  command_free(&r);
+  ck_assert_int_eq(verified_step(save), 2);
+}
+END_TEST
+
 /* ---- what is damaged is named ---- */
 
 static void make_checkpoints(const char *save) {
   expect(twinspeed(TINY "--quiet -n 2 --stage 2 --steps 4 --save %s --save-every 2", text_path, save), 0, "saving");
   ck_assert_int_eq(verified_step(save), 4);
-}
-
-static void shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static void shell(const char *format, ...) {
-  char command[1024];
-  va_list list;
-  va_start(list, format);
-  vsnprintf(command, sizeof command, format, list);
-  va_end(list);
-  ck_assert_msg(system(command) == 0, "%s", command);
 }
 
 START_TEST(damage) {
@@ -366,6 +418,8 @@ int main(void) {
   TCase *tests = tcase_create("checkpoint");
   tcase_add_test(tests, kills);
   tcase_add_test(tests, asked_to_end);
+  tcase_add_test(tests, beside_training);
+  tcase_add_test(tests, failure_beside_training);
   tcase_add_test(tests, damage);
   tcase_add_test(tests, refusals);
   tcase_add_test(tests, no_room);

@@ -317,15 +317,61 @@ const tws_safetensor *tws_safetensors_find(const tws_safetensors *list, const ch
   return list->count > 0 ? bsearch(&key, list->tensors, list->count, sizeof key, by_name) : NULL;
 }
 
+static const char *const dtype_names[TWS_DTYPE_COUNT] = {
+    [TWS_F32] = "F32", [TWS_BF16] = "BF16", [TWS_F16] = "F16", [TWS_F64] = "F64", [TWS_I32] = "I32", [TWS_U8] = "U8"};
+
 int tws_safetensors_dtype(const char *dtype) {
-  static const struct {
-    const char *name;
-    tws_dtype dtype;
-  } types[] = {{"F32", TWS_F32}, {"BF16", TWS_BF16}, {"F16", TWS_F16}, {"F64", TWS_F64}};
-  for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-    if (strcmp(types[i].name, dtype) == 0) return (int)types[i].dtype;
+  static const tws_dtype floating[] = {TWS_F32, TWS_BF16, TWS_F16, TWS_F64};
+  for (size_t i = 0; i < sizeof floating / sizeof *floating; i++)
+    if (strcmp(dtype_names[floating[i]], dtype) == 0) return (int)floating[i];
   return -1;
 }
+
+const char *tws_safetensors_dtype_name(tws_dtype dtype) {
+  return dtype_names[dtype];
+}
+
+/* ---- writing ---- */
+
+void tws_safetensors_begin(tws_safetensors_header *h, const char *format) {
+  *h = (tws_safetensors_header){.data = 0};
+  tws_text_add_bytes(&h->text, "\0\0\0\0\0\0\0\0", 8);
+  tws_text_add(&h->text, "{\"__metadata__\":{\"format\":\"%s\"}", format);
+}
+
+static void add_name(tws_text *out, const char *name) {
+  tws_text_add(out, ",\"");
+  for (const char *at = name; *at; at++) {
+    const unsigned char byte = (unsigned char)*at;
+    if (byte == '"' || byte == '\\' || byte < 32)
+      tws_text_add(out, "\\u%04x", byte);
+    else
+      tws_text_add_bytes(out, at, 1);
+  }
+  tws_text_add(out, "\"");
+}
+
+void tws_safetensors_add(tws_safetensors_header *h, const char *name, tws_dtype dtype, const int64_t *shape, int dims) {
+  const uint64_t begin = h->data;
+  uint64_t elements = 1;
+  add_name(&h->text, name);
+  tws_text_add(&h->text, ":{\"dtype\":\"%s\",\"shape\":[", dtype_names[dtype]);
+  for (int i = 0; i < dims; i++) {
+    tws_text_add(&h->text, "%s%lld", i ? "," : "", (long long)shape[i]);
+    elements *= (uint64_t)shape[i];
+  }
+  h->data += elements * tws_dtype_bytes(dtype);
+  tws_text_add(&h->text, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)begin, (unsigned long long)h->data);
+}
+
+void tws_safetensors_end(tws_safetensors_header *h) {
+  tws_text *out = &h->text;
+  tws_text_add(out, "}");
+  while (out->length % 8 && !out->failed) tws_text_add(out, " ");
+  for (size_t i = 0; i < 8 && !out->failed; i++) out->data[i] = (char)((out->length - 8) >> 8 * i & 255);
+}
+
+/* ---- counts ---- */
 
 tws_code tws_safetensors_count(const char *path, tws_safetensors_counts *counts, tws_error *err) {
   tws_safetensors *list = NULL;

@@ -29,7 +29,19 @@ tws_code tws_safetensors_parse(const char *name, const void *bytes, size_t count
                                tws_error *err);
 void tws_safetensors_close(tws_safetensors *list);                                         /* NULL is allowed */
 const tws_safetensor *tws_safetensors_find(const tws_safetensors *list, const char *name); /* NULL: none */
-/* The type that a name in a header stands for; -1: none of ours. */
+/* The type that a name in a header stands for; -1: none of ours. And back: "BF16". */
 int tws_safetensors_dtype(const char *dtype);
+const char *tws_safetensors_dtype_name(tws_dtype dtype);
+
+/* Writing a file's first bytes: begin, then its tensors in the order of their data, then end, after which `header` has
+ * the length, the JSON text and blanks up to a multiple of eight. `format` is metadata that readers ask for ("pt"). */
+typedef struct tws_safetensors_header {
+  tws_text text;
+  uint64_t data; /* bytes of the tensors so far */
+} tws_safetensors_header;
+void tws_safetensors_begin(tws_safetensors_header *header, const char *format);
+void tws_safetensors_add(tws_safetensors_header *header, const char *name, tws_dtype dtype, const int64_t *shape,
+                         int dims);
+void tws_safetensors_end(tws_safetensors_header *header);
 
 #endif
