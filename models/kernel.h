@@ -47,10 +47,11 @@ enum {
   TWS_Q_KV = 32768,         /* queries are one operand, keys and values another */
   TWS_Q_K_V = 65536,        /* queries, keys and values are three */
   TWS_RUNNING = 131072,     /* BATCH_NORM: running statistics follow */
+  TWS_SIGMOID = 262144,     /* ROUTER, ROUTER_GRAD: scores are sigmoids of the logits, not their softmax */
 };
 
 /* The flags' names in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
-enum { TWS_KERNEL_FLAGS = 18 };
+enum { TWS_KERNEL_FLAGS = 19 };
 const char *tws_kernel_flag_name(int bit);
 
 enum { TWS_WORK_DIMS = 8, TWS_WORK_PARAMETERS = 5 };

@@ -15,6 +15,9 @@ enum { TWS_KEEPS_FIRST, TWS_KEEPS_PROBABLE, TWS_KEEPS_RANDOM };
  * auxiliary loss balances. */
 enum { TWS_COUNT_FILLED, TWS_COUNT_ROUTED, TWS_COUNT_BALANCED, TWS_EXPERT_COUNTS };
 
+/* The most groups of experts. */
+enum { TWS_ROUTING_GROUPS = 64 };
+
 /* The least sum that weights are divided by: DeepSpeed's, the distance of 1 to the next float. */
 #define TWS_ROUTING_LEAST 0x1p-23F
 

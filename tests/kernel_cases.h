@@ -415,23 +415,37 @@ static const test_case table[] = {
     CASE(HEADS_UNPACK, {33, 3, 6, 0, 7}, {0}, 0, B),
     CASE(HEADS_UNPACK, {9, 2, 12, 6, 64}, {0}, 0, F),
     /* tokens, experts, choices, capacity; keeps, by choice, renormalizes, sampled; seed, first token, auxiliary, share */
-    CASE(ROUTER, {1, 1, 1, 1}, {0}, 0, F),
-    CASE(ROUTER, {40, 5, 1, 6}, {0, 1, 0, 0, 0, 0, 0.5, 0.01}, 0, F),
-    CASE(ROUTER, {70, 8, 2, 12}, {0, 1, 1, 0, 0, 0, 0.5, 0.01}, 0, F),
-    CASE(ROUTER, {300, 70, 6, 20}, {0, 0, 1, 0, 0, 0, 0.01, 0.01}, 0, F),
-    CASE(ROUTER, {90, 4, 3, 50}, {1, 0, 1, 0, 0, 0, 0.5, 0.01}, 0, F),
-    CASE(ROUTER, {90, 4, 3, 200}, {1, 0, 0, 0, 0, 0, 0.5, 0.01}, 0, F), /* room for all */
-    CASE(ROUTER, {130, 3, 1, 11}, {2, 1, 0, 0, 1e15, 1234, 0.5, 0.01}, 0, F),
-    CASE(ROUTER, {600, 3, 2, 111}, {2, 1, 1, 0, 77, 5, 0.5, 0.01}, 0, B),
-    CASE(ROUTER, {130, 6, 1, 30}, {2, 1, 0, 1, 7, 1000, 0.5, 0.01}, 0, F),
-    CASE(ROUTER, {130, 37, 2, 10}, {0, 1, 1, 2, 7, 1000, 0.5, 0.01}, 0, H),
-    CASE(ROUTER, {64, 8, 2, 16}, {0, 1, 1, 0, 0, 0, 0.5, 0.01}, 0, B), /* equal logits */
-    CASE(ROUTER_GRAD, {1, 2, 1, 1}, {0, 0, 0, 0, 0.5}, 0, F),
-    CASE(ROUTER_GRAD, {40, 5, 1, 6}, {0, 1, 0, 0, 0.5}, 0, F),
-    CASE(ROUTER_GRAD, {70, 8, 2, 12}, {0, 1, 1, 0, 0.5}, 0, F),
-    CASE(ROUTER_GRAD, {300, 70, 6, 20}, {0, 0, 1, 0, 0.5}, 0, F),
-    CASE(ROUTER_GRAD, {70, 9, 2, 12}, {0, 0, 0, 0, 0}, 0, B),
-    CASE(ROUTER_GRAD, {70, 9, 2, 12}, {0, 0, 1, 0, 1e-4}, TWS_SCALED, H),
+    CASE(ROUTER, {1, 1, 1, 1}, {0, 0, 0, 0, 1}, 0, F),
+    CASE(ROUTER, {40, 5, 1, 6}, {0, 1, 0, 0, 1, 0, 0, 0.5, 0.01}, 0, F),
+    CASE(ROUTER, {70, 8, 2, 12}, {0, 1, 1, 0, 1, 0, 0, 0.5, 0.01}, 0, F),
+    CASE(ROUTER, {300, 70, 6, 20}, {0, 0, 1, 0, 1, 0, 0, 0.01, 0.01}, 0, F),
+    CASE(ROUTER, {90, 4, 3, 50}, {1, 0, 1, 0, 1, 0, 0, 0.5, 0.01}, 0, F),
+    CASE(ROUTER, {90, 4, 3, 200}, {1, 0, 0, 0, 1, 0, 0, 0.5, 0.01}, 0, F), /* room for all */
+    CASE(ROUTER, {130, 3, 1, 11}, {2, 1, 0, 0, 1, 1e15, 1234, 0.5, 0.01}, 0, F),
+    CASE(ROUTER, {600, 3, 2, 111}, {2, 1, 1, 0, 1, 77, 5, 0.5, 0.01}, 0, B),
+    CASE(ROUTER, {130, 6, 1, 30}, {2, 1, 0, 1, 1, 7, 1000, 0.5, 0.01}, 0, F),
+    CASE(ROUTER, {130, 37, 2, 10}, {0, 1, 1, 2, 1, 7, 1000, 0.5, 0.01}, 0, H),
+    CASE(ROUTER, {64, 8, 2, 16}, {0, 1, 1, 0, 1, 0, 0, 0.5, 0.01}, 0, B), /* equal logits */
+    CASE(ROUTER, {70, 8, 2, 12, 4, 2}, {0, 0, 0, 0, 16, 0, 0, 0.5, 0.01}, 0, F), /* groups of experts */
+    CASE(ROUTER, {90, 64, 6, 30, 8, 3}, {1, 0, 1, 0, 2.5, 0, 0, 0.5, 0.01}, TWS_SIGMOID, F),
+    CASE(ROUTER, {40, 6, 2, 40, 6, 2}, {0, 0, 1, 0, 1, 0, 0, 0, 0.01}, TWS_SIGMOID, F),
+    CASE(ROUTER, {40, 5, 2, 40}, {0, 0, 1, 0, 1, 0, 0, 0.1, 0.01}, TWS_SIGMOID, B),
+    CASE(ROUTER_GRAD, {70, 9, 2, 12, 3, 2}, {0, 0, 0, 0, 16, 0.3}, 0, F),
+    CASE(ROUTER_GRAD, {70, 16, 3, 12, 4, 2}, {0, 0, 1, 0, 2.5, 0.2}, TWS_SIGMOID, F),
+    CASE(ROUTER_GRAD, {40, 5, 2, 40}, {0, 0, 0, 0, 1, 0.1}, TWS_SIGMOID, B),
+    CASE(GATE, {1, 1, 1}, {0}, 0, F),
+    CASE(GATE, {30, 70, 1}, {0}, 0, B),
+    CASE(GATE, {30, 64, 2}, {1}, 0, F),
+    CASE(GATE_GRAD, {1, 1, 1}, {0}, 0, F),
+    CASE(GATE_GRAD, {30, 70, 1}, {0}, 0, H),
+    CASE(GATE_GRAD, {30, 64, 2}, {0}, 0, F),
+    CASE(GATE_GRAD, {30, 65, 2}, {1}, 0, F),
+    CASE(ROUTER_GRAD, {1, 2, 1, 1}, {0, 0, 0, 0, 1, 0.5}, 0, F),
+    CASE(ROUTER_GRAD, {40, 5, 1, 6}, {0, 1, 0, 0, 1, 0.5}, 0, F),
+    CASE(ROUTER_GRAD, {70, 8, 2, 12}, {0, 1, 1, 0, 1, 0.5}, 0, F),
+    CASE(ROUTER_GRAD, {300, 70, 6, 20}, {0, 0, 1, 0, 1, 0.5}, 0, F),
+    CASE(ROUTER_GRAD, {70, 9, 2, 12}, {0, 0, 0, 0, 1, 0}, 0, B),
+    CASE(ROUTER_GRAD, {70, 9, 2, 12}, {0, 0, 1, 0, 1, 1e-4}, TWS_SCALED, H),
     CASE(DISPATCH, {1, 1, 1, 1, 1}, {0}, 0, F),
     CASE(DISPATCH, {50, 33, 4, 2, 20}, {0}, 0, F),
     CASE(DISPATCH, {50, 64, 8, 2, 9}, {0}, 0, B),
@@ -558,8 +572,13 @@ static test_case random_case(int number) {
     case TWS_KERNEL_ROUTER_GRAD:
       c.d[1] = 2 + c.d[1] % 40, c.d[2] = 1 + draw(s, 20, 0, c.d[1] < 6 ? c.d[1] - 1 : 5), c.d[3] = 1 + c.d[3] % 20;
       c.f[0] = (double)draw(s, 21, 0, 2), c.f[1] = (double)draw(s, 22, 0, 1), c.f[2] = (double)draw(s, 23, 0, 1);
-      c.f[3] = (double)draw(s, 24, 0, 2), c.f[4] = 0.5;
-      if (c.kernel == TWS_KERNEL_ROUTER) c.f[4] = (double)draw(s, 25, 0, 1 << 30), c.f[6] = 0.5, c.f[7] = 0.01;
+      c.f[3] = (double)draw(s, 24, 0, 2), c.f[4] = 1.5, c.f[5] = 0.5;
+      if (c.kernel == TWS_KERNEL_ROUTER) c.f[5] = (double)draw(s, 25, 0, 1 << 30), c.f[7] = 0.5, c.f[8] = 0.01;
+      c.d[4] = draw(s, 26, 0, 1) && c.d[1] % 2 == 0 && 2 * c.d[2] <= c.d[1] ? 2 : 0, c.d[5] = 1;
+      break;
+    case TWS_KERNEL_GATE:
+    case TWS_KERNEL_GATE_GRAD:
+      c.d[2] = 1 + c.d[2] % 2, c.f[0] = (double)draw(s, 20, 0, 1), c.flags = 0;
       break;
     case TWS_KERNEL_DISPATCH:
     case TWS_KERNEL_DISPATCH_GRAD:

@@ -102,6 +102,7 @@ static void make_routes(const tws_work *w, const tws_arguments *a, values *x) {
   tws_work router = {.code = TWS_KERNEL_ROUTER, .d = {w->d[0], w->d[2], w->d[3], w->d[4]}};
   if (w->code == TWS_KERNEL_ROUTER_GRAD) memcpy(router.d, w->d, sizeof router.d), memcpy(router.f, w->f, sizeof w->f);
   router.f[0] = router.f[3] = 0; /* without random numbers */
+  if (w->code == TWS_KERNEL_ROUTER_GRAD) router.flags = w->flags & TWS_SIGMOID;
   values of = {.count = kernel_operands(&router, a, 1, of.info)};
   for (int k = 0; k < of.count; ++k) of.v[k] = calloc((size_t)of.info[k].count + 1, sizeof(double));
   for (int64_t i = 0; i < of.info[0].count; ++i) of.v[0][i] = tws_random_normal(1, 54, (uint64_t)i);

@@ -591,6 +591,12 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_ROUTER:
       oracle_router(w, a, o);
       break;
+    case TWS_KERNEL_GATE:
+      oracle_gate(w, o);
+      break;
+    case TWS_KERNEL_GATE_GRAD:
+      oracle_gate_grad(w, o);
+      break;
     case TWS_KERNEL_ROUTER_GRAD:
       oracle_router_grad(w, a, o);
       break;

@@ -14,6 +14,31 @@ static inline uint32_t oracle_word(const double *a, const double *hyper, int wha
   return word[index % TWS_ROUTING_GROUP];
 }
 
+/* What a group of experts is compared by. */
+static inline double oracle_group(const tws_work *w, const double *x, int64_t group) {
+  const int64_t each = w->d[1] / w->d[4];
+  double first = -INFINITY, second = -INFINITY;
+  for (int64_t e = group * each; e < (group + 1) * each; ++e) {
+    second = fmax(second, fmin(first, x[e]));
+    first = fmax(first, x[e]);
+  }
+  return w->flags & TWS_SIGMOID ? first + (each > 1 ? second : 0) : first;
+}
+
+/* Whether an expert's group is one of those kept. */
+static inline int oracle_in_group(const tws_work *w, const double *logits, int64_t expert) {
+  double x[1024];
+  int64_t before = 0;
+  if (w->d[4] == 0) return 1;
+  for (int64_t e = 0; e < w->d[1]; ++e) /* as float32 tells them apart */
+    x[e] = w->flags & TWS_SIGMOID ? (double)(float)(1 / (1 + exp(-logits[e]))) : logits[e];
+  const int64_t group = expert / (w->d[1] / w->d[4]);
+  for (int64_t g = 0; g < w->d[4]; ++g)
+    before += oracle_group(w, x, g) > oracle_group(w, x, group) ||
+              (oracle_group(w, x, g) == oracle_group(w, x, group) && g < group);
+  return before < w->d[5];
+}
+
 /* Experts of each token, by choice. */
 static inline void oracle_choose(const tws_work *w, const double *a, double **o, int64_t *chosen) {
   const int64_t experts = w->d[1], choices = w->d[2];
@@ -22,11 +47,13 @@ static inline void oracle_choose(const tws_work *w, const double *a, double **o,
     for (int64_t e = 1; e < experts; ++e) largest = fmax(largest, o[0][t * experts + e]);
     for (int64_t e = 0; e < experts; ++e) sum += o[1][t * experts + e] = exp(o[0][t * experts + e] - largest);
     for (int64_t e = 0; e < experts; ++e) o[1][t * experts + e] /= sum;
+    for (int64_t e = 0; e < experts && w->flags & TWS_SIGMOID; ++e)
+      o[1][t * experts + e] = 1 / (1 + exp(-o[0][t * experts + e]));
     for (int64_t c = 0; c < choices; ++c) {
       double best = 0;
       chosen[t * choices + c] = -1;
       for (int64_t e = 0; e < experts; ++e) {
-        int before = 0;
+        int before = !oracle_in_group(w, o[0] + t * experts, e);
         for (int64_t k = 0; k < c; ++k) before |= chosen[t * choices + k] == e;
         double x = o[0][t * experts + e];
         if (w->f[3] > 0 && (double)(c + 1) >= w->f[3])
@@ -82,8 +109,8 @@ static inline void oracle_router(const tws_work *w, const double *a, double **o)
       o[3][i] = kept[i] ? o[1][t * experts + chosen[i]] : 0;
       sum += o[3][i];
     }
-    for (int64_t i = t * choices; i < (t + 1) * choices && w->f[2] != 0; ++i)
-      o[3][i] /= fmax(sum, (double)TWS_ROUTING_LEAST);
+    for (int64_t i = t * choices; i < (t + 1) * choices; ++i)
+      o[3][i] *= w->f[4] / (w->f[2] != 0 ? fmax(sum, (double)TWS_ROUTING_LEAST) : 1);
   }
   for (int64_t e = 0; e < experts; ++e) {
     const double *counts = o[4] + e * TWS_EXPERT_COUNTS;
@@ -113,16 +140,38 @@ static inline void oracle_router_grad(const tws_work *w, const double *a, double
       if (o[2][i] < 0) continue;
       const int64_t e = (int64_t)o[2][i] / capacity;
       if (w->f[2] == 0) {
-        slope[e] += o[0][i];
+        slope[e] += w->f[4] * o[0][i];
         continue;
       }
       for (int64_t k = t * choices; k < (t + 1) * choices; ++k) /* of p / sum */
-        if (o[2][k] >= 0) slope[(int64_t)o[2][k] / capacity] += o[0][i] * ((k == i) / sum - p[e] / (sum * sum));
+        if (o[2][k] >= 0)
+          slope[(int64_t)o[2][k] / capacity] += w->f[4] * o[0][i] * ((k == i) / sum - p[e] / (sum * sum));
     }
     for (int64_t e = 0; e < experts; ++e) mean += p[e] * slope[e];
-    for (int64_t e = 0; e < experts; ++e) o[4][t * experts + e] = p[e] * (slope[e] - mean);
+    for (int64_t e = 0; e < experts; ++e)
+      o[4][t * experts + e] = w->flags & TWS_SIGMOID ? p[e] * (1 - p[e]) * slope[e] : p[e] * (slope[e] - mean);
   }
   free(slope);
+}
+
+static inline double oracle_gate_share(const tws_work *w, const double *gates, int64_t row) {
+  const double x = gates[row * w->d[2]] - (w->d[2] > 1 ? gates[row * w->d[2] + 1] : 0);
+  return 1 / (1 + exp(w->f[0] != 0 ? x : -x));
+}
+
+static inline void oracle_gate(const tws_work *w, double **o) {
+  for (int64_t i = 0; i < w->d[0] * w->d[1]; ++i) o[2][i] = o[0][i] * oracle_gate_share(w, o[1], i / w->d[1]);
+}
+
+static inline void oracle_gate_grad(const tws_work *w, double **o) {
+  memset(o[4], 0, sizeof(double) * (size_t)(w->d[0] * w->d[2]));
+  for (int64_t i = 0; i < w->d[0] * w->d[1]; ++i) {
+    const int64_t row = i / w->d[1];
+    const double share = oracle_gate_share(w, o[2], row), slope = o[0][i] * o[1][i] * share * (1 - share);
+    o[3][i] = o[0][i] * share;
+    o[4][row * w->d[2]] += w->f[0] != 0 ? -slope : slope;
+    if (w->d[2] > 1) o[4][row * w->d[2] + 1] -= w->f[0] != 0 ? -slope : slope;
+  }
 }
 
 static inline void oracle_dispatch(const tws_work *w, double **o) {

@@ -189,15 +189,20 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       return 1;
     case TWS_KERNEL_ROUTER_GRAD: {
       const int64_t logits = w->d[0] * w->d[1];
-      for (int64_t i = 0; i < logits; ++i) zero[i] = log(v[1][i]); /* they have these probabilities */
+      for (int64_t i = 0; i < logits; ++i) /* they have these probabilities */
+        zero[i] = log(v[1][i]) - (w->flags & TWS_SIGMOID ? log(1 - v[1][i]) : 0);
       FORWARD(ROUTER, v[0], 3, zero, zero + logits, zero + 2 * logits, out, out2, out2 + w->d[1] * TWS_EXPERT_COUNTS);
       f->metrics = f->o[5];
-      f->work.flags = 0;
+      f->work.flags &= TWS_SIGMOID;
       f->work.f[0] = f->work.f[3] = 0; /* as the routes were made */
       f->arguments = (tws_arguments){{0, 0, a->a[0] * (w->flags & TWS_SCALED ? v[5][TWS_HYPER_SCALE] : 1), 0}};
       PAIR(0, 4, 0);
       return 1;
     }
+    case TWS_KERNEL_GATE_GRAD:
+      FORWARD(GATE, v[0], 2, v[1], v[2], out);
+      PAIR(0, 3, 0), PAIR(1, 4, 1);
+      return 1;
     case TWS_KERNEL_DISPATCH_GRAD:
       FORWARD(DISPATCH, v[0], 3, zero, v[1], NULL, out);
       PAIR(0, 2, 0);
@@ -351,7 +356,8 @@ START_TEST(not_finite) {
   if (!is_there(&w)) return;
   if (tws_operator_of((tws_kernel)w.code)->updates_weights || w.code == TWS_KERNEL_CLIP || w.code == TWS_KERNEL_FILL)
     return;
-  for (int infinite = 0; infinite < 2; ++infinite) {
+  const int saturates = w.code == TWS_KERNEL_ROUTER && w.flags & TWS_SIGMOID; /* of infinity it is 1 */
+  for (int infinite = 0; infinite < 2 - saturates; ++infinite) {
     values x = make_values(&w, &a, 2);
     int poisoned = 0;
     if (w.code == TWS_KERNEL_VOCABULARY_LOSS) poisoned = 2; /* the target's own probability is of the statistics */

@@ -36,7 +36,7 @@ static gating route(const cJSON *item, const tws_routing *routing, int64_t capac
   ck_assert_int_eq(count, g.tokens * g.experts);
   const tws_work work = {.code = TWS_KERNEL_ROUTER,
                          .d = {g.tokens, g.experts, g.choices, capacity},
-                         .f = {routing->keeps, routing->by_choice, routing->renormalizes, routing->sampled}};
+                         .f = {routing->keeps, routing->by_choice, routing->renormalizes, routing->sampled, 1}};
   const tws_arguments arguments = {{0, 0, routing->by_choice ? 1 : 1 / (double)g.choices, 1}};
   void *data[] = {input, g.probabilities, g.routes, g.weights, g.counts, g.metrics};
   const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_I32, TWS_F32, TWS_I32, TWS_F64};
@@ -136,7 +136,8 @@ START_TEST(nothing_is_dropped_with_a_slot_for_each_token) {
     const int choices = 1 + round % MOST_CHOICES;
     for (int i = 0; i < TOKENS * EXPERTS; i++)
       logits[i] = (float)(tws_random_normal(6, (uint64_t)round, (uint64_t)i) + (i % EXPERTS == 0 ? round % 7 : 0));
-    const tws_work work = {.code = TWS_KERNEL_ROUTER, .d = {TOKENS, EXPERTS, choices, TOKENS}, .f = {round % 2, 0, 1}};
+    const tws_work work = {
+        .code = TWS_KERNEL_ROUTER, .d = {TOKENS, EXPERTS, choices, TOKENS}, .f = {round % 2, 0, 1, 0, 1}};
     void *data[] = {logits, g.probabilities, g.routes, g.weights, g.counts, g.metrics};
     const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_I32, TWS_F32, TWS_I32, TWS_F64};
     const tws_arguments arguments = {{0, 0, 1, 1}};

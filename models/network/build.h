@@ -58,6 +58,8 @@ uint32_t tws_build_dispatch(tws_network_builder *b, int layer, const char *name,
 uint32_t tws_build_expert_linear(tws_network_builder *b, int layer, const char *name, uint32_t slots,
                                  const tws_routes *of, int64_t out, float std, int bias, const int64_t *fused);
 uint32_t tws_build_combine(tws_network_builder *b, int layer, const char *name, uint32_t slots, const tws_routes *from);
+/* x by one gate of each of its rows, or by the share of one of two. */
+uint32_t tws_build_gate(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t gates, int second);
 void tws_build_loss(tws_network_builder *b, uint32_t logits);
 
 /* Text in the network's arena for a name; "" (and b->failed) without memory. */

@@ -116,23 +116,6 @@ tws_code tws_decoder_read(tws_network_builder *b, const char *const *also_known,
   return TWS_OK;
 }
 
-/* Experts are inner parts like that of a layer without them, side by side. */
-static uint32_t add_experts(tws_network_builder *b, const tws_decoder *d, int layer, uint32_t x) {
-  const int64_t hidden = b->net->hidden, inner = d->expert_inner, rows[3] = {inner, inner, 0};
-  const float std = (float)d->range;
-#define NAME(part, suffix) tws_build_name(b, "model.layers.%d.%s." suffix, layer, part)
-  const char *block = d->expert_block;
-  const uint32_t logits =
-      tws_build_linear(b, layer, NAME(block, "gate"), x, hidden, d->routing.experts, std, 0, NULL, TWS_NONE);
-  const tws_routes routes = tws_build_router(b, layer, NAME(block, "router"), logits, &d->routing);
-  uint32_t y = tws_build_dispatch(b, layer, NAME(block, "dispatch"), x, &routes);
-  y = tws_build_expert_linear(b, layer, NAME(block, "experts.gate_up_proj"), y, &routes, 2 * inner, std, 0, rows);
-  y = tws_build_pointwise(b, layer, NAME(block, "experts.act"), TWS_MODULE_SWIGLU, y, inner);
-  y = tws_build_expert_linear(b, layer, NAME(block, "experts.down_proj"), y, &routes, hidden, std, 0, NULL);
-  return tws_build_combine(b, layer, NAME(block, "combine"), y, &routes);
-#undef NAME
-}
-
 static uint32_t add_layer(tws_network_builder *b, const tws_decoder *d, int layer, uint32_t x) {
   const tws_network *net = b->net;
   int64_t hidden = net->hidden, q = net->heads * net->head_size, kv = net->kv_heads * net->head_size;
@@ -148,7 +131,8 @@ static uint32_t add_layer(tws_network_builder *b, const tws_decoder *d, int laye
   y = tws_build_linear(b, layer, NAME("self_attn.o_proj"), y, q, hidden, std, d->output_bias, NULL, TWS_NONE);
   x = tws_build_add(b, layer, NAME("add_1"), x, y);
   y = tws_build_norm(b, layer, NAME("post_attention_layernorm"), x, 1, d->epsilon);
-  if (d->routing.experts > 0) return tws_build_add(b, layer, NAME("add_2"), x, add_experts(b, d, layer, y));
+  if (d->routing.experts > 0 && !(d->dense && d->dense[layer]))
+    return tws_build_add(b, layer, NAME("add_2"), x, tws_decoder_add_experts(b, d, layer, y));
   y = tws_build_linear(b, layer, NAME("mlp.gate_up_proj"), y, hidden, 2 * net->intermediate, std, d->mlp_bias, mlp_rows,
                        TWS_NONE);
   y = tws_build_pointwise(b, layer, NAME("mlp.act"), TWS_MODULE_SWIGLU, y, net->intermediate);
@@ -159,12 +143,12 @@ static uint32_t add_layer(tws_network_builder *b, const tws_decoder *d, int laye
 
 tws_code tws_decoder_build(tws_network_builder *b, const tws_decoder *d, tws_error *err) {
   tws_network *net = b->net;
-  const uint32_t stride = d->routing.experts > 0 ? 15 : 11;
+  const uint32_t stride = d->routing.experts > 0 ? 8 + TWS_EXPERT_MODULES : 11;
   TWS_TRY(tws_build_reserve(b, stride * net->layers + 4, err));
   uint32_t x = tws_build_embedding(b, "model.embed_tokens", "model.embed_tokens.weight", NULL, (float)d->range);
   net->layer_first = net->module_count;
-  net->layer_stride = stride;
   for (int layer = 0; layer < net->layers; layer++) x = add_layer(b, d, layer, x);
+  net->layer_stride = (net->module_count - net->layer_first) / (uint32_t)net->layers;
   x = tws_build_norm(b, -2, "model.norm", x, 1, d->epsilon);
   uint32_t tied = net->tied ? net->modules[0].param[0] : TWS_NONE;
   x = tws_build_linear(b, -2, "lm_head", x, net->hidden, net->padded_vocabulary, (float)d->range, 0, NULL, tied);

@@ -6,7 +6,8 @@
 
 tws_routing tws_routing_like_deepspeed(int32_t experts, int32_t choices, double factor, int64_t least_slots,
                                        int random) {
-  tws_routing r = {.experts = experts, .choices = choices, .by_choice = choices <= 2, .renormalizes = choices > 1};
+  tws_routing r = {
+      .experts = experts, .choices = choices, .by_choice = choices <= 2, .renormalizes = choices > 1, .scale = 1};
   if (choices > 2) r.keeps = TWS_KEEPS_PROBABLE;
   if (choices == 1 && random) r.keeps = TWS_KEEPS_RANDOM;
   if (choices == 2 && random) r.sampled = 2;
@@ -72,6 +73,18 @@ uint32_t tws_build_expert_linear(tws_network_builder *b, int layer, const char *
     if (fused != NULL) memcpy(p->fused, fused, sizeof p->fused);
   }
   return add_slots(b, module, of->routing, out);
+}
+
+uint32_t tws_build_gate(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t gates, int second) {
+  const uint32_t module = tws_build_module(b, TWS_MODULE_GATE, layer, name);
+  const tws_value like = b->net->values[x];
+  tws_module *m = &b->net->modules[module];
+  m->in[0] = x;
+  m->in[1] = gates;
+  m->in_features = b->net->values[gates].per_row;
+  m->out_features = like.per_row;
+  m->second_gate = second;
+  return tws_build_value(b, module, 0, "y", like.row, like.row_dims, like.per_row, TWS_VALUE_ACTIVATION);
 }
 
 uint32_t tws_build_combine(tws_network_builder *b, int layer, const char *name, uint32_t slots,

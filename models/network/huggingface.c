@@ -8,14 +8,18 @@ static const struct {
   const char *joined, *parts[3];
 } joined_names[] = {{"qkv_proj", {"q_proj", "k_proj", "v_proj"}}, {"gate_up_proj", {"gate_proj", "up_proj", NULL}}};
 
-/* Mixtral's experts are tensors of their own. */
+/* Experts are tensors of their own, in Mixtral by other words. */
 static const struct {
-  const char *joined, *parts[3];
-} expert_names[] = {{".experts.gate_up_proj", {"w1", "w3", NULL}}, {".experts.down_proj", {"w2", NULL, NULL}}};
+  const char *joined, *parts[3], *mixtral[3];
+} expert_names[] = {{".experts.gate_up_proj", {"gate_proj", "up_proj", NULL}, {"w1", "w3", NULL}},
+                    {".experts.down_proj", {"down_proj", NULL, NULL}, {"w2", NULL, NULL}}};
 
-static const char *expert_part_name(tws_arena *arena, const char *name, int expert, int part) {
+static const char *expert_part_name(tws_arena *arena, const char *architecture, const char *name, int expert,
+                                    int part) {
+  const int is_mixtral = strcmp(architecture, "mixtral") == 0;
   for (size_t i = 0; i < sizeof expert_names / sizeof *expert_names; i++) {
-    const char *at = strstr(name, expert_names[i].joined), *word = expert_names[i].parts[part];
+    const char *at = strstr(name, expert_names[i].joined);
+    const char *word = is_mixtral ? expert_names[i].mixtral[part] : expert_names[i].parts[part];
     if (at && word)
       return tws_arena_printf(arena, "%.*s.experts.%d.%s%s", (int)(at - name), name, expert, word,
                               at + strlen(expert_names[i].joined));
@@ -52,7 +56,7 @@ static tws_code add_experts(const tws_hf_request *r, uint32_t p, tws_arena *aren
   tws_hf_tensor part = {.param = p, .columns = param->columns};
   for (int e = 0; e < param->experts; e++)
     for (int i = 0; i < 3 && (i == 0 || param->fused[i] > 0); i++) {
-      part.name = strcmp(r->architecture, "mixtral") == 0 ? expert_part_name(arena, param->name, e, i) : NULL;
+      part.name = expert_part_name(arena, r->architecture, param->name, e, i);
       part.rows = param->fused[i] > 0 ? param->fused[i] : rows;
       if (!part.name) return name_unknown(param, err);
       to[(*count)++] = part;

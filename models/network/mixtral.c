@@ -2,27 +2,6 @@
  * each inner part; a token's experts are weighted by the softmax over them alone. */
 #include "models/network/decoder.h"
 
-/* Keys of routing that several architectures have: experts of a token, of a layer, and the loss that balances them,
- * which the reference adds only where output_router_logits is on. */
-tws_code tws_decoder_read_routing(tws_network_builder *b, const char *count, int64_t experts, int64_t choices,
-                                  double auxiliary, tws_decoder *d, tws_error *err) {
-  const tws_json *json = b->json;
-  int balances = 0;
-  TWS_TRY(tws_json_int(json, json->root, count, 0, 1, TWS_MAX_EXPERTS, experts, &experts, err));
-  TWS_TRY(tws_json_int(json, json->root, "num_experts_per_tok", 0, 1, TWS_MAX_CHOICES, choices, &choices, err));
-  if (choices > experts)
-    return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(json->root, "num_experts_per_tok"), err,
-                         "let a token choose at most as many experts as there are",
-                         "a token chooses %lld of %lld experts", (long long)choices, (long long)experts);
-  TWS_TRY(tws_json_number(json, json->root, "router_aux_loss_coef", 0, 0, 1e6, auxiliary, &auxiliary, err));
-  TWS_TRY(tws_json_bool(json, json->root, "output_router_logits", 0, 0, &balances, err));
-  d->routing = (tws_routing){.experts = (int32_t)experts, .choices = (int32_t)choices, .renormalizes = 1};
-  d->routing.auxiliary = balances ? auxiliary : 0;
-  d->routing.slots =
-      (tws_dim){.kind = TWS_DIM_CAPACITY, .parts = (int32_t)experts, .size = 4, .factor = -(double)choices};
-  return TWS_OK;
-}
-
 tws_code tws_build_mixtral(tws_network_builder *b, tws_error *err) {
   static const char *const known[] = {"sliding_window",
                                       "num_local_experts",

@@ -42,7 +42,9 @@ enum { TWS_DIMS = 4 };
 typedef struct tws_routing {
   int32_t experts, choices;                        /* of the layer; of a token */
   int32_t keeps, by_choice, renormalizes, sampled; /* keeps: TWS_KEEPS_* of models/routing.h */
+  int32_t sigmoid, groups, kept_groups;            /* scores are sigmoids; only experts of some groups are chosen */
   double auxiliary;                                /* weight of the loss that balances experts */
+  double scale;                                    /* of weights */
   tws_dim slots;
 } tws_routing;
 /* DeepSpeed's gating (deepspeed/moe/sharded_moe.py): top1gating and top2gating for up to two choices, topkgating for
@@ -123,6 +125,7 @@ typedef struct tws_module {
   int32_t heads, kv_heads, head_size; /* ROPE, ATTENTION */
   const tws_routing *routing;         /* ROUTER, DISPATCH, EXPERT_LINEAR, COMBINE */
   int32_t rms;                        /* NORM: RMSNorm */
+  int32_t second_gate;                /* GATE: of two gates, the second's share */
   double epsilon;                     /* NORM, BATCH_NORM */
   double momentum;                    /* BATCH_NORM: share of a batch in the running statistics */
   double dropout;                     /* ATTENTION, DROPOUT: share of what is dropped in training */

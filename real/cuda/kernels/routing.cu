@@ -7,8 +7,9 @@
 namespace {
 
 struct Router {
-  int64_t tokens, experts, choices, capacity, first_token;
-  int keeps, by_choice, renormalizes, sampled;
+  int64_t tokens, experts, choices, capacity, groups, kept_groups, first_token;
+  int keeps, by_choice, renormalizes, sampled, sigmoid;
+  float scale;
   uint64_t seed;
   const float *hyper;
   float *probabilities, *weights;
@@ -23,6 +24,7 @@ Router router_of(const tws_cuda_call *call) {
   Router r = {};
   r.tokens = d[0], r.experts = d[1], r.choices = d[2], r.capacity = d[3];
   r.keeps = (int)f[0], r.by_choice = f[1] != 0, r.renormalizes = f[2] != 0, r.sampled = (int)f[3];
+  r.groups = d[4], r.kept_groups = d[5], r.scale = (float)f[4], r.sigmoid = (call->work->flags & TWS_SIGMOID) != 0;
   r.seed = (uint64_t)a[0], r.first_token = (int64_t)a[1], r.auxiliary = a[2], r.share = a[3];
   r.probabilities = out<float>(call, 1), r.routes = out<int32_t>(call, 2), r.weights = out<float>(call, 3);
   r.counts = out<int32_t>(call, 4), r.metrics = out<double>(call, 5);
@@ -72,20 +74,57 @@ __device__ void softmax_row(const Router &r, const T *logits, float *p, int lane
 }
 
 template <typename T>
+__device__ void sigmoid_row(const Router &r, const T *logits, float *p, int lane) {
+  for (int e = lane; e < r.experts; e += WARP) p[e] = 1.0F / (1.0F + expf(-to_float(logits[e])));
+}
+
+// What groups are compared by: their largest, or of sigmoids the sum of their two largest.
+__device__ float group_score(const Router &r, const float *x, int64_t group) {
+  const int64_t each = r.experts / r.groups;
+  float first = x[group * each], second = each > 1 ? -CUDART_INF_F : 0;
+  for (int64_t e = group * each + 1; e < (group + 1) * each; ++e) {
+    second = fmaxf(second, fminf(first, x[e]));
+    first = fmaxf(first, x[e]);
+  }
+  return r.sigmoid ? first + second : first;
+}
+
+// Experts of groups before which come as many as are kept, of equal ones the first, cannot be chosen.
+__device__ void leave_groups_out(const Router &r, float *x, float *score, int lane) {
+  const int64_t each = r.experts / r.groups;
+  for (int64_t g = lane; g < r.groups; g += WARP) score[g] = group_score(r, x, g);
+  __syncwarp();
+  for (int64_t e = lane; e < r.experts; e += WARP) {
+    const int64_t group = e / each;
+    int before = 0;
+    for (int64_t g = 0; g < r.groups; ++g) before += score[g] > score[group] || (score[g] == score[group] && g < group);
+    if (before >= r.kept_groups) x[e] = -CUDART_INF_F;
+  }
+  __syncwarp();
+}
+
+// The logits, or sigmoids that are compared by groups, are in the place of the probabilities while experts are chosen.
+template <typename T>
 __global__ void choose(Router r, const T *all) {
   const int lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
   const int64_t step = (int64_t)gridDim.x * warps;
+  __shared__ float scores[BLOCK / WARP][TWS_ROUTING_GROUPS];
   for (int64_t t = (int64_t)blockIdx.x * warps + threadIdx.x / WARP; t < r.tokens; t += step) {
     const T *logits = all + t * r.experts;
     float *p = r.probabilities + t * r.experts;
     int32_t *routes = r.routes + t * r.choices;
-    softmax_row(r, logits, p, lane);
+    if (r.sigmoid && r.groups > 0)
+      sigmoid_row(r, logits, p, lane);
+    else
+      for (int e = lane; e < r.experts; e += WARP) p[e] = to_float(logits[e]);
+    __syncwarp();
+    if (r.groups > 0) leave_groups_out(r, p, scores[threadIdx.x / WARP], lane);
     for (int c = 0; c < r.choices; ++c) {
       const bool noisy = r.sampled > 0 && c + 1 >= r.sampled;
       Candidate best = {0, -1};
       for (int e = lane; e < r.experts; e += WARP) {
         if (is_chosen(routes, c, e)) continue;
-        Candidate one = {to_float(logits[e]), e};
+        Candidate one = {p[e], e};
         if (noisy) {
           const uint32_t word = random_word(r, TWS_ROUTING_NOISE, t, r.experts, e);
           one.x -= logf(-logf(tws_routing_uniform(word)));
@@ -98,12 +137,15 @@ __global__ void choose(Router r, const T *all) {
         other.expert = __shfl_xor_sync(0xffffffffU, best.expert, d);
         best = larger(best, other);
       }
-      if (lane == best.expert % WARP) {
-        routes[c] = tws_route_dropped(best.expert);
-        r.weights[t * r.choices + c] = p[best.expert];
-      }
+      if (lane == best.expert % WARP) routes[c] = tws_route_dropped(best.expert);
       __syncwarp();
     }
+    if (r.sigmoid)
+      sigmoid_row(r, logits, p, lane);
+    else
+      softmax_row(r, logits, p, lane);
+    __syncwarp();
+    for (int c = lane; c < r.choices; c += WARP) r.weights[t * r.choices + c] = p[-1 - routes[c]];
   }
 }
 
@@ -196,8 +238,8 @@ __global__ void weigh(Router r) {
       if (routes[c] < 0) weights[c] = 0;
       sum += weights[c];
     }
-    for (int c = 0; c < r.choices && r.renormalizes; ++c)
-      weights[c] /= sum > TWS_ROUTING_LEAST ? sum : TWS_ROUTING_LEAST;
+    const float divisor = !r.renormalizes ? 1.0F : sum > TWS_ROUTING_LEAST ? sum : TWS_ROUTING_LEAST;
+    for (int c = 0; c < r.choices; ++c) weights[c] = weights[c] / divisor * r.scale;
   }
 }
 
@@ -218,6 +260,10 @@ __global__ void count_in_metrics(Router r, const double *mean) {
 
 tws_code check_choices(const tws_cuda_call *call, tws_error *err) {
   const int64_t *d = call->work->d;
+  if (d[4] > 0 && (d[4] > TWS_ROUTING_GROUPS || d[1] % d[4] || d[5] < 1 || d[5] > d[4] || d[2] > d[1] / d[4] * d[5]))
+    return tws_fail(err, TWS_INVALID, "let groups divide the experts, and keep groups of as many as a token chooses",
+                    "%lld experts in %lld groups, of which %lld are kept", (long long)d[1], (long long)d[4],
+                    (long long)d[5]);
   if (d[2] <= d[1] && d[1] * d[3] <= INT32_MAX && (size_t)d[1] * sizeof(double) <= call->scratch_bytes) return TWS_OK;
   return tws_fail(err, TWS_INVALID, "choose fewer experts a token, or give them fewer slots",
                   "%lld of %lld experts of %lld slots", (long long)d[2], (long long)d[1], (long long)d[3]);
@@ -227,7 +273,8 @@ tws_code check_choices(const tws_cuda_call *call, tws_error *err) {
 
 struct RouterGrad {
   int64_t tokens, experts, choices, capacity;
-  int renormalizes;
+  int renormalizes, sigmoid;
+  float scale;
   const float *dweights, *probabilities, *hyper;
   const int32_t *routes, *counts;
   double auxiliary;
@@ -242,13 +289,14 @@ __global__ void router_grad(RouterGrad g, T *dlogits) {
   for (int64_t t = (int64_t)blockIdx.x * warps + threadIdx.x / WARP; t < g.tokens; t += step) {
     const float *p = g.probabilities + t * g.experts, *dweights = g.dweights + t * g.choices;
     const int32_t *routes = g.routes + t * g.choices;
-    float kept = 0, common = 0, scale = 1, mean = 0, chosen = 0;
+    float kept = 0, common = 0, scale = g.scale, mean = 0, chosen = 0;
     for (int c = 0; c < g.choices; ++c)
       if (routes[c] >= 0) kept += p[routes[c] / g.capacity];
     if (g.renormalizes) {  // of weights that were divided by their sum
-      scale = 1 / (kept > TWS_ROUTING_LEAST ? kept : TWS_ROUTING_LEAST);
+      const float share = 1 / (kept > TWS_ROUTING_LEAST ? kept : TWS_ROUTING_LEAST);
+      scale *= share;
       for (int c = 0; c < g.choices; ++c)
-        if (routes[c] >= 0 && kept > TWS_ROUTING_LEAST) common += dweights[c] * p[routes[c] / g.capacity] * scale;
+        if (routes[c] >= 0 && kept > TWS_ROUTING_LEAST) common += dweights[c] * p[routes[c] / g.capacity] * share;
     }
     for (int c = 0; c < g.choices; ++c)
       if (routes[c] >= 0) chosen += p[routes[c] / g.capacity] * (dweights[c] - common) * scale;
@@ -256,10 +304,10 @@ __global__ void router_grad(RouterGrad g, T *dlogits) {
       mean += p[e] * (float)(weight * g.counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_BALANCED]);
     mean = warp_sum(mean) + chosen;
     for (int e = lane; e < g.experts; e += WARP) {
-      float slope = (float)(weight * g.counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_BALANCED]) - mean;
+      float slope = (float)(weight * g.counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_BALANCED]) - (g.sigmoid ? 0 : mean);
       for (int c = 0; c < g.choices; ++c)
         if (routes[c] >= 0 && routes[c] / g.capacity == e) slope += (dweights[c] - common) * scale;
-      dlogits[t * g.experts + e] = from_float<T>(p[e] * slope);
+      dlogits[t * g.experts + e] = from_float<T>(p[e] * slope * (g.sigmoid ? 1 - p[e] : 1));
     }
   }
 }
@@ -374,6 +422,7 @@ tws_code tws_cuda_router_grad(const tws_cuda_call *call, tws_error *err) {
   RouterGrad g = {};
   TWS_TRY(check_choices(call, err));
   g.tokens = d[0], g.experts = d[1], g.choices = d[2], g.capacity = d[3];
+  g.scale = (float)call->work->f[4], g.sigmoid = (call->work->flags & TWS_SIGMOID) != 0;
   g.renormalizes = call->work->f[2] != 0, g.auxiliary = call->argument[0];
   g.dweights = in<float>(call, 0), g.probabilities = in<float>(call, 1);
   g.routes = in<int32_t>(call, 2), g.counts = in<int32_t>(call, 3);
@@ -439,6 +488,94 @@ tws_code tws_cuda_combine_grad(const tws_cuda_call *call, tws_error *err) {
       LAUNCH((combine_grad<Width<T>::value, T>), grid, BLOCK, 0, call, r, dy, slots, weights, dslots, dweights);
     else
       LAUNCH((combine_grad<1, T>), grid, BLOCK, 0, call, r, dy, slots, weights, dslots, dweights);
+  });
+  return launched(err);
+}
+
+// ---- gates ----
+
+namespace {
+
+struct Gates {
+  int64_t rows, width, gates;
+  float sign;
+};
+
+template <typename T>
+__device__ float gate_share(const Gates &g, const T *gates, int64_t row) {
+  float x = to_float(gates[row * g.gates]);
+  if (g.gates > 1) x -= to_float(gates[row * g.gates + 1]);
+  return 1.0F / (1.0F + expf(-g.sign * x));
+}
+
+// A block for each row.
+template <int V, typename T>
+__global__ void gate(Gates g, const T *x, const T *gates, T *y) {
+  for (int64_t t = blockIdx.x; t < g.rows; t += gridDim.x) {
+    const float share = gate_share(g, gates, t);
+    for (int64_t i = (int64_t)threadIdx.x * V; i < g.width; i += (int64_t)blockDim.x * V) {
+      float row[V];
+      load(x + t * g.width + i, row);
+#pragma unroll
+      for (int j = 0; j < V; ++j) row[j] *= share;
+      store(y + t * g.width + i, row);
+    }
+  }
+}
+
+template <int V, typename T>
+__global__ void gate_grad(Gates g, const T *dy, const T *x, const T *gates, T *dx, T *dgates) {
+  __shared__ float scratch[BLOCK / WARP];
+  for (int64_t t = blockIdx.x; t < g.rows; t += gridDim.x) {
+    const float share = gate_share(g, gates, t);
+    float sum = 0;
+    for (int64_t i = (int64_t)threadIdx.x * V; i < g.width; i += (int64_t)blockDim.x * V) {
+      float row[V], slope[V];
+      load(x + t * g.width + i, row);
+      load(dy + t * g.width + i, slope);
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        sum += row[j] * slope[j];
+        slope[j] *= share;
+      }
+      store(dx + t * g.width + i, slope);
+    }
+    sum = block_sum(sum, scratch) * share * (1.0F - share) * g.sign;
+    if (threadIdx.x < g.gates) dgates[t * g.gates + threadIdx.x] = from_float<T>(threadIdx.x ? -sum : sum);
+  }
+}
+
+Gates gates_of(const tws_cuda_call *call) {
+  const int64_t *d = call->work->d;
+  return {d[0], d[1], d[2], call->work->f[0] != 0 ? -1.0F : 1.0F};
+}
+
+}  // namespace
+
+tws_code tws_cuda_gate(const tws_cuda_call *call, tws_error *err) {
+  const Gates g = gates_of(call);
+  const unsigned grid = grid_for(call, g.rows, 1);
+  FOR_TYPE(call->dtype[0], T, {
+    const T *x = in<T>(call, 0);
+    T *y = out<T>(call, 2);
+    if (in_packs<T>(g.width, x, y))
+      LAUNCH((gate<Width<T>::value, T>), grid, BLOCK, 0, call, g, x, in<T>(call, 1), y);
+    else
+      LAUNCH((gate<1, T>), grid, BLOCK, 0, call, g, x, in<T>(call, 1), y);
+  });
+  return launched(err);
+}
+
+tws_code tws_cuda_gate_grad(const tws_cuda_call *call, tws_error *err) {
+  const Gates g = gates_of(call);
+  const unsigned grid = grid_for(call, g.rows, 1);
+  FOR_TYPE(call->dtype[0], T, {
+    const T *dy = in<T>(call, 0), *x = in<T>(call, 1);
+    T *dx = out<T>(call, 3);
+    if (in_packs<T>(g.width, dy, x, dx))
+      LAUNCH((gate_grad<Width<T>::value, T>), grid, BLOCK, 0, call, g, dy, x, in<T>(call, 2), dx, out<T>(call, 4));
+    else
+      LAUNCH((gate_grad<1, T>), grid, BLOCK, 0, call, g, dy, x, in<T>(call, 2), dx, out<T>(call, 4));
   });
   return launched(err);
 }

@@ -199,6 +199,58 @@ HOST_KERNEL(swiglu_grad) {
   return TWS_OK;
 }
 
+/* A row's factor; the slope of its sigmoid is share (1 - share). */
+VECTOR_INLINE float gate_share(const tws_host_call *call, const void *gates, int64_t row) {
+  const int64_t count = call->work->d[2];
+  float x = 0;
+  FOR_TYPE(call->dtype[0], T, {
+    x = v_get(T, gates, row * count, 1)[0];
+    if (count > 1) x -= v_get(T, gates, row * count + 1, 1)[0];
+  });
+  return 1.0F / (1.0F + expf(call->work->f[0] != 0 ? x : -x));
+}
+
+static void gate_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  const int64_t width = call->work->d[1];
+  const host_range r = share(call->work->d[0], 1, thread, threads);
+  for (int64_t t = r.begin; t < r.end; ++t) {
+    const float factor = gate_share(call, call->operand[1], t);
+    FOR_TYPE(call->dtype[0], T,
+             EACH_VECTOR(i, n, t * width, (t + 1) * width,
+                         v_put(T, call->operand[2], i, v_get(T, call->operand[0], i, n) * factor, n)));
+  }
+}
+HOST_KERNEL(gate) {
+  (void)err;
+  run_parallel(call, 4.0 * (double)(call->work->d[0] * call->work->d[1]), gate_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void gate_grad_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  const int64_t width = call->work->d[1], gates = call->work->d[2];
+  const host_range r = share(call->work->d[0], 1, thread, threads);
+  for (int64_t t = r.begin; t < r.end; ++t) {
+    const float factor = gate_share(call, call->operand[2], t);
+    vf sum = v_zero();
+    FOR_TYPE(call->dtype[0], T, {
+      EACH_VECTOR(i, n, t * width, (t + 1) * width, {
+        const vf dy = v_get(T, call->operand[0], i, n);
+        sum += dy * v_get(T, call->operand[1], i, n);
+        v_put(T, call->operand[3], i, dy * factor, n);
+      });
+      const float slope = v_sum(sum) * factor * (1.0F - factor) * (call->work->f[0] != 0 ? -1.0F : 1.0F);
+      for (int64_t g = 0; g < gates; ++g) v_put(T, call->operand[4], t * gates + g, v_set(g == 1 ? -slope : slope), 1);
+    });
+  }
+}
+HOST_KERNEL(gate_grad) {
+  (void)err;
+  run_parallel(call, 8.0 * (double)(call->work->d[0] * call->work->d[1]), gate_grad_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
 static void add_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   host_range r = share(call->work->d[0], 64, thread, threads);

@@ -6,7 +6,9 @@
 typedef struct router {
   const tws_host_call *call;
   int64_t tokens, experts, choices, capacity, first_token;
-  int keeps, by_choice, renormalizes, sampled;
+  int64_t groups, kept_groups;
+  int keeps, by_choice, renormalizes, sampled, sigmoid;
+  float scale;
   uint64_t seed;
   uint32_t step; /* bits of its number */
   const void *logits;
@@ -22,10 +24,14 @@ static router router_of(const tws_host_call *call) {
               .experts = d[1],
               .choices = d[2],
               .capacity = d[3],
+              .groups = d[4],
+              .kept_groups = d[5],
               .keeps = (int)f[0],
               .by_choice = f[1] != 0,
               .renormalizes = f[2] != 0,
               .sampled = (int)f[3],
+              .scale = (float)f[4],
+              .sigmoid = (call->work->flags & TWS_SIGMOID) != 0,
               .seed = (uint64_t)a[0],
               .first_token = (int64_t)a[1],
               .logits = call->operand[0],
@@ -35,12 +41,6 @@ static router router_of(const tws_host_call *call) {
               .counts = call->operand[4]};
   if (call->count > 6) memcpy(&r.step, (const float *)call->operand[6] + TWS_HYPER_STEP, sizeof r.step);
   return r;
-}
-
-static float logit(const router *r, int64_t token, int64_t expert) {
-  float x = 0;
-  FOR_TYPE(r->call->dtype[0], T, x = v_get(T, r->logits, token * r->experts + expert, 1)[0]);
-  return x;
 }
 
 static float noise(const router *r, int64_t token, int64_t expert) {
@@ -77,28 +77,70 @@ static void softmax_row(const router *r, int64_t token) {
   EACH_VECTOR(e, n, 0, r->experts, v_put(TWS_F32, p, e, v_get(TWS_F32, p, e, n) * scale, n));
 }
 
+static void sigmoid_row(const router *r, int64_t token) {
+  float *p = r->probabilities + token * r->experts;
+  FOR_TYPE(r->call->dtype[0], T, EACH_VECTOR(e, n, 0, r->experts, {
+             const vf x = v_get(T, r->logits, token * r->experts + e, n);
+             v_put(TWS_F32, p, e, 1.0F / (1.0F + v_exp(-x)), n);
+           }));
+}
+
+/* What groups are compared by: their largest, or of sigmoids the sum of their two largest. */
+static float group_score(const router *r, const float *x, int64_t group) {
+  const int64_t each = r->experts / r->groups;
+  float first = x[group * each], second = each > 1 ? -INFINITY : 0;
+  for (int64_t e = group * each + 1; e < (group + 1) * each; ++e) {
+    const float lower = x[e] > first ? first : x[e];
+    if (x[e] > first) first = x[e];
+    if (lower > second) second = lower;
+  }
+  return r->sigmoid ? first + second : first;
+}
+
+/* Whether so many groups come before this one, of equal ones the first, that none of it can be chosen. */
+static int is_left_out(const router *r, const float *score, int64_t group) {
+  int64_t before = 0;
+  for (int64_t g = 0; g < r->groups; ++g) before += score[g] > score[group] || (score[g] == score[group] && g < group);
+  return before >= r->kept_groups;
+}
+
+static void leave_groups_out(const router *r, float *x) {
+  const int64_t each = r->groups > 0 ? r->experts / r->groups : 0;
+  float score[TWS_ROUTING_GROUPS];
+  for (int64_t g = 0; g < r->groups; ++g) score[g] = group_score(r, x, g);
+  for (int64_t g = 0; g < r->groups; ++g)
+    for (int64_t e = g * each; e < (g + 1) * each && is_left_out(r, score, g); ++e) x[e] = -INFINITY;
+}
+
 static int is_chosen(const int32_t *routes, int64_t choices, int64_t expert) {
   for (int64_t c = 0; c < choices; ++c)
     if (routes[c] == tws_route_dropped(expert)) return 1;
   return 0;
 }
 
-/* Choices as routes that are all dropped yet. */
+/* Choices as routes that are all dropped yet, from the logits, which are in the place of the probabilities for a while;
+ * sigmoids that are compared by groups are as they are. */
 static void choose_experts(const router *r, int64_t token) {
   int32_t *routes = r->routes + token * r->choices;
+  float *scores = r->probabilities + token * r->experts;
+  if (r->sigmoid && r->groups > 0)
+    sigmoid_row(r, token);
+  else
+    FOR_TYPE(
+        r->call->dtype[0], T,
+        EACH_VECTOR(e, n, 0, r->experts, v_put(TWS_F32, scores, e, v_get(T, r->logits, token * r->experts + e, n), n)));
+  leave_groups_out(r, scores);
   for (int64_t c = 0; c < r->choices; ++c) {
     const int noisy = r->sampled > 0 && c + 1 >= r->sampled;
     int64_t best = -1;
     float largest = 0;
     for (int64_t e = 0; e < r->experts; ++e) {
-      if (is_chosen(routes, c, e)) continue;
-      const float x = logit(r, token, e) + (noisy ? noise(r, token, e) : 0);
-      if (best >= 0 && !(x > largest)) continue;
+      const float x = scores[e] + (noisy ? noise(r, token, e) : 0);
+      if ((best >= 0 && !(x > largest)) || is_chosen(routes, c, e)) continue;
       best = e;
       largest = x;
     }
     routes[c] = tws_route_dropped(best);
-    r->weights[token * r->choices + c] = r->probabilities[token * r->experts + best];
   }
 }
 
@@ -106,8 +148,13 @@ static void choose_task(void *arg, int thread, int threads) {
   const router *r = arg;
   const host_range range = share(r->tokens, 1, thread, threads);
   for (int64_t t = range.begin; t < range.end; ++t) {
-    softmax_row(r, t);
     choose_experts(r, t);
+    if (r->sigmoid)
+      sigmoid_row(r, t);
+    else
+      softmax_row(r, t);
+    for (int64_t i = t * r->choices; i < (t + 1) * r->choices; ++i)
+      r->weights[i] = r->probabilities[t * r->experts + (-1 - r->routes[i])];
   }
 }
 
@@ -195,8 +242,8 @@ static void weigh_task(void *arg, int thread, int threads) {
       if (routes[c] < 0) weights[c] = 0;
       sum += weights[c];
     }
-    for (int64_t c = 0; c < r->choices && r->renormalizes; ++c)
-      weights[c] /= sum > TWS_ROUTING_LEAST ? sum : TWS_ROUTING_LEAST;
+    const float divisor = !r->renormalizes ? 1 : sum > TWS_ROUTING_LEAST ? sum : TWS_ROUTING_LEAST;
+    for (int64_t c = 0; c < r->choices; ++c) weights[c] = weights[c] / divisor * r->scale;
   }
 }
 
@@ -219,6 +266,12 @@ static void count_in_metrics(const router *r) {
 }
 
 static tws_code check_choices(const tws_work *work, tws_error *err) {
+  const int64_t groups = work->d[4], kept = work->d[5];
+  if (groups > 0 && (groups > TWS_ROUTING_GROUPS || work->d[1] % groups || kept < 1 || kept > groups ||
+                     work->d[2] > work->d[1] / groups * kept))
+    return tws_fail(err, TWS_INVALID, "let groups divide the experts, and keep groups of as many as a token chooses",
+                    "%lld experts in %lld groups, of which %lld are kept", (long long)work->d[1], (long long)groups,
+                    (long long)kept);
   if (work->d[2] <= work->d[1] && work->d[1] * work->d[3] <= INT32_MAX) return TWS_OK;
   return tws_fail(err, TWS_INVALID, "choose fewer experts a token, or give them fewer slots",
                   "%lld of %lld experts of %lld slots", (long long)work->d[2], (long long)work->d[1],
@@ -245,24 +298,28 @@ static void router_grad_row(const tws_host_call *call, int64_t token, const floa
   const float *dweights = (const float *)call->operand[0] + token * choices;
   const float *p = (const float *)call->operand[1] + token * experts;
   const int32_t *routes = (const int32_t *)call->operand[2] + token * choices;
-  float kept = 0, common = 0, scale = 1, mean = 0;
+  const int sigmoid = (call->work->flags & TWS_SIGMOID) != 0;
+  float kept = 0, common = 0, scale = (float)call->work->f[4], mean = 0;
   for (int64_t c = 0; c < choices; ++c)
     if (routes[c] >= 0) kept += p[routes[c] / capacity];
   if (call->work->f[2] != 0) { /* of weights that were divided by their sum */
-    scale = 1 / (kept > TWS_ROUTING_LEAST ? kept : TWS_ROUTING_LEAST);
+    const float share = 1 / (kept > TWS_ROUTING_LEAST ? kept : TWS_ROUTING_LEAST);
+    scale *= share;
     for (int64_t c = 0; c < choices; ++c)
-      if (routes[c] >= 0 && kept > TWS_ROUTING_LEAST) common += dweights[c] * p[routes[c] / capacity] * scale;
+      if (routes[c] >= 0 && kept > TWS_ROUTING_LEAST) common += dweights[c] * p[routes[c] / capacity] * share;
   }
   for (int64_t e = 0; e < experts; ++e) mean += p[e] * balance[e];
   for (int64_t c = 0; c < choices; ++c)
     if (routes[c] >= 0) mean += p[routes[c] / capacity] * (dweights[c] - common) * scale;
   FOR_TYPE(call->dtype[4], T, EACH_VECTOR(e, n, 0, experts, {
-             vf slope = v_get(TWS_F32, balance, e, n) - mean;
+             vf slope = v_get(TWS_F32, balance, e, n) - (sigmoid ? 0 : mean);
              for (int64_t c = 0; c < choices; ++c) {
                const int64_t at = routes[c] >= 0 ? routes[c] / capacity - e : -1;
                if (at >= 0 && at < n) slope[at] += (dweights[c] - common) * scale;
              }
-             v_put(T, call->operand[4], token * experts + e, v_get(TWS_F32, p, e, n) * slope, n);
+             const vf score = v_get(TWS_F32, p, e, n);
+             v_put(T, call->operand[4], token * experts + e, sigmoid ? score * (1.0F - score) * slope : score * slope,
+                   n);
            }));
 }
 

@@ -1,0 +1,60 @@
+/* Layers of experts of decoders, and the keys that several architectures have for them. */
+#include "models/network/decoder.h"
+
+/* Experts of a token, of a layer, and the loss that balances them, which the reference adds only where
+ * output_router_logits is on. */
+tws_code tws_decoder_read_routing(tws_network_builder *b, const char *count, int64_t experts, int64_t choices,
+                                  double auxiliary, tws_decoder *d, tws_error *err) {
+  const tws_json *json = b->json;
+  int balances = 0;
+  TWS_TRY(tws_json_int(json, json->root, count, 0, 1, TWS_MAX_EXPERTS, experts, &experts, err));
+  TWS_TRY(tws_json_int(json, json->root, "num_experts_per_tok", 0, 1, TWS_MAX_CHOICES, choices, &choices, err));
+  if (choices > experts)
+    return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(json->root, "num_experts_per_tok"), err,
+                         "let a token choose at most as many experts as there are",
+                         "a token chooses %lld of %lld experts", (long long)choices, (long long)experts);
+  TWS_TRY(tws_json_number(json, json->root, "router_aux_loss_coef", 0, 0, 1e6, auxiliary, &auxiliary, err));
+  TWS_TRY(tws_json_bool(json, json->root, "output_router_logits", 0, 0, &balances, err));
+  d->routing = (tws_routing){.experts = (int32_t)experts, .choices = (int32_t)choices, .renormalizes = 1, .scale = 1};
+  d->routing.auxiliary = balances ? auxiliary : 0;
+  d->routing.slots =
+      (tws_dim){.kind = TWS_DIM_CAPACITY, .parts = (int32_t)experts, .size = 4, .factor = -(double)choices};
+  return TWS_OK;
+}
+
+/* An inner part: gate and up in one product, SwiGLU, down. */
+static uint32_t add_shared(tws_network_builder *b, const tws_decoder *d, int layer, const char *name, uint32_t x) {
+  const int64_t hidden = b->net->hidden, inner = d->shared_inner, rows[3] = {inner, inner, 0};
+  const float std = (float)d->range;
+  uint32_t y = tws_build_linear(b, layer, tws_build_name(b, "%s.gate_up_proj", name), x, hidden, 2 * inner, std, 0,
+                                rows, TWS_NONE);
+  y = tws_build_pointwise(b, layer, tws_build_name(b, "%s.act", name), TWS_MODULE_SWIGLU, y, inner);
+  return tws_build_linear(b, layer, tws_build_name(b, "%s.down_proj", name), y, inner, hidden, std, 0, NULL, TWS_NONE);
+}
+
+/* Experts are inner parts like that of a layer without them, side by side. What tensor parallelism does not split comes
+ * first: the inner part for all tokens takes their memory over. */
+uint32_t tws_decoder_add_experts(tws_network_builder *b, const tws_decoder *d, int layer, uint32_t x) {
+  const int64_t hidden = b->net->hidden, inner = d->expert_inner, rows[3] = {inner, inner, 0};
+  const float std = (float)d->range;
+  uint32_t gate = TWS_NONE;
+#define NAME(suffix) tws_build_name(b, "model.layers.%d.%s." suffix, layer, d->expert_block)
+  const uint32_t logits =
+      tws_build_linear(b, layer, NAME("gate"), x, hidden, d->routing.experts, std, 0, NULL, TWS_NONE);
+  const tws_routes routes = tws_build_router(b, layer, NAME("router"), logits, &d->routing);
+  uint32_t y = tws_build_dispatch(b, layer, NAME("dispatch"), x, &routes);
+  y = tws_build_expert_linear(b, layer, NAME("experts.gate_up_proj"), y, &routes, 2 * inner, std, 0, rows);
+  y = tws_build_pointwise(b, layer, NAME("experts.act"), TWS_MODULE_SWIGLU, y, inner);
+  y = tws_build_expert_linear(b, layer, NAME("experts.down_proj"), y, &routes, hidden, std, 0, NULL);
+  y = tws_build_combine(b, layer, NAME("combine"), y, &routes);
+  if (d->shared_inner == 0) return y;
+  const char *name = tws_build_name(b, "model.layers.%d.%s.%s", layer, d->expert_block, d->shared_name);
+  if (d->shared_gate) {
+    const char *gate_name = tws_build_name(b, "%s_gate", name);
+    gate = tws_build_linear(b, layer, gate_name, x, hidden, 1, std, 0, NULL, TWS_NONE);
+  }
+  uint32_t shared = add_shared(b, d, layer, name, x);
+  if (d->shared_gate) shared = tws_build_gate(b, layer, tws_build_name(b, "%s_by_gate", name), shared, gate, 0);
+  return tws_build_add(b, layer, NAME("add_shared"), y, shared);
+#undef NAME
+}
