@@ -5,8 +5,8 @@
  * Pipelines are ranked by a rough estimate from a few of their stages; the best of them then by the longest path of all
  * stages, which also has the last word on their memory.
  *
- * The result is deterministic: equal requests give equal tables. Nothing here prints or launches; the program validates
- * the winners by training them and records what it measured with tws_tune_record(). */
+ * The result is deterministic: equal requests give equal tables. Nothing here prints or launches: autotune/measure.h
+ * runs the winners. */
 #ifndef TWS_AUTOTUNE_H
 #define TWS_AUTOTUNE_H
 
@@ -66,7 +66,7 @@ typedef struct tws_tune_candidate {
   double samples;                       /* sequences a step of the whole job */
   double simulated_s;                   /* 0: not simulated */
   tws_sim_result simulation;
-  double measured_s, measured_spread_s; /* 0: not measured; see tws_tune_record() */
+  double measured_s, measured_spread_s; /* 0: not measured (autotune/measure.h) */
 } tws_tune_candidate;
 
 typedef enum tws_tuner {
@@ -116,19 +116,6 @@ double tws_tune_least_devices(const tws_tune_request *request);
 /* The points of a space, in order; the caller frees *points with tws_free. */
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err);
 
-/* ---- reports ---- */
 double tws_tune_throughput(const tws_tune_candidate *candidate); /* samples/s: measured is not used here */
-tws_code tws_tune_json(const tws_tune_result *result, const tws_tune_request *request, tws_text *out, tws_error *err);
-
-/* A folder as DeepSpeed's autotuner leaves it: for each simulated candidate <name>/exp.json, ds_config.json and
- * metrics.json, then summary.txt and best.ds_config.json. An existing folder with results is refused (TWS_USAGE)
- * unless `force`, which removes the experiments it holds. */
-tws_code tws_tune_write(const tws_tune_result *result, const tws_tune_request *request, const char *folder, int force,
-                        tws_error *err);
-/* TWS_USAGE when the folder holds results and `force` is not set: to ask before the work. */
-tws_code tws_tune_folder_check(const char *folder, int force, tws_error *err);
-/* Put a measured step time into a candidate and into its metrics.json (folder NULL: only the candidate). */
-tws_code tws_tune_record(tws_tune_candidate *candidate, double step_s, double spread_s, const char *folder,
-                         tws_error *err);
 
 #endif

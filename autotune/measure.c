@@ -1,33 +1,225 @@
 #include "autotune/measure.h"
 
-#include "validation/trial.h"
+#include <math.h>
+#include <string.h>
 
-/* Two rounds over the winners, so that a disturbance does not hit one of them alone. */
-tws_code tws_tune_measure(tws_tune_result *result, const tws_tune_measuring *how, const char *folder, tws_error *err) {
-  enum { ROUNDS = 2, MOST = 32 };
-  tws_trial trials[MOST] = {0};
-  int count = how->count < result->fits ? how->count : result->fits;
-  if (count > MOST) count = MOST;
+#include "autotune/correct.h"
+#include "launch/launch.h"
+#include "traces/measurements.h"
+
+/* Of the ranking that was repeated, so many of the first are run that were not. */
+enum { RUN_AGAIN = 3 };
+
+typedef struct session {
+  const tws_tune_request *request;
+  const tws_tune_measuring *how;
+  tws_tune_trials *trials;
+  double started_s;
+  int id; /* of the next experiment */
+} session;
+
+double tws_tune_trial_throughput(const tws_tune_trial *trial) {
+  return trial->step_s > 0 ? trial->samples / trial->step_s : 0;
+}
+
+void tws_tune_trials_free(tws_tune_trials *trials) {
+  for (int i = 0; i < trials->count; i++) tws_experiment_free(&trials->all[i].experiment);
+  tws_free(trials->all);
+  *trials = (tws_tune_trials){.best = -1};
+}
+
+static int is_out_of_time(const session *s) {
+  return s->how->budget_s > 0 && tws_clock_s() - s->started_s > s->how->budget_s;
+}
+
+static int find_trial(const tws_tune_trials *trials, const char *name) {
+  for (int i = 0; i < trials->count; i++)
+    if (strcmp(trials->all[i].name, name) == 0) return i;
+  return -1;
+}
+
+/* ---- one trial ---- */
+
+static void say(const session *s, const tws_tune_trial *trial) {
+  const tws_experiment *e = &trial->experiment;
+  if (e->outcome == TWS_OUTCOME_MEASURED)
+    tws_log_write(s->how->log, TWS_LOG_INFO, "%s: %.4g s a step%s", trial->name, trial->step_s,
+                  trial->reused ? ", as measured before" : "");
+  else
+    tws_log_write(s->how->log, TWS_LOG_WARNING, "%s: %s: %s", trial->name, tws_outcome_name(e->outcome), e->reason);
+}
+
+static tws_code run_once(const session *s, tws_tune_trial *trial, tws_error *err) {
+  tws_job *job = NULL;
+  tws_experiment *e = &trial->experiment;
+  TWS_TRY(tws_job_derive(s->request->job, &trial->variant, &job, err));
   tws_code code = TWS_OK;
-  for (int round = 0; round < ROUNDS && code == TWS_OK; round++)
-    for (int i = 0; i < count && code == TWS_OK; i++) {
-      const tws_tune_candidate *c = &result->candidates[i];
-      tws_variant_text text;
-      const tws_job_spec spec = tws_variant_spec(how->spec, &c->variant, &text);
-      const tws_trial_request trial = {.spec = &spec,
-                                       .ranks = c->variant.ranks,
-                                       .threads = c->variant.threads,
-                                       .data = how->data,
-                                       .steps = how->steps};
-      tws_log_write(how->log, TWS_LOG_INFO, "measuring %s (%d of %d, round %d of %d)", c->name, i + 1, count, round + 1,
-                    ROUNDS);
-      code = tws_trial_run(&trial, NULL, &trials[i], err);
-    }
-  for (int i = 0; i < count; i++) {
-    double median, low, high;
-    tws_trial_times(&trials[i], &median, &low, &high);
-    if (code == TWS_OK) code = tws_tune_record(&result->candidates[i], median, high - low, folder, err);
-    tws_trial_free(&trials[i]);
+  if (e->outcome == TWS_OUTCOME_NONE) {
+    code = tws_experiment_read(&s->how->setup, job, trial->name, e, err);
+    trial->reused = e->outcome != TWS_OUTCOME_NONE;
+    if (code == TWS_OK && !trial->reused) code = tws_experiment_run(&s->how->setup, job, trial->name, e, err);
+  } else {
+    code = tws_experiment_run(&s->how->setup, job, trial->name, e, err);
   }
+  tws_job_destroy(job);
+  if (code != TWS_OK) return code;
+  tws_experiment_times(e, &trial->step_s, &trial->spread_s);
+  if (e->outcome != TWS_OUTCOME_MEASURED) trial->step_s = trial->spread_s = 0; /* in a later run, too */
+  say(s, trial);
+  return TWS_OK;
+}
+
+static tws_code run_candidate(session *s, const tws_tune_candidate *c, tws_error *err) {
+  tws_tune_trials *trials = s->trials;
+  if (tws_reserve(&trials->all, &trials->capacity, (size_t)trials->count + 1, sizeof *trials->all) != 0)
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_tune_trial *trial = &trials->all[trials->count++];
+  *trial = (tws_tune_trial){.variant = c->variant, .samples = c->samples};
+  memcpy(trial->name, c->name, sizeof trial->name);
+  trial->predicted_s = c->samples / tws_tune_throughput(c);
+  TWS_TRY(tws_tune_write_experiment(c, s->request, s->how->folders, s->id++, err));
+  return run_once(s, trial, err);
+}
+
+/* ---- the first round: what the tuner chooses ---- */
+
+static tws_code next_of(const session *s, const tws_tune_result *result, tws_trial_point *points, int *tried, int *next,
+                        tws_error *err) {
+  int count = 0;
+  for (int i = 0; i < result->fits; i++)
+    points[i] = (tws_trial_point){&result->candidates[i].variant, tws_tune_throughput(&result->candidates[i]), 0};
+  for (int t = 0; t < s->trials->count; t++)
+    for (int i = 0; i < result->fits; i++) {
+      if (strcmp(result->candidates[i].name, s->trials->all[t].name) != 0) continue;
+      points[i].measured = tws_tune_trial_throughput(&s->trials->all[t]);
+      tried[count++] = i;
+    }
+  return tws_next_trial(&s->how->rule, points, result->fits, tried, count, next, err);
+}
+
+static tws_code first_round(session *s, const tws_tune_result *result, tws_error *err) {
+  tws_trial_point *points = tws_calloc((size_t)result->fits + 1, sizeof *points);
+  int *tried = tws_calloc((size_t)result->fits + 1, sizeof *tried), next = 0;
+  tws_code code = points && tried ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  while (code == TWS_OK && !is_out_of_time(s)) {
+    code = next_of(s, result, points, tried, &next, err);
+    if (code != TWS_OK || next < 0) break;
+    tws_log_write(s->how->log, TWS_LOG_INFO, "trial %d of at most %d: %s", s->trials->count + 1, s->how->rule.trials,
+                  result->candidates[next].name);
+    code = run_candidate(s, &result->candidates[next], err);
+  }
+  tws_free(points);
+  tws_free(tried);
   return code;
+}
+
+/* ---- correcting ---- */
+
+/* Ranks that take turns on a core are quick at what they do and wait for each other: their split says nothing. */
+static int tells_of_kinds(const tws_tune_trial *trial) {
+  const int threads = trial->variant.threads > 0 ? trial->variant.threads : 1;
+  return trial->step_s > 0 && trial->variant.ranks * threads <= tws_launch_cores();
+}
+
+static tws_code simulate_trial(const session *s, const tws_tune_trial *trial, double *kinds, double *step_s,
+                               tws_error *err) {
+  tws_job *job = NULL;
+  TWS_TRY(tws_job_derive(s->request->job, &trial->variant, &job, err));
+  const tws_code code = tws_simulated_kinds(job, s->request->sim, s->request->fidelity, kinds, step_s, err);
+  tws_job_destroy(job);
+  return code;
+}
+
+static double median_error(const tws_tune_trials *trials, int corrected) {
+  double *errors = tws_calloc((size_t)trials->count + 1, sizeof *errors), median = 0;
+  size_t n = 0;
+  for (int i = 0; errors && i < trials->count; i++) {
+    const tws_tune_trial *t = &trials->all[i];
+    const double predicted = corrected ? t->corrected_s : t->predicted_s;
+    if (t->step_s > 0 && predicted > 0) errors[n++] = fabs(predicted - t->step_s) / t->step_s;
+  }
+  if (n > 0) median = tws_sample_median(errors, n);
+  tws_free(errors);
+  return median;
+}
+
+static tws_code correct_profile(const session *s, tws_error *err) {
+  tws_tune_trials *trials = s->trials;
+  tws_kind_sums sums = {0};
+  double kinds[TWS_EXPERIMENT_KINDS], step_s;
+  for (int t = 0; t < trials->count; t++) {
+    if (!tells_of_kinds(&trials->all[t])) continue;
+    TWS_TRY(simulate_trial(s, &trials->all[t], kinds, &step_s, err));
+    for (int i = 0; i < TWS_EXPERIMENT_KINDS; i++) {
+      sums.simulated[i] += kinds[i];
+      sums.measured[i] += trials->all[t].experiment.kind_s[i];
+    }
+  }
+  trials->corrected = tws_correction_of(&sums, &trials->correction);
+  if (trials->corrected == 0) return TWS_OK;
+  tws_job_correct_profile(s->request->job, &trials->correction);
+  for (int t = 0; t < trials->count; t++)
+    TWS_TRY(simulate_trial(s, &trials->all[t], kinds, &trials->all[t].corrected_s, err));
+  tws_log_write(s->how->log, TWS_LOG_INFO, "the profile is corrected by %d trials; searching again", trials->count);
+  return TWS_OK;
+}
+
+static tws_code rank_again(session *s, tws_tune_result **result, tws_error *err) {
+  tws_tune_result *again;
+  TWS_TRY(tws_tune(s->request, &again, err));
+  tws_tune_result_destroy(*result);
+  *result = again;
+  for (int i = 0; i < again->fits && i < RUN_AGAIN && !is_out_of_time(s); i++) {
+    const tws_tune_candidate *c = &again->candidates[i];
+    if (find_trial(s->trials, c->name) >= 0) continue;
+    tws_log_write(s->how->log, TWS_LOG_INFO, "number %d of the corrected ranking: %s", i + 1, c->name);
+    TWS_TRY(run_candidate(s, c, err));
+    s->trials->all[s->trials->count - 1].corrected_s = s->trials->all[s->trials->count - 1].predicted_s;
+    s->trials->all[s->trials->count - 1].predicted_s = 0;
+  }
+  return TWS_OK;
+}
+
+/* ---- all ---- */
+
+static tws_code later_rounds(const session *s, tws_error *err) {
+  const int count = s->trials->count;
+  for (int round = 1; round < s->how->rounds; round++)
+    for (int i = 0; i < count && !is_out_of_time(s); i++) {
+      tws_tune_trial *trial = &s->trials->all[(i + round * 5) % count]; /* another neighbour in each round */
+      if (trial->experiment.outcome != TWS_OUTCOME_MEASURED || trial->experiment.runs > round) continue;
+      tws_log_write(s->how->log, TWS_LOG_INFO, "round %d of %d: %s", round + 1, s->how->rounds, trial->name);
+      TWS_TRY(run_once(s, trial, err));
+    }
+  return TWS_OK;
+}
+
+static void record_all(const session *s, tws_tune_result *result) {
+  tws_tune_trials *trials = s->trials;
+  trials->best = -1;
+  for (int t = 0; t < trials->count; t++) {
+    tws_tune_trial *trial = &trials->all[t];
+    if (!(trial->step_s > 0)) continue;
+    if (trials->best < 0 || tws_tune_trial_throughput(trial) > tws_tune_trial_throughput(&trials->all[trials->best]))
+      trials->best = t;
+    for (int i = 0; i < result->fits; i++)
+      if (strcmp(result->candidates[i].name, trial->name) == 0) {
+        result->candidates[i].measured_s = trial->step_s;
+        result->candidates[i].measured_spread_s = trial->spread_s;
+      }
+  }
+  trials->error_before = median_error(trials, 0);
+  trials->error_after = median_error(trials, 1);
+}
+
+tws_code tws_tune_measure(const tws_tune_request *request, const tws_tune_measuring *how, tws_tune_result **result,
+                          tws_tune_trials *out, tws_error *err) {
+  *out = (tws_tune_trials){.best = -1};
+  session s = {.request = request, .how = how, .trials = out, .started_s = tws_clock_s()};
+  TWS_TRY(first_round(&s, *result, err));
+  if (request->sim) TWS_TRY(correct_profile(&s, err));
+  if (out->corrected > 0) TWS_TRY(rank_again(&s, result, err));
+  TWS_TRY(later_rounds(&s, err));
+  record_all(&s, *result);
+  return TWS_OK;
 }

@@ -1,24 +1,28 @@
 /* twinspeed tune: finds the fastest configuration in simulation, and measures the winners when asked. */
 #include <math.h>
 #include <string.h>
-#include "autotune/autotune.h"
-#include "autotune/measure.h"
+#include "autotune/results.h"
 #include "base/units.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
+#include "cli/trials_view.h"
 #include "cli/tune_view.h"
 #include "job/modules.h"
-#include "traces/measurements.h"
+
+#define DEFAULT_RESULTS "autotuning_results"
+#define DEFAULT_EXPERIMENTS "autotuning_exps"
 
 typedef struct options {
   tws_job_spec job;
   const char *stages, *micro_batches, *accumulations, *recomputes, *ranks, *threads, *tuner, *fidelity, *results, *data;
+  const char *experiments;
   const char *axes, *pipeline, *tensor, *sequence, *schedules, *sequence_parallel;
-  int64_t global_batch, max_micro_batch, trials, early_stopping, validate, steps, rows;
-  double memory;
-  int oversubscribe, force, no_simulation;
+  int64_t global_batch, max_micro_batch, trials, early_stopping, validate, rows;
+  int64_t first_step, last_step, rounds;
+  double memory, limit_s, budget_s;
+  int oversubscribe, force, resume, no_simulation;
 } options;
 
 typedef struct session {
@@ -26,6 +30,7 @@ typedef struct session {
   tws_job *job;
   tws_progress progress;
   tws_tune_request request;
+  tws_tuner tuner; /* of the runs; without them of the simulations */
 } session;
 
 /* ---- what to search ---- */
@@ -144,12 +149,13 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
   TWS_TRY(tws_job_open(&o->job, &s->job, err));
   tws_config *config = s->job->config;
   if (!o->job.config && !o->global_batch) config->micro_batch_size = 0;
+  s->tuner = (tws_tuner)tuner;
   s->progress = tws_cli_progress(cli);
   s->request = (tws_tune_request){.job = s->job,
                                   .fidelity = (tws_fidelity)fidelity,
-                                  .tuner = (tws_tuner)tuner,
+                                  .tuner = o->validate ? TWS_TUNER_MODEL_BASED : (tws_tuner)tuner,
                                   .trials = (int)o->trials,
-                                  .early_stopping = (int)o->early_stopping,
+                                  .early_stopping = o->validate ? 0 : (int)o->early_stopping,
                                   .seed = (uint64_t)config->seed,
                                   .memory_bytes = o->memory > 0 ? o->memory : 0,
                                   .progress = &s->progress,
@@ -170,37 +176,14 @@ static tws_code check_measurable(const session *s, tws_error *err) {
     return tws_fail(err, TWS_UNSUPPORTED, "leave out --validate, or tune for this machine (--cluster host)",
                     "--validate trains on this machine, and cluster %s is another", s->job->cluster.name);
   if (!s->o->data) return tws_fail(err, TWS_USAGE, "give --data FILE", "--validate: no data to train on");
+  if (s->o->last_step < s->o->first_step)
+    return tws_fail(err, TWS_USAGE, "--end-profile-step is the last step that is measured",
+                    "--end-profile-step %lld comes before --start-profile-step %lld", (long long)s->o->last_step,
+                    (long long)s->o->first_step);
   return TWS_OK;
 }
 
 /* ---- what was found ---- */
-
-/* Steps that vary by more than two candidates differ cannot say which of the two is faster. */
-static void print_validation(const tws_tune_result *result, int64_t count) {
-  double best = 0, spread = 0, errors[64];
-  int n = 0;
-  for (int i = 0; i < result->fits && i < count && n < 64; i++) {
-    const tws_tune_candidate *c = &result->candidates[i];
-    if (c->measured_s <= 0) continue;
-    best = fmax(best, c->samples / c->measured_s);
-    spread = fmax(spread, c->measured_spread_s / c->measured_s);
-    errors[n++] = fabs(c->samples / tws_tune_throughput(c) - c->measured_s) / c->measured_s;
-  }
-  if (n == 0) return;
-  const double error = tws_sample_median(errors, (size_t)n) * 100;
-  const double share = result->candidates[0].samples / result->candidates[0].measured_s / best;
-  tws_out("\nmeasured: median error of the prediction %.1f %%, the steps of a run spread over %.1f %%\n", error,
-          100 * spread);
-  if (n == 1)
-    tws_out("only one configuration was measured: nothing to compare the tuner's pick with\n");
-  else if (share == 1)
-    tws_out("the tuner's pick is the best of the %d that were measured\n", n);
-  else if (1 - share <= spread)
-    tws_out("the tuner's pick is as fast as the best of the %d that were measured, as far as such a spread can tell\n",
-            n);
-  else
-    tws_out("the tuner's pick reaches %.1f %% of the best of the %d that were measured\n", 100 * share, n);
-}
 
 static tws_code explain_no_winner(const tws_tune_result *result, tws_error *err) {
   char need[32], have[32], missing[32];
@@ -215,10 +198,11 @@ static tws_code explain_no_winner(const tws_tune_result *result, tws_error *err)
                   tws_format_bytes(c->needed_bytes - c->available_bytes, missing, sizeof missing));
 }
 
-static tws_code print_result(const tws_cli *cli, const session *s, const tws_tune_result *result, tws_error *err) {
+static tws_code print_result(const tws_cli *cli, const session *s, const tws_tune_report *report, tws_error *err) {
+  const tws_tune_result *result = report->result;
   tws_text text = {0};
   if (cli->json) {
-    TWS_TRY(tws_tune_json(result, &s->request, &text, err));
+    TWS_TRY(tws_tune_json(report, &text, err));
     return tws_out_text(&text, err);
   }
   char params[32];
@@ -226,14 +210,14 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
           tws_format_count((double)tws_network_params(s->job->network, 0), params, sizeof params), s->job->cluster.name,
           tws_profile_name(s->job->profile));
   TWS_TRY(tws_tune_print(cli, result, &s->request, (int)s->o->rows, err));
-  print_validation(result, s->o->validate);
+  if (report->trials) TWS_TRY(tws_trials_print(cli, report->trials, &s->request, err));
   char estimate[32], simulate[32];
   tws_out("\nestimated in %s, simulated in %s\n", tws_format_seconds(result->estimate_s, estimate, sizeof estimate),
           tws_format_seconds(result->simulate_s, simulate, sizeof simulate));
   if (result->fits == 0) return TWS_OK;
   char label[TWS_VARIANT_NAME];
-  tws_variant_label(&result->candidates[0].variant, label, sizeof label);
-  tws_out_wrapped(2, "best: %s -> %s/best.ds_config.json", label, s->o->results);
+  tws_variant_label(tws_tune_best(report, NULL), label, sizeof label);
+  tws_out_wrapped(2, "best: %s -> %s/ds_config_optimal.json", label, s->o->results);
   return TWS_OK;
 }
 
@@ -248,20 +232,59 @@ static tws_code check_device(const session *s, tws_error *err) {
                   tws_format_bytes(overhead - s->o->memory, missing, sizeof missing));
 }
 
+/* DeepSpeed's names for where things go; another search's are never mixed up with these. */
+static tws_tune_folders folders_of(const options *o, char *below, size_t size) {
+  snprintf(below, size, "%s%s%s", o->results, *o->results ? "/" : "", DEFAULT_EXPERIMENTS);
+  const char *experiments = strcmp(o->results, DEFAULT_RESULTS) == 0 ? DEFAULT_EXPERIMENTS : below;
+  return (tws_tune_folders){.results = o->results,
+                            .experiments = o->experiments ? o->experiments : experiments,
+                            .earlier = o->resume  ? TWS_EARLIER_KEEP
+                                       : o->force ? TWS_EARLIER_REPLACE
+                                                  : TWS_EARLIER_REFUSE,
+                            .spec = &o->job,
+                            .data = o->data};
+}
+
+static tws_code measure(const tws_cli *cli, const session *s, const tws_tune_folders *folders, tws_tune_result **result,
+                        tws_tune_trials *trials, tws_error *err) {
+  const options *o = s->o;
+  const tws_tune_measuring how = {.setup = {.spec = &o->job,
+                                            .data = o->data,
+                                            .results = o->results,
+                                            .first_step = o->first_step,
+                                            .last_step = o->last_step,
+                                            .limit_s = o->limit_s},
+                                  .folders = folders,
+                                  .rule = {.tuner = s->tuner,
+                                           .seed = s->request.seed,
+                                           .trials = (int)o->validate,
+                                           .early_stopping = (int)o->early_stopping},
+                                  .rounds = (int)o->rounds,
+                                  .budget_s = o->budget_s,
+                                  .log = &cli->log};
+  return tws_tune_measure(&s->request, &how, result, trials, err);
+}
+
 static tws_code tune_job(tws_cli *cli, session *s, tws_error *err) {
+  char below[4096];
+  const tws_tune_folders folders = folders_of(s->o, below, sizeof below);
+  tws_tune_trials trials = {.best = -1};
   tws_tune_result *result;
   TWS_TRY(check_device(s, err));
   TWS_TRY(check_measurable(s, err));
-  TWS_TRY(tws_tune_folder_check(s->o->results, s->o->force, err)); /* before the work, not after it */
+  TWS_TRY(tws_tune_folders_check(&folders, err)); /* before the work, not after it */
   TWS_TRY(tws_tune(&s->request, &result, err));
-  tws_code code = tws_tune_write(result, &s->request, s->o->results, s->o->force, err);
-  if (code == TWS_OK && s->o->validate > 0 && result->fits > 0) {
-    const tws_tune_measuring how = {
-        .spec = &s->o->job, .data = s->o->data, .steps = s->o->steps, .count = (int)s->o->validate, .log = &cli->log};
-    code = tws_tune_measure(result, &how, s->o->results, err);
-  }
-  if (code == TWS_OK) code = print_result(cli, s, result, err);
+  const int measured = s->o->validate > 0 && result->fits > 0;
+  tws_code code = tws_tune_folders_open(&folders, err);
+  if (code == TWS_OK && measured) code = measure(cli, s, &folders, &result, &trials, err);
+  const tws_tune_report report = {.request = &s->request, .result = result, .trials = measured ? &trials : NULL};
+  if (code == TWS_OK) code = tws_tune_write(&report, &folders, err);
+  if (code == TWS_OK) code = print_result(cli, s, &report, err);
   if (code == TWS_OK && result->fits == 0) code = explain_no_winner(result, err);
+  if (code == TWS_OK && measured && trials.best < 0)
+    code = tws_fail(err, TWS_NO, "the reasons are in summary.txt, what the runs said is in stderr.log of each",
+                    "none of the %d configurations that were run could be measured", trials.count);
+  tws_tune_trials_free(&trials);
   tws_tune_result_destroy(result);
   return code;
 }
@@ -272,7 +295,7 @@ static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_err
   (void)argc;
   (void)argv;
   const tws_output output = {"--results", o->results, none};
-  TWS_TRY(tws_outputs_check(&output, 1, NULL, o->force, err));
+  TWS_TRY(tws_outputs_check(&output, 1, NULL, o->force || o->resume, err));
   session s;
   tws_code code = open_session(cli, raw, &s, err);
   if (code == TWS_OK) code = tune_job(cli, &s, err);
@@ -313,7 +336,8 @@ static const tws_option table[] = {
                "with tensor ranks: 0, 1 or both (--axes: 1)"),
     TWS_FLAG("oversubscribe", 0, options, oversubscribe, "hosts: also more ranks than cores"),
     TWS_BYTES("memory", 0, "BYTES", options, memory, "memory of one device, instead of the profile's"),
-    TWS_STRING("tuner", 0, "NAME", options, tuner, "model_based (default), gridsearch or random"),
+    TWS_STRING("tuner", 0, "NAME", options, tuner,
+               "model_based (default), gridsearch or random: what is simulated next, with --validate what is trained"),
     TWS_INTEGER("trials", 'k', "N", options, trials, 1, 100000, "simulations (default 12)"),
     TWS_INTEGER("early-stopping", 0, "N", options, early_stopping, 1, 100000,
                 "stop after N trials without a better one"),
@@ -322,13 +346,31 @@ static const tws_option table[] = {
     TWS_STRING("results", 'o', "DIR", options, results, "where experiments are written (default autotuning_results)"),
     TWS_FLAG("force", 0, options, force, "overwrite the results of an earlier search"),
     TWS_INTEGER("rows", 0, "N", options, rows, 1, 100000, "rows of the table (default 10)"),
-    TWS_INTEGER("validate", 0, "K", options, validate, 1, 32, "train the best K for a few steps and compare"),
+    TWS_STRING("experiments", 0, "DIR", options, experiments,
+               "where experiments are described (default autotuning_exps, or below --results DIR)"),
+    TWS_INTEGER("validate", 0, "K", options, validate, 1, 100000,
+                "train at most K configurations, correct the profile by them and search again"),
     TWS_STRING("data", 'd', "FILE", options, data, "with --validate: text, or llm.c tokens (.bin)"),
-    TWS_INTEGER("steps", 's', "N", options, steps, 2, 10000, "with --validate: steps of each run (default 6)"),
+    TWS_INTEGER("start-profile-step", 0, "N", options, first_step, 1, 100000,
+                "with --validate: first measured step (default 3)"),
+    TWS_INTEGER("end-profile-step", 0, "N", options, last_step, 1, 100000,
+                "with --validate: last measured step (default 5)"),
+    TWS_INTEGER("rounds", 0, "N", options, rounds, 1, 1000, "with --validate: runs of each, interleaved (default 2)"),
+    TWS_NUMBER("limit", 0, "SECONDS", options, limit_s, 0.1, 1e9,
+               "with --validate: a run that takes longer is ended, as one that hangs (default 1800)"),
+    TWS_NUMBER("budget", 0, "SECONDS", options, budget_s, 0.001, 1e9,
+               "with --validate: begin no run after so long (default: no limit)"),
+    TWS_FLAG("resume", 0, options, resume, "go on from the folder's records: what was run is not run again"),
     TWS_OPTIONS_END};
 
-static const options defaults = {
-    .job = TWS_JOB_SPEC_DEFAULTS, .results = "autotuning_results", .memory = -1, .steps = 6, .rows = 10};
+static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS,
+                                 .results = DEFAULT_RESULTS,
+                                 .memory = -1,
+                                 .first_step = 3,
+                                 .last_step = 5,
+                                 .rounds = 2,
+                                 .limit_s = 1800,
+                                 .rows = 10};
 
 const tws_verb tws_verb_tune = {
     .name = "tune",
@@ -342,8 +384,11 @@ const tws_verb tws_verb_tune = {
     .notes =
         "Every point of stages x recomputation x ranks x axes x micro batch x accumulation is held against the memory\n"
         "of a device first; those that fit are ranked by the longest path of their plan, the best are simulated, and\n"
-        "with --validate the best of those are trained. The folder of results has exp.json, ds_config.json and\n"
-        "metrics.json of each simulated experiment, summary.txt and best.ds_config.json. Status 1: nothing fits.\n",
+        "with --validate the best of those are trained: one that crashes, hangs or runs out of memory is a row with a\n"
+        "reason. The folder of results has exp.json, ds_config.json, cmd.txt and metrics.json of each experiment,\n"
+        "summary.txt, results.json, ds_config_optimal.json and cmd_optimal.txt. Status 1: nothing fits, or nothing "
+        "that\n"
+        "was trained could be measured.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

@@ -2,7 +2,7 @@
 #ifndef TWS_CLI_TUNE_VIEW_H
 #define TWS_CLI_TUNE_VIEW_H
 
-#include "autotune/autotune.h"
+#include "autotune/results.h"
 #include "cli/cli.h"
 
 /* The best `rows`, what was counted, and how far the best is from what was measured. */

@@ -59,6 +59,10 @@ void tws_job_set_profile(tws_job *job, tws_profile *profile) {
   use_machine(job, profile);
 }
 
+void tws_job_correct_profile(tws_job *job, const tws_profile_correction *correction) {
+  if (job->parts->profile) tws_profile_correct(job->parts->profile, correction);
+}
+
 /* ---- loading ---- */
 
 /* Where neither the configuration nor a flag says a type, that of the model's file is set. */

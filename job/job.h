@@ -50,6 +50,10 @@ tws_code tws_job_derive(tws_job *base, const tws_variant *variant, tws_job **out
 /* Another profile for the same machine, which the job then owns. */
 void tws_job_set_profile(tws_job *job, tws_profile *profile);
 
+/* What training runs have shown of the profile that it has (tws_profile_correct()). Of a job that owns its profile: not
+ * of a derived one. */
+void tws_job_correct_profile(tws_job *job, const tws_profile_correction *correction);
+
 /* ---- its ranks ---- */
 /* 1 without that axis. */
 int tws_job_ranks_along(const tws_job *job, tws_axis axis);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "autotune/autotune.h"
+#include "autotune/results.h"
 #include "compat/deepspeed_autotuner.h"
 #include "command.h"
 #include "folder.h"
@@ -319,6 +319,13 @@ START_TEST(nothing_fits) {
 }
 END_TEST
 
+static void write_results(const tws_tune_result *result, const tws_tune_request *request, tws_tune_earlier earlier) {
+  const tws_tune_folders folders = {.results = folder, .earlier = earlier};
+  const tws_tune_report report = {.request = request, .result = result};
+  ck_assert_msg(tws_tune_folders_open(&folders, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_tune_write(&report, &folders, &err) == TWS_OK, "%s", err.message);
+}
+
 START_TEST(results_folder) {
   static const tws_sim_api sim = {.version = TWS_SIM_API_VERSION, .simulate = fake_simulate};
   fixture f;
@@ -329,11 +336,12 @@ START_TEST(results_folder) {
   tws_tune_result *result = search(&f);
   char path[512];
   make_folder();
-  ck_assert_msg(tws_tune_write(result, &f.request, folder, 0, &err) == TWS_OK, "%s", err.message);
-  ck_assert_int_eq(tws_tune_write(result, &f.request, folder, 0, &err), TWS_USAGE); /* not twice */
-  ck_assert_msg(tws_tune_write(result, &f.request, folder, 1, &err) == TWS_OK, "%s", err.message);
+  write_results(result, &f.request, TWS_EARLIER_REFUSE);
+  const tws_tune_folders twice = {.results = folder};
+  ck_assert_int_eq(tws_tune_folders_open(&twice, &err), TWS_USAGE);
+  write_results(result, &f.request, TWS_EARLIER_REPLACE);
   /* the best configuration is one that the program reads, with the tuned values */
-  snprintf(path, sizeof path, "%s/best.ds_config.json", folder);
+  snprintf(path, sizeof path, "%s/ds_config_optimal.json", folder);
   tws_config *best;
   ck_assert_msg(tws_config_load(path, &best, &err) == TWS_OK, "%s", err.message);
   const tws_variant *point = &result->candidates[0].variant;
@@ -343,12 +351,14 @@ START_TEST(results_folder) {
   ck_assert_int_eq(best->train_batch_size, 16);
   ck_assert_int_eq(best->recompute, point->recompute);
   tws_config_destroy(best);
-  ck_assert_msg(tws_tune_record(&result->candidates[1], 0.5, 0.01, folder, &err) == TWS_OK, "%s", err.message);
+  result->candidates[1].measured_s = 0.5;
+  write_results(result, &f.request, TWS_EARLIER_KEEP);
   snprintf(path, sizeof path, "%s/%s/metrics.json", folder, result->candidates[1].name);
   tws_json *metrics;
   ck_assert_msg(tws_json_read(path, &metrics, &err) == TWS_OK, "%s", err.message);
   ck_assert_double_eq(number(metrics->root, "measured_s"), 0.5);
-  ck_assert_double_eq_tol(number(metrics->root, "latency"), result->candidates[1].simulated_s * 1e6, 1e-6);
+  ck_assert_double_eq(number(metrics->root, "latency"), 0.5e6);
+  ck_assert_double_eq_tol(number(metrics->root, "simulated_s"), result->candidates[1].simulated_s, 1e-12);
   tws_json_destroy(metrics);
   remove_folder();
   tws_tune_result_destroy(result);
@@ -454,9 +464,9 @@ START_TEST(search_over_axes) {
       continue;
     tws_tune_result one = {.candidates = c, .count = 1, .fits = 1, .smallest = -1};
     make_folder();
-    ck_assert_msg(tws_tune_write(&one, &f.request, folder, 0, &err) == TWS_OK, "%s", err.message);
+    write_results(&one, &f.request, TWS_EARLIER_REFUSE);
     tws_config *best;
-    ck_assert_msg(tws_config_load(in_folder("best.ds_config.json"), &best, &err) == TWS_OK, "%s", err.message);
+    ck_assert_msg(tws_config_load(in_folder("ds_config_optimal.json"), &best, &err) == TWS_OK, "%s", err.message);
     ck_assert_int_eq(best->pipeline_stages, 2);
     ck_assert_int_eq(best->tensor_ranks, 2);
     ck_assert_int_eq(best->tensor_sequence_parallel, 1);
@@ -466,7 +476,7 @@ START_TEST(search_over_axes) {
     ck_assert_msg(tws_config_resolve(best, 8, NULL, &err) == TWS_OK, "%s", err.message);
     tws_config_destroy(best);
     tws_text json = {0};
-    ck_assert_int_eq(tws_tune_json(&one, &f.request, &json, &err), TWS_OK);
+    ck_assert_int_eq(tws_tune_json(&(tws_tune_report){.request = &f.request, .result = &one}, &json, &err), TWS_OK);
     ck_assert_ptr_nonnull(strstr(json.data, "\"pipe\":\t2"));
     ck_assert_ptr_nonnull(strstr(json.data, "\"pipeline_schedule\":\t\"interleaved\""));
     tws_text_free(&json);

@@ -465,14 +465,14 @@ START_TEST(tuned_configurations_are_small) {
   ck_assert_msg(r.status == 0, "%s", r.err);
   command_free(&r);
   tws_json *json;
-  ck_assert_int_eq(tws_json_read(in_folder("tune/best.ds_config.json"), &json, NULL), TWS_OK);
+  ck_assert_int_eq(tws_json_read(in_folder("tune/ds_config_optimal.json"), &json, NULL), TWS_OK);
   static const char *const sections[] = {
       "train_batch_size",  "fp16",      "log", "bf16", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
       "zero_optimization", "twinspeed", NULL};
   ck_assert_int_eq(tws_json_only(json, json->root, sections, NULL), TWS_OK);
   ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json->root, "zero_optimization")), 1);
   tws_json_destroy(json);
-  r = twinspeed("estimate -m tiny-gpt2 -c %s --cluster dgx-a100 -n 2", in_folder("tune/best.ds_config.json"));
+  r = twinspeed("estimate -m tiny-gpt2 -c %s --cluster dgx-a100 -n 2", in_folder("tune/ds_config_optimal.json"));
   ck_assert_msg(r.status == 0, "%s", r.err);
   command_free(&r);
 }

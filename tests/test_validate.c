@@ -55,7 +55,7 @@ END_TEST
 START_TEST(tune_and_measure) {
   command_result run = twinspeed(
       "tune -m tiny-gpt2 -b 8 --seq 32 -n 1,2 --stages 0,3 --recomputes none --threads 1 -k 4 "
-      "--validate 2 --steps 3 --data %s --json -o %s/results",
+      "--validate 2 --end-profile-step 3 --data %s --json -o %s/results",
       data, folder);
   ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
   cJSON *json = cJSON_Parse(run.out), *best = cJSON_GetObjectItem(json, "best");
@@ -63,7 +63,7 @@ START_TEST(tune_and_measure) {
   ck_assert_double_gt(number(best, "measured_step_s"), 0);
   cJSON_Delete(json);
   command_free(&run);
-  run = twinspeed("train -m tiny-gpt2 -c %s/results/best.ds_config.json --steps 2 --data %s --quiet", folder, data);
+  run = twinspeed("train -m tiny-gpt2 -c %s/results/ds_config_optimal.json --steps 2 --data %s --quiet", folder, data);
   ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
   command_free(&run);
   run = twinspeed("tune -m tiny-gpt2 -b 8 --seq 32 -n 1 --no-simulation -o %s/results", folder);

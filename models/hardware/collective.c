@@ -66,9 +66,8 @@ static double table_seconds(const tws_profile *profile, tws_collective collectiv
   return low * pow(high / low, log((double)ranks / below->ranks) / log((double)above->ranks / below->ranks));
 }
 
-double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
-                              int ranks, int per_node, double bytes, int segments) {
-  if (ranks < 2) return 0;
+static double collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
+                                 int ranks, int per_node, double bytes, int segments) {
   if (per_node < 1) per_node = 1;
   if (bytes < 0) bytes = 0;
   double start = profile != NULL ? profile->launch_s : 0;
@@ -79,6 +78,14 @@ double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *pro
     if (measured >= 0) return measured + pieces;
   }
   return formula_seconds(cluster, collective, ranks, per_node, bytes) + start + pieces;
+}
+
+double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
+                              int ranks, int per_node, double bytes, int segments) {
+  if (ranks < 2) return 0;
+  const double seconds = collective_seconds(cluster, profile, collective, ranks, per_node, bytes, segments);
+  const double factor = profile != NULL ? profile->correction.collective[collective] : 0;
+  return factor > 0 ? seconds * factor : seconds;
 }
 
 double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes) {

@@ -314,7 +314,7 @@ static tws_work without_other(const tws_work *work, tws_work *other) {
   return alone;
 }
 
-double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
+static double kernel_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
   if (work->kind != 0 || work->code >= TWS_KERNEL_COUNT) return 0;
   if (threads < 1 || profile->backend == TWS_BACKEND_CUDA) threads = 1;
   if (busy < 1 || profile->backend == TWS_BACKEND_CUDA) busy = 1;
@@ -329,9 +329,15 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
   bandwidth *= profile->bandwidth_efficiency;
   if (!(work->flags & FUSED)) return published_seconds(profile, work, threads, bandwidth);
   tws_work other, alone = without_other(work, &other);
-  double seconds = tws_kernel_seconds(profile, &alone, threads, busy);
+  double seconds = kernel_seconds(profile, &alone, threads, busy);
   /* A GPU saves the other's launch and what goes through memory between the two; a processor has that in its caches. */
   if (profile->unfused || profile->backend == TWS_BACKEND_HOST)
-    return seconds + tws_kernel_seconds(profile, &other, threads, busy);
+    return seconds + kernel_seconds(profile, &other, threads, busy);
   return seconds + (tws_work_bytes(work) - tws_work_bytes(&alone)) / bandwidth;
+}
+
+double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
+  const double seconds = kernel_seconds(profile, work, threads, busy);
+  const double factor = work->code < TWS_KERNEL_COUNT ? profile->correction.kernel[work->code] : 0;
+  return factor > 0 ? seconds * factor : seconds;
 }

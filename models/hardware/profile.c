@@ -365,30 +365,12 @@ static tws_code read_figures(const tws_json *json, tws_profile *profile, tws_err
 }
 
 static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_error *err) {
-  static const char *const known[] = {"schema",
-                                      "name",
-                                      "provenance",
-                                      "details",
-                                      "spread",
-                                      "drift",
-                                      "backend",
-                                      "generation",
-                                      "cores",
-                                      "memory_bytes",
-                                      "overhead_bytes",
-                                      "serial_streams",
-                                      "peak_flops",
-                                      "bandwidth",
-                                      "node_bandwidth",
-                                      "bandwidth_efficiency",
-                                      "launch_s",
-                                      "matmul",
-                                      "attention",
-                                      "unfused",
-                                      "added_bytes",
-                                      "kernels",
-                                      "collectives",
-                                      "p2p",
+  static const char *const known[] = {"schema",      "name",         "provenance",     "details",
+                                      "spread",      "drift",        "backend",        "generation",
+                                      "cores",       "memory_bytes", "overhead_bytes", "serial_streams",
+                                      "peak_flops",  "bandwidth",    "node_bandwidth", "bandwidth_efficiency",
+                                      "launch_s",    "matmul",       "attention",      "unfused",
+                                      "added_bytes", "kernels",      "collectives",    "p2p",
                                       NULL};
   if (!cJSON_IsObject(json->root)) return tws_json_fail(json, json->root, err, NULL, "a profile must be an object");
   const char *schema = NULL;
@@ -506,4 +488,8 @@ int tws_profile_serial_streams(const tws_profile *profile) {
 double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype) {
   if ((unsigned)dtype < TWS_DTYPE_COUNT && profile->peak[dtype] > 0) return profile->peak[dtype];
   return profile->peak[TWS_F32]; /* 16-bit types without units of their own are computed in float32 */
+}
+
+void tws_profile_correct(tws_profile *profile, const tws_profile_correction *correction) {
+  profile->correction = *correction;
 }

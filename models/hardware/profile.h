@@ -56,6 +56,13 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
  * and (n-1) lat. On one node that is what an all-gather costs. */
 double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                               int ranks, int per_node, double bytes, int segments);
+/* What a kind of operation takes longer in training than by itself, as training runs have shown it: factors on the
+ * seconds of kernels and collectives, 0 where nothing is known (then 1). They replace those of an earlier call. */
+typedef struct tws_profile_correction {
+  double kernel[TWS_KERNEL_COUNT], collective[TWS_COLLECTIVE_COUNT];
+} tws_profile_correction;
+void tws_profile_correct(tws_profile *profile, const tws_profile_correction *correction);
+
 /* Seconds of a point-to-point message. */
 double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes);
 

@@ -85,6 +85,7 @@ struct tws_profile {
   tws_collective_table *collectives;
   size_t collective_count;
   tws_curve p2p; /* count 0: not measured */
+  tws_profile_correction correction;
 };
 
 /* Coordinates and costs of a matrix product or attention; 0 for kernels that are costed by bytes alone. */

@@ -45,7 +45,7 @@ show estimate -m "$model" -c "$config" --profile "$out/host.json"
 
 say "Which configuration is fastest here? Found in simulation; the best three are then measured"
 show tune -m "$model" -c "$config" --profile "$out/host.json" --data "$out/kjv.txt" --results "$out/tune" --validate 3
-best=$out/tune/best.ds_config.json
+best=$out/tune/ds_config_optimal.json
 
 say "The winner, trained for $STEPS steps"
 show train -m "$model" -c "$best" --data "$out/kjv.txt" --steps "$STEPS" --every 25 --csv "$out/steps.csv" \

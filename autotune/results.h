@@ -1,0 +1,21 @@
+/* What a search leaves behind: JSON, and folders as DeepSpeed's autotuner leaves them. */
+#ifndef TWS_AUTOTUNE_RESULTS_H
+#define TWS_AUTOTUNE_RESULTS_H
+
+#include "autotune/measure.h"
+
+typedef struct tws_tune_report {
+  const tws_tune_request *request;
+  const tws_tune_result *result;
+  const tws_tune_trials *trials; /* NULL: nothing was run */
+} tws_tune_report;
+
+/* The best: the fastest that was measured, or the first of the result where nothing was. NULL: nothing fits. */
+const tws_variant *tws_tune_best(const tws_tune_report *report, const char **name);
+
+tws_code tws_tune_json(const tws_tune_report *report, tws_text *out, tws_error *err);
+
+/* Every simulated candidate as an experiment; summary.txt, ds_config_optimal.json, cmd_optimal.txt, results.json. */
+tws_code tws_tune_write(const tws_tune_report *report, const tws_tune_folders *folders, tws_error *err);
+
+#endif

@@ -1,0 +1,78 @@
+#include "launch/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+/* A launcher gives its ranks five seconds to end, and then ends them by force: it must live longer than that. */
+static const double patience_s = 8.0;
+
+static void become_child(const tws_child_request *request, int output, int error, pid_t parent) {
+  const int null = open("/dev/null", O_RDONLY);
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != parent) _exit(127);
+  if (null >= 0) dup2(null, STDIN_FILENO);
+  dup2(output, STDOUT_FILENO);
+  dup2(error, STDERR_FILENO);
+  signal(SIGPIPE, SIG_DFL);
+  execv(request->argv[0], (char *const *)(void *)request->argv);
+  _exit(127);
+}
+
+static int open_file(const char *path, tws_error *err) {
+  const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (file < 0) tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
+  return file;
+}
+
+static void wait_for(pid_t child, double limit_s, tws_child_end *end) {
+  const double started = tws_clock_s();
+  const struct timespec nap = {.tv_nsec = 5000000};
+  int status = 0;
+  for (;;) {
+    const pid_t got = waitpid(child, &status, WNOHANG);
+    if (got == child || (got < 0 && errno != EINTR)) break;
+    const double late = limit_s > 0 ? tws_clock_s() - started - limit_s : -1;
+    if (late > 0 && !end->timed_out) {
+      end->timed_out = 1;
+      kill(-child, SIGTERM);
+    } else if (late > patience_s) {
+      kill(-child, SIGKILL);
+    }
+    nanosleep(&nap, NULL);
+  }
+  kill(-child, SIGKILL); /* what it left behind */
+  end->seconds = tws_clock_s() - started;
+  end->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  end->status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+tws_code tws_child_run(const tws_child_request *request, tws_child_end *end, tws_error *err) {
+  *end = (tws_child_end){0};
+  const int output = open_file(request->output, err);
+  const int error = output < 0 ? -1 : open_file(request->error, err);
+  tws_code code = output < 0 || error < 0 ? TWS_IO : TWS_OK;
+  if (code == TWS_OK) {
+    fflush(NULL);
+    const pid_t parent = getpid(), child = fork();
+    if (child == 0) become_child(request, output, error, parent);
+    if (child < 0) code = tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
+    if (child > 0) {
+      setpgid(child, child); /* also here: whichever comes first */
+      wait_for(child, request->limit_s, end);
+    }
+  }
+  if (output >= 0) close(output);
+  if (error >= 0) close(error);
+  return code;
+}

@@ -1,0 +1,142 @@
+/* Which configuration is run next, and what runs say of a profile: on results that are known. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "autotune/correct.h"
+#include "autotune/next_trial.h"
+#include "sim_module.h"
+
+static tws_error err;
+
+enum { STAGES = 4, MICROS = 8, POINTS = STAGES * MICROS };
+static tws_variant variants[POINTS];
+static tws_trial_point points[POINTS];
+static double truth[POINTS];
+
+/* Predictions that do not know of what slows large micro batches of stages 2 and 3 down: their own best is among them.
+ */
+static void make_points(void) {
+  for (int i = 0; i < POINTS; i++) {
+    const int stage = i / MICROS, micro = i % MICROS;
+    variants[i] = (tws_variant){.stage = stage, .ranks = 8, .micro = (int64_t)1 << micro, .accumulation = 1};
+    const double predicted = 100 + 4 * stage + 3 * micro;
+    truth[i] = 0.8 * predicted * (stage >= 2 ? 1 - 0.03 * micro : 1);
+    points[i] = (tws_trial_point){&variants[i], predicted, 0};
+  }
+}
+
+/* Trials until the rule ends the search; returns how many. */
+static int run(const tws_trial_rule *rule, int *tried) {
+  int count = 0, next;
+  make_points();
+  for (;;) {
+    ck_assert_msg(tws_next_trial(rule, points, POINTS, tried, count, &next, &err) == TWS_OK, "%s", err.message);
+    if (next < 0) return count;
+    for (int i = 0; i < count; i++) ck_assert_int_ne(tried[i], next);
+    points[next].measured = truth[next];
+    tried[count++] = next;
+  }
+}
+
+START_TEST(orders) {
+  int tried[POINTS], again[POINTS], sum = 0;
+  tws_trial_rule rule = {.tuner = TWS_TUNER_GRIDSEARCH, .trials = 1000};
+  ck_assert_int_eq(run(&rule, tried), POINTS);
+  for (int i = 0; i < POINTS; i++) ck_assert_int_eq(tried[i], i);
+  rule = (tws_trial_rule){.tuner = TWS_TUNER_RANDOM, .trials = 1000, .seed = 3};
+  ck_assert_int_eq(run(&rule, tried), POINTS);
+  ck_assert_int_eq(run(&rule, again), POINTS);
+  ck_assert_mem_eq(tried, again, sizeof tried);
+  rule.seed = 4;
+  run(&rule, again);
+  for (int i = 0; i < POINTS; i++) sum += tried[i] == again[i];
+  ck_assert_int_lt(sum, POINTS / 2);
+  rule.trials = 5;
+  ck_assert_int_eq(run(&rule, tried), 5);
+}
+END_TEST
+
+/* In the order of the space every trial up to the end of a stage is better than the one before. */
+START_TEST(stops_early) {
+  int tried[POINTS];
+  const tws_trial_rule rule = {.tuner = TWS_TUNER_GRIDSEARCH, .trials = 1000, .early_stopping = 3};
+  ck_assert_int_eq(run(&rule, tried), MICROS + 3);
+}
+END_TEST
+
+START_TEST(model_learns_what_predictions_miss) {
+  int tried[POINTS], best = 0, found = -1;
+  const tws_trial_rule rule = {.trials = 12};
+  ck_assert_int_eq(run(&rule, tried), 12);
+  ck_assert_int_eq(tried[0], POINTS - 1); /* the predicted best, which is not a good one */
+  for (int i = 0; i < POINTS; i++)
+    if (truth[i] > truth[best]) best = i;
+  for (int i = 0; i < 12; i++)
+    if (tried[i] == best) found = i;
+  ck_assert_int_ge(found, 1);
+  ck_assert_int_lt(truth[POINTS - 1] / truth[best] < 0.95 ? 0 : 1, 1);
+}
+END_TEST
+
+/* A trial that failed is not tried again, and what is like it comes late. */
+START_TEST(failures_count_as_slow) {
+  const tws_trial_rule rule = {.trials = 100};
+  int tried[2] = {POINTS - 1, 0}, next;
+  make_points();
+  points[0].measured = truth[0];
+  ck_assert_int_eq(tws_next_trial(&rule, points, POINTS, tried, 2, &next, &err), TWS_OK);
+  ck_assert_int_lt(variants[next].stage, 3);
+  ck_assert_int_eq(tws_next_trial(&rule, points, POINTS, tried, 1, &next, &err), TWS_OK); /* nothing is known yet */
+  ck_assert_int_eq(next, POINTS - 2);
+}
+END_TEST
+
+/* Kinds that were simulated in half of what they took come out right, to the last digits, once the profile knows. */
+START_TEST(profile_is_corrected) {
+  tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+  tws_job *job;
+  spec.model = "tiny-gpt2";
+  spec.cluster = "dgx-a100";
+  spec.ranks = 2;
+  spec.micro_batch = 2;
+  spec.sequence = 32;
+  ck_assert_msg(tws_job_load(&spec, &job, &err) == TWS_OK, "%s", err.message);
+  double before[TWS_EXPERIMENT_KINDS], after[TWS_EXPERIMENT_KINDS], step_s[2];
+  ck_assert_msg(tws_simulated_kinds(job, load_simulator(), TWS_FIDELITY_ANALYTIC, before, &step_s[0], &err) == TWS_OK, "%s",
+                err.message);
+  tws_kind_sums sums = {0};
+  for (int i = 0; i < TWS_EXPERIMENT_KINDS; i++) {
+    sums.simulated[i] = before[i];
+    sums.measured[i] = i == TWS_KERNEL_LINEAR || i >= TWS_KERNEL_COUNT ? 2 * before[i] : before[i];
+  }
+  tws_profile_correction correction;
+  ck_assert_int_gt(tws_correction_of(&sums, &correction), 3);
+  ck_assert_double_eq_tol(correction.kernel[TWS_KERNEL_LINEAR], 2, 1e-12);
+  tws_job_correct_profile(job, &correction);
+  ck_assert_int_eq(tws_simulated_kinds(job, load_simulator(), TWS_FIDELITY_ANALYTIC, after, &step_s[1], &err), TWS_OK);
+  for (int i = 0; i < TWS_KERNEL_COUNT; i++)
+    if (sums.measured[i] > 0) ck_assert_double_eq_tol(after[i] / sums.measured[i], 1, 1e-9);
+  ck_assert_double_gt(step_s[1], step_s[0]);
+  tws_job_correct_profile(job, &(tws_profile_correction){0});
+  ck_assert_int_eq(tws_simulated_kinds(job, load_simulator(), TWS_FIDELITY_ANALYTIC, after, &step_s[1], &err), TWS_OK);
+  ck_assert_double_eq(step_s[1], step_s[0]);
+  tws_job_destroy(job);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("next_trial");
+  TCase *tcase = tcase_create("next_trial");
+  tcase_add_test(tcase, orders);
+  tcase_add_test(tcase, stops_early);
+  tcase_add_test(tcase, model_learns_what_predictions_miss);
+  tcase_add_test(tcase, failures_count_as_slow);
+  tcase_add_test(tcase, profile_is_corrected);
+  suite_add_tcase(suite, tcase);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}

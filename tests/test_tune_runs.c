@@ -1,0 +1,144 @@
+/* Searches whose configurations are really run: what goes wrong in a run is a row with a reason, and a search that was
+ * killed goes on where it was. */
+/* ctest: mpi */
+#include <check.h>
+#include <dirent.h>
+#include <signal.h>
+#include <time.h>
+
+#include "tests/answers.h"
+#include "tests/members.h"
+#include "tests/train.h"
+
+#define SPACE "-m tiny-gpt2 -b 8 --seq 32 --stages 0 --recomputes none --threads 1 --quiet "
+
+static cJSON *tune(const char *words, const char *results, int status) {
+  command_result r = twinspeed("tune " SPACE "%s --data %s --json -o %s", words, text_path, in_folder(results));
+  ck_assert_msg(r.status == status, "%s: exit %d: %s", words, r.status, r.err);
+  cJSON *json = assert_json(&r, "twinspeed-tune-1");
+  command_free(&r);
+  return json;
+}
+
+static const char *text_of(const cJSON *object, const char *key) {
+  const cJSON *item = member(object, key);
+  ck_assert_msg(cJSON_IsString(item), "%s is no text", key);
+  return item->valuestring;
+}
+
+/* Of two configurations, on one rank and on two, the second's rank 1 has a fault. */
+START_TEST(failures_are_rows) {
+  static const struct {
+    const char *fault, *outcome, *reason;
+  } cases[] = {{"rank=1,step=2,kind=kill", "failed", "signal 9"},
+               {"rank=1,step=2,kind=hang", "hung", "rank 1"},
+               {"rank=1,step=1,kind=allocate", "out_of_memory", "cannot allocate"}};
+  char name[16];
+  snprintf(name, sizeof name, "fault%d", _i);
+  setenv("TWINSPEED_FAULT", cases[_i].fault, 1);
+  cJSON *json = tune("-n 1,2 --micro-batches 4 --validate 2 --rounds 1 --limit 6", name, 0);
+  unsetenv("TWINSPEED_FAULT");
+  const cJSON *trials = member(json, "trials"), *one;
+  int failed = 0, measured = 0;
+  ck_assert_int_eq(cJSON_GetArraySize(trials), 2);
+  cJSON_ArrayForEach(one, trials) {
+    if (strcmp(text_of(one, "outcome"), "measured") == 0) {
+      ck_assert_double_gt(number(one, "measured_step_s"), 0);
+      ck_assert_ptr_null(cJSON_GetObjectItem(one, "reason"));
+      measured++;
+      continue;
+    }
+    ck_assert_str_eq(text_of(one, "outcome"), cases[_i].outcome);
+    ck_assert_msg(strstr(text_of(one, "reason"), cases[_i].reason) != NULL, "%s", text_of(one, "reason"));
+    ck_assert_ptr_null(strchr(text_of(one, "reason"), '\n'));
+    ck_assert_ptr_null(cJSON_GetObjectItem(one, "measured_step_s"));
+    failed++;
+  }
+  ck_assert_int_eq(failed, 1);
+  ck_assert_int_eq(measured, 1);
+  ck_assert_double_eq(number(member(json, "best"), "ranks"), 1);
+  cJSON_Delete(json);
+}
+END_TEST
+
+/* One rank alone, in a process without a launcher. */
+START_TEST(nothing_can_be_measured) {
+  setenv("TWINSPEED_FAULT", "rank=0,step=1,kind=kill", 1);
+  command_result r =
+      twinspeed("tune " SPACE "-n 1 --micro-batches 8 --validate 1 --data %s -o %s", text_path, in_folder("none"));
+  unsetenv("TWINSPEED_FAULT");
+  ck_assert_msg(r.status == 1, "exit %d: %s", r.status, r.err);
+  ck_assert_ptr_nonnull(strstr(r.err, "none of the 1 configurations"));
+  ck_assert_ptr_nonnull(strstr(r.out, "ended by signal 9"));
+  command_free(&r);
+}
+END_TEST
+
+static int records_in(const char *path) {
+  DIR *directory = opendir(path);
+  int count = 0;
+  for (struct dirent *entry; directory && (entry = readdir(directory));) {
+    char file[512];
+    snprintf(file, sizeof file, "%s/%.200s/measured.json", path, entry->d_name);
+    count += access(file, R_OK) == 0;
+  }
+  if (directory) closedir(directory);
+  return count;
+}
+
+#define SEARCH "-n 1 --validate 4 --rounds 1 --tuner gridsearch --end-profile-step 40 "
+
+/* Killed with SIGKILL when two trials have been recorded; returns how many were then. */
+static int kill_search(const char *results) {
+  char line[1024];
+  snprintf(line, sizeof line, "exec %s/twinspeed tune " SPACE SEARCH "--data %s --json -o %s > /dev/null 2>&1",
+           TWS_BUILD_DIR, text_path, results);
+  const pid_t search = fork();
+  if (search == 0) execl("/bin/sh", "sh", "-c", line, (char *)NULL);
+  const struct timespec nap = {.tv_nsec = 1000000};
+  while (records_in(results) < 2 && waitpid(search, NULL, WNOHANG) == 0) nanosleep(&nap, NULL);
+  kill(search, SIGKILL);
+  waitpid(search, NULL, 0);
+  return records_in(results);
+}
+
+START_TEST(killed_searches_go_on) {
+  const char *results = in_folder("killed");
+  const int records = kill_search(results);
+  ck_assert_int_ge(records, 2);
+  command_result r = twinspeed("tune " SPACE SEARCH "--data %s -o %s", text_path, results);
+  ck_assert_int_eq(r.status, 2); /* not without being told to */
+  ck_assert_ptr_nonnull(strstr(r.err, "--resume"));
+  command_free(&r);
+  cJSON *json = tune(SEARCH "--resume", "killed", 0);
+  const cJSON *one;
+  int trial = 0, reused = 0;
+  cJSON_ArrayForEach(one, member(json, "trials")) {
+    if (trial < 4) { /* then those of the corrected ranking */
+      ck_assert_int_eq(is_true(one, "reused"), trial < records);
+      ck_assert_double_eq(number(member(one, "tuned"), "micro_batch"), 1 << trial); /* the order of the space */
+    }
+    ck_assert_str_eq(text_of(one, "outcome"), "measured");
+    ck_assert_double_eq(number(one, "runs"), 1);
+    reused += is_true(one, "reused");
+    trial++;
+  }
+  ck_assert_int_ge(trial, 4);
+  ck_assert_int_eq(reused, records);
+  cJSON_Delete(json);
+  json = tune("-n 1 --validate 4 --rounds 1 --tuner gridsearch --end-profile-step 39 --resume", "killed", 0);
+  ck_assert_int_eq(is_true(cJSON_GetArrayItem(member(json, "trials"), 0), "reused"), 0); /* other steps, other runs */
+  cJSON_Delete(json);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("tune_runs");
+  TCase *tcase = tcase_create("tune_runs");
+  tcase_set_timeout(tcase, 120);
+  tcase_add_loop_test(tcase, failures_are_rows, 0, 3);
+  tcase_add_test(tcase, nothing_can_be_measured);
+  tcase_add_test(tcase, killed_searches_go_on);
+  suite_add_tcase(suite, tcase);
+  return run_training(suite);
+}
