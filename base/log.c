@@ -25,10 +25,11 @@ void tws_log_write(const tws_log *log, tws_log_level level, const char *format, 
 
 static void draw_progress(tws_progress *progress, double now) {
   char line[256], left[32] = "";
-  double spent = now - progress->started_s, share = progress->total > 0 ? progress->done / progress->total : 0;
-  if (share > 1) share = 1;
+  const double spent = now - progress->started_s, done = progress->done - progress->before;
+  const double share = progress->total > 0 ? fmin(progress->done / progress->total, 1) : 0;
   /* An estimate from the first half second says little. */
-  if (share > 0 && share < 1 && spent > 0.5) tws_format_seconds(spent * (1 - share) / share, left, sizeof left);
+  if (done > 0 && share < 1 && spent > 0.5)
+    tws_format_seconds(spent * (progress->total - progress->done) / done, left, sizeof left);
   snprintf(line, sizeof line, "%s %3.0f%% (%.0f of %.0f)%s%s%s", progress->what, floor(100 * share), progress->done,
            progress->total, left[0] ? ", " : "", left, left[0] ? " left" : "");
   progress->drawn_s = now;
@@ -36,9 +37,13 @@ static void draw_progress(tws_progress *progress, double now) {
 }
 
 void tws_progress_begin(tws_progress *progress, const char *what, double total) {
+  tws_progress_resume(progress, what, 0, total);
+}
+
+void tws_progress_resume(tws_progress *progress, const char *what, double before, double total) {
   progress->what = what;
   progress->total = total;
-  progress->done = 0;
+  progress->done = progress->before = before;
   progress->started_s = tws_clock_s();
   if (progress->draw) draw_progress(progress, progress->started_s);
 }

@@ -14,15 +14,17 @@ typedef struct tws_log {
 void tws_log_write(const tws_log *log, tws_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Progress with an estimate of the time left, on one line of a terminal; `enabled` is decided by the program
- * (a terminal on stderr, no --quiet). update() redraws at most ten times a second. */
+/* Progress with an estimate of the time left, on one line of a terminal; the program decides whether it is drawn (a
+ * terminal on stderr that can erase a line, no --quiet). update() redraws at most ten times a second. */
 typedef struct tws_progress {
   void (*draw)(void *user, const char *line); /* NULL: silent */
   void *user;
   const char *what;
-  double total, done, started_s, drawn_s;
+  double total, done, before, started_s, drawn_s;
 } tws_progress;
 void tws_progress_begin(tws_progress *progress, const char *what, double total);
+/* The same for work of which an earlier run has done a part, `before`. */
+void tws_progress_resume(tws_progress *progress, const char *what, double before, double total);
 void tws_progress_update(tws_progress *progress, double done);
 void tws_progress_end(tws_progress *progress);
 

@@ -21,6 +21,7 @@ typedef struct session {
   const options *o;
   int64_t every;
   int heading;
+  tws_progress progress; /* in steps */
   FILE *csv;
   int csv_failed;
   cJSON *steps;
@@ -36,6 +37,7 @@ static void keep_step(session *s, const tws_step_report *r) {
 
 static void show_step(void *user, const tws_step_report *r) {
   session *s = user;
+  tws_progress_update(&s->progress, (double)r->step);
   if (s->csv && fprintf(s->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.9g,%.1f,%d\n", r->step, r->loss, r->lr, r->gradient_norm,
                         r->seconds, r->tokens_per_s, r->skipped) < 0)
     s->csv_failed = 1;
@@ -118,6 +120,8 @@ static tws_code emulate_job(session *s, const tws_job *job, tws_error *err) {
   if (o->trace && !timeline) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   request.timeline = timeline;
   if (!s->cli->json) tws_job_print(s->cli, job);
+  s->progress = tws_cli_progress(s->cli);
+  tws_progress_begin(&s->progress, "emulating steps", (double)o->steps);
   tws_code code = tws_emulate(job, &request, &result, err);
   const tws_timeline *written = timeline;
   if (code == TWS_OK && o->trace) code = tws_timeline_write_chrome(&written, 1, o->trace, err);

@@ -60,6 +60,7 @@ tws_code tws_out_json(cJSON *json, tws_error *err) {
   char *text = json ? cJSON_Print(json) : NULL;
   cJSON_Delete(json);
   if (!text) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  clear_progress();
   puts(text);
   cJSON_free(text);
   return TWS_OK;
@@ -67,6 +68,7 @@ tws_code tws_out_json(cJSON *json, tws_error *err) {
 
 tws_code tws_out_text(tws_text *text, tws_error *err) {
   int failed = text->failed;
+  clear_progress();
   if (text->data) fwrite(text->data, 1, text->length, stdout);
   tws_text_free(text);
   return failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : TWS_OK;
@@ -74,6 +76,11 @@ tws_code tws_out_text(tws_text *text, tws_error *err) {
 
 /* Set while a progress line stands on the terminal: whatever is written next takes its place. */
 static int progress_drawn;
+
+static int erases_lines(void) { /* a dumb terminal has no control sequences */
+  const char *terminal = getenv("TERM");
+  return isatty(STDERR_FILENO) && terminal && strcmp(terminal, "dumb") != 0;
+}
 
 static void clear_progress(void) {
   if (progress_drawn) fputs("\r\033[K", stderr);
@@ -114,6 +121,7 @@ void tws_warn(const tws_cli *cli, const char *format, ...) {
 
 void tws_complain(const tws_cli *cli, const tws_error *err) {
   fflush(stdout);
+  progress_drawn |= erases_lines(); /* a rank that is no more may have drawn one */
   clear_progress();
   for (const char *line = err->message; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
     char one[sizeof err->message];
@@ -141,7 +149,7 @@ static void draw_progress(void *user, const char *line) {
 
 tws_progress tws_cli_progress(const tws_cli *cli) {
   tws_progress progress = {0};
-  if (!cli->quiet && isatty(STDERR_FILENO)) progress.draw = draw_progress;
+  if (!cli->quiet && erases_lines()) progress.draw = draw_progress;
   return progress;
 }
 

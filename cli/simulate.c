@@ -43,10 +43,11 @@ static tws_code print_plan(const tws_cli *cli, const options *o, const tws_job *
   return code;
 }
 
-static tws_code simulate_job(const options *o, const tws_job *job, simulation *s, tws_error *err) {
+static tws_code simulate_job(const tws_cli *cli, const options *o, const tws_job *job, simulation *s, tws_error *err) {
   const int every = o->all_ranks || job->backend == TWS_BACKEND_HOST; /* ranks of a host share its cores */
+  tws_progress progress = tws_cli_progress(cli);
   tws_simulation_request request = {
-      .fidelity = s->fidelity, .every_up_to = every ? job->ranks : 0, .most_plans = MOST_PLANS};
+      .fidelity = s->fidelity, .every_up_to = every ? job->ranks : 0, .most_plans = MOST_PLANS, .progress = &progress};
   TWS_TRY(tws_sim_load(&request.sim, err));
   s->stages = tws_calloc((size_t)tws_job_stages(job), sizeof *s->stages);
   if (o->trace || o->csv) request.timeline = s->timeline = tws_timeline_create("simulated");
@@ -207,7 +208,7 @@ static tws_code run_simulate(tws_cli *cli, void *raw, int argc, char **argv, tws
   TWS_TRY(tws_job_load(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
   tws_code code = tws_job_choose_program(job, o->program, err);
-  if (code == TWS_OK) code = o->print_plan ? print_plan(cli, o, job, err) : simulate_job(o, job, &s, err);
+  if (code == TWS_OK) code = o->print_plan ? print_plan(cli, o, job, err) : simulate_job(cli, o, job, &s, err);
   if (code == TWS_OK && !o->print_plan)
     code = cli->json ? print_json(job, &s, err) : print_result(cli, o, job, &s, err);
   tws_timeline_destroy(s.timeline);

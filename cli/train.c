@@ -114,6 +114,7 @@ typedef struct printer {
   tws_cli *cli;
   int64_t every, steps;
   int heading, evaluates, has_experts;
+  tws_progress progress; /* in steps */
 } printer;
 
 static void print_skipped(const tws_step_report *r) {
@@ -126,6 +127,8 @@ static void print_skipped(const tws_step_report *r) {
 
 static void print_step(void *user, const tws_step_report *r) {
   printer *p = user;
+  if (!p->progress.what) tws_progress_resume(&p->progress, "training steps", (double)r->step, (double)p->steps);
+  tws_progress_update(&p->progress, (double)r->step);
   if (r->skipped && !p->cli->json) {
     print_skipped(r);
     if (r->evaluated) tws_out("%6" PRId64 "  evaluation: loss %.5f\n", r->step, r->eval_loss);
@@ -224,7 +227,8 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                .every = choose_every(o, job),
                .steps = o->steps,
                .evaluates = o->eval_data != NULL,
-               .has_experts = tws_network_has_experts(job->network)};
+               .has_experts = tws_network_has_experts(job->network),
+               .progress = tws_cli_progress(cli)};
   tws_train_options request = {.plan = tws_job_request(job, rank),
                                .data = o->data,
                                .steps = o->steps,

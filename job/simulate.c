@@ -64,7 +64,9 @@ static tws_code simulate_some(void *user, int64_t micro_batches, int slot, tws_f
   uint64_t operations = 0;
   free_plans(s);
   *sample = (tws_fold_sample){0};
+  if (f->request->progress) tws_progress_begin(f->request->progress, "planning ranks", f->set.count);
   for (int i = 0; i < f->set.count; i++) {
+    if (f->request->progress) tws_progress_update(f->request->progress, i);
     TWS_TRY(tws_job_part_plan(f->job, f->set.ranks[i], micro_batches, &s->plans[i], err));
     TWS_TRY(tws_plans_check_length(operations += s->plans[i]->op_count, err));
     if (s->plans[i]->settled > sample->settled) sample->settled = s->plans[i]->settled;
@@ -77,6 +79,7 @@ static tws_code simulate_some(void *user, int64_t micro_batches, int slot, tws_f
                                     .machine = f->job->machine,
                                     .fidelity = f->request->fidelity,
                                     .timeline = f->request->timeline,
+                                    .progress = f->request->progress,
                                     .paths = f->paths + (size_t)slot * (size_t)s->plan_count};
   TWS_TRY(f->request->sim->simulate(&of_plans, &f->results[slot], err));
   sample->step_s = f->results[slot].step_s;

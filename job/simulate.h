@@ -13,6 +13,7 @@ typedef struct tws_simulation_request {
   int every_up_to;
   int most_plans;         /* TWS_UNSUPPORTED for more; 0: no limit */
   tws_timeline *timeline; /* filled when not NULL, and told whose it is */
+  tws_progress *progress; /* NULL: none */
 } tws_simulation_request;
 enum { TWS_SIMULATED_HOST_RANKS = 64 };
 /* Of a host all ranks up to TWS_SIMULATED_HOST_RANKS. */

@@ -68,6 +68,7 @@ void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   const tws_op *o = &r->plan->ops[op];
   const double ready_s = sim->run->ranks[rank].times[op].ready_s;
   if (end_s < ready_s) end_s = ready_s; /* the engine's clock may be one rounding behind */
+  sim->finished++;
   if ((o->kind == TWS_OP_COMPUTE || o->kind == TWS_OP_COPY) && (o->stream == TWS_STREAM_COMPUTE || sim->serial))
     r->compute_s += end_s - ready_s;
   else
@@ -111,6 +112,8 @@ static void on_event(void *user, uint64_t tag) {
   const tws_sim_event event = (tws_sim_event)(tag >> 60);
   const uint32_t a = (uint32_t)(tag >> 32) & 0xfffffffu, b = (uint32_t)tag;
   sim->events++;
+  if (sim->request->progress && sim->events % 1024 == 0)
+    tws_progress_update(sim->request->progress, (double)sim->finished);
   if (sim->failed != TWS_OK) return;
   if (event == TWS_EVENT_TIMER)
     tws_sim_finish(sim, a, b, sim->run->ranks[a].times[b].end_s);
@@ -184,6 +187,7 @@ static tws_code prepare_ranks(tws_sim *sim, tws_error *err) {
   for (int i = 0; i < sim->rank_count; i++) {
     tws_sim_rank *r = &sim->ranks[i];
     r->plan = request->plans[i];
+    sim->operations += r->plan->op_count;
     r->cost = tws_arena_alloc(sim->arena, r->plan->work_count + 1u, sizeof *r->cost);
     if (!r->cost) return no_memory(err);
     r->launched = tws_plan_host_stretch(r->plan, &request->machine);
@@ -223,8 +227,11 @@ static tws_code prepare_simulation(tws_sim *sim, tws_error *err) {
 
 static tws_code execute_simulation(tws_sim *sim, tws_error *err) {
   if (tws_engine_begin(on_event, sim) != 0) return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
+  if (sim->request->progress)
+    tws_progress_begin(sim->request->progress, "simulating operations", (double)sim->operations);
   begin_ready(sim);
   if (tws_engine_run() != 0) tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
+  if (sim->request->progress) tws_progress_end(sim->request->progress);
   return sim->failed != TWS_OK ? sim->failed : tws_run_check(sim->run, err);
 }
 

@@ -51,7 +51,7 @@ typedef struct tws_sim {
   int cores;
   tws_sim_pattern *patterns;   /* per communicator */
   tws_sim_transfer *transfers; /* per rendezvous */
-  uint64_t events;
+  uint64_t events, finished, operations; /* finished: of so many operations of all ranks */
   double end_s;
   tws_timeline *timeline;
   tws_code failed;

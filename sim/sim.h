@@ -4,6 +4,7 @@
 #ifndef TWS_SIM_H
 #define TWS_SIM_H
 
+#include "base/log.h"
 #include "estimators/estimators.h"
 #include "traces/timeline.h"
 
@@ -13,10 +14,6 @@ typedef enum tws_fidelity {
   TWS_FIDELITY_MESSAGE   /* every step of the ring is a flow: calibrates the other two */
 } tws_fidelity;
 
-/* With `fold`, the plans are of ranks that stand for the others: each for those that differ from it along the axes of
- * the topology on which no two of the plans differ. One rank of each pipeline stage, at coordinate 0 elsewhere, is the
- * usual set; one plan stands for all ranks. Collectives cost what the placement of the simulated rank's group says;
- * flows are those of all ranks. */
 /* What happens beside the passing of time, when an operation ends and before anything that waits for it starts: an
  * emulator's. Not with `fold`: every rank has effects of its own. An error ends the simulation. */
 typedef struct tws_sim_effects {
@@ -26,6 +23,10 @@ typedef struct tws_sim_effects {
   void *user;
 } tws_sim_effects;
 
+/* With `fold`, the plans are of ranks that stand for the others: each for those that differ from it along the axes of
+ * the topology on which no two of the plans differ. One rank of each pipeline stage, at coordinate 0 elsewhere, is the
+ * usual set; one plan stands for all ranks. Collectives cost what the placement of the simulated rank's group says;
+ * flows are those of all ranks. */
 typedef struct tws_sim_request {
   const tws_plan *const *plans; /* one per simulated rank */
   int plan_count;
@@ -35,6 +36,7 @@ typedef struct tws_sim_request {
   tws_timeline *timeline;         /* filled when not NULL */
   const tws_sim_effects *effects; /* NULL: none */
   tws_path_result *paths;         /* [plan_count] the account of each simulated rank; may be NULL */
+  tws_progress *progress;         /* told of operations that ended; NULL: none */
 } tws_sim_request;
 
 typedef struct tws_sim_result {
@@ -52,7 +54,7 @@ typedef struct tws_sim_api {
   tws_code (*simulate)(const tws_sim_request *request, tws_sim_result *result, tws_error *err);
   const char *(*description)(void); /* "SimGrid 3.32" */
 } tws_sim_api;
-enum { TWS_SIM_API_VERSION = 3 };
+enum { TWS_SIM_API_VERSION = 4 };
 
 /* The module exports: const tws_sim_api *tws_sim_module(void); */
 #define TWS_SIM_MODULE_SYMBOL "tws_sim_module"

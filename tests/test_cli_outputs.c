@@ -199,7 +199,8 @@ START_TEST(zero_is_a_number) {
       twinspeed("validate -m tiny-gpt2 --seq 32 --steps 3 --tolerance 0 --quiet --data %s", in_folder("text"));
   ck_assert_msg(r.status == 1 && strstr(r.err, "the tolerance is 0 %"), "%d: %s", r.status, r.err);
   command_free(&r);
-  r = twinspeed("validate --cases %s/scenarios/published/measured_runs.json --group sc21-table1 --tolerance 0", TWS_SOURCE_DIR);
+  r = twinspeed("validate --cases %s/scenarios/published/measured_runs.json --group sc21-table1 --tolerance 0",
+                TWS_SOURCE_DIR);
   ck_assert_msg(r.status == 1 && strstr(r.err, "the tolerance is 0 %"), "%d: %s", r.status, r.err);
   command_free(&r);
   static const char *const sizes[] = {"0", "1", "1GiB"};
@@ -211,6 +212,43 @@ START_TEST(zero_is_a_number) {
                   r.err);
     command_free(&r);
   }
+}
+END_TEST
+
+/* On a terminal verbs that take long say how far they are; not on one without control sequences, nor with --quiet. */
+static char *on_terminal(const char *terminal, const char *command) {
+  char line[2048];
+  snprintf(line, sizeof line, "TERM=%s exec script -qec '%s/twinspeed %s' %s", terminal, TWS_BUILD_DIR, command,
+           in_folder("typescript"));
+  char *argv[] = {"/bin/sh", "-c", line, NULL};
+  command_result r = command_execute(argv);
+  ck_assert_msg(r.status == 0, "%s: %d %s", line, r.status, r.err);
+  command_free(&r);
+  return contents(in_folder("typescript"));
+}
+
+START_TEST(progress_on_a_terminal) {
+  static const char *const verbs[] = {"train -m tiny-gpt2 --seq 32 --steps 3 --data @/text",
+                                      "train -m tiny-gpt2 -n 2 --seq 32 --steps 3 --data @/text",
+                                      "emulate -m tiny-gpt2 -n 2 --seq 32 --steps 3 --data @/text",
+                                      "simulate -m tiny-gpt2 --stage 3 --cluster dgx-a100 --all-ranks --fidelity flow"},
+                           *const seen[] = {"training steps  33% (1 of 3)", "training steps  33% (1 of 3)",
+                                            "emulating steps   0% (0 of 3)", "simulating operations   0% (0 of "};
+  char command[512];
+  const char *at = strchr(verbs[_i], '@');
+  snprintf(command, sizeof command, "%.*s%s%s", at ? (int)(at - verbs[_i]) : 200, verbs[_i], at ? folder : "",
+           at ? at + 1 : "");
+  char *text = on_terminal("xterm", command);
+  ck_assert_msg(strstr(text, seen[_i]) != NULL, "%s: %s", command, text);
+  ck_assert_ptr_nonnull(strstr(text, "\r\033[K"));
+  free(text);
+  text = on_terminal("dumb", command);
+  ck_assert_msg(strchr(text, '\033') == NULL, "%s on a dumb terminal: %s", command, text);
+  free(text);
+  strncat(command, " --quiet", sizeof command - strlen(command) - 1);
+  text = on_terminal("xterm", command);
+  ck_assert_msg(strstr(text, "\033[K") == NULL, "%s: %s", command, text);
+  free(text);
 }
 END_TEST
 
@@ -229,6 +267,7 @@ static Suite *outputs_suite(void) {
   tcase_add_test(tcase, devices_are_written_to);
   tcase_add_test(tcase, closed_standard_streams);
   tcase_add_test(tcase, zero_is_a_number);
+  tcase_add_loop_test(tcase, progress_on_a_terminal, 0, 4);
   suite_add_tcase(suite, tcase);
   return suite;
 }
