@@ -18,6 +18,7 @@ struct tws_messages {
 typedef struct call {
   tws_messages *m;
   const tws_shared_group *group;
+  int near_first, near_last; /* pairs of these members are left out */
   tws_dtype dtype;
   int tag;
   uint64_t size; /* bytes of an element */
@@ -45,7 +46,7 @@ void tws_messages_destroy(tws_messages *m) {
   tws_free(m);
 }
 
-static tws_code check_mpi(int code, const char *what, tws_error *err) {
+tws_code tws_messages_check(int code, const char *what, tws_error *err) {
   if (code == MPI_SUCCESS) return TWS_OK;
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
@@ -66,7 +67,7 @@ static tws_code send_to(tws_messages *m, int peer, int tag, const void *data, ui
   const char *from = data;
   do {
     int part = bytes < PART ? (int)bytes : PART;
-    TWS_TRY(check_mpi(MPI_Send(from, part, MPI_BYTE, peer, tag, m->world), "send", err));
+    TWS_TRY(tws_messages_check(MPI_Send(from, part, MPI_BYTE, peer, tag, m->world), "send", err));
     from += part;
     bytes -= (uint64_t)part;
   } while (bytes > 0);
@@ -77,7 +78,7 @@ static tws_code receive_from(tws_messages *m, int peer, int tag, void *data, uin
   char *to = data;
   do {
     int part = bytes < PART ? (int)bytes : PART;
-    TWS_TRY(check_mpi(MPI_Recv(to, part, MPI_BYTE, peer, tag, m->world, MPI_STATUS_IGNORE), "receive", err));
+    TWS_TRY(tws_messages_check(MPI_Recv(to, part, MPI_BYTE, peer, tag, m->world, MPI_STATUS_IGNORE), "receive", err));
     to += part;
     bytes -= (uint64_t)part;
   } while (bytes > 0);
@@ -98,7 +99,7 @@ static tws_code exchange_parts(const call *c, int to, const char *out, uint64_t 
   while (out_bytes > 0 || in_bytes > 0) {
     const int o = out_bytes < PART ? (int)out_bytes : PART, i = in_bytes < PART ? (int)in_bytes : PART;
     const int target = o ? c->group->ranks[to] : MPI_PROC_NULL, source = i ? c->group->ranks[from] : MPI_PROC_NULL;
-    TWS_TRY(check_mpi(
+    TWS_TRY(tws_messages_check(
         MPI_Sendrecv(out, o, MPI_BYTE, target, c->tag, in, i, MPI_BYTE, source, c->tag, c->m->world, MPI_STATUS_IGNORE),
         "exchange", err));
     if (o > 0) out += o; /* where there is nothing to send or to receive there is no memory either */
@@ -121,19 +122,19 @@ static tws_code sum_shards(const call *c, const char *data, uint64_t stride, uin
   for (int p = 0; p < n; p++) {
     m->from[p] = p == me ? data + (uint64_t)me * stride : (char *)m->scratch + (size_t)p * PIECE * c->size;
     if (p != me && mine > 0)
-      TWS_TRY(check_mpi(MPI_Irecv(m->scratch + (size_t)p * PIECE * c->size, (int)(mine * c->size), MPI_BYTE,
-                                  c->group->ranks[p], c->tag, m->world, &m->requests[pending++]),
-                        "receive", err));
+      TWS_TRY(tws_messages_check(MPI_Irecv(m->scratch + (size_t)p * PIECE * c->size, (int)(mine * c->size), MPI_BYTE,
+                                           c->group->ranks[p], c->tag, m->world, &m->requests[pending++]),
+                                 "receive", err));
   }
   for (int p = 0; p < n; p++) {
     uint64_t theirs = (uint64_t)p * shard < total ? total - (uint64_t)p * shard : 0;
     if (theirs > shard) theirs = shard;
     if (p != me && theirs > 0)
-      TWS_TRY(check_mpi(MPI_Isend(data + (uint64_t)p * stride, (int)(theirs * c->size), MPI_BYTE, c->group->ranks[p],
-                                  c->tag, m->world, &m->requests[pending++]),
-                        "send", err));
+      TWS_TRY(tws_messages_check(MPI_Isend(data + (uint64_t)p * stride, (int)(theirs * c->size), MPI_BYTE,
+                                           c->group->ranks[p], c->tag, m->world, &m->requests[pending++]),
+                                 "send", err));
   }
-  TWS_TRY(check_mpi(MPI_Waitall(pending, m->requests, MPI_STATUSES_IGNORE), "wait", err));
+  TWS_TRY(tws_messages_check(MPI_Waitall(pending, m->requests, MPI_STATUSES_IGNORE), "wait", err));
   if (mine > 0) tws_ordered_sum(c->dtype, m->from, n, &(void *){out}, 1, mine);
   return TWS_OK;
 }
@@ -192,11 +193,13 @@ static tws_code exchange_pairs(const call *c, const tws_collective_row *row, con
     uint64_t received = s->counts ? (uint64_t)s->counts[n + from] * c->size : bytes;
     if (!tws_collective_moves(row, me, to, root)) sent = 0;
     if (!tws_collective_moves(row, from, me, root)) received = 0;
+    if (to >= c->near_first && to < c->near_last) sent = 0;
+    if (from >= c->near_first && from < c->near_last) received = 0;
     if (row->sends_parts && sent) out += (uint64_t)to * bytes;
     if (row->receives_parts && received) in += (uint64_t)from * bytes;
     if (i > 0)
       TWS_TRY(exchange_parts(c, to, out, sent, from, in, received, err));
-    else if (out != in && received)
+    else if (out != in && received > 0)
       memcpy(in, out, received);
   }
   return TWS_OK;
@@ -225,9 +228,17 @@ static tws_code enter_barrier(const call *c, tws_error *err) {
   return TWS_OK;
 }
 
+int tws_messages_tag(const tws_shared_group *group) {
+  return TAG_GROUP + (int)(group->id % TAGS);
+}
+
+static call make_call(tws_messages *m, const tws_shared_group *group, tws_dtype dtype) {
+  return (call){.m = m, .group = group, .dtype = dtype, .tag = tws_messages_tag(group), .size = tws_dtype_bytes(dtype)};
+}
+
 tws_code tws_messages_collective(tws_messages *messages, const tws_shared_group *group, tws_collective collective,
                                  int root, const tws_comm_segment *s, tws_error *err) {
-  call c = {messages, group, s->dtype, TAG_GROUP + (int)(group->id % TAGS), tws_dtype_bytes(s->dtype)};
+  const call c = make_call(messages, group, s->dtype);
   const tws_collective_row *row = tws_collective_of(collective);
   if (row->reduces) {
     if (row->sends_parts) return reduce_scatter(&c, s, err);
@@ -236,4 +247,12 @@ tws_code tws_messages_collective(tws_messages *messages, const tws_shared_group 
   if (row->pattern == TWS_PATTERN_SIGNAL) return enter_barrier(&c, err);
   if (row->pattern == TWS_PATTERN_CHAIN) return broadcast_tree(&c, s, root, err);
   return exchange_pairs(&c, row, s, root, err);
+}
+
+tws_code tws_messages_far_pairs(tws_messages *messages, const tws_shared_group *group, int near_first, int near_last,
+                                tws_collective collective, int root, const tws_comm_segment *s, tws_error *err) {
+  call c = make_call(messages, group, s->dtype);
+  c.near_first = near_first;
+  c.near_last = near_last;
+  return exchange_pairs(&c, tws_collective_of(collective), s, root, err);
 }

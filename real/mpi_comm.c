@@ -6,8 +6,7 @@
 #include <string.h>
 #include "base/memory.h"
 #include "models/collective.h"
-#include "real/message_comm.h"
-#include "real/shared_comm.h"
+#include "real/node_comm.h"
 
 struct tws_comm {
   MPI_Comm world;
@@ -16,6 +15,10 @@ struct tws_comm {
   tws_shared_group *groups;  /* by the plan's index */
   uint32_t group_count;
   int *ranks;         /* storage of the groups' lists */
+  MPI_Comm node;      /* the ranks that share memory */
+  int *node_of;       /* per rank of the world; its first rank */
+  tws_span *spans;    /* by the plan's index; then everyone's */
+  tws_nodes *nodes;   /* NULL: there is one */
   tws_shared *shared; /* NULL: messages only */
   tws_messages *messages;
 };
@@ -150,12 +153,40 @@ static tws_code copy_groups(tws_comm *comm, const tws_group *groups, uint32_t gr
   return number_groups(comm, comm->ranks, (int)integers, err);
 }
 
+/* ---- nodes ---- */
+
+static tws_code find_nodes(tws_comm *comm, tws_transport transport, tws_error *err) {
+  const int together = (int)transport;
+  const int failed = together > 1
+                         ? MPI_Comm_split(comm->world, comm->rank / together, comm->rank, &comm->node)
+                         : MPI_Comm_split_type(comm->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &comm->node);
+  TWS_TRY(tws_messages_check(failed, "nodes", err));
+  int first = comm->rank;
+  comm->node_of = tws_calloc((size_t)comm->world_size, sizeof *comm->node_of);
+  if (!comm->node_of) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  TWS_TRY(tws_messages_check(MPI_Bcast(&first, 1, MPI_INT, 0, comm->node), "nodes", err));
+  return tws_messages_check(MPI_Allgather(&first, 1, MPI_INT, comm->node_of, 1, MPI_INT, comm->world), "nodes", err);
+}
+
+static tws_code make_spans(tws_comm *comm, tws_error *err) {
+  int several = 0;
+  comm->spans = tws_calloc((size_t)comm->group_count + 1, sizeof *comm->spans);
+  if (!comm->spans) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (uint32_t g = 0; g <= comm->group_count; g++)
+    TWS_TRY(
+        tws_span_make(g < comm->group_count ? &comm->groups[g] : &comm->everyone, comm->node_of, &comm->spans[g], err));
+  for (int r = 1; r < comm->world_size; r++) several |= comm->node_of[r] != comm->node_of[0];
+  return several ? tws_nodes_create(comm->world, comm->world_size, comm->shared, comm->messages, &comm->nodes, err)
+                 : TWS_OK;
+}
+
 tws_code tws_comm_create(const tws_group *groups, uint32_t group_count, tws_transport transport, int busy,
                          tws_comm **out, tws_error *err) {
   *out = NULL;
   tws_comm *comm = tws_calloc(1, sizeof *comm);
   if (!comm) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   comm->world = MPI_COMM_WORLD;
+  comm->node = MPI_COMM_NULL;
   comm->rank = tws_mpi_rank();
   comm->world_size = tws_mpi_world();
   tws_code code = copy_groups(comm, groups, group_count, err);
@@ -163,8 +194,10 @@ tws_code tws_comm_create(const tws_group *groups, uint32_t group_count, tws_tran
   comm->everyone.id = 0;
   if (code == TWS_OK && comm->world_size > 1) {
     code = tws_messages_create(comm->world, comm->world_size, &comm->messages, err);
-    if (code == TWS_OK && transport == TWS_TRANSPORT_AUTO)
-      code = tws_shared_create(comm->world, comm->rank, comm->world_size, distinct + 1, busy, &comm->shared, err);
+    if (code == TWS_OK) code = find_nodes(comm, transport, err);
+    if (code == TWS_OK && transport != TWS_TRANSPORT_MESSAGES)
+      code = tws_shared_create(comm->world, comm->node, distinct + 1, busy, &comm->shared, err);
+    if (code == TWS_OK && comm->shared) code = make_spans(comm, err);
   }
   if (code != TWS_OK) {
     tws_comm_destroy(comm);
@@ -176,8 +209,13 @@ tws_code tws_comm_create(const tws_group *groups, uint32_t group_count, tws_tran
 
 void tws_comm_destroy(tws_comm *comm) {
   if (!comm) return;
+  for (uint32_t g = 0; comm->spans && g <= comm->group_count; g++) tws_span_free(&comm->spans[g]);
+  tws_free(comm->spans);
+  tws_nodes_destroy(comm->nodes);
   tws_shared_destroy(comm->shared);
   tws_messages_destroy(comm->messages);
+  if (comm->node != MPI_COMM_NULL && mpi_is_on()) MPI_Comm_free(&comm->node);
+  tws_free(comm->node_of);
   tws_free(comm->groups);
   tws_free(comm->ranks);
   tws_free(comm);
@@ -207,9 +245,12 @@ static tws_code check_counts(const tws_shared_group *group, const tws_comm_segme
   return TWS_OK;
 }
 
-static tws_code run_collective(tws_comm *comm, const tws_shared_group *group, tws_collective collective, int root,
+/* `index`: the plan's, or the number of groups for everyone. */
+static tws_code run_collective(tws_comm *comm, uint32_t index, tws_collective collective, int root,
                                const tws_comm_segment *segments, int count, tws_error *err) {
   static const tws_comm_segment nothing;
+  const tws_shared_group *group = index < comm->group_count ? &comm->groups[index] : &comm->everyone;
+  const tws_span *span = comm->shared ? &comm->spans[index] : NULL;
   for (int i = 0; i < count && tws_collective_of(collective)->reduces; i++)
     if (!tws_ordered_sum_takes(segments[i].dtype))
       return tws_fail(err, TWS_UNSUPPORTED, "use fp32, bf16 or fp16", "%s of %s is not supported on the host",
@@ -221,14 +262,17 @@ static tws_code run_collective(tws_comm *comm, const tws_shared_group *group, tw
     copy_segments(segments, count);
     return TWS_OK;
   }
-  if (collective == TWS_COLLECTIVE_BARRIER && comm->shared) {
+  if (collective == TWS_COLLECTIVE_BARRIER && span && span->nodes == 1) {
     tws_shared_barrier(comm->shared, group);
     return TWS_OK;
   }
+  if (collective == TWS_COLLECTIVE_BARRIER && span && span->nodes > 1)
+    return tws_nodes_barrier(comm->nodes, group, span, err);
   if (collective == TWS_COLLECTIVE_BARRIER)
     return tws_messages_collective(comm->messages, group, collective, 0, &nothing, err);
   for (int i = 0; i < count; i++) TWS_TRY(check_counts(group, &segments[i], err));
-  if (comm->shared && tws_shared_covers(comm->shared, collective, group, root, segments, count)) {
+  if (span && span->nodes > 0 && tws_shared_covers(comm->shared, collective, group, root, segments, count)) {
+    if (span->nodes > 1) return tws_nodes_collective(comm->nodes, group, span, collective, root, segments, count, err);
     tws_shared_collective(comm->shared, group, collective, root, segments, count);
     return TWS_OK;
   }
@@ -244,7 +288,7 @@ static tws_code comm_collective(tws_comm *comm, int group, tws_collective collec
                                 const tws_comm_segment *segments, int count, tws_error *err) {
   if (group < 0 || (uint32_t)group >= comm->group_count)
     return tws_fail(err, TWS_INTERNAL, NULL, "%s: no group %d", tws_collective_name(collective), group);
-  return run_collective(comm, &comm->groups[group], collective, root, segments, count, err);
+  return run_collective(comm, (uint32_t)group, collective, root, segments, count, err);
 }
 
 static tws_code check_peer(const tws_comm *comm, int peer, tws_error *err) {
@@ -295,7 +339,7 @@ int tws_comm_missing(const tws_comm *comm) {
 /* ---- helpers outside plans ---- */
 
 tws_code tws_comm_barrier(tws_comm *comm, tws_error *err) {
-  return run_collective(comm, &comm->everyone, TWS_COLLECTIVE_BARRIER, 0, NULL, 0, err);
+  return run_collective(comm, comm->group_count, TWS_COLLECTIVE_BARRIER, 0, NULL, 0, err);
 }
 
 tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err) {

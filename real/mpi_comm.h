@@ -1,8 +1,9 @@
 /* Collectives among rank processes.
  *
- * Two transports give the same bits. On one node ranks read and write each other's memory: arenas that come from
+ * All transports give the same bits. On one node ranks read and write each other's memory: arenas that come from
  * tws_comm_allocate() are mapped by every rank, each rank computes its share of a sum straight from the others'
- * buffers, and waiting is a futex. Otherwise, or for memory from elsewhere, messages go through MPI in bounded pieces.
+ * buffers, and waiting is a futex. Groups that span nodes do so inside each, and messages go between nodes
+ * (real/node_comm.h). Otherwise, or for memory from elsewhere, messages go through MPI in bounded pieces.
  * Every element of a sum is added in the order of the group's ranks, in float32 (float64 for float64) and rounded
  * once, so results depend neither on timing nor on the transport, nor on which collective computed them (all-reduce,
  * reduce and reduce-scatter agree bit for bit). Element counts may exceed 2^31.
@@ -14,7 +15,13 @@
 #include "plan/plan.h"
 #include "real/real.h"
 
-typedef enum tws_transport { TWS_TRANSPORT_AUTO, TWS_TRANSPORT_MESSAGES } tws_transport;
+/* The others are AUTO as if every two or three ranks were a node of their own, for tests. */
+typedef enum tws_transport {
+  TWS_TRANSPORT_AUTO,
+  TWS_TRANSPORT_MESSAGES,
+  TWS_TRANSPORT_NODES_OF_2,
+  TWS_TRANSPORT_NODES_OF_3
+} tws_transport;
 
 /* Process-wide life cycle. start: MPI_Init when a launcher is there. */
 tws_code tws_mpi_start(int *argc, char ***argv, int *rank, int *world, tws_error *err);

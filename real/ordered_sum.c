@@ -78,3 +78,49 @@ void tws_ordered_sum(tws_dtype dtype, const void *const *from, int sources, void
     for (int d = 0; d < destinations; d++) memcpy((char *)to[d] + first * size, &block, (size_t)n * size);
   }
 }
+
+/* Halves are added to zero, as above: two zeros with a minus sign then have none. */
+void tws_ordered_sum_part(tws_dtype dtype, const void *carry, const void *const *from, int sources, void *wide,
+                          uint64_t count) {
+  const size_t size = tws_dtype_bytes(dtype);
+  for (uint64_t first = 0; first < count; first += BLOCK) {
+    const int n = count - first < BLOCK ? (int)(count - first) : BLOCK;
+    if (dtype == TWS_F64) {
+      double *sum = (double *)wide + first;
+      const double *old = carry ? (const double *)carry + first : (const double *)from[0] + first;
+      if (sum != old) memcpy(sum, old, (size_t)n * sizeof *sum);
+      for (int s = carry ? 0 : 1; s < sources; s++) {
+        const double *x = (const double *)from[s] + first;
+        for (int i = 0; i < n; i++) sum[i] += x[i];
+      }
+      continue;
+    }
+    float *sum = (float *)wide + first;
+    const float *old = carry ? (const float *)carry + first : NULL;
+    int s = 0;
+    if (!old && dtype == TWS_F32) old = (const float *)from[s++] + first;
+    if (!old) memset(sum, 0, (size_t)n * sizeof *sum);
+    if (old && sum != old) memcpy(sum, old, (size_t)n * sizeof *sum);
+    for (; s < sources; s++) {
+      const void *x = (const char *)from[s] + first * size;
+      if (dtype == TWS_F32)
+        add_f32(sum, x, n);
+      else if (dtype == TWS_BF16)
+        add_bf16(sum, x, n);
+      else
+        add_f16(sum, x, n);
+    }
+  }
+}
+
+void tws_ordered_sum_round(tws_dtype dtype, const void *wide, void *to, uint64_t count) {
+  const float *sum = wide;
+  unsigned short *rounded = to;
+  if (dtype == TWS_F32 || dtype == TWS_F64) {
+    memcpy(to, wide, count * tws_ordered_sum_wide(dtype));
+  } else if (dtype == TWS_BF16) {
+    for (uint64_t i = 0; i < count; i++) rounded[i] = tws_to_bf16(sum[i]);
+  } else {
+    for (uint64_t i = 0; i < count; i++) rounded[i] = tws_to_f16(sum[i]);
+  }
+}

@@ -22,7 +22,7 @@
 #define MADV_COLLAPSE 25
 #endif
 
-enum { MAX_ARENAS = 16, SEGMENTS = 128, CACHE_LINE = 64, HUGE_PAGE = 2 << 20 };
+enum { MAX_ARENAS = 16, SEGMENTS = TWS_SHARED_SEGMENTS, CACHE_LINE = 64, HUGE_PAGE = 2 << 20 };
 enum { GRAIN = 2048, MAX_MEMBERS = 512 }; /* elements a member sums at least; ranks of one node */
 
 typedef struct place {
@@ -44,13 +44,16 @@ typedef struct group_slot {
 } group_slot;
 
 typedef struct shared_arena {
-  uint64_t *bytes; /* per rank */
-  char **map;      /* per rank, as mapped here */
+  uint64_t *bytes; /* per place */
+  char **map;      /* per place, as mapped here */
 } shared_arena;
 
+/* `rank` is a rank of the world; its place is that among the ranks of the node, in which everything here is kept. */
 struct tws_shared {
-  MPI_Comm world;
-  int rank, world_size, spins;
+  MPI_Comm node;
+  int rank, size, spins; /* rank: among those of the node */
+  int *place_of;         /* per rank of the world; -1: on another node */
+  int *rank_of;          /* per place */
   uint32_t group_count;
   void *control;
   size_t control_bytes;
@@ -106,23 +109,14 @@ static void populate(char *base, uint64_t bytes) {
     for (uint64_t i = 0; i < bytes; i += 4096) base[i] = 0;
 }
 
-static int all_agree(MPI_Comm world, int ok) {
+static int all_agree(MPI_Comm among, int ok) {
   int all = 0;
-  MPI_Allreduce(&ok, &all, 1, MPI_INT, MPI_MIN, world);
+  MPI_Allreduce(&ok, &all, 1, MPI_INT, MPI_MIN, among);
   return all;
 }
 
-static int one_node(MPI_Comm world, int world_size) {
-  MPI_Comm node;
-  if (MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) != MPI_SUCCESS) return 0;
-  int size = 0;
-  MPI_Comm_size(node, &size);
-  MPI_Comm_free(&node);
-  return size == world_size;
-}
-
 static tws_code map_control(tws_shared *shared) {
-  size_t ranks = (size_t)shared->world_size * sizeof(rank_slot);
+  size_t ranks = (size_t)shared->size * sizeof(rank_slot);
   shared->control_bytes = ranks + (size_t)shared->group_count * sizeof(group_slot);
   long where[2] = {0, 0};
   int fd = -1;
@@ -131,10 +125,10 @@ static tws_code map_control(tws_shared *shared) {
     where[0] = (long)getpid();
     where[1] = fd;
   }
-  MPI_Bcast(where, 2, MPI_LONG, 0, shared->world);
+  MPI_Bcast(where, 2, MPI_LONG, 0, shared->node);
   if (shared->rank != 0 && where[1] >= 0) fd = open_memory(where[0], where[1]);
   char *base = fd >= 0 ? map_memory(fd, shared->control_bytes) : NULL;
-  int ok = all_agree(shared->world, base != NULL);
+  int ok = all_agree(shared->node, base != NULL);
   if (fd >= 0) close(fd);
   shared->control = base;
   if (!ok) return TWS_NO;
@@ -143,19 +137,36 @@ static tws_code map_control(tws_shared *shared) {
   return TWS_OK;
 }
 
-tws_code tws_shared_create(MPI_Comm world, int rank, int world_size, uint32_t group_count, int busy, tws_shared **out,
+static tws_code list_places(tws_shared *shared, int rank, int world_size, tws_error *err) {
+  shared->rank_of = tws_calloc((size_t)shared->size, sizeof *shared->rank_of);
+  shared->place_of = tws_calloc((size_t)world_size, sizeof *shared->place_of);
+  if (!shared->rank_of || !shared->place_of) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  MPI_Allgather(&rank, 1, MPI_INT, shared->rank_of, 1, MPI_INT, shared->node);
+  for (int r = 0; r < world_size; r++) shared->place_of[r] = -1;
+  for (int i = 0; i < shared->size; i++) shared->place_of[shared->rank_of[i]] = i;
+  return TWS_OK;
+}
+
+tws_code tws_shared_create(MPI_Comm world, MPI_Comm node, uint32_t group_count, int busy, tws_shared **out,
                            tws_error *err) {
+  int rank, world_size;
   *out = NULL;
+  MPI_Comm_rank(world, &rank);
+  MPI_Comm_size(world, &world_size);
   tws_shared *shared = tws_calloc(1, sizeof *shared);
   if (!shared) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  shared->world = world;
-  shared->rank = rank;
-  shared->world_size = world_size;
+  shared->node = node;
+  MPI_Comm_rank(node, &shared->rank);
+  MPI_Comm_size(node, &shared->size);
   shared->group_count = group_count;
   shared->spins = busy ? 20 : 4000;
-  if (world_size > MAX_MEMBERS || !one_node(world, world_size) || map_control(shared) != TWS_OK) {
+  const tws_code code = list_places(shared, rank, world_size, err);
+  const int ok = code == TWS_OK && shared->size <= MAX_MEMBERS;
+  /* Of one mind: first those of a node, who map each other's memory, then all nodes. */
+  const int mapped = all_agree(node, ok) && map_control(shared) == TWS_OK;
+  if (!all_agree(world, mapped)) {
     tws_shared_destroy(shared);
-    return TWS_OK;
+    return code;
   }
   *out = shared;
   return TWS_OK;
@@ -164,12 +175,14 @@ tws_code tws_shared_create(MPI_Comm world, int rank, int world_size, uint32_t gr
 void tws_shared_destroy(tws_shared *shared) {
   if (!shared) return;
   for (int k = 0; k < shared->arena_count; k++) {
-    for (int r = 0; r < shared->world_size; r++)
+    for (int r = 0; r < shared->size; r++)
       if (shared->arena[k].map[r]) munmap(shared->arena[k].map[r], shared->arena[k].bytes[r]);
     tws_free(shared->arena[k].map);
     tws_free(shared->arena[k].bytes);
   }
   if (shared->control) munmap(shared->control, shared->control_bytes);
+  tws_free(shared->place_of);
+  tws_free(shared->rank_of);
   tws_free(shared);
 }
 
@@ -181,14 +194,14 @@ static tws_code check_room(const tws_shared *shared, const uint64_t *bytes, tws_
   if (memory.available_bytes == 0 || sum <= memory.available_bytes) return TWS_OK;
   char want[32], left[32];
   return tws_fail(err, TWS_MEMORY, "use fewer ranks, a smaller micro batch, recomputation or a higher ZeRO stage",
-                  "cannot allocate an arena of %s: ranks 0 to %d together exceed the %s this machine has left",
-                  tws_format_bytes((double)bytes[shared->rank], want, sizeof want), shared->rank,
-                  tws_format_bytes((double)memory.available_bytes, left, sizeof left));
+                  "cannot allocate an arena of %s: ranks %d to %d together exceed the %s this machine has left",
+                  tws_format_bytes((double)bytes[shared->rank], want, sizeof want), shared->rank_of[0],
+                  shared->rank_of[shared->rank], tws_format_bytes((double)memory.available_bytes, left, sizeof left));
 }
 
 static tws_code map_peers(tws_shared *shared, shared_arena *arena, const long *where) {
   int ok = 1;
-  for (int r = 0; r < shared->world_size; r++) {
+  for (int r = 0; r < shared->size; r++) {
     if (r == shared->rank || arena->bytes[r] == 0) continue;
     int fd = open_memory(where[2 * r], where[2 * r + 1]);
     arena->map[r] = fd >= 0 ? map_memory(fd, arena->bytes[r]) : NULL;
@@ -199,7 +212,7 @@ static tws_code map_peers(tws_shared *shared, shared_arena *arena, const long *w
 }
 
 static tws_code fill_arena(tws_shared *shared, shared_arena *arena, uint64_t bytes, long *where, tws_error *err) {
-  MPI_Allgather(&bytes, 1, MPI_UINT64_T, arena->bytes, 1, MPI_UINT64_T, shared->world);
+  MPI_Allgather(&bytes, 1, MPI_UINT64_T, arena->bytes, 1, MPI_UINT64_T, shared->node);
   TWS_TRY(check_room(shared, arena->bytes, err));
   int fd = -1;
   if (bytes > 0) {
@@ -217,9 +230,9 @@ static tws_code fill_arena(tws_shared *shared, shared_arena *arena, uint64_t byt
     populate(base, bytes);
   }
   long mine[2] = {(long)getpid(), fd};
-  MPI_Allgather(mine, 2, MPI_LONG, where, 2, MPI_LONG, shared->world);
+  MPI_Allgather(mine, 2, MPI_LONG, where, 2, MPI_LONG, shared->node);
   tws_code code = map_peers(shared, arena, where);
-  int ok = all_agree(shared->world, code == TWS_OK);
+  int ok = all_agree(shared->node, code == TWS_OK);
   if (fd >= 0) close(fd);
   if (!ok)
     return tws_fail(err, TWS_ENVIRONMENT, "is /proc mounted, and are all ranks of one user?",
@@ -230,11 +243,11 @@ static tws_code fill_arena(tws_shared *shared, shared_arena *arena, uint64_t byt
 tws_code tws_shared_allocate(tws_shared *shared, uint64_t bytes, void **base, tws_error *err) {
   *base = NULL;
   if (shared->arena_count == MAX_ARENAS) return tws_fail(err, TWS_INTERNAL, NULL, "more than %d arenas", MAX_ARENAS);
-  size_t world = (size_t)shared->world_size;
+  size_t size = (size_t)shared->size;
   shared_arena *arena = &shared->arena[shared->arena_count];
-  long *where = tws_calloc(world, 2 * sizeof *where);
-  arena->bytes = tws_calloc(world, sizeof *arena->bytes);
-  arena->map = tws_calloc(world, sizeof *arena->map);
+  long *where = tws_calloc(size, 2 * sizeof *where);
+  arena->bytes = tws_calloc(size, sizeof *arena->bytes);
+  arena->map = tws_calloc(size, sizeof *arena->map);
   shared->arena_count++;
   tws_code code = where && arena->bytes && arena->map ? fill_arena(shared, arena, bytes, where, err)
                                                       : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -286,8 +299,8 @@ void tws_shared_waits(tws_shared *shared, int waits) {
 int tws_shared_missing(const tws_shared *shared) {
   uint32_t waiting = atomic_load(&shared->ranks[shared->rank].waiting);
   if (waiting == 0) return -1;
-  for (int r = 0; r < shared->world_size; r++)
-    if (atomic_load(&shared->ranks[r].waiting) == 0) return r;
+  for (int r = 0; r < shared->size; r++)
+    if (atomic_load(&shared->ranks[r].waiting) == 0) return shared->rank_of[r];
   return -1;
 }
 
@@ -306,8 +319,18 @@ static int find_place(const tws_shared *shared, const void *address, uint64_t by
   return 0;
 }
 
-static char *peer_address(const tws_shared *shared, int rank, const place *where) {
-  return shared->arena[where->arena].map[rank] + where->offset;
+static char *peer_address(const tws_shared *shared, int peer, const place *where) {
+  return shared->arena[where->arena].map[peer] + where->offset;
+}
+
+char *tws_shared_sent(const tws_shared *shared, int rank, int segment) {
+  const int peer = shared->place_of[rank];
+  return peer_address(shared, peer, &shared->ranks[peer].send[segment]);
+}
+
+char *tws_shared_received(const tws_shared *shared, int rank, int segment) {
+  const int peer = shared->place_of[rank];
+  return peer_address(shared, peer, &shared->ranks[peer].receive[segment]);
 }
 
 /* Where a segment's two sides lie; 0: not in memory that the others see. A side without elements needs no place. */
@@ -338,13 +361,11 @@ typedef struct batch {
 } batch;
 
 static char *sent_by(const batch *b, int member, int segment) {
-  int rank = b->group->ranks[member];
-  return peer_address(b->shared, rank, &b->shared->ranks[rank].send[segment]);
+  return tws_shared_sent(b->shared, b->group->ranks[member], segment);
 }
 
 static char *received_by(const batch *b, int member, int segment) {
-  int rank = b->group->ranks[member];
-  return peer_address(b->shared, rank, &b->shared->ranks[rank].receive[segment]);
+  return tws_shared_received(b->shared, b->group->ranks[member], segment);
 }
 
 /* All-reduce and reduce: each member sums its own part of every segment and writes it to all receivers. Small
@@ -374,27 +395,32 @@ static void scatter_parts(const batch *b, int segment, const tws_comm_segment *s
   tws_ordered_sum(s->dtype, from, b->group->size, &(void *){s->receive}, 1, s->count);
 }
 
-static void copy_parts(const batch *b, int segment, const tws_comm_segment *s) {
+void tws_shared_copy(const tws_shared *shared, const tws_shared_group *group, const tws_collective_row *row, int root,
+                     int first, int last, int segment, const tws_comm_segment *s) {
   const uint64_t size = tws_dtype_bytes(s->dtype), bytes = s->count * size;
-  const int n = b->group->size, index = b->group->index;
+  const int n = last - first, index = group->index;
   for (int i = 0; i < n; i++) {
-    const int m = (index + i) % n; /* start with one's own: spreads the readers over the sources */
-    if (!tws_collective_moves(b->row, m, index, b->root)) continue;
-    const char *from = sent_by(b, m, segment);
-    if (b->row->sends_parts) from += (uint64_t)index * bytes;
+    const int m = first + (index - first + i) % n; /* start with one's own: spreads the readers over the sources */
+    if (!tws_collective_moves(row, m, index, root)) continue;
+    const char *from = tws_shared_sent(shared, group->ranks[m], segment);
+    if (row->sends_parts) from += (uint64_t)index * bytes;
     char *to = s->receive;
-    if (b->row->receives_parts) to += (uint64_t)m * bytes;
-    if (from != to) memcpy(to, from, s->counts ? (uint64_t)s->counts[n + m] * size : bytes);
+    if (row->receives_parts) to += (uint64_t)m * bytes;
+    if (from != to) memcpy(to, from, s->counts ? (uint64_t)s->counts[group->size + m] * size : bytes);
   }
 }
 
+void tws_shared_show(tws_shared *shared, tws_collective_parts parts, const tws_comm_segment *segments, int count) {
+  rank_slot *mine = &shared->ranks[shared->rank];
+  for (int i = 0; i < count; i++) find_places(shared, parts, &segments[i], &mine->send[i], &mine->receive[i]);
+}
+
 static void run_batch(const batch *b, const tws_comm_segment *segments, int count) {
-  rank_slot *mine = &b->shared->ranks[b->shared->rank];
-  for (int i = 0; i < count; i++) find_places(b->shared, b->parts, &segments[i], &mine->send[i], &mine->receive[i]);
+  tws_shared_show(b->shared, b->parts, segments, count);
   tws_shared_barrier(b->shared, b->group);
   for (int i = 0; i < count; i++) {
     if (!b->row->reduces)
-      copy_parts(b, i, &segments[i]);
+      tws_shared_copy(b->shared, b->group, b->row, b->root, 0, b->group->size, i, &segments[i]);
     else if (b->row->sends_parts)
       scatter_parts(b, i, &segments[i]);
     else

@@ -1,6 +1,6 @@
 /* What the suites that train start once per rank.
  *
- *   ranks_engine comm              the communicator against sums computed here, on both transports, bit for bit
+ *   ranks_engine comm              the communicator against sums computed here, on all transports, bit for bit
  *   ranks_engine train JOBS OUT    trains every job of a file, one "name <TAB> model <TAB> steps <TAB> ds_config
  *                                  text" a line, on the data file that the environment variable DATA names; rank 0
  *                                  writes "name loss norm loss norm ..." lines with all digits
@@ -243,7 +243,7 @@ static void check_transport(tws_transport transport, uint64_t first, uint64_t tr
   void *memory = NULL;
   size_t bytes = (size_t)64 << 20;
   need(tws_comm_create(groups, (uint32_t)group_count, transport, 1, &comm, &err) == TWS_OK, "create", &err);
-  need(tws_comm_is_shared(comm) == (transport == TWS_TRANSPORT_AUTO && world > 1), "transport", NULL);
+  need(tws_comm_is_shared(comm) == (transport != TWS_TRANSPORT_MESSAGES && world > 1), "transport", NULL);
   need(tws_comm_allocate(comm, bytes, &memory, &err) == TWS_OK, "allocate", &err);
   need((memory != NULL) == tws_comm_is_shared(comm), "memory", NULL);
   char *own = memory ? NULL : malloc(bytes);
@@ -410,7 +410,8 @@ static void run_job(char *line, FILE *out) {
                                .deadline_s = 120.0,
                                .device_limit = getenv("DEVICE_LIMIT") ? (uint64_t)atoll(getenv("DEVICE_LIMIT")) : 0,
                                .on_step = keep};
-  for (int i = 0; i < 64; i++) losses[i] = norms[i] = evaluations[i] = NAN; /* of steps before a checkpoint there are none */
+  for (int i = 0; i < 64; i++)
+    losses[i] = norms[i] = evaluations[i] = NAN; /* of steps before a checkpoint there are none */
   if (rank == 0) verify_plans(name, network, config);
   tws_code code = tws_real_train(&options, &result, &err);
   need(code == TWS_OK, name, &err);
@@ -442,12 +443,16 @@ int main(int argc, char **argv) {
     make_groups();
     check_transport(TWS_TRANSPORT_AUTO, 0, 96);
     check_transport(TWS_TRANSPORT_MESSAGES, 96, 64);
+    check_transport(TWS_TRANSPORT_NODES_OF_2, 0, 64);
+    check_transport(TWS_TRANSPORT_NODES_OF_3, 160, 32);
   } else if (argc == 2 && strcmp(argv[1], "uneven") == 0) {
     check_uneven(TWS_TRANSPORT_AUTO);
     check_uneven(TWS_TRANSPORT_MESSAGES);
+    check_uneven(TWS_TRANSPORT_NODES_OF_2);
   } else if (argc == 3 && strcmp(argv[1], "gather") == 0) {
     check_gather(argv[2], TWS_TRANSPORT_AUTO);
     if (strcmp(argv[2], "host") == 0) check_gather(argv[2], TWS_TRANSPORT_MESSAGES);
+    if (strcmp(argv[2], "host") == 0) check_gather(argv[2], TWS_TRANSPORT_NODES_OF_2);
   } else if (argc == 4 && strcmp(argv[1], "train") == 0) {
     run_jobs(argv[2], argv[3]);
   } else {
