@@ -2,13 +2,14 @@
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/units.h"
 #include "checkpoint/folder.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
-#include "launch/launch.h"
+#include "cli/launch_options.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
 #include "job/fit.h"
@@ -19,17 +20,26 @@ typedef struct options {
   const char *data, *eval_data, *trace, *csv, *result, *save, *resume, *tag, *init_from;
   int64_t steps, every, eval_every, eval_steps, save_every, keep;
   double deadline_s, memory;
+  tws_launch_flags flags;
   int force, ignore_memory;
+  /* found from them */
+  tws_arena *arena;
+  tws_hosts hosts;
+  tws_launch_options launch;
 } options;
 
 /* ---- before: does it fit, are the ranks to be started? ---- */
 
 static tws_code check_device(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   const tws_real_api *api = NULL;
-  if (job->backend == TWS_BACKEND_HOST && job->cluster.nodes > 1)
-    return tws_fail(err, TWS_UNSUPPORTED, "simulate it, or train on this machine: --cluster host -n N",
-                    "cluster %s has %d nodes, and this program trains on this one", job->cluster.name,
-                    job->cluster.nodes);
+  const int nodes = o->launch.hosts ? o->launch.hosts->count : 1;
+  if (job->backend == TWS_BACKEND_HOST && job->cluster.nodes != nodes)
+    return tws_fail(err, TWS_INVALID,
+                    o->launch.hosts
+                        ? "let them agree, or leave out --cluster"
+                        : "say where they are: --hostfile FILE; or train on this machine: --cluster host -n N",
+                    "cluster %s has %d node%s, and ranks are to be started on %d", job->cluster.name,
+                    job->cluster.nodes, job->cluster.nodes > 1 ? "s" : "", nodes);
   if (job->backend == TWS_BACKEND_HOST) return TWS_OK;
   TWS_TRY(tws_real_load(&api, err));
   if (!api->backend("cuda"))
@@ -47,12 +57,13 @@ static tws_code check_device(tws_cli *cli, const options *o, const tws_job *job,
 static tws_code check_memory(const tws_cli *cli, const tws_job *job, const options *o, tws_error *err) {
   tws_local_fit fit;
   char need[32], have[32];
-  TWS_TRY(tws_job_fit_here(job, o->eval_data != NULL, &fit, err));
+  const int here = o->launch.hosts ? o->launch.hosts->host[0].count : job->ranks;
+  TWS_TRY(tws_job_fit_here(job, here, o->eval_data != NULL, &fit, err));
   if (fit.need == 0.0) return TWS_OK;
   tws_format_bytes(fit.need, need, sizeof need);
   tws_format_bytes(fit.have, have, sizeof have);
-  tws_say(cli, "memory: %s for %d rank%s, and this machine has %s left%s", need, job->ranks, job->ranks > 1 ? "s" : "",
-          have, fit.limited ? " within its control group" : "");
+  tws_say(cli, "memory: %s for %d rank%s, and this machine has %s left%s", need, here, here > 1 ? "s" : "", have,
+          fit.limited ? " within its control group" : "");
   if (fit.fits || o->ignore_memory) return TWS_OK;
   return tws_fail(
       err, TWS_NO,
@@ -98,11 +109,14 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
   if (cli->verbose) arguments[count++] = "--verbose";
   for (int i = 0; i < count; i++)
     if (!arguments[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  tws_launch_options launch_options = {.ranks = job->ranks,
-                                       .arguments = arguments,
-                                       .argument_count = count,
-                                       .deadline_s = o->deadline_s,
-                                       .ends_itself = o->save != NULL};
+  tws_launch_options launch_options = o->launch;
+  launch_options.ranks = job->ranks;
+  launch_options.threads = job->threads;
+  launch_options.arguments = arguments;
+  launch_options.argument_count = count;
+  launch_options.deadline_s = o->deadline_s;
+  launch_options.ends_itself = o->save != NULL;
+  launch_options.log = &cli->log;
   if (code == TWS_OK) code = tws_launch(&launch_options, err);
   tws_arena_destroy(arena);
   return code;
@@ -219,7 +233,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
   int argc = 1, rank = 0, world = 1;
   TWS_TRY(api->start(&argc, &argv, &rank, &world, err));
   if (world != job->ranks)
-    return tws_fail(err, TWS_ENVIRONMENT, "start ranks with `twinspeed train -n N`, not with mpirun",
+    return tws_fail(err, TWS_ENVIRONMENT, "leave out -n: the job has as many ranks as were started",
                     "%d ranks were started and the job has %d", world, job->ranks);
   tws_fingerprint fingerprint;
   if (rank == 0) TWS_TRY(tws_job_fingerprint(job, &fingerprint, err));
@@ -274,9 +288,11 @@ static const char *format_axes(const tws_topology *topology, char *text, size_t 
 }
 
 static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
-  if (tws_worker_is()) return train(cli, o, job, err);
+  int rank, world;
+  const int started = tws_started_elsewhere(&rank, &world);
+  if (tws_rank_follows()) return train(cli, o, job, err);
   char count[32], axes[128];
-  TWS_TRY(check_device(cli, o, job, err));
+  if (!started) TWS_TRY(check_device(cli, o, job, err));
   tws_job_remarks(cli, o->job.model, job);
   tws_data_remark(cli, o->data, job->network);
   tws_job_remark(cli, job);
@@ -285,8 +301,8 @@ static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_
           job->config->zero.stage, tws_dtype_name(job->config->dtype), job->ranks, job->ranks > 1 ? "s" : "",
           format_axes(&job->topology, axes, sizeof axes), job->threads, job->threads > 1 ? "s" : "",
           job->config->train_batch_size, job->config->sequence_length);
-  TWS_TRY(check_memory(cli, job, o, err));
-  return job->ranks > 1 ? launch(cli, o, job, err) : train(cli, o, job, err);
+  if (!started) TWS_TRY(check_memory(cli, job, o, err));
+  return job->ranks > 1 && !started ? launch(cli, o, job, err) : train(cli, o, job, err);
 }
 
 static tws_code check_outputs(const options *o, tws_error *err) {
@@ -297,7 +313,7 @@ static tws_code check_outputs(const options *o, tws_error *err) {
   tws_inputs_add(&inputs, o->init_from);
   TWS_TRY(tws_outputs_check(outputs, 3, &inputs, o->force, err));
   const int goes_on = o->resume && o->save && tws_folder_same(o->save, o->resume);
-  if (!o->save || o->force || goes_on || tws_worker_is() || !tws_folder_has_checkpoints(o->save)) return TWS_OK;
+  if (!o->save || o->force || goes_on || tws_rank_follows() || !tws_folder_has_checkpoints(o->save)) return TWS_OK;
   return tws_fail(err, TWS_USAGE, "--resume goes on from them; --force replaces those whose steps are reached again",
                   "--save: %.400s has checkpoints", o->save);
 }
@@ -322,6 +338,56 @@ static tws_code check_checkpoints(options *o, char *tag, size_t size, tws_error 
   return TWS_OK;
 }
 
+/* Under torchrun on one machine the first process starts all ranks, and the others have nothing to do. */
+static tws_code read_torchrun(tws_cli *cli, options *o, int *idle, tws_error *err) {
+  const char *rank = getenv("LOCAL_RANK"), *world = getenv("WORLD_SIZE"), *here = getenv("LOCAL_WORLD_SIZE");
+  *idle = 0;
+  if (!rank || !world || !here || !getenv("TORCHELASTIC_RUN_ID")) return TWS_OK;
+  if (atoi(world) != atoi(here))
+    return tws_fail(err, TWS_UNSUPPORTED, "run `twinspeed train --hostfile FILE` once, on one of the nodes",
+                    "torchrun: %s of %s ranks are on this node, and several nodes need a hostfile", here, world);
+  if (!o->job.ranks && !tws_launch_flags_given(&o->flags)) o->job.ranks = atoi(world);
+  *idle = atoi(rank) > 0;
+  if (*idle) tws_say(cli, "torchrun's first process starts all ranks, and this one ends");
+  return TWS_OK;
+}
+
+/* Where ranks go, and how many that makes. A job that says nothing of its cluster has as many nodes. */
+static tws_code place_ranks(options *o, tws_error *err) {
+  int rank, world, most = 1;
+  if (tws_started_elsewhere(&rank, &world)) {
+    if (tws_launch_flags_given(&o->flags) || o->flags.launcher)
+      return tws_fail(err, TWS_USAGE, "leave out --hostfile and its like, or the launcher",
+                      "train: ranks were started already, by mpirun or srun");
+    if (!o->job.ranks) o->job.ranks = world;
+    return TWS_OK;
+  }
+  if (tws_worker_is()) return TWS_OK;
+  TWS_TRY(tws_launch_flags_read(&o->flags, o->job.ranks, o->arena, &o->hosts, &o->launch, err));
+  if (!o->launch.hosts) return TWS_OK;
+  o->job.ranks = o->launch.ranks;
+  if (!o->job.ranks) return tws_fail(err, TWS_INVALID, NULL, "no rank is left to start");
+  for (int h = 0; h < o->hosts.count; h++) most = o->hosts.host[h].count > most ? o->hosts.host[h].count : most;
+  if (tws_hosts_local(&o->hosts)) { /* several names of this machine are one node */
+    o->launch.hosts = NULL;
+    return TWS_OK;
+  }
+  if (!o->job.cluster) o->job.cluster = tws_arena_printf(o->arena, "host:%dx%d", o->hosts.count, most);
+  return o->job.cluster ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+}
+
+static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
+  tws_job *job;
+  int idle;
+  TWS_TRY(read_torchrun(cli, o, &idle, err));
+  if (idle) return TWS_OK;
+  TWS_TRY(place_ranks(o, err));
+  TWS_TRY(tws_job_load(&o->job, &job, err));
+  tws_code code = run_job(cli, o, job, err);
+  tws_job_destroy(job);
+  return code;
+}
+
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   options *o = raw;
   char tag[TWS_TAG_SIZE];
@@ -335,10 +401,10 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
                     o->eval_every ? "--eval-every" : "--eval-steps");
   TWS_TRY(check_checkpoints(o, tag, sizeof tag, err));
   TWS_TRY(check_outputs(o, err));
-  tws_job *job;
-  TWS_TRY(tws_job_load(&o->job, &job, err));
-  tws_code code = run_job(cli, o, job, err);
-  tws_job_destroy(job);
+  o->arena = tws_arena_create();
+  if (!o->arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  const tws_code code = run_checked(cli, o, err);
+  tws_arena_destroy(o->arena);
   return code;
 }
 
@@ -369,6 +435,7 @@ static const tws_option table[] = {
     TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
                "end with status 124 when a step, or starting the ranks, takes longer (default 1800; 0: never)"),
     TWS_BYTES("memory", 0, "BYTES", options, memory, "what a rank may take of its device's memory (default: all)"),
+    TWS_LAUNCH_OPTIONS(options, flags),
     TWS_FORCE_OPTION(options),
     TWS_FLAG("ignore-memory", 0, options, ignore_memory, "start although memory may not suffice"),
     TWS_OPTIONS_END};
@@ -377,8 +444,8 @@ static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .steps = 100, .de
 
 const tws_verb tws_verb_train = {
     .name = "train",
-    .summary = "train for real on this machine, over one or several ranks",
-    .usage = "-m MODEL -c ds_config.json --data FILE [-n RANKS] [options]",
+    .summary = "train for real, on this machine or on several, over one or many ranks",
+    .usage = "-m MODEL -c ds_config.json --data FILE [-n RANKS | --hostfile FILE] [options]",
     .examples =
         "  twinspeed train -m gpt2 -c ds_config.json --data book.txt -n 4 --steps 100\n"
         "  twinspeed train -m config.json --seq 64 --micro-batch 4 --stage 2 -n 2 --data book.txt \\\n"
@@ -386,10 +453,13 @@ const tws_verb tws_verb_train = {
         "  twinspeed train -m gpt2 -c ds_config.json --data book.txt --eval-data other.txt --eval-every 50 "
         "--eval-steps 8\n"
         "  twinspeed train -m gpt2 -c ds_config.json --data book.txt -n 4 --save run --save-every 50 --keep 2\n"
+        "  twinspeed train -m gpt2 -c ds_config.json --data book.txt --hostfile hosts\n"
         "  twinspeed train -m gpt2 -c ds_config.json --data book.txt -n 2 --stage 3 --resume run --save run --steps "
         "200\n",
     .notes =
-        "The ranks are processes that twinspeed starts itself through Open MPI. A rank that fails, dies or hangs ends\n"
+        "The ranks are processes that twinspeed starts itself through Open MPI, here or on the hosts of a hostfile; or "
+        "it\n"
+        "is started once per rank by mpirun or srun. A rank that fails, dies or hangs ends\n"
         "the whole job with one message: status 5, or 124 past the deadline. Ctrl-C ends all ranks. With --save, "
         "SIGTERM\n"
         "ends them after the step that they are at, with a checkpoint and status 0; a second one ends them at once.\n",

@@ -91,13 +91,14 @@ static tws_code add_rank(const tws_job *job, int r, int evaluates, tws_plan **tr
   return TWS_OK;
 }
 
-tws_code tws_job_fit_here(const tws_job *job, int evaluates, tws_local_fit *fit, tws_error *err) {
+tws_code tws_job_fit_here(const tws_job *job, int here, int evaluates, tws_local_fit *fit, tws_error *err) {
   tws_plan **plans = tws_calloc((size_t)job->ranks, sizeof *plans);
   tws_plan **evaluations = tws_calloc((size_t)job->ranks, sizeof *evaluations);
   tws_code code = plans && evaluations ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  double elsewhere = 0;
   *fit = (tws_local_fit){.fits = 1};
   for (int r = 0; code == TWS_OK && r < job->ranks; r++)
-    code = add_rank(job, r, evaluates, &plans[r], &evaluations[r], &fit->need, err);
+    code = add_rank(job, r, evaluates, &plans[r], &evaluations[r], r < here ? &fit->need : &elsewhere, err);
   if (code == TWS_OK) code = tws_plans_verify((const tws_plan *const *)plans, job->ranks, err);
   if (code == TWS_OK && evaluates) code = tws_plans_verify((const tws_plan *const *)evaluations, job->ranks, err);
   free_plans(evaluations, job->ranks);

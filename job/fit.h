@@ -32,13 +32,13 @@ tws_fit tws_job_fit(const tws_job *job, const tws_ledger *ledger);
 /* What is too small, by how much: "does not fit: a device needs 90 GiB and has 80 GiB". TWS_NO with the hint. */
 tws_code tws_fit_refuse(const tws_fit *fit, const char *hint, tws_error *err);
 
-/* What a job takes of this machine's own memory when all its ranks run here, and what is left of it now. The plans of
- * all ranks are made and verified together; with `evaluates` those of evaluations over the same state, too. */
+/* What a job takes of this machine's own memory when its first `here` ranks run here, and what is left of it now. The
+ * plans of all ranks are made and verified together; with `evaluates` those of evaluations over the same state, too. */
 typedef struct tws_local_fit {
   int fits;
   int limited;       /* by a control group */
   double need, have; /* have 0: not known */
 } tws_local_fit;
-tws_code tws_job_fit_here(const tws_job *job, int evaluates, tws_local_fit *fit, tws_error *err);
+tws_code tws_job_fit_here(const tws_job *job, int here, int evaluates, tws_local_fit *fit, tws_error *err);
 
 #endif

@@ -35,11 +35,36 @@ static void pass_on(int number) {
   if (command_pid > 0) kill(command_pid, number);
 }
 
+static void set_number(const char *name, int value) {
+  char text[16];
+  snprintf(text, sizeof text, "%d", value);
+  setenv(name, text, 1);
+}
+
+/* What torchrun and DeepSpeed's launcher tell their commands. */
+static void set_environment(int rank, const tws_rank_place *p) {
+  char devices[1024] = "";
+  int n = 0;
+  set_number("RANK", rank);
+  set_number("WORLD_SIZE", p->ranks);
+  set_number("LOCAL_RANK", p->local_rank);
+  set_number("LOCAL_WORLD_SIZE", p->local_ranks);
+  set_number("LOCAL_SIZE", p->local_ranks);
+  set_number("CROSS_RANK", p->node);
+  set_number("CROSS_SIZE", p->nodes);
+  setenv("MASTER_ADDR", p->master, 0);
+  setenv("MASTER_PORT", "29500", 0);
+  for (int i = 0; p->given && i < p->device_count; i++)
+    n += snprintf(devices + n, sizeof devices - (size_t)n, "%s%d", i ? "," : "", p->device[i]);
+  if (p->given) setenv("CUDA_VISIBLE_DEVICES", devices, 0);
+}
+
 static void become_command(char **argv) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   signal(SIGTERM, SIG_DFL);
   signal(SIGPIPE, SIG_DFL);
   signal(SIGXFSZ, SIG_DFL);
+  set_environment(tws_worker_rank(), tws_worker_place());
   unsetenv(TWS_LAUNCHER_VARIABLE); /* a twinspeed that the command starts is no rank of this job */
   execvp(argv[0], argv);
   _exit(127);

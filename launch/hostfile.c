@@ -59,6 +59,74 @@ tws_code tws_hostfile_parse(const char *text, const char *name, tws_arena *arena
   return TWS_OK;
 }
 
+/* ---- Slurm ---- */
+
+/* One host; its tasks are the next of `tasks`: "4", "4(x3)", separated by commas; the last holds for all that follow.
+ */
+static tws_code add_node(const char *name, const char **tasks, int *times, tws_arena *arena, tws_hosts *out,
+                         tws_error *err) {
+  long slots = 1;
+  char *end;
+  if (out->count == TWS_MAX_SLOTS * 16) return tws_fail(err, TWS_INVALID, NULL, "SLURM_JOB_NODELIST: too many hosts");
+  if (*tasks) {
+    slots = strtol(*tasks, &end, 10);
+    long repeated = strncmp(end, "(x", 2) == 0 ? strtol(end + 2, &end, 10) : 1;
+    if (end == *tasks || slots < 1 || slots > TWS_MAX_SLOTS)
+      return tws_fail(err, TWS_INVALID, NULL, "SLURM_TASKS_PER_NODE: bad entry \"%.80s\"", *tasks);
+    end += *end == ')';
+    if (++*times >= repeated && *end == ',') {
+      *tasks = end + 1;
+      *times = 0;
+    }
+  }
+  tws_host *host = &out->host[out->count++];
+  host->name = tws_arena_strdup(arena, name);
+  if (!host->name) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (int i = 0; i < slots; i++) host->slot[host->count++] = (short)i;
+  return TWS_OK;
+}
+
+tws_code tws_nodelist_parse(const char *nodelist, const char *tasks, tws_arena *arena, tws_hosts *out, tws_error *err) {
+  int times = 0;
+  *out = (tws_hosts){.host = tws_arena_alloc(arena, TWS_MAX_SLOTS * 16, sizeof *out->host)};
+  if (!out->host) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (const char *at = nodelist; *at;) {
+    const size_t prefix = strcspn(at, "[,");
+    char name[256];
+    int used = 0;
+    at += prefix;
+    if (*at != '[') {
+      snprintf(name, sizeof name, "%.*s", (int)(prefix < 200 ? prefix : 200), at - prefix);
+      TWS_TRY(add_node(name, &tasks, &times, arena, out, err));
+    } else {
+      const char *begin = at - prefix;
+      do { /* "01-03" keeps its width */
+        unsigned long first, last;
+        at++;
+        const int width = (int)strspn(at, "0123456789");
+        if (sscanf(at, "%lu%n", &first, &used) != 1 || width > 9) break;
+        at += used;
+        last = first;
+        if (*at == '-' && sscanf(at + 1, "%lu%n", &last, &used) == 1) at += used + 1;
+        if (last < first || last - first > TWS_MAX_SLOTS * 16) break;
+        for (; first <= last; first++) {
+          snprintf(name, sizeof name, "%.*s%0*lu", (int)(prefix < 200 ? prefix : 200), begin, width, first);
+          TWS_TRY(add_node(name, &tasks, &times, arena, out, err));
+        }
+      } while (*at == ',');
+      if (*at != ']') return tws_fail(err, TWS_INVALID, NULL, "SLURM_JOB_NODELIST: bad list \"%.200s\"", nodelist);
+      at++;
+    }
+    if (*at == ',')
+      at++;
+    else if (*at)
+      return tws_fail(err, TWS_INVALID, NULL, "SLURM_JOB_NODELIST: bad list \"%.200s\"", nodelist);
+  }
+  return TWS_OK;
+}
+
+/* ---- filters ---- */
+
 typedef struct selection { /* per host: listed with slots, or as a whole */
   unsigned char whole, listed, slot[TWS_MAX_SLOTS];
 } selection;
@@ -154,25 +222,33 @@ static tws_code local_host(const tws_hosts_request *o, tws_arena *arena, tws_hos
   return TWS_OK;
 }
 
+static tws_code read_hostfile(const char *path, tws_arena *arena, tws_hosts *hosts, tws_error *err) {
+  char *text;
+  size_t length;
+  TWS_TRY(tws_read_file(path, 0, &text, &length, err));
+  tws_code code = strlen(text) == length ? tws_hostfile_parse(text, path, arena, hosts, err)
+                                         : tws_fail(err, TWS_INVALID, NULL, "%s: not a text file", path);
+  tws_free(text);
+  return code;
+}
+
 tws_code tws_hosts_find(const tws_hosts_request *o, tws_arena *arena, tws_hosts *hosts, tws_error *err) {
   if ((o->include || o->exclude) && (o->num_nodes || o->num_gpus))
     return tws_fail(err, TWS_USAGE, "give filters or numbers",
                     "--num-nodes and --num-gpus do not go with --include and --exclude");
-  if (!o->hostfile) {
+  if (!o->hostfile && !o->nodelist) {
     if (o->include || o->exclude)
       return tws_fail(err, TWS_USAGE, "give --hostfile FILE", "--include and --exclude need a hostfile");
     return local_host(o, arena, hosts, err);
   }
-  char *text;
-  size_t length;
-  TWS_TRY(tws_read_file(o->hostfile, 0, &text, &length, err));
-  tws_code code = strlen(text) == length ? tws_hostfile_parse(text, o->hostfile, arena, hosts, err)
-                                         : tws_fail(err, TWS_INVALID, NULL, "%s: not a text file", o->hostfile);
-  tws_free(text);
-  TWS_TRY(code);
+  const char *source = o->hostfile ? o->hostfile : "the allocation";
+  if (!o->hostfile)
+    TWS_TRY(tws_nodelist_parse(o->nodelist, o->tasks, arena, hosts, err));
+  else
+    TWS_TRY(read_hostfile(o->hostfile, arena, hosts, err));
   TWS_TRY(tws_hosts_filter(hosts, o->include, o->exclude, err));
   if (o->num_nodes > hosts->count)
-    return tws_fail(err, TWS_INVALID, NULL, "--num-nodes %lld: %s has %d hosts", (long long)o->num_nodes, o->hostfile,
+    return tws_fail(err, TWS_INVALID, NULL, "--num-nodes %lld: %s has %d hosts", (long long)o->num_nodes, source,
                     hosts->count);
   if (o->num_nodes) hosts->count = (int)o->num_nodes;
   for (int h = 0; o->num_gpus && h < hosts->count; h++) {
@@ -191,11 +267,17 @@ static int is_local(const char *name) {
   return gethostname(mine, sizeof mine) == 0 && strcmp(name, mine) == 0;
 }
 
-tws_code tws_hosts_check_local(const tws_hosts *hosts, tws_error *err) {
+int tws_hosts_local(const tws_hosts *hosts) {
   for (int h = 0; h < hosts->count; h++)
-    if (!is_local(hosts->host[h].name))
-      return tws_fail(err, TWS_UNSUPPORTED,
-                      "--dry-run prints the placement; start the command on each host by other means",
-                      "host %s is not this machine, and ranks are started on this machine only", hosts->host[h].name);
-  return TWS_OK;
+    if (!is_local(hosts->host[h].name)) return 0;
+  return 1;
+}
+
+const tws_host *tws_hosts_of_rank(const tws_hosts *hosts, int rank, int *slot) {
+  for (int h = 0; h < hosts->count; rank -= hosts->host[h++].count)
+    if (rank < hosts->host[h].count) {
+      *slot = rank;
+      return &hosts->host[h];
+    }
+  return NULL;
 }

@@ -21,6 +21,8 @@ typedef struct tws_hosts {
 
 /* Lines that are blank or start with '#' are skipped; TWS_INVALID with file and line otherwise. */
 tws_code tws_hostfile_parse(const char *text, const char *name, tws_arena *arena, tws_hosts *out, tws_error *err);
+/* Slurm's words for an allocation: its hosts ("gpu[01-03,7],login") and the tasks of each ("4(x3),1"; NULL: one). */
+tws_code tws_nodelist_parse(const char *nodelist, const char *tasks, tws_arena *arena, tws_hosts *out, tws_error *err);
 /* `include` or `exclude` ("host", "host:0,2", several joined by '@'; NULL or "": none) applied in place; order stays
  * the hostfile's, hosts left without devices are dropped. TWS_INVALID for both at once, unknown hosts or slots. */
 tws_code tws_hosts_filter(tws_hosts *hosts, const char *include, const char *exclude, tws_error *err);
@@ -29,11 +31,13 @@ int tws_hosts_ranks(const tws_hosts *hosts);
 /* Which hosts a command runs on. Without a hostfile: this machine, with so many ranks. */
 typedef struct tws_hosts_request {
   const char *hostfile, *include, *exclude; /* NULL: not given */
+  const char *nodelist, *tasks;             /* of Slurm, in place of a hostfile: "gpu[1-3,7]", "4(x3),2"; or NULL */
   int64_t ranks, num_nodes, num_gpus;       /* 0: not given */
 } tws_hosts_request;
 /* TWS_USAGE for filters beside numbers or without a hostfile, TWS_INVALID for more hosts or slots than there are. */
 tws_code tws_hosts_find(const tws_hosts_request *request, tws_arena *arena, tws_hosts *hosts, tws_error *err);
-/* TWS_UNSUPPORTED when one of them is another machine: ranks are started on this one only. */
-tws_code tws_hosts_check_local(const tws_hosts *hosts, tws_error *err);
+int tws_hosts_local(const tws_hosts *hosts); /* 1: all of them are this machine */
+/* The host of a rank, and the place of its slot there. */
+const tws_host *tws_hosts_of_rank(const tws_hosts *hosts, int rank, int *slot);
 
 #endif

@@ -1,6 +1,10 @@
 #include "launch/launch.h"
+#include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -9,9 +13,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,16 +25,25 @@
 #include "base/memory.h"
 #include "base/system.h"
 #include "launch/protocol.h"
+#include "launch/starter.h"
 
 /* mpirun ends the other ranks by itself when one dies, and its status then says how: it has `notice_s` for that before
  * it is asked to, and `reaction_s` after a failure that a rank has told of. Whoever was asked has `patience_s`, and is
  * then ended. */
 static const double notice_s = 10.0, reaction_s = 2.0, patience_s = 5.0;
+/* A rank elsewhere is lost when nothing was heard of it for half of the deadline, but no less and no more than so long.
+ */
+static const double least_silence_s = 4.0, most_silence_s = 60.0;
 
 typedef struct peer {
-  int socket; /* -1: not connected (yet, or no more) */
-  pid_t pid;
+  int socket;   /* -1: not connected (yet, or no more) */
+  int known;    /* it was */
+  pid_t pid;    /* 0: of another machine */
   int said_end; /* DONE or FAILED came */
+  int log;      /* file, or -1 */
+  double heard_s;
+  size_t have; /* bytes of the next record */
+  tws_launch_record *record;
 } peer;
 
 typedef struct job {
@@ -36,7 +51,10 @@ typedef struct job {
   int files[TWS_LAUNCH_FILES]; /* for the ranks: output, error, board */
   char *board;
   int listener, signals, noise; /* noise: what mpirun itself says */
-  char name[112];               /* of the listener */
+  int far;                      /* ranks come through the network */
+  char name[1024];              /* of the listener */
+  char secret[2 * TWS_SECRET + 1];
+  double silence_s;
   sigset_t old_mask;
   peer *peers;
   struct pollfd *polls;
@@ -46,6 +64,7 @@ typedef struct job {
   int passed_on;              /* SIGTERM was, to ranks that end by themselves */
   double late_s;              /* when a rank that has not started yet is late; 0: never */
   int late;                   /* that rank + 1 */
+  int lost;                   /* a rank of a node of which nothing is heard, + 1 */
   int first_dead;             /* rank that ended without a word, or -1 */
   tws_launch_record failure;  /* the first that was reported; word 0: none */
   double ask_at_s, kill_at_s; /* 0: not set; kill_at_s is set when the ranks were asked to end */
@@ -74,19 +93,35 @@ void tws_launch_set_threads(int threads) {
 
 /* ---- setting up ---- */
 
-static tws_code find_mpirun(char *path, size_t size, tws_error *err) {
-  const char *list = getenv("PATH");
-  while (list && *list) {
-    size_t length = strcspn(list, ":");
-    int written = snprintf(path, size, "%.*s/mpirun", (int)length, list);
-    if (length > 0 && written > 0 && (size_t)written < size && access(path, X_OK) == 0) return TWS_OK;
-    list += length + (list[length] == ':');
+/* Where nodes may find this one: all of its addresses. Whoever does not know the secret is turned away. */
+static tws_code open_far_listener(job *j, tws_error *err) {
+  struct sockaddr_in address = {.sin_family = AF_INET};
+  socklen_t size = sizeof address;
+  struct ifaddrs *list = NULL;
+  unsigned char random[TWS_SECRET];
+  char text[INET_ADDRSTRLEN];
+  j->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (j->listener < 0 || bind(j->listener, (struct sockaddr *)&address, size) != 0 ||
+      listen(j->listener, j->options->ranks) != 0 ||
+      getsockname(j->listener, (struct sockaddr *)&address, &size) != 0 ||
+      getrandom(random, sizeof random, 0) != (ssize_t)sizeof random || getifaddrs(&list) != 0)
+    return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot open a port for ranks on other nodes: %s", strerror(errno));
+  for (int i = 0; i < TWS_SECRET; i++) snprintf(j->secret + 2 * i, 3, "%02x", random[i]);
+  int n = snprintf(j->name, sizeof j->name, "@%d/%s/", ntohs(address.sin_port), j->secret);
+  for (const struct ifaddrs *i = list; i; i = i->ifa_next) {
+    if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP) || i->ifa_flags & IFF_LOOPBACK)
+      continue;
+    const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)i->ifa_addr;
+    if (inet_ntop(AF_INET, &in->sin_addr, text, sizeof text) && n + 32 < (int)sizeof j->name)
+      n += snprintf(j->name + n, sizeof j->name - (size_t)n, "%s,", text);
   }
-  return tws_fail(err, TWS_ENVIRONMENT, "install Open MPI (Debian: openmpi-bin), or use one rank: -n 1",
-                  "mpirun was not found in PATH: more than one rank needs it");
+  freeifaddrs(list);
+  snprintf(j->name + n, sizeof j->name - (size_t)n, "127.0.0.1");
+  return TWS_OK;
 }
 
 static tws_code open_listener(job *j, tws_error *err) {
+  if (j->far) return open_far_listener(j, err);
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   socklen_t size = sizeof(sa_family_t); /* the kernel chooses an abstract name: nothing is left in the file system */
   j->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -114,7 +149,7 @@ static tws_code open_files(job *j, tws_error *err) {
   if (j->files[0] < 0 || j->files[1] < 0 || j->files[2] < 0 || j->noise < 0 ||
       ftruncate(j->files[2], (off_t)board) != 0)
     return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot open the ranks' files: %s", strerror(errno));
-  j->board = mmap(NULL, board, PROT_READ, MAP_SHARED, j->files[2], 0);
+  j->board = mmap(NULL, board, PROT_READ | PROT_WRITE, MAP_SHARED, j->files[2], 0);
   if (j->board == MAP_FAILED) {
     j->board = NULL;
     return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot map the ranks' board: %s", strerror(errno));
@@ -154,21 +189,39 @@ static tws_code check_limits(int ranks, tws_error *err) {
   return TWS_OK;
 }
 
+static tws_code open_logs(job *j, tws_error *err) {
+  const char *folder = j->options->log_folder;
+  char path[4096];
+  if (!folder) return TWS_OK;
+  if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+    return tws_fail(err, TWS_IO, NULL, "%s: %s", folder, strerror(errno));
+  for (int r = 0; r < j->options->ranks; r++) {
+    snprintf(path, sizeof path, "%s/rank-%d.log", folder, r);
+    j->peers[r].log = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+    if (j->peers[r].log < 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
+  }
+  return TWS_OK;
+}
+
 static tws_code set_up(job *j, tws_error *err) {
   size_t ranks = (size_t)j->options->ranks;
   j->peers = tws_calloc(ranks, sizeof *j->peers);
   j->polls = tws_calloc(ranks + 2, sizeof *j->polls);
   if (!j->peers || !j->polls) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  for (size_t r = 0; r < ranks; r++) j->peers[r].socket = -1;
+  for (size_t r = 0; r < ranks; r++) j->peers[r].socket = j->peers[r].log = -1;
   TWS_TRY(check_limits(j->options->ranks, err));
+  TWS_TRY(open_logs(j, err));
   TWS_TRY(open_listener(j, err));
   TWS_TRY(open_files(j, err));
   return open_signals(j, err);
 }
 
 static void tear_down(job *j) {
-  for (int r = 0; j->peers && r < j->options->ranks; r++)
+  for (int r = 0; j->peers && r < j->options->ranks; r++) {
     if (j->peers[r].socket >= 0) close(j->peers[r].socket);
+    if (j->peers[r].log >= 0) close(j->peers[r].log);
+    tws_free(j->peers[r].record);
+  }
   for (int i = 0; i < TWS_LAUNCH_FILES; i++)
     if (j->files[i] >= 0) close(j->files[i]);
   if (j->board) munmap(j->board, (size_t)j->options->ranks * TWS_BOARD_LINE);
@@ -183,26 +236,6 @@ static void tear_down(job *j) {
 }
 
 /* ---- mpirun ---- */
-
-enum { LAUNCHER_ARGUMENTS = 40 };
-
-static int mpirun_command(const job *j, const char *path, const char **command, char *ranks, size_t size) {
-  int n = 0, busy = j->options->ranks * j->options->threads > tws_launch_cores();
-  snprintf(ranks, size, "%d", j->options->ranks);
-  /* The kernel places the ranks: binding fails where a container has other cores than the machine. Messages go through
-   * shared memory without process_vm_readv, which containers forbid. No ssh is needed. */
-  const char *const fixed[] = {
-      path,         "-q",    "-n",  ranks,      "--oversubscribe", "--bind-to",
-      "none",       "--mca", "pml", "ob1",      "--mca",           "btl",
-      "self,vader", "--mca", "plm", "isolated", "--mca",           "btl_vader_single_copy_mechanism",
-      "none"};
-  for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) command[n++] = fixed[i];
-  if (geteuid() == 0) command[n++] = "--allow-run-as-root";
-  command[n++] = "--mca";
-  command[n++] = "mpi_yield_when_idle";
-  command[n++] = busy ? "1" : "0";
-  return n;
-}
 
 /* In the child: becomes mpirun, in a process group of its own, so that Ctrl-C reaches it through the launcher only. */
 static void become_mpirun(const job *j, const char **command, pid_t launcher) {
@@ -222,24 +255,20 @@ static void become_mpirun(const job *j, const char **command, pid_t launcher) {
 }
 
 static tws_code start_ranks(job *j, tws_error *err) {
-  const tws_launch_options *o = j->options;
-  char path[4096], program[4096], ranks[16];
-  const int tail = o->argument_count;
-  TWS_TRY(find_mpirun(path, sizeof path, err));
-  const char **command = tws_calloc((size_t)tail + LAUNCHER_ARGUMENTS, sizeof *command);
-  if (!command) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  int n = mpirun_command(j, path, command, ranks, sizeof ranks);
-  command[n++] = tws_program_path(program, (int)sizeof program);
-  command[n++] = "rank-worker";
-  for (int i = 0; i < tail; i++) command[n++] = o->arguments[i];
-  fflush(NULL);
-  pid_t launcher = getpid();
-  j->mpirun = fork();
-  if (j->mpirun == 0) become_mpirun(j, command, launcher);
-  tws_free(command);
-  if (j->mpirun < 0) return tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
-  setpgid(j->mpirun, j->mpirun); /* also here: whichever comes first */
-  return TWS_OK;
+  const char **command = NULL;
+  tws_arena *arena = tws_arena_create();
+  tws_code code =
+      arena ? tws_launch_command(j->options, arena, &command, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (code == TWS_OK) {
+    fflush(NULL);
+    pid_t launcher = getpid();
+    j->mpirun = fork();
+    if (j->mpirun == 0) become_mpirun(j, command, launcher);
+    if (j->mpirun < 0) code = tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
+    if (j->mpirun > 0) setpgid(j->mpirun, j->mpirun); /* also here: whichever comes first */
+  }
+  tws_arena_destroy(arena);
+  return code;
 }
 
 /* ---- while it runs ---- */
@@ -256,71 +285,144 @@ static void ask_in(job *j, double seconds) {
 }
 
 static void end_by_force(job *j) {
-  for (int r = 0; r < j->options->ranks; r++)
-    if (j->peers[r].socket >= 0 && j->peers[r].pid > 0) kill(j->peers[r].pid, SIGKILL);
+  for (int r = 0; r < j->options->ranks; r++) {
+    peer *p = &j->peers[r];
+    if (p->socket >= 0 && p->pid > 0) kill(p->pid, SIGKILL);
+    if (p->socket < 0 || !j->far) continue;
+    close(p->socket); /* which ends it, as soon as it knows */
+    p->socket = -1;
+  }
   if (!j->ended) kill(-j->mpirun, SIGKILL);
 }
 
-static int send_files(const job *j, int to) {
-  char byte = 0;
-  union {
-    struct cmsghdr header;
-    char space[CMSG_SPACE(sizeof j->files)];
-  } control;
-  memset(&control, 0, sizeof control);
-  struct iovec data = {&byte, 1};
-  struct msghdr message = {
-      .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof j->files);
-  memcpy(CMSG_DATA(header), j->files, sizeof j->files);
-  return sendmsg(to, &message, MSG_NOSIGNAL) == 1;
+static tws_rank_place place_of(const job *j, int rank) {
+  const tws_hosts *hosts = j->options->hosts;
+  tws_rank_place p = {.ranks = j->options->ranks,
+                      .local_rank = rank,
+                      .local_ranks = j->options->ranks,
+                      .nodes = 1,
+                      .patience_s = j->far ? j->silence_s : 0};
+  snprintf(p.master, sizeof p.master, "127.0.0.1");
+  if (!hosts) return p;
+  const tws_host *host = tws_hosts_of_rank(hosts, rank, &p.local_rank);
+  p.given = host != NULL;
+  p.nodes = hosts->count;
+  p.local_ranks = p.device_count = host ? host->count : 1;
+  p.node = host ? (int)(host - hosts->host) : 0;
+  if (host) memcpy(p.device, host->slot, sizeof host->slot);
+  if (j->far) snprintf(p.master, sizeof p.master, "%s", hosts->host[0].name);
+  return p;
 }
 
-/* A rank knocks: whose process is it, and which rank does it say it is? Others are turned away. */
+/* With it a local rank gets the files; its own log in place of the first two, where there is one. */
+static int send_welcome(const job *j, int to, int rank) {
+  tws_launch_record welcome = {.kind = TWS_RECORD_WELCOME, .rank = rank, .place = place_of(j, rank)};
+  int files[TWS_LAUNCH_FILES];
+  memcpy(files, j->files, sizeof files);
+  if (j->peers[rank].log >= 0) files[0] = files[1] = j->peers[rank].log;
+  union {
+    struct cmsghdr header;
+    char space[CMSG_SPACE(sizeof files)];
+  } control;
+  memset(&control, 0, sizeof control);
+  struct iovec data = {&welcome, sizeof welcome};
+  struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+  if (!j->far) {
+    message.msg_control = &control;
+    message.msg_controllen = sizeof control;
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof files);
+    memcpy(CMSG_DATA(header), files, sizeof files);
+  }
+  return sendmsg(to, &message, MSG_NOSIGNAL) == (ssize_t)sizeof welcome;
+}
+
+/* Who is it? A local process of the same user, or one that knows the secret. */
+static int is_one_of_us(const job *j, int s, const tws_launch_record *hello, pid_t *pid) {
+  struct ucred who = {0};
+  socklen_t size = sizeof who;
+  *pid = 0;
+  if (j->far) return strncmp(hello->text, j->secret, 2 * TWS_SECRET) == 0;
+  if (getsockopt(s, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 || who.uid != geteuid()) return 0;
+  *pid = who.pid;
+  return 1;
+}
+
+/* A rank knocks. Others are turned away. */
 static void welcome_ranks(job *j) {
   int s = accept4(j->listener, NULL, NULL, SOCK_CLOEXEC);
   if (s < 0) return;
-  struct ucred who = {0};
-  socklen_t size = sizeof who;
+  pid_t pid;
   struct timeval limit = {.tv_sec = 2};
-  tws_launch_record hello = {0};
+  tws_launch_record *hello = tws_calloc(1, sizeof *hello);
   setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  if (getsockopt(s, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 || who.uid != geteuid() ||
-      recv(s, &hello, sizeof hello, 0) != (ssize_t)sizeof hello || hello.kind != TWS_RECORD_HELLO || hello.rank < 0 ||
-      hello.rank >= j->options->ranks || j->peers[hello.rank].pid != 0 || !send_files(j, s)) {
+  setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+  if (!hello || recv(s, hello, sizeof *hello, MSG_WAITALL) != (ssize_t)sizeof *hello ||
+      hello->kind != TWS_RECORD_HELLO || hello->rank < 0 || hello->rank >= j->options->ranks ||
+      j->peers[hello->rank].known || !is_one_of_us(j, s, hello, &pid) || !send_welcome(j, s, hello->rank)) {
+    tws_free(hello);
     close(s);
     return;
   }
-  j->peers[hello.rank] = (peer){.socket = s, .pid = who.pid};
+  peer *p = &j->peers[hello->rank];
+  *p = (peer){.socket = s, .known = 1, .pid = pid, .log = p->log, .heard_s = tws_clock_s(), .record = hello};
+}
+
+static void write_all(int file, const char *text, size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t written = write(file, text, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return; /* nobody reads it: as for a local rank */
+    text += written;
+    bytes -= (size_t)written;
+  }
+}
+
+static void take_record(job *j, int rank) {
+  peer *p = &j->peers[rank];
+  tws_launch_record *record = p->record;
+  if (record->kind == TWS_RECORD_ACTIVITY) {
+    memcpy(j->board + (size_t)rank * TWS_BOARD_LINE, record->text, TWS_BOARD_LINE - 1);
+    return;
+  }
+  if (record->kind == TWS_RECORD_OUTPUT) {
+    const int known = record->bytes > 0 && record->bytes <= (int)sizeof record->text && record->stream >= 0;
+    if (known && record->stream < 2)
+      write_all(p->log >= 0 ? p->log : j->files[record->stream], record->text, (size_t)record->bytes);
+    return;
+  }
+  p->said_end = 1;
+  if (record->kind != TWS_RECORD_FAILED) return;
+  record->error.message[sizeof record->error.message - 1] = record->error.hint[sizeof record->error.hint - 1] = '\0';
+  if (!j->failure.kind && j->first_dead < 0 && !j->lost) j->failure = *record;
+  ask_in(j, j->first_dead < 0 ? reaction_s : notice_s);
 }
 
 static void hear_rank(job *j, int rank) {
   peer *p = &j->peers[rank];
-  tws_launch_record record = {0};
-  ssize_t got = recv(p->socket, &record, sizeof record, MSG_DONTWAIT);
+  ssize_t got = recv(p->socket, (char *)p->record + p->have, sizeof *p->record - p->have, MSG_DONTWAIT);
   /* A reset comes before the last words of a rank that has not read everything that it was told. */
-  if (got < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNRESET)) return;
-  if (got != (ssize_t)sizeof record) { /* it is gone */
+  if (got < 0 && (errno == EAGAIN || errno == EINTR || (errno == ECONNRESET && !j->far))) return;
+  if (got <= 0) { /* it is gone */
     close(p->socket);
     p->socket = -1;
-    if (!p->said_end && !j->failure.kind && j->first_dead < 0 && !j->signal) j->first_dead = rank;
+    if (!p->said_end && !j->failure.kind && j->first_dead < 0 && !j->signal && !j->lost) j->first_dead = rank;
     if (!p->said_end) ask_in(j, notice_s);
     return;
   }
-  p->said_end = 1;
-  if (record.kind != TWS_RECORD_FAILED) return;
-  record.error.message[sizeof record.error.message - 1] = record.error.hint[sizeof record.error.hint - 1] = '\0';
-  if (!j->failure.kind && j->first_dead < 0) j->failure = record;
-  ask_in(j, j->first_dead < 0 ? reaction_s : notice_s);
+  p->heard_s = tws_clock_s();
+  p->have += (size_t)got;
+  if (p->have < sizeof *p->record) return;
+  p->have = 0;
+  take_record(j, rank);
 }
 
 /* The first rank that has not knocked yet, or -1. */
 static int missing_rank(const job *j) {
   for (int r = 0; r < j->options->ranks; r++)
-    if (j->peers[r].pid == 0) return r;
+    if (!j->peers[r].known) return r;
   return -1;
 }
 
@@ -328,7 +430,7 @@ static int missing_rank(const job *j) {
 static int pass_on(job *j) {
   if (!j->options->ends_itself || j->passed_on || j->failure.kind || j->first_dead >= 0 || missing_rank(j) >= 0)
     return 0;
-  const tws_launch_record end = {.kind = TWS_RECORD_END};
+  static const tws_launch_record end = {.kind = TWS_RECORD_END};
   for (int r = 0; r < j->options->ranks; r++)
     if (j->peers[r].socket >= 0) send(j->peers[r].socket, &end, sizeof end, MSG_NOSIGNAL | MSG_DONTWAIT);
   return j->passed_on = 1;
@@ -354,24 +456,48 @@ static int any_connected(const job *j) {
   return 0;
 }
 
+/* When the rank that has been silent for longest is lost; 0: never. */
+static double lost_at(const job *j, int *rank) {
+  double at = 0;
+  for (int r = 0; j->far && r < j->options->ranks; r++) {
+    const peer *p = &j->peers[r];
+    if (p->socket < 0 || p->said_end || (at > 0 && p->heard_s + j->silence_s >= at)) continue;
+    at = p->heard_s + j->silence_s;
+    *rank = r;
+  }
+  return at;
+}
+
 /* Milliseconds until something is due; -1: nothing is. */
 static int time_left(const job *j) {
+  int silent = -1;
   double due = j->kill_at_s > 0.0 ? j->kill_at_s : j->ask_at_s;
   if (due == 0.0) due = j->late_s;
+  if (due == 0.0) due = lost_at(j, &silent);
   if (due == 0.0) return -1;
   double left = due - tws_clock_s();
   return left > 0.0 ? (int)(left * 1000.0) + 1 : 0;
 }
 
+/* Everything of the node is given up, and this is what is told. */
+static int give_up_lost(job *j) {
+  int silent = -1;
+  const double at = lost_at(j, &silent);
+  if (at == 0 || tws_clock_s() < at || j->lost || j->failure.kind || j->first_dead >= 0 || j->signal) return 0;
+  j->lost = silent + 1;
+  return 1;
+}
+
 static void do_what_is_due(job *j) {
   if (j->late_s > 0.0 && missing_rank(j) < 0) j->late_s = 0.0;
+  if (give_up_lost(j)) ask_to_end(j);
   if (time_left(j) != 0) return;
   if (j->late_s > 0.0 && tws_clock_s() >= j->late_s) {
     if (!j->ended && !j->signal && j->first_dead < 0) j->late = missing_rank(j) + 1;
     j->late_s = 0.0;
   }
   if (j->kill_at_s == 0.0) {
-    ask_to_end(j);
+    if (j->ask_at_s > 0.0 || j->late) ask_to_end(j);
     return;
   }
   end_by_force(j);
@@ -402,6 +528,16 @@ static void read_noise(const job *j, char *text, size_t size, int *rank) {
   text[got > 0 ? got : 0] = '\0';
   const char *line = strstr(text, "process rank ");
   if (line) sscanf(line, "process rank %d", rank);
+  char *to = text; /* one line, without the rules around it */
+  for (const char *from = text; *from; from++) {
+    const int blank = isspace((unsigned char)*from) || (*from == '-' && from[1] == '-') ||
+                      (from > text && *from == '-' && from[-1] == '-');
+    if (!blank)
+      *to++ = *from;
+    else if (to > text && to[-1] != ' ')
+      *to++ = ' ';
+  }
+  *to = '\0';
 }
 
 static const char *what_it_did(const job *j, int rank, char *text, size_t size) {
@@ -423,6 +559,33 @@ static tws_code explain_death(const job *j, int rank, tws_error *err) {
   return tws_fail(err, TWS_RANK, hint, "rank %d %s: %s", rank, how, what_it_did(j, rank, what, sizeof what));
 }
 
+/* The ranks of its node share its fate. */
+static tws_code explain_loss(const job *j, int rank, tws_error *err) {
+  char what[TWS_BOARD_LINE], ranks[128] = "";
+  int slot = 0, n = 0;
+  const tws_host *host = j->options->hosts ? tws_hosts_of_rank(j->options->hosts, rank, &slot) : NULL;
+  for (int r = rank - slot, i = 0; host && i < host->count && n < 100; i++)
+    n += snprintf(ranks + n, sizeof ranks - (size_t)n, " %d", r + i);
+  return tws_fail(err, TWS_RANK, "is the machine up, and its network?",
+                  "node %s (rank%s%s) has not been heard of for %.3g s; rank %d was at: %s", host ? host->name : "?",
+                  n > 2 ? "s" : "", ranks, j->silence_s, rank, what_it_did(j, rank, what, sizeof what));
+}
+
+/* Where everybody is, when somebody hangs: ranks that are at the same are one line. */
+static void tell_places(const job *j) {
+  char what[TWS_BOARD_LINE], other[TWS_BOARD_LINE], ranks[256];
+  for (int r = 0; r < j->options->ranks; r++) {
+    int n = 0, first = 1;
+    what_it_did(j, r, what, sizeof what);
+    for (int k = 0; k < j->options->ranks; k++) {
+      if (strcmp(what_it_did(j, k, other, sizeof other), what) != 0) continue;
+      first = first && k >= r;
+      if (n < (int)sizeof ranks - 16) n += snprintf(ranks + n, sizeof ranks - (size_t)n, " %d", k);
+    }
+    if (first) tws_log_write(j->options->log, TWS_LOG_INFO, "at that time: rank%s: %s", ranks, what);
+  }
+}
+
 static tws_code explain_failure(job *j, tws_error *err) {
   char noise[4096];
   int blamed = -1, ranks = j->options->ranks, code = WIFEXITED(j->status) ? WEXITSTATUS(j->status) : 128;
@@ -433,25 +596,33 @@ static tws_code explain_failure(job *j, tws_error *err) {
   if (j->late)
     return tws_fail(err, TWS_HANG, "does `mpirun -n 2 hostname` work on this machine?",
                     "rank %d did not start within %.3g s", j->late - 1, j->options->deadline_s);
+  if (j->lost) return explain_loss(j, j->lost - 1, err);
   if (j->failure.kind) {
+    if (j->failure.error.code == TWS_HANG) tell_places(j);
     if (err) *err = j->failure.error;
     return j->failure.error.code != TWS_OK ? j->failure.error.code : TWS_RANK;
   }
   if (j->first_dead >= 0) {
-    int known = blamed >= 0 && blamed < ranks && j->peers[blamed].pid && !j->peers[blamed].said_end;
+    int known = blamed >= 0 && blamed < ranks && j->peers[blamed].known && !j->peers[blamed].said_end;
     return explain_death(j, known ? blamed : j->first_dead, err);
   }
   if (code == 0) return TWS_OK;
   int started = 0;
-  for (int r = 0; r < ranks; r++) started += j->peers[r].pid != 0;
+  for (int r = 0; r < ranks; r++) started += j->peers[r].known;
   if (started == ranks) return tws_fail(err, TWS_RANK, NULL, "mpirun ended with status %d", code);
-  return tws_fail(err, TWS_ENVIRONMENT, "does `mpirun -n 2 hostname` work on this machine?",
+  return tws_fail(err, TWS_ENVIRONMENT,
+                  j->far ? "does `ssh HOST hostname` work from here, without a password, and is Open MPI there?"
+                         : "does `mpirun -n 2 hostname` work on this machine?",
                   "mpirun did not start all ranks (status %d): %.400s", code, noise);
 }
 
 tws_code tws_launch(const tws_launch_options *options, tws_error *err) {
   job j = {.options = options, .files = {-1, -1, -1}, .listener = -1, .signals = -1, .noise = -1, .first_dead = -1};
-  if (options->ranks < 1) return tws_fail(err, TWS_USAGE, NULL, "the number of ranks is %d", options->ranks);
+  if (options->ranks < 1) return tws_fail(err, TWS_INVALID, NULL, "no rank is left to start");
+  j.far = tws_launch_is_far(options);
+  j.silence_s = options->deadline_s > 0.0 ? options->deadline_s / 2 : most_silence_s;
+  if (j.silence_s < least_silence_s) j.silence_s = least_silence_s;
+  if (j.silence_s > most_silence_s) j.silence_s = most_silence_s;
   if (options->deadline_s > 0.0) j.late_s = tws_clock_s() + options->deadline_s;
   tws_code code = set_up(&j, err);
   if (code == TWS_OK) code = start_ranks(&j, err);

@@ -1,5 +1,10 @@
 /* The rank's side of the launcher. */
+#include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,47 +14,123 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "base/log.h"
 #include "launch/launch.h"
 #include "launch/protocol.h"
 
+static const double beat_s = 1.0; /* between signs of life */
+
 /* A process is a worker or it is not: the one connection it may have. */
 static struct {
-  int socket, rank, asked;
+  int socket, rank, far; /* far: through the network */
+  volatile int asked;
   char *activity;
-} worker = {.socket = -1};
+  tws_rank_place place;
+  /* of a far one: what its standard output and error are, to be sent on */
+  int output[2];
+  pthread_mutex_t lock, order; /* of the socket; of what is sent on */
+  char line[TWS_BOARD_LINE];
+} worker = {.socket = -1, .output = {-1, -1}, .lock = PTHREAD_MUTEX_INITIALIZER, .order = PTHREAD_MUTEX_INITIALIZER};
 
 int tws_worker_is(void) {
   const char *name = getenv(TWS_LAUNCHER_VARIABLE);
   return name && *name;
 }
 
+static int first_number(const char *const *names) {
+  for (; *names; names++) {
+    const char *text = getenv(*names);
+    if (text && *text >= '0' && *text <= '9') return atoi(text);
+  }
+  return -1;
+}
+
 int tws_worker_rank(void) {
-  const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-  return tws_worker_is() && rank ? atoi(rank) : 0;
+  static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", NULL};
+  const int rank = tws_worker_is() ? first_number(names) : -1;
+  return rank > 0 ? rank : 0;
+}
+
+int tws_started_elsewhere(int *rank, int *ranks) {
+  static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", NULL};
+  static const char *const numbers[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL};
+  static const char *const tasks[] = {"SLURM_NTASKS", "SLURM_NPROCS", NULL};
+  *rank = 0;
+  *ranks = 1;
+  if (tws_worker_is()) return 0;
+  const int number = first_number(numbers);
+  int size = first_number(sizes);
+  if (size < 1 && number >= 0 && getenv("SLURM_STEP_ID")) size = first_number(tasks); /* srun says it so */
+  if (number < 0 || size < 1) return 0;
+  *rank = number;
+  *ranks = size;
+  return 1;
+}
+
+int tws_rank_follows(void) {
+  int rank, ranks;
+  return tws_worker_is() || (tws_started_elsewhere(&rank, &ranks) && rank > 0);
+}
+
+const tws_rank_place *tws_worker_place(void) {
+  return &worker.place;
+}
+
+/* ---- records ---- */
+
+/* Whole or not at all: with a socket that has to be waited for, whatever happens to be free of it. */
+static int send_record(const tws_launch_record *record) {
+  const char *at = (const char *)record;
+  for (size_t left = sizeof *record; left > 0;) {
+    const ssize_t sent = send(worker.socket, at, left, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) return 0;
+    at += sent;
+    left -= (size_t)sent;
+  }
+  return 1;
 }
 
 static int say_to_parent(const tws_launch_record *record) {
-  return send(worker.socket, record, sizeof *record, MSG_NOSIGNAL) == (ssize_t)sizeof *record;
+  pthread_mutex_lock(&worker.lock);
+  const int said = send_record(record);
+  pthread_mutex_unlock(&worker.lock);
+  return said;
 }
 
-static int receive_files(int files[TWS_LAUNCH_FILES]) {
-  char byte;
+/* With the answer come files, on the local socket. */
+static int receive_welcome(int files[TWS_LAUNCH_FILES]) {
+  tws_launch_record record;
   union {
     struct cmsghdr header;
     char space[CMSG_SPACE(TWS_LAUNCH_FILES * sizeof(int))];
   } control;
-  struct iovec data = {&byte, 1};
+  struct iovec data = {&record, sizeof record};
   struct msghdr message = {
       .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-  ssize_t got;
-  do got = recvmsg(worker.socket, &message, MSG_CMSG_CLOEXEC);
-  while (got < 0 && errno == EINTR);
-  struct cmsghdr *header = got == 1 ? CMSG_FIRSTHDR(&message) : NULL;
-  if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(TWS_LAUNCH_FILES * sizeof(int)))
-    return 0;
-  memcpy(files, CMSG_DATA(header), TWS_LAUNCH_FILES * sizeof(int));
-  return 1;
+  size_t have = 0;
+  if (worker.far) {
+    for (ssize_t got; have < sizeof record; have += (size_t)got) {
+      got = recv(worker.socket, (char *)&record + have, sizeof record - have, 0);
+      if (got < 0 && errno == EINTR)
+        got = 0;
+      else if (got <= 0)
+        return 0;
+    }
+  } else {
+    ssize_t got;
+    do got = recvmsg(worker.socket, &message, MSG_CMSG_CLOEXEC);
+    while (got < 0 && errno == EINTR);
+    struct cmsghdr *header = got == (ssize_t)sizeof record ? CMSG_FIRSTHDR(&message) : NULL;
+    if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(TWS_LAUNCH_FILES * sizeof(int)))
+      return 0;
+    memcpy(files, CMSG_DATA(header), TWS_LAUNCH_FILES * sizeof(int));
+  }
+  worker.place = record.place;
+  return record.kind == TWS_RECORD_WELCOME;
 }
+
+/* ---- on the launcher's machine ---- */
 
 static int take_over(const int files[TWS_LAUNCH_FILES]) {
   if (dup2(files[0], STDOUT_FILENO) < 0 || dup2(files[1], STDERR_FILENO) < 0) return 0;
@@ -62,25 +143,143 @@ static int take_over(const int files[TWS_LAUNCH_FILES]) {
   return 1;
 }
 
+static int connect_here(const char *name) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  const size_t length = strlen(name);
+  if (length >= sizeof address.sun_path) return 0;
+  memcpy(address.sun_path + 1, name, length); /* an abstract name: a zero byte first */
+  worker.socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  return worker.socket >= 0 && connect(worker.socket, (struct sockaddr *)&address,
+                                       (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length)) == 0;
+}
+
+/* ---- through the network ---- */
+
+static int connect_within(const struct sockaddr_in *address, int milliseconds) {
+  const int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  struct pollfd wait = {.fd = s, .events = POLLOUT};
+  int failed = 0, one = 1;
+  socklen_t size = sizeof failed;
+  if (s < 0) return -1;
+  if ((connect(s, (const struct sockaddr *)address, sizeof *address) != 0 && errno != EINPROGRESS) ||
+      poll(&wait, 1, milliseconds) != 1 || getsockopt(s, SOL_SOCKET, SO_ERROR, &failed, &size) != 0 || failed) {
+    close(s);
+    return -1;
+  }
+  fcntl(s, F_SETFL, fcntl(s, F_GETFL) & ~O_NONBLOCK);
+  setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  return s;
+}
+
+/* "@PORT/SECRET/ADDRESS,...": the first address that answers is the launcher's. */
+static int connect_far(const char *name, char secret[2 * TWS_SECRET + 1]) {
+  int port = 0, at = 0;
+  if (sscanf(name, "@%d/%32[0-9a-f]/%n", &port, secret, &at) != 2 || at == 0) return 0;
+  for (const char *list = name + at; *list && worker.socket < 0;) {
+    char text[64];
+    const size_t length = strcspn(list, ",");
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    snprintf(text, sizeof text, "%.*s", (int)length, list);
+    if (inet_pton(AF_INET, text, &address.sin_addr) == 1) worker.socket = connect_within(&address, 5000);
+    list += length + (list[length] == ',');
+  }
+  return worker.socket >= 0;
+}
+
+/* What has been written goes to the launcher; 0 when the launcher is gone. */
+static int forward(int stream) {
+  tws_launch_record record = {.kind = TWS_RECORD_OUTPUT, .rank = worker.rank, .stream = stream};
+  int there = 1;
+  pthread_mutex_lock(&worker.order);
+  while (there) {
+    const ssize_t got = read(worker.output[stream], record.text, sizeof record.text);
+    if (got <= 0) break;
+    record.bytes = (int32_t)got;
+    there = say_to_parent(&record);
+  }
+  pthread_mutex_unlock(&worker.order);
+  return there;
+}
+
+static int hear_parent(void) {
+  static tws_launch_record record;
+  static size_t have;
+  const ssize_t got = recv(worker.socket, (char *)&record + have, sizeof record - have, MSG_DONTWAIT);
+  if (got < 0) return errno == EAGAIN || errno == EINTR;
+  have += (size_t)got;
+  if (have < sizeof record) return got > 0;
+  have = 0;
+  if (record.kind == TWS_RECORD_END) worker.asked = 1;
+  return 1;
+}
+
+/* Ends the process with the launcher: nobody could say what becomes of it. */
+static void *keep_in_touch(void *nothing) {
+  tws_launch_record beat = {.kind = TWS_RECORD_ACTIVITY, .rank = worker.rank};
+  (void)nothing;
+  for (double next = tws_clock_s();;) {
+    struct pollfd polls[] = {{.fd = worker.output[0], .events = POLLIN},
+                             {.fd = worker.output[1], .events = POLLIN},
+                             {.fd = worker.socket, .events = POLLIN}};
+    const double left = next - tws_clock_s();
+    int there = 1;
+    if (poll(polls, 3, left > 0 ? (int)(left * 1000) + 1 : 0) > 0)
+      there = forward(0) && forward(1) && (!polls[2].revents || hear_parent());
+    if (there && tws_clock_s() >= next) {
+      memcpy(beat.text, worker.line, sizeof worker.line);
+      there = say_to_parent(&beat);
+      next = tws_clock_s() + beat_s;
+    }
+    if (!there) _exit(tws_code_exit(TWS_RANK));
+  }
+  return NULL;
+}
+
+static int start_forwarding(void) {
+  const unsigned patience = worker.place.patience_s > 0 ? (unsigned)(worker.place.patience_s * 1000) : 0;
+  static const int standard[] = {STDOUT_FILENO, STDERR_FILENO};
+  for (int i = 0; i < 2; i++) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0 || dup2(ends[1], standard[i]) < 0) return 0;
+    close(ends[1]);
+    worker.output[i] = ends[0];
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  }
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  setsockopt(worker.socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
+  worker.activity = worker.line;
+  pthread_t thread;
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the rank's */
+  const int started = pthread_create(&thread, NULL, keep_in_touch, NULL) == 0;
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  if (started) pthread_detach(thread);
+  return started;
+}
+
+/* ---- both ---- */
+
 tws_code tws_worker_connect(tws_error *err) {
   const char *name = getenv(TWS_LAUNCHER_VARIABLE);
-  struct sockaddr_un address = {.sun_family = AF_UNIX};
-  size_t length = name ? strlen(name) : 0;
   int files[TWS_LAUNCH_FILES];
+  char secret[2 * TWS_SECRET + 1] = "", host[256] = "";
   prctl(PR_SET_PDEATHSIG, SIGKILL); /* no rank outlives mpirun */
-  if (length == 0 || length >= sizeof address.sun_path)
+  if (!name || !*name)
     return tws_fail(err, TWS_USAGE, "start ranks with: twinspeed train -n 4 ...",
                     "rank-worker is started by twinspeed itself");
-  memcpy(address.sun_path + 1, name, length); /* an abstract name: a zero byte first */
   worker.rank = tws_worker_rank();
-  worker.socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+  worker.far = *name == '@';
+  gethostname(host, sizeof host - 1);
   tws_launch_record hello = {.kind = TWS_RECORD_HELLO, .rank = worker.rank};
-  if (worker.socket < 0 || connect(worker.socket, (struct sockaddr *)&address, size) != 0 || !say_to_parent(&hello) ||
-      !receive_files(files) || !take_over(files))
-    return tws_fail(err, TWS_ENVIRONMENT, "is the launcher still running?", "rank %d cannot reach its launcher: %s",
-                    worker.rank, strerror(errno));
-  return TWS_OK;
+  int ok = worker.far ? connect_far(name, secret) : connect_here(name);
+  snprintf(hello.text, sizeof hello.text, "%s %s", secret, host);
+  ok = ok && say_to_parent(&hello) && receive_welcome(files) && (worker.far ? start_forwarding() : take_over(files));
+  if (ok) return TWS_OK;
+  return tws_fail(err, TWS_ENVIRONMENT,
+                  worker.far ? "is the launcher still running, and may nodes connect to its ports?"
+                             : "is the launcher still running?",
+                  "rank %d on %s cannot reach its launcher: %s", worker.rank, host, strerror(errno));
 }
 
 char *tws_worker_activity(size_t *bytes) {
@@ -90,20 +289,25 @@ char *tws_worker_activity(size_t *bytes) {
 
 int tws_worker_asked_to_end(void) {
   tws_launch_record record = {0};
-  if (worker.socket >= 0 && !worker.asked &&
+  if (worker.socket >= 0 && !worker.far && !worker.asked &&
       recv(worker.socket, &record, sizeof record, MSG_DONTWAIT) == (ssize_t)sizeof record)
     worker.asked = record.kind == TWS_RECORD_END;
   return worker.asked;
 }
 
-void tws_worker_fail(const tws_error *err) {
-  tws_launch_record record = {.kind = TWS_RECORD_FAILED, .rank = worker.rank, .error = *err};
+static void say_last(const tws_launch_record *record) {
   fflush(stdout);
-  if (worker.socket >= 0) say_to_parent(&record);
+  if (worker.socket < 0) return;
+  for (int i = 0; i < 2 && worker.output[i] >= 0; i++) forward(i);
+  say_to_parent(record);
+}
+
+void tws_worker_fail(const tws_error *err) {
+  const tws_launch_record record = {.kind = TWS_RECORD_FAILED, .rank = worker.rank, .error = *err};
+  say_last(&record);
 }
 
 void tws_worker_done(void) {
-  tws_launch_record record = {.kind = TWS_RECORD_DONE, .rank = worker.rank};
-  fflush(stdout);
-  if (worker.socket >= 0) say_to_parent(&record);
+  const tws_launch_record record = {.kind = TWS_RECORD_DONE, .rank = worker.rank};
+  say_last(&record);
 }

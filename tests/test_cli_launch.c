@@ -69,8 +69,8 @@ START_TEST(hostfiles) {
   }
   tws_json_destroy(golden);
   write_text(in_folder("hosts"), "elsewhere.invalid slots=2\n");
-  command_result r = twinspeed("launch -q --hostfile %s -- true", in_folder("hosts"));
-  assert_one_error(&r, 3, "another machine");
+  command_result r = twinspeed("launch -q --hostfile %s --remote-shell /bin/false -- true", in_folder("hosts"));
+  assert_one_error(&r, 4, "a machine that cannot be reached");
   command_free(&r);
 }
 END_TEST

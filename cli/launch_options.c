@@ -1,0 +1,62 @@
+#include "cli/launch_options.h"
+#include <stdlib.h>
+
+int tws_launch_flags_given(const tws_launch_flags *f) {
+  return f->hostfile || f->include || f->exclude || f->num_nodes || f->num_gpus ||
+         (f->launcher && (getenv("SLURM_JOB_NODELIST") != NULL));
+}
+
+/* Slurm's allocation, for launchers that start ranks in it. */
+static const char *allocation(const tws_launch_flags *f, tws_launcher launcher) {
+  if (f->hostfile || (launcher != TWS_LAUNCHER_SRUN && launcher != TWS_LAUNCHER_MPIRUN)) return NULL;
+  return getenv("SLURM_JOB_NODELIST");
+}
+
+tws_code tws_launch_flags_read(const tws_launch_flags *f, int64_t ranks, tws_arena *arena, tws_hosts *hosts,
+                               tws_launch_options *launch, tws_error *err) {
+  TWS_TRY(tws_launcher_parse(f->launcher, &launch->launcher, err));
+  const tws_hosts_request request = {.hostfile = f->hostfile,
+                                     .nodelist = allocation(f, launch->launcher),
+                                     .tasks = getenv("SLURM_TASKS_PER_NODE"),
+                                     .include = f->include,
+                                     .exclude = f->exclude,
+                                     .ranks = ranks,
+                                     .num_nodes = f->num_nodes,
+                                     .num_gpus = f->num_gpus};
+  if (ranks && (f->hostfile || f->num_gpus || f->num_nodes))
+    return tws_fail(err, TWS_USAGE, "-n N on this machine, or --hostfile FILE with filters",
+                    "-n does not go with --hostfile, --num-nodes and --num-gpus");
+  if (f->remote_shell && launch->launcher != TWS_LAUNCHER_AUTO && launch->launcher != TWS_LAUNCHER_SSH)
+    return tws_fail(err, TWS_USAGE, "leave one of them out", "--remote-shell does not go with --launcher %s",
+                    f->launcher);
+  if (launch->launcher == TWS_LAUNCHER_SRUN && !f->hostfile && !request.nodelist)
+    return tws_fail(err, TWS_USAGE, "salloc or sbatch makes one; or give --hostfile FILE",
+                    "--launcher srun: this is no Slurm allocation (SLURM_JOB_NODELIST is not set)");
+  TWS_TRY(tws_hosts_find(&request, arena, hosts, err));
+  launch->hosts = f->hostfile || request.nodelist ? hosts : NULL;
+  launch->remote_shell = f->remote_shell;
+  launch->log_folder = f->logs;
+  launch->ranks = tws_hosts_ranks(hosts);
+  return TWS_OK;
+}
+
+tws_code tws_launch_show(const tws_cli *cli, const tws_hosts *hosts, int to_stdout, tws_error *err) {
+  cJSON *root = cJSON_CreateObject();
+  cJSON_AddStringToObject(root, "schema", "twinspeed-ranks-1");
+  cJSON *ranks = cJSON_AddArrayToObject(root, "ranks");
+  int rank = 0;
+  for (int h = 0; h < hosts->count; h++)
+    for (int i = 0; i < hosts->host[h].count; i++, rank++) {
+      const tws_host *host = &hosts->host[h];
+      cJSON *one = cJSON_CreateObject();
+      cJSON_AddNumberToObject(one, "rank", rank);
+      cJSON_AddStringToObject(one, "host", host->name);
+      cJSON_AddNumberToObject(one, "device", host->slot[i]);
+      cJSON_AddItemToArray(ranks, one);
+      if (!cli->json && to_stdout) tws_out("rank %d -> %s -> device %d\n", rank, host->name, host->slot[i]);
+      if (!to_stdout) tws_say(cli, "rank %d -> %s -> device %d", rank, host->name, host->slot[i]);
+    }
+  if (cli->json && to_stdout) return tws_out_json(root, err);
+  cJSON_Delete(root);
+  return TWS_OK;
+}

@@ -1,0 +1,35 @@
+/* The options that say where ranks run and who starts them, shared by the verbs that start some. */
+#ifndef TWS_CLI_LAUNCH_OPTIONS_H
+#define TWS_CLI_LAUNCH_OPTIONS_H
+
+#include "cli/cli.h"
+#include "launch/launch.h"
+
+typedef struct tws_launch_flags {
+  const char *hostfile, *include, *exclude, *launcher, *remote_shell, *logs; /* NULL: not given */
+  int64_t num_nodes, num_gpus;                                               /* 0: not given */
+} tws_launch_flags;
+
+/* Rows for a verb's option table: `type` is its options struct, `field` the tws_launch_flags member in it. */
+#define TWS_LAUNCH_OPTIONS(type, field)                                                                          \
+  TWS_STRING("hostfile", 'H', "FILE", type, field.hostfile, "hosts and slots, one \"NAME slots=N\" a line"),     \
+      TWS_STRING("include", 'i', "FILTER", type, field.include, "only these: worker-0@worker-1:0,2"),            \
+      TWS_STRING("exclude", 'e', "FILTER", type, field.exclude, "all but these"),                                \
+      TWS_INTEGER("num-nodes", 0, "N", type, field.num_nodes, 1, 65536, "the first N hosts"),                    \
+      TWS_INTEGER("num-gpus", 0, "N", type, field.num_gpus, 1, TWS_MAX_SLOTS, "the first N slots of each host"), \
+      TWS_STRING("launcher", 0, "NAME", type, field.launcher, "who starts ranks: local, mpirun, ssh or srun"),   \
+      TWS_STRING("remote-shell", 0, "PROGRAM", type, field.remote_shell,                                         \
+                 "called with a host and a command (default: ssh)"),                                             \
+      TWS_STRING("logs", 0, "DIR", type, field.logs, "each rank's output into DIR/rank-N.log instead of the screen")
+
+/* Hosts and launcher into `launch`, and how many ranks that makes. `ranks`: asked for on this machine, or 0. Without a
+ * hostfile, but with a launcher that knows of one, the hosts are those of Slurm's allocation. TWS_USAGE for flags that
+ * do not go together. The hosts live in the arena. */
+tws_code tws_launch_flags_read(const tws_launch_flags *flags, int64_t ranks, tws_arena *arena, tws_hosts *hosts,
+                               tws_launch_options *launch, tws_error *err);
+/* 1: some flag says that ranks are to be started on given hosts. */
+int tws_launch_flags_given(const tws_launch_flags *flags);
+/* rank -> host -> device, to standard output or as narration; as JSON ("twinspeed-ranks-1") with --json. */
+tws_code tws_launch_show(const tws_cli *cli, const tws_hosts *hosts, int to_stdout, tws_error *err);
+
+#endif

@@ -1,0 +1,183 @@
+#include "launch/starter.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/system.h"
+#include "launch/protocol.h"
+
+extern char **environ;
+
+tws_code tws_launcher_parse(const char *name, tws_launcher *out, tws_error *err) {
+  static const char *const names[] = {"auto", "local", "mpirun", "ssh", "srun"};
+  *out = TWS_LAUNCHER_AUTO;
+  for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
+    if (strcmp(name, names[i]) == 0) {
+      *out = (tws_launcher)i;
+      return TWS_OK;
+    }
+  return name ? tws_fail(err, TWS_USAGE, "use local, mpirun, ssh or srun", "--launcher: no launcher \"%.80s\"", name)
+              : TWS_OK;
+}
+
+int tws_launch_is_far(const tws_launch_options *o) {
+  if (o->launcher == TWS_LAUNCHER_LOCAL) return 0;
+  return o->launcher == TWS_LAUNCHER_SRUN || (o->hosts && !tws_hosts_local(o->hosts));
+}
+
+static const char *find_program(const char *name, tws_arena *arena) {
+  const char *list = getenv("PATH");
+  char path[4096];
+  while (list && *list) {
+    size_t length = strcspn(list, ":");
+    int written = snprintf(path, sizeof path, "%.*s/%s", (int)length, list, name);
+    if (length > 0 && written > 0 && (size_t)written < sizeof path && access(path, X_OK) == 0)
+      return tws_arena_strdup(arena, path);
+    list += length + (list[length] == ':');
+  }
+  return NULL;
+}
+
+typedef struct words {
+  tws_arena *arena;
+  const char **word;
+  int count, capacity, failed;
+} words;
+
+static void add(words *w, const char *word) {
+  if (!word || w->count + 1 >= w->capacity)
+    w->failed = 1;
+  else
+    w->word[w->count++] = word;
+}
+
+static void add_all(words *w, const char *const *list) {
+  while (*list) add(w, *list++);
+}
+
+/* What a rank on another node needs of this environment. */
+static int is_passed_on(const char *variable) {
+  static const char *const beginnings[] = {"TWINSPEED_", "OMP_",      "OPENBLAS_", "NCCL_",  "CUDA_",
+                                           "UCX_",       "OMPI_MCA_", "PYTHON",    "PATH=",  "LD_LIBRARY_PATH=",
+                                           "ASAN_",      "LSAN_",     "UBSAN_",    "MLFLOW", "DATA="};
+  for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++)
+    if (strncmp(variable, beginnings[i], strlen(beginnings[i])) == 0) return 1;
+  return 0;
+}
+
+static void add_environment(words *w) {
+  static const char *const always[] = {"-x", TWS_LAUNCHER_VARIABLE,  "-x", "OMP_NUM_THREADS",
+                                       "-x", "OPENBLAS_NUM_THREADS", "-x", "OMP_WAIT_POLICY",
+                                       NULL};
+  add_all(w, always);
+  for (char **variable = environ; *variable; variable++) {
+    int known = !is_passed_on(*variable);
+    const size_t length = strcspn(*variable, "=");
+    for (int i = 1; always[i - 1] && always[i]; i += 2)
+      known |= strlen(always[i]) == length && strncmp(always[i], *variable, length) == 0;
+    if (known) continue;
+    add(w, "-x");
+    add(w, tws_arena_printf(w->arena, "%.*s", (int)length, *variable));
+  }
+}
+
+/* "worker-0:2,worker-1:2" */
+static const char *list_hosts(const tws_hosts *hosts, int counts, tws_arena *arena) {
+  const char *text = "";
+  for (int h = 0; text && h < hosts->count; h++) {
+    const tws_host *host = &hosts->host[h];
+    if (counts)
+      text = tws_arena_printf(arena, "%s%s%s:%d", text, h ? "," : "", host->name, host->count);
+    else
+      text = tws_arena_printf(arena, "%s%s%s", text, h ? "," : "", host->name);
+  }
+  return text;
+}
+
+static void add_mpirun(words *w, const tws_launch_options *o, const char *path) {
+  const int far = tws_launch_is_far(o);
+  const int here = far ? o->hosts->host[0].count : o->ranks, busy = here * o->threads > tws_launch_cores();
+  add(w, path);
+  add(w, "-q");
+  add(w, "-n");
+  add(w, tws_arena_printf(w->arena, "%d", o->ranks));
+  /* The kernel places the ranks: binding fails where a container has other cores than the machine. Messages go through
+   * shared memory without process_vm_readv, which containers forbid. */
+  static const char *const fixed[] = {"--oversubscribe",
+                                      "--bind-to",
+                                      "none",
+                                      "--mca",
+                                      "pml",
+                                      "ob1",
+                                      "--mca",
+                                      "btl_vader_single_copy_mechanism",
+                                      "none",
+                                      NULL};
+  static const char *const alone[] = {"--mca", "btl", "self,vader", "--mca", "plm", "isolated", NULL};
+  static const char *const there[] = {"--mca", "btl", "self,vader,tcp", "--map-by", "slot", NULL};
+  add_all(w, fixed);
+  add_all(w, far ? there : alone);
+  if (far && o->launcher != TWS_LAUNCHER_MPIRUN) {
+    static const char *const shell[] = {"--mca", "plm", "rsh", "--mca", "plm_rsh_agent", NULL};
+    add_all(w, shell);
+    add(w, o->remote_shell ? o->remote_shell : "ssh");
+  }
+  if (far) {
+    add(w, "--host");
+    add(w, list_hosts(o->hosts, 1, w->arena));
+    add_environment(w);
+  }
+  if (geteuid() == 0) add(w, "--allow-run-as-root");
+  if (getenv("OMPI_MCA_mpi_yield_when_idle")) return; /* whoever sets it knows better */
+  add(w, "--mca");
+  add(w, "mpi_yield_when_idle");
+  add(w, busy ? "1" : "0");
+}
+
+static tws_code add_srun(words *w, const tws_launch_options *o, const char *path, tws_error *err) {
+  for (int h = 1; o->hosts && h < o->hosts->count; h++)
+    if (o->hosts->host[h].count != o->hosts->host[0].count)
+      return tws_fail(err, TWS_UNSUPPORTED, "choose equal numbers, or --launcher ssh",
+                      "srun starts as many ranks on every node, and %s has %d slots where %s has %d",
+                      o->hosts->host[h].name, o->hosts->host[h].count, o->hosts->host[0].name, o->hosts->host[0].count);
+  static const char *const fixed[] = {"--mpi=pmix", "--kill-on-bad-exit=1", "--export=ALL", "--input=none", NULL};
+  add(w, path);
+  add(w, tws_arena_printf(w->arena, "--ntasks=%d", o->ranks));
+  if (o->hosts) {
+    add(w, tws_arena_printf(w->arena, "--nodes=%d", o->hosts->count));
+    add(w, tws_arena_printf(w->arena, "--ntasks-per-node=%d", o->hosts->host[0].count));
+    add(w, tws_arena_printf(w->arena, "--nodelist=%s", list_hosts(o->hosts, 0, w->arena)));
+  }
+  add_all(w, fixed);
+  return TWS_OK;
+}
+
+tws_code tws_launch_command(const tws_launch_options *o, tws_arena *arena, const char ***command, tws_error *err) {
+  const int srun = o->launcher == TWS_LAUNCHER_SRUN;
+  int variables = 0;
+  for (char **v = environ; *v; v++) variables++;
+  words w = {.arena = arena, .capacity = o->argument_count + 2 * variables + 64};
+  const char *path = find_program(srun ? "srun" : "mpirun", arena);
+  char program[4096];
+  if (!path)
+    return tws_fail(
+        err, TWS_ENVIRONMENT,
+        srun ? "--launcher ssh needs no Slurm" : "install Open MPI (Debian: openmpi-bin), or use one rank: -n 1",
+        "%s was not found in PATH%s", srun ? "srun" : "mpirun", srun ? "" : ": more than one rank needs it");
+  if (o->launcher == TWS_LAUNCHER_LOCAL && o->hosts && !tws_hosts_local(o->hosts))
+    return tws_fail(err, TWS_USAGE, "leave out --launcher local, or name this machine only",
+                    "--launcher local: the hosts are not this machine alone");
+  w.word = tws_arena_alloc(arena, (size_t)w.capacity, sizeof *w.word);
+  if (!w.word) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (srun)
+    TWS_TRY(add_srun(&w, o, path, err));
+  else
+    add_mpirun(&w, o, path);
+  add(&w, tws_arena_strdup(arena, tws_program_path(program, (int)sizeof program)));
+  add(&w, "rank-worker");
+  for (int i = 0; i < o->argument_count; i++) add(&w, o->arguments[i]);
+  if (w.failed) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  w.word[w.count] = NULL;
+  *command = w.word;
+  return TWS_OK;
+}
