@@ -124,6 +124,7 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   if (l->request->max_accumulation > 0 && l->accumulation > l->request->max_accumulation) {
     l->accumulation = l->request->max_accumulation;
   }
+  if (l->wanted) l->accumulation = l->wanted->tail ? 1 : TWS_SAMPLE_STEPS;
   plan->accumulation_steps = l->accumulation;
   l->overlap = c->zero.overlap_comm && plan->position.ranks[TWS_AXIS_PIPE] == 1;
   /* Without overlap_comm DeepSpeed issues gathers and reductions on the stream that computes. */
@@ -186,6 +187,13 @@ static void expect(tws_lower *l) {
   tws_builder_expect(&l->b, visits < MOST ? visits : MOST);
 }
 
+static tws_code lower_sample(tws_lower *l) {
+  tws_pipeline_sample(l);
+  l->sample->first_update = l->b.plan->op_count;
+  if (l->wanted->tail) tws_lower_step(l);
+  return l->b.failed;
+}
+
 static tws_code lower(tws_lower *l, tws_error *err) {
   TWS_TRY(prepare(l, err));
   TWS_TRY(check_length(l, err));
@@ -193,6 +201,7 @@ static tws_code lower(tws_lower *l, tws_error *err) {
   l->b.phase = TWS_PHASE_FORWARD;
   l->b.module = TWS_NONE;
   tws_zero_step_begin(l);
+  if (l->wanted) return lower_sample(l);
   tws_pipeline_run(l);
   if (l->evaluates)
     tws_lower_score(l);
@@ -226,7 +235,9 @@ tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *to
   return tws_topology_make(topology, count, axes, dims, err);
 }
 
-tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err) {
+/* The plan, or what is wanted of it as a sample. */
+static tws_code build(const tws_plan_request *request, const tws_sample_request *wanted, tws_plan_sample *sample,
+                      tws_plan **out, tws_error *err) {
   *out = NULL;
   TWS_TRY(check_request(request, err));
   tws_plan *plan = tws_plan_blank();
@@ -258,6 +269,8 @@ tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_err
                  .network = request->network,
                  .scratch = scratch,
                  .evaluates = request->program == TWS_PROGRAM_EVALUATE,
+                 .wanted = wanted,
+                 .sample = sample,
                  .b = {.plan = plan, .err = err}};
   if (code == TWS_OK) code = lower(&l, err);
   tws_builder_free(&l.b);
@@ -269,6 +282,22 @@ tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_err
   }
   *out = plan;
   return TWS_OK;
+}
+
+tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err) {
+  return build(request, NULL, NULL, out, err);
+}
+
+tws_code tws_plan_sample_make(const tws_sample_request *request, tws_plan_sample *out, tws_error *err) {
+  tws_plan_request plan = *request->plan;
+  plan.state = NULL;
+  *out = (tws_plan_sample){.plan = NULL};
+  return build(&plan, request, out, &out->plan, err);
+}
+
+void tws_plan_sample_free(tws_plan_sample *sample) {
+  tws_plan_destroy(sample->plan);
+  *sample = (tws_plan_sample){.plan = NULL};
 }
 
 void tws_plan_destroy(tws_plan *plan) {

@@ -16,14 +16,17 @@ typedef struct layout {
   tws_plan *plan;
   uint32_t *starting, *starting_next, *ending, *ending_next; /* buffers by first and last operation */
   uint64_t *offset, *best;
-  uint32_t *computed;                   /* per operation: modules' computations before it */
-  uint8_t *from_high, *message;         /* per buffer */
+  uint32_t *computed;           /* per operation: modules' computations before it */
+  uint8_t *from_high, *message; /* per buffer */
+  int has_messages;
   uint32_t *step_before, *round_before; /* per buffer: the same of an earlier micro-batch, or TWS_NONE; NULL: the plan
                                            is not long */
   uint32_t *distance;                   /* per buffer: of how many steps before its place is; 0: of none */
   tws_repetition repeats;
   uint32_t settled;     /* micro-batches until each buffer's distance is that of a round before */
   uint32_t ending_from; /* the micro-batches from here on may differ: the pipeline empties */
+  uint64_t *in_slots;   /* per buffer of messages: where it lies among the slots */
+  uint64_t slot_bytes;  /* of all slots of the tier */
   range *slots;         /* free ones, in the order in which they came free */
   size_t slot_count, slot_capacity;
   space space;
@@ -116,26 +119,43 @@ static int give_range(space *s, uint64_t begin, uint64_t bytes) {
 
 /* ---- messages ----
  * What is sent or received is touched by another rank's pace: reusing its memory at once would make this rank wait for
- * that one. Buffers of messages therefore share slots of their own, the longest unused first, with some to spare. */
+ * that one, and lying where a kernel wrote just before would make the other wait for this. Buffers of messages
+ * therefore have slots of their own beside everything else, the longest unused first, with some to spare. */
 
 enum { SPARE_SLOTS = 2 };
 
-static uint64_t take_slot(layout *l, uint64_t bytes, int two_ended) {
+static range take_slot(layout *l, uint64_t bytes) {
   size_t oldest = l->slot_count, fitting = 0;
   for (size_t i = 0; i < l->slot_count; i++) { /* in the order in which they came free */
     if (l->slots[i].end - l->slots[i].begin != bytes) continue;
     if (fitting++ == 0) oldest = i;
   }
-  if (fitting <= SPARE_SLOTS) return take_range(&l->space, bytes, two_ended);
-  uint64_t offset = l->slots[oldest].begin;
+  if (fitting <= SPARE_SLOTS) {
+    const range fresh = {l->slot_bytes, l->slot_bytes + bytes};
+    l->slot_bytes = fresh.end;
+    return fresh;
+  }
+  const range slot = l->slots[oldest];
   l->slot_count--;
   memmove(l->slots + oldest, l->slots + oldest + 1, (l->slot_count - oldest) * sizeof *l->slots);
-  return offset;
+  return slot;
 }
 
-static int give_slot(layout *l, uint64_t offset, uint64_t bytes) {
-  if (tws_reserve(&l->slots, &l->slot_capacity, l->slot_count + 1, sizeof *l->slots)) return -1;
-  l->slots[l->slot_count++] = (range){offset, offset + bytes};
+/* Which slot each buffer of messages gets follows from the order of operations alone. */
+static int deal_slots(layout *l) {
+  const tws_plan *plan = l->plan;
+  l->slot_count = 0;
+  l->slot_bytes = 0;
+  for (uint32_t op = 0; l->has_messages && op < plan->op_count; op++) {
+    for (uint32_t i = l->starting[op]; i != TWS_NONE; i = l->starting_next[i])
+      if (l->message[i] && plan->buffers[i].tier == l->tier)
+        l->in_slots[i] = take_slot(l, tws_layout_bytes(plan->buffers[i].bytes)).begin;
+    for (uint32_t i = l->ending[op]; i != TWS_NONE; i = l->ending_next[i]) {
+      if (!l->message[i] || plan->buffers[i].tier != l->tier) continue;
+      if (tws_reserve(&l->slots, &l->slot_capacity, l->slot_count + 1, sizeof *l->slots)) return -1;
+      l->slots[l->slot_count++] = (range){l->in_slots[i], l->in_slots[i] + tws_layout_bytes(plan->buffers[i].bytes)};
+    }
+  }
   return 0;
 }
 
@@ -201,7 +221,9 @@ static void mark_messages(layout *l) {
   const tws_plan *plan = l->plan;
   for (uint32_t op = 0; op < plan->op_count; op++) {
     const tws_op *o = &plan->ops[op];
-    if (o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV) l->message[plan->operands[o->operand_first].buffer] = 1;
+    if (o->kind != TWS_OP_SEND && o->kind != TWS_OP_RECV) continue;
+    l->message[plan->operands[o->operand_first].buffer] = 1;
+    l->has_messages = 1;
   }
 }
 
@@ -230,7 +252,6 @@ static uint64_t place_again(layout *l, uint32_t i, uint64_t bytes) {
 }
 
 static uint64_t place_buffer(layout *l, uint32_t i, uint64_t bytes, int high) {
-  if (l->message[i]) return take_slot(l, bytes, high); /* in turn, which repeats */
   const uint64_t at = l->step_before ? place_again(l, i, bytes) : UINT64_MAX;
   return at == UINT64_MAX ? take_range(&l->space, bytes, high) : at;
 }
@@ -239,7 +260,7 @@ static uint64_t place_buffer(layout *l, uint32_t i, uint64_t bytes, int high) {
 static uint64_t attempt_layout(layout *l, uint64_t size, int two_ended) {
   const tws_plan *plan = l->plan;
   uint64_t reached = 0;
-  l->space.count = l->slot_count = 0;
+  l->space.count = 0;
   l->settled = 0;
   if (insert_range(&l->space, 0, (range){0, size})) {
     tws_builder_fail(l->b, TWS_MEMORY, "no memory");
@@ -251,9 +272,16 @@ static uint64_t attempt_layout(layout *l, uint64_t size, int two_ended) {
     if (l->offset[i] == UINT64_MAX) return UINT64_MAX;
     reached = l->offset[i] + tws_layout_bytes(plan->buffers[i].bytes);
   }
+  const uint64_t slots = l->slot_bytes ? take_range(&l->space, l->slot_bytes, 0) : 0;
+  if (slots == UINT64_MAX) return UINT64_MAX;
+  if (l->slot_bytes) reached = slots + l->slot_bytes;
   for (uint32_t op = 0; op < plan->op_count; op++) {
     for (uint32_t i = l->starting[op]; i != TWS_NONE; i = l->starting_next[i]) {
       if (plan->buffers[i].tier != l->tier) continue;
+      if (l->message[i]) {
+        l->offset[i] = slots + l->in_slots[i];
+        continue;
+      }
       uint64_t bytes = tws_layout_bytes(plan->buffers[i].bytes);
       int high = two_ended && l->from_high[i];
       l->offset[i] = place_buffer(l, i, bytes, high);
@@ -261,9 +289,9 @@ static uint64_t attempt_layout(layout *l, uint64_t size, int two_ended) {
       if (l->offset[i] + bytes > reached) reached = l->offset[i] + bytes;
     }
     for (uint32_t i = l->ending[op]; i != TWS_NONE; i = l->ending_next[i]) {
-      if (plan->buffers[i].tier != l->tier) continue;
+      if (plan->buffers[i].tier != l->tier || l->message[i]) continue;
       uint64_t bytes = tws_layout_bytes(plan->buffers[i].bytes);
-      if (l->message[i] ? give_slot(l, l->offset[i], bytes) : give_range(&l->space, l->offset[i], bytes)) {
+      if (give_range(&l->space, l->offset[i], bytes)) {
         tws_builder_fail(l->b, TWS_MEMORY, "no memory");
         return UINT64_MAX;
       }
@@ -286,17 +314,17 @@ static uint64_t whole_program_bytes(const layout *l) {
   return bytes;
 }
 
-/* No layout can be smaller than the most bytes alive at once. */
+/* No layout can be smaller than the most bytes alive at once, with all slots. */
 static uint64_t lower_bound(const layout *l) {
   const tws_plan *plan = l->plan;
-  uint64_t live = whole_program_bytes(l), most = live;
+  uint64_t live = whole_program_bytes(l) + l->slot_bytes, most = live;
   for (uint32_t op = 0; op < plan->op_count; op++) {
     for (uint32_t i = l->starting[op]; i != TWS_NONE; i = l->starting_next[i]) {
-      if (plan->buffers[i].tier == l->tier) live += tws_layout_bytes(plan->buffers[i].bytes);
+      if (plan->buffers[i].tier == l->tier && !l->message[i]) live += tws_layout_bytes(plan->buffers[i].bytes);
     }
     if (live > most) most = live;
     for (uint32_t i = l->ending[op]; i != TWS_NONE; i = l->ending_next[i]) {
-      if (plan->buffers[i].tier == l->tier) live -= tws_layout_bytes(plan->buffers[i].bytes);
+      if (plan->buffers[i].tier == l->tier && !l->message[i]) live -= tws_layout_bytes(plan->buffers[i].bytes);
     }
   }
   return most;
@@ -318,6 +346,10 @@ static void classify_ends(layout *l, uint32_t part) {
 }
 
 static void lay_out_tier(layout *l) {
+  if (deal_slots(l)) {
+    tws_builder_fail(l->b, TWS_MEMORY, "no memory");
+    return;
+  }
   uint64_t bound = lower_bound(l), best = attempt_layout(l, UINT64_MAX / 2, 0);
   if (l->b->failed != TWS_OK) return;
   keep_best(l);
@@ -374,6 +406,8 @@ static int index_lifetimes(layout *l, tws_arena *scratch) {
   l->message = tws_arena_alloc(scratch, plan->buffer_count + 1u, 1);
   if (!l->offset || !l->best || !l->from_high || !l->message) return -1;
   mark_messages(l);
+  if (l->has_messages) l->in_slots = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof *l->in_slots);
+  if (l->has_messages && !l->in_slots) return -1;
   if (find_repetition(l, &l->b->repeats, scratch)) return -1;
   for (uint32_t i = plan->buffer_count; i-- > 0;) {
     const tws_buffer *b = &plan->buffers[i];

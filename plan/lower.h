@@ -19,6 +19,7 @@
 #include "models/network/module.h"
 #include "plan/builder.h"
 #include "plan/pipeline_schedule.h"
+#include "plan/sample.h"
 #include "plan/shard.h"
 #include "plan/zero3_schedule.h"
 
@@ -169,16 +170,19 @@ typedef struct tws_lower {
   int64_t accumulation;    /* micro-batches lowered */
   int overlap;             /* overlap_comm, off in a pipeline */
   tws_stream gather_stream, reduce_stream, exchange_stream;
-  int slices;                     /* in which split layers and their exchanges are issued, to overlap */
-  uint32_t group[TWS_AXIS_COUNT]; /* the communicator along an axis, TWS_NONE where there is none */
-  uint8_t *param_stages;          /* per parameter: 1 an earlier stage has it too, 2 a later one */
+  int slices;                       /* in which split layers and their exchanges are issued, to overlap */
+  uint32_t group[TWS_AXIS_COUNT];   /* the communicator along an axis, TWS_NONE where there is none */
+  uint8_t *param_stages;            /* per parameter: 1 an earlier stage has it too, 2 a later one */
+  const tws_sample_request *wanted; /* NULL: the whole program; else a sample of it */
+  tws_plan_sample *sample;          /* likewise */
 } tws_lower;
 
 /* visits.c */
 tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk);
 /* pipeline.c */
 tws_code tws_pipeline_begin(tws_lower *l);
-void tws_pipeline_run(tws_lower *l); /* all micro-batches of this stage, and gradients that stages share */
+void tws_pipeline_sample(tws_lower *l); /* what l->wanted asks for of them */
+void tws_pipeline_run(tws_lower *l);    /* all micro-batches of this stage, and gradients that stages share */
 /* build.c */
 /* The communicator of the ranks along a set of axes; or of some of these ranks. */
 uint32_t tws_lower_group(tws_lower *l, tws_axes axes);

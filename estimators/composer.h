@@ -1,0 +1,41 @@
+/* Steps composed from layers, for searches: what a plan would say, in microseconds and without the plan.
+ *
+ * A chunk of alike layers is its first, its last and so many of those between; each is lowered once by the passes of
+ * plan/ (plan/sample.h), as are the ends of steps. Stages then meet in the order of their schedule. What changes
+ * neither operations nor costs is no part of the key under which pieces are kept.
+ *
+ * The step's time is the plan's where a rank has no other streams than those that compute and send messages, and where
+ * one rank stands for its stage. Elsewhere (overlapped ZeRO, gradients cut into buckets in every micro-batch, offload,
+ * overlapped tensor parallelism) it is a lower bound, and so are bytes where gathered parameters and buckets are left
+ * out. A search that ranks by bounds and plans what leads finds what plans alone would find. */
+#ifndef TWS_ESTIMATORS_COMPOSER_H
+#define TWS_ESTIMATORS_COMPOSER_H
+
+#include "estimators/estimators.h"
+#include "estimators/pieces.h"
+
+typedef struct tws_composer tws_composer;
+
+typedef struct tws_composed {
+  int exact;       /* step_s is the plan's; else no more than it */
+  int bytes_exact; /* live_bytes are the plan's; else no more than them */
+  int too_large;   /* live_bytes are more than the limit: step_s was not looked for */
+  double step_s;
+  uint64_t live_bytes; /* of the fullest stage's device */
+  uint64_t host_bytes; /* of the state, pinned or not, of the stage that has most of them */
+} tws_composed;
+
+typedef struct tws_composer_counts {
+  int64_t composed, bodies, tails, rhythms; /* steps; what was lowered; pipelines that were gone through */
+} tws_composer_counts;
+
+/* Costs of the machine, which outlives the composer; or others of the same machine's ranks (for tests). */
+tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others, tws_composer **out, tws_error *err);
+void tws_composer_destroy(tws_composer *composer);
+/* Of a training step with all its micro-batches. Errors: those of the plan. The request's network and partition have to
+ * outlive the composer. */
+tws_code tws_compose(tws_composer *composer, const tws_plan_request *request, double limit_bytes, tws_composed *out,
+                     tws_error *err);
+tws_composer_counts tws_composer_count(const tws_composer *composer);
+
+#endif

@@ -1,0 +1,405 @@
+#include "estimators/pieces.h"
+
+#include <string.h>
+
+/* ---- putting together ---- */
+
+tws_piece tws_piece_empty(void) {
+  tws_piece p;
+  memset(&p, 0, sizeof p);
+  p.before = p.after = TWS_PIECE_LEAST;
+  return p;
+}
+
+static int64_t larger(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
+static void add_bytes(tws_piece *p, const tws_piece *next) {
+  const int64_t before = p->delta + next->before, after = p->delta + next->after;
+  if (p->begins) {
+    p->after = larger(p->after, larger(before, after));
+  } else {
+    p->before = larger(p->before, before);
+    p->after = larger(p->after, after);
+  }
+  p->begins |= next->begins;
+  p->delta += next->delta;
+}
+
+int tws_piece_append(tws_piece *p, const tws_piece *next) {
+  if (p->point_count + next->point_count > TWS_PIECE_POINTS) return 0;
+  for (int i = 0; i < next->point_count; i++) {
+    tws_point *point = &p->points[p->point_count++];
+    *point = next->points[i];
+    point->at.kernel += p->time.kernel;
+    point->at.other += p->time.other;
+  }
+  p->time.kernel += next->time.kernel;
+  p->time.other += next->time.other;
+  p->launches += next->launches;
+  add_bytes(p, next);
+  return 1;
+}
+
+tws_piece tws_piece_repeat(const tws_piece *piece, int times) {
+  tws_piece all = tws_piece_empty(), last = *piece;
+  if (times < 1) return all;
+  all = *piece;
+  if (times > 2) { /* peaks of sums lie at their ends */
+    all.delta += (times - 2) * piece->delta;
+    all.before = all.begins ? all.before : larger(all.before, (times - 2) * piece->delta + piece->before);
+    if (all.begins) all.after = larger(all.after, (times - 2) * piece->delta + larger(piece->before, piece->after));
+  }
+  if (times > 1) add_bytes(&all, &last);
+  all.time.kernel = times * piece->time.kernel;
+  all.time.other = times * piece->time.other;
+  all.launches = times * piece->launches;
+  return all;
+}
+
+tws_context_event tws_context_event_of(int event, int action) {
+  const int backward = action != TWS_ACTION_FORWARD;
+  if (event == TWS_EVENT_ACTION)
+    return action == TWS_ACTION_BACKWARD_WEIGHT ? TWS_CONTEXT_WEIGHT
+           : backward                           ? TWS_CONTEXT_BACKWARD
+                                                : TWS_CONTEXT_FORWARD;
+  if (event == TWS_EVENT_RECV) return backward ? TWS_CONTEXT_RECV_GRADIENT : TWS_CONTEXT_RECV;
+  return backward ? TWS_CONTEXT_SEND_GRADIENT : TWS_CONTEXT_SEND;
+}
+
+/* ---- reading a sample ---- */
+
+typedef struct message_buffer {
+  uint32_t buffer, last_kernel; /* operation, or TWS_NONE */
+  int waits;                    /* 1: for what is received; 2: before it is written again */
+  uint32_t written;             /* the last operation that wrote it */
+} message_buffer;
+
+typedef struct reader {
+  const tws_plan_sample *sample;
+  const tws_plan *plan;
+  const tws_costs *costs;
+  int activations;
+  double *seconds;      /* per work, less than 0: not asked yet */
+  int64_t *begin, *end; /* per operation: bytes that begin with it, that end with it */
+  uint8_t *begins;      /* per operation: it uses the gradients of all micro-batches */
+  uint8_t *sent;        /* per operation: it is the last that writes what is sent then */
+  message_buffer message[TWS_MESSAGE_BUFFERS];
+  int messages;
+  tws_arena *arena;
+} reader;
+
+static int is_launched(const tws_work *work) {
+  return work->kind == TWS_OP_COMPUTE && work->place == TWS_PLACE_DEVICE;
+}
+
+static double seconds_of(reader *r, uint32_t work) {
+  if (r->seconds[work] < 0) r->seconds[work] = r->costs->work(r->costs->user, r->plan, work);
+  return r->seconds[work];
+}
+
+static void add_time(reader *r, const tws_op *o, tws_piece_time *time, double *launches) {
+  const tws_work *work = &r->plan->works[o->work];
+  if (is_launched(work)) {
+    time->kernel += seconds_of(r, o->work);
+    *launches += o->phase != TWS_PHASE_STEP;
+  } else {
+    time->other += seconds_of(r, o->work);
+  }
+}
+
+/* The context that an operation belongs to; -1: the tail, or none. */
+static int context_of(const tws_plan_sample *s, uint32_t op) {
+  for (int i = 0; i < s->part_count; i++)
+    if (op >= s->parts[i].first_op && op < s->parts[i].end_op) return s->parts[i].micro_batch;
+  return -1;
+}
+
+static int is_counted(const reader *r, const tws_buffer *b) {
+  if (b->lifetime != TWS_LIFETIME_OPS || b->first_op == TWS_NONE || b->last_op == TWS_NONE) return 0;
+  if (b->tier != TWS_TIER_DEVICE) return 0;
+  return !r->activations || b->category == TWS_CATEGORY_ACTIVATION || b->category == TWS_CATEGORY_CHECKPOINT ||
+         b->category == TWS_CATEGORY_ACTIVATION_GRADIENT || b->category == TWS_CATEGORY_WORKSPACE;
+}
+
+/* What begins and ends with each operation. Returns whether every buffer is a single context's. */
+static int read_lifetimes(reader *r, int contexts) {
+  const tws_plan *plan = r->plan;
+  int closed = 1;
+  for (uint32_t i = 0; i < plan->buffer_count; i++) {
+    const tws_buffer *b = &plan->buffers[i];
+    if (i == plan->gradients || !is_counted(r, b)) continue;
+    if (contexts && context_of(r->sample, b->first_op) != context_of(r->sample, b->last_op)) {
+      closed = 0;
+      continue;
+    }
+    r->begin[b->first_op] += (int64_t)b->bytes;
+    r->end[b->last_op] += (int64_t)b->bytes;
+  }
+  return closed;
+}
+
+static tws_code prepare(reader *r, tws_error *err) {
+  const tws_plan *plan = r->plan;
+  const size_t ops = plan->op_count + 1u;
+  r->seconds = tws_arena_alloc(r->arena, plan->work_count + 1u, sizeof *r->seconds);
+  r->begin = tws_arena_alloc(r->arena, ops, sizeof *r->begin);
+  r->end = tws_arena_alloc(r->arena, ops, sizeof *r->end);
+  r->begins = tws_arena_alloc(r->arena, ops, 1);
+  r->sent = tws_arena_alloc(r->arena, ops, 1);
+  if (!r->seconds || !r->begin || !r->end || !r->begins || !r->sent)
+    return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+  for (uint32_t i = 0; i < plan->work_count; i++) r->seconds[i] = -1;
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    const tws_op *o = &plan->ops[op];
+    for (int k = 0; k < o->operand_count; k++)
+      if (plan->operands[o->operand_first + (uint32_t)k].buffer == plan->gradients) r->begins[op] = 1;
+  }
+  return TWS_OK;
+}
+
+static int message_of(const reader *r, uint32_t buffer) {
+  for (int i = 0; i < r->messages; i++)
+    if (r->message[i].buffer == buffer) return i;
+  return -1;
+}
+
+/* The buffers that a context sends or receives, in the order of their numbers, and when each was written last before it
+ * is sent. */
+static int find_messages(reader *r, int micro_batch) {
+  const tws_plan *plan = r->plan;
+  r->messages = 0;
+  for (int i = 0; i < r->sample->part_count; i++) {
+    const tws_sample_part *part = &r->sample->parts[i];
+    if (part->micro_batch != micro_batch || part->event == TWS_EVENT_ACTION) continue;
+    if (part->end_op != part->first_op + 1) return 0;
+    const uint32_t buffer = plan->operands[plan->ops[part->first_op].operand_first].buffer;
+    if (message_of(r, buffer) >= 0) continue;
+    int at = r->messages++;
+    for (; at > 0 && r->message[at - 1].buffer > buffer; at--) r->message[at] = r->message[at - 1];
+    r->message[at] = (message_buffer){.buffer = buffer, .last_kernel = TWS_NONE, .written = TWS_NONE};
+  }
+  for (int i = 0; i < r->sample->part_count; i++) {
+    const tws_sample_part *part = &r->sample->parts[i];
+    if (part->micro_batch != micro_batch) continue;
+    for (uint32_t op = part->first_op; op < part->end_op; op++) {
+      const tws_op *o = &plan->ops[op];
+      for (int k = 0; k < o->operand_count; k++) {
+        const tws_operand *operand = &plan->operands[o->operand_first + (uint32_t)k];
+        const int m = message_of(r, operand->buffer);
+        if (m < 0) continue;
+        if (part->event == TWS_EVENT_ACTION) r->message[m].last_kernel = op;
+        if (part->event == TWS_EVENT_ACTION && (operand->access & TWS_WRITE)) r->message[m].written = op;
+        if (part->event == TWS_EVENT_SEND && r->message[m].written != TWS_NONE) r->sent[r->message[m].written] = 1;
+      }
+    }
+  }
+  return 1;
+}
+
+static int add_point(tws_piece *p, tws_point_kind kind, int buffer) {
+  if (p->point_count == TWS_PIECE_POINTS) return 0;
+  p->points[p->point_count++] = (tws_point){p->time, (uint8_t)kind, (uint8_t)buffer};
+  return 1;
+}
+
+static int access_of(const tws_plan *plan, const tws_op *o, uint32_t buffer) {
+  int access = 0;
+  for (int k = 0; k < o->operand_count; k++) {
+    const tws_operand *operand = &plan->operands[o->operand_first + (uint32_t)k];
+    if (operand->buffer == buffer) access |= (int)operand->access;
+  }
+  return access;
+}
+
+/* One more operation; returns 0 when there are too many points. */
+static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
+  const tws_plan *plan = r->plan;
+  const tws_op *o = &plan->ops[op];
+  int access[TWS_MESSAGE_BUFFERS], good = 1;
+  for (int m = 0; m < r->messages; m++) {
+    message_buffer *b = &r->message[m];
+    const tws_buffer *buffer = &plan->buffers[b->buffer];
+    access[m] = access_of(plan, o, b->buffer);
+    if (!access[m]) continue;
+    if (buffer->first_op == op) good &= add_point(p, TWS_POINT_TAKE, m);
+    if (is_message) {
+      b->waits = o->kind == TWS_OP_RECV ? 1 : 2;
+    } else if (b->waits == 1 || (b->waits == 2 && (access[m] & TWS_WRITE))) {
+      good &= add_point(p, TWS_POINT_WAIT, m);
+      b->waits = 0;
+    }
+  }
+  if (r->begins[op]) p->begins = 1;
+  p->delta += r->begin[op];
+  *(p->begins ? &p->after : &p->before) = larger(p->begins ? p->after : p->before, p->delta);
+  p->delta -= r->end[op];
+  if (!is_message) add_time(r, o, &p->time, &p->launches);
+  for (int m = 0; m < r->messages; m++) {
+    const message_buffer *b = &r->message[m];
+    if (!access[m]) continue;
+    if (r->sent[op] && b->buffer != TWS_NONE && (access[m] & TWS_WRITE)) good &= add_point(p, TWS_POINT_WRITTEN, m);
+    if (b->last_kernel == op) good &= add_point(p, TWS_POINT_USED, m);
+    if (plan->buffers[b->buffer].last_op == op) good &= add_point(p, TWS_POINT_GIVE, m);
+  }
+  return good;
+}
+
+/* The layer that an operation counts to: its module's, or that of the one before. */
+static int layer_of(const reader *r, const tws_op *o, int before) {
+  return o->module == TWS_NONE ? before : r->sample->layer_of[o->module];
+}
+
+/* Pieces of an action by layer; 0 when layers do not follow one another. */
+static int cut_by_layer(reader *r, const tws_sample_part *part, tws_sample_pieces *out, tws_piece *pieces) {
+  const int down = part->action != TWS_ACTION_FORWARD;
+  int layer = down ? out->first_layer + out->layers - 1 : out->first_layer;
+  for (int i = 0; i < out->layers; i++) pieces[i] = tws_piece_empty();
+  for (uint32_t op = part->first_op; op < part->end_op; op++) {
+    const int next = layer_of(r, &r->plan->ops[op], layer);
+    if (down ? next > layer : next < layer) return 0;
+    if (next < out->first_layer || next >= out->first_layer + out->layers) return 0;
+    layer = next;
+    if (!extend(r, op, 0, &pieces[layer - out->first_layer])) return 0;
+  }
+  return 1;
+}
+
+static int join(const tws_sample_pieces *out, const tws_piece *pieces, int down, tws_piece *whole) {
+  int good = 1;
+  *whole = tws_piece_empty();
+  for (int i = 0; i < out->layers && good; i++) good = tws_piece_append(whole, &pieces[down ? out->layers - 1 - i : i]);
+  return good;
+}
+
+static tws_code no_pieces(tws_error *err) {
+  return tws_fail(err, TWS_UNSUPPORTED, NULL, "a chunk sends and receives in more ways than its pieces say");
+}
+
+static tws_code read_part(reader *r, const tws_sample_part *part, tws_sample_pieces *out, tws_error *err) {
+  const tws_context_event event = tws_context_event_of(part->event, part->action);
+  tws_piece *whole = &out->whole.event[part->micro_batch][event];
+  *whole = tws_piece_empty();
+  out->whole.has[event] = 1;
+  if (part->event != TWS_EVENT_ACTION) {
+    const tws_op *o = &r->plan->ops[part->first_op];
+    out->whole.message_bytes[event] = (uint64_t)r->plan->works[o->work].d[0];
+    out->whole.message_buffer[event] = (uint8_t)message_of(r, r->plan->operands[o->operand_first].buffer);
+    return extend(r, part->first_op, 1, whole) ? TWS_OK : no_pieces(err);
+  }
+  const message_buffer kept[TWS_MESSAGE_BUFFERS] = {r->message[0], r->message[1], r->message[2], r->message[3]};
+  tws_piece *pieces = tws_arena_alloc(r->arena, (size_t)out->layers + 1, sizeof *pieces);
+  if (!pieces) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+  if (cut_by_layer(r, part, out, pieces) && join(out, pieces, part->action != TWS_ACTION_FORWARD, whole)) {
+    out->layer[part->micro_batch][event] = pieces;
+    return TWS_OK;
+  }
+  memcpy(r->message, kept, sizeof kept);
+  *whole = tws_piece_empty();
+  for (uint32_t op = part->first_op; op < part->end_op; op++)
+    if (!extend(r, op, 0, whole)) return no_pieces(err);
+  return TWS_OK;
+}
+
+static int has_two_streams_alone(const tws_plan *plan, const tws_costs *costs) {
+  for (uint32_t op = 0; op < plan->op_count && !costs->serial; op++)
+    if (plan->ops[op].stream != TWS_STREAM_COMPUTE && plan->ops[op].stream != TWS_STREAM_P2P) return 0;
+  return 1;
+}
+
+/* Of a body that is not exact: what its layers compute and exchange, in any chunk. */
+static void leave_out_others(reader *r) {
+  const tws_plan *plan = r->plan;
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    const tws_op *o = &plan->ops[op];
+    const int fills = o->kind == TWS_OP_COMPUTE && plan->works[o->work].code == TWS_KERNEL_FILL; /* padding of parts */
+    if (o->stream != TWS_STREAM_COMPUTE || o->module == TWS_NONE || o->channel == TWS_CHANNEL_REPLICAS || fills)
+      r->seconds[o->work] = 0;
+  }
+}
+
+tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_request *request, const tws_costs *costs,
+                            int activations, tws_arena *arena, tws_sample_pieces *out, tws_error *err) {
+  const tws_plan *plan = sample->plan;
+  reader r = {.sample = sample, .plan = plan, .costs = costs, .activations = activations, .arena = arena};
+  memset(out, 0, sizeof *out);
+  out->first_layer = request->first_layer;
+  out->layers = request->end_layer - request->first_layer;
+  out->exact = !activations && has_two_streams_alone(plan, costs);
+  TWS_TRY(prepare(&r, err));
+  if (!out->exact) leave_out_others(&r);
+  out->closed = read_lifetimes(&r, 1);
+  for (int micro_batch = 0; micro_batch < 2; micro_batch++) {
+    if (!find_messages(&r, micro_batch)) return no_pieces(err);
+    for (int i = 0; i < sample->part_count; i++)
+      if (sample->parts[i].micro_batch == micro_batch) TWS_TRY(read_part(&r, &sample->parts[i], out, err));
+  }
+  out->whole.buffers = r.messages;
+  for (int m = 0; m < r.messages; m++)
+    out->whole.slot_bytes[m] =
+        (plan->buffers[r.message[m].buffer].bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
+  for (uint32_t i = 0; i < TWS_NETWORK_INPUTS; i++)
+    if (plan->input[i] != TWS_NONE) out->input_bytes += (double)plan->buffers[plan->input[i]].bytes / TWS_SAMPLE_STEPS;
+  return TWS_OK;
+}
+
+/* ---- tails ---- */
+
+static int sync_of(const tws_plan *plan, const tws_op *o) {
+  if (o->kind != TWS_OP_COLLECTIVE) return TWS_TAIL_ALONE;
+  const tws_axes axes = plan->groups[plan->works[o->work].group].axes;
+  return axes == TWS_AXES_TIED ? TWS_TAIL_TIED : axes == TWS_AXES_PIPE ? TWS_TAIL_STAGES : TWS_TAIL_ALONE;
+}
+
+static void read_tail_steps(reader *r, tws_tail_pieces *out) {
+  const tws_plan *plan = r->plan;
+  int64_t alive = 0;
+  double none = 0;
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    const tws_op *o = &plan->ops[op];
+    const int sync = sync_of(plan, o);
+    alive += r->begin[op];
+    out->peak = larger(out->peak, alive);
+    alive -= r->end[op];
+    if (o->phase != TWS_PHASE_STEP && is_launched(&plan->works[o->work])) {
+      out->counted.kernel += seconds_of(r, o->work);
+      out->launches++;
+    }
+    if (!out->exact && o->stream != TWS_STREAM_COMPUTE) continue;
+    const int starts = out->step_count == 0 || sync || out->steps[out->step_count - 1].sync;
+    if (starts) out->steps[out->step_count++] = (tws_tail_step){.sync = sync};
+    add_time(r, o, &out->steps[out->step_count - 1].time, &none);
+  }
+}
+
+tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *costs, tws_arena *arena,
+                            tws_tail_pieces *out, tws_error *err) {
+  const tws_plan *plan = sample->plan;
+  reader r = {.sample = sample, .plan = plan, .costs = costs, .arena = arena};
+  memset(out, 0, sizeof *out);
+  out->exact = has_two_streams_alone(plan, costs);
+  TWS_TRY(prepare(&r, err));
+  read_lifetimes(&r, 0);
+  out->steps = tws_arena_alloc(arena, plan->op_count + 1u, sizeof *out->steps);
+  out->chunks = tws_arena_alloc(arena, (size_t)sample->chunk_count + 1, sizeof *out->chunks);
+  if (!out->steps || !out->chunks) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the pieces of a step");
+  memcpy(out->chunks, sample->chunks, (size_t)sample->chunk_count * sizeof *out->chunks);
+  out->chunk_count = sample->chunk_count;
+  out->layer_count = sample->layer_count;
+  out->alike_first = sample->alike_first;
+  out->alike_end = sample->alike_end;
+  read_tail_steps(&r, out);
+  for (uint32_t i = 0; i < plan->state->count; i++)
+    out->state_bytes[plan->state->entries[i].tier] += plan->state->entries[i].bytes;
+  for (uint32_t i = 0; i < plan->buffer_count; i++) {
+    const tws_buffer *b = &plan->buffers[i];
+    if (b->lifetime != TWS_LIFETIME_PROGRAM || b->tier != TWS_TIER_DEVICE) continue;
+    int is_input = 0;
+    for (uint32_t k = 0; k < TWS_NETWORK_INPUTS; k++) is_input |= plan->input[k] == i;
+    if (!is_input) out->program_bytes += b->bytes;
+  }
+  if (plan->gradients != TWS_NONE && plan->buffers[plan->gradients].tier == TWS_TIER_DEVICE)
+    out->gradient_bytes = plan->buffers[plan->gradients].bytes;
+  return TWS_OK;
+}

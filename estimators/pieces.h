@@ -1,0 +1,115 @@
+/* Pieces of a step: what consecutive operations of one rank take and hold, so that they can be put together again.
+ *
+ * Along the stream that computes, times add up; between streams there are points, at which an operation waits for a
+ * message, or for the memory that one leaves. Bytes are sums: what a piece leaves alive, and the most that is alive in
+ * it beyond what was alive before. All is exact where a plan has no other streams than those that compute and send
+ * messages. Internal to estimators/. */
+#ifndef TWS_ESTIMATORS_PIECES_H
+#define TWS_ESTIMATORS_PIECES_H
+
+#include "plan/sample.h"
+
+/* Where seconds come from. */
+typedef struct tws_costs {
+  double (*work)(void *user, const tws_plan *plan, uint32_t work); /* of a device that is kept busy */
+  double (*message)(void *user, const tws_topology *topology, int rank, int peer, uint64_t bytes);
+  double host_op_s; /* see tws_plan_host_stretch() */
+  int serial;       /* one queue for all streams */
+  void *user;
+} tws_costs;
+
+/* Kernels of the device are stretched where their host is slower, so they are counted apart. */
+typedef struct tws_piece_time {
+  double kernel, other;
+} tws_piece_time;
+
+typedef enum tws_point_kind {
+  TWS_POINT_TAKE,    /* the buffer begins: waits until what lay in its place is done */
+  TWS_POINT_WAIT,    /* waits for the last message in the buffer */
+  TWS_POINT_WRITTEN, /* what is sent next is there */
+  TWS_POINT_USED,    /* the last kernel that uses the buffer has ended */
+  TWS_POINT_GIVE     /* the buffer ends */
+} tws_point_kind;
+typedef struct tws_point {
+  tws_piece_time at;
+  uint8_t kind, buffer; /* of messages, in this context */
+} tws_point;
+enum { TWS_PIECE_POINTS = 12, TWS_MESSAGE_BUFFERS = 4 };
+
+typedef struct tws_piece {
+  tws_piece_time time;
+  double launches;
+  int64_t delta;         /* bytes alive behind it, beyond those before */
+  int64_t before, after; /* the most alive in it before gradients begin, and from then on; after: least without */
+  int begins;            /* gradients begin in it, where they have not before */
+  int point_count;
+  tws_point points[TWS_PIECE_POINTS];
+} tws_piece;
+#define TWS_PIECE_LEAST (INT64_MIN / 4)
+
+tws_piece tws_piece_empty(void);
+/* `piece` becomes itself and what follows; 0: too many points. */
+int tws_piece_append(tws_piece *piece, const tws_piece *next);
+/* The same `times` times; it has no points. */
+tws_piece tws_piece_repeat(const tws_piece *piece, int times);
+
+/* The events of a context, in their order. */
+typedef enum tws_context_event {
+  TWS_CONTEXT_RECV,
+  TWS_CONTEXT_FORWARD,
+  TWS_CONTEXT_SEND,
+  TWS_CONTEXT_RECV_GRADIENT,
+  TWS_CONTEXT_BACKWARD,
+  TWS_CONTEXT_SEND_GRADIENT,
+  TWS_CONTEXT_WEIGHT,
+  TWS_CONTEXT_EVENTS
+} tws_context_event;
+tws_context_event tws_context_event_of(int event, int action);
+
+/* A chunk: both kinds of context (0: the first micro-batch). */
+typedef struct tws_chunk_pieces {
+  tws_piece event[2][TWS_CONTEXT_EVENTS];
+  uint8_t has[TWS_CONTEXT_EVENTS];
+  uint64_t message_bytes[TWS_CONTEXT_EVENTS];
+  uint8_t message_buffer[TWS_CONTEXT_EVENTS];
+  uint64_t slot_bytes[TWS_MESSAGE_BUFFERS];
+  int buffers;
+} tws_chunk_pieces;
+
+/* A sampled body: for every event its pieces by layer. */
+typedef struct tws_sample_pieces {
+  tws_chunk_pieces whole; /* of the sampled layers */
+  int first_layer, layers;
+  tws_piece *layer[2][TWS_CONTEXT_EVENTS]; /* [layer - first_layer]; NULL: not known by layer */
+  int exact;                               /* there are no other streams than those that compute and send */
+  int closed;                              /* buffers of a context are its own alone: bytes are exact */
+  double input_bytes;                      /* of one micro-batch */
+} tws_sample_pieces;
+
+/* Of a sampled body. `activations`: count bytes of activations alone. Nothing is freed but with the arena. */
+tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_request *request, const tws_costs *costs,
+                            int activations, tws_arena *arena, tws_sample_pieces *out, tws_error *err);
+
+/* The end of a stage's step. */
+typedef enum tws_tail_sync { TWS_TAIL_ALONE, TWS_TAIL_TIED, TWS_TAIL_STAGES } tws_tail_sync;
+typedef struct tws_tail_step {
+  tws_piece_time time; /* sync: of the collective; else of operations before the next */
+  int sync;            /* tws_tail_sync */
+} tws_tail_step;
+typedef struct tws_tail_pieces {
+  tws_tail_step *steps;
+  int step_count;
+  tws_piece_time counted; /* kernels of the device before the update, which count for the host's stretch */
+  double launches;
+  int exact;
+  uint64_t state_bytes[TWS_TIER_COUNT];
+  uint64_t program_bytes;  /* of the device, without inputs */
+  uint64_t gradient_bytes; /* of the device: of the buffer that all micro-batches add to */
+  int64_t peak;            /* of the device: in the tail, beyond state, program and gradients */
+  tws_sample_chunk *chunks;
+  int chunk_count, layer_count, alike_first, alike_end;
+} tws_tail_pieces;
+tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *costs, tws_arena *arena,
+                            tws_tail_pieces *out, tws_error *err);
+
+#endif

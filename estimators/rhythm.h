@@ -1,0 +1,50 @@
+/* The rhythm of a pipeline: when the events of all stages happen, from what their chunks take, and the most bytes that
+ * each stage has alive. The same rules as tws_job_path() and the layout's for slots of messages, event by event instead
+ * of operation by operation. Internal to estimators/. */
+#ifndef TWS_ESTIMATORS_RHYTHM_H
+#define TWS_ESTIMATORS_RHYTHM_H
+
+#include "estimators/pieces.h"
+
+/* A chunk whose host's stretch is known. */
+typedef struct tws_event_point {
+  double at;
+  uint8_t kind, buffer;
+} tws_event_point;
+typedef struct tws_chunk_event {
+  double seconds;
+  int64_t delta, before, after;
+  int begins, point_count;
+  tws_event_point points[TWS_PIECE_POINTS];
+} tws_chunk_event;
+typedef struct tws_chunk_times {
+  tws_chunk_event event[2][TWS_CONTEXT_EVENTS];
+  const tws_chunk_pieces *pieces;
+} tws_chunk_times;
+void tws_chunk_times_of(const tws_chunk_pieces *pieces, double stretch, tws_chunk_times *out);
+
+typedef struct tws_rhythm_stage {
+  const tws_chunk_times *const *chunks; /* of the stage */
+  double message_s[TWS_CONTEXT_EVENTS]; /* of its sends, by the longer of both ends; chunks at the ends of a stage's
+                                         * list send to other peers at the same price */
+  int64_t gradient_bytes;
+  /* answers */
+  double compute_s, messages_s; /* when the stage's streams are done */
+  int64_t peak, held;           /* bytes beyond what is always there; held: gradients where they have begun */
+} tws_rhythm_stage;
+
+typedef struct tws_rhythm {
+  const tws_pipeline_shape *shape;
+  const tws_pipeline_program *programs; /* per stage */
+  tws_rhythm_stage *stages;
+  int serial;
+  double (*message)(void *user, int stage, int peer, uint64_t bytes);
+  void *user;
+} tws_rhythm;
+
+/* Bytes first, so that what does not fit costs no more: tws_rhythm_bytes() fills peak and held, tws_rhythm_run() the
+ * times. TWS_MEMORY; TWS_INTERNAL when stages wait for each other. */
+tws_code tws_rhythm_bytes(tws_rhythm *rhythm, tws_error *err);
+tws_code tws_rhythm_run(tws_rhythm *rhythm, tws_error *err);
+
+#endif

@@ -1,0 +1,51 @@
+/* Samples: parts of a training step as the passes lower them, without a layout and without dependencies. Estimates put
+ * steps together from them (estimators/compose.h).
+ *
+ * A body is a chunk of consecutive pipeline layers of two micro-batches, the first of which begins gradients that the
+ * second adds to. What enters and leaves it are messages, as if it were a block of a pipeline. A tail is the end of a
+ * stage's step: reductions of gradients that wait for it, and the optimizer. */
+#ifndef TWS_PLAN_SAMPLE_H
+#define TWS_PLAN_SAMPLE_H
+
+#include "plan/pipeline_program.h"
+#include "plan/plan.h"
+
+typedef struct tws_sample_request {
+  const tws_plan_request *plan; /* of a training step; max_accumulation and state are not looked at */
+  int tail;                     /* of request->plan->rank; else a body: */
+  int first_layer, end_layer;   /* pipeline layers (as pipeline.partition counts them) */
+  int goes_on; /* the chunk goes on behind: gradients of parameters that it uses too have begun there */
+  int split;   /* weight gradients are put off, as in zero-bubble schedules */
+} tws_sample_request;
+
+/* Operations [first_op, end_op) belong to one event of a context. */
+typedef struct tws_sample_part {
+  uint8_t event, action; /* tws_pipeline_event_kind, tws_pipeline_action_kind */
+  uint8_t micro_batch;   /* 0: the first, 1: a later one */
+  uint32_t first_op, end_op;
+} tws_sample_part;
+enum { TWS_SAMPLE_PARTS = 16 };
+
+typedef struct tws_sample_chunk {
+  int first_layer, end_layer;
+} tws_sample_chunk;
+
+typedef struct tws_plan_sample {
+  tws_plan *plan; /* operations, operands, buffers with their lifetimes, works, state; no offsets, no dependencies.
+                   * A body's inputs are those of TWS_SAMPLE_STEPS micro-batches, a tail's those of one */
+  tws_sample_part parts[TWS_SAMPLE_PARTS];
+  int part_count;
+  uint32_t first_update;      /* tail: its first operation that is no reduction */
+  int layer_count;            /* of the network */
+  int alike_first, alike_end; /* its longest range of layers that are alike but for their place */
+  int *layer_of;              /* per module of the whole network; lives in the plan's arena */
+  tws_sample_chunk *chunks;   /* tail: of the stage; likewise */
+  int chunk_count;
+} tws_plan_sample;
+enum { TWS_SAMPLE_STEPS = 3 }; /* none of a body's two micro-batches is the last of the step */
+
+/* Errors as tws_plan_build(), and TWS_UNSUPPORTED for bodies that more than one value enters or leaves. */
+tws_code tws_plan_sample_make(const tws_sample_request *request, tws_plan_sample *out, tws_error *err);
+void tws_plan_sample_free(tws_plan_sample *sample);
+
+#endif

@@ -1,0 +1,170 @@
+/* Composed steps are the plan's: random models, every kind of parallelism, schedule and recomputation, and random costs
+ * for every work, so that what is left out, doubled or moved cannot cancel. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "config/cluster.h"
+#include "estimators/composer.h"
+#include "models/hardware/profile.h"
+#include "plan/representatives.h"
+#include "tests/legal_job.h"
+#include "tests/sanitized.h"
+
+enum { JOBS = TWS_SANITIZED ? 60 : 400 };
+
+/* ---- random costs ---- */
+
+static double random_seconds(uint64_t a, uint64_t b, uint64_t c) {
+  uint32_t out[4];
+  tws_philox(a * 0x9e3779b97f4a7c15u + b, 5, c, out);
+  return 1e-6 * (1 + out[0] % 1000000 / 1000.0);
+}
+
+/* Of all that a work says, but that groups count by their axes and not by their numbers. */
+static double random_work(void *user, const tws_plan *plan, uint32_t index) {
+  tws_work work = plan->works[index];
+  uint64_t hash = *(const uint64_t *)user;
+  if (work.kind == TWS_OP_COLLECTIVE) hash ^= plan->groups[work.group].axes * 77u;
+  work.group = 0;
+  const unsigned char *bytes = (const unsigned char *)&work;
+  for (size_t i = 0; i < sizeof work; i++) hash = (hash ^ bytes[i]) * 0x100000001b3u;
+  return random_seconds(hash, hash >> 32, 1);
+}
+
+static double random_message(void *user, const tws_topology *topology, int rank, int peer, uint64_t bytes) {
+  const uint64_t seed = *(const uint64_t *)user;
+  (void)topology;
+  return 30 * random_seconds(seed + bytes, (uint64_t)rank * 1000 + (uint64_t)peer, 2); /* often in the way */
+}
+
+static double message_of_run(void *user, uint32_t rank, uint32_t op) {
+  void **both = user;
+  const tws_run *run = both[0];
+  const tws_plan *plan = run->ranks[rank].plan;
+  const tws_op *o = &plan->ops[op];
+  return random_message(both[1], &plan->topology, plan->rank, (int)o->peer, (uint64_t)plan->works[o->work].d[0]);
+}
+
+/* ---- what plans say ---- */
+
+typedef struct planned {
+  double step_s;
+  uint64_t live_bytes;
+} planned;
+
+static planned plan_all(const tws_plan_request *job, const tws_machine *machine, uint64_t cost_seed) {
+  const tws_node_mapping mapping = tws_machine_mapping(machine, tws_topology_world(&job->topology));
+  tws_error err = {0};
+  tws_rank_set set;
+  planned out = {0, 0};
+  ck_assert(tws_representatives(&job->topology, &mapping, job->config->zero.stage, &set, &err) == TWS_OK);
+  tws_plan **plans = calloc((size_t)set.count, sizeof *plans);
+  const double **seconds = calloc((size_t)set.count, sizeof *seconds);
+  for (int i = 0; i < set.count; i++) {
+    tws_plan_request request = *job;
+    tws_ledger ledger;
+    request.rank = set.ranks[i];
+    ck_assert_msg(tws_plan_build(&request, &plans[i], &err) == TWS_OK, "%s", err.message);
+    ck_assert(tws_ledger_read(plans[i], &ledger, &err) == TWS_OK);
+    if (ledger.tier[0].live_bytes > out.live_bytes) out.live_bytes = ledger.tier[0].live_bytes;
+    double *costs = calloc(plans[i]->work_count + 1u, sizeof *costs);
+    for (uint32_t w = 0; w < plans[i]->work_count; w++) costs[w] = random_work(&cost_seed, plans[i], w);
+    seconds[i] = costs;
+  }
+  if (cost_seed) {
+    const tws_run_request request = {
+        .plans = (const tws_plan *const *)plans, .count = set.count, .absent = TWS_ABSENT_ANY};
+    tws_run *run;
+    ck_assert_msg(tws_run_create(&request, &run, &err) == TWS_OK, "%s", err.message);
+    void *both[2] = {run, &cost_seed};
+    tws_run_through(run, &(tws_run_durations){seconds, message_of_run, both});
+    ck_assert_msg(tws_run_check(run, &err) == TWS_OK, "%s", err.message);
+    for (int i = 0; i < set.count; i++)
+      for (int q = 0; q < TWS_STREAM_COUNT; q++) out.step_s = fmax(out.step_s, run->ranks[i].free_at[q]);
+    tws_run_destroy(run);
+  } else {
+    ck_assert(tws_job_path((const tws_plan *const *)plans, set.count, machine, NULL, &out.step_s, &err) == TWS_OK);
+  }
+  for (int i = 0; i < set.count; i++) {
+    tws_plan_destroy(plans[i]);
+    free((void *)(uintptr_t)seconds[i]);
+  }
+  free(plans);
+  free(seconds);
+  tws_rank_set_free(&set);
+  return out;
+}
+
+typedef struct tally {
+  int exact[2], bounded; /* exact: without, with a pipeline */
+} tally;
+
+static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, tally *seen) {
+  tws_error err = {0};
+  tws_profile *profile = NULL;
+  tws_cluster cluster;
+  ck_assert(tws_profile_load("a100-80gb", &profile, &err) == TWS_OK);
+  ck_assert(tws_cluster_load("dgx-a100", &cluster, &err) == TWS_OK);
+  cluster.nodes = 4;
+  const tws_machine machine = {&cluster, profile};
+  shape s;
+  int world;
+  tws_config config = legal_job(seed, &s, &world);
+  s.layers += more_layers;
+  tws_network *network = network_of(&s, config.tensor_ranks);
+  tws_plan_request request = {.network = network, .config = &config, .backend = TWS_BACKEND_CUDA, .threads = 1};
+  ck_assert(tws_plan_topology(&config, world, &request.topology, &err) == TWS_OK);
+  const tws_costs random = {.work = random_work, .message = random_message, .user = &cost_seed};
+  tws_composer *composer;
+  tws_composed composed;
+  ck_assert(tws_composer_create(&machine, cost_seed ? &random : NULL, &composer, &err) == TWS_OK);
+  ck_assert_msg(tws_compose(composer, &request, 0, &composed, &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
+  const planned whole = plan_all(&request, &machine, cost_seed);
+  const double apart = fabs(composed.step_s - whole.step_s) / whole.step_s;
+  const int pipeline = config.pipeline_stages > 1;
+  if (composed.exact)
+    ck_assert_msg(apart <= 1e-12, "seed %d: %.15g s composed, %.15g s planned (stages %d, schedule %d, tensor %d)",
+                  (int)seed, composed.step_s, whole.step_s, (int)config.pipeline_stages, config.pipeline_schedule,
+                  (int)config.tensor_ranks);
+  else
+    ck_assert_msg(composed.step_s <= whole.step_s * (1 + 1e-12), "seed %d: %.15g s composed, %.15g s planned",
+                  (int)seed, composed.step_s, whole.step_s);
+  ck_assert_msg(
+      composed.bytes_exact ? composed.live_bytes == whole.live_bytes : composed.live_bytes <= whole.live_bytes,
+      "seed %d: %lld bytes composed (%d), %lld planned, stages %d, schedule %d, ZeRO %d", (int)seed,
+      (long long)composed.live_bytes, composed.bytes_exact, (long long)whole.live_bytes, (int)config.pipeline_stages,
+      config.pipeline_schedule, config.zero.stage);
+  seen->exact[pipeline] += composed.exact;
+  seen->bounded += !composed.exact;
+  tws_composer_destroy(composer);
+  tws_network_destroy(network);
+  tws_profile_destroy(profile);
+}
+
+START_TEST(composed_steps_are_the_plans) {
+  tally seen = {{0, 0}, 0};
+  for (uint64_t seed = 1; seed <= JOBS; seed++) check_job(seed, 1000 + seed, 12 * (int64_t)(seed % 3), &seen);
+
+  ck_assert(seen.exact[0] > JOBS / 20 && seen.exact[1] > JOBS / 20 && seen.bounded > JOBS / 20);
+}
+END_TEST
+
+START_TEST(machine_costs_compose) {
+  tally seen = {{0, 0}, 0};
+  for (uint64_t seed = 1; seed <= JOBS / 8; seed++) check_job(70000 + seed, 0, 12 * (int64_t)(seed % 3), &seen);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("compose");
+  TCase *c = tcase_create("compose");
+  tcase_add_test(c, composed_steps_are_the_plans);
+  tcase_add_test(c, machine_costs_compose);
+  suite_add_tcase(suite, c);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
