@@ -43,20 +43,26 @@ static void backward_positions(tws_lower *l, const tws_module *m) {
   tws_zero_contributed(l, m->param[1]);
 }
 
-static void backward_embedding(tws_lower *l, const tws_module *m) {
+/* Of a table whose rows an input chooses, the first of them that of id `first_id`. */
+static void backward_table(tws_lower *l, const tws_module *m, uint32_t input, uint32_t param, int64_t first_id) {
   int accumulate;
-  if (m->param[1] != TWS_NONE) backward_positions(l, m);
   tws_work work = tws_kernel_work(TWS_KERNEL_EMBEDDING_GRAD, l->config->dtype, 0);
   work.dtype2 = (uint8_t)l->zero.grad_dtype;
   work.d[0] = tws_module_rows(l, m);
   work.d[1] = m->out_features;
-  work.d[2] = l->network->params[m->param[0]].rows;
-  const tws_arguments arguments = {{(double)tws_local_of(l, m)->first_row}};
-  tws_operand operands[3] = {tws_input_read(l, m->input[0]), tws_value_gradient(l, m->out[0]),
-                             tws_zero_gradient(l, m->param[0], &accumulate)};
+  work.d[2] = l->network->params[param].rows;
+  const tws_arguments arguments = {{(double)first_id}};
+  tws_operand operands[3] = {tws_input_read(l, input), tws_value_gradient(l, m->out[0]),
+                             tws_zero_gradient(l, param, &accumulate)};
   work.flags = accumulate ? TWS_ACCUMULATE : 0;
   tws_lower_compute_with(l, &work, &arguments, operands, 3);
-  tws_zero_contributed(l, m->param[0]);
+  tws_zero_contributed(l, param);
+}
+
+static void backward_embedding(tws_lower *l, const tws_module *m) {
+  if (m->param[2] != TWS_NONE) backward_table(l, m, m->input[1], m->param[2], 0);
+  if (m->param[1] != TWS_NONE) backward_positions(l, m);
+  backward_table(l, m, m->input[0], m->param[0], tws_local_of(l, m)->first_row);
 }
 
 /* A split backward pass runs weight gradients later; what they read stays alive until then. */

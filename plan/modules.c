@@ -206,6 +206,18 @@ void tws_position_rows(const tws_lower *l, uint32_t param, int64_t *first, int64
   *first = *rows * l->sharding.position.index[TWS_AXIS_SEQUENCE];
 }
 
+/* Rows of the table of segments are added to what is there. */
+static void add_segments(tws_lower *l, const tws_module *m) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_EMBEDDING, l->config->dtype, TWS_ACCUMULATE);
+  tws_operand x = tws_value_read(l, m->out[0]);
+  x.access = TWS_READ_WRITE;
+  const tws_operand operands[3] = {tws_input_read(l, m->input[1]), tws_zero_param(l, m->param[2]), x};
+  work.d[0] = tws_module_rows(l, m);
+  work.d[1] = m->out_features;
+  work.d[2] = l->network->params[m->param[2]].rows;
+  tws_lower_compute(l, &work, operands, 3);
+}
+
 static void forward_embedding(tws_lower *l, const tws_module *m) {
   tws_work work = tws_kernel_work(TWS_KERNEL_EMBEDDING, l->config->dtype, 0);
   const tws_local_module *local = tws_local_of(l, m);
@@ -225,6 +237,7 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   }
   operands[n++] = tws_value_make(l, m->out[0]);
   tws_lower_compute_with(l, &work, &arguments, operands, n);
+  if (m->param[2] != TWS_NONE && !local->skips_vector) add_segments(l, m);
 }
 
 /* The mean over the global batch, of which micro-batches and ranks add their parts. */

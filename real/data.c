@@ -154,19 +154,40 @@ int64_t tws_data_tokens(const tws_data *data, const tws_batch_shape *shape) {
   return shape->accumulation * shape->micro_batch * (data->sequence / shape->parts);
 }
 
+/* Token `i` of those that were read from number `first` on. */
+static tws_code token_read(const tws_data *data, uint64_t first, int64_t i, uint32_t *token, tws_error *err) {
+  *token = word_at(data->row + i * data->token_bytes, data->token_bytes);
+  if (*token < (uint64_t)data->vocabulary) return TWS_OK;
+  return bad_token(data, first + (uint64_t)i, *token, err); /* the file was written to since it was looked at */
+}
+
+static tws_code read_tokens(const tws_data *data, uint64_t first, int64_t count, tws_error *err) {
+  const uint64_t size = (uint64_t)data->token_bytes;
+  return read_at(data, data->first + first * size, data->row, (size_t)count * size, err);
+}
+
+tws_code tws_data_tokens_at(const tws_data *data, uint64_t first, int64_t count, int32_t *tokens, tws_error *err) {
+  TWS_TRY(read_tokens(data, first, count, err));
+  for (int64_t i = 0; i < count; i++) {
+    uint32_t token;
+    TWS_TRY(token_read(data, first, i, &token, err));
+    tokens[i] = (int32_t)token;
+  }
+  return TWS_OK;
+}
+
 tws_code tws_data_fill(const tws_data *data, const tws_batch_shape *shape, int64_t step, int32_t *ids, int32_t *targets,
                        tws_error *err) {
-  const int64_t length = data->sequence / shape->parts, size = data->token_bytes;
+  const int64_t length = data->sequence / shape->parts;
   for (int64_t a = 0; a < shape->accumulation; a++)
     for (int64_t row = 0; row < shape->micro_batch; row++) {
       int64_t place = (a * shape->replicas + shape->replica) * shape->micro_batch + row;
       uint64_t first = tws_data_sample(data, shape->train_batch, step, place) * (uint64_t)data->sequence;
       first += (uint64_t)(shape->part * length);
-      TWS_TRY(read_at(data, data->first + first * (uint64_t)size, data->row, (size_t)((length + 1) * size), err));
+      TWS_TRY(read_tokens(data, first, length + 1, err));
       for (int64_t t = 0; t <= length; t++) {
-        const uint32_t token = word_at(data->row + t * size, data->token_bytes);
-        if (token >= (uint64_t)data->vocabulary) /* the file was written to since it was looked at */
-          return bad_token(data, first + (uint64_t)t, token, err);
+        uint32_t token;
+        TWS_TRY(token_read(data, first, t, &token, err));
         if (t > 0) *targets++ = (int64_t)token == shape->ignored ? -1 : (int32_t)token;
         if (t < length) *ids++ = (int32_t)token;
       }

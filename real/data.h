@@ -48,8 +48,11 @@ typedef struct tws_batch_shape {
 } tws_batch_shape;
 /* Tokens of one rank in one step: accumulation x micro_batch x length. */
 int64_t tws_data_tokens(const tws_data *data, const tws_batch_shape *shape);
-/* ids and targets: int32 [accumulation][micro_batch][length]. Not from two threads at once. TWS_IO: the file ends
+/* `count` (at most `sequence` + 1) tokens from number `first` on. Not from two threads at once. TWS_IO: the file ends
  * earlier than it did, or cannot be read; TWS_INVALID: a token has become one that the vocabulary lacks. */
+tws_code tws_data_tokens_at(const tws_data *data, uint64_t first, int64_t count, int32_t *tokens, tws_error *err);
+/* ids and targets: int32 [accumulation][micro_batch][length]. Errors as of
+ * tws_data_tokens_at(). */
 tws_code tws_data_fill(const tws_data *data, const tws_batch_shape *shape, int64_t step, int32_t *ids, int32_t *targets,
                        tws_error *err);
 

@@ -23,14 +23,9 @@ int tws_evaluation_is_due(const tws_training *t, int64_t step) {
 
 static tws_code put_batch(tws_training *t, int64_t batch, tws_error *err) {
   const tws_plan *plan = t->evaluation;
-  const uint64_t tokens = (uint64_t)tws_data_tokens(&t->eval_data, &t->shape);
   const float hyper[TWS_HYPER_COUNT] = {0};
   const double zeros[TWS_METRIC_COUNT] = {0};
-  TWS_TRY(tws_data_fill(&t->eval_data, &t->shape, batch, t->ids, t->targets, err));
-  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, tws_plan_input(plan, TWS_INPUT_TOKENS), 0, t->ids, tokens,
-                           err));
-  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, tws_plan_input(plan, TWS_INPUT_TARGETS), 0, t->targets,
-                           tokens, err));
+  TWS_TRY(tws_training_put_inputs(t, TWS_PROGRAM_EVALUATE, &t->eval_data, batch, err));
   TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
   return tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, plan->metrics, 0, zeros, TWS_METRIC_COUNT, err);
 }

@@ -41,6 +41,9 @@ static tws_code find_scores(generator *g, tws_error *err) {
 static tws_code build_program(generator *g, tws_error *err) {
   tws_training *t = &g->t;
   tws_plan_request request = g->options->plan;
+  if (request.network->objective != TWS_OBJECTIVE_NEXT_TOKEN)
+    return tws_fail(err, TWS_UNSUPPORTED, "generate takes a model that predicts the next token",
+                    "%s sees all tokens of a text at once", request.network->name);
   request.program = TWS_PROGRAM_EVALUATE;
   TWS_TRY(tws_plan_build(&request, &t->plan, err));
   t->counters = &t->plan->state->counters;

@@ -57,16 +57,19 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
                                .part = t->plan->position.index[TWS_AXIS_SEQUENCE],
                                .parts = t->plan->position.ranks[TWS_AXIS_SEQUENCE],
                                .ignored = c->ignored_token};
+  TWS_TRY(tws_objective_check(t->options->plan.network, err));
   TWS_TRY(tws_data_open(t->options->data, c->sequence_length, t->options->plan.network->vocabulary, c->train_batch_size,
                         (uint64_t)c->seed, &t->data, err));
   if (t->resumed) tws_resume_place(t);
   TWS_TRY(tws_evaluation_open(t, err));
-  size_t tokens = (size_t)tws_data_tokens(&t->data, &t->shape);
-  t->ids = tws_calloc(tokens, sizeof *t->ids);
-  t->targets = tws_calloc(tokens, sizeof *t->targets);
+  int room = 1;
+  for (uint32_t i = 0; i < t->plan->network->input_count; i++) {
+    if (t->plan->input[i] != TWS_NONE) t->input[i] = tws_calloc(t->plan->buffers[t->plan->input[i]].bytes, 1);
+    room &= t->plan->input[i] == TWS_NONE || t->input[i] != NULL;
+  }
   if (t->rank == 0) t->history = tws_calloc((size_t)(t->options->steps - t->first_step), sizeof *t->history);
   if (t->options->trace_path) t->times = tws_calloc(t->plan->op_count, 2 * sizeof *t->times);
-  if (!t->ids || !t->targets || (t->rank == 0 && !t->history) || (t->options->trace_path && !t->times))
+  if (!room || (t->rank == 0 && !t->history) || (t->options->trace_path && !t->times))
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   return TWS_OK;
 }
@@ -206,13 +209,17 @@ static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
   return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, 0, zeros, TWS_METRIC_COUNT, err);
 }
 
-static tws_code put_inputs(tws_training *t, int64_t step, tws_error *err) {
-  uint64_t tokens = (uint64_t)tws_data_tokens(&t->data, &t->shape);
-  TWS_TRY(tws_data_fill(&t->data, &t->shape, step - 1, t->ids, t->targets, err));
-  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, tws_plan_input(t->plan, TWS_INPUT_TOKENS), 0, t->ids, tokens,
-                           err));
-  return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, tws_plan_input(t->plan, TWS_INPUT_TARGETS), 0, t->targets,
-                          tokens, err);
+tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws_data *data, int64_t batch,
+                                 tws_error *err) {
+  const tws_plan *plan = t->programs[program];
+  const tws_objective_source source = {plan->network, data, &t->shape};
+  TWS_TRY(tws_objective_fill(&source, batch, t->input, err));
+  for (uint32_t i = 0; i < plan->network->input_count; i++) {
+    const uint32_t buffer = plan->input[i];
+    if (buffer != TWS_NONE)
+      TWS_TRY(tws_executor_put(t->executor, program, buffer, 0, t->input[i], plan->buffers[buffer].elements, err));
+  }
+  return TWS_OK;
 }
 
 /* One weight that is not a number, in a module whose output the loss depends on: the last of the network. */
@@ -287,7 +294,7 @@ static tws_code check_finite(const tws_step_report *r, tws_error *err) {
 
 tws_code tws_training_begin_step(tws_training *t, int64_t step, tws_step_report *report, tws_error *err) {
   *report = (tws_step_report){.step = step};
-  TWS_TRY(put_inputs(t, step, err));
+  TWS_TRY(tws_training_put_inputs(t, TWS_PROGRAM_TRAIN, &t->data, step - 1, err));
   return put_scalars(t, &report->lr, err);
 }
 
@@ -412,8 +419,7 @@ void tws_training_release(tws_training *t) {
   tws_plan_destroy(t->plan);
   tws_data_close(&t->data);
   tws_data_close(&t->eval_data);
-  tws_free(t->ids);
-  tws_free(t->targets);
+  for (int i = 0; i < TWS_NETWORK_INPUTS; i++) tws_free(t->input[i]);
   tws_free(t->times);
   tws_free(t->history);
   if (t->csv) fclose(t->csv);

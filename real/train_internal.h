@@ -9,6 +9,7 @@
 #include "real/executor.h"
 #include "real/fault.h"
 #include "real/mpi_comm.h"
+#include "real/objective.h"
 #include "real/watchdog.h"
 
 typedef struct tws_training {
@@ -31,9 +32,9 @@ typedef struct tws_training {
   tws_executor *executor;
   tws_watchdog *watchdog;
   tws_data eval_data;
-  int64_t eval_batches;   /* of one evaluation */
-  int32_t *ids, *targets; /* of one step, of either program */
-  double *times;          /* [op_count][2] of the last step, when a trace is wanted */
+  int64_t eval_batches;            /* of one evaluation */
+  void *input[TWS_NETWORK_INPUTS]; /* of one step, of either program: what the plan's buffers hold; NULL: none */
+  double *times;                   /* [op_count][2] of the last step, when a trace is wanted */
   double trace_start_s;
   int64_t first_step;                /* steps that were done before this run */
   tws_saved_index *resumed;          /* what it goes on from; NULL: from initial weights */
@@ -49,6 +50,9 @@ tws_code tws_real_generate(const tws_generate_options *options, tws_error *err);
 /* ---- the parts of a training (real/train.c), each for one rank. Without a communicator they need no other ---- */
 tws_code tws_training_plan(tws_training *t, tws_error *err);
 tws_code tws_training_open_data(tws_training *t, tws_error *err);
+/* Batch `batch` (from 0 on) of the data into the program's inputs. */
+tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws_data *data, int64_t batch,
+                                 tws_error *err);
 /* A step is: inputs and scalars into their buffers; the plan; metrics; the counters go on, or an error where the
  * numbers are none. */
 tws_code tws_training_begin_step(tws_training *t, int64_t step, tws_step_report *report, tws_error *err);

@@ -38,6 +38,8 @@ static const test_case table[] = {
     CASE(EMBEDDING, {300, 129, 257, 150, 150}, {0}, 0, F),
     CASE(EMBEDDING, {60, 40, 30, 0, 0}, {25}, 0, F), /* part of a vocabulary */
     CASE(EMBEDDING, {60, 33, 30, 20, 15}, {100}, 0, B),
+    CASE(EMBEDDING, {60, 40, 2, 0, 0}, {0}, ACC, F), /* segments */
+    CASE(EMBEDDING, {30, 37, 5, 10, 10}, {0}, ACC, B),
     CASE(EMBEDDING_GRAD, {40, 100, 3}, {0}, 0, F),
     CASE(EMBEDDING_GRAD, {90, 100, 20}, {15}, 0, F),
     CASE(EMBEDDING_GRAD, {200, 65, 40}, {40}, ACC, M),

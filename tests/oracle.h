@@ -25,7 +25,8 @@ static inline void oracle_embedding(const tws_work *w, const double *a, double *
   for (int64_t t = 0; t < tokens; ++t) {
     const int64_t row = (int64_t)o[0][t] - (int64_t)a[0];
     for (int64_t i = 0; i < width; ++i) {
-      x[t * width + i] = positions ? o[2][t % seq * width + i] : 0;
+      if (!(w->flags & TWS_ACCUMULATE)) x[t * width + i] = 0;
+      if (positions) x[t * width + i] += o[2][t % seq * width + i];
       if (row >= 0 && row < w->d[2]) x[t * width + i] += o[1][row * width + i];
     }
   }

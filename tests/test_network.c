@@ -327,7 +327,7 @@ static const struct refusal {
 } refusals[] = {
     {"[]", TWS_INVALID, "not an object", ":1:1"},
     {"{}", TWS_INVALID, "model_type", ":1:1"},
-    {"{\"model_type\":\"bert\"}", TWS_UNSUPPORTED, "bert", ":1:2"},
+    {"{\"model_type\":\"clip\"}", TWS_UNSUPPORTED, "clip", ":1:2"},
     {"{\"architectures\":[\"MambaForCausalLM\"]}", TWS_UNSUPPORTED, "MambaForCausalLM", ":1:2"},
     {"{\"architectures\":[]}", TWS_INVALID, "list of class names", ":1:2"},
     {"{\"architectures\":\"GPT2LMHeadModel\"}", TWS_INVALID, "list of class names", ":1:2"},

@@ -110,6 +110,12 @@ uint32_t tws_build_embedding(tws_network_builder *b, const char *name, const cha
   return add_value(b, module, 0, "x", net->hidden, TWS_VALUE_ACTIVATION);
 }
 
+void tws_build_segments(tws_network_builder *b, const char *table, int64_t rows, float std) {
+  const uint32_t module = b->net->module_count - 1;
+  b->net->modules[module].input[1] = token_input(b, "token types", TWS_INPUT_TYPES);
+  tws_build_param(b, module, 2, table, rows, b->net->hidden, (tws_init){std, 0});
+}
+
 uint32_t tws_build_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, int rms, double epsilon) {
   tws_network *net = b->net;
   uint32_t module = tws_build_module(b, TWS_MODULE_NORM, layer, name);

@@ -37,6 +37,8 @@ uint32_t tws_build_input(tws_network_builder *b, const char *name, tws_input_con
 
 /* Each adds one module and returns its (first) output value; `x` is the input. Names are copied. */
 uint32_t tws_build_embedding(tws_network_builder *b, const char *name, const char *wte, const char *wpe, float std);
+/* Adds to the embedding that was built last a table of segments, by an input of its own. */
+void tws_build_segments(tws_network_builder *b, const char *table, int64_t rows, float std);
 uint32_t tws_build_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, int rms, double epsilon);
 /* fused: NULL, or rows of up to three parts; tied: TWS_NONE, or the parameter used as weight */
 uint32_t tws_build_linear(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t in, int64_t out,

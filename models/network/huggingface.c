@@ -6,7 +6,9 @@
 /* What stands for the word of a joined parameter's name in those of its parts. */
 static const struct {
   const char *joined, *parts[3];
-} joined_names[] = {{"qkv_proj", {"q_proj", "k_proj", "v_proj"}}, {"gate_up_proj", {"gate_proj", "up_proj", NULL}}};
+} joined_names[] = {{"qkv_proj", {"q_proj", "k_proj", "v_proj"}},
+                    {"gate_up_proj", {"gate_proj", "up_proj", NULL}},
+                    {"self.qkv", {"self.query", "self.key", "self.value"}}};
 
 /* Experts are tensors of their own, in Mixtral by other words. */
 static const struct {
@@ -76,7 +78,7 @@ static tws_code add_param(const tws_hf_request *r, uint32_t p, tws_arena *arena,
                          .transposed = is_transposed(r, param)};
   if (param->experts > 0) return add_experts(r, p, arena, to, count, err);
   if (!param->fused[0]) {
-    if (!vector && r->padded_vocabulary > r->vocabulary && whole.rows == r->padded_vocabulary)
+    if (r->padded_vocabulary > r->vocabulary && whole.rows == r->padded_vocabulary) /* and the bias of the scores */
       whole.rows = r->vocabulary;
     to[(*count)++] = whole;
     return TWS_OK;

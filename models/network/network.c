@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "models/kernel.h"
 #include "models/network/build.h"
 
 static const struct {
@@ -23,14 +24,15 @@ static const char *list_architectures(char *hint, size_t size) {
   return hint;
 }
 
+/* The row of the class, or of the type whose classes are other ones the first. */
 static int find_architecture(const char *type, const char *class_name) {
+  int first = -1;
   for (int i = 0; i < ARCHITECTURES; i++) {
-    if (type != NULL ? strcmp(type, architectures[i].model_type) == 0
-                     : class_name != NULL && strcmp(class_name, architectures[i].class_name) == 0) {
-      return i;
-    }
+    if (type != NULL && strcmp(type, architectures[i].model_type) != 0) continue;
+    if (class_name != NULL && strcmp(class_name, architectures[i].class_name) == 0) return i;
+    if (type != NULL && first < 0) first = i;
   }
-  return -1;
+  return first;
 }
 
 static tws_code choose_architecture(tws_network_builder *b, int *chosen, tws_error *err) {
@@ -63,7 +65,7 @@ static tws_code choose_architecture(tws_network_builder *b, int *chosen, tws_err
     return TWS_UNSUPPORTED;
   }
   if (class_name != NULL && strcmp(class_name, architectures[*chosen].class_name) != 0) {
-    tws_text_add(&b->notes, "architectures names %.80s: modelled as %s, with a next-token loss\n", class_name,
+    tws_text_add(&b->notes, "architectures names %.80s: modelled as %s, with its loss\n", class_name,
                  architectures[*chosen].class_name);
   }
   return TWS_OK;
@@ -204,12 +206,18 @@ int64_t tws_param_numel(const tws_param *param) {
   return param->rows * param->columns;
 }
 
+static int has_output_bias(const tws_network *network) {
+  return network->logits != TWS_NONE &&
+         network->modules[network->values[network->logits].producer].param[1] != TWS_NONE;
+}
+
 int64_t tws_network_params(const tws_network *network, int without_padding) {
   int64_t total = 0;
   for (uint32_t i = 0; i < network->param_count; i++) total += tws_param_numel(&network->params[i]);
   if (without_padding) {
     int64_t tables = network->tied ? 1 : 2;
     total -= tables * (network->padded_vocabulary - network->vocabulary) * network->hidden;
+    if (has_output_bias(network)) total -= network->padded_vocabulary - network->vocabulary;
   }
   return total;
 }
@@ -279,7 +287,7 @@ double tws_network_flops_per_token(const tws_network *network, int64_t seq, int 
       if (module->window > 0 && module->window < seq) /* the pairs seen, of those that there would be without it */
         square *=
             (double)module->window * (2 * (double)seq - (double)module->window + 1) / ((double)seq * (double)(seq + 1));
-      flops += causal_halved ? square / 2 : square;
+      flops += causal_halved && !(module->flags & TWS_BIDIRECTIONAL) ? square / 2 : square;
     }
   }
   return flops;

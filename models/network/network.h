@@ -19,7 +19,7 @@ typedef enum tws_module_type {
 #include "models/network/modules.def"
   TWS_MODULE_TYPE_COUNT
 } tws_module_type;
-enum { TWS_MODULE_INS = 4, TWS_MODULE_OUTS = 4, TWS_MODULE_PARAMS = 4, TWS_MODULE_KERNELS = 3 };
+enum { TWS_MODULE_INS = 4, TWS_MODULE_OUTS = 4, TWS_MODULE_PARAMS = 4, TWS_MODULE_KERNELS = 4 };
 
 /* A dimension of a value or of an input, whose length follows from the job. */
 typedef enum tws_dim_kind {
@@ -37,6 +37,13 @@ typedef struct tws_dim {
   double factor;
 } tws_dim;
 enum { TWS_DIMS = 4 };
+
+/* What a network is trained for: what its inputs are made of (real/objective.h). */
+typedef enum tws_objective {
+  TWS_OBJECTIVE_NEXT_TOKEN,  /* each token from those before it */
+  TWS_OBJECTIVE_MASKED,      /* tokens that were masked, from all others */
+  TWS_OBJECTIVE_PRETRAINING, /* likewise, and whether one segment follows the other (BERT) */
+} tws_objective;
 
 /* How a layer sends tokens to its experts: the parameters of ROUTER (models/operators.def), and an expert's slots. */
 typedef struct tws_routing {
@@ -76,6 +83,9 @@ typedef enum tws_input_content {
   TWS_INPUT_TOKENS,  /* ids of a text, int32 */
   TWS_INPUT_TARGETS, /* the id that is to be predicted of each row of the logits, or one that does not count; int32 */
   TWS_INPUT_LENGTHS, /* how many keys of each sample count, int32 */
+  TWS_INPUT_TYPES,   /* of each token the segment that it belongs to, int32 */
+  TWS_INPUT_PLACES,  /* of each sample the tokens that are predicted, as places in it, int32 */
+  TWS_INPUT_LABELS,  /* of each sample its class, or one that does not count; int32 */
   TWS_INPUT_NUMBERS  /* activations: pictures */
 } tws_input_content;
 typedef struct tws_network_input {
@@ -116,7 +126,7 @@ typedef struct tws_module {
   const char *name;                                  /* "transformer.h.0.attn.c_attn" */
   int32_t layer;                                     /* transformer layer, or -1 before the first, -2 after the last */
   uint32_t in[TWS_MODULE_INS], out[TWS_MODULE_OUTS]; /* values, TWS_NONE where absent */
-  uint32_t param[TWS_MODULE_PARAMS];                 /* weight (wte), bias (wpe); TWS_NONE where absent */
+  uint32_t param[TWS_MODULE_PARAMS];                 /* weight (wte), bias (wpe), segments; TWS_NONE where absent */
   uint32_t input[2];                                 /* of the network, TWS_NONE where absent */
   uint32_t running;                                  /* of the network, or TWS_NONE */
   int64_t in_features, out_features;                 /* LINEAR, CONVOLUTION; others: width in out_features */
@@ -145,6 +155,9 @@ typedef struct tws_network {
   int64_t layers, hidden, heads, kv_heads, head_size, intermediate, vocabulary, padded_vocabulary, positions;
   tws_dtype dtype; /* torch_dtype or dtype of the file; F32 where it says nothing */
   int tied;        /* head shares the embedding's weight */
+  tws_objective objective;
+  int64_t mask_token;  /* MASKED: the id that stands for a masked token */
+  int64_t predictions; /* MASKED: the most tokens of a sample that are predicted; 0: all may be */
   tws_module *modules;
   tws_value *values;
   tws_param *params;

@@ -5,10 +5,10 @@
 namespace {
 
 // x[token] = wte[id - first] (+ wpe[token % seq]). The table may be a rank's part of the vocabulary: an id outside it
-// adds nothing.
+// adds nothing. keep: x is added to.
 template <typename T, int V>
 __global__ void embedding(const int32_t *ids, const T *wte, const T *wpe, T *x, int64_t tokens, int64_t width,
-                          int64_t vocabulary, int64_t seq, int64_t first) {
+                          int64_t vocabulary, int64_t seq, int64_t first, bool keep) {
   const int64_t packs = width / V, all = tokens * packs, step = (int64_t)gridDim.x * blockDim.x;
   for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += step) {
     const int64_t token = i / packs, column = i % packs * V, id = ids[token] - first;
@@ -24,6 +24,11 @@ __global__ void embedding(const int32_t *ids, const T *wte, const T *wpe, T *x, 
 #pragma unroll
       for (int j = 0; j < V; ++j) v[j] += p[j];
     }
+    if (keep) {
+      load<V>(x + token * width + column, p);
+#pragma unroll
+      for (int j = 0; j < V; ++j) v[j] += p[j];
+    }
     store<V>(x + token * width + column, v);
   }
 }
@@ -32,16 +37,18 @@ template <typename T>
 tws_code run_embedding(const tws_cuda_call *call, tws_error *err) {
   constexpr int N = Width<T>::value;
   const int64_t *d = call->work->d, first = (int64_t)call->argument[0];
-  const bool positions = d[3] != 0;
+  const bool positions = d[3] != 0, keep = (call->work->flags & TWS_ACCUMULATE) != 0;
   const T *wte = in<T>(call, 1), *wpe = positions ? in<T>(call, 2) : nullptr;
   T *x = out<T>(call, positions ? 3 : 2);
   if (d[0] == 0 || d[1] == 0) return TWS_OK;
   const bool aligned = packable<N>(wte, d[1]) && packable<N>(wpe, d[1]) && packable<N>(x, d[1]);
   const unsigned grid = grid_for(call, d[0] * d[1] / (aligned ? N : 1), BLOCK);
   if (aligned)
-    LAUNCH((embedding<T, N>), grid, BLOCK, 0, call, in<int32_t>(call, 0), wte, wpe, x, d[0], d[1], d[2], d[4], first);
+    LAUNCH((embedding<T, N>), grid, BLOCK, 0, call, in<int32_t>(call, 0), wte, wpe, x, d[0], d[1], d[2], d[4], first,
+           keep);
   else
-    LAUNCH((embedding<T, 1>), grid, BLOCK, 0, call, in<int32_t>(call, 0), wte, wpe, x, d[0], d[1], d[2], d[4], first);
+    LAUNCH((embedding<T, 1>), grid, BLOCK, 0, call, in<int32_t>(call, 0), wte, wpe, x, d[0], d[1], d[2], d[4], first,
+           keep);
   return launched(err);
 }
 

@@ -11,6 +11,7 @@ static void embedding_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   const int64_t *d = call->work->d;
   const int64_t width = d[1], positions = d[3], seq = d[4];
+  const int keep = call->work->flags & TWS_ACCUMULATE;
   const int32_t *ids = call->operand[0];
   const void *wte = call->operand[1], *wpe = positions ? call->operand[2] : NULL;
   void *x = call->operand[positions ? 3 : 2];
@@ -21,6 +22,7 @@ static void embedding_task(void *arg, int thread, int threads) {
     FOR_TYPE(call->dtype[1], T, EACH_VECTOR(i, n, 0, width, {
                vf v = row < 0 ? v_zero() : v_get(T, wte, token + i, n);
                if (wpe) v += v_get(T, wpe, position + i, n);
+               if (keep) v += v_get(T, x, out + i, n);
                v_put(T, x, out + i, v, n);
              }));
   }

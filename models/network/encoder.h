@@ -1,0 +1,36 @@
+/* What encoders share: layers whose tokens see all others that count, norms before or after each half, and what
+ * stands behind the last layer. Private to models/network. */
+#ifndef TWS_MODELS_NETWORK_ENCODER_H
+#define TWS_MODELS_NETWORK_ENCODER_H
+
+#include "models/network/build.h"
+
+/* What a family calls the parts of layer %d: "bert.encoder.layer.%d". In `qkv` "qkv" stands for the three projections.
+ */
+typedef struct tws_encoder_names {
+  const char *layer, *qkv, *out, *norm_1, *up, *down, *norm_2;
+} tws_encoder_names;
+
+typedef struct tws_encoder {
+  const tws_encoder_names *names;
+  double epsilon, range, dropout, attention_dropout;
+  tws_module_type activation;
+  int norm_first; /* ViT; otherwise norms are of the sums (BERT) */
+  int qkv_bias;
+  uint32_t lengths; /* input, or TWS_NONE: every token counts */
+} tws_encoder;
+
+/* Modules of a layer. */
+uint32_t tws_encoder_stride(const tws_encoder *e);
+/* hidden_act and what means the same; sizes and the rest of the keys that BERT's family shares. */
+tws_code tws_encoder_read_activation(tws_network_builder *b, const char *key, const char *fallback,
+                                     tws_module_type *activation, tws_error *err);
+/* All of the network's layers; what comes out of the last. Sets net->layer_first and layer_stride. */
+uint32_t tws_encoder_add_layers(tws_network_builder *b, const tws_encoder *e, uint32_t x);
+/* An input: how many tokens of each sample count. */
+uint32_t tws_encoder_add_lengths(tws_network_builder *b);
+
+/* Whether the file's class ends with this, "ForMaskedLM"; one that says none is of the family's first class. */
+int tws_build_is_class(const tws_network_builder *b, const char *ending);
+
+#endif

@@ -1,0 +1,29 @@
+/* What the inputs of a network are made of, by what it is trained for (tws_objective).
+ *
+ *   NEXT_TOKEN  tokens, and as targets the tokens behind them (real/data.h)
+ *   MASKED      of the tokens of a sample 15 % are predicted (Devlin et al., 2019, section 3.1), at least one and at
+ *               most network->predictions: 80 % of these are replaced by the mask, 10 % by any token and 10 % stay as
+ *               they are. Which ones follows from the seed, the step and the place of the sample in the global batch.
+ *               twinspeed.ignored_token is padding: it is not predicted, and a sample ends with the last other token
+ *
+ * Inputs that a text says nothing about, segments, are 0. */
+#ifndef TWS_REAL_OBJECTIVE_H
+#define TWS_REAL_OBJECTIVE_H
+
+#include "models/network/network.h"
+#include "real/data.h"
+
+typedef struct tws_objective_source {
+  const tws_network *network;
+  const tws_data *data;
+  const tws_batch_shape *shape;
+} tws_objective_source;
+
+/* TWS_UNSUPPORTED: a network whose objective no data is known for. */
+tws_code tws_objective_check(const tws_network *network, tws_error *err);
+/* One rank's part of 0-based step `step`. input: for each of the network's inputs what its buffer holds, all
+ * micro-batches one after another. Errors as of tws_data_fill(). */
+tws_code tws_objective_fill(const tws_objective_source *source, int64_t step, void *const input[TWS_NETWORK_INPUTS],
+                            tws_error *err);
+
+#endif
