@@ -217,7 +217,7 @@ tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws
   for (uint32_t i = 0; i < plan->network->input_count; i++) {
     const uint32_t buffer = plan->input[i];
     if (buffer != TWS_NONE)
-      TWS_TRY(tws_executor_put(t->executor, program, buffer, 0, t->input[i], plan->buffers[buffer].elements, err));
+      TWS_TRY(tws_executor_put(t->executor, (int)program, buffer, 0, t->input[i], plan->buffers[buffer].elements, err));
   }
   return TWS_OK;
 }
