@@ -37,11 +37,10 @@ static int64_t elements_of(const tws_hf_tensor *tensor) {
   return tensor->rows * tensor->columns;
 }
 
-/* A vector has one dimension. */
-static int shape_of(const tws_saved_index *x, const tws_hf_tensor *tensor, int64_t shape[2]) {
+static int shape_of(const tws_hf_tensor *tensor, int64_t shape[2]) {
   shape[0] = tensor->transposed ? tensor->columns : tensor->rows;
   shape[1] = tensor->transposed ? tensor->rows : tensor->columns;
-  return x->params[tensor->param].rows == 1 ? 1 : 2;
+  return tensor->dims;
 }
 
 /* ---- writing ---- */
@@ -50,7 +49,7 @@ static void make_header(const exporter *e, tws_safetensors_header *out) {
   tws_safetensors_begin(out, "pt");
   for (uint32_t i = 0; i < e->count; i++) {
     int64_t shape[2];
-    const int dims = shape_of(e->reader.index, &e->tensors[i], shape);
+    const int dims = shape_of(&e->tensors[i], shape);
     tws_safetensors_add(out, e->tensors[i].name, TWS_F32, shape, dims);
   }
   tws_safetensors_end(out);
@@ -109,7 +108,7 @@ static tws_code check_tensors(const exporter *e, tws_export_result *result, tws_
   for (uint32_t i = 0; i < e->count && code == TWS_OK; i++) {
     const tws_safetensor *found = tws_safetensors_find(list, e->tensors[i].name);
     int64_t shape[2];
-    const int dims = shape_of(e->reader.index, &e->tensors[i], shape);
+    const int dims = shape_of(&e->tensors[i], shape);
     if (!found || found->dims != dims || found->shape[0] != shape[0] || (dims > 1 && found->shape[1] != shape[1]))
       code = tws_fail(err, TWS_INTERNAL, NULL, "%s: tensor %s was not written as it should be", e->path,
                       e->tensors[i].name);

@@ -43,7 +43,7 @@ static tws_code wrong_shape(const weights_file *w, const tws_hf_tensor *tensor, 
   size_t length = 0;
   for (int i = 0; i < found->dims && i < TWS_SAFETENSOR_DIMS; i++)
     length += (size_t)snprintf(have + length, sizeof have - length, "%s%" PRId64, i ? " x " : "", found->shape[i]);
-  if (w->t->plan->network->params[tensor->param].rows == 1)
+  if (tensor->dims == 1)
     return tws_fail(err, TWS_INVALID, "is it of the model that -m names?",
                     "%s: tensor %s has %s elements, and the model's %" PRId64, w->file->files[found->file],
                     tensor->name, have, shape[0]);
@@ -55,7 +55,7 @@ static tws_code wrong_shape(const weights_file *w, const tws_hf_tensor *tensor, 
 static tws_code match_tensor(weights_file *w, uint32_t i, tws_error *err) {
   const tws_hf_tensor *tensor = &w->tensors[i];
   const tws_safetensor *found = find_tensor(w->file, tensor->name);
-  const int dims = w->t->plan->network->params[tensor->param].rows == 1 ? 1 : 2;
+  const int dims = tensor->dims;
   const int64_t shape[2] = {tensor->transposed ? tensor->columns : tensor->rows,
                             tensor->transposed ? tensor->rows : tensor->columns};
   if (!found)

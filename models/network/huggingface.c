@@ -46,6 +46,11 @@ static int is_transposed(const tws_hf_request *r, const tws_param *param) {
   return 0;
 }
 
+/* One row, but of a gate, which is a matrix. */
+static int is_vector(const tws_param *param) {
+  return param->rows == 1 && !strstr(param->name, ".shared_expert_gate.weight");
+}
+
 static tws_code name_unknown(const tws_param *param, tws_error *err) {
   return tws_fail(err, TWS_UNSUPPORTED, NULL, "it is not known what the parts of %.200s are called", param->name);
 }
@@ -55,7 +60,7 @@ static tws_code add_experts(const tws_hf_request *r, uint32_t p, tws_arena *aren
                             tws_error *err) {
   const tws_param *param = &r->params[p];
   const int64_t rows = param->rows / param->experts;
-  tws_hf_tensor part = {.param = p, .columns = param->columns};
+  tws_hf_tensor part = {.param = p, .columns = param->columns, .dims = 2};
   for (int e = 0; e < param->experts; e++)
     for (int i = 0; i < 3 && (i == 0 || param->fused[i] > 0); i++) {
       part.name = expert_part_name(arena, r->architecture, param->name, e, i);
@@ -70,11 +75,12 @@ static tws_code add_experts(const tws_hf_request *r, uint32_t p, tws_arena *aren
 static tws_code add_param(const tws_hf_request *r, uint32_t p, tws_arena *arena, tws_hf_tensor *to, uint32_t *count,
                           tws_error *err) {
   const tws_param *param = &r->params[p];
-  const int vector = param->rows == 1;
+  const int vector = is_vector(param);
   tws_hf_tensor whole = {.name = param->name,
                          .param = p,
                          .rows = vector ? param->columns : param->rows,
                          .columns = vector ? 1 : param->columns,
+                         .dims = vector ? 1 : 2,
                          .transposed = is_transposed(r, param)};
   if (param->experts > 0) return add_experts(r, p, arena, to, count, err);
   if (!param->fused[0]) {

@@ -13,6 +13,7 @@ typedef struct tws_hf_tensor {
   uint32_t param;
   int64_t first_row, rows, columns; /* of the parameter; a vector's elements are its rows, in one column */
   int transposed;                   /* the file has [columns, rows] */
+  int dims;                         /* in the file: of a vector 1 */
 } tws_hf_tensor;
 
 typedef struct tws_hf_request {
