@@ -153,13 +153,13 @@ static tws_code check_model(const cJSON *row, tws_error *err) {
   static const char *const encoders[] = {"BERT", "bert", "DeBERTa", "deberta", NULL};
   static const char *const others[] = {"T5", "t5_", "Mamba", "mamba", "hybrid", "VL", "FLUX", "Wan", NULL};
   const char *name = tws_case_text(row, "model", "name");
-  if (tws_case_number(row, "model", "num_experts") > 1 || tws_case_number(row, "parallel", "ep") > 1)
-    return lacks(err, "mixture of experts");
   if (holds_any(name, encoders)) return lacks(err, "encoder models");
   if (holds_any(name, others)) return lacks(err, "neither a GPT nor a Llama");
   if (!(tws_case_number(row, "model", "layers") > 0) || !(tws_case_number(row, "model", "hidden") > 0) ||
       !(tws_case_number(row, "model", "heads") > 0))
     return lacks(err, "the model's sizes are not stated");
+  if (tws_case_has_experts(row) && !tws_case_knows_experts(row))
+    return lacks(err, "the sizes of the model's experts are not stated");
   if (!(tws_case_number(row, "model", "vocab") > 0)) return lacks(err, "the vocabulary is not stated");
   if (!(tws_case_number(row, "model", "seq_len") > 0)) return lacks(err, "the sequence length is not stated");
   return TWS_OK;
@@ -182,6 +182,10 @@ static void write_model(const cJSON *row, tws_text *text) {
   const long long kv = (long long)tws_case_number(row, "model", "kv_heads");
   long long ffn = (long long)tws_case_number(row, "model", "ffn");
   const cJSON *untied = tws_case_member(row, "model", "untied");
+  if (tws_case_has_experts(row)) {
+    tws_case_write_experts(row, text);
+    return;
+  }
   if (!is_llama(row)) {
     if (!ffn) ffn = 4 * hidden;
     tws_text_add(text,
@@ -205,7 +209,7 @@ static void write_model(const cJSON *row, tws_text *text) {
 /* ---- the configuration ---- */
 
 typedef struct division {
-  int tensor, stages, sequence, data, chunks, ranks;
+  int tensor, stages, sequence, data, chunks, experts, ranks;
   long long micro, accumulation;
 } division;
 
@@ -234,6 +238,7 @@ static tws_code read_division(const cJSON *row, division *d, tws_error *err) {
   d->stages = at_least_one(tws_case_number(row, "parallel", "pp"));
   d->sequence = at_least_one(tws_case_number(row, "parallel", "sp"));
   d->chunks = at_least_one(tws_case_number(row, "parallel", "vpp"));
+  d->experts = at_least_one(tws_case_number(row, "parallel", "ep"));
   if (tws_case_number(row, "parallel", "cp") > 1) return lacks(err, "context parallelism");
   const double held = tws_case_number(row, "parallel", "vp_layers_per_stage");
   if (held > 0) d->chunks = at_least_one(tws_case_number(row, "model", "layers") / d->stages / held);
@@ -308,6 +313,8 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
     tws_text_add(text, ",\"pipeline_schedule\":\"interleaved\",\"virtual_stages\":%d", d->chunks);
   if (d->tensor > 1 && tws_case_flag(row, "parallel", "sequence_parallel"))
     tws_text_add(text, ",\"tensor_sequence_parallel\":true");
+  /* benchmarks spread tokens evenly over experts: nobody gets more than an even share, and nothing is dropped */
+  if (d->experts > 1) tws_text_add(text, ",\"expert_parallel_size\":%d,\"expert_capacity_factor\":1", d->experts);
   tws_text_add(text, ",\"vocabulary_multiple\":%d}}", strstr(runtime->name, "megatron") ? 128 * d->tensor : d->tensor);
 }
 
