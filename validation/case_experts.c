@@ -10,6 +10,23 @@ static const struct {
   int inner, head;
 } models[] = {{"GPT OSS 120B", 2880, 64}, {"Qwen3_30B", 768, 128}, {"Qwen3-30B", 768, 128}, {"Qwen3_235B", 1536, 128}};
 
+/* GPT-3's layers with experts in every other one, and GPT-2's vocabulary (DeepSpeed-MoE); each replica runs its part of
+ * the batch at once where nothing else is stated. */
+int tws_case_is_gpt_with_experts(const cJSON *row) {
+  return strncmp(tws_case_text(row, "model", "name"), "GPT ", 4) == 0 &&
+         strstr(tws_case_text(row, "model", "name"), "+MoE") != NULL;
+}
+
+static void write_gpt(const cJSON *row, tws_text *text) {
+  tws_text_add(text,
+               "{\"model_type\":\"gpt2\",\"n_layer\":%lld,\"n_embd\":%lld,\"n_head\":%lld,\"n_positions\":%lld,"
+               "\"vocab_size\":50257,\"num_experts\":%lld,\"topk\":%lld}",
+               (long long)tws_case_number(row, "model", "layers"), (long long)tws_case_number(row, "model", "hidden"),
+               (long long)tws_case_number(row, "model", "heads"), (long long)tws_case_number(row, "model", "seq_len"),
+               (long long)tws_case_number(row, "model", "num_experts"),
+               (long long)tws_case_number(row, "model", "moe_topk"));
+}
+
 static int find(const cJSON *row) {
   int at = (int)(sizeof models / sizeof *models) - 1;
   while (at >= 0 && !strstr(tws_case_text(row, "model", "name"), models[at].name)) at--;
@@ -21,11 +38,15 @@ int tws_case_has_experts(const cJSON *row) {
 }
 
 int tws_case_knows_experts(const cJSON *row) {
-  return find(row) >= 0;
+  return find(row) >= 0 || tws_case_is_gpt_with_experts(row);
 }
 
 void tws_case_write_experts(const cJSON *row, tws_text *text) {
   const int at = find(row);
+  if (tws_case_is_gpt_with_experts(row)) {
+    write_gpt(row, text);
+    return;
+  }
   tws_text_add(text,
                "{\"model_type\":\"mixtral\",\"num_hidden_layers\":%lld,\"hidden_size\":%lld,"
                "\"num_attention_heads\":%lld,\"num_key_value_heads\":%lld,\"head_dim\":%d,\"intermediate_size\":%d,"

@@ -14,6 +14,7 @@ int tws_case_flag(const cJSON *row, const char *section, const char *key);
 /* case_experts.c: whether a row is of a model of experts, and of one whose sizes are known; its config.json. */
 int tws_case_has_experts(const cJSON *row);
 int tws_case_knows_experts(const cJSON *row);
+int tws_case_is_gpt_with_experts(const cJSON *row);
 void tws_case_write_experts(const cJSON *row, tws_text *text);
 
 #endif

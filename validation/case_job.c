@@ -160,7 +160,8 @@ static tws_code check_model(const cJSON *row, tws_error *err) {
     return lacks(err, "the model's sizes are not stated");
   if (tws_case_has_experts(row) && !tws_case_knows_experts(row))
     return lacks(err, "the sizes of the model's experts are not stated");
-  if (!(tws_case_number(row, "model", "vocab") > 0)) return lacks(err, "the vocabulary is not stated");
+  if (!(tws_case_number(row, "model", "vocab") > 0) && !tws_case_is_gpt_with_experts(row))
+    return lacks(err, "the vocabulary is not stated");
   if (!(tws_case_number(row, "model", "seq_len") > 0)) return lacks(err, "the sequence length is not stated");
   return TWS_OK;
 }
@@ -221,6 +222,7 @@ static tws_code read_batch(const cJSON *row, division *d, tws_error *err) {
   const double global = tws_case_number(row, "parallel", "global_batch");
   d->micro = (long long)tws_case_number(row, "parallel", "micro_batch");
   d->accumulation = (long long)tws_case_number(row, "parallel", "grad_accum");
+  if (d->micro < 1 && tws_case_is_gpt_with_experts(row)) d->micro = (long long)(global / d->data);
   if (d->micro < 1) return lacks(err, "the micro batch is not stated");
   if (!(global > 0) && d->accumulation < 1) d->accumulation = 1;
   if (global > 0) {

@@ -2,14 +2,9 @@
  * LayerNorm and biases, GELU, output projection tied to the token embedding. */
 #include <math.h>
 #include <string.h>
-#include "models/network/build.h"
+#include "models/network/gpt2.h"
 
-typedef struct gpt2 {
-  double epsilon, range;
-  int64_t layers, inner;
-} gpt2;
-
-static tws_code read_sizes(tws_network_builder *b, gpt2 *g, tws_error *err) {
+static tws_code read_sizes(tws_network_builder *b, tws_gpt2 *g, tws_error *err) {
   tws_network *net = b->net;
   TWS_TRY(tws_build_size(b, "n_layer", "num_hidden_layers", 1, TWS_MAX_LAYERS, 0, &net->layers, err));
   TWS_TRY(tws_build_size(b, "n_embd", "hidden_size", 1, TWS_MAX_WIDTH, 0, &net->hidden, err));
@@ -25,11 +20,10 @@ static tws_code read_sizes(tws_network_builder *b, gpt2 *g, tws_error *err) {
   net->kv_heads = net->heads;
   net->head_size = net->hidden / net->heads;
   net->intermediate = g->inner;
-  g->layers = net->layers;
   return TWS_OK;
 }
 
-static tws_code read_rest(tws_network_builder *b, gpt2 *g, tws_error *err) {
+static tws_code read_rest(tws_network_builder *b, tws_gpt2 *g, tws_error *err) {
   static const char *const dropouts[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop", NULL};
   static const char *const known[] = {"n_layer",
                                       "num_hidden_layers",
@@ -54,6 +48,14 @@ static tws_code read_rest(tws_network_builder *b, gpt2 *g, tws_error *err) {
                                       "reorder_and_upcast_attn",
                                       "add_cross_attention",
                                       "is_encoder_decoder",
+                                      "num_experts",
+                                      "expert_interval",
+                                      "topk",
+                                      "mlp_type",
+                                      "noisy_gate_policy",
+                                      "moe_loss_coeff",
+                                      "moe_train_capacity_factor",
+                                      "moe_min_capacity",
                                       NULL};
   const cJSON *root = b->json->root;
   TWS_TRY(tws_json_number(b->json, root, "layer_norm_epsilon", 0, 1e-20, 1, 1e-5, &g->epsilon, err));
@@ -80,34 +82,40 @@ static tws_code read_rest(tws_network_builder *b, gpt2 *g, tws_error *err) {
   return TWS_OK;
 }
 
-static uint32_t add_layer(tws_network_builder *b, const gpt2 *g, int layer, uint32_t x) {
-  const int64_t hidden = b->net->hidden;
-  float std = (float)g->range, residual_std = (float)(g->range / sqrt(2.0 * (double)g->layers));
 #define NAME(suffix) tws_build_name(b, "transformer.h.%d." suffix, layer)
+uint32_t tws_gpt2_add_inner(tws_network_builder *b, const tws_gpt2 *g, int layer, uint32_t x) {
+  const int64_t hidden = b->net->hidden;
+  uint32_t y = tws_build_linear(b, layer, NAME("mlp.c_fc"), x, hidden, g->inner, (float)g->range, 1, NULL, TWS_NONE);
+  y = tws_build_pointwise(b, layer, NAME("mlp.act"), TWS_MODULE_GELU, y, g->inner);
+  return tws_build_linear(b, layer, NAME("mlp.c_proj"), y, g->inner, hidden, g->residual_std, 1, NULL, TWS_NONE);
+}
+
+static uint32_t add_layer(tws_network_builder *b, const tws_gpt2 *g, int layer, uint32_t x) {
+  const int64_t hidden = b->net->hidden;
   uint32_t y = tws_build_norm(b, layer, NAME("ln_1"), x, 0, g->epsilon);
-  y = tws_build_linear(b, layer, NAME("attn.c_attn"), y, hidden, 3 * hidden, std, 1, NULL, TWS_NONE);
+  y = tws_build_linear(b, layer, NAME("attn.c_attn"), y, hidden, 3 * hidden, (float)g->range, 1, NULL, TWS_NONE);
   y = tws_build_attention(b, layer, NAME("attn"), y);
-  y = tws_build_linear(b, layer, NAME("attn.c_proj"), y, hidden, hidden, residual_std, 1, NULL, TWS_NONE);
+  y = tws_build_linear(b, layer, NAME("attn.c_proj"), y, hidden, hidden, g->residual_std, 1, NULL, TWS_NONE);
   x = tws_build_add(b, layer, NAME("add_1"), x, y);
   y = tws_build_norm(b, layer, NAME("ln_2"), x, 0, g->epsilon);
-  y = tws_build_linear(b, layer, NAME("mlp.c_fc"), y, hidden, g->inner, std, 1, NULL, TWS_NONE);
-  y = tws_build_pointwise(b, layer, NAME("mlp.act"), TWS_MODULE_GELU, y, g->inner);
-  y = tws_build_linear(b, layer, NAME("mlp.c_proj"), y, g->inner, hidden, residual_std, 1, NULL, TWS_NONE);
+  y = g->experts && g->experts[layer] > 0 ? tws_gpt2_add_experts(b, g, layer, y) : tws_gpt2_add_inner(b, g, layer, y);
   return tws_build_add(b, layer, NAME("add_2"), x, y);
-#undef NAME
 }
+#undef NAME
 
 tws_code tws_build_gpt2(tws_network_builder *b, tws_error *err) {
   tws_network *net = b->net;
-  gpt2 g = {0};
+  tws_gpt2 g = {0};
   TWS_TRY(read_sizes(b, &g, err));
   TWS_TRY(read_rest(b, &g, err));
-  TWS_TRY(tws_build_reserve(b, 10 * net->layers + 4, err));
+  TWS_TRY(tws_gpt2_read_experts(b, &g, err));
+  g.residual_std = (float)(g.range / sqrt(2.0 * (double)net->layers));
+  TWS_TRY(tws_build_reserve(b, (g.experts ? 22 : 10) * net->layers + 4, err));
   uint32_t x = tws_build_embedding(b, "transformer.embedding", "transformer.wte.weight", "transformer.wpe.weight",
                                    (float)g.range);
   net->layer_first = net->module_count;
-  net->layer_stride = 10;
   for (int layer = 0; layer < net->layers; layer++) x = add_layer(b, &g, layer, x);
+  net->layer_stride = (net->module_count - net->layer_first) / (uint32_t)net->layers;
   x = tws_build_norm(b, -2, "transformer.ln_f", x, 0, g.epsilon);
   uint32_t tied = net->tied ? net->modules[0].param[0] : TWS_NONE;
   x = tws_build_linear(b, -2, "lm_head", x, net->hidden, net->padded_vocabulary, (float)g.range, 0, NULL, tied);

@@ -14,7 +14,9 @@ static const struct {
 static const struct {
   const char *joined, *parts[3], *mixtral[3];
 } expert_names[] = {{".experts.gate_up_proj", {"gate_proj", "up_proj", NULL}, {"w1", "w3", NULL}},
-                    {".experts.down_proj", {"down_proj", NULL, NULL}, {"w2", NULL, NULL}}};
+                    {".experts.down_proj", {"down_proj", NULL, NULL}, {"w2", NULL, NULL}},
+                    {".experts.c_fc", {"c_fc", NULL, NULL}, {NULL}},
+                    {".experts.c_proj", {"c_proj", NULL, NULL}, {NULL}}};
 
 static const char *expert_part_name(tws_arena *arena, const char *architecture, const char *name, int expert,
                                     int part) {
@@ -66,6 +68,10 @@ static tws_code add_experts(const tws_hf_request *r, uint32_t p, tws_arena *aren
       part.name = expert_part_name(arena, r->architecture, param->name, e, i);
       part.rows = param->fused[i] > 0 ? param->fused[i] : rows;
       if (!part.name) return name_unknown(param, err);
+      if (param->rows == param->experts) { /* a vector of each expert */
+        part.rows = param->columns;
+        part.columns = part.dims = 1;
+      }
       to[(*count)++] = part;
       part.first_row += part.rows;
     }
