@@ -14,8 +14,10 @@ tws_code tws_simulated_kinds(const tws_job *job, const tws_sim_api *sim, tws_fid
   for (int p = 0; code == TWS_OK && p < simulation.plan_count; p++) {
     const tws_path_result *path = &simulation.paths[p];
     for (int i = 0; i < TWS_KERNEL_COUNT; i++) kinds[i] += path->kernel_s[i] / simulation.plan_count;
-    for (int i = 0; i < TWS_COLLECTIVE_COUNT; i++)
-      kinds[TWS_KERNEL_COUNT + i] += path->collective_s[i] / simulation.plan_count;
+    for (int i = 0; i < TWS_COLLECTIVE_COUNT; i++) {
+      double *kept = &kinds[TWS_KERNEL_COUNT + i];
+      *kept = p == 0 ? path->collective_s[i] : fmin(*kept, path->collective_s[i]);
+    }
   }
   *step_s = code == TWS_OK ? simulation.result.step_s : 0;
   tws_simulation_free(&simulation);
@@ -27,22 +29,15 @@ static double within(double factor) {
 }
 
 int tws_correction_of(const tws_kind_sums *sums, tws_profile_correction *out) {
-  double whole = 0, rest[2] = {0, 0};
-  int own = 0;
+  double whole = 0;
+  int corrected = 0;
   *out = (tws_profile_correction){0};
   for (int i = 0; i < TWS_EXPERIMENT_KINDS; i++) whole += sums->measured[i];
   for (int i = 0; i < TWS_EXPERIMENT_KINDS; i++) {
-    const double simulated = sums->simulated[i], measured = sums->measured[i];
     double *factor = i < TWS_KERNEL_COUNT ? &out->kernel[i] : &out->collective[i - TWS_KERNEL_COUNT];
-    if (simulated > 0 && measured > 1e-3 * whole) {
-      *factor = within(measured / simulated);
-      own++;
-    } else if (i < TWS_KERNEL_COUNT && simulated > 0) {
-      rest[0] += simulated;
-      rest[1] += measured;
-    }
+    if (!(sums->simulated[i] > 0) || !(sums->measured[i] > 1e-3 * whole)) continue;
+    *factor = within(sums->measured[i] / sums->simulated[i]);
+    corrected++;
   }
-  for (int i = 0; i < TWS_KERNEL_COUNT; i++)
-    if (out->kernel[i] == 0 && rest[0] > 0 && rest[1] > 0) out->kernel[i] = within(rest[1] / rest[0]);
-  return own;
+  return corrected;
 }

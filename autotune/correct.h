@@ -5,7 +5,7 @@
 #include "autotune/experiment.h"
 #include "sim/sim.h"
 
-/* Busy seconds of one rank in one step by kind, simulated; in the order of tws_experiment.kind_s. */
+/* Seconds of one step by kind, simulated: what tws_experiment.kind_s measures. */
 tws_code tws_simulated_kinds(const tws_job *job, const tws_sim_api *sim, tws_fidelity fidelity,
                              double kinds[TWS_EXPERIMENT_KINDS], double *step_s, tws_error *err);
 
@@ -13,8 +13,7 @@ tws_code tws_simulated_kinds(const tws_job *job, const tws_sim_api *sim, tws_fid
 typedef struct tws_kind_sums {
   double simulated[TWS_EXPERIMENT_KINDS], measured[TWS_EXPERIMENT_KINDS];
 } tws_kind_sums;
-/* measured / simulated of each kind that took a thousandth of the whole, within 1/8 .. 8; all others together have one
- * factor. Returns how many have one of their own. */
+/* measured / simulated of each kind that took a thousandth of the whole, within 1/8 .. 8. Returns how many. */
 int tws_correction_of(const tws_kind_sums *sums, tws_profile_correction *out);
 
 #endif

@@ -271,20 +271,34 @@ static int kind_of(const char *label) {
   return -1;
 }
 
+/* The rank that is last at a collective waits for nobody. */
+static void add_event(const tws_event *event, int kind, double seconds, double *least, tws_experiment *e, int ranks) {
+  if (event->stream == TWS_STREAM_COMPUTE) e->phase_s[event->phase] += seconds / ranks;
+  if (kind >= 0 && kind < TWS_KERNEL_COUNT) e->kind_s[kind] += seconds / ranks;
+  if (kind >= TWS_KERNEL_COUNT && event->rank < ranks)
+    least[(kind - TWS_KERNEL_COUNT) * ranks + event->rank] += seconds;
+}
+
 static tws_code read_trace(const char *path, const tws_job *job, tws_experiment *e, tws_error *err) {
   const tws_plan_request request = tws_job_request(job, 0);
+  const int ranks = job->ranks;
   tws_measured_step step = {0};
   memset(e->phase_s, 0, sizeof e->phase_s);
   memset(e->kind_s, 0, sizeof e->kind_s);
-  const tws_code code = tws_measured_step_read(path, &request, &step, err);
+  double *least = tws_calloc((size_t)ranks * TWS_COLLECTIVE_COUNT, sizeof *least);
+  tws_code code = least ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (code == TWS_OK) code = tws_measured_step_read(path, &request, &step, err);
   for (size_t i = 0; code == TWS_OK && i < step.timeline->event_count; i++) {
     const tws_event *event = &step.timeline->events[i];
-    const double seconds = (event->end_s - event->start_s) / job->ranks;
-    const int kind = kind_of(step.timeline->names[event->name]);
-    if (event->stream == TWS_STREAM_COMPUTE) e->phase_s[event->phase] += seconds;
-    if (kind >= 0) e->kind_s[kind] += seconds;
+    add_event(event, kind_of(step.timeline->names[event->name]), event->end_s - event->start_s, least, e, ranks);
   }
+  for (int c = 0; code == TWS_OK && c < TWS_COLLECTIVE_COUNT; c++)
+    for (int r = 0; r < ranks; r++) {
+      double *kept = &e->kind_s[TWS_KERNEL_COUNT + c];
+      *kept = r == 0 ? least[c * ranks] : fmin(*kept, least[c * ranks + r]);
+    }
   tws_measured_step_free(&step);
+  tws_free(least);
   return code;
 }
 

@@ -29,7 +29,8 @@ typedef struct tws_experiment {
   size_t count, capacity;
   double rank_bytes, peak_rss_bytes;   /* arenas of the fullest rank; resident memory of all ranks */
   double phase_s[TWS_PHASE_COUNT];     /* of the traced step: busy seconds of one rank, mean over the ranks */
-  double kind_s[TWS_EXPERIMENT_KINDS]; /* likewise, by kernel, then by collective */
+  double kind_s[TWS_EXPERIMENT_KINDS]; /* by kernel, mean over the ranks; then by collective, of the rank that waits
+                                        * for others least */
 } tws_experiment;
 void tws_experiment_free(tws_experiment *experiment);
 /* Median and interquartile range of the steps; 0 without any. */

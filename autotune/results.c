@@ -84,6 +84,38 @@ static void add_trials(const tws_tune_trials *trials, cJSON *json) {
       add_number(factors, tws_collective_name((tws_collective)i), trials->correction.collective[i]);
 }
 
+static cJSON *point_json(const tws_tune_point *point) {
+  cJSON *json = tws_tune_variant_json(&point->variant);
+  cJSON_AddBoolToObject(json, "fits", point->fits);
+  if (*point->reason) cJSON_AddStringToObject(json, "reason", point->reason);
+  if (!(point->step_s > 0)) return json;
+  add_number(json, "predicted_step_s", point->step_s);
+  add_number(json, "samples_per_s", point->throughput);
+  add_number(json, "rank_bytes", point->bytes);
+  if (point->cost > 0) add_number(json, "cost_per_million_tokens", point->cost);
+  return json;
+}
+
+static void add_analysis(const tws_tune_report *report, cJSON *json) {
+  const tws_tune_analysis *a = report->analysis;
+  cJSON *pareto = cJSON_AddArrayToObject(json, "pareto"), *knobs = cJSON_AddArrayToObject(json, "sensitivity");
+  for (int i = 0; i < a->pareto_count; i++)
+    cJSON_AddItemToArray(pareto, cJSON_CreateString(report->result->candidates[a->pareto[i]].name));
+  for (int i = 0; i < a->knob_count; i++) {
+    cJSON *one = point_json(&a->knobs[i].point);
+    cJSON_AddStringToObject(one, "knob", a->knobs[i].name);
+    cJSON_AddStringToObject(one, "winner", a->knobs[i].winner);
+    cJSON_AddStringToObject(one, "value", a->knobs[i].value);
+    if (a->knobs[i].point.step_s > 0)
+      add_number(one, "change", a->knobs[i].point.throughput / a->winner.throughput - 1);
+    cJSON_AddItemToArray(knobs, one);
+  }
+  if (!a->has_own) return;
+  cJSON *own = point_json(&a->own);
+  if (a->own.step_s > 0) add_number(own, "gain", a->winner.throughput / a->own.throughput);
+  cJSON_AddItemToObject(json, "own_configuration", own);
+}
+
 const tws_variant *tws_tune_best(const tws_tune_report *report, const char **name) {
   const tws_tune_trials *trials = report->trials;
   const char *unwanted;
@@ -143,6 +175,7 @@ tws_code tws_tune_json(const tws_tune_report *report, tws_text *out, tws_error *
   for (int i = 0; i < result->fits; i++)
     cJSON_AddItemToArray(candidates, candidate_json(&result->candidates[i], request));
   if (report->trials) add_trials(report->trials, json);
+  if (report->analysis) add_analysis(report, json);
   if (result->fits > 0) {
     cJSON_AddItemToObject(json, "best", candidate_json(best_candidate(report), request));
   } else if (result->smallest >= 0) {

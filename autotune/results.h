@@ -2,12 +2,14 @@
 #ifndef TWS_AUTOTUNE_RESULTS_H
 #define TWS_AUTOTUNE_RESULTS_H
 
+#include "autotune/analysis.h"
 #include "autotune/measure.h"
 
 typedef struct tws_tune_report {
   const tws_tune_request *request;
   const tws_tune_result *result;
-  const tws_tune_trials *trials; /* NULL: nothing was run */
+  const tws_tune_trials *trials;     /* NULL: nothing was run */
+  const tws_tune_analysis *analysis; /* NULL: not wanted, or nothing fits */
 } tws_tune_report;
 
 /* The best: the fastest that was measured, or the first of the result where nothing was. NULL: nothing fits. */
@@ -17,5 +19,8 @@ tws_code tws_tune_json(const tws_tune_report *report, tws_text *out, tws_error *
 
 /* Every simulated candidate as an experiment; summary.txt, ds_config_optimal.json, cmd_optimal.txt, results.json. */
 tws_code tws_tune_write(const tws_tune_report *report, const tws_tune_folders *folders, tws_error *err);
+
+/* report.html, which needs no other file, and report.md with its figures beside it: with an analysis only. */
+tws_code tws_tune_write_documents(const tws_tune_report *report, const tws_tune_folders *folders, tws_error *err);
 
 #endif

@@ -198,6 +198,14 @@ static tws_code explain_no_winner(const tws_tune_result *result, tws_error *err)
                   tws_format_bytes(c->needed_bytes - c->available_bytes, missing, sizeof missing));
 }
 
+static void print_gain(const tws_tune_analysis *a) {
+  if (!a || !a->has_own || !(a->own.step_s > 0)) return;
+  if (a->own.fits)
+    tws_out("%.3g times as fast as your configuration, predicted alike\n", a->winner.throughput / a->own.throughput);
+  else
+    tws_out("your configuration does not fit\n");
+}
+
 static tws_code print_result(const tws_cli *cli, const session *s, const tws_tune_report *report, tws_error *err) {
   const tws_tune_result *result = report->result;
   tws_text text = {0};
@@ -217,7 +225,8 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
   if (result->fits == 0) return TWS_OK;
   char label[TWS_VARIANT_NAME];
   tws_variant_label(tws_tune_best(report, NULL), label, sizeof label);
-  tws_out_wrapped(2, "best: %s -> %s/ds_config_optimal.json", label, s->o->results);
+  tws_out_wrapped(2, "best: %s -> %s/ds_config_optimal.json, report.html", label, s->o->results);
+  print_gain(report->analysis);
   return TWS_OK;
 }
 
@@ -265,6 +274,39 @@ static tws_code measure(const tws_cli *cli, const session *s, const tws_tune_fol
   return tws_tune_measure(&s->request, &how, result, trials, err);
 }
 
+/* The user's configuration, where it says a whole job. */
+static int own_variant(const options *o, tws_variant *own) {
+  tws_job *job;
+  if (!o->job.config || tws_job_load(&o->job, &job, NULL) != TWS_OK) return 0;
+  *own = tws_variant_given(job->config);
+  own->stage = job->config->zero.stage;
+  own->recompute = job->config->recompute;
+  own->ranks = job->ranks;
+  own->threads = job->backend == TWS_BACKEND_HOST ? job->threads : 0;
+  own->micro = job->config->micro_batch_size;
+  own->accumulation = job->config->accumulation_steps;
+  tws_job_destroy(job);
+  return 1;
+}
+
+/* What is written and printed of a search. */
+static tws_code tell(const tws_cli *cli, const session *s, const tws_tune_result *result, const tws_tune_trials *trials,
+                     const tws_tune_folders *folders, tws_error *err) {
+  tws_tune_report report = {.request = &s->request, .result = result, .trials = trials};
+  tws_tune_analysis *analysis = NULL;
+  tws_variant own;
+  const tws_variant *best = tws_tune_best(&report, NULL);
+  const int has_own = own_variant(s->o, &own);
+  tws_code code = TWS_OK;
+  if (best) code = tws_tune_analyse(&s->request, result, best, has_own ? &own : NULL, &analysis, err);
+  report.analysis = analysis;
+  if (code == TWS_OK) code = tws_tune_write(&report, folders, err);
+  if (code == TWS_OK) code = tws_tune_write_documents(&report, folders, err);
+  if (code == TWS_OK) code = print_result(cli, s, &report, err);
+  tws_tune_analysis_destroy(analysis);
+  return code;
+}
+
 static tws_code tune_job(tws_cli *cli, session *s, tws_error *err) {
   char below[4096];
   const tws_tune_folders folders = folders_of(s->o, below, sizeof below);
@@ -277,9 +319,7 @@ static tws_code tune_job(tws_cli *cli, session *s, tws_error *err) {
   const int measured = s->o->validate > 0 && result->fits > 0;
   tws_code code = tws_tune_folders_open(&folders, err);
   if (code == TWS_OK && measured) code = measure(cli, s, &folders, &result, &trials, err);
-  const tws_tune_report report = {.request = &s->request, .result = result, .trials = measured ? &trials : NULL};
-  if (code == TWS_OK) code = tws_tune_write(&report, &folders, err);
-  if (code == TWS_OK) code = print_result(cli, s, &report, err);
+  if (code == TWS_OK) code = tell(cli, s, result, measured ? &trials : NULL, &folders, err);
   if (code == TWS_OK && result->fits == 0) code = explain_no_winner(result, err);
   if (code == TWS_OK && measured && trials.best < 0)
     code = tws_fail(err, TWS_NO, "the reasons are in summary.txt, what the runs said is in stderr.log of each",

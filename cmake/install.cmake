@@ -15,7 +15,7 @@ set(TWS_PUBLIC_HEADERS
     estimators/flops_profile.h estimators/module_tree.h sim/sim.h real/real.h real/sample.h
     job/fit.h job/job.h job/modules.h job/simulate.h job/software_memory.h job/spec.h job/variant.h launch/hostfile.h launch/launch.h
     calibration/calibration.h validation/cases.h validation/results.h validation/sweep.h validation/trial.h validation/validation.h
-    autotune/autotune.h autotune/experiment.h autotune/folders.h autotune/measure.h autotune/next_trial.h autotune/remedy.h autotune/results.h)
+    autotune/analysis.h autotune/autotune.h autotune/experiment.h autotune/folders.h autotune/measure.h autotune/next_trial.h autotune/remedy.h autotune/results.h)
 foreach(header ${TWS_PUBLIC_HEADERS})
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/twinspeed/${folder})

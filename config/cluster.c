@@ -239,6 +239,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
                                       "disk",
                                       "host_bandwidth",
                                       "devices_per_host_link",
+                                      "price_per_device_hour",
                                       NULL};
   static const char *const disk_keys[] = {"read", "write", NULL};
   const cJSON *root = json->root, *disk;
@@ -275,6 +276,8 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   TWS_TRY(read_link(json, root, "inter", &c.inter, err));
   TWS_TRY(read_link(json, root, "host_link", &c.host_link, err));
   TWS_TRY(read_count_key(json, root, "devices_per_host_link", 1, MAX_DEVICES, &c.devices_per_host_link, err));
+  TWS_TRY(tws_json_number(json, root, "price_per_device_hour", 0, 0, 1e9, c.price_per_device_hour,
+                          &c.price_per_device_hour, err));
   TWS_TRY(read_section(json, root, "disk", disk_keys, &disk, err));
   if (disk) {
     TWS_TRY(read_quantity(json, disk, "read", &c.disk_read, err));

@@ -1,0 +1,221 @@
+#include "autotune/document.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- text ---- */
+
+/* As HTML, XML and SVG want it; control characters have no place in either. */
+static void add_escaped(tws_text *out, const char *text) {
+  for (; *text; text++) {
+    const unsigned char c = (unsigned char)*text;
+    if (c == '&')
+      tws_text_add(out, "&amp;");
+    else if (c == '<')
+      tws_text_add(out, "&lt;");
+    else if (c == '>')
+      tws_text_add(out, "&gt;");
+    else if (c == '"')
+      tws_text_add(out, "&quot;");
+    else
+      tws_text_add(out, "%c", c < 32 ? ' ' : c);
+  }
+}
+
+static void add_markdown(tws_text *out, const char *text) {
+  for (; *text; text++) {
+    if (strchr("|*_<>`\\", *text)) tws_text_add(out, "\\");
+    tws_text_add(out, "%c", (unsigned char)*text < 32 ? ' ' : *text);
+  }
+}
+
+static void add_plain(tws_document *d, const char *text) {
+  if (d->dress == TWS_DRESS_HTML)
+    add_escaped(&d->text, text);
+  else
+    add_markdown(&d->text, text);
+}
+
+void tws_document_begin(tws_document *d, tws_dress dress, const char *title) {
+  *d = (tws_document){.dress = dress};
+  if (dress == TWS_DRESS_MARKDOWN) {
+    tws_text_add(&d->text, "# ");
+    add_plain(d, title);
+    tws_text_add(&d->text, "\n");
+    return;
+  }
+  tws_text_add(&d->text,
+               "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n"
+               "<meta charset=\"utf-8\"/>\n<title>");
+  add_plain(d, title);
+  tws_text_add(&d->text,
+               "</title>\n<style>\n"
+               "body { font: 15px/1.45 sans-serif; color: #222; max-width: 64em; margin: 2em auto; padding: 0 1em }\n"
+               "table { border-collapse: collapse; margin: 1em 0; font-size: 90%% }\n"
+               "th, td { border-bottom: 1px solid #ddd; padding: 0.25em 0.7em; text-align: left }\n"
+               "th { border-bottom: 2px solid #888 }\n"
+               "figure { margin: 1em 0 } figcaption { color: #555; font-size: 90%% }\n"
+               "svg { max-width: 100%%; height: auto }\n"
+               "</style>\n</head>\n<body>\n<h1>");
+  add_plain(d, title);
+  tws_text_add(&d->text, "</h1>\n");
+}
+
+void tws_document_end(tws_document *d) {
+  if (d->dress == TWS_DRESS_HTML) tws_text_add(&d->text, "</body>\n</html>\n");
+}
+
+static void wrapped(tws_document *d, const char *before, const char *text, const char *after) {
+  if (d->dress == TWS_DRESS_HTML) tws_text_add(&d->text, "<%s>", before);
+  if (d->dress == TWS_DRESS_MARKDOWN) tws_text_add(&d->text, "%s", after);
+  add_plain(d, text);
+  if (d->dress == TWS_DRESS_HTML) tws_text_add(&d->text, "</%s>", before);
+  tws_text_add(&d->text, "\n");
+}
+
+void tws_document_heading(tws_document *d, const char *text) {
+  wrapped(d, "h2", text, "\n## ");
+}
+
+void tws_document_paragraph(tws_document *d, const char *format, ...) {
+  char text[2048];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(text, sizeof text, format, list);
+  va_end(list);
+  wrapped(d, "p", text, "\n");
+}
+
+static void add_cells(tws_document *d, const char *const *cells, const char *tag) {
+  if (d->dress == TWS_DRESS_HTML) tws_text_add(&d->text, "<tr>");
+  for (int i = 0; i < d->columns; i++) {
+    if (d->dress == TWS_DRESS_HTML) tws_text_add(&d->text, "<%s>", tag);
+    if (d->dress == TWS_DRESS_MARKDOWN) tws_text_add(&d->text, "| ");
+    add_plain(d, cells[i] ? cells[i] : "");
+    if (d->dress == TWS_DRESS_HTML) tws_text_add(&d->text, "</%s>", tag);
+    if (d->dress == TWS_DRESS_MARKDOWN) tws_text_add(&d->text, " ");
+  }
+  tws_text_add(&d->text, d->dress == TWS_DRESS_HTML ? "</tr>\n" : "|\n");
+}
+
+void tws_document_table(tws_document *d, const char *const *heads, int columns) {
+  d->columns = columns;
+  tws_text_add(&d->text, d->dress == TWS_DRESS_HTML ? "<table>\n" : "\n");
+  add_cells(d, heads, "th");
+  if (d->dress == TWS_DRESS_HTML) return;
+  for (int i = 0; i < columns; i++) tws_text_add(&d->text, "|---");
+  tws_text_add(&d->text, "|\n");
+}
+
+void tws_document_row(tws_document *d, const char *const *cells) {
+  add_cells(d, cells, "td");
+}
+
+void tws_document_table_end(tws_document *d) {
+  if (d->dress == TWS_DRESS_HTML) tws_text_add(&d->text, "</table>\n");
+}
+
+void tws_document_figure(tws_document *d, const char *svg, const char *file, const char *caption) {
+  if (d->dress == TWS_DRESS_HTML) {
+    tws_text_add(&d->text, "<figure>\n%s<figcaption>", svg);
+    add_plain(d, caption);
+    tws_text_add(&d->text, "</figcaption>\n</figure>\n");
+    return;
+  }
+  tws_text_add(&d->text, "\n![");
+  add_plain(d, caption);
+  tws_text_add(&d->text, "](%s)\n", file);
+}
+
+/* ---- figures ---- */
+
+enum { WIDTH = 760, HEIGHT = 420, LEFT = 90, RIGHT = 30, TOP = 20, BOTTOM = 56, BAR = 22, NAMES = 300 };
+#define BLUE "#2b6cb0"
+#define GREY "#b8c4d0"
+
+static void begin_svg(tws_text *svg, int height) {
+  tws_text_add(svg,
+               "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
+               "font-family=\"sans-serif\" font-size=\"12\">\n",
+               WIDTH, height, WIDTH, height);
+}
+
+static void add_label(tws_text *svg, double x, double y, const char *anchor, const char *text) {
+  tws_text_add(svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y, anchor);
+  add_escaped(svg, text);
+  tws_text_add(svg, "</text>\n");
+}
+
+/* 1, 2 or 5 times a power of ten: at most ten steps up to `end`. */
+static double tick_of(double end) {
+  double tick = pow(10, floor(log10(end / 10)));
+  while (end / tick > 10) tick *= end / tick > 25 ? 5 : 2;
+  return tick;
+}
+
+static void add_axis(tws_text *svg, double end, int vertical, const char *title) {
+  const double tick = tick_of(end);
+  for (int i = 0; i * tick <= end * 1.0001; i++) {
+    const double share = i * tick / end;
+    const double x = vertical ? LEFT : LEFT + share * (WIDTH - LEFT - RIGHT);
+    const double y = vertical ? HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM) : HEIGHT - BOTTOM;
+    char text[24];
+    snprintf(text, sizeof text, "%.6g", i * tick);
+    tws_text_add(svg, "<path d=\"M%.1f %.1f%s\" stroke=\"#ddd\" fill=\"none\"/>\n", x, y,
+                 vertical ? "H730" : "V20"); /* WIDTH - RIGHT, TOP */
+    add_label(svg, vertical ? x - 6 : x, vertical ? y + 4 : y + 16, vertical ? "end" : "middle", text);
+  }
+  if (vertical) tws_text_add(svg, "<g transform=\"translate(16 %d) rotate(-90)\">", (HEIGHT - BOTTOM + TOP) / 2);
+  add_label(svg, vertical ? 0 : (LEFT + WIDTH - RIGHT) / 2.0, vertical ? 0 : HEIGHT - 14, "middle", title);
+  if (vertical) tws_text_add(svg, "</g>\n");
+}
+
+void tws_figure_points(const tws_mark *marks, int count, const char *x_title, const char *y_title, tws_text *svg) {
+  double x_end = 0, y_end = 0;
+  for (int i = 0; i < count; i++) {
+    x_end = fmax(x_end, 1.08 * marks[i].x);
+    y_end = fmax(y_end, 1.08 * marks[i].y);
+  }
+  begin_svg(svg, HEIGHT);
+  if (x_end > 0 && y_end > 0 && isfinite(x_end) && isfinite(y_end)) {
+    const double sx = (WIDTH - LEFT - RIGHT) / x_end, sy = (HEIGHT - TOP - BOTTOM) / y_end;
+    int joined = 0;
+    add_axis(svg, x_end, 0, x_title);
+    add_axis(svg, y_end, 1, y_title);
+    tws_text_add(svg, "<path stroke=\"" BLUE "\" fill=\"none\" d=\"M%d %d", LEFT, HEIGHT - BOTTOM);
+    for (int i = 0; i < count; i++)
+      if (marks[i].strong)
+        tws_text_add(svg, "%s%.1f %.1f", joined++ ? "L" : "M", LEFT + sx * marks[i].x,
+                     HEIGHT - BOTTOM - sy * marks[i].y);
+    tws_text_add(svg, "\"/>\n");
+    for (int i = 0; i < count; i++) {
+      const double x = LEFT + sx * marks[i].x, y = HEIGHT - BOTTOM - sy * marks[i].y;
+      tws_text_add(svg, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%d\" fill=\"%s\"/>\n", x, y, marks[i].strong ? 5 : 3,
+                   marks[i].strong ? BLUE : GREY);
+      if (marks[i].label)
+        add_label(svg, x > WIDTH - 220 ? x - 8 : x + 8, y + 4, x > WIDTH - 220 ? "end" : "start", marks[i].label);
+    }
+  }
+  tws_text_add(svg, "</svg>\n");
+}
+
+void tws_figure_bars(const tws_mark *marks, const char *const *values, int count, const char *title, tws_text *svg) {
+  double low = 0, high = 0;
+  for (int i = 0; i < count; i++) {
+    low = fmin(low, marks[i].y);
+    high = fmax(high, marks[i].y);
+  }
+  const double room = WIDTH - NAMES - 90, scale = high - low > 0 ? room / (high - low) : 0, zero = NAMES - low * scale;
+  begin_svg(svg, (count + 1) * BAR + 12);
+  add_label(svg, NAMES, 14, "start", title);
+  for (int i = 0; i < count; i++) {
+    const double length = fabs(marks[i].y) * scale, y = (i + 1) * BAR;
+    tws_text_add(svg, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n",
+                 marks[i].y < 0 ? zero - length : zero, y, fmax(length, 1), BAR - 6, marks[i].strong ? BLUE : GREY);
+    add_label(svg, NAMES - 8, y + BAR - 10, "end", marks[i].label ? marks[i].label : "");
+    add_label(svg, fmax(zero, NAMES) + (marks[i].y > 0 ? length : 0) + 6, y + BAR - 10, "start", values[i]);
+  }
+  tws_text_add(svg, "</svg>\n");
+}

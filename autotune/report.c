@@ -1,0 +1,297 @@
+/* What a search found, told in full: the same document as HTML and as Markdown. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "autotune/document.h"
+#include "autotune/results.h"
+#include "base/units.h"
+
+enum { ROWS = 20, CELL = 64 };
+
+typedef struct figures {
+  tws_text pareto, knobs, trials;
+} figures;
+
+static const char *label_of(const tws_variant *variant, char *label) {
+  tws_variant_label(variant, label, TWS_VARIANT_NAME);
+  return label;
+}
+
+static const char *number_text(char *text, const char *format, double value) __attribute__((format(printf, 2, 0)));
+static const char *number_text(char *text, const char *format, double value) {
+  snprintf(text, CELL, format, value);
+  return text;
+}
+
+static double tokens(const tws_tune_report *r, double samples_per_s) {
+  return samples_per_s * (double)tws_job_sequence(r->request->job);
+}
+
+static int has_price(const tws_tune_report *r) {
+  return r->request->job->cluster.price_per_device_hour > 0;
+}
+
+/* ---- figures ---- */
+
+static tws_code draw_pareto(const tws_tune_report *r, tws_text *svg, tws_error *err) {
+  const tws_tune_result *result = r->result;
+  const tws_tune_analysis *a = r->analysis;
+  tws_mark *marks = tws_calloc((size_t)result->fits + 1, sizeof *marks);
+  if (!marks) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  int count = 0;
+  for (int i = 0; i < result->fits; i++) {
+    int front = 0;
+    for (int p = 0; p < a->pareto_count; p++) front |= a->pareto[p] == i;
+    const tws_tune_candidate *c = &result->candidates[i];
+    if (!front) marks[count++] = (tws_mark){c->needed_bytes / 0x1p30, tokens(r, tws_tune_throughput(c)), 0, NULL};
+  }
+  for (int p = 0; p < a->pareto_count; p++) {
+    const tws_tune_candidate *c = &result->candidates[a->pareto[p]];
+    marks[count++] = (tws_mark){c->needed_bytes / 0x1p30, tokens(r, tws_tune_throughput(c)), 1, NULL};
+  }
+  tws_figure_points(marks, count, "memory of a rank, GiB", "tokens/s", svg);
+  tws_free(marks);
+  return TWS_OK;
+}
+
+static void draw_knobs(const tws_tune_analysis *a, tws_text *svg) {
+  tws_mark marks[TWS_TUNE_KNOBS];
+  char labels[TWS_TUNE_KNOBS][128], texts[TWS_TUNE_KNOBS][CELL];
+  const char *values[TWS_TUNE_KNOBS];
+  int count = 0;
+  for (int i = 0; i < a->knob_count; i++) {
+    const tws_tune_knob *k = &a->knobs[i];
+    if (!(k->point.step_s > 0)) continue;
+    const double change = 100 * (k->point.throughput / a->winner.throughput - 1);
+    snprintf(labels[count], sizeof labels[count], "%s: %s -> %s", k->name, k->winner, k->value);
+    snprintf(texts[count], sizeof texts[count], "%+.1f %%%s", change, k->point.fits ? "" : ", does not fit");
+    values[count] = texts[count];
+    marks[count] = (tws_mark){0, change, k->point.fits, labels[count]};
+    count++;
+  }
+  tws_figure_bars(marks, values, count, "change of the throughput, longest path", svg);
+}
+
+static tws_code draw_trials(const tws_tune_report *r, tws_text *svg, tws_error *err) {
+  const tws_tune_trials *trials = r->trials;
+  tws_mark *marks = tws_calloc((size_t)trials->count * 2 + 1, sizeof *marks);
+  if (!marks) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  int count = 0;
+  double end = 0;
+  for (int i = 0; i < trials->count; i++) {
+    const tws_tune_trial *t = &trials->all[i];
+    const double predicted = t->corrected_s > 0 ? t->corrected_s : t->predicted_s;
+    if (!(t->step_s > 0 && predicted > 0)) continue;
+    marks[count++] = (tws_mark){1e3 * predicted, 1e3 * t->step_s, 0, NULL};
+    end = fmax(end, 1e3 * fmax(predicted, t->step_s));
+  }
+  marks[count++] = (tws_mark){0, 0, 1, NULL};
+  marks[count++] = (tws_mark){end, end, 1, NULL}; /* where both agree */
+  tws_figure_points(marks, count, "predicted step, ms", "measured step, ms", svg);
+  tws_free(marks);
+  return TWS_OK;
+}
+
+/* ---- sections ---- */
+
+static void tell_winner(const tws_tune_report *r, tws_document *d) {
+  const tws_tune_analysis *a = r->analysis;
+  const tws_job *job = r->request->job;
+  char label[TWS_VARIANT_NAME], step[32], bytes[32];
+  const tws_tune_trial *trial = r->trials && r->trials->best >= 0 ? &r->trials->all[r->trials->best] : NULL;
+  label_of(&a->winner.variant, label);
+  tws_format_bytes(a->winner.bytes, bytes, sizeof bytes);
+  tws_format_seconds(trial ? trial->step_s : a->winner.step_s, step, sizeof step);
+  tws_document_paragraph(d, "The best: %s on %d rank%s: %s a step, %s, %.0f tokens/s; a rank needs %s.", label,
+                         a->winner.variant.ranks, a->winner.variant.ranks > 1 ? "s" : "", step,
+                         trial ? "measured" : "predicted",
+                         tokens(r, trial ? tws_tune_trial_throughput(trial) : a->winner.throughput), bytes);
+  if (has_price(r)) tws_document_paragraph(d, "It costs %.4g for a million tokens.", a->winner.cost);
+  tws_document_paragraph(d, "%d configurations: %d fit, %d rejected, %d simulated%s. Costs: %s (%s).", r->result->count,
+                         r->result->fits, r->result->count - r->result->fits, r->result->simulated,
+                         r->trials ? ", some trained" : "", tws_profile_name(job->profile),
+                         tws_profile_provenance(job->profile));
+}
+
+static void tell_own(const tws_tune_report *r, tws_document *d) {
+  const tws_tune_analysis *a = r->analysis;
+  char line[2][CELL];
+  if (!a->has_own) return;
+  tws_document_heading(d, "Beside your configuration");
+  if (!(a->own.step_s > 0) || !a->own.fits) {
+    tws_document_paragraph(d, "Your configuration %s.", a->own.step_s > 0 ? "does not fit" : a->own.reason);
+  } else {
+    number_text(line[0], "%.4g", tokens(r, a->own.throughput));
+    number_text(line[1], "%.4g", tokens(r, a->winner.throughput));
+    tws_document_paragraph(d, "Predicted alike: yours %s tokens/s, the best %s: %.3g times as fast.", line[0], line[1],
+                           a->winner.throughput / a->own.throughput);
+  }
+  tws_text difference = {0};
+  tws_variant_difference(&a->own.variant, &a->winner.variant, &difference);
+  if (!difference.length) tws_document_paragraph(d, "The two are the same.");
+  static const char *const heads[] = {"key", "yours", "best"};
+  if (difference.length) tws_document_table(d, heads, 3);
+  char *rest = NULL;
+  for (char *at = difference.length ? strtok_r(difference.data, "\n", &rest) : NULL; at;
+       at = strtok_r(NULL, "\n", &rest)) {
+    char *colon = strstr(at, ": "), *arrow = colon ? strstr(colon, " -> ") : NULL;
+    if (!arrow) continue;
+    *colon = *arrow = '\0';
+    tws_document_row(d, (const char *[]){at, colon + 2, arrow + 4});
+  }
+  if (difference.length) tws_document_table_end(d);
+  tws_text_free(&difference);
+}
+
+static void add_candidate(const tws_tune_report *r, const tws_tune_candidate *c, tws_document *d) {
+  char label[TWS_VARIANT_NAME], cells[5][CELL] = {"", "", "-", "", ""};
+  snprintf(cells[0], CELL, "%d", c->variant.ranks);
+  tws_format_seconds(c->simulated_s > 0 ? c->simulated_s : c->estimate.step_s, cells[1], CELL);
+  if (c->measured_s > 0) tws_format_seconds(c->measured_s, cells[2], CELL);
+  number_text(cells[3], "%.0f", tokens(r, tws_tune_throughput(c)));
+  tws_format_bytes(c->needed_bytes, cells[4], CELL);
+  char cost[CELL] = "";
+  if (has_price(r)) number_text(cost, "%.4g", tws_tune_cost(r->request, &c->variant, tws_tune_throughput(c)));
+  tws_document_row(
+      d, (const char *[]){label_of(&c->variant, label), cells[0], cells[1],
+                          c->simulated_s > 0 ? "simulated" : "longest path", cells[2], cells[3], cells[4], cost});
+}
+
+static void tell_candidates(const tws_tune_report *r, tws_document *d, const int *indices, int count) {
+  static const char *const heads[] = {"configuration", "ranks",    "step",        "from",
+                                      "measured",      "tokens/s", "memory/rank", "cost of a million tokens"};
+  tws_document_table(d, heads, has_price(r) ? 8 : 7);
+  for (int i = 0; i < count && i < ROWS; i++) add_candidate(r, &r->result->candidates[indices ? indices[i] : i], d);
+  tws_document_table_end(d);
+  if (count > ROWS) tws_document_paragraph(d, "... and %d more.", count - ROWS);
+}
+
+static void tell_knobs(const tws_tune_analysis *a, const figures *f, tws_document *d) {
+  static const char *const heads[] = {"knob", "best", "turned to", "throughput", "memory/rank", ""};
+  tws_document_heading(d, "What each knob is worth");
+  tws_document_paragraph(d, "The best with one knob turned and the same global batch, by the longest path.");
+  tws_document_figure(d, f->knobs.data, "sensitivity.svg", "Throughput when one knob is turned");
+  tws_document_table(d, heads, 6);
+  for (int i = 0; i < a->knob_count; i++) {
+    const tws_tune_knob *k = &a->knobs[i];
+    char change[CELL] = "-", bytes[CELL] = "-";
+    if (k->point.step_s > 0) {
+      number_text(change, "%+.1f %%", 100 * (k->point.throughput / a->winner.throughput - 1));
+      tws_format_bytes(k->point.bytes, bytes, sizeof bytes);
+    }
+    tws_document_row(d, (const char *[]){k->name, k->winner, k->value, change, bytes, k->point.reason});
+  }
+  tws_document_table_end(d);
+}
+
+static void add_trial(const tws_tune_trial *t, tws_document *d) {
+  char label[TWS_VARIANT_NAME], cells[5][CELL] = {"", "-", "-", "-", "-"};
+  const tws_experiment *e = &t->experiment;
+  const double predicted = t->corrected_s > 0 ? t->corrected_s : t->predicted_s;
+  snprintf(cells[0], CELL, "%d", t->variant.ranks);
+  if (t->predicted_s > 0) tws_format_seconds(t->predicted_s, cells[1], CELL);
+  if (t->corrected_s > 0) tws_format_seconds(t->corrected_s, cells[2], CELL);
+  if (t->step_s > 0) tws_format_seconds(t->step_s, cells[3], CELL);
+  if (t->step_s > 0 && predicted > 0) number_text(cells[4], "%+.1f %%", 100 * (predicted / t->step_s - 1));
+  tws_document_row(d, (const char *[]){label_of(&t->variant, label), cells[0], cells[1], cells[2], cells[3], cells[4],
+                                       tws_outcome_name(e->outcome), e->reason});
+}
+
+static void tell_trials(const tws_tune_report *r, const figures *f, tws_document *d) {
+  static const char *const heads[] = {"configuration", "ranks", "predicted", "corrected",
+                                      "measured",      "error", "outcome",   "reason"};
+  const tws_tune_trials *trials = r->trials;
+  if (!trials || trials->count == 0) return;
+  tws_document_heading(d, "What was trained");
+  tws_document_paragraph(d, "Median error of the prediction: %.1f %%.", 100 * trials->error_before);
+  if (trials->corrected > 0)
+    tws_document_paragraph(d, "With the profile corrected by these runs: %.1f %%.", 100 * trials->error_after);
+  tws_document_figure(d, f->trials.data, "trials.svg", "Predicted and measured steps; the line is where they agree");
+  tws_document_table(d, heads, 8);
+  for (int i = 0; i < trials->count; i++) add_trial(&trials->all[i], d);
+  tws_document_table_end(d);
+  if (trials->corrected == 0) return;
+  static const char *const factors[] = {"operation", "measured / predicted"};
+  tws_document_table(d, factors, 2);
+  char text[CELL];
+  for (int i = 0; i < TWS_KERNEL_COUNT + TWS_COLLECTIVE_COUNT; i++) {
+    const int kernel = i < TWS_KERNEL_COUNT;
+    const double factor = kernel ? trials->correction.kernel[i] : trials->correction.collective[i - TWS_KERNEL_COUNT];
+    const char *name =
+        kernel ? tws_kernel_name((tws_kernel)i) : tws_collective_name((tws_collective)(i - TWS_KERNEL_COUNT));
+    if (factor > 0) tws_document_row(d, (const char *[]){name, number_text(text, "%.3g", factor)});
+  }
+  tws_document_table_end(d);
+}
+
+static void tell_rejections(const tws_tune_result *result, tws_document *d) {
+  static const char *const heads[] = {"configurations", "reason"};
+  if (result->rejection_count == 0) return;
+  tws_document_heading(d, "What was rejected");
+  tws_document_table(d, heads, 2);
+  for (int i = 0; i < result->rejection_count; i++) {
+    char count[CELL];
+    snprintf(count, sizeof count, "%d", result->rejections[i].count);
+    tws_document_row(d, (const char *[]){count, result->rejections[i].reason});
+  }
+  tws_document_table_end(d);
+}
+
+/* ---- all ---- */
+
+static void tell(const tws_tune_report *r, const figures *f, tws_dress dress, tws_document *d) {
+  char title[256];
+  snprintf(title, sizeof title, "Tuning %.100s on %.100s", r->request->job->network->name,
+           r->request->job->cluster.name);
+  tws_document_begin(d, dress, title);
+  tell_winner(r, d);
+  tell_own(r, d);
+  tell_trials(r, f, d);
+  tws_document_heading(d, "The fastest");
+  tell_candidates(r, d, NULL, r->result->fits);
+  tws_document_heading(d, has_price(r) ? "Throughput, memory and cost" : "Throughput and memory");
+  tws_document_paragraph(
+      d, "No other configuration is better than one of these in one respect and as good in the others.");
+  tws_document_figure(d, f->pareto.data, "pareto.svg", "All that fit; the line joins those that nothing beats");
+  tell_candidates(r, d, r->analysis->pareto, r->analysis->pareto_count);
+  tell_knobs(r->analysis, f, d);
+  tell_rejections(r->result, d);
+  tws_document_end(d);
+}
+
+static tws_code write_text(const char *folder, const char *name, const tws_text *text, tws_error *err) {
+  char path[4096];
+  snprintf(path, sizeof path, "%.2048s/%s", folder, name);
+  if (text->failed || !text->data) return tws_fail(err, TWS_MEMORY, NULL, "no memory for %s", path);
+  return tws_write_file(path, text->data, text->length, err);
+}
+
+static tws_code write_all(const tws_tune_report *r, const figures *f, const char *folder, tws_error *err) {
+  static const char *const names[] = {"report.html", "report.md"};
+  for (int dress = 0; dress < 2; dress++) {
+    tws_document d;
+    tell(r, f, (tws_dress)dress, &d);
+    const tws_code code = write_text(folder, names[dress], &d.text, err);
+    tws_text_free(&d.text);
+    TWS_TRY(code);
+  }
+  TWS_TRY(write_text(folder, "pareto.svg", &f->pareto, err));
+  TWS_TRY(write_text(folder, "sensitivity.svg", &f->knobs, err));
+  return f->trials.data ? write_text(folder, "trials.svg", &f->trials, err) : TWS_OK;
+}
+
+tws_code tws_tune_write_documents(const tws_tune_report *r, const tws_tune_folders *folders, tws_error *err) {
+  figures f = {0};
+  if (!r->analysis) return TWS_OK;
+  draw_knobs(r->analysis, &f.knobs);
+  tws_code code = draw_pareto(r, &f.pareto, err);
+  if (code == TWS_OK && r->trials && r->trials->count > 0) code = draw_trials(r, &f.trials, err);
+  if (code == TWS_OK && (f.knobs.failed || f.pareto.failed || f.trials.failed))
+    code = tws_fail(err, TWS_MEMORY, NULL, "no memory for the figures");
+  if (code == TWS_OK) code = write_all(r, &f, folders->results, err);
+  tws_text_free(&f.knobs);
+  tws_text_free(&f.pareto);
+  tws_text_free(&f.trials);
+  return code;
+}

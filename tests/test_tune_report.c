@@ -1,0 +1,250 @@
+/* What a search tells of its winner: fronts and knobs held against the verbs that say the same, and the report as a
+ * document that is well-formed and needs nothing but itself. */
+#include <check.h>
+#include <ctype.h>
+#include <math.h>
+
+#include "base/memory.h"
+#include "tests/answers.h"
+#include "tests/folder.h"
+#include "tests/members.h"
+
+static cJSON *results;
+static char *html, *markdown;
+
+static char *slurp(const char *name) {
+  char *text;
+  size_t length;
+  ck_assert_int_eq(tws_read_file(in_folder(name), 0, &text, &length, NULL), TWS_OK);
+  return text;
+}
+
+/* One search for all cases: a configuration of the user's own, and a price. */
+static void search(void) {
+  make_folder();
+  write_text(in_folder("cluster.json"),
+             "{\"schema\": \"twinspeed-cluster-1\", \"base\": \"dgx-a100\", \"name\": \"a <b> & \\\"c\\\"\", "
+             "\"price_per_device_hour\": 3.6}");
+  write_text(in_folder("ds.json"),
+             "{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": 4, "
+             "\"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 3}}");
+  command_result r = twinspeed("tune -m gpt2 -c %s --cluster %s --seq 256 -n 8 -k 6 --tp 1,2 --json -o %s",
+                               in_folder("ds.json"), in_folder("cluster.json"), in_folder("t"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  results = assert_json(&r, "twinspeed-tune-1");
+  command_free(&r);
+  html = slurp("t/report.html");
+  markdown = slurp("t/report.md");
+}
+
+static void forget(void) {
+  cJSON_Delete(results);
+  tws_free(html);
+  tws_free(markdown);
+  remove_folder();
+}
+
+/* ---- the document ---- */
+
+enum { DEEPEST = 64, TAG = 32 };
+
+static const char *end_of_entity(const char *at) {
+  static const char *const known[] = {"&amp;", "&lt;", "&gt;", "&quot;"};
+  for (int i = 0; i < 4; i++)
+    if (strncmp(at, known[i], strlen(known[i])) == 0) return at + strlen(known[i]);
+  ck_abort_msg("an ampersand by itself: %.40s", at);
+  return at;
+}
+
+/* Attributes are name="value" with nothing in them that would have to be escaped; returns the closing '>'. */
+static const char *end_of_attributes(const char *at) {
+  while (*at && *at != '>' && *at != '/') {
+    while (isspace((unsigned char)*at)) at++;
+    if (*at == '>' || *at == '/') break;
+    while (isalnum((unsigned char)*at) || *at == '-' || *at == ':') at++;
+    ck_assert_msg(at[0] == '=' && at[1] == '"', "an attribute without a value: %.40s", at);
+    for (at += 2; *at && *at != '"';) {
+      ck_assert_msg(*at != '<', "%.40s", at);
+      at = *at == '&' ? end_of_entity(at) : at + 1;
+    }
+    ck_assert_int_eq(*at++, '"');
+  }
+  return at;
+}
+
+/* As XML has it: every element is closed, in order, and there is one of them. */
+static void assert_well_formed(const char *text) {
+  char open[DEEPEST][TAG];
+  int depth = 0, roots = 0;
+  const char *at = strncmp(text, "<!DOCTYPE html>", 15) == 0 ? text + 15 : text;
+  while (*at) {
+    if (*at == '&') {
+      at = end_of_entity(at);
+      continue;
+    }
+    ck_assert_msg(*at != '>', "a '>' by itself: %.40s", at);
+    if (*at++ != '<') {
+      ck_assert_msg(depth > 0 || isspace((unsigned char)at[-1]), "text outside of the root: %.40s", at - 1);
+      continue;
+    }
+    const int closes = *at == '/';
+    const char *name = at + closes;
+    const size_t length = strcspn(name, " />\n");
+    ck_assert_msg(length > 0 && length < TAG, "%.40s", at);
+    if (closes) {
+      ck_assert_int_gt(depth--, 0);
+      ck_assert_msg(strlen(open[depth]) == length && strncmp(open[depth], name, length) == 0, "</%.20s closes %s", name,
+                    open[depth]);
+      at = name + length;
+    } else {
+      at = end_of_attributes(name + length);
+      roots += depth == 0;
+      if (*at == '/') {
+        at++;
+      } else {
+        ck_assert_int_lt(depth, DEEPEST);
+        snprintf(open[depth++], TAG, "%.*s", (int)length, name);
+      }
+    }
+    ck_assert_int_eq(*at++, '>');
+  }
+  ck_assert_int_eq(depth, 0);
+  ck_assert_int_eq(roots, 1);
+}
+
+START_TEST(documents) {
+  assert_well_formed(html);
+  ck_assert_ptr_nonnull(strstr(html, "<svg "));
+  ck_assert_ptr_nonnull(strstr(html, "a &lt;b&gt; &amp; &quot;c&quot;"));
+  for (const char *at = html; (at = strstr(at, "://")); at++) /* the names of two dialects are no addresses */
+    ck_assert_msg(strncmp(at, "://www.w3.org/", 14) == 0, "%.60s", at);
+  ck_assert_ptr_null(strstr(html, "src="));
+  ck_assert_ptr_null(strstr(html, "href="));
+  ck_assert_ptr_null(strstr(html, "<script"));
+  static const char *const figures[] = {"pareto.svg", "sensitivity.svg"};
+  for (int i = 0; i < 2; i++) {
+    char name[64];
+    snprintf(name, sizeof name, "t/%s", figures[i]);
+    char *svg = slurp(name);
+    assert_well_formed(svg);
+    ck_assert_ptr_nonnull(strstr(html, svg)); /* the same figure */
+    ck_assert_ptr_nonnull(strstr(markdown, figures[i]));
+    tws_free(svg);
+  }
+}
+END_TEST
+
+/* ---- what it says ---- */
+
+static const cJSON *candidate(const char *name) {
+  const cJSON *one;
+  cJSON_ArrayForEach(one, member(results, "candidates")) {
+    if (strcmp(member(one, "name")->valuestring, name) == 0) return one;
+  }
+  ck_abort_msg("no candidate %s", name);
+  return NULL;
+}
+
+static int beats(const cJSON *a, const cJSON *b) {
+  const double x = number(a, "samples_per_s"), y = number(b, "samples_per_s");
+  const double p = number(a, "rank_bytes"), q = number(b, "rank_bytes");
+  return x >= y && p <= q && (x > y || p < q);
+}
+
+/* Equal ranks: cost follows throughput, so it decides nothing of its own. */
+START_TEST(front) {
+  const cJSON *name, *one, *of_front;
+  double before = INFINITY;
+  ck_assert_int_gt(cJSON_GetArraySize(member(results, "pareto")), 1);
+  cJSON_ArrayForEach(name, member(results, "pareto")) {
+    const cJSON *on_it = candidate(name->valuestring);
+    ck_assert_double_le(number(on_it, "samples_per_s"), before);
+    before = number(on_it, "samples_per_s");
+    cJSON_ArrayForEach(one, member(results, "candidates")) ck_assert(!beats(one, on_it));
+  }
+  cJSON_ArrayForEach(one, member(results, "candidates")) {
+    int kept = 0;
+    cJSON_ArrayForEach(of_front, member(results, "pareto")) {
+      const cJSON *other = candidate(of_front->valuestring);
+      kept |= other == one || beats(other, one) ||
+              (number(other, "samples_per_s") == number(one, "samples_per_s") &&
+               number(other, "rank_bytes") == number(one, "rank_bytes"));
+    }
+    ck_assert_msg(kept, "%s is beaten by nothing of the front", member(one, "name")->valuestring);
+  }
+}
+END_TEST
+
+/* What a knob is worth is what `estimate` says of the configuration with that knob turned. */
+static double estimated(const cJSON *knob) {
+  const cJSON *axes = member(knob, "axes");
+  command_result r = twinspeed(
+      "estimate -m gpt2 -c %s --cluster %s --seq 256 -n %d --stage %d --micro-batch %d --accumulation %d --recompute "
+      "%s "
+      "--tp %d --pp %d --sp %d --set train_batch_size=32 %s --json",
+      in_folder("ds.json"), in_folder("cluster.json"), integer(knob, "ranks"), integer(knob, "zero_stage"),
+      integer(knob, "micro_batch"), integer(knob, "accumulation"), member(knob, "recompute")->valuestring,
+      integer(axes, "model"), integer(axes, "pipe"), integer(axes, "sequence"),
+      is_true(knob, "sequence_parallel") ? "--sequence-parallel" : "");
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = cJSON_Parse(r.out);
+  const double seconds = number(member(json, "time"), "step_s");
+
+  cJSON_Delete(json);
+  command_free(&r);
+  return seconds;
+}
+
+START_TEST(knobs) {
+  const cJSON *one, *best = member(results, "best");
+  int turned = 0, checked = 0;
+  cJSON_ArrayForEach(one, member(results, "sensitivity")) {
+    ck_assert_str_ne(member(one, "winner")->valuestring, member(one, "value")->valuestring);
+    if (!cJSON_GetObjectItem(one, "predicted_step_s")) {
+      ck_assert_int_gt((int)strlen(member(one, "reason")->valuestring), 0);
+      continue;
+    }
+    const double samples =
+        number(one, "micro_batch") * number(one, "accumulation") * number(member(one, "axes"), "data");
+    ck_assert_double_eq(samples, 32);
+    turned++;
+    if (turned % 3 != 1) continue;
+    ck_assert_double_eq_tol(estimated(one) / number(one, "predicted_step_s"), 1, 1e-9);
+    ck_assert_double_eq_tol(number(one, "change"),
+                            number(best, "predicted_step_s") / number(one, "predicted_step_s") - 1, 1e-6);
+    checked++;
+  }
+  ck_assert_int_ge(turned, 6);
+  ck_assert_int_ge(checked, 2);
+}
+END_TEST
+
+START_TEST(own_configuration_and_price) {
+  const cJSON *own = member(results, "own_configuration"), *best = member(results, "best");
+  ck_assert_int_eq(integer(own, "zero_stage"), 3);
+  ck_assert_int_eq(integer(own, "accumulation"), 4);
+  ck_assert_double_eq_tol(estimated(own) / number(own, "predicted_step_s"), 1, 1e-9);
+  ck_assert_double_eq_tol(number(own, "gain"), number(own, "predicted_step_s") / number(best, "predicted_step_s"),
+                          1e-6);
+  /* 3.6 an hour and device: a thousandth a second, eight devices, for 32 x 256 tokens a step */
+  ck_assert_double_eq_tol(number(own, "cost_per_million_tokens"),
+                          8 * 1e-3 * number(own, "predicted_step_s") / (32 * 256) * 1e6, 1e-9);
+  ck_assert_ptr_nonnull(strstr(markdown, "times as fast"));
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("tune_report");
+  TCase *tcase = tcase_create("tune_report");
+  tcase_add_unchecked_fixture(tcase, search, forget);
+  tcase_add_test(tcase, documents);
+  tcase_add_test(tcase, front);
+  tcase_add_test(tcase, knobs);
+  tcase_add_test(tcase, own_configuration_and_price);
+  suite_add_tcase(suite, tcase);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
