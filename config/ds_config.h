@@ -32,7 +32,17 @@ typedef struct tws_zero_config {
   int64_t max_live_parameters, max_reuse_distance, sub_group_size;
   int offload_optimizer, offload_param; /* 0 none, 1 cpu, 2 nvme */
   int offload_optimizer_pinned;         /* offload_optimizer.pin_memory: page-locked */
+  int pipeline_read, pipeline_write;    /* offload_optimizer: the disk beside the update */
 } tws_zero_config;
+
+/* How a disk is read and written (the section "aio"). */
+typedef struct tws_aio {
+  int64_t block_size;  /* bytes of a request */
+  int64_t queue_depth; /* requests under way, of each of so many */
+  int64_t threads;     /* intra_op_parallelism */
+  int single_submit;   /* one request a call */
+  int overlap_events;  /* more are submitted while others are waited for */
+} tws_aio;
 
 typedef struct tws_config {
   /* batch triple; 0 means not given until tws_config_resolve() */
@@ -48,6 +58,8 @@ typedef struct tws_config {
     int consecutive;
   } fp16;
   tws_zero_config zero;
+  const char *optimizer_path; /* zero_optimization.offload_optimizer.nvme_path, or NULL */
+  tws_aio aio;
   tws_optimizer optimizer; /* others than those of config/optimizers.def are refused by name */
   double lr, beta1, beta2, epsilon, weight_decay, max_coeff, min_coeff;
   int adam_w_mode, bias_correction;

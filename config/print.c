@@ -569,11 +569,22 @@ static const char *idle_reason(const tws_config *c, const char *path) {
   const char *partition = c->pipeline_partition ? c->pipeline_partition : "best";
   const tws_optimizer_row *optimizer = tws_optimizer_of(c->optimizer);
   const int cycles = c->scheduler == TWS_SCHEDULER_ONE_CYCLE && c->schedule.cycle_momentum;
+  const tws_aio *aio = &c->aio;
+  const int memory = c->zero.offload_optimizer != 2 || c->zero.stage == 0;
+  static const char no_disk[] = "nothing is offloaded to a disk";
   const struct {
     const char *path;
     int idle;
     const char *reason;
   } rows[] = {
+      {"zero_optimization.offload_optimizer.nvme_path", memory && c->optimizer_path != NULL, no_disk},
+      {"zero_optimization.offload_optimizer.pipeline_read", memory && c->zero.pipeline_read, no_disk},
+      {"zero_optimization.offload_optimizer.pipeline_write", memory && c->zero.pipeline_write, no_disk},
+      {"aio.block_size", memory && aio->block_size != 1 << 20, no_disk},
+      {"aio.queue_depth", memory && aio->queue_depth != 8, no_disk},
+      {"aio.intra_op_parallelism", memory && aio->threads != 1, no_disk},
+      {"aio.single_submit", memory && aio->single_submit, no_disk},
+      {"aio.overlap_events", memory && !aio->overlap_events, no_disk},
       {"pipeline.partition", !pipe && strcmp(partition, "best") != 0, "it needs pipeline.stages above 1"},
       {"twinspeed.pipeline_schedule", !pipe && c->pipeline_schedule != usual, "it needs pipeline.stages above 1"},
       {"twinspeed.virtual_stages", !pipe && c->virtual_stages > 1, "it needs pipeline.stages above 1"},

@@ -11,7 +11,8 @@ typedef struct tws_refusals {
   tws_text lines; /* "message (hint)", one a line */
 } tws_refusals;
 
-/* Takes note of an error and gives TWS_OK to go on, or the code when it is none that others may stand beside (memory). */
+/* Takes note of an error and gives TWS_OK to go on, or the code when it is none that others may stand beside (memory).
+ */
 tws_code tws_refusals_keep(tws_refusals *refusals, tws_code code, const tws_error *err);
 /* One error of all: the first as it was when it is alone, else a line for each, without a hint. Frees the notes. */
 tws_code tws_refusals_join(tws_refusals *refusals, tws_error *err);

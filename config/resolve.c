@@ -227,6 +227,23 @@ static tws_code check_reduction(const rules *r) {
   return TWS_OK;
 }
 
+/* DeepSpeed does not look at this section before it uses it, and neither do we. */
+static tws_code check_aio(const rules *r) {
+  static const struct {
+    const char *path;
+    int64_t least, most;
+  } rows[] = {{"aio.block_size", 4096, 1 << 30}, {"aio.queue_depth", 1, 1024}, {"aio.intra_op_parallelism", 1, 64}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    int64_t value;
+    const tws_given given = given_at(r, rows[i].path);
+    if (!given.item) continue;
+    if (!given_integer(given, &value) || value < rows[i].least || value > rows[i].most)
+      return REFUSE(r, rows[i].path, TWS_INVALID, NULL, "%s must be an integer from %lld to %lld", rows[i].path,
+                    (long long)rows[i].least, (long long)rows[i].most);
+  }
+  return TWS_OK;
+}
+
 static tws_code check_offload(const rules *r) {
   static const char *const device[] = {"none", "cpu", "nvme"};
   const tws_zero_config *z = &r->config->zero;
@@ -247,9 +264,7 @@ static tws_code check_offload(const rules *r) {
   }
   /* At stages that have no use for them these sections do nothing, in DeepSpeed neither: a warning says so. */
   const int optimizer = z->stage > 0 ? z->offload_optimizer : 0, parameters = z->stage == 3 ? z->offload_param : 0;
-  if (optimizer > 1)
-    return REFUSE(r, "zero_optimization.offload_optimizer.device", TWS_UNSUPPORTED, "set the device to \"cpu\"",
-                  "zero_optimization.offload_optimizer to nvme is not supported yet");
+  if (optimizer > 1) TWS_TRY(check_aio(r));
   if (parameters)
     return REFUSE(r, "zero_optimization.offload_param.device", TWS_UNSUPPORTED,
                   "set the device to \"none\"; estimate --zero3 answers for it by formula",

@@ -31,7 +31,12 @@ typedef struct layout {
   size_t slot_count, slot_capacity;
   space space;
   int tier;
+  uint64_t alignment; /* in this tier: all sizes are multiples of it, so that all places are */
 } layout;
+
+static uint64_t padded(const layout *l, uint64_t bytes) {
+  return (tws_layout_bytes(bytes) + l->alignment - 1) / l->alignment * l->alignment;
+}
 
 /* Computations of modules are the same on all replicas. */
 static int computes_module(const tws_op *op) {
@@ -268,9 +273,9 @@ static uint64_t attempt_layout(layout *l, uint64_t size, int two_ended) {
   }
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
     if (plan->buffers[i].tier != l->tier || plan->buffers[i].lifetime != TWS_LIFETIME_PROGRAM) continue;
-    l->offset[i] = take_range(&l->space, tws_layout_bytes(plan->buffers[i].bytes), 0);
+    l->offset[i] = take_range(&l->space, padded(l, plan->buffers[i].bytes), 0);
     if (l->offset[i] == UINT64_MAX) return UINT64_MAX;
-    reached = l->offset[i] + tws_layout_bytes(plan->buffers[i].bytes);
+    reached = l->offset[i] + padded(l, plan->buffers[i].bytes);
   }
   const uint64_t slots = l->slot_bytes ? take_range(&l->space, l->slot_bytes, 0) : 0;
   if (slots == UINT64_MAX) return UINT64_MAX;
@@ -282,7 +287,7 @@ static uint64_t attempt_layout(layout *l, uint64_t size, int two_ended) {
         l->offset[i] = slots + l->in_slots[i];
         continue;
       }
-      uint64_t bytes = tws_layout_bytes(plan->buffers[i].bytes);
+      uint64_t bytes = padded(l, plan->buffers[i].bytes);
       int high = two_ended && l->from_high[i];
       l->offset[i] = place_buffer(l, i, bytes, high);
       if (l->offset[i] == UINT64_MAX) return UINT64_MAX;
@@ -290,7 +295,7 @@ static uint64_t attempt_layout(layout *l, uint64_t size, int two_ended) {
     }
     for (uint32_t i = l->ending[op]; i != TWS_NONE; i = l->ending_next[i]) {
       if (plan->buffers[i].tier != l->tier || l->message[i]) continue;
-      uint64_t bytes = tws_layout_bytes(plan->buffers[i].bytes);
+      uint64_t bytes = padded(l, plan->buffers[i].bytes);
       if (give_range(&l->space, l->offset[i], bytes)) {
         tws_builder_fail(l->b, TWS_MEMORY, "no memory");
         return UINT64_MAX;
@@ -309,7 +314,7 @@ static uint64_t whole_program_bytes(const layout *l) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
     if (plan->buffers[i].tier == l->tier && plan->buffers[i].lifetime == TWS_LIFETIME_PROGRAM)
-      bytes += tws_layout_bytes(plan->buffers[i].bytes);
+      bytes += padded(l, plan->buffers[i].bytes);
   }
   return bytes;
 }
@@ -320,11 +325,11 @@ static uint64_t lower_bound(const layout *l) {
   uint64_t live = whole_program_bytes(l) + l->slot_bytes, most = live;
   for (uint32_t op = 0; op < plan->op_count; op++) {
     for (uint32_t i = l->starting[op]; i != TWS_NONE; i = l->starting_next[i]) {
-      if (plan->buffers[i].tier == l->tier && !l->message[i]) live += tws_layout_bytes(plan->buffers[i].bytes);
+      if (plan->buffers[i].tier == l->tier && !l->message[i]) live += padded(l, plan->buffers[i].bytes);
     }
     if (live > most) most = live;
     for (uint32_t i = l->ending[op]; i != TWS_NONE; i = l->ending_next[i]) {
-      if (plan->buffers[i].tier == l->tier && !l->message[i]) live -= tws_layout_bytes(plan->buffers[i].bytes);
+      if (plan->buffers[i].tier == l->tier && !l->message[i]) live -= padded(l, plan->buffers[i].bytes);
     }
   }
   return most;
@@ -363,7 +368,7 @@ static void lay_out_tier(layout *l) {
   const double least = state + (double)best - aside;
   int worth = least > 1.05 * (state + (double)bound - aside);
   for (size_t s = 0; s < sizeof slack / sizeof *slack && worth; s++) {
-    uint64_t size = bound + tws_layout_bytes((uint64_t)(moving * (slack[s] - 1)));
+    uint64_t size = bound + padded(l, (uint64_t)(moving * (slack[s] - 1)));
     if ((state + (double)size - aside) * 1.005 >= least) break;
     int fits = 0;
     for (size_t p = 0; p < sizeof parts / sizeof *parts && !fits; p++) {
@@ -429,6 +434,8 @@ tws_code tws_layout_make(tws_builder *b, tws_arena *scratch) {
       const tws_buffer *buffer = &b->plan->buffers[i];
       used = buffer->tier == l.tier && buffer->lifetime != TWS_LIFETIME_STATE;
     }
+    const int from_disk = b->plan->state && b->plan->state->arena_bytes[TWS_TIER_DISK] > 0;
+    l.alignment = from_disk && (l.tier == TWS_TIER_PINNED || l.tier == TWS_TIER_HOST) ? TWS_DISK_ALIGNMENT : 1;
     if (used) lay_out_tier(&l);
   }
   tws_free(l.space.free);

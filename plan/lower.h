@@ -96,14 +96,22 @@ static inline uint64_t tws_zero_kept_first(const tws_zero *z, const tws_zero_cla
   return c->stored + (z->stage == 1 || z->stage == 2 ? c->partition * (uint64_t)c->index : 0);
 }
 
+/* A range of what a rank updates that is brought from the disk for its update, by kind: masters, then states. */
+typedef struct tws_staged {
+  uint64_t first, count; /* elements */
+  uint32_t buffer[1 + TWS_OPTIMIZER_STATES];
+} tws_staged;
+
 /* What the step works with, and where. */
 typedef struct tws_offload {
   int optimizer;                      /* the host does the step */
   int early;                          /* gradients leave the device while backward runs */
-  tws_tier tier;                      /* of what is offloaded */
+  tws_tier tier;                      /* of what is offloaded, */
+  tws_tier state_tier;                /* but masters and the optimizer's states */
   tws_stream stream;                  /* of the step */
   uint32_t gradients, hyper, metrics; /* that the step reads */
   tws_operand from, to;               /* updated weights that wait to be copied in; to.count 0: none */
+  const tws_staged *staged;           /* of the disk, what the update at hand works on */
 } tws_offload;
 
 /* Consecutive modules that one stage runs together: the whole network without a pipeline. */

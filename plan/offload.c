@@ -16,6 +16,8 @@
 
 #include "plan/zero.h"
 
+_Static_assert(TWS_OPTIMIZER_STATES == 4, "a name for each that comes from the disk");
+
 static int adds_later(const tws_lower *l) {
   const tws_position *p = &l->b.plan->position;
   return p->ranks[TWS_AXIS_MODEL] > 1 || p->ranks[TWS_AXIS_PIPE] > 1;
@@ -29,6 +31,7 @@ void tws_offload_begin(tws_lower *l) {
             : l->config->zero.offload_optimizer_pinned ? TWS_TIER_PINNED
                                                        : TWS_TIER_HOST;
   o->early = o->optimizer && !adds_later(l);
+  o->state_tier = o->optimizer && l->config->zero.offload_optimizer == 2 ? TWS_TIER_DISK : o->tier;
   o->stream = o->optimizer ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE;
   o->hyper = plan->hyper;
   o->metrics = plan->metrics;
@@ -39,6 +42,14 @@ uint32_t tws_offload_buffer(tws_lower *l, const char *name, tws_category categor
   const uint32_t buffer = tws_builder_buffer(&l->b, name, category, dtype, elements, TWS_LIFETIME_OPS);
   if (l->b.failed == TWS_OK) l->b.plan->buffers[buffer].tier = (uint8_t)l->offload.tier;
   return buffer;
+}
+
+/* Blocks of every type that states have. */
+enum { DISK_ELEMENTS = TWS_DISK_ALIGNMENT / 2 };
+
+uint64_t tws_offload_state_elements(const tws_lower *l, uint64_t elements) {
+  if (l->offload.state_tier != TWS_TIER_DISK) return elements;
+  return (elements + DISK_ELEMENTS - 1) / DISK_ELEMENTS * DISK_ELEMENTS;
 }
 
 int tws_offload_is_on_host(const tws_lower *l, uint32_t buffer) {
@@ -122,6 +133,60 @@ void tws_offload_scalars(tws_lower *l) {
   if (!o->optimizer) return;
   copy_scalars(l, TWS_STREAM_COPY_OUT, l->b.plan->metrics, o->metrics, 0, TWS_METRIC_COUNT);
   copy_scalars(l, TWS_STREAM_COPY_OUT, l->b.plan->hyper, o->hyper, 0, TWS_HYPER_COUNT);
+}
+
+/* ---- the disk ---- */
+
+tws_operand tws_offload_state(const tws_lower *l, int kind, uint32_t buffer, uint64_t offset, uint64_t count,
+                              uint32_t access) {
+  const tws_staged *staged = l->offload.staged;
+  if (!staged) return (tws_operand){.buffer = buffer, .access = access, .offset = offset, .count = count};
+  return (tws_operand){
+      .buffer = staged->buffer[kind], .access = access, .offset = offset - staged->first, .count = count};
+}
+
+static void move_range(tws_lower *l, tws_staged *s, int back) {
+  const tws_plan *plan = l->b.plan;
+  static const char *const names[1 + TWS_OPTIMIZER_STATES] = {"masters from the disk", "state 1 from the disk",
+                                                              "state 2 from the disk", "state 3 from the disk",
+                                                              "state 4 from the disk"};
+  for (int kind = 0; kind <= plan->optimizer_states && l->b.failed == TWS_OK; kind++) {
+    const uint32_t on_disk = kind == 0 ? plan->master : plan->optimizer_state[kind - 1];
+    const tws_buffer *of = &plan->buffers[on_disk];
+    if (!back)
+      s->buffer[kind] = tws_offload_buffer(l, names[kind], (tws_category)of->category, (tws_dtype)of->dtype, s->count);
+    const tws_operand here = tws_all(&l->b, s->buffer[kind], back ? TWS_READ : TWS_WRITE);
+    const tws_operand there = {on_disk, back ? TWS_WRITE : TWS_READ, s->first, s->count};
+    tws_builder_copy(&l->b, TWS_STREAM_DISK, back ? here : there, back ? there : here);
+  }
+}
+
+/* pipeline_read: the next range comes while one is updated. pipeline_write: the one before goes then. What is read is
+ * asked for first, since the update waits for it. */
+void tws_offload_stages(tws_lower *l, void (*update)(tws_lower *l, uint64_t first, uint64_t count, void *user),
+                        void *user) {
+  const tws_plan *plan = l->b.plan;
+  const uint64_t all = l->b.failed == TWS_OK ? plan->buffers[plan->master].elements : 0;
+  const int64_t ahead = l->config->zero.pipeline_read, behind = l->config->zero.pipeline_write;
+  uint64_t size = (uint64_t)l->config->zero.sub_group_size / DISK_ELEMENTS * DISK_ELEMENTS;
+  if (size < DISK_ELEMENTS) size = DISK_ELEMENTS;
+  const int64_t n = (int64_t)((all + size - 1) / size);
+  tws_staged *ranges = tws_arena_alloc(l->scratch, (size_t)n + 1, sizeof *ranges);
+  if (!ranges) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  for (int64_t turn = 0; turn < n + ahead + behind && l->b.failed == TWS_OK; turn++) {
+    const int64_t now = turn - ahead, done = now - behind;
+    if (turn < n) {
+      ranges[turn].first = (uint64_t)turn * size;
+      ranges[turn].count = all - ranges[turn].first < size ? all - ranges[turn].first : size;
+      move_range(l, &ranges[turn], 0);
+    }
+    if (behind && done >= 0) move_range(l, &ranges[done], 1);
+    if (now < 0 || now >= n) continue;
+    l->offload.staged = &ranges[now];
+    update(l, ranges[now].first, ranges[now].count, user);
+    if (!behind) move_range(l, &ranges[now], 1);
+  }
+  l->offload.staged = NULL;
 }
 
 tws_operand tws_offload_weights(tws_lower *l, tws_operand weights) {

@@ -8,6 +8,8 @@
 void tws_offload_begin(tws_lower *l);
 /* A buffer in the tier of what is offloaded. */
 uint32_t tws_offload_buffer(tws_lower *l, const char *name, tws_category category, tws_dtype dtype, uint64_t elements);
+/* Elements of a state entry of so many: on the disk whole blocks. */
+uint64_t tws_offload_state_elements(const tws_lower *l, uint64_t elements);
 int tws_offload_is_on_host(const tws_lower *l, uint32_t buffer);
 /* Says where gradients are kept, once the plan has its own; `kept`: elements that this rank updates. */
 void tws_offload_gradients(tws_lower *l, uint64_t kept);
@@ -20,6 +22,12 @@ void tws_offload_rest_of_gradients(tws_lower *l);
 void tws_offload_squares_begin(tws_lower *l);
 void tws_offload_squares_end(tws_lower *l);
 void tws_offload_scalars(tws_lower *l);
+/* Where an update finds masters (kind 0) and states (1 ...): in their buffer, or where they were brought. */
+tws_operand tws_offload_state(const tws_lower *l, int kind, uint32_t buffer, uint64_t offset, uint64_t count,
+                              uint32_t access);
+/* Brings what the rank updates from the disk, range by range, calls `update` for each and takes it back. */
+void tws_offload_stages(tws_lower *l, void (*update)(tws_lower *l, uint64_t first, uint64_t count, void *user),
+                        void *user);
 /* Where an update writes 16-bit weights that belong to `weights`. */
 tws_operand tws_offload_weights(tws_lower *l, tws_operand weights);
 /* The update of a run has been issued: `from` on the host is to be copied in. */

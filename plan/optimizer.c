@@ -121,13 +121,10 @@ static int run_operands(tws_lower *l, const run *r, uint32_t access, tws_operand
   const int flat = l->zero.flat_gradients && l->offload.gradients == plan->gradients;
   const int master = plan->master != TWS_NONE;
   int n = 0;
-  operands[n++] = (tws_operand){.buffer = master ? plan->master : plan->parameters,
-                                .access = access,
-                                .offset = master ? state : r->at,
-                                .count = r->count};
+  operands[n++] = master ? tws_offload_state(l, 0, plan->master, state, r->count, access)
+                         : (tws_operand){plan->parameters, access, r->at, r->count};
   for (int i = 0; i < plan->optimizer_states; i++)
-    operands[n++] =
-        (tws_operand){.buffer = plan->optimizer_state[i], .access = access, .offset = state, .count = r->count};
+    operands[n++] = tws_offload_state(l, 1 + i, plan->optimizer_state[i], state, r->count, access);
   operands[n++] = tws_read(l->offload.gradients, flat ? r->at : state, r->count);
   operands[n++] = tws_all(&l->b, l->offload.hyper, TWS_READ);
   operands[n++] = tws_all(&l->b, l->offload.metrics, TWS_READ);
@@ -243,6 +240,28 @@ static int list_runs(tws_lower *l, run **list) {
   return count;
 }
 
+typedef struct run_list {
+  const run *runs;
+  int count, next; /* next: the first that reaches into what is still to be updated */
+} run_list;
+
+/* Those of the elements [first, first + count) that the rank updates; ranges come in ascending order. */
+static void update_range(tws_lower *l, uint64_t first, uint64_t count, void *user) {
+  run_list *list = user;
+  for (; list->next < list->count; list->next++) {
+    run part = list->runs[list->next];
+    const uint64_t begin = part.of->kept + part.at - tws_zero_kept_first(&l->zero, part.of), end = begin + part.count;
+    const uint64_t from = begin > first ? begin : first, to = end < first + count ? end : first + count;
+    if (from < to) {
+      part.at += from - begin;
+      part.element += (int64_t)(from - begin);
+      part.count = to - from;
+      update(l, &part, TWS_NONE);
+    }
+    if (end > first + count) return;
+  }
+}
+
 static void update_kept(tws_lower *l) {
   run *runs;
   uint32_t norms = TWS_NONE;
@@ -257,7 +276,12 @@ static void update_kept(tws_lower *l) {
     }
     share_norms(l, norms, elements);
   }
-  for (int i = 0; i < count; i++) update(l, &runs[i], norms);
+  if (l->offload.state_tier == TWS_TIER_DISK) {
+    run_list list = {.runs = runs, .count = count};
+    tws_offload_stages(l, update_range, &list);
+  } else {
+    for (int i = 0; i < count; i++) update(l, &runs[i], norms);
+  }
   tws_offload_end(l);
 }
 

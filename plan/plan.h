@@ -101,7 +101,8 @@ const char *tws_category_name(tws_category category);
 /* Flags of a collective's work: parts of unequal size; segments of several types, of which `dtype` is the first's. */
 enum { TWS_UNEVEN = 1, TWS_MIXED = 2 };
 enum { TWS_READ = 1, TWS_WRITE = 2, TWS_READ_WRITE = 3 };
-enum { TWS_ALIGNMENT = 256 }; /* of every buffer in an arena, bytes */
+/* Bytes: of every buffer in an arena; on the disk, and in the host's memory of what comes from there and goes there. */
+enum { TWS_ALIGNMENT = 256, TWS_DISK_ALIGNMENT = 4096 };
 
 /* How long a buffer lives, and so in which arena of its tier it lies. */
 typedef enum tws_lifetime {

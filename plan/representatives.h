@@ -6,9 +6,9 @@
  * others: then all ranks are taken.
  *
  * What this leaves out: under ZeRO-1 and 2 replicas keep different parts of a bucket at different times (a step of all
- * of them takes up to about one per cent longer than that of one; with an offloaded optimizer, where they copy them out,
- * a sixth), and tensor-parallel ranks of a pipeline's first
- * stage look up different numbers of rows. Memory is that of the fullest rank in all cases. */
+ * of them takes up to about one per cent longer than that of one; with an offloaded optimizer, where they copy them
+ * out, a sixth), and tensor-parallel ranks of a pipeline's first stage look up different numbers of rows. Memory is
+ * that of the fullest rank in all cases. */
 #ifndef TWS_PLAN_REPRESENTATIVES_H
 #define TWS_PLAN_REPRESENTATIVES_H
 

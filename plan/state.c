@@ -34,7 +34,8 @@ tws_code tws_state_add(tws_state *state, const tws_state_entry *entry, uint32_t 
   *added = *entry;
   added->bytes = entry->elements * tws_dtype_bytes((tws_dtype)entry->dtype);
   added->offset = state->arena_bytes[entry->tier];
-  state->arena_bytes[entry->tier] += (added->bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
+  const uint64_t alignment = entry->tier == TWS_TIER_DISK ? TWS_DISK_ALIGNMENT : TWS_ALIGNMENT;
+  state->arena_bytes[entry->tier] += (added->bytes + alignment - 1) / alignment * alignment;
   *index = state->count++;
   return TWS_OK;
 }

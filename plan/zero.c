@@ -145,14 +145,15 @@ static void order_params(tws_lower *l) {
 
 static uint32_t add_state(tws_lower *l, const char *name, tws_category category, tws_dtype dtype, uint64_t elements,
                           tws_elements role, tws_initial initial) {
+  const int owned = role == TWS_ELEMENTS_OWNED;
   const tws_state_entry entry = {.name = name,
-                                 .tier = (uint8_t)(role == TWS_ELEMENTS_OWNED ? l->offload.tier : TWS_TIER_DEVICE),
+                                 .tier = (uint8_t)(owned ? l->offload.state_tier : TWS_TIER_DEVICE),
                                  .dtype = (uint8_t)dtype,
                                  .category = (uint8_t)category,
                                  .role = (uint8_t)role,
                                  .initial = (uint8_t)initial,
                                  .checkpointed = 1,
-                                 .elements = elements};
+                                 .elements = owned ? tws_offload_state_elements(l, elements) : elements};
   return tws_builder_state(&l->b, &entry);
 }
 
@@ -468,7 +469,7 @@ static void keep_reduced(tws_lower *l, tws_operand from, uint64_t offset) {
   tws_dtype source = (tws_dtype)plan->buffers[from.buffer].dtype, target = l->config->accumulation_dtype;
   from.access = TWS_READ;
   if (tws_offload_copies_buckets(l)) {
-    tws_offload_keep(l, from, offset, l->b.micro_batch > 0 && !l->zero.flat_gradients);
+    tws_offload_keep(l, from, offset, l->b.micro_batch > 0 && !l->zero.flat_gradients && l->zero.ranks > 1);
     return;
   }
   if (l->b.micro_batch == 0 && source == target) {
@@ -609,7 +610,7 @@ tws_code tws_zero_begin(tws_lower *l) {
   uint32_t n = l->network->param_count;
   tws_offload_begin(l);
   z->flat_gradients = z->stage <= 1 || (z->ranks == 1 && !tws_offload_copies_buckets(l));
-  z->grad_dtype = z->flat_gradients ? l->config->accumulation_dtype : l->config->dtype;
+  z->grad_dtype = z->flat_gradients || z->ranks == 1 ? l->config->accumulation_dtype : l->config->dtype;
   z->flat_offset = scratch(l, n, sizeof *z->flat_offset);
   z->order = scratch(l, n, sizeof *z->order);
   z->written = scratch(l, n, 1);
@@ -701,6 +702,21 @@ tws_operand tws_zero_param(tws_lower *l, uint32_t param) {
   return tws_read(z->gathered[param], 0, numel(l, param));
 }
 
+/* Alone a rank adds to the sums of micro-batches before, as it does where they stay on the device. */
+static void bring_sums(tws_lower *l, const tws_bucket *bucket) {
+  tws_zero *z = &l->zero;
+  for (uint32_t i = 0, next; i < bucket->count; i = next) {
+    const uint32_t *params = z->bucket_params + bucket->first;
+    uint64_t count = 0;
+    for (next = i; next < bucket->count && z->flat_offset[params[next]] == z->flat_offset[params[i]] + count; next++) {
+      count += numel(l, params[next]);
+      z->written[params[next]] = 1;
+    }
+    tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, tws_read(l->offload.gradients, z->flat_offset[params[i]], count),
+                     tws_write(bucket->buffer, z->slot[params[i]], count));
+  }
+}
+
 tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate) {
   tws_zero *z = &l->zero;
   *accumulate = z->written[param];
@@ -718,6 +734,11 @@ tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate) {
     uint64_t *starts = tws_arena_alloc(l->b.plan->arena, bucket->count, sizeof *starts);
     for (uint32_t i = 0; starts && i < bucket->count; i++) starts[i] = z->slot[z->bucket_params[bucket->first + i]];
     tws_builder_pieces(&l->b, bucket->buffer, starts, bucket->count);
+    if (z->ranks == 1 && l->b.micro_batch > 0) {
+      bring_sums(l, bucket);
+      *accumulate = 1;
+      gradient.access = TWS_READ_WRITE;
+    }
   }
   gradient.buffer = bucket->buffer;
   gradient.offset = z->slot[param];

@@ -7,6 +7,7 @@
 #include "models/collective.h"
 #include "plan/collective.h"
 #include "base/units.h"
+#include "real/disk.h"
 #include "real/operands.h"
 
 /* An operation with everything looked up. */
@@ -21,16 +22,18 @@ typedef struct step_op {
   uint64_t bytes;             /* COPY, SEND, RECV */
   uint32_t label_length, where_length;
   int count; /* operands, or segments */
-  int root;  /* REDUCE, BROADCAST */
+  int root;  /* REDUCE, BROADCAST; COPY: which of the two is on the disk */
   uint8_t kind, stream;
   uint16_t wait_count;
   uint32_t signal;       /* event that it signals, or TWS_NONE */
   const uint32_t *waits; /* events of the operations that it depends on */
+  tws_disk *disk;        /* COPY: whose file one of the two is an offset in; else NULL */
+  uint32_t disk_before;  /* the last operation of the disk that it waits for, or TWS_NONE */
 } step_op;
 
 /* The arenas of what programs use while they run, or of one state. */
 typedef struct arenas {
-  void *base[TWS_TIER_COUNT];
+  void *base[TWS_TIER_COUNT]; /* of the disk: the tws_disk */
   uint64_t bytes[TWS_TIER_COUNT];
   uint8_t owned[TWS_TIER_COUNT]; /* by the backend; else by the communicator */
 } arenas;
@@ -40,6 +43,7 @@ typedef struct program {
   const arenas *state;
   step_op *ops;
   const char **group_text; /* per group of the plan: " (model group of ranks 0 1)" */
+  uint64_t *tickets;       /* per operation, of the disk; NULL: the plan has none */
   int ran, recorded;
 } program;
 
@@ -53,13 +57,26 @@ struct tws_executor {
   program *programs;
   _Atomic(const step_op *) doing; /* NULL: between steps */
   int replays;                    /* the backend can keep the first program and start it as a whole */
+  tws_disk *on_disk;              /* the last one used */
 };
 
 /* ---- memory ---- */
 
+static tws_code allocate_disk(tws_executor *x, arenas *a, tws_error *err) {
+  char name[64];
+  tws_disk *disk = NULL;
+  if (a->bytes[TWS_TIER_DISK] == 0) return TWS_OK;
+  const int state = (int)(a - x->states), rank = x->setup.programs[0]->rank;
+  snprintf(name, sizeof name, a == &x->shared ? "rank%d-programs" : "rank%d-state%d", rank, state);
+  TWS_TRY(tws_disk_create(&x->setup.disk, name, a->bytes[TWS_TIER_DISK], &disk, err));
+  a->base[TWS_TIER_DISK] = disk;
+  return TWS_OK;
+}
+
 static tws_code allocate_tier(tws_executor *x, arenas *a, tws_tier tier, tws_error *err) {
+  if (tier == TWS_TIER_DISK) return allocate_disk(x, a, err);
   int host = x->setup.ops->wait == NULL; /* a backend without streams computes in host memory */
-  if (host && tier != TWS_TIER_DISK && x->setup.comm && x->setup.comm_ops->allocate)
+  if (host && x->setup.comm && x->setup.comm_ops->allocate)
     TWS_TRY(x->setup.comm_ops->allocate(x->setup.comm, a->bytes[tier], &a->base[tier], err));
   if (a->base[tier] || a->bytes[tier] == 0) return TWS_OK;
   TWS_TRY(x->setup.ops->allocate(x->setup.backend, tier, a->bytes[tier], &a->base[tier], err));
@@ -78,6 +95,7 @@ static tws_code allocate(tws_executor *x, arenas *a, tws_error *err) {
 static void release(tws_executor *x, arenas *a) {
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
     if (a->base[tier] && a->owned[tier]) x->setup.ops->release(x->setup.backend, (tws_tier)tier, a->base[tier]);
+  tws_disk_destroy(a->base[TWS_TIER_DISK]);
 }
 
 /* The arenas of a program's state: those of another program over the same state, or new ones. */
@@ -132,13 +150,18 @@ uint64_t tws_executor_allocated(const tws_executor *x, tws_tier tier) {
   return bytes;
 }
 
-/* Address of a range of a buffer, after checking that it lies inside the buffer and the buffer inside its arena. */
+static const arenas *arenas_of(const tws_executor *x, const program *p, const tws_buffer *buffer) {
+  return buffer->lifetime == TWS_LIFETIME_STATE ? p->state : &x->shared;
+}
+
+/* Address of a range of a buffer, on the disk its offset in the file, after checking that it lies inside the buffer and
+ * the buffer inside its arena. */
 static tws_code resolve(const tws_executor *x, const program *p, uint32_t index, uint64_t offset, uint64_t count,
                         void **address, tws_error *err) {
   const tws_plan *plan = p->plan;
   if (index >= plan->buffer_count) return tws_fail(err, TWS_INTERNAL, NULL, "no buffer %u", (unsigned)index);
   const tws_buffer *buffer = &plan->buffers[index];
-  const arenas *a = buffer->lifetime == TWS_LIFETIME_STATE ? p->state : &x->shared;
+  const arenas *a = arenas_of(x, p, buffer);
   uint64_t size = tws_dtype_bytes((tws_dtype)buffer->dtype), arena = tws_plan_arena_of(plan, buffer);
   if (offset > buffer->elements || count > buffer->elements - offset)
     return tws_fail(err, TWS_INTERNAL, NULL, "elements %" PRIu64 " to %" PRIu64 " are not in buffer '%s' of %" PRIu64,
@@ -146,8 +169,21 @@ static tws_code resolve(const tws_executor *x, const program *p, uint32_t index,
   if (buffer->offset > arena || buffer->elements > (arena - buffer->offset) / size)
     return tws_fail(err, TWS_INTERNAL, NULL, "buffer '%s' is not in its arena of %" PRIu64 " bytes", buffer->name,
                     arena);
-  *address = (char *)a->base[buffer->tier] + buffer->offset + offset * size;
+  const uint64_t at = buffer->offset + offset * size;
+  *address = buffer->tier == TWS_TIER_DISK ? (void *)(uintptr_t)at : (char *)a->base[buffer->tier] + at;
   return TWS_OK;
+}
+
+/* Between memory and a buffer on the disk, at once. */
+static tws_code move_on_disk(const tws_executor *x, const program *p, uint32_t index, int writes, const void *at,
+                             void *memory, uint64_t bytes, tws_error *err) {
+  const tws_buffer *buffer = &p->plan->buffers[index];
+  tws_disk *disk = arenas_of(x, p, buffer)->base[TWS_TIER_DISK];
+  const tws_disk_transfer transfer = {
+      .writes = writes, .offset = (uintptr_t)at, .bytes = bytes, .memory = memory, .what = buffer->name};
+  uint64_t ticket;
+  TWS_TRY(tws_disk_start(disk, &transfer, &ticket, err));
+  return tws_disk_wait(disk, ticket, err);
 }
 
 tws_code tws_executor_put(tws_executor *x, int index, uint32_t buffer, uint64_t offset, const void *from,
@@ -156,6 +192,8 @@ tws_code tws_executor_put(tws_executor *x, int index, uint32_t buffer, uint64_t 
   void *to = NULL;
   TWS_TRY(resolve(x, p, buffer, offset, count, &to, err));
   uint64_t bytes = count * tws_dtype_bytes((tws_dtype)p->plan->buffers[buffer].dtype);
+  if (p->plan->buffers[buffer].tier == TWS_TIER_DISK)
+    return move_on_disk(x, p, buffer, 1, to, (void *)(uintptr_t)from, bytes, err);
   return x->setup.ops->copy(x->setup.backend, to, from, bytes, TWS_STREAM_COMPUTE, err);
 }
 
@@ -165,6 +203,7 @@ tws_code tws_executor_get(tws_executor *x, int index, uint32_t buffer, uint64_t 
   void *from = NULL;
   TWS_TRY(resolve(x, p, buffer, offset, count, &from, err));
   uint64_t bytes = count * tws_dtype_bytes((tws_dtype)p->plan->buffers[buffer].dtype);
+  if (p->plan->buffers[buffer].tier == TWS_TIER_DISK) return move_on_disk(x, p, buffer, 0, from, to, bytes, err);
   TWS_TRY(x->setup.ops->copy(x->setup.backend, to, from, bytes, TWS_STREAM_COMPUTE, err));
   return x->setup.ops->synchronize(x->setup.backend, err);
 }
@@ -188,6 +227,8 @@ static tws_code prepare_operands(tws_executor *x, const program *p, const tws_op
   for (int i = 0; i < s->count; i++) {
     const tws_operand *o = &plan->operands[op->operand_first + (uint32_t)i];
     TWS_TRY(resolve(x, p, o->buffer, o->offset, o->count, &s->address[i], err));
+    if (plan->buffers[o->buffer].tier == TWS_TIER_DISK && op->kind != TWS_OP_COPY)
+      return tws_fail(err, TWS_INTERNAL, NULL, "buffer '%s' is on the disk", plan->buffers[o->buffer].name);
     s->dtype[i] = (tws_dtype)plan->buffers[o->buffer].dtype;
     s->bytes = o->count * tws_dtype_bytes(s->dtype[i]);
     TWS_TRY(tws_check_operand_size(&plan->works[op->work], i, o->count, err));
@@ -200,6 +241,15 @@ static tws_code prepare_copy(tws_executor *x, const program *p, const tws_op *op
   const tws_operand *o = &p->plan->operands[op->operand_first];
   if (s->count != 2 || o[0].count != o[1].count || s->dtype[0] != s->dtype[1])
     return tws_fail(err, TWS_INTERNAL, NULL, "a copy needs two ranges of one length and type");
+  int disks = 0;
+  for (int i = 0; i < 2; i++) {
+    const tws_buffer *buffer = &p->plan->buffers[o[i].buffer];
+    if (buffer->tier != TWS_TIER_DISK) continue;
+    s->disk = arenas_of(x, p, buffer)->base[TWS_TIER_DISK];
+    s->root = i; /* written to if it is the second */
+    disks++;
+  }
+  if (disks == 2) return tws_fail(err, TWS_INTERNAL, NULL, "a copy from the disk to the disk");
   return TWS_OK;
 }
 
@@ -285,6 +335,25 @@ static tws_code prepare_op(tws_executor *x, const program *p, uint32_t index, tw
   return TWS_OK;
 }
 
+/* What an operation waits for is among its dependencies, or behind one of them: the disk is a queue. */
+static tws_code find_disk_waits(tws_executor *x, program *p, tws_error *err) {
+  const tws_plan *plan = p->plan;
+  int used = 0;
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    step_op *s = &p->ops[i];
+    s->disk_before = TWS_NONE;
+    used |= s->disk != NULL;
+    for (uint32_t k = 0; k < plan->ops[i].dep_count; k++) {
+      const uint32_t dep = plan->deps[plan->ops[i].dep_first + k];
+      if (p->ops[dep].disk && (s->disk_before == TWS_NONE || dep > s->disk_before)) s->disk_before = dep;
+    }
+  }
+  if (!used) return TWS_OK;
+  x->replays = 0;
+  p->tickets = tws_arena_alloc(x->arena, plan->op_count, sizeof *p->tickets);
+  return p->tickets ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+}
+
 /* An event for each operation that another stream waits for. It is free again behind the last that waits. */
 static tws_code assign_events(tws_executor *x, const program *p, tws_error *err) {
   const tws_plan *plan = p->plan;
@@ -321,6 +390,7 @@ static tws_code prepare(tws_executor *x, program *p, tws_error *err) {
     if (code != TWS_OK)
       return tws_fail_in(err, code, "operation %u (%s)", (unsigned)i, p->ops[i].label ? p->ops[i].label : "?");
   }
+  TWS_TRY(find_disk_waits(x, p, err));
   return x->setup.ops->wait ? assign_events(x, p, err) : TWS_OK;
 }
 
@@ -352,7 +422,35 @@ void tws_executor_destroy(tws_executor *x) {
 
 /* ---- a step ---- */
 
-static tws_code wait_for_dependencies(tws_executor *x, const step_op *s, tws_error *err) {
+/* All of the disks' transfers. */
+static tws_code wait_for_disks(tws_executor *x, tws_error *err) {
+  for (int i = -1; i < x->state_count; i++) {
+    tws_disk *disk = (i < 0 ? &x->shared : &x->states[i])->base[TWS_TIER_DISK];
+    if (disk) TWS_TRY(tws_disk_wait(disk, tws_disk_started(disk), err));
+  }
+  return TWS_OK;
+}
+
+/* Starts a copy from or to the disk. What it depends on has ended: a backend with streams is waited for, one without
+ * runs operations to their end. */
+static tws_code start_on_disk(tws_executor *x, const program *p, uint32_t index, double *times, tws_error *err) {
+  const step_op *s = &p->ops[index];
+  const tws_operand *operand = &p->plan->operands[p->plan->ops[index].operand_first + (uint32_t)s->root];
+  const tws_disk_transfer transfer = {.writes = s->root == 1,
+                                      .offset = (uintptr_t)s->address[s->root],
+                                      .bytes = s->bytes,
+                                      .memory = s->address[1 - s->root],
+                                      .what = p->plan->buffers[operand->buffer].name,
+                                      .times = x->setup.ops->mark ? NULL : times};
+  if (x->setup.ops->wait) TWS_TRY(x->setup.ops->synchronize(x->setup.backend, err));
+  if (x->on_disk && x->on_disk != s->disk) TWS_TRY(tws_disk_wait(x->on_disk, tws_disk_started(x->on_disk), err));
+  x->on_disk = s->disk;
+  TWS_TRY(tws_disk_start(s->disk, &transfer, &p->tickets[index], err));
+  return x->setup.ops->wait ? tws_disk_wait(s->disk, p->tickets[index], err) : TWS_OK;
+}
+
+static tws_code wait_for_dependencies(tws_executor *x, const program *p, const step_op *s, tws_error *err) {
+  if (s->disk_before != TWS_NONE) TWS_TRY(tws_disk_wait(p->ops[s->disk_before].disk, p->tickets[s->disk_before], err));
   if (!x->setup.ops->wait) return TWS_OK;
   for (int i = 0; i < s->wait_count; i++)
     TWS_TRY(x->setup.ops->wait(x->setup.backend, (tws_stream)s->stream, s->waits[i], err));
@@ -381,7 +479,8 @@ static tws_code message(const tws_executor_setup *u, const step_op *s, int peer,
   return u->comm_ops->send(u->comm, peer, s->address[0], s->bytes, err);
 }
 
-static tws_code run_op(tws_executor *x, const program *p, uint32_t index, tws_error *err) {
+/* times: of the operation, start and end; NULL: nobody asks. */
+static tws_code run_op(tws_executor *x, const program *p, uint32_t index, double *times, tws_error *err) {
   const tws_executor_setup *u = &x->setup;
   const step_op *s = &p->ops[index];
   switch ((tws_op_kind)s->kind) {
@@ -396,6 +495,7 @@ static tws_code run_op(tws_executor *x, const program *p, uint32_t index, tws_er
     case TWS_OP_COLLECTIVE:
       return collective(u, s, err);
     case TWS_OP_COPY:
+      if (s->disk) return start_on_disk(x, p, index, times, err);
       return u->ops->copy(u->backend, s->address[1], s->address[0], s->bytes, (tws_stream)s->stream, err);
     case TWS_OP_SEND:
     case TWS_OP_RECV:
@@ -407,7 +507,8 @@ static tws_code run_op(tws_executor *x, const program *p, uint32_t index, tws_er
 
 tws_code tws_executor_run(tws_executor *x, int index, uint32_t op, tws_error *err) {
   const program *p = &x->programs[index];
-  const tws_code code = run_op(x, p, op, err);
+  tws_code code = run_op(x, p, op, NULL, err);
+  if (code == TWS_OK) code = wait_for_disks(x, err);
   return code == TWS_OK ? code : tws_fail_in(err, code, "operation %u (%s)", (unsigned)op, p->ops[op].label);
 }
 
@@ -440,7 +541,7 @@ static size_t begin_line(tws_executor *x, int64_t step) {
 }
 
 static tws_code mark(const tws_executor *x, const step_op *s, double *times, uint32_t index, tws_error *err) {
-  if (!times) return TWS_OK;
+  if (!times || (s->disk && !x->setup.ops->mark)) return TWS_OK; /* the disk notes its own */
   if (x->setup.ops->mark) return x->setup.ops->mark(x->setup.backend, (tws_stream)s->stream, index, err);
   times[index] = tws_clock_s();
   return TWS_OK;
@@ -456,16 +557,27 @@ static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double
     atomic_store_explicit(&x->doing, s, memory_order_relaxed);
     if (prefix) say(x, prefix, s);
     tws_code code = probe ? probe(user, i, err) : TWS_OK;
-    if (code == TWS_OK) code = wait_for_dependencies(x, s, err);
+    if (code == TWS_OK) code = wait_for_dependencies(x, p, s, err);
     if (code == TWS_OK) code = mark(x, s, times, 2 * i, err);
-    if (code == TWS_OK) code = run_op(x, p, i, err);
+    if (code == TWS_OK) code = run_op(x, p, i, times ? times + 2 * (size_t)i : NULL, err);
     if (code == TWS_OK && x->setup.ops->signal && s->signal != TWS_NONE)
       code = x->setup.ops->signal(x->setup.backend, (tws_stream)s->stream, s->signal, err);
     if (code == TWS_OK) code = mark(x, s, times, 2 * i + 1, err);
     if (code == TWS_OK && careful) code = x->setup.ops->synchronize(x->setup.backend, err);
     if (code != TWS_OK) return tws_fail_in(err, code, "operation %u (%s)%s", (unsigned)i, s->label, s->where);
   }
-  return TWS_OK;
+  return wait_for_disks(x, err);
+}
+
+tws_disk_count tws_executor_disk_moved(const tws_executor *x) {
+  tws_disk_count sum = {0, 0};
+  for (int i = -1; i < x->state_count; i++) {
+    tws_disk *disk = (i < 0 ? &x->shared : &x->states[i])->base[TWS_TIER_DISK];
+    const tws_disk_count moved = disk ? tws_disk_moved(disk) : (tws_disk_count){0, 0};
+    sum.read += moved.read;
+    sum.written += moved.written;
+  }
+  return sum;
 }
 
 /* The whole step at once, recorded when that is asked for the first time. */

@@ -5,7 +5,8 @@
  * collective's segments are resolved once, so a step is a loop over calls. Operations start in issue order. A backend
  * with a wait() runs the plan's streams side by side: an operation that another stream waits for signals an event when
  * it has ended, and each operation first waits for exactly those of its dependencies; one without runs an operation to
- * its end at once, and order is all it needs. A backend that can record a step runs the first of programs[0] one
+ * its end at once, and order is all it needs. Copies from and to a disk run beside either, in the order of their stream
+ * (real/disk.h); what depends on one waits for it. A backend that can record a step runs the first of programs[0] one
  * operation after another, records the second and starts it and all that follow as a whole; other programs, and a step
  * that is timed or probed, are run operation by operation.
  *
@@ -14,6 +15,7 @@
 #define TWS_REAL_EXECUTOR_H
 
 #include <stdatomic.h>
+#include "real/disk.h"
 #include "real/real.h"
 
 typedef struct tws_executor tws_executor;
@@ -28,6 +30,7 @@ typedef struct tws_executor_setup {
   char *activity; /* see tws_train_options, or NULL */
   size_t activity_bytes;
   uint64_t device_limit; /* bytes that the device tier's arenas may take; 0: what there is */
+  tws_disk_setup disk;   /* of arenas on a disk */
 } tws_executor_setup;
 
 /* TWS_MEMORY: the arena of a tier cannot be had; TWS_UNSUPPORTED: the backend has no such kernel; TWS_INTERNAL: a
@@ -36,6 +39,8 @@ tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out
 void tws_executor_destroy(tws_executor *executor);
 
 uint64_t tws_executor_allocated(const tws_executor *executor, tws_tier tier); /* bytes, of all arenas */
+
+tws_disk_count tws_executor_disk_moved(const tws_executor *executor); /* by all its files since they were made */
 
 /* Between steps: move bytes into and out of a buffer of a program, from element `offset` on. */
 tws_code tws_executor_put(tws_executor *executor, int program, uint32_t buffer, uint64_t offset, const void *from,

@@ -108,6 +108,8 @@ typedef struct tws_train_options {
   char *activity; /* where this rank says what it is doing (zero-terminated), or NULL */
   size_t activity_bytes;
   void (*on_step)(void *user, const tws_step_report *report); /* rank 0 only */
+  /* A swap file was made (1), or is gone (0): for those who remove it when a signal ends the process. Or NULL. */
+  void (*on_swap_file)(void *user, const char *path, int there);
   int (*should_end)(void *user); /* asked after every step of a run that saves: 1 saves and ends it. NULL: never */
   void (*on_result)(void *user, const char *json); /* rank 0, at the end: the summary that result_path gets */
   /* A step passed the deadline: called once, from another thread, before this process ends with exit status 124. */

@@ -74,6 +74,17 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
   return TWS_OK;
 }
 
+/* Where an arena on a disk goes. */
+tws_code tws_training_disk(const tws_training *t, tws_disk_setup *disk, tws_error *err) {
+  *disk = (tws_disk_setup){.folder = t->config->optimizer_path,
+                           .aio = t->config->aio,
+                           .on_file = t->options->on_swap_file,
+                           .user = t->options->user};
+  if (disk->folder || tws_plan_bytes(t->plan, TWS_TIER_DISK) == 0) return TWS_OK;
+  return tws_fail(err, TWS_INVALID, "give zero_optimization.offload_optimizer.nvme_path, a folder on a fast disk",
+                  "the optimizer is offloaded to a disk, and no folder on one is given");
+}
+
 static tws_code make_executor(tws_training *t, tws_error *err) {
   const tws_train_options *o = t->options;
   int device = 0;
@@ -93,6 +104,7 @@ static tws_code make_executor(tws_training *t, tws_error *err) {
                               .activity = o->activity,
                               .activity_bytes = o->activity_bytes,
                               .device_limit = o->device_limit};
+  TWS_TRY(tws_training_disk(t, &setup.disk, err));
   TWS_TRY(tws_executor_create(&setup, &t->executor, err));
   if (o->deadline_s <= 0.0) return TWS_OK;
   tws_watchdog_setup watch = {.deadline_s = o->deadline_s,

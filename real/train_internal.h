@@ -69,6 +69,8 @@ extern const tws_virtual_api tws_virtual_ranks;
 const tws_backend_ops *tws_real_backend(const char *name);
 const char *tws_real_description(void);
 
+/* Of the executor's arenas on a disk; TWS_INVALID: the configuration does not say where. */
+tws_code tws_training_disk(const tws_training *t, tws_disk_setup *disk, tws_error *err);
 /* Weights and state as the options ask for them: drawn, of a file, or of a checkpoint; needs the executor. */
 tws_code tws_training_weights(tws_training *t, tws_error *err);
 /* All that a training has. */

@@ -20,7 +20,8 @@ struct tws_virtual {
 static tws_code open_rank(tws_virtual *v, tws_training *t, tws_error *err) {
   TWS_TRY(tws_training_plan(t, err));
   TWS_TRY(tws_training_open_data(t, err));
-  const tws_executor_setup setup = {.programs = t->programs, .program_count = 1, .ops = v->ops, .backend = v->backend};
+  tws_executor_setup setup = {.programs = t->programs, .program_count = 1, .ops = v->ops, .backend = v->backend};
+  TWS_TRY(tws_training_disk(t, &setup.disk, err));
   TWS_TRY(tws_executor_create(&setup, &t->executor, err));
   return tws_training_weights(t, err);
 }

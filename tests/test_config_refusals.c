@@ -159,7 +159,7 @@ START_TEST(what_deepspeed_takes) {
       "\"prescale_gradients\": 1",
       "\"activation_checkpointing\": {\"contiguous_memory_optimization\": true}",
       "\"activation_checkpointing\": {\"foo\": 1, \"number_checkpoints\": \"4\"}",
-      "\"aio\": {\"thread_count\": 1, \"block_size\": \"1048576\"}",
+      "\"aio\": {\"thread_count\": 1, \"block_size\": 1048576}",
       "\"aio\": {\"block_size\": -5}",
       "\"flops_profiler\": {\"step\": 1, \"profile_step\": \"1\", \"output_file\": 7}",
       "\"checkpoint\": {\"foo\": 1, \"use_node_local_storage\": 1}",
@@ -218,12 +218,11 @@ START_TEST(all_refusals_at_once) {
                                      "\nds.json:4:2: unknown key \"train_batchsize\" (did you mean"};
   for (size_t i = 0; i < sizeof says / sizeof *says; i++)
     ck_assert_msg(strstr(err.message, says[i]) != NULL, "no %s in %s", says[i], err.message);
-  ck_assert_int_eq(
-      resolve("{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Adagrad\"}, \"zero_optimization\": "
-              "{\"stage\": 2, \"offload_optimizer\": {\"device\": \"nvme\"}}, \"pipeline\": {\"stages\": 2}}",
-              2, 0, &c),
-      TWS_UNSUPPORTED);
-  ck_assert_msg(strstr(err.message, "offload_optimizer to nvme") && strstr(err.message, "\"Adagrad\"") &&
+  ck_assert_int_eq(resolve("{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Adagrad\"}, \"zero_optimization\": "
+                           "{\"stage\": 3, \"offload_param\": {\"device\": \"nvme\"}}, \"pipeline\": {\"stages\": 2}}",
+                           2, 0, &c),
+                   TWS_UNSUPPORTED);
+  ck_assert_msg(strstr(err.message, "offload_param to nvme") && strstr(err.message, "\"Adagrad\"") &&
                     strstr(err.message, "pipeline parallelism"),
                 "%s", err.message);
   char text[8192] = "{\"twinspeed\": {\"unknown\": 0";
@@ -272,8 +271,9 @@ START_TEST(contradictions) {
       {"{" B "\"zero_optimization\": {\"stage\": 2, \"allgather_bucket_size\": 501}}", TWS_INVALID, "even", ""},
       {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}}}",
        TWS_INVALID, "ratio", ""},
-      {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"nvme\"}}}", TWS_UNSUPPORTED,
-       "ds.json:1:81: zero_optimization.offload_optimizer to nvme", "cpu"},
+      {"{" B "\"aio\": {\"block_size\": 512}, \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": "
+       "{\"device\": \"nvme\"}}}",
+       TWS_INVALID, "aio.block_size must be an integer from 4096", ""},
       {"{" B "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\"}}}", TWS_UNSUPPORTED,
        "offload_param to nvme", "none"},
       {"{" B "\"zero_optimization\": {\"stage\": 3, \"cpu_offload_param\": true}}", TWS_UNSUPPORTED,

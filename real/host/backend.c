@@ -72,29 +72,16 @@ static tws_code host_create(int device, int threads, tws_backend **out, tws_erro
 
 /* ---- memory ---- */
 
-/* A disk's arena is a file without a name, seen through memory: it disappears with the process. TMPDIR says where. */
-static void *map_file(uint64_t bytes) {
-  char path[4096];
-  const int fd = mkstemp(tws_temporary_path(path, sizeof path, "disk"));
-  if (fd < 0) return MAP_FAILED;
-  unlink(path);
-  void *memory = MAP_FAILED;
-  if (posix_fallocate(fd, 0, (off_t)bytes) == 0) memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  close(fd);
-  return memory;
-}
-
 static tws_code host_allocate(tws_backend *backend, tws_tier tier, uint64_t bytes, void **base, tws_error *err) {
   *base = NULL;
   if (bytes == 0) bytes = 1;
   if (tws_reserve(&backend->arenas, &backend->arena_capacity, backend->arena_count + 1, sizeof *backend->arenas) != 0)
     return tws_fail(err, TWS_MEMORY, NULL, "host backend: no memory");
-  void *memory = tier == TWS_TIER_DISK ? map_file(bytes)
-                                       : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
     return tws_fail(err, TWS_MEMORY, "use a smaller micro batch, recomputation, a higher ZeRO stage or more ranks",
                     "cannot allocate the %s arena of %.3f GiB", tws_tier_name(tier), (double)bytes / 1073741824.0);
-  if (tier != TWS_TIER_DISK) madvise(memory, bytes, MADV_HUGEPAGE); /* only an improvement: its failure is none */
+  madvise(memory, bytes, MADV_HUGEPAGE); /* only an improvement: its failure is none */
   backend->arenas[backend->arena_count++] = (tws_host_arena){memory, bytes};
   *base = memory;
   return TWS_OK;

@@ -1,0 +1,107 @@
+#include "real/swap.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/units.h"
+
+static const char folder_name[] = "twinspeed-swap", ending[] = ".swap";
+
+static tws_code fail(tws_error *err, const char *what, const char *path, const char *hint) {
+  return tws_fail(err, TWS_ENVIRONMENT, hint, "cannot %s %.400s: %s", what, path, strerror(errno));
+}
+
+static int is_swap(const char *name) {
+  const size_t length = strlen(name), end = sizeof ending - 1;
+  return length > end && strcmp(name + length - end, ending) == 0;
+}
+
+/* Removes what nobody holds. The folder is locked: no file in it is without its lock but for a reason. */
+static int clear(int folder) {
+  int count = 0;
+  const int again = dup(folder);
+  DIR *list = again < 0 ? NULL : fdopendir(again);
+  if (!list) {
+    if (again >= 0) close(again);
+    return 0;
+  }
+  rewinddir(list);
+  for (const struct dirent *entry = readdir(list); entry; entry = readdir(list)) {
+    const int fd = is_swap(entry->d_name) ? openat(folder, entry->d_name, O_RDWR | O_CLOEXEC | O_NOFOLLOW) : -1;
+    if (fd < 0) continue; /* another user's */
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && unlinkat(folder, entry->d_name, 0) == 0) count++;
+    close(fd);
+  }
+  closedir(list);
+  return count;
+}
+
+static tws_code reserve(tws_swap_file *file, uint64_t bytes, tws_error *err) {
+  char need[32], left[32];
+  struct statvfs fs;
+  if (fallocate(file->fd, 0, 0, (off_t)bytes) == 0) return TWS_OK;
+  if (errno == EOPNOTSUPP && ftruncate(file->fd, (off_t)bytes) == 0) return TWS_OK; /* it fills as it is written */
+  if (errno != ENOSPC && errno != EFBIG && errno != EDQUOT) return fail(err, "reserve the swap file", file->path, NULL);
+  const double room = fstatvfs(file->fd, &fs) == 0 ? (double)fs.f_bavail * (double)fs.f_frsize : 0;
+  return tws_fail(err, TWS_ENVIRONMENT, "give another nvme_path, use more ranks, or offload to the cpu",
+                  "the disk is full: swap file %.400s needs %s, and %s are left", file->path,
+                  tws_format_bytes((double)bytes, need, sizeof need), tws_format_bytes(room, left, sizeof left));
+}
+
+static tws_code make(int folder, uint64_t bytes, tws_swap_file *file, tws_error *err) {
+  const int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
+  const char *name = strrchr(file->path, '/') + 1;
+  file->direct = 1;
+  file->fd = openat(folder, name, flags | O_DIRECT, 0600);
+  if (file->fd < 0 && errno == EINVAL) {
+    unlinkat(folder, name, 0); /* some file systems say so after they have made it */
+    file->direct = 0;
+    file->fd = openat(folder, name, flags, 0600);
+  }
+  if (file->fd < 0) return fail(err, "make the swap file", file->path, NULL);
+  tws_code code = TWS_OK;
+  if (flock(file->fd, LOCK_EX | LOCK_NB) != 0) code = fail(err, "lock the swap file", file->path, NULL);
+  if (code == TWS_OK) code = reserve(file, bytes, err);
+  if (code == TWS_OK) return TWS_OK;
+  unlinkat(folder, name, 0);
+  close(file->fd);
+  file->fd = -1;
+  return code;
+}
+
+tws_code tws_swap_create(const char *folder, const char *name, uint64_t bytes, tws_swap_file *out, int *cleared,
+                         tws_error *err) {
+  char host[65] = "host";
+  *out = (tws_swap_file){.fd = -1};
+  *cleared = 0;
+  gethostname(host, sizeof host - 1);
+  int length = snprintf(out->path, sizeof out->path, "%s/%s", folder, folder_name);
+  if (length < 0 || (size_t)length + 160 > sizeof out->path)
+    return tws_fail(err, TWS_ENVIRONMENT, NULL, "nvme_path %.60s... is too long", folder);
+  if (mkdir(out->path, 0777) != 0 && errno != EEXIST)
+    return fail(err, "make the folder", out->path, "nvme_path has to be a folder that may be written to");
+  const int fd = open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return fail(err, "open the folder", out->path, NULL);
+  flock(fd, LOCK_EX); /* where it cannot be had, two that start at once may take each other's new file for old */
+  *cleared = clear(fd);
+  snprintf(out->path + length, sizeof out->path - (size_t)length, "/%s-%ld-%s%s", host, (long)getpid(), name, ending);
+  const tws_code code = make(fd, bytes, out, err);
+  close(fd);
+  return code;
+}
+
+void tws_swap_remove(tws_swap_file *file) {
+  if (file->fd < 0) return;
+  unlink(file->path);
+  close(file->fd);
+  file->fd = -1;
+  *strrchr(file->path, '/') = '\0';
+  rmdir(file->path); /* fails while others have files in it */
+}
