@@ -7,11 +7,15 @@
 #include "checkpoint/folder.h"
 #include "cli/outputs.h"
 #include "models/network/network.h"
+#include "tokens/corpus.h"
 
 typedef struct options {
   int force;
   int64_t vocabulary_multiple;
   const char *tag;
+  const char *tokenizer, *field, *eval; /* tokens */
+  double eval_share;
+  int megatron;
 } options;
 
 static tws_code check_output(const options *o, const char *from, const char *to, tws_error *err) {
@@ -20,40 +24,50 @@ static tws_code check_output(const options *o, const char *from, const char *to,
   return tws_outputs_check(&output, 1, &inputs, o->force, err);
 }
 
-/* llm.c's GPT-2 token file: 256 int32 of header (20240520, version 1, number of tokens), then uint16 tokens. A byte of
- * the text is a token. Numbers are little-endian, as everywhere where this program runs. */
+static tws_code check_tokens(const options *o, const char *from, const char *to, tws_error *err) {
+  const tws_output outputs[] = {{"convert", to, NULL}, {"--eval", o->eval, NULL}};
+  tws_inputs inputs = {.count = 1, .path = {from}};
+  tws_inputs_add(&inputs, o->tokenizer);
+  if (!o->eval && o->eval_share > 0)
+    return tws_fail(err, TWS_USAGE, "give --eval OUT.bin too", "convert tokens: --eval-share without --eval");
+  return tws_outputs_check(outputs, 2, &inputs, o->force, err);
+}
+
+static cJSON *tokens_json(const options *o, const char *to, const tws_corpus_result *r) {
+  cJSON *root = cJSON_CreateObject();
+  cJSON_AddStringToObject(root, "schema", "twinspeed-tokens-1");
+  cJSON_AddStringToObject(root, "file", to);
+  cJSON_AddNumberToObject(root, "tokens", (double)r->tokens);
+  cJSON_AddNumberToObject(root, "vocabulary", (double)r->vocabulary);
+  cJSON_AddNumberToObject(root, "documents", (double)r->documents);
+  if (r->end >= 0) cJSON_AddNumberToObject(root, "end_of_text", (double)r->end);
+  if (o->eval) cJSON_AddStringToObject(root, "eval_file", o->eval);
+  if (o->eval) cJSON_AddNumberToObject(root, "eval_tokens", (double)r->eval_tokens);
+  return root;
+}
+
 static tws_code convert_tokens(tws_cli *cli, const options *o, const char *from, const char *to, tws_error *err) {
-  char *text;
-  size_t length;
-  TWS_TRY(check_output(o, from, to, err));
-  TWS_TRY(tws_read_file(from, INT32_MAX, &text, &length, err)); /* as many as the header can count */
-  size_t bytes = 1024 + 2 * length;
-  unsigned char *out = tws_calloc(bytes, 1);
-  tws_code code = TWS_OK;
-  uint32_t magic = 0;
-  if (length >= 1024) memcpy(&magic, text, sizeof magic);
-  if (length == 0) code = tws_fail(err, TWS_INVALID, NULL, "%s is empty", from);
-  if (magic == 20240520 || magic == 20240801)
-    code = tws_fail(err, TWS_INVALID, "train takes it as it is", "%s is a file of tokens already", from);
-  if (code == TWS_OK && !out) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  if (code == TWS_OK) {
-    int32_t header[3] = {20240520, 1, (int32_t)length};
-    memcpy(out, header, sizeof header);
-    for (size_t i = 0; i < length; i++) out[1024 + 2 * i] = (unsigned char)text[i];
-    code = tws_write_file(to, (const char *)out, bytes, err);
-  }
-  tws_free(out);
-  tws_free(text);
+  tws_tokenizer *tokenizer = NULL;
+  tws_corpus_result r;
+  char eval[64] = "", end[48] = "";
+  TWS_TRY(check_tokens(o, from, to, err));
+  if (o->tokenizer) TWS_TRY(tws_tokenizer_open(o->tokenizer, &tokenizer, err));
+  const tws_corpus_request request = {.from = from,
+                                      .to = to,
+                                      .eval_to = o->eval,
+                                      .eval_share = o->eval_share > 0 ? o->eval_share : 0.1,
+                                      .field = o->field,
+                                      .tokenizer = tokenizer,
+                                      .megatron = o->megatron};
+  const tws_code code = tws_corpus_convert(&request, &r, err);
+  tws_tokenizer_close(tokenizer);
   TWS_TRY(code);
-  if (cli->json) {
-    cJSON *root = cJSON_CreateObject();
-    cJSON_AddStringToObject(root, "schema", "twinspeed-tokens-1");
-    cJSON_AddStringToObject(root, "file", to);
-    cJSON_AddNumberToObject(root, "tokens", (double)length);
-    cJSON_AddNumberToObject(root, "vocabulary", 256);
-    return tws_out_json(root, err);
-  }
-  tws_say(cli, "%s: %lld tokens, vocabulary 256 (bytes)", to, (long long)length);
+  if (cli->json) return tws_out_json(tokens_json(o, to, &r), err);
+  if (o->eval) snprintf(eval, sizeof eval, ", and %lld for evaluation", (long long)r.eval_tokens);
+  if (r.end >= 0) snprintf(end, sizeof end, ", token %lld behind each", (long long)r.end);
+  tws_say(cli, "%s: %lld tokens%s of %lld document%s%s, vocabulary %lld%s", to, (long long)r.tokens, eval,
+          (long long)r.documents, r.documents == 1 ? "" : "s", end, (long long)r.vocabulary,
+          o->tokenizer ? "" : " (bytes)");
   return TWS_OK;
 }
 
@@ -183,6 +197,11 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
 
 static const tws_option table[] = {
     TWS_FLAG("force", 'f', options, force, "overwrite existing files"),
+    TWS_STRING("tokenizer", 0, "FILE", options, tokenizer, "tokens: a tokenizer.json (default: a byte is a token)"),
+    TWS_STRING("field", 0, "NAME", options, field, "tokens: of a .jsonl file's lines, the one with the text (text)"),
+    TWS_STRING("eval", 0, "OUT.bin", options, eval, "tokens: write a part of them there, for evaluation"),
+    TWS_NUMBER("eval-share", 0, "SHARE", options, eval_share, 1e-6, 0.999999, "tokens: how much of them (default 0.1)"),
+    TWS_FLAG("megatron", 0, options, megatron, "tokens: write OUT.bin and OUT.idx as Megatron does"),
     TWS_INTEGER("vocab-multiple", 0, "N", options, vocabulary_multiple, 1, 65536, "model: pad the vocabulary to this"),
     TWS_STRING("tag", 0, "TAG", options, tag, "checkpoint: which (default: the one that DIR/latest names)"),
     TWS_OPTIONS_END};
@@ -193,11 +212,15 @@ const tws_verb tws_verb_convert = {
     .usage = "tokens TEXT OUT.bin | config IN [OUT] | model MODEL | checkpoint DIR OUT.safetensors",
     .examples =
         "  twinspeed convert tokens book.txt book.bin\n"
+        "  twinspeed convert tokens pages.jsonl train.bin --tokenizer tokenizer.json --eval eval.bin --eval-share "
+        "0.05\n"
         "  twinspeed convert config ds_config.json strict.json\n"
         "  twinspeed convert model config.json --json\n"
         "  twinspeed convert checkpoint run model.safetensors\n",
     .notes =
-        "tokens: every byte is a token (vocabulary 256), in llm.c's file format: 256 int32 of header, then uint16.\n"
+        "tokens: a text, or JSON lines (.jsonl) with a document each, behind which the tokenizer's end of text is "
+        "put.\n"
+        "Without --tokenizer every byte is a token (vocabulary 256). Written as llm.c's token files, or Megatron's.\n"
         "config: comments and trailing commas go; duplicate keys and other faults are errors with their place.\n"
         "checkpoint: the weights of a checkpoint of `train --save`, whatever divided it, in float32 with Hugging "
         "Face's\n"

@@ -6,28 +6,24 @@
 #include "cli/job_options.h"
 #include "job/modules.h"
 #include "launch/launch.h"
+#include "tokens/tokenizer.h"
 
 typedef struct options {
   tws_job_spec job;
-  const char *resume, *tag, *init_from, *prompt, *prompt_file, *prompt_ids;
+  const char *resume, *tag, *init_from, *prompt, *prompt_file, *prompt_ids, *tokenizer;
   int64_t tokens, top_k;
   double temperature, top_p;
 } options;
 
-typedef struct tokens {
-  int32_t *id;
-  size_t count, capacity;
-} tokens;
+typedef tws_token_list tokens;
 
-static tws_code add_token(tokens *list, int64_t id, tws_error *err) {
-  if (tws_reserve(&list->id, &list->capacity, list->count + 1, sizeof *list->id))
-    return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  list->id[list->count++] = (int32_t)id;
-  return TWS_OK;
-}
-
-static tws_code add_text(tokens *list, const char *text, size_t length, tws_error *err) {
-  for (size_t i = 0; i < length; i++) TWS_TRY(add_token(list, (unsigned char)text[i], err));
+/* Without a tokenizer bytes are tokens. */
+static tws_code add_text(tws_tokenizer *tokenizer, tokens *list, const char *text, size_t length, tws_error *err) {
+  if (tokenizer) {
+    const tws_code code = tws_tokenizer_encode(tokenizer, text, length, 1, list, err);
+    return code == TWS_OK ? code : tws_fail_in(err, code, "the prompt");
+  }
+  for (size_t i = 0; i < length; i++) TWS_TRY(tws_token_add(list, (unsigned char)text[i], err));
   return TWS_OK;
 }
 
@@ -40,23 +36,23 @@ static tws_code add_ids(tokens *list, const char *text, tws_error *err) {
     if (end == at || errno || id < 0 || id > INT32_MAX)
       return tws_fail(err, TWS_USAGE, "for example --prompt-ids 464,2068,7586", "--prompt-ids: \"%.40s\" is no token",
                       at);
-    TWS_TRY(add_token(list, id, err));
+    TWS_TRY(tws_token_add(list, id, err));
     at = end + strspn(end, ", \t\n");
   }
   return TWS_OK;
 }
 
-static tws_code read_prompt(const options *o, tokens *list, tws_error *err) {
+static tws_code read_prompt(const options *o, tws_tokenizer *tokenizer, tokens *list, tws_error *err) {
   const int given = (o->prompt != NULL) + (o->prompt_file != NULL) + (o->prompt_ids != NULL);
   if (given != 1)
     return tws_fail(err, TWS_USAGE, "give one of --prompt TEXT, --prompt-file FILE and --prompt-ids IDS",
                     given ? "generate: several prompts were given" : "generate: no prompt was given");
-  if (o->prompt) return add_text(list, o->prompt, strlen(o->prompt), err);
+  if (o->prompt) return add_text(tokenizer, list, o->prompt, strlen(o->prompt), err);
   if (o->prompt_ids) return add_ids(list, o->prompt_ids, err);
   char *text = NULL;
   size_t length = 0;
   TWS_TRY(tws_read_file(o->prompt_file, 0, &text, &length, err));
-  tws_code code = add_text(list, text, length, err);
+  tws_code code = add_text(tokenizer, list, text, length, err);
   tws_free(text);
   return code;
 }
@@ -65,9 +61,25 @@ typedef struct printer {
   const tws_cli *cli;
   int ids;            /* tokens are printed as numbers */
   const char *prompt; /* printed before the first; NULL: not, or no more */
+  tws_tokenizer *tokenizer;
+  tokens all;   /* with a tokenizer: the prompt's too, since what a token is depends on those before it */
+  size_t shown; /* bytes of their text that were printed */
   tokens made;
   cJSON *log_probabilities;
 } printer;
+
+/* What is new in the text of all tokens. A character that is not whole yet is held back. */
+static void print_text(printer *p, int last) {
+  static const char replacement[] = "\xef\xbf\xbd";
+  char *text = NULL;
+  size_t length = 0;
+  if (tws_tokenizer_decode(p->tokenizer, p->all.id, p->all.count, 0, &text, &length, NULL) != TWS_OK) return;
+  size_t whole = length;
+  while (!last && whole >= 3 && memcmp(text + whole - 3, replacement, 3) == 0) whole -= 3;
+  if (whole > p->shown) tws_out("%.*s", (int)(whole - p->shown), text + p->shown);
+  if (whole > p->shown) p->shown = whole;
+  tws_free(text);
+}
 
 static void print_token(void *user, int32_t token, double log_probability) {
   printer *p = user;
@@ -75,15 +87,33 @@ static void print_token(void *user, int32_t token, double log_probability) {
   if (p->prompt) tws_out("%s", p->prompt);
   p->prompt = NULL;
   if (p->cli->json) {
-    add_token(&p->made, token, NULL);
+    tws_token_add(&p->made, token, NULL);
     cJSON_AddItemToArray(p->log_probabilities, cJSON_CreateNumber(log_probability));
   } else if (p->ids) {
     tws_out("%d\n", token);
+  } else if (p->tokenizer) {
+    tws_token_add(&p->all, token, NULL);
+    print_text(p, 0);
   } else if (token < 256) {
     tws_out("%c", byte);
   } else {
     tws_out("\xef\xbf\xbd"); /* no byte: the replacement character */
   }
+}
+
+/* With a tokenizer the prompt is printed as its tokens are. */
+static tws_code start_text(printer *p, const options *o, const tokens *prompt, tws_error *err) {
+  if (!p->tokenizer || p->ids || p->cli->json) return TWS_OK;
+  p->prompt = NULL;
+  for (size_t i = 0; i < prompt->count; i++) TWS_TRY(tws_token_add(&p->all, prompt->id[i], err));
+  if (o->prompt) {
+    print_text(p, 0);
+    return TWS_OK;
+  }
+  char *text = NULL; /* of a file: not printed */
+  TWS_TRY(tws_tokenizer_decode(p->tokenizer, p->all.id, p->all.count, 0, &text, &p->shown, err));
+  tws_free(text);
+  return TWS_OK;
 }
 
 static cJSON *id_list(const tokens *list) {
@@ -92,11 +122,30 @@ static cJSON *id_list(const tokens *list) {
   return array;
 }
 
-static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, const tokens *prompt, tws_error *err) {
+static tws_code check_vocabulary(const tws_job *job, const tws_tokenizer *tokenizer, tws_error *err) {
+  if (!tokenizer || tws_tokenizer_vocabulary(tokenizer) <= job->network->vocabulary) return TWS_OK;
+  return tws_fail(err, TWS_INVALID, "is it the model's tokenizer?",
+                  "the tokenizer has %lld tokens, and the model's vocabulary %lld",
+                  (long long)tws_tokenizer_vocabulary(tokenizer), (long long)job->network->vocabulary);
+}
+
+static tws_code add_generated_text(const printer *p, cJSON *root, tws_error *err) {
+  char *text = NULL;
+  size_t length;
+  if (!p->tokenizer) return TWS_OK;
+  TWS_TRY(tws_tokenizer_decode(p->tokenizer, p->made.id, p->made.count, 0, &text, &length, err));
+  cJSON_AddStringToObject(root, "text", text);
+  tws_free(text);
+  return TWS_OK;
+}
+
+static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws_tokenizer *tokenizer,
+                         const tokens *prompt, tws_error *err) {
   const tws_real_api *api;
   printer p = {.cli = cli,
                .ids = o->prompt_ids != NULL,
                .prompt = cli->json ? NULL : o->prompt,
+               .tokenizer = tokenizer,
                .log_probabilities = cJSON_CreateArray()};
   const tws_generate_options request = {
       .plan = tws_job_request(job, 0),
@@ -112,7 +161,9 @@ static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, con
       .user = &p,
       .log = &cli->log};
   tws_launch_set_threads(job->threads);
-  tws_code code = tws_real_load(&api, err);
+  tws_code code = check_vocabulary(job, tokenizer, err);
+  if (code == TWS_OK) code = start_text(&p, o, prompt, err);
+  if (code == TWS_OK) code = tws_real_load(&api, err);
   if (code == TWS_OK) code = api->generate(&request, err);
   if (code == TWS_OK && cli->json) {
     cJSON *root = cJSON_CreateObject();
@@ -121,12 +172,18 @@ static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, con
     cJSON_AddItemToObject(root, "tokens", id_list(&p.made));
     cJSON_AddItemToObject(root, "log_probabilities", p.log_probabilities);
     p.log_probabilities = NULL;
-    code = tws_out_json(root, err);
+    code = add_generated_text(&p, root, err);
+    if (code == TWS_OK)
+      code = tws_out_json(root, err);
+    else
+      cJSON_Delete(root);
   } else if (code == TWS_OK && !p.ids) {
+    if (tokenizer) print_text(&p, 1);
     tws_out("\n");
   }
   cJSON_Delete(p.log_probabilities);
-  tws_free(p.made.id);
+  tws_token_free(&p.made);
+  tws_token_free(&p.all);
   return code;
 }
 
@@ -158,11 +215,14 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   o.job.stage = 0;
   static const char *const settings[] = {"train_batch_size=1", "twinspeed.loss_tiles=1"};
   for (int i = 0; i < 2 && o.job.set.count < TWS_MAX_STRINGS; i++) o.job.set.item[o.job.set.count++] = settings[i];
-  tws_code code = read_prompt(&o, &prompt, err);
+  tws_tokenizer *tokenizer = NULL;
+  tws_code code = o.tokenizer ? tws_tokenizer_open(o.tokenizer, &tokenizer, err) : TWS_OK;
+  if (code == TWS_OK) code = read_prompt(&o, tokenizer, &prompt, err);
   if (code == TWS_OK) code = tws_job_load(&o.job, &job, err);
-  if (code == TWS_OK) code = generate(cli, &o, job, &prompt, err);
+  if (code == TWS_OK) code = generate(cli, &o, job, tokenizer, &prompt, err);
   tws_job_destroy(job);
-  tws_free(prompt.id);
+  tws_tokenizer_close(tokenizer);
+  tws_token_free(&prompt);
   return code;
 }
 
@@ -171,9 +231,11 @@ static const tws_option table[] = {
     TWS_STRING("resume", 0, "DIR", options, resume, "weights of a checkpoint, saved on any number of ranks"),
     TWS_STRING("tag", 0, "TAG", options, tag, "of this one (default: the one DIR/latest names)"),
     TWS_STRING("init-from", 0, "FILE", options, init_from, "weights of a Hugging Face model"),
-    TWS_STRING("prompt", 'p', "TEXT", options, prompt, "what to go on from; its bytes are the tokens"),
+    TWS_STRING("prompt", 'p', "TEXT", options, prompt,
+               "what to go on from; without --tokenizer its bytes are the tokens"),
     TWS_STRING("prompt-file", 0, "FILE", options, prompt_file, "likewise, from a file (\"-\": standard input)"),
     TWS_STRING("prompt-ids", 0, "IDS", options, prompt_ids, "tokens by their numbers; so are those that are printed"),
+    TWS_STRING("tokenizer", 0, "FILE", options, tokenizer, "a tokenizer.json: text to tokens and back"),
     TWS_INTEGER("tokens", 't', "N", options, tokens, 1, 1000000000, "how many to generate (default 100)"),
     TWS_NUMBER("temperature", 0, "T", options, temperature, 0, 1000,
                "divides the scores (default 1; 0: the likeliest)"),
@@ -194,7 +256,7 @@ const tws_verb tws_verb_generate = {
     .notes =
         "Every token takes a forward pass over the whole sequence (--seq; the model's by default), and sees the last "
         "so\n"
-        "many tokens. The same seed gives the same tokens. Tokens are bytes, as in training on text, or numbers.\n",
+        "many tokens. The same seed gives the same tokens. Tokens are bytes, a tokenizer's, or numbers.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

@@ -1,0 +1,200 @@
+#include "tokens/corpus.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "base/memory.h"
+#include "base/random.h"
+
+/* ---- writing ---- */
+
+typedef struct writer {
+  char path[PATH_MAX], unfinished[PATH_MAX + 32], index[PATH_MAX];
+  FILE *file;
+  int megatron, bytes; /* of a token: 1 (Megatron), 2 or 4 */
+  int64_t tokens;
+  int32_t *sizes; /* of documents, for Megatron */
+  size_t documents, capacity;
+} writer;
+
+static tws_code cannot_write(const writer *w, tws_error *err) {
+  return tws_fail(err, TWS_IO, NULL, "%s: cannot write: %s", w->path, strerror(errno));
+}
+
+static tws_code writer_open(writer *w, const char *path, int megatron, int64_t vocabulary, tws_error *err) {
+  const char header[1024] = {0};
+  const size_t length = strlen(path);
+  *w = (writer){.megatron = megatron, .bytes = vocabulary <= 65536 ? 2 : 4};
+  snprintf(w->path, sizeof w->path, "%s", path);
+  snprintf(w->unfinished, sizeof w->unfinished, "%s.%ld.new", path, (long)getpid());
+  if (megatron && (length < 5 || strcmp(path + length - 4, ".bin") != 0))
+    return tws_fail(err, TWS_USAGE, "for example book.bin, beside which book.idx is written",
+                    "%s: a Megatron data set's name ends with .bin", path);
+  if (megatron) snprintf(w->index, sizeof w->index, "%.*s.idx", (int)(length - 4), path);
+  w->file = fopen(w->unfinished, "wb");
+  if (!w->file || (!megatron && fwrite(header, sizeof header, 1, w->file) != 1)) return cannot_write(w, err);
+  return TWS_OK;
+}
+
+/* Little-endian, as everywhere where this program runs. */
+static tws_code writer_add(writer *w, const int32_t *id, size_t count, tws_error *err) {
+  for (size_t i = 0; i < count; i++)
+    if (fwrite(&id[i], (size_t)w->bytes, 1, w->file) != 1) return cannot_write(w, err);
+  w->tokens += (int64_t)count;
+  if (!w->megatron) return TWS_OK;
+  if (count > INT32_MAX) return tws_fail(err, TWS_INVALID, NULL, "%s: a document is too long", w->path);
+  if (tws_reserve(&w->sizes, &w->capacity, w->documents + 1, sizeof *w->sizes))
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  w->sizes[w->documents++] = (int32_t)count;
+  return TWS_OK;
+}
+
+/* Magic, version, type, numbers of sequences and of document bounds, sizes, places in bytes, bounds. */
+static tws_code write_index(const writer *w, tws_error *err) {
+  tws_text out = {0};
+  const uint64_t version = 1, documents = w->documents, bounds = documents + 1;
+  const char type = w->bytes == 2 ? 8 : 4; /* uint16, int32 */
+  uint64_t at = 0;
+  tws_text_add_bytes(&out, "MMIDIDX\0\0", 9);
+  tws_text_add_bytes(&out, (const char *)&version, 8);
+  tws_text_add_bytes(&out, &type, 1);
+  tws_text_add_bytes(&out, (const char *)&documents, 8);
+  tws_text_add_bytes(&out, (const char *)&bounds, 8);
+  if (documents) tws_text_add_bytes(&out, (const char *)w->sizes, documents * sizeof *w->sizes);
+  for (size_t i = 0; i < documents; i++) {
+    tws_text_add_bytes(&out, (const char *)&at, 8);
+    at += (uint64_t)w->sizes[i] * (uint64_t)w->bytes;
+  }
+  for (uint64_t i = 0; i < bounds; i++) tws_text_add_bytes(&out, (const char *)&i, 8);
+  const tws_code code = out.failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory")
+                                   : tws_write_file(w->index, out.data, out.length, err);
+  tws_text_free(&out);
+  return code;
+}
+
+static tws_code writer_finish(writer *w, tws_error *err) {
+  const int32_t header[3] = {w->bytes == 2 ? 20240520 : 20240801, w->bytes == 2 ? 1 : 7, (int32_t)w->tokens};
+  if (!w->megatron && w->tokens > INT32_MAX)
+    return tws_fail(err, TWS_INVALID, "--megatron has room for more", "%s: more than 2^31 tokens", w->path);
+  int bad = !w->megatron && (fseek(w->file, 0, SEEK_SET) != 0 || fwrite(header, sizeof header, 1, w->file) != 1);
+  bad |= fflush(w->file) != 0 || fsync(fileno(w->file)) != 0;
+  if (bad) return cannot_write(w, err);
+  if (w->megatron) TWS_TRY(write_index(w, err));
+  return rename(w->unfinished, w->path) == 0 ? TWS_OK : cannot_write(w, err);
+}
+
+static void writer_close(writer *w) {
+  if (w->file) fclose(w->file);
+  if (w->file) unlink(w->unfinished); /* where it was not renamed */
+  tws_free(w->sizes);
+}
+
+/* ---- reading ---- */
+
+typedef struct converter {
+  const tws_corpus_request *request;
+  tws_corpus_result *result;
+  writer to, eval;
+  tws_token_list tokens; /* of a document */
+} converter;
+
+static tws_code tokenize(converter *c, const char *text, size_t length, tws_error *err) {
+  c->tokens.count = 0;
+  if (c->request->tokenizer) return tws_tokenizer_encode(c->request->tokenizer, text, length, 0, &c->tokens, err);
+  for (size_t i = 0; i < length; i++) TWS_TRY(tws_token_add(&c->tokens, (unsigned char)text[i], err));
+  return TWS_OK;
+}
+
+static tws_code read_text(converter *c, tws_error *err) {
+  const tws_corpus_request *r = c->request;
+  char *text = NULL;
+  size_t length = 0;
+  TWS_TRY(tws_read_file(r->from, INT32_MAX, &text, &length, err));
+  uint32_t magic = 0;
+  tws_code code = TWS_OK;
+  if (length >= 1024) memcpy(&magic, text, sizeof magic);
+  if (length == 0) code = tws_fail(err, TWS_INVALID, NULL, "%s is empty", r->from);
+  if (magic == 20240520 || magic == 20240801)
+    code = tws_fail(err, TWS_INVALID, "train takes it as it is", "%s is a file of tokens already", r->from);
+  if (code == TWS_OK) {
+    code = tokenize(c, text, length, err);
+    if (code != TWS_OK) code = tws_fail_in(err, code, "%s", r->from);
+  }
+  tws_free(text);
+  TWS_TRY(code);
+  const size_t evaluates = r->eval_to ? (size_t)((double)c->tokens.count * r->eval_share) : 0;
+  c->result->documents = 1;
+  TWS_TRY(writer_add(&c->to, c->tokens.id, c->tokens.count - evaluates, err));
+  return evaluates ? writer_add(&c->eval, c->tokens.id + c->tokens.count - evaluates, evaluates, err) : TWS_OK;
+}
+
+static tws_code read_line(converter *c, const char *line, size_t length, int64_t number, tws_error *err) {
+  const tws_corpus_request *r = c->request;
+  const char *text = NULL;
+  char name[512];
+  tws_json *json = NULL;
+  snprintf(name, sizeof name, "%.400s, line %lld", r->from, (long long)number);
+  TWS_TRY(tws_json_parse(line, length, name, &json, err));
+  tws_code code = tws_json_string(json, json->root, r->field ? r->field : "text", 1, NULL, &text, err);
+  if (code == TWS_OK) {
+    code = tokenize(c, text, strlen(text), err);
+    if (code == TWS_OK && c->result->end >= 0) code = tws_token_add(&c->tokens, c->result->end, err);
+    if (code != TWS_OK) code = tws_fail_in(err, code, "%s", name);
+  }
+  tws_json_destroy(json);
+  TWS_TRY(code);
+  const int evaluates = r->eval_to && tws_random_uniform(0, 0, (uint64_t)c->result->documents) < r->eval_share;
+  c->result->documents++;
+  return writer_add(evaluates ? &c->eval : &c->to, c->tokens.id, c->tokens.count, err);
+}
+
+static tws_code read_lines(converter *c, tws_error *err) {
+  FILE *file = fopen(c->request->from, "r");
+  char *line = NULL;
+  size_t room = 0;
+  ssize_t length;
+  tws_code code = TWS_OK;
+  if (!file) return tws_fail(err, TWS_IO, NULL, "%s: %s", c->request->from, strerror(errno));
+  for (int64_t number = 1; code == TWS_OK && (length = getline(&line, &room, file)) >= 0; number++)
+    if (strspn(line, " \t\r\n") != (size_t)length) code = read_line(c, line, (size_t)length, number, err);
+  if (code == TWS_OK && ferror(file)) code = tws_fail(err, TWS_IO, NULL, "%s: cannot be read", c->request->from);
+  free(line); /* getline()'s */
+  fclose(file);
+  if (code == TWS_OK && c->result->documents == 0)
+    code = tws_fail(err, TWS_INVALID, NULL, "%s: no line has a document", c->request->from);
+  return code;
+}
+
+static tws_code convert(converter *c, tws_error *err) {
+  const tws_corpus_request *r = c->request;
+  const size_t length = strlen(r->from);
+  const int lines = length > 6 && strcmp(r->from + length - 6, ".jsonl") == 0;
+  c->result->vocabulary = r->tokenizer ? tws_tokenizer_vocabulary(r->tokenizer) : 256;
+  c->result->end = r->tokenizer && lines ? tws_tokenizer_end(r->tokenizer) : -1;
+  TWS_TRY(writer_open(&c->to, r->to, r->megatron, c->result->vocabulary, err));
+  if (r->eval_to) TWS_TRY(writer_open(&c->eval, r->eval_to, r->megatron, c->result->vocabulary, err));
+  TWS_TRY(lines ? read_lines(c, err) : read_text(c, err));
+  c->result->tokens = c->to.tokens;
+  c->result->eval_tokens = c->eval.tokens;
+  TWS_TRY(writer_finish(&c->to, err));
+  return r->eval_to ? writer_finish(&c->eval, err) : TWS_OK;
+}
+
+tws_code tws_corpus_convert(const tws_corpus_request *request, tws_corpus_result *result, tws_error *err) {
+  converter *c = tws_calloc(1, sizeof *c);
+  if (!c) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  *result = (tws_corpus_result){.end = -1};
+  c->request = request;
+  c->result = result;
+  const tws_code code = convert(c, err);
+  writer_close(&c->to);
+  writer_close(&c->eval);
+  tws_token_free(&c->tokens);
+  tws_free(c);
+  return code;
+}

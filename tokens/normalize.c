@@ -1,0 +1,292 @@
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "tokens/internal.h"
+
+enum kind {
+#define X(name) NORMALIZE_##name,
+  TWS_NORMALIZERS(X)
+#undef X
+};
+static const char *const names[] = {
+#define X(name) #name,
+    TWS_NORMALIZERS(X)
+#undef X
+        NULL};
+
+/* ---- reading: also what the three kinds of steps share ---- */
+
+tws_code tws_step_flag(const tws_json *json, const cJSON *item, const char *key, int fallback, int *value,
+                       tws_error *err) {
+  return tws_json_bool(json, item, key, 0, fallback, value, err);
+}
+
+static tws_code read_step(const tws_json *json, const cJSON *item, const char *const *kinds, tws_step_reader reader,
+                          tws_token_steps *steps, tws_error *err) {
+  const char *type = NULL;
+  TWS_TRY(tws_json_string(json, item, "type", 1, NULL, &type, err));
+  if (steps->count == TWS_TOKEN_STEPS)
+    return tws_json_fail(json, item, err, NULL, "more than %d steps", TWS_TOKEN_STEPS);
+  for (int k = 0; kinds[k]; k++) {
+    if (strcmp(kinds[k], type) != 0) continue;
+    tws_token_step *step = &steps->step[steps->count++];
+    *step = (tws_token_step){.kind = k};
+    return reader(json, item, step, err);
+  }
+  tws_text known = {0};
+  for (int k = 0; kinds[k]; k++) tws_text_add(&known, "%s%s", k ? ", " : "", kinds[k]);
+  tws_json_fail(json, item, err, "use a tokenizer without it", "\"%.60s\" is not known (known: Sequence, %s)", type,
+                known.data ? known.data : "");
+  tws_text_free(&known);
+  if (err) err->code = TWS_UNSUPPORTED;
+  return TWS_UNSUPPORTED;
+}
+
+tws_code tws_steps_read(const tws_json *json, const cJSON *item, const char *member, const char *const *kinds,
+                        tws_step_reader reader, tws_token_steps *steps, tws_error *err) {
+  if (!item || cJSON_IsNull(item)) return TWS_OK;
+  if (!cJSON_IsObject(item)) return tws_json_fail(json, item, err, NULL, "expected an object with a \"type\"");
+  const cJSON *type = cJSON_GetObjectItemCaseSensitive(item, "type");
+  if (!cJSON_IsString(type) || strcmp(type->valuestring, "Sequence") != 0)
+    return read_step(json, item, kinds, reader, steps, err);
+  const cJSON *list = cJSON_GetObjectItemCaseSensitive(item, member), *one;
+  if (!cJSON_IsArray(list)) return tws_json_fail(json, item, err, NULL, "a Sequence needs the list \"%s\"", member);
+  cJSON_ArrayForEach(one, list) TWS_TRY(tws_steps_read(json, one, member, kinds, reader, steps, err));
+  return TWS_OK;
+}
+
+void tws_steps_free(tws_token_steps *steps) {
+  for (int i = 0; i < steps->count; i++) {
+    tws_pattern_free(steps->step[i].pattern);
+    tws_free(steps->step[i].blob);
+    tws_free(steps->step[i].units);
+    tws_text_free(&steps->step[i].room);
+  }
+}
+
+static int digit_of(char c) {
+  if (c >= 'A' && c <= 'Z') return c - 'A';
+  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+  if (c >= '0' && c <= '9') return c - '0' + 52;
+  return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+/* base64 of: how many bytes the trie has, the trie, and texts that end with a zero. */
+static tws_code read_map(const tws_json *json, const cJSON *item, tws_token_step *s, tws_error *err) {
+  const char *text = NULL;
+  size_t length = 0;
+  uint32_t bits = 0, trie = 0;
+  int held = 0;
+  TWS_TRY(tws_json_string(json, item, "precompiled_charsmap", 1, NULL, &text, err));
+  const size_t count = strlen(text);
+  s->blob = tws_calloc(count + 1, 1);
+  if (!s->blob) return tws_no_token_memory(err);
+  for (size_t i = 0; i < count && text[i] != '='; i++) {
+    const int digit = digit_of(text[i]);
+    if (digit < 0) return tws_json_fail(json, item, err, NULL, "\"precompiled_charsmap\" is not base64");
+    bits = bits << 6 | (uint32_t)digit;
+    held += 6;
+    if (held < 8) continue;
+    held -= 8;
+    s->blob[length++] = (char)(bits >> held & 255);
+  }
+  if (length >= 4) memcpy(&trie, s->blob, sizeof trie);
+  if (length < 4 || trie % 4 || trie > length - 4 || trie < 4 || s->blob[length - 1] != '\0')
+    return tws_json_fail(json, item, err, NULL, "\"precompiled_charsmap\" is damaged");
+  s->unit_count = trie / 4;
+  s->units = tws_calloc(s->unit_count, sizeof *s->units);
+  if (!s->units) return tws_no_token_memory(err);
+  memcpy(s->units, s->blob + 4, trie);
+  s->strings = s->blob + 4 + trie;
+  s->strings_length = length - 4 - trie;
+  return TWS_OK;
+}
+
+static tws_code read_normalizer(const tws_json *json, const cJSON *item, tws_token_step *s, tws_error *err) {
+  switch ((enum kind)s->kind) {
+    case NORMALIZE_Strip:
+      TWS_TRY(tws_step_flag(json, item, "strip_left", 1, &s->left, err));
+      return tws_step_flag(json, item, "strip_right", 1, &s->right, err);
+    case NORMALIZE_Prepend:
+      return tws_json_string(json, item, "prepend", 1, NULL, &s->content, err);
+    case NORMALIZE_Replace:
+      TWS_TRY(tws_json_string(json, item, "content", 1, NULL, &s->content, err));
+      return tws_pattern_read(json, cJSON_GetObjectItemCaseSensitive(item, "pattern"), &s->pattern, err);
+    case NORMALIZE_Precompiled:
+      return read_map(json, item, s, err);
+    default:
+      return TWS_OK;
+  }
+}
+
+tws_code tws_normalizers_read(const tws_json *json, const cJSON *item, tws_token_steps *steps, tws_error *err) {
+  return tws_steps_read(json, item, "normalizers", names, read_normalizer, steps, err);
+}
+
+/* ---- running ---- */
+
+static tws_code to_form(const char *text, size_t length, utf8proc_option_t options, tws_text *out, tws_error *err) {
+  utf8proc_uint8_t *made = NULL;
+  const utf8proc_ssize_t n =
+      utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)length, &made, options | UTF8PROC_STABLE);
+  if (n == UTF8PROC_ERROR_NOMEM) return tws_no_token_memory(err);
+  if (n < 0) return tws_fail(err, TWS_INVALID, NULL, "a text cannot be normalized: %s", utf8proc_errmsg(n));
+  tws_text_add_bytes(out, (const char *)made, (size_t)n);
+  free(made); /* utf8proc's */
+  return TWS_OK;
+}
+
+static void add_lower(int32_t c, tws_text *out) {
+  char text[4];
+  if (c == 0x130) { /* the one whose small letter is two characters */
+    tws_text_add_bytes(out, "i\xcc\x87", 3);
+    return;
+  }
+  const size_t n = tws_utf8_write(utf8proc_tolower(c), text);
+  tws_text_add_bytes(out, text, n);
+}
+
+/* Character by character: lower case, or without marks. */
+static void map_characters(enum kind kind, const char *text, size_t length, tws_text *out) {
+  int32_t c;
+  int bad;
+  for (size_t i = 0; i < length;) {
+    const int n = tws_utf8_read(text + i, length - i, &c, &bad);
+    if (kind == NORMALIZE_Lowercase)
+      add_lower(c, out);
+    else if (!tws_is_mark(c))
+      tws_text_add_bytes(out, text + i, (size_t)n);
+    i += (size_t)n;
+  }
+}
+
+static void strip(const tws_token_step *s, const char *text, size_t length, tws_text *out) {
+  size_t begin = length, end = 0;
+  int32_t c;
+  int bad;
+  for (size_t i = 0; i < length;) {
+    const int n = tws_utf8_read(text + i, length - i, &c, &bad);
+    if (!tws_is_space(c)) {
+      if (begin == length) begin = i;
+      end = i + (size_t)n;
+    }
+    i += (size_t)n;
+  }
+  if (!s->left) begin = 0;
+  if (!s->right) end = length;
+  if (begin < end) tws_text_add_bytes(out, text + begin, end - begin);
+}
+
+static tws_code replace(const tws_token_step *s, const char *text, size_t length, tws_text *out, tws_error *err) {
+  size_t begin, end;
+  for (size_t done = 0;; done = end) {
+    TWS_TRY(tws_pattern_next(s->pattern, text, length, done, &begin, &end, err));
+    tws_text_add_bytes(out, text + done, begin - done);
+    if (begin == length) return TWS_OK;
+    tws_text_add_bytes(out, s->content, strlen(s->content));
+  }
+}
+
+/* The text that the shortest prefix in the trie leads to; NULL: none. Darts' double array: a unit has a label, whether
+ * a leaf follows and where. */
+static const char *look_up(const tws_token_step *s, const char *key, size_t length) {
+  const uint32_t *units = s->units;
+  size_t node = 0;
+#define OFFSET(unit) ((size_t)((unit) >> 10) << (((unit)&1u << 9) >> 6))
+  node ^= OFFSET(units[0]);
+  for (size_t i = 0; i < length; i++) {
+    const unsigned char byte = (unsigned char)key[i];
+    if (byte == 0) return NULL;
+    node ^= byte;
+    if (node >= s->unit_count || (units[node] & (1u << 31 | 255)) != byte) return NULL;
+    const uint32_t unit = units[node];
+    node ^= OFFSET(unit);
+    if (!(unit >> 8 & 1)) continue;
+    if (node >= s->unit_count) return NULL;
+    const uint32_t value = units[node] & ~(1u << 31);
+    return value < s->strings_length ? s->strings + value : NULL;
+  }
+#undef OFFSET
+  return NULL;
+}
+
+/* Short graphemes are looked up as a whole, as the library does, which takes the first prefix for all of it; others
+ * character by character. */
+static void map_grapheme(const tws_token_step *s, const char *text, size_t length, tws_text *out) {
+  const char *mapped = length < 6 ? look_up(s, text, length) : NULL;
+  if (mapped) {
+    tws_text_add_bytes(out, mapped, strlen(mapped));
+    return;
+  }
+  for (size_t i = 0; i < length;) {
+    const size_t n = (size_t)tws_utf8_length(text + i);
+    mapped = look_up(s, text + i, n);
+    if (mapped)
+      tws_text_add_bytes(out, mapped, strlen(mapped));
+    else
+      tws_text_add_bytes(out, text + i, n);
+    i += n;
+  }
+}
+
+static void map_graphemes(const tws_token_step *s, const char *text, size_t length, tws_text *out) {
+  utf8proc_int32_t state = 0;
+  int32_t before = 0, c;
+  size_t begin = 0;
+  int bad;
+  for (size_t i = 0; i < length;) {
+    const int n = tws_utf8_read(text + i, length - i, &c, &bad);
+    if (i > 0 && utf8proc_grapheme_break_stateful(before, c, &state)) {
+      map_grapheme(s, text + begin, i - begin, out);
+      begin = i;
+    }
+    before = c;
+    i += (size_t)n;
+  }
+  if (begin < length) map_grapheme(s, text + begin, length - begin, out);
+}
+
+static tws_code run_step(const tws_token_step *s, const char *text, size_t length, tws_text *out, tws_error *err) {
+  switch ((enum kind)s->kind) {
+    case NORMALIZE_NFC:
+      return to_form(text, length, UTF8PROC_COMPOSE, out, err);
+    case NORMALIZE_NFD:
+      return to_form(text, length, UTF8PROC_DECOMPOSE, out, err);
+    case NORMALIZE_NFKC:
+      return to_form(text, length, UTF8PROC_COMPOSE | UTF8PROC_COMPAT, out, err);
+    case NORMALIZE_NFKD:
+      return to_form(text, length, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT, out, err);
+    case NORMALIZE_Lowercase:
+    case NORMALIZE_StripAccents:
+      map_characters((enum kind)s->kind, text, length, out);
+      return TWS_OK;
+    case NORMALIZE_Strip:
+      strip(s, text, length, out);
+      return TWS_OK;
+    case NORMALIZE_Replace:
+      return replace(s, text, length, out, err);
+    case NORMALIZE_Prepend:
+      if (length > 0) tws_text_add_bytes(out, s->content, strlen(s->content));
+      tws_text_add_bytes(out, text, length);
+      return TWS_OK;
+    case NORMALIZE_Precompiled:
+      map_graphemes(s, text, length, out);
+  }
+  return TWS_OK;
+}
+
+tws_code tws_normalize(tws_token_steps *steps, const char *text, size_t length, tws_text *out, tws_error *err) {
+  for (int i = 0; i < steps->count; i++) {
+    tws_text *room = &steps->step[i].room;
+    room->length = 0;
+    tws_text_add_bytes(room, "", 0);
+    TWS_TRY(run_step(&steps->step[i], text, length, room, err));
+    if (room->failed) return tws_no_token_memory(err);
+    text = room->data;
+    length = room->length;
+  }
+  out->length = 0;
+  tws_text_add_bytes(out, text, length);
+  return out->failed ? tws_no_token_memory(err) : TWS_OK;
+}
