@@ -12,7 +12,8 @@ dim3 emulated_block, emulated_block_size, emulated_grid_size;
 
 namespace {
 
-enum { MAX_THREADS = 1024, STACK = 64 << 10, SHARED = 227 << 10, WARP = 32, UNASKED = 48 << 10 };
+// Stacks are not a power of two apart: their hot lines would share one set of every cache.
+enum { MAX_THREADS = 1024, STACK = (64 << 10) + 5 * 64, SHARED = 227 << 10, WARP = 32, UNASKED = 48 << 10 };
 
 struct Thread {
   jmp_buf place;
@@ -78,8 +79,8 @@ void pass(Barrier *barrier, const int *members) {
   }
 }
 
-void run_block() {
-  memset(emulated_memory, 0xff, SHARED);  // NaN
+void run_block(size_t shared_bytes) {
+  memset(emulated_memory, 0xff, shared_bytes);  // NaN
   alive = count;
   block_barrier = Barrier();
   for (int i = 0; i < count; ++i) {
@@ -134,7 +135,7 @@ unsigned __ballot_sync(unsigned, bool vote) {
   return votes;
 }
 
-static void run_blocks(dim3 grid, dim3 block, const std::function<void()> &kernel) {
+static void run_blocks(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &kernel) {
   body = &kernel;
   count = (int)block.x;
   emulated_block_size = block;
@@ -143,7 +144,7 @@ static void run_blocks(dim3 grid, dim3 block, const std::function<void()> &kerne
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x; ++x) {
         emulated_block = dim3(x, y, z);
-        run_block();
+        run_block(shared_bytes);
       }
 }
 
@@ -161,7 +162,8 @@ void emulated_start(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_by
   }
   if (!*loaded && emulated_is_recorded(stream)) emulated_refuse("a kernel that is loaded while a step is recorded");
   *loaded = true;
-  if (emulated_submit(stream, [=] { run_blocks(grid, block, kernel); }) != cudaSuccess) emulated_refuse("a launch");
+  if (emulated_submit(stream, [=] { run_blocks(grid, block, shared_bytes, kernel); }) != cudaSuccess)
+    emulated_refuse("a launch");
 }
 
 extern "C" {
