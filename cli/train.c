@@ -165,6 +165,11 @@ static void print_result(void *user, const char *json) {
   if (p->cli->json) tws_out("%s\n", json);
 }
 
+static uint64_t hear_news(void *user) {
+  (void)user;
+  return tws_worker_news();
+}
+
 static void report_hang(void *user, const tws_error *err) {
   const printer *p = user;
   if (tws_worker_is())
@@ -265,6 +270,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .quiet = cli->quiet,
                                .on_step = print_step,
                                .on_result = cli->json ? print_result : NULL,
+                               .news = hear_news,
                                .on_hang = report_hang,
                                .user = &p,
                                .log = &cli->log};
@@ -433,7 +439,7 @@ static const tws_option table[] = {
     TWS_STRING("trace", 0, "FILE", options, trace, "write the last step as a Chrome trace, all ranks"),
     TWS_STRING("result", 0, "FILE", options, result, "write the summary (what --json prints) to a file"),
     TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
-               "end with status 124 when a step, or starting the ranks, takes longer (default 1800; 0: never)"),
+               "end with status 124 when nothing happens for so long, from the start on (default 1800; 0: never)"),
     TWS_BYTES("memory", 0, "BYTES", options, memory, "what a rank may take of its device's memory (default: all)"),
     TWS_LAUNCH_OPTIONS(options, flags),
     TWS_FORCE_OPTION(options),

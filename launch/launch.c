@@ -55,6 +55,8 @@ typedef struct job {
   char name[1024];              /* of the listener */
   char secret[2 * TWS_SECRET + 1];
   double silence_s;
+  int news; /* a line has changed that ranks elsewhere have not heard of */
+  double told_s;
   sigset_t old_mask;
   peer *peers;
   struct pollfd *polls;
@@ -384,7 +386,9 @@ static void take_record(job *j, int rank) {
   peer *p = &j->peers[rank];
   tws_launch_record *record = p->record;
   if (record->kind == TWS_RECORD_ACTIVITY) {
-    memcpy(j->board + (size_t)rank * TWS_BOARD_LINE, record->text, TWS_BOARD_LINE - 1);
+    char *line = j->board + (size_t)rank * TWS_BOARD_LINE;
+    j->news |= strncmp(line, record->text, TWS_BOARD_LINE - 1) != 0;
+    memcpy(line, record->text, TWS_BOARD_LINE - 1);
     return;
   }
   if (record->kind == TWS_RECORD_OUTPUT) {
@@ -419,20 +423,33 @@ static void hear_rank(job *j, int rank) {
   take_record(j, rank);
 }
 
-/* The first rank that has not knocked yet, or -1. */
+/* The first rank that has not knocked yet, or, in a job with a deadline, not said what it does: or -1. */
 static int missing_rank(const job *j) {
   for (int r = 0; r < j->options->ranks; r++)
-    if (!j->peers[r].known) return r;
+    if (!j->peers[r].known || (j->options->deadline_s > 0 && !j->board[(size_t)r * TWS_BOARD_LINE])) return r;
   return -1;
+}
+
+/* To every rank, as far as it takes it at once: whoever does not read is late with it. */
+static void tell_all(const job *j, tws_launch_word word) {
+  tws_launch_record record = {.kind = word};
+  for (int r = 0; r < j->options->ranks; r++)
+    if (j->peers[r].socket >= 0) send(j->peers[r].socket, &record, sizeof record, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void pass_on_news(job *j) {
+  const double now = tws_clock_s();
+  if (!j->news || now - j->told_s < 1) return;
+  tell_all(j, TWS_RECORD_NEWS);
+  j->news = 0;
+  j->told_s = now;
 }
 
 /* Ranks that are all there can end by themselves; otherwise nothing was begun that would be worth it. */
 static int pass_on(job *j) {
   if (!j->options->ends_itself || j->passed_on || j->failure.kind || j->first_dead >= 0 || missing_rank(j) >= 0)
     return 0;
-  static const tws_launch_record end = {.kind = TWS_RECORD_END};
-  for (int r = 0; r < j->options->ranks; r++)
-    if (j->peers[r].socket >= 0) send(j->peers[r].socket, &end, sizeof end, MSG_NOSIGNAL | MSG_DONTWAIT);
+  tell_all(j, TWS_RECORD_END);
   return j->passed_on = 1;
 }
 
@@ -516,6 +533,7 @@ static void wait_for_all(job *j) {
     for (int r = 0; r < ranks; r++)
       if (j->polls[2 + r].revents && j->peers[r].socket >= 0) hear_rank(j, r);
     if (j->polls[1].revents) welcome_ranks(j);
+    pass_on_news(j);
     if (j->polls[0].revents) take_signals(j);
   }
 }

@@ -21,7 +21,8 @@ typedef enum tws_launch_word {
   TWS_RECORD_DONE,
   TWS_RECORD_END,
   TWS_RECORD_OUTPUT,
-  TWS_RECORD_ACTIVITY
+  TWS_RECORD_ACTIVITY,
+  TWS_RECORD_NEWS
 } tws_launch_word;
 
 /* Where a rank is in its job. */

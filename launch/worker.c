@@ -25,6 +25,8 @@ static struct {
   int socket, rank, far; /* far: through the network */
   volatile int asked;
   char *activity;
+  const char *board;      /* of a near one: every rank's line */
+  volatile unsigned news; /* of a far one: how often there was some */
   tws_rank_place place;
   /* of a far one: what its standard output and error are, to be sent on */
   int output[2];
@@ -135,10 +137,11 @@ static int receive_welcome(int files[TWS_LAUNCH_FILES]) {
 static int take_over(const int files[TWS_LAUNCH_FILES]) {
   if (dup2(files[0], STDOUT_FILENO) < 0 || dup2(files[1], STDERR_FILENO) < 0) return 0;
   setvbuf(stdout, NULL, _IOLBF, 0);
-  size_t page = (size_t)sysconf(_SC_PAGESIZE), at = (size_t)worker.rank * TWS_BOARD_LINE, first = at / page * page;
-  char *board = mmap(NULL, at - first + TWS_BOARD_LINE, PROT_READ | PROT_WRITE, MAP_SHARED, files[2], (off_t)first);
+  char *board =
+      mmap(NULL, (size_t)worker.place.ranks * TWS_BOARD_LINE, PROT_READ | PROT_WRITE, MAP_SHARED, files[2], 0);
   if (board == MAP_FAILED) return 0;
-  worker.activity = board + (at - first);
+  worker.board = board;
+  worker.activity = board + (size_t)worker.rank * TWS_BOARD_LINE;
   for (int i = 0; i < TWS_LAUNCH_FILES; i++) close(files[i]);
   return 1;
 }
@@ -210,6 +213,7 @@ static int hear_parent(void) {
   if (have < sizeof record) return got > 0;
   have = 0;
   if (record.kind == TWS_RECORD_END) worker.asked = 1;
+  if (record.kind == TWS_RECORD_NEWS) worker.news++;
   return 1;
 }
 
@@ -285,6 +289,13 @@ tws_code tws_worker_connect(tws_error *err) {
 char *tws_worker_activity(size_t *bytes) {
   *bytes = worker.activity ? TWS_BOARD_LINE : 0;
   return worker.activity;
+}
+
+uint64_t tws_worker_news(void) {
+  uint64_t sum = worker.news;
+  for (size_t i = 0; worker.board && i < (size_t)worker.place.ranks * TWS_BOARD_LINE; i++)
+    sum = (sum ^ (unsigned char)worker.board[i]) * 0x100000001b3;
+  return sum;
 }
 
 int tws_worker_asked_to_end(void) {

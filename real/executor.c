@@ -627,6 +627,10 @@ tws_code tws_executor_step(tws_executor *x, int index, int64_t step, double *tim
   return TWS_OK;
 }
 
+const void *tws_executor_at(const tws_executor *x) {
+  return atomic_load(&x->doing);
+}
+
 const char *tws_executor_doing(const tws_executor *x, char *buffer, int size) {
   const step_op *s = atomic_load(&x->doing);
   snprintf(buffer, (size_t)size, "%s%s", s ? s->label : "between steps", s ? s->where : "");

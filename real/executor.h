@@ -67,6 +67,8 @@ const tws_comm_segment *tws_executor_segments(const tws_executor *executor, int 
 /* Of a message: what is sent, or where it is received. */
 void *tws_executor_message(const tws_executor *executor, int program, uint32_t op, uint64_t *bytes);
 
+/* Something that changes with the operation being run; from any thread. */
+const void *tws_executor_at(const tws_executor *executor);
 /* The operation being run, from any thread: its tws_op_label(), and whom it waits for ("forward h.0.mlp.c_proj
  * all_reduce (model group of ranks 0 1)", "backward recv (rank 3)"). Returns buffer. */
 const char *tws_executor_doing(const tws_executor *executor, char *buffer, int size);

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 tws_code tws_fault_parse(const char *text, int rank, tws_fault *fault, tws_error *err) {
-  static const char *const kinds[] = {"none", "kill", "hang", "nan", "hold", "allocate"};
+  static const char *const kinds[] = {"none", "kill", "hang", "slow", "nan", "hold", "allocate"};
   *fault = (tws_fault){.kind = TWS_FAULT_NONE};
   if (!text || !*text) return TWS_OK;
   int who = -1, end = 0;
@@ -17,11 +17,13 @@ tws_code tws_fault_parse(const char *text, int rank, tws_fault *fault, tws_error
         if (who == rank) *fault = (tws_fault){.kind = (tws_fault_kind)k, .step = step};
         return TWS_OK;
       }
-  return tws_fail(err, TWS_USAGE, "for example rank=1,step=3,kind=kill; kinds are kill, hang, nan, hold and allocate",
+  return tws_fail(err, TWS_USAGE,
+                  "for example rank=1,step=3,kind=kill; kinds are kill, hang, slow, nan, hold and allocate",
                   "TWINSPEED_FAULT is \"%.80s\"", text);
 }
 
 void tws_fault_strike(tws_fault_kind kind) {
   if (kind == TWS_FAULT_KILL) raise(SIGKILL);
-  for (;;) pause();
+  if (kind == TWS_FAULT_SLOW) usleep(100000);
+  while (kind == TWS_FAULT_HANG) pause();
 }

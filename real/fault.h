@@ -2,10 +2,11 @@
  * "rank=1,step=3,kind=kill": in the middle of that step (1-based), before a collective if one is left, that rank
  *   kill       ends by SIGKILL
  *   hang       sleeps for ever
+ *   slow       sleeps for a tenth of a second before each operation
  *   nan        has a first parameter that is not a number, from the start of the step on
  *   hold       does not write the checkpoint that is saved behind that step until two more steps are done
  *   allocate   cannot allocate its arena (step is ignored)
- * Without the variable nothing here costs anything. */
+ * In step 0 `hang` is before the first. Without the variable nothing here costs anything. */
 #ifndef TWS_REAL_FAULT_H
 #define TWS_REAL_FAULT_H
 
@@ -16,6 +17,7 @@ typedef enum tws_fault_kind {
   TWS_FAULT_NONE,
   TWS_FAULT_KILL,
   TWS_FAULT_HANG,
+  TWS_FAULT_SLOW,
   TWS_FAULT_NAN,
   TWS_FAULT_HOLD,
   TWS_FAULT_ALLOCATE
@@ -27,7 +29,7 @@ typedef struct tws_fault {
 
 /* TWS_USAGE for a text that is not such a list. text may be NULL. */
 tws_code tws_fault_parse(const char *text, int rank, tws_fault *fault, tws_error *err);
-/* Does not return. */
+/* kill, hang: does not return. */
 void tws_fault_strike(tws_fault_kind kind);
 
 #endif

@@ -336,6 +336,10 @@ int tws_comm_missing(const tws_comm *comm) {
   return comm->shared ? tws_shared_missing(comm->shared) : -1;
 }
 
+int tws_comm_waits(const tws_comm *comm) {
+  return comm->shared ? tws_shared_is_waiting(comm->shared) : 0;
+}
+
 /* ---- helpers outside plans ---- */
 
 tws_code tws_comm_barrier(tws_comm *comm, tws_error *err) {

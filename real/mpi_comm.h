@@ -58,5 +58,6 @@ tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err); /* in plac
 /* Rank (of the world) that has not arrived in the collective this rank waits in, or -1. For the watchdog; reads only
  * shared memory. */
 int tws_comm_missing(const tws_comm *comm);
+int tws_comm_waits(const tws_comm *comm); /* 1: this rank waits for others in it; likewise */
 
 #endif

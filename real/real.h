@@ -102,17 +102,18 @@ typedef struct tws_train_options {
   const char *csv_path;   /* one line per step, or NULL */
   const tws_fingerprint *fingerprint; /* goes into trace and summary; NULL: none */
   const char *result_path;            /* JSON summary written by rank 0 at the end, or NULL */
-  double deadline_s;                  /* a step longer than this is a hang; 0: none */
+  double deadline_s;                  /* when nothing happens for so long it is a hang; 0: never */
   uint64_t device_limit;              /* bytes that a rank's device tier may take; 0: what there is */
   int quiet;
   char *activity; /* where this rank says what it is doing (zero-terminated), or NULL */
   size_t activity_bytes;
+  uint64_t (*news)(void *user); /* another number when some rank of the job has moved on; from any thread. NULL: none */
   void (*on_step)(void *user, const tws_step_report *report); /* rank 0 only */
   /* A swap file was made (1), or is gone (0): for those who remove it when a signal ends the process. Or NULL. */
   void (*on_swap_file)(void *user, const char *path, int there);
   int (*should_end)(void *user); /* asked after every step of a run that saves: 1 saves and ends it. NULL: never */
   void (*on_result)(void *user, const char *json); /* rank 0, at the end: the summary that result_path gets */
-  /* A step passed the deadline: called once, from another thread, before this process ends with exit status 124. */
+  /* Nothing has happened until the deadline: called once, from another thread, before this process ends with exit status 124. */
   void (*on_hang)(void *user, const tws_error *err);
   void *user;
   const tws_log *log;
@@ -193,7 +194,7 @@ typedef struct tws_real_api {
   const tws_virtual_api *virtual_ranks;
   const char *(*description)(void); /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
-enum { TWS_REAL_API_VERSION = 8 };
+enum { TWS_REAL_API_VERSION = 9 };
 #define TWS_REAL_MODULE_SYMBOL "tws_real_module"
 
 #endif

@@ -295,6 +295,10 @@ void tws_shared_waits(tws_shared *shared, int waits) {
   atomic_store(&shared->ranks[shared->rank].waiting, waits ? UINT32_MAX : 0);
 }
 
+int tws_shared_is_waiting(const tws_shared *shared) {
+  return atomic_load(&shared->ranks[shared->rank].waiting) != 0;
+}
+
 /* Whoever waits, in whatever group or for whatever message, waits in the end for one who does not. */
 int tws_shared_missing(const tws_shared *shared) {
   uint32_t waiting = atomic_load(&shared->ranks[shared->rank].waiting);

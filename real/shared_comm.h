@@ -46,6 +46,7 @@ char *tws_shared_received(const tws_shared *shared, int rank, int segment);
 void tws_shared_waits(tws_shared *shared, int waits);
 /* A rank that waits for nothing while this one does, or -1. */
 int tws_shared_missing(const tws_shared *shared);
+int tws_shared_is_waiting(const tws_shared *shared); /* this rank is */
 
 /* Types that can be summed. */
 static inline int tws_ordered_sum_takes(tws_dtype dtype) {

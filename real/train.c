@@ -106,13 +106,19 @@ static tws_code make_executor(tws_training *t, tws_error *err) {
                               .device_limit = o->device_limit};
   TWS_TRY(tws_training_disk(t, &setup.disk, err));
   TWS_TRY(tws_executor_create(&setup, &t->executor, err));
-  if (o->deadline_s <= 0.0) return TWS_OK;
-  tws_watchdog_setup watch = {.deadline_s = o->deadline_s,
-                              .rank = t->rank,
-                              .executor = t->executor,
-                              .comm = t->comm,
-                              .on_hang = o->on_hang,
-                              .user = o->user};
+  tws_watchdog_attach(t->watchdog, t->executor, t->comm);
+  return TWS_OK;
+}
+
+static tws_code start_watching(tws_training *t, tws_error *err) {
+  const tws_train_options *o = t->options;
+  const tws_watchdog_setup watch = {.deadline_s = o->deadline_s,
+                                    .rank = t->rank,
+                                    .activity = o->activity,
+                                    .activity_bytes = o->activity_bytes,
+                                    .news = o->news,
+                                    .on_hang = o->on_hang,
+                                    .user = o->user};
   return tws_watchdog_create(&watch, &t->watchdog, err);
 }
 
@@ -251,7 +257,7 @@ static tws_code spoil_weights(tws_training *t, tws_error *err) {
 }
 
 static int strikes(const tws_training *t, int64_t step) {
-  return t->fault.step == step && (t->fault.kind == TWS_FAULT_KILL || t->fault.kind == TWS_FAULT_HANG);
+  return t->fault.step == step && t->fault.kind >= TWS_FAULT_KILL && t->fault.kind <= TWS_FAULT_SLOW;
 }
 
 /* What is about to change waits for the copy that a save makes of it. */
@@ -259,7 +265,8 @@ static tws_code before_op(void *user, uint32_t op, tws_error *err) {
   tws_training *t = user;
   (void)err;
   if (op == tws_checkpoint_gate(t)) tws_checkpoint_wait_copied(t);
-  if (op == t->fault_op && strikes(t, t->counters->steps + 1)) tws_fault_strike(t->fault.kind);
+  const int now = op == t->fault_op || t->fault.kind == TWS_FAULT_SLOW;
+  if (now && strikes(t, t->counters->steps + 1)) tws_fault_strike(t->fault.kind);
   return TWS_OK;
 }
 
@@ -396,24 +403,33 @@ tws_code tws_training_weights(tws_training *t, tws_error *err) {
 /* Errors of the configuration and the data are the same on every rank and need no rank's name. */
 static tws_code train(tws_training *t, tws_train_result *result, tws_error *err) {
   TWS_TRY(tws_fault_parse(getenv("TWINSPEED_FAULT"), t->rank, &t->fault, err));
+  TWS_TRY(start_watching(t, err));
+  tws_watchdog_phase(t->watchdog, "planning", 0);
+  if (t->fault.step == 0) tws_fault_strike(t->fault.kind);
   if (t->options->plan.backend == TWS_BACKEND_CUDA) TWS_TRY(tws_cuda_load(&t->cuda, err));
   TWS_TRY(check_options(t, err));
   double since = tws_clock_s();
   TWS_TRY(tws_training_plan(t, err));
   mark(t, "plan", &since);
+  tws_watchdog_phase(t->watchdog, "opening files", 0);
   TWS_TRY(tws_resume_open(t, err));
   if (t->resumed) TWS_TRY(tws_resume_counters(t, err));
   TWS_TRY(tws_training_open_data(t, err));
   mark(t, "data", &since);
   TWS_TRY(tws_checkpoint_lock(t, err));
   TWS_TRY(tws_report_csv_open(t, err));
+  tws_watchdog_phase(t->watchdog, "taking memory and meeting the others", 1);
   tws_code code = make_executor(t, err);
   mark(t, "memory and communicator", &since);
+  tws_watchdog_phase(t->watchdog, t->resumed ? "loading the checkpoint" : "making weights", 0);
   if (code == TWS_OK) code = tws_training_weights(t, err);
   mark(t, t->resumed ? "checkpoint" : "initial weights", &since);
+  tws_watchdog_phase(t->watchdog, "meeting the others for the first step", 1);
   if (code == TWS_OK) code = tws_checkpoint_prepare(t, err);
   if (code != TWS_OK) return blame(t, tws_fail_in(err, code, "rank %d", t->rank), err);
-  code = run_steps(t, err);
+  if (code == TWS_OK) code = tws_comm_barrier(t->comm, err);
+  tws_watchdog_end(t->watchdog);
+  if (code == TWS_OK) code = run_steps(t, err);
   if (code != TWS_OK) return blame(t, code, err);
   if (t->options->trace_path && !t->ended) TWS_TRY(tws_report_trace(t, err));
   return tws_report_result(t, result, err);

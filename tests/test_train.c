@@ -48,8 +48,8 @@ static char *csv_column(const char *path, int line, int column) {
   return at;
 }
 
-/* Evaluating changes nothing of the training, to the last digit; its loss is printed, in the CSV and in the summary, and
- * the memory of both is what was predicted. */
+/* Evaluating changes nothing of the training, to the last digit; its loss is printed, in the CSV and in the summary,
+ * and the memory of both is what was predicted. */
 START_TEST(evaluation) {
   char plain[96], evaluated[96], other[96], loss[32];
   snprintf(plain, sizeof plain, "%s", in_folder("plain.csv"));
@@ -198,13 +198,14 @@ START_TEST(failures) {
       {JOB, "rank=1,step=1,kind=allocate", "", 5, {"rank 1: cannot allocate", ""}},
       {JOB,
        "rank=1,step=2,kind=hang",
-       "--deadline 1",
+       "--deadline 3",
        124,
        {"rank 1 is in operation 'backward all_reduce (data group of ranks 0 1 2)'", "step 2 is not done"}},
       {JOB, "rank=2,step=2,kind=nan", "", 5, {"rank 2, step 2: operation", "not a finite number"}},
       {JOB, "rank=2,step=2", "", 2, {"TWINSPEED_FAULT", ""}},
       {AXES_JOB, "rank=2,step=2,kind=kill", "", 5, {"rank 2 was ended by signal 9", PRODUCT}},
-      {AXES_JOB, "rank=3,step=2,kind=hang", "--deadline 1", 124, {"rank 3 is in operation '" PRODUCT, "step 2 is"}},
+      {AXES_JOB, "rank=3,step=2,kind=hang", "--deadline 3", 124, {"rank 3 is in operation '" PRODUCT, "step 2 is"}},
+      {JOB, "rank=1,step=0,kind=hang", "--deadline 3", 124, {"nothing has happened for 3 s: rank 1 is planning", ""}},
   };
   setenv("TWINSPEED_FAULT", cases[_i].fault, 1);
   command_result r =
@@ -304,7 +305,7 @@ int main(void) {
   tcase_add_test(tests, program_output);
   tcase_add_test(tests, output_that_nobody_reads);
   tcase_add_test(tests, json_output);
-  tcase_add_loop_test(tests, failures, 0, 8);
+  tcase_add_loop_test(tests, failures, 0, 9);
   tcase_add_loop_test(tests, interrupted, 0, 2);
   tcase_add_loop_test(tests, data_cut_in_a_run, 0, 2);
   tcase_add_test(tests, evaluation);
