@@ -33,7 +33,7 @@
 static const double notice_s = 10.0, reaction_s = 2.0, patience_s = 5.0;
 /* A rank elsewhere is lost when nothing was heard of it for half of the deadline, but no less and no more than so long.
  */
-static const double least_silence_s = 4.0, most_silence_s = 60.0;
+static const double least_silence_s = 3.0, most_silence_s = 60.0;
 
 typedef struct peer {
   int socket;   /* -1: not connected (yet, or no more) */
@@ -507,7 +507,10 @@ static int give_up_lost(job *j) {
 
 static void do_what_is_due(job *j) {
   if (j->late_s > 0.0 && missing_rank(j) < 0) j->late_s = 0.0;
-  if (give_up_lost(j)) ask_to_end(j);
+  if (give_up_lost(j)) {
+    ask_to_end(j);
+    j->kill_at_s = tws_clock_s() + reaction_s; /* mpirun would wait for a daemon that it cannot reach */
+  }
   if (time_left(j) != 0) return;
   if (j->late_s > 0.0 && tws_clock_s() >= j->late_s) {
     if (!j->ended && !j->signal && j->first_dead < 0) j->late = missing_rank(j) + 1;
@@ -618,6 +621,11 @@ static tws_code explain_failure(job *j, tws_error *err) {
   if (j->failure.kind) {
     if (j->failure.error.code == TWS_HANG) tell_places(j);
     if (err) *err = j->failure.error;
+    int slot;
+    const tws_host *host =
+        j->far && j->options->hosts ? tws_hosts_of_rank(j->options->hosts, j->failure.rank, &slot) : NULL;
+    if (host && j->failure.rank > 0 && (j->failure.error.code == TWS_IO || j->failure.error.code == TWS_ENVIRONMENT))
+      return tws_fail_in(err, j->failure.error.code, "node %s", host->name);
     return j->failure.error.code != TWS_OK ? j->failure.error.code : TWS_RANK;
   }
   if (j->first_dead >= 0) {

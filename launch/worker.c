@@ -18,7 +18,7 @@
 #include "launch/launch.h"
 #include "launch/protocol.h"
 
-static const double beat_s = 1.0; /* between signs of life */
+static const double beat_s = 1.0, look_s = 0.2; /* between signs of life; and looks at what has changed */
 
 /* A process is a worker or it is not: the one connection it may have. */
 static struct {
@@ -217,24 +217,32 @@ static int hear_parent(void) {
   return 1;
 }
 
-/* Ends the process with the launcher: nobody could say what becomes of it. */
+/* Nobody could say what becomes of this rank. Nor does anybody end mpirun's daemon on a node that was cut off. */
+static void end_without_launcher(void) {
+  char path[64], name[16] = "";
+  snprintf(path, sizeof path, "/proc/%d/comm", (int)getppid());
+  FILE *file = fopen(path, "r");
+  if (file && fgets(name, sizeof name, file) && strcmp(name, "orted\n") == 0) kill(getppid(), SIGTERM);
+  _exit(tws_code_exit(TWS_RANK));
+}
+
 static void *keep_in_touch(void *nothing) {
   tws_launch_record beat = {.kind = TWS_RECORD_ACTIVITY, .rank = worker.rank};
   (void)nothing;
-  for (double next = tws_clock_s();;) {
+  for (double beat_at = tws_clock_s();;) {
     struct pollfd polls[] = {{.fd = worker.output[0], .events = POLLIN},
                              {.fd = worker.output[1], .events = POLLIN},
                              {.fd = worker.socket, .events = POLLIN}};
-    const double left = next - tws_clock_s();
     int there = 1;
-    if (poll(polls, 3, left > 0 ? (int)(left * 1000) + 1 : 0) > 0)
+    if (poll(polls, 3, (int)(look_s * 1000)) > 0)
       there = forward(0) && forward(1) && (!polls[2].revents || hear_parent());
-    if (there && tws_clock_s() >= next) {
-      memcpy(beat.text, worker.line, sizeof worker.line);
+    const int late = tws_clock_s() >= beat_at;
+    if (there && (late || strncmp(beat.text, worker.line, sizeof worker.line - 1) != 0)) {
+      memcpy(beat.text, worker.line, sizeof worker.line - 1);
       there = say_to_parent(&beat);
-      next = tws_clock_s() + beat_s;
+      beat_at = tws_clock_s() + beat_s;
     }
-    if (!there) _exit(tws_code_exit(TWS_RANK));
+    if (!there) end_without_launcher();
   }
   return NULL;
 }

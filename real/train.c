@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include "base/memory.h"
 #include "plan/hyper.h"
+#include "real/agree.h"
 #include "real/init.h"
 #include "real/train_internal.h"
 
@@ -426,6 +427,10 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   mark(t, t->resumed ? "checkpoint" : "initial weights", &since);
   tws_watchdog_phase(t->watchdog, "meeting the others for the first step", 1);
   if (code == TWS_OK) code = tws_checkpoint_prepare(t, err);
+  if (code == TWS_OK) {
+    code = tws_training_agree(t, err);
+    if (code != TWS_OK) return code; /* the same on every rank */
+  }
   if (code != TWS_OK) return blame(t, tws_fail_in(err, code, "rank %d", t->rank), err);
   if (code == TWS_OK) code = tws_comm_barrier(t->comm, err);
   tws_watchdog_end(t->watchdog);

@@ -1,0 +1,246 @@
+/* ctest: mpi */
+/* Several machines: two to four nodes that are network namespaces with addresses, hostnames and links of their own
+ * (tests/nodes.sh). Where this machine cannot make them the suite says why and tests nothing. */
+#include <check.h>
+#include <signal.h>
+#include "tests/answers.h"
+#include "tests/members.h"
+#include "train.h"
+
+#define MODEL "{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":4,\"n_embd\":64,\"n_positions\":64,\"vocab_size\":256}"
+#define TRAIN "train -m %s/model.json --seq 32 --micro-batch 2 --threads 1 --quiet --data %s"
+static char why_not[256];
+
+static command_result shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static command_result shell(const char *format, ...) {
+  char line[4096];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(line, sizeof line, format, list);
+  va_end(list);
+  char *argv[] = {(char *)"/bin/sh", (char *)"-c", line, NULL};
+  return command_execute(argv);
+}
+
+static command_result nodes(const char *what) {
+  return shell("sh %s/nodes.sh %s", TWS_TEST_DIR, what);
+}
+
+static void do_nodes(const char *what) {
+  command_result r = nodes(what);
+  ck_assert_msg(r.status == 0, "%s: %s%s", what, r.out, r.err);
+  command_free(&r);
+}
+
+/* twinspeed on the first node, with the hosts of a hostfile. */
+static command_result on_nodes(const char *hosts, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static command_result on_nodes(const char *hosts, const char *format, ...) {
+  char line[2048];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(line, sizeof line, format, list);
+  va_end(list);
+  write_text(in_folder("hosts"), hosts);
+  return shell("sh %s/nodes.sh run node1 \"%s/twinspeed %s --hostfile %s --remote-shell 'sh %s/nodes.sh shell'\"",
+               TWS_TEST_DIR, TWS_BUILD_DIR, line, in_folder("hosts"), TWS_TEST_DIR);
+}
+
+/* Everything that a run started has ended, with a moment for it. */
+static void assert_alone(void) {
+  for (int tries = 0; tries < 100; tries++) {
+    command_result r = nodes("pids");
+    const int alone = r.out[0] == '\0';
+    command_free(&r);
+    if (alone) return;
+    usleep(100000);
+  }
+  command_result r = shell("for p in $(sh %s/nodes.sh pids); do ps -o args= -p $p; done", TWS_TEST_DIR);
+  ck_abort_msg("left behind: %s", r.out);
+}
+
+/* Loss, learning rate and norm of each step: all but the times. */
+static void assert_same_steps(const char *a, const char *b, int steps) {
+  char left[512], right[512];
+  FILE *files[2] = {fopen(a, "r"), fopen(b, "r")};
+  ck_assert(files[0] && files[1]);
+  for (int step = 0; step <= steps; step++) {
+    ck_assert(fgets(left, sizeof left, files[0]) && fgets(right, sizeof right, files[1]));
+    for (int i = 0, at = 0; left[at] && i < 4; at++) {
+      i += left[at] == ',';
+      ck_assert_msg(left[at] == right[at], "%s, not %s", right, left);
+    }
+  }
+  fclose(files[0]);
+  fclose(files[1]);
+}
+
+START_TEST(same_bits) {
+  static const struct {
+    const char *hosts, *options;
+  } cases[] = {{"node1 slots=2\nnode2 slots=2\n", "--stage 2 --dtype bf16"},
+               {"node1 slots=1\nnode2 slots=2\nnode3 slots=1\n", "--stage 3"},
+               {"node1 slots=1\nnode2 slots=1\nnode3 slots=1\nnode4 slots=1\n", "--tp 2 --pp 2 --accumulation 2"}};
+  char one[96], many[96];
+  snprintf(one, sizeof one, "%s", in_folder("one.csv"));
+  snprintf(many, sizeof many, "%s", in_folder("many.csv"));
+  command_result r = twinspeed(TRAIN " --steps 4 -n 4 %s --force --csv %s", folder, text_path, cases[_i].options, one);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  r = on_nodes(cases[_i].hosts, TRAIN " --steps 4 %s --force --csv %s --trace %s --save %s", folder, text_path,
+               cases[_i].options, many, in_folder("trace.json"), in_folder("saved"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  ck_assert_ptr_nonnull(strstr(r.out, "equal to the byte"));
+  command_free(&r);
+  assert_same_steps(one, many, 4);
+  tws_json *trace = NULL;
+  tws_error err = {0};
+  ck_assert(tws_json_read(in_folder("trace.json"), &trace, &err) == TWS_OK); /* of all ranks */
+  int seen = 0;
+  const cJSON *event;
+  cJSON_ArrayForEach(event, cJSON_GetObjectItemCaseSensitive(trace->root, "traceEvents")) {
+    const cJSON *pid = cJSON_GetObjectItemCaseSensitive(event, "pid");
+    if (cJSON_IsNumber(pid) && pid->valueint >= 0 && pid->valueint < 4) seen |= 1 << pid->valueint;
+  }
+  ck_assert_int_eq(seen, 15);
+  tws_json_destroy(trace);
+  if (_i == 0) { /* what several nodes saved goes on on one */
+    r = twinspeed(TRAIN " --steps 5 -n 1 --micro-batch 8 --resume %s", folder, text_path, in_folder("saved"));
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    command_free(&r);
+  }
+  assert_alone();
+}
+END_TEST
+
+/* A link of 100 Mbit/s: neither the prediction nor the run can be faster than it carries the gradients. */
+START_TEST(slow_link) {
+  write_text(in_folder("cluster.json"),
+             "{\"schema\":\"twinspeed-cluster-1\",\"base\":\"host\",\"nodes\":2,\"devices_per_node\":1,"
+             "\"inter\":{\"bandwidth\":12.5e6,\"latency_s\":5e-5}}");
+  for (int i = 1; i <= 2; i++) {
+    char rate[64];
+    snprintf(rate, sizeof rate, "rate %d 100mbit", i);
+    command_result limited = nodes(rate);
+    if (limited.status == 77) printf("nodes: links are as fast as they are: %s", limited.out);
+    const int skip = limited.status == 77;
+    command_free(&limited);
+    if (skip) return;
+  }
+  const double seconds = 118208 * 4.0 / 12.5e6; /* float32 gradients, each way */
+  command_result r = on_nodes("node1 slots=1\nnode2 slots=1\n", TRAIN " --steps 4 --stage 0 --json --cluster %s",
+                              folder, text_path, in_folder("cluster.json"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *measured = assert_json(&r, "twinspeed-train-1");
+  command_free(&r);
+  r = twinspeed(
+      "simulate -m %s/model.json --seq 32 --micro-batch 2 --threads 1 -n 2 --stage 0 --json --quiet --cluster %s",
+      folder, in_folder("cluster.json"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *predicted = cJSON_Parse(r.out);
+  const cJSON *step = cJSON_GetObjectItemCaseSensitive(predicted, "step_s");
+  ck_assert_msg(cJSON_IsNumber(step), "%s", r.out);
+  const double took = cJSON_GetObjectItemCaseSensitive(measured, "median_step_s")->valuedouble;
+  printf("nodes: a step over 100 Mbit/s: predicted %.1f ms, measured %.1f ms, gradients alone %.1f ms\n",
+         step->valuedouble * 1e3, took * 1e3, seconds * 1e3);
+  ck_assert_double_gt(took, 0.8 * seconds); /* the link lends a burst */
+  ck_assert_double_gt(step->valuedouble, 0.9 * seconds);
+  cJSON_Delete(measured);
+  cJSON_Delete(predicted);
+  command_free(&r);
+}
+END_TEST
+
+/* A rank that dies, one that hangs, a file that is another one, each on the second node. */
+START_TEST(faults) {
+  static const struct {
+    const char *fault, *options;
+    int status;
+    const char *says[2];
+  } cases[] = {{"rank=3,step=2,kind=kill", "", 5, {"rank 3 was ended by signal 9", "(Killed)"}},
+               {"rank=3,step=2,kind=hang", "--deadline 3", 124, {"rank 3 is in operation", "step 2 is not done"}},
+               {"", "", 3, {"is not the same on node2 (rank 2) as on node1 (rank 0)", "story.txt"}}};
+  char mount[512];
+  snprintf(mount, sizeof mount, "node2 %s/other.txt %s", folder, text_path);
+  setenv("TWINSPEED_FAULT", cases[_i].fault, 1);
+  if (_i == 2) setenv("TWS_NODE_MOUNT", mount, 1);
+  command_result r =
+      on_nodes("node1 slots=2\nnode2 slots=2\n", TRAIN " --steps 3 %s", folder, text_path, cases[_i].options);
+  unsetenv("TWINSPEED_FAULT");
+  unsetenv("TWS_NODE_MOUNT");
+  ck_assert_msg(r.status == cases[_i].status, "status %d: %s", r.status, r.err);
+  for (int i = 0; i < 2; i++) ck_assert_msg(strstr(r.err, cases[_i].says[i]) != NULL, "%s", r.err);
+  ck_assert_msg(count_lines_with(r.err, "twinspeed: ") == 1, "one message: %s", r.err);
+  command_free(&r);
+  assert_alone();
+}
+END_TEST
+
+/* A link that is cut for a second is no harm; one that stays so is a lost node, which is named, and ends by itself. */
+START_TEST(cut_link) {
+  char line[256] = "";
+  write_text(in_folder("hosts"), "node1 slots=1\nnode2 slots=2\n");
+  char command[2048];
+  snprintf(command, sizeof command,
+           "exec sh %s/nodes.sh run node1 \"%s/twinspeed " TRAIN
+           " --steps 1000000 --every 1 --deadline 6 --hostfile %s --remote-shell 'sh %s/nodes.sh shell'\" 2>%s",
+           TWS_TEST_DIR, TWS_BUILD_DIR, folder, text_path, in_folder("hosts"), TWS_TEST_DIR, in_folder("error"));
+  FILE *stream = popen(command, "r");
+  ck_assert_ptr_nonnull(stream);
+  while (strstr(line, "     2  ") != line && fgets(line, sizeof line, stream)) continue;
+  ck_assert_msg(strncmp(line, "     2  ", 8) == 0, "%s", line);
+  do_nodes("cut 2");
+  usleep(700000);
+  do_nodes("mend 2");
+  for (int lines = 0; lines < 50 && fgets(line, sizeof line, stream);) lines++; /* it goes on */
+  ck_assert_msg(!feof(stream), "ended: %s", line);
+  do_nodes("cut 2");
+  while (fgets(line, sizeof line, stream)) continue;
+  const int status = pclose(stream);
+  command_result says = shell("cat %s", in_folder("error"));
+  do_nodes("mend 2");
+  ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 5, "status %x: %s", status, says.out);
+  ck_assert_msg(strstr(says.out, "node node2 (ranks 1 2) has not been heard of") != NULL, "%s", says.out);
+  command_free(&says);
+  assert_alone();
+}
+END_TEST
+
+/* Namespaces are the machine's: they are taken away whatever becomes of a test. */
+static void make_nodes(void) {
+  char name[32], path[96];
+  snprintf(name, sizeof name, "tw%d-", (int)getpid() % 100000);
+  setenv("TWS_NODES", name, 1);
+  setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1); /* the nodes share their cores */
+  command_result r = nodes("up 4");
+  if (r.status != 0) snprintf(why_not, sizeof why_not, "%s%s", r.out, r.err);
+  command_free(&r);
+  snprintf(path, sizeof path, "%s/model.json", folder);
+  write_text(path, MODEL);
+  snprintf(path, sizeof path, "%s/other.txt", folder);
+  write_story(path, 50000);
+}
+
+int main(void) {
+  Suite *suite = suite_create("nodes");
+  TCase *tests = tcase_create("nodes");
+  tcase_set_timeout(tests, 300);
+  tcase_add_loop_test(tests, same_bits, 0, 3);
+  tcase_add_loop_test(tests, faults, 0, 3);
+  tcase_add_test(tests, cut_link);
+  tcase_add_test(tests, slow_link);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  set_up();
+  make_nodes();
+  int failed = 0;
+  if (why_not[0])
+    printf("nodes: skipped: %s\n", why_not);
+  else
+    srunner_run_all(runner, CK_NORMAL);
+  failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  command_result r = nodes("down");
+  command_free(&r);
+  remove_folder();
+  return failed != 0;
+}
