@@ -75,14 +75,25 @@ typedef enum tws_tuner {
   TWS_TUNER_RANDOM       /* in an order drawn from the seed */
 } tws_tuner;
 
+/* What "best" means. */
+typedef enum tws_goal {
+  TWS_GOAL_THROUGHPUT, /* samples/s */
+  TWS_GOAL_LATENCY,    /* seconds of a step */
+  TWS_GOAL_FLOPS,      /* of the model, a second and device */
+  TWS_GOAL_MEMORY,     /* bytes of the fullest rank */
+  TWS_GOAL_COST,       /* money for a token, by the cluster's price of a device-hour */
+  TWS_GOALS
+} tws_goal;
+
 typedef struct tws_tune_request {
   tws_job *job;           /* open; batch keys and the stage of its configuration are replaced by those of each point */
   const tws_sim_api *sim; /* NULL: the longest path decides alone */
   tws_fidelity fidelity;
   tws_tune_space space;
   tws_tuner tuner;
-  int trials;         /* simulations at most; 0: 12 */
-  int early_stopping; /* stop after so many trials without a better one; 0: never */
+  tws_goal goal; /* tws_tune_order() */
+  int trials;              /* simulations at most; 0: 12 */
+  int early_stopping;      /* stop after so many trials without a better one; 0: never */
   uint64_t seed;
   double memory_bytes;    /* limit of one device instead of the machine's; 0: the machine's */
   tws_progress *progress; /* may be NULL */

@@ -18,6 +18,18 @@ typedef struct session {
   int id; /* of the next experiment */
 } session;
 
+/* As measured; 0: not. */
+static double score_of(const session *s, const tws_tune_trial *trial) {
+  tws_scored scored = trial->scored;
+  scored.step_s = trial->step_s;
+  return tws_goal_score(s->request->goal, &scored);
+}
+
+static double predicted_score(const session *s, const tws_tune_candidate *c) {
+  const tws_scored scored = tws_candidate_scored(c);
+  return tws_goal_score(s->request->goal, &scored);
+}
+
 double tws_tune_trial_throughput(const tws_tune_trial *trial) {
   return trial->step_s > 0 ? trial->samples / trial->step_s : 0;
 }
@@ -74,7 +86,7 @@ static tws_code run_candidate(session *s, const tws_tune_candidate *c, tws_error
   if (tws_reserve(&trials->all, &trials->capacity, (size_t)trials->count + 1, sizeof *trials->all) != 0)
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   tws_tune_trial *trial = &trials->all[trials->count++];
-  *trial = (tws_tune_trial){.variant = c->variant, .samples = c->samples};
+  *trial = (tws_tune_trial){.variant = c->variant, .samples = c->samples, .scored = tws_candidate_scored(c)};
   memcpy(trial->name, c->name, sizeof trial->name);
   trial->predicted_s = c->samples / tws_tune_throughput(c);
   TWS_TRY(tws_tune_write_experiment(c, s->request, s->how->folders, s->id++, err));
@@ -87,11 +99,11 @@ static tws_code next_of(const session *s, const tws_tune_result *result, tws_tri
                         tws_error *err) {
   int count = 0;
   for (int i = 0; i < result->fits; i++)
-    points[i] = (tws_trial_point){&result->candidates[i].variant, tws_tune_throughput(&result->candidates[i]), 0};
+    points[i] = (tws_trial_point){&result->candidates[i].variant, predicted_score(s, &result->candidates[i]), 0};
   for (int t = 0; t < s->trials->count; t++)
     for (int i = 0; i < result->fits; i++) {
       if (strcmp(result->candidates[i].name, s->trials->all[t].name) != 0) continue;
-      points[i].measured = tws_tune_trial_throughput(&s->trials->all[t]);
+      points[i].measured = score_of(s, &s->trials->all[t]);
       tried[count++] = i;
     }
   return tws_next_trial(&s->how->rule, points, result->fits, tried, count, next, err);
@@ -186,6 +198,7 @@ static tws_code rank_again(session *s, tws_tune_result **result, tws_error *err)
   TWS_TRY(tws_tune(s->request, &again, err));
   tws_tune_result_destroy(*result);
   *result = again;
+  TWS_TRY(tws_tune_order(s->request, again, err));
   for (int i = 0; i < again->fits && i < RUN_AGAIN && !is_out_of_time(s); i++) {
     const tws_tune_candidate *c = &again->candidates[i];
     if (find_trial(s->trials, c->name) >= 0) continue;
@@ -217,8 +230,7 @@ static void record_all(const session *s, tws_tune_result *result) {
   for (int t = 0; t < trials->count; t++) {
     tws_tune_trial *trial = &trials->all[t];
     if (!(trial->step_s > 0)) continue;
-    if (trials->best < 0 || tws_tune_trial_throughput(trial) > tws_tune_trial_throughput(&trials->all[trials->best]))
-      trials->best = t;
+    if (trials->best < 0 || score_of(s, trial) > score_of(s, &trials->all[trials->best])) trials->best = t;
     for (int i = 0; i < result->fits; i++)
       if (strcmp(result->candidates[i].name, trial->name) == 0) {
         result->candidates[i].measured_s = trial->step_s;

@@ -7,6 +7,7 @@
 #include "autotune/experiment.h"
 #include "autotune/folders.h"
 #include "autotune/next_trial.h"
+#include "autotune/goal.h"
 
 typedef struct tws_tune_measuring {
   tws_experiment_setup setup;
@@ -20,6 +21,7 @@ typedef struct tws_tune_measuring {
 typedef struct tws_tune_trial {
   char name[TWS_VARIANT_NAME];
   tws_variant variant;
+  tws_scored scored;               /* sequences a step, memory and flops; as predicted */
   double samples;                  /* sequences a step of the whole job */
   double predicted_s, corrected_s; /* before and after the profile was corrected; 0: not */
   double step_s, spread_s;         /* measured: median and interquartile range; 0: not */
@@ -30,7 +32,7 @@ typedef struct tws_tune_trial {
 typedef struct tws_tune_trials {
   tws_tune_trial *all; /* in the order in which they were run */
   int count;
-  int best; /* largest measured throughput, or -1 */
+  int best; /* by the objective, of those that were measured; or -1 */
   size_t capacity;
   int corrected; /* kinds of operations whose costs were corrected */
   tws_profile_correction correction;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "base/units.h"
 #include "checkpoint/folder.h"
+#include "cli/flops_view.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
 #include "cli/launch_options.h"
@@ -230,6 +231,53 @@ static int64_t choose_every(const options *o, const tws_job *job) {
   return o->steps > 40 ? (o->steps + 19) / 20 : 1;
 }
 
+/* ---- the profiled step ---- */
+
+/* A step that this run has. */
+static int is_profiled(const tws_job *job, const tws_train_result *result) {
+  const int64_t step = job->config->flops_profiler.profile_step;
+  return job->config->flops_profiler.enabled && result->first_step < step && step <= result->steps;
+}
+
+static tws_code print_profile(const tws_cli *cli, const tws_job *job, const char *trace, tws_error *err) {
+  const tws_flops_section *section = &job->config->flops_profiler;
+  const tws_plan_request request = tws_job_request(job, 0);
+  tws_measured_step measured = {0};
+  tws_flops_profile profile = {0};
+  tws_text text = {0};
+  tws_code code = tws_measured_step_read(trace, &request, &measured, err);
+  if (code == TWS_OK) code = tws_flops_profile_read(&request, &job->machine, &measured, &profile, err);
+  const tws_flops_view view = {.job = job,
+                               .profile = &profile,
+                               .measured = 1,
+                               .detailed = section->detailed,
+                               .top = (int)section->top_modules,
+                               .depth = (int)section->module_depth,
+                               .step = section->profile_step};
+  if (code == TWS_OK) tws_flops_print(&view, &text);
+  if (code == TWS_OK && section->output_file && !text.failed)
+    code = tws_write_file(section->output_file, text.data, text.length, err);
+  else if (code == TWS_OK && !cli->json)
+    code = tws_out_text(&text, err);
+  tws_text_free(&text);
+  tws_flops_profile_free(&profile);
+  tws_measured_step_free(&measured);
+  return code;
+}
+
+/* Where the profiled step goes: into the trace that is asked for, or a file that is removed. Ranks but the first write
+ * nothing. */
+static tws_code choose_trace(const options *o, const tws_job *job, int rank, char *scratch, size_t size,
+                             tws_train_options *request, tws_error *err) {
+  if (!job->config->flops_profiler.enabled) return TWS_OK;
+  request->trace_step = job->config->flops_profiler.profile_step;
+  if (o->trace) return TWS_OK;
+  snprintf(scratch, size, "not written by this rank");
+  if (rank == 0) TWS_TRY(tws_temporary_file(scratch, size, "profile", err));
+  request->trace_path = scratch;
+  return TWS_OK;
+}
+
 static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   const tws_real_api *api;
   tws_launch_set_threads(job->threads);
@@ -276,9 +324,14 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .log = &cli->log};
   request.activity = tws_worker_activity(&request.activity_bytes);
   tws_train_result result;
+  char scratch[4096] = "";
+  TWS_TRY(choose_trace(o, job, rank, scratch, sizeof scratch, &request, err));
   if (o->save && !tws_worker_is()) listen_for_end();
-  TWS_TRY(api->train(&request, &result, err)); /* the caller ends this process: others may still wait for it */
-  if (rank == 0 && !cli->json) print_end(job, &result);
+  tws_code code = api->train(&request, &result, err);
+  if (code == TWS_OK && rank == 0 && !cli->json) print_end(job, &result);
+  if (code == TWS_OK && rank == 0 && is_profiled(job, &result)) code = print_profile(cli, job, request.trace_path, err);
+  if (rank == 0 && *scratch) unlink(scratch);
+  if (code != TWS_OK) return code; /* the caller ends this process: others may still wait for it */
   api->stop();
   return TWS_OK;
 }
@@ -436,7 +489,8 @@ static const tws_option table[] = {
     TWS_STRING("init-from", 0, "FILE", options, init_from,
                "begin with the weights of a Hugging Face model: .safetensors, its index or its folder"),
     TWS_STRING("csv", 0, "FILE", options, csv, "write a line for every step"),
-    TWS_STRING("trace", 0, "FILE", options, trace, "write the last step as a Chrome trace, all ranks"),
+    TWS_STRING("trace", 0, "FILE", options, trace,
+               "write the last step, or flops_profiler.profile_step, as a Chrome trace, all ranks"),
     TWS_STRING("result", 0, "FILE", options, result, "write the summary (what --json prints) to a file"),
     TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
                "end with status 124 when nothing happens for so long, from the start on (default 1800; 0: never)"),

@@ -5,6 +5,7 @@
 #include "base/units.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
+#include "cli/knee_view.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
 #include "cli/trials_view.h"
@@ -17,7 +18,7 @@
 typedef struct options {
   tws_job_spec job;
   const char *stages, *micro_batches, *accumulations, *recomputes, *ranks, *threads, *tuner, *fidelity, *results, *data;
-  const char *experiments;
+  const char *experiments, *objective, *sweep;
   const char *axes, *pipeline, *tensor, *sequence, *schedules, *sequence_parallel;
   int64_t global_batch, max_micro_batch, trials, early_stopping, validate, rows;
   int64_t first_step, last_step, rounds;
@@ -137,7 +138,8 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
   static const char *const tuners[] = {"model_based", "gridsearch", "random"};
   static const char *const fidelities[] = {"analytic", "flow", "message"};
   static const char *const answers[] = {"auto", "on", "off"};
-  int tuner, fidelity, axes;
+  static const char *const objectives[] = {"throughput", "latency", "flops", "memory", "cost"};
+  int tuner, fidelity, axes, objective;
   memset(s, 0, sizeof *s);
   s->o = o;
   if (!o->job.model)
@@ -146,6 +148,7 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
   TWS_TRY(read_word(o->tuner, "--tuner", tuners, 3, &tuner, err));
   TWS_TRY(read_word(o->fidelity, "--fidelity", fidelities, 3, &fidelity, err));
   TWS_TRY(read_word(o->axes, "--axes", answers, 3, &axes, err));
+  TWS_TRY(read_word(o->objective, "--objective", objectives, TWS_GOALS, &objective, err));
   TWS_TRY(tws_job_open(&o->job, &s->job, err));
   tws_config *config = s->job->config;
   if (!o->job.config && !o->global_batch) config->micro_batch_size = 0;
@@ -154,6 +157,7 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
   s->request = (tws_tune_request){.job = s->job,
                                   .fidelity = (tws_fidelity)fidelity,
                                   .tuner = o->validate ? TWS_TUNER_MODEL_BASED : (tws_tuner)tuner,
+                                  .goal = (tws_goal)objective,
                                   .trials = (int)o->trials,
                                   .early_stopping = o->validate ? 0 : (int)o->early_stopping,
                                   .seed = (uint64_t)config->seed,
@@ -161,6 +165,9 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
                                   .progress = &s->progress,
                                   .log = &cli->log};
   TWS_TRY(read_space(o, config, &s->request.space, err));
+  if (s->request.goal == TWS_GOAL_COST && !(s->job->cluster.price_per_device_hour > 0))
+    return tws_fail(err, TWS_INVALID, "--cluster FILE with \"base\": \"NAME\", \"price_per_device_hour\": 2.5",
+                    "--objective cost: cluster %s has no price_per_device_hour", s->job->cluster.name);
   tws_job_remarks(cli, o->job.model, s->job);
   if (o->validate > 0) tws_data_remark(cli, o->data, s->job->network);
   int given = tws_config_model_ranks(config) > 1;
@@ -307,6 +314,19 @@ static tws_code tell(const tws_cli *cli, const session *s, const tws_tune_result
   return code;
 }
 
+/* Searches, whose results are not kept. */
+static tws_code sweep(const tws_cli *cli, const session *s, tws_error *err) {
+  tws_knee_sweep range;
+  tws_knee knee;
+  TWS_TRY(tws_knee_parse(s->o->sweep, &range, err));
+  if (s->o->validate > 0)
+    return tws_fail(err, TWS_USAGE, "leave one of them out",
+                    "--sweep asks what another cluster would do: --validate "
+                    "trains on this machine");
+  TWS_TRY(tws_knee_find(&s->request, &range, &knee, err));
+  return tws_knee_print(cli, &knee, &range, &s->request, err);
+}
+
 static tws_code tune_job(tws_cli *cli, session *s, tws_error *err) {
   char below[4096];
   const tws_tune_folders folders = folders_of(s->o, below, sizeof below);
@@ -314,10 +334,12 @@ static tws_code tune_job(tws_cli *cli, session *s, tws_error *err) {
   tws_tune_result *result;
   TWS_TRY(check_device(s, err));
   TWS_TRY(check_measurable(s, err));
+  if (s->o->sweep) return sweep(cli, s, err);
   TWS_TRY(tws_tune_folders_check(&folders, err)); /* before the work, not after it */
   TWS_TRY(tws_tune(&s->request, &result, err));
+  tws_code code = tws_tune_order(&s->request, result, err);
   const int measured = s->o->validate > 0 && result->fits > 0;
-  tws_code code = tws_tune_folders_open(&folders, err);
+  if (code == TWS_OK) code = tws_tune_folders_open(&folders, err);
   if (code == TWS_OK && measured) code = measure(cli, s, &folders, &result, &trials, err);
   if (code == TWS_OK) code = tell(cli, s, result, measured ? &trials : NULL, &folders, err);
   if (code == TWS_OK && result->fits == 0) code = explain_no_winner(result, err);
@@ -335,7 +357,7 @@ static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_err
   (void)argc;
   (void)argv;
   const tws_output output = {"--results", o->results, none};
-  TWS_TRY(tws_outputs_check(&output, 1, NULL, o->force || o->resume, err));
+  if (!o->sweep) TWS_TRY(tws_outputs_check(&output, 1, NULL, o->force || o->resume, err));
   session s;
   tws_code code = open_session(cli, raw, &s, err);
   if (code == TWS_OK) code = tune_job(cli, &s, err);
@@ -378,6 +400,8 @@ static const tws_option table[] = {
     TWS_BYTES("memory", 0, "BYTES", options, memory, "memory of one device, instead of the profile's"),
     TWS_STRING("tuner", 0, "NAME", options, tuner,
                "model_based (default), gridsearch or random: what is simulated next, with --validate what is trained"),
+    TWS_STRING("objective", 0, "NAME", options, objective,
+               "throughput (default), latency, flops (of a device), memory or cost (of a token)"),
     TWS_INTEGER("trials", 'k', "N", options, trials, 1, 100000, "simulations (default 12)"),
     TWS_INTEGER("early-stopping", 0, "N", options, early_stopping, 1, 100000,
                 "stop after N trials without a better one"),
@@ -386,6 +410,9 @@ static const tws_option table[] = {
     TWS_STRING("results", 'o', "DIR", options, results, "where experiments are written (default autotuning_results)"),
     TWS_FLAG("force", 0, options, force, "overwrite the results of an earlier search"),
     TWS_INTEGER("rows", 0, "N", options, rows, 1, 100000, "rows of the table (default 10)"),
+    TWS_STRING("sweep", 0, "KEY=LOW..HIGH", options, sweep,
+               "search again and again while net.bandwidth (bit/s), net.latency, link.bandwidth (B/s), link.latency or "
+               "device.memory of the cluster varies: 100..800G"),
     TWS_STRING("experiments", 0, "DIR", options, experiments,
                "where experiments are described (default autotuning_exps, or below --results DIR)"),
     TWS_INTEGER("validate", 0, "K", options, validate, 1, 100000,

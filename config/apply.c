@@ -168,6 +168,8 @@ void tws_config_apply(tws_config *config, const char *section) {
   if (!section || tws_key_word("fp16|bf16|data_types", section, 0) >= 0) apply_dtype(config);
   if (!section || strcmp(section, "pipeline") == 0)
     config->pipeline_partition = tws_given_text(tws_store_at(config->store, "pipeline.partition"));
+  if (!section || strcmp(section, "flops_profiler") == 0)
+    config->flops_profiler.output_file = tws_given_text(tws_store_at(config->store, "flops_profiler.output_file"));
   if (!section || strcmp(section, "tensor_parallel") == 0) apply_tensor_ranks(config);
   if (!section || strcmp(section, "twinspeed") == 0) apply_axis_order(config);
   if (!section || strcmp(section, "optimizer") == 0) apply_optimizer(config);

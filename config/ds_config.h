@@ -44,6 +44,12 @@ typedef struct tws_aio {
   int overlap_events;  /* more are submitted while others are waited for */
 } tws_aio;
 
+typedef struct tws_flops_section {
+  int enabled, detailed;
+  int64_t profile_step, module_depth, top_modules; /* module_depth -1: all */
+  const char *output_file;                         /* in the store; NULL: standard output */
+} tws_flops_section;
+
 typedef struct tws_config {
   /* batch triple; 0 means not given until tws_config_resolve() */
   int64_t train_batch_size, micro_batch_size, accumulation_steps;
@@ -60,6 +66,7 @@ typedef struct tws_config {
   tws_zero_config zero;
   const char *optimizer_path; /* zero_optimization.offload_optimizer.nvme_path, or NULL */
   tws_aio aio;
+  tws_flops_section flops_profiler;
   tws_optimizer optimizer; /* others than those of config/optimizers.def are refused by name */
   double lr, beta1, beta2, epsilon, weight_decay, max_coeff, min_coeff;
   int adam_w_mode, bias_correction;

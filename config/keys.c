@@ -24,6 +24,7 @@
 #define PLAN "the plan is verified before it runs"
 #define RECOMPUTE "recomputation is set by twinspeed.recompute"
 #define PROFILE "use the verb profile, or the timeline that simulate and train write"
+#define COUNTED "what is computed again is counted as the plan has it"
 #define MONITOR "training writes a CSV log and a timeline of its own"
 #define TUNE "the verb tune takes its own options"
 #define INFERENCE "Twinspeed trains and does not generate"

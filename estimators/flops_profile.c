@@ -84,6 +84,39 @@ typedef struct profiler {
   tws_flops_profile *out;
 } profiler;
 
+/* An addition for every element that comes out. */
+static double bias_flops(const tws_work *work, double flops) {
+  if (!(work->flags & TWS_BIAS)) return 0;
+  if (work->code == TWS_KERNEL_EXPERT_LINEAR) return flops / (2 * (double)work->d[4] + 1);
+  if (work->code != TWS_KERNEL_CONVOLUTION) return 0;
+  const double groups = work->d[7] > 0 ? (double)work->d[7] : 1;
+  return flops / (2 * (double)(work->d[5] * work->d[5] * work->d[3]) / groups + 1);
+}
+
+/* Multiply-adds of products; a bias is not one. */
+static double macs_of(const tws_work *work, double flops) {
+  if (flops <= 0) return 0;
+  if (work->code == TWS_KERNEL_LINEAR) return (double)work->d[0] * (double)work->d[1] * (double)work->d[2];
+  const int product = work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_CONVOLUTION ||
+                      work->code == TWS_KERNEL_EXPERT_LINEAR;
+  return product ? (flops - bias_flops(work, flops)) / 2 : 0;
+}
+
+static void add_flops(const tws_op *op, const tws_work *work, double flops, double seconds, int stage,
+                      tws_module_tree *tree, tws_stage_flops *cost) {
+  const double macs = macs_of(work, flops);
+  const int has_module = op->module != TWS_NONE;
+  if (op->phase == TWS_PHASE_FORWARD && has_module) {
+    cost->flops += flops;
+    cost->macs += macs;
+    tws_module_tree_add(tree, op->module, stage, flops, macs, seconds);
+  }
+  if (op->phase == TWS_PHASE_BACKWARD) cost->backward_flops += flops;
+  if (op->phase == TWS_PHASE_RECOMPUTE) cost->recomputed_flops += flops;
+  if ((op->phase == TWS_PHASE_BACKWARD || op->phase == TWS_PHASE_RECOMPUTE) && has_module)
+    tws_module_tree_add_backward(tree, op->module, flops, seconds);
+}
+
 /* Adds the first micro-batch's operations and the step. Counts operations without a measurement. */
 static void add_operations(const profiler *p, const tws_plan *plan, const double *means, tws_stage_flops *cost) {
   tws_timeline *timeline = p->measured ? p->measured->timeline : NULL;
@@ -103,15 +136,8 @@ static void add_operations(const profiler *p, const tws_plan *plan, const double
     if (op->phase == TWS_PHASE_FORWARD) cost->forward_s += seconds;
     if (op->phase == TWS_PHASE_BACKWARD || op->phase == TWS_PHASE_RECOMPUTE) cost->backward_s += seconds;
     if (op->phase == TWS_PHASE_STEP) cost->step_s += seconds;
-    if (op->phase != TWS_PHASE_FORWARD || op->module == TWS_NONE) continue;
-    double flops = op->kind == TWS_OP_COMPUTE ? tws_work_flops(work) : 0;
-    double macs = 0; /* of products; the bias is not one */
-    if (flops > 0 && work->code == TWS_KERNEL_LINEAR)
-      macs = (double)work->d[0] * (double)work->d[1] * (double)work->d[2];
-    if (flops > 0 && work->code == TWS_KERNEL_ATTENTION) macs = flops / 2;
-    cost->flops += flops;
-    cost->macs += macs;
-    tws_module_tree_add(p->out->tree, op->module, plan->stage, flops, macs, seconds);
+    add_flops(op, work, op->kind == TWS_OP_COMPUTE ? tws_work_flops(work) : 0, seconds, plan->stage, p->out->tree,
+              cost);
   }
 }
 
@@ -137,6 +163,23 @@ static tws_code read_stage(const profiler *p, int stage, tws_error *err) {
 }
 
 /* ---- all stages ---- */
+
+static void find_utilization(const profiler *p) {
+  const tws_plan_request *request = p->request;
+  tws_flops_profile *out = p->out;
+  const int host = tws_profile_backend(p->machine->profile) == TWS_BACKEND_HOST;
+  const double threads = host && request->threads > 0 ? request->threads : 1;
+  const double peak = threads * tws_profile_peak_flops(p->machine->profile, request->config->dtype);
+  double model = 0, again = 0;
+  for (int s = 0; s < out->stage_count; s++) {
+    model += out->stages[s].flops + out->stages[s].backward_flops;
+    again += out->stages[s].recomputed_flops;
+  }
+  const double steps = (double)request->config->accumulation_steps / out->stage_count;
+  const double possible = peak * out->iteration_s;
+  out->mfu = possible > 0 ? model * steps / possible : 0;
+  out->hfu = possible > 0 ? (model + again) * steps / possible : 0;
+}
 
 static tws_code find_iteration(const profiler *p, tws_error *err) {
   tws_estimate estimate;
@@ -164,7 +207,9 @@ tws_code tws_flops_profile_read(const tws_plan_request *request, const tws_machi
   out->replica_flops *= tws_topology_size(&request->topology, TWS_AXES_MODEL);
   out->replica_flops *= tws_topology_size(&request->topology, TWS_AXES_SEQUENCE);
   tws_module_tree_sum(out->tree);
-  return find_iteration(&p, err);
+  TWS_TRY(find_iteration(&p, err));
+  find_utilization(&p);
+  return TWS_OK;
 }
 
 void tws_flops_profile_free(tws_flops_profile *profile) {

@@ -21,16 +21,20 @@ void tws_measured_step_free(tws_measured_step *step);
 /* What one rank of a pipeline stage does with one micro-batch; step_s: the end of the step. */
 typedef struct tws_stage_flops {
   int stage, rank;
-  double params; /* this rank's part of the model, before ZeRO divides it */
-  double flops, macs;
+  double params;                           /* this rank's part of the model, before ZeRO divides it */
+  double flops, macs;                      /* forward */
+  double backward_flops, recomputed_flops; /* as the kernels count them */
   double forward_s, backward_s, step_s;
 } tws_stage_flops;
 
 typedef struct tws_flops_profile {
   tws_stage_flops *stages;
   int stage_count, slowest;
-  double iteration_s;    /* the whole step, communication and waiting included */
-  double replica_flops;  /* forward, of all ranks of a replica */
+  double iteration_s;   /* the whole step, communication and waiting included */
+  double replica_flops; /* forward, of all ranks of a replica */
+  /* Of the dense peak of a GPU (host: of a rank's threads), mean over the stages: what the model's forward and backward
+   * passes take, and with what is computed again (Chowdhery et al., PaLM, 2022). */
+  double mfu, hfu;
   int unknown;           /* operations that the trace does not have */
   tws_module_tree *tree; /* summed */
 } tws_flops_profile;

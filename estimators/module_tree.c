@@ -116,6 +116,12 @@ void tws_module_tree_add(tws_module_tree *tree, uint32_t module, int stage, doub
   node->seconds += seconds;
 }
 
+void tws_module_tree_add_backward(tws_module_tree *tree, uint32_t module, double flops, double seconds) {
+  tws_module_node *node = &tree->nodes[tree->of_module[module]];
+  node->backward_flops += flops;
+  node->backward_s += seconds;
+}
+
 void tws_module_tree_sum(tws_module_tree *tree) {
   for (int i = tree->count - 1; i > 0; i--) { /* children come after their parents */
     tws_module_node *node = &tree->nodes[i], *parent = &tree->nodes[node->parent];
@@ -125,6 +131,8 @@ void tws_module_tree_sum(tws_module_tree *tree) {
     parent->flops += node->flops;
     parent->macs += node->macs;
     parent->seconds += node->seconds;
+    parent->backward_flops += node->backward_flops;
+    parent->backward_s += node->backward_s;
   }
 }
 

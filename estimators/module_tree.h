@@ -8,12 +8,13 @@
 enum { TWS_NO_STAGE = -1, TWS_SEVERAL_STAGES = -2 };
 
 typedef struct tws_module_node {
-  const char *path, *name, *type; /* "transformer.h.0", "0", "GPT2Block" */
-  int depth, parent;              /* root: depth 0, parent -1 */
-  int stage;                      /* of the pipeline that runs it; TWS_NO_STAGE, TWS_SEVERAL_STAGES */
-  int64_t params;                 /* own; after tws_module_tree_sum(): with those below; tied ones once */
-  int64_t held;                   /* of these, what the GPU that runs the module has before ZeRO divides it */
-  double flops, macs, seconds;    /* forward, on that GPU */
+  const char *path, *name, *type;    /* "transformer.h.0", "0", "GPT2Block" */
+  int depth, parent;                 /* root: depth 0, parent -1 */
+  int stage;                         /* of the pipeline that runs it; TWS_NO_STAGE, TWS_SEVERAL_STAGES */
+  int64_t params;                    /* own; after tws_module_tree_sum(): with those below; tied ones once */
+  int64_t held;                      /* of these, what the GPU that runs the module has before ZeRO divides it */
+  double flops, macs, seconds;       /* forward, on that GPU */
+  double backward_flops, backward_s; /* recomputation included */
 } tws_module_node;
 
 typedef struct tws_module_tree {
@@ -35,6 +36,7 @@ tws_code tws_module_tree_create(const tws_network *network, const tws_param_slic
                                 tws_error *err);
 void tws_module_tree_destroy(tws_module_tree *tree);
 void tws_module_tree_add(tws_module_tree *tree, uint32_t module, int stage, double flops, double macs, double seconds);
+void tws_module_tree_add_backward(tws_module_tree *tree, uint32_t module, double flops, double seconds);
 void tws_module_tree_sum(tws_module_tree *tree);
 /* Sums by class at a depth; returns how many. */
 int tws_module_tree_classes(const tws_module_tree *tree, int depth, tws_module_class *classes);

@@ -98,7 +98,8 @@ typedef struct tws_train_options {
   const char *resume;     /* folder with checkpoints to go on from, or NULL: from initial weights */
   const char *tag;        /* which of them; NULL: the latest */
   const char *init_from;  /* safetensors file, index or folder with the first weights, or NULL: drawn */
-  const char *trace_path; /* Chrome trace of the last step, or NULL */
+  const char *trace_path; /* Chrome trace of a step, or NULL */
+  int64_t trace_step;     /* of which; 0: the last */
   const char *csv_path;   /* one line per step, or NULL */
   const tws_fingerprint *fingerprint; /* goes into trace and summary; NULL: none */
   const char *result_path;            /* JSON summary written by rank 0 at the end, or NULL */

@@ -335,7 +335,7 @@ static tws_code unpack_events(const tws_training *t, int rank, const unsigned ch
                        .stream = r.stream,
                        .phase = r.phase,
                        .op = r.op,
-                       .step = (uint32_t)t->counters->steps,
+                       .step = (uint32_t)t->traced_step,
                        .micro_batch = r.micro_batch,
                        .start_s = r.start_s,
                        .end_s = r.end_s};

@@ -271,8 +271,13 @@ static tws_code before_op(void *user, uint32_t op, tws_error *err) {
   return TWS_OK;
 }
 
+static int is_traced(const tws_training *t, int64_t step) {
+  const int64_t wanted = t->options->trace_step > 0 ? t->options->trace_step : t->options->steps;
+  return t->times != NULL && step == wanted;
+}
+
 static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
-  int traced = t->times && step == t->options->steps;
+  const int traced = is_traced(t, step);
   const uint32_t gate = tws_checkpoint_gate(t);
   if (t->fault.kind == TWS_FAULT_NAN && t->fault.step == step) {
     if (gate != TWS_NONE) tws_checkpoint_wait_copied(t);
@@ -340,7 +345,11 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   tws_step_report report;
   double metrics[TWS_METRIC_COUNT];
   TWS_TRY(tws_comm_barrier(t->comm, err));
-  const double start = t->trace_start_s = tws_clock_s();
+  const double start = tws_clock_s();
+  if (is_traced(t, step)) {
+    t->trace_start_s = start;
+    t->traced_step = step;
+  }
   TWS_TRY(tws_training_begin_step(t, step, &report, err));
   TWS_TRY(run_plan(t, step, err));
   TWS_TRY(tws_training_read_metrics(t, metrics, err));
@@ -436,7 +445,7 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   tws_watchdog_end(t->watchdog);
   if (code == TWS_OK) code = run_steps(t, err);
   if (code != TWS_OK) return blame(t, code, err);
-  if (t->options->trace_path && !t->ended) TWS_TRY(tws_report_trace(t, err));
+  if (t->traced_step > 0) TWS_TRY(tws_report_trace(t, err));
   return tws_report_result(t, result, err);
 }
 

@@ -36,6 +36,7 @@ typedef struct tws_training {
   void *input[TWS_NETWORK_INPUTS]; /* of one step, of either program: what the plan's buffers hold; NULL: none */
   double *times;                   /* [op_count][2] of the last step, when a trace is wanted */
   double trace_start_s;
+  int64_t traced_step; /* 0: none was */
   int64_t first_step;                /* steps that were done before this run */
   tws_saved_index *resumed;          /* what it goes on from; NULL: from initial weights */
   struct tws_checkpoint *checkpoint; /* where it saves; NULL: nowhere */

@@ -233,6 +233,50 @@ START_TEST(own_configuration_and_price) {
 }
 END_TEST
 
+/* ---- sweeps over the cluster ---- */
+
+/* More of a network never slows the best down, the ends are those that were asked for, and the knee is where a chord
+ * says: a search on a cluster file with that bandwidth agrees. */
+START_TEST(sweep_of_a_network) {
+  command_result r = twinspeed(
+      "tune -m gpt2-xl --dtype bf16 -b 64 --seq 512 --cluster dgx-a100:4 --stages 3 --recomputes none "
+      "--axes off -n 32 --sweep net.bandwidth=10..800G:6 --no-simulation --json");
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-sweep-1");
+  const cJSON *points = member(json, "points"), *one;
+  double before = 0;
+  ck_assert_int_eq(cJSON_GetArraySize(points), 6);
+  ck_assert_double_eq_tol(number(points->child, "value"), 10e9, 1);
+  cJSON_ArrayForEach(one, points) {
+    ck_assert_double_ge(number(one, "samples_per_s"), before);
+    before = number(one, "samples_per_s");
+  }
+  ck_assert_double_gt(before, 1.2 * number(points->child, "samples_per_s"));
+  ck_assert_double_gt(number(json, "knee"), 10e9);
+  write_text(in_folder("slow.json"),
+             "{\"schema\": \"twinspeed-cluster-1\", \"base\": \"dgx-a100\", \"nodes\": 4, "
+             "\"inter\": {\"bandwidth\": 1.25e9}}");
+  command_result slow = twinspeed(
+      "tune -m gpt2-xl --dtype bf16 -b 64 --seq 512 --cluster %s --stages 3 --recomputes none "
+      "--axes off -n 32 --no-simulation --json -o %s",
+      in_folder("slow.json"), in_folder("slow"));
+  ck_assert_msg(slow.status == 0, "%s", slow.err);
+  cJSON *same = assert_json(&slow, "twinspeed-tune-1");
+  ck_assert_double_eq_tol(number(member(same, "best"), "samples_per_s"), number(points->child, "samples_per_s"), 1e-9);
+  cJSON_Delete(same);
+  cJSON_Delete(json);
+  command_free(&slow);
+  command_free(&r);
+  static const char *const wrong[] = {"net.colour=1..2", "net.bandwidth", "net.bandwidth=8..1G",
+                                      "net.bandwidth=1..8G:2"};
+  for (int i = 0; i < 4; i++) {
+    r = twinspeed("tune -m gpt2 -b 8 --cluster dgx-a100 --sweep %s", wrong[i]);
+    assert_one_error(&r, 2, wrong[i]);
+    command_free(&r);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("tune_report");
   TCase *tcase = tcase_create("tune_report");
@@ -241,6 +285,7 @@ int main(void) {
   tcase_add_test(tcase, front);
   tcase_add_test(tcase, knobs);
   tcase_add_test(tcase, own_configuration_and_price);
+  tcase_add_test(tcase, sweep_of_a_network);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

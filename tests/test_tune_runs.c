@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <time.h>
 
+#include "base/memory.h"
 #include "tests/answers.h"
 #include "tests/members.h"
 #include "tests/train.h"
@@ -132,6 +133,60 @@ START_TEST(killed_searches_go_on) {
 }
 END_TEST
 
+/* ---- the profiled step of a training ---- */
+
+static int lines_of(const char *text) {
+  int lines = 0;
+  for (; *text; text++) lines += *text == '\n';
+  return lines;
+}
+
+/* Figures differ; labels, modules, parameters and their order do not, so that both can be laid side by side. */
+static void assert_laid_side_by_side(const char *measured, const char *predicted) {
+  ck_assert_int_eq(lines_of(measured), lines_of(predicted));
+  int shown = 0;
+  while (*measured && *predicted) {
+    const size_t a = strcspn(measured, "\n"), b = strcspn(predicted, "\n"), colon = strcspn(predicted, ":{\n");
+    const int heading = strncmp(predicted, "Profile Summary", 15) == 0;
+    if (!heading && strncmp(predicted, "iter latency", 12) != 0)
+      ck_assert_msg(strncmp(measured, predicted, colon) == 0, "%.*s\n%.*s", (int)a, measured, (int)b, predicted);
+    shown += strstr(predicted, "GPT2Block") != NULL;
+    measured += a + (measured[a] == '\n');
+    predicted += b + (predicted[b] == '\n');
+  }
+  ck_assert_int_gt(shown, 0);
+}
+
+START_TEST(training_profiles_a_step) {
+  tws_error err;
+  char *text;
+  size_t length;
+  char config[512];
+  snprintf(config, sizeof config,
+           "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 2, \"flops_profiler\": "
+           "{\"enabled\": true, \"profile_step\": 2, \"top_modules\": 2, \"output_file\": \"%s\"}}",
+           in_folder("profile.txt"));
+  write_text(in_folder("profiled.json"), config);
+  command_result r = twinspeed("train -m tiny-gpt2 -c %s --seq 32 -n 2 --threads 1 --steps 3 --data %s --trace %s",
+                               in_folder("profiled.json"), text_path, in_folder("profiled.trace"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  ck_assert_int_eq(tws_read_file(in_folder("profile.txt"), 0, &text, &length, &err), TWS_OK);
+  ck_assert_ptr_nonnull(strstr(text, "Profile Summary at step 2, times measured"));
+  ck_assert_ptr_nonnull(strstr(text, "MFU = "));
+  const char *job = "-m tiny-gpt2 --seq 32 -n 2 --threads 1 -c";
+  r = twinspeed("profile %s %s", job, in_folder("profiled.json"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  assert_laid_side_by_side(text, r.out);
+  command_free(&r);
+  r = twinspeed("profile %s %s --measured %s", job, in_folder("profiled.json"), in_folder("profiled.trace"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  ck_assert_str_eq(strstr(r.out, "Notations:"), strstr(text, "Notations:")); /* the same step, the same words */
+  command_free(&r);
+  tws_free(text);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("tune_runs");
   TCase *tcase = tcase_create("tune_runs");
@@ -139,6 +194,7 @@ int main(void) {
   tcase_add_loop_test(tcase, failures_are_rows, 0, 3);
   tcase_add_test(tcase, nothing_can_be_measured);
   tcase_add_test(tcase, killed_searches_go_on);
+  tcase_add_test(tcase, training_profiles_a_step);
   suite_add_tcase(suite, tcase);
   return run_training(suite);
 }

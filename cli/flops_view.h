@@ -1,0 +1,18 @@
+/* A flops profile in the layout of DeepSpeed's profiler, for the verb `profile` and for a profiled step of training. */
+#ifndef TWS_CLI_FLOPS_VIEW_H
+#define TWS_CLI_FLOPS_VIEW_H
+
+#include "estimators/flops_profile.h"
+#include "job/job.h"
+
+typedef struct tws_flops_view {
+  const tws_job *job;
+  const tws_flops_profile *profile;
+  int measured, detailed;
+  int top, depth; /* module classes at each depth; deepest level shown, -1: all */
+  int64_t step;   /* of training; 0: none */
+} tws_flops_view;
+void tws_flops_print(const tws_flops_view *view, tws_text *out);
+double tws_flops_samples_per_s(const tws_flops_view *view);
+
+#endif

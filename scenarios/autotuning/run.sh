@@ -1,0 +1,41 @@
+#!/bin/sh
+# The models of DeepSpeed's autotuning examples on 16 V100: what `twinspeed tune` predicts to be the best beside what
+# DeepSpeed's autotuner found by running experiments (published.csv), and the time that either took.
+#
+#   scenarios/autotuning/run.sh [PROGRAM]      (default: build/twinspeed)  prints a Markdown table
+#
+# BERT's and DistilBERT's examples are fine-tuned for classification: here, one token of a sequence is predicted.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+program=${1:-build/twinspeed}
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+# Sequences a second, and the name, of the best of a search: the last row of its summary.
+best() {
+  awk -F'|' '$2 ~ /^ global/ { gsub(/ /, "", $4); gsub(/ /, "", $5); print $4, $5 }' "$1/summary.txt"
+}
+
+search() { # folder, model, type, tokens, stages, micro batches
+  "$program" tune -m "$2" --dtype "$3" --seq "$4" --cluster dgx2-v100 --profile v100-sxm3-32gb --runtime deepspeed -n 16 \
+    --axes off --recomputes none --accumulations 1 --stages "$5" --micro-batches "$6" --quiet -o "$1" > "$1.txt" 2> "$1.err" \
+    || { cat "$1.err" >&2; return 1; }
+}
+
+echo "| model | published best | samples/s | search | predicted best | samples/s | search | published best, predicted | share of the predicted best |"
+echo "|---|---|---|---|---|---|---|---|---|"
+grep -v '^#' "$here/published.csv" | while IFS=, read -r name file dtype tokens stage micro speed experiments minutes micros; do
+  micros=$(echo "$micros" | tr -d '"')
+  case $file in *.json) model=$here/$file ;; *) model=$file ;; esac
+  begin=$(date +%s.%N)
+  search "$out/$name" "$model" "$dtype" "$tokens" 0,1,2,3 "$micros"
+  end=$(date +%s.%N)
+  points=$(awk '/points/ { for (i = 1; i < NF; i++) if ($(i + 1) ~ /^points/) print $i }' "$out/$name/summary.txt")
+  set -- $(best "$out/$name")
+  if search "$out/$name-at" "$model" "$dtype" "$tokens" "$stage" "$micro"; then at=$(best "$out/$name-at" | cut -d' ' -f1); else at=0; fi
+  echo "$1 $2 $begin $end $points $at" | awk -v name="$name" -v stage="$stage" -v micro="$micro" -v speed="$speed" \
+    -v experiments="$experiments" -v minutes="$minutes" '{
+      split($2, part, "_"); found = substr(part[1], 2); for (i in part) if (part[i] ~ /^tmbspg/) size = substr(part[i], 7)
+      printf "| %s | ZeRO-%s, %s | %.4g | %d experiments, %d min | ZeRO-%s, %s | %.4g | %d points, %.2f s | %.4g (%+.0f %%) | %.1f %% |\n",
+        name, stage, micro, speed, experiments, minutes, found, size, $1, $5, $4 - $3, $6, 100 * ($6 / speed - 1), 100 * $6 / $1 }'
+done

@@ -1,0 +1,157 @@
+/* What `profile` counts: against exact formulas, and against a profile that DeepSpeed published. */
+#include <check.h>
+#include <math.h>
+
+#include "tests/answers.h"
+#include "tests/folder.h"
+#include "tests/members.h"
+
+static cJSON *profile(const char *words) {
+  command_result r = twinspeed("profile %s --json", words);
+  ck_assert_msg(r.status == 0, "%s: %s", words, r.err);
+  cJSON *json = assert_json(&r, "twinspeed-profile-report-1");
+  command_free(&r);
+  return json;
+}
+
+static const cJSON *module(const cJSON *json, const char *name) {
+  const cJSON *one;
+  cJSON_ArrayForEach(one, member(json, "modules")) {
+    if (strcmp(member(one, "name")->valuestring, name) == 0) return one;
+  }
+  ck_abort_msg("no module %s", name);
+  return NULL;
+}
+
+static double macs(const cJSON *json, const char *name) {
+  return number(module(json, name), "macs");
+}
+
+/* ---- GPT-2 ---- */
+
+/* A causal query sees itself and what is before it; each pair is two products of the head's size. */
+START_TEST(gpt2_by_formula) {
+  const double h = 768, layers = 12, vocabulary = 50257, s = 1024, batch = 2, rows = s * batch;
+  const double pairs = batch * 12 * s * (s + 1) / 2;
+  cJSON *json = profile("-m gpt2 --cluster dgx-a100 -n 1 --dtype bf16 --micro-batch 2 --accumulation 3 --seq 1024");
+  const double linear = rows * layers * 12 * h * h + rows * h * vocabulary, attention = layers * pairs * 2 * 64;
+  ck_assert_double_eq_tol(number(json, "macs") / (linear + attention), 1, 1e-12);
+  ck_assert_double_eq(number(module(json, ""), "macs"), number(json, "macs"));
+  ck_assert_double_eq_tol(macs(json, "transformer.h.3.mlp"), rows * 8 * h * h, 1);
+  /* backward, a product has two: of its input and of its weight, which also sums the bias */
+  const double one_way = 2 * rows * h * 4 * h;
+  const cJSON *up = module(json, "transformer.h.3.mlp.c_fc");
+  ck_assert_double_ge(number(up, "backward_flops"), 2 * one_way);
+  ck_assert_double_le(number(up, "backward_flops"), 2 * one_way * (1 + 1 / h));
+  ck_assert_double_gt(number(up, "backward_s"), number(up, "forward_s"));
+  const double worked = 3 * (number(json, "flops") + number(json, "backward_flops"));
+  ck_assert_double_eq_tol(number(json, "mfu"), worked / (number(json, "iteration_s") * 312e12), 1e-9);
+  ck_assert_double_eq(number(json, "hfu"), number(json, "mfu"));
+  cJSON_Delete(json);
+}
+END_TEST
+
+START_TEST(what_is_computed_again) {
+  cJSON *json = profile("-m gpt2 --cluster dgx-a100 -n 1 --dtype bf16 --micro-batch 1 --seq 256 --recompute full");
+  const double again = number(json, "recomputed_flops"), possible = number(json, "iteration_s") * 312e12;
+  ck_assert_double_gt(again, 0);
+  ck_assert_double_eq_tol(number(json, "hfu") - number(json, "mfu"), again / possible, 1e-9);
+  cJSON_Delete(json);
+}
+END_TEST
+
+/* ---- BERT-large, as published ---- */
+
+/* The profiler's rounding: two decimals of the unit, without zeros behind them. */
+static void assert_same(double value, const char *published, const char *what) {
+  char unit = 0, text[32];
+  double figure = 0;
+  ck_assert_int_eq(sscanf(published, "%lf %c", &figure, &unit), 2);
+  snprintf(text, sizeof text, "%.2f", value / (unit == 'G' ? 1e9 : 1e6));
+  ck_assert_msg(fabs(strtod(text, NULL) - figure) < 1e-9, "%s: %s %c, published %s", what, text, unit, published);
+}
+
+static const cJSON *published_of(const tws_json *golden, const char *name) {
+  const cJSON *one;
+  cJSON_ArrayForEach(one, member(golden->root, "modules")) {
+    if (strcmp(member(one, "name")->valuestring, name) == 0) return one;
+  }
+  ck_abort_msg("%s", name);
+  return NULL;
+}
+
+static void assert_module(const tws_json *golden, const char *name, double params, double counted) {
+  const cJSON *one = published_of(golden, name), *of = cJSON_GetObjectItem(one, "params");
+  if (of) assert_same(params, of->valuestring, name);
+  assert_same(counted, member(one, "macs")->valuestring, name);
+}
+
+static cJSON *bert_large(void) {
+  write_text(in_folder("bert.json"),
+             "{\"model_type\": \"bert\", \"architectures\": [\"BertForMaskedLM\"], \"num_hidden_layers\": 24, "
+             "\"hidden_size\": 1024, \"num_attention_heads\": 16, \"intermediate_size\": 4096, \"vocab_size\": 30522, "
+             "\"max_position_embeddings\": 512, \"type_vocab_size\": 2}");
+  char words[256];
+  snprintf(words, sizeof words,
+           "-m %s --vocab-multiple 8 --cluster dgx-a100 -n 1 --dtype fp16 --micro-batch 80 --seq 128",
+           in_folder("bert.json"));
+  return profile(words);
+}
+
+/* Our figures, turned into those of that release's way of counting (golden/bert_profile.json says how it counts). The
+ * pooler and the classifier of the next sentence are not parts of our model. */
+START_TEST(bert_large_as_published) {
+  tws_json *golden = golden_file("bert_profile.json");
+  make_folder();
+  cJSON *json = bert_large();
+  const double h = number(golden->root, "hidden"), batch = number(golden->root, "batch"),
+               s = number(golden->root, "sequence"), layers = number(golden->root, "layers"),
+               heads = number(golden->root, "heads"), vocabulary = number(golden->root, "vocabulary");
+  const double softmax = batch * heads * s * s, products = 2 * softmax * h / heads; /* of one layer */
+  const char *layer = "bert.encoder.layer.7";
+  char name[96];
+#define OF(part) (snprintf(name, sizeof name, "%s%s", layer, part), name)
+  const double attention = macs(json, OF(".attention")) - products + softmax;
+  const double self =
+      macs(json, OF(".attention.self")) + softmax; /* queries, keys and values; the products are beside */
+  ck_assert_double_eq(macs(json, OF("")) - products, 12 * h * h * batch * s); /* the products are where they belong */
+  assert_module(golden, "BertLayer", number(module(json, OF("")), "parameters"),
+                macs(json, OF("")) - products + softmax);
+  assert_module(golden, "BertAttention", number(module(json, OF(".attention")), "parameters"), attention);
+  assert_module(golden, "BertSelfAttention", number(module(json, OF(".attention.self")), "parameters"), self);
+  assert_module(golden, "BertSelfOutput", number(module(json, OF(".attention.output")), "parameters"),
+                macs(json, OF(".attention.output")));
+  assert_module(golden, "BertIntermediate", number(module(json, OF(".intermediate")), "parameters"),
+                macs(json, OF(".intermediate")));
+  const double encoder = macs(json, "bert.encoder") - layers * (products - softmax);
+  assert_module(golden, "BertEncoder", number(module(json, "bert.encoder"), "parameters"), encoder);
+  const double pooler = batch * h * h, pooler_params = h * h + h;
+  assert_module(golden, "BertModel", number(module(json, "bert"), "parameters") + pooler_params, encoder + pooler);
+  /* scores of all tokens here, of the masked ones there */
+  const double transform = macs(json, "cls.predictions.transform");
+  const double scores = macs(json, "cls.predictions") - transform;
+  ck_assert_double_eq(scores, batch * s * h * vocabulary);
+  const double head = transform + scores * number(golden->root, "masked_tokens") / (batch * s) + batch * 2 * h;
+  assert_module(golden, "BertPreTrainingHeads", 0, head);
+  assert_same(encoder + pooler + head, member(golden->root, "macs")->valuestring, "MACs");
+  assert_same(number(json, "parameters_per_gpu") + pooler_params + 2 * h + 2,
+              member(golden->root, "params")->valuestring, "parameters");
+  cJSON_Delete(json);
+  tws_json_destroy(golden);
+  remove_folder();
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("flops_profile");
+  TCase *tcase = tcase_create("flops_profile");
+  tcase_add_test(tcase, gpt2_by_formula);
+  tcase_add_test(tcase, what_is_computed_again);
+  tcase_add_test(tcase, bert_large_as_published);
+  suite_add_tcase(suite, tcase);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
