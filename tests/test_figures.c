@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/memory.h"
+#include "tests/command.h"
 #include "tests/folder.h"
 #include "traces/plot.h"
 
@@ -74,6 +75,16 @@ static void check_picture(const char *path, const char *magic) {
   ck_assert_msg(strstr(head, magic) != NULL, "%s starts with %.20s", path, head);
 }
 
+/* A legend names what is in the picture, and nothing else. */
+static void check_legend(const char *name, const char *there, const char *not_there) {
+  const int file = open(in_folder(name), O_RDONLY);
+  ck_assert_msg(file >= 0, "%s", name);
+  char *text = command_slurp(file);
+  ck_assert_msg(strstr(text, there) != NULL, "%s: no %s", name, there);
+  ck_assert_msg(strstr(text, not_there) == NULL, "%s: there is no %s", name, not_there);
+  free(text);
+}
+
 START_TEST(figures_are_drawn) {
   if (!tws_plot_available()) return; /* the program says so, too, and goes on */
   const char *scripts = TWS_SOURCE_DIR "/scenarios/plots", *magic[] = {"PNG", "<svg"};
@@ -99,6 +110,9 @@ START_TEST(figures_are_drawn) {
     ck_assert_msg(tws_plot_accuracy(scripts, points, 2, "accuracy", path, &err) == TWS_OK, "%s", err.message);
     check_picture(path, magic[i]);
   }
+  check_legend("timeline.svg", ">communication<", ">recomputation<");
+  check_legend("timeline.svg", ">optimizer<", ">copies<");
+  check_legend("memory.svg", ">forward<", ">backward<");
   char path[128];
   snprintf(path, sizeof path, "%s/x.png", folder);
   ck_assert_int_eq(tws_plot_memory(in_folder("none"), csv.data, "memory", path, &err), TWS_ENVIRONMENT);

@@ -205,20 +205,33 @@ tws_code tws_plot_timelines(const char *scripts, const tws_timeline *const *time
     first_start(timelines[t], last_step(timelines[t]), &length);
     longest = fmax(longest, length * 1e3);
   }
+  tws_text_add(&settings, "blocks = '"); /* those that have boxes: the legend names no others */
   for (int kind = 0; kind < KINDS; kind++) {
     tws_text_add(&data, "\n\nNaN NaN NaN\n"); /* a block is never empty */
+    const size_t before = data.length;
     for (int t = 0; t < count; t++) {
       uint32_t step = last_step(timelines[t]);
       double start = first_start(timelines[t], step, &length);
       add_kind(timelines[t], t, kind, rows, row_count, start, step, longest / 4000, &data);
     }
+    if (data.length > before) tws_text_add(&settings, "%d ", kind + 1);
   }
-  tws_text_add(&settings, "rows = %d; longest_ms = %.6f; height = %d; ", row_count, longest > 0 ? longest : 1,
+  tws_text_add(&settings, "'; rows = %d; longest_ms = %.6f; height = %d; ", row_count, longest > 0 ? longest : 1,
                150 + 34 * row_count);
   return draw_script(scripts, "timeline.gp", &data, &settings, title, out, err);
 }
 
 /* ---- memory ---- */
+
+/* Whether an operation of the CSV is of this phase, its second column. */
+static int has_phase(const char *csv, const char *phase) {
+  const size_t length = strlen(phase);
+  for (const char *line = strchr(csv, '\n'); line; line = strchr(line + 1, '\n')) {
+    const char *cell = line + 1 + strcspn(line + 1, ",\n");
+    if (*cell == ',' && strncmp(cell + 1, phase, length) == 0 && cell[1 + length] == ',') return 1;
+  }
+  return 0;
+}
 
 tws_code tws_plot_memory(const char *scripts, const char *csv, const char *title, const char *out, tws_error *err) {
   tws_text data = {0}, settings = {0};
@@ -235,7 +248,11 @@ tws_code tws_plot_memory(const char *scripts, const char *csv, const char *title
     column++;
     cell = stop + 1;
   }
-  tws_text_add(&settings, "\"; categories = %d; ", categories);
+  tws_text_add(&settings, "\"; categories = %d; phases = '", categories);
+  static const char *const phases[] = {"forward", "backward", "recompute", "step"};
+  for (int i = 0; i < 4; i++)
+    if (has_phase(csv, phases[i])) tws_text_add(&settings, "%s ", phases[i]);
+  tws_text_add(&settings, "'; ");
   if (categories == 0) {
     tws_text_free(&settings);
     return tws_fail(err, TWS_INVALID, 0, "%s: the ledger has no categories", out);

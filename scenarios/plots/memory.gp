@@ -1,4 +1,5 @@
-# Memory over one training step, by category. data: the CSV of the ledger (op,phase,micro_batch,name,<categories>,total).
+# Memory over one training step, by category. data: the CSV of the ledger (op,phase,micro_batch,name,<categories>,total);
+# phases: those that it has.
 load plots."/style.gp"
 set datafile separator ","
 GiB = 1024.0 ** 3
@@ -29,8 +30,5 @@ phase(name) = name eq "forward" ? 0x56b4e9 : name eq "backward" ? 0x0072b2 : nam
 plot for [w = words(used):1:-1] data using 1:(sum [c = first:int(word(used, w))] column(c) / unit) every ::1 \
        with filledcurves y1=0 lc rgb word(colors, int(word(used, w)) - first + 1) title word(names, int(word(used, w)) - first + 1), \
      data using 1:(-0.025 * peak):(phase(strcol(2))) every ::1 with points pt 5 ps 0.8 lc rgb variable notitle, \
-     keyentry with points pt -1 title " ", \
-     keyentry with points pt 5 ps 0.8 lc rgb 0x56b4e9 title "forward", \
-     keyentry with points pt 5 ps 0.8 lc rgb 0x0072b2 title "backward", \
-     keyentry with points pt 5 ps 0.8 lc rgb 0xe69f00 title "recompute", \
-     keyentry with points pt 5 ps 0.8 lc rgb 0x009e73 title "step"
+     keyentry with points pt 5 ps 0.8 lc rgb "#ffffff" title " ", \
+     for [p in phases] keyentry with points pt 5 ps 0.8 lc rgb phase(p) title p

@@ -1,5 +1,5 @@
 # One training step as a Gantt chart. data: blocks separated by two blank lines,
-# block 0: row number and label; blocks 1 to 6: start_ms end_ms row, by kind.
+# block 0: row number and label; blocks 1 to 6: start_ms end_ms row, by kind. blocks: those of them that have boxes.
 load plots."/style.gp"
 set label title_text at screen 0.5, screen 1 - 16.0 / height center noenhanced tc rgb dark
 set tmargin at screen 1 - 58.0 / height
@@ -14,5 +14,5 @@ set style fill solid 1.0 noborder
 kinds = "forward backward recomputation optimizer communication copies"
 colors = "#56b4e9 #0072b2 #e69f00 #009e73 #d55e00 #999999"
 plot data index 0 using (-1e9):1:yticlabels(2) with points pt 7 notitle, \
-     for [k = 1:6] data index k using (($1 + $2) / 2):3:1:2:($3 - 0.38):($3 + 0.38) with boxxyerror \
-       lc rgb word(colors, k) title word(kinds, k)
+     for [b in blocks] data index int(b) using (($1 + $2) / 2):3:1:2:($3 - 0.38):($3 + 0.38) with boxxyerror \
+       lc rgb word(colors, int(b)) title word(kinds, int(b))
