@@ -1,0 +1,71 @@
+#!/bin/sh
+# From text to a model: tokens -> training that is killed -> resumed on other ranks -> evaluated -> exported -> generating.
+# Usage: scenarios/text/run.sh [BUILD_FOLDER]. Results lie in BUILD_FOLDER/text. TEXT: a file in place of the King James
+# Bible of the Debian package bible-kjv; STEPS: how many; PYTHON: one with transformers, which then reads the export too.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+build=$(cd "${1:-build}" && pwd)
+out=$build/text
+twinspeed=$build/twinspeed
+STEPS=${STEPS:-420}
+every=$((STEPS / 12))
+
+say() { printf '\n== %s\n' "$*"; }
+show() {
+  printf '$ twinspeed'
+  printf ' %s' "$@" | sed "s|$here/||g; s|$out/||g"
+  printf '\n'
+  "$twinspeed" "$@"
+}
+
+began=$(date +%s)
+rm -rf "$out"
+mkdir -p "$out"
+if [ -n "${TEXT:-}" ]; then
+  cp "$TEXT" "$out/text.txt"
+else
+  command -v bible >/dev/null 2>&1 || { echo "the program bible is missing: ./install.sh" >&2; exit 4; }
+  bible -f gen1:1-rev22:21 | sed 's/^[^ ]* //' >"$out/text.txt"
+fi
+cp "$here/config.json" "$here/tokenizer.json" "$out"
+
+say "Text to tokens, a twentieth of them for evaluation"
+show convert tokens "$out/text.txt" "$out/train.bin" --tokenizer "$out/tokenizer.json" --eval "$out/eval.bin" --eval-share 0.05
+
+train() {
+  show train -m "$out/config.json" -c "$here/ds_config.json" --data "$out/train.bin" --steps "$STEPS" --save "$out/run" \
+    --save-every "$every" --keep 2 "$@"
+}
+
+say "Training on two ranks, killed by force after a third of the way"
+train -n 2 --stage 2 --micro-batch 8 >"$out/killed.txt" 2>&1 &
+waited=0
+while [ ! -d "$out/run/global_step$((4 * every))" ]; do
+  sleep 0.2
+  waited=$((waited + 1))
+  kill -0 $! 2>/dev/null && [ $waited -lt 3000 ] || { cat "$out/killed.txt"; exit 5; }
+done
+pkill -KILL -P $! 2>/dev/null || true # the program, which the shell of train() waits for
+kill -KILL $! 2>/dev/null || true
+wait $! 2>/dev/null || true
+grep -v '^saved' "$out/killed.txt"
+echo "killed; there are: $(ls "$out/run" | tr '\n' ' ')"
+sleep 1 # its ranks notice and end
+
+say "It goes on from the last checkpoint, on one rank"
+train -n 1 --micro-batch 16 --resume "$out/run" --eval-data "$out/eval.bin" --eval-every $((4 * every))
+
+say "The weights as one file with Hugging Face's names"
+show convert checkpoint "$out/run" "$out/model.safetensors"
+
+say "What it writes"
+show generate -m "$out/config.json" --init-from "$out/model.safetensors" --tokenizer "$out/tokenizer.json" \
+  --prompt 'And it came to pass' --tokens 60 --temperature 0.7 --top-k 40 --seed 3
+
+if [ -n "${PYTHON:-}" ]; then
+  say "Hugging Face's own loader gives the same probabilities"
+  "$twinspeed" generate -m "$out/config.json" --init-from "$out/model.safetensors" --tokenizer "$out/tokenizer.json" \
+    --prompt 'And it came to pass' --tokens 40 --temperature 0 --json --quiet >"$out/greedy.json"
+  "$PYTHON" "$here/../../bench/peer/huggingface_export.py" "$out"
+fi
+say "Done in $(($(date +%s) - began)) s; all of it is in $out"
