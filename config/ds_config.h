@@ -57,6 +57,7 @@ typedef struct tws_config {
   tws_dtype dtype;                /* from fp16.enabled, bf16.enabled */
   tws_dtype accumulation_dtype;   /* data_types.grad_accum_dtype or dtype */
   int bf16_masters, bf16_moments; /* read by tws_config_bf16_masters(), _moments() */
+  int dropout;                    /* twinspeed.dropout: what the model's file says of dropout is done in training */
   int stochastic_rounding;        /* twinspeed.stochastic_rounding: of what is updated without a float32 copy */
   struct {                        /* read when dtype is F16; config/loss_scale.h says what they do */
     double loss_scale;            /* fixed; 0: adapted */

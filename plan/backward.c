@@ -197,6 +197,10 @@ static void (*const own_backward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws
     [TWS_MODULE_ROUTER] = tws_router_backward,     [TWS_MODULE_LOSS] = backward_loss};
 
 void tws_lower_backward(tws_lower *l, const tws_module *m) {
+  if (m->type == TWS_MODULE_DROPOUT && !l->config->dropout) {
+    tws_lower_pass_gradient(l, m->in[0], tws_value_gradient(l, m->out[0]));
+    return;
+  }
   if (own_backward[m->type]) {
     own_backward[m->type](l, m);
     return;

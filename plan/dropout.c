@@ -26,20 +26,34 @@ static tws_arguments of_attention(const tws_lower *l, const tws_module *m, uint3
                           (double)l->b.plan->network->modules[origin].heads}};
 }
 
+/* Of the value that a module drops numbers of. A rank that has some of its tokens has runs of them: a part of each
+ * sample along "sequence", a part of each slice of the micro-batch along "model". */
+static tws_arguments of_value(tws_lower *l, const tws_module *m, uint32_t origin) {
+  const tws_local_value *value = &l->local.values[m->in[0]];
+  const tws_position *at = &l->sharding.position;
+  const uint64_t width = l->network->values[m->in[0]].per_row, own = width * l->rows[m->in[0]];
+  const uint64_t whole = own * value->token_parts, samples = (uint64_t)l->config->micro_batch_size;
+  const int by_sequence = value->token_parts > 1 && value->placement.on[TWS_AXIS_SEQUENCE] == TWS_PLACED_TOKENS;
+  const int by_model = value->token_parts > 1 && value->placement.on[TWS_AXIS_MODEL] == TWS_PLACED_TOKENS;
+  if (value->placement.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES || l->tiles > 1 || (by_sequence && by_model))
+    tws_builder_fail(
+        &l->b, TWS_UNSUPPORTED,
+        "dropout does not go with tiles, with features that tensor parallelism splits, or with tokens that both "
+        "sequence parallelism and twinspeed.tensor_sequence_parallel divide: set twinspeed.dropout to false");
+  const uint64_t begin = (uint64_t)first_sample(l) * (whole / samples);
+  if (!by_sequence && !by_model) return (tws_arguments){{seed_of(l, origin), (double)begin}};
+  const uint64_t parts = by_sequence ? samples : (uint64_t)l->slices, run = own / parts;
+  const int index = at->index[by_sequence ? TWS_AXIS_SEQUENCE : TWS_AXIS_MODEL];
+  return (tws_arguments){
+      {seed_of(l, origin), (double)(begin + run * (uint64_t)index), (double)run, (double)(whole / parts)}};
+}
+
 int tws_dropout_arguments(tws_lower *l, const tws_module *m, tws_kernel kernel, tws_arguments *arguments) {
   const uint32_t origin = tws_local_of(l, m)->origin;
   if (kernel == TWS_KERNEL_ATTENTION || kernel == TWS_KERNEL_ATTENTION_GRAD) {
     *arguments = of_attention(l, m, origin);
     return 1;
   }
-  const tws_local_value *value = &l->local.values[m->in[0]];
-  const uint64_t elements = l->network->values[m->in[0]].per_row * l->rows[m->in[0]];
-  if (value->token_parts > 1 || value->placement.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES || l->tiles > 1)
-    tws_builder_fail(
-        &l->b, TWS_UNSUPPORTED,
-        "dropout needs whole values: leave out sequence parallelism, twinspeed.tensor_sequence_parallel and "
-        "tiles, or put it behind a layer that tensor parallelism does not split");
-  *arguments = (tws_arguments){
-      {seed_of(l, origin), (double)first_sample(l) * (double)(elements / (uint64_t)l->config->micro_batch_size)}};
+  *arguments = of_value(l, m, origin);
   return 1;
 }

@@ -125,6 +125,10 @@ void tws_exchange_forward(tws_lower *l, const tws_module *m) {
     return;
   }
   tws_operand from = tws_value_read(l, m->in[0]);
+  if (local->shares) {
+    l->value_buffer[m->out[0]] = from.buffer;
+    return;
+  }
   move_value(l, m, local->forward, (tws_placed)local->to, from, tws_value_make(l, m->out[0]));
 }
 
@@ -134,8 +138,7 @@ static tws_operand gradient_target(tws_lower *l, uint32_t value, int *accumulate
   return *accumulate ? exchange_scratch(l, "gradient to add", to.count) : to;
 }
 
-/* The gradient passes unchanged, in its own memory. */
-static void pass_gradient(tws_lower *l, uint32_t in, tws_operand from) {
+void tws_lower_pass_gradient(tws_lower *l, uint32_t in, tws_operand from) {
   if (l->value_gradient[in] == TWS_NONE) {
     l->value_gradient[in] = from.buffer;
   } else {
@@ -150,9 +153,9 @@ void tws_exchange_backward(tws_lower *l, const tws_module *m) {
   tws_operand from = tws_value_gradient(l, m->out[0]);
   if (l->b.failed != TWS_OK) return;
   const tws_local_module *local = tws_local_of(l, m);
-  if (tws_local_exchanges_in_place(local)) {
+  if (local->shares || tws_local_exchanges_in_place(local)) {
     if (local->backward != TWS_MOVES_NOTHING) exchange_sliced(l, (tws_collective)local->backward, from, from);
-    pass_gradient(l, in, from);
+    tws_lower_pass_gradient(l, in, from);
     return;
   }
   tws_operand to = gradient_target(l, in, &accumulate);

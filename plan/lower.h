@@ -221,6 +221,8 @@ tws_operand tws_value_gradient_out(tws_lower *l, uint32_t value, int *accumulate
 int tws_gradient_is_shared(const tws_lower *l, uint32_t value, uint32_t before);
 /* Adds what was made beside it to the gradient of a value. */
 void tws_lower_add_gradient(tws_lower *l, uint32_t value, tws_operand part);
+/* What was made for another value is the gradient of this one too, in its own memory. */
+void tws_lower_pass_gradient(tws_lower *l, uint32_t value, tws_operand from);
 tws_operand tws_lower_scratch(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements);
 tws_operand tws_lower_workspace(tws_lower *l, const tws_work *work);
 void tws_lower_compute(tws_lower *l, const tws_work *work, const tws_operand *operands, int count);

@@ -21,12 +21,16 @@ int64_t tws_module_rows(const tws_lower *l, const tws_module *m) {
   return l->tiles == 1 ? (int64_t)rows : (int64_t)rows / l->tiles;
 }
 
+static int drops(const tws_lower *l, const tws_module *m) {
+  return m->dropout > 0 && l->config->dropout && !l->evaluates;
+}
+
 #define SIZES(...) const int64_t sizes[] = {__VA_ARGS__};
 #define SCALARS(...) const double scalars[] = {0, ##__VA_ARGS__};
 #define FLAGS(flags_) work.flags |= (uint32_t)(flags_);
 #define LENGTHS (m->input[0] != TWS_NONE ? TWS_LENGTHS : 0)
 #define BIASED (m->param[1] != TWS_NONE ? TWS_BIAS : 0)
-#define DROPPED (m->dropout > 0 && !l->evaluates ? TWS_DROPOUT : 0)
+#define DROPPED (drops(l, m) ? TWS_DROPOUT : 0)
 #define FOLLOWED (l->b.phase == TWS_PHASE_FORWARD && !l->evaluates ? TWS_RUNNING : 0)
 #define MODULE(id, name_, summary_, sizes_, scalars_, flags_, traits_, forward_, backward_) \
   case TWS_MODULE_##id: {                                                                   \
@@ -352,7 +356,8 @@ static void pass_on(tws_lower *l, const tws_module *m, const tws_module_kernel *
 }
 
 static void forward(tws_lower *l, const tws_module *m) {
-  const int program = l->evaluates ? TWS_IN_EVALUATION : TWS_IN_TRAINING;
+  const int drops_none = m->type == TWS_MODULE_DROPOUT && !l->config->dropout;
+  const int program = l->evaluates || drops_none ? TWS_IN_EVALUATION : TWS_IN_TRAINING;
   if (own_forward[m->type])
     own_forward[m->type](l, m);
   else

@@ -30,6 +30,8 @@ typedef struct maker {
   uint32_t *consumer;  /* per whole value: its first reader */
   uint32_t *current;   /* per whole value: the local value that stands for it */
   uint32_t *changed;   /* per whole value: the same behind the last exchange for a reader, or TWS_NONE */
+  uint8_t *shared;     /* per whole value: split and unsplit modules read it, so nobody takes its memory over */
+  int found_shared;    /* one was found: the network is made again */
   uint32_t origin;     /* module of the whole network at work */
   tws_split split;     /* of that module along "model" */
   tws_axis divided[3]; /* of those along which modules have rules, in the order in which exchanges follow one another */
@@ -122,6 +124,7 @@ static uint32_t add_exchange(maker *k, tws_axis axis, tws_placed to, uint32_t va
   k->modules[index].to = (uint8_t)to;
   k->modules[index].forward = (int8_t)forward;
   k->modules[index].backward = (int8_t)backward;
+  k->modules[index].shares = forward == TWS_MOVES_NOTHING && k->shared[value];
   placement.on[axis] = (uint8_t)to;
   return add_value(k, index, 0, value, changed_width(k, axis, to, k->net->values[in].per_row), placement);
 }
@@ -263,10 +266,12 @@ static void leave_placed(maker *k, const tws_module *m, uint32_t value) {
   }
 }
 
-/* Modules that are not split work on values as all ranks have them, or on some tokens or features of them. */
-static void check_input(maker *k, const tws_module *m, tws_placement input, tws_placement other) {
-  const int shared = k->split == TWS_SPLIT_NONE && input.on[TWS_AXIS_MODEL] == TWS_PLACED_BROADCAST;
-  if (k->failed != TWS_OK || (!shared && memcmp(&input, &other, sizeof input) == 0)) return;
+/* Modules that are not split work on values as all ranks have them, or on some tokens or features of them. Of a value
+ * that split ones read first they need the memory that those were given: that is known when all have been seen. */
+static void check_input(maker *k, const tws_module *m, uint32_t value, tws_placement input, tws_placement other) {
+  const int shared = k->split == TWS_SPLIT_NONE && other.on[TWS_AXIS_MODEL] == TWS_PLACED_BROADCAST;
+  if (shared && !k->shared[value]) k->found_shared = k->shared[value] = 1;
+  if (k->found_shared || k->failed != TWS_OK || (!shared && memcmp(&input, &other, sizeof input) == 0)) return;
   k->failed = tws_fail(k->err, TWS_UNSUPPORTED, NULL,
                        "%s: its inputs cannot be divided among ranks as the modules before it divide them", m->name);
 }
@@ -282,7 +287,7 @@ static void add_part(maker *k, const tws_module *m) {
     if (m->in[i] == TWS_NONE) continue;
     in[i] = wanted_input(k, m, m->in[i]);
     if (i == 0) input = k->values[in[i]].placement;
-    check_input(k, m, input, k->values[in[i]].placement);
+    check_input(k, m, m->in[i], input, k->values[in[i]].placement);
   }
   const tws_placement given = given_by(k, m, input);
   const uint32_t index = add_module(k, m);
@@ -328,7 +333,8 @@ static void find_consumers(maker *k) {
 }
 
 static void make_local(maker *k) {
-  find_consumers(k);
+  k->net->module_count = k->net->value_count = 0;
+  k->found_shared = 0;
   memset(k->changed, 0xff, k->whole->value_count * sizeof *k->changed); /* TWS_NONE */
   for (uint32_t m = 0; m < k->whole->module_count && k->failed == TWS_OK; m++) {
     k->origin = m;
@@ -376,20 +382,22 @@ tws_code tws_shard_network(const tws_network *whole, const tws_sharding *shardin
   k.consumer = tws_arena_alloc_unset(scratch, values, sizeof *k.consumer);
   k.current = tws_arena_alloc(scratch, values, sizeof *k.current);
   k.changed = tws_arena_alloc_unset(scratch, values, sizeof *k.changed);
+  k.shared = tws_arena_alloc(scratch, values + 1, sizeof *k.shared);
   const int slices = k.tensor > 1 || k.expert > 1;
   if (slices) k.slices = tws_arena_alloc(keep, params + 1, sizeof *k.slices);
-  if (!net || !k.modules || !k.values || !k.params || !k.consumer || !k.current || !k.changed ||
+  if (!net || !k.modules || !k.values || !k.params || !k.consumer || !k.current || !k.changed || !k.shared ||
       (slices && !k.slices)) {
     return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
   }
   *net = *whole;
-  net->module_count = net->value_count = 0;
   net->modules = tws_arena_alloc_unset(scratch, MOST * modules, sizeof *net->modules);
   net->values = tws_arena_alloc_unset(scratch, MOST * values, sizeof *net->values);
   net->params = tws_arena_alloc_unset(scratch, params + 1, sizeof *net->params);
   if (!net->modules || !net->values || !net->params) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
   memcpy(net->params, whole->params, params * sizeof *net->params);
+  find_consumers(&k);
   make_local(&k);
+  if (k.found_shared) make_local(&k);
   place_among_replicas(net, k.params);
   *local =
       (tws_local){.network = net, .modules = k.modules, .values = k.values, .params = k.params, .slices = k.slices};

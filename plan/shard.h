@@ -36,6 +36,7 @@ typedef struct tws_local_module {
   uint8_t axis, to;         /* EXCHANGE: the axis, and the placement that it makes along it */
   int8_t forward, backward; /* EXCHANGE: the collective of either pass, or TWS_MOVES_NOTHING; else TWS_NO_CHANGE */
   uint8_t split;            /* tws_split: of LINEAR; COLUMN for an EMBEDDING or LOSS whose vocabulary is split */
+  uint8_t shares;           /* EXCHANGE that moves nothing: its input has other readers, so both stand for one memory */
   uint8_t skips_vector;     /* another rank adds the bias (LINEAR) or the positions (EMBEDDING) */
   int64_t first_row, rows;  /* EMBEDDING, LOSS: rows of the vocabulary that this rank has, without padding */
 } tws_local_module;
@@ -43,7 +44,7 @@ typedef struct tws_local_module {
 /* An exchange that moves nothing or reduces works in place: its output is a value of its own that takes over the memory
  * of the input. */
 static inline int tws_local_exchanges_in_place(const tws_local_module *m) {
-  return m->forward == TWS_MOVES_NOTHING || m->forward == TWS_COLLECTIVE_ALL_REDUCE;
+  return !m->shares && (m->forward == TWS_MOVES_NOTHING || m->forward == TWS_COLLECTIVE_ALL_REDUCE);
 }
 
 typedef struct tws_local_value {

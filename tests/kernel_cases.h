@@ -302,6 +302,8 @@ static const test_case table[] = {
     CASE(DROPOUT, {1}, {0.5, 7}, 0, F),
     CASE(DROPOUT, {20011}, {0.1, 1e15, 1000000000003}, 0, F), /* from within a block of bits on */
     CASE(DROPOUT, {515}, {0, 3}, 0, F),
+    CASE(DROPOUT, {600}, {0.3, 3, 1001, 150, 611}, 0, F), /* runs that begin and end within blocks */
+    CASE(DROPOUT, {4000}, {0.3, 3, 10, 1000, 3003}, 0, B),
     CASE(DROPOUT, {4001}, {0.25, 3, 6}, 0, B),
     CASE(DROPOUT, {4001}, {0.9, 3}, 0, H),
     CASE(CROSS_ENTROPY, {1, 1, 1}, {1, 1}, 0, F),

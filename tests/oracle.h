@@ -444,7 +444,8 @@ static inline void oracle_dropout(const tws_work *w, const double *a, double **o
   uint32_t bits, word[4];
   memcpy(&bits, &step, sizeof bits);
   for (int64_t i = 0; i < w->d[0]; ++i) {
-    const uint64_t e = (uint64_t)a[1] + (uint64_t)i;
+    const int64_t run = a[2] > 0 ? (int64_t)a[2] : w->d[0];
+    const uint64_t e = (uint64_t)a[1] + (uint64_t)(i / run) * (uint64_t)a[3] + (uint64_t)(i % run);
     tws_philox((uint64_t)a[0], 0x4000000000000000U + bits, e / 4, word);
     o[0][i] *= word[e % 4] < floor(w->f[0] * 0x1p32 + 0.5) ? 0 : 1 / (1 - w->f[0]);
   }

@@ -36,7 +36,6 @@ static tws_code read_mask_token(tws_network_builder *b, tws_error *err) {
 }
 
 static tws_code read_rest(tws_network_builder *b, bert *m, tws_error *err) {
-  static const char *const dropouts[] = {"hidden_dropout_prob", "attention_probs_dropout_prob", NULL};
   static const char *const known[] = {"num_hidden_layers",
                                       "hidden_size",
                                       "num_attention_heads",
@@ -75,7 +74,8 @@ static tws_code read_rest(tws_network_builder *b, bert *m, tws_error *err) {
   TWS_TRY(tws_build_expect_bool(b, "add_cross_attention", 0, "only encoders are supported", err));
   TWS_TRY(tws_build_expect_bool(b, "is_encoder_decoder", 0, "only encoders are supported", err));
   TWS_TRY(read_mask_token(b, err));
-  TWS_TRY(tws_build_dropouts(b, dropouts, err));
+  TWS_TRY(tws_build_dropout_share(b, "hidden_dropout_prob", &m->encoder.dropout, err));
+  TWS_TRY(tws_build_dropout_share(b, "attention_probs_dropout_prob", &m->encoder.attention_dropout, err));
   tws_build_unknown_keys(b, known, NULL);
   return TWS_OK;
 }
@@ -112,6 +112,7 @@ tws_code tws_build_bert(tws_network_builder *b, tws_error *err) {
   tws_build_segments(b, "bert.embeddings.token_type_embeddings.weight", m.segments, (float)m.encoder.range);
   m.encoder.lengths = tws_encoder_add_lengths(b);
   x = tws_build_norm(b, -1, "bert.embeddings.LayerNorm", x, 0, m.encoder.epsilon);
+  x = tws_build_dropout(b, -1, "bert.embeddings.dropout", x, m.encoder.dropout);
   x = tws_encoder_add_layers(b, &m.encoder, x);
   add_predictions(b, &m, x);
   return TWS_OK;

@@ -188,6 +188,7 @@ uint32_t tws_build_pointwise(tws_network_builder *b, int layer, const char *name
 }
 
 uint32_t tws_build_dropout(tws_network_builder *b, int layer, const char *name, uint32_t x, double probability) {
+  if (probability == 0) return x;
   const uint32_t y = tws_build_pointwise(b, layer, name, TWS_MODULE_DROPOUT, x, b->net->values[x].per_row);
   b->net->modules[b->net->module_count - 1].dropout = probability;
   return y;
@@ -256,6 +257,15 @@ tws_code tws_build_dropouts(tws_network_builder *b, const char *const *keys, tws
     if (value != 0) tws_text_add(&b->notes, "%s = %g has no effect: there is no dropout here\n", *keys, value);
   }
   return TWS_OK;
+}
+
+tws_code tws_build_dropout_share(tws_network_builder *b, const char *key, double *share, tws_error *err) {
+  *share = 0;
+  if (!has_value(b->json, key)) return TWS_OK;
+  TWS_TRY(tws_json_number(b->json, b->json->root, key, 1, 0, 1, 0, share, err));
+  if (*share < 1) return TWS_OK;
+  return tws_json_fail(b->json, cJSON_GetObjectItemCaseSensitive(b->json->root, key), err, "0.1 is usual",
+                       "\"%s\" is 1: nothing would be left", key);
 }
 
 /* Keys of Hugging Face configurations that describe generation, storage or the file itself, not the training step. */

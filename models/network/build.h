@@ -67,7 +67,7 @@ void tws_build_loss(tws_network_builder *b, uint32_t logits);
 /* Text in the network's arena for a name; "" (and b->failed) without memory. */
 const char *tws_build_name(tws_network_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Takes over the memory of `x`, which nobody else reads. */
+/* Takes over the memory of `x`, which nobody else reads; probability 0: x itself. */
 uint32_t tws_build_dropout(tws_network_builder *b, int layer, const char *name, uint32_t x, double probability);
 /* Pictures: `x` has pixels as rows (TWS_DIM_PIXELS). Those of the network are an input, and x TWS_NONE. */
 typedef struct tws_convolution {
@@ -89,8 +89,10 @@ tws_code tws_build_size(tws_network_builder *b, const char *key, const char *ali
                         int64_t fallback, int64_t *value, tws_error *err);
 /* A key whose value is modelled only when it equals `expected`. */
 tws_code tws_build_expect_bool(tws_network_builder *b, const char *key, int expected, const char *hint, tws_error *err);
-/* Dropout probabilities are read and remarked upon: training here has no dropout. */
+/* Dropout probabilities are read and remarked upon: nothing is dropped there. */
 tws_code tws_build_dropouts(tws_network_builder *b, const char *const *keys, tws_error *err);
+/* A share of what is dropped in training; a file that does not have the key drops nothing. */
+tws_code tws_build_dropout_share(tws_network_builder *b, const char *key, double *share, tws_error *err);
 /* Remark on members that are in neither list (the second may be NULL) nor plain metadata. */
 void tws_build_unknown_keys(tws_network_builder *b, const char *const *known, const char *const *also);
 

@@ -45,7 +45,7 @@ uint32_t tws_encoder_stride(const tws_encoder *e) {
 /* A branch joins the residual stream. */
 static uint32_t join(tws_network_builder *b, const tws_encoder *e, int layer, const char *name, uint32_t x,
                      uint32_t branch) {
-  if (e->dropout > 0) branch = tws_build_dropout(b, layer, tws_build_name(b, "%s.dropout", name), branch, e->dropout);
+  branch = tws_build_dropout(b, layer, tws_build_name(b, "%s.dropout", name), branch, e->dropout);
   return tws_build_add(b, layer, name, x, branch);
 }
 

@@ -24,7 +24,6 @@ static tws_code read_sizes(tws_network_builder *b, tws_gpt2 *g, tws_error *err) 
 }
 
 static tws_code read_rest(tws_network_builder *b, tws_gpt2 *g, tws_error *err) {
-  static const char *const dropouts[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop", NULL};
   static const char *const known[] = {"n_layer",
                                       "num_hidden_layers",
                                       "n_embd",
@@ -77,7 +76,9 @@ static tws_code read_rest(tws_network_builder *b, tws_gpt2 *g, tws_error *err) {
   int upcast = 0;
   TWS_TRY(tws_json_bool(b->json, root, "reorder_and_upcast_attn", 0, 0, &upcast, err));
   if (upcast) tws_text_add(&b->notes, "reorder_and_upcast_attn has no effect: scores are float32 always\n");
-  TWS_TRY(tws_build_dropouts(b, dropouts, err));
+  TWS_TRY(tws_build_dropout_share(b, "resid_pdrop", &g->residual_dropout, err));
+  TWS_TRY(tws_build_dropout_share(b, "embd_pdrop", &g->embedding_dropout, err));
+  TWS_TRY(tws_build_dropout_share(b, "attn_pdrop", &g->attention_dropout, err));
   tws_build_unknown_keys(b, known, NULL);
   return TWS_OK;
 }
@@ -95,10 +96,13 @@ static uint32_t add_layer(tws_network_builder *b, const tws_gpt2 *g, int layer, 
   uint32_t y = tws_build_norm(b, layer, NAME("ln_1"), x, 0, g->epsilon);
   y = tws_build_linear(b, layer, NAME("attn.c_attn"), y, hidden, 3 * hidden, (float)g->range, 1, NULL, TWS_NONE);
   y = tws_build_attention(b, layer, NAME("attn"), y);
+  b->net->modules[b->net->module_count - 1].dropout = g->attention_dropout;
   y = tws_build_linear(b, layer, NAME("attn.c_proj"), y, hidden, hidden, g->residual_std, 1, NULL, TWS_NONE);
+  y = tws_build_dropout(b, layer, NAME("attn.resid_dropout"), y, g->residual_dropout);
   x = tws_build_add(b, layer, NAME("add_1"), x, y);
   y = tws_build_norm(b, layer, NAME("ln_2"), x, 0, g->epsilon);
   y = g->experts && g->experts[layer] > 0 ? tws_gpt2_add_experts(b, g, layer, y) : tws_gpt2_add_inner(b, g, layer, y);
+  y = tws_build_dropout(b, layer, NAME("mlp.dropout"), y, g->residual_dropout);
   return tws_build_add(b, layer, NAME("add_2"), x, y);
 }
 #undef NAME
@@ -110,9 +114,10 @@ tws_code tws_build_gpt2(tws_network_builder *b, tws_error *err) {
   TWS_TRY(read_rest(b, &g, err));
   TWS_TRY(tws_gpt2_read_experts(b, &g, err));
   g.residual_std = (float)(g.range / sqrt(2.0 * (double)net->layers));
-  TWS_TRY(tws_build_reserve(b, (g.experts ? 22 : 10) * net->layers + 4, err));
+  TWS_TRY(tws_build_reserve(b, (g.experts ? 24 : 12) * net->layers + 5, err));
   uint32_t x = tws_build_embedding(b, "transformer.embedding", "transformer.wte.weight", "transformer.wpe.weight",
                                    (float)g.range);
+  x = tws_build_dropout(b, -1, "transformer.drop", x, g.embedding_dropout);
   net->layer_first = net->module_count;
   for (int layer = 0; layer < net->layers; layer++) x = add_layer(b, &g, layer, x);
   net->layer_stride = (net->module_count - net->layer_first) / (uint32_t)net->layers;

@@ -5,7 +5,7 @@
 #include "models/network/build.h"
 
 typedef struct tws_gpt2 {
-  double epsilon, range;
+  double epsilon, range, residual_dropout, embedding_dropout, attention_dropout;
   int64_t inner;
   float residual_std;
   int32_t *experts; /* per layer, 0: none; NULL: in no layer */

@@ -3,8 +3,8 @@
 #include "models/network/decoder.h"
 
 tws_code tws_build_qwen2(tws_network_builder *b, tws_error *err) {
-  static const char *const known[] = {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types",
-                                      "use_mrope", NULL};
+  static const char *const known[] = {"use_sliding_window", "sliding_window", "max_window_layers",
+                                      "layer_types",        "use_mrope",      NULL};
   const tws_json *json = b->json;
   tws_decoder d = {.positions = 32768, .kv_heads = 32, .qkv_bias = 1};
   int slides = 0;

@@ -122,10 +122,11 @@ tws_code run_fill(const tws_cuda_call *call, tws_error *err) {
   return launched(err);
 }
 
-// ---- dropout: a thread has the elements of one block of random bits ----
+// ---- dropout: a thread has the elements of one block of random bits in one run ----
 
 struct Drop {
-  uint64_t seed, first;
+  uint64_t seed, first, stride;
+  int64_t run, blocks;  // elements of a run; blocks of bits that one may touch
   uint32_t below;
   float kept;
 };
@@ -133,14 +134,17 @@ struct Drop {
 template <typename T>
 __global__ void __launch_bounds__(BLOCK) drop(T *x, const float *hyper, int64_t count, Drop d) {
   const uint64_t stream = tws_dropout_stream(bits_of<uint32_t>(hyper[TWS_HYPER_STEP]));
-  const int64_t before = (int64_t)(d.first % TWS_DROPOUT_GROUP);
-  EACH_ITEM(b, (before + count + TWS_DROPOUT_GROUP - 1) / TWS_DROPOUT_GROUP) {
+  EACH_ITEM(item, (count + d.run - 1) / d.run * d.blocks) {
+    const int64_t number = item / d.blocks, begin = number * d.run;
+    const int64_t end = begin + d.run < count ? begin + d.run : count;
+    const uint64_t first = d.first + (uint64_t)number * d.stride;
+    const uint64_t block = first / TWS_DROPOUT_GROUP + (uint64_t)(item - number * d.blocks);
     uint32_t word[TWS_DROPOUT_GROUP];
-    tws_philox_block(d.seed, stream, d.first / TWS_DROPOUT_GROUP + (uint64_t)b, word);
+    tws_philox_block(d.seed, stream, block, word);
 #pragma unroll
     for (int k = 0; k < TWS_DROPOUT_GROUP; ++k) {
-      const int64_t i = b * TWS_DROPOUT_GROUP + k - before;
-      if (i >= 0 && i < count) x[i] = from_float<T>(to_float(x[i]) * (word[k] < d.below ? 0.0F : d.kept));
+      const int64_t i = begin + (int64_t)(block * TWS_DROPOUT_GROUP - first) + k;
+      if (i >= begin && i < end) x[i] = from_float<T>(to_float(x[i]) * (word[k] < d.below ? 0.0F : d.kept));
     }
   }
 }
@@ -148,11 +152,12 @@ __global__ void __launch_bounds__(BLOCK) drop(T *x, const float *hyper, int64_t 
 template <typename T>
 tws_code run_drop(const tws_cuda_call *call, tws_error *err) {
   const double probability = call->work->f[0];
-  const int64_t count = call->work->d[0];
-  const Drop d = {(uint64_t)call->argument[0], (uint64_t)call->argument[1], tws_dropout_threshold(probability),
-                  (float)(1 / (1 - probability))};
+  const int64_t count = call->work->d[0], run = call->argument[2] > 0 ? (int64_t)call->argument[2] : count;
   if (count == 0) return TWS_OK;
-  LAUNCH(drop<T>, grid_for(call, ceil_div(count, TWS_DROPOUT_GROUP) + 1, BLOCK), BLOCK, 0, call, out<T>(call, 0),
+  const int64_t blocks = ceil_div(run, TWS_DROPOUT_GROUP) + 1;
+  const Drop d = {(uint64_t)call->argument[0], (uint64_t)call->argument[1], (uint64_t)call->argument[3], run, blocks,
+                  tws_dropout_threshold(probability), (float)(1 / (1 - probability))};
+  LAUNCH(drop<T>, grid_for(call, ceil_div(count, run) * blocks, BLOCK), BLOCK, 0, call, out<T>(call, 0),
          in<float>(call, 1), count, d);
   return launched(err);
 }

@@ -121,7 +121,7 @@ HOST_KERNEL(squared_relu_grad) {
   return TWS_OK;
 }
 
-/* Factors of n elements from number e on: 0, or what the others grow by. */
+/* Factors of n elements that follow one another from number e on: 0, or what the others grow by. */
 VECTOR_INLINE vf dropout_factors(const tws_host_call *call, uint64_t e, int n) {
   const double probability = call->work->f[0];
   const uint32_t below = tws_dropout_threshold(probability);
@@ -141,14 +141,22 @@ VECTOR_INLINE vf dropout_factors(const tws_host_call *call, uint64_t e, int n) {
   return factors.v;
 }
 
+static void drop_run(const tws_host_call *call, int64_t begin, int64_t end, uint64_t number) {
+  void *x = call->operand[0];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, begin, end, {
+             v_put(T, x, i, v_get(T, x, i, n) * dropout_factors(call, number + (uint64_t)(i - begin), n), n);
+           }));
+}
 static void dropout_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
-  const uint64_t first = (uint64_t)call->argument[1];
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  void *x = call->operand[0];
-  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
-             v_put(T, x, i, v_get(T, x, i, n) * dropout_factors(call, first + (uint64_t)i, n), n);
-           }));
+  const int64_t count = call->work->d[0], run = call->argument[2] > 0 ? (int64_t)call->argument[2] : count;
+  host_range r = share(count, 64, thread, threads);
+  for (int64_t i = r.begin, end; i < r.end; i = end) {
+    const int64_t runs = i / run;
+    end = (runs + 1) * run < r.end ? (runs + 1) * run : r.end;
+    drop_run(call, i, end,
+             (uint64_t)call->argument[1] + (uint64_t)runs * (uint64_t)call->argument[3] + (uint64_t)(i - runs * run));
+  }
 }
 HOST_KERNEL(dropout) {
   (void)err;
