@@ -242,7 +242,9 @@ static tws_outcome judge(const tws_child_end *end, long killed, char *reason, si
   }
   if (!*said) snprintf(reason, size, "ended with status %d, and said nothing", end->status);
   if (end->status == tws_code_exit(TWS_HANG)) return TWS_OUTCOME_HUNG;
-  const int of_memory = end->status == tws_code_exit(TWS_NO) || strstr(said, "memory") || strstr(said, "allocate");
+  /* The engine says no when a training would not fit; a rank that gets no memory fails like any other, and says why. */
+  const int of_memory =
+      end->status == tws_code_exit(TWS_NO) || strstr(said, "cannot allocate") || strstr(said, "out of memory");
   return of_memory ? TWS_OUTCOME_OUT_OF_MEMORY : TWS_OUTCOME_FAILED;
 }
 

@@ -159,6 +159,7 @@ tws_code tws_tune_json(const tws_tune_report *report, tws_text *out, tws_error *
   cJSON *json = cJSON_CreateObject();
   cJSON_AddStringToObject(json, "schema", "twinspeed-tune-1");
   add_provenance(request, json);
+  cJSON_AddStringToObject(json, "objective", tws_goal_name(request->goal));
   add_number(json, "points", result->count);
   add_number(json, "fits", result->fits);
   add_number(json, "simulated", result->simulated);
@@ -192,28 +193,34 @@ tws_code tws_tune_json(const tws_tune_report *report, tws_text *out, tws_error *
 /* One row of the summary; trials that failed count as experiments. */
 typedef struct summary_row {
   int count;
-  double best;
+  double score, best; /* best: its throughput */
   const char *name;
 } summary_row;
 
-static void count_row(summary_row *row, double throughput, const char *name) {
+static void count_row(summary_row *row, tws_goal goal, const tws_scored *scored, const char *name) {
+  const double score = tws_goal_score(goal, scored);
   row->count++;
-  if (row->name && throughput <= row->best) return;
-  row->best = throughput;
+  if (row->name && score <= row->score) return;
+  row->score = score;
+  row->best = scored->step_s > 0 ? scored->samples / scored->step_s : 0;
   row->name = name;
 }
 
 static summary_row summarise(const tws_tune_report *report, int stage) {
   const tws_tune_trials *trials = report->trials;
   const tws_tune_result *result = report->result;
+  const tws_goal goal = report->request->goal;
   summary_row row = {0};
-  for (int i = 0; trials && i < trials->count; i++)
-    if (stage < 0 || trials->all[i].variant.stage == stage)
-      count_row(&row, tws_tune_trial_throughput(&trials->all[i]), trials->all[i].name);
+  for (int i = 0; trials && i < trials->count; i++) {
+    tws_scored scored = trials->all[i].scored;
+    scored.step_s = trials->all[i].step_s; /* as measured */
+    if (stage < 0 || trials->all[i].variant.stage == stage) count_row(&row, goal, &scored, trials->all[i].name);
+  }
   for (int i = 0; (!trials || trials->count == 0) && i < result->fits; i++) {
     const tws_tune_candidate *c = &result->candidates[i];
     if ((stage >= 0 && c->variant.stage != stage) || (result->simulated > 0 && c->simulated_s <= 0)) continue;
-    count_row(&row, tws_tune_throughput(c), c->name);
+    const tws_scored scored = tws_candidate_scored(c);
+    count_row(&row, goal, &scored, c->name);
   }
   return row;
 }
@@ -230,6 +237,8 @@ static void write_summary(const tws_tune_report *report, tws_text *out) {
     if (row.count > 0) tws_text_add(out, "| %-12s | %15d | %15.6g | %-40s |\n", space, row.count, row.best, row.name);
   }
   const int measured = report->trials && report->trials->count > 0;
+  if (report->request->goal != TWS_GOAL_THROUGHPUT)
+    tws_text_add(out, "\nchosen by %s", tws_goal_name(report->request->goal));
   tws_text_add(out, "\nmetric: throughput (samples/s), %s. %d points: %d fit, %d rejected.\n",
                measured ? "measured" : "predicted", result->count, result->fits, result->count - result->fits);
   for (int i = 0; i < result->rejection_count; i++)

@@ -233,6 +233,36 @@ START_TEST(own_configuration_and_price) {
 }
 END_TEST
 
+/* ---- objectives ---- */
+
+/* The best by each objective is the best of all candidates by what the objective says. */
+START_TEST(objectives) {
+  static const char *const names[] = {"latency", "flops", "memory", "cost"};
+  for (int goal = 0; goal < 4; goal++) {
+    command_result r = twinspeed(
+        "tune -m gpt2 -b 32 --cluster %s --seq 256 -n 2,4,8 --stages 0,3 --no-simulation "
+        "--objective %s --json --force -o %s",
+        in_folder("cluster.json"), names[goal], in_folder("goal"));
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    cJSON *json = assert_json(&r, "twinspeed-tune-1");
+    const cJSON *best = member(json, "best"), *one;
+    ck_assert_str_eq(member(json, "objective")->valuestring, names[goal]);
+    cJSON_ArrayForEach(one, member(json, "candidates")) {
+      const double faster = number(one, "samples_per_s") / number(best, "samples_per_s");
+      const double devices = number(one, "ranks") / number(best, "ranks");
+      if (goal == 0) ck_assert_double_ge(number(one, "predicted_step_s"), number(best, "predicted_step_s"));
+      if (goal == 1 || goal == 3) ck_assert_double_le(faster / devices, 1 + 1e-9);
+      if (goal == 2) ck_assert_double_ge(number(one, "rank_bytes") * (1 + 2e-6), number(best, "rank_bytes"));
+    }
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+  command_result r = twinspeed("tune -m gpt2 -b 8 --cluster dgx-a100 --objective cost -o %s", in_folder("free"));
+  assert_one_error(&r, 3, "price_per_device_hour");
+  command_free(&r);
+}
+END_TEST
+
 /* ---- sweeps over the cluster ---- */
 
 /* More of a network never slows the best down, the ends are those that were asked for, and the knee is where a chord
@@ -285,6 +315,7 @@ int main(void) {
   tcase_add_test(tcase, front);
   tcase_add_test(tcase, knobs);
   tcase_add_test(tcase, own_configuration_and_price);
+  tcase_add_test(tcase, objectives);
   tcase_add_test(tcase, sweep_of_a_network);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);
