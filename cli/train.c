@@ -22,11 +22,13 @@ typedef struct options {
   int64_t steps, every, eval_every, eval_steps, save_every, keep;
   double deadline_s, memory;
   tws_launch_flags flags;
+  int64_t restarts;
   int force, ignore_memory;
   /* found from them */
   tws_arena *arena;
   tws_hosts hosts;
   tws_launch_options launch;
+  int own_cluster, failed_rank;
 } options;
 
 /* ---- before: does it fit, are the ranks to be started? ---- */
@@ -383,6 +385,8 @@ static tws_code check_checkpoints(options *o, char *tag, size_t size, tws_error 
   if (!o->save && (o->save_every || o->keep))
     return tws_fail(err, TWS_USAGE, "give --save DIR too", "train: %s without a folder to save to",
                     o->save_every ? "--save-every" : "--keep");
+  if (!o->save && o->restarts)
+    return tws_fail(err, TWS_USAGE, "give --save DIR and --save-every N too", "train: --restarts without checkpoints");
   if (o->save && !*o->save) return tws_fail(err, TWS_USAGE, "--save DIR", "--save: the name is empty");
   if (!o->resume && o->tag) return tws_fail(err, TWS_USAGE, "give --resume DIR too", "train: --tag without --resume");
   if (o->resume && o->init_from)
@@ -411,9 +415,22 @@ static tws_code read_torchrun(tws_cli *cli, options *o, int *idle, tws_error *er
   return TWS_OK;
 }
 
-/* Where ranks go, and how many that makes. A job that says nothing of its cluster has as many nodes. */
+/* A job that says nothing of its cluster has as many nodes; several names of this machine are one. */
+static tws_code use_hosts(options *o, tws_error *err) {
+  int most = 1;
+  o->job.ranks = o->launch.ranks = tws_hosts_ranks(&o->hosts);
+  if (!o->job.ranks) return tws_fail(err, TWS_INVALID, NULL, "no rank is left to start");
+  for (int h = 0; h < o->hosts.count; h++) most = o->hosts.host[h].count > most ? o->hosts.host[h].count : most;
+  const int here = tws_hosts_local(&o->hosts);
+  o->launch.hosts = here ? NULL : &o->hosts;
+  o->own_cluster |= !o->job.cluster;
+  if (o->own_cluster) o->job.cluster = here ? "host" : tws_arena_printf(o->arena, "host:%dx%d", o->hosts.count, most);
+  return o->job.cluster ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+}
+
+/* Where ranks go, and how many that makes. */
 static tws_code place_ranks(options *o, tws_error *err) {
-  int rank, world, most = 1;
+  int rank, world;
   if (tws_started_elsewhere(&rank, &world)) {
     if (tws_launch_flags_given(&o->flags) || o->flags.launcher)
       return tws_fail(err, TWS_USAGE, "leave out --hostfile and its like, or the launcher",
@@ -424,26 +441,68 @@ static tws_code place_ranks(options *o, tws_error *err) {
   if (tws_worker_is()) return TWS_OK;
   TWS_TRY(tws_launch_flags_read(&o->flags, o->job.ranks, o->arena, &o->hosts, &o->launch, err));
   if (!o->launch.hosts) return TWS_OK;
-  o->job.ranks = o->launch.ranks;
-  if (!o->job.ranks) return tws_fail(err, TWS_INVALID, NULL, "no rank is left to start");
-  for (int h = 0; h < o->hosts.count; h++) most = o->hosts.host[h].count > most ? o->hosts.host[h].count : most;
-  if (tws_hosts_local(&o->hosts)) { /* several names of this machine are one node */
-    o->launch.hosts = NULL;
-    return TWS_OK;
-  }
-  if (!o->job.cluster) o->job.cluster = tws_arena_printf(o->arena, "host:%dx%d", o->hosts.count, most);
-  return o->job.cluster ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  return use_hosts(o, err);
 }
 
-static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
+static tws_code run_once(tws_cli *cli, options *o, tws_error *err) {
   tws_job *job;
+  TWS_TRY(tws_job_load(&o->job, &job, err));
+  tws_code code = run_job(cli, o, job, err);
+  tws_job_destroy(job);
+  return code;
+}
+
+/* Leaves out the host of the rank that failed, or one rank where there is no other host. */
+static tws_code leave_out_failed(options *o, tws_error *err) {
+  int slot;
+  if (!o->launch.hosts) {
+    o->job.ranks = (o->job.ranks ? o->job.ranks : o->launch.ranks) - 1;
+    return TWS_OK;
+  }
+  const tws_host *host = tws_hosts_of_rank(&o->hosts, o->failed_rank, &slot);
+  const int at = host ? (int)(host - o->hosts.host) : 0;
+  memmove(&o->hosts.host[at], &o->hosts.host[at + 1], (size_t)(--o->hosts.count - at) * sizeof *o->hosts.host);
+  return use_hosts(o, err);
+}
+
+/* Fewer and fewer ranks, until the batch can be divided among them: elasticity or the given one says so. */
+static tws_code shrink(options *o, tws_error *err) {
+  tws_code code = leave_out_failed(o, err);
+  for (tws_job *job = NULL; code == TWS_OK && o->job.ranks > 0; o->job.ranks--) {
+    code = tws_job_load(&o->job, &job, err);
+    tws_job_destroy(job);
+    if (code == TWS_OK) break;
+    if (code == TWS_INVALID) code = TWS_OK;
+    if (!o->launch.hosts) continue;
+    int last = o->hosts.count - 1;
+    if (--o->hosts.host[last].count == 0) o->hosts.count--;
+  }
+  if (code == TWS_OK && o->launch.hosts && o->hosts.count > 0) code = use_hosts(o, err);
+  return code == TWS_OK && o->job.ranks < 1 ? TWS_NO : code;
+}
+
+/* What a rank or a node takes with it is lost up to the last checkpoint, from where those that are left go on. */
+static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   int idle;
   TWS_TRY(read_torchrun(cli, o, &idle, err));
   if (idle) return TWS_OK;
   TWS_TRY(place_ranks(o, err));
-  TWS_TRY(tws_job_load(&o->job, &job, err));
-  tws_code code = run_job(cli, o, job, err);
-  tws_job_destroy(job);
+  o->launch.failed_rank = &o->failed_rank;
+  tws_code code = run_once(cli, o, err);
+  for (int64_t left = o->restarts; left > 0 && (code == TWS_RANK || code == TWS_HANG) && o->failed_rank >= 0; left--) {
+    if (tws_rank_follows() || !tws_folder_has_checkpoints(o->save)) break;
+    tws_error why = {0};
+    const int64_t before = o->job.ranks > 0 ? o->job.ranks : o->launch.ranks;
+    if (before < 2 || shrink(o, &why) != TWS_OK) break;
+    tws_warn(cli, "%s", err->message);
+    tws_warn(cli, "going on with %lld of %lld ranks from the last checkpoint", (long long)o->job.ranks,
+             (long long)before);
+    o->resume = o->save;
+    o->tag = NULL;
+    o->force = 1;
+    *err = (tws_error){0};
+    code = run_once(cli, o, err);
+  }
   return code;
 }
 
@@ -496,11 +555,13 @@ static const tws_option table[] = {
                "end with status 124 when nothing happens for so long, from the start on (default 1800; 0: never)"),
     TWS_BYTES("memory", 0, "BYTES", options, memory, "what a rank may take of its device's memory (default: all)"),
     TWS_LAUNCH_OPTIONS(options, flags),
+    TWS_INTEGER("restarts", 0, "N", options, restarts, 0, 1000,
+                "up to N times, go on from the last checkpoint without what failed"),
     TWS_FORCE_OPTION(options),
     TWS_FLAG("ignore-memory", 0, options, ignore_memory, "start although memory may not suffice"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .steps = 100, .deadline_s = 1800.0};
+static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .steps = 100, .deadline_s = 1800.0, .failed_rank = -1};
 
 const tws_verb tws_verb_train = {
     .name = "train",

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/memory.h"
+#include "config/elasticity.h"
 #include "config/store.h"
 
 /* ---- the batch triple ---- */
@@ -90,6 +92,57 @@ static tws_code resolve_batch(tws_config *config, int64_t ranks, tws_error *err)
     return tws_store_fail(store, at, code, err, "--micro-batch N says what \"auto\" leaves to Hugging Face's Trainer",
                           "the batch keys are \"auto\", and nothing says what that is here");
   return tws_store_fail(store, at, code, err, why.hint, "%s", why.message);
+}
+
+/* ---- a batch that many numbers of ranks divide ---- */
+
+static int64_t whole_at(const struct tws_config_store *store, const char *path, int64_t otherwise) {
+  const tws_given given = tws_store_at(store, path);
+  int64_t value;
+  return given.item && tws_json_integer(given.source->json, given.item, &value, NULL) ? value : otherwise;
+}
+
+static tws_elastic read_elastic(const struct tws_config_store *store) {
+  const tws_given version = tws_store_at(store, "elasticity.version"),
+                  micro = tws_store_at(store, "elasticity.micro_batch_sizes"),
+                  larger = tws_store_at(store, "elasticity.prefer_larger_batch");
+  tws_elastic e = {.version = cJSON_IsNumber(version.item) ? version.item->valuedouble : 0.2,
+                   .max_batch = whole_at(store, "elasticity.max_train_batch_size", 0),
+                   .min_gpus = whole_at(store, "elasticity.min_gpus", 1),
+                   .max_gpus = whole_at(store, "elasticity.max_gpus", 10000),
+                   .gpus_per_node = whole_at(store, "elasticity.num_gpus_per_node", 1),
+                   .model_parallel = whole_at(store, "elasticity.model_parallel_size", 1),
+                   .prefer_smaller = larger.item && !tws_given_true(larger)};
+  const cJSON *one;
+  cJSON_ArrayForEach(one, micro.item) if (e.micro_count < TWS_ELASTIC_MICROS) e.micro[e.micro_count++] =
+      (int64_t)one->valuedouble;
+  return e;
+}
+
+/* The batch triple as elasticity chooses it; derived anew for other ranks. */
+static tws_code resolve_elastic(tws_config *config, int64_t ranks, int64_t replicas, tws_error *err) {
+  struct tws_config_store *store = config->store;
+  const tws_elastic elastic = read_elastic(store);
+  const int64_t world = elastic.version < 0.2 ? replicas : ranks;
+  tws_elastic_choice choice;
+  tws_error why = {0};
+  tws_code code = tws_elastic_choose(&elastic, world, &choice, &why);
+  if (code == TWS_OK && elastic.version >= 0.2 && elastic.model_parallel * replicas != ranks)
+    code = tws_fail(&why, TWS_INVALID, "let them agree",
+                    "elasticity.model_parallel_size is %lld, and %lld ranks are %lld replicas",
+                    (long long)elastic.model_parallel, (long long)ranks, (long long)replicas);
+  if (code == TWS_OK && (choice.micro < 1 || choice.batch % (choice.micro * replicas) != 0))
+    code = tws_fail(&why, TWS_INVALID, "add micro batches, or use another number of ranks",
+                    "elasticity: no micro batch divides its batch of %lld among %lld ranks", (long long)choice.batch,
+                    (long long)replicas);
+  if (code != TWS_OK)
+    return tws_store_fail(store, tws_store_at(store, "elasticity.enabled"), code, err, why.hint[0] ? why.hint : NULL,
+                          "%s", why.message);
+  config->train_batch_size = store->derived[0] = choice.batch;
+  config->micro_batch_size = store->derived[1] = choice.micro;
+  config->accumulation_steps = store->derived[2] = choice.batch / (choice.micro * replicas);
+  tws_free(choice.gpus);
+  return TWS_OK;
 }
 
 /* ---- "auto" ---- */
@@ -317,8 +370,7 @@ static tws_code check_parallelism(const rules *r) {
         return REFUSE(r, keys[i], TWS_INVALID, "leave it out, or set elasticity.ignore_non_elastic_batch_info",
                       "\"%s\" is given, and elasticity chooses it", keys[i]);
   }
-  return REFUSE(r, "elasticity.enabled", TWS_UNSUPPORTED, "give the batch keys instead",
-                "elasticity is not supported yet");
+  return TWS_OK;
 }
 
 static tws_code refuse_argument(const rules *r, const tws_key *key, const char *type, const char *owners) {
@@ -454,6 +506,7 @@ tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_co
   TWS_TRY(check_rules(config, err));
   int64_t replicas;
   TWS_TRY(tws_config_replicas(config, ranks, &replicas, err));
+  if (tws_given_true(tws_store_at(store, "elasticity.enabled"))) return resolve_elastic(config, ranks, replicas, err);
   return resolve_batch(config, replicas, err);
 }
 

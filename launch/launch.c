@@ -607,6 +607,10 @@ static void tell_places(const job *j) {
   }
 }
 
+static void name_failed(const job *j, int rank) {
+  if (j->options->failed_rank) *j->options->failed_rank = rank;
+}
+
 static tws_code explain_failure(job *j, tws_error *err) {
   char noise[4096];
   int blamed = -1, ranks = j->options->ranks, code = WIFEXITED(j->status) ? WEXITSTATUS(j->status) : 128;
@@ -617,6 +621,7 @@ static tws_code explain_failure(job *j, tws_error *err) {
   if (j->late)
     return tws_fail(err, TWS_HANG, "does `mpirun -n 2 hostname` work on this machine?",
                     "rank %d did not start within %.3g s", j->late - 1, j->options->deadline_s);
+  name_failed(j, j->lost ? j->lost - 1 : j->failure.kind ? j->failure.rank : j->first_dead);
   if (j->lost) return explain_loss(j, j->lost - 1, err);
   if (j->failure.kind) {
     if (j->failure.error.code == TWS_HANG) tell_places(j);
@@ -630,7 +635,9 @@ static tws_code explain_failure(job *j, tws_error *err) {
   }
   if (j->first_dead >= 0) {
     int known = blamed >= 0 && blamed < ranks && j->peers[blamed].known && !j->peers[blamed].said_end;
-    return explain_death(j, known ? blamed : j->first_dead, err);
+    const int rank = known ? blamed : j->first_dead;
+    name_failed(j, rank);
+    return explain_death(j, rank, err);
   }
   if (code == 0) return TWS_OK;
   int started = 0;

@@ -38,10 +38,11 @@ typedef struct tws_launch_options {
   int threads;                  /* per rank: OMP_NUM_THREADS, OPENBLAS_NUM_THREADS */
   const char *const *arguments; /* what follows `twinspeed rank-worker`: the verb and its arguments */
   int argument_count;
-  int ends_itself; /* SIGTERM is passed on as tws_worker_asked_to_end(), and ranks that end well end the job well; a
-                      second one ends them as ever */
-  int silent;      /* the ranks' standard output is dropped */
-  int to_stderr;   /* it goes to standard error: standard output has another document */
+  int ends_itself;  /* SIGTERM is passed on as tws_worker_asked_to_end(), and ranks that end well end the job well; a
+                       second one ends them as ever */
+  int *failed_rank; /* becomes the rank that failed, or one of the node that was lost; NULL: not of interest */
+  int silent;       /* the ranks' standard output is dropped */
+  int to_stderr;    /* it goes to standard error: standard output has another document */
 } tws_launch_options;
 
 /* Runs to the end of all ranks. TWS_RANK: a rank failed (err names rank and operation); TWS_HANG, TWS_INVALID ...: the

@@ -305,7 +305,7 @@ START_TEST(contradictions) {
        "a sequence of 2 tokens", "of 3 tokens"},
       {"{" B "\"twinspeed\": {\"attention_chunks\": 2}}", TWS_UNSUPPORTED, "offload", "sequence_parallel_size"},
       {"{" B "\"elasticity\": {\"enabled\": true}}", TWS_INVALID, "elasticity chooses it", ""},
-      {"{\"elasticity\": {\"enabled\": true}}", TWS_UNSUPPORTED, "elasticity", ""},
+      {"{\"elasticity\": {\"enabled\": true}}", TWS_INVALID, "elasticity needs max_train_batch_size", ""},
       {"{" B "\"optimizer\": {\"type\": \"Adagrad\"}}", TWS_UNSUPPORTED, "\"Adagrad\"", "AdamW"},
       {"{" B "\"optimizer\": {\"type\": \"Lamb\"}, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID,
        "Lamb does not go with ZeRO", "stage 0"},
