@@ -164,7 +164,9 @@ static tws_code write_files(const tws_cli *cli, const tws_validate_options *o, c
 
 static tws_code validate_job(const tws_cli *cli, const tws_validate_options *o, report *r, tws_error *err) {
   const tws_job *job = r->job;
-  tws_validation_request request = {.spec = &o->job, .data = o->data, .steps = o->steps, .log = &cli->log};
+  tws_progress progress = tws_cli_progress(cli);
+  tws_validation_request request = {
+      .spec = &o->job, .data = o->data, .steps = o->steps, .log = &cli->log, .progress = &progress};
   if (job->backend != TWS_BACKEND_HOST)
     return tws_fail(err, TWS_UNSUPPORTED, "give a profile that `twinspeed calibrate` made of this machine",
                     "--profile %s is of a GPU, and this build trains on the host", tws_profile_name(job->profile));

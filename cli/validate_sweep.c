@@ -127,13 +127,15 @@ static tws_code report_sweep(const tws_cli *cli, const tws_validate_options *o, 
 
 static tws_code run_sweep(const tws_cli *cli, const tws_validate_options *o, tws_job *job, tws_sweep *s,
                           tws_error *err) {
+  tws_progress progress = tws_cli_progress(cli);
   tws_sweep_request request = {.spec = &o->job,
                                .data = o->data,
                                .steps = o->steps,
                                .rounds = o->rounds,
                                .global_batch = o->global_batch,
                                .save_profile = o->save_profile,
-                               .log = &cli->log};
+                               .log = &cli->log,
+                               .progress = &progress};
   TWS_TRY(tws_parse_list(o->ranks ? o->ranks : "1,2,4", "-n", 1, 64, request.ranks, TWS_SWEEP_RANKS,
                          &request.ranks_count, err));
   TWS_TRY(tws_fidelity_parse(o->fidelity, &request.fidelity, err));

@@ -524,6 +524,23 @@ static void do_what_is_due(job *j) {
   j->kill_at_s = tws_clock_s() + 1.0; /* and again, until they are gone */
 }
 
+/* Looks at rank 0's line: ranks that train begin it with their step (real/executor.c). */
+static void show_progress(const job *j) {
+  char line[48];
+  long long step;
+  snprintf(line, sizeof line, "%.47s", j->board);
+  if (sscanf(line, "step %lld,", &step) == 1) tws_progress_update(j->options->progress, (double)step);
+}
+
+/* Until a rank says something, or so many milliseconds at most that what is due is done and progress is shown. */
+static int wait_for_news(const job *j) {
+  enum { PROGRESS_MS = 200 };
+  const int left = time_left(j);
+  if (!j->options->progress) return poll(j->polls, (nfds_t)j->options->ranks + 2, left);
+  show_progress(j);
+  return poll(j->polls, (nfds_t)j->options->ranks + 2, left < 0 || left > PROGRESS_MS ? PROGRESS_MS : left);
+}
+
 static void wait_for_all(job *j) {
   int ranks = j->options->ranks;
   while (!j->ended || any_connected(j)) {
@@ -532,7 +549,7 @@ static void wait_for_all(job *j) {
     for (int r = 0; r < ranks; r++) j->polls[2 + r] = (struct pollfd){.fd = j->peers[r].socket, .events = POLLIN};
     if (j->ended) ask_in(j, reaction_s); /* mpirun is gone: its ranks follow at once */
     do_what_is_due(j);
-    if (poll(j->polls, (nfds_t)ranks + 2, time_left(j)) <= 0) continue;
+    if (wait_for_news(j) <= 0) continue;
     for (int r = 0; r < ranks; r++)
       if (j->polls[2 + r].revents && j->peers[r].socket >= 0) hear_rank(j, r);
     if (j->polls[1].revents) welcome_ranks(j);

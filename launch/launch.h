@@ -33,6 +33,7 @@ typedef struct tws_launch_options {
   const char *remote_shell; /* of SSH, instead of ssh: called with the host and a command; NULL */
   const char *log_folder;   /* what a rank writes goes into FOLDER/rank-N.log as well; NULL */
   const tws_log *log;       /* where every rank was, when one of them hangs; NULL */
+  tws_progress *progress;   /* told of the step at which rank 0 says that it is; begun by the caller; NULL */
   double deadline_s;        /* status 124 when a rank takes longer to start; 0: never */
   int ranks;
   int threads;                  /* per rank: OMP_NUM_THREADS, OPENBLAS_NUM_THREADS */

@@ -230,10 +230,12 @@ static char *on_terminal(const char *terminal, const char *command) {
 START_TEST(progress_on_a_terminal) {
   static const char *const verbs[] = {"train -m tiny-gpt2 --seq 32 --steps 3 --data @/text",
                                       "train -m tiny-gpt2 -n 2 --seq 32 --steps 3 --data @/text",
+                                      "validate -m tiny-gpt2 -n 2 --seq 32 --steps 3 --data @/text",
                                       "emulate -m tiny-gpt2 -n 2 --seq 32 --steps 3 --data @/text",
-                                      "simulate -m tiny-gpt2 --stage 3 --cluster dgx-a100 --all-ranks --fidelity flow"},
-                           *const seen[] = {"training steps  33% (1 of 3)", "training steps  33% (1 of 3)",
-                                            "emulating steps   0% (0 of 3)", "simulating operations   0% (0 of "};
+                                      "simulate -m tiny-gpt2 --stage 3 --cluster dgx-a100 --all-ranks --fidelity flow"};
+  static const char *const seen[] = {"training steps  33% (1 of 3)", "training steps  33% (1 of 3)",
+                                     "training steps   0% (0 of 3)", "emulating steps   0% (0 of 3)",
+                                     "simulating operations   0% (0 of "};
   char command[512];
   const char *at = strchr(verbs[_i], '@');
   snprintf(command, sizeof command, "%.*s%s%s", at ? (int)(at - verbs[_i]) : 200, verbs[_i], at ? folder : "",
@@ -267,7 +269,7 @@ static Suite *outputs_suite(void) {
   tcase_add_test(tcase, devices_are_written_to);
   tcase_add_test(tcase, closed_standard_streams);
   tcase_add_test(tcase, zero_is_a_number);
-  tcase_add_loop_test(tcase, progress_on_a_terminal, 0, 4);
+  tcase_add_loop_test(tcase, progress_on_a_terminal, 0, 5);
   suite_add_tcase(suite, tcase);
   return suite;
 }

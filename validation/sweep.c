@@ -114,8 +114,12 @@ static tws_code measure_points(tws_sweep *s, tws_error *err) {
       tws_sweep_point *p = &s->points[(i + round * 5) % s->count]; /* another neighbour in each round */
       tws_variant_text text;
       const tws_job_spec spec = tws_variant_spec(r->spec, &p->variant, &text);
-      const tws_trial_request trial = {
-          .spec = &spec, .ranks = p->variant.ranks, .threads = p->variant.threads, .data = r->data, .steps = r->steps};
+      const tws_trial_request trial = {.spec = &spec,
+                                       .ranks = p->variant.ranks,
+                                       .threads = p->variant.threads,
+                                       .data = r->data,
+                                       .steps = r->steps,
+                                       .progress = r->progress};
       tws_log_write(r->log, TWS_LOG_INFO, "round %d of %lld, %d of %d: %s", round + 1, (long long)r->rounds, i + 1,
                     s->count, p->name);
       TWS_TRY(tws_trial_run(&trial, NULL, &p->trial, err));

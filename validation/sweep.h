@@ -19,7 +19,8 @@ typedef struct tws_sweep_request {
   const char *save_profile;            /* where the profile goes that was calibrated, or NULL */
   const tws_sim_api *sim;
   tws_fidelity fidelity;
-  const tws_log *log; /* may be NULL */
+  const tws_log *log;     /* may be NULL */
+  tws_progress *progress; /* may be NULL */
 } tws_sweep_request;
 
 typedef struct tws_sweep_point {

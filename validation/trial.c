@@ -79,7 +79,9 @@ static tws_code launch_train(const tws_trial_request *request, const char *trace
                                .threads = request->threads,
                                .arguments = arguments,
                                .argument_count = count,
-                               .silent = 1};
+                               .silent = 1,
+                               .progress = request->progress};
+  if (request->progress) tws_progress_begin(request->progress, "training steps", (double)request->steps);
   if (code == TWS_OK) code = tws_launch(&launch, err);
   tws_arena_destroy(arena);
   return code;

@@ -3,6 +3,7 @@
 #define TWS_VALIDATION_TRIAL_H
 
 #include <stddef.h>
+#include "base/log.h"
 #include "job/spec.h"
 
 typedef struct tws_trial {
@@ -21,6 +22,7 @@ typedef struct tws_trial_request {
   int ranks, threads;
   const char *data;
   int64_t steps;
+  tws_progress *progress; /* in steps; NULL: none */
 } tws_trial_request;
 
 /* One run; its times are added to the trial's. trace: Chrome trace of the last step (which is then left out of the

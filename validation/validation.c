@@ -44,7 +44,8 @@ static tws_code measure_step(const tws_job *job, const tws_validation_request *r
                                    .ranks = job->ranks,
                                    .threads = job->threads,
                                    .data = request->data,
-                                   .steps = request->steps};
+                                   .steps = request->steps,
+                                   .progress = request->progress};
   tws_code code = tws_trial_run(&trial, trace, &v->trial, err);
   if (code == TWS_OK) code = read_trace(trace, v, err);
   unlink(trace);

@@ -13,7 +13,8 @@ typedef struct tws_validation_request {
   int64_t steps;
   const tws_sim_api *sim;
   tws_fidelity fidelity;
-  const tws_log *log; /* may be NULL */
+  const tws_log *log;     /* may be NULL */
+  tws_progress *progress; /* may be NULL */
 } tws_validation_request;
 
 typedef struct tws_validation {
