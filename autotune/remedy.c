@@ -6,14 +6,15 @@
 #include "base/units.h"
 
 /* Would the job fit with this change? Anything that stands in the way of the answer counts as no. */
-static int fits_with(const tws_job_spec *spec, double *need) {
+static int fits_with(const tws_job_spec *spec, double *need, double *step_s) {
   tws_job *job;
-  tws_estimate estimate;
+  tws_estimate estimate = {.step_s = 0};
   if (tws_job_load(spec, &job, NULL) != TWS_OK) return 0;
   tws_fit fit = {0};
   if (tws_job_estimate(job, &estimate, NULL, NULL) == TWS_OK) fit = tws_job_fit(job, &estimate.ledger);
   tws_job_destroy(job);
   *need = fit.capacity.host ? fit.node_need : fit.device_need;
+  *step_s = estimate.step_s;
   return fit.fits;
 }
 
@@ -22,12 +23,15 @@ typedef struct change {
   const char *recompute;
   int stage, micro_one, shorten; /* micro_one: a smaller micro batch, 1 at last; shorten: divide the sequence by this */
   int tensor;                    /* divide replicas among tensor ranks of a node */
+  int offload;                   /* the optimizer to the host */
 } change;
 static const change changes[] = {
-    {"selective", 0, 0, 0, 0}, {"full", 0, 0, 0, 0}, {NULL, 1, 0, 0, 0},   {NULL, 2, 0, 0, 0},   {NULL, 3, 0, 0, 0},
-    {NULL, 0, 1, 0, 0},        {"full", 0, 1, 0, 0}, {"full", 2, 0, 0, 0}, {"full", 3, 0, 0, 0}, {"full", 3, 1, 0, 0},
-    {NULL, 0, 0, 0, 1},        {"full", 0, 1, 0, 1}, {"full", 3, 1, 0, 1}, {"full", 3, 1, 2, 0}, {"full", 3, 1, 4, 0},
-    {"full", 3, 1, 8, 0},      {"full", 3, 1, 16, 0}};
+    {"selective", 0, 0, 0, 0, 0}, {"full", 0, 0, 0, 0, 0}, {NULL, 1, 0, 0, 0, 0},   {NULL, 2, 0, 0, 0, 0},
+    {NULL, 3, 0, 0, 0, 0},        {NULL, 0, 1, 0, 0, 0},   {"full", 0, 1, 0, 0, 0}, {"full", 2, 0, 0, 0, 0},
+    {"full", 3, 0, 0, 0, 0},      {"full", 3, 1, 0, 0, 0}, {NULL, 1, 0, 0, 0, 1},   {NULL, 2, 0, 0, 0, 1},
+    {"full", 2, 0, 0, 0, 1},      {"full", 3, 0, 0, 0, 1}, {"full", 3, 1, 0, 0, 1}, {NULL, 0, 0, 0, 1, 0},
+    {"full", 0, 1, 0, 1, 0},      {"full", 3, 1, 0, 1, 0}, {"full", 3, 1, 2, 0, 0}, {"full", 3, 1, 4, 0, 0},
+    {"full", 3, 1, 8, 0, 0},      {"full", 3, 1, 16, 0, 0}};
 
 /* As many tensor ranks as the replicas, a node's devices and the model allow; 1: none. */
 static int64_t tensor_choice(const tws_job *job) {
@@ -50,6 +54,13 @@ static int apply_change(const change *c, const tws_job *job, int64_t to_micro, t
   if (c->stage > job->config->zero.stage) {
     spec->stage = c->stage;
     used += (size_t)snprintf(flags + used, size - used, " --stage %d", c->stage);
+  }
+  if (c->offload) {
+    static const char key[] = "zero_optimization.offload_optimizer.device=cpu";
+    if (job->backend == TWS_BACKEND_HOST || job->config->zero.offload_optimizer || spec->set.count == TWS_MAX_STRINGS)
+      return 0;
+    spec->set.item[spec->set.count++] = key;
+    used += (size_t)snprintf(flags + used, size - used, " --set %s", key);
   }
   if (c->recompute && strcmp(c->recompute, tws_recompute_name(job->config->recompute)) != 0) {
     spec->recompute = c->recompute;
@@ -89,9 +100,9 @@ static double largest_micro(const tws_job_spec *given, const change *c, const tw
   for (int high = count; high - low > 1;) {
     const int middle = (low + high) / 2;
     tws_job_spec spec = *given;
-    char said[128] = "";
-    double takes = 0;
-    if (apply_change(c, job, divisors[middle], &spec, said, sizeof said) && fits_with(&spec, &takes)) {
+    char said[192] = "";
+    double takes = 0, step_s;
+    if (apply_change(c, job, divisors[middle], &spec, said, sizeof said) && fits_with(&spec, &takes, &step_s)) {
       low = middle;
       need = takes;
       snprintf(flags, size, "%s", said);
@@ -106,12 +117,23 @@ static double largest_micro(const tws_job_spec *given, const change *c, const tw
 static int fits_in_bf16(const tws_job_spec *given, const tws_job *job, char *text, size_t size) {
   tws_job_spec spec = *given;
   char bytes[32];
-  double need = 0;
+  double need = 0, step_s;
   if (!job->assumed_dtype || job->config->dtype != TWS_F32) return 0;
   spec.dtype = "bf16";
-  if (!fits_with(&spec, &need)) return 0;
+  if (!fits_with(&spec, &need, &step_s)) return 0;
   snprintf(text, size, "it fits with --dtype bf16: %s", tws_format_bytes(need, bytes, sizeof bytes));
   return 1;
+}
+
+/* Than the same without offloading would be if it did fit. */
+static void compare_offloaded(const tws_job_spec *with, double step_s, char *text, size_t size) {
+  tws_job_spec without = *with;
+  double need, alone_s = 0;
+  without.set.count--; /* apply_change() added it last */
+  fits_with(&without, &need, &alone_s);
+  text[0] = '\0';
+  if (alone_s > 0 && step_s > 0)
+    snprintf(text, size, ", with the optimizer's states on the host, %.0f %% slower", 100 * (step_s / alone_s - 1));
 }
 
 int tws_remedy_find(const tws_job_spec *given, char *text, size_t size) {
@@ -121,11 +143,13 @@ int tws_remedy_find(const tws_job_spec *given, char *text, size_t size) {
     found = fits_in_bf16(given, job, text, size);
     for (size_t i = 0; i < sizeof changes / sizeof changes[0] && !found; i++) {
       tws_job_spec spec = *given;
-      char flags[128] = "", bytes[32];
-      double need = 0;
-      found = apply_change(&changes[i], job, 1, &spec, flags, sizeof flags) && fits_with(&spec, &need);
+      char flags[192] = "", bytes[32], slower[96] = "";
+      double need = 0, step_s = 0;
+      found = apply_change(&changes[i], job, 1, &spec, flags, sizeof flags) && fits_with(&spec, &need, &step_s);
+      if (found && changes[i].offload) compare_offloaded(&spec, step_s, slower, sizeof slower);
       if (found && changes[i].micro_one) need = largest_micro(given, &changes[i], job, need, flags, sizeof flags);
-      if (found) snprintf(text, size, "it fits with%s: %s", flags, tws_format_bytes(need, bytes, sizeof bytes));
+      if (found)
+        snprintf(text, size, "it fits with%s: %s%s", flags, tws_format_bytes(need, bytes, sizeof bytes), slower);
     }
     tws_job_destroy(job);
   }

@@ -126,8 +126,8 @@ typedef struct tws_table {
 void tws_table_init(tws_table *table, int columns);
 /* One row: `columns` texts, NULL for empty */
 void tws_table_row(tws_table *table, const char *const *cells);
-/* Takes out columns without any text ("" or "-"); and those between the first `before` and the last `behind` whose cells
- * are all alike, which are named in `same`: "ranks 8, recompute none". */
+/* Takes out columns without any text ("" or "-"); and those between the first `before` and the last `behind` whose
+ * cells are all alike, which are named in `same`: "ranks 8, recompute none". */
 void tws_table_compact(tws_table *table, int before, int behind, tws_text *same);
 tws_code tws_table_print(const tws_cli *cli, tws_table *table, tws_error *err); /* prints and frees */
 /* printf into one of 32 rotating buffers of 192 bytes, for cells */

@@ -198,8 +198,18 @@ static void print_time(const tws_cli *cli, const tws_job *job, const tws_estimat
     if (e->path.phase_s[p] > 0)
       tws_text_add(&line, " %s %s,", tws_phase_name((tws_phase)p),
                    tws_format_seconds(e->path.phase_s[p], text, sizeof text));
-  tws_text_add(&line, " not hidden: communicating %s",
-               tws_format_seconds(e->path.exposed_s - e->path.bubble_s, text, sizeof text));
+  tws_text_add(
+      &line, " not hidden: communicating %s",
+      tws_format_seconds(e->path.exposed_s - e->path.bubble_s - tws_path_offloading(&e->path), text, sizeof text));
+  const struct {
+    const char *what;
+    double seconds;
+  } offloaded[] = {{"the host's optimizer", e->path.host_exposed_s},
+                   {"copies to and from the host", e->path.copies_exposed_s},
+                   {"the disk", e->path.disk_exposed_s}};
+  for (size_t i = 0; i < sizeof offloaded / sizeof *offloaded; i++)
+    if (offloaded[i].seconds > 0)
+      tws_text_add(&line, ", %s %s", offloaded[i].what, tws_format_seconds(offloaded[i].seconds, text, sizeof text));
   if (tws_job_stages(job) > 1)
     tws_text_add(&line, ", waiting for other stages %s (of the stage that waits least)",
                  tws_format_seconds(e->path.bubble_s, text, sizeof text));

@@ -102,7 +102,11 @@ static tws_code print_shares(const tws_cli *cli, const simulation *s, tws_error 
     if (path->axis_exposed_s[axis] > 0)
       add_row(&table, tws_cell("  not hidden, %s", name), path->axis_exposed_s[axis], step);
   }
-  add_row(&table, "communication not hidden", s->of_job.result.exposed_s - path->bubble_s, step);
+  if (path->host_exposed_s > 0) add_row(&table, "  not hidden, the host's optimizer", path->host_exposed_s, step);
+  if (path->copies_exposed_s > 0) add_row(&table, "  not hidden, copies of offloading", path->copies_exposed_s, step);
+  if (path->disk_exposed_s > 0) add_row(&table, "  not hidden, the disk", path->disk_exposed_s, step);
+  add_row(&table, "communication not hidden", s->of_job.result.exposed_s - path->bubble_s - tws_path_offloading(path),
+          step);
   if (path->bubble_s > 0) add_row(&table, "waiting for other ranks", path->bubble_s, step);
   return tws_table_print(cli, &table, err);
 }

@@ -1,7 +1,6 @@
 /* twinspeed train: real training on this machine, with what was predicted beside what was measured. */
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include "cli/launch_options.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
+#include "cli/signals.h"
 #include "job/fit.h"
 #include "job/modules.h"
 
@@ -181,29 +181,9 @@ static void report_hang(void *user, const tws_error *err) {
     tws_complain(p->cli, err);
 }
 
-/* Set by SIGTERM where there is one rank, this process; otherwise the launcher gets it. */
-static volatile sig_atomic_t asked_to_end;
-
-static void note_signal(int number) {
-  (void)number;
-  if (asked_to_end) _exit(128 + SIGTERM); /* asked twice */
-  asked_to_end = 1;
-}
-
-/* The handler has a stack of its own: oneDNN's kernels move the stack pointer into memory that they allocated, and a
- * frame put there would overwrite what lies below. */
-static void listen_for_end(void) {
-  static _Alignas(64) char memory[64 << 10];
-  const stack_t own = {.ss_sp = memory, .ss_size = sizeof memory};
-  struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_ONSTACK | SA_RESTART};
-  sigemptyset(&action.sa_mask);
-  sigaltstack(&own, NULL);
-  sigaction(SIGTERM, &action, NULL);
-}
-
 static int should_end(void *user) {
   (void)user;
-  return asked_to_end || tws_worker_asked_to_end();
+  return tws_asked_to_end() || tws_worker_asked_to_end();
 }
 
 static void print_end(const tws_job *job, const tws_train_result *r) {
@@ -225,6 +205,16 @@ static void print_end(const tws_job *job, const tws_train_result *r) {
       tws_format_bytes((double)r->job_allocated_bytes, allocated, sizeof allocated),
       r->job_predicted_bytes == r->job_allocated_bytes ? "equal to the byte" : "NOT equal: please report it", largest,
       tws_format_bytes((double)r->job_peak_rss_bytes, rss, sizeof rss));
+}
+
+static void print_disk(const tws_disk_traffic *d, int64_t steps) {
+  char read[32], written[32];
+  if (!d->planned_read && !d->planned_written) return;
+  const int equal = d->read == d->planned_read && d->written == d->planned_written;
+  tws_out("disk: read %s and wrote %s in %" PRId64 " steps (%s)\n",
+          tws_format_bytes((double)d->read, read, sizeof read),
+          tws_format_bytes((double)d->written, written, sizeof written), steps,
+          equal ? "as planned, to the byte" : "NOT as planned: please report it");
 }
 
 static int64_t choose_every(const options *o, const tws_job *job) {
@@ -311,6 +301,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .tag = o->tag,
                                .init_from = o->init_from,
                                .should_end = o->save ? should_end : NULL,
+                               .on_swap_file = tws_remove_on_signal,
                                .trace_path = o->trace,
                                .csv_path = o->csv,
                                .result_path = o->result,
@@ -328,14 +319,24 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
   tws_train_result result;
   char scratch[4096] = "";
   TWS_TRY(choose_trace(o, job, rank, scratch, sizeof scratch, &request, err));
-  if (o->save && !tws_worker_is()) listen_for_end();
+  if (o->save && !tws_worker_is()) tws_listen_for_end();
   tws_code code = api->train(&request, &result, err);
-  if (code == TWS_OK && rank == 0 && !cli->json) print_end(job, &result);
+  if (code == TWS_OK && rank == 0 && !cli->json) {
+    print_end(job, &result);
+    print_disk(&result.disk, result.steps - result.first_step);
+  }
   if (code == TWS_OK && rank == 0 && is_profiled(job, &result)) code = print_profile(cli, job, request.trace_path, err);
   if (rank == 0 && *scratch) unlink(scratch);
   if (code != TWS_OK) return code; /* the caller ends this process: others may still wait for it */
   api->stop();
   return TWS_OK;
+}
+
+/* Files of ranks that were killed. What another run holds stays. */
+static void clear_swap_files(const tws_job *job) {
+  const tws_real_api *api;
+  if (job->config->zero.offload_optimizer != 2 || !job->config->optimizer_path) return;
+  if (tws_real_load(&api, NULL) == TWS_OK) api->clear_swap_files(job->config->optimizer_path);
 }
 
 /* " (pipe 2 x data 2 x model 2)", where more than one axis has ranks to divide. */
@@ -363,7 +364,10 @@ static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_
           format_axes(&job->topology, axes, sizeof axes), job->threads, job->threads > 1 ? "s" : "",
           job->config->train_batch_size, job->config->sequence_length);
   if (!started) TWS_TRY(check_memory(cli, job, o, err));
-  return job->ranks > 1 && !started ? launch(cli, o, job, err) : train(cli, o, job, err);
+  if (job->ranks == 1 || started) return train(cli, o, job, err);
+  const tws_code code = launch(cli, o, job, err);
+  clear_swap_files(job);
+  return code;
 }
 
 static tws_code check_outputs(const options *o, tws_error *err) {

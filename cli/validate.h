@@ -1,4 +1,5 @@
-/* Parts of `twinspeed validate`: one configuration in depth, the accuracy experiment over many, and runs that others measured. */
+/* Parts of `twinspeed validate`: one configuration in depth, the accuracy experiment over many, and runs that others
+ * measured. */
 #ifndef TWS_CLI_VALIDATE_H
 #define TWS_CLI_VALIDATE_H
 

@@ -33,9 +33,12 @@ typedef struct tws_cluster {
   int nics_per_node;
   tws_link host_link;           /* PCIe of one device */
   int devices_per_host_link;    /* behind one switch, which share it */
-  double disk_read, disk_write; /* bytes/s per node, 0: no disk */
+  double disk_read, disk_write; /* bytes/s per node, 0: not said */
   double price_per_device_hour; /* 0: not known */
 } tws_cluster;
+/* Bytes/s of one NVMe drive on PCIe 4, taken for a node's disk where nothing is said of it: round figures. */
+#define TWS_USUAL_DISK_READ 6e9
+#define TWS_USUAL_DISK_WRITE 3e9
 
 /* `spec` is read as a file ("-": standard input) when it contains a slash or ends with .json. */
 tws_code tws_cluster_load(const char *spec, tws_cluster *out, tws_error *err);

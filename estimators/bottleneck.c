@@ -11,12 +11,13 @@ typedef struct part {
   double seconds;
   int computes; /* on the compute stream, beside which others communicate */
 } part;
-enum { PARTS = 6 };
+enum { PARTS = 9 };
 
 static void list_parts(const tws_path_result *r, part *parts) {
   const double matmul = r->kernel_s[TWS_KERNEL_LINEAR] + r->kernel_s[TWS_KERNEL_LINEAR_GRAD_INPUT] +
                         r->kernel_s[TWS_KERNEL_LINEAR_GRAD_WEIGHT];
   const double attention = r->kernel_s[TWS_KERNEL_ATTENTION] + r->kernel_s[TWS_KERNEL_ATTENTION_GRAD];
+  const double offloading = tws_path_offloading(r);
   double update = 0, other = -matmul - attention;
   for (int k = 0; k < TWS_KERNEL_COUNT; k++)
     *(tws_operator_of((tws_kernel)k)->updates_weights ? &update : &other) += r->kernel_s[k];
@@ -25,8 +26,12 @@ static void list_parts(const tws_path_result *r, part *parts) {
       {"attention", "arithmetic of the devices", attention, 1},
       {"the optimizer's memory traffic", "memory bandwidth of the devices", update, 1},
       {"memory-bound kernels", "memory bandwidth of the devices", other, 1},
-      {"communication that computation does not hide", "links between the ranks", r->exposed_s - r->bubble_s, 0},
-      {"waiting for other ranks", "balance of the ranks", r->bubble_s, 0}};
+      {"communication that computation does not hide", "links between the ranks",
+       r->exposed_s - r->bubble_s - offloading, 0},
+      {"waiting for other ranks", "balance of the ranks", r->bubble_s, 0},
+      {"the host's optimizer", "memory bandwidth of the hosts", r->host_exposed_s, 0},
+      {"copies between device and host", "links between devices and hosts", r->copies_exposed_s, 0},
+      {"the disk", "disks of the nodes", r->disk_exposed_s, 0}};
   memcpy(parts, all, sizeof all);
 }
 
@@ -56,14 +61,22 @@ tws_bottleneck tws_path_bottleneck(const tws_path_result *r) {
   return b;
 }
 
+double tws_path_offloading(const tws_path_result *r) {
+  return r->host_exposed_s + r->copies_exposed_s + r->disk_exposed_s;
+}
+
 void tws_path_judge(tws_path_result *r) {
   const tws_bottleneck b = tws_path_bottleneck(r);
   const double step = r->step_s > 0 ? r->step_s : 1;
   const int several = b.what[strlen(b.what) - 1] == 's' && strncmp(b.what, "waiting", 7) != 0;
-  int length = snprintf(r->text, sizeof r->text, "%s take%s %.0f %% of the step; communication left exposed %.0f %%",
-                        b.what, several ? "" : "s", 100 * b.share, 100 * (r->exposed_s - r->bubble_s) / step);
+  int length =
+      snprintf(r->text, sizeof r->text, "%s take%s %.0f %% of the step; communication left exposed %.0f %%", b.what,
+               several ? "" : "s", 100 * b.share, 100 * (r->exposed_s - r->bubble_s - tws_path_offloading(r)) / step);
   if (r->bubble_s > 0.005 * step)
     snprintf(r->text + length, sizeof r->text - (size_t)length, ", waiting for other ranks %.0f %%",
              100 * r->bubble_s / step);
+  else if (tws_path_offloading(r) > 0.005 * step)
+    snprintf(r->text + length, sizeof r->text - (size_t)length, ", offloading %.0f %%",
+             100 * tws_path_offloading(r) / step);
   r->bottleneck = r->text;
 }

@@ -41,6 +41,9 @@ void tws_path_extrapolate(tws_path_result *path, const tws_path_result *fewer, d
   path->step_s += more * (path->step_s - fewer->step_s);
   path->exposed_s += more * (path->exposed_s - fewer->exposed_s);
   path->bubble_s += more * (path->bubble_s - fewer->bubble_s);
+  path->host_exposed_s += more * (path->host_exposed_s - fewer->host_exposed_s);
+  path->copies_exposed_s += more * (path->copies_exposed_s - fewer->copies_exposed_s);
+  path->disk_exposed_s += more * (path->disk_exposed_s - fewer->disk_exposed_s);
   path->flops += more * (path->flops - fewer->flops);
   for (int i = 0; i < TWS_REPORT_COUNT; i++) {
     path->axis_exposed_s[i] += more * (path->axis_exposed_s[i] - fewer->axis_exposed_s[i]);
@@ -255,13 +258,24 @@ static void add_totals(const tws_plan_request *request, const tws_machine *machi
   out->mfu = out->step_s > 0 && peak > 0 ? out->model_flops / out->step_s / peak : 0;
 }
 
+/* With the optimizer on the host ranks of stages 1 and 2 copy their gradients out at different times, and wait for each
+ * other. In a sweep one stands for all. */
+static int every_rank_counts(const tws_plan_request *request) {
+  enum { FEW = 16 };
+  const tws_zero_config *z = &request->config->zero;
+  return z->offload_optimizer && (z->stage == 1 || z->stage == 2) && request->max_accumulation == 0 &&
+         tws_topology_world(&request->topology) <= FEW;
+}
+
 tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                           tws_stage_estimate *stages, tws_error *err) {
   several p = {.request = request, .machine = machine, .stages = tws_topology_size(&request->topology, TWS_AXES_PIPE)};
   const tws_node_mapping mapping = tws_machine_mapping(machine, tws_topology_world(&request->topology));
   tws_rank_set set;
   memset(out, 0, sizeof *out);
-  tws_code code = tws_representatives(&request->topology, &mapping, request->config->zero.stage, &set, err);
+  const int all = every_rank_counts(request);
+  tws_code code = all ? tws_every_rank(tws_topology_world(&request->topology), &set, err)
+                      : tws_representatives(&request->topology, &mapping, request->config->zero.stage, &set, err);
   if (code == TWS_OK && set.count > MOST_PLANS)
     code = tws_fail(err, TWS_UNSUPPORTED, "use fewer ranks, or a division whose groups lie alike on all nodes",
                     "groups lie unevenly on nodes, and %d ranks are more than are looked at one by one (%d)", set.count,

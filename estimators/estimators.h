@@ -55,12 +55,14 @@ typedef struct tws_path_result {
    * finish the step), else in axis_exposed_s of that operation. What the compute stream itself communicates is exposed.
    * So exposed_s = bubble_s + the sum of axis_exposed_s. */
   double exposed_s, bubble_s, axis_exposed_s[TWS_REPORT_COUNT];
+  /* Of what is exposed, the part of offloading: the host's computing, copies between device and host, the disk. */
+  double host_exposed_s, copies_exposed_s, disk_exposed_s;
   double
       axis_busy_s[TWS_REPORT_COUNT]; /* communication, hidden or not: sum over operations, waiting for ranks left out */
   double collective_s[TWS_COLLECTIVE_COUNT]; /* from when this rank is there to the end */
-  double kernel_s[TWS_KERNEL_COUNT];
-  double flops;           /* executed by this rank */
-  const char *bottleneck; /* one sentence, static or in the caller's buffer below */
+  double kernel_s[TWS_KERNEL_COUNT];         /* on streams: what the host computes beside the device is left out */
+  double flops;                              /* executed by this rank */
+  const char *bottleneck;                    /* one sentence, static or in the caller's buffer below */
   char text[256];
 } tws_path_result;
 typedef struct tws_machine { /* what a plan is costed on */
@@ -70,9 +72,9 @@ typedef struct tws_machine { /* what a plan is costed on */
 tws_node_mapping tws_machine_mapping(const tws_machine *machine, int ranks);
 /* Seconds of one interned work of a plan on a machine: the one place where plan costs come from (also for sim). For
  * a host whose ranks outnumber cores, computing time is stretched by ranks x threads / cores when stretch != 0.
- * Copies between tiers run at the rate of the device's link to its host or of the node's disk (infinite seconds
- * where the cluster has none), kernels of the host's cores beside a device at that of its memory, both shared by the
- * node's ranks. */
+ * Copies between tiers run at the rate of the device's link to its host or of the node's disk (the usual one
+ * where the cluster does not say), kernels of the host's cores beside a device at that of its memory, both shared by
+ * the node's ranks. */
 double tws_plan_work_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch);
 /* How much longer than its device's kernels a rank's host takes to launch them; 1 where it does not limit. What a whole
  * plan's works cost is tws_plan_work_seconds() with kernels of the device stretched by this. */
@@ -100,6 +102,8 @@ typedef struct tws_bottleneck {
 } tws_bottleneck;
 tws_bottleneck tws_path_bottleneck(const tws_path_result *result);
 
+/* Seconds of a step that are exposed and are those of offloading. */
+double tws_path_offloading(const tws_path_result *result);
 /* The sentence on what to look at first, from the numbers of an account: for those who changed them. */
 void tws_path_judge(tws_path_result *result);
 

@@ -50,7 +50,7 @@ static void account_for(reader *r, uint32_t op) {
   result->stream_busy_s[o->stream] += seconds;
   if (o->stream == TWS_STREAM_COMPUTE && o->kind != TWS_OP_COLLECTIVE) result->phase_s[o->phase] += seconds;
   if (o->kind == TWS_OP_COMPUTE) {
-    result->kernel_s[work->code] += seconds;
+    if (o->place == TWS_PLACE_DEVICE || r->serial) result->kernel_s[work->code] += seconds;
     result->flops += tws_work_flops(work);
   } else {
     if (o->kind == TWS_OP_COLLECTIVE) result->collective_s[work->code] += seconds;
@@ -69,6 +69,13 @@ static uint32_t cause(const reader *r, uint32_t op) {
   return latest;
 }
 
+/* What offloading adds is no communication. */
+static double *offloading(tws_path_result *result, const tws_op *o) {
+  if (o->place == TWS_PLACE_DISK) return &result->disk_exposed_s;
+  if (o->kind == TWS_OP_COMPUTE && o->place == TWS_PLACE_HOST) return &result->host_exposed_s;
+  return o->kind == TWS_OP_COPY && o->stream != TWS_STREAM_COMPUTE ? &result->copies_exposed_s : NULL;
+}
+
 /* The compute stream was idle from `from` to `to`, when `op` ended. */
 static void attribute_gap(reader *r, uint32_t op, double from, double to) {
   for (; op != TWS_NONE && to > from; op = cause(r, op)) {
@@ -76,6 +83,8 @@ static void attribute_gap(reader *r, uint32_t op, double from, double to) {
     double met = t->met_s > from ? t->met_s : from, ready = t->ready_s > from ? t->ready_s : from;
     if (met > to) met = to; /* by a rounding of shared links or cores */
     if (ready > met) ready = met;
+    double *part = offloading(r->result, &r->plan->ops[op]);
+    if (part) *part += to - met;
     r->result->axis_exposed_s[axis_of(r->plan, &r->plan->ops[op])] += to - met;
     r->result->bubble_s += met - ready;
     to = ready;

@@ -1,6 +1,4 @@
 /* What an operation of a plan costs on a machine. */
-#include <math.h>
-
 #include "base/memory.h"
 #include "estimators/estimators.h"
 
@@ -26,8 +24,9 @@ static double copy_seconds(const tws_plan *plan, const tws_work *work, const tws
   const int from = work->tiers / TWS_TIER_COUNT, to = work->tiers % TWS_TIER_COUNT;
   const double bytes = (double)work->d[0];
   if (from == TWS_TIER_DISK || to == TWS_TIER_DISK) {
-    const double rate = from == TWS_TIER_DISK ? c->disk_read : c->disk_write;
-    return rate > 0 ? bytes * ranks_per_node(plan, machine) / rate : INFINITY;
+    const double said = from == TWS_TIER_DISK ? c->disk_read : c->disk_write;
+    const double rate = said > 0 ? said : from == TWS_TIER_DISK ? TWS_USUAL_DISK_READ : TWS_USUAL_DISK_WRITE;
+    return bytes * ranks_per_node(plan, machine) / rate;
   }
   if (from != TWS_TIER_DEVICE && to != TWS_TIER_DEVICE) return 2 * bytes / host_bandwidth(plan, machine);
   const int sharers = c->devices_per_host_link < ranks_per_node(plan, machine) ? c->devices_per_host_link

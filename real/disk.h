@@ -50,6 +50,9 @@ tws_code tws_disk_start(tws_disk *disk, const tws_disk_transfer *transfer, uint6
 tws_code tws_disk_wait(tws_disk *disk, uint64_t ticket, tws_error *err);
 uint64_t tws_disk_started(const tws_disk *disk); /* the last ticket, 0 before the first */
 tws_disk_count tws_disk_moved(tws_disk *disk);   /* by what has ended */
+/* Bytes/s of one transfer of a whole file of so many bytes, each way: what `calibrate --disk` measures. */
+tws_code tws_disk_measure(const char *folder, const tws_aio *aio, uint64_t bytes, double *read, double *write,
+                          int *direct, tws_error *err);
 const char *tws_disk_path(const tws_disk *disk);
 int tws_disk_is_direct(const tws_disk *disk);
 

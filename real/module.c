@@ -2,6 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "real/disk.h"
+#include "real/swap.h"
 #include "real/calibrate.h"
 #include "real/cuda_loader.h"
 #include "real/host/host.h"
@@ -21,6 +23,10 @@ const char *tws_real_description(void) {
   return text;
 }
 
+static void clear_swap_files(const char *folder) {
+  tws_swap_clear(folder);
+}
+
 static void end_all(int exit_code) {
   /* mpirun ends the other ranks when one leaves without saying goodbye. MPI_Abort would print. */
   _exit(exit_code);
@@ -37,6 +43,8 @@ const tws_real_api *tws_real_module(void) {
                                    .calibrate = tws_real_calibrate,
                                    .backend = tws_real_backend,
                                    .virtual_ranks = &tws_virtual_ranks,
+                                   .clear_swap_files = clear_swap_files,
+                                   .measure_disk = tws_disk_measure,
                                    .description = tws_real_description};
   return &api;
 }

@@ -120,6 +120,11 @@ typedef struct tws_train_options {
   const tws_log *log;
 } tws_train_options;
 
+/* Bytes from and to disks: as planned, and as the system was asked for and did. */
+typedef struct tws_disk_traffic {
+  uint64_t planned_read, planned_written, read, written;
+} tws_disk_traffic;
+
 typedef struct tws_train_result {
   int64_t steps, skipped; /* since the beginning; this run began behind first_step */
   int64_t first_step;
@@ -132,6 +137,7 @@ typedef struct tws_train_result {
   uint64_t job_predicted_bytes, job_allocated_bytes, job_peak_rss_bytes;     /* sums over ranks and tiers; rank 0 */
   uint64_t largest_bytes; /* allocated by the rank with the most, over tiers; rank 0 */
   int largest_rank;
+  tws_disk_traffic disk; /* of this run's training steps; rank 0: sums over ranks */
 } tws_train_result;
 
 typedef struct tws_generate_options {
@@ -193,6 +199,11 @@ typedef struct tws_real_api {
   tws_code (*calibrate)(const tws_calibrate_options *options, tws_error *err);
   const tws_backend_ops *(*backend)(const char *name); /* NULL: not there */
   const tws_virtual_api *virtual_ranks;
+  void (*clear_swap_files)(const char *folder); /* of ended processes: see real/swap.h */
+  /* Bytes/s of a file of so many bytes in `folder`, read and written as `aio` says: see real/disk.h. *direct: past the
+   * page cache. */
+  tws_code (*measure_disk)(const char *folder, const tws_aio *aio, uint64_t bytes, double *read, double *write,
+                           int *direct, tws_error *err);
   const char *(*description)(void); /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
 enum { TWS_REAL_API_VERSION = 9 };

@@ -51,6 +51,7 @@ tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_erro
 
 /* What every rank tells rank 0. */
 typedef struct rank_memory {
+  tws_disk_traffic disk;
   uint64_t predicted[TWS_TIER_COUNT], allocated[TWS_TIER_COUNT], peak_rss;
   tws_cuda_memory device; /* total 0: no device */
   char device_name[320];
@@ -228,6 +229,13 @@ static tws_code write_summary(const tws_training *t, const tws_train_result *res
   cJSON_AddNumberToObject(root, "median_step_s", result->median_step_s);
   cJSON_AddNumberToObject(root, "tokens_per_s", result->tokens_per_s);
   add_memory(t, root, memory);
+  if (result->disk.planned_read || result->disk.planned_written) {
+    cJSON *disk = cJSON_AddObjectToObject(root, "disk");
+    cJSON_AddNumberToObject(disk, "planned_read_bytes", (double)result->disk.planned_read);
+    cJSON_AddNumberToObject(disk, "read_bytes", (double)result->disk.read);
+    cJSON_AddNumberToObject(disk, "planned_written_bytes", (double)result->disk.planned_written);
+    cJSON_AddNumberToObject(disk, "written_bytes", (double)result->disk.written);
+  }
   cJSON *largest = cJSON_AddObjectToObject(root, "largest_rank");
   cJSON_AddNumberToObject(largest, "rank", result->largest_rank);
   cJSON_AddNumberToObject(largest, "allocated_bytes", (double)result->largest_bytes);
@@ -247,8 +255,21 @@ static tws_code write_summary(const tws_training *t, const tws_train_result *res
   return code;
 }
 
+static tws_disk_traffic disk_traffic(const tws_training *t) {
+  const tws_plan *plan = t->plan;
+  const uint64_t steps = (uint64_t)steps_of_run(t);
+  tws_disk_traffic disk = {.read = t->on_disk.read, .written = t->on_disk.written};
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_op *op = &plan->ops[i];
+    if (op->kind != TWS_OP_COPY || op->place != TWS_PLACE_DISK) continue;
+    const int reads = plan->buffers[plan->operands[op->operand_first].buffer].tier == TWS_TIER_DISK;
+    *(reads ? &disk.planned_read : &disk.planned_written) += steps * (uint64_t)plan->works[op->work].d[0];
+  }
+  return disk;
+}
+
 tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error *err) {
-  rank_memory mine = {.peak_rss = tws_peak_rss_bytes()};
+  rank_memory mine = {.disk = disk_traffic(t), .peak_rss = tws_peak_rss_bytes()};
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
     mine.predicted[tier] = result->predicted_bytes[tier] = t->ledger.tier[tier].arena_bytes;
     mine.allocated[tier] = result->allocated_bytes[tier] = tws_executor_allocated(t->executor, (tws_tier)tier);
@@ -257,6 +278,7 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
     TWS_TRY(t->cuda->memory(t->backend, &mine.device, err));
     t->cuda->describe(t->backend, mine.device_name, (int)sizeof mine.device_name);
   }
+  result->disk = mine.disk;
   result->steps = t->counters->steps;
   result->first_step = t->first_step;
   result->ended = t->ended;
@@ -265,8 +287,13 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
   TWS_TRY(tws_comm_gather(t->comm, &mine, sizeof mine, &all, &offset, err));
   if (t->rank != 0) return TWS_OK;
   const rank_memory *memory = (const rank_memory *)(const void *)all;
+  result->disk = (tws_disk_traffic){0, 0, 0, 0};
   for (int r = 0; r < t->world; r++) {
     uint64_t allocated = 0;
+    result->disk.planned_read += memory[r].disk.planned_read;
+    result->disk.planned_written += memory[r].disk.planned_written;
+    result->disk.read += memory[r].disk.read;
+    result->disk.written += memory[r].disk.written;
     for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
       result->job_predicted_bytes += memory[r].predicted[tier];
       allocated += memory[r].allocated[tier];

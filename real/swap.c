@@ -97,6 +97,18 @@ tws_code tws_swap_create(const char *folder, const char *name, uint64_t bytes, t
   return code;
 }
 
+int tws_swap_clear(const char *folder) {
+  char path[TWS_SWAP_PATH];
+  const int length = snprintf(path, sizeof path, "%s/%s", folder, folder_name);
+  const int fd = length > 0 && (size_t)length < sizeof path ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+  if (fd < 0) return 0;
+  flock(fd, LOCK_EX);
+  const int cleared = clear(fd);
+  rmdir(path); /* fails while others have files in it */
+  close(fd);
+  return cleared;
+}
+
 void tws_swap_remove(tws_swap_file *file) {
   if (file->fd < 0) return;
   unlink(file->path);

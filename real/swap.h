@@ -21,6 +21,8 @@ typedef struct tws_swap_file {
  * ended processes that were removed. TWS_ENVIRONMENT names the folder or file and says why not. */
 tws_code tws_swap_create(const char *folder, const char *name, uint64_t bytes, tws_swap_file *out, int *cleared,
                          tws_error *err);
+/* Removes files of ended processes; returns how many. */
+int tws_swap_clear(const char *folder);
 /* The file, and the folder if it was the last in it. */
 void tws_swap_remove(tws_swap_file *file);
 

@@ -285,7 +285,11 @@ static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   }
   tws_executor_probe probe = gate != TWS_NONE || strikes(t, step) ? before_op : NULL;
   tws_watchdog_begin(t->watchdog, step);
+  const tws_disk_count before = tws_executor_disk_moved(t->executor);
   TWS_TRY(tws_executor_step(t->executor, TWS_PROGRAM_TRAIN, step, traced ? t->times : NULL, probe, t, err));
+  const tws_disk_count after = tws_executor_disk_moved(t->executor);
+  t->on_disk.read += after.read - before.read;
+  t->on_disk.written += after.written - before.written;
   TWS_TRY(tws_comm_barrier(t->comm, err));
   tws_watchdog_end(t->watchdog);
   return TWS_OK;

@@ -30,6 +30,7 @@ typedef struct tws_training {
   const tws_cuda_api *cuda; /* NULL: on the host */
   tws_comm *device_comm;    /* the plan's collectives on GPUs; `comm` has the rest */
   tws_executor *executor;
+  tws_disk_count on_disk; /* moved by training steps */
   tws_watchdog *watchdog;
   tws_data eval_data;
   int64_t eval_batches;            /* of one evaluation */

@@ -418,6 +418,10 @@ static void run_job(char *line, FILE *out) {
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
     need(result.predicted_bytes[tier] == result.allocated_bytes[tier], "arena and ledger differ", NULL);
   need(result.allocated_bytes[TWS_TIER_DEVICE] > 0, "no arena", NULL);
+  const tws_disk_traffic *disk = &result.disk;
+  need(disk->read == disk->planned_read && disk->written == disk->planned_written, "other disk traffic than planned",
+       NULL);
+  need((disk->read > 0 && disk->written > 0) == (result.allocated_bytes[TWS_TIER_DISK] > 0), "an idle disk", NULL);
   if (out) {
     fprintf(out, "%s", name);
     for (int64_t i = 0; i < options.steps; i++) fprintf(out, " %.17g %.17g %.17g", losses[i], norms[i], evaluations[i]);

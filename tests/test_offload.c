@@ -1,5 +1,6 @@
 /* ctest: engine mpi */
 /* Optimizers on the host: what moves where, what it costs, and that training does not notice. */
+#include "answers.h"
 #include "config/cluster.h"
 #include "draw.h"
 #include "estimators/estimators.h"
@@ -49,8 +50,9 @@ static int pick(uint64_t seed, uint64_t index, int n) {
   return draw(seed, index, 0, n - 1);
 }
 
-/* One thing of each kind at random; *tier: where the optimizer has to be. Returns how many ranks. */
-static int draw_job(uint64_t seed, char *text, size_t size, tws_tier *tier, int *early) {
+/* One thing of each kind at random; *tier: where the optimizer's step has to be, *state_tier: its states. Returns how
+ * many ranks. */
+static int draw_job(uint64_t seed, char *text, size_t size, tws_tier *tier, tws_tier *state_tier, int *early) {
   static const char *const precision[] = {
       "", ",\"bf16\":{\"enabled\":true}", ",\"fp16\":{\"enabled\":true}",
       ",\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true,\"bf16_optimizer_states\":true}",
@@ -67,42 +69,63 @@ static int draw_job(uint64_t seed, char *text, size_t size, tws_tier *tier, int 
   const int stage = axis == 2 ? 1 : 1 + pick(seed, 4, 3), pinned = pick(seed, 5, 2);
   const int steps = 2 + pick(seed, 6, 2), kind = pick(seed, 7, 5);
   const char *rule = optimizer[kind == 3 ? 0 : pick(seed, 8, 2)];
+  const int disk = pick(seed, 15, 3) == 0;
   *tier = pinned ? TWS_TIER_PINNED : TWS_TIER_HOST;
+  *state_tier = disk ? TWS_TIER_DISK : *tier;
   *early = axis == 0 || axis == 3;
   snprintf(text, size,
            "{\"train_micro_batch_size_per_gpu\":2,\"gradient_accumulation_steps\":%d,\"gradient_clipping\":%d,"
            "\"optimizer\":{\"type\":\"%s\",\"params\":{\"lr\":1e-3}},\"zero_optimization\":{\"stage\":%d,"
            "\"overlap_comm\":%s,\"reduce_bucket_size\":%d,\"sub_group_size\":%d,\"reduce_scatter\":%s,"
            "\"round_robin_gradients\":%s,\"stage3_param_persistence_threshold\":100,\"offload_optimizer\":{\"device\":"
-           "\"cpu\",\"pin_memory\":%s}}%s%s,\"twinspeed\":{\"sequence_length\":16}}",
+           "\"%s\",\"pin_memory\":%s,\"pipeline_read\":%s,\"pipeline_write\":%s}}%s%s,\"twinspeed\":{\"sequence_"
+           "length\":16}}",
            steps, pick(seed, 9, 2), rule, stage, pick(seed, 10, 2) ? "true" : "false", 1 + pick(seed, 11, 60000),
            1 + pick(seed, 12, 60000), pick(seed, 13, 3) ? "true" : "false", pick(seed, 14, 2) ? "true" : "false",
-           pinned ? "true" : "false", precision[kind], axes[axis].text);
+           disk ? "nvme" : "cpu", pinned ? "true" : "false", pick(seed, 16, 2) ? "true" : "false",
+           pick(seed, 17, 2) ? "true" : "false", precision[kind], axes[axis].text);
   return replicas * axes[axis].ranks;
 }
 
 /* Masters, states and updates are on the host and nowhere else; every element that the rank updates comes back once;
  * gradients of stages 2 and 3 never wait on the device for the step. */
-static void check_places(const tws_plan *p, tws_tier tier, int early, const char *text) {
-  uint64_t back = 0, owned = p->buffers[p->optimizer_state[0]].elements;
+static void check_places(const tws_plan *p, tws_tier tier, tws_tier state_tier, int early, const char *text) {
+  uint64_t back = 0, read = 0, written = 0, owned = p->buffers[p->optimizer_state[0]].elements, updated = 0;
+  for (uint32_t i = 0; i < p->state->shard_count; i++)
+    if (p->state->shards[i].owned_offset != TWS_NO_OFFSET) updated += p->state->shards[i].count;
   for (uint32_t b = 0; b < p->buffer_count; b++) {
     const tws_buffer *buffer = &p->buffers[b];
     const int host = buffer->category == TWS_CATEGORY_MASTER || buffer->category == TWS_CATEGORY_MOMENT;
-    if (host) ck_assert_msg(buffer->tier == tier && buffer->elements == owned, "%s: %s", text, buffer->name);
+    if (host && buffer->lifetime == TWS_LIFETIME_STATE)
+      ck_assert_msg(buffer->tier == state_tier && buffer->elements == owned, "%s: %s", text, buffer->name);
     if (buffer->tier == TWS_TIER_DEVICE && buffer->category == TWS_CATEGORY_GRADIENT)
       ck_assert_msg(p->zero.stage == 1 || !early, "%s: %s", text, buffer->name);
-    ck_assert(buffer->tier == TWS_TIER_DEVICE || buffer->tier == tier);
+    ck_assert(buffer->tier == TWS_TIER_DEVICE || buffer->tier == tier || buffer->tier == state_tier);
   }
   for (uint32_t i = 0; i < p->op_count; i++) {
     const tws_op *op = &p->ops[i];
     const tws_operand *o = &p->operands[op->operand_first];
     if (op->kind == TWS_OP_COPY && o[1].buffer == p->parameters) back += o[1].count;
+    if (op->place == TWS_PLACE_DISK) {
+      const int reads = p->buffers[o[0].buffer].tier == TWS_TIER_DISK;
+      *(reads ? &read : &written) += o[0].count;
+      ck_assert(op->stream == TWS_STREAM_DISK && p->buffers[o[reads].buffer].tier == tier);
+      for (int k = 0; k < 2; k++) /* whole blocks, on the disk and in memory */
+        ck_assert_msg((p->buffers[o[k].buffer].offset + o[k].offset * tws_dtype_bytes(p->buffers[o[k].buffer].dtype)) %
+                              TWS_DISK_ALIGNMENT ==
+                          0,
+                      "%s: operation %u", text, i);
+      ck_assert_uint_eq((uint64_t)p->works[op->work].d[0] % TWS_DISK_ALIGNMENT, 0);
+    }
     if (op->kind == TWS_OP_COMPUTE && (o->buffer == p->master || op->stream == TWS_STREAM_HOST))
       ck_assert_msg(op->place == TWS_PLACE_HOST && op->stream == TWS_STREAM_HOST, "%s: operation %u", text, i);
     if (op->kind == TWS_OP_COLLECTIVE)
       for (int k = 0; k < op->operand_count; k++) ck_assert(p->buffers[o[k].buffer].tier == TWS_TIER_DEVICE);
   }
-  ck_assert_msg(back == owned, "%s: %llu elements come back of %llu", text, (unsigned long long)back,
+  const uint64_t moved = state_tier == TWS_TIER_DISK ? owned * (1 + (uint64_t)p->optimizer_states) : 0;
+  ck_assert_msg(read == moved && written == moved, "%s: %llu and %llu of %llu elements go and come", text,
+                (unsigned long long)written, (unsigned long long)read, (unsigned long long)moved);
+  ck_assert_msg(back >= updated && back <= owned, "%s: %llu elements come back of %llu", text, (unsigned long long)back,
                 (unsigned long long)owned);
 }
 
@@ -110,13 +133,13 @@ START_TEST(random_jobs) {
   int stages[4] = {0};
   for (uint64_t seed = 1; seed <= (TWS_SANITIZED ? 40 : 160); seed++) {
     char text[2048];
-    tws_tier tier;
+    tws_tier tier, state_tier;
     int early;
-    const int ranks = draw_job(seed, text, sizeof text, &tier, &early);
+    const int ranks = draw_job(seed, text, sizeof text, &tier, &state_tier, &early);
     job j = lower(seed & 1 ? "tiny-gpt2" : "tiny-llama", text, ranks);
     for (int r = 0; r < ranks; r++) {
       tws_ledger ledger;
-      check_places(j.plans[r], tier, early, text);
+      check_places(j.plans[r], tier, state_tier, early, text);
       ck_assert(tws_ledger_read(j.plans[r], &ledger, &err) == TWS_OK);
       for (int t = 0; t < TWS_TIER_COUNT; t++) {
         ck_assert_uint_eq(ledger.tier[t].arena_bytes, tws_plan_bytes(j.plans[r], (tws_tier)t));
@@ -193,11 +216,15 @@ static void add_training(FILE *file, int stage, int p, int offload, int ranks, c
           "%s-%d-%s%s\ttiny-gpt2\t%d\t{%s,\"train_micro_batch_size_per_gpu\":%d,\"zero_optimization\":{\"stage\":%d,"
           "\"reduce_bucket_size\":20000,\"sub_group_size\":15000,\"overlap_comm\":%s,"
           "\"stage3_param_persistence_threshold\":100,"
-          "\"offload_optimizer\":{\"device\":\"%s\",\"pin_memory\":%s}}%s%s,\"twinspeed\":{\"sequence_length\":32,"
+          "\"offload_optimizer\":{\"device\":\"%s\",\"nvme_path\":\"%s\",\"pin_memory\":%s}}%s%s,"
+          "\"twinspeed\":{\"sequence_length\":32,"
           "\"seed\":7}}\n",
           precisions[p].name, stage, offload ? "host" : "device", *axes ? "-axes" : "", 8, settings, ranks > 2 ? 1 : 2,
-          stage, stage % 2 ? "true" : "false", offload ? "cpu" : "none", stage == 2 ? "false" : "true",
-          precisions[p].text, axes);
+          stage, stage % 2 ? "true" : "false",
+          !offload     ? "none"
+          : stage == 3 ? "nvme"
+                       : "cpu",
+          folder, stage == 2 ? "false" : "true", precisions[p].text, axes);
 }
 
 /* With and without, on one, two and four ranks; fp16's scale begins so high that steps are left out. */
@@ -272,34 +299,58 @@ START_TEST(checkpoints) {
 }
 END_TEST
 
-/* A device tier of a quarter of the model's states: too small without, kept to with the optimizer on the host. */
+/* A device tier of a quarter of the model's states: too small without; with the optimizer on the host, or on the disk,
+ * it is kept to, and the losses are those of a device that is large enough. */
 START_TEST(a_small_device) {
+  static curve reference;
   const char *jobs = in_folder("jobs");
   char limit[32];
   tws_network *network;
   ck_assert(tws_network_load("tiny-gpt2", 1, &network, &err) == TWS_OK);
   snprintf(limit, sizeof limit, "%lld", (long long)(tws_network_params(network, 0) * 16 / 4));
   tws_network_destroy(network);
-  setenv("DEVICE_LIMIT", limit, 1);
-  for (int offload = 0; offload < 2; offload++) {
+  for (int kind = 0; kind < 3; kind++) {
+    static const char *const devices[] = {"none", "cpu", "nvme"};
     FILE *file = fopen(jobs, "w");
-    fprintf(file,
-            "small\ttiny-gpt2\t6\t{%s,\"train_micro_batch_size_per_gpu\":1,\"bf16\":{\"enabled\":true},"
-            "\"zero_optimization\":{\"stage\":2,\"reduce_bucket_size\":5000,\"offload_optimizer\":{\"device\":\"%s\"}},"
-            "\"twinspeed\":{\"sequence_length\":16,\"seed\":7,\"recompute\":\"full\",\"loss_tiles\":4}}\n",
-            settings, offload ? "cpu" : "none");
+    for (int way = 0; way < (kind == 2 ? 3 : 1); way++)
+      fprintf(file,
+              "%s%d\ttiny-gpt2\t6\t{%s,\"train_micro_batch_size_per_gpu\":1,\"bf16\":{\"enabled\":true},"
+              "\"zero_optimization\":{\"stage\":2,\"reduce_bucket_size\":5000,\"sub_group_size\":10000,"
+              "\"offload_optimizer\":{\"device\":\"%s\",\"nvme_path\":\"%s\",\"pipeline_read\":%s,"
+              "\"pipeline_write\":%s}},\"aio\":{\"block_size\":%d,\"queue_depth\":%d,\"intra_op_parallelism\":%d},"
+              "\"twinspeed\":{\"sequence_length\":16,\"seed\":7,\"recompute\":\"full\",\"loss_tiles\":4}}\n",
+              devices[kind], way, settings, devices[kind], folder, way ? "true" : "false", way > 1 ? "true" : "false",
+              way ? 8192 : 1 << 20, 1 + 3 * way, 1 + way / 2);
     fclose(file);
-    if (offload) {
-      run_jobs(0, jobs);
-      ck_assert_double_lt(curves[0][0].loss[5], curves[0][0].loss[0]);
-      break;
-    }
+    if (kind > 0) setenv("DEVICE_LIMIT", limit, 1);
+    run_jobs(0, jobs);
+    if (kind == 0) reference = curves[0][0];
+    ck_assert_int_eq(curve_count[0], kind == 2 ? 3 : 1);
+    for (int c = 0; c < curve_count[0]; c++)
+      for (int step = 0; step < 6; step++)
+        ck_assert_msg(fabs(curves[0][c].loss[step] / reference.loss[step] - 1) < 1e-6, "%s, step %d: %.9g, not %.9g",
+                      curves[0][c].name, step + 1, curves[0][c].loss[step], reference.loss[step]);
+    if (kind > 0) continue;
+    setenv("DEVICE_LIMIT", limit, 1);
     command_result r = twinspeed("launch --quiet -n 1 --threads 1 -- %s/tests/ranks_engine train %s %s", TWS_BUILD_DIR,
                                  jobs, in_folder("curves"));
     ck_assert_msg(r.status != 0 && strstr(r.err, "the device arenas need"), "%s%s", r.out, r.err);
     command_free(&r);
   }
   unsetenv("DEVICE_LIMIT");
+}
+END_TEST
+
+/* The same limit as an option of the program. */
+START_TEST(memory_option) {
+  command_result r =
+      twinspeed("train --quiet -m tiny-gpt2 --seq 32 -n 1 --threads 1 --steps 1 --data %s --memory 1MiB", text_path);
+  assert_one_error(&r, 4, "--memory");
+  ck_assert_msg(strstr(r.err, "the device arenas need") && strstr(r.err, "1.00 MiB are allowed"), "%s", r.err);
+  command_free(&r);
+  r = twinspeed("train --quiet -m tiny-gpt2 --seq 32 -n 1 --threads 1 --steps 1 --data %s --memory 64MiB", text_path);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
 }
 END_TEST
 
@@ -311,6 +362,7 @@ int main(void) {
   tcase_add_test(tests, equal_losses);
   tcase_add_test(tests, checkpoints);
   tcase_add_test(tests, a_small_device);
+  tcase_add_test(tests, memory_option);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);
   return run_training(suite);

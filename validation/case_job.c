@@ -311,6 +311,10 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
                : makes_again                      ? "selective"
                                                   : "none");
   if (runtime->overlaps_tensor) tws_text_add(text, ",\"tensor_overlap_chunks\":1");
+  /* Liger's loss takes the tokens in about vocabulary / hidden parts, each with its logits */
+  const double hidden = tws_case_number(row, "model", "hidden");
+  if (strstr(tws_case_text(row, "hardware", "framework"), "Liger") && hidden > 0)
+    tws_text_add(text, ",\"loss_tiles\":%.0f", ceil(tws_case_number(row, "model", "vocab") / hidden));
   if (d->chunks > 1 && d->stages > 1)
     tws_text_add(text, ",\"pipeline_schedule\":\"interleaved\",\"virtual_stages\":%d", d->chunks);
   if (d->tensor > 1 && tws_case_flag(row, "parallel", "sequence_parallel"))
