@@ -5,18 +5,12 @@
 #include "base/memory.h"
 #include "base/random.h"
 
-tws_code tws_objective_check(const tws_network *network, tws_error *err) {
-  if (network->objective != TWS_OBJECTIVE_PRETRAINING) return TWS_OK;
-  return tws_fail(err, TWS_UNSUPPORTED, "train its BertForMaskedLM: set \"architectures\" to that",
-                  "%s predicts which segment follows another, which data of tokens do not say", network->name);
-}
-
 /* What is filled at the moment. */
 typedef struct filler {
   const tws_objective_source *from;
-  int32_t *ids, *targets, *lengths, *places; /* NULL: the network has no such input */
-  int32_t *row;                              /* the tokens of a whole sample */
-  double *draw;                              /* of each of them, to be predicted: the smallest are */
+  int32_t *ids, *targets, *lengths; /* NULL: the network has no such input */
+  int32_t *row;                     /* the tokens of a whole sample */
+  double *draw;                     /* of each of them, to be predicted: the smallest are */
 } filler;
 
 static int32_t *input_of(const tws_objective_source *s, void *const *input, tws_input_content content) {
@@ -33,29 +27,25 @@ static double drawn(const tws_data *data, uint64_t sample, int64_t token, int dr
   return tws_random_uniform(data->seed ^ masks, sample, (uint64_t)token * DRAWS + (uint64_t)draw);
 }
 
-/* How many of the `length` tokens are predicted: those whose draw is at most *limit. */
-static int64_t choose(const filler *f, uint64_t sample, int64_t length, double *limit) {
+/* Of the `length` tokens those are predicted whose draw is less than what this returns. */
+static double choose(const filler *f, uint64_t sample, int64_t length) {
   const tws_batch_shape *shape = f->from->shape;
   const int64_t most = f->from->network->predictions > 0 ? f->from->network->predictions : length;
-  int64_t chosen = 0, last = -1;
-  *limit = 0.15;
+  int64_t chosen = 0, least = -1;
+  double limit = 0.15;
   for (int64_t t = 0; t < length; t++) {
     f->draw[t] = f->row[t] == shape->ignored ? 1 : drawn(f->from->data, sample, t, OF_CHOICE);
-    chosen += f->draw[t] < *limit;
-    if (f->draw[t] < 1 && (last < 0 || f->draw[t] < f->draw[last])) last = t;
+    chosen += f->draw[t] < limit;
+    if (f->draw[t] < 1 && (least < 0 || f->draw[t] < f->draw[least])) least = t;
   }
-  if (chosen == 0 && last >= 0) {
-    *limit = nextafter(f->draw[last], 1);
-    chosen = 1;
-  }
-  while (chosen > most) { /* all but the largest draw of them */
+  if (chosen == 0 && least >= 0) return nextafter(f->draw[least], 1);
+  for (; chosen > most; chosen--) { /* without the largest draw of them */
     double next = 0;
     for (int64_t t = 0; t < length; t++)
-      if (f->draw[t] < *limit && f->draw[t] > next) next = f->draw[t];
-    *limit = next;
-    chosen--;
+      if (f->draw[t] < limit && f->draw[t] > next) next = f->draw[t];
+    limit = next;
   }
-  return chosen;
+  return limit;
 }
 
 static int32_t replacement(const filler *f, uint64_t sample, int64_t t) {
@@ -70,24 +60,13 @@ static int32_t replacement(const filler *f, uint64_t sample, int64_t t) {
 static void mask_sample(const filler *f, uint64_t sample, int64_t row) {
   const tws_batch_shape *shape = f->from->shape;
   const int64_t whole = f->from->data->sequence, part = whole / shape->parts, first = part * shape->part;
-  const int64_t predictions = f->from->network->predictions;
-  int64_t length = whole, place = 0;
-  double limit;
+  int64_t length = whole;
   while (length > 0 && f->row[length - 1] == shape->ignored) length--;
-  choose(f, sample, length, &limit);
-  for (int64_t t = 0; t < whole; t++) {
-    const int chosen = t < length && f->draw[t] < limit;
-    if (chosen && predictions > 0) {
-      f->places[row * predictions + place] = (int32_t)t;
-      f->targets[row * predictions + place++] = f->row[t];
-    }
-    if (t < first || t >= first + part) continue;
-    f->ids[row * part + t - first] = chosen ? replacement(f, sample, t) : f->row[t];
-    if (predictions == 0) f->targets[row * part + t - first] = chosen ? f->row[t] : -1;
-  }
-  for (; place < predictions; place++) {
-    f->places[row * predictions + place] = 0;
-    f->targets[row * predictions + place] = -1;
+  const double limit = choose(f, sample, length);
+  for (int64_t t = 0; t < part; t++) {
+    const int chosen = first + t < length && f->draw[first + t] < limit;
+    f->ids[row * part + t] = chosen ? replacement(f, sample, first + t) : f->row[first + t];
+    f->targets[row * part + t] = chosen ? f->row[first + t] : -1;
   }
   if (f->lengths) f->lengths[row] = (int32_t)length;
 }
@@ -110,8 +89,7 @@ tws_code tws_objective_fill(const tws_objective_source *s, int64_t step, void *c
   filler f = {.from = s,
               .ids = input_of(s, input, TWS_INPUT_TOKENS),
               .targets = input_of(s, input, TWS_INPUT_TARGETS),
-              .lengths = input_of(s, input, TWS_INPUT_LENGTHS),
-              .places = input_of(s, input, TWS_INPUT_PLACES)};
+              .lengths = input_of(s, input, TWS_INPUT_LENGTHS)};
   if (s->network->objective == TWS_OBJECTIVE_NEXT_TOKEN)
     return tws_data_fill(s->data, s->shape, step, f.ids, f.targets, err);
   f.row = tws_calloc((size_t)s->data->sequence, sizeof *f.row);

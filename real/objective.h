@@ -19,8 +19,6 @@ typedef struct tws_objective_source {
   const tws_batch_shape *shape;
 } tws_objective_source;
 
-/* TWS_UNSUPPORTED: a network whose objective no data is known for. */
-tws_code tws_objective_check(const tws_network *network, tws_error *err);
 /* One rank's part of 0-based step `step`. input: for each of the network's inputs what its buffer holds, all
  * micro-batches one after another. Errors as of tws_data_fill(). */
 tws_code tws_objective_fill(const tws_objective_source *source, int64_t step, void *const input[TWS_NETWORK_INPUTS],

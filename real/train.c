@@ -58,7 +58,6 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
                                .part = t->plan->position.index[TWS_AXIS_SEQUENCE],
                                .parts = t->plan->position.ranks[TWS_AXIS_SEQUENCE],
                                .ignored = c->ignored_token};
-  TWS_TRY(tws_objective_check(t->options->plan.network, err));
   TWS_TRY(tws_data_open(t->options->data, c->sequence_length, t->options->plan.network->vocabulary, c->train_batch_size,
                         (uint64_t)c->seed, &t->data, err));
   if (t->resumed) tws_resume_place(t);

@@ -39,38 +39,35 @@ tws_code tws_encoder_read_activation(tws_network_builder *b, const char *key, co
 }
 
 uint32_t tws_encoder_stride(const tws_encoder *e) {
-  return e->dropout > 0 ? 12 : 10;
+  return e->dropout > 0 ? 12 - (uint32_t)e->keeps_attended : 10;
 }
 
-/* A branch joins the residual stream. */
-static uint32_t join(tws_network_builder *b, const tws_encoder *e, int layer, const char *name, uint32_t x,
-                     uint32_t branch) {
-  branch = tws_build_dropout(b, layer, tws_build_name(b, "%s.dropout", name), branch, e->dropout);
-  return tws_build_add(b, layer, name, x, branch);
+/* A branch joins the residual stream; the norm of the sum. */
+static uint32_t join(tws_network_builder *b, const tws_encoder *e, int layer, const char *name, const char *norm,
+                     uint32_t x, uint32_t branch, double dropout) {
+  branch = tws_build_dropout(b, layer, tws_build_name(b, "%s.dropout", name), branch, dropout);
+  x = tws_build_add(b, layer, name, x, branch);
+  return tws_build_norm(b, layer, norm, x, 0, e->epsilon);
 }
 
 static uint32_t add_layer(tws_network_builder *b, const tws_encoder *e, int layer, uint32_t x) {
   const tws_network *net = b->net;
-  const int64_t hidden = net->hidden, width = net->heads * net->head_size, qkv[3] = {width, width, width};
+  const int64_t hidden = net->hidden, qkv[3] = {hidden, hidden, hidden};
   const float std = (float)e->range;
-  const char *prefix = tws_build_name(b, e->names->layer, layer);
+  const char *prefix = tws_build_name(b, "%s.%d", e->names->layer, layer);
 #define NAME(part) tws_build_name(b, "%s.%s", prefix, part)
-  uint32_t y = e->norm_first ? tws_build_norm(b, layer, NAME(e->names->norm_1), x, 0, e->epsilon) : x;
-  y = tws_build_linear(b, layer, NAME(e->names->qkv), y, hidden, 3 * width, std, e->qkv_bias, qkv, TWS_NONE);
+  uint32_t y = tws_build_linear(b, layer, NAME(e->names->qkv), x, hidden, 3 * hidden, std, 1, qkv, TWS_NONE);
   y = tws_build_attention(b, layer, NAME("attention"), y);
   tws_module *attention = &net->modules[net->module_count - 1];
   attention->flags = TWS_BIDIRECTIONAL;
   attention->input[0] = e->lengths;
   attention->dropout = e->attention_dropout;
-  y = tws_build_linear(b, layer, NAME(e->names->out), y, width, hidden, std, 1, NULL, TWS_NONE);
-  x = join(b, e, layer, NAME("add_1"), x, y);
-  if (!e->norm_first) x = tws_build_norm(b, layer, NAME(e->names->norm_1), x, 0, e->epsilon);
-  y = e->norm_first ? tws_build_norm(b, layer, NAME(e->names->norm_2), x, 0, e->epsilon) : x;
-  y = tws_build_linear(b, layer, NAME(e->names->up), y, hidden, net->intermediate, std, 1, NULL, TWS_NONE);
+  y = tws_build_linear(b, layer, NAME(e->names->out), y, hidden, hidden, std, 1, NULL, TWS_NONE);
+  x = join(b, e, layer, NAME("add_1"), NAME(e->names->norm_1), x, y, e->keeps_attended ? 0 : e->dropout);
+  y = tws_build_linear(b, layer, NAME(e->names->up), x, hidden, net->intermediate, std, 1, NULL, TWS_NONE);
   y = tws_build_pointwise(b, layer, NAME("activation"), e->activation, y, net->intermediate);
   y = tws_build_linear(b, layer, NAME(e->names->down), y, net->intermediate, hidden, std, 1, NULL, TWS_NONE);
-  x = join(b, e, layer, NAME("add_2"), x, y);
-  return e->norm_first ? x : tws_build_norm(b, layer, NAME(e->names->norm_2), x, 0, e->epsilon);
+  return join(b, e, layer, NAME("add_2"), NAME(e->names->norm_2), x, y, e->dropout);
 #undef NAME
 }
 
@@ -79,4 +76,38 @@ uint32_t tws_encoder_add_layers(tws_network_builder *b, const tws_encoder *e, ui
   b->net->layer_stride = tws_encoder_stride(e);
   for (int layer = 0; layer < b->net->layers; layer++) x = add_layer(b, e, layer, x);
   return x;
+}
+
+void tws_encoder_add_masked_head(tws_network_builder *b, const tws_encoder *e, const tws_masked_head_names *names,
+                                 tws_module_type activation, uint32_t x) {
+  tws_network *net = b->net;
+  const float std = (float)e->range;
+  const uint32_t tied = net->tied ? net->modules[0].param[0] : TWS_NONE;
+  x = tws_build_linear(b, -2, names->dense, x, net->hidden, net->hidden, std, 1, NULL, TWS_NONE);
+  x = tws_build_pointwise(b, -2, names->activation, activation, x, net->hidden);
+  x = tws_build_norm(b, -2, names->norm, x, 0, e->epsilon);
+  x = tws_build_linear(b, -2, net->tied ? names->tied_scores : names->scores, x, net->hidden, net->padded_vocabulary,
+                       std, 1, NULL, tied);
+  net->objective = TWS_OBJECTIVE_MASKED;
+  tws_build_loss(b, x);
+}
+
+tws_code tws_encoder_read_mask_token(tws_network_builder *b, tws_error *err) {
+  enum { MASK = 103, SMALL = 1000 };
+  const int64_t usual = b->net->vocabulary > SMALL ? MASK : b->net->vocabulary - 1;
+  return tws_json_int(b->json, b->json->root, "mask_token_id", 0, 0, b->net->vocabulary - 1, usual, &b->net->mask_token,
+                      err);
+}
+
+tws_code tws_encoder_read_heads(tws_network_builder *b, const char *key, tws_error *err) {
+  tws_network *net = b->net;
+  TWS_TRY(tws_build_size(b, key, NULL, 1, TWS_MAX_HEADS, 0, &net->heads, err));
+  if (net->hidden % net->heads != 0)
+    return tws_json_fail(b->json, cJSON_GetObjectItemCaseSensitive(b->json->root, key), err,
+                         "choose a number of heads that divides the hidden size",
+                         "%lld heads do not divide the hidden size %lld", (long long)net->heads,
+                         (long long)net->hidden);
+  net->kv_heads = net->heads;
+  net->head_size = net->hidden / net->heads;
+  return TWS_OK;
 }

@@ -15,10 +15,14 @@ typedef struct tws_encoder {
   const tws_encoder_names *names;
   double epsilon, range, dropout, attention_dropout;
   tws_module_type activation;
-  int norm_first; /* ViT; otherwise norms are of the sums (BERT) */
-  int qkv_bias;
-  uint32_t lengths; /* input, or TWS_NONE: every token counts */
+  int keeps_attended; /* nothing is dropped of what attention adds (DistilBERT) */
+  uint32_t lengths;   /* input: how many tokens of each sample count */
 } tws_encoder;
+
+/* What a family calls the parts that score the vocabulary; the last has the bias alone where weights are tied. */
+typedef struct tws_masked_head_names {
+  const char *dense, *activation, *norm, *scores, *tied_scores;
+} tws_masked_head_names;
 
 /* Modules of a layer. */
 uint32_t tws_encoder_stride(const tws_encoder *e);
@@ -27,6 +31,14 @@ tws_code tws_encoder_read_activation(tws_network_builder *b, const char *key, co
                                      tws_module_type *activation, tws_error *err);
 /* All of the network's layers; what comes out of the last. Sets net->layer_first and layer_stride. */
 uint32_t tws_encoder_add_layers(tws_network_builder *b, const tws_encoder *e, uint32_t x);
+/* Scores of masked tokens behind the last layer: a transform, whose result is scored with the token embedding's weights
+ * where they are tied; and the loss. */
+void tws_encoder_add_masked_head(tws_network_builder *b, const tws_encoder *e, const tws_masked_head_names *names,
+                                 tws_module_type activation, uint32_t x);
+/* The id of the mask: what the file says; else that of all vocabularies of Google, or the last of a small one. */
+tws_code tws_encoder_read_mask_token(tws_network_builder *b, tws_error *err);
+/* Heads, and their size, of those that the file says. */
+tws_code tws_encoder_read_heads(tws_network_builder *b, const char *key, tws_error *err);
 /* An input: how many tokens of each sample count. */
 uint32_t tws_encoder_add_lengths(tws_network_builder *b);
 

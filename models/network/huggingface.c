@@ -8,7 +8,8 @@ static const struct {
   const char *joined, *parts[3];
 } joined_names[] = {{"qkv_proj", {"q_proj", "k_proj", "v_proj"}},
                     {"gate_up_proj", {"gate_proj", "up_proj", NULL}},
-                    {"self.qkv", {"self.query", "self.key", "self.value"}}};
+                    {"self.qkv", {"self.query", "self.key", "self.value"}},
+                    {"qkv_lin", {"q_lin", "k_lin", "v_lin"}}};
 
 /* Experts are tensors of their own, in Mixtral by other words. */
 static const struct {

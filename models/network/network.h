@@ -40,9 +40,8 @@ enum { TWS_DIMS = 4 };
 
 /* What a network is trained for: what its inputs are made of (real/objective.h). */
 typedef enum tws_objective {
-  TWS_OBJECTIVE_NEXT_TOKEN,  /* each token from those before it */
-  TWS_OBJECTIVE_MASKED,      /* tokens that were masked, from all others */
-  TWS_OBJECTIVE_PRETRAINING, /* likewise, and whether one segment follows the other (BERT) */
+  TWS_OBJECTIVE_NEXT_TOKEN, /* each token from those before it */
+  TWS_OBJECTIVE_MASKED,     /* tokens that were masked, from all others */
 } tws_objective;
 
 /* How a layer sends tokens to its experts: the parameters of ROUTER (models/operators.def), and an expert's slots. */
@@ -84,8 +83,6 @@ typedef enum tws_input_content {
   TWS_INPUT_TARGETS, /* the id that is to be predicted of each row of the logits, or one that does not count; int32 */
   TWS_INPUT_LENGTHS, /* how many keys of each sample count, int32 */
   TWS_INPUT_TYPES,   /* of each token the segment that it belongs to, int32 */
-  TWS_INPUT_PLACES,  /* of each sample the tokens that are predicted, as places in it, int32 */
-  TWS_INPUT_LABELS,  /* of each sample its class, or one that does not count; int32 */
   TWS_INPUT_NUMBERS  /* activations: pictures */
 } tws_input_content;
 typedef struct tws_network_input {
@@ -157,7 +154,7 @@ typedef struct tws_network {
   int tied;        /* head shares the embedding's weight */
   tws_objective objective;
   int64_t mask_token;  /* MASKED: the id that stands for a masked token */
-  int64_t predictions; /* MASKED: the most tokens of a sample that are predicted; 0: all may be */
+  int64_t predictions; /* MASKED: the most tokens of a sample that are predicted; 0: any number */
   tws_module *modules;
   tws_value *values;
   tws_param *params;
