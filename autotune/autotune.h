@@ -15,7 +15,7 @@
 #include "job/fit.h"
 #include "job/simulate.h"
 
-enum { TWS_TUNE_LIST = 32, TWS_TUNE_MAX_POINTS = 200000 };
+enum { TWS_TUNE_LIST = 32, TWS_TUNE_SCHEDULES = 16, TWS_TUNE_MAX_POINTS = 200000 };
 
 /* An empty list means "all that make sense", as stated. */
 typedef struct tws_tune_space {
@@ -41,9 +41,14 @@ typedef struct tws_tune_space {
   int pipeline[TWS_TUNE_LIST], pipeline_count;
   int tensor[TWS_TUNE_LIST], tensor_count;
   int sequence[TWS_TUNE_LIST], sequence_count;
-  tws_variant_schedule schedules[8];
+  tws_variant_schedule schedules[TWS_TUNE_SCHEDULES];
   int schedule_count;
   int sequence_parallel[2], sequence_parallel_count; /* 0: whole tokens, 1: tokens are split where weights are not */
+  /* Of exhaustive searches alone; empty: the configuration's. */
+  int overlap[2], overlap_count; /* tws_variant.overlap */
+  int offload[2], offload_count; /* tws_variant.offload */
+  int64_t reduce_bucket[TWS_TUNE_LIST];
+  int reduce_bucket_count;
 } tws_tune_space;
 
 typedef enum tws_tune_verdict {
@@ -98,12 +103,28 @@ typedef struct tws_tune_request {
   double memory_bytes;    /* limit of one device instead of the machine's; 0: the machine's */
   tws_progress *progress; /* may be NULL */
   const tws_log *log;     /* may be NULL */
+  int exhaustive;         /* every point of the lists' product is looked at (autotune/exhaustive.h) */
+  int workers;            /* processes that do so; 0: one for each core */
 } tws_tune_request;
 
 typedef struct tws_tune_rejection {
   char reason[160];
   int count;
 } tws_tune_rejection;
+
+/* Where the points of an exhaustive search went: considered is the sum of the rest. */
+typedef struct tws_tune_swept {
+  int64_t considered;
+  int64_t illegal;   /* no such division, batch or combination; or refused by the plan */
+  int64_t equal;     /* a knob without effect: the same plan as another point's */
+  int64_t too_large; /* live bytes, or what they are at least, exceed the device */
+  int64_t too_slow;  /* more time than the best at least, by what each stage has to do */
+  int64_t composed;  /* step times that are exact */
+  int64_t bounded;   /* step times that are lower bounds */
+  int64_t planned;   /* of both: finalists, and bounds that were not enough */
+  int64_t lowered;   /* pieces of plans that all of it is made of */
+  double search_s, search_cpu_s, plan_s;
+} tws_tune_swept;
 
 typedef struct tws_tune_result {
   tws_tune_candidate *candidates; /* fitting ones first: simulated by their simulated, then by estimated throughput */
@@ -112,6 +133,7 @@ typedef struct tws_tune_result {
   int rejection_count;
   int smallest;                  /* nothing fits: the candidate that needs least memory; else -1 */
   double estimate_s, simulate_s; /* what the search itself took */
+  tws_tune_swept swept;          /* of an exhaustive search; candidates are then its finalists */
 } tws_tune_result;
 
 /* TWS_INVALID for an empty or oversized space. Nothing that fits is not an error: result->fits is then 0. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "autotune/autotune.h"
+#include "autotune/exhaustive.h"
 #include "base/random.h"
 
 enum { DEFAULT_TRIALS = 12, REFINED_PER_TRIAL = 2, PLANNED_WHEN_NOTHING_FITS = 16 };
@@ -14,7 +15,7 @@ static tws_capacity capacity_of(const tws_tune_request *request, int ranks) {
   return tws_capacity_of(&request->job->machine, ranks, request->memory_bytes);
 }
 
-static void judge_memory(const tws_tune_request *request, tws_tune_candidate *c) {
+void tws_tune_judge(const tws_tune_request *request, tws_tune_candidate *c) {
   const tws_capacity capacity = capacity_of(request, c->variant.ranks);
   const tws_fit fit = tws_fit_of(&capacity, &c->estimate.ledger);
   c->needed_bytes = fit.rank_need;
@@ -54,7 +55,7 @@ static tws_code estimate_candidate(const tws_tune_request *request, tws_tune_can
     return TWS_OK;
   }
   if (code != TWS_OK) return tws_fail_in(err, code, "%s", c->name);
-  judge_memory(request, c);
+  tws_tune_judge(request, c);
   return TWS_OK;
 }
 
@@ -151,7 +152,7 @@ static tws_code estimate_all(const tws_tune_request *request, tws_tune_result *r
 static tws_code simulate_candidate(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
   tws_job *job = NULL;
   tws_simulation simulation = {0};
-  if (c->variant.pipeline > 1)
+  if (c->variant.pipeline > 1 && !request->exhaustive)
     TWS_TRY(estimate_candidate(request, c, ALL_MICRO_BATCHES, err)); /* what is simulated is exact */
   if (c->verdict != TWS_TUNE_FITS) return TWS_OK;
   tws_code code = tws_job_derive(request->job, &c->variant, &job, err);
@@ -342,7 +343,30 @@ static tws_code search_space(const tws_tune_request *request, tws_tune_result *r
   return count_rejections(result, err);
 }
 
+static tws_code search_exhaustively(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
+  const double started = tws_clock_s();
+  result->smallest = -1;
+  TWS_TRY(tws_tune_exhaustive(request, result, err));
+  const double estimated = tws_clock_s();
+  result->estimate_s = estimated - started;
+  if (request->sim) TWS_TRY(simulate_best(request, result, err));
+  result->simulate_s = tws_clock_s() - estimated;
+  if (result->count > 1) qsort(result->candidates, (size_t)result->count, sizeof *result->candidates, by_result);
+  result->fits = count_fits(result);
+  return TWS_OK;
+}
+
 tws_code tws_tune(const tws_tune_request *request, tws_tune_result **out, tws_error *err) {
+  if (request->exhaustive) {
+    tws_tune_result *swept = tws_calloc(1, sizeof *swept);
+    if (!swept) return tws_fail(err, TWS_MEMORY, 0, "no memory for the search");
+    const tws_code end = search_exhaustively(request, swept, err);
+    if (end == TWS_OK)
+      *out = swept;
+    else
+      tws_tune_result_destroy(swept);
+    return end;
+  }
   tws_variant *points;
   int count;
   TWS_TRY(tws_tune_enumerate(request, &points, &count, err));

@@ -91,7 +91,7 @@ static int digit_of(int64_t *index, int count) {
   return value;
 }
 
-static int tensor_legal(const tws_axes_space *axes, const tws_variant *point) {
+int tws_axes_tensor_legal(const tws_axes_space *axes, const tws_variant *point) {
   const tws_network *n = axes->network;
   int tensor = point->tensor;
   if (tensor > 1 && (n->heads % tensor || n->kv_heads % tensor || n->intermediate % tensor)) return 0;
@@ -103,7 +103,7 @@ static int tensor_legal(const tws_axes_space *axes, const tws_variant *point) {
 
 static int is_legal(const tws_axes_space *axes, const tws_variant *point) {
   int model = point->pipeline * point->tensor * point->sequence;
-  if (point->ranks % model || !tensor_legal(axes, point)) return 0;
+  if (point->ranks % model || !tws_axes_tensor_legal(axes, point)) return 0;
   if (point->pipeline > 1) {
     int64_t blocks = (int64_t)point->pipeline * point->schedule.virtual_stages;
     if (point->stage > 1 || axes->network->layers < blocks) return 0;
@@ -153,7 +153,7 @@ int tws_axes_explain(const tws_axes_space *axes, const int *ranks, int count, ch
         if (!least || model < least) least = model;
         for (int i = 0; i < count; i++)
           if (ranks[i] % model == 0 &&
-              tensor_legal(a, &(tws_variant){.tensor = a->tensor[t], .sequence = a->sequence[s]}))
+              tws_axes_tensor_legal(a, &(tws_variant){.tensor = a->tensor[t], .sequence = a->sequence[s]}))
             return 0;
       }
   for (int t = 0; t < a->tensor_count; t++) tensors += n->heads % a->tensor[t] == 0 && n->kv_heads % a->tensor[t] == 0;

@@ -11,13 +11,14 @@ typedef struct tws_axes_space {
   int devices;     /* of a node */
   int thorough;    /* space.axes */
   int every_stage; /* ZeRO stages were named: stages that divide nothing are not left out */
-  int least_stage; /* of those that are searched: it stands for all where ZeRO has nothing to divide, as plans are equal */
+  int least_stage; /* of those that are searched: it stands for all where ZeRO has nothing to divide, as plans are equal
+                    */
   int every_batch; /* accumulations were named: pipelines may have fewer micro-batches than stages */
   int tensor_named;
   int pipeline[TWS_TUNE_LIST], pipeline_count;
   int tensor[TWS_TUNE_LIST], tensor_count;
   int sequence[TWS_TUNE_LIST], sequence_count;
-  tws_variant_schedule schedules[8];
+  tws_variant_schedule schedules[TWS_TUNE_SCHEDULES];
   int schedule_count;
   int sequence_parallel[2], sequence_parallel_count;
 } tws_axes_space;
@@ -26,6 +27,8 @@ void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes);
 /* Writes the next division of the point's ranks (pipeline, tensor, sequence, schedule, sequence parallelism) that the
  * model and the ZeRO stage allow and that is worth trying; 0 past the last. *index starts at 0. */
 int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_variant *point);
+/* Whether the model's heads and widths can be divided as a point says. */
+int tws_axes_tensor_legal(const tws_axes_space *axes, const tws_variant *point);
 /* Whether the point's batch goes with its axes. */
 int tws_axes_suit(const tws_axes_space *axes, const tws_variant *point);
 /* Why no rank count of the list can be divided by any of these axes, in words; 0 when some can. */

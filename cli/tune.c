@@ -19,11 +19,13 @@ typedef struct options {
   tws_job_spec job;
   const char *stages, *micro_batches, *accumulations, *recomputes, *ranks, *threads, *tuner, *fidelity, *results, *data;
   const char *experiments, *objective, *sweep;
+  const char *overlaps, *offloads, *buckets;
   const char *axes, *pipeline, *tensor, *sequence, *schedules, *sequence_parallel;
   int64_t global_batch, max_micro_batch, trials, early_stopping, validate, rows;
   int64_t first_step, last_step, rounds;
   double memory, limit_s, budget_s;
-  int oversubscribe, force, resume, no_simulation;
+  int64_t workers;
+  int exhaustive, oversubscribe, force, resume, no_simulation;
 } options;
 
 typedef struct session {
@@ -97,12 +99,41 @@ static tws_code read_axes(const options *o, tws_tune_space *space, tws_error *er
   return list_of_schedules(o->schedules, space, err);
 }
 
+static tws_code list_of_words(const char *text, const char *what, const char *const words[2], int *values, int *count,
+                              tws_error *err) {
+  for (const char *at = text; at && *at;) {
+    const size_t length = strcspn(at, ",");
+    int found = 0;
+    for (int i = 0; i < 2; i++)
+      if (strlen(words[i]) == length && memcmp(words[i], at, length) == 0) found = i + 1;
+    if (!found || *count == 2)
+      return tws_fail(err, TWS_USAGE, NULL, "%s: \"%.60s\" is no list of %s and %s", what, text, words[0], words[1]);
+    values[(*count)++] = found;
+    at += length + (at[length] == ',');
+  }
+  return TWS_OK;
+}
+
+/* What an exhaustive search tries besides. */
+static tws_code read_knobs(const options *o, tws_tune_space *space, tws_error *err) {
+  static const char *const switches[2] = {"off", "on"}, *const places[2] = {"none", "cpu"};
+  if (!o->exhaustive && (o->overlaps || o->offloads || o->buckets || o->workers))
+    return tws_fail(err, TWS_USAGE, "give --exhaustive, too",
+                    "--overlaps, --offloads, --buckets and --workers are of exhaustive searches");
+  TWS_TRY(list_of_words(o->overlaps, "--overlaps", switches, space->overlap, &space->overlap_count, err));
+  TWS_TRY(list_of_words(o->offloads, "--offloads", places, space->offload, &space->offload_count, err));
+  if (!o->buckets) return TWS_OK;
+  return tws_parse_list(o->buckets, "--buckets", 1, 1LL << 40, space->reduce_bucket, TWS_TUNE_LIST,
+                        &space->reduce_bucket_count, err);
+}
+
 static tws_code read_space(const options *o, const tws_config *config, tws_tune_space *space, tws_error *err) {
   TWS_TRY(list_of_int(o->stages, "--stages", 0, 3, space->stages, 4, &space->stage_count, err));
   TWS_TRY(list_of_int(o->ranks, "-n", 1, 65536, space->ranks, TWS_TUNE_LIST, &space->ranks_count, err));
   TWS_TRY(list_of_int(o->threads, "--threads", 1, 1024, space->threads, TWS_TUNE_LIST, &space->threads_count, err));
   TWS_TRY(list_of_recompute(o->recomputes, space, err));
   TWS_TRY(read_axes(o, space, err));
+  TWS_TRY(read_knobs(o, space, err));
   if (o->micro_batches)
     TWS_TRY(tws_parse_list(o->micro_batches, "--micro-batches", 1, 1 << 20, space->micro, TWS_TUNE_LIST,
                            &space->micro_count, err));
@@ -160,6 +191,8 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
                                   .goal = (tws_goal)objective,
                                   .trials = (int)o->trials,
                                   .early_stopping = o->validate ? 0 : (int)o->early_stopping,
+                                  .exhaustive = o->exhaustive,
+                                  .workers = (int)o->workers,
                                   .seed = (uint64_t)config->seed,
                                   .memory_bytes = o->memory > 0 ? o->memory : 0,
                                   .progress = &s->progress,
@@ -396,6 +429,12 @@ static const tws_option table[] = {
                "of pipelines: gpipe, 1f1b, interleaved[:CHUNKS], zb-h1 (--axes: all but gpipe)"),
     TWS_STRING("sequence-parallel", 0, "LIST", options, sequence_parallel,
                "with tensor ranks: 0, 1 or both (--axes: 1)"),
+    TWS_FLAG("exhaustive", 0, options, exhaustive,
+             "compose every point of the lists' product and plan the best; also with the next three"),
+    TWS_STRING("overlaps", 0, "LIST", options, overlaps, "zero_optimization.overlap_comm: off, on or both"),
+    TWS_STRING("offloads", 0, "LIST", options, offloads, "of the optimizer: none, cpu or both"),
+    TWS_STRING("buckets", 0, "LIST", options, buckets, "zero_optimization.reduce_bucket_size, elements"),
+    TWS_INTEGER("workers", 0, "N", options, workers, 1, 64, "processes that search (default: one for each core)"),
     TWS_FLAG("oversubscribe", 0, options, oversubscribe, "hosts: also more ranks than cores"),
     TWS_BYTES("memory", 0, "BYTES", options, memory, "memory of one device, instead of the profile's"),
     TWS_STRING("tuner", 0, "NAME", options, tuner,

@@ -54,9 +54,31 @@ static tws_code print_candidates(const tws_cli *cli, const tws_tune_result *resu
   return code;
 }
 
+static void print_swept(const tws_tune_swept *s) {
+  const struct {
+    int64_t count;
+    const char *what;
+  } rows[] = {{s->illegal, "illegal: no such division, batch or combination"},
+              {s->equal, "equal to another: a knob has no effect there"},
+              {s->too_large, "too large for the device"},
+              {s->too_slow, "slower than the best at least, by what each stage has to do"},
+              {s->composed, "composed exactly"},
+              {s->bounded, "composed as lower bounds"}};
+  char wall[32], cpu[32];
+  tws_out("%s configurations in %s (%s of CPU), %s pieces lowered, %s planned\n", tws_thousands(s->considered),
+          tws_format_seconds(s->search_s, wall, sizeof wall), tws_format_seconds(s->search_cpu_s, cpu, sizeof cpu),
+          tws_thousands(s->lowered), tws_thousands(s->planned));
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    tws_out("  %12s  %s\n", tws_thousands(rows[i].count), rows[i].what);
+}
+
 tws_code tws_tune_print(const tws_cli *cli, const tws_tune_result *result, const tws_tune_request *request, int rows,
                         tws_error *err) {
   if (result->fits > 0) TWS_TRY(print_candidates(cli, result, request, rows, err));
+  if (request->exhaustive) {
+    print_swept(&result->swept);
+    return TWS_OK;
+  }
   tws_out("%d configurations: %d fit, %d rejected, %d simulated\n", result->count, result->fits,
           result->count - result->fits, result->simulated);
   for (int i = 0; i < result->rejection_count; i++)

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "estimators/chunks.h"
 #include "estimators/rhythm.h"
 #include "plan/fold.h"
 #include "plan/pipeline_grid.h"
@@ -67,26 +68,6 @@ static int grow(table *t) {
 
 /* ---- what is kept ---- */
 
-/* Alike layers of a sample that stands for any number of them: the first, two between, the last. */
-enum { SAMPLED = 4 };
-
-/* What a chunk begins and ends with. */
-typedef struct range {
-  int first, end; /* pipeline layers */
-  int goes_on;    /* see tws_sample_request */
-} range;
-
-typedef struct body_sample {
-  range of;
-  tws_code code; /* not lowered: why */
-  tws_sample_pieces pieces;
-  struct body_sample *next;
-} body_sample;
-
-typedef struct body {
-  body_sample *samples;
-} body;
-
 typedef struct tails {
   tws_code code; /* refused: why */
   tws_error refusal;
@@ -107,6 +88,27 @@ typedef struct ranks { /* of a topology */
   struct ranks *next;
 } ranks;
 
+/* The last step: those that differ in their ends alone go on from it. */
+typedef struct step {
+  struct tws_composer *c;
+  const tws_plan_request *request;
+  const tails *tails;
+  const tws_body *body;
+  tws_pipeline_shape shape;
+  int bounded;
+  tws_composed_chunk *chunks; /* those that differ */
+  int chunk_count;
+  int *chunk_at;               /* [stage][virtual]: which */
+  double *stretch, *stretched; /* per stage: of this step, and of the times that were made */
+  tws_rhythm_stage *stages;
+  double *compute_s, *messages_s; /* per slot of a fold, stage */
+  double *end_s[2];               /* per stage: when its streams are done before its tail */
+  int *at;
+  tws_arena *arena;
+  int chunks_exact, chunks_closed;
+  int has_bytes, has_times, ran;
+} step;
+
 struct tws_composer {
   const tws_machine *machine;
   tws_costs costs;
@@ -116,6 +118,7 @@ struct tws_composer {
   size_t program_bytes;
   tws_arena *program_arena;
   ranks *ranks;
+  step last;
   tws_composer_counts counts;
 };
 
@@ -164,6 +167,7 @@ void tws_composer_destroy(tws_composer *c) {
   if (!c) return;
   free_table(&c->bodies);
   free_table(&c->tails);
+  tws_arena_destroy(c->last.arena);
   tws_arena_destroy(c->arena);
   tws_arena_destroy(c->program_arena);
   tws_free(c);
@@ -250,8 +254,10 @@ static void tail_key(const tws_plan_request *request, key *k) {
   begin_key(request, k);
   tws_config *config = &k->config;
   config->micro_batch_size = 0;
-  config->recompute = (tws_recompute)0;
-  config->loss_tiles = config->mlp_tiles = config->attention_chunks = 0;
+  if (config->zero.stage != 3) { /* whose gathers follow what is visited */
+    config->recompute = (tws_recompute)0;
+    config->loss_tiles = config->mlp_tiles = config->attention_chunks = 0;
+  }
   k->topology.axes = request->topology.axes;
   for (int i = 0; i < request->topology.axes; i++) {
     k->topology.axis[i] = request->topology.axis[i];
@@ -315,161 +321,7 @@ static tws_code find_tails(tws_composer *c, const tws_plan_request *request, con
   return TWS_OK;
 }
 
-/* ---- bodies ---- */
-
-static tws_code find_sample(tws_composer *c, const tws_plan_request *request, body *b, range of, int split, int bounded,
-                            const tws_sample_pieces **out, tws_error *err) {
-  for (body_sample *s = b->samples; s; s = s->next)
-    if (s->of.first == of.first && s->of.end == of.end && s->of.goes_on == of.goes_on) {
-      *out = &s->pieces;
-      return s->code == TWS_OK ? TWS_OK : tws_fail(err, s->code, NULL, "a part of the model cannot be sampled");
-    }
-  const tws_sample_request wanted = {
-      .plan = request, .first_layer = of.first, .end_layer = of.end, .goes_on = of.goes_on, .split = split};
-  tws_plan_sample sample;
-  body_sample *s = tws_arena_alloc(c->arena, 1, sizeof *s);
-  if (!s) return no_memory(err);
-  s->of = of;
-  s->next = b->samples;
-  b->samples = s;
-  s->code = tws_plan_sample_make(&wanted, &sample, err);
-  c->counts.bodies++;
-  TWS_TRY(s->code);
-  s->code = tws_pieces_of_body(&sample, &wanted, &c->costs, bounded, c->arena, &s->pieces, err);
-  tws_plan_sample_free(&sample);
-  *out = &s->pieces;
-  return s->code;
-}
-
-static int same_piece(const tws_piece *a, const tws_piece *b) {
-  return a->time.kernel == b->time.kernel && a->time.other == b->time.other && a->launches == b->launches &&
-         a->delta == b->delta && a->before == b->before && a->after == b->after && a->begins == b->begins &&
-         a->point_count == 0 && b->point_count == 0;
-}
-
-/* Whether the sample's layers between are alike indeed, so that any number of them can be. */
-static int repeats(const tws_sample_pieces *s, int between) {
-  const int at = between - s->first_layer;
-  for (int later = 0; later < 2; later++)
-    for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
-      if (e != TWS_CONTEXT_FORWARD && e != TWS_CONTEXT_BACKWARD && e != TWS_CONTEXT_WEIGHT) continue;
-      if (!s->whole.has[e]) continue;
-      if (!s->layer[later][e] || !same_piece(&s->layer[later][e][at], &s->layer[later][e][at + 1])) return 0;
-    }
-  return s->closed;
-}
-
-/* Layers [from, end) of a sample, behind (or, backward, before) what is there. */
-static int append_layers(const tws_sample_pieces *s, int later, int e, int from, int end, tws_piece *to) {
-  const int down = e != TWS_CONTEXT_FORWARD;
-  for (int i = from; i < end; i++) {
-    const int layer = (down ? end - 1 - (i - from) : i) - s->first_layer;
-    if (!tws_piece_append(to, &s->layer[later][e][layer])) return 0;
-  }
-  return 1;
-}
-
-/* One chunk from two samples: up to the second of `head`'s alike layers, so many between, from the last of `tail`'s
- * alike layers on. */
-static int put_together(const tws_sample_pieces *head, int head_alike, const tws_sample_pieces *tail, int tail_alike,
-                        int between, tws_chunk_pieces *out) {
-  memset(out->has, 0, sizeof out->has);
-  for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
-    const int enters = e == TWS_CONTEXT_RECV || e == TWS_CONTEXT_SEND_GRADIENT;
-    const int is_action = e == TWS_CONTEXT_FORWARD || e == TWS_CONTEXT_BACKWARD || e == TWS_CONTEXT_WEIGHT;
-    const tws_sample_pieces *of = enters ? head : tail;
-    if (!of->whole.has[e]) continue;
-    out->has[e] = 1;
-    out->message_bytes[e] = of->whole.message_bytes[e];
-    out->message_buffer[e] = of->whole.message_buffer[e];
-    for (int later = 0; later < 2; later++) {
-      tws_piece *to = &out->event[later][e];
-      if (!is_action) {
-        *to = of->whole.event[later][e];
-        continue;
-      }
-      const tws_piece middle = tws_piece_repeat(&head->layer[later][e][head_alike + 1 - head->first_layer], between);
-      *to = tws_piece_empty();
-      int good;
-      if (e == TWS_CONTEXT_FORWARD)
-        good = append_layers(head, later, e, head->first_layer, head_alike + 1, to) && tws_piece_append(to, &middle) &&
-               append_layers(tail, later, e, tail_alike + SAMPLED - 1, tail->first_layer + tail->layers, to);
-      else
-        good = append_layers(tail, later, e, tail_alike + SAMPLED - 1, tail->first_layer + tail->layers, to) &&
-               tws_piece_append(to, &middle) && append_layers(head, later, e, head->first_layer, head_alike + 1, to);
-      if (!good) return 0;
-    }
-  }
-  out->buffers = tail->whole.buffers > head->whole.buffers ? tail->whole.buffers : head->whole.buffers;
-  memcpy(out->slot_bytes, (head == tail || head->whole.buffers > 0 ? head : tail)->whole.slot_bytes,
-         sizeof out->slot_bytes);
-  return 1;
-}
-
-typedef struct chunk_of {
-  range of;
-  int exact, closed;
-  double input_bytes;
-  tws_chunk_pieces pieces;
-} chunk_of;
-
-/* From samples of few layers; 0: it is not regular enough. */
-static int compose_chunk(tws_composer *c, const tws_plan_request *request, body *b, const tws_tail_pieces *t, int split,
-                         int bounded, chunk_of *chunk) {
-  const int first = chunk->of.first, end = chunk->of.end;
-  const int from = first > t->alike_first ? first : t->alike_first, to = end < t->alike_end ? end : t->alike_end;
-  const int prefix = first<t->alike_first, suffix = end> t->alike_end, alike = to - from;
-  if (alike <= SAMPLED || t->alike_end - t->alike_first < SAMPLED + 2) return 0;
-  const tws_sample_pieces *head = NULL, *tail = NULL;
-  tws_error why = {0};
-  /* a chunk in the middle stands anywhere but at the first alike layer */
-  const int middle = first > t->alike_first ? t->alike_first + 1 : t->alike_first;
-  const int head_alike = prefix ? t->alike_first : suffix ? t->alike_end - SAMPLED : middle;
-  const int tail_alike = suffix ? t->alike_end - SAMPLED : head_alike;
-  const range whole_head = {prefix ? first : head_alike, prefix || !suffix ? head_alike + SAMPLED : end,
-                            prefix && suffix};
-  if (find_sample(c, request, b, whole_head, split, bounded, &head, &why) != TWS_OK) return 0;
-  tail = head;
-  if (prefix && suffix &&
-      find_sample(c, request, b, (range){tail_alike, end, 0}, split, bounded, &tail, &why) != TWS_OK)
-    return 0;
-  if (!repeats(head, head_alike + 1) || !repeats(tail, tail_alike + 1)) return 0;
-  if (!put_together(head, head_alike, tail, tail_alike, alike - 2, &chunk->pieces)) return 0;
-  chunk->exact = head->exact && tail->exact;
-  chunk->closed = head->closed && tail->closed;
-  chunk->input_bytes = head->input_bytes;
-  return 1;
-}
-
-static tws_code find_chunk(tws_composer *c, const tws_plan_request *request, body *b, const tws_tail_pieces *t,
-                           int split, int bounded, chunk_of *chunk, tws_error *err) {
-  const tws_sample_pieces *whole = NULL;
-  if (compose_chunk(c, request, b, t, split, bounded, chunk)) return TWS_OK;
-  TWS_TRY(find_sample(c, request, b, chunk->of, split, bounded, &whole, err));
-  chunk->pieces = whole->whole;
-  chunk->exact = whole->exact;
-  chunk->closed = whole->closed;
-  chunk->input_bytes = whole->input_bytes;
-  return TWS_OK;
-}
-
 /* ---- a step ---- */
-
-typedef struct step {
-  tws_composer *c;
-  const tws_plan_request *request;
-  const tails *tails;
-  tws_pipeline_shape shape;
-  chunk_of *chunks; /* those that differ */
-  int chunk_count;
-  int *chunk_at; /* [stage][virtual]: which */
-  double *stretch;
-  tws_rhythm_stage *stages;
-  double *compute_s, *messages_s; /* per slot of a fold, stage */
-  tws_arena *arena;
-  int64_t *peak;
-  int exact, closed;
-} step;
 
 static tws_code find_programs(tws_composer *c, const tws_pipeline_shape *shape, const tws_pipeline_program **out,
                               tws_error *err) {
@@ -498,7 +350,7 @@ static tws_code find_programs(tws_composer *c, const tws_pipeline_shape *shape, 
   return TWS_OK;
 }
 
-static tws_code find_chunks(step *s, body *b, int split, int bounded, tws_error *err) {
+static tws_code find_chunks(step *s, tws_body *b, int split, tws_error *err) {
   const int stages = s->shape.stages, v = s->tails->stage[0].chunk_count;
   s->chunks = tws_arena_alloc_unset(s->arena, (size_t)(stages * v), sizeof *s->chunks);
   s->chunk_at = tws_arena_alloc(s->arena, (size_t)(stages * v), sizeof *s->chunk_at);
@@ -506,17 +358,20 @@ static tws_code find_chunks(step *s, body *b, int split, int bounded, tws_error 
   for (int i = 0; i < stages * v; i++) {
     const tws_tail_pieces *t = &s->tails->stage[i / v];
     const tws_sample_chunk *wanted = &t->chunks[i % v];
-    range of = {wanted->first_layer, wanted->end_layer, 0};
+    tws_layer_range of = {wanted->first_layer, wanted->end_layer, 0};
     const int inside = of.first > t->alike_first && of.end <= t->alike_end;
-    if (inside) of = (range){t->alike_first + 1, t->alike_first + 1 + of.end - of.first, 0}; /* stands anywhere */
+    if (inside)
+      of = (tws_layer_range){t->alike_first + 1, t->alike_first + 1 + of.end - of.first, 0}; /* stands anywhere */
     int at = 0;
     while (at < s->chunk_count && (s->chunks[at].of.first != of.first || s->chunks[at].of.end != of.end)) at++;
     if (inside && of.end > t->alike_end) return tws_fail(err, TWS_INTERNAL, NULL, "a chunk is longer than its layers");
     if (at == s->chunk_count) {
       s->chunks[at].of = of;
-      TWS_TRY(find_chunk(s->c, s->request, b, t, split, bounded, &s->chunks[at], err));
-      s->exact &= s->chunks[at].exact;
-      s->closed &= s->chunks[at].closed;
+      const tws_chunk_source from = {s->request, &s->c->costs, s->c->arena, b,
+                                     t,          split,        s->bounded,  &s->c->counts.bodies};
+      TWS_TRY(tws_chunk_compose(&from, &s->chunks[at], err));
+      s->chunks_exact &= s->chunks[at].exact;
+      s->chunks_closed &= s->chunks[at].closed;
       s->chunk_count++;
     }
     s->chunk_at[i] = at;
@@ -555,9 +410,9 @@ static double message_of(void *user, int stage, int peer, uint64_t bytes) {
 }
 
 /* Alive in the forward and backward passes of a job without a pipeline, and when they end. */
-static void run_alone(step *s, int bounded) {
+static void run_alone(step *s) {
   const tws_chunk_pieces *p = &s->chunks[0].pieces;
-  const int64_t gradients = bounded ? 0 : (int64_t)s->tails->stage[0].gradient_bytes;
+  const int64_t gradients = s->bounded ? 0 : (int64_t)s->tails->stage[0].gradient_bytes;
   double seconds = 0;
   int64_t peak = 0, begun = 0;
   for (int later = 0; later < 2; later++) {
@@ -616,7 +471,6 @@ static tws_code measure(void *user, int64_t micro_batches, int slot, tws_fold_sa
   tws_pipeline_shape shape;
   tws_rhythm r;
   TWS_TRY(prepare_rhythm(s, micro_batches, &shape, &r, err));
-  TWS_TRY(tws_rhythm_bytes(&r, err));
   TWS_TRY(tws_rhythm_run(&r, err));
   *sample = (tws_fold_sample){.step_s = 0};
   s->c->counts.rhythms++;
@@ -624,22 +478,46 @@ static tws_code measure(void *user, int64_t micro_batches, int slot, tws_fold_sa
     s->compute_s[slot * s->shape.stages + i] = s->stages[i].compute_s;
     s->messages_s[slot * s->shape.stages + i] = s->stages[i].messages_s;
     if (s->stages[i].compute_s > sample->step_s) sample->step_s = s->stages[i].compute_s;
-    sample->bytes += (uint64_t)s->stages[i].peak;
   }
   return TWS_OK;
+}
+
+/* As tws_fold_find(), without a layout that has to settle first: rounds that add the same time, one after another,
+ * stand for all that follow. */
+static tws_code fold_rounds(step *s, tws_folded *folded, tws_error *err) {
+  enum { FIRST = 3, MOST = 24 };
+  const int64_t wanted = s->shape.micro_batches, round = tws_fold_round(&s->shape);
+  tws_fold_sample sample[TWS_FOLD_SAMPLES] = {{0}};
+  const int folds = s->shape.kind != TWS_PIPELINE_GPIPE && wanted > 10 * round;
+  for (int taken = 0; folds && taken < MOST; taken++) {
+    const int slot = taken % TWS_FOLD_SAMPLES;
+    const int64_t built = (FIRST + taken) * round + wanted % round;
+    TWS_TRY(measure(s, built, slot, &sample[slot], err));
+    if (taken + 1 < TWS_FOLD_SAMPLES) continue;
+    double least = 0, most = 0;
+    for (int i = 0; i + 1 < TWS_FOLD_SAMPLES; i++) {
+      const int at = (slot + TWS_FOLD_SAMPLES - i) % TWS_FOLD_SAMPLES;
+      const double added = sample[at].step_s - sample[(at + TWS_FOLD_SAMPLES - 1) % TWS_FOLD_SAMPLES].step_s;
+      if (i == 0 || added < least) least = added;
+      if (i == 0 || added > most) most = added;
+    }
+    if (most - least > 1e-12 * sample[slot].step_s) continue;
+    *folded = (tws_folded){slot, (slot + TWS_FOLD_SAMPLES - 1) % TWS_FOLD_SAMPLES, built,
+                           (double)(wanted - built) / (double)round};
+    return TWS_OK;
+  }
+  *folded = (tws_folded){0, 0, wanted, 0};
+  return measure(s, wanted, 0, &sample[0], err);
 }
 
 static tws_code run_pipeline(step *s, tws_error *err) {
   tws_folded folded;
   const int n = s->shape.stages;
-  s->compute_s = tws_arena_alloc(s->arena, (size_t)(TWS_FOLD_SAMPLES * n), sizeof *s->compute_s);
-  s->messages_s = tws_arena_alloc(s->arena, (size_t)(TWS_FOLD_SAMPLES * n), sizeof *s->messages_s);
-  if (!s->compute_s || !s->messages_s) return no_memory(err);
-  TWS_TRY(tws_fold_find(&s->shape, s->shape.micro_batches, measure, s, &folded, err));
+  TWS_TRY(fold_rounds(s, &folded, err));
   for (int i = 0; i < n; i++) {
     const double *c = s->compute_s + i, *m = s->messages_s + i;
-    s->stages[i].compute_s = c[folded.slot * n] + folded.more * (c[folded.slot * n] - c[folded.before * n]);
-    s->stages[i].messages_s = m[folded.slot * n] + folded.more * (m[folded.slot * n] - m[folded.before * n]);
+    s->end_s[0][i] = c[folded.slot * n] + folded.more * (c[folded.slot * n] - c[folded.before * n]);
+    s->end_s[1][i] = m[folded.slot * n] + folded.more * (m[folded.slot * n] - m[folded.before * n]);
   }
   return TWS_OK;
 }
@@ -649,9 +527,13 @@ static tws_code run_pipeline(step *s, tws_error *err) {
 /* All stages go through their tails, and wait for each other where they share something. */
 static double run_tails(step *s) {
   const int stages = s->shape.stages;
-  int *at = tws_arena_alloc(s->arena, (size_t)stages, sizeof *at);
+  int *at = s->at;
   double last = 0;
-  if (!at) return -1;
+  for (int i = 0; i < stages; i++) {
+    at[i] = 0;
+    s->stages[i].compute_s = s->end_s[0][i];
+    s->stages[i].messages_s = s->end_s[1][i];
+  }
   for (int moved = 1; moved;) {
     int all = 1, tied[2], tied_count = 0;
     moved = 0;
@@ -701,15 +583,15 @@ static double run_tails(step *s) {
 
 /* ---- all of it ---- */
 
-static void find_bytes(step *s, int bounded, tws_composed *out) {
+static void find_bytes(const step *s, tws_composed *out) {
   for (int i = 0; i < s->shape.stages; i++) {
     const tws_tail_pieces *t = &s->tails->stage[i];
     const int64_t gradients = (int64_t)t->gradient_bytes;
-    int64_t peak = s->stages[i].peak;
+    int64_t peak = s->has_bytes ? s->stages[i].peak : 0;
     /* parts of gradients are there from the second micro-batch on */
-    if (bounded && s->shape.micro_batches > 1) peak += gradients;
+    if (s->bounded && s->has_bytes && s->shape.micro_batches > 1) peak += gradients;
     if (gradients + t->peak > peak) peak = gradients + t->peak;
-    const double inputs = s->chunks[0].input_bytes * s->shape.micro_batches;
+    const double inputs = s->chunk_count ? s->chunks[0].input_bytes * s->shape.micro_batches : 0;
     const uint64_t live = t->state_bytes[TWS_TIER_DEVICE] + t->program_bytes + (uint64_t)inputs + (uint64_t)peak;
     const uint64_t host = t->state_bytes[TWS_TIER_PINNED] + t->state_bytes[TWS_TIER_HOST];
     if (live > out->live_bytes) out->live_bytes = live;
@@ -717,66 +599,195 @@ static void find_bytes(step *s, int bounded, tws_composed *out) {
   }
 }
 
-static tws_code compose_in(step *s, double limit_bytes, tws_composed *out, tws_error *err) {
-  const tws_plan_request *request = s->request;
-  const tws_config *config = request->config;
-  const int stages = s->shape.stages, split = s->shape.kind == TWS_PIPELINE_ZB_H1 && stages > 1;
-  const ranks *r = NULL;
-  key k;
-  int is_new;
-  TWS_TRY(tws_pipeline_check(&s->shape, err));
-  TWS_TRY(find_ranks(s->c, request, &r, err));
-  TWS_TRY(find_tails(s->c, request, &s->tails, err));
-  body_key(request, r, split, &k);
-  entry *e = look_up(&s->c->bodies, &k, &is_new);
-  if (!e) return no_memory(err);
-  if (is_new) e->value = tws_arena_alloc(s->c->arena, 1, sizeof(body));
-  s->stages = tws_arena_alloc(s->arena, (size_t)stages, sizeof *s->stages);
-  s->stretch = tws_arena_alloc(s->arena, (size_t)stages, sizeof *s->stretch);
-  if (!e->value || !s->stages || !s->stretch) return no_memory(err);
-  s->exact = r->alone && !k.bounded;
-  s->closed = !k.bounded;
-  /* overlapped reductions run beside the last micro-batch; what is offloaded on streams of its own */
-  if (config->zero.stage == 1 && config->zero.overlap_comm && stages == 1 && !s->c->costs.serial) s->exact = 0;
-  if (config->zero.stage > 0 && config->zero.offload_optimizer) s->exact = s->closed = 0;
-  for (int i = 0; i < stages; i++) s->exact &= s->tails->stage[i].exact;
-  TWS_TRY(find_chunks(s, e->value, split, k.bounded, err));
-  for (int i = 0; i < stages; i++) s->stretch[i] = s->exact ? stretch_of(s, i) : 1;
-  if (stages > 1) {
-    tws_pipeline_shape shape;
-    tws_rhythm rhythm;
-    TWS_TRY(make_times(s, err));
-    if (!tws_fold_is_long(&s->shape, s->shape.micro_batches)) {
-      TWS_TRY(prepare_rhythm(s, s->shape.micro_batches, &shape, &rhythm, err));
-      TWS_TRY(tws_rhythm_bytes(&rhythm, err));
-    } else {
-      TWS_TRY(prepare_rhythm(s, 8 * tws_fold_round(&s->shape), &shape, &rhythm, err));
-      TWS_TRY(tws_rhythm_bytes(&rhythm, err));
+/* What contexts in flight hold at least. */
+static void bound_bytes(step *s) {
+  const int v = s->tails->stage[0].chunk_count;
+  for (int i = 0; i < s->shape.stages; i++) {
+    int64_t least = INT64_MAX;
+    for (int k = 0; k < v; k++) {
+      const tws_chunk_pieces *p = &s->chunks[s->chunk_at[i * v + k]].pieces;
+      int64_t held = 0;
+      for (int e = TWS_CONTEXT_RECV; e <= TWS_CONTEXT_SEND; e++)
+        if (p->has[e]) held += p->event[1][e].delta;
+      if (held < least) least = held;
     }
-  } else {
-    run_alone(s, k.bounded);
+    s->stages[i].peak = ((int64_t)tws_pipeline_in_flight(&s->shape, i) - 1) * (least > 0 ? least : 0);
   }
-  find_bytes(s, k.bounded, out);
-  out->bytes_exact = s->closed;
-  out->exact = s->exact;
-  s->c->counts.composed++;
-  out->too_large = limit_bytes > 0 && (double)out->live_bytes > limit_bytes;
-  if (out->too_large) return TWS_OK;
-  if (stages > 1) TWS_TRY(run_pipeline(s, err));
-  out->step_s = run_tails(s);
-  return out->step_s >= 0 ? TWS_OK : tws_fail(err, TWS_INTERNAL, NULL, "stages wait for each other at a step's end");
 }
 
-tws_code tws_compose(tws_composer *c, const tws_plan_request *request, double limit_bytes, tws_composed *out,
-                     tws_error *err) {
+/* Gathers and reductions of every micro-batch, which share a channel: beside what computes, or between. That a
+ * collective of all parts is no slower than several of some is what this rests on. */
+static double with_moves(const step *s, double seconds) {
+  const double moves = s->bounded ? s->shape.micro_batches * s->tails->stage[0].moves_s : 0;
+  const int beside = s->request->config->zero.overlap_comm && !s->c->costs.serial;
+  return !beside ? seconds + moves : moves > seconds ? moves : seconds;
+}
+
+/* No stage begins before the first micro-batch has come to it, nor ends before the last has gone back to the first. */
+static double bound_seconds(const step *s) {
+  const int v = s->tails->stage[0].chunk_count;
+  double before = 0, behind = 0, longest = 0;
+  for (int i = 0; i < s->shape.stages; i++) {
+    double busy = 0;
+    for (int k = 0; k < v; k++) {
+      const tws_chunk_pieces *p = &s->chunks[s->chunk_at[i * v + k]].pieces;
+      for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
+        if (!p->has[e]) continue;
+        const tws_piece_time *first = &p->event[0][e].time, *other = &p->event[1][e].time;
+        busy += s->stretch[i] * first->kernel + first->other +
+                (s->shape.micro_batches - 1) * (s->stretch[i] * other->kernel + other->other);
+      }
+    }
+    const double all = before + busy + behind;
+    const tws_tail_pieces *t = &s->tails->stage[i];
+    double end = 0;
+    for (int k = 0; k < t->step_count; k++) end += s->stretch[i] * t->steps[k].time.kernel + t->steps[k].time.other;
+    if (before + busy + end > longest) longest = before + busy + end;
+    if (all > longest) longest = all;
+    const tws_chunk_pieces *p = &s->chunks[s->chunk_at[i * v]].pieces;
+    const tws_piece_time *f = &p->event[0][TWS_CONTEXT_FORWARD].time;
+    before += s->stretch[i] * f->kernel + f->other;
+    if (s->shape.kind == TWS_PIPELINE_ZB_H1) continue; /* weights' gradients may come later */
+    const tws_piece_time *g = &p->event[s->shape.micro_batches > 1][TWS_CONTEXT_BACKWARD].time;
+    behind += s->stretch[i] * g->kernel + g->other;
+  }
+  return with_moves(s, longest);
+}
+
+static int same_chunks(const tails *a, const tails *b) {
+  if (a == b) return 1;
+  if (a->stages != b->stages) return 0;
+  for (int i = 0; i < a->stages; i++) {
+    const tws_tail_pieces *x = &a->stage[i], *y = &b->stage[i];
+    if (x->chunk_count != y->chunk_count || x->gradient_bytes != y->gradient_bytes ||
+        memcmp(x->chunks, y->chunks, (size_t)x->chunk_count * sizeof *x->chunks) != 0)
+      return 0;
+  }
+  return 1;
+}
+
+/* A new step of this shape; what it was made of before is gone. */
+static tws_code begin_step(step *s, tws_body *b, const tails *t, const tws_pipeline_shape *shape, int bounded,
+                           tws_error *err) {
+  const size_t n = (size_t)shape->stages;
+  tws_composer *c = s->c;
+  const tws_plan_request *request = s->request;
+  tws_arena_destroy(s->arena);
+  *s = (step){.c = c,
+              .request = request,
+              .tails = t,
+              .shape = *shape,
+              .bounded = bounded,
+              .chunks_exact = 1,
+              .chunks_closed = 1,
+              .arena = tws_arena_create()};
+  if (!s->arena) return no_memory(err);
+  s->stages = tws_arena_alloc(s->arena, n, sizeof *s->stages);
+  s->stretch = tws_arena_alloc(s->arena, n, sizeof *s->stretch);
+  s->stretched = tws_arena_alloc(s->arena, n, sizeof *s->stretched);
+  s->at = tws_arena_alloc(s->arena, n, sizeof *s->at);
+  s->compute_s = tws_arena_alloc(s->arena, TWS_FOLD_SAMPLES * n, sizeof *s->compute_s);
+  s->messages_s = tws_arena_alloc(s->arena, TWS_FOLD_SAMPLES * n, sizeof *s->messages_s);
+  for (int i = 0; i < 2; i++) s->end_s[i] = tws_arena_alloc(s->arena, n, sizeof *s->end_s[i]);
+  if (!s->stages || !s->stretch || !s->stretched || !s->at || !s->compute_s || !s->messages_s || !s->end_s[0] ||
+      !s->end_s[1])
+    return no_memory(err);
+  TWS_TRY(find_chunks(s, b, shape->kind == TWS_PIPELINE_ZB_H1 && shape->stages > 1, err));
+  s->body = b;
+  return TWS_OK;
+}
+
+static tws_code find_stretch(step *s, int exact, tws_error *err) {
+  int same = s->has_times;
+  for (int i = 0; i < s->shape.stages; i++) {
+    s->stretch[i] = exact ? stretch_of(s, i) : 1;
+    same = same && s->stretch[i] == s->stretched[i];
+  }
+  if (same || s->shape.stages == 1) return TWS_OK;
+  TWS_TRY(make_times(s, err));
+  memcpy(s->stretched, s->stretch, (size_t)s->shape.stages * sizeof *s->stretch);
+  s->has_times = 1;
+  s->ran = 0;
+  return TWS_OK;
+}
+
+static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *err) {
+  tws_pipeline_shape shape;
+  tws_rhythm rhythm;
+  const int64_t all = s->shape.micro_batches, few = 8 * tws_fold_round(&s->shape);
+  if (!s->has_bytes && s->shape.stages > 1) {
+    s->has_bytes = 1;
+    bound_bytes(s);
+    find_bytes(s, out);
+    s->has_bytes = 0;
+    if (limit > 0 && (double)out->live_bytes > limit) return TWS_OK;
+    const int folds = s->shape.kind != TWS_PIPELINE_GPIPE && all > few + tws_fold_round(&s->shape);
+    TWS_TRY(prepare_rhythm(s, folds ? few : all, &shape, &rhythm, err));
+    TWS_TRY(tws_rhythm_bytes(&rhythm, err));
+  }
+  s->has_bytes = 1;
+  find_bytes(s, out);
+  return TWS_OK;
+}
+
+/* Streams of their own, and ranks that differ. */
+static int is_exact(const step *s, const ranks *r) {
+  const tws_config *config = s->request->config;
+  if (!r->alone || s->bounded || !s->chunks_exact) return 0;
+  if (config->zero.stage > 0 && config->zero.offload_optimizer) return 0;
+  /* overlapped reductions run beside the last micro-batch */
+  if (config->zero.stage == 1 && config->zero.overlap_comm && s->shape.stages == 1 && !s->c->costs.serial) return 0;
+  for (int i = 0; i < s->shape.stages; i++)
+    if (!s->tails->stage[i].exact) return 0;
+  return 1;
+}
+
+tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws_compose_limits *limits,
+                     tws_composed *out, tws_error *err) {
   const int stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
-  step s = {.c = c,
-            .request = request,
-            .shape = tws_pipeline_shape_of(request->config, stages, request->config->accumulation_steps)};
+  const tws_pipeline_shape shape = tws_pipeline_shape_of(request->config, stages, request->config->accumulation_steps);
+  const double bytes = limits ? limits->bytes : 0, seconds = limits ? limits->seconds : 0;
+  step *s = &c->last;
+  const ranks *r = NULL;
+  const tails *t = NULL;
+  key k;
+  int is_new;
   *out = (tws_composed){.exact = 0};
-  s.arena = tws_arena_create();
-  if (!s.arena) return no_memory(err);
-  const tws_code code = compose_in(&s, limit_bytes, out, err);
-  tws_arena_destroy(s.arena);
-  return code;
+  TWS_TRY(tws_pipeline_check(&shape, err));
+  TWS_TRY(find_ranks(c, request, &r, err));
+  TWS_TRY(find_tails(c, request, &t, err));
+  c->counts.composed++;
+  const step ends = {.tails = t, .shape = shape};
+  find_bytes(&ends, out);
+  if ((out->too_large = bytes > 0 && (double)out->live_bytes > bytes)) return TWS_OK;
+  body_key(request, r, shape.kind == TWS_PIPELINE_ZB_H1 && stages > 1, &k);
+  entry *e = look_up(&c->bodies, &k, &is_new);
+  if (e && is_new) e->value = tws_arena_alloc(c->arena, 1, sizeof(tws_body));
+  if (!e || !e->value) return no_memory(err);
+  s->c = c;
+  s->request = request;
+  if (s->body != e->value || memcmp(&s->shape, &shape, sizeof shape) != 0 || !same_chunks(s->tails, t)) {
+    s->body = NULL;
+    TWS_TRY(begin_step(s, e->value, t, &shape, k.bounded, err));
+  }
+  s->tails = t;
+  const int exact = is_exact(s, r);
+  TWS_TRY(find_stretch(s, exact, err));
+  if (stages == 1) {
+    run_alone(s);
+    s->end_s[0][0] = s->stages[0].compute_s;
+  }
+  TWS_TRY(step_bytes(s, bytes, out, err));
+  out->bytes_exact =
+      s->chunks_closed && !s->bounded && !(request->config->zero.stage > 0 && request->config->zero.offload_optimizer);
+  out->exact = exact;
+  if ((out->too_large = bytes > 0 && (double)out->live_bytes > bytes)) return TWS_OK;
+  if (seconds > 0 && (out->step_s = bound_seconds(s)) > seconds) {
+    out->too_slow = 1;
+    return TWS_OK;
+  }
+  if (stages > 1 && !s->ran) TWS_TRY(run_pipeline(s, err));
+  s->ran = 1;
+  out->step_s = with_moves(s, run_tails(s));
+  return out->step_s >= 0 ? TWS_OK : tws_fail(err, TWS_INTERNAL, NULL, "stages wait for each other at a step's end");
 }

@@ -19,7 +19,8 @@ typedef struct tws_composer tws_composer;
 typedef struct tws_composed {
   int exact;       /* step_s is the plan's; else no more than it */
   int bytes_exact; /* live_bytes are the plan's; else no more than them */
-  int too_large;   /* live_bytes are more than the limit: step_s was not looked for */
+  int too_large;   /* more than the limit; live_bytes are then a lower bound, and step_s was not looked for */
+  int too_slow;    /* likewise of step_s, which is then a lower bound */
   double step_s;
   uint64_t live_bytes; /* of the fullest stage's device */
   uint64_t host_bytes; /* of the state, pinned or not, of the stage that has most of them */
@@ -32,10 +33,14 @@ typedef struct tws_composer_counts {
 /* Costs of the machine, which outlives the composer; or others of the same machine's ranks (for tests). */
 tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others, tws_composer **out, tws_error *err);
 void tws_composer_destroy(tws_composer *composer);
+/* What is not worth an exact answer; 0: everything is. */
+typedef struct tws_compose_limits {
+  double bytes, seconds;
+} tws_compose_limits;
 /* Of a training step with all its micro-batches. Errors: those of the plan. The request's network and partition have to
- * outlive the composer. */
-tws_code tws_compose(tws_composer *composer, const tws_plan_request *request, double limit_bytes, tws_composed *out,
-                     tws_error *err);
+ * outlive the composer. Requests that differ in what the end of a step does alone are quickest one after another. */
+tws_code tws_compose(tws_composer *composer, const tws_plan_request *request, const tws_compose_limits *limits,
+                     tws_composed *out, tws_error *err);
 tws_composer_counts tws_composer_count(const tws_composer *composer);
 
 #endif

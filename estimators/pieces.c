@@ -302,8 +302,8 @@ static tws_code read_part(reader *r, const tws_sample_part *part, tws_sample_pie
   return TWS_OK;
 }
 
-static int has_two_streams_alone(const tws_plan *plan, const tws_costs *costs) {
-  for (uint32_t op = 0; op < plan->op_count && !costs->serial; op++)
+static int has_two_streams_alone(const tws_plan *plan, uint32_t ops, const tws_costs *costs) {
+  for (uint32_t op = 0; op < ops && !costs->serial; op++)
     if (plan->ops[op].stream != TWS_STREAM_COMPUTE && plan->ops[op].stream != TWS_STREAM_P2P) return 0;
   return 1;
 }
@@ -326,7 +326,7 @@ tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_requ
   memset(out, 0, sizeof *out);
   out->first_layer = request->first_layer;
   out->layers = request->end_layer - request->first_layer;
-  out->exact = !activations && has_two_streams_alone(plan, costs);
+  out->exact = !activations && has_two_streams_alone(plan, plan->op_count, costs);
   TWS_TRY(prepare(&r, err));
   if (!out->exact) leave_out_others(&r);
   out->closed = read_lifetimes(&r, 1);
@@ -356,9 +356,14 @@ static void read_tail_steps(reader *r, tws_tail_pieces *out) {
   const tws_plan *plan = r->plan;
   int64_t alive = 0;
   double none = 0;
-  for (uint32_t op = 0; op < plan->op_count; op++) {
+  int clipped = 0; /* what the host updates waits for that, and what is gathered for the host */
+  for (uint32_t op = r->sample->first_move; op < plan->op_count; op++)
+    out->moves_s += seconds_of(r, plan->ops[op].work);
+  for (uint32_t op = 0; op < r->sample->first_move; op++) {
     const tws_op *o = &plan->ops[op];
     const int sync = sync_of(plan, o);
+    clipped |= o->kind == TWS_OP_COMPUTE && plan->works[o->work].code == TWS_KERNEL_CLIP;
+    const int updates = clipped && o->stream == TWS_STREAM_HOST && plan->running == TWS_NONE;
     alive += r->begin[op];
     out->peak = larger(out->peak, alive);
     alive -= r->end[op];
@@ -366,7 +371,7 @@ static void read_tail_steps(reader *r, tws_tail_pieces *out) {
       out->counted.kernel += seconds_of(r, o->work);
       out->launches++;
     }
-    if (!out->exact && o->stream != TWS_STREAM_COMPUTE) continue;
+    if (!out->exact && o->stream != TWS_STREAM_COMPUTE && !updates) continue;
     const int starts = out->step_count == 0 || sync || out->steps[out->step_count - 1].sync;
     if (starts) out->steps[out->step_count++] = (tws_tail_step){.sync = sync};
     add_time(r, o, &out->steps[out->step_count - 1].time, &none);
@@ -378,7 +383,7 @@ tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *cost
   const tws_plan *plan = sample->plan;
   reader r = {.sample = sample, .plan = plan, .costs = costs, .arena = arena};
   memset(out, 0, sizeof *out);
-  out->exact = has_two_streams_alone(plan, costs);
+  out->exact = has_two_streams_alone(plan, sample->first_move, costs);
   TWS_TRY(prepare(&r, err));
   read_lifetimes(&r, 0);
   out->steps = tws_arena_alloc(arena, plan->op_count + 1u, sizeof *out->steps);

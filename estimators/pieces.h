@@ -99,6 +99,7 @@ typedef struct tws_tail_step {
 typedef struct tws_tail_pieces {
   tws_tail_step *steps;
   int step_count;
+  double moves_s;         /* of a micro-batch's gathers and reductions, where it has any: at least */
   tws_piece_time counted; /* kernels of the device before the update, which count for the host's stretch */
   double launches;
   int exact;

@@ -1,5 +1,6 @@
 #include "job/variant.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 #include "compat/deepspeed_autotuner.h"
@@ -21,8 +22,12 @@ int tws_variant_replicas(const tws_variant *variant) {
   return replicas;
 }
 
+static const char *offload_word(const tws_variant *variant) {
+  return variant->offload == 2 ? "cpu" : "none";
+}
+
 void tws_variant_name(const tws_variant *variant, char *buffer, int size) {
-  tws_ds_setting settings[11] = {{"gradient_accumulation_steps", TWS_DS_NUMBER, (double)variant->accumulation, 0},
+  tws_ds_setting settings[14] = {{"gradient_accumulation_steps", TWS_DS_NUMBER, (double)variant->accumulation, 0},
                                  {"train_micro_batch_size_per_gpu", TWS_DS_NUMBER, (double)variant->micro, 0},
                                  {"recompute", TWS_DS_WORD, 0, tws_recompute_name(variant->recompute)},
                                  {"n", TWS_DS_NUMBER, variant->ranks, 0}};
@@ -40,6 +45,11 @@ void tws_variant_name(const tws_variant *variant, char *buffer, int size) {
   }
   if (variant->sequence > 1)
     settings[count++] = (tws_ds_setting){"sequence_parallel", TWS_DS_NUMBER, variant->sequence, 0};
+  if (variant->overlap) settings[count++] = (tws_ds_setting){"overlap_comm", TWS_DS_BOOL, variant->overlap == 2, 0};
+  if (variant->offload)
+    settings[count++] = (tws_ds_setting){"offload_optimizer", TWS_DS_WORD, 0, offload_word(variant)};
+  if (variant->reduce_bucket)
+    settings[count++] = (tws_ds_setting){"reduce_bucket_size", TWS_DS_NUMBER, (double)variant->reduce_bucket, 0};
   tws_text text = {0};
   tws_ds_experiment_name(variant->stage, settings, count, &text);
   snprintf(buffer, (size_t)size, "%s", text.data ? text.data : "");
@@ -59,6 +69,9 @@ void tws_variant_label(const tws_variant *variant, char *buffer, int size) {
   }
   if (variant->tensor > 1) tws_text_add(&text, ", tp %d%s", variant->tensor, variant->sequence_parallel ? "+seq" : "");
   if (variant->sequence > 1) tws_text_add(&text, ", sp %d", variant->sequence);
+  if (variant->overlap) tws_text_add(&text, ", overlap %s", variant->overlap == 2 ? "on" : "off");
+  if (variant->offload == 2) tws_text_add(&text, ", optimizer on the host");
+  if (variant->reduce_bucket) tws_text_add(&text, ", buckets of %g", (double)variant->reduce_bucket);
   snprintf(buffer, (size_t)size, "%s", text.data ? text.data : "");
   tws_text_free(&text);
 }
@@ -114,6 +127,12 @@ static tws_code set_variant(tws_config *config, const tws_network *network, cons
   char text[32];
   snprintf(text, sizeof text, "\"%s\"", tws_recompute_name(variant->recompute));
   TWS_TRY(tws_config_set(config, "twinspeed.recompute", text, err));
+  if (variant->overlap)
+    TWS_TRY(tws_config_set(config, "zero_optimization.overlap_comm", variant->overlap == 2 ? "true" : "false", err));
+  if (variant->reduce_bucket)
+    TWS_TRY(set_number(config, "zero_optimization.reduce_bucket_size", variant->reduce_bucket, err));
+  snprintf(text, sizeof text, "\"%s\"", offload_word(variant));
+  if (variant->offload) TWS_TRY(tws_config_set(config, "zero_optimization.offload_optimizer.device", text, err));
   tws_auto_context context = {.hidden_size = network->hidden};
   return tws_config_resolve(config, variant->ranks, &context, err);
 }
@@ -132,6 +151,16 @@ tws_code tws_variant_config(const tws_config *base, const tws_network *network, 
 }
 
 /* ---- another process ---- */
+
+__attribute__((format(printf, 5, 6))) static void add_setting(tws_job_spec *spec, int given, char *text, size_t size,
+                                                              const char *format, ...) {
+  va_list values;
+  if (!given || spec->set.count >= TWS_MAX_STRINGS) return;
+  va_start(values, format);
+  vsnprintf(text, size, format, values);
+  va_end(values);
+  spec->set.item[spec->set.count++] = text;
+}
 
 tws_job_spec tws_variant_spec(const tws_job_spec *base, const tws_variant *variant, tws_variant_text *text) {
   tws_job_spec spec = *base;
@@ -155,6 +184,12 @@ tws_job_spec tws_variant_spec(const tws_job_spec *base, const tws_variant *varia
       spec.set.count < TWS_MAX_STRINGS) /* the file may have them on */
     spec.set.item[spec.set.count++] = "twinspeed.tensor_sequence_parallel=false";
   if (variant->sequence > 0) spec.sequence_ranks = variant->sequence;
+  add_setting(&spec, variant->overlap != 0, text->overlap, sizeof text->overlap, "zero_optimization.overlap_comm=%s",
+              variant->overlap == 2 ? "true" : "false");
+  add_setting(&spec, variant->offload != 0, text->offload, sizeof text->offload,
+              "zero_optimization.offload_optimizer.device=%s", offload_word(variant));
+  add_setting(&spec, variant->reduce_bucket != 0, text->bucket, sizeof text->bucket,
+              "zero_optimization.reduce_bucket_size=%lld", (long long)variant->reduce_bucket);
   return spec;
 }
 

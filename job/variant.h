@@ -22,6 +22,10 @@ typedef struct tws_variant {
   int pipeline, tensor, sequence; /* ranks along these axes; 0: the configuration's */
   tws_variant_schedule schedule;  /* of a pipeline */
   int sequence_parallel;          /* of tensor ranks */
+  /* 0: the configuration's */
+  int overlap;           /* zero_optimization.overlap_comm: 1 off, 2 on */
+  int offload;           /* of the optimizer: 1 none, 2 cpu */
+  int64_t reduce_bucket; /* zero_optimization.reduce_bucket_size */
 } tws_variant;
 
 /* The axes, schedule and sequence_parallel that a configuration gives; everything else of the variant is 0. */
@@ -38,7 +42,7 @@ tws_code tws_variant_config(const tws_config *base, const tws_network *network, 
                             tws_config **out, tws_error *err);
 /* What to ask another process of this program for. Further texts live in `text`. */
 typedef struct tws_variant_text {
-  char batch[64];
+  char batch[64], overlap[48], offload[64], bucket[64];
 } tws_variant_text;
 tws_job_spec tws_variant_spec(const tws_job_spec *base, const tws_variant *variant, tws_variant_text *text);
 /* Adds "axes", schedule and sequence_parallel to an object, as the results of a job have them. */

@@ -168,7 +168,7 @@ static tws_op *emit(tws_builder *b, tws_op_kind kind, tws_stream stream, tws_cha
   size_t index = plan->op_count, operand = plan->operand_count;
   if (reserve(b, &plan->ops, &b->op_capacity, index + 1, sizeof *plan->ops)) return NULL;
   if (reserve(b, &plan->operands, &b->operand_capacity, operand + (size_t)count, sizeof *operands)) return NULL;
-  memcpy(plan->operands + operand, operands, (size_t)count * sizeof *operands);
+  if (count) memcpy(plan->operands + operand, operands, (size_t)count * sizeof *operands);
   for (int i = 0; i < count; i++) {
     tws_buffer *buffer = &plan->buffers[operands[i].buffer];
     if (operands[i].offset + operands[i].count > buffer->elements) {

@@ -272,6 +272,8 @@ void tws_zero_micro_begin(tws_lower *l);
 void tws_zero_before(tws_lower *l, uint32_t visit);
 void tws_zero_after(tws_lower *l, uint32_t visit);
 void tws_zero_micro_end(tws_lower *l);
+/* What a micro-batch gathers and reduces at least, each in one collective that has no operands: for samples. */
+void tws_zero_sample_moves(tws_lower *l);
 tws_operand tws_zero_param(tws_lower *l, uint32_t param);
 /* Where a gradient contribution is written; *accumulate says whether to add. Calls come in order of contribution. */
 tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate);

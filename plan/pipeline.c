@@ -251,7 +251,7 @@ tws_code tws_pipeline_begin(tws_lower *l) {
   }
   TWS_TRY(make_chunks(l, l->b.err));
   TWS_TRY(make_groups(l));
-  const int visited = l->wanted && l->wanted->tail ? 0 : l->chunk_count;
+  const int visited = l->wanted && l->wanted->tail && c->zero.stage != 3 ? 0 : l->chunk_count;
   for (int i = 0; i < visited; i++) TWS_TRY(tws_lower_visits(l, &l->chunks[i]));
   l->chunk = &l->chunks[0];
   return TWS_OK;

@@ -119,7 +119,7 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, ta
   tws_composer *composer;
   tws_composed composed;
   ck_assert(tws_composer_create(&machine, cost_seed ? &random : NULL, &composer, &err) == TWS_OK);
-  ck_assert_msg(tws_compose(composer, &request, 0, &composed, &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
+  ck_assert_msg(tws_compose(composer, &request, NULL, &composed, &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
   const planned whole = plan_all(&request, &machine, cost_seed);
   const double apart = fabs(composed.step_s - whole.step_s) / whole.step_s;
   const int pipeline = config.pipeline_stages > 1;

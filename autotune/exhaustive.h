@@ -1,0 +1,19 @@
+/* Exhaustive searches: every point of the lists' product, by composed steps (estimators/composer.h).
+ *
+ *   points, streamed as numbers -> no such job | equal to another | too large | too slow | composed or bounded
+ *   the best of them -> plans: exact times, arenas; a composed time that is not the plan's is an error
+ *
+ * Bounds are planned as long as they are better than what has been planned, so the best are those that plans of all
+ * points would find. Processes share the points by classes of layers; equal requests with equal numbers of workers give
+ * equal results. Internal to autotune/. */
+#ifndef TWS_AUTOTUNE_EXHAUSTIVE_H
+#define TWS_AUTOTUNE_EXHAUSTIVE_H
+
+#include "autotune/autotune.h"
+
+/* The finalists, planned and not simulated, fastest first; request->trials of them at most. */
+tws_code tws_tune_exhaustive(const tws_tune_request *request, tws_tune_result *result, tws_error *err);
+/* Verdict and bytes of a candidate that has been planned. (autotune/search.c) */
+void tws_tune_judge(const tws_tune_request *request, tws_tune_candidate *candidate);
+
+#endif

@@ -1,0 +1,140 @@
+#include "estimators/chunks.h"
+
+#include <string.h>
+
+/* Alike layers of a sample that stands for any number of them: the first, two between, the last. */
+enum { SAMPLED = 4 };
+
+typedef tws_layer_range range;
+
+typedef struct tws_body_sample {
+  range of;
+  tws_code code; /* not lowered: why */
+  tws_sample_pieces pieces;
+  struct tws_body_sample *next;
+} body_sample;
+
+static tws_code find_sample(const tws_chunk_source *from, range of, const tws_sample_pieces **out, tws_error *err) {
+  for (body_sample *s = from->body->samples; s; s = s->next)
+    if (s->of.first == of.first && s->of.end == of.end && s->of.goes_on == of.goes_on) {
+      *out = &s->pieces;
+      return s->code == TWS_OK ? TWS_OK : tws_fail(err, s->code, NULL, "a part of the model cannot be sampled");
+    }
+  const tws_sample_request wanted = {
+      .plan = from->request, .first_layer = of.first, .end_layer = of.end, .goes_on = of.goes_on, .split = from->split};
+  tws_plan_sample sample;
+  body_sample *s = tws_arena_alloc(from->arena, 1, sizeof *s);
+  if (!s) return tws_fail(err, TWS_MEMORY, NULL, "no memory for a sample");
+  s->of = of;
+  s->next = from->body->samples;
+  from->body->samples = s;
+  s->code = tws_plan_sample_make(&wanted, &sample, err);
+  ++*from->lowered;
+  TWS_TRY(s->code);
+  s->code = tws_pieces_of_body(&sample, &wanted, from->costs, from->bounded, from->arena, &s->pieces, err);
+  tws_plan_sample_free(&sample);
+  *out = &s->pieces;
+  return s->code;
+}
+
+static int same_piece(const tws_piece *a, const tws_piece *b) {
+  return a->time.kernel == b->time.kernel && a->time.other == b->time.other && a->launches == b->launches &&
+         a->delta == b->delta && a->before == b->before && a->after == b->after && a->begins == b->begins &&
+         a->point_count == 0 && b->point_count == 0;
+}
+
+/* Whether the sample's layers between are alike indeed, so that any number of them can be. */
+static int repeats(const tws_sample_pieces *s, int between) {
+  const int at = between - s->first_layer;
+  for (int later = 0; later < 2; later++)
+    for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
+      if (e != TWS_CONTEXT_FORWARD && e != TWS_CONTEXT_BACKWARD && e != TWS_CONTEXT_WEIGHT) continue;
+      if (!s->whole.has[e]) continue;
+      if (!s->layer[later][e] || !same_piece(&s->layer[later][e][at], &s->layer[later][e][at + 1])) return 0;
+    }
+  return s->closed;
+}
+
+/* Layers [from, end) of a sample, behind (or, backward, before) what is there. */
+static int append_layers(const tws_sample_pieces *s, int later, int e, int from, int end, tws_piece *to) {
+  const int down = e != TWS_CONTEXT_FORWARD;
+  for (int i = from; i < end; i++) {
+    const int layer = (down ? end - 1 - (i - from) : i) - s->first_layer;
+    if (!tws_piece_append(to, &s->layer[later][e][layer])) return 0;
+  }
+  return 1;
+}
+
+/* One chunk from two samples: up to the second of `head`'s alike layers, so many between, from the last of `tail`'s
+ * alike layers on. */
+static int put_together(const tws_sample_pieces *head, int head_alike, const tws_sample_pieces *tail, int tail_alike,
+                        int between, tws_chunk_pieces *out) {
+  memset(out->has, 0, sizeof out->has);
+  for (int e = 0; e < TWS_CONTEXT_EVENTS; e++) {
+    const int enters = e == TWS_CONTEXT_RECV || e == TWS_CONTEXT_SEND_GRADIENT;
+    const int is_action = e == TWS_CONTEXT_FORWARD || e == TWS_CONTEXT_BACKWARD || e == TWS_CONTEXT_WEIGHT;
+    const tws_sample_pieces *of = enters ? head : tail;
+    if (!of->whole.has[e]) continue;
+    out->has[e] = 1;
+    out->message_bytes[e] = of->whole.message_bytes[e];
+    out->message_buffer[e] = of->whole.message_buffer[e];
+    for (int later = 0; later < 2; later++) {
+      tws_piece *to = &out->event[later][e];
+      if (!is_action) {
+        *to = of->whole.event[later][e];
+        continue;
+      }
+      const tws_piece middle = tws_piece_repeat(&head->layer[later][e][head_alike + 1 - head->first_layer], between);
+      *to = tws_piece_empty();
+      int good;
+      if (e == TWS_CONTEXT_FORWARD)
+        good = append_layers(head, later, e, head->first_layer, head_alike + 1, to) && tws_piece_append(to, &middle) &&
+               append_layers(tail, later, e, tail_alike + SAMPLED - 1, tail->first_layer + tail->layers, to);
+      else
+        good = append_layers(tail, later, e, tail_alike + SAMPLED - 1, tail->first_layer + tail->layers, to) &&
+               tws_piece_append(to, &middle) && append_layers(head, later, e, head->first_layer, head_alike + 1, to);
+      if (!good) return 0;
+    }
+  }
+  out->buffers = tail->whole.buffers > head->whole.buffers ? tail->whole.buffers : head->whole.buffers;
+  memcpy(out->slot_bytes, (head == tail || head->whole.buffers > 0 ? head : tail)->whole.slot_bytes,
+         sizeof out->slot_bytes);
+  return 1;
+}
+
+/* From samples of few layers; 0: it is not regular enough. */
+static int from_samples(const tws_chunk_source *from_where, tws_composed_chunk *chunk) {
+  const tws_tail_pieces *t = from_where->layers;
+  const int first = chunk->of.first, end = chunk->of.end;
+  const int from = first > t->alike_first ? first : t->alike_first, to = end < t->alike_end ? end : t->alike_end;
+  const int prefix = first<t->alike_first, suffix = end> t->alike_end, alike = to - from;
+  if (alike <= SAMPLED || t->alike_end - t->alike_first < SAMPLED + 2) return 0;
+  const tws_sample_pieces *head = NULL, *tail = NULL;
+  tws_error why = {0};
+  /* a chunk in the middle stands anywhere but at the first alike layer */
+  const int middle = first > t->alike_first ? t->alike_first + 1 : t->alike_first;
+  const int head_alike = prefix ? t->alike_first : suffix ? t->alike_end - SAMPLED : middle;
+  const int tail_alike = suffix ? t->alike_end - SAMPLED : head_alike;
+  const range whole_head = {prefix ? first : head_alike, prefix || !suffix ? head_alike + SAMPLED : end,
+                            prefix && suffix};
+  if (find_sample(from_where, whole_head, &head, &why) != TWS_OK) return 0;
+  tail = head;
+  if (prefix && suffix && find_sample(from_where, (range){tail_alike, end, 0}, &tail, &why) != TWS_OK) return 0;
+  if (!repeats(head, head_alike + 1) || !repeats(tail, tail_alike + 1)) return 0;
+  if (!put_together(head, head_alike, tail, tail_alike, alike - 2, &chunk->pieces)) return 0;
+  chunk->exact = head->exact && tail->exact;
+  chunk->closed = head->closed && tail->closed;
+  chunk->input_bytes = head->input_bytes;
+  return 1;
+}
+
+tws_code tws_chunk_compose(const tws_chunk_source *from, tws_composed_chunk *chunk, tws_error *err) {
+  const tws_sample_pieces *whole = NULL;
+  if (from_samples(from, chunk)) return TWS_OK;
+  TWS_TRY(find_sample(from, chunk->of, &whole, err));
+  chunk->pieces = whole->whole;
+  chunk->exact = whole->exact;
+  chunk->closed = whole->closed;
+  chunk->input_bytes = whole->input_bytes;
+  return TWS_OK;
+}

@@ -1,0 +1,38 @@
+/* Chunks of layers from samples of few: a first layer, so many between, a last, with what stands before and behind the
+ * alike layers of a network. Internal to estimators/. */
+#ifndef TWS_ESTIMATORS_CHUNKS_H
+#define TWS_ESTIMATORS_CHUNKS_H
+
+#include "estimators/pieces.h"
+
+typedef struct tws_layer_range {
+  int first, end; /* pipeline layers */
+  int goes_on;    /* see tws_sample_request */
+} tws_layer_range;
+
+/* What has been sampled of layers of one kind; all zero at first. */
+typedef struct tws_body {
+  struct tws_body_sample *samples;
+} tws_body;
+
+typedef struct tws_chunk_source {
+  const tws_plan_request *request;
+  const tws_costs *costs;
+  tws_arena *arena; /* keeps samples */
+  tws_body *body;
+  const tws_tail_pieces *layers; /* which are alike */
+  int split, bounded;            /* bounded: what layers compute and exchange, and bytes of activations, alone */
+  int64_t *lowered;              /* counts samples */
+} tws_chunk_source;
+
+typedef struct tws_composed_chunk {
+  tws_layer_range of; /* given */
+  int exact, closed;
+  double input_bytes;
+  tws_chunk_pieces pieces;
+} tws_composed_chunk;
+
+/* From few layers, where those between are equal to the last digit; else the whole chunk is sampled. */
+tws_code tws_chunk_compose(const tws_chunk_source *from, tws_composed_chunk *chunk, tws_error *err);
+
+#endif

@@ -1,0 +1,143 @@
+/* Exhaustive searches find what plans of every point find, and find it twice. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "autotune/exhaustive.h"
+#include "tests/draw.h"
+#include "tests/sanitized.h"
+
+enum { SPACES = TWS_SANITIZED ? 3 : 20, BEST = 5 };
+
+static tws_job *open_job(uint64_t seed) {
+  static const char *const models[] = {"gpt2", "tiny-gpt2", "tiny-llama", "gpt2-medium"};
+  tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+  tws_error err = {0};
+  tws_job *job;
+  spec.model = models[draw(seed, 1, 0, 3)];
+  spec.cluster = "dgx-a100:1";
+  spec.dtype = draw(seed, 2, 0, 1) ? "bf16" : "fp32";
+  spec.sequence = 64 << draw(seed, 3, 0, 1);
+  ck_assert_msg(tws_job_open(&spec, &job, &err) == TWS_OK, "%s", err.message);
+  job->config->micro_batch_size = 0;
+  return job;
+}
+
+static void draw_space(uint64_t seed, tws_tune_space *s) {
+  static const tws_variant_schedule schedules[] = {
+      {TWS_PIPELINE_1F1B, 1}, {TWS_PIPELINE_INTERLEAVED, 2}, {TWS_PIPELINE_ZB_H1, 1}, {TWS_PIPELINE_GPIPE, 1}};
+  *s = (tws_tune_space){.global_batch = 8 << draw(seed, 10, 0, 1), .axes = 1};
+  s->ranks[s->ranks_count++] = draw(seed, 11, 0, 1) ? 8 : 4;
+  for (int i = 0; i < 4; i++)
+    if (draw(seed, 20 + (uint64_t)i, 0, 2) == 0 || i == 1) s->stages[s->stage_count++] = i;
+  s->tensor[s->tensor_count++] = 1;
+  s->tensor[s->tensor_count++] = 2;
+  s->pipeline[s->pipeline_count++] = 1;
+  if (draw(seed, 30, 0, 2)) s->pipeline[s->pipeline_count++] = 2;
+  s->schedules[s->schedule_count++] = schedules[draw(seed, 40, 0, 1)];
+  s->schedules[s->schedule_count++] = schedules[draw(seed, 41, 2, 3)];
+  s->micro[s->micro_count++] = 1;
+  s->micro[s->micro_count++] = 2;
+  s->recompute[s->recompute_count++] = (tws_recompute)draw(seed, 50, 0, 2);
+  s->sequence_parallel[s->sequence_parallel_count++] = draw(seed, 60, 0, 1);
+  for (int i = 1; i <= 2; i++) s->overlap[s->overlap_count++] = i;
+  for (int i = 1; i <= 1 + draw(seed, 70, 0, 1); i++) s->offload[s->offload_count++] = i;
+  s->reduce_bucket[s->reduce_bucket_count++] = 100000;
+  if (draw(seed, 80, 0, 1)) s->reduce_bucket[s->reduce_bucket_count++] = 50000000;
+}
+
+/* Samples/s of the best, by a plan of every point, with nothing left out but what no plan can be made of. */
+static int plan_everything(const tws_tune_request *request, double *best) {
+  const tws_tune_space *s = &request->space;
+  int count = 0;
+  for (int st = 0; st < s->stage_count; st++)
+    for (int t = 0; t < s->tensor_count; t++)
+      for (int p = 0; p < s->pipeline_count; p++)
+        for (int k = 0; k < s->schedule_count; k++)
+          for (int m = 0; m < s->micro_count; m++)
+            for (int knobs = 0; knobs < s->overlap_count * s->offload_count * s->reduce_bucket_count; knobs++) {
+              tws_variant v = {.stage = s->stages[st],
+                               .recompute = s->recompute[0],
+                               .ranks = s->ranks[0],
+                               .micro = s->micro[m],
+                               .pipeline = s->pipeline[p],
+                               .tensor = s->tensor[t],
+                               .sequence = 1,
+                               .schedule = s->schedules[k],
+                               .sequence_parallel = s->tensor[t] > 1 ? s->sequence_parallel[0] : 0,
+                               .overlap = s->overlap[knobs % s->overlap_count],
+                               .offload = s->offload[knobs / s->overlap_count % s->offload_count],
+                               .reduce_bucket = s->reduce_bucket[knobs / s->overlap_count / s->offload_count]};
+              if (v.pipeline == 1) v.schedule = (tws_variant_schedule){TWS_PIPELINE_1F1B, 1};
+              /* the same plan once: as the search counts them */
+              if ((v.pipeline == 1 && k > 0) || (v.stage == 0 && (v.offload == 2 || knobs > 0))) continue;
+              if (v.pipeline > 1 && v.overlap == 2) continue;
+              const int replicas = tws_variant_replicas(&v);
+              if (v.ranks % (v.pipeline * v.tensor) || s->global_batch % (replicas * v.micro)) continue;
+              if (replicas == 1) continue; /* none in these spaces */
+              v.accumulation = s->global_batch / (replicas * v.micro);
+              tws_error err = {0};
+              tws_job *job = NULL;
+              tws_estimate estimate;
+              tws_code code = tws_job_derive(request->job, &v, &job, &err);
+              if (code == TWS_OK) code = tws_job_estimate(job, &estimate, NULL, &err);
+              if (code == TWS_OK && tws_job_fit(job, &estimate.ledger).fits)
+                best[count++] = (double)s->global_batch / estimate.step_s;
+              tws_job_destroy(job);
+            }
+  return count;
+}
+
+static int downwards(const void *left, const void *right) {
+  const double a = *(const double *)left, b = *(const double *)right;
+  return a > b ? -1 : a < b;
+}
+
+START_TEST(searches_find_what_plans_find) {
+  enum { MOST = 4096 };
+  static double all[MOST];
+  int compared = 0, planned_less = 0;
+  for (uint64_t seed = 1; seed <= SPACES; seed++) {
+    tws_tune_request request = {.job = open_job(seed), .trials = BEST, .exhaustive = 1, .workers = 1 + (int)(seed % 2)};
+    tws_tune_result *result, *again;
+    tws_error err = {0};
+    draw_space(seed, &request.space);
+    ck_assert_msg(tws_tune(&request, &result, &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
+    const int count = plan_everything(&request, all);
+    qsort(all, (size_t)count, sizeof *all, downwards);
+    const int wanted = count < BEST ? count : BEST;
+    ck_assert_msg(result->fits == wanted, "seed %d: %d of %d", (int)seed, result->fits, wanted);
+    for (int i = 0; i < wanted; i++, compared++) {
+      const double found = tws_tune_throughput(&result->candidates[i]);
+      ck_assert_msg(fabs(found - all[i]) <= 1e-12 * all[i], "seed %d: number %d has %.12g samples/s, by plans %.12g",
+                    (int)seed, i, found, all[i]);
+    }
+    const tws_tune_swept *s = &result->swept;
+    ck_assert_int_eq(s->considered, s->illegal + s->equal + s->too_large + s->too_slow + s->composed + s->bounded);
+    planned_less += s->planned < count;
+    ck_assert(tws_tune(&request, &again, &err) == TWS_OK);
+    ck_assert_int_eq(again->fits, result->fits);
+    for (int i = 0; i < result->fits; i++) ck_assert_str_eq(again->candidates[i].name, result->candidates[i].name);
+    ck_assert_int_eq(again->swept.too_slow, s->too_slow);
+    tws_tune_result_destroy(result);
+    tws_tune_result_destroy(again);
+    tws_job_destroy(request.job);
+  }
+  ck_assert_int_ge(compared, 3 * SPACES);
+  ck_assert_int_ge(planned_less, SPACES / 3);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("exhaustive");
+  TCase *c = tcase_create("exhaustive");
+  tcase_add_test(c, searches_find_what_plans_find);
+  suite_add_tcase(suite, c);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
