@@ -18,7 +18,7 @@ typedef struct exporter {
   tws_saved_reader reader;
   const tws_hf_tensor *tensors;
   uint32_t count, entry;
-  float *chunk, *whole; /* whole: the largest that is transposed */
+  float *chunk, *whole, *dealt; /* whole: the largest that has another order; dealt: the same, of rows */
   int fd;
   const char *path; /* of the unfinished file */
 } exporter;
@@ -72,6 +72,15 @@ static tws_code write_straight(exporter *e, const tws_hf_tensor *tensor, tws_err
   return TWS_OK;
 }
 
+/* Rows that the file has in another order. */
+static tws_code write_dealt(exporter *e, const tws_hf_tensor *tensor, tws_error *err) {
+  const int64_t columns = tensor->columns;
+  TWS_TRY(read_rows(e, tensor, 0, (uint64_t)elements_of(tensor), e->whole, err));
+  for (int64_t row = 0; row < tensor->rows; row++)
+    memcpy(e->dealt + tws_hf_row(tensor, row) * columns, e->whole + row * columns, (size_t)columns * sizeof *e->whole);
+  return tws_write_all(e->fd, e->path, e->dealt, (size_t)elements_of(tensor) * sizeof *e->dealt, err);
+}
+
 static tws_code write_transposed(exporter *e, const tws_hf_tensor *tensor, tws_error *err) {
   const int64_t rows = tensor->rows, columns = tensor->columns;
   uint64_t filled = 0;
@@ -93,7 +102,9 @@ static tws_code write_tensors(exporter *e, tws_error *err) {
                                      : tws_write_all(e->fd, e->path, header.text.data, header.text.length, err);
   tws_text_free(&header.text);
   for (uint32_t i = 0; i < e->count && code == TWS_OK; i++)
-    code = e->tensors[i].transposed ? write_transposed(e, &e->tensors[i], err) : write_straight(e, &e->tensors[i], err);
+    code = e->tensors[i].groups > 1   ? write_dealt(e, &e->tensors[i], err)
+           : e->tensors[i].transposed ? write_transposed(e, &e->tensors[i], err)
+                                      : write_straight(e, &e->tensors[i], err);
   if (code == TWS_OK && fsync(e->fd) != 0)
     code = tws_fail(err, TWS_IO, NULL, "%s: cannot write to the disk: %s", e->path, strerror(errno));
   return code;
@@ -134,12 +145,17 @@ static tws_code write_checked(exporter *e, tws_export_result *result, tws_error 
 }
 
 static tws_code make_room(exporter *e, tws_error *err) {
-  int64_t largest = 0;
-  for (uint32_t i = 0; i < e->count; i++)
-    if (e->tensors[i].transposed && elements_of(&e->tensors[i]) > largest) largest = elements_of(&e->tensors[i]);
+  int64_t largest = 0, largest_dealt = 0;
+  for (uint32_t i = 0; i < e->count; i++) {
+    const int64_t size = elements_of(&e->tensors[i]);
+    if ((e->tensors[i].transposed || e->tensors[i].groups > 1) && size > largest) largest = size;
+    if (e->tensors[i].groups > 1 && size > largest_dealt) largest_dealt = size;
+  }
   e->chunk = tws_calloc(CHUNK, sizeof *e->chunk);
   e->whole = tws_calloc((size_t)largest + 1, sizeof *e->whole);
-  return e->chunk && e->whole ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory to write the weights with");
+  e->dealt = tws_calloc((size_t)largest_dealt + 1, sizeof *e->dealt);
+  return e->chunk && e->whole && e->dealt ? TWS_OK
+                                          : tws_fail(err, TWS_MEMORY, NULL, "no memory to write the weights with");
 }
 
 static tws_code list_tensors(const tws_saved_index *x, tws_arena *arena, exporter *e, tws_error *err) {
@@ -179,6 +195,7 @@ tws_code tws_saved_export(const tws_saved_index *x, const char *path, tws_export
   }
   tws_free(e.chunk);
   tws_free(e.whole);
+  tws_free(e.dealt);
   tws_arena_destroy(arena);
   return code;
 }

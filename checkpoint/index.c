@@ -105,6 +105,7 @@ void tws_saved_write(const tws_saved_index *x, tws_text *out) {
     tws_text_add(out, ",\"rows\":%" PRId64 ",\"columns\":%" PRId64, p->rows, p->columns);
     if (p->fused[0])
       tws_text_add(out, ",\"fused\":[%" PRId64 ",%" PRId64 ",%" PRId64 "]", p->fused[0], p->fused[1], p->fused[2]);
+    if (p->groups) tws_text_add(out, ",\"groups\":%" PRId64, p->groups);
     if (p->experts > 0) tws_text_add(out, ",\"experts\":%d", (int)p->experts);
     tws_text_add(out, "}");
   }
@@ -270,6 +271,15 @@ static tws_code read_fused(const reader *r, const cJSON *item, tws_param *param)
   return sum == all && param->fused[0] > 0 ? TWS_OK : bad(r, list, "the rows do not add up");
 }
 
+/* How many groups the rows of a joined tensor are dealt in. */
+static tws_code read_groups(const reader *r, const cJSON *item, tws_param *param) {
+  const cJSON *found = cJSON_GetObjectItemCaseSensitive(item, "groups");
+  if (!found) return TWS_OK;
+  int whole = tws_json_integer(r->json, found, &param->groups, NULL) && param->groups > 0 && param->fused[0] > 0;
+  for (int i = 0; i < 3 && whole; i++) whole = param->fused[i] % param->groups == 0;
+  return whole ? TWS_OK : bad(r, found, "expected a number of groups that divides the joined rows");
+}
+
 static tws_code read_params(const reader *r) {
   const cJSON *list, *item;
   TWS_TRY(read_list(r, "parameters", sizeof *r->x->params, &list, &r->x->params, &r->x->param_count));
@@ -280,6 +290,7 @@ static tws_code read_params(const reader *r) {
     TWS_TRY(read_count(r, item, "columns", 1, MOST_COUNT / param->rows, &param->columns));
     TWS_TRY(read_experts(r, item, param));
     TWS_TRY(read_fused(r, item, param));
+    TWS_TRY(read_groups(r, item, param));
     param++;
   }
   return TWS_OK;

@@ -42,7 +42,7 @@ typedef struct tws_saved_index {
   int64_t ranks, zero_stage;
   tws_counters counters;
   tws_saved_entry *entries;
-  tws_param *params; /* name, rows, columns, fused, experts, own_along */
+  tws_param *params; /* name, rows, columns, fused, groups, experts, own_along */
   tws_saved_file *files;
   tws_saved_piece *pieces; /* sorted as tws_pieces_share() does */
   uint32_t entry_count, param_count, file_count, piece_count;

@@ -17,6 +17,10 @@ uint64_t tws_network_fingerprint(const tws_network *n) {
     hash = tws_fingerprint_integer(hash, m->rms);
     hash = tws_fingerprint_number(hash, m->epsilon);
     for (int k = 0; k < 5; k++) hash = tws_fingerprint_number(hash, m->rope[k]);
+    const double rest[] = {
+        m->offset, m->scale, m->cap, m->rope[5], m->rotary, m->dynamic_rope, (double)m->first_position};
+    for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) /* most have none of it */
+      if (rest[k] != 0) hash = tws_fingerprint_number(tws_fingerprint_integer(hash, (int64_t)k), rest[k]);
   }
   for (uint32_t i = 0; i < n->param_count; i++) {
     const tws_param *p = &n->params[i];

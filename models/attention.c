@@ -11,6 +11,7 @@ tws_attention_form tws_attention_form_of(const tws_work *work, const double *arg
                           .bidirectional = (work->flags & TWS_BIDIRECTIONAL) != 0,
                           .alibi = (work->flags & TWS_ALIBI) != 0,
                           .scale = work->f[0] != 0 ? (float)work->f[0] : 1.0F / sqrtf((float)d[4]),
+                          .cap = (float)work->f[2],
                           .dropped_below = tws_dropout_threshold(dropout),
                           .kept = (float)(1 / (1 - dropout)),
                           .seed = (uint64_t)arguments[0],
@@ -19,6 +20,6 @@ tws_attention_form tws_attention_form_of(const tws_work *work, const double *arg
                           .heads = arguments[3] > 0 ? (int64_t)arguments[3] : d[2]};
   const uint32_t special = TWS_BIDIRECTIONAL | TWS_ALIBI | TWS_LENGTHS | TWS_DROPOUT;
   f.offset = f.kv_seq - f.seq;
-  f.plain = !(work->flags & special) && f.window == 0 && f.offset == 0;
+  f.plain = !(work->flags & special) && f.window == 0 && f.offset == 0 && f.cap == 0;
   return f;
 }

@@ -11,8 +11,8 @@ typedef struct tws_attention_form {
   int64_t seq, kv_seq, window; /* queries and keys of a sequence; window 0: none */
   int64_t offset;              /* query i is at the position of key i + offset */
   int32_t bidirectional, alibi;
-  int32_t plain; /* causal over equal lengths, and nothing else */
-  float scale;
+  int32_t plain;          /* causal over equal lengths, and nothing else */
+  float scale, cap;       /* cap: of scores; 0: none */
   uint32_t dropped_below; /* dropout: probabilities whose random word is below it; 0: none */
   float kept;             /* factor of the others */
   uint64_t seed, step_bits;

@@ -48,13 +48,15 @@ enum {
   TWS_Q_K_V = 65536,        /* queries, keys and values are three */
   TWS_RUNNING = 131072,     /* BATCH_NORM: running statistics follow */
   TWS_SIGMOID = 262144,     /* ROUTER, ROUTER_GRAD: scores are sigmoids of the logits, not their softmax */
+  TWS_INTERLEAVED = 524288, /* ROPE and ROPE_GRAD: pairs are neighbours */
+  TWS_TOGETHER = 1048576,   /* HEADS_NORM and HEADS_NORM_GRAD: all heads as one */
 };
 
 /* The flags' names in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
-enum { TWS_KERNEL_FLAGS = 19 };
+enum { TWS_KERNEL_FLAGS = 21 };
 const char *tws_kernel_flag_name(int bit);
 
-enum { TWS_WORK_DIMS = 8, TWS_WORK_PARAMETERS = 5 };
+enum { TWS_WORK_DIMS = 8, TWS_WORK_PARAMETERS = 6 };
 
 /* What one operation does, apart from where its operands are. Plans intern these: equal work is costed once. */
 typedef struct tws_work {

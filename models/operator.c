@@ -38,8 +38,10 @@ enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 }; /* of one element */
 #define PARAMETERS0() .parameters = 0
 #define PARAMETERS1(a) .parameters = 1, .parameter = {#a}
 #define PARAMETERS2(a, b) .parameters = 2, .parameter = {#a, #b}
+#define PARAMETERS3(a, b, c) .parameters = 3, .parameter = {#a, #b, #c}
 #define PARAMETERS4(a, b, c, d) .parameters = 4, .parameter = {#a, #b, #c, #d}
 #define PARAMETERS5(a, b, c, d, e) .parameters = 5, .parameter = {#a, #b, #c, #d, #e}
+#define PARAMETERS6(a, b, c, d, e, f) .parameters = 6, .parameter = {#a, #b, #c, #d, #e, #f}
 #define ARGUMENTS0() .arguments = 0
 #define ARGUMENTS1(a) .arguments = 1, .argument = {#a}
 #define ARGUMENTS2(a, b) .arguments = 2, .argument = {#a, #b}
@@ -99,8 +101,10 @@ void tws_work_set_parameter(tws_work *work, const char *name, double value) {
 #undef PARAMETERS0
 #undef PARAMETERS1
 #undef PARAMETERS2
+#undef PARAMETERS3
 #undef PARAMETERS4
 #undef PARAMETERS5
+#undef PARAMETERS6
 #undef ARGUMENTS0
 #undef ARGUMENTS1
 #undef ARGUMENTS2
@@ -119,8 +123,10 @@ void tws_work_set_parameter(tws_work *work, const char *name, double value) {
 #define PARAMETERS0()
 #define PARAMETERS1(a) NAMED(f, 0, a)
 #define PARAMETERS2(a, b) PARAMETERS1(a) NAMED(f, 1, b)
-#define PARAMETERS4(a, b, c, d_) PARAMETERS2(a, b) NAMED(f, 2, c) NAMED(f, 3, d_)
+#define PARAMETERS3(a, b, c) PARAMETERS2(a, b) NAMED(f, 2, c)
+#define PARAMETERS4(a, b, c, d_) PARAMETERS3(a, b, c) NAMED(f, 3, d_)
 #define PARAMETERS5(a, b, c, d_, e) PARAMETERS4(a, b, c, d_) NAMED(f, 4, e)
+#define PARAMETERS6(a, b, c, d_, e, f_) PARAMETERS5(a, b, c, d_, e) NAMED(f, 5, f_)
 #define ARGUMENT(index, name) const double name UNUSED = arguments ? arguments->a[index] : 0;
 #define ARGUMENTS0()
 #define ARGUMENTS1(a) ARGUMENT(0, a)

@@ -24,7 +24,7 @@ static void backward_positions(tws_lower *l, const tws_module *m) {
   int64_t first, rows, width = m->out_features;
   tws_work work = tws_kernel_work(TWS_KERNEL_POSITION_GRAD, l->config->dtype, 0);
   tws_operand whole = tws_zero_gradient(l, m->param[1], &accumulate);
-  tws_position_rows(l, m->param[1], &first, &rows);
+  tws_position_rows(l, m, &first, &rows);
   work.dtype2 = (uint8_t)l->zero.grad_dtype;
   work.d[0] = tws_module_rows(l, m);
   work.d[1] = width;

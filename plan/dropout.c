@@ -22,7 +22,8 @@ static int64_t first_sample(const tws_lower *l) {
 static tws_arguments of_attention(const tws_lower *l, const tws_module *m, uint32_t origin) {
   const tws_position *at = &l->sharding.position;
   const int part = at->index[TWS_AXIS_MODEL] * at->ranks[TWS_AXIS_SEQUENCE] + at->index[TWS_AXIS_SEQUENCE];
-  return (tws_arguments){{seed_of(l, origin), (double)first_sample(l), (double)part * m->heads,
+  const int drops = m->dropout > 0; /* linear biases depend on the head alone */
+  return (tws_arguments){{drops ? seed_of(l, origin) : 0, drops ? (double)first_sample(l) : 0, (double)part * m->heads,
                           (double)l->b.plan->network->modules[origin].heads}};
 }
 

@@ -180,5 +180,5 @@ static void reduce_run(tws_lower *l, int partial, uint64_t first, uint64_t count
 }
 
 void tws_exchange_partial_gradients(tws_lower *l) {
-  if (l->sharding.between == TWS_PLACED_TOKENS) tws_zero_kept_runs(l, is_partial, reduce_run);
+  tws_zero_kept_runs(l, is_partial, reduce_run);
 }

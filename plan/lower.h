@@ -241,7 +241,7 @@ void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel
 int64_t tws_module_rows(const tws_lower *l, const tws_module *m);
 tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel kernel, uint32_t flags);
 /* Rows of the table of positions that this rank's tokens are at. */
-void tws_position_rows(const tws_lower *l, uint32_t param, int64_t *first, int64_t *rows);
+void tws_position_rows(const tws_lower *l, const tws_module *m, int64_t *first, int64_t *rows);
 /* Half precision: the kernel gets the loss scale as one more operand; returns how many there are now. */
 int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int count);
 const tws_local_module *tws_local_of(const tws_lower *l, const tws_module *m);

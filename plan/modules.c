@@ -1,6 +1,7 @@
 /* One visit of a module -> kernels. The same code serves every model: it knows module types, not architectures. */
 #include <string.h>
 
+#include "models/network/module.h"
 #include "models/operator.h"
 #include "plan/lower.h"
 
@@ -181,8 +182,9 @@ static int arguments_of(tws_lower *l, const tws_module *m, const tws_work *work,
     *arguments = (tws_arguments){{tws_running_share(l)}};
     return 1;
   }
-  return m->dropout > 0 && work->flags & TWS_DROPOUT ? tws_dropout_arguments(l, m, (tws_kernel)work->code, arguments)
-                                                     : 0;
+  const int has_some =
+      (m->dropout > 0 && work->flags & TWS_DROPOUT) || (m->type == TWS_MODULE_ATTENTION && work->flags & TWS_ALIBI);
+  return has_some ? tws_dropout_arguments(l, m, (tws_kernel)work->code, arguments) : 0;
 }
 
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
@@ -202,12 +204,12 @@ void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel
   if (e.add_to != TWS_NONE) tws_lower_add_gradient(l, e.add_to, e.beside);
 }
 
-void tws_position_rows(const tws_lower *l, uint32_t param, int64_t *first, int64_t *rows) {
-  *first = 0;
-  *rows = l->network->params[param].rows;
+void tws_position_rows(const tws_lower *l, const tws_module *m, int64_t *first, int64_t *rows) {
+  *first = m->first_position;
+  *rows = l->network->params[m->param[1]].rows - m->first_position;
   if (l->sharding.position.ranks[TWS_AXIS_SEQUENCE] == 1) return;
   *rows = l->config->sequence_length / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
-  *first = *rows * l->sharding.position.index[TWS_AXIS_SEQUENCE];
+  *first += *rows * l->sharding.position.index[TWS_AXIS_SEQUENCE];
 }
 
 /* Rows of the table of segments are added to what is there. */
@@ -235,7 +237,7 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   if (m->param[1] != TWS_NONE && !local->skips_vector) {
     int64_t first, width = m->out_features;
     tws_operand positions = tws_zero_param(l, m->param[1]);
-    tws_position_rows(l, m->param[1], &first, &work.d[3]);
+    tws_position_rows(l, m, &first, &work.d[3]);
     operands[n++] =
         tws_read(positions.buffer, positions.offset + (uint64_t)(first * width), (uint64_t)(work.d[3] * width));
   }

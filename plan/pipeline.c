@@ -16,6 +16,11 @@ static tws_code no_memory(tws_lower *l) {
 
 /* ---- which modules ---- */
 
+/* What is done to logits belongs to the layer that makes them, the largest of all. */
+static int belongs_to_logits(tws_module_type type) {
+  return type == TWS_MODULE_LOSS || type == TWS_MODULE_MULTIPLY || type == TWS_MODULE_SOFTCAP;
+}
+
 /* Layers as DeepSpeed's pipeline modules list them: the embedding, each transformer layer, then what follows one by
  * one. A layer never ends before an in-place ADD, whose buffer it owns. starts has room for one more than there are. */
 static int list_layers(const tws_network *network, uint32_t *starts, tws_pipeline_layer *layers) {
@@ -23,7 +28,7 @@ static int list_layers(const tws_network *network, uint32_t *starts, tws_pipelin
   for (uint32_t m = 0; m < network->module_count; m++) {
     const tws_module *module = &network->modules[m], *before = m ? module - 1 : NULL;
     int begins = !before || module->layer != before->layer ||
-                 (module->layer == -2 && module->type != TWS_MODULE_LOSS && before->type != TWS_MODULE_EXCHANGE);
+                 (module->layer == -2 && !belongs_to_logits(module->type) && before->type != TWS_MODULE_EXCHANGE);
     if (begins) {
       starts[count] = m;
       layers[count++] =

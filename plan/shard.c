@@ -187,11 +187,12 @@ static void slice_columns(maker *k, uint32_t p) {
   k->params[p].on[TWS_AXIS_MODEL] = TWS_PLACED_COLUMNS;
 }
 
-/* Whole on every rank: where the module sees some of the tokens alone, each has a part of the gradient's sum. */
+/* Whole on every rank: where the module sees some of the tokens or heads alone, each has a part of the gradient's sum.
+ */
 static void keep_whole(maker *k, uint32_t p, tws_placement input) {
   const tws_param *whole = &k->whole->params[p];
   for (int i = 0; i < k->divided_count; i++) {
-    const int some = input.on[k->divided[i]] == TWS_PLACED_TOKENS;
+    const int placed = input.on[k->divided[i]], some = placed == TWS_PLACED_TOKENS || placed == TWS_PLACED_FEATURES;
     k->params[p].on[k->divided[i]] = some ? TWS_PLACED_BROADCAST : TWS_PLACED_REPLICATED;
   }
   if (k->slices)
@@ -298,6 +299,7 @@ static void add_part(maker *k, const tws_module *m) {
   if (input.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES) module->in_features = tensor_part(k, m->in_features);
   if (given.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES) module->out_features = tensor_part(k, m->out_features);
   if (attends(m)) local_heads(k, module, 1);
+  if (m->type == TWS_MODULE_HEADS_NORM) local_heads(k, module, 0);
   if (m->type == TWS_MODULE_EMBEDDING || m->type == TWS_MODULE_LOSS) vocabulary_part(k, local);
   /* what is added to a sum of parts, one rank adds */
   if (given.on[TWS_AXIS_MODEL] == TWS_PLACED_PARTIAL) local->skips_vector = k->tensor_index > 0;

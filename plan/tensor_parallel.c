@@ -25,6 +25,7 @@ static const struct {
     [TWS_MODULE_LOSS] = {.ends_features = 1,
                          .column = {TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES,
                                     TWS_PLACED_REPLICATED, TWS_PLACED_REPLICATED}},
+    [TWS_MODULE_HEADS_NORM] = {.keeps_features = 1},
     [TWS_MODULE_ROPE] = {.keeps_features = 1},
     [TWS_MODULE_ATTENTION] = {.keeps_features = 1},
 };
@@ -67,12 +68,12 @@ int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consu
   const tws_module *m = &network->modules[module];
   uint32_t next = m->type == TWS_MODULE_LINEAR ? consumer[m->out[0]] : TWS_NONE;
   const tws_module *reader = next != TWS_NONE ? &network->modules[next] : NULL;
-  if (reader && (reader->type == TWS_MODULE_ROPE || reader->type == TWS_MODULE_ATTENTION)) {
+  if (reader && reader->heads > 0) { /* queries, keys and values */
     blocks[0] = (int64_t)reader->heads * reader->head_size;
     blocks[1] = blocks[2] = (int64_t)reader->kv_heads * reader->head_size;
     return 3;
   }
-  if (reader && reader->type == TWS_MODULE_SWIGLU) {
+  if (reader && (reader->type == TWS_MODULE_SWIGLU || reader->type == TWS_MODULE_GEGLU)) {
     blocks[0] = blocks[1] = reader->out_features;
     return 2;
   }
@@ -98,6 +99,10 @@ static const char *broken_rule(const tws_network *network, int tensor, int64_t *
 
 tws_code tws_tensor_parallel_check(const tws_network *network, int tensor, tws_error *err) {
   int64_t amount = 0, other;
+  for (uint32_t m = 0; m < network->module_count; m++)
+    if (network->modules[m].flags & TWS_TOGETHER && network->modules[m].type == TWS_MODULE_HEADS_NORM)
+      return tws_fail(err, TWS_UNSUPPORTED, "use data, pipeline or sequence parallelism",
+                      "%s normalises over all heads, which tensor parallelism would divide", network->modules[m].name);
   const char *rule = broken_rule(network, tensor, &amount);
   if (!rule) return TWS_OK;
   char hint[128];

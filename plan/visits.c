@@ -34,15 +34,18 @@ typedef struct group {
 } group;
 
 /* The tiled group that module m belongs to, when there is one. */
+enum { MOST_TILED = 3 }; /* modules behind the first: a head's logits are scaled and capped */
 static int tiled_group(const tws_lower *l, uint32_t m, group *g) {
   const tws_module *modules = l->network->modules;
   uint32_t count = l->network->module_count;
   if (l->config->loss_tiles <= 1 && l->config->mlp_tiles <= 1) return 0;
-  for (uint32_t first = m < 2 ? 0 : m - 2; first <= m; first++) {
+  for (uint32_t first = m < MOST_TILED ? 0 : m - MOST_TILED; first <= m; first++) {
     if (modules[first].type != TWS_MODULE_LINEAR || first + 1 >= count) continue;
     const tws_module_type next = modules[first + 1].type;
-    if (next == TWS_MODULE_LOSS && l->config->loss_tiles > 1 && m <= first + 1) {
-      *g = (group){.first = first, .count = 2, .tiles = (int)l->config->loss_tiles, .loss = 1};
+    uint32_t end = first + 1;
+    while (tws_module_row_of(modules[end].type)->pointwise && end + 1 < count) end++;
+    if (modules[end].type == TWS_MODULE_LOSS && l->config->loss_tiles > 1 && m <= end) {
+      *g = (group){.first = first, .count = end + 1 - first, .tiles = (int)l->config->loss_tiles, .loss = 1};
       return 1;
     }
     if (tws_module_row_of(next)->pointwise && l->config->mlp_tiles > 1 && first + 2 < count &&

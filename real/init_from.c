@@ -122,12 +122,30 @@ static tws_code hold_tensor(weights_file *w, uint32_t i, tws_error *err) {
   return TWS_OK;
 }
 
+/* Rows that the file has in another order. */
+static tws_code read_dealt(weights_file *w, uint32_t i, uint64_t at, uint64_t count, float *to, tws_error *err) {
+  const tws_hf_tensor *tensor = &w->tensors[i];
+  const tws_dtype dtype = (tws_dtype)tws_safetensors_dtype(w->found[i]->dtype);
+  const uint64_t columns = (uint64_t)tensor->columns;
+  for (uint64_t done = 0; done < count;) {
+    const uint64_t row = (at + done) / columns, column = (at + done) % columns;
+    const uint64_t left = columns - column, run = left < count - done ? left : count - done;
+    const uint64_t from = (uint64_t)tws_hf_row(tensor, (int64_t)row) * columns + column;
+    TWS_TRY(read_bytes(w, w->found[i], (int64_t)(from * tws_dtype_bytes(dtype)), w->converted,
+                       run * tws_dtype_bytes(dtype), err));
+    tws_convert_elements(dtype, w->converted, TWS_F32, to + done, run);
+    done += run;
+  }
+  return TWS_OK;
+}
+
 /* Elements [first, first + count) of the whole parameter that are all in tensor i: their values in float32. */
 static tws_code read_run(weights_file *w, uint32_t i, uint64_t first, uint64_t count, float *to, tws_error *err) {
   const tws_hf_tensor *tensor = &w->tensors[i];
   const tws_dtype dtype = (tws_dtype)tws_safetensors_dtype(w->found[i]->dtype);
   const size_t size = tws_dtype_bytes(dtype);
   const uint64_t at = first - (uint64_t)(tensor->first_row * tensor->columns);
+  if (tensor->groups > 1) return read_dealt(w, i, at, count, to, err);
   if (!tensor->transposed) {
     TWS_TRY(read_bytes(w, w->found[i], (int64_t)(at * size), w->converted, count * size, err));
     tws_convert_elements(dtype, w->converted, TWS_F32, to, count);

@@ -147,33 +147,73 @@ static const test_case table[] = {
     CASE(ATTENTION, {2, 200, 2, 1, 16, 0, 50}, {0}, 0, F), /* a window */
     CASE(ATTENTION, {1, 150, 2, 1, 16, 0, 70}, {0}, BOTH, F),
     CASE(ATTENTION, {2, 70, 6, 2, 16}, {0}, TWS_ALIBI, F),
-    CASE(ATTENTION, {1, 70, 3, 3, 16}, {0, 0, 0, 0, 5, 12}, TWS_ALIBI | BOTH, F), /* heads 5 to 7 of 12 */
+    CASE(ATTENTION, {1, 70, 3, 3, 16}, {0, 0, 0, 0, 0, 5, 12}, TWS_ALIBI | BOTH, F), /* heads 5 to 7 of 12 */
     CASE(ATTENTION, {2, 37, 4, 4, 16, 90}, {0.2}, MASKED | TWS_Q_KV, F),
     CASE(ATTENTION, {2, 90, 4, 2, 16, 37}, {0}, BOTH | TWS_Q_K_V, F),
     CASE(ATTENTION, {2, 37, 4, 2, 16, 90}, {0}, TWS_Q_K_V, F), /* the last queries of the sequence */
     CASE(ATTENTION, {1, 90, 2, 2, 16, 37}, {0}, TWS_Q_KV, F),  /* the first see nothing */
-    CASE(ATTENTION, {3, 70, 4, 2, 16}, {0, 0.3, 1e15, 7, 2, 9}, DROPPED, F),
-    CASE(ATTENTION, {2, 65, 4, 2, 24}, {0, 0.1, 5}, TWS_DROPOUT, F),
-    CASE(ATTENTION, {3, 70, 4, 2, 64}, {0, 0.1, 5}, DROPPED | TWS_Q_KV | TWS_ALIBI, B),
+    CASE(ATTENTION, {3, 70, 4, 2, 16}, {0, 0.3, 0, 1e15, 7, 2, 9}, DROPPED, F),
+    CASE(ATTENTION, {2, 65, 4, 2, 24}, {0, 0.1, 0, 5}, TWS_DROPOUT, F),
+    CASE(ATTENTION, {3, 70, 4, 2, 64}, {0, 0.1, 0, 5}, DROPPED | TWS_Q_KV | TWS_ALIBI, B),
     CASE(ATTENTION, {2, 40, 4, 2, 128, 70, 30}, {0}, MASKED | TWS_Q_K_V, H),
     CASE(ATTENTION_GRAD, {3, 70, 2, 2, 16}, {0}, BOTH, F),
     CASE(ATTENTION_GRAD, {3, 130, 4, 2, 24}, {0}, MASKED, F),
     CASE(ATTENTION_GRAD, {2, 200, 2, 1, 16, 0, 50}, {0}, 0, F),
     CASE(ATTENTION_GRAD, {1, 150, 2, 1, 16, 0, 70}, {0}, BOTH, F),
     CASE(ATTENTION_GRAD, {2, 70, 6, 2, 16}, {0}, TWS_ALIBI, F),
-    CASE(ATTENTION_GRAD, {1, 70, 3, 3, 16}, {0, 0, 0, 0, 5, 12}, TWS_ALIBI | BOTH, F),
+    CASE(ATTENTION_GRAD, {1, 70, 3, 3, 16}, {0, 0, 0, 0, 0, 5, 12}, TWS_ALIBI | BOTH, F),
     CASE(ATTENTION_GRAD, {2, 37, 4, 4, 16, 90}, {0.2}, MASKED | TWS_Q_KV, F),
     CASE(ATTENTION_GRAD, {2, 90, 4, 2, 16, 37}, {0}, BOTH | TWS_Q_K_V, F),
     CASE(ATTENTION_GRAD, {2, 37, 4, 2, 16, 90}, {0}, TWS_Q_K_V, F),
     CASE(ATTENTION_GRAD, {1, 90, 2, 2, 16, 37}, {0}, TWS_Q_KV, F),
-    CASE(ATTENTION_GRAD, {3, 70, 4, 2, 16}, {0, 0.3, 1e15, 7, 2, 9}, DROPPED, F),
-    CASE(ATTENTION_GRAD, {2, 65, 4, 2, 24}, {0, 0.1, 5}, TWS_DROPOUT, F),
-    CASE(ATTENTION_GRAD, {3, 70, 4, 2, 64}, {0, 0.1, 5}, DROPPED | TWS_Q_KV | TWS_ALIBI, B),
+    CASE(ATTENTION_GRAD, {3, 70, 4, 2, 16}, {0, 0.3, 0, 1e15, 7, 2, 9}, DROPPED, F),
+    CASE(ATTENTION_GRAD, {2, 65, 4, 2, 24}, {0, 0.1, 0, 5}, TWS_DROPOUT, F),
+    CASE(ATTENTION_GRAD, {3, 70, 4, 2, 64}, {0, 0.1, 0, 5}, DROPPED | TWS_Q_KV | TWS_ALIBI, B),
     CASE(ATTENTION_GRAD, {2, 40, 4, 2, 128, 70, 30}, {0}, MASKED | TWS_Q_K_V, H),
     CASE(GELU, {1}, {0}, 0, F),
     CASE(GELU, {20011}, {0}, 0, F),
     CASE(GELU, {515}, {0}, 0, B),
     CASE(GELU, {517}, {0}, 0, H),
+    CASE(GELU_EXACT, {20011}, {0}, 0, F),
+    CASE(GELU_EXACT, {515}, {0}, 0, B),
+    CASE(GELU_EXACT_GRAD, {20011}, {0}, 0, F),
+    CASE(GELU_EXACT_GRAD, {517}, {0}, 0, H),
+    CASE(SOFTCAP, {20011}, {1.5}, 0, F),
+    CASE(SOFTCAP, {515}, {30}, 0, B),
+    CASE(SOFTCAP_GRAD, {20011}, {1.5}, 0, F),
+    CASE(SOFTCAP_GRAD, {517}, {30}, 0, H),
+    CASE(MULTIPLY, {20011}, {2.5}, 0, F),
+    CASE(MULTIPLY, {515}, {-0.75}, 0, B),
+    CASE(GEGLU, {7, 130}, {0}, 0, F),
+    CASE(GEGLU, {9, 96}, {0}, 0, B),
+    CASE(GEGLU_GRAD, {7, 130}, {0}, 0, F),
+    CASE(GEGLU_GRAD, {9, 96}, {0}, 0, H),
+    CASE(NORM, {9, 48}, {1e-6, 1}, TWS_RMS, F),
+    CASE(NORM, {40, 768}, {1e-5, 1}, TWS_BIAS | TWS_RESIDUAL, B),
+    CASE(NORM_GRAD, {70, 257}, {1e-6, 1}, TWS_RMS | ACC, F),
+    CASE(NORM_GRAD, {3, 5000}, {1e-6, 1}, TWS_RMS | ACC_PARAM, F),
+    CASE(NORM_GRAD, {20, 100}, {1e-5, 1}, TWS_BIAS, M),
+    CASE(HEADS_NORM, {9, 4, 2, 24}, {1e-6}, 0, F),
+    CASE(HEADS_NORM, {9, 4, 2, 24}, {1e-6, 1}, TWS_TOGETHER, F),
+    CASE(HEADS_NORM, {30, 3, 1, 128}, {1e-6}, 0, B),
+    CASE(HEADS_NORM_GRAD, {9, 4, 2, 24}, {1e-6}, 0, F),
+    CASE(HEADS_NORM_GRAD, {9, 4, 2, 24}, {1e-6, 1}, TWS_TOGETHER | ACC_PARAM, F),
+    CASE(HEADS_NORM_GRAD, {40, 3, 1, 128}, {1e-6}, 0, M),
+    CASE(HEADS_NORM_GRAD, {40, 3, 3, 70}, {1e-6}, TWS_TOGETHER, H),
+    CASE(ROPE, {60, 3, 1, 24, 30, 8}, {10000}, 0, F),
+    CASE(ROPE, {60, 3, 1, 24, 30, 16}, {10000, 0, 0, 0, 0, 1.2}, TWS_INTERLEAVED, F),
+    CASE(ROPE, {40, 2, 2, 300, 20, 280}, {10000, 4, 0, 0, 0}, TWS_INTERLEAVED, F),
+    CASE(ROPE, {40, 2, 2, 300, 20}, {10000, 4, 10, 60, 0, 1.14}, 0, F),
+    CASE(ROPE, {40, 2, 2, 64, 20, 32}, {10000, 4, 3, 9, 0, 1.14}, TWS_INTERLEAVED, B),
+    CASE(ROPE_GRAD, {60, 3, 1, 24, 30, 8}, {10000}, 0, F),
+    CASE(ROPE_GRAD, {60, 3, 1, 24, 30, 16}, {10000, 4, 2, 5, 0, 1.2}, TWS_INTERLEAVED, F),
+    CASE(ROPE_GRAD, {40, 2, 2, 64, 20, 32}, {10000, 4, 3, 9, 0, 1.14}, TWS_INTERLEAVED, H),
+    CASE(ATTENTION, {2, 70, 4, 2, 24}, {0.7, 0, 1.5}, 0, F),
+    CASE(ATTENTION, {1, 130, 4, 4, 32, 0, 40}, {0, 0, 0.8}, TWS_ALIBI, F),
+    CASE(ATTENTION, {1, 66, 4, 2, 64}, {0, 0, 30}, 0, B),
+    CASE(ATTENTION_GRAD, {2, 70, 4, 2, 24}, {0.7, 0, 1.5}, 0, F),
+    CASE(ATTENTION_GRAD, {1, 130, 4, 4, 32, 0, 40}, {0, 0, 0.8}, TWS_ALIBI, F),
+    CASE(ATTENTION_GRAD, {1, 66, 4, 2, 64}, {0, 0, 30}, 0, M),
     CASE(GELU_GRAD, {17}, {0}, 0, F),
     CASE(GELU_GRAD, {20011}, {0}, 0, F),
     CASE(GELU_GRAD, {515}, {0}, 0, B),
@@ -509,6 +549,11 @@ static test_case random_case(int number) {
     case TWS_KERNEL_NORM_GRAD: /* of few features it is a small difference of large numbers, and of one 0 */
       if (c.d[1] < 8) c.d[1] += 8;
       break;
+    case TWS_KERNEL_HEADS_NORM:
+    case TWS_KERNEL_HEADS_NORM_GRAD:
+      c.d[1] = 1 + c.d[1] % 5, c.d[2] = 1 + c.d[2] % 3, c.d[3] += 8, c.f[1] = (double)draw(s, 20, 0, 1);
+      c.flags |= (uint32_t)draw(s, 21, 0, 1) * TWS_TOGETHER;
+      break;
     case TWS_KERNEL_POSITION_GRAD:
       if (c.d[3] > c.d[2]) c.d[3] = c.d[2];
       break;
@@ -518,16 +563,24 @@ static test_case random_case(int number) {
     case TWS_KERNEL_ROPE:
     case TWS_KERNEL_ROPE_GRAD:
       c.d[1] = 1 + c.d[1] % 5, c.d[2] = 1 + c.d[2] % 3, c.d[3] *= 2;
+      c.d[5] = draw(s, 20, 0, 1) * 2 * draw(s, 21, 1, c.d[3] / 2);
+      c.flags |= (uint32_t)draw(s, 22, 0, 1) * TWS_INTERLEAVED;
       c.f[0] = 10000;
       break;
     case TWS_KERNEL_ATTENTION:
     case TWS_KERNEL_ATTENTION_GRAD:
       c.d[0] = 1 + c.d[0] % 3, c.d[3] = 1 + c.d[3] % 3, c.d[2] = c.d[3] * (1 + c.d[2] % 3);
-      c.f[0] = 0, c.f[1] = 0.25, c.f[2] = 1, c.f[4] = (double)draw(s, 24, 0, 3), c.f[5] = (double)c.d[2] + c.f[4];
+      c.f[0] = 0, c.f[1] = 0.25, c.f[3] = 1, c.f[5] = (double)draw(s, 24, 0, 3), c.f[6] = (double)c.d[2] + c.f[5];
+      c.f[2] = draw(s, 25, 0, 3) ? 0 : 2;
       if (!draw(s, 20, 0, 1)) break;
       for (int bit = 11; 1 << bit <= TWS_Q_K_V; ++bit) c.flags |= (uint32_t)draw(s, 20 + (uint64_t)bit, 0, 1) << bit;
       if (c.flags & (TWS_Q_KV | TWS_Q_K_V)) c.d[5] = draw(s, 21, 0, 150);
       c.d[6] = draw(s, 22, 0, 1) * draw(s, 23, 2, 80); /* of 1: gradients that are nothing but rounding */
+      break;
+    case TWS_KERNEL_SOFTCAP:
+    case TWS_KERNEL_SOFTCAP_GRAD:
+    case TWS_KERNEL_MULTIPLY:
+      c.f[0] = 0.5 + 2 * tws_random_uniform(7, s, 20);
       break;
     case TWS_KERNEL_DROPOUT:
       c.f[0] = 0.9 * tws_random_uniform(7, s, 20), c.f[1] = (double)draw(s, 21, 0, 1 << 30), c.f[2] = (double)draw(s, 22, 0, 99);
@@ -595,6 +648,7 @@ static test_case random_case(int number) {
     case TWS_KERNEL_EXPERT_LINEAR_GRAD_INPUT:
     case TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT:
       c.d[0] = 1 + c.d[0] % 3, c.d[1] = 1 + c.d[1] % 6, c.d[2] = 1 + c.d[2] % 80, c.d[5] = draw(s, 20, 0, 1) * c.d[2];
+      if (c.dtype2 != TWS_F32) c.d[0] = 1; /* sums over sources are rounded after each of them */
       break;
     case TWS_KERNEL_LAMB:
     case TWS_KERNEL_LAMB_NORMS:

@@ -128,6 +128,11 @@ static values make_values(const tws_work *w, const tws_arguments *a, int threads
     double *y = calloc((size_t)(w->d[0] * w->d[1]), sizeof *y);
     oracle_run(&forward, a, (double *[]){x.v[1], x.v[2], y, x.v[3]}, 4);
     free(y);
+  } else if (w->code == TWS_KERNEL_HEADS_NORM_GRAD) {
+    forward.code = TWS_KERNEL_HEADS_NORM;
+    double *y = calloc((size_t)x.info[1].count, sizeof *y);
+    oracle_run(&forward, a, (double *[]){x.v[1], x.v[2], x.v[3], y, x.v[4]}, 5);
+    free(y);
   } else if (w->code == TWS_KERNEL_BATCH_NORM_GRAD) {
     forward.code = TWS_KERNEL_BATCH_NORM;
     forward.flags = 0;

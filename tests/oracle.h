@@ -61,7 +61,8 @@ static inline void oracle_norm(const tws_work *w, double **o) {
     for (int64_t i = 0; i < width && !rms; ++i) mean += x[i] / (double)width;
     for (int64_t i = 0; i < width; ++i) variance += (x[i] - mean) * (x[i] - mean) / (double)width;
     const double inverse = 1 / sqrt(variance + w->f[0]);
-    for (int64_t i = 0; i < width; ++i) y[t * width + i] = (x[i] - mean) * inverse * o[1][i] + (bias ? o[2][i] : 0);
+    for (int64_t i = 0; i < width; ++i)
+      y[t * width + i] = (x[i] - mean) * inverse * (o[1][i] + w->f[1]) + (bias ? o[2][i] : 0);
     if (rms) {
       stats[t] = inverse;
     } else {
@@ -84,14 +85,46 @@ static inline void oracle_norm_grad(const tws_work *w, double **o) {
     const double *dy = o[0] + t * width, *x = o[1] + t * width;
     double mean_g = 0, mean_gz = 0;
     for (int64_t i = 0; i < width; ++i) {
-      const double z = (x[i] - mean) * inverse, g = dy[i] * o[2][i];
+      const double z = (x[i] - mean) * inverse, g = dy[i] * (o[2][i] + w->f[1]);
       mean_g += g / (double)width;
       mean_gz += g * z / (double)width;
       o[5][i] += dy[i] * z;
       if (bias) o[6][i] += dy[i];
     }
     for (int64_t i = 0; i < width; ++i)
-      o[4][t * width + i] += (dy[i] * o[2][i] - (rms ? 0 : mean_g) - (x[i] - mean) * inverse * mean_gz) * inverse;
+      o[4][t * width + i] +=
+          (dy[i] * (o[2][i] + w->f[1]) - (rms ? 0 : mean_g) - (x[i] - mean) * inverse * mean_gz) * inverse;
+  }
+}
+
+/* RMSNorm of queries and keys; with `grad` its gradient. */
+static inline void oracle_heads_norm(const tws_work *w, double **o, int grad) {
+  const int64_t heads[2] = {w->d[1], w->d[2]}, head = w->d[3], token = (w->d[1] + 2 * w->d[2]) * head;
+  const int together = (w->flags & TWS_TOGETHER) != 0;
+  for (int i = 0; i < 2 && grad && !(w->flags & TWS_ACCUMULATE_PARAM); ++i)
+    memset(o[6 + i], 0, (size_t)(together ? heads[i] * head : head) * sizeof(double));
+  for (int64_t t = 0; t < w->d[0]; ++t) {
+    int64_t at = t * token, stat = t * (together ? 2 : heads[0] + heads[1]);
+    for (int i = 0; i < 2; ++i)
+      for (int64_t h = 0; h < (together ? 1 : heads[i]); ++h) {
+        const int64_t width = together ? heads[i] * head : head;
+        const double *x = o[grad ? 1 : 0] + at, *weight = o[(grad ? 2 : 1) + i];
+        double squares = 0, product = 0;
+        for (int64_t c = 0; c < width; ++c) squares += x[c] * x[c] / (double)width;
+        const double inverse = grad ? o[4][stat] : 1 / sqrt(squares + w->f[0]);
+        for (int64_t c = 0; c < width && grad; ++c) {
+          product += o[0][at + c] * (weight[c] + w->f[1]) * x[c] * inverse / (double)width;
+          o[6 + i][c] += o[0][at + c] * x[c] * inverse;
+        }
+        for (int64_t c = 0; c < width; ++c)
+          if (grad)
+            o[5][at + c] = (o[0][at + c] * (weight[c] + w->f[1]) - x[c] * inverse * product) * inverse;
+          else
+            o[3][at + c] = x[c] * inverse * (weight[c] + w->f[1]);
+        if (!grad) o[4][stat] = inverse;
+        at += width, stat++;
+      }
+    for (; at < (t + 1) * token; ++at) o[grad ? 5 : 3][at] = o[0][at];
   }
 }
 
@@ -101,6 +134,13 @@ static inline double oracle_gelu(double x) {
 static inline double oracle_gelu_slope(double x) {
   const double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+}
+
+static inline double oracle_gelu_exact(double x) {
+  return 0.5 * x * erfc(-x / sqrt(2));
+}
+static inline double oracle_gelu_exact_slope(double x) {
+  return 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * M_PI);
 }
 
 static inline void oracle_linear(const tws_work *w, double **o) {
@@ -138,14 +178,20 @@ static inline void oracle_linear_grad_weight(const tws_work *w, double **o) {
     }
 }
 
-/* Rotate pair (i, i + half) of each query and key head by position x frequency; transposed for the gradient. */
+/* Rotate the pairs of each query and key head by position x frequency; transposed for the gradient. */
 static inline void oracle_rope(const tws_work *w, double **o, double direction) {
   const int64_t tokens = w->d[0], q = w->d[1], kv = w->d[2], head = w->d[3], seq = w->d[4];
+  const int64_t rotary = w->d[5] > 0 ? w->d[5] : head, neighbours = (w->flags & TWS_INTERLEAVED) != 0;
+  const double gain = w->f[5] > 0 ? w->f[5] : 1;
   for (int64_t t = 0; t < tokens; ++t)
     for (int64_t h = 0; h < q + kv; ++h)
-      for (int64_t i = 0; i < head / 2; ++i) {
-        double frequency = pow(w->f[0], -2.0 * (double)i / (double)head);
-        if (w->f[1] > 0) {
+      for (int64_t i = 0; i < rotary / 2; ++i) {
+        double frequency = pow(w->f[0], -2.0 * (double)i / (double)rotary);
+        if (w->f[1] > 0 && w->f[4] == 0) { /* all are divided, or those of a ramp from low to high */
+          const double whole = frequency, ramp = ((double)i - w->f[2]) / (w->f[3] - w->f[2]);
+          frequency /= w->f[1];
+          if (w->f[3] > w->f[2] && ramp < 1) frequency += (whole - frequency) * (ramp < 0 ? 1 : 1 - ramp);
+        } else if (w->f[1] > 0) {
           const double length = 2 * M_PI / frequency, low = w->f[4] / w->f[2], high = w->f[4] / w->f[3];
           if (length > low) {
             frequency /= w->f[1];
@@ -155,9 +201,11 @@ static inline void oracle_rope(const tws_work *w, double **o, double direction) 
           }
         }
         const double angle = direction * (double)(t % seq) * frequency;
-        double *a = o[0] + (t * (q + 2 * kv) + h) * head + i, *b = a + head / 2, was = *a;
-        *a = was * cos(angle) - *b * sin(angle);
-        *b = *b * cos(angle) + was * sin(angle);
+        double *a = o[0] + (t * (q + 2 * kv) + h) * head + (neighbours ? 2 * i : i);
+        double *b = a + (neighbours ? 1 : rotary / 2);
+        const double was = *a;
+        *a = gain * (was * cos(angle) - *b * sin(angle));
+        *b = gain * (*b * cos(angle) + was * sin(angle));
       }
 }
 
@@ -203,10 +251,10 @@ static inline double oracle_kept(const tws_work *w, const double *a, const doubl
 }
 
 /* Of query i: p are the probabilities of all keys, kept what dropout makes of them. Returns the log of their
- * normaliser; with lengths or hyper NULL without them. */
+ * normaliser; with lengths or hyper NULL without them. steep, or NULL: the slopes of what caps the scores. */
 static inline double oracle_probabilities(const tws_work *w, const double *a, const oracle_attention_operands *x,
                                           const double *lengths, const double *hyper, const int64_t at[3], double *p,
-                                          double *kept) {
+                                          double *kept, double *steep) {
   const int64_t b = at[0], h = at[1], i = at[2], keys = oracle_keys(w), head = w->d[4], window = w->d[6];
   const double *q = x->q.x + (b * w->d[1] + i) * x->q.row + h * head, position = (double)(i + keys - w->d[1]);
   const double *k = x->k.x + b * keys * x->k.row + h / (w->d[2] / w->d[3]) * head;
@@ -217,8 +265,11 @@ static inline double oracle_probabilities(const tws_work *w, const double *a, co
     const double distance = position - (double)j;
     const int seen = (w->flags & TWS_BIDIRECTIONAL || distance >= 0) && (!window || fabs(distance) < (double)window) &&
                      (!lengths || (double)j < lengths[b]);
-    p[j] = seen ? -slope * fabs(distance) : -INFINITY;
+    p[j] = seen ? 0 : -INFINITY;
     for (int64_t c = 0; c < head && seen; ++c) p[j] += q[c] * k[j * x->k.row + c] * scale;
+    if (steep) steep[j] = seen && w->f[2] != 0 ? 1 / pow(cosh(p[j] / w->f[2]), 2) : 1;
+    if (seen && w->f[2] != 0) p[j] = w->f[2] * tanh(p[j] / w->f[2]);
+    p[j] -= slope * fabs(distance);
     if (!(p[j] <= largest)) largest = p[j];
   }
   for (int64_t j = 0; j < keys; ++j) sum += p[j] = p[j] == -INFINITY ? 0 : exp(p[j] - largest);
@@ -241,7 +292,7 @@ static inline void oracle_attention(const tws_work *w, const double *a, double *
         const double *v = x.v.x + b * keys * x.v.row + h / (q / w->d[3]) * head;
         double *out = rest[0] + ((b * seq + i) * q + h) * head, *kept = p + keys;
         const int64_t at[] = {b, h, i};
-        rest[1][(b * q + h) * seq + i] = oracle_probabilities(w, a, &x, lengths, hyper, at, p, kept);
+        rest[1][(b * q + h) * seq + i] = oracle_probabilities(w, a, &x, lengths, hyper, at, p, kept, NULL);
         for (int64_t c = 0; c < head; ++c) {
           out[c] = 0;
           for (int64_t j = 0; j < keys; ++j)
@@ -255,7 +306,7 @@ static inline void oracle_attention_grad(const tws_work *w, const double *a, dou
   const int64_t batch = w->d[0], seq = w->d[1], q = w->d[2], head = w->d[4], keys = oracle_keys(w);
   const double scale = w->f[0] != 0 ? w->f[0] : 1 / sqrt((double)head);
   const oracle_attention_operands x = oracle_operands(w, o + 1), d = oracle_operands(w, o + 3 + x.count);
-  double **rest = o + 3 + 2 * x.count, *p = calloc(2 * (size_t)keys, sizeof *p);
+  double **rest = o + 3 + 2 * x.count, *p = calloc(3 * (size_t)keys, sizeof *p);
   const double *lengths = w->flags & TWS_LENGTHS ? rest[0] : NULL;
   const double *hyper = w->flags & TWS_DROPOUT ? rest[w->flags & TWS_LENGTHS ? 1 : 0] : NULL;
   for (int64_t b = 0; b < batch; ++b)
@@ -264,14 +315,14 @@ static inline void oracle_attention_grad(const tws_work *w, const double *a, dou
         const int64_t key = b * keys, share = h / (q / w->d[3]) * head, at[] = {b, h, i};
         const double *d_o = o[0] + ((b * seq + i) * q + h) * head, *out = o[1 + x.count] + (d_o - o[0]);
         double *kept = p + keys, dot = 0; /* of the output as it is stored: backward is given that */
-        oracle_probabilities(w, a, &x, lengths, hyper, at, p, kept);
+        oracle_probabilities(w, a, &x, lengths, hyper, at, p, kept, kept + keys);
         for (int64_t c = 0; c < head; ++c) dot += out[c] * d_o[c];
         for (int64_t j = 0; j < keys; ++j) {
           const double *qs = x.q.x + (b * seq + i) * x.q.row + h * head, *ks = x.k.x + (key + j) * x.k.row + share;
           double dp = 0;
           if (p[j] == 0) continue;
           for (int64_t c = 0; c < head; ++c) dp += d_o[c] * x.v.x[(key + j) * x.v.row + share + c];
-          const double ds = (kept[j] * dp - p[j] * dot) * scale;
+          const double ds = (kept[j] * dp - p[j] * dot) * scale * kept[keys + j];
           for (int64_t c = 0; c < head; ++c) {
             d.v.x[(key + j) * d.v.row + share + c] += kept[j] * d_o[c];
             d.q.x[(b * seq + i) * d.q.row + h * head + c] += ds * ks[c];
@@ -282,20 +333,28 @@ static inline void oracle_attention_grad(const tws_work *w, const double *a, dou
   free(p);
 }
 
-static inline void oracle_swiglu(const tws_work *w, double **o) {
+static inline double oracle_silu(double x) {
+  return x / (1 + exp(-x));
+}
+static inline double oracle_silu_slope(double x) {
+  const double s = 1 / (1 + exp(-x));
+  return s + x * s * (1 - s);
+}
+static inline void oracle_gated(const tws_work *w, double (*act)(double x), double **o) {
   for (int64_t t = 0; t < w->d[0]; ++t)
     for (int64_t i = 0; i < w->d[1]; ++i) {
       const double g = o[0][2 * t * w->d[1] + i], u = o[0][(2 * t + 1) * w->d[1] + i];
-      o[1][t * w->d[1] + i] = g / (1 + exp(-g)) * u;
+      o[1][t * w->d[1] + i] = act(g) * u;
     }
 }
-static inline void oracle_swiglu_grad(const tws_work *w, double **o) {
+static inline void oracle_gated_grad(const tws_work *w, double (*act)(double x), double (*slope)(double x),
+                                     double **o) {
   for (int64_t t = 0; t < w->d[0]; ++t)
     for (int64_t i = 0; i < w->d[1]; ++i) {
       const int64_t gate = 2 * t * w->d[1] + i, up = gate + w->d[1];
-      const double g = o[1][gate], u = o[1][up], d = o[0][t * w->d[1] + i], s = 1 / (1 + exp(-g));
-      o[2][gate] = d * u * (s + g * s * (1 - s));
-      o[2][up] = d * g * s;
+      const double g = o[1][gate], u = o[1][up], d = o[0][t * w->d[1] + i];
+      o[2][gate] = d * u * slope(g);
+      o[2][up] = d * act(g);
     }
 }
 
@@ -469,6 +528,10 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_NORM_GRAD:
       oracle_norm_grad(w, o);
       break;
+    case TWS_KERNEL_HEADS_NORM:
+    case TWS_KERNEL_HEADS_NORM_GRAD:
+      oracle_heads_norm(w, o, w->code == TWS_KERNEL_HEADS_NORM_GRAD);
+      break;
     case TWS_KERNEL_LINEAR:
       oracle_linear(w, o);
       break;
@@ -516,10 +579,16 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       oracle_dropout(w, a, o);
       break;
     case TWS_KERNEL_SWIGLU:
-      oracle_swiglu(w, o);
+      oracle_gated(w, oracle_silu, o);
       break;
     case TWS_KERNEL_SWIGLU_GRAD:
-      oracle_swiglu_grad(w, o);
+      oracle_gated_grad(w, oracle_silu, oracle_silu_slope, o);
+      break;
+    case TWS_KERNEL_GEGLU:
+      oracle_gated(w, oracle_gelu, o);
+      break;
+    case TWS_KERNEL_GEGLU_GRAD:
+      oracle_gated_grad(w, oracle_gelu, oracle_gelu_slope, o);
       break;
     case TWS_KERNEL_CROSS_ENTROPY:
       oracle_cross_entropy(w, a, o);
@@ -562,6 +631,21 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_GELU_GRAD:
       for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[0][i] * oracle_gelu_slope(o[1][i]);
+      break;
+    case TWS_KERNEL_GELU_EXACT:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = oracle_gelu_exact(o[0][i]);
+      break;
+    case TWS_KERNEL_GELU_EXACT_GRAD:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[0][i] * oracle_gelu_exact_slope(o[1][i]);
+      break;
+    case TWS_KERNEL_SOFTCAP:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = w->f[0] * tanh(o[0][i] / w->f[0]);
+      break;
+    case TWS_KERNEL_SOFTCAP_GRAD:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[0][i] / pow(cosh(o[1][i] / w->f[0]), 2);
+      break;
+    case TWS_KERNEL_MULTIPLY:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[0][i] *= w->f[0];
       break;
     case TWS_KERNEL_RELU:
       for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = o[0][i] > 0 ? o[0][i] : 0;

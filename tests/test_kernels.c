@@ -118,6 +118,10 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       PAIR(0, 4, 0), PAIR(1, 5, 1);
       if (bias) PAIR(2, 6, 2);
       return 1;
+    case TWS_KERNEL_HEADS_NORM_GRAD:
+      FORWARD(HEADS_NORM, v[0], 3, v[1], v[2], v[3], out, out2);
+      PAIR(0, 5, 0), PAIR(1, 6, 1), PAIR(2, 7, 2);
+      return 1;
     case TWS_KERNEL_LINEAR_GRAD_INPUT:
       FORWARD(LINEAR, v[0], 2, zero, v[1], out);
       f->work.flags = 0;
@@ -164,19 +168,14 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       for (int k = 0; k < f->out; ++k) PAIR(k, 3 + f->out + k, k);
       return 1;
     case TWS_KERNEL_GELU_GRAD:
-      FORWARD(GELU, v[0], 1, v[1], out);
-      PAIR(0, 2, 0);
-      return 1;
+    case TWS_KERNEL_GELU_EXACT_GRAD:
+    case TWS_KERNEL_SOFTCAP_GRAD:
     case TWS_KERNEL_RELU_GRAD:
-      FORWARD(RELU, v[0], 1, v[1], out);
-      PAIR(0, 2, 0);
-      return 1;
     case TWS_KERNEL_SQUARED_RELU_GRAD:
-      FORWARD(SQUARED_RELU, v[0], 1, v[1], out);
-      PAIR(0, 2, 0);
-      return 1;
     case TWS_KERNEL_SWIGLU_GRAD:
-      FORWARD(SWIGLU, v[0], 1, v[1], out);
+    case TWS_KERNEL_GEGLU_GRAD:
+      FORWARD(GELU, v[0], 1, v[1], out);
+      f->work.code = w->code - 1; /* in the table of operators they come right before their gradients */
       PAIR(0, 2, 0);
       return 1;
     case TWS_KERNEL_HEADS_UNPACK:
@@ -356,8 +355,8 @@ START_TEST(not_finite) {
   if (!is_there(&w)) return;
   if (tws_operator_of((tws_kernel)w.code)->updates_weights || w.code == TWS_KERNEL_CLIP || w.code == TWS_KERNEL_FILL)
     return;
-  const int saturates = w.code == TWS_KERNEL_ROUTER && w.flags & TWS_SIGMOID; /* of infinity it is 1 */
-  for (int infinite = 0; infinite < 2 - saturates; ++infinite) {
+  const int saturates = (w.code == TWS_KERNEL_ROUTER && w.flags & TWS_SIGMOID) || w.code == TWS_KERNEL_SOFTCAP;
+  for (int infinite = 0; infinite < 2 - saturates; ++infinite) { /* of infinity it is finite */
     values x = make_values(&w, &a, 2);
     int poisoned = 0;
     if (w.code == TWS_KERNEL_VOCABULARY_LOSS) poisoned = 2; /* the target's own probability is of the statistics */
@@ -649,6 +648,8 @@ START_TEST(wide_activations) {
   const tws_dtype f[] = {TWS_F32, TWS_F32, TWS_F32};
   const tws_work gelu = {.code = TWS_KERNEL_GELU, .d = {COUNT}}, grad = {.code = TWS_KERNEL_GELU_GRAD, .d = {COUNT}};
   const tws_work swiglu = {.code = TWS_KERNEL_SWIGLU, .d = {1, COUNT}};
+  const tws_work exact = {.code = TWS_KERNEL_GELU_EXACT, .d = {COUNT}};
+  const tws_work exact_grad = {.code = TWS_KERNEL_GELU_EXACT_GRAD, .d = {COUNT}};
   ck_assert_int_eq(run_kernel(backend, &gelu, NULL, (void *[]){x, y}, f, 2, NULL), TWS_OK);
   ck_assert_int_eq(run_kernel(backend, &grad, NULL, (void *[]){one, x, slope}, f, 3, NULL), TWS_OK);
   ck_assert_int_eq(run_kernel(backend, &swiglu, NULL, (void *[]){pair, swish}, f, 2, NULL), TWS_OK);
@@ -657,6 +658,14 @@ START_TEST(wide_activations) {
     ck_assert_double_le(fabs(y[i] - (v > 10 ? v : v < -10 ? 0 : oracle_gelu(v))), 3e-7 * fabs(v) * (v > -10) + 1e-25);
     ck_assert_double_le(fabs(slope[i] - (v > 10 ? 1 : v < -10 ? 0 : oracle_gelu_slope(v))), 3e-7);
     ck_assert_double_le(fabs(swish[i] - v / (1 + exp(-v))), 3e-7 * fabs(v / (1 + exp(-v))) + 1e-34 * fabs(v));
+  }
+  ck_assert_int_eq(run_kernel(backend, &exact, NULL, (void *[]){x, y}, f, 2, NULL), TWS_OK);
+  ck_assert_int_eq(run_kernel(backend, &exact_grad, NULL, (void *[]){one, x, slope}, f, 3, NULL), TWS_OK);
+  for (int i = 0; i < COUNT; ++i) {
+    const double v = at[i], side = v > 10 ? 1 : 0;
+    ck_assert_double_le(fabs(y[i] - (fabs(v) > 10 ? side * v : oracle_gelu_exact(v))),
+                        3e-7 * fabs(v) * (v > -10) + 1e-22);
+    ck_assert_double_le(fabs(slope[i] - (fabs(v) > 10 ? side : oracle_gelu_exact_slope(v))), 3e-7);
   }
 }
 END_TEST
@@ -695,7 +704,7 @@ START_TEST(refusals) {
   expect_refusal(&w, &x, TWS_INVALID, "3 query heads");
   w = (tws_work){.code = TWS_KERNEL_ROPE, .d = {4, 1, 1, 7, 4}, .f = {10000}};
   x = make_values(&w, &tws_no_arguments, 1);
-  expect_refusal(&w, &x, TWS_UNSUPPORTED, "odd head size");
+  expect_refusal(&w, &x, TWS_UNSUPPORTED, "embedding of 7 elements");
   w = (tws_work){.code = TWS_KERNEL_ADD, .d = {4}};
   x = make_values(&w, &tws_no_arguments, 1);
   x.info[1].dtype = TWS_BF16; /* mixed */

@@ -298,17 +298,17 @@ START_TEST(remarks) {
   tws_network *network = NULL;
   tws_error err;
   ck_assert_int_eq(parse(GPT2_HEAD ",\"n_head\":4,\"resid_pdrop\":0.1,\"attn_pdrop\":0.0,\"summary_type\":\"x\","
-                                   "\"use_cache\":true,\"frobnicate\":[1]}",
+                                   "\"use_cache\":true,\"frobnicate\":[]}",
                          &network, &err),
                    TWS_OK);
   ck_assert_str_eq(network->notes, "frobnicate is not modelled and has no effect\n");
   tws_network_destroy(network);
   ck_assert_int_eq(parse(LLAMA_HEAD ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
                                     "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192},"
-                                    "\"rope_theta\":500000.0,\"architectures\":[\"LlamaForSequenceClassification\"]}",
+                                    "\"rope_theta\":500000.0,\"architectures\":[\"LlamaModel\"]}",
                          &network, &err),
                    TWS_OK);
-  ck_assert_ptr_nonnull(strstr(network->notes, "LlamaForSequenceClassification"));
+  ck_assert_ptr_nonnull(strstr(network->notes, "LlamaModel"));
   const tws_module *rope = &network->modules[network->layer_first + 2];
   ck_assert_int_eq(rope->type, TWS_MODULE_ROPE);
   const double expected[5] = {500000, 8, 1, 4, 8192};
@@ -339,17 +339,22 @@ static const struct refusal {
     {GPT2_HEAD ",\n \"n_head\":1e300}", TWS_INVALID, "n_head", ":2:2"},
     {GPT2_HEAD ",\"n_head\":4,\n\"n_inner\":9223372036854775807}", TWS_INVALID, "n_inner", ":2:1"},
     {GPT2_HEAD ",\"n_head\":4,\n\"hidden_size\":32}", TWS_INVALID, "means the same", ":2:1"},
-    {GPT2_HEAD ",\"n_head\":4,\n\"activation_function\":\"relu\"}", TWS_UNSUPPORTED, "relu", ":2:1"},
-    {GPT2_HEAD ",\"n_head\":4,\n\"scale_attn_weights\":false}", TWS_UNSUPPORTED, "scale_attn_weights", ":2:1"},
+    {GPT2_HEAD ",\"n_head\":4,\n\"activation_function\":\"mish\"}", TWS_UNSUPPORTED, "mish", ":2:1"},
+    {GPT2_HEAD ",\"n_head\":4,\n\"frobnicate\":1}", TWS_UNSUPPORTED, "frobnicate", ":2:1"},
+    {LLAMA_HEAD ",\n\"num_local_experts\":8}", TWS_UNSUPPORTED, "num_local_experts", ":2:1"},
+    {LLAMA_HEAD ",\n\"sliding_window\":4096}", TWS_UNSUPPORTED, "sliding_window", ":2:1"},
+    {LLAMA_HEAD ",\n\"partial_rotary_factor\":0.5}", TWS_UNSUPPORTED, "partial_rotary_factor", ":2:1"},
+    {LLAMA_HEAD ",\n\"architectures\":[\"LlamaForSequenceClassification\"]}", TWS_UNSUPPORTED, "LlamaForSequence",
+     ":2:1"},
     {GPT2_HEAD ",\"n_head\":4,\n\"resid_pdrop\":1.5}", TWS_INVALID, "resid_pdrop", ":2:1"},
     {GPT2_HEAD ",\"n_head\":4,\n\"layer_norm_epsilon\":0}", TWS_INVALID, "layer_norm_epsilon", ":2:1"},
     {GPT2_HEAD ",\"n_head\":4,\n\"tie_word_embeddings\":1}", TWS_INVALID, "tie_word_embeddings", ":2:1"},
     {LLAMA_HEAD ",\n\"num_key_value_heads\":3}", TWS_INVALID, "3 key-value heads do not divide", ":2:1"},
     {LLAMA_HEAD ",\n\"head_dim\":0}", TWS_INVALID, "head_dim", ":2:1"},
-    {LLAMA_HEAD ",\n\"head_dim\":7}", TWS_INVALID, "odd", ":2:1"},
+    {LLAMA_HEAD ",\n\"head_dim\":7}", TWS_INVALID, "7 elements of a head", ":2:1"},
     {LLAMA_HEAD ",\n\"hidden_act\":\"gelu\"}", TWS_UNSUPPORTED, "gelu", ":2:1"},
     {LLAMA_HEAD ",\n\"rope_scaling\":\"yarn\"}", TWS_INVALID, "rope_scaling", ":2:1"},
-    {LLAMA_HEAD ",\n\"rope_scaling\":{\"rope_type\":\"yarn\"}}", TWS_UNSUPPORTED, "yarn", ":2:1"},
+    {LLAMA_HEAD ",\n\"rope_scaling\":{\"rope_type\":\"longrope\"}}", TWS_UNSUPPORTED, "longrope", ":2:1"},
     {LLAMA_HEAD ",\n\"rope_scaling\":{\"rope_type\":\"llama3\"}}", TWS_INVALID, "factor", ":2:"},
     {LLAMA_HEAD ",\n\"rope_theta\":0}", TWS_INVALID, "rope_theta", ":2:1"},
     {"{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":60,\"intermediate_size\":9,\"vocab_size\":9,"
@@ -398,7 +403,7 @@ static void *limited(void *user, void *pointer, size_t bytes) {
 }
 
 START_TEST(memory_runs_out) {
-  static const char text[] = GPT2_HEAD ",\"n_head\":4,\"resid_pdrop\":0.1,\"frobnicate\":1}";
+  static const char text[] = GPT2_HEAD ",\"n_head\":4,\"resid_pdrop\":0.1,\"frobnicate\":null}";
   const tws_allocator allocator = {limited, NULL};
   int failures = 0;
   for (long allowed = 0;; allowed++) {

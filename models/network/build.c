@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include "models/kernel.h"
 
 const char *tws_build_name(tws_network_builder *b, const char *format, ...) {
   char text[256];
@@ -116,20 +117,26 @@ void tws_build_segments(tws_network_builder *b, const char *table, int64_t rows,
   tws_build_param(b, module, 2, table, rows, b->net->hidden, (tws_init){std, 0});
 }
 
-uint32_t tws_build_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, int rms, double epsilon) {
+uint32_t tws_build_norm_of(tws_network_builder *b, int layer, const char *name, uint32_t x, const tws_norm_kind *kind) {
   tws_network *net = b->net;
   uint32_t module = tws_build_module(b, TWS_MODULE_NORM, layer, name);
   tws_module *m = &net->modules[module];
   const int64_t width = net->values[x].per_row;
   m->in[0] = x;
   m->out_features = width;
-  m->rms = rms;
-  m->epsilon = epsilon;
-  tws_build_param(b, module, 0, tws_build_name(b, "%s.weight", name), 1, width, (tws_init){0, 1});
-  if (!rms) tws_build_param(b, module, 1, tws_build_name(b, "%s.bias", name), 1, width, (tws_init){0, 0});
+  m->rms = kind->rms;
+  m->epsilon = kind->epsilon;
+  m->offset = kind->offset;
+  tws_build_param(b, module, 0, tws_build_name(b, "%s.weight", name), 1, width,
+                  (tws_init){0, (float)(1 - kind->offset)});
+  if (kind->bias) tws_build_param(b, module, 1, tws_build_name(b, "%s.bias", name), 1, width, (tws_init){0, 0});
   uint32_t y = add_value(b, module, 0, "y", width, TWS_VALUE_ACTIVATION);
-  add_value(b, module, 1, "stats", rms ? 1 : 2, TWS_VALUE_STATISTIC);
+  add_value(b, module, 1, "stats", kind->rms ? 1 : 2, TWS_VALUE_STATISTIC);
   return y;
+}
+
+uint32_t tws_build_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, int rms, double epsilon) {
+  return tws_build_norm_of(b, layer, name, x, &(tws_norm_kind){.rms = rms, .bias = !rms, .epsilon = epsilon});
 }
 
 uint32_t tws_build_linear(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t in, int64_t out,
@@ -161,7 +168,40 @@ static tws_module *set_heads(tws_network_builder *b, uint32_t module, uint32_t q
   return m;
 }
 
-uint32_t tws_build_rope(tws_network_builder *b, int layer, const char *name, uint32_t qkv, const double rope[5]) {
+void tws_build_group(tws_network_builder *b, int64_t groups) {
+  const tws_module *m = &b->net->modules[b->net->module_count - 1];
+  for (int i = 0; i < 2; i++)
+    if (m->param[i] != TWS_NONE) b->net->params[m->param[i]].groups = groups;
+}
+
+void tws_build_first_position(tws_network_builder *b, int64_t rows) {
+  tws_module *m = &b->net->modules[b->net->module_count - 1];
+  tws_param *table = &b->net->params[m->param[1]];
+  m->first_position = rows;
+  table->rows += rows;
+  b->params += rows * table->columns;
+}
+
+uint32_t tws_build_heads_norm(tws_network_builder *b, int layer, const char *name, uint32_t qkv,
+                              const tws_norm_kind *kind, int together) {
+  uint32_t module = tws_build_module(b, TWS_MODULE_HEADS_NORM, layer, tws_build_name(b, "%s.norm", name));
+  tws_module *m = set_heads(b, module, qkv);
+  const int64_t heads = m->heads, kv_heads = m->kv_heads, head = m->head_size;
+  const tws_init init = {0, (float)(1 - kind->offset)};
+  m->out_features = b->net->values[qkv].per_row;
+  m->epsilon = kind->epsilon;
+  m->offset = kind->offset;
+  m->flags = together ? TWS_TOGETHER : 0;
+  tws_build_param(b, module, 0, tws_build_name(b, "%s.q_norm.weight", name), 1, together ? heads * head : head, init);
+  tws_build_param(b, module, 1, tws_build_name(b, "%s.k_norm.weight", name), 1, together ? kv_heads * head : head,
+                  init);
+  uint32_t y = add_value(b, module, 0, "y", m->out_features, TWS_VALUE_ACTIVATION);
+  add_value(b, module, 1, "stats", together ? 2 : heads + kv_heads, TWS_VALUE_STATISTIC);
+  return y;
+}
+
+uint32_t tws_build_rope(tws_network_builder *b, int layer, const char *name, uint32_t qkv,
+                        const double rope[TWS_ROPE_PARAMETERS]) {
   uint32_t module = tws_build_module(b, TWS_MODULE_ROPE, layer, name);
   tws_module *m = set_heads(b, module, qkv);
   memcpy(m->rope, rope, sizeof m->rope);
@@ -191,6 +231,18 @@ uint32_t tws_build_dropout(tws_network_builder *b, int layer, const char *name, 
   if (probability == 0) return x;
   const uint32_t y = tws_build_pointwise(b, layer, name, TWS_MODULE_DROPOUT, x, b->net->values[x].per_row);
   b->net->modules[b->net->module_count - 1].dropout = probability;
+  return y;
+}
+
+uint32_t tws_build_scale(tws_network_builder *b, int layer, const char *name, uint32_t x, double factor) {
+  const uint32_t y = tws_build_pointwise(b, layer, name, TWS_MODULE_MULTIPLY, x, b->net->values[x].per_row);
+  b->net->modules[b->net->module_count - 1].scale = factor;
+  return y;
+}
+
+uint32_t tws_build_softcap(tws_network_builder *b, int layer, const char *name, uint32_t x, double cap) {
+  const uint32_t y = tws_build_pointwise(b, layer, name, TWS_MODULE_SOFTCAP, x, b->net->values[x].per_row);
+  b->net->modules[b->net->module_count - 1].cap = cap;
   return y;
 }
 
@@ -237,6 +289,13 @@ tws_code tws_build_size(tws_network_builder *b, const char *key, const char *ali
   return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(json->root, alias), err, "remove one of the two keys",
                        "\"%s\" is %lld but \"%s\", which means the same, is %lld", alias, (long long)other, key,
                        (long long)*value);
+}
+
+tws_code tws_build_optional_number(tws_network_builder *b, const char *key, double fallback, double *value,
+                                   tws_error *err) {
+  *value = cJSON_HasObjectItem(b->json->root, key) ? 0 : fallback;
+  if (!has_value(b->json, key)) return TWS_OK;
+  return tws_json_number(b->json, b->json->root, key, 1, 1e-9, 1e9, 0, value, err);
 }
 
 tws_code tws_build_expect_bool(tws_network_builder *b, const char *key, int expected, const char *hint,
@@ -298,6 +357,39 @@ static const char *const metadata[] = {"_name_or_path",
                                        "chunk_size_feed_forward",
                                        "max_length",
                                        "finetuning_task",
+                                       "auto_map",
+                                       "tokenizer_class",
+                                       "problem_type",
+                                       "prefix",
+                                       "license",
+                                       "_attn_implementation",
+                                       "_commit_hash",
+                                       "unsloth_version",
+                                       "unsloth_fixed",
+                                       "forced_eos_token_id",
+                                       "forced_bos_token_id",
+                                       "bad_words_ids",
+                                       "suppress_tokens",
+                                       "is_decoder",
+                                       "attn_implementation",
+                                       "_attn_implementation_autoset",
+                                       "bos_token",
+                                       "eos_token",
+                                       "model_name",
+                                       "tokenizer_name",
+                                       "use_flash_attention",
+                                       "use_flash_attention_2",
+                                       "_flash_attn_2_enabled",
+                                       "return_dict_in_generate",
+                                       "max_new_tokens",
+                                       "do_sample",
+                                       "temperature",
+                                       "top_p",
+                                       "top_k",
+                                       "repetition_penalty",
+                                       "use_return_dict",
+                                       "torchscript",
+                                       "transformers.js_config",
                                        "_comment",
                                        NULL};
 
@@ -308,12 +400,35 @@ static int listed(const char *const *list, const char *word) {
   return 0;
 }
 
+void tws_build_known_keys(tws_network_builder *b, const char *spellings) {
+  if (b->spelling_count == (int)(sizeof b->spellings / sizeof *b->spellings))
+    b->failed = 1;
+  else
+    b->spellings[b->spelling_count++] = spellings;
+}
+
+static int is_spelling(const tws_network_builder *b, const char *word) {
+  const size_t length = strlen(word);
+  for (int i = 0; i < b->spelling_count; i++)
+    for (const char *at = b->spellings[i]; at != NULL; at = strchr(at, '|')) {
+      if (*at == '|') at++;
+      if (strncmp(at, word, length) == 0 && (at[length] == 0 || at[length] == '|')) return 1;
+    }
+  return 0;
+}
+
+static int asks_for_nothing(const cJSON *item) {
+  const int holds = cJSON_IsArray(item) || cJSON_IsObject(item);
+  return cJSON_IsNull(item) || cJSON_IsFalse(item) || (holds && item->child == NULL);
+}
+
 void tws_build_unknown_keys(tws_network_builder *b, const char *const *known, const char *const *also) {
   const cJSON *item = NULL;
   cJSON_ArrayForEach(item, b->json->root) {
     if (item->string == NULL || listed(known, item->string) || (also && listed(also, item->string)) ||
-        listed(metadata, item->string))
+        listed(metadata, item->string) || is_spelling(b, item->string))
       continue;
+    if (!asks_for_nothing(item) && b->unknown == NULL) b->unknown = item;
     tws_text_add(&b->notes, "%.120s is not modelled and has no effect\n", item->string);
   }
 }

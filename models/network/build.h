@@ -13,9 +13,12 @@ typedef struct tws_network_builder {
   tws_network *net;
   const tws_json *json;
   tws_text notes;
-  int64_t params; /* elements so far */
-  int failed;     /* out of memory */
-  int too_large;  /* more than TWS_MAX_PARAMS elements */
+  int64_t params;            /* elements so far */
+  int failed;                /* out of memory */
+  int too_large;             /* more than TWS_MAX_PARAMS elements */
+  const cJSON *unknown;      /* the first member that nobody knows; it is refused when the graph is there */
+  const char *spellings[16]; /* of keys that tws_build_known_keys() was given */
+  int spelling_count;
 } tws_network_builder;
 
 typedef struct tws_init {
@@ -40,13 +43,29 @@ uint32_t tws_build_embedding(tws_network_builder *b, const char *name, const cha
 /* Adds to the embedding that was built last a table of segments, by an input of its own. */
 void tws_build_segments(tws_network_builder *b, const char *table, int64_t rows, float std);
 uint32_t tws_build_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, int rms, double epsilon);
+typedef struct tws_norm_kind {
+  int rms, bias;
+  double epsilon, offset; /* offset: added to weights, which begin at 1 - offset */
+} tws_norm_kind;
+uint32_t tws_build_norm_of(tws_network_builder *b, int layer, const char *name, uint32_t x, const tws_norm_kind *kind);
+/* Of queries and keys, each head by itself, or all heads as one; parameters are "<name>.q_norm" and "<name>.k_norm". */
+uint32_t tws_build_heads_norm(tws_network_builder *b, int layer, const char *name, uint32_t qkv,
+                              const tws_norm_kind *kind, int together);
 /* fused: NULL, or rows of up to three parts; tied: TWS_NONE, or the parameter used as weight */
 uint32_t tws_build_linear(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t in, int64_t out,
                           float std, int bias, const int64_t *fused, uint32_t tied);
-uint32_t tws_build_rope(tws_network_builder *b, int layer, const char *name, uint32_t qkv, const double rope[5]);
+/* How files lay out the joined rows of the last linear module: tws_param.groups. */
+void tws_build_group(tws_network_builder *b, int64_t groups);
+/* Rows of the last embedding's table of positions before that of the first token; they are more than the positions. */
+void tws_build_first_position(tws_network_builder *b, int64_t rows);
+uint32_t tws_build_rope(tws_network_builder *b, int layer, const char *name, uint32_t qkv,
+                        const double rope[TWS_ROPE_PARAMETERS]);
 uint32_t tws_build_attention(tws_network_builder *b, int layer, const char *name, uint32_t qkv);
 uint32_t tws_build_pointwise(tws_network_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
                              int64_t width);
+/* factor x, in the memory of x, which nobody else reads; cap tanh(x / cap) */
+uint32_t tws_build_scale(tws_network_builder *b, int layer, const char *name, uint32_t x, double factor);
+uint32_t tws_build_softcap(tws_network_builder *b, int layer, const char *name, uint32_t x, double cap);
 uint32_t tws_build_add(tws_network_builder *b, int layer, const char *name, uint32_t residual, uint32_t branch);
 /* Experts. A router makes three values of logits, one for each token and expert; the others take them. `routing` is
  * copied. fused: as of a linear layer, rows of one expert. */
@@ -87,13 +106,19 @@ uint32_t tws_build_pool(tws_network_builder *b, int layer, const char *name, tws
 /* Configuration helpers. A size may be spelled with either key; both with different values contradict each other. */
 tws_code tws_build_size(tws_network_builder *b, const char *key, const char *alias, int required, int64_t high,
                         int64_t fallback, int64_t *value, tws_error *err);
+/* A number above 0; null, where the key is there, is 0. */
+tws_code tws_build_optional_number(tws_network_builder *b, const char *key, double fallback, double *value,
+                                   tws_error *err);
 /* A key whose value is modelled only when it equals `expected`. */
 tws_code tws_build_expect_bool(tws_network_builder *b, const char *key, int expected, const char *hint, tws_error *err);
 /* Dropout probabilities are read and remarked upon: nothing is dropped there. */
 tws_code tws_build_dropouts(tws_network_builder *b, const char *const *keys, tws_error *err);
 /* A share of what is dropped in training; a file that does not have the key drops nothing. */
 tws_code tws_build_dropout_share(tws_network_builder *b, const char *key, double *share, tws_error *err);
-/* Remark on members that are in neither list (the second may be NULL) nor plain metadata. */
+/* Keys that unknown ones are told from, "|" between two spellings of one; they are not copied. */
+void tws_build_known_keys(tws_network_builder *b, const char *spellings);
+/* Members that are in neither list (the second may be NULL), nor known otherwise, nor plain metadata, are refused: they
+ * may change the arithmetic. Those that are null, false or empty ask for nothing, and are remarked upon. */
 void tws_build_unknown_keys(tws_network_builder *b, const char *const *known, const char *const *also);
 
 #define ARCHITECTURE(name, ...) tws_code tws_build_##name(tws_network_builder *b, tws_error *err);

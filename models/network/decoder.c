@@ -1,157 +1,356 @@
 #include "models/network/decoder.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include "models/kernel.h"
 
-static tws_code read_heads(tws_network_builder *b, const tws_decoder *d, tws_error *err) {
-  tws_network *net = b->net;
-  const tws_json *json = b->json;
-  const cJSON *root = json->root;
-  TWS_TRY(tws_build_size(b, "num_attention_heads", NULL, 1, TWS_MAX_HEADS, 0, &net->heads, err));
-  TWS_TRY(tws_build_size(b, "num_key_value_heads", NULL, 0, TWS_MAX_HEADS, d->kv_heads ? d->kv_heads : net->heads,
-                         &net->kv_heads, err));
-  if (net->heads % net->kv_heads != 0) {
-    return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(root, "num_key_value_heads"), err,
-                         "choose a number of key-value heads that divides num_attention_heads",
-                         "%lld key-value heads do not divide %lld attention heads", (long long)net->kv_heads,
-                         (long long)net->heads);
+const tws_decoder_names tws_llama_names = {
+    .embedding = "model.embed_tokens",
+    .layer = "model.layers.",
+    .norm = {"input_layernorm", "post_attention_layernorm", "post_attention_layernorm", "post_feedforward_layernorm"},
+    .qkv = "self_attn.qkv_proj",
+    .rope = "self_attn.rope",
+    .attention = "self_attn",
+    .output = "self_attn.o_proj",
+    .up = "mlp.gate_up_proj",
+    .act = "mlp.act",
+    .down = "mlp.down_proj",
+    .final_norm = "model.norm",
+    .head = "lm_head"};
+const tws_decoder_keys tws_llama_keys = {.layers = "num_hidden_layers",
+                                         .hidden = "hidden_size",
+                                         .heads = "num_attention_heads",
+                                         .kv_heads = "num_key_value_heads",
+                                         .inner = "intermediate_size",
+                                         .positions = "max_position_embeddings",
+                                         .epsilon = "rms_norm_eps",
+                                         .activation = "hidden_act"};
+
+static const tws_decoder_names *names_of(const tws_decoder *d) {
+  return d->names != NULL ? d->names : &tws_llama_names;
+}
+static const tws_decoder_keys *keys_of(const tws_decoder *d) {
+  return d->keys != NULL ? d->keys : &tws_llama_keys;
+}
+
+/* ---- reading ---- */
+
+/* One of the words of "first|second". */
+static int is_spelling(const char *spellings, const char *word) {
+  const size_t length = strlen(word);
+  const char *at = spellings;
+  while (at != NULL && (strncmp(at, word, length) != 0 || (at[length] != 0 && at[length] != '|'))) {
+    at = strchr(at, '|');
+    if (at != NULL) at++;
   }
-  const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, "head_dim");
-  if (item == NULL || cJSON_IsNull(item)) {
-    item = cJSON_GetObjectItemCaseSensitive(root, "num_attention_heads");
+  return at != NULL;
+}
+
+static tws_code read_size(tws_network_builder *b, const char *spellings, int required, int64_t high, int64_t fallback,
+                          int64_t *value, tws_error *err) {
+  char first[64], *second = NULL;
+  snprintf(first, sizeof first, "%s", spellings);
+  if ((second = strchr(first, '|')) != NULL) *second++ = 0;
+  return tws_build_size(b, first, second, required, high, fallback, value, err);
+}
+
+static const cJSON *key_item(const tws_network_builder *b, const char *spellings) {
+  const cJSON *item = NULL;
+  cJSON_ArrayForEach(item, b->json->root) {
+    if (item->string != NULL && is_spelling(spellings, item->string)) return item;
+  }
+  return NULL;
+}
+
+static tws_code read_head_size(tws_network_builder *b, const tws_decoder *d, tws_error *err) {
+  tws_network *net = b->net;
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(b->json->root, "head_dim");
+  if ((item == NULL || cJSON_IsNull(item)) && d->head_size == 0) {
+    item = key_item(b, keys_of(d)->heads);
     if (net->hidden % net->heads != 0) {
-      return tws_json_fail(json, item, err, "give head_dim, or a number of heads that divides hidden_size",
+      return tws_json_fail(b->json, item, err, "give head_dim, or a number of heads that divides hidden_size",
                            "%lld attention heads do not divide hidden_size %lld", (long long)net->heads,
                            (long long)net->hidden);
     }
   }
-  TWS_TRY(tws_build_size(b, "head_dim", NULL, 0, TWS_MAX_HEADS, net->hidden / net->heads, &net->head_size, err));
-  if (net->head_size % 2 != 0) {
-    return tws_json_fail(json, item, err, "rotary positions turn pairs of elements: use an even head size",
-                         "head size %lld is odd", (long long)net->head_size);
-  }
+  TWS_TRY(tws_build_size(b, "head_dim", NULL, 0, TWS_MAX_HEADS,
+                         d->head_size > 0 ? d->head_size : net->hidden / net->heads, &net->head_size, err));
   if ((net->heads + 2 * net->kv_heads) * net->head_size > TWS_MAX_WIDTH) {
-    return tws_json_fail(json, item, err, NULL, "query, key and value rows together exceed %d elements", TWS_MAX_WIDTH);
+    return tws_json_fail(b->json, item, err, NULL, "query, key and value rows together exceed %d elements",
+                         TWS_MAX_WIDTH);
   }
   return TWS_OK;
 }
 
-static tws_code read_llama3_scaling(tws_network_builder *b, const cJSON *object, tws_decoder *d, tws_error *err) {
-  const tws_json *json = b->json;
-  TWS_TRY(tws_json_number(json, object, "factor", 1, 1, 1e6, 0, &d->rope[1], err));
-  TWS_TRY(tws_json_number(json, object, "low_freq_factor", 1, 1e-6, 1e6, 0, &d->rope[2], err));
-  TWS_TRY(tws_json_number(json, object, "high_freq_factor", 1, 1e-6, 1e6, 0, &d->rope[3], err));
-  TWS_TRY(tws_json_number(json, object, "original_max_position_embeddings", 1, 1, 1e9, 0, &d->rope[4], err));
-  if (d->rope[3] > d->rope[2]) return TWS_OK;
-  return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(object, "high_freq_factor"), err, NULL,
-                       "high_freq_factor %g must be larger than low_freq_factor %g", d->rope[3], d->rope[2]);
+/* Of each kind of layer. */
+static tws_code check_rope(const tws_network_builder *b, const tws_decoder_rope *rope, tws_error *err) {
+  const int64_t head = b->net->head_size;
+  const int64_t turned = rope->share > 0    ? (int64_t)(rope->share * (double)head)
+                         : rope->rotary > 0 ? rope->rotary
+                                            : head;
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(b->json->root, "head_dim");
+  if (turned > 0 && turned % 2 == 0 && turned <= head) return TWS_OK;
+  return tws_json_fail(b->json, item, err, "rotary positions turn pairs of elements: use an even number",
+                       "%lld elements of a head of %lld are turned", (long long)turned, (long long)head);
 }
 
-/* rope_theta and rope_scaling, or newer files' rope_parameters with both inside. */
-static tws_code read_rope(tws_network_builder *b, tws_decoder *d, tws_error *err) {
-  const tws_json *json = b->json;
-  const cJSON *parameters = cJSON_GetObjectItemCaseSensitive(json->root, "rope_parameters");
-  const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(json->root, "rope_scaling");
-  TWS_TRY(tws_json_number(json, json->root, "rope_theta", 0, 1, 1e12, 10000, &d->rope[0], err));
-  if (parameters != NULL && !cJSON_IsNull(parameters)) scaling = parameters;
-  if (scaling == NULL || cJSON_IsNull(scaling)) return TWS_OK;
-  if (!cJSON_IsObject(scaling)) {
-    return tws_json_fail(json, scaling, err, "leave it out, or give an object with rope_type",
-                         "\"%s\" must be an object or null", scaling->string);
+static tws_code read_heads(tws_network_builder *b, const tws_decoder *d, tws_error *err) {
+  tws_network *net = b->net;
+  const tws_decoder_keys *keys = keys_of(d);
+  TWS_TRY(read_size(b, keys->heads, 1, TWS_MAX_HEADS, 0, &net->heads, err));
+  net->kv_heads = d->kv_heads ? d->kv_heads : net->heads;
+  if (keys->kv_heads != NULL)
+    TWS_TRY(read_size(b, keys->kv_heads, 0, TWS_MAX_HEADS, net->kv_heads, &net->kv_heads, err));
+  if (net->heads % net->kv_heads != 0) {
+    return tws_json_fail(b->json, keys->kv_heads != NULL ? key_item(b, keys->kv_heads) : NULL, err,
+                         "choose a number of key-value heads that divides num_attention_heads",
+                         "%lld key-value heads do not divide %lld attention heads", (long long)net->kv_heads,
+                         (long long)net->heads);
   }
-  TWS_TRY(tws_json_number(json, scaling, "rope_theta", 0, 1, 1e12, d->rope[0], &d->rope[0], err));
-  const char *type = NULL;
-  TWS_TRY(tws_json_string(json, scaling, "type", 0, "default", &type, err));
-  TWS_TRY(tws_json_string(json, scaling, "rope_type", 0, type, &type, err));
-  if (strcmp(type, "llama3") == 0) return read_llama3_scaling(b, scaling, d, err);
-  if (strcmp(type, "default") == 0) return TWS_OK;
-  tws_json_fail(json, scaling, err, "known: default and llama3", "rope scaling type \"%.60s\" is not supported", type);
+  return read_head_size(b, d, err);
+}
+
+/* Activations by the words of Hugging Face's configurations. */
+static const struct {
+  const char *name;
+  tws_module_type gated, plain;
+} activations[] = {
+    {"silu", TWS_MODULE_SWIGLU, TWS_MODULE_TYPE_COUNT}, {"swish", TWS_MODULE_SWIGLU, TWS_MODULE_TYPE_COUNT},
+    {"gelu_new", TWS_MODULE_GEGLU, TWS_MODULE_GELU},    {"gelu_pytorch_tanh", TWS_MODULE_GEGLU, TWS_MODULE_GELU},
+    {"gelu_fast", TWS_MODULE_GEGLU, TWS_MODULE_GELU},   {"gelu", TWS_MODULE_TYPE_COUNT, TWS_MODULE_GELU_EXACT},
+    {"relu", TWS_MODULE_TYPE_COUNT, TWS_MODULE_RELU},   {"relu2", TWS_MODULE_TYPE_COUNT, TWS_MODULE_SQUARED_RELU}};
+
+static tws_code find_activation(tws_network_builder *b, const tws_decoder *d, tws_module_type *type, tws_error *err) {
+  const char *word = d->activation != NULL ? d->activation : "silu", *key = keys_of(d)->activation;
+  char known[160] = "known here:";
+  if (key != NULL) TWS_TRY(tws_json_string(b->json, b->json->root, key, 0, word, &word, err));
+  for (size_t i = 0; i < sizeof activations / sizeof *activations; i++) {
+    const tws_module_type found = d->ungated ? activations[i].plain : activations[i].gated;
+    const size_t used = strlen(known);
+    if (found == TWS_MODULE_TYPE_COUNT) continue;
+    snprintf(known + used, sizeof known - used, " %s", activations[i].name);
+    if (strcmp(word, activations[i].name) != 0) continue;
+    *type = found;
+    return TWS_OK;
+  }
+  tws_json_fail(b->json, key != NULL ? cJSON_GetObjectItemCaseSensitive(b->json->root, key) : NULL, err, known,
+                "%s \"%.60s\" is not supported", key != NULL ? key : "activation", word);
   if (err != NULL) err->code = TWS_UNSUPPORTED;
   return TWS_UNSUPPORTED;
 }
 
+static tws_code read_sizes(tws_network_builder *b, const tws_decoder *d, tws_error *err) {
+  const tws_decoder_keys *keys = keys_of(d);
+  tws_network *net = b->net;
+  TWS_TRY(read_size(b, keys->layers, 1, TWS_MAX_LAYERS, 0, &net->layers, err));
+  TWS_TRY(read_size(b, keys->hidden, 1, TWS_MAX_WIDTH, 0, &net->hidden, err));
+  net->intermediate = d->inner * net->hidden;
+  if (keys->inner != NULL)
+    TWS_TRY(read_size(b, keys->inner, d->inner == 0, TWS_MAX_WIDTH / 2, net->intermediate, &net->intermediate, err));
+  net->positions = d->positions;
+  if (keys->positions != NULL)
+    TWS_TRY(read_size(b, keys->positions, d->positions == 0, TWS_MAX_WIDTH, d->positions, &net->positions, err));
+  return TWS_OK;
+}
+
 tws_code tws_decoder_read(tws_network_builder *b, const char *const *also_known, tws_decoder *d, tws_error *err) {
-  static const char *const dropouts[] = {"attention_dropout", "hidden_dropout", NULL};
-  static const char *const known[] = {"num_hidden_layers",
-                                      "hidden_size",
-                                      "intermediate_size",
-                                      "num_attention_heads",
-                                      "num_key_value_heads",
-                                      "head_dim",
-                                      "max_position_embeddings",
+  static const char *const dropouts[] = {"attention_dropout", "hidden_dropout", "resid_pdrop",  "embd_pdrop",
+                                         "attn_pdrop",        "embed_dropout",  "embd_dropout", NULL};
+  static const char *const known[] = {"head_dim",
                                       "vocab_size",
-                                      "hidden_act",
-                                      "rms_norm_eps",
                                       "initializer_range",
                                       "tie_word_embeddings",
-                                      "rope_theta",
-                                      "rope_scaling",
-                                      "rope_parameters",
                                       "attention_dropout",
                                       "hidden_dropout",
                                       "is_encoder_decoder",
+                                      "resid_pdrop",
+                                      "embd_pdrop",
+                                      "attn_pdrop",
+                                      "embed_dropout",
+                                      "embd_dropout",
                                       NULL};
+  static const char *const rope_keys[] = {"rope_theta", "rope_scaling", "rope_parameters", NULL};
   const tws_json *json = b->json;
-  const cJSON *root = json->root;
-  tws_network *net = b->net;
-  TWS_TRY(tws_build_size(b, "num_hidden_layers", NULL, 1, TWS_MAX_LAYERS, 0, &net->layers, err));
-  TWS_TRY(tws_build_size(b, "hidden_size", NULL, 1, TWS_MAX_WIDTH, 0, &net->hidden, err));
-  TWS_TRY(tws_build_size(b, "intermediate_size", NULL, 1, TWS_MAX_WIDTH / 2, 0, &net->intermediate, err));
-  TWS_TRY(tws_build_size(b, "max_position_embeddings", NULL, 0, TWS_MAX_WIDTH, d->positions, &net->positions, err));
+  const tws_decoder_keys *keys = keys_of(d);
+  const double range = d->range > 0 ? d->range : 0.02;
+  tws_module_type unused;
+  TWS_TRY(read_sizes(b, d, err));
   TWS_TRY(read_heads(b, d, err));
-  TWS_TRY(tws_json_number(json, root, "rms_norm_eps", 0, 1e-20, 1, 1e-6, &d->epsilon, err));
-  TWS_TRY(tws_json_number(json, root, "initializer_range", 0, 0, 100, 0.02, &d->range, err));
-  TWS_TRY(tws_json_bool(json, root, "tie_word_embeddings", 0, 0, &net->tied, err));
-  const char *activation = NULL;
-  TWS_TRY(tws_json_string(json, root, "hidden_act", 0, "silu", &activation, err));
-  if (strcmp(activation, "silu") != 0) {
-    tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(root, "hidden_act"), err, "known here: silu",
-                  "hidden_act \"%.60s\" is not supported", activation);
-    if (err != NULL) err->code = TWS_UNSUPPORTED;
-    return TWS_UNSUPPORTED;
+  if (keys->epsilon != NULL)
+    TWS_TRY(tws_json_number(json, json->root, keys->epsilon, 0, 1e-20, 1, d->epsilon > 0 ? d->epsilon : 1e-6,
+                            &d->epsilon, err));
+  TWS_TRY(tws_json_number(json, json->root, "initializer_range", 0, 0, 100, range, &d->range, err));
+  TWS_TRY(tws_json_bool(json, json->root, "tie_word_embeddings", 0, d->tied, &b->net->tied, err));
+  TWS_TRY(find_activation(b, d, &unused, err));
+  if (d->position == TWS_POSITIONS_ROTARY) {
+    TWS_TRY(tws_decoder_read_rope(b, d, err));
+    TWS_TRY(check_rope(b, &d->rope, err));
+    TWS_TRY(check_rope(b, &d->sliding_rope, err));
   }
-  TWS_TRY(read_rope(b, d, err));
   TWS_TRY(tws_build_expect_bool(b, "is_encoder_decoder", 0, "only decoders are supported", err));
   TWS_TRY(tws_build_dropouts(b, dropouts, err));
+  const char *const sizes[] = {keys->layers, keys->hidden,    keys->heads,   keys->kv_heads,
+                               keys->inner,  keys->positions, keys->epsilon, keys->activation};
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    if (sizes[i] != NULL) tws_build_known_keys(b, sizes[i]);
+  for (int i = 0; rope_keys[i] != NULL && d->position == TWS_POSITIONS_ROTARY; i++)
+    tws_build_known_keys(b, rope_keys[i]);
   tws_build_unknown_keys(b, known, also_known);
   return TWS_OK;
 }
 
-static uint32_t add_layer(tws_network_builder *b, const tws_decoder *d, int layer, uint32_t x) {
-  const tws_network *net = b->net;
-  int64_t hidden = net->hidden, q = net->heads * net->head_size, kv = net->kv_heads * net->head_size;
-  int64_t qkv_rows[3] = {q, kv, kv}, mlp_rows[3] = {net->intermediate, net->intermediate, 0};
-  float std = (float)d->range;
-#define NAME(suffix) tws_build_name(b, "model.layers.%d." suffix, layer)
-  uint32_t y = tws_build_norm(b, layer, NAME("input_layernorm"), x, 1, d->epsilon);
-  y = tws_build_linear(b, layer, NAME("self_attn.qkv_proj"), y, hidden, q + 2 * kv, std, d->qkv_bias, qkv_rows,
-                       TWS_NONE);
-  y = tws_build_rope(b, layer, NAME("self_attn.rope"), y, d->rope);
-  y = tws_build_attention(b, layer, NAME("self_attn"), y);
-  net->modules[net->module_count - 1].window = layer >= d->window_layer ? d->window : 0;
-  y = tws_build_linear(b, layer, NAME("self_attn.o_proj"), y, q, hidden, std, d->output_bias, NULL, TWS_NONE);
-  x = tws_build_add(b, layer, NAME("add_1"), x, y);
-  y = tws_build_norm(b, layer, NAME("post_attention_layernorm"), x, 1, d->epsilon);
-  if (d->routing.experts > 0 && !(d->dense && d->dense[layer]))
-    return tws_build_add(b, layer, NAME("add_2"), x, tws_decoder_add_experts(b, d, layer, y));
-  y = tws_build_linear(b, layer, NAME("mlp.gate_up_proj"), y, hidden, 2 * net->intermediate, std, d->mlp_bias, mlp_rows,
-                       TWS_NONE);
-  y = tws_build_pointwise(b, layer, NAME("mlp.act"), TWS_MODULE_SWIGLU, y, net->intermediate);
-  y = tws_build_linear(b, layer, NAME("mlp.down_proj"), y, net->intermediate, hidden, std, d->mlp_bias, NULL, TWS_NONE);
-  return tws_build_add(b, layer, NAME("add_2"), x, y);
-#undef NAME
+tws_code tws_decoder_read_layer_types(tws_network_builder *b, int64_t period, tws_decoder *d, tws_error *err) {
+  const cJSON *types = cJSON_GetObjectItemCaseSensitive(b->json->root, "layer_types"), *type;
+  int64_t layers = 0;
+  TWS_TRY(read_size(b, keys_of(d)->layers, 1, TWS_MAX_LAYERS, 0, &layers, err));
+  d->slides = tws_arena_alloc(b->net->arena, (size_t)layers, 1);
+  if (d->slides == NULL) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the model's graph");
+  for (int64_t i = 0; i < layers; i++) d->slides[i] = d->window > 0 && period > 0 && (i + 1) % period != 0;
+  if (types == NULL || cJSON_IsNull(types)) return TWS_OK;
+  if (!cJSON_IsArray(types) || cJSON_GetArraySize(types) != layers)
+    return tws_json_fail(b->json, types, err, NULL, "\"layer_types\" must be a list of %lld words", (long long)layers);
+  int64_t layer = 0;
+  cJSON_ArrayForEach(type, types) {
+    const char *word = cJSON_IsString(type) ? type->valuestring : "";
+    const int slides = strcmp(word, "sliding_attention") == 0;
+    if (!slides && strcmp(word, "full_attention") != 0)
+      return tws_json_fail(b->json, type, err, "known: full_attention and sliding_attention",
+                           "layer %lld of \"layer_types\" is not supported", (long long)layer);
+    if (slides && d->window == 0)
+      return tws_json_fail(b->json, type, err, "give sliding_window", "a layer slides, and there is no window");
+    d->slides[layer++] = (uint8_t)slides;
+  }
+  return TWS_OK;
+}
+
+/* ---- building ---- */
+
+typedef struct layer_builder {
+  tws_network_builder *b;
+  const tws_decoder *d;
+  const tws_decoder_names *names;
+  tws_module_type activation;
+  int layer;
+} layer_builder;
+
+static const char *named(const layer_builder *l, const char *suffix) {
+  return tws_build_name(l->b, "%s%d.%s", l->names->layer, l->layer, suffix);
+}
+
+static tws_module *last_module(const tws_network_builder *b) {
+  return &b->net->modules[b->net->module_count - 1];
+}
+
+static uint32_t add_norm(tws_network_builder *b, const tws_decoder *d, int layer, const char *name, uint32_t x) {
+  const tws_norm_kind kind = {
+      .rms = !d->layer_norm, .bias = d->layer_norm && d->norm_bias, .epsilon = d->epsilon, .offset = d->norm_offset};
+  return tws_build_norm_of(b, layer, name, x, &kind);
+}
+static uint32_t layer_norm(const layer_builder *l, int which, uint32_t x) {
+  return add_norm(l->b, l->d, l->layer, named(l, l->names->norm[which]), x);
+}
+
+static double output_range(const tws_decoder *d) {
+  return d->output_range > 0 ? d->output_range : d->range;
+}
+
+static uint32_t add_rope(const layer_builder *l, uint32_t qkv, int slides) {
+  const tws_decoder *d = l->d;
+  const tws_decoder_rope *rope = slides && d->sliding_rope.parameters[0] > 0 ? &d->sliding_rope : &d->rope;
+  const uint32_t y = tws_build_rope(l->b, l->layer, named(l, l->names->rope), qkv, rope->parameters);
+  tws_module *m = last_module(l->b);
+  m->rotary = rope->share > 0 ? (int32_t)(rope->share * (double)m->head_size) : (int32_t)rope->rotary;
+  m->flags = rope->interleaved ? TWS_INTERLEAVED : 0;
+  m->dynamic_rope = rope->dynamic;
+  return y;
+}
+
+static uint32_t add_attention(const layer_builder *l, uint32_t x) {
+  const tws_decoder *d = l->d;
+  const tws_network *net = l->b->net;
+  const int64_t q = net->heads * net->head_size, kv = net->kv_heads * net->head_size, rows[3] = {q, kv, kv};
+  const int slides = d->window > 0 && (d->slides != NULL ? d->slides[l->layer] : l->layer >= d->window_layer);
+  uint32_t y = tws_build_linear(l->b, l->layer, named(l, l->names->qkv), x, net->hidden, q + 2 * kv, (float)d->range,
+                                d->qkv_bias, rows, TWS_NONE);
+  tws_build_group(l->b, d->qkv_groups < 0 ? net->kv_heads : d->qkv_groups);
+  if (d->head_norms) {
+    const tws_norm_kind kind = {.rms = 1, .epsilon = d->epsilon, .offset = d->norm_offset};
+    y = tws_build_heads_norm(l->b, l->layer, named(l, l->names->attention), y, &kind,
+                             d->head_norms == TWS_HEADS_TOGETHER);
+  }
+  if (d->position == TWS_POSITIONS_ROTARY) y = add_rope(l, y, slides);
+  y = tws_build_attention(l->b, l->layer, named(l, l->names->attention), y);
+  tws_module *m = last_module(l->b);
+  m->window = slides ? d->window : 0;
+  m->flags = d->position == TWS_POSITIONS_LINEAR ? TWS_ALIBI : 0;
+  m->scale = d->attention_scale;
+  m->cap = d->score_cap;
+  return tws_build_linear(l->b, l->layer, named(l, l->names->output), y, q, net->hidden, (float)output_range(d),
+                          d->output_bias, NULL, TWS_NONE);
+}
+
+static uint32_t add_inner(const layer_builder *l, uint32_t x) {
+  const tws_decoder *d = l->d;
+  const int64_t hidden = l->b->net->hidden, inner = l->b->net->intermediate, rows[3] = {inner, inner, 0};
+  if (d->routing.experts > 0 && !(d->dense != NULL && d->dense[l->layer]))
+    return tws_decoder_add_experts(l->b, d, l->layer, x);
+  uint32_t y = tws_build_linear(l->b, l->layer, named(l, l->names->up), x, hidden, d->ungated ? inner : 2 * inner,
+                                (float)d->range, d->mlp_bias, d->ungated ? NULL : rows, TWS_NONE);
+  if (!d->ungated) tws_build_group(l->b, d->gate_up_whole);
+  y = tws_build_pointwise(l->b, l->layer, named(l, l->names->act), l->activation, y, inner);
+  return tws_build_linear(l->b, l->layer, named(l, l->names->down), y, inner, hidden, (float)output_range(d),
+                          d->mlp_bias, NULL, TWS_NONE);
+}
+
+static uint32_t join(const layer_builder *l, const char *name, uint32_t x, uint32_t branch) {
+  if (l->d->residual_scale > 0)
+    branch =
+        tws_build_scale(l->b, l->layer, named(l, tws_build_name(l->b, "%s.scale", name)), branch, l->d->residual_scale);
+  return tws_build_add(l->b, l->layer, named(l, name), x, branch);
+}
+
+static uint32_t add_layer(const layer_builder *l, uint32_t x) {
+  const tws_decoder_order order = l->d->order;
+  const int before = order != TWS_ORDER_BEHIND, behind = order == TWS_ORDER_BEHIND || order == TWS_ORDER_BOTH;
+  const uint32_t entered = x, normed = before ? layer_norm(l, 0, x) : x;
+  uint32_t y = add_attention(l, normed);
+  if (behind) y = layer_norm(l, 1, y);
+  x = join(l, "add_1", x, y);
+  if (order == TWS_ORDER_SIDE_BY_SIDE)
+    y = l->d->two_norms ? layer_norm(l, 2, entered) : normed;
+  else
+    y = before ? layer_norm(l, 2, x) : x;
+  y = add_inner(l, y);
+  if (behind) y = layer_norm(l, 3, y);
+  return join(l, "add_2", x, y);
+}
+
+static uint32_t add_embedding(tws_network_builder *b, const tws_decoder *d, const tws_decoder_names *names) {
+  const int learned = d->position == TWS_POSITIONS_LEARNED;
+  uint32_t x = tws_build_embedding(b, names->embedding, tws_build_name(b, "%s.weight", names->embedding),
+                                   learned ? tws_build_name(b, "%s.weight", names->positions) : NULL, (float)d->range);
+  if (learned && d->first_position > 0) tws_build_first_position(b, d->first_position);
+  if (d->embedding_scale > 0) x = tws_build_scale(b, -1, "embedding.scale", x, d->embedding_scale);
+  return names->embedding_norm != NULL ? add_norm(b, d, -1, names->embedding_norm, x) : x;
 }
 
 tws_code tws_decoder_build(tws_network_builder *b, const tws_decoder *d, tws_error *err) {
+  enum { LONGEST_LAYER = 14 + TWS_EXPERT_MODULES, AROUND = 9 };
   tws_network *net = b->net;
-  const uint32_t stride = d->routing.experts > 0 ? 8 + TWS_EXPERT_MODULES : 11;
-  TWS_TRY(tws_build_reserve(b, stride * net->layers + 4, err));
-  uint32_t x = tws_build_embedding(b, "model.embed_tokens", "model.embed_tokens.weight", NULL, (float)d->range);
+  layer_builder l = {.b = b, .d = d, .names = names_of(d)};
+  TWS_TRY(find_activation(b, d, &l.activation, err));
+  TWS_TRY(tws_build_reserve(b, LONGEST_LAYER * net->layers + AROUND, err));
+  uint32_t x = add_embedding(b, d, l.names);
   net->layer_first = net->module_count;
-  for (int layer = 0; layer < net->layers; layer++) x = add_layer(b, d, layer, x);
+  for (l.layer = 0; l.layer < net->layers; l.layer++) x = add_layer(&l, x);
   net->layer_stride = (net->module_count - net->layer_first) / (uint32_t)net->layers;
-  x = tws_build_norm(b, -2, "model.norm", x, 1, d->epsilon);
+  if (l.names->final_norm != NULL) x = add_norm(b, d, -2, l.names->final_norm, x);
   uint32_t tied = net->tied ? net->modules[0].param[0] : TWS_NONE;
-  x = tws_build_linear(b, -2, "lm_head", x, net->hidden, net->padded_vocabulary, (float)d->range, 0, NULL, tied);
+  x = tws_build_linear(b, -2, l.names->head, x, net->hidden, net->padded_vocabulary, (float)d->range, d->head_bias,
+                       NULL, tied);
+  if (d->logit_scale > 0) x = tws_build_scale(b, -2, "logits.scale", x, d->logit_scale);
+  if (d->logit_cap > 0) x = tws_build_softcap(b, -2, "logits.cap", x, d->logit_cap);
   tws_build_loss(b, x);
   return TWS_OK;
 }

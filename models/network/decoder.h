@@ -1,26 +1,94 @@
-/* Decoders of Llama's family (Touvron et al., 2023): rotary positions, grouped-query attention, RMSNorm, SwiGLU. They
- * differ in a few keys, which each architecture's file reads. Private to models/network. */
+/* Decoders as a table of features: a family's file reads its keys, sets what it has, and the builder makes the graph.
+ * Zero is what Llama has (Touvron et al., 2023): rotary positions, grouped-query attention, RMSNorm, SwiGLU, norms
+ * before both branches, which follow each other. Private to models/network. */
 #ifndef TWS_MODELS_NETWORK_DECODER_H
 #define TWS_MODELS_NETWORK_DECODER_H
 
 #include "models/network/build.h"
 
-typedef struct tws_decoder {
-  int64_t positions, kv_heads; /* where the file gives none; 0: as many as query heads */
-  int qkv_bias, output_bias, mlp_bias;
-  int64_t window, window_layer; /* sliding window of attention, from this layer on; 0: none */
-  double epsilon, range, rope[5];
-  tws_routing routing;      /* of layers of experts in place of the inner part; experts 0: there are none */
-  int64_t expert_inner;     /* width of an expert's inner part */
-  const char *expert_block; /* what the layer is called */
-  const uint8_t *dense;     /* per layer: it has an inner part and no experts; NULL: all have experts */
-  int64_t shared_inner;     /* of the inner part that all tokens go through beside their experts; 0: none */
-  const char *shared_name;  /* what that is called */
-  int shared_gate;          /* and it has a gate of its own */
-} tws_decoder;
+typedef enum tws_decoder_positions {
+  TWS_POSITIONS_ROTARY,
+  TWS_POSITIONS_LEARNED, /* a table beside the embedding */
+  TWS_POSITIONS_LINEAR   /* ALiBi: biases of scores */
+} tws_decoder_positions;
 
-/* The keys that all of them have. Remarks on those that are neither these nor in `also_known`. */
+/* What a layer's norms stand before or behind, and whether its branches follow each other. */
+typedef enum tws_decoder_order {
+  TWS_ORDER_BEFORE,      /* x + branch(norm(x)) */
+  TWS_ORDER_BEHIND,      /* x + norm(branch(x)) */
+  TWS_ORDER_BOTH,        /* x + norm(branch(norm(x))) */
+  TWS_ORDER_SIDE_BY_SIDE /* x + attention(norm(x)) + mlp(norm(x)), of one norm, or with `two_norms` of two */
+} tws_decoder_order;
+
+/* Names of tensors in Hugging Face's files, inside a layer without their last word. A joined projection of queries,
+ * keys and values, or of gate and up, is called "...qkv_proj" or "...gate_up_proj" where files have its parts: see
+ * models/network/huggingface.h. */
+typedef struct tws_decoder_names {
+  const char *embedding, *positions, *embedding_norm;
+  const char *layer;   /* "model.layers." */
+  const char *norm[4]; /* before and behind attention, before and behind the inner part */
+  const char *qkv, *rope, *attention, *output, *up, *act, *down;
+  const char *final_norm, *head;
+} tws_decoder_names;
+extern const tws_decoder_names tws_llama_names;
+
+/* Keys of sizes; NULL: the family has no such key. Those with a "|" may be spelled in two ways. */
+typedef struct tws_decoder_keys {
+  const char *layers, *hidden, *heads, *kv_heads, *inner, *positions, *epsilon, *activation;
+} tws_decoder_keys;
+extern const tws_decoder_keys tws_llama_keys;
+
+typedef struct tws_decoder_rope {
+  double parameters[TWS_ROPE_PARAMETERS]; /* of ROPE (models/operators.def) */
+  double share;                           /* of a head that is turned; 0: `rotary` elements of it, or with 0 all */
+  int64_t rotary;
+  int interleaved;
+  int dynamic; /* theta follows the length of the job's sequences */
+} tws_decoder_rope;
+
+typedef struct tws_decoder {
+  const tws_decoder_names *names; /* NULL: Llama's */
+  const tws_decoder_keys *keys;   /* NULL: Llama's */
+  int64_t positions, kv_heads;    /* where the file gives none; kv_heads 0: as many as query heads */
+  int64_t head_size;              /* where the file gives none; 0: hidden_size by heads */
+  int64_t inner;                  /* where the file gives none: so many times hidden_size; 0: it is required */
+  const char *activation;         /* what the file means when it does not say; NULL: silu */
+  int ungated;                    /* the inner part has no gate */
+  int layer_norm, norm_bias;      /* LayerNorm, not RMSNorm */
+  double norm_offset;             /* added to the weights of norms */
+  tws_decoder_order order;
+  int two_norms;
+  tws_decoder_positions position;
+  int64_t first_position; /* rows of the table before the first that is used */
+  int qkv_bias, output_bias, mlp_bias, head_bias;
+  int64_t qkv_groups; /* how files lay the joined projection out: tws_param.groups; 0: its parts are tensors, -1: by
+                         key heads */
+  int gate_up_whole;  /* files have gate and up joined */
+  int head_norms;     /* of queries and keys: of each head; TWS_HEADS_TOGETHER: of all heads as one */
+  int64_t window, window_layer; /* sliding window of attention, from this layer on; 0: none */
+  uint8_t *slides;              /* of each layer, whether it has the window; NULL: as window_layer says */
+  double attention_scale;       /* 0: 1 / sqrt(head size) */
+  double score_cap, logit_cap;
+  double embedding_scale, residual_scale, logit_scale; /* 0: 1 */
+  double epsilon, range, output_range;                 /* output_range: of what joins the residual stream; 0: range */
+  tws_decoder_rope rope, sliding_rope; /* sliding_rope: of layers with the window, where its theta is not 0 */
+  int tied;                            /* where the file does not say */
+  tws_routing routing;                 /* of layers of experts in place of the inner part; experts 0: there are none */
+  int64_t expert_inner;                /* width of an expert's inner part */
+  const char *expert_block;            /* what the layer is called */
+  const uint8_t *dense;                /* per layer: it has an inner part and no experts; NULL: all have experts */
+  int64_t shared_inner;                /* of the inner part that all tokens go through beside their experts; 0: none */
+  const char *shared_name;             /* what that is called */
+  int shared_gate;                     /* and it has a gate of its own */
+} tws_decoder;
+enum { TWS_HEADS_APART = 1, TWS_HEADS_TOGETHER = 2 };
+
+/* The keys that all of them have. Those that are neither these nor in `also_known` are refused (build.h). */
 tws_code tws_decoder_read(tws_network_builder *b, const char *const *also_known, tws_decoder *d, tws_error *err);
+/* rope.c: rope_theta and rope_scaling, or newer files' rope_parameters with both inside. */
+tws_code tws_decoder_read_rope(tws_network_builder *b, tws_decoder *d, tws_error *err);
+/* Which layers have the window, by `layer_types`, or where there are none all but every `period`-th. */
+tws_code tws_decoder_read_layer_types(tws_network_builder *b, int64_t period, tws_decoder *d, tws_error *err);
 /* What the router of Mixtral and its like is given: the key that says the number of experts, and what stands for
  * missing keys. */
 tws_code tws_decoder_read_routing(tws_network_builder *b, const char *count, int64_t experts, int64_t choices,

@@ -21,7 +21,7 @@ tws_code tws_encoder_read_activation(tws_network_builder *b, const char *key, co
   static const struct {
     const char *name;
     tws_module_type type;
-  } known[] = {{"gelu", TWS_MODULE_GELU},
+  } known[] = {{"gelu", TWS_MODULE_GELU_EXACT},
                {"gelu_new", TWS_MODULE_GELU},
                {"gelu_pytorch_tanh", TWS_MODULE_GELU},
                {"relu", TWS_MODULE_RELU}};

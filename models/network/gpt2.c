@@ -1,5 +1,6 @@
 /* GPT-2 (Radford et al., 2019; keys as in Hugging Face's GPT2Config): learned positions, pre-norm layers with
- * LayerNorm and biases, GELU, output projection tied to the token embedding. */
+ * LayerNorm and biases, GELU, output projection tied to the token embedding. Cerebras-GPT has GELU itself, not the
+ * approximation by tanh. */
 #include <math.h>
 #include <string.h>
 #include "models/network/gpt2.h"
@@ -21,6 +22,27 @@ static tws_code read_sizes(tws_network_builder *b, tws_gpt2 *g, tws_error *err) 
   net->head_size = net->hidden / net->heads;
   net->intermediate = g->inner;
   return TWS_OK;
+}
+
+static tws_code read_activation(tws_network_builder *b, tws_gpt2 *g, tws_error *err) {
+  static const struct {
+    const char *name;
+    tws_module_type type;
+  } known[] = {{"gelu_new", TWS_MODULE_GELU},
+               {"gelu_pytorch_tanh", TWS_MODULE_GELU},
+               {"gelu", TWS_MODULE_GELU_EXACT},
+               {"relu", TWS_MODULE_RELU}};
+  const char *word = NULL;
+  TWS_TRY(tws_json_string(b->json, b->json->root, "activation_function", 0, "gelu_new", &word, err));
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    g->activation = known[i].type;
+    if (strcmp(word, known[i].name) == 0) return TWS_OK;
+  }
+  tws_json_fail(b->json, cJSON_GetObjectItemCaseSensitive(b->json->root, "activation_function"), err,
+                "known for GPT-2: gelu_new and gelu_pytorch_tanh (the same function), gelu and relu",
+                "activation_function \"%.60s\" is not supported", word);
+  if (err != NULL) err->code = TWS_UNSUPPORTED;
+  return TWS_UNSUPPORTED;
 }
 
 static tws_code read_rest(tws_network_builder *b, tws_gpt2 *g, tws_error *err) {
@@ -60,17 +82,9 @@ static tws_code read_rest(tws_network_builder *b, tws_gpt2 *g, tws_error *err) {
   TWS_TRY(tws_json_number(b->json, root, "layer_norm_epsilon", 0, 1e-20, 1, 1e-5, &g->epsilon, err));
   TWS_TRY(tws_json_number(b->json, root, "initializer_range", 0, 0, 100, 0.02, &g->range, err));
   TWS_TRY(tws_json_bool(b->json, root, "tie_word_embeddings", 0, 1, &b->net->tied, err));
-  const char *activation = NULL;
-  TWS_TRY(tws_json_string(b->json, root, "activation_function", 0, "gelu_new", &activation, err));
-  if (strcmp(activation, "gelu_new") != 0 && strcmp(activation, "gelu_pytorch_tanh") != 0) {
-    tws_json_fail(b->json, cJSON_GetObjectItemCaseSensitive(root, "activation_function"), err,
-                  "known for GPT-2: gelu_new and gelu_pytorch_tanh (the same function)",
-                  "activation_function \"%.60s\" is not supported", activation);
-    if (err != NULL) err->code = TWS_UNSUPPORTED;
-    return TWS_UNSUPPORTED;
-  }
-  TWS_TRY(tws_build_expect_bool(b, "scale_attn_weights", 1, "attention is always scaled by 1/sqrt(head size)", err));
-  TWS_TRY(tws_build_expect_bool(b, "scale_attn_by_inverse_layer_idx", 0, "set it to false", err));
+  TWS_TRY(read_activation(b, g, err));
+  TWS_TRY(tws_json_bool(b->json, root, "scale_attn_weights", 0, 1, &g->scaled, err));
+  TWS_TRY(tws_json_bool(b->json, root, "scale_attn_by_inverse_layer_idx", 0, 0, &g->scaled_by_layer, err));
   TWS_TRY(tws_build_expect_bool(b, "add_cross_attention", 0, "only decoders are supported", err));
   TWS_TRY(tws_build_expect_bool(b, "is_encoder_decoder", 0, "only decoders are supported", err));
   int upcast = 0;
@@ -87,8 +101,15 @@ static tws_code read_rest(tws_network_builder *b, tws_gpt2 *g, tws_error *err) {
 uint32_t tws_gpt2_add_inner(tws_network_builder *b, const tws_gpt2 *g, int layer, uint32_t x) {
   const int64_t hidden = b->net->hidden;
   uint32_t y = tws_build_linear(b, layer, NAME("mlp.c_fc"), x, hidden, g->inner, (float)g->range, 1, NULL, TWS_NONE);
-  y = tws_build_pointwise(b, layer, NAME("mlp.act"), TWS_MODULE_GELU, y, g->inner);
+  y = tws_build_pointwise(b, layer, NAME("mlp.act"), g->activation, y, g->inner);
   return tws_build_linear(b, layer, NAME("mlp.c_proj"), y, g->inner, hidden, g->residual_std, 1, NULL, TWS_NONE);
+}
+
+/* 0: as usual */
+static double score_scale(const tws_network *net, const tws_gpt2 *g, int layer) {
+  if (g->scaled && !g->scaled_by_layer) return 0;
+  const double scale = g->scaled ? 1 / sqrt((double)net->head_size) : 1;
+  return g->scaled_by_layer ? scale / (layer + 1) : scale;
 }
 
 static uint32_t add_layer(tws_network_builder *b, const tws_gpt2 *g, int layer, uint32_t x) {
@@ -97,6 +118,7 @@ static uint32_t add_layer(tws_network_builder *b, const tws_gpt2 *g, int layer, 
   y = tws_build_linear(b, layer, NAME("attn.c_attn"), y, hidden, 3 * hidden, (float)g->range, 1, NULL, TWS_NONE);
   y = tws_build_attention(b, layer, NAME("attn"), y);
   b->net->modules[b->net->module_count - 1].dropout = g->attention_dropout;
+  b->net->modules[b->net->module_count - 1].scale = score_scale(b->net, g, layer);
   y = tws_build_linear(b, layer, NAME("attn.c_proj"), y, hidden, hidden, g->residual_std, 1, NULL, TWS_NONE);
   y = tws_build_dropout(b, layer, NAME("attn.resid_dropout"), y, g->residual_dropout);
   x = tws_build_add(b, layer, NAME("add_1"), x, y);

@@ -12,6 +12,8 @@ typedef struct tws_gpt2 {
   int64_t choices, least_slots;
   double auxiliary, capacity; /* capacity less than 0: what the configuration says */
   int residual, samples;
+  tws_module_type activation;
+  int scaled, scaled_by_layer; /* scores: by the head size, and by the number of the layer */
 } tws_gpt2;
 
 /* gpt2.c: the inner part of a layer. */

@@ -77,7 +77,7 @@ uint32_t tws_gpt2_add_experts(tws_network_builder *b, const tws_gpt2 *g, int lay
   const tws_routes routes = tws_build_router(b, layer, NAME("router"), logits, &routing);
   uint32_t y = tws_build_dispatch(b, layer, NAME("dispatch"), x, &routes);
   y = tws_build_expert_linear(b, layer, NAME("experts.c_fc"), y, &routes, g->inner, std, 1, NULL);
-  y = tws_build_pointwise(b, layer, NAME("experts.act"), TWS_MODULE_GELU, y, g->inner);
+  y = tws_build_pointwise(b, layer, NAME("experts.act"), g->activation, y, g->inner);
   y = tws_build_expert_linear(b, layer, NAME("experts.c_proj"), y, &routes, hidden, g->residual_std, 1, NULL);
   y = tws_build_combine(b, layer, NAME("combine"), y, &routes);
   if (!g->residual) return y;

@@ -90,9 +90,13 @@ static tws_code add_param(const tws_hf_request *r, uint32_t p, tws_arena *arena,
                          .dims = vector ? 1 : 2,
                          .transposed = is_transposed(r, param)};
   if (param->experts > 0) return add_experts(r, p, arena, to, count, err);
-  if (!param->fused[0]) {
+  if (!param->fused[0] || param->groups > 0) {
     if (r->padded_vocabulary > r->vocabulary && whole.rows == r->padded_vocabulary) /* and the bias of the scores */
       whole.rows = r->vocabulary;
+    if (param->groups > 1) {
+      whole.groups = param->groups;
+      memcpy(whole.fused, param->fused, sizeof whole.fused);
+    }
     to[(*count)++] = whole;
     return TWS_OK;
   }
@@ -116,4 +120,17 @@ tws_code tws_hf_tensors(const tws_hf_request *r, tws_arena *arena, tws_hf_tensor
   if (!*tensors) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the names of a model's tensors");
   for (uint32_t p = 0; p < r->param_count; p++) TWS_TRY(add_param(r, p, arena, *tensors, count, err));
   return TWS_OK;
+}
+
+int64_t tws_hf_row(const tws_hf_tensor *tensor, int64_t row) {
+  int64_t group = 0, before = 0;
+  if (tensor->groups <= 1) return row;
+  for (int i = 0; i < 3; i++) group += tensor->fused[i] / tensor->groups;
+  for (int i = 0; i < 3; i++) {
+    const int64_t share = tensor->fused[i] / tensor->groups;
+    if (row < tensor->fused[i]) return row / share * group + before + row % share;
+    row -= tensor->fused[i];
+    before += share;
+  }
+  return row;
 }

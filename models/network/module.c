@@ -114,3 +114,13 @@ int64_t tws_dims_count(const tws_dim *dim, int dims, int64_t samples, int64_t se
   }
   return count;
 }
+
+double tws_module_rope(const tws_module *m, int64_t sequence, int parameter) {
+  enum { THETA, FACTOR, ORIGINAL = 4, GAIN };
+  if (!m->dynamic_rope) return m->rope[parameter];
+  if (parameter == GAIN) return m->rope[GAIN];
+  if (parameter != THETA) return 0;
+  const double rotary = m->rotary > 0 ? m->rotary : m->head_size, times = (double)sequence / m->rope[ORIGINAL];
+  if (times <= 1 || rotary <= 2) return m->rope[THETA];
+  return m->rope[THETA] * pow(m->rope[FACTOR] * times - (m->rope[FACTOR] - 1), rotary / (rotary - 2));
+}

@@ -49,6 +49,10 @@ typedef struct tws_module_row {
 
 const tws_module_row *tws_module_row_of(tws_module_type type);
 
+/* A parameter of ROPE, for sequences of that length: "dynamic" scaling has another theta for those that are longer than
+ * the original (as Hugging Face's modeling_rope_utils computes it). */
+double tws_module_rope(const tws_module *m, int64_t sequence, int parameter);
+
 /* What a type means for the memory of its values. */
 typedef struct tws_module_memory {
   int8_t taken;        /* the input whose memory output 0 takes over, or -1 */

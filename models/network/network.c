@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include "models/kernel.h"
 #include "models/network/build.h"
@@ -35,6 +36,25 @@ static int find_architecture(const char *type, const char *class_name) {
   return first;
 }
 
+/* A model without a head is taken with the one that it is trained with; another head is another loss. */
+static tws_code check_class(tws_network_builder *b, int chosen, const char *class_name, tws_error *err) {
+  const char *modelled = architectures[chosen].class_name, *prefix = architectures[chosen].prefix;
+  const size_t length = strlen(prefix);
+  if (class_name == NULL || strcasecmp(class_name, modelled) == 0) return TWS_OK;
+  if (strncasecmp(class_name, prefix, length) == 0 &&
+      (strcmp(class_name + length, "Model") == 0 || strcmp(class_name + length, "TextModel") == 0)) {
+    tws_text_add(&b->notes, "architectures names %.80s: modelled as %s, with a next-token loss\n", class_name,
+                 modelled);
+    return TWS_OK;
+  }
+  char hint[128];
+  snprintf(hint, sizeof hint, "name %s, or leave architectures out, to train it with a next-token loss", modelled);
+  tws_json_fail(b->json, cJSON_GetObjectItemCaseSensitive(b->json->root, "architectures"), err, hint,
+                "architectures names %.80s, which is not modelled", class_name);
+  if (err != NULL) err->code = TWS_UNSUPPORTED;
+  return TWS_UNSUPPORTED;
+}
+
 static tws_code choose_architecture(tws_network_builder *b, int *chosen, tws_error *err) {
   const tws_json *json = b->json;
   char hint[sizeof err->hint];
@@ -64,11 +84,7 @@ static tws_code choose_architecture(tws_network_builder *b, int *chosen, tws_err
     if (err != NULL) err->code = TWS_UNSUPPORTED;
     return TWS_UNSUPPORTED;
   }
-  if (class_name != NULL && strcmp(class_name, architectures[*chosen].class_name) != 0) {
-    tws_text_add(&b->notes, "architectures names %.80s: modelled as %s, with its loss\n", class_name,
-                 architectures[*chosen].class_name);
-  }
-  return TWS_OK;
+  return check_class(b, *chosen, class_name, err);
 }
 
 static tws_code read_vocabulary(tws_network_builder *b, int64_t multiple, tws_error *err) {
@@ -114,6 +130,13 @@ static tws_code build(tws_network_builder *b, int64_t multiple, tws_error *err) 
   b->net->class_prefix = architectures[chosen].prefix;
   b->net->class_block = architectures[chosen].block;
   TWS_TRY(architectures[chosen].build(b, err));
+  if (b->unknown != NULL) {
+    tws_json_fail(b->json, b->unknown, err, "if it changes nothing, take it out of the file",
+                  "\"%.80s\" is not known for %s: what it changes would be left out", b->unknown->string,
+                  architectures[chosen].model_type);
+    if (err != NULL) err->code = TWS_UNSUPPORTED;
+    return TWS_UNSUPPORTED;
+  }
   b->net->notes = b->notes.data != NULL ? tws_arena_strdup(b->net->arena, b->notes.data) : "";
   if (b->failed || b->notes.failed || b->net->notes == NULL) {
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the model's graph");
@@ -183,7 +206,12 @@ tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_net
       if (stat(spec, &status) != 0) {
         const size_t size = strlen(spec); /* a path that leads nowhere, or a word that means nothing */
         if (strchr(spec, '/') || (size > 5 && strcmp(spec + size - 5, ".json") == 0))
-          return tws_fail(err, TWS_IO, NULL, "cannot open %.400s: %s", spec, strerror(errno));
+          return tws_fail(err, TWS_IO,
+                          spec[0] != '/' && spec[0] != '.' && strchr(spec, '/')
+                              ? "of a model on the Hugging Face hub, "
+                                "download its config.json first and give the path of that"
+                              : NULL,
+                          "cannot open %.400s: %s", spec, strerror(errno));
         return unknown_model(spec, err);
       }
       folder = S_ISDIR(status.st_mode);
@@ -240,7 +268,7 @@ int64_t tws_network_active_params(const tws_network *network, int without_paddin
 
 static int64_t largest_part(const tws_param *param) {
   int64_t rows = 0;
-  for (int i = 0; i < 3; i++) rows = param->fused[i] > rows ? param->fused[i] : rows;
+  for (int i = 0; i < 3 && param->groups == 0; i++) rows = param->fused[i] > rows ? param->fused[i] : rows;
   if (rows == 0) return tws_param_numel(param) / (param->experts > 0 ? param->experts : 1);
   return param->rows == 1 ? rows : rows * param->columns; /* a fused bias is a row of its parts */
 }
@@ -275,7 +303,8 @@ double tws_network_flops_per_token(const tws_network *network, int64_t seq, int 
   for (uint32_t i = 0; i < network->module_count; i++) {
     const tws_module *module = &network->modules[i];
     if (module->type == TWS_MODULE_LINEAR) {
-      int64_t out = module->out[0] == network->logits ? network->vocabulary : module->out_features;
+      int64_t out = module->layer == -2 && module->out_features == network->padded_vocabulary ? network->vocabulary
+                                                                                              : module->out_features;
       flops += 2 * (double)module->in_features * (double)out * rows_per_token(network, module->out[0], seq);
     } else if (module->type == TWS_MODULE_CONVOLUTION) {
       flops += 2 * (double)tws_param_numel(&network->params[module->param[0]]) *

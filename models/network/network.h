@@ -19,6 +19,7 @@ typedef enum tws_module_type {
 #include "models/network/modules.def"
   TWS_MODULE_TYPE_COUNT
 } tws_module_type;
+enum { TWS_ROPE_PARAMETERS = 6 };
 enum { TWS_MODULE_INS = 4, TWS_MODULE_OUTS = 4, TWS_MODULE_PARAMS = 4, TWS_MODULE_KERNELS = 4 };
 
 /* A dimension of a value or of an input, whose length follows from the job. */
@@ -98,9 +99,11 @@ typedef struct tws_param {
   int64_t rows, columns; /* [rows, columns]; vectors have rows = 1 */
   float init_std;        /* normal(0, init_std); 0 with init_value */
   float init_value;
-  int64_t fused[3];   /* rows of each Hugging Face tensor joined in this one: q, k, v or gate, up; 0: not fused */
-  uint32_t module;    /* first module that uses it; a tied parameter appears in the module list of others too */
-  int32_t experts;    /* its rows are those of so many experts, one after the other; 0: of none */
+  int64_t fused[3]; /* rows of each Hugging Face tensor joined in this one: q, k, v or gate, up; 0: not fused */
+  int64_t groups;   /* of a fused one whose parts are one tensor there too: its rows are so many groups, in each a share
+                       of every part; 0: tensors of their own */
+  uint32_t module;  /* first module that uses it; a tied parameter appears in the module list of others too */
+  int32_t experts;  /* its rows are those of so many experts, one after the other; 0: of none */
   tws_axes own_along; /* axes along which every rank has one of its own, of this shape (experts); most have none */
 } tws_param;
 
@@ -133,11 +136,15 @@ typedef struct tws_module {
   const tws_routing *routing;         /* ROUTER, DISPATCH, EXPERT_LINEAR, COMBINE */
   int32_t rms;                        /* NORM: RMSNorm */
   int32_t second_gate;                /* GATE: of two gates, the second's share */
-  double epsilon;                     /* NORM, BATCH_NORM */
+  double epsilon;                     /* NORM, HEADS_NORM, BATCH_NORM */
+  double offset;                      /* NORM, HEADS_NORM: added to the weights */
+  double scale, cap;                  /* ATTENTION: of scores; 0: 1 / sqrt(head_size), none. MULTIPLY, SOFTCAP: of x */
+  int64_t first_position;             /* EMBEDDING: row of the table of positions for the first token */
   double momentum;                    /* BATCH_NORM: share of a batch in the running statistics */
   double dropout;                     /* ATTENTION, DROPOUT: share of what is dropped in training */
   const tws_module_windows *windows;  /* CONVOLUTION, MAX_POOL, AVERAGE_POOL */
-  double rope[5]; /* theta; llama3 scaling factor (0: none), low, high frequency factor, original length */
+  double rope[TWS_ROPE_PARAMETERS];   /* parameters of ROPE */
+  int32_t rotary, dynamic_rope;       /* ROPE: elements of a head that are turned, 0: all; theta follows the sequence */
 } tws_module;
 
 /* Without values, parameters, inputs and running statistics. */

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include "base/log.h"
 #include "base/memory.h"
+#include "models/rope.h"
 #include "real/cuda/cuda.h"
 #include "real/cuda/fused.h"
 #include "real/cuda/internal.h"
@@ -505,7 +506,7 @@ static tws_code cuda_run(tws_backend *backend, const tws_work *work, const tws_a
 static int cuda_supports(const tws_work *work) {
   if (!tws_operands_supported(work)) return 0;
   if (work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_ATTENTION_GRAD) return work->d[4] <= 256;
-  if (work->code == TWS_KERNEL_ROPE || work->code == TWS_KERNEL_ROPE_GRAD) return work->d[3] % 2 == 0;
+  if (work->code == TWS_KERNEL_ROPE || work->code == TWS_KERNEL_ROPE_GRAD) return tws_rope_check(work, NULL) == TWS_OK;
   return 1;
 }
 

@@ -1,8 +1,9 @@
-// Attention by tiles of 32 queries and 32 keys (after Dao, "FlashAttention-2", 2023), with plain float32 arithmetic: any
-// head size up to 256, all storage types, grouped queries, and what models/attention.h has (SPECIAL; else causal over equal
-// lengths and nothing more). The softmax is kept as a running maximum and sum; tiles that no query sees are skipped; backward computes the probabilities again from the log-sum-exp of each
-// row. Each output element belongs to one thread, so nothing depends on timing: backward has a pass in which blocks own
-// queries and one in which they own keys.
+// Attention by tiles of 32 queries and 32 keys (after Dao, "FlashAttention-2", 2023), with plain float32 arithmetic:
+// any head size up to 256, all storage types, grouped queries, and what models/attention.h has (SPECIAL; else causal
+// over equal lengths and nothing more). The softmax is kept as a running maximum and sum; tiles that no query sees are
+// skipped; backward computes the probabilities again from the log-sum-exp of each row. Each output element belongs to
+// one thread, so nothing depends on timing: backward has a pass in which blocks own queries and one in which they own
+// keys.
 //
 // A block has 256 threads: thread (row, slot) with row = thread / 8 computes the scores of its row with columns slot,
 // slot + 8, ... and owns elements 4 slot + 32 j .. + 3 of the row's result, for j < CHUNKS.
@@ -66,9 +67,19 @@ __device__ Span keys_of_tile(const Shape &s, const tws_attention_form &f, int64_
   return span;
 }
 
+// A scaled product as a score: capped, and with its linear bias.
 template <bool SPECIAL>
 __device__ float biased(const tws_attention_form &f, float slope, float score, int64_t query, int64_t key) {
+  if (SPECIAL && f.cap != 0.0F) score = f.cap * tanhf(score / f.cap);
   return SPECIAL && f.alibi ? score - slope * fabsf((float)(query + f.offset - key)) : score;
+}
+
+// How much a score changes with its scaled product.
+template <bool SPECIAL>
+__device__ float steepness(const tws_attention_form &f, float score) {
+  if (!SPECIAL || f.cap == 0.0F) return 1.0F;
+  const float t = tanhf(score / f.cap);
+  return 1.0F - t * t;
 }
 
 // 0 where a probability is dropped, else what it grows by.
@@ -230,9 +241,8 @@ __global__ void row_products(const T *d_o, const T *o, float *delta, int64_t row
 
 // Blocks own queries: dQ = sum over keys of dS K, with dS = scale P (dO V - delta).
 template <typename T, int CHUNKS, bool SPECIAL>
-__global__ void __launch_bounds__(BLOCK)
-    attention_grad_queries(const T *d_o, Heads<const T> x_of, const float *lse, const float *delta, Heads<T> d_of,
-                           Shape s) {
+__global__ void __launch_bounds__(BLOCK) attention_grad_queries(const T *d_o, Heads<const T> x_of, const float *lse,
+                                                                const float *delta, Heads<T> d_of, Shape s) {
   BLOCK_MEMORY(shared);
   constexpr int TILE_FLOATS = TILE * stride<CHUNKS>();
   float *q = reinterpret_cast<float *>(shared), *g = q + TILE_FLOATS, *k = g + TILE_FLOATS, *v = k + TILE_FLOATS;
@@ -265,7 +275,8 @@ __global__ void __launch_bounds__(BLOCK)
       const float score = biased<SPECIAL>(f, slope, x[j] * s.scale, query, at);
       const float dp = SPECIAL ? d[j] * dropout_factor<SPECIAL>(f, batch, h, query, at) : d[j];
       const bool counts = inside && at >= seen.begin && at < seen.end;
-      ds[row * SCORE_ROW + slot + SLOTS * j] = counts ? s.scale * expf(score - log_sum) * (dp - dot) : 0.0F;
+      ds[row * SCORE_ROW + slot + SLOTS * j] =
+          counts ? s.scale * expf(score - log_sum) * (dp - dot) * steepness<SPECIAL>(f, x[j] * s.scale) : 0.0F;
     }
     __syncwarp();
     add_rows<CHUNKS>(ds + row * SCORE_ROW, k, slot, sum);
@@ -276,9 +287,8 @@ __global__ void __launch_bounds__(BLOCK)
 
 // Blocks own keys: dV = sum over queries of P dO, dK = sum of dS Q, over all query heads that share the key head.
 template <typename T, int CHUNKS, bool SPECIAL>
-__global__ void __launch_bounds__(BLOCK)
-    attention_grad_keys(const T *d_o, Heads<const T> x_of, const float *lse, const float *delta, Heads<T> d_of,
-                        Shape s) {
+__global__ void __launch_bounds__(BLOCK) attention_grad_keys(const T *d_o, Heads<const T> x_of, const float *lse,
+                                                             const float *delta, Heads<T> d_of, Shape s) {
   BLOCK_MEMORY(shared);
   constexpr int TILE_FLOATS = TILE * stride<CHUNKS>();
   float *k = reinterpret_cast<float *>(shared), *v = k + TILE_FLOATS, *q = v + TILE_FLOATS, *g = q + TILE_FLOATS;
@@ -320,7 +330,9 @@ __global__ void __launch_bounds__(BLOCK)
         const float factor = SPECIAL ? dropout_factor<SPECIAL>(f, batch, h, query + c, key) : 1.0F;
         const float e = seen ? expf(score - log_sum[c]) : 0.0F;
         p[row * SCORE_ROW + c] = SPECIAL ? e * factor : e;
-        ds[row * SCORE_ROW + c] = seen ? s.scale * e * ((SPECIAL ? d[j] * factor : d[j]) - dot[c]) : 0.0F;
+        ds[row * SCORE_ROW + c] =
+            seen ? s.scale * e * ((SPECIAL ? d[j] * factor : d[j]) - dot[c]) * steepness<SPECIAL>(f, x[j] * s.scale)
+                 : 0.0F;
       }
       __syncwarp();
       add_rows<CHUNKS>(p + row * SCORE_ROW, g, slot, dv);
@@ -407,7 +419,8 @@ tws_code backward(const tws_cuda_call *call, Shape s, tws_error *err) {
   const float *lse = in<float>(call, at + 1);
   at += 2;
   const Heads<T> dx = heads_at<T>(call, s, &at);
-  float *delta = out<float>(call, extras_at(call, &s, at));  // the plan's workspace has room for head size times as much
+  float *delta =
+      out<float>(call, extras_at(call, &s, at));  // the plan's workspace has room for head size times as much
   const int64_t batch = call->work->d[0], rows = batch * s.seq * s.heads;
   LAUNCH(row_products, (unsigned)ceil_div(rows, BLOCK / WARP), BLOCK, 0, call, d_o, o, delta, rows, s);
   TWS_TRY(launched(err));
@@ -417,11 +430,11 @@ tws_code backward(const tws_cuda_call *call, Shape s, tws_error *err) {
   TWS_TRY(take_shared(call, attention_grad_queries<T, CHUNKS, SPECIAL>, query_bytes, err));
   TWS_TRY(take_shared(call, attention_grad_keys<T, CHUNKS, SPECIAL>, key_bytes, err));
   const unsigned query_tiles = (unsigned)ceil_div(s.seq, TILE), key_tiles = (unsigned)ceil_div(s.kv_seq, TILE);
-  LAUNCH((attention_grad_queries<T, CHUNKS, SPECIAL>), dim3(query_tiles, (unsigned)s.heads, (unsigned)batch), BLOCK, query_bytes,
-         call, d_o, x, lse, delta, dx, s);
+  LAUNCH((attention_grad_queries<T, CHUNKS, SPECIAL>), dim3(query_tiles, (unsigned)s.heads, (unsigned)batch), BLOCK,
+         query_bytes, call, d_o, x, lse, delta, dx, s);
   TWS_TRY(launched(err));
-  LAUNCH((attention_grad_keys<T, CHUNKS, SPECIAL>), dim3(key_tiles, (unsigned)s.kv_heads, (unsigned)batch), BLOCK, key_bytes,
-         call, d_o, x, lse, delta, dx, s);
+  LAUNCH((attention_grad_keys<T, CHUNKS, SPECIAL>), dim3(key_tiles, (unsigned)s.kv_heads, (unsigned)batch), BLOCK,
+         key_bytes, call, d_o, x, lse, delta, dx, s);
   return launched(err);
 }
 

@@ -49,6 +49,51 @@ struct SquaredReluGrad {  // (dy, x)
   __device__ float operator()(float dy, float x) const { return dy * (x < 0.0F ? 0.0F : 2.0F * x); }
 };
 
+struct GeluExact {
+  static constexpr bool two = false;
+  __device__ float operator()(float x, float) const { return x * normcdff(x); }
+};
+struct GeluExactGrad {  // (dy, x)
+  static constexpr bool two = true;
+  __device__ float operator()(float dy, float x) const {
+    const float near = fmaf(x, 0.0F, fminf(fmaxf(x, -20.0F), 20.0F));  // farther out the density is 0
+    return dy * (normcdff(x) + near * expf(-0.5F * near * near) * 0.3989422804F);
+  }
+};
+
+struct Softcap {
+  static constexpr bool two = false;
+  float cap;
+  __device__ float operator()(float x, float) const { return cap * tanhf(x / cap); }
+};
+struct SoftcapGrad {  // (dy, x)
+  static constexpr bool two = true;
+  float cap;
+  __device__ float operator()(float dy, float x) const {
+    const float t = tanhf(x / cap);
+    return dy * (1.0F - t * t);
+  }
+};
+
+struct Multiply {
+  static constexpr bool two = false;
+  float factor;
+  __device__ float operator()(float x, float) const { return x * factor; }
+};
+
+// What the gate of a gated unit becomes, and its derivative.
+struct SiluGate {
+  __device__ static float value(float x) { return x * sigmoid(x); }
+  __device__ static float slope(float x) {
+    const float s = sigmoid(x);
+    return s + x * s * (1.0F - s);
+  }
+};
+struct GeluGate {
+  __device__ static float value(float x) { return Gelu()(x, 0.0F); }
+  __device__ static float slope(float x) { return GeluGrad()(1.0F, x); }
+};
+
 struct Add {
   static constexpr bool two = true;
   __device__ float operator()(float x, float y) const { return x + y; }
@@ -180,8 +225,8 @@ Rows rows_of(int64_t tokens, int64_t packs) {
   return r;
 }
 
-template <typename T, int V>
-__global__ void __launch_bounds__(BLOCK) swiglu(const T *gate_up, T *y, Rows r) {
+template <typename T, int V, typename Gate>
+__global__ void __launch_bounds__(BLOCK) gated(const T *gate_up, T *y, Rows r) {
   const int64_t row = blockIdx.x / r.chunks;
   const int64_t first = (int64_t)(blockIdx.x % r.chunks) * DEEP * blockDim.x + threadIdx.x;
   const Pack<T, V> *gate = reinterpret_cast<const Pack<T, V> *>(gate_up) + row * 2 * r.packs, *up = gate + r.packs;
@@ -198,15 +243,14 @@ __global__ void __launch_bounds__(BLOCK) swiglu(const T *gate_up, T *y, Rows r) 
     if (i >= r.packs) break;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const float x = at(g[k], j);
-      z[j] = x * sigmoid(x) * at(u[k], j);
+      z[j] = Gate::value(at(g[k], j)) * at(u[k], j);
     }
     store<V>(y + (row * r.packs + i) * V, z);
   }
 }
 
-template <typename T, int V>
-__global__ void __launch_bounds__(BLOCK) swiglu_grad(const T *dy, const T *gate_up, T *dgate_up, Rows r) {
+template <typename T, int V, typename Gate>
+__global__ void __launch_bounds__(BLOCK) gated_grad(const T *dy, const T *gate_up, T *dgate_up, Rows r) {
   const int64_t row = blockIdx.x / r.chunks;
   const int64_t first = (int64_t)(blockIdx.x % r.chunks) * DEEP * blockDim.x + threadIdx.x;
   const Pack<T, V> *from = reinterpret_cast<const Pack<T, V> *>(dy) + row * r.packs;
@@ -224,33 +268,33 @@ __global__ void __launch_bounds__(BLOCK) swiglu_grad(const T *dy, const T *gate_
     if (i >= r.packs) break;
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const float x = at(g[k], j), s = sigmoid(x), slope = at(d[k], j);
-      dg[j] = slope * at(u[k], j) * (s + x * s * (1.0F - s));
-      du[j] = slope * (x * s);
+      const float x = at(g[k], j), slope = at(d[k], j);
+      dg[j] = slope * at(u[k], j) * Gate::slope(x);
+      du[j] = slope * Gate::value(x);
     }
     store<V>(dgate_up + (row * 2 * r.packs + i) * V, dg);
     store<V>(dgate_up + ((row * 2 + 1) * r.packs + i) * V, du);
   }
 }
 
-template <typename T, int V>
-tws_code start_swiglu(const tws_cuda_call *call, bool backward, tws_error *err) {
+template <typename T, int V, typename Gate>
+tws_code start_gated(const tws_cuda_call *call, bool backward, tws_error *err) {
   const Rows r = rows_of(call->work->d[0], call->work->d[1] / V);
   if (backward)
-    LAUNCH((swiglu_grad<T, V>), r.blocks, r.threads, 0, call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), r);
+    LAUNCH((gated_grad<T, V, Gate>), r.blocks, r.threads, 0, call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), r);
   else
-    LAUNCH((swiglu<T, V>), r.blocks, r.threads, 0, call, in<T>(call, 0), out<T>(call, 1), r);
+    LAUNCH((gated<T, V, Gate>), r.blocks, r.threads, 0, call, in<T>(call, 0), out<T>(call, 1), r);
   return launched(err);
 }
 
-template <typename T>
-tws_code run_swiglu(const tws_cuda_call *call, bool backward, tws_error *err) {
+template <typename T, typename Gate>
+tws_code run_gated(const tws_cuda_call *call, bool backward, tws_error *err) {
   constexpr int N = Width<T>::value;
   const int64_t tokens = call->work->d[0], width = call->work->d[1];
   if (tokens == 0 || width == 0) return TWS_OK;
   bool aligned = packable<N>(in<T>(call, 0), width) && packable<N>(in<T>(call, 1), width);
   if (backward) aligned = aligned && packable<N>(in<T>(call, 2), width);
-  return aligned ? start_swiglu<T, N>(call, backward, err) : start_swiglu<T, 1>(call, backward, err);
+  return aligned ? start_gated<T, N, Gate>(call, backward, err) : start_gated<T, 1, Gate>(call, backward, err);
 }
 
 }  // namespace
@@ -275,6 +319,32 @@ tws_code tws_cuda_squared_relu_grad(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T,
            return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), SquaredReluGrad(), err));
 }
+tws_code tws_cuda_gelu_exact(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T,
+           return run_map(call, in<T>(call, 0), (const T *)nullptr, out<T>(call, 1), GeluExact(), err));
+}
+tws_code tws_cuda_gelu_exact_grad(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T,
+           return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), GeluExactGrad(), err));
+}
+tws_code tws_cuda_softcap(const tws_cuda_call *call, tws_error *err) {
+  const Softcap f = {(float)call->work->f[0]};
+  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), (const T *)nullptr, out<T>(call, 1), f, err));
+}
+tws_code tws_cuda_softcap_grad(const tws_cuda_call *call, tws_error *err) {
+  const SoftcapGrad f = {(float)call->work->f[0]};
+  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), f, err));
+}
+tws_code tws_cuda_multiply(const tws_cuda_call *call, tws_error *err) {
+  const Multiply f = {(float)call->work->f[0]};
+  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), (const T *)nullptr, out<T>(call, 0), f, err));
+}
+tws_code tws_cuda_geglu(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T, return (run_gated<T, GeluGate>(call, false, err)));
+}
+tws_code tws_cuda_geglu_grad(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T, return (run_gated<T, GeluGate>(call, true, err)));
+}
 tws_code tws_cuda_add(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), Add(), err));
 }
@@ -290,10 +360,10 @@ tws_code tws_cuda_dropout(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return run_drop<T>(call, err));
 }
 tws_code tws_cuda_swiglu(const tws_cuda_call *call, tws_error *err) {
-  FOR_TYPE(call->dtype[0], T, return run_swiglu<T>(call, false, err));
+  FOR_TYPE(call->dtype[0], T, return (run_gated<T, SiluGate>(call, false, err)));
 }
 tws_code tws_cuda_swiglu_grad(const tws_cuda_call *call, tws_error *err) {
-  FOR_TYPE(call->dtype[0], T, return run_swiglu<T>(call, true, err));
+  FOR_TYPE(call->dtype[0], T, return (run_gated<T, SiluGate>(call, true, err)));
 }
 
 // Equal types keep every bit.

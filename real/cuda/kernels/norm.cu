@@ -19,7 +19,7 @@ struct Norm {
   T *sum, *y;
   float *stats;
   int64_t tokens, width;
-  float epsilon;
+  float epsilon, offset;  // offset: added to the weights
   bool rms;
 };
 
@@ -49,7 +49,7 @@ __device__ void normalise_pack(const Norm<T> &n, int64_t row, int64_t column, co
   load<V>(n.weight + column, w);
   if (n.bias) load<V>(n.bias + column, b);
 #pragma unroll
-  for (int j = 0; j < V; ++j) v[j] = (at(pack, j) - mean) * inverse * w[j] + b[j];
+  for (int j = 0; j < V; ++j) v[j] = (at(pack, j) - mean) * inverse * (w[j] + n.offset) + b[j];
   store<V>(n.y + row * n.width + column, v);
 }
 
@@ -152,7 +152,7 @@ __device__ void keep_parts(const float (&normed)[PER][V], const float (&plain)[P
 template <typename T, int V, int PER, bool RMS>
 __global__ void __launch_bounds__(grad_threads<PER>)
     norm_grad(const T *dy, const T *x, const T *weight, const float *stats, T *dx, float *sums, int64_t tokens,
-              int packs, bool accumulate) {
+              int packs, float offset, bool accumulate) {
   constexpr int R = GRAD_PACKS / PER;
   typedef Pack<T, V> P;
   __shared__ float scratch[2][grad_threads<PER> / WARP][2 * R];  // two turns' sums of warps
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(grad_threads<PER>)
 #pragma unroll
         for (int j = 0; j < V; ++j) {
           const float g = at(d[r][k], j), z = (at(v[r][k], j) - mean[r]) * inverse[r];
-          const float gw = g * at(w[k], j);
+          const float gw = g * (at(w[k], j) + offset);
           normed[k][j] += g * z;
           if (!RMS) plain[k][j] += g;
           if (!RMS) sum[2 * r] += gw;
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(grad_threads<PER>)
 #pragma unroll
         for (int j = 0; j < V; ++j) {
           const float z = (at(v[r][k], j) - mean[r]) * inverse[r];
-          o[j] = (at(d[r][k], j) * at(w[k], j) - mean_g - z * mean_gz) * inverse[r];
+          o[j] = (at(d[r][k], j) * (at(w[k], j) + offset) - mean_g - z * mean_gz) * inverse[r];
           if (accumulate) o[j] += at(old[r][k], j);
         }
         store<V>(dx + ((row0 + r) * packs + i) * V, o);
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(grad_threads<PER>)
 
 template <typename T, int V, bool RMS>
 __global__ void norm_grad_input(const T *dy, const T *x, const T *weight, const float *stats, T *dx, int64_t tokens,
-                                int64_t width, bool accumulate) {
+                                int64_t width, float offset, bool accumulate) {
   const int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
   if (row >= tokens) return;
   const float mean = RMS ? 0.0F : stats[2 * row], inverse = RMS ? stats[row] : stats[2 * row + 1];
@@ -247,8 +247,9 @@ __global__ void norm_grad_input(const T *dy, const T *x, const T *weight, const 
     load<V>(weight + c, w);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      sum_g += g[j] * w[j];
-      sum_gz += g[j] * w[j] * ((v[j] - mean) * inverse);
+      const float gw = g[j] * (w[j] + offset);
+      sum_g += gw;
+      sum_gz += gw * ((v[j] - mean) * inverse);
     }
   }
   const float mean_g = RMS ? 0.0F : warp_sum(sum_g) / (float)width, mean_gz = warp_sum(sum_gz) / (float)width;
@@ -261,7 +262,7 @@ __global__ void norm_grad_input(const T *dy, const T *x, const T *weight, const 
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       const float z = (v[j] - mean) * inverse;
-      g[j] = (g[j] * w[j] - mean_g - z * mean_gz) * inverse + (accumulate ? old[j] : 0.0F);
+      g[j] = (g[j] * (w[j] + offset) - mean_g - z * mean_gz) * inverse + (accumulate ? old[j] : 0.0F);
     }
     store<V>(dx + row * width + c, g);
   }
@@ -383,6 +384,7 @@ tws_code run_norm(const tws_cuda_call *call, tws_error *err) {
                      tokens,
                      width,
                      (float)call->work->f[0],
+                     (float)call->work->f[1],
                      rms};
   const bool aligned = packable<N>(n.x, width) && packable<N>(n.r, width) && packable<N>(n.weight, width) &&
                        packable<N>(n.bias, width) && packable<N>(n.sum, width) && packable<N>(n.y, width);
@@ -411,7 +413,7 @@ tws_code one_pass(const tws_cuda_call *call, tws_error *err) {
   if (blocks < 1) blocks = 1;  // no tokens: sums of nothing
   LAUNCH((norm_grad<T, V, PER, RMS>), (unsigned)blocks, (unsigned)threads, 0, call, in<T>(call, 0), in<T>(call, 1),
          in<T>(call, 2), in<float>(call, 3), out<T>(call, 4), static_cast<float *>(call->scratch), tokens, (int)packs,
-         (call->work->flags & TWS_ACCUMULATE) != 0);
+         (float)call->work->f[1], (call->work->flags & TWS_ACCUMULATE) != 0);
   TWS_TRY(launched(err));
   return finish_params(call, (int)blocks, err);
 }
@@ -430,7 +432,7 @@ tws_code two_passes(const tws_cuda_call *call, tws_error *err) {
   TWS_TRY(finish_params(call, parts, err));
   if (tokens == 0) return TWS_OK;
   LAUNCH((norm_grad_input<T, V, RMS>), (unsigned)ceil_div(tokens, ROWS), BLOCK, 0, call, dy, x, in<T>(call, 2), stats,
-         out<T>(call, 4), tokens, width, (call->work->flags & TWS_ACCUMULATE) != 0);
+         out<T>(call, 4), tokens, width, (float)call->work->f[1], (call->work->flags & TWS_ACCUMULATE) != 0);
   return launched(err);
 }
 

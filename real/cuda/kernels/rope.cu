@@ -1,32 +1,19 @@
-// Rotary position embedding in place (Su et al., "RoFormer", 2021), rotate-half convention, with the frequency scaling
-// of Llama 3.1. Positions restart with every sequence; a block has one position and takes its token of each sequence.
+// Rotary position embedding in place (Su et al., "RoFormer", 2021); models/rope.h has the angles. Positions restart
+// with every sequence; a block has one position and takes its token of each sequence.
+#include "models/rope.h"
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
 
 enum { CHUNK = 128 };  // pairs whose angles are in shared memory at a time; a multiple of any pack
 
-struct RopeScaling {
-  double theta, factor, low, high, original;
-};
-
-// Llama 3.1 divides low frequencies by a factor, keeps high ones and blends between.
-__device__ double frequency_of(const RopeScaling &s, int64_t head, int64_t i) {
-  const double frequency = pow(s.theta, -2.0 * (double)i / (double)head);
-  if (s.factor == 0.0) return frequency;
-  const double wavelength = 2.0 * CUDART_PI / frequency;
-  if (wavelength < s.original / s.high) return frequency;
-  if (wavelength > s.original / s.low) return frequency / s.factor;
-  const double smooth = (s.original / wavelength - s.low) / (s.high - s.low);
-  return (1.0 - smooth) * frequency / s.factor + smooth * frequency;
-}
-
-// A pair's halves are half a head apart; V pairs at a time. `first` and `step`: the block's tokens.
+// V pairs at a time, whose halves are `apart` from each other: neighbours (V = 1) or half of what is turned. `first`
+// and `step`: the block's tokens.
 template <typename T, int V>
-__global__ void __launch_bounds__(BLOCK) rope(T *qkv, RopeScaling scaling, int64_t tokens, unsigned rotated,
-                                              int64_t row, int head, int64_t seq, float direction) {
+__global__ void __launch_bounds__(BLOCK) rope(T *qkv, tws_rope_form form, int64_t tokens, unsigned rotated, int64_t row,
+                                              int head, int64_t seq, float direction) {
   alignas(16) __shared__ float cosine[CHUNK], sine[CHUNK];
-  const int half = head / 2;
+  const int half = (int)form.rotary / 2, step_of_pair = form.interleaved ? 2 : 1, apart = form.interleaved ? 1 : half;
   const int64_t position = blockIdx.x, first = position + (int64_t)blockIdx.y * seq, step = (int64_t)gridDim.y * seq;
   const unsigned mine = first < tokens ? (unsigned)((tokens - first + step - 1) / step) : 0;
   for (int begin = 0; begin < half; begin += CHUNK) {
@@ -35,17 +22,17 @@ __global__ void __launch_bounds__(BLOCK) rope(T *qkv, RopeScaling scaling, int64
     __syncthreads();
     for (int i = (int)threadIdx.x; i < columns; i += (int)blockDim.x) {
       double s, c;
-      sincos((double)position * frequency_of(scaling, head, begin + i), &s, &c);
-      cosine[i] = (float)c;
-      sine[i] = direction * (float)s;
+      sincos((double)position * tws_rope_frequency(&form, begin + i), &s, &c);
+      cosine[i] = (float)(form.gain * c);
+      sine[i] = direction * (float)(form.gain * s);
     }
     __syncthreads();
     for (unsigned i = threadIdx.x; i < mine * items; i += blockDim.x) {
       const unsigned token = i / items, item = i % items, pair = item % packs * V;
-      T *a = qkv + (first + token * step) * row + (int64_t)(item / packs) * head + begin + pair;
+      T *a = qkv + (first + token * step) * row + (int64_t)(item / packs) * head + (begin + pair) * step_of_pair;
       float x[V], y[V], to_x[V], to_y[V];
       load<V>(a, x);
-      load<V>(a + half, y);
+      load<V>(a + apart, y);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         const float c = cosine[pair + j], s = sine[pair + j];
@@ -53,7 +40,7 @@ __global__ void __launch_bounds__(BLOCK) rope(T *qkv, RopeScaling scaling, int64
         to_y[j] = y[j] * c + x[j] * s;
       }
       store<V>(a, to_x);
-      store<V>(a + half, to_y);
+      store<V>(a + apart, to_y);
     }
   }
 }
@@ -62,11 +49,10 @@ template <typename T>
 tws_code run_rope(const tws_cuda_call *call, float direction, tws_error *err) {
   constexpr int N = Width<T>::value;
   const int64_t *d = call->work->d;
-  const double *f = call->work->f;
   const int64_t tokens = d[0], rotated = d[1] + d[2], head = d[3], seq = d[4], row = (d[1] + 2 * d[2]) * head;
   const int64_t positions = seq < tokens ? seq : tokens;
   if (positions == 0 || head == 0) return TWS_OK;
-  const RopeScaling scaling = {f[0], f[1], f[2], f[3], f[4]};
+  const tws_rope_form form = tws_rope_form_of(call->work);
   const int64_t sequences = ceil_div(tokens, seq), wanted = ceil_div((int64_t)call->multiprocessors * 16, positions);
   const int64_t rows = wanted < sequences ? wanted : sequences;
   const dim3 grid((unsigned)positions, (unsigned)(rows < 65535 ? rows : 65535));
@@ -74,17 +60,15 @@ tws_code run_rope(const tws_cuda_call *call, float direction, tws_error *err) {
     return tws_fail(err, TWS_UNSUPPORTED, "use a smaller micro batch", "rotary embedding of %lld tokens",
                     (long long)tokens);
   T *qkv = out<T>(call, 0);
-  if (packable<N>(qkv, head / 2))
-    LAUNCH((rope<T, N>), grid, BLOCK, 0, call, qkv, scaling, tokens, (unsigned)rotated, row, (int)head, seq, direction);
+  if (!form.interleaved && packable<N>(qkv, head) && packable<N>(qkv, form.rotary / 2))
+    LAUNCH((rope<T, N>), grid, BLOCK, 0, call, qkv, form, tokens, (unsigned)rotated, row, (int)head, seq, direction);
   else
-    LAUNCH((rope<T, 1>), grid, BLOCK, 0, call, qkv, scaling, tokens, (unsigned)rotated, row, (int)head, seq, direction);
+    LAUNCH((rope<T, 1>), grid, BLOCK, 0, call, qkv, form, tokens, (unsigned)rotated, row, (int)head, seq, direction);
   return launched(err);
 }
 
 tws_code start_rope(const tws_cuda_call *call, float direction, tws_error *err) {
-  if (call->work->d[3] % 2)
-    return tws_fail(err, TWS_UNSUPPORTED, NULL, "rotary embedding of an odd head size, %lld",
-                    (long long)call->work->d[3]);
+  TWS_TRY(tws_rope_check(call->work, err));
   FOR_TYPE(call->dtype[0], T, return run_rope<T>(call, direction, err));
 }
 

@@ -270,6 +270,7 @@ static const vi LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 VECTOR_INLINE vf seen_scores(const shape *s, const score_tile *t, const float *row, int64_t i, int64_t column,
                              int64_t from, int64_t to, float factor) {
   vf x = v_load(row + column) * factor;
+  if (s->form.cap != 0) x = s->form.cap * v_tanh(x * (1.0F / s->form.cap));
   if (t->slope != 0) {
     const float distance = (float)(t->query + i + s->form.offset - t->key - column);
     const vf apart = distance - __builtin_convertvector(LANE, vf);
@@ -437,9 +438,10 @@ VECTOR_INLINE void gradient_of_softmax(const shape *s, const backward_scratch *w
         slope *= factors;
         kept *= factors;
       }
-      vf d = slope - w->dot[i];
+      vf d = slope - w->dot[i], steep = v_set(s->scale);
+      if (!plain && s->form.cap != 0) steep *= v_tanh_slope(v_load(p + j) * (s->scale / s->form.cap));
       v_store(p + j, kept);
-      v_store(dp + j, probability * d * s->scale);
+      v_store(dp + j, probability * d * steep);
     }
     for (int64_t j = 0; j < TILE; j += LANES) {
       if (j >= begin && j < end) continue;

@@ -36,6 +36,30 @@ VECTOR_INLINE vf relu_slope(vf x) {
   return zero_where(x <= 0.0F, (vf){0} + 1.0F);
 }
 
+/* e^(-x^2/2) and Phi(x) = e^(-x^2/2) erfcx(|x|/sqrt 2) / 2 for x < 0, where erfcx(z) = e^(z^2) erfc(z) is t P(t) with
+ * t = 1 / (1 + 0.35 z), P fitted for |x| < 13.4 to a relative error of 1e-8. Beyond it Phi is 0 or 1 in float32. */
+VECTOR_INLINE vf normal_share(vf x, vf *density) {
+  static const float fit[] = {0.197495049F, 0.196927379F, 0.189601517F, 0.143462104F,  0.167902526F,
+                              0.047028144F, 0.019650271F, 0.146401786F, -0.144178737F, 0.035709974F};
+  const vf size = v_max(x, -x), t = 1.0F / (1.0F + 0.247487373F * size);
+  vf fitted = v_set(fit[9]);
+  for (int i = 8; i >= 0; --i) fitted = fitted * t + fit[i];
+  *density = zero_where(size > 13.0F, v_exp_finite(x * x * -0.5F));
+  const vf tail = 0.5F * *density * t * fitted;
+  return v_select(x < 0.0F, tail, 1.0F - tail);
+}
+VECTOR_INLINE vf gelu_exact_of(vf x) {
+  vf density;
+  const vf share = normal_share(x, &density);
+  return zero_where(x < -13.0F, x * share);
+}
+VECTOR_INLINE vf gelu_exact_slope(vf x) {
+  vf density;
+  const vf share = normal_share(x, &density);
+  const vf near = v_select(density == 0.0F, v_zero(), x); /* x may be infinite beyond */
+  return share + near * density * 0.3989422804F;
+}
+
 static void gelu_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   host_range r = share(call->work->d[0], 64, thread, threads);
@@ -121,6 +145,78 @@ HOST_KERNEL(squared_relu_grad) {
   return TWS_OK;
 }
 
+static void gelu_exact_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *x = call->operand[0];
+  void *y = call->operand[1];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, v_put(T, y, i, gelu_exact_of(v_get(T, x, i, n)), n)));
+}
+HOST_KERNEL(gelu_exact) {
+  (void)err;
+  run_parallel(call, 16.0 * (double)call->work->d[0], gelu_exact_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void gelu_exact_grad_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *dy = call->operand[0], *x = call->operand[1];
+  void *dx = call->operand[2];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
+             v_put(T, dx, i, v_get(T, dy, i, n) * gelu_exact_slope(v_get(T, x, i, n)), n);
+           }));
+}
+HOST_KERNEL(gelu_exact_grad) {
+  (void)err;
+  run_parallel(call, 24.0 * (double)call->work->d[0], gelu_exact_grad_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void softcap_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *x = call->operand[0];
+  void *y = call->operand[1];
+  const float cap = (float)call->work->f[0], inverse = 1.0F / cap;
+  FOR_TYPE(call->dtype[0], T,
+           EACH_VECTOR(i, n, r.begin, r.end, v_put(T, y, i, cap * v_tanh(v_get(T, x, i, n) * inverse), n)));
+}
+HOST_KERNEL(softcap) {
+  (void)err;
+  run_parallel(call, 16.0 * (double)call->work->d[0], softcap_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void softcap_grad_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *dy = call->operand[0], *x = call->operand[1];
+  void *dx = call->operand[2];
+  const float inverse = 1.0F / (float)call->work->f[0];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
+             v_put(T, dx, i, v_get(T, dy, i, n) * v_tanh_slope(v_get(T, x, i, n) * inverse), n);
+           }));
+}
+HOST_KERNEL(softcap_grad) {
+  (void)err;
+  run_parallel(call, 24.0 * (double)call->work->d[0], softcap_grad_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void multiply_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  void *x = call->operand[0];
+  const float factor = (float)call->work->f[0];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, v_put(T, x, i, v_get(T, x, i, n) * factor, n)));
+}
+HOST_KERNEL(multiply) {
+  (void)err;
+  run_parallel(call, 8.0 * (double)call->work->d[0], multiply_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
 /* Factors of n elements that follow one another from number e on: 0, or what the others grow by. */
 VECTOR_INLINE vf dropout_factors(const tws_host_call *call, uint64_t e, int n) {
   const double probability = call->work->f[0];
@@ -164,8 +260,15 @@ HOST_KERNEL(dropout) {
   return TWS_OK;
 }
 
-static void swiglu_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
+/* Gated units: y = act(gate) up. */
+VECTOR_INLINE vf gate_of(const int gelu, vf g) {
+  return gelu ? gelu_of(g) : silu_of(g);
+}
+VECTOR_INLINE vf gate_slope(const int gelu, vf g) {
+  return gelu ? gelu_slope(g) : silu_slope(g);
+}
+
+VECTOR_INLINE void gated_rows(const tws_host_call *call, const int gelu, int thread, int threads) {
   const int64_t width = call->work->d[1];
   host_range r = share(call->work->d[0], 1, thread, threads);
   const void *gate_up = call->operand[0];
@@ -174,18 +277,12 @@ static void swiglu_task(void *arg, int thread, int threads) {
     const int64_t gate = 2 * t * width, up = gate + width, out = t * width;
     FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, 0, width, {
                vf g = v_get(T, gate_up, gate + i, n);
-               v_put(T, y, out + i, silu_of(g) * v_get(T, gate_up, up + i, n), n);
+               v_put(T, y, out + i, gate_of(gelu, g) * v_get(T, gate_up, up + i, n), n);
              }));
   }
 }
-HOST_KERNEL(swiglu) {
-  (void)err;
-  run_parallel(call, 16.0 * (double)(call->work->d[0] * call->work->d[1]), swiglu_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
 
-static void swiglu_grad_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
+VECTOR_INLINE void gated_grad_rows(const tws_host_call *call, const int gelu, int thread, int threads) {
   const int64_t width = call->work->d[1];
   host_range r = share(call->work->d[0], 1, thread, threads);
   const void *dy = call->operand[0], *gate_up = call->operand[1];
@@ -196,10 +293,23 @@ static void swiglu_grad_task(void *arg, int thread, int threads) {
                vf g = v_get(T, gate_up, gate + i, n);
                vf u = v_get(T, gate_up, up + i, n);
                vf d = v_get(T, dy, t * width + i, n);
-               v_put(T, out, gate + i, d * u * silu_slope(g), n);
-               v_put(T, out, up + i, d * silu_of(g), n);
+               v_put(T, out, gate + i, d * u * gate_slope(gelu, g), n);
+               v_put(T, out, up + i, d * gate_of(gelu, g), n);
              }));
   }
+}
+
+static void swiglu_task(void *arg, int thread, int threads) {
+  gated_rows(arg, 0, thread, threads);
+}
+HOST_KERNEL(swiglu) {
+  (void)err;
+  run_parallel(call, 16.0 * (double)(call->work->d[0] * call->work->d[1]), swiglu_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void swiglu_grad_task(void *arg, int thread, int threads) {
+  gated_grad_rows(arg, 0, thread, threads);
 }
 HOST_KERNEL(swiglu_grad) {
   (void)err;
@@ -256,6 +366,24 @@ static void gate_grad_task(void *arg, int thread, int threads) {
 HOST_KERNEL(gate_grad) {
   (void)err;
   run_parallel(call, 8.0 * (double)(call->work->d[0] * call->work->d[1]), gate_grad_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void geglu_task(void *arg, int thread, int threads) {
+  gated_rows(arg, 1, thread, threads);
+}
+HOST_KERNEL(geglu) {
+  (void)err;
+  run_parallel(call, 16.0 * (double)(call->work->d[0] * call->work->d[1]), geglu_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void geglu_grad_task(void *arg, int thread, int threads) {
+  gated_grad_rows(arg, 1, thread, threads);
+}
+HOST_KERNEL(geglu_grad) {
+  (void)err;
+  run_parallel(call, 32.0 * (double)(call->work->d[0] * call->work->d[1]), geglu_grad_task, (void *)(uintptr_t)call);
   return TWS_OK;
 }
 

@@ -20,6 +20,7 @@ VECTOR_INLINE void norm_row(tws_dtype T, const tws_host_call *call, int64_t t) {
     EACH_VECTOR(i, n, 0, width, v_put(T, sum, row + i, v_get(T, x, row + i, n) + v_get(T, residual, row + i, n), n));
     x = sum;
   }
+  const float offset = (float)call->work->f[1];
   float mean = 0;
   if (!rms) {
     vf sum = v_zero();
@@ -33,7 +34,7 @@ VECTOR_INLINE void norm_row(tws_dtype T, const tws_host_call *call, int64_t t) {
   });
   const float inverse = 1.0F / sqrtf(v_sum(squares) / (float)width + (float)call->work->f[0]);
   EACH_VECTOR(i, n, 0, width, {
-    vf v = (v_get(T, x, row + i, n) - mean) * inverse * v_get(T, weight, i, n);
+    vf v = (v_get(T, x, row + i, n) - mean) * inverse * (v_get(T, weight, i, n) + offset);
     if (bias) v += v_get(T, bias, i, n);
     v_put(T, y, row + i, v, n);
   });
@@ -92,15 +93,16 @@ VECTOR_INLINE void norm_grad_row(tws_dtype T, const tws_host_call *call, int64_t
   const float *stats = call->operand[3];
   void *dx = call->operand[4];
   const float mean = rms ? 0 : stats[2 * t], inverse = rms ? stats[t] : stats[2 * t + 1];
+  const float offset = (float)call->work->f[1];
   vf sum = v_zero(), product = v_zero();
   EACH_VECTOR(i, n, 0, width, {
-    vf g = v_get(T, dy, row + i, n) * v_get(T, weight, i, n);
+    vf g = v_get(T, dy, row + i, n) * (v_get(T, weight, i, n) + offset);
     sum += g;
     product += g * ((v_get(T, x, row + i, n) - mean) * inverse);
   });
   const float mean_g = rms ? 0 : v_sum(sum) / (float)width, mean_gz = v_sum(product) / (float)width;
   EACH_VECTOR(i, n, 0, width, {
-    vf g = v_get(T, dy, row + i, n) * v_get(T, weight, i, n);
+    vf g = v_get(T, dy, row + i, n) * (v_get(T, weight, i, n) + offset);
     vf z = (v_get(T, x, row + i, n) - mean) * inverse;
     vf v = (g - mean_g - z * mean_gz) * inverse;
     if (keep) v += v_get(T, dx, row + i, n);

@@ -1,5 +1,6 @@
-/* Rotary position embedding in place (Su et al., "RoFormer", 2021), rotate-half convention, with the frequency scaling
- * of Llama 3.1. Positions restart with every sequence. */
+/* Rotary position embedding in place (Su et al., "RoFormer", 2021); models/rope.h has the angles. Positions restart
+ * with every sequence. */
+#include "models/rope.h"
 #include "real/host/kernels/kernels.h"
 
 enum { CHUNK = 64 };
@@ -8,17 +9,6 @@ typedef struct rope_job {
   const tws_host_call *call;
   int backward;
 } rope_job;
-
-/* Llama 3.1 divides low frequencies by a factor, keeps high ones and blends between. */
-static double rope_frequency(const double *f, int64_t head, int64_t i) {
-  double frequency = pow(f[0], -2.0 * (double)i / (double)head);
-  if (f[1] == 0) return frequency;
-  const double wavelength = 2 * M_PI / frequency, factor = f[1], low = f[2], high = f[3], original = f[4];
-  if (wavelength < original / high) return frequency;
-  if (wavelength > original / low) return frequency / factor;
-  const double smooth = (original / wavelength - low) / (high - low);
-  return (1 - smooth) * frequency / factor + smooth * frequency;
-}
 
 VECTOR_INLINE void rotate(tws_dtype T, void *qkv, int64_t first, int64_t half, int64_t columns, const float *cosine,
                           const float *sine) {
@@ -30,30 +20,59 @@ VECTOR_INLINE void rotate(tws_dtype T, void *qkv, int64_t first, int64_t half, i
   });
 }
 
+/* Pairs of neighbours: x cos + y sin, y the neighbour, of the first of a pair with its sign turned. Vectors hold whole
+ * pairs; cosine and sine are each there twice. */
+VECTOR_INLINE void rotate_neighbours(tws_dtype T, void *qkv, int64_t first, int64_t columns, const float *cosine,
+                                     const float *sine) {
+  EACH_VECTOR(i, n, 0, 2 * columns, {
+    const vf x = v_get(T, qkv, first + i, n);
+    const vf y = __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+    v_put(T, qkv, first + i, x * v_get(TWS_F32, cosine, i, n) + y * v_get(TWS_F32, sine, i, n), n);
+  });
+}
+
+/* Angles of some pairs at a position; interleaved: each twice, the first sine with its sign turned.
+ */
+static void turn(const tws_rope_form *f, const double *frequency, int64_t position, int64_t columns, int backward,
+                 float *cosine, float *sine) {
+  for (int64_t i = 0; i < columns; ++i) {
+    double s, c;
+    sincos((double)position * frequency[i], &s, &c);
+    if (backward) s = -s;
+    if (!f->interleaved) {
+      cosine[i] = (float)(f->gain * c);
+      sine[i] = (float)(f->gain * s);
+      continue;
+    }
+    cosine[2 * i] = cosine[2 * i + 1] = (float)(f->gain * c);
+    sine[2 * i] = (float)(f->gain * -s);
+    sine[2 * i + 1] = (float)(f->gain * s);
+  }
+}
+
 static void rope_task(void *arg, int thread, int threads) {
   const rope_job *job = arg;
   const tws_host_call *call = job->call;
   const int64_t *d = call->work->d;
-  const int64_t tokens = d[0], rotated = d[1] + d[2], head = d[3], seq = d[4], half = head / 2;
+  const tws_rope_form form = tws_rope_form_of(call->work);
+  const int64_t tokens = d[0], rotated = d[1] + d[2], head = d[3], seq = d[4], half = form.rotary / 2;
   const int64_t row = (d[1] + 2 * d[2]) * head;
   void *qkv = call->operand[0];
   host_range r = share(seq, 1, thread, threads);
   for (int64_t begin = 0; begin < half; begin += CHUNK) {
     const int64_t columns = half - begin < CHUNK ? half - begin : CHUNK;
     double frequency[CHUNK];
-    for (int64_t i = 0; i < columns; ++i) frequency[i] = rope_frequency(call->work->f, head, begin + i);
+    for (int64_t i = 0; i < columns; ++i) frequency[i] = tws_rope_frequency(&form, begin + i);
     for (int64_t position = r.begin; position < r.end; ++position) {
-      float cosine[CHUNK], sine[CHUNK];
-      for (int64_t i = 0; i < columns; ++i) {
-        double s, c;
-        sincos((double)position * frequency[i], &s, &c);
-        cosine[i] = (float)c;
-        sine[i] = (float)(job->backward ? -s : s);
-      }
+      float cosine[2 * CHUNK], sine[2 * CHUNK];
+      turn(&form, frequency, position, columns, job->backward, cosine, sine);
       for (int64_t t = position; t < tokens; t += seq)
         for (int64_t h = 0; h < rotated; ++h) {
-          const int64_t first = t * row + h * head + begin;
-          FOR_TYPE(call->dtype[0], T, rotate(T, qkv, first, half, columns, cosine, sine));
+          const int64_t first = t * row + h * head;
+          if (form.interleaved)
+            FOR_TYPE(call->dtype[0], T, rotate_neighbours(T, qkv, first + 2 * begin, columns, cosine, sine));
+          else
+            FOR_TYPE(call->dtype[0], T, rotate(T, qkv, first + begin, half, columns, cosine, sine));
         }
     }
   }
@@ -61,8 +80,7 @@ static void rope_task(void *arg, int thread, int threads) {
 
 static tws_code rope_either(const tws_host_call *call, int backward, tws_error *err) {
   const int64_t *d = call->work->d;
-  if (d[3] % 2)
-    return tws_fail(err, TWS_UNSUPPORTED, NULL, "rotary embedding of an odd head size, %lld", (long long)d[3]);
+  TWS_TRY(tws_rope_check(call->work, err));
   rope_job job = {call, backward};
   run_parallel(call, 8.0 * (double)(d[0] * (d[1] + d[2]) * d[3]), rope_task, &job);
   return TWS_OK;

@@ -113,6 +113,23 @@ VECTOR_INLINE vf v_exp(vf x) {
 }
 
 /* ---- storage types ---- */
+/* Near 0, where 1 - 2 / (e^2x + 1) cancels, an odd polynomial fitted to a relative error of 4e-8. */
+VECTOR_INLINE vf v_tanh(vf x) {
+  const vf size = v_max(x, -x), z = x * x;
+  vf fitted = v_set(-0.00599296126F);
+  fitted = fitted * z + 0.0209241482F;
+  fitted = fitted * z - 0.0538351413F;
+  fitted = fitted * z + 0.133326635F;
+  fitted = fitted * z - 0.333333279F;
+  const vf near = x + x * (z * fitted), far = 1.0F - 2.0F / (v_exp_finite(v_min(2.0F * size, v_set(40.0F))) + 1.0F);
+  const vf sign = v_select(x < 0.0F, -far, far);
+  return v_select(size < 0.625F, near, v_select(x == x, sign, x));
+}
+/* Its derivative, 1 - tanh^2 = 4 / (e^x + e^-x)^2. */
+VECTOR_INLINE vf v_tanh_slope(vf x) {
+  const vf size = v_max(x, -x), e = v_exp_finite(v_max(-2.0F * size, v_set(-80.0F))), whole = 1.0F + e;
+  return v_select(x == x, 4.0F * e / (whole * whole), x);
+}
 VECTOR_INLINE vf v_from_bf16(vh h) {
   return (vf)(__builtin_convertvector(h, vu) << 16);
 }

@@ -1,0 +1,104 @@
+/* Gemma 1, 2 and 3 (Gemma Team, 2024 and 2025; keys as in Hugging Face's GemmaConfig, Gemma2Config, Gemma3TextConfig):
+ * GeGLU, embeddings times sqrt(hidden size), norms that add one to their weights; from 2 on norms before and behind
+ * both branches, layers with and without a window, and capped scores and logits; in 3 norms of queries and keys
+ * instead. */
+#include <math.h>
+#include <string.h>
+
+#include "models/network/decoder.h"
+
+static tws_decoder gemma(const tws_decoder_names *names, const tws_decoder_keys *keys) {
+  return (tws_decoder){.names = names,
+                       .keys = keys,
+                       .positions = 8192,
+                       .head_size = 256,
+                       .activation = "gelu_pytorch_tanh",
+                       .norm_offset = 1,
+                       .tied = 1};
+}
+
+static tws_code finish(tws_network_builder *b, const char *const *known, tws_decoder *d, tws_error *err) {
+  TWS_TRY(tws_json_bool(b->json, b->json->root, "attention_bias", 0, 0, &d->qkv_bias, err));
+  TWS_TRY(tws_build_expect_bool(b, "use_bidirectional_attention", 0, "only decoders are supported", err));
+  d->output_bias = d->qkv_bias;
+  TWS_TRY(tws_decoder_read(b, known, d, err));
+  d->embedding_scale = sqrt((double)b->net->hidden);
+  return tws_decoder_build(b, d, err);
+}
+
+tws_code tws_build_gemma(tws_network_builder *b, tws_error *err) {
+  static const char *const known[] = {"attention_bias", "use_bidirectional_attention", "hidden_activation", NULL};
+  tws_decoder d = gemma(NULL, NULL);
+  const char *also = "gelu_pytorch_tanh"; /* older files say it twice */
+  TWS_TRY(tws_json_string(b->json, b->json->root, "hidden_activation", 0, also, &also, err));
+  if (strcmp(also, d.activation) != 0)
+    return tws_json_fail(b->json, cJSON_GetObjectItemCaseSensitive(b->json->root, "hidden_activation"), err,
+                         "known here: gelu_pytorch_tanh", "hidden_activation \"%.60s\" is not supported", also);
+  return finish(b, known, &d, err);
+}
+
+static const char *const known_later[] = {"attention_bias",
+                                          "use_bidirectional_attention",
+                                          "query_pre_attn_scalar",
+                                          "sliding_window",
+                                          "layer_types",
+                                          "sliding_window_pattern",
+                                          "_sliding_window_pattern",
+                                          "rope_local_base_freq",
+                                          "attn_logit_softcapping",
+                                          "final_logit_softcapping",
+                                          NULL};
+
+static tws_code build_later(tws_network_builder *b, int64_t period, double score_cap, double logit_cap, tws_decoder *d,
+                            tws_error *err) {
+  const tws_json *json = b->json;
+  double scalar;
+  d->order = TWS_ORDER_BOTH;
+  d->kv_heads = 4;
+  TWS_TRY(tws_json_number(json, json->root, "query_pre_attn_scalar", 0, 1e-6, 1e9, 256, &scalar, err));
+  d->attention_scale = 1 / sqrt(scalar);
+  TWS_TRY(tws_build_optional_number(b, "attn_logit_softcapping", score_cap, &d->score_cap, err));
+  TWS_TRY(tws_build_optional_number(b, "final_logit_softcapping", logit_cap, &d->logit_cap, err));
+  TWS_TRY(tws_build_size(b, "sliding_window", NULL, 0, TWS_MAX_WIDTH, 4096, &d->window, err));
+  TWS_TRY(
+      tws_build_size(b, "sliding_window_pattern", "_sliding_window_pattern", 0, TWS_MAX_LAYERS, period, &period, err));
+  TWS_TRY(tws_decoder_read_layer_types(b, period, d, err));
+  return finish(b, known_later, d, err);
+}
+
+static const tws_decoder_names later_names = {
+    .embedding = "model.embed_tokens",
+    .layer = "model.layers.",
+    .norm = {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"},
+    .qkv = "self_attn.qkv_proj",
+    .rope = "self_attn.rope",
+    .attention = "self_attn",
+    .output = "self_attn.o_proj",
+    .up = "mlp.gate_up_proj",
+    .act = "mlp.act",
+    .down = "mlp.down_proj",
+    .final_norm = "model.norm",
+    .head = "lm_head"};
+static const tws_decoder_keys later_keys = {.layers = "num_hidden_layers",
+                                            .hidden = "hidden_size",
+                                            .heads = "num_attention_heads",
+                                            .kv_heads = "num_key_value_heads",
+                                            .inner = "intermediate_size",
+                                            .positions = "max_position_embeddings",
+                                            .epsilon = "rms_norm_eps",
+                                            .activation = "hidden_activation"};
+
+tws_code tws_build_gemma2(tws_network_builder *b, tws_error *err) {
+  tws_decoder d = gemma(&later_names, &later_keys);
+  return build_later(b, 2, 50, 30, &d, err);
+}
+
+tws_code tws_build_gemma3(tws_network_builder *b, tws_error *err) {
+  tws_decoder d = gemma(&later_names, &later_keys);
+  d.positions = 131072;
+  d.head_norms = TWS_HEADS_APART;
+  d.rope.parameters[0] = 1e6;
+  TWS_TRY(tws_json_number(b->json, b->json->root, "rope_local_base_freq", 0, 1, 1e12, 10000, d.sliding_rope.parameters,
+                          err));
+  return build_later(b, 6, 0, 0, &d, err);
+}

@@ -1,0 +1,124 @@
+/* What configurations say of rotary positions, as parameters of ROPE (models/operators.def); keys as in Hugging Face's
+ * modeling_rope_utils. */
+#include <math.h>
+#include <string.h>
+
+#include "models/network/decoder.h"
+
+enum { THETA, FACTOR, LOW, HIGH, ORIGINAL, GAIN };
+
+static tws_code read_llama3(tws_network_builder *b, const cJSON *object, double *rope, tws_error *err) {
+  const tws_json *json = b->json;
+  TWS_TRY(tws_json_number(json, object, "factor", 1, 1, 1e6, 0, &rope[FACTOR], err));
+  TWS_TRY(tws_json_number(json, object, "low_freq_factor", 1, 1e-6, 1e6, 0, &rope[LOW], err));
+  TWS_TRY(tws_json_number(json, object, "high_freq_factor", 1, 1e-6, 1e6, 0, &rope[HIGH], err));
+  TWS_TRY(tws_json_number(json, object, "original_max_position_embeddings", 1, 1, 1e9, 0, &rope[ORIGINAL], err));
+  if (rope[HIGH] > rope[LOW]) return TWS_OK;
+  return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(object, "high_freq_factor"), err, NULL,
+                       "high_freq_factor %g must be larger than low_freq_factor %g", rope[HIGH], rope[LOW]);
+}
+
+/* The pair that turns so many times over the original length. */
+static double pair_of(const double *rope, double rotary, double original, double turns) {
+  return rotary * log(original / (turns * 2 * M_PI)) / (2 * log(rope[THETA]));
+}
+
+/* How much attention grows with a stretched context: Peng et al. 2023, equation 22. */
+static double stretched(double factor, double share) {
+  return factor > 1 ? 0.1 * share * log(factor) + 1 : 1;
+}
+
+/* The ramp goes over pairs from `low` to `high`, which turn beta_fast and beta_slow times over the original length. */
+static tws_code read_yarn(tws_network_builder *b, const cJSON *object, double rotary, double *rope, tws_error *err) {
+  const tws_json *json = b->json;
+  double fast, slow, original, gain, share, share_of_all;
+  int truncates = 1;
+  TWS_TRY(tws_json_number(json, object, "factor", 1, 1, 1e6, 0, &rope[FACTOR], err));
+  TWS_TRY(tws_json_number(json, object, "beta_fast", 0, 1e-6, 1e6, 32, &fast, err));
+  TWS_TRY(tws_json_number(json, object, "beta_slow", 0, 1e-6, 1e6, 1, &slow, err));
+  TWS_TRY(tws_json_number(json, object, "mscale", 0, 0, 1e6, 0, &share, err));
+  TWS_TRY(tws_json_number(json, object, "mscale_all_dim", 0, 0, 1e6, 0, &share_of_all, err));
+  TWS_TRY(tws_json_bool(json, object, "truncate", 0, 1, &truncates, err));
+  TWS_TRY(tws_json_number(json, object, "original_max_position_embeddings", 0, 1, 1e9, (double)b->net->positions,
+                          &original, err));
+  gain = share > 0 && share_of_all > 0 ? stretched(rope[FACTOR], share) / stretched(rope[FACTOR], share_of_all)
+                                       : stretched(rope[FACTOR], 1);
+  TWS_TRY(tws_json_number(json, object, "attention_factor", 0, 1e-6, 1e6, gain, &rope[GAIN], err));
+  const double low = pair_of(rope, rotary, original, fast), high = pair_of(rope, rotary, original, slow);
+  rope[LOW] = fmax(truncates ? floor(low) : low, 0);
+  rope[HIGH] = fmin(truncates ? ceil(high) : high, rotary - 1);
+  if (rope[HIGH] <= rope[LOW]) rope[HIGH] = rope[LOW] + 0.001;
+  return TWS_OK;
+}
+
+static tws_code read_scaling(tws_network_builder *b, const cJSON *object, double head, tws_decoder_rope *rope,
+                             tws_error *err) {
+  static const char *const known[] = {"type",
+                                      "rope_type",
+                                      "rope_theta",
+                                      "factor",
+                                      "beta_fast",
+                                      "beta_slow",
+                                      "mscale",
+                                      "mscale_all_dim",
+                                      "truncate",
+                                      "attention_factor",
+                                      "finetuned",
+                                      "low_freq_factor",
+                                      "high_freq_factor",
+                                      "original_max_position_embeddings",
+                                      "partial_rotary_factor",
+                                      NULL};
+  const tws_json *json = b->json;
+  const char *type = NULL;
+  TWS_TRY(
+      tws_json_number(json, object, "rope_theta", 0, 1, 1e12, rope->parameters[THETA], &rope->parameters[THETA], err));
+  TWS_TRY(tws_json_number(json, object, "partial_rotary_factor", 0, 1e-6, 1, rope->share, &rope->share, err));
+  TWS_TRY(tws_json_string(json, object, "type", 0, "default", &type, err));
+  TWS_TRY(tws_json_string(json, object, "rope_type", 0, type, &type, err));
+  TWS_TRY(tws_json_only(json, object, known, err));
+  const double rotary = rope->share > 0 ? floor(rope->share * head) : head;
+  if (strcmp(type, "llama3") == 0) return read_llama3(b, object, rope->parameters, err);
+  if (strcmp(type, "yarn") == 0) return read_yarn(b, object, rotary, rope->parameters, err);
+  if (strcmp(type, "linear") == 0)
+    return tws_json_number(json, object, "factor", 1, 1, 1e6, 0, &rope->parameters[FACTOR], err);
+  if (strcmp(type, "dynamic") == 0) {
+    rope->dynamic = 1;
+    TWS_TRY(tws_json_number(json, object, "original_max_position_embeddings", 0, 1, 1e9, (double)b->net->positions,
+                            &rope->parameters[ORIGINAL], err));
+    TWS_TRY(tws_json_number(json, object, "factor", 1, 1, 1e6, 0, &rope->parameters[FACTOR], err));
+    const double reach = rope->parameters[ORIGINAL] * rope->parameters[FACTOR];
+    if (reach > (double)b->net->positions) b->net->positions = (int64_t)reach;
+    return TWS_OK;
+  }
+  if (strcmp(type, "default") == 0) return TWS_OK;
+  tws_json_fail(json, object, err, "known: default, linear, dynamic, yarn and llama3",
+                "rope scaling type \"%.60s\" is not supported", type);
+  if (err != NULL) err->code = TWS_UNSUPPORTED;
+  return TWS_UNSUPPORTED;
+}
+
+static int is_given(const cJSON *item) {
+  return item != NULL && !cJSON_IsNull(item);
+}
+
+tws_code tws_decoder_read_rope(tws_network_builder *b, tws_decoder *d, tws_error *err) {
+  const tws_json *json = b->json;
+  const cJSON *parameters = cJSON_GetObjectItemCaseSensitive(json->root, "rope_parameters");
+  const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(json->root, "rope_scaling");
+  const double head = (double)b->net->head_size;
+  double *theta = &d->rope.parameters[THETA];
+  TWS_TRY(tws_json_number(json, json->root, "rope_theta", 0, 1, 1e12, *theta > 0 ? *theta : 10000, theta, err));
+  if (is_given(parameters)) scaling = parameters;
+  if (!is_given(scaling)) return TWS_OK;
+  if (!cJSON_IsObject(scaling)) {
+    return tws_json_fail(json, scaling, err, "leave it out, or give an object with rope_type",
+                         "\"%s\" must be an object or null", scaling->string);
+  }
+  /* newer files say it for each type of layer */
+  const cJSON *full = cJSON_GetObjectItemCaseSensitive(scaling, "full_attention");
+  const cJSON *sliding = cJSON_GetObjectItemCaseSensitive(scaling, "sliding_attention");
+  if (is_given(sliding)) TWS_TRY(read_scaling(b, sliding, head, &d->sliding_rope, err));
+  if (is_given(full) || is_given(sliding)) return is_given(full) ? read_scaling(b, full, head, &d->rope, err) : TWS_OK;
+  return read_scaling(b, scaling, head, &d->rope, err);
+}

@@ -1,0 +1,145 @@
+// RMSNorm of query and key heads, or of all heads of either as one. A warp has a row; gradients of weights are sums over
+// tokens that belong to one thread each, in an order that only the shape decides.
+#include "real/cuda/kernels/common.cuh"
+
+namespace {
+
+enum { ROWS = BLOCK / WARP };
+
+// Rows that are normalised: of each token some for queries, then some for keys, of equal width among either.
+struct Heads {
+  int64_t tokens, token, first[2], rows[2], width[2];  // token: elements of one; first: element of a token
+  int64_t stats, normed;                               // of a token: statistics, elements that are normalised
+  float epsilon, offset;
+};
+
+Heads heads_of(const tws_work *work) {
+  const int64_t *d = work->d, heads[2] = {d[1], d[2]};
+  const bool together = work->flags & TWS_TOGETHER;
+  Heads h = {};
+  h.tokens = d[0];
+  h.token = (d[1] + 2 * d[2]) * d[3];
+  h.epsilon = (float)work->f[0];
+  h.offset = (float)work->f[1];
+  for (int i = 0; i < 2; ++i) {
+    h.first[i] = h.normed;
+    h.rows[i] = together ? 1 : heads[i];
+    h.width[i] = together ? heads[i] * d[3] : d[3];
+    h.stats += h.rows[i];
+    h.normed += heads[i] * d[3];
+  }
+  return h;
+}
+
+// A row: of which part, its first element and its statistic; beyond the normalised ones the values of a token.
+struct Row {
+  int part;
+  int64_t at, stat, width;
+};
+__device__ Row row_of(const Heads &h, int64_t index) {
+  const int64_t token = index / (h.stats + 1), r = index % (h.stats + 1);
+  if (r == h.stats) return {2, token * h.token + h.normed, 0, h.token - h.normed};
+  const int part = r < h.rows[0] ? 0 : 1;
+  const int64_t of_part = part ? r - h.rows[0] : r;
+  return {part, token * h.token + h.first[part] + of_part * h.width[part], token * h.stats + r, h.width[part]};
+}
+
+template <typename T>
+__global__ void __launch_bounds__(BLOCK)
+    heads_norm(const T *x, const T *q_weight, const T *k_weight, T *y, float *stats, Heads h) {
+  const int64_t index = (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
+  const int lane = (int)threadIdx.x % WARP;
+  if (index >= h.tokens * (h.stats + 1)) return;
+  const Row r = row_of(h, index);
+  if (r.part == 2) {
+    for (int64_t c = lane; c < r.width; c += WARP) y[r.at + c] = x[r.at + c];
+    return;
+  }
+  const T *weight = r.part ? k_weight : q_weight;
+  float squares = 0.0F;
+  for (int64_t c = lane; c < r.width; c += WARP) {
+    const float v = to_float(x[r.at + c]);
+    squares += v * v;
+  }
+  const float inverse = 1.0F / sqrtf(warp_sum(squares) / (float)r.width + h.epsilon);
+  for (int64_t c = lane; c < r.width; c += WARP)
+    y[r.at + c] = from_float<T>(to_float(x[r.at + c]) * inverse * (to_float(weight[c]) + h.offset));
+  if (lane == 0) stats[r.stat] = inverse;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(BLOCK)
+    heads_norm_grad(const T *dy, const T *x, const T *q_weight, const T *k_weight, const float *stats, T *dx, Heads h) {
+  const int64_t index = (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
+  const int lane = (int)threadIdx.x % WARP;
+  if (index >= h.tokens * (h.stats + 1)) return;
+  const Row r = row_of(h, index);
+  if (r.part == 2) {
+    for (int64_t c = lane; c < r.width; c += WARP) dx[r.at + c] = dy[r.at + c];
+    return;
+  }
+  const T *weight = r.part ? k_weight : q_weight;
+  const float inverse = stats[r.stat];
+  float product = 0.0F;
+  for (int64_t c = lane; c < r.width; c += WARP)
+    product += to_float(dy[r.at + c]) * (to_float(weight[c]) + h.offset) * (to_float(x[r.at + c]) * inverse);
+  const float mean = warp_sum(product) / (float)r.width;
+  for (int64_t c = lane; c < r.width; c += WARP) {
+    const float g = to_float(dy[r.at + c]) * (to_float(weight[c]) + h.offset);
+    dx[r.at + c] = from_float<T>((g - to_float(x[r.at + c]) * inverse * mean) * inverse);
+  }
+}
+
+// A block has a column of a weight: its threads walk tokens and heads, and their sums meet in a fixed order.
+template <typename T, typename G>
+__global__ void __launch_bounds__(BLOCK)
+    heads_norm_weights(const T *dy, const T *x, const float *stats, G *q, G *k, Heads h, bool adds) {
+  __shared__ float sums[BLOCK / WARP];
+  const int part = (int64_t)blockIdx.x < h.width[0] ? 0 : 1;
+  const int64_t column = part ? blockIdx.x - h.width[0] : blockIdx.x, before = part ? h.rows[0] : 0;
+  float sum = 0.0F;
+  for (int64_t i = threadIdx.x; i < h.tokens * h.rows[part]; i += BLOCK) {
+    const int64_t token = i / h.rows[part], head = i % h.rows[part];
+    const int64_t at = token * h.token + h.first[part] + head * h.width[part] + column;
+    sum += to_float(dy[at]) * (to_float(x[at]) * stats[token * h.stats + before + head]);
+  }
+  sum = warp_sum(sum);
+  if (threadIdx.x % WARP == 0) sums[threadIdx.x / WARP] = sum;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  sum = 0.0F;
+  for (int i = 0; i < BLOCK / WARP; ++i) sum += sums[i];
+  G *to = (part ? k : q) + column;
+  *to = from_float<G>(adds ? to_float(*to) + sum : sum);
+}
+
+template <typename T>
+tws_code run_heads_norm(const tws_cuda_call *call, tws_error *err) {
+  const Heads h = heads_of(call->work);
+  if (h.tokens == 0) return TWS_OK;
+  LAUNCH(heads_norm<T>, (unsigned)ceil_div(h.tokens * (h.stats + 1), ROWS), BLOCK, 0, call, in<T>(call, 0),
+         in<T>(call, 1), in<T>(call, 2), out<T>(call, 3), out<float>(call, 4), h);
+  return launched(err);
+}
+
+template <typename T, typename G>
+tws_code run_heads_norm_grad(const tws_cuda_call *call, tws_error *err) {
+  const Heads h = heads_of(call->work);
+  const bool adds = call->work->flags & TWS_ACCUMULATE_PARAM;
+  LAUNCH((heads_norm_weights<T, G>), (unsigned)(h.width[0] + h.width[1]), BLOCK, 0, call, in<T>(call, 0),
+         in<T>(call, 1), in<float>(call, 4), out<G>(call, 6), out<G>(call, 7), h, adds);
+  TWS_TRY(launched(err));
+  if (h.tokens == 0) return TWS_OK;
+  LAUNCH(heads_norm_grad<T>, (unsigned)ceil_div(h.tokens * (h.stats + 1), ROWS), BLOCK, 0, call, in<T>(call, 0),
+         in<T>(call, 1), in<T>(call, 2), in<T>(call, 3), in<float>(call, 4), out<T>(call, 5), h);
+  return launched(err);
+}
+
+}  // namespace
+
+tws_code tws_cuda_heads_norm(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T, return run_heads_norm<T>(call, err));
+}
+tws_code tws_cuda_heads_norm_grad(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T, FOR_TYPE(call->dtype[6], G, return (run_heads_norm_grad<T, G>(call, err))));
+}
