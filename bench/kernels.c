@@ -13,7 +13,7 @@
 #include "tests/kernel_operands.h"
 #include "bench/support.h"
 
-enum { WIDTH = 768, LAYERS = 12, VOCABULARY = 50257, PADDED = 50304, REPEATS = 7, PEAK_SIZE = 2048, MAX_CASES = 40 };
+enum { WIDTH = 768, LAYERS = 12, VOCABULARY = 50257, PADDED = 50304, REPEATS = 7, PEAK_SIZE = 2048, MAX_CASES = 48 };
 static const int64_t PARAMETERS = 124475904; /* with the padded vocabulary */
 
 typedef struct bench_case {
@@ -124,6 +124,28 @@ static void add_linear(case_list *list, const char *const names[3], int calls, u
   add(list, names[2], TWS_KERNEL_LINEAR_GRAD_WEIGHT, calls, bias | accumulate, m, n, k, 0, 0);
 }
 
+/* Attention with what models/attention.h has, at the work of the plain one: a window over the whole sequence. */
+static void special_attention(case_list *list) {
+  static const struct {
+    const char *names[2];
+    uint32_t flags;
+    int window;
+    double cap;
+  } kinds[] = {{{"attention window", "attention window dx"}, 0, 1, 0},
+               {{"attention alibi", "attention alibi dx"}, TWS_ALIBI, 0, 0},
+               {{"attention cap", "attention cap dx"}, 0, 0, 50}};
+  const bench_options *o = &list->options;
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; ++i)
+    for (int k = 0; k < 2; ++k) {
+      const int before = list->count;
+      add(list, kinds[i].names[k], k ? TWS_KERNEL_ATTENTION_GRAD : TWS_KERNEL_ATTENTION, 0, kinds[i].flags, o->batch,
+          o->seq, 12, 12, 64);
+      if (list->count == before) continue;
+      list->items[before].work.d[6] = kinds[i].window ? o->seq : 0;
+      list->items[before].work.f[2] = kinds[i].cap;
+    }
+}
+
 static void gpt2_step(case_list *list) {
   const bench_options *o = &list->options;
   const int64_t t = o->batch * o->seq;
@@ -154,6 +176,7 @@ static void gpt2_step(case_list *list) {
   add(list, "rope", TWS_KERNEL_ROPE, 0, 0, t, 12, 12, 64, o->seq);
   add(list, "swiglu", TWS_KERNEL_SWIGLU, 0, 0, t, 2048, 0, 0, 0);
   add(list, "swiglu gradient", TWS_KERNEL_SWIGLU_GRAD, 0, 0, t, 2048, 0, 0, 0);
+  special_attention(list);
   add(list, "accumulate", TWS_KERNEL_ACCUMULATE, 0, 0, 1 << 24, 0, 0, 0, 0);
   add(list, "cast", TWS_KERNEL_CAST, 0, 0, 1 << 24, 0, 0, 0, 0);
   add(list, "fill", TWS_KERNEL_FILL, 0, 0, 1 << 24, 0, 0, 0, 0);

@@ -1,8 +1,10 @@
-/* Ranks of a job as threads of one process: collectives among them. */
+/* Ranks of a job as threads of one process: collectives and messages among them. */
 #ifndef TESTS_THREAD_RANKS_H
 #define TESTS_THREAD_RANKS_H
 
 #include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "real/executor.h"
 #include "real/local_comm.h"
@@ -16,8 +18,16 @@ typedef struct rendezvous_point {
   const tws_comm_segment *segments[THREAD_RANKS];
 } rendezvous_point;
 
+typedef struct letter {
+  struct letter *next;
+  int from, to;
+  char data[];
+} letter;
+
 typedef struct thread_world {
   pthread_mutex_t lock;
+  pthread_cond_t arrived;
+  letter *mail; /* the oldest first */
   rendezvous_point points[32];
   int count;
 } thread_world;
@@ -52,7 +62,40 @@ static inline tws_code thread_collective(tws_comm *comm, int group, tws_collecti
   return code;
 }
 
-static const tws_comm_ops thread_ranks_comm = {.name = "threads", .collective = thread_collective};
+/* A copy waits for its reader: nobody who sends does. */
+static inline tws_code thread_send(tws_comm *comm, int peer, const void *data, uint64_t bytes, tws_error *why) {
+  letter *sent = malloc(sizeof *sent + bytes), **end = &comm->world->mail;
+  (void)why;
+  *sent = (letter){.from = comm->plan->rank, .to = peer};
+  memcpy(sent->data, data, bytes);
+  pthread_mutex_lock(&comm->world->lock);
+  while (*end) end = &(*end)->next;
+  *end = sent;
+  pthread_cond_broadcast(&comm->world->arrived);
+  pthread_mutex_unlock(&comm->world->lock);
+  return TWS_OK;
+}
+
+static inline tws_code thread_receive(tws_comm *comm, int peer, void *data, uint64_t bytes, tws_error *why) {
+  letter **at, *found;
+  (void)why;
+  pthread_mutex_lock(&comm->world->lock);
+  for (;;) {
+    for (at = &comm->world->mail; *at && ((*at)->from != peer || (*at)->to != comm->plan->rank); at = &(*at)->next)
+      ;
+    if (*at) break;
+    pthread_cond_wait(&comm->world->arrived, &comm->world->lock);
+  }
+  found = *at;
+  *at = found->next;
+  pthread_mutex_unlock(&comm->world->lock);
+  memcpy(data, found->data, bytes);
+  free(found);
+  return TWS_OK;
+}
+
+static const tws_comm_ops thread_ranks_comm = {
+    .name = "threads", .collective = thread_collective, .send = thread_send, .receive = thread_receive};
 
 static inline void thread_world_end(thread_world *world) {
   for (int i = 0; i < world->count; i++) pthread_barrier_destroy(&world->points[i].barrier);

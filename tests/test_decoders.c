@@ -1,0 +1,448 @@
+/* ctest: engine */
+/* Families of decoders against the reference library: tests/golden/decoders.json says what tensors its files have, and
+ * with weights of a formula what it loses, how likely it finds some tokens, its gradients and how a training goes on.
+ * tests/golden/parameter_counts.json has the sizes of published configurations. */
+#include "hand_network.h"
+#include "members.h"
+#include "models/network/huggingface.h"
+#include "checkpoint/shard.h"
+#include "plan/state.h"
+#include "sanitized.h"
+#include "thread_ranks.h"
+
+enum {
+  LETTERS = 32,
+  LENGTH = 16,
+  TEXTS = 2,
+  TOKENS = LENGTH * TEXTS,
+  MOST_STEPS = 20,
+  TRAINED = TWS_SANITIZED ? 4 : MOST_STEPS
+};
+
+static uint32_t word_of(uint64_t element, uint64_t tensor) {
+  return (uint32_t)((element * UINT64_C(2654435761) + tensor * 40503 + 12345) & 0xffffffff) >> 8;
+}
+
+static tws_network *network_of(const cJSON *config) {
+  char *text = cJSON_PrintUnformatted(config);
+  tws_json *json = NULL;
+  tws_network *network = NULL;
+  HAND_OK(tws_json_parse(text, strlen(text), "config.json", &json, &err));
+  ck_assert_msg(tws_network_from_json(json, 1, &network, &err) == TWS_OK, "%s: %s", text, err.message);
+  tws_json_destroy(json);
+  cJSON_free(text);
+  return network;
+}
+
+/* ---- a network's parameters as the library's tensors ---- */
+
+typedef struct tensors {
+  tws_hf_tensor *list;
+  uint32_t count;
+} tensors;
+
+static tensors tensors_of(const tws_network *network) {
+  const tws_hf_request request = {.architecture = network->architecture,
+                                  .params = network->params,
+                                  .param_count = network->param_count,
+                                  .vocabulary = network->vocabulary,
+                                  .padded_vocabulary = network->padded_vocabulary};
+  tensors t;
+  HAND_OK(tws_hf_tensors(&request, network->arena, &t.list, &t.count, &err));
+  return t;
+}
+
+/* Element of the parameter for an element of the file's tensor. */
+static uint64_t element_of(const tws_hf_tensor *t, const int64_t *row_in, int64_t row, int64_t column) {
+  return (uint64_t)(t->transposed ? (t->first_row + column) * t->columns + row
+                                  : (t->first_row + row_in[row]) * t->columns + column);
+}
+
+/* Rows of the parameter by rows of the file. */
+static int64_t *rows_by_file(const tws_hf_tensor *t) {
+  int64_t *row_in = calloc((size_t)t->rows + 1, sizeof *row_in);
+  for (int64_t row = 0; row < t->rows; row++) row_in[tws_hf_row(t, row)] = row;
+  return row_in;
+}
+
+static int is_weight(const char *name) {
+  const size_t length = strlen(name);
+  return length > 6 && strcmp(name + length - 6, "weight") == 0;
+}
+
+/* Number `index` of the golden tensors, of this name and shape. */
+static void fill_tensor(hand_job *job, const tws_hf_tensor *t, const cJSON *golden) {
+  const cJSON *shape;
+  uint64_t index = 0;
+  cJSON_ArrayForEach(shape, golden) {
+    if (strcmp(shape->string, t->name) == 0) break;
+    index++;
+  }
+  ck_assert_msg(shape != NULL, "the library has no tensor %s", t->name);
+  const int dims = cJSON_GetArraySize(shape);
+  const int64_t rows = t->transposed ? t->columns : t->rows, columns = t->transposed ? t->rows : t->columns;
+  ck_assert_msg(cJSON_GetArrayItem(shape, 0)->valueint == rows &&
+                    (dims == 1 || cJSON_GetArrayItem(shape, 1)->valueint == columns),
+                "%s is not %d x %d", t->name, (int)rows, (int)columns);
+  int64_t *row_in = rows_by_file(t);
+  for (int64_t i = 0; i < rows * columns; i++)
+    job->weights[job->first[t->param] + element_of(t, row_in, i / columns, i % columns)] =
+        (float)((word_of((uint64_t)i, index) / 0x1p24 - 0.5) / 5 + (dims == 1 && is_weight(t->name)));
+  free(row_in);
+}
+
+/* ---- texts ---- */
+
+static void read_text(const char *text, int32_t *ids, int32_t *targets) {
+  for (int i = 0; i < TOKENS; i++) {
+    ids[i] = text[i] & (LETTERS - 1);
+    targets[i] = text[i + 1] & (LETTERS - 1);
+  }
+}
+
+/* ---- what is compared ---- */
+
+static double sign(uint64_t element, uint64_t salt) {
+  return word_of(element, 977 + salt) & 1 ? 1 : -1;
+}
+
+/* Relative to the size of the gradient; that of a bias of keys is nothing but rounding. */
+static double worst_gradient;
+static void compare_sums(const char *family, const char *name, const cJSON *want, const double *got, double size) {
+  int i = 0;
+  const cJSON *item;
+  cJSON_ArrayForEach(item, want) {
+    const double error = fabs(got[i] - item->valuedouble) / (size + 1e-4);
+    ck_assert_msg(error < 1e-5, "%s, gradient of %s, product %d: %.9g, not %.9g", family, name, i, got[i],
+                  item->valuedouble);
+    worst_gradient = fmax(worst_gradient, error);
+    i++;
+  }
+}
+
+static void compare_gradient(const char *family, const hand_job *job, const tws_hf_tensor *t, const cJSON *golden) {
+  const cJSON *want = member(golden, t->name);
+  const int vector = job->train->network->params[t->param].rows == 1;
+  const int64_t file_rows = t->transposed ? t->columns : t->rows, file_columns = t->transposed ? t->rows : t->columns;
+  const int64_t rows = vector ? 1 : file_rows, columns = vector ? file_rows : file_columns;
+  double *of_row = calloc((size_t)rows, sizeof *of_row), *of_column = calloc((size_t)columns, sizeof *of_column),
+         size = 0;
+  int64_t *row_in = rows_by_file(t);
+  for (int64_t i = 0; i < rows * columns; i++) {
+    const int64_t row = vector ? i : i / columns, column = vector ? 0 : i % columns;
+    const double g = job->gradients[job->first[t->param] + element_of(t, row_in, row, column)];
+    of_row[i / columns] += g * sign((uint64_t)(i % columns), 1);
+    of_column[i % columns] += g * sign((uint64_t)(i / columns), 2);
+    size += g * g;
+  }
+  compare_sums(family, t->name, member(want, "rows"), of_row, sqrt(size));
+  compare_sums(family, t->name, member(want, "columns"), of_column, sqrt(size));
+  ck_assert_int_eq(cJSON_GetArraySize(member(want, "columns")), columns);
+  ck_assert_double_eq_tol(sqrt(size), number(want, "size"), 1e-5 * sqrt(size) + 1e-8);
+  free(row_in);
+  free(of_row);
+  free(of_column);
+}
+
+/* All targets but one do not count: the loss is that token's, over all tokens. */
+static void compare_likelihoods(hand_job *job, const char *family, const cJSON *golden) {
+  const cJSON *point;
+  int32_t targets[TOKENS];
+  cJSON_ArrayForEach(point, golden) {
+    const int at = cJSON_GetArrayItem(point, 0)->valueint * LENGTH + cJSON_GetArrayItem(point, 1)->valueint;
+    const double want = -cJSON_GetArrayItem(point, 3)->valuedouble;
+    for (int i = 0; i < TOKENS; i++) targets[i] = i == at ? cJSON_GetArrayItem(point, 2)->valueint : -1;
+    hand_input(job, 1, targets);
+    const double got = hand_loss(job, job->weights, 0);
+    ck_assert_msg(fabs(got / want - 1) < 1e-5, "%s, token %d: %.9g, not %.9g", family, at, got, want);
+  }
+}
+
+static double train_step(hand_job *job, int step) {
+  float hyper[TWS_HYPER_COUNT];
+  double metrics[TWS_METRIC_COUNT] = {0};
+  tws_hyper_fill(job->config, step + 1, 1, hyper);
+  hyper[TWS_HYPER_LR] = 1e-3f;
+  for (uint32_t i = 0; i < job->train->network->input_count; i++)
+    HAND_OK(tws_executor_put(job->executor, 0, job->train->input[i], 0, job->input[i],
+                             job->train->buffers[job->train->input[i]].elements, &err));
+  HAND_OK(tws_executor_put(job->executor, 0, job->train->hyper, 0, hyper, TWS_HYPER_COUNT, &err));
+  HAND_OK(tws_executor_put(job->executor, 0, job->train->metrics, 0, metrics, TWS_METRIC_COUNT, &err));
+  HAND_OK(tws_executor_step(job->executor, 0, step + 1, NULL, NULL, NULL, &err));
+  HAND_OK(tws_executor_get(job->executor, 0, job->train->metrics, 0, metrics, TWS_METRIC_COUNT, &err));
+  return metrics[TWS_METRIC_LOSS];
+}
+
+static const char *config_text(double clipping, const char *recompute) {
+  static char text[320];
+  snprintf(text, sizeof text,
+           "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_clipping\": %g, \"optimizer\": {\"type\": \"AdamW\", "
+           "\"params\": {\"lr\": 0.001, \"betas\": [0.9, 0.999], \"eps\": 1e-8, \"weight_decay\": 0}}, \"twinspeed\": "
+           "{\"sequence_length\": %d, \"recompute\": \"%s\"}}",
+           TEXTS, clipping, LENGTH, recompute);
+  return text;
+}
+
+static void fill(hand_job *job, const tensors *t, const cJSON *family) {
+  for (uint32_t i = 0; i < t->count; i++) fill_tensor(job, &t->list[i], member(family, "tensors"));
+}
+
+static void compare_family(const cJSON *family, const char *text) {
+  const char *name = member(family, "name")->valuestring;
+  tws_network *network = network_of(member(family, "config"));
+  const tensors t = tensors_of(network);
+  int32_t ids[TOKENS], targets[TOKENS];
+  hand_job job;
+  read_text(text, ids, targets);
+  ck_assert_msg((double)tws_network_params(network, 0) == number(family, "parameters"), "%s has %g parameters", name,
+                (double)tws_network_params(network, 0));
+  ck_assert_msg((int)t.count == cJSON_GetArraySize(member(family, "tensors")), "%s has %d tensors", name, (int)t.count);
+  hand_job_begin(&job, network, config_text(0, "none"));
+  fill(&job, &t, family);
+  hand_input(&job, 0, ids);
+  hand_input(&job, 1, targets);
+  const double loss = hand_loss(&job, job.weights, 1);
+  ck_assert_msg(fabs(loss / number(family, "loss") - 1) < 1e-5, "%s loses %.9g, not %.9g", name, loss,
+                number(family, "loss"));
+  for (uint32_t i = 0; i < t.count; i++) compare_gradient(name, &job, &t.list[i], member(family, "gradients"));
+  compare_likelihoods(&job, name, member(family, "log_probabilities"));
+  hand_job_end(&job);
+  hand_job_begin(&job, network, config_text(1, "full"));
+  fill(&job, &t, family);
+  hand_move(&job, job.train->parameters, hand_entry_name(&job, job.train->parameters), job.weights, 1);
+  hand_input(&job, 0, ids);
+  hand_input(&job, 1, targets);
+  for (int step = 0; step < TRAINED; step++) {
+    const double want = cJSON_GetArrayItem(member(family, "losses"), step)->valuedouble, got = train_step(&job, step);
+    ck_assert_msg(fabs(got / want - 1) < 1e-5, "%s, step %d: loss %.9g, not %.9g", name, step + 1, got, want);
+  }
+  hand_job_end(&job);
+  tws_network_destroy(network);
+}
+
+/* ---- divided over two ranks ---- */
+
+enum { RANKS = 2, DIVIDED_STEPS = 3 };
+
+static const struct division {
+  const char *name, *keys;
+  int samples; /* of a micro-batch */
+} divisions[] = {
+    {"stage 0", "\"zero_optimization\": {\"stage\": 0}", 1},
+    {"tensor", "\"tensor_parallel\": {\"autotp_size\": 2}", 2},
+    {"stage 1", "\"zero_optimization\": {\"stage\": 1}", 1},
+    {"sequence", "\"sequence_parallel_size\": 2", 2},
+    {"stage 2", "\"zero_optimization\": {\"stage\": 2}", 1},
+    {"pipeline", "\"pipeline\": {\"stages\": 2}, \"gradient_accumulation_steps\": 2", 1},
+    {"stage 3", "\"zero_optimization\": {\"stage\": 3}", 1},
+    {"tensor, tokens between", "\"tensor_parallel\": {\"autotp_size\": 2}", 2},
+};
+enum { DIVISIONS = sizeof divisions / sizeof *divisions };
+
+typedef struct rank_run {
+  const tws_plan *plan;
+  const tws_config *config;
+  const hand_job *weights;
+  const int32_t *ids, *targets;
+  thread_world *world;
+  double losses[DIVIDED_STEPS];
+  tws_code code;
+  tws_error err;
+} rank_run;
+
+static uint32_t buffer_named(const tws_plan *plan, const char *name) {
+  uint32_t b = 0;
+  while (b < plan->buffer_count && strcmp(plan->buffers[b].name, name) != 0) b++;
+  return b;
+}
+
+/* This rank's pieces of the parameters, in whatever precision they are. */
+static tws_code put_weights(const rank_run *r, tws_executor *x, tws_error *why) {
+  const tws_plan *plan = r->plan;
+  tws_arena *arena = tws_arena_create();
+  tws_piece *held = NULL;
+  uint32_t count = 0;
+  tws_code code = tws_pieces_of(plan, arena, &held, &count, why);
+  for (uint32_t i = 0; i < count && code == TWS_OK; i++) {
+    const tws_state_entry *entry = &plan->state->entries[held[i].entry];
+    if (held[i].param == TWS_NONE || entry->initial != TWS_INITIAL_PARAMETER) continue;
+    float *values = calloc(held[i].count + 1, sizeof *values);
+    for (uint64_t k = 0; k < held[i].count; k++) {
+      uint64_t run;
+      values[k] = r->weights->weights[r->weights->first[held[i].param] +
+                                      tws_param_slice_whole(&held[i].slice, held[i].first + k, &run)];
+    }
+    code = tws_executor_put(x, 0, buffer_named(plan, entry->name), held[i].at, values, held[i].count, why);
+    free(values);
+  }
+  tws_arena_destroy(arena);
+  return code;
+}
+
+/* A rank's samples and tokens of the whole batch, micro-batch after micro-batch. */
+static void own_tokens(const tws_plan *plan, const int32_t *all, int32_t *own) {
+  const tws_position *at = &plan->position;
+  const int tokens = LENGTH / at->ranks[TWS_AXIS_SEQUENCE], first = tokens * at->index[TWS_AXIS_SEQUENCE];
+  const int samples = TEXTS / at->ranks[TWS_AXIS_DATA], sample = samples * at->index[TWS_AXIS_DATA];
+  for (int i = 0; i < samples * tokens; i++) own[i] = all[(sample + i / tokens) * LENGTH + first + i % tokens];
+}
+
+static tws_code put_input(const rank_run *r, tws_executor *x, tws_input_content content, const int32_t *all,
+                          tws_error *why) {
+  const uint32_t buffer = tws_plan_input(r->plan, content);
+  int32_t own[TOKENS];
+  if (buffer == TWS_NONE) return TWS_OK; /* another stage's */
+  own_tokens(r->plan, all, own);
+  return tws_executor_put(x, 0, buffer, 0, own, r->plan->buffers[buffer].elements, why);
+}
+
+static tws_code rank_step(rank_run *r, tws_executor *x, int step, tws_error *why) {
+  const tws_plan *plan = r->plan;
+  float hyper[TWS_HYPER_COUNT];
+  double metrics[TWS_METRIC_COUNT] = {0};
+  tws_hyper_fill(r->config, step + 1, 1, hyper);
+  TWS_TRY(put_input(r, x, TWS_INPUT_TOKENS, r->ids, why));
+  TWS_TRY(put_input(r, x, TWS_INPUT_TARGETS, r->targets, why));
+  TWS_TRY(tws_executor_put(x, 0, plan->hyper, 0, hyper, TWS_HYPER_COUNT, why));
+  TWS_TRY(tws_executor_put(x, 0, plan->metrics, 0, metrics, TWS_METRIC_COUNT, why));
+  TWS_TRY(tws_executor_step(x, 0, step + 1, NULL, NULL, NULL, why));
+  TWS_TRY(tws_executor_get(x, 0, plan->metrics, 0, metrics, TWS_METRIC_COUNT, why));
+  r->losses[step] = metrics[TWS_METRIC_LOSS];
+  return TWS_OK;
+}
+
+static void *run_rank(void *raw) {
+  rank_run *r = raw;
+  tws_backend *backend = NULL;
+  tws_executor *x = NULL;
+  tws_comm comm = {.world = r->world, .plan = r->plan};
+  r->code = tws_host_backend()->create(0, 1, &backend, &r->err);
+  const tws_executor_setup setup = {.programs = &r->plan,
+                                    .program_count = 1,
+                                    .ops = tws_host_backend(),
+                                    .backend = backend,
+                                    .comm_ops = &thread_ranks_comm,
+                                    .comm = &comm};
+  if (r->code == TWS_OK) r->code = tws_executor_create(&setup, &x, &r->err);
+  if (r->code == TWS_OK) r->code = put_weights(r, x, &r->err);
+  for (int step = 0; step < DIVIDED_STEPS && r->code == TWS_OK; step++) r->code = rank_step(r, x, step, &r->err);
+  tws_executor_destroy(x);
+  if (backend) tws_host_backend()->destroy(backend);
+  return NULL;
+}
+
+static const char *division_text(int d) {
+  static char text[640];
+  snprintf(
+      text, sizeof text,
+      "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_clipping\": 1, %s, \"optimizer\": {\"type\": \"AdamW\", "
+      "\"params\": {\"lr\": 0.001, \"betas\": [0.9, 0.999], \"eps\": 1e-8, \"weight_decay\": 0}}, \"twinspeed\": "
+      "{\"sequence_length\": %d, \"tensor_sequence_parallel\": %s}}",
+      divisions[d].samples, divisions[d].keys, LENGTH, d == DIVISIONS - 1 ? "true" : "false");
+  return text;
+}
+
+/* 0 where the division is not legal for the family. */
+static int compare_division(const tws_network *network, const hand_job *weights, const cJSON *family, const char *text,
+                            int d) {
+  int32_t ids[TOKENS], targets[TOKENS];
+  tws_config *config = NULL;
+  tws_plan *plans[RANKS] = {NULL};
+  pthread_t threads[RANKS];
+  rank_run runs[RANKS];
+  thread_world world = {.lock = PTHREAD_MUTEX_INITIALIZER, .arrived = PTHREAD_COND_INITIALIZER};
+  read_text(text, ids, targets);
+  ck_assert_msg(resolve(division_text(d), RANKS, network->hidden, &config) == TWS_OK, "%s", err.message);
+  tws_plan_request request = {.network = network, .config = config, .threads = 1};
+  HAND_OK(tws_plan_topology(config, RANKS, &request.topology, &err));
+  for (int r = 0; r < RANKS; r++) {
+    request.rank = r;
+    if (tws_plan_build(&request, &plans[r], &err) == TWS_OK) continue;
+    ck_assert_msg(strstr(err.message, "tensor parallelism"), "%s: %s", divisions[d].name, err.message);
+    for (int k = 0; k < r; k++) tws_plan_destroy(plans[k]);
+    tws_config_destroy(config);
+    return 0;
+  }
+  HAND_OK(tws_plans_verify((const tws_plan *const *)plans, RANKS, &err));
+  for (int r = 0; r < RANKS; r++) {
+    runs[r] = (rank_run){
+        .plan = plans[r], .config = config, .weights = weights, .ids = ids, .targets = targets, .world = &world};
+    ck_assert_int_eq(pthread_create(&threads[r], NULL, run_rank, &runs[r]), 0);
+  }
+  for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);
+  for (int r = 0; r < RANKS; r++) ck_assert_msg(runs[r].code == TWS_OK, "rank %d: %s", r, runs[r].err.message);
+  for (int step = 0; step < DIVIDED_STEPS; step++) {
+    const double want = cJSON_GetArrayItem(member(family, "losses"), step)->valuedouble,
+                 got = runs[RANKS - 1].losses[step];
+    ck_assert_msg(fabs(got / want - 1) < 1e-5, "%s, %s, step %d: loss %.9g, not %.9g",
+                  member(family, "name")->valuestring, divisions[d].name, step + 1, got, want);
+  }
+  thread_world_end(&world);
+  for (int r = 0; r < RANKS; r++) tws_plan_destroy(plans[r]);
+  tws_config_destroy(config);
+  return 1;
+}
+
+/* Half of the divisions for each family, the others for the next. */
+START_TEST(divided) {
+  tws_json *golden = golden_file("decoders.json");
+  const cJSON *family;
+  int number_of = 0, done[DIVISIONS] = {0};
+  cJSON_ArrayForEach(family, member(golden->root, "families")) {
+    tws_network *network = network_of(member(family, "config"));
+    const tensors t = tensors_of(network);
+    hand_job job;
+    hand_job_begin(&job, network, config_text(0, "none"));
+    fill(&job, &t, family);
+    for (int d = number_of++ % 2; d < DIVISIONS; d += 2)
+      done[d] += compare_division(network, &job, family, member(golden->root, "text")->valuestring, d);
+    hand_job_end(&job);
+    tws_network_destroy(network);
+  }
+  for (int d = 0; d < DIVISIONS; d++) ck_assert_msg(done[d] > 5, "%s was legal %d times", divisions[d].name, done[d]);
+  tws_json_destroy(golden);
+}
+END_TEST
+
+START_TEST(families) {
+  tws_json *golden = golden_file("decoders.json");
+  const cJSON *family;
+  int count = 0;
+  cJSON_ArrayForEach(family, member(golden->root, "families")) {
+    compare_family(family, member(golden->root, "text")->valuestring);
+    count++;
+  }
+  printf("%d families; products with gradients are off by at most %.2g\n", count, worst_gradient);
+  tws_json_destroy(golden);
+}
+END_TEST
+
+START_TEST(published_counts) {
+  tws_json *golden = golden_file("parameter_counts.json");
+  const cJSON *model;
+  cJSON_ArrayForEach(model, member(golden->root, "models")) {
+    tws_network *network = network_of(member(model, "config"));
+    ck_assert_msg((double)tws_network_params(network, 0) == number(model, "parameters"), "%s: %.0f, not %.0f",
+                  member(model, "name")->valuestring, (double)tws_network_params(network, 0),
+                  number(model, "parameters"));
+    ck_assert_msg(*network->notes == 0, "%s: %s", member(model, "name")->valuestring, network->notes);
+    tws_network_destroy(network);
+  }
+  tws_json_destroy(golden);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("decoders");
+  TCase *tests = tcase_create("decoders");
+  tcase_add_test(tests, families);
+  tcase_add_test(tests, divided);
+  tcase_add_test(tests, published_counts);
+  tcase_set_timeout(tests, 120);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  const int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
