@@ -213,17 +213,21 @@ END_TEST
 START_TEST(doctor_examines) {
   command_result r = twinspeed("doctor --json");
   ck_assert_msg(r.status == 0 || r.status == 4, "%s", r.err);
-  cJSON *json = assert_json(&r, "twinspeed-doctor-1");
+  cJSON *json = assert_json(&r, "twinspeed-doctor-2");
   const cJSON *one;
   int self_test = 0;
   cJSON_ArrayForEach(one, cJSON_GetObjectItem(json, "findings")) {
     if (strcmp(cJSON_GetObjectItem(one, "what")->valuestring, "self test") == 0)
-      self_test = strcmp(cJSON_GetObjectItem(one, "state")->valuestring, "ok") == 0;
-    if (strcmp(cJSON_GetObjectItem(one, "state")->valuestring, "missing") == 0)
+      self_test = strcmp(cJSON_GetObjectItem(one, "state")->valuestring, "OKAY") == 0;
+    if (strcmp(cJSON_GetObjectItem(one, "state")->valuestring, "OKAY") != 0)
       ck_assert_ptr_nonnull(cJSON_GetObjectItem(one, "remedy"));
   }
   ck_assert(self_test);
   cJSON_Delete(json);
+  command_free(&r);
+  write_text(in_folder("hosts"), "elsewhere.invalid slots=2\n");
+  r = twinspeed("doctor --json --hostfile %s --remote-shell /bin/false", in_folder("hosts"));
+  ck_assert_msg(r.status == 4 && strstr(r.out, "cannot be reached"), "%d %s", r.status, r.out);
   command_free(&r);
 }
 END_TEST

@@ -100,6 +100,85 @@ START_TEST(launching) {
 }
 END_TEST
 
+/* Slurm's allocation in place of a hostfile, and the commands that would start ranks there. */
+START_TEST(allocations) {
+  write_text(in_folder("srun"), "#!/bin/sh\nexit 7\n");
+  chmod(in_folder("srun"), 0755);
+  char path[4096];
+  snprintf(path, sizeof path, "%s:%s", folder, getenv("PATH"));
+  setenv("PATH", path, 1);
+  command_result r = twinspeed("launch --launcher srun --dry-run");
+  assert_one_error(&r, 2, "no allocation");
+  command_free(&r);
+  setenv("SLURM_JOB_NODELIST", "gpu[08-10,12],login", 1);
+  setenv("SLURM_TASKS_PER_NODE", "2(x4),1", 1);
+  r = twinspeed("launch --launcher srun --dry-run --json");
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *wanted = cJSON_Parse("[[\"gpu08\",2],[\"gpu09\",2],[\"gpu10\",2],[\"gpu12\",2],[\"login\",1]]");
+  assert_hosts(&r, wanted);
+  cJSON_Delete(wanted);
+  command_free(&r);
+  r = twinspeed("launch --launcher srun --exclude login --print-command -- hostname");
+  ck_assert_msg(
+      r.status == 0 && strstr(r.out, "--ntasks=8 --nodes=4 --ntasks-per-node=2 --nodelist=gpu08,gpu09,gpu10,gpu12"),
+      "%s%s", r.out, r.err);
+  command_free(&r);
+  r = twinspeed("launch --launcher srun --print-command -- hostname");
+  assert_one_error(&r, 3, "unequal nodes");
+  command_free(&r);
+  r = twinspeed("launch -q --launcher srun --exclude login -- hostname");
+  assert_one_error(&r, 4, "srun that fails");
+  command_free(&r);
+  setenv("SLURM_JOB_NODELIST", "gpu[08-", 1);
+  r = twinspeed("launch --launcher srun --dry-run");
+  assert_one_error(&r, 3, "a bad list");
+  command_free(&r);
+  unsetenv("SLURM_JOB_NODELIST");
+  unsetenv("SLURM_TASKS_PER_NODE");
+}
+END_TEST
+
+/* What commands find in their environment, and where what they say goes. */
+START_TEST(environment) {
+  command_result r =
+      twinspeed("launch -q -n 2 --logs %s -- sh -c 'echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE'",
+                in_folder("logs"));
+  ck_assert_msg(r.status == 0 && r.out[0] == '\0', "%s%s", r.out, r.err);
+  command_free(&r);
+  for (int rank = 0; rank < 2; rank++) {
+    char name[64], line[64] = "", wanted[64];
+    snprintf(name, sizeof name, "logs/rank-%d.log", rank);
+    snprintf(wanted, sizeof wanted, "%d of 2, %d of 2\n", rank, rank);
+    FILE *log = fopen(in_folder(name), "r");
+    ck_assert_ptr_nonnull(log);
+    ck_assert(fgets(line, sizeof line, log) != NULL);
+    ck_assert_str_eq(line, wanted);
+    fclose(log);
+  }
+}
+END_TEST
+
+/* Ranks that mpirun has started by hand, and those that torchrun would start. */
+START_TEST(started_by_others) {
+  char text[4096], line[1024];
+  memset(text, 'a', sizeof text - 1);
+  text[sizeof text - 1] = '\0';
+  write_text(in_folder("text"), text);
+  const char *const starts[] = {"mpirun -q -n 2 --oversubscribe --allow-run-as-root",
+                                "env TORCHELASTIC_RUN_ID=1 RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2",
+                                "env TORCHELASTIC_RUN_ID=1 RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2"};
+  for (int i = 0; i < 3; i++) {
+    snprintf(line, sizeof line, "%s %s/twinspeed train -m tiny-gpt2 --seq 32 --steps 2 --threads 1 --data %s",
+             starts[i], TWS_BUILD_DIR, in_folder("text"));
+    char *argv[] = {(char *)"/bin/sh", (char *)"-c", line, NULL};
+    command_result r = command_execute(argv);
+    ck_assert_msg(r.status == 0, "%s: %s", line, r.err);
+    ck_assert_msg(i == 2 ? r.out[0] == '\0' : strstr(r.out, "memory of 2 ranks") != NULL, "%s: %s", line, r.out);
+    command_free(&r);
+  }
+}
+END_TEST
+
 /* Ctrl-C ends the ranks: status 130, and the command's processes are gone. */
 START_TEST(interrupting) {
   char pids[512], line[64];
@@ -153,6 +232,9 @@ int main(void) {
   tcase_add_checked_fixture(launch, make_folder, remove_folder);
   tcase_add_test(launch, hostfiles);
   tcase_add_test(launch, launching);
+  tcase_add_test(launch, allocations);
+  tcase_add_test(launch, environment);
+  tcase_add_test(launch, started_by_others);
   tcase_add_test(launch, interrupting);
   suite_add_tcase(suite, launch);
   SRunner *runner = srunner_create(suite);
