@@ -29,8 +29,6 @@ tws_code tws_encoder_read_activation(tws_network_builder *b, const char *key, co
   TWS_TRY(tws_json_string(b->json, b->json->root, key, 0, fallback, &name, err));
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (strcmp(name, known[i].name) == 0) {
-      if (strcmp(name, "gelu") == 0)
-        tws_text_add(&b->notes, "%s gelu is computed by its tanh approximation, which is off by less than 5e-4\n", key);
       *activation = known[i].type;
       return TWS_OK;
     }
