@@ -11,7 +11,7 @@
 #include "tests/legal_job.h"
 #include "tests/sanitized.h"
 
-enum { JOBS = TWS_SANITIZED ? 60 : 400 };
+enum { JOBS = TWS_SANITIZED ? 60 : 500 };
 
 /* ---- random costs ---- */
 
