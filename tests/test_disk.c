@@ -30,15 +30,15 @@ static tws_code transfer(tws_disk *disk, int writes, uint64_t offset, void *memo
 /* Transfers at random places and addresses against a copy in memory; several under way at once. */
 START_TEST(any_shape) {
   static const tws_aio ways[] = {{4096, 1, 1, 0, 0}, {8192, 4, 1, 1, 1}, {20000, 3, 3, 0, 1}, {1 << 20, 8, 2, 0, 0}};
-  enum { BYTES = 300000, TRANSFERS = 60 };
+  enum { BYTES = 300000, ROOM = 76 * 4096, TRANSFERS = 60 };
   for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
     tws_disk *disk = make_disk(BYTES, &ways[w]);
-    char *mirror = calloc(1, BYTES), *memory = aligned_alloc(4096, 2 * (BYTES + 4096));
+    char *mirror = calloc(1, BYTES), *memory = aligned_alloc(4096, 2 * ROOM);
     for (uint64_t i = 0; i < TRANSFERS; i++) {
       const uint64_t at = (uint64_t)draw(w + 1, i, 0, BYTES - 1), shift = (uint64_t)draw(w + 1, i + 100, 0, 2) * 8;
       const uint64_t first = i % 3 ? at : at / 4096 * 4096, most = BYTES - first;
       const uint64_t count = (uint64_t)draw(w + 1, i + 200, 1, (int)most);
-      char *in = memory + shift, *out = memory + BYTES + 4096 + shift;
+      char *in = memory + shift, *out = memory + ROOM + shift;
       uint64_t ticket;
       for (uint64_t k = 0; k < count; k++) in[k] = mirror[first + k] = (char)draw(w + 7, i * 7 + k, 0, 255);
       const tws_disk_transfer there = {.writes = 1, .offset = first, .bytes = count, .memory = in, .what = "x"};
