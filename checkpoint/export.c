@@ -19,6 +19,7 @@ typedef struct exporter {
   const tws_hf_tensor *tensors;
   uint32_t count, entry;
   float *chunk, *whole, *dealt; /* whole: the largest that has another order; dealt: the same, of rows */
+  int64_t chunk_room;           /* elements of chunk: CHUNK, or a column where one has more */
   int fd;
   const char *path; /* of the unfinished file */
 } exporter;
@@ -81,18 +82,21 @@ static tws_code write_dealt(exporter *e, const tws_hf_tensor *tensor, tws_error 
   return tws_write_all(e->fd, e->path, e->dealt, (size_t)elements_of(tensor) * sizeof *e->dealt, err);
 }
 
+/* As many columns at a time as the chunk has room for; of those a few rows, which stay in the cache. */
 static tws_code write_transposed(exporter *e, const tws_hf_tensor *tensor, tws_error *err) {
+  enum { TILE = 16 };
   const int64_t rows = tensor->rows, columns = tensor->columns;
-  uint64_t filled = 0;
+  const int64_t most = rows < e->chunk_room ? e->chunk_room / rows : 1;
   TWS_TRY(read_rows(e, tensor, 0, (uint64_t)elements_of(tensor), e->whole, err));
-  for (int64_t column = 0; column < columns; column++)
-    for (int64_t row = 0; row < rows; row++) {
-      e->chunk[filled++] = e->whole[row * columns + column];
-      if (filled < CHUNK) continue;
-      TWS_TRY(tws_write_all(e->fd, e->path, e->chunk, filled * sizeof *e->chunk, err));
-      filled = 0;
-    }
-  return tws_write_all(e->fd, e->path, e->chunk, filled * sizeof *e->chunk, err);
+  for (int64_t first = 0; first < columns; first += most) {
+    const int64_t n = columns - first < most ? columns - first : most;
+    for (int64_t from = 0; from < rows; from += TILE)
+      for (int64_t column = 0; column < n; column++)
+        for (int64_t row = from; row < from + TILE && row < rows; row++)
+          e->chunk[column * rows + row] = e->whole[row * columns + first + column];
+    TWS_TRY(tws_write_all(e->fd, e->path, e->chunk, (size_t)(n * rows) * sizeof *e->chunk, err));
+  }
+  return TWS_OK;
 }
 
 static tws_code write_tensors(exporter *e, tws_error *err) {
@@ -146,12 +150,14 @@ static tws_code write_checked(exporter *e, tws_export_result *result, tws_error 
 
 static tws_code make_room(exporter *e, tws_error *err) {
   int64_t largest = 0, largest_dealt = 0;
+  e->chunk_room = CHUNK;
   for (uint32_t i = 0; i < e->count; i++) {
     const int64_t size = elements_of(&e->tensors[i]);
     if ((e->tensors[i].transposed || e->tensors[i].groups > 1) && size > largest) largest = size;
     if (e->tensors[i].groups > 1 && size > largest_dealt) largest_dealt = size;
+    if (e->tensors[i].transposed && e->tensors[i].rows > e->chunk_room) e->chunk_room = e->tensors[i].rows;
   }
-  e->chunk = tws_calloc(CHUNK, sizeof *e->chunk);
+  e->chunk = tws_calloc((size_t)e->chunk_room, sizeof *e->chunk);
   e->whole = tws_calloc((size_t)largest + 1, sizeof *e->whole);
   e->dealt = tws_calloc((size_t)largest_dealt + 1, sizeof *e->dealt);
   return e->chunk && e->whole && e->dealt ? TWS_OK

@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -51,6 +53,57 @@ static tws_code open_file(const char *path, tws_data *data, tws_error *err) {
   return TWS_OK;
 }
 
+static tws_code bad_index(const char *path, tws_error *err, const char *what) {
+  return tws_fail(err, TWS_INVALID, "write both again, or rename the .idx file where .bin is none of Megatron's",
+                  "%s: %s", path, what);
+}
+
+/* Behind the magic: version, type, how many sequences, how many bounds of documents; then the sequences' sizes, which
+ * have to fill the file of tokens. */
+static tws_code read_index(tws_data *data, FILE *file, const char *path, tws_error *err) {
+  static const int bytes_of[] = {0, 1, 0, 2, 4, 0, 0, 0, 2}; /* uint8, int16, int32 and uint16; others are refused */
+  unsigned char head[25];
+  uint64_t version, sequences, total = 0;
+  if (fread(head, sizeof head, 1, file) != 1) return bad_index(path, err, "it is cut short");
+  memcpy(&version, head, 8);
+  memcpy(&sequences, head + 9, 8);
+  if (version != 1) return bad_index(path, err, "its version is not 1");
+  data->token_bytes = head[8] < sizeof bytes_of / sizeof *bytes_of ? bytes_of[head[8]] : 0;
+  if (data->token_bytes == 0) return bad_index(path, err, "its tokens are not of type uint8, int16, uint16 or int32");
+  for (uint64_t done = 0; done < sequences;) {
+    int32_t sizes[4096];
+    const uint64_t left = sequences - done;
+    const size_t n = left < 4096 ? (size_t)left : 4096;
+    if (fread(sizes, sizeof *sizes, n, file) != n) return bad_index(path, err, "it is cut short");
+    for (size_t i = 0; i < n; i++) {
+      if (sizes[i] < 0) return bad_index(path, err, "a sequence has a negative size");
+      total += (uint64_t)sizes[i];
+    }
+    done += n;
+  }
+  if (total != data->bytes / (uint64_t)data->token_bytes || data->bytes % (uint64_t)data->token_bytes)
+    return bad_index(path, err, "its sequences do not fill the file of tokens");
+  data->count = total;
+  data->first = 0;
+  return TWS_OK;
+}
+
+/* Megatron's data sets are two files: tokens alone in NAME.bin, and NAME.idx, which says what they are. */
+static tws_code read_megatron(tws_data *data, int *found, tws_error *err) {
+  const size_t length = strlen(data->path);
+  char path[PATH_MAX];
+  unsigned char magic[9];
+  *found = 0;
+  if (length < 5 || length >= sizeof path || strcmp(data->path + length - 4, ".bin") != 0) return TWS_OK;
+  snprintf(path, sizeof path, "%.*s.idx", (int)(length - 4), data->path);
+  FILE *file = fopen(path, "rb");
+  if (!file) return TWS_OK;
+  *found = fread(magic, sizeof magic, 1, file) == 1 && memcmp(magic, "MMIDIDX\0\0", 9) == 0;
+  const tws_code code = *found ? read_index(data, file, path, err) : TWS_OK;
+  fclose(file);
+  return code;
+}
+
 static tws_code read_header(tws_data *data, tws_error *err) {
   static const struct {
     uint32_t magic, version;
@@ -61,6 +114,9 @@ static tws_code read_header(tws_data *data, tws_error *err) {
   data->first = 0;
   data->token_bytes = 1;
   data->count = data->bytes;
+  int found = 0;
+  TWS_TRY(read_megatron(data, &found, err));
+  if (found) return TWS_OK;
   if (data->bytes >= HEADER_BYTES) TWS_TRY(read_at(data, 0, header, sizeof header, err));
   const uint32_t magic = word_at(header, 4), version = word_at(header + 4, 4);
   for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {

@@ -2,7 +2,8 @@
  *
  * Formats: raw text, one token a byte; and the token files of llm.c (dev/data/data_common.py there): a header of 256
  * int32 (magic 20240520, version 1: uint16 tokens; magic 20240801, version 7: uint32 tokens; third word: how many),
- * then the tokens, little-endian.
+ * then the tokens, little-endian; and Megatron's data sets (indexed_dataset.py there): NAME.bin beside its NAME.idx,
+ * read as one stream of tokens.
  *
  * Samples: sample i holds the tokens [i seq, i seq + seq] - seq inputs and the same shifted by one as targets - so
  * that neighbours share one token and every token is a target once. An epoch visits every sample once, in the order

@@ -3,6 +3,7 @@
 #include "real/data.h"
 #include "real/fault.h"
 #include "real/init.h"
+#include "tokens/corpus.h"
 #include "train.h"
 
 /* ---- data ---- */
@@ -125,6 +126,93 @@ END_TEST
 /* ---- initial weights ---- */
 
 /* A file that changes while it is trained on: an error, no signal. */
+/* ---- what `convert tokens` writes ---- */
+
+static tws_data opened(const char *path, int64_t sequence, int64_t vocabulary) {
+  tws_data data;
+  tws_error err = {0};
+  ck_assert_msg(tws_data_open(path, sequence, vocabulary, 1, 0, &data, &err) == TWS_OK, "%s", err.message);
+  return data;
+}
+
+/* Documents of JSON lines, in llm.c's files and Megatron's: the same tokens, an end of text behind each document, and
+ * every document either for training or for evaluation. */
+START_TEST(data_converted) {
+  static const char tokenizer[] =
+      "{\"added_tokens\":[{\"id\":70000,\"content\":\"</s>\"}],\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,"
+      "\"ab\":2},\"merges\":[\"a b\"]}}";
+  char lines[8192], *at = lines, path[256], eval[256];
+  tws_corpus_result r[2];
+  tws_tokenizer *t = NULL;
+  int32_t ids[2][2][400];
+  for (int i = 0; i < 60; i++) at += sprintf(at, "{\"n\":%d,\"body\":\"abba%s\"}\n", i, i % 3 ? "b" : "");
+  snprintf(path, sizeof path, "%s.jsonl", in_folder("lines"));
+  write_text(path, lines);
+  ck_assert(tws_tokenizer_parse(tokenizer, strlen(tokenizer), "file", &t, NULL) == TWS_OK);
+  for (int megatron = 0; megatron < 2; megatron++) {
+    char to[256];
+    tws_error err = {0};
+    snprintf(to, sizeof to, "%s%d.bin", in_folder("train"), megatron);
+    snprintf(eval, sizeof eval, "%s%d.bin", in_folder("eval"), megatron);
+    const tws_corpus_request request = {.from = path,
+                                        .to = to,
+                                        .eval_to = eval,
+                                        .eval_share = 0.25,
+                                        .field = "body",
+                                        .tokenizer = t,
+                                        .megatron = megatron};
+    ck_assert_msg(tws_corpus_convert(&request, &r[megatron], &err) == TWS_OK, "%s", err.message);
+    ck_assert_int_eq(r[megatron].documents, 60);
+    ck_assert_int_eq(r[megatron].tokens + r[megatron].eval_tokens, 60 * 4); /* ab b a </s>, or ab b ab </s> */
+    ck_assert(r[megatron].eval_tokens > 20 && r[megatron].eval_tokens < 140);
+    for (int part = 0; part < 2; part++) {
+      const int64_t count = part ? r[megatron].eval_tokens : r[megatron].tokens;
+      int32_t targets[400];
+      tws_data data = opened(part ? eval : to, count - 1, 70001);
+      ck_assert_int_eq((int64_t)data.count, count);
+      ck_assert_int_eq(data.token_bytes, 4);
+      const tws_batch_shape shape = {1, 1, 1, 0, 1, 0, 1, -1};
+      ck_assert(tws_data_fill(&data, &shape, 0, ids[megatron][part], targets, &err) == TWS_OK);
+      ck_assert_int_eq(targets[count - 2], 70000);
+      tws_data_close(&data);
+      ck_assert(ids[megatron][part][0] == 2 && ids[megatron][part][1] == 1 && ids[megatron][part][3] == 70000);
+      if (megatron) ck_assert_mem_eq(ids[0][part], ids[1][part], (size_t)(count - 1) * sizeof(int32_t));
+    }
+  }
+  tws_tokenizer_close(t);
+  /* an index that does not fit its tokens */
+  snprintf(path, sizeof path, "%s1.idx", in_folder("eval"));
+  ck_assert_int_eq(truncate(path, 40), 0);
+  tws_data data;
+  tws_error err = {0};
+  ck_assert(tws_data_open(eval, 4, 70001, 1, 0, &data, &err) == TWS_INVALID && strstr(err.message, "cut short"));
+}
+END_TEST
+
+/* Of one text the last tokens are for evaluation; bytes without a tokenizer. */
+START_TEST(text_converted) {
+  char to[256], eval[256], line[64];
+  tws_corpus_result r;
+  tws_error err = {0};
+  snprintf(to, sizeof to, "%s.bin", in_folder("bytes"));
+  snprintf(eval, sizeof eval, "%s.bin", in_folder("bytes-eval"));
+  tws_corpus_request request = {.from = text_path, .to = to, .eval_to = eval, .eval_share = 0.1};
+  ck_assert_msg(tws_corpus_convert(&request, &r, &err) == TWS_OK, "%s", err.message);
+  tws_data text = opened(text_path, 8, 256), train = opened(to, 8, 256), last = opened(eval, 8, 256);
+  ck_assert_uint_eq(train.count + last.count, text.count);
+  ck_assert_uint_eq(last.count, text.count / 10);
+  tws_data_close(&text);
+  tws_data_close(&train);
+  tws_data_close(&last);
+  snprintf(line, sizeof line, "{\"text\":\"a\"}\n{\"text\":7}\n");
+  snprintf(eval, sizeof eval, "%s.jsonl", in_folder("bad"));
+  write_text(eval, line);
+  request = (tws_corpus_request){.from = eval, .to = in_folder("never.bin")};
+  ck_assert(tws_corpus_convert(&request, &r, &err) == TWS_INVALID && strstr(err.message, "line 2"));
+  ck_assert(access(in_folder("never.bin"), F_OK) != 0);
+}
+END_TEST
+
 START_TEST(data_that_changes) {
   tws_data data;
   tws_error err = {0};
@@ -230,6 +318,8 @@ int main(void) {
   tcase_add_test(tests, data_order);
   tcase_add_test(tests, data_tokens);
   tcase_add_test(tests, data_errors);
+  tcase_add_test(tests, data_converted);
+  tcase_add_test(tests, text_converted);
   tcase_add_test(tests, data_that_changes);
   tcase_add_test(tests, init_by_parts);
   tcase_add_test(tests, init_of_slices);
