@@ -189,10 +189,12 @@ static void slice_columns(maker *k, uint32_t p) {
 
 /* Whole on every rank: where the module sees some of the tokens or heads alone, each has a part of the gradient's sum.
  */
-static void keep_whole(maker *k, uint32_t p, tws_placement input) {
+static void keep_whole(maker *k, const tws_module *m, uint32_t p, tws_placement input) {
   const tws_param *whole = &k->whole->params[p];
   for (int i = 0; i < k->divided_count; i++) {
-    const int placed = input.on[k->divided[i]], some = placed == TWS_PLACED_TOKENS || placed == TWS_PLACED_FEATURES;
+    const int placed = input.on[k->divided[i]],
+              heads = m->type == TWS_MODULE_HEADS_NORM && placed == TWS_PLACED_FEATURES;
+    const int some = placed == TWS_PLACED_TOKENS || heads;
     k->params[p].on[k->divided[i]] = some ? TWS_PLACED_BROADCAST : TWS_PLACED_REPLICATED;
   }
   if (k->slices)
@@ -221,7 +223,7 @@ static void place_params(maker *k, const tws_module *m, tws_placement input) {
   for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
     if (m->param[i] == TWS_NONE) continue;
     const int placed = i ? rule.vector : rule.weight;
-    keep_whole(k, m->param[i], input);
+    keep_whole(k, m, m->param[i], input);
     if (placed == TWS_PLACED_ROWS) slice_rows(k, m->param[i], blocks, count);
     if (placed == TWS_PLACED_COLUMNS) slice_columns(k, m->param[i]);
     if (k->expert > 1 && k->whole->params[m->param[i]].experts > 0) slice_experts(k, m->param[i]);
