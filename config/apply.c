@@ -171,7 +171,11 @@ void tws_config_apply(tws_config *config, const char *section) {
   if (!section || strcmp(section, "flops_profiler") == 0)
     config->flops_profiler.output_file = tws_given_text(tws_store_at(config->store, "flops_profiler.output_file"));
   if (!section || strcmp(section, "tensor_parallel") == 0) apply_tensor_ranks(config);
-  if (!section || strcmp(section, "twinspeed") == 0) apply_axis_order(config);
+  if (!section || strcmp(section, "twinspeed") == 0) {
+    apply_axis_order(config);
+    config->expert_load = tws_given_text(tws_store_at(config->store, "twinspeed.expert_load"));
+    if (config->expert_load && strcmp(config->expert_load, "uniform") == 0) config->expert_load = NULL;
+  }
   if (!section || strcmp(section, "optimizer") == 0) apply_optimizer(config);
   if (!section || strcmp(section, "scheduler") == 0) apply_scheduler(config);
   if (!section || tws_key_word("zero_optimization|allgather_size", section, 0) >= 0) apply_zero(config);

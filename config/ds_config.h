@@ -102,6 +102,7 @@ typedef struct tws_config {
   int64_t sequence_ranks;        /* sequence_parallel_size (Ulysses) */
   int64_t expert_ranks;          /* twinspeed.expert_parallel_size: of the replicas */
   double expert_capacity_factor; /* twinspeed.expert_capacity_factor, 0: every token has a slot */
+  const char *expert_load;       /* twinspeed.expert_load, in the store; NULL: uniform */
   int data_before_experts;       /* use_data_before_expert_parallelism */
   tws_axis_order axis_order;     /* twinspeed.axis_order */
   int64_t loss_tiles, mlp_tiles; /* twinspeed.loss_tiles, .mlp_tiles: chunks of a micro-batch's tokens, 0 or 1: whole */

@@ -94,6 +94,7 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
   if (tensor > 1) TWS_TRY(tws_tensor_parallel_check(plan->network, tensor, err));
   if (sequence > 1) TWS_TRY(tws_sequence_parallel_check(plan->network, &plan->position, c->sequence_length, err));
   if (c->expert_ranks > 1) TWS_TRY(tws_expert_parallel_check(plan->network, (int)c->expert_ranks, err));
+  if (c->expert_load) TWS_TRY(tws_expert_load_check(plan->network, c->expert_load, err));
   l->tokens = c->micro_batch_size * c->sequence_length / sequence;
   l->slices = tensor > 1 && c->tensor_overlap && c->tensor_chunks > 1 ? (int)c->tensor_chunks : 1;
   int64_t parts = (int64_t)l->slices * (splits_tokens ? tensor : 1);

@@ -255,6 +255,8 @@ tws_dim tws_lower_dim(const tws_lower *l, tws_dim dim); /* slots whose number th
 int64_t tws_expert_tokens(const tws_lower *l, const tws_module *m);
 int64_t tws_expert_slots(const tws_lower *l, const tws_module *m);
 int64_t tws_expert_expected(const tws_lower *l, const tws_module *m);
+/* twinspeed.expert_load: TWS_INVALID where it says nothing, or not as much as a layer has experts. */
+tws_code tws_expert_load_check(const tws_network *network, const char *load, tws_error *err);
 void tws_router_forward(tws_lower *l, const tws_module *m);
 void tws_router_backward(tws_lower *l, const tws_module *m);
 /* exchange.c */

@@ -2,7 +2,10 @@
  * rank: what is dropped does not depend on which rank has which experts. */
 #include "plan/lower.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "models/routing.h"
 
@@ -52,9 +55,68 @@ int64_t tws_expert_slots(const tws_lower *l, const tws_module *m) {
   return has_slots ? rows / m->routing->experts : tws_dims_count(&slots, 1, 1, rows);
 }
 
+/* ---- loads: shares of a layer's routes ---- */
+
+/* Reads the next number of a list; NULL where there is none. */
+static const char *next_count(const char *text, double *count) {
+  char *end;
+  *count = strtod(text, &end);
+  if (end == text || !(*count >= 0) || *count > 1e15 || (*end && *end != ',')) return NULL;
+  return *end ? end + 1 : end;
+}
+
+/* What an expert's share is proportional to; `at` goes through a list. */
+static double load_of(const char *load, int64_t expert, const char **at) {
+  double count = 0;
+  if (strncmp(load, "zipf:", 5) == 0) return pow((double)expert + 1, -strtod(load + 5, NULL));
+  *at = next_count(*at, &count);
+  return count;
+}
+
+tws_code tws_expert_load_check(const tws_network *network, const char *load, tws_error *err) {
+  static const char hint[] = "give uniform, zipf:1, or as many counts as a layer has experts: 4,1,1,2";
+  char *end;
+  int64_t counts = 0;
+  double count, sum = 0;
+  if (strncmp(load, "zipf:", 5) == 0) {
+    const double exponent = strtod(load + 5, &end);
+    if (end != load + 5 && !*end && exponent >= 0 && exponent <= 16) return TWS_OK;
+    return tws_fail(err, TWS_INVALID, hint, "twinspeed.expert_load: \"%.40s\" has no exponent from 0 to 16", load);
+  }
+  for (const char *at = load; at && *at; counts++) {
+    at = next_count(at, &count);
+    if (!at) return tws_fail(err, TWS_INVALID, hint, "twinspeed.expert_load \"%.60s\" is not a load", load);
+    sum += count;
+  }
+  if (!(sum > 0)) return tws_fail(err, TWS_INVALID, hint, "twinspeed.expert_load: no expert gets anything");
+  for (uint32_t m = 0; m < network->module_count; m++)
+    if (network->modules[m].type == TWS_MODULE_ROUTER && network->modules[m].routing->experts != counts)
+      return tws_fail(err, TWS_INVALID, hint, "twinspeed.expert_load has %lld counts, and %s %d experts",
+                      (long long)counts, network->modules[m].name, network->modules[m].routing->experts);
+  return TWS_OK;
+}
+
+/* Of the ranks that share the experts the one whose experts fill most slots: the others wait for it. */
+static int64_t fullest(const tws_lower *l, const tws_module *m, int64_t tokens, int64_t slots) {
+  const char *load = l->config->expert_load, *at = load;
+  const int64_t experts = m->routing->experts, each = experts / l->sharding.position.ranks[TWS_AXIS_EXPERT];
+  double all = 0, most = 0, filled = 0;
+  for (int64_t e = 0; e < experts; e++) all += load_of(load, e, &at);
+  at = load;
+  for (int64_t e = 0; e < experts; e++) { /* a token chooses an expert once */
+    const double routes = (double)(tokens * m->routing->choices) * load_of(load, e, &at) / all;
+    filled += fmin(routes, (double)(tokens < slots ? tokens : slots));
+    if ((e + 1) % each) continue;
+    most = fmax(most, filled);
+    filled = 0;
+  }
+  return (int64_t)ceil(most / (double)each);
+}
+
 int64_t tws_expert_expected(const tws_lower *l, const tws_module *m) {
   const int64_t parts = l->local.values[m->in[0]].token_parts, slots = tws_expert_slots(l, m);
   const int64_t tokens = l->config->micro_batch_size * l->config->sequence_length / parts;
+  if (l->config->expert_load) return fullest(l, m, tokens, slots);
   const int64_t routes = (tokens * m->routing->choices + m->routing->experts - 1) / m->routing->experts;
   return routes < slots ? routes : slots;
 }

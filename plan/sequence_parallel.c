@@ -22,6 +22,10 @@ tws_code tws_sequence_parallel_check(const tws_network *network, const tws_posit
   const int tensor = position->ranks[TWS_AXIS_MODEL];
   tws_ulysses_part part;
   for (uint32_t m = 0; m < network->module_count; m++)
+    if (network->modules[m].latent)
+      return tws_fail(err, TWS_UNSUPPORTED, "divide it by data, experts and pipeline stages",
+                      "%s: sequence parallelism does not divide latent attention", network->modules[m].name);
+  for (uint32_t m = 0; m < network->module_count; m++)
     if (network->modules[m].windows)
       return tws_fail(err, TWS_UNSUPPORTED, "set sequence_parallel_size to 1",
                       "%s works on pictures, which sequence parallelism does not divide", network->modules[m].name);

@@ -103,6 +103,10 @@ tws_code tws_tensor_parallel_check(const tws_network *network, int tensor, tws_e
     if (network->modules[m].flags & TWS_TOGETHER && network->modules[m].type == TWS_MODULE_HEADS_NORM)
       return tws_fail(err, TWS_UNSUPPORTED, "use data, pipeline or sequence parallelism",
                       "%s normalises over all heads, which tensor parallelism would divide", network->modules[m].name);
+  for (uint32_t m = 0; m < network->module_count; m++)
+    if (network->modules[m].latent)
+      return tws_fail(err, TWS_UNSUPPORTED, "divide it by data, experts and pipeline stages",
+                      "%s: tensor parallelism does not divide latent attention", network->modules[m].name);
   const char *rule = broken_rule(network, tensor, &amount);
   if (!rule) return TWS_OK;
   char hint[128];

@@ -458,7 +458,8 @@ static const test_case table[] = {
     CASE(HEADS_UNPACK, {33, 4, 4, 1, 5}, {0}, 0, F),
     CASE(HEADS_UNPACK, {33, 3, 6, 0, 7}, {0}, 0, B),
     CASE(HEADS_UNPACK, {9, 2, 12, 6, 64}, {0}, 0, F),
-    /* tokens, experts, choices, capacity; keeps, by choice, renormalizes, sampled; seed, first token, auxiliary, share */
+    /* tokens, experts, choices, capacity; keeps, by choice, renormalizes, sampled; seed, first token, auxiliary, share
+     */
     CASE(ROUTER, {1, 1, 1, 1}, {0, 0, 0, 0, 1}, 0, F),
     CASE(ROUTER, {40, 5, 1, 6}, {0, 1, 0, 0, 1, 0, 0, 0.5, 0.01}, 0, F),
     CASE(ROUTER, {70, 8, 2, 12}, {0, 1, 1, 0, 1, 0, 0, 0.5, 0.01}, 0, F),
@@ -469,7 +470,7 @@ static const test_case table[] = {
     CASE(ROUTER, {600, 3, 2, 111}, {2, 1, 1, 0, 1, 77, 5, 0.5, 0.01}, 0, B),
     CASE(ROUTER, {130, 6, 1, 30}, {2, 1, 0, 1, 1, 7, 1000, 0.5, 0.01}, 0, F),
     CASE(ROUTER, {130, 37, 2, 10}, {0, 1, 1, 2, 1, 7, 1000, 0.5, 0.01}, 0, H),
-    CASE(ROUTER, {64, 8, 2, 16}, {0, 1, 1, 0, 1, 0, 0, 0.5, 0.01}, 0, B), /* equal logits */
+    CASE(ROUTER, {64, 8, 2, 16}, {0, 1, 1, 0, 1, 0, 0, 0.5, 0.01}, 0, B),        /* equal logits */
     CASE(ROUTER, {70, 8, 2, 12, 4, 2}, {0, 0, 0, 0, 16, 0, 0, 0.5, 0.01}, 0, F), /* groups of experts */
     CASE(ROUTER, {90, 64, 6, 30, 8, 3}, {1, 0, 1, 0, 2.5, 0, 0, 0.5, 0.01}, TWS_SIGMOID, F),
     CASE(ROUTER, {40, 6, 2, 40, 6, 2}, {0, 0, 1, 0, 1, 0, 0, 0, 0.01}, TWS_SIGMOID, F),
@@ -477,6 +478,16 @@ static const test_case table[] = {
     CASE(ROUTER_GRAD, {70, 9, 2, 12, 3, 2}, {0, 0, 0, 0, 16, 0.3}, 0, F),
     CASE(ROUTER_GRAD, {70, 16, 3, 12, 4, 2}, {0, 0, 1, 0, 2.5, 0.2}, TWS_SIGMOID, F),
     CASE(ROUTER_GRAD, {40, 5, 2, 40}, {0, 0, 0, 0, 1, 0.1}, TWS_SIGMOID, B),
+    CASE(LATENT, {1, 1, 1, 2, 1, 1, 1}, {10000, 0, 0, 0, 1}, 0, F),
+    CASE(LATENT, {40, 3, 16, 8, 20, 24, 20}, {10000, 40, 1, 3, 1.5}, 0, F),
+    CASE(LATENT, {37, 2, 19, 6, 25, 7, 37}, {5000, 4, 0, 0, 1}, 0, B),
+    CASE(LATENT_GRAD, {1, 1, 1, 2, 1, 1, 1}, {10000, 0, 0, 0, 1}, 0, F),
+    CASE(LATENT_GRAD, {40, 3, 16, 8, 20, 24, 20}, {10000, 40, 1, 3, 1.5}, 0, F),
+    CASE(LATENT_GRAD, {37, 2, 19, 6, 25, 7, 37}, {5000, 4, 0, 0, 1}, 0, H),
+    CASE(PART, {9, 3, 20, 13}, {0}, 0, F),
+    CASE(PART, {9, 1, 64, 64}, {0}, 0, B),
+    CASE(PART_GRAD, {9, 3, 20, 13}, {0}, 0, F),
+    CASE(PART_GRAD, {9, 3, 40, 16}, {0}, TWS_ACCUMULATE, H),
     CASE(GATE, {1, 1, 1}, {0}, 0, F),
     CASE(GATE, {30, 70, 1}, {0}, 0, B),
     CASE(GATE, {30, 64, 2}, {1}, 0, F),
@@ -583,7 +594,8 @@ static test_case random_case(int number) {
       c.f[0] = 0.5 + 2 * tws_random_uniform(7, s, 20);
       break;
     case TWS_KERNEL_DROPOUT:
-      c.f[0] = 0.9 * tws_random_uniform(7, s, 20), c.f[1] = (double)draw(s, 21, 0, 1 << 30), c.f[2] = (double)draw(s, 22, 0, 99);
+      c.f[0] = 0.9 * tws_random_uniform(7, s, 20), c.f[1] = (double)draw(s, 21, 0, 1 << 30),
+      c.f[2] = (double)draw(s, 22, 0, 99);
       c.d[0] *= draw(s, 23, 1, 30);
       break;
     case TWS_KERNEL_BATCH_NORM:
@@ -633,6 +645,18 @@ static test_case random_case(int number) {
       if (c.kernel == TWS_KERNEL_ROUTER) c.f[5] = (double)draw(s, 25, 0, 1 << 30), c.f[7] = 0.5, c.f[8] = 0.01;
       c.d[4] = draw(s, 26, 0, 1) && c.d[1] % 2 == 0 && 2 * c.d[2] <= c.d[1] ? 2 : 0, c.d[5] = 1;
       break;
+    case TWS_KERNEL_LATENT:
+    case TWS_KERNEL_LATENT_GRAD:
+      c.d[1] = 1 + c.d[1] % 4, c.d[2] = 1 + c.d[2] % 30, c.d[3] = 2 * (1 + c.d[3] % 9),
+      c.d[4] = 1 + c.d[4] % (c.d[2] + c.d[3]);
+      c.d[5] = draw(s, 20, 1, 30), c.d[6] = draw(s, 21, 1, c.d[0]), c.f[0] = 10000, c.f[1] = (double)draw(s, 22, 0, 3);
+      c.f[2] = 1, c.f[3] = (double)draw(s, 23, 1, 5), c.f[4] = 1.25, c.flags = 0;
+      break;
+    case TWS_KERNEL_PART:
+    case TWS_KERNEL_PART_GRAD:
+      c.d[1] = 1 + c.d[1] % 5, c.d[2] = 1 + c.d[2] % 50, c.d[3] = 1 + c.d[3] % c.d[2], c.flags &= TWS_ACCUMULATE;
+      if (c.kernel == TWS_KERNEL_PART) c.flags = 0;
+      break;
     case TWS_KERNEL_GATE:
     case TWS_KERNEL_GATE_GRAD:
       c.d[2] = 1 + c.d[2] % 2, c.f[0] = (double)draw(s, 20, 0, 1), c.flags = 0;
@@ -659,7 +683,8 @@ static test_case random_case(int number) {
       c.f[0] = 0.1, c.f[1] = (double)draw(s, 21, 0, 1 << 30), c.f[2] = (double)c.d[1], c.flags = 0;
       c.d[0] *= draw(s, 20, 1, 30);
       if (!draw(s, 22, 0, 1)) break;
-      c.flags |= (uint32_t)(TWS_HALF_WEIGHTS | draw(s, 23, 0, 1) * TWS_HALF_MOMENTS | draw(s, 24, 0, 1) * TWS_STOCHASTIC);
+      c.flags |=
+          (uint32_t)(TWS_HALF_WEIGHTS | draw(s, 23, 0, 1) * TWS_HALF_MOMENTS | draw(s, 24, 0, 1) * TWS_STOCHASTIC);
       c.dtype = c.dtype2 = TWS_BF16;
       break;
     case TWS_KERNEL_ADAMW:

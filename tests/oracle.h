@@ -496,6 +496,7 @@ static inline void oracle_clip(const tws_work *w, double **o) {
   if (scaled) o[0][TWS_METRIC_OVERFLOW] = overflow;
 }
 
+#include "tests/oracle_latent.h"
 #include "tests/oracle_routing.h"
 
 static inline void oracle_dropout(const tws_work *w, const double *a, double **o) {
@@ -676,6 +677,18 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_ROUTER:
       oracle_router(w, a, o);
+      break;
+    case TWS_KERNEL_LATENT:
+      oracle_latent(w, o);
+      break;
+    case TWS_KERNEL_LATENT_GRAD:
+      oracle_latent_grad(w, o);
+      break;
+    case TWS_KERNEL_PART:
+      oracle_part(w, o);
+      break;
+    case TWS_KERNEL_PART_GRAD:
+      oracle_part_grad(w, o);
       break;
     case TWS_KERNEL_GATE:
       oracle_gate(w, o);

@@ -23,9 +23,12 @@ static double tolerance(const tws_work *w, tws_dtype out) {
     return out == TWS_BF16 ? 1.2e-2 : out == TWS_F16 ? 1.5e-3 : 2e-5;
   if (w->code == TWS_KERNEL_ATTENTION_GRAD) return w->dtype == TWS_BF16 ? 3e-2 : w->dtype == TWS_F16 ? 4e-3 : 2e-5;
   if (w->flags & TWS_STOCHASTIC && out == TWS_BF16) return 8e-3; /* a whole unit */
-  /* A product may be rounded before it is multiplied with the slope. */
+  if (w->code == TWS_KERNEL_ATTENTION && w->flags & TWS_ALIBI && out == TWS_F32)
+    return 1e-5; /* scores like distances */
+  /* A product may be rounded before it is multiplied with the slope, and sums over sources after each of them. */
   const int twice = w->code == TWS_KERNEL_LINEAR_GRAD_INPUT && w->flags & TWS_GELU;
-  return (twice ? 2 : 1) * (out == TWS_BF16 ? 4e-3 : out == TWS_F16 ? 5e-4 : 5e-6);
+  const int sources = w->code == TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT && out != TWS_F32 ? (int)w->d[0] : 1;
+  return (twice ? 2 : sources) * (out == TWS_BF16 ? 4e-3 : out == TWS_F16 ? 5e-4 : 5e-6);
 }
 /* Half a unit in the last place of denormal numbers. */
 static double least_error(tws_dtype out) {
@@ -198,6 +201,17 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       PAIR(0, 4, 0);
       return 1;
     }
+    case TWS_KERNEL_LATENT_GRAD: {
+      const int64_t q = x->info[1].count, compressed = x->info[2].count;
+      FORWARD(LATENT, v[0], 3, zero, zero + q, zero + q + compressed, out);
+      PAIR(0, 1, 0), PAIR(1, 2, 1), PAIR(2, 3, 2);
+      return 1;
+    }
+    case TWS_KERNEL_PART_GRAD:
+      FORWARD(PART, v[0], 1, zero, out);
+      f->work.flags = 0;
+      PAIR(0, 1, 0);
+      return 1;
     case TWS_KERNEL_GATE_GRAD:
       FORWARD(GATE, v[0], 2, v[1], v[2], out);
       PAIR(0, 3, 0), PAIR(1, 4, 1);

@@ -550,6 +550,7 @@ int main(void) {
   tcase_add_test(graph, public_counts);
   tcase_add_test(graph, counts_of_published_files);
   tcase_add_test(graph, active_counts);
+  tcase_add_test(graph, expert_counts);
   tcase_add_test(graph, padded_gpt2);
   tcase_add_test(graph, flops_follow_palm);
   tcase_add_test(graph, builtin_graphs);

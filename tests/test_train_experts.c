@@ -65,6 +65,86 @@ START_TEST(beside_other_axes) {
 }
 END_TEST
 
+/* Families of models of experts against the reference library (tests/golden/expert_families.json), nothing dropped. */
+START_TEST(families_lose_what_the_reference_loses) {
+  static const char *const divisions[] = {"-n 1 --micro-batch 2", "-n 2 --micro-batch 1 --ep 2 --stage 2",
+                                          "-n 2 --pp 2 --micro-batch 2 --recompute full"};
+  tws_json *golden = golden_file("expert_families.json");
+  char model[96], text[96];
+  snprintf(text, sizeof text, "%s", in_folder("families"));
+  snprintf(model, sizeof model, "%s", in_folder("family.json"));
+  FILE *file = fopen(text, "w");
+  for (int i = 0; i < 64; i++) fputs(member(golden->root, "text")->valuestring, file);
+  fclose(file);
+  const cJSON *family;
+  cJSON_ArrayForEach(family, member(golden->root, "families")) {
+    const cJSON *expected = member(family, "losses"), *norms = member(family, "norms");
+    const int steps = TWS_SANITIZED ? 2 : cJSON_GetArraySize(expected);
+    char *config = cJSON_PrintUnformatted(member(family, "config"));
+    write_text(model, config);
+    cJSON_free(config);
+    for (size_t d = 0; d < sizeof divisions / sizeof *divisions - (TWS_SANITIZED ? 1 : 0); d++) {
+      command_result r = twinspeed(
+          "train -m %s --data %s --steps %d --seq 64 --seed 1 --set optimizer.params.lr=0.001 --set "
+          "optimizer.params.weight_decay=0 --set twinspeed.expert_capacity_factor=0 --threads 1 --json --quiet %s",
+          model, text, steps, divisions[d]);
+      ck_assert_msg(r.status == 0, "%s: %s", divisions[d], r.err);
+      cJSON *json = assert_json(&r, "twinspeed-train-1");
+      for (int s = 0; s < steps; s++) {
+        const double loss = cJSON_GetArrayItem(member(json, "losses"), s)->valuedouble,
+                     norm = cJSON_GetArrayItem(member(json, "gradient_norms"), s)->valuedouble;
+        ck_assert_msg(fabs(loss / cJSON_GetArrayItem(expected, s)->valuedouble - 1) < 2e-6 &&
+                          fabs(norm / cJSON_GetArrayItem(norms, s)->valuedouble - 1) < 1e-5,
+                      "%s, %s, step %d: loss %.9g, norm %.9g", member(family, "name")->valuestring, divisions[d], s + 1,
+                      loss, norm);
+      }
+      cJSON_Delete(json);
+      command_free(&r);
+    }
+  }
+  tws_json_destroy(golden);
+}
+END_TEST
+
+static double simulated(const char *load, double *products, double *longest) {
+  static const char *const kernels[] = {"expert_linear", "expert_linear_grad_input", "expert_linear_grad_weight"};
+  command_result r = twinspeed(
+      "simulate -m %s --cluster dgx-a100:8 --ep 64 --stage 1 --micro-batch 1 --seq 4096 --json --quiet --set "
+      "twinspeed.expert_capacity_factor=8 --set 'twinspeed.expert_load=\"%s\"'",
+      in_folder("many.json"), load);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-simulation-1");
+  const double step = number(json, "step_s");
+  *longest = number(json, "longest_path_s");
+  *products = 0;
+  for (int k = 0; k < 3; k++) *products += number(member(json, "kernel_s"), kernels[k]);
+  cJSON_Delete(json);
+  command_free(&r);
+  return step;
+}
+
+/* An expert that gets four times its share makes the products of all layers about four times as long, and the step by
+ * what they take more, as its longest path says. */
+START_TEST(a_hot_expert_is_waited_for) {
+  char hot[256] = "4.2";
+  double even, much, by_rank, longest[3];
+  for (int e = 1; e < 64; e++) strcat(hot, ",1");
+  write_text(in_folder("many.json"),
+             "{\"model_type\":\"mixtral\",\"vocab_size\":32000,\"num_hidden_layers\":4,\"hidden_size\":2048,"
+             "\"num_attention_heads\":16,\"num_key_value_heads\":16,\"intermediate_size\":1408,"
+             "\"num_local_experts\":64,\"num_experts_per_tok\":6,\"torch_dtype\":\"bfloat16\"}");
+  const double first = simulated("uniform", &even, &longest[0]), second = simulated(hot, &much, &longest[1]);
+  const double third = simulated("zipf:0.5", &by_rank, &longest[2]);
+  ck_assert_msg(much / even > 3.6 && much / even < 4.1, "%g times the products", much / even);
+  ck_assert_double_eq_tol(second - first, much - even, 1e-9);
+  ck_assert_double_eq_tol(first, longest[0], 1e-9);
+  ck_assert_double_eq_tol(second, longest[1], 1e-9);
+  ck_assert_double_eq_tol(third, longest[2], 1e-9);
+  ck_assert_double_eq_tol(third - first, by_rank - even, 1e-9);
+  ck_assert_double_gt(third, first);
+}
+END_TEST
+
 START_TEST(refusals) {
   static const struct {
     const char *arguments, *says, *hint;
@@ -72,6 +152,8 @@ START_TEST(refusals) {
       {"-m tiny-mixtral -n 4 --ep 3", "expert_parallel_size 3 does not divide 4 replicas", "expert_parallel_size 2"},
       {"-m tiny-mixtral -n 3 --ep 3", "does not divide a layer's 4 experts", "legal for this model is 2"},
       {"-m tiny-llama -n 2 --ep 2", "the model has no experts", "expert_parallel_size"},
+      {"-m tiny-mixtral -n 2 --set 'twinspeed.expert_load=\"1,2\"'", "has 2 counts", "uniform"},
+      {"-m tiny-mixtral -n 2 --set 'twinspeed.expert_load=\"zipf:x\"'", "no exponent", "uniform"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     command_result r = twinspeed("check %s", cases[i].arguments);
@@ -88,6 +170,8 @@ int main(void) {
   tcase_set_timeout(tests, 300);
   tcase_add_test(tests, shared_out_or_not_the_loss_is_the_same);
   tcase_add_test(tests, beside_other_axes);
+  tcase_add_test(tests, families_lose_what_the_reference_loses);
+  tcase_add_test(tests, a_hot_expert_is_waited_for);
   tcase_add_test(tests, refusals);
   suite_add_tcase(suite, tests);
   return run_training(suite);

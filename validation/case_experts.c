@@ -27,6 +27,19 @@ static void write_gpt(const cJSON *row, tws_text *text) {
                (long long)tws_case_number(row, "model", "moe_topk"));
 }
 
+/* DeepSeek-V3 without its loss for the token after the next. */
+static int is_deepseek(const cJSON *row) {
+  return strstr(tws_case_text(row, "model", "name"), "DeepSeekV3") != NULL;
+}
+
+static void write_deepseek(const cJSON *row, tws_text *text) {
+  tws_text_add(text,
+               "{\"model_type\":\"deepseek_v3\",\"num_hidden_layers\":%lld,\"hidden_size\":7168,"
+               "\"num_attention_heads\":128,\"num_key_value_heads\":128,\"intermediate_size\":18432,"
+               "\"vocab_size\":129280,\"max_position_embeddings\":%lld}",
+               (long long)tws_case_number(row, "model", "layers"), (long long)tws_case_number(row, "model", "seq_len"));
+}
+
 static int find(const cJSON *row) {
   int at = (int)(sizeof models / sizeof *models) - 1;
   while (at >= 0 && !strstr(tws_case_text(row, "model", "name"), models[at].name)) at--;
@@ -38,13 +51,17 @@ int tws_case_has_experts(const cJSON *row) {
 }
 
 int tws_case_knows_experts(const cJSON *row) {
-  return find(row) >= 0 || tws_case_is_gpt_with_experts(row);
+  return find(row) >= 0 || is_deepseek(row) || tws_case_is_gpt_with_experts(row);
 }
 
 void tws_case_write_experts(const cJSON *row, tws_text *text) {
   const int at = find(row);
   if (tws_case_is_gpt_with_experts(row)) {
     write_gpt(row, text);
+    return;
+  }
+  if (is_deepseek(row)) {
+    write_deepseek(row, text);
     return;
   }
   tws_text_add(text,

@@ -81,6 +81,11 @@ uint32_t tws_build_expert_linear(tws_network_builder *b, int layer, const char *
 uint32_t tws_build_combine(tws_network_builder *b, int layer, const char *name, uint32_t slots, const tws_routes *from);
 /* x by one gate of each of its rows, or by the share of one of two. */
 uint32_t tws_build_gate(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t gates, int second);
+/* The first `kept` elements of each of a row's blocks. */
+uint32_t tws_build_part(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t blocks, int64_t kept);
+/* Rows for an attention of the network's heads; `latent` is copied. */
+uint32_t tws_build_latent(tws_network_builder *b, int layer, const char *name, uint32_t q, uint32_t compressed,
+                          uint32_t kv, const tws_latent *latent);
 void tws_build_loss(tws_network_builder *b, uint32_t logits);
 
 /* Text in the network's arena for a name; "" (and b->failed) without memory. */

@@ -121,6 +121,13 @@ typedef struct tws_module_windows {
   int64_t side, stride, padding, groups; /* side 0: the whole picture */
 } tws_module_windows;
 
+/* Heads of latent attention: elements of keys that are not and that are turned, of values, of the compressed row beside
+ * the turned ones; the other parameters of LATENT (models/operators.def). */
+typedef struct tws_latent {
+  int64_t nope, rope, value, rank;
+  double theta, factor, low, high, gain;
+} tws_latent;
+
 typedef struct tws_module {
   tws_module_type type;
   const char *name;                                  /* "transformer.h.0.attn.c_attn" */
@@ -134,6 +141,7 @@ typedef struct tws_module {
   uint32_t flags;                     /* of its kernels: TWS_BIDIRECTIONAL */
   int32_t heads, kv_heads, head_size; /* ROPE, ATTENTION */
   const tws_routing *routing;         /* ROUTER, DISPATCH, EXPERT_LINEAR, COMBINE */
+  const tws_latent *latent;           /* LATENT */
   int32_t rms;                        /* NORM: RMSNorm */
   int32_t second_gate;                /* GATE: of two gates, the second's share */
   double epsilon;                     /* NORM, HEADS_NORM, BATCH_NORM */

@@ -1,0 +1,143 @@
+/* A layer of experts on the host, forward and backward: what routing and moving tokens cost beside the experts'
+ * products. Seconds of the processor, medians of rounds in turn, since machines are shared.
+ *
+ *   bench-experts [--tokens T] [--hidden H] [--inner I] [--experts E] [--choices K] [--threads N] */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "bench/support.h"
+#include "real/real.h"
+#include "tests/kernel_operands.h"
+
+enum { ROUNDS = 5, MOST = 12 };
+
+typedef struct timed {
+  const char *name;
+  tws_work work;
+  int is_product;
+  void *data[KERNEL_MAX_OPERANDS];
+  tws_dtype types[KERNEL_MAX_OPERANDS];
+  int count;
+  double seconds[ROUNDS];
+} timed;
+
+typedef struct sizes {
+  int64_t tokens, hidden, inner, experts, choices, threads;
+} sizes;
+
+static double cpu_s(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void allocate(const tws_backend_ops *host, tws_backend *backend, timed *t, int threads) {
+  operand_info info[KERNEL_MAX_OPERANDS];
+  tws_error err = {0};
+  uint32_t state = 12345;
+  t->count = kernel_operands(&t->work, NULL, threads, info);
+  for (int k = 0; k < t->count; ++k) {
+    t->types[k] = info[k].dtype;
+    need(host->allocate(backend, TWS_TIER_DEVICE, (uint64_t)info[k].count * tws_dtype_bytes(info[k].dtype), &t->data[k],
+                        &err),
+         &err);
+    memset(t->data[k], 0, (size_t)info[k].count * tws_dtype_bytes(info[k].dtype));
+    for (int64_t i = 0; i < info[k].count && info[k].dtype == TWS_F32; ++i) {
+      state = state * 1664525U + 1013904223U;
+      ((float *)t->data[k])[i] = (float)(state >> 8) / 16777216.0F - 0.5F;
+    }
+  }
+}
+
+static void run(const tws_backend_ops *host, tws_backend *backend, timed *t) {
+  const tws_arguments arguments = {{0, 0, 0.01, 1}};
+  tws_error err = {0};
+  need(host->run(backend, &t->work, &arguments, t->data, t->types, t->count, TWS_STREAM_COMPUTE, &err), &err);
+}
+
+/* The operand of that name, with what the router's makes. */
+static void take(timed *t, const char *operand, const timed *router, int from) {
+  const tws_operator *row = tws_operator_of((tws_kernel)t->work.code), *made = tws_operator_of(TWS_KERNEL_ROUTER);
+  for (int k = 0; k < t->count; ++k)
+    if (strcmp(row->operand[k].name, operand) == 0 && strcmp(made->operand[from].name, operand) == 0)
+      t->data[k] = router->data[from];
+}
+
+static int make_cases(const sizes *s, timed *list) {
+  const int64_t t = s->tokens, h = s->hidden, i = s->inner, e = s->experts, k = s->choices;
+  const int64_t capacity = (t * k * 5 / 4 + e - 1) / e, even = t * k / e;
+#define WORK(id, ...)                                                                  \
+  (tws_work) {                                                                         \
+    .code = TWS_KERNEL_##id, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = { __VA_ARGS__ } \
+  }
+  const timed all[] = {
+      {"router", WORK(ROUTER, t, e, k, capacity), 0, {0}, {0}, 0, {0}},
+      {"dispatch", WORK(DISPATCH, t, h, e, k, capacity), 0, {0}, {0}, 0, {0}},
+      {"up", WORK(EXPERT_LINEAR, 1, e, capacity, i, h, even), 1, {0}, {0}, 0, {0}},
+      {"down", WORK(EXPERT_LINEAR, 1, e, capacity, h, i, even), 1, {0}, {0}, 0, {0}},
+      {"combine", WORK(COMBINE, t, h, e, k, capacity), 0, {0}, {0}, 0, {0}},
+      {"combine_grad", WORK(COMBINE_GRAD, t, h, e, k, capacity), 0, {0}, {0}, 0, {0}},
+      {"down_grad_weight", WORK(EXPERT_LINEAR_GRAD_WEIGHT, 1, e, capacity, h, i, even), 1, {0}, {0}, 0, {0}},
+      {"down_grad_input", WORK(EXPERT_LINEAR_GRAD_INPUT, 1, e, capacity, h, i, even), 1, {0}, {0}, 0, {0}},
+      {"up_grad_weight", WORK(EXPERT_LINEAR_GRAD_WEIGHT, 1, e, capacity, i, h, even), 1, {0}, {0}, 0, {0}},
+      {"up_grad_input", WORK(EXPERT_LINEAR_GRAD_INPUT, 1, e, capacity, i, h, even), 1, {0}, {0}, 0, {0}},
+      {"dispatch_grad", WORK(DISPATCH_GRAD, t, h, e, k, capacity), 0, {0}, {0}, 0, {0}},
+      {"router_grad", WORK(ROUTER_GRAD, t, e, k, capacity), 0, {0}, {0}, 0, {0}},
+  };
+#undef WORK
+  memcpy(list, all, sizeof all);
+  for (size_t n = 0; n < sizeof all / sizeof *all; ++n)
+    if (list[n].work.code == TWS_KERNEL_ROUTER || list[n].work.code == TWS_KERNEL_ROUTER_GRAD)
+      list[n].work.f[2] = list[n].work.f[4] = 1;
+  return (int)(sizeof all / sizeof *all);
+}
+
+static void report(timed *list, int count) {
+  double moves = 0, products = 0;
+  for (int n = 0; n < count; ++n) {
+    qsort(list[n].seconds, ROUNDS, sizeof *list[n].seconds, ascending);
+    const double median = list[n].seconds[ROUNDS / 2];
+    *(list[n].is_product ? &products : &moves) += median;
+    printf("%-18s %9.3f ms\n", list[n].name, median * 1e3);
+  }
+  printf("routing and moving %.3f ms, products %.3f ms: %.1f %%\n", moves * 1e3, products * 1e3,
+         100 * moves / products);
+}
+
+int main(int argc, char **argv) {
+  sizes s = {4096, 1024, 4096, 8, 2, 2};
+  const struct {
+    const char *name;
+    int64_t *value;
+  } options[] = {{"--tokens", &s.tokens},   {"--hidden", &s.hidden},   {"--inner", &s.inner},
+                 {"--experts", &s.experts}, {"--choices", &s.choices}, {"--threads", &s.threads}};
+  for (int i = 1; i + 1 < argc; i += 2)
+    for (size_t k = 0; k < sizeof options / sizeof *options; ++k)
+      if (strcmp(argv[i], options[k].name) == 0) *options[k].value = strtoll(argv[i + 1], NULL, 10);
+  tws_error err = {0};
+  static timed list[MOST];
+  tws_backend *backend = NULL;
+  const char *path = getenv("TWINSPEED_REAL_MODULE");
+  void *symbol = module_symbol(path ? path : TWS_BUILD_DIR "/twinspeed_real.so", TWS_REAL_MODULE_SYMBOL);
+  const tws_real_api *(*entry)(void);
+  memcpy(&entry, &symbol, sizeof entry);
+  const tws_backend_ops *host = entry()->backend("host");
+  need(host->create(0, (int)s.threads, &backend, &err), &err);
+  const int count = make_cases(&s, list);
+  for (int n = 0; n < count; ++n) allocate(host, backend, &list[n], (int)s.threads);
+  run(host, backend, &list[0]);
+  for (int n = 1; n < count; ++n)
+    for (int from = 1; from < 5; ++from)
+      take(&list[n], tws_operator_of(TWS_KERNEL_ROUTER)->operand[from].name, list, from);
+  for (int round = -1; round < ROUNDS; ++round)
+    for (int n = 0; n < count; ++n) {
+      const double start = cpu_s();
+      run(host, backend, &list[n]);
+      if (round >= 0) list[n].seconds[round] = cpu_s() - start;
+    }
+  report(list, count);
+  host->destroy(backend);
+  return 0;
+}
