@@ -201,12 +201,10 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       PAIR(0, 4, 0);
       return 1;
     }
-    case TWS_KERNEL_LATENT_GRAD: {
-      const int64_t q = x->info[1].count, compressed = x->info[2].count;
-      FORWARD(LATENT, v[0], 3, zero, zero + q, zero + q + compressed, out);
+    case TWS_KERNEL_LATENT_GRAD:
+      FORWARD(LATENT, v[0], 3, zero, zero + x->info[1].count, zero + x->info[1].count + x->info[2].count, out);
       PAIR(0, 1, 0), PAIR(1, 2, 1), PAIR(2, 3, 2);
       return 1;
-    }
     case TWS_KERNEL_PART_GRAD:
       FORWARD(PART, v[0], 1, zero, out);
       f->work.flags = 0;

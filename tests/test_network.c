@@ -63,6 +63,49 @@ START_TEST(public_counts) {
 }
 END_TEST
 
+/* Models of experts by their own files, cut down to the keys that matter: counts of all parameters are num_parameters()
+ * of Transformers 5.23.0; a token does not meet the experts that it does not choose. */
+START_TEST(expert_counts) {
+  static const struct {
+    const char *text;
+    int64_t params, active;
+  } models[] = {
+      {"{\"model_type\":\"qwen2_moe\",\"vocab_size\":151936,\"hidden_size\":2048,\"num_hidden_layers\":24,"
+       "\"num_attention_heads\":16,\"num_key_value_heads\":16,\"intermediate_size\":5632,"
+       "\"moe_intermediate_size\":1408,\"shared_expert_intermediate_size\":5632,\"num_experts\":60,"
+       "\"num_experts_per_tok\":4}",
+       14315784192, 2689173504},
+      {"{\"model_type\":\"qwen2_moe\",\"vocab_size\":151936,\"hidden_size\":3584,\"num_hidden_layers\":28,"
+       "\"num_attention_heads\":28,\"num_key_value_heads\":4,\"intermediate_size\":18944,"
+       "\"moe_intermediate_size\":2560,\"shared_expert_intermediate_size\":20480,\"num_experts\":64,"
+       "\"num_experts_per_tok\":8}",
+       57408658944, 14249270784},
+      {"{\"model_type\":\"deepseek_v2\",\"vocab_size\":102400,\"hidden_size\":2048,\"num_hidden_layers\":27,"
+       "\"num_attention_heads\":16,\"intermediate_size\":10944,\"moe_intermediate_size\":1408,"
+       "\"n_routed_experts\":64,\"n_shared_experts\":2,\"num_experts_per_tok\":6,\"first_k_dense_replace\":1,"
+       "\"q_lora_rank\":null,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"mscale\":0.707,"
+       "\"mscale_all_dim\":0.707,\"original_max_position_embeddings\":4096}}",
+       15706484224, 2661150208},
+      {"{\"model_type\":\"deepseek_v2\",\"vocab_size\":102400,\"hidden_size\":5120,\"num_hidden_layers\":60,"
+       "\"num_attention_heads\":128,\"intermediate_size\":12288,\"moe_intermediate_size\":1536,"
+       "\"n_routed_experts\":160,\"n_shared_experts\":2,\"num_experts_per_tok\":6,\"first_k_dense_replace\":1,"
+       "\"topk_method\":\"group_limited_greedy\",\"n_group\":8,\"topk_group\":3,\"routed_scaling_factor\":16}",
+       235741434880, 21375800320},
+      {"{\"model_type\":\"deepseek_v3\",\"vocab_size\":129280,\"hidden_size\":7168,\"num_hidden_layers\":61,"
+       "\"num_attention_heads\":128,\"intermediate_size\":18432}",
+       671026404352, 37552282624},
+  };
+  for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+    tws_network *network = NULL;
+    tws_error err;
+    ck_assert_msg(parse(models[i].text, &network, &err) == TWS_OK, "%s", err.message);
+    ck_assert_int_eq(tws_network_params(network, 0), models[i].params);
+    ck_assert_int_eq(tws_network_active_params(network, 0), models[i].active);
+    tws_network_destroy(network);
+  }
+}
+END_TEST
+
 /* What a token meets: "active" parameters, which the papers round (Jiang et al. 2024: 13B and 39B of 47B and 141B). */
 START_TEST(active_counts) {
   static const struct {
