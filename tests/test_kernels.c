@@ -360,40 +360,6 @@ START_TEST(repeatable) {
 }
 END_TEST
 
-/* ---- mode: NaN and infinity stay visible ---- */
-START_TEST(not_finite) {
-  const tws_work w = work_of(_i);
-  const tws_arguments a = arguments_of(_i);
-  if (!is_there(&w)) return;
-  if (tws_operator_of((tws_kernel)w.code)->updates_weights || w.code == TWS_KERNEL_CLIP || w.code == TWS_KERNEL_FILL)
-    return;
-  const int saturates = (w.code == TWS_KERNEL_ROUTER && w.flags & TWS_SIGMOID) || w.code == TWS_KERNEL_SOFTCAP;
-  for (int infinite = 0; infinite < 2 - saturates; ++infinite) { /* of infinity it is finite */
-    values x = make_values(&w, &a, 2);
-    int poisoned = 0;
-    if (w.code == TWS_KERNEL_VOCABULARY_LOSS) poisoned = 2; /* the target's own probability is of the statistics */
-    while (x.info[poisoned].dtype == TWS_I32) ++poisoned;
-    /* every row of an embedding table, since one need not be used; every query, since the first may see no key; every
-     * slot, since the first may be empty */
-    const int every = w.code == TWS_KERNEL_EMBEDDING || w.code == TWS_KERNEL_ATTENTION ||
-                      w.code == TWS_KERNEL_ATTENTION_GRAD || operand_named(&x, "slots") >= 0 ||
-                      operand_named(&x, "dslots") >= 0;
-    const int64_t many = every ? x.info[poisoned].count : 1;
-    for (int64_t i = 0; i < many; ++i) x.v[poisoned][i] = infinite ? INFINITY : NAN;
-    storage s;
-    ck_assert(run_case(&w, &a, &x, 0, 2, 0, &s));
-    int seen = 0;
-    for (int k = 0; k < x.count; ++k)
-      for (int64_t i = 0;
-           i < x.info[k].count && x.info[k].access & TWS_OPERAND_WRITE && x.info[k].content != TWS_HOLDS_SCRATCH; ++i)
-        seen |= !isfinite(get(x.info[k].dtype, s.data[k], i));
-    REQUIRE(seen, "%s vanished: %s", infinite ? "infinity" : "NaN", label(&w, 2, 0, poisoned));
-    free_storage(&s);
-    free_values(&x);
-  }
-}
-END_TEST
-
 #include "tests/kernel_identities.h"
 #include "tests/kernel_rounding.h"
 
