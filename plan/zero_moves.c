@@ -17,9 +17,11 @@ void tws_zero_sample_moves(tws_lower *l) {
     for (uint32_t i = 0; i < a->prefetch_count; i++)
       gathered += elements_of(l, z->schedule.params[a->prefetch_first + i]);
   }
-  const tws_collective reduction = z->stage == 3 && l->config->zero.reduce_scatter ? TWS_COLLECTIVE_REDUCE_SCATTER
-                                   : l->config->zero.reduce_scatter                ? TWS_COLLECTIVE_REDUCE
-                                                                                   : TWS_COLLECTIVE_ALL_REDUCE;
+  const tws_zero_config *c = &l->config->zero;
+  const int to_owners = c->reduce_scatter && !c->multi_rank_bucket_allreduce;
+  const tws_collective reduction = z->stage == 3 && c->reduce_scatter ? TWS_COLLECTIVE_REDUCE_SCATTER
+                                   : z->stage != 3 && to_owners       ? TWS_COLLECTIVE_REDUCE
+                                                                      : TWS_COLLECTIVE_ALL_REDUCE;
   if (gathered)
     tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER, z->group, l->config->dtype,
                            gathered * tws_dtype_bytes(l->config->dtype), 1, 0, NULL, 0);
