@@ -71,6 +71,9 @@ T __shfl_xor_sync(unsigned, T x, int distance) {
   memcpy(&x, &bits, sizeof x);
   return x;
 }
+inline float normcdff(float x) {
+  return 0.5F * erfcf(-0.70710678F * x);
+}
 inline float fast_exp2(float x) {
   return exp2f(x);
 }
