@@ -19,6 +19,7 @@ typedef struct timed {
   int is_product;
   void *data[KERNEL_MAX_OPERANDS];
   tws_dtype types[KERNEL_MAX_OPERANDS];
+  const char *names[KERNEL_MAX_OPERANDS];
   int count;
   double seconds[ROUNDS];
 } timed;
@@ -40,6 +41,7 @@ static void allocate(const tws_backend_ops *host, tws_backend *backend, timed *t
   t->count = kernel_operands(&t->work, NULL, threads, info);
   for (int k = 0; k < t->count; ++k) {
     t->types[k] = info[k].dtype;
+    t->names[k] = info[k].name;
     need(host->allocate(backend, TWS_TIER_DEVICE, (uint64_t)info[k].count * tws_dtype_bytes(info[k].dtype), &t->data[k],
                         &err),
          &err);
@@ -57,12 +59,11 @@ static void run(const tws_backend_ops *host, tws_backend *backend, timed *t) {
   need(host->run(backend, &t->work, &arguments, t->data, t->types, t->count, TWS_STREAM_COMPUTE, &err), &err);
 }
 
-/* The operand of that name, with what the router's makes. */
-static void take(timed *t, const char *operand, const timed *router, int from) {
-  const tws_operator *row = tws_operator_of((tws_kernel)t->work.code), *made = tws_operator_of(TWS_KERNEL_ROUTER);
+/* Routes, weights, counts and probabilities are those that the router makes. */
+static void take(timed *t, const timed *router) {
   for (int k = 0; k < t->count; ++k)
-    if (strcmp(row->operand[k].name, operand) == 0 && strcmp(made->operand[from].name, operand) == 0)
-      t->data[k] = router->data[from];
+    for (int from = 1; from < 5; ++from)
+      if (strcmp(t->names[k], router->names[from]) == 0) t->data[k] = router->data[from];
 }
 
 static int make_cases(const sizes *s, timed *list) {
@@ -73,18 +74,18 @@ static int make_cases(const sizes *s, timed *list) {
     .code = TWS_KERNEL_##id, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = { __VA_ARGS__ } \
   }
   const timed all[] = {
-      {"router", WORK(ROUTER, t, e, k, capacity), 0, {0}, {0}, 0, {0}},
-      {"dispatch", WORK(DISPATCH, t, h, e, k, capacity), 0, {0}, {0}, 0, {0}},
-      {"up", WORK(EXPERT_LINEAR, 1, e, capacity, i, h, even), 1, {0}, {0}, 0, {0}},
-      {"down", WORK(EXPERT_LINEAR, 1, e, capacity, h, i, even), 1, {0}, {0}, 0, {0}},
-      {"combine", WORK(COMBINE, t, h, e, k, capacity), 0, {0}, {0}, 0, {0}},
-      {"combine_grad", WORK(COMBINE_GRAD, t, h, e, k, capacity), 0, {0}, {0}, 0, {0}},
-      {"down_grad_weight", WORK(EXPERT_LINEAR_GRAD_WEIGHT, 1, e, capacity, h, i, even), 1, {0}, {0}, 0, {0}},
-      {"down_grad_input", WORK(EXPERT_LINEAR_GRAD_INPUT, 1, e, capacity, h, i, even), 1, {0}, {0}, 0, {0}},
-      {"up_grad_weight", WORK(EXPERT_LINEAR_GRAD_WEIGHT, 1, e, capacity, i, h, even), 1, {0}, {0}, 0, {0}},
-      {"up_grad_input", WORK(EXPERT_LINEAR_GRAD_INPUT, 1, e, capacity, i, h, even), 1, {0}, {0}, 0, {0}},
-      {"dispatch_grad", WORK(DISPATCH_GRAD, t, h, e, k, capacity), 0, {0}, {0}, 0, {0}},
-      {"router_grad", WORK(ROUTER_GRAD, t, e, k, capacity), 0, {0}, {0}, 0, {0}},
+      {"router", WORK(ROUTER, t, e, k, capacity), 0, {0}, {0}, {0}, 0, {0}},
+      {"dispatch", WORK(DISPATCH, t, h, e, k, capacity), 0, {0}, {0}, {0}, 0, {0}},
+      {"up", WORK(EXPERT_LINEAR, 1, e, capacity, i, h, even), 1, {0}, {0}, {0}, 0, {0}},
+      {"down", WORK(EXPERT_LINEAR, 1, e, capacity, h, i, even), 1, {0}, {0}, {0}, 0, {0}},
+      {"combine", WORK(COMBINE, t, h, e, k, capacity), 0, {0}, {0}, {0}, 0, {0}},
+      {"combine_grad", WORK(COMBINE_GRAD, t, h, e, k, capacity), 0, {0}, {0}, {0}, 0, {0}},
+      {"down_grad_weight", WORK(EXPERT_LINEAR_GRAD_WEIGHT, 1, e, capacity, h, i, even), 1, {0}, {0}, {0}, 0, {0}},
+      {"down_grad_input", WORK(EXPERT_LINEAR_GRAD_INPUT, 1, e, capacity, h, i, even), 1, {0}, {0}, {0}, 0, {0}},
+      {"up_grad_weight", WORK(EXPERT_LINEAR_GRAD_WEIGHT, 1, e, capacity, i, h, even), 1, {0}, {0}, {0}, 0, {0}},
+      {"up_grad_input", WORK(EXPERT_LINEAR_GRAD_INPUT, 1, e, capacity, i, h, even), 1, {0}, {0}, {0}, 0, {0}},
+      {"dispatch_grad", WORK(DISPATCH_GRAD, t, h, e, k, capacity), 0, {0}, {0}, {0}, 0, {0}},
+      {"router_grad", WORK(ROUTER_GRAD, t, e, k, capacity), 0, {0}, {0}, {0}, 0, {0}},
   };
 #undef WORK
   memcpy(list, all, sizeof all);
@@ -128,9 +129,7 @@ int main(int argc, char **argv) {
   const int count = make_cases(&s, list);
   for (int n = 0; n < count; ++n) allocate(host, backend, &list[n], (int)s.threads);
   run(host, backend, &list[0]);
-  for (int n = 1; n < count; ++n)
-    for (int from = 1; from < 5; ++from)
-      take(&list[n], tws_operator_of(TWS_KERNEL_ROUTER)->operand[from].name, list, from);
+  for (int n = 1; n < count; ++n) take(&list[n], &list[0]);
   for (int round = -1; round < ROUNDS; ++round)
     for (int n = 0; n < count; ++n) {
       const double start = cpu_s();
