@@ -49,9 +49,10 @@ static int is_transposed(const tws_hf_request *r, const tws_param *param) {
   return 0;
 }
 
-/* One row, but of a gate, which is a matrix. */
+/* One row, but of a gate or of a table of segments, which are matrices. */
 static int is_vector(const tws_param *param) {
-  return param->rows == 1 && !strstr(param->name, ".shared_expert_gate.weight");
+  return param->rows == 1 && !strstr(param->name, ".shared_expert_gate.weight") &&
+         !strstr(param->name, ".token_type_embeddings.weight");
 }
 
 static tws_code name_unknown(const tws_param *param, tws_error *err) {
