@@ -213,17 +213,20 @@ static int access_of(const tws_plan *plan, const tws_op *o, uint32_t buffer) {
   return access;
 }
 
-/* One more operation; returns 0 when there are too many points. */
+/* One more operation; returns 0 when there are too many points. Of one on a third stream nothing is known of when it
+ * runs: what computes does not wait there, and what waits for it is bounded by what else it waits for. */
 static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
   const tws_plan *plan = r->plan;
   const tws_op *o = &plan->ops[op];
+  const int aside = !is_message && !r->costs->serial && o->stream != TWS_STREAM_COMPUTE;
   int access[TWS_MESSAGE_BUFFERS], good = 1;
   for (int m = 0; m < r->messages; m++) {
     message_buffer *b = &r->message[m];
     const tws_buffer *buffer = &plan->buffers[b->buffer];
     access[m] = access_of(plan, o, b->buffer);
     if (!access[m]) continue;
-    if (buffer->first_op == op) good &= add_point(p, TWS_POINT_TAKE, m);
+    if (buffer->first_op == op) good &= add_point(p, aside ? TWS_POINT_TAKE_ASIDE : TWS_POINT_TAKE, m);
+    if (aside) continue;
     if (is_message) {
       b->waits = o->kind == TWS_OP_RECV ? 1 : 2;
     } else if (b->waits == 1 || (b->waits == 2 && (access[m] & TWS_WRITE))) {
@@ -239,8 +242,9 @@ static int extend(reader *r, uint32_t op, int is_message, tws_piece *p) {
   for (int m = 0; m < r->messages; m++) {
     const message_buffer *b = &r->message[m];
     if (!access[m]) continue;
-    if (r->sent[op] && b->buffer != TWS_NONE && (access[m] & TWS_WRITE)) good &= add_point(p, TWS_POINT_WRITTEN, m);
-    if (b->last_kernel == op) good &= add_point(p, TWS_POINT_USED, m);
+    if (!aside && r->sent[op] && b->buffer != TWS_NONE && (access[m] & TWS_WRITE))
+      good &= add_point(p, TWS_POINT_WRITTEN, m);
+    if (!aside && b->last_kernel == op) good &= add_point(p, TWS_POINT_USED, m);
     if (plan->buffers[b->buffer].last_op == op) good &= add_point(p, TWS_POINT_GIVE, m);
   }
   return good;

@@ -24,11 +24,12 @@ typedef struct tws_piece_time {
 } tws_piece_time;
 
 typedef enum tws_point_kind {
-  TWS_POINT_TAKE,    /* the buffer begins: waits until what lay in its place is done */
-  TWS_POINT_WAIT,    /* waits for the last message in the buffer */
-  TWS_POINT_WRITTEN, /* what is sent next is there */
-  TWS_POINT_USED,    /* the last kernel that uses the buffer has ended */
-  TWS_POINT_GIVE     /* the buffer ends */
+  TWS_POINT_TAKE,       /* the buffer begins: waits until what lay in its place is done */
+  TWS_POINT_TAKE_ASIDE, /* it begins on another stream than that which computes: nothing there waits */
+  TWS_POINT_WAIT,       /* waits for the last message in the buffer */
+  TWS_POINT_WRITTEN,    /* what is sent next is there */
+  TWS_POINT_USED,       /* the last kernel that uses the buffer has ended */
+  TWS_POINT_GIVE        /* the buffer ends */
 } tws_point_kind;
 typedef struct tws_point {
   tws_piece_time at;

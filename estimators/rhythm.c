@@ -120,6 +120,9 @@ static int run_action(runner *u, int s, const tws_pipeline_event *at) {
         take_slot(u, s, bytes[p->buffer], state);
         now = later(now, slot_free(u, s, state));
         break;
+      case TWS_POINT_TAKE_ASIDE:
+        take_slot(u, s, bytes[p->buffer], state);
+        break;
       case TWS_POINT_WAIT:
         now = later(now, state->message);
         break;
