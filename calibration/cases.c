@@ -156,10 +156,18 @@ static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t t
     rope.d[4] = seq;
     rope.f[0] = 10000;
     TWS_TRY(tws_case_add(list, &rope, err));
-    tws_work swiglu = start_case(backward ? TWS_KERNEL_SWIGLU_GRAD : TWS_KERNEL_SWIGLU, dtype);
-    swiglu.d[0] = tokens;
-    swiglu.d[1] = width;
-    TWS_TRY(tws_case_add(list, &swiglu, err));
+    tws_work norm = start_case(backward ? TWS_KERNEL_HEADS_NORM_GRAD : TWS_KERNEL_HEADS_NORM, dtype);
+    memcpy(norm.d, rope.d, 4 * sizeof *rope.d);
+    norm.f[0] = 1e-5;
+    TWS_TRY(tws_case_add(list, &norm, err));
+    for (int gelu = 0; gelu < 2; gelu++) {
+      const tws_kernel gates[2][2] = {{TWS_KERNEL_SWIGLU, TWS_KERNEL_SWIGLU_GRAD},
+                                      {TWS_KERNEL_GEGLU, TWS_KERNEL_GEGLU_GRAD}};
+      tws_work gated = start_case(gates[gelu][backward], dtype);
+      gated.d[0] = tokens;
+      gated.d[1] = width;
+      TWS_TRY(tws_case_add(list, &gated, err));
+    }
   }
   return TWS_OK;
 }
@@ -201,6 +209,7 @@ static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, t
 static tws_code expert_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
   const int64_t experts = 8, choices = 2, slots = (tokens * choices + experts - 1) / experts;
   for (int kernel = TWS_KERNEL_ROUTER; kernel <= TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT; kernel++) {
+    if (kernel >= TWS_KERNEL_LATENT && kernel <= TWS_KERNEL_PART_GRAD) continue; /* latent_cases() */
     const int64_t routes[] = {tokens, experts, choices, slots}, rows[] = {tokens, width, experts, choices, slots};
     const int64_t narrow = width < 128 ? width : 128, products[] = {1, experts, slots, narrow, narrow};
     tws_work work = start_case((tws_kernel)kernel, dtype);
@@ -210,6 +219,26 @@ static tws_code expert_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws
       memcpy(work.d, rows, sizeof rows);
     else
       memcpy(work.d, products, sizeof products);
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
+  return TWS_OK;
+}
+
+/* Latent attention's rows, half of each head turned; and the halves of two blocks. */
+static tws_code latent_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
+                             tws_case_list *list, tws_error *err) {
+  const int64_t seq = tokens < scale->sequence ? tokens : scale->sequence;
+  const int64_t head = width < scale->head ? width : scale->head, half = head / 2;
+  const int64_t latent[] = {tokens, width / head, half, half, half, width / 2, seq},
+                parts[] = {tokens, 2, width / 2, width / 4};
+  for (int kernel = TWS_KERNEL_LATENT; kernel <= TWS_KERNEL_PART_GRAD; kernel++) {
+    tws_work work = start_case((tws_kernel)kernel, dtype);
+    if (kernel < TWS_KERNEL_PART) {
+      memcpy(work.d, latent, sizeof latent);
+      tws_work_set_parameter(&work, "theta", 10000);
+    } else {
+      memcpy(work.d, parts, sizeof parts);
+    }
     TWS_TRY(tws_case_add(list, &work, err));
   }
   return TWS_OK;
@@ -277,6 +306,7 @@ static tws_code host_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_
     TWS_TRY(loss_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(exchange_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(expert_cases(dtype, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(latent_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
   }
   for (int i = 0; i < (quick ? 3 : 6); i++) TWS_TRY(count_cases(dtype, counts[i], list, err));
   for (int i = 0; i < (quick ? 3 : 8); i++) TWS_TRY(picture_cases(dtype, pictures[i], list, err));
@@ -299,6 +329,7 @@ static tws_code device_cases(tws_dtype dtype, int quick, tws_case_list *list, tw
     TWS_TRY(plane_cases(dtype, s, planes[i][0], planes[i][1], list, err));
     TWS_TRY(exchange_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(expert_cases(dtype, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(latent_cases(dtype, s, planes[i][0], planes[i][1], list, err));
     TWS_TRY(count_cases(dtype, counts[i], list, err));
   }
   for (int i = 0; i < (quick ? 2 : 4); i++) TWS_TRY(loss_cases(dtype, losses[i][0], losses[i][1], list, err));

@@ -32,7 +32,7 @@ install(DIRECTORY scenarios/ DESTINATION ${CMAKE_INSTALL_DATADIR}/twinspeed/scen
 # With what their links lead to, in the same places.
 install(FILES LICENSE NOTICE README.md CONTRIBUTING.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
-install(DIRECTORY scenarios/demo DESTINATION ${CMAKE_INSTALL_DOCDIR}/scenarios)
+install(DIRECTORY scenarios/demo scenarios/text DESTINATION ${CMAKE_INSTALL_DOCDIR}/scenarios)
 foreach(module twinspeed_sim twinspeed_real twinspeed_cuda)
   if(TARGET ${module})
     install(TARGETS ${module} LIBRARY DESTINATION ${TWS_MODULE_INSTALL_DIR})

@@ -161,7 +161,7 @@ START_TEST(what_deepspeed_takes) {
       "\"activation_checkpointing\": {\"foo\": 1, \"number_checkpoints\": \"4\"}",
       "\"aio\": {\"thread_count\": 1, \"block_size\": 1048576}",
       "\"aio\": {\"block_size\": -5}",
-      "\"flops_profiler\": {\"step\": 1, \"profile_step\": \"1\", \"output_file\": 7}",
+      "\"flops_profiler\": {\"step\": 1, \"profile_step\": 1, \"output_file\": null}",
       "\"checkpoint\": {\"foo\": 1, \"use_node_local_storage\": 1}",
       "\"autotuning\": {\"foo\": 1, \"metric\": 5}",
       "\"timers\": {\"foo\": 1}",

@@ -1,7 +1,10 @@
 // Rotary position embedding in place (Su et al., "RoFormer", 2021); models/rope.h has the angles. Positions restart
 // with every sequence; a block has one position and takes its token of each sequence.
-#include "models/rope.h"
 #include "real/cuda/kernels/common.cuh"
+
+extern "C" {
+#include "models/rope.h"
+}
 
 namespace {
 
