@@ -1,6 +1,5 @@
 /* BERT (Devlin et al., 2019; keys as in Hugging Face's BertConfig): learned positions, segments, norms of the residual
  * sums, GELU; masked tokens are predicted with the token embedding's weights. */
-#include <string.h>
 #include "models/network/encoder.h"
 
 typedef struct bert {
@@ -8,19 +7,7 @@ typedef struct bert {
   int64_t segments;
 } bert;
 
-static tws_code read_sizes(tws_network_builder *b, bert *m, tws_error *err) {
-  tws_network *net = b->net;
-  TWS_TRY(tws_build_size(b, "num_hidden_layers", NULL, 1, TWS_MAX_LAYERS, 0, &net->layers, err));
-  TWS_TRY(tws_build_size(b, "hidden_size", NULL, 1, TWS_MAX_WIDTH, 0, &net->hidden, err));
-  TWS_TRY(tws_encoder_read_heads(b, "num_attention_heads", err));
-  TWS_TRY(tws_build_size(b, "max_predictions_per_seq", NULL, 0, TWS_MAX_WIDTH, 0, &net->predictions, err));
-  TWS_TRY(tws_build_size(b, "intermediate_size", NULL, 1, TWS_MAX_WIDTH, 0, &net->intermediate, err));
-  TWS_TRY(tws_build_size(b, "max_position_embeddings", NULL, 1, TWS_MAX_WIDTH, 0, &net->positions, err));
-  TWS_TRY(tws_build_size(b, "type_vocab_size", NULL, 0, TWS_MAX_WIDTH, 2, &m->segments, err));
-  return TWS_OK;
-}
-
-static tws_code read_rest(tws_network_builder *b, bert *m, tws_error *err) {
+static tws_code read_keys(tws_network_builder *b, bert *m, tws_error *err) {
   static const char *const known[] = {"num_hidden_layers",
                                       "hidden_size",
                                       "num_attention_heads",
@@ -42,25 +29,10 @@ static tws_code read_rest(tws_network_builder *b, bert *m, tws_error *err) {
                                       "is_encoder_decoder",
                                       "classifier_dropout",
                                       NULL};
-  const cJSON *root = b->json->root;
-  const char *positions = NULL;
-  TWS_TRY(tws_json_number(b->json, root, "layer_norm_eps", 0, 1e-20, 1, 1e-12, &m->encoder.epsilon, err));
-  TWS_TRY(tws_json_number(b->json, root, "initializer_range", 0, 0, 100, 0.02, &m->encoder.range, err));
-  TWS_TRY(tws_json_bool(b->json, root, "tie_word_embeddings", 0, 1, &b->net->tied, err));
-  TWS_TRY(tws_encoder_read_activation(b, "hidden_act", "gelu", &m->encoder.activation, err));
-  TWS_TRY(tws_json_string(b->json, root, "position_embedding_type", 0, "absolute", &positions, err));
-  if (strcmp(positions, "absolute") != 0) {
-    tws_json_fail(b->json, cJSON_GetObjectItemCaseSensitive(root, "position_embedding_type"), err,
-                  "known here: absolute", "position_embedding_type \"%.60s\" is not supported", positions);
-    if (err != NULL) err->code = TWS_UNSUPPORTED;
-    return TWS_UNSUPPORTED;
-  }
-  TWS_TRY(tws_build_expect_bool(b, "is_decoder", 0, "only encoders are supported", err));
-  TWS_TRY(tws_build_expect_bool(b, "add_cross_attention", 0, "only encoders are supported", err));
-  TWS_TRY(tws_build_expect_bool(b, "is_encoder_decoder", 0, "only encoders are supported", err));
+  TWS_TRY(tws_encoder_read_shared(b, &m->encoder, &m->segments, err));
+  TWS_TRY(tws_build_size(b, "max_predictions_per_seq", NULL, 0, TWS_MAX_WIDTH, 0, &b->net->predictions, err));
+  TWS_TRY(tws_build_size(b, "max_position_embeddings", NULL, 1, TWS_MAX_WIDTH, 0, &b->net->positions, err));
   TWS_TRY(tws_encoder_read_mask_token(b, err));
-  TWS_TRY(tws_build_dropout_share(b, "hidden_dropout_prob", &m->encoder.dropout, err));
-  TWS_TRY(tws_build_dropout_share(b, "attention_probs_dropout_prob", &m->encoder.attention_dropout, err));
   tws_build_unknown_keys(b, known, NULL);
   return TWS_OK;
 }
@@ -80,8 +52,7 @@ tws_code tws_build_bert(tws_network_builder *b, tws_error *err) {
                                              .tied_scores = "cls.predictions"};
   tws_network *net = b->net;
   bert m = {.encoder = {.names = &names}};
-  TWS_TRY(read_sizes(b, &m, err));
-  TWS_TRY(read_rest(b, &m, err));
+  TWS_TRY(read_keys(b, &m, err));
   TWS_TRY(tws_build_reserve(b, tws_encoder_stride(&m.encoder) * net->layers + 16, err));
   uint32_t x = tws_build_embedding(b, "bert.embeddings", "bert.embeddings.word_embeddings.weight",
                                    "bert.embeddings.position_embeddings.weight", (float)m.encoder.range);

@@ -111,3 +111,35 @@ tws_code tws_encoder_read_heads(tws_network_builder *b, const char *key, tws_err
   net->head_size = net->hidden / net->heads;
   return TWS_OK;
 }
+
+static tws_code read_expected(tws_network_builder *b, tws_error *err) {
+  static const char *const decoders[] = {"is_decoder", "add_cross_attention", "is_encoder_decoder"};
+  const char *positions = NULL;
+  TWS_TRY(tws_json_string(b->json, b->json->root, "position_embedding_type", 0, "absolute", &positions, err));
+  if (strcmp(positions, "absolute") != 0) {
+    tws_json_fail(b->json, cJSON_GetObjectItemCaseSensitive(b->json->root, "position_embedding_type"), err,
+                  "known here: absolute", "position_embedding_type \"%.60s\" is not supported", positions);
+    if (err != NULL) err->code = TWS_UNSUPPORTED;
+    return TWS_UNSUPPORTED;
+  }
+  for (size_t i = 0; i < sizeof decoders / sizeof *decoders; i++)
+    TWS_TRY(tws_build_expect_bool(b, decoders[i], 0, "only encoders are supported", err));
+  return TWS_OK;
+}
+
+tws_code tws_encoder_read_shared(tws_network_builder *b, tws_encoder *e, int64_t *segments, tws_error *err) {
+  tws_network *net = b->net;
+  const cJSON *root = b->json->root;
+  TWS_TRY(tws_build_size(b, "num_hidden_layers", NULL, 1, TWS_MAX_LAYERS, 0, &net->layers, err));
+  TWS_TRY(tws_build_size(b, "hidden_size", NULL, 1, TWS_MAX_WIDTH, 0, &net->hidden, err));
+  TWS_TRY(tws_encoder_read_heads(b, "num_attention_heads", err));
+  TWS_TRY(tws_build_size(b, "intermediate_size", NULL, 1, TWS_MAX_WIDTH, 0, &net->intermediate, err));
+  TWS_TRY(tws_build_size(b, "type_vocab_size", NULL, 0, TWS_MAX_WIDTH, 2, segments, err));
+  TWS_TRY(tws_json_number(b->json, root, "layer_norm_eps", 0, 1e-20, 1, 1e-12, &e->epsilon, err));
+  TWS_TRY(tws_json_number(b->json, root, "initializer_range", 0, 0, 100, 0.02, &e->range, err));
+  TWS_TRY(tws_json_bool(b->json, root, "tie_word_embeddings", 0, 1, &net->tied, err));
+  TWS_TRY(tws_encoder_read_activation(b, "hidden_act", "gelu", &e->activation, err));
+  TWS_TRY(read_expected(b, err));
+  TWS_TRY(tws_build_dropout_share(b, "hidden_dropout_prob", &e->dropout, err));
+  return tws_build_dropout_share(b, "attention_probs_dropout_prob", &e->attention_dropout, err);
+}

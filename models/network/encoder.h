@@ -35,6 +35,8 @@ uint32_t tws_encoder_add_layers(tws_network_builder *b, const tws_encoder *e, ui
  * where they are tied; and the loss. */
 void tws_encoder_add_masked_head(tws_network_builder *b, const tws_encoder *e, const tws_masked_head_names *names,
                                  tws_module_type activation, uint32_t x);
+/* The keys that BERT and RoBERTa share; but for positions and the mask, which differ. segments: rows of their table. */
+tws_code tws_encoder_read_shared(tws_network_builder *b, tws_encoder *e, int64_t *segments, tws_error *err);
 /* The id of the mask: what the file says; else that of all vocabularies of Google, or the last of a small one. */
 tws_code tws_encoder_read_mask_token(tws_network_builder *b, tws_error *err);
 /* Heads, and their size, of those that the file says. */

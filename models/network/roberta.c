@@ -1,6 +1,5 @@
 /* RoBERTa and XLM-RoBERTa (Liu et al., 2019; keys as in Hugging Face's RobertaConfig): BERT's layers; the first rows of
  * the table of positions are not of tokens; the transform of masked tokens is by GELU always. */
-#include <string.h>
 #include "models/network/encoder.h"
 
 static tws_code read_keys(tws_network_builder *b, tws_encoder *e, int64_t *segments, int64_t *padding, tws_error *err) {
@@ -26,31 +25,13 @@ static tws_code read_keys(tws_network_builder *b, tws_encoder *e, int64_t *segme
                                       NULL};
   tws_network *net = b->net;
   const tws_json *json = b->json;
-  const char *positions = NULL;
-  TWS_TRY(tws_build_size(b, "num_hidden_layers", NULL, 1, TWS_MAX_LAYERS, 0, &net->layers, err));
-  TWS_TRY(tws_build_size(b, "hidden_size", NULL, 1, TWS_MAX_WIDTH, 0, &net->hidden, err));
-  TWS_TRY(tws_encoder_read_heads(b, "num_attention_heads", err));
-  TWS_TRY(tws_build_size(b, "intermediate_size", NULL, 1, TWS_MAX_WIDTH, 0, &net->intermediate, err));
-  TWS_TRY(tws_build_size(b, "type_vocab_size", NULL, 0, TWS_MAX_WIDTH, 2, segments, err));
+  TWS_TRY(tws_encoder_read_shared(b, e, segments, err));
   TWS_TRY(tws_json_int(json, json->root, "pad_token_id", 0, 0, net->vocabulary - 1, 1, padding, err));
   TWS_TRY(tws_json_int(json, json->root, "max_position_embeddings", 1, *padding + 2, TWS_MAX_WIDTH, 0, &net->positions,
                        err));
   net->positions -= *padding + 1;
-  TWS_TRY(tws_json_number(json, json->root, "layer_norm_eps", 0, 1e-20, 1, 1e-12, &e->epsilon, err));
-  TWS_TRY(tws_json_number(json, json->root, "initializer_range", 0, 0, 100, 0.02, &e->range, err));
-  TWS_TRY(tws_json_bool(json, json->root, "tie_word_embeddings", 0, 1, &net->tied, err));
-  TWS_TRY(tws_encoder_read_activation(b, "hidden_act", "gelu", &e->activation, err));
-  TWS_TRY(tws_json_string(json, json->root, "position_embedding_type", 0, "absolute", &positions, err));
-  if (strcmp(positions, "absolute") != 0)
-    return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(json->root, "position_embedding_type"), err,
-                         "known here: absolute", "position_embedding_type \"%.60s\" is not supported", positions);
-  TWS_TRY(tws_build_expect_bool(b, "is_decoder", 0, "only encoders are supported", err));
-  TWS_TRY(tws_build_expect_bool(b, "add_cross_attention", 0, "only encoders are supported", err));
-  TWS_TRY(tws_build_expect_bool(b, "is_encoder_decoder", 0, "only encoders are supported", err));
   TWS_TRY(tws_json_int(json, json->root, "mask_token_id", 0, 0, net->vocabulary - 1, net->vocabulary - 1,
                        &net->mask_token, err));
-  TWS_TRY(tws_build_dropout_share(b, "hidden_dropout_prob", &e->dropout, err));
-  TWS_TRY(tws_build_dropout_share(b, "attention_probs_dropout_prob", &e->attention_dropout, err));
   tws_build_unknown_keys(b, known, NULL);
   return TWS_OK;
 }
