@@ -27,6 +27,14 @@ const tws_decoder_keys tws_llama_keys = {.layers = "num_hidden_layers",
                                          .epsilon = "rms_norm_eps",
                                          .activation = "hidden_act"};
 
+const tws_decoder_keys tws_gpt2_keys = {.layers = "n_layer|num_hidden_layers",
+                                        .hidden = "n_embd|hidden_size",
+                                        .heads = "n_head|num_attention_heads",
+                                        .inner = "n_inner",
+                                        .positions = "n_positions|max_position_embeddings",
+                                        .epsilon = "layer_norm_epsilon",
+                                        .activation = "activation_function"};
+
 static const tws_decoder_names *names_of(const tws_decoder *d) {
   return d->names != NULL ? d->names : &tws_llama_names;
 }

@@ -37,6 +37,7 @@ typedef struct tws_decoder_keys {
   const char *layers, *hidden, *heads, *kv_heads, *inner, *positions, *epsilon, *activation;
 } tws_decoder_keys;
 extern const tws_decoder_keys tws_llama_keys;
+extern const tws_decoder_keys tws_gpt2_keys;
 
 typedef struct tws_decoder_rope {
   double parameters[TWS_ROPE_PARAMETERS]; /* of ROPE (models/operators.def) */

@@ -112,6 +112,50 @@ tws_code tws_encoder_read_heads(tws_network_builder *b, const char *key, tws_err
   return TWS_OK;
 }
 
+const char *const tws_encoder_shared_keys[] = {"num_hidden_layers",
+                                               "hidden_size",
+                                               "num_attention_heads",
+                                               "intermediate_size",
+                                               "max_position_embeddings",
+                                               "type_vocab_size",
+
+                                               "mask_token_id",
+                                               "vocab_size",
+                                               "hidden_act",
+                                               "hidden_dropout_prob",
+                                               "attention_probs_dropout_prob",
+                                               "layer_norm_eps",
+                                               "initializer_range",
+                                               "tie_word_embeddings",
+                                               "position_embedding_type",
+                                               "is_decoder",
+                                               "add_cross_attention",
+                                               "is_encoder_decoder",
+                                               "classifier_dropout",
+                                               NULL};
+
+tws_encoder_names tws_encoder_shared_names(const char *layer) {
+  return (tws_encoder_names){.layer = layer,
+                             .qkv = "attention.self.qkv",
+                             .out = "attention.output.dense",
+                             .norm_1 = "attention.output.LayerNorm",
+                             .up = "intermediate.dense",
+                             .down = "output.dense",
+                             .norm_2 = "output.LayerNorm"};
+}
+
+uint32_t tws_encoder_add_embeddings(tws_network_builder *b, tws_encoder *e, const char *prefix, int64_t first,
+                                    int64_t segments) {
+  const char *name = tws_build_name(b, "%s.embeddings", prefix);
+  uint32_t x = tws_build_embedding(b, name, tws_build_name(b, "%s.word_embeddings.weight", name),
+                                   tws_build_name(b, "%s.position_embeddings.weight", name), (float)e->range);
+  tws_build_first_position(b, first);
+  tws_build_segments(b, tws_build_name(b, "%s.token_type_embeddings.weight", name), segments, (float)e->range);
+  e->lengths = tws_encoder_add_lengths(b);
+  x = tws_build_norm(b, -1, tws_build_name(b, "%s.LayerNorm", name), x, 0, e->epsilon);
+  return tws_build_dropout(b, -1, tws_build_name(b, "%s.dropout", name), x, e->dropout);
+}
+
 static tws_code read_expected(tws_network_builder *b, tws_error *err) {
   static const char *const decoders[] = {"is_decoder", "add_cross_attention", "is_encoder_decoder"};
   const char *positions = NULL;

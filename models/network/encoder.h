@@ -35,8 +35,16 @@ uint32_t tws_encoder_add_layers(tws_network_builder *b, const tws_encoder *e, ui
  * where they are tied; and the loss. */
 void tws_encoder_add_masked_head(tws_network_builder *b, const tws_encoder *e, const tws_masked_head_names *names,
                                  tws_module_type activation, uint32_t x);
-/* The keys that BERT and RoBERTa share; but for positions and the mask, which differ. segments: rows of their table. */
+/* What BERT and RoBERTa share. Their keys; reading them leaves out positions and the mask, which differ. segments: rows
+ * of their table. */
+extern const char *const tws_encoder_shared_keys[];
 tws_code tws_encoder_read_shared(tws_network_builder *b, tws_encoder *e, int64_t *segments, tws_error *err);
+/* The names of a layer's parts; layer: "bert.encoder.layer". */
+tws_encoder_names tws_encoder_shared_names(const char *layer);
+/* Tokens, positions from row `first` of their table on, segments; their norm and dropout, below "bert" or so. Sets
+ * e->lengths. */
+uint32_t tws_encoder_add_embeddings(tws_network_builder *b, tws_encoder *e, const char *prefix, int64_t first,
+                                    int64_t segments);
 /* The id of the mask: what the file says; else that of all vocabularies of Google, or the last of a small one. */
 tws_code tws_encoder_read_mask_token(tws_network_builder *b, tws_error *err);
 /* Heads, and their size, of those that the file says. */

@@ -66,35 +66,29 @@ static tws_code build_later(tws_network_builder *b, int64_t period, double score
   return finish(b, known_later, d, err);
 }
 
-static const tws_decoder_names later_names = {
-    .embedding = "model.embed_tokens",
-    .layer = "model.layers.",
-    .norm = {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"},
-    .qkv = "self_attn.qkv_proj",
-    .rope = "self_attn.rope",
-    .attention = "self_attn",
-    .output = "self_attn.o_proj",
-    .up = "mlp.gate_up_proj",
-    .act = "mlp.act",
-    .down = "mlp.down_proj",
-    .final_norm = "model.norm",
-    .head = "lm_head"};
-static const tws_decoder_keys later_keys = {.layers = "num_hidden_layers",
-                                            .hidden = "hidden_size",
-                                            .heads = "num_attention_heads",
-                                            .kv_heads = "num_key_value_heads",
-                                            .inner = "intermediate_size",
-                                            .positions = "max_position_embeddings",
-                                            .epsilon = "rms_norm_eps",
-                                            .activation = "hidden_activation"};
+/* Gemma 2 and 3 have a norm on both sides of each half. */
+static tws_decoder_names later_names(void) {
+  tws_decoder_names names = tws_llama_names;
+  names.norm[2] = "pre_feedforward_layernorm";
+  return names;
+}
+static tws_decoder_keys later_keys(void) {
+  tws_decoder_keys keys = tws_llama_keys;
+  keys.activation = "hidden_activation";
+  return keys;
+}
 
 tws_code tws_build_gemma2(tws_network_builder *b, tws_error *err) {
-  tws_decoder d = gemma(&later_names, &later_keys);
+  const tws_decoder_names names = later_names();
+  const tws_decoder_keys keys = later_keys();
+  tws_decoder d = gemma(&names, &keys);
   return build_later(b, 2, 50, 30, &d, err);
 }
 
 tws_code tws_build_gemma3(tws_network_builder *b, tws_error *err) {
-  tws_decoder d = gemma(&later_names, &later_keys);
+  const tws_decoder_names names = later_names();
+  const tws_decoder_keys keys = later_keys();
+  tws_decoder d = gemma(&names, &keys);
   d.positions = 131072;
   d.head_norms = TWS_HEADS_APART;
   d.rope.parameters[0] = 1e6;

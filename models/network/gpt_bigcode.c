@@ -27,17 +27,10 @@ tws_code tws_build_gpt_bigcode(tws_network_builder *b, tws_error *err) {
                                           .down = "mlp.c_proj",
                                           .final_norm = "transformer.ln_f",
                                           .head = "lm_head"};
-  static const tws_decoder_keys keys = {.layers = "n_layer|num_hidden_layers",
-                                        .hidden = "n_embd|hidden_size",
-                                        .heads = "n_head|num_attention_heads",
-                                        .inner = "n_inner",
-                                        .positions = "n_positions|max_position_embeddings",
-                                        .epsilon = "layer_norm_epsilon",
-                                        .activation = "activation_function"};
   int multi_query = 1;
   TWS_TRY(tws_json_bool(b->json, b->json->root, "multi_query", 0, 1, &multi_query, err));
   tws_decoder d = {.names = &names,
-                   .keys = &keys,
+                   .keys = &tws_gpt2_keys,
                    .positions = 1024,
                    .kv_heads = multi_query,
                    .inner = 4,

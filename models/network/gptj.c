@@ -16,15 +16,8 @@ tws_code tws_build_gptj(tws_network_builder *b, tws_error *err) {
                                           .down = "mlp.fc_out",
                                           .final_norm = "transformer.ln_f",
                                           .head = "lm_head"};
-  static const tws_decoder_keys keys = {.layers = "n_layer|num_hidden_layers",
-                                        .hidden = "n_embd|hidden_size",
-                                        .heads = "n_head|num_attention_heads",
-                                        .inner = "n_inner",
-                                        .positions = "n_positions|max_position_embeddings",
-                                        .epsilon = "layer_norm_epsilon",
-                                        .activation = "activation_function"};
   tws_decoder d = {.names = &names,
-                   .keys = &keys,
+                   .keys = &tws_gpt2_keys,
                    .positions = 2048,
                    .inner = 4,
                    .activation = "gelu_new",
