@@ -131,11 +131,7 @@ static double work_seconds(void *user, const tws_plan *plan, uint32_t work) {
 }
 
 static double message_seconds(void *user, const tws_topology *topology, int rank, int peer, uint64_t bytes) {
-  const tws_machine *machine = user;
-  const tws_node_mapping mapping = tws_machine_mapping(machine, tws_topology_world(topology));
-  const int same_node = tws_mapping_node(&mapping, rank) == tws_mapping_node(&mapping, peer);
-  const int sharers = tws_mapping_sharers(&mapping, topology, rank, peer);
-  return tws_p2p_seconds(machine->cluster, machine->profile, same_node, (double)bytes * sharers);
+  return tws_message_seconds(topology, rank, peer, bytes, user);
 }
 
 tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others, tws_composer **out, tws_error *err) {

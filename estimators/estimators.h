@@ -81,8 +81,10 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t work, const tws_mach
 double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine);
 double tws_plan_launched_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch,
                                  double launched);
-/* Seconds of a message to or from `peer`. Ranks of this pipeline stage whose messages leave their node at the same time
- * share its NICs; nothing else is on the links. */
+/* Seconds of a message between two ranks. Ranks of the pipeline stage whose messages leave their node at the same time
+ * share its NICs; nothing else is on the links. The second is of a plan's message to or from `peer`. */
+double tws_message_seconds(const tws_topology *topology, int rank, int peer, uint64_t bytes,
+                           const tws_machine *machine);
 double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t work, const tws_machine *machine);
 
 /* The account of one rank's step, and the sentence on its bottleneck: shared by all that know the times, so

@@ -92,9 +92,14 @@ double tws_plan_launched_seconds(const tws_plan *plan, uint32_t work, const tws_
   return is_launched(&plan->works[work]) ? launched * seconds : seconds;
 }
 
+double tws_message_seconds(const tws_topology *topology, int rank, int peer, uint64_t bytes,
+                           const tws_machine *machine) {
+  const tws_node_mapping mapping = tws_machine_mapping(machine, tws_topology_world(topology));
+  const int same_node = tws_mapping_node(&mapping, rank) == tws_mapping_node(&mapping, peer);
+  const int sharers = tws_mapping_sharers(&mapping, topology, rank, peer);
+  return tws_p2p_seconds(machine->cluster, machine->profile, same_node, (double)bytes * sharers);
+}
+
 double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t work, const tws_machine *machine) {
-  const tws_node_mapping mapping = tws_machine_mapping(machine, plan->world);
-  const int same_node = tws_mapping_node(&mapping, plan->rank) == tws_mapping_node(&mapping, (int)peer);
-  const int sharers = tws_mapping_sharers(&mapping, &plan->topology, plan->rank, (int)peer);
-  return tws_p2p_seconds(machine->cluster, machine->profile, same_node, (double)plan->works[work].d[0] * sharers);
+  return tws_message_seconds(&plan->topology, plan->rank, (int)peer, (uint64_t)plan->works[work].d[0], machine);
 }

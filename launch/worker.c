@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "base/fingerprint.h"
 #include "base/log.h"
 #include "launch/launch.h"
 #include "launch/protocol.h"
@@ -300,10 +301,8 @@ char *tws_worker_activity(size_t *bytes) {
 }
 
 uint64_t tws_worker_news(void) {
-  uint64_t sum = worker.news;
-  for (size_t i = 0; worker.board && i < (size_t)worker.place.ranks * TWS_BOARD_LINE; i++)
-    sum = (sum ^ (unsigned char)worker.board[i]) * 0x100000001b3;
-  return sum;
+  if (!worker.board) return worker.news;
+  return tws_fingerprint_bytes(worker.news, worker.board, (size_t)worker.place.ranks * TWS_BOARD_LINE);
 }
 
 int tws_worker_asked_to_end(void) {
