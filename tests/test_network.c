@@ -80,6 +80,14 @@ START_TEST(expert_counts) {
        "\"moe_intermediate_size\":2560,\"shared_expert_intermediate_size\":20480,\"num_experts\":64,"
        "\"num_experts_per_tok\":8}",
        57408658944, 14249270784},
+      {"{\"model_type\":\"qwen3_moe\",\"vocab_size\":151936,\"hidden_size\":2048,\"num_hidden_layers\":48,"
+       "\"num_attention_heads\":32,\"num_key_value_heads\":4,\"head_dim\":128,\"intermediate_size\":6144,"
+       "\"moe_intermediate_size\":768,\"num_experts\":128,\"num_experts_per_tok\":8,\"norm_topk_prob\":true}",
+       30532122624, 3353032704},
+      {"{\"model_type\":\"qwen3_moe\",\"vocab_size\":151936,\"hidden_size\":4096,\"num_hidden_layers\":94,"
+       "\"num_attention_heads\":64,\"num_key_value_heads\":4,\"head_dim\":128,\"intermediate_size\":12288,"
+       "\"moe_intermediate_size\":1536,\"num_experts\":128,\"num_experts_per_tok\":8,\"norm_topk_prob\":true}",
+       235093634560, 22190763520},
       {"{\"model_type\":\"deepseek_v2\",\"vocab_size\":102400,\"hidden_size\":2048,\"num_hidden_layers\":27,"
        "\"num_attention_heads\":16,\"intermediate_size\":10944,\"moe_intermediate_size\":1408,"
        "\"n_routed_experts\":64,\"n_shared_experts\":2,\"num_experts_per_tok\":6,\"first_k_dense_replace\":1,"
