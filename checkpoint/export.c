@@ -1,16 +1,10 @@
 #include "checkpoint/export.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "checkpoint/folder.h"
 #include "checkpoint/read.h"
 #include "models/network/huggingface.h"
-#include "models/network/safetensors.h"
 
 enum { CHUNK = 1 << 20 }; /* elements */
 
@@ -20,8 +14,8 @@ typedef struct exporter {
   uint32_t count, entry;
   float *chunk, *whole, *dealt; /* whole: the largest that has another order; dealt: the same, of rows */
   int64_t chunk_room;           /* elements of chunk: CHUNK, or a column where one has more */
-  int fd;
-  const char *path; /* of the unfinished file */
+  int fd;                       /* of the file that is written, and its name */
+  const char *path;
 } exporter;
 
 uint32_t tws_saved_weights(const tws_saved_index *index) {
@@ -38,23 +32,7 @@ static int64_t elements_of(const tws_hf_tensor *tensor) {
   return tensor->rows * tensor->columns;
 }
 
-static int shape_of(const tws_hf_tensor *tensor, int64_t shape[2]) {
-  shape[0] = tensor->transposed ? tensor->columns : tensor->rows;
-  shape[1] = tensor->transposed ? tensor->rows : tensor->columns;
-  return tensor->dims;
-}
-
 /* ---- writing ---- */
-
-static void make_header(const exporter *e, tws_safetensors_header *out) {
-  tws_safetensors_begin(out, "pt");
-  for (uint32_t i = 0; i < e->count; i++) {
-    int64_t shape[2];
-    const int dims = shape_of(&e->tensors[i], shape);
-    tws_safetensors_add(out, e->tensors[i].name, TWS_F32, shape, dims);
-  }
-  tws_safetensors_end(out);
-}
 
 static tws_code read_rows(exporter *e, const tws_hf_tensor *tensor, uint64_t first, uint64_t count, float *to,
                           tws_error *err) {
@@ -99,53 +77,25 @@ static tws_code write_transposed(exporter *e, const tws_hf_tensor *tensor, tws_e
   return TWS_OK;
 }
 
-static tws_code write_tensors(exporter *e, tws_error *err) {
-  tws_safetensors_header header;
-  make_header(e, &header);
-  tws_code code = header.text.failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory to write the weights with")
-                                     : tws_write_all(e->fd, e->path, header.text.data, header.text.length, err);
-  tws_text_free(&header.text);
-  for (uint32_t i = 0; i < e->count && code == TWS_OK; i++)
-    code = e->tensors[i].groups > 1   ? write_dealt(e, &e->tensors[i], err)
-           : e->tensors[i].transposed ? write_transposed(e, &e->tensors[i], err)
-                                      : write_straight(e, &e->tensors[i], err);
-  if (code == TWS_OK && fsync(e->fd) != 0)
-    code = tws_fail(err, TWS_IO, NULL, "%s: cannot write to the disk: %s", e->path, strerror(errno));
-  return code;
+static tws_code write_tensor(void *user, uint32_t i, int fd, const char *path, tws_error *err) {
+  exporter *e = user;
+  const tws_hf_tensor *tensor = &e->tensors[i];
+  e->fd = fd;
+  e->path = path;
+  return tensor->groups > 1   ? write_dealt(e, tensor, err)
+         : tensor->transposed ? write_transposed(e, tensor, err)
+                              : write_straight(e, tensor, err);
 }
 
-/* ---- and reading it again ---- */
-
-static tws_code check_tensors(const exporter *e, tws_export_result *result, tws_error *err) {
-  tws_safetensors *list = NULL;
-  TWS_TRY(tws_safetensors_open(e->path, &list, err));
-  tws_code code = TWS_OK;
-  for (uint32_t i = 0; i < e->count && code == TWS_OK; i++) {
-    const tws_safetensor *found = tws_safetensors_find(list, e->tensors[i].name);
-    int64_t shape[2];
-    const int dims = shape_of(&e->tensors[i], shape);
-    if (!found || found->dims != dims || found->shape[0] != shape[0] || (dims > 1 && found->shape[1] != shape[1]))
-      code = tws_fail(err, TWS_INTERNAL, NULL, "%s: tensor %s was not written as it should be", e->path,
-                      e->tensors[i].name);
-    result->parameters += elements_of(&e->tensors[i]);
+static tws_weight *list_weights(const exporter *e, tws_arena *arena) {
+  tws_weight *weights = tws_arena_alloc(arena, e->count + (size_t)1, sizeof *weights);
+  for (uint32_t i = 0; weights && i < e->count; i++) {
+    const tws_hf_tensor *tensor = &e->tensors[i];
+    weights[i] = (tws_weight){.name = tensor->name, .dtype = "F32", .dims = tensor->dims};
+    weights[i].shape[0] = tensor->transposed ? tensor->columns : tensor->rows;
+    if (tensor->dims > 1) weights[i].shape[1] = tensor->transposed ? tensor->rows : tensor->columns;
   }
-  result->tensors = list->count;
-  if (code == TWS_OK && list->count != e->count)
-    code = tws_fail(err, TWS_INTERNAL, NULL, "%s: it has %u tensors, not %u", e->path, list->count, e->count);
-  tws_safetensors_close(list);
-  return code;
-}
-
-static tws_code write_checked(exporter *e, tws_export_result *result, tws_error *err) {
-  struct stat info;
-  e->fd = open(e->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (e->fd < 0) return tws_fail(err, TWS_IO, NULL, "%s: cannot create the file: %s", e->path, strerror(errno));
-  tws_code code = write_tensors(e, err);
-  if (close(e->fd) != 0 && code == TWS_OK)
-    code = tws_fail(err, TWS_IO, NULL, "%s: cannot write: %s", e->path, strerror(errno));
-  if (code == TWS_OK) code = check_tensors(e, result, err);
-  if (code == TWS_OK && stat(e->path, &info) == 0) result->bytes = (uint64_t)info.st_size;
-  return code;
+  return weights;
 }
 
 static tws_code make_room(exporter *e, tws_error *err) {
@@ -183,20 +133,17 @@ static tws_code list_tensors(const tws_saved_index *x, tws_arena *arena, exporte
 }
 
 tws_code tws_saved_export(const tws_saved_index *x, const char *path, tws_export_result *result, tws_error *err) {
-  char temporary[TWS_FOLDER_SIZE];
-  exporter e = {.fd = -1, .path = temporary};
+  exporter e = {.fd = -1};
   tws_arena *arena = tws_arena_create();
   *result = (tws_export_result){0};
-  snprintf(temporary, sizeof temporary, "%.3900s.%ld.new", path, (long)getpid());
   if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "no memory to write the weights with");
   tws_code code = list_tensors(x, arena, &e, err);
   if (code == TWS_OK) code = tws_saved_reader_open(x, &e.reader, err);
   if (code == TWS_OK) {
-    code = make_room(&e, err);
-    if (code == TWS_OK) code = write_checked(&e, result, err);
-    if (code == TWS_OK && rename(temporary, path) != 0)
-      code = tws_fail(err, TWS_IO, NULL, "%s: cannot write: %s", path, strerror(errno));
-    if (code != TWS_OK) unlink(temporary);
+    const tws_weights_request request = {list_weights(&e, arena), e.count, write_tensor, &e};
+    code =
+        request.weights ? make_room(&e, err) : tws_fail(err, TWS_MEMORY, NULL, "no memory to write the weights with");
+    if (code == TWS_OK) code = tws_weights_write(&request, path, result, err);
     tws_saved_reader_close(&e.reader);
   }
   tws_free(e.chunk);

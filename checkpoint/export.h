@@ -3,11 +3,7 @@
 #define TWS_CHECKPOINT_EXPORT_H
 
 #include "checkpoint/index.h"
-
-typedef struct tws_export_result {
-  int64_t tensors, parameters;
-  uint64_t bytes; /* of the file */
-} tws_export_result;
+#include "checkpoint/weights.h"
 
 /* Writes PATH anew, by way of a temporary file beside it. Tensors are read one after another, in pieces, and whole only
  * where they are kept transposed: memory is bounded by the largest of those. Every tensor is then looked for in the

@@ -39,7 +39,7 @@ static void make_header(const tws_shard_request *r, tws_safetensors_header *out)
     tws_piece_name(piece, param ? param->name : "", entry->name, param ? param->rows : 0, param ? param->columns : 0,
                    name, sizeof name);
     const int dims = shape_of(piece, shape);
-    tws_safetensors_add(out, name, (tws_dtype)entry->dtype, shape, dims);
+    tws_safetensors_add(out, name, tws_safetensors_dtype_name((tws_dtype)entry->dtype), shape, dims);
   }
   tws_safetensors_end(out);
 }

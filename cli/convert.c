@@ -1,8 +1,11 @@
 /* twinspeed convert: text to token files, configurations to strict JSON, a model to its numbers, a
  * checkpoint to weights. */
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "base/json.h"
 #include "base/units.h"
+#include "checkpoint/deepspeed.h"
 #include "checkpoint/export.h"
 #include "checkpoint/folder.h"
 #include "cli/outputs.h"
@@ -137,32 +140,80 @@ static tws_code convert_model(tws_cli *cli, const options *o, const char *from, 
   return code;
 }
 
-static tws_code convert_checkpoint(tws_cli *cli, const options *o, const char *from, const char *to, tws_error *err) {
-  char path[TWS_FOLDER_SIZE], count[32], bytes[32];
-  tws_saved_index *index = NULL;
-  tws_export_result result;
-  TWS_TRY(check_output(o, from, to, err));
-  TWS_TRY(tws_folder_find(from, o->tag, path, sizeof path, err));
-  TWS_TRY(tws_saved_open(path, &index, err));
-  const int64_t step = index->counters.steps;
-  tws_code code = tws_saved_export(index, to, &result, err);
-  tws_saved_close(index);
-  TWS_TRY(code);
+/* What came out of a checkpoint, or with step -1 out of files of weights. */
+static tws_code tell_weights(tws_cli *cli, const char *from, const char *to, int64_t step, const char *note,
+                             const tws_export_result *result, tws_error *err) {
+  char count[32], bytes[32], at[32] = "";
   if (cli->json) {
     cJSON *root = cJSON_CreateObject();
     cJSON_AddStringToObject(root, "schema", "twinspeed-weights-1");
-    cJSON_AddStringToObject(root, "checkpoint", path);
-    cJSON_AddNumberToObject(root, "step", (double)step);
+    cJSON_AddStringToObject(root, "checkpoint", from);
+    if (step >= 0) cJSON_AddNumberToObject(root, "step", (double)step);
     cJSON_AddStringToObject(root, "file", to);
-    cJSON_AddNumberToObject(root, "tensors", (double)result.tensors);
-    cJSON_AddNumberToObject(root, "parameters", (double)result.parameters);
-    cJSON_AddNumberToObject(root, "bytes", (double)result.bytes);
+    cJSON_AddNumberToObject(root, "tensors", (double)result->tensors);
+    cJSON_AddNumberToObject(root, "parameters", (double)result->parameters);
+    cJSON_AddNumberToObject(root, "bytes", (double)result->bytes);
     return tws_out_json(root, err);
   }
-  tws_say(cli, "%s: %s parameters in %lld tensors of %s, %s, step %lld", to,
-          tws_format_count((double)result.parameters, count, sizeof count), (long long)result.tensors, path,
-          tws_format_bytes((double)result.bytes, bytes, sizeof bytes), (long long)step);
+  if (step >= 0) snprintf(at, sizeof at, ", step %lld", (long long)step);
+  tws_say(cli, "%s: %s parameters in %lld tensors of %s, %s%s%s", to,
+          tws_format_count((double)result->parameters, count, sizeof count), (long long)result->tensors, from,
+          tws_format_bytes((double)result->bytes, bytes, sizeof bytes), at, note);
   return TWS_OK;
+}
+
+static tws_code convert_deepspeed(tws_cli *cli, const char *path, const char *to, tws_error *err) {
+  tws_deepspeed checkpoint;
+  tws_export_result result;
+  char note[96];
+  TWS_TRY(tws_deepspeed_open(path, &checkpoint, err));
+  tws_code code = tws_gathering_write(&checkpoint.weights, to, &result, err);
+  const int64_t step = checkpoint.step;
+  if (checkpoint.masters)
+    snprintf(note, sizeof note, "; DeepSpeed's, ZeRO %lld, %lld rank%s", (long long)checkpoint.stage,
+             (long long)checkpoint.ranks, checkpoint.ranks == 1 ? "" : "s");
+  else
+    snprintf(note, sizeof note, "; DeepSpeed's, the module's own weights (no ZeRO)");
+  tws_deepspeed_close(&checkpoint);
+  return code == TWS_OK ? tell_weights(cli, path, to, step, note, &result, err) : code;
+}
+
+static tws_code convert_saved(tws_cli *cli, const char *path, const char *to, tws_error *err) {
+  tws_saved_index *index = NULL;
+  tws_export_result result;
+  TWS_TRY(tws_saved_open(path, &index, err));
+  const int64_t step = index->counters.steps;
+  const tws_code code = tws_saved_export(index, to, &result, err);
+  tws_saved_close(index);
+  return code == TWS_OK ? tell_weights(cli, path, to, step, "", &result, err) : code;
+}
+
+/* A file, or a folder with one, of weights alone. */
+static int is_weights(const char *path) {
+  static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+                                      "pytorch_model.bin.index.json"};
+  char file[TWS_FOLDER_SIZE];
+  struct stat info;
+  if (stat(path, &info) != 0) return 0;
+  if (S_ISREG(info.st_mode)) return 1;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    snprintf(file, sizeof file, "%.3900s/%s", path, names[i]);
+    if (access(file, F_OK) == 0) return 1;
+  }
+  return 0;
+}
+
+static tws_code convert_checkpoint(tws_cli *cli, const options *o, const char *from, const char *to, tws_error *err) {
+  char path[TWS_FOLDER_SIZE];
+  tws_export_result result;
+  TWS_TRY(check_output(o, from, to, err));
+  if (!o->tag && tws_deepspeed_is(from)) return convert_deepspeed(cli, from, to, err);
+  if (!o->tag && is_weights(from)) {
+    TWS_TRY(tws_weights_convert(from, to, &result, err));
+    return tell_weights(cli, from, to, -1, "", &result, err);
+  }
+  TWS_TRY(tws_folder_find(from, o->tag, path, sizeof path, err));
+  return tws_deepspeed_is(path) ? convert_deepspeed(cli, path, to, err) : convert_saved(cli, path, to, err);
 }
 
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
@@ -216,7 +267,8 @@ const tws_verb tws_verb_convert = {
         "0.05\n"
         "  twinspeed convert config ds_config.json strict.json\n"
         "  twinspeed convert model config.json --json\n"
-        "  twinspeed convert checkpoint run model.safetensors\n",
+        "  twinspeed convert checkpoint run model.safetensors\n"
+        "  twinspeed convert checkpoint pytorch_model.bin model.safetensors\n",
     .notes =
         "tokens: a text, or JSON lines (.jsonl) with a document each, behind which the tokenizer's end of text is "
         "put.\n"
@@ -224,7 +276,9 @@ const tws_verb tws_verb_convert = {
         "config: comments and trailing commas go; duplicate keys and other faults are errors with their place.\n"
         "checkpoint: the weights of a checkpoint of `train --save`, whatever divided it, in float32 with Hugging "
         "Face's\n"
-        "names and shapes: beside the model's config.json, from_pretrained() loads it.\n",
+        "names and shapes: beside the model's config.json, from_pretrained() loads it. DIR may also be one that "
+        "DeepSpeed\n"
+        "saved (ZeRO 0 to 3, under its module's names, as zero_to_fp32), or a pytorch_model.bin or its index.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .arguments_max = 3,

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "members.h"
 #include "models/network/safetensors.h"
+#include "torch_writer.h"
 #include "train.h"
 
 static float formula(uint64_t element, uint64_t tensor, int is_weight_vector) {
@@ -65,21 +66,59 @@ static void write_file(const char *path, const cJSON *tensors, int first, int en
   tws_text_free(&data);
 }
 
-/* Two files and the index that names them. */
-static void write_shards(const cJSON *tensors) {
+/* The same as torch.save would write it, in float32. */
+static void write_torch_file(const char *path, const cJSON *tensors, int first, int end) {
+  torch_archive archive = {.count = 0};
+  tws_text pickle = {0};
+  const cJSON *tensor;
+  int index = 0;
+  tws_text_add_bytes(&pickle, "\x80\x02}", 3);
+  cJSON_ArrayForEach(tensor, tensors) {
+    const uint64_t count = elements_of(tensor);
+    char key[32], name[32];
+    int64_t shape[4];
+    snprintf(key, sizeof key, "%d", index);
+    snprintf(name, sizeof name, "data/%d", index);
+    for (int i = 0; i < cJSON_GetArraySize(tensor); i++) shape[i] = cJSON_GetArrayItem(tensor, i)->valueint;
+    if (index >= first && index < end) {
+      float *values = malloc(count * sizeof *values);
+      for (uint64_t i = 0; i < count; i++) values[i] = golden_value(tensor, (uint64_t)index, i);
+      archive_add(&archive, name, values, count * sizeof *values);
+      free(values);
+      pickle_text(&pickle, tensor->string);
+      pickle_tensor(&pickle, "FloatStorage", key, shape, cJSON_GetArraySize(tensor));
+      tws_text_add(&pickle, "s");
+    }
+    index++;
+  }
+  tws_text_add(&pickle, ".");
+  archive_add(&archive, "data.pkl", pickle.data, pickle.length);
+  archive_write(&archive, path);
+  tws_text_free(&pickle);
+}
+
+/* Two files and the index that names them: safetensors or torch.save's. */
+static void write_shards(const cJSON *tensors, int torch) {
   const int count = cJSON_GetArraySize(tensors), half = count / 2;
+  const char *ending = torch ? "bin" : "safetensors";
   const cJSON *tensor;
   tws_text index = {0};
-  write_file(in_folder("one.safetensors"), tensors, 0, half, 0, 0);
-  write_file(in_folder("two.safetensors"), tensors, half, count, 0, 0);
+  if (torch) {
+    write_torch_file(in_folder("one.bin"), tensors, 0, half);
+    write_torch_file(in_folder("two.bin"), tensors, half, count);
+  } else {
+    write_file(in_folder("one.safetensors"), tensors, 0, half, 0, 0);
+    write_file(in_folder("two.safetensors"), tensors, half, count, 0, 0);
+  }
   tws_text_add(&index, "{\"weight_map\":{");
   int i = 0;
   cJSON_ArrayForEach(tensor, tensors) {
-    tws_text_add(&index, "%s\"%s\":\"%s.safetensors\"", i ? "," : "", tensor->string, i < half ? "one" : "two");
+    tws_text_add(&index, "%s\"%s\":\"%s.%s\"", i ? "," : "", tensor->string, i < half ? "one" : "two", ending);
     i++;
   }
   tws_text_add(&index, "}}");
-  write_text(in_folder("model.safetensors.index.json"), index.data);
+  unlink(in_folder("model.safetensors.index.json"));
+  write_text(in_folder(torch ? "pytorch_model.bin.index.json" : "model.safetensors.index.json"), index.data);
   tws_text_free(&index);
 }
 
@@ -172,7 +211,7 @@ START_TEST(weights_in_and_out) {
     write_file(file, tensors, 0, 1000, 0, 0);
     check_loss(first_loss(config, file, "-n 1 --micro-batch 1"), model, 2e-6, "one rank");
     check_greedy(config, file, member(golden->root, "text")->valuestring, model);
-    write_shards(tensors);
+    write_shards(tensors, first);
     snprintf(how, sizeof how, "%s --tp 2 --micro-batch 1 --save %s", first ? "-n 4 --pp 2" : "-n 2", save);
     check_loss(first_loss(config, folder, how), model, 2e-6, "two files on several ranks");
     check_export(save, tensors);
@@ -216,7 +255,8 @@ START_TEST(other_files) {
       twinspeed("train --quiet -m %s --data %s --init-from %s --resume %s", config, text_path, file, folder);
   assert_one_error(&r, 2, "both");
   command_free(&r);
-  r = twinspeed("convert checkpoint %s %s", folder, in_folder("out"));
+  ck_assert_int_eq(mkdir(in_folder("empty"), 0777), 0);
+  r = twinspeed("convert checkpoint %s %s", in_folder("empty"), in_folder("out"));
   assert_one_error(&r, 4, "no checkpoint");
   command_free(&r);
   tws_json_destroy(golden);

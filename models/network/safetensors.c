@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "models/network/safetensors.h"
+#include "models/network/torch_file.h"
 
 enum { HEADER_LIMIT = 100 * 1000 * 1000 /* the format's own limit */, MOST_FILES = 4096 };
 
@@ -15,7 +16,7 @@ typedef struct tensor {
   const cJSON *item;
 } tensor;
 
-static int bytes_of(const char *dtype) {
+int tws_safetensors_bytes(const char *dtype) {
   static const struct {
     const char *name;
     int bytes;
@@ -66,7 +67,7 @@ static tws_code read_tensor(const tws_json *json, const cJSON *item, tensor *to,
   out->dtype = dtype;
   TWS_TRY(read_count(json, offsets->child, &out->begin, err));
   TWS_TRY(read_count(json, offsets->child->next, &out->end, err));
-  int bytes = bytes_of(dtype);
+  int bytes = tws_safetensors_bytes(dtype);
   int64_t expected = 0;
   if (bytes == 0) return tws_json_fail(json, item, err, NULL, "unknown dtype \"%.40s\"", dtype);
   if (out->end < out->begin || __builtin_mul_overflow(out->elements, bytes, &expected) ||
@@ -188,7 +189,59 @@ static tws_code read_header(tws_safetensors *list, FILE *file, const char *path,
   return code;
 }
 
+/* ---- files of torch.save ---- */
+
+static int has_tensors(const tws_pickle_value *dict) {
+  for (uint32_t i = 1; dict && dict->kind == TWS_PICKLE_DICT && i < dict->count; i += 2)
+    if (dict->items[i]->kind == TWS_PICKLE_TENSOR && dict->items[i - 1]->kind == TWS_PICKLE_TEXT) return 1;
+  return 0;
+}
+
+static const tws_pickle_value *find_state(const tws_pickle_value *root) {
+  static const char *const inside[] = {"module", "state_dict", "model_state_dict"};
+  if (has_tensors(root)) return root;
+  for (size_t i = 0; i < sizeof inside / sizeof *inside; i++)
+    if (has_tensors(tws_pickle_get(root, inside[i]))) return tws_pickle_get(root, inside[i]);
+  return NULL;
+}
+
+static tws_code add_torch_tensor(tws_safetensors *list, const tws_torch_file *file, const char *name,
+                                 const tws_pickle_value *from, tws_error *err) {
+  const char *path = list->files[list->file_count - 1];
+  if (tws_reserve(&list->tensors, &list->capacity, list->count + 1, sizeof *list->tensors)) return no_memory(path, err);
+  tws_safetensor *to = &list->tensors[list->count];
+  *to = (tws_safetensor){.name = tws_arena_strdup(list->arena, name),
+                         .dtype = tws_arena_strdup(list->arena, from->storage->dtype),
+                         .dims = (int)from->count,
+                         .file = list->file_count - 1,
+                         .elements = (int64_t)from->elements};
+  if (!to->name || !to->dtype) return no_memory(path, err);
+  for (int i = 0; i < to->dims && i < TWS_SAFETENSOR_DIMS; i++) to->shape[i] = from->shape[i];
+  TWS_TRY(tws_torch_place(file, from, name, &to->begin, err));
+  to->end = to->begin + to->elements * tws_safetensors_bytes(to->dtype);
+  list->count++;
+  return TWS_OK;
+}
+
+static tws_code read_torch_file(tws_safetensors *list, const char *path, tws_error *err) {
+  tws_torch_file *file = NULL;
+  TWS_TRY(tws_torch_open(path, &file, err));
+  const tws_pickle_value *state = find_state(file->pickle.root);
+  tws_code code =
+      state ? TWS_OK
+            : tws_fail(err, TWS_INVALID, "save a model's state_dict()", "%s: it has no dictionary of tensors", path);
+  for (uint32_t i = 1; code == TWS_OK && i < state->count; i += 2)
+    if (state->items[i]->kind == TWS_PICKLE_TENSOR && state->items[i - 1]->kind == TWS_PICKLE_TEXT)
+      code = add_torch_tensor(list, file, state->items[i - 1]->text, state->items[i], err);
+  tws_torch_close(file);
+  return code;
+}
+
 static tws_code read_file(tws_safetensors *list, const char *path, tws_error *err) {
+  if (tws_torch_is(path)) {
+    TWS_TRY(add_file(list, path, err));
+    return read_torch_file(list, path, err);
+  }
   FILE *file = fopen(path, "rb");
   if (file == NULL) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
   tws_code code = add_file(list, path, err);
@@ -291,8 +344,10 @@ tws_code tws_safetensors_open(const char *path, tws_safetensors **out, tws_error
   *out = NULL;
   if (stat(path, &status) != 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
   if (S_ISDIR(status.st_mode)) {
-    static const char *const names[] = {"model.safetensors.index.json", "model.safetensors"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const names[] = {"model.safetensors.index.json", "model.safetensors",
+                                        "pytorch_model.bin.index.json", "pytorch_model.bin",
+                                        "model.safetensors" /* for the message */};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
       int length = snprintf(file, sizeof file, "%s/%s", path, names[i]);
       if (length < 0 || (size_t)length >= sizeof file) return tws_fail(err, TWS_INVALID, NULL, "the path is too long");
       if (access(file, F_OK) == 0) break;
@@ -351,16 +406,17 @@ static void add_name(tws_text *out, const char *name) {
   tws_text_add(out, "\"");
 }
 
-void tws_safetensors_add(tws_safetensors_header *h, const char *name, tws_dtype dtype, const int64_t *shape, int dims) {
+void tws_safetensors_add(tws_safetensors_header *h, const char *name, const char *dtype, const int64_t *shape,
+                         int dims) {
   const uint64_t begin = h->data;
   uint64_t elements = 1;
   add_name(&h->text, name);
-  tws_text_add(&h->text, ":{\"dtype\":\"%s\",\"shape\":[", dtype_names[dtype]);
+  tws_text_add(&h->text, ":{\"dtype\":\"%s\",\"shape\":[", dtype);
   for (int i = 0; i < dims; i++) {
     tws_text_add(&h->text, "%s%lld", i ? "," : "", (long long)shape[i]);
     elements *= (uint64_t)shape[i];
   }
-  h->data += elements * tws_dtype_bytes(dtype);
+  h->data += elements * (uint64_t)tws_safetensors_bytes(dtype);
   tws_text_add(&h->text, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)begin, (unsigned long long)h->data);
 }
 
@@ -373,6 +429,14 @@ void tws_safetensors_end(tws_safetensors_header *h) {
 
 /* ---- counts ---- */
 
+/* torch.save keeps tied weights once, under several names. */
+static int is_alias(const tws_safetensors *list, uint32_t i) {
+  const tws_safetensor *one = &list->tensors[i];
+  for (uint32_t k = 0; k < i && one->elements > 0; k++)
+    if (list->tensors[k].begin == one->begin && list->tensors[k].file == one->file) return 1;
+  return 0;
+}
+
 tws_code tws_safetensors_count(const char *path, tws_safetensors_counts *counts, tws_error *err) {
   tws_safetensors *list = NULL;
   *counts = (tws_safetensors_counts){0};
@@ -381,6 +445,7 @@ tws_code tws_safetensors_count(const char *path, tws_safetensors_counts *counts,
   for (uint32_t i = 0; i < list->count && code == TWS_OK; i++) {
     const tws_safetensor *one = &list->tensors[i];
     counts->tensors++;
+    if (is_alias(list, i)) continue;
     if (__builtin_add_overflow(counts->parameters, one->elements, &counts->parameters) ||
         __builtin_add_overflow(counts->bytes, one->end - one->begin, &counts->bytes)) {
       code = tws_fail(err, TWS_INVALID, NULL, "%s: the total size overflows", path);
