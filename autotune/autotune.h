@@ -104,7 +104,7 @@ typedef struct tws_tune_request {
   tws_progress *progress; /* may be NULL */
   const tws_log *log;     /* may be NULL */
   int exhaustive;         /* every point of the lists' product is looked at (autotune/exhaustive.h) */
-  int workers;            /* processes that do so; 0: one for each core */
+  int workers;            /* processes that do so, and simulate; 0: one for each core */
 } tws_tune_request;
 
 typedef struct tws_tune_rejection {
@@ -123,7 +123,8 @@ typedef struct tws_tune_swept {
   int64_t bounded;   /* step times that are lower bounds */
   int64_t planned;   /* of both: finalists, and bounds that were not enough */
   int64_t lowered;   /* pieces of plans that all of it is made of */
-  double search_s, search_cpu_s, plan_s;
+  double search_s, plan_s;
+  double search_cpu_s, plan_cpu_s, simulate_cpu_s; /* of all processes together */
 } tws_tune_swept;
 
 typedef struct tws_tune_result {

@@ -1,19 +1,16 @@
 #include "autotune/exhaustive.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "autotune/crew.h"
 #include "autotune/space_axes.h"
 #include "estimators/composer.h"
 
-enum { MICROS = 64, MOST_WORKERS = 64, KEPT_BOUNDS = 1 << 15, DEFAULT_FINALISTS = 12 };
+enum { MICROS = 64, KEPT_BOUNDS = 1 << 15, DEFAULT_FINALISTS = 12 };
 
 /* ---- the product of the lists ---- */
 
@@ -378,15 +375,17 @@ static tws_code run_worker(worker *w, tws_error *err) {
 /* ---- all workers ---- */
 
 typedef struct common {
+  const space *s;
   tally *tallies;
   finalist *finalists; /* per worker: exact ones, then bounds */
-  int exact_most;
+  int exact_most, workers;
 } common;
 
-static void work(const space *s, const common *shared, int index, int count) {
+static void work(void *user, int index) {
+  const common *shared = user;
   tally *t = &shared->tallies[index];
   finalist *own = shared->finalists + (size_t)index * (size_t)(shared->exact_most + KEPT_BOUNDS);
-  worker w = {.s = s, .index = index, .count = count, .tally = t};
+  worker w = {.s = shared->s, .index = index, .count = shared->workers, .tally = t};
   w.exact = (best){.items = own, .most = shared->exact_most};
   w.bounds = (best){.items = own + shared->exact_most, .most = KEPT_BOUNDS};
   t->code = run_worker(&w, &t->err);
@@ -396,51 +395,21 @@ static void work(const space *s, const common *shared, int index, int count) {
   t->best_dropped = w.bounds.best_dropped;
 }
 
-static void watch(const space *s, const common *shared, const pid_t *pids, int count) {
-  tws_progress *progress = s->request->progress;
-  int left = count;
-  if (progress) tws_progress_begin(progress, "searching", (double)s->points);
-  while (left > 0) {
+static tws_code run_workers(common *shared, tws_error *err) {
+  tws_progress *progress = shared->s->request->progress;
+  tws_crew crew;
+  for (int i = 0; i < shared->workers; i++) shared->tallies[i].code = TWS_INTERNAL;
+  TWS_TRY(tws_crew_start(&crew, shared->workers, work, shared, err));
+  if (progress) tws_progress_begin(progress, "searching", (double)shared->s->points);
+  for (int left = 1; left > 0;) {
     double done = 0;
-    left = 0;
-    for (int i = 0; i < count; i++) {
-      siginfo_t info = {0};
-      done += (double)shared->tallies[i].done;
-      left += waitid(P_PID, (id_t)pids[i], &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == 0;
-    }
+    left = tws_crew_left(&crew);
+    for (int i = 0; i < shared->workers; i++) done += (double)shared->tallies[i].done;
     if (progress) tws_progress_update(progress, done);
-    if (left) usleep(20000);
+    if (left) usleep(5000);
   }
   if (progress) tws_progress_end(progress);
-}
-
-static tws_code start_workers(const space *s, const common *shared, int count, tws_error *err) {
-  pid_t pids[MOST_WORKERS];
-  tws_code code = TWS_OK;
-  int started = 0;
-  for (; started < count && code == TWS_OK; started++) {
-    const pid_t parent = getpid();
-    shared->tallies[started].code = TWS_INTERNAL;
-    pids[started] = fork();
-    if (pids[started] < 0) {
-      code = tws_fail(err, TWS_ENVIRONMENT, NULL, "no process for worker %d of the search", started);
-      break;
-    }
-    if (pids[started] > 0) continue;
-    signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() == parent) work(s, shared, started, count);
-    _exit(0);
-  }
-  watch(s, shared, pids, started);
-  for (int i = 0; i < started; i++) {
-    int status = 0;
-    waitpid(pids[i], &status, 0);
-    if (code == TWS_OK && (!WIFEXITED(status) || WEXITSTATUS(status)))
-      code = tws_fail(err, TWS_ENVIRONMENT, NULL, "worker %d of the search ended before its work", i);
-  }
-  return code;
+  return tws_crew_end(&crew, 0, NULL, err);
 }
 
 static void add_tally(tws_tune_swept *all, const tws_tune_swept *one) {
@@ -453,11 +422,6 @@ static void add_tally(tws_tune_swept *all, const tws_tune_swept *one) {
   all->bounded += one->bounded;
   all->lowered += one->lowered;
   all->search_cpu_s += one->search_cpu_s;
-}
-
-static int workers_of(const tws_tune_request *request) {
-  const long cores = request->workers > 0 ? request->workers : sysconf(_SC_NPROCESSORS_ONLN);
-  return cores < 1 ? 1 : cores < MOST_WORKERS ? (int)cores : MOST_WORKERS;
 }
 
 /* ---- plans of the best ---- */
@@ -489,32 +453,58 @@ static int by_throughput(const void *left, const void *right) {
   return strcmp(a->name, b->name);
 }
 
+typedef struct planning {
+  const tws_tune_request *request;
+  const space *s;
+  const finalist *all;
+  int wanted;
+  size_t capacity;
+  tws_tune_result *result;
+} planning;
+
+static tws_code plan_item(void *user, int item, void *answer, tws_error *err) {
+  const planning *p = user;
+  return plan_one(p->request, p->s, &p->all[item], answer, err);
+}
+
+/* Whether nothing from this one on can be among the best. */
+static int is_behind(const planning *p, const finalist *f) {
+  const tws_tune_result *result = p->result;
+  if (result->fits < p->wanted) return 0;
+  const tws_tune_candidate *last = &result->candidates[p->wanted - 1];
+  return f->samples_per_s < last->samples / last->estimate.step_s * (1 - 1e-12);
+}
+
+static tws_code read_plan(void *user, int item, const void *answer, int *stop, tws_error *err) {
+  planning *p = user;
+  tws_tune_result *result = p->result;
+  const finalist *f = &p->all[item];
+  if ((*stop = is_behind(p, f))) return TWS_OK;
+  if (tws_reserve(&result->candidates, &p->capacity, (size_t)result->fits + 1, sizeof *result->candidates))
+    return tws_fail(err, TWS_MEMORY, NULL, "no memory for the finalists");
+  tws_tune_candidate *c = &result->candidates[result->fits];
+  memcpy(c, answer, sizeof *c);
+  result->swept.planned++;
+  if (c->verdict != TWS_TUNE_FITS) {
+    result->swept.too_large++;
+    *(f->exact ? &result->swept.composed : &result->swept.bounded) -= 1;
+    return TWS_OK;
+  }
+  result->fits++;
+  qsort(result->candidates, (size_t)result->fits, sizeof *result->candidates, by_throughput);
+  if (p->request->progress)
+    tws_progress_update(p->request->progress, result->fits < p->wanted ? result->fits : p->wanted);
+  return TWS_OK;
+}
+
 /* In the order of what they promise, until nothing that is left can be among the best. */
 static tws_code plan_best(const tws_tune_request *request, const space *s, const finalist *all, int count, int wanted,
                           tws_tune_result *result, tws_error *err) {
-  size_t capacity = 0;
-  tws_progress *progress = request->progress;
-  if (progress) tws_progress_begin(progress, "planning the best", wanted);
-  for (int i = 0; i < count; i++) {
-    if (result->fits >= wanted) {
-      const tws_tune_candidate *last = &result->candidates[wanted - 1];
-      if (all[i].samples_per_s < last->samples / last->estimate.step_s * (1 - 1e-12)) break;
-    }
-    if (tws_reserve(&result->candidates, &capacity, (size_t)result->fits + 1, sizeof *result->candidates))
-      return tws_fail(err, TWS_MEMORY, NULL, "no memory for the finalists");
-    tws_tune_candidate *c = &result->candidates[result->fits];
-    TWS_TRY(plan_one(request, s, &all[i], c, err));
-    result->swept.planned++;
-    if (c->verdict != TWS_TUNE_FITS) {
-      result->swept.too_large++;
-      *(all[i].exact ? &result->swept.composed : &result->swept.bounded) -= 1;
-      continue;
-    }
-    result->fits++;
-    qsort(result->candidates, (size_t)result->fits, sizeof *result->candidates, by_throughput);
-    if (progress) tws_progress_update(progress, result->fits < wanted ? result->fits : wanted);
-  }
-  if (progress) tws_progress_end(progress);
+  planning p = {.request = request, .s = s, .all = all, .wanted = wanted, .result = result};
+  const tws_crew_list list = {count, sizeof(tws_tune_candidate), plan_item, read_plan, &p};
+  if (request->progress) tws_progress_begin(request->progress, "planning the best", wanted);
+  TWS_TRY(tws_crew_do(&list, tws_crew_size(request->workers), &result->swept.plan_cpu_s, err));
+  if (request->progress) tws_progress_end(request->progress);
   if (result->fits > wanted) result->fits = wanted;
   result->count = result->fits;
   return TWS_OK;
@@ -551,20 +541,21 @@ static tws_code gather(const tws_tune_request *request, const space *s, const co
 tws_code tws_tune_exhaustive(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
   space s;
   TWS_TRY(fill_space(request, &s, err));
-  const int workers = workers_of(request), wanted = request->trials > 0 ? request->trials : DEFAULT_FINALISTS;
+  const int workers = tws_crew_size(request->workers),
+            wanted = request->trials > 0 ? request->trials : DEFAULT_FINALISTS;
   /* what was composed may not fit in whole: some more than are wanted */
-  common shared = {.exact_most = 4 * wanted + 64};
+  common shared = {.s = &s, .exact_most = 4 * wanted + 64, .workers = workers};
   const size_t tallies = (size_t)workers * sizeof *shared.tallies;
   const size_t bytes = tallies + (size_t)workers * (size_t)(shared.exact_most + KEPT_BOUNDS) * sizeof(finalist);
   const double started = tws_clock_s();
-  char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
+  char *memory = tws_crew_memory(bytes);
+  if (!memory) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
   shared.tallies = (tally *)(void *)memory;
   shared.finalists = (finalist *)(void *)(memory + tallies);
-  tws_code code = start_workers(&s, &shared, workers, err);
+  tws_code code = run_workers(&shared, err);
   const double searched = tws_clock_s();
   if (code == TWS_OK) code = gather(request, &s, &shared, workers, wanted, result, err);
-  munmap(memory, bytes);
+  tws_crew_memory_free(memory, bytes);
   result->swept.search_s = searched - started;
   result->swept.plan_s = tws_clock_s() - searched;
   return code;

@@ -64,10 +64,14 @@ static void print_swept(const tws_tune_swept *s) {
               {s->too_slow, "slower than the best at least, by what each stage has to do"},
               {s->composed, "composed exactly"},
               {s->bounded, "composed as lower bounds"}};
-  char wall[32], cpu[32];
-  tws_out("%s configurations in %s (%s of CPU), %s pieces lowered, %s planned\n", tws_thousands(s->considered),
+  char wall[32], cpu[32], plan_wall[32], plan_cpu[32], simulate_cpu[32];
+  tws_out("%s configurations in %s (%s of CPU), %s pieces lowered\n", tws_thousands(s->considered),
           tws_format_seconds(s->search_s, wall, sizeof wall), tws_format_seconds(s->search_cpu_s, cpu, sizeof cpu),
-          tws_thousands(s->lowered), tws_thousands(s->planned));
+          tws_thousands(s->lowered));
+  tws_out("%s planned in %s (%s of CPU), simulations took %s of CPU\n", tws_thousands(s->planned),
+          tws_format_seconds(s->plan_s, plan_wall, sizeof plan_wall),
+          tws_format_seconds(s->plan_cpu_s, plan_cpu, sizeof plan_cpu),
+          tws_format_seconds(s->simulate_cpu_s, simulate_cpu, sizeof simulate_cpu));
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     tws_out("  %12s  %s\n", tws_thousands(rows[i].count), rows[i].what);
 }

@@ -3,68 +3,11 @@
 #include <string.h>
 
 #include "estimators/chunks.h"
+#include "estimators/piece_keys.h"
 #include "estimators/rhythm.h"
 #include "plan/fold.h"
 #include "plan/pipeline_grid.h"
 #include "plan/representatives.h"
-
-/* ---- keys ---- */
-
-/* Everything that a piece may depend on; what it does not depend on is set to zero. */
-typedef struct key {
-  const tws_network *network;
-  tws_config config;
-  tws_topology topology;
-  int spread[TWS_AXIS_COUNT]; /* bodies: members of the axis' group on the node of the first */
-  int backend, threads, bounded, split;
-} key;
-
-typedef struct entry {
-  uint64_t hash;
-  key key;
-  void *value;
-} entry;
-
-typedef struct table {
-  entry **slots;
-  size_t count, size;
-} table;
-
-static uint64_t hash_of(const void *data, size_t bytes) {
-  const unsigned char *at = data;
-  uint64_t hash = 0x9e3779b97f4a7c15u;
-  for (; bytes >= 8; bytes -= 8, at += 8) {
-    uint64_t word;
-    memcpy(&word, at, 8);
-    hash = (hash ^ word) * 0xff51afd7ed558ccdu;
-    hash ^= hash >> 29;
-  }
-  for (; bytes; bytes--) hash = (hash ^ *at++) * 0xc4ceb9fe1a85ec53u;
-  return hash;
-}
-
-static entry *find(const table *t, const key *k, uint64_t hash) {
-  if (!t->size) return NULL;
-  for (size_t i = hash & (t->size - 1); t->slots[i]; i = (i + 1) & (t->size - 1))
-    if (t->slots[i]->hash == hash && memcmp(&t->slots[i]->key, k, sizeof *k) == 0) return t->slots[i];
-  return NULL;
-}
-
-static int grow(table *t) {
-  const size_t size = t->size ? 2 * t->size : 256;
-  entry **slots = tws_calloc(size, sizeof *slots);
-  if (!slots) return 0;
-  for (size_t i = 0; i < t->size; i++) {
-    if (!t->slots[i]) continue;
-    size_t at = t->slots[i]->hash & (size - 1);
-    while (slots[at]) at = (at + 1) & (size - 1);
-    slots[at] = t->slots[i];
-  }
-  tws_free(t->slots);
-  t->slots = slots;
-  t->size = size;
-  return 1;
-}
 
 /* ---- what is kept ---- */
 
@@ -88,6 +31,13 @@ typedef struct ranks { /* of a topology */
   struct ranks *next;
 } ranks;
 
+typedef struct leg { /* a message from a stage to one of its peers, and what it takes */
+  int peer;
+  uint64_t bytes;
+  double seconds;
+} leg;
+enum { LEGS = 8 };
+
 /* The last step: those that differ in their ends alone go on from it. */
 typedef struct step {
   struct tws_composer *c;
@@ -104,6 +54,7 @@ typedef struct step {
   double *compute_s, *messages_s; /* per slot of a fold, stage */
   double *end_s[2];               /* per stage: when its streams are done before its tail */
   int *at;
+  leg *legs; /* [stage][LEGS]: that were asked for */
   tws_arena *arena;
   int chunks_exact, chunks_closed;
   int has_bytes, has_times, ran;
@@ -113,7 +64,7 @@ struct tws_composer {
   const tws_machine *machine;
   tws_costs costs;
   tws_arena *arena;
-  table bodies, tails;
+  tws_piece_table bodies, tails;
   programs *programs;
   size_t program_bytes;
   tws_arena *program_arena;
@@ -154,15 +105,10 @@ tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others
   return TWS_OK;
 }
 
-static void free_table(table *t) {
-  for (size_t i = 0; i < t->size; i++) tws_free(t->slots[i]);
-  tws_free(t->slots);
-}
-
 void tws_composer_destroy(tws_composer *c) {
   if (!c) return;
-  free_table(&c->bodies);
-  free_table(&c->tails);
+  tws_piece_table_free(&c->bodies);
+  tws_piece_table_free(&c->tails);
   tws_arena_destroy(c->last.arena);
   tws_arena_destroy(c->arena);
   tws_arena_destroy(c->program_arena);
@@ -209,76 +155,6 @@ static tws_code find_ranks(tws_composer *c, const tws_plan_request *request, con
   return TWS_OK;
 }
 
-/* What no piece depends on. */
-static void begin_key(const tws_plan_request *request, key *k) {
-  memset(k, 0, sizeof *k);
-  k->network = request->network;
-  k->backend = (int)request->backend;
-  k->threads = request->threads;
-  memcpy(&k->config, request->config, sizeof k->config);
-  tws_config *config = &k->config;
-  config->store = NULL;
-  config->train_batch_size = config->accumulation_steps = config->ranks = config->steps_per_print = 0;
-  config->pipeline_schedule = 0;
-}
-
-/* Gradients that are whole until the end of the step, so that micro-batches move none. */
-static int is_flat(const tws_plan_request *request) {
-  const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
-  const tws_zero_config *z = &request->config->zero;
-  if (z->offload_optimizer && z->stage >= 2) return 0;
-  return z->stage <= 1 || tws_topology_size(&request->topology, replicas) == 1;
-}
-
-static void body_key(const tws_plan_request *request, const ranks *r, int split, key *k) {
-  begin_key(request, k);
-  tws_config *config = &k->config;
-  const int stage = is_flat(request) ? 0 : config->zero.stage;
-  memset(&config->zero, 0, sizeof config->zero);
-  config->zero.stage = stage;
-  config->pipeline_stages = config->virtual_stages = 0;
-  config->pipeline_partition = NULL;
-  k->bounded = stage > 0;
-  k->split = split;
-  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
-    if (axis == TWS_AXIS_PIPE || axis == TWS_AXIS_DATA) continue;
-    k->spread[axis] = (r->spread[axis] << 16) + tws_topology_size(&request->topology, 1u << axis);
-  }
-}
-
-static void tail_key(const tws_plan_request *request, key *k) {
-  begin_key(request, k);
-  tws_config *config = &k->config;
-  config->micro_batch_size = 0;
-  if (config->zero.stage != 3) { /* whose gathers follow what is visited */
-    config->recompute = (tws_recompute)0;
-    config->loss_tiles = config->mlp_tiles = config->attention_chunks = 0;
-  }
-  k->topology.axes = request->topology.axes;
-  for (int i = 0; i < request->topology.axes; i++) {
-    k->topology.axis[i] = request->topology.axis[i];
-    k->topology.dim[i] = request->topology.dim[i];
-  }
-  if (tws_topology_size(&request->topology, TWS_AXES_PIPE) > 1) config->zero.overlap_comm = 0;
-}
-
-static entry *look_up(table *t, const key *k, int *is_new) {
-  const uint64_t hash = hash_of(k, sizeof *k);
-  entry *e = find(t, k, hash);
-  *is_new = !e;
-  if (e) return e;
-  if (2 * t->count + 2 > t->size && !grow(t)) return NULL;
-  e = tws_calloc(1, sizeof *e);
-  if (!e) return NULL;
-  e->hash = hash;
-  memcpy(&e->key, k, sizeof *k);
-  size_t at = hash & (t->size - 1);
-  while (t->slots[at]) at = (at + 1) & (t->size - 1);
-  t->slots[at] = e;
-  t->count++;
-  return e;
-}
-
 /* ---- tails ---- */
 
 static tws_code sample_tail(tws_composer *c, const tws_plan_request *request, int stage, tws_tail_pieces *out,
@@ -294,10 +170,10 @@ static tws_code sample_tail(tws_composer *c, const tws_plan_request *request, in
 }
 
 static tws_code find_tails(tws_composer *c, const tws_plan_request *request, const tails **out, tws_error *err) {
-  key k;
+  tws_piece_key k;
   int is_new;
-  tail_key(request, &k);
-  entry *e = look_up(&c->tails, &k, &is_new);
+  tws_tail_key(request, &k);
+  tws_piece_entry *e = tws_piece_look_up(&c->tails, &k, &is_new);
   if (!e) return no_memory(err);
   if (is_new) {
     tails *t = e->value = tws_arena_alloc(c->arena, 1, sizeof *t);
@@ -401,8 +277,14 @@ static double stretch_of(const step *s, int stage) {
 static double message_of(void *user, int stage, int peer, uint64_t bytes) {
   const step *s = user;
   const tws_topology *t = &s->request->topology;
-  return s->c->costs.message(s->c->costs.user, t, tws_pipeline_grid_stage(t, 0, stage),
-                             tws_pipeline_grid_stage(t, 0, peer), bytes);
+  leg *known = s->legs + (size_t)stage * LEGS;
+  int at = 0;
+  for (; at < LEGS && known[at].bytes; at++)
+    if (known[at].peer == peer && known[at].bytes == bytes) return known[at].seconds;
+  const double seconds = s->c->costs.message(s->c->costs.user, t, tws_pipeline_grid_stage(t, 0, stage),
+                                             tws_pipeline_grid_stage(t, 0, peer), bytes);
+  if (at < LEGS) known[at] = (leg){peer, bytes, seconds};
+  return seconds;
 }
 
 /* Alive in the forward and backward passes of a job without a pipeline, and when they end. */
@@ -682,11 +564,12 @@ static tws_code begin_step(step *s, tws_body *b, const tails *t, const tws_pipel
   s->stretch = tws_arena_alloc(s->arena, n, sizeof *s->stretch);
   s->stretched = tws_arena_alloc(s->arena, n, sizeof *s->stretched);
   s->at = tws_arena_alloc(s->arena, n, sizeof *s->at);
+  s->legs = tws_arena_alloc(s->arena, n * LEGS, sizeof *s->legs);
   s->compute_s = tws_arena_alloc(s->arena, TWS_FOLD_SAMPLES * n, sizeof *s->compute_s);
   s->messages_s = tws_arena_alloc(s->arena, TWS_FOLD_SAMPLES * n, sizeof *s->messages_s);
   for (int i = 0; i < 2; i++) s->end_s[i] = tws_arena_alloc(s->arena, n, sizeof *s->end_s[i]);
-  if (!s->stages || !s->stretch || !s->stretched || !s->at || !s->compute_s || !s->messages_s || !s->end_s[0] ||
-      !s->end_s[1])
+  if (!s->stages || !s->stretch || !s->stretched || !s->at || !s->legs || !s->compute_s || !s->messages_s ||
+      !s->end_s[0] || !s->end_s[1])
     return no_memory(err);
   TWS_TRY(find_chunks(s, b, shape->kind == TWS_PIPELINE_ZB_H1 && shape->stages > 1, err));
   s->body = b;
@@ -746,7 +629,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   step *s = &c->last;
   const ranks *r = NULL;
   const tails *t = NULL;
-  key k;
+  tws_piece_key k;
   int is_new;
   *out = (tws_composed){.exact = 0};
   TWS_TRY(tws_pipeline_check(&shape, err));
@@ -756,8 +639,8 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   const step ends = {.tails = t, .shape = shape};
   find_bytes(&ends, out);
   if ((out->too_large = bytes > 0 && (double)out->live_bytes > bytes)) return TWS_OK;
-  body_key(request, r, shape.kind == TWS_PIPELINE_ZB_H1 && stages > 1, &k);
-  entry *e = look_up(&c->bodies, &k, &is_new);
+  tws_body_key(request, r->spread, shape.kind == TWS_PIPELINE_ZB_H1 && stages > 1, &k);
+  tws_piece_entry *e = tws_piece_look_up(&c->bodies, &k, &is_new);
   if (e && is_new) e->value = tws_arena_alloc(c->arena, 1, sizeof(tws_body));
   if (!e || !e->value) return no_memory(err);
   s->c = c;

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include "estimators/estimators.h"
+#include "plan/pipeline_grid.h"
 
 /* The model as its file describes it: rows that padding adds for the sake of ranks are not part of it. */
 uint64_t tws_network_fingerprint(const tws_network *n) {
@@ -67,6 +68,21 @@ tws_code tws_fingerprint_read(const tws_plan_request *request, tws_fingerprint *
   snprintf(out->model, sizeof out->model, "%016" PRIx64, tws_network_fingerprint(request->network));
   snprintf(out->configuration, sizeof out->configuration, "%016" PRIx64, configuration);
   snprintf(out->plan, sizeof out->plan, "%016" PRIx64, hash);
+  return TWS_OK;
+}
+
+tws_code tws_fingerprint_stages(const tws_plan_request *request, uint64_t *out, tws_error *err) {
+  const int stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
+  *out = tws_fingerprint_integer(TWS_FINGERPRINT_START, request->config->accumulation_steps);
+  for (int stage = 0; stage < stages; stage++) {
+    tws_plan_request r = *request;
+    tws_plan *plan;
+    r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
+    r.max_accumulation = stages > 2 ? stages : 2;
+    TWS_TRY(tws_plan_build(&r, &plan, err));
+    *out = tws_fingerprint_integer(*out, (int64_t)of_plan(plan));
+    tws_plan_destroy(plan);
+  }
   return TWS_OK;
 }
 

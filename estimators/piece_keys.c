@@ -1,0 +1,116 @@
+#include "estimators/piece_keys.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+
+static uint64_t hash_of(const void *data, size_t bytes) {
+  const unsigned char *at = data;
+  uint64_t hash = 0x9e3779b97f4a7c15u;
+  for (; bytes >= 8; bytes -= 8, at += 8) {
+    uint64_t word;
+    memcpy(&word, at, 8);
+    hash = (hash ^ word) * 0xff51afd7ed558ccdu;
+    hash ^= hash >> 29;
+  }
+  for (; bytes; bytes--) hash = (hash ^ *at++) * 0xc4ceb9fe1a85ec53u;
+  return hash;
+}
+
+static tws_piece_entry *find(const tws_piece_table *t, const tws_piece_key *k, uint64_t hash) {
+  if (!t->size) return NULL;
+  for (size_t i = hash & (t->size - 1); t->slots[i]; i = (i + 1) & (t->size - 1))
+    if (t->slots[i]->hash == hash && memcmp(&t->slots[i]->key, k, sizeof *k) == 0) return t->slots[i];
+  return NULL;
+}
+
+static int grow(tws_piece_table *t) {
+  const size_t size = t->size ? 2 * t->size : 256;
+  tws_piece_entry **slots = tws_calloc(size, sizeof *slots);
+  if (!slots) return 0;
+  for (size_t i = 0; i < t->size; i++) {
+    if (!t->slots[i]) continue;
+    size_t at = t->slots[i]->hash & (size - 1);
+    while (slots[at]) at = (at + 1) & (size - 1);
+    slots[at] = t->slots[i];
+  }
+  tws_free(t->slots);
+  t->slots = slots;
+  t->size = size;
+  return 1;
+}
+
+/* What no piece depends on. */
+static void begin_key(const tws_plan_request *request, tws_piece_key *k) {
+  memset(k, 0, sizeof *k);
+  k->network = request->network;
+  k->backend = (int)request->backend;
+  k->threads = request->threads;
+  memcpy(&k->config, request->config, sizeof k->config);
+  tws_config *config = &k->config;
+  config->store = NULL;
+  config->train_batch_size = config->accumulation_steps = config->ranks = config->steps_per_print = 0;
+  config->pipeline_schedule = 0;
+}
+
+/* Gradients that are whole until the end of the step, so that micro-batches move none. */
+static int is_flat(const tws_plan_request *request) {
+  const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
+  const tws_zero_config *z = &request->config->zero;
+  if (z->offload_optimizer && z->stage >= 2) return 0;
+  return z->stage <= 1 || tws_topology_size(&request->topology, replicas) == 1;
+}
+
+void tws_body_key(const tws_plan_request *request, const int *spread, int split, tws_piece_key *k) {
+  begin_key(request, k);
+  tws_config *config = &k->config;
+  const int stage = is_flat(request) ? 0 : config->zero.stage;
+  memset(&config->zero, 0, sizeof config->zero);
+  config->zero.stage = stage;
+  config->pipeline_stages = config->virtual_stages = 0;
+  config->pipeline_partition = NULL;
+  k->bounded = stage > 0;
+  k->split = split;
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
+    if (axis == TWS_AXIS_PIPE || axis == TWS_AXIS_DATA) continue;
+    k->spread[axis] = (spread[axis] << 16) + tws_topology_size(&request->topology, 1u << axis);
+  }
+}
+
+void tws_tail_key(const tws_plan_request *request, tws_piece_key *k) {
+  begin_key(request, k);
+  tws_config *config = &k->config;
+  config->micro_batch_size = 0;
+  if (config->zero.stage != 3) { /* whose gathers follow what is visited */
+    config->recompute = (tws_recompute)0;
+    config->loss_tiles = config->mlp_tiles = config->attention_chunks = 0;
+  }
+  k->topology.axes = request->topology.axes;
+  for (int i = 0; i < request->topology.axes; i++) {
+    k->topology.axis[i] = request->topology.axis[i];
+    k->topology.dim[i] = request->topology.dim[i];
+  }
+  if (tws_topology_size(&request->topology, TWS_AXES_PIPE) > 1) config->zero.overlap_comm = 0;
+}
+
+tws_piece_entry *tws_piece_look_up(tws_piece_table *t, const tws_piece_key *k, int *is_new) {
+  const uint64_t hash = hash_of(k, sizeof *k);
+  tws_piece_entry *e = find(t, k, hash);
+  *is_new = !e;
+  if (e) return e;
+  if (2 * t->count + 2 > t->size && !grow(t)) return NULL;
+  e = tws_calloc(1, sizeof *e);
+  if (!e) return NULL;
+  e->hash = hash;
+  memcpy(&e->key, k, sizeof *k);
+  size_t at = hash & (t->size - 1);
+  while (t->slots[at]) at = (at + 1) & (t->size - 1);
+  t->slots[at] = e;
+  t->count++;
+  return e;
+}
+
+void tws_piece_table_free(tws_piece_table *t) {
+  for (size_t i = 0; i < t->size; i++) tws_free(t->slots[i]);
+  tws_free(t->slots);
+}

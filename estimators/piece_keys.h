@@ -1,0 +1,36 @@
+/* What pieces are kept under: everything that they may depend on, and a table of it. Internal to estimators/. */
+#ifndef TWS_ESTIMATORS_PIECE_KEYS_H
+#define TWS_ESTIMATORS_PIECE_KEYS_H
+
+#include <stddef.h>
+
+#include "plan/plan.h"
+
+/* What a piece does not depend on is set to zero. */
+typedef struct tws_piece_key {
+  const tws_network *network;
+  tws_config config;
+  tws_topology topology;
+  int spread[TWS_AXIS_COUNT]; /* bodies: members of the axis' group on the node of the first */
+  int backend, threads, bounded, split;
+} tws_piece_key;
+
+/* Of a body: `spread` is of the topology's axes. */
+void tws_body_key(const tws_plan_request *request, const int *spread, int split, tws_piece_key *key);
+void tws_tail_key(const tws_plan_request *request, tws_piece_key *key);
+
+typedef struct tws_piece_entry {
+  uint64_t hash;
+  tws_piece_key key;
+  void *value; /* somebody else's */
+} tws_piece_entry;
+
+typedef struct tws_piece_table { /* zeros at first */
+  tws_piece_entry **slots;
+  size_t count, size;
+} tws_piece_table;
+/* The entry of a key, a new one where there was none; NULL without memory. */
+tws_piece_entry *tws_piece_look_up(tws_piece_table *table, const tws_piece_key *key, int *is_new);
+void tws_piece_table_free(tws_piece_table *table);
+
+#endif
