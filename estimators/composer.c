@@ -11,6 +11,23 @@
 
 /* ---- what is kept ---- */
 
+/* Which layers a stage has; stages that have equal ones end their steps alike. */
+typedef struct stage_class {
+  int alike;                  /* how many of those that are */
+  int other_count, others[8]; /* where the rest begins and ends, in layers */
+} stage_class;
+
+typedef struct stage_end { /* of a configuration, but for its virtual stages */
+  stage_class of;
+  tws_tail_pieces pieces;
+  struct stage_end *next;
+} stage_end;
+
+typedef struct partition { /* of layers into blocks */
+  int *bounds, blocks;
+  int alike_first, alike_end;
+} partition;
+
 typedef struct tails {
   tws_code code; /* refused: why */
   tws_error refusal;
@@ -64,7 +81,7 @@ struct tws_composer {
   const tws_machine *machine;
   tws_costs costs;
   tws_arena *arena;
-  tws_piece_table bodies, tails;
+  tws_piece_table bodies, tails, ends, partitions;
   programs *programs;
   size_t program_bytes;
   tws_arena *program_arena;
@@ -109,6 +126,8 @@ void tws_composer_destroy(tws_composer *c) {
   if (!c) return;
   tws_piece_table_free(&c->bodies);
   tws_piece_table_free(&c->tails);
+  tws_piece_table_free(&c->ends);
+  tws_piece_table_free(&c->partitions);
   tws_arena_destroy(c->last.arena);
   tws_arena_destroy(c->arena);
   tws_arena_destroy(c->program_arena);
@@ -157,32 +176,117 @@ static tws_code find_ranks(tws_composer *c, const tws_plan_request *request, con
 
 /* ---- tails ---- */
 
-static tws_code sample_tail(tws_composer *c, const tws_plan_request *request, int stage, tws_tail_pieces *out,
-                            tws_error *err) {
+static tws_code sample_tail(tws_composer *c, const tws_plan_request *request, int stage, partition *cut,
+                            tws_tail_pieces *out, tws_error *err) {
   tws_plan_request r = *request;
   tws_plan_sample sample;
   r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
   TWS_TRY(tws_plan_sample_make(&(tws_sample_request){.plan = &r, .tail = 1}, &sample, err));
-  const tws_code code = tws_pieces_of_tail(&sample, &c->costs, c->arena, out, err);
+  tws_code code = tws_pieces_of_tail(&sample, &c->costs, c->arena, out, err);
+  if (!cut->bounds && code == TWS_OK) {
+    const size_t count = (size_t)sample.block_count + 1;
+    cut->bounds = tws_arena_alloc(c->arena, count, sizeof *cut->bounds);
+    if (cut->bounds) memcpy(cut->bounds, sample.bounds, count * sizeof *cut->bounds);
+    cut->blocks = sample.block_count;
+    cut->alike_first = sample.alike_first;
+    cut->alike_end = sample.alike_end;
+    if (!cut->bounds) code = no_memory(err);
+  }
   tws_plan_sample_free(&sample);
   c->counts.tails++;
   return code;
 }
 
-static tws_code find_tails(tws_composer *c, const tws_plan_request *request, const tails **out, tws_error *err) {
+static void add_layers(stage_class *k, int first, int end) {
+  if (first >= end) return;
+  if (k->other_count && k->others[k->other_count - 1] == first) {
+    k->others[k->other_count - 1] = end;
+    return;
+  }
+  k->others[k->other_count++] = first;
+  k->others[k->other_count++] = end;
+}
+
+/* 0: its layers lie in too many places. */
+static int class_of(const partition *cut, int stage, int stages, stage_class *k) {
+  memset(k, 0, sizeof *k);
+  for (int b = stage; b < cut->blocks; b += stages) {
+    const int first = cut->bounds[b], end = cut->bounds[b + 1];
+    const int from = first > cut->alike_first ? first : cut->alike_first;
+    const int to = end < cut->alike_end ? end : cut->alike_end;
+    if (k->other_count > (int)(sizeof k->others / sizeof *k->others) - 4) return 0;
+    if (to > from) k->alike += to - from;
+    add_layers(k, first, end < cut->alike_first ? end : cut->alike_first);
+    add_layers(k, first > cut->alike_end ? first : cut->alike_end, end);
+  }
+  return 1;
+}
+
+/* The chunks are the stage's own. */
+static tws_code give_chunks(tws_composer *c, const partition *cut, int stage, int stages, tws_tail_pieces *t,
+                            tws_error *err) {
+  t->chunk_count = cut->blocks / stages;
+  t->chunks = tws_arena_alloc(c->arena, (size_t)t->chunk_count, sizeof *t->chunks);
+  if (!t->chunks) return no_memory(err);
+  for (int i = 0; i < t->chunk_count; i++)
+    t->chunks[i] = (tws_sample_chunk){cut->bounds[i * stages + stage], cut->bounds[i * stages + stage + 1]};
+  return TWS_OK;
+}
+
+/* Of one stage: lowered, or known of one that has equal layers. */
+static tws_code find_end(tws_composer *c, const tws_plan_request *request, int stage, int stages, partition *cut,
+                         stage_end **known, tws_tail_pieces *out, tws_error *err) {
+  stage_class k;
+  if (!cut->bounds || !class_of(cut, stage, stages, &k)) {
+    TWS_TRY(sample_tail(c, request, stage, cut, out, err));
+    if (!class_of(cut, stage, stages, &k)) return TWS_OK;
+  } else {
+    for (const stage_end *e = *known; e; e = e->next)
+      if (memcmp(&e->of, &k, sizeof k) == 0) {
+        *out = e->pieces;
+        return give_chunks(c, cut, stage, stages, out, err);
+      }
+    TWS_TRY(sample_tail(c, request, stage, cut, out, err));
+  }
+  stage_end *e = tws_arena_alloc(c->arena, 1, sizeof *e);
+  if (!e) return no_memory(err);
+  *e = (stage_end){k, *out, *known};
+  *known = e;
+  return TWS_OK;
+}
+
+static tws_code make_tails(tws_composer *c, const tws_plan_request *request, const tws_piece_key *key, int alone,
+                           tails *t, tws_error *err) {
+  tws_piece_key of_cut = *key, of_end = *key;
+  int is_new;
+  of_end.config.virtual_stages = 0;
+  memset(&of_cut.config.zero, 0, sizeof of_cut.config.zero);
+  tws_piece_entry *cuts = tws_piece_look_up(&c->partitions, &of_cut, &is_new);
+  tws_piece_entry *ends = tws_piece_look_up(&c->ends, &of_end, &is_new);
+  if (cuts && !cuts->value) cuts->value = tws_arena_alloc(c->arena, 1, sizeof(partition));
+  t->stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
+  t->stage = tws_arena_alloc(c->arena, (size_t)t->stages, sizeof *t->stage);
+  if (!cuts || !ends || !cuts->value || !t->stage) return no_memory(err);
+  stage_end *known = ends->value;
+  for (int s = 0; s < t->stages && t->code == TWS_OK; s++) {
+    if (!alone) known = NULL; /* groups lie differently on nodes */
+    t->code = find_end(c, request, s, t->stages, cuts->value, &known, &t->stage[s], &t->refusal);
+  }
+  if (alone) ends->value = known;
+  return TWS_OK;
+}
+
+static tws_code find_tails(tws_composer *c, const tws_plan_request *request, int alone, const tails **out,
+                           tws_error *err) {
   tws_piece_key k;
   int is_new;
   tws_tail_key(request, &k);
   tws_piece_entry *e = tws_piece_look_up(&c->tails, &k, &is_new);
   if (!e) return no_memory(err);
   if (is_new) {
-    tails *t = e->value = tws_arena_alloc(c->arena, 1, sizeof *t);
-    if (!t) return no_memory(err);
-    t->stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
-    t->stage = tws_arena_alloc(c->arena, (size_t)t->stages, sizeof *t->stage);
-    if (!t->stage) return no_memory(err);
-    for (int s = 0; s < t->stages && t->code == TWS_OK; s++)
-      t->code = sample_tail(c, request, s, &t->stage[s], &t->refusal);
+    e->value = tws_arena_alloc(c->arena, 1, sizeof(tails));
+    if (!e->value) return no_memory(err);
+    TWS_TRY(make_tails(c, request, &k, alone, e->value, err));
   }
   const tails *t = e->value;
   if (t->code != TWS_OK) {
@@ -634,7 +738,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   *out = (tws_composed){.exact = 0};
   TWS_TRY(tws_pipeline_check(&shape, err));
   TWS_TRY(find_ranks(c, request, &r, err));
-  TWS_TRY(find_tails(c, request, &t, err));
+  TWS_TRY(find_tails(c, request, r->alone, &t, err));
   c->counts.composed++;
   const step ends = {.tails = t, .shape = shape};
   find_bytes(&ends, out);

@@ -151,8 +151,11 @@ static tws_code sample_layers(tws_lower *l, const uint32_t *starts, int count, t
 static tws_code sample_chunks(tws_lower *l, const int *bounds, int blocks) {
   tws_plan_sample *s = l->sample;
   s->chunk_count = l->chunk_count;
+  s->block_count = blocks;
   s->chunks = tws_arena_alloc(l->b.plan->arena, (size_t)l->chunk_count, sizeof *s->chunks);
-  if (!s->chunks) return no_memory(l);
+  s->bounds = tws_arena_alloc(l->b.plan->arena, (size_t)blocks + 1, sizeof *s->bounds);
+  if (!s->chunks || !s->bounds) return no_memory(l);
+  memcpy(s->bounds, bounds, ((size_t)blocks + 1) * sizeof *bounds);
   for (int b = 0; b < blocks; b++)
     if (tws_pipeline_block_stage(&l->shape, b) == l->stage)
       s->chunks[tws_pipeline_block_chunk(&l->shape, b)] = (tws_sample_chunk){bounds[b], bounds[b + 1]};

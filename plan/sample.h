@@ -41,6 +41,8 @@ typedef struct tws_plan_sample {
   int *layer_of;              /* per module of the whole network; lives in the plan's arena */
   tws_sample_chunk *chunks;   /* tail: of the stage; likewise */
   int chunk_count;
+  int *bounds; /* tail: where the blocks of all stages begin and end, in layers: block_count + 1; likewise */
+  int block_count;
 } tws_plan_sample;
 enum { TWS_SAMPLE_STEPS = 3 }; /* none of a body's two micro-batches is the last of the step */
 
