@@ -35,8 +35,22 @@ static double id_near(uint64_t stream, int64_t i, double first, int64_t count, i
   return (double)draw(stream, (uint64_t)i, low, begin + count * (around ? 2 : 1) - (count > 0));
 }
 
+/* Of one stream for each operand. Kept, because every mode and every number of threads asks for the same ones again. */
+static double normal_number(int operand, int64_t i) {
+  static double *kept[KERNEL_MAX_OPERANDS];
+  static int64_t counts[KERNEL_MAX_OPERANDS];
+  if (i >= counts[operand]) {
+    const int64_t count = 2 * i + 1024;
+    kept[operand] = realloc(kept[operand], (size_t)count * sizeof(double));
+    for (int64_t k = counts[operand]; k < count; ++k)
+      kept[operand][k] = tws_random_normal(1, 50 + (uint64_t)operand, (uint64_t)k);
+    counts[operand] = count;
+  }
+  return kept[operand][i];
+}
+
 static double fill_value(const tws_work *w, const tws_arguments *a, const operand_info *info, int operand, int64_t i) {
-  const double normal = tws_random_normal(1, 50 + (uint64_t)operand, (uint64_t)i);
+  const double normal = normal_number(operand, i);
   switch (info->content) {
     case TWS_HOLDS_NUMBERS:
       return normal;
@@ -113,7 +127,7 @@ static void make_routes(const tws_work *w, const tws_arguments *a, values *x) {
   free_values(&of);
 }
 
-static values make_values(const tws_work *w, const tws_arguments *a, int threads) {
+static values fresh_values(const tws_work *w, const tws_arguments *a, int threads) {
   values x = {.count = kernel_operands(w, a, threads, x.info)};
   for (int k = 0; k < x.count; ++k) {
     x.v[k] = calloc((size_t)x.info[k].count + 1, sizeof(double));
@@ -158,6 +172,26 @@ static values copy_values(const values *x) {
     memcpy(copy.v[k], x->v[k], (size_t)x->info[k].count * sizeof(double));
   }
   return copy;
+}
+
+/* Modes ask for the same operands for several numbers of threads, which differ in the size of workspaces alone. */
+static values make_values(const tws_work *w, const tws_arguments *a, int threads) {
+  static struct {
+    tws_work work;
+    tws_arguments arguments;
+    values x;
+  } last;
+  if (!last.x.count || memcmp(&last.work, w, sizeof *w) != 0 || memcmp(&last.arguments, a, sizeof *a) != 0) {
+    free_values(&last.x);
+    last.work = *w, last.arguments = *a, last.x = fresh_values(w, a, 1);
+  }
+  values x = {.count = kernel_operands(w, a, threads, x.info)};
+  for (int k = 0; k < x.count; ++k) {
+    x.v[k] = calloc((size_t)x.info[k].count + 1, sizeof(double));
+    for (int64_t i = 0; i < x.info[k].count; ++i)
+      x.v[k][i] = x.info[k].content == TWS_HOLDS_SCRATCH ? NAN : last.x.v[k][i];
+  }
+  return x;
 }
 
 /* ---- storage, between guard zones ---- */

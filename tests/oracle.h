@@ -293,11 +293,9 @@ static inline void oracle_attention(const tws_work *w, const double *a, double *
         double *out = rest[0] + ((b * seq + i) * q + h) * head, *kept = p + keys;
         const int64_t at[] = {b, h, i};
         rest[1][(b * q + h) * seq + i] = oracle_probabilities(w, a, &x, lengths, hyper, at, p, kept, NULL);
-        for (int64_t c = 0; c < head; ++c) {
-          out[c] = 0;
-          for (int64_t j = 0; j < keys; ++j)
-            if (p[j] != 0) out[c] += kept[j] * v[j * x.v.row + c];
-        }
+        for (int64_t c = 0; c < head; ++c) out[c] = 0;
+        for (int64_t j = 0; j < keys; ++j)
+          for (int64_t c = 0; c < head && p[j] != 0; ++c) out[c] += kept[j] * v[j * x.v.row + c];
       }
   free(p);
 }
