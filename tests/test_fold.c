@@ -14,7 +14,7 @@
 #include "tests/sanitized.h"
 #include "tests/sim_module.h"
 
-enum { JOBS = TWS_SANITIZED ? 8 : 40 };
+enum { JOBS = TWS_SANITIZED ? 6 : 20 };
 
 static int close_to(double a, double b, double whole) {
   return fabs(a - b) <= 1e-9 * whole;
