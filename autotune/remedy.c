@@ -23,15 +23,16 @@ typedef struct change {
   const char *recompute;
   int stage, micro_one, shorten; /* micro_one: a smaller micro batch, 1 at last; shorten: divide the sequence by this */
   int tensor;                    /* divide replicas among tensor ranks of a node */
-  int offload;                   /* the optimizer to the host */
+  int offload;                   /* to the host: 1 the optimizer, 2 parameters too */
 } change;
 static const change changes[] = {
     {"selective", 0, 0, 0, 0, 0}, {"full", 0, 0, 0, 0, 0}, {NULL, 1, 0, 0, 0, 0},   {NULL, 2, 0, 0, 0, 0},
     {NULL, 3, 0, 0, 0, 0},        {NULL, 0, 1, 0, 0, 0},   {"full", 0, 1, 0, 0, 0}, {"full", 2, 0, 0, 0, 0},
     {"full", 3, 0, 0, 0, 0},      {"full", 3, 1, 0, 0, 0}, {NULL, 1, 0, 0, 0, 1},   {NULL, 2, 0, 0, 0, 1},
-    {"full", 2, 0, 0, 0, 1},      {"full", 3, 0, 0, 0, 1}, {"full", 3, 1, 0, 0, 1}, {NULL, 0, 0, 0, 1, 0},
-    {"full", 0, 1, 0, 1, 0},      {"full", 3, 1, 0, 1, 0}, {"full", 3, 1, 2, 0, 0}, {"full", 3, 1, 4, 0, 0},
-    {"full", 3, 1, 8, 0, 0},      {"full", 3, 1, 16, 0, 0}};
+    {"full", 2, 0, 0, 0, 1},      {"full", 3, 0, 0, 0, 1}, {"full", 3, 1, 0, 0, 1}, {NULL, 3, 0, 0, 0, 2},
+    {"full", 3, 0, 0, 0, 2},      {"full", 3, 1, 0, 0, 2}, {NULL, 0, 0, 0, 1, 0},   {"full", 0, 1, 0, 1, 0},
+    {"full", 3, 1, 0, 1, 0},      {"full", 3, 1, 2, 0, 0}, {"full", 3, 1, 4, 0, 0}, {"full", 3, 1, 8, 0, 0},
+    {"full", 3, 1, 16, 0, 0}};
 
 /* As many tensor ranks as the replicas, a node's devices and the model allow; 1: none. */
 static int64_t tensor_choice(const tws_job *job) {
@@ -55,12 +56,15 @@ static int apply_change(const change *c, const tws_job *job, int64_t to_micro, t
     spec->stage = c->stage;
     used += (size_t)snprintf(flags + used, size - used, " --stage %d", c->stage);
   }
-  if (c->offload) {
-    static const char key[] = "zero_optimization.offload_optimizer.device=cpu";
-    if (job->backend == TWS_BACKEND_HOST || job->config->zero.offload_optimizer || spec->set.count == TWS_MAX_STRINGS)
+  for (int i = 0; i < c->offload; i++) {
+    static const char *const keys[] = {"zero_optimization.offload_optimizer.device=cpu",
+                                       "zero_optimization.offload_param.device=cpu"};
+    const int already = i == 0 ? job->config->zero.offload_optimizer : job->config->zero.offload_param;
+    if (job->backend == TWS_BACKEND_HOST || (already && i + 1 == c->offload) || spec->set.count == TWS_MAX_STRINGS)
       return 0;
-    spec->set.item[spec->set.count++] = key;
-    used += (size_t)snprintf(flags + used, size - used, " --set %s", key);
+    if (already) continue;
+    spec->set.item[spec->set.count++] = keys[i];
+    used += (size_t)snprintf(flags + used, size - used, " --set %s", keys[i]);
   }
   if (c->recompute && strcmp(c->recompute, tws_recompute_name(job->config->recompute)) != 0) {
     spec->recompute = c->recompute;
@@ -100,7 +104,7 @@ static double largest_micro(const tws_job_spec *given, const change *c, const tw
   for (int high = count; high - low > 1;) {
     const int middle = (low + high) / 2;
     tws_job_spec spec = *given;
-    char said[192] = "";
+    char said[512] = "";
     double takes = 0, step_s;
     if (apply_change(c, job, divisors[middle], &spec, said, sizeof said) && fits_with(&spec, &takes, &step_s)) {
       low = middle;
@@ -126,14 +130,19 @@ static int fits_in_bf16(const tws_job_spec *given, const tws_job *job, char *tex
 }
 
 /* Than the same without offloading would be if it did fit. */
-static void compare_offloaded(const tws_job_spec *with, double step_s, char *text, size_t size) {
-  tws_job_spec without = *with;
+static void compare_offloaded(const tws_job_spec *given, const change *c, const tws_job *job, double step_s, char *text,
+                              size_t size) {
+  static const char *const what[] = {"", "the optimizer's states", "the optimizer's states and the parameters"};
+  change same = *c;
+  tws_job_spec without = *given;
+  char flags[512] = "";
   double need, alone_s = 0;
-  without.set.count--; /* apply_change() added it last */
+  same.offload = 0;
+  apply_change(&same, job, 1, &without, flags, sizeof flags);
   fits_with(&without, &need, &alone_s);
   text[0] = '\0';
   if (alone_s > 0 && step_s > 0)
-    snprintf(text, size, ", with the optimizer's states on the host, %.0f %% slower", 100 * (step_s / alone_s - 1));
+    snprintf(text, size, ", with %s on the host, %.0f %% slower", what[c->offload], 100 * (step_s / alone_s - 1));
 }
 
 int tws_remedy_find(const tws_job_spec *given, char *text, size_t size) {
@@ -143,10 +152,10 @@ int tws_remedy_find(const tws_job_spec *given, char *text, size_t size) {
     found = fits_in_bf16(given, job, text, size);
     for (size_t i = 0; i < sizeof changes / sizeof changes[0] && !found; i++) {
       tws_job_spec spec = *given;
-      char flags[192] = "", bytes[32], slower[96] = "";
+      char flags[512] = "", bytes[32], slower[128] = "";
       double need = 0, step_s = 0;
       found = apply_change(&changes[i], job, 1, &spec, flags, sizeof flags) && fits_with(&spec, &need, &step_s);
-      if (found && changes[i].offload) compare_offloaded(&spec, step_s, slower, sizeof slower);
+      if (found && changes[i].offload) compare_offloaded(given, &changes[i], job, step_s, slower, sizeof slower);
       if (found && changes[i].micro_one) need = largest_micro(given, &changes[i], job, need, flags, sizeof flags);
       if (found)
         snprintf(text, size, "it fits with%s: %s%s", flags, tws_format_bytes(need, bytes, sizeof bytes), slower);

@@ -60,9 +60,10 @@ tws_code tws_pieces_of(const tws_plan *plan, tws_arena *arena, tws_piece **piece
   for (uint32_t e = 0; e < state->count; e++) {
     const tws_state_entry *entry = &state->entries[e];
     if (!entry->checkpointed) continue;
+    const uint32_t whole = entry->continues ? entry->continues - 1 : e;
     const int everywhere = entry->initial == TWS_INITIAL_RUNNING && plan->stages == 1;
     if (entry->role == TWS_ELEMENTS_NONE)
-      (*pieces)[(*count)++] = (tws_piece){.entry = e,
+      (*pieces)[(*count)++] = (tws_piece){.entry = whole, .held = e,
                                           .param = TWS_NONE,
                                           .copy = everywhere ? 0 : plan->rank,
                                           .rank = plan->rank,
@@ -72,7 +73,7 @@ tws_code tws_pieces_of(const tws_plan *plan, tws_arena *arena, tws_piece **piece
     while (tws_state_next_part(state, e, &shard, &part)) {
       const tws_param *param = &plan->network->params[part.param];
       const tws_axes own = param->own_along;
-      (*pieces)[(*count)++] = (tws_piece){.entry = e,
+      (*pieces)[(*count)++] = (tws_piece){.entry = whole, .held = e,
                                           .param = part.param,
                                           .copy = own ? tws_topology_index(&plan->topology, plan->rank, own) : 0,
                                           .rank = plan->rank,

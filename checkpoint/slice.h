@@ -8,13 +8,14 @@
 #include "plan/plan.h"
 
 typedef struct tws_piece {
-  uint32_t entry, param; /* param TWS_NONE: of no parameter, and `copy` is then the rank that it is of, or 0 of
+  uint32_t entry, param; /* entry: of the state, the first of those that continue one another; param TWS_NONE: of no parameter, and `copy` is then the rank that it is of, or 0 of
                             what all ranks have the same of: running statistics, but for those of a pipeline's stages */
   int32_t copy;          /* which of the parameters that ranks have one of their own of (experts); 0 of most */
   int32_t rank;          /* that holds it */
   tws_param_slice slice; /* as tws_slice_of() makes it; all 0 without a parameter */
   uint64_t first, count;
-  uint64_t at; /* element of the rank's entry */
+  uint64_t at;   /* element of the rank's entry, */
+  uint32_t held; /* which is this */
 } tws_piece;
 
 /* One way to write down a part: vectors are one column, blocks that touch are one. slice NULL: the whole. */

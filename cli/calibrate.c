@@ -3,15 +3,16 @@
 #include <string.h>
 #include "base/units.h"
 #include "calibration/calibration.h"
+#include "calibration/disk.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
 #include "job/modules.h"
 #include "launch/launch.h"
 
 typedef struct options {
-  const char *ranks, *out, *part, *model, *micro_batches, *dtype, *device;
+  const char *ranks, *out, *part, *model, *micro_batches, *dtype, *device, *disk;
   int64_t sequence, threads, cores;
-  double seconds, largest;
+  double seconds, largest, disk_bytes;
   int quick, force;
 } options;
 
@@ -162,11 +163,99 @@ static tws_code write_profile(const tws_cli *cli, const options *o, const tws_me
   return code;
 }
 
+/* ---- a disk ---- */
+
+static cJSON *aio_json(const tws_aio *aio) {
+  cJSON *json = cJSON_CreateObject();
+  cJSON_AddNumberToObject(json, "block_size", (double)aio->block_size);
+  cJSON_AddNumberToObject(json, "queue_depth", (double)aio->queue_depth);
+  cJSON_AddNumberToObject(json, "intra_op_parallelism", (double)aio->threads);
+  cJSON_AddBoolToObject(json, "single_submit", aio->single_submit);
+  cJSON_AddBoolToObject(json, "overlap_events", aio->overlap_events);
+  return json;
+}
+
+static tws_code write_aio(const tws_aio *aio, const char *path, tws_error *err) {
+  cJSON *json = cJSON_CreateObject();
+  cJSON_AddItemToObject(json, "aio", aio_json(aio));
+  char *text = cJSON_Print(json);
+  FILE *file = text ? fopen(path, "w") : NULL;
+  const int failed = !file || fprintf(file, "%s\n", text) < 0, open = file != NULL;
+  const int bad = (open && fclose(file) != 0) || failed;
+  cJSON_free(text);
+  cJSON_Delete(json);
+  return bad ? tws_fail(err, TWS_IO, NULL, "cannot write %s", path) : TWS_OK;
+}
+
+static tws_code print_disk_json(const tws_disk_calibration *c, const options *o, tws_error *err) {
+  cJSON *json = cJSON_CreateObject();
+  const tws_disk_trial *best = &c->trial[c->best];
+  cJSON_AddStringToObject(json, "schema", "twinspeed-disk-1");
+  cJSON_AddStringToObject(json, "folder", o->disk);
+  cJSON_AddNumberToObject(json, "bytes", (double)c->bytes);
+  cJSON_AddBoolToObject(json, "direct", c->direct);
+  cJSON_AddItemToObject(json, "aio", aio_json(&best->aio));
+  cJSON *disk = cJSON_AddObjectToObject(json, "disk");
+  cJSON_AddNumberToObject(disk, "read", best->read);
+  cJSON_AddNumberToObject(disk, "write", best->write);
+  cJSON *trials = cJSON_AddArrayToObject(json, "trials");
+  for (int i = 0; i < c->count; i++) {
+    cJSON *trial = aio_json(&c->trial[i].aio);
+    cJSON_AddNumberToObject(trial, "read", c->trial[i].read);
+    cJSON_AddNumberToObject(trial, "write", c->trial[i].write);
+    cJSON_AddItemToArray(trials, trial);
+  }
+  return tws_out_json(json, err);
+}
+
+static tws_code print_disk(const tws_cli *cli, const tws_disk_calibration *c, const options *o, tws_error *err) {
+  const tws_disk_trial *best = &c->trial[c->best];
+  char bytes[32];
+  tws_table table;
+  tws_out("%s: %s at a time%s\n\n", o->disk, tws_format_bytes((double)c->bytes, bytes, sizeof bytes),
+          c->direct ? ", past the page cache" : "; its file system has no direct I/O: the page cache is in it");
+  tws_table_init(&table, 5);
+  tws_table_row(&table, (const char *[]){"block", "depth", "threads", "read", "write"});
+  for (int i = 0; i < c->count; i++) {
+    const tws_disk_trial *t = &c->trial[i];
+    tws_table_row(&table,
+                  (const char *[]){tws_cell("%lld KiB", (long long)(t->aio.block_size >> 10)),
+                                   tws_cell("%lld", (long long)t->aio.queue_depth),
+                                   tws_cell("%lld", (long long)t->aio.threads), tws_cell("%.0f MB/s", t->read * 1e-6),
+                                   tws_cell("%.0f MB/s%s", t->write * 1e-6, i == c->best ? "  best" : "")});
+  }
+  TWS_TRY(tws_table_print(cli, &table, err));
+  tws_out(
+      "\nConfiguration: \"aio\": {\"block_size\": %lld, \"queue_depth\": %lld, \"intra_op_parallelism\": %lld}\n"
+      "Cluster file:  \"disk\": {\"read\": %.4g, \"write\": %.4g}\n",
+      (long long)best->aio.block_size, (long long)best->aio.queue_depth, (long long)best->aio.threads, best->read,
+      best->write);
+  return TWS_OK;
+}
+
+static tws_code run_disk(tws_cli *cli, const options *o, tws_error *err) {
+  static tws_disk_calibration result;
+  const tws_real_api *real;
+  const tws_output output = {"--out", o->out, NULL};
+  const tws_inputs inputs = {.count = 0};
+  tws_progress progress = tws_cli_progress(cli);
+  TWS_TRY(tws_outputs_check(&output, 1, &inputs, o->force, err));
+  TWS_TRY(tws_real_load(&real, err));
+  const uint64_t bytes = o->disk_bytes > 0 ? (uint64_t)o->disk_bytes : (uint64_t)(o->quick ? 16 : 128) << 20;
+  TWS_TRY(tws_calibrate_disk(real, o->disk, bytes, o->quick, &progress, &result, err));
+  TWS_TRY(cli->json ? print_disk_json(&result, o, err) : print_disk(cli, &result, o, err));
+  if (!o->out) return TWS_OK;
+  TWS_TRY(write_aio(&result.trial[result.best].aio, o->out, err));
+  tws_say(cli, "wrote %s: its \"aio\" section belongs into a configuration", o->out);
+  return TWS_OK;
+}
+
 static tws_code run_calibrate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
   (void)argc;
   (void)argv;
   if (o->part) return run_rank(cli, o, err);
+  if (o->disk) return run_disk(cli, o, err);
   if (o->device && strcmp(o->device, "cuda") != 0 && strcmp(o->device, "host") != 0)
     return tws_fail(err, TWS_USAGE, "use host or cuda", "--device: unknown device \"%.40s\"", o->device);
   if (!o->out) return tws_fail(err, TWS_USAGE, "twinspeed calibrate -o host.json", "calibrate: give -o FILE");
@@ -206,6 +295,9 @@ static const tws_option table[] = {
     TWS_INTEGER("threads", 0, "N", options, threads, 1, 1024, "threads of a lone rank (default: all cores)"),
     TWS_INTEGER("cores", 0, "N", options, cores, 1, 4096, "cores that the ranks share (default: those usable here)"),
     TWS_NUMBER("largest", 0, "BYTES", options, largest, 4096, 1e12, "leave out kernels with larger operands"),
+    TWS_STRING("disk", 0, "FOLDER", options, disk,
+               "measure the disk of this folder alone, and choose its \"aio\" section"),
+    TWS_NUMBER("disk-bytes", 0, "BYTES", options, disk_bytes, 65536, 1e12, "with --disk: of one transfer (128MiB)"),
     TWS_FORCE_OPTION(options),
     TWS_STRING("part", 0, "FILE", options, part, "inside a rank: where this run's measurements go"),
     TWS_OPTIONS_END};
@@ -218,7 +310,8 @@ const tws_verb tws_verb_calibrate = {
         "  twinspeed calibrate -o host.json\n"
         "  twinspeed calibrate --quick -n 1,2,4 -o host.json\n"
         "  twinspeed calibrate -o host.json -m gpt2 --micro-batch 1,2,4 --seq 256\n"
-        "  twinspeed calibrate --device cuda -o gpu.json\n",
+        "  twinspeed calibrate --device cuda -o gpu.json\n"
+        "  twinspeed calibrate --disk /local_nvme -o aio.json\n",
     .notes =
         "Every kernel is timed with operands that rotate through more memory than the caches hold, alone and with all\n"
         "cores busy; every collective for each number of ranks, beyond the number of cores too. Repetitions are "
@@ -228,7 +321,9 @@ const tws_verb tws_verb_calibrate = {
         "with --seconds; the profile says how quiet it was, and so does whoever uses it. Shapes that were not\n"
         "measured are interpolated.\n"
         "On a GPU (--device cuda) kernels are timed on the device, recorded as training records them, and medians are\n"
-        "kept; also what starting kernels and copying costs. Several ranks measure NCCL, a GPU to each.\n",
+        "kept; also what starting kernels and copying costs. Several ranks measure NCCL, a GPU to each.\n"
+        "With --disk swap files are written and read with several block sizes, queue depths and threads; -o FILE is\n"
+        "then a configuration with the best \"aio\" section, and what a cluster file says of the disk is printed.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .run = run_calibrate,

@@ -335,8 +335,8 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
 /* Files of ranks that were killed. What another run holds stays. */
 static void clear_swap_files(const tws_job *job) {
   const tws_real_api *api;
-  if (job->config->zero.offload_optimizer != 2 || !job->config->optimizer_path) return;
-  if (tws_real_load(&api, NULL) == TWS_OK) api->clear_swap_files(job->config->optimizer_path);
+  const char *folder = tws_config_disk(job->config);
+  if (folder && tws_real_load(&api, NULL) == TWS_OK) api->clear_swap_files(folder);
 }
 
 /* " (pipe 2 x data 2 x model 2)", where more than one axis has ranks to divide. */

@@ -30,9 +30,12 @@ typedef struct tws_zero_config {
   int multi_rank_bucket_allreduce; /* zero_optimization.use_multi_rank_bucket_allreduce */
   int64_t prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
   int64_t max_live_parameters, max_reuse_distance, sub_group_size;
-  int offload_optimizer, offload_param; /* 0 none, 1 cpu, 2 nvme */
-  int offload_optimizer_pinned;         /* offload_optimizer.pin_memory: page-locked */
-  int pipeline_read, pipeline_write;    /* offload_optimizer: the disk beside the update */
+  int offload_optimizer, offload_param;                      /* 0 none, 1 cpu, 2 nvme */
+  int offload_optimizer_pinned;                              /* offload_optimizer.pin_memory: page-locked */
+  int pipeline_read, pipeline_write;                         /* offload_optimizer: the disk beside the update */
+  double offload_optimizer_ratio;                            /* the share of sub-groups that the host updates */
+  int offload_param_pinned;                                  /* offload_param.pin_memory */
+  int64_t param_buffer_count, param_buffer_size, max_in_cpu; /* offload_param, on nvme; sizes in elements */
 } tws_zero_config;
 
 /* How a disk is read and written (the section "aio"). */
@@ -66,6 +69,8 @@ typedef struct tws_config {
   } fp16;
   tws_zero_config zero;
   const char *optimizer_path; /* zero_optimization.offload_optimizer.nvme_path, or NULL */
+  int cpu_checkpointing;      /* activation_checkpointing: what enters a recomputed layer waits in the host's memory */
+  const char *param_path;     /* likewise of offload_param */
   tws_aio aio;
   tws_flops_section flops_profiler;
   tws_optimizer optimizer; /* others than those of config/optimizers.def are refused by name */
@@ -157,6 +162,19 @@ typedef struct tws_division {
   int pipeline, tensor, sequence, virtual_stages;
 } tws_division;
 tws_division tws_config_division(const tws_config *config);
+
+/* Whether anything that the stage shards lives outside the device between uses. */
+static inline int tws_config_offloads(const tws_config *config) {
+  const tws_zero_config *z = &config->zero;
+  return (z->stage > 0 && z->offload_optimizer) || (z->stage == 3 && z->offload_param);
+}
+/* The folder for swap files; NULL: nothing is offloaded to a disk, or none is given. */
+static inline const char *tws_config_disk(const tws_config *config) {
+  const tws_zero_config *z = &config->zero;
+  const int optimizer = z->stage > 0 && z->offload_optimizer == 2, parameters = z->stage == 3 && z->offload_param == 2;
+  if (optimizer && config->optimizer_path) return config->optimizer_path;
+  return parameters ? config->param_path : NULL;
+}
 
 /* Whether the bfloat16 parameters are the only copy of the weights, and whether moments are bfloat16 too. */
 static inline int tws_config_bf16_masters(const tws_config *config) {

@@ -570,16 +570,25 @@ static const char *idle_reason(const tws_config *c, const char *path) {
   const tws_optimizer_row *optimizer = tws_optimizer_of(c->optimizer);
   const int cycles = c->scheduler == TWS_SCHEDULER_ONE_CYCLE && c->schedule.cycle_momentum;
   const tws_aio *aio = &c->aio;
-  const int memory = c->zero.offload_optimizer != 2 || c->zero.stage == 0;
+  const int parameters = c->zero.stage == 3 ? c->zero.offload_param : 0; /* offloaded */
+  const int memory_optimizer = c->zero.offload_optimizer != 2 || c->zero.stage == 0;
+  const int memory = memory_optimizer && parameters != 2;
   static const char no_disk[] = "nothing is offloaded to a disk";
   const struct {
     const char *path;
     int idle;
     const char *reason;
   } rows[] = {
-      {"zero_optimization.offload_optimizer.nvme_path", memory && c->optimizer_path != NULL, no_disk},
-      {"zero_optimization.offload_optimizer.pipeline_read", memory && c->zero.pipeline_read, no_disk},
-      {"zero_optimization.offload_optimizer.pipeline_write", memory && c->zero.pipeline_write, no_disk},
+      {"zero_optimization.offload_optimizer.nvme_path", memory_optimizer && c->optimizer_path != NULL, no_disk},
+      {"zero_optimization.offload_optimizer.pipeline_read", memory_optimizer && c->zero.pipeline_read, no_disk},
+      {"zero_optimization.offload_optimizer.pipeline_write", memory_optimizer && c->zero.pipeline_write, no_disk},
+      {"zero_optimization.offload_param.nvme_path", parameters != 2 && c->param_path != NULL, no_disk},
+      {"zero_optimization.offload_param.buffer_count", parameters != 2 && c->zero.param_buffer_count != 5, no_disk},
+      {"zero_optimization.offload_param.buffer_size", parameters != 2 && c->zero.param_buffer_size != 100000000,
+       no_disk},
+      {"zero_optimization.offload_param.max_in_cpu", parameters != 2 && c->zero.max_in_cpu != 1000000000, no_disk},
+      {"zero_optimization.offload_param.pin_memory", parameters == 0 && !c->zero.offload_param_pinned,
+       "parameters are not offloaded"},
       {"aio.block_size", memory && aio->block_size != 1 << 20, no_disk},
       {"aio.queue_depth", memory && aio->queue_depth != 8, no_disk},
       {"aio.intra_op_parallelism", memory && aio->threads != 1, no_disk},

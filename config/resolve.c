@@ -298,7 +298,6 @@ static tws_code check_aio(const rules *r) {
 }
 
 static tws_code check_offload(const rules *r) {
-  static const char *const device[] = {"none", "cpu", "nvme"};
   const tws_zero_config *z = &r->config->zero;
   tws_given ratio = given_at(r, "zero_optimization.offload_optimizer.ratio");
   if (is_on(r, "zero_optimization.legacy_stage1"))
@@ -317,11 +316,11 @@ static tws_code check_offload(const rules *r) {
   }
   /* At stages that have no use for them these sections do nothing, in DeepSpeed neither: a warning says so. */
   const int optimizer = z->stage > 0 ? z->offload_optimizer : 0, parameters = z->stage == 3 ? z->offload_param : 0;
-  if (optimizer > 1) TWS_TRY(check_aio(r));
-  if (parameters)
-    return REFUSE(r, "zero_optimization.offload_param.device", TWS_UNSUPPORTED,
-                  "set the device to \"none\"; estimate --zero3 answers for it by formula",
-                  "zero_optimization.offload_param to %s is not supported yet", device[parameters]);
+  if (optimizer > 1 || parameters > 1) TWS_TRY(check_aio(r));
+  const char *const folder = r->config->optimizer_path, *const other = r->config->param_path;
+  if (optimizer > 1 && parameters > 1 && folder && other && strcmp(folder, other) != 0)
+    return REFUSE(r, "zero_optimization.offload_param.nvme_path", TWS_UNSUPPORTED, "give the same folder for both",
+                  "a rank has one swap file, and offload_param and offload_optimizer give two folders");
   return TWS_OK;
 }
 

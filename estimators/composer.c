@@ -717,7 +717,7 @@ static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *
 static int is_exact(const step *s, const ranks *r) {
   const tws_config *config = s->request->config;
   if (!r->alone || s->bounded || !s->chunks_exact) return 0;
-  if (config->zero.stage > 0 && config->zero.offload_optimizer) return 0;
+  if (tws_config_offloads(config)) return 0;
   /* overlapped reductions run beside the last micro-batch */
   if (config->zero.stage == 1 && config->zero.overlap_comm && s->shape.stages == 1 && !s->c->costs.serial) return 0;
   for (int i = 0; i < s->shape.stages; i++)
@@ -761,8 +761,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     s->end_s[0][0] = s->stages[0].compute_s;
   }
   TWS_TRY(step_bytes(s, bytes, out, err));
-  out->bytes_exact =
-      s->chunks_closed && !s->bounded && !(request->config->zero.stage > 0 && request->config->zero.offload_optimizer);
+  out->bytes_exact = s->chunks_closed && !s->bounded && !tws_config_offloads(request->config);
   out->exact = exact;
   if ((out->too_large = bytes > 0 && (double)out->live_bytes > bytes)) return TWS_OK;
   if (seconds > 0 && (out->step_s = bound_seconds(s)) > seconds) {

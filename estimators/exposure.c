@@ -84,8 +84,7 @@ static void attribute_gap(reader *r, uint32_t op, double from, double to) {
     if (met > to) met = to; /* by a rounding of shared links or cores */
     if (ready > met) ready = met;
     double *part = offloading(r->result, &r->plan->ops[op]);
-    if (part) *part += to - met;
-    r->result->axis_exposed_s[axis_of(r->plan, &r->plan->ops[op])] += to - met;
+    *(part ? part : &r->result->axis_exposed_s[axis_of(r->plan, &r->plan->ops[op])]) += to - met;
     r->result->bubble_s += met - ready;
     to = ready;
   }

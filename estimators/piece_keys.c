@@ -57,7 +57,7 @@ static void begin_key(const tws_plan_request *request, tws_piece_key *k) {
 static int is_flat(const tws_plan_request *request) {
   const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
   const tws_zero_config *z = &request->config->zero;
-  if (z->offload_optimizer && z->stage >= 2) return 0;
+  if (z->stage >= 2 && tws_config_offloads(request->config)) return 0;
   return z->stage <= 1 || tws_topology_size(&request->topology, replicas) == 1;
 }
 

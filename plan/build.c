@@ -31,6 +31,12 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   return TWS_OK;
 }
 
+void *tws_lower_memory(tws_lower *l, size_t count, size_t bytes) {
+  void *memory = tws_arena_alloc(l->scratch, count + 1, bytes);
+  if (!memory) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  return memory;
+}
+
 uint32_t tws_lower_add_group(tws_lower *l, tws_axes axes, const int *members, int count) {
   tws_plan *plan = l->b.plan;
   int *ranks = tws_arena_alloc(plan->arena, (size_t)count, sizeof *ranks), index = 0;

@@ -6,10 +6,11 @@
  *   values.c     where values and their gradients are
  *   modules.c    one visit -> kernels: forward; backward.c: backward; exchange.c: values that change hands
  *   moe.c        routers and the slots of experts
- *   zero.c       where parameters and gradients live and move, by ZeRO stage
+ *   zero.c       where parameters and gradients live and move, by ZeRO stage; zero3_gathers.c: whole parameters of
+ *                stage 3
  *   dropout.c    where random bits of dropout come from
  *   running.c    running statistics of modules
- *   offload.c    what lives on the host and is done there
+ *   offload.c    what lives on the host and is done there; fetch.c: parameters that do
  *   optimizer.c  the step: norm, clipping, the update, gathering of updated parameters; the end of an evaluation
  *   pipeline.c   which modules a stage runs, micro-batches in what order, messages between stages
  *   build.c      puts them together */
@@ -100,7 +101,27 @@ static inline uint64_t tws_zero_kept_first(const tws_zero *z, const tws_zero_cla
 typedef struct tws_staged {
   uint64_t first, count; /* elements */
   uint32_t buffer[1 + TWS_OPTIMIZER_STATES];
+  uint32_t weights; /* that go to the disk when they are updated, or TWS_NONE */
 } tws_staged;
+
+/* What is fetched from the disk at once: elements of a rank's parameters, in whole blocks. */
+typedef struct tws_fetch_block {
+  uint64_t first, count;
+} tws_fetch_block;
+typedef enum tws_fetch_time { TWS_FETCH_STEP, TWS_FETCH_MICRO_BATCH, TWS_FETCH_TIMES } tws_fetch_time;
+typedef struct tws_fetch_list {
+  tws_fetch_block *blocks; /* in the order in which they are used */
+  uint32_t count;
+} tws_fetch_list;
+
+/* Parameters on their way from the disk: blocks are read ahead of their use, into buffers that take turns. */
+typedef struct tws_fetches {
+  tws_fetch_list lists[TWS_FETCH_TIMES], *list; /* list: that is being gone through */
+  uint32_t used, read;                          /* blocks of it: the one at hand, and how many have been read */
+  uint32_t *slots;                              /* buffers */
+  uint32_t slot_count;
+  uint64_t slot_elements;
+} tws_fetches;
 
 /* What the step works with, and where. */
 typedef struct tws_offload {
@@ -112,6 +133,11 @@ typedef struct tws_offload {
   uint32_t gradients, hyper, metrics; /* that the step reads */
   tws_operand from, to;               /* updated weights that wait to be copied in; to.count 0: none */
   const tws_staged *staged;           /* of the disk, what the update at hand works on */
+  tws_tier param_tier;                /* of parameters between uses; the device's: they are not offloaded */
+  tws_tier param_host;                /* of what of them is in the host's memory, and on its way */
+  uint64_t param_cut;                 /* elements of a rank before it are in the host's memory, behind it on the disk */
+  uint32_t param_disk;                /* buffer of these, or TWS_NONE */
+  tws_fetches fetches;
 } tws_offload;
 
 /* Consecutive modules that one stage runs together: the whole network without a pipeline. */
@@ -192,6 +218,8 @@ tws_code tws_pipeline_begin(tws_lower *l);
 void tws_pipeline_sample(tws_lower *l); /* what l->wanted asks for of them */
 void tws_pipeline_run(tws_lower *l);    /* all micro-batches of this stage, and gradients that stages share */
 /* build.c */
+/* Scratch memory, zero, with one element to spare; NULL: the builder failed. */
+void *tws_lower_memory(tws_lower *l, size_t count, size_t bytes);
 /* The communicator of the ranks along a set of axes; or of some of these ranks. */
 uint32_t tws_lower_group(tws_lower *l, tws_axes axes);
 uint32_t tws_lower_add_group(tws_lower *l, tws_axes axes, const int *members, int count);

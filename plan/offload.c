@@ -32,6 +32,11 @@ void tws_offload_begin(tws_lower *l) {
                                                        : TWS_TIER_HOST;
   o->early = o->optimizer && !adds_later(l);
   o->state_tier = o->optimizer && l->config->zero.offload_optimizer == 2 ? TWS_TIER_DISK : o->tier;
+  const int parameters = l->zero.stage == 3 ? l->config->zero.offload_param : 0;
+  o->param_host = !parameters                            ? TWS_TIER_DEVICE
+                  : l->config->zero.offload_param_pinned ? TWS_TIER_PINNED
+                                                         : TWS_TIER_HOST;
+  o->param_tier = parameters == 2 ? TWS_TIER_DISK : o->param_host;
   o->stream = o->optimizer ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE;
   o->hyper = plan->hyper;
   o->metrics = plan->metrics;
@@ -44,12 +49,9 @@ uint32_t tws_offload_buffer(tws_lower *l, const char *name, tws_category categor
   return buffer;
 }
 
-/* Blocks of every type that states have. */
-enum { DISK_ELEMENTS = TWS_DISK_ALIGNMENT / 2 };
-
 uint64_t tws_offload_state_elements(const tws_lower *l, uint64_t elements) {
   if (l->offload.state_tier != TWS_TIER_DISK) return elements;
-  return (elements + DISK_ELEMENTS - 1) / DISK_ELEMENTS * DISK_ELEMENTS;
+  return (elements + TWS_DISK_ELEMENTS - 1) / TWS_DISK_ELEMENTS * TWS_DISK_ELEMENTS;
 }
 
 int tws_offload_is_on_host(const tws_lower *l, uint32_t buffer) {
@@ -140,7 +142,8 @@ void tws_offload_scalars(tws_lower *l) {
 tws_operand tws_offload_state(const tws_lower *l, int kind, uint32_t buffer, uint64_t offset, uint64_t count,
                               uint32_t access) {
   const tws_staged *staged = l->offload.staged;
-  if (!staged) return (tws_operand){.buffer = buffer, .access = access, .offset = offset, .count = count};
+  if (!staged || l->offload.state_tier != TWS_TIER_DISK)
+    return (tws_operand){.buffer = buffer, .access = access, .offset = offset, .count = count};
   return (tws_operand){
       .buffer = staged->buffer[kind], .access = access, .offset = offset - staged->first, .count = count};
 }
@@ -161,55 +164,129 @@ static void move_range(tws_lower *l, tws_staged *s, int back) {
   }
 }
 
+static int moves_states(const tws_lower *l) {
+  return l->offload.state_tier == TWS_TIER_DISK;
+}
+
+int tws_offload_has_ranges(const tws_lower *l) {
+  return moves_states(l) || l->offload.param_disk != TWS_NONE;
+}
+
+/* Elements that the rank updates, without what fills a disk's last block. */
+static uint64_t updated_elements(const tws_lower *l) {
+  uint64_t elements = 0;
+  for (uint32_t k = 0; k < l->zero.class_count; k++) elements += l->zero.classes[k].partition;
+  return elements;
+}
+
+/* Where the updated weights of a range are collected. What fills the last block must be something. */
+static void begin_weights(tws_lower *l, tws_staged *s) {
+  const uint64_t end = updated_elements(l);
+  s->weights = TWS_NONE;
+  if (l->offload.param_disk == TWS_NONE || s->first < l->offload.param_cut) return;
+  const uint64_t count = (s->count + TWS_DISK_ELEMENTS - 1) / TWS_DISK_ELEMENTS * TWS_DISK_ELEMENTS;
+  s->weights =
+      tws_builder_buffer(&l->b, "weights for the disk", TWS_CATEGORY_BUCKET, l->config->dtype, count, TWS_LIFETIME_OPS);
+  if (l->b.failed != TWS_OK) return;
+  l->b.plan->buffers[s->weights].tier = (uint8_t)l->offload.param_host;
+  if (s->first + count <= end) return;
+  const uint64_t filled = end > s->first ? end - s->first : 0;
+  tws_work work = tws_kernel_work(TWS_KERNEL_FILL, l->config->dtype, 0);
+  work.d[0] = (int64_t)(count - filled);
+  const tws_operand rest = tws_write(s->weights, filled, count - filled);
+  tws_builder_compute(&l->b, TWS_STREAM_HOST, &work, &rest, 1);
+}
+
+static void end_weights(tws_lower *l, const tws_staged *s) {
+  tws_offload_end(l); /* all that was updated is there */
+  if (s->weights == TWS_NONE || l->b.failed != TWS_OK) return;
+  tws_builder_copy(
+      &l->b, TWS_STREAM_DISK, tws_all(&l->b, s->weights, TWS_READ),
+      tws_write(l->offload.param_disk, s->first - l->offload.param_cut, l->b.plan->buffers[s->weights].elements));
+}
+
+/* Ranges of sub_group_size elements; none is on both sides of where parameters go to the disk. */
+static int64_t list_ranges(tws_lower *l, tws_staged **out) {
+  const uint64_t all = moves_states(l) ? l->b.plan->buffers[l->b.plan->master].elements : updated_elements(l);
+  const uint64_t cut = l->offload.param_disk != TWS_NONE ? l->offload.param_cut : 0;
+  uint64_t size = (uint64_t)l->config->zero.sub_group_size / TWS_DISK_ELEMENTS * TWS_DISK_ELEMENTS;
+  int64_t n = 0;
+  if (size < TWS_DISK_ELEMENTS) size = TWS_DISK_ELEMENTS;
+  tws_staged *ranges = *out = tws_lower_memory(l, (size_t)(all / size) + 2, sizeof *ranges);
+  for (uint64_t at = 0; at < all && ranges; n++) {
+    const uint64_t end = at < cut ? cut : all;
+    ranges[n] = (tws_staged){.first = at, .count = end - at < size ? end - at : size};
+    at += ranges[n].count;
+  }
+  return n;
+}
+
 /* pipeline_read: the next range comes while one is updated. pipeline_write: the one before goes then. What is read is
  * asked for first, since the update waits for it. */
 void tws_offload_stages(tws_lower *l, void (*update)(tws_lower *l, uint64_t first, uint64_t count, void *user),
                         void *user) {
-  const tws_plan *plan = l->b.plan;
-  const uint64_t all = l->b.failed == TWS_OK ? plan->buffers[plan->master].elements : 0;
-  const int64_t ahead = l->config->zero.pipeline_read, behind = l->config->zero.pipeline_write;
-  uint64_t size = (uint64_t)l->config->zero.sub_group_size / DISK_ELEMENTS * DISK_ELEMENTS;
-  if (size < DISK_ELEMENTS) size = DISK_ELEMENTS;
-  const int64_t n = (int64_t)((all + size - 1) / size);
-  tws_staged *ranges = tws_arena_alloc(l->scratch, (size_t)n + 1, sizeof *ranges);
-  if (!ranges) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+  tws_staged *ranges;
+  if (l->b.failed != TWS_OK) return;
+  const int states = moves_states(l);
+  const int64_t n = list_ranges(l, &ranges);
+  const int64_t ahead = states && l->config->zero.pipeline_read, behind = states && l->config->zero.pipeline_write;
   for (int64_t turn = 0; turn < n + ahead + behind && l->b.failed == TWS_OK; turn++) {
     const int64_t now = turn - ahead, done = now - behind;
-    if (turn < n) {
-      ranges[turn].first = (uint64_t)turn * size;
-      ranges[turn].count = all - ranges[turn].first < size ? all - ranges[turn].first : size;
-      move_range(l, &ranges[turn], 0);
-    }
+    if (turn < n && states) move_range(l, &ranges[turn], 0);
     if (behind && done >= 0) move_range(l, &ranges[done], 1);
     if (now < 0 || now >= n) continue;
     l->offload.staged = &ranges[now];
+    begin_weights(l, &ranges[now]);
     update(l, ranges[now].first, ranges[now].count, user);
-    if (!behind) move_range(l, &ranges[now], 1);
+    if (l->offload.param_disk != TWS_NONE) end_weights(l, &ranges[now]);
+    if (states && !behind) move_range(l, &ranges[now], 1);
   }
   l->offload.staged = NULL;
 }
 
-tws_operand tws_offload_weights(tws_lower *l, tws_operand weights) {
-  if (!l->offload.optimizer) return weights;
-  const uint32_t buffer =
-      tws_offload_buffer(l, "updated weights", TWS_CATEGORY_BUCKET, l->config->dtype, weights.count);
-  return tws_write(buffer, 0, weights.count);
+/* ---- updated weights ---- */
+
+static int is_plain(const tws_lower *l) {
+  return !l->offload.optimizer && l->offload.param_tier == TWS_TIER_DEVICE;
 }
 
-static void copy_in(tws_lower *l) {
+/* Where weights live between uses, or are collected for the disk. */
+static tws_operand home_of(const tws_lower *l, uint64_t first, uint64_t count) {
+  const tws_offload *o = &l->offload;
+  if (o->param_disk == TWS_NONE || first < o->param_cut) return tws_write(l->b.plan->parameters, first, count);
+  return tws_write(o->staged->weights, first - o->staged->first, count);
+}
+
+tws_operand tws_offload_weights(tws_lower *l, uint64_t first, uint64_t count) {
+  if (l->b.failed != TWS_OK) return (tws_operand){0};
+  const tws_operand home = home_of(l, first, count);
+  if (tws_offload_is_on_host(l, home.buffer) == l->offload.optimizer) return home;
+  return tws_write(tws_offload_buffer(l, "updated weights", TWS_CATEGORY_BUCKET, l->config->dtype, count), 0, count);
+}
+
+static void copy_updated(tws_lower *l) {
   tws_offload *o = &l->offload;
-  if (o->to.count) tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, o->from, o->to);
+  if (o->to.count && l->b.failed == TWS_OK) {
+    const int from = tws_offload_is_on_host(l, o->from.buffer), to = tws_offload_is_on_host(l, o->to.buffer);
+    tws_builder_copy(&l->b,
+                     from && to ? TWS_STREAM_HOST
+                     : to       ? TWS_STREAM_COPY_OUT
+                                : TWS_STREAM_COPY_IN,
+                     o->from, o->to);
+  }
   o->to.count = 0;
 }
 
-void tws_offload_updated(tws_lower *l, tws_operand from, tws_operand to) {
-  if (!l->offload.optimizer) return;
-  copy_in(l); /* of the run before: its memory is not free before this one's update has begun */
+void tws_offload_updated(tws_lower *l, tws_operand from, uint64_t first, uint64_t count) {
+  if (is_plain(l) || l->b.failed != TWS_OK) return;
+  const tws_operand to = home_of(l, first, count);
+  copy_updated(l); /* of the run before: its memory is not free before this one's update has begun */
+  if (from.buffer == to.buffer) return; /* updated where they live */
   from.access = TWS_READ;
   l->offload.from = from;
   l->offload.to = to;
 }
 
 void tws_offload_end(tws_lower *l) {
-  if (l->offload.optimizer) copy_in(l);
+  if (!is_plain(l)) copy_updated(l);
 }

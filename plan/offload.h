@@ -4,6 +4,9 @@
 
 #include "plan/lower.h"
 
+/* Whole blocks of the disk, of every type that states have. */
+enum { TWS_DISK_ELEMENTS = TWS_DISK_ALIGNMENT / 2 };
+
 /* After groups and stages are known, before anything is laid out. */
 void tws_offload_begin(tws_lower *l);
 /* A buffer in the tier of what is offloaded. */
@@ -28,10 +31,21 @@ tws_operand tws_offload_state(const tws_lower *l, int kind, uint32_t buffer, uin
 /* Brings what the rank updates from the disk, range by range, calls `update` for each and takes it back. */
 void tws_offload_stages(tws_lower *l, void (*update)(tws_lower *l, uint64_t first, uint64_t count, void *user),
                         void *user);
-/* Where an update writes 16-bit weights that belong to `weights`. */
-tws_operand tws_offload_weights(tws_lower *l, tws_operand weights);
-/* The update of a run has been issued: `from` on the host is to be copied in. */
-void tws_offload_updated(tws_lower *l, tws_operand from, tws_operand to);
+/* Whether an update works on ranges that come from the disk, or go there. */
+int tws_offload_has_ranges(const tws_lower *l);
+/* Where an update writes 16-bit weights [first, first + count) of those that the rank stores. */
+tws_operand tws_offload_weights(tws_lower *l, uint64_t first, uint64_t count);
+/* The update of a run has been issued: `from` is to be copied to where these weights live. */
+void tws_offload_updated(tws_lower *l, tws_operand from, uint64_t first, uint64_t count);
 void tws_offload_end(tws_lower *l);
+
+/* fetch.c: the entries of the state that have the rank's parameters, wherever they live; pieces: tws_builder_pieces()
+ */
+void tws_offload_parameters(tws_lower *l, uint64_t elements, const uint64_t *pieces, uint32_t count);
+/* What is gathered at the start of the step, or in a micro-batch, in order: once for each, before tws_fetch_begin(). */
+void tws_fetch_list_make(tws_lower *l, tws_fetch_time time, const uint32_t *params, uint32_t count);
+void tws_fetch_begin(tws_lower *l, tws_fetch_time time);
+/* Copies the rank's part of a parameter, the next of the list, to the device; returns it there, to be read. */
+tws_operand tws_fetch(tws_lower *l, uint32_t param, tws_operand to);
 
 #endif

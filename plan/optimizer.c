@@ -138,12 +138,11 @@ static void update(tws_lower *l, const run *r, uint32_t norms) {
   const tws_work work = update_work(l->config, r, 0, &arguments);
   int n = run_operands(l, r, TWS_READ_WRITE, operands);
   if (norms != TWS_NONE) operands[n++] = tws_read(norms, r->norms, 2);
-  const tws_operand weights = tws_write(plan->parameters, r->at, r->count);
   tws_operand updated = operands[0];
   if (plan->master != TWS_NONE && plan->buffers[plan->master].dtype != l->config->dtype)
-    operands[n++] = updated = tws_offload_weights(l, weights);
+    operands[n++] = updated = tws_offload_weights(l, r->at, r->count);
   tws_builder_compute_with(&l->b, l->offload.stream, &work, is_stochastic(l->config) ? &arguments : NULL, operands, n);
-  tws_offload_updated(l, updated, weights);
+  tws_offload_updated(l, updated, r->at, r->count);
 }
 
 /* Tensor-parallel ranks that have copies of a parameter each count their share of it. */
@@ -201,7 +200,9 @@ static int add_runs(tws_lower *l, const tws_zero_class *c, const int *group_of, 
   const tws_zero *z = &l->zero;
   const uint64_t begin = tws_zero_kept_first(z, c), end = begin + c->partition;
   const int by_tensor = tws_optimizer_of(l->config->optimizer)->by_tensor;
-  const uint64_t most = l->offload.optimizer ? (uint64_t)l->config->zero.sub_group_size : UINT64_MAX;
+  const uint64_t most = l->offload.optimizer || l->offload.param_tier != TWS_TIER_DEVICE
+                            ? (uint64_t)l->config->zero.sub_group_size
+                            : UINT64_MAX;
   run r = {.of = c, .at = begin};
   int group = 0;
   for (uint32_t i = c->first; i < c->end; i++) {
@@ -276,7 +277,7 @@ static void update_kept(tws_lower *l) {
     }
     share_norms(l, norms, elements);
   }
-  if (l->offload.state_tier == TWS_TIER_DISK) {
+  if (tws_offload_has_ranges(l)) {
     run_list list = {.runs = runs, .count = count};
     tws_offload_stages(l, update_range, &list);
   } else {

@@ -46,6 +46,16 @@ uint32_t tws_state_find(const tws_state *state, const char *name) {
   return TWS_NONE;
 }
 
+int tws_state_clip(const tws_state_entry *entry, uint64_t *first, uint64_t *count, uint64_t *skipped) {
+  const uint64_t begin = *first > entry->first ? *first : entry->first, last = entry->first + entry->elements;
+  const uint64_t end = *first + *count < last ? *first + *count : last;
+  if (begin >= end) return 0;
+  *skipped = begin - *first;
+  *first = begin - entry->first;
+  *count = end - begin;
+  return 1;
+}
+
 int tws_state_next_part(const tws_state *state, uint32_t entry, uint32_t *shard, tws_state_part *part) {
   const int role = state->entries[entry].role;
   if (role == TWS_ELEMENTS_NONE) return 0;
@@ -53,7 +63,10 @@ int tws_state_next_part(const tws_state *state, uint32_t entry, uint32_t *shard,
     const tws_shard *s = &state->shards[(*shard)++];
     const uint64_t first = role == TWS_ELEMENTS_STORED ? s->storage_offset : s->owned_offset;
     if (first == TWS_NO_OFFSET) continue;
+    uint64_t skipped;
     *part = (tws_state_part){s->param, s->param_first, s->count, first};
+    if (!tws_state_clip(&state->entries[entry], &part->first, &part->count, &skipped)) continue;
+    part->param_first += skipped;
     return 1;
   }
   return 0;

@@ -40,7 +40,9 @@ typedef struct tws_state_entry {
   uint8_t tier, dtype, category;
   uint8_t role; /* what the elements are of: tws_elements */
   uint8_t initial;
-  uint8_t checkpointed;     /* 0: what programs leave there can be made again from the rest */
+  uint8_t checkpointed; /* 0: what programs leave there can be made again from the rest */
+  uint32_t continues;   /* 1 + the entry that it is the rest of, in another tier: a checkpoint has the two as one; 0 */
+  uint64_t first;       /* of the elements that `role` says, the first that it has: 0 but where it continues one */
   uint64_t elements, bytes; /* bytes = elements x size, not padded */
   uint64_t offset;          /* in the state's arena of its tier, a multiple of TWS_ALIGNMENT */
 } tws_state_entry;
@@ -77,6 +79,9 @@ typedef struct tws_state_part {
   uint64_t param_first, count; /* as in tws_shard */
   uint64_t first;              /* element of the entry */
 } tws_state_part;
+/* Of elements [*first, *first + *count) of its role those that an entry has, counted in the entry; *skipped: how many
+ * of them come before. Returns 0 when it has none. */
+int tws_state_clip(const tws_state_entry *entry, uint64_t *first, uint64_t *count, uint64_t *skipped);
 /* The parts of an entry one after another: *shard is 0 before the first call and then left alone. Returns 0 when there
  * are no more. */
 int tws_state_next_part(const tws_state *state, uint32_t entry, uint32_t *shard, tws_state_part *part);

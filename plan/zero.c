@@ -20,15 +20,12 @@
 #include "plan/offload.h"
 #include "plan/zero_partition.h"
 
-/* Elements on this rank: none of a parameter that only other pipeline stages use. */
 static uint64_t numel(const tws_lower *l, uint32_t p) {
-  return l->zero.uses[p] ? (uint64_t)tws_param_numel(&l->network->params[p]) : 0;
+  return tws_zero_numel(l, p);
 }
 
 static void *scratch(tws_lower *l, size_t count, size_t bytes) {
-  void *memory = tws_arena_alloc(l->scratch, count + 1, bytes);
-  if (!memory) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-  return memory;
+  return tws_lower_memory(l, count, bytes);
 }
 
 /* ---- storage ---- */
@@ -143,37 +140,31 @@ static void order_params(tws_lower *l) {
   }
 }
 
-static uint32_t add_state(tws_lower *l, const char *name, tws_category category, tws_dtype dtype, uint64_t elements,
-                          tws_elements role, tws_initial initial) {
-  const int owned = role == TWS_ELEMENTS_OWNED;
-  const tws_state_entry entry = {.name = name,
-                                 .tier = (uint8_t)(owned ? l->offload.state_tier : TWS_TIER_DEVICE),
-                                 .dtype = (uint8_t)dtype,
-                                 .category = (uint8_t)category,
-                                 .role = (uint8_t)role,
-                                 .initial = (uint8_t)initial,
-                                 .checkpointed = 1,
-                                 .elements = owned ? tws_offload_state_elements(l, elements) : elements};
-  return tws_builder_state(&l->b, &entry);
-}
-
 static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const uint64_t *pieces, uint32_t count) {
   const tws_optimizer_row *optimizer = tws_optimizer_of(l->config->optimizer);
   tws_plan *plan = l->b.plan;
-  plan->parameters = add_state(l, "parameters", TWS_CATEGORY_PARAMETER, l->config->dtype, elements, TWS_ELEMENTS_STORED,
-                               TWS_INITIAL_PARAMETER);
-  tws_builder_pieces(&l->b, plan->parameters, pieces, count);
-  tws_dtype moments = tws_config_bf16_moments(l->config) ? TWS_BF16 : TWS_F32;
-  /* What the host updates it has a copy of, whatever the type. */
+  tws_offload_parameters(l, elements, pieces, count);
+  const tws_dtype moments = tws_config_bf16_moments(l->config) ? TWS_BF16 : TWS_F32;
+  /* What is updated elsewhere than where it is used has a copy there, whatever the type. */
   const tws_dtype masters = tws_config_bf16_masters(l->config) ? TWS_BF16 : TWS_F32;
-  if (l->config->dtype != masters || l->offload.optimizer) {
-    plan->master =
-        add_state(l, "master weights", TWS_CATEGORY_MASTER, masters, owned, TWS_ELEMENTS_OWNED, TWS_INITIAL_PARAMETER);
-  }
+  tws_state_entry entry = {.name = "master weights",
+                           .tier = (uint8_t)l->offload.state_tier,
+                           .dtype = (uint8_t)masters,
+                           .category = TWS_CATEGORY_MASTER,
+                           .role = TWS_ELEMENTS_OWNED,
+                           .initial = TWS_INITIAL_PARAMETER,
+                           .checkpointed = 1,
+                           .elements = tws_offload_state_elements(l, owned)};
+  if (l->config->dtype != masters || l->offload.optimizer || l->offload.param_tier != TWS_TIER_DEVICE)
+    plan->master = tws_builder_state(&l->b, &entry);
   plan->optimizer_states = optimizer->states;
-  for (int i = 0; i < optimizer->states; i++)
-    plan->optimizer_state[i] =
-        add_state(l, optimizer->state[i], TWS_CATEGORY_MOMENT, moments, owned, TWS_ELEMENTS_OWNED, TWS_INITIAL_ZERO);
+  entry.category = TWS_CATEGORY_MOMENT;
+  entry.dtype = (uint8_t)moments;
+  entry.initial = TWS_INITIAL_ZERO;
+  for (int i = 0; i < optimizer->states; i++) {
+    entry.name = optimizer->state[i];
+    plan->optimizer_state[i] = tws_builder_state(&l->b, &entry);
+  }
 }
 
 /* Of an evaluation there are none. */
@@ -331,72 +322,6 @@ static void make_buckets(tws_lower *l) {
   const uint32_t count = completion_order(l, order);
   for (uint32_t k = 0, first = 0; k < z->class_count; k++) first = fill_buckets(l, k, order, count, first);
   for (uint32_t i = 0; i < z->bucket_count; i++) close_bucket(l, &z->buckets[i]);
-}
-
-/* ---- ZeRO-3 gathers ---- */
-
-static void make_schedule(tws_lower *l) {
-  tws_zero *z = &l->zero;
-  tws_zero3_visit *visits = scratch(l, l->chunk->visits.count, sizeof *visits);
-  uint32_t *params = scratch(l, TWS_MODULE_PARAMS * (size_t)l->chunk->visits.count, sizeof *params);
-  int64_t *sizes = scratch(l, l->network->param_count, sizeof *sizes);
-  if (l->b.failed != TWS_OK) return;
-  for (uint32_t p = 0; p < l->network->param_count; p++) sizes[p] = (int64_t)numel(l, p);
-  for (uint32_t i = 0; i < l->chunk->visits.count; i++) {
-    visits[i].params = params;
-    if (l->chunk->visits.items[i].module == TWS_NONE) continue;
-    const tws_module *m = &l->network->modules[l->chunk->visits.items[i].module];
-    for (int k = 0; k < TWS_MODULE_PARAMS; k++) {
-      uint32_t at = (uint32_t)visits[i].count;
-      if (m->param[k] == TWS_NONE) continue;
-      for (; at > 0 && params[at - 1] > m->param[k]; at--) params[at] = params[at - 1]; /* ascending */
-      params[at] = m->param[k];
-      visits[i].count++;
-    }
-    params += visits[i].count;
-  }
-  tws_zero3_limits limits = {.prefetch_bucket_size = l->config->zero.prefetch_bucket_size,
-                             .max_live_parameters = l->config->zero.max_live_parameters,
-                             .max_reuse_distance = l->config->zero.max_reuse_distance};
-  tws_code code = tws_zero3_make_schedule(visits, l->chunk->visits.count, l->network->param_count, sizes, z->persistent,
-                                          &limits, 1, l->scratch, &z->schedule, l->b.err);
-  if (code != TWS_OK) l->b.failed = code;
-}
-
-static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count) {
-  tws_zero *z = &l->zero;
-  if (l->b.failed != TWS_OK) return;
-  const tws_zero_class *c = tws_zero_class_of(z, params[0]);
-  tws_operand *operands = tws_calloc(2 * (size_t)count, sizeof *operands);
-  if (!operands) {
-    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-    return;
-  }
-  uint64_t whole = 0;
-  for (uint32_t i = 0; i < count; i++) {
-    uint32_t p = params[i];
-    uint64_t part = (uint64_t)z->part[p];
-    z->gathered[p] = tws_builder_buffer(&l->b, l->network->params[p].name, TWS_CATEGORY_GATHERED, l->config->dtype,
-                                        part * (uint64_t)c->ranks, 0);
-    operands[2 * i] = tws_read(l->b.plan->parameters, z->flat_offset[p], part);
-    operands[2 * i + 1] = tws_all(&l->b, z->gathered[p], TWS_WRITE);
-    whole += part * (uint64_t)c->ranks;
-  }
-  tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER, c->group, l->config->dtype,
-                         whole * tws_dtype_bytes(l->config->dtype), count, 0, operands, (int)(2 * count));
-  tws_free(operands);
-}
-
-/* Together what is of one class and stands together. */
-static void gather_params(tws_lower *l, const uint32_t *params, uint32_t count) {
-  const uint32_t most = l->config->zero.allgather_sequential ? 1 : count;
-  const int alike = l->zero.class_count == 1;
-  for (uint32_t i = 0, n; i < count; i += n) {
-    for (n = alike && i + most <= count ? most : 1;
-         n < most && i + n < count && l->zero.class_of[params[i + n]] == l->zero.class_of[params[i]];)
-      n++;
-    gather_at_once(l, params + i, n);
-  }
 }
 
 /* ---- reduction ---- */
@@ -575,7 +500,7 @@ static void flush_bucket(tws_lower *l, tws_bucket *bucket) {
   uint64_t *flat = tws_calloc(bucket->count + 1u, sizeof *flat);
   if (!operands || !flat) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-  } else if (l->zero.stage == 3) {
+  } else if (l->zero.stage == 3 && l->zero.ranks > 1) {
     flush_sharded_bucket(l, bucket, operands, flat);
   } else {
     flush_flat_bucket(l, bucket, operands, flat);
@@ -622,7 +547,8 @@ tws_code tws_zero_begin(tws_lower *l) {
   if (l->b.plan->owns_state) state->shards = tws_arena_alloc(state->arena, 3 * (size_t)n + 1, sizeof *state->shards);
   if (!starts || !state->shards) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   if (l->b.failed != TWS_OK) return l->b.failed;
-  if (z->ranks == 1 && z->stage == 3) z->stage = 2; /* nothing to shard: parameters stay where they are */
+  if (z->ranks == 1 && z->stage == 3 && l->offload.param_tier == TWS_TIER_DEVICE)
+    z->stage = 2; /* nothing to shard: parameters stay where they are */
   count_uses(l);
   make_classes(l);
   order_params(l);
@@ -634,18 +560,8 @@ tws_code tws_zero_begin(tws_lower *l) {
   }
   const int buckets = z->stage > 0 && (z->ranks > 1 || !z->flat_gradients);
   if (l->b.failed == TWS_OK && buckets && !l->evaluates) make_buckets(l);
-  if (l->b.failed == TWS_OK && z->stage == 3) make_schedule(l);
+  if (l->b.failed == TWS_OK && z->stage == 3) tws_zero3_gathers_begin(l);
   return l->b.failed;
-}
-
-void tws_zero_step_begin(tws_lower *l) {
-  tws_zero *z = &l->zero;
-  if (z->stage != 3) return;
-  uint32_t count = 0, *params = scratch(l, l->network->param_count, sizeof *params);
-  for (uint32_t p = 0; params && p < l->network->param_count; p++) {
-    if (z->persistent[p]) params[count++] = p;
-  }
-  gather_params(l, params, count);
 }
 
 void tws_zero_micro_begin(tws_lower *l) {
@@ -653,23 +569,7 @@ void tws_zero_micro_begin(tws_lower *l) {
   memcpy(z->left, z->uses, l->network->param_count * sizeof *z->left);
   if (!z->flat_gradients) memset(z->written, 0, l->network->param_count);
   for (uint32_t i = 0; i < z->bucket_count; i++) z->buckets[i].pending = z->buckets[i].count;
-}
-
-void tws_zero_before(tws_lower *l, uint32_t visit) {
-  if (l->zero.stage != 3) return;
-  const tws_zero3_actions *actions = &l->zero.schedule.actions[visit];
-  const tws_visit *v = &l->chunk->visits.items[visit];
-  l->b.phase = (tws_phase)v->phase;
-  l->b.module = v->module == TWS_NONE ? TWS_NONE : l->local.modules[v->module].origin;
-  gather_params(l, l->zero.schedule.params + actions->gather_first, actions->gather_count);
-  gather_params(l, l->zero.schedule.params + actions->prefetch_first, actions->prefetch_count);
-}
-
-void tws_zero_after(tws_lower *l, uint32_t visit) {
-  if (l->zero.stage != 3) return;
-  const tws_zero3_actions *actions = &l->zero.schedule.actions[visit];
-  const uint32_t *params = l->zero.schedule.params + actions->release_first;
-  for (uint32_t i = 0; i < actions->release_count; i++) l->zero.gathered[params[i]] = TWS_NONE;
+  tws_fetch_begin(l, TWS_FETCH_MICRO_BATCH);
 }
 
 void tws_zero_micro_end(tws_lower *l) {

@@ -1,9 +1,15 @@
-/* What the optimizer pass needs of ZeRO beyond plan/lower.h. Internal to plan/. */
+/* What the optimizer pass needs of ZeRO beyond plan/lower.h, and ZeRO of itself. Internal to plan/. */
 #ifndef TWS_PLAN_ZERO_H
 #define TWS_PLAN_ZERO_H
 
 #include "plan/lower.h"
 
+/* Elements of a parameter on this rank: none of one that only other pipeline stages use. */
+static inline uint64_t tws_zero_numel(const tws_lower *l, uint32_t param) {
+  return l->zero.uses[param] ? (uint64_t)tws_param_numel(&l->network->params[param]) : 0;
+}
+/* Stage 3: when what is gathered and released, once storage is laid out. (plan/zero3_gathers.c) */
+void tws_zero3_gathers_begin(tws_lower *l);
 /* Padding at the end of a rank's part must be finite before norm and update read it. */
 void tws_zero_pad_gradients(tws_lower *l);
 

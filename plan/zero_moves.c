@@ -1,21 +1,17 @@
 /* What a micro-batch has to gather and to reduce, for samples: the least that any cutting into pieces costs. */
-#include "plan/lower.h"
-
-/* On this rank: none of a parameter that only other pipeline stages use. */
-static uint64_t elements_of(const tws_lower *l, uint32_t param) {
-  return l->zero.uses[param] ? (uint64_t)tws_param_numel(&l->network->params[param]) : 0;
-}
+#include "plan/zero.h"
 
 void tws_zero_sample_moves(tws_lower *l) {
   const tws_zero *z = &l->zero;
   uint64_t gathered = 0, reduced = 0;
   if (z->ranks == 1 || z->class_count != 1) return;
-  for (uint32_t p = 0; p < l->network->param_count; p++) reduced += elements_of(l, p);
+  for (uint32_t p = 0; p < l->network->param_count; p++) reduced += tws_zero_numel(l, p);
   for (uint32_t v = 0; z->stage == 3 && v < l->chunk->visits.count; v++) {
     const tws_zero3_actions *a = &z->schedule.actions[v];
-    for (uint32_t i = 0; i < a->gather_count; i++) gathered += elements_of(l, z->schedule.params[a->gather_first + i]);
+    for (uint32_t i = 0; i < a->gather_count; i++)
+      gathered += tws_zero_numel(l, z->schedule.params[a->gather_first + i]);
     for (uint32_t i = 0; i < a->prefetch_count; i++)
-      gathered += elements_of(l, z->schedule.params[a->prefetch_first + i]);
+      gathered += tws_zero_numel(l, z->schedule.params[a->prefetch_first + i]);
   }
   const tws_zero_config *c = &l->config->zero;
   const int to_owners = c->reduce_scatter && !c->multi_rank_bucket_allreduce;

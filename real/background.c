@@ -112,12 +112,12 @@ tws_code tws_snapshot_take(tws_snapshot *s, tws_error *err) {
     const tws_piece *piece = &s->pieces[i];
     const void *at;
     if (!s->beside) {
-      code = tws_executor_get(s->executor, TWS_PROGRAM_TRAIN, s->buffer[piece->entry], piece->at,
+      code = tws_executor_get(s->executor, TWS_PROGRAM_TRAIN, s->buffer[piece->held], piece->at,
                               s->bytes + s->place[i], piece->count, err);
       continue;
     }
     code =
-        tws_executor_find(s->executor, TWS_PROGRAM_TRAIN, s->buffer[piece->entry], piece->at, piece->count, &at, err);
+        tws_executor_find(s->executor, TWS_PROGRAM_TRAIN, s->buffer[piece->held], piece->at, piece->count, &at, err);
     if (code == TWS_OK) memcpy(s->bytes + s->place[i], at, bytes_of(s, piece));
   }
   set_taken(s, 1);

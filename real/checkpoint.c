@@ -120,7 +120,7 @@ static tws_code share_pieces(tws_training *t, const tws_piece *held, uint32_t co
 static tws_code get_piece(void *user, const tws_piece *piece, uint64_t first, uint64_t count, void *to,
                           tws_error *err) {
   const tws_training *t = user;
-  return tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->checkpoint->buffer[piece->entry], piece->at + first, to,
+  return tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->checkpoint->buffer[piece->held], piece->at + first, to,
                           count, err);
 }
 

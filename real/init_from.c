@@ -200,7 +200,7 @@ static tws_code load_weights(weights_file *w, tws_error *err) {
   for (uint32_t i = 0; i < count; i++) {
     const tws_state_entry *entry = &plan->state->entries[held[i].entry];
     if (held[i].param == TWS_NONE || entry->initial != TWS_INITIAL_PARAMETER) continue;
-    const uint32_t buffer = tws_training_buffer(plan, entry->name);
+    const uint32_t buffer = tws_training_buffer(plan, plan->state->entries[held[i].held].name);
     for (uint64_t done = 0; done < held[i].count; done += CHUNK) {
       const uint64_t left = held[i].count - done;
       TWS_TRY(load_chunk(w, buffer, &held[i], done, left < CHUNK ? left : CHUNK, err));

@@ -75,7 +75,7 @@ static tws_code check_entries(const tws_training *t, tws_error *err) {
   const tws_state *state = t->plan->state;
   for (uint32_t i = 0; i < state->count; i++) {
     const tws_state_entry *entry = &state->entries[i];
-    if (!is_wanted(t, entry) || entry->role == TWS_ELEMENTS_NONE || source_of(t->resumed, entry) != TWS_NONE) continue;
+    if (!is_wanted(t, entry) || entry->continues || entry->role == TWS_ELEMENTS_NONE || source_of(t->resumed, entry) != TWS_NONE) continue;
     return tws_fail(err, TWS_INVALID, "resume with the optimizer that it was trained with",
                     "%s: it has no \"%s\", which the optimizer keeps", t->resumed->path, entry->name);
   }
@@ -173,7 +173,7 @@ static tws_code load_pieces(loader *l, const tws_piece *held, uint32_t count, tw
     l->entry = &plan->state->entries[held[i].entry];
     if (!is_wanted(l->t, l->entry)) continue;
     l->source = source_of(l->t->resumed, l->entry);
-    l->buffer = tws_training_buffer(plan, l->entry->name);
+    l->buffer = tws_training_buffer(plan, plan->state->entries[held[i].held].name);
     if (held[i].param == TWS_NONE) {
       TWS_TRY(load_own(l, &held[i], err));
       continue;

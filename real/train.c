@@ -76,13 +76,15 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
 
 /* Where an arena on a disk goes. */
 tws_code tws_training_disk(const tws_training *t, tws_disk_setup *disk, tws_error *err) {
-  *disk = (tws_disk_setup){.folder = t->config->optimizer_path,
+  *disk = (tws_disk_setup){.folder = tws_config_disk(t->config),
                            .aio = t->config->aio,
                            .on_file = t->options->on_swap_file,
                            .user = t->options->user};
   if (disk->folder || tws_plan_bytes(t->plan, TWS_TIER_DISK) == 0) return TWS_OK;
-  return tws_fail(err, TWS_INVALID, "give zero_optimization.offload_optimizer.nvme_path, a folder on a fast disk",
-                  "the optimizer is offloaded to a disk, and no folder on one is given");
+  return tws_fail(err, TWS_INVALID,
+                  "give nvme_path beside the device in zero_optimization.offload_optimizer or offload_param: a folder "
+                  "on a fast disk",
+                  "states are offloaded to a disk, and no folder on one is given");
 }
 
 static tws_code make_executor(tws_training *t, tws_error *err) {
@@ -133,22 +135,23 @@ typedef struct weight_maker {
   int threads;
 } weight_maker;
 
-static tws_code put_weights(tws_training *t, weight_maker *m, uint32_t buffer, uint64_t offset, uint64_t count,
-                            tws_error *err) {
+static tws_code put_weights(tws_training *t, weight_maker *m, uint32_t buffer, uint64_t offset, uint64_t from,
+                            uint64_t count, tws_error *err) {
   const tws_dtype dtype = (tws_dtype)t->plan->buffers[buffer].dtype;
-  if (dtype == TWS_F32) return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, buffer, offset, m->values, count, err);
+  if (dtype == TWS_F32)
+    return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, buffer, offset, m->values + from, count, err);
   if (dtype != TWS_BF16 && dtype != TWS_F16)
     return tws_fail(err, TWS_UNSUPPORTED, "use fp32, bf16 or fp16", "parameters of type %s", tws_dtype_name(dtype));
-  for (uint64_t i = 0; i < count; i++)
+  for (uint64_t i = from; i < from + count; i++)
     m->rounded[i] = dtype == TWS_F16 ? tws_to_f16(m->values[i]) : tws_to_bf16(m->values[i]);
-  return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, buffer, offset, m->rounded, count, err);
+  return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, buffer, offset, m->rounded + from, count, err);
 }
 
 /* The program's buffers of those entries of the state that begin as parameters do. */
 typedef struct weight_buffers {
   int count;
   uint32_t buffer[8];
-  uint8_t role[8];
+  const tws_state_entry *entry[8];
 } weight_buffers;
 
 static weight_buffers find_weight_buffers(const tws_plan *plan) {
@@ -157,10 +160,19 @@ static weight_buffers find_weight_buffers(const tws_plan *plan) {
     if (plan->buffers[i].lifetime != TWS_LIFETIME_STATE) continue;
     const tws_state_entry *entry = &plan->state->entries[tws_state_find(plan->state, plan->buffers[i].name)];
     if (entry->initial != TWS_INITIAL_PARAMETER) continue;
-    found.role[found.count] = entry->role;
+    found.entry[found.count] = entry;
     found.buffer[found.count++] = i;
   }
   return found;
+}
+
+/* Where the first weight of a chunk is that begins `done` elements behind a shard's first; 0: not in this buffer. */
+static int weights_in(const weight_buffers *to, int i, const tws_shard *shard, uint64_t done, uint64_t *first,
+                      uint64_t *count, uint64_t *skipped) {
+  *first = to->entry[i]->role == TWS_ELEMENTS_STORED ? shard->storage_offset : shard->owned_offset;
+  if (*first == TWS_NO_OFFSET) return 0;
+  *first += done;
+  return tws_state_clip(to->entry[i], first, count, skipped);
 }
 
 static tws_code init_shard(tws_training *t, weight_maker *m, const weight_buffers *to, const tws_shard *shard,
@@ -172,8 +184,9 @@ static tws_code init_shard(tws_training *t, weight_maker *m, const weight_buffer
     tws_init_part_with(m->threads, &plan->network->params[shard->param], shard->param, (uint64_t)t->config->seed, slice,
                        shard->param_first + done, n, m->values);
     for (int i = 0; i < to->count; i++) {
-      const uint64_t first = to->role[i] == TWS_ELEMENTS_STORED ? shard->storage_offset : shard->owned_offset;
-      if (first != TWS_NO_OFFSET) TWS_TRY(put_weights(t, m, to->buffer[i], first + done, n, err));
+      uint64_t first, skipped, count = n;
+      if (weights_in(to, i, shard, done, &first, &count, &skipped))
+        TWS_TRY(put_weights(t, m, to->buffer[i], first, skipped, count, err));
     }
   }
   return TWS_OK;
@@ -247,10 +260,13 @@ static tws_code spoil_weights(tws_training *t, tws_error *err) {
   const tws_shard *last = &state->shards[0];
   for (uint32_t i = 0; i < state->shard_count; i++)
     if (state->shards[i].param > last->param) last = &state->shards[i];
+  const weight_buffers buffers = find_weight_buffers(t->plan);
   tws_code code = make_weight_maker(t, 1, &one, err);
-  if (code == TWS_OK) {
-    one.values[0] = NAN;
-    code = put_weights(t, &one, t->plan->parameters, last->storage_offset, 1, err);
+  if (code == TWS_OK) one.values[0] = NAN;
+  for (int i = 0; i < buffers.count && code == TWS_OK; i++) {
+    uint64_t first, skipped, count = 1;
+    if (buffers.entry[i]->role == TWS_ELEMENTS_STORED && weights_in(&buffers, i, last, 0, &first, &count, &skipped))
+      code = put_weights(t, &one, buffers.buffer[i], first, 0, 1, err);
   }
   free_weight_maker(&one);
   return code;

@@ -85,6 +85,8 @@ static void begin_operation(tws_sim *sim, uint32_t rank, uint32_t op) {
   const double seconds = tws_sim_cost(sim, rank, r->plan->ops[op].work);
   if (seconds <= 0) {
     tws_sim_finish(sim, rank, op, times->ready_s);
+  } else if (tws_sim_is_shared(sim, rank, op)) {
+    tws_sim_begin_shared(sim, rank, op, 0);
   } else if (sim->share_cores) {
     const double threads = r->plan->threads > 1 ? r->plan->threads : 1, part = threads / sim->cores;
     const double alone = part > 1 ? seconds * part : seconds, share = part < 1 ? part : 1;
@@ -119,6 +121,8 @@ static void on_event(void *user, uint64_t tag) {
     tws_sim_finish(sim, a, b, sim->run->ranks[a].times[b].end_s);
   else if (event == TWS_EVENT_EXECUTION)
     tws_sim_finish(sim, a, b, tws_engine_now());
+  else if (event >= TWS_EVENT_SHARED)
+    tws_sim_begin_shared(sim, a, b, 1 + (int)(event - TWS_EVENT_SHARED));
   else
     tws_sim_transfer_event(sim, event, a, b);
   begin_ready(sim);
@@ -211,6 +215,7 @@ static tws_code prepare_simulation(tws_sim *sim, tws_error *err) {
     sim->share_cores = crowded && !request->fold;
     sim->stretch = crowded && request->fold;
   }
+  sim->host_flows = sim->cores == 0 && !request->fold && request->fidelity != TWS_FIDELITY_ANALYTIC;
   TWS_TRY(tws_platform_make(&sim->platform, machine, sim->world, request->fidelity != TWS_FIDELITY_ANALYTIC,
                             sim->share_cores, err));
   TWS_TRY(prepare_ranks(sim, err));

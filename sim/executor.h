@@ -2,6 +2,7 @@
  *
  *   executor.c     starts what the run order (plan/run_order.h) says may start, and tells it what ended when
  *   collectives.c  what a rendezvous does, by fidelity
+ *   shared.c       copies between tiers and the host's computing, as flows over what a node's ranks share
  *   platform.c     links and cores
  *
  * Times are exact where nothing is shared: an operation starts at the latest end of what it waits for, and a timer
@@ -49,8 +50,9 @@ typedef struct tws_sim {
   int share_cores;  /* ranks want more cores than there are: executions instead of timers */
   int stretch;      /* the same, but one rank stands for all: costs are stretched instead */
   int cores;
-  tws_sim_pattern *patterns;   /* per communicator */
-  tws_sim_transfer *transfers; /* per rendezvous */
+  int host_flows;                        /* what a node's ranks share is links, as they all are here */
+  tws_sim_pattern *patterns;             /* per communicator */
+  tws_sim_transfer *transfers;           /* per rendezvous */
   uint64_t events, finished, operations; /* finished: of so many operations of all ranks */
   double end_s;
   tws_timeline *timeline;
@@ -65,7 +67,8 @@ typedef enum tws_sim_event {
   TWS_EVENT_RENDEZVOUS, /* a rendezvous' timer: rendezvous */
   TWS_EVENT_FLOW,       /* a flow of a rendezvous: rendezvous */
   TWS_EVENT_SENT,       /* a message of a ring left its sender: rendezvous, edge */
-  TWS_EVENT_ARRIVED     /* and reached its receiver: rendezvous, edge */
+  TWS_EVENT_ARRIVED,    /* and reached its receiver: rendezvous, edge */
+  TWS_EVENT_SHARED      /* a part of an operation on what a node's ranks share ended: rank, op; and the next two */
 } tws_sim_event;
 static inline uint64_t tws_sim_tag(tws_sim_event event, uint32_t a, uint32_t b) {
   return (uint64_t)event << 60 | (uint64_t)a << 32 | b; /* a < 2^28 */
@@ -76,6 +79,9 @@ void tws_sim_fail(tws_sim *sim, tws_code code, const char *format, ...) __attrib
 /* Cached cost of a work; fails the simulation and returns 0 when it is not a time. */
 double tws_sim_cost(tws_sim *sim, uint32_t rank, uint32_t work);
 void tws_sim_timer(tws_sim *sim, double date_s, uint64_t tag);
+/* shared.c: whether an operation is flows; begins it; a part of it has ended: `event` from TWS_EVENT_SHARED on. */
+int tws_sim_is_shared(const tws_sim *sim, uint32_t rank, uint32_t op);
+void tws_sim_begin_shared(tws_sim *sim, uint32_t rank, uint32_t op, int part);
 /* An operation ended. */
 void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s);
 

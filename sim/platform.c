@@ -12,10 +12,31 @@ static int nic_link(const tws_platform *p, int rank, int down) {
   return 2 * p->mapping.nodes * p->mapping.slots + 2 * tws_mapping_nic(&p->mapping, rank) + down;
 }
 
-static tws_code set_links(const tws_platform *p, tws_error *err) {
+enum { NODE_LINKS = 3 }; /* memory, disk read, disk write */
+
+int tws_platform_shared(const tws_platform *p, int rank, tws_shared_link kind) {
+  const int node = tws_mapping_node(&p->mapping, rank);
+  const int first = p->first_shared + node * (2 * p->switches + NODE_LINKS);
+  if (kind >= TWS_LINK_MEMORY) return first + 2 * p->switches + (int)(kind - TWS_LINK_MEMORY);
+  const int sharers = p->cluster->devices_per_host_link > 1 ? p->cluster->devices_per_host_link : 1;
+  return first + 2 * (rank % p->mapping.slots / sharers) + (kind == TWS_LINK_OUT);
+}
+
+static double shared_bandwidth(const tws_platform *p, int link) {
+  const tws_cluster *c = p->cluster;
+  const int of_node = (link - p->first_shared) % (2 * p->switches + NODE_LINKS) - 2 * p->switches;
+  const double rates[NODE_LINKS] = {c->host_bandwidth, c->disk_read > 0 ? c->disk_read : TWS_USUAL_DISK_READ,
+                                    c->disk_write > 0 ? c->disk_write : TWS_USUAL_DISK_WRITE};
+  return of_node < 0 ? c->host_link.bandwidth : rates[of_node];
+}
+
+static tws_code set_links(tws_platform *p, tws_error *err) {
   const tws_cluster *cluster = p->cluster;
   const tws_node_mapping *m = &p->mapping;
-  const int64_t links = 2 * (int64_t)m->nodes * (m->slots + m->nics);
+  const int sharers = cluster->devices_per_host_link > 1 ? cluster->devices_per_host_link : 1;
+  p->switches = (m->slots + sharers - 1) / sharers;
+  const int64_t network = 2 * (int64_t)m->nodes * (m->slots + m->nics);
+  const int64_t links = network + m->nodes * (2 * (int64_t)p->switches + NODE_LINKS);
   if (links > MAX_LINKS)
     return tws_fail(err, TWS_UNSUPPORTED, "simulate analytically, or fewer ranks",
                     "%d ranks need %lld links, more than %d", m->ranks, (long long)links, MAX_LINKS);
@@ -26,8 +47,11 @@ static tws_code set_links(const tws_platform *p, tws_error *err) {
     return tws_fail(err, TWS_INVALID, "give its \"inter\" bandwidth", "cluster %s has no links between nodes",
                     cluster->name);
   if (tws_engine_reserve((int)links, 0) != 0) return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
+  p->first_shared = (int)network;
   for (int i = 0; i < (int)links; i++) {
-    const double bandwidth = i < 2 * m->nodes * m->slots ? cluster->intra.bandwidth : p->nic_bandwidth;
+    const double bandwidth = i < 2 * m->nodes * m->slots ? cluster->intra.bandwidth
+                             : i < p->first_shared       ? p->nic_bandwidth
+                                                         : shared_bandwidth(p, i);
     if (tws_engine_bandwidth(i, bandwidth > 0 ? bandwidth : 1) != 0)
       return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
   }

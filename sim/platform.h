@@ -12,7 +12,20 @@ typedef struct tws_platform {
   tws_node_mapping mapping; /* of the ranks: a port for each slot, a link for each NIC */
   double nic_bandwidth;     /* of one NIC link */
   int use_links;            /* flows need them, timers do not */
+  int first_shared;         /* link: those of a node's host lie behind those of devices and NICs */
+  int switches;             /* of a node: links to the host that devices share */
 } tws_platform;
+
+/* What the ranks of a node share beside its network, each one link: a switch's link to the host, each way, and the
+ * node's memory and disk. */
+typedef enum tws_shared_link {
+  TWS_LINK_IN,
+  TWS_LINK_OUT,
+  TWS_LINK_MEMORY,
+  TWS_LINK_DISK_READ,
+  TWS_LINK_DISK_WRITE
+} tws_shared_link;
+int tws_platform_shared(const tws_platform *platform, int rank, tws_shared_link kind);
 
 /* Makes room in the engine and sets the bandwidths. TWS_INVALID when the cluster has not enough devices, or a link that
  * the ranks need has no bandwidth. */

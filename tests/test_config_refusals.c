@@ -139,6 +139,9 @@ START_TEST(what_deepspeed_takes) {
       "\"zero_optimization\": {\"reduce_bucket_size\": 5e8, \"sub_group_size\": 0}",
       "\"zero_optimization\": {\"stage\": 3, \"sub_group_size\": 1e14, \"round_robin_gradients\": 0}",
       "\"zero_optimization\": {\"stage\": 1, \"offload_param\": {\"device\": \"cpu\"}}",
+      "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/local_nvme\", "
+      "\"pin_memory\": true, \"buffer_count\": 5, \"buffer_size\": 1e8, \"max_in_cpu\": 1e9}}",
+      "\"zero_optimization\": {\"stage\": 3, \"cpu_offload_param\": true, \"cpu_offload\": true}",
       "\"zero_optimization\": {\"stage\": 0, \"offload_optimizer\": {\"device\": \"cpu\"}}",
       "\"zero_optimization\": {\"offload_optimizer\": null}",
       "\"zero_optimization\": {\"stage\": 2, \"cpu_offload\": true, \"cpu_offload_use_pin_memory\": true}",
@@ -218,11 +221,13 @@ START_TEST(all_refusals_at_once) {
                                      "\nds.json:4:2: unknown key \"train_batchsize\" (did you mean"};
   for (size_t i = 0; i < sizeof says / sizeof *says; i++)
     ck_assert_msg(strstr(err.message, says[i]) != NULL, "no %s in %s", says[i], err.message);
-  ck_assert_int_eq(resolve("{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Adagrad\"}, \"zero_optimization\": "
-                           "{\"stage\": 3, \"offload_param\": {\"device\": \"nvme\"}}, \"pipeline\": {\"stages\": 2}}",
-                           2, 0, &c),
-                   TWS_UNSUPPORTED);
-  ck_assert_msg(strstr(err.message, "offload_param to nvme") && strstr(err.message, "\"Adagrad\"") &&
+  ck_assert_int_eq(
+      resolve("{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Adagrad\"}, \"zero_optimization\": "
+              "{\"stage\": 3, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"a\"}, \"offload_optimizer\": "
+              "{\"device\": \"nvme\", \"nvme_path\": \"b\"}}, \"pipeline\": {\"stages\": 2}}",
+              2, 0, &c),
+      TWS_UNSUPPORTED);
+  ck_assert_msg(strstr(err.message, "give two folders") && strstr(err.message, "\"Adagrad\"") &&
                     strstr(err.message, "pipeline parallelism"),
                 "%s", err.message);
   char text[8192] = "{\"twinspeed\": {\"unknown\": 0";
@@ -274,10 +279,9 @@ START_TEST(contradictions) {
       {"{" B "\"aio\": {\"block_size\": 512}, \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": "
        "{\"device\": \"nvme\"}}}",
        TWS_INVALID, "aio.block_size must be an integer from 4096", ""},
-      {"{" B "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\"}}}", TWS_UNSUPPORTED,
-       "offload_param to nvme", "none"},
-      {"{" B "\"zero_optimization\": {\"stage\": 3, \"cpu_offload_param\": true}}", TWS_UNSUPPORTED,
-       "offload_param to cpu", ""},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"a\"}, "
+       "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"b\"}}}",
+       TWS_UNSUPPORTED, "two folders", "the same folder"},
       {"{" B "\"zero_optimization\": {\"stage\": 2, \"zenflow\": {\"offload\": true}}}", TWS_INVALID,
        "zenflow needs offload_optimizer", ""},
       {"{" B "\"zero_optimization\": {\"legacy_stage1\": true}}", TWS_INVALID, "no longer exists", ""},

@@ -69,7 +69,9 @@ static int draw_job(uint64_t seed, char *text, size_t size, tws_tier *tier, tws_
   const int stage = axis == 2 ? 1 : 1 + pick(seed, 4, 3), pinned = pick(seed, 5, 2);
   const int steps = 2 + pick(seed, 6, 2), kind = pick(seed, 7, 5);
   const char *rule = optimizer[kind == 3 ? 0 : pick(seed, 8, 2)];
-  const int disk = pick(seed, 15, 3) == 0;
+  const int disk = pick(seed, 15, 3) == 0, parameters = stage == 3 ? pick(seed, 18, 4) : 0;
+  static const char *const param_device[] = {"none", "cpu", "nvme", "nvme"};
+  static const int in_cpu[] = {0, 0, 20000, 0};
   *tier = pinned ? TWS_TIER_PINNED : TWS_TIER_HOST;
   *state_tier = disk ? TWS_TIER_DISK : *tier;
   *early = axis == 0 || axis == 3;
@@ -78,19 +80,27 @@ static int draw_job(uint64_t seed, char *text, size_t size, tws_tier *tier, tws_
            "\"optimizer\":{\"type\":\"%s\",\"params\":{\"lr\":1e-3}},\"zero_optimization\":{\"stage\":%d,"
            "\"overlap_comm\":%s,\"reduce_bucket_size\":%d,\"sub_group_size\":%d,\"reduce_scatter\":%s,"
            "\"round_robin_gradients\":%s,\"stage3_param_persistence_threshold\":100,\"offload_optimizer\":{\"device\":"
-           "\"%s\",\"pin_memory\":%s,\"pipeline_read\":%s,\"pipeline_write\":%s}}%s%s,\"twinspeed\":{\"sequence_"
+           "\"%s\",\"pin_memory\":%s,\"pipeline_read\":%s,\"pipeline_write\":%s},\"offload_param\":{\"device\":\"%s\","
+           "\"pin_memory\":%s,\"max_in_cpu\":%d,\"buffer_count\":%d,\"buffer_size\":%d}}%s%s,\"twinspeed\":{\"sequence_"
            "length\":16}}",
            steps, pick(seed, 9, 2), rule, stage, pick(seed, 10, 2) ? "true" : "false", 1 + pick(seed, 11, 60000),
            1 + pick(seed, 12, 60000), pick(seed, 13, 3) ? "true" : "false", pick(seed, 14, 2) ? "true" : "false",
            disk ? "nvme" : "cpu", pinned ? "true" : "false", pick(seed, 16, 2) ? "true" : "false",
-           pick(seed, 17, 2) ? "true" : "false", precision[kind], axes[axis].text);
+           pick(seed, 17, 2) ? "true" : "false", param_device[parameters], pinned ? "true" : "false",
+           in_cpu[parameters], pick(seed, 19, 6), 1 + pick(seed, 20, 9000), precision[kind], axes[axis].text);
   return replicas * axes[axis].ranks;
+}
+
+/* Where updated weights arrive: where they live, or where they are collected for the disk. */
+static int is_weights(const tws_buffer *buffer) {
+  return buffer->category == TWS_CATEGORY_PARAMETER || strcmp(buffer->name, "weights for the disk") == 0;
 }
 
 /* Masters, states and updates are on the host and nowhere else; every element that the rank updates comes back once;
  * gradients of stages 2 and 3 never wait on the device for the step. */
 static void check_places(const tws_plan *p, tws_tier tier, tws_tier state_tier, int early, const char *text) {
-  uint64_t back = 0, read = 0, written = 0, owned = p->buffers[p->optimizer_state[0]].elements, updated = 0;
+  uint64_t back = 0, read = 0, written = 0, weights = 0, on_disk = 0,
+           owned = p->buffers[p->optimizer_state[0]].elements, updated = 0;
   for (uint32_t i = 0; i < p->state->shard_count; i++)
     if (p->state->shards[i].owned_offset != TWS_NO_OFFSET) updated += p->state->shards[i].count;
   for (uint32_t b = 0; b < p->buffer_count; b++) {
@@ -98,17 +108,31 @@ static void check_places(const tws_plan *p, tws_tier tier, tws_tier state_tier, 
     const int host = buffer->category == TWS_CATEGORY_MASTER || buffer->category == TWS_CATEGORY_MOMENT;
     if (host && buffer->lifetime == TWS_LIFETIME_STATE)
       ck_assert_msg(buffer->tier == state_tier && buffer->elements == owned, "%s: %s", text, buffer->name);
+    if (buffer->tier == TWS_TIER_DISK && buffer->category == TWS_CATEGORY_PARAMETER) on_disk += buffer->elements;
+    if (buffer->category == TWS_CATEGORY_PARAMETER && p->zero.stage == 3)
+      ck_assert_msg((buffer->tier == TWS_TIER_DEVICE) == (p->zero.offload_param == 0), "%s", text);
     if (buffer->tier == TWS_TIER_DEVICE && buffer->category == TWS_CATEGORY_GRADIENT)
       ck_assert_msg(p->zero.stage == 1 || !early, "%s: %s", text, buffer->name);
-    ck_assert(buffer->tier == TWS_TIER_DEVICE || buffer->tier == tier || buffer->tier == state_tier);
+    ck_assert(buffer->tier == TWS_TIER_DEVICE || buffer->tier == tier || buffer->tier == state_tier ||
+              buffer->category == TWS_CATEGORY_PARAMETER);
   }
   for (uint32_t i = 0; i < p->op_count; i++) {
     const tws_op *op = &p->ops[i];
     const tws_operand *o = &p->operands[op->operand_first];
-    if (op->kind == TWS_OP_COPY && o[1].buffer == p->parameters) back += o[1].count;
+    if (op->kind == TWS_OP_COPY && op->place != TWS_PLACE_DISK && is_weights(&p->buffers[o[1].buffer]))
+      back += o[1].count;
+    if (op->kind == TWS_OP_COMPUTE && op->phase == TWS_PHASE_STEP)
+      for (int k = 1; k < op->operand_count; k++)
+        if (is_weights(&p->buffers[o[k].buffer]) && op->place == TWS_PLACE_HOST &&
+            p->works[op->work].code != TWS_KERNEL_FILL)
+          back += o[k].count; /* updated where they live, or on their way to the disk */
     if (op->place == TWS_PLACE_DISK) {
       const int reads = p->buffers[o[0].buffer].tier == TWS_TIER_DISK;
-      *(reads ? &read : &written) += o[0].count;
+      const int states = p->buffers[o[!reads].buffer].category != TWS_CATEGORY_PARAMETER;
+      if (states)
+        *(reads ? &read : &written) += o[0].count;
+      else if (!reads)
+        weights += o[0].count;
       ck_assert(op->stream == TWS_STREAM_DISK && p->buffers[o[reads].buffer].tier == tier);
       for (int k = 0; k < 2; k++) /* whole blocks, on the disk and in memory */
         ck_assert_msg((p->buffers[o[k].buffer].offset + o[k].offset * tws_dtype_bytes(p->buffers[o[k].buffer].dtype)) %
@@ -125,6 +149,8 @@ static void check_places(const tws_plan *p, tws_tier tier, tws_tier state_tier, 
   const uint64_t moved = state_tier == TWS_TIER_DISK ? owned * (1 + (uint64_t)p->optimizer_states) : 0;
   ck_assert_msg(read == moved && written == moved, "%s: %llu and %llu of %llu elements go and come", text,
                 (unsigned long long)written, (unsigned long long)read, (unsigned long long)moved);
+  ck_assert_msg(weights == on_disk, "%s: %llu weights go to the disk of %llu", text, (unsigned long long)weights,
+                (unsigned long long)on_disk);
   ck_assert_msg(back >= updated && back <= owned, "%s: %llu elements come back of %llu", text, (unsigned long long)back,
                 (unsigned long long)owned);
 }
@@ -216,7 +242,9 @@ static void add_training(FILE *file, int stage, int p, int offload, int ranks, c
           "%s-%d-%s%s\ttiny-gpt2\t%d\t{%s,\"train_micro_batch_size_per_gpu\":%d,\"zero_optimization\":{\"stage\":%d,"
           "\"reduce_bucket_size\":20000,\"sub_group_size\":15000,\"overlap_comm\":%s,"
           "\"stage3_param_persistence_threshold\":100,"
-          "\"offload_optimizer\":{\"device\":\"%s\",\"nvme_path\":\"%s\",\"pin_memory\":%s}}%s%s,"
+          "\"offload_optimizer\":{\"device\":\"%s\",\"nvme_path\":\"%s\",\"pin_memory\":%s},"
+          "\"offload_param\":{\"device\":\"%s\",\"nvme_path\":\"%s\",\"max_in_cpu\":%d,\"buffer_count\":3,"
+          "\"buffer_size\":5000}}%s%s,"
           "\"twinspeed\":{\"sequence_length\":32,"
           "\"seed\":7}}\n",
           precisions[p].name, stage, offload ? "host" : "device", *axes ? "-axes" : "", 8, settings, ranks > 2 ? 1 : 2,
@@ -224,7 +252,11 @@ static void add_training(FILE *file, int stage, int p, int offload, int ranks, c
           !offload     ? "none"
           : stage == 3 ? "nvme"
                        : "cpu",
-          folder, stage == 2 ? "false" : "true", precisions[p].text, axes);
+          folder, stage == 2 ? "false" : "true",
+          !offload || p == 0 ? "none"
+          : p == 1           ? "cpu"
+                             : "nvme",
+          folder, p == 2 ? 9000 : 0, precisions[p].text, axes);
 }
 
 /* With and without, on one, two and four ranks; fp16's scale begins so high that steps are left out. */
@@ -265,7 +297,8 @@ START_TEST(equal_losses) {
 }
 END_TEST
 
-/* Saved with the optimizer on the host, gone on from without, and the other way round. */
+/* Saved with the optimizer on the host, and parameters there and on the disk, gone on from without, and the other way
+ * round. */
 START_TEST(checkpoints) {
   static const char *const settled[] = {"none", "cpu"};
   const char *jobs = in_folder("jobs");
@@ -274,11 +307,13 @@ START_TEST(checkpoints) {
   for (int p = 0; p < 2; p++)
     for (int turn = 0; turn < 4; turn++) { /* two that save, two that go on from the other's */
       snprintf(whole, sizeof whole, "%s/saved-%d-%d", folder, p, turn < 2 ? turn : 3 - turn);
-      fprintf(file,
-              "%s-%d\ttiny-llama\t8\t{%s,\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":%d,"
-              "\"reduce_bucket_size\":20000,\"offload_optimizer\":{\"device\":\"%s\"}}%s,\"twinspeed\":{"
-              "\"sequence_length\":32,\"seed\":7}}\t%s",
-              precisions[p].name, turn, settings, 2 + p, settled[turn % 2], precisions[p].text, turn < 2 ? whole : "-");
+      fprintf(
+          file,
+          "%s-%d\ttiny-llama\t8\t{%s,\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":%d,"
+          "\"reduce_bucket_size\":20000,\"offload_optimizer\":{\"device\":\"%s\"},\"offload_param\":{\"device\":"
+          "\"%s\",\"nvme_path\":\"%s\",\"max_in_cpu\":9000}}%s,\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\t%s",
+          precisions[p].name, turn, settings, 2 + p, settled[turn % 2], p && turn % 2 ? "nvme" : "none", folder,
+          precisions[p].text, turn < 2 ? whole : "-");
       fprintf(file, turn < 2 ? "\n" : "\t%s\tglobal_step5\n", whole);
     }
   fclose(file);
@@ -309,23 +344,33 @@ START_TEST(a_small_device) {
   ck_assert(tws_network_load("tiny-gpt2", 1, &network, &err) == TWS_OK);
   snprintf(limit, sizeof limit, "%lld", (long long)(tws_network_params(network, 0) * 16 / 4));
   tws_network_destroy(network);
-  for (int kind = 0; kind < 3; kind++) {
-    static const char *const devices[] = {"none", "cpu", "nvme"};
+  enum { DEVICE, HOST, DISK, PARAMETERS, KINDS }; /* where states are; at last parameters too, on host and disk */
+  for (int kind = 0; kind < KINDS; kind++) {
+    static const char *const devices[KINDS] = {"none", "cpu", "nvme", "nvme"};
+    const int ways = kind >= DISK ? 3 : 1;
     FILE *file = fopen(jobs, "w");
-    for (int way = 0; way < (kind == 2 ? 3 : 1); way++)
+    for (int way = 0; way < ways; way++)
       fprintf(file,
               "%s%d\ttiny-gpt2\t6\t{%s,\"train_micro_batch_size_per_gpu\":1,\"bf16\":{\"enabled\":true},"
-              "\"zero_optimization\":{\"stage\":2,\"reduce_bucket_size\":5000,\"sub_group_size\":10000,"
+              "\"zero_optimization\":{\"stage\":%d,\"reduce_bucket_size\":5000,\"sub_group_size\":10000,"
+              "\"stage3_prefetch_bucket_size\":5000,\"stage3_max_reuse_distance\":0,"
               "\"offload_optimizer\":{\"device\":\"%s\",\"nvme_path\":\"%s\",\"pipeline_read\":%s,"
-              "\"pipeline_write\":%s}},\"aio\":{\"block_size\":%d,\"queue_depth\":%d,\"intra_op_parallelism\":%d},"
+              "\"pipeline_write\":%s},\"offload_param\":{\"device\":\"%s\",\"nvme_path\":\"%s\",\"max_in_cpu\":%d,"
+              "\"buffer_count\":%d,\"buffer_size\":%d}},"
+              "\"aio\":{\"block_size\":%d,\"queue_depth\":%d,\"intra_op_parallelism\":%d},"
               "\"twinspeed\":{\"sequence_length\":16,\"seed\":7,\"recompute\":\"full\",\"loss_tiles\":4}}\n",
-              devices[kind], way, settings, devices[kind], folder, way ? "true" : "false", way > 1 ? "true" : "false",
-              way ? 8192 : 1 << 20, 1 + 3 * way, 1 + way / 2);
+              devices[kind], way, settings, kind == PARAMETERS ? 3 : 2, devices[kind], folder, way ? "true" : "false",
+              way > 1 ? "true" : "false",
+              kind < PARAMETERS ? "none"
+              : way             ? "nvme"
+                                : "cpu",
+              folder, way > 1 ? 30000 : 0, 1 + 2 * way, 9000 / (1 + way), way ? 8192 : 1 << 20, 1 + 3 * way,
+              1 + way / 2);
     fclose(file);
     if (kind > 0) setenv("DEVICE_LIMIT", limit, 1);
     run_jobs(0, jobs);
     if (kind == 0) reference = curves[0][0];
-    ck_assert_int_eq(curve_count[0], kind == 2 ? 3 : 1);
+    ck_assert_int_eq(curve_count[0], ways);
     for (int c = 0; c < curve_count[0]; c++)
       for (int step = 0; step < 6; step++)
         ck_assert_msg(fabs(curves[0][c].loss[step] / reference.loss[step] - 1) < 1e-6, "%s, step %d: %.9g, not %.9g",

@@ -1,0 +1,53 @@
+#include "calibration/disk.h"
+
+#include <string.h>
+
+static double median(double *values, int count) {
+  for (int i = 1; i < count; i++)
+    for (int k = i; k > 0 && values[k] < values[k - 1]; k--) {
+      const double value = values[k];
+      values[k] = values[k - 1];
+      values[k - 1] = value;
+    }
+  return values[count / 2];
+}
+
+static void list_trials(int quick, tws_disk_calibration *out) {
+  static const int64_t blocks[] = {1 << 20, 1 << 17, 1 << 19, 1 << 23}, depths[] = {8, 32, 1}, threads[] = {1, 4};
+  const int most = quick ? 2 : 4;
+  for (int b = 0; b < most; b++)
+    for (int d = 0; d < (quick ? 2 : 3); d++)
+      for (int t = 0; t < (quick ? 1 : 2); t++)
+        out->trial[out->count++].aio =
+            (tws_aio){.block_size = blocks[b], .queue_depth = depths[d], .threads = threads[t], .overlap_events = 1};
+}
+
+static double seconds_a_byte(const tws_disk_trial *trial) {
+  return 1 / trial->read + 1 / trial->write;
+}
+
+/* Rounds go through all settings, so that a disk that others use for a while is no setting's bad luck. */
+tws_code tws_calibrate_disk(const tws_real_api *real, const char *folder, uint64_t bytes, int quick,
+                            tws_progress *progress, tws_disk_calibration *out, tws_error *err) {
+  double read[TWS_DISK_TRIALS][TWS_DISK_ROUNDS], write[TWS_DISK_TRIALS][TWS_DISK_ROUNDS];
+  const int rounds = quick ? 1 : TWS_DISK_ROUNDS;
+  tws_code code = TWS_OK;
+  memset(out, 0, sizeof *out);
+  out->bytes = bytes;
+  list_trials(quick, out);
+  tws_progress_begin(progress, "measuring the disk", (double)(rounds * out->count));
+  for (int i = 0; i < rounds * out->count && code == TWS_OK; i++) {
+    const int at = i % out->count, round = i / out->count;
+    code =
+        real->measure_disk(folder, &out->trial[at].aio, bytes, &read[at][round], &write[at][round], &out->direct, err);
+    tws_progress_update(progress, (double)(i + 1));
+  }
+  tws_progress_end(progress);
+  TWS_TRY(code);
+  for (int i = 0; i < out->count; i++) {
+    out->trial[i].read = median(read[i], rounds);
+    out->trial[i].write = median(write[i], rounds);
+    if (seconds_a_byte(&out->trial[i]) < seconds_a_byte(&out->trial[out->best])) out->best = i;
+  }
+  return TWS_OK;
+}

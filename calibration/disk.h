@@ -1,0 +1,27 @@
+/* How to read and write a disk: the training engine's own swap files with several block sizes, queue depths and numbers
+ * of threads, as DeepSpeed's ds_nvme_tune does with its own. */
+#ifndef TWS_CALIBRATION_DISK_H
+#define TWS_CALIBRATION_DISK_H
+
+#include "base/log.h"
+#include "real/real.h"
+
+typedef struct tws_disk_trial {
+  tws_aio aio;
+  double read, write; /* bytes/s: medians of the rounds */
+} tws_disk_trial;
+
+enum { TWS_DISK_TRIALS = 64, TWS_DISK_ROUNDS = 3 };
+typedef struct tws_disk_calibration {
+  tws_disk_trial trial[TWS_DISK_TRIALS];
+  int count, best; /* best: the least time for a byte each way */
+  int direct;      /* past the page cache */
+  uint64_t bytes;  /* of each transfer */
+} tws_disk_calibration;
+
+/* Files of so many bytes in `folder`; quick: fewer settings, once each. TWS_ENVIRONMENT, TWS_IO: as real/disk.h says.
+ */
+tws_code tws_calibrate_disk(const tws_real_api *real, const char *folder, uint64_t bytes, int quick,
+                            tws_progress *progress, tws_disk_calibration *out, tws_error *err);
+
+#endif

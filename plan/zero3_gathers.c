@@ -1,0 +1,122 @@
+/* ZeRO-3: whole parameters between a gather and a release, as plan/zero3_schedule.h says when. Where shards are not on
+ * the device a rank's own is copied to its place in the whole first. */
+#include "plan/offload.h"
+#include "plan/zero.h"
+
+static void make_schedule(tws_lower *l) {
+  tws_zero *z = &l->zero;
+  tws_zero3_visit *visits = tws_lower_memory(l, l->chunk->visits.count, sizeof *visits);
+  uint32_t *params = tws_lower_memory(l, TWS_MODULE_PARAMS * (size_t)l->chunk->visits.count, sizeof *params);
+  int64_t *sizes = tws_lower_memory(l, l->network->param_count, sizeof *sizes);
+  if (l->b.failed != TWS_OK) return;
+  for (uint32_t p = 0; p < l->network->param_count; p++) sizes[p] = (int64_t)tws_zero_numel(l, p);
+  for (uint32_t i = 0; i < l->chunk->visits.count; i++) {
+    visits[i].params = params;
+    if (l->chunk->visits.items[i].module == TWS_NONE) continue;
+    const tws_module *m = &l->network->modules[l->chunk->visits.items[i].module];
+    for (int k = 0; k < TWS_MODULE_PARAMS; k++) {
+      uint32_t at = (uint32_t)visits[i].count;
+      if (m->param[k] == TWS_NONE) continue;
+      for (; at > 0 && params[at - 1] > m->param[k]; at--) params[at] = params[at - 1]; /* ascending */
+      params[at] = m->param[k];
+      visits[i].count++;
+    }
+    params += visits[i].count;
+  }
+  tws_zero3_limits limits = {.prefetch_bucket_size = l->config->zero.prefetch_bucket_size,
+                             .max_live_parameters = l->config->zero.max_live_parameters,
+                             .max_reuse_distance = l->config->zero.max_reuse_distance};
+  tws_code code = tws_zero3_make_schedule(visits, l->chunk->visits.count, l->network->param_count, sizes, z->persistent,
+                                          &limits, 1, l->scratch, &z->schedule, l->b.err);
+  if (code != TWS_OK) l->b.failed = code;
+}
+
+static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count) {
+  tws_zero *z = &l->zero;
+  if (l->b.failed != TWS_OK) return;
+  const tws_zero_class *c = tws_zero_class_of(z, params[0]);
+  tws_operand *operands = tws_calloc(2 * (size_t)count, sizeof *operands);
+  if (!operands) {
+    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+    return;
+  }
+  const int elsewhere = l->offload.param_tier != TWS_TIER_DEVICE;
+  uint64_t whole = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t p = params[i];
+    uint64_t part = (uint64_t)z->part[p];
+    z->gathered[p] = tws_builder_buffer(&l->b, l->network->params[p].name, TWS_CATEGORY_GATHERED, l->config->dtype,
+                                        part * (uint64_t)c->ranks, 0);
+    const tws_operand own = tws_write(z->gathered[p], part * (uint64_t)c->index, part);
+    operands[2 * i] = elsewhere ? tws_fetch(l, p, own) : tws_read(l->b.plan->parameters, z->flat_offset[p], part);
+    operands[2 * i + 1] = tws_all(&l->b, z->gathered[p], TWS_WRITE);
+    whole += part * (uint64_t)c->ranks;
+  }
+  if (c->ranks > 1 || !elsewhere)
+    tws_builder_collective(&l->b, l->gather_stream, TWS_COLLECTIVE_ALL_GATHER, c->group, l->config->dtype,
+                           whole * tws_dtype_bytes(l->config->dtype), count, 0, operands, (int)(2 * count));
+  tws_free(operands);
+}
+
+/* Together what is of one class and stands together. */
+static void gather_params(tws_lower *l, const uint32_t *params, uint32_t count) {
+  const uint32_t most = l->config->zero.allgather_sequential ? 1 : count;
+  const int alike = l->zero.class_count == 1;
+  for (uint32_t i = 0, n; i < count; i += n) {
+    for (n = alike && i + most <= count ? most : 1;
+         n < most && i + n < count && l->zero.class_of[params[i + n]] == l->zero.class_of[params[i]];)
+      n++;
+    gather_at_once(l, params + i, n);
+  }
+}
+
+/* All that a micro-batch gathers, in order: what comes from a disk is read ahead of it. */
+static void list_fetches(tws_lower *l) {
+  const tws_zero *z = &l->zero;
+  const size_t most = z->schedule.param_count + (size_t)l->network->param_count;
+  uint32_t *params = tws_lower_memory(l, most, sizeof *params), count = 0;
+  if (l->offload.param_tier == TWS_TIER_DEVICE || l->b.failed != TWS_OK) return;
+  for (uint32_t p = 0; p < l->network->param_count; p++)
+    if (z->persistent[p]) params[count++] = p;
+  tws_fetch_list_make(l, TWS_FETCH_STEP, params, count);
+  count = 0;
+  for (uint32_t v = 0; v < l->chunk->visits.count; v++) {
+    const tws_zero3_actions *a = &z->schedule.actions[v];
+    for (uint32_t i = 0; i < a->gather_count; i++) params[count++] = z->schedule.params[a->gather_first + i];
+    for (uint32_t i = 0; i < a->prefetch_count; i++) params[count++] = z->schedule.params[a->prefetch_first + i];
+  }
+  tws_fetch_list_make(l, TWS_FETCH_MICRO_BATCH, params, count);
+}
+
+void tws_zero3_gathers_begin(tws_lower *l) {
+  make_schedule(l);
+  list_fetches(l);
+}
+
+void tws_zero_step_begin(tws_lower *l) {
+  tws_zero *z = &l->zero;
+  if (z->stage != 3) return;
+  uint32_t count = 0, *params = tws_lower_memory(l, l->network->param_count, sizeof *params);
+  for (uint32_t p = 0; params && p < l->network->param_count; p++) {
+    if (z->persistent[p]) params[count++] = p;
+  }
+  tws_fetch_begin(l, TWS_FETCH_STEP);
+  gather_params(l, params, count);
+}
+
+void tws_zero_before(tws_lower *l, uint32_t visit) {
+  if (l->zero.stage != 3) return;
+  const tws_zero3_actions *actions = &l->zero.schedule.actions[visit];
+  const tws_visit *v = &l->chunk->visits.items[visit];
+  l->b.phase = (tws_phase)v->phase;
+  l->b.module = v->module == TWS_NONE ? TWS_NONE : l->local.modules[v->module].origin;
+  gather_params(l, l->zero.schedule.params + actions->gather_first, actions->gather_count);
+  gather_params(l, l->zero.schedule.params + actions->prefetch_first, actions->prefetch_count);
+}
+
+void tws_zero_after(tws_lower *l, uint32_t visit) {
+  if (l->zero.stage != 3) return;
+  const tws_zero3_actions *actions = &l->zero.schedule.actions[visit];
+  const uint32_t *params = l->zero.schedule.params + actions->release_first;
+  for (uint32_t i = 0; i < actions->release_count; i++) l->zero.gathered[params[i]] = TWS_NONE;
+}
