@@ -45,8 +45,8 @@ typedef struct tws_tune_space {
   int schedule_count;
   int sequence_parallel[2], sequence_parallel_count; /* 0: whole tokens, 1: tokens are split where weights are not */
   /* Of exhaustive searches alone; empty: the configuration's. */
-  int overlap[2], overlap_count; /* tws_variant.overlap */
-  int offload[2], offload_count; /* tws_variant.offload */
+  int overlap[2], overlap_count;                 /* tws_variant.overlap */
+  int offload[TWS_OFFLOAD_WORDS], offload_count; /* tws_variant.offload */
   int64_t reduce_bucket[TWS_TUNE_LIST];
   int reduce_bucket_count;
 } tws_tune_space;
@@ -96,9 +96,9 @@ typedef struct tws_tune_request {
   tws_fidelity fidelity;
   tws_tune_space space;
   tws_tuner tuner;
-  tws_goal goal; /* tws_tune_order() */
-  int trials;              /* simulations at most; 0: 12 */
-  int early_stopping;      /* stop after so many trials without a better one; 0: never */
+  tws_goal goal;      /* tws_tune_order() */
+  int trials;         /* simulations at most; 0: 12 */
+  int early_stopping; /* stop after so many trials without a better one; 0: never */
   uint64_t seed;
   double memory_bytes;    /* limit of one device instead of the machine's; 0: the machine's */
   tws_progress *progress; /* may be NULL */

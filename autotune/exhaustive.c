@@ -135,11 +135,16 @@ static standing stand_of_knobs(const space *s, const point *p, const tws_variant
   const int *d = p->digit;
   if (v->pipeline > 1 && v->stage > 1) return ILLEGAL;
   if (v->stage == 0 && d[OFFLOAD] > 0) return EQUAL; /* what the host updates are parts */
-  const int offloads = v->offload ? v->offload == 2 : s->request->job->config->zero.offload_optimizer != 0;
-  if (sharers == 1) { /* nothing is divided, and nothing reduced */
+  const tws_zero_config *z = &s->request->job->config->zero;
+  const int offloads = v->offload ? tws_variant_offloads(v, 0) : z->offload_optimizer != 0;
+  const int parameters = v->offload ? tws_variant_offloads(v, 1) : z->offload_param != 0;
+  if (v->offload && parameters && v->stage != 3) return ILLEGAL; /* they would stay on the device */
+  if (sharers == 1) {                                            /* nothing is divided, and nothing reduced */
     int first = 0;
     while (first < s->count[STAGE] && offloads && s->stages[first] == 0) first++;
-    if (v->stage > 0 && d[STAGE] > first && !(offloads && v->stage >= 1 && d[STAGE] == first)) return EQUAL;
+    if (v->stage > 0 && d[STAGE] > first && !(parameters && v->stage == 3) &&
+        !(offloads && v->stage >= 1 && d[STAGE] == first))
+      return EQUAL;
     return d[OVERLAP] > 0 || d[BUCKET] > 0 ? EQUAL : OWN;
   }
   if (v->stage == 0 && (d[OVERLAP] > 0 || d[BUCKET] > 0)) return EQUAL;

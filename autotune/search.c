@@ -96,6 +96,7 @@ static double states_bytes(const tws_tune_request *request, const tws_variant *p
     optimizer = 0;
     if (p->stage >= 2) gradients = 0;
   }
+  if (config->zero.offload_param && p->stage == 3) weights = 0;
   if (p->stage >= 2) gradients /= divided;
   *most = optimizer > weights ? TWS_CATEGORY_MOMENT : TWS_CATEGORY_PARAMETER;
   return weights + gradients + optimizer;

@@ -99,15 +99,23 @@ static tws_code read_axes(const options *o, tws_tune_space *space, tws_error *er
   return list_of_schedules(o->schedules, space, err);
 }
 
-static tws_code list_of_words(const char *text, const char *what, const char *const words[2], int *values, int *count,
-                              tws_error *err) {
+static tws_code list_of_words(const char *text, const char *what, const char *const *words, int most, int *values,
+                              int *count, tws_error *err) {
   for (const char *at = text; at && *at;) {
     const size_t length = strcspn(at, ",");
     int found = 0;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < most; i++)
       if (strlen(words[i]) == length && memcmp(words[i], at, length) == 0) found = i + 1;
-    if (!found || *count == 2)
-      return tws_fail(err, TWS_USAGE, NULL, "%s: \"%.60s\" is no list of %s and %s", what, text, words[0], words[1]);
+    if (!found || *count == most) {
+      char known[160] = "";
+      for (int i = 0; i < most; i++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s",
+                 i == 0          ? ""
+                 : i + 1 == most ? " and "
+                                 : ", ",
+                 words[i]);
+      return tws_fail(err, TWS_USAGE, NULL, "%s: \"%.60s\" is no list of %s", what, text, known);
+    }
     values[(*count)++] = found;
     at += length + (at[length] == ',');
   }
@@ -116,12 +124,13 @@ static tws_code list_of_words(const char *text, const char *what, const char *co
 
 /* What an exhaustive search tries besides. */
 static tws_code read_knobs(const options *o, tws_tune_space *space, tws_error *err) {
-  static const char *const switches[2] = {"off", "on"}, *const places[2] = {"none", "cpu"};
+  static const char *const switches[2] = {"off", "on"};
   if (!o->exhaustive && (o->overlaps || o->offloads || o->buckets || o->workers))
     return tws_fail(err, TWS_USAGE, "give --exhaustive, too",
                     "--overlaps, --offloads, --buckets and --workers are of exhaustive searches");
-  TWS_TRY(list_of_words(o->overlaps, "--overlaps", switches, space->overlap, &space->overlap_count, err));
-  TWS_TRY(list_of_words(o->offloads, "--offloads", places, space->offload, &space->offload_count, err));
+  TWS_TRY(list_of_words(o->overlaps, "--overlaps", switches, 2, space->overlap, &space->overlap_count, err));
+  TWS_TRY(list_of_words(o->offloads, "--offloads", tws_offload_words, TWS_OFFLOAD_WORDS, space->offload,
+                        &space->offload_count, err));
   if (!o->buckets) return TWS_OK;
   return tws_parse_list(o->buckets, "--buckets", 1, 1LL << 40, space->reduce_bucket, TWS_TUNE_LIST,
                         &space->reduce_bucket_count, err);
@@ -432,7 +441,8 @@ static const tws_option table[] = {
     TWS_FLAG("exhaustive", 0, options, exhaustive,
              "compose every point of the lists' product and plan the best; also with the next three"),
     TWS_STRING("overlaps", 0, "LIST", options, overlaps, "zero_optimization.overlap_comm: off, on or both"),
-    TWS_STRING("offloads", 0, "LIST", options, offloads, "of the optimizer: none, cpu or both"),
+    TWS_STRING("offloads", 0, "LIST", options, offloads,
+               "of: none, cpu, nvme (the optimizer), cpu+parameters, nvme+parameters"),
     TWS_STRING("buckets", 0, "LIST", options, buckets, "zero_optimization.reduce_bucket_size, elements"),
     TWS_INTEGER("workers", 0, "N", options, workers, 1, 64, "processes that search (default: one for each core)"),
     TWS_FLAG("oversubscribe", 0, options, oversubscribe, "hosts: also more ranks than cores"),

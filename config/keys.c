@@ -15,7 +15,6 @@
 #define BUFFERS "there are as many as pipeline_read and pipeline_write take"
 #define FAST "swap files are made in full, and zero, at once"
 #define MOMENTS "they are, unless bf16.bf16_optimizer_states says otherwise"
-#define WHOLE "the whole optimizer is offloaded"
 #define GRANULARITY "parameters are gathered by the modules of the plan"
 #define SAVE "DeepSpeed's checkpoints are not written or read"
 #define PYTHON "it concerns DeepSpeed's Python engine, and the plan is static"

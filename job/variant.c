@@ -22,9 +22,18 @@ int tws_variant_replicas(const tws_variant *variant) {
   return replicas;
 }
 
-static const char *offload_word(const tws_variant *variant) {
-  return variant->offload == 2 ? "cpu" : "none";
-}
+const char *const tws_offload_words[TWS_OFFLOAD_WORDS] = {
+#define X(word, optimizer, parameters, text) word,
+    TWS_OFFLOAD_PLACES(X)
+#undef X
+};
+static const struct {
+  const char *optimizer, *parameters, *text;
+} offload_places[TWS_OFFLOAD_WORDS] = {
+#define X(word, optimizer, parameters, text) {optimizer, parameters, text},
+    TWS_OFFLOAD_PLACES(X)
+#undef X
+};
 
 void tws_variant_name(const tws_variant *variant, char *buffer, int size) {
   tws_ds_setting settings[14] = {{"gradient_accumulation_steps", TWS_DS_NUMBER, (double)variant->accumulation, 0},
@@ -47,7 +56,7 @@ void tws_variant_name(const tws_variant *variant, char *buffer, int size) {
     settings[count++] = (tws_ds_setting){"sequence_parallel", TWS_DS_NUMBER, variant->sequence, 0};
   if (variant->overlap) settings[count++] = (tws_ds_setting){"overlap_comm", TWS_DS_BOOL, variant->overlap == 2, 0};
   if (variant->offload)
-    settings[count++] = (tws_ds_setting){"offload_optimizer", TWS_DS_WORD, 0, offload_word(variant)};
+    settings[count++] = (tws_ds_setting){"offload_optimizer", TWS_DS_WORD, 0, tws_offload_words[variant->offload - 1]};
   if (variant->reduce_bucket)
     settings[count++] = (tws_ds_setting){"reduce_bucket_size", TWS_DS_NUMBER, (double)variant->reduce_bucket, 0};
   tws_text text = {0};
@@ -70,7 +79,7 @@ void tws_variant_label(const tws_variant *variant, char *buffer, int size) {
   if (variant->tensor > 1) tws_text_add(&text, ", tp %d%s", variant->tensor, variant->sequence_parallel ? "+seq" : "");
   if (variant->sequence > 1) tws_text_add(&text, ", sp %d", variant->sequence);
   if (variant->overlap) tws_text_add(&text, ", overlap %s", variant->overlap == 2 ? "on" : "off");
-  if (variant->offload == 2) tws_text_add(&text, ", optimizer on the host");
+  if (variant->offload) tws_text_add(&text, "%s", offload_places[variant->offload - 1].text);
   if (variant->reduce_bucket) tws_text_add(&text, ", buckets of %g", (double)variant->reduce_bucket);
   snprintf(buffer, (size_t)size, "%s", text.data ? text.data : "");
   tws_text_free(&text);
@@ -131,8 +140,12 @@ static tws_code set_variant(tws_config *config, const tws_network *network, cons
     TWS_TRY(tws_config_set(config, "zero_optimization.overlap_comm", variant->overlap == 2 ? "true" : "false", err));
   if (variant->reduce_bucket)
     TWS_TRY(set_number(config, "zero_optimization.reduce_bucket_size", variant->reduce_bucket, err));
-  snprintf(text, sizeof text, "\"%s\"", offload_word(variant));
-  if (variant->offload) TWS_TRY(tws_config_set(config, "zero_optimization.offload_optimizer.device", text, err));
+  if (variant->offload) {
+    snprintf(text, sizeof text, "\"%s\"", offload_places[variant->offload - 1].optimizer);
+    TWS_TRY(tws_config_set(config, "zero_optimization.offload_optimizer.device", text, err));
+    snprintf(text, sizeof text, "\"%s\"", offload_places[variant->offload - 1].parameters);
+    TWS_TRY(tws_config_set(config, "zero_optimization.offload_param.device", text, err));
+  }
   tws_auto_context context = {.hidden_size = network->hidden};
   return tws_config_resolve(config, variant->ranks, &context, err);
 }
@@ -186,8 +199,11 @@ tws_job_spec tws_variant_spec(const tws_job_spec *base, const tws_variant *varia
   if (variant->sequence > 0) spec.sequence_ranks = variant->sequence;
   add_setting(&spec, variant->overlap != 0, text->overlap, sizeof text->overlap, "zero_optimization.overlap_comm=%s",
               variant->overlap == 2 ? "true" : "false");
+  const int place = variant->offload > 0 ? variant->offload - 1 : 0;
   add_setting(&spec, variant->offload != 0, text->offload, sizeof text->offload,
-              "zero_optimization.offload_optimizer.device=%s", offload_word(variant));
+              "zero_optimization.offload_optimizer.device=%s", offload_places[place].optimizer);
+  add_setting(&spec, variant->offload != 0, text->parameters, sizeof text->parameters,
+              "zero_optimization.offload_param.device=%s", offload_places[place].parameters);
   add_setting(&spec, variant->reduce_bucket != 0, text->bucket, sizeof text->bucket,
               "zero_optimization.reduce_bucket_size=%lld", (long long)variant->reduce_bucket);
   return spec;

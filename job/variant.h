@@ -24,9 +24,24 @@ typedef struct tws_variant {
   int sequence_parallel;          /* of tensor ranks */
   /* 0: the configuration's */
   int overlap;           /* zero_optimization.overlap_comm: 1 off, 2 on */
-  int offload;           /* of the optimizer: 1 none, 2 cpu */
+  int offload;           /* 1 + a place of TWS_OFFLOAD_PLACES */
   int64_t reduce_bucket; /* zero_optimization.reduce_bucket_size */
 } tws_variant;
+
+/* Where the optimizer and, at stage 3, parameters are kept between uses: X(word, offload_optimizer's device,
+ * offload_param's, what people say). */
+#define TWS_OFFLOAD_PLACES(X)                                                 \
+  X("none", "none", "none", "")                                               \
+  X("cpu", "cpu", "none", ", optimizer on the host")                          \
+  X("nvme", "nvme", "none", ", optimizer on the disk")                        \
+  X("cpu+parameters", "cpu", "cpu", ", optimizer and parameters on the host") \
+  X("nvme+parameters", "nvme", "nvme", ", optimizer and parameters on the disk")
+enum { TWS_OFFLOAD_WORDS = 5 };
+extern const char *const tws_offload_words[TWS_OFFLOAD_WORDS];
+/* Whether a variant says that the optimizer, or parameters too, are kept elsewhere. */
+static inline int tws_variant_offloads(const tws_variant *variant, int parameters) {
+  return variant->offload > (parameters ? 3 : 1);
+}
 
 /* The axes, schedule and sequence_parallel that a configuration gives; everything else of the variant is 0. */
 tws_variant tws_variant_given(const tws_config *config);
@@ -42,7 +57,7 @@ tws_code tws_variant_config(const tws_config *base, const tws_network *network, 
                             tws_config **out, tws_error *err);
 /* What to ask another process of this program for. Further texts live in `text`. */
 typedef struct tws_variant_text {
-  char batch[64], overlap[48], offload[64], bucket[64];
+  char batch[64], overlap[48], offload[64], parameters[64], bucket[64];
 } tws_variant_text;
 tws_job_spec tws_variant_spec(const tws_job_spec *base, const tws_variant *variant, tws_variant_text *text);
 /* Adds "axes", schedule and sequence_parallel to an object, as the results of a job have them. */

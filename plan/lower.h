@@ -125,18 +125,19 @@ typedef struct tws_fetches {
 
 /* What the step works with, and where. */
 typedef struct tws_offload {
-  int optimizer;                      /* the host does the step */
-  int early;                          /* gradients leave the device while backward runs */
-  tws_tier tier;                      /* of what is offloaded, */
-  tws_tier state_tier;                /* but masters and the optimizer's states */
-  tws_stream stream;                  /* of the step */
-  uint32_t gradients, hyper, metrics; /* that the step reads */
-  tws_operand from, to;               /* updated weights that wait to be copied in; to.count 0: none */
-  const tws_staged *staged;           /* of the disk, what the update at hand works on */
-  tws_tier param_tier;                /* of parameters between uses; the device's: they are not offloaded */
-  tws_tier param_host;                /* of what of them is in the host's memory, and on its way */
-  uint64_t param_cut;                 /* elements of a rank before it are in the host's memory, behind it on the disk */
-  uint32_t param_disk;                /* buffer of these, or TWS_NONE */
+  int optimizer;                             /* the host does the step */
+  int early;                                 /* gradients leave the device while backward runs */
+  tws_tier tier;                             /* of what is offloaded, */
+  tws_tier state_tier;                       /* but masters and the optimizer's states */
+  uint64_t cut;                              /* elements that the rank updates before it stay on the device (ratio) */
+  uint32_t behind[1 + TWS_OPTIMIZER_STATES]; /* buffers of masters and states from there on; TWS_NONE: cut is 0 */
+  uint32_t gradients, hyper, metrics;        /* that the step reads */
+  tws_operand from, to;                      /* updated weights that wait to be copied in; to.count 0: none */
+  const tws_staged *staged;                  /* of the disk, what the update at hand works on */
+  tws_tier param_tier;                       /* of parameters between uses; the device's: they are not offloaded */
+  tws_tier param_host;                       /* of what of them is in the host's memory, and on its way */
+  uint64_t param_cut;  /* elements of a rank before it are in the host's memory, behind it on the disk */
+  uint32_t param_disk; /* buffer of these, or TWS_NONE */
   tws_fetches fetches;
 } tws_offload;
 

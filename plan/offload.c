@@ -14,7 +14,10 @@
  * and bf16 masters stay bf16 on the host. */
 #include "plan/offload.h"
 
+#include <string.h>
+
 #include "plan/zero.h"
+#include "plan/zero_partition.h"
 
 _Static_assert(TWS_OPTIMIZER_STATES == 4, "a name for each that comes from the disk");
 
@@ -26,7 +29,9 @@ static int adds_later(const tws_lower *l) {
 void tws_offload_begin(tws_lower *l) {
   tws_offload *o = &l->offload;
   const tws_plan *plan = l->b.plan;
-  o->optimizer = l->config->zero.offload_optimizer && l->zero.stage > 0;
+  const int none = l->zero.stage == 3 && l->config->zero.offload_optimizer == 1 &&
+                   !(l->config->zero.offload_optimizer_ratio > 0); /* of it is offloaded */
+  o->optimizer = l->config->zero.offload_optimizer && l->zero.stage > 0 && !none;
   o->tier = !o->optimizer                              ? TWS_TIER_DEVICE
             : l->config->zero.offload_optimizer_pinned ? TWS_TIER_PINNED
                                                        : TWS_TIER_HOST;
@@ -37,7 +42,6 @@ void tws_offload_begin(tws_lower *l) {
                   : l->config->zero.offload_param_pinned ? TWS_TIER_PINNED
                                                          : TWS_TIER_HOST;
   o->param_tier = parameters == 2 ? TWS_TIER_DISK : o->param_host;
-  o->stream = o->optimizer ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE;
   o->hyper = plan->hyper;
   o->metrics = plan->metrics;
   o->gradients = TWS_NONE;
@@ -49,9 +53,55 @@ uint32_t tws_offload_buffer(tws_lower *l, const char *name, tws_category categor
   return buffer;
 }
 
-uint64_t tws_offload_state_elements(const tws_lower *l, uint64_t elements) {
+/* On the disk whole blocks. */
+static uint64_t state_elements(const tws_lower *l, uint64_t elements) {
   if (l->offload.state_tier != TWS_TIER_DISK) return elements;
   return (elements + TWS_DISK_ELEMENTS - 1) / TWS_DISK_ELEMENTS * TWS_DISK_ELEMENTS;
+}
+
+/* `ratio`: sub-groups of stage 3 before the share that the host updates stay on the device. */
+void tws_offload_find_cut(tws_lower *l) {
+  tws_zero *z = &l->zero;
+  tws_offload *o = &l->offload;
+  const int n = (int)l->network->param_count;
+  const double ratio = l->config->zero.offload_optimizer_ratio;
+  o->cut = 0;
+  memset(o->behind, 0xff, sizeof o->behind); /* TWS_NONE */
+  if (l->config->zero.stage != 3 || l->config->zero.offload_optimizer != 1 || !(ratio < 1)) return;
+  int64_t *part = tws_lower_memory(l, (size_t)n, sizeof *part);
+  int *group_of = tws_lower_memory(l, (size_t)n, sizeof *group_of), kept = 0;
+  if (l->b.failed != TWS_OK) return;
+  for (int i = 0; i < n; i++) {
+    const uint32_t p = (uint32_t)z->order[i];
+    part[i] = tws_zero3_part((int64_t)tws_zero_numel(l, p), tws_zero_class_of(z, p)->ranks);
+  }
+  tws_zero3_sub_groups(n, part, l->config->zero.sub_group_size, group_of);
+  while (kept < n && group_of[kept] < (int)((1 - ratio) * (group_of[n - 1] + 1))) o->cut += (uint64_t)part[kept++];
+}
+
+uint32_t tws_offload_owned(tws_lower *l, int kind, tws_state_entry *entry, uint64_t elements) {
+  tws_offload *o = &l->offload;
+  const char *name = entry->name;
+  uint32_t first = TWS_NONE;
+  if (o->cut > 0) {
+    entry->tier = TWS_TIER_DEVICE;
+    entry->elements = o->cut < elements ? o->cut : elements;
+    first = tws_builder_state(&l->b, entry);
+    if (entry->elements == elements || l->b.failed != TWS_OK) return first;
+    entry->name = tws_arena_printf(l->b.plan->state->arena, "%s on the host", name);
+    entry->continues = 1 + tws_state_find(l->b.plan->state, name);
+    entry->first = o->cut;
+    elements -= o->cut;
+    if (!entry->name) {
+      tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+      return first;
+    }
+  }
+  entry->tier = (uint8_t)o->state_tier;
+  entry->elements = state_elements(l, elements);
+  const uint32_t rest = tws_builder_state(&l->b, entry);
+  if (o->cut > 0) o->behind[kind] = rest;
+  return o->cut > 0 ? first : rest;
 }
 
 int tws_offload_is_on_host(const tws_lower *l, uint32_t buffer) {
@@ -64,10 +114,23 @@ void tws_offload_gradients(tws_lower *l, uint64_t kept) {
   tws_plan *plan = l->b.plan;
   o->gradients = plan->gradients;
   if (!o->optimizer || l->b.failed != TWS_OK) return;
-  if (o->early && !l->zero.flat_gradients)
+  if (o->early && !l->zero.flat_gradients && o->cut == 0)
     plan->buffers[plan->gradients].tier = (uint8_t)o->tier;
   else
-    o->gradients = tws_offload_buffer(l, "host gradients", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype, kept);
+    o->gradients = tws_offload_buffer(l, "host gradients", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype,
+                                      kept > o->cut ? kept - o->cut : 0);
+}
+
+int tws_offload_kept(const tws_lower *l, uint64_t first, uint64_t count, tws_operand out[2]) {
+  const tws_offload *o = &l->offload;
+  const uint64_t here = !o->early || o->gradients == l->b.plan->gradients ? count
+                        : first >= o->cut                                 ? 0
+                        : o->cut - first < count                          ? o->cut - first
+                                                                          : count;
+  int n = 0;
+  if (here > 0) out[n++] = tws_read(l->b.plan->gradients, first, here);
+  if (here < count) out[n++] = tws_read(o->gradients, first + here - o->cut, count - here);
+  return n;
 }
 
 int tws_offload_copies_buckets(const tws_lower *l) {
@@ -96,22 +159,29 @@ void tws_offload_keep(tws_lower *l, tws_operand from, uint64_t offset, int add) 
 void tws_offload_rest_of_gradients(tws_lower *l) {
   const tws_zero *z = &l->zero;
   tws_plan *plan = l->b.plan;
-  if (!l->offload.optimizer || l->offload.gradients == plan->gradients) return;
+  if (!l->offload.optimizer || (l->offload.early && !z->flat_gradients)) return;
   for (uint32_t k = 0; k < z->class_count; k++) {
     const tws_zero_class *c = &z->classes[k];
     const uint64_t first = tws_zero_kept_first(z, c);
     uint64_t from = 0;
     if (z->bucket_count > 0 && tws_offload_copies_buckets(l)) /* of a rank beyond the last parameter all is padding */
       from = first - c->stored < c->total ? c->total - (first - c->stored) : 0;
+    if (c->kept + from < l->offload.cut) from = l->offload.cut - c->kept;
     if (from >= c->partition) continue;
     const uint64_t at = z->flat_gradients ? first : c->kept, count = c->partition - from;
     tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, tws_read(plan->gradients, at + from, count),
-                     tws_write(l->offload.gradients, c->kept + from, count));
+                     tws_write(l->offload.gradients, c->kept + from - l->offload.cut, count));
   }
 }
 
 static void copy_scalars(tws_lower *l, tws_stream stream, uint32_t from, uint32_t to, uint64_t first, uint64_t count) {
   tws_builder_copy(&l->b, stream, tws_read(from, first, count), tws_write(to, first, count));
+}
+
+/* Gradients that never were whole on the device. */
+static int squares_on_host(const tws_lower *l) {
+  const tws_offload *o = &l->offload;
+  return o->optimizer && o->early && !l->zero.flat_gradients && l->b.failed == TWS_OK;
 }
 
 void tws_offload_squares_begin(tws_lower *l) {
@@ -120,14 +190,12 @@ void tws_offload_squares_begin(tws_lower *l) {
   if (!o->optimizer) return;
   o->metrics = tws_offload_buffer(l, "host metrics", TWS_CATEGORY_INPUT, TWS_F64, TWS_METRIC_COUNT);
   o->hyper = tws_offload_buffer(l, "host hyperparameters", TWS_CATEGORY_INPUT, TWS_F32, TWS_HYPER_COUNT);
-  if (tws_offload_is_on_host(l, plan->gradients))
-    copy_scalars(l, TWS_STREAM_COPY_OUT, plan->metrics, o->metrics, TWS_METRIC_SQUARES, 1);
+  if (squares_on_host(l)) copy_scalars(l, TWS_STREAM_COPY_OUT, plan->metrics, o->metrics, TWS_METRIC_SQUARES, 1);
 }
 
 void tws_offload_squares_end(tws_lower *l) {
   const tws_plan *plan = l->b.plan;
-  if (l->offload.optimizer && tws_offload_is_on_host(l, plan->gradients))
-    copy_scalars(l, TWS_STREAM_COPY_IN, l->offload.metrics, plan->metrics, TWS_METRIC_SQUARES, 1);
+  if (squares_on_host(l)) copy_scalars(l, TWS_STREAM_COPY_IN, l->offload.metrics, plan->metrics, TWS_METRIC_SQUARES, 1);
 }
 
 void tws_offload_scalars(tws_lower *l) {
@@ -139,13 +207,22 @@ void tws_offload_scalars(tws_lower *l) {
 
 /* ---- the disk ---- */
 
+static int moves_states(const tws_lower *l) {
+  return l->offload.state_tier == TWS_TIER_DISK;
+}
+
 tws_operand tws_offload_state(const tws_lower *l, int kind, uint32_t buffer, uint64_t offset, uint64_t count,
                               uint32_t access) {
   const tws_staged *staged = l->offload.staged;
-  if (!staged || l->offload.state_tier != TWS_TIER_DISK)
-    return (tws_operand){.buffer = buffer, .access = access, .offset = offset, .count = count};
-  return (tws_operand){
-      .buffer = staged->buffer[kind], .access = access, .offset = offset - staged->first, .count = count};
+  tws_operand operand = {.buffer = buffer, .access = access, .offset = offset, .count = count};
+  if (l->offload.cut > 0 && offset >= l->offload.cut) {
+    operand.buffer = l->offload.behind[kind];
+    operand.offset -= l->offload.cut;
+  } else if (staged && moves_states(l)) {
+    operand.buffer = staged->buffer[kind];
+    operand.offset -= staged->first;
+  }
+  return operand;
 }
 
 static void move_range(tws_lower *l, tws_staged *s, int back) {
@@ -162,10 +239,6 @@ static void move_range(tws_lower *l, tws_staged *s, int back) {
     const tws_operand there = {on_disk, back ? TWS_WRITE : TWS_READ, s->first, s->count};
     tws_builder_copy(&l->b, TWS_STREAM_DISK, back ? here : there, back ? there : here);
   }
-}
-
-static int moves_states(const tws_lower *l) {
-  return l->offload.state_tier == TWS_TIER_DISK;
 }
 
 int tws_offload_has_ranges(const tws_lower *l) {
@@ -257,11 +330,13 @@ static tws_operand home_of(const tws_lower *l, uint64_t first, uint64_t count) {
   return tws_write(o->staged->weights, first - o->staged->first, count);
 }
 
-tws_operand tws_offload_weights(tws_lower *l, uint64_t first, uint64_t count) {
+tws_operand tws_offload_weights(tws_lower *l, uint64_t first, uint64_t count, int on_host) {
   if (l->b.failed != TWS_OK) return (tws_operand){0};
   const tws_operand home = home_of(l, first, count);
-  if (tws_offload_is_on_host(l, home.buffer) == l->offload.optimizer) return home;
-  return tws_write(tws_offload_buffer(l, "updated weights", TWS_CATEGORY_BUCKET, l->config->dtype, count), 0, count);
+  if (tws_offload_is_on_host(l, home.buffer) == on_host) return home;
+  const uint32_t buffer = tws_offload_buffer(l, "updated weights", TWS_CATEGORY_BUCKET, l->config->dtype, count);
+  if (!on_host && l->b.failed == TWS_OK) l->b.plan->buffers[buffer].tier = TWS_TIER_DEVICE;
+  return tws_write(buffer, 0, count);
 }
 
 static void copy_updated(tws_lower *l) {

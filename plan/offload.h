@@ -11,9 +11,19 @@ enum { TWS_DISK_ELEMENTS = TWS_DISK_ALIGNMENT / 2 };
 void tws_offload_begin(tws_lower *l);
 /* A buffer in the tier of what is offloaded. */
 uint32_t tws_offload_buffer(tws_lower *l, const char *name, tws_category category, tws_dtype dtype, uint64_t elements);
-/* Elements of a state entry of so many: on the disk whole blocks. */
-uint64_t tws_offload_state_elements(const tws_lower *l, uint64_t elements);
 int tws_offload_is_on_host(const tws_lower *l, uint32_t buffer);
+/* Once parameters are laid out, before states are. */
+void tws_offload_find_cut(tws_lower *l);
+/* Masters (kind 0) and states (1 ...) of so many elements that the rank updates: entries of the state, wherever they
+ * live. Returns the buffer of the first element's. */
+uint32_t tws_offload_owned(tws_lower *l, int kind, tws_state_entry *entry, uint64_t elements);
+/* Whether the host updates this element of what the rank updates. */
+static inline int tws_offload_updates(const tws_lower *l, uint64_t element) {
+  return l->offload.optimizer && element >= l->offload.cut;
+}
+/* Where gradients [first, first + count) of what the rank keeps are: both sides of the cut at most. Returns how many.
+ */
+int tws_offload_kept(const tws_lower *l, uint64_t first, uint64_t count, tws_operand out[2]);
 /* Says where gradients are kept, once the plan has its own; `kept`: elements that this rank updates. */
 void tws_offload_gradients(tws_lower *l, uint64_t kept);
 /* Whether reduced buckets are copied out one by one. */
@@ -33,8 +43,9 @@ void tws_offload_stages(tws_lower *l, void (*update)(tws_lower *l, uint64_t firs
                         void *user);
 /* Whether an update works on ranges that come from the disk, or go there. */
 int tws_offload_has_ranges(const tws_lower *l);
-/* Where an update writes 16-bit weights [first, first + count) of those that the rank stores. */
-tws_operand tws_offload_weights(tws_lower *l, uint64_t first, uint64_t count);
+/* Where an update, on the host or on the device, writes 16-bit weights [first, first + count) of those that the rank
+ * stores. */
+tws_operand tws_offload_weights(tws_lower *l, uint64_t first, uint64_t count, int on_host);
 /* The update of a run has been issued: `from` is to be copied to where these weights live. */
 void tws_offload_updated(tws_lower *l, tws_operand from, uint64_t first, uint64_t count);
 void tws_offload_end(tws_lower *l);

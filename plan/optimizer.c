@@ -52,14 +52,33 @@ static int copies_of(const tws_lower *l, uint32_t param) {
          (!is_part(l, param) ? l->sharding.position.ranks[TWS_AXIS_MODEL] : 1);
 }
 
-static void add_squares(tws_lower *l, int copies, uint64_t first, uint64_t count) {
+static void add_squares_of(tws_lower *l, int copies, tws_operand gradients) {
   tws_work work = tws_kernel_work(TWS_KERNEL_SQUARED_NORM, l->config->accumulation_dtype, 0);
-  work.d[0] = (int64_t)count;
-  const int host = tws_offload_is_on_host(l, l->b.plan->gradients);
-  tws_operand norm[2] = {tws_read(l->b.plan->gradients, first, count),
-                         tws_update(host ? l->offload.metrics : l->b.plan->metrics, TWS_METRIC_SQUARES, 1)};
+  work.d[0] = (int64_t)gradients.count;
+  const int host = tws_offload_is_on_host(l, gradients.buffer);
+  tws_operand norm[2] = {gradients, tws_update(host ? l->offload.metrics : l->b.plan->metrics, TWS_METRIC_SQUARES, 1)};
   tws_builder_compute_with(&l->b, host ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE, &work, &(tws_arguments){{1.0 / copies}},
                            norm, 2);
+}
+
+static void add_squares(tws_lower *l, int copies, uint64_t first, uint64_t count, int on_host) {
+  tws_operand parts[2];
+  if (l->b.failed != TWS_OK) return;
+  int n = 1;
+  if (l->zero.flat_gradients || !tws_offload_copies_buckets(l))
+    parts[0] = tws_read(l->b.plan->gradients, first, count);
+  else
+    n = tws_offload_kept(l, first, count, parts);
+  for (int i = 0; i < n; i++)
+    if (tws_offload_is_on_host(l, parts[i].buffer) == on_host) add_squares_of(l, copies, parts[i]);
+}
+
+static void add_squares_on_device(tws_lower *l, int copies, uint64_t first, uint64_t count) {
+  add_squares(l, copies, first, count, 0);
+}
+
+static void add_squares_on_host(tws_lower *l, int copies, uint64_t first, uint64_t count) {
+  add_squares(l, copies, first, count, 1);
 }
 
 /* ---- the update of what this rank keeps, in runs ---- */
@@ -118,16 +137,20 @@ static tws_work update_work(const tws_config *config, const run *r, int norms, t
 static int run_operands(tws_lower *l, const run *r, uint32_t access, tws_operand *operands) {
   tws_plan *plan = l->b.plan;
   const uint64_t state = r->of->kept + r->at - tws_zero_kept_first(&l->zero, r->of);
-  const int flat = l->zero.flat_gradients && l->offload.gradients == plan->gradients;
   const int master = plan->master != TWS_NONE;
   int n = 0;
   operands[n++] = master ? tws_offload_state(l, 0, plan->master, state, r->count, access)
                          : (tws_operand){plan->parameters, access, r->at, r->count};
   for (int i = 0; i < plan->optimizer_states; i++)
     operands[n++] = tws_offload_state(l, 1 + i, plan->optimizer_state[i], state, r->count, access);
-  operands[n++] = tws_read(l->offload.gradients, flat ? r->at : state, r->count);
-  operands[n++] = tws_all(&l->b, l->offload.hyper, TWS_READ);
-  operands[n++] = tws_all(&l->b, l->offload.metrics, TWS_READ);
+  const int on_host = tws_offload_updates(l, state);
+  const int apart = l->offload.optimizer && l->offload.gradients != plan->gradients;
+  if (apart && on_host)
+    operands[n++] = tws_read(l->offload.gradients, state - l->offload.cut, r->count);
+  else
+    operands[n++] = tws_read(plan->gradients, l->zero.flat_gradients ? r->at : state, r->count);
+  operands[n++] = tws_all(&l->b, on_host ? l->offload.hyper : plan->hyper, TWS_READ);
+  operands[n++] = tws_all(&l->b, on_host ? l->offload.metrics : plan->metrics, TWS_READ);
   return n;
 }
 
@@ -139,9 +162,11 @@ static void update(tws_lower *l, const run *r, uint32_t norms) {
   int n = run_operands(l, r, TWS_READ_WRITE, operands);
   if (norms != TWS_NONE) operands[n++] = tws_read(norms, r->norms, 2);
   tws_operand updated = operands[0];
+  const int on_host = tws_offload_updates(l, r->of->kept + r->at - tws_zero_kept_first(&l->zero, r->of));
   if (plan->master != TWS_NONE && plan->buffers[plan->master].dtype != l->config->dtype)
-    operands[n++] = updated = tws_offload_weights(l, r->at, r->count);
-  tws_builder_compute_with(&l->b, l->offload.stream, &work, is_stochastic(l->config) ? &arguments : NULL, operands, n);
+    operands[n++] = updated = tws_offload_weights(l, r->at, r->count, on_host);
+  tws_builder_compute_with(&l->b, on_host ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE, &work,
+                           is_stochastic(l->config) ? &arguments : NULL, operands, n);
   tws_offload_updated(l, updated, r->at, r->count);
 }
 
@@ -211,7 +236,9 @@ static int add_runs(tws_lower *l, const tws_zero_class *c, const int *group_of, 
     uint64_t from = start > begin ? start : begin, to = next < end ? next : end;
     if (from >= to) continue;
     int64_t element = first_element(l, p, before[p]) + (int64_t)(from - start);
-    int goes_on = group_of[i] == group && !by_tensor && r.count + (to - from) <= most &&
+    const uint64_t cut = l->offload.cut, kept = c->kept + from - begin; /* what the host updates begins a run */
+    int goes_on = group_of[i] == group && !(cut > 0 && kept >= cut && kept - r.count < cut) && !by_tensor &&
+                  r.count + (to - from) <= most &&
                   (!is_stochastic(l->config) || element == r.element + (int64_t)r.count);
     if (!r.count || !goes_on) {
       if (r.count) runs[count++] = r;
@@ -313,8 +340,9 @@ void tws_lower_step(tws_lower *l) {
   tws_zero_pad_gradients(l);
   tws_exchange_partial_gradients(l);
   tws_offload_rest_of_gradients(l);
+  tws_zero_kept_runs(l, copies_of, add_squares_on_device);
   tws_offload_squares_begin(l);
-  tws_zero_kept_runs(l, copies_of, add_squares);
+  tws_zero_kept_runs(l, copies_of, add_squares_on_host);
   tws_offload_squares_end(l);
   share_metrics(l);
   clip(l);

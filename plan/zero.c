@@ -148,22 +148,22 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
   /* What is updated elsewhere than where it is used has a copy there, whatever the type. */
   const tws_dtype masters = tws_config_bf16_masters(l->config) ? TWS_BF16 : TWS_F32;
   tws_state_entry entry = {.name = "master weights",
-                           .tier = (uint8_t)l->offload.state_tier,
                            .dtype = (uint8_t)masters,
                            .category = TWS_CATEGORY_MASTER,
                            .role = TWS_ELEMENTS_OWNED,
                            .initial = TWS_INITIAL_PARAMETER,
-                           .checkpointed = 1,
-                           .elements = tws_offload_state_elements(l, owned)};
+                           .checkpointed = 1};
   if (l->config->dtype != masters || l->offload.optimizer || l->offload.param_tier != TWS_TIER_DEVICE)
-    plan->master = tws_builder_state(&l->b, &entry);
+    plan->master = tws_offload_owned(l, 0, &entry, owned);
   plan->optimizer_states = optimizer->states;
-  entry.category = TWS_CATEGORY_MOMENT;
-  entry.dtype = (uint8_t)moments;
-  entry.initial = TWS_INITIAL_ZERO;
   for (int i = 0; i < optimizer->states; i++) {
-    entry.name = optimizer->state[i];
-    plan->optimizer_state[i] = tws_builder_state(&l->b, &entry);
+    entry = (tws_state_entry){.name = optimizer->state[i],
+                              .dtype = (uint8_t)moments,
+                              .category = TWS_CATEGORY_MOMENT,
+                              .role = TWS_ELEMENTS_OWNED,
+                              .initial = TWS_INITIAL_ZERO,
+                              .checkpointed = 1};
+    plan->optimizer_state[i] = tws_offload_owned(l, 1 + i, &entry, owned);
   }
 }
 
@@ -189,8 +189,12 @@ static void lay_out(tws_lower *l, const uint64_t *sizes, uint64_t *starts) {
     stored += c->aligned;
     kept += c->partition;
   }
+  tws_offload_find_cut(l);
   make_state(l, stored, kept, starts, count);
-  if (z->flat_gradients || z->stage == 3)
+  const uint64_t cut = l->offload.cut; /* with it nothing else is on the device */
+  if (cut > 0 && tws_offload_copies_buckets(l) && !z->flat_gradients)
+    make_gradients(l, cut, NULL, 0);
+  else if (z->flat_gradients || z->stage == 3)
     make_gradients(l, stored, starts, count);
   else
     make_gradients(l, kept, NULL, 0);
@@ -388,20 +392,14 @@ static void reduce_ranges(tws_lower *l, const tws_zero_class *c, const tws_opera
   tws_free(merged);
 }
 
-/* Add (or, for the first micro-batch, put) a reduced range to the gradients this rank keeps. */
-static void keep_reduced(tws_lower *l, tws_operand from, uint64_t offset) {
+static void keep_on_device(tws_lower *l, tws_operand from, uint64_t offset) {
   tws_plan *plan = l->b.plan;
   tws_dtype source = (tws_dtype)plan->buffers[from.buffer].dtype, target = l->config->accumulation_dtype;
-  from.access = TWS_READ;
-  if (tws_offload_copies_buckets(l)) {
-    tws_offload_keep(l, from, offset, l->b.micro_batch > 0 && !l->zero.flat_gradients && l->zero.ranks > 1);
-    return;
-  }
   if (l->b.micro_batch == 0 && source == target) {
     tws_builder_copy(&l->b, l->reduce_stream, from, tws_write(plan->gradients, offset, from.count));
     return;
   }
-  int add = l->b.micro_batch > 0;
+  int add = l->b.micro_batch > 0 && l->zero.ranks > 1;
   tws_work work = tws_kernel_work(add ? TWS_KERNEL_ACCUMULATE : TWS_KERNEL_CAST, source, 0);
   work.dtype2 = (uint8_t)target;
   work.d[0] = (int64_t)from.count;
@@ -409,6 +407,25 @@ static void keep_reduced(tws_lower *l, tws_operand from, uint64_t offset) {
       add ? tws_update(plan->gradients, offset, from.count) : tws_write(plan->gradients, offset, from.count);
   tws_operand operands[2] = {from, to};
   tws_builder_compute(&l->b, l->reduce_stream, &work, operands, 2);
+}
+
+/* Add (or, for the first micro-batch, put) a reduced range to the gradients this rank keeps. */
+static void keep_reduced(tws_lower *l, tws_operand from, uint64_t offset) {
+  tws_operand kept[2];
+  from.access = TWS_READ;
+  if (l->b.failed != TWS_OK) return;
+  if (!tws_offload_copies_buckets(l)) {
+    keep_on_device(l, from, offset);
+    return;
+  }
+  for (int i = 0, n = tws_offload_kept(l, offset, from.count, kept); i < n; i++) {
+    const tws_operand part = tws_read(from.buffer, from.offset, kept[i].count);
+    from.offset += part.count;
+    if (tws_offload_is_on_host(l, kept[i].buffer))
+      tws_offload_keep(l, part, kept[i].offset, l->b.micro_batch > 0 && !l->zero.flat_gradients && l->zero.ranks > 1);
+    else
+      keep_on_device(l, part, kept[i].offset);
+  }
 }
 
 /* keep_reduced() for many ranges whose targets may touch: few operations instead of one a parameter. */
@@ -612,8 +629,12 @@ static void bring_sums(tws_lower *l, const tws_bucket *bucket) {
       count += numel(l, params[next]);
       z->written[params[next]] = 1;
     }
-    tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, tws_read(l->offload.gradients, z->flat_offset[params[i]], count),
-                     tws_write(bucket->buffer, z->slot[params[i]], count));
+    tws_operand kept[2];
+    uint64_t slot = z->slot[params[i]];
+    for (int k = 0, n = tws_offload_kept(l, z->flat_offset[params[i]], count, kept); k < n; k++) {
+      tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, kept[k], tws_write(bucket->buffer, slot, kept[k].count));
+      slot += kept[k].count;
+    }
   }
 }
 
@@ -680,6 +701,12 @@ void tws_zero_kept_runs(tws_lower *l, tws_zero_kind kind_of, tws_zero_run run) {
   for (uint32_t k = 0; k < l->zero.class_count; k++) kept_runs_of(l, &l->zero.classes[k], kind_of, run);
 }
 
+static void fill_kept(tws_lower *l, uint64_t first, uint64_t count) {
+  tws_operand kept[2];
+  const int n = count > 0 && l->b.failed == TWS_OK ? tws_offload_kept(l, first, count, kept) : 0;
+  for (int i = 0; i < n; i++) fill_zero(l, kept[i].buffer, kept[i].offset, kept[i].count);
+}
+
 void tws_zero_pad_gradients(tws_lower *l) {
   const tws_zero *z = &l->zero;
   if (z->stage == 3 || z->stage == 0) return;
@@ -689,6 +716,6 @@ void tws_zero_pad_gradients(tws_lower *l) {
     if (z->flat_gradients)
       fill_zero(l, l->b.plan->gradients, c->stored + c->total, c->aligned - c->total);
     else
-      fill_zero(l, l->b.plan->gradients, c->kept + c->partition - padding, padding);
+      fill_kept(l, c->kept + c->partition - padding, padding);
   }
 }

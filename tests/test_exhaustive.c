@@ -44,6 +44,7 @@ static void draw_space(uint64_t seed, tws_tune_space *s) {
   s->sequence_parallel[s->sequence_parallel_count++] = draw(seed, 60, 0, 1);
   for (int i = 1; i <= 2; i++) s->overlap[s->overlap_count++] = i;
   for (int i = 1; i <= 1 + draw(seed, 70, 0, 1); i++) s->offload[s->offload_count++] = i;
+  if (s->offload_count == 2 && draw(seed, 71, 0, 1)) s->offload[s->offload_count++] = 4; /* parameters too */
   s->reduce_bucket[s->reduce_bucket_count++] = 100000;
   if (draw(seed, 80, 0, 1)) s->reduce_bucket[s->reduce_bucket_count++] = 50000000;
 }
@@ -74,6 +75,7 @@ static int plan_everything(const tws_tune_request *request, double *best) {
               /* the same plan once: as the search counts them */
               if ((v.pipeline == 1 && k > 0) || (v.stage == 0 && (v.offload == 2 || knobs > 0))) continue;
               if (v.pipeline > 1 && v.overlap == 2) continue;
+              if (tws_variant_offloads(&v, 1) && v.stage != 3) continue;
               const int replicas = tws_variant_replicas(&v);
               if (v.ranks % (v.pipeline * v.tensor) || s->global_batch % (replicas * v.micro)) continue;
               if (replicas == 1) continue; /* none in these spaces */

@@ -181,6 +181,53 @@ START_TEST(random_jobs) {
 }
 END_TEST
 
+/* With a ratio the first sub-groups stay on the device: states, gradients and updates of theirs, and no others'. */
+START_TEST(shares) {
+  for (uint64_t seed = 1; seed <= (TWS_SANITIZED ? 12 : 40); seed++) {
+    static const char *const axes[] = {"", ",\"tensor_parallel\":{\"autotp_size\":2}"};
+    static const char *const parameters[] = {"none", "cpu", "nvme"};
+    const int axis = pick(seed, 1, 4) == 0, ranks = (1 + pick(seed, 2, 3)) * (1 + axis), percent = pick(seed, 3, 101);
+    char text[1024];
+    snprintf(text, sizeof text,
+             "{\"train_micro_batch_size_per_gpu\":2,\"gradient_accumulation_steps\":%d%s,\"optimizer\":{\"type\":"
+             "\"AdamW\"},\"zero_optimization\":{\"stage\":3,\"reduce_bucket_size\":%d,\"sub_group_size\":%d,"
+             "\"stage3_param_persistence_threshold\":100,\"offload_optimizer\":{\"device\":\"cpu\",\"ratio\":%.2f},"
+             "\"offload_param\":{\"device\":\"%s\",\"max_in_cpu\":9000}}%s,\"twinspeed\":{\"sequence_length\":16}}",
+             1 + pick(seed, 4, 3), pick(seed, 5, 2) ? ",\"bf16\":{\"enabled\":true}" : "", 1 + pick(seed, 6, 60000),
+             1 + pick(seed, 7, 30000), percent * 0.01, parameters[pick(seed, 8, 3)], axes[axis]);
+    job j = lower(seed & 1 ? "tiny-gpt2" : "tiny-llama", text, ranks);
+    for (int r = 0; r < ranks; r++) {
+      const tws_plan *p = j.plans[r];
+      uint64_t updated[2] = {0, 0}, states[2] = {0, 0};
+      for (uint32_t i = 0; i < p->op_count; i++) {
+        const tws_op *op = &p->ops[i];
+        const tws_operand *o = &p->operands[op->operand_first];
+        const tws_buffer *first = op->operand_count ? &p->buffers[o->buffer] : NULL;
+        if (op->kind != TWS_OP_COMPUTE || op->phase != TWS_PHASE_STEP || first->category != TWS_CATEGORY_MASTER)
+          continue;
+        const int host = op->place == TWS_PLACE_HOST;
+        updated[host] += o->count;
+        for (int k = 0; k < op->operand_count; k++) /* nothing of one side reaches to the other, but for weights */
+          ck_assert_msg((p->buffers[o[k].buffer].tier != TWS_TIER_DEVICE) == host, "%s: operation %u", text, i);
+      }
+      for (uint32_t e = 0; e < p->state->count; e++)
+        if (p->state->entries[e].category == TWS_CATEGORY_MASTER)
+          states[p->state->entries[e].tier != TWS_TIER_DEVICE] += p->state->entries[e].elements;
+      const double all = (double)(updated[0] + updated[1]);
+      if (percent > 0) ck_assert_msg(updated[0] == states[0] && updated[1] == states[1], "%s", text);
+      if (percent > 0) ck_assert_msg((double)updated[1] > percent * 0.01 * all - 0.5 * all, "%s", text);
+      if (percent == 100) ck_assert_uint_eq(updated[0], 0);
+      if (percent == 0) ck_assert_uint_eq(updated[1], 0);
+      tws_ledger ledger;
+      ck_assert(tws_ledger_read(p, &ledger, &err) == TWS_OK);
+      for (int t = 0; t < TWS_TIER_COUNT; t++)
+        ck_assert_uint_eq(ledger.tier[t].arena_bytes, tws_plan_bytes(p, (tws_tier)t));
+    }
+    release(&j);
+  }
+}
+END_TEST
+
 /* ---- costs ---- */
 
 static double seconds_with(const tws_cluster *cluster, const job *j) {
@@ -242,17 +289,17 @@ static void add_training(FILE *file, int stage, int p, int offload, int ranks, c
           "%s-%d-%s%s\ttiny-gpt2\t%d\t{%s,\"train_micro_batch_size_per_gpu\":%d,\"zero_optimization\":{\"stage\":%d,"
           "\"reduce_bucket_size\":20000,\"sub_group_size\":15000,\"overlap_comm\":%s,"
           "\"stage3_param_persistence_threshold\":100,"
-          "\"offload_optimizer\":{\"device\":\"%s\",\"nvme_path\":\"%s\",\"pin_memory\":%s},"
+          "\"offload_optimizer\":{\"device\":\"%s\",\"nvme_path\":\"%s\",\"pin_memory\":%s,\"ratio\":%s},"
           "\"offload_param\":{\"device\":\"%s\",\"nvme_path\":\"%s\",\"max_in_cpu\":%d,\"buffer_count\":3,"
           "\"buffer_size\":5000}}%s%s,"
           "\"twinspeed\":{\"sequence_length\":32,"
           "\"seed\":7}}\n",
           precisions[p].name, stage, offload ? "host" : "device", *axes ? "-axes" : "", 8, settings, ranks > 2 ? 1 : 2,
           stage, stage % 2 ? "true" : "false",
-          !offload     ? "none"
-          : stage == 3 ? "nvme"
-                       : "cpu",
-          folder, stage == 2 ? "false" : "true",
+          !offload              ? "none"
+          : stage == 3 && p > 1 ? "nvme"
+                                : "cpu",
+          folder, stage == 2 ? "false" : "true", stage == 3 && p < 2 ? "0.4" : "1",
           !offload || p == 0 ? "none"
           : p == 1           ? "cpu"
                              : "nvme",
@@ -403,6 +450,7 @@ int main(void) {
   Suite *suite = suite_create("offload");
   TCase *tests = tcase_create("offload");
   tcase_add_test(tests, random_jobs);
+  tcase_add_test(tests, shares);
   tcase_add_test(tests, costs);
   tcase_add_test(tests, equal_losses);
   tcase_add_test(tests, checkpoints);
