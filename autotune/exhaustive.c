@@ -233,6 +233,7 @@ typedef struct worker {
   tws_composer *composer;
   template *templates; /* by what configurations differ in beside numbers of micro-batches, recomputation, schedule */
   double rank_device, rank_node;
+  int unpruned; /* what is too large or too slow is composed all the same */
 } worker;
 
 static size_t template_count(const space *s) {
@@ -293,8 +294,8 @@ static tws_code look_at(worker *w, const point *p, const tws_variant *v, tws_err
   tws_config config;
   tws_plan_request request;
   tws_composed composed;
-  tws_compose_limits limits = {.bytes = w->rank_device};
-  if (w->exact.count == w->exact.most) limits.seconds = samples / w->exact.items[0].samples_per_s;
+  tws_compose_limits limits = {.bytes = w->unpruned ? 0 : w->rank_device};
+  if (w->exact.count == w->exact.most && !w->unpruned) limits.seconds = samples / w->exact.items[0].samples_per_s;
   tws_code code = request_of(w, p, v, &config, &request, err);
   if (code == TWS_OK) code = tws_compose(w->composer, &request, &limits, &composed, err);
   if (code == TWS_UNSUPPORTED || code == TWS_INVALID) {
@@ -302,7 +303,7 @@ static tws_code look_at(worker *w, const point *p, const tws_variant *v, tws_err
     return TWS_OK;
   }
   TWS_TRY(code);
-  if (composed.too_large || (w->rank_node > 0 && (double)composed.host_bytes > w->rank_node)) {
+  if (composed.too_large || (!w->unpruned && w->rank_node > 0 && (double)composed.host_bytes > w->rank_node)) {
     swept->too_large++;
     return TWS_OK;
   }
@@ -541,6 +542,22 @@ static tws_code gather(const tws_tune_request *request, const space *s, const co
   return tws_fail(
       err, TWS_UNSUPPORTED, "leave out values of --overlaps, --offloads or --buckets, or ZeRO stages 2 and 3",
       "more than %d configurations may be faster than the best, by what is known without their plans", KEPT_BOUNDS);
+}
+
+tws_code tws_tune_compose_all(const tws_tune_request *request, int pruned, tws_tune_swept *swept, tws_error *err) {
+  space s;
+  TWS_TRY(fill_space(request, &s, err));
+  const int most = request->trials > 0 ? request->trials : DEFAULT_FINALISTS;
+  tally t = {.done = 0};
+  finalist *kept = tws_calloc((size_t)most + KEPT_BOUNDS, sizeof *kept);
+  if (!kept) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
+  worker w = {.s = &s, .count = 1, .tally = &t, .unpruned = !pruned};
+  w.exact = (best){.items = kept, .most = most};
+  w.bounds = (best){.items = kept + most, .most = KEPT_BOUNDS};
+  const tws_code code = run_worker(&w, err);
+  *swept = t.swept;
+  tws_free(kept);
+  return code;
 }
 
 tws_code tws_tune_exhaustive(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {

@@ -124,6 +124,7 @@ static int from_samples(const tws_chunk_source *from_where, tws_composed_chunk *
   if (!put_together(head, head_alike, tail, tail_alike, alike - 2, &chunk->pieces)) return 0;
   chunk->exact = head->exact && tail->exact;
   chunk->closed = head->closed && tail->closed;
+  chunk->in_order = head->in_order && tail->in_order;
   chunk->input_bytes = head->input_bytes;
   return 1;
 }
@@ -135,6 +136,7 @@ tws_code tws_chunk_compose(const tws_chunk_source *from, tws_composed_chunk *chu
   chunk->pieces = whole->whole;
   chunk->exact = whole->exact;
   chunk->closed = whole->closed;
+  chunk->in_order = whole->in_order;
   chunk->input_bytes = whole->input_bytes;
   return TWS_OK;
 }

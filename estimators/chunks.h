@@ -27,7 +27,7 @@ typedef struct tws_chunk_source {
 
 typedef struct tws_composed_chunk {
   tws_layer_range of; /* given */
-  int exact, closed;
+  int exact, closed, in_order;
   double input_bytes;
   tws_chunk_pieces pieces;
 } tws_composed_chunk;

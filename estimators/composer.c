@@ -3,37 +3,13 @@
 #include <string.h>
 
 #include "estimators/chunks.h"
-#include "estimators/piece_keys.h"
+#include "estimators/ends.h"
 #include "estimators/rhythm.h"
 #include "plan/fold.h"
 #include "plan/pipeline_grid.h"
 #include "plan/representatives.h"
 
 /* ---- what is kept ---- */
-
-/* Which layers a stage has; stages that have equal ones end their steps alike. */
-typedef struct stage_class {
-  int alike;                  /* how many of those that are */
-  int other_count, others[8]; /* where the rest begins and ends, in layers */
-} stage_class;
-
-typedef struct stage_end { /* of a configuration, but for its virtual stages */
-  stage_class of;
-  tws_tail_pieces pieces;
-  struct stage_end *next;
-} stage_end;
-
-typedef struct partition { /* of layers into blocks */
-  int *bounds, blocks;
-  int alike_first, alike_end;
-} partition;
-
-typedef struct tails {
-  tws_code code; /* refused: why */
-  tws_error refusal;
-  tws_tail_pieces *stage;
-  int stages, chunks;
-} tails;
 
 typedef struct programs {
   tws_pipeline_shape shape;
@@ -59,7 +35,7 @@ enum { LEGS = 8 };
 typedef struct step {
   struct tws_composer *c;
   const tws_plan_request *request;
-  const tails *tails;
+  const tws_step_ends *tails;
   const tws_body *body;
   tws_pipeline_shape shape;
   int bounded;
@@ -73,15 +49,17 @@ typedef struct step {
   int *at;
   leg *legs; /* [stage][LEGS]: that were asked for */
   tws_arena *arena;
-  int chunks_exact, chunks_closed;
+  int chunks_exact, chunks_closed, chunks_in_order;
   int has_bytes, has_times, ran;
+  int moves_exact; /* of the ends that are looked at: what ZeRO does is known, and done one after another */
 } step;
 
 struct tws_composer {
   const tws_machine *machine;
   tws_costs costs;
   tws_arena *arena;
-  tws_piece_table bodies, tails, ends, partitions;
+  tws_piece_table bodies;
+  tws_ends ends;
   programs *programs;
   size_t program_bytes;
   tws_arena *program_arena;
@@ -119,15 +97,14 @@ tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others
                                   .host_op_s = tws_profile_host_op_s(machine->profile),
                                   .serial = tws_profile_serial_streams(machine->profile),
                                   .user = (void *)(uintptr_t)machine};
+  c->ends = (tws_ends){.costs = &c->costs, .arena = c->arena};
   return TWS_OK;
 }
 
 void tws_composer_destroy(tws_composer *c) {
   if (!c) return;
   tws_piece_table_free(&c->bodies);
-  tws_piece_table_free(&c->tails);
-  tws_piece_table_free(&c->ends);
-  tws_piece_table_free(&c->partitions);
+  tws_ends_free(&c->ends);
   tws_arena_destroy(c->last.arena);
   tws_arena_destroy(c->arena);
   tws_arena_destroy(c->program_arena);
@@ -135,7 +112,9 @@ void tws_composer_destroy(tws_composer *c) {
 }
 
 tws_composer_counts tws_composer_count(const tws_composer *c) {
-  return c->counts;
+  tws_composer_counts counts = c->counts;
+  counts.tails = c->ends.lowered;
+  return counts;
 }
 
 static int is_same(const tws_topology *a, const tws_topology *b) {
@@ -171,129 +150,6 @@ static tws_code find_ranks(tws_composer *c, const tws_plan_request *request, con
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) r->spread[axis] = beside_first(&mapping, t, 1u << axis);
   c->ranks = r;
   *out = r;
-  return TWS_OK;
-}
-
-/* ---- tails ---- */
-
-static tws_code sample_tail(tws_composer *c, const tws_plan_request *request, int stage, partition *cut,
-                            tws_tail_pieces *out, tws_error *err) {
-  tws_plan_request r = *request;
-  tws_plan_sample sample;
-  r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
-  TWS_TRY(tws_plan_sample_make(&(tws_sample_request){.plan = &r, .tail = 1}, &sample, err));
-  tws_code code = tws_pieces_of_tail(&sample, &c->costs, c->arena, out, err);
-  if (!cut->bounds && code == TWS_OK) {
-    const size_t count = (size_t)sample.block_count + 1;
-    cut->bounds = tws_arena_alloc(c->arena, count, sizeof *cut->bounds);
-    if (cut->bounds) memcpy(cut->bounds, sample.bounds, count * sizeof *cut->bounds);
-    cut->blocks = sample.block_count;
-    cut->alike_first = sample.alike_first;
-    cut->alike_end = sample.alike_end;
-    if (!cut->bounds) code = no_memory(err);
-  }
-  tws_plan_sample_free(&sample);
-  c->counts.tails++;
-  return code;
-}
-
-static void add_layers(stage_class *k, int first, int end) {
-  if (first >= end) return;
-  if (k->other_count && k->others[k->other_count - 1] == first) {
-    k->others[k->other_count - 1] = end;
-    return;
-  }
-  k->others[k->other_count++] = first;
-  k->others[k->other_count++] = end;
-}
-
-/* 0: its layers lie in too many places. */
-static int class_of(const partition *cut, int stage, int stages, stage_class *k) {
-  memset(k, 0, sizeof *k);
-  for (int b = stage; b < cut->blocks; b += stages) {
-    const int first = cut->bounds[b], end = cut->bounds[b + 1];
-    const int from = first > cut->alike_first ? first : cut->alike_first;
-    const int to = end < cut->alike_end ? end : cut->alike_end;
-    if (k->other_count > (int)(sizeof k->others / sizeof *k->others) - 4) return 0;
-    if (to > from) k->alike += to - from;
-    add_layers(k, first, end < cut->alike_first ? end : cut->alike_first);
-    add_layers(k, first > cut->alike_end ? first : cut->alike_end, end);
-  }
-  return 1;
-}
-
-/* The chunks are the stage's own. */
-static tws_code give_chunks(tws_composer *c, const partition *cut, int stage, int stages, tws_tail_pieces *t,
-                            tws_error *err) {
-  t->chunk_count = cut->blocks / stages;
-  t->chunks = tws_arena_alloc(c->arena, (size_t)t->chunk_count, sizeof *t->chunks);
-  if (!t->chunks) return no_memory(err);
-  for (int i = 0; i < t->chunk_count; i++)
-    t->chunks[i] = (tws_sample_chunk){cut->bounds[i * stages + stage], cut->bounds[i * stages + stage + 1]};
-  return TWS_OK;
-}
-
-/* Of one stage: lowered, or known of one that has equal layers. */
-static tws_code find_end(tws_composer *c, const tws_plan_request *request, int stage, int stages, partition *cut,
-                         stage_end **known, tws_tail_pieces *out, tws_error *err) {
-  stage_class k;
-  if (!cut->bounds || !class_of(cut, stage, stages, &k)) {
-    TWS_TRY(sample_tail(c, request, stage, cut, out, err));
-    if (!class_of(cut, stage, stages, &k)) return TWS_OK;
-  } else {
-    for (const stage_end *e = *known; e; e = e->next)
-      if (memcmp(&e->of, &k, sizeof k) == 0) {
-        *out = e->pieces;
-        return give_chunks(c, cut, stage, stages, out, err);
-      }
-    TWS_TRY(sample_tail(c, request, stage, cut, out, err));
-  }
-  stage_end *e = tws_arena_alloc(c->arena, 1, sizeof *e);
-  if (!e) return no_memory(err);
-  *e = (stage_end){k, *out, *known};
-  *known = e;
-  return TWS_OK;
-}
-
-static tws_code make_tails(tws_composer *c, const tws_plan_request *request, const tws_piece_key *key, int alone,
-                           tails *t, tws_error *err) {
-  tws_piece_key of_cut = *key, of_end = *key;
-  int is_new;
-  of_end.config.virtual_stages = 0;
-  memset(&of_cut.config.zero, 0, sizeof of_cut.config.zero);
-  tws_piece_entry *cuts = tws_piece_look_up(&c->partitions, &of_cut, &is_new);
-  tws_piece_entry *ends = tws_piece_look_up(&c->ends, &of_end, &is_new);
-  if (cuts && !cuts->value) cuts->value = tws_arena_alloc(c->arena, 1, sizeof(partition));
-  t->stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
-  t->stage = tws_arena_alloc(c->arena, (size_t)t->stages, sizeof *t->stage);
-  if (!cuts || !ends || !cuts->value || !t->stage) return no_memory(err);
-  stage_end *known = ends->value;
-  for (int s = 0; s < t->stages && t->code == TWS_OK; s++) {
-    if (!alone) known = NULL; /* groups lie differently on nodes */
-    t->code = find_end(c, request, s, t->stages, cuts->value, &known, &t->stage[s], &t->refusal);
-  }
-  if (alone) ends->value = known;
-  return TWS_OK;
-}
-
-static tws_code find_tails(tws_composer *c, const tws_plan_request *request, int alone, const tails **out,
-                           tws_error *err) {
-  tws_piece_key k;
-  int is_new;
-  tws_tail_key(request, &k);
-  tws_piece_entry *e = tws_piece_look_up(&c->tails, &k, &is_new);
-  if (!e) return no_memory(err);
-  if (is_new) {
-    e->value = tws_arena_alloc(c->arena, 1, sizeof(tails));
-    if (!e->value) return no_memory(err);
-    TWS_TRY(make_tails(c, request, &k, alone, e->value, err));
-  }
-  const tails *t = e->value;
-  if (t->code != TWS_OK) {
-    if (err) *err = t->refusal;
-    return t->code;
-  }
-  *out = t;
   return TWS_OK;
 }
 
@@ -348,6 +204,7 @@ static tws_code find_chunks(step *s, tws_body *b, int split, tws_error *err) {
       TWS_TRY(tws_chunk_compose(&from, &s->chunks[at], err));
       s->chunks_exact &= s->chunks[at].exact;
       s->chunks_closed &= s->chunks[at].closed;
+      s->chunks_in_order &= s->chunks[at].in_order;
       s->chunk_count++;
     }
     s->chunk_at[i] = at;
@@ -362,8 +219,8 @@ static void add_piece(const tws_piece *p, double times, double *kernel, double *
 
 /* tws_plan_host_stretch(), of a stage. */
 static double stretch_of(const step *s, int stage) {
-  const int v = s->tails->stage[stage].chunk_count;
   const tws_tail_pieces *t = &s->tails->stage[stage];
+  const int v = t->chunk_count;
   double kernel = t->counted.kernel, launches = t->launches;
   if (!(s->c->costs.host_op_s > 0)) return 1;
   for (int i = 0; i < v; i++) {
@@ -373,6 +230,11 @@ static double stretch_of(const step *s, int stage) {
       add_piece(&p->event[0][e], 1, &kernel, &launches);
       add_piece(&p->event[1][e], s->shape.micro_batches - 1, &kernel, &launches);
     }
+  }
+  for (int later = 0; later < 2 && s->moves_exact; later++) {
+    const double times = later ? s->shape.micro_batches - 1 : 1;
+    kernel += times * t->moves[later].kernel;
+    launches += times * t->move_launches[later];
   }
   const double host = launches * s->c->costs.host_op_s;
   return kernel > 0 && host > kernel ? host / kernel : 1;
@@ -600,7 +462,14 @@ static void bound_bytes(step *s) {
 /* Gathers and reductions of every micro-batch, which share a channel: beside what computes, or between. That a
  * collective of all parts is no slower than several of some is what this rests on. */
 static double with_moves(const step *s, double seconds) {
-  const double moves = s->bounded ? s->shape.micro_batches * s->tails->stage[0].moves_s : 0;
+  const tws_tail_pieces *t = &s->tails->stage[0];
+  const double moves = s->bounded ? s->shape.micro_batches * t->moves_s : 0;
+  if (s->moves_exact) {
+    for (int later = 0; later < 2; later++)
+      seconds +=
+          (later ? s->shape.micro_batches - 1 : 1) * (s->stretch[0] * t->moves[later].kernel + t->moves[later].other);
+    return seconds;
+  }
   const int beside = s->request->config->zero.overlap_comm && !s->c->costs.serial;
   return !beside ? seconds + moves : moves > seconds ? moves : seconds;
 }
@@ -636,7 +505,7 @@ static double bound_seconds(const step *s) {
   return with_moves(s, longest);
 }
 
-static int same_chunks(const tails *a, const tails *b) {
+static int same_chunks(const tws_step_ends *a, const tws_step_ends *b) {
   if (a == b) return 1;
   if (a->stages != b->stages) return 0;
   for (int i = 0; i < a->stages; i++) {
@@ -649,7 +518,7 @@ static int same_chunks(const tails *a, const tails *b) {
 }
 
 /* A new step of this shape; what it was made of before is gone. */
-static tws_code begin_step(step *s, tws_body *b, const tails *t, const tws_pipeline_shape *shape, int bounded,
+static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const tws_pipeline_shape *shape, int bounded,
                            tws_error *err) {
   const size_t n = (size_t)shape->stages;
   tws_composer *c = s->c;
@@ -662,6 +531,7 @@ static tws_code begin_step(step *s, tws_body *b, const tails *t, const tws_pipel
               .bounded = bounded,
               .chunks_exact = 1,
               .chunks_closed = 1,
+              .chunks_in_order = 1,
               .arena = tws_arena_create()};
   if (!s->arena) return no_memory(err);
   s->stages = tws_arena_alloc(s->arena, n, sizeof *s->stages);
@@ -716,7 +586,7 @@ static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *
 /* Streams of their own, and ranks that differ. */
 static int is_exact(const step *s, const ranks *r) {
   const tws_config *config = s->request->config;
-  if (!r->alone || s->bounded || !s->chunks_exact) return 0;
+  if (!r->alone || (s->bounded ? !s->moves_exact : !s->chunks_exact)) return 0;
   if (tws_config_offloads(config)) return 0;
   /* overlapped reductions run beside the last micro-batch */
   if (config->zero.stage == 1 && config->zero.overlap_comm && s->shape.stages == 1 && !s->c->costs.serial) return 0;
@@ -732,13 +602,13 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   const double bytes = limits ? limits->bytes : 0, seconds = limits ? limits->seconds : 0;
   step *s = &c->last;
   const ranks *r = NULL;
-  const tails *t = NULL;
+  const tws_step_ends *t = NULL;
   tws_piece_key k;
   int is_new;
   *out = (tws_composed){.exact = 0};
   TWS_TRY(tws_pipeline_check(&shape, err));
   TWS_TRY(find_ranks(c, request, &r, err));
-  TWS_TRY(find_tails(c, request, r->alone, &t, err));
+  TWS_TRY(tws_ends_find(&c->ends, request, r->alone, &t, err));
   c->counts.composed++;
   const step ends = {.tails = t, .shape = shape};
   find_bytes(&ends, out);
@@ -754,6 +624,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     TWS_TRY(begin_step(s, e->value, t, &shape, k.bounded, err));
   }
   s->tails = t;
+  s->moves_exact = s->bounded && s->chunks_in_order && t->stage[0].moves_exact;
   const int exact = is_exact(s, r);
   TWS_TRY(find_stretch(s, exact, err));
   if (stages == 1) {

@@ -81,6 +81,7 @@ typedef struct reader {
   const tws_plan *plan;
   const tws_costs *costs;
   int activations;
+  int layers_alone;     /* what ZeRO does beside them is left out */
   double *seconds;      /* per work, less than 0: not asked yet */
   int64_t *begin, *end; /* per operation: bytes that begin with it, that end with it */
   uint8_t *begins;      /* per operation: it uses the gradients of all micro-batches */
@@ -99,8 +100,15 @@ static double seconds_of(reader *r, uint32_t work) {
   return r->seconds[work];
 }
 
+/* Whether an operation is none of the layers' own, but of what ZeRO moves: gathers, reductions, padding of parts. */
+static int is_move(const tws_plan *plan, const tws_op *o) {
+  const int fills = o->kind == TWS_OP_COMPUTE && plan->works[o->work].code == TWS_KERNEL_FILL;
+  return o->stream != TWS_STREAM_COMPUTE || o->module == TWS_NONE || o->channel == TWS_CHANNEL_REPLICAS || fills;
+}
+
 static void add_time(reader *r, const tws_op *o, tws_piece_time *time, double *launches) {
   const tws_work *work = &r->plan->works[o->work];
+  if (r->layers_alone && is_move(r->plan, o)) return;
   if (is_launched(work)) {
     time->kernel += seconds_of(r, o->work);
     *launches += o->phase != TWS_PHASE_STEP;
@@ -312,17 +320,6 @@ static int has_two_streams_alone(const tws_plan *plan, uint32_t ops, const tws_c
   return 1;
 }
 
-/* Of a body that is not exact: what its layers compute and exchange, in any chunk. */
-static void leave_out_others(reader *r) {
-  const tws_plan *plan = r->plan;
-  for (uint32_t op = 0; op < plan->op_count; op++) {
-    const tws_op *o = &plan->ops[op];
-    const int fills = o->kind == TWS_OP_COMPUTE && plan->works[o->work].code == TWS_KERNEL_FILL; /* padding of parts */
-    if (o->stream != TWS_STREAM_COMPUTE || o->module == TWS_NONE || o->channel == TWS_CHANNEL_REPLICAS || fills)
-      r->seconds[o->work] = 0;
-  }
-}
-
 tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_request *request, const tws_costs *costs,
                             int activations, tws_arena *arena, tws_sample_pieces *out, tws_error *err) {
   const tws_plan *plan = sample->plan;
@@ -330,9 +327,10 @@ tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_requ
   memset(out, 0, sizeof *out);
   out->first_layer = request->first_layer;
   out->layers = request->end_layer - request->first_layer;
-  out->exact = !activations && has_two_streams_alone(plan, plan->op_count, costs);
+  out->in_order = has_two_streams_alone(plan, plan->op_count, costs);
+  out->exact = !activations && out->in_order;
+  r.layers_alone = !out->exact;
   TWS_TRY(prepare(&r, err));
-  if (!out->exact) leave_out_others(&r);
   out->closed = read_lifetimes(&r, 1);
   for (int micro_batch = 0; micro_batch < 2; micro_batch++) {
     if (!find_messages(&r, micro_batch)) return no_pieces(err);
@@ -345,6 +343,22 @@ tws_code tws_pieces_of_body(const tws_plan_sample *sample, const tws_sample_requ
         (plan->buffers[r.message[m].buffer].bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
   for (uint32_t i = 0; i < TWS_NETWORK_INPUTS; i++)
     if (plan->input[i] != TWS_NONE) out->input_bytes += (double)plan->buffers[plan->input[i]].bytes / TWS_SAMPLE_STEPS;
+  return TWS_OK;
+}
+
+tws_code tws_pieces_of_moves(const tws_plan_sample *sample, const tws_costs *costs, tws_arena *arena,
+                             tws_tail_pieces *out, tws_error *err) {
+  const tws_plan *plan = sample->plan;
+  reader r = {.sample = sample, .plan = plan, .costs = costs, .arena = arena};
+  out->moves_exact = has_two_streams_alone(plan, plan->op_count, costs);
+  if (!out->moves_exact) return TWS_OK;
+  TWS_TRY(prepare(&r, err));
+  for (int i = 0; i < sample->part_count; i++) {
+    const tws_sample_part *part = &sample->parts[i];
+    for (uint32_t op = part->first_op; op < part->end_op; op++)
+      if (is_move(plan, &plan->ops[op]))
+        add_time(&r, &plan->ops[op], &out->moves[part->micro_batch], &out->move_launches[part->micro_batch]);
+  }
   return TWS_OK;
 }
 

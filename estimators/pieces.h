@@ -82,6 +82,7 @@ typedef struct tws_sample_pieces {
   tws_chunk_pieces whole; /* of the sampled layers */
   int first_layer, layers;
   tws_piece *layer[2][TWS_CONTEXT_EVENTS]; /* [layer - first_layer]; NULL: not known by layer */
+  int in_order;                            /* nothing runs on other streams than those that compute and send */
   int exact;                               /* there are no other streams than those that compute and send */
   int closed;                              /* buffers of a context are its own alone: bytes are exact */
   double input_bytes;                      /* of one micro-batch */
@@ -100,7 +101,12 @@ typedef struct tws_tail_step {
 typedef struct tws_tail_pieces {
   tws_tail_step *steps;
   int step_count;
-  double moves_s;         /* of a micro-batch's gathers and reductions, where it has any: at least */
+  double moves_s; /* of a micro-batch's gathers and reductions, where it has any: at least */
+  /* All that ZeRO does beside the layers, on the stream that computes, in the first micro-batch and in a later one:
+   * where moves_exact is set (tws_pieces_of_moves()). */
+  tws_piece_time moves[2];
+  double move_launches[2];
+  int moves_exact;
   tws_piece_time counted; /* kernels of the device before the update, which count for the host's stretch */
   double launches;
   int exact;
@@ -111,6 +117,9 @@ typedef struct tws_tail_pieces {
   tws_sample_chunk *chunks;
   int chunk_count, layer_count, alike_first, alike_end;
 } tws_tail_pieces;
+/* moves, move_launches and moves_exact of *out, from a body of all layers. */
+tws_code tws_pieces_of_moves(const tws_plan_sample *sample, const tws_costs *costs, tws_arena *arena,
+                             tws_tail_pieces *out, tws_error *err);
 tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *costs, tws_arena *arena,
                             tws_tail_pieces *out, tws_error *err);
 

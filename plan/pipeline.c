@@ -484,6 +484,7 @@ static void sample_context(tws_lower *l, uint32_t micro_batch) {
   if (!context) return;
   enter_context(l, &l->chunks[0], context, micro_batch);
   for (int backward = 0; backward < 2; backward++) {
+    if (backward && l->wanted->goes_on && !l->zero.flat_gradients) mark_written(l); /* in this micro-batch */
     const uint8_t *actions = l->wanted->split ? parts : whole;
     const int receives = (backward ? chunk->out_value : chunk->in_value) != TWS_NONE;
     const int sends = (backward ? chunk->in_value : chunk->out_value) != TWS_NONE;

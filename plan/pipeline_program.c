@@ -95,6 +95,24 @@ static int by_time(const void *left, const void *right) {
   return x < y ? -1 : x > y;
 }
 
+/* A message that comes early is a few events before its place, so most are where they belong. Falls back where not. */
+static void sort_events(timed_event *events, uint32_t count) {
+  enum { MOVES = 24 };
+  uint64_t left = (uint64_t)MOVES * count;
+  for (uint32_t i = 1; i < count; i++) {
+    if (by_time(&events[i - 1], &events[i]) <= 0) continue;
+    const timed_event moved = events[i];
+    uint32_t at = i;
+    for (; at > 0 && by_time(&events[at - 1], &moved) > 0; at--) events[at] = events[at - 1];
+    events[at] = moved;
+    if (i - at > left) {
+      qsort(events, count, sizeof *events, by_time);
+      return;
+    }
+    left -= i - at;
+  }
+}
+
 static uint32_t list_stage(const ideal *pipe, int stage, timed_event *events) {
   uint32_t count = 0;
   int64_t clock = 0;
@@ -120,7 +138,7 @@ static uint32_t list_stage(const ideal *pipe, int stage, timed_event *events) {
       events[count++] = (timed_event){.time = clock, .rank = 2 * target + backward, .event = event};
     }
   }
-  qsort(events, count, sizeof *events, by_time);
+  sort_events(events, count);
   return count;
 }
 

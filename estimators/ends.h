@@ -1,0 +1,27 @@
+/* The ends of steps: reductions that wait for it, norm, update, gathering, lowered once for each kind of stage. Stages
+ * with equal layers end alike, whatever the schedule. Internal to estimators/. */
+#ifndef TWS_ESTIMATORS_ENDS_H
+#define TWS_ESTIMATORS_ENDS_H
+
+#include "estimators/piece_keys.h"
+#include "estimators/pieces.h"
+
+typedef struct tws_step_ends {
+  tws_code code; /* refused: why */
+  tws_error refusal;
+  tws_tail_pieces *stage;
+  int stages, chunks;
+} tws_step_ends;
+
+typedef struct tws_ends { /* zeros but for costs and arena at first; both outlive it */
+  const tws_costs *costs;
+  tws_arena *arena;
+  tws_piece_table steps, stages, partitions;
+  int64_t lowered;
+} tws_ends;
+/* alone: one rank stands for each stage. Errors: those of the plan. */
+tws_code tws_ends_find(tws_ends *ends, const tws_plan_request *request, int alone, const tws_step_ends **out,
+                       tws_error *err);
+void tws_ends_free(tws_ends *ends);
+
+#endif
