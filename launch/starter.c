@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/system.h"
+#include "launch/env_file.h"
 #include "launch/protocol.h"
 
 extern char **environ;
@@ -65,20 +66,42 @@ static int is_passed_on(const char *variable) {
   return 0;
 }
 
-static void add_environment(words *w) {
-  static const char *const always[] = {"-x", TWS_LAUNCHER_VARIABLE,  "-x", "OMP_NUM_THREADS",
-                                       "-x", "OPENBLAS_NUM_THREADS", "-x", "OMP_WAIT_POLICY",
-                                       NULL};
-  add_all(w, always);
+/* What .deepspeed_env says goes before what this environment has. */
+static void add_environment(words *w, const tws_env_file *file) {
+  static const char *const always[] = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY"};
+  add(w, "-x");
+  add(w, TWS_LAUNCHER_VARIABLE);
+  for (int i = 0; i < file->count; i++) {
+    add(w, "-x");
+    add(w, file->set[i]);
+  }
+  for (size_t i = 0; i < sizeof always / sizeof *always; i++) {
+    if (tws_env_file_find(file, always[i], strlen(always[i]))) continue;
+    add(w, "-x");
+    add(w, always[i]);
+  }
   for (char **variable = environ; *variable; variable++) {
-    int known = !is_passed_on(*variable);
     const size_t length = strcspn(*variable, "=");
-    for (int i = 1; always[i - 1] && always[i]; i += 2)
+    int known = !is_passed_on(*variable) || tws_env_file_find(file, *variable, length) ||
+                strncmp(*variable, TWS_LAUNCHER_VARIABLE "=", sizeof TWS_LAUNCHER_VARIABLE) == 0;
+    for (size_t i = 0; i < sizeof always / sizeof *always; i++)
       known |= strlen(always[i]) == length && strncmp(always[i], *variable, length) == 0;
     if (known) continue;
     add(w, "-x");
     add(w, tws_arena_printf(w->arena, "%.*s", (int)length, *variable));
   }
+}
+
+/* "--export=ALL,NAME=VALUE,..." */
+static tws_code export_list(const tws_env_file *file, tws_arena *arena, const char **out, tws_error *err) {
+  *out = "--export=ALL";
+  for (int i = 0; *out && i < file->count; i++) {
+    if (strchr(file->set[i], ','))
+      return tws_fail(err, TWS_UNSUPPORTED, "set it in the environment of this command instead",
+                      ".deepspeed_env: srun takes no value with a comma: %.200s", file->set[i]);
+    *out = tws_arena_printf(arena, "%s,%s", *out, file->set[i]);
+  }
+  return TWS_OK;
 }
 
 /* "worker-0:2,worker-1:2" */
@@ -94,7 +117,7 @@ static const char *list_hosts(const tws_hosts *hosts, int counts, tws_arena *are
   return text;
 }
 
-static void add_mpirun(words *w, const tws_launch_options *o, const char *path) {
+static void add_mpirun(words *w, const tws_launch_options *o, const char *path, const tws_env_file *file) {
   const int far = tws_launch_is_far(o);
   const int here = far ? o->hosts->host[0].count : o->ranks, busy = here * o->threads > tws_launch_cores();
   add(w, path);
@@ -125,7 +148,7 @@ static void add_mpirun(words *w, const tws_launch_options *o, const char *path) 
   if (far) {
     add(w, "--host");
     add(w, list_hosts(o->hosts, 1, w->arena));
-    add_environment(w);
+    add_environment(w, file);
   }
   if (geteuid() == 0) add(w, "--allow-run-as-root");
   if (getenv("OMPI_MCA_mpi_yield_when_idle")) return; /* whoever sets it knows better */
@@ -134,13 +157,16 @@ static void add_mpirun(words *w, const tws_launch_options *o, const char *path) 
   add(w, busy ? "1" : "0");
 }
 
-static tws_code add_srun(words *w, const tws_launch_options *o, const char *path, tws_error *err) {
+static tws_code add_srun(words *w, const tws_launch_options *o, const char *path, const tws_env_file *file,
+                         tws_error *err) {
   for (int h = 1; o->hosts && h < o->hosts->count; h++)
     if (o->hosts->host[h].count != o->hosts->host[0].count)
       return tws_fail(err, TWS_UNSUPPORTED, "choose equal numbers, or --launcher ssh",
                       "srun starts as many ranks on every node, and %s has %d slots where %s has %d",
                       o->hosts->host[h].name, o->hosts->host[h].count, o->hosts->host[0].name, o->hosts->host[0].count);
-  static const char *const fixed[] = {"--mpi=pmix", "--kill-on-bad-exit=1", "--export=ALL", "--input=none", NULL};
+  static const char *const fixed[] = {"--mpi=pmix", "--kill-on-bad-exit=1", "--input=none", NULL};
+  const char *variables = NULL;
+  TWS_TRY(export_list(file, w->arena, &variables, err));
   add(w, path);
   add(w, tws_arena_printf(w->arena, "--ntasks=%d", o->ranks));
   if (o->hosts) {
@@ -149,6 +175,7 @@ static tws_code add_srun(words *w, const tws_launch_options *o, const char *path
     add(w, tws_arena_printf(w->arena, "--nodelist=%s", list_hosts(o->hosts, 0, w->arena)));
   }
   add_all(w, fixed);
+  add(w, variables);
   return TWS_OK;
 }
 
@@ -156,7 +183,9 @@ tws_code tws_launch_command(const tws_launch_options *o, tws_arena *arena, const
   const int srun = o->launcher == TWS_LAUNCHER_SRUN;
   int variables = 0;
   for (char **v = environ; *v; v++) variables++;
-  words w = {.arena = arena, .capacity = o->argument_count + 2 * variables + 64};
+  tws_env_file file = {0};
+  if (tws_launch_is_far(o)) TWS_TRY(tws_env_file_read(arena, &file, err));
+  words w = {.arena = arena, .capacity = o->argument_count + 2 * (variables + file.count) + 64};
   const char *path = find_program(srun ? "srun" : "mpirun", arena);
   char program[4096];
   if (!path)
@@ -170,9 +199,9 @@ tws_code tws_launch_command(const tws_launch_options *o, tws_arena *arena, const
   w.word = tws_arena_alloc(arena, (size_t)w.capacity, sizeof *w.word);
   if (!w.word) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (srun)
-    TWS_TRY(add_srun(&w, o, path, err));
+    TWS_TRY(add_srun(&w, o, path, &file, err));
   else
-    add_mpirun(&w, o, path);
+    add_mpirun(&w, o, path, &file);
   add(&w, tws_arena_strdup(arena, tws_program_path(program, (int)sizeof program)));
   add(&w, "rank-worker");
   for (int i = 0; i < o->argument_count; i++) add(&w, o->arguments[i]);

@@ -138,6 +138,40 @@ START_TEST(allocations) {
 }
 END_TEST
 
+/* .deepspeed_env, of the home folder and of the working one, whose lines are stronger; here nothing of it. */
+START_TEST(environment_files) {
+  char home[512], here[64];
+  const char *before = getenv("HOME");
+  snprintf(home, sizeof home, "%s", before ? before : "");
+  snprintf(here, sizeof here, "%s", in_folder("here.env"));
+  setenv("HOME", folder, 1);
+  write_text(in_folder(".deepspeed_env"), "# of all jobs\nNCCL_DEBUG=INFO\n\nA = b c=d \nOMP_WAIT_POLICY=active\n");
+  write_text(in_folder("hosts"), "elsewhere slots=1\nelsewhere2 slots=1\n");
+  command_result r = twinspeed("launch --hostfile %s --print-command -- hostname", in_folder("hosts"));
+  ck_assert_msg(r.status == 0 &&
+                    strstr(r.out, "-x NCCL_DEBUG=INFO -x 'A=b c=d' -x OMP_WAIT_POLICY=active -x OMP_NUM") &&
+                    !strstr(r.out, "-x OMP_WAIT_POLICY "),
+                "%s%s", r.out, r.err);
+  command_free(&r);
+  r = twinspeed("launch -n 2 --print-command -- hostname");
+  ck_assert_msg(r.status == 0 && !strstr(r.out, "NCCL_DEBUG=INFO"), "%s%s", r.out, r.err);
+  command_free(&r);
+  setenv("DS_ENV_FILE", here, 1);
+  write_text(here, "B=1\nB=2\n");
+  r = twinspeed("launch --hostfile %s --print-command -- hostname", in_folder("hosts"));
+  ck_assert_msg(r.status == 0 && strstr(r.out, "-x B=2 ") && !strstr(r.out, "B=1") && !strstr(r.out, "NCCL_DEBUG=INFO"),
+                "%s%s", r.out, r.err);
+  command_free(&r);
+  write_text(here, "B=1\nno variable\n");
+  r = twinspeed("launch --hostfile %s --print-command -- hostname", in_folder("hosts"));
+  assert_one_error(&r, 3, "a bad line");
+  ck_assert_msg(strstr(r.err, "here.env:2: it sets no variable") != NULL, "%s", r.err);
+  command_free(&r);
+  unsetenv("DS_ENV_FILE");
+  setenv("HOME", home, 1);
+}
+END_TEST
+
 /* What commands find in their environment, and where what they say goes. */
 START_TEST(environment) {
   command_result r =
@@ -234,6 +268,7 @@ int main(void) {
   tcase_add_test(launch, hostfiles);
   tcase_add_test(launch, launching);
   tcase_add_test(launch, allocations);
+  tcase_add_test(launch, environment_files);
   tcase_add_test(launch, environment);
   tcase_add_test(launch, started_by_others);
   tcase_add_test(launch, interrupting);
