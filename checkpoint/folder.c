@@ -107,7 +107,7 @@ tws_code tws_folder_lock(const char *folder, int *lock, tws_error *err) {
   char path[TWS_FOLDER_SIZE], host[40] = "", who[64];
   *lock = -1;
   if (mkdir(folder, 0777) != 0 && errno != EEXIST) return system_error(err, hint, "make the folder", folder);
-  join(path, folder, "", ".lock");
+  join(path, folder, "", TWS_FOLDER_LOCK);
   const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (fd < 0) return system_error(err, hint, "create the file", path);
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -120,6 +120,7 @@ tws_code tws_folder_lock(const char *folder, int *lock, tws_error *err) {
   snprintf(who, sizeof who, "process %ld on %s\n", (long)getpid(), host);
   tws_code code = ftruncate(fd, 0) == 0 ? TWS_OK : system_error(err, hint, "write", path);
   if (code == TWS_OK) code = tws_write_all(fd, path, who, strlen(who), err);
+  if (code == TWS_OK) (void)fsync(fd); /* other nodes look for it */
   if (code == TWS_OK)
     *lock = fd;
   else

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include "base/status.h"
 
+#define TWS_FOLDER_LOCK ".lock" /* says which process of which host holds it */
 enum { TWS_TAG_SIZE = 256, TWS_FOLDER_SIZE = 4096 };
 
 /* "global_step10"; -1: not such a tag. */

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/memory.h"
 #include "checkpoint/export.h"
 #include "checkpoint/folder.h"
@@ -82,11 +83,20 @@ static tws_code check_entries(const tws_training *t, tws_error *err) {
   return TWS_OK;
 }
 
+static tws_code not_here(const tws_training *t, tws_error *err) {
+  char host[64] = "";
+  gethostname(host, sizeof host - 1);
+  return tws_fail(err, TWS_IO, "copy the checkpoint to every node, or use a shared file system",
+                  "%.300s: %s (rank %d) does not see the checkpoint there", t->options->resume, host, t->rank);
+}
+
 tws_code tws_resume_open(tws_training *t, tws_error *err) {
   const tws_train_options *o = t->options;
   char path[TWS_FOLDER_SIZE];
   if (!o->resume) return TWS_OK;
-  TWS_TRY(tws_folder_find(o->resume, o->tag, path, sizeof path, err));
+  const tws_code found = tws_folder_find(o->resume, o->tag, path, sizeof path, err);
+  if (found == TWS_IO && t->rank > 0) return not_here(t, err); /* where the job was started it was seen */
+  TWS_TRY(found);
   TWS_TRY(tws_saved_open(path, &t->resumed, err));
   TWS_TRY(check_model(t, err));
   TWS_TRY(check_entries(t, err));

@@ -3,6 +3,8 @@
 #   nodes.sh up N          nodes node1 ... nodeN; status 77 where this machine cannot make them
 #   nodes.sh run HOST CMD  a shell command on a node
 #   nodes.sh shell HOST CMD...  the same as a remote shell is called
+#   nodes.sh sshd N FOLDER an sshd on each node, with keys and an ssh_config in the folder; status 77 where none can be had
+#   nodes.sh sshd-off FOLDER
 #   nodes.sh rate N BITS   what a node's link sends at most: "100mbit"
 #   nodes.sh cut N | mend N  the link of a node
 #   nodes.sh pids          processes on any of them
@@ -40,6 +42,42 @@ run | shell)
   shift
   on_node "$@"
   ;;
+sshd)
+  sshd=$(PATH=$PATH:/usr/sbin command -v sshd) && command -v ssh ssh-keygen >/dev/null || { echo "no sshd"; exit 77; }
+  mkdir -p "$3" /run/sshd && ssh-keygen -q -t ed25519 -N '' -f "$3/user" || { echo "no keys"; exit 77; }
+  for i in $(seq 1 "$2"); do
+    ssh-keygen -q -t ed25519 -N '' -f "$3/host$i" || { echo "no keys"; exit 77; }
+    echo "10.77.0.$i $(cut -d' ' -f1,2 "$3/host$i.pub")" >>"$3/known_hosts"
+    cat >"$3/sshd_config$i" <<END
+ListenAddress 10.77.0.$i
+HostKey $3/host$i
+AuthorizedKeysFile $3/user.pub
+PidFile $3/pid$i
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+END
+    cat >>"$3/ssh_config" <<END
+Host node$i
+  HostName 10.77.0.$i
+END
+    (on_node "node$i" "exec $sshd -f $3/sshd_config$i") >"$3/log$i" 2>&1 || { cat "$3/log$i"; exit 77; }
+  done
+  cat >>"$3/ssh_config" <<END
+Host *
+  User $(id -un)
+  IdentityFile $3/user
+  IdentitiesOnly yes
+  UserKnownHostsFile $3/known_hosts
+  BatchMode yes
+END
+  for i in $(seq 1 "$2"); do
+    name=$(on_node node1 "ssh -F $3/ssh_config node$i hostname" 2>"$3/error") || { echo "ssh to node$i: $(cat "$3/error")"; exit 77; }
+    [ "$name" = "node$i" ] || { echo "node$i calls itself $name"; exit 77; }
+  done
+  ;;
+sshd-off) for file in "$2"/pid*; do kill "$(cat "$file")"; done ;;
 rate)
   ip netns exec "$prefix$2" tc qdisc replace dev eth9 root tbf rate "$3" burst 64k latency 200ms 2>/dev/null ||
     { echo "no tbf in this kernel"; exit 77; }

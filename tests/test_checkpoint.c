@@ -413,6 +413,29 @@ START_TEST(no_room) {
 }
 END_TEST
 
+/* A file system that is read only, in a mount namespace of its own: refused before the first step, and nothing is
+ * touched; going on without saving needs no more than reading. */
+START_TEST(read_only) {
+  char save[64], script[2048];
+  snprintf(save, sizeof save, "%s/kept", folder);
+  expect(twinspeed(TINY "--quiet -n 1 --steps 2 --save %s", text_path, save), 0, "saving");
+  snprintf(script, sizeof script,
+           "mkdir -p %s/ro; mount -t tmpfs none %s/ro 2>/dev/null && cp -r %s %s/ro/run && mount -o remount,ro %s/ro "
+           "|| exit 99; "
+           "%s/twinspeed " TINY
+           "--quiet -n 1 --steps 3 --resume %s/ro/run >/dev/null 2>&1 || exit 98; "
+           "exec %s/twinspeed " TINY "--quiet -n 2 --stage 1 --steps 3 --resume %s/ro/run --save %s/ro/run",
+           folder, folder, save, folder, folder, TWS_BUILD_DIR, text_path, folder, TWS_BUILD_DIR, text_path, folder,
+           folder);
+  char *argv[] = {"/usr/bin/unshare", "--mount", "/bin/sh", "-c", script, NULL};
+  command_result r = command_execute(argv);
+  const int possible = r.status != 99 && strstr(r.err, "unshare") == NULL;
+  printf("a file system that is read only: %s\n", possible ? "refused" : "cannot be mounted here");
+  if (possible) refused(r, 4, "Read-only file system", "a read-only folder");
+  if (!possible) command_free(&r);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("checkpoint");
   TCase *tests = tcase_create("checkpoint");
@@ -423,6 +446,7 @@ int main(void) {
   tcase_add_test(tests, damage);
   tcase_add_test(tests, refusals);
   tcase_add_test(tests, no_room);
+  tcase_add_test(tests, read_only);
   tcase_set_timeout(tests, 600);
   suite_add_tcase(suite, tests);
   return run_training(suite);

@@ -1,6 +1,7 @@
 /* ctest: mpi */
 /* Several machines: two to four nodes that are network namespaces with addresses, hostnames and links of their own
- * (tests/nodes.sh). Where this machine cannot make them the suite says why and tests nothing. */
+ * (tests/nodes.sh), reached through an agent of the tests and, where it is installed, through sshd. Where this machine
+ * cannot make them the suite says why and tests nothing. */
 #include <check.h>
 #include <signal.h>
 #include "tests/answers.h"
@@ -32,6 +33,8 @@ static void do_nodes(const char *what) {
   command_free(&r);
 }
 
+static char remote_shell[256];
+
 /* twinspeed on the first node, with the hosts of a hostfile. */
 static command_result on_nodes(const char *hosts, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static command_result on_nodes(const char *hosts, const char *format, ...) {
@@ -41,8 +44,8 @@ static command_result on_nodes(const char *hosts, const char *format, ...) {
   vsnprintf(line, sizeof line, format, list);
   va_end(list);
   write_text(in_folder("hosts"), hosts);
-  return shell("sh %s/nodes.sh run node1 \"%s/twinspeed %s --hostfile %s --remote-shell 'sh %s/nodes.sh shell'\"",
-               TWS_TEST_DIR, TWS_BUILD_DIR, line, in_folder("hosts"), TWS_TEST_DIR);
+  return shell("sh %s/nodes.sh run node1 \"%s/twinspeed %s --hostfile %s --remote-shell '%s'\"", TWS_TEST_DIR,
+               TWS_BUILD_DIR, line, in_folder("hosts"), remote_shell);
 }
 
 /* Everything that a run started has ended, with a moment for it. */
@@ -107,6 +110,74 @@ START_TEST(same_bits) {
     r = twinspeed(TRAIN " --steps 5 -n 1 --micro-batch 8 --resume %s", folder, text_path, in_folder("saved"));
     ck_assert_msg(r.status == 0, "%s", r.err);
     command_free(&r);
+  }
+  assert_alone();
+}
+END_TEST
+
+/* Disks of their own: node2 has another folder in place of the one that node1 saves to. That is said before the first
+ * step; a checkpoint goes on from where every node has a copy, and only there. */
+START_TEST(own_disks) {
+  static const char hosts[] = "node1 slots=1\nnode2 slots=1\n";
+  char mount[512], command[512];
+  snprintf(command, sizeof command, "mkdir -p %s %s", in_folder("own"), in_folder("other"));
+  ck_assert_int_eq(system(command), 0);
+  snprintf(mount, sizeof mount, "node2 %s %s", in_folder("other"), in_folder("own"));
+  setenv("TWS_NODE_MOUNT", mount, 1);
+  command_result r = on_nodes(hosts, TRAIN " --steps 2 --save %s", folder, text_path, in_folder("own"));
+  ck_assert_msg(r.status == 3 && strstr(r.err, "node2 (rank 1) does not see the folder that node1 (rank 0) saves to") &&
+                    strstr(r.err, "hint: checkpoints need a file system that all nodes share"),
+                "status %d: %s", r.status, r.err);
+  command_free(&r);
+  r = twinspeed(TRAIN " --steps 2 -n 2 --save %s", folder, text_path, in_folder("own"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  r = on_nodes(hosts, TRAIN " --steps 3 --resume %s", folder, text_path, in_folder("own"));
+  ck_assert_msg(r.status == 4 && strstr(r.err, "node2 (rank 1) does not see the checkpoint there") &&
+                    strstr(r.err, "hint: copy the checkpoint to every node"),
+                "status %d: %s", r.status, r.err);
+  command_free(&r);
+  snprintf(command, sizeof command, "cp -r %s/* %s", in_folder("own"), in_folder("other"));
+  ck_assert_int_eq(system(command), 0);
+  r = on_nodes(hosts, TRAIN " --steps 3 --resume %s", folder, text_path, in_folder("own"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  unsetenv("TWS_NODE_MOUNT");
+  assert_alone();
+}
+END_TEST
+
+/* Through a real sshd of each node, with keys of its own: the same bits, a rank that is killed is named, and nothing is
+ * left on any node. */
+START_TEST(through_sshd) {
+  static const char hosts[] = "node1 slots=1\nnode2 slots=2\nnode3 slots=1\n";
+  char command[256], one[96], many[96], before[sizeof remote_shell];
+  snprintf(command, sizeof command, "sshd 3 %s", in_folder("ssh"));
+  command_result r = nodes(command);
+  ck_assert_msg(r.status == 0 || r.status == 77, "%s%s", r.out, r.err);
+  if (r.status == 77) printf("nodes: without sshd: %s\n", r.out);
+  const int skip = r.status == 77;
+  command_free(&r);
+  if (!skip) {
+    snprintf(before, sizeof before, "%s", remote_shell);
+    snprintf(remote_shell, sizeof remote_shell, "ssh -F %s/ssh_config", in_folder("ssh"));
+    snprintf(one, sizeof one, "%s", in_folder("one.csv"));
+    snprintf(many, sizeof many, "%s", in_folder("many.csv"));
+    r = twinspeed(TRAIN " --steps 3 -n 4 --stage 2 --force --csv %s", folder, text_path, one);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    command_free(&r);
+    r = on_nodes(hosts, TRAIN " --steps 3 --stage 2 --force --csv %s", folder, text_path, many);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    command_free(&r);
+    assert_same_steps(one, many, 3);
+    setenv("TWINSPEED_FAULT", "rank=2,step=2,kind=kill", 1);
+    r = on_nodes(hosts, TRAIN " --steps 3 --stage 2", folder, text_path);
+    unsetenv("TWINSPEED_FAULT");
+    ck_assert_msg(r.status == 5 && strstr(r.err, "rank 2 was ended by signal 9"), "status %d: %s", r.status, r.err);
+    command_free(&r);
+    snprintf(remote_shell, sizeof remote_shell, "%s", before);
+    snprintf(command, sizeof command, "sshd-off %s", in_folder("ssh"));
+    do_nodes(command);
   }
   assert_alone();
 }
@@ -182,8 +253,8 @@ START_TEST(cut_link) {
   char command[2048];
   snprintf(command, sizeof command,
            "exec sh %s/nodes.sh run node1 \"%s/twinspeed " TRAIN
-           " --steps 1000000 --every 1 --deadline 6 --hostfile %s --remote-shell 'sh %s/nodes.sh shell'\" 2>%s",
-           TWS_TEST_DIR, TWS_BUILD_DIR, folder, text_path, in_folder("hosts"), TWS_TEST_DIR, in_folder("error"));
+           " --steps 1000000 --every 1 --deadline 6 --hostfile %s --remote-shell '%s'\" 2>%s",
+           TWS_TEST_DIR, TWS_BUILD_DIR, folder, text_path, in_folder("hosts"), remote_shell, in_folder("error"));
   FILE *stream = popen(command, "r");
   ck_assert_ptr_nonnull(stream);
   while (strstr(line, "     2  ") != line && fgets(line, sizeof line, stream)) continue;
@@ -210,6 +281,7 @@ static void make_nodes(void) {
   char name[32], path[96];
   snprintf(name, sizeof name, "tw%d-", (int)getpid() % 100000);
   setenv("TWS_NODES", name, 1);
+  snprintf(remote_shell, sizeof remote_shell, "sh %s/nodes.sh shell", TWS_TEST_DIR);
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1); /* the nodes share their cores */
   command_result r = nodes("up 4");
   if (r.status != 0) snprintf(why_not, sizeof why_not, "%s%s", r.out, r.err);
@@ -226,6 +298,8 @@ int main(void) {
   tcase_set_timeout(tests, 300);
   tcase_add_loop_test(tests, same_bits, 0, 3);
   tcase_add_loop_test(tests, faults, 0, 3);
+  tcase_add_test(tests, own_disks);
+  tcase_add_test(tests, through_sshd);
   tcase_add_test(tests, cut_link);
   tcase_add_test(tests, slow_link);
   suite_add_tcase(suite, tests);
