@@ -11,6 +11,7 @@
 typedef struct lists {
   const char *name;
   int tensor[8], pipeline[8], schedules, micro, buckets, stages, pruned;
+  int accumulations; /* 0: as many as 1536 sequences a step want */
 } lists;
 
 static const tws_variant_schedule all_schedules[] = {
@@ -19,7 +20,8 @@ static const tws_variant_schedule all_schedules[] = {
     {TWS_PIPELINE_INTERLEAVED, 12}, {TWS_PIPELINE_ZB_H1, 1},       {TWS_PIPELINE_GPIPE, 1}};
 
 static void fill(const lists *l, tws_tune_space *s) {
-  *s = (tws_tune_space){.global_batch = 1536, .ranks = {64}, .ranks_count = 1};
+  *s = (tws_tune_space){.global_batch = l->accumulations ? 0 : 1536, .ranks = {64}, .ranks_count = 1};
+  for (int i = 0; i < l->accumulations; i++) s->accumulation[s->accumulation_count++] = 4 * (i + 1);
   while (l->tensor[s->tensor_count]) {
     s->tensor[s->tensor_count] = l->tensor[s->tensor_count];
     s->tensor_count++;
@@ -83,9 +85,10 @@ static double run_peer(const char *python) {
 
 int main(int argc, char **argv) {
   static const lists all[] = {
-      {"replicas and tensor ranks, all composed", {1, 2, 4, 8}, {1}, 1, 7, 8, 15, 0},
-      {"pipelines, ZeRO-1, all composed", {1, 2, 4, 8}, {2, 4, 8}, 2, 4, 8, 2, 0},
-      {"everything, pruned", {1, 2, 4, 8, 16, 32, 64}, {1, 2, 4, 8, 16, 32, 64}, 9, 20, 4, 15, 1},
+      {"replicas and tensor ranks, all composed", {1, 2, 4, 8}, {1}, 1, 7, 8, 15, 0, 0},
+      {"replicas, tensor ranks, 32 accumulations", {1, 2, 4, 8}, {1}, 1, 7, 8, 15, 0, 32},
+      {"pipelines, ZeRO-1, all composed", {1, 2, 4, 8}, {2, 4, 8}, 2, 4, 8, 2, 0, 0},
+      {"everything, pruned", {1, 2, 4, 8, 16, 32, 64}, {1, 2, 4, 8, 16, 32, 64}, 9, 20, 4, 15, 1, 0},
   };
   tws_keep_freed_memory();
   printf("GPT-3 175B on 64 A100, 1536 sequences a step; CPU seconds of one core\n");
