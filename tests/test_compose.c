@@ -11,7 +11,13 @@
 #include "tests/legal_job.h"
 #include "tests/sanitized.h"
 
-enum { JOBS = TWS_SANITIZED ? 60 : 500 };
+enum { JOBS = TWS_SANITIZED ? 60 : 240, MUTATED_JOBS = TWS_SANITIZED ? 12 : 60 };
+
+/* How many: TWINSPEED_COMPOSE_JOBS says another number. */
+static uint64_t job_count(void) {
+  const char *given = getenv("TWINSPEED_COMPOSE_JOBS");
+  return given && atoi(given) > 0 ? (uint64_t)atoi(given) : JOBS;
+}
 
 /* ---- random costs ---- */
 
@@ -30,6 +36,20 @@ static double random_work(void *user, const tws_plan *plan, uint32_t index) {
   const unsigned char *bytes = (const unsigned char *)&work;
   for (size_t i = 0; i < sizeof work; i++) hash = (hash ^ bytes[i]) * 0x100000001b3u;
   return random_seconds(hash, hash >> 32, 1);
+}
+
+/* Costs of one kind of operation that is left out (0), done twice (2), or whose time another's kind takes too. */
+typedef struct mutant {
+  uint64_t seed;
+  double victim, takes_over; /* seconds that tell the kinds; none is like another's */
+  double times;
+} mutant;
+
+static double mutated_work(void *user, const tws_plan *plan, uint32_t index) {
+  const mutant *m = user;
+  uint64_t seed = m->seed;
+  const double seconds = random_work(&seed, plan, index);
+  return seconds == m->victim ? m->times * seconds : seconds == m->takes_over ? seconds + m->victim : seconds;
 }
 
 static double random_message(void *user, const tws_topology *topology, int rank, int peer, uint64_t bytes) {
@@ -145,9 +165,84 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, ta
 
 START_TEST(composed_steps_are_the_plans) {
   tally seen = {{0, 0}, 0};
-  for (uint64_t seed = 1; seed <= JOBS; seed++) check_job(seed, 1000 + seed, 12 * (int64_t)(seed % 3), &seen);
+  const uint64_t jobs = job_count();
+  for (uint64_t seed = 1; seed <= jobs; seed++) check_job(seed, 1000 + seed, 12 * (int64_t)(seed % 3), &seen);
 
-  ck_assert(seen.exact[0] > JOBS / 20 && seen.exact[1] > JOBS / 20 && seen.bounded > JOBS / 20);
+  ck_assert(seen.exact[0] > (int)jobs / 20 && seen.exact[1] > (int)jobs / 20 && seen.bounded > (int)jobs / 20);
+}
+END_TEST
+
+/* ---- mutants ---- */
+
+typedef struct killed {
+  int made[3], noticed[3]; /* dropped, doubled, moved */
+} killed;
+
+static double compose_mutant(const tws_plan_request *request, const tws_machine *machine, mutant *m) {
+  tws_error err = {0};
+  tws_composer *composer;
+  tws_composed composed;
+  const tws_costs costs = {.work = mutated_work, .message = random_message, .user = m};
+  ck_assert(tws_composer_create(machine, &costs, &composer, &err) == TWS_OK);
+  ck_assert_msg(tws_compose(composer, request, NULL, &composed, &err) == TWS_OK, "%s", err.message);
+  tws_composer_destroy(composer);
+  return composed.exact ? composed.step_s : -1;
+}
+
+/* Every few kinds of operations of a job without a pipeline, where nothing has time to spare: a step that lacks one,
+ * has one twice, or does one where and as often as another is done, is another step. */
+static void mutate_job(uint64_t seed, killed *k) {
+  tws_error err = {0};
+  tws_profile *profile = NULL;
+  tws_cluster cluster;
+  ck_assert(tws_profile_load("a100-80gb", &profile, &err) == TWS_OK);
+  ck_assert(tws_cluster_load("dgx-a100", &cluster, &err) == TWS_OK);
+  cluster.nodes = 4;
+  const tws_machine machine = {&cluster, profile};
+  shape s;
+  int world;
+  tws_config config = legal_job(seed, &s, &world);
+  config.accumulation_steps += config.accumulation_steps == 1;
+  s.layers += 6;
+  tws_network *network = network_of(&s, config.tensor_ranks);
+  tws_plan_request request = {.network = network, .config = &config, .backend = TWS_BACKEND_CUDA, .threads = 1};
+  ck_assert(tws_plan_topology(&config, world, &request.topology, &err) == TWS_OK);
+  mutant m = {.seed = 1000 + seed, .victim = -1, .takes_over = -1};
+  const double whole = config.pipeline_stages > 1 ? -1 : compose_mutant(&request, &machine, &m);
+  tws_plan *plan = NULL;
+  if (whole > 0) ck_assert(tws_plan_build(&request, &plan, &err) == TWS_OK);
+  for (uint32_t i = (uint32_t)(seed % 5); plan && i < plan->op_count; i += 1 + plan->op_count / 5) {
+    uint64_t cost_seed = m.seed;
+    const tws_op *own = &plan->ops[i], *other = &plan->ops[(i + plan->op_count / 2) % plan->op_count];
+    const double seconds = random_work(&cost_seed, plan, own->work), taker = random_work(&cost_seed, plan, other->work);
+    uint32_t count[2] = {0, 0};
+    for (uint32_t op = 0; op < plan->op_count; op++) {
+      const double each = random_work(&cost_seed, plan, plan->ops[op].work);
+      count[0] += each == seconds;
+      count[1] += each == taker;
+    }
+    for (int kind = 0; kind < 3; kind++) {
+      if (kind == 2 && (seconds == taker || count[0] == count[1])) continue; /* as often: the same sum */
+      m.victim = seconds;
+      m.times = kind == 1 ? 2 : 0;
+      m.takes_over = kind == 2 ? taker : -1;
+      const double mutated = compose_mutant(&request, &machine, &m);
+      k->made[kind]++;
+      k->noticed[kind] += fabs(mutated - whole) > 1e-9 * whole;
+    }
+  }
+  tws_plan_destroy(plan);
+  tws_network_destroy(network);
+  tws_profile_destroy(profile);
+}
+
+START_TEST(mutants_are_noticed) {
+  killed k = {{0}, {0}};
+  for (uint64_t seed = 1; seed <= MUTATED_JOBS; seed++) mutate_job(seed, &k);
+  for (int kind = 0; kind < 3; kind++) {
+    ck_assert_int_ge(k.made[kind], MUTATED_JOBS / 3);
+    ck_assert_int_eq(k.noticed[kind], k.made[kind]);
+  }
 }
 END_TEST
 
@@ -161,6 +256,7 @@ int main(void) {
   Suite *suite = suite_create("compose");
   TCase *c = tcase_create("compose");
   tcase_add_test(c, composed_steps_are_the_plans);
+  tcase_add_test(c, mutants_are_noticed);
   tcase_add_test(c, machine_costs_compose);
   suite_add_tcase(suite, c);
   SRunner *runner = srunner_create(suite);

@@ -6,10 +6,11 @@
 #include <string.h>
 
 #include "autotune/exhaustive.h"
+#include "estimators/composer.h"
 #include "tests/draw.h"
 #include "tests/sanitized.h"
 
-enum { SPACES = TWS_SANITIZED ? 3 : 20, BEST = 5 };
+enum { SPACES = TWS_SANITIZED ? 3 : 20, BEST = 5, WHOLE = 3 /* spaces whose points are all compared */ };
 
 static tws_job *open_job(uint64_t seed) {
   static const char *const models[] = {"gpt2", "tiny-gpt2", "tiny-llama", "gpt2-medium"};
@@ -49,8 +50,36 @@ static void draw_space(uint64_t seed, tws_tune_space *s) {
   if (draw(seed, 80, 0, 1)) s->reduce_bucket[s->reduce_bucket_count++] = 50000000;
 }
 
+/* A composed step beside its plan: equal where it says so, else no longer and no larger. */
+typedef struct compared {
+  tws_composer *composer; /* NULL: nothing is compared */
+  const char *partition;
+  int exact, bounds;
+} compared;
+
+static void compare(compared *c, const tws_job *job, const tws_estimate *estimate) {
+  tws_error err = {0};
+  tws_composed composed;
+  tws_config config = *job->config;
+  tws_plan_request request = tws_job_request(job, 0);
+  if (!c->composer) return;
+  config.store = NULL;
+  config.pipeline_partition = c->partition;
+  request.config = &config;
+  ck_assert_msg(tws_compose(c->composer, &request, NULL, &composed, &err) == TWS_OK, "%s", err.message);
+  const double apart = composed.step_s - estimate->step_s, most = 1e-12 * estimate->step_s;
+  ck_assert_msg(apart <= most && (!composed.exact || apart >= -most), "%.15g s composed, %.15g s planned",
+                composed.step_s, estimate->step_s);
+  /* of a pipeline the ledger is of the stage with the largest arena, not with the most alive */
+  const uint64_t live = estimate->ledger.tier[TWS_TIER_DEVICE].live_bytes;
+  ck_assert(config.pipeline_stages > 1 ||
+            (composed.bytes_exact ? composed.live_bytes == live : composed.live_bytes <= live));
+  c->exact += composed.exact;
+  c->bounds += !composed.exact;
+}
+
 /* Samples/s of the best, by a plan of every point, with nothing left out but what no plan can be made of. */
-static int plan_everything(const tws_tune_request *request, double *best) {
+static int plan_everything(const tws_tune_request *request, double *best, compared *beside) {
   const tws_tune_space *s = &request->space;
   int count = 0;
   for (int st = 0; st < s->stage_count; st++)
@@ -85,6 +114,7 @@ static int plan_everything(const tws_tune_request *request, double *best) {
               tws_estimate estimate;
               tws_code code = tws_job_derive(request->job, &v, &job, &err);
               if (code == TWS_OK) code = tws_job_estimate(job, &estimate, NULL, &err);
+              if (code == TWS_OK) compare(beside, job, &estimate);
               if (code == TWS_OK && tws_job_fit(job, &estimate.ledger).fits)
                 best[count++] = (double)s->global_batch / estimate.step_s;
               tws_job_destroy(job);
@@ -100,18 +130,23 @@ static int downwards(const void *left, const void *right) {
 START_TEST(searches_find_what_plans_find) {
   enum { MOST = 4096 };
   static double all[MOST];
-  int compared = 0, planned_less = 0;
+  int compared_best = 0, planned_less = 0, exact = 0, bounds = 0;
   for (uint64_t seed = 1; seed <= SPACES; seed++) {
     tws_tune_request request = {.job = open_job(seed), .trials = BEST, .exhaustive = 1, .workers = 1 + (int)(seed % 2)};
     tws_tune_result *result, *again;
     tws_error err = {0};
     draw_space(seed, &request.space);
     ck_assert_msg(tws_tune(&request, &result, &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
-    const int count = plan_everything(&request, all);
+    compared beside = {.partition = request.job->config->pipeline_partition};
+    if (seed <= WHOLE) ck_assert(tws_composer_create(&request.job->machine, NULL, &beside.composer, &err) == TWS_OK);
+    const int count = plan_everything(&request, all, &beside);
+    tws_composer_destroy(beside.composer);
+    exact += beside.exact;
+    bounds += beside.bounds;
     qsort(all, (size_t)count, sizeof *all, downwards);
     const int wanted = count < BEST ? count : BEST;
     ck_assert_msg(result->fits == wanted, "seed %d: %d of %d", (int)seed, result->fits, wanted);
-    for (int i = 0; i < wanted; i++, compared++) {
+    for (int i = 0; i < wanted; i++, compared_best++) {
       const double found = tws_tune_throughput(&result->candidates[i]);
       ck_assert_msg(fabs(found - all[i]) <= 1e-12 * all[i], "seed %d: number %d has %.12g samples/s, by plans %.12g",
                     (int)seed, i, found, all[i]);
@@ -127,8 +162,9 @@ START_TEST(searches_find_what_plans_find) {
     tws_tune_result_destroy(again);
     tws_job_destroy(request.job);
   }
-  ck_assert_int_ge(compared, 3 * SPACES);
+  ck_assert_int_ge(compared_best, 3 * SPACES);
   ck_assert_int_ge(planned_less, SPACES / 3);
+  ck_assert(exact >= 8 * WHOLE && bounds >= 8 * WHOLE);
 }
 END_TEST
 
