@@ -68,9 +68,16 @@ static void backward_embedding(tws_lower *l, const tws_module *m) {
 /* A split backward pass runs weight gradients later; what they read stays alive until then. */
 static void defer(tws_lower *l, const tws_work *work, const tws_operand *operands, int count) {
   tws_context *c = l->context;
-  if (tws_reserve(&c->deferred, &c->deferred_capacity, c->deferred_count + 1u, sizeof *c->deferred)) {
-    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-    return;
+  if (c->deferred_count == c->deferred_capacity) { /* in the scratch arena: a build that fails leaves none behind */
+    const size_t room = c->deferred_capacity ? 2 * c->deferred_capacity : 16;
+    tws_deferred *list = tws_arena_alloc_unset(l->scratch, room, sizeof *list);
+    if (!list) {
+      tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+      return;
+    }
+    if (c->deferred_count > 0) memcpy(list, c->deferred, c->deferred_count * sizeof *list);
+    c->deferred = list;
+    c->deferred_capacity = room;
   }
   tws_deferred *d = &c->deferred[c->deferred_count++];
   *d = (tws_deferred){.work = *work, .count = count, .module = l->b.module};

@@ -291,9 +291,6 @@ static tws_context *new_context(tws_lower *l) {
 }
 
 static void free_context(tws_lower *l, tws_context *c) {
-  tws_free(c->deferred); /* grown again where needed; nothing outlives the build */
-  c->deferred = NULL;
-  c->deferred_capacity = 0;
   c->next = l->free_contexts;
   l->free_contexts = c;
 }
