@@ -116,7 +116,8 @@ static cJSON *network_json(const tws_network *n) {
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
     cJSON_AddNumberToObject(root, rows[i].key, (double)rows[i].value);
   cJSON_AddBoolToObject(root, "tied_embeddings", n->tied);
-  cJSON_AddNumberToObject(root, "training_flops_per_token", 3 * tws_network_flops_per_token(n, n->positions, 0));
+  cJSON_AddNumberToObject(root, "training_flops_per_token",
+                          3 * tws_network_flops_per_token(n, tws_network_usual_sequence(n), 0, 0));
   return root;
 }
 

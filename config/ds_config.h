@@ -116,6 +116,7 @@ typedef struct tws_config {
   /* section "twinspeed", ours; DeepSpeed ignores unknown top-level sections */
   tws_recompute recompute;
   int64_t sequence_length; /* 0: the model's number of positions */
+  int64_t target_length;   /* 0: as many */
   int64_t seed;
   int threads;                    /* per host rank; 0: cores / ranks of the node, at least 1 */
   int64_t vocabulary_multiple;    /* pad the vocabulary; 1: no padding */

@@ -247,7 +247,8 @@ static void add_totals(const tws_plan_request *request, const tws_machine *machi
   out->path.bottleneck = out->path.text;
   out->tokens_per_s = out->step_s > 0 ? tokens / out->step_s : 0;
   const double passes = request->program == TWS_PROGRAM_EVALUATE ? 1 : 3; /* a backward pass is two */
-  out->model_flops = passes * tws_network_flops_per_token(request->network, c->sequence_length, 0) * tokens;
+  out->model_flops =
+      passes * tws_network_flops_per_token(request->network, c->sequence_length, c->target_length, 0) * tokens;
   double units = world, cores = tws_profile_cores(machine->profile); /* a host's peak is that of one core */
   if (cores > 0) {
     double wanted_cores = (double)world * (request->threads > 1 ? request->threads : 1);

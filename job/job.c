@@ -137,7 +137,7 @@ static tws_code settle_job(tws_job *job, tws_error *err) {
                     "twinspeed.ignored_token is %lld, and %s has a vocabulary of %lld",
                     (long long)job->config->ignored_token, job->network->name, (long long)job->network->vocabulary);
   tws_auto_context context = {.hidden_size = job->network->hidden};
-  if (!job->config->sequence_length) job->config->sequence_length = job->network->positions;
+  if (!job->config->sequence_length) job->config->sequence_length = tws_network_usual_sequence(job->network);
   TWS_TRY(tws_config_resolve(job->config, job->ranks, &context, err));
   TWS_TRY(check_offload(job, err));
   return tws_plan_topology(job->config, job->ranks, &job->topology, err);
@@ -246,7 +246,7 @@ tws_code tws_job_representatives(const tws_job *job, int every_up_to, tws_rank_s
 }
 
 int64_t tws_job_sequence(const tws_job *job) {
-  return job->config->sequence_length > 0 ? job->config->sequence_length : job->network->positions;
+  return job->config->sequence_length > 0 ? job->config->sequence_length : tws_network_usual_sequence(job->network);
 }
 
 /* ---- plans ---- */

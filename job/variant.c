@@ -132,7 +132,8 @@ static tws_code set_variant(tws_config *config, const tws_network *network, cons
   TWS_TRY(set_number(config, "zero_optimization.stage", variant->stage, err));
   TWS_TRY(set_number(config, "twinspeed.ranks", variant->ranks, err));
   if (variant->threads > 0) TWS_TRY(set_number(config, "twinspeed.threads", variant->threads, err));
-  if (config->sequence_length == 0) TWS_TRY(set_number(config, "twinspeed.sequence_length", network->positions, err));
+  if (config->sequence_length == 0)
+    TWS_TRY(set_number(config, "twinspeed.sequence_length", tws_network_usual_sequence(network), err));
   char text[32];
   snprintf(text, sizeof text, "\"%s\"", tws_recompute_name(variant->recompute));
   TWS_TRY(tws_config_set(config, "twinspeed.recompute", text, err));

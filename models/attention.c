@@ -17,8 +17,10 @@ tws_attention_form tws_attention_form_of(const tws_work *work, const double *arg
                           .seed = (uint64_t)arguments[0],
                           .first_sequence = (int64_t)arguments[1],
                           .first_head = (int64_t)arguments[2],
-                          .heads = arguments[3] > 0 ? (int64_t)arguments[3] : d[2]};
-  const uint32_t special = TWS_BIDIRECTIONAL | TWS_ALIBI | TWS_LENGTHS | TWS_DROPOUT;
+                          .heads = arguments[3] > 0 ? (int64_t)arguments[3] : d[2],
+                          .buckets = work->flags & TWS_RELATIVE ? d[7] : 0,
+                          .max_distance = (int64_t)work->f[3]};
+  const uint32_t special = TWS_BIDIRECTIONAL | TWS_ALIBI | TWS_LENGTHS | TWS_DROPOUT | TWS_RELATIVE;
   f.offset = f.kv_seq - f.seq;
   f.plain = !(work->flags & special) && f.window == 0 && f.offset == 0 && f.cap == 0;
   return f;

@@ -17,6 +17,7 @@ typedef struct tws_attention_form {
   float kept;             /* factor of the others */
   uint64_t seed, step_bits;
   int64_t first_sequence, first_head, heads; /* heads: of all ranks */
+  int64_t buckets, max_distance;             /* of the table of relative biases; 0: there is none */
 } tws_attention_form;
 
 #ifdef __cplusplus
@@ -50,6 +51,23 @@ TWS_HOST_AND_DEVICE static inline float tws_attention_slope(const tws_attention_
   while (2 * power <= f->heads) power *= 2;
   if (h < power) return exp2f(-8.0F * (float)(h + 1) / (float)power);
   return exp2f(-4.0F * (float)(2 * (h - power) + 1) / (float)power);
+}
+
+/* Row of the table of relative biases for a key `distance` after the query, or before it. Raffel et al. 2020, section
+ * 2.1: a distance each for half of the rows, then ever more of them up to max_distance, which shares the last row with
+ * all beyond; in both directions half of the rows are for keys behind the query. */
+TWS_HOST_AND_DEVICE static inline int64_t tws_attention_bucket(const tws_attention_form *f, int64_t distance) {
+  int64_t rows = f->buckets, first = 0, away = distance < 0 ? -distance : 0;
+  if (f->bidirectional) {
+    rows /= 2;
+    if (distance > 0) first = rows, away = distance;
+  }
+  const int64_t single = rows / 2;
+  if (away < single) return first + away;
+  /* whole numbers must not fall short of themselves by rounding */
+  const double beyond = log((double)away / (double)single) / log((double)f->max_distance / (double)single);
+  const int64_t row = single + (int64_t)(beyond * (double)(rows - single) + 1e-6);
+  return first + (row < rows ? row : rows - 1);
 }
 
 /* The first block of random bits of query i of a head. */

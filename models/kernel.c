@@ -25,7 +25,8 @@ const char *tws_kernel_flag_name(int bit) {
                                                       NULL,
                                                       NULL,
                                                       NULL,
-                                                      NULL};
+                                                      NULL,
+                                                      "relative"};
   return bit >= 0 && bit < TWS_KERNEL_FLAGS ? names[bit] : NULL;
 }
 
@@ -40,6 +41,7 @@ size_t tws_work_workspace(const tws_work *work, tws_backend_kind backend, int th
   if (backend == TWS_BACKEND_HOST) return tws_host_attention_workspace(work, threads > 0 ? threads : 1);
   if (work->code == TWS_KERNEL_ATTENTION) return 0;
   const size_t sums = (size_t)work->d[0] * (size_t)work->d[1] * (size_t)work->d[2] * (size_t)work->d[4] * sizeof(float);
-  if (work->dtype == TWS_F32) return sums;
-  return (work->d[3] < work->d[2] ? 3 : 2) * sums + 1024;
+  const size_t parts = tws_attention_bias_parts(work, backend) * sizeof(float);
+  if (work->dtype == TWS_F32) return sums + parts;
+  return (work->d[3] < work->d[2] ? 3 : 2) * sums + parts + 1024;
 }

@@ -50,10 +50,11 @@ enum {
   TWS_SIGMOID = 262144,     /* ROUTER, ROUTER_GRAD: scores are sigmoids of the logits, not their softmax */
   TWS_INTERLEAVED = 524288, /* ROPE and ROPE_GRAD: pairs are neighbours */
   TWS_TOGETHER = 1048576,   /* HEADS_NORM and HEADS_NORM_GRAD: all heads as one */
+  TWS_RELATIVE = 2097152,   /* ATTENTION and ATTENTION_GRAD: biases of a table, by head and distance */
 };
 
 /* The flags' names in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
-enum { TWS_KERNEL_FLAGS = 21 };
+enum { TWS_KERNEL_FLAGS = 22 };
 const char *tws_kernel_flag_name(int bit);
 
 enum { TWS_WORK_DIMS = 8, TWS_WORK_PARAMETERS = 6 };
@@ -95,6 +96,11 @@ size_t tws_work_workspace(const tws_work *work, tws_backend_kind backend, int th
 enum { TWS_HOST_ATTENTION_TILE = 64 };
 size_t tws_host_attention_workspace(const tws_work *work, int threads);
 size_t tws_host_attention_thread_floats(const tws_work *work);
+/* Floats of a head's relative biases by distance, of which the first is that of the largest backwards; and of the
+ * gradients of all heads' tables, which stand before the threads' scratch. */
+enum { TWS_HOST_ATTENTION_LEAD = 16 };
+size_t tws_host_attention_distances(const tws_work *work);
+size_t tws_attention_bias_parts(const tws_work *work, tws_backend_kind backend);
 
 /* Slots of the two small buffers every plan has: hyper (float32, written by the executor before each step) and
  * metrics (float64, zeroed by the executor before each step, read after it). */

@@ -5,7 +5,7 @@
 
 #include "models/kernel.h"
 
-enum { TWS_OPERATOR_OPERANDS = 16 };
+enum { TWS_OPERATOR_OPERANDS = 18 };
 
 /* The bits of tws_access in plan/plan.h. */
 typedef enum tws_operand_access {

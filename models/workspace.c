@@ -6,6 +6,19 @@ static int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
+/* Rows and columns of tiles reach beyond the sequences. */
+size_t tws_host_attention_distances(const tws_work *work) {
+  const int64_t keys = round_up(work->d[5] > 0 ? work->d[5] : work->d[1], TWS_HOST_ATTENTION_TILE);
+  return work->flags & TWS_RELATIVE ? (size_t)round_up(work->d[1] + keys + 2 * TWS_HOST_ATTENTION_LEAD, 16) : 0;
+}
+
+/* One for each sequence and head; on a device for each tile of queries. */
+size_t tws_attention_bias_parts(const tws_work *work, tws_backend_kind backend) {
+  const int64_t tiles = backend == TWS_BACKEND_CUDA ? (work->d[1] + 31) / 32 : 1;
+  if (work->code != TWS_KERNEL_ATTENTION_GRAD || !(work->flags & TWS_RELATIVE)) return 0;
+  return (size_t)round_up(work->d[0] * work->d[2] * tiles * work->d[7], 64);
+}
+
 size_t tws_host_attention_thread_floats(const tws_work *work) {
   const int64_t tile = TWS_HOST_ATTENTION_TILE;
   const int64_t seq = round_up(work->d[5] > 0 ? work->d[5] : work->d[1], tile), width = round_up(work->d[4], 16);
@@ -15,11 +28,14 @@ size_t tws_host_attention_thread_floats(const tws_work *work) {
   else
     floats = 5 * seq * width + 3 * tile * width + 2 * tile * tile + 2 * tile; /* K, K^T, V^T, dK, dV; Q, dO, dQ; P, dP;
                                                                                log-sums, row products */
+  floats += (work->code == TWS_KERNEL_ATTENTION ? 1 : 2) * (int64_t)tws_host_attention_distances(work);
   return (size_t)round_up(floats, 64);
 }
 
 size_t tws_host_attention_workspace(const tws_work *work, int threads) {
   const int64_t items = work->d[0] * work->d[3]; /* a thread owns whole key-value heads */
   const int64_t used = items < threads ? items : threads;
-  return (size_t)(used > 0 ? used : 1) * tws_host_attention_thread_floats(work) * sizeof(float);
+  return ((size_t)(used > 0 ? used : 1) * tws_host_attention_thread_floats(work) +
+          tws_attention_bias_parts(work, TWS_BACKEND_HOST)) *
+         sizeof(float);
 }

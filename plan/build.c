@@ -22,7 +22,8 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
                     "sequence length %lld exceeds the model's %lld positions", (long long)c->sequence_length,
                     (long long)r->network->positions);
   }
-  double tokens = (double)c->micro_batch_size * (double)c->sequence_length;
+  const int64_t longer = c->target_length > c->sequence_length ? c->target_length : c->sequence_length;
+  double tokens = (double)c->micro_batch_size * (double)longer;
   if (tokens > 1e9 || tokens * (double)c->accumulation_steps > 4e9) {
     return tws_fail(err, TWS_INVALID, "use a smaller micro batch",
                     "a micro-batch of %lld x %lld tokens is beyond 10^9 tokens, or a step beyond 4 x 10^9",
@@ -84,6 +85,12 @@ static tws_code make_groups(tws_lower *l, tws_error *err) {
   return l->b.failed;
 }
 
+/* Tokens of a micro-batch's targets, which a decoder works on; 0: they are those of its samples. */
+static int64_t target_tokens(const tws_lower *l) {
+  return l->b.plan->network->objective == TWS_OBJECTIVE_PAIRS ? l->config->micro_batch_size * l->config->target_length
+                                                              : 0;
+}
+
 static tws_code indivisible(tws_lower *l, int64_t tokens, int64_t parts, const char *what, const char *hint) {
   return tws_fail(l->b.err, TWS_INVALID, hint, "%s: %lld tokens of a micro-batch are no multiple of %lld", what,
                   (long long)tokens, (long long)parts);
@@ -104,16 +111,19 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
   l->tokens = c->micro_batch_size * c->sequence_length / sequence;
   l->slices = tensor > 1 && c->tensor_overlap && c->tensor_chunks > 1 ? (int)c->tensor_chunks : 1;
   int64_t parts = (int64_t)l->slices * (splits_tokens ? tensor : 1);
-  if (l->tokens % parts) {
-    return indivisible(l, l->tokens, parts, "tensor parallelism",
+  const int64_t targets = target_tokens(l);
+  if (l->tokens % parts || targets % parts) {
+    return indivisible(l, l->tokens % parts ? l->tokens : targets, parts, "tensor parallelism",
                        "change the micro batch or the sequence length, twinspeed.tensor_overlap_chunks, or turn "
                        "twinspeed.tensor_sequence_parallel off");
   }
-  if (c->loss_tiles > 1 && l->tokens % c->loss_tiles) {
-    return indivisible(l, l->tokens, c->loss_tiles, "twinspeed.loss_tiles", "use a number that divides them");
+  if (c->loss_tiles > 1 && (l->tokens % c->loss_tiles || targets % c->loss_tiles)) {
+    return indivisible(l, l->tokens % c->loss_tiles ? l->tokens : targets, c->loss_tiles, "twinspeed.loss_tiles",
+                       "use a number that divides them");
   }
-  if (c->mlp_tiles > 1 && l->tokens % c->mlp_tiles) {
-    return indivisible(l, l->tokens, c->mlp_tiles, "twinspeed.mlp_tiles", "use a number that divides them");
+  if (c->mlp_tiles > 1 && (l->tokens % c->mlp_tiles || targets % c->mlp_tiles)) {
+    return indivisible(l, l->tokens % c->mlp_tiles ? l->tokens : targets, c->mlp_tiles, "twinspeed.mlp_tiles",
+                       "use a number that divides them");
   }
   TWS_TRY(tws_shard_network(plan->network, &l->sharding, l->scratch, plan->arena, &l->local, err));
   l->network = l->local.network;

@@ -28,7 +28,8 @@ static tws_arguments of_attention(const tws_lower *l, const tws_module *m, uint3
 }
 
 /* Of the value that a module drops numbers of. A rank that has some of its tokens has runs of them: a part of each
- * sample along "sequence", a part of each slice of the micro-batch along "model". */
+ * sample along "sequence", a part of each slice of the micro-batch along "model"; one that has some of its features a
+ * part of each row. */
 static tws_arguments of_value(tws_lower *l, const tws_module *m, uint32_t origin) {
   const tws_local_value *value = &l->local.values[m->in[0]];
   const tws_position *at = &l->sharding.position;
@@ -36,11 +37,18 @@ static tws_arguments of_value(tws_lower *l, const tws_module *m, uint32_t origin
   const uint64_t whole = own * value->token_parts, samples = (uint64_t)l->config->micro_batch_size;
   const int by_sequence = value->token_parts > 1 && value->placement.on[TWS_AXIS_SEQUENCE] == TWS_PLACED_TOKENS;
   const int by_model = value->token_parts > 1 && value->placement.on[TWS_AXIS_MODEL] == TWS_PLACED_TOKENS;
-  if (value->placement.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES || l->tiles > 1 || (by_sequence && by_model))
-    tws_builder_fail(
-        &l->b, TWS_UNSUPPORTED,
-        "dropout does not go with tiles, with features that tensor parallelism splits, or with tokens that both "
-        "sequence parallelism and twinspeed.tensor_sequence_parallel divide: set twinspeed.dropout to false");
+  const int by_features = value->placement.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES;
+  if (l->tiles > 1 || (by_sequence && (by_model || by_features)))
+    tws_builder_fail(&l->b, TWS_UNSUPPORTED,
+                     "dropout does not go with tiles, or with sequence parallelism beside features that tensor "
+                     "parallelism splits or "
+                     "tokens that twinspeed.tensor_sequence_parallel divides: set twinspeed.dropout to false");
+  if (by_features) { /* a part of each row */
+    const uint64_t row = width * (uint64_t)at->ranks[TWS_AXIS_MODEL];
+    const uint64_t first = (uint64_t)first_sample(l) * (l->rows[m->in[0]] / samples) * row;
+    return (tws_arguments){{seed_of(l, origin), (double)(first + width * (uint64_t)at->index[TWS_AXIS_MODEL]),
+                            (double)width, (double)row}};
+  }
   const uint64_t begin = (uint64_t)first_sample(l) * (whole / samples);
   if (!by_sequence && !by_model) return (tws_arguments){{seed_of(l, origin), (double)begin}};
   const uint64_t parts = by_sequence ? samples : (uint64_t)l->slices, run = own / parts;

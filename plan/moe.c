@@ -40,6 +40,7 @@ tws_code tws_expert_parallel_check(const tws_network *network, int ranks, tws_er
 
 tws_dim tws_lower_dim(const tws_lower *l, tws_dim dim) {
   if (dim.kind == TWS_DIM_CAPACITY && dim.factor < 0) dim.factor *= -l->config->expert_capacity_factor;
+  if (dim.kind == TWS_DIM_TARGET && dim.size == 0) dim.size = l->config->target_length;
   return dim;
 }
 

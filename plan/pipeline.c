@@ -22,14 +22,15 @@ static int belongs_to_logits(tws_module_type type) {
 }
 
 /* Layers as DeepSpeed's pipeline modules list them: the embedding, each transformer layer, then what follows one by
- * one. A layer never ends before an in-place ADD, whose buffer it owns. starts has room for one more than there are. */
-static int list_layers(const tws_network *network, uint32_t *starts, tws_pipeline_layer *layers) {
+ * one. A layer never ends before an in-place ADD, whose buffer it owns, nor where more than one value crosses: what
+ * reads an encoder again and again is one layer with it at the end. starts has room for one more than there are. */
+static int list_layers(const tws_network *network, const uint8_t *whole, uint32_t *starts, tws_pipeline_layer *layers) {
   int count = 0;
   for (uint32_t m = 0; m < network->module_count; m++) {
     const tws_module *module = &network->modules[m], *before = m ? module - 1 : NULL;
     int begins = !before || module->layer != before->layer ||
                  (module->layer == -2 && !belongs_to_logits(module->type) && before->type != TWS_MODULE_EXCHANGE);
-    if (begins) {
+    if (begins && (!before || !whole[m])) {
       starts[count] = m;
       layers[count++] =
           (tws_pipeline_layer){.type = module->layer >= 0 ? "TransformerLayer" : tws_module_type_name(module->type)};
@@ -54,6 +55,25 @@ static uint32_t value_across(const tws_network *network, uint32_t boundary) {
     }
   }
   return found;
+}
+
+/* Before which modules more than one value crosses; those that no stage could begin with. */
+static uint8_t *find_crossings(tws_lower *l) {
+  const tws_network *network = l->network;
+  uint32_t *last = tws_arena_alloc(l->scratch, network->value_count + 1u, sizeof *last), crossing = 0;
+  uint32_t *ended = tws_arena_alloc(l->scratch, network->module_count + 1u, sizeof *ended);
+  uint8_t *several = tws_arena_alloc(l->scratch, network->module_count + 1u, 1);
+  if (!last || !ended || !several) return NULL;
+  for (uint32_t m = 0; m < network->module_count; m++)
+    for (int i = 0; i < TWS_MODULE_INS; i++)
+      if (network->modules[m].in[i] != TWS_NONE) last[network->modules[m].in[i]] = m;
+  for (uint32_t v = 0; v < network->value_count; v++) ended[last[v]] += last[v] > network->values[v].producer;
+  for (uint32_t m = 0, v = 0; m < network->module_count; m++) {
+    several[m] = crossing > 1;
+    crossing -= ended[m];
+    for (; v < network->value_count && network->values[v].producer == m; v++) crossing += last[v] > m;
+  }
+  return several;
 }
 
 static int block_of(const uint32_t *first, int blocks, uint32_t module) {
@@ -172,7 +192,9 @@ static tws_code make_chunks(tws_lower *l, tws_error *err) {
   l->chunks = tws_arena_alloc(l->scratch, (size_t)l->shape.virtual_stages, sizeof *l->chunks);
   l->param_stages = tws_arena_alloc(l->scratch, network->param_count + 1u, 1);
   if (!starts || !first || !bounds || !layers || !l->chunks || !l->param_stages) return no_memory(l);
-  int count = list_layers(network, starts, layers);
+  const uint8_t *several = find_crossings(l);
+  if (!several) return no_memory(l);
+  int count = list_layers(network, several, starts, layers);
   if (l->wanted) {
     TWS_TRY(sample_layers(l, starts, count, err));
     if (!l->wanted->tail) return TWS_OK;
@@ -180,7 +202,11 @@ static tws_code make_chunks(tws_lower *l, tws_error *err) {
   const char *method = l->config->pipeline_partition;
   if (method && strcmp(method, "best") == 0) method = NULL;
   if (count < blocks) {
-    return tws_fail(err, TWS_INVALID, "use fewer stages or virtual stages",
+    char hint[160];
+    snprintf(
+        hint, sizeof hint, "use %s%d stages in all%s", count > 1 ? "at most " : "", count,
+        network->objective == TWS_OBJECTIVE_PAIRS ? ": a decoder, all of which reads the encoder, is one of them" : "");
+    return tws_fail(err, TWS_INVALID, hint,
                     "%d pipeline stages with %d chunks each need %d layers, and the model has %d", l->shape.stages,
                     l->shape.virtual_stages, blocks, count);
   }

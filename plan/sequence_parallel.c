@@ -29,6 +29,11 @@ tws_code tws_sequence_parallel_check(const tws_network *network, const tws_posit
     if (network->modules[m].windows)
       return tws_fail(err, TWS_UNSUPPORTED, "set sequence_parallel_size to 1",
                       "%s works on pictures, which sequence parallelism does not divide", network->modules[m].name);
+  for (uint32_t m = 0; m < network->module_count; m++)
+    if (network->modules[m].buckets > 0)
+      return tws_fail(err, TWS_UNSUPPORTED, "set sequence_parallel_size to 1: use data and tensor parallelism",
+                      "%s: sequence parallelism does not divide attention with relative biases",
+                      network->modules[m].name);
   return tws_ulysses_part_of(network->heads / tensor, network->kv_heads / tensor, sequence,
                              position->ranks[TWS_AXIS_SEQUENCE], position->index[TWS_AXIS_SEQUENCE], &part, err);
 }

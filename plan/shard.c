@@ -53,7 +53,7 @@ static int64_t tensor_part(const maker *k, int64_t amount) {
 }
 
 static int attends(const tws_module *m) {
-  return m->type == TWS_MODULE_ROPE || m->type == TWS_MODULE_ATTENTION;
+  return m->type == TWS_MODULE_ROPE || m->type == TWS_MODULE_ATTENTION || m->type == TWS_MODULE_CROSS_ATTENTION;
 }
 
 static uint32_t add_module(maker *k, const tws_module *like) {
@@ -225,7 +225,8 @@ static void place_params(maker *k, const tws_module *m, tws_placement input) {
     const int placed = i ? rule.vector : rule.weight;
     keep_whole(k, m, m->param[i], input);
     if (placed == TWS_PLACED_ROWS) slice_rows(k, m->param[i], blocks, count);
-    if (placed == TWS_PLACED_COLUMNS) slice_columns(k, m->param[i]);
+    const int by_head = m->buckets > 0 && input.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES; /* relative biases */
+    if (placed == TWS_PLACED_COLUMNS || by_head) slice_columns(k, m->param[i]);
     if (k->expert > 1 && k->whole->params[m->param[i]].experts > 0) slice_experts(k, m->param[i]);
   }
 }

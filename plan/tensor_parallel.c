@@ -28,6 +28,8 @@ static const struct {
     [TWS_MODULE_HEADS_NORM] = {.keeps_features = 1},
     [TWS_MODULE_ROPE] = {.keeps_features = 1},
     [TWS_MODULE_ATTENTION] = {.keeps_features = 1},
+    [TWS_MODULE_CROSS_ATTENTION] = {.keeps_features = 1},
+    [TWS_MODULE_DROPOUT] = {.keeps_features = 1},
 };
 
 /* Whether a value reaches a module in which a split width can end through others that keep features apart. */
@@ -68,6 +70,11 @@ int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consu
   const tws_module *m = &network->modules[module];
   uint32_t next = m->type == TWS_MODULE_LINEAR ? consumer[m->out[0]] : TWS_NONE;
   const tws_module *reader = next != TWS_NONE ? &network->modules[next] : NULL;
+  if (reader && reader->type == TWS_MODULE_CROSS_ATTENTION) { /* queries alone, or keys and values */
+    const int queries = reader->in[0] == m->out[0];
+    blocks[0] = blocks[1] = (int64_t)(queries ? reader->heads : reader->kv_heads) * reader->head_size;
+    return queries ? 1 : 2;
+  }
   if (reader && reader->heads > 0) { /* queries, keys and values */
     blocks[0] = (int64_t)reader->heads * reader->head_size;
     blocks[1] = blocks[2] = (int64_t)reader->kv_heads * reader->head_size;

@@ -11,7 +11,10 @@ static uint64_t count_of(const tws_lower *l, const tws_dim *dim, int dims, int64
 
 static int64_t sequence_of(const tws_lower *l, const tws_value *v) {
   for (int i = 0; i < v->row_dims; i++)
-    if (v->row[i].kind == TWS_DIM_SEQUENCE && v->row[i].size > 0) return v->row[i].size;
+    if (v->row[i].kind == TWS_DIM_SEQUENCE || v->row[i].kind == TWS_DIM_TARGET) {
+      const int64_t size = tws_lower_dim(l, v->row[i]).size;
+      if (size > 0) return size;
+    }
   return l->config->sequence_length;
 }
 

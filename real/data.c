@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "base/memory.h"
 #include "base/random.h"
+#include "real/pairs.h"
 
 enum { HEADER_WORDS = 256, HEADER_BYTES = 4 * HEADER_WORDS };
 
@@ -171,6 +172,9 @@ static tws_code check_tokens(const tws_data *data, tws_error *err) {
 static tws_code check_length(const char *path, const tws_data *data, int64_t train_batch, tws_error *err) {
   uint64_t sequence = (uint64_t)data->sequence, batch = (uint64_t)train_batch;
   if (data->samples >= batch) return TWS_OK;
+  if (data->pairs)
+    return tws_fail(err, TWS_INVALID, "use a longer file or a smaller batch",
+                    "%s: %" PRIu64 " pairs, and a global batch has %" PRIu64, path, data->samples, batch);
   if (batch > (UINT64_MAX - 1) / sequence)
     return tws_fail(err, TWS_INVALID, NULL, "%s: the global batch is too large", path);
   return tws_fail(err, TWS_INVALID, "use a longer file, a smaller batch or shorter sequences",
@@ -187,6 +191,13 @@ tws_code tws_data_open(const char *path, int64_t sequence, int64_t vocabulary, i
   data->row = tws_calloc((size_t)sequence + 1, 4);
   if (!data->row) return tws_fail(err, TWS_MEMORY, NULL, "%s: no memory for a sequence", path);
   tws_code code = open_file(path, data, err);
+  if (code == TWS_OK && tws_pairs_is_file(path)) {
+    code = tws_pairs_open(path, vocabulary, &data->pairs, err);
+    if (code == TWS_OK) data->samples = tws_pairs_count(data->pairs), data->count = tws_pairs_tokens(data->pairs);
+    if (code == TWS_OK) code = check_length(path, data, train_batch, err);
+    if (code != TWS_OK) tws_data_close(data);
+    return code;
+  }
   if (code == TWS_OK) code = read_header(data, err);
   if (code == TWS_OK) data->samples = data->count > 0 ? (data->count - 1) / (uint64_t)sequence : 0;
   if (code == TWS_OK) code = check_length(path, data, train_batch, err);
@@ -198,6 +209,7 @@ tws_code tws_data_open(const char *path, int64_t sequence, int64_t vocabulary, i
 void tws_data_close(tws_data *data) {
   if (data->row && data->fd >= 0) close(data->fd); /* without a row it was never opened */
   tws_free(data->row);
+  tws_pairs_close(data->pairs);
   *data = (tws_data){0};
 }
 

@@ -26,6 +26,7 @@ typedef struct tws_data {
   int64_t sequence, vocabulary;
   uint64_t samples; /* of one epoch */
   uint64_t seed;
+  struct tws_pairs *pairs; /* of a file of pairs (real/pairs.h), which has no tokens one after another; else NULL */
   int64_t offset; /* added to the place of a sample, where steps before had other batches; 0: they had not */
 } tws_data;
 

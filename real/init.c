@@ -22,7 +22,8 @@ static void normals(uint64_t seed, uint64_t stream, uint64_t block, float out[4]
 
 void tws_init_values(const tws_param *param, uint32_t index, uint64_t seed, uint64_t first, uint64_t count,
                      float *out) {
-  float std = param->init_std, value = param->init_value;
+  const float std = param->init_std, value = param->init_value;
+  const uint64_t queries = param->first_std > 0 ? (uint64_t)(param->fused[0] * param->columns) : 0;
   if (std == 0.0f) {
     for (uint64_t i = 0; i < count; i++) out[i] = value;
     return;
@@ -30,7 +31,8 @@ void tws_init_values(const tws_param *param, uint32_t index, uint64_t seed, uint
   for (uint64_t i = 0; i < count;) {
     float block[4];
     normals(seed, index, (first + i) / 4, block);
-    for (uint64_t k = (first + i) % 4; k < 4 && i < count; k++, i++) out[i] = value + std * block[k];
+    for (uint64_t k = (first + i) % 4; k < 4 && i < count; k++, i++)
+      out[i] = value + (first + i < queries ? param->first_std : std) * block[k];
   }
 }
 

@@ -4,13 +4,14 @@
 
 #include "base/memory.h"
 #include "base/random.h"
+#include "real/pairs.h"
 
 /* What is filled at the moment. */
 typedef struct filler {
   const tws_objective_source *from;
-  int32_t *ids, *targets, *lengths; /* NULL: the network has no such input */
-  int32_t *row;                     /* the tokens of a whole sample */
-  double *draw;                     /* of each of them, to be predicted: the smallest are */
+  int32_t *ids, *targets, *lengths, *source; /* NULL: the network has no such input */
+  int32_t *row;                              /* the tokens of a whole sample */
+  double *draw;                              /* of each of them, to be predicted: the smallest are */
 } filler;
 
 static int32_t *input_of(const tws_objective_source *s, void *const *input, tws_input_content content) {
@@ -71,15 +72,95 @@ static void mask_sample(const filler *f, uint64_t sample, int64_t row) {
   if (f->lengths) f->lengths[row] = (int32_t)length;
 }
 
-static tws_code fill_masked(filler *f, int64_t step, tws_error *err) {
+/* ---- sources and targets ---- */
+
+/* Tokens of one of the network's inputs, as they are written one by one. */
+typedef struct writer {
+  int32_t *to;
+  int64_t count, room;
+} writer;
+
+static void write_token(writer *w, int64_t token) {
+  if (w->count < w->room) w->to[w->count++] = (int32_t)token;
+}
+
+/* What is written ends with the token for that, in the place of the last one where there is no room. */
+static void end_text(writer *w, int64_t end) {
+  if (w->count == w->room) w->count--;
+  write_token(w, end);
+}
+
+/* Whether a stretch ends behind token `at`, where `wanted` of the next `places` places are still to be ends: each set
+ * of places is as likely as any other. */
+static int ends_here(const filler *f, uint64_t sample, int64_t at, int draw, int64_t wanted, int64_t places) {
+  return drawn(f->from->data, sample, at, draw) * (double)places < (double)wanted;
+}
+
+/* A text without some spans, and these: stretches that stay and stretches that go take turns, the first one stays. */
+static void leave_out_spans(const filler *f, uint64_t sample, writer *source, writer *target) {
+  enum { STAYS, GOES };
+  const tws_network *network = f->from->network;
+  const int64_t length = f->from->data->sequence;
+  const double share = 0.15, span = 3;
+  int64_t out = (int64_t)(share * (double)length + 0.5);
+  out = out < 1 ? 1 : out;
+  int64_t spans = (int64_t)((double)out / span + 0.5);
+  spans = spans < 1 ? 1 : spans;
+  if (length < 2 * spans) spans = out = length > 1;
+  int64_t left[2] = {length - out, out}, ends[2] = {spans - 1, spans - 1}, sentinel = network->mask_token;
+  int now = STAYS;
+  for (int64_t t = 0; t < length; t++) {
+    write_token(now == STAYS ? source : target, f->row[t]);
+    left[now]--;
+    const int ends_span =
+        ends[now] > 0 && left[now] > 0 ? ends_here(f, sample, t, now, ends[now], left[now]) : left[now] == 0;
+    if (!ends_span) continue;
+    if (ends[now] > 0) ends[now]--;
+    now = now == STAYS ? GOES : STAYS;
+    if (now != GOES || left[GOES] == 0) continue;
+    write_token(source, sentinel);
+    write_token(target, sentinel);
+    if (sentinel > 0) sentinel--;
+  }
+}
+
+static void pair_sample(const filler *f, uint64_t sample, const tws_pair *pair, int64_t row) {
+  const tws_network *network = f->from->network;
+  const int64_t whole = f->from->data->sequence, room = f->from->target > 0 ? f->from->target : whole;
+  writer source = {f->source + row * whole, 0, whole}, target = {f->targets + row * room, 0, room};
+  for (int64_t i = 0; pair && i < pair->sources; i++) write_token(&source, pair->source[i]);
+  for (int64_t i = 0; pair && i < pair->targets; i++) write_token(&target, pair->target[i]);
+  if (!pair) leave_out_spans(f, sample, &source, &target);
+  end_text(&source, network->end_token);
+  end_text(&target, network->end_token);
+  f->lengths[row] = (int32_t)source.count;
+  for (int64_t t = source.count; t < whole; t++) source.to[t] = (int32_t)network->pad_token;
+  for (int64_t t = 0; t < room; t++)
+    f->ids[row * room + t] = (int32_t)(t == 0              ? network->start_token
+                                       : t <= target.count ? target.to[t - 1]
+                                                           : network->pad_token);
+  for (int64_t t = target.count; t < room; t++) target.to[t] = -1;
+}
+
+/* Sample by sample of this rank's part of the step, as the network is trained. */
+static tws_code fill_samples(filler *f, int64_t step, tws_error *err) {
   const tws_batch_shape *shape = f->from->shape;
   const tws_data *data = f->from->data;
   for (int64_t a = 0, row = 0; a < shape->accumulation; a++)
     for (int64_t i = 0; i < shape->micro_batch; i++, row++) {
       const int64_t place = (a * shape->replicas + shape->replica) * shape->micro_batch + i;
-      const uint64_t first = tws_data_sample(data, shape->train_batch, step, place) * (uint64_t)data->sequence;
-      TWS_TRY(tws_data_tokens_at(data, first, data->sequence, f->row, err));
-      mask_sample(f, (uint64_t)(step * shape->train_batch + place), row);
+      const uint64_t number = (uint64_t)(step * shape->train_batch + place),
+                     sample = tws_data_sample(data, shape->train_batch, step, place);
+      if (data->pairs) {
+        const tws_pair pair = tws_pairs_at(data->pairs, sample);
+        pair_sample(f, number, &pair, row);
+        continue;
+      }
+      TWS_TRY(tws_data_tokens_at(data, sample * (uint64_t)data->sequence, data->sequence, f->row, err));
+      if (f->from->network->objective == TWS_OBJECTIVE_PAIRS)
+        pair_sample(f, number, NULL, row);
+      else
+        mask_sample(f, number, row);
     }
   return TWS_OK;
 }
@@ -89,12 +170,16 @@ tws_code tws_objective_fill(const tws_objective_source *s, int64_t step, void *c
   filler f = {.from = s,
               .ids = input_of(s, input, TWS_INPUT_TOKENS),
               .targets = input_of(s, input, TWS_INPUT_TARGETS),
-              .lengths = input_of(s, input, TWS_INPUT_LENGTHS)};
+              .lengths = input_of(s, input, TWS_INPUT_LENGTHS),
+              .source = input_of(s, input, TWS_INPUT_SOURCE)};
+  if (s->data->pairs && s->network->objective != TWS_OBJECTIVE_PAIRS)
+    return tws_fail(err, TWS_INVALID, "give a text or tokens", "%s has pairs, and %s is not trained on such",
+                    s->data->path, s->network->name);
   if (s->network->objective == TWS_OBJECTIVE_NEXT_TOKEN)
     return tws_data_fill(s->data, s->shape, step, f.ids, f.targets, err);
   f.row = tws_calloc((size_t)s->data->sequence, sizeof *f.row);
   f.draw = tws_calloc((size_t)s->data->sequence, sizeof *f.draw);
-  tws_code code = f.row && f.draw ? fill_masked(&f, step, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_code code = f.row && f.draw ? fill_samples(&f, step, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   tws_free(f.row);
   tws_free(f.draw);
   return code;

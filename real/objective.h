@@ -5,6 +5,11 @@
  *               most network->predictions: 80 % of these are replaced by the mask, 10 % by any token and 10 % stay as
  *               they are. Which ones follows from the seed, the step and the place of the sample in the global batch.
  *               twinspeed.ignored_token is padding: it is not predicted, and a sample ends with the last other token
+ *   PAIRS       a source for the encoder and its target: those of a file of pairs (real/pairs.h), or of a text all
+ * tokens but spans that are left out, with a sentinel in the place of each, and these spans behind their sentinels
+ * (Raffel et al., 2020, section 3.1.4: 15 % of the tokens, spans of 3 on average). Which ones follows from the seed,
+ * the step and the place of the sample. Both end with the network's end_token, and what is too long is cut. The decoder
+ * reads start_token and the target but its end; padding does not count, neither as a key nor as a target
  *
  * Inputs that a text says nothing about, segments, are 0. */
 #ifndef TWS_REAL_OBJECTIVE_H
@@ -17,6 +22,7 @@ typedef struct tws_objective_source {
   const tws_network *network;
   const tws_data *data;
   const tws_batch_shape *shape;
+  int64_t target; /* PAIRS: twinspeed.target_length */
 } tws_objective_source;
 
 /* One rank's part of 0-based step `step`. input: for each of the network's inputs what its buffer holds, all

@@ -243,7 +243,7 @@ static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
 tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws_data *data, int64_t batch,
                                  tws_error *err) {
   const tws_plan *plan = t->programs[program];
-  const tws_objective_source source = {plan->network, data, &t->shape};
+  const tws_objective_source source = {plan->network, data, &t->shape, t->config->target_length};
   TWS_TRY(tws_objective_fill(&source, batch, t->input, err));
   for (uint32_t i = 0; i < plan->network->input_count; i++) {
     const uint32_t buffer = plan->input[i];

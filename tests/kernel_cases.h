@@ -147,29 +147,37 @@ static const test_case table[] = {
     CASE(ATTENTION, {2, 200, 2, 1, 16, 0, 50}, {0}, 0, F), /* a window */
     CASE(ATTENTION, {1, 150, 2, 1, 16, 0, 70}, {0}, BOTH, F),
     CASE(ATTENTION, {2, 70, 6, 2, 16}, {0}, TWS_ALIBI, F),
-    CASE(ATTENTION, {1, 70, 3, 3, 16}, {0, 0, 0, 0, 0, 5, 12}, TWS_ALIBI | BOTH, F), /* heads 5 to 7 of 12 */
+    CASE(ATTENTION, {1, 70, 3, 3, 16}, {0, 0, 0, 0, 0, 0, 5, 12}, TWS_ALIBI | BOTH, F), /* heads 5 to 7 of 12 */
     CASE(ATTENTION, {2, 37, 4, 4, 16, 90}, {0.2}, MASKED | TWS_Q_KV, F),
     CASE(ATTENTION, {2, 90, 4, 2, 16, 37}, {0}, BOTH | TWS_Q_K_V, F),
     CASE(ATTENTION, {2, 37, 4, 2, 16, 90}, {0}, TWS_Q_K_V, F), /* the last queries of the sequence */
     CASE(ATTENTION, {1, 90, 2, 2, 16, 37}, {0}, TWS_Q_KV, F),  /* the first see nothing */
-    CASE(ATTENTION, {3, 70, 4, 2, 16}, {0, 0.3, 0, 1e15, 7, 2, 9}, DROPPED, F),
-    CASE(ATTENTION, {2, 65, 4, 2, 24}, {0, 0.1, 0, 5}, TWS_DROPOUT, F),
-    CASE(ATTENTION, {3, 70, 4, 2, 64}, {0, 0.1, 0, 5}, DROPPED | TWS_Q_KV | TWS_ALIBI, B),
+    CASE(ATTENTION, {3, 70, 4, 2, 16}, {0, 0.3, 0, 0, 1e15, 7, 2, 9}, DROPPED, F),
+    CASE(ATTENTION, {2, 65, 4, 2, 24}, {0, 0.1, 0, 0, 5}, TWS_DROPOUT, F),
+    CASE(ATTENTION, {3, 70, 4, 2, 64}, {0, 0.1, 0, 0, 5}, DROPPED | TWS_Q_KV | TWS_ALIBI, B),
     CASE(ATTENTION, {2, 40, 4, 2, 128, 70, 30}, {0}, MASKED | TWS_Q_K_V, H),
+    CASE(ATTENTION, {2, 150, 4, 2, 16, 0, 0, 32}, {1, 0, 0, 128}, MASKED | TWS_RELATIVE, F),
+    CASE(ATTENTION, {3, 70, 4, 4, 16, 0, 0, 8}, {1, 0.2, 0, 20, 3}, TWS_RELATIVE | TWS_DROPOUT, F),
+    CASE(ATTENTION, {2, 37, 4, 2, 24, 90, 0, 12}, {0, 0, 2, 40}, MASKED | TWS_Q_KV | TWS_RELATIVE, F),
+    CASE(ATTENTION, {2, 66, 2, 2, 64, 0, 0, 32}, {1, 0, 0, 128}, TWS_RELATIVE, B),
     CASE(ATTENTION_GRAD, {3, 70, 2, 2, 16}, {0}, BOTH, F),
     CASE(ATTENTION_GRAD, {3, 130, 4, 2, 24}, {0}, MASKED, F),
     CASE(ATTENTION_GRAD, {2, 200, 2, 1, 16, 0, 50}, {0}, 0, F),
     CASE(ATTENTION_GRAD, {1, 150, 2, 1, 16, 0, 70}, {0}, BOTH, F),
     CASE(ATTENTION_GRAD, {2, 70, 6, 2, 16}, {0}, TWS_ALIBI, F),
-    CASE(ATTENTION_GRAD, {1, 70, 3, 3, 16}, {0, 0, 0, 0, 0, 5, 12}, TWS_ALIBI | BOTH, F),
+    CASE(ATTENTION_GRAD, {1, 70, 3, 3, 16}, {0, 0, 0, 0, 0, 0, 5, 12}, TWS_ALIBI | BOTH, F),
     CASE(ATTENTION_GRAD, {2, 37, 4, 4, 16, 90}, {0.2}, MASKED | TWS_Q_KV, F),
     CASE(ATTENTION_GRAD, {2, 90, 4, 2, 16, 37}, {0}, BOTH | TWS_Q_K_V, F),
     CASE(ATTENTION_GRAD, {2, 37, 4, 2, 16, 90}, {0}, TWS_Q_K_V, F),
     CASE(ATTENTION_GRAD, {1, 90, 2, 2, 16, 37}, {0}, TWS_Q_KV, F),
-    CASE(ATTENTION_GRAD, {3, 70, 4, 2, 16}, {0, 0.3, 0, 1e15, 7, 2, 9}, DROPPED, F),
-    CASE(ATTENTION_GRAD, {2, 65, 4, 2, 24}, {0, 0.1, 0, 5}, TWS_DROPOUT, F),
-    CASE(ATTENTION_GRAD, {3, 70, 4, 2, 64}, {0, 0.1, 0, 5}, DROPPED | TWS_Q_KV | TWS_ALIBI, B),
+    CASE(ATTENTION_GRAD, {3, 70, 4, 2, 16}, {0, 0.3, 0, 0, 1e15, 7, 2, 9}, DROPPED, F),
+    CASE(ATTENTION_GRAD, {2, 65, 4, 2, 24}, {0, 0.1, 0, 0, 5}, TWS_DROPOUT, F),
+    CASE(ATTENTION_GRAD, {3, 70, 4, 2, 64}, {0, 0.1, 0, 0, 5}, DROPPED | TWS_Q_KV | TWS_ALIBI, B),
     CASE(ATTENTION_GRAD, {2, 40, 4, 2, 128, 70, 30}, {0}, MASKED | TWS_Q_K_V, H),
+    CASE(ATTENTION_GRAD, {2, 150, 4, 2, 16, 0, 0, 32}, {1, 0, 0, 128}, MASKED | TWS_RELATIVE, F),
+    CASE(ATTENTION_GRAD, {3, 70, 4, 4, 16, 0, 0, 8}, {1, 0.2, 0, 20, 3}, TWS_RELATIVE | TWS_DROPOUT | ACC_PARAM, F),
+    CASE(ATTENTION_GRAD, {2, 37, 4, 2, 24, 90, 0, 12}, {0, 0, 2, 40}, MASKED | TWS_Q_KV | TWS_RELATIVE, F),
+    CASE(ATTENTION_GRAD, {2, 66, 2, 2, 64, 0, 0, 32}, {1, 0, 0, 128}, TWS_RELATIVE | ACC_PARAM, M),
     CASE(GELU, {1}, {0}, 0, F),
     CASE(GELU, {20011}, {0}, 0, F),
     CASE(GELU, {515}, {0}, 0, B),
@@ -581,12 +589,14 @@ static test_case random_case(int number) {
     case TWS_KERNEL_ATTENTION:
     case TWS_KERNEL_ATTENTION_GRAD:
       c.d[0] = 1 + c.d[0] % 3, c.d[3] = 1 + c.d[3] % 3, c.d[2] = c.d[3] * (1 + c.d[2] % 3);
-      c.f[0] = 0, c.f[1] = 0.25, c.f[3] = 1, c.f[5] = (double)draw(s, 24, 0, 3), c.f[6] = (double)c.d[2] + c.f[5];
+      c.f[0] = 0, c.f[1] = 0.25, c.f[4] = 1, c.f[6] = (double)draw(s, 24, 0, 3), c.f[7] = (double)c.d[2] + c.f[6];
       c.f[2] = draw(s, 25, 0, 3) ? 0 : 2;
       if (!draw(s, 20, 0, 1)) break;
       for (int bit = 11; 1 << bit <= TWS_Q_K_V; ++bit) c.flags |= (uint32_t)draw(s, 20 + (uint64_t)bit, 0, 1) << bit;
       if (c.flags & (TWS_Q_KV | TWS_Q_K_V)) c.d[5] = draw(s, 21, 0, 150);
       c.d[6] = draw(s, 22, 0, 1) * draw(s, 23, 2, 80); /* of 1: gradients that are nothing but rounding */
+      if (!draw(s, 40, 0, 1)) break;
+      c.flags |= TWS_RELATIVE, c.d[7] = 2 * draw(s, 41, 2, 20), c.f[3] = (double)(c.d[7] + draw(s, 42, 1, 100));
       break;
     case TWS_KERNEL_SOFTCAP:
     case TWS_KERNEL_SOFTCAP_GRAD:

@@ -88,10 +88,12 @@ static int attention_tensors(const tws_work *w) {
 
 /* The operands of the forward kernel, from those of its gradient; returns how many. */
 static int attention_forward_operands(const tws_work *w, double *const *v, double **out) {
-  const int tensors = attention_tensors(w), extras = !!(w->flags & TWS_LENGTHS) + !!(w->flags & TWS_DROPOUT);
-  int n = 0;
-  for (int k = 0; k < tensors + 2; ++k) out[n++] = v[1 + k];
-  for (int k = 0; k < extras; ++k) out[n++] = v[3 + 2 * tensors + k];
+  const int tensors = attention_tensors(w);
+  int n = 0, k = 3 + 2 * tensors;
+  for (int i = 0; i < tensors + 2; ++i) out[n++] = v[1 + i];
+  if (w->flags & TWS_LENGTHS) out[n++] = v[k++];
+  if (w->flags & TWS_RELATIVE) out[n++] = v[k], k += 2; /* and its gradient */
+  if (w->flags & TWS_DROPOUT) out[n++] = v[k++];
   out[n++] = NULL;
   return n;
 }

@@ -238,6 +238,17 @@ static inline double oracle_slope(int64_t h, int64_t heads) {
   return pow(pow(2, -4 / power), 2 * ((double)h - power) + 1);
 }
 
+/* Row of the table of relative biases, as Hugging Face's T5 finds it; distance: of the key, less the query. */
+static inline int64_t oracle_bucket(const tws_work *w, int64_t distance) {
+  const int both = (w->flags & TWS_BIDIRECTIONAL) != 0;
+  const int64_t rows = both ? w->d[7] / 2 : w->d[7], first = both && distance > 0 ? rows : 0, single = rows / 2;
+  const int64_t away = both ? llabs(distance) : distance < 0 ? -distance : 0;
+  if (away < single) return first + away;
+  const double share = log((double)away / (double)single) / log(w->f[3] / (double)single);
+  const int64_t row = single + (int64_t)floor(share * (double)(rows - single) + 1e-6);
+  return first + (row < rows - 1 ? row : rows - 1);
+}
+
 /* Whether key j is kept, or 0: from the generator alone, as models/attention.h states it. */
 static inline double oracle_kept(const tws_work *w, const double *a, const double *hyper, int64_t b, int64_t h,
                                  int64_t i, int64_t j) {
@@ -253,8 +264,8 @@ static inline double oracle_kept(const tws_work *w, const double *a, const doubl
 /* Of query i: p are the probabilities of all keys, kept what dropout makes of them. Returns the log of their
  * normaliser; with lengths or hyper NULL without them. steep, or NULL: the slopes of what caps the scores. */
 static inline double oracle_probabilities(const tws_work *w, const double *a, const oracle_attention_operands *x,
-                                          const double *lengths, const double *hyper, const int64_t at[3], double *p,
-                                          double *kept, double *steep) {
+                                          const double *lengths, const double *hyper, const double *biases,
+                                          const int64_t at[3], double *p, double *kept, double *steep) {
   const int64_t b = at[0], h = at[1], i = at[2], keys = oracle_keys(w), head = w->d[4], window = w->d[6];
   const double *q = x->q.x + (b * w->d[1] + i) * x->q.row + h * head, position = (double)(i + keys - w->d[1]);
   const double *k = x->k.x + b * keys * x->k.row + h / (w->d[2] / w->d[3]) * head;
@@ -270,6 +281,7 @@ static inline double oracle_probabilities(const tws_work *w, const double *a, co
     if (steep) steep[j] = seen && w->f[2] != 0 ? 1 / pow(cosh(p[j] / w->f[2]), 2) : 1;
     if (seen && w->f[2] != 0) p[j] = w->f[2] * tanh(p[j] / w->f[2]);
     p[j] -= slope * fabs(distance);
+    if (seen && biases) p[j] += biases[oracle_bucket(w, -(int64_t)distance) * w->d[2] + h];
     if (!(p[j] <= largest)) largest = p[j];
   }
   for (int64_t j = 0; j < keys; ++j) sum += p[j] = p[j] == -INFINITY ? 0 : exp(p[j] - largest);
@@ -284,15 +296,17 @@ static inline void oracle_attention(const tws_work *w, const double *a, double *
   const int64_t batch = w->d[0], seq = w->d[1], q = w->d[2], head = w->d[4], keys = oracle_keys(w);
   const oracle_attention_operands x = oracle_operands(w, o);
   double **rest = o + x.count, *p = calloc(2 * (size_t)keys, sizeof *p);
-  const double *lengths = w->flags & TWS_LENGTHS ? rest[2] : NULL;
-  const double *hyper = w->flags & TWS_DROPOUT ? rest[w->flags & TWS_LENGTHS ? 3 : 2] : NULL;
+  int64_t n = 2;
+  const double *lengths = w->flags & TWS_LENGTHS ? rest[n++] : NULL;
+  const double *biases = w->flags & TWS_RELATIVE ? rest[n++] : NULL;
+  const double *hyper = w->flags & TWS_DROPOUT ? rest[n++] : NULL;
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t h = 0; h < q; ++h)
       for (int64_t i = 0; i < seq; ++i) {
         const double *v = x.v.x + b * keys * x.v.row + h / (q / w->d[3]) * head;
         double *out = rest[0] + ((b * seq + i) * q + h) * head, *kept = p + keys;
         const int64_t at[] = {b, h, i};
-        rest[1][(b * q + h) * seq + i] = oracle_probabilities(w, a, &x, lengths, hyper, at, p, kept, NULL);
+        rest[1][(b * q + h) * seq + i] = oracle_probabilities(w, a, &x, lengths, hyper, biases, at, p, kept, NULL);
         for (int64_t c = 0; c < head; ++c) out[c] = 0;
         for (int64_t j = 0; j < keys; ++j)
           for (int64_t c = 0; c < head && p[j] != 0; ++c) out[c] += kept[j] * v[j * x.v.row + c];
@@ -305,15 +319,18 @@ static inline void oracle_attention_grad(const tws_work *w, const double *a, dou
   const double scale = w->f[0] != 0 ? w->f[0] : 1 / sqrt((double)head);
   const oracle_attention_operands x = oracle_operands(w, o + 1), d = oracle_operands(w, o + 3 + x.count);
   double **rest = o + 3 + 2 * x.count, *p = calloc(3 * (size_t)keys, sizeof *p);
-  const double *lengths = w->flags & TWS_LENGTHS ? rest[0] : NULL;
-  const double *hyper = w->flags & TWS_DROPOUT ? rest[w->flags & TWS_LENGTHS ? 1 : 0] : NULL;
+  int64_t n = 0;
+  const double *lengths = w->flags & TWS_LENGTHS ? rest[n++] : NULL;
+  const double *biases = w->flags & TWS_RELATIVE ? rest[n++] : NULL;
+  double *dbiases = biases ? rest[n++] : NULL;
+  const double *hyper = w->flags & TWS_DROPOUT ? rest[n++] : NULL;
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t h = 0; h < q; ++h)
       for (int64_t i = 0; i < seq; ++i) {
         const int64_t key = b * keys, share = h / (q / w->d[3]) * head, at[] = {b, h, i};
         const double *d_o = o[0] + ((b * seq + i) * q + h) * head, *out = o[1 + x.count] + (d_o - o[0]);
         double *kept = p + keys, dot = 0; /* of the output as it is stored: backward is given that */
-        oracle_probabilities(w, a, &x, lengths, hyper, at, p, kept, kept + keys);
+        oracle_probabilities(w, a, &x, lengths, hyper, biases, at, p, kept, kept + keys);
         for (int64_t c = 0; c < head; ++c) dot += out[c] * d_o[c];
         for (int64_t j = 0; j < keys; ++j) {
           const double *qs = x.q.x + (b * seq + i) * x.q.row + h * head, *ks = x.k.x + (key + j) * x.k.row + share;
@@ -321,6 +338,7 @@ static inline void oracle_attention_grad(const tws_work *w, const double *a, dou
           if (p[j] == 0) continue;
           for (int64_t c = 0; c < head; ++c) dp += d_o[c] * x.v.x[(key + j) * x.v.row + share + c];
           const double ds = (kept[j] * dp - p[j] * dot) * scale * kept[keys + j];
+          if (dbiases) dbiases[oracle_bucket(w, j - i - (keys - seq)) * q + h] += kept[j] * dp - p[j] * dot;
           for (int64_t c = 0; c < head; ++c) {
             d.v.x[(key + j) * d.v.row + share + c] += kept[j] * d_o[c];
             d.q.x[(b * seq + i) * d.q.row + h * head + c] += ds * ks[c];

@@ -1,7 +1,8 @@
 /* ctest: engine */
-/* Families of decoders against the reference library: tests/golden/decoders.json says what tensors its files have, and
- * with weights of a formula what it loses, how likely it finds some tokens, its gradients and how a training goes on.
- * tests/golden/parameter_counts.json has the sizes of published configurations. */
+/* Families against the reference library: tests/golden/decoders.json, and encoder_decoders.json for those with an
+ * encoder and a decoder, say what tensors its files have, and with weights of a formula what it loses, how likely it
+ * finds some tokens, its gradients and how a training goes on. tests/golden/parameter_counts.json has the sizes of
+ * published configurations. */
 #include "hand_network.h"
 #include "members.h"
 #include "models/network/huggingface.h"
@@ -93,11 +94,29 @@ static void fill_tensor(hand_job *job, const tws_hf_tensor *t, const cJSON *gold
 
 /* ---- texts ---- */
 
-static void read_text(const char *text, int32_t *ids, int32_t *targets) {
-  for (int i = 0; i < TOKENS; i++) {
-    ids[i] = text[i] & (LETTERS - 1);
-    targets[i] = text[i + 1] & (LETTERS - 1);
+/* What each of the network's inputs holds of all samples; how many numbers of a sample. */
+typedef struct sample_inputs {
+  int32_t values[TWS_NETWORK_INPUTS][TOKENS];
+  int each[TWS_NETWORK_INPUTS];
+  uint32_t targets; /* the input that has them */
+} sample_inputs;
+
+/* Those of the family; of a decoder a text and the letters behind each of its own. */
+static void read_inputs(const tws_network *network, const cJSON *family, const char *text, sample_inputs *x) {
+  const cJSON *given = cJSON_GetObjectItemCaseSensitive(family, "inputs");
+  x->targets = tws_network_input_of(network, TWS_INPUT_TARGETS);
+  for (uint32_t i = 0; i < network->input_count; i++) {
+    const cJSON *list = given ? member(given, network->input[i].name) : NULL;
+    const int count = list ? cJSON_GetArraySize(list) : TOKENS;
+    ck_assert_int_le(count, TOKENS);
+    x->each[i] = count / TEXTS;
+    for (int k = 0; k < count; k++)
+      x->values[i][k] = list ? cJSON_GetArrayItem(list, k)->valueint : text[k + (i == x->targets)] & (LETTERS - 1);
   }
+}
+
+static void set_inputs(hand_job *job, const sample_inputs *x) {
+  for (uint32_t i = 0; i < job->train->network->input_count; i++) hand_input(job, i, x->values[i]);
 }
 
 /* ---- what is compared ---- */
@@ -145,14 +164,15 @@ static void compare_gradient(const char *family, const hand_job *job, const tws_
 }
 
 /* All targets but one do not count: the loss is that token's, over all tokens. */
-static void compare_likelihoods(hand_job *job, const char *family, const cJSON *golden) {
+static void compare_likelihoods(hand_job *job, const char *family, const sample_inputs *x, const cJSON *golden) {
   const cJSON *point;
   int32_t targets[TOKENS];
+  const int length = x->each[x->targets];
   cJSON_ArrayForEach(point, golden) {
-    const int at = cJSON_GetArrayItem(point, 0)->valueint * LENGTH + cJSON_GetArrayItem(point, 1)->valueint;
+    const int at = cJSON_GetArrayItem(point, 0)->valueint * length + cJSON_GetArrayItem(point, 1)->valueint;
     const double want = -cJSON_GetArrayItem(point, 3)->valuedouble;
     for (int i = 0; i < TOKENS; i++) targets[i] = i == at ? cJSON_GetArrayItem(point, 2)->valueint : -1;
-    hand_input(job, 1, targets);
+    hand_input(job, x->targets, targets);
     const double got = hand_loss(job, job->weights, 0);
     ck_assert_msg(fabs(got / want - 1) < 1e-5, "%s, token %d: %.9g, not %.9g", family, at, got, want);
   }
@@ -173,13 +193,18 @@ static double train_step(hand_job *job, int step) {
   return metrics[TWS_METRIC_LOSS];
 }
 
-static const char *config_text(double clipping, const char *recompute) {
+static int target_length(const cJSON *family) {
+  const cJSON *length = cJSON_GetObjectItemCaseSensitive(family, "target_length");
+  return length ? length->valueint : 0;
+}
+
+static const char *config_text(const cJSON *family, double clipping, const char *recompute) {
   static char text[320];
   snprintf(text, sizeof text,
            "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_clipping\": %g, \"optimizer\": {\"type\": \"AdamW\", "
            "\"params\": {\"lr\": 0.001, \"betas\": [0.9, 0.999], \"eps\": 1e-8, \"weight_decay\": 0}}, \"twinspeed\": "
-           "{\"sequence_length\": %d, \"recompute\": \"%s\"}}",
-           TEXTS, clipping, LENGTH, recompute);
+           "{\"sequence_length\": %d, \"target_length\": %d, \"recompute\": \"%s\"}}",
+           TEXTS, clipping, LENGTH, target_length(family), recompute);
   return text;
 }
 
@@ -191,27 +216,25 @@ static void compare_family(const cJSON *family, const char *text) {
   const char *name = member(family, "name")->valuestring;
   tws_network *network = network_of(member(family, "config"));
   const tensors t = tensors_of(network);
-  int32_t ids[TOKENS], targets[TOKENS];
+  sample_inputs x;
   hand_job job;
-  read_text(text, ids, targets);
+  read_inputs(network, family, text, &x);
   ck_assert_msg((double)tws_network_params(network, 0) == number(family, "parameters"), "%s has %g parameters", name,
                 (double)tws_network_params(network, 0));
   ck_assert_msg((int)t.count == cJSON_GetArraySize(member(family, "tensors")), "%s has %d tensors", name, (int)t.count);
-  hand_job_begin(&job, network, config_text(0, "none"));
+  hand_job_begin(&job, network, config_text(family, 0, "none"));
   fill(&job, &t, family);
-  hand_input(&job, 0, ids);
-  hand_input(&job, 1, targets);
+  set_inputs(&job, &x);
   const double loss = hand_loss(&job, job.weights, 1);
   ck_assert_msg(fabs(loss / number(family, "loss") - 1) < 1e-5, "%s loses %.9g, not %.9g", name, loss,
                 number(family, "loss"));
   for (uint32_t i = 0; i < t.count; i++) compare_gradient(name, &job, &t.list[i], member(family, "gradients"));
-  compare_likelihoods(&job, name, member(family, "log_probabilities"));
+  compare_likelihoods(&job, name, &x, member(family, "log_probabilities"));
   hand_job_end(&job);
-  hand_job_begin(&job, network, config_text(1, "full"));
+  hand_job_begin(&job, network, config_text(family, 1, "full"));
   fill(&job, &t, family);
   hand_move(&job, job.train->parameters, hand_entry_name(&job, job.train->parameters), job.weights, 1);
-  hand_input(&job, 0, ids);
-  hand_input(&job, 1, targets);
+  set_inputs(&job, &x);
   for (int step = 0; step < TRAINED; step++) {
     const double want = cJSON_GetArrayItem(member(family, "losses"), step)->valuedouble, got = train_step(&job, step);
     ck_assert_msg(fabs(got / want - 1) < 1e-5, "%s, step %d: loss %.9g, not %.9g", name, step + 1, got, want);
@@ -243,7 +266,7 @@ typedef struct rank_run {
   const tws_plan *plan;
   const tws_config *config;
   const hand_job *weights;
-  const int32_t *ids, *targets;
+  const sample_inputs *inputs;
   thread_world *world;
   double losses[DIVIDED_STEPS];
   tws_code code;
@@ -279,20 +302,19 @@ static tws_code put_weights(const rank_run *r, tws_executor *x, tws_error *why) 
   return code;
 }
 
-/* A rank's samples and tokens of the whole batch, micro-batch after micro-batch. */
-static void own_tokens(const tws_plan *plan, const int32_t *all, int32_t *own) {
+/* A rank's samples and tokens of the whole batch, `each` of a sample, micro-batch after micro-batch. */
+static void own_tokens(const tws_plan *plan, int each, const int32_t *all, int32_t *own) {
   const tws_position *at = &plan->position;
-  const int tokens = LENGTH / at->ranks[TWS_AXIS_SEQUENCE], first = tokens * at->index[TWS_AXIS_SEQUENCE];
+  const int tokens = each / at->ranks[TWS_AXIS_SEQUENCE], first = tokens * at->index[TWS_AXIS_SEQUENCE];
   const int samples = TEXTS / at->ranks[TWS_AXIS_DATA], sample = samples * at->index[TWS_AXIS_DATA];
-  for (int i = 0; i < samples * tokens; i++) own[i] = all[(sample + i / tokens) * LENGTH + first + i % tokens];
+  for (int i = 0; i < samples * tokens; i++) own[i] = all[(sample + i / tokens) * each + first + i % tokens];
 }
 
-static tws_code put_input(const rank_run *r, tws_executor *x, tws_input_content content, const int32_t *all,
-                          tws_error *why) {
-  const uint32_t buffer = tws_plan_input(r->plan, content);
+static tws_code put_input(const rank_run *r, tws_executor *x, uint32_t input, tws_error *why) {
+  const uint32_t buffer = r->plan->input[input];
   int32_t own[TOKENS];
   if (buffer == TWS_NONE) return TWS_OK; /* another stage's */
-  own_tokens(r->plan, all, own);
+  own_tokens(r->plan, r->inputs->each[input], r->inputs->values[input], own);
   return tws_executor_put(x, 0, buffer, 0, own, r->plan->buffers[buffer].elements, why);
 }
 
@@ -301,8 +323,7 @@ static tws_code rank_step(rank_run *r, tws_executor *x, int step, tws_error *why
   float hyper[TWS_HYPER_COUNT];
   double metrics[TWS_METRIC_COUNT] = {0};
   tws_hyper_fill(r->config, step + 1, 1, hyper);
-  TWS_TRY(put_input(r, x, TWS_INPUT_TOKENS, r->ids, why));
-  TWS_TRY(put_input(r, x, TWS_INPUT_TARGETS, r->targets, why));
+  for (uint32_t i = 0; i < plan->network->input_count; i++) TWS_TRY(put_input(r, x, i, why));
   TWS_TRY(tws_executor_put(x, 0, plan->hyper, 0, hyper, TWS_HYPER_COUNT, why));
   TWS_TRY(tws_executor_put(x, 0, plan->metrics, 0, metrics, TWS_METRIC_COUNT, why));
   TWS_TRY(tws_executor_step(x, 0, step + 1, NULL, NULL, NULL, why));
@@ -331,42 +352,42 @@ static void *run_rank(void *raw) {
   return NULL;
 }
 
-static const char *division_text(int d) {
+static const char *division_text(const cJSON *family, int d) {
   static char text[640];
   snprintf(
       text, sizeof text,
       "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_clipping\": 1, %s, \"optimizer\": {\"type\": \"AdamW\", "
       "\"params\": {\"lr\": 0.001, \"betas\": [0.9, 0.999], \"eps\": 1e-8, \"weight_decay\": 0}}, \"twinspeed\": "
-      "{\"sequence_length\": %d, \"tensor_sequence_parallel\": %s}}",
-      divisions[d].samples, divisions[d].keys, LENGTH, d == DIVISIONS - 1 ? "true" : "false");
+      "{\"sequence_length\": %d, \"target_length\": %d, \"tensor_sequence_parallel\": %s}}",
+      divisions[d].samples, divisions[d].keys, LENGTH, target_length(family), d == DIVISIONS - 1 ? "true" : "false");
   return text;
 }
 
 /* 0 where the division is not legal for the family. */
 static int compare_division(const tws_network *network, const hand_job *weights, const cJSON *family, const char *text,
                             int d) {
-  int32_t ids[TOKENS], targets[TOKENS];
+  sample_inputs inputs;
   tws_config *config = NULL;
   tws_plan *plans[RANKS] = {NULL};
   pthread_t threads[RANKS];
   rank_run runs[RANKS];
   thread_world world = {.lock = PTHREAD_MUTEX_INITIALIZER, .arrived = PTHREAD_COND_INITIALIZER};
-  read_text(text, ids, targets);
-  ck_assert_msg(resolve(division_text(d), RANKS, network->hidden, &config) == TWS_OK, "%s", err.message);
+  read_inputs(network, family, text, &inputs);
+  ck_assert_msg(resolve(division_text(family, d), RANKS, network->hidden, &config) == TWS_OK, "%s", err.message);
   tws_plan_request request = {.network = network, .config = config, .threads = 1};
   HAND_OK(tws_plan_topology(config, RANKS, &request.topology, &err));
   for (int r = 0; r < RANKS; r++) {
     request.rank = r;
     if (tws_plan_build(&request, &plans[r], &err) == TWS_OK) continue;
-    ck_assert_msg(strstr(err.message, "tensor parallelism"), "%s: %s", divisions[d].name, err.message);
+    ck_assert_msg(strstr(err.message, "tensor parallelism") || strstr(err.message, "sequence parallelism"), "%s: %s",
+                  divisions[d].name, err.message);
     for (int k = 0; k < r; k++) tws_plan_destroy(plans[k]);
     tws_config_destroy(config);
     return 0;
   }
   HAND_OK(tws_plans_verify((const tws_plan *const *)plans, RANKS, &err));
   for (int r = 0; r < RANKS; r++) {
-    runs[r] = (rank_run){
-        .plan = plans[r], .config = config, .weights = weights, .ids = ids, .targets = targets, .world = &world};
+    runs[r] = (rank_run){.plan = plans[r], .config = config, .weights = weights, .inputs = &inputs, .world = &world};
     ck_assert_int_eq(pthread_create(&threads[r], NULL, run_rank, &runs[r]), 0);
   }
   for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);
@@ -383,29 +404,44 @@ static int compare_division(const tws_network *network, const hand_job *weights,
   return 1;
 }
 
-/* Half of the divisions for each family, the others for the next. */
-START_TEST(divided) {
-  tws_json *golden = golden_file("decoders.json");
+/* Half of the divisions for each family, the others for the next, or every one. */
+static void divide_families(const char *file, int every, int *done) {
+  tws_json *golden = golden_file(file);
   const cJSON *family;
-  int number_of = 0, done[DIVISIONS] = {0};
+  int number_of = 0;
   cJSON_ArrayForEach(family, member(golden->root, "families")) {
     tws_network *network = network_of(member(family, "config"));
     const tensors t = tensors_of(network);
     hand_job job;
-    hand_job_begin(&job, network, config_text(0, "none"));
+    hand_job_begin(&job, network, config_text(family, 0, "none"));
     fill(&job, &t, family);
-    for (int d = number_of++ % 2; d < DIVISIONS; d += 2)
+    for (int d = every ? 0 : number_of++ % 2; d < DIVISIONS; d += every ? 1 : 2)
       done[d] += compare_division(network, &job, family, member(golden->root, "text")->valuestring, d);
     hand_job_end(&job);
     tws_network_destroy(network);
   }
-  for (int d = 0; d < DIVISIONS; d++) ck_assert_msg(done[d] > 5, "%s was legal %d times", divisions[d].name, done[d]);
   tws_json_destroy(golden);
+}
+
+START_TEST(divided) {
+  int done[DIVISIONS] = {0};
+  divide_families("decoders.json", 0, done);
+  for (int d = 0; d < DIVISIONS; d++) ck_assert_msg(done[d] > 5, "%s was legal %d times", divisions[d].name, done[d]);
 }
 END_TEST
 
-START_TEST(families) {
-  tws_json *golden = golden_file("decoders.json");
+/* But along the sequence, where their biases would have to be divided too. */
+START_TEST(divided_pairs) {
+  int done[DIVISIONS] = {0};
+  divide_families("encoder_decoders.json", 1, done);
+  for (int d = 0; d < DIVISIONS; d++)
+    ck_assert_msg((done[d] > 0) == (strcmp(divisions[d].name, "sequence") != 0), "%s was legal %d times",
+                  divisions[d].name, done[d]);
+}
+END_TEST
+
+static void compare_families(const char *file) {
+  tws_json *golden = golden_file(file);
   const cJSON *family;
   int count = 0;
   cJSON_ArrayForEach(family, member(golden->root, "families")) {
@@ -414,6 +450,14 @@ START_TEST(families) {
   }
   printf("%d families; products with gradients are off by at most %.2g\n", count, worst_gradient);
   tws_json_destroy(golden);
+}
+
+START_TEST(families) {
+  compare_families("decoders.json");
+}
+END_TEST
+START_TEST(pairs) {
+  compare_families("encoder_decoders.json");
 }
 END_TEST
 
@@ -437,6 +481,8 @@ int main(void) {
   TCase *tests = tcase_create("decoders");
   tcase_add_test(tests, families);
   tcase_add_test(tests, divided);
+  tcase_add_test(tests, pairs);
+  tcase_add_test(tests, divided_pairs);
   tcase_add_test(tests, published_counts);
   tcase_set_timeout(tests, 120);
   suite_add_tcase(suite, tests);

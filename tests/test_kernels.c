@@ -93,7 +93,7 @@ typedef struct forward_view {
   const double *dy;               /* NULL: the loss is o[out] itself */
   double *metrics;                /* ROUTER: the first of them is part of the loss */
   const double *active;           /* o[0] is the GELU of it, when there is one */
-  int pair[3][2];                 /* gradient operand, forward operand; -1: none */
+  int pair[4][2];                 /* gradient operand, forward operand; -1: none */
 } forward_view;
 
 /* The forward kernel that a gradient belongs to, on the same operands. zero: room for what does not matter. */
@@ -101,7 +101,7 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
                         double *out2, forward_view *f) {
   double *const *v = x->v;
   const int bias = (w->flags & TWS_BIAS) && !(w->flags & TWS_RMS && w->code == TWS_KERNEL_NORM_GRAD);
-  *f = (forward_view){.work = *w, .arguments = *a, .pair = {{-1, -1}, {-1, -1}, {-1, -1}}};
+  *f = (forward_view){.work = *w, .arguments = *a, .pair = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}}};
 #define FORWARD(kernel, dy_, out_, ...)                   \
   do {                                                    \
     f->work.code = TWS_KERNEL_##kernel;                   \
@@ -177,6 +177,10 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       f->count = attention_forward_operands(w, v, f->o);
       f->o[f->out] = out, f->o[f->out + 1] = out2;
       for (int k = 0; k < f->out; ++k) PAIR(k, 3 + f->out + k, k);
+      if (w->flags & TWS_RELATIVE) {
+        const int behind = w->flags & TWS_LENGTHS ? 1 : 0;
+        PAIR(f->out, 4 + 2 * f->out + behind, 2 + f->out + behind);
+      }
       return 1;
     case TWS_KERNEL_GELU_GRAD:
     case TWS_KERNEL_GELU_EXACT_GRAD:
@@ -290,7 +294,7 @@ START_TEST(gradient) {
   storage s;
   if (view_forward(&w, &a, &got, room, room + most, room + 2 * most, &f)) {
     ck_assert(run_case(&w, &a, &x, 0, 2, 0, &s));
-    for (int p = 0; p < 3 && f.pair[p][0] >= 0; ++p) {
+    for (int p = 0; p < 4 && f.pair[p][0] >= 0; ++p) {
       const int k = f.pair[p][0];
       const operand_info *info = &x.info[k];
       double square = 0;

@@ -126,7 +126,7 @@ START_TEST(formula_counts_the_networks_products) {
     ck_assert_int_eq(tws_case_job(cases, i, &job, &err), TWS_OK);
     double sequence = (double)job->config->sequence_length, samples = (double)job->config->train_batch_size;
     double logits = 2.0 * (double)job->network->hidden * (double)job->network->padded_vocabulary;
-    double layers = tws_network_flops_per_token(job->network, job->config->sequence_length, 0) -
+    double layers = tws_network_flops_per_token(job->network, job->config->sequence_length, 0, 0) -
                     2.0 * (double)job->network->hidden * (double)job->network->vocabulary;
     for (int recomputed = 0; recomputed < 2; recomputed++) {
       double expected = samples * sequence * ((recomputed ? 4 : 3) * layers + 3 * logits);

@@ -116,7 +116,7 @@ static double mismatch(const tws_family *family, const tws_work *work, int like)
   far += 4 * type_mismatch(family->work.dtype2, work->dtype2);
   uint32_t flags = family->work.flags ^ work->flags;
   if (flags & FUSED) return INFINITY;
-  if (flags & (TWS_BIDIRECTIONAL | TWS_ALIBI | TWS_DROPOUT)) far += 1;
+  if (flags & (TWS_BIDIRECTIONAL | TWS_ALIBI | TWS_DROPOUT | TWS_RELATIVE)) far += 1;
   if (family->is_surface) return far;
   if (flags & (TWS_ACCUMULATE | TWS_RMS)) far += 2;
   if (flags & (TWS_ACCUMULATE_PARAM | TWS_BIAS | TWS_L2)) far += 1;

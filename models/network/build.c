@@ -219,6 +219,16 @@ uint32_t tws_build_attention(tws_network_builder *b, int layer, const char *name
   return o;
 }
 
+uint32_t tws_build_cross_attention(tws_network_builder *b, int layer, const char *name, uint32_t q, uint32_t kv) {
+  const uint32_t module = tws_build_module(b, TWS_MODULE_CROSS_ATTENTION, layer, name);
+  tws_module *m = set_heads(b, module, q);
+  m->in[1] = kv;
+  m->in_features = m->out_features = b->net->values[q].per_row;
+  const uint32_t o = add_value(b, module, 0, "o", m->out_features, TWS_VALUE_ACTIVATION);
+  add_value(b, module, 1, "lse", b->net->heads, TWS_VALUE_STATISTIC);
+  return o;
+}
+
 uint32_t tws_build_pointwise(tws_network_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
                              int64_t width) {
   uint32_t module = tws_build_module(b, type, layer, name);

@@ -61,6 +61,8 @@ void tws_build_first_position(tws_network_builder *b, int64_t rows);
 uint32_t tws_build_rope(tws_network_builder *b, int layer, const char *name, uint32_t qkv,
                         const double rope[TWS_ROPE_PARAMETERS]);
 uint32_t tws_build_attention(tws_network_builder *b, int layer, const char *name, uint32_t qkv);
+/* Of queries with the keys and values of another sequence, in one row. */
+uint32_t tws_build_cross_attention(tws_network_builder *b, int layer, const char *name, uint32_t q, uint32_t kv);
 uint32_t tws_build_pointwise(tws_network_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
                              int64_t width);
 /* factor x, in the memory of x, which nobody else reads; cap tanh(x / cap) */

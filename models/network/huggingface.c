@@ -9,7 +9,10 @@ static const struct {
 } joined_names[] = {{"qkv_proj", {"q_proj", "k_proj", "v_proj"}},
                     {"gate_up_proj", {"gate_proj", "up_proj", NULL}},
                     {"self.qkv", {"self.query", "self.key", "self.value"}},
-                    {"qkv_lin", {"q_lin", "k_lin", "v_lin"}}};
+                    {"qkv_lin", {"q_lin", "k_lin", "v_lin"}},
+                    {"SelfAttention.qkv", {"SelfAttention.q", "SelfAttention.k", "SelfAttention.v"}},
+                    {"EncDecAttention.kv", {"EncDecAttention.k", "EncDecAttention.v", NULL}},
+                    {"wi_01", {"wi_0", "wi_1", NULL}}};
 
 /* Experts are tensors of their own, in Mixtral by other words. */
 static const struct {

@@ -105,6 +105,7 @@ int64_t tws_dims_count(const tws_dim *dim, int dims, int64_t samples, int64_t se
         count *= samples;
         break;
       case TWS_DIM_SEQUENCE:
+      case TWS_DIM_TARGET:
         count *= dim[i].size > 0 ? dim[i].size : sequence;
         break;
       case TWS_DIM_CAPACITY:

@@ -291,32 +291,55 @@ int64_t tws_network_largest_layer(const tws_network *network) {
   return largest;
 }
 
-/* Rows of a value for each token. */
-static double rows_per_token(const tws_network *network, uint32_t value, int64_t seq) {
-  const tws_value *v = &network->values[value];
-  const int64_t tokens = seq > 0 ? seq : 1;
-  return (double)tws_dims_count(v->row, v->row_dims, 1, tokens) / (double)tokens;
+int64_t tws_network_usual_sequence(const tws_network *network) {
+  enum { USUAL = 512 };
+  return network->positions > 0 ? network->positions : USUAL;
 }
 
-double tws_network_flops_per_token(const tws_network *network, int64_t seq, int causal_halved) {
+typedef struct lengths {
+  int64_t seq, target;
+} lengths;
+
+/* Rows of a value for each token. */
+static double rows_per_token(const tws_network *network, uint32_t value, lengths of) {
+  const tws_value *v = &network->values[value];
+  const int64_t tokens = of.seq > 0 ? of.seq : 1;
+  tws_dim row[3];
+  for (int i = 0; i < v->row_dims; i++) {
+    row[i] = v->row[i];
+    if (row[i].kind == TWS_DIM_TARGET) row[i].size = of.target;
+  }
+  return (double)tws_dims_count(row, v->row_dims, 1, tokens) / (double)tokens;
+}
+
+/* Of one sequence's queries with all of its keys, for each token. */
+static double square_flops(const tws_network *network, const tws_module *m, lengths of, int causal_halved) {
+  const uint32_t keys = m->type == TWS_MODULE_CROSS_ATTENTION ? m->in[1] : m->in[0];
+  const double tokens = (double)(of.seq > 0 ? of.seq : 1), queries = rows_per_token(network, m->in[0], of) * tokens,
+               seen = rows_per_token(network, keys, of) * tokens, window = (double)m->window;
+  double square = 4 * queries / tokens * seen * (double)m->heads * (double)m->head_size;
+  if (m->window > 0 && window < seen) /* the pairs seen, of those that there would be without it */
+    square *= window * (2 * seen - window + 1) / (seen * (seen + 1));
+  const int halved = causal_halved && !(m->flags & TWS_BIDIRECTIONAL) && m->type == TWS_MODULE_ATTENTION;
+  return halved ? square / 2 : square;
+}
+
+double tws_network_flops_per_token(const tws_network *network, int64_t seq, int64_t target, int causal_halved) {
+  const lengths of = {seq, target};
   double flops = 0;
   for (uint32_t i = 0; i < network->module_count; i++) {
     const tws_module *module = &network->modules[i];
     if (module->type == TWS_MODULE_LINEAR) {
       int64_t out = module->layer == -2 && module->out_features == network->padded_vocabulary ? network->vocabulary
                                                                                               : module->out_features;
-      flops += 2 * (double)module->in_features * (double)out * rows_per_token(network, module->out[0], seq);
+      flops += 2 * (double)module->in_features * (double)out * rows_per_token(network, module->out[0], of);
     } else if (module->type == TWS_MODULE_CONVOLUTION) {
-      flops += 2 * (double)tws_param_numel(&network->params[module->param[0]]) *
-               rows_per_token(network, module->out[0], seq);
+      flops +=
+          2 * (double)tws_param_numel(&network->params[module->param[0]]) * rows_per_token(network, module->out[0], of);
     } else if (module->type == TWS_MODULE_EXPERT_LINEAR) {
       flops += 2 * (double)module->routing->choices * (double)module->in_features * (double)module->out_features;
-    } else if (module->type == TWS_MODULE_ATTENTION) {
-      double square = 4 * (double)seq * (double)module->heads * (double)module->head_size;
-      if (module->window > 0 && module->window < seq) /* the pairs seen, of those that there would be without it */
-        square *=
-            (double)module->window * (2 * (double)seq - (double)module->window + 1) / ((double)seq * (double)(seq + 1));
-      flops += causal_halved && !(module->flags & TWS_BIDIRECTIONAL) ? square / 2 : square;
+    } else if (module->type == TWS_MODULE_ATTENTION || module->type == TWS_MODULE_CROSS_ATTENTION) {
+      flops += square_flops(network, module, of, causal_halved);
     }
   }
   return flops;

@@ -27,6 +27,7 @@ typedef enum tws_dim_kind {
   TWS_DIM_FIXED,    /* `size` */
   TWS_DIM_SAMPLES,  /* of a micro-batch */
   TWS_DIM_SEQUENCE, /* `size`, or with 0 the length of the job's sequences */
+  TWS_DIM_TARGET,   /* the same of what a decoder writes of them: twinspeed.target_length, or as long */
   TWS_DIM_PIXELS,   /* `size`: of the height or the width of a picture, whose rows are pixels */
   TWS_DIM_CAPACITY  /* slots of an expert: `factor` x the tokens of a micro-batch for each of `parts` experts, at least
                        `size`; 0: as many as tokens; less than 0: -factor x what the configuration says */
@@ -43,6 +44,8 @@ enum { TWS_DIMS = 4 };
 typedef enum tws_objective {
   TWS_OBJECTIVE_NEXT_TOKEN, /* each token from those before it */
   TWS_OBJECTIVE_MASKED,     /* tokens that were masked, from all others */
+  TWS_OBJECTIVE_PAIRS,      /* each token of a target from those before it and a source */
+  TWS_OBJECTIVE_PICTURES,   /* the class of a picture */
 } tws_objective;
 
 /* How a layer sends tokens to its experts: the parameters of ROUTER (models/operators.def), and an expert's slots. */
@@ -81,6 +84,7 @@ typedef struct tws_value {
 /* What a network is given for each micro-batch, beside its parameters. */
 typedef enum tws_input_content {
   TWS_INPUT_TOKENS,  /* ids of a text, int32 */
+  TWS_INPUT_SOURCE,  /* ids of the text that an encoder reads for a decoder, int32 */
   TWS_INPUT_TARGETS, /* the id that is to be predicted of each row of the logits, or one that does not count; int32 */
   TWS_INPUT_LENGTHS, /* how many keys of each sample count, int32 */
   TWS_INPUT_TYPES,   /* of each token the segment that it belongs to, int32 */
@@ -99,6 +103,7 @@ typedef struct tws_param {
   int64_t rows, columns; /* [rows, columns]; vectors have rows = 1 */
   float init_std;        /* normal(0, init_std); 0 with init_value */
   float init_value;
+  float first_std;  /* of the first part of a joined one where that is another; 0: it is not */
   int64_t fused[3]; /* rows of each Hugging Face tensor joined in this one: q, k, v or gate, up; 0: not fused */
   int64_t groups;   /* of a fused one whose parts are one tensor there too: its rows are so many groups, in each a share
                        of every part; 0: tensors of their own */
@@ -151,6 +156,7 @@ typedef struct tws_module {
   double momentum;                    /* BATCH_NORM: share of a batch in the running statistics */
   double dropout;                     /* ATTENTION, DROPOUT: share of what is dropped in training */
   const tws_module_windows *windows;  /* CONVOLUTION, MAX_POOL, AVERAGE_POOL */
+  int32_t buckets, max_distance;      /* ATTENTION: rows of its table of relative biases; 0: it has none */
   double rope[TWS_ROPE_PARAMETERS];   /* parameters of ROPE */
   int32_t rotary, dynamic_rope;       /* ROPE: elements of a head that are turned, 0: all; theta follows the sequence */
 } tws_module;
@@ -168,7 +174,8 @@ typedef struct tws_network {
   tws_dtype dtype; /* torch_dtype or dtype of the file; F32 where it says nothing */
   int tied;        /* head shares the embedding's weight */
   tws_objective objective;
-  int64_t mask_token;  /* MASKED: the id that stands for a masked token */
+  int64_t mask_token;  /* MASKED: the id that stands for a masked token; PAIRS: for the first span that is left out */
+  int64_t pad_token, start_token, end_token; /* PAIRS: behind what is there; before a target; the last of both */
   int64_t predictions; /* MASKED: the most tokens of a sample that are predicted; 0: any number */
   tws_module *modules;
   tws_value *values;
@@ -205,11 +212,14 @@ uint32_t tws_network_input_of(const tws_network *network, tws_input_content cont
 /* Rows and elements of dimensions, for a micro-batch of `samples` sequences of `sequence` tokens. */
 int64_t tws_dims_count(const tws_dim *dim, int dims, int64_t samples, int64_t sequence);
 
-/* Model flops of one token at sequence length `seq` (1: of a picture), forward only: matrix products 2 per multiply-add
+/* Model flops of one token at sequence length `seq` (1: of a picture), with `target` tokens that a decoder writes for
+ * them (0: as many), forward only: matrix products 2 per multiply-add
  * (padded vocabulary left out), attention over the full (not halved) causal square as PaLM appendix B (Chowdhery et
  * al., 2022) does; with causal_halved the half. Backward is twice forward: training without recomputation is three
  * times this. */
-double tws_network_flops_per_token(const tws_network *network, int64_t seq, int causal_halved);
+double tws_network_flops_per_token(const tws_network *network, int64_t seq, int64_t target, int causal_halved);
+/* Tokens of a sample where nobody says: the model's positions; of one without a limit 512. */
+int64_t tws_network_usual_sequence(const tws_network *network);
 
 /* Exact parameter count from .safetensors headers alone, without reading weights. `path`: one file, an index .json
  * (its shards lie beside it), or a folder with model.safetensors or model.safetensors.index.json. Every header is

@@ -17,7 +17,7 @@ static void use_network(const tws_json *json) {
   }
   int64_t params = tws_network_params(network, 0);
   if (params < tws_network_largest_layer(network) || params < tws_network_params(network, 1)) abort();
-  if (!(tws_network_flops_per_token(network, 1024, 1) > 0)) abort();
+  if (!(tws_network_flops_per_token(network, 1024, 0, 1) > 0)) abort();
   tws_network_destroy(network);
 }
 

@@ -13,6 +13,7 @@
 namespace {
 
 enum { TILE = 32, SLOTS = 8, SCORES = TILE / SLOTS, SCORE_ROW = TILE + 1, MOST_HEAD = 256 };
+enum { DIAGONALS = 2 * TILE };  // distances in a tile, rounded up
 
 struct Shape {
   int64_t seq, kv_seq;
@@ -22,6 +23,7 @@ struct Shape {
   tws_attention_form form;
   const int32_t *lengths;  // or null
   const float *hyper;      // for dropout
+  const void *biases;      // [buckets][heads], or null
 };
 
 // Element c of head h of token t is at q[t q_row + h head + c]; so k and v.
@@ -65,6 +67,21 @@ __device__ Span keys_of_tile(const Shape &s, const tws_attention_form &f, int64_
     span = {keys_of<true>(f, first, length).begin / TILE * TILE, keys_of<true>(f, last, length).end};
   }
   return span;
+}
+
+// The diagonal of a tile on which a key and a query lie, by their places in it.
+__device__ int diagonal_of(int query, int key) {
+  return key - query + TILE - 1;
+}
+
+// Relative biases of a tile's diagonals; the first queries and keys are `query` and `key`. Before the tile's barrier.
+template <typename T>
+__device__ void load_diagonals(const Shape &s, const tws_attention_form &f, int h, int64_t query, int64_t key,
+                               float *near) {
+  const int i = (int)threadIdx.x;
+  if (!s.biases || i >= DIAGONALS - 1) return;
+  const int64_t row = tws_attention_bucket(&f, key - query - f.offset + i - (TILE - 1));
+  near[i] = to_float(static_cast<const T *>(s.biases)[row * s.heads + h]);
 }
 
 // A scaled product as a score: capped, and with its linear bias.
@@ -173,7 +190,7 @@ template <typename T, int CHUNKS, bool SPECIAL>
 __global__ void __launch_bounds__(BLOCK) attention(Heads<const T> x_of, T *o, float *lse, Shape s) {
   BLOCK_MEMORY(shared);
   float *q = reinterpret_cast<float *>(shared), *k = q + TILE * stride<CHUNKS>(), *v = k + TILE * stride<CHUNKS>();
-  float *p = v + TILE * stride<CHUNKS>();
+  float *p = v + TILE * stride<CHUNKS>(), *near = p + TILE * SCORE_ROW;
   const int row = (int)threadIdx.x / SLOTS, slot = (int)threadIdx.x % SLOTS, h = (int)blockIdx.y;
   const int64_t batch = blockIdx.z, first = longest_first(), query = first + row;
   const T *queries = x_of.q + batch * s.seq * x_of.q_row + (int64_t)h * s.head;
@@ -189,6 +206,7 @@ __global__ void __launch_bounds__(BLOCK) attention(Heads<const T> x_of, T *o, fl
     __syncthreads();
     load_tile<T, CHUNKS>(keys, key, s.kv_seq, x_of.k_row, s.head, k);
     load_tile<T, CHUNKS>(values, key, s.kv_seq, x_of.v_row, s.head, v);
+    if (SPECIAL) load_diagonals<T>(s, f, h, first, key, near);
     __syncthreads();
     dot_row<CHUNKS>(q + row * stride<CHUNKS>(), k, slot, x);
     float top = largest;
@@ -196,6 +214,7 @@ __global__ void __launch_bounds__(BLOCK) attention(Heads<const T> x_of, T *o, fl
     for (int j = 0; j < SCORES; ++j) {
       const int64_t at = key + slot + SLOTS * j;
       x[j] = biased<SPECIAL>(f, slope, x[j] * s.scale, query, at);
+      if (SPECIAL && s.biases) x[j] += near[diagonal_of(row, slot + SLOTS * j)];
       if (at >= seen.begin && at < seen.end) top = fmaxf(top, x[j]);
     }
     top = slots_max(top);
@@ -239,14 +258,50 @@ __global__ void row_products(const T *d_o, const T *o, float *delta, int64_t row
   if (threadIdx.x % WARP == 0) delta[(batch * s.heads + h) * s.seq + token] = sum;
 }
 
+// Sums of a tile's diagonals, `steps` of whose scores all rows have written, for each bucket: threads own diagonals, then
+// buckets.
+__device__ void add_diagonals(const Shape &s, const tws_attention_form &f, int64_t query, int64_t key, const float *steps,
+                              float *sums, float *part) {
+  const int i = (int)threadIdx.x;
+  __syncthreads();
+  if (i < DIAGONALS - 1) {
+    float sum = 0.0F;
+    for (int row = 0; row < TILE; ++row) {
+      const int column = i - (TILE - 1) + row;
+      if (column >= 0 && column < TILE) sum += steps[row * SCORE_ROW + column];
+    }
+    sums[i] = sum;
+  }
+  __syncthreads();
+  for (int64_t bucket = i; bucket < f.buckets; bucket += BLOCK) {
+    float sum = part[bucket];
+    for (int j = 0; j < DIAGONALS - 1; ++j)
+      if (tws_attention_bucket(&f, key - query - f.offset + j - (TILE - 1)) == bucket) sum += sums[j];
+    part[bucket] = sum;
+  }
+}
+
+// The gradient of the table: sums of what tiles of queries found, in order; a thread for each of its elements.
+template <typename G>
+__global__ void add_bias_parts(const float *parts, int64_t batch, int64_t tiles, int heads, int64_t buckets, bool adds,
+                               G *to) {
+  const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x, bucket = i / heads, h = i % heads;
+  if (i >= buckets * heads) return;
+  float sum = adds ? to_float(to[i]) : 0.0F;
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t tile = 0; tile < tiles; ++tile) sum += parts[((b * heads + h) * tiles + tile) * buckets + bucket];
+  to[i] = from_float<G>(sum);
+}
+
 // Blocks own queries: dQ = sum over keys of dS K, with dS = scale P (dO V - delta).
 template <typename T, int CHUNKS, bool SPECIAL>
 __global__ void __launch_bounds__(BLOCK) attention_grad_queries(const T *d_o, Heads<const T> x_of, const float *lse,
-                                                                const float *delta, Heads<T> d_of, Shape s) {
+                                                                const float *delta, Heads<T> d_of, float *parts,
+                                                                Shape s) {
   BLOCK_MEMORY(shared);
   constexpr int TILE_FLOATS = TILE * stride<CHUNKS>();
   float *q = reinterpret_cast<float *>(shared), *g = q + TILE_FLOATS, *k = g + TILE_FLOATS, *v = k + TILE_FLOATS;
-  float *ds = v + TILE_FLOATS;
+  float *ds = v + TILE_FLOATS, *near = ds + TILE * SCORE_ROW, *steps = near + DIAGONALS, *sums = steps + TILE * SCORE_ROW;
   const int row = (int)threadIdx.x / SLOTS, slot = (int)threadIdx.x % SLOTS, h = (int)blockIdx.y;
   const int64_t batch = blockIdx.z, first = longest_first(), query = first + row;
   const T *queries = x_of.q + batch * s.seq * x_of.q_row + (int64_t)h * s.head;
@@ -262,22 +317,28 @@ __global__ void __launch_bounds__(BLOCK) attention_grad_queries(const T *d_o, He
   const int64_t at = (batch * s.heads + h) * s.seq + query;
   const float log_sum = inside ? lse[at] : 0.0F, dot = inside ? delta[at] : 0.0F;
   float sum[CHUNKS][4] = {}, x[SCORES], d[SCORES];
+  float *part = parts + ((batch * s.heads + h) * gridDim.x + first / TILE) * f.buckets;
+  for (int64_t i = threadIdx.x; SPECIAL && s.biases && i < f.buckets; i += BLOCK) part[i] = 0.0F;
   for (int64_t key = all.begin; key < all.end; key += TILE) {
     __syncthreads();
     load_tile<T, CHUNKS>(keys, key, s.kv_seq, x_of.k_row, s.head, k);
     load_tile<T, CHUNKS>(values, key, s.kv_seq, x_of.v_row, s.head, v);
+    if (SPECIAL) load_diagonals<T>(s, f, h, first, key, near);
     __syncthreads();
     dot_row<CHUNKS>(q + row * stride<CHUNKS>(), k, slot, x);
     dot_row<CHUNKS>(g + row * stride<CHUNKS>(), v, slot, d);
 #pragma unroll
     for (int j = 0; j < SCORES; ++j) {
       const int64_t at = key + slot + SLOTS * j;
-      const float score = biased<SPECIAL>(f, slope, x[j] * s.scale, query, at);
+      float score = biased<SPECIAL>(f, slope, x[j] * s.scale, query, at);
+      if (SPECIAL && s.biases) score += near[diagonal_of(row, slot + SLOTS * j)];
       const float dp = SPECIAL ? d[j] * dropout_factor<SPECIAL>(f, batch, h, query, at) : d[j];
       const bool counts = inside && at >= seen.begin && at < seen.end;
-      ds[row * SCORE_ROW + slot + SLOTS * j] =
-          counts ? s.scale * expf(score - log_sum) * (dp - dot) * steepness<SPECIAL>(f, x[j] * s.scale) : 0.0F;
+      const float step = counts ? expf(score - log_sum) * (dp - dot) : 0.0F;
+      ds[row * SCORE_ROW + slot + SLOTS * j] = step * s.scale * steepness<SPECIAL>(f, x[j] * s.scale);
+      if (SPECIAL && s.biases) steps[row * SCORE_ROW + slot + SLOTS * j] = step;
     }
+    if (SPECIAL && s.biases) add_diagonals(s, f, first, key, steps, sums, part);
     __syncwarp();
     add_rows<CHUNKS>(ds + row * SCORE_ROW, k, slot, sum);
   }
@@ -293,6 +354,7 @@ __global__ void __launch_bounds__(BLOCK) attention_grad_keys(const T *d_o, Heads
   constexpr int TILE_FLOATS = TILE * stride<CHUNKS>();
   float *k = reinterpret_cast<float *>(shared), *v = k + TILE_FLOATS, *q = v + TILE_FLOATS, *g = q + TILE_FLOATS;
   float *p = g + TILE_FLOATS, *ds = p + TILE * SCORE_ROW, *log_sum = ds + TILE * SCORE_ROW, *dot = log_sum + TILE;
+  float *near = dot + TILE;
   const int row = (int)threadIdx.x / SLOTS, slot = (int)threadIdx.x % SLOTS, kv = (int)blockIdx.y;
   const int64_t batch = blockIdx.z, first = (int64_t)blockIdx.x * TILE, key = first + row;
   const int64_t key_at = batch * s.kv_seq * x_of.k_row + (int64_t)kv * s.head;
@@ -318,6 +380,7 @@ __global__ void __launch_bounds__(BLOCK) attention_grad_keys(const T *d_o, Heads
         log_sum[threadIdx.x] = i < s.seq ? lse[at] : 0.0F;
         dot[threadIdx.x] = i < s.seq ? delta[at] : 0.0F;
       }
+      if (SPECIAL) load_diagonals<T>(s, f, h, query, first, near);
       __syncthreads();
       dot_row<CHUNKS>(k + row * stride<CHUNKS>(), q, slot, x);
       dot_row<CHUNKS>(v + row * stride<CHUNKS>(), g, slot, d);
@@ -326,7 +389,8 @@ __global__ void __launch_bounds__(BLOCK) attention_grad_keys(const T *d_o, Heads
         const int c = slot + SLOTS * j;
         const Span span = keys_of<SPECIAL>(f, query + c, length);
         const bool seen = query + c < s.seq && key >= span.begin && key < span.end;
-        const float score = biased<SPECIAL>(f, slope, x[j] * s.scale, query + c, key);
+        float score = biased<SPECIAL>(f, slope, x[j] * s.scale, query + c, key);
+        if (SPECIAL && s.biases) score += near[diagonal_of(c, row)];
         const float factor = SPECIAL ? dropout_factor<SPECIAL>(f, batch, h, query + c, key) : 1.0F;
         const float e = seen ? expf(score - log_sum[c]) : 0.0F;
         p[row * SCORE_ROW + c] = SPECIAL ? e * factor : e;
@@ -361,7 +425,7 @@ tws_code shape_of(const tws_cuda_call *call, Shape *s, tws_error *err) {
     return tws_fail(err, TWS_INVALID, NULL, "attention: %lld queries and %lld keys cannot be one operand",
                     (long long)d[1], (long long)d[5]);
   const tws_attention_form form = tws_attention_form_of(call->work, call->argument);
-  *s = {d[1], form.kv_seq, (int)d[2], (int)d[3], (int)d[4], (int)(d[2] / d[3]), form.scale, form, nullptr, nullptr};
+  *s = {d[1], form.kv_seq, (int)d[2], (int)d[3], (int)d[4], (int)(d[2] / d[3]), form.scale, form, nullptr, nullptr, nullptr};
   return TWS_OK;
 }
 
@@ -383,9 +447,14 @@ Heads<T> heads_at(const tws_cuda_call *call, const Shape &s, int *at) {
   return {first, first + q, first + q + kv, all, all, all};
 }
 
-// What stands before the workspace, from operand `at` on; returns the workspace's number.
-int extras_at(const tws_cuda_call *call, Shape *s, int at) {
+// What stands before the workspace, from operand `at` on; returns the workspace's number. bias_gradients: that operand's
+// number, where there is one.
+int extras_at(const tws_cuda_call *call, Shape *s, int at, int *bias_gradients) {
   if (call->work->flags & TWS_LENGTHS) s->lengths = in<int32_t>(call, at++);
+  if (call->work->flags & TWS_RELATIVE) {
+    s->biases = call->operand[at++];
+    if (call->work->code == TWS_KERNEL_ATTENTION_GRAD) *bias_gradients = at++;
+  }
   if (call->work->flags & TWS_DROPOUT) s->hyper = in<float>(call, at++);
   return at;
 }
@@ -401,10 +470,10 @@ tws_code take_shared(const tws_cuda_call *call, K kernel, size_t bytes, tws_erro
 
 template <typename T, int CHUNKS, bool SPECIAL>
 tws_code forward(const tws_cuda_call *call, Shape s, tws_error *err) {
-  int at = 0;
+  int at = 0, none;
   const Heads<const T> x = heads_at<const T>(call, s, &at);
-  extras_at(call, &s, at + 2);
-  const size_t bytes = (3 * TILE * stride<CHUNKS>() + TILE * SCORE_ROW) * sizeof(float);
+  extras_at(call, &s, at + 2, &none);
+  const size_t bytes = (3 * TILE * stride<CHUNKS>() + TILE * SCORE_ROW + DIAGONALS) * sizeof(float);
   TWS_TRY(take_shared(call, attention<T, CHUNKS, SPECIAL>, bytes, err));
   const dim3 grid((unsigned)ceil_div(s.seq, TILE), (unsigned)s.heads, (unsigned)call->work->d[0]);
   LAUNCH((attention<T, CHUNKS, SPECIAL>), grid, BLOCK, bytes, call, x, out<T>(call, at), out<float>(call, at + 1), s);
@@ -419,20 +488,30 @@ tws_code backward(const tws_cuda_call *call, Shape s, tws_error *err) {
   const float *lse = in<float>(call, at + 1);
   at += 2;
   const Heads<T> dx = heads_at<T>(call, s, &at);
-  float *delta =
-      out<float>(call, extras_at(call, &s, at));  // the plan's workspace has room for head size times as much
+  int bias_gradients = -1;
+  float *delta = out<float>(call, extras_at(call, &s, at, &bias_gradients));  // the plan's workspace has room for head
+                                                                              // size times as much, and for the parts
   const int64_t batch = call->work->d[0], rows = batch * s.seq * s.heads;
+  float *parts = delta + rows;
   LAUNCH(row_products, (unsigned)ceil_div(rows, BLOCK / WARP), BLOCK, 0, call, d_o, o, delta, rows, s);
   TWS_TRY(launched(err));
   const size_t tiles = 4 * TILE * stride<CHUNKS>();
-  const size_t query_bytes = (tiles + TILE * SCORE_ROW) * sizeof(float);
-  const size_t key_bytes = (tiles + 2 * TILE * SCORE_ROW + 2 * TILE) * sizeof(float);
+  const size_t query_bytes = (tiles + (SPECIAL ? 2 : 1) * TILE * SCORE_ROW + 2 * DIAGONALS) * sizeof(float);
+  const size_t key_bytes = (tiles + 2 * TILE * SCORE_ROW + 2 * TILE + DIAGONALS) * sizeof(float);
   TWS_TRY(take_shared(call, attention_grad_queries<T, CHUNKS, SPECIAL>, query_bytes, err));
   TWS_TRY(take_shared(call, attention_grad_keys<T, CHUNKS, SPECIAL>, key_bytes, err));
   const unsigned query_tiles = (unsigned)ceil_div(s.seq, TILE), key_tiles = (unsigned)ceil_div(s.kv_seq, TILE);
   LAUNCH((attention_grad_queries<T, CHUNKS, SPECIAL>), dim3(query_tiles, (unsigned)s.heads, (unsigned)batch), BLOCK,
-         query_bytes, call, d_o, x, lse, delta, dx, s);
+         query_bytes, call, d_o, x, lse, delta, dx, parts, s);
   TWS_TRY(launched(err));
+  if (SPECIAL && s.biases) {
+    const int64_t elements = s.form.buckets * s.heads;
+    const bool adds = call->work->flags & TWS_ACCUMULATE_PARAM;
+    FOR_TYPE(call->dtype[bias_gradients], G,
+             LAUNCH(add_bias_parts, (unsigned)ceil_div(elements, BLOCK), BLOCK, 0, call, parts, batch, query_tiles,
+                    s.heads, s.form.buckets, adds, out<G>(call, bias_gradients)));
+    TWS_TRY(launched(err));
+  }
   LAUNCH((attention_grad_keys<T, CHUNKS, SPECIAL>), dim3(key_tiles, (unsigned)s.kv_heads, (unsigned)batch), BLOCK,
          key_bytes, call, d_o, x, lse, delta, dx, s);
   return launched(err);

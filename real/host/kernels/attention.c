@@ -149,19 +149,31 @@ static int64_t head_at(const heads_view *view, const shape *s, int64_t token, in
 /* What stands behind the other operands. */
 typedef struct extras {
   const int32_t *lengths; /* NULL: whole sequences */
+  const void *biases;     /* NULL, or a table */
+  void *bias_gradients;
+  tws_dtype biases_type, bias_gradients_type;
+  float *bias_parts; /* of that gradient: [batch][heads][buckets] */
   float *workspace;
 } extras;
 
 /* From operand `at` on; sets the step whose bits dropout draws. */
 static extras extra_operands(const tws_host_call *call, shape *s, int at) {
-  extras e = {NULL, NULL};
+  extras e = {.lengths = NULL};
+  const int gradient = call->work->code == TWS_KERNEL_ATTENTION_GRAD;
   if (call->work->flags & TWS_LENGTHS) e.lengths = call->operand[at++];
+  if (call->work->flags & TWS_RELATIVE) {
+    e.biases_type = call->dtype[at];
+    e.biases = call->operand[at++];
+    e.bias_gradients_type = call->dtype[at];
+    if (gradient) e.bias_gradients = call->operand[at++];
+  }
   if (call->work->flags & TWS_DROPOUT) {
     uint32_t bits;
     memcpy(&bits, (const float *)call->operand[at++] + TWS_HYPER_STEP, sizeof bits);
     s->form.step_bits = bits;
   }
-  e.workspace = call->operand[at];
+  e.bias_parts = call->operand[at];
+  e.workspace = e.bias_parts + tws_attention_bias_parts(call->work, TWS_BACKEND_HOST);
   return e;
 }
 
@@ -246,7 +258,9 @@ typedef struct score_tile {
   int64_t batch, head, query, key, rows; /* the first ones; rows: of queries */
   int64_t length;                        /* keys of the sequence */
   float slope;                           /* of the linear bias */
-  int diagonal;                          /* of plain causal attention: keys up to the row */
+  const float *biases;   /* NULL, or relative ones by distance: from the first query and the first key */
+  float *bias_gradients; /* likewise */
+  int diagonal;          /* of plain causal attention: keys up to the row */
 } score_tile;
 
 /* Columns [*from, *to) of the tile are seen by row i. */
@@ -266,6 +280,11 @@ VECTOR_INLINE void row_limits(const shape *s, const score_tile *t, const int pla
 
 static const vi LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
+/* Where biases by distance begin for row i. */
+VECTOR_INLINE int64_t distance_at(const score_tile *t, int64_t i, int64_t column) {
+  return t->key + column - t->query - i;
+}
+
 /* Scores from `column` on, -infinity where they are not seen. factor: 1, or what they are still to be scaled with. */
 VECTOR_INLINE vf seen_scores(const shape *s, const score_tile *t, const float *row, int64_t i, int64_t column,
                              int64_t from, int64_t to, float factor) {
@@ -276,6 +295,7 @@ VECTOR_INLINE vf seen_scores(const shape *s, const score_tile *t, const float *r
     const vf apart = distance - __builtin_convertvector(LANE, vf);
     x -= t->slope * v_select(apart < 0, -apart, apart);
   }
+  if (t->biases) x += v_load(t->biases + distance_at(t, i, column));
   const vi seen = (LANE >= (int32_t)(from - column)) & (LANE < (int32_t)(to - column));
   return v_select(seen, x, v_set(-INFINITY));
 }
@@ -313,9 +333,47 @@ static score_tile first_tile(const shape *s, const extras *e, int64_t batch, int
   return t;
 }
 
+/* ---- relative biases ---- */
+
+/* Of a head, by distance, into `distances` floats at `to`; where those of the first query and the first key are. */
+static float *load_biases(const shape *s, const extras *e, int64_t h, float *to, size_t distances) {
+  float *const middle = to + s->seq - 1 + TWS_HOST_ATTENTION_LEAD;
+  if (!e->biases) return NULL;
+  memset(to, 0, distances * sizeof *to);
+  for (int64_t d = 1 - s->seq; d < s->kv_seq; ++d) {
+    const int64_t at = tws_attention_bucket(&s->form, d - s->form.offset) * s->heads + h;
+    FOR_TYPE(e->biases_type, T, middle[d] = v_get(T, e->biases, at, 1)[0]);
+  }
+  return middle;
+}
+
+/* What was found for each distance, `by_distance` as load_biases() returned it, for each row of the table. */
+static void keep_bias_gradients(const shape *s, const extras *e, int64_t batch, int64_t h, const float *by_distance) {
+  float *part = e->bias_parts + (batch * s->heads + h) * s->form.buckets;
+  memset(part, 0, (size_t)s->form.buckets * sizeof *part);
+  for (int64_t d = 1 - s->seq; d < s->kv_seq; ++d)
+    part[tws_attention_bucket(&s->form, d - s->form.offset)] += by_distance[d];
+}
+
+/* Sums over sequences, in order. */
+static void add_bias_parts(const tws_host_call *call, const shape *s, const extras *e) {
+  const int keep = (call->work->flags & TWS_ACCUMULATE_PARAM) != 0;
+  for (int64_t h = 0; h < s->heads; ++h)
+    for (int64_t row = 0; row < s->form.buckets; ++row) {
+      const int64_t at = row * s->heads + h;
+      float sum = 0;
+      for (int64_t b = 0; b < s->batch; ++b) sum += e->bias_parts[(b * s->heads + h) * s->form.buckets + row];
+      FOR_TYPE(e->bias_gradients_type, G, {
+        vf x = v_set(sum);
+        if (keep) x += v_get(G, e->bias_gradients, at, 1);
+        v_put(G, e->bias_gradients, at, x, 1);
+      });
+    }
+}
+
 /* ---- forward ---- */
 typedef struct forward_scratch {
-  float *kt, *v, *q, *o, *p, *largest, *sum;
+  float *kt, *v, *q, *o, *p, *largest, *sum, *biases;
 } forward_scratch;
 
 /* Scores of one tile become probabilities relative to the running maximum; O is rescaled where the maximum grew. */
@@ -394,13 +452,16 @@ static void forward_item(const tws_host_call *call, const shape *s, const extras
   w.p = w.o + TILE * s->width;
   w.largest = w.p + TILE * TILE;
   w.sum = w.largest + TILE;
+  w.biases = w.sum + TILE;
   const heads_view *q = &view[QUERIES], *k = &view[KEYS], *v = &view[VALUES];
   load_transposed(type, k->data, head_at(k, s, batch * s->kv_seq, kv), k->row, s, w.kt);
   load_rows(type, v->data, head_at(v, s, batch * s->kv_seq, kv), v->row, s->kv_seq, s->padded, s, 1, w.v);
-  for (int64_t h = kv * s->group; h < (kv + 1) * s->group; ++h)
+  for (int64_t h = kv * s->group; h < (kv + 1) * s->group; ++h) {
+    const float *biases = load_biases(s, e, h, w.biases, tws_host_attention_distances(call->work));
     for (int64_t first = 0; first < s->seq; first += TILE) {
       score_tile t = first_tile(s, e, batch, h, first);
       const int64_t rows = t.rows, m = (rows + STRIP - 1) / STRIP * STRIP;
+      t.biases = biases;
       load_rows(type, q->data, head_at(q, s, batch * s->seq + first, h), q->row, rows, m, s, s->scale, w.q);
       forward_tile(s, &w, &t, m);
       for (int64_t i = 0; i < rows; ++i) {
@@ -413,11 +474,12 @@ static void forward_item(const tws_host_call *call, const shape *s, const extras
       store_rows(call->dtype[out], call->operand[out], ((batch * s->seq + first) * s->heads + h) * s->head,
                  s->heads * s->head, rows, s, w.o);
     }
+  }
 }
 
 /* ---- backward ---- */
 typedef struct backward_scratch {
-  float *k, *kt, *vt, *dk, *dv, *q, *d_o, *dq, *p, *dp, *lse, *dot;
+  float *k, *kt, *vt, *dk, *dv, *q, *d_o, *dq, *p, *dp, *lse, *dot, *biases, *bias_gradients;
 } backward_scratch;
 
 /* P = e^(scale S - lse), dS = scale P (dP - rowsum(dO O)); they replace S and dP. With dropout factors M the output is
@@ -439,6 +501,10 @@ VECTOR_INLINE void gradient_of_softmax(const shape *s, const backward_scratch *w
         kept *= factors;
       }
       vf d = slope - w->dot[i], steep = v_set(s->scale);
+      if (!plain && t->bias_gradients) {
+        float *sum = t->bias_gradients + distance_at(t, i, j);
+        v_store(sum, v_load(sum) + probability * d);
+      }
       if (!plain && s->form.cap != 0) steep *= v_tanh_slope(v_load(p + j) * (s->scale / s->form.cap));
       v_store(p + j, kept);
       v_store(dp + j, probability * d * steep);
@@ -514,20 +580,29 @@ static void backward_item(const tws_host_call *call, const shape *s, const extra
   w.dp = w.p + TILE * TILE;
   w.lse = w.dp + TILE * TILE;
   w.dot = w.lse + TILE;
+  w.biases = w.dot + TILE;
+  w.bias_gradients = w.biases + tws_host_attention_distances(call->work);
   const heads_view *k = &view[KEYS], *v = &view[VALUES], *dq = &gradient[QUERIES];
   const int64_t key = batch * s->kv_seq;
   load_rows(type, k->data, head_at(k, s, key, kv), k->row, s->kv_seq, s->padded, s, 1, w.k);
   load_transposed(type, k->data, head_at(k, s, key, kv), k->row, s, w.kt);
   load_transposed(type, v->data, head_at(v, s, key, kv), v->row, s, w.vt);
   memset(w.dk, 0, (size_t)(2 * all) * sizeof(float));
-  for (int64_t h = kv * s->group; h < (kv + 1) * s->group; ++h)
+  for (int64_t h = kv * s->group; h < (kv + 1) * s->group; ++h) {
+    const size_t distances = tws_host_attention_distances(call->work);
+    const float *biases = load_biases(s, e, h, w.biases, distances);
+    memset(w.bias_gradients, 0, distances * sizeof(float));
     for (int64_t first = 0; first < s->seq; first += TILE) {
       score_tile t = first_tile(s, e, batch, h, first);
       const int64_t m = (t.rows + STRIP - 1) / STRIP * STRIP;
+      t.biases = biases;
+      if (biases) t.bias_gradients = w.bias_gradients + (biases - w.biases);
       load_queries(call, s, &view[QUERIES], &w, &t, o, m);
       backward_tile(s, &w, &t, m);
       store_rows(type, dq->data, head_at(dq, s, batch * s->seq + first, h), dq->row, t.rows, s, w.dq);
     }
+    if (biases) keep_bias_gradients(s, e, batch, h, w.bias_gradients + (biases - w.biases));
+  }
   const heads_view *dk = &gradient[KEYS], *dv = &gradient[VALUES];
   store_rows(type, dk->data, head_at(dk, s, key, kv), dk->row, s->kv_seq, s, w.dk);
   store_rows(type, dv->data, head_at(dv, s, key, kv), dv->row, s->kv_seq, s, w.dv);
@@ -574,6 +649,7 @@ static tws_code attention_either(const tws_host_call *call, int gradient, attent
   const int tensors = view_operands(call, &job.shape, 0, unused);
   job.extras = extra_operands(call, &job.shape, gradient ? 3 + 2 * tensors : 2 + tensors);
   run_parallel(call, 4.0 * (double)(d[0] * d[1] * d[2] * d[4]), attention_task, &job);
+  if (gradient && job.extras.biases) add_bias_parts(call, &job.shape, &job.extras);
   return TWS_OK;
 }
 HOST_KERNEL(attention) {
