@@ -26,4 +26,12 @@ static inline cJSON *assert_json(const command_result *r, const char *schema) {
   return json;
 }
 
+/* Exit code, and a part of what is printed. */
+static inline void assert_says(const char *line, int status, const char *says) {
+  command_result r = twinspeed("%s", line);
+  ck_assert_msg(r.status == status && (strstr(r.err, says) || strstr(r.out, says)), "%s: %d, no \"%s\" in %s%s", line,
+                r.status, says, r.err, r.out);
+  command_free(&r);
+}
+
 #endif

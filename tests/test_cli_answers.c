@@ -323,13 +323,6 @@ START_TEST(reports) {
 }
 END_TEST
 
-static void assert_says(const char *line, int status, const char *says) {
-  command_result r = twinspeed("%s", line);
-  ck_assert_msg(r.status == status && (strstr(r.err, says) || strstr(r.out, says)), "%s: %d, no \"%s\" in %s%s", line,
-                r.status, says, r.err, r.out);
-  command_free(&r);
-}
-
 #define SMALL(more)                                                                                                   \
   "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 64, \"n_embd\": 32, \"n_layer\": 1, \"n_head\": " \
   "4" more "}"

@@ -3,6 +3,7 @@
 #include "real/data.h"
 #include "real/fault.h"
 #include "real/init.h"
+#include "real/objective.h"
 #include "tokens/corpus.h"
 #include "train.h"
 
@@ -102,6 +103,63 @@ START_TEST(data_tokens) {
   ck_assert_ptr_nonnull(strstr(err.message, "holds 500"));
   write_tokens(path, 1, 1, 500, 2, 500);
   ck_assert_int_eq(tws_data_open(path, 10, 1000, 2, 0, &data, &err), TWS_INVALID);
+}
+END_TEST
+
+/* Sources and targets of a text: put together again they are the text; spans are as many and as long as they should be.
+ */
+START_TEST(spans_left_out) {
+  enum { SEQUENCE = 120, TARGET = 40, SAMPLES = 20, FIRST = 999, END = 1, START = 5 };
+  tws_network network = {.name = "by hand",
+                         .objective = TWS_OBJECTIVE_PAIRS,
+                         .vocabulary = 1000,
+                         .mask_token = FIRST,
+                         .end_token = END,
+                         .start_token = START,
+                         .input_count = 4,
+                         .input = {{.content = TWS_INPUT_SOURCE},
+                                   {.content = TWS_INPUT_LENGTHS},
+                                   {.content = TWS_INPUT_TOKENS},
+                                   {.content = TWS_INPUT_TARGETS}}};
+  static int32_t source[SAMPLES][SEQUENCE], lengths[SAMPLES], ids[SAMPLES][TARGET], targets[SAMPLES][TARGET],
+      text[SEQUENCE];
+  void *const input[TWS_NETWORK_INPUTS] = {source, lengths, ids, targets};
+  const tws_batch_shape shape = {
+      .train_batch = SAMPLES, .micro_batch = SAMPLES, .accumulation = 1, .replicas = 1, .parts = 1, .ignored = -1};
+  tws_error err = {0};
+  tws_data data;
+  int first_lengths[4] = {0};
+  ck_assert_msg(tws_data_open(text_path, SEQUENCE, 1000, SAMPLES, 7, &data, &err) == TWS_OK, "%s", err.message);
+  const tws_objective_source from = {&network, &data, &shape, TARGET};
+  ck_assert_msg(tws_objective_fill(&from, 0, input, &err) == TWS_OK, "%s", err.message);
+  for (int i = 0; i < SAMPLES; i++) {
+    int at = 0, spans = 0, read = 0;
+    const uint64_t sample = tws_data_sample(&data, SAMPLES, 0, i);
+    ck_assert_int_eq(tws_data_tokens_at(&data, sample * SEQUENCE, SEQUENCE, text, &err), TWS_OK);
+    for (int k = 0; k + 1 < lengths[i]; k++) {
+      if (source[i][k] != FIRST - spans) {
+        ck_assert_int_eq(source[i][k], text[at++]);
+        continue;
+      }
+      ck_assert_int_eq(targets[i][read++], FIRST - spans++);
+      const int begin = at;
+      while (targets[i][read] > END && targets[i][read] < FIRST - 20) ck_assert_int_eq(targets[i][read++], text[at++]);
+      ck_assert_int_gt(at, begin);
+      if (spans == 1) first_lengths[at - begin < 4 ? at - begin - 1 : 3]++;
+    }
+    ck_assert_int_eq(source[i][lengths[i] - 1], END);
+    ck_assert_int_eq(targets[i][read], END);
+    ck_assert_int_eq(at, SEQUENCE);
+    ck_assert_int_eq(spans, 6); /* 18 tokens in spans of 3 on average */
+    ck_assert_int_eq(lengths[i], SEQUENCE - 18 + 6 + 1);
+    ck_assert_int_eq(read, 18 + 6);
+    for (int k = 0; k < TARGET; k++) {
+      ck_assert_int_eq(ids[i][k], k == 0 ? START : k <= read + 1 ? targets[i][k - 1] : 0);
+      if (k > read) ck_assert_int_eq(targets[i][k], -1);
+    }
+  }
+  ck_assert(first_lengths[0] > 0 && first_lengths[1] > 0 && first_lengths[3] > 0);
+  tws_data_close(&data);
 }
 END_TEST
 
@@ -317,6 +375,7 @@ int main(void) {
   TCase *tests = tcase_create("train_data");
   tcase_add_test(tests, data_order);
   tcase_add_test(tests, data_tokens);
+  tcase_add_test(tests, spans_left_out);
   tcase_add_test(tests, data_errors);
   tcase_add_test(tests, data_converted);
   tcase_add_test(tests, text_converted);

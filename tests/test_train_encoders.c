@@ -99,6 +99,59 @@ START_TEST(dropout_is_the_same_for_every_division) {
 }
 END_TEST
 
+/* An encoder and a decoder, with dropout, on pairs and on a text without some of its spans. */
+START_TEST(pairs_are_the_same_for_every_division) {
+  static const char *const divided[] = {"-n 2 --stage 3 --micro-batch 1", "-n 2 --tp 2 --micro-batch 2",
+                                        "-n 2 --tp 2 --micro-batch 2 --sequence-parallel",
+                                        "-n 2 --pp 2 --micro-batch 1 --accumulation 2 --recompute full"};
+  static const struct {
+    const char *line, *says;
+  } bad[] = {{"{\"input\": \"a\"}", "line 2: there is no \"target\""},
+             {"{\"input\": \"a\", \"target\": \"\"}", "line 2: its target is empty"},
+             {"{\"input\": [1, 260], \"target\": \"b\"}", "line 2: 260 is none of the model's 259 tokens"},
+             {"[1, 2", "line 2: it is no JSON object"}};
+  enum { FIRST_STEPS = 3, PAIRS = 12 };
+  char model[96], pairs[96], lengths[96], how[400];
+  double one[FIRST_STEPS], losses[FIRST_STEPS];
+  snprintf(model, sizeof model, "%s", in_folder("model.json"));
+  snprintf(pairs, sizeof pairs, "%s", in_folder("pairs.jsonl"));
+  snprintf(lengths, sizeof lengths, "--set twinspeed.target_length=24 --set twinspeed.ignored_token=-1");
+  write_text(model,
+             "{\"model_type\":\"t5\",\"vocab_size\":259,\"num_layers\":2,\"d_model\":32,\"d_kv\":12,\"d_ff\":48,"
+             "\"num_heads\":4,\"feed_forward_proj\":\"gated-gelu\","
+             "\"dropout_rate\":0.1}");
+  FILE *file = fopen(pairs, "w");
+  for (int i = 0; i < PAIRS; i++) /* the longest are cut */
+    fprintf(file, "{\"input\": \"%.*s\", \"target\": [%d, %d, 7]}\n\n", 9 * i,
+            "all hands on deck and then down again to the boats, over the bar and out before the night is on us", i + 2,
+            2 * i + 3);
+  fclose(file);
+  for (int of = 0; of < 2; of++) {
+    const char *data = of ? text_path : pairs;
+    snprintf(how, sizeof how, "-n 1 --micro-batch 2 %s", lengths);
+    losses_of(model, data, FIRST_STEPS, how, one);
+    for (size_t d = 0; d < sizeof divided / sizeof *divided; d++) {
+      snprintf(how, sizeof how, "%s %s", divided[d], lengths);
+      losses_of(model, data, FIRST_STEPS, how, losses);
+      for (int s = 0; s < FIRST_STEPS; s++)
+        ck_assert_msg(fabs(losses[s] / one[s] - 1) < 1e-5, "%s, %s, step %d: loss %.9g, not %.9g", data, divided[d],
+                      s + 1, losses[s], one[s]);
+    }
+  }
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    char text[160];
+    snprintf(text, sizeof text, "{\"input\": \"a\", \"target\": \"b\"}\n%s\n", bad[i].line);
+    write_text(pairs, text);
+    snprintf(how, sizeof how, "train -m %s --data %s --seq 64 --micro-batch 1 -n 1 --steps 1", model, pairs);
+    assert_says(how, 3, bad[i].says);
+  }
+  snprintf(how, sizeof how, "estimate -m %s --pp 8 -n 8 --micro-batch 1", model);
+  assert_says(how, 3, "8 pipeline stages");
+  snprintf(how, sizeof how, "estimate -m %s --sp 2 -n 2 --micro-batch 1", model);
+  assert_says(how, 3, "does not divide attention with relative biases");
+}
+END_TEST
+
 START_TEST(public_counts) {
   tws_json *golden = golden_file("encoders.json");
   const cJSON *row;
@@ -127,6 +180,7 @@ int main(void) {
   TCase *tests = tcase_create("train_encoders");
   tcase_add_test(tests, public_counts);
   tcase_add_test(tests, encoders_lose_what_the_reference_loses);
+  tcase_add_test(tests, pairs_are_the_same_for_every_division);
   tcase_add_test(tests, dropout_is_the_same_for_every_division);
   tcase_set_timeout(tests, 600);
   suite_add_tcase(suite, tests);
