@@ -172,10 +172,13 @@ int tws_folder_same(const char *a, const char *b) {
 
 tws_code tws_folder_room(const char *folder, uint64_t bytes, tws_error *err) {
   struct statvfs disk;
-  char need[32], have[32];
   if (statvfs(folder, &disk) != 0) return TWS_OK; /* nothing is known: writing will tell */
   const double there = (double)disk.f_bavail * (double)disk.f_frsize;
-  if (there >= (double)bytes) return TWS_OK;
+  return there >= (double)bytes ? TWS_OK : tws_folder_refuse(folder, bytes, there, err);
+}
+
+tws_code tws_folder_refuse(const char *folder, uint64_t bytes, double there, tws_error *err) {
+  char need[32], have[32];
   return tws_fail(err, TWS_IO, "make room there, keep fewer checkpoints (--keep), or save to another disk",
                   "%s: a checkpoint takes %s, and the disk has %s left", folder,
                   tws_format_bytes((double)bytes, need, sizeof need), tws_format_bytes(there, have, sizeof have));

@@ -26,6 +26,7 @@ int tws_folder_has_checkpoints(const char *folder);
 int tws_folder_same(const char *a, const char *b);
 /* Bytes that can be written there; TWS_IO with what is missing where there are fewer. */
 tws_code tws_folder_room(const char *folder, uint64_t bytes, tws_error *err);
+tws_code tws_folder_refuse(const char *folder, uint64_t bytes, double there, tws_error *err); /* says it */
 
 /* Where the tag is written to before it has its name. */
 const char *tws_folder_temporary(const char *folder, const char *tag, char *path, size_t size);

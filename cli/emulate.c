@@ -1,24 +1,32 @@
 /* twinspeed emulate: train for real on a virtual cluster, under the simulator's clock. */
+#include <ftw.h>
 #include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 #include "base/units.h"
+#include "checkpoint/folder.h"
+#include "cli/emulate_view.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
-#include "emulation/emulate.h"
 #include "job/modules.h"
 #include "job/simulate.h"
 
 typedef struct options {
   tws_job_spec job;
-  const char *data, *fidelity, *trace, *csv;
-  int64_t steps, every;
-  int force, ignore_memory;
+  const char *scenario, *data, *eval_data, *fidelity, *trace, *csv, *save, *resume, *tag, *init_from;
+  int64_t steps, every, eval_every, eval_steps, save_every, keep, restarts, order_seed;
+  double deadline_s, start_s;
+  int force, ignore_memory, synchronous;
 } options;
 
 typedef struct session {
   tws_cli *cli;
   const options *o;
+  const tws_scenario *scenario; /* NULL: none */
   int64_t every;
   int heading;
   tws_progress progress; /* in steps */
@@ -27,71 +35,54 @@ typedef struct session {
   cJSON *steps;
 } session;
 
-static void keep_step(session *s, const tws_step_report *r) {
+static void keep_step(session *s, const tws_step_report *r, double now_s) {
   cJSON *one = cJSON_CreateObject();
   cJSON_AddNumberToObject(one, "step", (double)r->step);
   if (!r->skipped) cJSON_AddNumberToObject(one, "loss", r->loss);
+  if (r->evaluated) cJSON_AddNumberToObject(one, "eval_loss", r->eval_loss);
   cJSON_AddNumberToObject(one, "virtual_s", r->seconds);
+  cJSON_AddNumberToObject(one, "at_s", now_s);
   cJSON_AddItemToArray(s->steps, one);
 }
 
-static void show_step(void *user, const tws_step_report *r) {
-  session *s = user;
-  tws_progress_update(&s->progress, (double)r->step);
-  if (s->csv && fprintf(s->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.9g,%.1f,%d\n", r->step, r->loss, r->lr, r->gradient_norm,
-                        r->seconds, r->tokens_per_s, r->skipped) < 0)
-    s->csv_failed = 1;
-  if (s->cli->json) {
-    keep_step(s, r);
-    return;
-  }
-  if (r->step != 1 && r->step != s->o->steps && r->step % s->every != 0) return;
+static void print_step(session *s, const tws_step_report *r) {
+  if (r->step != 1 && r->step != s->o->steps && r->step % s->every != 0 && !r->evaluated) return;
+  const int evaluates = s->o->eval_data != NULL;
   if (!s->heading)
-    tws_out("%6s  %9s  %9s  %9s  %11s  %10s\n", "step", "loss", "lr", "grad norm", "virtual ms", "tokens/s");
+    tws_out("%6s  %9s  %9s  %9s  %11s  %10s%s\n", "step", "loss", "lr", "grad norm", "virtual ms", "tokens/s",
+            evaluates ? "  eval loss" : "");
   s->heading = 1;
   if (r->skipped)
-    tws_out("%6" PRId64 "  skipped: overflow at loss scale %.15g\n", r->step, r->loss_scale);
+    tws_out("%6" PRId64 "  skipped: overflow at loss scale %.15g", r->step, r->loss_scale);
   else
-    tws_out("%6" PRId64 "  %9.5f  %9.3e  %9.4f  %11.3f  %10.0f\n", r->step, r->loss, r->lr, r->gradient_norm,
+    tws_out("%6" PRId64 "  %9.5f  %9.3e  %9.4f  %11.3f  %10.0f", r->step, r->loss, r->lr, r->gradient_norm,
             r->seconds * 1e3, r->tokens_per_s);
+  if (r->evaluated) tws_out("  %9.5f", r->eval_loss);
+  tws_out("\n");
 }
 
-static void print_end(const tws_job *job, const tws_emulation *r) {
-  char median[32], virtual_time[32], wall[32], effects[32], bytes[32];
-  tws_out("\nloss %.4f -> %.4f in %" PRId64 " steps; a virtual step takes %s (median), all of them %s\n", r->first_loss,
-          r->last_loss, r->steps, tws_format_seconds(r->median_step_s, median, sizeof median),
-          tws_format_seconds(r->virtual_s, virtual_time, sizeof virtual_time));
-  tws_out("it took %s here, %s of it in kernels and copies; %s events\n",
-          tws_format_seconds(r->wall_s, wall, sizeof wall), tws_format_seconds(r->effects_s, effects, sizeof effects),
-          tws_thousands((int64_t)r->events));
-  tws_out(
-      "memory of %d rank%s: %s, %s\n", job->ranks, job->ranks > 1 ? "s" : "",
-      tws_format_bytes((double)r->allocated_bytes, bytes, sizeof bytes),
-      r->predicted_bytes == r->allocated_bytes ? "as predicted, to the byte" : "NOT as predicted: please report it");
+static void show_step(void *user, const tws_step_report *r, double now_s) {
+  session *s = user;
+  tws_progress_update(&s->progress, (double)r->step);
+  if (s->csv && fprintf(s->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.9g,%.1f,%d,%.9g\n", r->step, r->loss, r->lr,
+                        r->gradient_norm, r->seconds, r->tokens_per_s, r->skipped, now_s) < 0)
+    s->csv_failed = 1;
+  if (s->cli->json)
+    keep_step(s, r, now_s);
+  else
+    print_step(s, r);
 }
 
-static tws_code print_json(const tws_job *job, session *s, const tws_emulation *r, tws_error *err) {
-  cJSON *root = tws_job_json(job);
-  cJSON_AddStringToObject(root, "schema", "twinspeed-emulation-1");
-  cJSON_AddNumberToObject(root, "first_loss", r->first_loss);
-  cJSON_AddNumberToObject(root, "last_loss", r->last_loss);
-  cJSON_AddNumberToObject(root, "skipped", (double)r->skipped);
-  cJSON_AddNumberToObject(root, "median_step_s", r->median_step_s);
-  cJSON_AddNumberToObject(root, "virtual_s", r->virtual_s);
-  cJSON_AddNumberToObject(root, "wall_s", r->wall_s);
-  cJSON_AddNumberToObject(root, "effects_s", r->effects_s);
-  cJSON_AddNumberToObject(root, "events", (double)r->events);
-  cJSON_AddNumberToObject(root, "predicted_bytes", (double)r->predicted_bytes);
-  cJSON_AddNumberToObject(root, "allocated_bytes", (double)r->allocated_bytes);
-  cJSON_AddItemToObject(root, "steps", s->steps);
-  s->steps = NULL;
-  return tws_out_json(root, err);
+static void show_failure(void *user, double at_s, const tws_error *failure, int ranks) {
+  const session *s = user;
+  tws_warn(s->cli, "at %.6g virtual seconds: %s", at_s, failure->message);
+  tws_warn(s->cli, "going on with %d ranks from the last checkpoint", ranks);
 }
 
 static tws_code open_csv(session *s, tws_error *err) {
   if (!s->o->csv) return TWS_OK;
   s->csv = fopen(s->o->csv, "w");
-  if (s->csv && fprintf(s->csv, "step,loss,lr,gradient_norm,virtual_s,tokens_per_s,skipped\n") > 0) return TWS_OK;
+  if (s->csv && fprintf(s->csv, "step,loss,lr,gradient_norm,virtual_s,tokens_per_s,skipped,at_s\n") > 0) return TWS_OK;
   return tws_fail(err, TWS_IO, "is the folder there, and is there room on the disk?", "%s cannot be written",
                   s->o->csv);
 }
@@ -102,39 +93,102 @@ static tws_code close_csv(session *s, tws_error *err) {
   return failed ? tws_fail(err, TWS_IO, "is there room on the disk?", "%s could not be written", s->o->csv) : TWS_OK;
 }
 
-static tws_code emulate_job(session *s, const tws_job *job, tws_error *err) {
+static tws_emulation_request request_of(session *s, tws_timeline *timeline) {
   const options *o = s->o;
-  tws_emulation result;
-  tws_emulation_request request = {.data = o->data,
-                                   .steps = o->steps,
-                                   .ignore_memory = o->ignore_memory,
-                                   .on_step = show_step,
-                                   .user = s,
-                                   .log = &s->cli->log};
-  TWS_TRY(tws_fidelity_parse(o->fidelity, &request.fidelity, err));
-  TWS_TRY(tws_sim_load(&request.sim, err));
-  TWS_TRY(tws_real_load(&request.real, err));
-  TWS_TRY(open_csv(s, err));
-  if (s->cli->json) s->steps = cJSON_CreateArray();
-  tws_timeline *timeline = o->trace ? tws_timeline_create("emulated") : NULL;
-  if (o->trace && !timeline) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  request.timeline = timeline;
-  if (!s->cli->json) tws_job_print(s->cli, job);
-  s->progress = tws_cli_progress(s->cli);
-  tws_progress_begin(&s->progress, "emulating steps", (double)o->steps);
-  tws_code code = tws_emulate(job, &request, &result, err);
-  const tws_timeline *written = timeline;
-  if (code == TWS_OK && o->trace) code = tws_timeline_write_chrome(&written, 1, o->trace, err);
-  tws_timeline_destroy(timeline);
-  if (code == TWS_OK) code = close_csv(s, err);
-  if (code != TWS_OK) return code;
-  if (s->cli->json) return print_json(job, s, &result, err);
-  print_end(job, &result);
-  if (o->trace)
-    tws_say(s->cli, "timeline of the last step written to %s: open it in https://ui.perfetto.dev or chrome://tracing",
-            o->trace);
+  return (tws_emulation_request){.spec = &o->job,
+                                 .data = o->data,
+                                 .eval_data = o->eval_data,
+                                 .steps = o->steps,
+                                 .eval_every = o->eval_every,
+                                 .eval_steps = o->eval_steps,
+                                 .save = o->save,
+                                 .resume = o->resume,
+                                 .tag = o->tag,
+                                 .init_from = o->init_from,
+                                 .save_every = o->save_every,
+                                 .keep = o->keep,
+                                 .synchronous = o->synchronous,
+                                 .restarts = o->restarts,
+                                 .deadline_s = o->deadline_s,
+                                 .start_s = o->start_s,
+                                 .scenario = s->scenario,
+                                 .order_seed = o->order_seed,
+                                 .ignore_memory = o->ignore_memory,
+                                 .timeline = timeline,
+                                 .on_step = show_step,
+                                 .on_failure = show_failure,
+                                 .user = s,
+                                 .log = &s->cli->log};
+}
+
+/* A failure that the scenario expects is a success, and the other way round. */
+static tws_code judge(const session *s, const tws_emulation *r, tws_code code, tws_error *err) {
+  tws_error why = {0};
+  if (!s->scenario || (code != TWS_OK && code != TWS_RANK && code != TWS_HANG && code != TWS_INVALID && code != TWS_IO))
+    return code;
+  if (tws_expectations_check(&s->scenario->expect, r, code, err, s->o->save, &why) != TWS_OK) {
+    if (code != TWS_OK && !s->scenario->expect.status) return code;
+    if (err) *err = why;
+    return TWS_NO;
+  }
+  if (code != TWS_OK && err) *err = (tws_error){0};
   return TWS_OK;
 }
+
+static tws_code print_all(session *s, const tws_job *job, const tws_emulation *r, const tws_error *failure,
+                          tws_error *err) {
+  const int failed = failure->code != TWS_OK;
+  if (s->cli->json) {
+    cJSON *steps = s->steps;
+    s->steps = NULL;
+    return tws_emulation_print_json(job, r, steps, failed ? failure : NULL, err);
+  }
+  if (r->steps > 0) tws_emulation_print(job, r);
+  if (failed) tws_out("it ends: %s\n", failure->message);
+  if (s->scenario)
+    tws_out("as expected%s%s\n", s->scenario->description ? ": " : "",
+            s->scenario->description ? s->scenario->description : "");
+  return TWS_OK;
+}
+
+static tws_code run_and_report(session *s, const tws_job *job, tws_emulation_request *request, tws_error *err) {
+  const options *o = s->o;
+  tws_emulation result;
+  const tws_timeline *written = request->timeline;
+  tws_code code = tws_emulate(job, request, &result, err);
+  const tws_error failure = code != TWS_OK && err ? *err : (tws_error){0};
+  code = judge(s, &result, code, err);
+  if (code == TWS_OK && written) code = tws_timeline_write_chrome(&written, 1, o->trace, err);
+  if (code == TWS_OK) code = close_csv(s, err);
+  if (code == TWS_OK) code = print_all(s, job, &result, &failure, err);
+  if (code == TWS_OK && o->trace)
+    tws_say(s->cli, "timeline of the last step written to %s: open it in https://ui.perfetto.dev or chrome://tracing",
+            o->trace);
+  tws_emulation_free(&result);
+  return code;
+}
+
+static tws_code emulate_job(session *s, const tws_job *job, tws_error *err) {
+  const options *o = s->o;
+  tws_timeline *timeline = o->trace ? tws_timeline_create("emulated") : NULL;
+  if (o->trace && !timeline) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_emulation_request request = request_of(s, timeline);
+  tws_code code = tws_fidelity_parse(o->fidelity, &request.fidelity, err);
+  if (code == TWS_OK) code = tws_sim_load(&request.sim, err);
+  if (code == TWS_OK) code = tws_real_load(&request.real, err);
+  if (code == TWS_OK) code = open_csv(s, err);
+  if (code == TWS_OK) {
+    if (s->cli->json) s->steps = cJSON_CreateArray();
+    if (!s->cli->json) tws_job_print(s->cli, job);
+    s->progress = tws_cli_progress(s->cli);
+    tws_progress_begin(&s->progress, "emulating steps", (double)o->steps);
+    code = run_and_report(s, job, &request, err);
+  }
+  tws_timeline_destroy(timeline);
+  return code;
+}
+
+/* ---- what is asked for ---- */
 
 static tws_code check_options(const options *o, tws_error *err) {
   const tws_output outputs[] = {{"--trace", o->trace, NULL}, {"--csv", o->csv, NULL}};
@@ -142,32 +196,119 @@ static tws_code check_options(const options *o, tws_error *err) {
   if (!o->data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
                     "emulate: no data was given");
+  if (!o->eval_data && (o->eval_every || o->eval_steps))
+    return tws_fail(err, TWS_USAGE, "give --eval-data FILE too", "emulate: %s without data to evaluate on",
+                    o->eval_every ? "--eval-every" : "--eval-steps");
+  if (!o->save && !o->scenario && (o->save_every || o->keep || o->restarts))
+    return tws_fail(err, TWS_USAGE, "give --save DIR too", "emulate: %s without a folder to save to",
+                    o->restarts     ? "--restarts"
+                    : o->save_every ? "--save-every"
+                                    : "--keep");
+  if (!o->resume && o->tag) return tws_fail(err, TWS_USAGE, "give --resume DIR too", "emulate: --tag without --resume");
+  if (o->resume && o->init_from)
+    return tws_fail(err, TWS_USAGE, "a checkpoint has the weights: leave out --init-from",
+                    "emulate: --init-from with --resume");
   tws_inputs_add(&inputs, o->data);
-  return tws_outputs_check(outputs, 2, &inputs, o->force, err);
+  tws_inputs_add(&inputs, o->eval_data);
+  tws_inputs_add(&inputs, o->scenario);
+  tws_inputs_add(&inputs, o->init_from);
+  TWS_TRY(tws_outputs_check(outputs, 2, &inputs, o->force, err));
+  const int goes_on = o->save && o->resume && tws_folder_same(o->save, o->resume);
+  if (!o->save || o->force || goes_on || !tws_folder_has_checkpoints(o->save)) return TWS_OK;
+  return tws_fail(err, TWS_USAGE, "--resume goes on from them; --force replaces those whose steps are reached again",
+                  "--save: %.400s has checkpoints", o->save);
 }
 
-static tws_code run_emulate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
-  const options *o = raw;
-  session s = {.cli = cli, .o = o, .every = o->every > 0 ? o->every : o->steps > 40 ? (o->steps + 19) / 20 : 1};
+static tws_code take_scenario(options *o, const tws_scenario *s, tws_error *err) {
+  if (o->job.model || o->job.config || o->job.cluster || o->data)
+    return tws_fail(err, TWS_USAGE, "leave out -m, -c, --cluster and --data",
+                    "emulate: the scenario says which job it is about");
+  o->job = s->job;
+  o->data = s->data;
+  o->eval_data = s->eval_data;
+  o->steps = s->steps;
+  o->eval_every = s->eval_every;
+  o->eval_steps = s->eval_steps;
+  o->save_every = s->save_every;
+  o->keep = s->keep;
+  o->synchronous = s->synchronous;
+  o->restarts = s->restarts;
+  o->deadline_s = s->deadline_s;
+  o->start_s = s->start_s;
+  if (!o->fidelity) o->fidelity = s->fidelity;
+  return TWS_OK;
+}
+
+static int remove_one(const char *path, const struct stat *status, int type, struct FTW *where) {
+  (void)status, (void)type, (void)where;
+  return remove(path);
+}
+
+/* A scenario that saves needs a folder: where none is given, one that goes again. */
+static tws_code make_folder(options *o, char *path, size_t size, tws_error *err) {
+  *path = '\0';
+  if (!o->scenario || o->save || !o->save_every) return TWS_OK;
+  if (!mkdtemp(tws_temporary_path(path, size, "scenario")))
+    return tws_fail(err, TWS_IO, "give --save DIR", "no folder for checkpoints can be made at %s", path);
+  o->save = path;
+  return TWS_OK;
+}
+
+static tws_code run_loaded(tws_cli *cli, options *o, const tws_scenario *scenario, tws_error *err) {
+  session s = {.cli = cli, .o = o, .scenario = scenario};
+  char folder[256];
   tws_job *job;
-  (void)argc;
-  (void)argv;
+  s.every = o->every > 0 ? o->every : o->steps > 40 ? (o->steps + 19) / 20 : 1;
   TWS_TRY(check_options(o, err));
   TWS_TRY(tws_job_load(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
   tws_data_remark(cli, o->data, job->network);
-  const tws_code code = emulate_job(&s, job, err);
+  tws_code code = make_folder(o, folder, sizeof folder, err);
+  if (code == TWS_OK) code = emulate_job(&s, job, err);
+  if (*folder) nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
   if (s.csv) fclose(s.csv);
   cJSON_Delete(s.steps);
   tws_job_destroy(job);
   return code;
 }
 
+static tws_code run_emulate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+  options *o = raw;
+  tws_scenario *scenario = NULL;
+  (void)argc;
+  (void)argv;
+  if (o->scenario) TWS_TRY(tws_scenario_load(o->scenario, &scenario, err));
+  tws_code code = scenario ? take_scenario(o, scenario, err) : TWS_OK;
+  if (code == TWS_OK) code = run_loaded(cli, o, scenario, err);
+  tws_scenario_destroy(scenario);
+  return code;
+}
+
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
+    TWS_STRING("scenario", 0, "FILE", options, scenario,
+               "job, cluster, what happens to it and what is expected, in place of the options for these"),
     TWS_STRING("data", 'd', "FILE", options, data, "text, or llm.c tokens (.bin)"),
     TWS_INTEGER("steps", 's', "N", options, steps, 1, 1000000000, "optimizer steps (default 10)"),
+    TWS_STRING("eval-data", 0, "FILE", options, eval_data, "text or tokens whose loss is evaluated, by forward passes"),
+    TWS_INTEGER("eval-every", 0, "N", options, eval_every, 1, 1000000000,
+                "evaluate after every N-th step, and the last"),
+    TWS_INTEGER("eval-steps", 0, "K", options, eval_steps, 1, 1000000000, "global batches of an evaluation"),
     TWS_INTEGER("every", 0, "N", options, every, 1, 1000000000, "print every N-th step"),
+    TWS_STRING("save", 0, "DIR", options, save, "save checkpoints there, at the pace of the cluster's disks"),
+    TWS_INTEGER("save-every", 0, "N", options, save_every, 1, 1000000000, "after every N-th step, and the last"),
+    TWS_INTEGER("keep", 0, "K", options, keep, 1, 1000000000, "keep the newest K checkpoints (default: all)"),
+    TWS_FLAG("synchronous-saves", 0, options, synchronous, "training waits until a checkpoint is written"),
+    TWS_STRING("resume", 0, "DIR", options, resume, "go on from a checkpoint, saved on any number of ranks"),
+    TWS_STRING("tag", 0, "TAG", options, tag, "from this one (default: the one DIR/latest names)"),
+    TWS_STRING("init-from", 0, "FILE", options, init_from, "begin with the weights of a Hugging Face model"),
+    TWS_INTEGER("restarts", 0, "N", options, restarts, 0, 1000000000,
+                "up to N times, go on from the last checkpoint without what failed"),
+    TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
+               "virtual seconds without news that are a hang (default 1800; 0: none are)"),
+    TWS_NUMBER("start-time", 0, "SECONDS", options, start_s, 0, 1e9, "virtual seconds that starting anew takes"),
+    TWS_INTEGER("seed-order", 0, "SEED", options, order_seed, 0, 9007199254740992.0,
+                "operations that may start in any order start in one that is drawn: the bits must stay the same"),
     TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "collectives: analytic (default), flow or message"),
     TWS_STRING("trace", 0, "FILE", options, trace, "all ranks' last step as a Chrome trace, in virtual time"),
     TWS_STRING("csv", 0, "FILE", options, csv, "one line a step"),
@@ -175,19 +316,22 @@ static const tws_option table[] = {
     TWS_FLAG("ignore-memory", 0, options, ignore_memory, "run although the virtual devices have too little memory"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .steps = 10};
+static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .steps = 10, .deadline_s = 1800.0, .order_seed = -1};
 
 const tws_verb tws_verb_emulate = {
     .name = "emulate",
     .summary = "train for real on a virtual cluster, under the simulator's clock",
-    .usage = "-m MODEL --data FILE [-c FILE] [--cluster NAME[:NODES]] [--steps N] [options]",
+    .usage = "(-m MODEL --data FILE [-c FILE] [--cluster NAME[:NODES]] | --scenario FILE) [options]",
     .examples =
         "  twinspeed emulate -m config.json --stage 3 --cluster dgx-a100:8 --data text.txt --steps 50\n"
-        "  twinspeed emulate -m config.json --pp 4 --accumulation 8 -n 4 --data text.txt --trace step.json\n",
+        "  twinspeed emulate -m config.json --pp 4 --accumulation 8 -n 4 --data text.txt --trace step.json\n"
+        "  twinspeed emulate --scenario scenarios/faults/node-death.json\n",
     .notes =
         "Every rank has its own memory and computes on this machine's cores when the simulated clock says so: losses\n"
         "are those of a training with the same ranks and threads, to the last bit, and times those of `simulate`.\n"
-        "The model has to be small enough for all ranks to be trained here.\n",
+        "The model has to be small enough for all ranks to be trained here. A scenario's events slow devices, links\n"
+        "and disks down, flip bits or let ranks and nodes die; what the job does about it is what `train` does. With\n"
+        "expectations the exit code says whether they were met.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

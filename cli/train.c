@@ -15,6 +15,7 @@
 #include "cli/signals.h"
 #include "job/fit.h"
 #include "job/modules.h"
+#include "job/recovery.h"
 
 typedef struct options {
   tws_job_spec job;
@@ -469,20 +470,15 @@ static tws_code leave_out_failed(options *o, tws_error *err) {
   return use_hosts(o, err);
 }
 
-/* Fewer and fewer ranks, until the batch can be divided among them: elasticity or the given one says so. */
+/* As many ranks as are left and the batch can be divided among: the last hosts then have fewer. */
 static tws_code shrink(options *o, tws_error *err) {
-  tws_code code = leave_out_failed(o, err);
-  for (tws_job *job = NULL; code == TWS_OK && o->job.ranks > 0; o->job.ranks--) {
-    code = tws_job_load(&o->job, &job, err);
-    tws_job_destroy(job);
-    if (code == TWS_OK) break;
-    if (code == TWS_INVALID) code = TWS_OK;
-    if (!o->launch.hosts) continue;
-    int last = o->hosts.count - 1;
-    if (--o->hosts.host[last].count == 0) o->hosts.count--;
-  }
-  if (code == TWS_OK && o->launch.hosts && o->hosts.count > 0) code = use_hosts(o, err);
-  return code == TWS_OK && o->job.ranks < 1 ? TWS_NO : code;
+  int64_t ranks;
+  TWS_TRY(leave_out_failed(o, err));
+  TWS_TRY(tws_recovery_shrink(&o->job, o->job.ranks, &ranks, NULL, err));
+  for (int64_t over = o->job.ranks - ranks; o->launch.hosts && over > 0; over--)
+    if (--o->hosts.host[o->hosts.count - 1].count == 0) o->hosts.count--;
+  o->job.ranks = ranks;
+  return o->launch.hosts ? use_hosts(o, err) : TWS_OK;
 }
 
 /* What a rank or a node takes with it is lost up to the last checkpoint, from where those that are left go on. */
@@ -493,11 +489,10 @@ static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   TWS_TRY(place_ranks(o, err));
   o->launch.failed_rank = &o->failed_rank;
   tws_code code = run_once(cli, o, err);
-  for (int64_t left = o->restarts; left > 0 && (code == TWS_RANK || code == TWS_HANG) && o->failed_rank >= 0; left--) {
-    if (tws_rank_follows() || !tws_folder_has_checkpoints(o->save)) break;
+  for (int64_t left = o->restarts; o->failed_rank >= 0 && !tws_rank_follows(); left--) {
     tws_error why = {0};
     const int64_t before = o->job.ranks > 0 ? o->job.ranks : o->launch.ranks;
-    if (before < 2 || shrink(o, &why) != TWS_OK) break;
+    if (!tws_recovery_goes_on(code, left, before, o->save) || shrink(o, &why) != TWS_OK) break;
     tws_warn(cli, "%s", err->message);
     tws_warn(cli, "going on with %lld of %lld ranks from the last checkpoint", (long long)o->job.ranks,
              (long long)before);

@@ -1,164 +1,226 @@
-#include "emulation/emulate.h"
-
 #include <inttypes.h>
 #include <math.h>
 
 #include "base/host_memory.h"
 #include "base/memory.h"
 #include "base/units.h"
-#include "job/fit.h"
-#include "traces/measurements.h"
+#include "emulation/interleave.h"
+#include "emulation/state.h"
 
-typedef struct emulator {
-  const tws_job *job;
-  const tws_emulation_request *request;
-  const tws_virtual_api *api;
-  tws_virtual *ranks;
-  const tws_plan *const *plans;
-  int count;
-  double *step_s; /* virtual, of each step */
-  tws_emulation *out;
-} emulator;
+static const char *const span_names[] = {
+#define X(name, text) text,
+    TWS_SPANS(X)
+#undef X
+};
 
-/* ---- does it fit? ---- */
-
-/* Plans as they run here: the kernels and their workspaces are the host's, whatever the cluster has. */
-static tws_plan_request request_of_host(const tws_job *job, int rank) {
-  tws_plan_request request = tws_job_request(job, rank);
-  request.backend = TWS_BACKEND_HOST;
-  return request;
+const char *tws_span_name(tws_span_kind kind) {
+  return span_names[kind];
 }
 
-static tws_code refuse_here(double need, double have, tws_error *err) {
-  char needed[32], left[32];
-  return tws_fail(err, TWS_NO, "use fewer ranks, a smaller model or micro batch; --ignore-memory tries all the same",
-                  "the ranks' memory is %s together, and this machine has %s left",
-                  tws_format_bytes(need, needed, sizeof needed), tws_format_bytes(have, left, sizeof left));
+void tws_emulator_span(tws_emulator *e, tws_span_kind kind, double from_s, double to_s) {
+  tws_emulation *out = e->out;
+  if (!(to_s > from_s)) return;
+  if (out->span_count == out->span_capacity) {
+    const int capacity = out->span_capacity ? 2 * out->span_capacity : 64;
+    tws_span *more = tws_realloc(out->spans, (size_t)capacity, sizeof *more);
+    if (!more) return; /* a picture has less */
+    out->spans = more;
+    out->span_capacity = capacity;
+  }
+  out->spans[out->span_count++] = (tws_span){.kind = kind, .from_s = from_s, .to_s = to_s, .step = e->step};
 }
 
-/* One rank in its virtual device; *bytes: what it takes here. */
-static tws_code check_rank(const tws_job *job, int rank, double *bytes, tws_error *err) {
-  tws_plan *plan = NULL;
-  tws_ledger ledger;
-  TWS_TRY(tws_job_plan(job, rank, &plan, err));
-  tws_code code = tws_ledger_read(plan, &ledger, err);
-  if (code == TWS_OK) {
-    const tws_fit fit = tws_job_fit(job, &ledger);
-    if (!fit.fits)
-      code = tws_fit_refuse(&fit, "`twinspeed estimate` shows what fills it; --ignore-memory tries all the same", err);
-  }
-  if (code == TWS_OK && job->backend != TWS_BACKEND_HOST) {
-    const tws_plan_request here = request_of_host(job, rank);
-    tws_plan_destroy(plan);
-    plan = NULL;
-    code = tws_plan_build(&here, &plan, err);
-  }
-  for (int tier = 0; code == TWS_OK && tier < TWS_TIER_COUNT; tier++)
-    *bytes += (double)tws_plan_bytes(plan, (tws_tier)tier);
-  tws_plan_destroy(plan);
-  return code;
-}
-
-/* Each rank in its virtual device, and all of them in this machine. */
-static tws_code check_memory(const tws_job *job, tws_error *err) {
-  tws_rank_set set = {0};
-  double largest = 0;
-  tws_code code = tws_job_representatives(job, 0, &set, err);
-  for (int i = 0; i < set.count && code == TWS_OK; i++) {
-    double bytes = 0;
-    code = check_rank(job, set.ranks[i], &bytes, err);
-    if (bytes > largest) largest = bytes;
-  }
-  tws_rank_set_free(&set);
-  const double have = (double)tws_host_memory_read().available_bytes;
-  if (code == TWS_OK && have > 0 && largest * job->ranks > have) return refuse_here(largest * job->ranks, have, err);
+tws_code tws_emulator_wait(tws_emulator *e, double until_s, tws_span_kind kind, tws_error *err) {
+  const double from_s = e->now_s;
+  e->last_s = until_s; /* a disk is at work */
+  const tws_code code = tws_emulator_reach(e, until_s, NULL, 0, err);
+  e->now_s = code == TWS_OK ? until_s : e->failed_s;
+  tws_emulator_span(e, kind, from_s, e->now_s);
   return code;
 }
 
 /* ---- what operations do when they end ---- */
 
-static tws_code operation_ran(void *user, uint32_t rank, uint32_t op, tws_error *err) {
-  emulator *e = user;
+static double operations_take(void *user, const tws_run_member *members, uint32_t count, double start_s,
+                              double seconds) {
+  tws_emulator *e = user;
+  const double at = e->now_s + start_s;
+  for (uint32_t i = 0; i < count; i++) {
+    e->doing[members[i].rank] = members[i].op;
+    e->together[i] = e->place[members[i].rank];
+  }
+  if (count > 1) return tws_faults_transfer(&e->faults, e->together, (int)count, at, seconds);
+  const uint64_t number = (uint64_t)e->step << 32 | members[0].op;
+  return tws_faults_compute(&e->faults, e->together[0], number, at, seconds);
+}
+
+static tws_code operation_ran(void *user, uint32_t rank, uint32_t op, double end_s, tws_error *err) {
+  tws_emulator *e = user;
+  const tws_run_member member = {.rank = rank, .op = op};
+  TWS_TRY(tws_emulator_reach(e, e->now_s + end_s, &member, 1, err));
   const double start = tws_clock_s();
-  const tws_code code = e->api->run(e->ranks, rank, op, err);
+  const tws_code code = e->api->run(e->ranks, e->program, rank, op, err);
   e->out->effects_s += tws_clock_s() - start;
   return code;
 }
 
-static tws_code operations_met(void *user, const tws_run_member *members, uint32_t count, tws_error *err) {
-  emulator *e = user;
+static tws_code operations_met(void *user, const tws_run_member *members, uint32_t count, double end_s,
+                               tws_error *err) {
+  tws_emulator *e = user;
+  TWS_TRY(tws_emulator_reach(e, e->now_s + end_s, members, count, err));
   const double start = tws_clock_s();
-  const tws_code code = e->api->meet(e->ranks, members, count, err);
+  const tws_code code = e->api->meet(e->ranks, e->program, members, count, err);
   e->out->effects_s += tws_clock_s() - start;
+  tws_emulator_flip_received(e, e->now_s + end_s, members, count);
   return code;
+}
+
+/* ---- programs ---- */
+
+/* Every operation of a program, in the order of the clock or of a seed; *seconds: virtual. */
+static tws_code run_program(tws_emulator *e, tws_program program, tws_timeline *timeline, double *seconds,
+                            tws_error *err) {
+  const tws_emulation_request *r = e->request;
+  const tws_sim_effects effects = {.ran = operation_ran, .met = operations_met, .takes = operations_take, .user = e};
+  tws_sim_request sim = {.plans = e->plans[program],
+                         .plan_count = e->count,
+                         .machine = e->job->machine,
+                         .fidelity = r->fidelity,
+                         .timeline = timeline,
+                         .effects = &effects};
+  tws_sim_result result;
+  e->program = program;
+  e->last_s = e->now_s;
+  for (int rank = 0; rank < e->count; rank++) e->doing[rank] = 0;
+  if (r->order_seed >= 0) { /* times are what they are; what happens, happens in another order */
+    const double start = tws_clock_s();
+    const tws_interleaving order = {.plans = e->plans[program],
+                                    .count = e->count,
+                                    .api = e->api,
+                                    .ranks = e->ranks,
+                                    .program = program,
+                                    .seed = (uint64_t)r->order_seed + ((uint64_t)e->step << 32)};
+    TWS_TRY(tws_interleave(&order, err));
+    e->out->effects_s += tws_clock_s() - start;
+    sim.effects = NULL;
+  }
+  TWS_TRY(r->sim->simulate(&sim, &result, err));
+  e->out->events += result.events;
+  *seconds = result.step_s;
+  return TWS_OK;
+}
+
+static tws_code evaluate(tws_emulator *e, tws_step_report *report, tws_error *err) {
+  const double from_s = e->now_s;
+  const int64_t batches = e->api->evaluation_batches(e->ranks);
+  for (int64_t batch = 0; batch < batches; batch++) {
+    double seconds;
+    TWS_TRY(e->api->evaluation_begin(e->ranks, batch, err));
+    TWS_TRY(run_program(e, TWS_PROGRAM_EVALUATE, NULL, &seconds, err));
+    TWS_TRY(e->api->evaluation_end(e->ranks, err));
+    e->now_s += seconds;
+  }
+  TWS_TRY(e->api->evaluation_loss(e->ranks, &report->eval_loss, err));
+  report->evaluated = 1;
+  report->eval_seconds = e->now_s - from_s;
+  e->out->last_eval_loss = report->eval_loss;
+  e->out->evaluate_s += e->now_s - from_s;
+  tws_emulator_span(e, TWS_SPAN_EVALUATE, from_s, e->now_s);
+  return TWS_OK;
+}
+
+static int evaluation_is_due(const tws_emulator *e) {
+  const tws_emulation_request *r = e->request;
+  return e->plans[TWS_PROGRAM_EVALUATE] && (e->step == r->steps || (r->eval_every > 0 && e->step % r->eval_every == 0));
 }
 
 /* ---- steps ---- */
 
-static tws_code emulate_step(emulator *e, int64_t step, tws_error *err) {
+static tws_code emulate_step(tws_emulator *e, tws_error *err) {
   const tws_emulation_request *r = e->request;
-  const tws_sim_effects effects = {.ran = operation_ran, .met = operations_met, .user = e};
-  const tws_sim_request sim = {.plans = e->plans,
-                               .plan_count = e->count,
-                               .machine = e->job->machine,
-                               .fidelity = r->fidelity,
-                               .timeline = step == r->steps ? r->timeline : NULL,
-                               .effects = &effects};
-  tws_sim_result result;
   tws_step_report report;
-  TWS_TRY(e->api->begin(e->ranks, step, err));
-  TWS_TRY(r->sim->simulate(&sim, &result, err));
-  TWS_TRY(e->api->end(e->ranks, result.step_s, &report, err));
-  e->step_s[step - 1] = result.step_s;
-  e->out->virtual_s += result.step_s;
-  e->out->events += result.events;
-  e->out->steps = step;
+  double seconds;
+  const double from_s = e->now_s;
+  tws_faults_pass(&e->faults, e->now_s);
+  TWS_TRY(e->api->begin(e->ranks, e->step, err));
+  tws_code code = run_program(e, TWS_PROGRAM_TRAIN, e->step == r->steps ? r->timeline : NULL, &seconds, err);
+  if (code == TWS_OK) {
+    e->now_s += seconds;
+    code = e->api->end(e->ranks, seconds, &report, err);
+  }
+  if (code != TWS_OK) {
+    tws_emulator_note(e, 0);
+    tws_emulator_span(e, TWS_SPAN_LOST, from_s, e->failed_s);
+    return code;
+  }
+  tws_emulator_span(e, TWS_SPAN_STEP, from_s, e->now_s);
+  e->step_s[e->step - 1] = seconds;
+  e->out->steps = e->step;
   e->out->skipped += report.skipped;
   if (!report.skipped && isnan(e->out->first_loss)) e->out->first_loss = report.loss;
   if (!report.skipped) e->out->last_loss = report.loss;
-  if (r->on_step) r->on_step(r->user, &report);
+  if (evaluation_is_due(e)) TWS_TRY(evaluate(e, &report, err));
+  if (r->on_step) r->on_step(r->user, &report, e->now_s);
   return TWS_OK;
 }
 
-static void count_bytes(emulator *e) {
-  for (int r = 0; r < e->count; r++)
+static tws_code step_and_save(tws_emulator *e, tws_error *err) {
+  TWS_TRY(emulate_step(e, err));
+  TWS_TRY(tws_emulator_poll_save(e, err));
+  TWS_TRY(tws_emulator_flip_saved(e, err));
+  return tws_emulator_save_is_due(e) ? tws_emulator_save(e, err) : TWS_OK;
+}
+
+static void count_bytes(tws_emulator *e) {
+  e->out->predicted_bytes = e->out->allocated_bytes = 0;
+  for (int r = 0; r < e->count; r++) {
+    const tws_plan *programs[TWS_PROGRAM_COUNT];
+    int count = 0;
+    tws_ledger ledger;
+    for (int p = 0; p < TWS_PROGRAM_COUNT; p++)
+      if (e->plans[p]) programs[count++] = e->plans[p][r];
+    if (tws_ledger_of_programs(programs, count, &ledger, NULL) != TWS_OK) continue;
     for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
-      e->out->predicted_bytes += tws_plan_bytes(e->plans[r], (tws_tier)tier);
+      e->out->predicted_bytes += ledger.tier[tier].arena_bytes;
       e->out->allocated_bytes += e->api->allocated(e->ranks, r, (tws_tier)tier);
     }
+  }
 }
 
-static tws_code emulate_steps(emulator *e, tws_error *err) {
-  const int64_t steps = e->request->steps;
-  e->plans = e->api->plans(e->ranks, &e->count);
-  e->step_s = tws_calloc((size_t)steps, sizeof *e->step_s);
-  if (!e->step_s) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+static tws_code make_room(tws_emulator *e, tws_error *err) {
+  for (int p = 0; p < TWS_PROGRAM_COUNT; p++) e->plans[p] = e->api->plans(e->ranks, (tws_program)p, &e->count);
+  e->together = tws_arena_alloc(e->arena, (size_t)e->count + 1, sizeof *e->together);
+  e->doing = tws_arena_alloc(e->arena, (size_t)e->count + 1, sizeof *e->doing);
+  return e->together && e->doing ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+}
+
+static tws_code run_attempt(tws_emulator *e, const tws_train_options *options, tws_error *err) {
+  tws_code code = e->api->open(options, &e->ranks, err);
+  if (code == TWS_OK) code = make_room(e, err);
+  if (code != TWS_OK) return code;
   count_bytes(e);
-  for (int64_t step = 1; step <= steps; step++) {
-    const tws_code code = emulate_step(e, step, err);
-    if (code != TWS_OK)
-      return tws_fail_in(err, code, "step %" PRId64 ", after %.6g virtual seconds", step, e->out->virtual_s);
+  e->saved_step = e->step = e->api->first_step(e->ranks);
+  tws_emulator_look_ahead(e);
+  if (e->out->restarts > 0) code = tws_emulator_load(e, err);
+  while (code == TWS_OK && e->step < options->steps) {
+    e->step++;
+    code = step_and_save(e, err);
+    if (code == TWS_OK) continue;
+    if (e->failed_rank < 0) tws_emulator_note(e, 0);
+    if (code == TWS_HANG) return code; /* which names the step */
+    return tws_fail_in(err, code, "step %" PRId64 ", after %.6g virtual seconds", e->step, e->failed_s);
   }
-  e->out->median_step_s = tws_sample_median(e->step_s, (size_t)steps);
-  return TWS_OK;
+  if (code == TWS_OK) e->out->digest = e->api->digest(e->ranks);
+  return code;
 }
 
-tws_code tws_emulate(const tws_job *job, const tws_emulation_request *request, tws_emulation *out, tws_error *err) {
-  emulator e = {.job = job, .request = request, .api = request->real->virtual_ranks, .out = out};
-  *out = (tws_emulation){.first_loss = NAN, .last_loss = NAN};
-  if (!request->ignore_memory) TWS_TRY(check_memory(job, err));
-  if (request->timeline) {
-    tws_fingerprint fingerprint;
-    TWS_TRY(tws_job_fingerprint(job, &fingerprint, err));
-    tws_timeline_identify(request->timeline, fingerprint.model, fingerprint.plan);
-  }
-  const double start = tws_clock_s();
-  const tws_train_options options = {
-      .plan = request_of_host(job, 0), .data = request->data, .steps = request->steps, .log = request->log};
-  tws_code code = e.api->open(&options, &e.ranks, err);
-  if (code == TWS_OK) code = emulate_steps(&e, err);
-  e.api->close(e.ranks);
-  tws_free(e.step_s);
-  out->wall_s = tws_clock_s() - start;
-  return code;
+tws_code tws_emulator_attempt(tws_emulator *e, const tws_train_options *options, tws_error *err) {
+  e->failed_rank = -1;
+  const tws_code code = run_attempt(e, options, err);
+  tws_emulator_drop_save(e);
+  e->api->close(e->ranks);
+  e->ranks = NULL;
+  if (code == TWS_OK || e->failed_rank < 0 || e->job->ranks == 1 || code == TWS_HANG) return code;
+  if (err) err->code = TWS_RANK; /* what goes wrong in a step concerns the rank, and then the job */
+  return TWS_RANK;
 }

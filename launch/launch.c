@@ -21,6 +21,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "base/failure.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/system.h"
@@ -31,9 +32,6 @@
  * it is asked to, and `reaction_s` after a failure that a rank has told of. Whoever was asked has `patience_s`, and is
  * then ended. */
 static const double notice_s = 10.0, reaction_s = 2.0, patience_s = 5.0;
-/* A rank elsewhere is lost when nothing was heard of it for half of the deadline, but no less and no more than so long.
- */
-static const double least_silence_s = 3.0, most_silence_s = 60.0;
 
 typedef struct peer {
   int socket;   /* -1: not connected (yet, or no more) */
@@ -585,28 +583,18 @@ static const char *what_it_did(const job *j, int rank, char *text, size_t size) 
 }
 
 static tws_code explain_death(const job *j, int rank, tws_error *err) {
-  char what[TWS_BOARD_LINE], how[64] = "ended without a word";
-  int code = WIFEXITED(j->status) ? WEXITSTATUS(j->status) : 0;
-  if (code > 128 && code < 128 + 65)
-    snprintf(how, sizeof how, "was ended by signal %d (%s)", code - 128, strsignal(code - 128));
-  else if (code > 0)
-    snprintf(how, sizeof how, "ended with status %d", code);
-  const char *hint = code == 128 + SIGKILL ? "was the machine out of memory? `dmesg` says so; see `twinspeed estimate`"
-                     : code == 128 + SIGTERM ? NULL
-                                             : "run with --verbose, or with -n 1 under a debugger";
-  return tws_fail(err, TWS_RANK, hint, "rank %d %s: %s", rank, how, what_it_did(j, rank, what, sizeof what));
+  char what[TWS_BOARD_LINE];
+  const int status = WIFEXITED(j->status) ? WEXITSTATUS(j->status) : 0;
+  return tws_failure_death(rank, status, what_it_did(j, rank, what, sizeof what), err);
 }
 
 /* The ranks of its node share its fate. */
 static tws_code explain_loss(const job *j, int rank, tws_error *err) {
-  char what[TWS_BOARD_LINE], ranks[128] = "";
-  int slot = 0, n = 0;
+  char what[TWS_BOARD_LINE];
+  int slot = 0;
   const tws_host *host = j->options->hosts ? tws_hosts_of_rank(j->options->hosts, rank, &slot) : NULL;
-  for (int r = rank - slot, i = 0; host && i < host->count && n < 100; i++)
-    n += snprintf(ranks + n, sizeof ranks - (size_t)n, " %d", r + i);
-  return tws_fail(err, TWS_RANK, "is the machine up, and its network?",
-                  "node %s (rank%s%s) has not been heard of for %.3g s; rank %d was at: %s", host ? host->name : "?",
-                  n > 2 ? "s" : "", ranks, j->silence_s, rank, what_it_did(j, rank, what, sizeof what));
+  return tws_failure_lost(host ? host->name : "?", rank - slot, host ? host->count : 0, j->silence_s, rank,
+                          what_it_did(j, rank, what, sizeof what), err);
 }
 
 /* Where everybody is, when somebody hangs: ranks that are at the same are one line. */
@@ -670,9 +658,7 @@ tws_code tws_launch(const tws_launch_options *options, tws_error *err) {
   job j = {.options = options, .files = {-1, -1, -1}, .listener = -1, .signals = -1, .noise = -1, .first_dead = -1};
   if (options->ranks < 1) return tws_fail(err, TWS_INVALID, NULL, "no rank is left to start");
   j.far = tws_launch_is_far(options);
-  j.silence_s = options->deadline_s > 0.0 ? options->deadline_s / 2 : most_silence_s;
-  if (j.silence_s < least_silence_s) j.silence_s = least_silence_s;
-  if (j.silence_s > most_silence_s) j.silence_s = most_silence_s;
+  j.silence_s = tws_failure_silence_s(options->deadline_s);
   if (options->deadline_s > 0.0) j.late_s = tws_clock_s() + options->deadline_s;
   tws_code code = set_up(&j, err);
   if (code == TWS_OK) code = start_ranks(&j, err);

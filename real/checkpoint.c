@@ -85,21 +85,34 @@ void tws_checkpoint_close(tws_training *t) {
 
 /* ---- who writes what ---- */
 
-static tws_code share_pieces(tws_training *t, const tws_piece *held, uint32_t count, tws_error *err) {
+/* Of rank 0: what all ranks hold is given to one each. */
+static tws_code divide_pieces(tws_training *t, tws_piece *held, uint64_t count, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   const tws_state *state = t->plan->state;
+  uint8_t *sizes = tws_arena_alloc(c->arena, state->count + (size_t)1, 1);
+  if (!sizes) return tws_fail(err, TWS_MEMORY, NULL, "no memory for checkpoints");
+  for (uint32_t i = 0; i < state->count; i++) sizes[i] = (uint8_t)tws_dtype_bytes((tws_dtype)state->entries[i].dtype);
+  return tws_pieces_share(held, (uint32_t)count, sizes, t->world, c->arena, &c->all, &c->all_count, err);
+}
+
+static tws_code take_pieces(tws_training *t, const tws_piece *all, uint32_t all_count, tws_error *err) {
+  tws_checkpoint *c = t->checkpoint;
+  c->own = tws_arena_alloc(c->arena, all_count + (size_t)1, sizeof *c->own);
+  if (!c->own) return tws_fail(err, TWS_MEMORY, NULL, "no memory for checkpoints");
+  for (uint32_t i = 0; i < all_count; i++)
+    if (all[i].rank == t->rank) c->own[c->own_count++] = all[i];
+  return TWS_OK;
+}
+
+static tws_code share_pieces(tws_training *t, const tws_piece *held, uint32_t count, tws_error *err) {
+  const tws_checkpoint *c = t->checkpoint;
   unsigned char *gathered = NULL;
   uint64_t *offset = NULL, bytes = 0;
   void *data = NULL;
   TWS_TRY(tws_comm_gather(t->comm, held, count * sizeof *held, &gathered, &offset, err));
   tws_code code = TWS_OK;
   if (t->rank == 0) {
-    uint8_t *sizes = tws_arena_alloc(c->arena, state->count + (size_t)1, 1);
-    for (uint32_t i = 0; sizes && i < state->count; i++)
-      sizes[i] = (uint8_t)tws_dtype_bytes((tws_dtype)state->entries[i].dtype);
-    code = sizes ? tws_pieces_share((tws_piece *)(void *)gathered, (uint32_t)(offset[t->world] / sizeof *held), sizes,
-                                    t->world, c->arena, &c->all, &c->all_count, err)
-                 : tws_fail(err, TWS_MEMORY, NULL, "no memory for checkpoints");
+    code = divide_pieces(t, (tws_piece *)(void *)gathered, offset[t->world] / sizeof *held, err);
     data = c->all;
     bytes = c->all_count * sizeof *c->all;
   }
@@ -107,12 +120,7 @@ static tws_code share_pieces(tws_training *t, const tws_piece *held, uint32_t co
   tws_free(offset);
   TWS_TRY(code);
   code = tws_comm_broadcast(t->comm, &data, &bytes, err);
-  const tws_piece *all = data;
-  const uint32_t all_count = (uint32_t)(bytes / sizeof *all);
-  c->own = tws_arena_alloc(c->arena, all_count + (size_t)1, sizeof *c->own);
-  if (code == TWS_OK && !c->own) code = tws_fail(err, TWS_MEMORY, NULL, "no memory for checkpoints");
-  for (uint32_t i = 0; code == TWS_OK && i < all_count; i++)
-    if (all[i].rank == t->rank) c->own[c->own_count++] = all[i];
+  if (code == TWS_OK) code = take_pieces(t, data, (uint32_t)(bytes / sizeof(tws_piece)), err);
   if (t->rank != 0) tws_free(data);
   return code;
 }
@@ -164,20 +172,27 @@ static tws_code prepare_copy(tws_training *t, tws_error *err) {
   return TWS_OK;
 }
 
-tws_code tws_checkpoint_prepare(tws_training *t, tws_error *err) {
+/* What follows from who writes what. */
+static tws_code find_buffers(tws_training *t, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
-  if (!c) return TWS_OK;
   const tws_state *state = t->plan->state;
-  tws_piece *held;
-  uint32_t count;
-  TWS_TRY(tws_pieces_of(t->plan, c->arena, &held, &count, err));
-  TWS_TRY(share_pieces(t, held, count, err));
   c->buffer = tws_arena_alloc(c->arena, state->count + (size_t)1, sizeof *c->buffer);
   if (!c->buffer) return tws_fail(err, TWS_MEMORY, NULL, "no memory for checkpoints");
   for (uint32_t i = 0; i < state->count; i++) c->buffer[i] = tws_training_buffer(t->plan, state->entries[i].name);
   c->job_bytes = 4096;
   for (uint32_t i = 0; i < c->all_count; i++)
     c->job_bytes += 512 + c->all[i].count * tws_dtype_bytes((tws_dtype)state->entries[c->all[i].entry].dtype);
+  return TWS_OK;
+}
+
+tws_code tws_checkpoint_prepare(tws_training *t, tws_error *err) {
+  tws_checkpoint *c = t->checkpoint;
+  tws_piece *held;
+  uint32_t count;
+  if (!c) return TWS_OK;
+  TWS_TRY(tws_pieces_of(t->plan, c->arena, &held, &count, err));
+  TWS_TRY(share_pieces(t, held, count, err));
+  TWS_TRY(find_buffers(t, err));
   TWS_TRY(prepare_copy(t, err));
   return t->rank == 0 ? tws_folder_room(t->options->save, c->job_bytes, err) : TWS_OK;
 }
@@ -276,14 +291,18 @@ int tws_checkpoint_is_due(const tws_training *t, int64_t step) {
 }
 
 /* What rank 0 needs to know for the index. */
-static tws_code gather_reports(tws_training *t, tws_error *err) {
-  tws_checkpoint *c = t->checkpoint;
+static void add_report(const tws_checkpoint *c, tws_text *message) {
   const tws_shard_written *w = &c->written;
   const shard_report report = {w->bytes, w->data, w->header_checksum, c->own_count, w->checksum_count};
+  tws_text_add_bytes(message, (const char *)&report, sizeof report);
+  tws_text_add_bytes(message, (const char *)w->at, c->own_count * sizeof *w->at);
+  tws_text_add_bytes(message, (const char *)w->checksums, w->checksum_count * sizeof *w->checksums);
+}
+
+static tws_code gather_reports(tws_training *t, tws_error *err) {
+  tws_checkpoint *c = t->checkpoint;
   tws_text message = {0};
-  tws_text_add_bytes(&message, (const char *)&report, sizeof report);
-  tws_text_add_bytes(&message, (const char *)w->at, c->own_count * sizeof *w->at);
-  tws_text_add_bytes(&message, (const char *)w->checksums, w->checksum_count * sizeof *w->checksums);
+  add_report(c, &message);
   tws_code code = message.failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory for a checkpoint's index")
                                  : tws_comm_gather(t->comm, message.data, message.length, &c->reports, &c->offset, err);
   tws_text_free(&message);
@@ -384,7 +403,7 @@ void tws_checkpoint_wait_copied(tws_training *t) {
   t->checkpoint->times.waited_s += tws_clock_s() - start;
 }
 
-static tws_code begin(tws_training *t, tws_error *err) {
+static tws_code begin_alone(tws_training *t, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   c->start = tws_clock_s();
   c->saved_step = t->counters->steps;
@@ -392,10 +411,13 @@ static tws_code begin(tws_training *t, tws_error *err) {
   tws_tag_of_step(t->counters->steps, c->tag, sizeof c->tag);
   c->work = tws_arena_create();
   if (!c->work) return tws_fail(err, TWS_MEMORY, NULL, "no memory to write a checkpoint with");
-  if (t->rank == 0) {
-    TWS_TRY(tws_folder_room(t->options->save, c->job_bytes, err));
-    TWS_TRY(tws_folder_begin(t->options->save, c->tag, err));
-  }
+  if (t->rank != 0) return TWS_OK;
+  TWS_TRY(tws_folder_room(t->options->save, c->job_bytes, err));
+  return tws_folder_begin(t->options->save, c->tag, err);
+}
+
+static tws_code begin(tws_training *t, tws_error *err) {
+  TWS_TRY(begin_alone(t, err));
   return tws_comm_barrier(t->comm, err);
 }
 
@@ -434,4 +456,69 @@ tws_code tws_checkpoint_save(tws_training *t, tws_error *err) {
 
 tws_save_times tws_checkpoint_times(const tws_training *t) {
   return t->checkpoint ? t->checkpoint->times : (tws_save_times){0};
+}
+
+/* ---- all ranks in one process ---- */
+
+tws_code tws_checkpoint_prepare_all(tws_training *ranks, int world, tws_error *err) {
+  tws_text held = {0};
+  tws_code code = TWS_OK;
+  for (int r = 0; r < world && code == TWS_OK; r++) {
+    tws_piece *pieces;
+    uint32_t count;
+    code = tws_pieces_of(ranks[r].plan, ranks[r].checkpoint->arena, &pieces, &count, err);
+    if (code == TWS_OK) tws_text_add_bytes(&held, (const char *)pieces, count * sizeof *pieces);
+  }
+  if (code == TWS_OK && held.failed) code = tws_fail(err, TWS_MEMORY, NULL, "no memory for checkpoints");
+  if (code == TWS_OK)
+    code = divide_pieces(&ranks[0], (tws_piece *)(void *)held.data, held.length / sizeof(tws_piece), err);
+  for (int r = 0; r < world && code == TWS_OK; r++) {
+    code = take_pieces(&ranks[r], ranks[0].checkpoint->all, ranks[0].checkpoint->all_count, err);
+    if (code == TWS_OK) code = find_buffers(&ranks[r], err);
+  }
+  tws_text_free(&held);
+  return code;
+}
+
+uint64_t tws_checkpoint_share_bytes(const tws_training *t) {
+  const tws_checkpoint *c = t->checkpoint;
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < c->own_count; i++)
+    bytes += c->own[i].count * tws_dtype_bytes((tws_dtype)t->plan->state->entries[c->own[i].entry].dtype);
+  return bytes;
+}
+
+tws_code tws_checkpoint_write_all(tws_training *ranks, int world, tws_error *err) {
+  tws_checkpoint *first = ranks[0].checkpoint;
+  tws_text reports = {0};
+  tws_code code = TWS_OK;
+  for (int r = 0; r < world && code == TWS_OK; r++) code = begin_alone(&ranks[r], err);
+  if (code == TWS_OK) {
+    first->offset = tws_calloc((size_t)world + 1, sizeof *first->offset);
+    if (!first->offset) code = tws_fail(err, TWS_MEMORY, NULL, "no memory for a checkpoint's index");
+  }
+  for (int r = 0; r < world && code == TWS_OK; r++) {
+    const tws_shard_request shard = shard_of(&ranks[r]);
+    code = write_shard(&ranks[r], &shard, err);
+    if (code == TWS_OK) add_report(ranks[r].checkpoint, &reports);
+    first->offset[r + 1] = reports.length;
+  }
+  if (code == TWS_OK && reports.failed) code = tws_fail(err, TWS_MEMORY, NULL, "no memory for a checkpoint's index");
+  first->reports = (unsigned char *)reports.data; /* which end_save() frees */
+  first->phase = WRITING;
+  return in_save(&ranks[0], code, err);
+}
+
+tws_code tws_checkpoint_publish_all(tws_training *ranks, int world, tws_error *err) {
+  const tws_code code = in_save(&ranks[0], publish(&ranks[0], err), err);
+  for (int r = 0; r < world; r++) end_save(ranks[r].checkpoint);
+  return code;
+}
+
+void tws_checkpoint_drop_all(tws_training *ranks, int world) {
+  for (int r = 0; r < world; r++) end_save(ranks[r].checkpoint);
+}
+
+const char *tws_checkpoint_tag(const tws_training *t) {
+  return t->checkpoint->tag;
 }

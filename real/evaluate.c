@@ -21,7 +21,7 @@ int tws_evaluation_is_due(const tws_training *t, int64_t step) {
   return t->evaluation && (step == t->options->steps || (every > 0 && step % every == 0));
 }
 
-static tws_code put_batch(tws_training *t, int64_t batch, tws_error *err) {
+tws_code tws_evaluation_put(tws_training *t, int64_t batch, tws_error *err) {
   const tws_plan *plan = t->evaluation;
   const float hyper[TWS_HYPER_COUNT] = {0};
   const double zeros[TWS_METRIC_COUNT] = {0};
@@ -30,24 +30,34 @@ static tws_code put_batch(tws_training *t, int64_t batch, tws_error *err) {
   return tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, plan->metrics, 0, zeros, TWS_METRIC_COUNT, err);
 }
 
+tws_code tws_evaluation_add(tws_training *t, tws_evaluation_sum *sum, tws_error *err) {
+  double metrics[TWS_METRIC_COUNT];
+  TWS_TRY(
+      tws_executor_get(t->executor, TWS_PROGRAM_EVALUATE, t->evaluation->metrics, 0, metrics, TWS_METRIC_COUNT, err));
+  const double kept = 1 - metrics[TWS_METRIC_IGNORED]; /* share of the tokens whose target counts */
+  sum->loss += metrics[TWS_METRIC_LOSS] * kept;
+  sum->counted += kept;
+  return TWS_OK;
+}
+
+tws_code tws_evaluation_mean(const tws_evaluation_sum *sum, double *loss, tws_error *err) {
+  *loss = sum->counted > 0 ? sum->loss / sum->counted : 0;
+  if (isfinite(*loss)) return TWS_OK;
+  return tws_fail(err, TWS_RANK, "lower the learning rate, or look for bad data in --eval-data",
+                  "the evaluation's loss is %g", *loss);
+}
+
 tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double *seconds, tws_error *err) {
-  double sum = 0, counted = 0, metrics[TWS_METRIC_COUNT];
+  tws_evaluation_sum sum = {0};
   const double start = tws_clock_s();
   for (int64_t batch = 0; batch < t->eval_batches; batch++) {
-    TWS_TRY(put_batch(t, batch, err));
+    TWS_TRY(tws_evaluation_put(t, batch, err));
     TWS_TRY(tws_comm_barrier(t->comm, err));
     tws_watchdog_begin(t->watchdog, step);
     TWS_TRY(tws_executor_step(t->executor, TWS_PROGRAM_EVALUATE, step, NULL, NULL, NULL, err));
     tws_watchdog_end(t->watchdog);
-    TWS_TRY(
-        tws_executor_get(t->executor, TWS_PROGRAM_EVALUATE, t->evaluation->metrics, 0, metrics, TWS_METRIC_COUNT, err));
-    const double kept = 1 - metrics[TWS_METRIC_IGNORED]; /* share of the tokens whose target counts */
-    sum += metrics[TWS_METRIC_LOSS] * kept;
-    counted += kept;
+    TWS_TRY(tws_evaluation_add(t, &sum, err));
   }
   *seconds = tws_clock_s() - start;
-  *loss = counted > 0 ? sum / counted : 0;
-  if (isfinite(*loss)) return TWS_OK;
-  return tws_fail(err, TWS_RANK, "lower the learning rate, or look for bad data in --eval-data",
-                  "the evaluation's loss is %g", *loss);
+  return tws_evaluation_mean(&sum, loss, err);
 }

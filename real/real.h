@@ -114,7 +114,8 @@ typedef struct tws_train_options {
   void (*on_swap_file)(void *user, const char *path, int there);
   int (*should_end)(void *user); /* asked after every step of a run that saves: 1 saves and ends it. NULL: never */
   void (*on_result)(void *user, const char *json); /* rank 0, at the end: the summary that result_path gets */
-  /* Nothing has happened until the deadline: called once, from another thread, before this process ends with exit status 124. */
+  /* Nothing has happened until the deadline: called once, from another thread, before this process ends with exit
+   * status 124. */
   void (*on_hang)(void *user, const tws_error *err);
   void *user;
   const tws_log *log;
@@ -170,19 +171,38 @@ typedef struct tws_calibrate_options {
  * on the host's kernels, without MPI and without start() ---- */
 typedef struct tws_virtual tws_virtual;
 typedef struct tws_virtual_api {
-  /* Plans, memory and initial weights of every rank. Of the options those of the plan, data, steps and log count; the
-   * options must outlive it. TWS_UNSUPPORTED: a backend other than the host's. */
+  /* Plans, memory and weights of every rank. Of the options those of the plan, data, evaluation data, steps, save,
+   * keep, resume, tag, init_from and log count; the options must outlive it. TWS_UNSUPPORTED: a backend other than the
+   * host's. */
   tws_code (*open)(const tws_train_options *options, tws_virtual **out, tws_error *err);
   void (*close)(tws_virtual *ranks); /* NULL is allowed */
-  /* Of a training step, by rank, and how many; of `ranks`. */
-  const tws_plan *const *(*plans)(const tws_virtual *ranks, int *count);
+  /* Of a training step or an evaluation, by rank, and how many; of `ranks`. NULL: the options have no such program. */
+  const tws_plan *const *(*plans)(const tws_virtual *ranks, tws_program program, int *count);
+  int64_t (*first_step)(const tws_virtual *ranks); /* steps that a checkpoint had already */
   /* A step: begin, then every operation of every rank, in an order that satisfies the plans, then end with the virtual
    * seconds that it took. */
   tws_code (*begin)(tws_virtual *ranks, int64_t step, tws_error *err);
-  tws_code (*run)(tws_virtual *ranks, uint32_t rank, uint32_t op, tws_error *err); /* one that needs no other rank */
+  tws_code (*run)(tws_virtual *ranks, tws_program program, uint32_t rank, uint32_t op,
+                  tws_error *err); /* one that needs no other rank */
   /* Members of one collective, or the two ends of a message. */
-  tws_code (*meet)(tws_virtual *ranks, const tws_run_member *members, uint32_t count, tws_error *err);
+  tws_code (*meet)(tws_virtual *ranks, tws_program program, const tws_run_member *members, uint32_t count,
+                   tws_error *err);
   tws_code (*end)(tws_virtual *ranks, double seconds, tws_step_report *report, tws_error *err);
+  /* An evaluation: for each of its batches begin, every operation, end; then its mean loss. */
+  int64_t (*evaluation_batches)(const tws_virtual *ranks);
+  tws_code (*evaluation_begin)(tws_virtual *ranks, int64_t batch, tws_error *err);
+  tws_code (*evaluation_end)(tws_virtual *ranks, tws_error *err);
+  tws_code (*evaluation_loss)(tws_virtual *ranks, double *loss, tws_error *err);
+  /* Between steps, with `save` among the options. save: every rank's file into a folder without a name; publish: the
+   * folder gets its name; drop: it stays as a job leaves it that ends when this share of the files was written. */
+  tws_code (*save)(tws_virtual *ranks, tws_error *err);
+  tws_code (*publish)(tws_virtual *ranks, tws_error *err);
+  void (*drop)(tws_virtual *ranks, double written);
+  uint64_t (*save_bytes)(const tws_virtual *ranks, int rank); /* that it writes of a checkpoint */
+  /* Faults: one bit of an element of an entry of the state ("parameters"), or of what an operation received last. */
+  tws_code (*flip)(tws_virtual *ranks, int rank, const char *entry, uint64_t element, int bit, tws_error *err);
+  void (*flip_received)(tws_virtual *ranks, tws_program program, const tws_run_member *member, uint64_t byte, int bit);
+  uint64_t (*digest)(const tws_virtual *ranks);                             /* of every bit of the state */
   uint64_t (*allocated)(const tws_virtual *ranks, int rank, tws_tier tier); /* bytes of its arenas */
 } tws_virtual_api;
 
@@ -206,7 +226,7 @@ typedef struct tws_real_api {
                            int *direct, tws_error *err);
   const char *(*description)(void); /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
-enum { TWS_REAL_API_VERSION = 9 };
+enum { TWS_REAL_API_VERSION = 10 };
 #define TWS_REAL_MODULE_SYMBOL "tws_real_module"
 
 #endif

@@ -37,7 +37,7 @@ typedef struct tws_training {
   void *input[TWS_NETWORK_INPUTS]; /* of one step, of either program: what the plan's buffers hold; NULL: none */
   double *times;                   /* [op_count][2] of the last step, when a trace is wanted */
   double trace_start_s;
-  int64_t traced_step; /* 0: none was */
+  int64_t traced_step;               /* 0: none was */
   int64_t first_step;                /* steps that were done before this run */
   tws_saved_index *resumed;          /* what it goes on from; NULL: from initial weights */
   struct tws_checkpoint *checkpoint; /* where it saves; NULL: nowhere */
@@ -82,6 +82,14 @@ void tws_training_release(tws_training *t);
 tws_code tws_evaluation_open(tws_training *t, tws_error *err);
 /* The mean loss over the tokens of t->eval_batches global batches; the state stays as it is. */
 tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double *seconds, tws_error *err);
+/* The same in parts, for ranks of one process: a batch into the program's buffers; when it has run, its loss and the
+ * share of its tokens that count are added; the mean of what was added. */
+typedef struct tws_evaluation_sum {
+  double loss, counted;
+} tws_evaluation_sum;
+tws_code tws_evaluation_put(tws_training *t, int64_t batch, tws_error *err);
+tws_code tws_evaluation_add(tws_training *t, tws_evaluation_sum *sum, tws_error *err);
+tws_code tws_evaluation_mean(const tws_evaluation_sum *sum, double *loss, tws_error *err);
 /* Whether one follows this step. */
 int tws_evaluation_is_due(const tws_training *t, int64_t step);
 
@@ -105,6 +113,14 @@ typedef struct tws_save_times {
 } tws_save_times;
 tws_save_times tws_checkpoint_times(const tws_training *t);
 void tws_checkpoint_close(tws_training *t);
+/* Of `world` ranks in one process, all of which have a tws_checkpoint_lock(): who writes what; every rank's file into
+ * the folder that has no name yet; the folder gets its name, or is left as it is. */
+tws_code tws_checkpoint_prepare_all(tws_training *ranks, int world, tws_error *err);
+tws_code tws_checkpoint_write_all(tws_training *ranks, int world, tws_error *err);
+tws_code tws_checkpoint_publish_all(tws_training *ranks, int world, tws_error *err);
+void tws_checkpoint_drop_all(tws_training *ranks, int world);
+uint64_t tws_checkpoint_share_bytes(const tws_training *t); /* of the pieces that this rank writes */
+const char *tws_checkpoint_tag(const tws_training *t);      /* of the save that was begun last */
 
 /* ---- resuming (real/resume.c) ---- */
 /* Finds the checkpoint, where one is asked for; TWS_INVALID where it is of another model or optimizer. */

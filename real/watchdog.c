@@ -4,10 +4,11 @@
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
+#include "base/failure.h"
 #include "base/memory.h"
 #include "real/mpi_comm.h"
 
-static const double grace_s = 2.0;
+static const double grace_s = TWS_FAILURE_GRACE_S;
 
 struct tws_watchdog {
   tws_watchdog_setup setup;
@@ -28,21 +29,13 @@ struct tws_watchdog {
 static void report_hang(const tws_watchdog *w, int missing) {
   tws_error err = {0};
   char text[256];
-  const char *hint = "raise --deadline if it is only slow; look at that rank's machine otherwise";
   const double after = w->setup.deadline_s;
   const int rank = w->setup.rank;
   const char *doing = w->phase ? w->phase : tws_executor_doing(w->executor, text, (int)sizeof text);
   if (w->phase)
-    tws_fail(&err, TWS_HANG, hint, "nothing has happened for %.3g s: rank %d is %s", after, rank, doing);
-  else if (missing >= 0)
-    tws_fail(&err, TWS_HANG, hint,
-             "step %" PRId64
-             " is not done, and nothing has happened for %.3g s: rank %d does not come to operation '%s'",
-             w->step, after, missing, doing);
+    tws_fail(&err, TWS_HANG, TWS_FAILURE_HANG_HINT, "nothing has happened for %.3g s: rank %d is %s", after, rank, doing);
   else
-    tws_fail(&err, TWS_HANG, hint,
-             "step %" PRId64 " is not done, and nothing has happened for %.3g s: rank %d is in operation '%s'", w->step,
-             after, rank, doing);
+    tws_failure_hang(w->step, after, missing >= 0 ? missing : rank, missing < 0, doing, &err);
   if (w->setup.on_hang) w->setup.on_hang(w->setup.user, &err);
   _exit(tws_code_exit(TWS_HANG));
 }

@@ -50,7 +50,7 @@ static void end_transfer(tws_sim *sim, uint32_t id, double end_s) {
   sim->transfers[id].messages = NULL;
   const tws_sim_effects *effects = sim->request->effects;
   if (effects && sim->failed == TWS_OK)
-    sim->failed = effects->met(effects->user, &sim->run->members[met.member_first], met.needed, sim->err);
+    sim->failed = effects->met(effects->user, &sim->run->members[met.member_first], met.needed, end_s, sim->err);
   for (uint32_t i = 0; i < met.needed; i++) {
     const tws_run_member *member = &sim->run->members[met.member_first + i];
     tws_sim_finish(sim, member->rank, member->op, end_s);
@@ -379,6 +379,7 @@ void tws_sim_meet(tws_sim *sim, uint32_t id) {
                  tws_run_describe(sim->run, first->rank, first->op, here, sizeof here), seconds);
     return;
   }
+  seconds = tws_sim_takes(sim, &sim->run->members[met->member_first], met->needed, met->met_s, seconds);
   transfer->end_s = met->met_s + seconds;
   tws_sim_timer(sim, transfer->end_s, tws_sim_tag(TWS_EVENT_RENDEZVOUS, id, 0));
 }

@@ -56,11 +56,17 @@ static void record_end(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
     tws_sim_fail(sim, TWS_MEMORY, "out of memory while recording a timeline");
 }
 
+double tws_sim_takes(const tws_sim *sim, const tws_run_member *members, uint32_t count, double start_s,
+                     double seconds) {
+  const tws_sim_effects *effects = sim->request->effects;
+  return effects && effects->takes ? effects->takes(effects->user, members, count, start_s, seconds) : seconds;
+}
+
 /* Of a rendezvous end_transfer() has seen to it. */
-static void take_effect(tws_sim *sim, uint32_t rank, uint32_t op) {
+static void take_effect(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   const tws_sim_effects *effects = sim->request->effects;
   if (!effects || sim->run->ranks[rank].rendezvous[op] != TWS_NONE || sim->failed != TWS_OK) return;
-  sim->failed = effects->ran(effects->user, rank, op, sim->err);
+  sim->failed = effects->ran(effects->user, rank, op, end_s, sim->err);
 }
 
 void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
@@ -75,14 +81,15 @@ void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
     r->other_s += end_s - ready_s;
   if (end_s > sim->end_s) sim->end_s = end_s;
   if (sim->timeline) record_end(sim, rank, op, end_s);
-  take_effect(sim, rank, op);
+  take_effect(sim, rank, op, end_s);
   tws_run_end(sim->run, rank, op, end_s);
 }
 
 static void begin_operation(tws_sim *sim, uint32_t rank, uint32_t op) {
   tws_sim_rank *r = &sim->ranks[rank];
   tws_op_times *times = &sim->run->ranks[rank].times[op];
-  const double seconds = tws_sim_cost(sim, rank, r->plan->ops[op].work);
+  const tws_run_member member = {.rank = rank, .op = op};
+  const double seconds = tws_sim_takes(sim, &member, 1, times->ready_s, tws_sim_cost(sim, rank, r->plan->ops[op].work));
   if (seconds <= 0) {
     tws_sim_finish(sim, rank, op, times->ready_s);
   } else if (tws_sim_is_shared(sim, rank, op)) {

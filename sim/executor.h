@@ -78,6 +78,8 @@ static inline uint64_t tws_sim_tag(tws_sim_event event, uint32_t a, uint32_t b) 
 void tws_sim_fail(tws_sim *sim, tws_code code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Cached cost of a work; fails the simulation and returns 0 when it is not a time. */
 double tws_sim_cost(tws_sim *sim, uint32_t rank, uint32_t work);
+/* `seconds`, or what the request's effects make of them. */
+double tws_sim_takes(const tws_sim *sim, const tws_run_member *members, uint32_t count, double start_s, double seconds);
 void tws_sim_timer(tws_sim *sim, double date_s, uint64_t tag);
 /* shared.c: whether an operation is flows; begins it; a part of it has ended: `event` from TWS_EVENT_SHARED on. */
 int tws_sim_is_shared(const tws_sim *sim, uint32_t rank, uint32_t op);

@@ -15,11 +15,15 @@ typedef enum tws_fidelity {
 } tws_fidelity;
 
 /* What happens beside the passing of time, when an operation ends and before anything that waits for it starts: an
- * emulator's. Not with `fold`: every rank has effects of its own. An error ends the simulation. */
+ * emulator's. `rank` is the index of the plan. Not with `fold`: every rank has effects of its own. An error ends the
+ * simulation. */
 typedef struct tws_sim_effects {
-  tws_code (*ran)(void *user, uint32_t rank, uint32_t op,
-                  tws_error *err); /* index of the plan; one that meets nobody */
-  tws_code (*met)(void *user, const tws_run_member *members, uint32_t count, tws_error *err); /* all ends of one */
+  tws_code (*ran)(void *user, uint32_t rank, uint32_t op, double end_s, tws_error *err); /* one that meets nobody */
+  tws_code (*met)(void *user, const tws_run_member *members, uint32_t count, double end_s,
+                  tws_error *err); /* all ends of one */
+  /* Asked when an operation begins that would take `seconds` (of flows: their latency alone): how long it takes in
+   * truth, where devices and links are slower than their profile says. NULL: so long. */
+  double (*takes)(void *user, const tws_run_member *members, uint32_t count, double start_s, double seconds);
   void *user;
 } tws_sim_effects;
 
@@ -54,7 +58,7 @@ typedef struct tws_sim_api {
   tws_code (*simulate)(const tws_sim_request *request, tws_sim_result *result, tws_error *err);
   const char *(*description)(void); /* "SimGrid 3.32" */
 } tws_sim_api;
-enum { TWS_SIM_API_VERSION = 4 };
+enum { TWS_SIM_API_VERSION = 5 };
 
 /* The module exports: const tws_sim_api *tws_sim_module(void); */
 #define TWS_SIM_MODULE_SYMBOL "tws_sim_module"

@@ -1,6 +1,9 @@
 /* `twinspeed emulate`: the losses of a training with ranks of its own, the times of a simulation, the bytes of the
  * ledger, all at once and twice the same. */
 /* ctest: mpi */
+#include <glob.h>
+#include <stdarg.h>
+
 #include "answers.h"
 #include "train.h"
 
@@ -109,6 +112,157 @@ START_TEST(a_cluster_of_devices) {
 }
 END_TEST
 
+/* ---- going on, evaluating, orders ---- */
+
+static cJSON *emulate(const char *flags, ...) __attribute__((format(printf, 1, 2)));
+static cJSON *emulate(const char *flags, ...) {
+  char line[2000];
+  va_list arguments;
+  va_start(arguments, flags);
+  vsnprintf(line, sizeof line, flags, arguments);
+  va_end(arguments);
+  command_result result = twinspeed("emulate %s --json --quiet --threads 1", line);
+  ck_assert_msg(result.status == 0, "%s: %s", line, result.err);
+  cJSON *answer = assert_json(&result, "twinspeed-emulation-1");
+  command_free(&result);
+  return answer;
+}
+
+static const char *digest_of(const cJSON *answer) {
+  return cJSON_GetObjectItemCaseSensitive(answer, "digest")->valuestring;
+}
+
+/* A checkpoint of either verb is gone on from by the other; evaluations are those of a training. */
+START_TEST(saves_and_evaluations_are_those_of_a_training) {
+  const char *model = in_folder("model.json");
+  char saved[160], trained[160];
+  snprintf(saved, sizeof saved, "%s", in_folder("saved"));
+  snprintf(trained, sizeof trained, "%s", in_folder("trained"));
+  cJSON *whole = emulate("-m %s --data %s -n 2 --stage 2 --steps 6 --eval-data %s --eval-every 2 --eval-steps 1", model,
+                         text_path, text_path);
+  cJSON_Delete(emulate("-m %s --data %s -n 2 --stage 2 --steps 4 --save %s --save-every 2", model, text_path, saved));
+  command_result result = twinspeed(
+      "train -m %s --data %s -n 2 --stage 2 --steps 6 --threads 1 --resume %s --save %s --json --quiet --eval-data %s "
+      "--eval-steps 1",
+      model, text_path, saved, trained, text_path);
+  ck_assert_msg(result.status == 0, "%s", result.err);
+  cJSON *train = cJSON_Parse(result.out);
+  const cJSON *losses = cJSON_GetObjectItem(train, "losses"), *evaluations = cJSON_GetObjectItem(train, "evaluations");
+  ck_assert(cJSON_GetArrayItem(losses, cJSON_GetArraySize(losses) - 1)->valuedouble == member_of(whole, "last_loss"));
+  ck_assert(member_of(cJSON_GetArrayItem(evaluations, 0), "loss") == member_of(whole, "eval_loss"));
+  command_free(&result);
+  cJSON *on = emulate("-m %s --data %s -n 2 --stage 2 --steps 6 --resume %s", model, text_path, saved);
+  ck_assert_str_eq(digest_of(on), digest_of(whole));
+  cJSON *after = emulate("-m %s --data %s -n 2 --stage 2 --steps 7 --resume %s", model, text_path, trained);
+  cJSON *seven = emulate("-m %s --data %s -n 2 --stage 2 --steps 7", model, text_path);
+  ck_assert_str_eq(digest_of(after), digest_of(seven));
+  cJSON_Delete(train);
+  cJSON_Delete(whole);
+  cJSON_Delete(on);
+  cJSON_Delete(after);
+  cJSON_Delete(seven);
+}
+END_TEST
+
+START_TEST(no_order_changes_a_bit) {
+  const char *model = in_folder("model.json"), *flags = divisions[_i];
+  cJSON *first = emulate("-m %s --data %s --steps 2 %s", model, text_path, flags);
+  for (int seed = 1; seed <= 3; seed++) {
+    cJSON *other = emulate("-m %s --data %s --steps 2 %s --seed-order %d", model, text_path, flags, seed);
+    ck_assert_msg(strcmp(digest_of(first), digest_of(other)) == 0, "%s: seed %d", flags, seed);
+    ck_assert(member_of(first, "median_step_s") == member_of(other, "median_step_s"));
+    cJSON_Delete(other);
+  }
+  cJSON_Delete(first);
+}
+END_TEST
+
+/* ---- scenarios ---- */
+
+START_TEST(every_scenario_comes_out_as_it_says) {
+  glob_t found;
+  ck_assert_int_eq(glob(TWS_SOURCE_DIR "/scenarios/faults/*.json", 0, NULL, &found), 0);
+  int count = 0;
+  for (size_t i = 0; i < found.gl_pathc; i++) {
+    if (strstr(found.gl_pathv[i], "/model.json") || strstr(found.gl_pathv[i], "/cluster.json")) continue;
+    command_result result = twinspeed("emulate --scenario %s --quiet", found.gl_pathv[i]);
+    ck_assert_msg(result.status == 0, "%s: %s", found.gl_pathv[i], result.err);
+    ck_assert_msg(strstr(result.out, "as expected") != NULL, "%s: %s", found.gl_pathv[i], result.out);
+    command_free(&result);
+    count++;
+  }
+  ck_assert_int_ge(count, 15);
+  globfree(&found);
+}
+END_TEST
+
+#define SCENARIO                                                                                               \
+  "{\"schema\":\"twinspeed-scenario-1\",\"job\":{\"model\":\"" TWS_SOURCE_DIR                                  \
+  "/scenarios/faults/model.json\",\"cluster\":\"" TWS_SOURCE_DIR                                               \
+  "/scenarios/faults/cluster.json\",\"stage\":2,\"set\":[\"train_batch_size=24\"]},\"data\":\"" TWS_SOURCE_DIR \
+  "/scenarios/faults/text.txt\",\"steps\":8,"
+
+static const char *write_scenario(const char *rest, ...) __attribute__((format(printf, 1, 2)));
+static const char *write_scenario(const char *rest, ...) {
+  const char *path = in_folder("scenario.json");
+  FILE *file = fopen(path, "w");
+  va_list arguments;
+  fputs(SCENARIO, file);
+  va_start(arguments, rest);
+  vfprintf(file, rest, arguments);
+  va_end(arguments);
+  fputs("}", file);
+  fclose(file);
+  return path;
+}
+
+/* A node dies at any time and comes back: the job goes on by itself, and ends with the bits of one that nothing has
+ * happened to. bench-faults does the same hundreds of times. */
+START_TEST(deaths_leave_no_trace) {
+  cJSON *calm = emulate("--scenario %s", write_scenario("\"save\":{\"every\":2}"));
+  for (int i = 0; i < 6; i++) {
+    const double at_s = 0.0026 + 0.0025 * tws_random_uniform(3, 1, (uint64_t)i);
+    cJSON *hit = emulate("--scenario %s",
+                         write_scenario("\"save\":{\"every\":2,\"synchronous\":%s},\"restarts\":1,\"deadline_s\":5,"
+                                        "\"events\":[{\"kind\":\"death\",\"node\":%d,\"at_s\":%.9g,\"repair_s\":1}]",
+                                        i % 2 ? "true" : "false", i % 4, at_s));
+    ck_assert_int_eq((int)member_of(hit, "restarts"), 1);
+    ck_assert_str_eq(digest_of(hit), digest_of(calm));
+    const double parts = member_of(hit, "useful_s") + member_of(hit, "save_s") + member_of(hit, "lost_s") +
+                         member_of(hit, "detect_s") + member_of(hit, "restart_s");
+    ck_assert_double_eq_tol(parts, member_of(hit, "virtual_s"), 1e-9);
+    cJSON_Delete(hit);
+  }
+  cJSON_Delete(calm);
+}
+END_TEST
+
+START_TEST(what_a_scenario_may_not_say) {
+  static const struct {
+    const char *rest, *says;
+  } cases[] = {{"\"event\":[]", "unknown key \"event\""},
+               {"\"events\":[{\"kind\":\"deth\",\"rank\":1}]", "unknown event \"deth\""},
+               {"\"events\":[{\"kind\":\"death\"}]", "a death happens to somebody"},
+               {"\"events\":[{\"kind\":\"death\",\"rank\":1,\"node\":0}]", "rank and node"},
+               {"\"events\":[{\"kind\":\"slow\",\"rank\":1}]", "factor"},
+               {"\"events\":[{\"kind\":\"slow\",\"rank\":8,\"factor\":2}]", "is of rank 8, and the cluster has 8"},
+               {"\"events\":[{\"kind\":\"jitter\",\"sigma\":1,\"at_s\":2,\"until_s\":1}]", "ends before it begins"},
+               {"\"events\":[{\"kind\":\"death\",\"rank\":\"any\",\"drawn\":{\"distribution\":\"poisson\"}}]",
+                "unknown distribution"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    command_result result = twinspeed("emulate --scenario %s --json --quiet", write_scenario("%s", cases[i].rest));
+    assert_one_error(&result, 3, cases[i].rest);
+    ck_assert_msg(strstr(result.err, cases[i].says) != NULL, "%s", result.err);
+    command_free(&result);
+  }
+  command_result result =
+      twinspeed("emulate --scenario %s --json --quiet", write_scenario("\"expect\":{\"loss\":{\"value\":1}}"));
+  assert_one_error(&result, 1, "an expectation that is not met");
+  ck_assert_msg(strstr(result.err, "not as expected: loss") != NULL, "%s", result.err);
+  command_free(&result);
+}
+END_TEST
+
 START_TEST(what_cannot_be) {
   const char *model = in_folder("model.json"), *csv = in_folder("kept.csv");
   const struct {
@@ -146,6 +300,11 @@ int main(void) {
   tcase_add_checked_fixture(tests, write_model, NULL);
   tcase_add_loop_test(tests, losses_of_a_training_in_simulated_time, 0, sizeof divisions / sizeof *divisions);
   tcase_add_test(tests, a_cluster_of_devices);
+  tcase_add_test(tests, saves_and_evaluations_are_those_of_a_training);
+  tcase_add_loop_test(tests, no_order_changes_a_bit, 0, sizeof divisions / sizeof *divisions);
+  tcase_add_test(tests, every_scenario_comes_out_as_it_says);
+  tcase_add_test(tests, deaths_leave_no_trace);
+  tcase_add_test(tests, what_a_scenario_may_not_say);
   tcase_add_test(tests, what_cannot_be);
   suite_add_tcase(suite, tests);
   return run_training(suite);

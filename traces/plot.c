@@ -1,4 +1,5 @@
 #include "traces/plot.h"
+#include "traces/draw.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -90,9 +91,8 @@ static tws_code run_gnuplot(char *commands, char *script, tws_error *err) {
   return tws_fail(err, TWS_ENVIRONMENT, 0, "gnuplot failed on %s: %s", script, words);
 }
 
-/* Writes the data beside the picture, then draws it. `settings` has the script's further variables; both are freed. */
-static tws_code draw_script(const char *scripts, const char *script, tws_text *data, tws_text *settings,
-                            const char *title, const char *out, tws_error *err) {
+tws_code tws_plot_draw(const char *scripts, const char *script, tws_text *data, tws_text *settings, const char *title,
+                       const char *out, tws_error *err) {
   char file[4200], path[4200];
   snprintf(path, sizeof path, "%s/%s", scripts, script);
   const char *dot = strrchr(out, '.'), *slash = strrchr(out, '/');
@@ -218,7 +218,7 @@ tws_code tws_plot_timelines(const char *scripts, const tws_timeline *const *time
   }
   tws_text_add(&settings, "'; rows = %d; longest_ms = %.6f; height = %d; ", row_count, longest > 0 ? longest : 1,
                150 + 34 * row_count);
-  return draw_script(scripts, "timeline.gp", &data, &settings, title, out, err);
+  return tws_plot_draw(scripts, "timeline.gp", &data, &settings, title, out, err);
 }
 
 /* ---- memory ---- */
@@ -258,7 +258,7 @@ tws_code tws_plot_memory(const char *scripts, const char *csv, const char *title
     return tws_fail(err, TWS_INVALID, 0, "%s: the ledger has no categories", out);
   }
   tws_text_add_bytes(&data, csv, strlen(csv));
-  return draw_script(scripts, "memory.gp", &data, &settings, title, out, err);
+  return tws_plot_draw(scripts, "memory.gp", &data, &settings, title, out, err);
 }
 
 /* ---- accuracy ---- */
@@ -276,5 +276,5 @@ tws_code tws_plot_accuracy(const char *scripts, const tws_plot_point *points, in
   }
   if (count == 0) return tws_fail(err, TWS_INVALID, 0, "%s: nothing was measured", out);
   tws_text_add(&settings, "rows = %d; bound = %.6g; height = 700; ", count, bound);
-  return draw_script(scripts, "accuracy.gp", &data, &settings, title, out, err);
+  return tws_plot_draw(scripts, "accuracy.gp", &data, &settings, title, out, err);
 }

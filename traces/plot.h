@@ -25,4 +25,27 @@ typedef struct tws_plot_point {
 tws_code tws_plot_accuracy(const char *scripts, const tws_plot_point *points, int count, const char *title,
                            const char *out, tws_error *err);
 
+/* Values over time. */
+typedef struct tws_plot_series {
+  const char *name;
+  const double *at_s, *value;
+  int count;
+} tws_plot_series;
+/* What a stretch of time was spent on: `kind` is an index of the names that tws_plot_run() is given. */
+typedef struct tws_plot_band {
+  int kind;
+  double from_s, to_s;
+} tws_plot_band;
+enum { TWS_PLOT_KINDS = 8 };
+/* Losses over time of several runs, and below what the first of them spent its time on. */
+tws_code tws_plot_run(const char *scripts, const tws_plot_series *series, int count, const tws_plot_band *bands,
+                      int band_count, const char *const *kinds, int kind_count, const char *title, const char *out,
+                      tws_error *err);
+/* Share of the time that is work which stays, over failures an hour. */
+typedef struct tws_plot_goodput {
+  double failures_per_h, measured, formula;
+} tws_plot_goodput;
+tws_code tws_plot_goodputs(const char *scripts, const tws_plot_goodput *points, int count, const char *title,
+                           const char *out, tws_error *err);
+
 #endif

@@ -1,0 +1,48 @@
+/* What happens to a cluster, by virtual time: a scenario's events with their draws made.
+ *
+ * Ranks and nodes are those of the cluster, by the place where they are: a job that has gone on without some of them
+ * has other ranks at the places of the old. */
+#ifndef TWS_EMULATION_FAULTS_H
+#define TWS_EMULATION_FAULTS_H
+
+#include "emulation/scenario.h"
+
+typedef struct tws_occurrence {
+  const tws_happening *event;
+  int first, last; /* places of ranks, or nodes */
+  double from_s, until_s;
+  uint64_t draw; /* for what else is drawn of it */
+  int done;      /* of what happens once */
+} tws_occurrence;
+
+typedef struct tws_faults {
+  const tws_scenario *scenario;
+  int nodes, slots;       /* slots: places of a node */
+  tws_occurrence *all;    /* by from_s */
+  int count, over;        /* those before `over` are */
+  int jitters, slows;     /* whether anything of the kind is among them */
+  double downtime_mean_s; /* between deaths, of all events together; INFINITY: there are none */
+} tws_faults;
+
+/* Where an operation's rank is. */
+typedef struct tws_seat {
+  int slot, node;
+} tws_seat;
+
+tws_code tws_faults_open(const tws_scenario *scenario, int nodes, int slots, tws_arena *arena, tws_faults *out,
+                         tws_error *err);
+/* It is so late: what has ended need not be looked at any more. */
+void tws_faults_pass(tws_faults *faults, double now_s);
+
+/* How long work of `seconds` takes that begins at `start_s`, at these places: kernels; a transfer among all of them;
+ * writing to a node's disk. At most TWS_NEVER_S. */
+#define TWS_NEVER_S 1e8
+double tws_faults_compute(const tws_faults *faults, tws_seat place, uint64_t number, double start_s, double seconds);
+double tws_faults_transfer(const tws_faults *faults, const tws_seat *places, int count, double start_s, double seconds);
+double tws_faults_disk(const tws_faults *faults, int node, double start_s, double seconds);
+int tws_faults_disk_is_full(const tws_faults *faults, int node, double now_s);
+
+/* The first that has not been done of this kind, from now on or before; NULL: none. */
+tws_occurrence *tws_faults_next(tws_faults *faults, tws_happening_kind kind);
+
+#endif
