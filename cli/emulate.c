@@ -7,6 +7,8 @@
 #include <unistd.h>
 #include "base/units.h"
 #include "checkpoint/folder.h"
+#include "cli/emulate.h"
+#include "cli/emulate_figure.h"
 #include "cli/emulate_view.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
@@ -15,13 +17,7 @@
 #include "job/modules.h"
 #include "job/simulate.h"
 
-typedef struct options {
-  tws_job_spec job;
-  const char *scenario, *data, *eval_data, *fidelity, *trace, *csv, *save, *resume, *tag, *init_from;
-  int64_t steps, every, eval_every, eval_steps, save_every, keep, restarts, order_seed;
-  double deadline_s, start_s;
-  int force, ignore_memory, synchronous;
-} options;
+typedef tws_emulate_options options;
 
 typedef struct session {
   tws_cli *cli;
@@ -33,6 +29,7 @@ typedef struct session {
   FILE *csv;
   int csv_failed;
   cJSON *steps;
+  tws_loss_curve curve;
 } session;
 
 static void keep_step(session *s, const tws_step_report *r, double now_s) {
@@ -67,6 +64,7 @@ static void show_step(void *user, const tws_step_report *r, double now_s) {
   if (s->csv && fprintf(s->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.9g,%.1f,%d,%.9g\n", r->step, r->loss, r->lr,
                         r->gradient_norm, r->seconds, r->tokens_per_s, r->skipped, now_s) < 0)
     s->csv_failed = 1;
+  if (s->o->figure && !r->skipped) tws_loss_curve_add(&s->curve, now_s, r->loss);
   if (s->cli->json)
     keep_step(s, r, now_s);
   else
@@ -151,6 +149,17 @@ static tws_code print_all(session *s, const tws_job *job, const tws_emulation *r
   return TWS_OK;
 }
 
+static tws_code draw_figure(const session *s, const tws_job *job, const tws_emulation *r, tws_error *err) {
+  const options *o = s->o;
+  char title[256], name[64];
+  const char *about = s->scenario ? s->scenario->description : NULL;
+  snprintf(name, sizeof name, "%d ranks, ZeRO-%d", job->ranks, job->config->zero.stage);
+  snprintf(title, sizeof title, "%s", about ? about : job->cluster.name);
+  TWS_TRY(tws_emulation_figure(r, &s->curve, name, &o->beside, title, o->figure, err));
+  tws_say(s->cli, "figure: %s", o->figure);
+  return TWS_OK;
+}
+
 static tws_code run_and_report(session *s, const tws_job *job, tws_emulation_request *request, tws_error *err) {
   const options *o = s->o;
   tws_emulation result;
@@ -160,6 +169,7 @@ static tws_code run_and_report(session *s, const tws_job *job, tws_emulation_req
   code = judge(s, &result, code, err);
   if (code == TWS_OK && written) code = tws_timeline_write_chrome(&written, 1, o->trace, err);
   if (code == TWS_OK) code = close_csv(s, err);
+  if (code == TWS_OK && o->figure) code = draw_figure(s, job, &result, err);
   if (code == TWS_OK) code = print_all(s, job, &result, &failure, err);
   if (code == TWS_OK && o->trace)
     tws_say(s->cli, "timeline of the last step written to %s: open it in https://ui.perfetto.dev or chrome://tracing",
@@ -191,7 +201,7 @@ static tws_code emulate_job(session *s, const tws_job *job, tws_error *err) {
 /* ---- what is asked for ---- */
 
 static tws_code check_options(const options *o, tws_error *err) {
-  const tws_output outputs[] = {{"--trace", o->trace, NULL}, {"--csv", o->csv, NULL}};
+  const tws_output outputs[] = {{"--trace", o->trace, NULL}, {"--csv", o->csv, NULL}, {"--figure", o->figure, NULL}};
   tws_inputs inputs = tws_inputs_of_job(&o->job);
   if (!o->data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
@@ -212,7 +222,10 @@ static tws_code check_options(const options *o, tws_error *err) {
   tws_inputs_add(&inputs, o->eval_data);
   tws_inputs_add(&inputs, o->scenario);
   tws_inputs_add(&inputs, o->init_from);
-  TWS_TRY(tws_outputs_check(outputs, 2, &inputs, o->force, err));
+  for (int i = 0; i < o->beside.count; i++) tws_inputs_add(&inputs, o->beside.item[i]);
+  if (o->beside.count && !o->figure)
+    return tws_fail(err, TWS_USAGE, "give --figure FILE too", "emulate: --beside without a figure");
+  TWS_TRY(tws_outputs_check(outputs, 3, &inputs, o->force, err));
   const int goes_on = o->save && o->resume && tws_folder_same(o->save, o->resume);
   if (!o->save || o->force || goes_on || !tws_folder_has_checkpoints(o->save)) return TWS_OK;
   return tws_fail(err, TWS_USAGE, "--resume goes on from them; --force replaces those whose steps are reached again",
@@ -268,20 +281,24 @@ static tws_code run_loaded(tws_cli *cli, options *o, const tws_scenario *scenari
   if (*folder) nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
   if (s.csv) fclose(s.csv);
   cJSON_Delete(s.steps);
+  tws_loss_curve_free(&s.curve);
   tws_job_destroy(job);
   return code;
 }
 
-static tws_code run_emulate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
-  options *o = raw;
+tws_code tws_emulate_run(tws_cli *cli, tws_emulate_options *o, tws_error *err) {
   tws_scenario *scenario = NULL;
-  (void)argc;
-  (void)argv;
   if (o->scenario) TWS_TRY(tws_scenario_load(o->scenario, &scenario, err));
   tws_code code = scenario ? take_scenario(o, scenario, err) : TWS_OK;
   if (code == TWS_OK) code = run_loaded(cli, o, scenario, err);
   tws_scenario_destroy(scenario);
   return code;
+}
+
+static tws_code run_emulate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
+  (void)argc;
+  (void)argv;
+  return tws_emulate_run(cli, raw, err);
 }
 
 static const tws_option table[] = {
@@ -312,11 +329,15 @@ static const tws_option table[] = {
     TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "collectives: analytic (default), flow or message"),
     TWS_STRING("trace", 0, "FILE", options, trace, "all ranks' last step as a Chrome trace, in virtual time"),
     TWS_STRING("csv", 0, "FILE", options, csv, "one line a step"),
+    TWS_STRING("figure", 0, "FILE", options, figure,
+               "losses over virtual time and what it was spent on, as .svg or .png (gnuplot)"),
+    TWS_LIST("beside", 0, "FILE", options, beside, "losses of another run in the figure: what its --csv wrote"),
     TWS_FORCE_OPTION(options),
     TWS_FLAG("ignore-memory", 0, options, ignore_memory, "run although the virtual devices have too little memory"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .steps = 10, .deadline_s = 1800.0, .order_seed = -1};
+const tws_emulate_options tws_emulate_defaults = {
+    .job = TWS_JOB_SPEC_DEFAULTS, .steps = 10, .deadline_s = 1800.0, .order_seed = -1};
 
 const tws_verb tws_verb_emulate = {
     .name = "emulate",
@@ -334,6 +355,6 @@ const tws_verb tws_verb_emulate = {
         "expectations the exit code says whether they were met.\n",
     .options = table,
     .options_bytes = sizeof(options),
-    .defaults = &defaults,
+    .defaults = &tws_emulate_defaults,
     .run = run_emulate,
 };

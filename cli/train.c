@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "base/units.h"
 #include "checkpoint/folder.h"
+#include "cli/emulate.h"
 #include "cli/flops_view.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
@@ -24,7 +25,7 @@ typedef struct options {
   double deadline_s, memory;
   tws_launch_flags flags;
   int64_t restarts;
-  int force, ignore_memory;
+  int force, ignore_memory, is_virtual;
   /* found from them */
   tws_arena *arena;
   tws_hosts hosts;
@@ -505,11 +506,40 @@ static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   return code;
 }
 
+/* On the cluster that is named, under the simulator's clock. */
+static tws_code train_virtually(tws_cli *cli, const options *o, tws_error *err) {
+  tws_emulate_options e = tws_emulate_defaults;
+  if (tws_launch_flags_given(&o->flags) || o->flags.launcher || o->result || o->memory > 0)
+    return tws_fail(err, TWS_USAGE, "leave one of them out",
+                    "--virtual starts no ranks elsewhere and takes no --result or --memory");
+  e.job = o->job;
+  e.data = o->data;
+  e.eval_data = o->eval_data;
+  e.trace = o->trace;
+  e.csv = o->csv;
+  e.save = o->save;
+  e.resume = o->resume;
+  e.tag = o->tag;
+  e.init_from = o->init_from;
+  e.steps = o->steps;
+  e.every = o->every;
+  e.eval_every = o->eval_every;
+  e.eval_steps = o->eval_steps;
+  e.save_every = o->save_every;
+  e.keep = o->keep;
+  e.restarts = o->restarts;
+  e.deadline_s = o->deadline_s;
+  e.force = o->force;
+  e.ignore_memory = o->ignore_memory;
+  return tws_emulate_run(cli, &e, err);
+}
+
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   options *o = raw;
   char tag[TWS_TAG_SIZE];
   (void)argc;
   (void)argv;
+  if (o->is_virtual) return train_virtually(cli, o, err);
   if (!o->data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
                     "train: no data was given");
@@ -556,6 +586,7 @@ static const tws_option table[] = {
     TWS_LAUNCH_OPTIONS(options, flags),
     TWS_INTEGER("restarts", 0, "N", options, restarts, 0, 1000,
                 "up to N times, go on from the last checkpoint without what failed"),
+    TWS_FLAG("virtual", 0, options, is_virtual, "on a virtual cluster in this process: the verb emulate"),
     TWS_FORCE_OPTION(options),
     TWS_FLAG("ignore-memory", 0, options, ignore_memory, "start although memory may not suffice"),
     TWS_OPTIONS_END};

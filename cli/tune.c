@@ -3,6 +3,7 @@
 #include <string.h>
 #include "autotune/results.h"
 #include "base/units.h"
+#include "cli/faults_view.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
 #include "cli/knee_view.h"
@@ -23,7 +24,7 @@ typedef struct options {
   const char *axes, *pipeline, *tensor, *sequence, *schedules, *sequence_parallel;
   int64_t global_batch, max_micro_batch, trials, early_stopping, validate, rows;
   int64_t first_step, last_step, rounds;
-  double memory, limit_s, budget_s;
+  double memory, limit_s, budget_s, faults_s;
   int64_t workers;
   int exhaustive, oversubscribe, force, resume, no_simulation;
 } options;
@@ -260,6 +261,7 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
   tws_text text = {0};
   if (cli->json) {
     TWS_TRY(tws_tune_json(report, &text, err));
+    if (s->o->faults_s > 0 && report->analysis) TWS_TRY(tws_faults_add_json(report, s->o->faults_s, &text, err));
     return tws_out_text(&text, err);
   }
   char params[32];
@@ -276,7 +278,7 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
   tws_variant_label(tws_tune_best(report, NULL), label, sizeof label);
   tws_out_wrapped(2, "best: %s -> %s/ds_config_optimal.json, report.html", label, s->o->results);
   print_gain(report->analysis);
-  return TWS_OK;
+  return s->o->faults_s > 0 && report->analysis ? tws_faults_print(report, s->o->faults_s, err) : TWS_OK;
 }
 
 /* What --memory leaves beside context and libraries. */
@@ -472,6 +474,8 @@ static const tws_option table[] = {
     TWS_INTEGER("end-profile-step", 0, "N", options, last_step, 1, 100000,
                 "with --validate: last measured step (default 5)"),
     TWS_INTEGER("rounds", 0, "N", options, rounds, 1, 1000, "with --validate: runs of each, interleaved (default 2)"),
+    TWS_NUMBER("faults", 0, "SECONDS", options, faults_s, 1, 1e12,
+               "mean time between failures of the whole job: how often to save, and what is left of the speed"),
     TWS_NUMBER("limit", 0, "SECONDS", options, limit_s, 0.1, 1e9,
                "with --validate: a run that takes longer is ended, as one that hangs (default 1800)"),
     TWS_NUMBER("budget", 0, "SECONDS", options, budget_s, 0.001, 1e9,

@@ -1,0 +1,87 @@
+#include "cli/emulate_figure.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/json.h"
+#include "base/memory.h"
+#include "job/modules.h"
+#include "traces/plot.h"
+
+void tws_loss_curve_add(tws_loss_curve *c, double at_s, double loss) {
+  if (c->count == c->capacity) {
+    const int capacity = c->capacity ? 2 * c->capacity : 256;
+    double *at = tws_realloc(c->at_s, (size_t)capacity, sizeof *at);
+    if (at) c->at_s = at;
+    double *value = tws_realloc(c->loss, (size_t)capacity, sizeof *value);
+    if (value) c->loss = value;
+    if (!at || !value) return;
+    c->capacity = capacity;
+  }
+  c->at_s[c->count] = at_s;
+  c->loss[c->count++] = loss;
+}
+
+void tws_loss_curve_free(tws_loss_curve *c) {
+  tws_free(c->at_s);
+  tws_free(c->loss);
+}
+
+/* Columns of a file that `emulate --csv` wrote: the loss is the second, and the time the last. */
+static tws_code read_curve(const char *path, tws_loss_curve *curve, tws_error *err) {
+  char *text;
+  size_t length;
+  TWS_TRY(tws_read_file(path, 0, &text, &length, err));
+  const char *line = strchr(text, '\n');
+  const int good = line && line - text > 5 && strncmp(line - 5, ",at_s", 5) == 0;
+  while (good && line && line[1]) {
+    line++;
+    const char *comma = strchr(line, ','), *end = strchr(line, '\n'), *last = NULL;
+    for (const char *at = line; at && (!end || at < end); at = strchr(at + 1, ',')) last = *at == ',' ? at : last;
+    if (!comma || !last) break;
+    tws_loss_curve_add(curve, strtod(last + 1, NULL), strtod(comma + 1, NULL));
+    line = end;
+  }
+  tws_free(text);
+  if (good && curve->count > 0) return TWS_OK;
+  return tws_fail(err, TWS_INVALID, "twinspeed emulate ... --csv FILE writes one", "%s: not the steps of an emulation",
+                  path);
+}
+
+static const char *name_of(const char *path, char name[64]) {
+  const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path, *dot = strrchr(base, '.');
+  snprintf(name, 64, "%.*s", dot ? (int)(dot - base) : (int)strlen(base), base);
+  return name;
+}
+
+static tws_code draw(const tws_emulation *r, const tws_plot_series *series, int count, const char *title,
+                     const char *out, tws_error *err) {
+  static const char *kinds[TWS_SPAN_COUNT];
+  char scripts[512];
+  for (int i = 0; i < TWS_SPAN_COUNT; i++) kinds[i] = tws_span_name((tws_span_kind)i);
+  tws_plot_band *bands = tws_calloc((size_t)r->span_count + 1, sizeof *bands);
+  if (!bands) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a figure");
+  for (int i = 0; i < r->span_count; i++)
+    bands[i] = (tws_plot_band){(int)r->spans[i].kind, r->spans[i].from_s, r->spans[i].to_s};
+  const char *given = getenv("TWINSPEED_PLOTS");
+  const tws_code code = tws_plot_run(given ? given : tws_data_path("plots", scripts, sizeof scripts), series, count,
+                                     bands, r->span_count, kinds, TWS_SPAN_COUNT, title, out, err);
+  tws_free(bands);
+  return code;
+}
+
+tws_code tws_emulation_figure(const tws_emulation *r, const tws_loss_curve *curve, const char *name,
+                              const tws_strings *beside, const char *title, const char *out, tws_error *err) {
+  tws_plot_series series[1 + TWS_MAX_STRINGS] = {{name, curve->at_s, curve->loss, curve->count}};
+  tws_loss_curve others[TWS_MAX_STRINGS] = {{0}};
+  char names[TWS_MAX_STRINGS][64];
+  tws_code code = TWS_OK;
+  for (int i = 0; i < beside->count && code == TWS_OK; i++) {
+    code = read_curve(beside->item[i], &others[i], err);
+    series[1 + i] =
+        (tws_plot_series){name_of(beside->item[i], names[i]), others[i].at_s, others[i].loss, others[i].count};
+  }
+  if (code == TWS_OK) code = draw(r, series, 1 + beside->count, title, out, err);
+  for (int i = 0; i < beside->count; i++) tws_loss_curve_free(&others[i]);
+  return code;
+}

@@ -1,0 +1,20 @@
+/* The figure of an emulated run: losses over virtual time, and what that time was spent on. */
+#ifndef TWS_CLI_EMULATE_FIGURE_H
+#define TWS_CLI_EMULATE_FIGURE_H
+
+#include "base/strings.h"
+#include "emulation/emulate.h"
+
+/* A loss and when it was known. */
+typedef struct tws_loss_curve {
+  double *at_s, *loss;
+  int count, capacity;
+} tws_loss_curve;
+void tws_loss_curve_add(tws_loss_curve *curve, double at_s, double loss); /* without memory it has less */
+void tws_loss_curve_free(tws_loss_curve *curve);
+
+/* beside: files that other runs wrote with --csv, whose losses are drawn too. TWS_IO, TWS_INVALID: one of them. */
+tws_code tws_emulation_figure(const tws_emulation *r, const tws_loss_curve *curve, const char *name,
+                              const tws_strings *beside, const char *title, const char *out, tws_error *err);
+
+#endif

@@ -1,0 +1,24 @@
+/* What saving a checkpoint of a job takes on its cluster, and how often its failures ask for it. */
+#ifndef TWS_JOB_SAVING_H
+#define TWS_JOB_SAVING_H
+
+#include "job/job.h"
+
+typedef struct tws_saving {
+  double bytes;           /* of a checkpoint, without what few elements take */
+  double write_s, hold_s; /* the nodes' disks write it; training waits: for the copy out of devices */
+} tws_saving;
+/* All nodes write equal shares, at `disk.write` of the cluster or as one usual disk does. */
+tws_code tws_job_saving(const tws_job *job, tws_saving *out, tws_error *err);
+
+typedef struct tws_saving_advice {
+  tws_saving saving;
+  double between_failures_s, young_s, daly_s;
+  int64_t every; /* steps */
+  double goodput;
+} tws_saving_advice;
+/* restart_s: from a failure until work goes on. */
+tws_code tws_job_saving_advise(const tws_job *job, double step_s, double between_failures_s, double restart_s,
+                               tws_saving_advice *out, tws_error *err);
+
+#endif
