@@ -66,7 +66,10 @@ static tws_code write_file(const tws_weights_request *r, const char *path, tws_e
   const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) return tws_fail(err, TWS_IO, NULL, "%s: cannot create the file: %s", path, strerror(errno));
   tws_code code = write_header(r, fd, path, err);
-  for (uint32_t i = 0; i < r->count && code == TWS_OK; i++) code = r->write(r->user, i, fd, path, err);
+  for (uint32_t i = 0; i < r->count && code == TWS_OK; i++) {
+    code = r->write(r->user, i, fd, path, err);
+    (void)sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE); /* the disk writes while the next is made */
+  }
   if (code == TWS_OK && fsync(fd) != 0)
     code = tws_fail(err, TWS_IO, NULL, "%s: cannot write to the disk: %s", path, strerror(errno));
   if (close(fd) != 0 && code == TWS_OK)
