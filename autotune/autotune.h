@@ -24,6 +24,7 @@ typedef struct tws_tune_space {
   int64_t micro[TWS_TUNE_LIST];
   int micro_count;   /* fixed batch: its divisors; free: powers of two */
   int64_t max_micro; /* 0: 64 when free, unlimited under a fixed batch */
+  int64_t min_micro; /* smaller ones are left out, unless they are listed */
   int64_t accumulation[TWS_TUNE_LIST];
   int accumulation_count; /* free batch only: 1; of a pipeline four times its stages */
   tws_recompute recompute[3];
@@ -34,7 +35,7 @@ typedef struct tws_tune_space {
   int threads_count; /* hosts: divisors of the cores a rank can have to itself */
   int oversubscribe; /* hosts: also rank counts beyond the cores (powers of two up to twice the cores) */
   /* Axes of ranks besides replicas. Empty lists are what the configuration says, or, when `axes` is set: all legal
-   * pipelines; tensor ranks within a node, with sequence sequence_parallel; sequence ranks that share a node with the
+   * pipelines; tensor ranks within a node, with and without sequence_parallel; sequence ranks that share a node with the
    * tensor ranks, for sequences of 8192 tokens or more; 1f1b, interleaved with two chunks, zb-h1; all devices; and no
    * ZeRO stage where nothing is left to divide, no pipeline with fewer micro-batches than stages. */
   int axes;

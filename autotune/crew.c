@@ -11,6 +11,9 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 int tws_crew_size(int wanted) {
   const long cores = wanted > 0 ? wanted : sysconf(_SC_NPROCESSORS_ONLN);
@@ -97,6 +100,13 @@ static slot *slot_of(const shared *s, int item) {
   return (slot *)(void *)(s->slots + (size_t)item * s->slot_bytes);
 }
 
+/* What one item needed is given back, so that the processes do not all keep the most that any item takes. */
+static void give_back(void) {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
 static void take_items(void *user, int index) {
   shared *s = user;
   (void)index;
@@ -104,6 +114,7 @@ static void take_items(void *user, int index) {
     slot *own = slot_of(s, item);
     own->code = s->list->work(s->list->user, item, own + 1, &own->err);
     atomic_store(&own->done, 1);
+    give_back();
     if (own->code != TWS_OK) break;
   }
 }

@@ -43,7 +43,7 @@ static tws_code fill_micro(space *s, tws_error *err) {
   for (int i = 0; i < given->micro_count; i++)
     if (given->micro[i] <= limit) s->micro[n++] = given->micro[i];
   for (int64_t m = 1; !given->micro_count && m <= limit && n<MICROS; m = batch> 0 ? m + 1 : 2 * m)
-    if (batch == 0 || batch % m == 0) s->micro[n++] = m;
+    if (m >= given->min_micro && (batch == 0 || batch % m == 0)) s->micro[n++] = m;
   s->count[MICRO] = n;
   return n ? TWS_OK : tws_fail(err, TWS_INVALID, NULL, "the search space is empty: no micro batch is left");
 }

@@ -93,6 +93,7 @@ static int64_t largest_micro(const tws_tune_space *space) {
 
 /* One point, unless its batch does not suit its axes. */
 static tws_code push_point(const dimensions *d, point_list *list, const tws_variant *point, tws_error *err) {
+  if (!d->space->micro_count && point->micro < d->space->min_micro) return TWS_OK;
   if (!tws_axes_suit(&d->axes, point)) return TWS_OK;
   if (list->count >= TWS_TUNE_MAX_POINTS)
     return tws_fail(err, TWS_INVALID, "name fewer stages, micro batches, axes or rank counts",

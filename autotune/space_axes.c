@@ -53,6 +53,8 @@ static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes)
   axes->schedules[2] = (tws_variant_schedule){TWS_PIPELINE_ZB_H1, 1};
   axes->schedule_count = 3;
   axes->sequence_parallel[0] = 1;
+  axes->sequence_parallel[1] = 0;
+  axes->sequence_parallel_count = 2;
 }
 
 void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/units.h"
+#include "config/autotuning.h"
 
 /* From here on float32 costs more than anybody who did not ask for it has in mind. */
 #define LARGE_MODEL 1e9
@@ -41,23 +42,31 @@ void tws_job_assumptions(const tws_cli *cli, const char *model, const tws_job *j
   tws_noise_remark(cli, job->profile);
 }
 
-static void remark_idle_keys(const tws_cli *cli, const tws_config *config) {
+static void remark_idle_keys(const tws_cli *cli, const tws_config *config, int tunes) {
   tws_text text = {0};
   int count = 0;
   if (tws_config_no_effect(config, &text, &count, NULL) == TWS_OK && text.data)
     for (char *rest = text.data, *line; (line = strsep(&rest, "\n"));)
-      if (*line) tws_warn(cli, "%s", line);
+      if (*line && !(tunes && tws_autotuning_is_read(line))) tws_warn(cli, "%s", line);
   tws_text_free(&text);
 }
 
-void tws_job_remarks(const tws_cli *cli, const char *model, const tws_job *job) {
-  remark_idle_keys(cli, job->config);
+static void remark(const tws_cli *cli, const char *model, const tws_job *job, int tunes) {
+  remark_idle_keys(cli, job->config, tunes);
   tws_job_assumptions(cli, model, job);
   for (const char *line = job->network->notes; line && *line;) {
     size_t length = strcspn(line, "\n");
     if (length) tws_say(cli, "note: %.*s", (int)length, line);
     line += length + (line[length] == '\n');
   }
+}
+
+void tws_job_remarks(const tws_cli *cli, const char *model, const tws_job *job) {
+  remark(cli, model, job, 0);
+}
+
+void tws_tune_remarks(const tws_cli *cli, const char *model, const tws_job *job) {
+  remark(cli, model, job, 1);
 }
 
 void tws_data_remark(const tws_cli *cli, const char *path, const tws_network *network) {

@@ -8,6 +8,8 @@
 /* Keys without effect as warnings; what of the model is left out, which of two models a name means and the type that
  * was assumed as notes. model: as it was given. */
 void tws_job_remarks(const tws_cli *cli, const char *model, const tws_job *job);
+/* The same of a verb that reads the section autotuning. */
+void tws_tune_remarks(const tws_cli *cli, const char *model, const tws_job *job);
 /* The last two alone, for a verb that shows the model's notes in its result. */
 void tws_job_assumptions(const tws_cli *cli, const char *model, const tws_job *job);
 /* A warning where the machine was not quiet when it was measured; part of the remarks about a job. */

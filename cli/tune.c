@@ -11,6 +11,7 @@
 #include "cli/remarks.h"
 #include "cli/trials_view.h"
 #include "cli/tune_view.h"
+#include "config/autotuning.h"
 #include "job/modules.h"
 
 #define DEFAULT_RESULTS "autotuning_results"
@@ -175,22 +176,50 @@ static tws_code read_word(const char *text, const char *what, const char *const 
   return tws_fail(err, TWS_USAGE, close, "%s: unknown word \"%.40s\"", what, text);
 }
 
-static tws_code open_session(const tws_cli *cli, const options *o, session *s, tws_error *err) {
+static int64_t first_of(int64_t flag, int64_t key, int64_t otherwise) {
+  return flag > 0 ? flag : key > 0 ? key : otherwise;
+}
+
+/* What the section autotuning of the configuration says, where no flag does. */
+static tws_code read_section(options *o, const tws_config *config, tws_tune_space *space, tws_error *err) {
+  static const char *const metrics[] = {"throughput", "latency", "flops"};
+  const tws_autotuning a = tws_config_autotuning(config);
+  o->first_step = first_of(o->first_step, a.first_step, 3);
+  o->last_step = first_of(o->last_step, a.last_step, o->first_step > 5 ? o->first_step + 2 : 5);
+  o->trials = first_of(o->trials, a.trials, 0);
+  o->early_stopping = first_of(o->early_stopping, a.early_stopping, 0);
+  o->max_micro_batch = first_of(o->max_micro_batch, a.max_micro, 0);
+  if (!o->tuner) o->tuner = a.tuner;
+  space->min_micro = a.min_micro;
+  for (size_t i = 0; a.metric && !o->objective && i < sizeof metrics / sizeof *metrics; i++)
+    if (strcmp(a.metric, metrics[i]) == 0) o->objective = metrics[i];
+  if (a.metric && !o->objective)
+    return tws_fail(err, TWS_UNSUPPORTED, "use throughput, latency or flops, or give --objective",
+                    "autotuning.metric: \"%s\" is a part of a step, and whole steps are compared", a.metric);
+  if (a.fast != 1) return TWS_OK;
+  if (!o->recomputes) space->recompute[space->recompute_count++] = config->recompute;
+  if (!o->axes) o->axes = "off";
+  return TWS_OK;
+}
+
+static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_error *err) {
   static const char *const tuners[] = {"model_based", "gridsearch", "random"};
   static const char *const fidelities[] = {"analytic", "flow", "message"};
   static const char *const answers[] = {"auto", "on", "off"};
   static const char *const objectives[] = {"throughput", "latency", "flops", "memory", "cost"};
   int tuner, fidelity, axes, objective;
+  tws_tune_space space = {.axes = 0};
   memset(s, 0, sizeof *s);
   s->o = o;
   if (!o->job.model)
     return tws_fail(err, TWS_USAGE, "give -m MODEL: a Hugging Face config.json or a built-in name such as gpt2",
                     "no model was given");
+  TWS_TRY(tws_job_open(&o->job, &s->job, err));
+  TWS_TRY(read_section(o, s->job->config, &space, err));
   TWS_TRY(read_word(o->tuner, "--tuner", tuners, 3, &tuner, err));
   TWS_TRY(read_word(o->fidelity, "--fidelity", fidelities, 3, &fidelity, err));
   TWS_TRY(read_word(o->axes, "--axes", answers, 3, &axes, err));
   TWS_TRY(read_word(o->objective, "--objective", objectives, TWS_GOALS, &objective, err));
-  TWS_TRY(tws_job_open(&o->job, &s->job, err));
   tws_config *config = s->job->config;
   if (!o->job.config && !o->global_batch) config->micro_batch_size = 0;
   s->tuner = (tws_tuner)tuner;
@@ -206,12 +235,13 @@ static tws_code open_session(const tws_cli *cli, const options *o, session *s, t
                                   .seed = (uint64_t)config->seed,
                                   .memory_bytes = o->memory > 0 ? o->memory : 0,
                                   .progress = &s->progress,
-                                  .log = &cli->log};
+                                  .log = &cli->log,
+                                  .space = space};
   TWS_TRY(read_space(o, config, &s->request.space, err));
   if (s->request.goal == TWS_GOAL_COST && !(s->job->cluster.price_per_device_hour > 0))
     return tws_fail(err, TWS_INVALID, "--cluster FILE with \"base\": \"NAME\", \"price_per_device_hour\": 2.5",
                     "--objective cost: cluster %s has no price_per_device_hour", s->job->cluster.name);
-  tws_job_remarks(cli, o->job.model, s->job);
+  tws_tune_remarks(cli, o->job.model, s->job);
   if (o->validate > 0) tws_data_remark(cli, o->data, s->job->network);
   int given = tws_config_model_ranks(config) > 1;
   s->request.space.axes = axes == 1 || (axes == 0 && !given && tws_tune_needs_axes(&s->request));
@@ -439,7 +469,7 @@ static const tws_option table[] = {
     TWS_STRING("schedules", 0, "LIST", options, schedules,
                "of pipelines: gpipe, 1f1b, interleaved[:CHUNKS], zb-h1 (--axes: all but gpipe)"),
     TWS_STRING("sequence-parallel", 0, "LIST", options, sequence_parallel,
-               "with tensor ranks: 0, 1 or both (--axes: 1)"),
+               "with tensor ranks: 0, 1 or both (--axes: both)"),
     TWS_FLAG("exhaustive", 0, options, exhaustive,
              "compose every point of the lists' product and plan the best; also with the next three"),
     TWS_STRING("overlaps", 0, "LIST", options, overlaps, "zero_optimization.overlap_comm: off, on or both"),
@@ -483,14 +513,8 @@ static const tws_option table[] = {
     TWS_FLAG("resume", 0, options, resume, "go on from the folder's records: what was run is not run again"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS,
-                                 .results = DEFAULT_RESULTS,
-                                 .memory = -1,
-                                 .first_step = 3,
-                                 .last_step = 5,
-                                 .rounds = 2,
-                                 .limit_s = 1800,
-                                 .rows = 10};
+static const options defaults = {
+    .job = TWS_JOB_SPEC_DEFAULTS, .results = DEFAULT_RESULTS, .memory = -1, .rounds = 2, .limit_s = 1800, .rows = 10};
 
 const tws_verb tws_verb_tune = {
     .name = "tune",

@@ -24,6 +24,7 @@
 #define COUNTED "what is computed again is counted as the plan has it"
 #define MONITOR "training writes a CSV log and a timeline of its own"
 #define TUNE "the verb tune takes its own options"
+#define TUNED "the verb tune reads it, and no other"
 #define INFERENCE "Twinspeed trains and does not generate"
 #define COMPILE "nothing is compiled at run time: the plan is static"
 #define PRINT "what is printed is the program's choice"

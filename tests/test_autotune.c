@@ -460,7 +460,8 @@ START_TEST(search_over_axes) {
   ck_assert_int_gt(refined, 0);
   for (int i = 0; i < result->fits; i++) { /* the files of one point with every axis */
     tws_tune_candidate *c = &result->candidates[i];
-    if (c->variant.pipeline != 2 || c->variant.tensor != 2 || c->variant.schedule.kind != TWS_PIPELINE_INTERLEAVED)
+    if (c->variant.pipeline != 2 || c->variant.tensor != 2 || c->variant.schedule.kind != TWS_PIPELINE_INTERLEAVED ||
+        !c->variant.sequence_parallel)
       continue;
     tws_tune_result one = {.candidates = c, .count = 1, .fits = 1, .smallest = -1};
     make_folder();

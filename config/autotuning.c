@@ -1,0 +1,29 @@
+#include "config/autotuning.h"
+
+#include <string.h>
+
+#include "config/store.h"
+
+static int64_t integer(const tws_config *config, const char *path) {
+  const tws_given given = tws_store_at(config->store, path);
+  return cJSON_IsNumber(given.item) ? (int64_t)given.item->valuedouble : 0;
+}
+
+tws_autotuning tws_config_autotuning(const tws_config *config) {
+  const tws_given fast = tws_store_at(config->store, "autotuning.fast");
+  return (tws_autotuning){.fast = fast.item ? tws_given_true(fast) : -1,
+                          .metric = tws_given_text(tws_store_at(config->store, "autotuning.metric")),
+                          .tuner = tws_given_text(tws_store_at(config->store, "autotuning.tuner_type")),
+                          .first_step = integer(config, "autotuning.start_profile_step"),
+                          .last_step = integer(config, "autotuning.end_profile_step"),
+                          .trials = integer(config, "autotuning.tuner_num_trials"),
+                          .early_stopping = integer(config, "autotuning.tuner_early_stopping"),
+                          .min_micro = integer(config, "autotuning.min_train_micro_batch_size_per_gpu"),
+                          .max_micro = integer(config, "autotuning.max_train_micro_batch_size_per_gpu")};
+}
+
+int tws_autotuning_is_read(const char *line) {
+  const char *reason = tws_key_at("autotuning.fast")->reason;
+  const size_t length = strlen(line), end = strlen(reason);
+  return length > end && strcmp(line + length - end, reason) == 0;
+}
