@@ -95,7 +95,7 @@ static int one_death(uint64_t seed, uint64_t number, const tws_emulation *calm, 
   const tws_code code = emulate(&spec, &request, &r, &err);
   const double difference = fabs(r.last_loss - calm->last_loss);
   if (difference > *largest) *largest = difference;
-  const int early = code == TWS_RANK && !in_save && at_s < 0.35 * calm->virtual_s; /* before there was a checkpoint */
+  const int early = code == TWS_RANK && r.saves == 0; /* there was no checkpoint */
   const int same = r.ranks == 8 ? r.last_loss == calm->last_loss && r.digest == calm->digest : difference <= 1e-6;
   const int good = (code == TWS_OK && r.restarts <= 1 && same) || early;
   if (!good)
@@ -161,6 +161,12 @@ static tws_plot_goodput one_rate(int number, int failures, double step_s, double
   request.start_s = start_s;
   request.scenario = &scenario;
   empty_folder();
+  tws_emulation_request before = request_for(&spec, every); /* a checkpoint to begin with */
+  before.save = folder;
+  need(emulate(&spec, &before, &r, &err), &err);
+  tws_emulation_free(&r);
+  request.resume = folder;
+  request.steps += every;
   need(emulate(&spec, &request, &r, &err), &err);
   const double restart_s = r.restarts > 0 ? (r.restart_s + r.detect_s) / (double)r.restarts : start_s;
   const tws_plot_goodput point = {

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 
 #include "answers.h"
+#include "estimators/checkpoint_interval.h"
 #include "train.h"
 
 enum { EMULATED_STEPS = 4, RANKS = 4 };
@@ -184,14 +185,16 @@ START_TEST(every_scenario_comes_out_as_it_says) {
   ck_assert_int_eq(glob(TWS_SOURCE_DIR "/scenarios/faults/*.json", 0, NULL, &found), 0);
   int count = 0;
   for (size_t i = 0; i < found.gl_pathc; i++) {
-    if (strstr(found.gl_pathv[i], "/model.json") || strstr(found.gl_pathv[i], "/cluster.json")) continue;
+    if (strstr(found.gl_pathv[i], "/model.json") || strstr(found.gl_pathv[i], "/cluster.json") ||
+        strstr(found.gl_pathv[i], "/office.json"))
+      continue;
     command_result result = twinspeed("emulate --scenario %s --quiet", found.gl_pathv[i]);
     ck_assert_msg(result.status == 0, "%s: %s", found.gl_pathv[i], result.err);
     ck_assert_msg(strstr(result.out, "as expected") != NULL, "%s: %s", found.gl_pathv[i], result.out);
     command_free(&result);
     count++;
   }
-  ck_assert_int_ge(count, 15);
+  ck_assert_int_ge(count, 16);
   globfree(&found);
 }
 END_TEST
@@ -234,6 +237,44 @@ START_TEST(deaths_leave_no_trace) {
     cJSON_Delete(hit);
   }
   cJSON_Delete(calm);
+}
+END_TEST
+
+/* Young's and Daly's intervals beside the best one of the exact expectation. */
+START_TEST(the_best_interval) {
+  for (int i = 0; i < 6; i++) {
+    const double save_s = 1, between_s = 20 * pow(4, i), restart_s = 5;
+    double best_s = 0, best = 0;
+    for (double interval_s = 0.5; interval_s < 4 * between_s; interval_s *= 1.002) {
+      const double goodput = tws_interval_goodput(interval_s, save_s, restart_s, between_s);
+      if (goodput > best) best_s = interval_s;
+      if (goodput > best) best = goodput;
+    }
+    ck_assert_double_eq_tol(tws_interval_daly(save_s, between_s) / best_s, 1, 0.02);
+    ck_assert_double_eq_tol(tws_interval_young(save_s, between_s) / best_s, 1, 1.5 * sqrt(save_s / between_s));
+  }
+  command_result result =
+      twinspeed("tune -m gpt2 --cluster dgx-a100 --faults 36000 --json --quiet --results %s", in_folder("tuned"));
+  ck_assert_msg(result.status == 0, "%s", result.err);
+  cJSON *tuned = cJSON_Parse(result.out), *faults = cJSON_GetObjectItem(tuned, "faults");
+  ck_assert(member_of(faults, "save_every") >= 1 && member_of(faults, "goodput") > 0.9);
+  ck_assert_double_eq(member_of(faults, "daly_s"), tws_interval_daly(member_of(faults, "hold_s"), 36000));
+  cJSON_Delete(tuned);
+  command_free(&result);
+}
+END_TEST
+
+START_TEST(train_is_emulate_with_a_flag) {
+  const char *model = in_folder("model.json");
+  cJSON *emulated = emulate("-m %s --data %s --steps 2 --cluster dgx-a100 --stage 1", model, text_path);
+  command_result result = twinspeed(
+      "train --virtual -m %s --data %s --steps 2 --cluster dgx-a100 --stage 1 --json --quiet", model, text_path);
+  ck_assert_msg(result.status == 0, "%s", result.err);
+  cJSON *trained = assert_json(&result, "twinspeed-emulation-1");
+  ck_assert_str_eq(digest_of(trained), digest_of(emulated));
+  cJSON_Delete(emulated);
+  cJSON_Delete(trained);
+  command_free(&result);
 }
 END_TEST
 
@@ -304,6 +345,8 @@ int main(void) {
   tcase_add_loop_test(tests, no_order_changes_a_bit, 0, sizeof divisions / sizeof *divisions);
   tcase_add_test(tests, every_scenario_comes_out_as_it_says);
   tcase_add_test(tests, deaths_leave_no_trace);
+  tcase_add_test(tests, the_best_interval);
+  tcase_add_test(tests, train_is_emulate_with_a_flag);
   tcase_add_test(tests, what_a_scenario_may_not_say);
   tcase_add_test(tests, what_cannot_be);
   suite_add_tcase(suite, tests);
