@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "config/autotuning.h"
 #include "config/ds_config.h"
 #include "config/keys.h"
 #include "plan/pipeline_grid.h"
@@ -260,6 +261,19 @@ START_TEST(auto_follows_the_model) {
   ck_assert_int_eq(resolve(text, 4, 0, &c), TWS_INVALID);
   ck_assert_ptr_nonnull(strstr(err.message, "reduce_bucket_size"));
   ck_assert_int_eq(from_text("{\"steps_per_print\": \"auto\"}", &c), TWS_INVALID);
+}
+END_TEST
+
+START_TEST(autotuning_is_read_where_it_is_given) {
+  tws_config *c;
+  ck_assert_int_eq(from_text("{\"autotuning\": {\"fast\": false, \"metric\": \"latency\", \"tuner_num_trials\": 7, "
+                             "\"max_train_micro_batch_size_per_gpu\": 4}}",
+                             &c),
+                   TWS_OK);
+  const tws_autotuning a = tws_config_autotuning(c);
+  ck_assert(a.fast == 0 && a.trials == 7 && a.max_micro == 4 && a.first_step == 0 && !a.tuner);
+  ck_assert_str_eq(a.metric, "latency");
+  tws_config_destroy(c);
 }
 END_TEST
 
@@ -712,6 +726,7 @@ int main(void) {
   tcase_add_test(all, tensor_ranks_have_two_places);
   tcase_add_test(all, axes_divide_the_ranks);
   tcase_add_test(all, printed_configurations_read_back_the_same);
+  tcase_add_test(all, autotuning_is_read_where_it_is_given);
   tcase_add_test(all, schema_describes_every_key);
   tcase_add_test(all, every_allocation_may_fail);
   tcase_add_test(all, schema_without_memory);
