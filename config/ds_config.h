@@ -70,6 +70,7 @@ typedef struct tws_config {
   tws_zero_config zero;
   const char *optimizer_path; /* zero_optimization.offload_optimizer.nvme_path, or NULL */
   int cpu_checkpointing;      /* activation_checkpointing: what enters a recomputed layer waits in the host's memory */
+  int partition_activations;  /* likewise: tensor-parallel ranks share out what all of them have */
   const char *param_path;     /* likewise of offload_param */
   tws_aio aio;
   tws_flops_section flops_profiler;
@@ -164,10 +165,15 @@ typedef struct tws_division {
 } tws_division;
 tws_division tws_config_division(const tws_config *config);
 
-/* Whether anything that the stage shards lives outside the device between uses. */
+/* Whether activation checkpoints wait in the host's memory. */
+static inline int tws_config_checkpoints_on_host(const tws_config *config) {
+  return config->cpu_checkpointing && config->recompute == TWS_RECOMPUTE_FULL;
+}
+/* Whether anything lives outside the device between uses. */
 static inline int tws_config_offloads(const tws_config *config) {
   const tws_zero_config *z = &config->zero;
-  return (z->stage > 0 && z->offload_optimizer) || (z->stage == 3 && z->offload_param);
+  return (z->stage > 0 && z->offload_optimizer) || (z->stage == 3 && z->offload_param) ||
+         tws_config_checkpoints_on_host(config);
 }
 /* The folder for swap files; NULL: nothing is offloaded to a disk, or none is given. */
 static inline const char *tws_config_disk(const tws_config *config) {

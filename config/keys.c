@@ -19,6 +19,7 @@
 #define SAVE "DeepSpeed's checkpoints are not written or read"
 #define PYTHON "it concerns DeepSpeed's Python engine, and the plan is static"
 #define PLAN "the plan is verified before it runs"
+#define CONTIGUOUS "the plan lays all buffers out in one block ahead of time: nothing is fragmented"
 #define RECOMPUTE "recomputation is set by twinspeed.recompute"
 #define PROFILE "use the verb profile, or the timeline that simulate and train write"
 #define COUNTED "what is computed again is counted as the plan has it"

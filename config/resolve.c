@@ -313,6 +313,9 @@ static tws_code check_offload(const rules *r) {
     if (is_on(r, "zero_optimization.zenflow.offload") && !z->overlap_comm)
       return REFUSE(r, "zero_optimization.zenflow.offload", TWS_INVALID, "set overlap_comm to true",
                     "zero_optimization.zenflow.offload needs overlap_comm");
+    return REFUSE(r, "zero_optimization.zenflow", TWS_UNSUPPORTED,
+                  "leave it out: without it every gradient is updated in every step",
+                  "zero_optimization.zenflow updates most gradients late, and Twinspeed does not do that");
   }
   /* At stages that have no use for them these sections do nothing, in DeepSpeed neither: a warning says so. */
   const int optimizer = z->stage > 0 ? z->offload_optimizer : 0, parameters = z->stage == 3 ? z->offload_param : 0;
@@ -346,9 +349,10 @@ static tws_code check_sizes(const rules *r) {
                   (long long)tokens);
   }
   if (c->attention_chunks > 1)
-    return REFUSE(r, "twinspeed.attention_chunks", TWS_UNSUPPORTED, "use sequence_parallel_size, or recomputation",
-                  "attention in %lld chunks (FPDT) offloads those not in use, and Twinspeed has no offload tier",
-                  (long long)c->attention_chunks);
+    return REFUSE(
+        r, "twinspeed.attention_chunks", TWS_UNSUPPORTED, "use sequence_parallel_size, or recomputation",
+        "attention in %lld chunks (FPDT) offloads those not in use, and Twinspeed offloads what is between layers",
+        (long long)c->attention_chunks);
   return TWS_OK;
 }
 

@@ -69,7 +69,7 @@ void tws_body_key(const tws_plan_request *request, const int *spread, int split,
   config->zero.stage = stage;
   config->pipeline_stages = config->virtual_stages = 0;
   config->pipeline_partition = NULL;
-  k->bounded = stage > 0;
+  k->bounded = stage > 0 || tws_config_checkpoints_on_host(config); /* copies run beside */
   k->split = split;
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
     if (axis == TWS_AXIS_PIPE || axis == TWS_AXIS_DATA) continue;

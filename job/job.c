@@ -123,7 +123,10 @@ static void choose_threads(tws_job *job) {
 static tws_code check_offload(const tws_job *job, tws_error *err) {
   const tws_cluster *c = &job->cluster;
   const int links = c->host_link.bandwidth > 0 && c->host_bandwidth > 0;
-  if ((!job->config->zero.offload_optimizer && !job->config->zero.offload_param) || job->backend == TWS_BACKEND_HOST || links) return TWS_OK;
+  if ((!job->config->zero.offload_optimizer && !job->config->zero.offload_param &&
+       !tws_config_checkpoints_on_host(job->config)) ||
+      job->backend == TWS_BACKEND_HOST || links)
+    return TWS_OK;
   return tws_fail(err, TWS_INVALID,
                   "give \"host_link\": {\"bandwidth\": ..., \"latency_s\": ...} and \"host_bandwidth\" in its file",
                   "the job offloads, and cluster %s says not how fast its host's memory is reached", c->name);

@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "plan/lower.h"
+#include "plan/checkpoints.h"
 
 static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   const tws_config *c = r->config;
@@ -171,6 +171,7 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
                                         tws_input_elements(l, i) * (uint64_t)l->accumulation, whole);
   }
   TWS_TRY(tws_pipeline_begin(l));
+  tws_checkpoints_begin(l);
   TWS_TRY(tws_zero_begin(l));
   return tws_running_begin(l);
 }

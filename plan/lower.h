@@ -11,6 +11,7 @@
  *   dropout.c    where random bits of dropout come from
  *   running.c    running statistics of modules
  *   offload.c    what lives on the host and is done there; fetch.c: parameters that do
+ *   checkpoints.c  where what enters a recomputed layer waits for backward
  *   optimizer.c  the step: norm, clipping, the update, gathering of updated parameters; the end of an evaluation
  *   pipeline.c   which modules a stage runs, micro-batches in what order, messages between stages
  *   build.c      puts them together */
@@ -141,6 +142,14 @@ typedef struct tws_offload {
   tws_fetches fetches;
 } tws_offload;
 
+/* Activation checkpoints that wait elsewhere for backward, by value. */
+typedef struct tws_checkpoints {
+  int on, parts;              /* parts: tensor-parallel ranks that share one out */
+  tws_tier tier;              /* where they wait */
+  uint32_t *last, *first;     /* visit of a chunk that uses the value last forward, first backward; TWS_NONE: none */
+  const struct tws_chunk *of; /* that these are of */
+} tws_checkpoints;
+
 /* Consecutive modules that one stage runs together: the whole network without a pipeline. */
 typedef struct tws_chunk {
   uint32_t first, end;          /* modules */
@@ -161,6 +170,7 @@ typedef struct tws_deferred {
 typedef struct tws_context {
   uint32_t *value_buffer;   /* current instance of each value, TWS_NONE when not there */
   uint32_t *value_gradient; /* likewise of its gradient */
+  uint8_t *away;            /* whether the instance is a checkpoint that waits elsewhere, or a part of it */
   tws_deferred *deferred;
   size_t deferred_capacity;
   uint32_t deferred_count;
@@ -179,6 +189,7 @@ typedef struct tws_lower {
   tws_builder b;
   tws_zero zero;
   tws_offload offload;
+  tws_checkpoints checkpoints;
   tws_chunk *chunks; /* of this stage */
   int chunk_count;
   tws_pipeline_shape shape;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/checkpoints.h"
 #include "plan/fold.h"
 #include "plan/lower.h"
 #include "plan/pipeline_grid.h"
@@ -301,7 +302,8 @@ static tws_context *new_context(tws_lower *l) {
   } else {
     c = tws_arena_alloc(l->scratch, 1, sizeof *c);
     uint32_t *state = c ? tws_arena_alloc_unset(l->scratch, 2 * (size_t)values + 2, sizeof *state) : NULL;
-    if (!state) {
+    if (c) c->away = tws_arena_alloc_unset(l->scratch, values + 1u, 1);
+    if (!state || !c->away) {
       no_memory(l);
       return NULL;
     }
@@ -310,6 +312,7 @@ static tws_context *new_context(tws_lower *l) {
   }
   memset(c->value_buffer, 0xff, values * sizeof *c->value_buffer); /* TWS_NONE */
   memset(c->value_gradient, 0xff, values * sizeof *c->value_gradient);
+  memset(c->away, 0, values);
   c->part[0] = c->part[1] = TWS_NONE;
   c->deferred_count = 0;
   c->events = 0;
@@ -334,7 +337,9 @@ static void enter_context(tws_lower *l, tws_chunk *chunk, tws_context *context, 
 static void run_visits(tws_lower *l, uint32_t first, uint32_t end) {
   for (uint32_t i = first; i < end && l->b.failed == TWS_OK; i++) {
     tws_zero_before(l, i);
+    tws_checkpoints_before(l, i);
     tws_lower_visit(l, &l->chunk->visits.items[i]);
+    tws_checkpoints_after(l, i);
     tws_zero_after(l, i);
   }
 }

@@ -284,6 +284,9 @@ START_TEST(contradictions) {
        TWS_UNSUPPORTED, "two folders", "the same folder"},
       {"{" B "\"zero_optimization\": {\"stage\": 2, \"zenflow\": {\"offload\": true}}}", TWS_INVALID,
        "zenflow needs offload_optimizer", ""},
+      {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}, \"zenflow\": "
+       "{\"topk_ratio\": 0.1}}}",
+       TWS_UNSUPPORTED, "zenflow updates most gradients late", "leave it out"},
       {"{" B "\"zero_optimization\": {\"legacy_stage1\": true}}", TWS_INVALID, "no longer exists", ""},
       {"{" B "\"pipeline\": {\"stages\": 2}, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID, "pipeline", ""},
       {"{" B "\"pipeline\": {\"stages\": 2}}", TWS_INVALID, "ds.json:1:38: pipeline.stages 2 does not divide 1 rank",

@@ -100,8 +100,14 @@ static int count_files(void) {
 
 static const char swapped[] =
     "{\"train_batch_size\":4,\"train_micro_batch_size_per_gpu\":2,\"optimizer\":{\"type\":\"AdamW\"},"
-    "\"zero_optimization\":{\"stage\":2,\"sub_group_size\":20000,\"offload_optimizer\":{\"device\":\"nvme\","
-    "\"nvme_path\":\"%s\"}},\"twinspeed\":{\"sequence_length\":32}}";
+    "\"zero_optimization\":{\"stage\":3,\"sub_group_size\":20000,\"offload_optimizer\":{\"device\":\"nvme\","
+    "\"nvme_path\":\"%s\"},\"offload_param\":{\"device\":\"nvme\",\"max_in_cpu\":9000}},"
+    "\"twinspeed\":{\"sequence_length\":32}}";
+/* Parameters alone, so that they are what is missed. */
+static const char parameters_swapped[] =
+    "{\"train_batch_size\":4,\"train_micro_batch_size_per_gpu\":2,\"optimizer\":{\"type\":\"AdamW\"},"
+    "\"zero_optimization\":{\"stage\":3,\"offload_param\":{\"device\":\"nvme\",\"nvme_path\":\"%s\",\"max_in_cpu\":0}},"
+    "\"twinspeed\":{\"sequence_length\":32}}";
 
 /* A training that is ended by a signal once its swap file is there. */
 static void end_training(const char *config, int number, int left) {
@@ -152,12 +158,58 @@ START_TEST(swap_files) {
 }
 END_TEST
 
+/* The only swap file there is. */
+static int find_file(char *path, size_t size) {
+  DIR *list = opendir(in_folder("twinspeed-swap"));
+  int found = 0;
+  for (const struct dirent *e = list ? readdir(list) : NULL; e; e = readdir(list))
+    if (e->d_name[0] != '.') found = snprintf(path, size, "%s/%s", in_folder("twinspeed-swap"), e->d_name) > 0;
+  if (list) closedir(list);
+  return found;
+}
+
+/* Parameters that were cut away during training, or whose file was removed: the step that misses them says so. */
+START_TEST(lost_parameters) {
+  char program[256], text[1024], config[128], said[128], path[512] = "", message[4096];
+  snprintf(program, sizeof program, "%s/twinspeed", TWS_BUILD_DIR);
+  snprintf(config, sizeof config, "%s", in_folder("parameters.json"));
+  snprintf(said, sizeof said, "%s", in_folder("said"));
+  snprintf(text, sizeof text, parameters_swapped, folder);
+  write_text(config, text);
+  for (int removes = 0; removes < 2; removes++) {
+    const pid_t child = fork();
+    if (child == 0) {
+      freopen("/dev/null", "w", stdout);
+      freopen(said, "w", stderr);
+      execl(program, program, "train", "--quiet", "-m", "tiny-gpt2", "-c", config, "-n", "1", "--threads", "1",
+            "--data", text_path, "--steps", "1000000", (char *)NULL);
+      _exit(127);
+    }
+    for (int i = 0; i < 6000 && !find_file(path, sizeof path); i++) usleep(20000);
+    usleep(200000);
+    int status;
+    ck_assert_int_eq(removes ? unlink(path) : 0, 0);
+    do { /* again and again: a step that writes all makes the file whole */
+      if (!removes) (void)!truncate(path, 4096);
+      usleep(300);
+    } while (waitpid(child, &status, WNOHANG) == 0);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) != 0, "status %x", (unsigned)status);
+    FILE *file = fopen(said, "r");
+    message[fread(message, 1, sizeof message - 1, file)] = '\0';
+    fclose(file);
+    ck_assert_msg(strstr(message, path) && strstr(message, "'parameters'"), "%s", message);
+    ck_assert_msg(strstr(message, removes ? "was removed" : "was the file cut?") != NULL, "%s", message);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("disk");
   TCase *tests = tcase_create("disk");
   tcase_add_test(tests, any_shape);
   tcase_add_test(tests, faults);
   tcase_add_test(tests, swap_files);
+  tcase_add_test(tests, lost_parameters);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);
   return run_training(suite);

@@ -228,6 +228,71 @@ START_TEST(shares) {
 }
 END_TEST
 
+/* Checkpoints that wait elsewhere: in the host's memory, shared out among tensor-parallel ranks, or both. Each comes
+ * back once, all of it; the device needs less, and what computes or communicates finds everything there. */
+START_TEST(checkpoints_elsewhere) {
+  static const char *const axes[] = {"", ",\"tensor_parallel\":{\"autotp_size\":2}", ",\"pipeline\":{\"stages\":2}",
+                                     ",\"sequence_parallel_size\":2"};
+  for (uint64_t seed = 1; seed <= (TWS_SANITIZED ? 12 : 40); seed++) {
+    const int axis = pick(seed, 1, 4), ranks = (1 + pick(seed, 2, 2)) * (axis ? 2 : 1);
+    const int host = axis == 1 ? pick(seed, 3, 2) : 1, parts = axis == 1 && (!host || pick(seed, 4, 2));
+    uint64_t device[2];
+    for (int elsewhere = 0; elsewhere < 2; elsewhere++) {
+      char text[1024];
+      snprintf(
+          text, sizeof text,
+          "{\"train_micro_batch_size_per_gpu\":4,\"gradient_accumulation_steps\":2,\"optimizer\":{\"type\":\"AdamW\"},"
+          "\"zero_optimization\":{\"stage\":%d},\"activation_checkpointing\":{\"cpu_checkpointing\":%s,"
+          "\"partition_activations\":%s}%s,\"twinspeed\":{\"sequence_length\":64,\"recompute\":\"full\","
+          "\"tensor_sequence_parallel\":%s,\"pipeline_schedule\":\"%s\"}}",
+          axis == 2 ? pick(seed, 5, 2) : pick(seed, 5, 4), host && elsewhere ? "true" : "false",
+          parts && elsewhere ? "true" : "false", axes[axis],
+          parts              ? "false"
+          : pick(seed, 6, 2) ? "true"
+                             : "false",
+          pick(seed, 7, 2) ? "1f1b" : "gpipe");
+      job j = lower(seed & 1 ? "tiny-gpt2" : "tiny-llama", text, ranks);
+      const tws_plan *p = j.plans[0];
+      uint64_t out = 0, in = 0;
+      for (uint32_t i = 0; i < p->op_count; i++) {
+        const tws_op *op = &p->ops[i];
+        const tws_operand *o = &p->operands[op->operand_first];
+        if (op->stream == TWS_STREAM_COPY_OUT) out += o->count;
+        if (op->stream == TWS_STREAM_COPY_IN) in += o->count;
+        for (int k = 0; k < op->operand_count && op->kind != TWS_OP_COPY; k++)
+          ck_assert_msg(p->buffers[o[k].buffer].tier == TWS_TIER_DEVICE, "%s: operation %u", text, i);
+      }
+      ck_assert_msg(out == in && (out > 0) == (host && elsewhere), "%s: %llu out, %llu in", text,
+                    (unsigned long long)out, (unsigned long long)in);
+      device[elsewhere] = tws_plan_bytes(p, TWS_TIER_DEVICE);
+      release(&j);
+    }
+    ck_assert_uint_le(device[1], device[0] + device[0] / 20); /* two layers: both may be there at once */
+  }
+}
+END_TEST
+
+/* Of 24 layers all but the two at hand are away. */
+START_TEST(deep_checkpoints) {
+  static const char text[] =
+      "{\"train_micro_batch_size_per_gpu\":4,\"gradient_accumulation_steps\":1,\"bf16\":{\"enabled\":true},"
+      "\"optimizer\":{\"type\":\"AdamW\"},\"activation_checkpointing\":{\"cpu_checkpointing\":%s},"
+      "\"twinspeed\":{\"sequence_length\":1024,\"recompute\":\"full\"}}";
+  const uint64_t checkpoint = UINT64_C(4) * 1024 * 1024 * 2;
+  uint64_t device[2], host[2];
+  for (int away = 0; away < 2; away++) {
+    char job_text[512];
+    snprintf(job_text, sizeof job_text, text, away ? "true" : "false");
+    job j = lower("gpt2-medium", job_text, 1);
+    device[away] = tws_plan_bytes(j.plans[0], TWS_TIER_DEVICE);
+    host[away] = tws_plan_bytes(j.plans[0], TWS_TIER_PINNED);
+    release(&j);
+  }
+  ck_assert_uint_ge(device[0] - device[1], 21 * checkpoint);
+  ck_assert(host[0] == 0 && host[1] >= 23 * checkpoint && host[1] <= 26 * checkpoint);
+}
+END_TEST
+
 /* ---- costs ---- */
 
 static double seconds_with(const tws_cluster *cluster, const job *j) {
@@ -381,6 +446,27 @@ START_TEST(checkpoints) {
 }
 END_TEST
 
+/* Checkpoints in the host's memory, and in parts, change no loss. */
+START_TEST(equal_losses_with_checkpoints) {
+  static const char *const ways[] = {"false,false", "true,false", "false,true", "true,true"};
+  const char *jobs = in_folder("jobs");
+  FILE *file = fopen(jobs, "w");
+  for (int way = 0; way < 4; way++)
+    fprintf(file,
+            "%s\ttiny-llama\t4\t{%s,\"train_micro_batch_size_per_gpu\":2,\"bf16\":{\"enabled\":true},"
+            "\"tensor_parallel\":{\"autotp_size\":2},\"activation_checkpointing\":{\"cpu_checkpointing\":%s,"
+            "\"partition_activations\":%s},\"twinspeed\":{\"sequence_length\":32,\"seed\":7,\"recompute\":\"full\","
+            "\"tensor_sequence_parallel\":false}}\n",
+            ways[way], settings, way & 1 ? "true" : "false", way & 2 ? "true" : "false");
+  fclose(file);
+  run_jobs(1, jobs);
+  for (int way = 1; way < 4; way++)
+    for (int step = 0; step < 4; step++)
+      ck_assert_msg(curves[1][way].loss[step] == curves[1][0].loss[step], "%s, step %d: %.9g, not %.9g", ways[way],
+                    step + 1, curves[1][way].loss[step], curves[1][0].loss[step]);
+}
+END_TEST
+
 /* A device tier of a quarter of the model's states: too small without; with the optimizer on the host, or on the disk,
  * it is kept to, and the losses are those of a device that is large enough. */
 START_TEST(a_small_device) {
@@ -451,9 +537,12 @@ int main(void) {
   TCase *tests = tcase_create("offload");
   tcase_add_test(tests, random_jobs);
   tcase_add_test(tests, shares);
+  tcase_add_test(tests, checkpoints_elsewhere);
+  tcase_add_test(tests, deep_checkpoints);
   tcase_add_test(tests, costs);
   tcase_add_test(tests, equal_losses);
   tcase_add_test(tests, checkpoints);
+  tcase_add_test(tests, equal_losses_with_checkpoints);
   tcase_add_test(tests, a_small_device);
   tcase_add_test(tests, memory_option);
   tcase_set_timeout(tests, 300);
