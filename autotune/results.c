@@ -153,6 +153,20 @@ static const tws_tune_candidate *best_candidate(const tws_tune_report *report) {
   return &report->result->candidates[0];
 }
 
+/* Where the points of an exhaustive search went, and what it took: CPU seconds of all processes. */
+static void add_swept(const tws_tune_swept *s, cJSON *json) {
+  const struct {
+    const char *name;
+    double value;
+  } numbers[] = {
+      {"considered", (double)s->considered}, {"illegal", (double)s->illegal},   {"equal", (double)s->equal},
+      {"too_large", (double)s->too_large},   {"too_slow", (double)s->too_slow}, {"composed", (double)s->composed},
+      {"bounded", (double)s->bounded},       {"planned", (double)s->planned},   {"lowered", (double)s->lowered},
+      {"search_cpu_s", s->search_cpu_s},     {"plan_cpu_s", s->plan_cpu_s},     {"simulate_cpu_s", s->simulate_cpu_s}};
+  cJSON *swept = cJSON_AddObjectToObject(json, "exhaustive");
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) add_number(swept, numbers[i].name, numbers[i].value);
+}
+
 tws_code tws_tune_json(const tws_tune_report *report, tws_text *out, tws_error *err) {
   const tws_tune_result *result = report->result;
   const tws_tune_request *request = report->request;
@@ -165,6 +179,7 @@ tws_code tws_tune_json(const tws_tune_report *report, tws_text *out, tws_error *
   add_number(json, "simulated", result->simulated);
   add_number(json, "estimate_s", result->estimate_s);
   add_number(json, "simulate_s", result->simulate_s);
+  if (request->exhaustive) add_swept(&result->swept, json);
   cJSON *rejections = cJSON_AddArrayToObject(json, "rejections");
   for (int i = 0; i < result->rejection_count; i++) {
     cJSON *item = cJSON_CreateObject();
