@@ -156,11 +156,12 @@ static void print_step(void *user, const tws_step_report *r) {
   if (p->cli->json || (r->step != 1 && r->step != p->steps && r->step % p->every != 0 && !r->evaluated)) return;
   if (!p->heading)
     tws_out("%6s  %9s  %9s  %9s  %10s  %9s%s%s\n", "step", "loss", "lr", "grad norm", "tokens/s", "step ms",
-            p->has_experts ? "   aux loss  dropped" : "", p->evaluates ? "  eval loss" : "");
+            p->has_experts ? "   aux loss  dropped  hottest" : "", p->evaluates ? "  eval loss" : "");
   p->heading = 1;
   tws_out("%6" PRId64 "  %9.5f  %9.3e  %9.4f  %10.0f  %9.2f", r->step, r->loss, r->lr, r->gradient_norm,
           r->tokens_per_s, r->seconds * 1e3);
-  if (p->has_experts) tws_out("  %9.5f  %5.1f %%", r->auxiliary_loss, 100 * r->dropped_share);
+  if (p->has_experts)
+    tws_out("  %9.5f  %5.1f %%  %5.2f x", r->auxiliary_loss, 100 * r->dropped_share, r->hottest_share);
   if (r->evaluated) tws_out("  %9.5f", r->eval_loss);
   tws_out("\n");
 }

@@ -108,6 +108,9 @@ typedef struct tws_config {
   int64_t sequence_ranks;        /* sequence_parallel_size (Ulysses) */
   int64_t expert_ranks;          /* twinspeed.expert_parallel_size: of the replicas */
   double expert_capacity_factor; /* twinspeed.expert_capacity_factor, 0: every token has a slot */
+  int expert_dropless;           /* twinspeed.expert_dropless: the experts of a rank share their slots */
+  double expert_bound;           /* twinspeed.expert_bound: how many those are, in even shares */
+  double expert_bias_rate;       /* twinspeed.expert_bias_rate: of biases that balance experts */
   const char *expert_load;       /* twinspeed.expert_load, in the store; NULL: uniform */
   int data_before_experts;       /* use_data_before_expert_parallelism */
   tws_axis_order axis_order;     /* twinspeed.axis_order */

@@ -20,5 +20,9 @@ enum { TWS_DROPOUT_GROUP = 4 };
 TWS_HOST_AND_DEVICE static inline uint64_t tws_dropout_stream(uint64_t step_bits) {
   return (uint64_t)1 << 62 | step_bits;
 }
+/* What a number is multiplied by: from 1 - jitter to 1 + jitter. */
+TWS_HOST_AND_DEVICE static inline float tws_jitter_factor(uint32_t word, float jitter) {
+  return 1.0F + jitter * (((float)(word >> 9) + 0.5F) * (1.0F / 4194304.0F) - 1.0F);
+}
 
 #endif

@@ -26,7 +26,8 @@ const char *tws_kernel_flag_name(int bit) {
                                                       NULL,
                                                       NULL,
                                                       NULL,
-                                                      "relative"};
+                                                      "relative",
+                                                      NULL};
   return bit >= 0 && bit < TWS_KERNEL_FLAGS ? names[bit] : NULL;
 }
 

@@ -29,7 +29,8 @@ const char *tws_collective_name(tws_collective collective);
 enum {
   TWS_ACCUMULATE = 1,       /* add to the gradient output */
   TWS_ACCUMULATE_PARAM = 2, /* NORM_GRAD: add to dweight and dbias */
-  TWS_BIAS = 4,             /* LINEAR, LINEAR_GRAD_WEIGHT, NORM, NORM_GRAD: the bias operand is there */
+  TWS_BIAS = 4,             /* LINEAR, LINEAR_GRAD_WEIGHT, NORM, NORM_GRAD: the bias operand is there; ROUTER: of
+                               experts */
   TWS_RMS = 8,
   TWS_L2 = 16,
   TWS_SCALED = 32, /* CROSS_ENTROPY, VOCABULARY_LOSS, CLIP: the hyperparameters are one more operand, for the loss scale
@@ -51,10 +52,11 @@ enum {
   TWS_INTERLEAVED = 524288, /* ROPE and ROPE_GRAD: pairs are neighbours */
   TWS_TOGETHER = 1048576,   /* HEADS_NORM and HEADS_NORM_GRAD: all heads as one */
   TWS_RELATIVE = 2097152,   /* ATTENTION and ATTENTION_GRAD: biases of a table, by head and distance */
+  TWS_Z_LOSS = 4194304,     /* ROUTER, ROUTER_GRAD: an operand has the logarithms of the softmax's sums */
 };
 
 /* The flags' names in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
-enum { TWS_KERNEL_FLAGS = 22 };
+enum { TWS_KERNEL_FLAGS = 23 };
 const char *tws_kernel_flag_name(int bit);
 
 enum { TWS_WORK_DIMS = 8, TWS_WORK_PARAMETERS = 6 };
@@ -77,7 +79,7 @@ typedef struct tws_work {
 /* Constants of one operation: they change what it computes, and neither its operands' sizes nor what it costs, so that
  * ranks and layers which differ in nothing else have equal works. What they are stands in models/operators.def; whole
  * numbers up to 2^53 are exact. */
-enum { TWS_ARGUMENTS = 4 };
+enum { TWS_ARGUMENTS = 6 };
 typedef struct tws_arguments {
   double a[TWS_ARGUMENTS];
 } tws_arguments;
@@ -125,7 +127,7 @@ enum {
   TWS_METRIC_OVERFLOW,  /* with TWS_SCALED: 1 when the loss or a gradient is not finite, and updates do nothing */
   TWS_METRIC_AUXILIARY, /* of routers: the weighted loss that balances experts; it is not part of TWS_METRIC_LOSS */
   TWS_METRIC_DROPPED,   /* and the share of their routes that were dropped */
-  TWS_METRIC_COUNT = 8
+  TWS_METRIC_COUNT = 8  /* behind them: routes to each expert, router by router of the whole network */
 };
 
 #endif

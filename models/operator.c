@@ -47,6 +47,7 @@ enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 }; /* of one element */
 #define ARGUMENTS2(a, b) .arguments = 2, .argument = {#a, #b}
 #define ARGUMENTS3(a, b, c) .arguments = 3, .argument = {#a, #b, #c}
 #define ARGUMENTS4(a, b, c, d) .arguments = 4, .argument = {#a, #b, #c, #d}
+#define ARGUMENTS6(a, b, c, d, e, f) .arguments = 6, .argument = {#a, #b, #c, #d, #e, #f}
 #define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
   [TWS_KERNEL_##id] = {.identifier = #id,                                                                    \
                        .name = #name_,                                                                       \
@@ -110,6 +111,7 @@ void tws_work_set_parameter(tws_work *work, const char *name, double value) {
 #undef ARGUMENTS2
 #undef ARGUMENTS3
 #undef ARGUMENTS4
+#undef ARGUMENTS6
 #define NAMED(list, index, name) const double name UNUSED = (double)work->list[index];
 #define DIMS0()
 #define DIMS1(a) NAMED(d, 0, a)
@@ -133,6 +135,7 @@ void tws_work_set_parameter(tws_work *work, const char *name, double value) {
 #define ARGUMENTS2(a, b) ARGUMENTS1(a) ARGUMENT(1, b)
 #define ARGUMENTS3(a, b, c) ARGUMENTS2(a, b) ARGUMENT(2, c)
 #define ARGUMENTS4(a, b, c, d_) ARGUMENTS3(a, b, c) ARGUMENT(3, d_)
+#define ARGUMENTS6(a, b, c, d_, e, f_) ARGUMENTS4(a, b, c, d_) ARGUMENT(4, e) ARGUMENT(5, f_)
 #define FLOPS(...) (__VA_ARGS__)
 #define ELEMENTS(...) (__VA_ARGS__)
 #define flag(name) ((work->flags & TWS_##name) != 0)

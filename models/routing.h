@@ -18,12 +18,48 @@ enum { TWS_COUNT_FILLED, TWS_COUNT_ROUTED, TWS_COUNT_BALANCED, TWS_EXPERT_COUNTS
 /* The most groups of experts. */
 enum { TWS_ROUTING_GROUPS = 64 };
 
+/* The most choices of a token. */
+enum { TWS_ROUTING_CHOICES = 64 };
+
 /* The least sum that weights are divided by: DeepSpeed's, the distance of 1 to the next float. */
 #define TWS_ROUTING_LEAST 0x1p-23F
 
-/* A route is the slot expert x capacity + place; when it was dropped -1 - expert. */
+/* A route is the slot expert x capacity + place; when it was dropped -1 - expert. Experts of a pack share their slots:
+ * those of each lie one after the other, in its experts' order, and a slot's expert follows from how many are filled.
+ */
 TWS_HOST_AND_DEVICE static inline int32_t tws_route_dropped(int64_t expert) {
   return (int32_t)(-1 - expert);
+}
+
+/* Experts of a pack of `shared` before this one fill so many of its slots; shared 0: it has slots of its own. */
+TWS_HOST_AND_DEVICE static inline int64_t tws_slots_before(const int32_t *counts, int64_t expert, int64_t shared) {
+  int64_t before = 0;
+  for (int64_t e = shared > 1 ? expert - expert % shared : expert; e < expert; ++e)
+    before += counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED];
+  return before;
+}
+/* The first slot of an expert. */
+TWS_HOST_AND_DEVICE static inline int64_t tws_first_slot(const int32_t *counts, int64_t expert, int64_t capacity,
+                                                         int64_t shared) {
+  const int64_t pack = shared > 1 ? expert - expert % shared : expert;
+  return pack * capacity + tws_slots_before(counts, expert, shared);
+}
+/* Behind the expert's own: slots that nobody fills, of its own or where it is the last of its pack; 0 elsewhere. */
+TWS_HOST_AND_DEVICE static inline int64_t tws_slots_left(const int32_t *counts, int64_t expert, int64_t capacity,
+                                                         int64_t shared) {
+  const int64_t filled = counts[expert * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED];
+  if (shared <= 1) return capacity - filled;
+  if (expert % shared != shared - 1) return 0;
+  return shared * capacity - tws_slots_before(counts, expert, shared) - filled;
+}
+/* Whose slot a kept route is. */
+TWS_HOST_AND_DEVICE static inline int64_t tws_route_expert(const int32_t *counts, int64_t route, int64_t capacity,
+                                                           int64_t shared) {
+  if (shared <= 1) return route / capacity;
+  int64_t expert = route / (shared * capacity) * shared, place = route % (shared * capacity);
+  while (place >= counts[expert * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED])
+    place -= counts[expert++ * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED];
+  return expert;
 }
 
 /* Random bits of a router in a step, whose number is a float's bits: the choice number c of a token is kept by word c %

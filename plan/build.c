@@ -107,6 +107,7 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
   if (tensor > 1) TWS_TRY(tws_tensor_parallel_check(plan->network, tensor, err));
   if (sequence > 1) TWS_TRY(tws_sequence_parallel_check(plan->network, &plan->position, c->sequence_length, err));
   if (c->expert_ranks > 1) TWS_TRY(tws_expert_parallel_check(plan->network, (int)c->expert_ranks, err));
+  if (c->expert_bias_rate > 0) TWS_TRY(tws_expert_bias_check(plan->network, err));
   if (c->expert_load) TWS_TRY(tws_expert_load_check(plan->network, c->expert_load, err));
   l->tokens = c->micro_batch_size * c->sequence_length / sequence;
   l->slices = tensor > 1 && c->tensor_overlap && c->tensor_chunks > 1 ? (int)c->tensor_chunks : 1;
@@ -164,7 +165,9 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   tws_values_begin(l);
   const tws_lifetime whole = TWS_LIFETIME_PROGRAM;
   plan->hyper = tws_builder_buffer(&l->b, "hyperparameters", TWS_CATEGORY_INPUT, TWS_F32, TWS_HYPER_COUNT, whole);
-  plan->metrics = tws_builder_buffer(&l->b, "metrics", TWS_CATEGORY_INPUT, TWS_F64, TWS_METRIC_COUNT, whole);
+  uint64_t experts;
+  tws_routers(plan->network, TWS_NONE, &experts);
+  plan->metrics = tws_builder_buffer(&l->b, "metrics", TWS_CATEGORY_INPUT, TWS_F64, TWS_METRIC_COUNT + experts, whole);
   for (uint32_t i = 0; i < l->network->input_count; i++) {
     const tws_network_input *in = &l->network->input[i];
     plan->input[i] = tws_builder_buffer(&l->b, in->name, TWS_CATEGORY_INPUT, tws_input_dtype(l, i),

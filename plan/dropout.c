@@ -11,8 +11,7 @@ static double seed_of(const tws_lower *l, uint32_t module) {
   return (double)((x ^ x >> 31) & ((UINT64_C(1) << 53) - 1));
 }
 
-/* Of the step: the number of this micro-batch's first sample. */
-static int64_t first_sample(const tws_lower *l) {
+int64_t tws_first_sample(const tws_lower *l) {
   const tws_plan *plan = l->b.plan;
   const int64_t replicas = tws_topology_size(&plan->topology, TWS_AXES_DATA);
   const int64_t replica = tws_topology_index(&plan->topology, plan->rank, TWS_AXES_DATA);
@@ -23,8 +22,8 @@ static tws_arguments of_attention(const tws_lower *l, const tws_module *m, uint3
   const tws_position *at = &l->sharding.position;
   const int part = at->index[TWS_AXIS_MODEL] * at->ranks[TWS_AXIS_SEQUENCE] + at->index[TWS_AXIS_SEQUENCE];
   const int drops = m->dropout > 0; /* linear biases depend on the head alone */
-  return (tws_arguments){{drops ? seed_of(l, origin) : 0, drops ? (double)first_sample(l) : 0, (double)part * m->heads,
-                          (double)l->b.plan->network->modules[origin].heads}};
+  return (tws_arguments){{drops ? seed_of(l, origin) : 0, drops ? (double)tws_first_sample(l) : 0,
+                          (double)part * m->heads, (double)l->b.plan->network->modules[origin].heads}};
 }
 
 /* Of the value that a module drops numbers of. A rank that has some of its tokens has runs of them: a part of each
@@ -45,11 +44,11 @@ static tws_arguments of_value(tws_lower *l, const tws_module *m, uint32_t origin
                      "tokens that twinspeed.tensor_sequence_parallel divides: set twinspeed.dropout to false");
   if (by_features) { /* a part of each row */
     const uint64_t row = width * (uint64_t)at->ranks[TWS_AXIS_MODEL];
-    const uint64_t first = (uint64_t)first_sample(l) * (l->rows[m->in[0]] / samples) * row;
+    const uint64_t first = (uint64_t)tws_first_sample(l) * (l->rows[m->in[0]] / samples) * row;
     return (tws_arguments){{seed_of(l, origin), (double)(first + width * (uint64_t)at->index[TWS_AXIS_MODEL]),
                             (double)width, (double)row}};
   }
-  const uint64_t begin = (uint64_t)first_sample(l) * (whole / samples);
+  const uint64_t begin = (uint64_t)tws_first_sample(l) * (whole / samples);
   if (!by_sequence && !by_model) return (tws_arguments){{seed_of(l, origin), (double)begin}};
   const uint64_t parts = by_sequence ? samples : (uint64_t)l->slices, run = own / parts;
   const int index = at->index[by_sequence ? TWS_AXIS_SEQUENCE : TWS_AXIS_MODEL];

@@ -295,6 +295,13 @@ tws_dim tws_lower_dim(const tws_lower *l, tws_dim dim); /* slots and targets who
 int64_t tws_expert_tokens(const tws_lower *l, const tws_module *m);
 int64_t tws_expert_slots(const tws_lower *l, const tws_module *m);
 int64_t tws_expert_expected(const tws_lower *l, const tws_module *m);
+/* Experts that share their slots: all of a rank; 0 where each has its own. */
+int64_t tws_expert_shared(const tws_lower *l, const tws_module *m);
+/* Routers of a network among the modules below `before`, and their experts together. */
+uint32_t tws_routers(const tws_network *network, uint32_t before, uint64_t *experts);
+/* At the end of a step: twinspeed.expert_bias_rate, TWS_UNSUPPORTED where no router has biases. */
+void tws_router_balance(tws_lower *l);
+tws_code tws_expert_bias_check(const tws_network *network, tws_error *err);
 /* twinspeed.expert_load: TWS_INVALID where it says nothing, or not as much as a layer has experts. */
 tws_code tws_expert_load_check(const tws_network *network, const char *load, tws_error *err);
 void tws_router_forward(tws_lower *l, const tws_module *m);
@@ -330,7 +337,8 @@ tws_code tws_running_begin(tws_lower *l);
 tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_t access);
 double tws_running_share(const tws_lower *l); /* what an update of this micro-batch multiplies them by */
 void tws_running_average(tws_lower *l);       /* at the end of a step, over ranks that saw different samples */
-/* dropout.c: constants of a kernel that drops numbers */
+/* dropout.c: of the step, the number of this micro-batch's first sample; constants of a kernel that drops numbers */
+int64_t tws_first_sample(const tws_lower *l);
 int tws_dropout_arguments(tws_lower *l, const tws_module *m, tws_kernel kernel, tws_arguments *arguments);
 /* optimizer.c */
 void tws_lower_step(tws_lower *l);

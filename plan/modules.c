@@ -23,7 +23,7 @@ int64_t tws_module_rows(const tws_lower *l, const tws_module *m) {
 }
 
 static int drops(const tws_lower *l, const tws_module *m) {
-  return m->dropout > 0 && l->config->dropout && !l->evaluates;
+  return (m->dropout > 0 || m->jitter > 0) && l->config->dropout && !l->evaluates;
 }
 
 #define SIZES(...) const int64_t sizes[] = {__VA_ARGS__};
@@ -46,6 +46,7 @@ static int drops(const tws_lower *l, const tws_module *m) {
 #define slots tws_expert_slots(l, m)
 #define sources l->sharding.position.ranks[TWS_AXIS_EXPERT]
 #define expected tws_expert_expected(l, m)
+#define shared tws_expert_shared(l, m)
 tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel kernel, uint32_t flags) {
   tws_work work = tws_kernel_work(kernel, l->config->dtype, flags);
   const int64_t rows = tws_module_rows(l, m);
@@ -63,6 +64,7 @@ tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel ker
 #undef slots
 #undef sources
 #undef expected
+#undef shared
 
 /* ---- a kernel by its row ---- */
 
@@ -182,8 +184,8 @@ static int arguments_of(tws_lower *l, const tws_module *m, const tws_work *work,
     *arguments = (tws_arguments){{tws_running_share(l)}};
     return 1;
   }
-  const int has_some =
-      (m->dropout > 0 && work->flags & TWS_DROPOUT) || (m->type == TWS_MODULE_ATTENTION && work->flags & TWS_ALIBI);
+  const int has_some = ((m->dropout > 0 || m->jitter > 0) && work->flags & TWS_DROPOUT) ||
+                       (m->type == TWS_MODULE_ATTENTION && work->flags & TWS_ALIBI);
   return has_some ? tws_dropout_arguments(l, m, (tws_kernel)work->code, arguments) : 0;
 }
 

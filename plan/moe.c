@@ -38,9 +38,20 @@ tws_code tws_expert_parallel_check(const tws_network *network, int ranks, tws_er
                   ranks, (long long)experts);
 }
 
+int64_t tws_expert_shared(const tws_lower *l, const tws_module *m) {
+  return l->config->expert_dropless ? m->routing->experts / l->sharding.position.ranks[TWS_AXIS_EXPERT] : 0;
+}
+
+/* A factor below 0 is that of the configuration, times so many choices. With slots that a rank's experts share there
+ * are never more than it can get routes. */
 tws_dim tws_lower_dim(const tws_lower *l, tws_dim dim) {
-  if (dim.kind == TWS_DIM_CAPACITY && dim.factor < 0) dim.factor *= -l->config->expert_capacity_factor;
   if (dim.kind == TWS_DIM_TARGET && dim.size == 0) dim.size = l->config->target_length;
+  if (dim.kind != TWS_DIM_CAPACITY || dim.factor >= 0) return dim;
+  const double choices = -dim.factor, each = (double)dim.parts / l->sharding.position.ranks[TWS_AXIS_EXPERT];
+  dim.factor = choices * l->config->expert_capacity_factor;
+  if (!l->config->expert_dropless) return dim;
+  dim.factor = fmin(choices * l->config->expert_bound, dim.parts * fmin(choices, each) / each);
+  dim.size = 1;
   return dim;
 }
 
@@ -106,9 +117,9 @@ static int64_t fullest(const tws_lower *l, const tws_module *m, int64_t tokens, 
   at = load;
   for (int64_t e = 0; e < experts; e++) { /* a token chooses an expert once */
     const double routes = (double)(tokens * m->routing->choices) * load_of(load, e, &at) / all;
-    filled += fmin(routes, (double)(tokens < slots ? tokens : slots));
+    filled += fmin(routes, (double)(tokens < slots || l->config->expert_dropless ? tokens : slots));
     if ((e + 1) % each) continue;
-    most = fmax(most, filled);
+    most = fmax(most, fmin(filled, (double)(each * slots)));
     filled = 0;
   }
   return (int64_t)ceil(most / (double)each);
@@ -129,13 +140,13 @@ static int splits_tokens(const tws_lower *l, const tws_module *m) {
 
 /* Random numbers of a layer's router are those of its tokens in the global batch. */
 static void random_arguments(const tws_lower *l, const tws_module *m, tws_arguments *arguments) {
-  const int64_t tokens = (int64_t)tws_value_rows(l, m->in[0]);
+  const int64_t tokens = (int64_t)tws_value_rows(l, m->in[0]), whole = l->config->sequence_length;
   const uint64_t seed = (uint64_t)l->config->seed * 1000003u + l->b.module;
   const tws_position *position = &l->sharding.position;
-  int64_t rank = l->b.plan->groups[l->zero.group].index;
-  if (splits_tokens(l, m)) rank = rank * position->ranks[TWS_AXIS_MODEL] + position->index[TWS_AXIS_MODEL];
+  int64_t part = position->index[TWS_AXIS_SEQUENCE];
+  if (splits_tokens(l, m)) part = part * position->ranks[TWS_AXIS_MODEL] + position->index[TWS_AXIS_MODEL];
   arguments->a[0] = (double)(seed & ((UINT64_C(1) << 53) - 1));
-  arguments->a[1] = (double)((rank * l->config->accumulation_steps + l->b.micro_batch) * tokens);
+  arguments->a[1] = (double)(tws_first_sample(l) * whole + part * tokens);
 }
 
 /* A micro-batch of a rank in the mean over the global batch. */
@@ -143,11 +154,22 @@ static double share_of(const tws_lower *l) {
   return 1.0 / ((double)l->config->accumulation_steps * l->zero.ranks);
 }
 
-/* Routers of the network: the dropped share is a mean over them. */
-static int routers(const tws_network *network) {
-  int count = 0;
-  for (uint32_t m = 0; m < network->module_count; m++) count += network->modules[m].type == TWS_MODULE_ROUTER;
+uint32_t tws_routers(const tws_network *network, uint32_t before, uint64_t *experts) {
+  uint32_t count = 0;
+  *experts = 0;
+  for (uint32_t m = 0; m < network->module_count && m < before; m++) {
+    if (network->modules[m].type != TWS_MODULE_ROUTER) continue;
+    *experts += (uint64_t)network->modules[m].routing->experts;
+    count++;
+  }
   return count;
+}
+
+/* Where the routes to a router's experts are counted. */
+static tws_operand routed(const tws_lower *l, const tws_module *m, uint32_t access) {
+  uint64_t first;
+  tws_routers(l->b.plan->network, tws_local_of(l, m)->origin, &first);
+  return (tws_operand){l->b.plan->metrics, access, TWS_METRIC_COUNT + first, (uint64_t)m->routing->experts};
 }
 
 /* Tensor-parallel ranks all count: each a part. What is made again is not counted again. Evaluation draws nothing. */
@@ -156,6 +178,8 @@ void tws_router_forward(tws_lower *l, const tws_module *m) {
   const int counts = l->b.phase == TWS_PHASE_FORWARD;
   const double share = share_of(l) / l->sharding.position.ranks[TWS_AXIS_MODEL];
   tws_arguments arguments = {{0}};
+  uint64_t all;
+  const uint32_t routers = tws_routers(l->b.plan->network, TWS_NONE, &all); /* what is dropped is a mean over them */
   if (l->evaluates) {
     if (work.f[0] == TWS_KEEPS_RANDOM) work.f[0] = TWS_KEEPS_FIRST;
     work.f[3] = 0;
@@ -163,12 +187,21 @@ void tws_router_forward(tws_lower *l, const tws_module *m) {
   const int draws = work.f[0] == TWS_KEEPS_RANDOM || work.f[3] > 0;
   if (draws) random_arguments(l, m, &arguments);
   arguments.a[2] = counts ? m->routing->auxiliary * share : 0;
-  arguments.a[3] = counts ? share / ((double)work.d[0] * (double)work.d[2] * routers(l->b.plan->network)) : 0;
-  tws_operand operands[7] = {tws_value_read(l, m->in[0])};
+  arguments.a[3] = counts ? share / ((double)work.d[0] * (double)work.d[2] * routers) : 0;
+  arguments.a[4] = counts ? 1.0 / (splits_tokens(l, m) ? 1 : l->sharding.position.ranks[TWS_AXIS_MODEL]) : 0;
+  arguments.a[5] = counts ? m->routing->z * share : 0;
+  tws_operand operands[10] = {tws_value_read(l, m->in[0])};
+  int count = 7;
   for (int i = 0; i < 4; i++) operands[1 + i] = tws_value_make(l, m->out[i]);
   operands[5] = tws_update(l->b.plan->metrics, TWS_METRIC_AUXILIARY, 2);
-  if (draws) operands[6] = tws_all(&l->b, l->b.plan->hyper, TWS_READ);
-  tws_lower_compute_with(l, &work, &arguments, operands, 6 + draws);
+  operands[6] = routed(l, m, TWS_READ_WRITE);
+  if (draws) operands[count++] = tws_all(&l->b, l->b.plan->hyper, TWS_READ);
+  if (m->running != TWS_NONE) {
+    work.flags |= TWS_BIAS;
+    operands[count++] = tws_running_operand(l, m, TWS_READ);
+  }
+  if (work.flags & TWS_Z_LOSS) operands[count++] = tws_value_make(l, m->out[4]);
+  tws_lower_compute_with(l, &work, &arguments, operands, count);
 }
 
 /* Ranks that route different tokens add up their gradients. */
@@ -176,12 +209,37 @@ void tws_router_backward(tws_lower *l, const tws_module *m) {
   int accumulate;
   tws_work work = tws_module_work(l, m, TWS_KERNEL_ROUTER_GRAD, 0);
   const double share = share_of(l) / (splits_tokens(l, m) ? l->sharding.position.ranks[TWS_AXIS_MODEL] : 1);
-  const tws_arguments arguments = {{m->routing->auxiliary * share}};
+  const tws_arguments arguments = {{m->routing->auxiliary * share, m->routing->z * share}};
   tws_operand dlogits = tws_value_gradient_out(l, m->in[0], &accumulate);
   if (accumulate) dlogits = tws_lower_scratch(l, "gradient to add", l->config->dtype, dlogits.count);
-  tws_operand operands[6] = {tws_value_gradient(l, m->out[2]), tws_value_read(l, m->out[0]),
+  tws_operand operands[7] = {tws_value_gradient(l, m->out[2]), tws_value_read(l, m->out[0]),
                              tws_value_read(l, m->out[1]), tws_value_read(l, m->out[3]), dlogits};
-  const int count = tws_lower_scaled(l, &work, operands, 5);
+  int count = tws_lower_scaled(l, &work, operands, 5);
+  if (work.flags & TWS_Z_LOSS) operands[count++] = tws_value_read(l, m->out[4]);
   tws_lower_compute_with(l, &work, &arguments, operands, count);
   if (accumulate) tws_lower_add_gradient(l, m->in[0], dlogits);
+}
+
+/* Biases that balance experts, by what was routed on all ranks: these have the same, and go on with the same. */
+void tws_router_balance(tws_lower *l) {
+  if (l->config->expert_bias_rate == 0) return;
+  for (int c = 0; c < l->chunk_count; c++)
+    for (uint32_t i = l->chunks[c].first; i < l->chunks[c].end; i++) {
+      const tws_module *m = &l->network->modules[i];
+      if (m->type != TWS_MODULE_ROUTER || m->running == TWS_NONE) continue;
+      tws_work work = tws_kernel_work(TWS_KERNEL_BALANCE, TWS_F32, 0);
+      work.d[0] = m->routing->experts;
+      work.f[0] = l->config->expert_bias_rate;
+      const tws_operand operands[2] = {tws_running_operand(l, m, TWS_READ_WRITE), routed(l, m, TWS_READ)};
+      tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, 2);
+    }
+}
+
+tws_code tws_expert_bias_check(const tws_network *network, tws_error *err) {
+  for (uint32_t m = 0; m < network->module_count; m++)
+    if (network->modules[m].type == TWS_MODULE_ROUTER && network->modules[m].routing->biased) return TWS_OK;
+  return tws_fail(err, TWS_UNSUPPORTED,
+                  "leave it out, and balance experts by a loss (router_aux_loss_coef), or choose a model whose routers "
+                  "have biases: deepseek_v3",
+                  "twinspeed.expert_bias_rate: the routers of %s have no biases", network->name);
 }

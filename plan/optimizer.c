@@ -14,16 +14,11 @@ static void share_slots(tws_lower *l, uint32_t group, uint64_t first, uint64_t c
                          1, 0, &operand, 1);
 }
 
-static int has_routers(const tws_network *network) {
-  uint32_t m = 0;
-  while (m < network->module_count && network->modules[m].type != TWS_MODULE_ROUTER) m++;
-  return m < network->module_count;
-}
-
 /* `count` of the loss, ignored tokens, squares; and what routers count. */
 static void share_among(tws_lower *l, uint32_t group, uint64_t count) {
+  uint64_t experts;
   share_slots(l, group, TWS_METRIC_LOSS, count);
-  if (has_routers(l->b.plan->network)) share_slots(l, group, TWS_METRIC_AUXILIARY, 2);
+  if (tws_routers(l->b.plan->network, TWS_NONE, &experts) > 0) share_slots(l, group, TWS_METRIC_AUXILIARY, 2 + experts);
 }
 
 /* Whether each of the ranks that add up a gradient has all its squares, which then are not added up: but for gradients
@@ -345,6 +340,7 @@ void tws_lower_step(tws_lower *l) {
   tws_zero_kept_runs(l, copies_of, add_squares_on_host);
   tws_offload_squares_end(l);
   share_metrics(l);
+  tws_router_balance(l);
   clip(l);
   tws_offload_scalars(l);
   update_kept(l);

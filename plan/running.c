@@ -1,5 +1,6 @@
-/* Running statistics: means and variances that follow those of batches. They are state that no gradient changes, one
- * entry for all modules that this rank has.
+/* Running statistics: means and variances that follow those of batches, and biases of routers. They are state that no
+ * gradient changes, one entry for all modules that this rank has. Biases are the same on all ranks: a network that has
+ * them has no others.
  *
  * Each rank normalises with the statistics of its own micro-batch, and lets its running statistics follow them, as
  * data-parallel replicas usually do. What ran along on the ranks is averaged at the end of each step: all then have the
@@ -54,7 +55,9 @@ double tws_running_share(const tws_lower *l) {
 
 void tws_running_average(tws_lower *l) {
   const tws_plan *plan = l->b.plan;
+  uint64_t experts;
   if (plan->running == TWS_NONE || l->zero.ranks == 1 || l->b.failed != TWS_OK) return;
+  if (tws_routers(plan->network, TWS_NONE, &experts) > 0) return;
   const tws_operand all = tws_all(&l->b, plan->running, TWS_READ_WRITE);
   tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->zero.group, TWS_F32,
                          all.count * sizeof(float), 1, 0, &all, 1);

@@ -24,10 +24,9 @@ int tws_evaluation_is_due(const tws_training *t, int64_t step) {
 tws_code tws_evaluation_put(tws_training *t, int64_t batch, tws_error *err) {
   const tws_plan *plan = t->evaluation;
   const float hyper[TWS_HYPER_COUNT] = {0};
-  const double zeros[TWS_METRIC_COUNT] = {0};
   TWS_TRY(tws_training_put_inputs(t, TWS_PROGRAM_EVALUATE, &t->eval_data, batch, err));
   TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
-  return tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, plan->metrics, 0, zeros, TWS_METRIC_COUNT, err);
+  return tws_executor_zero(t->executor, TWS_PROGRAM_EVALUATE, plan->metrics, err);
 }
 
 tws_code tws_evaluation_add(tws_training *t, tws_evaluation_sum *sum, tws_error *err) {

@@ -197,6 +197,15 @@ tws_code tws_executor_put(tws_executor *x, int index, uint32_t buffer, uint64_t 
   return x->setup.ops->copy(x->setup.backend, to, from, bytes, TWS_STREAM_COMPUTE, err);
 }
 
+tws_code tws_executor_zero(tws_executor *x, int index, uint32_t buffer, tws_error *err) {
+  enum { SOME = 64 };
+  static const double zeros[SOME];
+  const uint64_t count = x->programs[index].plan->buffers[buffer].elements;
+  for (uint64_t i = 0; i < count; i += SOME)
+    TWS_TRY(tws_executor_put(x, index, buffer, i, zeros, count - i < SOME ? count - i : SOME, err));
+  return TWS_OK;
+}
+
 tws_code tws_executor_get(tws_executor *x, int index, uint32_t buffer, uint64_t offset, void *to, uint64_t count,
                           tws_error *err) {
   const program *p = &x->programs[index];

@@ -45,6 +45,8 @@ tws_disk_count tws_executor_disk_moved(const tws_executor *executor); /* by all 
 /* Between steps: move bytes into and out of a buffer of a program, from element `offset` on. */
 tws_code tws_executor_put(tws_executor *executor, int program, uint32_t buffer, uint64_t offset, const void *from,
                           uint64_t count, tws_error *err);
+/* Makes all of a buffer of float64 numbers 0. */
+tws_code tws_executor_zero(tws_executor *executor, int program, uint32_t buffer, tws_error *err);
 tws_code tws_executor_get(tws_executor *executor, int program, uint32_t buffer, uint64_t offset, void *to,
                           uint64_t count, tws_error *err);
 

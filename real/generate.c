@@ -88,11 +88,10 @@ static tws_code score_window(generator *g, int64_t number, tws_error *err) {
   const tws_plan *plan = t->plan;
   const uint64_t length = (uint64_t)plan->sequence_length;
   const float hyper[TWS_HYPER_COUNT] = {0};
-  const double zeros[TWS_METRIC_COUNT] = {0};
   TWS_TRY(tws_executor_put(t->executor, 0, tws_plan_input(plan, TWS_INPUT_TOKENS), 0, g->window, length, err));
   TWS_TRY(tws_executor_put(t->executor, 0, tws_plan_input(plan, TWS_INPUT_TARGETS), 0, g->targets, length, err));
   TWS_TRY(tws_executor_put(t->executor, 0, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
-  TWS_TRY(tws_executor_put(t->executor, 0, plan->metrics, 0, zeros, TWS_METRIC_COUNT, err));
+  TWS_TRY(tws_executor_zero(t->executor, 0, plan->metrics, err));
   TWS_TRY(tws_executor_step(t->executor, 0, number, NULL, read_scores, g, err));
   tws_convert_elements((tws_dtype)plan->buffers[g->scores].dtype, g->raw, TWS_F32, g->values, (uint64_t)g->padded);
   return TWS_OK;

@@ -1,4 +1,7 @@
-/* Weights of a Hugging Face model for a new training: every rank reads what its own state has. */
+/* Weights of a Hugging Face model for a new training: every rank reads what its own state has.
+ *
+ * Upcycling (Komatsuzaki et al., 2023): where the file is of a model without experts, each expert begins with its inner
+ * part, and routers with what the seed draws. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -23,6 +26,7 @@ typedef struct weights_file {
   uint32_t count;
   int fd;
   uint32_t open; /* which file that is */
+  int upcycles;  /* the file is of a model without experts */
   uint32_t held; /* tensor that is in memory, or TWS_NONE */
   void *bytes;   /* of it */
   float *values, *converted;
@@ -52,9 +56,41 @@ static tws_code wrong_shape(const weights_file *w, const tws_hf_tensor *tensor, 
                   tensor->name, have, shape[0], shape[1]);
 }
 
+/* Whether a tensor is a router's: "...mlp.gate.weight". */
+static int is_router(const tws_network *network, const tws_hf_tensor *tensor) {
+  const char *at = strstr(tensor->name, ".gate.weight");
+  return tws_network_has_experts(network) && at && at[strlen(".gate.weight")] == 0;
+}
+
+/* An expert's tensor in a model without experts: "model.layers.0.mlp.experts.3.up_proj.weight" or Mixtral's
+ * "...block_sparse_moe.experts.3.w3.weight" is "model.layers.0.mlp.up_proj.weight". */
+static const tws_safetensor *find_dense(weights_file *w, tws_hf_tensor *tensor) {
+  static const char *const words[][2] = {{"w1.", "gate_proj."}, {"w2.", "down_proj."}, {"w3.", "up_proj."}};
+  const tws_network *network = w->t->plan->network;
+  const char *at = strstr(tensor->name, ".experts."), *word = at ? strchr(at + strlen(".experts."), '.') : NULL;
+  if (!word || network->params[tensor->param].experts == 0) return NULL;
+  int block = (int)(at - tensor->name);
+  while (block > 0 && tensor->name[block - 1] != '.') block--; /* before what the layer is called */
+  const char *rest = word + 1, *dense = rest;
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    if (strncmp(rest, words[i][0], strlen(words[i][0])) == 0) {
+      dense = words[i][1];
+      rest += strlen(words[i][0]);
+    }
+  const char *name = dense == rest ? tws_arena_printf(w->arena, "%.*smlp.%s", block, tensor->name, rest)
+                                   : tws_arena_printf(w->arena, "%.*smlp.%s%s", block, tensor->name, dense, rest);
+  const tws_safetensor *found = name ? find_tensor(w->file, name) : NULL;
+  if (found && tensor->dims == 2 && strcmp(network->architecture ? network->architecture : "", "gpt2") == 0)
+    tensor->transposed = 1;
+  return found;
+}
+
 static tws_code match_tensor(weights_file *w, uint32_t i, tws_error *err) {
-  const tws_hf_tensor *tensor = &w->tensors[i];
+  tws_hf_tensor *tensor = &w->tensors[i];
   const tws_safetensor *found = find_tensor(w->file, tensor->name);
+  if (!found) found = find_dense(w, tensor);
+  w->upcycles |= found && !find_tensor(w->file, tensor->name);
+  if (!found && is_router(w->t->plan->network, tensor)) return TWS_OK; /* where all experts are copies */
   const int dims = tensor->dims;
   const int64_t shape[2] = {tensor->transposed ? tensor->columns : tensor->rows,
                             tensor->transposed ? tensor->rows : tensor->columns};
@@ -86,6 +122,10 @@ static tws_code match_tensors(weights_file *w, tws_error *err) {
     TWS_TRY(match_tensor(w, i, err));
     w->first[w->tensors[i].param + 1] = i + 1;
   }
+  for (uint32_t i = 0; i < w->count && !w->upcycles; i++)
+    if (!w->found[i])
+      return tws_fail(err, TWS_INVALID, "is it of the model that -m names?", "%s: there is no tensor \"%s\"",
+                      w->t->options->init_from, w->tensors[i].name);
   return TWS_OK;
 }
 
@@ -160,7 +200,8 @@ static tws_code read_run(weights_file *w, uint32_t i, uint64_t first, uint64_t c
   return TWS_OK;
 }
 
-/* Elements of a piece, as far as the file has them: rows that padding adds keep what is there. */
+/* Elements of a piece, as far as the file has them: rows that padding adds, and routers where the file has none, keep
+ * what is there. */
 static tws_code read_elements(weights_file *w, const tws_piece *piece, uint64_t first, uint64_t count, tws_error *err) {
   for (uint64_t done = 0; done < count;) {
     uint64_t run, end = 0, whole = tws_param_slice_whole(&piece->slice, first + done, &run);
@@ -172,7 +213,7 @@ static tws_code read_elements(weights_file *w, const tws_piece *piece, uint64_t 
     }
     if (whole < end) {
       if (run > end - whole) run = end - whole;
-      TWS_TRY(read_run(w, i, whole, run, w->values + done, err));
+      if (w->found[i]) TWS_TRY(read_run(w, i, whole, run, w->values + done, err));
     }
     done += run;
   }
@@ -183,7 +224,7 @@ static tws_code load_chunk(weights_file *w, uint32_t buffer, const tws_piece *pi
                            tws_error *err) {
   tws_training *t = w->t;
   const tws_dtype dtype = (tws_dtype)t->plan->buffers[buffer].dtype;
-  if (t->plan->network->padded_vocabulary != t->plan->network->vocabulary) {
+  if (w->upcycles || t->plan->network->padded_vocabulary != t->plan->network->vocabulary) {
     TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, buffer, piece->at + done, w->converted, count, err));
     tws_convert_elements(dtype, w->converted, TWS_F32, w->values, count);
   }

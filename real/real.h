@@ -78,6 +78,7 @@ typedef struct tws_step_report {
   int64_t step; /* 1-based optimizer step */
   double loss, lr, gradient_norm;
   double auxiliary_loss, dropped_share; /* of routers (TWS_METRIC_AUXILIARY, TWS_METRIC_DROPPED); 0 without experts */
+  double hottest_share; /* routes of the expert that got most of its layer's, over an even share; 0 without experts */
   double seconds, tokens_per_s;
   double loss_scale, next_scale; /* of this step and the next; 1 without fp16 */
   int skipped;                   /* the loss or a gradient overflowed: no weight changed */

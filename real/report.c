@@ -30,7 +30,8 @@ tws_code tws_report_csv_open(tws_training *t, tws_error *err) {
   t->csv = fopen(t->options->csv_path, "w");
   if (!t->csv ||
       fprintf(t->csv, "step,loss,lr,gradient_norm,seconds,tokens_per_s,loss_scale,skipped%s%s\n",
-              has_experts(t) ? ",auxiliary_loss,dropped_share" : "", t->evaluation ? ",eval_loss" : "") < 0 ||
+              has_experts(t) ? ",auxiliary_loss,dropped_share,hottest_share" : "",
+              t->evaluation ? ",eval_loss" : "") < 0 ||
       fflush(t->csv) != 0)
     return csv_failed(t, err);
   return TWS_OK;
@@ -38,9 +39,10 @@ tws_code tws_report_csv_open(tws_training *t, tws_error *err) {
 
 tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_error *err) {
   if (!t->csv) return TWS_OK;
-  char routed[64] = "", evaluated[32] = ""; /* empty behind steps that none follows */
+  char routed[96] = "", evaluated[32] = ""; /* empty behind steps that none follows */
   if (r->evaluated) snprintf(evaluated, sizeof evaluated, "%.9g", r->eval_loss);
-  if (has_experts(t)) snprintf(routed, sizeof routed, ",%.9g,%.9g", r->auxiliary_loss, r->dropped_share);
+  if (has_experts(t))
+    snprintf(routed, sizeof routed, ",%.9g,%.9g,%.9g", r->auxiliary_loss, r->dropped_share, r->hottest_share);
   int written = fprintf(t->csv, "%" PRId64 ",%.9g,%.9g,%.9g,%.6f,%.1f,%.15g,%d%s%s%s\n", r->step, r->loss, r->lr,
                         r->gradient_norm, r->seconds, r->tokens_per_s, r->loss_scale, r->skipped, routed,
                         t->evaluation ? "," : "", evaluated);
@@ -182,6 +184,22 @@ static void add_memory(const tws_training *t, cJSON *root, const rank_memory *me
   }
 }
 
+/* Routes to each expert of each layer in the last step, on all ranks. */
+static void add_routed(const tws_training *t, cJSON *root) {
+  const tws_network *network = t->options->plan.network;
+  cJSON *list = cJSON_AddArrayToObject(root, "routed");
+  const double *at = t->routed;
+  for (uint32_t m = 0; m < network->module_count; m++) {
+    if (network->modules[m].type != TWS_MODULE_ROUTER) continue;
+    cJSON *one = cJSON_CreateObject();
+    cJSON_AddStringToObject(one, "router", network->modules[m].name);
+    cJSON *counts = cJSON_AddArrayToObject(one, "routes");
+    for (int32_t e = 0; e < network->modules[m].routing->experts; e++)
+      cJSON_AddItemToArray(counts, cJSON_CreateNumber(*at++));
+    cJSON_AddItemToArray(list, one);
+  }
+}
+
 static void add_steps(const tws_training *t, cJSON *root) {
   cJSON *losses = cJSON_AddArrayToObject(root, "losses"), *norms = cJSON_AddArrayToObject(root, "gradient_norms");
   cJSON *rates = cJSON_AddArrayToObject(root, "learning_rates"), *times = cJSON_AddArrayToObject(root, "step_s");
@@ -193,10 +211,13 @@ static void add_steps(const tws_training *t, cJSON *root) {
   }
   cJSON *auxiliary = has_experts(t) ? cJSON_AddArrayToObject(root, "auxiliary_losses") : NULL;
   cJSON *dropped = has_experts(t) ? cJSON_AddArrayToObject(root, "dropped_shares") : NULL;
+  cJSON *hottest = has_experts(t) ? cJSON_AddArrayToObject(root, "hottest_shares") : NULL;
   for (int64_t i = 0; auxiliary && i < steps_of_run(t); i++) {
     cJSON_AddItemToArray(auxiliary, cJSON_CreateNumber(t->history[i].auxiliary_loss));
     cJSON_AddItemToArray(dropped, cJSON_CreateNumber(t->history[i].dropped_share));
+    cJSON_AddItemToArray(hottest, cJSON_CreateNumber(t->history[i].hottest_share));
   }
+  if (t->routed) add_routed(t, root);
   cJSON *evaluations = t->evaluation ? cJSON_AddArrayToObject(root, "evaluations") : NULL;
   for (int64_t i = 0; evaluations && i < steps_of_run(t); i++) {
     if (!t->history[i].evaluated) continue;

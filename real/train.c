@@ -1,4 +1,5 @@
 /* The training loop of one rank. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,8 +69,10 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
     room &= t->plan->input[i] == TWS_NONE || t->input[i] != NULL;
   }
   if (t->rank == 0) t->history = tws_calloc((size_t)(t->options->steps - t->first_step), sizeof *t->history);
+  const uint64_t routed = t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT;
+  if (routed > 0) t->routed = tws_calloc(routed, sizeof *t->routed);
   if (t->options->trace_path) t->times = tws_calloc(t->plan->op_count, 2 * sizeof *t->times);
-  if (!room || (t->rank == 0 && !t->history) || (t->options->trace_path && !t->times))
+  if (!room || (routed > 0 && !t->routed) || (t->rank == 0 && !t->history) || (t->options->trace_path && !t->times))
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   return TWS_OK;
 }
@@ -234,10 +237,9 @@ static tws_code init_weights(tws_training *t, tws_error *err) {
 static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
   const int64_t step = t->counters->steps - t->counters->skipped + 1;
   float hyper[TWS_HYPER_COUNT];
-  double zeros[TWS_METRIC_COUNT] = {0};
   *lr = tws_hyper_fill(t->config, step, t->counters->loss_scale.scale, hyper);
   TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, t->plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
-  return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, 0, zeros, TWS_METRIC_COUNT, err);
+  return tws_executor_zero(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, err);
 }
 
 tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws_data *data, int64_t batch,
@@ -346,6 +348,36 @@ tws_code tws_training_read_metrics(tws_training *t, double metrics[TWS_METRIC_CO
   return tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, 0, metrics, TWS_METRIC_COUNT, err);
 }
 
+/* What routers counted on all ranks: the largest share of an expert, and whether a buffer that nothing may be dropped
+ * from was too small, where the device could not say so. */
+static tws_code read_routed(tws_training *t, tws_step_report *report, tws_error *err) {
+  const tws_network *network = t->options->plan.network;
+  const double *at = t->routed;
+  int64_t hottest_expert = 0;
+  const char *hottest = "";
+  if (!t->routed) return TWS_OK;
+  TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, TWS_METRIC_COUNT, t->routed,
+                           t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT, err));
+  for (uint32_t m = 0; m < network->module_count; m++) {
+    if (network->modules[m].type != TWS_MODULE_ROUTER) continue;
+    const int64_t experts = network->modules[m].routing->experts;
+    double all = 0;
+    for (int64_t e = 0; e < experts; e++) all += at[e];
+    for (int64_t e = 0; e < experts && all > 0; e++) {
+      if (at[e] / all * (double)experts <= report->hottest_share) continue;
+      report->hottest_share = at[e] / all * (double)experts;
+      hottest = network->modules[m].name;
+      hottest_expert = e;
+    }
+    at += experts;
+  }
+  if (!t->config->expert_dropless || report->dropped_share == 0) return TWS_OK;
+  return tws_fail(err, TWS_RANK, "raise twinspeed.expert_bound, or balance the experts",
+                  "step %" PRId64 ": experts get more rows than their buffer has; %s sends most to expert %" PRId64
+                  ", %.1f times an even share",
+                  report->step, hottest, hottest_expert, report->hottest_share);
+}
+
 tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_COUNT], double seconds,
                                tws_step_report *report, tws_error *err) {
   report->seconds = seconds;
@@ -353,6 +385,8 @@ tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_
   report->gradient_norm = metrics[TWS_METRIC_NORM];
   report->auxiliary_loss = metrics[TWS_METRIC_AUXILIARY];
   report->dropped_share = metrics[TWS_METRIC_DROPPED];
+  report->hottest_share = 0;
+  TWS_TRY(read_routed(t, report, err));
   report->tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / seconds;
   TWS_TRY(advance_scale(t, metrics[TWS_METRIC_OVERFLOW] != 0, report, err));
   TWS_TRY(check_finite(report, err));
@@ -482,6 +516,7 @@ void tws_training_release(tws_training *t) {
   tws_data_close(&t->eval_data);
   for (int i = 0; i < TWS_NETWORK_INPUTS; i++) tws_free(t->input[i]);
   tws_free(t->times);
+  tws_free(t->routed);
   tws_free(t->history);
   if (t->csv) fclose(t->csv);
 }

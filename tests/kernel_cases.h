@@ -11,7 +11,7 @@
 typedef struct test_case {
   tws_kernel kernel;
   int64_t d[TWS_WORK_DIMS];
-  double f[9]; /* parameters, then arguments */
+  double f[11]; /* parameters, then arguments */
   uint32_t flags;
   tws_dtype dtype, dtype2;
 } test_case;
@@ -347,13 +347,14 @@ static const test_case table[] = {
     CASE(AVERAGE_POOL_GRAD, {2, 8, 6, 24, 3, 1}, {1}, 0, B),
     CASE(AVERAGE_POOL_GRAD, {2, 7, 9, 37, 3, 2}, {1}, ACC, H),
     CASE(AVERAGE_POOL_GRAD, {2, 9, 9, 16, 3, 2}, {0}, ACC, B),
-    CASE(DROPOUT, {1}, {0.5, 7}, 0, F),
-    CASE(DROPOUT, {20011}, {0.1, 1e15, 1000000000003}, 0, F), /* from within a block of bits on */
-    CASE(DROPOUT, {515}, {0, 3}, 0, F),
-    CASE(DROPOUT, {600}, {0.3, 3, 1001, 150, 611}, 0, F), /* runs that begin and end within blocks */
-    CASE(DROPOUT, {4000}, {0.3, 3, 10, 1000, 3003}, 0, B),
-    CASE(DROPOUT, {4001}, {0.25, 3, 6}, 0, B),
-    CASE(DROPOUT, {4001}, {0.9, 3}, 0, H),
+    CASE(DROPOUT, {1}, {0.5, 0, 7}, 0, F),
+    CASE(DROPOUT, {20011}, {0.1, 0, 1e15, 1000000000003}, 0, F), /* from within a block of bits on */
+    CASE(DROPOUT, {515}, {0, 0, 3}, 0, F),
+    CASE(DROPOUT, {600}, {0.3, 0, 3, 1001, 150, 611}, 0, F), /* runs that begin and end within blocks */
+    CASE(DROPOUT, {4000}, {0.3, 0, 3, 10, 1000, 3003}, 0, B),
+    CASE(DROPOUT, {4001}, {0.25, 0, 3, 6}, 0, B),
+    CASE(DROPOUT, {4001}, {0.9, 0, 3}, 0, H),
+    CASE(DROPOUT, {601}, {0, 0.01, 3, 1001, 150, 611}, 0, F), /* jitter */
     CASE(CROSS_ENTROPY, {1, 1, 1}, {1, 1}, 0, F),
     CASE(CROSS_ENTROPY, {5, 50, 64}, {0.2, 0.2}, 0, F),
     CASE(CROSS_ENTROPY, {9, 5001, 5056}, {0.125, 0.5}, 0, F),
@@ -483,6 +484,25 @@ static const test_case table[] = {
     CASE(ROUTER, {90, 64, 6, 30, 8, 3}, {1, 0, 1, 0, 2.5, 0, 0, 0.5, 0.01}, TWS_SIGMOID, F),
     CASE(ROUTER, {40, 6, 2, 40, 6, 2}, {0, 0, 1, 0, 1, 0, 0, 0, 0.01}, TWS_SIGMOID, F),
     CASE(ROUTER, {40, 5, 2, 40}, {0, 0, 1, 0, 1, 0, 0, 0.1, 0.01}, TWS_SIGMOID, B),
+    /* shared slots, biases, a z-loss, counted routes */
+    CASE(ROUTER, {70, 8, 2, 20, 0, 0, 8}, {0, 1, 1, 0, 1, 0, 0, 0.5, 0.01, 1}, 0, F),
+    CASE(ROUTER, {90, 12, 3, 60, 0, 0, 4}, {1, 0, 1, 0, 1, 0, 0, 0.5, 0.01, 0.5}, TWS_BIAS | TWS_Z_LOSS, F),
+    CASE(ROUTER, {40, 6, 1, 40, 0, 0, 1}, {2, 1, 0, 1, 1, 7, 9, 0.5, 0.01, 1, 0.3}, TWS_Z_LOSS, B),
+    CASE(ROUTER, {90, 64, 6, 30, 8, 3, 0}, {1, 0, 1, 0, 2.5, 0, 0, 0.5, 0.01, 1}, TWS_SIGMOID | TWS_BIAS, F),
+    CASE(ROUTER, {40, 6, 2, 40}, {0, 0, 1, 2, 1, 5, 0, 0, 0.01, 1, 0.1}, TWS_BIAS | TWS_Z_LOSS, F),
+    CASE(BALANCE, {1}, {0.001}, 0, F),
+    CASE(BALANCE, {37}, {0.25}, 0, F),
+    CASE(ROUTER_GRAD, {70, 8, 2, 20, 0, 0, 8}, {0, 1, 1, 0, 1, 0.5}, 0, F),
+    CASE(ROUTER_GRAD, {90, 12, 3, 60, 0, 0, 4}, {0, 0, 0, 0, 1, 0.5, 0.2}, TWS_Z_LOSS, F),
+    CASE(ROUTER_GRAD, {40, 6, 2, 40}, {0, 0, 1, 0, 1, 0.5, 0.2}, TWS_Z_LOSS | TWS_SCALED, H),
+    CASE(DISPATCH, {50, 33, 4, 2, 30, 4}, {0}, 0, F),
+    CASE(DISPATCH, {50, 64, 6, 2, 50, 3}, {0}, 0, B),
+    CASE(COMBINE_GRAD, {50, 33, 6, 2, 40, 6}, {0}, 0, F),
+    CASE(EXPERT_LINEAR, {3, 4, 30, 70, 20, 0, 4}, {0}, TWS_BIAS, F),
+    CASE(EXPERT_LINEAR, {1, 6, 20, 40, 64, 0, 3}, {0}, 0, B),
+    CASE(EXPERT_LINEAR_GRAD_INPUT, {3, 4, 30, 20, 70, 0, 4}, {0}, 0, F),
+    CASE(EXPERT_LINEAR_GRAD_INPUT, {2, 6, 20, 40, 64, 0, 3}, {0}, ACC, B),
+    CASE(EXPERT_LINEAR_GRAD_WEIGHT, {3, 4, 30, 70, 20, 0, 4}, {0}, ACC | TWS_BIAS, F),
     CASE(ROUTER_GRAD, {70, 9, 2, 12, 3, 2}, {0, 0, 0, 0, 16, 0.3}, 0, F),
     CASE(ROUTER_GRAD, {70, 16, 3, 12, 4, 2}, {0, 0, 1, 0, 2.5, 0.2}, TWS_SIGMOID, F),
     CASE(ROUTER_GRAD, {40, 5, 2, 40}, {0, 0, 0, 0, 1, 0.1}, TWS_SIGMOID, B),
@@ -604,8 +624,8 @@ static test_case random_case(int number) {
       c.f[0] = 0.5 + 2 * tws_random_uniform(7, s, 20);
       break;
     case TWS_KERNEL_DROPOUT:
-      c.f[0] = 0.9 * tws_random_uniform(7, s, 20), c.f[1] = (double)draw(s, 21, 0, 1 << 30),
-      c.f[2] = (double)draw(s, 22, 0, 99);
+      c.f[0] = 0.9 * tws_random_uniform(7, s, 20), c.f[2] = (double)draw(s, 21, 0, 1 << 30),
+      c.f[3] = (double)draw(s, 22, 0, 99);
       c.d[0] *= draw(s, 23, 1, 30);
       break;
     case TWS_KERNEL_BATCH_NORM:
@@ -727,7 +747,7 @@ static tws_work work_of(int number) {
 static tws_arguments arguments_of(int number) {
   const test_case c = case_of(number);
   tws_arguments a = {{0}};
-  for (int i = tws_operator_of(c.kernel)->parameters, k = 0; i < 9 && k < TWS_ARGUMENTS; ++i, ++k) a.a[k] = c.f[i];
+  for (int i = tws_operator_of(c.kernel)->parameters, k = 0; i < 11 && k < TWS_ARGUMENTS; ++i, ++k) a.a[k] = c.f[i];
   return a;
 }
 

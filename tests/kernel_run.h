@@ -115,16 +115,16 @@ static void make_routes(const tws_work *w, const tws_arguments *a, values *x) {
   for (int64_t i = 0; counts >= 0 && routes < 0 && i < x->info[counts].count; ++i)
     x->v[counts][i] = i == 0 ? w->d[2] : i % 3 ? 0 : (double)draw(53, (uint64_t)i, 0, w->d[2]);
   if (routes < 0 || w->code == TWS_KERNEL_ROUTER) return;
-  tws_work router = {.code = TWS_KERNEL_ROUTER, .d = {w->d[0], w->d[2], w->d[3], w->d[4]}};
+  tws_work router = {.code = TWS_KERNEL_ROUTER, .d = {w->d[0], w->d[2], w->d[3], w->d[4], 0, 0, w->d[5]}};
   if (w->code == TWS_KERNEL_ROUTER_GRAD) memcpy(router.d, w->d, sizeof router.d), memcpy(router.f, w->f, sizeof w->f);
   router.f[0] = router.f[3] = 0; /* without random numbers */
-  if (w->code == TWS_KERNEL_ROUTER_GRAD) router.flags = w->flags & TWS_SIGMOID;
+  if (w->code == TWS_KERNEL_ROUTER_GRAD) router.flags = w->flags & (TWS_SIGMOID | TWS_Z_LOSS);
   values of = {.count = kernel_operands(&router, a, 1, of.info)};
   for (int k = 0; k < of.count; ++k) of.v[k] = calloc((size_t)of.info[k].count + 1, sizeof(double));
   for (int64_t i = 0; i < of.info[0].count; ++i) of.v[0][i] = tws_random_normal(1, 54, (uint64_t)i);
   oracle_run(&router, a, of.v, of.count);
-  const int from[] = {1, 2, 4}, to[] = {probabilities, routes, counts};
-  for (int k = 0; k < 3; ++k)
+  const int from[] = {1, 2, 4, 7}, to[] = {probabilities, routes, counts, operand_named(x, "sums")};
+  for (int k = 0; k < 4; ++k)
     if (to[k] >= 0) memcpy(x->v[to[k]], of.v[from[k]], sizeof(double) * (size_t)x->info[to[k]].count);
   free_values(&of);
 }

@@ -523,7 +523,10 @@ static inline void oracle_dropout(const tws_work *w, const double *a, double **o
     const int64_t run = a[2] > 0 ? (int64_t)a[2] : w->d[0];
     const uint64_t e = (uint64_t)a[1] + (uint64_t)(i / run) * (uint64_t)a[3] + (uint64_t)(i % run);
     tws_philox((uint64_t)a[0], 0x4000000000000000U + bits, e / 4, word);
-    o[0][i] *= word[e % 4] < floor(w->f[0] * 0x1p32 + 0.5) ? 0 : 1 / (1 - w->f[0]);
+    if (w->f[1] > 0)
+      o[0][i] *= 1 + w->f[1] * (((double)(word[e % 4] >> 9) + 0.5) * 0x1p-22 - 1);
+    else
+      o[0][i] *= word[e % 4] < floor(w->f[0] * 0x1p32 + 0.5) ? 0 : 1 / (1 - w->f[0]);
   }
 }
 
@@ -711,6 +714,9 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_GATE_GRAD:
       oracle_gate_grad(w, o);
+      break;
+    case TWS_KERNEL_BALANCE:
+      oracle_balance(w, o);
       break;
     case TWS_KERNEL_ROUTER_GRAD:
       oracle_router_grad(w, a, o);

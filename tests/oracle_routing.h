@@ -14,6 +14,11 @@ static inline uint32_t oracle_word(const double *a, const double *hyper, int wha
   return word[index % TWS_ROUTING_GROUP];
 }
 
+/* Whether random numbers are drawn: the hyperparameters are one more operand behind what is routed. */
+static inline int oracle_router_draws(const tws_work *w) {
+  return w->f[0] == TWS_KEEPS_RANDOM || w->f[3] > 0;
+}
+
 /* What a group of experts is compared by. */
 static inline double oracle_group(const tws_work *w, const double *x, int64_t group) {
   const int64_t each = w->d[1] / w->d[4];
@@ -26,12 +31,9 @@ static inline double oracle_group(const tws_work *w, const double *x, int64_t gr
 }
 
 /* Whether an expert's group is one of those kept. */
-static inline int oracle_in_group(const tws_work *w, const double *logits, int64_t expert) {
-  double x[1024];
+static inline int oracle_in_group(const tws_work *w, const double *x, int64_t expert) {
   int64_t before = 0;
   if (w->d[4] == 0) return 1;
-  for (int64_t e = 0; e < w->d[1]; ++e) /* as float32 tells them apart */
-    x[e] = w->flags & TWS_SIGMOID ? (double)(float)(1 / (1 + exp(-logits[e]))) : logits[e];
   const int64_t group = expert / (w->d[1] / w->d[4]);
   for (int64_t g = 0; g < w->d[4]; ++g)
     before += oracle_group(w, x, g) > oracle_group(w, x, group) ||
@@ -42,6 +44,9 @@ static inline int oracle_in_group(const tws_work *w, const double *logits, int64
 /* Experts of each token, by choice. */
 static inline void oracle_choose(const tws_work *w, const double *a, double **o, int64_t *chosen) {
   const int64_t experts = w->d[1], choices = w->d[2];
+  const double *bias = w->flags & TWS_BIAS ? o[7 + oracle_router_draws(w)] : NULL;
+  double *sums = w->flags & TWS_Z_LOSS ? o[7 + oracle_router_draws(w) + (bias != NULL)] : NULL;
+  double scores[1024]; /* what experts are chosen by, as float32 tells it apart */
   for (int64_t t = 0; t < w->d[0]; ++t) {
     double largest = o[0][t * experts], sum = 0;
     for (int64_t e = 1; e < experts; ++e) largest = fmax(largest, o[0][t * experts + e]);
@@ -49,15 +54,21 @@ static inline void oracle_choose(const tws_work *w, const double *a, double **o,
     for (int64_t e = 0; e < experts; ++e) o[1][t * experts + e] /= sum;
     for (int64_t e = 0; e < experts && w->flags & TWS_SIGMOID; ++e)
       o[1][t * experts + e] = 1 / (1 + exp(-o[0][t * experts + e]));
+    if (sums) sums[t] = largest + log(sum);
+    for (int64_t e = 0; e < experts; ++e) {
+      const int by_logit = !bias && (w->d[4] == 0 || !(w->flags & TWS_SIGMOID));
+      scores[e] = by_logit ? o[0][t * experts + e] : (double)(float)o[1][t * experts + e];
+      if (bias) scores[e] = (double)((float)scores[e] + (float)bias[e]);
+    }
     for (int64_t c = 0; c < choices; ++c) {
       double best = 0;
       chosen[t * choices + c] = -1;
       for (int64_t e = 0; e < experts; ++e) {
-        int before = !oracle_in_group(w, o[0] + t * experts, e);
+        int before = !oracle_in_group(w, scores, e);
         for (int64_t k = 0; k < c; ++k) before |= chosen[t * choices + k] == e;
-        double x = o[0][t * experts + e];
+        double x = scores[e];
         if (w->f[3] > 0 && (double)(c + 1) >= w->f[3])
-          x -= log(-log((double)tws_routing_uniform(oracle_word(a, o[6], TWS_ROUTING_NOISE, t, experts, e))));
+          x -= log(-log((double)tws_routing_uniform(oracle_word(a, o[7], TWS_ROUTING_NOISE, t, experts, e))));
         if (before || (chosen[t * choices + c] >= 0 && !(x > best))) continue;
         chosen[t * choices + c] = e;
         best = x;
@@ -75,8 +86,8 @@ static inline int oracle_is_before(const tws_work *w, const double *a, double **
     mine = (double)(float)o[1][i / choices * experts + expert];
     other = (double)(float)o[1][k / choices * experts + expert];
   } else if (w->f[0] == TWS_KEEPS_RANDOM) {
-    mine = oracle_word(a, o[6], TWS_ROUTING_KEEPS, i / choices, choices, i % choices);
-    other = oracle_word(a, o[6], TWS_ROUTING_KEEPS, k / choices, choices, k % choices);
+    mine = oracle_word(a, o[7], TWS_ROUTING_KEEPS, i / choices, choices, i % choices);
+    other = oracle_word(a, o[7], TWS_ROUTING_KEEPS, k / choices, choices, k % choices);
   }
   return mine > other || (mine == other && order[i] < order[k]);
 }
@@ -91,13 +102,19 @@ static inline void oracle_router(const tws_work *w, const double *a, double **o)
     int64_t before = 0;
     for (int64_t k = 0; k < all; ++k)
       before += k != i && chosen[k] == chosen[i] && oracle_is_before(w, a, o, order, k, i, chosen[i]);
-    kept[i] = before < capacity;
+    kept[i] = before < capacity || w->d[6] > 0;
   }
   memset(o[4], 0, sizeof(double) * (size_t)(experts * TWS_EXPERT_COUNTS));
   for (int64_t i = 0; i < all; ++i) {
     double *counts = o[4] + chosen[i] * TWS_EXPERT_COUNTS;
     int64_t place = 0;
     for (int64_t k = 0; k < all; ++k) place += kept[k] && chosen[k] == chosen[i] && order[k] < order[i];
+    if (w->d[6] > 0) { /* behind those of the pack's experts before it, in the order of routes */
+      const int64_t pack = chosen[i] - chosen[i] % w->d[6];
+      place = (pack - chosen[i]) * capacity;
+      for (int64_t k = 0; k < all; ++k)
+        place += (chosen[k] >= pack && chosen[k] < chosen[i]) || (chosen[k] == chosen[i] && k < i);
+    }
     o[2][i] = kept[i] ? (double)(chosen[i] * capacity + place) : (double)(-1 - chosen[i]);
     counts[TWS_COUNT_FILLED] += kept[i];
     counts[TWS_COUNT_ROUTED] += 1;
@@ -118,14 +135,27 @@ static inline void oracle_router(const tws_work *w, const double *a, double **o)
     for (int64_t t = 0; t < tokens; ++t) mean += o[1][t * experts + e] / (double)tokens;
     o[5][0] += a[2] * (double)experts * mean * counts[TWS_COUNT_BALANCED] / (double)tokens;
     o[5][1] += a[3] * (counts[TWS_COUNT_ROUTED] - counts[TWS_COUNT_FILLED]);
+    o[6][e] += a[4] * counts[TWS_COUNT_ROUTED];
   }
+  const int at = 7 + oracle_router_draws(w) + ((w->flags & TWS_BIAS) != 0);
+  for (int64_t t = 0; t < tokens && w->flags & TWS_Z_LOSS; ++t) o[5][0] += a[5] * o[at][t] * o[at][t] / (double)tokens;
   free(chosen);
   free(order);
   free(kept);
 }
 
+/* Whose slot a route is, by the counts of all experts. */
+static inline int64_t oracle_expert_of(const tws_work *w, const double *counts, double route) {
+  const int64_t shared = w->d[6] > 1 ? w->d[6] : 1, slots = shared * w->d[3];
+  int64_t expert = (int64_t)route / slots * shared;
+  double place = route - (double)((int64_t)route / slots * slots);
+  while (shared > 1 && place >= counts[expert * TWS_EXPERT_COUNTS]) place -= counts[expert++ * TWS_EXPERT_COUNTS];
+  return expert;
+}
+
 static inline void oracle_router_grad(const tws_work *w, const double *a, double **o) {
-  const int64_t tokens = w->d[0], experts = w->d[1], choices = w->d[2], capacity = w->d[3];
+  const int64_t tokens = w->d[0], experts = w->d[1], choices = w->d[2];
+#define EXPERT_OF(route) oracle_expert_of(w, o[3], route)
   const double scale = w->flags & TWS_SCALED ? o[5][TWS_HYPER_SCALE] : 1;
   double *slope = calloc((size_t)experts, sizeof *slope);
   for (int64_t t = 0; t < tokens; ++t) {
@@ -135,23 +165,30 @@ static inline void oracle_router_grad(const tws_work *w, const double *a, double
       slope[e] = scale * a[0] * (double)experts * o[3][e * TWS_EXPERT_COUNTS + TWS_COUNT_BALANCED] /
                  ((double)tokens * (double)tokens);
     for (int64_t i = t * choices; i < (t + 1) * choices; ++i)
-      if (o[2][i] >= 0) sum += p[(int64_t)o[2][i] / capacity];
+      if (o[2][i] >= 0) sum += p[EXPERT_OF(o[2][i])];
     for (int64_t i = t * choices; i < (t + 1) * choices; ++i) {
       if (o[2][i] < 0) continue;
-      const int64_t e = (int64_t)o[2][i] / capacity;
+      const int64_t e = EXPERT_OF(o[2][i]);
       if (w->f[2] == 0) {
         slope[e] += w->f[4] * o[0][i];
         continue;
       }
       for (int64_t k = t * choices; k < (t + 1) * choices; ++k) /* of p / sum */
-        if (o[2][k] >= 0)
-          slope[(int64_t)o[2][k] / capacity] += w->f[4] * o[0][i] * ((k == i) / sum - p[e] / (sum * sum));
+        if (o[2][k] >= 0) slope[EXPERT_OF(o[2][k])] += w->f[4] * o[0][i] * ((k == i) / sum - p[e] / (sum * sum));
     }
     for (int64_t e = 0; e < experts; ++e) mean += p[e] * slope[e];
+    if (w->flags & TWS_Z_LOSS) mean -= scale * a[1] * 2 * o[5 + ((w->flags & TWS_SCALED) != 0)][t] / (double)tokens;
     for (int64_t e = 0; e < experts; ++e)
       o[4][t * experts + e] = w->flags & TWS_SIGMOID ? p[e] * (1 - p[e]) * slope[e] : p[e] * (slope[e] - mean);
   }
+#undef EXPERT_OF
   free(slope);
+}
+
+static inline void oracle_balance(const tws_work *w, double **o) {
+  double mean = 0;
+  for (int64_t e = 0; e < w->d[0]; ++e) mean += o[1][e] / (double)w->d[0];
+  for (int64_t e = 0; e < w->d[0]; ++e) o[0][e] += o[1][e] < mean ? w->f[0] : o[1][e] > mean ? -w->f[0] : 0;
 }
 
 static inline double oracle_gate_share(const tws_work *w, const double *gates, int64_t row) {
@@ -214,8 +251,9 @@ static inline void oracle_expert_linear(const tws_work *w, double **o) {
   const int64_t size = forward ? blocks * capacity * n : input ? blocks * capacity * k : w->d[1] * n * k;
   if (forward || !adds) memset(out, 0, sizeof(double) * (size_t)size);
   if (!forward && !input && bias && !adds) memset(o[4], 0, sizeof(double) * (size_t)(w->d[1] * n));
-  for (int64_t b = 0; b < blocks; ++b)
-    for (int64_t r = b * capacity; r < b * capacity + (int64_t)counts[b * TWS_EXPERT_COUNTS]; ++r)
+  for (int64_t b = 0, first = 0; b < blocks; ++b) {
+    if (w->d[6] <= 1 || b % w->d[6] == 0) first = b * capacity;
+    for (int64_t r = first; r < first + (int64_t)counts[b * TWS_EXPERT_COUNTS]; ++r)
       for (int64_t i = 0; i < n; ++i) {
         const int64_t e = b % w->d[1];
         if (forward && bias) out[r * n + i] += o[2][e * n + i];
@@ -229,6 +267,8 @@ static inline void oracle_expert_linear(const tws_work *w, double **o) {
             out[(e * n + i) * k + j] += o[0][r * n + i] * o[1][r * k + j];
         }
       }
+    first += (int64_t)counts[b * TWS_EXPERT_COUNTS];
+  }
 }
 
 #endif

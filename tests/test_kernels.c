@@ -203,13 +203,17 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       return 1;
     case TWS_KERNEL_ROUTER_GRAD: {
       const int64_t logits = w->d[0] * w->d[1];
+      const int scaled = (w->flags & TWS_SCALED) != 0;
+      const double scale = scaled ? v[5][TWS_HYPER_SCALE] : 1, *sums = w->flags & TWS_Z_LOSS ? v[5 + scaled] : NULL;
       for (int64_t i = 0; i < logits; ++i) /* they have these probabilities */
-        zero[i] = log(v[1][i]) - (w->flags & TWS_SIGMOID ? log(1 - v[1][i]) : 0);
-      FORWARD(ROUTER, v[0], 3, zero, zero + logits, zero + 2 * logits, out, out2, out2 + w->d[1] * TWS_EXPERT_COUNTS);
+        zero[i] = log(v[1][i]) - (w->flags & TWS_SIGMOID ? log(1 - v[1][i]) : 0) + (sums ? sums[i / w->d[1]] : 0);
+      double *counted = out2 + w->d[1] * TWS_EXPERT_COUNTS;
+      FORWARD(ROUTER, v[0], 3, zero, zero + logits, zero + 2 * logits, out, out2, counted, counted + 2,
+              counted + 2 + w->d[1]);
       f->metrics = f->o[5];
-      f->work.flags &= TWS_SIGMOID;
+      f->work.flags &= TWS_SIGMOID | TWS_Z_LOSS;
       f->work.f[0] = f->work.f[3] = 0; /* as the routes were made */
-      f->arguments = (tws_arguments){{0, 0, a->a[0] * (w->flags & TWS_SCALED ? v[5][TWS_HYPER_SCALE] : 1), 0}};
+      f->arguments = (tws_arguments){{0, 0, a->a[0] * scale, 0, 0, a->a[1] * scale}};
       PAIR(0, 4, 0);
       return 1;
     }

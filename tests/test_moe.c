@@ -22,13 +22,13 @@ typedef struct gating {
   int64_t tokens, experts, choices, capacity;
   float probabilities[MOST_TOKENS * MOST_EXPERTS], weights[MOST_TOKENS * MOST_CHOICES];
   int32_t routes[MOST_TOKENS * MOST_CHOICES], counts[MOST_EXPERTS * TWS_EXPERT_COUNTS];
-  double metrics[2];
+  double metrics[2], routed[MOST_EXPERTS];
 } gating;
 
 static gating route(const cJSON *item, const tws_routing *routing, int64_t capacity) {
   const cJSON *logits = member(item, "logits"), *row, *x;
   float input[MOST_TOKENS * MOST_EXPERTS];
-  gating g = {.tokens = cJSON_GetArraySize(logits), .capacity = capacity};
+  gating g = {.tokens = cJSON_GetArraySize(logits), .capacity = capacity}; /* nothing is counted yet */
   int count = 0;
   cJSON_ArrayForEach(row, logits) cJSON_ArrayForEach(x, row) input[count++] = (float)x->valuedouble;
   g.experts = routing->experts;
@@ -38,11 +38,11 @@ static gating route(const cJSON *item, const tws_routing *routing, int64_t capac
                          .d = {g.tokens, g.experts, g.choices, capacity},
                          .f = {routing->keeps, routing->by_choice, routing->renormalizes, routing->sampled, 1}};
   const tws_arguments arguments = {{0, 0, routing->by_choice ? 1 : 1 / (double)g.choices, 1}};
-  void *data[] = {input, g.probabilities, g.routes, g.weights, g.counts, g.metrics};
-  const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_I32, TWS_F32, TWS_I32, TWS_F64};
+  void *data[] = {input, g.probabilities, g.routes, g.weights, g.counts, g.metrics, g.routed};
+  const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_I32, TWS_F32, TWS_I32, TWS_F64, TWS_F64};
   tws_backend *backend = NULL;
   ck_assert(tws_host_backend()->create(0, 1, &backend, &err) == TWS_OK);
-  ck_assert_msg(tws_host_backend()->run(backend, &work, &arguments, data, types, 6, TWS_STREAM_COMPUTE, &err) == TWS_OK,
+  ck_assert_msg(tws_host_backend()->run(backend, &work, &arguments, data, types, 7, TWS_STREAM_COMPUTE, &err) == TWS_OK,
                 "%s", err.message);
   tws_host_backend()->destroy(backend);
   return g;
@@ -125,8 +125,9 @@ START_TEST(gating_is_deepspeeds) {
 }
 END_TEST
 
-/* With as many slots as tokens nothing is dropped, whatever the logits, and no slot has two tokens. */
-START_TEST(nothing_is_dropped_with_a_slot_for_each_token) {
+/* With as many slots as tokens, or with slots that all experts share for exactly as many routes as there are, nothing
+ * is dropped, whatever the logits, and no slot has two tokens. */
+START_TEST(nothing_is_dropped_with_a_slot_for_each_route) {
   enum { TOKENS = 24, EXPERTS = 6, ROUNDS = 10000 };
   tws_backend *backend = NULL;
   ck_assert(tws_host_backend()->create(0, 1, &backend, &err) == TWS_OK);
@@ -136,15 +137,17 @@ START_TEST(nothing_is_dropped_with_a_slot_for_each_token) {
     const int choices = 1 + round % MOST_CHOICES;
     for (int i = 0; i < TOKENS * EXPERTS; i++)
       logits[i] = (float)(tws_random_normal(6, (uint64_t)round, (uint64_t)i) + (i % EXPERTS == 0 ? round % 7 : 0));
-    const tws_work work = {
-        .code = TWS_KERNEL_ROUTER, .d = {TOKENS, EXPERTS, choices, TOKENS}, .f = {round % 2, 0, 1, 0, 1}};
-    void *data[] = {logits, g.probabilities, g.routes, g.weights, g.counts, g.metrics};
-    const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_I32, TWS_F32, TWS_I32, TWS_F64};
+    const int packs = round % 3 > 0, most = packs ? TOKENS * choices : TOKENS * EXPERTS;
+    const tws_work work = {.code = TWS_KERNEL_ROUTER,
+                           .d = {TOKENS, EXPERTS, choices, most / EXPERTS, 0, 0, packs ? EXPERTS : 0},
+                           .f = {round % 2, 0, 1, 0, 1}};
+    void *data[] = {logits, g.probabilities, g.routes, g.weights, g.counts, g.metrics, g.routed};
+    const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_I32, TWS_F32, TWS_I32, TWS_F64, TWS_F64};
     const tws_arguments arguments = {{0, 0, 1, 1}};
-    ck_assert(tws_host_backend()->run(backend, &work, &arguments, data, types, 6, TWS_STREAM_COMPUTE, &err) == TWS_OK);
+    ck_assert(tws_host_backend()->run(backend, &work, &arguments, data, types, 7, TWS_STREAM_COMPUTE, &err) == TWS_OK);
     char taken[TOKENS * EXPERTS] = {0};
     for (int i = 0; i < TOKENS * choices; i++) {
-      if (g.routes[i] < 0 || g.routes[i] >= TOKENS * EXPERTS || taken[g.routes[i]]++)
+      if (g.routes[i] < 0 || g.routes[i] >= most || taken[g.routes[i]]++)
         ck_abort_msg("round %d: route %d is slot %d", round, i, g.routes[i]);
     }
     if (g.metrics[1] != 0) ck_abort_msg("round %d: %g dropped", round, g.metrics[1]);
@@ -153,11 +156,33 @@ START_TEST(nothing_is_dropped_with_a_slot_for_each_token) {
 }
 END_TEST
 
+/* Two packs of three experts with rows for half of the routes each: all tokens go to one expert. */
+START_TEST(a_pack_that_is_too_small_names_its_expert) {
+  enum { TOKENS = 12, EXPERTS = 6 };
+  tws_backend *backend = NULL;
+  gating g = {.tokens = 0};
+  float logits[TOKENS * EXPERTS] = {0};
+  ck_assert(tws_host_backend()->create(0, 1, &backend, &err) == TWS_OK);
+  for (int t = 0; t < TOKENS; t++) logits[t * EXPERTS + 4] = 1;
+  const tws_work work = {.code = TWS_KERNEL_ROUTER, .d = {TOKENS, EXPERTS, 1, 2, 0, 0, 3}, .f = {0, 0, 1, 0, 1}};
+  const tws_arguments arguments = {{0}};
+  void *data[] = {logits, g.probabilities, g.routes, g.weights, g.counts, g.metrics, g.routed};
+  const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_I32, TWS_F32, TWS_I32, TWS_F64, TWS_F64};
+  ck_assert(tws_host_backend()->run(backend, &work, &arguments, data, types, 7, TWS_STREAM_COMPUTE, &err) != TWS_OK);
+  ck_assert_str_eq(err.message,
+                   "router: experts 3 to 5 of this layer get 12 rows, expert 4 of them 12, and their buffer has 6");
+  ck_assert(strstr(err.hint, "twinspeed.expert_bound") != NULL);
+  tws_host_backend()->destroy(backend);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("moe");
   TCase *tests = tcase_create("moe");
+  tcase_set_timeout(tests, 60);
   tcase_add_test(tests, gating_is_deepspeeds);
-  tcase_add_test(tests, nothing_is_dropped_with_a_slot_for_each_token);
+  tcase_add_test(tests, nothing_is_dropped_with_a_slot_for_each_route);
+  tcase_add_test(tests, a_pack_that_is_too_small_names_its_expert);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

@@ -53,18 +53,21 @@ static double attention_pairs(const tws_work *work) {
   return tws_work_flops(work) / (2 * products * fmax((double)work->d[4], 1));
 }
 
-/* The product of one expert's layer, and how many of them EXPERT_LINEAR and its gradients do at once. */
-static double expert_products(const tws_work *work, tws_work *one) {
+/* The product of one expert's layer, and how many of them EXPERT_LINEAR and its gradients do at once. On a device the
+ * rows that an expert gets of all sources are one product, as DeepSpeed-MoE's and Megatron's grouped ones are: it reads
+ * the weights once, and few rows of a source do not make it slow where there are many sources. */
+static double expert_products(const tws_profile *profile, const tws_work *work, tws_work *one) {
   static const uint8_t codes[] = {TWS_KERNEL_LINEAR, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_LINEAR_GRAD_WEIGHT};
   const int64_t *d = work->d, rows = d[5] > 0 ? d[5] : d[2];
   if (work->code < TWS_KERNEL_EXPERT_LINEAR || work->code > TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT) return 0;
   *one = *work;
   one->code = codes[work->code - TWS_KERNEL_EXPERT_LINEAR];
   memset(one->d, 0, sizeof one->d);
-  one->d[0] = rows;
+  const int64_t together = profile->backend == TWS_BACKEND_CUDA ? d[0] : 1;
+  one->d[0] = rows * together;
   one->d[1] = d[3];
   one->d[2] = d[4];
-  return (double)(d[0] * d[1]);
+  return (double)(d[0] / together * d[1]);
 }
 
 int tws_shape_of(const tws_work *work, tws_shape *shape) {
@@ -149,7 +152,7 @@ static double family_seconds(const tws_profile *profile, const tws_family *famil
 
 double tws_measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
   tws_work one;
-  const double products = expert_products(work, &one);
+  const double products = expert_products(profile, work, &one);
   if (products > 0) { /* a launch for all of them */
     const double seconds = tws_measured_seconds(profile, &one, threads, busy);
     return seconds < 0 ? seconds : products * fmax(seconds - profile->launch_s, 0) + profile->launch_s;
@@ -276,7 +279,10 @@ static double attention_seconds(const tws_profile *profile, const tws_work *work
 /* Before products in fp8, Transformer Engine reads what enters them in 16 bits and writes it twice, as it lies and
  * transposed for the weight's gradient: 4 bytes an element of the input forward, of the output's gradient backward. */
 static double cast_bytes(const tws_profile *profile, const tws_work *work) {
+  tws_work one;
   if (!profile->products_fp8 || work->dtype == TWS_F32) return 0;
+  const double experts = expert_products(profile, work, &one);
+  if (experts > 0) return experts * cast_bytes(profile, &one);
   if (work->code == TWS_KERNEL_LINEAR) return 4.0 * (double)work->d[0] * (double)work->d[2];
   if (work->code == TWS_KERNEL_LINEAR_GRAD_INPUT) return 4.0 * (double)work->d[0] * (double)work->d[1];
   return 0;
@@ -289,7 +295,7 @@ static double published_seconds(const tws_profile *profile, const tws_work *work
   double seconds;
   tws_work one;
   matrix_product p;
-  const double products = expert_products(work, &one);
+  const double products = expert_products(profile, work, &one);
   const tws_work *product = products > 0 ? &one : work;
   if (product_of(product, &p))
     seconds = matmul_seconds(profile, product, &p, products > 0 ? products : 1, products_peak, bandwidth);

@@ -244,6 +244,13 @@ uint32_t tws_build_dropout(tws_network_builder *b, int layer, const char *name, 
   return y;
 }
 
+uint32_t tws_build_jitter(tws_network_builder *b, int layer, const char *name, uint32_t x, double jitter) {
+  if (jitter == 0) return x;
+  const uint32_t y = tws_build_pointwise(b, layer, name, TWS_MODULE_DROPOUT, x, b->net->values[x].per_row);
+  b->net->modules[b->net->module_count - 1].jitter = jitter;
+  return y;
+}
+
 uint32_t tws_build_scale(tws_network_builder *b, int layer, const char *name, uint32_t x, double factor) {
   const uint32_t y = tws_build_pointwise(b, layer, name, TWS_MODULE_MULTIPLY, x, b->net->values[x].per_row);
   b->net->modules[b->net->module_count - 1].scale = factor;

@@ -94,6 +94,8 @@ void tws_build_loss(tws_network_builder *b, uint32_t logits);
 const char *tws_build_name(tws_network_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Takes over the memory of `x`, which nobody else reads; probability 0: x itself. */
+/* x times numbers from 1 - jitter to 1 + jitter, drawn like dropout, in training; x itself with 0. */
+uint32_t tws_build_jitter(tws_network_builder *b, int layer, const char *name, uint32_t x, double jitter);
 uint32_t tws_build_dropout(tws_network_builder *b, int layer, const char *name, uint32_t x, double probability);
 /* Pictures: `x` has pixels as rows (TWS_DIM_PIXELS). Those of the network are an input, and x TWS_NONE. */
 typedef struct tws_convolution {

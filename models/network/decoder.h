@@ -75,6 +75,7 @@ typedef struct tws_decoder {
   tws_decoder_rope rope, sliding_rope; /* sliding_rope: of layers with the window, where its theta is not 0 */
   int tied;                            /* where the file does not say */
   tws_routing routing;                 /* of layers of experts in place of the inner part; experts 0: there are none */
+  double expert_jitter;                /* of what a layer of experts reads */
   int64_t expert_inner;                /* width of an expert's inner part */
   const char *expert_block;            /* what the layer is called */
   const uint8_t *dense;                /* per layer: it has an inner part and no experts; NULL: all have experts */
@@ -95,7 +96,7 @@ tws_code tws_decoder_read_layer_types(tws_network_builder *b, int64_t period, tw
 tws_code tws_decoder_read_routing(tws_network_builder *b, const char *count, int64_t experts, int64_t choices,
                                   double auxiliary, tws_decoder *d, tws_error *err);
 /* The layer of experts: what is added to the residual stream. At most TWS_EXPERT_MODULES modules. */
-enum { TWS_EXPERT_MODULES = 13 };
+enum { TWS_EXPERT_MODULES = 14 };
 uint32_t tws_decoder_add_experts(tws_network_builder *b, const tws_decoder *d, int layer, uint32_t x);
 tws_code tws_decoder_build(tws_network_builder *b, const tws_decoder *d, tws_error *err);
 

@@ -17,6 +17,7 @@ tws_code tws_decoder_read_routing(tws_network_builder *b, const char *count, int
   TWS_TRY(tws_json_bool(json, json->root, "output_router_logits", 0, 0, &balances, err));
   d->routing = (tws_routing){.experts = (int32_t)experts, .choices = (int32_t)choices, .renormalizes = 1, .scale = 1};
   d->routing.auxiliary = balances ? auxiliary : 0;
+  TWS_TRY(tws_json_number(json, json->root, "router_z_loss_coef", 0, 0, 1e6, 0, &d->routing.z, err));
   d->routing.slots =
       (tws_dim){.kind = TWS_DIM_CAPACITY, .parts = (int32_t)experts, .size = 4, .factor = -(double)choices};
   return TWS_OK;
@@ -39,6 +40,7 @@ uint32_t tws_decoder_add_experts(tws_network_builder *b, const tws_decoder *d, i
   const float std = (float)d->range;
   uint32_t gate = TWS_NONE;
 #define NAME(suffix) tws_build_name(b, "model.layers.%d.%s." suffix, layer, d->expert_block)
+  x = tws_build_jitter(b, layer, NAME("jitter"), x, d->expert_jitter);
   const uint32_t logits =
       tws_build_linear(b, layer, NAME("gate"), x, hidden, d->routing.experts, std, 0, NULL, TWS_NONE);
   const tws_routes routes = tws_build_router(b, layer, NAME("router"), logits, &d->routing);

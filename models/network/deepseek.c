@@ -61,6 +61,7 @@ static const char *const known[] = {"num_hidden_layers",
                                     "num_nextn_predict_layers",
                                     "quantization_config",
                                     "router_aux_loss_coef",
+                                    "router_z_loss_coef",
                                     "output_router_logits",
                                     NULL};
 
@@ -147,7 +148,10 @@ static tws_code read_routing(tws_network_builder *b, deepseek *s, tws_error *err
   const char *method = s->third ? "noaux_tc" : "greedy";
   TWS_TRY(tws_decoder_read_routing(b, "n_routed_experts", s->third ? 256 : 64, s->third ? 8 : 6, 0, &s->d, err));
   r->auxiliary = 0;
-  r->sigmoid = s->third;
+  r->sigmoid = r->biased = s->third;
+  if (r->sigmoid && r->z > 0)
+    return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(root, "router_z_loss_coef"), err,
+                         "leave it out: deepseek_v2 can have one", "the z-loss is of a softmax, not of sigmoids");
   TWS_TRY(tws_json_bool(json, root, "norm_topk_prob", 0, s->third, &r->renormalizes, err));
   if (!s->third && r->renormalizes) { /* the reference does not read it */
     tws_text_add(&b->notes, "norm_topk_prob has no effect: weights are not divided by their sum\n");

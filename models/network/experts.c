@@ -37,6 +37,12 @@ tws_routes tws_build_router(tws_network_builder *b, int layer, const char *name,
   r.routes = tws_build_value(b, module, 1, "routes", like.row, like.row_dims, routing->choices, TWS_VALUE_INDEX);
   r.weights = tws_build_value(b, module, 2, "weights", like.row, like.row_dims, routing->choices, TWS_VALUE_STATISTIC);
   r.counts = tws_build_value(b, module, 3, "counts", &experts, 1, TWS_EXPERT_COUNTS, TWS_VALUE_INDEX);
+  if (routing->z > 0) tws_build_value(b, module, 4, "sums", like.row, like.row_dims, 1, TWS_VALUE_STATISTIC);
+  if (routing->biased) {
+    b->net->modules[module].running = b->net->running_count++;
+    b->net->running[b->net->modules[module].running] =
+        (tws_running){.name = tws_build_name(b, "%s.biases", name), .rows = 1, .columns = routing->experts};
+  }
   return r;
 }
 

@@ -20,7 +20,7 @@ typedef enum tws_module_type {
   TWS_MODULE_TYPE_COUNT
 } tws_module_type;
 enum { TWS_ROPE_PARAMETERS = 6 };
-enum { TWS_MODULE_INS = 4, TWS_MODULE_OUTS = 4, TWS_MODULE_PARAMS = 4, TWS_MODULE_KERNELS = 4 };
+enum { TWS_MODULE_INS = 4, TWS_MODULE_OUTS = 5, TWS_MODULE_PARAMS = 4, TWS_MODULE_KERNELS = 4 };
 
 /* A dimension of a value or of an input, whose length follows from the job. */
 typedef enum tws_dim_kind {
@@ -54,6 +54,8 @@ typedef struct tws_routing {
   int32_t keeps, by_choice, renormalizes, sampled; /* keeps: TWS_KEEPS_* of models/routing.h */
   int32_t sigmoid, groups, kept_groups;            /* scores are sigmoids; only experts of some groups are chosen */
   double auxiliary;                                /* weight of the loss that balances experts */
+  double z;                                        /* weight of the loss that keeps logits small; 0: none */
+  int32_t biased;                                  /* experts are chosen with biases, which balance them */
   double scale;                                    /* of weights */
   tws_dim slots;
 } tws_routing;
@@ -155,6 +157,7 @@ typedef struct tws_module {
   int64_t first_position;             /* EMBEDDING: row of the table of positions for the first token */
   double momentum;                    /* BATCH_NORM: share of a batch in the running statistics */
   double dropout;                     /* ATTENTION, DROPOUT: share of what is dropped in training */
+  double jitter;                      /* DROPOUT: how far from 1 numbers are multiplied instead */
   const tws_module_windows *windows;  /* CONVOLUTION, MAX_POOL, AVERAGE_POOL */
   int32_t buckets, max_distance;      /* ATTENTION: rows of its table of relative biases; 0: it has none */
   double rope[TWS_ROPE_PARAMETERS];   /* parameters of ROPE */

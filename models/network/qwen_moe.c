@@ -46,7 +46,7 @@ static tws_code read_window(tws_network_builder *b, tws_decoder *d, tws_error *e
 #define MOE_KEYS                                                                                                  \
   "use_sliding_window", "sliding_window", "max_window_layers", "layer_types", "num_experts", "num_local_experts", \
       "num_experts_per_tok", "norm_topk_prob", "moe_intermediate_size", "mlp_only_layers", "decoder_sparse_step", \
-      "router_aux_loss_coef", "output_router_logits"
+      "router_aux_loss_coef", "router_z_loss_coef", "output_router_logits"
 
 tws_code tws_build_qwen2_moe(tws_network_builder *b, tws_error *err) {
   static const char *const known[] = {MOE_KEYS, "shared_expert_intermediate_size", "qkv_bias", NULL};

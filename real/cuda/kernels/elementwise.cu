@@ -173,7 +173,7 @@ struct Drop {
   uint64_t seed, first, stride;
   int64_t run, blocks;  // elements of a run; blocks of bits that one may touch
   uint32_t below;
-  float kept;
+  float kept, jitter;
 };
 
 template <typename T>
@@ -189,7 +189,8 @@ __global__ void __launch_bounds__(BLOCK) drop(T *x, const float *hyper, int64_t 
 #pragma unroll
     for (int k = 0; k < TWS_DROPOUT_GROUP; ++k) {
       const int64_t i = begin + (int64_t)(block * TWS_DROPOUT_GROUP - first) + k;
-      if (i >= begin && i < end) x[i] = from_float<T>(to_float(x[i]) * (word[k] < d.below ? 0.0F : d.kept));
+      const float factor = d.jitter > 0 ? tws_jitter_factor(word[k], d.jitter) : word[k] < d.below ? 0.0F : d.kept;
+      if (i >= begin && i < end) x[i] = from_float<T>(to_float(x[i]) * factor);
     }
   }
 }
@@ -200,8 +201,9 @@ tws_code run_drop(const tws_cuda_call *call, tws_error *err) {
   const int64_t count = call->work->d[0], run = call->argument[2] > 0 ? (int64_t)call->argument[2] : count;
   if (count == 0) return TWS_OK;
   const int64_t blocks = ceil_div(run, TWS_DROPOUT_GROUP) + 1;
-  const Drop d = {(uint64_t)call->argument[0], (uint64_t)call->argument[1], (uint64_t)call->argument[3], run, blocks,
-                  tws_dropout_threshold(probability), (float)(1 / (1 - probability))};
+  const Drop d = {
+      (uint64_t)call->argument[0],        (uint64_t)call->argument[1],    (uint64_t)call->argument[3], run, blocks,
+      tws_dropout_threshold(probability), (float)(1 / (1 - probability)), (float)call->work->f[1]};
   LAUNCH(drop<T>, grid_for(call, ceil_div(count, run) * blocks, BLOCK), BLOCK, 0, call, out<T>(call, 0),
          in<float>(call, 1), count, d);
   return launched(err);

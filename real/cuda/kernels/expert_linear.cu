@@ -9,19 +9,23 @@ namespace {
 enum { TILE = 64, DEPTH = 16, SIDE = 4 };  // a thread has SIDE x SIDE elements, 16 apart in each direction
 
 struct Experts {
-  int64_t sources, experts, capacity, out, in;
+  int64_t sources, experts, capacity, out, in, shared;
   const int32_t *counts;
 };
 
 Experts experts_of(const tws_cuda_call *call, int counts) {
   const int64_t *d = call->work->d;
-  return {d[0], d[1], d[2], d[3], d[4], in<int32_t>(call, counts)};
+  return {d[0], d[1], d[2], d[3], d[4], d[6], in<int32_t>(call, counts)};
 }
 
 // Slots that a source fills of an expert; block: its number among all.
 __device__ int64_t filled_of(const Experts &e, int64_t block) {
   const int64_t filled = e.counts[block * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED];
-  return filled < 0 ? 0 : filled < e.capacity ? filled : e.capacity;
+  const int64_t most = e.shared > 1 ? e.shared * e.capacity - tws_slots_before(e.counts, block, e.shared) : e.capacity;
+  return filled < 0 || most < 0 ? 0 : filled < most ? filled : most;
+}
+__device__ int64_t first_of(const Experts &e, int64_t block) {
+  return tws_first_slot(e.counts, block, e.capacity, e.shared);
 }
 
 struct Tile {
@@ -64,9 +68,12 @@ __global__ void slots_product(Experts e, const T *x, const T *weight, int64_t we
                               const T *bias, T *y, int64_t columns, int64_t inner, int adds) {
   const int64_t block = blockIdx.z, expert = block % e.experts, filled = filled_of(e, block);
   const int64_t row0 = (int64_t)blockIdx.y * TILE, column0 = (int64_t)blockIdx.x * TILE;
-  const T *a = x + (block * e.capacity + row0) * inner;
+  // rows that this block of slots may have: with a pack only the last of its experts clears what is left
+  const int64_t most = filled + tws_slots_left(e.counts, block, e.capacity, e.shared), first = first_of(e, block);
+  if (row0 >= most) return;
+  const T *a = x + (first + row0) * inner;
   const T *b = weight + expert * e.out * e.in + column0 * weight_column;
-  T *c = y + (block * e.capacity + row0) * columns + column0;
+  T *c = y + (first + row0) * columns + column0;
   Tile tile = empty_tile();
   if (row0 < filled)
     multiply(tile, a, inner, 1, filled - row0, b, weight_column, weight_inner, columns - column0, inner);
@@ -75,7 +82,7 @@ __global__ void slots_product(Experts e, const T *x, const T *weight, int64_t we
 #pragma unroll
     for (int j = 0; j < SIDE; ++j) {
       const int64_t row = tile.y + 16 * i, column = tile.x + 16 * j;
-      if (row0 + row >= e.capacity || column0 + column >= columns) continue;
+      if (row0 + row >= most || column0 + column >= columns) continue;
       const bool is_filled = row0 + row < filled;
       if (!is_filled && adds) continue;
       float value = is_filled ? tile.sum[i][j] : 0.0F;
@@ -90,8 +97,8 @@ __global__ void weight_gradient(Experts e, const T *dy, const T *x, G *dweight, 
   const int64_t expert = blockIdx.z, row0 = (int64_t)blockIdx.y * TILE, column0 = (int64_t)blockIdx.x * TILE;
   Tile tile = empty_tile();
   for (int64_t block = expert; block < e.sources * e.experts; block += e.experts)
-    multiply(tile, dy + block * e.capacity * e.out + row0, 1, e.out, e.out - row0,
-             x + block * e.capacity * e.in + column0, 1, e.in, e.in - column0, filled_of(e, block));
+    multiply(tile, dy + first_of(e, block) * e.out + row0, 1, e.out, e.out - row0,
+             x + first_of(e, block) * e.in + column0, 1, e.in, e.in - column0, filled_of(e, block));
   G *c = dweight + expert * e.out * e.in;
 #pragma unroll
   for (int i = 0; i < SIDE; ++i)
@@ -111,9 +118,13 @@ __global__ void bias_gradient(Experts e, const T *dy, G *dbias, int adds) {
     float sum = adds ? to_float(dbias[i]) : 0.0F;
     for (int64_t block = i / e.out; block < e.sources * e.experts; block += e.experts)
       for (int64_t row = 0; row < filled_of(e, block); ++row)
-        sum += to_float(dy[(block * e.capacity + row) * e.out + i % e.out]);
+        sum += to_float(dy[(first_of(e, block) + row) * e.out + i % e.out]);
     dbias[i] = from_float<G>(sum);
   }
+}
+
+int64_t rows_of_pack(const Experts &e) {
+  return e.capacity * (e.shared > 1 ? e.shared : 1);
 }
 
 tws_code grid_of(int64_t columns, int64_t rows, int64_t blocks, dim3 *grid, tws_error *err) {
@@ -131,7 +142,7 @@ tws_code tws_cuda_expert_linear(const tws_cuda_call *call, tws_error *err) {
   const int biased = (call->work->flags & TWS_BIAS) != 0;
   const Experts e = experts_of(call, biased ? 3 : 2);
   dim3 grid;
-  TWS_TRY(grid_of(e.out, e.capacity, e.sources * e.experts, &grid, err));
+  TWS_TRY(grid_of(e.out, rows_of_pack(e), e.sources * e.experts, &grid, err));
   FOR_TYPE(call->dtype[0], T,
            LAUNCH(slots_product<T>, grid, BLOCK, 0, call, e, in<T>(call, 0), in<T>(call, 1), e.in, (int64_t)1,
                   biased ? in<T>(call, 2) : NULL, out<T>(call, biased ? 4 : 3), e.out, e.in, 0));
@@ -141,7 +152,7 @@ tws_code tws_cuda_expert_linear(const tws_cuda_call *call, tws_error *err) {
 tws_code tws_cuda_expert_linear_grad_input(const tws_cuda_call *call, tws_error *err) {
   const Experts e = experts_of(call, 2);
   dim3 grid;
-  TWS_TRY(grid_of(e.in, e.capacity, e.sources * e.experts, &grid, err));
+  TWS_TRY(grid_of(e.in, rows_of_pack(e), e.sources * e.experts, &grid, err));
   FOR_TYPE(call->dtype[0], T,
            LAUNCH(slots_product<T>, grid, BLOCK, 0, call, e, in<T>(call, 0), in<T>(call, 1), (int64_t)1, e.in,
                   (const T *)NULL, out<T>(call, 3), e.in, e.out, (call->work->flags & TWS_ACCUMULATE) != 0));

@@ -7,15 +7,16 @@
 namespace {
 
 struct Router {
-  int64_t tokens, experts, choices, capacity, groups, kept_groups, first_token;
+  int64_t tokens, experts, choices, capacity, groups, kept_groups, shared, first_token;
   int keeps, by_choice, renormalizes, sampled, sigmoid;
   float scale;
   uint64_t seed;
   const float *hyper;
-  float *probabilities, *weights;
+  const float *bias;                      // NULL: none
+  float *probabilities, *weights, *sums;  // sums: NULL without a z-loss
   int32_t *routes, *counts;
-  double *metrics;
-  double auxiliary, share;
+  double *metrics, *routed;
+  double auxiliary, share, counted, z;
 };
 
 Router router_of(const tws_cuda_call *call) {
@@ -24,11 +25,17 @@ Router router_of(const tws_cuda_call *call) {
   Router r = {};
   r.tokens = d[0], r.experts = d[1], r.choices = d[2], r.capacity = d[3];
   r.keeps = (int)f[0], r.by_choice = f[1] != 0, r.renormalizes = f[2] != 0, r.sampled = (int)f[3];
-  r.groups = d[4], r.kept_groups = d[5], r.scale = (float)f[4], r.sigmoid = (call->work->flags & TWS_SIGMOID) != 0;
+  r.groups = d[4], r.kept_groups = d[5], r.shared = d[6], r.scale = (float)f[4],
+  r.sigmoid = (call->work->flags & TWS_SIGMOID) != 0;
   r.seed = (uint64_t)a[0], r.first_token = (int64_t)a[1], r.auxiliary = a[2], r.share = a[3];
+  r.counted = a[4], r.z = a[5];
   r.probabilities = out<float>(call, 1), r.routes = out<int32_t>(call, 2), r.weights = out<float>(call, 3);
   r.counts = out<int32_t>(call, 4), r.metrics = out<double>(call, 5);
-  r.hyper = call->count > 6 ? in<float>(call, 6) : NULL;
+  r.routed = out<double>(call, 6);
+  int at = 7;
+  if (r.keeps == TWS_KEEPS_RANDOM || r.sampled > 0) r.hyper = in<float>(call, at++);
+  if (call->work->flags & TWS_BIAS) r.bias = in<float>(call, at++);
+  if (call->work->flags & TWS_Z_LOSS) r.sums = out<float>(call, at);
   return r;
 }
 
@@ -64,12 +71,13 @@ __device__ bool is_chosen(const int32_t *routes, int choices, int expert) {
 }
 
 template <typename T>
-__device__ void softmax_row(const Router &r, const T *logits, float *p, int lane) {
+__device__ void softmax_row(const Router &r, const T *logits, float *p, float *log_sum, int lane) {
   float largest = -CUDART_INF_F, sum = 0;
   for (int e = lane; e < r.experts; e += WARP) largest = fmaxf(largest, to_float(logits[e]));
   for (int d = WARP / 2; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, d));
   for (int e = lane; e < r.experts; e += WARP) sum += p[e] = expf(to_float(logits[e]) - largest);
   const float scale = 1.0F / warp_sum(sum);
+  if (log_sum && lane == 0) *log_sum = largest - logf(scale);
   for (int e = lane; e < r.experts; e += WARP) p[e] *= scale;
 }
 
@@ -113,10 +121,13 @@ __global__ void choose(Router r, const T *all) {
     const T *logits = all + t * r.experts;
     float *p = r.probabilities + t * r.experts;
     int32_t *routes = r.routes + t * r.choices;
-    if (r.sigmoid && r.groups > 0)
+    if (r.sigmoid && (r.groups > 0 || r.bias))
       sigmoid_row(r, logits, p, lane);
+    else if (r.bias)
+      softmax_row(r, logits, p, (float *)NULL, lane);
     else
       for (int e = lane; e < r.experts; e += WARP) p[e] = to_float(logits[e]);
+    for (int e = lane; r.bias && e < r.experts; e += WARP) p[e] += r.bias[e];
     __syncwarp();
     if (r.groups > 0) leave_groups_out(r, p, scores[threadIdx.x / WARP], lane);
     for (int c = 0; c < r.choices; ++c) {
@@ -143,7 +154,7 @@ __global__ void choose(Router r, const T *all) {
     if (r.sigmoid)
       sigmoid_row(r, logits, p, lane);
     else
-      softmax_row(r, logits, p, lane);
+      softmax_row(r, logits, p, r.sums ? r.sums + t : (float *)NULL, lane);
     __syncwarp();
     for (int c = lane; c < r.choices; c += WARP) r.weights[t * r.choices + c] = p[-1 - routes[c]];
   }
@@ -180,31 +191,49 @@ __device__ int threads_before(bool yes, int *scratch, int *all) {
   return before;
 }
 
+// Before any slot is given: experts of a pack begin where those before them end.
+__global__ void count_routes(Router r) {
+  __shared__ int scratch[BLOCK / WARP];
+  const int64_t expert = blockIdx.x;
+  int routed = 0;
+  for (int64_t i = threadIdx.x; i < r.tokens * r.choices; i += blockDim.x)
+    routed += r.routes[i] == tws_route_dropped(expert);
+  routed = block_sum(routed, scratch);
+  if (threadIdx.x == 0) r.counts[expert * TWS_EXPERT_COUNTS + TWS_COUNT_ROUTED] = routed;
+}
+
+// With packs an expert's slots begin behind those of the experts before it in its pack, in the order of routes; what
+// exceeds the pack is dropped, which the engine reports as an error.
 __global__ void fill_slots(Router r, double *mean) {
   __shared__ int scratch[BLOCK / WARP];
   __shared__ double sums[BLOCK / WARP];
   const int64_t expert = blockIdx.x, all = r.tokens * r.choices;
   const int32_t mine = tws_route_dropped(expert);
+  const bool packs = r.shared > 0;
+  const int64_t pack = packs ? expert - expert % r.shared : expert;
   int routed = 0, first = 0;
+  int64_t ahead = 0;
   double sum = 0;
   for (int64_t i = threadIdx.x; i < all; i += blockDim.x)
     if (r.routes[i] == mine) ++routed, first += i % r.choices == 0;
+  for (int64_t e = pack; e < expert; ++e) ahead += r.counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_ROUTED];
   for (int64_t t = threadIdx.x; t < r.tokens; t += blockDim.x) sum += (double)r.probabilities[t * r.experts + expert];
   routed = block_sum(routed, scratch);
   first = block_sum(first, scratch);
   sum = block_sum(sum, sums);
   uint32_t last = 0;
   int ties = 0;
-  const bool selects = r.keeps != TWS_KEEPS_FIRST && routed > r.capacity;
+  const int64_t slots = packs ? r.shared * r.capacity - ahead : r.capacity, slot = pack * r.capacity + ahead;
+  const bool selects = !packs && r.keeps != TWS_KEEPS_FIRST && routed > r.capacity;
   if (selects) {
     for (uint32_t bit = 1U << 31; bit; bit >>= 1)
       if (count_above(r, mine, last | bit, scratch) >= r.capacity) last |= bit;
     ties = (int)r.capacity - (last == 0xffffffffU ? 0 : count_above(r, mine, last + 1, scratch));
   }
-  const int64_t passes = r.by_choice ? r.choices : 1, stride = passes, steps = all / stride;
+  const int64_t passes = r.by_choice && !packs ? r.choices : 1, stride = passes, steps = all / stride;
   int64_t place = 0;
   for (int64_t pass = 0; pass < passes; ++pass)
-    for (int64_t base = 0; base < steps && place < r.capacity; base += blockDim.x) {
+    for (int64_t base = 0; base < steps && place < slots; base += blockDim.x) {
       const int64_t at = (base + threadIdx.x) * stride + pass;
       int some = 0;
       bool kept = base + threadIdx.x < steps && r.routes[at] == mine;
@@ -216,13 +245,13 @@ __global__ void fill_slots(Router r, double *mean) {
         ties -= some;
       }
       const int before = threads_before(kept, scratch, &some);
-      if (kept && place + before < r.capacity) r.routes[at] = (int32_t)(expert * r.capacity + place + before);
+      if (kept && place + before < slots) r.routes[at] = (int32_t)(slot + place + before);
       place += some;
     }
   if (threadIdx.x != 0) return;
   int32_t *counts = r.counts + expert * TWS_EXPERT_COUNTS;
-  counts[TWS_COUNT_FILLED] = (int32_t)(place < r.capacity ? place : r.capacity);
-  counts[TWS_COUNT_ROUTED] = routed;
+  counts[TWS_COUNT_FILLED] = (int32_t)(place < slots ? place : slots > 0 ? slots : 0);
+  if (!packs) counts[TWS_COUNT_ROUTED] = routed;
   counts[TWS_COUNT_BALANCED] = r.by_choice ? first : routed;
   mean[expert] = sum / (double)r.tokens;
 }
@@ -248,13 +277,18 @@ __global__ void count_in_metrics(Router r, const double *mean) {
   double balance = 0, dropped = 0;
   for (int64_t e = threadIdx.x; e < r.experts; e += blockDim.x) {
     const int32_t *counts = r.counts + e * TWS_EXPERT_COUNTS;
+    r.routed[e] += r.counted * counts[TWS_COUNT_ROUTED];
     balance += mean[e] * counts[TWS_COUNT_BALANCED] / (double)r.tokens;
     dropped += counts[TWS_COUNT_ROUTED] - counts[TWS_COUNT_FILLED];
   }
+  double squares = 0;
+  for (int64_t t = threadIdx.x; r.sums && t < r.tokens; t += blockDim.x)
+    squares += (double)r.sums[t] * (double)r.sums[t];
   balance = block_sum(balance, scratch);
   dropped = block_sum(dropped, scratch);
+  squares = block_sum(squares, scratch);
   if (threadIdx.x != 0) return;
-  r.metrics[0] += r.auxiliary * (double)r.experts * balance;
+  r.metrics[0] += r.auxiliary * (double)r.experts * balance + r.z * squares / (double)r.tokens;
   r.metrics[1] += r.share * dropped;
 }
 
@@ -264,6 +298,10 @@ tws_code check_choices(const tws_cuda_call *call, tws_error *err) {
     return tws_fail(err, TWS_INVALID, "let groups divide the experts, and keep groups of as many as a token chooses",
                     "%lld experts in %lld groups, of which %lld are kept", (long long)d[1], (long long)d[4],
                     (long long)d[5]);
+  if (call->work->flags & TWS_SIGMOID && call->work->flags & TWS_Z_LOSS)
+    return tws_fail(err, TWS_INVALID, "leave one of the two out", "the z-loss is of a softmax, not of sigmoids");
+  if (d[6] > 0 && d[1] % d[6])
+    return tws_fail(err, TWS_INVALID, NULL, "%lld of %lld experts share their slots", (long long)d[6], (long long)d[1]);
   if (d[2] <= d[1] && d[1] * d[3] <= INT32_MAX && (size_t)d[1] * sizeof(double) <= call->scratch_bytes) return TWS_OK;
   return tws_fail(err, TWS_INVALID, "choose fewer experts a token, or give them fewer slots",
                   "%lld of %lld experts of %lld slots", (long long)d[2], (long long)d[1], (long long)d[3]);
@@ -272,41 +310,46 @@ tws_code check_choices(const tws_cuda_call *call, tws_error *err) {
 // ---- the router's gradient: a warp for each token ----
 
 struct RouterGrad {
-  int64_t tokens, experts, choices, capacity;
+  int64_t tokens, experts, choices, capacity, shared;
   int renormalizes, sigmoid;
   float scale;
-  const float *dweights, *probabilities, *hyper;
+  const float *dweights, *probabilities, *hyper, *sums;
   const int32_t *routes, *counts;
-  double auxiliary;
+  double auxiliary, z;
 };
 
 template <typename T>
 __global__ void router_grad(RouterGrad g, T *dlogits) {
   const int lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
   const int64_t step = (int64_t)gridDim.x * warps;
-  const double weight = g.auxiliary * (double)g.experts / (double)g.tokens / (double)g.tokens *
-                        (g.hyper ? (double)g.hyper[TWS_HYPER_SCALE] : 1.0);
+  const double loss_scale = g.hyper ? (double)g.hyper[TWS_HYPER_SCALE] : 1.0;
+  const double weight = g.auxiliary * (double)g.experts / (double)g.tokens / (double)g.tokens * loss_scale;
+  const float z = (float)(loss_scale * g.z * 2 / (double)g.tokens);
   for (int64_t t = (int64_t)blockIdx.x * warps + threadIdx.x / WARP; t < g.tokens; t += step) {
     const float *p = g.probabilities + t * g.experts, *dweights = g.dweights + t * g.choices;
-    const int32_t *routes = g.routes + t * g.choices;
+    int chosen_by[TWS_ROUTING_CHOICES];  // experts; -1: dropped
+    for (int c = 0; c < g.choices; ++c) {
+      const int32_t route = g.routes[t * g.choices + c];
+      chosen_by[c] = route < 0 ? -1 : (int)tws_route_expert(g.counts, route, g.capacity, g.shared);
+    }
     float kept = 0, common = 0, scale = g.scale, mean = 0, chosen = 0;
     for (int c = 0; c < g.choices; ++c)
-      if (routes[c] >= 0) kept += p[routes[c] / g.capacity];
+      if (chosen_by[c] >= 0) kept += p[chosen_by[c]];
     if (g.renormalizes) {  // of weights that were divided by their sum
       const float share = 1 / (kept > TWS_ROUTING_LEAST ? kept : TWS_ROUTING_LEAST);
       scale *= share;
       for (int c = 0; c < g.choices; ++c)
-        if (routes[c] >= 0 && kept > TWS_ROUTING_LEAST) common += dweights[c] * p[routes[c] / g.capacity] * share;
+        if (chosen_by[c] >= 0 && kept > TWS_ROUTING_LEAST) common += dweights[c] * p[chosen_by[c]] * share;
     }
     for (int c = 0; c < g.choices; ++c)
-      if (routes[c] >= 0) chosen += p[routes[c] / g.capacity] * (dweights[c] - common) * scale;
+      if (chosen_by[c] >= 0) chosen += p[chosen_by[c]] * (dweights[c] - common) * scale;
     for (int e = lane; e < g.experts; e += WARP)
       mean += p[e] * (float)(weight * g.counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_BALANCED]);
-    mean = warp_sum(mean) + chosen;
+    mean = warp_sum(mean) + chosen - (g.sums ? z * g.sums[t] : 0.0F);
     for (int e = lane; e < g.experts; e += WARP) {
       float slope = (float)(weight * g.counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_BALANCED]) - (g.sigmoid ? 0 : mean);
       for (int c = 0; c < g.choices; ++c)
-        if (routes[c] >= 0 && routes[c] / g.capacity == e) slope += (dweights[c] - common) * scale;
+        if (chosen_by[c] == e) slope += (dweights[c] - common) * scale;
       dlogits[t * g.experts + e] = from_float<T>(p[e] * slope * (g.sigmoid ? 1 - p[e] : 1));
     }
   }
@@ -315,13 +358,21 @@ __global__ void router_grad(RouterGrad g, T *dlogits) {
 // ---- rows ----
 
 struct Rows {
-  int64_t tokens, width, experts, choices, capacity;
+  int64_t tokens, width, experts, choices, capacity, shared;
   const int32_t *routes, *counts;
 };
 
+// Whether a slot is one that no route fills.
+__device__ bool is_empty(const Rows &r, int64_t slot) {
+  const int64_t shared = r.shared > 1 ? r.shared : 1, slots = shared * r.capacity, pack = slot / slots * shared;
+  int64_t filled = 0;
+  for (int64_t e = pack; e < pack + shared; ++e) filled += r.counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED];
+  return slot % slots >= filled;
+}
+
 Rows rows_of(const tws_cuda_call *call) {
   const int64_t *d = call->work->d;
-  return {d[0], d[1], d[2], d[3], d[4], NULL, NULL};
+  return {d[0], d[1], d[2], d[3], d[4], d[5], NULL, NULL};
 }
 
 template <int V, typename T>
@@ -337,8 +388,7 @@ __global__ void dispatch(Rows r, const T *x, T *slots) {
   for (int64_t b = blockIdx.x; b < all; b += gridDim.x) {
     if (b >= routes) {
       const int64_t slot = b - routes;
-      if (slot % r.capacity >= r.counts[slot / r.capacity * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED])
-        clear_row<V>(r, slots + slot * r.width);
+      if (is_empty(r, slot)) clear_row<V>(r, slots + slot * r.width);
     } else if (r.routes[b] >= 0) {
       const Pack<T, V> *from = reinterpret_cast<const Pack<T, V> *>(x + b / r.choices * r.width);
       Pack<T, V> *to = reinterpret_cast<Pack<T, V> *>(slots + r.routes[b] * r.width);
@@ -372,8 +422,7 @@ __global__ void combine_grad(Rows r, const T *dy, const T *slots, const float *w
   for (int64_t b = blockIdx.x; b < all; b += gridDim.x) {
     if (b >= routes) {
       const int64_t slot = b - routes;
-      if (slot % r.capacity >= r.counts[slot / r.capacity * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED])
-        clear_row<V>(r, dslots + slot * r.width);
+      if (is_empty(r, slot)) clear_row<V>(r, dslots + slot * r.width);
       continue;
     }
     const int64_t route = r.routes[b];
@@ -409,6 +458,10 @@ tws_code tws_cuda_router(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T,
            LAUNCH(choose<T>, grid_for(call, r.tokens, BLOCK / WARP), BLOCK, 0, call, r, in<T>(call, 0)));
   TWS_TRY(launched(err));
+  if (r.shared > 0) {
+    LAUNCH(count_routes, (unsigned)r.experts, BLOCK, 0, call, r);
+    TWS_TRY(launched(err));
+  }
   LAUNCH(fill_slots, (unsigned)r.experts, BLOCK, 0, call, r, mean);
   TWS_TRY(launched(err));
   LAUNCH(weigh, grid_for(call, r.tokens, BLOCK), BLOCK, 0, call, r);
@@ -423,10 +476,11 @@ tws_code tws_cuda_router_grad(const tws_cuda_call *call, tws_error *err) {
   TWS_TRY(check_choices(call, err));
   g.tokens = d[0], g.experts = d[1], g.choices = d[2], g.capacity = d[3];
   g.scale = (float)call->work->f[4], g.sigmoid = (call->work->flags & TWS_SIGMOID) != 0;
-  g.renormalizes = call->work->f[2] != 0, g.auxiliary = call->argument[0];
+  g.renormalizes = call->work->f[2] != 0, g.auxiliary = call->argument[0], g.z = call->argument[1], g.shared = d[6];
   g.dweights = in<float>(call, 0), g.probabilities = in<float>(call, 1);
   g.routes = in<int32_t>(call, 2), g.counts = in<int32_t>(call, 3);
   g.hyper = call->work->flags & TWS_SCALED ? in<float>(call, 5) : NULL;
+  g.sums = call->work->flags & TWS_Z_LOSS ? in<float>(call, g.hyper ? 6 : 5) : NULL;
   FOR_TYPE(call->dtype[4], T,
            LAUNCH(router_grad<T>, grid_for(call, g.tokens, BLOCK / WARP), BLOCK, 0, call, g, out<T>(call, 4)));
   return launched(err);
@@ -577,5 +631,26 @@ tws_code tws_cuda_gate_grad(const tws_cuda_call *call, tws_error *err) {
     else
       LAUNCH((gate_grad<1, T>), grid, BLOCK, 0, call, g, dy, x, in<T>(call, 2), dx, out<T>(call, 4));
   });
+  return launched(err);
+}
+
+// ---- biases of experts ----
+
+namespace {
+
+__global__ void balance(float *bias, const double *routed, int64_t experts, float rate) {
+  __shared__ double scratch[BLOCK / WARP];
+  double sum = 0;
+  for (int64_t e = threadIdx.x; e < experts; e += blockDim.x) sum += routed[e];
+  const double mean = block_sum(sum, scratch) / (double)experts;
+  for (int64_t e = threadIdx.x; e < experts; e += blockDim.x)
+    bias[e] += routed[e] < mean ? rate : routed[e] > mean ? -rate : 0.0F;
+}
+
+}  // namespace
+
+tws_code tws_cuda_balance(const tws_cuda_call *call, tws_error *err) {
+  LAUNCH(balance, 1, BLOCK, 0, call, out<float>(call, 0), in<double>(call, 1), call->work->d[0],
+         (float)call->work->f[0]);
   return launched(err);
 }

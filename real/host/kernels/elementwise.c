@@ -217,11 +217,12 @@ HOST_KERNEL(multiply) {
   return TWS_OK;
 }
 
-/* Factors of n elements that follow one another from number e on: 0, or what the others grow by. */
+/* Factors of n elements that follow one another from number e on: 0, or what the others grow by; or jitter. */
 VECTOR_INLINE vf dropout_factors(const tws_host_call *call, uint64_t e, int n) {
   const double probability = call->work->f[0];
   const uint32_t below = tws_dropout_threshold(probability);
-  const float kept = (float)(1 / (1 - probability)), step = ((const float *)call->operand[1])[TWS_HYPER_STEP];
+  const float jitter = (float)call->work->f[1], kept = (float)(1 / (1 - probability)),
+              step = ((const float *)call->operand[1])[TWS_HYPER_STEP];
   union {
     vf v;
     float f[LANES];
@@ -232,7 +233,8 @@ VECTOR_INLINE vf dropout_factors(const tws_host_call *call, uint64_t e, int n) {
     const uint64_t at_element = e + (uint64_t)k;
     if (k == 0 || at_element % TWS_DROPOUT_GROUP == 0)
       tws_philox_block((uint64_t)call->argument[0], tws_dropout_stream(bits), at_element / TWS_DROPOUT_GROUP, word);
-    factors.f[k] = word[at_element % TWS_DROPOUT_GROUP] < below ? 0 : kept;
+    const uint32_t mine = word[at_element % TWS_DROPOUT_GROUP];
+    factors.f[k] = jitter > 0 ? tws_jitter_factor(mine, jitter) : mine < below ? 0 : kept;
   }
   return factors.v;
 }

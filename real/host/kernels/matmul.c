@@ -312,18 +312,23 @@ HOST_KERNEL(linear_grad_weight) {
 /* ---- experts: products of the slots that are filled ---- */
 
 typedef struct expert_rows {
-  int64_t sources, experts, capacity, out, in;
+  int64_t sources, experts, capacity, out, in, shared;
 } expert_rows;
 
 static expert_rows rows_of(const tws_host_call *call) {
   const int64_t *d = call->work->d;
-  return (expert_rows){d[0], d[1], d[2], d[3], d[4]};
+  return (expert_rows){d[0], d[1], d[2], d[3], d[4], d[6]};
 }
 
 /* Slots that a source fills of an expert; at: their number among all. */
 static int64_t filled_of(const expert_rows *r, const int32_t *counts, int64_t at) {
   const int64_t filled = counts[at * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED];
-  return filled < 0 ? 0 : filled < r->capacity ? filled : r->capacity;
+  const int64_t most = r->shared > 1 ? r->shared * r->capacity - tws_slots_before(counts, at, r->shared) : r->capacity;
+  return filled < 0 || most < 0 ? 0 : filled < most ? filled : most;
+}
+
+static int64_t first_of(const expert_rows *r, const int32_t *counts, int64_t at) {
+  return tws_first_slot(counts, at, r->capacity, r->shared);
 }
 
 typedef struct clear_job {
@@ -339,9 +344,11 @@ static void clear_task(void *arg, int thread, int threads) {
   const expert_rows *r = job->rows;
   const host_range range = share(r->sources * r->experts, 1, thread, threads);
   for (int64_t b = range.begin; b < range.end; ++b) {
-    const int64_t filled = filled_of(r, job->counts, b);
-    memset(at_mutable(job->dtype, job->to, (b * r->capacity + filled) * job->width), 0,
-           (size_t)((r->capacity - filled) * job->width) * (job->dtype == TWS_F32 ? 4U : 2U));
+    const int64_t first = first_of(r, job->counts, b) + filled_of(r, job->counts, b);
+    const int64_t left = tws_slots_left(job->counts, b, r->capacity, r->shared);
+    if (left > 0)
+      memset(at_mutable(job->dtype, job->to, first * job->width), 0,
+             (size_t)(left * job->width) * (job->dtype == TWS_F32 ? 4U : 2U));
   }
 }
 
@@ -368,10 +375,10 @@ HOST_KERNEL(expert_linear) {
                  .k = r.in,
                  .lda = r.in,
                  .ldb = r.in,
-                 .a = at(type, call->operand[0], b * r.capacity * r.in),
+                 .a = at(type, call->operand[0], first_of(&r, counts, b) * r.in),
                  .b = at(type, call->operand[1], expert * r.out * r.in),
                  .bias = biased ? at(type, call->operand[2], expert * r.out) : NULL,
-                 .c = at_mutable(type, y, b * r.capacity * r.out),
+                 .c = at_mutable(type, y, first_of(&r, counts, b) * r.out),
                  .in = type,
                  .out = type};
     if (p.m > 0) TWS_TRY(multiply(&p, err));
@@ -394,9 +401,9 @@ HOST_KERNEL(expert_linear_grad_input) {
                  .k = r.out,
                  .lda = r.out,
                  .ldb = r.in,
-                 .a = at(type, call->operand[0], b * r.capacity * r.out),
+                 .a = at(type, call->operand[0], first_of(&r, counts, b) * r.out),
                  .b = at(type, call->operand[1], b % r.experts * r.out * r.in),
-                 .c = at_mutable(type, call->operand[3], b * r.capacity * r.in),
+                 .c = at_mutable(type, call->operand[3], first_of(&r, counts, b) * r.in),
                  .in = type,
                  .out = type};
     if (p.m > 0) TWS_TRY(multiply(&p, err));
@@ -416,7 +423,8 @@ static void expert_bias_task(void *arg, int thread, int threads) {
                                            vf sum = v_zero();
                                            for (int64_t b = e; b < r.sources * r.experts; b += r.experts)
                                              for (int64_t row = 0; row < filled_of(&r, counts, b); ++row)
-                                               sum += v_get(T, call->operand[0], (b * r.capacity + row) * r.out + i, n);
+                                               sum += v_get(T, call->operand[0],
+                                                            (first_of(&r, counts, b) + row) * r.out + i, n);
                                            if (call->work->flags & TWS_ACCUMULATE)
                                              sum += v_get(G, dbias, e * r.out + i, n);
                                            v_put(G, dbias, e * r.out + i, sum, n);
@@ -440,8 +448,8 @@ HOST_KERNEL(expert_linear_grad_weight) {
                    .k = filled_of(&r, counts, b),
                    .lda = r.out,
                    .ldb = r.in,
-                   .a = at(type, call->operand[0], b * r.capacity * r.out),
-                   .b = at(type, call->operand[1], b * r.capacity * r.in),
+                   .a = at(type, call->operand[0], first_of(&r, counts, b) * r.out),
+                   .b = at(type, call->operand[1], first_of(&r, counts, b) * r.in),
                    .c = dweight,
                    .in = type,
                    .out = out};

@@ -6,13 +6,14 @@
 typedef struct router {
   const tws_host_call *call;
   int64_t tokens, experts, choices, capacity, first_token;
-  int64_t groups, kept_groups;
+  int64_t groups, kept_groups, shared;
   int keeps, by_choice, renormalizes, sampled, sigmoid;
   float scale;
   uint64_t seed;
   uint32_t step; /* bits of its number */
   const void *logits;
-  float *probabilities, *weights;
+  const float *bias;                     /* NULL: none */
+  float *probabilities, *weights, *sums; /* sums: NULL without a z-loss */
   int32_t *routes, *counts;
 } router;
 
@@ -26,6 +27,7 @@ static router router_of(const tws_host_call *call) {
               .capacity = d[3],
               .groups = d[4],
               .kept_groups = d[5],
+              .shared = d[6],
               .keeps = (int)f[0],
               .by_choice = f[1] != 0,
               .renormalizes = f[2] != 0,
@@ -39,7 +41,11 @@ static router router_of(const tws_host_call *call) {
               .routes = call->operand[2],
               .weights = call->operand[3],
               .counts = call->operand[4]};
-  if (call->count > 6) memcpy(&r.step, (const float *)call->operand[6] + TWS_HYPER_STEP, sizeof r.step);
+  int at = 7;
+  if (r.keeps == TWS_KEEPS_RANDOM || r.sampled > 0)
+    memcpy(&r.step, (const float *)call->operand[at++] + TWS_HYPER_STEP, sizeof r.step);
+  if (call->work->flags & TWS_BIAS) r.bias = call->operand[at++];
+  if (call->work->flags & TWS_Z_LOSS) r.sums = call->operand[at];
   return r;
 }
 
@@ -74,6 +80,7 @@ static void softmax_row(const router *r, int64_t token) {
     for (int i = 0; i < n; ++i) sum[i] += x[i];
   });
   const float scale = 1.0F / v_sum(sum);
+  if (r->sums) r->sums[token] = largest - logf(scale);
   EACH_VECTOR(e, n, 0, r->experts, v_put(TWS_F32, p, e, v_get(TWS_F32, p, e, n) * scale, n));
 }
 
@@ -119,16 +126,19 @@ static int is_chosen(const int32_t *routes, int64_t choices, int64_t expert) {
 }
 
 /* Choices as routes that are all dropped yet, from the logits, which are in the place of the probabilities for a while;
- * sigmoids that are compared by groups are as they are. */
+ * sigmoids that are compared by groups are as they are, and what biases are added to. */
 static void choose_experts(const router *r, int64_t token) {
   int32_t *routes = r->routes + token * r->choices;
   float *scores = r->probabilities + token * r->experts;
-  if (r->sigmoid && r->groups > 0)
+  if (r->sigmoid && (r->groups > 0 || r->bias))
     sigmoid_row(r, token);
+  else if (r->bias)
+    softmax_row(r, token);
   else
     FOR_TYPE(
         r->call->dtype[0], T,
         EACH_VECTOR(e, n, 0, r->experts, v_put(TWS_F32, scores, e, v_get(T, r->logits, token * r->experts + e, n), n)));
+  for (int64_t e = 0; r->bias && e < r->experts; ++e) scores[e] += r->bias[e];
   leave_groups_out(r, scores);
   for (int64_t c = 0; c < r->choices; ++c) {
     const int noisy = r->sampled > 0 && c + 1 >= r->sampled;
@@ -224,6 +234,42 @@ static void fill_first(const router *r) {
     }
 }
 
+/* Slots of packs: nothing is dropped. Counts are complete before a slot is given. */
+static tws_code fill_packs(const router *r, tws_error *err) {
+  memset(r->counts, 0, sizeof *r->counts * (size_t)(r->experts * TWS_EXPERT_COUNTS));
+  for (int64_t i = 0; i < r->tokens * r->choices; ++i) {
+    int32_t *counts = r->counts + (-1 - r->routes[i]) * TWS_EXPERT_COUNTS;
+    counts[TWS_COUNT_ROUTED]++;
+    counts[TWS_COUNT_BALANCED] += !r->by_choice || i % r->choices == 0;
+  }
+  for (int64_t pack = 0; pack < r->experts; pack += r->shared) {
+    int64_t rows = 0, most = pack;
+    for (int64_t e = pack; e < pack + r->shared; ++e) {
+      const int32_t *counts = r->counts + e * TWS_EXPERT_COUNTS;
+      if (counts[TWS_COUNT_ROUTED] > r->counts[most * TWS_EXPERT_COUNTS + TWS_COUNT_ROUTED]) most = e;
+      rows += counts[TWS_COUNT_ROUTED];
+    }
+    if (rows > r->shared * r->capacity)
+      return tws_fail(err, TWS_RANK, "raise twinspeed.expert_bound, or balance the experts",
+                      "experts %lld to %lld of this layer get %lld rows, expert %lld of them %d, and their buffer has "
+                      "%lld",
+                      (long long)pack, (long long)(pack + r->shared - 1), (long long)rows, (long long)most,
+                      (int)r->counts[most * TWS_EXPERT_COUNTS + TWS_COUNT_ROUTED],
+                      (long long)(r->shared * r->capacity));
+    int64_t slot = pack * r->capacity;
+    for (int64_t e = pack; e < pack + r->shared; ++e) { /* FILLED: the next slot, for a while */
+      int32_t *counts = r->counts + e * TWS_EXPERT_COUNTS;
+      counts[TWS_COUNT_FILLED] = (int32_t)slot;
+      slot += counts[TWS_COUNT_ROUTED];
+    }
+  }
+  for (int64_t i = 0; i < r->tokens * r->choices; ++i)
+    r->routes[i] = r->counts[(-1 - r->routes[i]) * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED]++;
+  for (int64_t e = 0; e < r->experts; ++e)
+    r->counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED] = r->counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_ROUTED];
+  return TWS_OK;
+}
+
 static void fill_task(void *arg, int thread, int threads) {
   const router *r = arg;
   const host_range range = share(r->experts, 1, thread, threads);
@@ -248,7 +294,7 @@ static void weigh_task(void *arg, int thread, int threads) {
 }
 
 static void count_in_metrics(const router *r) {
-  double *metrics = r->call->operand[5], balance = 0, dropped = 0;
+  double *metrics = r->call->operand[5], *routed = r->call->operand[6], balance = 0, dropped = 0, squares = 0;
   const double tokens = (double)r->tokens;
   for (int64_t first = 0; first < r->experts; first += LANES) {
     const int64_t some = r->experts - first < LANES ? r->experts - first : LANES;
@@ -259,9 +305,11 @@ static void count_in_metrics(const router *r) {
       const int32_t *counts = r->counts + (first + i) * TWS_EXPERT_COUNTS;
       balance += sum[i] / tokens * counts[TWS_COUNT_BALANCED] / tokens;
       dropped += counts[TWS_COUNT_ROUTED] - counts[TWS_COUNT_FILLED];
+      routed[first + i] += r->call->argument[4] * counts[TWS_COUNT_ROUTED];
     }
   }
-  metrics[0] += r->call->argument[2] * (double)r->experts * balance;
+  for (int64_t t = 0; r->sums && t < r->tokens; ++t) squares += (double)r->sums[t] * (double)r->sums[t];
+  metrics[0] += r->call->argument[2] * (double)r->experts * balance + r->call->argument[5] * squares / tokens;
   metrics[1] += r->call->argument[3] * dropped;
 }
 
@@ -272,6 +320,11 @@ static tws_code check_choices(const tws_work *work, tws_error *err) {
     return tws_fail(err, TWS_INVALID, "let groups divide the experts, and keep groups of as many as a token chooses",
                     "%lld experts in %lld groups, of which %lld are kept", (long long)work->d[1], (long long)groups,
                     (long long)kept);
+  if (work->flags & TWS_SIGMOID && work->flags & TWS_Z_LOSS)
+    return tws_fail(err, TWS_INVALID, "leave one of the two out", "the z-loss is of a softmax, not of sigmoids");
+  if (work->d[6] > 0 && work->d[1] % work->d[6])
+    return tws_fail(err, TWS_INVALID, NULL, "%lld of %lld experts share their slots", (long long)work->d[6],
+                    (long long)work->d[1]);
   if (work->d[2] <= work->d[1] && work->d[1] * work->d[3] <= INT32_MAX) return TWS_OK;
   return tws_fail(err, TWS_INVALID, "choose fewer experts a token, or give them fewer slots",
                   "%lld of %lld experts of %lld slots", (long long)work->d[2], (long long)work->d[1],
@@ -282,7 +335,9 @@ HOST_KERNEL(router) {
   TWS_TRY(check_choices(call->work, err));
   router r = router_of(call);
   run_parallel(call, 32.0 * (double)(r.tokens * r.experts), choose_task, &r);
-  if (r.keeps == TWS_KEEPS_FIRST)
+  if (r.shared > 0)
+    TWS_TRY(fill_packs(&r, err));
+  else if (r.keeps == TWS_KEEPS_FIRST)
     fill_first(&r);
   else
     run_parallel(call, 8.0 * (double)(r.tokens * r.choices * r.experts), fill_task, &r);
@@ -293,28 +348,33 @@ HOST_KERNEL(router) {
 
 /* ---- its gradient ---- */
 
-static void router_grad_row(const tws_host_call *call, int64_t token, const float *balance) {
-  const int64_t experts = call->work->d[1], choices = call->work->d[2], capacity = call->work->d[3];
+/* z: slope of the z-loss along the logarithm of the token's sum. */
+static void router_grad_row(const tws_host_call *call, int64_t token, const float *balance, float z) {
+  const int64_t experts = call->work->d[1], choices = call->work->d[2];
   const float *dweights = (const float *)call->operand[0] + token * choices;
   const float *p = (const float *)call->operand[1] + token * experts;
-  const int32_t *routes = (const int32_t *)call->operand[2] + token * choices;
+  int32_t chosen[TWS_ROUTING_CHOICES]; /* experts; -1: dropped */
   const int sigmoid = (call->work->flags & TWS_SIGMOID) != 0;
   float kept = 0, common = 0, scale = (float)call->work->f[4], mean = 0;
-  for (int64_t c = 0; c < choices; ++c)
-    if (routes[c] >= 0) kept += p[routes[c] / capacity];
+  for (int64_t c = 0; c < choices; ++c) {
+    const int32_t route = ((const int32_t *)call->operand[2])[token * choices + c];
+    chosen[c] = route < 0 ? -1 : (int32_t)tws_route_expert(call->operand[3], route, call->work->d[3], call->work->d[6]);
+    if (chosen[c] >= 0) kept += p[chosen[c]];
+  }
   if (call->work->f[2] != 0) { /* of weights that were divided by their sum */
     const float share = 1 / (kept > TWS_ROUTING_LEAST ? kept : TWS_ROUTING_LEAST);
     scale *= share;
     for (int64_t c = 0; c < choices; ++c)
-      if (routes[c] >= 0 && kept > TWS_ROUTING_LEAST) common += dweights[c] * p[routes[c] / capacity] * share;
+      if (chosen[c] >= 0 && kept > TWS_ROUTING_LEAST) common += dweights[c] * p[chosen[c]] * share;
   }
   for (int64_t e = 0; e < experts; ++e) mean += p[e] * balance[e];
   for (int64_t c = 0; c < choices; ++c)
-    if (routes[c] >= 0) mean += p[routes[c] / capacity] * (dweights[c] - common) * scale;
+    if (chosen[c] >= 0) mean += p[chosen[c]] * (dweights[c] - common) * scale;
+  mean -= z; /* of the z-loss: z for each probability */
   FOR_TYPE(call->dtype[4], T, EACH_VECTOR(e, n, 0, experts, {
              vf slope = v_get(TWS_F32, balance, e, n) - (sigmoid ? 0 : mean);
              for (int64_t c = 0; c < choices; ++c) {
-               const int64_t at = routes[c] >= 0 ? routes[c] / capacity - e : -1;
+               const int64_t at = chosen[c] >= 0 ? chosen[c] - e : -1;
                if (at >= 0 && at < n) slope[at] += (dweights[c] - common) * scale;
              }
              const vf score = v_get(TWS_F32, p, e, n);
@@ -326,12 +386,15 @@ static void router_grad_row(const tws_host_call *call, int64_t token, const floa
 typedef struct router_grad_job {
   const tws_host_call *call;
   const float *balance; /* slope of the auxiliary loss along each probability */
+  const float *sums;    /* NULL without a z-loss */
+  float z;              /* twice its weight over the tokens */
 } router_grad_job;
 
 static void router_grad_task(void *arg, int thread, int threads) {
   const router_grad_job *job = arg;
   const host_range range = share(job->call->work->d[0], 1, thread, threads);
-  for (int64_t t = range.begin; t < range.end; ++t) router_grad_row(job->call, t, job->balance);
+  for (int64_t t = range.begin; t < range.end; ++t)
+    router_grad_row(job->call, t, job->balance, job->sums ? job->z * job->sums[t] : 0);
 }
 
 HOST_KERNEL(router_grad) {
@@ -340,11 +403,13 @@ HOST_KERNEL(router_grad) {
   const int32_t *counts = call->operand[3];
   float few[256], *balance = experts <= 256 ? few : tws_calloc((size_t)experts, sizeof *balance);
   if (!balance) return tws_fail(err, TWS_MEMORY, NULL, "host backend: no memory");
-  double weight = call->argument[0] * (double)experts / (double)tokens / (double)tokens;
-  if (call->work->flags & TWS_SCALED) weight *= (double)((const float *)call->operand[5])[TWS_HYPER_SCALE];
+  const int scaled = (call->work->flags & TWS_SCALED) != 0;
+  const double scale = scaled ? (double)((const float *)call->operand[5])[TWS_HYPER_SCALE] : 1;
+  const double weight = scale * call->argument[0] * (double)experts / (double)tokens / (double)tokens;
   for (int64_t e = 0; e < experts; ++e)
     balance[e] = (float)(weight * counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_BALANCED]);
-  router_grad_job job = {call, balance};
+  router_grad_job job = {call, balance, call->work->flags & TWS_Z_LOSS ? call->operand[5 + scaled] : NULL,
+                         (float)(scale * call->argument[1] * 2 / (double)tokens)};
   run_parallel(call, 16.0 * (double)(tokens * experts), router_grad_task, &job);
   if (balance != few) tws_free(balance);
   return TWS_OK;
@@ -356,14 +421,14 @@ VECTOR_INLINE size_t row_bytes(const tws_host_call *call) {
   return (size_t)call->work->d[1] * (call->dtype[0] == TWS_F32 ? 4U : 2U);
 }
 
-/* Slots of some experts that no route fills. */
+/* Slots behind those of some experts that no route fills. */
 static void clear_slots(const tws_host_call *call, void *slots, const int32_t *counts, host_range experts) {
-  const int64_t capacity = call->work->d[4], width = call->work->d[1];
+  const int64_t capacity = call->work->d[4], width = call->work->d[1], shared = call->work->d[5];
   for (int64_t e = experts.begin; e < experts.end; ++e) {
-    const int64_t filled = counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED];
-    if (filled < capacity)
-      memset(at_mutable(call->dtype[0], slots, (e * capacity + filled) * width), 0,
-             row_bytes(call) * (size_t)(capacity - filled));
+    const int64_t left = tws_slots_left(counts, e, capacity, shared);
+    const int64_t first =
+        tws_first_slot(counts, e, capacity, shared) + counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED];
+    if (left > 0) memset(at_mutable(call->dtype[0], slots, first * width), 0, row_bytes(call) * (size_t)left);
   }
 }
 
@@ -451,5 +516,19 @@ static void combine_grad_task(void *arg, int thread, int threads) {
 HOST_KERNEL(combine_grad) {
   (void)err;
   run_parallel(call, tws_work_bytes(call->work), combine_grad_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+/* ---- biases ---- */
+
+HOST_KERNEL(balance) {
+  const int64_t experts = call->work->d[0];
+  const float rate = (float)call->work->f[0];
+  float *bias = call->operand[0];
+  const double *routed = call->operand[1];
+  double mean = 0;
+  (void)err;
+  for (int64_t e = 0; e < experts; ++e) mean += routed[e] / (double)experts;
+  for (int64_t e = 0; e < experts; ++e) bias[e] += routed[e] < mean ? rate : routed[e] > mean ? -rate : 0;
   return TWS_OK;
 }
