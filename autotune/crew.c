@@ -84,7 +84,7 @@ tws_code tws_crew_end(tws_crew *crew, int stop, double *cpu_s, tws_error *err) {
 /* ---- a list ---- */
 
 typedef struct slot { /* an answer lies behind it */
-  atomic_int done;
+  _Alignas(16) atomic_int done;
   tws_code code;
   tws_error err;
 } slot;
