@@ -91,9 +91,8 @@ static tws_weight *list_weights(const exporter *e, tws_arena *arena) {
   tws_weight *weights = tws_arena_alloc(arena, e->count + (size_t)1, sizeof *weights);
   for (uint32_t i = 0; weights && i < e->count; i++) {
     const tws_hf_tensor *tensor = &e->tensors[i];
-    weights[i] = (tws_weight){.name = tensor->name, .dtype = "F32", .dims = tensor->dims};
-    weights[i].shape[0] = tensor->transposed ? tensor->columns : tensor->rows;
-    if (tensor->dims > 1) weights[i].shape[1] = tensor->transposed ? tensor->rows : tensor->columns;
+    weights[i] = (tws_weight){.name = tensor->name, .dtype = "F32"};
+    weights[i].dims = tws_hf_shape(tensor, weights[i].shape);
   }
   return weights;
 }

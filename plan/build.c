@@ -105,6 +105,9 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
   l->sharding =
       (tws_sharding){.position = plan->position, .between = splits_tokens ? TWS_PLACED_TOKENS : TWS_PLACED_REPLICATED};
   if (tensor > 1) TWS_TRY(tws_tensor_parallel_check(plan->network, tensor, err));
+  if (splits_tokens && plan->network->objective == TWS_OBJECTIVE_PICTURES)
+    return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel to false",
+                    "tensor parallelism does not divide the tokens of pictures between split layers");
   if (sequence > 1) TWS_TRY(tws_sequence_parallel_check(plan->network, &plan->position, c->sequence_length, err));
   if (c->expert_ranks > 1) TWS_TRY(tws_expert_parallel_check(plan->network, (int)c->expert_ranks, err));
   if (c->expert_bias_rate > 0) TWS_TRY(tws_expert_bias_check(plan->network, err));

@@ -42,6 +42,7 @@ static int drops(const tws_lower *l, const tws_module *m) {
 /* Attention sees whole sequences. */
 #define sequence (l->whole_sequence[m->in[0]])
 #define other (l->whole_sequence[m->in[1]])
+#define picked (int64_t) tws_input_rows(l, m->input[0])
 #define tokens tws_expert_tokens(l, m)
 #define slots tws_expert_slots(l, m)
 #define sources l->sharding.position.ranks[TWS_AXIS_EXPERT]
@@ -60,6 +61,7 @@ tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel ker
 
 #undef sequence
 #undef other
+#undef picked
 #undef tokens
 #undef slots
 #undef sources

@@ -303,7 +303,8 @@ static void add_part(maker *k, const tws_module *m) {
   if (given.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES) module->out_features = tensor_part(k, m->out_features);
   if (attends(m)) local_heads(k, module, 1);
   if (m->type == TWS_MODULE_HEADS_NORM) local_heads(k, module, 0);
-  if (m->type == TWS_MODULE_EMBEDDING || m->type == TWS_MODULE_LOSS) vocabulary_part(k, local);
+  const int has_words = m->type == TWS_MODULE_EMBEDDING && (k->split != TWS_SPLIT_NONE || k->tensor == 1);
+  if (has_words || m->type == TWS_MODULE_LOSS) vocabulary_part(k, local);
   /* what is added to a sum of parts, one rank adds */
   if (given.on[TWS_AXIS_MODEL] == TWS_PLACED_PARTIAL) local->skips_vector = k->tensor_index > 0;
   place_params(k, m, input);

@@ -48,8 +48,8 @@ tws_split tws_tensor_parallel_split(const tws_network *network, const uint32_t *
                                     int has_features) {
   const tws_module *m = &network->modules[module];
   switch (m->type) {
-    case TWS_MODULE_EMBEDDING:
-      return TWS_SPLIT_COLUMN;
+    case TWS_MODULE_EMBEDDING: /* of the vocabulary */
+      return network->params[m->param[0]].rows == network->padded_vocabulary ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;
     case TWS_MODULE_LINEAR:
       if (has_features) return TWS_SPLIT_ROW;
       return ends_split(network, consumer, m->out[0]) ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;

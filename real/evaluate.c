@@ -5,8 +5,8 @@
 tws_code tws_evaluation_open(tws_training *t, tws_error *err) {
   const tws_config *c = t->config;
   if (!t->options->eval_data) return TWS_OK;
-  TWS_TRY(tws_data_open(t->options->eval_data, c->sequence_length, t->options->plan.network->vocabulary,
-                        c->train_batch_size, (uint64_t)c->seed, &t->eval_data, err));
+  TWS_TRY(tws_objective_open(t->options->plan.network, t->options->eval_data, c->sequence_length, c->train_batch_size,
+                             (uint64_t)c->seed, &t->eval_data, err));
   const int64_t there = (int64_t)t->eval_data.samples / c->train_batch_size, asked = t->options->eval_steps;
   t->eval_batches = asked > 0 && asked < there ? asked : there;
   if (asked > there && t->rank == 0)

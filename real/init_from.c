@@ -91,14 +91,13 @@ static tws_code match_tensor(weights_file *w, uint32_t i, tws_error *err) {
   if (!found) found = find_dense(w, tensor);
   w->upcycles |= found && !find_tensor(w->file, tensor->name);
   if (!found && is_router(w->t->plan->network, tensor)) return TWS_OK; /* where all experts are copies */
-  const int dims = tensor->dims;
-  const int64_t shape[2] = {tensor->transposed ? tensor->columns : tensor->rows,
-                            tensor->transposed ? tensor->rows : tensor->columns};
+  int64_t shape[4] = {0};
+  const int dims = tws_hf_shape(tensor, shape);
   if (!found)
     return tws_fail(err, TWS_INVALID,
                     "is it of the model that -m names? a head of its own is tie_word_embeddings: false",
                     "%s: there is no tensor \"%s\"", w->t->options->init_from, tensor->name);
-  if (found->dims != dims || found->shape[0] != shape[0] || (dims > 1 && found->shape[1] != shape[1]))
+  if (found->dims != dims || memcmp(found->shape, shape, (size_t)dims * sizeof *shape) != 0)
     return wrong_shape(w, tensor, found, shape, err);
   if (tws_safetensors_dtype(found->dtype) < 0)
     return tws_fail(err, TWS_UNSUPPORTED, "convert it to F32, BF16 or F16 first", "%s: tensor %s is of type %s",

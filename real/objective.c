@@ -4,7 +4,9 @@
 
 #include "base/memory.h"
 #include "base/random.h"
+#include "checkpoint/read.h"
 #include "real/pairs.h"
+#include "real/pictures.h"
 
 /* What is filled at the moment. */
 typedef struct filler {
@@ -165,6 +167,65 @@ static tws_code fill_samples(filler *f, int64_t step, tws_error *err) {
   return TWS_OK;
 }
 
+/* ---- pictures ---- */
+
+static tws_code put_picture(const tws_objective_source *s, uint64_t sample, float *patches, void *to, int64_t at,
+                            int32_t *class_of, tws_error *err) {
+  const tws_picture *p = &s->network->picture;
+  const int64_t numbers = p->side * p->side * p->channels;
+  TWS_TRY(tws_pictures_read(s->data, p, sample, patches, class_of, err));
+  tws_convert_elements(TWS_F32, patches, s->dtype, (char *)to + (size_t)(at * numbers) * tws_dtype_bytes(s->dtype),
+                       (uint64_t)numbers);
+  return TWS_OK;
+}
+
+/* Which rows of a micro-batch a network of pictures picks out, and where the token of the class is. */
+static void fill_rows(const tws_objective_source *s, void *const *input, int64_t patches) {
+  const tws_batch_shape *shape = s->shape;
+  const int64_t samples = shape->accumulation * shape->micro_batch, tokens = patches + 1;
+  for (uint32_t i = 0; i < s->network->input_count; i++) {
+    const tws_network_input *in = &s->network->input[i];
+    int32_t *to = input[i];
+    if (to == NULL || (in->content != TWS_INPUT_ROWS && in->content != TWS_INPUT_TYPES)) continue;
+    for (int64_t sample = 0; sample < samples; sample++) {
+      const int64_t own = sample % shape->micro_batch;
+      if (in->dims == 1) to[sample] = (int32_t)(own * tokens);
+      for (int64_t t = 0; t < tokens && in->dims > 1; t++)
+        to[sample * tokens + t] = (int32_t)(in->content == TWS_INPUT_TYPES ? -(t > 0)
+                                            : t > 0                        ? own * patches + t - 1
+                                                                           : -1);
+    }
+  }
+}
+
+static tws_code fill_pictures(const tws_objective_source *s, int64_t step, void *const *input, tws_error *err) {
+  const tws_batch_shape *shape = s->shape;
+  const tws_picture *p = &s->network->picture;
+  const uint32_t pictures = tws_network_input_of(s->network, TWS_INPUT_NUMBERS);
+  int32_t *classes = input_of(s, input, TWS_INPUT_TARGETS);
+  float *patches = tws_calloc((size_t)(p->side * p->side * p->channels), sizeof *patches);
+  tws_code code = patches ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (int64_t a = 0, row = 0; a < shape->accumulation; a++)
+    for (int64_t i = 0; i < shape->micro_batch && code == TWS_OK; i++, row++) {
+      const int64_t place = (a * shape->replicas + shape->replica) * shape->micro_batch + i;
+      int32_t class_of = 0;
+      void *to = input[pictures];
+      code = put_picture(s, tws_data_sample(s->data, shape->train_batch, step, place), patches, to ? to : patches,
+                         to ? row : 0, &class_of, err);
+      if (classes) classes[row] = class_of;
+    }
+  fill_rows(s, input, (p->side / p->patch) * (p->side / p->patch));
+  tws_free(patches);
+  return code;
+}
+
+tws_code tws_objective_open(const tws_network *network, const char *path, int64_t sequence, int64_t train_batch,
+                            uint64_t seed, tws_data *data, tws_error *err) {
+  if (network->objective == TWS_OBJECTIVE_PICTURES)
+    return tws_pictures_open(path, network, train_batch, seed, data, err);
+  return tws_data_open(path, sequence, network->vocabulary, train_batch, seed, data, err);
+}
+
 tws_code tws_objective_fill(const tws_objective_source *s, int64_t step, void *const input[TWS_NETWORK_INPUTS],
                             tws_error *err) {
   filler f = {.from = s,
@@ -175,6 +236,7 @@ tws_code tws_objective_fill(const tws_objective_source *s, int64_t step, void *c
   if (s->data->pairs && s->network->objective != TWS_OBJECTIVE_PAIRS)
     return tws_fail(err, TWS_INVALID, "give a text or tokens", "%s has pairs, and %s is not trained on such",
                     s->data->path, s->network->name);
+  if (s->network->objective == TWS_OBJECTIVE_PICTURES) return fill_pictures(s, step, input, err);
   if (s->network->objective == TWS_OBJECTIVE_NEXT_TOKEN)
     return tws_data_fill(s->data, s->shape, step, f.ids, f.targets, err);
   f.row = tws_calloc((size_t)s->data->sequence, sizeof *f.row);

@@ -10,6 +10,8 @@
  * (Raffel et al., 2020, section 3.1.4: 15 % of the tokens, spans of 3 on average). Which ones follows from the seed,
  * the step and the place of the sample. Both end with the network's end_token, and what is too long is cut. The decoder
  * reads start_token and the target but its end; padding does not count, neither as a key nor as a target
+ *   PICTURES    pictures and their classes (real/pictures.h), in the order in which samples of texts come, and which rows are
+ *               patches and which stand for the classes
  *
  * Inputs that a text says nothing about, segments, are 0. */
 #ifndef TWS_REAL_OBJECTIVE_H
@@ -22,9 +24,13 @@ typedef struct tws_objective_source {
   const tws_network *network;
   const tws_data *data;
   const tws_batch_shape *shape;
+  tws_dtype dtype; /* PICTURES: of activations */
   int64_t target; /* PAIRS: twinspeed.target_length */
 } tws_objective_source;
 
+/* Opens what the network is trained on: pictures, or else what tws_data_open() takes. Errors as theirs. */
+tws_code tws_objective_open(const tws_network *network, const char *path, int64_t sequence, int64_t train_batch,
+                            uint64_t seed, tws_data *data, tws_error *err);
 /* One rank's part of 0-based step `step`. input: for each of the network's inputs what its buffer holds, all
  * micro-batches one after another. Errors as of tws_data_fill(). */
 tws_code tws_objective_fill(const tws_objective_source *source, int64_t step, void *const input[TWS_NETWORK_INPUTS],

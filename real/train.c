@@ -59,8 +59,8 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
                                .part = t->plan->position.index[TWS_AXIS_SEQUENCE],
                                .parts = t->plan->position.ranks[TWS_AXIS_SEQUENCE],
                                .ignored = c->ignored_token};
-  TWS_TRY(tws_data_open(t->options->data, c->sequence_length, t->options->plan.network->vocabulary, c->train_batch_size,
-                        (uint64_t)c->seed, &t->data, err));
+  TWS_TRY(tws_objective_open(t->options->plan.network, t->options->data, c->sequence_length, c->train_batch_size,
+                             (uint64_t)c->seed, &t->data, err));
   if (t->resumed) tws_resume_place(t);
   TWS_TRY(tws_evaluation_open(t, err));
   int room = 1;
@@ -245,7 +245,7 @@ static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
 tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws_data *data, int64_t batch,
                                  tws_error *err) {
   const tws_plan *plan = t->programs[program];
-  const tws_objective_source source = {plan->network, data, &t->shape, t->config->target_length};
+  const tws_objective_source source = {plan->network, data, &t->shape, t->config->dtype, t->config->target_length};
   TWS_TRY(tws_objective_fill(&source, batch, t->input, err));
   for (uint32_t i = 0; i < plan->network->input_count; i++) {
     const uint32_t buffer = plan->input[i];

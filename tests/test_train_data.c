@@ -130,7 +130,7 @@ START_TEST(spans_left_out) {
   tws_data data;
   int first_lengths[4] = {0};
   ck_assert_msg(tws_data_open(text_path, SEQUENCE, 1000, SAMPLES, 7, &data, &err) == TWS_OK, "%s", err.message);
-  const tws_objective_source from = {&network, &data, &shape, TARGET};
+  const tws_objective_source from = {&network, &data, &shape, TWS_F32, TARGET};
   ck_assert_msg(tws_objective_fill(&from, 0, input, &err) == TWS_OK, "%s", err.message);
   for (int i = 0; i < SAMPLES; i++) {
     int at = 0, spans = 0, read = 0;

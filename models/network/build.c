@@ -219,6 +219,16 @@ uint32_t tws_build_attention(tws_network_builder *b, int layer, const char *name
   return o;
 }
 
+uint32_t tws_build_gather(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t input) {
+  const uint32_t module = tws_build_module(b, TWS_MODULE_GATHER, layer, name);
+  const tws_network_input *rows = &b->net->input[input];
+  tws_module *m = &b->net->modules[module];
+  m->in[0] = x;
+  m->input[0] = input;
+  m->out_features = b->net->values[x].per_row;
+  return tws_build_value(b, module, 0, "y", rows->dim, rows->dims, m->out_features, TWS_VALUE_ACTIVATION);
+}
+
 uint32_t tws_build_cross_attention(tws_network_builder *b, int layer, const char *name, uint32_t q, uint32_t kv) {
   const uint32_t module = tws_build_module(b, TWS_MODULE_CROSS_ATTENTION, layer, name);
   tws_module *m = set_heads(b, module, q);

@@ -83,6 +83,8 @@ uint32_t tws_build_expert_linear(tws_network_builder *b, int layer, const char *
 uint32_t tws_build_combine(tws_network_builder *b, int layer, const char *name, uint32_t slots, const tws_routes *from);
 /* x by one gate of each of its rows, or by the share of one of two. */
 uint32_t tws_build_gate(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t gates, int second);
+/* Rows of x by the numbers in an input of the network. */
+uint32_t tws_build_gather(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t input);
 /* The first `kept` elements of each of a row's blocks. */
 uint32_t tws_build_part(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t blocks, int64_t kept);
 /* Rows for an attention of the network's heads; `latent` is copied. */

@@ -6,13 +6,15 @@
 /* What stands for the word of a joined parameter's name in those of its parts. */
 static const struct {
   const char *joined, *parts[3];
-} joined_names[] = {{"qkv_proj", {"q_proj", "k_proj", "v_proj"}},
-                    {"gate_up_proj", {"gate_proj", "up_proj", NULL}},
-                    {"self.qkv", {"self.query", "self.key", "self.value"}},
-                    {"qkv_lin", {"q_lin", "k_lin", "v_lin"}},
-                    {"SelfAttention.qkv", {"SelfAttention.q", "SelfAttention.k", "SelfAttention.v"}},
-                    {"EncDecAttention.kv", {"EncDecAttention.k", "EncDecAttention.v", NULL}},
-                    {"wi_01", {"wi_0", "wi_1", NULL}}};
+} joined_names[] = {
+    {"qkv_proj", {"q_proj", "k_proj", "v_proj"}},
+    {"gate_up_proj", {"gate_proj", "up_proj", NULL}},
+    {"self.qkv", {"self.query", "self.key", "self.value"}},
+    {"qkv_lin", {"q_lin", "k_lin", "v_lin"}},
+    {"SelfAttention.qkv", {"SelfAttention.q", "SelfAttention.k", "SelfAttention.v"}},
+    {"EncDecAttention.kv", {"EncDecAttention.k", "EncDecAttention.v", NULL}},
+    {"attention.attention.qkv", {"attention.attention.query", "attention.attention.key", "attention.attention.value"}},
+    {"wi_01", {"wi_0", "wi_1", NULL}}};
 
 /* Experts are tensors of their own, in Mixtral by other words. */
 static const struct {
@@ -93,6 +95,7 @@ static tws_code add_param(const tws_hf_request *r, uint32_t p, tws_arena *arena,
                          .columns = vector ? 1 : param->columns,
                          .dims = vector ? 1 : 2,
                          .transposed = is_transposed(r, param)};
+  memcpy(whole.shape, param->shape, sizeof whole.shape);
   if (param->experts > 0) return add_experts(r, p, arena, to, count, err);
   if (!param->fused[0] || param->groups > 0) {
     if (r->padded_vocabulary > r->vocabulary && whole.rows == r->padded_vocabulary) /* and the bias of the scores */
@@ -124,6 +127,16 @@ tws_code tws_hf_tensors(const tws_hf_request *r, tws_arena *arena, tws_hf_tensor
   if (!*tensors) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the names of a model's tensors");
   for (uint32_t p = 0; p < r->param_count; p++) TWS_TRY(add_param(r, p, arena, *tensors, count, err));
   return TWS_OK;
+}
+
+int tws_hf_shape(const tws_hf_tensor *tensor, int64_t shape[4]) {
+  int dims = 0;
+  memcpy(shape, tensor->shape, sizeof tensor->shape);
+  while (dims < 4 && shape[dims] > 0) dims++;
+  if (dims > 0) return dims;
+  shape[0] = tensor->transposed ? tensor->columns : tensor->rows;
+  shape[1] = tensor->transposed ? tensor->rows : tensor->columns;
+  return tensor->dims;
 }
 
 int64_t tws_hf_row(const tws_hf_tensor *tensor, int64_t row) {

@@ -14,6 +14,7 @@ typedef struct tws_hf_tensor {
   int64_t first_row, rows, columns; /* of the parameter; a vector's elements are its rows, in one column */
   int transposed;                   /* the file has [columns, rows] */
   int dims;                         /* in the file: of a vector 1 */
+  int64_t shape[4];                 /* in the file, where it has others than these two; or 0 */
   int64_t groups, fused[3];         /* tws_param's, where the file has the rows in more than one group */
 } tws_hf_tensor;
 
@@ -24,6 +25,8 @@ typedef struct tws_hf_request {
   int64_t vocabulary, padded_vocabulary;
 } tws_hf_request;
 
+/* Its dimensions in files; returns how many. */
+int tws_hf_shape(const tws_hf_tensor *tensor, int64_t shape[4]);
 /* Which row of the file's tensor the row is. */
 int64_t tws_hf_row(const tws_hf_tensor *tensor, int64_t row);
 /* *tensors is in the arena, by parameter and row. TWS_UNSUPPORTED: parts whose names are not known. */

@@ -87,13 +87,19 @@ static tws_code choose_architecture(tws_network_builder *b, int *chosen, tws_err
   return check_class(b, *chosen, class_name, err);
 }
 
-static tws_code read_vocabulary(tws_network_builder *b, int64_t multiple, tws_error *err) {
+static tws_code read_vocabulary(tws_network_builder *b, const char *architecture, int64_t multiple, tws_error *err) {
   tws_network *net = b->net;
   if (multiple < 0 || multiple > TWS_MAX_WIDTH) {
     return tws_fail(err, TWS_INVALID, "0 or 1 means no padding; 64 or 128 are common",
                     "vocabulary multiple %lld is outside 0 .. %d", (long long)multiple, TWS_MAX_WIDTH);
   }
-  TWS_TRY(tws_build_size(b, "vocab_size", NULL, 1, TWS_MAX_VOCABULARY, 0, &net->vocabulary, err));
+  const cJSON *classes = cJSON_GetObjectItemCaseSensitive(b->json->root, "id2label");
+  const int labels = cJSON_IsObject(classes) ? cJSON_GetArraySize(classes) : 2;
+  if (strcmp(architecture, "vit") == 0) /* what is predicted are classes */
+    TWS_TRY(
+        tws_build_size(b, "num_labels", NULL, 0, TWS_MAX_VOCABULARY, labels > 1 ? labels : 2, &net->vocabulary, err));
+  else
+    TWS_TRY(tws_build_size(b, "vocab_size", NULL, 1, TWS_MAX_VOCABULARY, 0, &net->vocabulary, err));
   if (multiple == 0) multiple = 1;
   net->padded_vocabulary = (net->vocabulary + multiple - 1) / multiple * multiple;
   return TWS_OK;
@@ -123,7 +129,7 @@ static tws_code read_dtype(tws_network_builder *b, tws_error *err) {
 static tws_code build(tws_network_builder *b, int64_t multiple, tws_error *err) {
   int chosen = -1;
   TWS_TRY(choose_architecture(b, &chosen, err));
-  TWS_TRY(read_vocabulary(b, multiple, err));
+  TWS_TRY(read_vocabulary(b, architectures[chosen].name, multiple, err));
   TWS_TRY(read_dtype(b, err));
   b->net->architecture = architectures[chosen].name;
   b->net->class_name = architectures[chosen].class_name;

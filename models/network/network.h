@@ -90,6 +90,7 @@ typedef enum tws_input_content {
   TWS_INPUT_TARGETS, /* the id that is to be predicted of each row of the logits, or one that does not count; int32 */
   TWS_INPUT_LENGTHS, /* how many keys of each sample count, int32 */
   TWS_INPUT_TYPES,   /* of each token the segment that it belongs to, int32 */
+  TWS_INPUT_ROWS,    /* numbers of rows of a value that are picked out, of the micro-batch, or -1: none; int32 */
   TWS_INPUT_NUMBERS  /* activations: pictures */
 } tws_input_content;
 typedef struct tws_network_input {
@@ -109,6 +110,7 @@ typedef struct tws_param {
   int64_t fused[3]; /* rows of each Hugging Face tensor joined in this one: q, k, v or gate, up; 0: not fused */
   int64_t groups;   /* of a fused one whose parts are one tensor there too: its rows are so many groups, in each a share
                        of every part; 0: tensors of their own */
+  int64_t shape[4]; /* of its tensor in files where that has other dimensions than rows and columns; 0: it has not */
   uint32_t module;  /* first module that uses it; a tied parameter appears in the module list of others too */
   int32_t experts;  /* its rows are those of so many experts, one after the other; 0: of none */
   tws_axes own_along; /* axes along which every rank has one of its own, of this shape (experts); most have none */
@@ -167,6 +169,11 @@ typedef struct tws_module {
 /* Without values, parameters, inputs and running statistics. */
 void tws_module_clear(tws_module *module, tws_module_type type, const char *name, int layer);
 
+/* PICTURES: height and width of one, and of its patches, in pixels. */
+typedef struct tws_picture {
+  int64_t side, patch, channels;
+} tws_picture;
+
 typedef struct tws_network {
   tws_arena *arena;
   const char *name;                                    /* "gpt2" or the path it was read from */
@@ -180,6 +187,7 @@ typedef struct tws_network {
   int64_t mask_token;  /* MASKED: the id that stands for a masked token; PAIRS: for the first span that is left out */
   int64_t pad_token, start_token, end_token; /* PAIRS: behind what is there; before a target; the last of both */
   int64_t predictions; /* MASKED: the most tokens of a sample that are predicted; 0: any number */
+  tws_picture picture;
   tws_module *modules;
   tws_value *values;
   tws_param *params;
