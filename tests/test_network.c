@@ -142,12 +142,12 @@ START_TEST(flops_follow_palm) {
   tws_network *network = load("llama-2-7b", 0);
   double products = 6738415616.0 - 32000.0 * 4096 - 65.0 * 4096; /* without lookup and norms */
   double expected = 2 * products + 4 * 32.0 * 32 * 128 * 2048;
-  ck_assert_double_eq_tol(tws_network_flops_per_token(network, 2048, 0) / expected, 1, 1e-12);
+  ck_assert_double_eq_tol(tws_network_flops_per_token(network, 2048, 0, 0) / expected, 1, 1e-12);
   double halved = 2 * products + 2 * 32.0 * 32 * 128 * 2048;
-  ck_assert_double_eq_tol(tws_network_flops_per_token(network, 2048, 1) / halved, 1, 1e-12);
+  ck_assert_double_eq_tol(tws_network_flops_per_token(network, 2048, 0, 1) / halved, 1, 1e-12);
   tws_network_destroy(network);
   network = load("llama-2-7b", 1 << 20); /* padding is no useful work */
-  ck_assert_double_eq_tol(tws_network_flops_per_token(network, 2048, 0) / expected, 1, 1e-12);
+  ck_assert_double_eq_tol(tws_network_flops_per_token(network, 2048, 0, 0) / expected, 1, 1e-12);
   tws_network_destroy(network);
 }
 END_TEST
