@@ -511,7 +511,7 @@ START_TEST(refusals_name_rule_and_remedy) {
   c.pipeline_stages = 8; /* the model has 5 layers, as pipelines count them */
   ck_assert(tws_plan_topology(&c, 8, &request.topology, &err) == TWS_OK);
   ck_assert_int_eq(tws_plan_build(&request, &plan, &err), TWS_INVALID);
-  ck_assert_ptr_nonnull(strstr(err.hint, "fewer stages"));
+  ck_assert_ptr_nonnull(strstr(err.hint, "at most 5 stages"));
   tws_network_destroy(network);
 }
 END_TEST
