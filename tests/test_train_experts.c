@@ -83,8 +83,8 @@ START_TEST(dropless) {
   static const char *const divisions[] = {
       "-n 4 --micro-batch 2 --set twinspeed.expert_dropless=true",
       "-n 4 --micro-batch 2 --stage 2 --ep 2 --set twinspeed.expert_dropless=true",
-      "-n 4 --micro-batch 2 --stage 3 --ep 4 --recompute full --set twinspeed.expert_dropless=true "
-      "--set twinspeed.expert_bound=4"};
+      ("-n 4 --micro-batch 2 --stage 3 --ep 4 --recompute full --set twinspeed.expert_dropless=true "
+       "--set twinspeed.expert_bound=4")};
   double losses[TRAINED], norms[TRAINED], loss[TRAINED], norm[TRAINED];
   train_model("tiny-mixtral", "-n 4 --micro-batch 2 --set twinspeed.expert_capacity_factor=0", 0, 0.0799, losses,
               norms);
