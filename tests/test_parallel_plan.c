@@ -17,7 +17,7 @@
 #include "tests/rounding_plan.h"
 #include "tests/sanitized.h"
 
-enum { JOBS = TWS_SANITIZED ? 30 : 100 }; /* in each of ten parts */
+enum { JOBS = TWS_SANITIZED ? 50 : 100 }; /* in each of ten parts */
 
 static void check_ledger(const tws_plan *plan, uint64_t seed) {
   tws_ledger ledger;
