@@ -1,6 +1,5 @@
 /* Attempts one after another, as `train --restarts` makes them, and what came of them. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "base/failure.h"
 #include "base/host_memory.h"
@@ -178,11 +177,6 @@ static tws_code run_attempts(tws_emulator *e, const tws_job *first, tws_error *e
   return code;
 }
 
-static int by_size(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 static void report(tws_emulator *e) {
   tws_emulation *out = e->out;
   out->virtual_s = e->now_s;
@@ -194,11 +188,10 @@ static void report(tws_emulator *e) {
   out->between_failures_s = e->faults.downtime_mean_s;
   if (isinf(out->between_failures_s) && out->restarts > 0)
     out->between_failures_s = out->virtual_s / (double)out->restarts;
-  if (out->steps < 1) return;
-  qsort(e->step_s, (size_t)out->steps, sizeof *e->step_s, by_size);
-  int64_t before = 0; /* steps of a run that this one went on from: no time of it */
-  while (before < out->steps && !(e->step_s[before] > 0)) before++;
-  if (before < out->steps) out->median_step_s = tws_sample_median(e->step_s + before, (size_t)(out->steps - before));
+  int64_t count = 0; /* without steps of a run that this one went on from, which took no time of it */
+  for (int64_t i = 0; i < out->steps; i++)
+    if (e->step_s[i] > 0) e->step_s[count++] = e->step_s[i];
+  if (count > 0) out->median_step_s = tws_sample_median(e->step_s, (size_t)count);
 }
 
 tws_code tws_emulate(const tws_job *job, const tws_emulation_request *request, tws_emulation *out, tws_error *err) {

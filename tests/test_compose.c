@@ -120,47 +120,67 @@ typedef struct tally {
   int exact[2], bounded; /* exact: without, with a pipeline */
 } tally;
 
-static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, tally *seen) {
-  tws_error err = {0};
-  tws_profile *profile = NULL;
+/* A legal job at random, with more layers, on four nodes. */
+typedef struct drawn_job {
   tws_cluster cluster;
-  ck_assert(tws_profile_load("a100-80gb", &profile, &err) == TWS_OK);
-  ck_assert(tws_cluster_load("dgx-a100", &cluster, &err) == TWS_OK);
-  cluster.nodes = 4;
-  const tws_machine machine = {&cluster, profile};
+  tws_profile *profile;
+  tws_machine machine;
+  tws_config config;
+  tws_network *network;
+  tws_plan_request request;
+} drawn_job;
+
+static void draw_job(uint64_t seed, int64_t more_layers, drawn_job *j) {
+  tws_error err = {0};
+  ck_assert(tws_profile_load("a100-80gb", &j->profile, &err) == TWS_OK);
+  ck_assert(tws_cluster_load("dgx-a100", &j->cluster, &err) == TWS_OK);
+  j->cluster.nodes = 4;
+  j->machine = (tws_machine){&j->cluster, j->profile};
   shape s;
   int world;
-  tws_config config = legal_job(seed, &s, &world);
+  j->config = legal_job(seed, &s, &world);
   s.layers += more_layers;
-  tws_network *network = network_of(&s, config.tensor_ranks);
-  tws_plan_request request = {.network = network, .config = &config, .backend = TWS_BACKEND_CUDA, .threads = 1};
-  ck_assert(tws_plan_topology(&config, world, &request.topology, &err) == TWS_OK);
+  j->network = network_of(&s, j->config.tensor_ranks);
+  j->request =
+      (tws_plan_request){.network = j->network, .config = &j->config, .backend = TWS_BACKEND_CUDA, .threads = 1};
+  ck_assert(tws_plan_topology(&j->config, world, &j->request.topology, &err) == TWS_OK);
+}
+
+static void drop_job(drawn_job *j) {
+  tws_network_destroy(j->network);
+  tws_profile_destroy(j->profile);
+}
+
+static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, tally *seen) {
+  tws_error err = {0};
+  drawn_job j;
+  draw_job(seed, more_layers, &j);
+  const tws_config *config = &j.config;
   const tws_costs random = {.work = random_work, .message = random_message, .user = &cost_seed};
   tws_composer *composer;
   tws_composed composed;
-  ck_assert(tws_composer_create(&machine, cost_seed ? &random : NULL, &composer, &err) == TWS_OK);
-  ck_assert_msg(tws_compose(composer, &request, NULL, &composed, &err) == TWS_OK, "seed %d: %s", (int)seed,
+  ck_assert(tws_composer_create(&j.machine, cost_seed ? &random : NULL, &composer, &err) == TWS_OK);
+  ck_assert_msg(tws_compose(composer, &j.request, NULL, &composed, &err) == TWS_OK, "seed %d: %s", (int)seed,
                 err.message);
-  const planned whole = plan_all(&request, &machine, cost_seed);
+  const planned whole = plan_all(&j.request, &j.machine, cost_seed);
   const double apart = fabs(composed.step_s - whole.step_s) / whole.step_s;
-  const int pipeline = config.pipeline_stages > 1;
+  const int pipeline = config->pipeline_stages > 1;
   if (composed.exact)
     ck_assert_msg(apart <= 1e-12, "seed %d: %.15g s composed, %.15g s planned (stages %d, schedule %d, tensor %d)",
-                  (int)seed, composed.step_s, whole.step_s, (int)config.pipeline_stages, config.pipeline_schedule,
-                  (int)config.tensor_ranks);
-  else if (!cost_seed || config.zero.stage < 2) /* bounds of gathers: where parts are no quicker than the whole */
+                  (int)seed, composed.step_s, whole.step_s, (int)config->pipeline_stages, config->pipeline_schedule,
+                  (int)config->tensor_ranks);
+  else if (!cost_seed || config->zero.stage < 2) /* bounds of gathers: where parts are no quicker than the whole */
     ck_assert_msg(composed.step_s <= whole.step_s * (1 + 1e-12), "seed %d: %.15g s composed, %.15g s planned",
                   (int)seed, composed.step_s, whole.step_s);
   ck_assert_msg(
       composed.bytes_exact ? composed.live_bytes == whole.live_bytes : composed.live_bytes <= whole.live_bytes,
       "seed %d: %lld bytes composed (%d), %lld planned, stages %d, schedule %d, ZeRO %d", (int)seed,
-      (long long)composed.live_bytes, composed.bytes_exact, (long long)whole.live_bytes, (int)config.pipeline_stages,
-      config.pipeline_schedule, config.zero.stage);
+      (long long)composed.live_bytes, composed.bytes_exact, (long long)whole.live_bytes, (int)config->pipeline_stages,
+      config->pipeline_schedule, config->zero.stage);
   seen->exact[pipeline] += composed.exact;
   seen->bounded += !composed.exact;
   tws_composer_destroy(composer);
-  tws_network_destroy(network);
-  tws_profile_destroy(profile);
+  drop_job(&j);
 }
 
 START_TEST(composed_steps_are_the_plans) {
@@ -193,24 +213,13 @@ static double compose_mutant(const tws_plan_request *request, const tws_machine 
  * has one twice, or does one where and as often as another is done, is another step. */
 static void mutate_job(uint64_t seed, killed *k) {
   tws_error err = {0};
-  tws_profile *profile = NULL;
-  tws_cluster cluster;
-  ck_assert(tws_profile_load("a100-80gb", &profile, &err) == TWS_OK);
-  ck_assert(tws_cluster_load("dgx-a100", &cluster, &err) == TWS_OK);
-  cluster.nodes = 4;
-  const tws_machine machine = {&cluster, profile};
-  shape s;
-  int world;
-  tws_config config = legal_job(seed, &s, &world);
-  config.accumulation_steps += config.accumulation_steps == 1;
-  s.layers += 6;
-  tws_network *network = network_of(&s, config.tensor_ranks);
-  tws_plan_request request = {.network = network, .config = &config, .backend = TWS_BACKEND_CUDA, .threads = 1};
-  ck_assert(tws_plan_topology(&config, world, &request.topology, &err) == TWS_OK);
+  drawn_job j;
+  draw_job(seed, 6, &j);
+  j.config.accumulation_steps += j.config.accumulation_steps == 1;
   mutant m = {.seed = 1000 + seed, .victim = -1, .takes_over = -1};
-  const double whole = config.pipeline_stages > 1 ? -1 : compose_mutant(&request, &machine, &m);
+  const double whole = j.config.pipeline_stages > 1 ? -1 : compose_mutant(&j.request, &j.machine, &m);
   tws_plan *plan = NULL;
-  if (whole > 0) ck_assert(tws_plan_build(&request, &plan, &err) == TWS_OK);
+  if (whole > 0) ck_assert(tws_plan_build(&j.request, &plan, &err) == TWS_OK);
   for (uint32_t i = (uint32_t)(seed % 5); plan && i < plan->op_count; i += 1 + plan->op_count / 5) {
     uint64_t cost_seed = m.seed;
     const tws_op *own = &plan->ops[i], *other = &plan->ops[(i + plan->op_count / 2) % plan->op_count];
@@ -226,14 +235,13 @@ static void mutate_job(uint64_t seed, killed *k) {
       m.victim = seconds;
       m.times = kind == 1 ? 2 : 0;
       m.takes_over = kind == 2 ? taker : -1;
-      const double mutated = compose_mutant(&request, &machine, &m);
+      const double mutated = compose_mutant(&j.request, &j.machine, &m);
       k->made[kind]++;
       k->noticed[kind] += fabs(mutated - whole) > 1e-9 * whole;
     }
   }
   tws_plan_destroy(plan);
-  tws_network_destroy(network);
-  tws_profile_destroy(profile);
+  drop_job(&j);
 }
 
 START_TEST(mutants_are_noticed) {
