@@ -74,7 +74,8 @@ static const char *const divisions[] = {"-n 1",
                                         "-n 4 --tp 2 --stage 1 --sequence-parallel",
                                         "-n 4 --pp 2 --accumulation 4",
                                         "-n 4 --pp 4 --accumulation 8 --schedule zb-h1",
-                                        "-n 4 --sp 2 --stage 3"};
+                                        "-n 4 --sp 2 --stage 3",
+                                        "-n 8 --pp 2 --tp 2 --stage 1 --accumulation 4 --schedule zb-h1"};
 
 START_TEST(losses_of_a_training_in_simulated_time) {
   emulate_and_train(divisions[_i]);
