@@ -165,6 +165,22 @@ int tws_folder_has_checkpoints(const char *folder) {
   return found.count > 0;
 }
 
+int64_t tws_folder_newest(const char *folder, int64_t below) {
+  tags found = list_tags(folder);
+  int64_t newest = -1;
+  for (size_t i = found.count; i-- > 0;)
+    if (found.step[i] < below) newest = found.step[i];
+  tws_free(found.step);
+  return newest;
+}
+
+int64_t tws_folder_stamp(const char *folder, const char *tag) {
+  char path[TWS_FOLDER_SIZE];
+  struct stat info;
+  snprintf(path, sizeof path, tag ? "%.3500s/%.255s/index.json" : "%.3500s/latest", folder, tag);
+  return stat(path, &info) == 0 ? (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec : 0;
+}
+
 int tws_folder_same(const char *a, const char *b) {
   struct stat x, y;
   return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;

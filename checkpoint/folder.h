@@ -39,6 +39,10 @@ tws_code tws_folder_publish(const char *folder, const char *tag, int64_t keep, t
 /* Path of a checkpoint: of the tag, or with tag NULL of the one that `latest` names. A folder that is itself a
  * checkpoint is taken as it is when no tag is given. TWS_IO with what is there instead. */
 tws_code tws_folder_find(const char *folder, const char *tag, char *path, size_t size, tws_error *err);
+/* The newest step below `below` that has a folder, or -1. */
+int64_t tws_folder_newest(const char *folder, int64_t below);
+/* When a tag's index was written, or with tag NULL `latest`: nanoseconds of the file's own clock; 0: it is not there. */
+int64_t tws_folder_stamp(const char *folder, const char *tag);
 /* "global_step5 global_step10", tags beside that of `path`, newest first; "" where there are none. */
 const char *tws_folder_others(const char *path, char *text, size_t size);
 

@@ -74,7 +74,7 @@ static void show_step(void *user, const tws_step_report *r, double now_s) {
 static void show_failure(void *user, double at_s, const tws_error *failure, int ranks) {
   const session *s = user;
   tws_warn(s->cli, "at %.6g virtual seconds: %s", at_s, failure->message);
-  tws_warn(s->cli, "going on with %d ranks from the last checkpoint", ranks);
+  tws_warn(s->cli, "going on with %d ranks", ranks);
 }
 
 static tws_code open_csv(session *s, tws_error *err) {
@@ -320,7 +320,7 @@ static const tws_option table[] = {
     TWS_STRING("tag", 0, "TAG", options, tag, "from this one (default: the one DIR/latest names)"),
     TWS_STRING("init-from", 0, "FILE", options, init_from, "begin with the weights of a Hugging Face model"),
     TWS_INTEGER("restarts", 0, "N", options, restarts, 0, 1000000000,
-                "up to N times, go on from the last checkpoint without what failed"),
+                "up to N times, go on without what failed, from the last whole checkpoint"),
     TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
                "virtual seconds without news that are a hang (default 1800; 0: none are)"),
     TWS_NUMBER("start-time", 0, "SECONDS", options, start_s, 0, 1e9, "virtual seconds that starting anew takes"),

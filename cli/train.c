@@ -31,6 +31,9 @@ typedef struct options {
   tws_hosts hosts;
   tws_launch_options launch;
   int own_cluster, failed_rank;
+  int64_t since;      /* what was in the folder before, as tws_recovery_find() asks it */
+  const char *origin; /* tag in that folder that it began from */
+  tws_recovery_point point;
 } options;
 
 /* ---- before: does it fit, are the ranks to be started? ---- */
@@ -483,6 +486,26 @@ static tws_code shrink(options *o, tws_error *err) {
   return o->launch.hosts ? use_hosts(o, err) : TWS_OK;
 }
 
+/* Where those that are left go on from, once what happened was said. */
+static tws_code choose_point(tws_cli *cli, options *o, int64_t before, tws_error *err) {
+  const tws_recovery_point *point = &o->point;
+  tws_warn(cli, "%s", err->message);
+  *err = (tws_error){0};
+  TWS_TRY(tws_recovery_find(o->save, o->since, o->origin, &o->point, err));
+  if (*point->damage.message) tws_warn(cli, "%s", point->damage.message);
+  tws_warn(cli, "going on with %" PRId64 " of %" PRId64 " ranks %s%s", o->job.ranks, before,
+           *point->tag ? "from "
+           : o->resume   ? "from where it began: no checkpoint was saved since"
+                         : "from the beginning: no checkpoint was saved yet",
+           point->tag);
+  o->force = 1;
+  if (!*point->tag) return TWS_OK;
+  o->resume = o->save;
+  o->tag = point->tag;
+  o->init_from = NULL;
+  return TWS_OK;
+}
+
 /* What a rank or a node takes with it is lost up to the last checkpoint, from where those that are left go on. */
 static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   int idle;
@@ -490,18 +513,14 @@ static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   if (idle) return TWS_OK;
   TWS_TRY(place_ranks(o, err));
   o->launch.failed_rank = &o->failed_rank;
+  o->since = o->save ? tws_folder_stamp(o->save, NULL) : 0;
+  o->origin = o->save && o->resume && tws_folder_same(o->save, o->resume) ? o->tag : NULL;
   tws_code code = run_once(cli, o, err);
   for (int64_t left = o->restarts; o->failed_rank >= 0 && !tws_rank_follows(); left--) {
     tws_error why = {0};
     const int64_t before = o->job.ranks > 0 ? o->job.ranks : o->launch.ranks;
     if (!tws_recovery_goes_on(code, left, before, o->save) || shrink(o, &why) != TWS_OK) break;
-    tws_warn(cli, "%s", err->message);
-    tws_warn(cli, "going on with %lld of %lld ranks from the last checkpoint", (long long)o->job.ranks,
-             (long long)before);
-    o->resume = o->save;
-    o->tag = NULL;
-    o->force = 1;
-    *err = (tws_error){0};
+    TWS_TRY(choose_point(cli, o, before, err));
     code = run_once(cli, o, err);
   }
   return code;
@@ -586,7 +605,7 @@ static const tws_option table[] = {
     TWS_BYTES("memory", 0, "BYTES", options, memory, "what a rank may take of its device's memory (default: all)"),
     TWS_LAUNCH_OPTIONS(options, flags),
     TWS_INTEGER("restarts", 0, "N", options, restarts, 0, 1000,
-                "up to N times, go on from the last checkpoint without what failed"),
+                "up to N times, go on without what failed, from the last whole checkpoint"),
     TWS_FLAG("virtual", 0, options, is_virtual, "on a virtual cluster in this process: the verb emulate"),
     TWS_FORCE_OPTION(options),
     TWS_FLAG("ignore-memory", 0, options, ignore_memory, "start although memory may not suffice"),

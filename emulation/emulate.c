@@ -201,7 +201,7 @@ static tws_code run_attempt(tws_emulator *e, const tws_train_options *options, t
   count_bytes(e);
   e->saved_step = e->step = e->api->first_step(e->ranks);
   tws_emulator_look_ahead(e);
-  if (e->out->restarts > 0) code = tws_emulator_load(e, err);
+  if (e->out->restarts > 0 && options->resume) code = tws_emulator_load(e, err);
   while (code == TWS_OK && e->step < options->steps) {
     e->step++;
     code = step_and_save(e, err);

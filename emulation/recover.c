@@ -118,6 +118,22 @@ static tws_job *job_left(tws_emulator *e, const tws_job *first, tws_code code, i
   return job;
 }
 
+/* From its newest whole checkpoint, or as it was begun. */
+static tws_code choose_point(const tws_emulator *e, int64_t since, tws_recovery_point *point,
+                             tws_train_options *options, tws_error *err) {
+  const tws_emulation_request *r = e->request;
+  const int same = r->resume && tws_folder_same(r->save, r->resume);
+  TWS_TRY(tws_recovery_find(r->save, since, same ? r->tag : NULL, point, err));
+  if (*point->damage.message) tws_log_write(r->log, TWS_LOG_WARNING, "%s", point->damage.message);
+  if (!*point->tag)
+    tws_log_write(r->log, TWS_LOG_WARNING, "from %s: no checkpoint was saved yet",
+                  r->resume ? "where it began" : "the beginning");
+  options->resume = *point->tag ? r->save : r->resume;
+  options->tag = *point->tag ? point->tag : r->tag;
+  options->init_from = *point->tag ? NULL : r->init_from;
+  return TWS_OK;
+}
+
 /* From when a failure is known until ranks are there again. Deaths in it begin it anew. */
 static tws_code start_again(tws_emulator *e, tws_error *err) {
   const double start_s = e->request->start_s;
@@ -150,6 +166,8 @@ static tws_code run_attempts(tws_emulator *e, const tws_job *first, tws_error *e
                                .init_from = r->init_from,
                                .log = r->log};
   tws_job *own = NULL;
+  tws_recovery_point point;
+  const int64_t since = r->save ? tws_folder_stamp(r->save, NULL) : 0;
   e->job = first;
   tws_code code = tws_emulator_attempt(e, &options, err);
   for (int64_t left = r->restarts; code != TWS_OK && e->failed_rank >= 0; left--) {
@@ -167,10 +185,9 @@ static tws_code run_attempts(tws_emulator *e, const tws_job *first, tws_error *e
     e->failed_rank = -1;
     code = place_ranks(e, job, err);
     if (code == TWS_OK) code = start_again(e, err);
+    if (code == TWS_OK) code = choose_point(e, since, &point, &options, err);
     if (code != TWS_OK) continue;
     options.plan = request_of_host(job, 0);
-    options.resume = r->save;
-    options.tag = options.init_from = NULL;
     code = tws_emulator_attempt(e, &options, err);
   }
   tws_job_destroy(own);

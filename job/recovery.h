@@ -3,11 +3,22 @@
 #ifndef TWS_JOB_RECOVERY_H
 #define TWS_JOB_RECOVERY_H
 
+#include "checkpoint/folder.h"
 #include "job/job.h"
 
-/* Whether a job of several ranks that ended with `code` goes on from its checkpoints in `folder` (NULL: none), where it
- * may do so `left` times more. */
+/* Whether a job of several ranks that saves (folder not NULL) and ended with `code` goes on, where it may do so `left`
+ * times more. */
 int tws_recovery_goes_on(tws_code code, int64_t left, int64_t ranks, const char *folder);
+/* Where it goes on: its newest checkpoint of which every byte is as it was saved. */
+typedef struct tws_recovery_point {
+  char tag[TWS_TAG_SIZE]; /* "": as the job was begun, because it has saved nothing yet */
+  tws_error damage;       /* of the newest of those that were passed over; no message: none was */
+} tws_recovery_point;
+/* Checkpoints of the job are those in `folder` that were written after `since`, which is tws_folder_stamp() of `latest`
+ * when it began (others may be there from before), and `origin`, the tag there that it began from (NULL: none). TWS_INVALID:
+ * there are some, and none is whole: work that was saved is not given up without being asked. */
+tws_code tws_recovery_find(const char *folder, int64_t since, const char *origin, tws_recovery_point *point,
+                           tws_error *err);
 /* The job with as many ranks as it can have, but no more than `most`: fewer and fewer, until the batch can be divided
  * among them. *job NULL: what was found is not wanted as a job. TWS_NO: there is no such number; other errors than
  * TWS_INVALID are those of loading. */

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/read.h"
+#include "job/recovery.h"
 #include "train.h"
 
 #define TINY "train -m tiny-gpt2 --seq 32 --micro-batch 4 --accumulation 1 --threads 1 --data %s "
@@ -323,6 +324,37 @@ START_TEST(damage) {
 }
 END_TEST
 
+/* What a job goes on from by itself: its newest checkpoint that is whole, what was passed over being told; never one of
+ * another training that was there before; and never from the beginning where something was saved. */
+START_TEST(point_to_go_on_from) {
+  char save[64];
+  tws_recovery_point point;
+  tws_error err = {0};
+  snprintf(save, sizeof save, "%s/points", folder);
+  ck_assert(tws_recovery_find(save, 0, NULL, &point, &err) == TWS_OK && !*point.tag);
+  make_checkpoints(save);
+  ck_assert(tws_recovery_find(save, 0, NULL, &point, &err) == TWS_OK && !*point.damage.message);
+  ck_assert_str_eq(point.tag, "global_step4");
+  const int64_t since = tws_folder_stamp(save, NULL);
+  ck_assert(tws_recovery_find(save, since, NULL, &point, &err) == TWS_OK && !*point.tag);
+  ck_assert(tws_recovery_find(save, since, "global_step2", &point, &err) == TWS_OK);
+  ck_assert_str_eq(point.tag, "global_step2");
+  shell("cd %s && mkdir global_step9 && printf global_step9 >latest", save); /* another training's, damaged or not */
+  ck_assert(tws_recovery_find(save, since, "global_step4", &point, &err) == TWS_OK && !*point.damage.message);
+  ck_assert_str_eq(point.tag, "global_step4");
+  shell("cd %s && rmdir global_step9 && printf global_step4 >latest && truncate -s -1 global_step4/rank-00001.*", save);
+  ck_assert(tws_recovery_find(save, 0, NULL, &point, &err) == TWS_OK);
+  ck_assert_str_eq(point.tag, "global_step2");
+  ck_assert(strstr(point.damage.message, "global_step4/rank-00001.safetensors: it has"));
+  shell("cd %s && printf global_step2 >latest", save); /* which says that the newer one is not of this training */
+  ck_assert(tws_recovery_find(save, 0, NULL, &point, &err) == TWS_OK && !*point.damage.message);
+  shell("cd %s && rm latest && dd if=/dev/zero of=global_step2/rank-00000.safetensors bs=1 seek=50000 count=64 "
+        "conv=notrunc 2>/dev/null", save);
+  ck_assert(tws_recovery_find(save, 0, NULL, &point, &err) == TWS_INVALID);
+  ck_assert(strstr(err.message, "global_step4/rank-00001") && strstr(err.message, "no checkpoint of the job is whole"));
+}
+END_TEST
+
 /* ---- what is refused ---- */
 
 static void refused(command_result r, int status, const char *words, const char *what) {
@@ -444,6 +476,7 @@ int main(void) {
   tcase_add_test(tests, beside_training);
   tcase_add_test(tests, failure_beside_training);
   tcase_add_test(tests, damage);
+  tcase_add_test(tests, point_to_go_on_from);
   tcase_add_test(tests, refusals);
   tcase_add_test(tests, no_room);
   tcase_add_test(tests, read_only);

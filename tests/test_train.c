@@ -322,6 +322,15 @@ START_TEST(elastic_restart) {
   ck_assert_msg(strstr(r.err, "rank 3 was ended by signal 9"), "%s", r.err);
   command_free(&r);
   const double wanted = strtod(csv_column(whole, 6, 1), NULL);
+  setenv("TWINSPEED_FAULT", "rank=3,step=4,kind=kill", 1); /* before anything was saved */
+  r = twinspeed("train -m tiny-gpt2 -c %s --seq 32 --data %s --steps 6 -n 4 --save %s --save-every 5 --restarts 1 --csv "
+                "%s",
+                in_folder("elastic.json"), text_path, in_folder("early"), in_folder("early.csv"));
+  unsetenv("TWINSPEED_FAULT");
+  ck_assert_msg(r.status == 0 && strstr(r.err, "with 3 of 4 ranks from the beginning: no checkpoint was saved yet"),
+                "%d: %s", r.status, r.err);
+  command_free(&r);
+  ck_assert(strtod(csv_column(in_folder("early.csv"), 6, 1), NULL) == wanted);
   int lines = 0;
   char line[512];
   FILE *file = fopen(in_folder("rest.csv"), "r");
