@@ -10,24 +10,44 @@ static double in_flight(const tws_job *job, int stage) {
   return tws_pipeline_in_flight(&shape, stage) / (double)shape.virtual_stages;
 }
 
-/* 5 bytes a score, softmax's output twice in 16 bits and a mask; and masks of dropout of what layers hand on. */
-static double attention_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
+/* 5 bytes a score, softmax's output twice in 16 bits and a mask. */
+static double score_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const double tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL), s = (double)c->sequence_length;
-  const double b = (double)c->micro_batch_size, heads = (double)job->network->heads;
+  const double layer = 5 * (double)job->network->heads * s * s * (double)c->micro_batch_size / tensor;
   if (runtime->attention != TWS_ATTENTION_UNFUSED) return 0;
-  const double layer = 5 * heads * s * s * b / tensor, masks = 2 * s * b * (double)job->network->hidden;
-  const double layers = stage->layers * in_flight(job, stage->stage);
-  if (c->recompute == TWS_RECOMPUTE_FULL) return layer + masks;
-  return (tws_profile_recomputes_scores(job->profile) ? layer : layers * layer) + layers * masks;
+  if (c->recompute == TWS_RECOMPUTE_FULL || tws_profile_recomputes_scores(job->profile)) return layer;
+  return stage->layers * in_flight(job, stage->stage) * layer;
 }
 
+/* Masks of dropout of what attention and the inner part hand on, a byte each. */
+static double mask_bytes(const tws_job *job, const tws_stage_estimate *stage) {
+  const tws_config *c = job->config;
+  const double split = c->tensor_sequence_parallel ? tws_job_ranks_along(job, TWS_AXIS_MODEL) : 1;
+  const double layer =
+      2 * (double)c->sequence_length * (double)c->micro_batch_size * (double)job->network->hidden / split;
+  if (!tws_profile_keeps_masks(job->profile)) return 0;
+  return c->recompute == TWS_RECOMPUTE_FULL ? layer : stage->layers * in_flight(job, stage->stage) * layer;
+}
+
+/* Beside the plan's gradients, which are in 16 bits but where ZeRO accumulates them in float32: bf16's float32 ones of
+ * all parameters (4); Megatron accumulates in float32 alone (2 more than 16 bits take). */
 static double gradient_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
-  const double replicas = tws_topology_size(&job->topology, TWS_AXES_DATA);
-  if (!runtime->gradient_copies || c->dtype == TWS_F32 || c->zero.stage > 1) return 0;
-  if (c->dtype == TWS_BF16) return 2 * stage->parameters; /* accumulated in float32 beside 16 bits */
-  return 4 * stage->parameters / (c->zero.stage > 0 ? fmax(replicas, 1) : 1);
+  if (c->dtype == TWS_F32 || c->zero.stage > 1) return 0;
+  if (runtime->float_gradients && c->zero.stage == 0) return 2 * stage->parameters;
+  return runtime->gradient_copies && c->dtype == TWS_BF16 ? 4 * stage->parameters : 0;
+}
+
+static double optimizer_shards(const tws_job *job) {
+  return job->config->zero.stage > 0 ? fmax(tws_topology_size(&job->topology, TWS_AXES_DATA), 1) : 1;
+}
+
+/* Of fp16's optimizer, while it steps: gradients of its shard, flattened in 16 bits and then in float32. */
+static double step_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
+  const tws_config *c = job->config;
+  if (!runtime->gradient_copies || c->dtype != TWS_F16 || c->zero.stage > 1) return 0;
+  return 6 * stage->parameters / optimizer_shards(job);
 }
 
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
@@ -35,7 +55,8 @@ double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const double tokens = (double)c->micro_batch_size * (double)c->sequence_length;
   const double tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL);
-  double bytes = attention_bytes(job, runtime, stage) + gradient_bytes(job, runtime, stage);
+  double bytes = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + gradient_bytes(job, runtime, stage) +
+                 tws_profile_library_bytes(job->profile);
   if (stage->stage == tws_job_stages(job) - 1)
     bytes += runtime->logit_bytes * tokens * (double)job->network->padded_vocabulary / tensor;
   if (tws_job_stages(job) > 1 && runtime->boundary_tensors)
@@ -43,14 +64,32 @@ double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   return bytes;
 }
 
-double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages) {
+double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *stage) {
+  const double passes = (double)stage->arena_bytes[TWS_TIER_DEVICE] + tws_software_bytes(job, stage);
+  const double step = step_bytes(job, tws_profile_runtime(job->profile), stage);
+  if (!(step > 0)) return passes;
+  /* parameters and gradients in 16 bits, master weights and two moments in float32 */
+  return fmax(passes, stage->parameters * (4 + 12 / optimizer_shards(job)) + step);
+}
+
+double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate *stage) {
+  const tws_runtime *runtime = tws_profile_runtime(job->profile);
+  const double passes = (double)stage->arena_bytes[TWS_TIER_DEVICE] + tws_software_bytes(job, stage);
+  return (passes + step_bytes(job, runtime, stage)) * (1 + runtime->reserved_share);
+}
+
+double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, double *reserved) {
   double most = 0;
-  for (int i = 0; i < tws_job_stages(job); i++)
-    most = fmax(most, (double)stages[i].arena_bytes[TWS_TIER_DEVICE] + tws_software_bytes(job, &stages[i]));
+  if (reserved) *reserved = 0;
+  for (int i = 0; i < tws_job_stages(job); i++) {
+    most = fmax(most, tws_software_stage_peak(job, &stages[i]));
+    if (reserved) *reserved = fmax(*reserved, tws_software_stage_reserved(job, &stages[i]));
+  }
   return most;
 }
 
 double tws_job_software_bytes(const tws_job *job) {
+  const tws_runtime *runtime = tws_profile_runtime(job->profile);
   const int stages = tws_job_stages(job);
   const double parts = (double)stages * tws_job_ranks_along(job, TWS_AXIS_MODEL);
   double most = 0;
@@ -58,7 +97,7 @@ double tws_job_software_bytes(const tws_job *job) {
     const tws_stage_estimate stage = {.stage = i,
                                       .layers = (int)((job->network->layers + stages - 1) / stages),
                                       .parameters = (double)tws_network_params(job->network, 0) / parts};
-    most = fmax(most, tws_software_bytes(job, &stage));
+    most = fmax(most, fmax(tws_software_bytes(job, &stage), step_bytes(job, runtime, &stage)));
   }
   return most;
 }

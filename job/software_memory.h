@@ -5,18 +5,29 @@
 #include "job/job.h"
 #include "models/hardware/runtime.h"
 
-/* Bytes of tensors on one rank of a stage, by the figures of the profile's runtime; 0 for this program's own:
+/* Bytes of tensors on one rank of a stage in its passes, by the figures of the profile's runtime; 0 for this program's
+ * own:
  *   copies of logits in the last stage (runtime->logit_bytes each)
- *   gradients in float32 for an optimizer whose steps are in 16 bits (per parameter of its shard; per parameter in
- * bf16) two boundary tensors a micro-batch in flight of a pipeline scores and masks of unfused attention, 5 a s^2 b a
- * layer, kept between the passes or, where layers are recomputed, of one layer (Korthikanti et al., 2022, equation 1),
- * and two bytes of dropout masks a token, hidden and kept layer. */
+ *   gradients: bf16's in float32 beside those in 16 bits (4 a parameter), or accumulated in float32 alone (2 more than
+ *     the plan's, where that has them in 16 bits)
+ *   two boundary tensors a micro-batch in flight of a pipeline
+ *   scores and masks of unfused attention, 5 a s^2 b a layer, kept between the passes or, where layers are recomputed,
+ *     of one layer (Korthikanti et al., 2022, equation 1), and two bytes of dropout masks a token, hidden, kept layer
+ *   workspaces of libraries. */
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage);
 
-/* Before there are plans: of the stage that takes the most, layers and parameters divided evenly. */
-double tws_job_software_bytes(const tws_job *job);
+/* Most that is allocated at once: the plan's arena and the above, or, in the step of fp16's optimizer, when activations
+ * are gone, the states and copies of its shard's gradients, flattened in 16 bits and in float32 (6 a parameter). */
+double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *stage);
+/* What a caching allocator holds after a step: that of both moments, for blocks of activations are no place for a flat
+ * copy, and the share that it reserves beside. */
+double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate *stage);
 
-/* Of the job's fullest stage, arena and the above: stages has tws_job_stages(). */
-double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages);
+/* Of the job's fullest stages: stages has tws_job_stages(); reserved may be NULL. */
+double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, double *reserved);
+
+/* Before there are plans: beside a plan's arena, of the stage that takes the most, layers and parameters divided
+ * evenly. */
+double tws_job_software_bytes(const tws_job *job);
 
 #endif

@@ -17,4 +17,13 @@ int tws_case_knows_experts(const cJSON *row);
 int tws_case_is_gpt_with_experts(const cJSON *row);
 void tws_case_write_experts(const cJSON *row, tws_text *text);
 
+/* case_tests.c: what rows of Megatron-LM's functional tests leave out; of other rows what is stated, 0 where nothing.
+ */
+double tws_case_vocabulary(const cJSON *row);
+double tws_case_gpus(const cJSON *row);
+int tws_case_times_a_host(const cJSON *row);       /* what was timed is no GPU */
+int tws_case_drops(const cJSON *row);              /* layers drop what they hand on */
+int tws_case_keeps_scores(const cJSON *row);       /* attention is not fused */
+const char *tws_case_test_lacks(const cJSON *row); /* why a test cannot be planned; NULL */
+
 #endif

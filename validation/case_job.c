@@ -122,6 +122,7 @@ static const tws_runtime *runtime_of(const cJSON *row) {
          (software[at].version && !strstr(version, software[at].version)) ||
          (software[at].notes && !strstr(notes, software[at].notes)))
     at++;
+  if (tws_case_keeps_scores(row)) return tws_runtime_find("megatron-unfused");
   return tws_runtime_find(software[at].runtime);
 }
 
@@ -138,6 +139,7 @@ static int has_fp8(const cJSON *row) {
 static tws_code apply_software(const cJSON *row, tws_profile *profile, tws_error *err) {
   TWS_TRY(tws_profile_set_runtime(profile, runtime_of(row), err));
   if (is_selective(row)) tws_profile_recompute_scores(profile);
+  if (tws_case_drops(row)) tws_profile_keep_masks(profile);
   return has_fp8(row) ? tws_profile_use_fp8(profile, err) : TWS_OK;
 }
 
@@ -160,7 +162,8 @@ static tws_code check_model(const cJSON *row, tws_error *err) {
     return lacks(err, "the model's sizes are not stated");
   if (tws_case_has_experts(row) && !tws_case_knows_experts(row))
     return lacks(err, "the sizes of the model's experts are not stated");
-  if (!(tws_case_number(row, "model", "vocab") > 0) && !tws_case_is_gpt_with_experts(row))
+  if (tws_case_test_lacks(row)) return lacks(err, tws_case_test_lacks(row));
+  if (!(tws_case_vocabulary(row) > 0) && !tws_case_is_gpt_with_experts(row))
     return lacks(err, "the vocabulary is not stated");
   if (!(tws_case_number(row, "model", "seq_len") > 0)) return lacks(err, "the sequence length is not stated");
   return TWS_OK;
@@ -178,7 +181,7 @@ static void write_model(const cJSON *row, tws_text *text) {
   const long long layers = (long long)tws_case_number(row, "model", "layers");
   const long long hidden = (long long)tws_case_number(row, "model", "hidden");
   const long long heads = (long long)tws_case_number(row, "model", "heads");
-  const long long vocabulary = (long long)tws_case_number(row, "model", "vocab");
+  const long long vocabulary = (long long)tws_case_vocabulary(row);
   const long long positions = (long long)tws_case_number(row, "model", "seq_len");
   const long long kv = (long long)tws_case_number(row, "model", "kv_heads");
   long long ffn = (long long)tws_case_number(row, "model", "ffn");
@@ -196,14 +199,14 @@ static void write_model(const cJSON *row, tws_text *text) {
     return;
   }
   if (!ffn) ffn = (hidden * 8 / 3 + 255) / 256 * 256; /* Touvron et al., 2023 */
-  /* Grouped key heads without a gate (Nemotron): as many parameters and flops in three matrices as in two. */
+  /* grouped key heads without a gate (Nemotron, Megatron's own): StarCoder 2's layers, but for norms and biases */
   const cJSON *gated = tws_case_member(row, "model", "swiglu");
-  if (gated ? cJSON_IsFalse(gated) : ffn >= 4 * hidden) ffn = (ffn * 2 / 3 + 63) / 64 * 64;
+  const int plain = gated ? cJSON_IsFalse(gated) : ffn >= 4 * hidden;
   tws_text_add(text,
-               "{\"model_type\":\"llama\",\"num_hidden_layers\":%lld,\"hidden_size\":%lld,"
+               "{\"model_type\":\"%s\",\"num_hidden_layers\":%lld,\"hidden_size\":%lld,"
                "\"num_attention_heads\":%lld,\"num_key_value_heads\":%lld,\"intermediate_size\":%lld,"
                "\"max_position_embeddings\":%lld,\"vocab_size\":%lld,\"tie_word_embeddings\":%s}",
-               layers, hidden, heads, kv > 0 ? kv : heads, ffn, positions, vocabulary,
+               plain ? "starcoder2" : "llama", layers, hidden, heads, kv > 0 ? kv : heads, ffn, positions, vocabulary,
                cJSON_IsFalse(untied) ? "true" : "false");
 }
 
@@ -235,7 +238,7 @@ static tws_code read_batch(const cJSON *row, division *d, tws_error *err) {
 }
 
 static tws_code read_division(const cJSON *row, division *d, tws_error *err) {
-  const double gpus = tws_case_number(row, "hardware", "n_gpus"), dp = tws_case_number(row, "parallel", "dp");
+  const double gpus = tws_case_gpus(row), dp = tws_case_number(row, "parallel", "dp");
   d->tensor = at_least_one(tws_case_number(row, "parallel", "tp"));
   d->stages = at_least_one(tws_case_number(row, "parallel", "pp"));
   d->sequence = at_least_one(tws_case_number(row, "parallel", "sp"));

@@ -11,11 +11,13 @@
 
 /* ---- one run ---- */
 
-/* Tensors' bytes as the row counts them. */
-static double counted_bytes(const tws_case *one, const tws_job *job, double allocated) {
-  const double reserved = allocated * (1 + tws_profile_runtime(job->profile)->reserved_share);
+/* Tensors' bytes as the row counts them. Before an allocator asks for more than there is, it gives back what it only
+ * reserves. */
+static double counted_bytes(const tws_case *one, const tws_job *job, double allocated, double reserved, double memory) {
+  const double overhead = tws_profile_overhead_bytes(job->profile);
+  const double held = fmax(fmin(reserved, memory - overhead), allocated);
   if (one->counts == TWS_CASE_ALLOCATED) return allocated;
-  return one->counts == TWS_CASE_RESERVED ? reserved : reserved + tws_profile_overhead_bytes(job->profile);
+  return one->counts == TWS_CASE_RESERVED ? held : held + overhead;
 }
 
 tws_code tws_case_predict(const tws_case *one, const tws_job *job, const tws_sim_api *sim,
@@ -27,7 +29,13 @@ tws_code tws_case_predict(const tws_case *one, const tws_job *job, const tws_sim
   tws_stage_estimate *stages = tws_calloc((size_t)tws_job_stages(job), sizeof *stages);
   if (!stages) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a measured run");
   tws_code code = tws_estimate_job(&request, &job->machine, &estimate, stages, err);
-  const double allocated = code == TWS_OK ? tws_software_peak(job, stages) : 0;
+  double allocated = 0, reserved = 0, counted = 0;
+  if (code == TWS_OK) {
+    allocated = counted = tws_software_peak(job, stages, &reserved);
+    const tws_stage_estimate *last = &stages[tws_job_stages(job) - 1];
+    if (one->of_last_stage) counted = tws_software_stage_peak(job, last);
+    if (one->of_last_stage) reserved = tws_software_stage_reserved(job, last);
+  }
   tws_free(stages);
   TWS_TRY(code);
   const tws_ledger_tier *device = &estimate.ledger.tier[TWS_TIER_DEVICE];
@@ -39,9 +47,9 @@ tws_code tws_case_predict(const tws_case *one, const tws_job *job, const tws_sim
     if (c == TWS_CATEGORY_ACTIVATION || c == TWS_CATEGORY_CHECKPOINT) prediction->activation_bytes += bytes;
   }
   prediction->step_s = estimate.step_s;
-  prediction->bytes = counted_bytes(one, job, allocated);
   const double memory =
       job->cluster.device_memory_bytes > 0 ? job->cluster.device_memory_bytes : tws_profile_memory_bytes(job->profile);
+  prediction->bytes = counted_bytes(one, job, counted, reserved, memory);
   /* an allocator gives back what it only reserves before it fails */
   prediction->fits = allocated + tws_profile_overhead_bytes(job->profile) <= memory;
   return sim ? tws_job_simulated_step(job, sim, TWS_FIDELITY_ANALYTIC, &prediction->step_s, err) : TWS_OK;

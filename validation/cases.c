@@ -31,6 +31,7 @@ int tws_case_flag(const cJSON *row, const char *section, const char *key) {
 /* Where a row does not say what it is good for, a stated figure is taken as good. */
 static int is_usable(const cJSON *row, const char *what) {
   const cJSON *item = tws_case_member(row, "usable", what);
+  if (strcmp(what, "time") == 0 && tws_case_times_a_host(row)) return 0;
   return !item || cJSON_IsTrue(item);
 }
 
@@ -42,6 +43,7 @@ static void read_memory(const cJSON *row, tws_case *one) {
   /* nvidia-smi counts in MiB whatever its readers write; a "GB" that is not its own is decimal */
   const double unit = smi || strstr(kind, "GiB") ? TWS_GIB : 1e9;
   one->counts = smi ? TWS_CASE_DEVICE : strstr(kind, "reserved") ? TWS_CASE_RESERVED : TWS_CASE_ALLOCATED;
+  one->of_last_stage = strstr(kind, "logging rank") != NULL; /* Megatron's last rank logs */
   if (is_usable(row, "memory")) one->measured_bytes = exact > 0 ? exact : peak * unit;
 }
 

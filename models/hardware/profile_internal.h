@@ -73,6 +73,7 @@ struct tws_profile {
   double attention_efficiency, attention_half_length, attention_backward;
   int unfused;                              /* GELU and residual sums are kernels of their own */
   int attention_unfused, scores_recomputed; /* scores are in memory; between forward and backward they are not kept */
+  int masks_kept;                           /* of dropout, between forward and backward */
   double score_bytes[2];                    /* of kernels between the products, for each score: forward, backward */
   int generation;                           /* tws_generation */
   double fp8_peak;                          /* of products; 0: none */

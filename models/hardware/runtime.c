@@ -11,11 +11,15 @@
  *   flash       FlashAttention in Triton, 2022: 0.38 of an A100's peak, 0.19 of an H100's; FlashAttention 2, cuDNN:
  * 0.44 and 0.375, Blackwell 0.58. score_bytes as Megatron-LM's kernels move them (docs/accuracy.md); eager PyTorch
  * masks, scales and casts apart. context     nvidia-smi's view less torch's: 4.5 GiB of CUDA, NCCL and cuBLAS with
- * three communicators a rank. logits      float32 copy and its gradient beside ours: 10 bytes a logit. */
+ * three communicators a rank. logits      float32 copy and its gradient beside ours: 10 bytes a logit; Megatron-Core
+ * writes the gradient over the float32 copy: 4. workspace   cuBLAS's and Transformer Engine's, from torch's allocator:
+ * what Megatron-Core's tests hold beside 18 bytes a parameter, 68 MiB on A100, 96 on H100 and GB200. */
 #define FLASH_2022 \
   { 0, 0, 0.38, 0.19, 0 }
 #define FLASH_2 \
   { 0, 0, 0.44, 0.375, 0.58 }
+#define ENGINE_WORKSPACE \
+  { 0, 0, 68 * 1048576.0, 96 * 1048576.0, 96 * 1048576.0 }
 static const tws_runtime runtimes[] = {
     {.name = "twinspeed", .about = "this program's own engine"},
     {.name = "megatron-2019",
@@ -77,6 +81,19 @@ static const tws_runtime runtimes[] = {
      .overlaps_data = 1,
      .context_bytes = 4.5 * 1073741824.0,
      .float_gradients = 1,
+     .logit_bytes = 4,
+     .workspace_bytes = ENGINE_WORKSPACE,
+     .reserved_share = 0.05},
+    {.name = "megatron-unfused",
+     .about = "Megatron-Core with --attention-backend unfused: attention's scores in memory",
+     .host_op_s = 33e-6,
+     .attention = TWS_ATTENTION_UNFUSED,
+     .score_bytes = {8, 9},
+     .overlaps_data = 1,
+     .context_bytes = 4.5 * 1073741824.0,
+     .float_gradients = 1,
+     .logit_bytes = 4,
+     .workspace_bytes = ENGINE_WORKSPACE,
      .reserved_share = 0.05},
     {.name = "deepspeed",
      .about = "DeepSpeed under PyTorch's eager modules: every operation a kernel, attention's scores in memory",
@@ -138,10 +155,18 @@ const char *tws_generation_name(int generation) {
 }
 
 const char *const *tws_runtime_names(void) {
-  static const char *const names[RUNTIMES + 1] = {
-      "twinspeed", "megatron-2019", "megatron-2021",   "megatron-2022", "megatron-2021-blocking",
-      "megatron",  "deepspeed",     "deepspeed-flash", "fsdp-2022",     "fsdp",
-      NULL};
+  static const char *const names[RUNTIMES + 1] = {"twinspeed",
+                                                  "megatron-2019",
+                                                  "megatron-2021",
+                                                  "megatron-2022",
+                                                  "megatron-2021-blocking",
+                                                  "megatron",
+                                                  "megatron-unfused",
+                                                  "deepspeed",
+                                                  "deepspeed-flash",
+                                                  "fsdp-2022",
+                                                  "fsdp",
+                                                  NULL};
   return names;
 }
 
@@ -195,6 +220,18 @@ const tws_runtime *tws_profile_runtime(const tws_profile *profile) {
 
 void tws_profile_recompute_scores(tws_profile *profile) {
   profile->scores_recomputed = profile->attention_unfused;
+}
+
+void tws_profile_keep_masks(tws_profile *profile) {
+  profile->masks_kept = 1;
+}
+
+int tws_profile_keeps_masks(const tws_profile *profile) {
+  return profile->masks_kept || profile->attention_unfused;
+}
+
+double tws_profile_library_bytes(const tws_profile *profile) {
+  return profile->runtime ? profile->runtime->workspace_bytes[profile->generation] : 0;
 }
 
 int tws_profile_recomputes_scores(const tws_profile *profile) {

@@ -37,12 +37,13 @@ typedef struct tws_runtime {
   int overlaps_data;                  /* gradients are reduced beside backward, also of pipelines */
   int overlaps_tensor;                /* tensor ranks reduce an input's gradient beside the weight's */
   /* memory */
-  double context_bytes;  /* beside the allocator, as nvidia-smi counts; 0: the profile's */
-  double reserved_share; /* that a caching allocator reserves beyond what is allocated */
-  double logit_bytes;    /* of copies of a logit beside the plan's */
-  int float_gradients;   /* gradients are accumulated in float32 */
-  int gradient_copies;   /* gradients in float32 beside those in 16 bits */
-  int boundary_tensors;  /* a pipeline keeps of each micro-batch in flight beside the plan's */
+  double context_bytes;                         /* beside the allocator, as nvidia-smi counts; 0: the profile's */
+  double reserved_share;                        /* that a caching allocator reserves beyond what is allocated */
+  double logit_bytes;                           /* of copies of a logit beside the plan's */
+  double workspace_bytes[TWS_GENERATION_COUNT]; /* of libraries, out of torch's allocator */
+  int float_gradients;                          /* gradients are accumulated in float32 */
+  int gradient_copies;  /* the optimizer flattens gradients in 16 bits, then makes float32 ones of them */
+  int boundary_tensors; /* a pipeline keeps of each micro-batch in flight beside the plan's */
 } tws_runtime;
 
 /* NULL: no such name. "twinspeed" is this program's own engine and changes nothing. */
@@ -58,6 +59,12 @@ const tws_runtime *tws_profile_runtime(const tws_profile *profile); /* never NUL
 /* Scores of unfused attention are made again in backward (selective recomputation of Korthikanti et al., 2022). */
 void tws_profile_recompute_scores(tws_profile *profile);
 int tws_profile_recomputes_scores(const tws_profile *profile);
+/* The job drops out, and the software keeps a mask of a byte for each number that layers drop (unfused ones: always).
+ */
+void tws_profile_keep_masks(tws_profile *profile);
+int tws_profile_keeps_masks(const tws_profile *profile);
+/* Of libraries, out of torch's allocator, on this GPU. */
+double tws_profile_library_bytes(const tws_profile *profile);
 /* Matrix products of 16-bit layers run in fp8, attention does not. TWS_INVALID where the GPU has no such rate. */
 tws_code tws_profile_use_fp8(tws_profile *profile, tws_error *err);
 

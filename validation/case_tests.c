@@ -1,0 +1,62 @@
+/* Megatron-LM's functional tests in measured runs: what their published configurations say (its repository,
+ * tests/functional_tests/test_cases/gpt and tests/test_utils/recipes) and rows leave out. */
+#include <string.h>
+
+#include "validation/case_fields.h"
+
+static int is_test(const cJSON *row) {
+  return strstr(tws_case_text(row, "hardware", "framework"), "Megatron-LM/Core CI") != NULL;
+}
+
+/* The small models, 12 layers 512 wide, of which most tests are. */
+static int is_small(const cJSON *row) {
+  return is_test(row) && strncmp(tws_case_text(row, "model", "name"), "gpt3_mcore", 10) == 0;
+}
+
+/* Steps of 0.1 s are the host's: deterministic kernels of models that no GPU notices. */
+int tws_case_times_a_host(const cJSON *row) {
+  return is_small(row);
+}
+
+static int is_named(const cJSON *row, const char *word) {
+  return strstr(tws_case_text(row, "model", "name"), word) != NULL;
+}
+
+double tws_case_vocabulary(const cJSON *row) {
+  const double stated = tws_case_number(row, "model", "vocab");
+  return stated > 0 || !is_small(row) ? stated : 50257; /* GPT-2's byte pairs */
+}
+
+double tws_case_gpus(const cJSON *row) {
+  const double stated = tws_case_number(row, "hardware", "n_gpus");
+  return stated > 0 || !is_small(row) || is_named(row, "_1node") ? stated : 8; /* nodes: 1, gpus: 8 */
+}
+
+/* Megatron's default of 0.1, which its tests leave and its release runs do not. */
+int tws_case_drops(const cJSON *row) {
+  return is_test(row) && !is_named(row, "release");
+}
+
+/* Of layers of Transformer Engine's ("te"), those that resume a checkpoint or fuse the loss say nothing of attention;
+ * the others ask for unfused scores, which Megatron's own layers have. */
+int tws_case_keeps_scores(const cJSON *row) {
+  return is_small(row) && (!is_named(row, "_te_") || (!is_named(row, "resume") && !is_named(row, "loss_fusion")));
+}
+
+const char *tws_case_test_lacks(const cJSON *row) {
+  static const struct {
+    const char *word, *reason;
+  } known[] = {{"loss_fusion", "a loss that is fused otherwise than ours"},
+               {"_mla", "the sizes of latent attention are not stated"},
+               {"_gdn", "neither a GPT nor a Llama"},
+               {"_dsa", "neither a GPT nor a Llama"},
+               {"_zp_z3", "Megatron's own FSDP"},
+               {"_fsdp2_", "PyTorch's FSDP under Megatron"},
+               {"dist_optimizer_instances", "sharding inside a part of the replicas"},
+               {"_frozen_", "frozen parameters"},
+               {"modelopt_distill", "distillation"},
+               {"defer_embedding", "gradients of the embedding that wait"}};
+  for (size_t i = 0; is_small(row) && i < sizeof known / sizeof *known; i++)
+    if (is_named(row, known[i].word)) return known[i].reason;
+  return NULL;
+}
