@@ -57,10 +57,15 @@ static void end_transfer(tws_sim *sim, uint32_t id, double end_s) {
   }
 }
 
+static void start_links(tws_sim *sim, const int *links, uint64_t bytes, uint64_t tag) {
+  if (tws_engine_flow(links, TWS_PATH_MAX, bytes, tag) != 0)
+    tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
+}
+
 static void start_flow(tws_sim *sim, int from, int to, uint64_t bytes, uint64_t tag) {
   int links[TWS_PATH_MAX];
-  const int count = tws_platform_path(&sim->platform, from, to, links);
-  if (tws_engine_flow(links, count, bytes, tag) != 0) tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
+  tws_platform_path(&sim->platform, from, to, links);
+  start_links(sim, links, bytes, tag);
 }
 
 static uint64_t whole_bytes(double bytes) {
@@ -112,120 +117,45 @@ static const tws_collective_row *row_of(const tws_sim *sim, const tws_rendezvous
   return tws_collective_of(collective_of(sim, met));
 }
 
-/* ---- who else communicates ---- */
-
-/* The communicators whose flows a rendezvous stands for: its own; with folded ranks also those of the same ranks
- * elsewhere, because they do the same at the same time. Elsewhere is along all axes on which neither its ranks nor
- * the simulated ones differ. */
-static int replicas_of(tws_sim *sim, const tws_communicator *c, const int **replicas) {
-  const tws_topology *topology = &sim->ranks[0].plan->topology;
-  *replicas = c->ranks;
-  if (!sim->request->fold || tws_topology_world(topology) != sim->world) return 1;
-  const unsigned fixed = sim->classes | tws_sim_axes(topology, c->ranks, c->size);
-  int count = 1, at[TWS_MAX_AXES] = {0}, coordinates[TWS_MAX_AXES];
-  for (int axis = 0; axis < topology->axes; axis++)
-    if (!(fixed >> axis & 1)) count *= topology->dim[axis];
-  int *all = tws_arena_alloc(sim->arena, (size_t)count * (size_t)c->size, sizeof *all);
-  if (!all) {
-    tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
-    return 1;
-  }
-  for (int replica = 0; replica < count; replica++) {
-    for (int i = 0; i < c->size; i++) {
-      tws_topology_coordinates(topology, c->ranks[i], coordinates);
-      for (int axis = 0; axis < topology->axes; axis++)
-        if (!(fixed >> axis & 1)) coordinates[axis] = at[axis];
-      all[replica * c->size + i] = tws_topology_rank(topology, coordinates);
-    }
-    for (int axis = topology->axes - 1; axis >= 0; axis--) { /* the next combination */
-      if (fixed >> axis & 1) continue;
-      if (++at[axis] < topology->dim[axis]) break;
-      at[axis] = 0;
-    }
-  }
-  *replicas = all;
-  return count;
-}
-
-/* The pattern of a communicator is made once. */
-static tws_sim_pattern *pattern_of(tws_sim *sim, const tws_rendezvous *met) {
-  const tws_communicator *c = communicator_of(sim, met);
-  tws_sim_pattern *pattern = &sim->patterns[met->communicator];
-  if (pattern->replicas) return pattern;
-  pattern->replica_count = replicas_of(sim, c, &pattern->replicas);
-  if (c->message) return pattern;
-  pattern->edges = tws_arena_alloc(sim->arena, (size_t)pattern->replica_count, sizeof *pattern->edges);
-  pattern->edge_counts = tws_arena_alloc(sim->arena, (size_t)pattern->replica_count, sizeof *pattern->edge_counts);
-  for (int i = 0; i < pattern->replica_count && pattern->edges && pattern->edge_counts; i++) {
-    pattern->edge_counts[i] = tws_platform_rings(&sim->platform, pattern->replicas + (size_t)i * (size_t)c->size,
-                                                 c->size, sim->arena, &pattern->edges[i]);
-    if (pattern->edge_counts[i] < 0) pattern->edges = NULL;
-  }
-  if (!pattern->edges || !pattern->edge_counts) tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
-  return pattern;
-}
-
 /* ---- flows ---- */
 
-static void flow_pairs(tws_sim *sim, uint32_t id, const int *ranks) {
-  const tws_rendezvous *met = &sim->run->rendezvous[id];
-  const int root = (int)first_op(sim, met)->peer;
-  tws_sim_transfer *transfer = &sim->transfers[id];
-  const int size = communicator_of(sim, met)->size;
-  const uint64_t bytes = whole_bytes((double)met->bytes / size);
-  for (int i = 0; i < size && bytes > 0; i++) {
-    for (int k = 1; k < size; k++) {
-      if (!tws_collective_moves(row_of(sim, met), i, (i + k) % size, root)) continue;
-      transfer->pending++;
-      start_flow(sim, ranks[i], ranks[(i + k) % size], bytes, tws_sim_tag(TWS_EVENT_FLOW, id, 0));
-    }
-  }
+static uint64_t flow_bytes(const tws_rendezvous *met, const tws_collective_row *row, tws_collective collective,
+                           int size, double share) {
+  if (!row) return met->bytes;
+  if (row->pattern == TWS_PATTERN_PAIRS) return whole_bytes((double)met->bytes / size);
+  const double bytes = row->pattern == TWS_PATTERN_CHAIN
+                           ? (double)met->bytes
+                           : (double)met->bytes * tws_collective_steps(collective, size) / size;
+  return whole_bytes(bytes * share);
 }
 
-static void flow_rings(tws_sim *sim, uint32_t id, int replica) {
-  const tws_rendezvous *met = &sim->run->rendezvous[id];
-  const tws_collective_row *row = row_of(sim, met);
-  const int chain = row->pattern == TWS_PATTERN_CHAIN;
-  tws_sim_transfer *transfer = &sim->transfers[id];
-  const tws_sim_pattern *pattern = &sim->patterns[met->communicator];
-  const tws_communicator *c = communicator_of(sim, met);
-  const int size = c->size;
-  const double bytes =
-      chain ? (double)met->bytes : (double)met->bytes * tws_collective_steps(collective_of(sim, met), size) / size;
-  const uint32_t root_index = first_op(sim, met)->peer;
-  const int root =
-      chain && root_index < (uint32_t)size ? pattern->replicas[(size_t)replica * (size_t)size + root_index] : -1;
-  for (int i = 0; i < pattern->edge_counts[replica]; i++) {
-    const tws_edge *edge = &pattern->edges[replica][i];
-    const uint64_t amount = whole_bytes(bytes * edge->share);
-    if (edge->to == root || amount == 0) continue; /* a chain ends before it comes back to its root */
-    transfer->pending++;
-    if (row->root == TWS_ROOT_RECEIVES)
-      start_flow(sim, edge->to, edge->from, amount, tws_sim_tag(TWS_EVENT_FLOW, id, 0));
-    else
-      start_flow(sim, edge->from, edge->to, amount, tws_sim_tag(TWS_EVENT_FLOW, id, 0));
-  }
+/* Whether a flow is part of a collective that has a root; a chain ends before it comes back to its root. */
+static int is_sent(const tws_sim_pattern *pattern, const tws_collective_row *row, const tws_flow *flow, int size,
+                   uint32_t root) {
+  if (!row) return 1;
+  if (row->pattern == TWS_PATTERN_PAIRS) return tws_collective_moves(row, flow->from_index, flow->to_index, (int)root);
+  if (row->pattern != TWS_PATTERN_CHAIN || root >= (uint32_t)size) return 1;
+  return flow->to != pattern->replicas[(size_t)flow->replica * (size_t)size + root];
 }
 
 static void begin_flows(tws_sim *sim, uint32_t id) {
   const tws_rendezvous *met = &sim->run->rendezvous[id];
+  const tws_communicator *c = communicator_of(sim, met);
+  const tws_collective_row *row = c->message ? NULL : row_of(sim, met);
+  const tws_collective collective = row ? collective_of(sim, met) : (tws_collective)0;
+  const uint32_t root = first_op(sim, met)->peer;
+  const tws_flows *flows = tws_sim_flows(sim, met->communicator, row);
   tws_sim_transfer *transfer = &sim->transfers[id];
-  const tws_sim_pattern *pattern = pattern_of(sim, met);
-  const size_t size = (size_t)communicator_of(sim, met)->size;
-  if (communicator_of(sim, met)->message) {
-    for (int i = 0; i < pattern->replica_count && met->bytes > 0 && sim->failed == TWS_OK; i++) {
-      transfer->pending++;
-      start_flow(sim, pattern->replicas[2 * i], pattern->replicas[2 * i + 1], met->bytes,
-                 tws_sim_tag(TWS_EVENT_FLOW, id, 0));
-    }
-  } else {
-    const int pairs = row_of(sim, met)->pattern == TWS_PATTERN_PAIRS;
-    for (int i = 0; i < pattern->replica_count && sim->failed == TWS_OK; i++) {
-      if (pairs)
-        flow_pairs(sim, id, pattern->replicas + (size_t)i * size);
-      else
-        flow_rings(sim, id, i);
-    }
+  for (size_t i = 0; i < flows->count && sim->failed == TWS_OK; i++) {
+    const tws_flow *flow = &flows->of[i];
+    const uint64_t bytes = flow_bytes(met, row, collective, c->size, flow->share);
+    if (bytes == 0 || !is_sent(&sim->patterns[met->communicator], row, flow, c->size, root)) continue;
+    const uint64_t tag = tws_sim_tag(TWS_EVENT_FLOW, id, 0);
+    transfer->pending++;
+    if (row && row->pattern != TWS_PATTERN_PAIRS && row->root == TWS_ROOT_RECEIVES)
+      start_flow(sim, flow->to, flow->from, bytes, tag);
+    else
+      start_links(sim, flow->links, bytes, tag);
   }
   if (transfer->pending == 0) end_transfer(sim, id, tws_engine_now());
 }
@@ -282,7 +212,7 @@ static void begin_messages(tws_sim *sim, uint32_t id) {
   const tws_rendezvous *met = &sim->run->rendezvous[id];
   tws_sim_transfer *transfer = &sim->transfers[id];
   const tws_communicator *c = communicator_of(sim, met);
-  const tws_sim_pattern *pattern = pattern_of(sim, met);
+  const tws_sim_pattern *pattern = tws_sim_pattern_of(sim, met->communicator);
   const tws_collective collective = collective_of(sim, met);
   const tws_collective_row *row = row_of(sim, met);
   const int size = c->size, pairs = row->pattern == TWS_PATTERN_PAIRS;

@@ -226,6 +226,8 @@ static tws_code prepare_simulation(tws_sim *sim, tws_error *err) {
   TWS_TRY(tws_platform_make(&sim->platform, machine, sim->world, request->fidelity != TWS_FIDELITY_ANALYTIC,
                             sim->share_cores, err));
   TWS_TRY(prepare_ranks(sim, err));
+  if (request->fold && request->fidelity == TWS_FIDELITY_FLOW) tws_sim_fold_flows(sim);
+  if (sim->failed != TWS_OK) return sim->failed;
   if (sim->timeline) {
     sim->timeline->stream_names = stream_names;
     sim->timeline->stream_count = TWS_STREAM_COUNT;

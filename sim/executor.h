@@ -2,6 +2,7 @@
  *
  *   executor.c     starts what the run order (plan/run_order.h) says may start, and tells it what ended when
  *   collectives.c  what a rendezvous does, by fidelity
+ *   patterns.c     the flows of communicators, and which of them stand for others
  *   shared.c       copies between tiers and the host's computing, as flows over what a node's ranks share
  *   platform.c     links and cores
  *
@@ -12,6 +13,7 @@
 #define TWS_SIM_EXECUTOR_H
 
 #include "base/memory.h"
+#include "models/collective.h"
 #include "sim/platform.h"
 #include "sim/sim.h"
 
@@ -22,13 +24,24 @@ typedef struct tws_sim_rank {
   double compute_s, other_s;
 } tws_sim_rank;
 
-/* The flows of a communicator, made when they are first needed. */
+/* One flow of a communicator or one of its replicas. */
+typedef struct tws_flow {
+  int from, to, replica, from_index, to_index; /* ranks; places in the communicator: of pairs alone */
+  int links[TWS_PATH_MAX];
+  double share; /* of the bytes that a whole ring moves along each edge; of pairs: of a pair's */
+} tws_flow;
+
+typedef struct tws_flows {
+  tws_flow *of; /* NULL: not made */
+  size_t count;
+} tws_flows;
+
+/* What a communicator sends, made when it is first needed. */
 typedef struct tws_sim_pattern {
   const int
       *replicas; /* replica_count x size: ranks of the communicators whose flows this one's stand for; NULL: not made */
   int replica_count;
-  tws_edge **edges; /* of the rings of each replica */
-  int *edge_counts;
+  tws_flows flows[2]; /* rings; pairs and messages */
 } tws_sim_pattern;
 
 /* A rendezvous that has started. */
@@ -89,6 +102,11 @@ void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s);
 
 /* Axes on which two of these ranks differ, a bit each. */
 unsigned tws_sim_axes(const tws_topology *topology, const int *ranks, int count);
+/* patterns.c: the flows of a communicator's collective (NULL: messages), and its replicas. tws_sim_fold_flows() leaves
+ * out those that others stand for, before anything runs. */
+const tws_flows *tws_sim_flows(tws_sim *sim, uint32_t communicator, const tws_collective_row *row);
+tws_sim_pattern *tws_sim_pattern_of(tws_sim *sim, uint32_t communicator);
+void tws_sim_fold_flows(tws_sim *sim);
 /* collectives.c: all members are there; and what becomes of it. */
 void tws_sim_meet(tws_sim *sim, uint32_t rendezvous);
 void tws_sim_transfer_event(tws_sim *sim, tws_sim_event event, uint32_t rendezvous, uint32_t edge);

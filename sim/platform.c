@@ -90,6 +90,25 @@ double tws_platform_latency(const tws_platform *p, int from, int to) {
   return same ? p->cluster->intra.latency_s : p->cluster->inter.latency_s;
 }
 
+/* ---- turns ---- */
+
+int tws_platform_turned(const tws_platform *p, const tws_turns *t, int rank) {
+  const int slots = p->mapping.slots, node = rank / slots, slot = rank % slots, first = node - node % t->block;
+  return (first + (node - first + 1) % t->block) * slots + (slot + t->step) % slots;
+}
+
+int tws_platform_representative(const tws_platform *p, const tws_turns *t, int rank) {
+  const int slots = p->mapping.slots, node = rank / slots;
+  return (node - node % t->block) * slots + rank % slots % t->step;
+}
+
+int tws_platform_representative_link(const tws_platform *p, const tws_turns *t, int link) {
+  const int slots = p->mapping.slots, nics = p->mapping.nics, ports = port_link(p->mapping.nodes * slots, 0);
+  if (link < ports) return port_link(tws_platform_representative(p, t, link / 2), link % 2);
+  const int nic = (link - ports) / 2, node = nic / nics;
+  return ports + 2 * ((node - node % t->block) * nics + nic % nics % (t->step * nics / slots)) + link % 2;
+}
+
 /* ---- rings ---- */
 
 /* Ranks of a group by node: [first, end) in `ranks` when a node's ranks stand together, which they do in groups of a

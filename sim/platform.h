@@ -36,6 +36,18 @@ enum { TWS_PATH_MAX = 2 };
 int tws_platform_path(const tws_platform *platform, int from, int to, int links[TWS_PATH_MAX]);
 double tws_platform_latency(const tws_platform *platform, int from, int to);
 
+/* Ways to turn a cluster round that map it to itself: the nodes of each block of `block` nodes move on by one, or in
+ * every node the slots by `step`. Ranks and links that some of these turns map to each other have one representative,
+ * the first. */
+typedef struct tws_turns {
+  int block, step; /* 1; all slots: no such turn */
+} tws_turns;
+/* The rank's image when both are done once. */
+int tws_platform_turned(const tws_platform *platform, const tws_turns *turns, int rank);
+int tws_platform_representative(const tws_platform *platform, const tws_turns *turns, int rank);
+/* Of a device's port or a NIC. */
+int tws_platform_representative_link(const tws_platform *platform, const tws_turns *turns, int link);
+
 /* One directed edge of a collective's pattern. */
 typedef struct tws_edge {
   int from, to; /* ranks */
