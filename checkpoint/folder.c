@@ -66,13 +66,21 @@ tws_code tws_sync_folder(const char *folder, tws_error *err) {
   return code;
 }
 
-tws_code tws_write_durable(const char *path, const char *text, size_t length, tws_error *err) {
-  const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) return system_error(err, NULL, "create the file", path);
-  tws_code code = tws_write_all(fd, path, text, length, err);
+tws_code tws_file_begin(const char *path, int *fd, tws_error *err) {
+  *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  return *fd >= 0 ? TWS_OK : system_error(err, NULL, "create the file", path);
+}
+
+tws_code tws_file_end(int fd, const char *path, tws_code code, tws_error *err) {
   if (code == TWS_OK && fsync(fd) != 0) code = system_error(err, NULL, "write to the disk", path);
   if (close(fd) != 0 && code == TWS_OK) code = system_error(err, NULL, "write", path);
   return code;
+}
+
+tws_code tws_write_durable(const char *path, const char *text, size_t length, tws_error *err) {
+  const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) return system_error(err, NULL, "create the file", path);
+  return tws_file_end(fd, path, tws_write_all(fd, path, text, length, err), err);
 }
 
 /* A folder of files, or one that is not there. */
@@ -174,10 +182,10 @@ int64_t tws_folder_newest(const char *folder, int64_t below) {
   return newest;
 }
 
-int64_t tws_folder_stamp(const char *folder, const char *tag) {
+int64_t tws_folder_stamp(const char *folder, const char *file) {
   char path[TWS_FOLDER_SIZE];
   struct stat info;
-  snprintf(path, sizeof path, tag ? "%.3500s/%.255s/index.json" : "%.3500s/latest", folder, tag);
+  join(path, folder, "", file);
   return stat(path, &info) == 0 ? (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec : 0;
 }
 

@@ -41,14 +41,18 @@ tws_code tws_folder_publish(const char *folder, const char *tag, int64_t keep, t
 tws_code tws_folder_find(const char *folder, const char *tag, char *path, size_t size, tws_error *err);
 /* The newest step below `below` that has a folder, or -1. */
 int64_t tws_folder_newest(const char *folder, int64_t below);
-/* When a tag's index was written, or with tag NULL `latest`: nanoseconds of the file's own clock; 0: it is not there. */
-int64_t tws_folder_stamp(const char *folder, const char *tag);
+/* When a file in it was written, "latest" or "global_step5/index.json": nanoseconds; 0: it is not there. */
+int64_t tws_folder_stamp(const char *folder, const char *file);
 /* "global_step5 global_step10", tags beside that of `path`, newest first; "" where there are none. */
 const char *tws_folder_others(const char *path, char *text, size_t size);
 
 /* ---- files that last ---- */
 tws_code tws_sync_folder(const char *folder, tws_error *err);
-/* A new file with this content, on the disk when it returns. */
+/* A new file (TWS_IO where there is one of that name), and its end: on the disk when it returns. end: `code` is what
+ * came in between; it is handed on, and the file closed. */
+tws_code tws_file_begin(const char *path, int *fd, tws_error *err);
+tws_code tws_file_end(int fd, const char *path, tws_code code, tws_error *err);
+/* A file with this content, on the disk when it returns. */
 tws_code tws_write_durable(const char *path, const char *text, size_t length, tws_error *err);
 /* All bytes, however many calls it takes. TWS_IO names the path. */
 tws_code tws_write_all(int fd, const char *path, const void *bytes, size_t count, tws_error *err);

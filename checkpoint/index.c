@@ -491,13 +491,18 @@ static tws_code not_there(const tws_saved_index *x, const tws_saved_file *file, 
                   file->name, bytes, file->bytes);
 }
 
+tws_code tws_saved_read_index(const char *folder, char **text, size_t *length, tws_error *err) {
+  char path[TWS_FOLDER_SIZE];
+  snprintf(path, sizeof path, "%.3800s/%s", folder, TWS_CHECKPOINT_INDEX);
+  return tws_read_file(path, (size_t)64 << 20, text, length, err);
+}
+
 tws_code tws_saved_open(const char *folder, tws_saved_index **out, tws_error *err) {
   char path[TWS_FOLDER_SIZE], others[160], *text = NULL;
   size_t length = 0;
   struct stat info;
   *out = NULL;
-  snprintf(path, sizeof path, "%.3800s/%s", folder, TWS_CHECKPOINT_INDEX);
-  TWS_TRY(tws_read_file(path, (size_t)64 << 20, &text, &length, err));
+  TWS_TRY(tws_saved_read_index(folder, &text, &length, err));
   tws_code code = tws_saved_parse(text, length, folder, out, err);
   tws_free(text);
   if (code != TWS_OK && err && strcmp(err->hint, damaged) == 0 && *tws_folder_others(folder, others, sizeof others))

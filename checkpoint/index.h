@@ -58,6 +58,8 @@ void tws_saved_write(const tws_saved_index *index, tws_text *out);
  * out holds together: names of files have no folders in them, pieces lie inside their files and parts, numbers
  * are in range. */
 tws_code tws_saved_parse(const char *text, size_t length, const char *path, tws_saved_index **out, tws_error *err);
+/* The bytes of a folder's index; *text is the caller's to free. */
+tws_code tws_saved_read_index(const char *folder, char **text, size_t *length, tws_error *err);
 /* The index in a folder: every file that it names is there with its size. The hint names other checkpoints beside it.
  */
 tws_code tws_saved_open(const char *folder, tws_saved_index **out, tws_error *err);

@@ -83,6 +83,7 @@ static tws_code damaged(const tws_saved_reader *r, tws_error *err, const char *w
 
 static tws_code read_exactly(const tws_saved_reader *r, uint64_t offset, void *to, size_t count, tws_error *err) {
   const char *name = r->index->files[r->file].name;
+  if (r->fetch) return r->fetch(r->user, r->file, offset, to, count, err);
   for (size_t done = 0; done < count;) {
     const ssize_t n = pread(r->fd, (char *)to + done, count - done, (off_t)(offset + done));
     if (n < 0 && errno == EINTR) continue;
@@ -95,6 +96,7 @@ static tws_code read_exactly(const tws_saved_reader *r, uint64_t offset, void *t
 
 /* The header tells another file apart that has the same size. */
 static tws_code check_header(tws_saved_reader *r, tws_error *err) {
+  if (r->checked[r->file]) return TWS_OK;
   const tws_saved_file *file = &r->index->files[r->file];
   char what[TWS_FOLDER_SIZE + 128];
   uint64_t checksum = 0;
@@ -103,7 +105,8 @@ static tws_code check_header(tws_saved_reader *r, tws_error *err) {
     TWS_TRY(read_exactly(r, at, r->block, (size_t)n, err));
     checksum = tws_checksum(checksum, r->block, (size_t)n);
   }
-  if (checksum == file->header_checksum) return TWS_OK;
+  r->checked[r->file] = checksum == file->header_checksum;
+  if (r->checked[r->file]) return TWS_OK;
   snprintf(what, sizeof what, "%s/%s: its header is not the one that was saved: damaged, or another file",
            r->index->path, file->name);
   return damaged(r, err, what);
@@ -115,8 +118,8 @@ static tws_code open_file(tws_saved_reader *r, uint32_t file, tws_error *err) {
   if (r->fd >= 0) close(r->fd);
   r->piece = r->file = TWS_NONE;
   snprintf(path, sizeof path, "%s/%s", r->index->path, r->index->files[file].name);
-  r->fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (r->fd < 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
+  if (!r->fetch) r->fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (!r->fetch && r->fd < 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
   r->file = file;
   tws_code code = check_header(r, err);
   if (code != TWS_OK) r->file = TWS_NONE;
@@ -148,12 +151,16 @@ static tws_code load_block(tws_saved_reader *r, uint32_t piece, uint32_t number,
 tws_code tws_saved_reader_open(const tws_saved_index *index, tws_saved_reader *reader, tws_error *err) {
   *reader = (tws_saved_reader){.index = index, .piece = TWS_NONE, .file = TWS_NONE, .fd = -1};
   reader->block = tws_calloc(TWS_CHECKPOINT_BLOCK, 1);
-  return reader->block ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory to read a checkpoint with");
+  reader->checked = tws_calloc(index->file_count + (size_t)1, 1);
+  if (reader->block && reader->checked) return TWS_OK;
+  tws_saved_reader_close(reader);
+  return tws_fail(err, TWS_MEMORY, NULL, "no memory to read a checkpoint with");
 }
 
 void tws_saved_reader_close(tws_saved_reader *reader) {
   if (reader->fd >= 0) close(reader->fd);
   tws_free(reader->block);
+  tws_free(reader->checked);
 }
 
 /* ---- elements ---- */

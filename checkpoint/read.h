@@ -4,9 +4,15 @@
 
 #include "checkpoint/index.h"
 
+/* Bytes [offset, offset + count) of a file that is elsewhere. */
+typedef tws_code (*tws_saved_fetch)(void *user, uint32_t file, uint64_t offset, void *to, size_t count, tws_error *err);
+
 typedef struct tws_saved_reader {
   const tws_saved_index *index;
+  tws_saved_fetch fetch;        /* set between opening and reading; NULL: files are in the index's folder */
+  void *user;                   /* of it */
   unsigned char *block;         /* the block that was read last */
+  unsigned char *checked;       /* by file: its header is the one that was saved */
   uint32_t piece, number, file; /* which it is, and the file that is open; TWS_NONE: none */
   size_t held;                  /* bytes in it */
   int fd;

@@ -1,10 +1,6 @@
 #include "checkpoint/shard.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "base/checksum.h"
 #include "checkpoint/folder.h"
@@ -50,7 +46,12 @@ uint64_t tws_shard_bytes(const tws_shard_request *r) {
   return bytes;
 }
 
-static tws_code write_piece(int fd, const char *path, const tws_shard_request *r, const tws_piece *piece, void *block,
+typedef struct output {
+  tws_shard_sink sink;
+  void *user;
+} output;
+
+static tws_code write_piece(const output *out, const tws_shard_request *r, const tws_piece *piece, void *block,
                             uint64_t *checksums, tws_error *err) {
   const size_t size = tws_dtype_bytes((tws_dtype)r->entries[piece->entry].dtype);
   const uint64_t most = TWS_CHECKPOINT_BLOCK / size;
@@ -58,26 +59,24 @@ static tws_code write_piece(int fd, const char *path, const tws_shard_request *r
     const uint64_t n = piece->count - done < most ? piece->count - done : most;
     TWS_TRY(r->source(r->user, piece, done, n, block, err));
     *checksums++ = tws_checksum(0, block, n * size);
-    TWS_TRY(tws_write_all(fd, path, block, n * size, err));
+    TWS_TRY(out->sink(out->user, block, n * size, err));
   }
   return TWS_OK;
 }
 
-static tws_code write_data(int fd, const char *path, const tws_shard_request *r, tws_shard_written *w, tws_error *err) {
+static tws_code write_data(const output *out, const tws_shard_request *r, tws_shard_written *w, tws_error *err) {
   void *block = tws_calloc(TWS_CHECKPOINT_BLOCK, 1);
   if (!block) return tws_fail(err, TWS_MEMORY, NULL, "no memory to write a checkpoint with");
   tws_code code = TWS_OK;
   uint64_t at = 0, checksums = 0;
   for (uint32_t i = 0; i < r->count && code == TWS_OK; i++) {
     w->at[i] = at;
-    code = write_piece(fd, path, r, &r->pieces[i], block, w->checksums + checksums, err);
+    code = write_piece(out, r, &r->pieces[i], block, w->checksums + checksums, err);
     at += bytes_of(r, &r->pieces[i]);
     checksums += tws_saved_blocks(bytes_of(r, &r->pieces[i]));
   }
   w->bytes = w->data + at;
   tws_free(block);
-  if (code == TWS_OK && fsync(fd) != 0)
-    code = tws_fail(err, TWS_IO, NULL, "%s: cannot write to the disk: %s", path, strerror(errno));
   return code;
 }
 
@@ -89,25 +88,37 @@ static tws_code make_lists(const tws_shard_request *r, tws_arena *arena, tws_sha
   return w->at && w->checksums ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory to write a checkpoint with");
 }
 
-tws_code tws_shard_write(const char *path, const tws_shard_request *r, tws_arena *arena, tws_shard_written *w,
-                         tws_error *err) {
+tws_code tws_shard_make(const tws_shard_request *r, tws_shard_sink sink, void *user, tws_arena *arena,
+                        tws_shard_written *w, tws_error *err) {
+  const output out = {sink, user};
   tws_safetensors_header made;
   TWS_TRY(make_lists(r, arena, w, err));
   make_header(r, &made);
   const tws_text header = made.text;
-  if (header.failed) {
-    tws_text_free(&made.text);
-    return tws_fail(err, TWS_MEMORY, NULL, "no memory to write a checkpoint with");
-  }
   w->data = header.length;
-  w->header_checksum = tws_checksum(0, header.data, header.length);
-  const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  tws_code code =
-      fd >= 0 ? TWS_OK : tws_fail(err, TWS_IO, NULL, "%s: cannot create the file: %s", path, strerror(errno));
-  if (code == TWS_OK) code = tws_write_all(fd, path, header.data, header.length, err);
-  if (code == TWS_OK) code = write_data(fd, path, r, w, err);
-  if (fd >= 0 && close(fd) != 0 && code == TWS_OK)
-    code = tws_fail(err, TWS_IO, NULL, "%s: cannot write: %s", path, strerror(errno));
+  tws_code code = header.failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory to write a checkpoint with") : TWS_OK;
+  if (code == TWS_OK) {
+    w->header_checksum = tws_checksum(0, header.data, header.length);
+    code = sink(user, header.data, header.length, err);
+  }
+  if (code == TWS_OK) code = write_data(&out, r, w, err);
   tws_text_free(&made.text);
   return code;
+}
+
+typedef struct file {
+  const char *path;
+  int fd;
+} file;
+
+static tws_code write_to_file(void *user, const void *bytes, size_t count, tws_error *err) {
+  const file *to = user;
+  return tws_write_all(to->fd, to->path, bytes, count, err);
+}
+
+tws_code tws_shard_write(const char *path, const tws_shard_request *r, tws_arena *arena, tws_shard_written *w,
+                         tws_error *err) {
+  file to = {path, -1};
+  TWS_TRY(tws_file_begin(path, &to.fd, err));
+  return tws_file_end(to.fd, path, tws_shard_make(r, write_to_file, &to, arena, w, err), err);
 }

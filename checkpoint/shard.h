@@ -26,10 +26,16 @@ typedef struct tws_shard_written {
   uint64_t checksum_count;
 } tws_shard_written;
 
+/* Takes the file's bytes, from the first to the last. */
+typedef tws_code (*tws_shard_sink)(void *user, const void *bytes, size_t count, tws_error *err);
+
 /* Bytes that the file will have, and the name that it will have. */
 uint64_t tws_shard_bytes(const tws_shard_request *request);
 const char *tws_shard_name(int rank, char *buffer, size_t size); /* "rank-00003.safetensors" */
-/* On the disk when it returns. Lists of *written are in the arena. */
+/* Lists of *written are in the arena. */
+tws_code tws_shard_make(const tws_shard_request *request, tws_shard_sink sink, void *user, tws_arena *arena,
+                        tws_shard_written *written, tws_error *err);
+/* The same into a new file: on the disk when it returns. */
 tws_code tws_shard_write(const char *path, const tws_shard_request *request, tws_arena *arena,
                          tws_shard_written *written, tws_error *err);
 

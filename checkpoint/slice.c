@@ -63,7 +63,8 @@ tws_code tws_pieces_of(const tws_plan *plan, tws_arena *arena, tws_piece **piece
     const uint32_t whole = entry->continues ? entry->continues - 1 : e;
     const int everywhere = entry->initial == TWS_INITIAL_RUNNING && plan->stages == 1;
     if (entry->role == TWS_ELEMENTS_NONE)
-      (*pieces)[(*count)++] = (tws_piece){.entry = whole, .held = e,
+      (*pieces)[(*count)++] = (tws_piece){.entry = whole,
+                                          .held = e,
                                           .param = TWS_NONE,
                                           .copy = everywhere ? 0 : plan->rank,
                                           .rank = plan->rank,
@@ -73,7 +74,8 @@ tws_code tws_pieces_of(const tws_plan *plan, tws_arena *arena, tws_piece **piece
     while (tws_state_next_part(state, e, &shard, &part)) {
       const tws_param *param = &plan->network->params[part.param];
       const tws_axes own = param->own_along;
-      (*pieces)[(*count)++] = (tws_piece){.entry = whole, .held = e,
+      (*pieces)[(*count)++] = (tws_piece){.entry = whole,
+                                          .held = e,
                                           .param = part.param,
                                           .copy = own ? tws_topology_index(&plan->topology, plan->rank, own) : 0,
                                           .rank = plan->rank,
@@ -106,7 +108,7 @@ static int compare_pieces(const void *x, const void *y) {
 }
 
 typedef struct sharing {
-  const uint8_t *sizes;
+  const uint8_t *sizes, *far;
   uint64_t *load; /* bytes that each rank writes so far */
   tws_piece *chosen;
   uint32_t count;
@@ -129,6 +131,15 @@ static int choose(sharing *s, const tws_piece *holder, uint64_t begin, uint64_t 
   return 0;
 }
 
+static int is_far(const sharing *s, const tws_piece *piece) {
+  return s->far && s->far[piece->rank];
+}
+
+static int is_better(const sharing *s, const tws_piece *a, const tws_piece *b) {
+  if (is_far(s, a) != is_far(s, b)) return is_far(s, b);
+  return s->load[a->rank] < s->load[b->rank];
+}
+
 /* Pieces of one part, by their first elements: from one boundary to the next the same ranks hold all elements. */
 static int share_part(sharing *s, const tws_piece *held, uint32_t count) {
   uint64_t at = held[0].first;
@@ -147,16 +158,16 @@ static int share_part(sharing *s, const tws_piece *held, uint32_t count) {
       }
       if (end <= at) continue;
       if (end < next) next = end;
-      if (!best || s->load[piece->rank] < s->load[best->rank]) best = piece;
+      if (!best || is_better(s, piece, best)) best = piece;
     }
     if (best && choose(s, best, at, next)) return -1;
     at = next;
   }
 }
 
-tws_code tws_pieces_share(tws_piece *held, uint32_t count, const uint8_t *sizes, int world, tws_arena *arena,
-                          tws_piece **chosen, uint32_t *chosen_count, tws_error *err) {
-  sharing s = {.sizes = sizes, .load = tws_calloc((size_t)world, sizeof *s.load)};
+tws_code tws_pieces_share(tws_piece *held, uint32_t count, const uint8_t *sizes, const uint8_t *far, int world,
+                          tws_arena *arena, tws_piece **chosen, uint32_t *chosen_count, tws_error *err) {
+  sharing s = {.sizes = sizes, .far = far, .load = tws_calloc((size_t)world, sizeof *s.load)};
   int failed = !s.load;
   if (count > 0) qsort(held, count, sizeof *held, compare_pieces);
   for (uint32_t i = 0, end; i < count && !failed; i = end) {

@@ -8,8 +8,9 @@
 #include "plan/plan.h"
 
 typedef struct tws_piece {
-  uint32_t entry, param; /* entry: of the state, the first of those that continue one another; param TWS_NONE: of no parameter, and `copy` is then the rank that it is of, or 0 of
-                            what all ranks have the same of: running statistics, but for those of a pipeline's stages */
+  uint32_t entry, param; /* entry: of the state, the first of those that continue one another; param TWS_NONE: of no
+                            parameter, and `copy` is then the rank that it is of, or 0 of what all ranks have the same
+                            of: running statistics, but for those of a pipeline's stages */
   int32_t copy;          /* which of the parameters that ranks have one of their own of (experts); 0 of most */
   int32_t rank;          /* that holds it */
   tws_param_slice slice; /* as tws_slice_of() makes it; all 0 without a parameter */
@@ -28,11 +29,11 @@ uint64_t tws_slice_local(const tws_param_slice *slice, uint64_t whole, uint64_t 
 
 /* What a rank holds of all entries that a checkpoint has: *pieces is in the arena. TWS_MEMORY. */
 tws_code tws_pieces_of(const tws_plan *plan, tws_arena *arena, tws_piece **pieces, uint32_t *count, tws_error *err);
-/* Every element of what all ranks hold is given to one that holds it, large pieces to who has least so far; sizes:
- * bytes of an element, by entry. Sorts `held`. *chosen is in the arena, by entry, parameter, copy, slice and first
- * element. */
-tws_code tws_pieces_share(tws_piece *held, uint32_t count, const uint8_t *sizes, int world, tws_arena *arena,
-                          tws_piece **chosen, uint32_t *chosen_count, tws_error *err);
+/* Every element of what all ranks hold is given to one that holds it, large pieces to who has least so far, and to
+ * ranks that are `far` (by rank; NULL: none is) only what no other holds; sizes: bytes of an element, by entry. Sorts
+ * `held`. *chosen is in the arena, by entry, parameter, copy, slice and first element. */
+tws_code tws_pieces_share(tws_piece *held, uint32_t count, const uint8_t *sizes, const uint8_t *far, int world,
+                          tws_arena *arena, tws_piece **chosen, uint32_t *chosen_count, tws_error *err);
 
 /* "transformer.wte.weight exp_avg rows 0:128 columns 0:64 elements 0:1024": what is whole is not said. */
 const char *tws_piece_name(const tws_piece *piece, const char *param, const char *entry, int64_t whole_rows,

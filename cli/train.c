@@ -402,7 +402,7 @@ static tws_code check_checkpoints(options *o, char *tag, size_t size, tws_error 
   if (o->resume && o->init_from)
     return tws_fail(err, TWS_USAGE, "a checkpoint has the weights: leave out --init-from",
                     "train: --init-from with --resume");
-  if (!o->resume || o->tag || tws_worker_is()) return TWS_OK;
+  if (!o->resume || o->tag || tws_worker_is() || tws_rank_follows()) return TWS_OK;
   TWS_TRY(tws_folder_find(o->resume, NULL, path, sizeof path, err));
   const char *slash = strrchr(path, '/');
   if (strlen(path) <= strlen(o->resume)) return TWS_OK; /* the folder is a checkpoint itself */
@@ -486,6 +486,13 @@ static tws_code shrink(options *o, tws_error *err) {
   return o->launch.hosts ? use_hosts(o, err) : TWS_OK;
 }
 
+/* Nobody here can say what was saved where rank 0 took a folder that is not this machine's. */
+static int is_elsewhere(const tws_cli *cli, const options *o, int64_t taken) {
+  if (!o->launch.hosts || tws_folder_stamp(o->save, TWS_FOLDER_LOCK) != taken) return 0;
+  tws_warn(cli, "%s is not on this machine: go on by hand with --resume, on the first host", o->save);
+  return 1;
+}
+
 /* Where those that are left go on from, once what happened was said. */
 static tws_code choose_point(tws_cli *cli, options *o, int64_t before, tws_error *err) {
   const tws_recovery_point *point = &o->point;
@@ -495,8 +502,8 @@ static tws_code choose_point(tws_cli *cli, options *o, int64_t before, tws_error
   if (*point->damage.message) tws_warn(cli, "%s", point->damage.message);
   tws_warn(cli, "going on with %" PRId64 " of %" PRId64 " ranks %s%s", o->job.ranks, before,
            *point->tag ? "from "
-           : o->resume   ? "from where it began: no checkpoint was saved since"
-                         : "from the beginning: no checkpoint was saved yet",
+           : o->resume ? "from where it began: no checkpoint was saved since"
+                       : "from the beginning: no checkpoint was saved yet",
            point->tag);
   o->force = 1;
   if (!*point->tag) return TWS_OK;
@@ -513,13 +520,16 @@ static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   if (idle) return TWS_OK;
   TWS_TRY(place_ranks(o, err));
   o->launch.failed_rank = &o->failed_rank;
-  o->since = o->save ? tws_folder_stamp(o->save, NULL) : 0;
+  o->since = o->save ? tws_folder_stamp(o->save, "latest") : 0;
   o->origin = o->save && o->resume && tws_folder_same(o->save, o->resume) ? o->tag : NULL;
+  int64_t taken = o->save ? tws_folder_stamp(o->save, TWS_FOLDER_LOCK) : 0;
   tws_code code = run_once(cli, o, err);
   for (int64_t left = o->restarts; o->failed_rank >= 0 && !tws_rank_follows(); left--) {
     tws_error why = {0};
     const int64_t before = o->job.ranks > 0 ? o->job.ranks : o->launch.ranks;
-    if (!tws_recovery_goes_on(code, left, before, o->save) || shrink(o, &why) != TWS_OK) break;
+    if (!tws_recovery_goes_on(code, left, before, o->save)) break;
+    if (is_elsewhere(cli, o, taken) || shrink(o, &why) != TWS_OK) break;
+    taken = tws_folder_stamp(o->save, TWS_FOLDER_LOCK);
     TWS_TRY(choose_point(cli, o, before, err));
     code = run_once(cli, o, err);
   }

@@ -167,7 +167,7 @@ static tws_code run_attempts(tws_emulator *e, const tws_job *first, tws_error *e
                                .log = r->log};
   tws_job *own = NULL;
   tws_recovery_point point;
-  const int64_t since = r->save ? tws_folder_stamp(r->save, NULL) : 0;
+  const int64_t since = r->save ? tws_folder_stamp(r->save, "latest") : 0;
   e->job = first;
   tws_code code = tws_emulator_attempt(e, &options, err);
   for (int64_t left = r->restarts; code != TWS_OK && e->failed_rank >= 0; left--) {

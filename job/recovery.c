@@ -26,7 +26,7 @@ static tws_code verify(const char *path, tws_error *err) {
  * of a training that was there before. */
 static int64_t newest_of_job(const char *folder, int64_t since) {
   char path[TWS_FOLDER_SIZE];
-  if (tws_folder_stamp(folder, NULL) <= since || tws_folder_find(folder, NULL, path, sizeof path, NULL) != TWS_OK)
+  if (tws_folder_stamp(folder, "latest") <= since || tws_folder_find(folder, NULL, path, sizeof path, NULL) != TWS_OK)
     return INT64_MAX;
   const int64_t step = tws_step_of_tag(strrchr(path, '/') + 1);
   return step < 0 ? INT64_MAX : step + 1;
@@ -40,7 +40,8 @@ tws_code tws_recovery_find(const char *folder, int64_t since, const char *origin
     tws_error damage = {0};
     tws_tag_of_step(below, point->tag, sizeof point->tag);
     const int known = origin && strcmp(origin, point->tag) == 0;
-    if (!known && tws_folder_stamp(folder, point->tag) <= since) continue;
+    snprintf(path, sizeof path, "%.255s/%s", point->tag, TWS_CHECKPOINT_INDEX);
+    if (!known && tws_folder_stamp(folder, path) <= since) continue;
     snprintf(path, sizeof path, "%.3500s/%.255s", folder, point->tag);
     if (verify(path, &damage) == TWS_OK) return TWS_OK;
     if (!*point->damage.message) point->damage = damage;

@@ -15,8 +15,8 @@ typedef struct tws_recovery_point {
   tws_error damage;       /* of the newest of those that were passed over; no message: none was */
 } tws_recovery_point;
 /* Checkpoints of the job are those in `folder` that were written after `since`, which is tws_folder_stamp() of `latest`
- * when it began (others may be there from before), and `origin`, the tag there that it began from (NULL: none). TWS_INVALID:
- * there are some, and none is whole: work that was saved is not given up without being asked. */
+ * when it began (others may be there from before), and `origin`, the tag there that it began from (NULL: none).
+ * TWS_INVALID: there are some, and none is whole: work that was saved is not given up without being asked. */
 tws_code tws_recovery_find(const char *folder, int64_t since, const char *origin, tws_recovery_point *point,
                            tws_error *err);
 /* The job with as many ranks as it can have, but no more than `most`: fewer and fewer, until the batch can be divided

@@ -7,13 +7,13 @@
 #include "base/checksum.h"
 #include "base/memory.h"
 #include "checkpoint/folder.h"
-#include "checkpoint/index.h"
 
-enum { SAMPLES = 64, SAMPLE = 1 << 14, FILES = 3 };
+enum { SAMPLES = 64, SAMPLE = 1 << 14, FILES = 2 };
 
 /* What a rank read, in the order in which they are looked at. */
 typedef struct reading {
   uint64_t model, file[FILES], lock; /* lock: of the folder that is saved to, which rank 0 holds */
+  uint64_t fetches;                  /* the checkpoint that is gone on from is not there */
   char host[64];
 } reading;
 
@@ -43,57 +43,95 @@ static uint64_t sample_in(const char *folder, const char *name) {
 }
 
 static const char *difference(const tws_training *t, const reading *a, const reading *b) {
-  const char *names[FILES] = {t->options->data, t->options->eval_data, t->resumed ? t->resumed->path : NULL};
+  const char *names[FILES] = {t->options->data, t->options->eval_data};
   if (a->model != b->model) return "the model";
   for (int i = 0; i < FILES; i++)
     if (a->file[i] != b->file[i]) return names[i];
   return NULL;
 }
 
-/* What is to be said, in two lines: what is wrong, and what to do. "": nothing. */
-static void compare(const tws_training *t, const reading *mine, const reading *other, int rank, char *text,
-                    size_t size) {
+/* Of rank 0, to all. */
+typedef struct verdict {
+  char text[700]; /* what is wrong, and in a second line what to do; "": nothing */
+  uint8_t far_writers[];
+} verdict;
+
+static void compare(const tws_training *t, const reading *mine, const reading *other, int rank, verdict *v) {
   const char *what = difference(t, mine, other);
-  if (what)
-    snprintf(text, size,
+  if (what && !v->text[0])
+    snprintf(v->text, sizeof v->text,
              "%.300s is not the same on %.63s (rank %d) as on %.63s (rank 0)\n"
              "copy it to every node, or use a shared file system",
              what, other->host, rank, mine->host);
-  else if (mine->lock != other->lock)
-    snprintf(text, size,
-             "%.300s: %.63s (rank %d) does not see the folder that %.63s (rank 0) saves to\n"
-             "checkpoints need a file system that all nodes share; resuming does with a copy on every node",
-             t->options->save, other->host, rank, mine->host);
+  v->far_writers[rank] = mine->lock != other->lock;
+  t->far_readers[rank] = other->fetches != 0;
+}
+
+/* Said once: saving costs time then, and the folder of the others stays empty. */
+static void say_far(const tws_training *t, const reading *mine, const unsigned char *all, const uint64_t *offset,
+                    const verdict *v) {
+  int count = 0, first = 0;
+  for (int r = t->world - 1; r > 0; r--)
+    if (v->far_writers[r]) {
+      count++;
+      first = r;
+    }
+  if (count == 0) return;
+  reading other;
+  memcpy(&other, all + offset[first], sizeof other);
+  tws_log_write(t->options->log, TWS_LOG_WARNING,
+                "%.300s: %d of %d ranks (the first: rank %d, on %.63s) do not see the folder; what they save goes to "
+                "%.63s through the network, and training waits for it",
+                t->options->save, count, t->world, first, other.host, mine->host);
+}
+
+static tws_code judge(tws_training *t, const reading *mine, void **data, uint64_t *bytes, tws_error *err) {
+  unsigned char *all = NULL;
+  uint64_t *offset = NULL;
+  TWS_TRY(tws_comm_gather(t->comm, mine, sizeof *mine, &all, &offset, err));
+  if (t->rank != 0) return TWS_OK;
+  *bytes = sizeof(verdict) + (uint64_t)t->world;
+  verdict *v = tws_calloc(*bytes, 1);
+  *data = v;
+  t->far_readers = tws_calloc((size_t)t->world, 1);
+  const int room = v && t->far_readers;
+  for (int r = 1; room && r < t->world; r++) {
+    reading other;
+    memcpy(&other, all + offset[r], sizeof other);
+    compare(t, mine, &other, r, v);
+  }
+  if (room && !v->text[0]) say_far(t, mine, all, offset, v);
+  tws_free(all);
+  tws_free(offset);
+  return room ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+}
+
+static tws_code take_verdict(tws_training *t, const verdict *v, tws_error *err) {
+  if (v->text[0]) {
+    const size_t line = strcspn(v->text, "\n");
+    return tws_fail(err, TWS_INVALID, v->text + line + 1, "%.*s", (int)line, v->text);
+  }
+  int far = 0;
+  for (int r = 1; r < t->world; r++) far |= v->far_writers[r];
+  if (!far) return TWS_OK;
+  t->far_writers = tws_calloc((size_t)t->world, 1);
+  if (!t->far_writers) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  memcpy(t->far_writers, v->far_writers, (size_t)t->world);
+  return TWS_OK;
 }
 
 tws_code tws_training_agree(tws_training *t, tws_error *err) {
-  reading mine = {.model = tws_network_fingerprint(t->plan->network)};
-  unsigned char *all = NULL;
-  uint64_t *offset = NULL, bytes = 0;
-  void *verdict = NULL;
-  char text[700] = "";
+  reading mine = {.model = tws_network_fingerprint(t->plan->network), .fetches = t->fetches != 0};
+  void *data = NULL;
+  uint64_t bytes = 0;
   if (t->world == 1) return TWS_OK;
   gethostname(mine.host, sizeof mine.host - 1);
   mine.file[0] = sample_file(t->options->data);
   mine.file[1] = sample_file(t->options->eval_data);
-  mine.file[2] = sample_in(t->resumed ? t->resumed->path : NULL, TWS_CHECKPOINT_INDEX);
   mine.lock = sample_in(t->options->save, TWS_FOLDER_LOCK);
-  TWS_TRY(tws_comm_gather(t->comm, &mine, sizeof mine, &all, &offset, err));
-  for (int r = 1; t->rank == 0 && r < t->world && !text[0]; r++) {
-    reading other;
-    memcpy(&other, all + offset[r], sizeof other);
-    compare(t, &mine, &other, r, text, sizeof text);
-  }
-  tws_free(all);
-  tws_free(offset);
-  if (t->rank == 0) {
-    verdict = text;
-    bytes = sizeof text;
-  }
-  TWS_TRY(tws_comm_broadcast(t->comm, &verdict, &bytes, err));
-  tws_code code = TWS_OK;
-  const char *said = verdict, *hint = strchr(said, '\n');
-  if (hint) code = tws_fail(err, TWS_INVALID, hint + 1, "%.*s", (int)(hint - said), said);
-  if (t->rank != 0) tws_free(verdict);
+  tws_code code = judge(t, &mine, &data, &bytes, err);
+  if (code == TWS_OK) code = tws_mpi_broadcast(&data, &bytes, err);
+  if (code == TWS_OK) code = take_verdict(t, data, err);
+  tws_free(data);
   return code;
 }

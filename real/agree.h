@@ -4,9 +4,9 @@
 
 #include "real/train_internal.h"
 
-/* Collective, where there are several ranks: the model, size and samples of the files of data, the index of the
- * checkpoint that is gone on from, and the folder that is saved to. TWS_INVALID on every rank names the file or folder, and
- * the node where it is another one than on rank 0's. */
+/* Collective, where there are several ranks: the model, size and samples of the files of data. TWS_INVALID on every
+ * rank names the file, and the node where it is another one than on rank 0's. Learns who does not see rank 0's
+ * checkpoints. */
 tws_code tws_training_agree(tws_training *t, tws_error *err);
 
 #endif

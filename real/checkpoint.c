@@ -15,6 +15,7 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/shard.h"
 #include "real/background.h"
+#include "real/far.h"
 #include "real/train_internal.h"
 
 typedef enum phase { IDLE, WRITING, PUBLISHING } phase;
@@ -92,7 +93,8 @@ static tws_code divide_pieces(tws_training *t, tws_piece *held, uint64_t count, 
   uint8_t *sizes = tws_arena_alloc(c->arena, state->count + (size_t)1, 1);
   if (!sizes) return tws_fail(err, TWS_MEMORY, NULL, "no memory for checkpoints");
   for (uint32_t i = 0; i < state->count; i++) sizes[i] = (uint8_t)tws_dtype_bytes((tws_dtype)state->entries[i].dtype);
-  return tws_pieces_share(held, (uint32_t)count, sizes, t->world, c->arena, &c->all, &c->all_count, err);
+  return tws_pieces_share(held, (uint32_t)count, sizes, t->far_writers, t->world, c->arena, &c->all, &c->all_count,
+                          err);
 }
 
 static tws_code take_pieces(tws_training *t, const tws_piece *all, uint32_t all_count, tws_error *err) {
@@ -119,7 +121,7 @@ static tws_code share_pieces(tws_training *t, const tws_piece *held, uint32_t co
   tws_free(gathered);
   tws_free(offset);
   TWS_TRY(code);
-  code = tws_comm_broadcast(t->comm, &data, &bytes, err);
+  code = tws_mpi_broadcast(&data, &bytes, err);
   if (code == TWS_OK) code = take_pieces(t, data, (uint32_t)(bytes / sizeof(tws_piece)), err);
   if (t->rank != 0) tws_free(data);
   return code;
@@ -153,6 +155,7 @@ static uint64_t room_for_copy(const tws_training *t) {
 static tws_code prepare_copy(tws_training *t, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   const int64_t every = t->options->save_every;
+  if (t->far_writers) return TWS_OK; /* messages are the training thread's */
   if (every < 1 || t->first_step - t->first_step % every + every >= t->options->steps) return TWS_OK;
   c->snapshot.plan = t->plan;
   c->snapshot.executor = t->executor;
@@ -309,12 +312,31 @@ static tws_code gather_reports(tws_training *t, tws_error *err) {
   return code;
 }
 
+static const char *shard_path(const tws_training *t, int rank, char *path, size_t size) {
+  char temporary[TWS_FOLDER_SIZE], name[64];
+  tws_folder_temporary(t->options->save, t->checkpoint->tag, temporary, sizeof temporary);
+  snprintf(path, size, "%s/%s", temporary, tws_shard_name(rank, name, sizeof name));
+  return path;
+}
+
 static tws_code write_shard(tws_training *t, const tws_shard_request *shard, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
-  char temporary[TWS_FOLDER_SIZE], path[TWS_FOLDER_SIZE + 64], name[64];
-  tws_folder_temporary(t->options->save, c->tag, temporary, sizeof temporary);
-  snprintf(path, sizeof path, "%s/%s", temporary, tws_shard_name(t->rank, name, sizeof name));
-  return tws_shard_write(path, shard, c->work, &c->written, err);
+  char path[TWS_FOLDER_SIZE + 64];
+  return tws_shard_write(shard_path(t, t->rank, path, sizeof path), shard, c->work, &c->written, err);
+}
+
+/* To rank 0's disk; its own is written first, while the others' data is on its way. */
+static tws_code write_far(tws_training *t, const tws_shard_request *shard, tws_error *err) {
+  tws_checkpoint *c = t->checkpoint;
+  char path[TWS_FOLDER_SIZE + 64];
+  if (t->far_writers[t->rank]) {
+    TWS_TRY(tws_shard_make(shard, tws_far_write, t, c->work, &c->written, err));
+    return tws_far_write_end(t, err);
+  }
+  TWS_TRY(write_shard(t, shard, err));
+  for (int r = 1; t->rank == 0 && r < t->world; r++)
+    if (t->far_writers[r]) TWS_TRY(tws_far_receive(t, r, shard_path(t, r, path, sizeof path), err));
+  return TWS_OK;
 }
 
 /* Of rank 0, when all have reported. */
@@ -435,7 +457,7 @@ static tws_code write_beside(tws_training *t, tws_error *err) {
 
 static tws_code write_now(tws_training *t, tws_error *err) {
   const tws_shard_request shard = shard_of(t);
-  TWS_TRY(write_shard(t, &shard, err));
+  TWS_TRY(t->far_writers ? write_far(t, &shard, err) : write_shard(t, &shard, err));
   TWS_TRY(gather_reports(t, err));
   if (t->rank == 0) TWS_TRY(publish(t, err));
   note_saved(t);

@@ -353,15 +353,15 @@ tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err) {
   return TWS_OK;
 }
 
-tws_code tws_comm_broadcast(tws_comm *comm, void **data, uint64_t *bytes, tws_error *err) {
+tws_code tws_mpi_broadcast(void **data, uint64_t *bytes, tws_error *err) {
   const uint64_t most = UINT64_C(1) << 28;
-  if (comm->world_size == 1) return TWS_OK;
-  int failed = MPI_Bcast(bytes, 1, MPI_UINT64_T, 0, comm->world) != MPI_SUCCESS;
-  if (comm->rank != 0) *data = tws_calloc((size_t)*bytes + 1, 1);
+  if (tws_mpi_world() == 1) return TWS_OK;
+  int failed = MPI_Bcast(bytes, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD) != MPI_SUCCESS;
+  if (tws_mpi_rank() != 0) *data = tws_calloc((size_t)*bytes + 1, 1);
   if (!*data) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (uint64_t done = 0; done < *bytes && !failed; done += most) {
     const uint64_t n = *bytes - done < most ? *bytes - done : most;
-    failed = MPI_Bcast((char *)*data + done, (int)n, MPI_BYTE, 0, comm->world) != MPI_SUCCESS;
+    failed = MPI_Bcast((char *)*data + done, (int)n, MPI_BYTE, 0, MPI_COMM_WORLD) != MPI_SUCCESS;
   }
   return failed ? tws_fail(err, TWS_RANK, NULL, "MPI broadcast failed") : TWS_OK;
 }

@@ -30,6 +30,10 @@ int tws_mpi_rank(void);
 int tws_mpi_world(void);
 const char *tws_mpi_description(void); /* "Open MPI 4.1.4" */
 
+/* Collective, without a communicator: *data and *bytes of rank 0 go to every rank; the others' *data is theirs to free
+ * (tws_free). */
+tws_code tws_mpi_broadcast(void **data, uint64_t *bytes, tws_error *err);
+
 /* Collective over the world: every rank calls it, each with its own plan's groups (group i of a collective is
  * groups[i]; they are copied). group_count 0 gives a communicator for tws_comm_barrier and the helpers alone.
  * `busy` says that the ranks' threads outnumber the cores: waiting then yields at once instead of spinning. */
@@ -51,8 +55,6 @@ tws_code tws_comm_barrier(tws_comm *comm, tws_error *err);
  * other ranks get NULL. */
 tws_code tws_comm_gather(tws_comm *comm, const void *data, uint64_t bytes, unsigned char **all, uint64_t **offset,
                          tws_error *err);
-/* *data and *bytes of rank 0 go to every rank; the others' *data is theirs to free (tws_free). */
-tws_code tws_comm_broadcast(tws_comm *comm, void **data, uint64_t *bytes, tws_error *err);
 tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err); /* in place, on every rank */
 
 /* Rank (of the world) that has not arrived in the collective this rank waits in, or -1. For the watchdog; reads only

@@ -7,6 +7,7 @@
 #include "checkpoint/export.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/read.h"
+#include "real/far.h"
 #include "real/train_internal.h"
 
 /* ---- is it a checkpoint of this training? ---- */
@@ -76,31 +77,86 @@ static tws_code check_entries(const tws_training *t, tws_error *err) {
   const tws_state *state = t->plan->state;
   for (uint32_t i = 0; i < state->count; i++) {
     const tws_state_entry *entry = &state->entries[i];
-    if (!is_wanted(t, entry) || entry->continues || entry->role == TWS_ELEMENTS_NONE || source_of(t->resumed, entry) != TWS_NONE) continue;
+    if (!is_wanted(t, entry) || entry->continues || entry->role == TWS_ELEMENTS_NONE ||
+        source_of(t->resumed, entry) != TWS_NONE)
+      continue;
     return tws_fail(err, TWS_INVALID, "resume with the optimizer that it was trained with",
                     "%s: it has no \"%s\", which the optimizer keeps", t->resumed->path, entry->name);
   }
   return TWS_OK;
 }
 
-static tws_code not_here(const tws_training *t, tws_error *err) {
+/* ---- which one it is ---- */
+
+/* Rank 0's, as all ranks get to know it: where it is, and its index; or why there is none. */
+typedef struct announced {
+  tws_error failure;
+  char path[TWS_FOLDER_SIZE];
+  uint64_t length;
+  char index[];
+} announced;
+
+static tws_code announce(const tws_train_options *o, announced **out, uint64_t *bytes, tws_error *err) {
+  tws_error failure = {0};
+  char path[TWS_FOLDER_SIZE] = "", *text = NULL;
+  size_t length = 0;
+  if (tws_folder_find(o->resume, o->tag, path, sizeof path, &failure) == TWS_OK)
+    (void)tws_saved_read_index(path, &text, &length, &failure);
+  *bytes = sizeof **out + length;
+  *out = tws_calloc(*bytes, 1);
+  if (*out) {
+    (*out)->failure = failure;
+    (*out)->length = length;
+    memcpy((*out)->path, path, sizeof path);
+    if (length > 0) memcpy((*out)->index, text, length);
+  }
+  tws_free(text);
+  return *out ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory to read a checkpoint with");
+}
+
+static tws_code another_here(const tws_training *t, const char *path, tws_error *err) {
   char host[64] = "";
   gethostname(host, sizeof host - 1);
-  return tws_fail(err, TWS_IO, "copy the checkpoint to every node, or use a shared file system",
-                  "%.300s: %s (rank %d) does not see the checkpoint there", t->options->resume, host, t->rank);
+  return tws_fail(err, TWS_INVALID,
+                  "copy rank 0's there, or remove the one there: what is not there comes through the network",
+                  "%.300s is not the same on %s (rank %d) as where rank 0 is", path, host, t->rank);
+}
+
+/* What this node has of it: the same, nothing (it is fetched then), or another one. */
+static tws_code open_announced(tws_training *t, const announced *a, tws_error *err) {
+  char *text = NULL;
+  size_t length = 0;
+  if (a->failure.code != TWS_OK) {
+    if (err) *err = a->failure;
+    return a->failure.code;
+  }
+  if (t->rank == 0 || tws_mpi_world() == 1) return tws_saved_open(a->path, &t->resumed, err);
+  if (tws_saved_read_index(a->path, &text, &length, NULL) != TWS_OK) {
+    t->fetches = 1;
+    return tws_saved_parse(a->index, a->length, a->path, &t->resumed, err);
+  }
+  const int same = length == a->length && memcmp(text, a->index, length) == 0;
+  tws_free(text);
+  return same ? tws_saved_open(a->path, &t->resumed, err) : another_here(t, a->path, err);
+}
+
+static tws_code open_saved(tws_training *t, tws_error *err) {
+  void *data = NULL;
+  uint64_t bytes = 0;
+  announced *own = NULL;
+  if (tws_mpi_rank() == 0) TWS_TRY(announce(t->options, &own, &bytes, err));
+  data = own;
+  tws_code code = tws_mpi_broadcast(&data, &bytes, err);
+  if (code == TWS_OK) code = open_announced(t, data, err);
+  tws_free(data);
+  return code;
 }
 
 tws_code tws_resume_open(tws_training *t, tws_error *err) {
-  const tws_train_options *o = t->options;
-  char path[TWS_FOLDER_SIZE];
-  if (!o->resume) return TWS_OK;
-  const tws_code found = tws_folder_find(o->resume, o->tag, path, sizeof path, err);
-  if (found == TWS_IO && t->rank > 0) return not_here(t, err); /* where the job was started it was seen */
-  TWS_TRY(found);
-  TWS_TRY(tws_saved_open(path, &t->resumed, err));
+  if (!t->options->resume) return TWS_OK;
+  TWS_TRY(open_saved(t, err));
   TWS_TRY(check_model(t, err));
-  TWS_TRY(check_entries(t, err));
-  return TWS_OK;
+  return check_entries(t, err);
 }
 
 tws_code tws_resume_counters(tws_training *t, tws_error *err) {
@@ -206,6 +262,8 @@ tws_code tws_resume_load(tws_training *t, tws_error *err) {
                         : tws_fail(err, TWS_MEMORY, NULL, "no memory to read a checkpoint with");
   if (code == TWS_OK) code = tws_saved_reader_open(t->resumed, &l.reader, err);
   if (code == TWS_OK) {
+    if (t->fetches) l.reader.fetch = tws_far_fetch;
+    l.reader.user = t;
     l.values = tws_calloc(CHUNK, sizeof(double));
     code = l.values ? load_pieces(&l, held, count, err)
                     : tws_fail(err, TWS_MEMORY, NULL, "no memory to read a checkpoint with");
@@ -213,6 +271,8 @@ tws_code tws_resume_load(tws_training *t, tws_error *err) {
   }
   tws_free(l.values);
   tws_arena_destroy(arena);
+  if (code == TWS_OK && t->fetches) code = tws_far_fetch_end(t, err);
+  if (code == TWS_OK && t->far_readers) code = tws_far_serve(t, err);
   if (code == TWS_OK && t->rank == 0)
     tws_log_write(t->options->log, TWS_LOG_INFO, "%s step %" PRId64 " of %s (read in %.3g s)",
                   t->weights_only ? "weights of" : "goes on behind", t->resumed->counters.steps, t->resumed->path,

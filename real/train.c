@@ -484,15 +484,15 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   tws_watchdog_phase(t->watchdog, "taking memory and meeting the others", 1);
   tws_code code = make_executor(t, err);
   mark(t, "memory and communicator", &since);
+  if (code == TWS_OK) {
+    code = tws_training_agree(t, err);
+    if (code != TWS_OK) return code; /* the same on every rank */
+  }
   tws_watchdog_phase(t->watchdog, t->resumed ? "loading the checkpoint" : "making weights", 0);
   if (code == TWS_OK) code = tws_training_weights(t, err);
   mark(t, t->resumed ? "checkpoint" : "initial weights", &since);
   tws_watchdog_phase(t->watchdog, "meeting the others for the first step", 1);
   if (code == TWS_OK) code = tws_checkpoint_prepare(t, err);
-  if (code == TWS_OK) {
-    code = tws_training_agree(t, err);
-    if (code != TWS_OK) return code; /* the same on every rank */
-  }
   if (code != TWS_OK) return blame(t, tws_fail_in(err, code, "rank %d", t->rank), err);
   if (code == TWS_OK) code = tws_comm_barrier(t->comm, err);
   tws_watchdog_end(t->watchdog);
@@ -505,6 +505,8 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
 void tws_training_release(tws_training *t) {
   tws_checkpoint_close(t);
   tws_saved_close(t->resumed);
+  tws_free(t->far_writers);
+  tws_free(t->far_readers);
   tws_watchdog_destroy(t->watchdog);
   tws_executor_destroy(t->executor);
   if (t->device_comm) t->cuda->comm_destroy(t->device_comm);

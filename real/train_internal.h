@@ -37,9 +37,14 @@ typedef struct tws_training {
   void *input[TWS_NETWORK_INPUTS]; /* of one step, of either program: what the plan's buffers hold; NULL: none */
   double *times;                   /* [op_count][2] of the last step, when a trace is wanted */
   double trace_start_s;
-  int64_t traced_step;               /* 0: none was */
-  int64_t first_step;                /* steps that were done before this run */
-  tws_saved_index *resumed;          /* what it goes on from; NULL: from initial weights */
+  int64_t traced_step;      /* 0: none was */
+  int64_t first_step;       /* steps that were done before this run */
+  tws_saved_index *resumed; /* what it goes on from; NULL: from initial weights */
+  int fetches;              /* its files are on rank 0's disk alone (real/far.h) */
+  uint64_t fetched;         /* bytes of them that came */
+  /* by rank, where there is one: who does not see the folder that is saved to; of rank 0, who fetches what it goes on
+   * from. NULL: all see them */
+  uint8_t *far_writers, *far_readers;
   struct tws_checkpoint *checkpoint; /* where it saves; NULL: nowhere */
   int weights_only;                  /* what the optimizer keeps is not read */
   int ended;                         /* asked to, before the last step */

@@ -33,7 +33,8 @@ static void report_hang(const tws_watchdog *w, int missing) {
   const int rank = w->setup.rank;
   const char *doing = w->phase ? w->phase : tws_executor_doing(w->executor, text, (int)sizeof text);
   if (w->phase)
-    tws_fail(&err, TWS_HANG, TWS_FAILURE_HANG_HINT, "nothing has happened for %.3g s: rank %d is %s", after, rank, doing);
+    tws_fail(&err, TWS_HANG, TWS_FAILURE_HANG_HINT, "nothing has happened for %.3g s: rank %d is %s", after, rank,
+             doing);
   else
     tws_failure_hang(w->step, after, missing >= 0 ? missing : rank, missing < 0, doing, &err);
   if (w->setup.on_hang) w->setup.on_hang(w->setup.user, &err);
@@ -122,6 +123,14 @@ void tws_watchdog_phase(tws_watchdog *w, const char *what, int meets) {
   if (!w) return;
   if (w->setup.activity) snprintf(w->setup.activity, w->setup.activity_bytes, "%s", what);
   set_state(w, w->setup.deadline_s > 0.0, 0, what, meets);
+}
+
+void tws_watchdog_goes_on(tws_watchdog *w, const char *what) {
+  if (!w) return;
+  if (w->setup.activity) snprintf(w->setup.activity, w->setup.activity_bytes, "%s", what);
+  pthread_mutex_lock(&w->lock);
+  w->since_s = tws_clock_s();
+  pthread_mutex_unlock(&w->lock);
 }
 
 void tws_watchdog_begin(tws_watchdog *w, int64_t step) {

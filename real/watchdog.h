@@ -28,6 +28,8 @@ void tws_watchdog_destroy(tws_watchdog *watchdog);
 void tws_watchdog_attach(tws_watchdog *watchdog, const tws_executor *executor, const tws_comm *comm);
 /* Around the steps: "planning", a text that stays. meets: other ranks are waited for in it. */
 void tws_watchdog_phase(tws_watchdog *watchdog, const char *what, int meets);
+/* In a phase: something has happened, for others to hear of too. */
+void tws_watchdog_goes_on(tws_watchdog *watchdog, const char *what);
 void tws_watchdog_begin(tws_watchdog *watchdog, int64_t step); /* a step begins */
 void tws_watchdog_end(tws_watchdog *watchdog);
 

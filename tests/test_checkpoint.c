@@ -335,7 +335,7 @@ START_TEST(point_to_go_on_from) {
   make_checkpoints(save);
   ck_assert(tws_recovery_find(save, 0, NULL, &point, &err) == TWS_OK && !*point.damage.message);
   ck_assert_str_eq(point.tag, "global_step4");
-  const int64_t since = tws_folder_stamp(save, NULL);
+  const int64_t since = tws_folder_stamp(save, "latest");
   ck_assert(tws_recovery_find(save, since, NULL, &point, &err) == TWS_OK && !*point.tag);
   ck_assert(tws_recovery_find(save, since, "global_step2", &point, &err) == TWS_OK);
   ck_assert_str_eq(point.tag, "global_step2");
@@ -348,8 +348,10 @@ START_TEST(point_to_go_on_from) {
   ck_assert(strstr(point.damage.message, "global_step4/rank-00001.safetensors: it has"));
   shell("cd %s && printf global_step2 >latest", save); /* which says that the newer one is not of this training */
   ck_assert(tws_recovery_find(save, 0, NULL, &point, &err) == TWS_OK && !*point.damage.message);
-  shell("cd %s && rm latest && dd if=/dev/zero of=global_step2/rank-00000.safetensors bs=1 seek=50000 count=64 "
-        "conv=notrunc 2>/dev/null", save);
+  shell(
+      "cd %s && rm latest && dd if=/dev/zero of=global_step2/rank-00000.safetensors bs=1 seek=50000 count=64 "
+      "conv=notrunc 2>/dev/null",
+      save);
   ck_assert(tws_recovery_find(save, 0, NULL, &point, &err) == TWS_INVALID);
   ck_assert(strstr(err.message, "global_step4/rank-00001") && strstr(err.message, "no checkpoint of the job is whole"));
 }

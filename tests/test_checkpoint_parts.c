@@ -90,15 +90,17 @@ START_TEST(slices) {
 END_TEST
 
 /* Ranks hold what they like, several times or in part: every element that any holds is written once, by one that has it
- * where it says. Equal replicas share the bytes. */
+ * where it says, and by a far one only where no other has it. Equal replicas share the bytes. */
 START_TEST(sharing) {
   enum { WORLD = 6, ENTRIES = 2, PARAMS = 3, ELEMENTS = 60, MOST = 64 };
   const uint8_t sizes[ENTRIES] = {4, 2};
+  uint8_t far[WORLD];
   for (int trial = 0; trial < 200; trial++) {
     tws_arena *arena = tws_arena_create();
     tws_piece held[MOST], *chosen = NULL;
     uint32_t count = 0, chosen_count = 0;
     static uint8_t there[WORLD][ENTRIES][PARAMS][ELEMENTS], written[ENTRIES][PARAMS][ELEMENTS];
+    for (int r = 0; r < WORLD; r++) far[r] = trial % 2 && draw(2);
     memset(there, 0, sizeof there);
     memset(written, 0, sizeof written);
     for (int i = 0; i < 40; i++) {
@@ -117,10 +119,13 @@ START_TEST(sharing) {
                                   .count = n,
                                   .at = 1000 + first};
     }
-    ck_assert(tws_pieces_share(held, count, sizes, WORLD, arena, &chosen, &chosen_count, NULL) == TWS_OK);
+    ck_assert(tws_pieces_share(held, count, sizes, trial % 2 ? far : NULL, WORLD, arena, &chosen, &chosen_count,
+                               NULL) == TWS_OK);
     for (uint32_t i = 0; i < chosen_count; i++)
       for (uint64_t e = chosen[i].first; e < chosen[i].first + chosen[i].count; e++) {
         ck_assert(there[chosen[i].rank][chosen[i].entry][chosen[i].param][e]);
+        for (int r = 0; r < WORLD && far[chosen[i].rank]; r++)
+          ck_assert(far[r] || !there[r][chosen[i].entry][chosen[i].param][e]);
         ck_assert_uint_eq(chosen[i].at + e - chosen[i].first, 1000 + e);
         written[chosen[i].entry][chosen[i].param][e]++;
       }
@@ -150,7 +155,7 @@ START_TEST(replicas_share_the_work) {
                                   .slice = {.rows = {100}, .columns = 1, .whole_columns = 1},
                                   .count = 100,
                                   .at = p * 100};
-  ck_assert(tws_pieces_share(held, count, &size, WORLD, arena, &chosen, &chosen_count, NULL) == TWS_OK);
+  ck_assert(tws_pieces_share(held, count, &size, NULL, WORLD, arena, &chosen, &chosen_count, NULL) == TWS_OK);
   ck_assert_uint_eq(chosen_count, PARAMS);
   for (uint32_t i = 0; i < chosen_count; i++) load[chosen[i].rank] += chosen[i].count;
   for (int r = 0; r < WORLD; r++) ck_assert_uint_eq(load[r], 100 * PARAMS / WORLD);

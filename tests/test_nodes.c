@@ -115,32 +115,55 @@ START_TEST(same_bits) {
 }
 END_TEST
 
-/* Disks of their own: node2 has another folder in place of the one that node1 saves to. That is said before the first
- * step; a checkpoint goes on from where every node has a copy, and only there. */
+/* Disks of their own: node2 has another folder in place of the one that node1 saves to. All of a checkpoint is on
+ * node1's then, and goes on from there on both nodes, bit for bit, also when a rank of node2 has died; a copy of it on
+ * node2 is used, and another checkpoint of that name refused. */
 START_TEST(own_disks) {
-  static const char hosts[] = "node1 slots=1\nnode2 slots=1\n";
-  char mount[512], command[512];
-  snprintf(command, sizeof command, "mkdir -p %s %s", in_folder("own"), in_folder("other"));
-  ck_assert_int_eq(system(command), 0);
+  static const char hosts[] = "node1 slots=1\nnode2 slots=2\n";
+  char mount[512], one[96], many[96];
+  snprintf(one, sizeof one, "%s", in_folder("one.csv"));
+  snprintf(many, sizeof many, "%s", in_folder("many.csv"));
+  command_result r = shell("mkdir -p %s %s", in_folder("own"), in_folder("other"));
+  command_free(&r);
   snprintf(mount, sizeof mount, "node2 %s %s", in_folder("other"), in_folder("own"));
+  r = twinspeed(TRAIN " --steps 5 -n 3 --stage 3 --force --csv %s", folder, text_path, one);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
   setenv("TWS_NODE_MOUNT", mount, 1);
-  command_result r = on_nodes(hosts, TRAIN " --steps 2 --save %s", folder, text_path, in_folder("own"));
-  ck_assert_msg(r.status == 3 && strstr(r.err, "node2 (rank 1) does not see the folder that node1 (rank 0) saves to") &&
-                    strstr(r.err, "hint: checkpoints need a file system that all nodes share"),
+  r = on_nodes(hosts, TRAIN " --steps 3 --stage 3 --save %s --save-every 1 --keep 2", folder, text_path,
+               in_folder("own"));
+  ck_assert_msg(r.status == 0 && strstr(r.err, "2 of 3 ranks (the first: rank 1, on node2) do not see the folder"),
                 "status %d: %s", r.status, r.err);
   command_free(&r);
-  r = twinspeed(TRAIN " --steps 2 -n 2 --save %s", folder, text_path, in_folder("own"));
+  r = shell("ls -A %s | wc -l; ls %s/global_step3 | wc -l", in_folder("other"), in_folder("own"));
+  ck_assert_str_eq(r.out, "0\n4\n"); /* three files and the index */
+  command_free(&r);
+  r = on_nodes(hosts, TRAIN " --steps 5 --stage 3 --force --csv %s --resume %s", folder, text_path, many,
+               in_folder("own"));
   ck_assert_msg(r.status == 0, "%s", r.err);
   command_free(&r);
-  r = on_nodes(hosts, TRAIN " --steps 3 --resume %s", folder, text_path, in_folder("own"));
-  ck_assert_msg(r.status == 4 && strstr(r.err, "node2 (rank 1) does not see the checkpoint there") &&
-                    strstr(r.err, "hint: copy the checkpoint to every node"),
-                "status %d: %s", r.status, r.err);
+  r = shell("tail -n 2 %s | cut -d, -f1-4 >%s; tail -n 2 %s | cut -d, -f1-4 | cmp - %s", one, in_folder("end"), many,
+            in_folder("end"));
+  ck_assert_msg(r.status == 0, "%s%s", r.out, r.err);
   command_free(&r);
-  snprintf(command, sizeof command, "cp -r %s/* %s", in_folder("own"), in_folder("other"));
-  ck_assert_int_eq(system(command), 0);
-  r = on_nodes(hosts, TRAIN " --steps 3 --resume %s", folder, text_path, in_folder("own"));
+  r = shell("cp -r %s/* %s && printf x >>%s/global_step3/index.json", in_folder("own"), in_folder("other"),
+            in_folder("other"));
+  command_free(&r);
+  r = on_nodes(hosts, TRAIN " --steps 4 --stage 3 --resume %s", folder, text_path, in_folder("own"));
+  ck_assert_msg(r.status == 3 && strstr(r.err, "global_step3 is not the same on node2 (rank "), "status %d: %s",
+                r.status, r.err);
+  command_free(&r);
+  r = on_nodes(hosts, TRAIN " --steps 4 --stage 3 --resume %s --tag global_step2", folder, text_path, in_folder("own"));
   ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  r = shell("rm -r %s/*", in_folder("other"));
+  command_free(&r);
+  setenv("TWINSPEED_FAULT", "rank=2,step=5,kind=kill", 1);
+  r = on_nodes(hosts, TRAIN " --steps 6 --save-every 1 --restarts 1 --save %s --resume %s --set train_batch_size=6",
+               folder, text_path, in_folder("own"), in_folder("own"));
+  unsetenv("TWINSPEED_FAULT");
+  ck_assert_msg(r.status == 0 && strstr(r.err, "going on with 1 of 3 ranks from global_step4"), "status %d: %s",
+                r.status, r.err);
   command_free(&r);
   unsetenv("TWS_NODE_MOUNT");
   assert_alone();

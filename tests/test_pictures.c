@@ -364,7 +364,7 @@ static void check_saved(const tws_plan *const *plans, int ranks) {
     memcpy(held + count, own, own_count * sizeof *own);
     count += own_count;
   }
-  HAND_OK(tws_pieces_share(held, count, sizes, ranks, arena, &all, &saved, &err));
+  HAND_OK(tws_pieces_share(held, count, sizes, NULL, ranks, arena, &all, &saved, &err));
   for (uint32_t i = 0; i < saved; i++)
     if (all[i].param == TWS_NONE) running += all[i].count == plans[0]->buffers[plans[0]->running].elements ? 1 : 100;
   ck_assert_uint_eq(running, 1);

@@ -323,9 +323,10 @@ START_TEST(elastic_restart) {
   command_free(&r);
   const double wanted = strtod(csv_column(whole, 6, 1), NULL);
   setenv("TWINSPEED_FAULT", "rank=3,step=4,kind=kill", 1); /* before anything was saved */
-  r = twinspeed("train -m tiny-gpt2 -c %s --seq 32 --data %s --steps 6 -n 4 --save %s --save-every 5 --restarts 1 --csv "
-                "%s",
-                in_folder("elastic.json"), text_path, in_folder("early"), in_folder("early.csv"));
+  r = twinspeed(
+      "train -m tiny-gpt2 -c %s --seq 32 --data %s --steps 6 -n 4 --save %s --save-every 5 --restarts 1 --csv "
+      "%s",
+      in_folder("elastic.json"), text_path, in_folder("early"), in_folder("early.csv"));
   unsetenv("TWINSPEED_FAULT");
   ck_assert_msg(r.status == 0 && strstr(r.err, "with 3 of 4 ranks from the beginning: no checkpoint was saved yet"),
                 "%d: %s", r.status, r.err);
