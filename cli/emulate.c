@@ -184,6 +184,7 @@ static tws_code emulate_job(session *s, const tws_job *job, tws_error *err) {
   if (o->trace && !timeline) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   tws_emulation_request request = request_of(s, timeline);
   tws_code code = tws_fidelity_parse(o->fidelity, &request.fidelity, err);
+  if (code == TWS_OK) code = tws_sharing_parse(o->share, &request.sharing, err);
   if (code == TWS_OK) code = tws_sim_load(&request.sim, err);
   if (code == TWS_OK) code = tws_real_load(&request.real, err);
   if (code == TWS_OK) code = open_csv(s, err);
@@ -332,6 +333,8 @@ static const tws_option table[] = {
     TWS_STRING("figure", 0, "FILE", options, figure,
                "losses over virtual time and what it was spent on, as .svg or .png (gnuplot)"),
     TWS_LIST("beside", 0, "FILE", options, beside, "losses of another run in the figure: what its --csv wrote"),
+    TWS_STRING("share", 0, "WHEN", options, share,
+               "ranks that hold equal bits share storage: on, off or auto, where it would be tight (default)"),
     TWS_FORCE_OPTION(options),
     TWS_FLAG("ignore-memory", 0, options, ignore_memory, "run although the virtual devices have too little memory"),
     TWS_OPTIONS_END};

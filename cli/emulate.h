@@ -7,7 +7,7 @@
 
 typedef struct tws_emulate_options {
   tws_job_spec job;
-  const char *scenario, *data, *eval_data, *fidelity, *trace, *csv, *save, *resume, *tag, *init_from, *figure;
+  const char *scenario, *data, *eval_data, *fidelity, *trace, *csv, *save, *resume, *tag, *init_from, *figure, *share;
   tws_strings beside;
   int64_t steps, every, eval_every, eval_steps, save_every, keep, restarts, order_seed;
   double deadline_s, start_s;

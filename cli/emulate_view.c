@@ -45,6 +45,9 @@ void tws_emulation_print(const tws_job *job, const tws_emulation *r) {
       "memory of %d rank%s: %s, %s\n", job->ranks, job->ranks > 1 ? "s" : "",
       tws_format_bytes((double)r->allocated_bytes, bytes, sizeof bytes),
       r->predicted_bytes == r->allocated_bytes ? "as predicted, to the byte" : "NOT as predicted: please report it");
+  if (r->shared_bytes > 0)
+    tws_out("%s of it are bits that other ranks hold too, and take no memory here\n",
+            tws_format_bytes((double)r->shared_bytes, bytes, sizeof bytes));
 }
 
 static void add(cJSON *to, const char *name, double value) {
@@ -105,6 +108,7 @@ tws_code tws_emulation_print_json(const tws_job *job, const tws_emulation *r, cJ
   add(root, "events", (double)r->events);
   add(root, "predicted_bytes", (double)r->predicted_bytes);
   add(root, "allocated_bytes", (double)r->allocated_bytes);
+  add(root, "shared_bytes", (double)r->shared_bytes);
   snprintf(digest, sizeof digest, "%016" PRIx64, r->digest);
   cJSON_AddStringToObject(root, "digest", digest);
   if (failure) cJSON_AddStringToObject(root, "failure", failure->message);

@@ -153,6 +153,8 @@ static tws_code emulate_step(tws_emulator *e, tws_error *err) {
     tws_emulator_span(e, TWS_SPAN_LOST, from_s, e->failed_s);
     return code;
   }
+  const uint64_t saved = e->api->saved(e->ranks);
+  if (saved > e->out->shared_bytes) e->out->shared_bytes = saved;
   tws_emulator_span(e, TWS_SPAN_STEP, from_s, e->now_s);
   e->step_s[e->step - 1] = seconds;
   e->out->steps = e->step;

@@ -33,6 +33,11 @@ typedef struct tws_span {
   int64_t step;
 } tws_span;
 
+/* Whether ranks that hold equal bits share storage (real/shared_pages.h). Nothing but memory depends on it, and the
+ * time that it takes. AUTO: where all of their own would be more than half of the memory that is left. */
+typedef enum tws_sharing { TWS_SHARE_AUTO, TWS_SHARE_ON, TWS_SHARE_OFF } tws_sharing;
+tws_code tws_sharing_parse(const char *name, tws_sharing *sharing, tws_error *err); /* "auto" (NULL), "on", "off" */
+
 typedef struct tws_emulation_request {
   const tws_real_api *real;
   const tws_sim_api *sim;
@@ -48,7 +53,8 @@ typedef struct tws_emulation_request {
   const tws_scenario *scenario; /* its events alone; NULL: nothing happens */
   int64_t order_seed;           /* >= 0: which of the operations that may start is next is drawn; -1: the clock says */
   int ignore_memory;            /* of the virtual devices, and of this machine */
-  tws_timeline *timeline;       /* of the last step of all ranks; NULL: none */
+  tws_sharing sharing;
+  tws_timeline *timeline; /* of the last step of all ranks; NULL: none */
   /* Its seconds are virtual; now_s: since the beginning. */
   void (*on_step)(void *user, const tws_step_report *report, double now_s);
   void (*on_failure)(void *user, double at_s, const tws_error *err, int ranks); /* that it goes on with */
@@ -64,6 +70,7 @@ typedef struct tws_emulation {
   double wall_s, effects_s;                     /* what it took here, and of that kernels and copies */
   uint64_t events;
   uint64_t predicted_bytes, allocated_bytes; /* arenas of all ranks, all tiers */
+  uint64_t shared_bytes;                     /* of these, at a step's end, that were another rank's storage: the most */
   uint64_t digest;                           /* of the state's every bit */
   int ranks;                                 /* at the end */
   /* virtual seconds: of steps that stayed; that training waited for saves; of work done again; from failures until they

@@ -1,5 +1,6 @@
 /* Attempts one after another, as `train --restarts` makes them, and what came of them. */
 #include <math.h>
+#include <string.h>
 
 #include "base/failure.h"
 #include "base/host_memory.h"
@@ -28,8 +29,33 @@ static tws_code refuse_here(double need, double have, tws_error *err) {
                   tws_format_bytes(need, needed, sizeof needed), tws_format_bytes(have, left, sizeof left));
 }
 
-/* One rank in its virtual device; *bytes: what it takes here. */
-static tws_code check_rank(const tws_job *job, int rank, double *bytes, tws_error *err) {
+/* Copies of an entry of the state: as many as replicas where they do not divide it among them. */
+static int is_replicated(const tws_job *job, const tws_state_entry *entry) {
+  const int stage = job->config->zero.stage;
+  return entry->role == TWS_ELEMENTS_STORED ? stage < 3 : entry->role == TWS_ELEMENTS_OWNED && stage < 1;
+}
+
+/* What a rank takes here: all of its own; and with what is shared counted for a part. */
+typedef struct storage {
+  double own, shared;
+} storage;
+
+static storage storage_of(const tws_job *job, const tws_plan *plan) {
+  storage s = {0, 0};
+  /* ranks whose state is the same where ZeRO does not divide it; which of it is of experts is not looked at */
+  const int experts = job->config->expert_ranks > 1;
+  const double replicas = experts ? 1 : tws_topology_size(&plan->topology, TWS_AXES_DATA | TWS_AXES_SEQUENCE);
+  double saved = 0;
+  for (int tier = 0; tier < TWS_TIER_COUNT; tier++) s.own += (double)tws_plan_bytes(plan, (tws_tier)tier);
+  for (uint32_t i = 0; i < plan->state->count; i++)
+    if (is_replicated(job, &plan->state->entries[i]))
+      saved += (double)plan->state->entries[i].bytes * (1 - 1 / replicas);
+  s.shared = s.own - saved;
+  return s;
+}
+
+/* One rank in its virtual device. */
+static tws_code check_rank(const tws_job *job, int rank, storage *here, tws_error *err) {
   tws_plan *plan = NULL;
   tws_ledger ledger;
   TWS_TRY(tws_job_plan(job, rank, &plan, err));
@@ -40,31 +66,42 @@ static tws_code check_rank(const tws_job *job, int rank, double *bytes, tws_erro
       code = tws_fit_refuse(&fit, "`twinspeed estimate` shows what fills it; --ignore-memory tries all the same", err);
   }
   if (code == TWS_OK && job->backend != TWS_BACKEND_HOST) {
-    const tws_plan_request here = request_of_host(job, rank);
+    const tws_plan_request of_host = request_of_host(job, rank);
     tws_plan_destroy(plan);
     plan = NULL;
-    code = tws_plan_build(&here, &plan, err);
+    code = tws_plan_build(&of_host, &plan, err);
   }
-  for (int tier = 0; code == TWS_OK && tier < TWS_TIER_COUNT; tier++)
-    *bytes += (double)tws_plan_bytes(plan, (tws_tier)tier);
+  if (code == TWS_OK) *here = storage_of(job, plan);
   tws_plan_destroy(plan);
   return code;
 }
 
-/* Each rank in its virtual device, and all of them in this machine. */
-static tws_code check_memory(const tws_job *job, tws_error *err) {
+/* Each rank in its virtual device, and all of them in this machine. *share: whether they share storage. */
+static tws_code check_memory(const tws_job *job, tws_sharing sharing, int *share, tws_error *err) {
   tws_rank_set set = {0};
-  double largest = 0;
+  storage largest = {0, 0};
   tws_code code = tws_job_representatives(job, 0, &set, err);
   for (int i = 0; i < set.count && code == TWS_OK; i++) {
-    double bytes = 0;
-    code = check_rank(job, set.ranks[i], &bytes, err);
-    if (bytes > largest) largest = bytes;
+    storage here;
+    code = check_rank(job, set.ranks[i], &here, err);
+    if (code == TWS_OK && here.own > largest.own) largest = here;
   }
   tws_rank_set_free(&set);
   const double have = (double)tws_host_memory_read().available_bytes;
-  if (code == TWS_OK && have > 0 && largest * job->ranks > have) return refuse_here(largest * job->ranks, have, err);
+  *share = sharing == TWS_SHARE_ON || (sharing == TWS_SHARE_AUTO && have > 0 && largest.own * job->ranks > have / 2);
+  const double need = (*share ? largest.shared : largest.own) * job->ranks;
+  if (code == TWS_OK && have > 0 && need > have) return refuse_here(need, have, err);
   return code;
+}
+
+tws_code tws_sharing_parse(const char *name, tws_sharing *sharing, tws_error *err) {
+  static const char *const names[] = {"auto", "on", "off"};
+  for (int i = 0; i < 3; i++) {
+    if (name && strcmp(name, names[i]) != 0) continue;
+    *sharing = (tws_sharing)i;
+    return TWS_OK;
+  }
+  return tws_fail(err, TWS_USAGE, "auto, on or off", "--share: unknown choice \"%s\"", name);
 }
 
 /* ---- where ranks are ---- */
@@ -154,6 +191,7 @@ static void fail_known(tws_emulator *e) {
 static tws_code run_attempts(tws_emulator *e, const tws_job *first, tws_error *err) {
   const tws_emulation_request *r = e->request;
   tws_train_options options = {.plan = request_of_host(first, 0),
+                               .share = e->share,
                                .data = r->data,
                                .steps = r->steps,
                                .eval_data = r->eval_data,
@@ -218,7 +256,8 @@ tws_code tws_emulate(const tws_job *job, const tws_emulation_request *request, t
                     .failed_rank = -1,
                     .save_every = request->save_every};
   *out = (tws_emulation){.first_loss = NAN, .last_loss = NAN, .last_eval_loss = NAN, .ranks = job->ranks};
-  if (!request->ignore_memory) TWS_TRY(check_memory(job, err));
+  e.share = request->sharing == TWS_SHARE_ON;
+  if (!request->ignore_memory) TWS_TRY(check_memory(job, request->sharing, &e.share, err));
   if (request->timeline) {
     tws_fingerprint fingerprint;
     TWS_TRY(tws_job_fingerprint(job, &fingerprint, err));

@@ -20,6 +20,7 @@ typedef struct tws_emulator {
   tws_emulation *out;
   tws_arena *arena;
   tws_faults faults;
+  int share;
   double *down_until; /* by node, or by place where the cluster has one node */
   int nodes, slots, by_node;
   double *step_s; /* virtual, of each step as it was done last; 0: not done */

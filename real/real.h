@@ -88,6 +88,7 @@ typedef struct tws_step_report {
 
 typedef struct tws_train_options {
   tws_plan_request plan;  /* of a step of any rank: network, resolved configuration, topology, backend, threads */
+  int share;              /* virtual ranks alone: those that hold equal bits share storage (real/shared_pages.h) */
   const char *data;       /* text file (bytes) or llm.c .bin tokens */
   int64_t steps;          /* that the training has when it ends, those before a checkpoint included */
   const char *eval_data;  /* as data: its loss is found by forward passes alone; NULL: no evaluation */
@@ -173,8 +174,8 @@ typedef struct tws_calibrate_options {
 typedef struct tws_virtual tws_virtual;
 typedef struct tws_virtual_api {
   /* Plans, memory and weights of every rank. Of the options those of the plan, data, evaluation data, steps, save,
-   * keep, resume, tag, init_from and log count; the options must outlive it. TWS_UNSUPPORTED: a backend other than the
-   * host's. */
+   * share, keep, resume, tag, init_from and log count; the options must outlive it. TWS_UNSUPPORTED: a backend other
+   * than the host's. */
   tws_code (*open)(const tws_train_options *options, tws_virtual **out, tws_error *err);
   void (*close)(tws_virtual *ranks); /* NULL is allowed */
   /* Of a training step or an evaluation, by rank, and how many; of `ranks`. NULL: the options have no such program. */
@@ -205,6 +206,7 @@ typedef struct tws_virtual_api {
   void (*flip_received)(tws_virtual *ranks, tws_program program, const tws_run_member *member, uint64_t byte, int bit);
   uint64_t (*digest)(const tws_virtual *ranks);                             /* of every bit of the state */
   uint64_t (*allocated)(const tws_virtual *ranks, int rank, tws_tier tier); /* bytes of its arenas */
+  uint64_t (*saved)(const tws_virtual *ranks);                              /* bytes of all that are shared storage */
 } tws_virtual_api;
 
 typedef struct tws_real_api {
@@ -227,7 +229,7 @@ typedef struct tws_real_api {
                            int *direct, tws_error *err);
   const char *(*description)(void); /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
-enum { TWS_REAL_API_VERSION = 10 };
+enum { TWS_REAL_API_VERSION = 11 };
 #define TWS_REAL_MODULE_SYMBOL "tws_real_module"
 
 #endif

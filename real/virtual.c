@@ -11,6 +11,7 @@
 #include "checkpoint/shard.h"
 #include "models/collective.h"
 #include "real/local_comm.h"
+#include "real/shared_pages.h"
 #include "real/train_internal.h"
 
 struct tws_virtual {
@@ -21,8 +22,50 @@ struct tws_virtual {
   tws_backend *backend;
   const tws_backend_ops *ops;
   const tws_comm_segment **segments; /* [world] of the members of a collective */
+  tws_shared_pages *pages;           /* NULL: every rank has all storage of its own */
   tws_evaluation_sum evaluated;
 };
+
+/* ---- storage ---- */
+
+/* What ranks may have in common. Activations differ as the data does. */
+static int may_be_equal(const tws_buffer *b) {
+  return b->tier != TWS_TIER_DISK && (b->category == TWS_CATEGORY_PARAMETER || b->category == TWS_CATEGORY_GATHERED ||
+                                      b->category == TWS_CATEGORY_GRADIENT || b->category == TWS_CATEGORY_MASTER ||
+                                      b->category == TWS_CATEGORY_MOMENT || b->category == TWS_CATEGORY_BUCKET);
+}
+
+static tws_code settle(tws_virtual *v, tws_program program, uint32_t rank, uint32_t buffer, uint64_t offset,
+                       uint64_t count, uint32_t writer, tws_error *err) {
+  const tws_training *t = &v->ranks[rank];
+  const tws_buffer *b = &t->programs[program]->buffers[buffer];
+  const void *at;
+  if (!may_be_equal(b)) return TWS_OK;
+  TWS_TRY(tws_executor_find(t->executor, (int)program, buffer, offset, count, &at, err));
+  return tws_shared_pages_settle(v->pages, rank, at, count * tws_dtype_bytes((tws_dtype)b->dtype), writer, err);
+}
+
+static tws_code settle_state(tws_virtual *v, uint32_t rank, tws_error *err) {
+  const tws_plan *plan = v->ranks[rank].plan;
+  for (uint32_t b = 0; v->pages && b < plan->buffer_count; b++)
+    if (plan->buffers[b].lifetime == TWS_LIFETIME_STATE)
+      TWS_TRY(settle(v, TWS_PROGRAM_TRAIN, rank, b, 0, plan->buffers[b].elements, 0, err));
+  return TWS_OK;
+}
+
+/* What an operation has written just now. */
+static tws_code settle_written(tws_virtual *v, tws_program program, uint32_t rank, uint32_t index, tws_error *err) {
+  const tws_plan *plan = v->ranks[rank].programs[program];
+  const tws_op *op = &plan->ops[index];
+  const uint32_t writer = 1 + (uint32_t)op->kind + ((uint32_t)plan->works[op->work].code << 8);
+  for (uint32_t i = 0; v->pages && i < op->operand_count; i++) {
+    const tws_operand *o = &plan->operands[op->operand_first + i];
+    if (o->access & TWS_WRITE) TWS_TRY(settle(v, program, rank, o->buffer, o->offset, o->count, writer, err));
+  }
+  return TWS_OK;
+}
+
+/* ---- life ---- */
 
 static tws_code open_rank(tws_virtual *v, tws_training *t, tws_error *err) {
   TWS_TRY(tws_training_plan(t, err));
@@ -33,8 +76,14 @@ static tws_code open_rank(tws_virtual *v, tws_training *t, tws_error *err) {
   tws_executor_setup setup = {
       .programs = t->programs, .program_count = t->evaluation ? 2 : 1, .ops = v->ops, .backend = v->backend};
   TWS_TRY(tws_training_disk(t, &setup.disk, err));
+  if (v->pages) {
+    TWS_TRY(tws_shared_pages_begin_rank(v->pages, err));
+    setup.comm = tws_shared_pages_comm(v->pages);
+    setup.comm_ops = tws_shared_pages_ops();
+  }
   TWS_TRY(tws_executor_create(&setup, &t->executor, err));
-  return tws_training_weights(t, err);
+  TWS_TRY(tws_training_weights(t, err));
+  return settle_state(v, (uint32_t)t->rank, err);
 }
 
 static tws_code open_ranks(tws_virtual *v, const tws_train_options *options, tws_error *err) {
@@ -53,6 +102,7 @@ static tws_code open_ranks(tws_virtual *v, const tws_train_options *options, tws
   v->segments = tws_calloc((size_t)v->world, sizeof *v->segments);
   if (!room || !v->ranks || !v->reports || !v->segments) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   const int threads = plan->threads > 0 ? plan->threads : 1;
+  if (options->share) TWS_TRY(tws_shared_pages_create(&v->pages, err));
   TWS_TRY(v->ops->create(0, threads, &v->backend, err));
   for (int r = 0; r < v->world; r++) {
     v->ranks[r] = (tws_training){
@@ -69,6 +119,7 @@ static void virtual_close(tws_virtual *v) {
   if (!v) return;
   for (int r = 0; v->ranks && r < v->world; r++) tws_training_release(&v->ranks[r]);
   if (v->backend) v->ops->destroy(v->backend);
+  tws_shared_pages_destroy(v->pages);
   tws_free(v->ranks);
   for (int p = 0; p < TWS_PROGRAM_COUNT; p++) tws_free(v->plans[p]);
   tws_free(v->reports);
@@ -104,7 +155,8 @@ static tws_code virtual_begin(tws_virtual *v, int64_t step, tws_error *err) {
 }
 
 static tws_code virtual_run(tws_virtual *v, tws_program program, uint32_t rank, uint32_t op, tws_error *err) {
-  const tws_code code = tws_executor_run(v->ranks[rank].executor, (int)program, op, err);
+  tws_code code = tws_executor_run(v->ranks[rank].executor, (int)program, op, err);
+  if (code == TWS_OK) code = settle_written(v, program, rank, op, err);
   return code == TWS_OK || v->world == 1 ? code : tws_fail_in(err, code, "rank %u", rank);
 }
 
@@ -148,8 +200,10 @@ static tws_code virtual_meet(tws_virtual *v, tws_program program, const tws_run_
     for (int k = 0; k < segments; k++)
       if (v->segments[i][k].count != v->segments[0][k].count) return differ(err);
   const int rooted = tws_collective_of((tws_collective)work->code)->root != TWS_ROOT_NONE;
-  return tws_local_collective((tws_collective)work->code, rooted ? (int)op->peer : 0, v->segments, (int)count, segments,
-                              err);
+  TWS_TRY(tws_local_collective((tws_collective)work->code, rooted ? (int)op->peer : 0, v->segments, (int)count,
+                               segments, err));
+  for (uint32_t i = 0; i < count; i++) TWS_TRY(settle_written(v, program, members[i].rank, members[i].op, err));
+  return TWS_OK;
 }
 
 static tws_code virtual_end(tws_virtual *v, double seconds, tws_step_report *report, tws_error *err) {
@@ -161,6 +215,11 @@ static tws_code virtual_end(tws_virtual *v, double seconds, tws_step_report *rep
   }
   *report = v->reports[0];
   return TWS_OK;
+}
+
+static uint64_t virtual_saved(const tws_virtual *v) {
+  const tws_shared_count count = v->pages ? tws_shared_pages_count(v->pages) : (tws_shared_count){0, 0};
+  return count.mapped_bytes > count.held_bytes ? count.mapped_bytes - count.held_bytes : 0;
 }
 
 static uint64_t virtual_allocated(const tws_virtual *v, int rank, tws_tier tier) {
@@ -283,4 +342,5 @@ const tws_virtual_api tws_virtual_ranks = {.open = virtual_open,
                                            .flip = virtual_flip,
                                            .flip_received = flip_received,
                                            .digest = virtual_digest,
-                                           .allocated = virtual_allocated};
+                                           .allocated = virtual_allocated,
+                                           .saved = virtual_saved};

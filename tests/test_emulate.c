@@ -179,6 +179,32 @@ START_TEST(no_order_changes_a_bit) {
 }
 END_TEST
 
+/* Ranks that hold equal bits hold them once: no bit changes, and what replicas have in common is there once. */
+START_TEST(storage_is_shared_by_ranks_with_equal_bits) {
+  static const struct {
+    const char *flags;
+    double copies; /* of parameters and moments, of 12 bytes, that are not held */
+  } jobs[] = {{"-n 8 --stage 0", 7}, {"-n 4 --tp 2 --stage 0 --seed-order 5", 1}, {"-n 8 --stage 1", 7.0 / 3}};
+  const char *model = in_folder("wide.json");
+  FILE *file = fopen(model, "w");
+  fputs("{\"model_type\":\"gpt2\",\"n_embd\":128,\"n_layer\":2,\"n_head\":2,\"n_positions\":16,\"vocab_size\":256}",
+        file);
+  fclose(file);
+  cJSON *own = emulate("-m %s --data %s --steps 3 --share off %s", model, text_path, jobs[_i].flags);
+  cJSON *shared = emulate("-m %s --data %s --steps 3 --share on %s", model, text_path, jobs[_i].flags);
+  ck_assert_str_eq(digest_of(shared), digest_of(own));
+  ck_assert(member_of(shared, "last_loss") == member_of(own, "last_loss"));
+  ck_assert(member_of(shared, "median_step_s") == member_of(own, "median_step_s"));
+  ck_assert(member_of(own, "shared_bytes") == 0);
+  const double parameters = 2 * (12 * 128 * 128 + 13 * 128) + (256 + 16 + 2) * 128;
+  const double least = jobs[_i].copies * 12 * parameters;
+  ck_assert_msg(member_of(shared, "shared_bytes") >= 0.9 * least, "%s: %.0f of %.0f bytes", jobs[_i].flags,
+                member_of(shared, "shared_bytes"), least);
+  cJSON_Delete(own);
+  cJSON_Delete(shared);
+}
+END_TEST
+
 /* ---- scenarios ---- */
 
 START_TEST(every_scenario_comes_out_as_it_says) {
@@ -344,6 +370,7 @@ int main(void) {
   tcase_add_test(tests, a_cluster_of_devices);
   tcase_add_test(tests, saves_and_evaluations_are_those_of_a_training);
   tcase_add_loop_test(tests, no_order_changes_a_bit, 0, sizeof divisions / sizeof *divisions);
+  tcase_add_loop_test(tests, storage_is_shared_by_ranks_with_equal_bits, 0, 3);
   tcase_add_test(tests, every_scenario_comes_out_as_it_says);
   tcase_add_test(tests, deaths_leave_no_trace);
   tcase_add_test(tests, the_best_interval);
