@@ -14,14 +14,17 @@ static const char *allocation(const tws_launch_flags *f, tws_launcher launcher) 
 
 tws_code tws_launch_flags_read(const tws_launch_flags *f, int64_t ranks, tws_arena *arena, tws_hosts *hosts,
                                tws_launch_options *launch, tws_error *err) {
+  int64_t least = 0, most = 0;
   TWS_TRY(tws_launcher_parse(f->launcher, &launch->launcher, err));
+  if (f->num_nodes) TWS_TRY(tws_nodes_parse(f->num_nodes, f->elastic, &least, &most, err));
   const tws_hosts_request request = {.hostfile = f->hostfile,
                                      .nodelist = allocation(f, launch->launcher),
                                      .tasks = getenv("SLURM_TASKS_PER_NODE"),
                                      .include = f->include,
                                      .exclude = f->exclude,
                                      .ranks = ranks,
-                                     .num_nodes = f->num_nodes,
+                                     .num_nodes = least,
+                                     .most_nodes = most,
                                      .num_gpus = f->num_gpus};
   if (ranks && (f->hostfile || f->num_gpus || f->num_nodes))
     return tws_fail(err, TWS_USAGE, "-n N on this machine, or --hostfile FILE with filters",
@@ -34,6 +37,7 @@ tws_code tws_launch_flags_read(const tws_launch_flags *f, int64_t ranks, tws_are
                     "--launcher srun: this is no Slurm allocation (SLURM_JOB_NODELIST is not set)");
   TWS_TRY(tws_hosts_find(&request, arena, hosts, err));
   launch->hosts = f->hostfile || request.nodelist ? hosts : NULL;
+  launch->least_nodes = most > 0 ? (int)least : 0;
   launch->remote_shell = f->remote_shell;
   launch->log_folder = f->logs;
   launch->ranks = tws_hosts_ranks(hosts);
@@ -56,6 +60,10 @@ tws_code tws_launch_show(const tws_cli *cli, const tws_hosts *hosts, int to_stdo
       if (!cli->json && to_stdout) tws_out("rank %d -> %s -> device %d\n", rank, host->name, host->slot[i]);
       if (!to_stdout) tws_say(cli, "rank %d -> %s -> device %d", rank, host->name, host->slot[i]);
     }
+  tws_arena *arena = tws_arena_create();
+  const char *info = arena ? tws_hosts_world_info(hosts, arena) : NULL;
+  if (info) cJSON_AddStringToObject(root, "world_info", info);
+  tws_arena_destroy(arena);
   if (cli->json && to_stdout) return tws_out_json(root, err);
   cJSON_Delete(root);
   return TWS_OK;

@@ -6,8 +6,9 @@
 #include "launch/launch.h"
 
 typedef struct tws_launch_flags {
-  const char *hostfile, *include, *exclude, *launcher, *remote_shell, *logs; /* NULL: not given */
-  int64_t num_nodes, num_gpus;                                               /* 0: not given */
+  const char *hostfile, *include, *exclude, *launcher, *remote_shell, *logs, *num_nodes; /* NULL: not given */
+  int64_t num_gpus;                                                                      /* 0: not given */
+  int elastic;                                                                           /* MIN:MAX makes sense */
 } tws_launch_flags;
 
 /* Rows for a verb's option table: `type` is its options struct, `field` the tws_launch_flags member in it. */
@@ -15,7 +16,8 @@ typedef struct tws_launch_flags {
   TWS_STRING("hostfile", 'H', "FILE", type, field.hostfile, "hosts and slots, one \"NAME slots=N\" a line"),     \
       TWS_STRING("include", 'i', "FILTER", type, field.include, "only these: worker-0@worker-1:0,2"),            \
       TWS_STRING("exclude", 'e', "FILTER", type, field.exclude, "all but these"),                                \
-      TWS_INTEGER("num-nodes", 0, "N", type, field.num_nodes, 1, 65536, "the first N hosts"),                    \
+      TWS_STRING("num-nodes", 0, "N", type, field.num_nodes,                                                     \
+                 "the first N hosts; MIN:MAX with --restarts: up to MAX, and on while MIN are left"),            \
       TWS_INTEGER("num-gpus", 0, "N", type, field.num_gpus, 1, TWS_MAX_SLOTS, "the first N slots of each host"), \
       TWS_STRING("launcher", 0, "NAME", type, field.launcher, "who starts ranks: local, mpirun, ssh or srun"),   \
       TWS_STRING("remote-shell", 0, "PROGRAM", type, field.remote_shell,                                         \

@@ -449,6 +449,7 @@ static tws_code place_ranks(options *o, tws_error *err) {
     return TWS_OK;
   }
   if (tws_worker_is()) return TWS_OK;
+  o->flags.elastic = o->restarts > 0;
   TWS_TRY(tws_launch_flags_read(&o->flags, o->job.ranks, o->arena, &o->hosts, &o->launch, err));
   if (!o->launch.hosts) return TWS_OK;
   return use_hosts(o, err);
@@ -472,6 +473,9 @@ static tws_code leave_out_failed(options *o, tws_error *err) {
   const tws_host *host = tws_hosts_of_rank(&o->hosts, o->failed_rank, &slot);
   const int at = host ? (int)(host - o->hosts.host) : 0;
   memmove(&o->hosts.host[at], &o->hosts.host[at + 1], (size_t)(--o->hosts.count - at) * sizeof *o->hosts.host);
+  if (o->hosts.count < o->launch.least_nodes)
+    return tws_fail(err, TWS_NO, NULL, "%d nodes are left, and --num-nodes asks for %d", o->hosts.count,
+                    o->launch.least_nodes);
   return use_hosts(o, err);
 }
 
@@ -528,7 +532,11 @@ static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
     tws_error why = {0};
     const int64_t before = o->job.ranks > 0 ? o->job.ranks : o->launch.ranks;
     if (!tws_recovery_goes_on(code, left, before, o->save)) break;
-    if (is_elsewhere(cli, o, taken) || shrink(o, &why) != TWS_OK) break;
+    if (is_elsewhere(cli, o, taken)) break;
+    if (shrink(o, &why) != TWS_OK) {
+      tws_warn(cli, "it does not go on: %s", why.message);
+      break;
+    }
     taken = tws_folder_stamp(o->save, TWS_FOLDER_LOCK);
     TWS_TRY(choose_point(cli, o, before, err));
     code = run_once(cli, o, err);

@@ -211,6 +211,45 @@ int tws_hosts_ranks(const tws_hosts *hosts) {
 
 /* ---- which hosts ---- */
 
+tws_code tws_nodes_parse(const char *text, int elastic, int64_t *least, int64_t *most, tws_error *err) {
+  enum { MOST = 65536 };
+  char *end;
+  *most = -1;
+  *least = isdigit((unsigned char)*text) ? strtol(text, &end, 10) : 0;
+  const int range = *least > 0 && *end == ':';
+  if (range) *most = isdigit((unsigned char)end[1]) ? strtol(end + 1, &end, 10) : 0;
+  if (*least < 1 || *least > MOST || *end != '\0' || (range && (*most < *least || *most > MOST)))
+    return tws_fail(err, TWS_USAGE, "--num-nodes 4, or 2:4 with --restarts",
+                    "--num-nodes: \"%.100s\" is neither a number nor MIN:MAX", text);
+  if (!range || elastic) return TWS_OK;
+  return tws_fail(err, TWS_USAGE, "give --restarts N too, or one number",
+                  "--num-nodes: MIN:MAX is for training that goes on with fewer nodes");
+}
+
+const char *tws_hosts_world_info(const tws_hosts *hosts, tws_arena *arena) {
+  static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+  tws_text text = {0};
+  for (int h = 0; h < hosts->count; h++) {
+    tws_text_add(&text, "%s\"%s\": [", h ? ", " : "{", hosts->host[h].name);
+    for (int i = 0; i < hosts->host[h].count; i++) tws_text_add(&text, "%s%d", i ? ", " : "", hosts->host[h].slot[i]);
+    tws_text_add(&text, "]");
+  }
+  tws_text_add(&text, hosts->count ? "}" : "{}");
+  char *out = text.failed ? NULL : tws_arena_alloc(arena, (text.length + 2) / 3 * 4 + 1, 1), *to = out;
+  for (size_t i = 0; out && i < text.length; i += 3) {
+    const size_t left = text.length - i;
+    const unsigned char *from = (const unsigned char *)text.data + i;
+    const unsigned three =
+        (unsigned)from[0] << 16 | (left > 1 ? (unsigned)from[1] << 8 : 0) | (left > 2 ? (unsigned)from[2] : 0);
+    *to++ = digits[three >> 18];
+    *to++ = digits[three >> 12 & 63];
+    *to++ = left > 1 ? digits[three >> 6 & 63] : '=';
+    *to++ = left > 2 ? digits[three & 63] : '=';
+  }
+  tws_text_free(&text);
+  return out;
+}
+
 static tws_code local_host(const tws_hosts_request *o, tws_arena *arena, tws_hosts *hosts, tws_error *err) {
   static char name[256];
   if (gethostname(name, sizeof name - 1) != 0) snprintf(name, sizeof name, "localhost");
@@ -237,6 +276,9 @@ tws_code tws_hosts_find(const tws_hosts_request *o, tws_arena *arena, tws_hosts 
     return tws_fail(err, TWS_USAGE, "give filters or numbers",
                     "--num-nodes and --num-gpus do not go with --include and --exclude");
   if (!o->hostfile && !o->nodelist) {
+    if (o->num_nodes > 1)
+      return tws_fail(err, TWS_USAGE, "give --hostfile FILE", "--num-nodes %lld needs a hostfile",
+                      (long long)o->num_nodes);
     if (o->include || o->exclude)
       return tws_fail(err, TWS_USAGE, "give --hostfile FILE", "--include and --exclude need a hostfile");
     return local_host(o, arena, hosts, err);
@@ -250,7 +292,8 @@ tws_code tws_hosts_find(const tws_hosts_request *o, tws_arena *arena, tws_hosts 
   if (o->num_nodes > hosts->count)
     return tws_fail(err, TWS_INVALID, NULL, "--num-nodes %lld: %s has %d hosts", (long long)o->num_nodes, source,
                     hosts->count);
-  if (o->num_nodes) hosts->count = (int)o->num_nodes;
+  const int64_t most = o->most_nodes > 0 ? o->most_nodes : o->num_nodes;
+  if (most > 0 && hosts->count > most) hosts->count = (int)most;
   for (int h = 0; o->num_gpus && h < hosts->count; h++) {
     tws_host *host = &hosts->host[h];
     if (o->num_gpus > host->count)

@@ -41,6 +41,7 @@ typedef struct tws_launch_options {
   int argument_count;
   int ends_itself;  /* SIGTERM is passed on as tws_worker_asked_to_end(), and ranks that end well end the job well; a
                        second one ends them as ever */
+  int least_nodes;  /* for who starts a job again: with fewer it does not go on; 0: any number will do */
   int *failed_rank; /* becomes the rank that failed, or one of the node that was lost; NULL: not of interest */
   int silent;       /* the ranks' standard output is dropped */
   int to_stderr;    /* it goes to standard error: standard output has another document */

@@ -1,6 +1,7 @@
 /* launch: which ranks a hostfile means, what their ends become, and that none is left behind. */
 #include <check.h>
 #include <signal.h>
+#include "launch/hostfile.h"
 #include "tests/answers.h"
 #include "tests/folder.h"
 #include "tests/members.h"
@@ -71,6 +72,60 @@ START_TEST(hostfiles) {
   write_text(in_folder("hosts"), "elsewhere.invalid slots=2\n");
   command_result r = twinspeed("launch -q --hostfile %s --remote-shell /bin/false -- true", in_folder("hosts"));
   assert_one_error(&r, 4, "a machine that cannot be reached");
+  command_free(&r);
+}
+END_TEST
+
+/* --num-nodes as DeepSpeed's launcher takes it, where jobs that go on with fewer nodes are those with --restarts; and
+ * the hosts as it hands them on. */
+START_TEST(nodes_and_world_info) {
+  tws_json *golden = golden_file("launcher.json");
+  const cJSON *one;
+  cJSON_ArrayForEach(one, cJSON_GetObjectItem(golden->root, "num_nodes")) {
+    const char *text = cJSON_GetArrayItem(one, 0)->valuestring;
+    const cJSON *elastic = cJSON_GetArrayItem(one, 1), *wanted = cJSON_GetArrayItem(one, 2);
+    int64_t least, most;
+    const tws_code code = tws_nodes_parse(text, cJSON_IsTrue(elastic), &least, &most, NULL);
+    ck_assert_msg(code == (cJSON_IsString(wanted) ? TWS_USAGE : TWS_OK), "%s", text);
+    if (code != TWS_OK) continue;
+    ck_assert_int_eq(least, cJSON_GetArrayItem(wanted, 0)->valueint);
+    ck_assert_int_eq(most, cJSON_GetArrayItem(wanted, 1)->valueint);
+  }
+  cJSON_ArrayForEach(one, cJSON_GetObjectItem(golden->root, "world_info")) {
+    const cJSON *host, *slot;
+    FILE *file = fopen(in_folder("hosts"), "w");
+    cJSON_ArrayForEach(host, cJSON_GetObjectItem(one, "input")) {
+      fprintf(file, "%s slots=%d\n", host->string, cJSON_GetArraySize(host));
+      int number = 0;
+      cJSON_ArrayForEach(slot, host) ck_assert_int_eq(slot->valueint, number++); /* all of them, as a hostfile says */
+    }
+    fclose(file);
+    command_result r = twinspeed("launch --hostfile %s --dry-run --json", in_folder("hosts"));
+    cJSON *json = assert_json(&r, "twinspeed-ranks-1");
+    ck_assert_str_eq(cJSON_GetObjectItem(json, "world_info")->valuestring,
+                     cJSON_GetObjectItem(one, "encoded")->valuestring);
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+  tws_json_destroy(golden);
+  static const char *const texts[] = {"0", "", ":2", "2:", "3:2", "-1", "1:x", "65537", "1 ", "99999999999999999999"};
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    int64_t least, most;
+    ck_assert_msg(tws_nodes_parse(texts[i], 1, &least, &most, NULL) == TWS_USAGE, "%s", texts[i]);
+  }
+  write_text(in_folder("hosts"), "a slots=1\nb slots=1\nc slots=1\n");
+  command_result r = twinspeed("launch --hostfile %s --num-nodes 2 --dry-run", in_folder("hosts"));
+  ck_assert_str_eq(r.out, "rank 0 -> a -> device 0\nrank 1 -> b -> device 0\n");
+  command_free(&r);
+  r = twinspeed("launch --hostfile %s --num-nodes 1:2 --dry-run", in_folder("hosts"));
+  assert_one_error(&r, 2, "a range without restarts");
+  command_free(&r);
+  r = twinspeed("train -m tiny-gpt2 --data %s --save %s/run --restarts 1 --hostfile %s --num-nodes 4:9",
+                in_folder("hosts"), folder, in_folder("hosts"));
+  assert_one_error(&r, 3, "fewer hosts than asked for");
+  command_free(&r);
+  r = twinspeed("launch --num-nodes 2 --dry-run");
+  assert_one_error(&r, 2, "several nodes without a hostfile");
   command_free(&r);
 }
 END_TEST
@@ -266,6 +321,7 @@ int main(void) {
   tcase_set_timeout(launch, 120);
   tcase_add_checked_fixture(launch, make_folder, remove_folder);
   tcase_add_test(launch, hostfiles);
+  tcase_add_test(launch, nodes_and_world_info);
   tcase_add_test(launch, launching);
   tcase_add_test(launch, allocations);
   tcase_add_test(launch, environment_files);
