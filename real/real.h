@@ -204,6 +204,9 @@ typedef struct tws_virtual_api {
   /* Faults: one bit of an element of an entry of the state ("parameters"), or of what an operation received last. */
   tws_code (*flip)(tws_virtual *ranks, int rank, const char *entry, uint64_t element, int bit, tws_error *err);
   void (*flip_received)(tws_virtual *ranks, tws_program program, const tws_run_member *member, uint64_t byte, int bit);
+  /* For tests of the order: what nobody may read any more becomes something else. */
+  void (*spoil)(tws_virtual *ranks, tws_program program, uint32_t rank, uint32_t buffer, uint64_t offset,
+                uint64_t count);
   uint64_t (*digest)(const tws_virtual *ranks);                             /* of every bit of the state */
   uint64_t (*allocated)(const tws_virtual *ranks, int rank, tws_tier tier); /* bytes of its arenas */
   uint64_t (*saved)(const tws_virtual *ranks);                              /* bytes of all that are shared storage */

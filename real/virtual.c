@@ -308,6 +308,17 @@ static void flip_received(tws_virtual *v, tws_program program, const tws_run_mem
   if (to && bytes > 0) to[byte % bytes] = (unsigned char)(to[byte % bytes] ^ 1u << (bit % 8));
 }
 
+/* Numbers become none; those that are indices 0, which is one. */
+static void virtual_spoil(tws_virtual *v, tws_program program, uint32_t rank, uint32_t buffer, uint64_t offset,
+                          uint64_t count) {
+  const tws_training *t = &v->ranks[rank];
+  const tws_dtype dtype = (tws_dtype)t->programs[program]->buffers[buffer].dtype;
+  const void *at = NULL;
+  const int number = dtype != TWS_I32 && dtype != TWS_U8;
+  if (tws_executor_find(t->executor, (int)program, buffer, offset, count, &at, NULL) == TWS_OK && at)
+    memset((void *)(uintptr_t)at, number ? 0xff : 0, count * tws_dtype_bytes(dtype));
+}
+
 static uint64_t virtual_digest(const tws_virtual *v) {
   uint64_t sum = 0;
   for (int r = 0; r < v->world; r++) {
@@ -341,6 +352,7 @@ const tws_virtual_api tws_virtual_ranks = {.open = virtual_open,
                                            .save_bytes = virtual_save_bytes,
                                            .flip = virtual_flip,
                                            .flip_received = flip_received,
+                                           .spoil = virtual_spoil,
                                            .digest = virtual_digest,
                                            .allocated = virtual_allocated,
                                            .saved = virtual_saved};

@@ -1,0 +1,26 @@
+/* Memory that no operation may read: from the last operation that uses a range until one that writes all of it without
+ * reading it. An order that lets an operation read too early would often find there what comes there again, such as
+ * parameters that are gathered twice; so what is dead is overwritten with what nobody expects. */
+#ifndef TWS_EMULATION_SPOIL_H
+#define TWS_EMULATION_SPOIL_H
+
+#include "plan/plan.h"
+
+typedef struct tws_dead_range {
+  uint32_t writer;        /* the operation that writes it next */
+  uint32_t buffer;        /* as the writer names it */
+  uint64_t offset, count; /* elements */
+  uint32_t users;         /* operations that have to end before it is dead; 0: from the beginning on */
+} tws_dead_range;
+
+/* Of one rank. */
+typedef struct tws_dead_ranges {
+  tws_dead_range *all;
+  uint32_t count;
+  uint32_t *first, *of; /* by operation: of[first[op]] to of[first[op + 1]] are the ranges that it is a user of */
+} tws_dead_ranges;
+
+/* In `arena`; long plans have none. */
+tws_code tws_dead_ranges_find(const tws_plan *plan, tws_arena *arena, tws_dead_ranges *out, tws_error *err);
+
+#endif
