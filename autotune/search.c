@@ -237,47 +237,12 @@ typedef struct trials {
   tws_tune_result *result;
   int best;
   double best_throughput;
-  uint64_t *plans; /* fingerprints; NULL: not asked for */
 } trials;
-
-static tws_code read_plans(void *user, int trial, void *answer, tws_error *err) {
-  const trials *t = user;
-  const tws_tune_candidate *c = &t->result->candidates[trial_index(t->request, t->result->fits, trial)];
-  tws_job *job = NULL;
-  tws_code code = tws_job_derive(t->request->job, &c->variant, &job, err);
-  if (code == TWS_OK) {
-    const tws_plan_request plan = tws_job_request(job, 0);
-    code = tws_fingerprint_stages(&plan, answer, err);
-  }
-  tws_job_destroy(job);
-  return code;
-}
-
-static tws_code keep_plans(void *user, int trial, const void *answer, int *stop, tws_error *err) {
-  (void)stop;
-  (void)err;
-  memcpy(&((trials *)user)->plans[trial], answer, sizeof(uint64_t));
-  return TWS_OK;
-}
-
-/* The first trial that does the same, where a knob has no effect: what was simulated need not be again. */
-static int same_as(const trials *t, int trial) {
-  const tws_tune_candidate *all = t->result->candidates;
-  const tws_tune_candidate *own = &all[trial_index(t->request, t->result->fits, trial)];
-  for (int i = 0; i < trial && t->plans; i++) {
-    const tws_tune_candidate *c = &all[trial_index(t->request, t->result->fits, i)];
-    if (t->plans[i] == t->plans[trial] && c->variant.stage == own->variant.stage &&
-        differ_in_batch_only(&c->variant, &own->variant) && c->variant.micro == own->variant.micro)
-      return i;
-  }
-  return trial;
-}
 
 static tws_code simulate_trial(void *user, int trial, void *answer, tws_error *err) {
   const trials *t = user;
   tws_tune_candidate *c = answer;
   *c = t->result->candidates[trial_index(t->request, t->result->fits, trial)];
-  if (same_as(t, trial) < trial) return TWS_OK;
   return simulate_candidate(t->request, c, err);
 }
 
@@ -286,12 +251,6 @@ static tws_code read_trial(void *user, int trial, const void *answer, int *stop,
   tws_tune_candidate *c = &t->result->candidates[trial_index(t->request, t->result->fits, trial)];
   (void)err;
   memcpy(c, answer, sizeof *c);
-  const int same = same_as(t, trial);
-  if (same < trial) {
-    const tws_tune_candidate *done = &t->result->candidates[trial_index(t->request, t->result->fits, same)];
-    c->simulation = done->simulation;
-    c->simulated_s = done->simulated_s;
-  }
   t->result->simulated += c->simulated_s > 0;
   if (tws_tune_throughput(c) > t->best_throughput) {
     t->best_throughput = tws_tune_throughput(c);
@@ -308,17 +267,9 @@ static tws_code simulate_best(const tws_tune_request *request, tws_tune_result *
   const int count = wanted < result->fits ? wanted : result->fits;
   const int workers = request->exhaustive || request->workers > 1 ? tws_crew_size(request->workers) : 1;
   trials t = {.request = request, .result = result, .best = -1};
-  tws_code code = TWS_OK;
   if (request->progress) tws_progress_begin(request->progress, "simulating", count);
-  if (request->exhaustive && request->fidelity != TWS_FIDELITY_ANALYTIC && count > 1) {
-    const tws_crew_list plans = {count, sizeof(uint64_t), read_plans, keep_plans, &t};
-    t.plans = tws_calloc((size_t)count, sizeof *t.plans);
-    code = t.plans ? tws_crew_do(&plans, workers, &result->swept.simulate_cpu_s, err)
-                   : tws_fail(err, TWS_MEMORY, NULL, "no memory for the trials");
-  }
   const tws_crew_list list = {count, sizeof(tws_tune_candidate), simulate_trial, read_trial, &t};
-  if (code == TWS_OK) code = tws_crew_do(&list, workers, &result->swept.simulate_cpu_s, err);
-  tws_free(t.plans);
+  const tws_code code = tws_crew_do(&list, workers, &result->swept.simulate_cpu_s, err);
   if (request->progress) tws_progress_end(request->progress);
   return code;
 }

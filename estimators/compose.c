@@ -82,6 +82,7 @@ typedef struct several {
   int stages;
   const int *ranks; /* whose plans are built */
   int count;
+  double *shares; /* per rank: of the ranks that stand for others, how many it stands for */
   tws_plan **plans;
   tws_stage_estimate *each; /* per rank */
   tws_ledger *ledgers;
@@ -130,7 +131,7 @@ static void read_stages(const several *p, const tws_path_result *paths, tws_stag
   int fullest = 0, busiest = 0;
   double bubble = 0; /* mean over all of them */
   for (int i = 0; i < p->count; i++) {
-    if (out->step_s > 0) bubble += paths[i].bubble_s / out->step_s / p->count;
+    if (out->step_s > 0) bubble += p->shares[i] * paths[i].bubble_s / out->step_s;
     tws_stage_estimate *stage = &stages[p->each[i].stage];
     const uint64_t bytes = p->each[i].arena_bytes[TWS_TIER_DEVICE];
     p->each[i].path = paths[i];
@@ -268,6 +269,30 @@ static int every_rank_counts(const tws_plan_request *request) {
          tws_topology_world(&request->topology) <= FEW;
 }
 
+/* Most ranks that differ along an axis do so in arguments alone, or in a bias that the first has: of those that are
+ * alike the first is planned. Ranks of a pipeline are left as they are, because each has peers of its own. */
+static tws_code leave_out_alike(several *p, tws_rank_set *set, tws_error *err) {
+  enum { WORTH = 4 }; /* micro-batches: two are planned to know */
+  const int several_alike = p->stages == 1 && set->count > 2 && p->request->config->accumulation_steps > WORTH;
+  uint64_t *shapes = tws_calloc((size_t)set->count, sizeof *shapes);
+  p->shares = tws_calloc((size_t)set->count, sizeof *p->shares);
+  tws_code code = shapes && p->shares ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
+  int kept = 0;
+  for (int i = 0; i < set->count && code == TWS_OK; i++) {
+    tws_plan_request r = *p->request;
+    int at = kept;
+    r.rank = set->ranks[i];
+    if (several_alike) code = tws_fingerprint_shape(&r, &shapes[kept], err);
+    for (int k = 0; k < kept && several_alike && at == kept; k++)
+      if (shapes[k] == shapes[kept]) at = k;
+    p->shares[at] += 1.0 / set->count;
+    if (at == kept) set->ranks[kept++] = r.rank;
+  }
+  if (code == TWS_OK) set->count = kept;
+  tws_free(shapes);
+  return code;
+}
+
 tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                           tws_stage_estimate *stages, tws_error *err) {
   several p = {.request = request, .machine = machine, .stages = tws_topology_size(&request->topology, TWS_AXES_PIPE)};
@@ -281,12 +306,14 @@ tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *ma
     code = tws_fail(err, TWS_UNSUPPORTED, "use fewer ranks, or a division whose groups lie alike on all nodes",
                     "groups lie unevenly on nodes, and %d ranks are more than are looked at one by one (%d)", set.count,
                     MOST_PLANS);
+  if (code == TWS_OK) code = leave_out_alike(&p, &set, err);
   p.ranks = set.ranks;
   p.count = set.count;
   if (code == TWS_OK)
     code = p.count > 1 || request->max_accumulation == 0 ? estimate_ranks(&p, out, stages, err)
                                                          : estimate_alone(request, machine, out, stages, err);
   tws_rank_set_free(&set);
+  tws_free(p.shares);
   TWS_TRY(code);
   add_totals(request, machine, out);
   return TWS_OK;

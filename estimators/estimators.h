@@ -35,6 +35,8 @@ typedef struct tws_fingerprint {
 tws_code tws_fingerprint_read(const tws_plan_request *request, tws_fingerprint *out, tws_error *err);
 /* Of the plans of all pipeline stages, for jobs that differ in keys of ZeRO alone: equal ones do the same. */
 tws_code tws_fingerprint_stages(const tws_plan_request *request, uint64_t *out, tws_error *err);
+/* Of the plan of request->rank, of two micro-batches: ranks of a stage with equal ones take as long and hold as much. */
+tws_code tws_fingerprint_shape(const tws_plan_request *request, uint64_t *out, tws_error *err);
 /* Adds "fingerprint": {"model": ..., "configuration": ..., "plan": ...}; empty texts are left out. */
 void tws_fingerprint_json(const tws_fingerprint *fingerprint, cJSON *object);
 uint64_t tws_network_fingerprint(const tws_network *network);

@@ -32,13 +32,14 @@ uint64_t tws_network_fingerprint(const tws_network *n) {
   return hash;
 }
 
-static uint64_t of_plan(const tws_plan *plan) {
+/* arguments: those of single operations too, as first rows and seeds, which cost nothing. */
+static uint64_t of_plan(const tws_plan *plan, int arguments_too) {
   uint64_t hash = TWS_FINGERPRINT_START;
   for (uint32_t i = 0; i < plan->op_count; i++) {
     const tws_op *op = &plan->ops[i];
     const int64_t fields[] = {op->kind, op->stream, op->phase, op->micro_batch, op->module, op->work};
     for (size_t k = 0; k < sizeof fields / sizeof *fields; k++) hash = tws_fingerprint_integer(hash, fields[k]);
-    const tws_arguments *arguments = tws_op_arguments(plan, op);
+    const tws_arguments *arguments = arguments_too ? tws_op_arguments(plan, op) : NULL;
     for (int k = 0; arguments && k < TWS_ARGUMENTS; k++) hash = tws_fingerprint_number(hash, arguments->a[k]);
   }
   for (uint32_t i = 0; i < plan->work_count; i++) {
@@ -62,12 +63,35 @@ tws_code tws_fingerprint_read(const tws_plan_request *request, tws_fingerprint *
   first.max_accumulation = 2; /* the others are like the second; how many there are is counted besides */
   TWS_TRY(tws_config_fingerprint(request->config, &configuration, err));
   TWS_TRY(tws_plan_build(&first, &plan, err));
-  uint64_t hash = tws_fingerprint_integer(of_plan(plan), request->config->accumulation_steps);
+  uint64_t hash = tws_fingerprint_integer(of_plan(plan, 1), request->config->accumulation_steps);
   hash = tws_fingerprint_integer(hash, plan->world);
   tws_plan_destroy(plan);
   snprintf(out->model, sizeof out->model, "%016" PRIx64, tws_network_fingerprint(request->network));
   snprintf(out->configuration, sizeof out->configuration, "%016" PRIx64, configuration);
   snprintf(out->plan, sizeof out->plan, "%016" PRIx64, hash);
+  return TWS_OK;
+}
+
+tws_code tws_fingerprint_shape(const tws_plan_request *request, uint64_t *out, tws_error *err) {
+  tws_plan_request few = *request;
+  tws_plan *plan;
+  few.max_accumulation = 2;
+  TWS_TRY(tws_plan_build(&few, &plan, err));
+  uint64_t hash = of_plan(plan, 0);
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_op *op = &plan->ops[i];
+    hash = tws_fingerprint_integer(hash, op->channel);
+    for (int k = 0; k < op->operand_count; k++) {
+      const tws_operand *operand = &plan->operands[op->operand_first + (uint32_t)k];
+      hash = tws_fingerprint_integer(hash, ((int64_t)operand->buffer << 8) + (int64_t)operand->access);
+    }
+  }
+  for (uint32_t i = 0; i < plan->buffer_count; i++)
+    hash = tws_fingerprint_integer(hash, (int64_t)plan->buffers[i].offset);
+  for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
+    hash = tws_fingerprint_integer(hash, (int64_t)tws_plan_bytes(plan, (tws_tier)tier));
+  tws_plan_destroy(plan);
+  *out = hash;
   return TWS_OK;
 }
 
@@ -80,7 +104,9 @@ tws_code tws_fingerprint_stages(const tws_plan_request *request, uint64_t *out, 
     r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
     r.max_accumulation = stages > 2 ? stages : 2;
     TWS_TRY(tws_plan_build(&r, &plan, err));
-    *out = tws_fingerprint_integer(*out, (int64_t)of_plan(plan));
+    *out = tws_fingerprint_integer(*out, (int64_t)of_plan(plan, 1));
+    for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
+      *out = tws_fingerprint_integer(*out, (int64_t)tws_plan_bytes(plan, (tws_tier)tier));
     tws_plan_destroy(plan);
   }
   return TWS_OK;
