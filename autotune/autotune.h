@@ -128,6 +128,14 @@ typedef struct tws_tune_swept {
   double search_cpu_s, plan_cpu_s, simulate_cpu_s; /* of all processes together */
 } tws_tune_swept;
 
+/* What became of the points that were considered: each of them went one of these ways. */
+enum { TWS_SWEPT_WAYS = 6 };
+typedef struct tws_swept_way {
+  int64_t count;
+  const char *what;
+} tws_swept_way;
+tws_swept_way tws_tune_swept_way(const tws_tune_swept *swept, int way);
+
 typedef struct tws_tune_result {
   tws_tune_candidate *candidates; /* fitting ones first: simulated by their simulated, then by estimated throughput */
   int count, fits, simulated;

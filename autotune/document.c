@@ -56,6 +56,7 @@ void tws_document_begin(tws_document *d, tws_dress dress, const char *title) {
                "table { border-collapse: collapse; margin: 1em 0; font-size: 90%% }\n"
                "th, td { border-bottom: 1px solid #ddd; padding: 0.25em 0.7em; text-align: left }\n"
                "th { border-bottom: 2px solid #888 }\n"
+               "th, td:nth-child(n+2):nth-last-child(n+2) { white-space: nowrap }\n"
                "figure { margin: 1em 0 } figcaption { color: #555; font-size: 90%% }\n"
                "svg { max-width: 100%%; height: auto }\n"
                "</style>\n</head>\n<body>\n<h1>");
@@ -155,14 +156,39 @@ static double tick_of(double end) {
   return tick;
 }
 
-static void add_axis(tws_text *svg, double end, int vertical, const char *title) {
-  const double tick = tick_of(end);
-  for (int i = 0; i * tick <= end * 1.0001; i++) {
-    const double share = i * tick / end;
-    const double x = vertical ? LEFT : LEFT + share * (WIDTH - LEFT - RIGHT);
-    const double y = vertical ? HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM) : HEIGHT - BOTTOM;
+typedef struct axis {
+  double begin, end, tick;
+} axis;
+
+/* Values that lie close together, far from 0, are shown without what is between. */
+static axis axis_of(double least, double most) {
+  const double room = least > 0.5 * most ? 0.3 * (most - least) : 0;
+  axis a = {0, most * 1.08, tick_of(most * 1.08)};
+  if (!(room > 0)) return a;
+  a.tick = tick_of(most - least + 2 * room);
+  a.begin = floor((least - room) / a.tick) * a.tick;
+  a.end = most + room;
+  return a;
+}
+
+static double share_of(const axis *a, double value) {
+  return (value - a->begin) / (a->end - a->begin);
+}
+
+static double x_of(const axis *a, double value) {
+  return LEFT + share_of(a, value) * (WIDTH - LEFT - RIGHT);
+}
+
+static double y_of(const axis *a, double value) {
+  return HEIGHT - BOTTOM - share_of(a, value) * (HEIGHT - TOP - BOTTOM);
+}
+
+static void add_axis(tws_text *svg, const axis *a, int vertical, const char *title) {
+  for (int i = 0; a->begin + i * a->tick <= a->end * 1.0001; i++) {
+    const double value = a->begin + i * a->tick;
+    const double x = vertical ? LEFT : x_of(a, value), y = vertical ? y_of(a, value) : HEIGHT - BOTTOM;
     char text[24];
-    snprintf(text, sizeof text, "%.6g", i * tick);
+    snprintf(text, sizeof text, "%.6g", value);
     tws_text_add(svg, "<path d=\"M%.1f %.1f%s\" stroke=\"#ddd\" fill=\"none\"/>\n", x, y,
                  vertical ? "H730" : "V20"); /* WIDTH - RIGHT, TOP */
     add_label(svg, vertical ? x - 6 : x, vertical ? y + 4 : y + 16, vertical ? "end" : "middle", text);
@@ -172,33 +198,46 @@ static void add_axis(tws_text *svg, double end, int vertical, const char *title)
   if (vertical) tws_text_add(svg, "</g>\n");
 }
 
-void tws_figure_points(const tws_mark *marks, int count, const char *x_title, const char *y_title, tws_text *svg) {
-  double x_end = 0, y_end = 0;
+static void add_points(tws_text *svg, const tws_mark *marks, int count, const axis *x_axis, const axis *y_axis) {
+  int joined = 0;
+  tws_text_add(svg, "<path stroke=\"" BLUE "\" fill=\"none\" d=\"M%d %d", LEFT, HEIGHT - BOTTOM);
+  for (int i = 0; i < count; i++)
+    if (marks[i].strong)
+      tws_text_add(svg, "%s%.1f %.1f", joined++ ? "L" : "M", x_of(x_axis, marks[i].x), y_of(y_axis, marks[i].y));
+  tws_text_add(svg, "\"/>\n");
   for (int i = 0; i < count; i++) {
-    x_end = fmax(x_end, 1.08 * marks[i].x);
-    y_end = fmax(y_end, 1.08 * marks[i].y);
+    const double x = x_of(x_axis, marks[i].x), y = y_of(y_axis, marks[i].y);
+    tws_text_add(svg, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%d\" fill=\"%s\"/>\n", x, y, marks[i].strong ? 5 : 3,
+                 marks[i].strong ? BLUE : GREY);
+    if (marks[i].label)
+      add_label(svg, x > WIDTH - 220 ? x - 8 : x + 8, y + 4, x > WIDTH - 220 ? "end" : "start", marks[i].label);
+  }
+}
+
+void tws_figure_points(const tws_mark *marks, int count, const char *x_title, const char *y_title, tws_text *svg) {
+  double x_end = 0, y_end = 0, x_begin = HUGE_VAL, y_begin = HUGE_VAL;
+  for (int i = 0; i < count; i++) {
+    x_begin = fmin(x_begin, marks[i].x);
+    y_begin = fmin(y_begin, marks[i].y);
+    x_end = fmax(x_end, marks[i].x);
+    y_end = fmax(y_end, marks[i].y);
   }
   begin_svg(svg, HEIGHT);
   if (x_end > 0 && y_end > 0 && isfinite(x_end) && isfinite(y_end)) {
-    const double sx = (WIDTH - LEFT - RIGHT) / x_end, sy = (HEIGHT - TOP - BOTTOM) / y_end;
-    int joined = 0;
-    add_axis(svg, x_end, 0, x_title);
-    add_axis(svg, y_end, 1, y_title);
-    tws_text_add(svg, "<path stroke=\"" BLUE "\" fill=\"none\" d=\"M%d %d", LEFT, HEIGHT - BOTTOM);
-    for (int i = 0; i < count; i++)
-      if (marks[i].strong)
-        tws_text_add(svg, "%s%.1f %.1f", joined++ ? "L" : "M", LEFT + sx * marks[i].x,
-                     HEIGHT - BOTTOM - sy * marks[i].y);
-    tws_text_add(svg, "\"/>\n");
-    for (int i = 0; i < count; i++) {
-      const double x = LEFT + sx * marks[i].x, y = HEIGHT - BOTTOM - sy * marks[i].y;
-      tws_text_add(svg, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%d\" fill=\"%s\"/>\n", x, y, marks[i].strong ? 5 : 3,
-                   marks[i].strong ? BLUE : GREY);
-      if (marks[i].label)
-        add_label(svg, x > WIDTH - 220 ? x - 8 : x + 8, y + 4, x > WIDTH - 220 ? "end" : "start", marks[i].label);
-    }
+    const axis x_axis = axis_of(x_begin, x_end), y_axis = axis_of(y_begin, y_end);
+    add_axis(svg, &x_axis, 0, x_title);
+    add_axis(svg, &y_axis, 1, y_title);
+    add_points(svg, marks, count, &x_axis, &y_axis);
   }
   tws_text_add(svg, "</svg>\n");
+}
+
+/* Of the longest text in this size, about. */
+static double width_of(const char *const *texts, int count) {
+  size_t longest = 0;
+  for (int i = 0; i < count; i++)
+    if (strlen(texts[i]) > longest) longest = strlen(texts[i]);
+  return 7.0 * (double)longest;
 }
 
 void tws_figure_bars(const tws_mark *marks, const char *const *values, int count, const char *title, tws_text *svg) {
@@ -207,7 +246,8 @@ void tws_figure_bars(const tws_mark *marks, const char *const *values, int count
     low = fmin(low, marks[i].y);
     high = fmax(high, marks[i].y);
   }
-  const double room = WIDTH - NAMES - 90, scale = high - low > 0 ? room / (high - low) : 0, zero = NAMES - low * scale;
+  const double room = WIDTH - NAMES - 12 - width_of(values, count), scale = high - low > 0 ? room / (high - low) : 0,
+               zero = NAMES - low * scale;
   begin_svg(svg, (count + 1) * BAR + 12);
   add_label(svg, NAMES, 14, "start", title);
   for (int i = 0; i < count; i++) {

@@ -28,7 +28,7 @@ typedef struct tws_mark {
   int strong;        /* stands out, and joins the line through those that do */
   const char *label; /* NULL: none */
 } tws_mark;
-/* Points in a plane whose axes begin at 0; strong ones are joined in their order. */
+/* Points in a plane; strong ones are joined in their order. Axes begin at 0 unless all values lie far from it. */
 void tws_figure_points(const tws_mark *marks, int count, const char *x_title, const char *y_title, tws_text *svg);
 /* Horizontal bars from 0 to each y, with the label before and `values` behind. */
 void tws_figure_bars(const tws_mark *marks, const char *const *values, int count, const char *title, tws_text *svg);

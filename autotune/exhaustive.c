@@ -12,6 +12,17 @@
 
 enum { KEPT_BOUNDS = 1 << 15, DEFAULT_FINALISTS = 12 };
 
+tws_swept_way tws_tune_swept_way(const tws_tune_swept *s, int way) {
+  const tws_swept_way all[TWS_SWEPT_WAYS] = {
+      {s->illegal, "illegal: no such division, batch or combination"},
+      {s->equal, "equal to another: a knob has no effect there"},
+      {s->too_large, "too large for the device, its host or disk"},
+      {s->too_slow, "slower than the best at least, by what each stage has to do"},
+      {s->composed, "composed exactly"},
+      {s->bounded, "composed as lower bounds"}};
+  return all[way];
+}
+
 /* ---- a worker ---- */
 
 typedef struct tally { /* shared with the others */

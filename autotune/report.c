@@ -102,16 +102,22 @@ static void tell_winner(const tws_tune_report *r, tws_document *d) {
   const tws_tune_trial *trial = r->trials && r->trials->best >= 0 ? &r->trials->all[r->trials->best] : NULL;
   label_of(&a->winner.variant, label);
   tws_format_bytes(a->winner.bytes, bytes, sizeof bytes);
-  tws_format_seconds(trial ? trial->step_s : a->winner.step_s, step, sizeof step);
+  const tws_tune_candidate *c = &r->result->candidates[0]; /* the best, where nothing was trained */
+  tws_format_seconds(trial ? trial->step_s : c->simulated_s > 0 ? c->simulated_s : a->winner.step_s, step, sizeof step);
   tws_document_paragraph(d, "The best: %s on %d rank%s: %s a step, %s, %.0f tokens/s; a rank needs %s.", label,
                          a->winner.variant.ranks, a->winner.variant.ranks > 1 ? "s" : "", step,
                          trial ? "measured" : "predicted",
-                         tokens(r, trial ? tws_tune_trial_throughput(trial) : a->winner.throughput), bytes);
+                         tokens(r, trial ? tws_tune_trial_throughput(trial) : tws_tune_throughput(c)), bytes);
   if (has_price(r)) tws_document_paragraph(d, "It costs %.4g for a million tokens.", a->winner.cost);
-  tws_document_paragraph(d, "%d configurations: %d fit, %d rejected, %d simulated%s. Costs: %s (%s).", r->result->count,
-                         r->result->fits, r->result->count - r->result->fits, r->result->simulated,
-                         r->trials ? ", some trained" : "", tws_profile_name(job->profile),
-                         tws_profile_provenance(job->profile));
+  const tws_tune_swept *swept = &r->result->swept;
+  if (r->request->exhaustive)
+    tws_document_paragraph(d, "%lld configurations: %lld planned, %d simulated.", (long long)swept->considered,
+                           (long long)swept->planned, r->result->simulated);
+  else
+    tws_document_paragraph(d, "%d configurations: %d fit, %d rejected, %d simulated%s.", r->result->count,
+                           r->result->fits, r->result->count - r->result->fits, r->result->simulated,
+                           r->trials ? ", some trained" : "");
+  tws_document_paragraph(d, "Costs: %s (%s).", tws_profile_name(job->profile), tws_profile_provenance(job->profile));
 }
 
 static void tell_own(const tws_tune_report *r, tws_document *d) {
@@ -225,6 +231,19 @@ static void tell_trials(const tws_tune_report *r, const figures *f, tws_document
   tws_document_table_end(d);
 }
 
+static void tell_swept(const tws_tune_swept *swept, tws_document *d) {
+  static const char *const heads[] = {"configurations", "what became of them"};
+  tws_document_heading(d, "The whole space");
+  tws_document_table(d, heads, 2);
+  for (int i = 0; i < TWS_SWEPT_WAYS; i++) {
+    const tws_swept_way way = tws_tune_swept_way(swept, i);
+    char count[CELL];
+    snprintf(count, sizeof count, "%lld", (long long)way.count);
+    tws_document_row(d, (const char *[]){count, way.what});
+  }
+  tws_document_table_end(d);
+}
+
 static void tell_rejections(const tws_tune_result *result, tws_document *d) {
   static const char *const heads[] = {"configurations", "reason"};
   if (result->rejection_count == 0) return;
@@ -256,6 +275,7 @@ static void tell(const tws_tune_report *r, const figures *f, tws_dress dress, tw
   tws_document_figure(d, f->pareto.data, "pareto.svg", "All that fit; the line joins those that nothing beats");
   tell_candidates(r, d, r->analysis->pareto, r->analysis->pareto_count);
   tell_knobs(r->analysis, f, d);
+  if (r->request->exhaustive) tell_swept(&r->result->swept, d);
   tell_rejections(r->result, d);
   tws_document_end(d);
 }

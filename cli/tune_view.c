@@ -55,15 +55,6 @@ static tws_code print_candidates(const tws_cli *cli, const tws_tune_result *resu
 }
 
 static void print_swept(const tws_tune_swept *s) {
-  const struct {
-    int64_t count;
-    const char *what;
-  } rows[] = {{s->illegal, "illegal: no such division, batch or combination"},
-              {s->equal, "equal to another: a knob has no effect there"},
-              {s->too_large, "too large for the device"},
-              {s->too_slow, "slower than the best at least, by what each stage has to do"},
-              {s->composed, "composed exactly"},
-              {s->bounded, "composed as lower bounds"}};
   char wall[32], cpu[32], plan_wall[32], plan_cpu[32], simulate_cpu[32];
   tws_out("%s configurations in %s (%s of CPU), %s pieces lowered\n", tws_thousands(s->considered),
           tws_format_seconds(s->search_s, wall, sizeof wall), tws_format_seconds(s->search_cpu_s, cpu, sizeof cpu),
@@ -72,8 +63,10 @@ static void print_swept(const tws_tune_swept *s) {
           tws_format_seconds(s->plan_s, plan_wall, sizeof plan_wall),
           tws_format_seconds(s->plan_cpu_s, plan_cpu, sizeof plan_cpu),
           tws_format_seconds(s->simulate_cpu_s, simulate_cpu, sizeof simulate_cpu));
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-    tws_out("  %12s  %s\n", tws_thousands(rows[i].count), rows[i].what);
+  for (int i = 0; i < TWS_SWEPT_WAYS; i++) {
+    const tws_swept_way way = tws_tune_swept_way(s, i);
+    tws_out("  %12s  %s\n", tws_thousands(way.count), way.what);
+  }
 }
 
 tws_code tws_tune_print(const tws_cli *cli, const tws_tune_result *result, const tws_tune_request *request, int rows,
