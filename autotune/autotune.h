@@ -55,7 +55,7 @@ typedef struct tws_tune_space {
 typedef enum tws_tune_verdict {
   TWS_TUNE_FITS,
   TWS_TUNE_NO_DEVICE_MEMORY,
-  TWS_TUNE_NO_HOST_MEMORY,
+  TWS_TUNE_NO_HOST_MEMORY, /* or room on a node's disk */
   TWS_TUNE_NOT_SUPPORTED /* the plan refused it: reason says why */
 } tws_tune_verdict;
 

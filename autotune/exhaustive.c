@@ -51,7 +51,7 @@ typedef struct worker {
   tws_best exact, bounds;
   tws_composer *composer;
   template *templates; /* by what configurations differ in beside numbers of micro-batches, recomputation, schedule */
-  double rank_device, rank_node;
+  tws_capacity capacity;
   int unpruned; /* what is too large or too slow is composed all the same */
 } worker;
 
@@ -109,13 +109,19 @@ static tws_code request_of(worker *w, const tws_product_point *p, const tws_vari
   return TWS_OK;
 }
 
+/* In the node's memory and on its disks. */
+static int has_room_beside(const worker *w, const tws_composed *c) {
+  return (!(w->capacity.rank_node > 0) || (double)c->host_bytes <= w->capacity.rank_node) &&
+         (double)c->disk_bytes <= w->capacity.rank_disk;
+}
+
 static tws_code look_at(worker *w, const tws_product_point *p, const tws_variant *v, tws_error *err) {
   tws_tune_swept *swept = &w->tally->swept;
   const double samples = (double)(v->micro * v->accumulation * tws_variant_replicas(v));
   tws_config config;
   tws_plan_request request;
   tws_composed composed;
-  tws_compose_limits limits = {.bytes = w->unpruned ? 0 : w->rank_device};
+  tws_compose_limits limits = {.bytes = w->unpruned ? 0 : w->capacity.rank_device};
   if (w->exact.count == w->exact.most && !w->unpruned) limits.seconds = samples / w->exact.items[0].samples_per_s;
   tws_code code = request_of(w, p, v, &config, &request, err);
   if (code == TWS_OK) code = tws_compose(w->composer, &request, &limits, &composed, err);
@@ -124,7 +130,7 @@ static tws_code look_at(worker *w, const tws_product_point *p, const tws_variant
     return TWS_OK;
   }
   TWS_TRY(code);
-  if (composed.too_large || (!w->unpruned && w->rank_node > 0 && (double)composed.host_bytes > w->rank_node)) {
+  if (composed.too_large || (!w->unpruned && !has_room_beside(w, &composed))) {
     swept->too_large++;
     return TWS_OK;
   }
@@ -181,10 +187,8 @@ static tws_code search_part(worker *w, tws_error *err) {
 
 static tws_code run_worker(worker *w, tws_error *err) {
   const tws_tune_request *request = w->s->request;
-  const tws_capacity capacity = tws_capacity_of(&request->job->machine, w->s->ranks, request->memory_bytes);
   const clock_t started = clock();
-  w->rank_device = capacity.rank_device;
-  w->rank_node = capacity.rank_node;
+  w->capacity = tws_capacity_of(&request->job->machine, w->s->ranks, request->memory_bytes);
   w->templates = tws_calloc(template_count(w->s), sizeof *w->templates);
   if (!w->templates) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
   tws_code code = tws_composer_create(&request->job->machine, NULL, &w->composer, err);

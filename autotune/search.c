@@ -29,7 +29,9 @@ void tws_tune_judge(const tws_tune_request *request, tws_tune_candidate *c) {
   int largest = 0;
   for (int i = 1; i < TWS_CATEGORY_COUNT; i++)
     if (guilty->category[i] > guilty->category[largest]) largest = i;
-  snprintf(c->reason, sizeof c->reason, "%s memory: mostly %s", fit.tier == TWS_TIER_DEVICE ? "device" : "host",
+  static const char *const places[TWS_TIER_COUNT] = {
+      [TWS_TIER_DEVICE] = "device memory", [TWS_TIER_HOST] = "host memory", [TWS_TIER_DISK] = "disk"};
+  snprintf(c->reason, sizeof c->reason, "%s: mostly %s", places[fit.tier],
            tws_category_name((tws_category)largest));
 }
 

@@ -241,7 +241,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
                                       "devices_per_host_link",
                                       "price_per_device_hour",
                                       NULL};
-  static const char *const disk_keys[] = {"read", "write", NULL};
+  static const char *const disk_keys[] = {"read", "write", "size", NULL};
   const cJSON *root = json->root, *disk;
   const char *schema, *base;
   if (!cJSON_IsObject(root)) return tws_json_fail(json, root, err, NULL, "a cluster file holds one object");
@@ -282,6 +282,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   if (disk) {
     TWS_TRY(read_quantity(json, disk, "read", &c.disk_read, err));
     TWS_TRY(read_quantity(json, disk, "write", &c.disk_write, err));
+    TWS_TRY(read_quantity(json, disk, "size", &c.disk_bytes, err));
   }
   TWS_TRY(check_cluster(json, root, &c, err));
   *out = c;

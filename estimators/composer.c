@@ -440,6 +440,7 @@ static void find_bytes(const step *s, tws_composed *out) {
     const uint64_t host = t->state_bytes[TWS_TIER_PINNED] + t->state_bytes[TWS_TIER_HOST];
     if (live > out->live_bytes) out->live_bytes = live;
     if (host > out->host_bytes) out->host_bytes = host;
+    if (t->state_bytes[TWS_TIER_DISK] > out->disk_bytes) out->disk_bytes = t->state_bytes[TWS_TIER_DISK];
   }
 }
 

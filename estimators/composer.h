@@ -24,6 +24,7 @@ typedef struct tws_composed {
   double step_s;
   uint64_t live_bytes; /* of the fullest stage's device */
   uint64_t host_bytes; /* of the state, pinned or not, of the stage that has most of them */
+  uint64_t disk_bytes; /* likewise */
 } tws_composed;
 
 typedef struct tws_composer_counts {

@@ -24,7 +24,9 @@ tws_capacity tws_capacity_of(const tws_machine *machine, int ranks, double devic
   tws_capacity c = {.host = tws_profile_backend(machine->profile) == TWS_BACKEND_HOST,
                     .ranks_per_node = tws_mapping_most_on_node(&mapping),
                     .overhead = tws_profile_overhead_bytes(machine->profile),
-                    .node = cluster->host_memory_bytes};
+                    .node = cluster->host_memory_bytes,
+                    .disk = cluster->disk_bytes};
+  c.rank_disk = c.disk > 0 ? c.disk / c.ranks_per_node : INFINITY;
   if (c.host) {
     fill_host(&c, machine, device);
     return c;
@@ -46,6 +48,13 @@ tws_fit tws_fit_of(const tws_capacity *capacity, const tws_ledger *ledger) {
     fit.rank_need = shared;
     fit.rank_have = capacity->rank_node;
   }
+  const double on_disk = (double)ledger->tier[TWS_TIER_DISK].arena_bytes;
+  if (fit.rank_need <= fit.rank_have && on_disk > capacity->rank_disk) {
+    fit.tier = TWS_TIER_DISK;
+    fit.rank_need = on_disk;
+    fit.rank_have = capacity->rank_disk;
+  }
+  fit.disk_need = capacity->ranks_per_node * on_disk;
   fit.fits = fit.rank_need <= fit.rank_have;
   fit.device_need = capacity->host ? 0 : arena + capacity->overhead;
   fit.node_need = capacity->ranks_per_node * (capacity->host ? own + capacity->overhead : beside);
@@ -63,9 +72,11 @@ tws_fit tws_job_fit(const tws_job *job, const tws_ledger *ledger) {
 tws_code tws_fit_refuse(const tws_fit *fit, const char *hint, tws_error *err) {
   char a[32], b[32];
   const int device = !fit->capacity.host && fit->tier == TWS_TIER_DEVICE;
-  const double need = device ? fit->device_need : fit->node_need;
-  const double have = device ? fit->capacity.device : fit->capacity.node;
-  return tws_fail(err, TWS_NO, hint, "does not fit: %s needs %s and has %s", device ? "a device" : "a node",
+  const int disk = fit->tier == TWS_TIER_DISK;
+  const double need = device ? fit->device_need : disk ? fit->disk_need : fit->node_need;
+  const double have = device ? fit->capacity.device : disk ? fit->capacity.disk : fit->capacity.node;
+  const char *what = device ? "a device" : disk ? "a node's disk" : "a node";
+  return tws_fail(err, TWS_NO, hint, "does not fit: %s needs %s and has %s", what,
                   tws_format_bytes(need, a, sizeof a), tws_format_bytes(have, b, sizeof b));
 }
 

@@ -11,8 +11,10 @@ typedef struct tws_capacity {
   double overhead;    /* what the libraries of a rank take beside its arenas */
   double device;      /* memory of one device; 0 on hosts */
   double node;        /* host memory of one node; 0: not known, and not a limit */
+  double disk;        /* disks of one node; 0: not known, and not a limit */
   /* what the arenas of one rank may fill, in its device and in its share of the node's memory; on hosts the same */
   double rank_device, rank_node;
+  double rank_disk; /* and in its share of the node's disks */
 } tws_capacity;
 /* device_limit: of one device (of one rank on hosts) instead of what cluster and profile say; 0: theirs. */
 tws_capacity tws_capacity_of(const tws_machine *machine, int ranks, double device_limit);
@@ -22,6 +24,7 @@ typedef struct tws_fit {
   int fits;
   double device_need; /* of one device: arena and what the libraries take */
   double node_need;   /* of one node, all its ranks */
+  double disk_need;   /* of one node's disks */
   /* of one rank, where it decides: in the memory that is too small, else in its device's */
   tws_tier tier;
   double rank_need, rank_have;

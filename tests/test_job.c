@@ -192,6 +192,27 @@ START_TEST(fits_to_the_byte) {
 }
 END_TEST
 
+/* Ranks of a node share its disks, where the cluster says how large they are. */
+START_TEST(nodes_share_their_disks) {
+  tws_job_spec spec = spec_of("gpt2", "dgx-a100");
+  tws_job *job;
+  tws_ledger ledger = {0};
+  spec.ranks = 8;
+  OK(tws_job_load(&spec, &job, &err));
+  ledger.tier[TWS_TIER_DISK].arena_bytes = 1000000000001;
+  ck_assert(tws_job_fit(job, &ledger).fits);
+  job->cluster.disk_bytes = 8e12;
+  const tws_fit fit = tws_job_fit(job, &ledger);
+  ck_assert(!fit.fits && fit.tier == TWS_TIER_DISK && fit.rank_have == 1e12 && fit.disk_need == 8e12 + 8);
+  tws_error why = {0};
+  ck_assert_int_eq(tws_fit_refuse(&fit, "hint", &why), TWS_NO);
+  ck_assert_ptr_nonnull(strstr(why.message, "a node's disk needs"));
+  ledger.tier[TWS_TIER_DISK].arena_bytes--;
+  ck_assert(tws_job_fit(job, &ledger).fits);
+  tws_job_destroy(job);
+}
+END_TEST
+
 /* Ranks of a host share one memory, whatever tier the bytes are of. */
 START_TEST(hosts_share_their_memory) {
   tws_job_spec spec = spec_of("tiny-gpt2", "host");
@@ -248,6 +269,7 @@ int main(void) {
   tcase_add_test(tests, variants_are_jobs);
   tcase_add_test(tests, fits_to_the_byte);
   tcase_add_test(tests, hosts_share_their_memory);
+  tcase_add_test(tests, nodes_share_their_disks);
   tcase_add_test(tests, bad_specifications);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
