@@ -20,7 +20,7 @@ static void add_names(const char *const *names, tws_text *words) {
 static void add_choices(const tws_option *row, tws_text *words) {
   static const struct {
     const char *option, *words;
-  } known[] = {{"recompute", "none selective full"},
+  } known[] = {{"recompute", "none selective full operations"},
                {"dtype", "fp32 bf16 fp16"},
                {"schedule", "gpipe 1f1b interleaved zb-h1"},
                {"fidelity", "analytic flow message"},
@@ -30,7 +30,7 @@ static void add_choices(const tws_option *row, tws_text *words) {
                {"device", "host cuda"},
                {"compat", "deepspeed deepspeed-0.3"},
                {"stage", "0 1 2 3"},
-               {"recomputes", "none selective full"},
+               {"recomputes", "none selective full operations"},
                {"stages", "0 1 2 3"},
                {"schedules", "gpipe 1f1b interleaved zb-h1"},
                {"axis-order", "pipe,data,sequence,model"}};

@@ -53,12 +53,12 @@ static tws_code list_of_recompute(const char *text, tws_tune_space *space, tws_e
   for (const char *at = text; at && *at;) {
     size_t length = strcspn(at, ",");
     int found = -1;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < TWS_RECOMPUTE_COUNT; i++) {
       const char *name = tws_recompute_name((tws_recompute)i);
       if (strlen(name) == length && memcmp(name, at, length) == 0) found = i;
     }
     if (found < 0 || space->recompute_count == 3)
-      return tws_fail(err, TWS_USAGE, "a list of none, selective and full", "--recomputes: bad list \"%.60s\"", text);
+      return tws_fail(err, TWS_USAGE, "a list of up to three of none, selective, full and operations", "--recomputes: bad list \"%.60s\"", text);
     space->recompute[space->recompute_count++] = (tws_recompute)found;
     at += length + (at[length] == ',');
   }

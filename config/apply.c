@@ -174,6 +174,7 @@ void tws_config_apply(tws_config *config, const char *section) {
   if (!section || strcmp(section, "tensor_parallel") == 0) apply_tensor_ranks(config);
   if (!section || strcmp(section, "twinspeed") == 0) {
     apply_axis_order(config);
+    config->recompute_operations = tws_given_text(tws_store_at(config->store, "twinspeed.recompute_operations"));
     config->expert_load = tws_given_text(tws_store_at(config->store, "twinspeed.expert_load"));
     if (config->expert_load && strcmp(config->expert_load, "uniform") == 0) config->expert_load = NULL;
   }

@@ -11,7 +11,22 @@
 #include "config/axes.h"
 #include "config/optimizer.h"
 
-typedef enum tws_recompute { TWS_RECOMPUTE_NONE, TWS_RECOMPUTE_SELECTIVE, TWS_RECOMPUTE_FULL } tws_recompute;
+typedef enum tws_recompute {
+  TWS_RECOMPUTE_NONE,
+  TWS_RECOMPUTE_SELECTIVE,
+  TWS_RECOMPUTE_FULL,
+  TWS_RECOMPUTE_OPERATIONS,
+  TWS_RECOMPUTE_COUNT
+} tws_recompute;
+/* What twinspeed.recompute_operations names: kinds of operations whose results are made again. */
+typedef enum tws_recomputed {
+  TWS_RECOMPUTED_NORM,
+  TWS_RECOMPUTED_ACTIVATION,
+  TWS_RECOMPUTED_SUM,
+  TWS_RECOMPUTED_PRODUCT,
+  TWS_RECOMPUTED_ATTENTION,
+  TWS_RECOMPUTED_COUNT
+} tws_recomputed;
 typedef enum tws_scheduler {
   TWS_SCHEDULER_NONE,
   TWS_SCHEDULER_LR_RANGE_TEST,
@@ -119,14 +134,17 @@ typedef struct tws_config {
   int64_t ignored_token;         /* twinspeed.ignored_token: targets with this id do not count; -1: none */
   /* section "twinspeed", ours; DeepSpeed ignores unknown top-level sections */
   tws_recompute recompute;
+  double recompute_budget; /* of the products among them, the share whose results are kept */
+  int64_t recompute_every; /* layers: 1 all, 2 every second one... */
   int64_t sequence_length; /* 0: the model's number of positions */
   int64_t target_length;   /* 0: as many */
   int64_t seed;
-  int threads;                    /* per host rank; 0: cores / ranks of the node, at least 1 */
-  int64_t vocabulary_multiple;    /* pad the vocabulary; 1: no padding */
-  int64_t ranks;                  /* 0: as launched */
-  struct tws_config_store *store; /* every key as given, for echo, schema and warnings */
-  const char *pipeline_partition; /* pipeline.partition as given, in the store; NULL: by parameters */
+  int threads;                      /* per host rank; 0: cores / ranks of the node, at least 1 */
+  int64_t vocabulary_multiple;      /* pad the vocabulary; 1: no padding */
+  int64_t ranks;                    /* 0: as launched */
+  struct tws_config_store *store;   /* every key as given, for echo, schema and warnings */
+  const char *pipeline_partition;   /* pipeline.partition as given, in the store; NULL: by parameters */
+  const char *recompute_operations; /* names with commas, in the store; NULL: all but attention */
 } tws_config;
 
 /* Values that "auto" may be resolved from (specification 01 section 4). */
@@ -223,5 +241,7 @@ tws_code tws_config_print_schema(tws_text *out, tws_error *err);
 tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *count, tws_error *err);
 
 const char *tws_recompute_name(tws_recompute recompute);
+/* A bit for each tws_recomputed; -1: a list of something else. */
+int tws_recompute_list(const char *names);
 
 #endif

@@ -461,9 +461,18 @@ static tws_code check_scheduler(const rules *r) {
   return TWS_OK;
 }
 
+#define RECOMPUTED "norm|activation|sum|product|attention" /* tws_recomputed */
+static tws_code check_recomputation(const rules *r) {
+  const char *names = r->config->recompute_operations;
+  if (tws_recompute_list(names) >= 0) return TWS_OK;
+  return REFUSE(r, "twinspeed.recompute_operations", TWS_INVALID, "a list of norm, activation, sum, product, attention",
+                "\"%.60s\" are no operations that can be made again", names);
+}
+
 static tws_code check_rules(tws_config *config, tws_error *err) {
-  static tws_code (*const checks[])(const rules *) = {check_precision,   check_reduction, check_offload,
-                                                      check_parallelism, check_optimizer, check_scheduler};
+  static tws_code (*const checks[])(const rules *) = {check_precision,    check_reduction, check_offload,
+                                                      check_parallelism,  check_optimizer, check_scheduler,
+                                                      check_recomputation};
   tws_refusals refusals = {0};
   tws_error unheard;
   const rules r = {config, config->store, err ? err : &unheard};
@@ -514,6 +523,21 @@ tws_code tws_config_resolve(tws_config *config, int64_t ranks, const tws_auto_co
 }
 
 const char *tws_recompute_name(tws_recompute recompute) {
-  static const char *const names[] = {"none", "selective", "full"};
-  return (unsigned)recompute < 3 ? names[recompute] : "?";
+  static const char *const names[TWS_RECOMPUTE_COUNT] = {"none", "selective", "full", "operations"};
+  return (unsigned)recompute < TWS_RECOMPUTE_COUNT ? names[recompute] : "?";
+}
+
+int tws_recompute_list(const char *names) {
+  int list = 0;
+  if (!names) return (1 << TWS_RECOMPUTED_COUNT) - 1 - (1 << TWS_RECOMPUTED_ATTENTION);
+  while (*names) {
+    char name[16];
+    const size_t length = strcspn(names, ",");
+    snprintf(name, sizeof name, "%.*s", (int)length, names);
+    const int at = length < sizeof name ? tws_key_word(RECOMPUTED, name, 0) : -1;
+    if (at < 0) return -1;
+    list |= 1 << at;
+    names += length + (names[length] == ',');
+  }
+  return list;
 }

@@ -83,6 +83,9 @@ void tws_tail_key(const tws_plan_request *request, tws_piece_key *k) {
   config->micro_batch_size = 0;
   if (config->zero.stage != 3) { /* whose gathers follow what is visited */
     config->recompute = (tws_recompute)0;
+    config->recompute_operations = NULL;
+    config->recompute_budget = 0;
+    config->recompute_every = 0;
     config->loss_tiles = config->mlp_tiles = config->attention_chunks = 0;
   }
   k->topology.axes = request->topology.axes;

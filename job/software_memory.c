@@ -30,6 +30,14 @@ static double mask_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   return c->recompute == TWS_RECOMPUTE_FULL ? layer : stage->layers * in_flight(job, stage->stage) * layer;
 }
 
+/* PyTorch's policy names operations, not what backward needs. */
+static double unread_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
+  const tws_config *c = job->config;
+  if (!runtime->unread_outputs || c->recompute != TWS_RECOMPUTE_OPERATIONS || !(c->recompute_budget > 0)) return 0;
+  return 2 * (double)c->sequence_length * (double)c->micro_batch_size * (double)job->network->hidden * stage->layers *
+         in_flight(job, stage->stage) / tws_job_ranks_along(job, TWS_AXIS_MODEL);
+}
+
 /* Beside the plan's gradients, which are in 16 bits but where ZeRO accumulates them in float32: bf16's float32 ones of
  * all parameters (4); Megatron accumulates in float32 alone (2 more than 16 bits take). */
 static double gradient_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
@@ -56,7 +64,7 @@ double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const double tokens = (double)c->micro_batch_size * (double)c->sequence_length;
   const double tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL);
   double bytes = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + gradient_bytes(job, runtime, stage) +
-                 tws_profile_library_bytes(job->profile);
+                 unread_bytes(job, runtime, stage) + tws_profile_library_bytes(job->profile);
   if (stage->stage == tws_job_stages(job) - 1)
     bytes += runtime->logit_bytes * tokens * (double)job->network->padded_vocabulary / tensor;
   if (tws_job_stages(job) > 1 && runtime->boundary_tensors)

@@ -13,6 +13,7 @@
  *   two boundary tensors a micro-batch in flight of a pipeline
  *   scores and masks of unfused attention, 5 a s^2 b a layer, kept between the passes or, where layers are recomputed,
  *     of one layer (Korthikanti et al., 2022, equation 1), and two bytes of dropout masks a token, hidden, kept layer
+ *   what recomputation by operation keeps unread, two bytes a token, hidden and layer
  *   workspaces of libraries. */
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage);
 

@@ -223,6 +223,11 @@ typedef struct tws_lower {
   tws_plan_sample *sample;          /* likewise */
 } tws_lower;
 
+/* recompute.c: l->kept, of values that exist whole */
+void tws_recompute_decide(tws_lower *l);
+/* Whether backward finds again what a module of a layer makes; before: products of that layer before it. */
+int tws_recompute_keeps(const tws_lower *l, uint32_t module, int before);
+int tws_recompute_products(const tws_lower *l, uint32_t module); /* that a module does at once */
 /* visits.c */
 tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk);
 /* pipeline.c */

@@ -102,6 +102,7 @@ static void find_shared(tws_lower *l, const uint32_t *first, int blocks) {
 static int layers_alike(const tws_lower *l, const uint32_t *starts, int a, int b) {
   const tws_network *network = l->network;
   const uint32_t count = starts[a + 1] - starts[a];
+  int before = 0;
   if (starts[b + 1] - starts[b] != count) return 0;
   for (uint32_t k = 0; k < count; k++) {
     const uint32_t at[2] = {starts[a] + k, starts[b] + k};
@@ -120,6 +121,8 @@ static int layers_alike(const tws_lower *l, const uint32_t *starts, int a, int b
       m[i].name = NULL;
     }
     const tws_module *whole[2] = {&network->modules[at[0]], &network->modules[at[1]]};
+    if (tws_recompute_keeps(l, at[0], before) != tws_recompute_keeps(l, at[1], before)) return 0;
+    before += tws_recompute_products(l, at[0]);
     if (memcmp(&m[0], &m[1], sizeof m[0]) != 0) return 0;
     for (int j = 0; j < TWS_MODULE_PARAMS; j++) {
       const uint32_t p = whole[0]->param[j], q = whole[1]->param[j];

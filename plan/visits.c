@@ -1,9 +1,5 @@
 /* A micro-batch as a list of module visits. The forward pass visits every module once; the backward pass visits them in
- * reverse, and before each one the values it needs that were not kept are made again, from whatever is nearest. What is
- * kept is the recomputation policy:
- *   none       everything that a backward kernel reads
- *   full       only what enters a transformer layer (Chen et al. 2016, one checkpoint a layer)
- *   selective  all but the outputs of normalisations and activation functions, which cost bytes and no matrix product
+ * reverse, and before each one the values it needs that were not kept (recompute.c) are made again, from whatever is nearest.
  * Neighbours that one kernel can do are told so at the end: GELU with the product that it follows, its gradient with
  * the product that makes it, a residual sum with the norm that reads it. */
 #include "plan/lower.h"
@@ -79,35 +75,6 @@ static void push_group_backward(tws_lower *l, const group *g) {
   for (int tile = 0; tile < g->tiles && !g->loss; tile++) {
     for (uint32_t i = 0; i + 1 < g->count; i++) push_tile(l, g->first + i, TWS_PHASE_RECOMPUTE, tile, g->tiles);
     for (uint32_t i = g->count; i-- > 0;) push_tile(l, g->first + i, TWS_PHASE_BACKWARD, tile, g->tiles);
-  }
-}
-
-static void decide_kept(tws_lower *l) {
-  const tws_network *network = l->network;
-  if (l->evaluates) return; /* nothing is */
-  for (uint32_t v = 0; v < network->value_count; v++) {
-    const tws_module *producer = &network->modules[network->values[v].producer];
-    int keep = 1;
-    if (producer->layer >= 0 && l->config->recompute == TWS_RECOMPUTE_FULL) keep = 0;
-    if (producer->layer >= 0 && l->config->recompute == TWS_RECOMPUTE_SELECTIVE) {
-      keep = !tws_module_row_of(producer->type)->cheap;
-    }
-    if (l->local.modules[network->values[v].producer].forward == TWS_MOVES_NOTHING)
-      keep = l->kept[producer->in[0]]; /* the same memory */
-    l->kept[v] = keep ? TWS_KEPT : TWS_NOT_KEPT;
-  }
-  for (uint32_t m = 0; m < network->module_count; m++) { /* what crosses from one layer to the next is a checkpoint */
-    for (int i = 0; i < TWS_MODULE_INS; i++) {
-      uint32_t v = network->modules[m].in[i];
-      if (v == TWS_NONE) continue;
-      int layer = network->modules[m].layer;
-      if (network->modules[network->values[v].producer].layer == layer) continue;
-      l->kept[v] = l->kept[v] == TWS_KEPT_CHECKPOINT || layer >= 0 ? TWS_KEPT_CHECKPOINT : TWS_KEPT;
-    }
-  }
-  for (uint32_t v = 0; v < network->value_count; v++) { /* gathered tokens are gathered again */
-    if (l->tiled[v] || l->local.modules[network->values[v].producer].forward == TWS_COLLECTIVE_ALL_GATHER)
-      l->kept[v] = 0;
   }
 }
 
@@ -212,7 +179,7 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
   group g;
   l->chunk = chunk;
   mark_tiled(l);
-  decide_kept(l);
+  tws_recompute_decide(l);
   push_visit(l, TWS_NONE, TWS_PHASE_FORWARD);
   for (uint32_t m = chunk->first; m < chunk->end; m++) {
     if (!tiled_group(l, m, &g)) {

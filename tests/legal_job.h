@@ -91,7 +91,10 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   c.tensor_sequence_parallel = (int)draw(seed, 12, 2);
   c.loss_tiles = 1 + (int64_t)draw(seed, 13, 3);
   c.mlp_tiles = 1 + (int64_t)draw(seed, 14, 3);
-  c.recompute = (tws_recompute)draw(seed, 15, 3);
+  c.recompute = (tws_recompute)draw(seed, 15, TWS_RECOMPUTE_COUNT);
+  c.recompute_operations = (const char *[]){NULL, "norm,product", "attention,sum"}[draw(seed, 43, 3)];
+  c.recompute_budget = (double)draw(seed, 44, 5) / 4;
+  c.recompute_every = 1 + (int64_t)draw(seed, 45, 2);
   int64_t parts = common(common(c.tensor_chunks * c.tensor_ranks, c.loss_tiles), c.mlp_tiles);
   int64_t share = 1 + (int64_t)draw(seed, 16, 8); /* tokens of a sequence that a rank has */
   c.sequence_length = c.sequence_ranks * share;

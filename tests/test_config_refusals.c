@@ -61,7 +61,7 @@ START_TEST(bad_files) {
        "without a point", ""},
       {"{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_max_lr\": [1, 2]}}}", TWS_INVALID,
        "must be a number", ""},
-      {"{\"twinspeed\": {\"recompute\": \"ful\"}}", TWS_INVALID, "one of none, selective, full", "\"full\""},
+      {"{\"twinspeed\": {\"recompute\": \"ful\"}}", TWS_INVALID, "one of none, selective, full, operations", "\"full\""},
       {"{\"tensor_parallel\": {\"autotp_size\": -1}}", TWS_INVALID, "from 0 to 65536, not -1", ""},
       {"{\"tensor_parallel\": {\"autotp_size\": 65537}}", TWS_INVALID, "from 0 to 65536, not 65537", ""},
       {"{\"tensor_parallel\": {\"autotp_sise\": 2}}", TWS_INVALID, "unknown key", "\"tensor_parallel.autotp_size\""},

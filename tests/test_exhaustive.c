@@ -41,7 +41,7 @@ static void draw_space(uint64_t seed, tws_tune_space *s) {
   s->schedules[s->schedule_count++] = schedules[draw(seed, 41, 2, 3)];
   s->micro[s->micro_count++] = 1;
   s->micro[s->micro_count++] = 2;
-  s->recompute[s->recompute_count++] = (tws_recompute)draw(seed, 50, 0, 2);
+  s->recompute[s->recompute_count++] = (tws_recompute)draw(seed, 50, 0, TWS_RECOMPUTE_COUNT - 1);
   s->sequence_parallel[s->sequence_parallel_count++] = draw(seed, 60, 0, 1);
   for (int i = 1; i <= 2; i++) s->overlap[s->overlap_count++] = i;
   for (int i = 1; i <= 1 + draw(seed, 70, 0, 1); i++) s->offload[s->offload_count++] = i;

@@ -3,7 +3,7 @@
  * host and differentiated against finite differences. */
 #include "hand_network.h"
 
-static const char *const recompute[] = {"none", "selective", "full"};
+static const char *const recompute[] = {"none", "selective", "full", "operations"};
 
 static void make_ids(int32_t *ids, uint64_t count, int64_t below, uint64_t stream) {
   for (uint64_t i = 0; i < count; i++) ids[i] = (int32_t)(tws_random_uniform(3, stream, i) * (double)below);
@@ -55,7 +55,7 @@ static const char *hand_config_of(int index, int samples, int micro_batches) {
            "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d, \"gradient_clipping\": 0, "
            "\"zero_optimization\": {\"stage\": %d}, \"twinspeed\": {\"sequence_length\": %d, \"recompute\": "
            "\"%s\"}}",
-           samples, micro_batches, index % 4, SEQUENCE, recompute[index / 4 % 3]);
+           samples, micro_batches, index % 4, SEQUENCE, recompute[index / 4 % 4]);
   return text;
 }
 static const char *hand_config(int index) {

@@ -97,13 +97,14 @@ static const struct {
     {"Megatron-DeepSpeed new", NULL, NULL, NULL, "megatron"},
     {"Megatron-DeepSpeed", "2022-23", NULL, NULL, "megatron-2022"},
     {"Megatron-DeepSpeed", NULL, NULL, NULL, "megatron-2021"},
+    {"Megatron-Bridge", NULL, NULL, NULL, "nemo"},
+    {"NeMo", NULL, NULL, NULL, "nemo"},
     {"Megatron-Core", NULL, NULL, NULL, "megatron"},
-    {"Megatron-Bridge", NULL, NULL, NULL, "megatron"},
-    {"NeMo", NULL, NULL, NULL, "megatron"},
     {"Meta internal", NULL, NULL, NULL, "megatron"},
     {"Megatron-LM", NULL, "2205.05198", NULL, "megatron-2022"},
     {"Megatron-LM", NULL, NULL, NULL, "megatron-2021"},
     {"FSDP", NULL, NULL, NULL, "fsdp-2022"},
+    {"torchtitan", "2024-04", NULL, NULL, "fsdp-2024"},
     {"torchtitan", NULL, NULL, NULL, "fsdp"},
     {"torchtune", NULL, NULL, NULL, "fsdp"},
     {"LitGPT", NULL, NULL, NULL, "fsdp"},
@@ -123,6 +124,8 @@ static const tws_runtime *runtime_of(const cJSON *row) {
          (software[at].notes && !strstr(notes, software[at].notes)))
     at++;
   if (tws_case_keeps_scores(row)) return tws_runtime_find("megatron-unfused");
+  if (strcmp(software[at].runtime, "fsdp") == 0 && tws_case_flag(row, "parallel", "compile"))
+    return tws_runtime_find("fsdp-compiled");
   return tws_runtime_find(software[at].runtime);
 }
 
@@ -260,7 +263,8 @@ static tws_code check_technique(const cJSON *row, tws_error *err) {
   const char *recompute = tws_case_text(row, "parallel", "recompute"), *quant = tws_case_text(row, "parallel", "quant");
   static const char *const whole[] = {"SFT", "full", NULL};
   if (*peft && !holds_any(peft, whole) && strncmp(peft, "Finetuning ", 12) != 0) return lacks(err, "adapters");
-  if (strstr(peft, "LoRA") || strstr(peft, "dapter")) return lacks(err, "adapters");
+  if (strstr(peft, "LoRA") || strstr(peft, "dapter") || strstr(tws_case_text(row, NULL, "id"), "LoRA"))
+    return lacks(err, "adapters");
   if (strncmp(quant, "bnb", 3) == 0) return lacks(err, "quantised weights");
   if (strstr(precision, "FP4") || strstr(precision, "fp4")) return lacks(err, "fp4 products");
   if (cJSON_IsString(tws_case_member(row, "parallel", "offload_activations")))
@@ -283,16 +287,27 @@ static const char *dtype_section(const cJSON *row) {
   return "\"bf16\":{\"enabled\":true},";
 }
 
+/* Scores that no plan keeps are made again by the profile's attention, not by the plan. Of PyTorch's FSDP: torchtitan's
+ * "selective", by operation or every second layer; its list of operations has no scaled products. */
+static void write_recomputation(const cJSON *row, const tws_runtime *runtime, tws_text *text) {
+  const char *recompute = tws_case_text(row, "parallel", "recompute");
+  const int layers = strstr(recompute, "selective layer") != NULL;
+  const char *mode = "none";
+  if (is_selective(row) && runtime->attention != TWS_ATTENTION_UNFUSED)
+    mode = runtime->contends ? "operations" : "selective";
+  if (layers || strncmp(recompute, "full", 4) == 0) mode = "full";
+  tws_text_add(text, ",\"recompute\":\"%s\",\"recompute_every\":%d", mode, layers ? 2 : 1);
+  const int by_operation = strstr(recompute, "selective op") || strstr(recompute, "per-op SAC");
+  if (has_fp8(row) && by_operation) tws_text_add(text, ",\"recompute_budget\":0");
+}
+
 static void write_config(const cJSON *row, const division *d, tws_text *text) {
   const tws_runtime *runtime = runtime_of(row);
-  const char *recompute = tws_case_text(row, "parallel", "recompute");
   const char *fsdp = tws_case_text(row, "parallel", "fsdp");
   int stage = (int)tws_case_number(row, "parallel", "zero_stage");
   if (strncmp(tws_case_text(row, "parallel", "zero_stage"), "FSDP", 4) == 0) stage = 1; /* optimizer and gradients */
   if (strncmp(fsdp, "SHARD_GRAD_OP", 13) == 0) stage = 2;
   if (d->stages > 1 && stage > 1) stage = 1; /* of pipelines, what engines shard */
-  /* scores that no plan keeps are made again by the profile's attention, not by the plan */
-  const int makes_again = is_selective(row) && runtime->attention != TWS_ATTENTION_UNFUSED;
   const int overlaps = runtime->overlaps_data || runtime->contends || (stage == 0 && d->stages == 1);
   tws_text_add(text, "{%s\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":0.0001}},\"gradient_clipping\":1.0,",
                dtype_section(row));
@@ -308,12 +323,9 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
   tws_text_add(text, "\"zero_optimization\":{\"stage\":%d,\"overlap_comm\":%s", stage, overlaps ? "true" : "false");
   if (*tws_case_text(row, "parallel", "offload_optimizer") && stage > 0)
     tws_text_add(text, ",\"offload_optimizer\":{\"device\":\"cpu\"}");
-  tws_text_add(text, "},\"twinspeed\":{\"sequence_length\":%lld,\"recompute\":\"%s\"",
-               (long long)tws_case_number(row, "model", "seq_len"),
-               strncmp(recompute, "full", 4) == 0 ? "full"
-               : makes_again                      ? "selective"
-                                                  : "none");
-  if (runtime->overlaps_tensor) tws_text_add(text, ",\"tensor_overlap_chunks\":1");
+  tws_text_add(text, "},\"twinspeed\":{\"sequence_length\":%lld", (long long)tws_case_number(row, "model", "seq_len"));
+  write_recomputation(row, runtime, text);
+  if (runtime->overlaps_tensor) tws_text_add(text, ",\"tensor_overlap_chunks\":%d", runtime->overlaps_tensor);
   /* Liger's loss takes the tokens in about vocabulary / hidden parts, each with its logits */
   const double hidden = tws_case_number(row, "model", "hidden");
   if (strstr(tws_case_text(row, "hardware", "framework"), "Liger") && hidden > 0)

@@ -283,8 +283,11 @@ static double cast_bytes(const tws_profile *profile, const tws_work *work) {
   if (!profile->products_fp8 || work->dtype == TWS_F32) return 0;
   const double experts = expert_products(profile, work, &one);
   if (experts > 0) return experts * cast_bytes(profile, &one);
-  if (work->code == TWS_KERNEL_LINEAR) return 4.0 * (double)work->d[0] * (double)work->d[2];
-  if (work->code == TWS_KERNEL_LINEAR_GRAD_INPUT) return 4.0 * (double)work->d[0] * (double)work->d[1];
+  const double each = profile->cast_bytes[0] > 0 ? profile->cast_bytes[0] : 4;
+  if (work->code == TWS_KERNEL_LINEAR)
+    return each * (double)work->d[0] * (double)work->d[2] +
+           profile->cast_bytes[1] * (double)work->d[1] * (double)work->d[2];
+  if (work->code == TWS_KERNEL_LINEAR_GRAD_INPUT) return each * (double)work->d[0] * (double)work->d[1];
   return 0;
 }
 

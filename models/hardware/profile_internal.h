@@ -77,6 +77,7 @@ struct tws_profile {
   double score_bytes[2];                    /* of kernels between the products, for each score: forward, backward */
   int generation;                           /* tws_generation */
   double fp8_peak;                          /* of products; 0: none */
+  double cast_bytes[2];                     /* tws_runtime */
   int products_fp8;                         /* products of 16-bit layers run at that rate */
   const tws_runtime *runtime;               /* NULL: "twinspeed" */
   double host_op_s;                         /* the host issues a kernel of a plan in this time; 0: it never limits */

@@ -13,7 +13,8 @@
  * masks, scales and casts apart. context     nvidia-smi's view less torch's: 4.5 GiB of CUDA, NCCL and cuBLAS with
  * three communicators a rank. logits      float32 copy and its gradient beside ours: 10 bytes a logit; Megatron-Core
  * writes the gradient over the float32 copy: 4. workspace   cuBLAS's and Transformer Engine's, from torch's allocator:
- * what Megatron-Core's tests hold beside 18 bytes a parameter, 68 MiB on A100, 96 on H100 and GB200. */
+ * what Megatron-Core's tests hold beside 18 bytes a parameter, 68 MiB on A100, 96 on H100 and GB200.
+ *   cast_bytes  torchao's dynamic scaling reads what enters an fp8 product twice, and casts weights each time. */
 #define FLASH_2022 \
   { 0, 0, 0.38, 0.19, 0 }
 #define FLASH_2 \
@@ -27,7 +28,7 @@ static const tws_runtime runtimes[] = {
      .launch_s = 1.6e-6,
      .host_op_s = 140e-6,
      .unfused = 1,
-     .added_passes = 1,
+     .added_passes = TWS_PASSES_MEGATRON,
      .attention = TWS_ATTENTION_UNFUSED,
      .score_bytes = {21, 19},
      .context_bytes = 4.5 * 1073741824.0,
@@ -40,7 +41,7 @@ static const tws_runtime runtimes[] = {
      .launch_s = 1.6e-6,
      .host_op_s = 140e-6,
      .unfused = 1,
-     .added_passes = 1,
+     .added_passes = TWS_PASSES_MEGATRON,
      .attention = TWS_ATTENTION_UNFUSED,
      .score_bytes = {8, 9},
      .context_bytes = 4.5 * 1073741824.0,
@@ -54,7 +55,7 @@ static const tws_runtime runtimes[] = {
      .overlaps_tensor = 1,
      .host_op_s = 140e-6,
      .unfused = 1,
-     .added_passes = 1,
+     .added_passes = TWS_PASSES_MEGATRON,
      .attention = TWS_ATTENTION_UNFUSED,
      .score_bytes = {8, 9},
      .context_bytes = 4.5 * 1073741824.0,
@@ -65,7 +66,7 @@ static const tws_runtime runtimes[] = {
      .about = "the same with CUDA_LAUNCH_BLOCKING=1: no kernel is launched before the last has ended",
      .launch_s = 150e-6,
      .unfused = 1,
-     .added_passes = 1,
+     .added_passes = TWS_PASSES_MEGATRON,
      .attention = TWS_ATTENTION_UNFUSED,
      .score_bytes = {8, 9},
      .context_bytes = 4.5 * 1073741824.0,
@@ -76,6 +77,7 @@ static const tws_runtime runtimes[] = {
     {.name = "megatron",
      .about = "Megatron-Core, NeMo and Megatron-Bridge since 2023: Transformer Engine, flash attention",
      .host_op_s = 33e-6,
+     .unfused = 1,
      .attention = TWS_ATTENTION_FLASH,
      .flash = FLASH_2,
      .overlaps_data = 1,
@@ -84,9 +86,23 @@ static const tws_runtime runtimes[] = {
      .logit_bytes = 4,
      .workspace_bytes = ENGINE_WORKSPACE,
      .reserved_share = 0.05},
+    {.name = "nemo",
+     .about = "NeMo and Megatron-Bridge: as megatron, and tensor ranks exchange tokens beside products",
+     .host_op_s = 33e-6,
+     .unfused = 1,
+     .attention = TWS_ATTENTION_FLASH,
+     .flash = FLASH_2,
+     .overlaps_data = 1,
+     .overlaps_tensor = 2,
+     .context_bytes = 4.5 * 1073741824.0,
+     .float_gradients = 1,
+     .logit_bytes = 4,
+     .workspace_bytes = ENGINE_WORKSPACE,
+     .reserved_share = 0.05},
     {.name = "megatron-unfused",
      .about = "Megatron-Core with --attention-backend unfused: attention's scores in memory",
      .host_op_s = 33e-6,
+     .unfused = 1,
      .attention = TWS_ATTENTION_UNFUSED,
      .score_bytes = {8, 9},
      .overlaps_data = 1,
@@ -100,7 +116,7 @@ static const tws_runtime runtimes[] = {
      .launch_s = 6e-6,
      .host_op_s = 140e-6,
      .unfused = 1,
-     .added_passes = 1,
+     .added_passes = TWS_PASSES_MEGATRON,
      .attention = TWS_ATTENTION_UNFUSED,
      .score_bytes = {21, 19},
      .overlaps_data = 1,
@@ -126,28 +142,72 @@ static const tws_runtime runtimes[] = {
      .context_bytes = 1.5 * 1073741824.0,
      .reserved_share = 0.05,
      .logit_bytes = 4},
-    {.name = "fsdp",
-     .about = "PyTorch FSDP2 since 2024 (torchtitan): flash attention, gathers contend with kernels",
+    {.name = "fsdp-2024",
+     .about = "PyTorch FSDP2 of early 2024: as fsdp, with a kernel for RMSNorm",
      .host_op_s = 33e-6,
+     .cast_bytes = {6, 8},
      .contends = 1,
      .unfused = 1,
+     .added_passes = TWS_PASSES_EAGER,
      .attention = TWS_ATTENTION_FLASH,
      .flash = FLASH_2,
      .context_bytes = 1.5 * 1073741824.0,
      .reserved_share = 0.05,
-     .logit_bytes = 4},
+     .unread_outputs = 1,
+     .logit_bytes = 12},
+    {.name = "fsdp",
+     .about = "PyTorch FSDP2 since 2024 (torchtitan): flash attention, gathers contend with kernels",
+     .host_op_s = 33e-6,
+     .cast_bytes = {6, 8},
+     .contends = 1,
+     .unfused = 1,
+     .added_passes = TWS_PASSES_EAGER | TWS_PASSES_NORMS,
+     .attention = TWS_ATTENTION_FLASH,
+     .flash = FLASH_2,
+     .context_bytes = 1.5 * 1073741824.0,
+     .reserved_share = 0.05,
+     .unread_outputs = 1,
+     .logit_bytes = 12},
+    {.name = "fsdp-compiled",
+     .about = "the same with torch.compile: elementwise kernels are fused",
+     .host_op_s = 33e-6,
+     .cast_bytes = {6, 8},
+     .contends = 1,
+     .attention = TWS_ATTENTION_FLASH,
+     .flash = FLASH_2,
+     .context_bytes = 1.5 * 1073741824.0,
+     .unread_outputs = 1,
+     .logit_bytes = 12},
 };
 enum { RUNTIMES = sizeof runtimes / sizeof *runtimes };
 
-/* Bytes an element (docs/accuracy.md): gradients of residual, dropout and bias apart, float32 loss, optimizer in six
- * passes. */
+/* Bytes an element (docs/accuracy.md). Megatron: gradients of residual, dropout and bias apart, float32 loss, optimizer
+ * in six passes. Eager: what PyTorch does one operation after another that is a kernel of ours: RMSNorm in float32 by
+ * square, mean, product, cast and weight, likewise backward; rotation in float32 with casts; silu and its product
+ * apart; keys and values repeated for the heads that share them; logits cast to float32, their softmax and its gradient
+ * apart.
+ */
 static const struct {
+  tws_passes of;
   tws_kernel kernel;
   double bytes;
-} added_passes[] = {{TWS_KERNEL_NORM_GRAD, 13},         {TWS_KERNEL_ADD, 1},
-                    {TWS_KERNEL_LINEAR_GRAD_WEIGHT, 2}, {TWS_KERNEL_ATTENTION, 4},
-                    {TWS_KERNEL_ATTENTION_GRAD, 16},    {TWS_KERNEL_CROSS_ENTROPY, 48},
-                    {TWS_KERNEL_VOCABULARY_LOSS, 46},   {TWS_KERNEL_ADAMW, 30}};
+} added_passes[] = {{TWS_PASSES_MEGATRON, TWS_KERNEL_NORM_GRAD, 13},
+                    {TWS_PASSES_MEGATRON, TWS_KERNEL_ADD, 1},
+                    {TWS_PASSES_MEGATRON, TWS_KERNEL_LINEAR_GRAD_WEIGHT, 2},
+                    {TWS_PASSES_MEGATRON, TWS_KERNEL_ATTENTION, 4},
+                    {TWS_PASSES_MEGATRON, TWS_KERNEL_ATTENTION_GRAD, 16},
+                    {TWS_PASSES_MEGATRON, TWS_KERNEL_CROSS_ENTROPY, 48},
+                    {TWS_PASSES_MEGATRON, TWS_KERNEL_VOCABULARY_LOSS, 46},
+                    {TWS_PASSES_MEGATRON, TWS_KERNEL_ADAMW, 30},
+                    {TWS_PASSES_NORMS, TWS_KERNEL_NORM, 32},
+                    {TWS_PASSES_NORMS, TWS_KERNEL_NORM_GRAD, 60},
+                    {TWS_PASSES_EAGER, TWS_KERNEL_ROPE, 18},
+                    {TWS_PASSES_EAGER, TWS_KERNEL_ROPE_GRAD, 18},
+                    {TWS_PASSES_EAGER, TWS_KERNEL_SWIGLU, 4},
+                    {TWS_PASSES_EAGER, TWS_KERNEL_SWIGLU_GRAD, 8},
+                    {TWS_PASSES_EAGER, TWS_KERNEL_ATTENTION, 4},
+                    {TWS_PASSES_EAGER, TWS_KERNEL_ATTENTION_GRAD, 8},
+                    {TWS_PASSES_EAGER, TWS_KERNEL_CROSS_ENTROPY, 22}};
 
 const char *tws_generation_name(int generation) {
   static const char *const names[] = {"none", "volta", "ampere", "hopper", "blackwell"};
@@ -161,11 +221,14 @@ const char *const *tws_runtime_names(void) {
                                                   "megatron-2022",
                                                   "megatron-2021-blocking",
                                                   "megatron",
+                                                  "nemo",
                                                   "megatron-unfused",
                                                   "deepspeed",
                                                   "deepspeed-flash",
                                                   "fsdp-2022",
+                                                  "fsdp-2024",
                                                   "fsdp",
+                                                  "fsdp-compiled",
                                                   NULL};
   return names;
 }
@@ -206,10 +269,12 @@ tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtim
   if (runtime->launch_s > 0) profile->launch_s = runtime->launch_s;
   if (runtime->contends) profile->serial_streams = 1;
   if (runtime->unfused) profile->unfused = 1;
+  if (runtime->cast_bytes[0] > 0) memcpy(profile->cast_bytes, runtime->cast_bytes, sizeof profile->cast_bytes);
   if (runtime->context_bytes > 0) profile->overhead_bytes = runtime->context_bytes;
   profile->host_op_s = runtime->host_op_s;
-  for (size_t i = 0; runtime->added_passes && i < sizeof added_passes / sizeof *added_passes; i++)
-    profile->added_bytes[added_passes[i].kernel] = added_passes[i].bytes;
+  for (size_t i = 0; i < sizeof added_passes / sizeof *added_passes; i++)
+    if (added_passes[i].of & runtime->added_passes)
+      profile->added_bytes[added_passes[i].kernel] = added_passes[i].bytes;
   set_attention(profile, runtime);
   return TWS_OK;
 }

@@ -23,6 +23,13 @@ typedef enum tws_runtime_attention {
   TWS_ATTENTION_FLASH
 } tws_runtime_attention;
 
+typedef enum tws_passes {
+  TWS_PASSES_OURS,
+  TWS_PASSES_MEGATRON = 1, /* Megatron-LM's source of April 2021 */
+  TWS_PASSES_EAGER = 2,    /* PyTorch's modules, operation by operation, but for norms */
+  TWS_PASSES_NORMS = 4     /* norms too */
+} tws_passes;
+
 typedef struct tws_runtime {
   const char *name, *about;
   /* time */
@@ -30,12 +37,15 @@ typedef struct tws_runtime {
   double host_op_s; /* the host issues a kernel of a plan, and what it stands for, in this time; 0: never the limit */
   int contends;     /* streams side by side gain nothing */
   int unfused;      /* GELU and residual sums are kernels of their own */
-  int added_passes; /* passes over memory of Megatron-LM's source of April 2021 that our kernels do not make */
+  unsigned added_passes; /* tws_passes: over memory, that our kernels do not make */
   tws_runtime_attention attention;
   double score_bytes[2];              /* unfused: of kernels between the products, each score, forward, backward */
   double flash[TWS_GENERATION_COUNT]; /* flash: share of the peak; 0: the profile's */
-  int overlaps_data;                  /* gradients are reduced beside backward, also of pipelines */
-  int overlaps_tensor;                /* tensor ranks reduce an input's gradient beside the weight's */
+  double cast_bytes[2]; /* before fp8 products: of an element of what enters, of a weight each time; 0: Transformer
+                           Engine's 4 (read, written as it lies and transposed) and 0 (once a step) */
+  int overlaps_data;    /* gradients are reduced beside backward, also of pipelines */
+  int overlaps_tensor;  /* 1: tensor ranks reduce an input's gradient beside the weight's; more: they exchange tokens
+                           beside products, in so many parts */
   /* memory */
   double context_bytes;                         /* beside the allocator, as nvidia-smi counts; 0: the profile's */
   double reserved_share;                        /* that a caching allocator reserves beyond what is allocated */
@@ -43,6 +53,7 @@ typedef struct tws_runtime {
   double workspace_bytes[TWS_GENERATION_COUNT]; /* of libraries, out of torch's allocator */
   int float_gradients;                          /* gradients are accumulated in float32 */
   int gradient_copies;  /* the optimizer flattens gradients in 16 bits, then makes float32 ones of them */
+  int unread_outputs;   /* recomputation by operation keeps what the down projection makes, though nothing reads it */
   int boundary_tensors; /* a pipeline keeps of each micro-batch in flight beside the plan's */
 } tws_runtime;
 

@@ -1,0 +1,107 @@
+/* Recomputation: which values of a layer backward finds and which it makes again from them.
+ *   none        everything that a backward kernel reads is kept
+ *   full        only what enters a transformer layer (Chen et al. 2016, one checkpoint a layer)
+ *   selective   all but the outputs of normalisations and activation functions, which cost bytes and no matrix product
+ *   operations  all but the outputs of the kinds of operations that a list names. Of products a share is kept; a half
+ * is every second one in the order of a layer, as PyTorch's selective activation checkpointing counts them
+ *               (torchtitan's "op"). A product that does several at once (queries, keys and values; gate and up) keeps
+ *               its share of layers.
+ * Any of them in every layer, or in every so many-th alone. */
+#include <math.h>
+
+#include "plan/lower.h"
+
+static int operation_of(const tws_module *m) {
+  switch (m->type) {
+    case TWS_MODULE_NORM:
+    case TWS_MODULE_HEADS_NORM:
+    case TWS_MODULE_BATCH_NORM:
+      return TWS_RECOMPUTED_NORM;
+    case TWS_MODULE_ADD:
+      return TWS_RECOMPUTED_SUM;
+    case TWS_MODULE_LINEAR:
+    case TWS_MODULE_EXPERT_LINEAR:
+      return TWS_RECOMPUTED_PRODUCT;
+    case TWS_MODULE_ATTENTION:
+    case TWS_MODULE_CROSS_ATTENTION:
+      return TWS_RECOMPUTED_ATTENTION;
+    default:
+      return tws_module_row_of(m->type)->pointwise ? TWS_RECOMPUTED_ACTIVATION : -1;
+  }
+}
+
+int tws_recompute_products(const tws_lower *l, uint32_t module) {
+  const tws_module *m = &l->network->modules[module];
+  int parts = 0;
+  if (operation_of(m) != TWS_RECOMPUTED_PRODUCT) return 0;
+  for (int i = 0; i < 3 && m->param[0] != TWS_NONE; i++) parts += l->network->params[m->param[0]].fused[i] > 0;
+  return parts > 0 ? parts : 1;
+}
+
+/* The n-th product, from 1 on, is kept where the budget for the first n is more than that for those before it. */
+static int keeps_product(const tws_lower *l, uint32_t module, int before) {
+  const double budget = l->config->recompute_budget;
+  const int parts = tws_recompute_products(l, module), layer = l->network->modules[module].layer;
+  int kept = 0;
+  for (int n = before + 1; n <= before + parts; n++) kept += ceil(n * budget - 1e-9) > ceil((n - 1) * budget - 1e-9);
+  return (layer + 1) * kept / parts > layer * kept / parts;
+}
+
+int tws_recompute_keeps(const tws_lower *l, uint32_t module, int before) {
+  const tws_module *m = &l->network->modules[module];
+  const tws_config *c = l->config;
+  const int operation = operation_of(m);
+  if (m->layer < 0 || (c->recompute_every > 1 && m->layer % c->recompute_every != 0)) return 1;
+  switch (c->recompute) {
+    case TWS_RECOMPUTE_FULL:
+      return 0;
+    case TWS_RECOMPUTE_SELECTIVE:
+      return !tws_module_row_of(m->type)->cheap;
+    case TWS_RECOMPUTE_OPERATIONS:
+      if (operation < 0 || !(tws_recompute_list(c->recompute_operations) >> operation & 1)) return 1;
+      return operation == TWS_RECOMPUTED_PRODUCT && keeps_product(l, module, before);
+    default:
+      return 1;
+  }
+}
+
+/* A module that works in the memory of what it reads, and needs no more than that. */
+static int goes_on_in_place(const tws_lower *l, uint32_t module) {
+  const tws_module *m = &l->network->modules[module];
+  return l->local.modules[module].forward == TWS_MOVES_NOTHING ||
+         (l->config->recompute == TWS_RECOMPUTE_OPERATIONS && l->memory[m->type].taken == 0);
+}
+
+static void decide_outputs(tws_lower *l) {
+  const tws_network *network = l->network;
+  int layer = -1, before = 0;
+  for (uint32_t m = 0; m < network->module_count; m++) {
+    const tws_module *module = &network->modules[m];
+    if (module->layer != layer) before = 0;
+    layer = module->layer;
+    int keep = tws_recompute_keeps(l, m, before);
+    before += tws_recompute_products(l, m);
+    if (goes_on_in_place(l, m) && module->in[0] != TWS_NONE) keep = l->kept[module->in[0]] != TWS_NOT_KEPT;
+    for (int i = 0; i < TWS_MODULE_OUTS; i++)
+      if (module->out[i] != TWS_NONE) l->kept[module->out[i]] = keep ? TWS_KEPT : TWS_NOT_KEPT;
+  }
+}
+
+void tws_recompute_decide(tws_lower *l) {
+  const tws_network *network = l->network;
+  if (l->evaluates) return; /* nothing is kept */
+  decide_outputs(l);
+  for (uint32_t m = 0; m < network->module_count; m++) { /* what crosses from one layer to the next is a checkpoint */
+    for (int i = 0; i < TWS_MODULE_INS; i++) {
+      uint32_t v = network->modules[m].in[i];
+      if (v == TWS_NONE) continue;
+      int layer = network->modules[m].layer;
+      if (network->modules[network->values[v].producer].layer == layer) continue;
+      l->kept[v] = l->kept[v] == TWS_KEPT_CHECKPOINT || layer >= 0 ? TWS_KEPT_CHECKPOINT : TWS_KEPT;
+    }
+  }
+  for (uint32_t v = 0; v < network->value_count; v++) { /* gathered tokens are gathered again */
+    if (l->tiled[v] || l->local.modules[network->values[v].producer].forward == TWS_COLLECTIVE_ALL_GATHER)
+      l->kept[v] = 0;
+  }
+}
