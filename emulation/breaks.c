@@ -104,17 +104,22 @@ static tws_code strike(tws_emulator *e, int rank, tws_error *err) {
   return tws_failure_lost(name, first, count, silence_s, rank, doing, err);
 }
 
-/* Whoever computes speaks at the deadline; those who wait give the others some more. */
+/* Whoever computes speaks at the deadline; those who wait give the others some more, and name the one that does not
+ * come: whose link is gone, or who was ready last. */
 static tws_code hang(tws_emulator *e, const tws_run_member *members, uint32_t count, tws_error *err) {
-  const int rank = (int)members[0].rank;
   char label[160];
+  int cut = -1;
+  for (uint32_t i = 0; i < count; i++) e->together[i] = e->place[members[i].rank];
+  if (count > 1) cut = tws_faults_cut_off(&e->faults, e->together, (int)count, e->last_s + e->request->deadline_s);
+  const uint32_t at = cut >= 0 ? (uint32_t)cut : count - 1;
+  const int rank = (int)members[at].rank;
   const double deadline_s = e->request->deadline_s;
   e->failed_rank = rank;
   e->failed_s = e->last_s;
   e->known_s = e->last_s + deadline_s + (count > 1 ? 2 * TWS_FAILURE_GRACE_S : 0);
   tws_emulator_lose(e, e->place[rank], INFINITY);
-  return tws_failure_hang(e->step, deadline_s, rank, 1,
-                          tws_op_label(e->plans[e->program][rank], members[0].op, label, sizeof label), err);
+  return tws_failure_hang(e->step, deadline_s, rank, cut < 0,
+                          tws_op_label(e->plans[e->program][rank], members[at].op, label, sizeof label), err);
 }
 
 void tws_emulator_note(tws_emulator *e, int rank) {

@@ -49,9 +49,17 @@ static double operations_take(void *user, const tws_run_member *members, uint32_
     e->doing[members[i].rank] = members[i].op;
     e->together[i] = e->place[members[i].rank];
   }
+  if (count > 1 && e->request->fidelity != TWS_FIDELITY_ANALYTIC) return seconds; /* its flows know their links */
   if (count > 1) return tws_faults_transfer(&e->faults, e->together, (int)count, at, seconds);
   const uint64_t number = (uint64_t)e->step << 32 | members[0].op;
   return tws_faults_compute(&e->faults, e->together[0], number, at, seconds);
+}
+
+static double link_share(void *user, int rank, int network, double at_s, double *until_s) {
+  tws_emulator *e = user;
+  const double share = tws_faults_share(&e->faults, e->place[rank], network, e->now_s + at_s, until_s);
+  *until_s -= e->now_s;
+  return share;
 }
 
 static tws_code operation_ran(void *user, uint32_t rank, uint32_t op, double end_s, tws_error *err) {
@@ -81,7 +89,8 @@ static tws_code operations_met(void *user, const tws_run_member *members, uint32
 static tws_code run_program(tws_emulator *e, tws_program program, tws_timeline *timeline, double *seconds,
                             tws_error *err) {
   const tws_emulation_request *r = e->request;
-  const tws_sim_effects effects = {.ran = operation_ran, .met = operations_met, .takes = operations_take, .user = e};
+  const tws_sim_effects effects = {
+      .ran = operation_ran, .met = operations_met, .takes = operations_take, .share = link_share, .user = e};
   tws_sim_request sim = {.plans = e->plans[program],
                          .plan_count = e->count,
                          .machine = e->job->machine,

@@ -200,6 +200,40 @@ double tws_faults_transfer(const tws_faults *f, const tws_seat *places, int coun
   return stretch(f, &q, start_s, seconds);
 }
 
+/* Whether this occurrence is of the link, alone or through its node. */
+static int is_of_link(const tws_occurrence *o, tws_seat place, int network) {
+  if (o->event->target == TWS_TARGET_ALL) return network;
+  return is_at(o, place) && (network || o->event->target == TWS_TARGET_RANK);
+}
+
+double tws_faults_share(const tws_faults *f, tws_seat place, int network, double at_s, double *until_s) {
+  double share = 1;
+  *until_s = INFINITY;
+  for (int i = f->over; f->slows && i < f->count; i++) {
+    const tws_occurrence *o = &f->all[i];
+    const tws_happening_kind kind = o->event->kind;
+    if ((kind != TWS_HAPPENS_LINK && kind != TWS_HAPPENS_FLAP) || !(o->until_s > at_s)) continue;
+    if (!is_of_link(o, place, network)) continue;
+    if (o->from_s > at_s) {
+      if (o->from_s < *until_s) *until_s = o->from_s;
+      break;
+    }
+    share *= kind == TWS_HAPPENS_FLAP ? 0 : o->event->factor;
+    if (o->until_s < *until_s) *until_s = o->until_s;
+  }
+  return share;
+}
+
+int tws_faults_cut_off(const tws_faults *f, const tws_seat *places, int count, double at_s) {
+  double until_s;
+  int nodes = 0;
+  for (int i = 1; i < count; i++) nodes |= places[i].node != places[0].node;
+  for (int i = 0; i < count; i++)
+    for (int network = 0; network <= nodes; network++)
+      if (tws_faults_share(f, places[i], network, at_s, &until_s) == 0) return i;
+  return -1;
+}
+
 double tws_faults_disk(const tws_faults *f, int node, double start_s, double seconds) {
   const tws_seat place = {.slot = node * f->slots, .node = node};
   const question q = {TWS_HAPPENS_DISK, TWS_HAPPENS_DISK, &place, 1};

@@ -39,6 +39,11 @@ void tws_faults_pass(tws_faults *faults, double now_s);
 #define TWS_NEVER_S 1e8
 double tws_faults_compute(const tws_faults *faults, tws_seat place, uint64_t number, double start_s, double seconds);
 double tws_faults_transfer(const tws_faults *faults, const tws_seat *places, int count, double start_s, double seconds);
+/* The share of a place's link that is left at a time, and until when: of its own, and with `network` of what leads to
+ * other nodes. */
+double tws_faults_share(const tws_faults *faults, tws_seat place, int network, double at_s, double *until_s);
+/* The first of these places that nothing of a transfer among them reaches at a time, or -1. */
+int tws_faults_cut_off(const tws_faults *faults, const tws_seat *places, int count, double at_s);
 double tws_faults_disk(const tws_faults *faults, int node, double start_s, double seconds);
 int tws_faults_disk_is_full(const tws_faults *faults, int node, double now_s);
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 #include <exception>
+#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -35,6 +36,8 @@ struct Engine {
   s4u::NetZone *root = nullptr;
   std::vector<s4u::Link *> links;
   std::vector<simgrid::kernel::resource::StandardLinkImpl *> link_impls;
+  std::vector<double> whole; /* bandwidths, of which less may be left */
+  bool scaled = false;
   std::vector<s4u::Host *> hosts;
   s4u::Host *source = nullptr, *sink = nullptr;
   std::unordered_map<const s4u::Activity *, std::pair<s4u::ActivityPtr, uint64_t>> pending;
@@ -152,6 +155,19 @@ int tws_engine_bandwidth(int link, double bytes_per_s) {
   try {
     s4u::Link *item = state->links.at(static_cast<size_t>(link));
     if (item->get_bandwidth() != bytes_per_s) item->set_bandwidth(bytes_per_s);
+    state->whole.resize(state->links.size(), 1.0);
+    state->whole[static_cast<size_t>(link)] = bytes_per_s;
+    state->scaled = false;
+  } catch (const std::exception &problem) {
+    return fail(std::string("SimGrid link: ") + problem.what());
+  }
+  return 0;
+}
+
+int tws_engine_left(int link, double bytes_per_s) {
+  try {
+    state->links.at(static_cast<size_t>(link))->set_bandwidth(bytes_per_s);
+    state->scaled = true;
   } catch (const std::exception &problem) {
     return fail(std::string("SimGrid link: ") + problem.what());
   }
@@ -181,6 +197,19 @@ int tws_engine_timer(double date_s, uint64_t tag) {
   return 0;
 }
 
+/* A flow keeps to the bandwidth that its links have when it starts: it starts on whole ones. */
+static void start_flow(const s4u::CommPtr &flow, const int *links, int count) {
+  double left[8];
+  if (count > 8) throw std::length_error("a flow over more than 8 links");
+  for (int i = 0; state->scaled && i < count; i++) {
+    s4u::Link *link = state->links[static_cast<size_t>(links[i])];
+    left[i] = link->get_bandwidth();
+    link->set_bandwidth(state->whole[static_cast<size_t>(links[i])]);
+  }
+  flow->vetoable_start();
+  for (int i = 0; state->scaled && i < count; i++) state->links[static_cast<size_t>(links[i])]->set_bandwidth(left[i]);
+}
+
 int tws_engine_flow(const int *links, int count, uint64_t bytes, uint64_t tag) {
   try {
     state->path.clear();
@@ -188,7 +217,7 @@ int tws_engine_flow(const int *links, int count, uint64_t bytes, uint64_t tag) {
     s4u::CommPtr flow = s4u::Comm::sendto_init(state->source, state->sink);
     flow->set_payload_size(bytes);
     state->pending.emplace(flow.get(), std::make_pair(s4u::ActivityPtr(flow), tag));
-    flow->vetoable_start();
+    start_flow(flow, links, count);
   } catch (const std::exception &problem) {
     return fail(std::string("SimGrid flow: ") + problem.what());
   }

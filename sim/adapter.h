@@ -19,6 +19,8 @@ typedef void (*tws_engine_done)(void *user, uint64_t tag);
  * between experiments. */
 int tws_engine_reserve(int links, int hosts);
 int tws_engine_bandwidth(int link, double bytes_per_s);
+/* At any time: what is left of it, for flows that are under way too. */
+int tws_engine_left(int link, double bytes_per_s);
 
 /* Begin an experiment at time 0. */
 int tws_engine_begin(tws_engine_done done, void *user);

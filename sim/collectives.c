@@ -290,6 +290,14 @@ static int by_messages(const tws_sim *sim, const tws_rendezvous *met) {
          row_of(sim, met)->pattern != TWS_PATTERN_SIGNAL;
 }
 
+/* Of these seconds those that a slower link does not make longer. */
+static double latency_of(const tws_sim *sim, const tws_rendezvous *met, double seconds) {
+  const tws_sim_effects *effects = sim->request->effects;
+  if (!effects || !effects->takes) return 0;
+  const double latency_s = latency_seconds(sim, met);
+  return latency_s < seconds ? latency_s : seconds;
+}
+
 void tws_sim_meet(tws_sim *sim, uint32_t id) {
   const tws_rendezvous *met = &sim->run->rendezvous[id];
   tws_sim_transfer *transfer = &sim->transfers[id];
@@ -309,7 +317,9 @@ void tws_sim_meet(tws_sim *sim, uint32_t id) {
                  tws_run_describe(sim->run, first->rank, first->op, here, sizeof here), seconds);
     return;
   }
-  seconds = tws_sim_takes(sim, &sim->run->members[met->member_first], met->needed, met->met_s, seconds);
+  const double first_s = latency_of(sim, met, seconds);
+  seconds = first_s + tws_sim_takes(sim, &sim->run->members[met->member_first], met->needed, met->met_s + first_s,
+                                    seconds - first_s);
   transfer->end_s = met->met_s + seconds;
   tws_sim_timer(sim, transfer->end_s, tws_sim_tag(TWS_EVENT_RENDEZVOUS, id, 0));
 }

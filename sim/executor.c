@@ -116,6 +116,30 @@ static void begin_ready(tws_sim *sim) {
   }
 }
 
+/* ---- links whose bandwidth changes ---- */
+
+/* What several ranks use has the least of their shares. Ranks of one NIC follow each other. */
+static void scale_links(tws_sim *sim, double at_s) {
+  const tws_sim_effects *effects = sim->request->effects;
+  const tws_node_mapping *m = &sim->platform.mapping;
+  const double least_s = 1e-9;
+  double change_s = INFINITY, least = 1;
+  if (!effects || !effects->share || sim->request->fidelity == TWS_FIDELITY_ANALYTIC) return;
+  for (int rank = 0; rank < sim->world; rank++)
+    for (int network = 0; network < 1 + (m->nodes > 1); network++) {
+      double until_s = INFINITY, share = effects->share(effects->user, rank, network, at_s, &until_s);
+      if (until_s < change_s) change_s = until_s;
+      if (network) {
+        const int same = rank > 0 && tws_mapping_nic(m, rank) == tws_mapping_nic(m, rank - 1);
+        least = share = same && least < share ? least : share;
+      }
+      if (tws_platform_scale(&sim->platform, rank, network, share) != 0)
+        tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
+    }
+  if (change_s < at_s + least_s) change_s = at_s + least_s; /* dates are sums: one may be a rounding early */
+  if (change_s < INFINITY) tws_sim_timer(sim, change_s, tws_sim_tag(TWS_EVENT_LINKS, 0, 0));
+}
+
 static void on_event(void *user, uint64_t tag) {
   tws_sim *sim = user;
   const tws_sim_event event = (tws_sim_event)(tag >> 60);
@@ -124,6 +148,10 @@ static void on_event(void *user, uint64_t tag) {
   if (sim->request->progress && sim->events % 1024 == 0)
     tws_progress_update(sim->request->progress, (double)sim->finished);
   if (sim->failed != TWS_OK) return;
+  if (event == TWS_EVENT_LINKS) {
+    if (sim->finished < sim->operations) scale_links(sim, tws_engine_now());
+    return;
+  }
   if (event == TWS_EVENT_TIMER)
     tws_sim_finish(sim, a, b, sim->run->ranks[a].times[b].end_s);
   else if (event == TWS_EVENT_EXECUTION)
@@ -243,6 +271,7 @@ static tws_code execute_simulation(tws_sim *sim, tws_error *err) {
   if (tws_engine_begin(on_event, sim) != 0) return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
   if (sim->request->progress)
     tws_progress_begin(sim->request->progress, "simulating operations", (double)sim->operations);
+  scale_links(sim, 0);
   begin_ready(sim);
   if (tws_engine_run() != 0) tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
   if (sim->request->progress) tws_progress_end(sim->request->progress);

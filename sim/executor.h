@@ -81,6 +81,7 @@ typedef enum tws_sim_event {
   TWS_EVENT_FLOW,       /* a flow of a rendezvous: rendezvous */
   TWS_EVENT_SENT,       /* a message of a ring left its sender: rendezvous, edge */
   TWS_EVENT_ARRIVED,    /* and reached its receiver: rendezvous, edge */
+  TWS_EVENT_LINKS,      /* links have another bandwidth from now on */
   TWS_EVENT_SHARED      /* a part of an operation on what a node's ranks share ended: rank, op; and the next two */
 } tws_sim_event;
 static inline uint64_t tws_sim_tag(tws_sim_event event, uint32_t a, uint32_t b) {

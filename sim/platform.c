@@ -85,6 +85,15 @@ int tws_platform_path(const tws_platform *p, int from, int to, int links[TWS_PAT
   return 2;
 }
 
+int tws_platform_scale(const tws_platform *p, int rank, int network, double share) {
+  const double nothing_bytes_s = 1e-3; /* a flow over it ends some time, and long after every deadline */
+  const double whole = network ? p->nic_bandwidth : p->cluster->intra.bandwidth;
+  const double left = whole * share > nothing_bytes_s ? whole * share : nothing_bytes_s;
+  for (int down = 0; down < 2; down++)
+    if (tws_engine_left(network ? nic_link(p, rank, down) : port_link(rank, down), left) != 0) return -1;
+  return 0;
+}
+
 double tws_platform_latency(const tws_platform *p, int from, int to) {
   const int same = tws_mapping_node(&p->mapping, from) == tws_mapping_node(&p->mapping, to);
   return same ? p->cluster->intra.latency_s : p->cluster->inter.latency_s;

@@ -31,6 +31,8 @@ int tws_platform_shared(const tws_platform *platform, int rank, tws_shared_link 
  * the ranks need has no bandwidth. */
 tws_code tws_platform_make(tws_platform *platform, const tws_machine *machine, int world, int use_links, int use_hosts,
                            tws_error *err);
+/* What is left of a rank's port, or of the NIC that it uses, each way: a share of 0 to 1, of which a little stays. */
+int tws_platform_scale(const tws_platform *platform, int rank, int network, double share);
 /* Links from one rank to another on (other) nodes; at most TWS_PATH_MAX. */
 enum { TWS_PATH_MAX = 2 };
 int tws_platform_path(const tws_platform *platform, int from, int to, int links[TWS_PATH_MAX]);

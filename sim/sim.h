@@ -21,9 +21,12 @@ typedef struct tws_sim_effects {
   tws_code (*ran)(void *user, uint32_t rank, uint32_t op, double end_s, tws_error *err); /* one that meets nobody */
   tws_code (*met)(void *user, const tws_run_member *members, uint32_t count, double end_s,
                   tws_error *err); /* all ends of one */
-  /* Asked when an operation begins that would take `seconds` (of flows: their latency alone): how long it takes in
-   * truth, where devices and links are slower than their profile says. NULL: so long. */
+  /* Asked when an operation begins that would take `seconds` (a transfer behind its latency; flows are not asked for):
+   * how long it takes in truth, where devices and links are slower than their profile says. NULL: so long. */
   double (*takes)(void *user, const tws_run_member *members, uint32_t count, double start_s, double seconds);
+  /* Of flows and messages: the share of a rank's link that is left at a time, 0 to 1, and until when. network: of its
+   * node's network as the rank has it; else of its port inside the node. NULL: all of it, always. */
+  double (*share)(void *user, int rank, int network, double at_s, double *until_s);
   void *user;
 } tws_sim_effects;
 
@@ -58,7 +61,7 @@ typedef struct tws_sim_api {
   tws_code (*simulate)(const tws_sim_request *request, tws_sim_result *result, tws_error *err);
   const char *(*description)(void); /* "SimGrid 3.32" */
 } tws_sim_api;
-enum { TWS_SIM_API_VERSION = 5 };
+enum { TWS_SIM_API_VERSION = 6 };
 
 /* The module exports: const tws_sim_api *tws_sim_module(void); */
 #define TWS_SIM_MODULE_SYMBOL "tws_sim_module"

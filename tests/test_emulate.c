@@ -226,6 +226,23 @@ START_TEST(every_scenario_comes_out_as_it_says) {
 }
 END_TEST
 
+/* A link that comes and goes, or has less, or is gone, is the same for flows as for the formula. */
+START_TEST(links_are_as_slow_for_flows) {
+  static const char *const names[] = {"flapping-nic", "degraded-link", "lost-link"};
+  double step_s[2];
+  for (int flow = 0; flow < 2; flow++) {
+    command_result result = twinspeed("emulate --scenario %s/scenarios/faults/%s.json --fidelity %s --json --quiet",
+                                      TWS_SOURCE_DIR, names[_i], flow ? "flow" : "analytic");
+    ck_assert_msg(result.status == 0, "%s: %s", names[_i], result.err);
+    cJSON *answer = assert_json(&result, "twinspeed-emulation-1");
+    step_s[flow] = member_of(answer, "median_step_s");
+    cJSON_Delete(answer);
+    command_free(&result);
+  }
+  ck_assert_double_eq_tol(step_s[1] / step_s[0], 1, 1e-5);
+}
+END_TEST
+
 #define SCENARIO                                                                                               \
   "{\"schema\":\"twinspeed-scenario-1\",\"job\":{\"model\":\"" TWS_SOURCE_DIR                                  \
   "/scenarios/faults/model.json\",\"cluster\":\"" TWS_SOURCE_DIR                                               \
@@ -372,6 +389,7 @@ int main(void) {
   tcase_add_loop_test(tests, no_order_changes_a_bit, 0, sizeof divisions / sizeof *divisions);
   tcase_add_loop_test(tests, storage_is_shared_by_ranks_with_equal_bits, 0, 3);
   tcase_add_test(tests, every_scenario_comes_out_as_it_says);
+  tcase_add_loop_test(tests, links_are_as_slow_for_flows, 0, 3);
   tcase_add_test(tests, deaths_leave_no_trace);
   tcase_add_test(tests, the_best_interval);
   tcase_add_test(tests, train_is_emulate_with_a_flag);
