@@ -106,6 +106,11 @@ typedef struct tws_tune_request {
   const tws_log *log;     /* may be NULL */
   int exhaustive;         /* every point of the lists' product is looked at (autotune/exhaustive.h) */
   int workers;            /* processes that do so, and simulate; 0: one for each core */
+  /* Of exhaustive searches alone: */
+  double budget_s;   /* look no further after so long, in an order drawn from the seed; 0: no limit */
+  const char *state; /* file that keeps where the search stands; of part k > 0 with ".k" behind; NULL: none */
+  int resume;        /* go on from it */
+  int part, parts;   /* this process looks at a part; part 0 gathers what the others find through their files */
 } tws_tune_request;
 
 typedef struct tws_tune_rejection {
@@ -113,7 +118,7 @@ typedef struct tws_tune_rejection {
   int count;
 } tws_tune_rejection;
 
-/* Where the points of an exhaustive search went: considered is the sum of the rest. */
+/* Where the points of an exhaustive search went: considered is the sum of those up to left. */
 typedef struct tws_tune_swept {
   int64_t considered;
   int64_t illegal;   /* no such division, batch or combination; or refused by the plan */
@@ -122,6 +127,7 @@ typedef struct tws_tune_swept {
   int64_t too_slow;  /* more time than the best at least, by what each stage has to do */
   int64_t composed;  /* step times that are exact */
   int64_t bounded;   /* step times that are lower bounds */
+  int64_t left;      /* not looked at within the budget */
   int64_t planned;   /* of both: finalists, and bounds that were not enough */
   int64_t lowered;   /* pieces of plans that all of it is made of */
   double search_s, plan_s;
@@ -129,7 +135,7 @@ typedef struct tws_tune_swept {
 } tws_tune_swept;
 
 /* What became of the points that were considered: each of them went one of these ways. */
-enum { TWS_SWEPT_WAYS = 6 };
+enum { TWS_SWEPT_WAYS = 7 };
 typedef struct tws_swept_way {
   int64_t count;
   const char *what;
@@ -149,6 +155,8 @@ typedef struct tws_tune_result {
 /* TWS_INVALID for an empty or oversized space. Nothing that fits is not an error: result->fits is then 0. */
 tws_code tws_tune(const tws_tune_request *request, tws_tune_result **out, tws_error *err);
 void tws_tune_result_destroy(tws_tune_result *result);
+/* Removes the files that keep where the search stands. */
+void tws_tune_forget(const tws_tune_request *request);
 
 /* Whether the model's states (weights, gradients, optimizer) are more than one device holds, so that ranks have to
  * share a replica or its states: when to set space.axes for somebody who has not said. Never on a host. */

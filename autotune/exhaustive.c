@@ -1,16 +1,17 @@
 #include "autotune/exhaustive.h"
 
-#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "autotune/crew.h"
-#include "autotune/finalists.h"
+#include "autotune/search_state.h"
+#include "base/random.h"
 #include "estimators/composer.h"
 
-enum { KEPT_BOUNDS = 1 << 15, DEFAULT_FINALISTS = 12 };
+enum { DEFAULT_FINALISTS = 12 };
 
 tws_swept_way tws_tune_swept_way(const tws_tune_swept *s, int way) {
   const tws_swept_way all[TWS_SWEPT_WAYS] = {
@@ -19,21 +20,12 @@ tws_swept_way tws_tune_swept_way(const tws_tune_swept *s, int way) {
       {s->too_large, "too large for the device, its host or disk"},
       {s->too_slow, "slower than the best at least, by what each stage has to do"},
       {s->composed, "composed exactly"},
-      {s->bounded, "composed as lower bounds"}};
+      {s->bounded, "composed as lower bounds"},
+      {s->left, "not looked at within the budget"}};
   return all[way];
 }
 
 /* ---- a worker ---- */
-
-typedef struct tally { /* shared with the others */
-  tws_tune_swept swept;
-  volatile int64_t done;
-  tws_code code;
-  tws_error err;
-  int exact, bounds;
-  int64_t dropped;
-  double best_dropped;
-} tally;
 
 typedef struct template {
   int known;
@@ -46,8 +38,11 @@ template;
 
 typedef struct worker {
   const tws_product *s;
-  int index, count;
-  tally *tally;
+  int index, count;        /* of the workers of all parts */
+  int own;                 /* of this part's */
+  tws_search_state *sweep; /* NULL: nothing is kept */
+  tws_search_state_tally tally;
+  double until_s; /* look no further then; 0: no limit */
   tws_best exact, bounds;
   tws_composer *composer;
   template *templates; /* by what configurations differ in beside numbers of micro-batches, recomputation, schedule */
@@ -116,7 +111,7 @@ static int has_room_beside(const worker *w, const tws_composed *c) {
 }
 
 static tws_code look_at(worker *w, const tws_product_point *p, const tws_variant *v, tws_error *err) {
-  tws_tune_swept *swept = &w->tally->swept;
+  tws_tune_swept *swept = &w->tally.swept;
   const double samples = (double)(v->micro * v->accumulation * tws_variant_replicas(v));
   tws_config config;
   tws_plan_request request;
@@ -149,7 +144,7 @@ static tws_code look_at(worker *w, const tws_product_point *p, const tws_variant
 
 /* All combinations of ZeRO's knobs for one division and batch. */
 static tws_code look_at_knobs(worker *w, int64_t first, int64_t knobs, tws_error *err) {
-  tws_tune_swept *swept = &w->tally->swept;
+  tws_tune_swept *swept = &w->tally.swept;
   tws_product_point p = {.number = first};
   tws_product_digits(w->s, &p);
   tws_variant v = tws_product_variant(w->s, &p);
@@ -171,33 +166,52 @@ static tws_code look_at_knobs(worker *w, int64_t first, int64_t knobs, tws_error
   return TWS_OK;
 }
 
+/* Which class comes as number `i`: with a budget in an order that is drawn, so that what is looked at is spread over
+ * the space. */
+static int64_t class_at(const tws_product *s, int64_t classes, int64_t i) {
+  const tws_tune_request *request = s->request;
+  return request->budget_s > 0 ? (int64_t)tws_random_permute(request->seed, (uint64_t)classes, (uint64_t)i) : i;
+}
+
+/* 0: there was no time for all of it. */
+static tws_code search_class(worker *w, int64_t c, int64_t in_class, int *whole, tws_error *err) {
+  int64_t knobs = 1;
+  for (int i = TWS_DIGIT_STAGE; i < TWS_DIGITS; i++) knobs *= w->s->count[i];
+  *whole = 1;
+  for (int64_t at = c * in_class; at < (c + 1) * in_class && *whole; at += knobs) {
+    TWS_TRY(look_at_knobs(w, at, knobs, err));
+    if (w->sweep) w->sweep->worker[w->own].considered = w->tally.swept.considered;
+    *whole = !(w->until_s > 0) || tws_clock_s() < w->until_s;
+  }
+  return TWS_OK;
+}
+
 static tws_code search_part(worker *w, tws_error *err) {
-  const tws_product *s = w->s;
-  int64_t knobs = 1, in_class = 1;
-  for (int i = TWS_DIGIT_STAGE; i < TWS_DIGITS; i++) knobs *= s->count[i];
-  for (int i = TWS_CLASS_DIGITS; i < TWS_DIGITS; i++) in_class *= s->count[i];
-  const int64_t classes = s->points / in_class;
-  for (int64_t c = w->index; c < classes; c += w->count)
-    for (int64_t at = c * in_class; at < (c + 1) * in_class; at += knobs) {
-      TWS_TRY(look_at_knobs(w, at, knobs, err));
-      w->tally->done = w->tally->swept.considered;
-    }
+  const clock_t started = clock();
+  const double before_s = w->tally.swept.search_cpu_s;
+  const int64_t before = w->tally.swept.lowered;
+  int64_t in_class = 1;
+  for (int i = TWS_CLASS_DIGITS; i < TWS_DIGITS; i++) in_class *= w->s->count[i];
+  const int64_t classes = w->s->points / in_class;
+  int whole = 1;
+  for (int64_t i = w->index + w->tally.classes * w->count; i < classes && whole; i += w->count) {
+    TWS_TRY(search_class(w, class_at(w->s, classes, i), in_class, &whole, err));
+    const tws_composer_counts counts = tws_composer_count(w->composer);
+    w->tally.classes++;
+    w->tally.swept.lowered = before + counts.bodies + counts.tails;
+    w->tally.swept.search_cpu_s = before_s + (double)(clock() - started) / CLOCKS_PER_SEC;
+    if (whole && w->sweep) tws_search_state_commit(w->sweep, w->own, &w->tally, &w->exact, &w->bounds);
+  }
   return TWS_OK;
 }
 
 static tws_code run_worker(worker *w, tws_error *err) {
   const tws_tune_request *request = w->s->request;
-  const clock_t started = clock();
   w->capacity = tws_capacity_of(&request->job->machine, w->s->ranks, request->memory_bytes);
   w->templates = tws_calloc(template_count(w->s), sizeof *w->templates);
   if (!w->templates) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
   tws_code code = tws_composer_create(&request->job->machine, NULL, &w->composer, err);
   if (code == TWS_OK) code = search_part(w, err);
-  if (code == TWS_OK) {
-    const tws_composer_counts counts = tws_composer_count(w->composer);
-    w->tally->swept.lowered = counts.bodies + counts.tails;
-  }
-  w->tally->swept.search_cpu_s = (double)(clock() - started) / CLOCKS_PER_SEC;
   tws_composer_destroy(w->composer);
   tws_free(w->templates);
   return code;
@@ -205,42 +219,76 @@ static tws_code run_worker(worker *w, tws_error *err) {
 
 /* ---- all workers ---- */
 
+typedef struct failure {
+  tws_code code;
+  tws_error err;
+} failure;
+
 typedef struct common {
   const tws_product *s;
-  tally *tallies;
-  tws_finalist *finalists; /* per worker: exact ones, then bounds */
-  int exact_most, workers;
+  tws_search_state sweep;
+  failure *failures; /* shared, per worker */
+  double until_s;
 } common;
 
+/* With what it had found when the search ended before. */
+static tws_code take_up(worker *w) {
+  const tws_search_state *s = w->sweep;
+  const tws_search_state_tally *t = tws_search_state_tally_of(s, w->own);
+  const tws_finalist *own = tws_search_state_finalists_of(s, w->own);
+  tws_finalist *items = tws_calloc((size_t)s->exact_most + TWS_KEPT_BOUNDS, sizeof *items);
+  if (!items) return TWS_MEMORY;
+  memcpy(items, own, (size_t)t->exact * sizeof *items);
+  memcpy(items + s->exact_most, own + s->exact_most, (size_t)t->bounds * sizeof *items);
+  w->tally = *t;
+  w->exact = (tws_best){.items = items, .most = s->exact_most, .count = t->exact};
+  w->bounds = (tws_best){.items = items + s->exact_most,
+                         .most = TWS_KEPT_BOUNDS,
+                         .count = t->bounds,
+                         .dropped = t->dropped,
+                         .best_dropped = t->best_dropped};
+  return TWS_OK;
+}
+
 static void work(void *user, int index) {
-  const common *shared = user;
-  tally *t = &shared->tallies[index];
-  tws_finalist *own = shared->finalists + (size_t)index * (size_t)(shared->exact_most + KEPT_BOUNDS);
-  worker w = {.s = shared->s, .index = index, .count = shared->workers, .tally = t};
-  w.exact = (tws_best){.items = own, .most = shared->exact_most};
-  w.bounds = (tws_best){.items = own + shared->exact_most, .most = KEPT_BOUNDS};
-  t->code = run_worker(&w, &t->err);
-  t->exact = w.exact.count;
-  t->bounds = w.bounds.count;
-  t->dropped = w.bounds.dropped;
-  t->best_dropped = w.bounds.best_dropped;
+  common *shared = user;
+  const tws_tune_request *request = shared->s->request;
+  const int parts = request->parts > 1 ? request->parts : 1;
+  failure *f = &shared->failures[index];
+  worker w = {.s = shared->s,
+              .index = index * parts + request->part,
+              .own = index,
+              .count = shared->sweep.workers * parts,
+              .sweep = &shared->sweep,
+              .until_s = shared->until_s};
+  f->code = take_up(&w);
+  if (f->code == TWS_OK) f->code = run_worker(&w, &f->err);
+  if (f->code == TWS_OK) shared->sweep.worker[index].ended = 1;
+  tws_free(w.exact.items);
 }
 
 static tws_code run_workers(common *shared, tws_error *err) {
   tws_progress *progress = shared->s->request->progress;
+  const int workers = shared->sweep.workers;
   tws_crew crew;
-  for (int i = 0; i < shared->workers; i++) shared->tallies[i].code = TWS_INTERNAL;
-  TWS_TRY(tws_crew_start(&crew, shared->workers, work, shared, err));
+  for (int i = 0; i < workers; i++) shared->failures[i].code = TWS_INTERNAL;
+  TWS_TRY(tws_crew_start(&crew, workers, work, shared, err));
   if (progress) tws_progress_begin(progress, "searching", (double)shared->s->points);
   for (int left = 1; left > 0;) {
     double done = 0;
     left = tws_crew_left(&crew);
-    for (int i = 0; i < shared->workers; i++) done += (double)shared->tallies[i].done;
+    for (int i = 0; i < workers; i++) done += (double)shared->sweep.worker[i].considered;
     if (progress) tws_progress_update(progress, done);
     if (left) usleep(5000);
   }
   if (progress) tws_progress_end(progress);
-  return tws_crew_end(&crew, 0, NULL, err);
+  TWS_TRY(tws_crew_end(&crew, 0, NULL, err));
+  for (int i = 0; i < workers; i++)
+    if (shared->failures[i].code != TWS_OK) {
+      if (err) *err = shared->failures[i].err;
+      return shared->failures[i].code;
+    }
+  return TWS_OK;
 }
 
 static void add_tally(tws_tune_swept *all, const tws_tune_swept *one) {
@@ -255,14 +303,39 @@ static void add_tally(tws_tune_swept *all, const tws_tune_swept *one) {
   all->search_cpu_s += one->search_cpu_s;
 }
 
-/* What a worker left out because it had enough that are better, at most. */
-static double best_left_out(const common *shared) {
-  double best = 0;
-  for (int i = 0; i < shared->workers; i++) {
-    const tws_finalist *own = shared->finalists + (size_t)i * (size_t)(shared->exact_most + KEPT_BOUNDS);
-    if (shared->tallies[i].exact == shared->exact_most && own->samples_per_s > best) best = own->samples_per_s;
+static int wanted_of(const tws_tune_request *request) {
+  return request->trials > 0 ? request->trials : DEFAULT_FINALISTS;
+}
+
+/* Exact points that a worker keeps at first: what was composed may not fit in whole, or be one plan with others, so
+ * some more than are wanted. */
+static int first_most(const tws_tune_request *request) {
+  return 4 * wanted_of(request) + 64;
+}
+
+/* What all workers found, of all parts. */
+typedef struct found {
+  tws_finalist *items;
+  size_t capacity;
+  int count;
+  double left_out, dropped; /* the best that exact ones and bounds left out, at most */
+} found;
+
+static tws_code add_found(found *all, const tws_search_state *sweep, tws_tune_swept *swept, tws_error *err) {
+  for (int i = 0; i < sweep->workers; i++) {
+    const tws_search_state_tally *t = tws_search_state_tally_of(sweep, i);
+    const tws_finalist *own = tws_search_state_finalists_of(sweep, i);
+    add_tally(swept, &t->swept);
+    if (tws_reserve(&all->items, &all->capacity, (size_t)all->count + (size_t)(t->exact + t->bounds) + 1,
+                    sizeof *all->items))
+      return tws_fail(err, TWS_MEMORY, NULL, "no memory for the finalists");
+    memcpy(all->items + all->count, own, (size_t)t->exact * sizeof *own);
+    memcpy(all->items + all->count + t->exact, own + sweep->exact_most, (size_t)t->bounds * sizeof *own);
+    all->count += t->exact + t->bounds;
+    if (t->exact == sweep->exact_most && own->samples_per_s > all->left_out) all->left_out = own->samples_per_s;
+    if (t->dropped && t->best_dropped > all->dropped) all->dropped = t->best_dropped;
   }
-  return best;
+  return TWS_OK;
 }
 
 static double worst_of(const tws_tune_result *result, int wanted) {
@@ -270,44 +343,59 @@ static double worst_of(const tws_tune_result *result, int wanted) {
   return last ? last->samples / last->estimate.step_s : 0;
 }
 
-static tws_code gather(const tws_product *s, const common *shared, int wanted, tws_tune_result *result,
-                       tws_error *err) {
-  const size_t own_most = (size_t)(shared->exact_most + KEPT_BOUNDS);
-  tws_finalist *all = tws_calloc((size_t)shared->workers * own_most, sizeof *all);
-  tws_code code = all ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the finalists");
-  double best_dropped = 0;
-  int count = 0;
-  for (int i = 0; i < shared->workers && code == TWS_OK; i++) {
-    const tally *t = &shared->tallies[i];
-    const tws_finalist *own = shared->finalists + (size_t)i * own_most;
-    code = t->code;
-    if (code != TWS_OK) *err = t->err;
-    add_tally(&result->swept, &t->swept);
-    memcpy(all + count, own, (size_t)t->exact * sizeof *all);
-    memcpy(all + count + t->exact, own + shared->exact_most, (size_t)t->bounds * sizeof *all);
-    count += t->exact + t->bounds;
-    if (t->dropped && t->best_dropped > best_dropped) best_dropped = t->best_dropped;
+/* Of a part, and of a search that keeps so many exact points. */
+static void state_path(const tws_tune_request *request, int part, int exact_most, char *path, size_t size) {
+  char number[32] = "", most[32] = "";
+  if (part) snprintf(number, sizeof number, ".%d", part);
+  if (exact_most > first_most(request)) snprintf(most, sizeof most, ".%d", exact_most);
+  snprintf(path, size, "%.3072s%s%s", request->state, number, most);
+}
+
+/* Waits for another part's end. Whoever started the parts ends them all when one of them dies. */
+static tws_code add_part(const tws_product *s, int part, const tws_search_state *like, found *all,
+                         tws_tune_swept *swept, tws_error *err) {
+  char path[4096];
+  tws_search_state sweep;
+  int ready = 0;
+  state_path(s->request, part, like->exact_most, path, sizeof path);
+  for (int waits = 0; !ready; waits++) {
+    TWS_TRY(tws_search_state_open_part(&sweep, path, s, like->workers, like->exact_most, &ready, err));
+    if (!ready) usleep(20000);
   }
-  if (code == TWS_OK) code = tws_finalists_plan(s, all, count, wanted, result, err);
-  tws_free(all);
-  if (code != TWS_OK || best_dropped <= 0 || best_dropped < worst_of(result, wanted)) return code;
+  const tws_code code = add_found(all, &sweep, swept, err);
+  tws_search_state_close(&sweep);
+  return code;
+}
+
+static tws_code gather(const tws_product *s, tws_search_state *sweep, int wanted, tws_tune_result *result, int *enough,
+                       tws_error *err) {
+  found all = {0};
+  tws_tune_swept *swept = &result->swept;
+  tws_code code = add_found(&all, sweep, swept, err);
+  for (int part = 1; part < s->request->parts && code == TWS_OK; part++)
+    code = add_part(s, part, sweep, &all, swept, err);
+  swept->left = s->points - swept->considered;
+  swept->considered = s->points;
+  if (code == TWS_OK) code = tws_finalists_plan(s, sweep, all.items, all.count, wanted, result, err);
+  tws_free(all.items);
+  *enough = worst_of(result, wanted) >= all.left_out;
+  if (code != TWS_OK || all.dropped <= 0 || all.dropped < worst_of(result, wanted)) return code;
   return tws_fail(
       err, TWS_UNSUPPORTED, "leave out values of --overlaps, --offloads or --buckets, or ZeRO stages 2 and 3",
-      "more than %d configurations may be faster than the best, by what is known without their plans", KEPT_BOUNDS);
+      "more than %d configurations may be faster than the best, by what is known without their plans", TWS_KEPT_BOUNDS);
 }
 
 tws_code tws_tune_compose_all(const tws_tune_request *request, int pruned, tws_tune_swept *swept, tws_error *err) {
   tws_product s;
   TWS_TRY(tws_product_fill(request, &s, err));
-  const int most = request->trials > 0 ? request->trials : DEFAULT_FINALISTS;
-  tally t = {.done = 0};
-  tws_finalist *kept = tws_calloc((size_t)most + KEPT_BOUNDS, sizeof *kept);
+  const int most = wanted_of(request);
+  tws_finalist *kept = tws_calloc((size_t)most + TWS_KEPT_BOUNDS, sizeof *kept);
   if (!kept) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
-  worker w = {.s = &s, .count = 1, .tally = &t, .unpruned = !pruned};
+  worker w = {.s = &s, .count = 1, .unpruned = !pruned};
   w.exact = (tws_best){.items = kept, .most = most};
-  w.bounds = (tws_best){.items = kept + most, .most = KEPT_BOUNDS};
+  w.bounds = (tws_best){.items = kept + most, .most = TWS_KEPT_BOUNDS};
   const tws_code code = run_worker(&w, err);
-  *swept = t.swept;
+  *swept = w.tally.swept;
   tws_free(kept);
   return code;
 }
@@ -315,31 +403,43 @@ tws_code tws_tune_compose_all(const tws_tune_request *request, int pruned, tws_t
 /* With so many exact points kept for each worker; *enough: none that was left out is among the best. */
 static tws_code search_and_plan(const tws_product *s, int exact_most, int wanted, tws_tune_result *result, int *enough,
                                 tws_error *err) {
-  common shared = {.s = s, .exact_most = exact_most, .workers = tws_crew_size(s->request->workers)};
-  const size_t tallies = (size_t)shared.workers * sizeof *shared.tallies;
-  const size_t bytes = tallies + (size_t)shared.workers * (size_t)(exact_most + KEPT_BOUNDS) * sizeof(tws_finalist);
+  const tws_tune_request *request = s->request;
+  const int workers = tws_crew_size(request->workers);
   const double started = tws_clock_s();
-  char *memory = tws_crew_memory(bytes);
-  if (!memory) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
-  shared.tallies = (tally *)(void *)memory;
-  shared.finalists = (tws_finalist *)(void *)(memory + tallies);
-  tws_code code = run_workers(&shared, err);
+  common shared = {.s = s, .until_s = request->budget_s > 0 ? started + request->budget_s : 0};
+  const size_t bytes = (size_t)workers * sizeof *shared.failures;
+  char path[4096];
+  if (request->state) state_path(request, request->part, exact_most, path, sizeof path);
+  TWS_TRY(
+      tws_search_state_open(&shared.sweep, request->state ? path : NULL, request->resume, s, workers, exact_most, err));
+  shared.failures = tws_crew_memory(bytes);
+  tws_code code =
+      shared.failures ? run_workers(&shared, err) : tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
   const double searched = tws_clock_s();
-  if (code == TWS_OK) code = gather(s, &shared, wanted, result, err);
-  *enough = worst_of(result, wanted) >= best_left_out(&shared);
-  tws_crew_memory_free(memory, bytes);
+  *enough = 1;
+  if (code == TWS_OK && request->part == 0) code = gather(s, &shared.sweep, wanted, result, enough, err);
+  tws_crew_memory_free(shared.failures, bytes);
+  tws_search_state_close(&shared.sweep);
   result->swept.search_s += searched - started;
   result->swept.plan_s += tws_clock_s() - searched;
   return code;
 }
 
+void tws_tune_forget(const tws_tune_request *request) {
+  enum { ROUNDS = 8 };
+  char path[4096];
+  for (int part = 0; request->state && part < (request->parts > 1 ? request->parts : 1); part++)
+    for (int round = 0, most = first_most(request); round < ROUNDS; round++, most *= 4) {
+      state_path(request, part, most, path, sizeof path);
+      unlink(path);
+    }
+}
+
 tws_code tws_tune_exhaustive(const tws_tune_request *request, tws_tune_result *result, tws_error *err) {
   tws_product s;
   TWS_TRY(tws_product_fill(request, &s, err));
-  const int wanted = request->trials > 0 ? request->trials : DEFAULT_FINALISTS;
   int enough = 0;
-  /* what was composed may not fit in whole, or be one plan with others: some more than are wanted, seldom many more */
-  for (int most = 4 * wanted + 64; !enough; most *= 4) {
+  for (int most = first_most(request); !enough; most *= 4) {
     tws_free(result->candidates);
     result->candidates = NULL;
     result->count = result->fits = 0;
@@ -347,7 +447,10 @@ tws_code tws_tune_exhaustive(const tws_tune_request *request, tws_tune_result *r
                                      .search_s = result->swept.search_s,
                                      .plan_cpu_s = result->swept.plan_cpu_s,
                                      .search_cpu_s = result->swept.search_cpu_s};
-    TWS_TRY(search_and_plan(&s, most, wanted, result, &enough, err));
+    TWS_TRY(search_and_plan(&s, most, wanted_of(request), result, &enough, err));
+    if (!enough && request->parts > 1)
+      return tws_fail(err, TWS_UNSUPPORTED, "give more --trials, or search in one part",
+                      "of what was kept for %d trials too little fits or differs", wanted_of(request));
   }
   return TWS_OK;
 }

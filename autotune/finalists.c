@@ -1,6 +1,6 @@
-#include "autotune/finalists.h"
+#include "autotune/search_state.h"
 
-#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,20 +46,36 @@ static int by_worth(const void *left, const void *right) {
 
 /* ---- plans of the best ---- */
 
-static tws_code plan_one(const tws_tune_request *request, const tws_product *s, const tws_finalist *f,
-                         tws_tune_candidate *c, tws_error *err) {
-  tws_product_point p = {.number = f->number};
+static tws_code plan_candidate(const tws_tune_request *request, tws_tune_candidate *c, tws_error *err) {
   tws_job *job = NULL;
-  tws_product_digits(s, &p);
-  memset(c, 0, sizeof *c);
-  c->variant = tws_product_variant(s, &p);
-  c->samples = (double)(c->variant.micro * c->variant.accumulation * tws_variant_replicas(&c->variant));
-  tws_variant_name(&c->variant, c->name, sizeof c->name);
+  c->rough = 0;
   tws_code code = tws_job_derive(request->job, &c->variant, &job, err);
   if (code == TWS_OK) code = tws_job_estimate(job, &c->estimate, NULL, err);
   tws_job_destroy(job);
   if (code != TWS_OK) return tws_fail_in(err, code, "%s", c->name);
   tws_tune_judge(request, c);
+  return TWS_OK;
+}
+
+static tws_code plan_one(const tws_product *s, const tws_search_state *sweep, const tws_finalist *f,
+                         tws_tune_candidate *c, tws_error *err) {
+  tws_product_point p = {.number = f->number};
+  const tws_search_state_plan *known = tws_search_state_plan_of(sweep, f->number);
+  tws_product_digits(s, &p);
+  memset(c, 0, sizeof *c);
+  c->variant = tws_product_variant(s, &p);
+  c->samples = (double)(c->variant.micro * c->variant.accumulation * tws_variant_replicas(&c->variant));
+  tws_variant_name(&c->variant, c->name, sizeof c->name);
+  if (known) {
+    c->rough = 1;
+    c->estimate.step_s = known->step_s;
+    c->verdict = (tws_tune_verdict)known->verdict;
+    c->needed_bytes = known->needed_bytes;
+    c->available_bytes = known->available_bytes;
+    snprintf(c->reason, sizeof c->reason, "%s", known->reason);
+  } else {
+    TWS_TRY(plan_candidate(s->request, c, err));
+  }
   const double apart = c->estimate.step_s - f->step_s, most = 1e-9 * c->estimate.step_s;
   if (apart >= -most && (!f->exact || apart <= most)) return TWS_OK;
   return tws_fail(err, TWS_INTERNAL, "the search and the plan disagree: please report it",
@@ -78,6 +94,7 @@ enum { BATCH = 32 };
 typedef struct planning {
   const tws_tune_request *request;
   const tws_product *s;
+  tws_search_state *sweep;
   const tws_finalist *all;
   uint64_t *prints; /* of the plans of those that may be equal to another; else 0 */
   int items[BATCH]; /* of a batch: those that are looked at */
@@ -88,7 +105,7 @@ typedef struct planning {
 
 static tws_code plan_item(void *user, int item, void *answer, tws_error *err) {
   const planning *p = user;
-  return plan_one(p->request, p->s, &p->all[p->items[item]], answer, err);
+  return plan_one(p->s, p->sweep, &p->all[p->items[item]], answer, err);
 }
 
 /* Whether nothing from this one on can be among the best. */
@@ -109,6 +126,7 @@ static tws_code read_plan(void *user, int item, const void *answer, int *stop, t
   tws_tune_candidate *c = &result->candidates[result->fits];
   memcpy(c, answer, sizeof *c);
   result->swept.planned++;
+  tws_search_state_keep_plan(p->sweep, f->number, c);
   if (c->verdict != TWS_TUNE_FITS) {
     result->swept.too_large++;
     *(f->exact ? &result->swept.composed : &result->swept.bounded) -= 1;
@@ -197,19 +215,43 @@ static tws_code plan_batches(planning *p, int count, tws_error *err) {
   return TWS_OK;
 }
 
-tws_code tws_finalists_plan(const tws_product *s, tws_finalist *all, int count, int wanted, tws_tune_result *result,
-                            tws_error *err) {
+static tws_code plan_leader(void *user, int item, void *answer, tws_error *err) {
+  const planning *p = user;
+  tws_tune_candidate *c = answer;
+  *c = p->result->candidates[item];
+  return c->rough ? plan_candidate(p->request, c, err) : TWS_OK;
+}
+
+static tws_code read_leader(void *user, int item, const void *answer, int *stop, tws_error *err) {
+  const planning *p = user;
+  (void)stop;
+  (void)err;
+  memcpy(&p->result->candidates[item], answer, sizeof *p->result->candidates);
+  return TWS_OK;
+}
+
+/* Those of which an earlier search knew no more than that they lead. */
+static tws_code plan_leaders(planning *p, tws_error *err) {
+  const tws_crew_list list = {p->result->fits, sizeof(tws_tune_candidate), plan_leader, read_leader, p};
+  int rough = 0;
+  for (int i = 0; i < p->result->fits; i++) rough |= p->result->candidates[i].rough;
+  return rough ? tws_crew_do(&list, tws_crew_size(p->request->workers), &p->result->swept.plan_cpu_s, err) : TWS_OK;
+}
+
+tws_code tws_finalists_plan(const tws_product *s, tws_search_state *sweep, tws_finalist *all, int count, int wanted,
+                            tws_tune_result *result, tws_error *err) {
   const tws_tune_request *request = s->request;
-  planning p = {.request = request, .s = s, .all = all, .wanted = wanted, .result = result};
+  planning p = {.request = request, .s = s, .sweep = sweep, .all = all, .wanted = wanted, .result = result};
   if (count == 0) return TWS_OK;
   qsort(all, (size_t)count, sizeof *all, by_worth);
   p.prints = tws_calloc((size_t)count, sizeof *p.prints);
   if (!p.prints) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the finalists");
   if (request->progress) tws_progress_begin(request->progress, "planning the best", wanted);
-  const tws_code code = plan_batches(&p, count, err);
+  tws_code code = plan_batches(&p, count, err);
+  if (result->fits > wanted) result->fits = wanted;
+  if (code == TWS_OK) code = plan_leaders(&p, err);
   if (request->progress) tws_progress_end(request->progress);
   tws_free(p.prints);
-  if (result->fits > wanted) result->fits = wanted;
   result->count = result->fits;
   return code;
 }

@@ -19,10 +19,12 @@ typedef struct tws_best {
 } tws_best;
 void tws_finalists_offer(tws_best *best, const tws_finalist *finalist);
 
+struct tws_search_state;
 /* Plans them in the order of what they promise (and sorts them so), until nothing that is left can be among the
- * `wanted` best; of those that have equal plans the first. Fills candidates, count and fits of *result, and counts in
+ * `wanted` best; of those that have equal plans the first. What *sweep knows is not planned
+ * again unless it leads. Fills candidates, count and fits of *result, and counts in
  * its swept. TWS_INTERNAL: a plan is not what was composed. */
-tws_code tws_finalists_plan(const tws_product *product, tws_finalist *all, int count, int wanted,
-                            tws_tune_result *result, tws_error *err);
+tws_code tws_finalists_plan(const tws_product *product, struct tws_search_state *sweep, tws_finalist *all, int count,
+                            int wanted, tws_tune_result *result, tws_error *err);
 
 #endif

@@ -137,6 +137,11 @@ tws_code tws_tune_folders_check(const tws_tune_folders *folders, tws_error *err)
   return TWS_OK;
 }
 
+tws_code tws_tune_folders_make(const tws_tune_folders *folders, tws_error *err) {
+  TWS_TRY(tws_tune_folders_check(folders, err));
+  return make_folder(folders->results, err);
+}
+
 tws_code tws_tune_folders_open(const tws_tune_folders *folders, tws_error *err) {
   TWS_TRY(tws_tune_folders_check(folders, err));
   TWS_TRY(make_folder(folders->results, err));

@@ -239,7 +239,7 @@ static void tell_swept(const tws_tune_swept *swept, tws_document *d) {
     const tws_swept_way way = tws_tune_swept_way(swept, i);
     char count[CELL];
     snprintf(count, sizeof count, "%lld", (long long)way.count);
-    tws_document_row(d, (const char *[]){count, way.what});
+    if (way.count > 0) tws_document_row(d, (const char *[]){count, way.what});
   }
   tws_document_table_end(d);
 }

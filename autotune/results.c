@@ -161,8 +161,9 @@ static void add_swept(const tws_tune_swept *s, cJSON *json) {
   } numbers[] = {
       {"considered", (double)s->considered}, {"illegal", (double)s->illegal},   {"equal", (double)s->equal},
       {"too_large", (double)s->too_large},   {"too_slow", (double)s->too_slow}, {"composed", (double)s->composed},
-      {"bounded", (double)s->bounded},       {"planned", (double)s->planned},   {"lowered", (double)s->lowered},
-      {"search_cpu_s", s->search_cpu_s},     {"plan_cpu_s", s->plan_cpu_s},     {"simulate_cpu_s", s->simulate_cpu_s}};
+      {"bounded", (double)s->bounded},       {"left", (double)s->left},         {"planned", (double)s->planned},
+      {"lowered", (double)s->lowered},       {"search_cpu_s", s->search_cpu_s}, {"plan_cpu_s", s->plan_cpu_s},
+      {"simulate_cpu_s", s->simulate_cpu_s}};
   cJSON *swept = cJSON_AddObjectToObject(json, "exhaustive");
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) add_number(swept, numbers[i].name, numbers[i].value);
 }

@@ -13,6 +13,7 @@
 #include "cli/tune_view.h"
 #include "config/autotuning.h"
 #include "job/modules.h"
+#include "launch/launch.h"
 
 #define DEFAULT_RESULTS "autotuning_results"
 #define DEFAULT_EXPERIMENTS "autotuning_exps"
@@ -35,7 +36,8 @@ typedef struct session {
   tws_job *job;
   tws_progress progress;
   tws_tune_request request;
-  tws_tuner tuner; /* of the runs; without them of the simulations */
+  tws_tuner tuner;  /* of the runs; without them of the simulations */
+  char state[4096]; /* of an exhaustive search */
 } session;
 
 /* ---- what to search ---- */
@@ -202,6 +204,21 @@ static tws_code read_section(options *o, const tws_config *config, tws_tune_spac
   return TWS_OK;
 }
 
+/* An exhaustive search keeps where it stands beside its results, and goes on from there; processes that something else
+ * has started share it. */
+static void keep_state(const options *o, session *s) {
+  int part, parts;
+  s->request.budget_s = o->budget_s;
+  s->request.resume = o->resume;
+  if (tws_started_elsewhere(&part, &parts)) {
+    s->request.part = part;
+    s->request.parts = parts;
+  }
+  if (o->sweep) return;
+  snprintf(s->state, sizeof s->state, "%s/search.state", *o->results ? o->results : ".");
+  s->request.state = s->state;
+}
+
 static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_error *err) {
   static const char *const tuners[] = {"model_based", "gridsearch", "random"};
   static const char *const fidelities[] = {"analytic", "flow", "message"};
@@ -241,6 +258,7 @@ static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_err
   if (s->request.goal == TWS_GOAL_COST && !(s->job->cluster.price_per_device_hour > 0))
     return tws_fail(err, TWS_INVALID, "--cluster FILE with \"base\": \"NAME\", \"price_per_device_hour\": 2.5",
                     "--objective cost: cluster %s has no price_per_device_hour", s->job->cluster.name);
+  if (o->exhaustive) keep_state(o, s);
   tws_tune_remarks(cli, o->job.model, s->job);
   if (o->validate > 0) tws_data_remark(cli, o->data, s->job->network);
   int given = tws_config_model_ranks(config) > 1;
@@ -409,13 +427,19 @@ static tws_code tune_job(tws_cli *cli, session *s, tws_error *err) {
   TWS_TRY(check_device(s, err));
   TWS_TRY(check_measurable(s, err));
   if (s->o->sweep) return sweep(cli, s, err);
-  TWS_TRY(tws_tune_folders_check(&folders, err)); /* before the work, not after it */
+  /* before the work, not after it */
+  TWS_TRY(s->request.state ? tws_tune_folders_make(&folders, err) : tws_tune_folders_check(&folders, err));
   TWS_TRY(tws_tune(&s->request, &result, err));
+  if (s->request.part > 0) { /* the first part gathers, and tells */
+    tws_tune_result_destroy(result);
+    return TWS_OK;
+  }
   tws_code code = tws_tune_order(&s->request, result, err);
   const int measured = s->o->validate > 0 && result->fits > 0;
   if (code == TWS_OK) code = tws_tune_folders_open(&folders, err);
   if (code == TWS_OK && measured) code = measure(cli, s, &folders, &result, &trials, err);
   if (code == TWS_OK) code = tell(cli, s, result, measured ? &trials : NULL, &folders, err);
+  if (code == TWS_OK) tws_tune_forget(&s->request);
   if (code == TWS_OK && result->fits == 0) code = explain_no_winner(result, err);
   if (code == TWS_OK && measured && trials.best < 0)
     code = tws_fail(err, TWS_NO, "the reasons are in summary.txt, what the runs said is in stderr.log of each",
@@ -471,7 +495,8 @@ static const tws_option table[] = {
     TWS_STRING("sequence-parallel", 0, "LIST", options, sequence_parallel,
                "with tensor ranks: 0, 1 or both (--axes: both)"),
     TWS_FLAG("exhaustive", 0, options, exhaustive,
-             "compose every point of the lists' product and plan the best; also with the next three"),
+             "compose every point of the lists' product and plan the best; also with the next three; under mpirun each "
+             "process looks at a part"),
     TWS_STRING("overlaps", 0, "LIST", options, overlaps, "zero_optimization.overlap_comm: off, on or both"),
     TWS_STRING("offloads", 0, "LIST", options, offloads,
                "of: none, cpu, nvme (the optimizer), cpu+parameters, nvme+parameters"),
@@ -508,9 +533,12 @@ static const tws_option table[] = {
                "mean time between failures of the whole job: how often to save, and what is left of the speed"),
     TWS_NUMBER("limit", 0, "SECONDS", options, limit_s, 0.1, 1e9,
                "with --validate: a run that takes longer is ended, as one that hangs (default 1800)"),
-    TWS_NUMBER("budget", 0, "SECONDS", options, budget_s, 0.001, 1e9,
-               "with --validate: begin no run after so long (default: no limit)"),
-    TWS_FLAG("resume", 0, options, resume, "go on from the folder's records: what was run is not run again"),
+    TWS_NUMBER(
+        "budget", 0, "SECONDS", options, budget_s, 0.001, 1e9,
+        "with --validate: begin no run after so long; with --exhaustive: look no further after so long (default: no "
+        "limit)"),
+    TWS_FLAG("resume", 0, options, resume,
+             "go on from the folder's records: what was run, or looked at by --exhaustive, is not again"),
     TWS_OPTIONS_END};
 
 static const options defaults = {

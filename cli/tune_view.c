@@ -65,7 +65,7 @@ static void print_swept(const tws_tune_swept *s) {
           tws_format_seconds(s->simulate_cpu_s, simulate_cpu, sizeof simulate_cpu));
   for (int i = 0; i < TWS_SWEPT_WAYS; i++) {
     const tws_swept_way way = tws_tune_swept_way(s, i);
-    tws_out("  %12s  %s\n", tws_thousands(way.count), way.what);
+    if (way.count > 0) tws_out("  %12s  %s\n", tws_thousands(way.count), way.what);
   }
 }
 

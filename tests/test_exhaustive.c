@@ -1,13 +1,17 @@
 /* Exhaustive searches find what plans of every point find, and find it twice. */
 #include <check.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "autotune/exhaustive.h"
 #include "estimators/composer.h"
 #include "tests/draw.h"
+#include "tests/folder.h"
 #include "tests/sanitized.h"
 
 enum { SPACES = TWS_SANITIZED ? 3 : 20, BEST = 5, WHOLE = 3 /* spaces whose points are all compared */ };
@@ -191,10 +195,125 @@ START_TEST(searches_find_what_plans_find) {
 }
 END_TEST
 
+/* ---- searches that end before their time, and those that several share ---- */
+
+static void assert_same_result(const tws_tune_result *a, const tws_tune_result *b) {
+  const tws_tune_swept *x = &a->swept, *y = &b->swept;
+  ck_assert_int_eq(a->fits, b->fits);
+  for (int i = 0; i < a->fits; i++) {
+    ck_assert_str_eq(a->candidates[i].name, b->candidates[i].name);
+    ck_assert(a->candidates[i].estimate.step_s == b->candidates[i].estimate.step_s);
+    ck_assert(memcmp(&a->candidates[i].estimate.ledger, &b->candidates[i].estimate.ledger, sizeof(tws_ledger)) == 0);
+  }
+  ck_assert(x->illegal == y->illegal && x->equal == y->equal && x->too_large == y->too_large &&
+            x->too_slow == y->too_slow && x->composed == y->composed && x->bounded == y->bounded &&
+            x->left == y->left && x->planned == y->planned);
+}
+
+static pid_t search_beside(const tws_tune_request *request) {
+  const pid_t pid = fork();
+  ck_assert_int_ge(pid, 0);
+  if (pid > 0) return pid;
+  tws_tune_result *result;
+  _exit(tws_tune(request, &result, NULL) == TWS_OK ? 0 : 1);
+}
+
+/* Killed at any moment, and again, a search gives the result of one that was not. */
+START_TEST(killed_searches_go_on) {
+  enum { SEEDS = TWS_SANITIZED ? 2 : 6 };
+  make_folder();
+  for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+    tws_tune_request request = {.job = open_job(seed), .trials = BEST, .exhaustive = 1, .workers = 2};
+    tws_tune_result *whole, *resumed;
+    tws_error err = {0};
+    draw_space(seed, &request.space);
+    ck_assert(tws_tune(&request, &whole, &err) == TWS_OK);
+    const double took_s = whole->swept.search_s + whole->swept.plan_s;
+    request.state = in_folder("state");
+    for (int kill_at = 0; kill_at < 3; kill_at++) {
+      const pid_t pid = search_beside(&request);
+      usleep((useconds_t)(1e4 * took_s * draw(seed, 100 + (uint64_t)kill_at, 0, 99)));
+      kill(pid, SIGKILL);
+      waitpid(pid, NULL, 0);
+      request.resume = 1;
+    }
+    ck_assert_msg(tws_tune(&request, &resumed, &err) == TWS_OK, "%s", err.message);
+    assert_same_result(resumed, whole);
+    tws_tune_result_destroy(resumed);
+    /* what is kept says whose it is, and damage is found */
+    request.space.stage_count--;
+    if (request.space.stage_count > 0) ck_assert(tws_tune(&request, &resumed, &err) == TWS_INVALID);
+    request.space.stage_count++;
+    ck_assert_int_eq(truncate(request.state, 100), 0);
+    ck_assert(tws_tune(&request, &resumed, &err) == TWS_INVALID);
+    tws_tune_forget(&request);
+    ck_assert(access(request.state, F_OK) != 0);
+    tws_tune_result_destroy(whole);
+    tws_job_destroy(request.job);
+  }
+  remove_folder();
+}
+END_TEST
+
+/* Parts find together what one process finds, and the same points are pruned as by as many workers. */
+START_TEST(parts_find_what_one_finds) {
+  make_folder();
+  tws_tune_request request = {.job = open_job(3), .trials = BEST, .exhaustive = 1, .workers = 2};
+  tws_tune_result *whole, *together;
+  tws_error err = {0};
+  draw_space(3, &request.space);
+  ck_assert(tws_tune(&request, &whole, &err) == TWS_OK);
+  request.workers = 1;
+  request.parts = 2;
+  request.state = in_folder("state");
+  request.part = 1;
+  const pid_t pid = search_beside(&request);
+  request.part = 0;
+  ck_assert_msg(tws_tune(&request, &together, &err) == TWS_OK, "%s", err.message);
+  ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+  assert_same_result(together, whole);
+  tws_tune_forget(&request);
+  tws_tune_result_destroy(whole);
+  tws_tune_result_destroy(together);
+  tws_job_destroy(request.job);
+  remove_folder();
+}
+END_TEST
+
+/* Without time nothing is found; all that was not looked at is counted, and a later run goes on. */
+START_TEST(budgets_leave_the_rest) {
+  make_folder();
+  tws_tune_request request = {.job = open_job(5), .trials = BEST, .exhaustive = 1, .workers = 1};
+  tws_tune_result *whole, *result;
+  tws_error err = {0};
+  draw_space(5, &request.space);
+  ck_assert(tws_tune(&request, &whole, &err) == TWS_OK);
+  request.state = in_folder("state");
+  request.budget_s = 1e-9;
+  ck_assert(tws_tune(&request, &result, &err) == TWS_OK);
+  ck_assert(result->fits == 0 && result->swept.left == result->swept.considered);
+  tws_tune_result_destroy(result);
+  request.resume = 1;
+  request.budget_s = 1e6;
+  ck_assert_msg(tws_tune(&request, &result, &err) == TWS_OK, "%s", err.message);
+  ck_assert_int_eq(result->swept.left, 0);
+  ck_assert_int_eq(result->fits, whole->fits);
+  for (int i = 0; i < whole->fits; i++) ck_assert_str_eq(result->candidates[i].name, whole->candidates[i].name);
+  tws_tune_forget(&request);
+  tws_tune_result_destroy(whole);
+  tws_tune_result_destroy(result);
+  tws_job_destroy(request.job);
+  remove_folder();
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("exhaustive");
   TCase *c = tcase_create("exhaustive");
   tcase_add_test(c, searches_find_what_plans_find);
+  tcase_add_test(c, killed_searches_go_on);
+  tcase_add_test(c, parts_find_what_one_finds);
+  tcase_add_test(c, budgets_leave_the_rest);
   suite_add_tcase(suite, c);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
