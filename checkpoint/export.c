@@ -6,16 +6,12 @@
 #include "checkpoint/read.h"
 #include "models/network/huggingface.h"
 
-enum { CHUNK = 1 << 20 }; /* elements */
-
 typedef struct exporter {
   tws_saved_reader reader;
   const tws_hf_tensor *tensors;
   uint32_t count, entry;
-  float *chunk, *whole, *dealt; /* whole: the largest that has another order; dealt: the same, of rows */
-  int64_t chunk_room;           /* elements of chunk: CHUNK, or a column where one has more */
-  int fd;                       /* of the file that is written, and its name */
-  const char *path;
+  float *chunk, *whole, *dealt; /* a column; the largest that has another order; the same, of rows */
+  tws_output *to;
 } exporter;
 
 uint32_t tws_saved_weights(const tws_saved_index *index) {
@@ -43,10 +39,13 @@ static tws_code read_rows(exporter *e, const tws_hf_tensor *tensor, uint64_t fir
 
 static tws_code write_straight(exporter *e, const tws_hf_tensor *tensor, tws_error *err) {
   const uint64_t all = (uint64_t)elements_of(tensor);
-  for (uint64_t done = 0; done < all; done += CHUNK) {
-    const uint64_t n = all - done < CHUNK ? all - done : CHUNK;
-    TWS_TRY(read_rows(e, tensor, done, n, e->chunk, err));
-    TWS_TRY(tws_write_all(e->fd, e->path, e->chunk, n * sizeof *e->chunk, err));
+  for (uint64_t done = 0, n; done < all; done += n) {
+    size_t bytes;
+    void *room;
+    TWS_TRY(tws_output_room(e->to, &room, &bytes, err));
+    n = all - done < bytes / sizeof(float) ? all - done : bytes / sizeof(float);
+    TWS_TRY(read_rows(e, tensor, done, n, room, err));
+    tws_output_take(e->to, n * sizeof(float));
   }
   return TWS_OK;
 }
@@ -57,31 +56,71 @@ static tws_code write_dealt(exporter *e, const tws_hf_tensor *tensor, tws_error 
   TWS_TRY(read_rows(e, tensor, 0, (uint64_t)elements_of(tensor), e->whole, err));
   for (int64_t row = 0; row < tensor->rows; row++)
     memcpy(e->dealt + tws_hf_row(tensor, row) * columns, e->whole + row * columns, (size_t)columns * sizeof *e->whole);
-  return tws_write_all(e->fd, e->path, e->dealt, (size_t)elements_of(tensor) * sizeof *e->dealt, err);
+  return tws_output_write(e->to, e->dealt, (size_t)elements_of(tensor) * sizeof *e->dealt, err);
 }
 
-/* As many columns at a time as the chunk has room for; of those a few rows, which stay in the cache. */
+enum { TILE_ROWS = 64, TILE = 16 };
+typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+
+/* TILE_ROWS x TILE elements, four by four; runs of `to`, where a column has `rows` elements, are written once and
+ * whole. */
+static void turn_tile(const float *from, int64_t columns, float *to, int64_t rows) {
+  float tile[TILE][TILE_ROWS];
+  for (int row = 0; row < TILE_ROWS; row += 4)
+    for (int column = 0; column < TILE; column += 4) {
+      const float *at = from + row * columns + column;
+      const four a = *(const four *)at, b = *(const four *)(at + columns), c = *(const four *)(at + 2 * columns),
+                 d = *(const four *)(at + 3 * columns);
+      const four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab2 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+      const four cd = __builtin_shufflevector(c, d, 0, 4, 1, 5), cd2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+      *(four *)&tile[column][row] = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
+      *(four *)&tile[column + 1][row] = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+      *(four *)&tile[column + 2][row] = __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5);
+      *(four *)&tile[column + 3][row] = __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7);
+    }
+  for (int column = 0; column < TILE; column++) memcpy(to + column * rows, tile[column], sizeof tile[column]);
+}
+
+/* `count` columns of a matrix, behind one another in `to`. */
+static void turn(const float *from, int64_t rows, int64_t columns, int64_t count, float *to) {
+  const int64_t whole_rows = rows - rows % TILE_ROWS, whole = count - count % TILE;
+  for (int64_t row = 0; row < whole_rows; row += TILE_ROWS)
+    for (int64_t column = 0; column < whole; column += TILE)
+      turn_tile(from + row * columns + column, columns, to + column * rows + row, rows);
+  for (int64_t row = 0; row < rows; row++)
+    for (int64_t column = row < whole_rows ? whole : 0; column < count; column++)
+      to[column * rows + row] = from[row * columns + column];
+}
+
+/* As many columns at a time as stay in a cache while rows are added to them, a few rows at once. */
 static tws_code write_transposed(exporter *e, const tws_hf_tensor *tensor, tws_error *err) {
-  enum { TILE = 16 };
+  enum { CACHED = 1 << 17 };
   const int64_t rows = tensor->rows, columns = tensor->columns;
-  const int64_t most = rows < e->chunk_room ? e->chunk_room / rows : 1;
+  const int64_t cached = CACHED / rows, most = cached > TILE ? cached - cached % TILE : TILE;
   TWS_TRY(read_rows(e, tensor, 0, (uint64_t)elements_of(tensor), e->whole, err));
-  for (int64_t first = 0; first < columns; first += most) {
-    const int64_t n = columns - first < most ? columns - first : most;
-    for (int64_t from = 0; from < rows; from += TILE)
-      for (int64_t column = 0; column < n; column++)
-        for (int64_t row = from; row < from + TILE && row < rows; row++)
-          e->chunk[column * rows + row] = e->whole[row * columns + first + column];
-    TWS_TRY(tws_write_all(e->fd, e->path, e->chunk, (size_t)(n * rows) * sizeof *e->chunk, err));
+  for (int64_t first = 0, n; first < columns; first += n) {
+    size_t bytes;
+    void *room;
+    TWS_TRY(tws_output_room(e->to, &room, &bytes, err));
+    const int64_t fit = (int64_t)(bytes / sizeof(float)) / rows;
+    float *to = fit > 0 ? (float *)room : e->chunk;
+    n = columns - first < most ? columns - first : most;
+    if (fit > 0 && n > fit) n = fit;
+    if (fit == 0) n = 1;
+    turn(e->whole + first, rows, columns, n, to);
+    const size_t made = (size_t)(n * rows) * sizeof(float);
+    if (fit > 0)
+      tws_output_take(e->to, made);
+    else
+      TWS_TRY(tws_output_write(e->to, to, made, err));
   }
   return TWS_OK;
 }
 
-static tws_code write_tensor(void *user, uint32_t i, int fd, const char *path, tws_error *err) {
+static tws_code write_tensor(void *user, uint32_t i, tws_output *to, tws_error *err) {
   exporter *e = user;
   const tws_hf_tensor *tensor = &e->tensors[i];
-  e->fd = fd;
-  e->path = path;
+  e->to = to;
   return tensor->groups > 1   ? write_dealt(e, tensor, err)
          : tensor->transposed ? write_transposed(e, tensor, err)
                               : write_straight(e, tensor, err);
@@ -98,15 +137,14 @@ static tws_weight *list_weights(const exporter *e, tws_arena *arena) {
 }
 
 static tws_code make_room(exporter *e, tws_error *err) {
-  int64_t largest = 0, largest_dealt = 0;
-  e->chunk_room = CHUNK;
+  int64_t largest = 0, largest_dealt = 0, column = 1;
   for (uint32_t i = 0; i < e->count; i++) {
     const int64_t size = elements_of(&e->tensors[i]);
     if ((e->tensors[i].transposed || e->tensors[i].groups > 1) && size > largest) largest = size;
     if (e->tensors[i].groups > 1 && size > largest_dealt) largest_dealt = size;
-    if (e->tensors[i].transposed && e->tensors[i].rows > e->chunk_room) e->chunk_room = e->tensors[i].rows;
+    if (e->tensors[i].transposed && e->tensors[i].rows > column) column = e->tensors[i].rows;
   }
-  e->chunk = tws_calloc((size_t)e->chunk_room, sizeof *e->chunk);
+  e->chunk = tws_calloc((size_t)column, sizeof *e->chunk);
   e->whole = tws_calloc((size_t)largest + 1, sizeof *e->whole);
   e->dealt = tws_calloc((size_t)largest_dealt + 1, sizeof *e->dealt);
   return e->chunk && e->whole && e->dealt ? TWS_OK
@@ -132,7 +170,7 @@ static tws_code list_tensors(const tws_saved_index *x, tws_arena *arena, exporte
 }
 
 tws_code tws_saved_export(const tws_saved_index *x, const char *path, tws_export_result *result, tws_error *err) {
-  exporter e = {.fd = -1};
+  exporter e = {0};
   tws_arena *arena = tws_arena_create();
   *result = (tws_export_result){0};
   if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "no memory to write the weights with");

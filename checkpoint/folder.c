@@ -28,6 +28,10 @@ static tws_code system_error(tws_error *err, const char *hint, const char *what,
                   "%.400s: cannot %s: %s", path, what, strerror(reason));
 }
 
+tws_code tws_file_failed(const char *path, const char *what, tws_error *err) {
+  return system_error(err, NULL, what, path);
+}
+
 static void join(char *path, const char *folder, const char *before, const char *name) {
   snprintf(path, TWS_FOLDER_SIZE, "%.3500s/%s%.300s", folder, before, name);
 }

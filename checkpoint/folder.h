@@ -48,6 +48,8 @@ const char *tws_folder_others(const char *path, char *text, size_t size);
 
 /* ---- files that last ---- */
 tws_code tws_sync_folder(const char *folder, tws_error *err);
+/* TWS_IO: what cannot be done with it, for the reason that errno has, and what to do where the disk is full. */
+tws_code tws_file_failed(const char *path, const char *what, tws_error *err);
 /* A new file (TWS_IO where there is one of that name), and its end: on the disk when it returns. end: `code` is what
  * came in between; it is handed on, and the file closed. */
 tws_code tws_file_begin(const char *path, int *fd, tws_error *err);

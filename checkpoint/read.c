@@ -126,23 +126,33 @@ static tws_code open_file(tws_saved_reader *r, uint32_t file, tws_error *err) {
   return code;
 }
 
-static tws_code load_block(tws_saved_reader *r, uint32_t piece, uint32_t number, tws_error *err) {
+static size_t block_bytes(const tws_saved_reader *r, uint32_t piece, uint32_t number) {
+  const uint64_t begin = (uint64_t)number * TWS_CHECKPOINT_BLOCK;
+  const uint64_t left = tws_saved_bytes(r->index, &piece_at(r, piece)->piece) - begin;
+  return (size_t)(left < TWS_CHECKPOINT_BLOCK ? left : TWS_CHECKPOINT_BLOCK);
+}
+
+/* A whole block, verified. */
+static tws_code read_block(tws_saved_reader *r, uint32_t piece, uint32_t number, void *to, tws_error *err) {
   const tws_saved_piece *saved = piece_at(r, piece);
-  if (r->piece == piece && r->number == number) return TWS_OK;
   TWS_TRY(open_file(r, (uint32_t)saved->piece.rank, err));
   const tws_saved_file *file = &r->index->files[r->file];
-  const uint64_t begin = (uint64_t)number * TWS_CHECKPOINT_BLOCK, bytes = tws_saved_bytes(r->index, &saved->piece);
-  const uint64_t left = bytes - begin;
-  r->piece = TWS_NONE;
-  r->held = (size_t)(left < TWS_CHECKPOINT_BLOCK ? left : TWS_CHECKPOINT_BLOCK);
-  TWS_TRY(read_exactly(r, file->data + saved->piece.at + begin, r->block, r->held, err));
-  if (tws_checksum(0, r->block, r->held) != saved->checksums[number]) {
+  const uint64_t from = file->data + saved->piece.at + (uint64_t)number * TWS_CHECKPOINT_BLOCK;
+  const size_t bytes = block_bytes(r, piece, number);
+  TWS_TRY(read_exactly(r, from, to, bytes, err));
+  if (tws_checksum(0, to, bytes) != saved->checksums[number]) {
     char name[400], what[TWS_FOLDER_SIZE + 640];
-    const uint64_t from = file->data + saved->piece.at + begin;
     snprintf(what, sizeof what, "%s/%s: tensor \"%s\" is damaged, in bytes %" PRIu64 " to %" PRIu64 " of the file",
-             r->index->path, file->name, describe(r, piece, name, sizeof name), from, from + r->held);
+             r->index->path, file->name, describe(r, piece, name, sizeof name), from, from + bytes);
     return damaged(r, err, what);
   }
+  return TWS_OK;
+}
+
+static tws_code load_block(tws_saved_reader *r, uint32_t piece, uint32_t number, tws_error *err) {
+  if (r->piece == piece && r->number == number) return TWS_OK;
+  r->piece = TWS_NONE;
+  TWS_TRY(read_block(r, piece, number, r->block, err));
   r->piece = piece;
   r->number = number;
   return TWS_OK;
@@ -183,8 +193,14 @@ static tws_code copy_run(tws_saved_reader *r, uint32_t piece, uint64_t from, uin
     const uint64_t in_block = from % per_block;
     uint64_t n = per_block - in_block;
     if (n > count) n = count;
-    TWS_TRY(load_block(r, piece, (uint32_t)(from / per_block), err));
-    tws_convert_elements(dtype, r->block + in_block * size, t->dtype, t->out + to * tws_dtype_bytes(t->dtype), n);
+    const uint32_t number = (uint32_t)(from / per_block);
+    char *out = t->out + to * tws_dtype_bytes(t->dtype);
+    if (dtype == t->dtype && in_block == 0 && n * size == block_bytes(r, piece, number)) {
+      TWS_TRY(read_block(r, piece, number, out, err));
+    } else {
+      TWS_TRY(load_block(r, piece, number, err));
+      tws_convert_elements(dtype, r->block + in_block * size, t->dtype, out, n);
+    }
     from += n;
     to += n;
     count -= n;

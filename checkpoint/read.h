@@ -14,7 +14,6 @@ typedef struct tws_saved_reader {
   unsigned char *block;         /* the block that was read last */
   unsigned char *checked;       /* by file: its header is the one that was saved */
   uint32_t piece, number, file; /* which it is, and the file that is open; TWS_NONE: none */
-  size_t held;                  /* bytes in it */
   int fd;
 } tws_saved_reader;
 

@@ -27,16 +27,11 @@ int64_t tws_weight_elements(const tws_weight *weight) {
 
 /* ---- writing ---- */
 
-static tws_code write_header(const tws_weights_request *r, int fd, const char *path, tws_error *err) {
-  tws_safetensors_header header;
-  tws_safetensors_begin(&header, "pt");
+static void make_header(const tws_weights_request *r, tws_safetensors_header *header) {
+  tws_safetensors_begin(header, "pt");
   for (uint32_t i = 0; i < r->count; i++)
-    tws_safetensors_add(&header, r->weights[i].name, r->weights[i].dtype, r->weights[i].shape, r->weights[i].dims);
-  tws_safetensors_end(&header);
-  const tws_code code =
-      header.text.failed ? no_memory(err) : tws_write_all(fd, path, header.text.data, header.text.length, err);
-  tws_text_free(&header.text);
-  return code;
+    tws_safetensors_add(header, r->weights[i].name, r->weights[i].dtype, r->weights[i].shape, r->weights[i].dims);
+  tws_safetensors_end(header);
 }
 
 /* Reads the file again. */
@@ -61,19 +56,23 @@ static tws_code check_file(const tws_weights_request *r, const char *path, tws_e
   return code;
 }
 
+static tws_code write_all(const tws_weights_request *r, const tws_text *header, const char *path, tws_error *err) {
+  tws_output *output;
+  uint64_t bytes = header->length;
+  for (uint32_t i = 0; i < r->count; i++)
+    bytes += (uint64_t)tws_weight_elements(&r->weights[i]) * (uint64_t)tws_safetensors_bytes(r->weights[i].dtype);
+  TWS_TRY(tws_output_open(path, bytes, &output, err));
+  tws_code code = tws_output_write(output, header->data, header->length, err);
+  for (uint32_t i = 0; i < r->count && code == TWS_OK; i++) code = r->write(r->user, i, output, err);
+  return tws_output_close(output, code, err);
+}
+
 static tws_code write_file(const tws_weights_request *r, const char *path, tws_export_result *result, tws_error *err) {
   struct stat info;
-  const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) return tws_fail(err, TWS_IO, NULL, "%s: cannot create the file: %s", path, strerror(errno));
-  tws_code code = write_header(r, fd, path, err);
-  for (uint32_t i = 0; i < r->count && code == TWS_OK; i++) {
-    code = r->write(r->user, i, fd, path, err);
-    (void)sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE); /* the disk writes while the next is made */
-  }
-  if (code == TWS_OK && fsync(fd) != 0)
-    code = tws_fail(err, TWS_IO, NULL, "%s: cannot write to the disk: %s", path, strerror(errno));
-  if (close(fd) != 0 && code == TWS_OK)
-    code = tws_fail(err, TWS_IO, NULL, "%s: cannot write: %s", path, strerror(errno));
+  tws_safetensors_header header;
+  make_header(r, &header);
+  tws_code code = header.text.failed ? no_memory(err) : write_all(r, &header.text, path, err);
+  tws_text_free(&header.text);
   if (code == TWS_OK) code = check_file(r, path, result, err);
   if (code == TWS_OK && stat(path, &info) == 0) result->bytes = (uint64_t)info.st_size;
   return code;
@@ -132,7 +131,7 @@ static tws_code read_chunk(gatherer *g, const tws_weight_run *run, uint64_t at, 
   return TWS_OK;
 }
 
-static tws_code write_runs(void *user, uint32_t weight, int fd, const char *path, tws_error *err) {
+static tws_code write_runs(void *user, uint32_t weight, tws_output *to, tws_error *err) {
   gatherer *g = user;
   const tws_gathered *one = &g->gathered[weight];
   for (uint32_t i = 0; i < one->run_count; i++) {
@@ -143,10 +142,10 @@ static tws_code write_runs(void *user, uint32_t weight, int fd, const char *path
       const uint64_t left = run->elements - done, n = left < CHUNK ? left : CHUNK;
       TWS_TRY(read_chunk(g, run, run->at + done * size, n * size, err));
       if (dtype < 0 || dtype == TWS_F32) {
-        TWS_TRY(tws_write_all(fd, path, g->chunk, n * size, err));
+        TWS_TRY(tws_output_write(to, g->chunk, n * size, err));
       } else {
         tws_convert_elements((tws_dtype)dtype, g->chunk, TWS_F32, g->converted, n);
-        TWS_TRY(tws_write_all(fd, path, g->converted, n * sizeof(float), err));
+        TWS_TRY(tws_output_write(to, g->converted, n * sizeof(float), err));
       }
     }
   }

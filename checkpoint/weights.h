@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 #include "base/memory.h"
-#include "base/status.h"
+#include "checkpoint/output.h"
 
 enum { TWS_WEIGHT_DIMS = 8 };
 typedef struct tws_weight {
@@ -23,8 +23,7 @@ typedef struct tws_export_result {
 typedef struct tws_weights_request {
   const tws_weight *weights; /* names are unique; those of larger elements first, which readers want aligned */
   uint32_t count;
-  /* Writes all elements of a weight, in order; path is for messages. */
-  tws_code (*write)(void *user, uint32_t weight, int fd, const char *path, tws_error *err);
+  tws_code (*write)(void *user, uint32_t weight, tws_output *to, tws_error *err); /* all of its elements, in order */
   void *user;
 } tws_weights_request;
 
