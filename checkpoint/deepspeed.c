@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fingerprint.h"
 #include "models/network/safetensors.h"
 #include "models/network/torch_file.h"
 
@@ -20,6 +21,7 @@ typedef struct reader {
   int64_t optimizer_count, optimizer_room;
   tws_torch_file *model;  /* of rank 0 */
   tws_weight_run **parts; /* by rank, then group */
+  uint64_t **said; /* likewise, of ZeRO 1 and 2: the names of the parameters that a part has elements of; 0: no word */
   uint32_t groups;
   tws_weight_run *runs, *vector; /* of the parameter that is being put together; of a group, by rank */
   size_t run_count, run_room;
@@ -174,7 +176,18 @@ static tws_code add_module(reader *r, int all, tws_error *err) {
 
 /* ---- the masters of each rank ---- */
 
-static tws_code read_part(reader *r, int64_t rank, tws_torch_file *file, const tws_pickle_value *list, tws_error *err) {
+/* The one thing in a file of ZeRO 1 and 2 that tells whose part it has. */
+static uint64_t names_of_slices(const tws_pickle_value *mappings, uint32_t group) {
+  uint64_t names = 0;
+  if (!mappings || mappings->kind != TWS_PICKLE_LIST || group >= mappings->count) return 0;
+  const tws_pickle_value *one = mappings->items[group];
+  for (uint32_t i = 0; one->kind == TWS_PICKLE_DICT && i + 1 < one->count; i += 2)
+    if (one->items[i]->kind == TWS_PICKLE_TEXT) names = tws_fingerprint_text(names, one->items[i]->text);
+  return names;
+}
+
+static tws_code read_part(reader *r, int64_t rank, tws_torch_file *file, const tws_pickle_value *list,
+                          const tws_pickle_value *mappings, tws_error *err) {
   const char *name = r->optimizer[rank];
   if (!list || list->kind != TWS_PICKLE_LIST) return missing(r, name, "float32 partitions", err);
   if (rank == 0) r->groups = list->count;
@@ -183,8 +196,11 @@ static tws_code read_part(reader *r, int64_t rank, tws_torch_file *file, const t
   if (list->count != r->groups)
     return tws_fail(err, TWS_INVALID, "files of several runs?", "%s/%s: %u groups, and rank 0 has %u", r->folder, name,
                     list->count, r->groups);
+  r->said[rank] = tws_arena_alloc(r->arena, list->count + (size_t)1, sizeof **r->said);
+  if (!r->said[rank]) return no_memory(err);
   for (uint32_t g = 0; g < list->count; g++) {
     const tws_pickle_value *tensor = list->items[g];
+    r->said[rank][g] = names_of_slices(mappings, g);
     if (tensor->kind != TWS_PICKLE_TENSOR || tws_safetensors_dtype(tensor->storage->dtype) < 0)
       return missing(r, name, "tensor of masters in each group", err);
     TWS_TRY(make_run(r, file, tensor, "of masters", &r->parts[rank][g], err));
@@ -229,7 +245,7 @@ static tws_code read_rank(reader *r, int64_t rank, tws_error *err) {
   if (code == TWS_OK)
     code = read_part(r, rank, file,
                      tws_pickle_get(state, r->out->stage < 3 ? "single_partition_of_fp32_groups" : "fp32_flat_groups"),
-                     err);
+                     r->out->stage < 3 ? tws_pickle_get(state, "param_slice_mappings") : NULL, err);
   if (rank > 0) tws_torch_close(file);
   return code;
 }
@@ -239,7 +255,8 @@ static tws_code read_parts(reader *r, tws_error *err) {
     return tws_fail(err, TWS_INVALID, "gather the files of all nodes in one folder",
                     "%s: rank 0's *_optim_states.pt is missing", r->folder);
   r->parts = tws_arena_alloc(r->arena, (size_t)r->optimizer_count + 1, sizeof *r->parts);
-  if (!r->parts) return no_memory(err);
+  r->said = tws_arena_alloc(r->arena, (size_t)r->optimizer_count + 1, sizeof *r->said);
+  if (!r->parts || !r->said) return no_memory(err);
   for (int64_t rank = 0; rank < r->optimizer_count; rank++) TWS_TRY(read_rank(r, rank, err));
   return TWS_OK;
 }
@@ -300,8 +317,30 @@ static tws_code read_gap(const reader *r, uint32_t group, uint32_t i, int64_t *g
   return missing(r, r->optimizer[0], "param_alignment_paddings of each parameter", err);
 }
 
+/* What each rank's part has elements of, against what its file says: a file that says what another rank's should have
+ * changed places with it. Others are let be: names may be written otherwise. */
+static tws_code check_places(reader *r, uint32_t group, const uint64_t *expected, tws_error *err) {
+  for (int64_t rank = 0; rank < r->out->ranks; rank++)
+    for (int64_t other = 0; other < r->out->ranks; other++)
+      if (r->said[rank][group] && r->said[rank][group] != expected[rank] && r->said[rank][group] == expected[other])
+        return tws_fail(err, TWS_INVALID, "give the files the names that they were saved with",
+                        "%s/%s: it has what rank %lld saved: files that changed places?", r->folder, r->optimizer[rank],
+                        (long long)other);
+  return TWS_OK;
+}
+
+/* A parameter of elements [first, first + count) of the group joins those of the ranks that have any. */
+static void expect_names(const reader *r, const char *name, uint64_t first, uint64_t count, uint64_t *expected) {
+  uint64_t begin = 0;
+  for (int64_t rank = 0; rank < r->out->ranks; begin += r->vector[rank++].elements)
+    if (count > 0 && first < begin + r->vector[rank].elements && begin < first + count)
+      expected[rank] = tws_fingerprint_text(expected[rank], name);
+}
+
 static tws_code add_group(reader *r, uint32_t group, const tws_pickle_value *shapes, tws_error *err) {
   uint64_t used = 0, there = 0;
+  uint64_t *expected = tws_arena_alloc(r->arena, (size_t)r->out->ranks + 1, sizeof *expected);
+  if (!expected) return no_memory(err);
   if (shapes->kind != TWS_PICKLE_DICT) return missing(r, "mp_rank_00_model_states.pt", "param_shapes", err);
   for (int64_t rank = 0; rank < r->out->ranks; rank++) {
     r->vector[rank] = r->parts[rank][group];
@@ -313,11 +352,13 @@ static tws_code add_group(reader *r, uint32_t group, const tws_pickle_value *sha
     uint64_t elements;
     TWS_TRY(read_shape(r->model, name, shapes->items[i + 1], shape, &elements, err));
     TWS_TRY(read_gap(r, group, i / 2, &gap, err));
+    expect_names(r, name, used, elements, expected);
     TWS_TRY(cut(r, r->vector, (uint64_t)r->out->ranks, used, elements, name, err));
     TWS_TRY(add_cut(r, name, shape, shapes->items[i + 1], err));
     used += elements + (uint64_t)gap;
   }
   const uint64_t multiple = 2 * (uint64_t)r->out->ranks;
+  TWS_TRY(check_places(r, group, expected, err));
   return round_up(used, multiple) == round_up(there, multiple) ? TWS_OK : wrong_sum(r, there, used, err);
 }
 

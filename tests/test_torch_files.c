@@ -145,6 +145,10 @@ START_TEST(folders) {
   } cases[] = {
       {"zero2", "rm bf16_zero_pp_rank_1*", "2 ranks saved it, and there are 1 files", 3},
       {"zero2", "rm bf16_zero_pp_rank_0*", "rank 0's *_optim_states.pt is missing", 3},
+      {"zero2",
+       "mv bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt x; mv bf16_zero_pp_rank_1* "
+       "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt; mv x bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt",
+       "it has what rank 1 saved: files that changed places?", 3},
       {"zero2", "rm bf16_zero*", "there is no file *_optim_states.pt with its masters", 3},
       {"zero2", "rm mp_rank*", "mp_rank_00_model_states.pt", 4},
       {"zero2", "cp bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt zero_pp_rank_0_mp_rank_00_optim_states.pt",
