@@ -22,14 +22,16 @@ static void add_candidate(const tws_tune_candidate *c, const tws_tune_request *r
   char predicted[32], measured[32] = "-", memory[32];
   tws_format_seconds(c->simulated_s > 0 ? c->simulated_s : c->estimate.step_s, predicted, sizeof predicted);
   if (c->measured_s > 0) tws_format_seconds(c->measured_s, measured, sizeof measured);
-  tws_table_row(table, (const char *[]){tws_cell("%d", v->stage),
-                                        tws_cell("%lld x %lld", (long long)v->micro, (long long)v->accumulation),
-                                        tws_recompute_name(v->recompute), tws_variant_axes_cell(v),
-                                        tws_cell("%d", v->ranks), v->threads > 0 ? tws_cell("%d", v->threads) : "-",
-                                        evidence.nearest ? tws_evidence_word(evidence.kind) : "-",
-                                        tws_cell("%s%s", c->simulated_s > 0 ? "" : "~", predicted), measured,
-                                        tws_thousands((int64_t)(tokens + 0.5)),
-                                        tws_format_bytes(c->needed_bytes, memory, sizeof memory)});
+  tws_table_row(
+      table,
+      (const char *[]){
+          tws_cell("%d", v->stage), tws_cell("%lld x %lld", (long long)v->micro, (long long)v->accumulation),
+          tws_recompute_name(v->recompute), tws_variant_axes_cell(v), v->overlap ? v->overlap == 2 ? "on" : "off" : "",
+          v->offload ? tws_offload_words[v->offload - 1] : "",
+          v->reduce_bucket ? tws_cell("%g", (double)v->reduce_bucket) : "", tws_cell("%d", v->ranks),
+          v->threads > 0 ? tws_cell("%d", v->threads) : "-", evidence.nearest ? tws_evidence_word(evidence.kind) : "-",
+          tws_cell("%s%s", c->simulated_s > 0 ? "" : "~", predicted), measured, tws_thousands((int64_t)(tokens + 0.5)),
+          tws_format_bytes(c->needed_bytes, memory, sizeof memory)});
 }
 
 static tws_code print_candidates(const tws_cli *cli, const tws_tune_result *result, const tws_tune_request *request,
@@ -37,9 +39,10 @@ static tws_code print_candidates(const tws_cli *cli, const tws_tune_result *resu
   tws_table table;
   tws_text same = {0};
   int paths = 0;
-  tws_table_init(&table, 11);
-  tws_table_row(&table, (const char *[]){"ZeRO", "batch", "recompute", "parallel", "ranks", "threads", "evidence",
-                                         "step", "measured", "tokens/s", "memory/rank"});
+  tws_table_init(&table, 14);
+  tws_table_row(&table,
+                (const char *[]){"ZeRO", "batch", "recompute", "parallel", "overlap", "offload", "buckets", "ranks",
+                                 "threads", "evidence", "step", "measured", "tokens/s", "memory/rank"});
   for (int i = 0; i < result->fits && i < rows; i++) {
     add_candidate(&result->candidates[i], request, &table);
     paths |= !(result->candidates[i].simulated_s > 0);
