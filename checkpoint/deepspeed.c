@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/fingerprint.h"
 #include "models/network/safetensors.h"
@@ -471,7 +472,81 @@ static tws_code open_model(reader *r, tws_error *err) {
   return TWS_OK;
 }
 
+/* ---- universal checkpoints: a folder of each parameter, which ranks of all kinds were merged into ---- */
+
+static int has_shares(const reader *r) {
+  struct stat info;
+  const char *path = tws_arena_printf(r->arena, "%s/zero", r->folder);
+  return path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* {"param": tensor, ...}, or of ZeRO 3 a tensor without its shape, which the module's file has. */
+static tws_code add_merged(reader *r, tws_torch_file *file, const char *name, tws_error *err) {
+  const tws_pickle_value *root = file->pickle.root, *tensor = tws_pickle_get(root, "param"), *shape = NULL;
+  const tws_pickle_value *groups = tws_pickle_get(r->model->pickle.root, "param_shapes");
+  int64_t sizes[TWS_WEIGHT_DIMS];
+  uint64_t elements;
+  tws_weight_run run;
+  const int bare = root->kind == TWS_PICKLE_TENSOR;
+  if (bare) tensor = root;
+  if (!tensor || tensor->kind != TWS_PICKLE_TENSOR) return missing(r, name, "tensor of masters", err);
+  TWS_TRY(make_run(r, file, tensor, name, &run, err));
+  for (uint32_t g = 0; bare && !shape && groups && groups->kind == TWS_PICKLE_LIST && g < groups->count; g++)
+    shape = tws_pickle_get(groups->items[g], name);
+  if (!bare) return tws_gathering_add(&r->out->weights, name, tensor->shape, tensor->count, &run, 1, err);
+  TWS_TRY(read_shape(r->model, name, shape, sizes, &elements, err));
+  if (elements != run.elements) return wrong_sum(r, run.elements, elements, err);
+  return tws_gathering_add(&r->out->weights, name, sizes, shape->count, &run, 1, err);
+}
+
+/* Buffers keep the type that the module's file has them in, and tied tensors are copies of one. */
+static tws_code add_share(reader *r, const char *name, tws_error *err) {
+  const tws_pickle_value *root = r->model->pickle.root;
+  tws_torch_file *file = NULL;
+  if (name[0] == '.' || is_listed(tws_pickle_get(root, "buffer_names"), name)) return TWS_OK;
+  if (tws_pickle_get(tws_pickle_get(root, "shared_params"), name)) return TWS_OK;
+  const char *path = tws_arena_printf(r->arena, "%s/zero/%s/fp32.pt", r->folder, name);
+  struct stat info;
+  if (!path) return no_memory(err);
+  if (stat(path, &info) != 0) return TWS_OK; /* what is common to all of them */
+  TWS_TRY(tws_torch_open(path, &file, err));
+  const tws_code code = add_merged(r, file, name, err);
+  tws_torch_close(file);
+  return code;
+}
+
+static tws_code add_shares(reader *r, tws_error *err) {
+  struct dirent **names = NULL;
+  const char *path = in_folder(r, "zero");
+  const int count = path ? scandir(path, &names, NULL, alphasort) : -1;
+  tws_code code = count > 0 ? TWS_OK : tws_fail(err, TWS_IO, NULL, "%s/zero: cannot be read", r->folder);
+  for (int i = 0; i < count; i++) {
+    if (code == TWS_OK) code = add_share(r, names[i]->d_name, err);
+    free(names[i]);
+  }
+  free(names);
+  return code;
+}
+
+static tws_code read_universal(reader *r, tws_error *err) {
+  struct stat info;
+  const char *path = in_folder(r, "mp_rank_00_model_states.pt");
+  if (!path) return no_memory(err);
+  r->out->stage = stat(path, &info) == 0 ? 2 : 3;
+  r->out->masters = 1;
+  TWS_TRY(open_model(r, err));
+  const tws_pickle_value *frozen = tws_pickle_get(r->model->pickle.root, "frozen_param_shapes");
+  if (r->out->stage == 3 && frozen && frozen->kind == TWS_PICKLE_DICT && frozen->count > 0)
+    return refuse(r, "zero", "a universal checkpoint of ZeRO 3 does not have the parameters that were not trained",
+                  err);
+  const tws_pickle_value *module = tws_pickle_get(r->model->pickle.root, "module");
+  if (module && module->kind == TWS_PICKLE_DICT) TWS_TRY(add_module(r, 0, err)); /* a pipeline's file has none */
+  TWS_TRY(add_shares(r, err));
+  return add_aliases(r, err);
+}
+
 static tws_code read_checkpoint(reader *r, tws_error *err) {
+  if (has_shares(r)) return read_universal(r, err);
   TWS_TRY(list_files(r, err));
   if (r->optimizer_count > 0) TWS_TRY(read_parts(r, err));
   TWS_TRY(open_model(r, err));

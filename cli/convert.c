@@ -170,7 +170,9 @@ static tws_code convert_deepspeed(tws_cli *cli, const char *path, const char *to
   TWS_TRY(tws_deepspeed_open(path, &checkpoint, err));
   tws_code code = tws_gathering_write(&checkpoint.weights, to, &result, err);
   const int64_t step = checkpoint.step;
-  if (checkpoint.masters)
+  if (checkpoint.masters && checkpoint.ranks == 0)
+    snprintf(note, sizeof note, "; DeepSpeed's, universal");
+  else if (checkpoint.masters)
     snprintf(note, sizeof note, "; DeepSpeed's, ZeRO %lld, %lld rank%s", (long long)checkpoint.stage,
              (long long)checkpoint.ranks, checkpoint.ranks == 1 ? "" : "s");
   else

@@ -79,6 +79,12 @@ START_TEST(deepspeed) {
     cJSON_Delete(json);
     command_free(&r);
     ck_assert_msg(same_tensors(in_folder("out"), member(one, "tensors")), "%s", from);
+    if (strcmp(member(one, "folder")->valuestring, "zero2") != 0) continue;
+    r = twinspeed("convert checkpoint %s %s --force", golden_folder("universal", ""),
+                  in_folder("out")); /* made of it */
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    command_free(&r);
+    ck_assert(same_tensors(in_folder("out"), member(one, "tensors")));
   }
   tws_json_destroy(golden);
 }
@@ -149,6 +155,8 @@ START_TEST(folders) {
        "mv bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt x; mv bf16_zero_pp_rank_1* "
        "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt; mv x bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt",
        "it has what rank 1 saved: files that changed places?", 3},
+      {"universal", "truncate -s -3 zero/a.weight/fp32.pt", "zero/a.weight/fp32.pt", 3},
+      {"universal", "cp mp_rank* zero/a.weight/fp32.pt", "/a.weight: it has no tensor of masters", 3},
       {"zero2", "rm bf16_zero*", "there is no file *_optim_states.pt with its masters", 3},
       {"zero2", "rm mp_rank*", "mp_rank_00_model_states.pt", 4},
       {"zero2", "cp bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt zero_pp_rank_0_mp_rank_00_optim_states.pt",
