@@ -72,7 +72,8 @@ static void show_step(void *user, const tws_step_report *r, double now_s) {
 }
 
 static void show_failure(void *user, double at_s, const tws_error *failure, int ranks) {
-  const session *s = user;
+  session *s = user;
+  if (s->o->figure) tws_loss_curve_add(&s->curve, at_s, NAN); /* the line ends here */
   tws_warn(s->cli, "at %.6g virtual seconds: %s", at_s, failure->message);
   tws_warn(s->cli, "going on with %d ranks", ranks);
 }
@@ -160,6 +161,22 @@ static tws_code draw_figure(const session *s, const tws_job *job, const tws_emul
   return TWS_OK;
 }
 
+/* The last step, and what happened in it. */
+static tws_code write_trace(const tws_emulation *r, const tws_timeline *timeline, const char *path, tws_error *err) {
+  tws_mark *marks = r->mark_count ? malloc((size_t)r->mark_count * sizeof *marks) : NULL;
+  int count = 0;
+  for (int i = 0; marks && i < r->mark_count; i++) {
+    const tws_mark *m = &r->marks[i];
+    if (m->until_s < r->traced_s) continue;
+    marks[count] = *m;
+    marks[count].from_s -= r->traced_s;
+    marks[count++].until_s -= r->traced_s;
+  }
+  const tws_code code = tws_timeline_write_marked(&timeline, 1, marks, count, path, err);
+  free(marks);
+  return code;
+}
+
 static tws_code run_and_report(session *s, const tws_job *job, tws_emulation_request *request, tws_error *err) {
   const options *o = s->o;
   tws_emulation result;
@@ -167,7 +184,7 @@ static tws_code run_and_report(session *s, const tws_job *job, tws_emulation_req
   tws_code code = tws_emulate(job, request, &result, err);
   const tws_error failure = code != TWS_OK && err ? *err : (tws_error){0};
   code = judge(s, &result, code, err);
-  if (code == TWS_OK && written) code = tws_timeline_write_chrome(&written, 1, o->trace, err);
+  if (code == TWS_OK && written) code = write_trace(&result, written, o->trace, err);
   if (code == TWS_OK) code = close_csv(s, err);
   if (code == TWS_OK && o->figure) code = draw_figure(s, job, &result, err);
   if (code == TWS_OK) code = print_all(s, job, &result, &failure, err);

@@ -152,6 +152,7 @@ static tws_code emulate_step(tws_emulator *e, tws_error *err) {
   const double from_s = e->now_s;
   tws_faults_pass(&e->faults, e->now_s);
   TWS_TRY(e->api->begin(e->ranks, e->step, err));
+  if (e->step == r->steps) e->out->traced_s = e->now_s;
   tws_code code = run_program(e, TWS_PROGRAM_TRAIN, e->step == r->steps ? r->timeline : NULL, &seconds, err);
   if (code == TWS_OK) {
     e->now_s += seconds;
@@ -211,6 +212,9 @@ static tws_code run_attempt(tws_emulator *e, const tws_train_options *options, t
   if (code != TWS_OK) return code;
   count_bytes(e);
   e->saved_step = e->step = e->api->first_step(e->ranks);
+  for (int i = 0; i < e->out->span_count; i++) /* what is done again */
+    if (e->out->spans[i].kind == TWS_SPAN_STEP && e->out->spans[i].step > e->step)
+      e->out->spans[i].kind = TWS_SPAN_LOST;
   tws_emulator_look_ahead(e);
   if (e->out->restarts > 0 && options->resume) code = tws_emulator_load(e, err);
   while (code == TWS_OK && e->step < options->steps) {

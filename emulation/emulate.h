@@ -15,6 +15,7 @@
 #include "job/job.h"
 #include "real/real.h"
 #include "sim/sim.h"
+#include "traces/marks.h"
 
 /* What virtual time is spent on. */
 #define TWS_SPANS(X) \
@@ -81,7 +82,10 @@ typedef struct tws_emulation {
   double one_save_s;         /* that training waits for one, on average */
   double between_failures_s; /* as drawn, or as seen; INFINITY: there were none */
   tws_error last_failure;    /* that it went on from */
-  tws_span *spans;           /* in order of time */
+  tws_mark *marks;           /* what happened to the cluster, in order of time */
+  int mark_count;
+  double traced_s; /* when the step of the timeline began */
+  tws_span *spans; /* in order of time */
   int span_count, span_capacity;
 } tws_emulation;
 

@@ -1,6 +1,7 @@
 #include "emulation/faults.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <gsl/gsl_cdf.h>
@@ -106,6 +107,26 @@ tws_code tws_faults_open(const tws_scenario *scenario, int nodes, int slots, tws
   out->count = l.count;
   qsort(out->all, (size_t)out->count, sizeof *out->all, by_time);
   return TWS_OK;
+}
+
+int tws_faults_marks(const tws_faults *f, double now_s, tws_mark **out) {
+  static const char *const words[] = {"", "rank", "node"};
+  int count = 0;
+  *out = tws_calloc((size_t)f->count + 1, sizeof **out);
+  for (int i = 0; *out && i < f->count; i++) {
+    const tws_occurrence *o = &f->all[i];
+    const int moment = o->event->kind == TWS_HAPPENS_DEATH || o->event->kind == TWS_HAPPENS_BIT ||
+                       o->event->kind == TWS_HAPPENS_STOP_IN_SAVE;
+    if (!(o->from_s <= now_s) || (moment && !o->done)) continue;
+    tws_mark *m = &(*out)[count++];
+    m->from_s = o->from_s;
+    m->until_s = moment ? o->from_s : o->until_s < now_s ? o->until_s : now_s;
+    int n = snprintf(m->name, sizeof m->name, "%s", tws_happening_name(o->event->kind));
+    if (o->event->target == TWS_TARGET_ALL) continue;
+    n += snprintf(m->name + n, sizeof m->name - (size_t)n, ", %s %d", words[o->event->target], o->first);
+    if (o->last > o->first) snprintf(m->name + n, sizeof m->name - (size_t)n, " to %d", o->last);
+  }
+  return count;
 }
 
 void tws_faults_pass(tws_faults *f, double now_s) {

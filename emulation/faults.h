@@ -6,6 +6,7 @@
 #define TWS_EMULATION_FAULTS_H
 
 #include "emulation/scenario.h"
+#include "traces/marks.h"
 
 typedef struct tws_occurrence {
   const tws_happening *event;
@@ -31,6 +32,8 @@ typedef struct tws_seat {
 
 tws_code tws_faults_open(const tws_scenario *scenario, int nodes, int slots, tws_arena *arena, tws_faults *out,
                          tws_error *err);
+/* Those that have begun by this date; returns how many. The caller frees *out; without memory there are none. */
+int tws_faults_marks(const tws_faults *faults, double now_s, tws_mark **out);
 /* It is so late: what has ended need not be looked at any more. */
 void tws_faults_pass(tws_faults *faults, double now_s);
 

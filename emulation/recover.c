@@ -267,6 +267,7 @@ tws_code tws_emulate(const tws_job *job, const tws_emulation_request *request, t
   tws_code code = prepare(&e, job, err);
   if (code == TWS_OK) code = run_attempts(&e, job, err);
   if (e.step_s) report(&e);
+  if (e.step_s) out->mark_count = tws_faults_marks(&e.faults, e.now_s, &out->marks);
   tws_arena_destroy(e.arena);
   out->wall_s = tws_clock_s() - start;
   return code;
@@ -274,6 +275,9 @@ tws_code tws_emulate(const tws_job *job, const tws_emulation_request *request, t
 
 void tws_emulation_free(tws_emulation *emulation) {
   tws_free(emulation->spans);
+  tws_free(emulation->marks);
+  emulation->marks = NULL;
+  emulation->mark_count = 0;
   emulation->spans = NULL;
   emulation->span_count = emulation->span_capacity = 0;
 }

@@ -5,7 +5,7 @@
 
 #include "base/json.h"
 #include "base/memory.h"
-#include "traces/timeline.h"
+#include "traces/marks.h"
 
 enum { MAX_RANKS = 65536, MAX_STREAMS = 32 };
 
@@ -164,7 +164,21 @@ static tws_code add_timeline(writer *w, const tws_timeline *timeline, uint64_t f
   return TWS_OK;
 }
 
+/* A line across all rows where it begins. */
+static void add_mark(writer *w, const tws_mark *mark) {
+  const double from_s = mark->from_s > 0 ? mark->from_s : 0;
+  tws_text_add(&w->out,
+               ",\n{\"ph\":\"i\",\"s\":\"g\",\"cat\":\"event\",\"name\":\"%s\",\"pid\":0,\"tid\":0,\"ts\":%.3f,"
+               "\"args\":{\"from_s\":%.9g,\"lasts_s\":%.9g}}",
+               mark->name, from_s * 1e6, mark->from_s, mark->until_s - mark->from_s);
+}
+
 tws_code tws_timeline_write_chrome(const tws_timeline *const *timelines, int count, const char *path, tws_error *err) {
+  return tws_timeline_write_marked(timelines, count, NULL, 0, path, err);
+}
+
+tws_code tws_timeline_write_marked(const tws_timeline *const *timelines, int count, const tws_mark *marks,
+                                   int mark_count, const char *path, tws_error *err) {
   writer w = {0};
   tws_code code = TWS_OK;
   w.streams = tws_calloc(MAX_RANKS, sizeof *w.streams);
@@ -181,6 +195,7 @@ tws_code tws_timeline_write_chrome(const tws_timeline *const *timelines, int cou
                    ",\n{\"ph\":\"M\",\"name\":\"fingerprint\",\"pid\":0,\"args\":{\"source\":\"%s\",\"model\":\"%s\","
                    "\"plan\":\"%s\"}}",
                    timelines[i]->source, timelines[i]->model, timelines[i]->plan);
+  for (int i = 0; i < mark_count; i++) add_mark(&w, &marks[i]);
   ADD_LITERAL(&w.out, "\n]}\n");
   if (code == TWS_OK && w.out.failed) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory while writing a trace");
   if (code == TWS_OK) code = tws_write_file(path, w.out.data, w.out.length, err);

@@ -3,6 +3,7 @@
 #ifndef TWS_TRACES_PLOT_H
 #define TWS_TRACES_PLOT_H
 
+#include "traces/marks.h"
 #include "base/status.h"
 #include "traces/timeline.h"
 
@@ -37,10 +38,11 @@ typedef struct tws_plot_band {
   double from_s, to_s;
 } tws_plot_band;
 enum { TWS_PLOT_KINDS = 8 };
-/* Losses over time of several runs, and below what the first of them spent its time on. */
+/* Losses over time of several runs, and below what the first of them spent its time on; marks: what happened to it. A
+ * value that is none ends a line. */
 tws_code tws_plot_run(const char *scripts, const tws_plot_series *series, int count, const tws_plot_band *bands,
-                      int band_count, const char *const *kinds, int kind_count, const char *title, const char *out,
-                      tws_error *err);
+                      int band_count, const tws_mark *marks, int mark_count, const char *const *kinds, int kind_count,
+                      const char *title, const char *out, tws_error *err);
 /* Share of the time that is work which stays, over failures an hour. */
 typedef struct tws_plot_goodput {
   double failures_per_h, measured, formula;

@@ -1,4 +1,6 @@
 /* Figures of whole runs: losses over time, what time was spent on, goodput. */
+#include <stdio.h>
+
 #include "traces/draw.h"
 #include "traces/plot.h"
 
@@ -14,9 +16,22 @@ static void add_name(tws_text *settings, const char *name, int number) {
   tws_text_add(settings, "'; ");
 }
 
+/* Names of more than these would lie upon each other. */
+static void add_marks(tws_text *settings, const tws_mark *marks, int count) {
+  enum { NAMED = 12, MOST = 200 };
+  char name[16];
+  const int shown = count < MOST ? count : MOST;
+  for (int i = 0; i < shown; i++) {
+    snprintf(name, sizeof name, "mark%d", i + 1);
+    tws_text_add(settings, "%s = '%s'; %s_from = %.9g; %s_until = %.9g; ", name, count <= NAMED ? marks[i].name : "",
+                 name, marks[i].from_s, name, marks[i].until_s);
+  }
+  tws_text_add(settings, "marks = %d; ", shown);
+}
+
 tws_code tws_plot_run(const char *scripts, const tws_plot_series *series, int count, const tws_plot_band *bands,
-                      int band_count, const char *const *kinds, int kind_count, const char *title, const char *out,
-                      tws_error *err) {
+                      int band_count, const tws_mark *marks, int mark_count, const char *const *kinds, int kind_count,
+                      const char *title, const char *out, tws_error *err) {
   tws_text data = {0}, settings = {0};
   double longest = 0;
   for (int i = 0; i < count; i++) {
@@ -27,8 +42,9 @@ tws_code tws_plot_run(const char *scripts, const tws_plot_series *series, int co
     end_block(&data, series[i].count);
     add_name(&settings, series[i].name, i + 1);
   }
+  add_marks(&settings, marks, mark_count);
   tws_text_add(&settings, "kinds = '");
-  for (int kind = 0; kind < kind_count; kind++) {
+  for (int kind = 0, shown = 0; kind < kind_count; kind++) {
     int any = 0;
     for (int i = 0; i < band_count; i++) {
       if (bands[i].kind != kind) continue;
@@ -36,8 +52,9 @@ tws_code tws_plot_run(const char *scripts, const tws_plot_series *series, int co
       if (bands[i].to_s > longest) longest = bands[i].to_s;
       any = 1;
     }
+    if (!any) continue; /* nor in the key */
     end_block(&data, any);
-    tws_text_add(&settings, "%s%s", kind ? " " : "", kinds[kind]);
+    tws_text_add(&settings, "%s%d %s", shown++ ? " " : "", kind + 1, kinds[kind]);
   }
   tws_text_add(&settings, "'; series = %d; longest_s = %.9g; ", count, longest);
   return tws_plot_draw(scripts, "run.gp", &data, &settings, title, out, err);
