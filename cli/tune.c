@@ -326,7 +326,7 @@ static tws_code print_result(const tws_cli *cli, const session *s, const tws_tun
   tws_variant_label(tws_tune_best(report, NULL), label, sizeof label);
   tws_out_wrapped(2, "best: %s -> %s/ds_config_optimal.json, report.html", label, s->o->results);
   print_gain(report->analysis);
-  return s->o->faults_s > 0 && report->analysis ? tws_faults_print(report, s->o->faults_s, err) : TWS_OK;
+  return s->o->faults_s > 0 && report->analysis ? tws_faults_print(cli, report, s->o->faults_s, err) : TWS_OK;
 }
 
 /* What --memory leaves beside context and libraries. */

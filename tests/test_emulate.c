@@ -303,8 +303,32 @@ START_TEST(the_best_interval) {
   cJSON *tuned = cJSON_Parse(result.out), *faults = cJSON_GetObjectItem(tuned, "faults");
   ck_assert(member_of(faults, "save_every") >= 1 && member_of(faults, "goodput") > 0.9);
   ck_assert_double_eq(member_of(faults, "daly_s"), tws_interval_daly(member_of(faults, "hold_s"), 36000));
+  const cJSON *one, *best = cJSON_GetObjectItem(faults, "best"); /* not for the winner alone */
+  ck_assert_int_eq(cJSON_GetArraySize(best), 5);
+  cJSON_ArrayForEach(one, best) ck_assert(member_of(one, "save_every") >= 1 && member_of(one, "goodput") > 0.9);
+  ck_assert(member_of(cJSON_GetArrayItem(best, 0), "goodput") == member_of(faults, "goodput"));
   cJSON_Delete(tuned);
   command_free(&result);
+}
+END_TEST
+
+/* What happens in the last step is in its trace. */
+START_TEST(events_are_in_the_trace) {
+  const char *trace = in_folder("events.json");
+  const char *scenario = write_scenario("\"events\":[{\"kind\":\"slow\",\"rank\":3,\"factor\":2,\"at_s\":0.0001}]");
+  command_result result = twinspeed("emulate --scenario %s --trace %s --force --quiet", scenario, trace);
+  ck_assert_msg(result.status == 0, "%s", result.err);
+  command_free(&result);
+  tws_json *json = NULL;
+  tws_error err = {0};
+  ck_assert_msg(tws_json_read(trace, &json, &err) == TWS_OK, "%s", err.message);
+  int seen = 0;
+  const cJSON *event, *events = cJSON_GetObjectItem(json->root, "traceEvents");
+  cJSON_ArrayForEach(event, events) seen +=
+      strcmp(cJSON_GetObjectItem(event, "ph")->valuestring, "i") == 0 &&
+      strcmp(cJSON_GetObjectItem(event, "name")->valuestring, "slow, rank 3") == 0;
+  ck_assert_int_eq(seen, 1);
+  tws_json_destroy(json);
 }
 END_TEST
 
@@ -392,6 +416,7 @@ int main(void) {
   tcase_add_loop_test(tests, links_are_as_slow_for_flows, 0, 3);
   tcase_add_test(tests, deaths_leave_no_trace);
   tcase_add_test(tests, the_best_interval);
+  tcase_add_test(tests, events_are_in_the_trace);
   tcase_add_test(tests, train_is_emulate_with_a_flag);
   tcase_add_test(tests, what_a_scenario_may_not_say);
   tcase_add_test(tests, what_cannot_be);
