@@ -14,6 +14,7 @@
 #include "cli/job_view.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
+#include "cli/training_options.h"
 #include "job/modules.h"
 #include "job/simulate.h"
 
@@ -43,8 +44,8 @@ static void keep_step(session *s, const tws_step_report *r, double now_s) {
 }
 
 static void print_step(session *s, const tws_step_report *r) {
-  if (r->step != 1 && r->step != s->o->steps && r->step % s->every != 0 && !r->evaluated) return;
-  const int evaluates = s->o->eval_data != NULL;
+  if (r->step != 1 && r->step != s->o->run.steps && r->step % s->every != 0 && !r->evaluated) return;
+  const int evaluates = s->o->run.eval_data != NULL;
   if (!s->heading)
     tws_out("%6s  %9s  %9s  %9s  %11s  %10s%s\n", "step", "loss", "lr", "grad norm", "virtual ms", "tokens/s",
             evaluates ? "  eval loss" : "");
@@ -95,21 +96,21 @@ static tws_code close_csv(session *s, tws_error *err) {
 static tws_emulation_request request_of(session *s, tws_timeline *timeline) {
   const options *o = s->o;
   return (tws_emulation_request){.spec = &o->job,
-                                 .data = o->data,
-                                 .eval_data = o->eval_data,
-                                 .steps = o->steps,
-                                 .eval_every = o->eval_every,
-                                 .eval_steps = o->eval_steps,
+                                 .data = o->run.data,
+                                 .eval_data = o->run.eval_data,
+                                 .steps = o->run.steps,
+                                 .eval_every = o->run.eval_every,
+                                 .eval_steps = o->run.eval_steps,
                                  .save = o->save,
                                  .resume = o->resume,
                                  .tag = o->tag,
                                  .init_from = o->init_from,
-                                 .save_every = o->save_every,
-                                 .keep = o->keep,
-                                 .synchronous = o->synchronous,
-                                 .restarts = o->restarts,
-                                 .deadline_s = o->deadline_s,
-                                 .start_s = o->start_s,
+                                 .save_every = o->run.save_every,
+                                 .keep = o->run.keep,
+                                 .synchronous = o->run.synchronous,
+                                 .restarts = o->run.restarts,
+                                 .deadline_s = o->run.deadline_s,
+                                 .start_s = o->run.start_s,
                                  .scenario = s->scenario,
                                  .order_seed = o->order_seed,
                                  .ignore_memory = o->ignore_memory,
@@ -200,7 +201,7 @@ static tws_code emulate_job(session *s, const tws_job *job, tws_error *err) {
   tws_timeline *timeline = o->trace ? tws_timeline_create("emulated") : NULL;
   if (o->trace && !timeline) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   tws_emulation_request request = request_of(s, timeline);
-  tws_code code = tws_fidelity_parse(o->fidelity, &request.fidelity, err);
+  tws_code code = tws_fidelity_parse(o->run.fidelity, &request.fidelity, err);
   if (code == TWS_OK) code = tws_sharing_parse(o->share, &request.sharing, err);
   if (code == TWS_OK) code = tws_sim_load(&request.sim, err);
   if (code == TWS_OK) code = tws_real_load(&request.real, err);
@@ -209,7 +210,7 @@ static tws_code emulate_job(session *s, const tws_job *job, tws_error *err) {
     if (s->cli->json) s->steps = cJSON_CreateArray();
     if (!s->cli->json) tws_job_print(s->cli, job);
     s->progress = tws_cli_progress(s->cli);
-    tws_progress_begin(&s->progress, "emulating steps", (double)o->steps);
+    tws_progress_begin(&s->progress, "emulating steps", (double)o->run.steps);
     code = run_and_report(s, job, &request, err);
   }
   tws_timeline_destroy(timeline);
@@ -221,23 +222,23 @@ static tws_code emulate_job(session *s, const tws_job *job, tws_error *err) {
 static tws_code check_options(const options *o, tws_error *err) {
   const tws_output outputs[] = {{"--trace", o->trace, NULL}, {"--csv", o->csv, NULL}, {"--figure", o->figure, NULL}};
   tws_inputs inputs = tws_inputs_of_job(&o->job);
-  if (!o->data)
+  if (!o->run.data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
                     "emulate: no data was given");
-  if (!o->eval_data && (o->eval_every || o->eval_steps))
+  if (!o->run.eval_data && (o->run.eval_every || o->run.eval_steps))
     return tws_fail(err, TWS_USAGE, "give --eval-data FILE too", "emulate: %s without data to evaluate on",
-                    o->eval_every ? "--eval-every" : "--eval-steps");
-  if (!o->save && !o->scenario && (o->save_every || o->keep || o->restarts))
+                    o->run.eval_every ? "--eval-every" : "--eval-steps");
+  if (!o->save && !o->scenario && (o->run.save_every || o->run.keep || o->run.restarts))
     return tws_fail(err, TWS_USAGE, "give --save DIR too", "emulate: %s without a folder to save to",
-                    o->restarts     ? "--restarts"
-                    : o->save_every ? "--save-every"
-                                    : "--keep");
+                    o->run.restarts     ? "--restarts"
+                    : o->run.save_every ? "--save-every"
+                                        : "--keep");
   if (!o->resume && o->tag) return tws_fail(err, TWS_USAGE, "give --resume DIR too", "emulate: --tag without --resume");
   if (o->resume && o->init_from)
     return tws_fail(err, TWS_USAGE, "a checkpoint has the weights: leave out --init-from",
                     "emulate: --init-from with --resume");
-  tws_inputs_add(&inputs, o->data);
-  tws_inputs_add(&inputs, o->eval_data);
+  tws_inputs_add(&inputs, o->run.data);
+  tws_inputs_add(&inputs, o->run.eval_data);
   tws_inputs_add(&inputs, o->scenario);
   tws_inputs_add(&inputs, o->init_from);
   for (int i = 0; i < o->beside.count; i++) tws_inputs_add(&inputs, o->beside.item[i]);
@@ -251,22 +252,13 @@ static tws_code check_options(const options *o, tws_error *err) {
 }
 
 static tws_code take_scenario(options *o, const tws_scenario *s, tws_error *err) {
-  if (o->job.model || o->job.config || o->job.cluster || o->data)
+  if (o->job.model || o->job.config || o->job.cluster || o->run.data)
     return tws_fail(err, TWS_USAGE, "leave out -m, -c, --cluster and --data",
                     "emulate: the scenario says which job it is about");
+  const char *fidelity = o->run.fidelity;
   o->job = s->job;
-  o->data = s->data;
-  o->eval_data = s->eval_data;
-  o->steps = s->steps;
-  o->eval_every = s->eval_every;
-  o->eval_steps = s->eval_steps;
-  o->save_every = s->save_every;
-  o->keep = s->keep;
-  o->synchronous = s->synchronous;
-  o->restarts = s->restarts;
-  o->deadline_s = s->deadline_s;
-  o->start_s = s->start_s;
-  if (!o->fidelity) o->fidelity = s->fidelity;
+  o->run = s->run;
+  if (fidelity) o->run.fidelity = fidelity;
   return TWS_OK;
 }
 
@@ -278,7 +270,7 @@ static int remove_one(const char *path, const struct stat *status, int type, str
 /* A scenario that saves needs a folder: where none is given, one that goes again. */
 static tws_code make_folder(options *o, char *path, size_t size, tws_error *err) {
   *path = '\0';
-  if (!o->scenario || o->save || !o->save_every) return TWS_OK;
+  if (!o->scenario || o->save || !o->run.save_every) return TWS_OK;
   if (!mkdtemp(tws_temporary_path(path, size, "scenario")))
     return tws_fail(err, TWS_IO, "give --save DIR", "no folder for checkpoints can be made at %s", path);
   o->save = path;
@@ -289,11 +281,11 @@ static tws_code run_loaded(tws_cli *cli, options *o, const tws_scenario *scenari
   session s = {.cli = cli, .o = o, .scenario = scenario};
   char folder[256];
   tws_job *job;
-  s.every = o->every > 0 ? o->every : o->steps > 40 ? (o->steps + 19) / 20 : 1;
+  s.every = o->every > 0 ? o->every : o->run.steps > 40 ? (o->run.steps + 19) / 20 : 1;
   TWS_TRY(check_options(o, err));
   TWS_TRY(tws_job_load(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
-  tws_data_remark(cli, o->data, job->network);
+  tws_data_remark(cli, o->run.data, job->network);
   tws_code code = make_folder(o, folder, sizeof folder, err);
   if (code == TWS_OK) code = emulate_job(&s, job, err);
   if (*folder) nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
@@ -323,32 +315,21 @@ static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
     TWS_STRING("scenario", 0, "FILE", options, scenario,
                "job, cluster, what happens to it and what is expected, in place of the options for these"),
-    TWS_STRING("data", 'd', "FILE", options, data, "text, or llm.c tokens (.bin)"),
-    TWS_INTEGER("steps", 's', "N", options, steps, 1, 1000000000, "optimizer steps (default 10)"),
-    TWS_STRING("eval-data", 0, "FILE", options, eval_data, "text or tokens whose loss is evaluated, by forward passes"),
-    TWS_INTEGER("eval-every", 0, "N", options, eval_every, 1, 1000000000,
-                "evaluate after every N-th step, and the last"),
-    TWS_INTEGER("eval-steps", 0, "K", options, eval_steps, 1, 1000000000, "global batches of an evaluation"),
+    TWS_TRAINING_OPTIONS(options, run.),
+    TWS_INTEGER("steps", 's', "N", options, run.steps, 1, 1000000000,
+                "optimizer steps of the whole training, those before a checkpoint included (default 10)"),
     TWS_INTEGER("every", 0, "N", options, every, 1, 1000000000, "print every N-th step"),
-    TWS_STRING("save", 0, "DIR", options, save, "save checkpoints there, at the pace of the cluster's disks"),
-    TWS_INTEGER("save-every", 0, "N", options, save_every, 1, 1000000000, "after every N-th step, and the last"),
-    TWS_INTEGER("keep", 0, "K", options, keep, 1, 1000000000, "keep the newest K checkpoints (default: all)"),
-    TWS_FLAG("synchronous-saves", 0, options, synchronous, "training waits until a checkpoint is written"),
-    TWS_STRING("resume", 0, "DIR", options, resume, "go on from a checkpoint, saved on any number of ranks"),
-    TWS_STRING("tag", 0, "TAG", options, tag, "from this one (default: the one DIR/latest names)"),
-    TWS_STRING("init-from", 0, "FILE", options, init_from, "begin with the weights of a Hugging Face model"),
-    TWS_INTEGER("restarts", 0, "N", options, restarts, 0, 1000000000,
-                "up to N times, go on without what failed, from the last whole checkpoint"),
-    TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
+    TWS_FLAG("synchronous-saves", 0, options, run.synchronous, "training waits until a checkpoint is written"),
+    TWS_NUMBER("deadline", 0, "SECONDS", options, run.deadline_s, 0, 1e9,
                "virtual seconds without news that are a hang (default 1800; 0: none are)"),
-    TWS_NUMBER("start-time", 0, "SECONDS", options, start_s, 0, 1e9, "virtual seconds that starting anew takes"),
+    TWS_NUMBER("start-time", 0, "SECONDS", options, run.start_s, 0, 1e9, "virtual seconds that starting anew takes"),
     TWS_INTEGER("seed-order", 0, "SEED", options, order_seed, 0, 9007199254740992.0,
                 "operations that may start in any order start in one that is drawn: the bits must stay the same"),
-    TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "collectives: analytic (default), flow or message"),
+    TWS_STRING("fidelity", 0, "LEVEL", options, run.fidelity, "collectives: analytic (default), flow or message"),
     TWS_STRING("trace", 0, "FILE", options, trace, "all ranks' last step as a Chrome trace, in virtual time"),
     TWS_STRING("csv", 0, "FILE", options, csv, "one line a step"),
     TWS_STRING("figure", 0, "FILE", options, figure,
-               "losses over virtual time and what it was spent on, as .svg or .png (gnuplot)"),
+               "losses over virtual time, what it was spent on and events, as .svg or .png (gnuplot)"),
     TWS_LIST("beside", 0, "FILE", options, beside, "losses of another run in the figure: what its --csv wrote"),
     TWS_STRING("share", 0, "WHEN", options, share,
                "ranks that hold equal bits share storage: on, off or auto, where it would be tight (default)"),
@@ -357,7 +338,7 @@ static const tws_option table[] = {
     TWS_OPTIONS_END};
 
 const tws_emulate_options tws_emulate_defaults = {
-    .job = TWS_JOB_SPEC_DEFAULTS, .steps = 10, .deadline_s = 1800.0, .order_seed = -1};
+    .job = TWS_JOB_SPEC_DEFAULTS, .run = {.steps = 10, .deadline_s = 1800.0}, .order_seed = -1};
 
 const tws_verb tws_verb_emulate = {
     .name = "emulate",
@@ -366,13 +347,14 @@ const tws_verb tws_verb_emulate = {
     .examples =
         "  twinspeed emulate -m config.json --stage 3 --cluster dgx-a100:8 --data text.txt --steps 50\n"
         "  twinspeed emulate -m config.json --pp 4 --accumulation 8 -n 4 --data text.txt --trace step.json\n"
-        "  twinspeed emulate --scenario scenarios/faults/node-death.json\n",
+        "  twinspeed emulate --scenario scenarios/faults/dead-node.json\n",
     .notes =
         "Every rank has its own memory and computes on this machine's cores when the simulated clock says so: losses\n"
         "are those of a training with the same ranks and threads, to the last bit, and times those of `simulate`.\n"
-        "The model has to be small enough for all ranks to be trained here. A scenario's events slow devices, links\n"
-        "and disks down, flip bits or let ranks and nodes die; what the job does about it is what `train` does. With\n"
-        "expectations the exit code says whether they were met.\n",
+        "The model has to be small enough for all ranks to be trained here; checkpoints are written at the pace of\n"
+        "the cluster's disks. A scenario's events slow devices, links and disks down, flip bits or let ranks and\n"
+        "nodes die; what the job does about it is what `train` does. With expectations the exit code says whether\n"
+        "they were met. scenarios/faults has one for each kind of event, docs/emulation.md all keys.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &tws_emulate_defaults,

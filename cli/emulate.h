@@ -3,15 +3,15 @@
 #define TWS_CLI_EMULATE_H
 
 #include "cli/cli.h"
-#include "job/spec.h"
+#include "emulation/scenario.h"
 
 typedef struct tws_emulate_options {
   tws_job_spec job;
-  const char *scenario, *data, *eval_data, *fidelity, *trace, *csv, *save, *resume, *tag, *init_from, *figure, *share;
+  tws_emulated_run run;
+  const char *scenario, *trace, *csv, *save, *resume, *tag, *init_from, *figure, *share;
   tws_strings beside;
-  int64_t steps, every, eval_every, eval_steps, save_every, keep, restarts, order_seed;
-  double deadline_s, start_s;
-  int force, ignore_memory, synchronous;
+  int64_t every, order_seed;
+  int force, ignore_memory;
 } tws_emulate_options;
 extern const tws_emulate_options tws_emulate_defaults;
 

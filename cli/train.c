@@ -14,6 +14,7 @@
 #include "cli/outputs.h"
 #include "cli/remarks.h"
 #include "cli/signals.h"
+#include "cli/training_options.h"
 #include "job/fit.h"
 #include "job/modules.h"
 #include "job/recovery.h"
@@ -551,22 +552,22 @@ static tws_code train_virtually(tws_cli *cli, const options *o, tws_error *err) 
     return tws_fail(err, TWS_USAGE, "leave one of them out",
                     "--virtual starts no ranks elsewhere and takes no --result or --memory");
   e.job = o->job;
-  e.data = o->data;
-  e.eval_data = o->eval_data;
+  e.run.data = o->data;
+  e.run.eval_data = o->eval_data;
   e.trace = o->trace;
   e.csv = o->csv;
   e.save = o->save;
   e.resume = o->resume;
   e.tag = o->tag;
   e.init_from = o->init_from;
-  e.steps = o->steps;
+  e.run.steps = o->steps;
   e.every = o->every;
-  e.eval_every = o->eval_every;
-  e.eval_steps = o->eval_steps;
-  e.save_every = o->save_every;
-  e.keep = o->keep;
-  e.restarts = o->restarts;
-  e.deadline_s = o->deadline_s;
+  e.run.eval_every = o->eval_every;
+  e.run.eval_steps = o->eval_steps;
+  e.run.save_every = o->save_every;
+  e.run.keep = o->keep;
+  e.run.restarts = o->restarts;
+  e.run.deadline_s = o->deadline_s;
   e.force = o->force;
   e.ignore_memory = o->ignore_memory;
   return tws_emulate_run(cli, &e, err);
@@ -595,25 +596,10 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
 
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
-    TWS_STRING("data", 'd', "FILE", options, data, "text, or llm.c tokens (.bin)"),
+    TWS_TRAINING_OPTIONS(options, ),
     TWS_INTEGER("steps", 's', "N", options, steps, 1, 1000000000,
                 "optimizer steps of the whole training, those before a checkpoint included (default 100)"),
-    TWS_STRING("eval-data", 0, "FILE", options, eval_data, "text or tokens whose loss is evaluated, by forward passes"),
-    TWS_INTEGER("eval-every", 0, "N", options, eval_every, 1, 1000000000,
-                "evaluate after every N-th step, and after the last (default: only then)"),
-    TWS_INTEGER("eval-steps", 0, "K", options, eval_steps, 1, 1000000000,
-                "global batches of an evaluation, the same each time (default: all of the file)"),
     TWS_INTEGER("every", 0, "N", options, every, 1, 1000000000, "print every N-th step"),
-    TWS_STRING("save", 0, "DIR", options, save,
-               "save checkpoints there: after the last step, and when SIGTERM asks to end"),
-    TWS_INTEGER("save-every", 0, "N", options, save_every, 1, 1000000000, "and after every N-th step"),
-    TWS_INTEGER("keep", 0, "K", options, keep, 1, 1000000000, "keep the newest K checkpoints (default: all)"),
-    TWS_STRING("resume", 0, "DIR", options, resume,
-               "go on from a checkpoint, saved on any number of ranks, however divided, in any precision"),
-    TWS_STRING("tag", 0, "TAG", options, tag,
-               "from this one, such as global_step100 (default: the one DIR/latest names)"),
-    TWS_STRING("init-from", 0, "FILE", options, init_from,
-               "begin with the weights of a Hugging Face model: .safetensors, its index or its folder"),
     TWS_STRING("csv", 0, "FILE", options, csv, "write a line for every step"),
     TWS_STRING("trace", 0, "FILE", options, trace,
                "write the last step, or flops_profiler.profile_step, as a Chrome trace, all ranks"),
@@ -622,8 +608,6 @@ static const tws_option table[] = {
                "end with status 124 when nothing happens for so long, from the start on (default 1800; 0: never)"),
     TWS_BYTES("memory", 0, "BYTES", options, memory, "what a rank may take of its device's memory (default: all)"),
     TWS_LAUNCH_OPTIONS(options, flags),
-    TWS_INTEGER("restarts", 0, "N", options, restarts, 0, 1000,
-                "up to N times, go on without what failed, from the last whole checkpoint"),
     TWS_FLAG("virtual", 0, options, is_virtual, "on a virtual cluster in this process: the verb emulate"),
     TWS_FORCE_OPTION(options),
     TWS_FLAG("ignore-memory", 0, options, ignore_memory, "start although memory may not suffice"),

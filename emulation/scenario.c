@@ -341,11 +341,11 @@ static tws_code read_saving(parser *p) {
   TWS_TRY(tws_json_only(p->json, save, keys, p->err));
   const cJSON *every = cJSON_GetObjectItemCaseSensitive(save, "every");
   if (cJSON_IsString(every) && strcmp(every->valuestring, "optimum") == 0)
-    s->save_every = -1;
+    s->run.save_every = -1;
   else
-    TWS_TRY(tws_json_int(p->json, save, "every", 1, 1, 1000000000, 0, &s->save_every, p->err));
-  TWS_TRY(tws_json_int(p->json, save, "keep", 0, 0, 1000000000, 0, &s->keep, p->err));
-  return tws_json_bool(p->json, save, "synchronous", 0, 0, &s->synchronous, p->err);
+    TWS_TRY(tws_json_int(p->json, save, "every", 1, 1, 1000000000, 0, &s->run.save_every, p->err));
+  TWS_TRY(tws_json_int(p->json, save, "keep", 0, 0, 1000000000, 0, &s->run.keep, p->err));
+  return tws_json_bool(p->json, save, "synchronous", 0, 0, &s->run.synchronous, p->err);
 }
 
 static tws_code read_scenario(parser *p) {
@@ -363,17 +363,17 @@ static tws_code read_scenario(parser *p) {
     return tws_json_fail(p->json, root, p->err, "\"schema\": \"twinspeed-scenario-1\"", "it is no scenario but \"%s\"",
                          schema);
   TWS_TRY(read_text(p, root, "description", 0, &s->description));
-  TWS_TRY(read_path(p, root, "data", 0, &s->data));
-  TWS_TRY(read_path(p, root, "eval_data", 0, &s->eval_data));
-  TWS_TRY(read_text(p, root, "fidelity", 0, &s->fidelity));
-  TWS_TRY(tws_json_int(p->json, root, "eval_every", 0, 1, 1000000000, 0, &s->eval_every, p->err));
-  TWS_TRY(tws_json_int(p->json, root, "eval_steps", 0, 1, 1000000000, 0, &s->eval_steps, p->err));
-  TWS_TRY(tws_json_int(p->json, root, "steps", 0, 1, 1000000000, 10, &s->steps, p->err));
+  TWS_TRY(read_path(p, root, "data", 0, &s->run.data));
+  TWS_TRY(read_path(p, root, "eval_data", 0, &s->run.eval_data));
+  TWS_TRY(read_text(p, root, "fidelity", 0, &s->run.fidelity));
+  TWS_TRY(tws_json_int(p->json, root, "eval_every", 0, 1, 1000000000, 0, &s->run.eval_every, p->err));
+  TWS_TRY(tws_json_int(p->json, root, "eval_steps", 0, 1, 1000000000, 0, &s->run.eval_steps, p->err));
+  TWS_TRY(tws_json_int(p->json, root, "steps", 0, 1, 1000000000, 10, &s->run.steps, p->err));
   TWS_TRY(tws_json_int(p->json, root, "seed", 0, 0, INT64_C(9007199254740992), 0, &seed, p->err));
   s->seed = (uint64_t)seed;
-  TWS_TRY(tws_json_int(p->json, root, "restarts", 0, 0, 1000000000, 0, &s->restarts, p->err));
-  TWS_TRY(tws_json_number(p->json, root, "deadline_s", 0, 0, 1e9, 1800, &s->deadline_s, p->err));
-  TWS_TRY(tws_json_number(p->json, root, "start_s", 0, 0, 1e9, 0, &s->start_s, p->err));
+  TWS_TRY(tws_json_int(p->json, root, "restarts", 0, 0, 1000000000, 0, &s->run.restarts, p->err));
+  TWS_TRY(tws_json_number(p->json, root, "deadline_s", 0, 0, 1e9, 1800, &s->run.deadline_s, p->err));
+  TWS_TRY(tws_json_number(p->json, root, "start_s", 0, 0, 1e9, 0, &s->run.start_s, p->err));
   TWS_TRY(read_saving(p));
   TWS_TRY(read_job(p));
   TWS_TRY(read_events(p));

@@ -60,16 +60,22 @@ typedef struct tws_expectations {
   int has_checkpoints, leftovers; /* leftovers: unfinished saves; -1: whatever */
 } tws_expectations;
 
-typedef struct tws_scenario {
-  tws_arena *arena;
-  tws_job_spec job;
-  const char *description, *data, *eval_data, *fidelity; /* files are relative to the scenario's folder */
+/* How a job is run: what a scenario says beside it, and the command line where there is none. */
+typedef struct tws_emulated_run {
+  const char *data, *eval_data, *fidelity; /* files of a scenario are relative to its folder */
   int64_t steps, eval_every, eval_steps;
-  uint64_t seed;
-  int64_t save_every; /* 0: it saves not; -1: the optimum for its failures */
+  int64_t save_every; /* 0: it saves not, or only at the end; -1: the optimum for its failures */
   int64_t keep, restarts;
   int synchronous;
   double deadline_s, start_s; /* start_s: starting ranks anew takes so long, beside what they read */
+} tws_emulated_run;
+
+typedef struct tws_scenario {
+  tws_arena *arena;
+  tws_job_spec job;
+  const char *description;
+  tws_emulated_run run;
+  uint64_t seed;
   tws_happening *events;
   int event_count;
   tws_expectations expect;

@@ -1,0 +1,29 @@
+/* Option rows of the verbs that train, for real or on a virtual cluster. */
+#ifndef TWS_CLI_TRAINING_OPTIONS_H
+#define TWS_CLI_TRAINING_OPTIONS_H
+
+#include "cli/cli.h"
+
+/* `type`: the verb's options struct, with save, resume, tag and init_from; `run`: empty, or the member with a point
+ * behind it that has data, eval_data, eval_every, eval_steps, save_every, keep and restarts. */
+#define TWS_TRAINING_OPTIONS(type, run)                                                                           \
+  TWS_STRING("data", 'd', "FILE", type, run data, "text, or llm.c tokens (.bin)"),                                \
+      TWS_STRING("eval-data", 0, "FILE", type, run eval_data,                                                     \
+                 "text or tokens whose loss is evaluated, by forward passes"),                                    \
+      TWS_INTEGER("eval-every", 0, "N", type, run eval_every, 1, 1000000000,                                      \
+                  "evaluate after every N-th step, and after the last (default: only then)"),                     \
+      TWS_INTEGER("eval-steps", 0, "K", type, run eval_steps, 1, 1000000000,                                      \
+                  "global batches of an evaluation, the same each time (default: all of the file)"),              \
+      TWS_STRING("save", 0, "DIR", type, save, "save checkpoints there, after the last step"),                    \
+      TWS_INTEGER("save-every", 0, "N", type, run save_every, 1, 1000000000, "and after every N-th step"),        \
+      TWS_INTEGER("keep", 0, "K", type, run keep, 1, 1000000000, "keep the newest K checkpoints (default: all)"), \
+      TWS_STRING("resume", 0, "DIR", type, resume,                                                                \
+                 "go on from a checkpoint, saved on any number of ranks, however divided, in any precision"),     \
+      TWS_STRING("tag", 0, "TAG", type, tag,                                                                      \
+                 "from this one, such as global_step100 (default: the one DIR/latest names)"),                    \
+      TWS_STRING("init-from", 0, "FILE", type, init_from,                                                         \
+                 "begin with the weights of a Hugging Face model: .safetensors, its index or its folder"),        \
+      TWS_INTEGER("restarts", 0, "N", type, run restarts, 0, 1000000,                                             \
+                  "up to N times, go on without what failed, from the last whole checkpoint")
+
+#endif
