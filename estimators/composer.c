@@ -237,7 +237,7 @@ static double stretch_of(const step *s, int stage) {
     launches += times * t->move_launches[later];
   }
   const double host = launches * s->c->costs.host_op_s;
-  return kernel > 0 && host > kernel ? host / kernel : 1;
+  return tws_host_stretch(kernel, host);
 }
 
 static double message_of(void *user, int stage, int peer, uint64_t bytes) {

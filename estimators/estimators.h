@@ -35,7 +35,8 @@ typedef struct tws_fingerprint {
 tws_code tws_fingerprint_read(const tws_plan_request *request, tws_fingerprint *out, tws_error *err);
 /* Of the plans of all pipeline stages, for jobs that differ in keys of ZeRO alone: equal ones do the same. */
 tws_code tws_fingerprint_stages(const tws_plan_request *request, uint64_t *out, tws_error *err);
-/* Of the plan of request->rank, of two micro-batches: ranks of a stage with equal ones take as long and hold as much. */
+/* Of the plan of request->rank, of two micro-batches: ranks of a stage with equal ones take as long and hold as much.
+ */
 tws_code tws_fingerprint_shape(const tws_plan_request *request, uint64_t *out, tws_error *err);
 /* Adds "fingerprint": {"model": ..., "configuration": ..., "plan": ...}; empty texts are left out. */
 void tws_fingerprint_json(const tws_fingerprint *fingerprint, cJSON *object);
@@ -80,8 +81,12 @@ tws_node_mapping tws_machine_mapping(const tws_machine *machine, int ranks);
  * where the cluster does not say), kernels of the host's cores beside a device at that of its memory, both shared by
  * the node's ranks. */
 double tws_plan_work_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch);
-/* How much longer than its device's kernels a rank's host takes to launch them; 1 where it does not limit. What a whole
- * plan's works cost is tws_plan_work_seconds() with kernels of the device stretched by this. */
+/* How much longer kernels take that a host launches in host_s and a device runs in device_s: launches run ahead, so the
+ * longer of the two counts, but neither hides all of the other where they are near, as long and short kernels take
+ * turns: the root of the sum of cubes (the exponent is a fit to half of published runs, docs/accuracy.md). */
+double tws_host_stretch(double device_s, double host_s);
+/* The same of a rank's passes. What a whole plan's works cost is tws_plan_work_seconds() with kernels of the device
+ * stretched by this. */
 double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine);
 double tws_plan_launched_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch,
                                  double launched);

@@ -1,4 +1,5 @@
 /* What an operation of a plan costs on a machine. */
+#include <math.h>
 #include "base/memory.h"
 #include "estimators/estimators.h"
 
@@ -68,8 +69,12 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
   return tws_p2p_seconds(machine->cluster, machine->profile, 1, (double)work->d[0]);
 }
 
-/* Launches run ahead of the device, so a rank's step takes the longer of the two over its layers: all kernels of its
- * forward and backward passes are stretched alike. The optimizer's few are not counted. */
+double tws_host_stretch(double device_s, double host_s) {
+  return device_s > 0 ? cbrt(1 + pow(host_s / device_s, 3)) : 1;
+}
+
+/* Over the layers of a rank's forward and backward passes, whose kernels are stretched alike. The optimizer's few are
+ * not counted. */
 double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine) {
   const double host_op_s = tws_profile_host_op_s(machine->profile);
   double device = 0, host = 0;
@@ -83,7 +88,7 @@ double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine) {
     host += host_op_s;
   }
   tws_free(cost);
-  return device > 0 && host > device ? host / device : 1;
+  return tws_host_stretch(device, host);
 }
 
 double tws_plan_launched_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch,
