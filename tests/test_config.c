@@ -11,6 +11,7 @@
 #include "config/keys.h"
 #include "plan/pipeline_grid.h"
 #include "plan/plan.h"
+#include "tests/sanitized.h"
 #include "tests/configs.h"
 #include "tests/failing_allocator.h"
 #include "tests/members.h"
@@ -476,7 +477,7 @@ static void check_topology(const tws_config *c, const char *order, const int64_t
 
 /* Any sizes, any order: replicas and batch, the topology, the print-out; ranks that do not divide are refused. */
 START_TEST(axes_divide_the_ranks) {
-  enum { ROUNDS = 2000 };
+  enum { ROUNDS = TWS_SANITIZED ? 200 : 2000 };
   int refused = 0;
   uint64_t index = 0;
   for (int round = 0; round < ROUNDS; round++) {

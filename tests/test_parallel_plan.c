@@ -17,7 +17,7 @@
 #include "tests/rounding_plan.h"
 #include "tests/sanitized.h"
 
-enum { JOBS = TWS_SANITIZED ? 50 : 100 }; /* in each of ten parts */
+enum { PARTS = TWS_SANITIZED ? 5 : 10, JOBS = TWS_SANITIZED ? 50 : 100 }; /* of each part */
 
 static void check_ledger(const tws_plan *plan, uint64_t seed) {
   tws_ledger ledger;
@@ -243,7 +243,7 @@ int main(void) {
   Suite *suite = suite_create("parallel plan");
   TCase *jobs = tcase_create("jobs");
   tcase_set_timeout(jobs, 300);
-  tcase_add_loop_test(jobs, random_jobs_are_sound, 0, 10);
+  tcase_add_loop_test(jobs, random_jobs_are_sound, 0, PARTS);
   tcase_add_test(jobs, illegal_jobs_are_refused);
   suite_add_tcase(suite, jobs);
   SRunner *runner = srunner_create(suite);
