@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
-"""Twinspeed against PyTorch on one GPU in one run: PyTorch's steps are timed before and after Twinspeed's, in a process
-that has compiled them and then waits, so that both meet the same clocks and temperatures. What is equal in both programs
-and what is not: bench/peer/pytorch_step.py.
+"""Twinspeed against PyTorch on one GPU, or on the host, in one run: PyTorch's steps are timed before and after each run of
+Twinspeed's, in a process that has compiled them and then waits, so that both meet the same clocks and temperatures. What
+is equal in both programs and what is not: bench/peer/pytorch_step.py.
+
+On the host: --cluster '' --device cpu --threads 2 --seq 256 --models gpt2:4 --steps 5 --rounds 3, once with --compile none
+and once with --compile whole, for --dtype bf16 and fp32. Processors without AMX, or without bfloat16, are had by
+ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 or AVX512_CORE in the environment, which both programs heed.
 
 Writes one JSON file, anew after each model, and prints a table. Status 0: every model ran in both; 1: some did not."""
 import argparse
@@ -10,6 +14,7 @@ import json
 import os
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -43,7 +48,8 @@ class Peer:
     def __init__(self, args, model, batch, deadline):
         command = [sys.executable, os.path.join(HERE, "pytorch_step.py"), "--serve", "--model", model, "--batch", str(batch),
                    "--seq", str(args.seq), "--vocab-multiple", str(args.vocab_multiple), "--device", args.device,
-                   "--compile", "layer" if model in args.by_layer else args.compile, "--parameters", args.parameters]
+                   "--compile", "layer" if model in args.by_layer else args.compile, "--parameters", args.parameters,
+                   "--dtype", args.dtype, "--threads", str(args.threads)]
         self.deadline = deadline
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True)
@@ -86,12 +92,14 @@ class Peer:
 
 def train(args, model, batch, tokens, deadline):
     result = os.path.join(args.scratch, "result.json")
-    command = [args.twinspeed, "train", "--force", "--quiet", "-m", model, "--dtype", "bf16", "--micro-batch", str(batch), "--seq",
+    command = [args.twinspeed, "train", "--force", "--quiet", "-m", model, "--dtype", args.dtype, "--micro-batch", str(batch), "--seq",
                str(args.seq), "--vocab-multiple", str(args.vocab_multiple), "--steps", str(args.steps + 3), "--data", tokens,
                "--result", result, "--set", "optimizer.type=AdamW", "--set", "optimizer.params.lr=0.0001", "--set",
                "optimizer.params.weight_decay=0.01", "--set", "gradient_clipping=1.0"]
     if args.cluster:
         command += ["--cluster", args.cluster]
+    if args.threads:
+        command += ["--threads", str(args.threads)]
     left = deadline - time.monotonic()
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=max(left, 0.1), check=False)
@@ -117,26 +125,26 @@ def compare(args, model, batch, tokens, deadline):
     known = facts(args, model, batch)
     peer = Peer(args, model, batch, deadline)
     try:
-        before = peer.time(args.steps)
-        ours = train(args, model, batch, tokens, deadline)
-        after = peer.time(args.steps)
+        theirs, ours = [peer.time(args.steps)], []
+        for _ in range(args.rounds):
+            ours.append(train(args, model, batch, tokens, deadline))
+            theirs.append(peer.time(args.steps))
     finally:
         peer.end()
-    parameters = ours["configuration"]["parameters"]
+    parameters = ours[-1]["configuration"]["parameters"]
     if parameters != known["parameters"]:
         raise RuntimeError("%d parameters here, %d there" % (parameters, known["parameters"]))
     size, flops = batch * args.seq, known["flops_per_step"]
-    theirs = 0.5 * (before["step_s"] + after["step_s"])
-    step = ours["median_step_s"]
-    return {"model": model, "micro_batch": batch, "sequence": args.seq, "parameters": parameters,
+    step = statistics.median(run["median_step_s"] for run in ours)
+    their_step = statistics.median(run["step_s"] for run in theirs)
+    return {"model": model, "micro_batch": batch, "sequence": args.seq, "dtype": args.dtype, "parameters": parameters,
             "model_flops_per_step": flops,
-            "twinspeed": {"step_s": step, "steps_s": ours["step_s"], "tokens_per_s": size / step,
+            "twinspeed": {"step_s": step, "steps_s": [run["step_s"] for run in ours], "tokens_per_s": size / step,
                           "model_flops_per_s": flops / step, "of_peak": flops / step / args.peak,
-                          "memory": ours["memory"], "provenance": ours["provenance"]},
-            "pytorch": {"step_s": theirs, "tokens_per_s": size / theirs, "model_flops_per_s": flops / theirs,
-                        "of_peak": flops / theirs / args.peak, "before": before, "after": after,
-                        "warm_up_s": peer.ready["warm_up_s"]},
-            "ratio": theirs / step}
+                          "memory": ours[-1]["memory"], "provenance": ours[-1]["provenance"]},
+            "pytorch": {"step_s": their_step, "tokens_per_s": size / their_step, "model_flops_per_s": flops / their_step,
+                        "of_peak": flops / their_step / args.peak, "runs": theirs, "warm_up_s": peer.ready["warm_up_s"]},
+            "ratio": their_step / step}
 
 
 def one_model(args, item, report):
@@ -173,6 +181,9 @@ def main():
     parser.add_argument("--seq", type=int, default=1024)
     parser.add_argument("--vocab-multiple", type=int, default=128)
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=1, help="runs of Twinspeed, with PyTorch's between; medians count")
+    parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16")
+    parser.add_argument("--threads", type=int, default=0, help="of both, on the host (default: all)")
     parser.add_argument("--cluster", default="h200", help="Twinspeed's cluster; empty: the host")
     parser.add_argument("--device", default="cuda", help="PyTorch's device")
     parser.add_argument("--compile", default="whole")
@@ -180,7 +191,7 @@ def main():
                         help="these are compiled layer by layer: quicker to compile")
     parser.add_argument("--results", help="folder for the summaries of Twinspeed's runs")
     parser.add_argument("--parameters", default="master")
-    parser.add_argument("--peak", type=float, default=989e12, help="dense bf16 FLOP/s of the device")
+    parser.add_argument("--peak", type=float, default=989e12, help="dense FLOP/s of the device in this type")
     parser.add_argument("--seconds", type=float, default=240, help="no model is begun after so long")
     parser.add_argument("--seconds-a-model", type=float, default=110)
     parser.add_argument("--out", required=True, help="JSON")

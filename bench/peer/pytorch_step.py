@@ -379,6 +379,7 @@ def main():
     parser.add_argument("--parameters", choices=("master", "autocast"), default="master")
     parser.add_argument("--compile", choices=("whole", "layer", "none"), default="whole")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--threads", type=int, default=0, help="of the host (default: PyTorch's choice)")
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--weight-decay", type=float, default=0.01)
     parser.add_argument("--clip", type=float, default=1.0)
@@ -387,6 +388,8 @@ def main():
     parser.add_argument("--losses", metavar="TEXT", help="losses from Twinspeed's initial weights on a periodic text")
     parser.add_argument("--serve", action="store_true", help="warm up, then time steps when asked")
     args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
     if args.count:
         with torch.device("meta"):
             model = build(load_config(args.model), args.vocab_multiple)
