@@ -209,7 +209,7 @@ static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, t
 static tws_code expert_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
   const int64_t experts = 8, choices = 2, slots = (tokens * choices + experts - 1) / experts;
   for (int kernel = TWS_KERNEL_ROUTER; kernel <= TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT; kernel++) {
-    if (kernel >= TWS_KERNEL_LATENT && kernel <= TWS_KERNEL_PART_GRAD) continue; /* latent_cases() */
+    if (kernel >= TWS_KERNEL_LATENT && kernel <= TWS_KERNEL_LOW_RANK_GRAD_WEIGHT) continue; /* latent_cases() */
     const int64_t routes[] = {tokens, experts, choices, slots}, rows[] = {tokens, width, experts, choices, slots};
     const int64_t narrow = width < 128 ? width : 128, products[] = {1, experts, slots, narrow, narrow};
     tws_work work = start_case((tws_kernel)kernel, dtype);
@@ -224,18 +224,20 @@ static tws_code expert_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws
   return TWS_OK;
 }
 
-/* Latent attention's rows, half of each head turned; and the halves of two blocks. */
+/* Latent attention's rows, half of each head turned; the halves of two blocks; adapters of queries and values. */
 static tws_code latent_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
                              tws_case_list *list, tws_error *err) {
   const int64_t seq = tokens < scale->sequence ? tokens : scale->sequence;
   const int64_t head = width < scale->head ? width : scale->head, half = head / 2;
   const int64_t latent[] = {tokens, width / head, half, half, half, width / 2, seq},
-                parts[] = {tokens, 2, width / 2, width / 4};
-  for (int kernel = TWS_KERNEL_LATENT; kernel <= TWS_KERNEL_PART_GRAD; kernel++) {
+                parts[] = {tokens, 2, width / 2, width / 4}, adapters[] = {tokens, 16, width, width, width, 0, 1, 0};
+  for (int kernel = TWS_KERNEL_LATENT; kernel <= TWS_KERNEL_LOW_RANK_GRAD_WEIGHT; kernel++) {
     tws_work work = start_case((tws_kernel)kernel, dtype);
     if (kernel < TWS_KERNEL_PART) {
       memcpy(work.d, latent, sizeof latent);
       tws_work_set_parameter(&work, "theta", 10000);
+    } else if (kernel >= TWS_KERNEL_LOW_RANK) {
+      memcpy(work.d, adapters, sizeof adapters);
     } else {
       memcpy(work.d, parts, sizeof parts);
     }

@@ -151,6 +151,20 @@ static tws_code make_room(exporter *e, tws_error *err) {
                                           : tws_fail(err, TWS_MEMORY, NULL, "no memory to write the weights with");
 }
 
+/* A checkpoint has no frozen parameters. PEFT's models are inside another, whose names come first. */
+static tws_code leave_trained(const tws_saved_index *x, tws_arena *arena, tws_hf_tensor *tensors, uint32_t *count,
+                              tws_error *err) {
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < *count; i++) {
+    if (x->params[tensors[i].param].frozen) continue;
+    if (x->lora_r > 0) tensors[i].name = tws_arena_printf(arena, "base_model.model.%s", tensors[i].name);
+    if (!tensors[i].name) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the names of adapters");
+    tensors[kept++] = tensors[i];
+  }
+  *count = kept;
+  return TWS_OK;
+}
+
 static tws_code list_tensors(const tws_saved_index *x, tws_arena *arena, exporter *e, tws_error *err) {
   const tws_hf_request names = {.architecture = x->architecture,
                                 .params = x->params,
@@ -165,6 +179,7 @@ static tws_code list_tensors(const tws_saved_index *x, tws_arena *arena, exporte
       return tws_fail(err, TWS_UNSUPPORTED, NULL, "%s: experts have no names in Hugging Face's files here yet",
                       x->path);
   TWS_TRY(tws_hf_tensors(&names, arena, &tensors, &e->count, err));
+  TWS_TRY(leave_trained(x, arena, tensors, &e->count, err));
   e->tensors = tensors;
   return TWS_OK;
 }

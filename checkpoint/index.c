@@ -81,6 +81,12 @@ static void add_piece(tws_text *out, const tws_saved_index *x, const tws_saved_p
   tws_text_add(out, "]}");
 }
 
+/* Nothing where all parameters are trained. */
+static void add_frozen(tws_text *out, const tws_saved_index *x) {
+  if (x->base && *x->base) add_member(out, "base", x->base);
+  if (x->lora_r > 0) tws_text_add(out, ",\n\"lora\":{\"r\":%" PRId64 ",\"scale\":%.17g}", x->lora_r, x->lora_scale);
+}
+
 void tws_saved_write(const tws_saved_index *x, tws_text *out) {
   const size_t begin = out->length;
   tws_text_add(out, "{\"schema\":\"" TWS_CHECKPOINT_SCHEMA "\"");
@@ -89,6 +95,7 @@ void tws_saved_write(const tws_saved_index *x, tws_text *out) {
   add_member(out, "plan", x->plan);
   add_member(out, "architecture", x->architecture);
   add_member(out, "class", x->class_name);
+  add_frozen(out, x);
   add_training(out, x);
   tws_text_add(out, ",\n\"block_bytes\":%d,\n\"entries\":[", TWS_CHECKPOINT_BLOCK);
   for (uint32_t i = 0; i < x->entry_count; i++) {
@@ -103,10 +110,11 @@ void tws_saved_write(const tws_saved_index *x, tws_text *out) {
     tws_text_add(out, "%s\n{\"name\":", i ? "," : "");
     add_string(out, p->name);
     tws_text_add(out, ",\"rows\":%" PRId64 ",\"columns\":%" PRId64, p->rows, p->columns);
-    if (p->fused[0])
+    if (p->fused[0] + p->fused[1] + p->fused[2] > 0)
       tws_text_add(out, ",\"fused\":[%" PRId64 ",%" PRId64 ",%" PRId64 "]", p->fused[0], p->fused[1], p->fused[2]);
     if (p->groups) tws_text_add(out, ",\"groups\":%" PRId64, p->groups);
     if (p->experts > 0) tws_text_add(out, ",\"experts\":%d", (int)p->experts);
+    if (p->frozen) tws_text_add(out, ",\"frozen\":true");
     tws_text_add(out, "}");
   }
   tws_text_add(out, "],\n\"files\":[");
@@ -268,7 +276,7 @@ static tws_code read_fused(const reader *r, const cJSON *item, tws_param *param)
   const int64_t all = param->experts > 0 ? param->rows / param->experts
                       : param->rows == 1 ? param->columns
                                          : param->rows;
-  return sum == all && param->fused[0] > 0 ? TWS_OK : bad(r, list, "the rows do not add up");
+  return sum == all ? TWS_OK : bad(r, list, "the rows do not add up");
 }
 
 /* How many groups the rows of a joined tensor are dealt in. */
@@ -291,6 +299,7 @@ static tws_code read_params(const reader *r) {
     TWS_TRY(read_experts(r, item, param));
     TWS_TRY(read_fused(r, item, param));
     TWS_TRY(read_groups(r, item, param));
+    param->frozen = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "frozen")) != 0;
     param++;
   }
   return TWS_OK;
@@ -403,6 +412,16 @@ static tws_code read_pieces(const reader *r) {
   return TWS_OK;
 }
 
+static tws_code read_frozen(const reader *r) {
+  const cJSON *lora = cJSON_GetObjectItemCaseSensitive(r->json->root, "lora");
+  r->x->base = "";
+  if (cJSON_HasObjectItem(r->json->root, "base")) TWS_TRY(read_text(r, r->json->root, "base", &r->x->base));
+  if (!lora) return TWS_OK;
+  if (!cJSON_IsObject(lora)) return bad(r, lora, "expected an object");
+  TWS_TRY(read_count(r, lora, "r", 1, MOST_COUNT, &r->x->lora_r));
+  return tws_json_number(r->json, lora, "scale", 1, 1e-18, 1e18, 1, &r->x->lora_scale, r->err);
+}
+
 static tws_code read_index(const reader *r) {
   const tws_json *json = r->json;
   tws_saved_index *x = r->x;
@@ -419,6 +438,7 @@ static tws_code read_index(const reader *r) {
   TWS_TRY(read_text(r, json->root, "plan", &x->plan));
   TWS_TRY(read_text(r, json->root, "architecture", &x->architecture));
   TWS_TRY(read_text(r, json->root, "class", &x->class_name));
+  TWS_TRY(read_frozen(r));
   TWS_TRY(read_training(r));
   TWS_TRY(read_entries(r));
   TWS_TRY(read_params(r));

@@ -40,9 +40,12 @@ typedef struct tws_saved_index {
   int64_t data_tokens, samples;             /* that it has; of it that were used up */
   int64_t train_batch, sequence_length, vocabulary, padded_vocabulary;
   int64_t ranks, zero_stage;
+  const char *base;  /* file that frozen parameters came from; "": they were drawn, or there are none */
+  int64_t lora_r;    /* 0: no adapters */
+  double lora_scale; /* of what they add */
   tws_counters counters;
   tws_saved_entry *entries;
-  tws_param *params; /* name, rows, columns, fused, groups, experts, own_along */
+  tws_param *params; /* name, rows, columns, fused, groups, experts, own_along, frozen: the checkpoint has none of it */
   tws_saved_file *files;
   tws_saved_piece *pieces; /* sorted as tws_pieces_share() does */
   uint32_t entry_count, param_count, file_count, piece_count;

@@ -8,6 +8,7 @@
 #include "checkpoint/deepspeed.h"
 #include "checkpoint/export.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/merge.h"
 #include "cli/outputs.h"
 #include "models/network/network.h"
 #include "tokens/corpus.h"
@@ -181,12 +182,34 @@ static tws_code convert_deepspeed(tws_cli *cli, const char *path, const char *to
   return code == TWS_OK ? tell_weights(cli, path, to, step, note, &result, err) : code;
 }
 
-static tws_code convert_saved(tws_cli *cli, const char *path, const char *to, tws_error *err) {
+/* What PEFT reads beside the adapters. */
+static tws_code describe_adapter(const options *o, const tws_saved_index *index, const char *to, tws_error *err) {
+  char path[TWS_FOLDER_SIZE];
+  tws_text text = {0};
+  const char *slash = strrchr(to, '/');
+  snprintf(path, sizeof path, "%.*sadapter_config.json", slash ? (int)(slash + 1 - to) : 0, to);
+  TWS_TRY(check_output(o, index->path, path, err));
+  tws_adapter_config(index, &text);
+  tws_code code = text.failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory")
+                              : tws_write_file(path, text.data, text.length, err);
+  tws_text_free(&text);
+  return code;
+}
+
+static tws_code convert_merge(tws_cli *cli, const options *o, char **argv, tws_error *err) {
+  tws_export_result result;
+  TWS_TRY(check_output(o, argv[1], argv[3], err));
+  TWS_TRY(tws_adapter_merge(argv[1], argv[2], argv[3], &result, err));
+  return tell_weights(cli, argv[2], argv[3], -1, ", added to their base", &result, err);
+}
+
+static tws_code convert_saved(tws_cli *cli, const options *o, const char *path, const char *to, tws_error *err) {
   tws_saved_index *index = NULL;
   tws_export_result result;
   TWS_TRY(tws_saved_open(path, &index, err));
   const int64_t step = index->counters.steps;
-  const tws_code code = tws_saved_export(index, to, &result, err);
+  tws_code code = tws_saved_export(index, to, &result, err);
+  if (code == TWS_OK && index->lora_r > 0) code = describe_adapter(o, index, to, err);
   tws_saved_close(index);
   return code == TWS_OK ? tell_weights(cli, path, to, step, "", &result, err) : code;
 }
@@ -216,11 +239,11 @@ static tws_code convert_checkpoint(tws_cli *cli, const options *o, const char *f
     return tell_weights(cli, from, to, -1, "", &result, err);
   }
   TWS_TRY(tws_folder_find(from, o->tag, path, sizeof path, err));
-  return tws_deepspeed_is(path) ? convert_deepspeed(cli, path, to, err) : convert_saved(cli, path, to, err);
+  return tws_deepspeed_is(path) ? convert_deepspeed(cli, path, to, err) : convert_saved(cli, o, path, to, err);
 }
 
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
-  static const char *const kinds[] = {"tokens", "config", "model", "checkpoint"};
+  static const char *const kinds[] = {"tokens", "config", "model", "checkpoint", "merge"};
   const options *o = raw;
   const char *kind = argc > 0 ? argv[0] : "";
   if (strcmp(kind, "tokens") == 0) {
@@ -242,11 +265,18 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
                       "convert checkpoint: a folder and a file");
     return convert_checkpoint(cli, o, argv[1], argv[2], err);
   }
-  const char *close = tws_closest(kind, kinds, 4);
+  if (strcmp(kind, "merge") == 0) {
+    if (argc != 4)
+      return tws_fail(err, TWS_USAGE, "twinspeed convert merge BASE ADAPTER OUT.safetensors",
+                      "convert merge: weights, an adapter's folder and a file");
+    return convert_merge(cli, o, argv, err);
+  }
+  const char *close = tws_closest(kind, kinds, 5);
   char hint[96];
   snprintf(hint, sizeof hint,
-           close && *kind ? "did you mean \"%s\"?" : "twinspeed convert tokens|config|model|checkpoint ...", close);
-  return tws_fail(err, TWS_USAGE, hint, "convert: say what: tokens, config, model or checkpoint");
+           close && *kind ? "did you mean \"%s\"?" : "twinspeed convert tokens|config|model|checkpoint|merge ...",
+           close);
+  return tws_fail(err, TWS_USAGE, hint, "convert: say what: tokens, config, model, checkpoint or merge");
 }
 
 static const tws_option table[] = {
@@ -263,7 +293,9 @@ static const tws_option table[] = {
 const tws_verb tws_verb_convert = {
     .name = "convert",
     .summary = "text to tokens, configuration to strict JSON, model to numbers, checkpoint to weights",
-    .usage = "tokens TEXT OUT.bin | config IN [OUT] | model MODEL | checkpoint DIR OUT.safetensors",
+    .usage =
+        "tokens TEXT OUT.bin | config IN [OUT] | model MODEL | checkpoint DIR OUT.safetensors |\n"
+        "                 merge BASE ADAPTER OUT.safetensors",
     .examples =
         "  twinspeed convert tokens book.txt book.bin\n"
         "  twinspeed convert tokens pages.jsonl train.bin --tokenizer tokenizer.json --eval eval.bin --eval-share "
@@ -271,7 +303,8 @@ const tws_verb tws_verb_convert = {
         "  twinspeed convert config ds_config.json strict.json\n"
         "  twinspeed convert model config.json --json\n"
         "  twinspeed convert checkpoint run model.safetensors\n"
-        "  twinspeed convert checkpoint pytorch_model.bin model.safetensors\n",
+        "  twinspeed convert checkpoint pytorch_model.bin model.safetensors\n"
+        "  twinspeed convert merge model.safetensors adapter merged.safetensors\n",
     .notes =
         "tokens: a text, or JSON lines (.jsonl) with a document each, behind which the tokenizer's end of text is "
         "put.\n"
@@ -281,9 +314,12 @@ const tws_verb tws_verb_convert = {
         "Face's\n"
         "names and shapes: beside the model's config.json, from_pretrained() loads it. DIR may also be one that "
         "DeepSpeed\n"
-        "saved (ZeRO 0 to 3, under its module's names, as zero_to_fp32), or a pytorch_model.bin or its index.\n",
+        "saved (ZeRO 0 to 3, under its module's names, as zero_to_fp32), or a pytorch_model.bin or its index.\n"
+        "Of a training with adapters (twinspeed.lora) the adapters in PEFT's names, and beside them "
+        "adapter_config.json.\n"
+        "merge: adapters of PEFT or of this program, added to the weights that they belong to, in float32.\n",
     .options = table,
     .options_bytes = sizeof(options),
-    .arguments_max = 3,
+    .arguments_max = 4,
     .run = run,
 };

@@ -234,9 +234,6 @@ static tws_code check_options(const options *o, tws_error *err) {
                     : o->run.save_every ? "--save-every"
                                         : "--keep");
   if (!o->resume && o->tag) return tws_fail(err, TWS_USAGE, "give --resume DIR too", "emulate: --tag without --resume");
-  if (o->resume && o->init_from)
-    return tws_fail(err, TWS_USAGE, "a checkpoint has the weights: leave out --init-from",
-                    "emulate: --init-from with --resume");
   tws_inputs_add(&inputs, o->run.data);
   tws_inputs_add(&inputs, o->run.eval_data);
   tws_inputs_add(&inputs, o->scenario);

@@ -195,8 +195,6 @@ static tws_code check_job(const options *o, tws_error *err) {
   if (!o->resume && !o->init_from)
     return tws_fail(err, TWS_USAGE, "--resume DIR of `train --save DIR`, or --init-from model.safetensors",
                     "generate: no weights were given");
-  if (o->resume && o->init_from)
-    return tws_fail(err, TWS_USAGE, "leave out one of them", "generate: --init-from with --resume");
   if (o->tag && !o->resume)
     return tws_fail(err, TWS_USAGE, "give --resume DIR too", "generate: --tag without --resume");
   return TWS_OK;

@@ -400,9 +400,6 @@ static tws_code check_checkpoints(options *o, char *tag, size_t size, tws_error 
     return tws_fail(err, TWS_USAGE, "give --save DIR and --save-every N too", "train: --restarts without checkpoints");
   if (o->save && !*o->save) return tws_fail(err, TWS_USAGE, "--save DIR", "--save: the name is empty");
   if (!o->resume && o->tag) return tws_fail(err, TWS_USAGE, "give --resume DIR too", "train: --tag without --resume");
-  if (o->resume && o->init_from)
-    return tws_fail(err, TWS_USAGE, "a checkpoint has the weights: leave out --init-from",
-                    "train: --init-from with --resume");
   if (!o->resume || o->tag || tws_worker_is() || tws_rank_follows()) return TWS_OK;
   TWS_TRY(tws_folder_find(o->resume, NULL, path, sizeof path, err));
   const char *slash = strrchr(path, '/');
@@ -514,7 +511,7 @@ static tws_code choose_point(tws_cli *cli, options *o, int64_t before, tws_error
   if (!*point->tag) return TWS_OK;
   o->resume = o->save;
   o->tag = point->tag;
-  o->init_from = NULL;
+  if (!point->has_base) o->init_from = NULL;
   return TWS_OK;
 }
 

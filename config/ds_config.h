@@ -139,12 +139,20 @@ typedef struct tws_config {
   int64_t sequence_length; /* 0: the model's number of positions */
   int64_t target_length;   /* 0: as many */
   int64_t seed;
-  int threads;                      /* per host rank; 0: cores / ranks of the node, at least 1 */
-  int64_t vocabulary_multiple;      /* pad the vocabulary; 1: no padding */
-  int64_t ranks;                    /* 0: as launched */
-  struct tws_config_store *store;   /* every key as given, for echo, schema and warnings */
-  const char *pipeline_partition;   /* pipeline.partition as given, in the store; NULL: by parameters */
-  const char *recompute_operations; /* names with commas, in the store; NULL: all but attention */
+  int threads;                 /* per host rank; 0: cores / ranks of the node, at least 1 */
+  int64_t vocabulary_multiple; /* pad the vocabulary; 1: no padding */
+  int64_t ranks;               /* 0: as launched */
+  struct {                     /* twinspeed.lora, in the words of PEFT; r 0: none */
+    int64_t r;
+    double alpha, dropout;
+    int rslora;
+  } lora;
+  struct tws_config_store *store; /* every key as given, for echo, schema and warnings */
+  /* In the store; NULL: none given. */
+  const char *pipeline_partition;        /* pipeline.partition; by parameters */
+  const char *recompute_operations;      /* names with commas; all but attention */
+  const struct cJSON *lora_targets;      /* twinspeed.lora.target_modules: a text or a list of them */
+  const struct cJSON *frozen_parameters; /* patterns of names */
 } tws_config;
 
 /* Values that "auto" may be resolved from (specification 01 section 4). */

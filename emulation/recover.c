@@ -167,7 +167,7 @@ static tws_code choose_point(const tws_emulator *e, int64_t since, tws_recovery_
                   r->resume ? "where it began" : "the beginning");
   options->resume = *point->tag ? r->save : r->resume;
   options->tag = *point->tag ? point->tag : r->tag;
-  options->init_from = *point->tag ? NULL : r->init_from;
+  options->init_from = *point->tag && !point->has_base ? NULL : r->init_from;
   return TWS_OK;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "models/hardware/runtime.h"
+#include "models/network/adapt.h"
 #include "plan/fold.h"
 #include "plan/pipeline_grid.h"
 
@@ -81,6 +82,7 @@ static tws_code load_parts(const tws_job_spec *spec, tws_job *job, tws_error *er
                     "no model was given");
   TWS_TRY(tws_job_spec_config(spec, &job->config, err));
   TWS_TRY(tws_network_load(spec->model, tws_config_vocabulary_multiple(job->config), &own->network, err));
+  TWS_TRY(tws_network_adapt(own->network, job->config, err));
   job->network = own->network;
   own->model = tws_calloc(strlen(spec->model) + 1, 1);
   if (!own->model) return no_memory(err);
@@ -183,7 +185,9 @@ tws_code tws_job_assemble(const tws_job_parts_given *parts, tws_job **out, tws_e
   job->cluster = parts->cluster;
   use_machine(job, parts->profile);
   job->ranks = parts->ranks;
-  return keep_or_destroy(job, parts->ranks > 0 ? settle_job(job, err) : TWS_OK, out);
+  tws_code code = tws_network_adapt(parts->network, parts->config, err);
+  if (code == TWS_OK && parts->ranks > 0) code = settle_job(job, err);
+  return keep_or_destroy(job, code, out);
 }
 
 /* ---- variants ---- */
@@ -201,6 +205,7 @@ static tws_code find_network(tws_job *base, const tws_config *config, const tws_
     TWS_TRY(tws_network_load(own->model, multiple, &own->padded[at].network, err));
     own->padded[at].multiple = multiple;
     own->padded_count++;
+    TWS_TRY(tws_network_adapt(own->padded[at].network, config, err));
   }
   *network = own->padded[at].network;
   return TWS_OK;

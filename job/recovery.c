@@ -9,7 +9,7 @@ int tws_recovery_goes_on(tws_code code, int64_t left, int64_t ranks, const char 
   return left > 0 && ranks > 1 && (code == TWS_RANK || code == TWS_HANG) && folder != NULL;
 }
 
-static tws_code verify(const char *path, tws_error *err) {
+static tws_code verify(const char *path, int *has_base, tws_error *err) {
   tws_saved_index *index;
   tws_saved_reader reader;
   TWS_TRY(tws_saved_open(path, &index, err));
@@ -18,6 +18,7 @@ static tws_code verify(const char *path, tws_error *err) {
     code = tws_saved_verify(&reader, err);
     tws_saved_reader_close(&reader);
   }
+  *has_base = code == TWS_OK && *index->base;
   tws_saved_close(index);
   return code;
 }
@@ -43,7 +44,7 @@ tws_code tws_recovery_find(const char *folder, int64_t since, const char *origin
     snprintf(path, sizeof path, "%.255s/%s", point->tag, TWS_CHECKPOINT_INDEX);
     if (!known && tws_folder_stamp(folder, path) <= since) continue;
     snprintf(path, sizeof path, "%.3500s/%.255s", folder, point->tag);
-    if (verify(path, &damage) == TWS_OK) return TWS_OK;
+    if (verify(path, &point->has_base, &damage) == TWS_OK) return TWS_OK;
     if (!*point->damage.message) point->damage = damage;
   }
   *point->tag = '\0';

@@ -1,6 +1,8 @@
 #include "job/software_memory.h"
 
 #include <math.h>
+
+#include "models/network/adapt.h"
 #include "plan/pipeline_schedule.h"
 
 static double in_flight(const tws_job *job, int stage) {
@@ -38,13 +40,18 @@ static double unread_bytes(const tws_job *job, const tws_runtime *runtime, const
          in_flight(job, stage->stage) / tws_job_ranks_along(job, TWS_AXIS_MODEL);
 }
 
+/* Parameters that have gradients. */
+static double trained(const tws_job *job, const tws_stage_estimate *stage) {
+  return stage->parameters * (double)tws_network_trained(job->network) / (double)tws_network_params(job->network, 0);
+}
+
 /* Beside the plan's gradients, which are in 16 bits but where ZeRO accumulates them in float32: bf16's float32 ones of
  * all parameters (4); Megatron accumulates in float32 alone (2 more than 16 bits take). */
 static double gradient_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   if (c->dtype == TWS_F32 || c->zero.stage > 1) return 0;
-  if (runtime->float_gradients && c->zero.stage == 0) return 2 * stage->parameters;
-  return runtime->gradient_copies && c->dtype == TWS_BF16 ? 4 * stage->parameters : 0;
+  if (runtime->float_gradients && c->zero.stage == 0) return 2 * trained(job, stage);
+  return runtime->gradient_copies && c->dtype == TWS_BF16 ? 4 * trained(job, stage) : 0;
 }
 
 static double optimizer_shards(const tws_job *job) {
@@ -55,7 +62,7 @@ static double optimizer_shards(const tws_job *job) {
 static double step_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   if (!runtime->gradient_copies || c->dtype != TWS_F16 || c->zero.stage > 1) return 0;
-  return 6 * stage->parameters / optimizer_shards(job);
+  return 6 * trained(job, stage) / optimizer_shards(job);
 }
 
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {

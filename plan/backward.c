@@ -7,7 +7,11 @@
 static void contributed(tws_lower *l, const tws_module *m) {
   if (l->tile + 1 < l->tiles) return;
   for (int i = 0; i < TWS_MODULE_PARAMS; i++)
-    if (m->param[i] != TWS_NONE) tws_zero_contributed(l, m->param[i]);
+    if (m->param[i] != TWS_NONE && !tws_is_frozen(l, m->param[i])) tws_zero_contributed(l, m->param[i]);
+}
+
+static int is_trained(const tws_lower *l, uint32_t param) {
+  return param != TWS_NONE && !tws_is_frozen(l, param);
 }
 
 /* Rows of the gradient of a table that no token of this rank can touch. */
@@ -60,9 +64,9 @@ static void backward_table(tws_lower *l, const tws_module *m, uint32_t input, ui
 }
 
 static void backward_embedding(tws_lower *l, const tws_module *m) {
-  if (m->param[2] != TWS_NONE) backward_table(l, m, m->input[1], m->param[2], 0);
-  if (m->param[1] != TWS_NONE) backward_positions(l, m);
-  backward_table(l, m, m->input[0], m->param[0], tws_local_of(l, m)->first_row);
+  if (is_trained(l, m->param[2])) backward_table(l, m, m->input[1], m->param[2], 0);
+  if (is_trained(l, m->param[1])) backward_positions(l, m);
+  if (is_trained(l, m->param[0])) backward_table(l, m, m->input[0], m->param[0], tws_local_of(l, m)->first_row);
 }
 
 /* A split backward pass runs weight gradients later; what they read stays alive until then. */
@@ -86,6 +90,7 @@ static void defer(tws_lower *l, const tws_work *work, const tws_operand *operand
 
 static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   int accumulate, accumulate_bias = 0, n = 3;
+  if (!is_trained(l, m->param[0])) return;
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR_GRAD_WEIGHT, 0);
   work.dtype2 = (uint8_t)l->zero.grad_dtype;
   tws_operand operands[4] = {dy, tws_value_read(l, m->in[0]), tws_zero_gradient(l, m->param[0], &accumulate)};
@@ -104,6 +109,7 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
 
 static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   int accumulate;
+  if (!l->needed[m->in[0]]) return;
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR_GRAD_INPUT, 0);
   work.flags &= ~(uint32_t)TWS_BIAS;
   uint32_t into = l->fused_with ? l->fused_with->in[0] : m->in[0];
@@ -178,6 +184,7 @@ static void backward_add(tws_lower *l, const tws_module *m) {
   const int both = !l->split && inputs_keep_apart(l, m);
   for (int i = 0; i < 2 && l->b.failed == TWS_OK; i++) {
     const uint32_t v = m->in[i];
+    if (!l->needed[v]) continue;
     if (l->value_gradient[v] != TWS_NONE) {
       tws_lower_add_gradient(l, v, tws_all(&l->b, dz, TWS_READ));
     } else if (!taken || (shares && both)) {
@@ -197,11 +204,20 @@ static void backward_loss(tws_lower *l, const tws_module *m) {
   l->value_gradient[m->in[0]] = l->value_buffer[m->out[0]];
 }
 
+/* What was added to y passes its gradient on as it is. */
+static void backward_low_rank(tws_lower *l, const tws_module *m) {
+  for (const tws_module_kernel *k = tws_module_row_of(m->type)->backward; k->binding[0].source; k++)
+    tws_lower_kernel(l, m, k);
+  contributed(l, m);
+  if (l->needed[m->in[0]] && l->b.failed == TWS_OK) l->value_gradient[m->in[0]] = l->value_gradient[m->out[0]];
+}
+
 /* Types that do more than their row says. */
 static void (*const own_backward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_module *m) = {
     [TWS_MODULE_EMBEDDING] = backward_embedding,   [TWS_MODULE_LINEAR] = backward_linear,
     [TWS_MODULE_EXCHANGE] = tws_exchange_backward, [TWS_MODULE_ADD] = backward_add,
-    [TWS_MODULE_ROUTER] = tws_router_backward,     [TWS_MODULE_LOSS] = backward_loss};
+    [TWS_MODULE_ROUTER] = tws_router_backward,     [TWS_MODULE_LOSS] = backward_loss,
+    [TWS_MODULE_LOW_RANK] = backward_low_rank};
 
 void tws_lower_backward(tws_lower *l, const tws_module *m) {
   if (m->type == TWS_MODULE_DROPOUT && !l->config->dropout) {

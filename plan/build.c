@@ -176,6 +176,7 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
     plan->input[i] = tws_builder_buffer(&l->b, in->name, TWS_CATEGORY_INPUT, tws_input_dtype(l, i),
                                         tws_input_elements(l, i) * (uint64_t)l->accumulation, whole);
   }
+  TWS_TRY(tws_frozen_begin(l));
   TWS_TRY(tws_pipeline_begin(l));
   tws_checkpoints_begin(l);
   TWS_TRY(tws_zero_begin(l));

@@ -3,7 +3,7 @@
  *   shard.c      the part of the network that this rank runs, with the exchanges that placements need: rules of
  *                tensor_parallel.c and sequence_parallel.c (its sizes: sequence_rules.c), changes of placement.c
  *   visits.c     a micro-batch as a list of module visits (forward, recomputation, backward), some in tiles of tokens
- *   values.c     where values and their gradients are
+ *   values.c     where values and their gradients are; frozen.c: which gradients nobody needs
  *   modules.c    one visit -> kernels: forward; backward.c: backward; exchange.c: values that change hands
  *   moe.c        routers and the slots of experts
  *   zero.c       where parameters and gradients live and move, by ZeRO stage; zero3_gathers.c: whole parameters of
@@ -59,6 +59,7 @@ typedef struct tws_zero_class {
   tws_axes axes;
   uint32_t group;
   int ranks, index;
+  int frozen;                         /* nothing of them is updated: they only have a range of what is stored */
   uint32_t first, end;                /* its parameters, in tws_zero.order */
   uint64_t stored;                    /* where its range begins in buffers of all that a rank stores */
   uint64_t kept;                      /* likewise of what a rank updates */
@@ -70,18 +71,18 @@ typedef struct tws_zero {
   int ranks;      /* that see different samples or tokens, */
   uint32_t group; /* and their communicator */
   tws_zero_class *classes;
-  uint32_t class_count;
-  uint8_t *class_of;     /* per parameter */
-  int flat_gradients;    /* all gradients in one buffer (stages 0 and 1, or a single rank) */
-  tws_dtype grad_dtype;  /* of what the backward kernels write */
-  uint64_t *flat_offset; /* per parameter: stages 0-2 in the flat buffer; stage 3: of its shard */
-  int64_t *part;         /* stage 3: elements of a shard */
-  int *order;            /* flattening order */
-  uint8_t *persistent;   /* stage 3 */
-  uint32_t *gathered;    /* stage 3: buffer of the gathered parameter, or TWS_NONE */
-  uint8_t *written;      /* gradient has a contribution (of this step, or this micro-batch for buckets) */
-  uint32_t *uses;        /* contributions to a parameter's gradient in one backward pass */
-  uint32_t *left;        /* of them, still to come in this micro-batch */
+  uint32_t class_count, trained_count; /* those of frozen parameters come last */
+  uint8_t *class_of;                   /* per parameter */
+  int flat_gradients;                  /* all gradients in one buffer (stages 0 and 1, or a single rank) */
+  tws_dtype grad_dtype;                /* of what the backward kernels write */
+  uint64_t *flat_offset;               /* per parameter: stages 0-2 in the flat buffer; stage 3: of its shard */
+  int64_t *part;                       /* stage 3: elements of a shard */
+  int *order;                          /* flattening order */
+  uint8_t *persistent;                 /* stage 3 */
+  uint32_t *gathered;                  /* stage 3: buffer of the gathered parameter, or TWS_NONE */
+  uint8_t *written;                    /* gradient has a contribution (of this step, or this micro-batch for buckets) */
+  uint32_t *uses;                      /* contributions to a parameter's gradient in one backward pass */
+  uint32_t *left;                      /* of them, still to come in this micro-batch */
   tws_bucket *buckets;
   uint32_t bucket_count;
   uint32_t *bucket_params; /* grouped by bucket */
@@ -92,6 +93,11 @@ typedef struct tws_zero {
 
 static inline const tws_zero_class *tws_zero_class_of(const tws_zero *z, uint32_t param) {
   return &z->classes[z->class_of[param]];
+}
+/* Whether all classes are those of the same ranks: but for what is frozen there is one. */
+static inline int tws_zero_same_ranks(const tws_zero *z) {
+  return z->trained_count == 1 &&
+         (z->class_count == 1 || (z->class_count == 2 && z->classes[1].axes == z->classes[0].axes));
 }
 /* Where in the stored range of a class begins what this rank updates. */
 static inline uint64_t tws_zero_kept_first(const tws_zero *z, const tws_zero_class *c) {
@@ -204,6 +210,7 @@ typedef struct tws_lower {
   int tile, tiles;              /* of the visit being lowered */
   const tws_module *fused_with; /* likewise: the module whose work its kernel does too, or NULL */
   tws_module_memory memory[TWS_MODULE_TYPE_COUNT];
+  uint8_t *needed;   /* per value: whether its gradient is, for a parameter that is trained */
   uint8_t *tiled;    /* values that exist one tile at a time */
   uint8_t *adds;     /* per value: whether tiles add to the gradient that was there before the first of them */
   uint32_t *sharing; /* values whose gradient may be another value's too, as many as there are */
@@ -230,6 +237,12 @@ int tws_recompute_keeps(const tws_lower *l, uint32_t module, int before);
 int tws_recompute_products(const tws_lower *l, uint32_t module); /* that a module does at once */
 /* visits.c */
 tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk);
+/* frozen.c: which gradients of values somebody needs, and whether a module goes backward. */
+tws_code tws_frozen_begin(tws_lower *l);
+int tws_module_goes_backward(const tws_lower *l, const tws_module *m);
+int tws_is_frozen(const tws_lower *l, uint32_t param);
+/* Where a kernel writes a gradient that is nobody's. */
+tws_operand tws_unwanted_gradient(tws_lower *l, uint32_t param);
 /* pipeline.c */
 tws_code tws_pipeline_begin(tws_lower *l);
 void tws_pipeline_sample(tws_lower *l); /* what l->wanted asks for of them */

@@ -83,6 +83,11 @@ typedef struct emission {
 /* The gradient of an input. A kernel that cannot add to what another reader left writes beside it. */
 static void bind_input_gradient(tws_lower *l, emission *e, uint32_t value, uint32_t adds_flag) {
   int accumulate;
+  if (!l->needed[value]) { /* the kernel is there for another */
+    e->operand[e->count++] =
+        tws_lower_scratch(l, "unwanted gradient", tws_value_dtype(l, value), tws_value_read(l, value).count);
+    return;
+  }
   tws_operand into = tws_value_gradient_out(l, value, &accumulate);
   if (accumulate && !adds_flag) {
     into = e->beside = tws_lower_scratch(l, "gradient to add", tws_value_dtype(l, value), into.count);
@@ -113,8 +118,9 @@ static void bind_taken_gradient(tws_lower *l, emission *e, const tws_module *m, 
 }
 
 static void bind_parameter_gradient(tws_lower *l, emission *e, uint32_t param, uint32_t adds_flag) {
-  int accumulate;
-  e->operand[e->count++] = tws_zero_gradient(l, param, &accumulate);
+  int accumulate = 0;
+  e->operand[e->count++] =
+      tws_is_frozen(l, param) ? tws_unwanted_gradient(l, param) : tws_zero_gradient(l, param, &accumulate);
   e->work.dtype2 = (uint8_t)l->zero.grad_dtype;
   if (accumulate) e->work.flags |= adds_flag;
   if (!accumulate) e->fresh |= adds_flag;
@@ -191,9 +197,23 @@ static int arguments_of(tws_lower *l, const tws_module *m, const tws_work *work,
   return has_some ? tws_dropout_arguments(l, m, (tws_kernel)work->code, arguments) : 0;
 }
 
+/* Of a kernel that finds gradients: whether all of them are nobody's. */
+static int is_idle(const tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
+  int finds = 0;
+  for (const tws_binding *b = kernel->binding; b->source != TWS_BIND_END; b++) {
+    const int input = b->source >= TWS_BIND_D_IN && b->source <= TWS_BIND_D_IN_UPDATE;
+    const uint32_t of = input ? m->in[b->index] : b->source == TWS_BIND_D_PARAM ? m->param[b->index] : TWS_NONE;
+    if (of == TWS_NONE) continue;
+    if (input ? l->needed[of] : !tws_is_frozen(l, of)) return 0;
+    finds = 1;
+  }
+  return finds;
+}
+
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
   tws_arguments arguments;
   emission e; /* its operands are made one by one */
+  if (is_idle(l, m, kernel)) return;
   e.work = tws_module_work(l, m, (tws_kernel)kernel->kernel, 0);
   e.count = e.unwanted = 0;
   e.fresh = 0;
@@ -349,11 +369,28 @@ static void forward_norm(tws_lower *l, const tws_module *m) {
   tws_lower_compute(l, &work, operands, n);
 }
 
+/* An evaluation drops nothing: it reads x itself. */
+static void forward_dropped(tws_lower *l, const tws_module *m) {
+  tws_arguments arguments;
+  if (l->evaluates) {
+    l->value_buffer[m->out[0]] = l->value_buffer[m->in[0]];
+    return;
+  }
+  const tws_operand x = tws_value_read(l, m->in[0]);
+  tws_operand operands[2] = {tws_value_make(l, m->out[0]), tws_all(&l->b, l->b.plan->hyper, TWS_READ)};
+  const tws_work work = tws_module_work(l, m, TWS_KERNEL_DROPOUT, 0);
+  tws_builder_copy(&l->b, TWS_STREAM_COMPUTE, x, operands[0]);
+  operands[0].access = TWS_READ_WRITE;
+  tws_dropout_arguments(l, m, TWS_KERNEL_DROPOUT, &arguments);
+  tws_lower_compute_with(l, &work, &arguments, operands, 2);
+}
+
 /* Types that do more than their row says: parts of a split vocabulary, slices, neighbours in one kernel. */
 static void (*const own_forward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_module *m) = {
     [TWS_MODULE_EMBEDDING] = forward_embedding, [TWS_MODULE_LOSS] = forward_loss,
     [TWS_MODULE_LINEAR] = forward_linear,       [TWS_MODULE_EXCHANGE] = tws_exchange_forward,
-    [TWS_MODULE_ROUTER] = tws_router_forward,   [TWS_MODULE_NORM] = forward_norm};
+    [TWS_MODULE_ROUTER] = tws_router_forward,   [TWS_MODULE_NORM] = forward_norm,
+    [TWS_MODULE_DROPPED] = forward_dropped};
 
 /* A kernel that this program leaves out: what it would work on in place is its output as it is. */
 static void pass_on(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {

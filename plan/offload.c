@@ -63,7 +63,7 @@ static uint64_t state_elements(const tws_lower *l, uint64_t elements) {
 void tws_offload_find_cut(tws_lower *l) {
   tws_zero *z = &l->zero;
   tws_offload *o = &l->offload;
-  const int n = (int)l->network->param_count;
+  const int n = (int)z->classes[z->trained_count - 1].end;
   const double ratio = l->config->zero.offload_optimizer_ratio;
   o->cut = 0;
   memset(o->behind, 0xff, sizeof o->behind); /* TWS_NONE */
@@ -160,7 +160,7 @@ void tws_offload_rest_of_gradients(tws_lower *l) {
   const tws_zero *z = &l->zero;
   tws_plan *plan = l->b.plan;
   if (!l->offload.optimizer || (l->offload.early && !z->flat_gradients)) return;
-  for (uint32_t k = 0; k < z->class_count; k++) {
+  for (uint32_t k = 0; k < z->trained_count; k++) {
     const tws_zero_class *c = &z->classes[k];
     const uint64_t first = tws_zero_kept_first(z, c);
     uint64_t from = 0;
@@ -248,7 +248,7 @@ int tws_offload_has_ranges(const tws_lower *l) {
 /* Elements that the rank updates, without what fills a disk's last block. */
 static uint64_t updated_elements(const tws_lower *l) {
   uint64_t elements = 0;
-  for (uint32_t k = 0; k < l->zero.class_count; k++) elements += l->zero.classes[k].partition;
+  for (uint32_t k = 0; k < l->zero.trained_count; k++) elements += l->zero.classes[k].partition;
   return elements;
 }
 
@@ -281,10 +281,11 @@ static void end_weights(tws_lower *l, const tws_staged *s) {
 /* Ranges of sub_group_size elements; none is on both sides of where parameters go to the disk. */
 static int64_t list_ranges(tws_lower *l, tws_staged **out) {
   const uint64_t all = moves_states(l) ? l->b.plan->buffers[l->b.plan->master].elements : updated_elements(l);
-  const uint64_t cut = l->offload.param_disk != TWS_NONE ? l->offload.param_cut : 0;
+  uint64_t cut = l->offload.param_disk != TWS_NONE ? l->offload.param_cut : 0;
   uint64_t size = (uint64_t)l->config->zero.sub_group_size / TWS_DISK_ELEMENTS * TWS_DISK_ELEMENTS;
   int64_t n = 0;
   if (size < TWS_DISK_ELEMENTS) size = TWS_DISK_ELEMENTS;
+  if (cut > all) cut = all; /* what is frozen is on both sides */
   tws_staged *ranges = *out = tws_lower_memory(l, (size_t)(all / size) + 2, sizeof *ranges);
   for (uint64_t at = 0; at < all && ranges; n++) {
     const uint64_t end = at < cut ? cut : all;

@@ -24,7 +24,7 @@ static void share_among(tws_lower *l, uint32_t group, uint64_t count) {
 /* Whether each of the ranks that add up a gradient has all its squares, which then are not added up: but for gradients
  * of parameters that some ranks alone have. */
 static int has_all_squares(const tws_lower *l) {
-  return l->zero.stage == 0 && l->zero.class_count == 1;
+  return l->zero.stage == 0 && l->zero.trained_count == 1;
 }
 
 /* Loss, ignored tokens, squares. */
@@ -258,7 +258,7 @@ static int list_runs(tws_lower *l, run **list) {
   if (l->b.failed != TWS_OK) return 0;
   before[0] = 0;
   for (uint32_t p = 0; p < whole->param_count; p++) before[p + 1] = before[p] + tws_param_numel(&whole->params[p]);
-  for (uint32_t k = 0; k < l->zero.class_count; k++)
+  for (uint32_t k = 0; k < l->zero.trained_count; k++)
     count = add_runs(l, &l->zero.classes[k], group_of, before, runs, count);
   return count;
 }
@@ -312,7 +312,7 @@ static void gather_parameters(tws_lower *l) {
   const tws_zero *z = &l->zero;
   tws_plan *plan = l->b.plan;
   if (z->stage == 0 || z->stage == 3) return;
-  for (uint32_t k = 0; k < z->class_count; k++) {
+  for (uint32_t k = 0; k < z->trained_count; k++) {
     const tws_zero_class *c = &z->classes[k];
     if (c->ranks == 1 || c->aligned == 0) continue;
     tws_operand operands[2] = {tws_read(plan->parameters, tws_zero_kept_first(z, c), c->partition),

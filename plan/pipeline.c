@@ -127,12 +127,14 @@ static int layers_alike(const tws_lower *l, const uint32_t *starts, int a, int b
     for (int j = 0; j < TWS_MODULE_PARAMS; j++) {
       const uint32_t p = whole[0]->param[j], q = whole[1]->param[j];
       if (p != TWS_NONE && (network->params[p].rows != network->params[q].rows ||
-                            network->params[p].columns != network->params[q].columns))
+                            network->params[p].columns != network->params[q].columns ||
+                            network->params[p].frozen != network->params[q].frozen))
         return 0;
     }
     for (int j = 0; j < TWS_MODULE_OUTS; j++) {
       const uint32_t u = whole[0]->out[j], v = whole[1]->out[j];
-      if (u != TWS_NONE && (network->values[u].per_row != network->values[v].per_row || l->rows[u] != l->rows[v]))
+      if (u != TWS_NONE && (network->values[u].per_row != network->values[v].per_row || l->rows[u] != l->rows[v] ||
+                            l->needed[u] != l->needed[v]))
         return 0;
     }
   }
@@ -475,7 +477,7 @@ static void reduce_tied(tws_lower *l) {
   l->b.phase = TWS_PHASE_BACKWARD;
   l->b.module = TWS_NONE;
   for (uint32_t p = 0; p < l->network->param_count && l->b.failed == TWS_OK; p++) {
-    if (!l->zero.uses[p] || !l->param_stages[p]) continue;
+    if (!l->zero.uses[p] || !l->param_stages[p] || tws_is_frozen(l, p)) continue;
     uint64_t count = (uint64_t)tws_param_numel(&l->network->params[p]);
     tws_operand range = tws_update(l->b.plan->gradients, l->zero.flat_offset[p], count);
     tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->group[TWS_AXIS_TIED],

@@ -129,10 +129,17 @@ static uint32_t add_exchange(maker *k, tws_axis axis, tws_placed to, uint32_t va
   return add_value(k, index, 0, value, changed_width(k, axis, to, k->net->values[in].per_row), placement);
 }
 
-static int is_wanted(const maker *k, const tws_module *m, uint32_t local) {
+/* An adapter adds to its first input: where that is split, all ranks read the other. */
+static uint8_t wanted_along(const maker *k, tws_axis axis, const tws_module *m, uint32_t value) {
+  const int other = axis == TWS_AXIS_MODEL && m->type == TWS_MODULE_LOW_RANK && value != m->in[0];
+  const uint8_t wants = rule_of(k, axis, m).wants;
+  return other && wants == TWS_PLACED_FEATURES ? TWS_PLACED_BROADCAST : wants;
+}
+
+static int is_wanted(const maker *k, const tws_module *m, uint32_t value, uint32_t local) {
   for (int i = 0; i < k->divided_count; i++) {
-    const tws_axis_rule rule = rule_of(k, k->divided[i], m);
-    if (rule.wants != TWS_AS_IT_COMES && rule.wants != k->values[local].placement.on[k->divided[i]]) return 0;
+    const uint8_t wants = wanted_along(k, k->divided[i], m, value);
+    if (wants != TWS_AS_IT_COMES && wants != k->values[local].placement.on[k->divided[i]]) return 0;
   }
   return 1;
 }
@@ -140,13 +147,13 @@ static int is_wanted(const maker *k, const tws_module *m, uint32_t local) {
 /* The local value for an input as the module wants it: there is one, or what is there is exchanged. */
 static uint32_t wanted_input(maker *k, const tws_module *m, uint32_t value) {
   uint32_t local = k->current[value];
-  if (is_wanted(k, m, local)) return local;
-  if (k->changed[value] != TWS_NONE && is_wanted(k, m, k->changed[value])) return k->changed[value];
+  if (is_wanted(k, m, value, local)) return local;
+  if (k->changed[value] != TWS_NONE && is_wanted(k, m, value, k->changed[value])) return k->changed[value];
   int in_place = 1;
   for (int i = 0; i < k->divided_count; i++) {
-    const tws_axis_rule rule = rule_of(k, k->divided[i], m);
-    if (rule.wants == TWS_AS_IT_COMES || rule.wants == k->values[local].placement.on[k->divided[i]]) continue;
-    local = add_exchange(k, k->divided[i], (tws_placed)rule.wants, value, local);
+    const uint8_t wants = wanted_along(k, k->divided[i], m, value);
+    if (wants == TWS_AS_IT_COMES || wants == k->values[local].placement.on[k->divided[i]]) continue;
+    local = add_exchange(k, k->divided[i], (tws_placed)wants, value, local);
     in_place &= tws_local_exchanges_in_place(&k->modules[k->net->module_count - 1]);
   }
   k->changed[value] = local;
@@ -273,6 +280,7 @@ static void leave_placed(maker *k, const tws_module *m, uint32_t value) {
 /* Modules that are not split work on values as all ranks have them, or on some tokens or features of them. Of a value
  * that split ones read first they need the memory that those were given: that is known when all have been seen. */
 static void check_input(maker *k, const tws_module *m, uint32_t value, tws_placement input, tws_placement other) {
+  if (m->type == TWS_MODULE_LOW_RANK && k->split != TWS_SPLIT_NONE) return;
   const int shared = k->split == TWS_SPLIT_NONE && other.on[TWS_AXIS_MODEL] == TWS_PLACED_BROADCAST;
   if (shared && !k->shared[value]) k->found_shared = k->shared[value] = 1;
   if (k->found_shared || k->failed != TWS_OK || (!shared && memcmp(&input, &other, sizeof input) == 0)) return;

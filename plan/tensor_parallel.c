@@ -25,6 +25,10 @@ static const struct {
     [TWS_MODULE_LOSS] = {.ends_features = 1,
                          .column = {TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES,
                                     TWS_PLACED_REPLICATED, TWS_PLACED_REPLICATED}},
+    /* B is split with y; h is whole, but where y is whole too */
+    [TWS_MODULE_LOW_RANK] = {.keeps_features = 1,
+                             .column = {TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_ROWS,
+                                        TWS_PLACED_ROWS}},
     [TWS_MODULE_HEADS_NORM] = {.keeps_features = 1},
     [TWS_MODULE_ROPE] = {.keeps_features = 1},
     [TWS_MODULE_ATTENTION] = {.keeps_features = 1},
@@ -38,6 +42,7 @@ static int ends_split(const tws_network *network, const uint32_t *consumer, uint
     const uint32_t m = consumer[value];
     if (m == TWS_NONE) return 0;
     const tws_module_type type = network->modules[m].type;
+    if (type == TWS_MODULE_LOW_RANK && network->modules[m].in[0] != value) return 0; /* the few numbers stay whole */
     if (types[type].ends_features) return 1;
     if (!types[type].keeps_features && !tws_module_row_of(type)->pointwise) return 0;
     value = network->modules[m].out[0];
@@ -53,6 +58,7 @@ tws_split tws_tensor_parallel_split(const tws_network *network, const uint32_t *
     case TWS_MODULE_LINEAR:
       if (has_features) return TWS_SPLIT_ROW;
       return ends_split(network, consumer, m->out[0]) ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;
+    case TWS_MODULE_LOW_RANK:
     case TWS_MODULE_LOSS:
       return has_features ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;
     default:
@@ -65,10 +71,22 @@ tws_axis_rule tws_tensor_parallel_rule(tws_module_type type, tws_split split) {
   return split == TWS_SPLIT_COLUMN ? types[type].column : types[type].row;
 }
 
+/* Parts that have adapters. One adapter of a whole layer is cut as that layer's weight is. */
+static int low_rank_blocks(const tws_module *m, int64_t blocks[3]) {
+  int count = 0;
+  for (int i = 0; i < 3; i++)
+    if (!m->low_rank->skip[i] && m->low_rank->width[i] > 0) blocks[count++] = m->low_rank->width[i];
+  return count;
+}
+
 int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consumer, uint32_t module,
                                int64_t blocks[3]) {
   const tws_module *m = &network->modules[module];
-  uint32_t next = m->type == TWS_MODULE_LINEAR ? consumer[m->out[0]] : TWS_NONE;
+  const int adapter = m->type == TWS_MODULE_LOW_RANK;
+  uint32_t next = adapter || m->type == TWS_MODULE_LINEAR ? consumer[m->out[0]] : TWS_NONE;
+  if (adapter && m->low_rank->width[1] > 0) return low_rank_blocks(m, blocks);
+  if (next != TWS_NONE && network->modules[next].type == TWS_MODULE_LOW_RANK)
+    next = consumer[network->modules[next].out[0]];
   const tws_module *reader = next != TWS_NONE ? &network->modules[next] : NULL;
   if (reader && reader->type == TWS_MODULE_CROSS_ATTENTION) { /* queries alone, or keys and values */
     const int queries = reader->in[0] == m->out[0];

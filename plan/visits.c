@@ -109,7 +109,9 @@ static void ensure_value(tws_lower *l, uint8_t *have, uint32_t value) {
 static void go_backward(tws_lower *l, uint8_t *have, uint32_t m) {
   const tws_module *module = &l->network->modules[m];
   const tws_module_memory *memory = &l->memory[module->type];
-  for (int i = 0; i < memory->saved_count; i++) {
+  const int reads = module->type != TWS_MODULE_LINEAR || !tws_is_frozen(l, module->param[0]);
+  if (!tws_module_goes_backward(l, module)) return;
+  for (int i = 0; i < memory->saved_count && reads; i++) {
     const tws_binding b = memory->saved[i];
     ensure_value(l, have, b.source == TWS_BIND_IN ? module->in[b.index] : module->out[b.index]);
   }
@@ -202,7 +204,7 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
   for (uint32_t m = chunk->end; m-- > chunk->first;) {
     if (!tiled_group(l, m, &g)) {
       go_backward(l, have, m);
-    } else if (m == g.first) { /* the last of it that is met */
+    } else if (m == g.first && tws_module_goes_backward(l, &network->modules[g.first + g.count - 1])) { /* the last */
       if (!g.loss) ensure_value(l, have, network->modules[g.first].in[0]);
       push_group_backward(l, &g);
     }

@@ -30,51 +30,6 @@ static void *scratch(tws_lower *l, size_t count, size_t bytes) {
 
 /* ---- storage ---- */
 
-/* The axes along which a parameter's copies lie: its gradient is a sum over the ranks of these. */
-static tws_axes axes_of(const tws_lower *l, uint32_t p) {
-  const tws_topology *t = &l->b.plan->topology;
-  const tws_axes replicas = l->b.plan->groups[l->zero.group].axes;
-  tws_axes copied = 0;
-  int own = 0;
-  if (!l->network->params[p].own_along) return replicas;
-  for (int i = 0; i < t->axes; i++) {
-    if (!tws_axes_cover(replicas, t->axis[i])) continue;
-    if (l->local.params[p].on[t->axis[i]] == TWS_PLACED_EXPERTS)
-      own = 1;
-    else
-      copied |= 1u << t->axis[i];
-  }
-  return own ? copied : replicas;
-}
-
-static uint8_t find_class(tws_lower *l, tws_axes axes) {
-  tws_zero *z = &l->zero;
-  const tws_plan *plan = l->b.plan;
-  uint8_t found = 0;
-  while (found < z->class_count && z->classes[found].axes != axes) found++;
-  if (found < z->class_count) return found;
-  if (z->class_count == TWS_ZERO_CLASSES) {
-    tws_builder_fail(&l->b, TWS_UNSUPPORTED, "too many sets of ranks hold copies of parameters");
-    return 0;
-  }
-  const int first = axes == plan->groups[z->group].axes;
-  z->classes[z->class_count++] = (tws_zero_class){.axes = axes,
-                                                  .group = first ? z->group : tws_lower_group(l, axes),
-                                                  .ranks = tws_topology_size(&plan->topology, axes),
-                                                  .index = tws_topology_index(&plan->topology, plan->rank, axes)};
-  return found;
-}
-
-/* The class of all ranks is there in any case, so that ranks agree on the order of classes. */
-static void make_classes(tws_lower *l) {
-  tws_zero *z = &l->zero;
-  z->classes = scratch(l, TWS_ZERO_CLASSES, sizeof *z->classes);
-  z->class_of = scratch(l, l->network->param_count, 1);
-  if (l->b.failed != TWS_OK) return;
-  find_class(l, l->b.plan->groups[z->group].axes);
-  for (uint32_t p = 0; p < l->network->param_count; p++) z->class_of[p] = find_class(l, axes_of(l, p));
-}
-
 /* Offsets of a class' parameters; where they and its padding begin goes to starts. Returns how many starts
  * there are. */
 static uint32_t class_layout(tws_lower *l, tws_zero_class *c, const uint64_t *sizes, uint64_t *starts, uint32_t count) {
@@ -83,7 +38,7 @@ static uint32_t class_layout(tws_lower *l, tws_zero_class *c, const uint64_t *si
     starts[count++] = z->flat_offset[z->order[i]] = c->stored + c->total;
     c->total += sizes[z->order[i]];
   }
-  const int cut = z->stage == 1 || z->stage == 2;
+  const int cut = (z->stage == 1 || z->stage == 2) && !c->frozen;
   c->aligned = cut ? (uint64_t)tws_zero_aligned_numel((int64_t)c->total, c->ranks) : c->total;
   c->partition = cut ? c->aligned / (uint64_t)c->ranks : c->total;
   if (c->aligned > c->total) starts[count++] = c->stored + c->total;
@@ -97,6 +52,7 @@ static void add_shards(tws_lower *l, uint32_t param, uint64_t first, uint64_t co
   const uint64_t storage = l->zero.flat_offset[param], begin = tws_zero_kept_first(&l->zero, c);
   const uint64_t end = begin + c->partition, kept = c->kept;
   uint64_t cuts[4] = {storage, begin < storage ? storage : begin, end, storage + count};
+  if (c->frozen) cuts[1] = cuts[2] = storage;
   if (cuts[1] > cuts[3]) cuts[1] = cuts[3];
   if (cuts[2] < cuts[1]) cuts[2] = cuts[1];
   if (cuts[2] > cuts[3]) cuts[2] = cuts[3];
@@ -176,18 +132,33 @@ static void make_gradients(tws_lower *l, uint64_t elements, const uint64_t *piec
   if (pieces) tws_builder_pieces(&l->b, plan->gradients, pieces, count);
 }
 
+static uint32_t starts_below(const uint64_t *starts, uint32_t count, uint64_t end) {
+  while (count > 0 && starts[count - 1] >= end) count--;
+  return count;
+}
+
+/* On a disk updated weights are written in whole blocks: what is frozen begins with one. */
+static uint64_t frozen_first(const tws_lower *l, uint64_t stored, uint64_t *starts, uint32_t *count) {
+  const uint64_t over = l->offload.param_tier == TWS_TIER_DISK ? stored % TWS_DISK_ELEMENTS : 0;
+  if (over > 0) starts[(*count)++] = stored;
+  return over > 0 ? stored + TWS_DISK_ELEMENTS - over : stored;
+}
+
 /* All classes one after the other; sizes: elements of each parameter that the rank stores. */
 static void lay_out(tws_lower *l, const uint64_t *sizes, uint64_t *starts) {
   tws_zero *z = &l->zero;
-  uint64_t stored = 0, kept = 0;
+  uint64_t stored = 0, kept = 0, trained = 0;
   uint32_t count = 0;
   for (uint32_t k = 0; k < z->class_count; k++) {
     tws_zero_class *c = &z->classes[k];
+    if (k == z->trained_count) stored = frozen_first(l, stored, starts, &count);
     c->stored = stored;
     c->kept = kept;
     count = class_layout(l, c, sizes, starts, count);
     stored += c->aligned;
+    if (c->frozen) continue;
     kept += c->partition;
+    trained = stored;
   }
   tws_offload_find_cut(l);
   make_state(l, stored, kept, starts, count);
@@ -195,7 +166,7 @@ static void lay_out(tws_lower *l, const uint64_t *sizes, uint64_t *starts) {
   if (cut > 0 && tws_offload_copies_buckets(l) && !z->flat_gradients)
     make_gradients(l, cut, NULL, 0);
   else if (z->flat_gradients || z->stage == 3)
-    make_gradients(l, stored, starts, count);
+    make_gradients(l, trained, starts, starts_below(starts, count, trained));
   else
     make_gradients(l, kept, NULL, 0);
   if (!l->evaluates) tws_offload_gradients(l, kept);
@@ -259,7 +230,7 @@ static uint32_t completion_order(tws_lower *l, uint32_t *order) {
       for (const tws_module_kernel *k = tws_module_row_of(module->type)->backward; k->binding[0].source; k++)
         for (const tws_binding *b = k->binding; b->source != TWS_BIND_END; b++) {
           const uint32_t param = b->source == TWS_BIND_D_PARAM ? module->param[b->index] : TWS_NONE;
-          if (param != TWS_NONE && --left[param] == 0) order[count++] = param;
+          if (param != TWS_NONE && !tws_is_frozen(l, param) && --left[param] == 0) order[count++] = param;
         }
     }
   }
@@ -324,7 +295,7 @@ static void make_buckets(tws_lower *l) {
   z->slot = scratch(l, n, sizeof *z->slot);
   if (l->b.failed != TWS_OK) return;
   const uint32_t count = completion_order(l, order);
-  for (uint32_t k = 0, first = 0; k < z->class_count; k++) first = fill_buckets(l, k, order, count, first);
+  for (uint32_t k = 0, first = 0; k < z->trained_count; k++) first = fill_buckets(l, k, order, count, first);
   for (uint32_t i = 0; i < z->bucket_count; i++) close_bucket(l, &z->buckets[i]);
 }
 
@@ -567,7 +538,7 @@ tws_code tws_zero_begin(tws_lower *l) {
   if (z->ranks == 1 && z->stage == 3 && l->offload.param_tier == TWS_TIER_DEVICE)
     z->stage = 2; /* nothing to shard: parameters stay where they are */
   count_uses(l);
-  make_classes(l);
+  tws_zero_make_classes(l);
   order_params(l);
   if (l->b.failed != TWS_OK) return l->b.failed;
   if (z->stage == 3) {
@@ -596,7 +567,7 @@ void tws_zero_micro_end(tws_lower *l) {
   l->b.phase = TWS_PHASE_BACKWARD;
   if (z->stage == 0) { /* greedy groups of 500 million elements, in flat order (DeepSpeed's stage 0) */
     const uint64_t group = 500000000;
-    for (uint32_t k = 0; k < z->class_count; k++) {
+    for (uint32_t k = 0; k < z->trained_count; k++) {
       const tws_zero_class *c = &z->classes[k];
       for (uint64_t at = 0; at < c->total; at += group) {
         tws_operand range =
@@ -698,7 +669,7 @@ static void kept_runs_of(tws_lower *l, const tws_zero_class *c, tws_zero_kind ki
 }
 
 void tws_zero_kept_runs(tws_lower *l, tws_zero_kind kind_of, tws_zero_run run) {
-  for (uint32_t k = 0; k < l->zero.class_count; k++) kept_runs_of(l, &l->zero.classes[k], kind_of, run);
+  for (uint32_t k = 0; k < l->zero.trained_count; k++) kept_runs_of(l, &l->zero.classes[k], kind_of, run);
 }
 
 static void fill_kept(tws_lower *l, uint64_t first, uint64_t count) {
@@ -710,7 +681,7 @@ static void fill_kept(tws_lower *l, uint64_t first, uint64_t count) {
 void tws_zero_pad_gradients(tws_lower *l) {
   const tws_zero *z = &l->zero;
   if (z->stage == 3 || z->stage == 0) return;
-  for (uint32_t k = 0; k < z->class_count; k++) {
+  for (uint32_t k = 0; k < z->trained_count; k++) {
     const tws_zero_class *c = &z->classes[k];
     const uint64_t padding = (uint64_t)tws_zero_padding((int64_t)c->total, (int64_t)c->partition, c->index);
     if (z->flat_gradients)

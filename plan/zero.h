@@ -4,6 +4,9 @@
 
 #include "plan/lower.h"
 
+/* zero_classes.c: tws_zero.classes and class_of, without ranges. */
+void tws_zero_make_classes(tws_lower *l);
+
 /* Elements of a parameter on this rank: none of one that only other pipeline stages use. */
 static inline uint64_t tws_zero_numel(const tws_lower *l, uint32_t param) {
   return l->zero.uses[param] ? (uint64_t)tws_param_numel(&l->network->params[param]) : 0;

@@ -58,14 +58,15 @@ static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count)
   tws_free(operands);
 }
 
-/* Together what is of one class and stands together. */
+/* Together what the same ranks share and stands together. */
 static void gather_params(tws_lower *l, const uint32_t *params, uint32_t count) {
   const uint32_t most = l->config->zero.allgather_sequential ? 1 : count;
-  const int alike = l->zero.class_count == 1;
+  const int alike = tws_zero_same_ranks(&l->zero);
   for (uint32_t i = 0, n; i < count; i += n) {
     for (n = alike && i + most <= count ? most : 1;
-         n < most && i + n < count && l->zero.class_of[params[i + n]] == l->zero.class_of[params[i]];)
-      n++;
+         n < most && i + n < count &&
+         tws_zero_class_of(&l->zero, params[i + n])->axes == tws_zero_class_of(&l->zero, params[i])->axes;)
+      n++; /* frozen or not */
     gather_at_once(l, params + i, n);
   }
 }

@@ -4,8 +4,8 @@
 void tws_zero_sample_moves(tws_lower *l) {
   const tws_zero *z = &l->zero;
   uint64_t gathered = 0, reduced = 0;
-  if (z->ranks == 1 || z->class_count != 1) return;
-  for (uint32_t p = 0; p < l->network->param_count; p++) reduced += tws_zero_numel(l, p);
+  if (z->ranks == 1 || !tws_zero_same_ranks(z)) return;
+  for (uint32_t p = 0; p < l->network->param_count; p++) reduced += tws_is_frozen(l, p) ? 0 : tws_zero_numel(l, p);
   for (uint32_t v = 0; z->stage == 3 && v < l->chunk->visits.count; v++) {
     const tws_zero3_actions *a = &z->schedule.actions[v];
     for (uint32_t i = 0; i < a->gather_count; i++)

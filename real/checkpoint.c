@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/shard.h"
+#include "models/network/adapt.h"
 #include "real/background.h"
 #include "real/far.h"
 #include "real/train_internal.h"
@@ -85,6 +86,14 @@ void tws_checkpoint_close(tws_training *t) {
 }
 
 /* ---- who writes what ---- */
+
+/* What training does not change can be had where it came from. */
+static uint32_t leave_out_frozen(const tws_network *network, tws_piece *held, uint32_t count) {
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < count; i++)
+    if (held[i].param == TWS_NONE || !network->params[held[i].param].frozen) held[kept++] = held[i];
+  return kept;
+}
 
 /* Of rank 0: what all ranks hold is given to one each. */
 static tws_code divide_pieces(tws_training *t, tws_piece *held, uint64_t count, tws_error *err) {
@@ -194,6 +203,7 @@ tws_code tws_checkpoint_prepare(tws_training *t, tws_error *err) {
   uint32_t count;
   if (!c) return TWS_OK;
   TWS_TRY(tws_pieces_of(t->plan, c->arena, &held, &count, err));
+  count = leave_out_frozen(t->plan->network, held, count);
   TWS_TRY(share_pieces(t, held, count, err));
   TWS_TRY(find_buffers(t, err));
   TWS_TRY(prepare_copy(t, err));
@@ -227,6 +237,9 @@ static void describe_training(const tws_training *t, tws_saved_index *x) {
   x->counters = t->checkpoint->counters;
   x->params = network->params;
   x->param_count = network->param_count;
+  x->base = t->options->init_from && tws_training_has_frozen(t) ? t->options->init_from : "";
+  x->lora_r = config->lora.r;
+  x->lora_scale = tws_lora_scale(config);
 }
 
 static void describe_state(const tws_training *t, tws_saved_index *x) {

@@ -91,6 +91,7 @@ static tws_code match_tensor(weights_file *w, uint32_t i, tws_error *err) {
   if (!found) found = find_dense(w, tensor);
   w->upcycles |= found && !find_tensor(w->file, tensor->name);
   if (!found && is_router(w->t->plan->network, tensor)) return TWS_OK; /* where all experts are copies */
+  if (!found && strstr(tensor->name, ".lora_")) return TWS_OK;         /* an adapter begins as it is drawn */
   int64_t shape[4] = {0};
   const int dims = tws_hf_shape(tensor, shape);
   if (!found)
@@ -122,7 +123,7 @@ static tws_code match_tensors(weights_file *w, tws_error *err) {
     w->first[w->tensors[i].param + 1] = i + 1;
   }
   for (uint32_t i = 0; i < w->count && !w->upcycles; i++)
-    if (!w->found[i])
+    if (!w->found[i] && !strstr(w->tensors[i].name, ".lora_"))
       return tws_fail(err, TWS_INVALID, "is it of the model that -m names?", "%s: there is no tensor \"%s\"",
                       w->t->options->init_from, w->tensors[i].name);
   return TWS_OK;
@@ -223,7 +224,8 @@ static tws_code load_chunk(weights_file *w, uint32_t buffer, const tws_piece *pi
                            tws_error *err) {
   tws_training *t = w->t;
   const tws_dtype dtype = (tws_dtype)t->plan->buffers[buffer].dtype;
-  if (w->upcycles || t->plan->network->padded_vocabulary != t->plan->network->vocabulary) {
+  const int lacks = w->upcycles || !w->found[w->first[piece->param]]; /* what the file does not have */
+  if (lacks || t->plan->network->padded_vocabulary != t->plan->network->vocabulary) {
     TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, buffer, piece->at + done, w->converted, count, err));
     tws_convert_elements(dtype, w->converted, TWS_F32, w->values, count);
   }

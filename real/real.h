@@ -232,7 +232,7 @@ typedef struct tws_real_api {
                            int *direct, tws_error *err);
   const char *(*description)(void); /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
-enum { TWS_REAL_API_VERSION = 11 };
+enum { TWS_REAL_API_VERSION = 12 };
 #define TWS_REAL_MODULE_SYMBOL "tws_real_module"
 
 #endif

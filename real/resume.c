@@ -152,11 +152,27 @@ static tws_code open_saved(tws_training *t, tws_error *err) {
   return code;
 }
 
+/* A checkpoint does not have what was frozen. */
+static tws_code check_base(const tws_training *t, tws_error *err) {
+  const tws_saved_index *x = t->resumed;
+  char hint[512];
+  if (!tws_training_has_frozen(t)) {
+    if (!t->options->init_from) return TWS_OK;
+    return tws_fail(err, TWS_USAGE, "a checkpoint has the weights: leave out --init-from",
+                    "--init-from beside a checkpoint whose parameters were all trained");
+  }
+  if ((*x->base != 0) == (t->options->init_from != NULL)) return TWS_OK;
+  snprintf(hint, sizeof hint, *x->base ? "give --init-from %.400s" : "leave out --init-from", x->base);
+  return tws_fail(err, TWS_INVALID, hint, "%s: its frozen parameters %s", x->path,
+                  *x->base ? "came from a file" : "were drawn, not read");
+}
+
 tws_code tws_resume_open(tws_training *t, tws_error *err) {
   if (!t->options->resume) return TWS_OK;
   TWS_TRY(open_saved(t, err));
   TWS_TRY(check_model(t, err));
-  return check_entries(t, err);
+  TWS_TRY(check_entries(t, err));
+  return check_base(t, err);
 }
 
 tws_code tws_resume_counters(tws_training *t, tws_error *err) {
@@ -240,6 +256,7 @@ static tws_code load_pieces(loader *l, const tws_piece *held, uint32_t count, tw
     if (!is_wanted(l->t, l->entry)) continue;
     l->source = source_of(l->t->resumed, l->entry);
     l->buffer = tws_training_buffer(plan, plan->state->entries[held[i].held].name);
+    if (held[i].param != TWS_NONE && plan->network->params[held[i].param].frozen) continue;
     if (held[i].param == TWS_NONE) {
       TWS_TRY(load_own(l, &held[i], err));
       continue;

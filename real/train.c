@@ -457,9 +457,17 @@ static void mark(const tws_training *t, const char *what, double *since) {
   *since = now;
 }
 
+int tws_training_has_frozen(const tws_training *t) {
+  const tws_network *network = t->plan->network;
+  uint32_t p = 0;
+  while (p < network->param_count && !network->params[p].frozen) p++;
+  return p < network->param_count;
+}
+
 tws_code tws_training_weights(tws_training *t, tws_error *err) {
-  if (!t->resumed || tws_resume_needs_weights(t)) TWS_TRY(init_weights(t, err));
-  if (!t->resumed && t->options->init_from) TWS_TRY(tws_init_from(t, err));
+  const int frozen = tws_training_has_frozen(t);
+  if (!t->resumed || frozen || tws_resume_needs_weights(t)) TWS_TRY(init_weights(t, err));
+  if ((!t->resumed || frozen) && t->options->init_from) TWS_TRY(tws_init_from(t, err));
   return t->resumed ? tws_resume_load(t, err) : TWS_OK;
 }
 

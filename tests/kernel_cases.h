@@ -519,6 +519,13 @@ static const test_case table[] = {
     CASE(GATE, {1, 1, 1}, {0}, 0, F),
     CASE(GATE, {30, 70, 1}, {0}, 0, B),
     CASE(GATE, {30, 64, 2}, {1}, 0, F),
+    CASE(LOW_RANK, {9, 4, 20, 12, 12, 0, 1, 0}, {0}, 0, F),
+    CASE(LOW_RANK, {70, 8, 33, 0, 0, 0, 0, 0}, {0}, 0, B),
+    CASE(LOW_RANK, {40, 3, 17, 40, 0, 1, 0, 0}, {0}, 0, H),
+    CASE(LOW_RANK_GRAD_INPUT, {9, 4, 20, 12, 12, 0, 1, 0}, {0}, 0, F),
+    CASE(LOW_RANK_GRAD_INPUT, {40, 16, 17, 40, 30, 0, 0, 0}, {0}, 0, B),
+    CASE(LOW_RANK_GRAD_WEIGHT, {9, 4, 20, 12, 12, 0, 1, 0}, {0}, ACC, F),
+    CASE(LOW_RANK_GRAD_WEIGHT, {70, 8, 33, 40, 0, 0, 0, 0}, {0}, 0, M),
     CASE(GATE_GRAD, {1, 1, 1}, {0}, 0, F),
     CASE(GATE_GRAD, {30, 70, 1}, {0}, 0, H),
     CASE(GATE_GRAD, {30, 64, 2}, {0}, 0, F),
@@ -686,6 +693,14 @@ static test_case random_case(int number) {
     case TWS_KERNEL_PART_GRAD:
       c.d[1] = 1 + c.d[1] % 5, c.d[2] = 1 + c.d[2] % 50, c.d[3] = 1 + c.d[3] % c.d[2], c.flags &= TWS_ACCUMULATE;
       if (c.kernel == TWS_KERNEL_PART) c.flags = 0;
+      break;
+    case TWS_KERNEL_LOW_RANK:
+    case TWS_KERNEL_LOW_RANK_GRAD_INPUT:
+    case TWS_KERNEL_LOW_RANK_GRAD_WEIGHT:
+      c.d[1] = 1 + c.d[1] % 20, c.d[3] = draw(s, 20, 0, 40), c.d[4] = draw(s, 21, 0, 40), c.d[5] = 0;
+      c.d[6] = draw(s, 22, 0, 1), c.d[7] = draw(s, 23, 0, 1);
+      if (c.kernel != TWS_KERNEL_LOW_RANK_GRAD_WEIGHT) c.flags = 0;
+      c.flags &= TWS_ACCUMULATE;
       break;
     case TWS_KERNEL_GATE:
     case TWS_KERNEL_GATE_GRAD:

@@ -513,6 +513,7 @@ static inline void oracle_clip(const tws_work *w, double **o) {
 }
 
 #include "tests/oracle_latent.h"
+#include "tests/oracle_low_rank.h"
 #include "tests/oracle_routing.h"
 
 static inline void oracle_dropout(const tws_work *w, const double *a, double **o) {
@@ -737,6 +738,11 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_EXPERT_LINEAR_GRAD_INPUT:
     case TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT:
       oracle_expert_linear(w, o);
+      break;
+    case TWS_KERNEL_LOW_RANK:
+    case TWS_KERNEL_LOW_RANK_GRAD_INPUT:
+    case TWS_KERNEL_LOW_RANK_GRAD_WEIGHT:
+      oracle_low_rank(w, o);
       break;
     case TWS_KERNEL_COUNT:
       break;

@@ -1,10 +1,11 @@
 /* ctest: engine */
 /* Families against the reference library: tests/golden/decoders.json, and encoder_decoders.json for those with an
  * encoder and a decoder, say what tensors its files have, and with weights of a formula what it loses, how likely it
- * finds some tokens, its gradients and how a training goes on. tests/golden/parameter_counts.json has the sizes of
- * published configurations. */
+ * finds some tokens, its gradients and how a training goes on; adapters.json is what PEFT says of some families with
+ * adapters. tests/golden/parameter_counts.json has the sizes of published configurations. */
 #include "hand_network.h"
 #include "members.h"
+#include "models/network/adapt.h"
 #include "models/network/huggingface.h"
 #include "checkpoint/shard.h"
 #include "plan/state.h"
@@ -33,6 +34,22 @@ static tws_network *network_of(const cJSON *config) {
   ck_assert_msg(tws_network_from_json(json, 1, &network, &err) == TWS_OK, "%s: %s", text, err.message);
   tws_json_destroy(json);
   cJSON_free(text);
+  return network;
+}
+
+/* With the adapters that it has. */
+static tws_network *adapted_network(const cJSON *family) {
+  tws_network *network = network_of(member(family, "config"));
+  const cJSON *lora = cJSON_GetObjectItemCaseSensitive(family, "lora");
+  if (!lora) return network;
+  char *section = cJSON_PrintUnformatted(lora), text[512];
+  tws_config *config = NULL;
+  snprintf(text, sizeof text, "{\"train_micro_batch_size_per_gpu\": 1, \"twinspeed\": {\"lora\": %s}}", section);
+  ck_assert_msg(resolve(text, 1, network->hidden, &config) == TWS_OK, "%s", err.message);
+  HAND_OK(tws_network_adapt(network, config, &err));
+  ck_assert_double_eq((double)tws_network_trained(network), number(family, "trained"));
+  tws_config_destroy(config);
+  cJSON_free(section);
   return network;
 }
 
@@ -233,9 +250,23 @@ static void fill(hand_job *job, const tensors *t, const cJSON *family) {
   for (uint32_t i = 0; i < t->count; i++) fill_tensor(job, &t->list[i], member(family, "tensors"));
 }
 
+/* What is frozen is as it was, to the last bit, and all the rest has moved. */
+static void expect_frozen(hand_job *job) {
+  const tws_network *network = job->train->network;
+  const uint64_t total = job->first[network->param_count];
+  float *now = calloc(total + 1, sizeof *now);
+  hand_move(job, job->train->parameters, hand_entry_name(job, job->train->parameters), now, 0);
+  for (uint32_t p = 0; p < network->param_count; p++) {
+    const uint64_t first = job->first[p], bytes = (job->first[p + 1] - first) * sizeof *now;
+    ck_assert_msg((memcmp(now + first, job->weights + first, bytes) == 0) == network->params[p].frozen, "%s",
+                  network->params[p].name);
+  }
+  free(now);
+}
+
 static void compare_family(const cJSON *family, const char *text) {
   const char *name = member(family, "name")->valuestring;
-  tws_network *network = network_of(member(family, "config"));
+  tws_network *network = adapted_network(family);
   const tensors t = tensors_of(network);
   sample_inputs x;
   hand_job job;
@@ -249,7 +280,11 @@ static void compare_family(const cJSON *family, const char *text) {
   const double loss = hand_loss(&job, job.weights, 1);
   ck_assert_msg(fabs(loss / number(family, "loss") - 1) < 1e-5, "%s loses %.9g, not %.9g", name, loss,
                 number(family, "loss"));
-  for (uint32_t i = 0; i < t.count; i++) compare_gradient(name, &job, &t.list[i], member(family, "gradients"));
+  for (uint32_t i = 0; i < t.count; i++) {
+    const int trained = cJSON_HasObjectItem(member(family, "gradients"), t.list[i].name);
+    ck_assert_msg(trained == !network->params[t.list[i].param].frozen, "%s, %s", name, t.list[i].name);
+    if (trained) compare_gradient(name, &job, &t.list[i], member(family, "gradients"));
+  }
   compare_likelihoods(&job, name, &x, member(family, "log_probabilities"));
   hand_job_end(&job);
   hand_job_begin(&job, network, config_text(family, 1, "full"));
@@ -260,6 +295,7 @@ static void compare_family(const cJSON *family, const char *text) {
     const double want = cJSON_GetArrayItem(member(family, "losses"), step)->valuedouble, got = train_step(&job, step);
     ck_assert_msg(fabs(got / want - 1) < 1e-5, "%s, step %d: loss %.9g, not %.9g", name, step + 1, got, want);
   }
+  expect_frozen(&job);
   hand_job_end(&job);
   tws_network_destroy(network);
 }
@@ -439,7 +475,7 @@ static void divide_families(const char *file, int every, int *done) {
   const cJSON *family;
   int number_of = 0;
   cJSON_ArrayForEach(family, member(golden->root, "families")) {
-    tws_network *network = network_of(member(family, "config"));
+    tws_network *network = adapted_network(family);
     const tensors t = tensors_of(network);
     hand_job job;
     hand_job_begin(&job, network, config_text(family, 0, "none"));
@@ -455,6 +491,7 @@ static void divide_families(const char *file, int every, int *done) {
 START_TEST(divided) {
   int done[DIVISIONS] = {0};
   divide_families("decoders.json", 0, done);
+  divide_families("adapters.json", 1, done);
   for (int d = 0; d < DIVISIONS; d++) ck_assert_msg(done[d] > 5, "%s was legal %d times", divisions[d].name, done[d]);
 }
 END_TEST
@@ -491,8 +528,70 @@ static void compare_families(const char *file) {
   tws_json_destroy(golden);
 }
 
+/* What one rank loses in training, as a golden family has it. */
+static cJSON *losses_alone(tws_network *network, hand_job *job, const char *text) {
+  cJSON *family = cJSON_CreateObject(), *losses = cJSON_AddArrayToObject(family, "losses");
+  sample_inputs x;
+  read_inputs(network, family, text, &x);
+  cJSON_AddStringToObject(family, "name", network->architecture);
+  hand_job_begin(job, network, config_text(family, 1, "full"));
+  hand_move(job, job->train->parameters, hand_entry_name(job, job->train->parameters), job->weights, 1);
+  set_inputs(job, &x);
+  for (int step = 0; step < DIVIDED_STEPS; step++)
+    cJSON_AddItemToArray(losses, cJSON_CreateNumber(train_step(job, step)));
+  return family;
+}
+
+/* What is dropped does not depend on ranks, nor on what is made again; gradients are those of what is left. */
+START_TEST(dropout) {
+#define SIZES "\"num_hidden_layers\":2,\"hidden_size\":16,\"num_attention_heads\":4,\"vocab_size\":32"
+#define GPT_SIZES "\"n_layer\":2,\"n_embd\":16,\"n_head\":4,\"vocab_size\":32,\"n_positions\":32"
+  static const char *const models[] = {
+      "{\"model_type\":\"llama\"," SIZES ",\"intermediate_size\":24,\"attention_dropout\":0.2}",
+      "{\"model_type\":\"gpt_neox\",\"rotary_pct\":0.5," SIZES
+      ",\"intermediate_size\":24,\"attention_dropout\":0.1,\"hidden_dropout\":0.2}",
+      "{\"model_type\":\"opt\"," SIZES ",\"ffn_dim\":24,\"attention_dropout\":0.1,\"dropout\":0.2}",
+      "{\"model_type\":\"falcon\"," SIZES
+      ",\"multi_query\":false,\"parallel_attn\":true,\"hidden_dropout\":0.2,"
+      "\"attention_dropout\":0.1,\"alibi\":false}",
+      "{\"model_type\":\"gptj\"," GPT_SIZES
+      ",\"rotary_dim\":4,\"resid_pdrop\":0.1,\"embd_pdrop\":0.1,\"attn_pdrop\":0.1}",
+  };
+  const char *text = "the quick brown fox jumps over the lazy dog, then sleeps at noon";
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    cJSON *config = cJSON_Parse(models[i]);
+    tws_network *network = network_of(config);
+    int dropping = 0;
+    hand_job job, again;
+    for (uint32_t m = 0; m < network->module_count; m++) dropping += network->modules[m].dropout > 0;
+    ck_assert_msg(dropping == (i == 0 ? 2 : i == 2 ? 6 : i == 3 ? 4 : 7), "%s drops in %d places", models[i], dropping);
+    cJSON *family = losses_alone(network, &job, text);
+    sample_inputs x;
+    read_inputs(network, family, text, &x);
+    for (int d = 0; d < DIVISIONS; d++) compare_division(network, &job, family, text, d);
+    hand_job_end(&job);
+    hand_job_begin(&again, network, config_text(family, 0, "none"));
+    set_inputs(&again, &x);
+    /* larger weights than are drawn: gradients stand out from how a loss is rounded */
+    for (uint64_t w = 0; w < again.first[network->param_count]; w++)
+      if (fabsf(again.weights[w]) < 0.5F) again.weights[w] *= 8;
+    const double dropped = hand_loss(&again, again.weights, 1), whole = hand_loss(&again, again.weights, 0);
+    ck_assert_msg(fabs(dropped - whole) > 1e-4, "%s: nothing is dropped", models[i]);
+    hand_differentiate(&again, 0.02);
+    hand_job_end(&again);
+    cJSON_Delete(family);
+    cJSON_Delete(config);
+    tws_network_destroy(network);
+  }
+}
+END_TEST
+
 START_TEST(families) {
   compare_families("decoders.json");
+}
+END_TEST
+START_TEST(adapters) {
+  compare_families("adapters.json");
 }
 END_TEST
 START_TEST(pairs) {
@@ -525,10 +624,12 @@ int main(void) {
   TCase *tests = tcase_create("decoders");
   tcase_add_test(tests, families);
   tcase_add_test(tests, divided);
+  tcase_add_test(tests, adapters);
   tcase_add_test(tests, pairs);
   tcase_add_test(tests, divided_pairs);
   tcase_add_test(tests, pictures);
   tcase_add_test(tests, divided_pictures);
+  tcase_add_test(tests, dropout);
   tcase_add_test(tests, published_counts);
   tcase_set_timeout(tests, 120);
   suite_add_tcase(suite, tests);

@@ -251,14 +251,86 @@ START_TEST(other_files) {
       config,
       "{\"model_type\":\"gpt2\",\"vocab_size\":259,\"n_positions\":64,\"n_layer\":3,\"n_embd\":32,\"n_head\":8}");
   refused(config, file, "transformer.wte.weight has 259 x 64 elements, and the model's 259 x 32");
-  command_result r =
-      twinspeed("train --quiet -m %s --data %s --init-from %s --resume %s", config, text_path, file, folder);
-  assert_one_error(&r, 2, "both");
-  command_free(&r);
   ck_assert_int_eq(mkdir(in_folder("empty"), 0777), 0);
-  r = twinspeed("convert checkpoint %s %s", in_folder("empty"), in_folder("out"));
+  command_result r = twinspeed("convert checkpoint %s %s", in_folder("empty"), in_folder("out"));
   assert_one_error(&r, 4, "no checkpoint");
   command_free(&r);
+  tws_json_destroy(golden);
+}
+END_TEST
+
+/* ---- adapters ---- */
+
+static command_result train_adapters(const char *config, const char *how) {
+  return twinspeed(
+      "train --quiet -m %s --data %s --seq 32 --accumulation 1 --threads 1 --json --force --eval-data %s --eval-steps "
+      "2 "
+      "--set optimizer.type=AdamW --set optimizer.params.lr=0.01 %s",
+      config, text_path, text_path, how);
+}
+
+/* The losses of all steps, and that of the last evaluation. */
+static double losses_of(command_result *r, double *losses, int steps) {
+  ck_assert_msg(r->status == 0, "%s", r->err);
+  cJSON *json = assert_json(r, "twinspeed-train-1");
+  const cJSON *list = member(json, "losses"), *evaluations = member(json, "evaluations");
+  ck_assert_int_eq(cJSON_GetArraySize(list), steps);
+  for (int i = 0; i < steps; i++) losses[i] = cJSON_GetArrayItem(list, i)->valuedouble;
+  const double last = number(cJSON_GetArrayItem(evaluations, cJSON_GetArraySize(evaluations) - 1), "loss");
+  cJSON_Delete(json);
+  command_free(r);
+  return last;
+}
+
+/* A checkpoint has the adapters alone: a training goes on from it and its base, on other ranks too; what PEFT reads of
+ * it, added to the base, loses what the adapters beside the base do. */
+START_TEST(adapters) {
+  static const char lora[] =
+      "--set twinspeed.lora.r=4 --set twinspeed.lora.lora_alpha=6 --set twinspeed.lora.target_modules=all-linear";
+  enum { ALL = 6, HALF = 3 };
+  tws_json *golden = golden_file("huggingface_tensors.json");
+  const cJSON *model;
+  cJSON_ArrayForEach(model, member(golden->root, "models")) {
+    if (model->prev && model->prev->next && model->next) continue; /* the first and the last */
+    char config[96], file[96], save[96], adapter[96], merged[96], how[512];
+    double whole[ALL], parts[ALL];
+    char *text = cJSON_PrintUnformatted(member(model, "config"));
+    snprintf(config, sizeof config, "%s", in_folder("config.json"));
+    snprintf(file, sizeof file, "%s", in_folder("given.safetensors"));
+    snprintf(save, sizeof save, "%s", in_folder("adapted"));
+    snprintf(adapter, sizeof adapter, "%s", in_folder("adapter_model.safetensors"));
+    snprintf(merged, sizeof merged, "%s", in_folder("merged.safetensors"));
+    write_text(config, text);
+    cJSON_free(text);
+    write_file(file, member(model, "tensors"), 0, 1000, 0, 0);
+    snprintf(how, sizeof how, "-n 1 --micro-batch 2 --steps %d %s --init-from %s", ALL, lora, file);
+    command_result r = train_adapters(config, how);
+    const double at_end = losses_of(&r, whole, ALL);
+    snprintf(how, sizeof how, "-n 2 --stage 3 --micro-batch 1 --steps %d %s --init-from %s --save %s", HALF, lora, file,
+             save);
+    r = train_adapters(config, how);
+    losses_of(&r, parts, HALF);
+    snprintf(how, sizeof how, "-n 1 --micro-batch 2 --steps %d %s --resume %s", ALL, lora, save);
+    r = train_adapters(config, how);
+    ck_assert_msg(r.status != 0 && strstr(r.err, "--init-from"), "%s", r.err);
+    command_free(&r);
+    snprintf(how, sizeof how, "-n 2 --tp 2 --micro-batch 2 --steps %d %s --init-from %s --resume %s --save %s", ALL,
+             lora, file, save, save);
+    r = train_adapters(config, how);
+    losses_of(&r, parts + HALF, ALL - HALF);
+    for (int i = 0; i < ALL; i++)
+      ck_assert_msg(fabs(parts[i] / whole[i] - 1) < 1e-5, "step %d: %.9g, not %.9g", i + 1, parts[i], whole[i]);
+    r = twinspeed("convert checkpoint %s %s --force", save, adapter);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    command_free(&r);
+    r = twinspeed("convert merge %s %s %s --force", file, folder, merged);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    command_free(&r);
+    snprintf(how, sizeof how, "-n 1 --micro-batch 2 --steps 1 --set optimizer.params.lr=0 --init-from %s", merged);
+    r = train_adapters(config, how);
+    const double with_merged = losses_of(&r, parts, 1);
+    ck_assert_msg(fabs(with_merged / at_end - 1) < 1e-5, "%.9g, not %.9g", with_merged, at_end);
+  }
   tws_json_destroy(golden);
 }
 END_TEST
@@ -268,6 +340,7 @@ int main(void) {
   TCase *tests = tcase_create("huggingface");
   tcase_add_test(tests, weights_in_and_out);
   tcase_add_test(tests, other_files);
+  tcase_add_test(tests, adapters);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);
   return run_training(suite);

@@ -227,6 +227,15 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       f->work.flags = 0;
       PAIR(0, 1, 0);
       return 1;
+    case TWS_KERNEL_LOW_RANK_GRAD_INPUT:
+      FORWARD(LOW_RANK, v[0], 2, zero, v[1], out);
+      PAIR(0, 2, 0);
+      return 1;
+    case TWS_KERNEL_LOW_RANK_GRAD_WEIGHT:
+      FORWARD(LOW_RANK, v[0], 2, v[1], zero, out);
+      f->work.flags = 0;
+      PAIR(0, 2, 1);
+      return 1;
     case TWS_KERNEL_GATE_GRAD:
       FORWARD(GATE, v[0], 2, v[1], v[2], out);
       PAIR(0, 3, 0), PAIR(1, 4, 1);
@@ -274,6 +283,7 @@ static double moved_loss(const forward_view *f, const values *x, int operand, in
   } else if (f->work.code == TWS_KERNEL_ROPE) {
     for (int64_t i = 0; i < info[0].count; ++i) f->o[0][i] = sin((double)i);
   }
+  if (f->work.code == TWS_KERNEL_LOW_RANK) memset(f->o[f->out], 0, (size_t)info[f->out].count * sizeof(double));
   if (f->metrics) f->metrics[0] = 0;
   const double was = f->o[operand][index];
   f->o[operand][index] += change;
@@ -334,6 +344,9 @@ static int depends_on_threads(const tws_work *w, int operand) {
     case TWS_KERNEL_EXPERT_LINEAR:
     case TWS_KERNEL_EXPERT_LINEAR_GRAD_INPUT:
     case TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT:
+    case TWS_KERNEL_LOW_RANK:
+    case TWS_KERNEL_LOW_RANK_GRAD_INPUT:
+    case TWS_KERNEL_LOW_RANK_GRAD_WEIGHT:
     case TWS_KERNEL_CONVOLUTION:
     case TWS_KERNEL_CONVOLUTION_GRAD_INPUT:
     case TWS_KERNEL_CONVOLUTION_GRAD_WEIGHT:

@@ -258,13 +258,25 @@ static tws_code read_division(const cJSON *row, division *d, tws_error *err) {
   return read_batch(row, d, err);
 }
 
+/* LitGPT's adapters are of queries and values: trained numbers say the rank. What is read as a GPT here has one
+ * projection of queries, keys and values, whose adapter has as many numbers as two. */
+static long long lora_rank(const cJSON *row) {
+  const double trained = tws_case_number(row, "parallel", "trainable"), h = tws_case_number(row, "model", "hidden");
+  const double heads = tws_case_number(row, "model", "heads"), kv = tws_case_number(row, "model", "kv_heads");
+  if (!strstr(tws_case_text(row, "parallel", "peft"), "LoRA")) return 0;
+  const double values = kv > 0 && is_llama(row) ? h * kv / heads : h;
+  const double each = tws_case_number(row, "model", "layers") * (3 * h + values), rank = trained / each;
+  return rank >= 1 && fabs(rank - round(rank)) < 1e-9 ? (long long)round(rank) : 0;
+}
+
 static tws_code check_technique(const cJSON *row, tws_error *err) {
   const char *peft = tws_case_text(row, "parallel", "peft"), *precision = tws_case_text(row, "parallel", "precision");
   const char *recompute = tws_case_text(row, "parallel", "recompute"), *quant = tws_case_text(row, "parallel", "quant");
   static const char *const whole[] = {"SFT", "full", NULL};
   if (*peft && !holds_any(peft, whole) && strncmp(peft, "Finetuning ", 12) != 0) return lacks(err, "adapters");
-  if (strstr(peft, "LoRA") || strstr(peft, "dapter") || strstr(tws_case_text(row, NULL, "id"), "LoRA"))
-    return lacks(err, "adapters");
+  if (strstr(peft, "dapter")) return lacks(err, "adapters that are not LoRA");
+  if ((strstr(peft, "LoRA") || strstr(tws_case_text(row, NULL, "id"), "LoRA")) && lora_rank(row) == 0)
+    return lacks(err, "the adapters are not stated");
   if (strncmp(quant, "bnb", 3) == 0) return lacks(err, "quantised weights");
   if (strstr(precision, "FP4") || strstr(precision, "fp4")) return lacks(err, "fp4 products");
   if (cJSON_IsString(tws_case_member(row, "parallel", "offload_activations")))
@@ -342,6 +354,9 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
     tws_text_add(text, ",\"tensor_sequence_parallel\":true");
   /* benchmarks spread tokens evenly over experts: nobody gets more than an even share, and nothing is dropped */
   if (d->experts > 1) tws_text_add(text, ",\"expert_parallel_size\":%d,\"expert_capacity_factor\":1", d->experts);
+  if (lora_rank(row) > 0)
+    tws_text_add(text, ",\"lora\":{\"r\":%lld,\"lora_alpha\":16,\"target_modules\":[%s]}", lora_rank(row),
+                 is_llama(row) ? "\"q_proj\",\"v_proj\"" : "\"c_attn\"");
   tws_text_add(text, ",\"vocabulary_multiple\":%d}}",
                strstr(runtime->name, "megatron") || strstr(runtime->name, "nemo") ? 128 * d->tensor : d->tensor);
 }

@@ -32,7 +32,10 @@ tws_code tws_build_bloom(tws_network_builder *b, tws_error *err) {
                                         .hidden = "hidden_size|n_embed",
                                         .heads = "n_head|num_attention_heads",
                                         .epsilon = "layer_norm_epsilon"};
-  tws_decoder d = {.names = &names,
+  static const tws_decoder_drops drops = {
+      .attention = "attention_dropout", .attended = "hidden_dropout", .inner = "hidden_dropout"};
+  tws_decoder d = {.drops = &drops,
+                   .names = &names,
                    .keys = &keys,
                    .positions = TWS_MAX_WIDTH, /* any */
                    .inner = 4,

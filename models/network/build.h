@@ -17,7 +17,7 @@ typedef struct tws_network_builder {
   int failed;                /* out of memory */
   int too_large;             /* more than TWS_MAX_PARAMS elements */
   const cJSON *unknown;      /* the first member that nobody knows; it is refused when the graph is there */
-  const char *spellings[16]; /* of keys that tws_build_known_keys() was given */
+  const char *spellings[24]; /* of keys that tws_build_known_keys() was given */
   int spelling_count;
 } tws_network_builder;
 

@@ -162,6 +162,33 @@ static tws_code read_sizes(tws_network_builder *b, const tws_decoder *d, tws_err
   return TWS_OK;
 }
 
+static const tws_decoder_drops attention_alone = {.attention = "attention_dropout"};
+
+/* Of `keys`, those that the family has; of the others it is remarked that they say nothing. */
+static tws_code read_drops(tws_network_builder *b, const char *const *keys, tws_decoder *d, tws_error *err) {
+  const tws_decoder_drops *drops = d->drops ? d->drops : &attention_alone;
+  const struct {
+    const char *key;
+    double *share;
+  } own[] = {{drops->attention, &d->attention_dropout},
+             {drops->attended, &d->attended_dropout},
+             {drops->inner, &d->inner_dropout},
+             {drops->embedding, &d->embedding_dropout}};
+  enum { OWN = sizeof own / sizeof *own };
+  for (int i = 0; i < OWN; i++) {
+    if (own[i].key == NULL) continue;
+    TWS_TRY(tws_build_dropout_share(b, own[i].key, own[i].share, err));
+    tws_build_known_keys(b, own[i].key);
+  }
+  for (; *keys != NULL; keys++) {
+    const char *const one[] = {*keys, NULL};
+    int known = 0;
+    for (int i = 0; i < OWN; i++) known |= own[i].key != NULL && strcmp(own[i].key, *keys) == 0;
+    if (!known) TWS_TRY(tws_build_dropouts(b, one, err));
+  }
+  return TWS_OK;
+}
+
 tws_code tws_decoder_read(tws_network_builder *b, const char *const *also_known, tws_decoder *d, tws_error *err) {
   static const char *const dropouts[] = {"attention_dropout", "hidden_dropout", "resid_pdrop",  "embd_pdrop",
                                          "attn_pdrop",        "embed_dropout",  "embd_dropout", NULL};
@@ -197,7 +224,7 @@ tws_code tws_decoder_read(tws_network_builder *b, const char *const *also_known,
     TWS_TRY(check_rope(b, &d->sliding_rope, err));
   }
   TWS_TRY(tws_build_expect_bool(b, "is_encoder_decoder", 0, "only decoders are supported", err));
-  TWS_TRY(tws_build_dropouts(b, dropouts, err));
+  TWS_TRY(read_drops(b, dropouts, d, err));
   const char *const sizes[] = {keys->layers, keys->hidden,    keys->heads,   keys->kv_heads,
                                keys->inner,  keys->positions, keys->epsilon, keys->activation};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -294,6 +321,7 @@ static uint32_t add_attention(const layer_builder *l, uint32_t x) {
   m->flags = d->position == TWS_POSITIONS_LINEAR ? TWS_ALIBI : 0;
   m->scale = d->attention_scale;
   m->cap = d->score_cap;
+  m->dropout = d->attention_dropout;
   return tws_build_linear(l->b, l->layer, named(l, l->names->output), y, q, net->hidden, (float)output_range(d),
                           d->output_bias, NULL, TWS_NONE);
 }
@@ -318,12 +346,31 @@ static uint32_t join(const layer_builder *l, const char *name, uint32_t x, uint3
   return tws_build_add(l->b, l->layer, named(l, name), x, branch);
 }
 
+static uint32_t drop(const layer_builder *l, const char *name, uint32_t x, double share) {
+  return share > 0 ? tws_build_dropout(l->b, l->layer, named(l, name), x, share) : x;
+}
+
+/* Both branches are one sum before a share of it is dropped. */
+static int is_together(const layer_builder *l) {
+  return l->d->order == TWS_ORDER_SIDE_BY_SIDE && l->d->drops && l->d->drops->together;
+}
+static int adds_together(const layer_builder *l) {
+  return is_together(l) && l->d->inner_dropout > 0;
+}
+static uint32_t add_together(const layer_builder *l, uint32_t entered, uint32_t normed, uint32_t attended) {
+  uint32_t y = add_inner(l, l->d->two_norms ? layer_norm(l, 2, entered) : normed);
+  y = join(l, "add_1", attended, y);
+  return join(l, "add_2", entered, drop(l, "inner_dropout", y, l->d->inner_dropout));
+}
+
 static uint32_t add_layer(const layer_builder *l, uint32_t x) {
   const tws_decoder_order order = l->d->order;
   const int before = order != TWS_ORDER_BEHIND, behind = order == TWS_ORDER_BEHIND || order == TWS_ORDER_BOTH;
   const uint32_t entered = x, normed = before ? layer_norm(l, 0, x) : x;
   uint32_t y = add_attention(l, normed);
   if (behind) y = layer_norm(l, 1, y);
+  if (adds_together(l)) return add_together(l, entered, normed, y);
+  if (!is_together(l)) y = drop(l, "attention_dropout", y, l->d->attended_dropout);
   x = join(l, "add_1", x, y);
   if (order == TWS_ORDER_SIDE_BY_SIDE)
     y = l->d->two_norms ? layer_norm(l, 2, entered) : normed;
@@ -331,6 +378,7 @@ static uint32_t add_layer(const layer_builder *l, uint32_t x) {
     y = before ? layer_norm(l, 2, x) : x;
   y = add_inner(l, y);
   if (behind) y = layer_norm(l, 3, y);
+  y = drop(l, "inner_dropout", y, l->d->inner_dropout);
   return join(l, "add_2", x, y);
 }
 
@@ -340,11 +388,12 @@ static uint32_t add_embedding(tws_network_builder *b, const tws_decoder *d, cons
                                    learned ? tws_build_name(b, "%s.weight", names->positions) : NULL, (float)d->range);
   if (learned && d->first_position > 0) tws_build_first_position(b, d->first_position);
   if (d->embedding_scale > 0) x = tws_build_scale(b, -1, "embedding.scale", x, d->embedding_scale);
-  return names->embedding_norm != NULL ? add_norm(b, d, -1, names->embedding_norm, x) : x;
+  if (names->embedding_norm != NULL) x = add_norm(b, d, -1, names->embedding_norm, x);
+  return tws_build_dropout(b, -1, "embedding.dropout", x, d->embedding_dropout);
 }
 
 tws_code tws_decoder_build(tws_network_builder *b, const tws_decoder *d, tws_error *err) {
-  enum { LONGEST_LAYER = 14 + TWS_EXPERT_MODULES, AROUND = 9 };
+  enum { LONGEST_LAYER = 16 + TWS_EXPERT_MODULES, AROUND = 10 };
   tws_network *net = b->net;
   layer_builder l = {.b = b, .d = d, .names = names_of(d)};
   TWS_TRY(find_activation(b, d, &l.activation, err));

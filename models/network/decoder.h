@@ -47,6 +47,14 @@ typedef struct tws_decoder_rope {
   int dynamic; /* theta follows the length of the job's sequences */
 } tws_decoder_rope;
 
+/* Keys of what training drops: shares of attention's probabilities, of what attention and the inner part add to the
+ * residual stream, of the embedding; NULL: nothing. `together`: what both parts of a layer side by side add is one sum,
+ * of which the inner part's share is dropped. */
+typedef struct tws_decoder_drops {
+  const char *attention, *attended, *inner, *embedding;
+  int together;
+} tws_decoder_drops;
+
 typedef struct tws_decoder {
   const tws_decoder_names *names; /* NULL: Llama's */
   const tws_decoder_keys *keys;   /* NULL: Llama's */
@@ -58,6 +66,8 @@ typedef struct tws_decoder {
   int layer_norm, norm_bias;      /* LayerNorm, not RMSNorm */
   double norm_offset;             /* added to the weights of norms */
   tws_decoder_order order;
+  const tws_decoder_drops *drops;                                               /* NULL: attention_dropout alone */
+  double attention_dropout, attended_dropout, inner_dropout, embedding_dropout; /* read by them */
   int two_norms;
   tws_decoder_positions position;
   int64_t first_position; /* rows of the table before the first that is used */

@@ -52,7 +52,10 @@ tws_code tws_build_falcon(tws_network_builder *b, tws_error *err) {
       .down = "mlp.dense_4h_to_h",
       .final_norm = "transformer.ln_f",
       .head = "lm_head"};
-  tws_decoder d = {.names = &names,
+  static const tws_decoder_drops drops = {
+      .attention = "attention_dropout", .attended = "attention_dropout", .inner = "hidden_dropout", .together = 1};
+  tws_decoder d = {.drops = &drops,
+                   .names = &names,
                    .keys = &keys,
                    .positions = 2048,
                    .inner = 4,

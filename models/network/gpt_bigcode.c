@@ -29,7 +29,10 @@ tws_code tws_build_gpt_bigcode(tws_network_builder *b, tws_error *err) {
                                           .head = "lm_head"};
   int multi_query = 1;
   TWS_TRY(tws_json_bool(b->json, b->json->root, "multi_query", 0, 1, &multi_query, err));
-  tws_decoder d = {.names = &names,
+  static const tws_decoder_drops drops = {
+      .attention = "attn_pdrop", .attended = "resid_pdrop", .inner = "resid_pdrop", .embedding = "embd_pdrop"};
+  tws_decoder d = {.drops = &drops,
+                   .names = &names,
                    .keys = &tws_gpt2_keys,
                    .positions = 1024,
                    .kv_heads = multi_query,

@@ -32,9 +32,7 @@ static tws_code read_layers(tws_network_builder *b, tws_decoder *d, tws_error *e
 }
 
 tws_code tws_build_gpt_neo(tws_network_builder *b, tws_error *err) {
-  static const char *const known[] = {"attention_types", "attention_layers",   "window_size",
-                                      "resid_dropout",   "classifier_dropout", NULL};
-  static const char *const dropouts[] = {"resid_dropout", NULL};
+  static const char *const known[] = {"attention_types", "attention_layers", "window_size", "classifier_dropout", NULL};
   static const tws_decoder_names names = {.embedding = "transformer.wte",
                                           .positions = "transformer.wpe",
                                           .layer = "transformer.h.",
@@ -54,7 +52,12 @@ tws_code tws_build_gpt_neo(tws_network_builder *b, tws_error *err) {
                                         .positions = "max_position_embeddings",
                                         .epsilon = "layer_norm_epsilon",
                                         .activation = "activation_function"};
-  tws_decoder d = {.names = &names,
+  static const tws_decoder_drops drops = {.attention = "attention_dropout",
+                                          .attended = "resid_dropout",
+                                          .inner = "resid_dropout",
+                                          .embedding = "embed_dropout"};
+  tws_decoder d = {.drops = &drops,
+                   .names = &names,
                    .keys = &keys,
                    .positions = 2048,
                    .inner = 4,
@@ -69,7 +72,6 @@ tws_code tws_build_gpt_neo(tws_network_builder *b, tws_error *err) {
                    .epsilon = 1e-5,
                    .tied = 1};
   TWS_TRY(read_layers(b, &d, err));
-  TWS_TRY(tws_build_dropouts(b, dropouts, err));
   TWS_TRY(tws_decoder_read(b, known, &d, err));
   return tws_decoder_build(b, &d, err);
 }

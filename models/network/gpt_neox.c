@@ -24,7 +24,12 @@ tws_code tws_build_gpt_neox(tws_network_builder *b, tws_error *err) {
                                           .head = "embed_out"};
   const tws_json *json = b->json;
   tws_decoder_keys keys = tws_llama_keys;
-  tws_decoder d = {.names = &names,
+  static const tws_decoder_drops drops = {.attention = "attention_dropout",
+                                          .attended = "hidden_dropout",
+                                          .inner = "hidden_dropout",
+                                          .embedding = "hidden_dropout"};
+  tws_decoder d = {.drops = &drops,
+                   .names = &names,
                    .keys = &keys,
                    .positions = 2048,
                    .activation = "gelu",

@@ -16,7 +16,10 @@ tws_code tws_build_gptj(tws_network_builder *b, tws_error *err) {
                                           .down = "mlp.fc_out",
                                           .final_norm = "transformer.ln_f",
                                           .head = "lm_head"};
-  tws_decoder d = {.names = &names,
+  static const tws_decoder_drops drops = {
+      .attention = "attn_pdrop", .attended = "resid_pdrop", .inner = "resid_pdrop", .embedding = "embd_pdrop"};
+  tws_decoder d = {.drops = &drops,
+                   .names = &names,
                    .keys = &tws_gpt2_keys,
                    .positions = 2048,
                    .inner = 4,

@@ -54,10 +54,10 @@ static int is_transposed(const tws_hf_request *r, const tws_param *param) {
   return 0;
 }
 
-/* One row, but of a gate or of a table of segments, which are matrices. */
+/* One row, but of a gate, of a table of segments and of an adapter, which are matrices. */
 static int is_vector(const tws_param *param) {
   return param->rows == 1 && !strstr(param->name, ".shared_expert_gate.weight") &&
-         !strstr(param->name, ".token_type_embeddings.weight");
+         !strstr(param->name, ".token_type_embeddings.weight") && !strstr(param->name, ".lora_");
 }
 
 static tws_code name_unknown(const tws_param *param, tws_error *err) {
@@ -97,7 +97,7 @@ static tws_code add_param(const tws_hf_request *r, uint32_t p, tws_arena *arena,
                          .transposed = is_transposed(r, param)};
   memcpy(whole.shape, param->shape, sizeof whole.shape);
   if (param->experts > 0) return add_experts(r, p, arena, to, count, err);
-  if (!param->fused[0] || param->groups > 0) {
+  if (param->fused[0] + param->fused[1] + param->fused[2] == 0 || param->groups > 0) {
     if (r->padded_vocabulary > r->vocabulary && whole.rows == r->padded_vocabulary) /* and the bias of the scores */
       whole.rows = r->vocabulary;
     if (param->groups > 1) {
@@ -107,7 +107,8 @@ static tws_code add_param(const tws_hf_request *r, uint32_t p, tws_arena *arena,
     to[(*count)++] = whole;
     return TWS_OK;
   }
-  for (int i = 0; i < 3 && param->fused[i] > 0; i++) {
+  for (int i = 0; i < 3; i++) {
+    if (param->fused[i] == 0) continue; /* a part without adapter */
     whole.name = part_name(arena, param->name, i);
     whole.rows = param->fused[i];
     if (!whole.name) return name_unknown(param, err);

@@ -1,7 +1,7 @@
 /* MPT (MosaicML, 2023; keys as in Hugging Face's MptConfig): ALiBi, LayerNorm without biases, joined projections. */
 #include "models/network/decoder.h"
 
-static tws_code check_attention(tws_network_builder *b, tws_error *err) {
+static tws_code check_attention(tws_network_builder *b, tws_decoder *d, tws_error *err) {
   static const char *const known[] = {"attn_type", "attn_pdrop",     "attn_impl",  "qk_ln",
                                       "clip_qkv",  "softmax_scale",  "prefix_lm",  "attn_uses_sequence_id",
                                       "alibi",     "alibi_bias_max", "model_type", NULL};
@@ -10,9 +10,11 @@ static tws_code check_attention(tws_network_builder *b, tws_error *err) {
   const tws_json *json = b->json;
   const cJSON *object = cJSON_GetObjectItemCaseSensitive(json->root, "attn_config");
   int alibi = 1, on = 0;
-  double most = 8;
+  double most = 8, share = 0;
   if (object == NULL || cJSON_IsNull(object)) return TWS_OK;
   TWS_TRY(tws_json_only(json, object, known, err));
+  TWS_TRY(tws_json_number(json, object, "attn_pdrop", 0, 0, 0.999, 0, &share, err));
+  d->attention_dropout = d->attended_dropout = d->inner_dropout = share; /* one key for all three */
   TWS_TRY(tws_json_bool(json, object, "alibi", 0, 1, &alibi, err));
   TWS_TRY(tws_json_number(json, object, "alibi_bias_max", 0, 0, 1e6, 8, &most, err));
   if (!alibi || most != 8)
@@ -51,7 +53,9 @@ tws_code tws_build_mpt(tws_network_builder *b, tws_error *err) {
                                         .epsilon = "layer_norm_epsilon"};
   const tws_json *json = b->json;
   const cJSON *scale = cJSON_GetObjectItemCaseSensitive(json->root, "logit_scale");
-  tws_decoder d = {.names = &names,
+  static const tws_decoder_drops drops = {.attention = NULL};
+  tws_decoder d = {.drops = &drops,
+                   .names = &names,
                    .keys = &keys,
                    .positions = 2048,
                    .activation = "gelu",
@@ -65,7 +69,7 @@ tws_code tws_build_mpt(tws_network_builder *b, tws_error *err) {
   TWS_TRY(tws_json_int(json, json->root, "expansion_ratio", 0, 1, 64, 4, &d.inner, err));
   if (scale != NULL && !cJSON_IsNull(scale))
     return tws_json_fail(json, scale, err, "set it to null", "\"logit_scale\" is not supported");
-  TWS_TRY(check_attention(b, err));
+  TWS_TRY(check_attention(b, &d, err));
   TWS_TRY(tws_decoder_read(b, known, &d, err));
   if ((b->net->heads & (b->net->heads - 1)) != 0)
     return tws_json_fail(json, NULL, err, "use a power of two", "MPT's biases of %lld heads are not modelled",

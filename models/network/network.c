@@ -344,6 +344,9 @@ double tws_network_flops_per_token(const tws_network *network, int64_t seq, int6
           2 * (double)tws_param_numel(&network->params[module->param[0]]) * rows_per_token(network, module->out[0], of);
     } else if (module->type == TWS_MODULE_EXPERT_LINEAR) {
       flops += 2 * (double)module->routing->choices * (double)module->in_features * (double)module->out_features;
+    } else if (module->type == TWS_MODULE_LOW_RANK) {
+      flops +=
+          2 * (double)tws_param_numel(&network->params[module->param[0]]) * rows_per_token(network, module->out[0], of);
     } else if (module->type == TWS_MODULE_ATTENTION || module->type == TWS_MODULE_CROSS_ATTENTION) {
       flops += square_flops(network, module, of, causal_halved);
     }

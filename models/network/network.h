@@ -113,6 +113,7 @@ typedef struct tws_param {
   int64_t shape[4]; /* of its tensor in files where that has other dimensions than rows and columns; 0: it has not */
   uint32_t module;  /* first module that uses it; a tied parameter appears in the module list of others too */
   int32_t experts;  /* its rows are those of so many experts, one after the other; 0: of none */
+  uint8_t frozen;   /* training leaves it as it is: it has no gradient and no optimizer states */
   tws_axes own_along; /* axes along which every rank has one of its own, of this shape (experts); most have none */
 } tws_param;
 
@@ -137,6 +138,15 @@ typedef struct tws_latent {
   double theta, factor, low, high, gain;
 } tws_latent;
 
+/* What is beside a linear layer (LoRA, Hu et al. 2021): y += scale B A x, of each of the up to three parts of y that
+ * has it.
+ */
+typedef struct tws_low_rank {
+  int64_t rank, out; /* out: widths together */
+  int64_t width[3];  /* of the parts of y; 0: there is none */
+  int64_t skip[3];   /* 1: that part has no adapter */
+} tws_low_rank;
+
 typedef struct tws_module {
   tws_module_type type;
   const char *name;                                  /* "transformer.h.0.attn.c_attn" */
@@ -151,6 +161,7 @@ typedef struct tws_module {
   int32_t heads, kv_heads, head_size; /* ROPE, ATTENTION */
   const tws_routing *routing;         /* ROUTER, DISPATCH, EXPERT_LINEAR, COMBINE */
   const tws_latent *latent;           /* LATENT */
+  const tws_low_rank *low_rank;       /* LOW_RANK */
   int32_t rms;                        /* NORM: RMSNorm */
   int32_t second_gate;                /* GATE: of two gates, the second's share */
   double epsilon;                     /* NORM, HEADS_NORM, BATCH_NORM */

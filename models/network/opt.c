@@ -8,12 +8,11 @@ tws_code tws_build_opt(tws_network_builder *b, tws_error *err) {
                                       "word_embed_proj_dim",
                                       "enable_bias",
                                       "layer_norm_elementwise_affine",
-                                      "dropout",
                                       "layerdrop",
                                       "activation_dropout",
                                       "init_std",
                                       NULL};
-  static const char *const dropouts[] = {"dropout", "layerdrop", "activation_dropout", NULL};
+  static const char *const dropouts[] = {"layerdrop", "activation_dropout", NULL};
   static const tws_decoder_names names = {.embedding = "model.decoder.embed_tokens",
                                           .positions = "model.decoder.embed_positions",
                                           .layer = "model.decoder.layers.",
@@ -33,7 +32,9 @@ tws_code tws_build_opt(tws_network_builder *b, tws_error *err) {
                                         .positions = "max_position_embeddings",
                                         .activation = "activation_function"};
   const tws_json *json = b->json;
-  tws_decoder d = {.names = &names,
+  static const tws_decoder_drops drops = {.attention = "attention_dropout", .attended = "dropout", .inner = "dropout"};
+  tws_decoder d = {.drops = &drops,
+                   .names = &names,
                    .keys = &keys,
                    .positions = 2048,
                    .activation = "relu",

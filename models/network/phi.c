@@ -17,7 +17,10 @@ tws_code tws_build_phi(tws_network_builder *b, tws_error *err) {
                                           .final_norm = "model.final_layernorm",
                                           .head = "lm_head"};
   tws_decoder_keys keys = tws_llama_keys;
-  tws_decoder d = {.names = &names,
+  static const tws_decoder_drops drops = {
+      .attention = "attention_dropout", .attended = "resid_pdrop", .inner = "resid_pdrop", .embedding = "embd_pdrop"};
+  tws_decoder d = {.drops = &drops,
+                   .names = &names,
                    .keys = &keys,
                    .positions = 2048,
                    .activation = "gelu_new",

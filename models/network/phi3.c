@@ -6,7 +6,9 @@ tws_code tws_build_phi3(tws_network_builder *b, tws_error *err) {
                                       "attention_bias",        "mlp_bias",       NULL};
   const tws_json *json = b->json;
   const cJSON *window = cJSON_GetObjectItemCaseSensitive(json->root, "sliding_window");
-  tws_decoder d = {.positions = 4096, .qkv_groups = 1, .gate_up_whole = 1, .epsilon = 1e-5};
+  static const tws_decoder_drops drops = {
+      .attention = "attention_dropout", .attended = "resid_pdrop", .inner = "resid_pdrop"};
+  tws_decoder d = {.drops = &drops, .positions = 4096, .qkv_groups = 1, .gate_up_whole = 1, .epsilon = 1e-5};
   if (window != NULL && !cJSON_IsNull(window))
     TWS_TRY(tws_build_size(b, "sliding_window", NULL, 0, TWS_MAX_WIDTH, 2047, &d.window, err));
   TWS_TRY(tws_build_expect_bool(b, "attention_bias", 0, "set it to false", err));

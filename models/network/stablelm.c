@@ -7,7 +7,14 @@ tws_code tws_build_stablelm(tws_network_builder *b, tws_error *err) {
                                       "use_parallel_residual", NULL};
   const tws_json *json = b->json;
   tws_decoder_keys keys = tws_llama_keys;
-  tws_decoder d = {.keys = &keys, .positions = 4096, .kv_heads = 32, .layer_norm = 1, .norm_bias = 1, .epsilon = 1e-5};
+  static const tws_decoder_drops drops = {.attention = "attention_dropout", .inner = "hidden_dropout"};
+  tws_decoder d = {.drops = &drops,
+                   .keys = &keys,
+                   .positions = 4096,
+                   .kv_heads = 32,
+                   .layer_norm = 1,
+                   .norm_bias = 1,
+                   .epsilon = 1e-5};
   int side_by_side = 0;
   keys.epsilon = "layer_norm_eps";
   TWS_TRY(tws_build_expect_bool(b, "qk_layernorm", 0, "set it to false", err));

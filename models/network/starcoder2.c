@@ -3,14 +3,17 @@
 #include "models/network/decoder.h"
 
 tws_code tws_build_starcoder2(tws_network_builder *b, tws_error *err) {
-  static const char *const known[] = {
-      "use_bias", "sliding_window", "residual_dropout", "embedding_dropout", "norm_type", "mlp_type", NULL};
-  static const char *const dropouts[] = {"residual_dropout", "embedding_dropout", NULL};
+  static const char *const known[] = {"use_bias", "sliding_window", "norm_type", "mlp_type", NULL};
   const tws_json *json = b->json;
   const cJSON *window = cJSON_GetObjectItemCaseSensitive(json->root, "sliding_window");
   tws_decoder_names names = tws_llama_names;
   tws_decoder_keys keys = tws_llama_keys;
-  tws_decoder d = {.names = &names,
+  static const tws_decoder_drops drops = {.attention = "attention_dropout",
+                                          .attended = "residual_dropout",
+                                          .inner = "residual_dropout",
+                                          .embedding = "embedding_dropout"};
+  tws_decoder d = {.drops = &drops,
+                   .names = &names,
                    .keys = &keys,
                    .positions = 4096,
                    .kv_heads = 2,
@@ -28,7 +31,6 @@ tws_code tws_build_starcoder2(tws_network_builder *b, tws_error *err) {
   d.output_bias = d.mlp_bias = d.qkv_bias;
   if (window != NULL && !cJSON_IsNull(window))
     TWS_TRY(tws_build_size(b, "sliding_window", NULL, 0, TWS_MAX_WIDTH, 4096, &d.window, err));
-  TWS_TRY(tws_build_dropouts(b, dropouts, err));
   TWS_TRY(tws_decoder_read(b, known, &d, err));
   return tws_decoder_build(b, &d, err);
 }

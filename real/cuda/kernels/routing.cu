@@ -336,10 +336,9 @@ __global__ void router_grad(RouterGrad g, T *dlogits) {
     for (int c = 0; c < g.choices; ++c)
       if (chosen_by[c] >= 0) kept += p[chosen_by[c]];
     if (g.renormalizes) {  // of weights that were divided by their sum
-      const float share = 1 / (kept > TWS_ROUTING_LEAST ? kept : TWS_ROUTING_LEAST);
-      scale *= share;
+      scale /= kept > TWS_ROUTING_LEAST ? kept : TWS_ROUTING_LEAST;
       for (int c = 0; c < g.choices; ++c)
-        if (chosen_by[c] >= 0 && kept > TWS_ROUTING_LEAST) common += dweights[c] * p[chosen_by[c]] * share;
+        if (chosen_by[c] >= 0 && kept > TWS_ROUTING_LEAST) common += dweights[c] * (p[chosen_by[c]] / kept);
     }
     for (int c = 0; c < g.choices; ++c)
       if (chosen_by[c] >= 0) chosen += p[chosen_by[c]] * (dweights[c] - common) * scale;

@@ -7,6 +7,7 @@
  * there, so that every product has the form C += A B with rows of B as vectors and elements of A as broadcasts. */
 #include "models/attention.h"
 #include "real/host/kernels/kernels.h"
+#include "real/host/kernels/philox.h"
 
 enum { TILE = TWS_HOST_ATTENTION_TILE, STRIP = 8 };
 #if defined(__AVX512F__)
@@ -300,18 +301,17 @@ VECTOR_INLINE vf seen_scores(const shape *s, const score_tile *t, const float *r
   return v_select(seen, x, v_set(-INFINITY));
 }
 
+/* The random words of a row of the tile: as many as it has keys. */
+_Static_assert((int)TILE == (int)PHILOX_WORDS, "a row of a tile is what is drawn at once");
+static void draw_row(const shape *s, const score_tile *t, int64_t i, uint32_t words[TILE]) {
+  const uint64_t row = tws_attention_block(&s->form, t->batch, t->head, t->query + i);
+  v_philox(s->form.seed, tws_dropout_stream(s->form.step_bits), row + (uint64_t)t->key / TWS_DROPOUT_GROUP, words);
+}
+
 /* 0 where a probability is dropped, else what it grows by. */
-static vf dropout_factors(const shape *s, const score_tile *t, int64_t i, int64_t column) {
-  union {
-    uint32_t word[LANES];
-    vu v;
-  } bits;
-  const uint64_t first =
-      tws_attention_block(&s->form, t->batch, t->head, t->query + i) + (uint64_t)(t->key + column) / TWS_DROPOUT_GROUP;
-  for (int k = 0; k < LANES / TWS_DROPOUT_GROUP; ++k)
-    tws_philox_block(s->form.seed, tws_dropout_stream(s->form.step_bits), first + (uint64_t)k,
-                     bits.word + k * TWS_DROPOUT_GROUP);
-  return v_select((vi)(bits.v < s->form.dropped_below), v_zero(), v_set(s->form.kept));
+VECTOR_INLINE vf dropout_factors(const shape *s, const uint32_t *words) {
+  const vu bits = (vu) * (const vi_unaligned *)words;
+  return v_select((vi)(bits < s->form.dropped_below), v_zero(), v_set(s->form.kept));
 }
 
 /* Keys [*begin, *end) in whole tiles are what a tile of queries sees some of. */
@@ -388,17 +388,20 @@ VECTOR_INLINE void online_softmax(const shape *s, const forward_scratch *w, cons
     for (int64_t j = end; j < TILE; j += LANES) v_store(row + j, v_zero());
     if (!plain && from == to) continue;
     vf top = v_set(w->largest[i]);
+    uint32_t words[TILE];
+    if (!plain && s->form.dropped_below) draw_row(s, t, i, words);
     for (int64_t j = begin; j < end; j += LANES) {
       vf x = plain ? masked_scores(row, j, to) : seen_scores(s, t, row, i, j, from, to, 1);
+      if (!plain) v_store(row + j, x);
       top = v_max(x, top);
     }
     const float largest = v_largest(top);
     vf sum = v_zero();
     for (int64_t j = begin; j < end; j += LANES) {
-      vf x = plain ? masked_scores(row, j, to) : seen_scores(s, t, row, i, j, from, to, 1);
+      vf x = plain ? masked_scores(row, j, to) : v_load(row + j);
       vf p = exp_of_difference(x - largest);
       sum += p;
-      if (!plain && s->form.dropped_below) p *= dropout_factors(s, t, i, j);
+      if (!plain && s->form.dropped_below) p *= dropout_factors(s, words + j);
       v_store(row + j, p);
     }
     if (largest > w->largest[i]) {
@@ -491,12 +494,14 @@ VECTOR_INLINE void gradient_of_softmax(const shape *s, const backward_scratch *w
     int64_t from, to;
     row_limits(s, t, plain, i, &from, &to);
     const int64_t begin = from / LANES * LANES, end = from < to ? (to + LANES - 1) / LANES * LANES : begin;
+    uint32_t words[TILE];
+    if (!plain && s->form.dropped_below) draw_row(s, t, i, words);
     for (int64_t j = begin; j < end; j += LANES) {
       vf x = plain ? masked_scores(p, j, to) * s->scale - w->lse[i]
                    : seen_scores(s, t, p, i, j, from, to, s->scale) - w->lse[i];
       vf probability = v_exp(x), slope = v_load(dp + j), kept = probability;
       if (!plain && s->form.dropped_below) {
-        const vf factors = dropout_factors(s, t, i, j);
+        const vf factors = dropout_factors(s, words + j);
         slope *= factors;
         kept *= factors;
       }

@@ -1,6 +1,7 @@
 /* Kernels that treat every element alike. */
 #include "models/dropout.h"
 #include "real/host/kernels/kernels.h"
+#include "real/host/kernels/philox.h"
 
 /* 0.5 x (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3) is x s with s = 1 / (1 + e^-2u): no cancellation. */
 VECTOR_INLINE vf gelu_negative_2u(vf x) {
@@ -239,8 +240,29 @@ VECTOR_INLINE vf dropout_factors(const tws_host_call *call, uint64_t e, int n) {
   return factors.v;
 }
 
+/* As many as are drawn at once, from number e on, which begins a block. */
+static void drop_many(const tws_host_call *call, int64_t at, uint64_t e) {
+  const double probability = call->work->f[0];
+  const vu below = (vu){0} + tws_dropout_threshold(probability);
+  const vf kept = v_set((float)(1 / (1 - probability)));
+  void *x = call->operand[0];
+  uint32_t bits, words[PHILOX_WORDS];
+  memcpy(&bits, (const float *)call->operand[1] + TWS_HYPER_STEP, sizeof bits);
+  v_philox((uint64_t)call->argument[0], tws_dropout_stream(bits), e / TWS_DROPOUT_GROUP, words);
+  FOR_TYPE(
+      call->dtype[0], T, for (int k = 0; k < PHILOX_WORDS; k += LANES) {
+        const vu word = (vu) * (const vi_unaligned *)(words + k);
+        const vf factors = v_select((vi)(word < below), v_zero(), kept);
+        v_put(T, x, at + k, v_get(T, x, at + k, LANES) * factors, LANES);
+      });
+}
+
 static void drop_run(const tws_host_call *call, int64_t begin, int64_t end, uint64_t number) {
   void *x = call->operand[0];
+  const int jitters = call->work->f[1] > 0;
+  for (; !jitters && number % TWS_DROPOUT_GROUP == 0 && begin + PHILOX_WORDS <= end;
+       begin += PHILOX_WORDS, number += PHILOX_WORDS)
+    drop_many(call, begin, number);
   FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, begin, end, {
              v_put(T, x, i, v_get(T, x, i, n) * dropout_factors(call, number + (uint64_t)(i - begin), n), n);
            }));

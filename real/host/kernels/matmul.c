@@ -8,8 +8,8 @@
 typedef struct product {
   const tws_host_call *call;
   int transpose_a, transpose_b, accumulate;
-  int64_t m, n, k, lda, ldb; /* C is m x n, contiguous */
-  const void *a, *b, *bias;  /* bias: NULL or [n], of the inputs' type */
+  int64_t m, n, k, lda, ldb, ldc; /* C is m x n; ldc 0: contiguous */
+  const void *a, *b, *bias;       /* bias: NULL or [n], of the inputs' type */
   void *c;
   tws_dtype in, out;
   int row_parts, column_parts;
@@ -21,6 +21,10 @@ typedef struct product {
 typedef struct block {
   host_range rows, columns;
 } block;
+
+static int64_t row_of(const product *p, int64_t row) {
+  return row * (p->ldc ? p->ldc : p->n);
+}
 
 enum { PANEL_M = 256, PANEL_N = 256, PANEL_K = 512, GRAIN = 16 };
 enum { CONVERT_FLOATS = PANEL_M * PANEL_K + PANEL_K * PANEL_N + PANEL_M * PANEL_N };
@@ -64,14 +68,15 @@ static void float_task(void *arg, int thread, int threads) {
   block b = block_of(p, thread);
   const int64_t rows = b.rows.end - b.rows.begin, columns = b.columns.end - b.columns.begin;
   if (rows <= 0 || columns <= 0) return;
-  float *c = (float *)p->c + b.rows.begin * p->n + b.columns.begin;
+  float *c = (float *)p->c + row_of(p, b.rows.begin) + b.columns.begin;
   tws_host_sgemm(p->transpose_a, p->transpose_b, rows, columns, p->k, operand_a(p, b.rows.begin, 0), p->lda,
-                 operand_b(p, 0, b.columns.begin), p->ldb, p->accumulate ? 1.0F : 0.0F, c, p->n);
+                 operand_b(p, 0, b.columns.begin), p->ldb, p->accumulate ? 1.0F : 0.0F, c, row_of(p, 1));
   if (!p->bias) return;
   const float *bias = (const float *)p->bias + b.columns.begin;
   for (int64_t i = 0; i < rows; ++i)
-    EACH_VECTOR(j, n, 0, columns,
-                v_put(TWS_F32, c, i * p->n + j, v_get(TWS_F32, c, i * p->n + j, n) + v_get(TWS_F32, bias, j, n), n));
+    EACH_VECTOR(
+        j, n, 0, columns,
+        v_put(TWS_F32, c, row_of(p, i) + j, v_get(TWS_F32, c, row_of(p, i) + j, n) + v_get(TWS_F32, bias, j, n), n));
 }
 
 /* ---- bfloat16 instructions ---- */
@@ -81,7 +86,7 @@ static tws_host_bf16_gemm native_shape(const product *p, block b) {
                               .k = p->k,
                               .lda = p->lda,
                               .ldb = p->ldb,
-                              .ldc = p->n,
+                              .ldc = row_of(p, 1),
                               .transpose_a = p->transpose_a,
                               .transpose_b = p->transpose_b,
                               .accumulate = p->accumulate,
@@ -114,7 +119,7 @@ static void native_task(void *arg, int thread, int threads) {
     tws_host_bf16_gemm shape = native_shape(p, b);
     if (tws_host_bf16_multiply(p->call->backend->bf16, thread, &shape, operand_a(p, b.rows.begin, 0),
                                operand_b(p, 0, b.columns.begin),
-                               at_mutable(p->out, p->c, b.rows.begin * p->n + b.columns.begin),
+                               at_mutable(p->out, p->c, row_of(p, b.rows.begin) + b.columns.begin),
                                p->bias ? at(p->in, p->bias, b.columns.begin) : NULL) != 0)
       __atomic_store_n(&p->failed, 1, __ATOMIC_RELAXED);
   }
@@ -156,7 +161,7 @@ static void widen(tws_dtype type, float *to, int64_t to_stride, const void *from
 static void panel_store(const product *p, const float *panel, int64_t row, int64_t column, int64_t rows,
                         int64_t columns) {
   for (int64_t i = 0; i < rows; ++i) {
-    const int64_t out = (row + i) * p->n + column;
+    const int64_t out = row_of(p, row + i) + column;
     FOR_TYPE(p->out, C, EACH_VECTOR(j, n, 0, columns, {
                vf v = v_load_part(panel + i * PANEL_N + j, n);
                if (p->bias) FOR_TYPE(p->in, B, v += v_get(B, p->bias, column + j, n));
@@ -462,5 +467,98 @@ HOST_KERNEL(expert_linear_grad_weight) {
   if (call->work->flags & TWS_BIAS)
     run_parallel(call, 4.0 * (double)(r.sources * r.experts * r.capacity * r.out), expert_bias_task,
                  (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+/* ---- adapters: products that take and leave parts of rows ---- */
+
+typedef struct low_rank_part {
+  int64_t column, width; /* of y */
+  int64_t row, slot;     /* its first row of b, its first number of a row of h */
+} low_rank_part;
+
+/* Those that have an adapter; returns how many. */
+static int low_rank_parts(const int64_t *d, low_rank_part part[3]) {
+  int count = 0;
+  int64_t column = 0, row = 0;
+  for (int i = 0; i < 3; i++) {
+    if (!d[5 + i] && d[2 + i] > 0) {
+      part[count] = (low_rank_part){column, d[2 + i], row, count * d[1]};
+      row += part[count++].width;
+    }
+    column += d[2 + i];
+  }
+  return count;
+}
+
+HOST_KERNEL(low_rank) {
+  const int64_t *d = call->work->d;
+  const tws_dtype type = call->dtype[0];
+  low_rank_part part[3];
+  const int count = low_rank_parts(d, part);
+  for (int i = 0; i < count; i++) {
+    product p = {.call = call,
+                 .transpose_b = 1,
+                 .accumulate = 1,
+                 .m = d[0],
+                 .n = part[i].width,
+                 .k = d[1],
+                 .lda = count * d[1],
+                 .ldb = d[1],
+                 .ldc = d[2] + d[3] + d[4],
+                 .a = at(type, call->operand[0], part[i].slot),
+                 .b = at(type, call->operand[1], part[i].row * d[1]),
+                 .c = at_mutable(type, call->operand[2], part[i].column),
+                 .in = type,
+                 .out = type};
+    TWS_TRY(multiply(&p, err));
+  }
+  return TWS_OK;
+}
+
+HOST_KERNEL(low_rank_grad_input) {
+  const int64_t *d = call->work->d;
+  const tws_dtype type = call->dtype[0];
+  low_rank_part part[3];
+  const int count = low_rank_parts(d, part);
+  for (int i = 0; i < count; i++) {
+    product p = {.call = call,
+                 .m = d[0],
+                 .n = d[1],
+                 .k = part[i].width,
+                 .lda = d[2] + d[3] + d[4],
+                 .ldb = d[1],
+                 .ldc = count * d[1],
+                 .a = at(type, call->operand[0], part[i].column),
+                 .b = at(type, call->operand[1], part[i].row * d[1]),
+                 .c = at_mutable(type, call->operand[2], part[i].slot),
+                 .in = type,
+                 .out = type};
+    TWS_TRY(multiply(&p, err));
+  }
+  return TWS_OK;
+}
+
+HOST_KERNEL(low_rank_grad_weight) {
+  const int64_t *d = call->work->d;
+  const tws_dtype type = call->dtype[0], out = call->dtype[2];
+  low_rank_part part[3];
+  const int count = low_rank_parts(d, part);
+  for (int i = 0; i < count; i++) {
+    product p = {.call = call,
+                 .transpose_a = 1,
+                 .accumulate = (call->work->flags & TWS_ACCUMULATE) != 0,
+                 .m = part[i].width,
+                 .n = d[1],
+                 .k = d[0],
+                 .lda = d[2] + d[3] + d[4],
+                 .ldb = count * d[1],
+                 .a = at(type, call->operand[0], part[i].column),
+                 .b = at(type, call->operand[1], part[i].slot),
+                 .c = at_mutable(out, call->operand[2], part[i].row * d[1]),
+                 .in = type,
+                 .out = out};
+    TWS_TRY(multiply(&p, err));
+  }
   return TWS_OK;
 }

@@ -361,11 +361,10 @@ static void router_grad_row(const tws_host_call *call, int64_t token, const floa
     chosen[c] = route < 0 ? -1 : (int32_t)tws_route_expert(call->operand[3], route, call->work->d[3], call->work->d[6]);
     if (chosen[c] >= 0) kept += p[chosen[c]];
   }
-  if (call->work->f[2] != 0) { /* of weights that were divided by their sum */
-    const float share = 1 / (kept > TWS_ROUTING_LEAST ? kept : TWS_ROUTING_LEAST);
-    scale *= share;
+  if (call->work->f[2] != 0) { /* of weights that were divided by their sum: exactly 0 of one alone, which is 1 */
+    scale /= kept > TWS_ROUTING_LEAST ? kept : TWS_ROUTING_LEAST;
     for (int64_t c = 0; c < choices; ++c)
-      if (chosen[c] >= 0 && kept > TWS_ROUTING_LEAST) common += dweights[c] * p[chosen[c]] * share;
+      if (chosen[c] >= 0 && kept > TWS_ROUTING_LEAST) common += dweights[c] * (p[chosen[c]] / kept);
   }
   for (int64_t e = 0; e < experts; ++e) mean += p[e] * balance[e];
   for (int64_t c = 0; c < choices; ++c)

@@ -1,0 +1,228 @@
+#include "checkpoint/merge.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checkpoint/folder.h"
+#include "checkpoint/read.h"
+#include "checkpoint/weights.h"
+#include "models/network/huggingface.h"
+#include "models/network/safetensors.h"
+
+/* ---- PEFT's description ---- */
+
+typedef struct description {
+  double scale;
+  int transposed; /* weights are [in, out] */
+} description;
+
+static tws_code read_description(const char *path, description *out, tws_error *err) {
+  tws_json *json = NULL;
+  int64_t r = 0;
+  double alpha = 8;
+  int rslora = 0, dora = 0;
+  const char *kind = "LORA";
+  TWS_TRY(tws_json_read(path, &json, err));
+  tws_code code = tws_json_string(json, json->root, "peft_type", 0, kind, &kind, err);
+  if (code == TWS_OK) code = tws_json_int(json, json->root, "r", 1, 1, 65536, 0, &r, err);
+  if (code == TWS_OK) code = tws_json_number(json, json->root, "lora_alpha", 0, 1e-9, 1e9, alpha, &alpha, err);
+  if (code == TWS_OK) code = tws_json_bool(json, json->root, "use_rslora", 0, 0, &rslora, err);
+  if (code == TWS_OK) code = tws_json_bool(json, json->root, "use_dora", 0, 0, &dora, err);
+  if (code == TWS_OK) code = tws_json_bool(json, json->root, "fan_in_fan_out", 0, 0, &out->transposed, err);
+  static const char *const patterns[] = {"rank_pattern", "alpha_pattern"};
+  int other = code == TWS_OK && (dora || strcmp(kind, "LORA") != 0);
+  for (int i = 0; i < 2 && code == TWS_OK; i++) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json->root, patterns[i]);
+    other |= item && item->child;
+  }
+  if (other)
+    code = tws_fail(err, TWS_UNSUPPORTED, "merge it with PEFT", "%s: it is not LoRA of one rank and one alpha", path);
+  if (code == TWS_OK) out->scale = alpha / (rslora ? sqrt((double)r) : (double)r);
+  tws_json_destroy(json);
+  return code;
+}
+
+/* ---- tensors ---- */
+
+typedef struct merger {
+  tws_safetensors *base, *adapter;
+  description how;
+  float *weight, *a, *b;
+  size_t used; /* tensors of the adapter */
+} merger;
+
+static tws_code read_tensor(const tws_safetensors *list, const tws_safetensor *tensor, float **to, tws_error *err) {
+  const char *path = list->files[tensor->file];
+  const int type = tws_safetensors_dtype(tensor->dtype);
+  const size_t bytes = (size_t)(tensor->end - tensor->begin);
+  tws_free(*to);
+  *to = NULL;
+  if (type < 0)
+    return tws_fail(err, TWS_UNSUPPORTED, "convert it to F32, BF16 or F16 first", "%s: tensor %s is of type %s", path,
+                    tensor->name, tensor->dtype);
+  void *raw = tws_calloc(bytes + 1, 1);
+  *to = tws_calloc((size_t)tensor->elements + 1, sizeof **to);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  tws_code code = raw && *to ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory to read tensor %s", tensor->name);
+  if (code == TWS_OK && fd < 0) code = tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
+  for (size_t done = 0; code == TWS_OK && done < bytes;) {
+    const ssize_t n = pread(fd, (char *)raw + done, bytes - done, (off_t)tensor->begin + (off_t)done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0)
+      code = tws_fail(err, TWS_IO, NULL, "%s: %s", path, n < 0 ? strerror(errno) : "it ends too early");
+    else
+      done += (size_t)n;
+  }
+  if (fd >= 0) close(fd);
+  if (code == TWS_OK) tws_convert_elements((tws_dtype)type, raw, TWS_F32, *to, (uint64_t)tensor->elements);
+  tws_free(raw);
+  return code;
+}
+
+/* "lora_A" or "lora_B" of a weight; bases of models without head leave out the first word of names. */
+static const tws_safetensor *find_factor(const merger *m, const char *weight, const char *factor) {
+  static const char ends[] = ".weight", prefix[] = "base_model.model.";
+  const size_t length = strlen(weight), end = sizeof ends - 1;
+  char name[512];
+  if (length <= end || strcmp(weight + length - end, ends) != 0) return NULL;
+  snprintf(name, sizeof name, "%s%.*s.%s.weight", prefix, (int)(length - end), weight, factor);
+  const tws_safetensor *found = tws_safetensors_find(m->adapter, name);
+  for (uint32_t i = 0; i < m->adapter->count && !found; i++) {
+    const char *whole = m->adapter->tensors[i].name;
+    const char *word = strncmp(whole, prefix, sizeof prefix - 1) == 0 ? strchr(whole + sizeof prefix - 1, '.') : NULL;
+    if (word && strcmp(word + 1, name + sizeof prefix - 1) == 0) found = &m->adapter->tensors[i];
+  }
+  return found;
+}
+
+static void add_product(const merger *m, int64_t out, int64_t in, int64_t r) {
+  for (int64_t i = 0; i < out; i++)
+    for (int64_t k = 0; k < r; k++) {
+      const float factor = (float)(m->how.scale * m->b[i * r + k]);
+      if (m->how.transposed)
+        for (int64_t j = 0; j < in; j++) m->weight[j * out + i] += factor * m->a[k * in + j];
+      else
+        for (int64_t j = 0; j < in; j++) m->weight[i * in + j] += factor * m->a[k * in + j];
+    }
+}
+
+static tws_code merge_tensor(merger *m, const tws_safetensor *tensor, tws_error *err) {
+  const tws_safetensor *a = find_factor(m, tensor->name, "lora_A"), *b = find_factor(m, tensor->name, "lora_B");
+  TWS_TRY(read_tensor(m->base, tensor, &m->weight, err));
+  if (!a && !b) return TWS_OK;
+  if (!a || !b || tensor->dims != 2 || a->dims != 2 || b->dims != 2 || a->shape[0] != b->shape[1] ||
+      tensor->shape[m->how.transposed] != b->shape[0] || tensor->shape[!m->how.transposed] != a->shape[1])
+    return tws_fail(err, TWS_INVALID, "is the adapter of this base?", "%s: the adapter of %s does not fit it",
+                    m->adapter->files[0], tensor->name);
+  TWS_TRY(read_tensor(m->adapter, a, &m->a, err));
+  TWS_TRY(read_tensor(m->adapter, b, &m->b, err));
+  add_product(m, b->shape[0], a->shape[1], a->shape[0]);
+  m->used += 2;
+  return TWS_OK;
+}
+
+static tws_code write_tensor(void *user, uint32_t weight, tws_output *to, tws_error *err) {
+  merger *m = user;
+  const tws_safetensor *tensor = &m->base->tensors[weight];
+  TWS_TRY(merge_tensor(m, tensor, err));
+  TWS_TRY(tws_output_write(to, m->weight, (size_t)tensor->elements * sizeof *m->weight, err));
+  if (weight + 1 < m->base->count || m->used == m->adapter->count) return TWS_OK;
+  return tws_fail(err, TWS_INVALID, "is the adapter of this base?", "%s: %zu of its %u tensors belong to no weight",
+                  m->adapter->files[0], (size_t)m->adapter->count - m->used, m->adapter->count);
+}
+
+static tws_code write_merged(merger *m, const char *path, tws_export_result *result, tws_error *err) {
+  tws_weight *weights = tws_calloc(m->base->count + (size_t)1, sizeof *weights);
+  tws_code code = weights ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory to write the weights with");
+  for (uint32_t i = 0; i < m->base->count && code == TWS_OK; i++) {
+    const tws_safetensor *tensor = &m->base->tensors[i];
+    weights[i] = (tws_weight){.name = tensor->name, .dtype = "F32", .dims = tensor->dims};
+    if (tensor->dims > TWS_SAFETENSOR_DIMS)
+      code = tws_fail(err, TWS_UNSUPPORTED, NULL, "%s: tensor %s has too many dimensions", path, tensor->name);
+    for (int k = 0; k < tensor->dims && code == TWS_OK; k++) weights[i].shape[k] = tensor->shape[k];
+  }
+  const tws_weights_request request = {.weights = weights, .count = m->base->count, .write = write_tensor, .user = m};
+  if (code == TWS_OK) code = tws_weights_write(&request, path, result, err);
+  tws_free(weights);
+  return code;
+}
+
+/* The two files of a folder, or a file and what is beside it. */
+static void name_files(const char *adapter, char *weights, char *config, size_t size) {
+  struct stat info;
+  const char *slash = strrchr(adapter, '/');
+  if (stat(adapter, &info) == 0 && S_ISDIR(info.st_mode)) {
+    snprintf(weights, size, "%.3900s/adapter_model.safetensors", adapter);
+    snprintf(config, size, "%.3900s/adapter_config.json", adapter);
+    return;
+  }
+  snprintf(weights, size, "%.3900s", adapter);
+  snprintf(config, size, "%.*sadapter_config.json", slash ? (int)(slash + 1 - adapter) : 0, adapter);
+}
+
+tws_code tws_adapter_merge(const char *base, const char *adapter, const char *path, tws_export_result *result,
+                           tws_error *err) {
+  char weights[TWS_FOLDER_SIZE], config[TWS_FOLDER_SIZE];
+  merger m = {.used = 0};
+  *result = (tws_export_result){0};
+  name_files(adapter, weights, config, sizeof weights);
+  TWS_TRY(read_description(config, &m.how, err));
+  tws_code code = tws_safetensors_open(base, &m.base, err);
+  if (code == TWS_OK) code = tws_safetensors_open(weights, &m.adapter, err);
+  if (code == TWS_OK) code = write_merged(&m, path, result, err);
+  tws_safetensors_close(m.base);
+  tws_safetensors_close(m.adapter);
+  tws_free(m.weight);
+  tws_free(m.a);
+  tws_free(m.b);
+  return code;
+}
+
+/* ---- what PEFT reads beside the adapters ---- */
+
+/* The last words of the modules' names, each once. */
+static void add_targets(const tws_saved_index *x, tws_arena *arena, tws_text *out) {
+  const tws_hf_request names = {.architecture = x->architecture,
+                                .params = x->params,
+                                .param_count = x->param_count,
+                                .vocabulary = x->vocabulary,
+                                .padded_vocabulary = x->padded_vocabulary};
+  tws_hf_tensor *tensors = NULL;
+  uint32_t count = 0;
+  const char *seen[64];
+  int known = 0;
+  if (tws_hf_tensors(&names, arena, &tensors, &count, NULL) != TWS_OK) out->failed = 1;
+  for (uint32_t i = 0; i < count && !out->failed; i++) {
+    const char *end = strstr(tensors[i].name, ".lora_A.weight"), *word = end;
+    if (!end) continue;
+    while (word > tensors[i].name && word[-1] != '.') word--;
+    const char *copy = tws_arena_printf(arena, "%.*s", (int)(end - word), word);
+    int at = 0;
+    while (copy && at < known && strcmp(seen[at], copy) != 0) at++;
+    if (!copy || at < known || known == 64) continue;
+    tws_text_add(out, "%s\"%s\"", known ? ", " : "", copy);
+    seen[known++] = copy;
+  }
+}
+
+void tws_adapter_config(const tws_saved_index *index, tws_text *out) {
+  tws_arena *arena = tws_arena_create();
+  if (!arena) {
+    out->failed = 1;
+    return;
+  }
+  tws_text_add(out,
+               "{\n  \"peft_type\": \"LORA\",\n  \"task_type\": \"CAUSAL_LM\",\n  \"base_model_name_or_path\": null,\n"
+               "  \"r\": %lld,\n  \"lora_alpha\": %.17g,\n  \"lora_dropout\": 0.0,\n  \"bias\": \"none\",\n"
+               "  \"fan_in_fan_out\": %s,\n  \"inference_mode\": true,\n  \"target_modules\": [",
+               (long long)index->lora_r, index->lora_scale * (double)index->lora_r,
+               strcmp(index->architecture, "gpt2") == 0 ? "true" : "false");
+  add_targets(index, arena, out);
+  tws_text_add(out, "]\n}\n");
+  tws_arena_destroy(arena);
+}

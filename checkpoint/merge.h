@@ -1,0 +1,17 @@
+/* Adapters added to the weights that they were trained beside: one safetensors file, in float32, with the names and
+ * shapes of the base. */
+#ifndef TWS_CHECKPOINT_MERGE_H
+#define TWS_CHECKPOINT_MERGE_H
+
+#include "checkpoint/export.h"
+
+/* base: as tws_safetensors_open(). adapter: a folder with PEFT's adapter_config.json and adapter_model.safetensors, or
+ * the latter alone with the former beside it. W + (lora_alpha / r) B A, with use_rslora lora_alpha / sqrt(r); where
+ * fan_in_fan_out says so W is [in, out]. One tensor at a time is in memory. TWS_INVALID: an adapter without its weight
+ * in the base, shapes that do not go together; TWS_UNSUPPORTED: adapters of another kind. */
+tws_code tws_adapter_merge(const char *base, const char *adapter, const char *path, tws_export_result *result,
+                           tws_error *err);
+/* The text of adapter_config.json for a checkpoint with adapters. */
+void tws_adapter_config(const tws_saved_index *index, tws_text *out);
+
+#endif

@@ -1,0 +1,58 @@
+/* Frozen parameters: they have no gradient, nothing is reduced for them and nothing is kept of them between steps but
+ * their values. A gradient of a value is found only where a parameter that is trained depends on it. */
+#include "plan/lower.h"
+
+int tws_is_frozen(const tws_lower *l, uint32_t param) {
+  return l->network->params[param].frozen != 0;
+}
+
+static int has_trained(const tws_lower *l, const tws_module *m) {
+  for (int i = 0; i < TWS_MODULE_PARAMS; i++)
+    if (m->param[i] != TWS_NONE && !tws_is_frozen(l, m->param[i])) return 1;
+  return 0;
+}
+
+static int reads_needed(const tws_lower *l, const tws_module *m) {
+  for (int i = 0; i < TWS_MODULE_INS; i++)
+    if (m->in[i] != TWS_NONE && l->needed[m->in[i]]) return 1;
+  return 0;
+}
+
+int tws_module_goes_backward(const tws_lower *l, const tws_module *m) {
+  for (int i = 0; i < TWS_MODULE_OUTS; i++)
+    if (m->out[i] != TWS_NONE && l->needed[m->out[i]]) return 1;
+  return 0;
+}
+
+/* Stages of a pipeline hand each other the gradients of whatever crosses between them. */
+static int crosses_stages(const tws_lower *l) {
+  return l->b.plan->position.ranks[TWS_AXIS_PIPE] > 1;
+}
+
+static uint32_t count_frozen(const tws_network *network) {
+  uint32_t count = 0;
+  for (uint32_t p = 0; p < network->param_count; p++) count += network->params[p].frozen != 0;
+  return count;
+}
+
+tws_code tws_frozen_begin(tws_lower *l) {
+  const uint32_t frozen = count_frozen(l->network);
+  l->needed = tws_arena_alloc(l->scratch, l->network->value_count + 1u, 1);
+  if (!l->needed) return tws_fail(l->b.err, TWS_MEMORY, NULL, "no memory for the plan");
+  if (frozen > 0 && frozen == l->network->param_count && !l->evaluates)
+    return tws_fail(l->b.err, TWS_INVALID, "leave some of them out of twinspeed.frozen_parameters",
+                    "all parameters are frozen: there is nothing to train");
+  const int all = frozen == 0 || crosses_stages(l);
+  for (uint32_t m = 0; m < l->network->module_count; m++) {
+    const tws_module *module = &l->network->modules[m];
+    const int needed = all || has_trained(l, module) || reads_needed(l, module);
+    for (int i = 0; i < TWS_MODULE_OUTS; i++)
+      if (module->out[i] != TWS_NONE) l->needed[module->out[i]] = (uint8_t)needed;
+  }
+  return TWS_OK;
+}
+
+tws_operand tws_unwanted_gradient(tws_lower *l, uint32_t param) {
+  return tws_lower_scratch(l, "unwanted gradient", l->zero.grad_dtype,
+                           (uint64_t)tws_param_numel(&l->network->params[param]));
+}

@@ -1,0 +1,55 @@
+/* Which parameters the same ranks hold copies of, and which of them are trained. */
+#include "plan/zero.h"
+
+/* The axes along which a parameter's copies lie: its gradient is a sum over the ranks of these. */
+static tws_axes axes_of(const tws_lower *l, uint32_t p) {
+  const tws_topology *t = &l->b.plan->topology;
+  const tws_axes replicas = l->b.plan->groups[l->zero.group].axes;
+  tws_axes copied = 0;
+  int own = 0;
+  if (!l->network->params[p].own_along) return replicas;
+  for (int i = 0; i < t->axes; i++) {
+    if (!tws_axes_cover(replicas, t->axis[i])) continue;
+    if (l->local.params[p].on[t->axis[i]] == TWS_PLACED_EXPERTS)
+      own = 1;
+    else
+      copied |= 1u << t->axis[i];
+  }
+  return own ? copied : replicas;
+}
+
+static uint8_t find_class(tws_lower *l, tws_axes axes, int frozen) {
+  tws_zero *z = &l->zero;
+  const tws_plan *plan = l->b.plan;
+  uint8_t found = 0;
+  while (found < z->class_count && (z->classes[found].axes != axes || z->classes[found].frozen != frozen)) found++;
+  if (found < z->class_count) return found;
+  if (z->class_count == TWS_ZERO_CLASSES) {
+    tws_builder_fail(&l->b, TWS_UNSUPPORTED, "too many sets of ranks hold copies of parameters");
+    return 0;
+  }
+  const int first = axes == plan->groups[z->group].axes;
+  z->classes[z->class_count++] = (tws_zero_class){.axes = axes,
+                                                  .frozen = frozen,
+                                                  .group = first ? z->group : tws_lower_group(l, axes),
+                                                  .ranks = tws_topology_size(&plan->topology, axes),
+                                                  .index = tws_topology_index(&plan->topology, plan->rank, axes)};
+  return found;
+}
+
+/* The class of all ranks is there in any case, so that ranks agree on the order of classes. */
+void tws_zero_make_classes(tws_lower *l) {
+  tws_zero *z = &l->zero;
+  z->classes = tws_arena_alloc(l->scratch, TWS_ZERO_CLASSES, sizeof *z->classes);
+  z->class_of = tws_arena_alloc(l->scratch, l->network->param_count + 1u, 1);
+  if (!z->classes || !z->class_of) {
+    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
+    return;
+  }
+  find_class(l, l->b.plan->groups[z->group].axes, 0);
+  for (int frozen = 0; frozen < 2; frozen++) {
+    for (uint32_t p = 0; p < l->network->param_count; p++)
+      if (tws_is_frozen(l, p) == frozen) z->class_of[p] = find_class(l, axes_of(l, p), frozen);
+    if (!frozen) z->trained_count = z->class_count;
+  }
+}
