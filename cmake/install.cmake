@@ -11,7 +11,7 @@ set(TWS_PUBLIC_HEADERS
     config/optimizer.h config/optimizers.def
     models/collective.h models/collectives.def models/kernel.h models/operators.def models/operators_adapters.def models/operator.h models/hardware/profile.h models/hardware/profile_build.h models/hardware/runtime.h models/network/modules.def models/network/network.h
     plan/plan.h plan/run_order.h plan/state.h plan/topology.h plan/pipeline_schedule.h plan/node_mapping.h plan/representatives.h estimators/estimators.h
-    traces/compare.h traces/csv.h traces/measurements.h traces/plot.h traces/timeline.h
+    traces/compare.h traces/csv.h traces/marks.h traces/measurements.h traces/plot.h traces/timeline.h
     estimators/flops_profile.h estimators/module_tree.h sim/sim.h real/real.h real/sample.h
     job/fit.h job/job.h job/modules.h job/simulate.h job/software_memory.h job/spec.h job/variant.h launch/hostfile.h launch/launch.h
     calibration/calibration.h validation/cases.h validation/results.h validation/sweep.h validation/trial.h validation/validation.h

@@ -3,8 +3,8 @@
 #ifndef TWS_TRACES_PLOT_H
 #define TWS_TRACES_PLOT_H
 
-#include "traces/marks.h"
 #include "base/status.h"
+#include "traces/marks.h"
 #include "traces/timeline.h"
 
 int tws_plot_available(void); /* 1: a program named gnuplot is on the path */

@@ -260,7 +260,7 @@ __global__ void row_products(const T *d_o, const T *o, float *delta, int64_t row
 
 // Sums of a tile's diagonals, `steps` of whose scores all rows have written, for each bucket: threads own diagonals, then
 // buckets.
-__device__ void add_diagonals(const Shape &s, const tws_attention_form &f, int64_t query, int64_t key, const float *steps,
+__device__ void add_diagonals(const tws_attention_form &f, int64_t query, int64_t key, const float *steps,
                               float *sums, float *part) {
   const int i = (int)threadIdx.x;
   __syncthreads();
@@ -338,7 +338,7 @@ __global__ void __launch_bounds__(BLOCK) attention_grad_queries(const T *d_o, He
       ds[row * SCORE_ROW + slot + SLOTS * j] = step * s.scale * steepness<SPECIAL>(f, x[j] * s.scale);
       if (SPECIAL && s.biases) steps[row * SCORE_ROW + slot + SLOTS * j] = step;
     }
-    if (SPECIAL && s.biases) add_diagonals(s, f, first, key, steps, sums, part);
+    if (SPECIAL && s.biases) add_diagonals(f, first, key, steps, sums, part);
     __syncwarp();
     add_rows<CHUNKS>(ds + row * SCORE_ROW, k, slot, sum);
   }
