@@ -132,8 +132,8 @@ def compare(args, model, batch, tokens, deadline):
     finally:
         peer.end()
     parameters = ours[-1]["configuration"]["parameters"]
-    if parameters != known["parameters"]:
-        raise RuntimeError("%d parameters here, %d there" % (parameters, known["parameters"]))
+    if parameters != peer.ready["parameters"]:  # both with the padding of the vocabulary
+        raise RuntimeError("%d parameters here, %d there" % (parameters, peer.ready["parameters"]))
     size, flops = batch * args.seq, known["flops_per_step"]
     step = statistics.median(run["median_step_s"] for run in ours)
     their_step = statistics.median(run["step_s"] for run in theirs)
