@@ -4,7 +4,6 @@
 
 #include "checkpoint/folder.h"
 #include "checkpoint/read.h"
-#include "models/network/huggingface.h"
 
 typedef struct exporter {
   tws_saved_reader reader;
@@ -165,12 +164,17 @@ static tws_code leave_trained(const tws_saved_index *x, tws_arena *arena, tws_hf
   return TWS_OK;
 }
 
+tws_code tws_saved_names(const tws_saved_index *x, tws_arena *arena, tws_hf_tensor **tensors, uint32_t *count,
+                         tws_error *err) {
+  const tws_hf_request request = {.architecture = x->architecture,
+                                  .params = x->params,
+                                  .param_count = x->param_count,
+                                  .vocabulary = x->vocabulary,
+                                  .padded_vocabulary = x->padded_vocabulary};
+  return tws_hf_tensors(&request, arena, tensors, count, err);
+}
+
 static tws_code list_tensors(const tws_saved_index *x, tws_arena *arena, exporter *e, tws_error *err) {
-  const tws_hf_request names = {.architecture = x->architecture,
-                                .params = x->params,
-                                .param_count = x->param_count,
-                                .vocabulary = x->vocabulary,
-                                .padded_vocabulary = x->padded_vocabulary};
   tws_hf_tensor *tensors = NULL;
   e->entry = tws_saved_weights(x);
   if (e->entry == TWS_NONE) return tws_fail(err, TWS_INVALID, NULL, "%s: it has no parameters", x->path);
@@ -178,7 +182,7 @@ static tws_code list_tensors(const tws_saved_index *x, tws_arena *arena, exporte
     if (x->pieces[i].piece.param != TWS_NONE && x->pieces[i].piece.copy > 0)
       return tws_fail(err, TWS_UNSUPPORTED, NULL, "%s: experts have no names in Hugging Face's files here yet",
                       x->path);
-  TWS_TRY(tws_hf_tensors(&names, arena, &tensors, &e->count, err));
+  TWS_TRY(tws_saved_names(x, arena, &tensors, &e->count, err));
   TWS_TRY(leave_trained(x, arena, tensors, &e->count, err));
   e->tensors = tensors;
   return TWS_OK;

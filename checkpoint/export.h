@@ -4,6 +4,7 @@
 
 #include "checkpoint/index.h"
 #include "checkpoint/weights.h"
+#include "models/network/huggingface.h"
 
 /* Writes PATH anew, by way of a temporary file beside it. Tensors are read one after another, in pieces, and whole only
  * where they are kept transposed: memory is bounded by the largest of those. Every tensor is then looked for in the
@@ -11,5 +12,8 @@
 tws_code tws_saved_export(const tws_saved_index *index, const char *path, tws_export_result *result, tws_error *err);
 /* The saved entry that has the parameters in the widest type; TWS_NONE: none does. */
 uint32_t tws_saved_weights(const tws_saved_index *index);
+/* What the checkpoint's parameters are called in Hugging Face's files: as tws_hf_tensors(). */
+tws_code tws_saved_names(const tws_saved_index *index, tws_arena *arena, tws_hf_tensor **tensors, uint32_t *count,
+                         tws_error *err);
 
 #endif

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint/export.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/read.h"
 #include "checkpoint/weights.h"
@@ -187,16 +188,11 @@ tws_code tws_adapter_merge(const char *base, const char *adapter, const char *pa
 
 /* The last words of the modules' names, each once. */
 static void add_targets(const tws_saved_index *x, tws_arena *arena, tws_text *out) {
-  const tws_hf_request names = {.architecture = x->architecture,
-                                .params = x->params,
-                                .param_count = x->param_count,
-                                .vocabulary = x->vocabulary,
-                                .padded_vocabulary = x->padded_vocabulary};
   tws_hf_tensor *tensors = NULL;
   uint32_t count = 0;
   const char *seen[64];
   int known = 0;
-  if (tws_hf_tensors(&names, arena, &tensors, &count, NULL) != TWS_OK) out->failed = 1;
+  if (tws_saved_names(x, arena, &tensors, &count, NULL) != TWS_OK) out->failed = 1;
   for (uint32_t i = 0; i < count && !out->failed; i++) {
     const char *end = strstr(tensors[i].name, ".lora_A.weight"), *word = end;
     if (!end) continue;

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/checksum.h"
+#include "checkpoint/export.h"
 #include "checkpoint/index.h"
-#include "models/network/huggingface.h"
 #include "models/network/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -39,15 +39,10 @@ static void check_index(const tws_saved_index *x) {
   tws_saved_index *again = NULL;
   tws_hf_tensor *tensors = NULL;
   uint32_t count = 0;
-  const tws_hf_request names = {.architecture = x->architecture,
-                                .params = x->params,
-                                .param_count = x->param_count,
-                                .vocabulary = x->vocabulary,
-                                .padded_vocabulary = x->padded_vocabulary};
   for (uint32_t i = 0; i < x->file_count; i++)
     require(x->files[i].name[0] && !strchr(x->files[i].name, '/') && x->files[i].data <= x->files[i].bytes);
   for (uint32_t i = 0; i < x->piece_count; i++) check_piece(x, &x->pieces[i]);
-  if (tws_hf_tensors(&names, x->arena, &tensors, &count, NULL) == TWS_OK)
+  if (tws_saved_names(x, x->arena, &tensors, &count, NULL) == TWS_OK)
     for (uint32_t i = 0; i < count; i++) require(tensors[i].rows > 0 && tensors[i].columns > 0 && tensors[i].name);
   tws_saved_write(x, &text);
   require(!text.failed && tws_saved_parse(text.data, text.length, "again", &again, NULL) == TWS_OK);

@@ -1,8 +1,8 @@
 /* The optimizer's step and what precedes it: gradient norm and clipping. */
-#include "base/philox.h"
 #include "models/operator.h"
 #include "plan/plan.h"
 #include "real/host/kernels/kernels.h"
+#include "real/host/kernels/philox.h"
 
 enum { MAX_THREADS = 256 };
 
@@ -119,45 +119,14 @@ VECTOR_INLINE void update_range(tws_kernel kernel, tws_dtype G, tws_dtype P, con
 /* Random bits are made for so many elements at once: one philox block in each lane. */
 enum { DRAWN = LANES * TWS_ROUNDING_GROUP };
 
-/* The upper half of each product. */
-VECTOR_INLINE vu multiply_high(vu x, uint32_t by) {
-#ifdef __AVX512F__
-  const __m512i factor = _mm512_set1_epi32((int)by), in = (__m512i)x;
-  const __m512i even = _mm512_mul_epu32(in, factor), odd = _mm512_mul_epu32(_mm512_srli_epi64(in, 32), factor);
-  return (vu)_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
-#else
-  for (int i = 0; i < LANES; ++i) x[i] = (uint32_t)((uint64_t)x[i] * by >> 32);
-  return x;
-#endif
-}
-
-/* Sixteen tws_philox_block() from `index` on, one after the other. */
+/* Sixteen tws_philox_block() from `index` on, one after the other; of a word the lower half comes first. */
 VECTOR_INLINE void draw_blocks(uint64_t seed, uint64_t stream, uint64_t index, uint16_t out[DRAWN]) {
-  vu c0, c1, c2 = (vu){0} + (uint32_t)stream, c3 = (vu){0} + (uint32_t)(stream >> 32);
-  uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32), words[4][LANES];
-  for (int i = 0; i < LANES; ++i) {
-    c0[i] = (uint32_t)(index + (uint64_t)i);
-    c1[i] = (uint32_t)((index + (uint64_t)i) >> 32);
+  uint32_t words[PHILOX_WORDS];
+  v_philox(seed, stream, index, words);
+  for (int i = 0; i < PHILOX_WORDS; ++i) {
+    out[2 * i] = (uint16_t)words[i];
+    out[2 * i + 1] = (uint16_t)(words[i] >> 16);
   }
-  for (int round = 0; round < TWS_PHILOX_ROUNDS; ++round) {
-    const vu high0 = multiply_high(c0, TWS_PHILOX_MULTIPLIER_0), low0 = c0 * TWS_PHILOX_MULTIPLIER_0;
-    const vu high1 = multiply_high(c2, TWS_PHILOX_MULTIPLIER_1), low1 = c2 * TWS_PHILOX_MULTIPLIER_1;
-    c0 = high1 ^ c1 ^ key0;
-    c1 = low1;
-    c2 = high0 ^ c3 ^ key1;
-    c3 = low0;
-    key0 += TWS_PHILOX_WEYL_0;
-    key1 += TWS_PHILOX_WEYL_1;
-  }
-  memcpy(words[0], &c0, sizeof c0);
-  memcpy(words[1], &c1, sizeof c1);
-  memcpy(words[2], &c2, sizeof c2);
-  memcpy(words[3], &c3, sizeof c3);
-  for (int i = 0; i < LANES; ++i)
-    for (int k = 0; k < 4; ++k) {
-      out[TWS_ROUNDING_GROUP * i + 2 * k] = (uint16_t)words[k][i];
-      out[TWS_ROUNDING_GROUP * i + 2 * k + 1] = (uint16_t)(words[k][i] >> 16);
-    }
 }
 
 /* `bits` NULL: to nearest. */
