@@ -56,9 +56,9 @@ static int apply_change(const change *c, const tws_job *job, int64_t to_micro, t
     spec->stage = c->stage;
     used += (size_t)snprintf(flags + used, size - used, " --stage %d", c->stage);
   }
-  for (int i = 0; i < c->offload; i++) {
-    static const char *const keys[] = {"zero_optimization.offload_optimizer.device=cpu",
-                                       "zero_optimization.offload_param.device=cpu"};
+  static const char *const keys[] = {"zero_optimization.offload_optimizer.device=cpu",
+                                     "zero_optimization.offload_param.device=cpu"};
+  for (int i = 0; i < c->offload && i < (int)(sizeof keys / sizeof *keys); i++) {
     const int already = i == 0 ? job->config->zero.offload_optimizer : job->config->zero.offload_param;
     if (job->backend == TWS_BACKEND_HOST || (already && i + 1 == c->offload) || spec->set.count == TWS_MAX_STRINGS)
       return 0;

@@ -83,7 +83,7 @@ static tws_code add_events(const tws_json *json, const cJSON *events, const proc
     if (rank < 0 || strcmp(text_of(item, "ph"), "X") != 0) continue;
     const cJSON *args = cJSON_GetObjectItemCaseSensitive(item, "args");
     int phase = index_of(text_of(args, "phase"), timeline->phase_names, timeline->phase_count);
-    double stream, start, duration;
+    double stream = 0, start = 0, duration = 0;
     TWS_TRY(need_number(json, item, "tid", 255, &stream, err));
     TWS_TRY(need_number(json, item, "ts", LONGEST_US, &start, err));
     TWS_TRY(need_number(json, item, "dur", LONGEST_US, &duration, err));
