@@ -23,8 +23,7 @@ static tws_code evaluate(const tws_tune_request *request, tws_tune_point *p, tws
   tws_code code = tws_job_derive(request->job, &p->variant, &job, &why);
   if (code == TWS_OK) code = tws_job_estimate(job, &estimate, NULL, &why);
   if (code == TWS_OK) {
-    const tws_capacity capacity = tws_capacity_of(&request->job->machine, p->variant.ranks, request->memory_bytes);
-    const tws_fit fit = tws_fit_of(&capacity, &estimate.ledger);
+    const tws_fit fit = tws_job_fit_within(job, &estimate.ledger, request->memory_bytes);
     p->step_s = estimate.step_s;
     p->throughput = samples_of(&p->variant) / estimate.step_s;
     p->bytes = fit.rank_need;

@@ -16,7 +16,7 @@ tws_code tws_tune_exhaustive(const tws_tune_request *request, tws_tune_result *r
 /* Looks at every point in this process and plans none: how fast that is. pruned 0: whatever is legal is composed, also
  * what is too large or too slow. */
 tws_code tws_tune_compose_all(const tws_tune_request *request, int pruned, tws_tune_swept *swept, tws_error *err);
-/* Verdict and bytes of a candidate that has been planned. (autotune/search.c) */
-void tws_tune_judge(const tws_tune_request *request, tws_tune_candidate *candidate);
+/* Verdict and bytes of a candidate that has been planned; job: its own. (autotune/search.c) */
+void tws_tune_judge(const tws_tune_request *request, const tws_job *job, tws_tune_candidate *candidate);
 
 #endif

@@ -51,10 +51,9 @@ static tws_code plan_candidate(const tws_tune_request *request, tws_tune_candida
   c->rough = 0;
   tws_code code = tws_job_derive(request->job, &c->variant, &job, err);
   if (code == TWS_OK) code = tws_job_estimate(job, &c->estimate, NULL, err);
+  if (code == TWS_OK) tws_tune_judge(request, job, c);
   tws_job_destroy(job);
-  if (code != TWS_OK) return tws_fail_in(err, code, "%s", c->name);
-  tws_tune_judge(request, c);
-  return TWS_OK;
+  return code == TWS_OK ? TWS_OK : tws_fail_in(err, code, "%s", c->name);
 }
 
 static tws_code plan_one(const tws_product *s, const tws_search_state *sweep, const tws_finalist *f,

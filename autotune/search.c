@@ -16,9 +16,8 @@ static tws_capacity capacity_of(const tws_tune_request *request, int ranks) {
   return tws_capacity_of(&request->job->machine, ranks, request->memory_bytes);
 }
 
-void tws_tune_judge(const tws_tune_request *request, tws_tune_candidate *c) {
-  const tws_capacity capacity = capacity_of(request, c->variant.ranks);
-  const tws_fit fit = tws_fit_of(&capacity, &c->estimate.ledger);
+void tws_tune_judge(const tws_tune_request *request, const tws_job *job, tws_tune_candidate *c) {
+  const tws_fit fit = tws_job_fit_within(job, &c->estimate.ledger, request->memory_bytes);
   c->needed_bytes = fit.rank_need;
   c->available_bytes = fit.rank_have;
   c->verdict = fit.fits                      ? TWS_TUNE_FITS
@@ -51,15 +50,14 @@ static tws_code estimate_candidate(const tws_tune_request *request, tws_tune_can
   c->rough = how == ROUGH && c->variant.pipeline > 1;
   tws_code code = tws_job_derive(request->job, &c->variant, &job, place);
   if (code == TWS_OK) code = estimate_plan(job, how, c->rough, &c->estimate, place);
+  if (code == TWS_OK) tws_tune_judge(request, job, c);
   tws_job_destroy(job);
   if (code == TWS_UNSUPPORTED || code == TWS_INVALID) {
     c->verdict = TWS_TUNE_NOT_SUPPORTED;
     snprintf(c->reason, sizeof c->reason, "refused: %.140s", place->message);
     return TWS_OK;
   }
-  if (code != TWS_OK) return tws_fail_in(err, code, "%s", c->name);
-  tws_tune_judge(request, c);
-  return TWS_OK;
+  return code == TWS_OK ? TWS_OK : tws_fail_in(err, code, "%s", c->name);
 }
 
 /* Memory grows with the micro batch: a point with at least twice a micro batch that did not fit, and no less

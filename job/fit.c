@@ -61,12 +61,22 @@ tws_fit tws_fit_of(const tws_capacity *capacity, const tws_ledger *ledger) {
   return fit;
 }
 
-tws_fit tws_job_fit(const tws_job *job, const tws_ledger *ledger) {
-  tws_capacity capacity = tws_capacity_of(&job->machine, job->ranks, 0);
-  const double software = tws_job_software_bytes(job);
+tws_fit tws_job_fit_within(const tws_job *job, const tws_ledger *ledger, double device_limit) {
+  tws_capacity capacity = tws_capacity_of(&job->machine, job->ranks, device_limit);
+  const double arena = (double)ledger->tier[TWS_TIER_DEVICE].arena_bytes;
+  const double software =
+      tws_job_software_peak(job, arena) - arena + tws_job_context_bytes(job) - tws_profile_overhead_bytes(job->profile);
   capacity.overhead += software;
   capacity.rank_device = fmax(0, capacity.rank_device - software);
-  return tws_fit_of(&capacity, ledger);
+  tws_fit fit = tws_fit_of(&capacity, ledger);
+  if (fit.tier != TWS_TIER_DEVICE) return fit;
+  fit.rank_need += software;
+  fit.rank_have += software;
+  return fit;
+}
+
+tws_fit tws_job_fit(const tws_job *job, const tws_ledger *ledger) {
+  return tws_job_fit_within(job, ledger, 0);
 }
 
 tws_code tws_fit_refuse(const tws_fit *fit, const char *hint, tws_error *err) {

@@ -29,9 +29,11 @@ typedef struct tws_fit {
   tws_tier tier;
   double rank_need, rank_have;
 } tws_fit;
-/* The ledger is that of the fullest rank. */
+/* The ledger is that of the fullest rank. Of a job: with what the profile's runtime holds beside the plan;
+ * device_limit as above. */
 tws_fit tws_fit_of(const tws_capacity *capacity, const tws_ledger *ledger);
 tws_fit tws_job_fit(const tws_job *job, const tws_ledger *ledger);
+tws_fit tws_job_fit_within(const tws_job *job, const tws_ledger *ledger, double device_limit);
 /* What is too small, by how much: "does not fit: a device needs 90 GiB and has 80 GiB". TWS_NO with the hint. */
 tws_code tws_fit_refuse(const tws_fit *fit, const char *hint, tws_error *err);
 

@@ -103,16 +103,37 @@ double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, d
   return most;
 }
 
-double tws_job_software_bytes(const tws_job *job) {
-  const tws_runtime *runtime = tws_profile_runtime(job->profile);
+/* Of layers and parameters divided evenly; stages differ in logits and in what is in flight. */
+static tws_stage_estimate even_stage(const tws_job *job, int stage, double arena_bytes) {
   const int stages = tws_job_stages(job);
   const double parts = (double)stages * tws_job_ranks_along(job, TWS_AXIS_MODEL);
+  return (tws_stage_estimate){.stage = stage,
+                              .layers = (int)((job->network->layers + stages - 1) / stages),
+                              .parameters = (double)tws_network_params(job->network, 0) / parts,
+                              .arena_bytes = {[TWS_TIER_DEVICE] = (uint64_t)arena_bytes}};
+}
+
+double tws_job_software_bytes(const tws_job *job) {
   double most = 0;
-  for (int i = 0; i < stages; i++) {
-    const tws_stage_estimate stage = {.stage = i,
-                                      .layers = (int)((job->network->layers + stages - 1) / stages),
-                                      .parameters = (double)tws_network_params(job->network, 0) / parts};
-    most = fmax(most, fmax(tws_software_bytes(job, &stage), step_bytes(job, runtime, &stage)));
+  for (int i = 0; i < tws_job_stages(job); i++) {
+    const tws_stage_estimate stage = even_stage(job, i, 0);
+    most = fmax(most, tws_software_bytes(job, &stage));
   }
   return most;
+}
+
+double tws_job_software_peak(const tws_job *job, double arena_bytes) {
+  double most = 0;
+  for (int i = 0; i < tws_job_stages(job); i++) {
+    const tws_stage_estimate stage = even_stage(job, i, arena_bytes);
+    most = fmax(most, tws_software_stage_peak(job, &stage));
+  }
+  return most;
+}
+
+double tws_job_context_bytes(const tws_job *job) {
+  double bytes = tws_profile_overhead_bytes(job->profile);
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++)
+    if (tws_job_ranks_along(job, (tws_axis)axis) > 1) bytes += tws_profile_runtime(job->profile)->communicator_bytes;
+  return bytes;
 }

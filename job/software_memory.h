@@ -27,8 +27,12 @@ double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate 
 /* Of the job's fullest stages: stages has tws_job_stages(); reserved may be NULL. */
 double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, double *reserved);
 
-/* Before there are plans: beside a plan's arena, of the stage that takes the most, layers and parameters divided
- * evenly. */
+/* Without estimates of the stages, layers and parameters divided evenly: tws_software_bytes() of the stage that takes
+ * the most, and tws_software_stage_peak() where the fullest rank's arena has so many bytes. */
 double tws_job_software_bytes(const tws_job *job);
+double tws_job_software_peak(const tws_job *job, double arena_bytes);
+
+/* Beside all tensors: the contexts of CUDA and its libraries, and a communicator for each axis with ranks. */
+double tws_job_context_bytes(const tws_job *job);
 
 #endif

@@ -211,6 +211,41 @@ START_TEST(long_pipelines_are_simulated) {
 }
 END_TEST
 
+/* What other software holds beside the plan decides in a search as it does in an estimate of the same point. */
+START_TEST(runtimes_fit_as_estimated) {
+  static const char *const runtimes[] = {"twinspeed", "megatron-2021"};
+  int fits[2] = {0, 0};
+  for (int r = 0; r < 2; r++) {
+    tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+    tws_job *job, *derived;
+    tws_tune_result *result = NULL;
+    spec.model = "gpt2-xl";
+    spec.cluster = "dgx1-v100";
+    spec.dtype = "fp16";
+    spec.runtime = runtimes[r];
+    ck_assert_msg(tws_job_open(&spec, &job, &err) == TWS_OK, "%s", err.message);
+    job->config->micro_batch_size = 0;
+    tws_tune_request request = {.job = job, .space = {.global_batch = 64}};
+    ck_assert_msg(tws_tune(&request, &result, &err) == TWS_OK, "%s", err.message);
+    for (int i = 0; i < result->count; i++) {
+      const tws_tune_candidate *c = &result->candidates[i];
+      if (c->implied || c->verdict == TWS_TUNE_NOT_SUPPORTED) continue;
+      ck_assert_int_eq(tws_job_derive(job, &c->variant, &derived, &err), TWS_OK);
+      const tws_fit fit = tws_job_fit(derived, &c->estimate.ledger);
+      ck_assert_int_eq(fit.fits, c->verdict == TWS_TUNE_FITS);
+      ck_assert_double_eq(fit.rank_need, c->needed_bytes);
+      ck_assert_double_le(fit.device_need - c->needed_bytes, 4.0 * (1 << 30)); /* context and communicators */
+      fits[r] += fit.fits;
+      tws_job_destroy(derived);
+    }
+    tws_tune_result_destroy(result);
+    tws_job_destroy(job);
+  }
+  ck_assert_int_gt(fits[1], 0);
+  ck_assert_int_lt(fits[1], fits[0]);
+}
+END_TEST
+
 START_TEST(search_rejects_by_memory_and_is_deterministic) {
   fixture f;
   set_up(&f, "gpt2", "dgx-a100", 512);
@@ -547,6 +582,7 @@ int main(void) {
   tcase_add_test(tuner, space_keeps_the_global_batch);
   tcase_add_test(tuner, host_space_respects_cores);
   tcase_add_test(tuner, search_rejects_by_memory_and_is_deterministic);
+  tcase_add_test(tuner, runtimes_fit_as_estimated);
   tcase_add_test(tuner, implied_rejections_hold);
   tcase_add_test(tuner, simulation_decides_and_stops_early);
   tcase_add_test(tuner, nothing_fits);

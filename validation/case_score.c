@@ -14,7 +14,7 @@
 /* Tensors' bytes as the row counts them. Before an allocator asks for more than there is, it gives back what it only
  * reserves. */
 static double counted_bytes(const tws_case *one, const tws_job *job, double allocated, double reserved, double memory) {
-  const double overhead = tws_profile_overhead_bytes(job->profile);
+  const double overhead = tws_job_context_bytes(job);
   const double held = fmax(fmin(reserved, memory - overhead), allocated);
   if (one->counts == TWS_CASE_ALLOCATED) return allocated;
   return one->counts == TWS_CASE_RESERVED ? held : held + overhead;
@@ -51,7 +51,7 @@ tws_code tws_case_predict(const tws_case *one, const tws_job *job, const tws_sim
       job->cluster.device_memory_bytes > 0 ? job->cluster.device_memory_bytes : tws_profile_memory_bytes(job->profile);
   prediction->bytes = counted_bytes(one, job, counted, reserved, memory);
   /* an allocator gives back what it only reserves before it fails */
-  prediction->fits = allocated + tws_profile_overhead_bytes(job->profile) <= memory;
+  prediction->fits = allocated + tws_job_context_bytes(job) <= memory;
   return sim ? tws_job_simulated_step(job, sim, TWS_FIDELITY_ANALYTIC, &prediction->step_s, err) : TWS_OK;
 }
 

@@ -48,6 +48,7 @@ typedef struct tws_runtime {
                            beside products, in so many parts */
   /* memory */
   double context_bytes;                         /* beside the allocator, as nvidia-smi counts; 0: the profile's */
+  double communicator_bytes;                    /* there too, of NCCL for each axis of more than one rank */
   double reserved_share;                        /* that a caching allocator reserves beyond what is allocated */
   double logit_bytes;                           /* of copies of a logit beside the plan's */
   double workspace_bytes[TWS_GENERATION_COUNT]; /* of libraries, out of torch's allocator */
