@@ -66,7 +66,11 @@ tws_fit tws_job_fit(const tws_job *job, const tws_ledger *ledger) {
   const double software = tws_job_software_bytes(job);
   capacity.overhead += software;
   capacity.rank_device = fmax(0, capacity.rank_device - software);
-  return tws_fit_of(&capacity, ledger);
+  tws_ledger held = *ledger;
+  const double loaded = tws_job_loaded_bytes(job) - software; /* before the first step, when nothing else is there */
+  if (loaded > (double)held.tier[TWS_TIER_DEVICE].arena_bytes)
+    held.tier[TWS_TIER_DEVICE].arena_bytes = (uint64_t)loaded;
+  return tws_fit_of(&capacity, &held);
 }
 
 tws_code tws_fit_refuse(const tws_fit *fit, const char *hint, tws_error *err) {

@@ -108,6 +108,8 @@ static const struct {
     {"torchtitan", NULL, NULL, NULL, "fsdp"},
     {"torchtune", NULL, NULL, NULL, "fsdp"},
     {"LitGPT", NULL, NULL, NULL, "fsdp"},
+    /* its benchmark.py calls from_pretrained() and has no zero.Init */
+    {"Liger", NULL, "when-to-upgrade-gpus", NULL, "deepspeed-whole"},
     {"Liger", NULL, NULL, NULL, "deepspeed-flash"},
     {"ALST", NULL, NULL, NULL, "deepspeed-flash"},
     {"", NULL, NULL, NULL, "deepspeed"},

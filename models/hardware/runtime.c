@@ -15,6 +15,10 @@
  * three communicators a rank. logits      float32 copy and its gradient beside ours: 10 bytes a logit; Megatron-Core
  * writes the gradient over the float32 copy: 4. workspace   cuBLAS's and Transformer Engine's, from torch's allocator:
  * what Megatron-Core's tests hold beside 18 bytes a parameter, 68 MiB on A100, 96 on H100 and GB200.
+ *   copies      DeepSpeed 0.19, coalesced_collectives.py: partitions of a bucket's gradients are interleaved in a new
+ *               tensor before they are reduced, so bucket and copy are there at once.
+ *   loads       DeepSpeed 0.19, engine.py: a model that zero.Init did not partition goes to the device in whole;
+ *               partition_parameters.py then cuts one parameter after the other.
  *   cast_bytes  torchao's dynamic scaling reads what enters an fp8 product twice, and casts weights each time. */
 #define FLASH_2022 \
   { 0, 0, 0.38, 0.19, 0 }
@@ -123,7 +127,8 @@ static const tws_runtime runtimes[] = {
      .overlaps_data = 1,
      .context_bytes = 4.5 * 1073741824.0,
      .reserved_share = 0.05,
-     .logit_bytes = 10},
+     .logit_bytes = 10,
+     .copies_buckets = 1},
     {.name = "deepspeed-flash",
      .about = "DeepSpeed with flash attention and fused losses, 2024 and later",
      .host_op_s = 33e-6,
@@ -131,7 +136,18 @@ static const tws_runtime runtimes[] = {
      .flash = FLASH_2,
      .overlaps_data = 1,
      .context_bytes = 4.5 * 1073741824.0,
-     .reserved_share = 0.05},
+     .reserved_share = 0.05,
+     .copies_buckets = 1},
+    {.name = "deepspeed-whole",
+     .about = "the same of a script without zero.Init: stage 3 partitions the model when all of it is on each device",
+     .host_op_s = 33e-6,
+     .attention = TWS_ATTENTION_FLASH,
+     .flash = FLASH_2,
+     .overlaps_data = 1,
+     .context_bytes = 4.5 * 1073741824.0,
+     .reserved_share = 0.05,
+     .copies_buckets = 1,
+     .loads_whole = 1},
     {.name = "fsdp-2022",
      .about = "PyTorch FSDP of 2022 and 2023 with FlashAttention in Triton: gathers contend with kernels",
      .launch_s = 6e-6,
@@ -226,6 +242,7 @@ const char *const *tws_runtime_names(void) {
                                                   "megatron-unfused",
                                                   "deepspeed",
                                                   "deepspeed-flash",
+                                                  "deepspeed-whole",
                                                   "fsdp-2022",
                                                   "fsdp-2024",
                                                   "fsdp",

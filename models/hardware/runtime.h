@@ -54,6 +54,8 @@ typedef struct tws_runtime {
   int float_gradients;                          /* gradients are accumulated in float32 */
   int gradient_copies;  /* the optimizer flattens gradients in 16 bits, then makes float32 ones of them */
   int unread_outputs;   /* recomputation by operation keeps what the down projection makes, though nothing reads it */
+  int copies_buckets;   /* ZeRO-3 reduces an interleaved copy of a bucket of gradients, 16 bits each */
+  int loads_whole;      /* ZeRO-3: the whole model is on each device before it is partitioned (no zero.Init) */
   int boundary_tensors; /* a pipeline keeps of each micro-batch in flight beside the plan's */
 } tws_runtime;
 
