@@ -298,6 +298,38 @@ START_TEST(styles_hold_and_cost_what_their_row_says) {
 }
 END_TEST
 
+/* Sixteen experts of a grouped product are as many launches of 7 us, twice as many with casts before them, where a
+ * kernel of a plan counts 33; DeepSpeed's dispatch is a product over all pairs of a token and a slot besides. */
+START_TEST(experts_cost_what_software_makes_of_them) {
+  tws_error err = {0};
+  tws_profile *own, *other;
+  const tws_work dispatch = {
+      .code = TWS_KERNEL_DISPATCH, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {8192, 2048, 128, 1, 64}};
+  tws_work product = {
+      .code = TWS_KERNEL_EXPERT_LINEAR, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {8, 16, 64, 1536, 2048, 64}};
+  ck_assert_int_eq(tws_profile_load("h100-sxm", &own, &err), TWS_OK);
+  ck_assert_double_eq(tws_profile_host_launches(own, &product), 1);
+  const double copied = tws_kernel_seconds(own, &dispatch, 1, 1);
+  ck_assert_int_eq(tws_profile_set_runtime(own, tws_runtime_find("nemo"), &err), TWS_OK);
+  ck_assert_double_eq_tol(tws_profile_host_launches(own, &product), 16 * 7.0 / 33, 1e-9);
+  ck_assert_double_eq(tws_profile_host_launches(own, &dispatch), 1);
+  ck_assert_double_eq_tol(tws_kernel_seconds(own, &dispatch, 1, 1), copied, 1e-12);
+  ck_assert_int_eq(tws_profile_use_fp8(own, &err), TWS_OK);
+  ck_assert_double_eq_tol(tws_profile_host_launches(own, &product), 32 * 7.0 / 33, 1e-9);
+  product.code = TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT;
+  ck_assert_double_eq_tol(tws_profile_host_launches(own, &product), 16 * 7.0 / 33, 1e-9);
+  product.d[1] = 1;
+  ck_assert_double_eq(tws_profile_host_launches(own, &product), 1);
+  tws_profile_destroy(own);
+  ck_assert_int_eq(tws_profile_load("h100-sxm", &other, &err), TWS_OK);
+  ck_assert_int_eq(tws_profile_set_runtime(other, tws_runtime_find("deepspeed"), &err), TWS_OK);
+  const double peak = tws_profile_peak_flops(other, TWS_BF16), flops = 2.0 * 8192 * 8192 * 2048;
+  const double added = tws_kernel_seconds(other, &dispatch, 1, 1) - copied;
+  ck_assert_msg(added > flops / peak && added < 3 * flops / peak, "%g s for %g flops", added, flops);
+  tws_profile_destroy(other);
+}
+END_TEST
+
 /* ---- software in hardware profiles ---- */
 
 static tws_profile *profile_with(const char *attention, const char *more) {
@@ -470,6 +502,7 @@ int main(void) {
   tcase_add_test(tests, scores_are_what_they_say);
   tcase_add_test(tests, launches_limit_small_steps);
   tcase_add_test(tests, styles_hold_and_cost_what_their_row_says);
+  tcase_add_test(tests, experts_cost_what_software_makes_of_them);
   tcase_add_test(tests, batched_products_cost_what_was_measured);
   tcase_add_test(tests, unfused_software_runs_two_kernels);
   tcase_add_test(tests, scores_and_added_bytes_cost_their_traffic);

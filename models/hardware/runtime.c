@@ -19,6 +19,9 @@
  *               tensor before they are reduced, so bucket and copy are there at once.
  *   loads       DeepSpeed 0.19, engine.py: a model that zero.Init did not partition goes to the device in whole;
  *               partition_parameters.py then cuts one parameter after the other.
+ *   expert_op_s  Transformer Engine's GroupedLinear issues a cuBLAS product for each expert over several streams, and
+ *               under fp8 a cast of what each gets; DeepSpeed's experts are modules in a loop.
+ *   one_hot     DeepSpeed's MoE layer from 2021 on: einsum with masks of tokens x experts x capacity (sharded_moe.py).
  *   cast_bytes  torchao's dynamic scaling reads what enters an fp8 product twice, and casts weights each time. */
 #define FLASH_2022 \
   { 0, 0, 0.38, 0.19, 0 }
@@ -45,6 +48,8 @@ static const tws_runtime runtimes[] = {
      .about = "Megatron-LM and Megatron-DeepSpeed of 2021 to 2023: fused masked softmax, no flash attention",
      .launch_s = 1.6e-6,
      .host_op_s = 170e-6,
+     .expert_op_s = 170e-6,
+     .one_hot_experts = 1,
      .unfused = 1,
      .added_passes = TWS_PASSES_MEGATRON,
      .attention = TWS_ATTENTION_UNFUSED,
@@ -59,6 +64,8 @@ static const tws_runtime runtimes[] = {
      .launch_s = 1.6e-6,
      .overlaps_tensor = 1,
      .host_op_s = 170e-6,
+     .expert_op_s = 170e-6,
+     .one_hot_experts = 1,
      .unfused = 1,
      .added_passes = TWS_PASSES_MEGATRON,
      .attention = TWS_ATTENTION_UNFUSED,
@@ -82,6 +89,7 @@ static const tws_runtime runtimes[] = {
     {.name = "megatron",
      .about = "Megatron-Core, NeMo and Megatron-Bridge since 2023: Transformer Engine, flash attention",
      .host_op_s = 33e-6,
+     .expert_op_s = 7e-6,
      .unfused = 1,
      .attention = TWS_ATTENTION_FLASH,
      .flash = FLASH_2,
@@ -94,6 +102,7 @@ static const tws_runtime runtimes[] = {
     {.name = "nemo",
      .about = "NeMo and Megatron-Bridge: as megatron, and tensor ranks exchange tokens beside products",
      .host_op_s = 33e-6,
+     .expert_op_s = 7e-6,
      .unfused = 1,
      .attention = TWS_ATTENTION_FLASH,
      .flash = FLASH_2,
@@ -107,6 +116,7 @@ static const tws_runtime runtimes[] = {
     {.name = "megatron-unfused",
      .about = "Megatron-Core with --attention-backend unfused: attention's scores in memory",
      .host_op_s = 33e-6,
+     .expert_op_s = 7e-6,
      .unfused = 1,
      .attention = TWS_ATTENTION_UNFUSED,
      .score_bytes = {8, 9},
@@ -120,6 +130,8 @@ static const tws_runtime runtimes[] = {
      .about = "DeepSpeed under PyTorch's eager modules: every operation a kernel, attention's scores in memory",
      .launch_s = 6e-6,
      .host_op_s = 170e-6,
+     .expert_op_s = 170e-6,
+     .one_hot_experts = 1,
      .unfused = 1,
      .added_passes = TWS_PASSES_MEGATRON,
      .attention = TWS_ATTENTION_UNFUSED,
@@ -290,6 +302,8 @@ tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtim
   if (runtime->cast_bytes[0] > 0) memcpy(profile->cast_bytes, runtime->cast_bytes, sizeof profile->cast_bytes);
   if (runtime->context_bytes > 0) profile->overhead_bytes = runtime->context_bytes;
   profile->host_op_s = runtime->host_op_s;
+  profile->expert_op_s = runtime->expert_op_s;
+  profile->one_hot_experts = runtime->one_hot_experts;
   for (size_t i = 0; i < sizeof added_passes / sizeof *added_passes; i++)
     if (added_passes[i].of & runtime->added_passes)
       profile->added_bytes[added_passes[i].kernel] = added_passes[i].bytes;
