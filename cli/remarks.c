@@ -71,7 +71,8 @@ void tws_tune_remarks(const tws_cli *cli, const char *model, const tws_job *job)
 
 void tws_data_remark(const tws_cli *cli, const char *path, const tws_network *network) {
   unsigned char head[4] = {0};
-  int fd = path && network->vocabulary > 256 ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+  const int is_text = network->classes == 0 && network->vocabulary > 256;
+  int fd = path && is_text ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
   if (fd < 0) return;
   const ssize_t got = read(fd, head, sizeof head);
   close(fd);

@@ -80,6 +80,10 @@ static double message_seconds(void *user, const tws_topology *topology, int rank
   return tws_message_seconds(topology, rank, peer, bytes, user);
 }
 
+static double host_launches(void *user, const tws_work *work) {
+  return tws_profile_host_launches(((const tws_machine *)user)->profile, work);
+}
+
 tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others, tws_composer **out, tws_error *err) {
   tws_composer *c = tws_calloc(1, sizeof *c);
   *out = c;
@@ -94,6 +98,7 @@ tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others
   c->costs = others ? *others
                     : (tws_costs){.work = work_seconds,
                                   .message = message_seconds,
+                                  .launches = host_launches,
                                   .host_op_s = tws_profile_host_op_s(machine->profile),
                                   .serial = tws_profile_serial_streams(machine->profile),
                                   .user = (void *)(uintptr_t)machine};

@@ -85,7 +85,7 @@ double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine) {
     if (op->phase == TWS_PHASE_STEP || !is_launched(&plan->works[op->work])) continue;
     if (!(cost[op->work] > 0)) cost[op->work] = tws_plan_work_seconds(plan, op->work, machine, 1);
     device += cost[op->work];
-    host += host_op_s;
+    host += host_op_s * tws_profile_host_launches(machine->profile, &plan->works[op->work]);
   }
   tws_free(cost);
   return tws_host_stretch(device, host);

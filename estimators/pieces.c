@@ -100,6 +100,10 @@ static double seconds_of(reader *r, uint32_t work) {
   return r->seconds[work];
 }
 
+static double launches_of(const tws_costs *costs, const tws_work *work) {
+  return costs->launches ? costs->launches(costs->user, work) : 1;
+}
+
 /* Whether an operation is none of the layers' own, but of what ZeRO moves: gathers, reductions, padding of parts. */
 static int is_move(const tws_plan *plan, const tws_op *o) {
   const int fills = o->kind == TWS_OP_COMPUTE && plan->works[o->work].code == TWS_KERNEL_FILL;
@@ -111,7 +115,7 @@ static void add_time(reader *r, const tws_op *o, tws_piece_time *time, double *l
   if (r->layers_alone && is_move(r->plan, o)) return;
   if (is_launched(work)) {
     time->kernel += seconds_of(r, o->work);
-    *launches += o->phase != TWS_PHASE_STEP;
+    if (o->phase != TWS_PHASE_STEP) *launches += launches_of(r->costs, work);
   } else {
     time->other += seconds_of(r, o->work);
   }
@@ -387,7 +391,7 @@ static void read_tail_steps(reader *r, tws_tail_pieces *out) {
     alive -= r->end[op];
     if (o->phase != TWS_PHASE_STEP && is_launched(&plan->works[o->work])) {
       out->counted.kernel += seconds_of(r, o->work);
-      out->launches++;
+      out->launches += launches_of(r->costs, &plan->works[o->work]);
     }
     if (!out->exact && o->stream != TWS_STREAM_COMPUTE && !updates) continue;
     const int starts = out->step_count == 0 || sync || out->steps[out->step_count - 1].sync;

@@ -65,13 +65,28 @@ static double step_bytes(const tws_job *job, const tws_runtime *runtime, const t
   return 6 * trained(job, stage) / optimizer_shards(job);
 }
 
+/* What a bucket of ZeRO-3 is interleaved into; never more than there are gradients. */
+static double bucket_copy_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
+  const tws_config *c = job->config;
+  if (!runtime->copies_buckets || c->zero.stage < 3 || optimizer_shards(job) < 2) return 0;
+  return (double)tws_dtype_bytes(c->dtype) * fmin((double)c->zero.reduce_bucket_size, trained(job, stage));
+}
+
+/* Where nothing partitions a model while it is made. */
+static double loaded_bytes(const tws_job *job, const tws_stage_estimate *stage) {
+  const tws_config *c = job->config;
+  if (!tws_profile_runtime(job->profile)->loads_whole || c->zero.stage < 3) return 0;
+  return (double)tws_dtype_bytes(c->dtype) * stage->parameters;
+}
+
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   const tws_config *c = job->config;
   const double tokens = (double)c->micro_batch_size * (double)c->sequence_length;
   const double tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL);
   double bytes = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + gradient_bytes(job, runtime, stage) +
-                 unread_bytes(job, runtime, stage) + tws_profile_library_bytes(job->profile);
+                 unread_bytes(job, runtime, stage) + bucket_copy_bytes(job, runtime, stage) +
+                 tws_profile_library_bytes(job->profile);
   if (stage->stage == tws_job_stages(job) - 1)
     bytes += runtime->logit_bytes * tokens * (double)job->network->padded_vocabulary / tensor;
   if (tws_job_stages(job) > 1 && runtime->boundary_tensors)
@@ -80,7 +95,8 @@ double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
 }
 
 double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *stage) {
-  const double passes = (double)stage->arena_bytes[TWS_TIER_DEVICE] + tws_software_bytes(job, stage);
+  const double passes =
+      fmax((double)stage->arena_bytes[TWS_TIER_DEVICE] + tws_software_bytes(job, stage), loaded_bytes(job, stage));
   const double step = step_bytes(job, tws_profile_runtime(job->profile), stage);
   if (!(step > 0)) return passes;
   /* parameters and gradients in 16 bits, master weights and two moments in float32 */
@@ -90,7 +106,7 @@ double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *sta
 double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   const double passes = (double)stage->arena_bytes[TWS_TIER_DEVICE] + tws_software_bytes(job, stage);
-  return (passes + step_bytes(job, runtime, stage)) * (1 + runtime->reserved_share);
+  return fmax(passes + step_bytes(job, runtime, stage), loaded_bytes(job, stage)) * (1 + runtime->reserved_share);
 }
 
 double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, double *reserved) {

@@ -14,6 +14,7 @@
  *   scores and masks of unfused attention, 5 a s^2 b a layer, kept between the passes or, where layers are recomputed,
  *     of one layer (Korthikanti et al., 2022, equation 1), and two bytes of dropout masks a token, hidden, kept layer
  *   what recomputation by operation keeps unread, two bytes a token, hidden and layer
+ *   the copy of a bucket of gradients that ZeRO-3 reduces (runtime->copies_buckets)
  *   workspaces of libraries. */
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage);
 

@@ -105,6 +105,9 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
   l->sharding =
       (tws_sharding){.position = plan->position, .between = splits_tokens ? TWS_PLACED_TOKENS : TWS_PLACED_REPLICATED};
   if (tensor > 1) TWS_TRY(tws_tensor_parallel_check(plan->network, tensor, err));
+  if (splits_tokens && plan->network->classes > 0)
+    return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel to false",
+                    "tensor parallelism does not divide the tokens that a classifier reads");
   if (splits_tokens && plan->network->objective == TWS_OBJECTIVE_PICTURES)
     return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel to false",
                     "tensor parallelism does not divide the tokens of pictures between split layers");

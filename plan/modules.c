@@ -316,13 +316,14 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
   work.d[0] = tws_module_rows(l, m);
   work.d[1] = m->in_features;
   work.d[2] = m->out_features;
-  const double weight = loss_weight(l, m);
+  const double weight = loss_weight(l, m); /* of a loss that all tensor ranks have, each adds its share */
   tws_operand operands[4];
   operands[0] = tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE);
   operands[1] = tws_input_read(l, m->input[0]);
   operands[2] = tws_update(l->b.plan->metrics, TWS_METRIC_LOSS, 2);
   const int count = tws_lower_scaled(l, &work, operands, 3);
-  tws_lower_compute_with(l, &work, &(tws_arguments){{weight, weight}}, operands, count);
+  tws_lower_compute_with(l, &work, &(tws_arguments){{weight, weight / l->sharding.position.ranks[TWS_AXIS_MODEL]}},
+                         operands, count);
 }
 
 /* A product cut into slices of tokens, so that what follows one slice overlaps with the next. */

@@ -30,6 +30,10 @@ tws_code tws_sequence_parallel_check(const tws_network *network, const tws_posit
       return tws_fail(err, TWS_UNSUPPORTED, "set sequence_parallel_size to 1",
                       "%s works on pictures, which sequence parallelism does not divide", network->modules[m].name);
   for (uint32_t m = 0; m < network->module_count; m++)
+    if (network->modules[m].type == TWS_MODULE_GATHER)
+      return tws_fail(err, TWS_UNSUPPORTED, "set sequence_parallel_size to 1",
+                      "%s is one token of a sample, which sequence parallelism divides", network->modules[m].name);
+  for (uint32_t m = 0; m < network->module_count; m++)
     if (network->modules[m].buckets > 0)
       return tws_fail(err, TWS_UNSUPPORTED, "set sequence_parallel_size to 1: use data and tensor parallelism",
                       "%s: sequence parallelism does not divide attention with relative biases",

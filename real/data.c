@@ -183,8 +183,9 @@ static tws_code check_length(const char *path, const tws_data *data, int64_t tra
                   path, data->count, batch, sequence, batch * sequence + 1);
 }
 
-tws_code tws_data_open(const char *path, int64_t sequence, int64_t vocabulary, int64_t train_batch, uint64_t seed,
-                       tws_data *data, tws_error *err) {
+static tws_code open_data(const char *path, int64_t sequence, const tws_pairs_form *form, int64_t train_batch,
+                          uint64_t seed, tws_data *data, tws_error *err) {
+  const int64_t vocabulary = form->vocabulary;
   *data = (tws_data){.fd = -1, .path = path, .sequence = sequence, .vocabulary = vocabulary, .seed = seed};
   if (sequence < 1 || train_batch < 1 || vocabulary < 1)
     return tws_fail(err, TWS_INTERNAL, NULL, "%s: no sequence length, batch or vocabulary", path);
@@ -192,7 +193,7 @@ tws_code tws_data_open(const char *path, int64_t sequence, int64_t vocabulary, i
   if (!data->row) return tws_fail(err, TWS_MEMORY, NULL, "%s: no memory for a sequence", path);
   tws_code code = open_file(path, data, err);
   if (code == TWS_OK && tws_pairs_is_file(path)) {
-    code = tws_pairs_open(path, vocabulary, &data->pairs, err);
+    code = tws_pairs_open(path, form, &data->pairs, err);
     if (code == TWS_OK) data->samples = tws_pairs_count(data->pairs), data->count = tws_pairs_tokens(data->pairs);
     if (code == TWS_OK) code = check_length(path, data, train_batch, err);
     if (code != TWS_OK) tws_data_close(data);
@@ -204,6 +205,20 @@ tws_code tws_data_open(const char *path, int64_t sequence, int64_t vocabulary, i
   if (code == TWS_OK) code = check_tokens(data, err);
   if (code != TWS_OK) tws_data_close(data);
   return code;
+}
+
+tws_code tws_data_open(const char *path, int64_t sequence, int64_t vocabulary, int64_t train_batch, uint64_t seed,
+                       tws_data *data, tws_error *err) {
+  const tws_pairs_form pairs = {.kind = TWS_PAIRS_TARGETS, .vocabulary = vocabulary};
+  return open_data(path, sequence, &pairs, train_batch, seed, data, err);
+}
+
+tws_code tws_data_open_labelled(const char *path, int64_t sequence, const tws_pairs_form *form, int64_t train_batch,
+                                uint64_t seed, tws_data *data, tws_error *err) {
+  if (tws_pairs_is_file(path)) return open_data(path, sequence, form, train_batch, seed, data, err);
+  *data = (tws_data){.fd = -1, .path = path};
+  return tws_fail(err, TWS_INVALID, "docs/encoders.md says what a line of FILE.jsonl has",
+                  "%s: a classifier is trained on a file of lines with labels", path);
 }
 
 void tws_data_close(tws_data *data) {

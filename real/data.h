@@ -34,6 +34,10 @@ typedef struct tws_data {
  * message says how many are needed), a token that is not below `vocabulary` (the message says where). */
 tws_code tws_data_open(const char *path, int64_t sequence, int64_t vocabulary, int64_t train_batch, uint64_t seed,
                        tws_data *data, tws_error *err);
+/* The same of a file with labels (real/pairs.h). TWS_INVALID too: its name does not end with ".jsonl". */
+struct tws_pairs_form;
+tws_code tws_data_open_labelled(const char *path, int64_t sequence, const struct tws_pairs_form *form,
+                                int64_t train_batch, uint64_t seed, tws_data *data, tws_error *err);
 void tws_data_close(tws_data *data);
 
 /* Sample that stands at `place` (0 .. train_batch - 1) of the global batch of 0-based step `step`. */

@@ -11,9 +11,9 @@
 /* What is filled at the moment. */
 typedef struct filler {
   const tws_objective_source *from;
-  int32_t *ids, *targets, *lengths, *source; /* NULL: the network has no such input */
-  int32_t *row;                              /* the tokens of a whole sample */
-  double *draw;                              /* of each of them, to be predicted: the smallest are */
+  int32_t *ids, *targets, *lengths, *source, *types, *rows; /* NULL: the network has no such input */
+  int32_t *row;                                             /* the tokens of a whole sample */
+  double *draw;                                             /* of each of them, to be predicted: the smallest are */
 } filler;
 
 static int32_t *input_of(const tws_objective_source *s, void *const *input, tws_input_content content) {
@@ -144,6 +144,25 @@ static void pair_sample(const filler *f, uint64_t sample, const tws_pair *pair, 
   for (int64_t t = target.count; t < room; t++) target.to[t] = -1;
 }
 
+/* ---- texts with labels ---- */
+
+static void label_sample(const filler *f, const tws_pair *pair, int64_t row) {
+  const tws_network *network = f->from->network;
+  const tws_batch_shape *shape = f->from->shape;
+  const int64_t whole = f->from->data->sequence, part = whole / shape->parts, first = part * shape->part;
+  const int64_t length = pair->sources < whole ? pair->sources : whole;
+  const int tags = network->objective == TWS_OBJECTIVE_TAGS;
+  for (int64_t t = 0; t < part; t++) {
+    const int inside = first + t < length;
+    f->ids[row * part + t] = inside ? pair->source[first + t] : (int32_t)network->pad_token;
+    if (f->types) f->types[row * part + t] = inside && pair->types ? pair->types[first + t] : 0;
+    if (tags && f->targets) f->targets[row * part + t] = inside ? pair->target[first + t] : -1;
+  }
+  if (!tags && f->targets) f->targets[row] = pair->target[0];
+  if (f->rows) f->rows[row] = (int32_t)(row % shape->micro_batch * whole + (f->lengths ? 0 : length - 1));
+  if (f->lengths) f->lengths[row] = (int32_t)length;
+}
+
 /* Sample by sample of this rank's part of the step, as the network is trained. */
 static tws_code fill_samples(filler *f, int64_t step, tws_error *err) {
   const tws_batch_shape *shape = f->from->shape;
@@ -155,7 +174,10 @@ static tws_code fill_samples(filler *f, int64_t step, tws_error *err) {
                      sample = tws_data_sample(data, shape->train_batch, step, place);
       if (data->pairs) {
         const tws_pair pair = tws_pairs_at(data->pairs, sample);
-        pair_sample(f, number, &pair, row);
+        if (f->from->network->classes > 0)
+          label_sample(f, &pair, row);
+        else
+          pair_sample(f, number, &pair, row);
         continue;
       }
       TWS_TRY(tws_data_tokens_at(data, sample * (uint64_t)data->sequence, data->sequence, f->row, err));
@@ -219,10 +241,26 @@ static tws_code fill_pictures(const tws_objective_source *s, int64_t step, void 
   return code;
 }
 
+/* Rows of the table of segments. */
+static int64_t types_of(const tws_network *network) {
+  const uint32_t types = tws_network_input_of(network, TWS_INPUT_TYPES);
+  for (uint32_t m = 0; m < network->module_count; m++)
+    if (types != TWS_NONE && network->modules[m].type == TWS_MODULE_EMBEDDING && network->modules[m].input[1] == types)
+      return network->params[network->modules[m].param[2]].rows;
+  return 1;
+}
+
 tws_code tws_objective_open(const tws_network *network, const char *path, int64_t sequence, int64_t train_batch,
                             uint64_t seed, tws_data *data, tws_error *err) {
   if (network->objective == TWS_OBJECTIVE_PICTURES)
     return tws_pictures_open(path, network, train_batch, seed, data, err);
+  if (network->classes > 0) {
+    const tws_pairs_form form = {.kind = network->objective == TWS_OBJECTIVE_TAGS ? TWS_PAIRS_TAGS : TWS_PAIRS_CLASSES,
+                                 .vocabulary = network->vocabulary,
+                                 .classes = network->classes,
+                                 .types = types_of(network)};
+    return tws_data_open_labelled(path, sequence, &form, train_batch, seed, data, err);
+  }
   return tws_data_open(path, sequence, network->vocabulary, train_batch, seed, data, err);
 }
 
@@ -232,8 +270,10 @@ tws_code tws_objective_fill(const tws_objective_source *s, int64_t step, void *c
               .ids = input_of(s, input, TWS_INPUT_TOKENS),
               .targets = input_of(s, input, TWS_INPUT_TARGETS),
               .lengths = input_of(s, input, TWS_INPUT_LENGTHS),
-              .source = input_of(s, input, TWS_INPUT_SOURCE)};
-  if (s->data->pairs && s->network->objective != TWS_OBJECTIVE_PAIRS)
+              .source = input_of(s, input, TWS_INPUT_SOURCE),
+              .types = input_of(s, input, TWS_INPUT_TYPES),
+              .rows = input_of(s, input, TWS_INPUT_ROWS)};
+  if (s->data->pairs && s->network->objective != TWS_OBJECTIVE_PAIRS && s->network->classes == 0)
     return tws_fail(err, TWS_INVALID, "give a text or tokens", "%s has pairs, and %s is not trained on such",
                     s->data->path, s->network->name);
   if (s->network->objective == TWS_OBJECTIVE_PICTURES) return fill_pictures(s, step, input, err);

@@ -1,6 +1,7 @@
 #include "real/pairs.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,14 +9,21 @@
 #include "base/json.h"
 #include "base/memory.h"
 
-/* Tokens of all pairs one after another: of pair i the source begins at first[2 i], its target at first[2 i + 1]. */
+/* Numbers of all lines one after another: of line i the source begins at first[3 i], its target behind it, and then
+ * its types. */
+enum { PARTS = 3 };
 struct tws_pairs {
   const char *path;
-  int64_t vocabulary;
+  tws_pairs_form form;
   int32_t *tokens;
   uint64_t *first;
   size_t token_count, token_capacity, first_count, first_capacity;
 };
+
+static const char *const line_hint[] = {
+    [TWS_PAIRS_TARGETS] = "a line is {\"input\": ..., \"target\": ...}, texts or lists of tokens",
+    [TWS_PAIRS_CLASSES] = "a line is {\"input\": ..., \"label\": 1}, the input a text or a list of tokens",
+    [TWS_PAIRS_TAGS] = "a line is {\"input\": ..., \"labels\": [0, 1, ...]}, the input a text or a list of tokens"};
 
 int tws_pairs_is_file(const char *path) {
   const size_t length = strlen(path);
@@ -26,44 +34,116 @@ static tws_code no_memory(const tws_pairs *p, tws_error *err) {
   return tws_fail(err, TWS_MEMORY, NULL, "%s: no memory for its pairs", p->path);
 }
 
+static tws_code add_number(tws_pairs *p, double number, tws_error *err) {
+  if (tws_reserve(&p->tokens, &p->token_capacity, p->token_count + 1, sizeof *p->tokens)) return no_memory(p, err);
+  p->tokens[p->token_count++] = (int32_t)number;
+  return TWS_OK;
+}
+
+/* Where the next part of a line begins. */
+static tws_code begin_part(tws_pairs *p, tws_error *err) {
+  if (tws_reserve(&p->first, &p->first_capacity, p->first_count + 1, sizeof *p->first)) return no_memory(p, err);
+  p->first[p->first_count++] = p->token_count;
+  return TWS_OK;
+}
+
+static size_t part_size(const tws_pairs *p) {
+  return p->token_count - p->first[p->first_count - 1];
+}
+
+static int is_below(double number, double least, int64_t limit) {
+  return number >= least && number < (double)limit && number == (double)(int32_t)number;
+}
+
 static tws_code add_token(tws_pairs *p, double token, uint64_t line, tws_error *err) {
-  if (!(token >= 0 && token < (double)p->vocabulary && token == (double)(int32_t)token))
+  if (!is_below(token, 0, p->form.vocabulary))
     return tws_fail(err, TWS_INVALID, "texts are read as bytes: lists of a tokenizer's ids say more",
                     "%s, line %llu: %g is none of the model's %lld tokens", p->path, (unsigned long long)line, token,
-                    (long long)p->vocabulary);
-  if (tws_reserve(&p->tokens, &p->token_capacity, p->token_count + 1, sizeof *p->tokens)) return no_memory(p, err);
-  p->tokens[p->token_count++] = (int32_t)token;
-  return TWS_OK;
+                    (long long)p->form.vocabulary);
+  return add_number(p, token, err);
 }
 
 static tws_code add_text(tws_pairs *p, const cJSON *object, const char *key, uint64_t line, tws_error *err) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key), *token;
-  if (tws_reserve(&p->first, &p->first_capacity, p->first_count + 1, sizeof *p->first)) return no_memory(p, err);
-  p->first[p->first_count++] = p->token_count;
+  TWS_TRY(begin_part(p, err));
   if (cJSON_IsString(item)) {
     for (const char *at = item->valuestring; *at; at++) TWS_TRY(add_token(p, (unsigned char)*at, line, err));
     return TWS_OK;
   }
   if (!cJSON_IsArray(item))
-    return tws_fail(err, TWS_INVALID, "a line is {\"input\": ..., \"target\": ...}, texts or lists of tokens",
-                    "%s, line %llu: there is no \"%s\"", p->path, (unsigned long long)line, key);
+    return tws_fail(err, TWS_INVALID, line_hint[p->form.kind], "%s, line %llu: there is no \"%s\"", p->path,
+                    (unsigned long long)line, key);
   cJSON_ArrayForEach(token, item) {
     TWS_TRY(add_token(p, cJSON_IsNumber(token) ? token->valuedouble : -1, line, err));
   }
   return TWS_OK;
 }
 
+/* A number for each of `tokens`, below `limit`; where `ignores`, -1 and what other libraries write for it. */
+static tws_code add_numbers(tws_pairs *p, const cJSON *list, const char *key, size_t tokens, int64_t limit, int ignores,
+                            uint64_t line, tws_error *err) {
+  const cJSON *item;
+  TWS_TRY(begin_part(p, err));
+  cJSON_ArrayForEach(item, list) {
+    const double number = !cJSON_IsNumber(item) ? NAN : ignores && item->valuedouble == -100.0 ? -1 : item->valuedouble;
+    if (!is_below(number, ignores ? -1 : 0, limit))
+      return tws_fail(err, TWS_INVALID, "the model's file says how many there are",
+                      "%s, line %llu: %g in \"%s\" is "
+                      "none of the model's %lld",
+                      p->path, (unsigned long long)line, number, key, (long long)limit);
+    TWS_TRY(add_number(p, number, err));
+  }
+  if (part_size(p) == tokens) return TWS_OK;
+  return tws_fail(err, TWS_INVALID, line_hint[p->form.kind], "%s, line %llu: %zu numbers in \"%s\" for %zu tokens",
+                  p->path, (unsigned long long)line, part_size(p), key, tokens);
+}
+
+static tws_code add_label(tws_pairs *p, const cJSON *object, uint64_t line, tws_error *err) {
+  const cJSON *label = cJSON_GetObjectItemCaseSensitive(object, "label");
+  TWS_TRY(begin_part(p, err));
+  if (!cJSON_IsNumber(label))
+    return tws_fail(err, TWS_INVALID, line_hint[p->form.kind], "%s, line %llu: there is no number \"label\"", p->path,
+                    (unsigned long long)line);
+  if (!is_below(label->valuedouble, 0, p->form.classes))
+    return tws_fail(err, TWS_INVALID, "num_labels or id2label in the model's file say how many it has",
+                    "%s, line %llu: the label is %g, and the model has %lld classes", p->path, (unsigned long long)line,
+                    label->valuedouble, (long long)p->form.classes);
+  return add_number(p, label->valuedouble, err);
+}
+
+/* What is said of the `tokens` tokens of the line's input, and their types. */
+static tws_code add_labels(tws_pairs *p, const cJSON *object, size_t tokens, uint64_t line, tws_error *err) {
+  const cJSON *labels = cJSON_GetObjectItemCaseSensitive(object, "labels"),
+              *types = cJSON_GetObjectItemCaseSensitive(object, "types");
+  if (tokens == 0)
+    return tws_fail(err, TWS_INVALID, "leave the line out", "%s, line %llu: its input is empty", p->path,
+                    (unsigned long long)line);
+  if (p->form.kind == TWS_PAIRS_CLASSES)
+    TWS_TRY(add_label(p, object, line, err));
+  else
+    TWS_TRY(add_numbers(p, labels, "labels", tokens, p->form.classes, 1, line, err));
+  if (types) return add_numbers(p, types, "types", tokens, p->form.types, 0, line, err);
+  return begin_part(p, err);
+}
+
+static tws_code add_target(tws_pairs *p, const cJSON *object, uint64_t line, tws_error *err) {
+  TWS_TRY(add_text(p, object, "target", line, err));
+  if (part_size(p) == 0)
+    return tws_fail(err, TWS_INVALID, "leave the line out", "%s, line %llu: its target is empty", p->path,
+                    (unsigned long long)line);
+  return begin_part(p, err); /* without types */
+}
+
 static tws_code add_line(tws_pairs *p, const char *text, size_t length, uint64_t line, tws_error *err) {
   cJSON *object = cJSON_ParseWithLength(text, length);
   tws_code code = TWS_OK;
   if (!cJSON_IsObject(object))
-    code = tws_fail(err, TWS_INVALID, "a line is {\"input\": ..., \"target\": ...}",
-                    "%s, line %llu: it is no JSON object", p->path, (unsigned long long)line);
-  if (code == TWS_OK) code = add_text(p, object, "input", line, err);
-  if (code == TWS_OK) code = add_text(p, object, "target", line, err);
-  if (code == TWS_OK && p->first[p->first_count - 1] == p->token_count)
-    code = tws_fail(err, TWS_INVALID, "leave the line out", "%s, line %llu: its target is empty", p->path,
+    code = tws_fail(err, TWS_INVALID, line_hint[p->form.kind], "%s, line %llu: it is no JSON object", p->path,
                     (unsigned long long)line);
+  if (code == TWS_OK) code = add_text(p, object, "input", line, err);
+  if (code == TWS_OK)
+    code = p->form.kind == TWS_PAIRS_TARGETS ? add_target(p, object, line, err)
+                                             : add_labels(p, object, part_size(p), line, err);
   cJSON_Delete(object);
   return code;
 }
@@ -83,12 +163,12 @@ static tws_code read_lines(tws_pairs *p, FILE *file, tws_error *err) {
   return code;
 }
 
-tws_code tws_pairs_open(const char *path, int64_t vocabulary, tws_pairs **out, tws_error *err) {
+tws_code tws_pairs_open(const char *path, const tws_pairs_form *form, tws_pairs **out, tws_error *err) {
   tws_pairs *p = tws_calloc(1, sizeof *p);
   *out = NULL;
   if (!p) return tws_fail(err, TWS_MEMORY, NULL, "%s: no memory for its pairs", path);
   p->path = path;
-  p->vocabulary = vocabulary;
+  p->form = *form;
   FILE *file = fopen(path, "r");
   tws_code code = file ? read_lines(p, file, err) : tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
   if (file) fclose(file);
@@ -107,7 +187,7 @@ void tws_pairs_close(tws_pairs *pairs) {
 }
 
 uint64_t tws_pairs_count(const tws_pairs *pairs) {
-  return pairs->first_count / 2;
+  return pairs->first_count / PARTS;
 }
 
 uint64_t tws_pairs_tokens(const tws_pairs *pairs) {
@@ -115,9 +195,10 @@ uint64_t tws_pairs_tokens(const tws_pairs *pairs) {
 }
 
 tws_pair tws_pairs_at(const tws_pairs *pairs, uint64_t index) {
-  const uint64_t *first = pairs->first + 2 * index;
+  const uint64_t *first = pairs->first + PARTS * index;
   return (tws_pair){.source = pairs->tokens + first[0],
                     .target = pairs->tokens + first[1],
+                    .types = first[3] > first[2] ? pairs->tokens + first[2] : NULL,
                     .sources = (int64_t)(first[1] - first[0]),
                     .targets = (int64_t)(first[2] - first[1])};
 }

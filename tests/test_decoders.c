@@ -172,7 +172,7 @@ static double size_to_compare(const cJSON *golden, const char *name, double size
 
 static void compare_gradient(const char *family, const hand_job *job, const tws_hf_tensor *t, const cJSON *golden) {
   const cJSON *want = member(golden, t->name);
-  const int vector = job->train->network->params[t->param].rows == 1;
+  const int vector = t->dims == 1;
   const int64_t file_rows = t->transposed ? t->columns : t->rows, file_columns = t->transposed ? t->rows : t->columns;
   const int64_t rows = vector ? 1 : file_rows, columns = vector ? file_rows : file_columns;
   double *of_row = calloc((size_t)rows, sizeof *of_row), *of_column = calloc((size_t)columns, sizeof *of_column),
@@ -361,13 +361,17 @@ static tws_code put_weights(const rank_run *r, tws_executor *x, tws_error *why) 
 
 /* A rank's samples and tokens of the whole batch, `each` of a sample, micro-batch after micro-batch. Numbers of rows
  * count from the first of a micro-batch. */
-static void own_tokens(const tws_plan *plan, int rows, int each, const int32_t *all, int32_t *own) {
+static void own_tokens(const tws_plan *plan, const tws_network_input *input, int each, const int32_t *all,
+                       int32_t *own) {
   const tws_position *at = &plan->position;
-  const int tokens = each / at->ranks[TWS_AXIS_SEQUENCE], first = tokens * at->index[TWS_AXIS_SEQUENCE];
+  const int rows = input->content == TWS_INPUT_ROWS, whole = input->dims == 1; /* of samples */
+  const int tokens = whole ? each : each / at->ranks[TWS_AXIS_SEQUENCE],
+            first = whole ? 0 : tokens * at->index[TWS_AXIS_SEQUENCE];
   const int samples = TEXTS / at->ranks[TWS_AXIS_DATA], sample = samples * at->index[TWS_AXIS_DATA];
   for (int i = 0; i < samples * tokens; i++) {
-    const int from = rows ? i / tokens % (int)plan->micro_batch_size : sample + i / tokens;
-    own[i] = all[from * each + first + i % tokens];
+    const int place = i / tokens % (int)plan->micro_batch_size, texts = plan->network->classes > 0;
+    const int from = rows && !texts ? place : sample + i / tokens;
+    own[i] = all[from * each + first + i % tokens] - (rows && texts ? (from - place) * LENGTH : 0);
   }
 }
 
@@ -375,8 +379,7 @@ static tws_code put_input(const rank_run *r, tws_executor *x, uint32_t input, tw
   const uint32_t buffer = r->plan->input[input];
   int32_t own[MOST_NUMBERS];
   if (buffer == TWS_NONE) return TWS_OK; /* another stage's */
-  own_tokens(r->plan, r->plan->network->input[input].content == TWS_INPUT_ROWS, r->inputs->each[input],
-             r->inputs->values[input], own);
+  own_tokens(r->plan, &r->plan->network->input[input], r->inputs->each[input], r->inputs->values[input], own);
   return tws_executor_put(x, 0, buffer, 0, own, r->plan->buffers[buffer].elements, why);
 }
 
@@ -516,6 +519,13 @@ START_TEST(divided_pictures) {
 }
 END_TEST
 
+START_TEST(divided_encoders) {
+  int done[DIVISIONS] = {0};
+  divide_families("encoder_heads.json", 1, done);
+  for (int d = 0; d < DIVISIONS; d++) ck_assert_msg(done[d] > 3, "%s was legal %d times", divisions[d].name, done[d]);
+}
+END_TEST
+
 static void compare_families(const char *file) {
   tws_json *golden = golden_file(file);
   const cJSON *family;
@@ -599,6 +609,11 @@ START_TEST(pairs) {
 }
 END_TEST
 
+START_TEST(encoders) {
+  compare_families("encoder_heads.json");
+}
+END_TEST
+
 START_TEST(pictures) {
   compare_families("pictures.json");
 }
@@ -627,6 +642,8 @@ int main(void) {
   tcase_add_test(tests, adapters);
   tcase_add_test(tests, pairs);
   tcase_add_test(tests, divided_pairs);
+  tcase_add_test(tests, encoders);
+  tcase_add_test(tests, divided_encoders);
   tcase_add_test(tests, pictures);
   tcase_add_test(tests, divided_pictures);
   tcase_add_test(tests, dropout);

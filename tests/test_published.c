@@ -148,6 +148,40 @@ START_TEST(formula_counts_the_networks_products) {
 }
 END_TEST
 
+/* ZeRO-3 with the optimizer on the host: short sequences hold most before the first step, as their script partitions a
+ * model that is whole on each device. */
+START_TEST(memory_of_offloaded_runs) {
+  tws_cases *cases = load(RUNS);
+  int checked = 0;
+  for (int i = 0; i < cases->count; i++) {
+    const tws_case *one = &cases->cases[i];
+    tws_job *job;
+    tws_case_prediction p;
+    tws_profile *profile;
+    tws_error err = {0};
+    if (strcmp(one->group, "stas-8b-z3off") != 0) continue;
+    ck_assert_msg(tws_case_job(cases, i, &job, &err) == TWS_OK, "%s: %s", one->id, err.message);
+    ck_assert_int_eq(job->config->zero.offload_optimizer, 1);
+    ck_assert_int_eq(tws_case_predict(one, job, NULL, &p, &err), TWS_OK);
+    const double whole = 2 * (double)tws_network_params(job->network, 0);
+    ck_assert_double_eq_tol(tws_job_software_peak(job, 0) / whole, 1, 1e-9);
+    if (job->config->sequence_length == 8192) ck_assert_double_eq_tol(p.bytes / (1.05 * whole), 1, 1e-3);
+    ck_assert_msg(fabs(p.bytes / one->measured_bytes - 1) < 0.1, "%s: %g bytes, measured %g", one->id, p.bytes,
+                  one->measured_bytes);
+    /* partitioned while it is made, it is never there in whole; and the buckets' copies are in both */
+    ck_assert_int_eq(tws_profile_load(tws_profile_name(job->profile), &profile, &err), TWS_OK);
+    ck_assert_int_eq(tws_profile_set_runtime(profile, tws_runtime_find("deepspeed-flash"), &err), TWS_OK);
+    tws_job_set_profile(job, profile);
+    ck_assert_double_eq(tws_job_software_peak(job, 0), tws_job_software_bytes(job));
+    ck_assert_double_eq(tws_job_software_bytes(job), 2 * (double)job->config->zero.reduce_bucket_size);
+    tws_job_destroy(job);
+    checked++;
+  }
+  ck_assert_int_ge(checked, 2);
+  tws_cases_destroy(cases);
+}
+END_TEST
+
 /* ---- scores ---- */
 
 #define ROW(id, step, memory, oom)                                                                                 \
@@ -261,6 +295,38 @@ START_TEST(styles_hold_and_cost_what_their_row_says) {
   ck_assert_int_eq(tws_profile_set_runtime(profile, tws_runtime_find("fsdp"), &err), TWS_INVALID);
   ck_assert_int_eq(tws_profile_use_fp8(profile, &err), TWS_INVALID);
   tws_profile_destroy(profile);
+}
+END_TEST
+
+/* Sixteen experts of a grouped product are as many launches of 7 us, twice as many with casts before them, where a
+ * kernel of a plan counts 33; DeepSpeed's dispatch is a product over all pairs of a token and a slot besides. */
+START_TEST(experts_cost_what_software_makes_of_them) {
+  tws_error err = {0};
+  tws_profile *own, *other;
+  const tws_work dispatch = {
+      .code = TWS_KERNEL_DISPATCH, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {8192, 2048, 128, 1, 64}};
+  tws_work product = {
+      .code = TWS_KERNEL_EXPERT_LINEAR, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {8, 16, 64, 1536, 2048, 64}};
+  ck_assert_int_eq(tws_profile_load("h100-sxm", &own, &err), TWS_OK);
+  ck_assert_double_eq(tws_profile_host_launches(own, &product), 1);
+  const double copied = tws_kernel_seconds(own, &dispatch, 1, 1);
+  ck_assert_int_eq(tws_profile_set_runtime(own, tws_runtime_find("nemo"), &err), TWS_OK);
+  ck_assert_double_eq_tol(tws_profile_host_launches(own, &product), 16 * 7.0 / 33, 1e-9);
+  ck_assert_double_eq(tws_profile_host_launches(own, &dispatch), 1);
+  ck_assert_double_eq_tol(tws_kernel_seconds(own, &dispatch, 1, 1), copied, 1e-12);
+  ck_assert_int_eq(tws_profile_use_fp8(own, &err), TWS_OK);
+  ck_assert_double_eq_tol(tws_profile_host_launches(own, &product), 32 * 7.0 / 33, 1e-9);
+  product.code = TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT;
+  ck_assert_double_eq_tol(tws_profile_host_launches(own, &product), 16 * 7.0 / 33, 1e-9);
+  product.d[1] = 1;
+  ck_assert_double_eq(tws_profile_host_launches(own, &product), 1);
+  tws_profile_destroy(own);
+  ck_assert_int_eq(tws_profile_load("h100-sxm", &other, &err), TWS_OK);
+  ck_assert_int_eq(tws_profile_set_runtime(other, tws_runtime_find("deepspeed"), &err), TWS_OK);
+  const double peak = tws_profile_peak_flops(other, TWS_BF16), flops = 2.0 * 8192 * 8192 * 2048;
+  const double added = tws_kernel_seconds(other, &dispatch, 1, 1) - copied;
+  ck_assert_msg(added > flops / peak && added < 3 * flops / peak, "%g s for %g flops", added, flops);
+  tws_profile_destroy(other);
 }
 END_TEST
 
@@ -432,9 +498,11 @@ int main(void) {
   tcase_add_test(tests, each_run_is_a_job_or_says_why_not);
   tcase_add_test(tests, evidence_is_what_comes_out);
   tcase_add_test(tests, formula_counts_the_networks_products);
+  tcase_add_test(tests, memory_of_offloaded_runs);
   tcase_add_test(tests, scores_are_what_they_say);
   tcase_add_test(tests, launches_limit_small_steps);
   tcase_add_test(tests, styles_hold_and_cost_what_their_row_says);
+  tcase_add_test(tests, experts_cost_what_software_makes_of_them);
   tcase_add_test(tests, batched_products_cost_what_was_measured);
   tcase_add_test(tests, unfused_software_runs_two_kernels);
   tcase_add_test(tests, scores_and_added_bytes_cost_their_traffic);

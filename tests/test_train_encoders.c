@@ -152,6 +152,86 @@ START_TEST(pairs_are_the_same_for_every_division) {
 }
 END_TEST
 
+/* Classifiers of texts and of tokens, with dropout and texts of several lengths, from lines with labels. */
+START_TEST(labels_are_learned_in_every_division) {
+#define BERT_SIZES                                                                                                    \
+  "\"vocab_size\":259,\"num_hidden_layers\":2,\"hidden_size\":32,\"num_attention_heads\":4,\"intermediate_size\":64," \
+  "\"max_position_embeddings\":64,\"id2label\":{\"0\":\"a\",\"1\":\"b\",\"2\":\"c\"}"
+#define BERT(head) \
+  "{\"model_type\":\"bert\",\"architectures\":[\"BertFor" head "\"],\"hidden_dropout_prob\":0.1," BERT_SIZES
+  static const char *const models[] = {
+      BERT("SequenceClassification") "}", BERT("TokenClassification") "}",
+      "{\"model_type\":\"llama\",\"architectures\":[\"LlamaForSequenceClassification\"]," BERT_SIZES "}"};
+  static const char *const divided[] = {"-n 2 --stage 3 --micro-batch 1", "-n 2 --tp 2 --micro-batch 2",
+                                        "-n 2 --pp 2 --micro-batch 1 --accumulation 2 --recompute full",
+                                        "-n 2 --sp 2 --micro-batch 2"};
+  static const struct {
+    int model;
+    const char *line, *says;
+  } bad[] = {{0, "{\"input\": \"a\"}", "line 2: there is no number \"label\""},
+             {0, "{\"input\": \"\", \"label\": 0}", "line 2: its input is empty"},
+             {0, "{\"input\": \"a\", \"label\": 3}", "line 2: the label is 3, and the model has 3 classes"},
+             {0, "{\"input\": \"a\", \"label\": -1}", "line 2: the label is -1"},
+             {0, "{\"input\": \"ab\", \"label\": 0, \"types\": [0]}", "1 numbers in \"types\" for 2 tokens"},
+             {0, "{\"input\": \"ab\", \"label\": 0, \"types\": [0, 2]}", "2 in \"types\" is none of the model's 2"},
+             {1, "{\"input\": \"ab\", \"labels\": [0, \"b\"]}", "\"labels\" is none of the model's 3"},
+             {1, "{\"input\": \"ab\", \"labels\": [0]}", "1 numbers in \"labels\" for 2 tokens"},
+             {1, "{\"input\": \"ab\", \"label\": 0}", "0 numbers in \"labels\" for 2 tokens"}};
+  enum { FIRST_STEPS = 3, LINES = 12, MODELS = sizeof models / sizeof *models };
+  char model[96], lines[96], how[400];
+  double one[FIRST_STEPS], losses[FIRST_STEPS];
+  snprintf(model, sizeof model, "%s", in_folder("model.json"));
+  snprintf(lines, sizeof lines, "%s", in_folder("labels.jsonl"));
+  for (int m = 0; m < MODELS; m++) {
+    write_text(model, models[m]);
+    FILE *file = fopen(lines, "w");
+    for (int i = 0; i < LINES; i++) /* the longest are cut */
+      fprintf(file, "{\"input\": [%d, 5%s], \"label\": %d, \"labels\": [2, -100%s], \"types\": [0, %d%s]}\n", i % 3,
+              i % 2 ? ", 9, 9, 9" : "", i % 3, i % 2 ? ", 0, 1, 2" : "", m < 2, i % 2 == 0 ? "" : m < 2 ? ", 0, 0, 1" : ", 0, 0, 0");
+    fclose(file);
+    if (m == 2) continue;
+    losses_of(model, lines, FIRST_STEPS, "-n 1 --micro-batch 2", one);
+    for (int d = 0; d < (m == 1 ? 4 : 3); d++) {
+      losses_of(model, lines, FIRST_STEPS, divided[d], losses);
+      for (int s = 0; s < FIRST_STEPS; s++)
+        ck_assert_msg(fabs(losses[s] / one[s] - 1) < 1e-5, "model %d, %s, step %d: loss %.9g, not %.9g", m, divided[d],
+                      s + 1, losses[s], one[s]);
+    }
+  }
+  double long_run[40];
+  command_result r = twinspeed(
+      "train -m %s --data %s --steps 40 --seq 8 --micro-batch 4 --set optimizer.params.lr=0.01 "
+      "--threads 1 --json --quiet",
+      model, lines);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-train-1");
+  for (int i = 0; i < 40; i++) long_run[i] = cJSON_GetArrayItem(member(json, "losses"), i)->valuedouble;
+  ck_assert_msg(long_run[0] > 0.8 && long_run[39] < 0.1, "losses from %g to %g", long_run[0], long_run[39]);
+  cJSON_Delete(json);
+  command_free(&r);
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    char text[160];
+    write_text(model, models[bad[i].model]);
+    snprintf(text, sizeof text, "{\"input\": \"a\", \"label\": 1, \"labels\": [1]}\n%s\n", bad[i].line);
+    write_text(lines, text);
+    snprintf(how, sizeof how, "train -m %s --data %s --seq 64 --micro-batch 1 -n 1 --steps 1", model, lines);
+    assert_says(how, 3, bad[i].says);
+  }
+  snprintf(how, sizeof how, "train -m %s --data %s --seq 64 --micro-batch 1 -n 1 --steps 1", model, text_path);
+  assert_says(how, 3, "a classifier is trained on a file of lines with labels");
+  write_text(model, models[0]);
+  snprintf(how, sizeof how, "estimate -m %s --sp 2 -n 2 --micro-batch 1", model);
+  assert_says(how, 3, "is one token of a sample");
+  snprintf(how, sizeof how, "estimate -m %s --tp 2 --sequence-parallel -n 2 --micro-batch 2", model);
+  assert_says(how, 3, "does not divide the tokens that a classifier reads");
+  write_text(model, BERT("SequenceClassification") ",\"problem_type\":\"regression\"}");
+  snprintf(how, sizeof how, "estimate -m %s -n 1 --micro-batch 1", model);
+  assert_says(how, 3, "a head for regression is not supported");
+  write_text(model, BERT("MultipleChoice") "}");
+  assert_says(how, 3, "BertForMultipleChoice, which is not modelled");
+}
+END_TEST
+
 START_TEST(public_counts) {
   tws_json *golden = golden_file("encoders.json");
   const cJSON *row;
@@ -181,6 +261,7 @@ int main(void) {
   tcase_add_test(tests, public_counts);
   tcase_add_test(tests, encoders_lose_what_the_reference_loses);
   tcase_add_test(tests, pairs_are_the_same_for_every_division);
+  tcase_add_test(tests, labels_are_learned_in_every_division);
   tcase_add_test(tests, dropout_is_the_same_for_every_division);
   tcase_set_timeout(tests, 600);
   suite_add_tcase(suite, tests);

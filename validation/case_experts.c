@@ -10,8 +10,9 @@ static const struct {
   int inner, head;
 } models[] = {{"GPT OSS 120B", 2880, 64}, {"Qwen3_30B", 768, 128}, {"Qwen3-30B", 768, 128}, {"Qwen3_235B", 1536, 128}};
 
-/* GPT-3's layers with experts in every other one, and GPT-2's vocabulary (DeepSpeed-MoE); each replica runs its part of
- * the batch at once where nothing else is stated. */
+/* GPT-3's layers with experts in every other one, GPT-2's vocabulary, capacity 1, and activations that are made again,
+ * as the scripts have it that DeepSpeed published with its models (Megatron-DeepSpeed, examples_deepspeed/MoE); each
+ * replica runs its part of the batch at once where nothing else is stated. */
 int tws_case_is_gpt_with_experts(const cJSON *row) {
   return strncmp(tws_case_text(row, "model", "name"), "GPT ", 4) == 0 &&
          strstr(tws_case_text(row, "model", "name"), "+MoE") != NULL;

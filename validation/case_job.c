@@ -108,8 +108,11 @@ static const struct {
     {"torchtitan", NULL, NULL, NULL, "fsdp"},
     {"torchtune", NULL, NULL, NULL, "fsdp"},
     {"LitGPT", NULL, NULL, NULL, "fsdp"},
+    /* its benchmark.py calls from_pretrained() and has no zero.Init */
+    {"Liger", NULL, "when-to-upgrade-gpus", NULL, "deepspeed-whole"},
     {"Liger", NULL, NULL, NULL, "deepspeed-flash"},
     {"ALST", NULL, NULL, NULL, "deepspeed-flash"},
+    {"", NULL, "DeepSpeed MoE NLG", NULL, "megatron-2021"}, /* Megatron-DeepSpeed; the row names none */
     {"", NULL, NULL, NULL, "deepspeed"},
 };
 
@@ -156,7 +159,8 @@ static int holds_any(const char *text, const char *const *words) {
 
 static tws_code check_model(const cJSON *row, tws_error *err) {
   static const char *const encoders[] = {"BERT", "bert", "DeBERTa", "deberta", NULL};
-  static const char *const others[] = {"T5", "t5_", "Mamba", "mamba", "hybrid", "VL", "FLUX", "Wan", NULL};
+  static const char *const others[] = {"T5", "t5_", "Mamba", "mamba", "hybrid",
+                                       "Nemotron_3", "VL", "FLUX",  "Wan",   NULL};
   const char *name = tws_case_text(row, "model", "name");
   if (holds_any(name, encoders)) return lacks(err, "encoder models");
   if (holds_any(name, others)) return lacks(err, "neither a GPT nor a Llama");
@@ -314,6 +318,7 @@ static void write_recomputation(const cJSON *row, const tws_runtime *runtime, tw
   if (is_selective(row) && runtime->attention != TWS_ATTENTION_UNFUSED)
     mode = runtime->contends ? "operations" : "selective";
   if (layers || (strncmp(recompute, "full", 4) == 0 && !is_measured_without(row))) mode = "full";
+  if (!*recompute && tws_case_is_gpt_with_experts(row)) mode = "full";
   tws_text_add(text, ",\"recompute\":\"%s\",\"recompute_every\":%d", mode, layers ? 2 : 1);
   const int by_operation = strstr(recompute, "selective op") || strstr(recompute, "per-op SAC");
   if (has_fp8(row) && by_operation) tws_text_add(text, ",\"recompute_budget\":0");

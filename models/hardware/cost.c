@@ -70,6 +70,14 @@ static double expert_products(const tws_profile *profile, const tws_work *work, 
   return (double)(d[0] / together * d[1]);
 }
 
+double tws_profile_host_launches(const tws_profile *profile, const tws_work *work) {
+  tws_work one = {0};
+  if (!(profile->host_op_s > 0 && profile->expert_op_s > 0)) return 1;
+  const double products = expert_products(profile, work, &one);
+  const int casts = profile->products_fp8 && work->dtype != TWS_F32 && one.code != TWS_KERNEL_LINEAR_GRAD_WEIGHT;
+  return products > 0 ? fmax(1, products * (casts ? 2 : 1) * profile->expert_op_s / profile->host_op_s) : 1;
+}
+
 int tws_shape_of(const tws_work *work, tws_shape *shape) {
   const int64_t *d = work->d;
   matrix_product p;
@@ -291,6 +299,29 @@ static double cast_bytes(const tws_profile *profile, const tws_work *work) {
   return 0;
 }
 
+/* Tokens to slots and back as products with matrices of tokens x slots, which are 0 but for a token's slots. Bytes of
+ * each of its numbers, as DeepSpeed's layer moves them: forward it is made in float32, compared with 0, cast and read,
+ * and cast once more for the way back; backward the weights' gradient is one too, in 16 bits, cast and read twice. */
+static double one_hot_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
+  static const struct {
+    tws_kernel of;
+    int bytes, to_slots, products;
+  } ways[] = {{TWS_KERNEL_DISPATCH, 14, 1, 1},
+              {TWS_KERNEL_COMBINE, 8, 0, 1},
+              {TWS_KERNEL_DISPATCH_GRAD, 2, 0, 1},
+              {TWS_KERNEL_COMBINE_GRAD, 18, 1, 2}};
+  const double tokens = (double)work->d[0], width = (double)work->d[1], slots = (double)(work->d[2] * work->d[4]);
+  size_t at = 0;
+  if (!profile->one_hot_experts || profile->multiprocessors < 1) return 0;
+  while (at < sizeof ways / sizeof *ways && ways[at].of != work->code) at++;
+  if (at == sizeof ways / sizeof *ways) return 0;
+  const double rate = gpu_rate(profile, work, peak, (work->d[2] * work->d[4]) % 8 == 0 && work->d[1] % 8 == 0);
+  double seconds = ways[at].to_slots ? tiled_seconds(profile, 1, slots, width, tokens, rate, bandwidth)
+                                     : tiled_seconds(profile, 1, tokens, width, slots, rate, bandwidth);
+  if (ways[at].products > 1) seconds += tiled_seconds(profile, 1, tokens, slots, width, rate, bandwidth);
+  return seconds + ways[at].bytes * tokens * slots / bandwidth;
+}
+
 /* From published figures, one kernel. */
 static double published_seconds(const tws_profile *profile, const tws_work *work, int threads, double bandwidth) {
   double peak = tws_profile_peak_flops(profile, (tws_dtype)work->dtype) * threads;
@@ -307,7 +338,7 @@ static double published_seconds(const tws_profile *profile, const tws_work *work
   else
     seconds = tws_work_bytes(work) / bandwidth;
   const double added = profile->added_bytes[work->code] * tws_work_elements(work) + cast_bytes(profile, work);
-  return seconds + added / bandwidth + profile->launch_s;
+  return seconds + added / bandwidth + profile->launch_s + one_hot_seconds(profile, work, peak, bandwidth);
 }
 
 /* Of two kernels in one, the one that is there in any case; *other: the one that a program without the two in one runs

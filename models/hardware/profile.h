@@ -40,6 +40,8 @@ double tws_profile_bandwidth(const tws_profile *profile);      /* bytes/s, memor
 double tws_profile_overhead_bytes(const tws_profile *profile); /* context and library memory beside the arena */
 /* Seconds in which the host issues one kernel of a plan under the profile's runtime; 0: it never limits. */
 double tws_profile_host_op_s(const tws_profile *profile);
+/* As how many of those a kernel counts: 1, but where a product of experts is a loop over them. */
+double tws_profile_host_launches(const tws_profile *profile, const tws_work *work);
 int tws_profile_cores(const tws_profile *profile); /* host: cores a node has; GPU: 0 */
 /* Host ranks run one stream at a time (there is nothing to overlap with); GPUs run a plan's streams side by side. */
 int tws_profile_serial_streams(const tws_profile *profile);

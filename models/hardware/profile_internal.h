@@ -81,6 +81,8 @@ struct tws_profile {
   int products_fp8;                         /* products of 16-bit layers run at that rate */
   const tws_runtime *runtime;               /* NULL: "twinspeed" */
   double host_op_s;                         /* the host issues a kernel of a plan in this time; 0: it never limits */
+  double expert_op_s;                       /* tws_runtime */
+  int one_hot_experts;                      /* tws_runtime */
   double added_bytes[TWS_KERNEL_COUNT];     /* that software moves beside a kernel's operands, for each element */
   tws_family *families;
   size_t family_count;

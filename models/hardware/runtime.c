@@ -10,11 +10,21 @@
  *               vtrain-single. Newer ones: 7 us, 33 us a kernel.
  *   launch_s    6 us a kernel of eager software, 1.6 us of newer one; with CUDA_LAUNCH_BLOCKING 72 us a listed kernel.
  *   flash       FlashAttention in Triton, 2022: 0.38 of an A100's peak, 0.19 of an H100's; FlashAttention 2, cuDNN:
- * 0.44 and 0.375, Blackwell 0.58. score_bytes as Megatron-LM's kernels move them (docs/accuracy.md); eager PyTorch
- * masks, scales and casts apart. context     nvidia-smi's view less torch's: 4.5 GiB of CUDA, NCCL and cuBLAS with
- * three communicators a rank, 1.5 of it without any. logits      float32 copy and its gradient beside ours: 10 bytes a logit; Megatron-Core
- * writes the gradient over the float32 copy: 4. workspace   cuBLAS's and Transformer Engine's, from torch's allocator:
- * what Megatron-Core's tests hold beside 18 bytes a parameter, 68 MiB on A100, 96 on H100 and GB200.
+ *               0.44 and 0.375, Blackwell 0.58.
+ *   score_bytes as Megatron-LM's kernels move them (docs/accuracy.md); eager PyTorch masks, scales and casts apart.
+ *   context     nvidia-smi's view less torch's: 4.5 GiB of CUDA, NCCL and cuBLAS with three communicators a rank; 1.5
+ *               of it without any.
+ *   logits      float32 copy and its gradient beside ours: 10 bytes a logit; Megatron-Core writes the gradient over
+ *               the float32 copy: 4.
+ *   workspace   cuBLAS's and Transformer Engine's, from torch's allocator: what Megatron-Core's tests hold beside 18
+ *               bytes a parameter, 68 MiB on A100, 96 on H100 and GB200.
+ *   copies      DeepSpeed 0.19, coalesced_collectives.py: partitions of a bucket's gradients are interleaved in a new
+ *               tensor before they are reduced, so bucket and copy are there at once.
+ *   loads       DeepSpeed 0.19, engine.py: a model that zero.Init did not partition goes to the device in whole;
+ *               partition_parameters.py then cuts one parameter after the other.
+ *   expert_op_s  Transformer Engine's GroupedLinear issues a cuBLAS product for each expert over several streams, and
+ *               under fp8 a cast of what each gets; DeepSpeed's experts are modules in a loop.
+ *   one_hot     DeepSpeed's MoE layer from 2021 on: einsum with masks of tokens x experts x capacity (sharded_moe.py).
  *   cast_bytes  torchao's dynamic scaling reads what enters an fp8 product twice, and casts weights each time. */
 #define FLASH_2022 \
   { 0, 0, 0.38, 0.19, 0 }
@@ -42,6 +52,8 @@ static const tws_runtime runtimes[] = {
      .about = "Megatron-LM and Megatron-DeepSpeed of 2021 to 2023: fused masked softmax, no flash attention",
      .launch_s = 1.6e-6,
      .host_op_s = 170e-6,
+     .expert_op_s = 170e-6,
+     .one_hot_experts = 1,
      .unfused = 1,
      .added_passes = TWS_PASSES_MEGATRON,
      .attention = TWS_ATTENTION_UNFUSED,
@@ -57,6 +69,8 @@ static const tws_runtime runtimes[] = {
      .launch_s = 1.6e-6,
      .overlaps_tensor = 1,
      .host_op_s = 170e-6,
+     .expert_op_s = 170e-6,
+     .one_hot_experts = 1,
      .unfused = 1,
      .added_passes = TWS_PASSES_MEGATRON,
      .attention = TWS_ATTENTION_UNFUSED,
@@ -82,6 +96,7 @@ static const tws_runtime runtimes[] = {
     {.name = "megatron",
      .about = "Megatron-Core, NeMo and Megatron-Bridge since 2023: Transformer Engine, flash attention",
      .host_op_s = 33e-6,
+     .expert_op_s = 7e-6,
      .unfused = 1,
      .attention = TWS_ATTENTION_FLASH,
      .flash = FLASH_2,
@@ -95,6 +110,7 @@ static const tws_runtime runtimes[] = {
     {.name = "nemo",
      .about = "NeMo and Megatron-Bridge: as megatron, and tensor ranks exchange tokens beside products",
      .host_op_s = 33e-6,
+     .expert_op_s = 7e-6,
      .unfused = 1,
      .attention = TWS_ATTENTION_FLASH,
      .flash = FLASH_2,
@@ -109,6 +125,7 @@ static const tws_runtime runtimes[] = {
     {.name = "megatron-unfused",
      .about = "Megatron-Core with --attention-backend unfused: attention's scores in memory",
      .host_op_s = 33e-6,
+     .expert_op_s = 7e-6,
      .unfused = 1,
      .attention = TWS_ATTENTION_UNFUSED,
      .score_bytes = {8, 9},
@@ -123,6 +140,8 @@ static const tws_runtime runtimes[] = {
      .about = "DeepSpeed under PyTorch's eager modules: every operation a kernel, attention's scores in memory",
      .launch_s = 6e-6,
      .host_op_s = 170e-6,
+     .expert_op_s = 170e-6,
+     .one_hot_experts = 1,
      .unfused = 1,
      .added_passes = TWS_PASSES_MEGATRON,
      .attention = TWS_ATTENTION_UNFUSED,
@@ -131,7 +150,8 @@ static const tws_runtime runtimes[] = {
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
      .reserved_share = 0.05,
-     .logit_bytes = 10},
+     .logit_bytes = 10,
+     .copies_buckets = 1},
     {.name = "deepspeed-flash",
      .about = "DeepSpeed with flash attention and fused losses, 2024 and later",
      .host_op_s = 33e-6,
@@ -140,7 +160,19 @@ static const tws_runtime runtimes[] = {
      .overlaps_data = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
-     .reserved_share = 0.05},
+     .reserved_share = 0.05,
+     .copies_buckets = 1},
+    {.name = "deepspeed-whole",
+     .about = "the same of a script without zero.Init: stage 3 partitions the model when all of it is on each device",
+     .host_op_s = 33e-6,
+     .attention = TWS_ATTENTION_FLASH,
+     .flash = FLASH_2,
+     .overlaps_data = 1,
+     .context_bytes = 1.5 * 1073741824.0,
+     .communicator_bytes = 1073741824.0,
+     .reserved_share = 0.05,
+     .copies_buckets = 1,
+     .loads_whole = 1},
     {.name = "fsdp-2022",
      .about = "PyTorch FSDP of 2022 and 2023 with FlashAttention in Triton: gathers contend with kernels",
      .launch_s = 6e-6,
@@ -235,6 +267,7 @@ const char *const *tws_runtime_names(void) {
                                                   "megatron-unfused",
                                                   "deepspeed",
                                                   "deepspeed-flash",
+                                                  "deepspeed-whole",
                                                   "fsdp-2022",
                                                   "fsdp-2024",
                                                   "fsdp",
@@ -282,6 +315,8 @@ tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtim
   if (runtime->cast_bytes[0] > 0) memcpy(profile->cast_bytes, runtime->cast_bytes, sizeof profile->cast_bytes);
   if (runtime->context_bytes > 0) profile->overhead_bytes = runtime->context_bytes;
   profile->host_op_s = runtime->host_op_s;
+  profile->expert_op_s = runtime->expert_op_s;
+  profile->one_hot_experts = runtime->one_hot_experts;
   for (size_t i = 0; i < sizeof added_passes / sizeof *added_passes; i++)
     if (added_passes[i].of & runtime->added_passes)
       profile->added_bytes[added_passes[i].kernel] = added_passes[i].bytes;

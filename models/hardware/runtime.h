@@ -35,6 +35,9 @@ typedef struct tws_runtime {
   /* time */
   double launch_s;  /* beside each kernel of a plan on the device; 0: the profile's */
   double host_op_s; /* the host issues a kernel of a plan, and what it stands for, in this time; 0: never the limit */
+  double expert_op_s; /* the host issues the product of one expert, and each cast before it, in this time, where a
+                         grouped product is a loop over experts; 0: it is one launch */
+  int one_hot_experts; /* tokens go to slots and back by products with one-hot matrices of tokens x slots */
   int contends;     /* streams side by side gain nothing */
   int unfused;      /* GELU and residual sums are kernels of their own */
   unsigned added_passes; /* tws_passes: over memory, that our kernels do not make */
@@ -55,6 +58,8 @@ typedef struct tws_runtime {
   int float_gradients;                          /* gradients are accumulated in float32 */
   int gradient_copies;  /* the optimizer flattens gradients in 16 bits, then makes float32 ones of them */
   int unread_outputs;   /* recomputation by operation keeps what the down projection makes, though nothing reads it */
+  int copies_buckets;   /* ZeRO-3 reduces an interleaved copy of a bucket of gradients, 16 bits each */
+  int loads_whole;      /* ZeRO-3: the whole model is on each device before it is partitioned (no zero.Init) */
   int boundary_tensors; /* a pipeline keeps of each micro-batch in flight beside the plan's */
 } tws_runtime;
 

@@ -1,10 +1,11 @@
 /* BERT (Devlin et al., 2019; keys as in Hugging Face's BertConfig): learned positions, segments, norms of the residual
- * sums, GELU; masked tokens are predicted with the token embedding's weights. */
+ * sums, GELU; masked tokens are predicted with the token embedding's weights, or texts or tokens classified. */
 #include "models/network/encoder.h"
 
 typedef struct bert {
   tws_encoder encoder;
   int64_t segments;
+  double dropout; /* of the classifier's input */
 } bert;
 
 static tws_code read_keys(tws_network_builder *b, bert *m, tws_error *err) {
@@ -13,6 +14,8 @@ static tws_code read_keys(tws_network_builder *b, bert *m, tws_error *err) {
   TWS_TRY(tws_build_size(b, "max_predictions_per_seq", NULL, 0, TWS_MAX_WIDTH, 0, &b->net->predictions, err));
   TWS_TRY(tws_build_size(b, "max_position_embeddings", NULL, 1, TWS_MAX_WIDTH, 0, &b->net->positions, err));
   TWS_TRY(tws_encoder_read_mask_token(b, err));
+  TWS_TRY(tws_encoder_read_classifier_dropout(b, &m->encoder, &m->dropout, err));
+  TWS_TRY(tws_build_read_classes(b, err));
   tws_build_unknown_keys(b, tws_encoder_shared_keys, also);
   return TWS_OK;
 }
@@ -30,6 +33,12 @@ tws_code tws_build_bert(tws_network_builder *b, tws_error *err) {
   TWS_TRY(tws_build_reserve(b, tws_encoder_stride(&m.encoder) * net->layers + 16, err));
   uint32_t x = tws_encoder_add_embeddings(b, &m.encoder, "bert", 0, m.segments);
   x = tws_encoder_add_layers(b, &m.encoder, x);
-  tws_encoder_add_masked_head(b, &m.encoder, &head, m.encoder.activation, x);
+  const tws_class_head classes = {.dense = "bert.pooler.dense",
+                                  .scores = "classifier",
+                                  .tags = "classifier",
+                                  .activation = TWS_MODULE_SOFTCAP,
+                                  .behind = m.dropout,
+                                  .tokens = m.dropout};
+  tws_encoder_add_head(b, &m.encoder, &head, m.encoder.activation, &classes, x);
   return TWS_OK;
 }

@@ -287,10 +287,10 @@ void tws_build_loss(tws_network_builder *b, uint32_t logits) {
   uint32_t module = tws_build_module(b, TWS_MODULE_LOSS, -2, "loss");
   net->modules[module].in[0] = logits;
   net->modules[module].input[0] = token_input(b, "targets", TWS_INPUT_TARGETS);
-  net->modules[module].in_features = net->vocabulary;
-  net->modules[module].out_features = net->padded_vocabulary;
+  net->modules[module].in_features = net->classes > 0 ? net->classes : net->vocabulary;
+  net->modules[module].out_features = net->classes > 0 ? net->classes : net->padded_vocabulary;
   net->logits = logits;
-  add_value(b, module, 0, "dlogits", net->padded_vocabulary, TWS_VALUE_ACTIVATION);
+  add_value(b, module, 0, "dlogits", net->modules[module].out_features, TWS_VALUE_ACTIVATION);
 }
 
 /* ---- configuration helpers ---- */

@@ -91,6 +91,16 @@ uint32_t tws_build_part(tws_network_builder *b, int layer, const char *name, uin
 uint32_t tws_build_latent(tws_network_builder *b, int layer, const char *name, uint32_t q, uint32_t compressed,
                           uint32_t kv, const tws_latent *latent);
 void tws_build_loss(tws_network_builder *b, uint32_t logits);
+/* Whether the file's class ends with this, "ForMaskedLM"; one that says none is of the family's first class. */
+int tws_build_is_class(const tws_network_builder *b, const char *ending);
+/* Heads of texts and of tokens (heads.c). num_labels, or how many id2label has: into net->classes; and the padding of
+ * texts. TWS_UNSUPPORTED: a loss that is not cross-entropy. Only where tws_build_objective() is one of classes. */
+tws_objective tws_build_objective(const tws_network_builder *b);
+tws_code tws_build_read_classes(tws_network_builder *b, tws_error *err);
+/* One row of each sample, which the input says. */
+uint32_t tws_build_sample_rows(tws_network_builder *b, const char *name, uint32_t x);
+/* Scores of net->classes, and their loss. */
+void tws_build_class_scores(tws_network_builder *b, const char *name, uint32_t x, double range, int bias);
 
 /* Text in the network's arena for a name; "" (and b->failed) without memory. */
 const char *tws_build_name(tws_network_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));

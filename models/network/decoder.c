@@ -231,6 +231,7 @@ tws_code tws_decoder_read(tws_network_builder *b, const char *const *also_known,
     if (sizes[i] != NULL) tws_build_known_keys(b, sizes[i]);
   for (int i = 0; rope_keys[i] != NULL && d->position == TWS_POSITIONS_ROTARY; i++)
     tws_build_known_keys(b, rope_keys[i]);
+  TWS_TRY(tws_build_read_classes(b, err));
   tws_build_unknown_keys(b, known, also_known);
   return TWS_OK;
 }
@@ -403,6 +404,11 @@ tws_code tws_decoder_build(tws_network_builder *b, const tws_decoder *d, tws_err
   for (l.layer = 0; l.layer < net->layers; l.layer++) x = add_layer(&l, x);
   net->layer_stride = (net->module_count - net->layer_first) / (uint32_t)net->layers;
   if (l.names->final_norm != NULL) x = add_norm(b, d, -2, l.names->final_norm, x);
+  if (net->objective == TWS_OBJECTIVE_CLASSES) { /* of the last token, which has seen all others */
+    x = tws_build_sample_rows(b, "last_token", x);
+    tws_build_class_scores(b, "score", x, d->range, 0);
+    return TWS_OK;
+  }
   uint32_t tied = net->tied ? net->modules[0].param[0] : TWS_NONE;
   x = tws_build_linear(b, -2, l.names->head, x, net->hidden, net->padded_vocabulary, (float)d->range, d->head_bias,
                        NULL, tied);

@@ -10,12 +10,6 @@ uint32_t tws_encoder_add_lengths(tws_network_builder *b) {
   return tws_build_input(b, "lengths", TWS_INPUT_LENGTHS, samples_alone, 1);
 }
 
-int tws_build_is_class(const tws_network_builder *b, const char *ending) {
-  const char *name = b->net->class_name;
-  const size_t length = name ? strlen(name) : 0, end = strlen(ending);
-  return length >= end && strcmp(name + length - end, ending) == 0;
-}
-
 tws_code tws_encoder_read_activation(tws_network_builder *b, const char *key, const char *fallback,
                                      tws_module_type *activation, tws_error *err) {
   static const struct {
@@ -90,6 +84,36 @@ void tws_encoder_add_masked_head(tws_network_builder *b, const tws_encoder *e, c
                        std, 1, NULL, tied);
   net->objective = TWS_OBJECTIVE_MASKED;
   tws_build_loss(b, x);
+}
+
+void tws_encoder_add_head(tws_network_builder *b, const tws_encoder *e, const tws_masked_head_names *masked,
+                          tws_module_type masked_activation, const tws_class_head *head, uint32_t x) {
+  const tws_network *net = b->net;
+  const float std = (float)e->range;
+  if (net->objective == TWS_OBJECTIVE_TAGS) {
+    x = tws_build_dropout(b, -2, "dropout", x, head->tokens);
+    tws_build_class_scores(b, head->tags, x, e->range, 1);
+    return;
+  }
+  if (net->objective != TWS_OBJECTIVE_CLASSES) {
+    tws_encoder_add_masked_head(b, e, masked, masked_activation, x);
+    return;
+  }
+  x = tws_build_sample_rows(b, "first_token", x);
+  x = tws_build_dropout(b, -2, "first_token.dropout", x, head->before);
+  x = tws_build_linear(b, -2, head->dense, x, net->hidden, net->hidden, std, 1, NULL, TWS_NONE);
+  const char *name = tws_build_name(b, "%s.activation", head->dense);
+  x = head->activation == TWS_MODULE_SOFTCAP ? tws_build_softcap(b, -2, name, x, 1)
+                                             : tws_build_pointwise(b, -2, name, head->activation, x, net->hidden);
+  x = tws_build_dropout(b, -2, "dropout", x, head->behind);
+  tws_build_class_scores(b, head->scores, x, e->range, 1);
+}
+
+tws_code tws_encoder_read_classifier_dropout(tws_network_builder *b, const tws_encoder *e, double *share,
+                                             tws_error *err) {
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(b->json->root, "classifier_dropout");
+  *share = e->dropout;
+  return item && !cJSON_IsNull(item) ? tws_build_dropout_share(b, "classifier_dropout", share, err) : TWS_OK;
 }
 
 tws_code tws_encoder_read_mask_token(tws_network_builder *b, tws_error *err) {

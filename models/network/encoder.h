@@ -45,14 +45,24 @@ tws_encoder_names tws_encoder_shared_names(const char *layer);
  * e->lengths. */
 uint32_t tws_encoder_add_embeddings(tws_network_builder *b, tws_encoder *e, const char *prefix, int64_t first,
                                     int64_t segments);
+/* Whatever the file's class has behind the last layer. A text is classified by its first token, of which `dense` and
+ * `activation` make what `scores` reads; tokens are by `tags`. Shares that are dropped before `dense`, before the scores
+ * of a text and before those of tokens. */
+typedef struct tws_class_head {
+  const char *dense, *scores, *tags;
+  tws_module_type activation; /* TWS_MODULE_SOFTCAP: tanh */
+  double before, behind, tokens;
+} tws_class_head;
+void tws_encoder_add_head(tws_network_builder *b, const tws_encoder *e, const tws_masked_head_names *masked,
+                          tws_module_type masked_activation, const tws_class_head *head, uint32_t x);
+/* classifier_dropout, which is hidden_dropout_prob where the file has none. */
+tws_code tws_encoder_read_classifier_dropout(tws_network_builder *b, const tws_encoder *e, double *share,
+                                             tws_error *err);
 /* The id of the mask: what the file says; else that of all vocabularies of Google, or the last of a small one. */
 tws_code tws_encoder_read_mask_token(tws_network_builder *b, tws_error *err);
 /* Heads, and their size, of those that the file says. */
 tws_code tws_encoder_read_heads(tws_network_builder *b, const char *key, tws_error *err);
 /* An input: how many tokens of each sample count. */
 uint32_t tws_encoder_add_lengths(tws_network_builder *b);
-
-/* Whether the file's class ends with this, "ForMaskedLM"; one that says none is of the family's first class. */
-int tws_build_is_class(const tws_network_builder *b, const char *ending);
 
 #endif

@@ -46,6 +46,8 @@ typedef enum tws_objective {
   TWS_OBJECTIVE_MASKED,     /* tokens that were masked, from all others */
   TWS_OBJECTIVE_PAIRS,      /* each token of a target from those before it and a source */
   TWS_OBJECTIVE_PICTURES,   /* the class of a picture */
+  TWS_OBJECTIVE_CLASSES,    /* the class of a text */
+  TWS_OBJECTIVE_TAGS,       /* the class of each token */
 } tws_objective;
 
 /* How a layer sends tokens to its experts: the parameters of ROUTER (models/operators.def), and an expert's slots. */
@@ -196,7 +198,8 @@ typedef struct tws_network {
   int tied;        /* head shares the embedding's weight */
   tws_objective objective;
   int64_t mask_token;  /* MASKED: the id that stands for a masked token; PAIRS: for the first span that is left out */
-  int64_t pad_token, start_token, end_token; /* PAIRS: behind what is there; before a target; the last of both */
+  int64_t pad_token, start_token, end_token; /* PAIRS, CLASSES, TAGS: behind what is there; PAIRS: before a target; the last of both */
+  int64_t classes;     /* CLASSES, TAGS: what the loss is over; 0: the vocabulary */
   int64_t predictions; /* MASKED: the most tokens of a sample that are predicted; 0: any number */
   tws_picture picture;
   tws_module *modules;

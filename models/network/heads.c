@@ -1,0 +1,61 @@
+/* Heads beside that of the vocabulary: the class of a text, by one of its tokens, or of each token. What a file is of
+ * is the end of its class's name. */
+#include <string.h>
+
+#include "models/network/build.h"
+
+static const tws_dim samples_alone[] = {{.kind = TWS_DIM_SAMPLES}};
+
+int tws_build_is_class(const tws_network_builder *b, const char *ending) {
+  const char *name = b->net->class_name;
+  const size_t length = name ? strlen(name) : 0, end = strlen(ending);
+  return length >= end && strcmp(name + length - end, ending) == 0;
+}
+
+tws_objective tws_build_objective(const tws_network_builder *b) {
+  return tws_build_is_class(b, "ForSequenceClassification") ? TWS_OBJECTIVE_CLASSES
+         : tws_build_is_class(b, "ForTokenClassification")  ? TWS_OBJECTIVE_TAGS
+                                                            : TWS_OBJECTIVE_NEXT_TOKEN;
+}
+
+/* The reference library takes another loss for numbers and for several classes at once. */
+static tws_code check_problem(tws_network_builder *b, tws_error *err) {
+  static const char known[] = "single_label_classification";
+  const char *problem = NULL;
+  TWS_TRY(tws_json_string(b->json, b->json->root, "problem_type", 0, NULL, &problem, err));
+  const int regression = problem == NULL && b->net->classes == 1 && b->net->objective == TWS_OBJECTIVE_CLASSES;
+  if ((problem == NULL || strcmp(problem, known) == 0) && !regression) return TWS_OK;
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(b->json->root, regression ? "id2label" : "problem_type");
+  tws_json_fail(b->json, item ? item : b->json->root, err,
+                "supported are classes that exclude each other: single_label_classification, 2 labels or more",
+                "a head for %.60s is not supported", regression ? "one label, which is a regression," : problem);
+  if (err != NULL) err->code = TWS_UNSUPPORTED;
+  return TWS_UNSUPPORTED;
+}
+
+tws_code tws_build_read_classes(tws_network_builder *b, tws_error *err) {
+  tws_network *net = b->net;
+  const tws_objective objective = tws_build_objective(b);
+  const cJSON *names = cJSON_GetObjectItemCaseSensitive(b->json->root, "id2label"),
+              *padding = cJSON_GetObjectItemCaseSensitive(b->json->root, "pad_token_id");
+  const int labels = cJSON_IsObject(names) ? cJSON_GetArraySize(names) : 0;
+  tws_build_known_keys(b, "num_labels");
+  if (objective == TWS_OBJECTIVE_NEXT_TOKEN) return TWS_OK;
+  net->objective = objective;
+  net->tied = 0; /* nothing else scores the vocabulary */
+  TWS_TRY(tws_build_size(b, "num_labels", NULL, 0, TWS_MAX_VOCABULARY, labels > 0 ? labels : 2, &net->classes, err));
+  if (padding && !cJSON_IsNull(padding))
+    TWS_TRY(tws_json_int(b->json, b->json->root, "pad_token_id", 0, 0, net->vocabulary - 1, 0, &net->pad_token, err));
+  return check_problem(b, err);
+}
+
+uint32_t tws_build_sample_rows(tws_network_builder *b, const char *name, uint32_t x) {
+  return tws_build_gather(b, -2, name, x, tws_build_input(b, "rows of classes", TWS_INPUT_ROWS, samples_alone, 1));
+}
+
+void tws_build_class_scores(tws_network_builder *b, const char *name, uint32_t x, double range, int bias) {
+  tws_network *net = b->net;
+  x = tws_build_linear(b, -2, name, x, net->values[x].per_row, net->classes, (float)range, bias, NULL, TWS_NONE);
+  if (net->objective == TWS_OBJECTIVE_CLASSES) tws_build_input(b, "targets", TWS_INPUT_TARGETS, samples_alone, 1);
+  tws_build_loss(b, x);
+}
