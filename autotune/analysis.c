@@ -97,6 +97,18 @@ static void turn_axis(turner *t, const char *name, size_t offset) {
   }
 }
 
+/* Half and double of the replicas that share experts. */
+static void turn_experts(turner *t) {
+  const tws_variant *w = &t->out->winner.variant;
+  const int given = at_least_one(w->expert);
+  for (int up = 0; up < 2 && tws_network_has_experts(t->request->job->network); up++) {
+    tws_variant turned = *w;
+    turned.expert = up ? 2 * given : given / 2;
+    if (turned.expert > 0 && tws_variant_replicas(w) % turned.expert == 0)
+      turn_number(t, "expert ranks", given, turned.expert, &turned);
+  }
+}
+
 static void turn_schedule(turner *t) {
   static const tws_variant_schedule schedules[] = {
       {TWS_PIPELINE_GPIPE, 1}, {TWS_PIPELINE_1F1B, 1}, {TWS_PIPELINE_INTERLEAVED, 2}, {TWS_PIPELINE_ZB_H1, 1}};
@@ -132,6 +144,7 @@ static void turn_all(turner *t) {
     turn_axis(t, "tensor ranks", offsetof(tws_variant, tensor));
     turn_axis(t, "sequence ranks", offsetof(tws_variant, sequence));
   }
+  turn_experts(t);
   turn_schedule(t);
   turned = *w;
   turned.sequence_parallel = !w->sequence_parallel;
@@ -215,4 +228,6 @@ void tws_variant_difference(const tws_variant *from, const tws_variant *to, tws_
   differ("tensor ranks", at_least_one(from->tensor), at_least_one(to->tensor), out);
   if (to->tensor > 1) differ("sequence parallelism", from->sequence_parallel, to->sequence_parallel, out);
   differ("sequence ranks", at_least_one(from->sequence), at_least_one(to->sequence), out);
+  differ("expert ranks", at_least_one(from->expert), at_least_one(to->expert), out);
+  if (to->capacity > 0 && from->capacity != to->capacity) tws_text_add(out, "expert capacity: %g\n", to->capacity);
 }

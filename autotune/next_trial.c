@@ -28,6 +28,8 @@ static int by_space(const void *left, const void *right) {
                       (double)a->schedule.kind,
                       a->schedule.virtual_stages,
                       (double)a->sequence_parallel,
+                      a->expert,
+                      a->capacity,
                       (double)a->micro,
                       (double)a->accumulation};
   const double y[] = {b->stage,
@@ -40,6 +42,8 @@ static int by_space(const void *left, const void *right) {
                       (double)b->schedule.kind,
                       b->schedule.virtual_stages,
                       (double)b->sequence_parallel,
+                      b->expert,
+                      b->capacity,
                       (double)b->micro,
                       (double)b->accumulation};
   for (size_t i = 0; i < sizeof x / sizeof *x; i++)

@@ -25,6 +25,7 @@ tws_code tws_product_fill(const tws_tune_request *request, tws_product *s, tws_e
   memset(s, 0, sizeof *s);
   s->request = request;
   tws_axes_fill(request, &s->axes);
+  TWS_TRY(tws_axes_check_experts(request, err));
   if (request->goal != TWS_GOAL_THROUGHPUT)
     return tws_fail(err, TWS_UNSUPPORTED, "leave out --objective", "an exhaustive search is for throughput");
   if (given->ranks_count > 1 || given->threads_count > 1)
@@ -69,6 +70,8 @@ tws_variant tws_product_variant(const tws_product *s, const tws_product_point *p
                    .pipeline = s->axes.pipeline[d[TWS_DIGIT_PIPELINE]],
                    .tensor = s->axes.tensor[d[TWS_DIGIT_TENSOR]],
                    .sequence = s->axes.sequence[0],
+                   .expert = s->axes.expert[0],
+                   .capacity = s->axes.capacity[0],
                    .schedule = s->axes.schedules[d[TWS_DIGIT_SCHEDULE]],
                    .sequence_parallel = s->axes.sequence_parallel[d[TWS_DIGIT_TOKENS]],
                    .overlap = given->overlap_count ? given->overlap[d[TWS_DIGIT_OVERLAP]] : 0,
@@ -91,6 +94,7 @@ tws_variant tws_product_variant(const tws_product *s, const tws_product_point *p
 tws_standing tws_product_division(const tws_product *s, const tws_product_point *p, const tws_variant *v) {
   const int model = v->pipeline * v->tensor * v->sequence;
   if (v->ranks % model || !tws_axes_tensor_legal(&s->axes, v) || v->accumulation < 1) return TWS_POINT_ILLEGAL;
+  if (!tws_axes_experts_legal(&s->axes, v)) return TWS_POINT_ILLEGAL;
   const int64_t tokens = v->micro * s->axes.sequence_length / v->sequence;
   if (v->tensor > 1 && v->sequence_parallel && tokens % v->tensor) return TWS_POINT_ILLEGAL;
   if (v->pipeline > 1 && v->schedule.kind == TWS_PIPELINE_INTERLEAVED && v->accumulation % v->pipeline)

@@ -66,7 +66,7 @@ static int differ_in_batch_only(const tws_variant *p, const tws_variant *q) {
   return q->stage == p->stage && q->recompute == p->recompute && q->ranks == p->ranks && q->threads == p->threads &&
          q->pipeline == p->pipeline && q->tensor == p->tensor && q->sequence == p->sequence &&
          q->schedule.kind == p->schedule.kind && q->schedule.virtual_stages == p->schedule.virtual_stages &&
-         q->sequence_parallel == p->sequence_parallel;
+         q->sequence_parallel == p->sequence_parallel && q->expert == p->expert && q->capacity == p->capacity;
 }
 
 static const tws_tune_candidate *already_too_large(const tws_tune_candidate *all, int index) {
@@ -80,18 +80,27 @@ static const tws_tune_candidate *already_too_large(const tws_tune_candidate *all
   return 0;
 }
 
+static double expert_params(const tws_job *job) {
+  double sum = 0;
+  for (uint32_t i = 0; i < job->network->param_count; i++)
+    if (job->network->params[i].experts > 0) sum += (double)tws_param_numel(&job->network->params[i]);
+  return sum;
+}
+
 /* Bytes of the model's states that the fullest rank of a point cannot do without. */
 static double states_bytes(const tws_tune_request *request, const tws_variant *p, tws_category *most) {
   const tws_config *config = request->job->config;
   double dtype = (double)tws_dtype_bytes(config->dtype);
   double moments = tws_optimizer_of(config->optimizer)->states * (tws_config_bf16_moments(config) ? 2 : 4);
   double masters = config->dtype == TWS_F32 || tws_config_bf16_masters(config) ? 0 : 4;
-  double params = (double)tws_network_params(request->job->network, 0);
-  if (p->pipeline > 1) params /= p->pipeline;
-  if (p->tensor > 1) params /= p->tensor;
+  double params = (double)tws_network_params(request->job->network, 0), of_experts = expert_params(request->job);
+  if (p->pipeline > 1) params /= p->pipeline, of_experts /= p->pipeline;
+  if (p->tensor > 1) params /= p->tensor, of_experts /= p->tensor;
+  const double held = params - of_experts * (p->expert > 1 ? 1 - 1.0 / p->expert : 0); /* by a rank */
   double divided = (double)tws_variant_replicas(p) * (p->sequence > 1 ? p->sequence : 1);
-  double weights = dtype * params / (p->stage == 3 ? divided : 1), gradients = dtype * params;
-  double optimizer = (moments + masters) * params / (p->stage >= 1 ? divided : 1);
+  double weights = dtype * (p->stage == 3 ? params / divided : held);
+  double gradients = dtype * (p->stage >= 2 ? params : held);
+  double optimizer = (moments + masters) * (p->stage >= 1 ? params / divided : held);
   if (config->zero.offload_optimizer && p->stage >= 1) { /* and with it gradients that are not whole */
     optimizer = 0;
     if (p->stage >= 2) gradients = 0;

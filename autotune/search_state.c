@@ -75,6 +75,8 @@ uint64_t tws_search_state_fingerprint(const tws_product *p, int workers, int exa
   hash = add_list(hash, p->axes.tensor, p->count[TWS_DIGIT_TENSOR]);
   hash = add_list(hash, p->axes.sequence_parallel, p->count[TWS_DIGIT_TOKENS]);
   hash = add_list(hash, p->axes.pipeline, p->count[TWS_DIGIT_PIPELINE]);
+  hash = tws_fingerprint_integer(hash, p->axes.expert[0]);
+  hash = tws_fingerprint_number(hash, p->axes.capacity[0]);
   for (int i = 0; i < p->count[TWS_DIGIT_SCHEDULE]; i++) {
     hash = tws_fingerprint_integer(hash, p->axes.schedules[i].kind);
     hash = tws_fingerprint_integer(hash, p->axes.schedules[i].virtual_stages);

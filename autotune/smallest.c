@@ -44,6 +44,7 @@ static void keep_axes(const tws_job_spec *spec, const tws_config *config, tws_tu
     space->tensor[space->tensor_count++] = given.tensor;
     space->sequence_parallel[space->sequence_parallel_count++] = given.sequence_parallel;
   }
+  if (spec->expert_ranks || given.expert > 1) space->expert[space->expert_count++] = given.expert;
   space->schedules[space->schedule_count++] =
       given.pipeline > 1 || spec->schedule ? given.schedule : (tws_variant_schedule){TWS_PIPELINE_1F1B, 1};
 }

@@ -200,6 +200,7 @@ static void nearest_batches(const dimensions *d, char *hint, size_t size) {
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err) {
   dimensions d;
   TWS_TRY(fill_dimensions(request, &d, err));
+  TWS_TRY(tws_axes_check_experts(request, err));
   point_list list = {0};
   tws_code code = enumerate_points(&d, &request->job->cluster, &list, err);
   char why[160], hint[128];

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "plan/sequence_rules.h"
+#include "plan/shard.h"
 
 enum { LONG_SEQUENCE = 8192 };
 
@@ -37,8 +38,9 @@ static void fill_given(const tws_config *config, tws_axes_space *axes) {
   axes->sequence[0] = given.sequence;
   axes->schedules[0] = given.schedule;
   axes->sequence_parallel[0] = given.sequence_parallel;
+  axes->expert[0] = given.expert;
   axes->pipeline_count = axes->tensor_count = axes->sequence_count = axes->schedule_count =
-      axes->sequence_parallel_count = 1;
+      axes->sequence_parallel_count = axes->expert_count = axes->capacity_count = 1;
 }
 
 /* What is worth trying. */
@@ -55,6 +57,11 @@ static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes)
   axes->sequence_parallel[0] = 1;
   axes->sequence_parallel[1] = 0;
   axes->sequence_parallel_count = 2;
+  if (!tws_network_has_experts(axes->network) || request->exhaustive || axes->expert[0] > 1) return;
+  axes->expert_count = 0;
+  for (int degree = 1; degree <= axes->devices && axes->expert_count < TWS_TUNE_LIST; degree++)
+    if (axes->devices % degree == 0 && tws_expert_parallel_check(axes->network, degree, NULL) == TWS_OK)
+      axes->expert[axes->expert_count++] = degree;
 }
 
 void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
@@ -79,6 +86,11 @@ void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
   if (space->sequence_parallel_count)
     axes->sequence_parallel_count =
         copy_degrees(axes->sequence_parallel, space->sequence_parallel, space->sequence_parallel_count);
+  if (space->expert_count) axes->expert_count = copy_degrees(axes->expert, space->expert, space->expert_count);
+  if (space->capacity_count) {
+    axes->capacity_count = space->capacity_count;
+    memcpy(axes->capacity, space->capacity, (size_t)space->capacity_count * sizeof *space->capacity);
+  }
   if (space->schedule_count) {
     axes->schedule_count = space->schedule_count;
     memcpy(axes->schedules, space->schedules, (size_t)space->schedule_count * sizeof *space->schedules);
@@ -103,9 +115,45 @@ int tws_axes_tensor_legal(const tws_axes_space *axes, const tws_variant *point) 
                              NULL) == TWS_OK;
 }
 
+int tws_axes_experts_legal(const tws_axes_space *axes, const tws_variant *point) {
+  if (point->expert < 2) return 1;
+  return tws_variant_replicas(point) % point->expert == 0 &&
+         tws_expert_parallel_check(axes->network, point->expert, NULL) == TWS_OK;
+}
+
+static int states_capacity(const tws_network *network) {
+  for (uint32_t m = 0; m < network->module_count; m++)
+    if (network->modules[m].type == TWS_MODULE_ROUTER && network->modules[m].routing->slots.factor < 0) return 0;
+  return 1;
+}
+
+tws_code tws_axes_check_experts(const tws_tune_request *request, tws_error *err) {
+  const tws_tune_space *space = &request->space;
+  const tws_network *network = request->job->network;
+  tws_code code = TWS_OK;
+  if (space->capacity_count && !tws_network_has_experts(network))
+    return tws_fail(err, TWS_UNSUPPORTED, "leave --capacities out, or choose a model of experts",
+                    "expert capacities: the model has no experts");
+  if (space->capacity_count && request->job->config->expert_dropless)
+    return tws_fail(err, TWS_UNSUPPORTED, "leave one of them out",
+                    "expert capacities: with twinspeed.expert_dropless nothing is dropped");
+  if (space->capacity_count && states_capacity(network))
+    return tws_fail(err, TWS_UNSUPPORTED, "leave moe_train_capacity_factor out of the model's file",
+                    "expert capacities: the model's file states its own");
+  if (request->exhaustive && (space->expert_count > 1 || space->capacity_count > 1))
+    return tws_fail(err, TWS_UNSUPPORTED, "name one of each, or leave out --exhaustive",
+                    "an exhaustive search has one degree of expert parallelism and one capacity");
+  for (int i = 0; i < space->expert_count; i++) {
+    code = space->expert[i] > 1 ? tws_expert_parallel_check(network, space->expert[i], err) : TWS_OK;
+    if (code == TWS_OK) break; /* of several, those that are legal are searched */
+  }
+  return code;
+}
+
 static int is_legal(const tws_axes_space *axes, const tws_variant *point) {
   int model = point->pipeline * point->tensor * point->sequence;
   if (point->ranks % model || !tws_axes_tensor_legal(axes, point)) return 0;
+  if (!tws_axes_experts_legal(axes, point)) return 0;
   if (point->pipeline > 1) {
     int64_t blocks = (int64_t)point->pipeline * point->schedule.virtual_stages;
     if (point->stage > 1 || axes->network->layers < blocks) return 0;
@@ -123,6 +171,8 @@ int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_variant *point
     int64_t rest = (*index)++;
     int sequence_parallel = digit_of(&rest, axes->sequence_parallel_count),
         schedule = digit_of(&rest, axes->schedule_count);
+    point->capacity = axes->capacity[digit_of(&rest, axes->capacity_count)];
+    point->expert = axes->expert[digit_of(&rest, axes->expert_count)];
     point->sequence = axes->sequence[digit_of(&rest, axes->sequence_count)];
     point->tensor = axes->tensor[digit_of(&rest, axes->tensor_count)];
     if (rest >= axes->pipeline_count) return 0;

@@ -21,6 +21,9 @@ typedef struct tws_axes_space {
   tws_variant_schedule schedules[TWS_TUNE_SCHEDULES];
   int schedule_count;
   int sequence_parallel[2], sequence_parallel_count;
+  int expert[TWS_TUNE_LIST], expert_count;
+  double capacity[TWS_TUNE_LIST]; /* 0: the configuration's */
+  int capacity_count;
 } tws_axes_space;
 
 void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes);
@@ -29,6 +32,11 @@ void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes);
 int tws_axes_next(const tws_axes_space *axes, int64_t *index, tws_variant *point);
 /* Whether the model's heads and widths can be divided as a point says. */
 int tws_axes_tensor_legal(const tws_axes_space *axes, const tws_variant *point);
+/* Whether the point's replicas and the model's experts can be divided as it says. */
+int tws_axes_experts_legal(const tws_axes_space *axes, const tws_variant *point);
+/* TWS_UNSUPPORTED or TWS_INVALID where lists of experts have no meaning for the job's model, or for none of its layers.
+ */
+tws_code tws_axes_check_experts(const tws_tune_request *request, tws_error *err);
 /* Whether the point's batch goes with its axes. */
 int tws_axes_suit(const tws_axes_space *axes, const tws_variant *point);
 /* Why no rank count of the list can be divided by any of these axes, in words; 0 when some can. */

@@ -3,19 +3,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "estimators/estimators.h"
 #include "plan/pipeline_grid.h"
 #include "bench/support.h"
 
 enum { REPEATS = 21 };
-
-static double cpu_s(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 typedef struct job {
   const char *model, *cluster, *stage, *accumulation, *recompute, *pipeline, *tensor;

@@ -1,10 +1,11 @@
-/* What the benchmarks share: end on an error, medians, modules from the build folder. */
+/* What the benchmarks share: end on an error, CPU time, medians, modules from the build folder. */
 #ifndef TWS_BENCH_SUPPORT_H
 #define TWS_BENCH_SUPPORT_H
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/status.h"
 
@@ -12,6 +13,13 @@ static inline void need(tws_code code, const tws_error *err) {
   if (code == TWS_OK) return;
   fprintf(stderr, "%s\n%s\n", err->message, err->hint);
   exit(tws_code_exit(code));
+}
+
+/* Of the process so far, user and system. */
+static inline double cpu_s(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 static inline int ascending(const void *a, const void *b) {

@@ -23,7 +23,7 @@ typedef struct options {
   const char *stages, *micro_batches, *accumulations, *recomputes, *ranks, *threads, *tuner, *fidelity, *results, *data;
   const char *experiments, *objective, *sweep;
   const char *overlaps, *offloads, *buckets;
-  const char *axes, *pipeline, *tensor, *sequence, *schedules, *sequence_parallel;
+  const char *axes, *pipeline, *tensor, *sequence, *schedules, *sequence_parallel, *experts, *capacities;
   int64_t global_batch, max_micro_batch, trials, early_stopping, validate, rows;
   int64_t first_step, last_step, rounds;
   double memory, limit_s, budget_s, faults_s;
@@ -94,7 +94,22 @@ static tws_code list_of_schedules(const char *text, tws_tune_space *space, tws_e
   return TWS_OK;
 }
 
+static tws_code list_of_numbers(const char *text, const char *what, double low, double high, double *values, int *count,
+                                tws_error *err) {
+  for (const char *at = text; at && *at;) {
+    const size_t length = strcspn(at, ",");
+    char word[32];
+    if (*count == TWS_TUNE_LIST) return tws_fail(err, TWS_USAGE, NULL, "%s: more than %d", what, *count);
+    snprintf(word, sizeof word, "%.*s", (int)(length < sizeof word ? length : sizeof word - 1), at);
+    TWS_TRY(tws_parse_number(word, what, low, high, &values[(*count)++], err));
+    at += length + (at[length] == ',');
+  }
+  return TWS_OK;
+}
+
 static tws_code read_axes(const options *o, tws_tune_space *space, tws_error *err) {
+  TWS_TRY(list_of_int(o->experts, "--ep", 1, 65536, space->expert, TWS_TUNE_LIST, &space->expert_count, err));
+  TWS_TRY(list_of_numbers(o->capacities, "--capacities", 0.01, 1e6, space->capacity, &space->capacity_count, err));
   TWS_TRY(list_of_int(o->pipeline, "--pp", 1, 4096, space->pipeline, TWS_TUNE_LIST, &space->pipeline_count, err));
   TWS_TRY(list_of_int(o->tensor, "--tp", 1, 65536, space->tensor, TWS_TUNE_LIST, &space->tensor_count, err));
   TWS_TRY(list_of_int(o->sequence, "--sp", 1, 65536, space->sequence, TWS_TUNE_LIST, &space->sequence_count, err));
@@ -490,6 +505,10 @@ static const tws_option table[] = {
     TWS_STRING("pp", 0, "LIST", options, pipeline, "pipeline stages (default: the configuration's; --axes: all)"),
     TWS_STRING("tp", 0, "LIST", options, tensor, "tensor ranks (--axes: divisors of a node's devices)"),
     TWS_STRING("sp", 0, "LIST", options, sequence, "sequence ranks (--axes: for 8192 tokens or more)"),
+    TWS_STRING("ep", 0, "LIST", options, experts,
+               "replicas that share experts (--axes: what divides experts, within a node)"),
+    TWS_STRING("capacities", 0, "LIST", options, capacities,
+               "twinspeed.expert_capacity_factor: slots of an expert in even shares (default: the configuration's)"),
     TWS_STRING("schedules", 0, "LIST", options, schedules,
                "of pipelines: gpipe, 1f1b, interleaved[:CHUNKS], zb-h1 (--axes: all but gpipe)"),
     TWS_STRING("sequence-parallel", 0, "LIST", options, sequence_parallel,

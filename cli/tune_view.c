@@ -1,18 +1,28 @@
 #include "cli/tune_view.h"
 
+#include <string.h>
+
 #include "base/units.h"
 #include "cli/job_view.h"
 #include "cli/verdict.h"
 
 const char *tws_variant_axes_cell(const tws_variant *v) {
-  char pipeline[48] = "", tensor[32] = "", sequence[32] = "";
+  char pipeline[48] = "", tensor[32] = "", sequence[32] = "", experts[48] = "";
   if (v->pipeline > 1)
     snprintf(pipeline, sizeof pipeline, "pp %d %s%s", v->pipeline, tws_pipeline_kind_name(v->schedule.kind),
              v->schedule.virtual_stages > 1 ? tws_cell(":%d", v->schedule.virtual_stages) : "");
   if (v->tensor > 1) snprintf(tensor, sizeof tensor, "tp %d%s", v->tensor, v->sequence_parallel ? "+seq" : "");
   if (v->sequence > 1) snprintf(sequence, sizeof sequence, "sp %d", v->sequence);
-  return tws_cell("%s%s%s%s%s", pipeline, *pipeline && (*tensor || *sequence) ? ", " : "", tensor,
-                  *tensor && *sequence ? ", " : "", sequence);
+  if (v->expert > 1) snprintf(experts, sizeof experts, "ep %d", v->expert);
+  if (v->capacity > 0)
+    snprintf(experts + strlen(experts), sizeof experts - strlen(experts), "%scapacity %g", v->expert > 1 ? ", " : "",
+             v->capacity);
+  const char *const parts[] = {pipeline, tensor, sequence, experts};
+  char all[176] = "";
+  for (int i = 0; i < 4; i++)
+    if (*parts[i])
+      snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", *all ? ", " : "", parts[i]);
+  return tws_cell("%s", all);
 }
 
 static void add_candidate(const tws_tune_candidate *c, const tws_tune_request *request, tws_table *table) {

@@ -106,6 +106,8 @@ static void apply_optimizer(tws_config *config) {
   if (row->decoupled) config->adam_w_mode = 1;
   config->beta1 = row->beta1;
   config->beta2 = row->beta2;
+  const tws_given epsilon = tws_store_at(store, "optimizer.params.eps");
+  if (!epsilon.item || tws_given_auto(epsilon)) config->epsilon = row->epsilon;
   tws_given betas = tws_store_at(store, "optimizer.params.betas");
   if (cJSON_IsArray(betas.item)) {
     config->beta1 = betas.item->child->valuedouble;

@@ -16,14 +16,15 @@
 #include "config/optimizers.def"
 
 #define TAKES(...) .takes = __VA_ARGS__
-#define BETAS(first, second) .beta1 = first, .beta2 = second
+#define BETAS(first, second) .beta1 = first, .beta2 = second, .epsilon = 1e-8
+#define EPSILON(value) .epsilon = value
 #define DECOUPLED .decoupled = 1
 #define WITHOUT_ZERO .without_zero = 1
 #define ADAPTED_SCALE .adapted_scale = 1
 #define TRAITS(...) __VA_ARGS__
 
 static const tws_optimizer_row rows[] = {
-#define OPTIMIZER(id, type_, aliases_, rule_, betas_, takes_, traits_) \
+#define OPTIMIZER(id, type_, aliases_, rule_, defaults_, takes_, traits_) \
   {.optimizer = TWS_OPTIMIZER_##id,                                    \
    .type = type_,                                                      \
    .aliases = aliases_,                                                \
@@ -31,7 +32,7 @@ static const tws_optimizer_row rows[] = {
    .state = states_of_##rule_,                                         \
    .states = sizeof states_of_##rule_ / sizeof *states_of_##rule_,     \
    .by_tensor = rule_##_IS_BY_TENSOR,                                  \
-   betas_,                                                             \
+   defaults_,                                                             \
    takes_,                                                             \
    traits_},
 #include "config/optimizers.def"

@@ -27,7 +27,7 @@ typedef struct tws_optimizer_row {
   tws_update_rule rule;
   const char *const *state; /* what is kept for each parameter: names */
   int states;
-  double beta1, beta2;                        /* where optimizer.params.betas is not given */
+  double beta1, beta2, epsilon;               /* where optimizer.params does not give them */
   int by_tensor;                              /* updates need whole parameters */
   int decoupled, without_zero, adapted_scale; /* traits */
 } tws_optimizer_row;

@@ -11,7 +11,8 @@ tws_variant tws_variant_given(const tws_config *config) {
                        .tensor = given.tensor,
                        .sequence = given.sequence,
                        .schedule = {(tws_pipeline_kind)config->pipeline_schedule, given.virtual_stages},
-                       .sequence_parallel = config->tensor_sequence_parallel != 0};
+                       .sequence_parallel = config->tensor_sequence_parallel != 0,
+                       .expert = config->expert_ranks > 1 ? (int)config->expert_ranks : 1};
 }
 
 int tws_variant_replicas(const tws_variant *variant) {
@@ -36,7 +37,7 @@ static const struct {
 };
 
 void tws_variant_name(const tws_variant *variant, char *buffer, int size) {
-  tws_ds_setting settings[14] = {{"gradient_accumulation_steps", TWS_DS_NUMBER, (double)variant->accumulation, 0},
+  tws_ds_setting settings[16] = {{"gradient_accumulation_steps", TWS_DS_NUMBER, (double)variant->accumulation, 0},
                                  {"train_micro_batch_size_per_gpu", TWS_DS_NUMBER, (double)variant->micro, 0},
                                  {"recompute", TWS_DS_WORD, 0, tws_recompute_name(variant->recompute)},
                                  {"n", TWS_DS_NUMBER, variant->ranks, 0}};
@@ -54,6 +55,10 @@ void tws_variant_name(const tws_variant *variant, char *buffer, int size) {
   }
   if (variant->sequence > 1)
     settings[count++] = (tws_ds_setting){"sequence_parallel", TWS_DS_NUMBER, variant->sequence, 0};
+  if (variant->expert > 1)
+    settings[count++] = (tws_ds_setting){"expert_parallel", TWS_DS_NUMBER, variant->expert, 0};
+  if (variant->capacity > 0)
+    settings[count++] = (tws_ds_setting){"capacity_factor", TWS_DS_NUMBER, variant->capacity, 0};
   if (variant->overlap) settings[count++] = (tws_ds_setting){"overlap_comm", TWS_DS_BOOL, variant->overlap == 2, 0};
   if (variant->offload)
     settings[count++] = (tws_ds_setting){"offload_optimizer", TWS_DS_WORD, 0, tws_offload_words[variant->offload - 1]};
@@ -78,6 +83,8 @@ void tws_variant_label(const tws_variant *variant, char *buffer, int size) {
   }
   if (variant->tensor > 1) tws_text_add(&text, ", tp %d%s", variant->tensor, variant->sequence_parallel ? "+seq" : "");
   if (variant->sequence > 1) tws_text_add(&text, ", sp %d", variant->sequence);
+  if (variant->expert > 1) tws_text_add(&text, ", ep %d", variant->expert);
+  if (variant->capacity > 0) tws_text_add(&text, ", capacity %g", variant->capacity);
   if (variant->overlap) tws_text_add(&text, ", overlap %s", variant->overlap == 2 ? "on" : "off");
   if (variant->offload) tws_text_add(&text, "%s", offload_places[variant->offload - 1].text);
   if (variant->reduce_bucket) tws_text_add(&text, ", buckets of %g", (double)variant->reduce_bucket);
@@ -119,6 +126,13 @@ static tws_code set_axes(tws_config *config, const tws_variant *variant, tws_err
                            err));
   if (variant->sequence > 0 && variant->sequence != given.sequence)
     TWS_TRY(set_number(config, "sequence_parallel_size", variant->sequence, err));
+  if (variant->expert > 0 && variant->expert != (config->expert_ranks > 1 ? config->expert_ranks : 1))
+    TWS_TRY(set_number(config, "twinspeed.expert_parallel_size", variant->expert, err));
+  if (variant->capacity > 0) {
+    char text[32];
+    snprintf(text, sizeof text, "%.17g", variant->capacity);
+    TWS_TRY(tws_config_set(config, "twinspeed.expert_capacity_factor", text, err));
+  }
   return TWS_OK;
 }
 
@@ -198,6 +212,9 @@ tws_job_spec tws_variant_spec(const tws_job_spec *base, const tws_variant *varia
       spec.set.count < TWS_MAX_STRINGS) /* the file may have them on */
     spec.set.item[spec.set.count++] = "twinspeed.tensor_sequence_parallel=false";
   if (variant->sequence > 0) spec.sequence_ranks = variant->sequence;
+  if (variant->expert > 0) spec.expert_ranks = variant->expert;
+  add_setting(&spec, variant->capacity > 0, text->capacity, sizeof text->capacity,
+              "twinspeed.expert_capacity_factor=%.17g", variant->capacity);
   add_setting(&spec, variant->overlap != 0, text->overlap, sizeof text->overlap, "zero_optimization.overlap_comm=%s",
               variant->overlap == 2 ? "true" : "false");
   const int place = variant->offload > 0 ? variant->offload - 1 : 0;
@@ -218,9 +235,11 @@ void tws_variant_axes_json(const tws_variant *variant, cJSON *json) {
   cJSON_AddNumberToObject(axes, "data", tws_variant_replicas(variant));
   cJSON_AddNumberToObject(axes, "sequence", variant->sequence > 1 ? variant->sequence : 1);
   cJSON_AddNumberToObject(axes, "model", variant->tensor > 1 ? variant->tensor : 1);
+  if (variant->expert > 1) cJSON_AddNumberToObject(axes, "expert", variant->expert);
   if (variant->pipeline > 1) {
     cJSON_AddStringToObject(json, "pipeline_schedule", tws_pipeline_kind_name(variant->schedule.kind));
     cJSON_AddNumberToObject(json, "virtual_stages", variant->schedule.virtual_stages);
   }
   if (variant->tensor > 1) cJSON_AddBoolToObject(json, "sequence_parallel", variant->sequence_parallel);
+  if (variant->capacity > 0) cJSON_AddNumberToObject(json, "expert_capacity_factor", variant->capacity);
 }

@@ -22,6 +22,8 @@ typedef struct tws_variant {
   int pipeline, tensor, sequence; /* ranks along these axes; 0: the configuration's */
   tws_variant_schedule schedule;  /* of a pipeline */
   int sequence_parallel;          /* of tensor ranks */
+  int expert;                     /* replicas that share experts; 0: the configuration's */
+  double capacity;                /* twinspeed.expert_capacity_factor; 0: the configuration's */
   /* 0: the configuration's */
   int overlap;           /* zero_optimization.overlap_comm: 1 off, 2 on */
   int offload;           /* 1 + a place of TWS_OFFLOAD_PLACES */
@@ -57,7 +59,7 @@ tws_code tws_variant_config(const tws_config *base, const tws_network *network, 
                             tws_config **out, tws_error *err);
 /* What to ask another process of this program for. Further texts live in `text`. */
 typedef struct tws_variant_text {
-  char batch[64], overlap[48], offload[64], parameters[64], bucket[64];
+  char batch[64], capacity[64], overlap[48], offload[64], parameters[64], bucket[64];
 } tws_variant_text;
 tws_job_spec tws_variant_spec(const tws_job_spec *base, const tws_variant *variant, tws_variant_text *text);
 /* Adds "axes", schedule and sequence_parallel to an object, as the results of a job have them. */

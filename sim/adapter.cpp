@@ -1,5 +1,5 @@
-/* The one C++ file of the simulator: SimGrid's programmatic platform, flows between hosts, completion callbacks and
- * timers have no C interface. */
+/* The one C++ file of the simulator: SimGrid's programmatic platform, completion callbacks and timers have no C
+ * interface. */
 #include "sim/adapter.h"
 
 #include <dlfcn.h>
@@ -34,15 +34,9 @@ constexpr int guarded_signals[] = {SIGSEGV, SIGINT, SIGABRT, SIGBUS, SIGFPE, SIG
 struct Engine {
   s4u::Engine *engine = nullptr;
   s4u::NetZone *root = nullptr;
-  std::vector<s4u::Link *> links;
-  std::vector<simgrid::kernel::resource::StandardLinkImpl *> link_impls;
-  std::vector<double> whole; /* bandwidths, of which less may be left */
-  bool scaled = false;
   std::vector<s4u::Host *> hosts;
-  s4u::Host *source = nullptr, *sink = nullptr;
   std::unordered_map<const s4u::Activity *, std::pair<s4u::ActivityPtr, uint64_t>> pending;
   s4u::ActivityPtr finished; /* the latest, kept because SimGrid still uses it after the callback */
-  std::vector<simgrid::kernel::resource::StandardLinkImpl *> path; /* of the flow being started */
   tws_engine_done done = nullptr;
   void *user = nullptr;
   double *clock = nullptr; /* SimGrid's clock, when it can be set back */
@@ -52,13 +46,11 @@ struct Engine {
 Engine *state = nullptr;
 std::string start_error;
 
-/* Every flow goes from one host to another; its links are those the caller named for it. */
-class PathZone : public NetZoneImpl {
+/* Nothing goes from one host to another. */
+class HostZone : public NetZoneImpl {
  public:
-  explicit PathZone(const std::string &name) : NetZoneImpl(name) {}
-  void get_local_route(const NetPoint *, const NetPoint *, Route *into, double *) override {
-    into->link_list_ = state->path;
-  }
+  explicit HostZone(const std::string &name) : NetZoneImpl(name) {}
+  void get_local_route(const NetPoint *, const NetPoint *, Route *, double *) override {}
 };
 
 int fail(const std::string &text) {
@@ -87,15 +79,12 @@ double *find_clock() {
 
 int start_engine() {
   try {
-    static char words[][40] = {"twinspeed", "--log=root.thres:critical", "--cfg=network/model:CM02",
-                               "--cfg=network/TCP-gamma:0", "--cfg=network/crosstraffic:0"};
-    static char *argv[] = {words[0], words[1], words[2], words[3], words[4], nullptr};
-    int argc = 5;
+    static char words[][40] = {"twinspeed", "--log=root.thres:critical"};
+    static char *argv[] = {words[0], words[1], nullptr};
+    int argc = 2;
     auto *fresh = new Engine;
     fresh->engine = s4u::Engine::get_instance(&argc, argv);
-    fresh->root = (new PathZone("twinspeed"))->get_iface();
-    fresh->source = fresh->root->create_host("source", host_speed);
-    fresh->sink = fresh->root->create_host("sink", host_speed);
+    fresh->root = (new HostZone("twinspeed"))->get_iface();
     s4u::Activity::on_completion_cb(completed);
     fresh->clock = find_clock();
     state = fresh;
@@ -122,54 +111,23 @@ int start() {
 extern "C" {
 
 /* A zone takes nothing more once it was used, so every growth is a zone of its own below the root. */
-int tws_engine_reserve(int links, int hosts) {
+int tws_engine_reserve(int hosts) {
   if (start() != 0) return -1;
-  const int old_links = static_cast<int>(state->links.size()), old_hosts = static_cast<int>(state->hosts.size());
-  if (links <= old_links && hosts <= old_hosts) return 0;
-  if (links > old_links && links < 2 * old_links) links = 2 * old_links;
+  const int old_hosts = static_cast<int>(state->hosts.size());
+  if (hosts <= old_hosts) return 0;
   try {
-    auto *zone = new PathZone("pool" + std::to_string(old_links) + "-" + std::to_string(old_hosts));
+    auto *zone = new HostZone("pool" + std::to_string(old_hosts));
     const NetZoneImpl *root = state->root->get_impl();
     zone->set_network_model(root->get_network_model());
     zone->set_cpu_pm_model(root->get_cpu_pm_model());
     zone->set_cpu_vm_model(root->get_cpu_vm_model());
     zone->set_disk_model(root->get_disk_model());
     zone->set_host_model(root->get_host_model());
-    for (int i = old_links; i < links; i++) {
-      s4u::Link *link = zone->get_iface()->create_link("link" + std::to_string(i), 1.0);
-      link->set_latency(0);
-      link->seal();
-      state->links.push_back(link);
-      state->link_impls.push_back(link->get_impl());
-    }
     for (int i = old_hosts; i < hosts; i++)
       state->hosts.push_back(zone->get_iface()->create_host("host" + std::to_string(i), host_speed)->seal());
     zone->get_iface()->seal();
   } catch (const std::exception &problem) {
     return fail(std::string("SimGrid platform: ") + problem.what());
-  }
-  return 0;
-}
-
-int tws_engine_bandwidth(int link, double bytes_per_s) {
-  try {
-    s4u::Link *item = state->links.at(static_cast<size_t>(link));
-    if (item->get_bandwidth() != bytes_per_s) item->set_bandwidth(bytes_per_s);
-    state->whole.resize(state->links.size(), 1.0);
-    state->whole[static_cast<size_t>(link)] = bytes_per_s;
-    state->scaled = false;
-  } catch (const std::exception &problem) {
-    return fail(std::string("SimGrid link: ") + problem.what());
-  }
-  return 0;
-}
-
-int tws_engine_left(int link, double bytes_per_s) {
-  try {
-    state->links.at(static_cast<size_t>(link))->set_bandwidth(bytes_per_s);
-    state->scaled = true;
-  } catch (const std::exception &problem) {
-    return fail(std::string("SimGrid link: ") + problem.what());
   }
   return 0;
 }
@@ -194,33 +152,6 @@ double tws_engine_now(void) {
 
 int tws_engine_timer(double date_s, uint64_t tag) {
   simgrid::kernel::timer::Timer::set(state->origin + date_s, [tag] { state->done(state->user, tag); });
-  return 0;
-}
-
-/* A flow keeps to the bandwidth that its links have when it starts: it starts on whole ones. */
-static void start_flow(const s4u::CommPtr &flow, const int *links, int count) {
-  double left[8];
-  if (count > 8) throw std::length_error("a flow over more than 8 links");
-  for (int i = 0; state->scaled && i < count; i++) {
-    s4u::Link *link = state->links[static_cast<size_t>(links[i])];
-    left[i] = link->get_bandwidth();
-    link->set_bandwidth(state->whole[static_cast<size_t>(links[i])]);
-  }
-  flow->vetoable_start();
-  for (int i = 0; state->scaled && i < count; i++) state->links[static_cast<size_t>(links[i])]->set_bandwidth(left[i]);
-}
-
-int tws_engine_flow(const int *links, int count, uint64_t bytes, uint64_t tag) {
-  try {
-    state->path.clear();
-    for (int i = 0; i < count; i++) state->path.push_back(state->link_impls.at(static_cast<size_t>(links[i])));
-    s4u::CommPtr flow = s4u::Comm::sendto_init(state->source, state->sink);
-    flow->set_payload_size(bytes);
-    state->pending.emplace(flow.get(), std::make_pair(s4u::ActivityPtr(flow), tag));
-    start_flow(flow, links, count);
-  } catch (const std::exception &problem) {
-    return fail(std::string("SimGrid flow: ") + problem.what());
-  }
   return 0;
 }
 

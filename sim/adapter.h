@@ -1,9 +1,8 @@
 /* SimGrid behind C: one engine per process, started on first use, that runs experiments one after another.
  *
- * There are no actors. The caller starts timers, flows and executions, and is told of each one's end through one
- * function with the tag it gave. Links and hosts are pools that grow between experiments and are reused with other
- * bandwidths. Links carry no latency (the model would share bandwidth in inverse proportion to it): add it with timers.
- * Functions return 0, or -1 with a reason in tws_engine_error(). Not thread-safe, as SimGrid is not. */
+ * There are no actors. The caller starts timers and executions, and is told of each one's end through one function with
+ * the tag it gave. Hosts are a pool that grows between experiments. Flows are not the engine's (sim/fluid.h). Functions
+ * return 0, or -1 with a reason in tws_engine_error(). Not thread-safe, as SimGrid is not. */
 #ifndef TWS_SIM_ADAPTER_H
 #define TWS_SIM_ADAPTER_H
 
@@ -15,20 +14,13 @@ extern "C" {
 
 typedef void (*tws_engine_done)(void *user, uint64_t tag);
 
-/* Capacity of the pools; the links all have bandwidth 1 byte/s until tws_engine_bandwidth(). Only
- * between experiments. */
-int tws_engine_reserve(int links, int hosts);
-int tws_engine_bandwidth(int link, double bytes_per_s);
-/* At any time: what is left of it, for flows that are under way too. */
-int tws_engine_left(int link, double bytes_per_s);
+/* Room for so many hosts. Only between experiments. */
+int tws_engine_reserve(int hosts);
 
 /* Begin an experiment at time 0. */
 int tws_engine_begin(tws_engine_done done, void *user);
 double tws_engine_now(void); /* seconds since the experiment began */
 int tws_engine_timer(double date_s, uint64_t tag);
-/* bytes > 0 over the given links at once, sharing each fairly with the flows that cross it; finishes when the last
- * byte passed. */
-int tws_engine_flow(const int *links, int count, uint64_t bytes, uint64_t tag);
 /* `share` of a host for `seconds`: an execution that ends after `seconds` when nothing else wants the host, and never
  * takes more than its share (0 < share <= 1). Beside others it gets capacity in proportion to its share. */
 int tws_engine_execute(int host, double seconds, double share, uint64_t tag);

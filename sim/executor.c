@@ -38,6 +38,11 @@ void tws_sim_timer(tws_sim *sim, double date_s, uint64_t tag) {
   if (tws_engine_timer(date_s, tag) != 0) tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
 }
 
+void tws_sim_date(tws_sim *sim, double date_s, uint64_t tag) {
+  if (tws_fluid_date(sim->platform.fluid, date_s, tag) != 0)
+    tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
+}
+
 /* ---- advancing ---- */
 
 static void record_end(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
@@ -133,34 +138,65 @@ static void scale_links(tws_sim *sim, double at_s) {
         const int same = rank > 0 && tws_mapping_nic(m, rank) == tws_mapping_nic(m, rank - 1);
         least = share = same && least < share ? least : share;
       }
-      if (tws_platform_scale(&sim->platform, rank, network, share) != 0)
-        tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
+      tws_platform_scale(&sim->platform, rank, network, share, at_s);
     }
   if (change_s < at_s + least_s) change_s = at_s + least_s; /* dates are sums: one may be a rounding early */
   if (change_s < INFINITY) tws_sim_timer(sim, change_s, tws_sim_tag(TWS_EVENT_LINKS, 0, 0));
+}
+
+/* ---- events ---- */
+
+static void take_event(tws_sim *sim, double now_s, uint64_t tag) {
+  const tws_sim_event event = (tws_sim_event)(tag >> 60);
+  const uint32_t a = (uint32_t)(tag >> 32) & 0xfffffffu, b = (uint32_t)tag;
+  if (now_s > sim->now_s) sim->now_s = now_s;
+  sim->events++;
+  if (sim->request->progress && sim->events % 1024 == 0)
+    tws_progress_update(sim->request->progress, (double)sim->finished);
+  if (event == TWS_EVENT_TIMER || event == TWS_EVENT_EXECUTION)
+    tws_sim_finish(sim, a, b, now_s);
+  else if (event >= TWS_EVENT_SHARED)
+    tws_sim_begin_shared(sim, a, b, 1 + (int)(event - TWS_EVENT_SHARED));
+  else
+    tws_sim_transfer_event(sim, event, a, b);
+  begin_ready(sim);
+}
+
+/* The engine wakes the network when something is due there. A timer that was set for later is passed over. */
+static void arm_network(tws_sim *sim) {
+  if (!sim->platform.fluid || sim->failed != TWS_OK) return;
+  const double next_s = tws_fluid_next(sim->platform.fluid);
+  if (!(next_s < sim->armed_s)) return;
+  sim->armed_s = next_s;
+  tws_sim_timer(sim, next_s, tws_sim_tag(TWS_EVENT_NETWORK, 0, ++sim->armed));
+}
+
+static void wake_network(tws_sim *sim) {
+  tws_fluid *fluid = sim->platform.fluid;
+  const double until_s = sim->armed_s;
+  sim->armed_s = INFINITY;
+  for (double next_s; sim->failed == TWS_OK && (next_s = tws_fluid_next(fluid)) <= until_s;)
+    take_event(sim, next_s, tws_fluid_take(fluid));
 }
 
 static void on_event(void *user, uint64_t tag) {
   tws_sim *sim = user;
   const tws_sim_event event = (tws_sim_event)(tag >> 60);
   const uint32_t a = (uint32_t)(tag >> 32) & 0xfffffffu, b = (uint32_t)tag;
-  sim->events++;
-  if (sim->request->progress && sim->events % 1024 == 0)
-    tws_progress_update(sim->request->progress, (double)sim->finished);
   if (sim->failed != TWS_OK) return;
-  if (event == TWS_EVENT_LINKS) {
+  if (event == TWS_EVENT_NETWORK) {
+    if (b == sim->armed) wake_network(sim);
+  } else if (event == TWS_EVENT_LINKS) {
+    sim->events++;
     if (sim->finished < sim->operations) scale_links(sim, tws_engine_now());
-    return;
+  } else {
+    take_event(sim,
+               event == TWS_EVENT_TIMER        ? sim->run->ranks[a].times[b].end_s
+               : event == TWS_EVENT_RENDEZVOUS ? sim->transfers[a].end_s
+                                               : tws_engine_now(),
+               tag);
   }
-  if (event == TWS_EVENT_TIMER)
-    tws_sim_finish(sim, a, b, sim->run->ranks[a].times[b].end_s);
-  else if (event == TWS_EVENT_EXECUTION)
-    tws_sim_finish(sim, a, b, tws_engine_now());
-  else if (event >= TWS_EVENT_SHARED)
-    tws_sim_begin_shared(sim, a, b, 1 + (int)(event - TWS_EVENT_SHARED));
-  else
-    tws_sim_transfer_event(sim, event, a, b);
-  begin_ready(sim);
+  arm_network(sim);
 }
 
 /* ---- setting up ---- */
@@ -271,8 +307,10 @@ static tws_code execute_simulation(tws_sim *sim, tws_error *err) {
   if (tws_engine_begin(on_event, sim) != 0) return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
   if (sim->request->progress)
     tws_progress_begin(sim->request->progress, "simulating operations", (double)sim->operations);
+  sim->armed_s = INFINITY;
   scale_links(sim, 0);
   begin_ready(sim);
+  arm_network(sim);
   if (tws_engine_run() != 0) tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
   if (sim->request->progress) tws_progress_end(sim->request->progress);
   return sim->failed != TWS_OK ? sim->failed : tws_run_check(sim->run, err);
@@ -304,6 +342,7 @@ tws_code tws_sim_run(const tws_sim_request *request, tws_sim_result *result, tws
   if (code == TWS_OK) code = execute_simulation(&sim, err);
   if (code == TWS_OK) code = read_result(&sim, result, err);
   for (size_t i = 0; sim.transfers && i < sim.run->rendezvous_count; i++) tws_free(sim.transfers[i].messages);
+  tws_platform_drop(&sim.platform);
   tws_run_destroy(sim.run);
   tws_arena_destroy(sim.arena);
   return code;

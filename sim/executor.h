@@ -2,12 +2,14 @@
  *
  *   executor.c     starts what the run order (plan/run_order.h) says may start, and tells it what ended when
  *   collectives.c  what a rendezvous does, by fidelity
+ *   messages.c     a collective step by step
+ *   fluid.c        flows that share links; what it wants to be woken for is a timer of the engine
  *   patterns.c     the flows of communicators, and which of them stand for others
  *   shared.c       copies between tiers and the host's computing, as flows over what a node's ranks share
  *   platform.c     links and cores
  *
  * Times are exact where nothing is shared: an operation starts at the latest end of what it waits for, and a timer
- * ends at start + cost whatever the engine's clock says. Only flows and shared cores take the engine's time. So the
+ * ends at start + cost whatever the engine's clock says. Only shared cores take the engine's time. So the
  * result of an analytic simulation does not depend on the order of simultaneous events, nor on earlier experiments. */
 #ifndef TWS_SIM_EXECUTOR_H
 #define TWS_SIM_EXECUTOR_H
@@ -42,6 +44,8 @@ typedef struct tws_sim_pattern {
       *replicas; /* replica_count x size: ranks of the communicators whose flows this one's stand for; NULL: not made */
   int replica_count;
   tws_flows flows[2]; /* rings; pairs and messages */
+  int alone;          /* by messages: nothing else uses its links while a collective of it is under way */
+  struct tws_sim_known *known;
 } tws_sim_pattern;
 
 /* A rendezvous that has started. */
@@ -63,9 +67,13 @@ typedef struct tws_sim {
   int share_cores;  /* ranks want more cores than there are: executions instead of timers */
   int stretch;      /* the same, but one rank stands for all: costs are stretched instead */
   int cores;
-  int host_flows;                        /* what a node's ranks share is links, as they all are here */
-  tws_sim_pattern *patterns;             /* per communicator */
-  tws_sim_transfer *transfers;           /* per rendezvous */
+  int host_flows;              /* what a node's ranks share is links, as they all are here */
+  tws_sim_pattern *patterns;   /* per communicator */
+  tws_sim_transfer *transfers; /* per rendezvous */
+  uint32_t *link_users;        /* by messages, per link: communicator + 1 that alone uses it; NULL: not made */
+  double now_s;                /* of the event at hand */
+  double armed_s;              /* when the engine wakes the network next */
+  uint32_t armed;
   uint64_t events, finished, operations; /* finished: of so many operations of all ranks */
   double end_s;
   tws_timeline *timeline;
@@ -81,6 +89,7 @@ typedef enum tws_sim_event {
   TWS_EVENT_FLOW,       /* a flow of a rendezvous: rendezvous */
   TWS_EVENT_SENT,       /* a message of a ring left its sender: rendezvous, edge */
   TWS_EVENT_ARRIVED,    /* and reached its receiver: rendezvous, edge */
+  TWS_EVENT_NETWORK,    /* something is due there: how often it was armed before */
   TWS_EVENT_LINKS,      /* links have another bandwidth from now on */
   TWS_EVENT_SHARED      /* a part of an operation on what a node's ranks share ended: rank, op; and the next two */
 } tws_sim_event;
@@ -95,6 +104,8 @@ double tws_sim_cost(tws_sim *sim, uint32_t rank, uint32_t work);
 /* `seconds`, or what the request's effects make of them. */
 double tws_sim_takes(const tws_sim *sim, const tws_run_member *members, uint32_t count, double start_s, double seconds);
 void tws_sim_timer(tws_sim *sim, double date_s, uint64_t tag);
+/* The same among the flows, for many short ones. */
+void tws_sim_date(tws_sim *sim, double date_s, uint64_t tag);
 /* shared.c: whether an operation is flows; begins it; a part of it has ended: `event` from TWS_EVENT_SHARED on. */
 int tws_sim_is_shared(const tws_sim *sim, uint32_t rank, uint32_t op);
 void tws_sim_begin_shared(tws_sim *sim, uint32_t rank, uint32_t op, int part);
@@ -111,6 +122,15 @@ void tws_sim_fold_flows(tws_sim *sim);
 /* collectives.c: all members are there; and what becomes of it. */
 void tws_sim_meet(tws_sim *sim, uint32_t rendezvous);
 void tws_sim_transfer_event(tws_sim *sim, tws_sim_event event, uint32_t rendezvous, uint32_t edge);
+void tws_sim_end_transfer(tws_sim *sim, uint32_t rendezvous, double end_s);
+void tws_sim_start_flow(tws_sim *sim, const int *links, double bytes, uint64_t tag);
+/* What passes before the first byte and between the steps: the cost of nothing. */
+double tws_sim_latency(const tws_sim *sim, const tws_rendezvous *met);
+/* messages.c: what passes before the first of them; then one left its sender, and reached its receiver. */
+double tws_sim_messages_start(const tws_sim *sim, const tws_rendezvous *met);
+void tws_sim_begin_messages(tws_sim *sim, uint32_t rendezvous);
+void tws_sim_message_sent(tws_sim *sim, uint32_t rendezvous, uint32_t edge);
+void tws_sim_message_arrived(tws_sim *sim, uint32_t rendezvous, uint32_t edge);
 
 tws_code tws_sim_run(const tws_sim_request *request, tws_sim_result *result, tws_error *err);
 

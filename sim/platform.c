@@ -30,6 +30,13 @@ static double shared_bandwidth(const tws_platform *p, int link) {
   return of_node < 0 ? c->host_link.bandwidth : rates[of_node];
 }
 
+static double link_bandwidth(const tws_platform *p, int link) {
+  const double bandwidth = link < port_link(p->mapping.nodes * p->mapping.slots, 0) ? p->cluster->intra.bandwidth
+                           : link < p->first_shared                                 ? p->nic_bandwidth
+                                                                                    : shared_bandwidth(p, link);
+  return bandwidth > 0 ? bandwidth : 1;
+}
+
 static tws_code set_links(tws_platform *p, tws_error *err) {
   const tws_cluster *cluster = p->cluster;
   const tws_node_mapping *m = &p->mapping;
@@ -46,15 +53,11 @@ static tws_code set_links(tws_platform *p, tws_error *err) {
   if (m->nodes > 1 && !(p->nic_bandwidth > 0))
     return tws_fail(err, TWS_INVALID, "give its \"inter\" bandwidth", "cluster %s has no links between nodes",
                     cluster->name);
-  if (tws_engine_reserve((int)links, 0) != 0) return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
+  p->fluid = tws_fluid_create((int)links);
+  if (!p->fluid) return tws_fail(err, TWS_MEMORY, NULL, "out of memory while simulating");
   p->first_shared = (int)network;
-  for (int i = 0; i < (int)links; i++) {
-    const double bandwidth = i < 2 * m->nodes * m->slots ? cluster->intra.bandwidth
-                             : i < p->first_shared       ? p->nic_bandwidth
-                                                         : shared_bandwidth(p, i);
-    if (tws_engine_bandwidth(i, bandwidth > 0 ? bandwidth : 1) != 0)
-      return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
-  }
+  p->links = (int)links;
+  for (int i = 0; i < (int)links; i++) tws_fluid_capacity(p->fluid, i, link_bandwidth(p, i), 0);
   return TWS_OK;
 }
 
@@ -63,15 +66,24 @@ tws_code tws_platform_make(tws_platform *p, const tws_machine *machine, int worl
   const tws_cluster *cluster = machine->cluster;
   const int nodes = cluster->nodes > 0 ? cluster->nodes : 1,
             nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
-  *p = (tws_platform){.cluster = cluster, .mapping = tws_machine_mapping(machine, world), .use_links = use_links};
+  *p = (tws_platform){.cluster = cluster, .mapping = tws_machine_mapping(machine, world)};
   if (p->mapping.nodes > nodes)
     return tws_fail(err, TWS_INVALID, "use more nodes or fewer ranks", "%d ranks on cluster %s, which has %d devices",
                     world, cluster->name, nodes * cluster->devices_per_node);
   p->nic_bandwidth = cluster->inter.bandwidth * nics / p->mapping.nics; /* several NICs of one device act as one */
   if (use_links) TWS_TRY(set_links(p, err));
-  if (use_hosts && tws_engine_reserve(0, p->mapping.nodes) != 0)
+  if (use_hosts && tws_engine_reserve(p->mapping.nodes) != 0)
     return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", tws_engine_error());
   return TWS_OK;
+}
+
+void tws_platform_drop(tws_platform *p) {
+  tws_fluid_destroy(p->fluid);
+}
+
+double tws_platform_rate(const tws_platform *p, const int links[TWS_PATH_MAX]) {
+  const double first = link_bandwidth(p, links[0]), second = link_bandwidth(p, links[1]);
+  return first < second ? first : second;
 }
 
 int tws_platform_path(const tws_platform *p, int from, int to, int links[TWS_PATH_MAX]) {
@@ -85,13 +97,12 @@ int tws_platform_path(const tws_platform *p, int from, int to, int links[TWS_PAT
   return 2;
 }
 
-int tws_platform_scale(const tws_platform *p, int rank, int network, double share) {
+void tws_platform_scale(const tws_platform *p, int rank, int network, double share, double now_s) {
   const double nothing_bytes_s = 1e-3; /* a flow over it ends some time, and long after every deadline */
   const double whole = network ? p->nic_bandwidth : p->cluster->intra.bandwidth;
   const double left = whole * share > nothing_bytes_s ? whole * share : nothing_bytes_s;
   for (int down = 0; down < 2; down++)
-    if (tws_engine_left(network ? nic_link(p, rank, down) : port_link(rank, down), left) != 0) return -1;
-  return 0;
+    tws_fluid_capacity(p->fluid, network ? nic_link(p, rank, down) : port_link(rank, down), left, now_s);
 }
 
 double tws_platform_latency(const tws_platform *p, int from, int to) {

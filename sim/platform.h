@@ -1,19 +1,21 @@
-/* A cluster as links and hosts of the engine. Ranks lie on nodes as plan/node_mapping.h says. Each device has a port
- * (NVLink or shared memory) up and down, each NIC likewise; NICs belong to the devices of their node in equal shares. A
- * node's cores are one host, shared by its ranks. */
+/* A cluster as links (sim/fluid.h) and hosts of the engine. Ranks lie on nodes as plan/node_mapping.h says. Each device
+ * has a port (NVLink or shared memory) up and down, each NIC likewise; NICs belong to the devices of their node in
+ * equal shares. A node's cores are one host, shared by its ranks. */
 #ifndef TWS_SIM_PLATFORM_H
 #define TWS_SIM_PLATFORM_H
 
 #include "base/memory.h"
 #include "estimators/estimators.h"
+#include "sim/fluid.h"
 
 typedef struct tws_platform {
   const tws_cluster *cluster;
   tws_node_mapping mapping; /* of the ranks: a port for each slot, a link for each NIC */
   double nic_bandwidth;     /* of one NIC link */
-  int use_links;            /* flows need them, timers do not */
-  int first_shared;         /* link: those of a node's host lie behind those of devices and NICs */
-  int switches;             /* of a node: links to the host that devices share */
+  tws_fluid *fluid;         /* the links; NULL: timers do not need them */
+  int links;
+  int first_shared; /* link: those of a node's host lie behind those of devices and NICs */
+  int switches;     /* of a node: links to the host that devices share */
 } tws_platform;
 
 /* What the ranks of a node share beside its network, each one link: a switch's link to the host, each way, and the
@@ -27,15 +29,19 @@ typedef enum tws_shared_link {
 } tws_shared_link;
 int tws_platform_shared(const tws_platform *platform, int rank, tws_shared_link kind);
 
-/* Makes room in the engine and sets the bandwidths. TWS_INVALID when the cluster has not enough devices, or a link that
- * the ranks need has no bandwidth. */
+/* Makes the links, and room for hosts in the engine. TWS_INVALID when the cluster has not enough devices, or a link
+ * that the ranks need has no bandwidth. */
 tws_code tws_platform_make(tws_platform *platform, const tws_machine *machine, int world, int use_links, int use_hosts,
                            tws_error *err);
-/* What is left of a rank's port, or of the NIC that it uses, each way: a share of 0 to 1, of which a little stays. */
-int tws_platform_scale(const tws_platform *platform, int rank, int network, double share);
+void tws_platform_drop(tws_platform *platform);
+/* From now on. What is left of a rank's port, or of the NIC that it uses, each way: a share of 0 to 1, of which a
+ * little stays. */
+void tws_platform_scale(const tws_platform *platform, int rank, int network, double share, double now_s);
 /* Links from one rank to another on (other) nodes; at most TWS_PATH_MAX. */
 enum { TWS_PATH_MAX = 2 };
 int tws_platform_path(const tws_platform *platform, int from, int to, int links[TWS_PATH_MAX]);
+/* Of a flow alone on its links. */
+double tws_platform_rate(const tws_platform *platform, const int links[TWS_PATH_MAX]);
 double tws_platform_latency(const tws_platform *platform, int from, int to);
 
 /* Ways to turn a cluster round that map it to itself: the nodes of each block of `block` nodes move on by one, or in

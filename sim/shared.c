@@ -4,7 +4,6 @@
  * count (estimators/path.c), which divide each link among all ranks instead. */
 #include <math.h>
 
-#include "sim/adapter.h"
 #include "sim/executor.h"
 
 enum { MOST_PARTS = 3 };
@@ -50,17 +49,18 @@ int tws_sim_is_shared(const tws_sim *sim, uint32_t rank, uint32_t op) {
 void tws_sim_begin_shared(tws_sim *sim, uint32_t rank, uint32_t op, int index) {
   part parts[MOST_PARTS];
   const int count = parts_of(sim, rank, op, parts);
-  const double now = index == 0 ? sim->run->ranks[rank].times[op].ready_s : tws_engine_now();
+  const double now = index == 0 ? sim->run->ranks[rank].times[op].ready_s : sim->now_s;
   if (index >= count) {
     tws_sim_finish(sim, rank, op, now);
     return;
   }
   const uint64_t tag = tws_sim_tag((tws_sim_event)(TWS_EVENT_SHARED + index), rank, op);
   if (parts[index].latency_s > 0) {
-    tws_sim_timer(sim, now + parts[index].latency_s, tag);
+    tws_sim_date(sim, now + parts[index].latency_s, tag);
     return;
   }
   const int link = tws_platform_shared(&sim->platform, sim->ranks[rank].plan->rank, parts[index].link);
-  const uint64_t bytes = parts[index].bytes < 1 ? 1 : (uint64_t)llround(parts[index].bytes);
-  if (tws_engine_flow(&link, 1, bytes, tag) != 0) tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
+  const double bytes = parts[index].bytes < 1 ? 1 : parts[index].bytes;
+  if (tws_fluid_flow(sim->platform.fluid, &link, 1, bytes, now, tag) != 0)
+    tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
 }

@@ -402,6 +402,16 @@ static const test_case table[] = {
     CASE(LION, {20011}, {0.1, 1234, 7}, TWS_HALF_WEIGHTS | TWS_STOCHASTIC, B),
     CASE(LION, {4001}, {0.1, 1234, 77}, HALF_ALL, B),
     CASE(LION, {5}, {0.1, 3, 13}, HALF_ALL, B),
+    CASE(ADAGRAD, {1}, {1e-10, 0.1}, 0, F),
+    CASE(ADAGRAD, {20011}, {1e-10, 0}, 0, F),
+    CASE(ADAGRAD, {20011}, {1e-10, 0.1}, 0, F),
+    CASE(ADAGRAD, {4001}, {1e-10, 0.1}, 0, B),
+    CASE(ADAGRAD, {4001}, {1e-8, 0}, 0, TWS_F32, TWS_BF16),
+    CASE(ADAGRAD, {4001}, {1e-8, 0.1}, 0, H),
+    CASE(ADAGRAD, {4001}, {1e-8, 0.1}, TWS_HALF_WEIGHTS, B),
+    CASE(ADAGRAD, {4001}, {1e-8, 0.1}, TWS_HALF_WEIGHTS | TWS_HALF_MOMENTS, B),
+    CASE(ADAGRAD, {20011}, {1e-8, 0.1, 1234, 7}, TWS_HALF_WEIGHTS | TWS_STOCHASTIC, B),
+    CASE(ADAGRAD, {4001}, {1e-8, 0.1, 1234, 77}, HALF_ALL, B),
     CASE(LAMB, {1}, {1e-6, 0.1, 10, 0.01}, 0, F),
     CASE(LAMB, {20011}, {1e-6, 0.1, 10, 0.01}, 0, F),
     CASE(LAMB, {4001}, {1e-6, 0, 1.5, 1.25}, 0, F), /* cut at both ends, as the norms are drawn */
@@ -724,8 +734,10 @@ static test_case random_case(int number) {
       c.f[0] = 1e-6, c.f[1] = 0.1, c.f[2] = 10, c.f[3] = 0.01, c.f[4] = 1, c.flags = 0;
       c.d[0] *= draw(s, 20, 1, 30);
       break;
+    case TWS_KERNEL_ADAGRAD:
     case TWS_KERNEL_LION:
       c.f[0] = 0.1, c.f[1] = (double)draw(s, 21, 0, 1 << 30), c.f[2] = (double)c.d[1], c.flags = 0;
+      if (c.kernel == TWS_KERNEL_ADAGRAD) c.f[3] = c.f[2], c.f[2] = c.f[1], c.f[1] = 0.1, c.f[0] = 1e-8;
       c.d[0] *= draw(s, 20, 1, 30);
       if (!draw(s, 22, 0, 1)) break;
       c.flags |=

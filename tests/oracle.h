@@ -470,6 +470,16 @@ static inline void oracle_lion(const tws_work *w, double **o, int count) {
   }
 }
 
+static inline void oracle_adagrad(const tws_work *w, double **o, int count) {
+  const double lr = o[3][TWS_HYPER_LR], clip = o[4][TWS_METRIC_CLIP];
+  for (int64_t i = 0; i < w->d[0] && clip != 0; ++i) {
+    const double g = o[2][i] * clip + w->f[1] * o[0][i];
+    o[1][i] += g * g;
+    o[0][i] -= lr * g / (sqrt(o[1][i]) + w->f[0]);
+    if (count > 5) o[5][i] = o[0][i];
+  }
+}
+
 /* The moments and what changes the weight, before it is scaled. */
 static inline double oracle_lamb_change(const tws_work *w, double **o, int64_t i, double *m, double *v) {
   const double g = o[3][i] * o[5][TWS_METRIC_CLIP];
@@ -637,6 +647,9 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_LION:
       oracle_lion(w, o, count);
+      break;
+    case TWS_KERNEL_ADAGRAD:
+      oracle_adagrad(w, o, count);
       break;
     case TWS_KERNEL_LAMB:
       oracle_lamb(w, o, count);

@@ -571,6 +571,58 @@ START_TEST(axes_on_the_command_line) {
 }
 END_TEST
 
+/* Degrees of expert parallelism and capacities are knobs like others: those that the experts and replicas allow, each as
+ * fast as it is by itself, and in the configuration that is written. */
+START_TEST(experts_are_searched) {
+  static const struct {
+    const char *words;
+    int status;
+    const char *says;
+  } wrong[] = {{"-m tiny-llama --ep 2", 3, "the model has no experts"},
+               {"-m tiny-llama --capacities 2", 3, "the model has no experts"},
+               {"-m tiny-mixtral --ep 3", 3, "does not divide a layer's 4 experts"},
+               {"-m tiny-mixtral --ep 0", 2, "--ep"},
+               {"-m tiny-mixtral --capacities 1,much", 2, "not a number"},
+               {"-m tiny-mixtral --capacities 1 --set twinspeed.expert_dropless=true", 3, "nothing is dropped"},
+               {"-m tiny-mixtral --ep 1,2 --exhaustive", 3, "one degree of expert parallelism"}};
+  make_folder();
+#undef TUNE
+#define TUNE "tune -b 32 --seq 32 --cluster dgx-a100 -n 8 --no-simulation --force -o %s "
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    command_result result = twinspeed(TUNE "%s", folder, wrong[i].words);
+    ck_assert_msg(result.status == wrong[i].status, "%s: exit %d", wrong[i].words, result.status);
+    ck_assert_msg(strstr(result.err, wrong[i].says) != NULL, "%s: %s", wrong[i].words, result.err);
+    command_free(&result);
+  }
+  command_result result = twinspeed(
+      TUNE "-m tiny-mixtral --json --ep 1,2,3,4 --capacities 1,2 --stages 1 --recomputes none --micro-batches 2", folder);
+  ck_assert_msg(result.status == 0, "%s", result.err);
+  tws_json *json;
+  ck_assert_int_eq(tws_json_parse(result.out, strlen(result.out), "output", &json, &err), TWS_OK);
+  const cJSON *one;
+  int count = 0;
+  cJSON_ArrayForEach(one, cJSON_GetObjectItem(json->root, "candidates")) {
+    const cJSON *expert = cJSON_GetObjectItem(cJSON_GetObjectItem(one, "axes"), "expert");
+    command_result alone = twinspeed(
+        "estimate -m tiny-mixtral -n 8 --cluster dgx-a100 --seq 32 --stage 1 --micro-batch 2 --accumulation 2 --ep %d "
+        "--set twinspeed.expert_capacity_factor=%g --json",
+        expert ? expert->valueint : 1, number(one, "expert_capacity_factor"));
+    tws_json *estimate;
+    ck_assert_msg(alone.status == 0, "%s", alone.err);
+    ck_assert_int_eq(tws_json_parse(alone.out, strlen(alone.out), "output", &estimate, &err), TWS_OK);
+    ck_assert_double_eq_tol(number(cJSON_GetObjectItem(estimate->root, "time"), "step_s"),
+                            number(one, "predicted_step_s"), 1e-12);
+    tws_json_destroy(estimate);
+    command_free(&alone);
+    count++;
+  }
+  ck_assert_int_eq(count, 6);
+  tws_json_destroy(json);
+  command_free(&result);
+  remove_folder();
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("autotune");
   TCase *deepspeed = tcase_create("deepspeed"), *tuner = tcase_create("tuner");
@@ -591,6 +643,7 @@ int main(void) {
   tcase_add_test(tuner, points_with_axes_are_legal);
   tcase_add_test(tuner, search_over_axes);
   tcase_add_test(tuner, axes_on_the_command_line);
+  tcase_add_test(tuner, experts_are_searched);
   suite_add_tcase(suite, deepspeed);
   suite_add_tcase(suite, tuner);
   SRunner *runner = srunner_create(suite);

@@ -222,12 +222,12 @@ START_TEST(all_refusals_at_once) {
   for (size_t i = 0; i < sizeof says / sizeof *says; i++)
     ck_assert_msg(strstr(err.message, says[i]) != NULL, "no %s in %s", says[i], err.message);
   ck_assert_int_eq(
-      resolve("{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Adagrad\"}, \"zero_optimization\": "
+      resolve("{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Muon\"}, \"zero_optimization\": "
               "{\"stage\": 3, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"a\"}, \"offload_optimizer\": "
               "{\"device\": \"nvme\", \"nvme_path\": \"b\"}}, \"pipeline\": {\"stages\": 2}}",
               2, 0, &c),
       TWS_UNSUPPORTED);
-  ck_assert_msg(strstr(err.message, "give two folders") && strstr(err.message, "\"Adagrad\"") &&
+  ck_assert_msg(strstr(err.message, "give two folders") && strstr(err.message, "\"Muon\"") &&
                     strstr(err.message, "pipeline parallelism"),
                 "%s", err.message);
   char text[8192] = "{\"twinspeed\": {\"unknown\": 0";
@@ -313,7 +313,9 @@ START_TEST(contradictions) {
       {"{" B "\"twinspeed\": {\"attention_chunks\": 2}}", TWS_UNSUPPORTED, "offload", "sequence_parallel_size"},
       {"{" B "\"elasticity\": {\"enabled\": true}}", TWS_INVALID, "elasticity chooses it", ""},
       {"{\"elasticity\": {\"enabled\": true}}", TWS_INVALID, "elasticity needs max_train_batch_size", ""},
-      {"{" B "\"optimizer\": {\"type\": \"Adagrad\"}}", TWS_UNSUPPORTED, "\"Adagrad\"", "AdamW"},
+      {"{" B "\"optimizer\": {\"type\": \"Muon\"}}", TWS_UNSUPPORTED, "\"Muon\"", "AdamW"},
+      {"{" B "\"optimizer\": {\"type\": \"Adagrad\", \"params\": {\"betas\": [0.9, 0.99]}}}", TWS_INVALID,
+       "Adagrad takes no \"betas\"", "Adam|AdamW"},
       {"{" B "\"optimizer\": {\"type\": \"Lamb\"}, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID,
        "Lamb does not go with ZeRO", "stage 0"},
       {"{" B "\"optimizer\": {\"type\": \"Lamb\"}, \"fp16\": {\"enabled\": true, \"loss_scale\": 128}}", TWS_INVALID,

@@ -503,6 +503,49 @@ START_TEST(adam_golden) {
 }
 END_TEST
 
+/* PyTorch's Adagrad; DeepSpeed's on the CPU is the same without weight decay, which is not in its numerator. */
+static int adagrad_updates(const char *path, int decayed) {
+  tws_json *json = NULL;
+  tws_error err = {0};
+  REQUIRE(tws_json_read(path, &json, &err) == TWS_OK, "%s", err.message);
+  const cJSON *item, *step;
+  int updates = 0;
+  cJSON_ArrayForEach(item, cJSON_GetObjectItem(json->root, "adagrad")) {
+    enum { MOST = 64 };
+    float p[MOST], v[MOST] = {0}, g[MOST], want[2][MOST], hyper[TWS_HYPER_COUNT] = {0};
+    double metrics[TWS_METRIC_COUNT] = {[TWS_METRIC_CLIP] = 1};
+    const int count = cJSON_GetArraySize(cJSON_GetObjectItem(item, "params0"));
+    const tws_work w = {
+        .code = TWS_KERNEL_ADAGRAD, .d = {count}, .f = {number(item, "eps"), number(item, "weight_decay")}};
+    ck_assert(count > 1 && count <= MOST);
+    if (!decayed && w.f[1] > 0) continue;
+    read_floats(cJSON_GetObjectItem(item, "params0"), p);
+    hyper[TWS_HYPER_LR] = (float)number(item, "lr"), hyper[TWS_HYPER_BIAS1] = hyper[TWS_HYPER_BIAS2] = 1;
+    tws_backend *backend = use_backend(0, 1);
+    cJSON_ArrayForEach(step, cJSON_GetObjectItem(item, "steps")) {
+      read_floats(cJSON_GetObjectItem(step, "grad"), g);
+      read_floats(cJSON_GetObjectItem(step, "param"), want[0]);
+      read_floats(cJSON_GetObjectItem(step, "v"), want[1]);
+      void *data[] = {p, v, g, hyper, metrics};
+      const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_F32, TWS_F32, TWS_F64};
+      ck_assert_int_eq(run_kernel(backend, &w, NULL, data, types, 5, NULL), TWS_OK);
+      for (int i = 0; i < count; ++i) {
+        ck_assert_double_le(fabs(p[i] - want[0][i]), 2e-6 * fabs(want[0][i]) + 1e-7);
+        ck_assert_double_le(fabs(v[i] - want[1][i]), 2e-6 * fabs(want[1][i]));
+      }
+      ++updates;
+    }
+  }
+  tws_json_destroy(json);
+  return updates;
+}
+
+START_TEST(adagrad_golden) {
+  ck_assert_int_ge(adagrad_updates(TWS_TEST_DIR "/golden/adagrad.json", 1), 15);
+  ck_assert_int_ge(adagrad_updates(TWS_TEST_DIR "/golden/cpu_optim.json", 0), 4);
+}
+END_TEST
+
 /* DeepSpeed's Lion on the CPU. Where the gradient is 0 throughout (the first weight), it moves the weight by the
  * learning rate; here as in the paper only decay does. */
 START_TEST(lion_golden) {
@@ -794,6 +837,7 @@ int main(void) {
   tcase_add_test(single, in_place);
   tcase_add_test(single, adam_golden);
   tcase_add_test(single, lion_golden);
+  tcase_add_test(single, adagrad_golden);
   tcase_add_test(single, one_cycle_golden);
   tcase_add_test(single, overflow_skips_the_step);
   tcase_add_test(single, rounding_of_what_is_not_finite);

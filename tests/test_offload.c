@@ -57,7 +57,7 @@ static int draw_job(uint64_t seed, char *text, size_t size, tws_tier *tier, tws_
       "", ",\"bf16\":{\"enabled\":true}", ",\"fp16\":{\"enabled\":true}",
       ",\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true,\"bf16_optimizer_states\":true}",
       ",\"bf16\":{\"enabled\":true},\"data_types\":{\"grad_accum_dtype\":\"fp32\"}"};
-  static const char *const optimizer[] = {"AdamW", "Lion"};
+  static const char *const optimizer[] = {"AdamW", "Lion", "Adagrad"};
   static const struct {
     const char *text;
     int ranks;
@@ -68,7 +68,7 @@ static int draw_job(uint64_t seed, char *text, size_t size, tws_tier *tier, tws_
   const int axis = pick(seed, 1, 2) ? 0 : pick(seed, 2, 4), replicas = 1 + pick(seed, 3, 4);
   const int stage = axis == 2 ? 1 : 1 + pick(seed, 4, 3), pinned = pick(seed, 5, 2);
   const int steps = 2 + pick(seed, 6, 2), kind = pick(seed, 7, 5);
-  const char *rule = optimizer[kind == 3 ? 0 : pick(seed, 8, 2)];
+  const char *rule = optimizer[kind == 3 ? 0 : pick(seed, 8, 3)];
   const int disk = pick(seed, 15, 3) == 0, parameters = stage == 3 ? pick(seed, 18, 4) : 0;
   static const char *const param_device[] = {"none", "cpu", "nvme", "nvme"};
   static const int in_cpu[] = {0, 0, 20000, 0};

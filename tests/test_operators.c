@@ -90,7 +90,7 @@ static void print_operator(FILE *out, const tws_operator *o) {
 static void print_optimizers(FILE *out) {
   fprintf(out,
           "\n## Optimizers\nWords for `optimizer.type`, from `config/optimizers.def`; all take lr and weight_decay.\n\n"
-          "| type | also | kernel | keeps | takes | betas |\n|---|---|---|---|---|---|\n");
+          "| type | also | kernel | keeps | takes | betas | eps |\n|---|---|---|---|---|---|---|\n");
   for (int i = 0; i < TWS_OPTIMIZER_COUNT; ++i) {
     const tws_optimizer_row *row = tws_optimizer_of((tws_optimizer)i);
     fprintf(out, "| %s | ", row->type);
@@ -99,7 +99,12 @@ static void print_optimizers(FILE *out) {
     for (int k = 0; k < row->states; ++k) fprintf(out, "%s%s", k ? ", " : "", row->state[k]);
     fprintf(out, " | ");
     print_list(out, row->takes);
-    fprintf(out, " | %g, %g |\n", row->beta1, row->beta2);
+    if (tws_optimizer_takes(row, "betas"))
+      fprintf(out, " | %g, %g |", row->beta1, row->beta2);
+    else
+      fprintf(out, " |  |");
+    if (tws_optimizer_takes(row, "eps")) fprintf(out, " %g", row->epsilon);
+    fprintf(out, " |\n");
   }
 }
 

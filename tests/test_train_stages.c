@@ -220,11 +220,47 @@ START_TEST(cycled_betas) {
 }
 END_TEST
 
+/* Sums of squares forget nothing, so nothing jumps: every stage and number of ranks has the same losses, also where the
+ * host updates. */
+START_TEST(adagrad) {
+  static const char *const offload[] = {"", ",\"offload_optimizer\":{\"device\":\"cpu\"}"};
+  const char *jobs = in_folder("jobs");
+  double worst = 0;
+  for (int k = 0; k < 3; k++) {
+    FILE *file = fopen(jobs, "w");
+    for (int i = 0; i < 7; i++) {
+      const int stage = i < 4 ? i : i - 3, host = i > 3;
+      fprintf(file,
+              "adagrad-%d%s\ttiny-gpt2\t%d\t{\"optimizer\":{\"type\":\"Adagrad\",\"params\":{\"lr\":0.01,"
+              "\"weight_decay\":0.01}},\"gradient_clipping\":1.0,\"train_batch_size\":8,"
+              "\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":%d,\"reduce_bucket_size\":20000"
+              "%s},\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
+              stage, host ? "-host" : "", FEW_STEPS, stage, offload[host]);
+    }
+    fclose(file);
+    run_jobs(k, jobs);
+    ck_assert_int_eq(curve_count[k], 7);
+    for (int i = 0; i < curve_count[k]; i++) {
+      const curve *c = &curves[k][i], *reference = find(0, "adagrad-0");
+      for (int s = 0; s < c->steps; s++) {
+        const double error = fabs(c->loss[s] / reference->loss[s] - 1);
+        ck_assert_msg(error < 1e-5, "%s on %d ranks, step %d: loss %.9g, not %.9g", c->name, 1 << k, s + 1, c->loss[s],
+                      reference->loss[s]);
+        worst = fmax(worst, error);
+      }
+      ck_assert_double_lt(c->loss[c->steps - 1], 0.9 * c->loss[0]);
+    }
+  }
+  printf("Adagrad: largest relative difference of a loss: %.2g\n", worst);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("train_stages");
   TCase *tests = tcase_create("train_stages");
   tcase_add_test(tests, equal_losses);
   tcase_add_test(tests, lion);
+  tcase_add_test(tests, adagrad);
   tcase_add_test(tests, lamb);
   tcase_add_test(tests, cycled_betas);
   tcase_set_timeout(tests, 300);

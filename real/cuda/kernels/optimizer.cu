@@ -44,6 +44,13 @@ __device__ void update_rule<TWS_KERNEL_LION>(const Rates &r, float g, float *p, 
   *p -= r.lr * sign + r.decay * *p;
 }
 
+template <>
+__device__ void update_rule<TWS_KERNEL_ADAGRAD>(const Rates &r, float g, float *p, float *state) {
+  g += r.weight_decay * *p;
+  state[0] += g * g;
+  *p -= r.lr * g / (sqrtf(state[0]) + r.epsilon);
+}
+
 // Of a rule that needs norms: what the weight changes by, before it is scaled.
 template <tws_kernel KERNEL>
 __device__ float tensor_change(const Rates &r, float g, float p, float *state);

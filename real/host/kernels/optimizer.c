@@ -34,6 +34,12 @@ VECTOR_INLINE vf lion_update(const update_constants *c, vf weight, vf *state, vf
   return weight - (c->lr * sign + c->decay * weight);
 }
 
+VECTOR_INLINE vf adagrad_update(const update_constants *c, vf weight, vf *state, vf g) {
+  g += c->weight_decay * weight;
+  state[0] += g * g;
+  return weight - c->lr * g / (v_sqrt(state[0]) + c->epsilon);
+}
+
 /* Of a rule that needs norms: what the weight changes by, before it is scaled. */
 VECTOR_INLINE vf lamb_change(const update_constants *c, vf weight, vf *state, vf g) {
   state[0] = c->beta1 * state[0] + c->rest1 * g;

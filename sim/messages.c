@@ -1,0 +1,380 @@
+/* Collectives step by step. Each step of an edge of the ring is a message; a rank sends on when it has what it needs
+ * and its last message has left, and a message arrives its link's latency later. Broadcast and reduce are cut into
+ * CHUNKS pieces that follow each other along a chain.
+ *
+ * Mostly messages are flows, which share their links with whatever else is under way. Where nothing else can be,
+ * because no other communicator has one of the links and collectives of one communicator follow each other, a
+ * collective takes as long whenever it starts: what the first took, the same one takes again. And where besides no two
+ * edges of it share a link, as in one ring, each message takes its bytes over the bandwidth, and a sweep over steps and
+ * edges says when each of them starts and arrives. */
+#include <math.h>
+#include <string.h>
+
+#include "models/collective.h"
+#include "sim/executor.h"
+
+enum { CHUNKS = 64 };
+#define SHARED UINT32_MAX /* a link of several communicators */
+
+typedef struct message_edge {
+  int from, to;
+  int links[TWS_PATH_MAX];
+  uint32_t next; /* edge that sends on what arrives here, or TWS_NONE */
+  uint32_t steps, sent, got;
+  uint8_t busy, ahead; /* ahead: step s needs s + 1 - `ahead` arrivals (ring 1, chain 0) */
+  uint8_t source;      /* needs none */
+  double bytes;        /* of one step */
+  double latency_s;
+} message_edge;
+
+struct tws_sim_messages {
+  uint64_t pending;
+  double start_s;
+  uint32_t count;
+  message_edge edges[];
+};
+
+/* What a collective of this communicator took, alone on its links. */
+struct tws_sim_known {
+  tws_collective collective;
+  uint32_t root;
+  uint64_t bytes;
+  double seconds;
+  struct tws_sim_known *next;
+};
+
+static const tws_communicator *communicator_of(const tws_sim *sim, const tws_rendezvous *met) {
+  return &sim->run->communicators[met->communicator];
+}
+
+static const tws_op *op_of(const tws_sim *sim, const tws_rendezvous *met, const tws_work **work) {
+  const tws_run_member *member = &sim->run->members[met->member_first];
+  const tws_plan *plan = sim->ranks[member->rank].plan;
+  *work = &plan->works[plan->ops[member->op].work];
+  return &plan->ops[member->op];
+}
+
+double tws_sim_messages_start(const tws_sim *sim, const tws_rendezvous *met) {
+  const tws_communicator *c = communicator_of(sim, met);
+  const tws_work *work;
+  double round = 0, longest = 0;
+  op_of(sim, met, &work);
+  const int steps = tws_collective_steps((tws_collective)work->code, c->size);
+  for (int i = 0; i < c->size; i++) {
+    const double hop = tws_platform_latency(&sim->platform, c->ranks[i], c->ranks[(i + 1) % c->size]);
+    round += hop;
+    longest = fmax(longest, hop);
+  }
+  /* The messages pay for their hops themselves: once round a ring takes the sum of all. */
+  const int pairs = tws_collective_of((tws_collective)work->code)->pattern == TWS_PATTERN_PAIRS;
+  return fmax(0, tws_sim_latency(sim, met) - steps * (pairs ? longest : round / c->size));
+}
+
+/* ---- who uses which links ---- */
+
+static void use_link(tws_sim *sim, int link, uint32_t communicator) {
+  uint32_t *user = &sim->link_users[link];
+  *user = *user == 0 || *user == communicator + 1 ? communicator + 1 : SHARED;
+}
+
+static void use_path(tws_sim *sim, int from, int to, uint32_t communicator) {
+  int links[TWS_PATH_MAX];
+  tws_platform_path(&sim->platform, from, to, links);
+  for (int i = 0; i < TWS_PATH_MAX; i++) use_link(sim, links[i], communicator);
+}
+
+/* A message, or a collective of this pattern; `order` has room for its ranks. */
+static void use_links(tws_sim *sim, uint32_t communicator, int pairs, int *order) {
+  const tws_communicator *c = &sim->run->communicators[communicator];
+  const tws_sim_pattern *pattern = tws_sim_pattern_of(sim, communicator);
+  for (int i = 0; i < pattern->replica_count; i++) {
+    const int *ranks = pattern->replicas + (size_t)i * (size_t)c->size;
+    for (int from = 0; pairs && from < c->size; from++)
+      for (int k = 1; k < c->size; k++) use_path(sim, ranks[from], ranks[(from + k) % c->size], communicator);
+    const int rings = pairs ? 0 : tws_platform_ring(&sim->platform, ranks, c->size, 0, order);
+    for (int ring = 0; ring < rings; ring++) {
+      tws_platform_ring(&sim->platform, ranks, c->size, ring, order);
+      for (int at = 0; at < c->size; at++) {
+        use_path(sim, order[at], order[(at + 1) % c->size], communicator);
+        use_path(sim, order[(at + 1) % c->size], order[at], communicator); /* chains run both ways */
+      }
+    }
+  }
+}
+
+static int links_are_own(tws_sim *sim, uint32_t communicator, int *order) {
+  const tws_communicator *c = &sim->run->communicators[communicator];
+  const tws_sim_pattern *pattern = tws_sim_pattern_of(sim, communicator);
+  for (size_t i = 0; i < (size_t)pattern->replica_count; i++) {
+    const int *ranks = pattern->replicas + i * (size_t)c->size;
+    const int rings = tws_platform_ring(&sim->platform, ranks, c->size, 0, order);
+    for (int ring = 0; ring < rings; ring++) {
+      tws_platform_ring(&sim->platform, ranks, c->size, ring, order);
+      for (int at = 0; at < c->size; at++) {
+        int links[TWS_PATH_MAX];
+        tws_platform_path(&sim->platform, order[at], order[(at + 1) % c->size], links);
+        for (int k = 0; k < TWS_PATH_MAX; k++)
+          if (sim->link_users[links[k]] != communicator + 1) return 0;
+      }
+    }
+  }
+  return 1;
+}
+
+/* One after another: on one stream, or one channel, of which the plan makes dependencies. */
+static int follow_each_other(const tws_sim *sim, const tws_communicator *c) {
+  int stream = -1;
+  for (size_t i = 0; i < c->rendezvous_count && !sim->serial; i++) {
+    const tws_work *work;
+    const tws_op *op = op_of(sim, &sim->run->rendezvous[c->rendezvous[i]], &work);
+    if (op->channel != TWS_CHANNEL_NONE) continue;
+    if (stream >= 0 && stream != op->stream) return 0;
+    stream = op->stream;
+  }
+  return 1;
+}
+
+static void find_alone(tws_sim *sim) {
+  const size_t count = sim->run->communicator_count;
+  int *order = tws_arena_alloc_unset(sim->arena, (size_t)sim->world, sizeof *order);
+  uint8_t *used = tws_arena_alloc(sim->arena, count + 1, sizeof *used); /* 1: rings, 2: pairs, 4: messages */
+  sim->link_users = tws_arena_alloc(sim->arena, (size_t)sim->platform.links + 1, sizeof *sim->link_users);
+  if (!order || !used || !sim->link_users) {
+    tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
+    return;
+  }
+  for (size_t i = 0; i < sim->run->rendezvous_count; i++) {
+    const tws_rendezvous *met = &sim->run->rendezvous[i];
+    const tws_work *work;
+    op_of(sim, met, &work);
+    if (communicator_of(sim, met)->message)
+      used[met->communicator] = 4;
+    else if (tws_collective_of((tws_collective)work->code)->pattern == TWS_PATTERN_PAIRS)
+      used[met->communicator] |= 2;
+    else
+      used[met->communicator] |= 1;
+  }
+  for (uint32_t i = 0; i < count && sim->failed == TWS_OK; i++)
+    for (int pairs = 0; pairs < 2; pairs++)
+      if (sim->run->communicators[i].size > 1 && used[i] & (pairs ? 6 : 1)) use_links(sim, i, pairs, order);
+  for (uint32_t i = 0; i < count && sim->failed == TWS_OK; i++)
+    sim->patterns[i].alone = used[i] == 1 && sim->run->communicators[i].size > 1 && !sim->request->effects &&
+                             follow_each_other(sim, &sim->run->communicators[i]) && links_are_own(sim, i, order);
+}
+
+/* ---- messages as flows ---- */
+
+static void try_send(tws_sim *sim, uint32_t id, uint32_t index) {
+  message_edge *edge = &sim->transfers[id].messages->edges[index];
+  const uint32_t needs = edge->source ? 0 : edge->sent + 1 - edge->ahead;
+  if (edge->busy || edge->sent == edge->steps || edge->got < needs) return;
+  edge->busy = 1;
+  tws_sim_start_flow(sim, edge->links, edge->bytes, tws_sim_tag(TWS_EVENT_SENT, id, index));
+}
+
+static void know(tws_sim *sim, uint32_t id, double seconds) {
+  const tws_rendezvous *met = &sim->run->rendezvous[id];
+  const tws_work *work;
+  const tws_op *op = op_of(sim, met, &work);
+  tws_sim_pattern *pattern = &sim->patterns[met->communicator];
+  struct tws_sim_known *known = pattern->alone ? tws_arena_alloc(sim->arena, 1, sizeof *known) : NULL;
+  if (!known) return; /* then it is found again */
+  *known = (struct tws_sim_known){(tws_collective)work->code, op->peer, met->bytes, seconds, pattern->known};
+  pattern->known = known;
+}
+
+void tws_sim_message_arrived(tws_sim *sim, uint32_t id, uint32_t index) {
+  struct tws_sim_messages *messages = sim->transfers[id].messages;
+  const uint32_t next = messages->edges[index].next;
+  if (--messages->pending == 0) {
+    know(sim, id, sim->now_s - messages->start_s);
+    tws_sim_end_transfer(sim, id, sim->now_s);
+  } else if (next != TWS_NONE) {
+    messages->edges[next].got++;
+    try_send(sim, id, next);
+  }
+}
+
+void tws_sim_message_sent(tws_sim *sim, uint32_t id, uint32_t index) {
+  message_edge *edge = &sim->transfers[id].messages->edges[index];
+  const double latency_s = edge->latency_s;
+  edge->busy = 0;
+  edge->sent++;
+  try_send(sim, id, index);
+  if (latency_s > 0)
+    tws_sim_date(sim, sim->now_s + latency_s, tws_sim_tag(TWS_EVENT_ARRIVED, id, index));
+  else
+    tws_sim_message_arrived(sim, id, index);
+}
+
+/* ---- messages with links of their own ---- */
+
+static int no_link_twice(tws_sim *sim, const struct tws_sim_messages *messages) {
+  uint8_t *seen = tws_calloc((size_t)sim->platform.links + 1, 1);
+  int once = seen != NULL;
+  for (uint32_t i = 0; i < messages->count && once; i++)
+    for (int k = 0; k < TWS_PATH_MAX && once; k++) once = !seen[messages->edges[i].links[k]]++;
+  tws_free(seen);
+  return once;
+}
+
+/* A ring of `size` edges: when its last message arrives. at[]: room for 5 x (size + 1). */
+static double sweep_ring(const tws_sim *sim, const message_edge *edges, uint32_t size, double *at) {
+  double *sent = at, *arrived = sent + size + 1, *before = arrived + size + 1, *takes = before + size + 1,
+         *latency = takes + size + 1;
+  for (uint32_t i = 0; i < size; i++) {
+    sent[i] = 0;
+    before[i + 1] = 0; /* arrivals at the sender of the next edge */
+    takes[i] = edges[i].bytes / tws_platform_rate(&sim->platform, edges[i].links);
+    latency[i] = edges[i].latency_s;
+  }
+  for (uint32_t step = 0; step < edges[0].steps; step++) {
+    before[0] = before[size]; /* the last edge ends where the first begins */
+    for (uint32_t i = 0; i < size; i++) {
+      const double starts = before[i] > sent[i] ? before[i] : sent[i];
+      sent[i] = starts + takes[i];
+      arrived[i + 1] = sent[i] + latency[i];
+    }
+    double *const swap = before;
+    before = arrived;
+    arrived = swap;
+  }
+  double last = 0;
+  for (uint32_t i = 1; i <= size; i++) last = before[i] > last ? before[i] : last;
+  return last;
+}
+
+/* Whether the collective has its links for itself and what it takes is known now. */
+static int is_known(tws_sim *sim, uint32_t id, double *seconds) {
+  const tws_rendezvous *met = &sim->run->rendezvous[id];
+  const tws_sim_pattern *pattern = &sim->patterns[met->communicator];
+  const tws_work *work;
+  const tws_op *op = op_of(sim, met, &work);
+  for (const struct tws_sim_known *k = pattern->known; k; k = k->next)
+    if (k->collective == (tws_collective)work->code && k->root == op->peer && k->bytes == met->bytes) {
+      *seconds = k->seconds;
+      return 1;
+    }
+  return 0;
+}
+
+static int sweep(tws_sim *sim, uint32_t id, double *seconds) {
+  const struct tws_sim_messages *messages = sim->transfers[id].messages;
+  const uint32_t size = (uint32_t)communicator_of(sim, &sim->run->rendezvous[id])->size;
+  if (!messages->edges[0].ahead || !no_link_twice(sim, messages)) return 0;
+  double *at = tws_realloc(NULL, 5 * ((size_t)size + 1), sizeof *at);
+  if (!at) return 0;
+  *seconds = 0;
+  for (uint32_t first = 0; first < messages->count; first += size)
+    *seconds = fmax(*seconds, sweep_ring(sim, messages->edges + first, size, at));
+  tws_free(at);
+  know(sim, id, *seconds);
+  return 1;
+}
+
+/* ---- beginning ---- */
+
+static void set_paths(tws_sim *sim, struct tws_sim_messages *messages) {
+  for (uint32_t i = 0; i < messages->count; i++) {
+    message_edge *edge = &messages->edges[i];
+    tws_platform_path(&sim->platform, edge->from, edge->to, edge->links);
+    edge->latency_s = tws_platform_latency(&sim->platform, edge->from, edge->to);
+    messages->pending += edge->steps;
+  }
+}
+
+/* Appends the edges of one ring, or of a chain from or to the root; returns the new count. */
+static uint32_t add_ring(message_edge *edges, uint32_t count, const int *order, int size, tws_collective collective,
+                         int root, double bytes) {
+  const tws_collective_row *row = tws_collective_of(collective);
+  const int chain = row->pattern == TWS_PATTERN_CHAIN;
+  int start = 0;
+  while (chain && start + 1 < size && order[start] != root) start++;
+  for (int i = 0; i < size - chain; i++) {
+    const int here = order[(start + i) % size], there = order[(start + i + 1) % size];
+    const int toward = row->root == TWS_ROOT_RECEIVES; /* the chain runs backwards, into the root */
+    message_edge *edge = &edges[count + (uint32_t)i];
+    *edge = (message_edge){.from = toward ? there : here, .to = toward ? here : there, .bytes = bytes};
+    edge->steps = chain ? CHUNKS : (uint32_t)tws_collective_steps(collective, size);
+    edge->ahead = !chain;
+    if (!chain) {
+      edge->next = count + (uint32_t)((i + 1) % size);
+    } else if (toward) {
+      edge->next = i > 0 ? count + (uint32_t)(i - 1) : TWS_NONE;
+      edge->source = i == size - 2;
+    } else {
+      edge->next = i < size - 2 ? count + (uint32_t)(i + 1) : TWS_NONE;
+      edge->source = i == 0;
+    }
+  }
+  return count + (uint32_t)(size - chain);
+}
+
+static uint32_t add_pairs(message_edge *edges, uint32_t count, const int *ranks, int size,
+                          const tws_collective_row *row, int root, double bytes) {
+  for (int i = 0; i < size; i++) {
+    for (int k = 1; k < size; k++)
+      if (tws_collective_moves(row, i, (i + k) % size, root))
+        edges[count++] = (message_edge){
+            .from = ranks[i], .to = ranks[(i + k) % size], .next = TWS_NONE, .steps = 1, .source = 1, .bytes = bytes};
+  }
+  return count;
+}
+
+static struct tws_sim_messages *make_messages(tws_sim *sim, uint32_t id) {
+  const tws_rendezvous *met = &sim->run->rendezvous[id];
+  const tws_communicator *c = communicator_of(sim, met);
+  const tws_sim_pattern *pattern = tws_sim_pattern_of(sim, met->communicator);
+  const tws_work *work;
+  const uint32_t root_index = op_of(sim, met, &work)->peer;
+  const tws_collective collective = (tws_collective)work->code;
+  const tws_collective_row *row = tws_collective_of(collective);
+  const int size = c->size, pairs = row->pattern == TWS_PATTERN_PAIRS;
+  int *order = tws_calloc((size_t)size, sizeof *order);
+  const int rings = order ? tws_platform_ring(&sim->platform, c->ranks, size, 0, order) : 0;
+  const size_t per_replica = pairs ? (size_t)size * (size_t)(size - 1) : (size_t)size * (size_t)rings;
+  struct tws_sim_messages *messages =
+      tws_calloc(1, sizeof *messages + per_replica * (size_t)pattern->replica_count * sizeof(message_edge));
+  if (!order || !messages) {
+    tws_free(order);
+    tws_free(messages);
+    return NULL;
+  }
+  const double pieces = row->pattern == TWS_PATTERN_CHAIN ? (double)CHUNKS * rings : (double)size * rings;
+  for (int i = 0; i < pattern->replica_count; i++) {
+    const int *ranks = pattern->replicas + (size_t)i * (size_t)size;
+    const int root = root_index < (uint32_t)size ? ranks[root_index] : ranks[0];
+    if (pairs)
+      messages->count =
+          add_pairs(messages->edges, messages->count, ranks, size, row, (int)root_index, (double)met->bytes / size);
+    for (int ring = 0; ring < rings && !pairs; ring++) {
+      tws_platform_ring(&sim->platform, ranks, size, ring, order);
+      messages->count =
+          add_ring(messages->edges, messages->count, order, size, collective, root, (double)met->bytes / pieces);
+    }
+  }
+  tws_free(order);
+  set_paths(sim, messages);
+  messages->start_s = sim->now_s;
+  return messages;
+}
+
+void tws_sim_begin_messages(tws_sim *sim, uint32_t id) {
+  const uint32_t communicator = sim->run->rendezvous[id].communicator;
+  double seconds;
+  if (!sim->link_users) find_alone(sim);
+  if (sim->failed != TWS_OK) return;
+  const int alone = sim->patterns[communicator].alone;
+  int known = alone && is_known(sim, id, &seconds);
+  if (!known) {
+    struct tws_sim_messages *messages = sim->transfers[id].messages = make_messages(sim, id);
+    if (!messages) {
+      tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
+      return;
+    }
+    known = alone && sweep(sim, id, &seconds);
+    for (uint32_t i = 0; i < messages->count && !known; i++) try_send(sim, id, i);
+  }
+  if (known) tws_sim_date(sim, sim->now_s + seconds, tws_sim_tag(TWS_EVENT_FLOW, id, 0));
+  if (known) sim->transfers[id].pending = 1;
+}
