@@ -40,6 +40,38 @@ static double unread_bytes(const tws_job *job, const tws_runtime *runtime, const
          in_flight(job, stage->stage) / tws_job_ranks_along(job, TWS_AXIS_MODEL);
 }
 
+/* Of one token in the modules of a layer. */
+static double kept_bytes(const tws_network *network, const tws_module *m, const tws_runtime_keeps *keeps) {
+  switch (m->type) {
+    case TWS_MODULE_NORM:
+      return m->rms ? keeps->normed * (double)m->out_features : 0;
+    case TWS_MODULE_ROPE:
+      return keeps->turned * (double)(m->heads + m->kv_heads) * m->head_size;
+    case TWS_MODULE_SWIGLU:
+    case TWS_MODULE_GEGLU:
+      return keeps->gated * (double)m->out_features;
+    case TWS_MODULE_LOW_RANK:
+      return keeps->adapted * (double)network->params[m->param[0]].rows;
+    case TWS_MODULE_DROPPED:
+    case TWS_MODULE_DROPOUT:
+      return keeps->dropped * (double)m->out_features;
+    default:
+      return 0;
+  }
+}
+
+/* What modules of single operations keep beside the plan; where layers are recomputed, of one of them. */
+static double operation_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
+  const tws_config *c = job->config;
+  const tws_network *network = job->network;
+  const double tokens = (double)c->micro_batch_size * (double)c->sequence_length;
+  double layer = 0;
+  for (uint32_t i = 0; i < network->layer_stride; i++)
+    layer += kept_bytes(network, &network->modules[network->layer_first + i], &runtime->keeps);
+  layer *= tokens / tws_job_ranks_along(job, TWS_AXIS_MODEL);
+  return c->recompute == TWS_RECOMPUTE_FULL ? layer : stage->layers * in_flight(job, stage->stage) * layer;
+}
+
 /* Parameters that have gradients. */
 static double trained(const tws_job *job, const tws_stage_estimate *stage) {
   return stage->parameters * (double)tws_network_trained(job->network) / (double)tws_network_params(job->network, 0);
@@ -75,8 +107,9 @@ static double bucket_copy_bytes(const tws_job *job, const tws_runtime *runtime, 
 /* Where nothing partitions a model while it is made. */
 static double loaded_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
-  if (!tws_profile_runtime(job->profile)->loads_whole || c->zero.stage < 3) return 0;
-  return (double)tws_dtype_bytes(c->dtype) * stage->parameters;
+  const int loads = tws_profile_runtime(job->profile)->loads_whole;
+  if (!loads || c->zero.stage < 3) return 0;
+  return (double)tws_dtype_bytes(c->dtype) * stage->parameters * (loads > 1 ? 1 + 1 / optimizer_shards(job) : 1);
 }
 
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
@@ -85,8 +118,8 @@ double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const double tokens = (double)c->micro_batch_size * (double)c->sequence_length;
   const double tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL);
   double bytes = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + gradient_bytes(job, runtime, stage) +
-                 unread_bytes(job, runtime, stage) + bucket_copy_bytes(job, runtime, stage) +
-                 tws_profile_library_bytes(job->profile);
+                 unread_bytes(job, runtime, stage) + operation_bytes(job, runtime, stage) +
+                 bucket_copy_bytes(job, runtime, stage) + tws_profile_library_bytes(job->profile);
   if (stage->stage == tws_job_stages(job) - 1)
     bytes += runtime->logit_bytes * tokens * (double)job->network->padded_vocabulary / tensor;
   if (tws_job_stages(job) > 1 && runtime->boundary_tensors)

@@ -107,7 +107,7 @@ static const struct {
     {"torchtitan", "2024-04", NULL, NULL, "fsdp-2024"},
     {"torchtitan", NULL, NULL, NULL, "fsdp"},
     {"torchtune", NULL, NULL, NULL, "fsdp"},
-    {"LitGPT", NULL, NULL, NULL, "fsdp"},
+    {"LitGPT", NULL, NULL, NULL, "litgpt"},
     /* its benchmark.py calls from_pretrained() and has no zero.Init */
     {"Liger", NULL, "when-to-upgrade-gpus", NULL, "deepspeed-whole"},
     {"Liger", NULL, NULL, NULL, "deepspeed-flash"},
@@ -159,8 +159,8 @@ static int holds_any(const char *text, const char *const *words) {
 
 static tws_code check_model(const cJSON *row, tws_error *err) {
   static const char *const encoders[] = {"BERT", "bert", "DeBERTa", "deberta", NULL};
-  static const char *const others[] = {"T5", "t5_", "Mamba", "mamba", "hybrid",
-                                       "Nemotron_3", "VL", "FLUX",  "Wan",   NULL};
+  static const char *const others[] = {"T5",         "t5_", "Mamba", "mamba", "hybrid",
+                                       "Nemotron_3", "VL",  "FLUX",  "Wan",   NULL};
   const char *name = tws_case_text(row, "model", "name");
   if (holds_any(name, encoders)) return lacks(err, "encoder models");
   if (holds_any(name, others)) return lacks(err, "neither a GPT nor a Llama");
@@ -184,6 +184,10 @@ static int is_llama(const cJSON *row) {
          (ffn > 0 && ffn != 4 * h && strstr(tws_case_text(row, "model", "name"), "GPT") == NULL);
 }
 
+static int is_litgpt(const cJSON *row) {
+  return strstr(tws_case_text(row, "hardware", "framework"), "LitGPT") != NULL;
+}
+
 static void write_model(const cJSON *row, tws_text *text) {
   const long long layers = (long long)tws_case_number(row, "model", "layers");
   const long long hidden = (long long)tws_case_number(row, "model", "hidden");
@@ -195,6 +199,17 @@ static void write_model(const cJSON *row, tws_text *text) {
   const cJSON *untied = tws_case_member(row, "model", "untied");
   if (tws_case_has_experts(row)) {
     tws_case_write_experts(row, text);
+    return;
+  }
+  /* LitGPT's own class never ties its head, and the models in its tables that are no Llama have the layers of Phi but
+     for another share of a head that is turned */
+  if (!is_llama(row) && is_litgpt(row)) {
+    tws_text_add(text,
+                 "{\"model_type\":\"phi\",\"num_hidden_layers\":%lld,\"hidden_size\":%lld,\"num_attention_heads\":%lld,"
+                 "\"intermediate_size\":%lld,\"max_position_embeddings\":%lld,\"vocab_size\":%lld,"
+                 "\"partial_rotary_factor\":%g}",
+                 layers, hidden, heads, ffn, positions, vocabulary,
+                 strstr(tws_case_text(row, "model", "name"), "StableLM") ? 0.25 : 0.5);
     return;
   }
   if (!is_llama(row)) {
@@ -262,12 +277,11 @@ static tws_code read_division(const cJSON *row, division *d, tws_error *err) {
   return read_batch(row, d, err);
 }
 
-/* LitGPT's adapters are of queries and values: trained numbers say the rank. What is read as a GPT here has one
- * projection of queries, keys and values, whose adapter has as many numbers as two. */
+/* LitGPT's adapters are of queries and values: trained numbers say the rank. */
 static long long lora_rank(const cJSON *row) {
   const double trained = tws_case_number(row, "parallel", "trainable"), h = tws_case_number(row, "model", "hidden");
   const double heads = tws_case_number(row, "model", "heads"), kv = tws_case_number(row, "model", "kv_heads");
-  if (!strstr(tws_case_text(row, "parallel", "peft"), "LoRA")) return 0;
+  if (!strstr(tws_case_text(row, "parallel", "peft"), "LoRA") || !is_litgpt(row)) return 0;
   const double values = kv > 0 && is_llama(row) ? h * kv / heads : h;
   const double each = tws_case_number(row, "model", "layers") * (3 * h + values), rank = trained / each;
   return rank >= 1 && fabs(rank - round(rank)) < 1e-9 ? (long long)round(rank) : 0;
@@ -277,7 +291,7 @@ static tws_code check_technique(const cJSON *row, tws_error *err) {
   const char *peft = tws_case_text(row, "parallel", "peft"), *precision = tws_case_text(row, "parallel", "precision");
   const char *recompute = tws_case_text(row, "parallel", "recompute"), *quant = tws_case_text(row, "parallel", "quant");
   static const char *const whole[] = {"SFT", "full", NULL};
-  if (*peft && !holds_any(peft, whole) && strncmp(peft, "Finetuning ", 12) != 0) return lacks(err, "adapters");
+  if (*peft && !holds_any(peft, whole) && strncmp(peft, "Finetuning with LoRA", 20) != 0) return lacks(err, "adapters");
   if (strstr(peft, "dapter")) return lacks(err, "adapters that are not LoRA");
   if ((strstr(peft, "LoRA") || strstr(tws_case_text(row, NULL, "id"), "LoRA")) && lora_rank(row) == 0)
     return lacks(err, "the adapters are not stated");
@@ -319,6 +333,8 @@ static void write_recomputation(const cJSON *row, const tws_runtime *runtime, tw
     mode = runtime->contends ? "operations" : "selective";
   if (layers || (strncmp(recompute, "full", 4) == 0 && !is_measured_without(row))) mode = "full";
   if (!*recompute && tws_case_is_gpt_with_experts(row)) mode = "full";
+  if (is_litgpt(row) && tws_case_gpus(row) > 1)
+    mode = "full"; /* activation_checkpointing_policy of its FSDP strategy */
   tws_text_add(text, ",\"recompute\":\"%s\",\"recompute_every\":%d", mode, layers ? 2 : 1);
   const int by_operation = strstr(recompute, "selective op") || strstr(recompute, "per-op SAC");
   if (has_fp8(row) && by_operation) tws_text_add(text, ",\"recompute_budget\":0");
@@ -360,8 +376,10 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
   /* benchmarks spread tokens evenly over experts: nobody gets more than an even share, and nothing is dropped */
   if (d->experts > 1) tws_text_add(text, ",\"expert_parallel_size\":%d,\"expert_capacity_factor\":1", d->experts);
   if (lora_rank(row) > 0)
-    tws_text_add(text, ",\"lora\":{\"r\":%lld,\"lora_alpha\":16,\"target_modules\":[%s]}", lora_rank(row),
-                 is_llama(row) ? "\"q_proj\",\"v_proj\"" : "\"c_attn\"");
+    tws_text_add(text,
+                 ",\"lora\":{\"r\":%lld,\"lora_alpha\":16,\"lora_dropout\":0.05,"
+                 "\"target_modules\":[\"q_proj\",\"v_proj\"]}",
+                 lora_rank(row)); /* of finetune/lora.py */
   tws_text_add(text, ",\"vocabulary_multiple\":%d}}",
                strstr(runtime->name, "megatron") || strstr(runtime->name, "nemo") ? 128 * d->tensor : d->tensor);
 }

@@ -32,6 +32,8 @@ int tws_case_flag(const cJSON *row, const char *section, const char *key) {
 static int is_usable(const cJSON *row, const char *what) {
   const cJSON *item = tws_case_member(row, "usable", what);
   if (strcmp(what, "time") == 0 && tws_case_times_a_host(row)) return 0;
+  /* LitGPT's: of an iteration over shorter samples than the one that the memory is of */
+  if (strcmp(what, "time") == 0 && strstr(tws_case_text(row, NULL, "notes"), "time does not")) return 0;
   return !item || cJSON_IsTrue(item);
 }
 

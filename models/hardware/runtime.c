@@ -24,6 +24,11 @@
  *               partition_parameters.py then cuts one parameter after the other.
  *   expert_op_s  Transformer Engine's GroupedLinear issues a cuBLAS product for each expert over several streams, and
  *               under fp8 a cast of what each gets; DeepSpeed's experts are modules in a loop.
+ *   keeps       what autograd saves (tools/autograd/derivatives.yaml) of LitGPT's model.py and lora.py: RMSNorm casts to
+ *               float32 (4 bytes in place of the plan's 2); apply_rope and cat make new queries and keys while the values
+ *               view the joined projection; silu(gate) is an operand of the product; index_copy keeps its source, what
+ *               adapters add; dropout's mask is of bool. logits: log_softmax's output and the gradient, 16 bits each.
+ *   loads       LitGPT's load_checkpoint() summons full parameters beside FSDP's shards to write the file's into them.
  *   one_hot     DeepSpeed's MoE layer from 2021 on: einsum with masks of tokens x experts x capacity (sharded_moe.py).
  *   cast_bytes  torchao's dynamic scaling reads what enters an fp8 product twice, and casts weights each time. */
 #define FLASH_2022 \
@@ -210,6 +215,21 @@ static const tws_runtime runtimes[] = {
      .reserved_share = 0.05,
      .unread_outputs = 1,
      .logit_bytes = 12},
+    {.name = "litgpt",
+     .about = "LitGPT since 2023: PyTorch's modules operation by operation, weights in bf16, flash attention",
+     .host_op_s = 33e-6,
+     .cast_bytes = {6, 8},
+     .contends = 1,
+     .unfused = 1,
+     .added_passes = TWS_PASSES_EAGER | TWS_PASSES_NORMS,
+     .attention = TWS_ATTENTION_FLASH,
+     .flash = FLASH_2,
+     .context_bytes = 1.5 * 1073741824.0,
+     .reserved_share = 0.05,
+     .unread_outputs = 1,
+     .logit_bytes = 4,
+     .loads_whole = 2,
+     .keeps = {2, 2, 2, 2, 1}},
     {.name = "fsdp-compiled",
      .about = "the same with torch.compile: elementwise kernels are fused",
      .host_op_s = 33e-6,
@@ -271,6 +291,7 @@ const char *const *tws_runtime_names(void) {
                                                   "fsdp-2022",
                                                   "fsdp-2024",
                                                   "fsdp",
+                                                  "litgpt",
                                                   "fsdp-compiled",
                                                   NULL};
   return names;

@@ -30,6 +30,13 @@ typedef enum tws_passes {
   TWS_PASSES_NORMS = 4     /* norms too */
 } tws_passes;
 
+/* What modules of single operations keep for backward beside a plan, in bytes of one number: of what an RMSNorm reads,
+ * which it casts to float32; of queries and keys once they are turned, where the values are a view of what they came
+ * from; of what a gate's activation makes; of what an adapter adds; of a mask of what is dropped. */
+typedef struct tws_runtime_keeps {
+  double normed, turned, gated, adapted, dropped;
+} tws_runtime_keeps;
+
 typedef struct tws_runtime {
   const char *name, *about;
   /* time */
@@ -54,12 +61,14 @@ typedef struct tws_runtime {
   double communicator_bytes;                    /* there too, of NCCL for each axis of more than one rank */
   double reserved_share;                        /* that a caching allocator reserves beyond what is allocated */
   double logit_bytes;                           /* of copies of a logit beside the plan's */
+  tws_runtime_keeps keeps;
   double workspace_bytes[TWS_GENERATION_COUNT]; /* of libraries, out of torch's allocator */
   int float_gradients;                          /* gradients are accumulated in float32 */
   int gradient_copies;  /* the optimizer flattens gradients in 16 bits, then makes float32 ones of them */
   int unread_outputs;   /* recomputation by operation keeps what the down projection makes, though nothing reads it */
   int copies_buckets;   /* ZeRO-3 reduces an interleaved copy of a bucket of gradients, 16 bits each */
-  int loads_whole;      /* ZeRO-3: the whole model is on each device before it is partitioned (no zero.Init) */
+  int loads_whole;      /* ZeRO-3: the whole model is on each device before it is partitioned (no zero.Init); 2: beside
+                           the partition */
   int boundary_tensors; /* a pipeline keeps of each micro-batch in flight beside the plan's */
 } tws_runtime;
 
