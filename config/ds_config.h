@@ -45,6 +45,7 @@ typedef struct tws_zero_config {
   int multi_rank_bucket_allreduce; /* zero_optimization.use_multi_rank_bucket_allreduce */
   int64_t prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
   int64_t max_live_parameters, max_reuse_distance, sub_group_size;
+  int by_block;                                              /* twinspeed.shard_by_block: as FSDP wraps layers */
   int offload_optimizer, offload_param;                      /* 0 none, 1 cpu, 2 nvme */
   int offload_optimizer_pinned;                              /* offload_optimizer.pin_memory: page-locked */
   int pipeline_read, pipeline_write;                         /* offload_optimizer: the disk beside the update */

@@ -79,6 +79,7 @@ typedef struct tws_zero {
   int64_t *part;                       /* stage 3: elements of a shard */
   int *order;                          /* flattening order */
   uint8_t *persistent;                 /* stage 3 */
+  uint32_t *unit;                      /* that a parameter belongs to, its first one's number; NULL: each for itself */
   uint32_t *gathered;                  /* stage 3: buffer of the gathered parameter, or TWS_NONE */
   uint8_t *written;                    /* gradient has a contribution (of this step, or this micro-batch for buckets) */
   uint32_t *uses;                      /* contributions to a parameter's gradient in one backward pass */

@@ -196,8 +196,9 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
     sizes[p] = (uint64_t)z->part[p];
     z->gathered[p] = TWS_NONE;
   }
-  tws_zero3_persistent((int)n, whole, l->config->zero.param_persistence_threshold,
-                       l->config->zero.model_persistence_threshold, z->persistent);
+  if (!z->unit)
+    tws_zero3_persistent((int)n, whole, l->config->zero.param_persistence_threshold,
+                         l->config->zero.model_persistence_threshold, z->persistent);
   lay_out(l, sizes, starts);
   for (uint32_t i = 0; i < n; i++) {
     uint32_t p = (uint32_t)z->order[i];
@@ -217,6 +218,31 @@ static void count_uses(tws_lower *l) {
       }
     }
   }
+}
+
+/* Transformer layers are units, and of what is around them every module's parameters. */
+static void find_units(tws_lower *l) {
+  tws_zero *z = &l->zero;
+  const uint32_t n = l->network->param_count;
+  uint32_t *of_layer = scratch(l, (size_t)l->network->layers + 1, sizeof *of_layer), first;
+  z->unit = scratch(l, n, sizeof *z->unit);
+  if (l->b.failed != TWS_OK) return;
+  for (uint32_t p = 0; p < n; p++) z->unit[p] = TWS_NONE;
+  for (int64_t i = 0; i < l->network->layers; i++) of_layer[i] = TWS_NONE;
+  for (uint32_t m = 0; m < l->network->module_count; m++) {
+    const tws_module *module = &l->network->modules[m];
+    const int inside = module->layer >= 0 && module->layer < l->network->layers;
+    first = inside ? of_layer[module->layer] : TWS_NONE;
+    for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
+      const uint32_t p = module->param[i];
+      if (p == TWS_NONE || z->unit[p] != TWS_NONE) continue;
+      if (first == TWS_NONE) first = p;
+      z->unit[p] = first;
+    }
+    if (inside) of_layer[module->layer] = first;
+  }
+  for (uint32_t p = 0; p < n; p++)
+    if (z->unit[p] == TWS_NONE) z->unit[p] = p;
 }
 
 static uint32_t completion_order(tws_lower *l, uint32_t *order) {
@@ -270,8 +296,10 @@ static uint32_t fill_buckets(tws_lower *l, uint32_t zero_class, const uint32_t *
     if (z->class_of[p] != zero_class) continue;
     /* A gradient that several modules add to is alive from the first to the last of them: alone, so that it does not
      * keep others' memory. One larger than the bucket goes alone, as in DeepSpeed. */
-    int alone = z->uses[p] > 1 || numel(l, p) > limit;
-    if (closed || alone || filled + numel(l, p) > limit) {
+    const int alone = z->uses[p] > 1 || (!z->unit && numel(l, p) > limit);
+    const int full =
+        z->unit ? bucket && z->unit[p] != z->unit[z->bucket_params[first - 1]] : filled + numel(l, p) > limit;
+    if (closed || alone || full) {
       bucket = &z->buckets[z->bucket_count++];
       *bucket = (tws_bucket){.first = first, .zero_class = zero_class, .buffer = TWS_NONE};
       filled = 0;
@@ -538,6 +566,7 @@ tws_code tws_zero_begin(tws_lower *l) {
   if (z->ranks == 1 && z->stage == 3 && l->offload.param_tier == TWS_TIER_DEVICE)
     z->stage = 2; /* nothing to shard: parameters stay where they are */
   count_uses(l);
+  if (l->config->zero.by_block && z->stage >= 2) find_units(l);
   tws_zero_make_classes(l);
   order_params(l);
   if (l->b.failed != TWS_OK) return l->b.failed;

@@ -26,8 +26,10 @@ static void make_schedule(tws_lower *l) {
   tws_zero3_limits limits = {.prefetch_bucket_size = l->config->zero.prefetch_bucket_size,
                              .max_live_parameters = l->config->zero.max_live_parameters,
                              .max_reuse_distance = l->config->zero.max_reuse_distance};
-  tws_code code = tws_zero3_make_schedule(visits, l->chunk->visits.count, l->network->param_count, sizes, z->persistent,
-                                          &limits, 1, l->scratch, &z->schedule, l->b.err);
+  tws_code code = z->unit ? tws_zero3_make_unit_schedule(visits, l->chunk->visits.count, l->network->param_count, sizes,
+                                                         z->unit, l->scratch, &z->schedule, l->b.err)
+                          : tws_zero3_make_schedule(visits, l->chunk->visits.count, l->network->param_count, sizes,
+                                                    z->persistent, &limits, 1, l->scratch, &z->schedule, l->b.err);
   if (code != TWS_OK) l->b.failed = code;
 }
 

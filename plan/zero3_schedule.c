@@ -1,6 +1,7 @@
 #include "plan/zero3_schedule.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct coordinator {
   const tws_zero3_visit *visits;
@@ -144,5 +145,118 @@ tws_code tws_zero3_make_schedule(const tws_zero3_visit *visits, uint32_t count, 
     if (c.live > out->peak_numel) out->peak_numel = c.live;
     release_after_visit(&c, i);
   }
+  return TWS_OK;
+}
+
+/* ---- by units ---- */
+
+typedef struct unit_trace {
+  const tws_zero3_visit *visits;
+  const uint32_t *unit;
+  tws_zero3_visit *runs; /* of visits with the same units */
+  uint32_t *run_of, run_count;
+  uint32_t *member_first, *members; /* parameters of a unit */
+  uint32_t *units;                  /* of runs, one after the other */
+  uint32_t units_used;
+} unit_trace;
+
+/* Units of a visit, ascending, each once, behind those of the last run. */
+static uint32_t list_units(const unit_trace *t, const tws_zero3_visit *visit) {
+  uint32_t *units = t->units + t->units_used, count = 0;
+  for (uint32_t i = 0; i < visit->count; i++) {
+    const uint32_t unit = t->unit[visit->params[i]];
+    uint32_t at = count;
+    while (at > 0 && units[at - 1] > unit) at--;
+    if (at > 0 && units[at - 1] == unit) continue;
+    for (uint32_t k = count++; k > at; k--) units[k] = units[k - 1];
+    units[at] = unit;
+  }
+  return count;
+}
+
+static void find_runs(unit_trace *t, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    const uint32_t units = list_units(t, &t->visits[i]);
+    const tws_zero3_visit *last = t->run_count ? &t->runs[t->run_count - 1] : NULL;
+    const uint32_t *list = t->units + t->units_used;
+    if (!last ||
+        (units && last->count && (last->count != units || memcmp(last->params, list, units * sizeof *list) != 0))) {
+      t->runs[t->run_count++] = (tws_zero3_visit){.params = list, .count = units};
+      t->units_used += units;
+    } else if (units && !last->count) {
+      t->runs[t->run_count - 1] = (tws_zero3_visit){.params = list, .count = units};
+      t->units_used += units;
+    }
+    t->run_of[i] = t->run_count - 1;
+  }
+}
+
+static uint32_t expand(const unit_trace *t, const uint32_t *units, uint32_t count, tws_zero3_schedule *out) {
+  const uint32_t first = out->param_count;
+  for (uint32_t i = 0; i < count; i++)
+    for (uint32_t k = t->member_first[units[i]]; k < t->member_first[units[i] + 1]; k++)
+      out->params[out->param_count++] = t->members[k];
+  qsort(out->params + first, out->param_count - first, sizeof(uint32_t), by_id);
+  return out->param_count - first;
+}
+
+static void expand_actions(const unit_trace *t, const tws_zero3_schedule *by_unit, uint32_t count,
+                           tws_zero3_schedule *out) {
+  for (uint32_t i = 0; i < count; i++) {
+    const tws_zero3_actions *from = &by_unit->actions[t->run_of[i]];
+    const int begins = i == 0 || t->run_of[i] != t->run_of[i - 1];
+    const int ends = i + 1 == count || t->run_of[i] != t->run_of[i + 1];
+    tws_zero3_actions *to = &out->actions[i];
+    to->gather_first = out->param_count;
+    to->gather_count = expand(t, by_unit->params + from->gather_first, begins ? from->gather_count : 0, out);
+    to->prefetch_first = out->param_count;
+    to->prefetch_count = expand(t, by_unit->params + from->prefetch_first, begins ? from->prefetch_count : 0, out);
+    to->release_first = out->param_count;
+    to->release_count = expand(t, by_unit->params + from->release_first, ends ? from->release_count : 0, out);
+  }
+}
+
+static uint32_t expanded_most(const unit_trace *t, const tws_zero3_schedule *by_unit) {
+  uint32_t most = 0;
+  for (uint32_t i = 0; i < by_unit->param_count; i++)
+    most += t->member_first[by_unit->params[i] + 1] - t->member_first[by_unit->params[i]];
+  return most;
+}
+
+tws_code tws_zero3_make_unit_schedule(const tws_zero3_visit *visits, uint32_t count, uint32_t param_count,
+                                      const int64_t *numel, const uint32_t *unit, tws_arena *arena,
+                                      tws_zero3_schedule *out, tws_error *err) {
+  static const tws_zero3_limits next_one = {
+      .prefetch_bucket_size = 1, .max_live_parameters = INT64_MAX, .max_reuse_distance = 1};
+  size_t uses = 0;
+  for (uint32_t i = 0; i < count; i++) uses += visits[i].count;
+  unit_trace t = {.visits = visits, .unit = unit};
+  t.runs = tws_arena_alloc(arena, count + 1, sizeof *t.runs);
+  t.run_of = tws_arena_alloc(arena, count + 1, sizeof *t.run_of);
+  t.units = tws_arena_alloc(arena, uses + param_count + 1, sizeof *t.units);
+  t.member_first = tws_arena_alloc(arena, param_count + 2, sizeof *t.member_first);
+  t.members = tws_arena_alloc(arena, param_count + 1, sizeof *t.members);
+  int64_t *sizes = tws_arena_alloc(arena, param_count + 1, sizeof *sizes);
+  uint8_t *persistent = tws_arena_alloc(arena, param_count + 1, sizeof *persistent);
+  if (!t.runs || !t.run_of || !t.units || !t.member_first || !t.members || !sizes || !persistent)
+    return tws_fail(err, TWS_MEMORY, NULL, "no memory for the ZeRO-3 schedule of %u visits", count);
+  for (uint32_t p = 0; p < param_count; p++) {
+    if (numel[p] > 0) t.member_first[unit[p] + 2]++;
+    sizes[unit[p]] += numel[p];
+  }
+  for (uint32_t u = 0; u < param_count; u++) t.member_first[u + 2] += t.member_first[u + 1];
+  for (uint32_t p = 0; p < param_count; p++)
+    if (numel[p] > 0) t.members[t.member_first[unit[p] + 1]++] = p;
+  find_runs(&t, count);
+  tws_zero3_schedule by_unit;
+  TWS_TRY(
+      tws_zero3_make_schedule(t.runs, t.run_count, param_count, sizes, persistent, &next_one, 1, arena, &by_unit, err));
+  out->peak_numel = by_unit.peak_numel;
+  out->param_count = 0;
+  out->actions = tws_arena_alloc(arena, count + 1, sizeof *out->actions);
+  out->params = tws_arena_alloc(arena, expanded_most(&t, &by_unit) + 1, sizeof *out->params);
+  if (!out->actions || !out->params)
+    return tws_fail(err, TWS_MEMORY, NULL, "no memory for the ZeRO-3 schedule of %u visits", count);
+  expand_actions(&t, &by_unit, count, out);
   return TWS_OK;
 }

@@ -38,4 +38,11 @@ tws_code tws_zero3_make_schedule(const tws_zero3_visit *visits, uint32_t count, 
                                  const int64_t *numel, const uint8_t *persistent, const tws_zero3_limits *limits,
                                  int complete, tws_arena *arena, tws_zero3_schedule *out, tws_error *err);
 
+/* Likewise, as PyTorch's FSDP does with units of parameters: all of a unit is gathered at once, the next unit of the
+ * trace while one is in use, and all is released after it. unit: of each parameter, below param_count. Visits that
+ * follow one another and use the same units are one. */
+tws_code tws_zero3_make_unit_schedule(const tws_zero3_visit *visits, uint32_t count, uint32_t param_count,
+                                      const int64_t *numel, const uint32_t *unit, tws_arena *arena,
+                                      tws_zero3_schedule *out, tws_error *err);
+
 #endif

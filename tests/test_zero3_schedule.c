@@ -157,11 +157,47 @@ START_TEST(sequential_trace_golden) {
 }
 END_TEST
 
+/* Two layers of two and three parameters between an embedding and a head: forward, and backward with the second layer
+ * made again. What is gathered is there from the first visit of its unit to the last, and one unit further ahead. */
+START_TEST(units_are_gathered_whole) {
+  static const uint32_t params[] = {0, 1, 2, 3, 4, 5, 6}, unit[] = {0, 1, 1, 3, 3, 3, 6};
+  static const int64_t numel[] = {100, 10, 20, 1, 2, 3, 50};
+  static const int of_visit[] = {-1, 0, 1, 2, 3, -1, 4, 5, 6, 6, 4, 5, 4, 3, 2, 1, 0};
+  enum { COUNT = sizeof of_visit / sizeof *of_visit };
+  tws_zero3_visit visits[COUNT];
+  for (int i = 0; i < COUNT; i++)
+    visits[i] = (tws_zero3_visit){.params = of_visit[i] < 0 ? params : params + of_visit[i], .count = of_visit[i] >= 0};
+  tws_arena *arena = tws_arena_create();
+  tws_zero3_schedule s;
+  ck_assert(tws_zero3_make_unit_schedule(visits, COUNT, 7, numel, unit, arena, &s, &err) == TWS_OK);
+  int there[7] = {0}, gathers = 0;
+  int64_t live = 0, most = 0;
+  for (int i = 0; i < COUNT; i++) {
+    const tws_zero3_actions *a = &s.actions[i];
+    for (uint32_t k = 0; k < a->gather_count; k++) there[s.params[a->gather_first + k]]++;
+    for (uint32_t k = 0; k < a->prefetch_count; k++) there[s.params[a->prefetch_first + k]]++;
+    gathers += (a->gather_count > 0) + (a->prefetch_count > 0);
+    if (of_visit[i] >= 0) ck_assert_int_eq(there[of_visit[i]], 1);
+    for (int p = 0; p < 7; p++) ck_assert_int_eq(there[p], there[unit[p]]);
+    live = 0;
+    for (int p = 0; p < 7; p++) live += there[p] ? numel[p] : 0;
+    most = live > most ? live : most;
+    for (uint32_t k = 0; k < a->release_count; k++) there[s.params[a->release_first + k]]--;
+  }
+  for (int p = 0; p < 7; p++) ck_assert_int_eq(there[p], 0);
+  ck_assert_int_eq(gathers, 7); /* four units there, three back: the head's stays */
+  ck_assert_int_eq(s.peak_numel, 130);
+  ck_assert_int_eq(most, 130);
+  tws_arena_destroy(arena);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("zero3 schedule");
   TCase *c = tcase_create("zero3 schedule");
   tcase_add_test(c, zero3_trace_golden);
   tcase_add_test(c, sequential_trace_golden);
+  tcase_add_test(c, units_are_gathered_whole);
   suite_add_tcase(suite, c);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

@@ -29,6 +29,7 @@ typedef struct combination {
   int ignored;       /* spaces do not count: about every sixth target, in every part of a sample another number */
   const char *order; /* of axes */
   const char *more;  /* members of zero_optimization */
+  int by_block;      /* ZeRO moves a layer at a time */
 } combination;
 
 #define OVERLAP ",\"overlap_comm\":true"
@@ -48,7 +49,7 @@ static const combination combinations[] = {
     {LLAMA, 4, .tensor = 4, .chunks = 2, .micro = 2, .mlp_tiles = 2},
     {LLAMA_TIED, 4, .tensor = 2, .zero = 1, .ignored = 1},
     {GPT2, 4, .tensor = 2, .zero = 2, .chunks = 2, .more = OVERLAP},
-    {LLAMA, 4, .tensor = 2, .zero = 3, .sequence_parallel = 1, .recompute = "full",
+    {LLAMA, 4, .tensor = 2, .zero = 3, .sequence_parallel = 1, .recompute = "full", .by_block = 1,
      .order = "model,pipe,data,sequence"},
     {GPT2_UNTIED, 4, .sequence = 4, .zero = 3, .recompute = "selective", .loss_tiles = 2, .ignored = 1},
     {LLAMA, 4, .sequence = 2, .zero = 1, .micro = 2, .mlp_tiles = 4, .ignored = 1, .order = "pipe,sequence,data,model"},
@@ -111,10 +112,11 @@ static inline void write_combination(FILE *file, const combination *c, const cha
   fprintf(file,
           "\"twinspeed\":{\"sequence_length\":32,\"seed\":7,\"recompute\":\"%s\",\"virtual_stages\":%d,"
           "\"pipeline_schedule\":\"%s\",\"tensor_sequence_parallel\":%s,\"tensor_overlap_chunks\":%d,"
-          "\"loss_tiles\":%d,\"mlp_tiles\":%d,\"ignored_token\":%d,\"axis_order\":\"%s\"}}\n",
+          "\"loss_tiles\":%d,\"mlp_tiles\":%d,\"ignored_token\":%d,\"axis_order\":\"%s\",\"shard_by_block\":%s}}\n",
           c->recompute ? c->recompute : "none", at_least_one(c->virtual_stages), c->schedule ? c->schedule : "1f1b",
           c->sequence_parallel ? "true" : "false", at_least_one(c->chunks), at_least_one(c->loss_tiles),
-          at_least_one(c->mlp_tiles), c->ignored ? ' ' : -1, c->order ? c->order : "pipe,data,sequence,model");
+          at_least_one(c->mlp_tiles), c->ignored ? ' ' : -1, c->order ? c->order : "pipe,data,sequence,model",
+          c->by_block ? "true" : "false");
 }
 
 #endif

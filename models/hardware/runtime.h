@@ -27,7 +27,8 @@ typedef enum tws_passes {
   TWS_PASSES_OURS,
   TWS_PASSES_MEGATRON = 1, /* Megatron-LM's source of April 2021 */
   TWS_PASSES_EAGER = 2,    /* PyTorch's modules, operation by operation, but for norms */
-  TWS_PASSES_NORMS = 4     /* norms too */
+  TWS_PASSES_NORMS = 4,    /* norms too */
+  TWS_PASSES_LOSS = 8      /* logits are cast to float32, their softmax and its gradient apart */
 } tws_passes;
 
 /* What modules of single operations keep for backward beside a plan, in bytes of one number: of what an RMSNorm reads,
@@ -53,9 +54,11 @@ typedef struct tws_runtime {
   double flash[TWS_GENERATION_COUNT]; /* flash: share of the peak; 0: the profile's */
   double cast_bytes[2]; /* before fp8 products: of an element of what enters, of a weight each time; 0: Transformer
                            Engine's 4 (read, written as it lies and transposed) and 0 (once a step) */
-  int overlaps_data;    /* gradients are reduced beside backward, also of pipelines */
-  int overlaps_tensor;  /* 1: tensor ranks reduce an input's gradient beside the weight's; more: they exchange tokens
-                           beside products, in so many parts */
+  double products[TWS_GENERATION_COUNT]; /* share of the peak; 0: the profile's */
+  int by_block;        /* ZeRO gathers and reduces a transformer layer at a time (twinspeed.shard_by_block) */
+  int overlaps_data;   /* gradients are reduced beside backward, also of pipelines */
+  int overlaps_tensor; /* 1: tensor ranks reduce an input's gradient beside the weight's; more: they exchange tokens
+                          beside products, in so many parts */
   /* memory */
   double context_bytes;                         /* beside the allocator, as nvidia-smi counts; 0: the profile's */
   double communicator_bytes;                    /* there too, of NCCL for each axis of more than one rank */
