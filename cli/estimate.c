@@ -3,6 +3,7 @@
 #include "autotune/remedy.h"
 #include "base/json.h"
 #include "base/units.h"
+#include "cli/deepspeed_view.h"
 #include "cli/fit_view.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
@@ -263,6 +264,8 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
   }
   const tws_fit fit = tws_job_fit(job, &ledger);
   const tws_evidence evidence = tws_evidence_of_job(job);
+  tws_beside_deepspeed beside = {0};
+  if (o->compat) TWS_TRY(tws_beside_deepspeed_find(job, &ledger, o->factor, is_03(o), &beside, err));
   if (cli->json) {
     cJSON *root = tws_job_json(job);
     cJSON_AddStringToObject(root, "schema", "twinspeed-estimate-1");
@@ -271,6 +274,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     cJSON_AddItemToObject(root, "time", time_json(&e));
     cJSON_AddItemToObject(root, "stages", tws_stages_json(stages, tws_job_stages(job)));
     cJSON_AddItemToObject(root, "evidence", tws_evidence_json(&evidence));
+    if (o->compat) cJSON_AddItemToObject(root, "deepspeed", tws_beside_deepspeed_json(&beside));
     TWS_TRY(tws_out_json(root, err));
   } else {
     tws_job_print(cli, job);
@@ -278,6 +282,8 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     TWS_TRY(tws_stages_print(cli, stages, tws_job_stages(job), &e.balance, err));
     if (tws_job_stages(job) > 1) tws_out("\nStage %d needs the most memory:\n", e.stage);
     TWS_TRY(print_ledger(cli, job, &ledger, plan, err));
+    if (o->compat) TWS_TRY(tws_beside_deepspeed_print(cli, &beside, err));
+    if (o->compat) tws_out("\n");
     tws_fit_print(cli, &fit);
     print_time(cli, job, &e);
     tws_evidence_print(cli, &evidence);
@@ -327,14 +333,16 @@ static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws
   (void)argv;
   if (o->compat && strcmp(o->compat, "deepspeed") != 0 && !is_03(o))
     return tws_fail(err, TWS_USAGE, "use deepspeed or deepspeed-0.3", "--compat: unknown program \"%.40s\"", o->compat);
-  if (o->compat && !o->zero2 && !o->zero3)
-    return tws_fail(err, TWS_USAGE, "add --zero2 or --zero3", "--compat %s needs to know which table", o->compat);
+  const int fits = o->fit || o->within > 0 || o->tokens_per_second > 0;
+  if (o->compat && !o->zero2 && !o->zero3 && (!o->job.model || o->safetensors || fits))
+    return tws_fail(err, TWS_USAGE, "add --zero2 or --zero3, or -m MODEL", "--compat %s needs to know which table",
+                    o->compat);
   const tws_output output = {"--ledger-csv", o->ledger_csv, NULL};
   const tws_inputs inputs = tws_inputs_of_job(&o->job);
   TWS_TRY(tws_outputs_check(&output, 1, &inputs, o->force, err));
   if (o->zero2 || o->zero3) return run_formulas(cli, o, err);
   if (o->safetensors) return run_safetensors(cli, o, err);
-  if (o->fit || o->within > 0 || o->tokens_per_second > 0) return run_fit(cli, o, err);
+  if (fits) return run_fit(cli, o, err);
   tws_job *job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
@@ -363,7 +371,7 @@ static const tws_option table[] = {
     TWS_INTEGER("nodes", 0, "N", options, nodes, 1, 65536, "formulas: nodes (default 1)"),
     TWS_NUMBER("factor", 0, "X", options, factor, 0, 100, "formulas: additional buffer factor (default 1.5)"),
     TWS_STRING("compat", 0, "VERSION", options, compat,
-               "print the formulas' table to the letter: deepspeed, or deepspeed-0.3 (its manual's ZeRO-2)"),
+               "formulas' table to the letter, or of a job beside its ledger: deepspeed, deepspeed-0.3 (its manual)"),
     TWS_OPTIONS_END};
 
 static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS,

@@ -452,6 +452,38 @@ START_TEST(the_manuals_zero2) {
 }
 END_TEST
 
+/* DeepSpeed's formula for a job that offloads, beside the bytes of its plan: states of stage 3 differ by what a layer
+ * gathers, and nothing that the plan holds is left out of it. */
+START_TEST(formulas_beside_the_ledger) {
+#define OFFLOADED \
+  "estimate -m gpt2-xl --dtype bf16 --stage 3 --cluster dgx-a100 --set zero_optimization.offload_optimizer.device=cpu "
+  command_result r = twinspeed(OFFLOADED "--compat deepspeed --json");
+  ck_assert_int_eq(r.status, 0);
+  cJSON *json = assert_json(&r, "twinspeed-estimate-1"), *beside = cJSON_GetObjectItem(json, "deepspeed");
+  const double total = number(json, "parameters"), device = number(beside, "gpu_bytes");
+  cJSON *memory = cJSON_GetObjectItem(json, "memory");
+  ck_assert_double_eq(number(beside, "cpu_bytes"), trunc(total * 16 * 1.5));
+  ck_assert_double_ge(device, 2 * total / 8);
+  ck_assert_double_ge(number(beside, "plan_states_gpu_bytes"), 2 * total / 8);
+  ck_assert_double_lt(number(beside, "plan_states_gpu_bytes"), number(beside, "plan_gpu_bytes"));
+  ck_assert_double_eq(number(beside, "plan_gpu_bytes"),
+                      number(cJSON_GetObjectItem(memory, "device"), "arena_bytes"));
+  ck_assert_double_eq(number(beside, "plan_cpu_bytes"),
+                      8 * number(cJSON_GetObjectItem(memory, "pinned host"), "arena_bytes"));
+  ck_assert_double_ge(number(beside, "plan_states_cpu_bytes"), 14 * total);
+  cJSON_Delete(json);
+  command_free(&r);
+  r = twinspeed(OFFLOADED "--compat deepspeed");
+  ck_assert(r.status == 0 && strstr(r.out, "DeepSpeed's formula: states") && strstr(r.out, "all of this plan"));
+  command_free(&r);
+  r = twinspeed(OFFLOADED);
+  ck_assert(r.status == 0 && !strstr(r.out, "DeepSpeed's formula"));
+  command_free(&r);
+  assert_says("estimate -m gpt2 --compat deepspeed --stage 1", 2, "--stage 2 or 3");
+  assert_says("estimate -m gpt2 --compat deepspeed --fit", 2, "--zero2 or --zero3");
+}
+END_TEST
+
 /* The tuner's configuration holds what was given and what was chosen, and no more. */
 START_TEST(tuned_configurations_are_small) {
   write_text(in_folder("ds.json"),
@@ -563,6 +595,7 @@ int main(void) {
   tcase_add_test(answers, hints_are_near);
   tcase_add_test(answers, bytes_are_called_bytes);
   tcase_add_test(answers, the_manuals_zero2);
+  tcase_add_test(answers, formulas_beside_the_ledger);
   tcase_add_test(answers, tuned_configurations_are_small);
   tcase_add_test(answers, one_name_for_two_models);
   tcase_add_test(answers, deepspeed_tables);
