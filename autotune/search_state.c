@@ -48,6 +48,7 @@ static uint64_t add_machine(uint64_t hash, const tws_job *job) {
                             c->intra.latency_s,
                             c->inter.bandwidth,
                             c->inter.latency_s,
+                            c->message_bandwidth,
                             c->host_link.bandwidth,
                             c->host_link.latency_s,
                             c->disk_read,

@@ -234,6 +234,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
                                       "device_memory",
                                       "intra",
                                       "inter",
+                                      "message_bandwidth",
                                       "nics_per_node",
                                       "host_link",
                                       "disk",
@@ -272,6 +273,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   TWS_TRY(read_quantity(json, root, "host_memory", &c.host_memory_bytes, err));
   TWS_TRY(read_quantity(json, root, "device_memory", &c.device_memory_bytes, err));
   TWS_TRY(read_quantity(json, root, "host_bandwidth", &c.host_bandwidth, err));
+  TWS_TRY(read_quantity(json, root, "message_bandwidth", &c.message_bandwidth, err));
   TWS_TRY(read_link(json, root, "intra", &c.intra, err));
   TWS_TRY(read_link(json, root, "inter", &c.inter, err));
   TWS_TRY(read_link(json, root, "host_link", &c.host_link, err));

@@ -30,6 +30,7 @@ typedef struct tws_cluster {
   double device_memory_bytes; /* 0: the profile's */
   tws_link intra;             /* one device's NVLink (or shared memory) port */
   tws_link inter;             /* one NIC */
+  double message_bandwidth;   /* bytes/s of one NIC in messages between two ranks, where rings reach less; 0: inter's */
   int nics_per_node;
   tws_link host_link;           /* PCIe of one device */
   int devices_per_host_link;    /* behind one switch, which share it */

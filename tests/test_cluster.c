@@ -27,9 +27,11 @@ START_TEST(builtins) {
     char spec[80];
     ck_assert_msg(tws_cluster_load(*name, &c, &err) == TWS_OK, "%s: %s", *name, err.message);
     ck_assert_str_eq(c.name, *name);
-    ck_assert_msg(c.nodes == 1 && c.devices_per_node >= 1 && c.cores_per_node >= 1 && c.nics_per_node >= 1, "%s", *name);
-    ck_assert_msg(c.host_memory_bytes > 1e8 && c.intra.bandwidth > 0 && c.inter.bandwidth > 0 && c.host_link.bandwidth > 0 &&
-                      c.intra.latency_s > 0 && c.inter.latency_s > 0, "%s", *name);
+    ck_assert_msg(c.nodes == 1 && c.devices_per_node >= 1 && c.cores_per_node >= 1 && c.nics_per_node >= 1, "%s",
+                  *name);
+    ck_assert_msg(c.host_memory_bytes > 1e8 && c.intra.bandwidth > 0 && c.inter.bandwidth > 0 &&
+                      c.host_link.bandwidth > 0 && c.intra.latency_s > 0 && c.inter.latency_s > 0,
+                  "%s", *name);
     ck_assert_msg(c.intra.bandwidth >= c.inter.bandwidth, "%s", *name);
     tws_profile *profile;
     ck_assert_msg(tws_profile_load(c.profile, &profile, &err) == TWS_OK, "%s: %s", *name, err.message);
@@ -49,19 +51,27 @@ END_TEST
 
 START_TEST(files) {
   tws_cluster c;
-  ck_assert_msg(from_text("{\"schema\": \"twinspeed-cluster-1\", \"name\": \"lab\", \"profile\": \"gpu.json\", \"nodes\": 3,\n"
-                          " \"devices_per_node\": 4, \"cores_per_node\": 32, \"host_memory\": \"512GiB\", \"device_memory\": 8e10,\n"
-                          " \"intra\": {\"bandwidth\": \"300 GB/s\", \"latency_s\": 2e-6}, // NVLink\n"
-                          " \"inter\": {\"bandwidth\": 25e9, \"latency_s\": 5e-6}, \"nics_per_node\": 2,\n"
-                          " \"host_link\": {\"bandwidth\": \"31GB/s\"}, \"disk\": {\"read\": 6e9, \"write\": \"3 GB/s\", \"size\": \"2TB\"}}", &c) == TWS_OK,
-                "%s", err.message);
+  ck_assert_msg(
+      from_text(
+          "{\"schema\": \"twinspeed-cluster-1\", \"name\": \"lab\", \"profile\": \"gpu.json\", \"nodes\": 3,\n"
+          " \"devices_per_node\": 4, \"cores_per_node\": 32, \"host_memory\": \"512GiB\", \"device_memory\": 8e10,\n"
+          " \"intra\": {\"bandwidth\": \"300 GB/s\", \"latency_s\": 2e-6}, // NVLink\n"
+          " \"inter\": {\"bandwidth\": 25e9, \"latency_s\": 5e-6}, \"nics_per_node\": 2, \"message_bandwidth\": \"50 "
+          "GB/s\",\n"
+          " \"host_link\": {\"bandwidth\": \"31GB/s\"}, \"disk\": {\"read\": 6e9, \"write\": \"3 GB/s\", \"size\": "
+          "\"2TB\"}}",
+          &c) == TWS_OK,
+      "%s", err.message);
   ck_assert(strcmp(c.name, "lab") == 0 && strcmp(c.profile, "folder/gpu.json") == 0);
   ck_assert(c.nodes == 3 && c.devices_per_node == 4 && c.cores_per_node == 32 && c.nics_per_node == 2);
   ck_assert(c.host_memory_bytes == 512.0 * 1024 * 1024 * 1024 && c.device_memory_bytes == 8e10);
   ck_assert(c.intra.bandwidth == 300e9 && c.intra.latency_s == 2e-6 && c.inter.bandwidth == 25e9);
+  ck_assert(c.message_bandwidth == 50e9);
   ck_assert(c.host_link.bandwidth == 31e9 && c.disk_read == 6e9 && c.disk_write == 3e9 && c.disk_bytes == 2e12);
   ck_assert_int_eq(from_text("{\"schema\": \"twinspeed-cluster-1\", \"base\": \"dgx-a100:4\", \"nics_per_node\": 1,"
-                             " \"inter\": {\"bandwidth\": 1e9}, \"profile\": \"a100-40gb\"}", &c), TWS_OK);
+                             " \"inter\": {\"bandwidth\": 1e9}, \"profile\": \"a100-40gb\"}",
+                             &c),
+                   TWS_OK);
   ck_assert(c.nodes == 4 && c.devices_per_node == 8 && c.nics_per_node == 1 && c.inter.bandwidth == 1e9);
   ck_assert(c.inter.latency_s == 14e-6 && c.intra.bandwidth == 300e9 && strcmp(c.profile, "a100-40gb") == 0);
 
@@ -82,51 +92,64 @@ START_TEST(refused) {
 #define S "{\"schema\": \"twinspeed-cluster-1\""
   static const struct {
     const char *text, *message, *hint;
-  } texts[] = {
-      {"[]", "c.json:1:1: a cluster file holds one object", ""},
-      {"{}", "key \"schema\" is missing", ""},
-      {"{\"schema\": \"twinspeed-cluster-9\"}", "c.json:1:2: unknown schema", "twinspeed-cluster-1"},
-      {"{\"schema\": 3}", "must be a string", ""},
-      {S ", \"node\": 3}", "c.json:1:35: unknown key \"node\"", "\"nodes\""},
-      {S ", \"nodes\": 0}", "from 1 to 65536, not 0", ""},
-      {S ", \"nodes\": -1}", "not -1", ""},
-      {S ", \"nodes\": 1e9}", "not 1000000000", ""},
-      {S ", \"nodes\": 1.5}", "an integer", ""},
-      {S ", \"nodes\": \"4\"}", "the string \"4\"", "quotes"},
-      {S ", \"nodes\": 4}", "4 nodes, but no network", "inter"},
-      {S ", \"devices_per_node\": 8}", "8 devices a node, but no bandwidth", "intra"},
-      {S ", \"nodes\": 1, \"nodes\": 2}", "duplicate key", ""},
-      {S ", \"intra\": 5}", "\"intra\" must be an object", ""},
-      {S ", \"intra\": {\"bandwith\": 5}}", "unknown key \"bandwith\"", "bandwidth"},
-      {S ", \"intra\": {\"bandwidth\": -5}}", "\"bandwidth\" must be", ""},
-      {S ", \"intra\": {\"bandwidth\": \"300 Gbit\"}}", "not a number of bytes", "GB/s"},
-      {S ", \"intra\": {\"bandwidth\": \"-1 GB/s\"}}", "not a number of bytes", ""},
-      {S ", \"intra\": {\"bandwidth\": 1e31}}", "\"bandwidth\" must be", ""},
-      {S ", \"intra\": {\"latency_s\": -1}}", "\"latency_s\" must be", ""},
-      {S ", \"host_memory\": \"lots\"}", "not a number of bytes", ""},
-      {S ", \"host_memory\": true}", "\"host_memory\" must be", ""},
-      {S ", \"host_memory\": 1e999}", "overflows", ""},
-      {S ", \"name\": \"\"}", "1 to 63 characters", ""},
-      {S ", \"profile\": 3}", "must be a string", ""},
-      {S ", \"base\": \"dgxa100\"}", "unknown cluster \"dgxa100\"", "dgx-a100"},
-      {S ", \"disk\": []}", "\"disk\" must be an object", ""},
-      {"{\"schema\": \"\xff\"}", "not valid UTF-8", ""}};
+  } texts[] = {{"[]", "c.json:1:1: a cluster file holds one object", ""},
+               {"{}", "key \"schema\" is missing", ""},
+               {"{\"schema\": \"twinspeed-cluster-9\"}", "c.json:1:2: unknown schema", "twinspeed-cluster-1"},
+               {"{\"schema\": 3}", "must be a string", ""},
+               {S ", \"node\": 3}", "c.json:1:35: unknown key \"node\"", "\"nodes\""},
+               {S ", \"nodes\": 0}", "from 1 to 65536, not 0", ""},
+               {S ", \"nodes\": -1}", "not -1", ""},
+               {S ", \"nodes\": 1e9}", "not 1000000000", ""},
+               {S ", \"nodes\": 1.5}", "an integer", ""},
+               {S ", \"nodes\": \"4\"}", "the string \"4\"", "quotes"},
+               {S ", \"nodes\": 4}", "4 nodes, but no network", "inter"},
+               {S ", \"devices_per_node\": 8}", "8 devices a node, but no bandwidth", "intra"},
+               {S ", \"nodes\": 1, \"nodes\": 2}", "duplicate key", ""},
+               {S ", \"intra\": 5}", "\"intra\" must be an object", ""},
+               {S ", \"intra\": {\"bandwith\": 5}}", "unknown key \"bandwith\"", "bandwidth"},
+               {S ", \"intra\": {\"bandwidth\": -5}}", "\"bandwidth\" must be", ""},
+               {S ", \"intra\": {\"bandwidth\": \"300 Gbit\"}}", "not a number of bytes", "GB/s"},
+               {S ", \"intra\": {\"bandwidth\": \"-1 GB/s\"}}", "not a number of bytes", ""},
+               {S ", \"intra\": {\"bandwidth\": 1e31}}", "\"bandwidth\" must be", ""},
+               {S ", \"intra\": {\"latency_s\": -1}}", "\"latency_s\" must be", ""},
+               {S ", \"host_memory\": \"lots\"}", "not a number of bytes", ""},
+               {S ", \"host_memory\": true}", "\"host_memory\" must be", ""},
+               {S ", \"host_memory\": 1e999}", "overflows", ""},
+               {S ", \"name\": \"\"}", "1 to 63 characters", ""},
+               {S ", \"profile\": 3}", "must be a string", ""},
+               {S ", \"base\": \"dgxa100\"}", "unknown cluster \"dgxa100\"", "dgx-a100"},
+               {S ", \"disk\": []}", "\"disk\" must be an object", ""},
+               {"{\"schema\": \"\xff\"}", "not valid UTF-8", ""}};
   tws_cluster c;
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
     tws_code code = from_text(texts[i].text, &c);
     ck_assert_msg(code == TWS_INVALID && strstr(err.message, "c.json:1:"), "%s: %s", texts[i].text,
                   code == TWS_OK ? "taken" : err.message);
-    ck_assert_msg(strstr(err.message, texts[i].message) && strstr(err.hint, texts[i].hint), "%s:\n%s\n%s", texts[i].text,
-                  err.message, err.hint);
+    ck_assert_msg(strstr(err.message, texts[i].message) && strstr(err.hint, texts[i].hint), "%s:\n%s\n%s",
+                  texts[i].text, err.message, err.hint);
   }
   char longer[600] = S ", \"name\": \"";
   memset(longer + strlen(longer), 'n', 300);
   strcat(longer, "\"}");
   ck_assert_int_eq(from_text(longer, &c), TWS_INVALID);
-  static const char *const specs[] = {"",          "dgx",          "dgx-a100:",    "dgx-a100:0",        "dgx-a100:-1",
-                                      "host:x2",   "host:2x",      "host:2x0",     "host:2x4x1",        "host:1e3",
-                                      "host: 2",   "dgx-a100:4 ",  "host:70000",   "host:1x2000",       "DGX-A100",
-                                      "host:99999999999999999999", "dgx-a100:4:2", "unknown-system:4"};
+  static const char *const specs[] = {"",
+                                      "dgx",
+                                      "dgx-a100:",
+                                      "dgx-a100:0",
+                                      "dgx-a100:-1",
+                                      "host:x2",
+                                      "host:2x",
+                                      "host:2x0",
+                                      "host:2x4x1",
+                                      "host:1e3",
+                                      "host: 2",
+                                      "dgx-a100:4 ",
+                                      "host:70000",
+                                      "host:1x2000",
+                                      "DGX-A100",
+                                      "host:99999999999999999999",
+                                      "dgx-a100:4:2",
+                                      "unknown-system:4"};
   for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
     ck_assert_msg(tws_cluster_load(specs[i], &c, &err) == TWS_INVALID, "%s was taken", specs[i]);
     ck_assert_str_ne(err.hint, "");
@@ -146,7 +169,7 @@ static tws_code parse(void *user) {
 
 START_TEST(every_allocation_may_fail) {
   long bad, tried = fail_every_allocation(
-      parse, S ", \"base\": \"dgx-a100:4\", \"intra\": {\"bandwidth\": \"3 GB/s\", \"latency_s\": 0}}", &bad);
+                parse, S ", \"base\": \"dgx-a100:4\", \"intra\": {\"bandwidth\": \"3 GB/s\", \"latency_s\": 0}}", &bad);
   ck_assert_int_eq(bad, 0);
   ck_assert_int_gt(tried, 8);
 }

@@ -459,6 +459,10 @@ START_TEST(rings) {
                           3 / 4.0 * B / 5e9 + 3 * 5e-6, 1e-12);
   ck_assert_double_eq(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_ALL_REDUCE, 1, 1, B, 1), 0);
   ck_assert_double_eq_tol(tws_p2p_seconds(&cluster, NULL, 0, B), 5e-6 + B / 1e10, 1e-12);
+  tws_cluster faster = cluster;
+  faster.message_bandwidth = 4e10;
+  ck_assert_double_eq_tol(tws_p2p_seconds(&faster, NULL, 0, B), 5e-6 + B / 4e10, 1e-12);
+  ck_assert_double_eq(tws_p2p_seconds(&faster, NULL, 1, B), tws_p2p_seconds(&cluster, NULL, 1, B));
   for (int c = 0; c < TWS_COLLECTIVE_COUNT; c++) {
     double before = 0;
     for (double bytes = 0; bytes < 1e10; bytes = bytes * 3 + 1) {

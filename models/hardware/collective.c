@@ -92,5 +92,6 @@ double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, i
   double start = profile != NULL ? profile->launch_s : 0;
   if (profile != NULL && same_node && profile->p2p.count > 0) return tws_curve_seconds(&profile->p2p, bytes, start);
   const tws_link *link = same_node ? &cluster->intra : &cluster->inter;
-  return link->latency_s + (link->bandwidth > 0 ? bytes / link->bandwidth : 0) + start;
+  const double rate = !same_node && cluster->message_bandwidth > 0 ? cluster->message_bandwidth : link->bandwidth;
+  return link->latency_s + (rate > 0 ? bytes / rate : 0) + start;
 }
