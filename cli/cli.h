@@ -112,7 +112,7 @@ void tws_say(const tws_cli *cli, const char *format, ...) __attribute__((format(
 void tws_warn(const tws_cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void tws_complain(const tws_cli *cli, const tws_error *err); /* the error line and its hint, on standard error */
 /* Escape sequences of the style, or "" when standard output is not a terminal: tws_style(cli, TWS_BOLD). */
-typedef enum tws_style_name { TWS_PLAIN, TWS_BOLD, TWS_GREEN, TWS_RED, TWS_DIM } tws_style_name;
+typedef enum tws_style_name { TWS_PLAIN_OUTPUT, TWS_BOLD, TWS_GREEN, TWS_RED, TWS_DIM } tws_style_name;
 const char *tws_style(const tws_cli *cli, tws_style_name style);
 /* A progress line for long work; silent when standard error is not a terminal or with --quiet. */
 tws_progress tws_cli_progress(const tws_cli *cli);

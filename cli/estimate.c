@@ -187,7 +187,7 @@ static cJSON *ledger_json(const tws_ledger *ledger, const tws_plan *plan) {
 static void print_time(const tws_cli *cli, const tws_job *job, const tws_estimate *e) {
   char text[64], rate[64];
   tws_out("\n%sTime of one step%s   %s (longest path), %s tokens/s\n", tws_style(cli, TWS_BOLD),
-          tws_style(cli, TWS_PLAIN), tws_format_seconds(e->step_s, text, sizeof text),
+          tws_style(cli, TWS_PLAIN_OUTPUT), tws_format_seconds(e->step_s, text, sizeof text),
           tws_thousands((int64_t)(e->tokens_per_s + 0.5)));
   tws_out("  model flops: %s a step", tws_format_rate(e->model_flops, "FLOP", text, sizeof text));
   tws_out(", %s a rank, MFU %.1f %%\n",

@@ -57,7 +57,7 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
   const tws_network *n = job->network;
   const tws_cluster *c = &job->cluster;
   const tws_config *config = job->config;
-  const char *bold = tws_style(cli, TWS_BOLD), *plain = tws_style(cli, TWS_PLAIN);
+  const char *bold = tws_style(cli, TWS_BOLD), *plain = tws_style(cli, TWS_PLAIN_OUTPUT);
   char count[32], bytes[32];
   tws_text line = {0};
   tws_job_remark(cli, job);

@@ -253,7 +253,7 @@ tws_code tws_table_print(const tws_cli *cli, tws_table *table, tws_error *err) {
       fputs(cell, stdout);
       if (!right && !last) printf("%*s", pad, "");
     }
-    if (r == 0) fputs(tws_style(cli, TWS_PLAIN), stdout);
+    if (r == 0) fputs(tws_style(cli, TWS_PLAIN_OUTPUT), stdout);
     putchar('\n');
   }
   for (int i = 0; i < table->rows * table->columns; i++) tws_free(table->cells[i]);

@@ -5,7 +5,7 @@ static void print_line(const tws_cli *cli, const char *what, double need, double
   char a[32], b[32], c[32];
   int fits = need <= have;
   tws_out_wrapped(2, "%s%s%s: %s needs %s and has %s%s; %s %s", tws_style(cli, fits ? TWS_GREEN : TWS_RED),
-                  fits ? "fits" : "does not fit", tws_style(cli, TWS_PLAIN), what, tws_format_bytes(need, a, sizeof a),
+                  fits ? "fits" : "does not fit", tws_style(cli, TWS_PLAIN_OUTPUT), what, tws_format_bytes(need, a, sizeof a),
                   tws_format_bytes(have, b, sizeof b), detail,
                   tws_format_bytes(fits ? have - need : need - have, c, sizeof c), fits ? "stay free" : "are missing");
 }
@@ -41,7 +41,7 @@ cJSON *tws_fit_json(const tws_fit *fit) {
 void tws_bottleneck_print(const tws_cli *cli, const tws_path_result *path) {
   const tws_bottleneck b = tws_path_bottleneck(path);
   char seconds[32], without[32];
-  tws_out("%sBottleneck%s %s: %s%s%s\n", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN), b.resource, b.what,
+  tws_out("%sBottleneck%s %s: %s%s%s\n", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN_OUTPUT), b.resource, b.what,
           b.axis >= 0 ? ", most of it along " : "", b.axis >= 0 ? tws_report_name(b.axis) : "");
   tws_out("  takes %s, %.0f %% of the step; next: %s, %.0f %%\n",
           tws_format_seconds(b.seconds, seconds, sizeof seconds), 100 * b.share, b.next, 100 * b.next_share);
@@ -68,5 +68,5 @@ void tws_evidence_print(const tws_cli *cli, const tws_evidence *evidence) {
   const int red = evidence->kind == TWS_EVIDENCE_WRONG;
   tws_evidence_text(evidence, text, sizeof text);
   if (*text)
-    tws_out_wrapped(9, "%sEvidence%s %s", tws_style(cli, red ? TWS_RED : TWS_BOLD), tws_style(cli, TWS_PLAIN), text);
+    tws_out_wrapped(9, "%sEvidence%s %s", tws_style(cli, red ? TWS_RED : TWS_BOLD), tws_style(cli, TWS_PLAIN_OUTPUT), text);
 }

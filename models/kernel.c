@@ -27,6 +27,7 @@ const char *tws_kernel_flag_name(int bit) {
                                                       NULL,
                                                       NULL,
                                                       "relative",
+                                                      NULL,
                                                       NULL};
   return bit >= 0 && bit < TWS_KERNEL_FLAGS ? names[bit] : NULL;
 }

@@ -52,11 +52,12 @@ enum {
   TWS_INTERLEAVED = 524288, /* ROPE and ROPE_GRAD: pairs are neighbours */
   TWS_TOGETHER = 1048576,   /* HEADS_NORM and HEADS_NORM_GRAD: all heads as one */
   TWS_RELATIVE = 2097152,   /* ATTENTION and ATTENTION_GRAD: biases of a table, by head and distance */
+  TWS_PLAIN = 8388608,      /* NORM, NORM_GRAD: no weight, no bias */
   TWS_Z_LOSS = 4194304,     /* ROUTER, ROUTER_GRAD: an operand has the logarithms of the softmax's sums */
 };
 
 /* The flags' names in profiles, by bit, TWS_KERNEL_FLAGS of them; NULL: costs do not depend on it. */
-enum { TWS_KERNEL_FLAGS = 23 };
+enum { TWS_KERNEL_FLAGS = 24 };
 const char *tws_kernel_flag_name(int bit);
 
 enum { TWS_WORK_DIMS = 8, TWS_WORK_PARAMETERS = 6 };

@@ -356,9 +356,9 @@ static void forward_linear(tws_lower *l, const tws_module *m) {
 
 static void forward_norm(tws_lower *l, const tws_module *m) {
   tws_work work = tws_module_work(l, m, TWS_KERNEL_NORM, 0);
-  tws_operand operands[7] = {tws_value_read(l, l->fused_with ? l->fused_with->in[0] : m->in[0]),
-                             tws_zero_param(l, m->param[0])};
-  int n = 2;
+  tws_operand operands[7] = {tws_value_read(l, l->fused_with ? l->fused_with->in[0] : m->in[0])};
+  int n = 1;
+  if (m->param[0] != TWS_NONE) operands[n++] = tws_zero_param(l, m->param[0]);
   if (m->param[1] != TWS_NONE) operands[n++] = tws_zero_param(l, m->param[1]);
   operands[n++] = tws_value_make(l, m->out[0]);
   operands[n++] = tws_value_make(l, m->out[1]);

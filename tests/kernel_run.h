@@ -140,9 +140,12 @@ static values fresh_values(const tws_work *w, const tws_arguments *a, int thread
   tws_work forward = *w;
   if (w->code == TWS_KERNEL_NORM_GRAD) {
     forward.code = TWS_KERNEL_NORM;
-    forward.flags &= TWS_RMS;
+    forward.flags &= TWS_RMS | TWS_PLAIN;
     double *y = calloc((size_t)(w->d[0] * w->d[1]), sizeof *y);
-    oracle_run(&forward, a, (double *[]){x.v[1], x.v[2], y, x.v[3]}, 4);
+    if (w->flags & TWS_PLAIN)
+      oracle_run(&forward, a, (double *[]){x.v[1], y, x.v[2]}, 3);
+    else
+      oracle_run(&forward, a, (double *[]){x.v[1], x.v[2], y, x.v[3]}, 4);
     free(y);
   } else if (w->code == TWS_KERNEL_HEADS_NORM_GRAD) {
     forward.code = TWS_KERNEL_HEADS_NORM;

@@ -51,8 +51,9 @@ static inline void oracle_position_grad(const tws_work *w, double **o) {
 static inline void oracle_norm(const tws_work *w, double **o) {
   const int64_t tokens = w->d[0], width = w->d[1];
   const int rms = (w->flags & TWS_RMS) != 0, bias = !rms && (w->flags & TWS_BIAS);
-  double *y = o[bias ? 3 : 2], *stats = o[bias ? 4 : 3];
-  const int residual = w->flags & TWS_RESIDUAL ? bias ? 5 : 4 : 0;
+  const int plain = (w->flags & TWS_PLAIN) != 0, first = plain ? 1 : bias ? 3 : 2;
+  double *y = o[first], *stats = o[first + 1];
+  const int residual = w->flags & TWS_RESIDUAL ? first + 2 : 0;
   for (int64_t i = 0; i < tokens * width && residual; ++i)
     o[residual + 1][i] = stored((tws_dtype)w->dtype, o[0][i] + o[residual][i]);
   for (int64_t t = 0; t < tokens; ++t) {
@@ -62,7 +63,7 @@ static inline void oracle_norm(const tws_work *w, double **o) {
     for (int64_t i = 0; i < width; ++i) variance += (x[i] - mean) * (x[i] - mean) / (double)width;
     const double inverse = 1 / sqrt(variance + w->f[0]);
     for (int64_t i = 0; i < width; ++i)
-      y[t * width + i] = (x[i] - mean) * inverse * (o[1][i] + w->f[1]) + (bias ? o[2][i] : 0);
+      y[t * width + i] = (x[i] - mean) * inverse * (plain ? 1 : o[1][i] + w->f[1]) + (bias ? o[2][i] : 0);
     if (rms) {
       stats[t] = inverse;
     } else {
@@ -75,25 +76,28 @@ static inline void oracle_norm(const tws_work *w, double **o) {
 static inline void oracle_norm_grad(const tws_work *w, double **o) {
   const int64_t tokens = w->d[0], width = w->d[1];
   const int rms = (w->flags & TWS_RMS) != 0, bias = !rms && (w->flags & TWS_BIAS);
-  if (!(w->flags & TWS_ACCUMULATE)) memset(o[4], 0, (size_t)(tokens * width) * sizeof(double));
-  if (!(w->flags & TWS_ACCUMULATE_PARAM)) {
+  const int plain = (w->flags & TWS_PLAIN) != 0;
+  const double *stats = o[plain ? 2 : 3], *weight = plain ? NULL : o[2];
+  double *dx = o[plain ? 3 : 4];
+  if (!(w->flags & TWS_ACCUMULATE)) memset(dx, 0, (size_t)(tokens * width) * sizeof(double));
+  if (!plain && !(w->flags & TWS_ACCUMULATE_PARAM)) {
     memset(o[5], 0, (size_t)width * sizeof(double));
     if (bias) memset(o[6], 0, (size_t)width * sizeof(double));
   }
   for (int64_t t = 0; t < tokens; ++t) {
-    const double mean = rms ? 0 : o[3][2 * t], inverse = rms ? o[3][t] : o[3][2 * t + 1];
+    const double mean = rms ? 0 : stats[2 * t], inverse = rms ? stats[t] : stats[2 * t + 1];
     const double *dy = o[0] + t * width, *x = o[1] + t * width;
     double mean_g = 0, mean_gz = 0;
     for (int64_t i = 0; i < width; ++i) {
-      const double z = (x[i] - mean) * inverse, g = dy[i] * (o[2][i] + w->f[1]);
+      const double z = (x[i] - mean) * inverse, g = dy[i] * (weight ? weight[i] + w->f[1] : 1);
       mean_g += g / (double)width;
       mean_gz += g * z / (double)width;
-      o[5][i] += dy[i] * z;
+      if (weight) o[5][i] += dy[i] * z;
       if (bias) o[6][i] += dy[i];
     }
     for (int64_t i = 0; i < width; ++i)
-      o[4][t * width + i] +=
-          (dy[i] * (o[2][i] + w->f[1]) - (rms ? 0 : mean_g) - (x[i] - mean) * inverse * mean_gz) * inverse;
+      dx[t * width + i] +=
+          (dy[i] * (weight ? weight[i] + w->f[1] : 1) - (rms ? 0 : mean_g) - (x[i] - mean) * inverse * mean_gz) * inverse;
   }
 }
 

@@ -125,6 +125,11 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       PAIR(0, 1, 2);
       return 1;
     case TWS_KERNEL_NORM_GRAD:
+      if (w->flags & TWS_PLAIN) {
+        FORWARD(NORM, v[0], 1, v[1], out, out2);
+        PAIR(0, 3, 0);
+        return 1;
+      }
       FORWARD(NORM, v[0], bias ? 3 : 2, v[1], v[2], zero, out, out2);
       if (!bias) f->o[2] = out, f->o[3] = out2, f->count = 4;
       PAIR(0, 4, 0), PAIR(1, 5, 1);
@@ -821,7 +826,8 @@ int main(void) {
   tcase_set_timeout(repeats, 60);
   tcase_set_timeout(single, 60);
   tcase_add_loop_test(modes, oracle, 0, ALL_CASES);
-  if (on_host) tcase_add_loop_test(modes, gradient, 0, ALL_CASES); /* others are held to the oracle, which is held here */
+  if (on_host)
+    tcase_add_loop_test(modes, gradient, 0, ALL_CASES); /* others are held to the oracle, which is held here */
   tcase_add_loop_test(repeats, repeatable, 0, ALL_CASES);
   tcase_add_loop_test(modes, not_finite, 0, ALL_CASES);
   tcase_add_loop_test(modes, vocabulary_in_parts, 0, IDENTITY_ROUNDS);

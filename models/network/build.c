@@ -127,8 +127,10 @@ uint32_t tws_build_norm_of(tws_network_builder *b, int layer, const char *name, 
   m->rms = kind->rms;
   m->epsilon = kind->epsilon;
   m->offset = kind->offset;
-  tws_build_param(b, module, 0, tws_build_name(b, "%s.weight", name), 1, width,
-                  (tws_init){0, (float)(1 - kind->offset)});
+  m->flags = kind->plain ? TWS_PLAIN : 0;
+  if (!kind->plain)
+    tws_build_param(b, module, 0, tws_build_name(b, "%s.weight", name), 1, width,
+                    (tws_init){0, (float)(1 - kind->offset)});
   if (kind->bias) tws_build_param(b, module, 1, tws_build_name(b, "%s.bias", name), 1, width, (tws_init){0, 0});
   uint32_t y = add_value(b, module, 0, "y", width, TWS_VALUE_ACTIVATION);
   add_value(b, module, 1, "stats", kind->rms ? 1 : 2, TWS_VALUE_STATISTIC);

@@ -279,8 +279,11 @@ static tws_module *last_module(const tws_network_builder *b) {
 }
 
 static uint32_t add_norm(tws_network_builder *b, const tws_decoder *d, int layer, const char *name, uint32_t x) {
-  const tws_norm_kind kind = {
-      .rms = !d->layer_norm, .bias = d->layer_norm && d->norm_bias, .epsilon = d->epsilon, .offset = d->norm_offset};
+  const tws_norm_kind kind = {.rms = !d->layer_norm,
+                              .bias = d->layer_norm && d->norm_bias,
+                              .plain = d->plain_norms,
+                              .epsilon = d->epsilon,
+                              .offset = d->norm_offset};
   return tws_build_norm_of(b, layer, name, x, &kind);
 }
 static uint32_t layer_norm(const layer_builder *l, int which, uint32_t x) {

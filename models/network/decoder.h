@@ -64,6 +64,7 @@ typedef struct tws_decoder {
   const char *activation;         /* what the file means when it does not say; NULL: silu */
   int ungated;                    /* the inner part has no gate */
   int layer_norm, norm_bias;      /* LayerNorm, not RMSNorm */
+  int plain_norms;                /* which have no parameters */
   double norm_offset;             /* added to the weights of norms */
   tws_decoder_order order;
   const tws_decoder_drops *drops;                                               /* NULL: attention_dropout alone */

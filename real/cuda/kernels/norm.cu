@@ -12,7 +12,7 @@ enum { PER_THREAD = 4, LARGEST_BLOCK = 1024 };  // packs that a thread keeps of 
 #define EACH_PACK(column, width, V) \
   for (int64_t column = (int64_t)(threadIdx.x % WARP) * V; column < width; column += WARP * V)
 
-// r NULL: no sum of residuals. bias NULL: none.
+// r NULL: no sum of residuals. weight NULL: 1. bias NULL: none.
 template <typename T>
 struct Norm {
   const T *x, *r, *weight, *bias;
@@ -45,11 +45,11 @@ __device__ void add_pack(Pack<T, V> *a, const Pack<T, V> &b) {
 template <typename T, int V>
 __device__ void normalise_pack(const Norm<T> &n, int64_t row, int64_t column, const Pack<T, V> &pack, float mean,
                                float inverse) {
-  float v[V], w[V], b[V] = {};
-  load<V>(n.weight + column, w);
+  float v[V], w[V] = {}, b[V] = {};
+  if (n.weight) load<V>(n.weight + column, w);
   if (n.bias) load<V>(n.bias + column, b);
 #pragma unroll
-  for (int j = 0; j < V; ++j) v[j] = (at(pack, j) - mean) * inverse * (w[j] + n.offset) + b[j];
+  for (int j = 0; j < V; ++j) v[j] = (at(pack, j) - mean) * inverse * (n.weight ? w[j] + n.offset : 1.0F) + b[j];
   store<V>(n.y + row * n.width + column, v);
 }
 
@@ -241,28 +241,28 @@ __global__ void norm_grad_input(const T *dy, const T *x, const T *weight, const 
   const T *d = dy + row * width, *from = x + row * width;
   float sum_g = 0.0F, sum_gz = 0.0F;
   EACH_PACK(c, width, V) {
-    float g[V], v[V], w[V];
+    float g[V], v[V], w[V] = {};
     load<V>(d + c, g);
     load<V>(from + c, v);
-    load<V>(weight + c, w);
+    if (weight) load<V>(weight + c, w);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const float gw = g[j] * (w[j] + offset);
+      const float gw = g[j] * (weight ? w[j] + offset : 1.0F);
       sum_g += gw;
       sum_gz += gw * ((v[j] - mean) * inverse);
     }
   }
   const float mean_g = RMS ? 0.0F : warp_sum(sum_g) / (float)width, mean_gz = warp_sum(sum_gz) / (float)width;
   EACH_PACK(c, width, V) {
-    float g[V], v[V], w[V], old[V];
+    float g[V], v[V], w[V] = {}, old[V];
     load<V>(d + c, g);
     load<V>(from + c, v);
-    load<V>(weight + c, w);
+    if (weight) load<V>(weight + c, w);
     if (accumulate) load<V>(dx + row * width + c, old);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       const float z = (v[j] - mean) * inverse;
-      g[j] = (g[j] * (w[j] + offset) - mean_g - z * mean_gz) * inverse + (accumulate ? old[j] : 0.0F);
+      g[j] = (g[j] * (weight ? w[j] + offset : 1.0F) - mean_g - z * mean_gz) * inverse + (accumulate ? old[j] : 0.0F);
     }
     store<V>(dx + row * width + c, g);
   }
@@ -372,11 +372,12 @@ tws_code run_norm(const tws_cuda_call *call, tws_error *err) {
   const uint32_t flags = call->work->flags;
   const int64_t tokens = call->work->d[0], width = call->work->d[1];
   const bool rms = flags & TWS_RMS, biased = (flags & TWS_BIAS) && !rms, residual = flags & TWS_RESIDUAL;
-  const int y = biased ? 3 : 2;
+  const bool plain = flags & TWS_PLAIN;
+  const int y = plain ? 1 : biased ? 3 : 2;
   if (tokens == 0 || width == 0) return TWS_OK;
   const Norm<T> n = {in<T>(call, 0),
                      residual ? in<T>(call, y + 2) : nullptr,
-                     in<T>(call, 1),
+                     plain ? nullptr : in<T>(call, 1),
                      biased ? in<T>(call, 2) : nullptr,
                      residual ? out<T>(call, y + 3) : nullptr,
                      out<T>(call, y),
@@ -436,11 +437,30 @@ tws_code two_passes(const tws_cuda_call *call, tws_error *err) {
   return launched(err);
 }
 
+// Without weights there are no sums over columns.
+template <typename T, bool RMS>
+tws_code run_plain_grad(const tws_cuda_call *call, tws_error *err) {
+  constexpr int N = Width<T>::value;
+  const int64_t tokens = call->work->d[0], width = call->work->d[1];
+  const T *dy = in<T>(call, 0), *x = in<T>(call, 1), *none = nullptr;
+  T *dx = out<T>(call, 3);
+  const bool adds = (call->work->flags & TWS_ACCUMULATE) != 0;
+  if (tokens == 0 || width == 0) return TWS_OK;
+  if (packable<N>(dy, width) && packable<N>(x, width) && packable<N>(dx, width))
+    LAUNCH((norm_grad_input<T, N, RMS>), (unsigned)ceil_div(tokens, ROWS), BLOCK, 0, call, dy, x, none,
+           in<float>(call, 2), dx, tokens, width, 0.0F, adds);
+  else
+    LAUNCH((norm_grad_input<T, 1, RMS>), (unsigned)ceil_div(tokens, ROWS), BLOCK, 0, call, dy, x, none,
+           in<float>(call, 2), dx, tokens, width, 0.0F, adds);
+  return launched(err);
+}
+
 template <typename T, bool RMS>
 tws_code run_norm_grad(const tws_cuda_call *call, tws_error *err) {
   constexpr int N = Width<T>::value;
   const int64_t width = call->work->d[1], packs = width / N;
   if (width == 0) return TWS_OK;
+  if (call->work->flags & TWS_PLAIN) return run_plain_grad<T, RMS>(call, err);
   const bool aligned = packable<N>(in<T>(call, 0), width) && packable<N>(in<T>(call, 1), width) &&
                        packable<N>(in<T>(call, 2), width) && packable<N>(in<T>(call, 4), width);
   if (!aligned) return two_passes<T, 1, RMS>(call, err);

@@ -11,12 +11,13 @@ VECTOR_INLINE void norm_row(tws_dtype T, const tws_host_call *call, int64_t t) {
   const int64_t width = call->work->d[1], row = t * width;
   const int rms = (call->work->flags & TWS_RMS) != 0;
   const int biased = !rms && (call->work->flags & TWS_BIAS);
-  const void *x = call->operand[0], *weight = call->operand[1], *bias = biased ? call->operand[2] : NULL;
-  void *y = call->operand[biased ? 3 : 2];
-  float *stats = call->operand[biased ? 4 : 3];
+  const int plain = (call->work->flags & TWS_PLAIN) != 0, first = plain ? 1 : biased ? 3 : 2; /* of the outputs */
+  const void *x = call->operand[0], *weight = plain ? NULL : call->operand[1], *bias = biased ? call->operand[2] : NULL;
+  void *y = call->operand[first];
+  float *stats = call->operand[first + 1];
   if (call->work->flags & TWS_RESIDUAL) {
-    const void *residual = call->operand[biased ? 5 : 4];
-    void *sum = call->operand[biased ? 6 : 5];
+    const void *residual = call->operand[first + 2];
+    void *sum = call->operand[first + 3];
     EACH_VECTOR(i, n, 0, width, v_put(T, sum, row + i, v_get(T, x, row + i, n) + v_get(T, residual, row + i, n), n));
     x = sum;
   }
@@ -34,7 +35,8 @@ VECTOR_INLINE void norm_row(tws_dtype T, const tws_host_call *call, int64_t t) {
   });
   const float inverse = 1.0F / sqrtf(v_sum(squares) / (float)width + (float)call->work->f[0]);
   EACH_VECTOR(i, n, 0, width, {
-    vf v = (v_get(T, x, row + i, n) - mean) * inverse * (v_get(T, weight, i, n) + offset);
+    vf v = (v_get(T, x, row + i, n) - mean) * inverse;
+    if (weight) v *= v_get(T, weight, i, n) + offset;
     if (bias) v += v_get(T, bias, i, n);
     v_put(T, y, row + i, v, n);
   });
@@ -89,20 +91,23 @@ static void norm_grad_param_task(void *arg, int thread, int threads) {
 VECTOR_INLINE void norm_grad_row(tws_dtype T, const tws_host_call *call, int64_t t) {
   const int64_t width = call->work->d[1], row = t * width;
   const int rms = (call->work->flags & TWS_RMS) != 0, keep = (call->work->flags & TWS_ACCUMULATE) != 0;
-  const void *dy = call->operand[0], *x = call->operand[1], *weight = call->operand[2];
-  const float *stats = call->operand[3];
-  void *dx = call->operand[4];
+  const int plain = (call->work->flags & TWS_PLAIN) != 0;
+  const void *dy = call->operand[0], *x = call->operand[1], *weight = plain ? NULL : call->operand[2];
+  const float *stats = call->operand[plain ? 2 : 3];
+  void *dx = call->operand[plain ? 3 : 4];
   const float mean = rms ? 0 : stats[2 * t], inverse = rms ? stats[t] : stats[2 * t + 1];
   const float offset = (float)call->work->f[1];
   vf sum = v_zero(), product = v_zero();
   EACH_VECTOR(i, n, 0, width, {
-    vf g = v_get(T, dy, row + i, n) * (v_get(T, weight, i, n) + offset);
+    vf g = v_get(T, dy, row + i, n);
+    if (weight) g *= v_get(T, weight, i, n) + offset;
     sum += g;
     product += g * ((v_get(T, x, row + i, n) - mean) * inverse);
   });
   const float mean_g = rms ? 0 : v_sum(sum) / (float)width, mean_gz = v_sum(product) / (float)width;
   EACH_VECTOR(i, n, 0, width, {
-    vf g = v_get(T, dy, row + i, n) * (v_get(T, weight, i, n) + offset);
+    vf g = v_get(T, dy, row + i, n);
+    if (weight) g *= v_get(T, weight, i, n) + offset;
     vf z = (v_get(T, x, row + i, n) - mean) * inverse;
     vf v = (g - mean_g - z * mean_gz) * inverse;
     if (keep) v += v_get(T, dx, row + i, n);
@@ -118,7 +123,8 @@ static void norm_grad_task(void *arg, int thread, int threads) {
 HOST_KERNEL(norm_grad) {
   (void)err;
   const double bytes = 16.0 * (double)(call->work->d[0] * call->work->d[1]);
-  run_parallel(call, bytes, norm_grad_param_task, (void *)(uintptr_t)call); /* first: dx may take dy's place */
+  if (!(call->work->flags & TWS_PLAIN)) /* first: dx may take dy's place */
+    run_parallel(call, bytes, norm_grad_param_task, (void *)(uintptr_t)call);
   run_parallel(call, bytes, norm_grad_task, (void *)(uintptr_t)call);
   return TWS_OK;
 }
