@@ -10,7 +10,7 @@
 #include "launch/launch.h"
 
 typedef struct options {
-  const char *ranks, *out, *part, *model, *micro_batches, *dtype, *device, *disk;
+  const char *ranks, *out, *part, *model, *micro_batches, *dtype, *device, *disk, *into;
   int64_t sequence, threads, cores;
   double seconds, largest, disk_bytes;
   int quick, force;
@@ -165,6 +165,34 @@ static tws_code write_profile(const tws_cli *cli, const options *o, const tws_me
 
 /* ---- a disk ---- */
 
+/* The profile with what was measured of the disk, which simulations and estimates then use. */
+static tws_code write_into(const tws_disk_trial *best, const char *path, tws_error *err) {
+  tws_json *json;
+  TWS_TRY(tws_json_read(path, &json, err));
+  cJSON *disk = cJSON_CreateObject();
+  cJSON_AddNumberToObject(disk, "read", best->read);
+  cJSON_AddNumberToObject(disk, "write", best->write);
+  cJSON_DeleteItemFromObjectCaseSensitive(json->root, "disk");
+  cJSON_AddItemToObject(json->root, "disk", disk);
+  char *text = cJSON_Print(json->root);
+  const tws_code code = text ? tws_write_file(path, text, strlen(text), err)
+                             : tws_fail(err, TWS_MEMORY, NULL, "no memory to write %s with", path);
+  cJSON_free(text);
+  tws_json_destroy(json);
+  return code;
+}
+
+/* Before minutes of measuring. */
+static tws_code check_profile(const char *path, tws_error *err) {
+  tws_json *json;
+  tws_profile *profile = NULL;
+  TWS_TRY(tws_json_read(path, &json, err));
+  const tws_code code = tws_profile_from_json(json, &profile, err);
+  tws_json_destroy(json);
+  tws_profile_destroy(profile);
+  return code;
+}
+
 static cJSON *aio_json(const tws_aio *aio) {
   cJSON *json = cJSON_CreateObject();
   cJSON_AddNumberToObject(json, "block_size", (double)aio->block_size);
@@ -240,10 +268,16 @@ static tws_code run_disk(tws_cli *cli, const options *o, tws_error *err) {
   const tws_inputs inputs = {.count = 0};
   tws_progress progress = tws_cli_progress(cli);
   TWS_TRY(tws_outputs_check(&output, 1, &inputs, o->force, err));
+  if (o->into) TWS_TRY(check_profile(o->into, err));
   TWS_TRY(tws_real_load(&real, err));
   const uint64_t bytes = o->disk_bytes > 0 ? (uint64_t)o->disk_bytes : (uint64_t)(o->quick ? 16 : 128) << 20;
   TWS_TRY(tws_calibrate_disk(real, o->disk, bytes, o->quick, &progress, &result, err));
   TWS_TRY(cli->json ? print_disk_json(&result, o, err) : print_disk(cli, &result, o, err));
+  if (o->into) {
+    TWS_TRY(write_into(&result.trial[result.best], o->into, err));
+    tws_say(cli, "the disk is in %s now: jobs with --profile %s have it, unless a cluster file says otherwise", o->into,
+            o->into);
+  }
   if (!o->out) return TWS_OK;
   TWS_TRY(write_aio(&result.trial[result.best].aio, o->out, err));
   tws_say(cli, "wrote %s: its \"aio\" section belongs into a configuration", o->out);
@@ -256,6 +290,7 @@ static tws_code run_calibrate(tws_cli *cli, void *raw, int argc, char **argv, tw
   (void)argv;
   if (o->part) return run_rank(cli, o, err);
   if (o->disk) return run_disk(cli, o, err);
+  if (o->into) return tws_fail(err, TWS_USAGE, "add --disk FOLDER", "--into: only a disk is measured into a profile");
   if (o->device && strcmp(o->device, "cuda") != 0 && strcmp(o->device, "host") != 0)
     return tws_fail(err, TWS_USAGE, "use host or cuda", "--device: unknown device \"%.40s\"", o->device);
   if (!o->out) return tws_fail(err, TWS_USAGE, "twinspeed calibrate -o host.json", "calibrate: give -o FILE");
@@ -297,6 +332,7 @@ static const tws_option table[] = {
     TWS_NUMBER("largest", 0, "BYTES", options, largest, 4096, 1e12, "leave out kernels with larger operands"),
     TWS_STRING("disk", 0, "FOLDER", options, disk,
                "measure the disk of this folder alone, and choose its \"aio\" section"),
+    TWS_STRING("into", 0, "PROFILE", options, into, "with --disk: a profile's file that gets the disk's rates"),
     TWS_NUMBER("disk-bytes", 0, "BYTES", options, disk_bytes, 65536, 1e12, "with --disk: of one transfer (128MiB)"),
     TWS_FORCE_OPTION(options),
     TWS_STRING("part", 0, "FILE", options, part, "inside a rank: where this run's measurements go"),
@@ -311,7 +347,7 @@ const tws_verb tws_verb_calibrate = {
         "  twinspeed calibrate --quick -n 1,2,4 -o host.json\n"
         "  twinspeed calibrate -o host.json -m gpt2 --micro-batch 1,2,4 --seq 256\n"
         "  twinspeed calibrate --device cuda -o gpu.json\n"
-        "  twinspeed calibrate --disk /local_nvme -o aio.json\n",
+        "  twinspeed calibrate --disk /local_nvme -o aio.json --into host.json\n",
     .notes =
         "Every kernel is timed with operands that rotate through more memory than the caches hold, alone and with all\n"
         "cores busy; every collective for each number of ranks, beyond the number of cores too. Repetitions are "
@@ -323,7 +359,8 @@ const tws_verb tws_verb_calibrate = {
         "On a GPU (--device cuda) kernels are timed on the device, recorded as training records them, and medians are\n"
         "kept; also what starting kernels and copying costs. Several ranks measure NCCL, a GPU to each.\n"
         "With --disk swap files are written and read with several block sizes, queue depths and threads; -o FILE is\n"
-        "then a configuration with the best \"aio\" section, and what a cluster file says of the disk is printed.\n",
+        "then a configuration with the best \"aio\" section, and what a cluster file says of the disk is printed.\n"
+        "--into PROFILE adds the rates to a profile, for estimates and simulations of jobs that offload to the disk.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .run = run_calibrate,

@@ -48,7 +48,10 @@ void tws_job_destroy(tws_job *job) {
   tws_free(job);
 }
 
+/* A disk that the cluster file says nothing of is the one that the profile measured. */
 static void use_machine(tws_job *job, const tws_profile *profile) {
+  if (!(job->cluster.disk_read > 0)) job->cluster.disk_read = tws_profile_disk_read(profile);
+  if (!(job->cluster.disk_write > 0)) job->cluster.disk_write = tws_profile_disk_write(profile);
   job->profile = profile;
   job->backend = tws_profile_backend(profile);
   job->machine = (tws_machine){&job->cluster, profile};

@@ -329,6 +329,74 @@ START_TEST(calibrate_this_machine) {
 }
 END_TEST
 
+static const char figures_only[] =
+    "{\"schema\":\"twinspeed-profile-1\",\"name\":\"figures\",\"provenance\":\"a test\",\"backend\":\"cuda\","
+    "\"memory_bytes\":80e9,\"peak_flops\":{\"fp32\":1e13},\"bandwidth\":1e12%s}";
+
+static const char *write_profile(const char *name, const char *disk) {
+  const char *path = in_folder(name);
+  FILE *file = fopen(path, "w");
+  fprintf(file, figures_only, disk);
+  fclose(file);
+  return path;
+}
+
+/* Seconds of a step whose optimizer is on the disk. */
+static double step_on_disk(const char *profile, const char *cluster, const char *verb, const char *member) {
+  command_result run = twinspeed("%s -m tiny-gpt2 --stage 2 --json --profile %s --cluster %s --set "
+                                 "zero_optimization.offload_optimizer.device=nvme --set "
+                                 "zero_optimization.offload_optimizer.nvme_path=/tmp",
+                                 verb, profile, cluster);
+  ck_assert_msg(run.status == 0, "%s", run.err);
+  cJSON *json = cJSON_Parse(run.out), *at = cJSON_GetObjectItem(json, "time");
+  const double seconds = cJSON_GetNumberValue(cJSON_GetObjectItem(at ? at : json, member));
+  cJSON_Delete(json);
+  command_free(&run);
+  return seconds;
+}
+
+/* A small file, measured into a profile; what estimates and simulations make of a profile's disk. */
+START_TEST(a_disk_into_a_profile) {
+  make_folder();
+  char path[2][256], cluster[256];
+  snprintf(path[0], sizeof path[0], "%s", write_profile("measured.json", ""));
+  command_result run = twinspeed("calibrate --disk %s --quick --disk-bytes 65536 --into %s --json", folder, path[0]);
+  ck_assert_msg(run.status == 0, "%s", run.err);
+  cJSON *json = cJSON_Parse(run.out), *disk = cJSON_GetObjectItem(json, "disk");
+  tws_profile *profile;
+  OK(tws_profile_load(path[0], &profile, &err));
+  ck_assert_double_gt(tws_profile_disk_read(profile), 0);
+  ck_assert_double_eq_tol(tws_profile_disk_read(profile) / cJSON_GetNumberValue(cJSON_GetObjectItem(disk, "read")), 1,
+                          1e-9);
+  ck_assert_double_eq_tol(tws_profile_disk_write(profile) / cJSON_GetNumberValue(cJSON_GetObjectItem(disk, "write")), 1,
+                          1e-9);
+  ck_assert_double_eq(tws_profile_memory_bytes(profile), 80e9); /* the rest is as it was */
+  tws_profile_destroy(profile);
+  cJSON_Delete(json);
+  command_free(&run);
+  snprintf(path[0], sizeof path[0], "%s", write_profile("slow.json", ",\"disk\":{\"read\":1e6,\"write\":1e6}"));
+  snprintf(path[1], sizeof path[1], "%s", write_profile("fast.json", ",\"disk\":{\"read\":2e6,\"write\":2e6}"));
+  const double slow = step_on_disk(path[0], "dgx-a100:1", "estimate", "step_s");
+  ck_assert_double_gt(slow, 1); /* megabytes at a megabyte a second: nothing else counts */
+  ck_assert_double_eq_tol(step_on_disk(path[1], "dgx-a100:1", "estimate", "step_s") / slow, 0.5, 0.01);
+  ck_assert_double_eq_tol(step_on_disk(path[0], "dgx-a100:1", "simulate", "step_s") / slow, 1, 0.1);
+  /* what a cluster file says is stronger */
+  snprintf(cluster, sizeof cluster, "%s", in_folder("cluster.json"));
+  FILE *file = fopen(cluster, "w");
+  fprintf(file, "{\"schema\":\"twinspeed-cluster-1\",\"base\":\"dgx-a100:1\","
+                "\"disk\":{\"read\":4e6,\"write\":4e6}}");
+  fclose(file);
+  ck_assert_double_eq_tol(step_on_disk(path[0], cluster, "estimate", "step_s") / slow, 0.25, 0.01);
+  run = twinspeed("check --profile %s -m tiny-gpt2", write_profile("bad.json", ",\"disk\":{\"read\":-1,\"write\":1}"));
+  ck_assert(run.status == 3 && strstr(run.err, "read"));
+  command_free(&run);
+  run = twinspeed("calibrate --into %s", path[0]);
+  ck_assert(run.status == 2 && strstr(run.err, "--disk"));
+  command_free(&run);
+  remove_folder();
+}
+END_TEST
+
 /* The whole calibration of a GPU, on the emulated device: one millisecond for the fastest way to do a product. */
 START_TEST(calibrate_emulated_device) {
   static const char *const modules[][2] = {{"twinspeed_real.so", "twinspeed_real.so"},
@@ -385,6 +453,7 @@ int main(void) {
   tcase_add_test(tcase, the_least_disturbed_makes_the_profile);
   tcase_add_test(tcase, measured_until_quiet);
   tcase_add_test(tcase, calibrate_this_machine);
+  tcase_add_test(tcase, a_disk_into_a_profile);
   tcase_add_test(tcase, calibrate_emulated_device);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);

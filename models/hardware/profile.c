@@ -364,6 +364,16 @@ static tws_code read_figures(const tws_json *json, tws_profile *profile, tws_err
   return read_constants(json, profile, err);
 }
 
+static tws_code read_disk(const tws_json *json, tws_profile *profile, tws_error *err) {
+  static const char *const known[] = {"read", "write", NULL};
+  const cJSON *disk = NULL;
+  TWS_TRY(read_child(json, json->root, "disk", 0, &disk, err));
+  if (!disk) return TWS_OK;
+  TWS_TRY(tws_json_only(json, disk, known, err));
+  TWS_TRY(tws_json_number(json, disk, "read", 1, 1, 1e18, 0, &profile->disk[0], err));
+  return tws_json_number(json, disk, "write", 1, 1, 1e18, 0, &profile->disk[1], err);
+}
+
 static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_error *err) {
   static const char *const known[] = {"schema",      "name",         "provenance",     "details",
                                       "spread",      "drift",        "backend",        "generation",
@@ -371,7 +381,7 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
                                       "peak_flops",  "bandwidth",    "node_bandwidth", "bandwidth_efficiency",
                                       "launch_s",    "matmul",       "attention",      "unfused",
                                       "added_bytes", "kernels",      "collectives",    "p2p",
-                                      NULL};
+                                      "disk",        NULL};
   if (!cJSON_IsObject(json->root)) return tws_json_fail(json, json->root, err, NULL, "a profile must be an object");
   const char *schema = NULL;
   TWS_TRY(tws_json_string(json, json->root, "schema", 1, NULL, &schema, err));
@@ -385,6 +395,7 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
   TWS_TRY(read_figures(json, profile, err));
   TWS_TRY(tws_json_bool(json, json->root, "unfused", 0, 0, &profile->unfused, err));
   TWS_TRY(read_added_bytes(json, profile, err));
+  TWS_TRY(read_disk(json, profile, err));
   TWS_TRY(read_families(json, profile, err));
   return read_collectives(json, profile, err);
 }
@@ -466,6 +477,14 @@ int tws_profile_is_noisy(const tws_profile *profile) {
 tws_backend_kind tws_profile_backend(const tws_profile *profile) {
   return profile->backend;
 }
+double tws_profile_disk_read(const tws_profile *profile) {
+  return profile->disk[0];
+}
+
+double tws_profile_disk_write(const tws_profile *profile) {
+  return profile->disk[1];
+}
+
 double tws_profile_memory_bytes(const tws_profile *profile) {
   return profile->memory_bytes;
 }

@@ -34,6 +34,9 @@ double tws_profile_drift(const tws_profile *profile);
 int tws_profile_is_noisy(const tws_profile *profile); /* beyond these */
 tws_backend_kind tws_profile_backend(const tws_profile *profile);
 double tws_profile_memory_bytes(const tws_profile *profile); /* of one device; host: of the node */
+/* Bytes/s of a node's disk, measured; 0: not measured. */
+double tws_profile_disk_read(const tws_profile *profile);
+double tws_profile_disk_write(const tws_profile *profile);
 /* Dense flop/s of one device; host: of one core. A type without a figure of its own has float32's. */
 double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype);
 double tws_profile_bandwidth(const tws_profile *profile);      /* bytes/s, memory */

@@ -66,6 +66,7 @@ struct tws_profile {
   int cores, serial_streams;
   double memory_bytes, overhead_bytes;
   double spread, drift; /* of the measurements */
+  double disk[2];       /* bytes/s of a node's disk, read and written; 0: not measured */
   double peak[TWS_DTYPE_COUNT];
   double bandwidth, node_bandwidth, bandwidth_efficiency, launch_s;
   double matmul_efficiency, tile_overhead_s, misaligned;
