@@ -72,6 +72,7 @@ static void add_piece(tws_text *out, const tws_saved_index *x, const tws_saved_p
     tws_text_add(out, ",\"parameter\":%u,\"first\":%" PRIu64 ",\"rows\":[", p->param, p->first);
     for (int i = 0; i < 3 && s->rows[i] > 0; i++)
       tws_text_add(out, "%s[%" PRId64 ",%" PRId64 "]", i ? "," : "", s->first_row[i], s->rows[i]);
+    if (s->repeats > 1) tws_text_add(out, "],\"repeats\":[%" PRId64 ",%" PRId64, s->repeats, s->step);
     tws_text_add(out, "],\"columns\":[%" PRId64 ",%" PRId64 ",%" PRId64 "]", s->first_column, s->columns,
                  s->whole_columns);
   }
@@ -341,6 +342,16 @@ static tws_code read_slice(const reader *r, const cJSON *item, const tws_param *
     end = pair[0] + pair[1];
     slice->first_row[block] = pair[0];
     slice->rows[block++] = pair[1];
+  }
+  const cJSON *repeats = cJSON_GetObjectItemCaseSensitive(item, "repeats");
+  if (repeats) { /* blocks lie inside one of the parts that they are the same of, and all of these in the parameter */
+    if (!cJSON_IsArray(repeats) || cJSON_GetArraySize(repeats) != 2 ||
+        !tws_json_integer(r->json, repeats->child, &pair[0], NULL) ||
+        !tws_json_integer(r->json, repeats->child->next, &pair[1], NULL) || pair[0] < 2 || pair[1] < 1 ||
+        slice->first_row[0] / pair[1] != (end - 1) / pair[1] || pair[0] - 1 > (all - end) / pair[1])
+      return bad(r, repeats, "not rows of the parameter");
+    slice->repeats = pair[0];
+    slice->step = pair[1];
   }
   if (!cJSON_IsArray(columns) || cJSON_GetArraySize(columns) != 3)
     return bad(r, columns ? columns : item, "no columns");

@@ -19,7 +19,7 @@ static uint64_t bytes_of(const tws_shard_request *r, const tws_piece *piece) {
 static int shape_of(const tws_piece *piece, int64_t shape[2]) {
   const tws_param_slice *s = &piece->slice;
   const int whole = piece->param != TWS_NONE && piece->count == tws_slice_count(s) && s->whole_columns > 1;
-  shape[0] = whole ? s->rows[0] + s->rows[1] + s->rows[2] : (int64_t)piece->count;
+  shape[0] = whole ? tws_param_slice_rows(s) : (int64_t)piece->count;
   shape[1] = s->columns;
   return whole ? 2 : 1;
 }

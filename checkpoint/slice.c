@@ -15,6 +15,7 @@ tws_param_slice tws_slice_of(const tws_param *param, const tws_param_slice *slic
   to.first_column = from.first_column;
   to.columns = from.columns;
   to.whole_columns = from.whole_columns;
+  if (from.repeats > 1) to.repeats = from.repeats, to.step = from.step;
   for (int i = 0, last = -1; i < 3 && from.rows[i] > 0; i++) {
     if (last >= 0 && to.first_row[last] + to.rows[last] == from.first_row[i]) {
       to.rows[last] += from.rows[i];
@@ -27,13 +28,21 @@ tws_param_slice tws_slice_of(const tws_param *param, const tws_param_slice *slic
 }
 
 uint64_t tws_slice_count(const tws_param_slice *slice) {
-  return (uint64_t)(slice->rows[0] + slice->rows[1] + slice->rows[2]) * (uint64_t)slice->columns;
+  return (uint64_t)tws_param_slice_rows(slice) * (uint64_t)slice->columns;
 }
 
 uint64_t tws_slice_local(const tws_param_slice *slice, uint64_t whole, uint64_t *run) {
   const uint64_t wide = (uint64_t)slice->whole_columns, columns = (uint64_t)slice->columns;
-  const uint64_t row = whole / wide, column = whole % wide, first = (uint64_t)slice->first_column;
-  uint64_t before = 0, next = UINT64_MAX; /* the first row of a block behind this one */
+  const uint64_t column = whole % wide, first = (uint64_t)slice->first_column;
+  const uint64_t repeats = slice->repeats > 1 ? (uint64_t)slice->repeats : 1, step = (uint64_t)slice->step;
+  uint64_t row = whole / wide, before = 0, turn = 0, next = UINT64_MAX; /* the first row of a block behind this one */
+  if (repeats > 1) { /* as if it were in the first of them */
+    const uint64_t cell = (uint64_t)slice->first_row[0] / step;
+    turn = row / step > cell ? row / step - cell : 0;
+    if (turn >= repeats) turn = repeats - 1;
+    row -= turn * step;
+    before = turn * ((uint64_t)tws_param_slice_rows(slice) / repeats);
+  }
   for (int i = 0; i < 3 && slice->rows[i] > 0; i++) {
     const uint64_t begin = (uint64_t)slice->first_row[i], rows = (uint64_t)slice->rows[i];
     if (row >= begin && row < begin + rows) {
@@ -45,6 +54,7 @@ uint64_t tws_slice_local(const tws_param_slice *slice, uint64_t whole, uint64_t 
     if (begin > row && begin < next) next = begin;
     before += rows;
   }
+  if (next == UINT64_MAX && turn + 1 < repeats) next = (uint64_t)slice->first_row[0] + step;
   *run = next == UINT64_MAX ? UINT64_MAX : (next - row) * wide - column;
   return UINT64_MAX;
 }
@@ -197,6 +207,7 @@ const char *tws_piece_name(const tws_piece *piece, const char *param, const char
   if (piece->copy > 0) ADD(" copy %d", piece->copy);
   ADD(" %s", entry);
   const int64_t rows = whole_rows == 1 && s->whole_columns == 1 ? whole_columns : whole_rows;
+  if (s->repeats > 1) ADD(" %" PRId64 " times every %" PRId64, s->repeats, s->step);
   if (s->rows[0] != rows) {
     ADD(" rows");
     for (int i = 0; i < 3 && s->rows[i] > 0; i++)

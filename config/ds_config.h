@@ -124,6 +124,7 @@ typedef struct tws_config {
   int64_t sequence_ranks;        /* sequence_parallel_size (Ulysses) */
   int64_t expert_ranks;          /* twinspeed.expert_parallel_size: of the replicas */
   double expert_capacity_factor; /* twinspeed.expert_capacity_factor, 0: every token has a slot */
+  int expert_tensor_parallel;    /* twinspeed.expert_tensor_parallel: tensor ranks split each expert */
   int expert_dropless;           /* twinspeed.expert_dropless: the experts of a rank share their slots */
   double expert_bound;           /* twinspeed.expert_bound: how many those are, in even shares */
   double expert_bias_rate;       /* twinspeed.expert_bias_rate: of biases that balance experts */

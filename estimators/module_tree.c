@@ -69,7 +69,7 @@ static int add_module(builder *b, uint32_t index) {
 }
 
 static int64_t slice_elements(const tws_param_slice *slice) {
-  return (slice->rows[0] + slice->rows[1] + slice->rows[2]) * slice->columns;
+  return tws_param_slice_rows(slice) * slice->columns;
 }
 
 tws_code tws_module_tree_create(const tws_network *network, const tws_param_slice *slices, tws_module_tree **out,

@@ -6,7 +6,7 @@
 static double param_elements(const tws_plan *plan, uint32_t param) {
   if (!plan->slices) return (double)tws_param_numel(&plan->network->params[param]);
   const tws_param_slice *slice = &plan->slices[param];
-  return (double)((slice->rows[0] + slice->rows[1] + slice->rows[2]) * slice->columns);
+  return (double)(tws_param_slice_rows(slice) * slice->columns);
 }
 
 /* Modules that the plan computes with; each parameter and layer of theirs counts once. */

@@ -215,12 +215,15 @@ void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel
   emission e; /* its operands are made one by one */
   if (is_idle(l, m, kernel)) return;
   e.work = tws_module_work(l, m, (tws_kernel)kernel->kernel, 0);
+  const int without_bias = kernel->kernel == TWS_KERNEL_EXPERT_LINEAR && tws_local_of(l, m)->skips_vector;
+  if (without_bias) e.work.flags &= ~(uint32_t)TWS_BIAS;
   e.count = e.unwanted = 0;
   e.fresh = 0;
   e.add_to = TWS_NONE;
   const tws_operator *row = tws_operator_of((tws_kernel)kernel->kernel);
   for (int i = 0; kernel->binding[i].source != TWS_BIND_END && !e.unwanted && l->b.failed == TWS_OK; i++)
-    bind(l, &e, m, kernel->binding[i], row->operand[i].adds_flag);
+    if (!without_bias || kernel->binding[i].source != TWS_BIND_PARAM || kernel->binding[i].index == 0)
+      bind(l, &e, m, kernel->binding[i], row->operand[i].adds_flag);
   if (e.fresh & e.work.flags) tws_builder_fail(&l->b, TWS_INTERNAL, "gradients of one kernel differ in age");
   if (l->b.failed != TWS_OK || e.unwanted) return;
   const int has_arguments = arguments_of(l, m, &e.work, &arguments);

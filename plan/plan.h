@@ -164,11 +164,16 @@ tws_channel tws_channel_of_axes(tws_axes axes);
 
 /* The part of a network's parameter that a rank works with when tensor parallelism splits it: up to three blocks of
  * rows (query, key and value of a fused projection), one below the other, and of these a range of columns. Vectors are
- * one column of rows here. A parameter of the rank is such a part, counted from 0. */
+ * one column of rows here. A parameter of the rank is such a part, counted from 0. Experts lie one below the other: the
+ * same blocks of each of them are `repeats` times those of the first, each `step` rows of the whole further. */
 typedef struct tws_param_slice {
   int64_t first_row[3], rows[3]; /* rows 0: no more blocks */
   int64_t first_column, columns, whole_columns;
+  int64_t repeats, step; /* repeats 0 or 1: once; else blocks lie between the same two multiples of step */
 } tws_param_slice;
+static inline int64_t tws_param_slice_rows(const tws_param_slice *slice) {
+  return (slice->rows[0] + slice->rows[1] + slice->rows[2]) * (slice->repeats > 1 ? slice->repeats : 1);
+}
 /* Where element `index` of the part lies in the whole parameter; *run: how many follow it there without a gap. */
 uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uint64_t *run);
 

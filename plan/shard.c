@@ -5,14 +5,19 @@
 #include "plan/sequence_rules.h"
 
 uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uint64_t *run) {
-  uint64_t columns = (uint64_t)slice->columns, row = index / columns, column = index % columns;
+  uint64_t columns = (uint64_t)slice->columns, row = index / columns, column = index % columns, skipped = 0;
   int block = 0;
+  if (slice->repeats > 1) {
+    const uint64_t each = (uint64_t)(slice->rows[0] + slice->rows[1] + slice->rows[2]);
+    skipped = row / each * (uint64_t)slice->step;
+    row %= each;
+  }
   while (block < 2 && row >= (uint64_t)slice->rows[block] && slice->rows[block + 1] > 0) {
     row -= (uint64_t)slice->rows[block++];
   }
   int whole_rows = slice->columns == slice->whole_columns;
   *run = whole_rows ? ((uint64_t)slice->rows[block] - row) * columns - column : columns - column;
-  return ((uint64_t)slice->first_row[block] + row) * (uint64_t)slice->whole_columns + (uint64_t)slice->first_column +
+  return (skipped + (uint64_t)slice->first_row[block] + row) * (uint64_t)slice->whole_columns + (uint64_t)slice->first_column +
          column;
 }
 
@@ -129,10 +134,11 @@ static uint32_t add_exchange(maker *k, tws_axis axis, tws_placed to, uint32_t va
   return add_value(k, index, 0, value, changed_width(k, axis, to, k->net->values[in].per_row), placement);
 }
 
-/* An adapter adds to its first input: where that is split, all ranks read the other. */
+/* An adapter adds to its first input: where that is split, all ranks read the other. Counts of slots are not split. */
 static uint8_t wanted_along(const maker *k, tws_axis axis, const tws_module *m, uint32_t value) {
   const int other = axis == TWS_AXIS_MODEL && m->type == TWS_MODULE_LOW_RANK && value != m->in[0];
   const uint8_t wants = rule_of(k, axis, m).wants;
+  if (axis == TWS_AXIS_MODEL && m->type == TWS_MODULE_EXPERT_LINEAR && value != m->in[0]) return TWS_AS_IT_COMES;
   return other && wants == TWS_PLACED_FEATURES ? TWS_PLACED_BROADCAST : wants;
 }
 
@@ -208,18 +214,40 @@ static void keep_whole(maker *k, const tws_module *m, uint32_t p, tws_placement 
     k->slices[p] = (tws_param_slice){.rows = {whole->rows}, .columns = whole->columns, .whole_columns = whole->columns};
 }
 
-/* This rank's experts of all. */
-static void slice_experts(maker *k, uint32_t p) {
+/* This rank's experts of all, and of each of these what tensor parallelism leaves: its blocks of rows, or its columns,
+ * as those of a vector are rows of one element where others have rows. */
+static void slice_experts(maker *k, const tws_module *m, uint32_t p, int placed, const int64_t *blocks, int count) {
   tws_param *param = &k->net->params[p];
   const tws_param *whole = &k->whole->params[p];
-  const int64_t rows = whole->rows / k->expert;
-  param->rows = rows;
-  param->experts = whole->experts / k->expert;
-  param->own_along |= TWS_AXES_EXPERT;
-  k->slices[p] = (tws_param_slice){.rows = {rows},
-                                   .first_row = {rows * k->expert_index},
-                                   .columns = whole->columns,
-                                   .whole_columns = whole->columns};
+  const int64_t each = whole->rows / whole->experts, experts = whole->experts / k->expert;
+  tws_param_slice slice = {.rows = {each * experts},
+                           .first_row = {each * experts * k->expert_index},
+                           .columns = whole->columns,
+                           .whole_columns = whole->columns};
+  const int vector = each == 1, splits = placed == TWS_PLACED_ROWS || placed == TWS_PLACED_COLUMNS;
+  if (vector && placed == TWS_PLACED_ROWS && count > 1 && k->failed == TWS_OK)
+    k->failed = tws_fail(k->err, TWS_UNSUPPORTED, "leave twinspeed.expert_tensor_parallel out",
+                         "%s: tensor ranks do not divide biases of two joined layers of experts", m->name);
+  if (placed == TWS_PLACED_COLUMNS || (vector && splits)) {
+    slice.columns = tensor_part(k, whole->columns);
+    slice.first_column = slice.columns * k->tensor_index;
+  } else if (splits) {
+    int64_t first = each * experts * k->expert_index;
+    for (int i = 0; i < count; i++) {
+      slice.rows[i] = tensor_part(k, blocks[i]);
+      slice.first_row[i] = first + slice.rows[i] * k->tensor_index;
+      first += blocks[i];
+    }
+    slice.repeats = experts;
+    slice.step = each;
+    for (int i = 0; i < 3; i++) param->fused[i] = tensor_part(k, whole->fused[i]);
+  }
+  param->rows = tws_param_slice_rows(&slice);
+  param->columns = slice.columns;
+  param->experts = (int32_t)experts;
+  if (k->expert > 1) param->own_along |= TWS_AXES_EXPERT;
+  if (splits) k->params[p].on[TWS_AXIS_MODEL] = (uint8_t)placed;
+  k->slices[p] = slice;
 }
 
 static void place_params(maker *k, const tws_module *m, tws_placement input) {
@@ -231,10 +259,13 @@ static void place_params(maker *k, const tws_module *m, tws_placement input) {
     if (m->param[i] == TWS_NONE) continue;
     const int placed = i ? rule.vector : rule.weight;
     keep_whole(k, m, m->param[i], input);
+    if (k->whole->params[m->param[i]].experts > 0) {
+      if (k->slices) slice_experts(k, m, m->param[i], placed, blocks, count);
+      continue;
+    }
     if (placed == TWS_PLACED_ROWS) slice_rows(k, m->param[i], blocks, count);
     const int by_head = m->buckets > 0 && input.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES; /* relative biases */
     if (placed == TWS_PLACED_COLUMNS || by_head) slice_columns(k, m->param[i]);
-    if (k->expert > 1 && k->whole->params[m->param[i]].experts > 0) slice_experts(k, m->param[i]);
   }
 }
 
@@ -280,7 +311,8 @@ static void leave_placed(maker *k, const tws_module *m, uint32_t value) {
 /* Modules that are not split work on values as all ranks have them, or on some tokens or features of them. Of a value
  * that split ones read first they need the memory that those were given: that is known when all have been seen. */
 static void check_input(maker *k, const tws_module *m, uint32_t value, tws_placement input, tws_placement other) {
-  if (m->type == TWS_MODULE_LOW_RANK && k->split != TWS_SPLIT_NONE) return;
+  const int keeps = m->type == TWS_MODULE_LOW_RANK || m->type == TWS_MODULE_EXPERT_LINEAR;
+  if (keeps && k->split != TWS_SPLIT_NONE) return;
   const int shared = k->split == TWS_SPLIT_NONE && other.on[TWS_AXIS_MODEL] == TWS_PLACED_BROADCAST;
   if (shared && !k->shared[value]) k->found_shared = k->shared[value] = 1;
   if (k->found_shared || k->failed != TWS_OK || (!shared && memcmp(&input, &other, sizeof input) == 0)) return;
@@ -293,7 +325,8 @@ static void add_part(maker *k, const tws_module *m) {
   tws_placement input = {{0}};
   const uint32_t first = m->in[0] != TWS_NONE ? k->current[m->in[0]] : TWS_NONE;
   const int has_features = first != TWS_NONE && k->values[first].placement.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES;
-  k->split = k->tensor > 1 ? tws_tensor_parallel_split(k->whole, k->consumer, k->origin, has_features) : TWS_SPLIT_NONE;
+  const int splits = k->tensor > 1 && (m->type != TWS_MODULE_EXPERT_LINEAR || k->how->splits_experts);
+  k->split = splits ? tws_tensor_parallel_split(k->whole, k->consumer, k->origin, has_features) : TWS_SPLIT_NONE;
   for (int i = 0; i < TWS_MODULE_INS; i++) {
     in[i] = TWS_NONE;
     if (m->in[i] == TWS_NONE) continue;

@@ -16,6 +16,7 @@ typedef struct tws_sharding {
   tws_position position; /* how many ranks share a replica's layers along each axis, and this one's place among them */
   tws_placed between;    /* values between split weights, along "model": REPLICATED, or TOKENS (Megatron sequence
                             parallelism): all-gather and reduce-scatter, not all-reduce */
+  int splits_experts;    /* each expert's weights are split along "model", as those of dense layers are */
 } tws_sharding;
 
 typedef enum tws_split { TWS_SPLIT_NONE, TWS_SPLIT_COLUMN /* outputs */, TWS_SPLIT_ROW /* inputs */ } tws_split;
@@ -70,6 +71,8 @@ int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consu
                                int64_t blocks[3]);
 /* TWS_INVALID with the rule that is broken and the nearest smaller degrees that are legal. */
 tws_code tws_tensor_parallel_check(const tws_network *network, int tensor, tws_error *err);
+/* The same for the widths of experts, where these are split too. */
+tws_code tws_expert_tensor_check(const tws_network *network, int tensor, tws_error *err);
 /* sequence_parallel.c: Ulysses along the axis "sequence". */
 tws_axis_rule tws_sequence_parallel_rule(tws_module_type type);
 tws_code tws_sequence_parallel_check(const tws_network *network, const tws_position *position, int64_t sequence,

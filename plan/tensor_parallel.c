@@ -22,6 +22,12 @@ static const struct {
                                       TWS_PLACED_ROWS},
                            .row = {TWS_PLACED_FEATURES, TWS_PLACED_PARTIAL, TWS_BETWEEN, TWS_PLACED_COLUMNS,
                                    TWS_PLACED_REPLICATED}},
+    /* sums of slots meet before they go back to their tokens, however these are split */
+    [TWS_MODULE_EXPERT_LINEAR] = {.ends_features = 1,
+                                  .column = {TWS_PLACED_BROADCAST, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES,
+                                             TWS_PLACED_ROWS, TWS_PLACED_ROWS},
+                                  .row = {TWS_PLACED_FEATURES, TWS_PLACED_PARTIAL, TWS_PLACED_REPLICATED,
+                                          TWS_PLACED_COLUMNS, TWS_PLACED_REPLICATED}},
     [TWS_MODULE_LOSS] = {.ends_features = 1,
                          .column = {TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES,
                                     TWS_PLACED_REPLICATED, TWS_PLACED_REPLICATED}},
@@ -56,6 +62,7 @@ tws_split tws_tensor_parallel_split(const tws_network *network, const uint32_t *
   switch (m->type) {
     case TWS_MODULE_EMBEDDING: /* of the vocabulary */
       return network->params[m->param[0]].rows == network->padded_vocabulary ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;
+    case TWS_MODULE_EXPERT_LINEAR: /* where experts are split at all: shard.c */
     case TWS_MODULE_LINEAR:
       if (has_features) return TWS_SPLIT_ROW;
       return ends_split(network, consumer, m->out[0]) ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;
@@ -84,7 +91,8 @@ int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consu
                                int64_t blocks[3]) {
   const tws_module *m = &network->modules[module];
   const int adapter = m->type == TWS_MODULE_LOW_RANK;
-  uint32_t next = adapter || m->type == TWS_MODULE_LINEAR ? consumer[m->out[0]] : TWS_NONE;
+  const int product = m->type == TWS_MODULE_LINEAR || m->type == TWS_MODULE_EXPERT_LINEAR;
+  uint32_t next = adapter || product ? consumer[m->out[0]] : TWS_NONE;
   if (adapter && m->low_rank->width[1] > 0) return low_rank_blocks(m, blocks);
   if (next != TWS_NONE && network->modules[next].type == TWS_MODULE_LOW_RANK)
     next = consumer[network->modules[next].out[0]];
@@ -145,4 +153,18 @@ tws_code tws_tensor_parallel_check(const tws_network *network, int tensor, tws_e
   }
   return tws_fail(err, TWS_INVALID, hint, "tensor parallelism over %d ranks does not divide the model's %lld %s",
                   tensor, (long long)amount, rule);
+}
+
+tws_code tws_expert_tensor_check(const tws_network *network, int tensor, tws_error *err) {
+  char hint[128];
+  for (uint32_t i = 0; i < network->module_count; i++) {
+    const tws_module *m = &network->modules[i];
+    if (m->type != TWS_MODULE_EXPERT_LINEAR || m->in_features % tensor == 0) continue;
+    int legal = tensor - 1;
+    while (m->in_features % legal) legal--;
+    snprintf(hint, sizeof hint, "leave twinspeed.expert_tensor_parallel out; for this layer %d ranks would do", legal);
+    return tws_fail(err, TWS_INVALID, hint, "%s: %d tensor ranks do not divide the %lld features of an expert", m->name,
+                    tensor, (long long)m->in_features);
+  }
+  return TWS_OK;
 }

@@ -571,8 +571,8 @@ START_TEST(axes_on_the_command_line) {
 }
 END_TEST
 
-/* Degrees of expert parallelism and capacities are knobs like others: those that the experts and replicas allow, each as
- * fast as it is by itself, and in the configuration that is written. */
+/* Degrees of expert parallelism and capacities are knobs like others: those that the experts and replicas allow, each
+ * as fast as it is by itself. */
 START_TEST(experts_are_searched) {
   static const struct {
     const char *words;
@@ -595,7 +595,8 @@ START_TEST(experts_are_searched) {
     command_free(&result);
   }
   command_result result = twinspeed(
-      TUNE "-m tiny-mixtral --json --ep 1,2,3,4 --capacities 1,2 --stages 1 --recomputes none --micro-batches 2", folder);
+      TUNE "-m tiny-mixtral --json --ep 1,2,3,4 --capacities 1,2 --stages 1 --recomputes none --micro-batches 2",
+      folder);
   ck_assert_msg(result.status == 0, "%s", result.err);
   tws_json *json;
   ck_assert_int_eq(tws_json_parse(result.out, strlen(result.out), "output", &json, &err), TWS_OK);

@@ -47,10 +47,18 @@ static tws_param_slice draw_slice(const tws_param *param) {
                              .whole_columns = 1};
   }
   tws_param_slice slice = {.whole_columns = param->columns, .columns = param->columns};
-  int64_t at = 0;
-  for (int i = 0; i < 3 && at < param->rows; i++) {
-    slice.first_row[i] = at + (int64_t)draw((uint64_t)(param->rows - at));
-    slice.rows[i] = 1 + (int64_t)draw((uint64_t)(param->rows - slice.first_row[i]));
+  int64_t at = 0, end = param->rows;
+  const int64_t step = 1 + (int64_t)draw((uint64_t)param->rows), cells = param->rows / step;
+  if (cells > 1 && draw(2)) { /* the same rows of each of some neighbours */
+    const int64_t first = (int64_t)draw((uint64_t)cells - 1);
+    slice.repeats = 2 + (int64_t)draw((uint64_t)(cells - first - 1));
+    slice.step = step;
+    at = first * step;
+    end = at + step;
+  }
+  for (int i = 0; i < 3 && at < end; i++) {
+    slice.first_row[i] = at + (int64_t)draw((uint64_t)(end - at));
+    slice.rows[i] = 1 + (int64_t)draw((uint64_t)(end - slice.first_row[i]));
     at = slice.first_row[i] + slice.rows[i];
   }
   if (draw(2)) {

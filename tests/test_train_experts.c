@@ -77,6 +77,52 @@ START_TEST(beside_other_axes) {
 }
 END_TEST
 
+#define SPLIT " --set twinspeed.expert_tensor_parallel=true"
+static double weight_bytes(const char *division) {
+  command_result r = twinspeed("estimate -m tiny-mixtral --seq 32 --micro-batch 2 --dtype fp32 --json %s", division);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = cJSON_Parse(r.out);
+  const cJSON *device = member(member(json, "memory"), "device");
+  const double bytes = member(member(device, "categories"), "parameters")->valuedouble;
+  cJSON_Delete(json);
+  command_free(&r);
+  return bytes;
+}
+
+/* Each expert's weights split over tensor ranks, beside experts that replicas share: a rank has a half of what it had
+ * of them (two layers of four, three products of 64 x 48), it loses what one rank loses, and what is saved is read by
+ * ranks that are divided in another way. */
+START_TEST(experts_split_over_tensor_ranks) {
+  static const char *const one[] = {"-n 2 --tp 2 --micro-batch 4" SPLIT,
+                                    "-n 4 --tp 2 --pp 2 --micro-batch 4 --stage 1" SPLIT, NULL};
+  static const char *const two[] = {"-n 4 --tp 2 --ep 2 --micro-batch 2 --stage 2 --recompute full" SPLIT,
+                                    "-n 4 --tp 2 --micro-batch 2 --stage 3" SPLIT, NULL};
+  double losses[TRAINED], norms[TRAINED];
+  train_experts("-n 1 --micro-batch 4", losses, norms);
+  compare_with(one, losses, norms);
+  train_experts("-n 2 --micro-batch 2", losses, norms);
+  compare_with(two, losses, norms);
+  const double whole = weight_bytes("-n 2 --tp 2"), split = weight_bytes("-n 2 --tp 2" SPLIT);
+  ck_assert_double_eq(whole - split, 4.0 * 2 * 4 * 3 * 64 * 48 / 2);
+  ck_assert_double_eq(weight_bytes("-n 4 --tp 2 --ep 2") - weight_bytes("-n 4 --tp 2 --ep 2" SPLIT),
+                      4.0 * 2 * 2 * 3 * 64 * 48 / 2);
+  static const char *const ways[] = {"-n 4 --tp 2 --ep 2 --micro-batch 2 --stage 1" SPLIT,
+                                     "-n 2 --micro-batch 2 --stage 2", "-n 4 --tp 2 --micro-batch 2" SPLIT};
+  for (int i = 0; i < 3; i++) {
+    command_result r = twinspeed(
+        "train -m tiny-mixtral --data %s --steps %d --seq 32 --seed 1 --set optimizer.params.lr=0.003 --threads 1 "
+        "--json --quiet %s %s %s/split",
+        text_path, i ? 2 : 1, ways[i], i ? "--resume" : "--save", folder);
+    cJSON *json = assert_json(&r, "twinspeed-train-1");
+    const cJSON *list = member(json, "losses");
+    const double last = cJSON_GetArrayItem(list, cJSON_GetArraySize(list) - 1)->valuedouble;
+    ck_assert_msg(fabs(last / losses[i > 0] - 1) < 1e-5, "%s: %.9g, not %.9g", ways[i], last, losses[i > 0]);
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+}
+END_TEST
+
 /* With slots that a rank's experts share nothing is dropped, and it loses what it loses with a slot for every token;
  * where the bound is exceeded the error says where. */
 START_TEST(dropless) {
@@ -312,10 +358,24 @@ START_TEST(refusals) {
       {"-m tiny-llama -n 2 --ep 2", "the model has no experts", "expert_parallel_size"},
       {"-m tiny-mixtral -n 2 --set 'twinspeed.expert_load=\"1,2\"'", "has 2 counts", "uniform"},
       {"-m tiny-mixtral -n 2 --set 'twinspeed.expert_load=\"zipf:x\"'", "no exponent", "uniform"},
+      {"-m tiny-mixtral -n 2 --tp 2 --sequence-parallel" SPLIT, "route tokens of their own", "to false"},
+      {"-m %s -n 4 --tp 4" SPLIT, "do not divide the 50 features of an expert", "expert_tensor_parallel"},
       {"-m tiny-mixtral -n 2 --set twinspeed.expert_bias_rate=0.001", "have no biases", "router_aux_loss_coef"},
   };
+  write_text(in_folder("narrow.json"),
+             "{\"model_type\":\"qwen2_moe\",\"vocab_size\":260,\"num_hidden_layers\":1,\"hidden_size\":64,"
+             "\"num_attention_heads\":4,\"num_key_value_heads\":4,\"intermediate_size\":64,"
+             "\"moe_intermediate_size\":50,\"shared_expert_intermediate_size\":64,\"num_experts\":4,"
+             "\"num_experts_per_tok\":2}");
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    command_result r = twinspeed("check %s", cases[i].arguments);
+    char arguments[512];
+    snprintf(arguments, sizeof arguments, "check ");
+    const char *model = strstr(cases[i].arguments, "%s");
+    if (model)
+      snprintf(arguments, sizeof arguments, "check -m %s%s", in_folder("narrow.json"), model + 2);
+    else
+      snprintf(arguments, sizeof arguments, "check %s", cases[i].arguments);
+    command_result r = twinspeed("%s", arguments);
     ck_assert_int_ne(r.status, 0);
     ck_assert_msg(strstr(r.err, cases[i].says) && strstr(r.err, cases[i].hint), "%s%s", r.out, r.err);
     command_free(&r);
@@ -329,6 +389,7 @@ int main(void) {
   tcase_set_timeout(tests, 300);
   tcase_add_test(tests, shared_out_or_not_the_loss_is_the_same);
   tcase_add_test(tests, beside_other_axes);
+  tcase_add_test(tests, experts_split_over_tensor_ranks);
   tcase_add_test(tests, dropless);
   tcase_add_test(tests, noise_does_not_depend_on_the_division);
   tcase_add_test(tests, biases_balance_experts);
