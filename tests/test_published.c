@@ -293,6 +293,23 @@ static double step_under(const char *runtime, const char *micro_batch, int fp8, 
   return estimate.step_s;
 }
 
+/* Eager kernels wait for a collective: so much longer than under a runtime whose streams hand over beside kernels. */
+START_TEST(collectives_hand_over) {
+  static const char *const names[] = {"twinspeed", "megatron-2021"};
+  double seconds[2];
+  tws_cluster cluster;
+  ck_assert(tws_cluster_load("dgx-a100", &cluster, NULL) == TWS_OK);
+  for (int i = 0; i < 2; i++) {
+    tws_profile *profile;
+    ck_assert(tws_profile_load("a100-80gb", &profile, NULL) == TWS_OK);
+    ck_assert(tws_profile_set_runtime(profile, tws_runtime_find(names[i]), NULL) == TWS_OK);
+    seconds[i] = tws_collective_seconds(&cluster, profile, TWS_COLLECTIVE_ALL_REDUCE, 8, 8, 1e6, 1);
+    tws_profile_destroy(profile);
+  }
+  ck_assert_double_eq_tol(seconds[1] - seconds[0], 60e-6, 1e-9);
+}
+END_TEST
+
 /* A small model under an eager runtime takes as long as its launches, whatever the batch; one that launches nothing
  * grows with it. Large batches are the device's again. */
 START_TEST(launches_limit_small_steps) {
@@ -527,6 +544,7 @@ int main(void) {
   tcase_add_test(tests, groups_are_predicted_within_their_bounds);
   tcase_add_test(tests, each_run_is_a_job_or_says_why_not);
   tcase_add_test(tests, evidence_is_what_comes_out);
+  tcase_add_test(tests, collectives_hand_over);
   tcase_add_test(tests, formula_counts_the_networks_products);
   tcase_add_test(tests, memory_of_adapters);
   tcase_add_test(tests, memory_of_offloaded_runs);

@@ -85,7 +85,7 @@ double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *pro
   if (ranks < 2) return 0;
   const double seconds = collective_seconds(cluster, profile, collective, ranks, per_node, bytes, segments);
   const double factor = profile != NULL ? profile->correction.collective[collective] : 0;
-  return factor > 0 ? seconds * factor : seconds;
+  return (factor > 0 ? seconds * factor : seconds) + (profile != NULL ? profile->hand_over_s : 0);
 }
 
 double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes) {

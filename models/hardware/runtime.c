@@ -6,8 +6,9 @@
 
 /* Sources and fits (docs/accuracy.md; fits on half of each group of published runs):
  *   host_op_s   eager Megatron of 2021 to 2023 issues 45 operations a layer forward and 60 backward at about 30 us
- *               each, which our plans state as about 20 kernels: 170 us a kernel, fitted to every other run of
+ *               each, which our plans state as about 20 kernels: 165 us a kernel, fitted to every other run of
  *               vtrain-single. Newer ones: 7 us, 33 us a kernel.
+ *   hand_over_s between the streams of kernels and of NCCL, and for the last of the ranks: 60 us, fitted to the same.
  *   launch_s    6 us a kernel of eager software, 1.6 us of newer one; with CUDA_LAUNCH_BLOCKING 72 us a listed kernel.
  *   flash       FlashAttention in Triton, 2022: 0.38 of an A100's peak, 0.21 of an H100's; FlashAttention 2, cuDNN:
  *               0.44 and 0.375, Blackwell 0.58.
@@ -24,15 +25,15 @@
  *               partition_parameters.py then cuts one parameter after the other.
  *   expert_op_s  Transformer Engine's GroupedLinear issues a cuBLAS product for each expert over several streams, and
  *               under fp8 a cast of what each gets; DeepSpeed's experts are modules in a loop.
- *   keeps       what autograd saves (tools/autograd/derivatives.yaml) of LitGPT's model.py and lora.py: RMSNorm casts to
- *               float32 (4 bytes in place of the plan's 2); apply_rope and cat make new queries and keys while the values
- *               view the joined projection; silu(gate) is an operand of the product; index_copy keeps its source, what
- *               adapters add; dropout's mask is of bool. logits: log_softmax's output and the gradient, 16 bits each.
- *   loads       LitGPT's load_checkpoint() summons full parameters beside FSDP's shards to write the file's into them.
- *   one_hot     DeepSpeed's MoE layer from 2021 on: einsum with masks of tokens x experts x capacity (sharded_moe.py).
- *   products    cuBLAS of CUDA 12 on A100: 0.92 where the profile has 0.80 of CUDA 11's, fitted to every other run of
- *               llmfoundry; large products reach 238 TFLOP/s with it, the best shape that anybody found 271.
- *   cast_bytes  torchao's dynamic scaling reads what enters an fp8 product twice, and casts weights each time. */
+ *   keeps       what autograd saves (tools/autograd/derivatives.yaml) of LitGPT's model.py and lora.py: RMSNorm casts
+ * to float32 (4 bytes in place of the plan's 2); apply_rope and cat make new queries and keys while the values view the
+ * joined projection; silu(gate) is an operand of the product; index_copy keeps its source, what adapters add; dropout's
+ * mask is of bool. logits: log_softmax's output and the gradient, 16 bits each. loads       LitGPT's load_checkpoint()
+ * summons full parameters beside FSDP's shards to write the file's into them. one_hot     DeepSpeed's MoE layer from
+ * 2021 on: einsum with masks of tokens x experts x capacity (sharded_moe.py). products    cuBLAS of CUDA 12 on A100:
+ * 0.92 where the profile has 0.80 of CUDA 11's, fitted to every other run of llmfoundry; large products reach 238
+ * TFLOP/s with it, the best shape that anybody found 271. cast_bytes  torchao's dynamic scaling reads what enters an
+ * fp8 product twice, and casts weights each time. */
 #define FLASH_2022 \
   { 0, 0, 0.38, 0.21, 0 }
 #define FLASH_2 \
@@ -46,7 +47,8 @@ static const tws_runtime runtimes[] = {
     {.name = "megatron-2019",
      .about = "Megatron-LM of 2019 and 2020: mask, scaling and softmax of attention are kernels of their own",
      .launch_s = 1.6e-6,
-     .host_op_s = 170e-6,
+     .host_op_s = 165e-6,
+     .hand_over_s = 60e-6,
      .unfused = 1,
      .added_passes = TWS_PASSES_MEGATRON,
      .attention = TWS_ATTENTION_UNFUSED,
@@ -60,7 +62,8 @@ static const tws_runtime runtimes[] = {
     {.name = "megatron-2021",
      .about = "Megatron-LM and Megatron-DeepSpeed of 2021 to 2023: fused masked softmax, no flash attention",
      .launch_s = 1.6e-6,
-     .host_op_s = 170e-6,
+     .host_op_s = 165e-6,
+     .hand_over_s = 60e-6,
      .expert_op_s = 170e-6,
      .one_hot_experts = 1,
      .unfused = 1,
@@ -77,7 +80,8 @@ static const tws_runtime runtimes[] = {
      .about = "the same of 2022 and 2023: tensor ranks reduce beside the gradient of the weight",
      .launch_s = 1.6e-6,
      .overlaps_tensor = 1,
-     .host_op_s = 170e-6,
+     .host_op_s = 165e-6,
+     .hand_over_s = 60e-6,
      .expert_op_s = 170e-6,
      .one_hot_experts = 1,
      .unfused = 1,
@@ -151,7 +155,7 @@ static const tws_runtime runtimes[] = {
     {.name = "deepspeed",
      .about = "DeepSpeed under PyTorch's eager modules: every operation a kernel, attention's scores in memory",
      .launch_s = 6e-6,
-     .host_op_s = 170e-6,
+     .host_op_s = 165e-6,
      .expert_op_s = 170e-6,
      .one_hot_experts = 1,
      .unfused = 1,
@@ -355,6 +359,7 @@ tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtim
   if (runtime->cast_bytes[0] > 0) memcpy(profile->cast_bytes, runtime->cast_bytes, sizeof profile->cast_bytes);
   if (runtime->context_bytes > 0) profile->overhead_bytes = runtime->context_bytes;
   profile->host_op_s = runtime->host_op_s;
+  profile->hand_over_s = runtime->hand_over_s;
   profile->expert_op_s = runtime->expert_op_s;
   profile->one_hot_experts = runtime->one_hot_experts;
   for (size_t i = 0; i < sizeof added_passes / sizeof *added_passes; i++)

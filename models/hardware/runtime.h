@@ -41,13 +41,14 @@ typedef struct tws_runtime_keeps {
 typedef struct tws_runtime {
   const char *name, *about;
   /* time */
-  double launch_s;  /* beside each kernel of a plan on the device; 0: the profile's */
-  double host_op_s; /* the host issues a kernel of a plan, and what it stands for, in this time; 0: never the limit */
+  double launch_s;    /* beside each kernel of a plan on the device; 0: the profile's */
+  double host_op_s;   /* the host issues a kernel of a plan, and what it stands for, in this time; 0: never the limit */
   double expert_op_s; /* the host issues the product of one expert, and each cast before it, in this time, where a
                          grouped product is a loop over experts; 0: it is one launch */
-  int one_hot_experts; /* tokens go to slots and back by products with one-hot matrices of tokens x slots */
-  int contends;     /* streams side by side gain nothing */
-  int unfused;      /* GELU and residual sums are kernels of their own */
+  int one_hot_experts;   /* tokens go to slots and back by products with one-hot matrices of tokens x slots */
+  double hand_over_s;    /* of a collective that kernels wait for: events between streams, and the last rank */
+  int contends;          /* streams side by side gain nothing */
+  int unfused;           /* GELU and residual sums are kernels of their own */
   unsigned added_passes; /* tws_passes: over memory, that our kernels do not make */
   tws_runtime_attention attention;
   double score_bytes[2];              /* unfused: of kernels between the products, each score, forward, backward */
@@ -60,10 +61,10 @@ typedef struct tws_runtime {
   int overlaps_tensor; /* 1: tensor ranks reduce an input's gradient beside the weight's; more: they exchange tokens
                           beside products, in so many parts */
   /* memory */
-  double context_bytes;                         /* beside the allocator, as nvidia-smi counts; 0: the profile's */
-  double communicator_bytes;                    /* there too, of NCCL for each axis of more than one rank */
-  double reserved_share;                        /* that a caching allocator reserves beyond what is allocated */
-  double logit_bytes;                           /* of copies of a logit beside the plan's */
+  double context_bytes;      /* beside the allocator, as nvidia-smi counts; 0: the profile's */
+  double communicator_bytes; /* there too, of NCCL for each axis of more than one rank */
+  double reserved_share;     /* that a caching allocator reserves beyond what is allocated */
+  double logit_bytes;        /* of copies of a logit beside the plan's */
   tws_runtime_keeps keeps;
   double workspace_bytes[TWS_GENERATION_COUNT]; /* of libraries, out of torch's allocator */
   int float_gradients;                          /* gradients are accumulated in float32 */
