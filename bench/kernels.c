@@ -24,7 +24,7 @@ typedef struct bench_case {
 } bench_case;
 
 typedef struct bench_options {
-  int json, threads;
+  int json, threads, attention;
   int64_t batch, seq;
   tws_dtype dtype;
   const char *only;
@@ -146,6 +146,60 @@ static void special_attention(case_list *list) {
     }
 }
 
+/* ---- kinds of attention beside the plain one ---- */
+
+enum { KINDS = 5, ROUNDS = 9 };
+static const struct {
+  const char *name;
+  uint32_t flags;
+  double dropout, cap;
+  int window;
+} attention_kinds[KINDS] = {{"plain", 0, 0, 0, 0},
+                            {"window", 0, 0, 0, 1}, /* over the whole sequence: equal work */
+                            {"alibi", TWS_ALIBI, 0, 0, 0},
+                            {"cap", 0, 0, 50, 0},
+                            {"dropout", TWS_DROPOUT, 0.1, 0, 0}};
+
+static tws_work attention_work(const bench_options *o, int kind, int backward) {
+  tws_work work = {.kind = TWS_OP_COMPUTE,
+                   .code = backward ? TWS_KERNEL_ATTENTION_GRAD : TWS_KERNEL_ATTENTION,
+                   .dtype = (uint8_t)o->dtype,
+                   .dtype2 = TWS_F32,
+                   .flags = attention_kinds[kind].flags,
+                   .d = {o->batch, o->seq, 12, 12, 64}};
+  work.d[6] = attention_kinds[kind].window ? o->seq : 0;
+  work.f[1] = attention_kinds[kind].dropout;
+  work.f[2] = attention_kinds[kind].cap;
+  return work;
+}
+
+static int ascending_numbers(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Each kind in each round beside the plain one of that round: the median of what it takes of it. */
+static void compare_attention(const tws_backend_ops *host, tws_backend *backend, const bench_options *o) {
+  double share[2][KINDS][ROUNDS], least[2][KINDS];
+  for (int round = 0; round < ROUNDS; ++round)
+    for (int backward = 0; backward < 2; ++backward)
+      for (int kind = 0; kind < KINDS; ++kind) {
+        const tws_work plain = attention_work(o, 0, backward), work = attention_work(o, kind, backward);
+        const double beside = measure(host, backend, &plain, o->threads),
+                     seconds = measure(host, backend, &work, o->threads);
+        share[backward][kind][round] = seconds / beside;
+        if (round == 0 || seconds < least[backward][kind]) least[backward][kind] = seconds;
+      }
+  printf("%d threads, batch %lld x %lld, 12 heads of 64; %d rounds: least time, median of times the plain one\n",
+         o->threads, (long long)o->batch, (long long)o->seq, ROUNDS);
+  for (int kind = 0; kind < KINDS; ++kind) {
+    for (int backward = 0; backward < 2; ++backward)
+      qsort(share[backward][kind], ROUNDS, sizeof(double), ascending_numbers);
+    printf("attention %-9s forward %8.3f ms %5.2f   backward %8.3f ms %5.2f\n", attention_kinds[kind].name,
+           least[0][kind] * 1e3, share[0][kind][ROUNDS / 2], least[1][kind] * 1e3, share[1][kind][ROUNDS / 2]);
+  }
+}
+
 static void gpt2_step(case_list *list) {
   const bench_options *o = &list->options;
   const int64_t t = o->batch * o->seq;
@@ -235,8 +289,8 @@ static int parse(int argc, char **argv, bench_options *o) {
   *o = (bench_options){.threads = 1, .batch = 4, .seq = 64, .dtype = TWS_F32};
   for (int i = 1; i < argc; ++i) {
     const char *value = i + 1 < argc ? argv[i + 1] : "";
-    if (strcmp(argv[i], "--json") == 0) {
-      o->json = 1;
+    if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "--attention") == 0) {
+      *(argv[i][2] == 'j' ? &o->json : &o->attention) = 1;
       continue;
     }
     if (strcmp(argv[i], "--threads") == 0)
@@ -261,7 +315,8 @@ int main(int argc, char **argv) {
   if (parse(argc, argv, &list.options) != 0) {
     fprintf(
         stderr,
-        "usage: bench-kernels [--json] [--threads N] [--batch B] [--seq S] [--dtype fp32|bf16|fp16] [--only KERNEL]\n");
+        "usage: bench-kernels [--json] [--threads N] [--batch B] [--seq S] [--dtype fp32|bf16|fp16] [--only KERNEL] "
+        "[--attention]\n");
     return 2;
   }
   const char *path = getenv("TWINSPEED_REAL_MODULE");
@@ -278,6 +333,11 @@ int main(int argc, char **argv) {
   tws_error err = {0};
   const int threads = list.options.threads;
   need(host->create(0, threads, &backend, &err), &err);
+  if (list.options.attention) {
+    compare_attention(host, backend, &list.options);
+    host->destroy(backend);
+    return 0;
+  }
   gpt2_step(&list);
   const tws_work cube = {.kind = TWS_OP_COMPUTE, .code = TWS_KERNEL_LINEAR, .d = {PEAK_SIZE, PEAK_SIZE, PEAK_SIZE}};
   const double ours = tws_work_flops(&cube) / measure(host, backend, &cube, threads), blas = openblas_peak(threads);
