@@ -43,7 +43,7 @@ static tws_code print_groups(const tws_cli *cli, const cases_report *r, tws_erro
 }
 
 static double error_of(const tws_case_result *r) {
-  return !r->skipped_because && r->measured_s > 0 ? r->predicted_s / r->measured_s - 1 : NAN;
+  return !r->skipped_because && !r->doubts_time && r->measured_s > 0 ? r->predicted_s / r->measured_s - 1 : NAN;
 }
 
 static int farther_off(const void *a, const void *b) {
@@ -81,6 +81,13 @@ static tws_code print_text(const tws_cli *cli, const cases_report *r, tws_error 
   if (r->compared.reason_count) tws_out("\nSkipped:\n");
   for (int i = 0; i < r->compared.reason_count; i++)
     tws_out_wrapped(4, "  %d: %s", r->compared.reasons[i].count, r->compared.reasons[i].text);
+  int doubtful = 0;
+  for (int i = 0; i < r->compared.count; i++) {
+    const tws_case_result *one = &r->compared.results[i];
+    if (!one->doubt || one->skipped_because) continue;
+    if (!doubtful++) tws_out("\nPredicted, doubtful, not scored:\n");
+    tws_out_wrapped(4, "  %s, %s: %s", one->of->id, one->doubts_time ? "time" : "memory", one->doubt);
+  }
   return TWS_OK;
 }
 
@@ -133,6 +140,7 @@ static void add_results(cJSON *list, const tws_case_comparison *c) {
       cJSON_AddStringToObject(item, "skipped_because", r->skipped_because);
     else
       cJSON_AddNullToObject(item, "skipped_because");
+    if (r->doubt) cJSON_AddStringToObject(item, "doubt", r->doubt);
     cJSON_AddItemToArray(list, item);
   }
 }

@@ -489,6 +489,33 @@ END_TEST
 
 /* ---- the verb ---- */
 
+/* Doubtful runs are predicted and named, and means are of the others. */
+START_TEST(doubtful_runs_are_not_scored) {
+  command_result result = twinspeed("validate --cases " RUNS " --group vtrain-multi --json");
+  ck_assert_msg(result.status == 0, "%s", result.err);
+  cJSON *json = cJSON_Parse(result.out);
+  const cJSON *group = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "groups"), 0), *item;
+  double sum = 0;
+  int count = 0, doubtful = 0;
+  cJSON_ArrayForEach(item, cJSON_GetObjectItem(json, "cases")) {
+    const double predicted = cJSON_GetObjectItem(item, "predicted_s")->valuedouble;
+    ck_assert_double_gt(predicted, 0);
+    if (cJSON_HasObjectItem(item, "doubt")) {
+      doubtful++;
+      ck_assert_str_eq(cJSON_GetObjectItem(item, "id")->valuestring, "vtrain-multi/0075");
+      continue;
+    }
+    sum += 100 * fabs(predicted / cJSON_GetObjectItem(item, "measured_s")->valuedouble - 1);
+    count++;
+  }
+  ck_assert_int_eq(doubtful, 1);
+  ck_assert_int_eq(cJSON_GetObjectItem(group, "n")->valueint, count + 1);
+  ck_assert_double_eq_tol(cJSON_GetObjectItem(group, "time_mape")->valuedouble, sum / count, 1e-9);
+  cJSON_Delete(json);
+  command_free(&result);
+}
+END_TEST
+
 START_TEST(the_verb_prints_what_the_library_predicts) {
   static const char *const keys[] = {"group",           "n",         "skipped",   "time_mape",
                                      "time_median_ape", "time_bias", "within_10", "concordance",
@@ -545,6 +572,7 @@ int main(void) {
   tcase_add_test(tests, each_run_is_a_job_or_says_why_not);
   tcase_add_test(tests, evidence_is_what_comes_out);
   tcase_add_test(tests, collectives_hand_over);
+  tcase_add_test(tests, doubtful_runs_are_not_scored);
   tcase_add_test(tests, formula_counts_the_networks_products);
   tcase_add_test(tests, memory_of_adapters);
   tcase_add_test(tests, memory_of_offloaded_runs);

@@ -74,16 +74,42 @@ static tws_code predict_result(const tws_cases *cases, int index, const tws_sim_
   return code;
 }
 
+/* ---- doubts ---- */
+
+enum { DOUBTS_TIME, DOUBTS_MEMORY };
+static const struct {
+  const char *id;
+  int of;
+  const char *why;
+} doubts[] = {
+#define DOUBT(id, of, why) {id, of, why},
+#include "validation/doubts.def"
+#undef DOUBT
+};
+
+static void find_doubt(tws_case_result *r) {
+  for (size_t i = 0; i < sizeof doubts / sizeof *doubts; i++) {
+    if (strncmp(r->of->id, doubts[i].id, strlen(doubts[i].id)) != 0) continue;
+    r->doubt = doubts[i].why;
+    r->doubts_time |= doubts[i].of == DOUBTS_TIME;
+    r->doubts_memory |= doubts[i].of == DOUBTS_MEMORY;
+  }
+}
+
 /* ---- a group ---- */
+
+static int times(const tws_case_result *r) {
+  return !r->skipped_because && r->measured_s > 0 && !r->doubts_time;
+}
 
 static void score_pairs(const tws_case_comparison *c, tws_case_group *g) {
   double right = 0, pairs = 0;
   for (int i = 0; i < c->count; i++) {
     const tws_case_result *a = &c->results[i];
-    if (strcmp(a->of->group, g->name) != 0 || a->skipped_because || !(a->measured_s > 0)) continue;
+    if (strcmp(a->of->group, g->name) != 0 || !times(a)) continue;
     for (int j = i + 1; j < c->count; j++) {
       const tws_case_result *b = &c->results[j];
-      if (strcmp(b->of->group, g->name) != 0 || b->skipped_because || !(b->measured_s > 0)) continue;
+      if (strcmp(b->of->group, g->name) != 0 || !times(b)) continue;
       const double measured = a->measured_s - b->measured_s, predicted = a->predicted_s - b->predicted_s;
       if (measured == 0) continue;
       pairs++;
@@ -101,13 +127,13 @@ static void score_group(const tws_case_comparison *c, double *errors, tws_case_g
     g->n += !r->skipped_because;
     g->skipped += r->skipped_because != NULL;
     if (r->skipped_because) continue;
-    if (r->measured_s > 0) {
+    if (times(r)) {
       const double error = 100 * (r->predicted_s / r->measured_s - 1);
       time += errors[g->time_n++] = fabs(error);
       bias += error;
       within += fabs(error) <= 10;
     }
-    if (r->measured_bytes > 0) {
+    if (r->measured_bytes > 0 && !r->doubts_memory) {
       memory += 100 * fabs(r->predicted_bytes / r->measured_bytes - 1);
       g->mem_n++;
     }
@@ -187,6 +213,7 @@ static tws_code compare_all(const tws_cases *cases, const char *const *groups, i
     if (!is_chosen(&cases->cases[i], groups, group_count)) continue;
     tws_case_result *r = &out->results[out->count];
     *r = (tws_case_result){.of = &cases->cases[i], .predicted_fits = -1, .out_of_memory = -1, .runtime = ""};
+    find_doubt(r);
     tws_code code = predict_result(cases, i, sim, r, &why);
     if (code != TWS_OK && code != TWS_UNSUPPORTED && code != TWS_INVALID) {
       if (err) *err = why;
@@ -222,7 +249,7 @@ double tws_cases_time_error(const tws_case_comparison *comparison, int *count) {
   *count = 0;
   for (int i = 0; i < comparison->count; i++) {
     const tws_case_result *r = &comparison->results[i];
-    if (r->skipped_because || !(r->measured_s > 0)) continue;
+    if (!times(r)) continue;
     sum += 100 * fabs(r->predicted_s / r->measured_s - 1);
     ++*count;
   }

@@ -68,6 +68,8 @@ typedef struct tws_case_result {
   double predicted_s, measured_s, predicted_bytes, measured_bytes; /* 0: none */
   int predicted_fits, out_of_memory;                               /* -1: no verdict */
   const char *runtime;                                             /* "" where skipped */
+  const char *doubt;                                               /* why it is not scored (doubts.def), or NULL */
+  int doubts_time, doubts_memory;                                  /* which of the two */
 } tws_case_result;
 
 typedef struct tws_case_reason {
