@@ -89,6 +89,40 @@ static void compare_gating(const cJSON *item, const gating *g, int loose, const 
     ck_assert_int_eq(g->counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED], kept[e]);
 }
 
+/* A mask of tokens (DeepSpeed's used_token): those that are left are routed as if there were no others, into as many
+ * slots as all would have; the loss alone still has the probabilities of all, and counts as shares of all. Which of an
+ * expert's routes are kept is its library's order, as above; how many is not. */
+static void compare_used(const cJSON *item, const tws_routing *routing, int64_t capacity, const char *what) {
+  cJSON *used = cJSON_Duplicate(item, 1);
+  const gating all = route(item, routing, capacity);
+  for (int t = (int)all.tokens; t-- > 0;)
+    if (cJSON_GetArrayItem(member(item, "used_token"), t)->valueint == 0)
+      cJSON_DeleteItemFromArray(cJSON_GetObjectItem(used, "logits"), t);
+  const gating g = route(used, routing, capacity);
+  const double tokens = (double)all.tokens;
+  int kept[MOST_EXPERTS] = {0};
+  double loss = 0;
+  ck_assert_msg(g.tokens < all.tokens, "%s: nothing is masked", what);
+  for (int64_t e = 0; e < g.experts; e++) {
+    const int32_t routed = g.counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_ROUTED];
+    double probability = 0;
+    for (int64_t t = 0; t < all.tokens; t++) probability += (double)all.probabilities[t * all.experts + e];
+    loss += (double)g.experts * probability / tokens * routed / tokens;
+    ck_assert_int_eq(routed, cJSON_GetArrayItem(member(item, "exp_counts"), (int)e)->valueint);
+  }
+  ck_assert_msg(fabs(loss - number(item, "l_aux")) < 1e-6, "%s: l_aux %.8g", what, loss);
+  for (int t = 0; t < all.tokens; t++) {
+    const int expert = cJSON_GetArrayItem(member(item, "indices")->child, t)->valueint;
+    if (expert < 0) continue;
+    const double gate = cJSON_GetArrayItem(member(item, "gates")->child, t)->valuedouble;
+    ck_assert_msg(fabs((double)all.probabilities[t * all.experts + expert] - gate) < 2e-6, "%s: token %d", what, t);
+    kept[expert]++;
+  }
+  for (int64_t e = 0; e < g.experts; e++)
+    ck_assert_int_eq(g.counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED], kept[e]);
+  cJSON_Delete(used);
+}
+
 static int compare_cases(const tws_json *golden, const char *list, int choices) {
   const cJSON *item;
   int cases = 0;
@@ -98,12 +132,15 @@ static int compare_cases(const tws_json *golden, const char *list, int choices) 
     const int64_t capacity = integer(item, "capacity"), tokens = cJSON_GetArraySize(member(item, "logits"));
     char what[64];
     snprintf(what, sizeof what, "%s, case %d", list, cases);
-    if (cJSON_GetObjectItem(item, "used_token")) continue; /* there is no mask of tokens here */
     if (drops) ck_assert_int_eq(tws_dims_count(&r.slots, 1, 1, tokens), capacity);
+    cases++;
+    if (cJSON_GetObjectItem(item, "used_token")) {
+      compare_used(item, &r, capacity, what);
+      continue;
+    }
     const gating g = route(item, &r, capacity);
     if (!drops) ck_assert_double_eq(g.metrics[1], 0);
     compare_gating(item, &g, of == 1 && drops, what);
-    cases++;
   }
   return cases;
 }
@@ -118,7 +155,7 @@ START_TEST(gating_is_deepspeeds) {
                            .factor = number(item, "capacity_factor")};
     ck_assert_int_eq(tws_dims_count(&slots, 1, 1, integer(item, "tokens")), integer(item, "capacity"));
   }
-  ck_assert_int_eq(compare_cases(golden, "top1", 1), 18);
+  ck_assert_int_eq(compare_cases(golden, "top1", 1), 19);
   ck_assert_int_eq(compare_cases(golden, "top2", 2), 18);
   ck_assert_int_eq(compare_cases(golden, "topk", 0), 54);
   tws_json_destroy(golden);
