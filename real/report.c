@@ -54,7 +54,7 @@ tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_erro
 /* What every rank tells rank 0. */
 typedef struct rank_memory {
   tws_disk_traffic disk;
-  uint64_t predicted[TWS_TIER_COUNT], allocated[TWS_TIER_COUNT], peak_rss;
+  uint64_t predicted[TWS_TIER_COUNT], allocated[TWS_TIER_COUNT], peak_rss, start_rss;
   tws_cuda_memory device; /* total 0: no device */
   char device_name[320];
 } rank_memory;
@@ -179,6 +179,7 @@ static void add_memory(const tws_training *t, cJSON *root, const rank_memory *me
       cJSON_AddNumberToObject(o, "allocated_bytes", (double)memory[r].allocated[tier]);
     }
     cJSON_AddNumberToObject(one, "peak_rss_bytes", (double)memory[r].peak_rss);
+    cJSON_AddNumberToObject(one, "start_peak_rss_bytes", (double)memory[r].start_rss);
     if (memory[r].device.total) add_device(&memory[r], one);
     cJSON_AddItemToArray(list, one);
   }
@@ -290,7 +291,7 @@ static tws_disk_traffic disk_traffic(const tws_training *t) {
 }
 
 tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error *err) {
-  rank_memory mine = {.disk = disk_traffic(t), .peak_rss = tws_peak_rss_bytes()};
+  rank_memory mine = {.disk = disk_traffic(t), .peak_rss = tws_peak_rss_bytes(), .start_rss = t->start_rss};
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
     mine.predicted[tier] = result->predicted_bytes[tier] = t->ledger.tier[tier].arena_bytes;
     mine.allocated[tier] = result->allocated_bytes[tier] = tws_executor_allocated(t->executor, (tws_tier)tier);

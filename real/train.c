@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/host_memory.h"
 #include "base/memory.h"
 #include "plan/hyper.h"
 #include "real/agree.h"
@@ -498,6 +499,7 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   }
   tws_watchdog_phase(t->watchdog, t->resumed ? "loading the checkpoint" : "making weights", 0);
   if (code == TWS_OK) code = tws_training_weights(t, err);
+  t->start_rss = tws_peak_rss_bytes();
   mark(t, t->resumed ? "checkpoint" : "initial weights", &since);
   tws_watchdog_phase(t->watchdog, "meeting the others for the first step", 1);
   if (code == TWS_OK) code = tws_checkpoint_prepare(t, err);

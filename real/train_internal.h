@@ -16,6 +16,7 @@ typedef struct tws_training {
   const tws_train_options *options;
   const tws_config *config;
   int rank, world, threads;
+  uint64_t start_rss; /* the most memory of this process until weights were made or loaded, bytes */
   tws_fault fault;
   uint32_t fault_op; /* before which a rank dies or hangs */
   tws_data data;
