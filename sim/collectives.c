@@ -70,15 +70,14 @@ static double analytic_seconds(tws_sim *sim, const tws_rendezvous *met) {
   return longest;
 }
 
-/* What passes before the first byte and between the steps: the cost of nothing. */
-double tws_sim_latency(const tws_sim *sim, const tws_rendezvous *met) {
+double tws_sim_latency(const tws_sim *sim, const tws_rendezvous *met, double bytes) {
   const tws_communicator *c = communicator_of(sim, met);
   const tws_machine *machine = &sim->request->machine;
   if (communicator_of(sim, met)->message)
     return tws_p2p_seconds(machine->cluster, machine->profile, same_node(sim, c), 0);
   const tws_work *work = work_of(sim, met);
-  return tws_collective_seconds(machine->cluster, machine->profile, (tws_collective)work->code, c->size,
-                                most_on_a_node(sim, c), 0, (int)work->segments);
+  return tws_collective_latency_s(machine->cluster, machine->profile, (tws_collective)work->code, c->size,
+                                  most_on_a_node(sim, c), bytes, (int)work->segments);
 }
 
 static tws_collective collective_of(const tws_sim *sim, const tws_rendezvous *met) {
@@ -143,7 +142,7 @@ static int by_messages(const tws_sim *sim, const tws_rendezvous *met) {
 static double latency_of(const tws_sim *sim, const tws_rendezvous *met, double seconds) {
   const tws_sim_effects *effects = sim->request->effects;
   if (!effects || !effects->takes) return 0;
-  const double latency_s = tws_sim_latency(sim, met);
+  const double latency_s = tws_sim_latency(sim, met, (double)met->bytes);
   return latency_s < seconds ? latency_s : seconds;
 }
 
@@ -158,7 +157,7 @@ void tws_sim_meet(tws_sim *sim, uint32_t id) {
   if (sim->request->fidelity == TWS_FIDELITY_ANALYTIC)
     seconds = analytic_seconds(sim, met);
   else
-    seconds = by_messages(sim, met) ? tws_sim_messages_start(sim, met) : tws_sim_latency(sim, met);
+    seconds = by_messages(sim, met) ? tws_sim_messages_start(sim, met) : tws_sim_latency(sim, met, (double)met->bytes);
   if (!(seconds >= 0) || seconds > 1e9) {
     char here[256];
     const tws_run_member *first = first_member(sim, met);

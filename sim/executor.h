@@ -124,8 +124,8 @@ void tws_sim_meet(tws_sim *sim, uint32_t rendezvous);
 void tws_sim_transfer_event(tws_sim *sim, tws_sim_event event, uint32_t rendezvous, uint32_t edge);
 void tws_sim_end_transfer(tws_sim *sim, uint32_t rendezvous, double end_s);
 void tws_sim_start_flow(tws_sim *sim, const int *links, double bytes, uint64_t tag);
-/* What passes before the first byte and between the steps: the cost of nothing. */
-double tws_sim_latency(const tws_sim *sim, const tws_rendezvous *met);
+/* What passes before the first of so many bytes and between the steps. */
+double tws_sim_latency(const tws_sim *sim, const tws_rendezvous *met, double bytes);
 /* messages.c: what passes before the first of them; then one left its sender, and reached its receiver. */
 double tws_sim_messages_start(const tws_sim *sim, const tws_rendezvous *met);
 void tws_sim_begin_messages(tws_sim *sim, uint32_t rendezvous);

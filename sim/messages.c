@@ -54,20 +54,15 @@ static const tws_op *op_of(const tws_sim *sim, const tws_rendezvous *met, const 
   return &plan->ops[member->op];
 }
 
+/* The messages pay for their hops themselves. */
 double tws_sim_messages_start(const tws_sim *sim, const tws_rendezvous *met) {
   const tws_communicator *c = communicator_of(sim, met);
   const tws_work *work;
-  double round = 0, longest = 0;
   op_of(sim, met, &work);
-  const int steps = tws_collective_steps((tws_collective)work->code, c->size);
-  for (int i = 0; i < c->size; i++) {
-    const double hop = tws_platform_latency(&sim->platform, c->ranks[i], c->ranks[(i + 1) % c->size]);
-    round += hop;
-    longest = fmax(longest, hop);
-  }
-  /* The messages pay for their hops themselves: once round a ring takes the sum of all. */
-  const int pairs = tws_collective_of((tws_collective)work->code)->pattern == TWS_PATTERN_PAIRS;
-  return fmax(0, tws_sim_latency(sim, met) - steps * (pairs ? longest : round / c->size));
+  const double hops_s = tws_collective_seconds(sim->request->machine.cluster, NULL, (tws_collective)work->code, c->size,
+                                               tws_mapping_beside_first(&sim->platform.mapping, c->ranks, c->size), 0,
+                                               (int)work->segments);
+  return fmax(0, tws_sim_latency(sim, met, 0) - hops_s);
 }
 
 /* ---- who uses which links ---- */

@@ -451,9 +451,14 @@ START_TEST(rings) {
                           7 / 8.0 * B / 1e11 + 7 * 1e-6, 1e-12);
   ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_BROADCAST, 8, 8, B, 1),
                           B / 1e11 + 7 * 1e-6, 1e-12);
-  /* four nodes of eight: four NICs make 4e10, below the device's own link; one hop in eight leaves a node */
+  /* four nodes of eight: four NICs make 4e10, below the device's own link, before which the pieces queue */
   ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_REDUCE_SCATTER, 32, 8, B, 1),
-                          31 / 32.0 * B / 4e10 + 31 * (5e-6 + 7 * 1e-6) / 8, 1e-12);
+                          31 / 32.0 * B / 4e10 + 5e-6, 1e-12);
+  /* no bytes: 31 hops, of which four leave a node; many: what flows wait for beside them */
+  ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_REDUCE_SCATTER, 32, 8, 0, 1),
+                          4 * 5e-6 + 27 * 1e-6, 1e-15);
+  ck_assert_double_eq_tol(tws_collective_latency_s(&cluster, NULL, TWS_COLLECTIVE_REDUCE_SCATTER, 32, 8, B, 1), 5e-6,
+                          1e-12);
   /* one rank a node: eight such rings share four NICs */
   ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_ALL_GATHER, 4, 1, B, 1),
                           3 / 4.0 * B / 5e9 + 3 * 5e-6, 1e-12);

@@ -15,7 +15,7 @@ static tws_link ring_link(const tws_cluster *cluster, int ranks, int per_node) {
   return link;
 }
 
-/* Mean latency of a hop: a piece goes round the ring, and leaves a node with one hop of per_node. */
+/* Mean latency of a hop of a chain, which leaves a node with one of per_node. */
 static double hop_latency(const tws_cluster *cluster, int ranks, int per_node) {
   if (ranks <= per_node) return cluster->intra.latency_s;
   return (cluster->inter.latency_s + (per_node - 1) * cluster->intra.latency_s) / per_node;
@@ -31,15 +31,40 @@ static double pairs_seconds(const tws_cluster *cluster, int ranks, int per_node,
   return fmax(inside, outside) + steps * ring_link(cluster, ranks, per_node).latency_s;
 }
 
+/* One for each NIC of the ranks of a node: each passes on a part of every piece, beside the others. */
+static int rings_of(const tws_cluster *cluster, int per_node) {
+  const int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
+  const int rings = (int)((int64_t)cluster->nics_per_node * per_node / devices);
+  return rings < 1 ? 1 : rings > per_node ? per_node : rings;
+}
+
+/* `steps` steps of a ring that leaves a node with one hop of per_node. The last piece has come along the path that took
+ * longest: at each step it went a hop further, or waited while the narrowest link passed another piece. Going once
+ * round a node's hops is longer than waiting as often, or not; what is left of the steps are hops inside, or waits.
+ * Inside a node the other rings take their share of a port for as much of the time as they load it (processor sharing).
+ */
+static double ring_seconds(const tws_cluster *cluster, int ranks, int per_node, int steps, double piece) {
+  const tws_link link = ring_link(cluster, ranks, per_node);
+  const double narrowest = link.bandwidth > 0 ? piece / link.bandwidth : 0;
+  if (ranks <= per_node || per_node == 1) return steps * (narrowest + link.latency_s);
+  const double rings = rings_of(cluster, per_node), near = per_node - 1,
+               port = cluster->intra.bandwidth > 0 ? piece / cluster->intra.bandwidth : 0,
+               leaves = narrowest + cluster->inter.latency_s, alone = port / rings;
+  const double step = fmax(narrowest, (leaves + near * (alone + cluster->intra.latency_s)) / per_node);
+  const double load = step > 0 ? (1 - 1 / rings) * port / step : 0, hop = alone / (1 - load) + cluster->intra.latency_s;
+  const int nodes = leaves + near * hop > per_node * narrowest ? (steps - 1) / per_node : 0;
+  return (nodes + 1) * leaves + nodes * near * hop + (steps - 1 - nodes * per_node) * fmax(narrowest, hop);
+}
+
 static double formula_seconds(const tws_cluster *cluster, tws_collective collective, int ranks, int per_node,
                               double bytes) {
   const tws_link link = ring_link(cluster, ranks, per_node);
   const int steps = tws_collective_steps(collective, ranks);
-  const double n = ranks, moved = link.bandwidth > 0 ? bytes / link.bandwidth : 0,
+  const double moved = link.bandwidth > 0 ? bytes / link.bandwidth : 0,
                hops = steps * hop_latency(cluster, ranks, per_node);
   switch (tws_collective_of(collective)->pattern) {
     case TWS_PATTERN_RING:
-      return steps / n * moved + hops;
+      return ring_seconds(cluster, ranks, per_node, steps, bytes / ranks);
     case TWS_PATTERN_CHAIN:
       return moved + hops;
     case TWS_PATTERN_PAIRS:
@@ -86,6 +111,20 @@ double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *pro
   const double seconds = collective_seconds(cluster, profile, collective, ranks, per_node, bytes, segments);
   const double factor = profile != NULL ? profile->correction.collective[collective] : 0;
   return (factor > 0 ? seconds * factor : seconds) + (profile != NULL ? profile->hand_over_s : 0);
+}
+
+double tws_collective_latency_s(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
+                                int ranks, int per_node, double bytes, int segments) {
+  const double nothing = tws_collective_seconds(cluster, profile, collective, ranks, per_node, 0, segments);
+  if (per_node < 1) per_node = 1;
+  if (ranks <= per_node || bytes <= 0 || tws_collective_of(collective)->pattern != TWS_PATTERN_RING) return nothing;
+  const int steps = tws_collective_steps(collective, ranks);
+  const double piece = bytes / ranks, bandwidth = ring_link(cluster, ranks, per_node).bandwidth;
+  const double moved = bandwidth > 0 ? steps * piece / bandwidth : 0;
+  const double hidden =
+      ring_seconds(cluster, ranks, per_node, steps, 0) + moved - ring_seconds(cluster, ranks, per_node, steps, piece);
+  const double factor = profile != NULL ? profile->correction.collective[collective] : 0;
+  return fmax(0, nothing - hidden * (factor > 0 ? factor : 1));
 }
 
 double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes) {

@@ -57,10 +57,15 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
  * `per_node` of them on each node; bytes is the whole tensor's size, as in tws_work.d[0].
  *   all-reduce 2 (n-1)/n B/bw + 2 (n-1) lat, all-gather and reduce-scatter (n-1)/n B/bw + (n-1) lat,
  *   broadcast and reduce B/bw + (n-1) lat; bw is the narrowest link of the ring. (Patarasuk and Yuan, 2009)
+ *   A ring that leaves a node with one hop of several: the longest way of a piece, along which it goes a hop further at
+ *   each step or waits for the narrowest link. Few bytes pay for all latencies, many for one of them.
  *   all-to-all: the longer of (k-1)/n B over a device's port and (n-k)/n B over its share of the NICs, k = per_node,
  * and (n-1) lat. On one node that is what an all-gather costs. */
 double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                               int ranks, int per_node, double bytes, int segments);
+/* What of these seconds is not B over the narrowest link: passes before the first byte, in a simulation of flows. */
+double tws_collective_latency_s(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
+                                int ranks, int per_node, double bytes, int segments);
 /* What a kind of operation takes longer in training than by itself, as training runs have shown it: factors on the
  * seconds of kernels and collectives, 0 where nothing is known (then 1). They replace those of an earlier call. */
 typedef struct tws_profile_correction {
