@@ -93,11 +93,6 @@ void tws_builder_pieces(tws_builder *b, uint32_t buffer, const uint64_t *starts,
   b->pieces[buffer] = (struct tws_pieces){.start = starts, .count = count};
 }
 
-tws_operand tws_all(const tws_builder *b, uint32_t buffer, uint32_t access) {
-  uint64_t count = b->failed == TWS_OK ? b->plan->buffers[buffer].elements : 0;
-  return (tws_operand){.buffer = buffer, .access = access, .offset = 0, .count = count};
-}
-
 /* Of what tells works of one plan apart most often; the comparison sees to the rest. */
 static uint64_t hash_work(const tws_work *work) {
   uint64_t head[2];

@@ -64,7 +64,9 @@ static inline tws_operand tws_update(uint32_t buffer, uint64_t offset, uint64_t 
   return (tws_operand){.buffer = buffer, .access = TWS_READ_WRITE, .offset = offset, .count = count};
 }
 /* the whole buffer */
-tws_operand tws_all(const tws_builder *b, uint32_t buffer, uint32_t access);
+static inline tws_operand tws_all(const tws_builder *b, uint32_t buffer, uint32_t access) {
+  return (tws_operand){buffer, access, 0, b->failed == TWS_OK ? b->plan->buffers[buffer].elements : 0};
+}
 
 /* On TWS_STREAM_HOST the host's cores compute, elsewhere the device. */
 void tws_builder_compute(tws_builder *b, tws_stream stream, const tws_work *work, const tws_operand *operands,

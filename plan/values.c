@@ -100,7 +100,7 @@ uint32_t tws_value_new(tws_lower *l, uint32_t value) {
 }
 
 /* The whole buffer, or the visit's tile of one that holds all tokens. */
-static tws_operand range(tws_lower *l, uint32_t value, uint32_t buffer, uint32_t access) {
+static inline tws_operand range(tws_lower *l, uint32_t value, uint32_t buffer, uint32_t access) {
   tws_operand operand = tws_all(&l->b, buffer, access);
   if (l->tiles > 1 && !l->tiled[value]) {
     operand.count /= (uint64_t)l->tiles;
