@@ -1,9 +1,11 @@
 /* How fast planning is: estimates of one configuration (plans, ledger, longest path), and plans of all stages of a
- * pipeline. CPU milliseconds, medians of repeated runs. */
+ * pipeline; CPU milliseconds, medians of repeated runs. Then how many configurations a second are composed from layers
+ * that were lowered before. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "estimators/composer.h"
 #include "estimators/estimators.h"
 #include "plan/pipeline_grid.h"
 #include "bench/support.h"
@@ -14,6 +16,36 @@ typedef struct job {
   const char *model, *cluster, *stage, *accumulation, *recompute, *pipeline, *tensor;
   int ranks;
 } job;
+
+/* Steps of 16 to 271 micro-batches, with and without sequence regions; then all again, when every layer is known. */
+static void compose(const job *j, tws_config *config, tws_plan_request request, const tws_machine *machine) {
+  enum { ACCUMULATIONS = 256 };
+  tws_composer *composer;
+  tws_composed composed;
+  tws_error err = {0};
+  const int64_t accumulation = config->accumulation_steps, batch = config->train_batch_size;
+  double seconds[2];
+  request.config = config;
+  need(tws_composer_create(machine, NULL, &composer, &err), &err);
+  for (int again = 0; again < 2; again++) {
+    const double start = cpu_s();
+    for (int regions = 0; regions < 2; regions++) {
+      config->tensor_sequence_parallel = regions;
+      for (int i = 0; i < ACCUMULATIONS; i++) {
+        config->accumulation_steps = 16 + i;
+        config->train_batch_size = batch / accumulation * (16 + i);
+        need(tws_compose(composer, &request, NULL, &composed, &err), &err);
+      }
+    }
+    seconds[again] = cpu_s() - start;
+  }
+  printf("%s, %s stages, %s tensor: %d configurations composed, %.0f /s, and with their layers known %.0f /s\n",
+         j->model, j->pipeline, j->tensor ? j->tensor : "1", 2 * ACCUMULATIONS, 2 * ACCUMULATIONS / seconds[0],
+         2 * ACCUMULATIONS / seconds[1]);
+  tws_composer_destroy(composer);
+  config->accumulation_steps = accumulation;
+  config->train_batch_size = batch;
+}
 
 static void run(const job *j) {
   tws_error err = {0};
@@ -57,6 +89,7 @@ static void run(const job *j) {
     request.rank = 0;
     plans[i] = cpu_s() - start;
   }
+  if (j->tensor) compose(j, config, request, &machine);
   double estimate_s = median(estimates, REPEATS), plan_s = median(plans, REPEATS);
   printf(
       "%-12s ZeRO-%s, %s recompute, %3s stages, %s tensor, %3s micro-batches, %4d ranks %9.3f ms %8.0f /s %11.2f ms "

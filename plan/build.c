@@ -213,7 +213,7 @@ static tws_code check_length(const tws_lower *l, tws_error *err) {
 /* Most visits of a module are one operation. Long plans grow: what is large and freed at once goes back to the system,
  * and costs more to get again than to move. */
 static void expect(tws_lower *l) {
-  enum { MOST = 1024 };
+  enum { MOST = 1 << 14 };
   size_t visits = 0;
   for (int i = 0; i < l->chunk_count; i++) visits += l->chunks[i].visits.count;
   visits = (visits + visits / 4) * (size_t)l->accumulation + 64;

@@ -15,15 +15,22 @@ typedef struct tws_history_leaf {
   uint64_t begin[TWS_HISTORY_LEAF];  /* a range reaches to the next one's beginning */
 } tws_history_leaf;
 
+typedef struct tws_history_place {
+  uint32_t leaf, slot;
+} tws_history_place;
+
+enum { TWS_HISTORY_HINTS = 256 };
 /* All 0 at first. */
 typedef struct tws_history {
   tws_history_leaf **leaves; /* by address; once there are any, they cover all addresses */
-  size_t count, capacity;
+  uint64_t *first;           /* of each leaf: begin[0], side by side for the search */
+  size_t count, capacity, first_capacity;
+  tws_history_place hint[TWS_HISTORY_HINTS]; /* where a range with this beginning was found last: plans repeat */
 } tws_history;
 
 /* A buffer begins to live on [begin, begin + bytes): raises needed[streams] to the largest of touched[buffer][streams]
  * of the buffers that were there. */
-void tws_history_require(const tws_history *history, uint64_t begin, uint64_t bytes, const uint32_t *touched,
+void tws_history_require(tws_history *history, uint64_t begin, uint64_t bytes, const uint32_t *touched,
                          uint32_t streams, uint32_t *needed);
 /* `buffer` is gone, and was the last on its bytes, of which there are some. Returns 0, or -1 without memory. */
 int tws_history_record(tws_history *history, uint64_t begin, uint64_t bytes, uint32_t buffer);

@@ -11,7 +11,7 @@
 #include "tests/legal_job.h"
 #include "tests/sanitized.h"
 
-enum { JOBS = TWS_SANITIZED ? 60 : 240, MUTATED_JOBS = TWS_SANITIZED ? 12 : 60 };
+enum { JOBS = TWS_SANITIZED ? 60 : 500, MUTATED_JOBS = TWS_SANITIZED ? 12 : 60 };
 
 /* How many: TWINSPEED_COMPOSE_JOBS says another number. */
 static uint64_t job_count(void) {
