@@ -150,10 +150,12 @@ static void release_ending(finisher *f, uint32_t op) {
 }
 
 static void find_streams(finisher *f) {
-  int used[TWS_STREAM_COUNT] = {0};
-  for (uint32_t op = 0; op < f->plan->op_count; op++) used[f->plan->ops[op].stream] = 1;
+  uint32_t used[TWS_STREAM_COUNT] = {0};
+  for (uint32_t op = 0; op < f->plan->op_count; op++) used[f->plan->ops[op].stream]++;
   for (int s = 0; s < TWS_STREAM_COUNT; s++) {
-    if (used[s]) f->stream_index[s] = (uint8_t)f->streams++;
+    if (!used[s]) continue;
+    f->length[f->streams] = used[s];
+    f->stream_index[s] = (uint8_t)f->streams++;
   }
 }
 
@@ -178,16 +180,17 @@ static tws_code prepare_sweep(finisher *f, tws_arena *scratch) {
       !f->first_piece || !f->ending || !f->ending_next) {
     return tws_builder_fail(f->b, TWS_MEMORY, "no memory");
   }
-  for (uint32_t op = 0; op < plan->op_count; op++) {
-    f->stream[op] = f->stream_index[plan->ops[op].stream];
-    f->position[op] = ++f->length[f->stream[op]];
-    f->ending[op] = TWS_NONE;
-  }
   for (uint32_t k = 0; k < f->streams; k++) {
     f->at[k] = tws_arena_alloc_unset(scratch, f->length[k] + 1u, sizeof *f->at[k]);
     if (!f->at[k]) return tws_builder_fail(f->b, TWS_MEMORY, "no memory");
+    f->length[k] = 0;
   }
-  for (uint32_t op = 0; op < plan->op_count; op++) f->at[f->stream[op]][f->position[op] - 1] = op;
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    const uint8_t stream = f->stream[op] = f->stream_index[plan->ops[op].stream];
+    f->at[stream][f->length[stream]] = op;
+    f->position[op] = ++f->length[stream];
+    f->ending[op] = TWS_NONE;
+  }
   for (uint32_t i = plan->buffer_count; i-- > 0;) {
     tws_buffer *buffer = &plan->buffers[i];
     if (buffer->lifetime != TWS_LIFETIME_OPS || buffer->last_op == TWS_NONE) continue;
