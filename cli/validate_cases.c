@@ -27,8 +27,8 @@ static const char *percent_text(double percent) {
 static tws_code print_groups(const tws_cli *cli, const cases_report *r, tws_error *err) {
   tws_table table;
   tws_table_init(&table, 12);
-  tws_table_row(&table, (const char *[]){"group", "runs", "skip", "timed", "mean %", "median %", "bias %", "in 10 %",
-                                         "concord", "memory", "mean %", "OOM +/-"});
+  tws_table_row(&table, (const char *[]){"group", "runs", "skip", "timed", "mean", "median", "bias", "in 10 %",
+                                         "concord", "memory", "mean", "OOM +/-"});
   for (int i = 0; i < r->compared.group_count; i++) {
     const tws_case_group *g = &r->compared.groups[i];
     const char *verdicts = g->oom_right + g->oom_wrong ? tws_cell("%d/%d", g->oom_right, g->oom_wrong) : "";
@@ -74,7 +74,7 @@ static tws_code print_worst(const tws_cli *cli, const cases_report *r, tws_error
 }
 
 static tws_code print_text(const tws_cli *cli, const cases_report *r, tws_error *err) {
-  tws_out("Seconds of a step, %s, and peak bytes of a device, against what was measured:\n",
+  tws_out("Seconds of a step, %s, and peak bytes of a device, against what was measured; errors in percent:\n",
           r->o->simulate ? "simulated" : "estimated");
   TWS_TRY(print_groups(cli, r, err));
   if (r->o->worst > 0) TWS_TRY(print_worst(cli, r, err));

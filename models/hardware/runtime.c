@@ -6,9 +6,9 @@
 
 /* Sources and fits (docs/accuracy.md; fits on half of each group of published runs):
  *   host_op_s   eager Megatron of 2021 to 2023 issues 45 operations a layer forward and 60 backward at about 30 us
- *               each, which our plans state as about 20 kernels: 165 us a kernel, fitted to every other run of
- *               vtrain-single. Newer ones: 7 us, 33 us a kernel.
- *   hand_over_s between the streams of kernels and of NCCL, and for the last of the ranks: 60 us, fitted to the same.
+ *               each, which our plans state as about 20 kernels: 165 us a kernel, chosen on every other run of
+ *               vtrain-single, with the others in sight. Newer ones: 7 us, 33 us a kernel.
+ *   hand_over_s between the streams of kernels and of NCCL, and for the last of the ranks: 60 us, chosen likewise.
  *   launch_s    6 us a kernel of eager software, 1.6 us of newer one; with CUDA_LAUNCH_BLOCKING 72 us a listed kernel.
  *   flash       FlashAttention in Triton, 2022: 0.38 of an A100's peak, 0.21 of an H100's; FlashAttention 2, cuDNN:
  *               0.44 and 0.375, Blackwell 0.58.
@@ -23,17 +23,20 @@
  *               tensor before they are reduced, so bucket and copy are there at once.
  *   loads       DeepSpeed 0.19, engine.py: a model that zero.Init did not partition goes to the device in whole;
  *               partition_parameters.py then cuts one parameter after the other.
- *   expert_op_s  Transformer Engine's GroupedLinear issues a cuBLAS product for each expert over several streams, and
- *               under fp8 a cast of what each gets; DeepSpeed's experts are modules in a loop.
- *   keeps       what autograd saves (tools/autograd/derivatives.yaml) of LitGPT's model.py and lora.py: RMSNorm casts
- * to float32 (4 bytes in place of the plan's 2); apply_rope and cat make new queries and keys while the values view the
- * joined projection; silu(gate) is an operand of the product; index_copy keeps its source, what adapters add; dropout's
- * mask is of bool. logits: log_softmax's output and the gradient, 16 bits each. loads       LitGPT's load_checkpoint()
- * summons full parameters beside FSDP's shards to write the file's into them. one_hot     DeepSpeed's MoE layer from
- * 2021 on: einsum with masks of tokens x experts x capacity (sharded_moe.py). products    cuBLAS of CUDA 12 on A100:
- * 0.92 where the profile has 0.80 of CUDA 11's, fitted to every other run of llmfoundry; large products reach 238
- * TFLOP/s with it, the best shape that anybody found 271. cast_bytes  torchao's dynamic scaling reads what enters an
- * fp8 product twice, and casts weights each time. */
+ *   expert_op_s Transformer Engine's GroupedLinear issues a cuBLAS product for each expert over several streams,
+ *               and under fp8 a cast of what each gets; DeepSpeed's experts are modules in a loop.
+ *   keeps       what autograd saves (tools/autograd/derivatives.yaml) of LitGPT's model.py and lora.py: RMSNorm
+ *               casts to float32 (4 bytes in place of the plan's 2); apply_rope and cat make new queries and keys
+ *               while the values view the joined projection; silu(gate) is an operand of the product; index_copy
+ *               keeps its source, what adapters add; dropout's mask is of bool; log_softmax's output and the
+ *               gradient of logits have 16 bits each. LitGPT's load_checkpoint() summons full parameters beside
+ *               FSDP's shards to write the file's into them.
+ *   one_hot     DeepSpeed's MoE layer from 2021 on: einsum with masks of tokens x experts x capacity
+ *               (sharded_moe.py).
+ *   products    cuBLAS of CUDA 12 on A100: 0.92 where the profile has 0.80 of CUDA 11's, chosen on every other run
+ *               of llmfoundry, with the others in sight; large products reach 238 TFLOP/s with it, the best shape
+ *               that anybody found 271.
+ *   cast_bytes  torchao's dynamic scaling reads what enters an fp8 product twice, and casts weights each time. */
 #define FLASH_2022 \
   { 0, 0, 0.38, 0.21, 0 }
 #define FLASH_2 \
