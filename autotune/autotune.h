@@ -45,8 +45,8 @@ typedef struct tws_tune_space {
   tws_variant_schedule schedules[TWS_TUNE_SCHEDULES];
   int schedule_count;
   int sequence_parallel[2], sequence_parallel_count; /* 0: whole tokens, 1: tokens are split where weights are not */
-  /* Of models of experts; an exhaustive search has one of each. Empty: the configuration's, with `axes` also all degrees
-   * up to a node's devices that divide experts and replicas. */
+  /* Of models of experts; an exhaustive search has one of each. Empty: the configuration's, with `axes` also all
+   * degrees up to a node's devices that divide experts and replicas. */
   int expert[TWS_TUNE_LIST], expert_count;
   double capacity[TWS_TUNE_LIST];
   int capacity_count; /* twinspeed.expert_capacity_factor */

@@ -36,7 +36,7 @@ uint64_t tws_slice_local(const tws_param_slice *slice, uint64_t whole, uint64_t 
   const uint64_t column = whole % wide, first = (uint64_t)slice->first_column;
   const uint64_t repeats = slice->repeats > 1 ? (uint64_t)slice->repeats : 1, step = (uint64_t)slice->step;
   uint64_t row = whole / wide, before = 0, turn = 0, next = UINT64_MAX; /* the first row of a block behind this one */
-  if (repeats > 1) { /* as if it were in the first of them */
+  if (repeats > 1) {                                                    /* as if it were in the first of them */
     const uint64_t cell = (uint64_t)slice->first_row[0] / step;
     turn = row / step > cell ? row / step - cell : 0;
     if (turn >= repeats) turn = repeats - 1;

@@ -20,12 +20,12 @@ tws_code tws_beside_deepspeed_find(const tws_job *job, const tws_ledger *ledger,
   if (z->stage < 2)
     return tws_fail(err, TWS_USAGE, "give --stage 2 or 3, or leave --compat out",
                     "--compat: DeepSpeed has formulas for ZeRO stages 2 and 3, and the job has stage %d", z->stage);
-  const tws_zero_memory m =
-      z->stage == 3 ? tws_zero3_memory(total, (double)tws_network_largest_layer(job->network), each, nodes,
-                                       z->offload_optimizer > 0, z->offload_param > 0,
-                                       !tws_profile_runtime(job->profile)->loads_whole, factor)
-      : old         ? tws_zero2_memory_03(total, each, nodes, z->offload_optimizer > 0, factor)
-                    : tws_zero2_memory(total, each, nodes, z->offload_optimizer > 0, factor);
+  const tws_zero_memory m = z->stage == 3
+                                ? tws_zero3_memory(total, (double)tws_network_largest_layer(job->network), each, nodes,
+                                                   z->offload_optimizer > 0, z->offload_param > 0,
+                                                   !tws_profile_runtime(job->profile)->loads_whole, factor)
+                            : old ? tws_zero2_memory_03(total, each, nodes, z->offload_optimizer > 0, factor)
+                                  : tws_zero2_memory(total, each, nodes, z->offload_optimizer > 0, factor);
   *out = (tws_beside_deepspeed){
       .stage = z->stage,
       .formula_device = m.gpu_bytes,
@@ -34,8 +34,8 @@ tws_code tws_beside_deepspeed_find(const tws_job *job, const tws_ledger *ledger,
       .states_node = each * (states_of(ledger, TWS_TIER_PINNED) + states_of(ledger, TWS_TIER_HOST)),
       .states_disk = states_of(ledger, TWS_TIER_DISK),
       .arena_device = (double)ledger->tier[TWS_TIER_DEVICE].arena_bytes,
-      .arena_node = each * ((double)ledger->tier[TWS_TIER_PINNED].arena_bytes +
-                            (double)ledger->tier[TWS_TIER_HOST].arena_bytes),
+      .arena_node =
+          each * ((double)ledger->tier[TWS_TIER_PINNED].arena_bytes + (double)ledger->tier[TWS_TIER_HOST].arena_bytes),
       .arena_disk = (double)ledger->tier[TWS_TIER_DISK].arena_bytes};
   return TWS_OK;
 }
@@ -69,9 +69,12 @@ cJSON *tws_beside_deepspeed_json(const tws_beside_deepspeed *b) {
   const struct {
     const char *name;
     double bytes;
-  } all[] = {{"gpu_bytes", b->formula_device},          {"cpu_bytes", b->formula_node},
-             {"plan_states_gpu_bytes", b->states_device}, {"plan_states_cpu_bytes", b->states_node},
-             {"plan_gpu_bytes", b->arena_device},         {"plan_cpu_bytes", b->arena_node},
+  } all[] = {{"gpu_bytes", b->formula_device},
+             {"cpu_bytes", b->formula_node},
+             {"plan_states_gpu_bytes", b->states_device},
+             {"plan_states_cpu_bytes", b->states_node},
+             {"plan_gpu_bytes", b->arena_device},
+             {"plan_cpu_bytes", b->arena_node},
              {"plan_rank_disk_bytes", b->arena_disk}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) cJSON_AddNumberToObject(json, all[i].name, all[i].bytes);
   return json;

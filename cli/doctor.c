@@ -53,7 +53,8 @@ static void add_finding(patient *p, health h, const char *what, const char *reme
     return;
   }
   tws_style_name style = h == OKAY ? TWS_GREEN : h == FAIL ? TWS_RED : TWS_BOLD;
-  tws_out_wrapped(21, "%s%-6s%s%-14s %s", tws_style(p->cli, style), words[h], tws_style(p->cli, TWS_PLAIN_OUTPUT), what, text);
+  tws_out_wrapped(21, "%s%-6s%s%-14s %s", tws_style(p->cli, style), words[h], tws_style(p->cli, TWS_PLAIN_OUTPUT), what,
+                  text);
   if (h != OKAY && remedy) tws_out_wrapped(24, "%20s -> %s", "", remedy);
 }
 

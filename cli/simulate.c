@@ -115,8 +115,8 @@ static tws_code print_result(const tws_cli *cli, const options *o, const tws_job
                              tws_error *err) {
   char step[32], longest[32], wall[32];
   tws_job_print(cli, job);
-  tws_out("\n%sSimulated step%s   %s, %s tokens/s, MFU %.1f %%\n", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN_OUTPUT),
-          tws_format_seconds(s->of_job.result.step_s, step, sizeof step),
+  tws_out("\n%sSimulated step%s   %s, %s tokens/s, MFU %.1f %%\n", tws_style(cli, TWS_BOLD),
+          tws_style(cli, TWS_PLAIN_OUTPUT), tws_format_seconds(s->of_job.result.step_s, step, sizeof step),
           tws_thousands((int64_t)(tokens_per_s(s) + 0.5)), 100 * mfu(s));
   const double more = s->estimate.step_s > 0 ? s->of_job.result.step_s / s->estimate.step_s - 1 : 0;
   tws_format_seconds(s->estimate.step_s, longest, sizeof longest);

@@ -20,8 +20,7 @@ const char *tws_variant_axes_cell(const tws_variant *v) {
   const char *const parts[] = {pipeline, tensor, sequence, experts};
   char all[176] = "";
   for (int i = 0; i < 4; i++)
-    if (*parts[i])
-      snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", *all ? ", " : "", parts[i]);
+    if (*parts[i]) snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", *all ? ", " : "", parts[i]);
   return tws_cell("%s", all);
 }
 

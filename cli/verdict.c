@@ -5,8 +5,8 @@ static void print_line(const tws_cli *cli, const char *what, double need, double
   char a[32], b[32], c[32];
   int fits = need <= have;
   tws_out_wrapped(2, "%s%s%s: %s needs %s and has %s%s; %s %s", tws_style(cli, fits ? TWS_GREEN : TWS_RED),
-                  fits ? "fits" : "does not fit", tws_style(cli, TWS_PLAIN_OUTPUT), what, tws_format_bytes(need, a, sizeof a),
-                  tws_format_bytes(have, b, sizeof b), detail,
+                  fits ? "fits" : "does not fit", tws_style(cli, TWS_PLAIN_OUTPUT), what,
+                  tws_format_bytes(need, a, sizeof a), tws_format_bytes(have, b, sizeof b), detail,
                   tws_format_bytes(fits ? have - need : need - have, c, sizeof c), fits ? "stay free" : "are missing");
 }
 
@@ -68,5 +68,6 @@ void tws_evidence_print(const tws_cli *cli, const tws_evidence *evidence) {
   const int red = evidence->kind == TWS_EVIDENCE_WRONG;
   tws_evidence_text(evidence, text, sizeof text);
   if (*text)
-    tws_out_wrapped(9, "%sEvidence%s %s", tws_style(cli, red ? TWS_RED : TWS_BOLD), tws_style(cli, TWS_PLAIN_OUTPUT), text);
+    tws_out_wrapped(9, "%sEvidence%s %s", tws_style(cli, red ? TWS_RED : TWS_BOLD), tws_style(cli, TWS_PLAIN_OUTPUT),
+                    text);
 }

@@ -25,15 +25,15 @@
 
 static const tws_optimizer_row rows[] = {
 #define OPTIMIZER(id, type_, aliases_, rule_, defaults_, takes_, traits_) \
-  {.optimizer = TWS_OPTIMIZER_##id,                                    \
-   .type = type_,                                                      \
-   .aliases = aliases_,                                                \
-   .rule = TWS_UPDATE_##rule_,                                         \
-   .state = states_of_##rule_,                                         \
-   .states = sizeof states_of_##rule_ / sizeof *states_of_##rule_,     \
-   .by_tensor = rule_##_IS_BY_TENSOR,                                  \
+  {.optimizer = TWS_OPTIMIZER_##id,                                       \
+   .type = type_,                                                         \
+   .aliases = aliases_,                                                   \
+   .rule = TWS_UPDATE_##rule_,                                            \
+   .state = states_of_##rule_,                                            \
+   .states = sizeof states_of_##rule_ / sizeof *states_of_##rule_,        \
+   .by_tensor = rule_##_IS_BY_TENSOR,                                     \
    defaults_,                                                             \
-   takes_,                                                             \
+   takes_,                                                                \
    traits_},
 #include "config/optimizers.def"
 #define ABSENT_OPTIMIZER(type_, takes_, traits_) {.optimizer = -1, .type = type_, .aliases = "", takes_, traits_},

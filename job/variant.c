@@ -55,8 +55,7 @@ void tws_variant_name(const tws_variant *variant, char *buffer, int size) {
   }
   if (variant->sequence > 1)
     settings[count++] = (tws_ds_setting){"sequence_parallel", TWS_DS_NUMBER, variant->sequence, 0};
-  if (variant->expert > 1)
-    settings[count++] = (tws_ds_setting){"expert_parallel", TWS_DS_NUMBER, variant->expert, 0};
+  if (variant->expert > 1) settings[count++] = (tws_ds_setting){"expert_parallel", TWS_DS_NUMBER, variant->expert, 0};
   if (variant->capacity > 0)
     settings[count++] = (tws_ds_setting){"capacity_factor", TWS_DS_NUMBER, variant->capacity, 0};
   if (variant->overlap) settings[count++] = (tws_ds_setting){"overlap_comm", TWS_DS_BOOL, variant->overlap == 2, 0};

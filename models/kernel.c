@@ -5,30 +5,18 @@
 const tws_arguments tws_no_arguments = {{0}};
 
 const char *tws_kernel_flag_name(int bit) {
-  static const char *const names[TWS_KERNEL_FLAGS] = {"accumulate",
-                                                      "accumulate_param",
-                                                      "bias",
-                                                      "rms",
-                                                      "l2",
-                                                      NULL,
-                                                      "gelu",
-                                                      "residual",
-                                                      "half_weights",
-                                                      "half_moments",
-                                                      "stochastic",
-                                                      "bidirectional",
-                                                      "alibi",
-                                                      "dropout",
-                                                      NULL,
-                                                      NULL,
-                                                      NULL,
-                                                      NULL,
-                                                      NULL,
-                                                      NULL,
-                                                      NULL,
-                                                      "relative",
-                                                      NULL,
-                                                      NULL};
+  static const char *const names[TWS_KERNEL_FLAGS] = {"accumulate",   "accumulate_param",
+                                                      "bias",         "rms",
+                                                      "l2",           NULL,
+                                                      "gelu",         "residual",
+                                                      "half_weights", "half_moments",
+                                                      "stochastic",   "bidirectional",
+                                                      "alibi",        "dropout",
+                                                      NULL,           NULL,
+                                                      NULL,           NULL,
+                                                      NULL,           NULL,
+                                                      NULL,           "relative",
+                                                      NULL,           NULL};
   return bit >= 0 && bit < TWS_KERNEL_FLAGS ? names[bit] : NULL;
 }
 

@@ -17,8 +17,8 @@ uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uin
   }
   int whole_rows = slice->columns == slice->whole_columns;
   *run = whole_rows ? ((uint64_t)slice->rows[block] - row) * columns - column : columns - column;
-  return (skipped + (uint64_t)slice->first_row[block] + row) * (uint64_t)slice->whole_columns + (uint64_t)slice->first_column +
-         column;
+  return (skipped + (uint64_t)slice->first_row[block] + row) * (uint64_t)slice->whole_columns +
+         (uint64_t)slice->first_column + column;
 }
 
 /* ---- making the local network ---- */

@@ -343,10 +343,11 @@ static const char *write_profile(const char *name, const char *disk) {
 
 /* Seconds of a step whose optimizer is on the disk. */
 static double step_on_disk(const char *profile, const char *cluster, const char *verb, const char *member) {
-  command_result run = twinspeed("%s -m tiny-gpt2 --stage 2 --json --profile %s --cluster %s --set "
-                                 "zero_optimization.offload_optimizer.device=nvme --set "
-                                 "zero_optimization.offload_optimizer.nvme_path=/tmp",
-                                 verb, profile, cluster);
+  command_result run = twinspeed(
+      "%s -m tiny-gpt2 --stage 2 --json --profile %s --cluster %s --set "
+      "zero_optimization.offload_optimizer.device=nvme --set "
+      "zero_optimization.offload_optimizer.nvme_path=/tmp",
+      verb, profile, cluster);
   ck_assert_msg(run.status == 0, "%s", run.err);
   cJSON *json = cJSON_Parse(run.out), *at = cJSON_GetObjectItem(json, "time");
   const double seconds = cJSON_GetNumberValue(cJSON_GetObjectItem(at ? at : json, member));
@@ -383,8 +384,9 @@ START_TEST(a_disk_into_a_profile) {
   /* what a cluster file says is stronger */
   snprintf(cluster, sizeof cluster, "%s", in_folder("cluster.json"));
   FILE *file = fopen(cluster, "w");
-  fprintf(file, "{\"schema\":\"twinspeed-cluster-1\",\"base\":\"dgx-a100:1\","
-                "\"disk\":{\"read\":4e6,\"write\":4e6}}");
+  fprintf(file,
+          "{\"schema\":\"twinspeed-cluster-1\",\"base\":\"dgx-a100:1\","
+          "\"disk\":{\"read\":4e6,\"write\":4e6}}");
   fclose(file);
   ck_assert_double_eq_tol(step_on_disk(path[0], cluster, "estimate", "step_s") / slow, 0.25, 0.01);
   run = twinspeed("check --profile %s -m tiny-gpt2", write_profile("bad.json", ",\"disk\":{\"read\":-1,\"write\":1}"));

@@ -455,8 +455,9 @@ END_TEST
 /* DeepSpeed's formula for a job that offloads, beside the bytes of its plan: states of stage 3 differ by what a layer
  * gathers, and nothing that the plan holds is left out of it. */
 START_TEST(formulas_beside_the_ledger) {
-#define OFFLOADED \
-  "estimate -m gpt2-xl --dtype bf16 --stage 3 --cluster dgx-a100 --set zero_optimization.offload_optimizer.device=cpu "
+#define OFFLOADED                                                        \
+  "estimate -m gpt2-xl --dtype bf16 --stage 3 --cluster dgx-a100 --set " \
+  "zero_optimization.offload_optimizer.device=cpu "
   command_result r = twinspeed(OFFLOADED "--compat deepspeed --json");
   ck_assert_int_eq(r.status, 0);
   cJSON *json = assert_json(&r, "twinspeed-estimate-1"), *beside = cJSON_GetObjectItem(json, "deepspeed");
@@ -466,8 +467,7 @@ START_TEST(formulas_beside_the_ledger) {
   ck_assert_double_ge(device, 2 * total / 8);
   ck_assert_double_ge(number(beside, "plan_states_gpu_bytes"), 2 * total / 8);
   ck_assert_double_lt(number(beside, "plan_states_gpu_bytes"), number(beside, "plan_gpu_bytes"));
-  ck_assert_double_eq(number(beside, "plan_gpu_bytes"),
-                      number(cJSON_GetObjectItem(memory, "device"), "arena_bytes"));
+  ck_assert_double_eq(number(beside, "plan_gpu_bytes"), number(cJSON_GetObjectItem(memory, "device"), "arena_bytes"));
   ck_assert_double_eq(number(beside, "plan_cpu_bytes"),
                       8 * number(cJSON_GetObjectItem(memory, "pinned host"), "arena_bytes"));
   ck_assert_double_ge(number(beside, "plan_states_cpu_bytes"), 14 * total);

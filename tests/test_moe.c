@@ -118,8 +118,7 @@ static void compare_used(const cJSON *item, const tws_routing *routing, int64_t 
     ck_assert_msg(fabs((double)all.probabilities[t * all.experts + expert] - gate) < 2e-6, "%s: token %d", what, t);
     kept[expert]++;
   }
-  for (int64_t e = 0; e < g.experts; e++)
-    ck_assert_int_eq(g.counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED], kept[e]);
+  for (int64_t e = 0; e < g.experts; e++) ck_assert_int_eq(g.counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED], kept[e]);
   cJSON_Delete(used);
 }
 

@@ -537,7 +537,8 @@ END_TEST
 /* The most memory that a rank had taken until its weights were made, and its arenas. */
 static double start_bytes(const char *model, int stage, double *arena) {
   command_result r = twinspeed(
-      "train --quiet --json -m %s -n 4 --threads 1 --steps 1 --seq 16 --micro-batch 1 --dtype bf16 --stage %d --data %s "
+      "train --quiet --json -m %s -n 4 --threads 1 --steps 1 --seq 16 --micro-batch 1 --dtype bf16 --stage %d --data "
+      "%s "
       "--set optimizer.type=Lion --set zero_optimization.stage3_max_live_parameters=1000000 --set "
       "zero_optimization.stage3_max_reuse_distance=0 --set zero_optimization.stage3_prefetch_bucket_size=0 --set "
       "zero_optimization.reduce_bucket_size=1000000",
@@ -558,19 +559,19 @@ static double start_bytes(const char *model, int stage, double *arena) {
   return most;
 }
 
-/* At stage 3 a rank makes its part of the weights: beside its arena, which is laid out for the step, there is nothing of
- * the model, and all of it is less than the weights in float32. At stage 0 every rank has the model. */
+/* At stage 3 a rank makes its part of the weights: beside its arena, which is laid out for the step, there is nothing
+ * of the model, and all of it is less than the weights in float32. At stage 0 every rank has the model. */
 START_TEST(no_rank_makes_the_whole_model) {
   const char *model = in_folder("model.json");
   FILE *file = fopen(model, "w");
-  fprintf(file, "{\"model_type\":\"gpt2\",\"n_layer\":32,\"n_embd\":256,\"n_head\":4,\"n_inner\":1024,\"n_positions\":"
-                "64,\"vocab_size\":512,\"tie_word_embeddings\":true}");
+  fprintf(file,
+          "{\"model_type\":\"gpt2\",\"n_layer\":32,\"n_embd\":256,\"n_head\":4,\"n_inner\":1024,\"n_positions\":"
+          "64,\"vocab_size\":512,\"tie_word_embeddings\":true}");
   fclose(file);
   const double parameters = 25419776, whole = 4 * parameters;
   double arena, whole_arena;
   const double program = start_bytes("tiny-gpt2", 3, &arena);
-  const double part = start_bytes(model, 3, &arena) - program,
-               all = start_bytes(model, 0, &whole_arena) - program;
+  const double part = start_bytes(model, 3, &arena) - program, all = start_bytes(model, 0, &whole_arena) - program;
   printf("making weights: %.0f MB a rank at stage 3, %.0f at stage 0, of a model of %.0f MB\n", part * 1e-6, all * 1e-6,
          whole * 1e-6);
   ck_assert_double_lt(part, arena + whole / 8);

@@ -187,7 +187,10 @@ START_TEST(labels_are_learned_in_every_division) {
     FILE *file = fopen(lines, "w");
     for (int i = 0; i < LINES; i++) /* the longest are cut */
       fprintf(file, "{\"input\": [%d, 5%s], \"label\": %d, \"labels\": [2, -100%s], \"types\": [0, %d%s]}\n", i % 3,
-              i % 2 ? ", 9, 9, 9" : "", i % 3, i % 2 ? ", 0, 1, 2" : "", m < 2, i % 2 == 0 ? "" : m < 2 ? ", 0, 0, 1" : ", 0, 0, 0");
+              i % 2 ? ", 9, 9, 9" : "", i % 3, i % 2 ? ", 0, 1, 2" : "", m < 2,
+              i % 2 == 0 ? ""
+              : m < 2    ? ", 0, 0, 1"
+                         : ", 0, 0, 0");
     fclose(file);
     if (m == 2) continue;
     losses_of(model, lines, FIRST_STEPS, "-n 1 --micro-batch 2", one);

@@ -375,13 +375,19 @@ static tws_code read_disk(const tws_json *json, tws_profile *profile, tws_error 
 }
 
 static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_error *err) {
-  static const char *const known[] = {"schema",      "name",         "provenance",     "details",
-                                      "spread",      "drift",        "backend",        "generation",
-                                      "cores",       "memory_bytes", "overhead_bytes", "serial_streams",
-                                      "peak_flops",  "bandwidth",    "node_bandwidth", "bandwidth_efficiency",
-                                      "launch_s",    "matmul",       "attention",      "unfused",
-                                      "added_bytes", "kernels",      "collectives",    "p2p",
-                                      "disk",        NULL};
+  static const char *const known[] = {"schema",         "name",
+                                      "provenance",     "details",
+                                      "spread",         "drift",
+                                      "backend",        "generation",
+                                      "cores",          "memory_bytes",
+                                      "overhead_bytes", "serial_streams",
+                                      "peak_flops",     "bandwidth",
+                                      "node_bandwidth", "bandwidth_efficiency",
+                                      "launch_s",       "matmul",
+                                      "attention",      "unfused",
+                                      "added_bytes",    "kernels",
+                                      "collectives",    "p2p",
+                                      "disk",           NULL};
   if (!cJSON_IsObject(json->root)) return tws_json_fail(json, json->root, err, NULL, "a profile must be an object");
   const char *schema = NULL;
   TWS_TRY(tws_json_string(json, json->root, "schema", 1, NULL, &schema, err));

@@ -44,7 +44,7 @@ uint32_t tws_build_embedding(tws_network_builder *b, const char *name, const cha
 void tws_build_segments(tws_network_builder *b, const char *table, int64_t rows, float std);
 uint32_t tws_build_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, int rms, double epsilon);
 typedef struct tws_norm_kind {
-  int rms, bias, plain; /* plain: no parameters */
+  int rms, bias, plain;   /* plain: no parameters */
   double epsilon, offset; /* offset: added to weights, which begin at 1 - offset */
 } tws_norm_kind;
 uint32_t tws_build_norm_of(tws_network_builder *b, int layer, const char *name, uint32_t x, const tws_norm_kind *kind);

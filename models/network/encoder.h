@@ -46,8 +46,8 @@ tws_encoder_names tws_encoder_shared_names(const char *layer);
 uint32_t tws_encoder_add_embeddings(tws_network_builder *b, tws_encoder *e, const char *prefix, int64_t first,
                                     int64_t segments);
 /* Whatever the file's class has behind the last layer. A text is classified by its first token, of which `dense` and
- * `activation` make what `scores` reads; tokens are by `tags`. Shares that are dropped before `dense`, before the scores
- * of a text and before those of tokens. */
+ * `activation` make what `scores` reads; tokens are by `tags`. Shares that are dropped before `dense`, before the
+ * scores of a text and before those of tokens. */
 typedef struct tws_class_head {
   const char *dense, *scores, *tags;
   tws_module_type activation; /* TWS_MODULE_SOFTCAP: tanh */

@@ -198,7 +198,8 @@ typedef struct tws_network {
   int tied;        /* head shares the embedding's weight */
   tws_objective objective;
   int64_t mask_token;  /* MASKED: the id that stands for a masked token; PAIRS: for the first span that is left out */
-  int64_t pad_token, start_token, end_token; /* PAIRS, CLASSES, TAGS: behind what is there; PAIRS: before a target; the last of both */
+  int64_t pad_token, start_token,
+      end_token;       /* PAIRS, CLASSES, TAGS: behind what is there; PAIRS: before a target; the last of both */
   int64_t classes;     /* CLASSES, TAGS: what the loss is over; 0: the vocabulary */
   int64_t predictions; /* MASKED: the most tokens of a sample that are predicted; 0: any number */
   tws_picture picture;
