@@ -183,7 +183,7 @@ static const tws_runtime runtimes[] = {
      .reserved_share = 0.05,
      .copies_buckets = 1},
     {.name = "deepspeed-whole",
-     .about = "the same of a script without zero.Init: stage 3 partitions the model when all of it is on each device",
+     .about = "as deepspeed-flash, without zero.Init: stage 3 partitions the model when all of it is on each device",
      .host_op_s = 33e-6,
      .attention = TWS_ATTENTION_FLASH,
      .flash = FLASH_2,
@@ -238,6 +238,18 @@ static const tws_runtime runtimes[] = {
      .reserved_share = 0.05,
      .unread_outputs = 1,
      .logit_bytes = 12},
+    {.name = "fsdp-compiled",
+     .about = "the same with torch.compile: elementwise kernels are fused",
+     .host_op_s = 33e-6,
+     .cast_bytes = {6, 8},
+     .contends = 1,
+     .by_block = 1,
+     .attention = TWS_ATTENTION_FLASH,
+     .flash = FLASH_2,
+     .products = CUBLAS_12,
+     .context_bytes = 1.5 * 1073741824.0,
+     .unread_outputs = 1,
+     .logit_bytes = 12},
     {.name = "litgpt",
      .about = "LitGPT since 2023: PyTorch's modules operation by operation, weights in bf16, flash attention",
      .host_op_s = 33e-6,
@@ -253,18 +265,6 @@ static const tws_runtime runtimes[] = {
      .logit_bytes = 4,
      .loads_whole = 2,
      .keeps = {2, 2, 2, 2, 1}},
-    {.name = "fsdp-compiled",
-     .about = "the same with torch.compile: elementwise kernels are fused",
-     .host_op_s = 33e-6,
-     .cast_bytes = {6, 8},
-     .contends = 1,
-     .by_block = 1,
-     .attention = TWS_ATTENTION_FLASH,
-     .flash = FLASH_2,
-     .products = CUBLAS_12,
-     .context_bytes = 1.5 * 1073741824.0,
-     .unread_outputs = 1,
-     .logit_bytes = 12},
 };
 enum { RUNTIMES = sizeof runtimes / sizeof *runtimes };
 
@@ -302,23 +302,8 @@ const char *tws_generation_name(int generation) {
 }
 
 const char *const *tws_runtime_names(void) {
-  static const char *const names[RUNTIMES + 1] = {"twinspeed",
-                                                  "megatron-2019",
-                                                  "megatron-2021",
-                                                  "megatron-2022",
-                                                  "megatron-2021-blocking",
-                                                  "megatron",
-                                                  "nemo",
-                                                  "megatron-unfused",
-                                                  "deepspeed",
-                                                  "deepspeed-flash",
-                                                  "deepspeed-whole",
-                                                  "fsdp-2022",
-                                                  "fsdp-2024",
-                                                  "fsdp",
-                                                  "litgpt",
-                                                  "fsdp-compiled",
-                                                  NULL};
+  static const char *names[RUNTIMES + 1];
+  for (int i = 0; i < RUNTIMES; i++) names[i] = runtimes[i].name;
   return names;
 }
 
