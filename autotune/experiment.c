@@ -24,6 +24,7 @@ const char *tws_outcome_name(tws_outcome outcome) {
 
 void tws_experiment_free(tws_experiment *experiment) {
   tws_free(experiment->step_s);
+  tws_free(experiment->run_s);
   *experiment = (tws_experiment){0};
 }
 
@@ -66,6 +67,11 @@ static void add_kinds(const tws_experiment *e, cJSON *root) {
     if (e->kind_s[i] > 0) cJSON_AddNumberToObject(kinds, kind_name(i), e->kind_s[i]);
 }
 
+static void add_numbers(cJSON *root, const char *key, const double *numbers, size_t count) {
+  cJSON *list = cJSON_AddArrayToObject(root, key);
+  for (size_t i = 0; i < count; i++) cJSON_AddItemToArray(list, cJSON_CreateNumber(numbers[i]));
+}
+
 static tws_code write_record(const tws_experiment_setup *setup, const tws_job *job, const char *name,
                              const tws_experiment *e, tws_error *err) {
   char key[20], path[4096];
@@ -77,8 +83,8 @@ static tws_code write_record(const tws_experiment_setup *setup, const tws_job *j
   cJSON_AddStringToObject(root, "outcome", tws_outcome_name(e->outcome));
   if (*e->reason) cJSON_AddStringToObject(root, "reason", e->reason);
   cJSON_AddNumberToObject(root, "runs", e->runs);
-  cJSON *steps = cJSON_AddArrayToObject(root, "step_s");
-  for (size_t i = 0; i < e->count; i++) cJSON_AddItemToArray(steps, cJSON_CreateNumber(e->step_s[i]));
+  add_numbers(root, "step_s", e->step_s, e->count);
+  add_numbers(root, "run_s", e->run_s, e->run_count);
   cJSON_AddNumberToObject(root, "rank_bytes", e->rank_bytes);
   cJSON_AddNumberToObject(root, "peak_rss_bytes", e->peak_rss_bytes);
   add_kinds(e, root);
@@ -96,11 +102,19 @@ static double number_in(const cJSON *object, const char *key) {
   return cJSON_IsNumber(item) && isfinite(item->valuedouble) && item->valuedouble > 0 ? item->valuedouble : 0;
 }
 
-static tws_code add_step(tws_experiment *e, double seconds, tws_error *err) {
-  if (tws_reserve(&e->step_s, &e->capacity, e->count + 1, sizeof *e->step_s) != 0)
+static tws_code add_to(double **list, size_t *count, size_t *capacity, double seconds, tws_error *err) {
+  if (tws_reserve(list, capacity, *count + 1, sizeof **list) != 0)
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  e->step_s[e->count++] = seconds;
+  (*list)[(*count)++] = seconds;
   return TWS_OK;
+}
+
+static tws_code add_step(tws_experiment *e, double seconds, tws_error *err) {
+  return add_to(&e->step_s, &e->count, &e->capacity, seconds, err);
+}
+
+static tws_code add_run(tws_experiment *e, double seconds, tws_error *err) {
+  return add_to(&e->run_s, &e->run_count, &e->run_capacity, seconds, err);
 }
 
 static tws_code parse_record(const cJSON *root, const char *key, tws_experiment *e, tws_error *err) {
@@ -114,6 +128,9 @@ static tws_code parse_record(const cJSON *root, const char *key, tws_experiment 
   e->runs = (int)number_in(root, "runs");
   cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(root, "step_s")) {
     if (cJSON_IsNumber(one) && one->valuedouble > 0) TWS_TRY(add_step(e, one->valuedouble, err));
+  }
+  cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(root, "run_s")) {
+    if (cJSON_IsNumber(one) && one->valuedouble > 0) TWS_TRY(add_run(e, one->valuedouble, err));
   }
   e->rank_bytes = number_in(root, "rank_bytes");
   e->peak_rss_bytes = number_in(root, "peak_rss_bytes");
@@ -312,6 +329,7 @@ static tws_code read_run(const tws_experiment_setup *setup, const tws_job *job, 
   tws_code code = read_steps(setup, json->root, e, err);
   tws_json_destroy(json);
   if (code == TWS_OK && e->count == before) code = tws_fail(err, TWS_INVALID, NULL, "%s has no steps", result);
+  if (code == TWS_OK) code = add_run(e, tws_sample_median(e->step_s + before, e->count - before), err);
   if (code == TWS_OK) code = read_trace(trace, job, e, err);
   if (code == TWS_OK) e->runs++;
   return code;

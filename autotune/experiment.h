@@ -27,6 +27,8 @@ typedef struct tws_experiment {
   int runs;         /* that ended well */
   double *step_s;   /* of the measured steps of all runs */
   size_t count, capacity;
+  double *run_s; /* median step of each run */
+  size_t run_count, run_capacity;
   double rank_bytes, peak_rss_bytes;   /* arenas of the fullest rank; resident memory of all ranks */
   double phase_s[TWS_PHASE_COUNT];     /* of the traced step: busy seconds of one rank, mean over the ranks */
   double kind_s[TWS_EXPERIMENT_KINDS]; /* by kernel, mean over the ranks; then by collective, of the rank that waits

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "autotune/correct.h"
+#include "autotune/race.h"
 #include "launch/launch.h"
 #include "traces/measurements.h"
 
@@ -224,6 +225,38 @@ static tws_code later_rounds(const session *s, tws_error *err) {
   return TWS_OK;
 }
 
+/* What a run says of the trial by the search's objective: the smaller, the better. `costs` has room for `most` runs. */
+static tws_racer racer_of(const session *s, const tws_tune_trial *trial, double *costs, int most) {
+  const tws_experiment *e = &trial->experiment;
+  tws_tune_trial one = *trial;
+  tws_racer racer = {.run_s = costs};
+  for (size_t k = 0; e->outcome == TWS_OUTCOME_MEASURED && k < e->run_count && racer.runs < most; k++) {
+    one.step_s = e->run_s[k];
+    costs[racer.runs++] = 1 / score_of(s, &one);
+  }
+  return racer;
+}
+
+/* What is still as good as the fastest is told apart by further runs. */
+static tws_code race(const session *s, tws_error *err) {
+  const int count = s->trials->count, most = s->how->rounds + s->how->race;
+  tws_racer *racers = tws_calloc((size_t)count + 1, sizeof *racers);
+  double *costs = tws_calloc((size_t)count * (size_t)most + 1, sizeof *costs);
+  tws_code code = racers && costs ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  while (code == TWS_OK && !is_out_of_time(s)) {
+    for (int i = 0; i < count; i++) racers[i] = racer_of(s, &s->trials->all[i], costs + (ptrdiff_t)i * most, most);
+    int next;
+    code = tws_race_next(racers, count, most, &next, err);
+    if (code != TWS_OK || next < 0) break;
+    tws_log_write(s->how->log, TWS_LOG_INFO, "run %d of %s, which may be the best", racers[next].runs + 1,
+                  s->trials->all[next].name);
+    code = run_once(s, &s->trials->all[next], err);
+  }
+  tws_free(racers);
+  tws_free(costs);
+  return code;
+}
+
 static void record_all(const session *s, tws_tune_result *result) {
   tws_tune_trials *trials = s->trials;
   trials->best = -1;
@@ -249,6 +282,7 @@ tws_code tws_tune_measure(const tws_tune_request *request, const tws_tune_measur
   if (request->sim) TWS_TRY(correct_profile(&s, err));
   if (out->corrected > 0) TWS_TRY(rank_again(&s, result, err));
   TWS_TRY(later_rounds(&s, err));
+  TWS_TRY(race(&s, err));
   record_all(&s, *result);
   return TWS_OK;
 }

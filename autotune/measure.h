@@ -14,6 +14,7 @@ typedef struct tws_tune_measuring {
   const tws_tune_folders *folders;
   tws_trial_rule rule;
   int rounds;      /* of each trial; later ones are interleaved, so that a disturbance does not hit one of them alone */
+  int race;        /* runs beyond these, at most, of each that may still be the fastest (autotune/race.h) */
   double budget_s; /* no run begins after so long; 0: never mind */
   const tws_log *log; /* may be NULL */
 } tws_tune_measuring;

@@ -25,7 +25,7 @@ typedef struct options {
   const char *overlaps, *offloads, *buckets;
   const char *axes, *pipeline, *tensor, *sequence, *schedules, *sequence_parallel, *experts, *capacities;
   int64_t global_batch, max_micro_batch, trials, early_stopping, validate, rows;
-  int64_t first_step, last_step, rounds;
+  int64_t first_step, last_step, rounds, race;
   double memory, limit_s, budget_s, faults_s;
   int64_t workers;
   int exhaustive, oversubscribe, force, resume, no_simulation;
@@ -60,7 +60,8 @@ static tws_code list_of_recompute(const char *text, tws_tune_space *space, tws_e
       if (strlen(name) == length && memcmp(name, at, length) == 0) found = i;
     }
     if (found < 0 || space->recompute_count == 3)
-      return tws_fail(err, TWS_USAGE, "a list of up to three of none, selective, full and operations", "--recomputes: bad list \"%.60s\"", text);
+      return tws_fail(err, TWS_USAGE, "a list of up to three of none, selective, full and operations",
+                      "--recomputes: bad list \"%.60s\"", text);
     space->recompute[space->recompute_count++] = (tws_recompute)found;
     at += length + (at[length] == ',');
   }
@@ -383,6 +384,7 @@ static tws_code measure(const tws_cli *cli, const session *s, const tws_tune_fol
                                            .trials = (int)o->validate,
                                            .early_stopping = (int)o->early_stopping},
                                   .rounds = (int)o->rounds,
+                                  .race = (int)o->race,
                                   .budget_s = o->budget_s,
                                   .log = &cli->log};
   return tws_tune_measure(&s->request, &how, result, trials, err);
@@ -548,6 +550,8 @@ static const tws_option table[] = {
     TWS_INTEGER("end-profile-step", 0, "N", options, last_step, 1, 100000,
                 "with --validate: last measured step (default 5)"),
     TWS_INTEGER("rounds", 0, "N", options, rounds, 1, 1000, "with --validate: runs of each, interleaved (default 2)"),
+    TWS_INTEGER("race", 0, "N", options, race, 0, 1000,
+                "with --validate: further runs of each that may be fastest (default 6)"),
     TWS_NUMBER("faults", 0, "SECONDS", options, faults_s, 1, 1e12,
                "mean time between failures of the whole job: how often to save, and what is left of the speed"),
     TWS_NUMBER("limit", 0, "SECONDS", options, limit_s, 0.1, 1e9,
@@ -560,8 +564,13 @@ static const tws_option table[] = {
              "go on from the folder's records: what was run, or looked at by --exhaustive, is not again"),
     TWS_OPTIONS_END};
 
-static const options defaults = {
-    .job = TWS_JOB_SPEC_DEFAULTS, .results = DEFAULT_RESULTS, .memory = -1, .rounds = 2, .limit_s = 1800, .rows = 10};
+static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS,
+                                 .results = DEFAULT_RESULTS,
+                                 .memory = -1,
+                                 .rounds = 2,
+                                 .race = 6,
+                                 .limit_s = 1800,
+                                 .rows = 10};
 
 const tws_verb tws_verb_tune = {
     .name = "tune",

@@ -1,11 +1,15 @@
 /* Which configuration is run next, and what runs say of a profile: on results that are known. */
 #include <check.h>
+#include <gsl/gsl_randist.h>
+#include <gsl/gsl_rng.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "autotune/correct.h"
 #include "autotune/next_trial.h"
+#include "autotune/race.h"
 #include "sim_module.h"
+#include "traces/measurements.h"
 
 static tws_error err;
 
@@ -92,6 +96,62 @@ START_TEST(failures_count_as_slow) {
 }
 END_TEST
 
+/* ---- races ---- */
+
+enum { RACERS = 9, MOST_RUNS = 8 };
+
+static int next_of(const tws_racer *racers, int count, int most) {
+  int next;
+  ck_assert_int_eq(tws_race_next(racers, count, most, &next, &err), TWS_OK);
+  return next;
+}
+
+/* Fields whose best is up to 4 % ahead; runs scatter by 2 %, and every fifth is disturbed by up to 40 %. Whoever wins
+ * is hardly behind the best in nearly all of them, and for fewer runs than all have. */
+START_TEST(race_finds_the_fastest) {
+  int good = 0, runs = 0;
+  gsl_rng *random = gsl_rng_alloc(gsl_rng_mt19937);
+  for (int f = 0; f < 40; f++) {
+    double true_s[RACERS], run_s[RACERS][MOST_RUNS], low[RACERS];
+    tws_racer racers[RACERS];
+    for (int i = 0; i < RACERS; i++) {
+      true_s[i] = i == 0 ? 1 : 1 + 0.001 * f + 0.02 * i * gsl_rng_uniform(random);
+      racers[i] = (tws_racer){run_s[i], 2};
+      for (int k = 0; k < MOST_RUNS; k++)
+        run_s[i][k] = true_s[i] * exp(gsl_ran_gaussian(random, 0.02)) *
+                      (gsl_rng_uniform(random) < 0.2 ? 1 + 0.4 * gsl_rng_uniform(random) : 1);
+    }
+    for (int next; (next = next_of(racers, RACERS, MOST_RUNS)) >= 0;) {
+      ck_assert_int_lt(racers[next].runs, MOST_RUNS);
+      racers[next].runs++;
+    }
+    int winner = 0;
+    for (int i = 0; i < RACERS; i++) {
+      runs += racers[i].runs;
+      low[i] = tws_sample_low(run_s[i], (size_t)racers[i].runs);
+      if (low[i] < low[winner]) winner = i;
+    }
+    good += true_s[winner] < 1.03;
+  }
+  gsl_rng_free(random);
+  ck_assert_msg(good >= 36, "%d of 40", good);
+  ck_assert_msg(runs < 40 * RACERS * MOST_RUNS * 3 / 4, "%d runs", runs);
+}
+END_TEST
+
+START_TEST(race_ends) {
+  const double fast[] = {1, 1.01, 1.02}, slow[] = {2, 2.01, 2.02};
+  const tws_racer apart[] = {{fast, 2}, {slow, 2}}, once[] = {{fast, 1}, {fast + 1, 1}},
+                  failed[] = {{fast, 3}, {slow, 0}};
+  const tws_racer close[] = {{fast, 3}, {slow, 2}, {fast, 2}}, full[] = {{fast, 3}, {fast, 3}};
+  ck_assert_int_eq(next_of(apart, 2, 9), -1);
+  ck_assert_int_eq(next_of(once, 2, 9), -1);
+  ck_assert_int_eq(next_of(failed, 2, 9), -1);
+  ck_assert_int_eq(next_of(close, 3, 9), 2);
+  ck_assert_int_eq(next_of(full, 2, 3), -1);
+}
+END_TEST
+
 /* Kinds that were simulated in half of what they took come out right, to the last digits, once the profile knows. */
 START_TEST(profile_is_corrected) {
   tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
@@ -103,8 +163,8 @@ START_TEST(profile_is_corrected) {
   spec.sequence = 32;
   ck_assert_msg(tws_job_load(&spec, &job, &err) == TWS_OK, "%s", err.message);
   double before[TWS_EXPERIMENT_KINDS], after[TWS_EXPERIMENT_KINDS], step_s[2];
-  ck_assert_msg(tws_simulated_kinds(job, load_simulator(), TWS_FIDELITY_ANALYTIC, before, &step_s[0], &err) == TWS_OK, "%s",
-                err.message);
+  ck_assert_msg(tws_simulated_kinds(job, load_simulator(), TWS_FIDELITY_ANALYTIC, before, &step_s[0], &err) == TWS_OK,
+                "%s", err.message);
   tws_kind_sums sums = {0};
   for (int i = 0; i < TWS_EXPERIMENT_KINDS; i++) {
     sums.simulated[i] = before[i];
@@ -132,6 +192,8 @@ int main(void) {
   tcase_add_test(tcase, stops_early);
   tcase_add_test(tcase, model_learns_what_predictions_miss);
   tcase_add_test(tcase, failures_count_as_slow);
+  tcase_add_test(tcase, race_finds_the_fastest);
+  tcase_add_test(tcase, race_ends);
   tcase_add_test(tcase, profile_is_corrected);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);

@@ -18,7 +18,7 @@ space="-m $here/host.json --profile $out/host.json --seq 64 -b 32 -n 1,2 --threa
 # shellcheck disable=SC2086
 "$program" tune $space --validate 6 -o "$out/picked" > /dev/null
 # shellcheck disable=SC2086
-"$program" tune $space --validate 1000 --tuner gridsearch --rounds "$rounds" -o "$out/all" > /dev/null
+"$program" tune $space --validate 1000 --tuner gridsearch --rounds "$rounds" --race 12 -o "$out/all" > /dev/null
 winner=$(awk -F'|' '$2 ~ /^ global/ { gsub(/ /, "", $5); print $5 }' "$out/picked/summary.txt")
 
 # Name and samples/s of every trial, the fastest first.
