@@ -118,6 +118,8 @@ static void add_axes(const tws_job *job, cJSON *json) {
       cJSON_AddNumberToObject(axes, tws_axis_name((tws_axis)axis), tws_job_ranks_along(job, (tws_axis)axis));
   if (tws_job_ranks_along(job, TWS_AXIS_EXPERT) > 1)
     cJSON_AddNumberToObject(axes, "expert", tws_job_ranks_along(job, TWS_AXIS_EXPERT));
+  if (tws_job_ranks_along(job, TWS_AXIS_NODE_EXPERT) > 1)
+    cJSON_AddNumberToObject(axes, "node-expert", tws_job_ranks_along(job, TWS_AXIS_NODE_EXPERT));
   if (job->topology.axes > 1) cJSON_AddStringToObject(json, "axis_order", tws_axis_order_text(&c->axis_order, order));
   if (tws_job_stages(job) > 1) {
     const char *schedule = tws_pipeline_kind_name((tws_pipeline_kind)c->pipeline_schedule);

@@ -20,6 +20,7 @@ enum { MAX_NODES = 65536, MAX_DEVICES = 1024, MAX_CORES = 65536 };
  * InfiniBand ports: EDR 100 Gbit/s, HDR 200, NDR 400; DGX-1 has 4, the others 8 for computing (NVIDIA's data sheets).
  * Latency of a hop: ring, Simple protocol, in NCCL's tuning constants (src/graph/tuning.cc): NVLink 3.4 us,
  *   network 14 us.
+ * Messages: NCCL's processor posts one to the network in 1 us on Intel, 2 us on AMD (getNetOverhead() there).
  * Cores and memory: NVIDIA's data sheets. Memory's bandwidth: channels of both processors times their transfer rate, of
  *   the processors that the data sheets name: E5-2698 v4 2 x 4 x 19.2 GB/s, 8168 2 x 6 x 21.3, EPYC 7742 2 x 8 x 25.6,
  *   8480C 2 x 8 x 38.4, 8570 2 x 8 x 44.8 (Intel, AMD). Local disks have no published sustained rate: give them in a
@@ -34,30 +35,32 @@ enum { MAX_NODES = 65536, MAX_DEVICES = 1024, MAX_CORES = 65536 };
   { 31e9, 5.7e-6 }
 #define PCIE5 \
   { 63e9, 5.7e-6 }
+#define INTEL 1e-6
+#define AMD 2e-6
 #define TB 1e12
 #define GB 1e9
-#define SYSTEM(name_, profile_, devices_, cores_, memory_, dram_, intra_, inter_, nics_, pcie_)                      \
+#define SYSTEM(name_, profile_, devices_, cores_, memory_, dram_, intra_, inter_, nics_, pcie_, message_)            \
   {                                                                                                                  \
     .name = name_, .profile = profile_, .nodes = 1, .devices_per_node = devices_, .cores_per_node = cores_,          \
     .host_memory_bytes = memory_, .host_bandwidth = dram_, .intra = intra_, .inter = inter_, .nics_per_node = nics_, \
-    .host_link = pcie_, .devices_per_host_link = 1                                                                   \
+    .host_link = pcie_, .devices_per_host_link = 1, .message_s = message_                                            \
   }
 
 static const tws_cluster systems[] = {
-    SYSTEM("dgx1-v100", "v100-32gb", 8, 40, 0.5 * TB, 153.6 * GB, NVLINK(150), NETWORK(100), 4, PCIE3),
-    SYSTEM("dgx2-v100", "v100-32gb", 16, 48, 1.5 * TB, 256 * GB, NVLINK(150), NETWORK(100), 8, PCIE3),
-    SYSTEM("dgx-a100", "a100-80gb", 8, 128, 2.0 * TB, 409.6 * GB, NVLINK(300), NETWORK(200), 8, PCIE4),
-    SYSTEM("dgx-a100-40gb", "a100-40gb", 8, 128, 1.0 * TB, 409.6 * GB, NVLINK(300), NETWORK(200), 8, PCIE4),
-    SYSTEM("dgx-h100", "h100-sxm", 8, 112, 2.0 * TB, 614.4 * GB, NVLINK(450), NETWORK(400), 8, PCIE5),
-    SYSTEM("dgx-h200", "h200", 8, 112, 2.0 * TB, 614.4 * GB, NVLINK(450), NETWORK(400), 8, PCIE5),
-    SYSTEM("dgx-b200", "b200", 8, 112, 2.0 * TB, 716.8 * GB, NVLINK(900), NETWORK(400), 8, PCIE5),
+    SYSTEM("dgx1-v100", "v100-32gb", 8, 40, 0.5 * TB, 153.6 * GB, NVLINK(150), NETWORK(100), 4, PCIE3, INTEL),
+    SYSTEM("dgx2-v100", "v100-32gb", 16, 48, 1.5 * TB, 256 * GB, NVLINK(150), NETWORK(100), 8, PCIE3, INTEL),
+    SYSTEM("dgx-a100", "a100-80gb", 8, 128, 2.0 * TB, 409.6 * GB, NVLINK(300), NETWORK(200), 8, PCIE4, AMD),
+    SYSTEM("dgx-a100-40gb", "a100-40gb", 8, 128, 1.0 * TB, 409.6 * GB, NVLINK(300), NETWORK(200), 8, PCIE4, AMD),
+    SYSTEM("dgx-h100", "h100-sxm", 8, 112, 2.0 * TB, 614.4 * GB, NVLINK(450), NETWORK(400), 8, PCIE5, INTEL),
+    SYSTEM("dgx-h200", "h200", 8, 112, 2.0 * TB, 614.4 * GB, NVLINK(450), NETWORK(400), 8, PCIE5, INTEL),
+    SYSTEM("dgx-b200", "b200", 8, 112, 2.0 * TB, 716.8 * GB, NVLINK(900), NETWORK(400), 8, PCIE5, INTEL),
     /* One device out of such a node, with its share of the host. */
-    SYSTEM("a100", "a100-80gb", 1, 16, 0.25 * TB, 51.2 * GB, NVLINK(300), NETWORK(200), 1, PCIE4),
-    SYSTEM("h100", "h100-sxm", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), NETWORK(400), 1, PCIE5),
-    SYSTEM("h200", "h200", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), NETWORK(400), 1, PCIE5),
+    SYSTEM("a100", "a100-80gb", 1, 16, 0.25 * TB, 51.2 * GB, NVLINK(300), NETWORK(200), 1, PCIE4, AMD),
+    SYSTEM("h100", "h100-sxm", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), NETWORK(400), 1, PCIE5, INTEL),
+    SYSTEM("h200", "h200", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), NETWORK(400), 1, PCIE5, INTEL),
     /* Cores and memory are filled in from this machine. The links are round figures for shared memory and a 10 Gbit/s
      * network: a calibrated profile carries measured ones. */
-    SYSTEM("host", "host", 1, 1, 0, 10 * GB, NVLINK(5), NETWORK(10), 1, NVLINK(10)),
+    SYSTEM("host", "host", 1, 1, 0, 10 * GB, NVLINK(5), NETWORK(10), 1, NVLINK(10), 0),
 };
 enum { SYSTEM_COUNT = sizeof systems / sizeof *systems };
 
@@ -235,6 +238,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
                                       "intra",
                                       "inter",
                                       "message_bandwidth",
+                                      "message_s",
                                       "nics_per_node",
                                       "host_link",
                                       "disk",
@@ -274,6 +278,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   TWS_TRY(read_quantity(json, root, "device_memory", &c.device_memory_bytes, err));
   TWS_TRY(read_quantity(json, root, "host_bandwidth", &c.host_bandwidth, err));
   TWS_TRY(read_quantity(json, root, "message_bandwidth", &c.message_bandwidth, err));
+  TWS_TRY(tws_json_number(json, root, "message_s", 0, 0, 1, c.message_s, &c.message_s, err));
   TWS_TRY(read_link(json, root, "intra", &c.intra, err));
   TWS_TRY(read_link(json, root, "inter", &c.inter, err));
   TWS_TRY(read_link(json, root, "host_link", &c.host_link, err));

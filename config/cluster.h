@@ -5,7 +5,7 @@
  * Keys of a file, all optional but schema: name, base (a built-in to start from), profile, nodes, devices_per_node,
  * cores_per_node, nics_per_node, host_memory, device_memory (bytes, or "512GiB"), host_bandwidth (bytes/s), intra,
  * inter, host_link (each with bandwidth, bytes/s or "25 GB/s", and latency_s), devices_per_host_link, disk (read,
- * write, size), price_per_device_hour (in whatever currency).
+ * write, size), message_bandwidth, message_s, price_per_device_hour (in whatever currency).
  *
  * "host" is this machine: cores that the process may use, memory within the control group's limit, as many devices as
  * cores. Any number of ranks may be asked of a host; devices_per_node is what a tuner tries. */
@@ -31,6 +31,7 @@ typedef struct tws_cluster {
   tws_link intra;             /* one device's NVLink (or shared memory) port */
   tws_link inter;             /* one NIC */
   double message_bandwidth;   /* bytes/s of one NIC in messages between two ranks, where rings reach less; 0: inter's */
+  double message_s;           /* from the start of one message that a rank sends to other nodes to that of the next */
   int nics_per_node;
   tws_link host_link;           /* PCIe of one device */
   int devices_per_host_link;    /* behind one switch, which share it */

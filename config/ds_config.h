@@ -123,6 +123,7 @@ typedef struct tws_config {
   int tensor_sequence_parallel;  /* twinspeed.tensor_sequence_parallel: tokens are split where weights are not */
   int64_t sequence_ranks;        /* sequence_parallel_size (Ulysses) */
   int64_t expert_ranks;          /* twinspeed.expert_parallel_size: of the replicas */
+  int64_t expert_node_ranks;     /* twinspeed.expert_node_ranks: that exchange first; 0, 1: one exchange among all */
   double expert_capacity_factor; /* twinspeed.expert_capacity_factor, 0: every token has a slot */
   int expert_tensor_parallel;    /* twinspeed.expert_tensor_parallel: tensor ranks split each expert */
   int expert_dropless;           /* twinspeed.expert_dropless: the experts of a rank share their slots */
@@ -224,6 +225,8 @@ static inline int tws_config_bf16_moments(const tws_config *config) {
 
 /* Ranks along an axis that a key says; 1 along others, as along "data". */
 int tws_config_axis_ranks(const tws_config *config, tws_axis axis);
+/* Whether those that share experts exchange in two steps, inside parts of twinspeed.expert_node_ranks first. */
+int tws_config_two_steps(const tws_config *config);
 /* Ranks that one replica of the model takes: those along all axes but "data". */
 int64_t tws_config_model_ranks(const tws_config *config);
 /* Replicas that `ranks` ranks make; TWS_INVALID when the ranks of a replica do not divide them. */

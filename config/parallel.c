@@ -40,6 +40,10 @@ int tws_config_axis_ranks(const tws_config *config, tws_axis axis) {
   return at_least_one(ranks);
 }
 
+int tws_config_two_steps(const tws_config *config) {
+  return config->expert_node_ranks > 1 && config->expert_node_ranks < config->expert_ranks;
+}
+
 int64_t tws_config_model_ranks(const tws_config *config) {
   int64_t ranks = 1;
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) /* parts of one are among what is left */
@@ -88,13 +92,29 @@ static tws_code refuse_degree(const tws_config *config, tws_given place, tws_err
   return tws_store_fail(config->store, place, TWS_INVALID, err, hint, "%s", message);
 }
 
+/* Parts of an expert group that exchange in themselves first are equal. */
+static tws_code check_steps(const tws_config *config, tws_error *err) {
+  static const char path[] = "twinspeed.expert_node_ranks";
+  const struct tws_config_store *store = config->store;
+  const int64_t ranks = config->expert_ranks, part = config->expert_node_ranks;
+  char text[160], hint[96];
+  if (!tws_config_two_steps(config) || ranks % part == 0) return TWS_OK;
+  int64_t below = part, above = part;
+  while (ranks % below) below--;
+  while (ranks % above) above++;
+  snprintf(hint, sizeof hint, "the nearest that do are %lld and %lld", (long long)below, (long long)above);
+  snprintf(text, sizeof text, "%s %lld does not divide the %lld ranks that share experts", path, (long long)part,
+           (long long)ranks);
+  return refuse_degree(config, store ? tws_store_at(store, path) : (tws_given){NULL, NULL}, err, hint, text);
+}
+
 /* Replicas are shared out among the ranks of an expert group. */
 static tws_code check_experts(const tws_config *config, int64_t replicas, tws_error *err) {
   const struct tws_config_store *store = config->store;
   const int64_t ranks = tws_config_axis_ranks(config, TWS_AXIS_EXPERT);
   const char *path = sources[TWS_AXIS_EXPERT].key;
   char text[160], hint[96];
-  if (replicas % ranks == 0) return TWS_OK;
+  if (replicas % ranks == 0) return check_steps(config, err);
   int64_t below = ranks < replicas ? ranks : replicas;
   while (replicas % below) below--;
   snprintf(hint, sizeof hint, "use %s %lld, or a multiple of %lld replicas", path, (long long)below, (long long)ranks);

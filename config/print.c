@@ -608,6 +608,8 @@ static const char *idle_reason(const tws_config *c, const char *path) {
       {"tensor_parallel.tp_overlap_comm", !tensor && c->tensor_overlap, "it needs tensor_parallel.autotp_size above 1"},
       {"twinspeed.tensor_sequence_parallel", !tensor && c->tensor_sequence_parallel,
        "it needs tensor_parallel.autotp_size above 1"},
+      {"twinspeed.expert_node_ranks", c->expert_node_ranks > 0 && !tws_config_two_steps(c),
+       "it needs from 2 ranks to less than twinspeed.expert_parallel_size has"},
       {"twinspeed.tensor_overlap_chunks", !(tensor && c->tensor_overlap) && c->tensor_chunks != 2,
        "it needs tensor_parallel.tp_overlap_comm, and tensor_parallel.autotp_size above 1"},
       {"bf16.bf16_master_weights_and_grads", c->bf16_masters && c->dtype != TWS_BF16, "it needs bf16.enabled"},

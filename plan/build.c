@@ -64,6 +64,12 @@ uint32_t tws_lower_group(tws_lower *l, tws_axes axes) {
   return tws_lower_add_group(l, axes, members, count);
 }
 
+/* All ranks that share the experts exchange slots at once, or in two steps. */
+static int exchanges_slots(const tws_plan *plan, const tws_config *config, tws_axis axis) {
+  const int step = axis == TWS_AXIS_NODE_EXPERT || axis == TWS_AXIS_EXPERT_NODES;
+  return tws_network_has_experts(plan->network) && (tws_config_two_steps(config) ? step : axis == TWS_AXIS_EXPERT);
+}
+
 /* Group 0: the ranks that hold the same parameters and see different samples or tokens. Then those that share a
  * replica's layers; those of a pipeline come with its stages. */
 static tws_code make_groups(tws_lower *l, tws_error *err) {
@@ -78,8 +84,8 @@ static tws_code make_groups(tws_lower *l, tws_error *err) {
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) {
     const tws_divides divides = tws_axis_divides((tws_axis)axis);
     const int inside = divides == TWS_DIVIDES_TOKENS || divides == TWS_DIVIDES_WEIGHTS;
-    const int experts = axis == TWS_AXIS_EXPERT && tws_network_has_experts(plan->network);
-    const int exchanges = (inside || experts) && plan->position.ranks[axis] > 1;
+    const int exchanges =
+        (inside || exchanges_slots(plan, l->config, (tws_axis)axis)) && plan->position.ranks[axis] > 1;
     l->group[axis] = exchanges ? tws_lower_group(l, 1u << axis) : TWS_NONE;
   }
   return l->b.failed;
@@ -244,25 +250,48 @@ static tws_code lower(tws_lower *l, tws_error *err) {
   return tws_builder_finish(&l->b);
 }
 
+/* Ranks that share the experts: an axis, or those of a node and equal ones of all nodes. Returns how many axes. */
+static int add_experts(const tws_config *config, int ranks, tws_axis *axes, int *dims) {
+  if (!tws_config_two_steps(config)) {
+    axes[0] = TWS_AXIS_EXPERT;
+    dims[0] = ranks;
+    return 1;
+  }
+  axes[0] = TWS_AXIS_EXPERT_NODES;
+  dims[0] = ranks / (int)config->expert_node_ranks;
+  axes[1] = TWS_AXIS_NODE_EXPERT;
+  dims[1] = (int)config->expert_node_ranks;
+  return 2;
+}
+
+/* Replicas, with experts: ranks that share these are neighbours, or those that have the same. */
+static int add_replicas(const tws_config *config, int replicas, tws_axis *axes, int *dims) {
+  const int experts = tws_config_axis_ranks(config, TWS_AXIS_EXPERT);
+  int count = 0;
+  if (experts < 2) {
+    axes[0] = TWS_AXIS_DATA;
+    dims[0] = replicas;
+    return 1;
+  }
+  if (config->data_before_experts) count = add_experts(config, experts, axes, dims);
+  axes[count] = TWS_AXIS_EXPERT_DATA;
+  dims[count++] = replicas / experts;
+  return config->data_before_experts ? count : count + add_experts(config, experts, axes + count, dims + count);
+}
+
 tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *topology, tws_error *err) {
   int64_t replicas;
   TWS_TRY(tws_config_replicas(config, ranks, &replicas, err));
-  tws_axis axes[TWS_ORDERED_AXES + 1];
-  int dims[TWS_ORDERED_AXES + 1], count = 0;
-  const int experts = tws_config_axis_ranks(config, TWS_AXIS_EXPERT), first = config->data_before_experts ? 0 : 1;
+  tws_axis axes[TWS_ORDERED_AXES + 2];
+  int dims[TWS_ORDERED_AXES + 2], count = 0;
   for (int i = 0; i < TWS_ORDERED_AXES; i++) {
     const tws_axis axis = (tws_axis)config->axis_order.axis[i];
-    const int along = axis == TWS_AXIS_DATA ? (int)replicas : tws_config_axis_ranks(config, axis);
-    if (along < 2 && axis != TWS_AXIS_DATA) continue;
-    if (axis == TWS_AXIS_DATA &&
-        experts > 1) { /* ranks that share the experts are neighbours, or those that have the same */
-      axes[count + 1 - first] = TWS_AXIS_EXPERT_DATA;
-      dims[count + 1 - first] = along / experts;
-      axes[count + first] = TWS_AXIS_EXPERT;
-      dims[count + first] = experts;
-      count += 2;
+    if (axis == TWS_AXIS_DATA) {
+      count += add_replicas(config, (int)replicas, axes + count, dims + count);
       continue;
     }
+    const int along = tws_config_axis_ranks(config, axis);
+    if (along < 2) continue;
     axes[count] = axis;
     dims[count++] = along;
   }

@@ -101,14 +101,43 @@ static void to_tokens(tws_lower *l, const tws_module *m, tws_operand from, tws_o
   run_kernel(l, &unpack, received, to);
 }
 
+/* ---- slots of experts ---- */
+
+/* [a][b] pieces -> [b][a], of whatever type. */
+static void swap_pieces(tws_lower *l, int a, int b, tws_operand from, tws_operand to) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_TRANSPOSE, (tws_dtype)l->b.plan->buffers[from.buffer].dtype, 0);
+  work.d[0] = a;
+  work.d[1] = b;
+  work.d[2] = (int64_t)from.count / (a * b);
+  run_kernel(l, &work, from, to);
+}
+
+/* Slots lie by experts, so by ranks: what goes to each and comes from it is one piece. In two steps (2DH; Hwang et al.,
+ * 2023, appendix A): pieces for the same place of any node go to the neighbour that has it, and each of these passes on
+ * to the other nodes what all ranks of its node have for its like, so fewer and larger messages leave a node. Between
+ * the steps pieces are put in the order of those that they are for, and at last they lie as in one step. */
+static void exchange_slots(tws_lower *l, tws_operand from, tws_operand to) {
+  const tws_position *p = &l->sharding.position;
+  const int nodes = p->ranks[TWS_AXIS_EXPERT_NODES], near = p->ranks[TWS_AXIS_NODE_EXPERT];
+  if (l->group[TWS_AXIS_EXPERT] != TWS_NONE) {
+    emit_exchange_collective(l, TWS_COLLECTIVE_ALL_TO_ALL, l->group[TWS_AXIS_EXPERT], from, to);
+    return;
+  }
+  tws_operand sorted =
+      tws_lower_scratch(l, "pieces in order", (tws_dtype)l->b.plan->buffers[from.buffer].dtype, from.count);
+  swap_pieces(l, nodes, near, from, sorted);
+  emit_exchange_collective(l, TWS_COLLECTIVE_ALL_TO_ALL, l->group[TWS_AXIS_NODE_EXPERT], sorted, to);
+  swap_pieces(l, near, nodes, to, sorted);
+  emit_exchange_collective(l, TWS_COLLECTIVE_ALL_TO_ALL, l->group[TWS_AXIS_EXPERT_NODES], sorted, to);
+}
+
 /* ---- modules ---- */
 
-/* An exchange that is not in place; `made` is the placement that it makes. Slots lie by experts, so by ranks: what goes
- * to each and comes from it is one piece. */
+/* An exchange that is not in place; `made` is the placement that it makes. */
 static void move_value(tws_lower *l, const tws_module *m, int change, tws_placed made, tws_operand from,
                        tws_operand to) {
   if (tws_local_of(l, m)->axis == TWS_AXIS_EXPERT)
-    emit_exchange_collective(l, (tws_collective)change, l->group[TWS_AXIS_EXPERT], from, to);
+    exchange_slots(l, from, to);
   else if (change != TWS_COLLECTIVE_ALL_TO_ALL)
     exchange_sliced(l, (tws_collective)change, from, to);
   else if (made == TWS_PLACED_FEATURES)

@@ -117,6 +117,8 @@ static void add_axes(const tws_training *t, cJSON *configuration) {
       cJSON_AddNumberToObject(axes, tws_axis_name((tws_axis)axis), plan->position.ranks[axis]);
   if (plan->position.ranks[TWS_AXIS_EXPERT] > 1)
     cJSON_AddNumberToObject(axes, "expert", plan->position.ranks[TWS_AXIS_EXPERT]);
+  if (plan->position.ranks[TWS_AXIS_NODE_EXPERT] > 1)
+    cJSON_AddNumberToObject(axes, "node-expert", plan->position.ranks[TWS_AXIS_NODE_EXPERT]);
   if (plan->stages > 1) {
     const tws_pipeline_kind kind = (tws_pipeline_kind)c->pipeline_schedule;
     cJSON_AddStringToObject(configuration, "pipeline_schedule", tws_pipeline_kind_name(kind));

@@ -175,7 +175,9 @@ void tws_sim_meet(tws_sim *sim, uint32_t id) {
 void tws_sim_transfer_event(tws_sim *sim, tws_sim_event event, uint32_t id, uint32_t edge) {
   const tws_rendezvous *met = &sim->run->rendezvous[id];
   tws_sim_transfer *transfer = &sim->transfers[id];
-  if (event == TWS_EVENT_SENT) {
+  if (event == TWS_EVENT_POSTED) {
+    tws_sim_message_posted(sim, id, edge);
+  } else if (event == TWS_EVENT_SENT) {
     tws_sim_message_sent(sim, id, edge);
   } else if (event == TWS_EVENT_ARRIVED) {
     tws_sim_message_arrived(sim, id, edge);

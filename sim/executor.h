@@ -89,6 +89,7 @@ typedef enum tws_sim_event {
   TWS_EVENT_FLOW,       /* a flow of a rendezvous: rendezvous */
   TWS_EVENT_SENT,       /* a message of a ring left its sender: rendezvous, edge */
   TWS_EVENT_ARRIVED,    /* and reached its receiver: rendezvous, edge */
+  TWS_EVENT_POSTED,     /* its sender came to a message to another node: rendezvous, edge */
   TWS_EVENT_NETWORK,    /* something is due there: how often it was armed before */
   TWS_EVENT_LINKS,      /* links have another bandwidth from now on */
   TWS_EVENT_SHARED      /* a part of an operation on what a node's ranks share ended: rank, op; and the next two */
@@ -126,9 +127,10 @@ void tws_sim_end_transfer(tws_sim *sim, uint32_t rendezvous, double end_s);
 void tws_sim_start_flow(tws_sim *sim, const int *links, double bytes, uint64_t tag);
 /* What passes before the first of so many bytes and between the steps. */
 double tws_sim_latency(const tws_sim *sim, const tws_rendezvous *met, double bytes);
-/* messages.c: what passes before the first of them; then one left its sender, and reached its receiver. */
+/* messages.c: what passes before the first of them; then one is posted, left its sender, and reached its receiver. */
 double tws_sim_messages_start(const tws_sim *sim, const tws_rendezvous *met);
 void tws_sim_begin_messages(tws_sim *sim, uint32_t rendezvous);
+void tws_sim_message_posted(tws_sim *sim, uint32_t rendezvous, uint32_t edge);
 void tws_sim_message_sent(tws_sim *sim, uint32_t rendezvous, uint32_t edge);
 void tws_sim_message_arrived(tws_sim *sim, uint32_t rendezvous, uint32_t edge);
 

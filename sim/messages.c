@@ -24,6 +24,7 @@ typedef struct message_edge {
   uint8_t busy, ahead; /* ahead: step s needs s + 1 - `ahead` arrivals (ring 1, chain 0) */
   uint8_t source;      /* needs none */
   double bytes;        /* of one step */
+  double posted_s;     /* behind the beginning: a rank posts its messages to other nodes one after another */
   double latency_s;
 } message_edge;
 
@@ -190,6 +191,10 @@ void tws_sim_message_arrived(tws_sim *sim, uint32_t id, uint32_t index) {
   }
 }
 
+void tws_sim_message_posted(tws_sim *sim, uint32_t id, uint32_t index) {
+  try_send(sim, id, index);
+}
+
 void tws_sim_message_sent(tws_sim *sim, uint32_t id, uint32_t index) {
   message_edge *edge = &sim->transfers[id].messages->edges[index];
   const double latency_s = edge->latency_s;
@@ -305,13 +310,23 @@ static uint32_t add_ring(message_edge *edges, uint32_t count, const int *order, 
   return count + (uint32_t)(size - chain);
 }
 
-static uint32_t add_pairs(message_edge *edges, uint32_t count, const int *ranks, int size,
+static uint32_t add_pairs(const tws_sim *sim, message_edge *edges, uint32_t count, const int *ranks, int size,
                           const tws_collective_row *row, int root, double bytes) {
+  const tws_node_mapping *m = &sim->platform.mapping;
   for (int i = 0; i < size; i++) {
-    for (int k = 1; k < size; k++)
-      if (tws_collective_moves(row, i, (i + k) % size, root))
-        edges[count++] = (message_edge){
-            .from = ranks[i], .to = ranks[(i + k) % size], .next = TWS_NONE, .steps = 1, .source = 1, .bytes = bytes};
+    int posted = 0;
+    for (int k = 1; k < size; k++) {
+      const int to = (i + k) % size, outside = tws_mapping_node(m, ranks[i]) != tws_mapping_node(m, ranks[to]);
+      if (!tws_collective_moves(row, i, to, root)) continue;
+      edges[count++] = (message_edge){.from = ranks[i],
+                                      .to = ranks[to],
+                                      .next = TWS_NONE,
+                                      .steps = 1,
+                                      .source = 1,
+                                      .bytes = bytes,
+                                      .posted_s = outside ? posted * sim->request->machine.cluster->message_s : 0};
+      posted += outside;
+    }
   }
   return count;
 }
@@ -340,8 +355,8 @@ static struct tws_sim_messages *make_messages(tws_sim *sim, uint32_t id) {
     const int *ranks = pattern->replicas + (size_t)i * (size_t)size;
     const int root = root_index < (uint32_t)size ? ranks[root_index] : ranks[0];
     if (pairs)
-      messages->count =
-          add_pairs(messages->edges, messages->count, ranks, size, row, (int)root_index, (double)met->bytes / size);
+      messages->count = add_pairs(sim, messages->edges, messages->count, ranks, size, row, (int)root_index,
+                                  (double)met->bytes / size);
     for (int ring = 0; ring < rings && !pairs; ring++) {
       tws_platform_ring(&sim->platform, ranks, size, ring, order);
       messages->count =
@@ -368,7 +383,13 @@ void tws_sim_begin_messages(tws_sim *sim, uint32_t id) {
       return;
     }
     known = alone && sweep(sim, id, &seconds);
-    for (uint32_t i = 0; i < messages->count && !known; i++) try_send(sim, id, i);
+    for (uint32_t i = 0; i < messages->count && !known; i++) {
+      const double posted_s = messages->edges[i].posted_s;
+      if (posted_s > 0)
+        tws_sim_date(sim, sim->now_s + posted_s, tws_sim_tag(TWS_EVENT_POSTED, id, i));
+      else
+        try_send(sim, id, i);
+    }
   }
   if (known) tws_sim_date(sim, sim->now_s + seconds, tws_sim_tag(TWS_EVENT_FLOW, id, 0));
   if (known) sim->transfers[id].pending = 1;

@@ -57,7 +57,7 @@ START_TEST(files) {
           " \"devices_per_node\": 4, \"cores_per_node\": 32, \"host_memory\": \"512GiB\", \"device_memory\": 8e10,\n"
           " \"intra\": {\"bandwidth\": \"300 GB/s\", \"latency_s\": 2e-6}, // NVLink\n"
           " \"inter\": {\"bandwidth\": 25e9, \"latency_s\": 5e-6}, \"nics_per_node\": 2, \"message_bandwidth\": \"50 "
-          "GB/s\",\n"
+          "GB/s\", \"message_s\": 3e-6,\n"
           " \"host_link\": {\"bandwidth\": \"31GB/s\"}, \"disk\": {\"read\": 6e9, \"write\": \"3 GB/s\", \"size\": "
           "\"2TB\"}}",
           &c) == TWS_OK,
@@ -66,7 +66,7 @@ START_TEST(files) {
   ck_assert(c.nodes == 3 && c.devices_per_node == 4 && c.cores_per_node == 32 && c.nics_per_node == 2);
   ck_assert(c.host_memory_bytes == 512.0 * 1024 * 1024 * 1024 && c.device_memory_bytes == 8e10);
   ck_assert(c.intra.bandwidth == 300e9 && c.intra.latency_s == 2e-6 && c.inter.bandwidth == 25e9);
-  ck_assert(c.message_bandwidth == 50e9);
+  ck_assert(c.message_bandwidth == 50e9 && c.message_s == 3e-6);
   ck_assert(c.host_link.bandwidth == 31e9 && c.disk_read == 6e9 && c.disk_write == 3e9 && c.disk_bytes == 2e12);
   ck_assert_int_eq(from_text("{\"schema\": \"twinspeed-cluster-1\", \"base\": \"dgx-a100:4\", \"nics_per_node\": 1,"
                              " \"inter\": {\"bandwidth\": 1e9}, \"profile\": \"a100-40gb\"}",

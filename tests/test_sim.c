@@ -369,6 +369,40 @@ START_TEST(all_to_all_is_as_long_as_its_messages) {
 }
 END_TEST
 
+/* The same with messages that are posted one after another: few bytes wait for posts. In two steps, inside nodes and
+ * then among equal ranks of all nodes, a rank posts 7 messages and not 56, of eight times the bytes: faster where these
+ * are few, slower where they are many and go twice. */
+START_TEST(all_to_all_in_two_steps_posts_fewer_messages) {
+  static maker flat[64], steps[64];
+  machine gpu;
+  make_gpus(&gpu, 8, 8, 8);
+  gpu.cluster.message_s = 2e-6;
+  for (double bytes = 6.4e4; bytes < 1e9; bytes *= 100) {
+    double took[2][3];
+    make_ring(flat, 64, TWS_COLLECTIVE_ALL_TO_ALL, bytes, 0);
+    for (int rank = 0; rank < 64; rank++) {
+      begin(&steps[rank], rank, 64);
+      const uint32_t node = group(&steps[rank], 8, rank / 8 * 8, 1), like = group(&steps[rank], 8, rank % 8, 8);
+      collective(&steps[rank], TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_TO_ALL, node, bytes);
+      collective(&steps[rank], TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_TO_ALL, like, bytes);
+    }
+    for (int two = 0; two < 2; two++) {
+      for (int f = 0; f < 3; f++) took[two][f] = step(&gpu, two ? steps : flat, 64, (tws_fidelity)f);
+      same(took[two][TWS_FIDELITY_ANALYTIC], took[two][TWS_FIDELITY_MESSAGE], 0.05);
+      same(took[two][TWS_FIDELITY_FLOW], took[two][TWS_FIDELITY_ANALYTIC], 1e-9);
+    }
+    if (bytes < 1e5) {
+      same(took[0][TWS_FIDELITY_ANALYTIC], 55 * 2e-6 + bytes / 64 / nic_bandwidth + 5e-6, 1e-9);
+      same(took[1][TWS_FIDELITY_ANALYTIC],
+           7 * bytes / 8 / port_bandwidth + 2e-6 + 6 * 2e-6 + bytes / 8 / nic_bandwidth + 5e-6, 1e-9);
+    } else {
+      ck_assert_double_gt(took[1][TWS_FIDELITY_ANALYTIC], took[0][TWS_FIDELITY_ANALYTIC]);
+    }
+  }
+  drop_machine(&gpu);
+}
+END_TEST
+
 /* The root has as much to do as every rank of an all-to-all, and the others send or receive one part. */
 START_TEST(a_root_is_bound_by_its_port_or_nic) {
   static const tws_collective rooted[] = {TWS_COLLECTIVE_GATHER, TWS_COLLECTIVE_SCATTER};
@@ -776,6 +810,7 @@ int main(void) {
   tcase_add_test(tcase, two_level_rings_are_bound_by_the_nics);
   tcase_add_test(tcase, all_to_all_uses_ports_and_nics);
   tcase_add_test(tcase, all_to_all_is_as_long_as_its_messages);
+  tcase_add_test(tcase, all_to_all_in_two_steps_posts_fewer_messages);
   tcase_add_test(tcase, a_root_is_bound_by_its_port_or_nic);
   tcase_add_test(tcase, contention_halves_bandwidth);
   tcase_add_test(tcase, ranks_share_cores);

@@ -67,6 +67,29 @@ START_TEST(shared_out_or_not_the_loss_is_the_same) {
 }
 END_TEST
 
+/* In two steps, inside a part of those that share the experts first, slots arrive as in one: to the last bit, beside
+ * other replicas and partitions, with slots that experts share, and whoever is whose neighbour. */
+START_TEST(exchanged_in_two_steps_the_loss_is_the_same) {
+#define STEPS " --set twinspeed.expert_node_ranks=2"
+  static const struct {
+    const char *division;
+    int drops;
+  } cases[] = {
+      {"-n 4 --micro-batch 2 --stage 2 --ep 4", 1},
+      {"-n 8 --micro-batch 1 --stage 3 --ep 4 --recompute full --set use_data_before_expert_parallelism=true", 1},
+      {"-n 4 --micro-batch 2 --ep 4 --set twinspeed.expert_dropless=true --set twinspeed.expert_bound=4", 0}};
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    double losses[TRAINED], norms[TRAINED], loss[TRAINED], norm[TRAINED];
+    char division[256];
+    snprintf(division, sizeof division, "%s" STEPS, cases[c].division);
+    train_model("tiny-mixtral", cases[c].division, cases[c].drops, 0.0799, losses, norms);
+    train_model("tiny-mixtral", division, cases[c].drops, 0.0799, loss, norm);
+    ck_assert_msg(memcmp(loss, losses, sizeof loss) == 0 && memcmp(norm, norms, sizeof norm) == 0, "%s", division);
+  }
+#undef STEPS
+}
+END_TEST
+
 /* Beside the other axes: two replicas share the experts. */
 START_TEST(beside_other_axes) {
   static const char *const divisions[] = {"-n 2 --micro-batch 2 --stage 1 --ep 2", "-n 4 --tp 2 --micro-batch 2 --ep 2",
@@ -355,6 +378,8 @@ START_TEST(refusals) {
   } cases[] = {
       {"-m tiny-mixtral -n 4 --ep 3", "expert_parallel_size 3 does not divide 4 replicas", "expert_parallel_size 2"},
       {"-m tiny-mixtral -n 3 --ep 3", "does not divide a layer's 4 experts", "legal for this model is 2"},
+      {"-m tiny-mixtral -n 4 --ep 4 --set twinspeed.expert_node_ranks=3", "expert_node_ranks 3 does not divide the 4",
+       "2 and 4"},
       {"-m tiny-llama -n 2 --ep 2", "the model has no experts", "expert_parallel_size"},
       {"-m tiny-mixtral -n 2 --set 'twinspeed.expert_load=\"1,2\"'", "has 2 counts", "uniform"},
       {"-m tiny-mixtral -n 2 --set 'twinspeed.expert_load=\"zipf:x\"'", "no exponent", "uniform"},
@@ -388,6 +413,7 @@ int main(void) {
   TCase *tests = tcase_create("train_experts");
   tcase_set_timeout(tests, 300);
   tcase_add_test(tests, shared_out_or_not_the_loss_is_the_same);
+  tcase_add_test(tests, exchanged_in_two_steps_the_loss_is_the_same);
   tcase_add_test(tests, beside_other_axes);
   tcase_add_test(tests, experts_split_over_tensor_ranks);
   tcase_add_test(tests, dropless);

@@ -23,12 +23,27 @@ static double hop_latency(const tws_cluster *cluster, int ranks, int per_node) {
 
 /* Every rank sends a piece to every other: to those of its node through its port, to the rest through its share of the
  * node's NICs, at the same time. So does the root where it alone sends or receives: nobody else has as much to do. */
-static double pairs_seconds(const tws_cluster *cluster, int ranks, int per_node, double bytes, int steps) {
+typedef struct pairs_time {
+  double moving;  /* of the bytes, through the port or the NIC, whichever takes longer */
+  double posting; /* until the last message for another node is posted and has left */
+} pairs_time;
+
+static pairs_time pairs_of(const tws_cluster *cluster, const tws_collective_row *row, int ranks, int per_node,
+                           double bytes) {
   int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
   int nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1, near = per_node < ranks ? per_node : ranks;
   double piece = bytes / ranks, port = cluster->intra.bandwidth, share = cluster->inter.bandwidth * nics / devices;
-  double inside = port > 0 ? (near - 1) * piece / port : 0, outside = share > 0 ? (ranks - near) * piece / share : 0;
-  return fmax(inside, outside) + steps * ring_link(cluster, ranks, per_node).latency_s;
+  double inside = port > 0 ? (near - 1) * piece / port : 0, leaves = share > 0 ? piece / share : 0;
+  const int posted = row->root == TWS_ROOT_RECEIVES ? 1 : ranks - near;
+  return (pairs_time){fmax(inside, (ranks - near) * leaves),
+                      near < ranks ? (posted - 1) * cluster->message_s + leaves : 0};
+}
+
+static double pairs_seconds(const tws_cluster *cluster, tws_collective collective, int ranks, int per_node,
+                            double bytes) {
+  const pairs_time time = pairs_of(cluster, tws_collective_of(collective), ranks, per_node, bytes);
+  return fmax(time.moving, time.posting) +
+         tws_collective_steps(collective, ranks) * ring_link(cluster, ranks, per_node).latency_s;
 }
 
 /* One for each NIC of the ranks of a node: each passes on a part of every piece, beside the others. */
@@ -68,7 +83,7 @@ static double formula_seconds(const tws_cluster *cluster, tws_collective collect
     case TWS_PATTERN_CHAIN:
       return moved + hops;
     case TWS_PATTERN_PAIRS:
-      return pairs_seconds(cluster, ranks, per_node, bytes, steps);
+      return pairs_seconds(cluster, collective, ranks, per_node, bytes);
     case TWS_PATTERN_SIGNAL:
       break;
   }
@@ -113,17 +128,29 @@ double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *pro
   return (factor > 0 ? seconds * factor : seconds) + (profile != NULL ? profile->hand_over_s : 0);
 }
 
+/* Of what passes without bytes that in which bytes move. */
+static double hidden_seconds(const tws_cluster *cluster, tws_collective collective, int ranks, int per_node,
+                             double bytes) {
+  const tws_collective_row *row = tws_collective_of(collective);
+  if (row->pattern == TWS_PATTERN_PAIRS)
+    return pairs_of(cluster, row, ranks, per_node, bytes).moving +
+           pairs_seconds(cluster, collective, ranks, per_node, 0) -
+           pairs_seconds(cluster, collective, ranks, per_node, bytes);
+  if (row->pattern != TWS_PATTERN_RING) return 0;
+  const int steps = tws_collective_steps(collective, ranks);
+  const double piece = bytes / ranks, bandwidth = ring_link(cluster, ranks, per_node).bandwidth;
+  const double moved = bandwidth > 0 ? steps * piece / bandwidth : 0;
+  return ring_seconds(cluster, ranks, per_node, steps, 0) + moved -
+         ring_seconds(cluster, ranks, per_node, steps, piece);
+}
+
 double tws_collective_latency_s(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                                 int ranks, int per_node, double bytes, int segments) {
   const double nothing = tws_collective_seconds(cluster, profile, collective, ranks, per_node, 0, segments);
   if (per_node < 1) per_node = 1;
-  if (ranks <= per_node || bytes <= 0 || tws_collective_of(collective)->pattern != TWS_PATTERN_RING) return nothing;
-  const int steps = tws_collective_steps(collective, ranks);
-  const double piece = bytes / ranks, bandwidth = ring_link(cluster, ranks, per_node).bandwidth;
-  const double moved = bandwidth > 0 ? steps * piece / bandwidth : 0;
-  const double hidden =
-      ring_seconds(cluster, ranks, per_node, steps, 0) + moved - ring_seconds(cluster, ranks, per_node, steps, piece);
   const double factor = profile != NULL ? profile->correction.collective[collective] : 0;
+  if (ranks <= per_node || bytes <= 0) return nothing;
+  const double hidden = hidden_seconds(cluster, collective, ranks, per_node, bytes);
   return fmax(0, nothing - hidden * (factor > 0 ? factor : 1));
 }
 

@@ -59,8 +59,8 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
  *   broadcast and reduce B/bw + (n-1) lat; bw is the narrowest link of the ring. (Patarasuk and Yuan, 2009)
  *   A ring that leaves a node with one hop of several: the longest way of a piece, along which it goes a hop further at
  *   each step or waits for the narrowest link. Few bytes pay for all latencies, many for one of them.
- *   all-to-all: the longer of (k-1)/n B over a device's port and (n-k)/n B over its share of the NICs, k = per_node,
- * and (n-1) lat. On one node that is what an all-gather costs. */
+ *   all-to-all: the longest of (k-1)/n B over a device's port, (n-k)/n B over its share of the NICs, k = per_node, and
+ * posting n-k messages for other nodes (tws_cluster.message_s; the g of LogP, Culler et al. 1993), and one lat. */
 double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                               int ranks, int per_node, double bytes, int segments);
 /* What of these seconds is not B over the narrowest link: passes before the first byte, in a simulation of flows. */

@@ -49,7 +49,7 @@ U *units(void *address) {
 }
 
 int64_t bytes_of(tws_dtype type) {
-  return type == TWS_F32 ? 4 : 2;
+  return type == TWS_F32 || type == TWS_I32 ? 4 : 2;
 }
 
 // ---- x[a,b,width] -> y[b,a,width] ----

@@ -2,7 +2,7 @@
 #include "real/host/kernels/kernels.h"
 
 VECTOR_INLINE size_t bytes_of(tws_dtype type, int64_t count) {
-  return (size_t)count * (type == TWS_F32 ? 4U : 2U);
+  return (size_t)count * (type == TWS_F32 || type == TWS_I32 ? 4U : 2U);
 }
 
 /* ---- x[a,b,width] -> y[b,a,width] ---- */
@@ -36,7 +36,7 @@ static void transpose_task(void *arg, int thread, int threads) {
   /* threads share the longer side */
   const host_range rows = a > b ? share(a, TILE, thread, threads) : (host_range){0, a};
   const host_range columns = a > b ? (host_range){0, b} : share(b, TILE, thread, threads);
-  if (type == TWS_F32)
+  if (type == TWS_F32 || type == TWS_I32)
     MOVE_TILES(uint32_t, x, y);
   else
     MOVE_TILES(uint16_t, x, y);

@@ -318,10 +318,10 @@ VECTOR_INLINE void run_parallel(const tws_host_call *call, double bytes, tws_hos
 }
 
 VECTOR_INLINE const void *at(tws_dtype type, const void *base, int64_t index) {
-  return (const char *)base + index * (type == TWS_F32 ? 4 : 2);
+  return (const char *)base + index * (type == TWS_F32 || type == TWS_I32 ? 4 : 2);
 }
 VECTOR_INLINE void *at_mutable(tws_dtype type, void *base, int64_t index) {
-  return (char *)base + index * (type == TWS_F32 ? 4 : 2);
+  return (char *)base + index * (type == TWS_F32 || type == TWS_I32 ? 4 : 2);
 }
 
 #define HOST_KERNEL(name) tws_code TWS_HOST(name)(const tws_host_call *call, tws_error *err)
