@@ -64,10 +64,14 @@ static tws_code read_memory(const tws_plan *plan, int64_t wanted, tws_ledger *le
                             tws_error *err) {
   TWS_TRY(tws_ledger_read(plan, ledger, err));
   TWS_TRY(tws_stage_read(plan, stage, err));
+  stage->loss_bytes = ledger->loss_bytes;
   if (wanted <= plan->accumulation_steps) return TWS_OK;
   for (uint32_t i = 0; i < TWS_NETWORK_INPUTS; i++)
     if (plan->input[i] != TWS_NONE)
       grow_input(&ledger->tier[TWS_TIER_DEVICE], &plan->buffers[plan->input[i]], plan->accumulation_steps, wanted);
+  if (ledger->loss_bytes > 0)
+    ledger->loss_bytes += ledger->tier[TWS_TIER_DEVICE].arena_bytes - stage->arena_bytes[TWS_TIER_DEVICE];
+  stage->loss_bytes = ledger->loss_bytes;
   stage->arena_bytes[TWS_TIER_DEVICE] = ledger->tier[TWS_TIER_DEVICE].arena_bytes;
   return TWS_OK;
 }

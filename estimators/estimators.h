@@ -17,6 +17,7 @@ typedef struct tws_ledger_tier {
 } tws_ledger_tier;
 typedef struct tws_ledger {
   tws_ledger_tier tier[TWS_TIER_COUNT];
+  uint64_t loss_bytes; /* most on the device while the loss is computed; 0: it is not */
 } tws_ledger;
 tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *err);
 /* Of programs that run in turn over one state: for each tier the ledger of the one that needs the most, whose arena is
@@ -137,9 +138,10 @@ typedef struct tws_stage_estimate {
   int layers;        /* transformer layers, whole or in part */
   double parameters; /* of the rank's part of the model, before ZeRO divides it among replicas */
   uint64_t arena_bytes[TWS_TIER_COUNT];
+  uint64_t loss_bytes; /* as in tws_ledger */
   tws_path_result path;
 } tws_stage_estimate;
-/* All but path, from a plan. */
+/* All but path and loss_bytes, from a plan. */
 tws_code tws_stage_read(const tws_plan *plan, tws_stage_estimate *stage, tws_error *err);
 /* Means over stages; 1 is even: largest / mean of the time that stages compute, and of their device memory. */
 typedef struct tws_stage_balance {

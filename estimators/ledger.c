@@ -69,6 +69,12 @@ static void leave_operation(const walker *w, live *l, uint32_t op) {
   for (uint32_t i = w->ends[op]; i != TWS_NONE; i = w->next_end[i]) count_bytes(l, &w->plan->buffers[i], 0);
 }
 
+static int is_loss(const tws_plan *plan, uint32_t op) {
+  const tws_work *work = &plan->works[plan->ops[op].work];
+  return work->kind == TWS_OP_COMPUTE &&
+         (work->code == TWS_KERNEL_CROSS_ENTROPY || work->code == TWS_KERNEL_VOCABULARY_LOSS);
+}
+
 tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *err) {
   walker w;
   live l;
@@ -84,6 +90,8 @@ tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *er
       tier->peak_op = op;
       memcpy(tier->category, l.category[t], sizeof tier->category);
     }
+    if (l.total[TWS_TIER_DEVICE] > ledger->loss_bytes && is_loss(plan, op))
+      ledger->loss_bytes = l.total[TWS_TIER_DEVICE];
     leave_operation(&w, &l, op);
   }
   for (int t = 0; t < TWS_TIER_COUNT; t++) {
@@ -98,6 +106,7 @@ tws_code tws_ledger_of_programs(const tws_plan *const *plans, int count, tws_led
   for (int i = 0; i < count; i++) {
     tws_ledger one;
     TWS_TRY(tws_ledger_read(plans[i], &one, err));
+    if (i == 0 || one.loss_bytes > ledger->loss_bytes) ledger->loss_bytes = one.loss_bytes;
     for (int t = 0; t < TWS_TIER_COUNT; t++)
       if (i == 0 || one.tier[t].arena_bytes > ledger->tier[t].arena_bytes) ledger->tier[t] = one.tier[t];
   }

@@ -112,24 +112,39 @@ static double loaded_bytes(const tws_job *job, const tws_stage_estimate *stage) 
   return (double)tws_dtype_bytes(c->dtype) * stage->parameters * (loads > 1 ? 1 + 1 / optimizer_shards(job) : 1);
 }
 
+static double logit_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
+  const double tokens = (double)job->config->micro_batch_size * (double)job->config->sequence_length;
+  if (stage->stage < tws_job_stages(job) - 1) return 0;
+  return runtime->logit_bytes * tokens * (double)job->network->padded_vocabulary /
+         tws_job_ranks_along(job, TWS_AXIS_MODEL);
+}
+
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   const tws_config *c = job->config;
   const double tokens = (double)c->micro_batch_size * (double)c->sequence_length;
-  const double tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL);
   double bytes = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + gradient_bytes(job, runtime, stage) +
                  unread_bytes(job, runtime, stage) + operation_bytes(job, runtime, stage) +
                  bucket_copy_bytes(job, runtime, stage) + tws_profile_library_bytes(job->profile);
-  if (stage->stage == tws_job_stages(job) - 1)
-    bytes += runtime->logit_bytes * tokens * (double)job->network->padded_vocabulary / tensor;
+  bytes += logit_bytes(job, runtime, stage);
   if (tws_job_stages(job) > 1 && runtime->boundary_tensors)
     bytes += runtime->boundary_tensors * in_flight(job, stage->stage) * tokens * (double)job->network->hidden * 2;
   return bytes;
 }
 
+/* Of the passes. Where whole layers are recomputed, what one of them keeps and copies of logits are not there at once.
+ */
+static double passes_peak(const tws_job *job, const tws_stage_estimate *stage) {
+  const tws_runtime *runtime = tws_profile_runtime(job->profile);
+  const double arena = (double)stage->arena_bytes[TWS_TIER_DEVICE], beside = tws_software_bytes(job, stage);
+  const double loss = (double)stage->loss_bytes;
+  if (job->config->recompute != TWS_RECOMPUTE_FULL || !(loss > 0)) return arena + beside;
+  const double layer = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + operation_bytes(job, runtime, stage);
+  return fmax(arena + beside - logit_bytes(job, runtime, stage), loss + beside - layer);
+}
+
 double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *stage) {
-  const double passes =
-      fmax((double)stage->arena_bytes[TWS_TIER_DEVICE] + tws_software_bytes(job, stage), loaded_bytes(job, stage));
+  const double passes = fmax(passes_peak(job, stage), loaded_bytes(job, stage));
   const double step = step_bytes(job, tws_profile_runtime(job->profile), stage);
   if (!(step > 0)) return passes;
   /* parameters and gradients in 16 bits, master weights and two moments in float32 */
@@ -171,10 +186,11 @@ double tws_job_software_bytes(const tws_job *job) {
   return most;
 }
 
-double tws_job_software_peak(const tws_job *job, double arena_bytes) {
+double tws_job_software_peak(const tws_job *job, double arena_bytes, double loss_bytes) {
   double most = 0;
   for (int i = 0; i < tws_job_stages(job); i++) {
-    const tws_stage_estimate stage = even_stage(job, i, arena_bytes);
+    tws_stage_estimate stage = even_stage(job, i, arena_bytes);
+    stage.loss_bytes = (uint64_t)loss_bytes;
     most = fmax(most, tws_software_stage_peak(job, &stage));
   }
   return most;

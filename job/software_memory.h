@@ -18,8 +18,10 @@
  *   workspaces of libraries. */
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage);
 
-/* Most that is allocated at once: the plan's arena and the above, or, in the step of fp16's optimizer, when activations
- * are gone, the states and copies of its shard's gradients, flattened in 16 bits and in float32 (6 a parameter). */
+/* Most that is allocated at once: the plan's arena and the above (where whole layers are recomputed and it is known
+ * what is alive while the loss is computed, copies of logits then, what one layer keeps at another moment), or, in the
+ * step of fp16's optimizer, when activations are gone, the states and copies of its shard's gradients, flattened in 16
+ * bits and in float32 (6 a parameter). */
 double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *stage);
 /* What a caching allocator holds after a step: that of both moments, for blocks of activations are no place for a flat
  * copy, and the share that it reserves beside. */
@@ -29,9 +31,10 @@ double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate 
 double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, double *reserved);
 
 /* Without estimates of the stages, layers and parameters divided evenly: tws_software_bytes() of the stage that takes
- * the most, and tws_software_stage_peak() where the fullest rank's arena has so many bytes. */
+ * the most, and tws_software_stage_peak() where the fullest rank's arena has so many bytes, and so many are alive while
+ * the loss is computed (0: unknown). */
 double tws_job_software_bytes(const tws_job *job);
-double tws_job_software_peak(const tws_job *job, double arena_bytes);
+double tws_job_software_peak(const tws_job *job, double arena_bytes, double loss_bytes);
 
 /* Beside all tensors: the contexts of CUDA and its libraries, and a communicator for each axis with ranks. */
 double tws_job_context_bytes(const tws_job *job);

@@ -26,4 +26,8 @@ int tws_case_drops(const cJSON *row);              /* layers drop what they hand
 int tws_case_keeps_scores(const cJSON *row);       /* attention is not fused */
 const char *tws_case_test_lacks(const cJSON *row); /* why a test cannot be planned; NULL */
 
+/* case_scripts.c: what rows leave out and the scripts say that their source publishes. */
+int tws_case_partitions_checkpoints(const cJSON *row); /* inputs of recomputed layers, over tensor ranks */
+int tws_case_offloads_checkpoints(const cJSON *row);   /* to the host */
+
 #endif

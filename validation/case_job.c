@@ -363,7 +363,11 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
   tws_text_add(text, "\"zero_optimization\":{\"stage\":%d,\"overlap_comm\":%s", stage, overlaps ? "true" : "false");
   if (*tws_case_text(row, "parallel", "offload_optimizer") && stage > 0)
     tws_text_add(text, ",\"offload_optimizer\":{\"device\":\"cpu\"}");
-  tws_text_add(text, "},\"twinspeed\":{\"sequence_length\":%lld", (long long)tws_case_number(row, "model", "seq_len"));
+  tws_text_add(text, "},");
+  if (tws_case_partitions_checkpoints(row))
+    tws_text_add(text, "\"activation_checkpointing\":{\"partition_activations\":%s,\"cpu_checkpointing\":%s},",
+                 d->tensor > 1 ? "true" : "false", tws_case_offloads_checkpoints(row) ? "true" : "false");
+  tws_text_add(text, "\"twinspeed\":{\"sequence_length\":%lld", (long long)tws_case_number(row, "model", "seq_len"));
   write_recomputation(row, runtime, text);
   if (runtime->overlaps_tensor) tws_text_add(text, ",\"tensor_overlap_chunks\":%d", runtime->overlaps_tensor);
   /* Liger's loss takes the tokens in about vocabulary / hidden parts, each with its logits */
