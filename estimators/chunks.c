@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "models/network/shorten.h"
+
 /* Alike layers of a sample that stands for any number of them: the first, two between, the last. */
 enum { SAMPLED = 4 };
 
@@ -14,14 +16,45 @@ typedef struct tws_body_sample {
   struct tws_body_sample *next;
 } body_sample;
 
+/* Alike layers of a shortened network before and behind those that are left out. No sample reaches farther into them,
+ * and what is behind a sample that ends among them is one of them. */
+enum { BEFORE = 3, BEHIND = 3 };
+
+tws_fewer_layers tws_fewer_layers_of(const tws_network *network, const tws_tail_pieces *layers, tws_arena *arena) {
+  tws_fewer_layers fewer = {NULL, layers->alike_first + BEFORE, layers->alike_end - BEHIND};
+  const uint32_t *at = layers->layer_modules;
+  if (at && fewer.first + 1 < fewer.end)
+    fewer.network =
+        tws_network_shorten(network, at[fewer.first], at[fewer.end], at[fewer.first] - at[fewer.first - 1], arena);
+  return fewer;
+}
+
+/* Moves a range to where it is in the shortened network; 0: it is not there. */
+static int in_fewer(const tws_fewer_layers *fewer, range *of) {
+  if (!fewer->network) return 0;
+  if (of->end < fewer->first + BEHIND) return 1;
+  if (of->first <= fewer->end - BEFORE) return 0;
+  of->first -= fewer->end - fewer->first;
+  of->end -= fewer->end - fewer->first;
+  return 1;
+}
+
 static tws_code find_sample(const tws_chunk_source *from, range of, const tws_sample_pieces **out, tws_error *err) {
   for (body_sample *s = from->body->samples; s; s = s->next)
     if (s->of.first == of.first && s->of.end == of.end && s->of.goes_on == of.goes_on) {
       *out = &s->pieces;
       return s->code == TWS_OK ? TWS_OK : tws_fail(err, s->code, NULL, "a part of the model cannot be sampled");
     }
-  const tws_sample_request wanted = {
-      .plan = from->request, .first_layer = of.first, .end_layer = of.end, .goes_on = of.goes_on, .split = from->split};
+  tws_plan_request plan = *from->request;
+  range at = of;
+  if (in_fewer(from->fewer, &at)) plan.network = from->fewer->network;
+  const tws_sample_request wanted = {.plan = &plan,
+                                     .first_layer = at.first,
+                                     .end_layer = at.end,
+                                     .goes_on = of.goes_on,
+                                     .split = from->split,
+                                     .alike_known = 1,
+                                     .memory = from->memory};
   tws_plan_sample sample;
   body_sample *s = tws_arena_alloc(from->arena, 1, sizeof *s);
   if (!s) return tws_fail(err, TWS_MEMORY, NULL, "no memory for a sample");
@@ -32,6 +65,7 @@ static tws_code find_sample(const tws_chunk_source *from, range of, const tws_sa
   ++*from->lowered;
   TWS_TRY(s->code);
   s->code = tws_pieces_of_body(&sample, &wanted, from->costs, from->bounded, from->arena, &s->pieces, err);
+  s->pieces.first_layer = of.first;
   tws_plan_sample_free(&sample);
   *out = &s->pieces;
   return s->code;

@@ -15,11 +15,21 @@ typedef struct tws_body {
   struct tws_body_sample *samples;
 } tws_body;
 
+/* A network without layers [first, end), which are alike as those around them are. */
+typedef struct tws_fewer_layers {
+  const tws_network *network; /* NULL: none is left out */
+  int first, end;
+} tws_fewer_layers;
+/* From the ends of a step that its layers have; the network lives in `arena`. */
+tws_fewer_layers tws_fewer_layers_of(const tws_network *network, const tws_tail_pieces *layers, tws_arena *arena);
+
 typedef struct tws_chunk_source {
   const tws_plan_request *request;
   const tws_costs *costs;
   tws_arena *arena; /* keeps samples */
   tws_body *body;
+  tws_sample_memory *memory;
+  const tws_fewer_layers *fewer; /* which say the same */
   const tws_tail_pieces *layers; /* which are alike */
   int split, bounded;            /* bounded: what layers compute and exchange, and bytes of activations, alone */
   int64_t *lowered;              /* counts samples */

@@ -24,6 +24,13 @@ typedef struct ranks { /* of a topology */
   struct ranks *next;
 } ranks;
 
+typedef struct fewer { /* of a network */
+  const tws_network *network;
+  int alike_first, alike_end;
+  tws_fewer_layers layers;
+  struct fewer *next;
+} fewer;
+
 typedef struct leg { /* a message from a stage to one of its peers, and what it takes */
   int peer;
   uint64_t bytes;
@@ -64,6 +71,8 @@ struct tws_composer {
   size_t program_bytes;
   tws_arena *program_arena;
   ranks *ranks;
+  fewer *fewer;
+  tws_sample_memory *memory;
   step last;
   tws_composer_counts counts;
 };
@@ -89,7 +98,8 @@ tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others
   *out = c;
   if (c) c->arena = tws_arena_create();
   if (c) c->program_arena = tws_arena_create();
-  if (!c || !c->arena || !c->program_arena) {
+  if (c) c->memory = tws_sample_memory_create();
+  if (!c || !c->arena || !c->program_arena || !c->memory) {
     tws_composer_destroy(c);
     *out = NULL;
     return no_memory(err);
@@ -102,7 +112,7 @@ tws_code tws_composer_create(const tws_machine *machine, const tws_costs *others
                                   .host_op_s = tws_profile_host_op_s(machine->profile),
                                   .serial = tws_profile_serial_streams(machine->profile),
                                   .user = (void *)(uintptr_t)machine};
-  c->ends = (tws_ends){.costs = &c->costs, .arena = c->arena};
+  c->ends = (tws_ends){.costs = &c->costs, .arena = c->arena, .memory = c->memory};
   return TWS_OK;
 }
 
@@ -113,6 +123,7 @@ void tws_composer_destroy(tws_composer *c) {
   tws_arena_destroy(c->last.arena);
   tws_arena_destroy(c->arena);
   tws_arena_destroy(c->program_arena);
+  tws_sample_memory_destroy(c->memory);
   tws_free(c);
 }
 
@@ -187,11 +198,24 @@ static tws_code find_programs(tws_composer *c, const tws_pipeline_shape *shape, 
   return TWS_OK;
 }
 
+/* NULL: no memory. */
+static const tws_fewer_layers *find_fewer(tws_composer *c, const tws_network *network, const tws_tail_pieces *t) {
+  fewer *f = c->fewer;
+  while (f && (f->network != network || f->alike_first != t->alike_first || f->alike_end != t->alike_end)) f = f->next;
+  if (f) return &f->layers;
+  f = tws_arena_alloc(c->arena, 1, sizeof *f);
+  if (!f) return NULL;
+  *f = (fewer){network, t->alike_first, t->alike_end, tws_fewer_layers_of(network, t, c->arena), c->fewer};
+  c->fewer = f;
+  return &f->layers;
+}
+
 static tws_code find_chunks(step *s, tws_body *b, int split, tws_error *err) {
   const int stages = s->shape.stages, v = s->tails->stage[0].chunk_count;
   s->chunks = tws_arena_alloc_unset(s->arena, (size_t)(stages * v), sizeof *s->chunks);
   s->chunk_at = tws_arena_alloc(s->arena, (size_t)(stages * v), sizeof *s->chunk_at);
-  if (!s->chunks || !s->chunk_at) return no_memory(err);
+  const tws_fewer_layers *less = find_fewer(s->c, s->request->network, &s->tails->stage[0]);
+  if (!s->chunks || !s->chunk_at || !less) return no_memory(err);
   for (int i = 0; i < stages * v; i++) {
     const tws_tail_pieces *t = &s->tails->stage[i / v];
     const tws_sample_chunk *wanted = &t->chunks[i % v];
@@ -204,8 +228,16 @@ static tws_code find_chunks(step *s, tws_body *b, int split, tws_error *err) {
     if (inside && of.end > t->alike_end) return tws_fail(err, TWS_INTERNAL, NULL, "a chunk is longer than its layers");
     if (at == s->chunk_count) {
       s->chunks[at].of = of;
-      const tws_chunk_source from = {s->request, &s->c->costs, s->c->arena, b,
-                                     t,          split,        s->bounded,  &s->c->counts.bodies};
+      const tws_chunk_source from = {.request = s->request,
+                                     .costs = &s->c->costs,
+                                     .arena = s->c->arena,
+                                     .body = b,
+                                     .memory = s->c->memory,
+                                     .fewer = less,
+                                     .layers = t,
+                                     .split = split,
+                                     .bounded = s->bounded,
+                                     .lowered = &s->c->counts.bodies};
       TWS_TRY(tws_chunk_compose(&from, &s->chunks[at], err));
       s->chunks_exact &= s->chunks[at].exact;
       s->chunks_closed &= s->chunks[at].closed;

@@ -19,6 +19,7 @@ typedef struct stage_end { /* of a configuration, but for its virtual stages */
 typedef struct partition { /* of layers into blocks */
   int *bounds, blocks;
   int alike_first, alike_end;
+  uint32_t *layer_modules; /* see tws_tail_pieces */
 } partition;
 
 static tws_code no_memory(tws_error *err) {
@@ -32,11 +33,38 @@ static tws_code sample_moves(tws_ends *c, const tws_plan_request *request, int l
   const tws_zero_config *z = &request->config->zero;
   tws_plan_sample sample;
   if (z->stage < 2 || tws_config_offloads(request->config) || (z->overlap_comm && !c->costs->serial)) return TWS_OK;
-  const tws_sample_request wanted = {.plan = request, .end_layer = layers};
+  const tws_sample_request wanted = {.plan = request, .end_layer = layers, .alike_known = 1, .memory = c->memory};
   TWS_TRY(tws_plan_sample_make(&wanted, &sample, err));
   const tws_code code = tws_pieces_of_moves(&sample, c->costs, c->arena, out, err);
   tws_plan_sample_free(&sample);
   return code;
+}
+
+/* Where each layer begins in the network; NULL: its modules do not follow one another. */
+static uint32_t *layer_modules_of(const tws_plan_sample *sample, tws_arena *arena) {
+  const uint32_t modules = sample->plan->network->module_count;
+  uint32_t *first = tws_arena_alloc(arena, (size_t)sample->layer_count + 1, sizeof *first);
+  int layer = -1;
+  for (uint32_t m = 0; m < modules && first; m++) {
+    const int own = sample->layer_of[m];
+    if (own != layer && own != layer + 1) return NULL;
+    if (own != layer) first[own] = m;
+    layer = own;
+  }
+  if (first) first[sample->layer_count] = modules;
+  return layer + 1 == sample->layer_count ? first : NULL;
+}
+
+static tws_code keep_partition(tws_ends *c, const tws_plan_sample *sample, partition *cut, tws_error *err) {
+  const size_t count = (size_t)sample->block_count + 1;
+  cut->bounds = tws_arena_alloc(c->arena, count, sizeof *cut->bounds);
+  if (!cut->bounds) return no_memory(err);
+  memcpy(cut->bounds, sample->bounds, count * sizeof *cut->bounds);
+  cut->blocks = sample->block_count;
+  cut->alike_first = sample->alike_first;
+  cut->alike_end = sample->alike_end;
+  cut->layer_modules = layer_modules_of(sample, c->arena);
+  return TWS_OK;
 }
 
 static tws_code sample_tail(tws_ends *c, const tws_plan_request *request, int stage, partition *cut,
@@ -44,17 +72,13 @@ static tws_code sample_tail(tws_ends *c, const tws_plan_request *request, int st
   tws_plan_request r = *request;
   tws_plan_sample sample;
   r.rank = tws_pipeline_grid_stage(&r.topology, 0, stage);
-  TWS_TRY(tws_plan_sample_make(&(tws_sample_request){.plan = &r, .tail = 1}, &sample, err));
+  const tws_sample_request wanted = {.plan = &r, .tail = 1, .alike_known = cut->bounds != NULL, .memory = c->memory};
+  TWS_TRY(tws_plan_sample_make(&wanted, &sample, err));
   tws_code code = tws_pieces_of_tail(&sample, c->costs, c->arena, out, err);
-  if (!cut->bounds && code == TWS_OK) {
-    const size_t count = (size_t)sample.block_count + 1;
-    cut->bounds = tws_arena_alloc(c->arena, count, sizeof *cut->bounds);
-    if (cut->bounds) memcpy(cut->bounds, sample.bounds, count * sizeof *cut->bounds);
-    cut->blocks = sample.block_count;
-    cut->alike_first = sample.alike_first;
-    cut->alike_end = sample.alike_end;
-    if (!cut->bounds) code = no_memory(err);
-  }
+  if (!cut->bounds && code == TWS_OK) code = keep_partition(c, &sample, cut, err);
+  out->alike_first = cut->alike_first;
+  out->alike_end = cut->alike_end;
+  out->layer_modules = cut->layer_modules;
   const int layers = sample.layer_count;
   tws_plan_sample_free(&sample);
   c->lowered++;

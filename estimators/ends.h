@@ -13,9 +13,10 @@ typedef struct tws_step_ends {
   int stages, chunks;
 } tws_step_ends;
 
-typedef struct tws_ends { /* zeros but for costs and arena at first; both outlive it */
+typedef struct tws_ends { /* zeros but for costs, arena and memory at first; these outlive it */
   const tws_costs *costs;
   tws_arena *arena;
+  tws_sample_memory *memory;
   tws_piece_table steps, stages, partitions;
   int64_t lowered;
 } tws_ends;

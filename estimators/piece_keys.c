@@ -81,7 +81,9 @@ void tws_tail_key(const tws_plan_request *request, tws_piece_key *k) {
   begin_key(request, k);
   tws_config *config = &k->config;
   config->micro_batch_size = 0;
-  if (config->zero.stage != 3) { /* whose gathers follow what is visited */
+  /* Gathers of stage 3 follow what is visited; and which layers are alike depends on rules that count them. */
+  const int counts = config->recompute_every > 1 || config->recompute == TWS_RECOMPUTE_OPERATIONS;
+  if (config->zero.stage != 3 && !counts) {
     config->recompute = (tws_recompute)0;
     config->recompute_operations = NULL;
     config->recompute_budget = 0;

@@ -414,8 +414,6 @@ tws_code tws_pieces_of_tail(const tws_plan_sample *sample, const tws_costs *cost
   memcpy(out->chunks, sample->chunks, (size_t)sample->chunk_count * sizeof *out->chunks);
   out->chunk_count = sample->chunk_count;
   out->layer_count = sample->layer_count;
-  out->alike_first = sample->alike_first;
-  out->alike_end = sample->alike_end;
   read_tail_steps(&r, out);
   for (uint32_t i = 0; i < plan->state->count; i++)
     out->state_bytes[plan->state->entries[i].tier] += plan->state->entries[i].bytes;

@@ -117,6 +117,8 @@ typedef struct tws_tail_pieces {
   int64_t peak;            /* of the device: in the tail, beyond state, program and gradients */
   tws_sample_chunk *chunks;
   int chunk_count, layer_count, alike_first, alike_end;
+  const uint32_t
+      *layer_modules; /* of the network: where each pipeline layer begins; NULL: they do not follow another */
 } tws_tail_pieces;
 /* moves, move_launches and moves_exact of *out, from a body of all layers. */
 tws_code tws_pieces_of_moves(const tws_plan_sample *sample, const tws_costs *costs, tws_arena *arena,

@@ -143,7 +143,10 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
     return indivisible(l, l->tokens % c->mlp_tiles ? l->tokens : targets, c->mlp_tiles, "twinspeed.mlp_tiles",
                        "use a number that divides them");
   }
-  TWS_TRY(tws_shard_network(plan->network, &l->sharding, l->scratch, plan->arena, &l->local, err));
+  if (l->wanted && l->wanted->memory)
+    TWS_TRY(tws_sample_memory_shard(l->wanted->memory, plan->network, &l->sharding, &l->local, err));
+  else
+    TWS_TRY(tws_shard_network(plan->network, &l->sharding, l->scratch, plan->arena, &l->local, err));
   l->network = l->local.network;
   plan->slices = l->local.slices;
   return TWS_OK;

@@ -143,7 +143,6 @@ static int layers_alike(const tws_lower *l, const uint32_t *starts, int a, int b
 
 static void find_alike(const tws_lower *l, const uint32_t *starts, int count) {
   tws_plan_sample *s = l->sample;
-  s->layer_count = count;
   for (int first = 0, end; first < count; first = end) {
     for (end = first + 1; end < count && layers_alike(l, starts, end - 1, end);) end++;
     if (end - first <= s->alike_end - s->alike_first) continue;
@@ -161,7 +160,8 @@ static tws_code sample_layers(tws_lower *l, const uint32_t *starts, int count, t
   for (int layer = 0; layer < count; layer++)
     for (uint32_t m = starts[layer]; m < starts[layer + 1]; m++)
       l->sample->layer_of[l->local.modules[m].origin] = layer;
-  find_alike(l, starts, count);
+  l->sample->layer_count = count;
+  if (!wanted->alike_known) find_alike(l, starts, count);
   if (wanted->tail) return TWS_OK;
   tws_chunk *chunk = &l->chunks[0];
   l->chunk_count = 1;

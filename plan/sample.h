@@ -10,12 +10,20 @@
 #include "plan/pipeline_program.h"
 #include "plan/plan.h"
 
+/* What samples of equal networks share: the parts of them that ranks run. For one thread at a time; NULL without
+ * memory. It outlives the samples. */
+typedef struct tws_sample_memory tws_sample_memory;
+tws_sample_memory *tws_sample_memory_create(void);
+void tws_sample_memory_destroy(tws_sample_memory *memory); /* NULL is allowed */
+
 typedef struct tws_sample_request {
   const tws_plan_request *plan; /* of a training step; max_accumulation and state are not looked at */
   int tail;                     /* of request->plan->rank; else a body: */
   int first_layer, end_layer;   /* pipeline layers (as pipeline.partition counts them) */
   int goes_on; /* the chunk goes on behind: gradients of parameters that it uses too have begun there */
   int split;   /* weight gradients are put off, as in zero-bubble schedules */
+  int alike_known;           /* which layers are alike is not asked for */
+  tws_sample_memory *memory; /* NULL: nothing is kept */
 } tws_sample_request;
 
 /* Operations [first_op, end_op) belong to one event of a context. */
@@ -38,7 +46,7 @@ typedef struct tws_plan_sample {
   uint32_t first_move;        /* tail: behind it, collectives of what a micro-batch gathers and reduces at least */
   int layer_count;            /* of the network */
   int alike_first, alike_end; /* its longest range of layers that are alike but for their place */
-  int *layer_of;              /* per module of the whole network; lives in the plan's arena */
+  int *layer_of;              /* per module of the network; lives in the plan's arena */
   tws_sample_chunk *chunks;   /* tail: of the stage; likewise */
   int chunk_count;
   int *bounds; /* tail: where the blocks of all stages begin and end, in layers: block_count + 1; likewise */

@@ -86,5 +86,9 @@ tws_code tws_expert_parallel_check(const tws_network *network, int ranks, tws_er
 /* Everything but `slices` lives in `scratch`, those in `keep`. */
 tws_code tws_shard_network(const tws_network *whole, const tws_sharding *sharding, tws_arena *scratch, tws_arena *keep,
                            tws_local *local, tws_error *err);
+/* The same, kept in a memory of samples for the next that asks. */
+struct tws_sample_memory;
+tws_code tws_sample_memory_shard(struct tws_sample_memory *memory, const tws_network *whole,
+                                 const tws_sharding *sharding, tws_local *local, tws_error *err);
 
 #endif

@@ -1,0 +1,65 @@
+#include "plan/sample.h"
+#include "plan/shard.h"
+
+/* All that a part of a network depends on. */
+typedef struct part_key {
+  const tws_network *whole;
+  tws_placed between;
+  int splits_experts, sequence, tensor, tensor_index, expert, expert_index;
+} part_key;
+
+typedef struct kept_part {
+  part_key key;
+  tws_local local;
+  struct kept_part *next;
+} kept_part;
+
+struct tws_sample_memory {
+  tws_arena *arena;
+  kept_part *parts;
+};
+
+tws_sample_memory *tws_sample_memory_create(void) {
+  tws_sample_memory *m = tws_calloc(1, sizeof *m);
+  if (m) m->arena = tws_arena_create();
+  if (m && m->arena) return m;
+  tws_free(m);
+  return NULL;
+}
+
+void tws_sample_memory_destroy(tws_sample_memory *m) {
+  if (!m) return;
+  tws_arena_destroy(m->arena);
+  tws_free(m);
+}
+
+static int is_same(const part_key *a, const part_key *b) {
+  return a->whole == b->whole && a->between == b->between && a->splits_experts == b->splits_experts &&
+         a->sequence == b->sequence && a->tensor == b->tensor && a->tensor_index == b->tensor_index &&
+         a->expert == b->expert && a->expert_index == b->expert_index;
+}
+
+tws_code tws_sample_memory_shard(tws_sample_memory *m, const tws_network *whole, const tws_sharding *sharding,
+                                 tws_local *local, tws_error *err) {
+  const tws_position *p = &sharding->position;
+  const part_key key = {.whole = whole,
+                        .between = sharding->between,
+                        .splits_experts = sharding->splits_experts,
+                        .sequence = p->ranks[TWS_AXIS_SEQUENCE],
+                        .tensor = p->ranks[TWS_AXIS_MODEL],
+                        .tensor_index = p->index[TWS_AXIS_MODEL],
+                        .expert = p->ranks[TWS_AXIS_EXPERT],
+                        .expert_index = p->index[TWS_AXIS_EXPERT]};
+  kept_part *part = m->parts;
+  while (part && !is_same(&part->key, &key)) part = part->next;
+  if (!part) {
+    part = tws_arena_alloc(m->arena, 1, sizeof *part);
+    if (!part) return tws_fail(err, TWS_MEMORY, NULL, "no memory for a sample");
+    TWS_TRY(tws_shard_network(whole, sharding, m->arena, m->arena, &part->local, err));
+    part->key = key;
+    part->next = m->parts;
+    m->parts = part;
+  }
+  *local = part->local;
+  return TWS_OK;
+}
