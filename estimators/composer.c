@@ -45,19 +45,20 @@ typedef struct step {
   const tws_step_ends *tails;
   const tws_body *body;
   tws_pipeline_shape shape;
+  tws_topology topology;
   int bounded;
   tws_composed_chunk *chunks; /* those that differ */
   int chunk_count;
   int *chunk_at;               /* [stage][virtual]: which */
   double *stretch, *stretched; /* per stage: of this step, and of the times that were made */
   tws_rhythm_stage *stages;
-  double *compute_s, *messages_s; /* per slot of a fold, stage */
   double *end_s[2];               /* per stage: when its streams are done before its tail */
   int *at;
   leg *legs; /* [stage][LEGS]: that were asked for */
   tws_arena *arena;
   int chunks_exact, chunks_closed, chunks_in_order;
-  int has_bytes, has_times, ran;
+  int64_t bytes_of; /* micro-batches that stages' peaks are of; 0: not known */
+  int has_times, ran;
   int moves_exact; /* of the ends that are looked at: what ZeRO does is known, and done one after another */
 } step;
 
@@ -347,60 +348,44 @@ static tws_code prepare_rhythm(step *s, int64_t micro_batches, tws_pipeline_shap
   return find_programs(s->c, shape, &r->programs, err);
 }
 
-static tws_code measure(void *user, int64_t micro_batches, int slot, tws_fold_sample *sample, tws_error *err) {
-  step *s = user;
+/* As many micro-batches as show what all others do: until all that are in flight have been followed by as many. */
+static int64_t few_of(const tws_pipeline_shape *shape) {
+  const int64_t every = tws_fold_step(shape);
+  const int64_t in_flight = tws_pipeline_in_flight(shape, 0) / (uint32_t)shape->virtual_stages + 1;
+  return (5 * in_flight / 2 + 2 * every + 4) / every * every + shape->micro_batches % every;
+}
+
+/* So many micro-batches of the step, and what each stage takes for all of them where these tell; *told: they do. */
+static tws_code measure(step *s, int64_t micro_batches, int64_t round, int *told, tws_error *err) {
+  const int64_t more = s->shape.micro_batches - micro_batches, step_of = tws_fold_step(&s->shape);
   tws_pipeline_shape shape;
   tws_rhythm r;
   TWS_TRY(prepare_rhythm(s, micro_batches, &shape, &r, err));
+  if (more && more % step_of == 0) r.may_repeat[0] = (int)step_of;
+  if (more && more % round == 0) r.may_repeat[r.may_repeat[0] > 0] = (int)round;
   TWS_TRY(tws_rhythm_run(&r, err));
-  *sample = (tws_fold_sample){.step_s = 0};
   s->c->counts.rhythms++;
+  *told = !more || r.repeats;
+  const double more_s = r.repeats ? (double)(more / r.repeats) * r.repeats_s : 0;
   for (int i = 0; i < s->shape.stages; i++) {
-    s->compute_s[slot * s->shape.stages + i] = s->stages[i].compute_s;
-    s->messages_s[slot * s->shape.stages + i] = s->stages[i].messages_s;
-    if (s->stages[i].compute_s > sample->step_s) sample->step_s = s->stages[i].compute_s;
+    s->end_s[0][i] = s->stages[i].compute_s + more_s;
+    s->end_s[1][i] = s->stages[i].messages_s + more_s;
   }
   return TWS_OK;
 }
 
-/* As tws_fold_find(), without a layout that has to settle first: rounds that add the same time, one after another,
- * stand for all that follow. */
-static tws_code fold_rounds(step *s, tws_folded *folded, tws_error *err) {
-  enum { FIRST = 3, MOST = 24 };
-  const int64_t wanted = s->shape.micro_batches, round = tws_fold_round(&s->shape);
-  tws_fold_sample sample[TWS_FOLD_SAMPLES] = {{0}};
-  const int folds = s->shape.kind != TWS_PIPELINE_GPIPE && wanted > 10 * round;
-  for (int taken = 0; folds && taken < MOST; taken++) {
-    const int slot = taken % TWS_FOLD_SAMPLES;
-    const int64_t built = (FIRST + taken) * round + wanted % round;
-    TWS_TRY(measure(s, built, slot, &sample[slot], err));
-    if (taken + 1 < TWS_FOLD_SAMPLES) continue;
-    double least = 0, most = 0;
-    for (int i = 0; i + 1 < TWS_FOLD_SAMPLES; i++) {
-      const int at = (slot + TWS_FOLD_SAMPLES - i) % TWS_FOLD_SAMPLES;
-      const double added = sample[at].step_s - sample[(at + TWS_FOLD_SAMPLES - 1) % TWS_FOLD_SAMPLES].step_s;
-      if (i == 0 || added < least) least = added;
-      if (i == 0 || added > most) most = added;
-    }
-    if (most - least > 1e-12 * sample[slot].step_s) continue;
-    *folded = (tws_folded){slot, (slot + TWS_FOLD_SAMPLES - 1) % TWS_FOLD_SAMPLES, built,
-                           (double)(wanted - built) / (double)round};
-    return TWS_OK;
-  }
-  *folded = (tws_folded){0, 0, wanted, 0};
-  return measure(s, wanted, 0, &sample[0], err);
-}
-
+/* All micro-batches, or as many as say what the others add. */
 static tws_code run_pipeline(step *s, tws_error *err) {
-  tws_folded folded;
-  const int n = s->shape.stages;
-  TWS_TRY(fold_rounds(s, &folded, err));
-  for (int i = 0; i < n; i++) {
-    const double *c = s->compute_s + i, *m = s->messages_s + i;
-    s->end_s[0][i] = c[folded.slot * n] + folded.more * (c[folded.slot * n] - c[folded.before * n]);
-    s->end_s[1][i] = m[folded.slot * n] + folded.more * (m[folded.slot * n] - m[folded.before * n]);
+  static const int further[] = {0, 2, 6, 14};
+  const int64_t wanted = s->shape.micro_batches, round = tws_fold_round(&s->shape), every = tws_fold_step(&s->shape);
+  const int64_t few = few_of(&s->shape);
+  int told = 0;
+  for (size_t i = 0; i < sizeof further / sizeof *further && s->shape.kind != TWS_PIPELINE_GPIPE && !told; i++) {
+    const int64_t aligned = further[i] ? (few / round + further[i]) * round + wanted % round : few;
+    if (aligned + (further[i] ? round : every) >= wanted) break;
+    TWS_TRY(measure(s, aligned, round, &told, err));
   }
-  return TWS_OK;
+  return told ? TWS_OK : measure(s, wanted, round, &told, err);
 }
 
 /* ---- the end of a step ---- */
@@ -468,9 +453,9 @@ static void find_bytes(const step *s, tws_composed *out) {
   for (int i = 0; i < s->shape.stages; i++) {
     const tws_tail_pieces *t = &s->tails->stage[i];
     const int64_t gradients = (int64_t)t->gradient_bytes;
-    int64_t peak = s->has_bytes ? s->stages[i].peak : 0;
+    int64_t peak = s->bytes_of ? s->stages[i].peak : 0;
     /* parts of gradients are there from the second micro-batch on */
-    if (s->bounded && s->has_bytes && s->shape.micro_batches > 1) peak += gradients;
+    if (s->bounded && s->bytes_of && s->shape.micro_batches > 1) peak += gradients;
     if (gradients + t->peak > peak) peak = gradients + t->peak;
     const double inputs = s->chunk_count ? s->chunks[0].input_bytes * s->shape.micro_batches : 0;
     const uint64_t live = t->state_bytes[TWS_TIER_DEVICE] + t->program_bytes + (uint64_t)inputs + (uint64_t)peak;
@@ -555,6 +540,12 @@ static int same_chunks(const tws_step_ends *a, const tws_step_ends *b) {
   return 1;
 }
 
+/* Whether a step is like the last but for its number of micro-batches. */
+static int same_stages(const step *s, const tws_plan_request *request, const tws_pipeline_shape *shape) {
+  return s->shape.kind == shape->kind && s->shape.stages == shape->stages &&
+         s->shape.virtual_stages == shape->virtual_stages && is_same(&s->topology, &request->topology);
+}
+
 /* A new step of this shape; what it was made of before is gone. */
 static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const tws_pipeline_shape *shape, int bounded,
                            tws_error *err) {
@@ -566,6 +557,7 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
               .request = request,
               .tails = t,
               .shape = *shape,
+              .topology = request->topology,
               .bounded = bounded,
               .chunks_exact = 1,
               .chunks_closed = 1,
@@ -577,11 +569,8 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
   s->stretched = tws_arena_alloc(s->arena, n, sizeof *s->stretched);
   s->at = tws_arena_alloc(s->arena, n, sizeof *s->at);
   s->legs = tws_arena_alloc(s->arena, n * LEGS, sizeof *s->legs);
-  s->compute_s = tws_arena_alloc(s->arena, TWS_FOLD_SAMPLES * n, sizeof *s->compute_s);
-  s->messages_s = tws_arena_alloc(s->arena, TWS_FOLD_SAMPLES * n, sizeof *s->messages_s);
   for (int i = 0; i < 2; i++) s->end_s[i] = tws_arena_alloc(s->arena, n, sizeof *s->end_s[i]);
-  if (!s->stages || !s->stretch || !s->stretched || !s->at || !s->legs || !s->compute_s || !s->messages_s ||
-      !s->end_s[0] || !s->end_s[1])
+  if (!s->stages || !s->stretch || !s->stretched || !s->at || !s->legs || !s->end_s[0] || !s->end_s[1])
     return no_memory(err);
   TWS_TRY(find_chunks(s, b, shape->kind == TWS_PIPELINE_ZB_H1 && shape->stages > 1, err));
   s->body = b;
@@ -605,18 +594,18 @@ static tws_code find_stretch(step *s, int exact, tws_error *err) {
 static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *err) {
   tws_pipeline_shape shape;
   tws_rhythm rhythm;
-  const int64_t all = s->shape.micro_batches, few = 8 * tws_fold_round(&s->shape);
-  if (!s->has_bytes && s->shape.stages > 1) {
-    s->has_bytes = 1;
+  const int64_t all = s->shape.micro_batches, few = few_of(&s->shape);
+  const int64_t wanted = s->shape.kind != TWS_PIPELINE_GPIPE && all > few ? few : all;
+  if (s->bytes_of != wanted && s->shape.stages > 1) {
+    s->bytes_of = wanted;
     bound_bytes(s);
     find_bytes(s, out);
-    s->has_bytes = 0;
+    s->bytes_of = 0;
     if (limit > 0 && (double)out->live_bytes > limit) return TWS_OK;
-    const int folds = s->shape.kind != TWS_PIPELINE_GPIPE && all > few + tws_fold_round(&s->shape);
-    TWS_TRY(prepare_rhythm(s, folds ? few : all, &shape, &rhythm, err));
+    TWS_TRY(prepare_rhythm(s, wanted, &shape, &rhythm, err));
     TWS_TRY(tws_rhythm_bytes(&rhythm, err));
   }
-  s->has_bytes = 1;
+  s->bytes_of = wanted;
   find_bytes(s, out);
   return TWS_OK;
 }
@@ -657,10 +646,12 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
   if (!e || !e->value) return no_memory(err);
   s->c = c;
   s->request = request;
-  if (s->body != e->value || memcmp(&s->shape, &shape, sizeof shape) != 0 || !same_chunks(s->tails, t)) {
+  if (s->body != e->value || !same_stages(s, request, &shape) || !same_chunks(s->tails, t)) {
     s->body = NULL;
     TWS_TRY(begin_step(s, e->value, t, &shape, k.bounded, err));
   }
+  if (s->shape.micro_batches != shape.micro_batches) s->ran = 0;
+  s->shape = shape;
   s->tails = t;
   s->moves_exact = s->bounded && s->chunks_in_order && t->stage[0].moves_exact;
   const int exact = is_exact(s, r);

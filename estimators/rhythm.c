@@ -51,8 +51,13 @@ typedef struct message_state {
   int32_t before;                /* what lay in its slot, or -1 */
 } message_state;
 
+typedef struct clocks { /* behind an event */
+  double compute_s, messages_s;
+} clocks;
+
 typedef struct runner {
   tws_rhythm *r;
+  clocks **clocks;       /* per stage: [event]; NULL: nobody asks */
   uint32_t *next;        /* per stage: event */
   uint8_t *waits;        /* per stage: for the other end of a message */
   double *ready;         /* likewise: since when it could be sent or received */
@@ -141,6 +146,12 @@ static int run_action(runner *u, int s, const tws_pipeline_event *at) {
   return 1;
 }
 
+static void end_event(runner *u, int s) {
+  const tws_rhythm_stage *stage = &u->r->stages[s];
+  if (u->clocks) u->clocks[s][u->next[s]] = (clocks){stage->compute_s, stage->messages_s};
+  u->next[s]++;
+}
+
 /* When this end of a message is ready; its slot is taken. */
 static double message_ready(runner *u, int s, const tws_pipeline_event *at) {
   tws_rhythm_stage *stage = &u->r->stages[s];
@@ -170,7 +181,7 @@ static int message_ends(runner *u, int s, const tws_pipeline_event *at, double e
   for (int i = 0; i < e->point_count; i++)
     if (e->points[i].kind == TWS_POINT_GIVE && !give_slot(u, s, chunk->pieces->slot_bytes[buffer], state)) return 0;
   u->waits[s] = 0;
-  u->next[s]++;
+  end_event(u, s);
   return 1;
 }
 
@@ -183,7 +194,7 @@ static int run_stage(runner *u, int s) {
     const tws_pipeline_event *at = &program->events[u->next[s]];
     if (at->kind == TWS_EVENT_ACTION) {
       if (!run_action(u, s, at)) return -1;
-      u->next[s]++;
+      end_event(u, s);
       moved = 1;
       continue;
     }
@@ -222,6 +233,81 @@ static tws_code run_stages(runner *u, tws_error *err) {
   return TWS_OK;
 }
 
+/* ---- repetition ----
+ * Once a stage does both forward and backward passes its program is the same for each micro-batch. Where all stages do,
+ * for as many micro-batches as are in flight, what they did some micro-batches before by the same time later, they do
+ * so until the first of them runs out of forward passes. */
+
+/* The events of a stage between its first backward and its last forward pass. */
+static void steady_events(const tws_pipeline_program *p, uint32_t *first, uint32_t *last) {
+  const tws_pipeline_event *e = p->events;
+  *first = 0;
+  *last = p->count - 1;
+  while (*first < p->count && (e[*first].kind != TWS_EVENT_ACTION || e[*first].action.kind == TWS_ACTION_FORWARD))
+    ++*first;
+  while (*last > 0 && (e[*last].kind != TWS_EVENT_ACTION || e[*last].action.kind != TWS_ACTION_FORWARD)) --*last;
+}
+
+static int is_same_event(const tws_pipeline_event *a, const tws_pipeline_event *b, int apart) {
+  return a->kind == b->kind && a->peer == b->peer && a->action.kind == b->action.kind &&
+         a->action.chunk == b->action.chunk && a->action.micro_batch + (uint32_t)apart == b->action.micro_batch;
+}
+
+/* When the first stage has no more forward passes. */
+static double steady_until(const runner *u) {
+  double until = 0;
+  for (int s = 0; s < u->r->shape->stages; s++) {
+    uint32_t first, last;
+    steady_events(&u->r->programs[s], &first, &last);
+    const double end = u->clocks[s][last].compute_s;
+    if (s == 0 || end < until) until = end;
+  }
+  return until;
+}
+
+static int is_repeated(const runner *u, double until, int every, double *seconds) {
+  const tws_rhythm *r = u->r;
+  const uint32_t micro_batches = (uint32_t)r->shape->micro_batches, chunks = (uint32_t)r->shape->virtual_stages;
+  const uint32_t in_flight = tws_pipeline_in_flight(r->shape, 0) / chunks + 1;
+  for (int s = 0; s < r->shape->stages; s++) {
+    const tws_pipeline_program *p = &r->programs[s];
+    const uint32_t each = p->count / micro_batches, back = each * (uint32_t)every, seen = back + each * in_flight;
+    uint32_t first, last;
+    const clocks *c = u->clocks[s];
+    steady_events(p, &first, &last);
+    while (last > first && (c[last].compute_s > until || c[last].messages_s > until)) last--;
+    if (last < first + seen + back) return 0;
+    if (s == 0) *seconds = c[last].compute_s - c[last - back].compute_s;
+    const double most = 1e-13 * c[last].compute_s;
+    for (uint32_t i = last - seen; i <= last; i++) {
+      const double compute_s = c[i].compute_s - c[i - back].compute_s - *seconds;
+      const double messages_s = c[i].messages_s - c[i - back].messages_s - *seconds;
+      if (compute_s > most || compute_s < -most || messages_s > most || messages_s < -most) return 0;
+      if (!is_same_event(&p->events[i - back], &p->events[i], every)) return 0;
+    }
+  }
+  return 1;
+}
+
+static void find_repetition(const runner *u) {
+  tws_rhythm *r = u->r;
+  const double until = u->clocks ? steady_until(u) : 0;
+  r->repeats = 0;
+  for (int i = 0; i < 2 && u->clocks && !r->repeats; i++)
+    if (r->may_repeat[i] && is_repeated(u, until, r->may_repeat[i], &r->repeats_s)) r->repeats = r->may_repeat[i];
+}
+
+static int keep_clocks(runner *u, tws_arena *arena) {
+  const size_t stages = (size_t)u->r->shape->stages;
+  if (!u->r->may_repeat[0]) return 1;
+  u->clocks = tws_arena_alloc(arena, stages, sizeof *u->clocks);
+  for (size_t s = 0; s < stages && u->clocks; s++) {
+    u->clocks[s] = tws_arena_alloc_unset(arena, u->r->programs[s].count + 1u, sizeof **u->clocks);
+    if (!u->clocks[s]) return 0;
+  }
+  return u->clocks != NULL;
+}
+
 tws_code tws_rhythm_run(tws_rhythm *r, tws_error *err) {
   const size_t stages = (size_t)r->shape->stages;
   const size_t states = (size_t)r->shape->virtual_stages * (size_t)r->shape->micro_batches * TWS_MESSAGE_BUFFERS;
@@ -237,7 +323,8 @@ tws_code tws_rhythm_run(tws_rhythm *r, tws_error *err) {
   u.slot_capacity = tws_arena_alloc(arena, stages, sizeof *u.slot_capacity);
   message_state *state = tws_arena_alloc_unset(arena, stages * states, sizeof *state);
   tws_code code = TWS_OK;
-  if (!u.next || !u.waits || !u.ready || !u.state || !u.slots || !u.slot_count || !u.slot_capacity || !state)
+  if (!u.next || !u.waits || !u.ready || !u.state || !u.slots || !u.slot_count || !u.slot_capacity || !state ||
+      !keep_clocks(&u, arena))
     code = tws_fail(err, TWS_MEMORY, NULL, "no memory for the rhythm of a pipeline");
   for (size_t s = 0; s < stages && code == TWS_OK; s++) {
     u.state[s] = state + s * states;
@@ -245,6 +332,7 @@ tws_code tws_rhythm_run(tws_rhythm *r, tws_error *err) {
   }
   for (size_t i = 0; i < stages * states && code == TWS_OK; i++) state[i] = (message_state){0, 0, 0, -1};
   if (code == TWS_OK) code = run_stages(&u, err);
+  if (code == TWS_OK) find_repetition(&u);
   for (size_t s = 0; s < stages && u.slots; s++) tws_free(u.slots[s]);
   tws_arena_destroy(arena);
   return code;

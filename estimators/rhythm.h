@@ -40,6 +40,11 @@ typedef struct tws_rhythm {
   int serial;
   double (*message)(void *user, int stage, int peer, uint64_t bytes);
   void *user;
+  /* After how many micro-batches the rhythm may repeat itself, in ascending order; 0: nobody asks. The first of them
+   * after which it does, or 0, and the seconds that so many micro-batches take then. */
+  int may_repeat[2];
+  int repeats;
+  double repeats_s;
 } tws_rhythm;
 
 /* Bytes first, so that what does not fit costs no more: tws_rhythm_bytes() fills peak and held, tws_rhythm_run() the

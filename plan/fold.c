@@ -10,14 +10,17 @@ int64_t tws_fold_round(const tws_pipeline_shape *shape) {
   return shape->virtual_stages > 1 ? 3 * round : round; /* as many as are in flight */
 }
 
+int64_t tws_fold_step(const tws_pipeline_shape *shape) {
+  return shape->virtual_stages > 1 ? shape->stages : 1;
+}
+
 int tws_fold_is_long(const tws_pipeline_shape *shape, int64_t micro_batches) {
   return shape->kind != TWS_PIPELINE_GPIPE && micro_batches >= LONG_ROUNDS * tws_fold_round(shape);
 }
 
 tws_repetition tws_fold_repetition(const tws_pipeline_shape *shape, int64_t micro_batches) {
   if (!tws_fold_is_long(shape, micro_batches)) return (tws_repetition){0, 0};
-  return (tws_repetition){.step = shape->virtual_stages > 1 ? (uint32_t)shape->stages : 1,
-                          .round = (uint32_t)tws_fold_round(shape)};
+  return (tws_repetition){.step = (uint32_t)tws_fold_step(shape), .round = (uint32_t)tws_fold_round(shape)};
 }
 
 /* Whether the last rounds are like each other: their layouts, and what each adds. */

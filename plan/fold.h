@@ -11,6 +11,8 @@
 
 /* Micro-batches of a round, after which a stage does the same with the same slots again. */
 int64_t tws_fold_round(const tws_pipeline_shape *shape);
+/* Micro-batches after which a stage does the same again, with whatever slots. */
+int64_t tws_fold_step(const tws_pipeline_shape *shape);
 /* Whether a step of so many micro-batches has a long plan: 32 rounds or more. */
 int tws_fold_is_long(const tws_pipeline_shape *shape, int64_t micro_batches);
 

@@ -130,7 +130,7 @@ typedef struct drawn_job {
   tws_plan_request request;
 } drawn_job;
 
-static void draw_job(uint64_t seed, int64_t more_layers, drawn_job *j) {
+static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_job *j) {
   tws_error err = {0};
   ck_assert(tws_profile_load("a100-80gb", &j->profile, &err) == TWS_OK);
   ck_assert(tws_cluster_load("dgx-a100", &j->cluster, &err) == TWS_OK);
@@ -140,6 +140,8 @@ static void draw_job(uint64_t seed, int64_t more_layers, drawn_job *j) {
   int world;
   j->config = legal_job(seed, &s, &world);
   s.layers += more_layers;
+  j->config.train_batch_size *= longer;
+  j->config.accumulation_steps *= longer;
   j->network = network_of(&s, j->config.tensor_ranks);
   j->request =
       (tws_plan_request){.network = j->network, .config = &j->config, .backend = TWS_BACKEND_CUDA, .threads = 1};
@@ -151,15 +153,27 @@ static void drop_job(drawn_job *j) {
   tws_profile_destroy(j->profile);
 }
 
-static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, tally *seen) {
+static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, int64_t longer, tally *seen) {
   tws_error err = {0};
   drawn_job j;
-  draw_job(seed, more_layers, &j);
+  draw_job(seed, more_layers, longer, &j);
+  if (longer > 1 && j.config.pipeline_stages == 1) {
+    drop_job(&j);
+    return;
+  }
   const tws_config *config = &j.config;
   const tws_costs random = {.work = random_work, .message = random_message, .user = &cost_seed};
   tws_composer *composer;
   tws_composed composed;
   ck_assert(tws_composer_create(&j.machine, cost_seed ? &random : NULL, &composer, &err) == TWS_OK);
+  if (longer > 1) { /* what is kept of another step is as good */
+    const int64_t own = j.config.accumulation_steps, samples = j.config.train_batch_size / own;
+    j.config.accumulation_steps += j.config.pipeline_stages;
+    j.config.train_batch_size = samples * j.config.accumulation_steps;
+    ck_assert(tws_compose(composer, &j.request, NULL, &composed, &err) == TWS_OK);
+    j.config.accumulation_steps = own;
+    j.config.train_batch_size = samples * own;
+  }
   ck_assert_msg(tws_compose(composer, &j.request, NULL, &composed, &err) == TWS_OK, "seed %d: %s", (int)seed,
                 err.message);
   const planned whole = plan_all(&j.request, &j.machine, cost_seed);
@@ -186,9 +200,19 @@ static void check_job(uint64_t seed, uint64_t cost_seed, int64_t more_layers, ta
 START_TEST(composed_steps_are_the_plans) {
   tally seen = {{0, 0}, 0};
   const uint64_t jobs = job_count();
-  for (uint64_t seed = 1; seed <= jobs; seed++) check_job(seed, 1000 + seed, 12 * (int64_t)(seed % 3), &seen);
+  for (uint64_t seed = 1; seed <= jobs; seed++) check_job(seed, 1000 + seed, 12 * (int64_t)(seed % 3), 1, &seen);
 
   ck_assert(seen.exact[0] > (int)jobs / 20 && seen.exact[1] > (int)jobs / 20 && seen.bounded > (int)jobs / 20);
+}
+END_TEST
+
+/* Many micro-batches, of which few are gone through. */
+START_TEST(long_steps_compose) {
+  tally seen = {{0, 0}, 0};
+  const uint64_t jobs = job_count() / 6;
+  for (uint64_t seed = 1; seed <= jobs; seed++)
+    check_job(30000 + seed, 9000 + seed, 6 * (int64_t)(seed % 2), 5 + 3 * (int64_t)(seed % 9), &seen);
+  ck_assert(seen.exact[1] > (int)jobs / 20);
 }
 END_TEST
 
@@ -214,7 +238,7 @@ static double compose_mutant(const tws_plan_request *request, const tws_machine 
 static void mutate_job(uint64_t seed, killed *k) {
   tws_error err = {0};
   drawn_job j;
-  draw_job(seed, 6, &j);
+  draw_job(seed, 6, 1, &j);
   j.config.accumulation_steps += j.config.accumulation_steps == 1;
   mutant m = {.seed = 1000 + seed, .victim = -1, .takes_over = -1};
   const double whole = j.config.pipeline_stages > 1 ? -1 : compose_mutant(&j.request, &j.machine, &m);
@@ -256,7 +280,7 @@ END_TEST
 
 START_TEST(machine_costs_compose) {
   tally seen = {{0, 0}, 0};
-  for (uint64_t seed = 1; seed <= JOBS / 8; seed++) check_job(70000 + seed, 0, 12 * (int64_t)(seed % 3), &seen);
+  for (uint64_t seed = 1; seed <= JOBS / 8; seed++) check_job(70000 + seed, 0, 12 * (int64_t)(seed % 3), 1, &seen);
 }
 END_TEST
 
@@ -264,6 +288,7 @@ int main(void) {
   Suite *suite = suite_create("compose");
   TCase *c = tcase_create("compose");
   tcase_add_test(c, composed_steps_are_the_plans);
+  tcase_add_test(c, long_steps_compose);
   tcase_add_test(c, mutants_are_noticed);
   tcase_add_test(c, machine_costs_compose);
   suite_add_tcase(suite, c);
