@@ -396,6 +396,35 @@ static tws_code unpack_events(const tws_training *t, int rank, const unsigned ch
   return TWS_OK;
 }
 
+/* What the routers of the step counted on all ranks, over its length: the share of routes that was dropped, the
+ * auxiliary loss, how many times an even share the hottest expert got, and the routes to each expert of each layer. */
+static int count_at(const tws_training *t, double at_s, tws_timeline *timeline) {
+  const tws_network *network = t->options->plan.network;
+  const tws_step_report *report = &t->history[t->traced_step - 1 - t->first_step];
+  const double *routed = t->traced_routed;
+  char name[160], series[16];
+  int failed = tws_timeline_count(timeline, "dropped share", "share", at_s, report->dropped_share) |
+               tws_timeline_count(timeline, "auxiliary loss", "loss", at_s, report->auxiliary_loss) |
+               tws_timeline_count(timeline, "hottest expert", "even shares", at_s, report->hottest_share);
+  for (uint32_t m = 0; m < network->module_count && !failed; m++) {
+    if (network->modules[m].type != TWS_MODULE_ROUTER) continue;
+    snprintf(name, sizeof name, "routes %s", network->modules[m].name);
+    for (int32_t e = 0; e < network->modules[m].routing->experts; e++) {
+      snprintf(series, sizeof series, "%d", e);
+      failed |= tws_timeline_count(timeline, name, series, at_s, *routed++);
+    }
+  }
+  return failed;
+}
+
+static tws_code count_routes(const tws_training *t, tws_timeline *timeline, tws_error *err) {
+  double end_s = 0;
+  if (!t->traced_routed) return TWS_OK;
+  for (size_t i = 0; i < timeline->event_count; i++) end_s = fmax(end_s, timeline->events[i].end_s);
+  if (!count_at(t, 0, timeline) && !count_at(t, end_s, timeline)) return TWS_OK;
+  return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the trace");
+}
+
 static tws_code write_trace(const tws_training *t, const unsigned char *all, const uint64_t *offset, tws_error *err) {
   const char *streams[TWS_STREAM_COUNT], *phases[TWS_PHASE_COUNT];
   for (int i = 0; i < TWS_STREAM_COUNT; i++) streams[i] = tws_stream_name((tws_stream)i);
@@ -411,6 +440,7 @@ static tws_code write_trace(const tws_training *t, const unsigned char *all, con
   tws_code code = TWS_OK;
   for (int r = 0; code == TWS_OK && r < t->world; r++)
     code = unpack_events(t, r, all + offset[r], offset[r + 1] - offset[r], timeline, err);
+  if (code == TWS_OK) code = count_routes(t, timeline, err);
   const tws_timeline *list = timeline;
   if (code == TWS_OK) code = tws_timeline_write_chrome(&list, 1, t->options->trace_path, err);
   tws_timeline_destroy(timeline);

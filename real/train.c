@@ -71,10 +71,12 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
   }
   if (t->rank == 0) t->history = tws_calloc((size_t)(t->options->steps - t->first_step), sizeof *t->history);
   const uint64_t routed = t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT;
+  const int traces = t->options->trace_path != NULL;
   if (routed > 0) t->routed = tws_calloc(routed, sizeof *t->routed);
-  if (t->options->trace_path) t->times = tws_calloc(t->plan->op_count, 2 * sizeof *t->times);
-  if (!room || (routed > 0 && !t->routed) || (t->rank == 0 && !t->history) || (t->options->trace_path && !t->times))
-    return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (traces) t->times = tws_calloc(t->plan->op_count, 2 * sizeof *t->times);
+  if (traces && routed > 0) t->traced_routed = tws_calloc(routed, sizeof *t->traced_routed);
+  room &= (routed == 0 || (t->routed && (!traces || t->traced_routed))) && (!traces || t->times);
+  if (!room || (t->rank == 0 && !t->history)) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   return TWS_OK;
 }
 
@@ -349,6 +351,10 @@ tws_code tws_training_read_metrics(tws_training *t, double metrics[TWS_METRIC_CO
   return tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, 0, metrics, TWS_METRIC_COUNT, err);
 }
 
+static size_t routes_counted(const tws_training *t) {
+  return t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT;
+}
+
 /* What routers counted on all ranks: the largest share of an expert, and whether a buffer that nothing may be dropped
  * from was too small, where the device could not say so. */
 static tws_code read_routed(tws_training *t, tws_step_report *report, tws_error *err) {
@@ -358,7 +364,7 @@ static tws_code read_routed(tws_training *t, tws_step_report *report, tws_error 
   const char *hottest = "";
   if (!t->routed) return TWS_OK;
   TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, TWS_METRIC_COUNT, t->routed,
-                           t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT, err));
+                           routes_counted(t), err));
   for (uint32_t m = 0; m < network->module_count; m++) {
     if (network->modules[m].type != TWS_MODULE_ROUTER) continue;
     const int64_t experts = network->modules[m].routing->experts;
@@ -408,6 +414,8 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   TWS_TRY(run_plan(t, step, err));
   TWS_TRY(tws_training_read_metrics(t, metrics, err));
   TWS_TRY(tws_training_end_step(t, metrics, tws_clock_s() - start, &report, err));
+  if (t->traced_routed && is_traced(t, step))
+    memcpy(t->traced_routed, t->routed, sizeof *t->routed * routes_counted(t));
   report.evaluated = tws_evaluation_is_due(t, step);
   if (report.evaluated) TWS_TRY(tws_evaluation_run(t, step, &report.eval_loss, &report.eval_seconds, err));
   if (t->rank != 0) return TWS_OK;
@@ -529,6 +537,7 @@ void tws_training_release(tws_training *t) {
   for (int i = 0; i < TWS_NETWORK_INPUTS; i++) tws_free(t->input[i]);
   tws_free(t->times);
   tws_free(t->routed);
+  tws_free(t->traced_routed);
   tws_free(t->history);
   if (t->csv) fclose(t->csv);
 }

@@ -39,6 +39,7 @@ typedef struct tws_training {
   double *times;                   /* [op_count][2] of the last step, when a trace is wanted */
   double trace_start_s;
   int64_t traced_step;      /* 0: none was */
+  double *traced_routed;    /* routed, of that step */
   int64_t first_step;       /* steps that were done before this run */
   tws_saved_index *resumed; /* what it goes on from; NULL: from initial weights */
   int fetches;              /* its files are on rank 0's disk alone (real/far.h) */

@@ -248,6 +248,58 @@ START_TEST(biases_balance_experts) {
 }
 END_TEST
 
+/* The counter of a trace that has this name, the first or the last. */
+static const cJSON *counter_of(const cJSON *trace, const char *name, int last) {
+  const cJSON *event, *found = NULL;
+  cJSON_ArrayForEach(event, member(trace, "traceEvents")) {
+    if (strcmp(member(event, "ph")->valuestring, "C") != 0 || strcmp(member(event, "name")->valuestring, name) != 0)
+      continue;
+    if (!found || last) found = event;
+  }
+  ck_assert_msg(found != NULL, "no counter %s", name);
+  return found;
+}
+
+/* A trace counts over its step what routers did in it, as the result does. */
+START_TEST(traces_count_routes) {
+  command_result r = twinspeed(
+      "train -m tiny-mixtral --data %s --steps 3 --seq 32 --seed 1 -n 2 --ep 2 --micro-batch 2 --threads 1 --json "
+      "--quiet --trace %s/routes",
+      text_path, folder);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-train-1");
+  tws_json *trace = NULL;
+  ck_assert_int_eq(tws_json_read(in_folder("routes"), &trace, NULL), TWS_OK);
+  static const struct {
+    const char *counter, *series, *result;
+  } figures[] = {{"dropped share", "share", "dropped_shares"},
+                 {"auxiliary loss", "loss", "auxiliary_losses"},
+                 {"hottest expert", "even shares", "hottest_shares"}};
+  for (int last = 0; last < 2; last++) {
+    for (size_t f = 0; f < sizeof figures / sizeof *figures; f++) {
+      const cJSON *counter = counter_of(trace->root, figures[f].counter, last);
+      ck_assert_double_eq_tol(member(member(counter, "args"), figures[f].series)->valuedouble,
+                              cJSON_GetArrayItem(member(json, figures[f].result), 2)->valuedouble, 1e-8);
+      ck_assert(last ? member(counter, "ts")->valuedouble > 0 : member(counter, "ts")->valuedouble == 0);
+    }
+    const cJSON *router;
+    cJSON_ArrayForEach(router, member(json, "routed")) {
+      char name[128];
+      snprintf(name, sizeof name, "routes %s", member(router, "router")->valuestring);
+      const cJSON *series = member(counter_of(trace->root, name, last), "args")->child, *routes;
+      cJSON_ArrayForEach(routes, member(router, "routes")) {
+        ck_assert(series && series->valuedouble == routes->valuedouble);
+        series = series->next;
+      }
+      ck_assert(!series);
+    }
+  }
+  tws_json_destroy(trace);
+  cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
 /* Families of models of experts against the reference library (tests/golden/expert_families.json), nothing dropped. */
 START_TEST(families_lose_what_the_reference_loses) {
   static const char *const divisions[] = {"-n 1 --micro-batch 2", "-n 2 --micro-batch 1 --ep 2 --stage 2",
@@ -419,6 +471,7 @@ int main(void) {
   tcase_add_test(tests, dropless);
   tcase_add_test(tests, noise_does_not_depend_on_the_division);
   tcase_add_test(tests, biases_balance_experts);
+  tcase_add_test(tests, traces_count_routes);
   tcase_add_test(tests, experts_from_a_dense_model);
   tcase_add_test(tests, families_lose_what_the_reference_loses);
   tcase_add_test(tests, a_hot_expert_is_waited_for);

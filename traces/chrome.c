@@ -142,6 +142,27 @@ static void add_rows(writer *w, const tws_timeline *timeline, uint64_t first_pid
   }
 }
 
+/* Series of one counter at one time are one event. The process comes behind those of the ranks. */
+static void add_counts(writer *w, const tws_timeline *timeline, double origin_s, uint64_t first_pid) {
+  const unsigned long long pid = first_pid + MAX_RANKS - 1;
+  if (timeline->count_count)
+    tws_text_add(&w->out,
+                 ",\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%llu,\"args\":{\"name\":\"%s counters\"}}", pid,
+                 timeline->source);
+  for (size_t i = 0; i < timeline->count_count; i++) {
+    const tws_count *count = &timeline->counts[i], *before = i > 0 ? count - 1 : NULL;
+    const name_text *name = &w->names[count->name], *series = &w->names[count->series];
+    const int goes_on = before && before->name == count->name && before->at_s == count->at_s;
+    if (!goes_on)
+      tws_text_add(&w->out, "%s,\n{\"ph\":\"C\",\"name\":\"%.*s\",\"pid\":%llu,\"tid\":0,\"ts\":%.3f,\"args\":{",
+                   before ? "}}" : "", (int)name->name_length, w->escaped.data + name->name, pid,
+                   1e-3 * (double)nanoseconds(count->at_s - origin_s));
+    tws_text_add(&w->out, "%s\"%.*s\":%.9g", goes_on ? "," : "", (int)series->name_length,
+                 w->escaped.data + series->name, count->value);
+  }
+  if (timeline->count_count) tws_text_add(&w->out, "}}");
+}
+
 static tws_code add_timeline(writer *w, const tws_timeline *timeline, uint64_t first_pid, tws_error *err) {
   TWS_TRY(tws_timeline_check(timeline, err));
   if (timeline->stream_count > MAX_STREAMS)
@@ -161,6 +182,7 @@ static tws_code add_timeline(writer *w, const tws_timeline *timeline, uint64_t f
   add_rows(w, timeline, first_pid);
   for (size_t i = 0; i < timeline->event_count; i++)
     add_event(w, timeline, &timeline->events[i], origin_s, first_pid + timeline->events[i].rank);
+  add_counts(w, timeline, origin_s, first_pid);
   return TWS_OK;
 }
 

@@ -22,6 +22,7 @@ void tws_timeline_destroy(tws_timeline *timeline) {
   for (uint32_t i = 0; i < timeline->name_count; i++) tws_free(timeline->names[i]);
   tws_free(timeline->names);
   tws_free(timeline->events);
+  tws_free(timeline->counts);
   tws_free(timeline->slots);
   tws_free(timeline);
 }
@@ -72,6 +73,15 @@ int tws_timeline_add(tws_timeline *timeline, const tws_event *event) {
   return 0;
 }
 
+int tws_timeline_count(tws_timeline *timeline, const char *name, const char *series, double at_s, double value) {
+  const tws_count count = {tws_timeline_name(timeline, name), tws_timeline_name(timeline, series), at_s, value};
+  if (count.name == UINT32_MAX || count.series == UINT32_MAX ||
+      tws_reserve(&timeline->counts, &timeline->count_capacity, timeline->count_count + 1, sizeof count) != 0)
+    return -1;
+  timeline->counts[timeline->count_count++] = count;
+  return 0;
+}
+
 const char *tws_label_kind(const char *label) {
   const char *space = strrchr(label, ' ');
   return space ? space + 1 : label;
@@ -95,5 +105,9 @@ tws_code tws_timeline_check(const tws_timeline *timeline, tws_error *err) {
       return tws_fail(err, TWS_INTERNAL, NULL, "%s timeline: rank %d, \"%s\" runs from %g s to %g s", timeline->source,
                       event->rank, timeline->names[event->name], event->start_s, event->end_s);
   }
+  for (size_t i = 0; i < timeline->count_count; i++)
+    if (!isfinite(timeline->counts[i].at_s) || !isfinite(timeline->counts[i].value))
+      return tws_fail(err, TWS_INTERNAL, NULL, "%s timeline: \"%s\" counts %g at %g s", timeline->source,
+                      timeline->names[timeline->counts[i].name], timeline->counts[i].value, timeline->counts[i].at_s);
   return TWS_OK;
 }

@@ -19,12 +19,19 @@ typedef struct tws_event {
   double start_s, end_s;
 } tws_event;
 
+/* What something beside the operations counted: one series of a counter. */
+typedef struct tws_count {
+  uint32_t name, series; /* index into names */
+  double at_s, value;    /* the value from then on */
+} tws_count;
+
 typedef struct tws_timeline {
   const char *source; /* "simulated" or "measured" */
   char **names;
   uint32_t name_count;
   tws_event *events;
-  size_t event_count, event_capacity, name_capacity;
+  tws_count *counts;
+  size_t event_count, event_capacity, name_capacity, count_count, count_capacity;
   const char *const *stream_names, *const *phase_names; /* static tables of the plan */
   int stream_count, phase_count;
   char model[24], plan[24]; /* fingerprints of what was run; "": not known */
@@ -39,16 +46,19 @@ void tws_timeline_identify(tws_timeline *timeline, const char *model, const char
 void tws_timeline_destroy(tws_timeline *timeline);
 uint32_t tws_timeline_name(tws_timeline *timeline, const char *name); /* interned; UINT32_MAX without memory */
 int tws_timeline_add(tws_timeline *timeline, const tws_event *event); /* 0, or -1 without memory */
+/* Series of one counter at one time follow each other. 0, or -1 without memory. */
+int tws_timeline_count(tws_timeline *timeline, const char *name, const char *series, double at_s, double value);
 /* The parts of a label: its last word, what is done ("linear", "all_gather"), and what stands between the phase and it,
  * the module (may be empty). Both point into the label. */
 const char *tws_label_kind(const char *label);
 const char *tws_label_module(const char *label, int *length);
-/* Every event's name, stream and phase are in the tables and its times are finite and ordered, else TWS_INTERNAL. */
+/* Every event's name, stream and phase are in the tables and its times are finite and ordered, and counts are finite,
+ * else TWS_INTERNAL. */
 tws_code tws_timeline_check(const tws_timeline *timeline, tws_error *err);
 
 /* Chrome/Perfetto trace ("Trace Event Format", complete events, microseconds): one process per source and rank, one
- * thread per stream; each timeline is shifted to begin at 0. Several timelines in one file, which appears at once when
- * it is complete. */
+ * thread per stream; each timeline is shifted to begin at 0. Counts are counter events of a process of their own.
+ * Several timelines in one file, which appears at once when it is complete. */
 tws_code tws_timeline_write_chrome(const tws_timeline *const *timelines, int count, const char *path, tws_error *err);
 /* The events of one source ("measured") out of a file that tws_timeline_write_chrome() wrote. `source` and the name
  * tables must outlive the timeline, which the caller destroys. TWS_INVALID names the place. */
