@@ -312,35 +312,33 @@ def count(model):
 
 # ---- Twinspeed's initial weights, to compare losses: Philox 4x32-10 and Box-Muller (real/init.h, base/random.h) ----
 
-def philox(seed, stream, index):
-    import numpy
-    c = [numpy.uint64(0) + (index & 0xffffffff), index >> 32, numpy.full_like(index, stream), numpy.zeros_like(index)]
-    key = [seed & 0xffffffff, seed >> 32]
+def philox(seed, stream, blocks, device):
+    """Four tensors of 32-bit words, one for each block."""
+    mask = 0xffffffff
+    index = torch.arange(blocks, dtype=torch.int64, device=device)
+    c = [index & mask, index >> 32, torch.full_like(index, stream), torch.zeros_like(index)]
+    key = [seed & mask, seed >> 32]
     for _ in range(10):
-        a, b = c[0] * numpy.uint64(0xD2511F53), c[2] * numpy.uint64(0xCD9E8D57)
-        low = numpy.uint64(0xffffffff)
-        c = [(b >> 32) ^ c[1] ^ numpy.uint64(key[0]), b & low, (a >> 32) ^ c[3] ^ numpy.uint64(key[1]), a & low]
-        key = [(key[0] + 0x9E3779B9) & 0xffffffff, (key[1] + 0xBB67AE85) & 0xffffffff]
+        a, b = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57  # of 64 bits, whatever the sign
+        c = [((b >> 32) & mask) ^ c[1] ^ key[0], b & mask, ((a >> 32) & mask) ^ c[3] ^ key[1], a & mask]
+        key = [(key[0] + 0x9E3779B9) & mask, (key[1] + 0xBB67AE85) & mask]
     return c
 
 
 def twinspeed_weights(model, seed):
-    import numpy
     for index, (parameter, std) in enumerate(model.in_order()):
         if not std:
             nn.init.constant_(parameter, 1.0 if std is None else 0.0)
             continue
-        blocks = numpy.arange((parameter.numel() + 3) // 4, dtype=numpy.uint64)
-        unit = [((word >> 8).astype(numpy.float32) + numpy.float32(0.5)) * numpy.float32(2.0 ** -24)
-                for word in philox(seed, index, blocks)]
-        values = numpy.empty((len(blocks), 4), numpy.float32)
+        blocks = (parameter.numel() + 3) // 4
+        unit = [((word >> 8).float() + 0.5) * 2.0 ** -24 for word in philox(seed, index, blocks, parameter.device)]
+        values = torch.empty((blocks, 4), device=parameter.device)
         for i in (0, 2):
-            radius = numpy.sqrt(numpy.float32(-2) * numpy.log(unit[i]))
-            angle = numpy.float32(6.2831853) * unit[i + 1]
-            values[:, i], values[:, i + 1] = radius * numpy.cos(angle), radius * numpy.sin(angle)
-        flat = torch.from_numpy(values.reshape(-1)[: parameter.numel()] * numpy.float32(std))
+            radius = torch.sqrt(-2 * torch.log(unit[i]))
+            angle = 6.2831853 * unit[i + 1]
+            values[:, i], values[:, i + 1] = radius * torch.cos(angle), radius * torch.sin(angle)
         with torch.no_grad():
-            parameter.copy_(flat.view_as(parameter))
+            parameter.copy_((values.reshape(-1)[: parameter.numel()] * std).view_as(parameter))
 
 
 def losses(args):

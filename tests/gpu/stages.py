@@ -1,0 +1,440 @@
+"""What is run on a GPU, stage by stage. `run` is a runner.Run with the methods of Trainings."""
+import concurrent.futures
+import csv
+import glob
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tarfile
+import threading
+
+from program import BUILD
+from runner import Failed, Run, Skipped
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PEERS = ("llama-3.2-1b:8,4", "gpt2-xl:8,4", "gpt2:64,32", "gpt2-large:16,8", "gpt2-medium:32,16")
+# Ranks that share the one GPU: NCCL takes them for ranks of different hosts, over loopback sockets. Their times mean nothing.
+SHARED = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2"}
+TINY = {
+    "gpt": {"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4},
+    "llama": {"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+              "rope_theta": 10000},
+    "learner": {"model_type": "gpt2", "vocab_size": 256, "n_positions": 128, "n_embd": 256, "n_layer": 4, "n_head": 8}}
+
+
+class Trainings(Run):
+    def tiny(self, name):
+        path = self.path(name + ".model.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(TINY[name], file)
+        return path
+
+    def text(self, name="short"):
+        """`prose`: this repository's own; `short`: 60 kB of it."""
+        path = self.path(name + ".txt")
+        if not os.path.exists(path):
+            prose = ""
+            for file in sorted(glob.glob(SOURCE + "/docs/*.md")) + sorted(glob.glob(SOURCE + "/*/*.h")):
+                with open(file, encoding="utf-8") as one:
+                    prose += one.read()
+            prose = "".join(c for c in prose if c == "\n" or " " <= c <= "~")
+            with open(path, "w", encoding="ascii") as file:
+                file.write(prose if name == "prose" else prose[:60000])
+        return path
+
+    def train(self, name, flags, cluster="h200", env=None, data=None):
+        """The result of a training, from its file. cluster: None for the host."""
+        result = self.path(name + ".json")
+        command = [BUILD + "/twinspeed", "train", "--force", "--quiet", "--data", data or self.text(), "--csv",
+                   self.path(name + ".csv"), "--result", result]
+        if cluster and not self.dry:
+            command += ["--cluster", cluster]
+        self.command(command + flags, env=env)
+        with open(result, encoding="utf-8") as file:
+            return json.load(file)
+
+    def compare(self, name, first, second, limit):
+        apart = max(abs(a - b) / abs(a) if math.isfinite(b) else math.inf for a, b in zip(first, second))
+        self.add_line("comparisons.jsonl", {"comparison": name, "steps": len(second), "largest_relative_difference": apart,
+                                            "limit": limit})
+        self.say("%s: largest relative difference %.3g, limit %g" % (name, apart, limit))
+        if not (len(first) == len(second) > 0 and apart <= limit):
+            raise Failed("%s: %.3g, and %g is the limit" % (name, apart, limit))
+
+
+# ---- the verdict ----
+
+def device(run):
+    if run.dry:
+        raise Skipped("a dry run")
+    keys = ("name", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.mem", "compute_cap", "power.limit")
+    values = run.command(["nvidia-smi", "--query-gpu=" + ",".join(keys), "--format=csv,noheader,nounits"]).strip().split(", ")
+    found = dict(zip(("name", "driver", "memory_mib", "sm_mhz", "memory_mhz", "compute_capability", "power_limit_w"), values))
+    with open(run.path("device.json"), "w", encoding="utf-8") as file:
+        json.dump(found, file)
+
+
+def module(run):
+    """Errors, capabilities, cuDNN's answers; and that cuDNN loads at all."""
+    if run.dry:
+        raise Skipped("a dry run")
+    run.command([BUILD + "/tests/test_cuda"])
+
+
+def sizes(run):
+    return ["--dtype", "fp32", "--seq", "32"] if run.dry else ["--dtype", "bf16", "--vocab-multiple", "128", "--seq", "1024"]
+
+
+def model_of(run, name):
+    return run.tiny("llama" if "llama" in name else "gpt") if run.dry else name
+
+
+def starts(run, name, env):
+    """Three steps of GPT-2 124M this way; all ways within 1 % of each other."""
+    flags = ["-m", model_of(run, "gpt2"), "--micro-batch", 4, "--steps", 3] + sizes(run)
+    losses = run.train("start-" + name, flags, env=env)["losses"]
+    first = run.path("start-own-eager.json")
+    if name != "own-eager" and os.path.exists(first):
+        with open(first, encoding="utf-8") as file:
+            run.compare("own attention, eager, against " + name, json.load(file)["losses"], losses, 1e-2)
+
+
+def python(run):
+    """One with PyTorch, and on a GPU one that sees it."""
+    path = os.environ.get("PYTHON", sys.executable)
+    seen = "import torch, sys; sys.exit(0 if %s or torch.cuda.is_available() else 1)" % run.dry
+    if subprocess.run([path, "-c", seen], capture_output=True, timeout=90, check=False).returncode != 0:
+        raise Skipped("no Python with PyTorch: set PYTHON")
+    return path
+
+
+def losses(run, model, batch):
+    """Five steps from the same weights in PyTorch and here."""
+    name, steps = model_of(run, model), 5
+    tokens = int(sizes(run)[-1])
+    with open(run.text(), encoding="ascii") as file:
+        period = file.read(tokens)
+    text = run.path("periodic.txt")  # every window is the same, whatever the order of samples
+    with open(text, "w", encoding="ascii") as file:
+        file.write(period * (2 * batch + 2))
+    dtype = "fp32" if run.dry else "bf16"
+    theirs = run.command([python(run), SOURCE + "/bench/peer/pytorch_step.py", "--model", name, "--batch", batch, "--seq", tokens,
+                          "--vocab-multiple", 1 if run.dry else 128, "--dtype", dtype, "--device", "cpu" if run.dry else "cuda",
+                          "--compile", "none", "--losses", text, "--steps", steps])
+    theirs = json.loads([line for line in theirs.splitlines() if line.startswith("{")][-1])["losses"]
+    ours = run.train("losses-" + model, ["-m", name, "--micro-batch", batch, "--steps", steps, "--set", "optimizer.type=AdamW",
+                                         "--set", "optimizer.params.lr=0.0001", "--set", "optimizer.params.weight_decay=0.01",
+                                         "--set", "gradient_clipping=1.0"] + sizes(run), data=text)["losses"]
+    run.compare("%s, PyTorch against Twinspeed from the same weights" % model, theirs, ours, 1e-4 if run.dry else 1e-2)
+
+
+def seconds_by_kind(path):
+    """Of all operations of a trace, and of each kind, longest first."""
+    with open(path, encoding="utf-8") as file:
+        trace = json.load(file)
+    kinds = {}
+    for event in trace["traceEvents"] if isinstance(trace, dict) else trace:
+        if event.get("ph") == "X":
+            kind = event["name"].split(" ")[-1]
+            kinds[kind] = kinds.get(kind, 0) + event["dur"] * 1e-6
+    return sum(kinds.values()), dict(sorted(kinds.items(), key=lambda item: -item[1]))
+
+
+def flags_of(run, result):
+    c = result["configuration"]
+    flags = ["--seq", c["sequence_length"], "--micro-batch", c["micro_batch"], "--accumulation", c["accumulation_steps"],
+             "--dtype", c["dtype"]]
+    return flags + (["-n", 1] if run.dry else ["--vocab-multiple", 128, "--cluster", "h200"])
+
+
+def predicted(run, result, with_memory=True):
+    """A line of steps.json: a training's result beside its estimate, by the profile that was calibrated, if one was."""
+    flags = flags_of(run, result)
+    profile = ["--profile", run.path("profile.json")] if os.path.exists(run.path("profile.json")) else []
+    e = json.loads(run.command([BUILD + "/twinspeed", "estimate", "-m", result["configuration"]["model"], "--json"] + flags + profile))
+    text = json.dumps(e)
+    gpu = result["memory"][0].get("gpu", {}) if with_memory else {}
+    line = {"model": os.path.basename(result["configuration"]["model"]), "flags": " ".join(map(str, flags)),
+            "measured_step_s": result["median_step_s"], "predicted_step_s": find(e, "step_s"), "model_flops": find(e, "model_flops"),
+            "arena_bytes": result["memory"][0]["device"]["allocated_bytes"], "predicted_arena_bytes": find(e, "arena_bytes"),
+            "calibrated": bool(profile)}
+    for key in ("used_bytes", "context_bytes", "workspace_bytes", "libraries_bytes"):
+        line[key] = gpu.get(key, 0)
+    overhead = find(e, "device_overhead_bytes") if "device_overhead_bytes" in text else 0
+    line["predicted_used_bytes"] = line["predicted_arena_bytes"] + overhead
+    return line
+
+
+def find(tree, key):
+    """The first value of that name, outermost first."""
+    level = [tree]
+    while level:
+        for node in level:
+            if isinstance(node, dict) and key in node:
+                return node[key]
+        level = [child for node in level for child in (node.values() if isinstance(node, dict) else node)
+                 if isinstance(child, (dict, list))]
+    raise KeyError(key)
+
+
+def steps_so_far(run):
+    if not os.path.exists(run.path("steps.json")):
+        return []
+    with open(run.path("steps.json"), encoding="utf-8") as file:
+        return json.load(file)["runs"]
+
+
+def add_step(run, line):
+    """To steps.json, the schema that tests/test_measured_steps.c reads; in the place of an earlier one of that name."""
+    runs = [r for r in steps_so_far(run) if r["name"] != line["name"]] + [line]
+    document = {"schema": "twinspeed-measured-steps-1", "date": run.date, "dry_run": run.dry, "profile": "profile.json", "runs": runs}
+    with open(run.path("steps.json"), "w", encoding="utf-8") as file:
+        json.dump(document, file, indent=0)
+
+
+def step(run, name, model, batch, *more):
+    """Fourteen steps, the last traced on the device; its line is among the results at once."""
+    trace = run.path("step-%s.trace" % name)
+    result = run.train("step-" + name, ["-m", model_of(run, model), "--micro-batch", 2 if run.dry else batch, "--steps",
+                                        6 if run.dry else 14, "--trace", trace] + sizes(run) + list(more))
+    line = dict(predicted(run, result), name="step-" + name)
+    line["kernels_s"], line["kinds_s"] = seconds_by_kind(trace)
+    os.remove(trace)
+    add_step(run, line)
+    flops = line["model_flops"] / line["measured_step_s"]
+    run.note("%s: %.2f ms a step, %.1f TFLOP/s of the model, %.1f %% of 989; %s" % (
+        name, line["measured_step_s"] * 1e3, flops * 1e-12, flops / 9.89e12,
+        ", ".join("%s %.2f ms" % (kind, seconds * 1e3) for kind, seconds in list(line["kinds_s"].items())[:6])))
+
+
+def versus(run, models, seconds, by_layer):
+    """Ratios to PyTorch; its compiler's cache is kept from run to run."""
+    path, cache = python(run), run.path("compiled")
+    unpack_cache(run, cache)
+    folder = run.path("peer")
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    if run.dry:
+        models = [run.tiny("gpt") + ":4", run.tiny("llama") + ":2"][:len(models)]
+    flags = ["--device", "cpu", "--compile", "none", "--seq", 32, "--vocab-multiple", 1, "--steps", 3, "--dtype", "fp32"] if run.dry else []
+    if by_layer:
+        flags += ["--by-layer"] + list(models)
+    try:
+        text = run.command([path, SOURCE + "/bench/peer/compare.py", "--twinspeed", BUILD + "/twinspeed", "--cluster",
+                            "" if run.dry else "h200", "--seconds", seconds * run.slower, "--results", folder, "--out", run.path("versus.json")] +
+                           flags + ["--models"] + list(models), env={"TORCHINDUCTOR_CACHE_DIR": cache})
+        run.note(text)
+    finally:
+        pack_cache(run, cache)
+    for result in sorted(glob.glob(folder + "/*.json")):
+        with open(result, encoding="utf-8") as file:  # the other program's memory is in what the driver says
+            add_step(run, dict(predicted(run, json.load(file), False), name=os.path.basename(result)[:-5]))
+
+
+def unpack_cache(run, cache):
+    if run.cache and os.path.exists(run.cache) and not os.path.isdir(cache):
+        with tarfile.open(run.cache) as archive:
+            archive.extractall(cache, filter="data")
+
+
+def pack_cache(run, cache):
+    """Where it is small enough to come back: 15 MiB."""
+    path = run.path("cache.tar.gz")
+    if os.path.isdir(cache):
+        with tarfile.open(path, "w:gz") as archive:
+            archive.add(cache, ".")
+        if os.path.getsize(path) > 15 << 20:
+            os.remove(path)
+
+
+# ---- the evidence ----
+
+def kernels(run, names, env=None):
+    """Every kernel's cases in processes of their own, several at a time."""
+    backend = dict({"TWINSPEED_TEST_BACKEND": "host-staged" if run.dry else "cuda"}, **(env or {}))
+    program = BUILD + "/tests/test_kernels"
+    cases = [(name, dict(backend, TWINSPEED_TEST_KERNEL=name, CK_RUN_CASE="modes")) for name in names]
+    cases += [("repeats of " + name, dict(backend, TWINSPEED_TEST_KERNEL=name, CK_RUN_CASE="repeats")) for name in names]
+    if not env:
+        cases += [(case, dict(backend, CK_RUN_CASE=case)) for case in ("identities", "single")]
+    bad = []
+
+    def one(case):
+        try:
+            run.command([program], env=case[1])
+        except (Failed, TimeoutError) as reason:
+            bad.append("%s: %s" % (case[0], reason))
+
+    with concurrent.futures.ThreadPoolExecutor(2 if run.dry else 6) as pool:
+        list(pool.map(one, cases))
+    if bad:
+        raise Failed("%d of %d: %s" % (len(bad), len(cases), "; ".join(sorted(bad))[:600]))
+
+
+def kernel_names(run):
+    text = run.command([BUILD + "/tests/test_kernels"], env={"TWINSPEED_TEST_KERNEL": "list"})
+    names = text.split()
+    return [n for n in names if "linear" in n or "gelu" in n][:4] + ["norm"] if run.dry else names
+
+
+def all_kernels(run):
+    kernels(run, kernel_names(run), {"TWINSPEED_CUDA_OWN_ATTENTION": "1"})
+
+
+def fused_attention(run):
+    kernels(run, ["attention", "attention_grad"], {"TWINSPEED_CUDA_DETERMINISTIC": "1"})
+
+
+def identities(run):
+    kernels(run, [])
+
+
+def parity(run, model, dtype, limit):
+    flags = ["-m", run.tiny(model), "--dtype", dtype, "--micro-batch", 4, "--steps", 20]
+    host = run.train("%s-%s-host" % (model, dtype), flags, cluster=None)["losses"]
+    run.compare("%s %s, host against GPU" % (model, dtype), host, run.train("%s-%s-gpu" % (model, dtype), flags)["losses"], limit)
+
+
+def repeats(run):
+    """The same bits twice, and from recorded steps as from operations that are started one by one."""
+    flags = ["-m", run.tiny("llama"), "--dtype", "bf16", "--micro-batch", 4, "--accumulation", 2, "--steps", 10]
+    same = {"TWINSPEED_CUDA_DETERMINISTIC": "1"}
+    first = run.train("again-1", flags, env=same)["losses"]
+    run.compare("the same seed twice", first, run.train("again-2", flags, env=same)["losses"], 0)
+    eager = run.train("again-eager", flags, env=dict(same, TWINSPEED_CUDA_EAGER="1"))["losses"]
+    run.compare("recorded steps against eager ones", eager, first, 0)
+    own = run.train("again-own", flags, env=dict(same, TWINSPEED_CUDA_OWN_ATTENTION="1"))["losses"]
+    run.compare("own attention against cuDNN's", own, first, 1e-2)
+
+
+def learn(run):
+    """bfloat16 on the GPU stays with float32 on the host while a text is learned."""
+    flags = ["-m", run.tiny("learner"), "--micro-batch", 8, "--steps", 12 if run.dry else 200]
+    for item in ("optimizer.params.lr=0.0005", "gradient_clipping=1.0", "scheduler.type=WarmupLR",
+                 "scheduler.params.warmup_max_lr=0.0005", "scheduler.params.warmup_num_steps=40"):
+        flags += ["--set", item]
+    gpu = run.train("learn-gpu", ["--dtype", "bf16"] + flags, data=run.text("prose"))["losses"]
+    host = run.train("learn-host", ["--dtype", "fp32", "--threads", os.cpu_count()] + flags, cluster=None, data=run.text("prose"))["losses"]
+    run.compare("a text learned, bf16 against float32 on the host", host, gpu, 1e-2)
+
+
+def calibrate(run, seconds):
+    flags = ["--quick"] if run.dry else ["--device", "cuda"]
+    run.command([BUILD + "/twinspeed", "calibrate", "-n", 1, "--seconds", seconds, "--force", "-o", run.path("profile.json")] + flags)
+
+
+def sustained(run, seconds):
+    """GPT-2 1.5B for a minute: are the clocks kept, and what power is drawn."""
+    clocks = None
+    if not run.dry:
+        with open(run.path("log/clocks.txt"), "w", encoding="utf-8") as log:
+            clocks = subprocess.Popen(["nvidia-smi", "--query-gpu=timestamp,clocks.sm,clocks.mem,temperature.gpu,power.draw,"
+                                       "clocks_event_reasons.active", "--format=csv,noheader,nounits", "-lms", "500"], stdout=log)
+    try:
+        result = run.train("sustained", ["-m", model_of(run, "gpt2-xl"), "--micro-batch", 2 if run.dry else 16, "--steps",
+                                         20 if run.dry else max(30, int(seconds / 0.45))] + sizes(run))
+    finally:
+        if clocks:
+            clocks.terminate()
+            clocks.wait()
+    steps = result["step_s"]
+    parts = [statistics.median(steps[i * len(steps) // 4:(i + 1) * len(steps) // 4] or steps) for i in range(4)]
+    run.note("sustained: median steps of the four quarters %s ms" % ", ".join("%.2f" % (1e3 * p) for p in parts))
+    if not run.dry:
+        with open(run.path("log/clocks.txt"), encoding="utf-8") as log:
+            rows = [row for row in csv.reader(log) if len(row) >= 5]
+        busy = [(float(r[1]), float(r[4])) for r in rows if float(r[4]) > 250]
+        if busy:
+            run.note("clock %.0f MHz, power %.0f W (medians while busy)" % tuple(statistics.median(c) for c in zip(*busy)))
+
+
+def experts(run):
+    """Routing and moving tokens beside the products of experts: slots of their own, and one buffer for all."""
+    flags = ["--backend", "host", "--tokens", 256, "--hidden", 64, "--inner", 128] if run.dry else ["--backend", "cuda", "--tokens", 8192]
+    for dropless in (0, 1):
+        text = run.command([BUILD + "/bench-experts"] + flags + ["--dropless", dropless],
+                           env={"TWINSPEED_REAL_MODULE": BUILD + "/twinspeed_real.so"})
+        lines = [line for line in text.splitlines() if line.startswith("routing and moving")]
+        if not lines:
+            raise Failed("no line of routing and moving")
+        run.note("dropless %d: %s" % (dropless, lines[-1]))
+
+
+def predictions(run):
+    """Time within 5 %, the arena equal, the driver's view of memory within 1 %, a recorded step at most 1 % longer than its
+    kernels one after another."""
+    if not os.path.exists(run.path("profile.json")) or not steps_so_far(run):
+        raise Skipped("no profile, or no measured step")
+    for line in steps_so_far(run):
+        if line["calibrated"]:
+            continue
+        path = run.path(line["name"] + ".json")  # measured before there was a profile
+        path = path if os.path.exists(path) else run.path("peer/%s.json" % line["name"])
+        with open(path, encoding="utf-8") as file:
+            add_step(run, dict(line, **predicted(run, json.load(file), line["used_bytes"] > 0)))
+    bad = []
+    for r in steps_so_far(run):
+        error = r["predicted_step_s"] / r["measured_step_s"] - 1
+        memory = r["predicted_used_bytes"] / r["used_bytes"] - 1 if r["used_bytes"] else 0
+        over = r["measured_step_s"] / r["kernels_s"] - 1 if r.get("kernels_s") else 0
+        run.note("%-20s %8.2f ms, predicted %+6.1f %%; memory %+.2f %%; %+.2f %% over its kernels" % (
+            r["name"], r["measured_step_s"] * 1e3, 100 * error, 100 * memory, 100 * over))
+        if r["arena_bytes"] != r["predicted_arena_bytes"]:
+            bad.append(r["name"] + ": arena")
+        elif not run.dry and (abs(error) > 0.05 or abs(memory) > 0.01 or over > 0.01):
+            bad.append(r["name"])
+    if bad:
+        raise Failed("beyond the limits: " + ", ".join(bad))
+
+
+def counters(run):
+    """Hardware counters of what the counted bytes of docs/cuda.md are to be held against."""
+    if run.dry or not shutil.which("ncu", path=run.settings["PATH"]):
+        raise Skipped("no ncu")
+    text = run.command(["ncu", "--clock-control", "none", "--target-processes", "all", "--set", "basic", "--section", "SpeedOfLight",
+                        "--section", "MemoryWorkloadAnalysis", "--kernel-name-base", "function", "--kernel-name",
+                        "regex:norm_grad|cross_entropy|adamw|column|gemm|nvjet", "--launch-count", "24",
+                        BUILD + "/twinspeed", "train", "--cluster", "h200", "--force", "--quiet", "--data", run.text(), "-m", "gpt2",
+                        "--micro-batch", "8", "--steps", "1"] + sizes(run), env={"TWINSPEED_CUDA_EAGER": "1",
+                                                                              "TWINSPEED_CUDA_DETERMINISTIC": "1"})
+    if "Duration" not in text:
+        raise Failed("no counters")
+
+
+# ---- ranks ----
+
+def axes(run, name, ranks, *flags):
+    flags = ["-n", ranks, "--dtype", "fp32", "--steps", 6] + list(flags)
+    host = run.train(name + "-host", flags, cluster=None)["losses"]
+    run.compare(name + ", host against GPU", host, run.train(name + "-gpu", flags, cluster="dgx-h200", env=SHARED)["losses"], 2e-4)
+
+
+def zero(run, ranks):
+    first = None
+    for stage in range(4):
+        losses = run.train("zero%d" % stage, ["-n", ranks, "--stage", stage, "-m", run.tiny("gpt"), "--dtype", "fp32", "--micro-batch", 2,
+                                              "--steps", 8], cluster="dgx-h200", env=SHARED)["losses"]
+        first = first or losses
+        run.compare("ZeRO-%d against ZeRO-0, %d ranks" % (stage, ranks), first, losses, 1e-4)
+
+
+def calibrate_ranks(run):
+    """That NCCL's tables are measured, not how fast."""
+    flags = [] if run.dry else ["--device", "cuda"]
+    run.command([BUILD + "/twinspeed", "calibrate", "--quick", "-n", "1,2", "--largest", 2000000, "--seconds", 2, "--force", "-o",
+                 run.path("two-ranks.json")] + flags, env=SHARED)
+
+
+def sanitizer(run):
+    if run.dry or not shutil.which("compute-sanitizer", path=run.settings["PATH"]):
+        raise Skipped("no compute-sanitizer")
+    own = {"TWINSPEED_CUDA_OWN_ATTENTION": "1"}  # the tool takes cuDNN's large modules apart for minutes
+    tool = ["compute-sanitizer", "--tool", "memcheck", "--target-processes", "all", "--print-limit", "20", "--error-exitcode", "9"]
+    run.command(tool + [BUILD + "/tests/test_kernels"], env=dict(own, TWINSPEED_TEST_BACKEND="cuda", CK_RUN_CASE="single"))
+    run.command(tool + [BUILD + "/twinspeed", "train", "--cluster", "h200", "--force", "--quiet", "--data", run.text(), "-m",
+                        run.tiny("llama"), "--dtype", "bf16", "--micro-batch", "2", "--steps", "1"], env=own)
