@@ -71,7 +71,7 @@ tws_code tws_pieces_of(const tws_plan *plan, tws_arena *arena, tws_piece **piece
     const tws_state_entry *entry = &state->entries[e];
     if (!entry->checkpointed) continue;
     const uint32_t whole = entry->continues ? entry->continues - 1 : e;
-    const int everywhere = entry->initial == TWS_INITIAL_RUNNING && plan->stages == 1;
+    const int everywhere = tws_state_everywhere(entry, plan->stages);
     if (entry->role == TWS_ELEMENTS_NONE)
       (*pieces)[(*count)++] = (tws_piece){.entry = whole,
                                           .held = e,

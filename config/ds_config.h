@@ -141,6 +141,8 @@ typedef struct tws_config {
   int64_t recompute_every; /* layers: 1 all, 2 every second one... */
   int64_t sequence_length; /* 0: the model's number of positions */
   int64_t target_length;   /* 0: as many */
+  int delayed_update;      /* twinspeed.delayed_update: the host updates one step late, beside the device's work */
+  int64_t delayed_warm_up; /* twinspeed.delayed_update_warm_up: steps before which it does not */
   int64_t seed;
   int threads;                 /* per host rank; 0: cores / ranks of the node, at least 1 */
   int64_t vocabulary_multiple; /* pad the vocabulary; 1: no padding */

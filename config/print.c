@@ -590,6 +590,8 @@ static const char *idle_reason(const tws_config *c, const char *path) {
       {"zero_optimization.offload_optimizer.ratio",
        c->zero.offload_optimizer_ratio < 1 && (c->zero.offload_optimizer != 1 || c->zero.stage != 3),
        "parts of the optimizer are offloaded to the cpu alone, at stage 3"},
+      {"twinspeed.delayed_update_warm_up", !c->delayed_update && c->delayed_warm_up > 0,
+       "it needs twinspeed.delayed_update"},
       {"zero_optimization.offload_param.nvme_path", parameters != 2 && c->param_path != NULL, no_disk},
       {"zero_optimization.offload_param.buffer_count", parameters != 2 && c->zero.param_buffer_count != 5, no_disk},
       {"zero_optimization.offload_param.buffer_size", parameters != 2 && c->zero.param_buffer_size != 100000000,

@@ -327,6 +327,26 @@ static tws_code check_offload(const rules *r) {
   return TWS_OK;
 }
 
+/* What the host does beside the device: all of the optimizer, from its memory. */
+static tws_code check_delayed(const rules *r) {
+  static const char key[] = "twinspeed.delayed_update";
+  const tws_config *c = r->config;
+  if (!c->delayed_update) return TWS_OK;
+  if (c->zero.stage < 1 || c->zero.offload_optimizer != 1)
+    return REFUSE(r, key, TWS_INVALID, "set zero_optimization.offload_optimizer.device to cpu, at stage 1, 2 or 3",
+                  "%s is the host's: its optimizer works from the host's memory", key);
+  if (c->zero.offload_param == 2 && c->zero.stage == 3)
+    return REFUSE(r, key, TWS_UNSUPPORTED, "set zero_optimization.offload_param.device to cpu",
+                  "%s and parameters on a disk do not go together: they are written back while they are read", key);
+  if (c->zero.offload_optimizer_ratio < 1)
+    return REFUSE(r, key, TWS_UNSUPPORTED, "set zero_optimization.offload_optimizer.ratio to 1",
+                  "%s makes all of the optimizer late, and a part of it would stay on the device", key);
+  if (c->pipeline_stages > 1)
+    return REFUSE(r, key, TWS_UNSUPPORTED, "set pipeline.stages to 1",
+                  "%s does not go with a pipeline, whose bubbles the host's work does not fill", key);
+  return TWS_OK;
+}
+
 /* Sizes of tensor and sequence parallelism that no number of ranks makes right. */
 static tws_code check_sizes(const rules *r) {
   const tws_config *c = r->config;
@@ -470,9 +490,9 @@ static tws_code check_recomputation(const rules *r) {
 }
 
 static tws_code check_rules(tws_config *config, tws_error *err) {
-  static tws_code (*const checks[])(const rules *) = {check_precision,    check_reduction, check_offload,
-                                                      check_parallelism,  check_optimizer, check_scheduler,
-                                                      check_recomputation};
+  static tws_code (*const checks[])(const rules *) = {check_precision, check_reduction,    check_offload,
+                                                      check_delayed,   check_parallelism,  check_optimizer,
+                                                      check_scheduler, check_recomputation};
   tws_refusals refusals = {0};
   tws_error unheard;
   const rules r = {config, config->store, err ? err : &unheard};

@@ -163,6 +163,14 @@ static tws_code emulate_step(tws_emulator *e, tws_error *err) {
     tws_emulator_span(e, TWS_SPAN_LOST, from_s, e->failed_s);
     return code;
   }
+  if (e->api->applies(e->ranks, e->step)) {
+    double more;
+    TWS_TRY(e->api->apply_begin(e->ranks, err));
+    TWS_TRY(run_program(e, TWS_PROGRAM_APPLY, NULL, &more, err));
+    e->api->apply_end(e->ranks, more, &report);
+    e->now_s += more;
+    seconds += more;
+  }
   const uint64_t saved = e->api->saved(e->ranks);
   if (saved > e->out->shared_bytes) e->out->shared_bytes = saved;
   tws_emulator_span(e, TWS_SPAN_STEP, from_s, e->now_s);

@@ -123,6 +123,7 @@ static tws_code run_ranks(several *p, int64_t micro_batches, tws_ledger *ledgers
  * change, except that GPipe holds all micro-batches; whole rounds of stages, as INTERLEAVED wants them. */
 static int64_t micro_batches_to_build(const tws_plan_request *request, int stages) {
   int64_t wanted = request->config->accumulation_steps, most = request->max_accumulation;
+  if (request->config->delayed_update) return wanted; /* they hide the host's work, the more of them the more */
   if (stages == 1) return wanted < 3 ? wanted : 3;
   if (request->config->pipeline_schedule == TWS_PIPELINE_GPIPE) return wanted;
   if (most < 3 * stages) most = 3 * stages;
@@ -225,7 +226,7 @@ static tws_code build_one(const tws_plan_request *request, int64_t micro_batches
 
 static tws_code estimate_alone(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                                tws_stage_estimate *each, tws_error *err) {
-  int64_t wanted = request->config->accumulation_steps, built = wanted < 3 ? wanted : 3;
+  const int64_t wanted = request->config->accumulation_steps, built = micro_batches_to_build(request, 1);
   tws_stage_estimate own;
   if (!each) each = &own;
   out->built = built;

@@ -105,6 +105,7 @@ tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *er
 tws_code tws_ledger_of_programs(const tws_plan *const *plans, int count, tws_ledger *ledger, tws_error *err) {
   for (int i = 0; i < count; i++) {
     tws_ledger one;
+    if (!plans[i]) continue;
     TWS_TRY(tws_ledger_read(plans[i], &one, err));
     if (i == 0 || one.loss_bytes > ledger->loss_bytes) ledger->loss_bytes = one.loss_bytes;
     for (int t = 0; t < TWS_TIER_COUNT; t++)

@@ -100,12 +100,17 @@ static void free_plans(tws_plan **plans, int count) {
 /* What rank r takes of this machine: a GPU's own memory is not part of it. */
 static tws_code add_rank(const tws_job *job, int r, int evaluates, tws_plan **train, tws_plan **evaluation,
                          double *bytes, tws_error *err) {
+  tws_plan *apply = NULL;
   const int host = job->backend == TWS_BACKEND_HOST;
   tws_ledger ledger;
   TWS_TRY(tws_job_program(job, r, TWS_PROGRAM_TRAIN, NULL, train, err));
   if (evaluates) TWS_TRY(tws_job_program(job, r, TWS_PROGRAM_EVALUATE, (*train)->state, evaluation, err));
-  const tws_plan *programs[] = {*train, *evaluation};
-  TWS_TRY(tws_ledger_of_programs(programs, evaluates ? 2 : 1, &ledger, err));
+  if (tws_plan_has_program(job->config, TWS_PROGRAM_APPLY))
+    TWS_TRY(tws_job_program(job, r, TWS_PROGRAM_APPLY, (*train)->state, &apply, err));
+  const tws_plan *programs[] = {*train, *evaluation, apply};
+  const tws_code code = tws_ledger_of_programs(programs, 3, &ledger, err);
+  tws_plan_destroy(apply);
+  TWS_TRY(code);
   if (host) *bytes += tws_profile_overhead_bytes(job->profile);
   for (int tier = host ? 0 : TWS_TIER_DEVICE + 1; tier < TWS_TIER_DISK; tier++)
     *bytes += (double)ledger.tier[tier].arena_bytes;

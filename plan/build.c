@@ -2,10 +2,14 @@
 #include <string.h>
 
 #include "plan/checkpoints.h"
+#include "plan/offload.h"
 
 static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   const tws_config *c = r->config;
   int world = tws_topology_world(&r->topology);
+  if (!tws_plan_has_program(c, r->program))
+    return tws_fail(err, TWS_INVALID, "set twinspeed.delayed_update", "no update is late, so that there is none to %s",
+                    tws_program_name(r->program));
   if (r->rank < 0 || r->rank >= world) {
     return tws_fail(err, TWS_INVALID, NULL, "rank %d is not in a topology of %d ranks", r->rank, world);
   }
@@ -243,7 +247,12 @@ static tws_code lower(tws_lower *l, tws_error *err) {
   expect(l);
   l->b.phase = TWS_PHASE_FORWARD;
   l->b.module = TWS_NONE;
+  if (l->b.plan->program == TWS_PROGRAM_APPLY) {
+    tws_lower_apply(l);
+    return tws_builder_finish(&l->b);
+  }
   tws_zero_step_begin(l);
+  tws_delayed_update(l);
   if (l->wanted) return lower_sample(l);
   tws_pipeline_run(l);
   if (l->evaluates)

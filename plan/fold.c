@@ -15,7 +15,7 @@ int64_t tws_fold_step(const tws_pipeline_shape *shape) {
 }
 
 int tws_fold_is_long(const tws_pipeline_shape *shape, int64_t micro_batches) {
-  return shape->kind != TWS_PIPELINE_GPIPE && micro_batches >= LONG_ROUNDS * tws_fold_round(shape);
+  return shape->kind != TWS_PIPELINE_GPIPE && !shape->beside && micro_batches >= LONG_ROUNDS * tws_fold_round(shape);
 }
 
 tws_repetition tws_fold_repetition(const tws_pipeline_shape *shape, int64_t micro_batches) {

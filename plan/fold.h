@@ -13,7 +13,7 @@
 int64_t tws_fold_round(const tws_pipeline_shape *shape);
 /* Micro-batches after which a stage does the same again, with whatever slots. */
 int64_t tws_fold_step(const tws_pipeline_shape *shape);
-/* Whether a step of so many micro-batches has a long plan: 32 rounds or more. */
+/* Whether a step of so many micro-batches has a long plan: 32 rounds or more, of a step that they are all of. */
 int tws_fold_is_long(const tws_pipeline_shape *shape, int64_t micro_batches);
 
 /* How a long plan repeats itself: what a stage does for a micro-batch it does again `step` micro-batches later, and

@@ -10,7 +10,8 @@
  *                stage 3
  *   dropout.c    where random bits of dropout come from
  *   running.c    running statistics of modules
- *   offload.c    what lives on the host and is done there; fetch.c: parameters that do
+ *   offload.c    what lives on the host and is done there; fetch.c: parameters that do; delayed.c: an update that is
+ *                one step late
  *   checkpoints.c  where what enters a recomputed layer waits for backward
  *   optimizer.c  the step: norm, clipping, the update, gathering of updated parameters; the end of an evaluation
  *   pipeline.c   which modules a stage runs, micro-batches in what order, messages between stages
@@ -131,6 +132,19 @@ typedef struct tws_fetches {
   uint64_t slot_elements;
 } tws_fetches;
 
+/* Updated weights that wait for the end of the step. */
+typedef struct tws_held {
+  tws_operand from, to;
+  struct tws_held *next;
+} tws_held;
+
+/* An update that is one step late: what the step before left for it. */
+typedef struct tws_delayed {
+  int on;
+  uint32_t gradients, hyper, metrics; /* buffers of the state */
+  tws_held *first, **last;
+} tws_delayed;
+
 /* What the step works with, and where. */
 typedef struct tws_offload {
   int optimizer;                             /* the host does the step */
@@ -147,6 +161,7 @@ typedef struct tws_offload {
   uint64_t param_cut;  /* elements of a rank before it are in the host's memory, behind it on the disk */
   uint32_t param_disk; /* buffer of these, or TWS_NONE */
   tws_fetches fetches;
+  tws_delayed delayed;
 } tws_offload;
 
 /* Activation checkpoints that wait elsewhere for backward, by value. */
@@ -361,6 +376,10 @@ int64_t tws_first_sample(const tws_lower *l);
 int tws_dropout_arguments(tws_lower *l, const tws_module *m, tws_kernel kernel, tws_arguments *arguments);
 /* optimizer.c */
 void tws_lower_step(tws_lower *l);
+/* Of what this rank keeps, by the gradients and scalars that the offload pass names. */
+void tws_lower_update(tws_lower *l);
+/* All of TWS_PROGRAM_APPLY. */
+void tws_lower_apply(tws_lower *l);
 void tws_lower_score(tws_lower *l); /* the end of an evaluation: the loss of all ranks */
 
 static inline tws_work tws_kernel_work(tws_kernel kernel, tws_dtype dtype, uint32_t flags) {

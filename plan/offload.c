@@ -116,6 +116,8 @@ void tws_offload_gradients(tws_lower *l, uint64_t kept) {
   if (!o->optimizer || l->b.failed != TWS_OK) return;
   if (o->early && !l->zero.flat_gradients && o->cut == 0)
     plan->buffers[plan->gradients].tier = (uint8_t)o->tier;
+  else if (o->delayed.on && !o->early) /* they come when the update has long been done */
+    o->gradients = o->delayed.gradients;
   else
     o->gradients = tws_offload_buffer(l, "host gradients", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype,
                                       kept > o->cut ? kept - o->cut : 0);
@@ -189,7 +191,8 @@ void tws_offload_squares_begin(tws_lower *l) {
   const tws_plan *plan = l->b.plan;
   if (!o->optimizer) return;
   o->metrics = tws_offload_buffer(l, "host metrics", TWS_CATEGORY_INPUT, TWS_F64, TWS_METRIC_COUNT);
-  o->hyper = tws_offload_buffer(l, "host hyperparameters", TWS_CATEGORY_INPUT, TWS_F32, TWS_HYPER_COUNT);
+  if (!o->delayed.on)
+    o->hyper = tws_offload_buffer(l, "host hyperparameters", TWS_CATEGORY_INPUT, TWS_F32, TWS_HYPER_COUNT);
   if (squares_on_host(l)) copy_scalars(l, TWS_STREAM_COPY_OUT, plan->metrics, o->metrics, TWS_METRIC_SQUARES, 1);
 }
 
@@ -200,9 +203,11 @@ void tws_offload_squares_end(tws_lower *l) {
 
 void tws_offload_scalars(tws_lower *l) {
   const tws_offload *o = &l->offload;
+  const uint32_t metrics = o->delayed.on ? o->delayed.metrics : o->metrics;
+  const uint32_t hyper = o->delayed.on ? o->delayed.hyper : o->hyper;
   if (!o->optimizer) return;
-  copy_scalars(l, TWS_STREAM_COPY_OUT, l->b.plan->metrics, o->metrics, 0, TWS_METRIC_COUNT);
-  copy_scalars(l, TWS_STREAM_COPY_OUT, l->b.plan->hyper, o->hyper, 0, TWS_HYPER_COUNT);
+  copy_scalars(l, TWS_STREAM_COPY_OUT, l->b.plan->metrics, metrics, 0, TWS_METRIC_COUNT);
+  copy_scalars(l, TWS_STREAM_COPY_OUT, l->b.plan->hyper, hyper, 0, TWS_HYPER_COUNT);
 }
 
 /* ---- the disk ---- */
@@ -334,7 +339,7 @@ static tws_operand home_of(const tws_lower *l, uint64_t first, uint64_t count) {
 tws_operand tws_offload_weights(tws_lower *l, uint64_t first, uint64_t count, int on_host) {
   if (l->b.failed != TWS_OK) return (tws_operand){0};
   const tws_operand home = home_of(l, first, count);
-  if (tws_offload_is_on_host(l, home.buffer) == on_host) return home;
+  if (tws_offload_is_on_host(l, home.buffer) == on_host && !l->offload.delayed.on) return home;
   const uint32_t buffer = tws_offload_buffer(l, "updated weights", TWS_CATEGORY_BUCKET, l->config->dtype, count);
   if (!on_host && l->b.failed == TWS_OK) l->b.plan->buffers[buffer].tier = TWS_TIER_DEVICE;
   return tws_write(buffer, 0, count);
@@ -356,6 +361,10 @@ static void copy_updated(tws_lower *l) {
 void tws_offload_updated(tws_lower *l, tws_operand from, uint64_t first, uint64_t count) {
   if (is_plain(l) || l->b.failed != TWS_OK) return;
   const tws_operand to = home_of(l, first, count);
+  if (l->offload.delayed.on) {
+    tws_delayed_hold(l, from, to);
+    return;
+  }
   copy_updated(l); /* of the run before: its memory is not free before this one's update has begun */
   if (from.buffer == to.buffer) return; /* updated where they live */
   from.access = TWS_READ;
@@ -365,4 +374,13 @@ void tws_offload_updated(tws_lower *l, tws_operand from, uint64_t first, uint64_
 
 void tws_offload_end(tws_lower *l) {
   if (!is_plain(l)) copy_updated(l);
+}
+
+void tws_offload_store(tws_lower *l) {
+  tws_offload *o = &l->offload;
+  for (const tws_held *held = o->delayed.first; held; held = held->next) {
+    o->from = held->from;
+    o->to = held->to;
+    copy_updated(l);
+  }
 }

@@ -50,6 +50,16 @@ tws_operand tws_offload_weights(tws_lower *l, uint64_t first, uint64_t count, in
 void tws_offload_updated(tws_lower *l, tws_operand from, uint64_t first, uint64_t count);
 void tws_offload_end(tws_lower *l);
 
+/* delayed.c: entries of the state for `kept` elements that the rank updates; before forward passes the update; when
+ * gradients are there they wait for the next step; behind TWS_PROGRAM_APPLY nothing does. */
+void tws_delayed_begin(tws_lower *l, uint64_t kept);
+void tws_delayed_update(tws_lower *l);
+void tws_delayed_keep(tws_lower *l);
+void tws_delayed_clear(tws_lower *l);
+/* Updated weights go to their place when tws_offload_store() is called. */
+void tws_delayed_hold(tws_lower *l, tws_operand from, tws_operand to);
+void tws_offload_store(tws_lower *l);
+
 /* fetch.c: the entries of the state that have the rank's parameters, wherever they live; pieces: tws_builder_pieces()
  */
 void tws_offload_parameters(tws_lower *l, uint64_t elements, const uint64_t *pieces, uint32_t count);

@@ -285,7 +285,7 @@ static void update_range(tws_lower *l, uint64_t first, uint64_t count, void *use
   }
 }
 
-static void update_kept(tws_lower *l) {
+void tws_lower_update(tws_lower *l) {
   run *runs;
   uint32_t norms = TWS_NONE;
   const int count = list_runs(l, &runs);
@@ -343,9 +343,22 @@ void tws_lower_step(tws_lower *l) {
   tws_router_balance(l);
   clip(l);
   tws_offload_scalars(l);
-  update_kept(l);
+  if (l->offload.delayed.on) {
+    tws_delayed_keep(l);
+    tws_offload_store(l);
+  } else {
+    tws_lower_update(l);
+  }
   gather_parameters(l);
   tws_running_average(l);
+}
+
+void tws_lower_apply(tws_lower *l) {
+  tws_delayed_update(l);
+  l->b.phase = TWS_PHASE_STEP;
+  tws_offload_store(l);
+  gather_parameters(l);
+  tws_delayed_clear(l);
 }
 
 /* CLIP turns the mean over all tokens into that over those that count; there are no gradients whose norm it

@@ -47,6 +47,7 @@ typedef struct tws_pipeline_shape {
   int stages, virtual_stages; /* virtual_stages: chunks of layers per stage, 1 unless INTERLEAVED */
   int micro_batches;
   int forward_only; /* an evaluation: no backward passes */
+  int beside;       /* an update runs beside all micro-batches: how much of it they hide depends on their number */
 } tws_pipeline_shape;
 /* A configuration's pipeline over so many stages; one stage is a plain 1F1B whatever the configuration says. */
 tws_pipeline_shape tws_pipeline_shape_of(const tws_config *config, int stages, int64_t micro_batches);

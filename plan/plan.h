@@ -178,7 +178,7 @@ static inline int64_t tws_param_slice_rows(const tws_param_slice *slice) {
 uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uint64_t *run);
 
 /* What a plan does with the state of a rank. */
-#define TWS_PROGRAMS(X) X(TRAIN, "train") X(EVALUATE, "evaluate")
+#define TWS_PROGRAMS(X) X(TRAIN, "train") X(EVALUATE, "evaluate") X(APPLY, "apply")
 typedef enum tws_program {
 #define X(name, text) TWS_PROGRAM_##name,
   TWS_PROGRAMS(X)
@@ -186,6 +186,10 @@ typedef enum tws_program {
       TWS_PROGRAM_COUNT
 } tws_program;
 const char *tws_program_name(tws_program program);
+/* APPLY does what training steps leave to the next (plan/delayed.c), where they do. */
+static inline int tws_plan_has_program(const tws_config *config, tws_program program) {
+  return program != TWS_PROGRAM_APPLY || config->delayed_update;
+}
 
 typedef struct tws_plan {
   tws_arena *arena;

@@ -29,6 +29,9 @@ typedef enum tws_elements {
   TWS_ELEMENTS_OWNED   /* those that it updates, at owned_offset */
 } tws_elements;
 
+/* What steps leave to the next: the entry that has the gradients (plan/delayed.c). */
+#define TWS_DELAYED_GRADIENTS "delayed gradients"
+
 typedef enum tws_initial {
   TWS_INITIAL_ZERO,
   TWS_INITIAL_PARAMETER, /* the parameter's own initial values, rounded to the entry's type */
@@ -40,6 +43,8 @@ typedef struct tws_state_entry {
   uint8_t tier, dtype, category;
   uint8_t role; /* what the elements are of: tws_elements */
   uint8_t initial;
+  uint8_t optional;     /* it begins as always where a checkpoint has none */
+  uint8_t everywhere;   /* with TWS_ELEMENTS_NONE: the same on all ranks */
   uint8_t checkpointed; /* 0: what programs leave there can be made again from the rest */
   uint32_t continues;   /* 1 + the entry that it is the rest of, in another tier: a checkpoint has the two as one; 0 */
   uint64_t first;       /* of the elements that `role` says, the first that it has: 0 but where it continues one */
@@ -72,6 +77,11 @@ void tws_state_destroy(tws_state *state); /* NULL is allowed */
 tws_code tws_state_add(tws_state *state, const tws_state_entry *entry, uint32_t *index, tws_error *err);
 /* TWS_NONE: no entry has that name. */
 uint32_t tws_state_find(const tws_state *state, const char *name);
+
+/* Whether one rank's elements are those of all; `stages` of a pipeline. */
+static inline int tws_state_everywhere(const tws_state_entry *entry, int stages) {
+  return entry->everywhere || (entry->initial == TWS_INITIAL_RUNNING && stages == 1);
+}
 
 /* A run of an entry's elements that are neighbours in a parameter as well. */
 typedef struct tws_state_part {

@@ -121,6 +121,7 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
                               .checkpointed = 1};
     plan->optimizer_state[i] = tws_offload_owned(l, 1 + i, &entry, owned);
   }
+  tws_delayed_begin(l, owned);
 }
 
 /* Of an evaluation there are none. */

@@ -115,9 +115,9 @@ static tws_code check_device_limit(const tws_executor *x, tws_error *err) {
   uint64_t bytes = x->shared.bytes[TWS_TIER_DEVICE];
   char need[32], have[32];
   for (int i = 0; i < x->setup.program_count; i++) {
-    const tws_state *state = x->setup.programs[i]->state;
+    const tws_state *state = x->setup.programs[i] ? x->setup.programs[i]->state : NULL;
     int seen = 0;
-    for (int k = 0; k < i; k++) seen |= x->setup.programs[k]->state == state;
+    for (int k = 0; k < i; k++) seen |= x->setup.programs[k] && x->setup.programs[k]->state == state;
     if (state && !seen) bytes += state->arena_bytes[TWS_TIER_DEVICE];
   }
   if (!x->setup.device_limit || bytes <= x->setup.device_limit) return TWS_OK;
@@ -134,12 +134,13 @@ static tws_code allocate_all(tws_executor *x, tws_error *err) {
   if (!x->programs || !x->states || !x->state_of) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (int i = 0; i < count; i++) {
     const tws_plan *plan = x->programs[i].plan = x->setup.programs[i];
-    for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
+    for (int tier = 0; plan && tier < TWS_TIER_COUNT; tier++)
       if (plan->arena_bytes[tier] > x->shared.bytes[tier]) x->shared.bytes[tier] = plan->arena_bytes[tier];
   }
   TWS_TRY(check_device_limit(x, err));
   TWS_TRY(allocate(x, &x->shared, err));
-  for (int i = 0; i < count; i++) TWS_TRY(find_state(x, &x->programs[i], err));
+  for (int i = 0; i < count; i++)
+    if (x->programs[i].plan) TWS_TRY(find_state(x, &x->programs[i], err));
   return TWS_OK;
 }
 
@@ -412,7 +413,8 @@ tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out
   atomic_store(&x->doing, NULL);
   x->replays = setup->ops->record && setup->ops->replay && (!setup->comm || setup->comm_ops->start_collective);
   tws_code code = x->arena ? allocate_all(x, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  for (int i = 0; i < setup->program_count && code == TWS_OK; i++) code = prepare(x, &x->programs[i], err);
+  for (int i = 0; i < setup->program_count && code == TWS_OK; i++)
+    if (setup->programs[i]) code = prepare(x, &x->programs[i], err);
   if (code != TWS_OK) {
     tws_executor_destroy(x);
     return code;

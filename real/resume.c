@@ -75,9 +75,13 @@ static int is_wanted(const tws_training *t, const tws_state_entry *entry) {
 
 static tws_code check_entries(const tws_training *t, tws_error *err) {
   const tws_state *state = t->plan->state;
+  const int late = tws_saved_entry_of(t->resumed, TWS_DELAYED_GRADIENTS) != TWS_NONE;
+  if (late && t->rank == 0 && !t->weights_only && tws_state_find(state, TWS_DELAYED_GRADIENTS) == TWS_NONE)
+    tws_log_write(t->options->log, TWS_LOG_WARNING,
+                  "%s: an update that still waits there (twinspeed.delayed_update) is left out", t->resumed->path);
   for (uint32_t i = 0; i < state->count; i++) {
     const tws_state_entry *entry = &state->entries[i];
-    if (!is_wanted(t, entry) || entry->continues || entry->role == TWS_ELEMENTS_NONE ||
+    if (!is_wanted(t, entry) || entry->continues || entry->optional || entry->role == TWS_ELEMENTS_NONE ||
         source_of(t->resumed, entry) != TWS_NONE)
       continue;
     return tws_fail(err, TWS_INVALID, "resume with the optimizer that it was trained with",
@@ -227,7 +231,7 @@ static tws_code load_run(loader *l, const tws_piece *piece, uint64_t done, uint6
  * otherwise it begins anew. */
 static tws_code load_own(loader *l, const tws_piece *piece, tws_error *err) {
   tws_training *t = l->t;
-  const int everywhere = l->entry->initial == TWS_INITIAL_RUNNING && t->plan->stages == 1;
+  const int everywhere = tws_state_everywhere(l->entry, t->plan->stages);
   if (l->source == TWS_NONE || (t->resumed->ranks != t->world && !everywhere)) {
     if (t->rank == 0)
       tws_log_write(t->options->log, TWS_LOG_WARNING, "%s begins anew: the checkpoint has none for these ranks",
@@ -255,6 +259,7 @@ static tws_code load_pieces(loader *l, const tws_piece *held, uint32_t count, tw
     l->entry = &plan->state->entries[held[i].entry];
     if (!is_wanted(l->t, l->entry)) continue;
     l->source = source_of(l->t->resumed, l->entry);
+    if (l->entry->optional && l->source == TWS_NONE) continue;
     l->buffer = tws_training_buffer(plan, plan->state->entries[held[i].held].name);
     if (held[i].param != TWS_NONE && plan->network->params[held[i].param].frozen) continue;
     if (held[i].param == TWS_NONE) {

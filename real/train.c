@@ -47,7 +47,13 @@ tws_code tws_training_plan(tws_training *t, tws_error *err) {
     TWS_TRY(tws_plan_build(&request, &t->evaluation, err));
     t->programs[TWS_PROGRAM_EVALUATE] = t->evaluation;
   }
-  return tws_ledger_of_programs(t->programs, t->evaluation ? 2 : 1, &t->ledger, err);
+  if (tws_plan_has_program(t->config, TWS_PROGRAM_APPLY)) {
+    request.program = TWS_PROGRAM_APPLY;
+    request.state = t->plan->state;
+    TWS_TRY(tws_plan_build(&request, &t->apply, err));
+    t->programs[TWS_PROGRAM_APPLY] = t->apply;
+  }
+  return tws_ledger_of_programs(t->programs, TWS_PROGRAM_COUNT, &t->ledger, err);
 }
 
 tws_code tws_training_open_data(tws_training *t, tws_error *err) {
@@ -104,7 +110,7 @@ static tws_code make_executor(tws_training *t, tws_error *err) {
   if (t->fault.kind == TWS_FAULT_ALLOCATE)
     return tws_fail(err, TWS_MEMORY, "unset TWINSPEED_FAULT", "cannot allocate an arena (a fault on request)");
   tws_executor_setup setup = {.programs = t->programs,
-                              .program_count = t->evaluation ? 2 : 1,
+                              .program_count = TWS_PROGRAM_COUNT,
                               .ops = t->ops,
                               .backend = t->backend,
                               .comm_ops = t->cuda ? t->cuda->comm_ops : tws_mpi_comm_ops(),
@@ -385,19 +391,40 @@ static tws_code read_routed(tws_training *t, tws_step_report *report, tws_error 
                   report->step, hottest, hottest_expert, report->hottest_share);
 }
 
+void tws_training_took(const tws_training *t, double seconds, tws_step_report *report) {
+  report->seconds = seconds;
+  report->tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / seconds;
+}
+
 tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_COUNT], double seconds,
                                tws_step_report *report, tws_error *err) {
-  report->seconds = seconds;
+  tws_training_took(t, seconds, report);
   report->loss = metrics[TWS_METRIC_LOSS];
   report->gradient_norm = metrics[TWS_METRIC_NORM];
   report->auxiliary_loss = metrics[TWS_METRIC_AUXILIARY];
   report->dropped_share = metrics[TWS_METRIC_DROPPED];
   report->hottest_share = 0;
   TWS_TRY(read_routed(t, report, err));
-  report->tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / seconds;
   TWS_TRY(advance_scale(t, metrics[TWS_METRIC_OVERFLOW] != 0, report, err));
   TWS_TRY(check_finite(report, err));
   t->counters->steps = report->step;
+  return TWS_OK;
+}
+
+int tws_training_applies(const tws_training *t, int64_t step) {
+  return t->apply && (step <= t->config->delayed_warm_up || step == t->options->steps);
+}
+
+tws_code tws_training_begin_apply(tws_training *t, tws_error *err) {
+  return tws_executor_zero(t->executor, TWS_PROGRAM_APPLY, t->apply->metrics, err);
+}
+
+static tws_code apply_delayed(tws_training *t, int64_t step, tws_error *err) {
+  TWS_TRY(tws_training_begin_apply(t, err));
+  tws_watchdog_begin(t->watchdog, step);
+  TWS_TRY(tws_executor_step(t->executor, TWS_PROGRAM_APPLY, step, NULL, NULL, NULL, err));
+  TWS_TRY(tws_comm_barrier(t->comm, err));
+  tws_watchdog_end(t->watchdog);
   return TWS_OK;
 }
 
@@ -416,6 +443,10 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   TWS_TRY(tws_training_end_step(t, metrics, tws_clock_s() - start, &report, err));
   if (t->traced_routed && is_traced(t, step))
     memcpy(t->traced_routed, t->routed, sizeof *t->routed * routes_counted(t));
+  if (tws_training_applies(t, step)) {
+    TWS_TRY(apply_delayed(t, step, err));
+    tws_training_took(t, tws_clock_s() - start, &report);
+  }
   report.evaluated = tws_evaluation_is_due(t, step);
   if (report.evaluated) TWS_TRY(tws_evaluation_run(t, step, &report.eval_loss, &report.eval_seconds, err));
   if (t->rank != 0) return TWS_OK;
@@ -531,6 +562,7 @@ void tws_training_release(tws_training *t) {
   tws_comm_destroy(t->comm);
   if (t->backend) t->ops->destroy(t->backend);
   tws_plan_destroy(t->evaluation);
+  tws_plan_destroy(t->apply);
   tws_plan_destroy(t->plan);
   tws_data_close(&t->data);
   tws_data_close(&t->eval_data);

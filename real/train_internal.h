@@ -23,6 +23,7 @@ typedef struct tws_training {
   tws_batch_shape shape;
   tws_plan *plan;       /* of a training step */
   tws_plan *evaluation; /* over the same state; NULL: none is asked for */
+  tws_plan *apply;      /* likewise, of what steps leave to the next; NULL: they leave nothing */
   const tws_plan *programs[TWS_PROGRAM_COUNT];
   tws_ledger ledger; /* of the whole job: the state and the largest program */
   const tws_backend_ops *ops;
@@ -86,6 +87,13 @@ int tws_training_has_frozen(const tws_training *t); /* whether the network has p
 tws_code tws_training_weights(tws_training *t, tws_error *err);
 /* All that a training has. */
 void tws_training_release(tws_training *t);
+
+/* Whether what this step leaves to the next is to be done behind it: while warming up, and behind the last. The
+ * program APPLY does it, behind tws_training_begin_apply(). */
+int tws_training_applies(const tws_training *t, int64_t step);
+tws_code tws_training_begin_apply(tws_training *t, tws_error *err);
+/* How long a step has taken in all. */
+void tws_training_took(const tws_training *t, double seconds, tws_step_report *report);
 
 /* ---- evaluation (real/evaluate.c) ---- */
 tws_code tws_evaluation_open(tws_training *t, tws_error *err);

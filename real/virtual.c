@@ -74,7 +74,7 @@ static tws_code open_rank(tws_virtual *v, tws_training *t, tws_error *err) {
   TWS_TRY(tws_training_open_data(t, err));
   TWS_TRY(tws_checkpoint_lock(t, err));
   tws_executor_setup setup = {
-      .programs = t->programs, .program_count = t->evaluation ? 2 : 1, .ops = v->ops, .backend = v->backend};
+      .programs = t->programs, .program_count = TWS_PROGRAM_COUNT, .ops = v->ops, .backend = v->backend};
   TWS_TRY(tws_training_disk(t, &setup.disk, err));
   if (v->pages) {
     TWS_TRY(tws_shared_pages_begin_rank(v->pages, err));
@@ -111,6 +111,7 @@ static tws_code open_ranks(tws_virtual *v, const tws_train_options *options, tws
     if (code != TWS_OK) return v->world > 1 ? tws_fail_in(err, code, "rank %d", r) : code;
     v->plans[TWS_PROGRAM_TRAIN][r] = v->ranks[r].plan;
     v->plans[TWS_PROGRAM_EVALUATE][r] = v->ranks[r].evaluation;
+    v->plans[TWS_PROGRAM_APPLY][r] = v->ranks[r].apply;
   }
   return options->save ? tws_checkpoint_prepare_all(v->ranks, v->world, err) : TWS_OK;
 }
@@ -215,6 +216,19 @@ static tws_code virtual_end(tws_virtual *v, double seconds, tws_step_report *rep
   }
   *report = v->reports[0];
   return TWS_OK;
+}
+
+static int virtual_applies(const tws_virtual *v, int64_t step) {
+  return tws_training_applies(&v->ranks[0], step);
+}
+
+static tws_code virtual_apply_begin(tws_virtual *v, tws_error *err) {
+  for (int r = 0; r < v->world; r++) TWS_TRY(tws_training_begin_apply(&v->ranks[r], err));
+  return TWS_OK;
+}
+
+static void virtual_apply_end(const tws_virtual *v, double seconds, tws_step_report *report) {
+  tws_training_took(&v->ranks[0], report->seconds + seconds, report);
 }
 
 static uint64_t virtual_saved(const tws_virtual *v) {
@@ -337,6 +351,9 @@ static uint64_t virtual_digest(const tws_virtual *v) {
 const tws_virtual_api tws_virtual_ranks = {.open = virtual_open,
                                            .close = virtual_close,
                                            .plans = virtual_plans,
+                                           .applies = virtual_applies,
+                                           .apply_begin = virtual_apply_begin,
+                                           .apply_end = virtual_apply_end,
                                            .first_step = virtual_first_step,
                                            .begin = virtual_begin,
                                            .run = virtual_run,

@@ -3,7 +3,8 @@
  *   ranks_engine comm              the communicator against sums computed here, on all transports, bit for bit
  *   ranks_engine train JOBS OUT    trains every job of a file, one "name <TAB> model <TAB> steps <TAB> ds_config
  *                                  text" a line, on the data file that the environment variable DATA names; rank 0
- *                                  writes "name loss norm loss norm ..." lines with all digits
+ *                                  writes "name loss norm loss norm ..." lines with all digits. A job whose name
+ *                                  begins with "stale-N-" is updated one step late from step N on (tests/stale.h)
  * A rank that finds something wrong says so and ends with status 1. */
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 #include "real/cuda_loader.h"
 #include "real/train_internal.h"
 #include "sanitized.h"
+#include "stale.h"
 
 static int rank, world;
 
@@ -373,6 +375,7 @@ static void verify_plans(const char *name, const tws_network *network, const tws
   need(tws_plan_topology(config, world, &request.topology, &err) == TWS_OK, name, &err);
   for (int program = 0; program < TWS_PROGRAM_COUNT; program++) {
     request.program = (tws_program)program;
+    if (!tws_plan_has_program(config, request.program)) continue;
     for (request.rank = 0; request.rank < world; request.rank++) {
       need(tws_plan_build(&request, &plans[request.rank], &err) == TWS_OK, name, &err);
       need(tws_plan_verify(plans[request.rank], &err) == TWS_OK, name, &err);
@@ -381,6 +384,13 @@ static void verify_plans(const char *name, const tws_network *network, const tws
     for (int r = 0; r < world; r++) tws_plan_destroy(plans[r]);
   }
   free(plans);
+}
+
+static void print_curve(const char *name, int64_t steps, FILE *out) {
+  if (!out) return;
+  fprintf(out, "%s", name);
+  for (int64_t i = 0; i < steps; i++) fprintf(out, " %.17g %.17g %.17g", losses[i], norms[i], evaluations[i]);
+  fprintf(out, "\n");
 }
 
 /* A line has name, model, steps, configuration, and where it saves ("-": nowhere) and goes on from. */
@@ -414,6 +424,13 @@ static void run_job(char *line, FILE *out) {
   for (int i = 0; i < 64; i++)
     losses[i] = norms[i] = evaluations[i] = NAN; /* of steps before a checkpoint there are none */
   if (rank == 0) verify_plans(name, network, config);
+  if (strncmp(name, "stale-", 6) == 0) {
+    need(stale_train(&options, atoi(name + 6), &err) == TWS_OK, name, &err);
+    print_curve(name, options.steps, out);
+    tws_config_destroy(config);
+    tws_network_destroy(network);
+    return;
+  }
   tws_code code = tws_real_train(&options, &result, &err);
   need(code == TWS_OK, name, &err);
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
@@ -423,11 +440,7 @@ static void run_job(char *line, FILE *out) {
   need(disk->read == disk->planned_read && disk->written == disk->planned_written, "other disk traffic than planned",
        NULL);
   need((disk->read > 0 && disk->written > 0) == (result.allocated_bytes[TWS_TIER_DISK] > 0), "an idle disk", NULL);
-  if (out) {
-    fprintf(out, "%s", name);
-    for (int64_t i = 0; i < options.steps; i++) fprintf(out, " %.17g %.17g %.17g", losses[i], norms[i], evaluations[i]);
-    fprintf(out, "\n");
-  }
+  print_curve(name, options.steps, out);
   tws_config_destroy(config);
   tws_network_destroy(network);
 }

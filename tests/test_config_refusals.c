@@ -282,6 +282,17 @@ START_TEST(contradictions) {
       {"{" B "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"a\"}, "
        "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"b\"}}}",
        TWS_UNSUPPORTED, "two folders", "the same folder"},
+      {"{" B "\"zero_optimization\": {\"stage\": 2}, \"twinspeed\": {\"delayed_update\": true}}", TWS_INVALID,
+       "delayed_update is the host's", "set zero_optimization.offload_optimizer.device to cpu"},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}}, "
+       "\"twinspeed\": {\"delayed_update\": true}}",
+       TWS_UNSUPPORTED, "a part of it would stay on the device", "ratio to 1"},
+      {"{" B "\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\"}, \"offload_param\": "
+       "{\"device\": \"nvme\"}}, \"twinspeed\": {\"delayed_update\": true}}",
+       TWS_UNSUPPORTED, "parameters on a disk do not go together", "device to cpu"},
+      {"{" B "\"zero_optimization\": {\"stage\": 1, \"offload_optimizer\": {\"device\": \"cpu\"}}, \"pipeline\": "
+       "{\"stages\": 2}, \"twinspeed\": {\"delayed_update\": true}}",
+       TWS_UNSUPPORTED, "does not go with a pipeline", "pipeline.stages to 1"},
       {"{" B "\"zero_optimization\": {\"stage\": 2, \"zenflow\": {\"offload\": true}}}", TWS_INVALID,
        "zenflow needs offload_optimizer", ""},
       {"{" B "\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}, \"zenflow\": "

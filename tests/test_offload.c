@@ -72,6 +72,7 @@ static int draw_job(uint64_t seed, char *text, size_t size, tws_tier *tier, tws_
   const int disk = pick(seed, 15, 3) == 0, parameters = stage == 3 ? pick(seed, 18, 4) : 0;
   static const char *const param_device[] = {"none", "cpu", "nvme", "nvme"};
   static const int in_cpu[] = {0, 0, 20000, 0};
+  const int late = !disk && parameters < 2 && axis != 2 && pick(seed, 21, 2);
   *tier = pinned ? TWS_TIER_PINNED : TWS_TIER_HOST;
   *state_tier = disk ? TWS_TIER_DISK : *tier;
   *early = axis == 0 || axis == 3;
@@ -82,12 +83,13 @@ static int draw_job(uint64_t seed, char *text, size_t size, tws_tier *tier, tws_
            "\"round_robin_gradients\":%s,\"stage3_param_persistence_threshold\":100,\"offload_optimizer\":{\"device\":"
            "\"%s\",\"pin_memory\":%s,\"pipeline_read\":%s,\"pipeline_write\":%s},\"offload_param\":{\"device\":\"%s\","
            "\"pin_memory\":%s,\"max_in_cpu\":%d,\"buffer_count\":%d,\"buffer_size\":%d}}%s%s,\"twinspeed\":{\"sequence_"
-           "length\":16}}",
+           "length\":16,\"delayed_update\":%s}}",
            steps, pick(seed, 9, 2), rule, stage, pick(seed, 10, 2) ? "true" : "false", 1 + pick(seed, 11, 60000),
            1 + pick(seed, 12, 60000), pick(seed, 13, 3) ? "true" : "false", pick(seed, 14, 2) ? "true" : "false",
            disk ? "nvme" : "cpu", pinned ? "true" : "false", pick(seed, 16, 2) ? "true" : "false",
            pick(seed, 17, 2) ? "true" : "false", param_device[parameters], pinned ? "true" : "false",
-           in_cpu[parameters], pick(seed, 19, 6), 1 + pick(seed, 20, 9000), precision[kind], axes[axis].text);
+           in_cpu[parameters], pick(seed, 19, 6), 1 + pick(seed, 20, 9000), precision[kind], axes[axis].text,
+           late ? "true" : "false");
   return replicas * axes[axis].ranks;
 }
 
@@ -332,6 +334,27 @@ START_TEST(costs) {
   const double narrow = seconds_with(&shared, &with);
   shared.devices_per_host_link = 4;
   ck_assert_double_gt(seconds_with(&shared, &with), narrow + 3 * updated / shared.host_link.bandwidth);
+  /* one step late, the host works beside the device: what is left is the longer of the two, and copies at the end */
+  job late =
+      lower("gpt2-medium",
+            "{\"train_micro_batch_size_per_gpu\":8,\"gradient_accumulation_steps\":4,\"bf16\":{\"enabled\":true},"
+            "\"optimizer\":{\"type\":\"AdamW\"},\"zero_optimization\":{\"stage\":2,\"overlap_comm\":true,"
+            "\"offload_optimizer\":{\"device\":\"cpu\"}},\"twinspeed\":{\"sequence_length\":1024,"
+            "\"delayed_update\":true}}",
+            2);
+  job prompt =
+      lower("gpt2-medium",
+            "{\"train_micro_batch_size_per_gpu\":8,\"gradient_accumulation_steps\":4,\"bf16\":{\"enabled\":true},"
+            "\"optimizer\":{\"type\":\"AdamW\"},\"zero_optimization\":{\"stage\":2,\"overlap_comm\":true,"
+            "\"offload_optimizer\":{\"device\":\"cpu\"}},\"twinspeed\":{\"sequence_length\":1024}}",
+            2);
+  const double usual = seconds_with(&cluster, &prompt), beside = seconds_with(&cluster, &late);
+  const double update = 2 * updated * 28 / cluster.host_bandwidth;
+  printf("late updates: %.4f s a step, %.4f in time, %.4f s of updates\n", beside, usual, update);
+  ck_assert_double_lt(beside, usual - 0.8 * update);
+  ck_assert_double_eq_tol(job_seconds((const tws_plan *const *)late.plans, 2), beside, 1e-9 * beside);
+  release(&late);
+  release(&prompt);
   release(&with);
   release(&pageable);
   release(&without);
@@ -442,6 +465,94 @@ START_TEST(checkpoints) {
         ck_assert_msg(fabs(c->loss[s] / reference->loss[s] - 1) < 1e-6, "%s, step %d: loss %.9g, not %.9g", name, s + 1,
                       c->loss[s], reference->loss[s]);
     }
+  }
+}
+END_TEST
+
+/* ---- updates that are one step late ---- */
+
+static void add_late(FILE *file, const char *name, int p, int stage, int ranks, int warm_up, const char *devices) {
+  fprintf(file,
+          "%s\ttiny-gpt2\t8\t{%s,\"train_micro_batch_size_per_gpu\":%d,\"zero_optimization\":{\"stage\":%d,"
+          "\"reduce_bucket_size\":20000,\"sub_group_size\":15000,\"stage3_param_persistence_threshold\":100%s}%s,"
+          "\"twinspeed\":{\"sequence_length\":32,\"seed\":7%s,\"delayed_update_warm_up\":%d}}",
+          name, settings, ranks > 2 ? 1 : 2, stage, devices, precisions[p].text,
+          *devices ? ",\"delayed_update\":true" : "", warm_up);
+}
+
+/* The losses of a loop that updates with the gradients of the step before, and the evaluation's once the last update
+ * has been done; all stages, precisions, warm-ups, ranks. */
+START_TEST(late_updates) {
+  static const char *const devices[] = {
+      ",\"offload_optimizer\":{\"device\":\"cpu\"}",
+      ",\"offload_optimizer\":{\"device\":\"cpu\"},\"offload_param\":{\"device\":\"cpu\"}"};
+  static curve reference[4][2];
+  double worst = 0;
+  setenv("EVAL_DATA", text_path, 1);
+  for (int k = 0; k < 3; k++) {
+    const char *jobs = in_folder("jobs");
+    char name[64];
+    FILE *file = fopen(jobs, "w");
+    for (int p = 0; p < 4; p++)
+      for (int warm_up = 0; warm_up < 4; warm_up += 3) {
+        snprintf(name, sizeof name, "stale-%d-%s", warm_up, precisions[p].name);
+        if (k == 0) add_late(file, name, p, p == 3, 1, warm_up, "");
+        if (k == 0) fprintf(file, "\n");
+        for (int stage = 1; stage < 4; stage++) {
+          snprintf(name, sizeof name, "%s-%d-%d", precisions[p].name, warm_up, stage);
+          add_late(file, name, p, stage, 1 << k, warm_up, devices[stage == 3 && p > 0]);
+          fprintf(file, "\n");
+        }
+      }
+    fclose(file);
+    run_jobs(k, jobs);
+    for (int i = 0, stage = 0; i < curve_count[k]; i++) {
+      const curve *c = &curves[k][i];
+      int warm_up = 0, p = 0;
+      while (strncmp(c->name, precisions[p].name, strlen(precisions[p].name)) != 0 && p < 3) p++;
+      if (strncmp(c->name, "stale-", 6) == 0) {
+        for (p = 0; !strstr(c->name, precisions[p].name);) p++;
+        reference[p][c->name[6] == '3'] = *c;
+        continue;
+      }
+      ck_assert(sscanf(strchr(c->name, '-'), "-%d-%d", &warm_up, &stage) == 2);
+      const curve *r = &reference[p][warm_up == 3];
+      for (int s = 0; s < 8; s++) {
+        /* sums of rounded gradients differ with the number of ranks, as they do without */
+        const double tolerance = p == 0 || k == 0 ? 1e-6 : p == 3 ? 0.02 : 5e-4;
+        const double error = fabs(c->loss[s] / r->loss[s] - 1);
+        ck_assert_msg(error < tolerance, "%s on %d ranks, step %d: loss %.9g, not %.9g", c->name, 1 << k, s + 1,
+                      c->loss[s], r->loss[s]);
+        if (p == 0) worst = fmax(worst, error);
+        if (isfinite(r->eval[s])) ck_assert_double_le(fabs(c->eval[s] / r->eval[s] - 1), tolerance);
+      }
+      ck_assert(isfinite(r->eval[7]));
+    }
+  }
+  unsetenv("EVAL_DATA");
+  printf("late updates: largest relative difference of a loss in float32: %.2g\n", worst);
+}
+END_TEST
+
+/* What waits is part of a checkpoint: of another number of ranks, too; and a job that updates in time leaves it out. */
+START_TEST(late_checkpoints) {
+  static const char devices[] = ",\"offload_optimizer\":{\"device\":\"cpu\"}";
+  const char *jobs = in_folder("jobs");
+  FILE *file = fopen(jobs, "w");
+  add_late(file, "whole", 1, 2, 2, 2, devices);
+  fprintf(file, "\t%s/late\n", folder);
+  fclose(file);
+  run_jobs(1, jobs);
+  const curve whole = curves[1][0];
+  for (int k = 0; k < 2; k++) {
+    file = fopen(jobs, "w");
+    add_late(file, "again", 1, 3 - k, 1 << k, 2, devices);
+    fprintf(file, "\t-\t%s/late\tglobal_step5\n", folder);
+    fclose(file);
+    run_jobs(k, jobs);
+    for (int s = 5; s < 8; s++)
+      ck_assert_msg(fabs(curves[k][0].loss[s] / whole.loss[s] - 1) < (k ? 1e-6 : 5e-4), "step %d: %.9g, not %.9g",
+                    s + 1, curves[k][0].loss[s], whole.loss[s]);
   }
 }
 END_TEST
@@ -590,6 +701,8 @@ int main(void) {
   tcase_add_test(tests, costs);
   tcase_add_test(tests, equal_losses);
   tcase_add_test(tests, checkpoints);
+  tcase_add_test(tests, late_updates);
+  tcase_add_test(tests, late_checkpoints);
   tcase_add_test(tests, equal_losses_with_checkpoints);
   tcase_add_test(tests, a_small_device);
   tcase_add_test(tests, memory_option);

@@ -1,0 +1,84 @@
+/* An update that is one step late (Ren et al. 2021, "ZeRO-Offload", section 5.2): the host updates with the gradients
+ * of the step before while the device computes those of this one.
+ *
+ *   first       masters are updated with what the step before left: gradients, its hyperparameters and its clipping
+ *   meanwhile   forward and backward passes, on weights that stay as they are
+ *   last        this step's gradients and scalars take the place of those; the updated weights are copied in, and
+ *               gathered
+ *
+ * Where nothing was left (at the start, and behind TWS_PROGRAM_APPLY) the coefficient of clipping is 0, which tells
+ * updates to change nothing. The program APPLY does the first and the last part alone: nothing is late then. */
+#include "plan/offload.h"
+
+static uint32_t scalars(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements) {
+  const tws_state_entry entry = {.name = name,
+                                 .tier = (uint8_t)l->offload.tier,
+                                 .dtype = (uint8_t)dtype,
+                                 .category = TWS_CATEGORY_INPUT,
+                                 .role = TWS_ELEMENTS_NONE,
+                                 .initial = TWS_INITIAL_ZERO,
+                                 .checkpointed = 1,
+                                 .optional = 1,
+                                 .everywhere = 1,
+                                 .elements = elements};
+  return tws_builder_state(&l->b, &entry);
+}
+
+void tws_delayed_begin(tws_lower *l, uint64_t kept) {
+  tws_delayed *d = &l->offload.delayed;
+  const tws_state_entry gradients = {.name = TWS_DELAYED_GRADIENTS,
+                                     .tier = (uint8_t)l->offload.tier,
+                                     .dtype = (uint8_t)l->config->accumulation_dtype,
+                                     .category = TWS_CATEGORY_GRADIENT,
+                                     .role = TWS_ELEMENTS_OWNED,
+                                     .initial = TWS_INITIAL_ZERO,
+                                     .checkpointed = 1,
+                                     .optional = 1,
+                                     .elements = kept};
+  d->on = l->config->delayed_update && l->offload.optimizer;
+  d->last = &d->first;
+  if (!d->on) return;
+  d->gradients = tws_builder_state(&l->b, &gradients);
+  d->hyper = scalars(l, "delayed hyperparameters", TWS_F32, TWS_HYPER_COUNT);
+  d->metrics = scalars(l, "delayed metrics", TWS_F64, TWS_METRIC_COUNT);
+}
+
+void tws_delayed_update(tws_lower *l) {
+  tws_offload *o = &l->offload;
+  if (!o->delayed.on || l->evaluates || l->b.failed != TWS_OK) return;
+  const tws_offload now = *o;
+  const tws_phase phase = l->b.phase;
+  l->b.phase = TWS_PHASE_STEP;
+  o->gradients = o->delayed.gradients;
+  o->hyper = o->delayed.hyper;
+  o->metrics = o->delayed.metrics;
+  tws_lower_update(l);
+  o->gradients = now.gradients;
+  o->hyper = now.hyper;
+  o->metrics = now.metrics;
+  l->b.phase = phase;
+}
+
+void tws_delayed_keep(tws_lower *l) {
+  const tws_offload *o = &l->offload;
+  if (o->gradients == o->delayed.gradients || l->b.failed != TWS_OK) return;
+  tws_builder_copy(&l->b, TWS_STREAM_HOST, tws_all(&l->b, o->gradients, TWS_READ),
+                   tws_all(&l->b, o->delayed.gradients, TWS_WRITE));
+}
+
+void tws_delayed_clear(tws_lower *l) {
+  const tws_offload *o = &l->offload; /* the engine has set all metrics to 0 */
+  if (l->b.failed != TWS_OK) return;
+  tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, tws_read(l->b.plan->metrics, 0, TWS_METRIC_COUNT),
+                   tws_write(o->delayed.metrics, 0, TWS_METRIC_COUNT));
+}
+
+void tws_delayed_hold(tws_lower *l, tws_operand from, tws_operand to) {
+  tws_delayed *d = &l->offload.delayed;
+  tws_held *held = tws_lower_memory(l, 1, sizeof *held);
+  if (!held) return;
+  from.access = TWS_READ;
+  *held = (tws_held){.from = from, .to = to};
+  *d->last = held;
+  d->last = &held->next;
+}
