@@ -55,6 +55,8 @@ typedef struct tws_tune_space {
   int offload[TWS_OFFLOAD_WORDS], offload_count; /* tws_variant.offload */
   int64_t reduce_bucket[TWS_TUNE_LIST];
   int reduce_bucket_count;
+  int64_t zero3[TWS_ZERO3_LIMIT_COUNT][TWS_TUNE_LIST]; /* tws_variant.zero3 */
+  int zero3_count[TWS_ZERO3_LIMIT_COUNT];
 } tws_tune_space;
 
 typedef enum tws_tune_verdict {

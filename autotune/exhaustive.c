@@ -45,22 +45,22 @@ typedef struct worker {
   double until_s; /* look no further then; 0: no limit */
   tws_best exact, bounds;
   tws_composer *composer;
-  template *templates; /* by what configurations differ in beside numbers of micro-batches, recomputation, schedule */
+  template *templates; /* by what the rest of a configuration depends on */
   tws_capacity capacity;
   int unpruned; /* what is too large or too slow is composed all the same */
 } worker;
 
 static size_t template_count(const tws_product *s) {
   size_t n = 1;
-  static const int digits[] = {TWS_DIGIT_TENSOR,  TWS_DIGIT_TOKENS,  TWS_DIGIT_PIPELINE, TWS_DIGIT_STAGE,
-                               TWS_DIGIT_OVERLAP, TWS_DIGIT_OFFLOAD, TWS_DIGIT_BUCKET};
+  static const int digits[] = {TWS_DIGIT_TENSOR, TWS_DIGIT_TOKENS,  TWS_DIGIT_PIPELINE,
+                               TWS_DIGIT_STAGE,  TWS_DIGIT_OVERLAP, TWS_DIGIT_OFFLOAD};
   for (size_t i = 0; i < sizeof digits / sizeof *digits; i++) n *= (size_t)s->count[digits[i]];
   return n;
 }
 
 static template *template_of(worker *w, const tws_product_point *p) {
-  static const int digits[] = {TWS_DIGIT_TENSOR,  TWS_DIGIT_TOKENS,  TWS_DIGIT_PIPELINE, TWS_DIGIT_STAGE,
-                               TWS_DIGIT_OVERLAP, TWS_DIGIT_OFFLOAD, TWS_DIGIT_BUCKET};
+  static const int digits[] = {TWS_DIGIT_TENSOR, TWS_DIGIT_TOKENS,  TWS_DIGIT_PIPELINE,
+                               TWS_DIGIT_STAGE,  TWS_DIGIT_OVERLAP, TWS_DIGIT_OFFLOAD};
   size_t at = 0;
   for (size_t i = 0; i < sizeof digits / sizeof *digits; i++)
     at = at * (size_t)w->s->count[digits[i]] + (size_t)p->digit[digits[i]];
@@ -74,8 +74,11 @@ static tws_code request_of(worker *w, const tws_product_point *p, const tws_vari
   template *t = template_of(w, p);
   if (!t->known) {
     tws_job *job = NULL;
+    tws_variant all = *v; /* what nothing else depends on is set below */
+    memset(all.zero3, 0, sizeof all.zero3);
+    all.reduce_bucket = 0;
     t->known = 1;
-    t->code = tws_job_derive(w->s->request->job, v, &job, err);
+    t->code = tws_job_derive(w->s->request->job, &all, &job, err);
     if (t->code == TWS_OK) {
       t->config = *job->config;
       t->config.store = NULL;
@@ -91,6 +94,9 @@ static tws_code request_of(worker *w, const tws_product_point *p, const tws_vari
   config->accumulation_steps = v->accumulation;
   config->train_batch_size = v->micro * v->accumulation * tws_variant_replicas(v);
   config->recompute = v->recompute;
+  if (v->reduce_bucket) config->zero.reduce_bucket_size = v->reduce_bucket;
+  tws_variant_set_limits(v, config);
+  if (config->zero.allgather_sequential) config->zero.prefetch_bucket_size = t->config.zero.prefetch_bucket_size;
   if (v->pipeline > 1) {
     config->pipeline_schedule = (int)v->schedule.kind;
     config->virtual_stages = v->schedule.virtual_stages;

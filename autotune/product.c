@@ -47,6 +47,7 @@ tws_code tws_product_fill(const tws_tune_request *request, tws_product *s, tws_e
   s->count[TWS_DIGIT_OVERLAP] = one_at_least(given->overlap_count);
   s->count[TWS_DIGIT_OFFLOAD] = one_at_least(given->offload_count);
   s->count[TWS_DIGIT_BUCKET] = one_at_least(given->reduce_bucket_count);
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) s->count[TWS_DIGIT_ZERO3 + i] = one_at_least(given->zero3_count[i]);
   s->points = 1;
   for (int i = 0; i < TWS_DIGITS; i++) s->points *= s->count[i];
   return TWS_OK;
@@ -77,6 +78,8 @@ tws_variant tws_product_variant(const tws_product *s, const tws_product_point *p
                    .overlap = given->overlap_count ? given->overlap[d[TWS_DIGIT_OVERLAP]] : 0,
                    .offload = given->offload_count ? given->offload[d[TWS_DIGIT_OFFLOAD]] : 0,
                    .reduce_bucket = given->reduce_bucket_count ? given->reduce_bucket[d[TWS_DIGIT_BUCKET]] : 0};
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT && v.stage == 3; i++)
+    if (given->zero3_count[i]) v.zero3[i] = given->zero3[i][d[TWS_DIGIT_ZERO3 + i]];
   if (v.pipeline == 1) v.schedule = (tws_variant_schedule){TWS_PIPELINE_1F1B, 1};
   if (v.tensor == 1) v.sequence_parallel = 0;
   if (given->global_batch > 0) {
@@ -109,6 +112,8 @@ tws_standing tws_product_knobs(const tws_product *s, const tws_product_point *p,
   const int sharers = tws_variant_replicas(v) * (v->sequence > 1 ? v->sequence : 1);
   const int *d = p->digit;
   if (v->pipeline > 1 && v->stage > 1) return TWS_POINT_ILLEGAL;
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) /* of what is gathered */
+    if (d[TWS_DIGIT_ZERO3 + i] > 0 && (v->stage != 3 || sharers == 1)) return TWS_POINT_EQUAL;
   if (v->stage == 0 && d[TWS_DIGIT_OFFLOAD] > 0) return TWS_POINT_EQUAL; /* what the host updates are parts */
   const tws_zero_config *z = &s->request->job->config->zero;
   const int offloads = v->offload ? tws_variant_offloads(v, 0) : z->offload_optimizer != 0;

@@ -76,6 +76,7 @@ uint64_t tws_search_state_fingerprint(const tws_product *p, int workers, int exa
   hash = add_long_list(hash, given->accumulation, given->accumulation_count);
   hash = add_list(hash, given->overlap, given->overlap_count);
   hash = add_list(hash, given->offload, given->offload_count);
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) hash = add_long_list(hash, given->zero3[i], given->zero3_count[i]);
   return add_long_list(hash, given->reduce_bucket, given->reduce_bucket_count);
 }
 

@@ -22,7 +22,7 @@ typedef struct options {
   tws_job_spec job;
   const char *stages, *micro_batches, *accumulations, *recomputes, *ranks, *threads, *tuner, *fidelity, *results, *data;
   const char *experiments, *objective, *sweep;
-  const char *overlaps, *offloads, *buckets;
+  const char *overlaps, *offloads, *buckets, *prefetch, *persistence, *live;
   const char *axes, *pipeline, *tensor, *sequence, *schedules, *sequence_parallel, *experts, *capacities;
   int64_t global_batch, max_micro_batch, trials, early_stopping, validate, rows;
   int64_t first_step, last_step, rounds, race;
@@ -142,12 +142,31 @@ static tws_code list_of_words(const char *text, const char *what, const char *co
   return TWS_OK;
 }
 
+static tws_code read_limits(const options *o, tws_tune_space *space, tws_error *err) {
+  static const char *const flags[TWS_ZERO3_LIMIT_COUNT] = {
+#define X(key, field, word, flag) flag,
+      TWS_ZERO3_LIMITS(X)
+#undef X
+  };
+  const char *const given[TWS_ZERO3_LIMIT_COUNT] = {o->prefetch, o->persistence, o->live};
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) {
+    if (!given[i]) continue;
+    TWS_TRY(
+        tws_parse_list(given[i], flags[i], 0, 1LL << 48, space->zero3[i], TWS_TUNE_LIST, &space->zero3_count[i], err));
+    for (int k = 0; k < space->zero3_count[i]; k++) space->zero3[i][k]++; /* 0: not said */
+  }
+  return TWS_OK;
+}
+
 /* What an exhaustive search tries besides. */
 static tws_code read_knobs(const options *o, tws_tune_space *space, tws_error *err) {
   static const char *const switches[2] = {"off", "on"};
-  if (!o->exhaustive && (o->overlaps || o->offloads || o->buckets || o->workers))
+  const int limits = o->prefetch || o->persistence || o->live;
+  if (!o->exhaustive && (o->overlaps || o->offloads || o->buckets || limits || o->workers))
     return tws_fail(err, TWS_USAGE, "give --exhaustive, too",
-                    "--overlaps, --offloads, --buckets and --workers are of exhaustive searches");
+                    "--overlaps, --offloads, --buckets, %s and --workers are of exhaustive searches",
+                    "--prefetch-buckets, --persistence-thresholds, --max-live");
+  TWS_TRY(read_limits(o, space, err));
   TWS_TRY(list_of_words(o->overlaps, "--overlaps", switches, 2, space->overlap, &space->overlap_count, err));
   TWS_TRY(list_of_words(o->offloads, "--offloads", tws_offload_words, TWS_OFFLOAD_WORDS, space->offload,
                         &space->offload_count, err));
@@ -516,12 +535,17 @@ static const tws_option table[] = {
     TWS_STRING("sequence-parallel", 0, "LIST", options, sequence_parallel,
                "with tensor ranks: 0, 1 or both (--axes: both)"),
     TWS_FLAG("exhaustive", 0, options, exhaustive,
-             "compose every point of the lists' product and plan the best; also with the next three; under mpirun each "
+             "compose every point of the lists' product and plan the best; also with the next six; under mpirun each "
              "process looks at a part"),
     TWS_STRING("overlaps", 0, "LIST", options, overlaps, "zero_optimization.overlap_comm: off, on or both"),
     TWS_STRING("offloads", 0, "LIST", options, offloads,
                "of: none, cpu, nvme (the optimizer), cpu+parameters, nvme+parameters"),
     TWS_STRING("buckets", 0, "LIST", options, buckets, "zero_optimization.reduce_bucket_size, elements"),
+    TWS_STRING("prefetch-buckets", 0, "LIST", options, prefetch,
+               "zero_optimization.stage3_prefetch_bucket_size, elements"),
+    TWS_STRING("persistence-thresholds", 0, "LIST", options, persistence,
+               "zero_optimization.stage3_param_persistence_threshold, elements"),
+    TWS_STRING("max-live", 0, "LIST", options, live, "zero_optimization.stage3_max_live_parameters, elements"),
     TWS_INTEGER("workers", 0, "N", options, workers, 1, 64, "processes that search (default: one for each core)"),
     TWS_FLAG("oversubscribe", 0, options, oversubscribe, "hosts: also more ranks than cores"),
     TWS_BYTES("memory", 0, "BYTES", options, memory, "memory of one device, instead of the profile's"),

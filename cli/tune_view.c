@@ -28,7 +28,8 @@ static void add_candidate(const tws_tune_candidate *c, const tws_tune_request *r
   const tws_variant *v = &c->variant;
   const double tokens = tws_tune_throughput(c) * (double)tws_job_sequence(request->job);
   const tws_evidence evidence = tws_evidence_of_variant(request->job, v);
-  char predicted[32], measured[32] = "-", memory[32];
+  char predicted[32], measured[32] = "-", memory[32], buckets[96];
+  tws_variant_buckets(v, buckets, sizeof buckets);
   tws_format_seconds(c->simulated_s > 0 ? c->simulated_s : c->estimate.step_s, predicted, sizeof predicted);
   if (c->measured_s > 0) tws_format_seconds(c->measured_s, measured, sizeof measured);
   tws_table_row(
@@ -36,8 +37,7 @@ static void add_candidate(const tws_tune_candidate *c, const tws_tune_request *r
       (const char *[]){
           tws_cell("%d", v->stage), tws_cell("%lld x %lld", (long long)v->micro, (long long)v->accumulation),
           tws_recompute_name(v->recompute), tws_variant_axes_cell(v), v->overlap ? v->overlap == 2 ? "on" : "off" : "",
-          v->offload ? tws_offload_words[v->offload - 1] : "",
-          v->reduce_bucket ? tws_cell("%g", (double)v->reduce_bucket) : "", tws_cell("%d", v->ranks),
+          v->offload ? tws_offload_words[v->offload - 1] : "", tws_cell("%s", buckets), tws_cell("%d", v->ranks),
           v->threads > 0 ? tws_cell("%d", v->threads) : "-", evidence.nearest ? tws_evidence_word(evidence.kind) : "-",
           tws_cell("%s%s", c->simulated_s > 0 ? "" : "~", predicted), measured, tws_thousands((int64_t)(tokens + 0.5)),
           tws_format_bytes(c->needed_bytes, memory, sizeof memory)});

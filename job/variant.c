@@ -36,8 +36,26 @@ static const struct {
 #undef X
 };
 
+static const struct {
+  const char *key, *word;
+} zero3_limits[TWS_ZERO3_LIMIT_COUNT] = {
+#define X(key, field, word, flag) {key, word},
+    TWS_ZERO3_LIMITS(X)
+#undef X
+};
+
+void tws_variant_set_limits(const tws_variant *variant, tws_config *config) {
+  int64_t *const fields[TWS_ZERO3_LIMIT_COUNT] = {
+#define X(key, field, word, flag) &config->zero.field,
+      TWS_ZERO3_LIMITS(X)
+#undef X
+  };
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++)
+    if (variant->zero3[i]) *fields[i] = variant->zero3[i] - 1;
+}
+
 void tws_variant_name(const tws_variant *variant, char *buffer, int size) {
-  tws_ds_setting settings[16] = {{"gradient_accumulation_steps", TWS_DS_NUMBER, (double)variant->accumulation, 0},
+  tws_ds_setting settings[20] = {{"gradient_accumulation_steps", TWS_DS_NUMBER, (double)variant->accumulation, 0},
                                  {"train_micro_batch_size_per_gpu", TWS_DS_NUMBER, (double)variant->micro, 0},
                                  {"recompute", TWS_DS_WORD, 0, tws_recompute_name(variant->recompute)},
                                  {"n", TWS_DS_NUMBER, variant->ranks, 0}};
@@ -63,6 +81,9 @@ void tws_variant_name(const tws_variant *variant, char *buffer, int size) {
     settings[count++] = (tws_ds_setting){"offload_optimizer", TWS_DS_WORD, 0, tws_offload_words[variant->offload - 1]};
   if (variant->reduce_bucket)
     settings[count++] = (tws_ds_setting){"reduce_bucket_size", TWS_DS_NUMBER, (double)variant->reduce_bucket, 0};
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++)
+    if (variant->zero3[i])
+      settings[count++] = (tws_ds_setting){zero3_limits[i].key, TWS_DS_NUMBER, (double)(variant->zero3[i] - 1), 0};
   tws_text text = {0};
   tws_ds_experiment_name(variant->stage, settings, count, &text);
   snprintf(buffer, (size_t)size, "%s", text.data ? text.data : "");
@@ -87,6 +108,18 @@ void tws_variant_label(const tws_variant *variant, char *buffer, int size) {
   if (variant->overlap) tws_text_add(&text, ", overlap %s", variant->overlap == 2 ? "on" : "off");
   if (variant->offload) tws_text_add(&text, "%s", offload_places[variant->offload - 1].text);
   if (variant->reduce_bucket) tws_text_add(&text, ", buckets of %g", (double)variant->reduce_bucket);
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++)
+    if (variant->zero3[i]) tws_text_add(&text, ", %s %g", zero3_limits[i].word, (double)(variant->zero3[i] - 1));
+  snprintf(buffer, (size_t)size, "%s", text.data ? text.data : "");
+  tws_text_free(&text);
+}
+
+void tws_variant_buckets(const tws_variant *variant, char *buffer, int size) {
+  tws_text text = {0};
+  if (variant->reduce_bucket) tws_text_add(&text, "%g", (double)variant->reduce_bucket);
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++)
+    if (variant->zero3[i])
+      tws_text_add(&text, "%s%s %g", text.length ? ", " : "", zero3_limits[i].word, (double)(variant->zero3[i] - 1));
   snprintf(buffer, (size_t)size, "%s", text.data ? text.data : "");
   tws_text_free(&text);
 }
@@ -154,6 +187,11 @@ static tws_code set_variant(tws_config *config, const tws_network *network, cons
     TWS_TRY(tws_config_set(config, "zero_optimization.overlap_comm", variant->overlap == 2 ? "true" : "false", err));
   if (variant->reduce_bucket)
     TWS_TRY(set_number(config, "zero_optimization.reduce_bucket_size", variant->reduce_bucket, err));
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) {
+    char key[96];
+    snprintf(key, sizeof key, "zero_optimization.%s", zero3_limits[i].key);
+    if (variant->zero3[i]) TWS_TRY(set_number(config, key, variant->zero3[i] - 1, err));
+  }
   if (variant->offload) {
     snprintf(text, sizeof text, "\"%s\"", offload_places[variant->offload - 1].optimizer);
     TWS_TRY(tws_config_set(config, "zero_optimization.offload_optimizer.device", text, err));
@@ -223,6 +261,9 @@ tws_job_spec tws_variant_spec(const tws_job_spec *base, const tws_variant *varia
               "zero_optimization.offload_param.device=%s", offload_places[place].parameters);
   add_setting(&spec, variant->reduce_bucket != 0, text->bucket, sizeof text->bucket,
               "zero_optimization.reduce_bucket_size=%lld", (long long)variant->reduce_bucket);
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++)
+    add_setting(&spec, variant->zero3[i] != 0, text->zero3[i], sizeof text->zero3[i], "zero_optimization.%s=%lld",
+                zero3_limits[i].key, (long long)(variant->zero3[i] - 1));
   return spec;
 }
 

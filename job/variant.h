@@ -7,12 +7,19 @@
 #include "models/network/network.h"
 #include "plan/pipeline_schedule.h"
 
-enum { TWS_VARIANT_NAME = 128 };
+enum { TWS_VARIANT_NAME = 192 };
 
 typedef struct tws_variant_schedule {
   tws_pipeline_kind kind;
   int virtual_stages; /* 1 but for INTERLEAVED */
 } tws_variant_schedule;
+
+/* Limits of stage 3 that searches vary: X(key of zero_optimization, field of tws_zero_config, word, flag of tune). */
+#define TWS_ZERO3_LIMITS(X)                                                                                      \
+  X("stage3_prefetch_bucket_size", prefetch_bucket_size, "prefetch", "--prefetch-buckets")                       \
+  X("stage3_param_persistence_threshold", param_persistence_threshold, "persistent", "--persistence-thresholds") \
+  X("stage3_max_live_parameters", max_live_parameters, "live", "--max-live")
+enum { TWS_ZERO3_LIMIT_COUNT = 3 };
 
 typedef struct tws_variant {
   int stage; /* ZeRO */
@@ -28,7 +35,10 @@ typedef struct tws_variant {
   int overlap;           /* zero_optimization.overlap_comm: 1 off, 2 on */
   int offload;           /* 1 + a place of TWS_OFFLOAD_PLACES */
   int64_t reduce_bucket; /* zero_optimization.reduce_bucket_size */
+  int64_t zero3[TWS_ZERO3_LIMIT_COUNT]; /* 1 + a limit of TWS_ZERO3_LIMITS, in elements */
 } tws_variant;
+/* Sets them in a configuration that was resolved without them. */
+void tws_variant_set_limits(const tws_variant *variant, tws_config *config);
 
 /* Where the optimizer and, at stage 3, parameters are kept between uses: X(word, offload_optimizer's device,
  * offload_param's, what people say). */
@@ -54,12 +64,15 @@ void tws_variant_name(const tws_variant *variant, char *buffer, int size);
 /* As people say it: "ZeRO-2, 4 x 8, recompute full, tp 2, pp 4 (1f1b)": micro batch x accumulation; what is 1 or none
  * is left out. */
 void tws_variant_label(const tws_variant *variant, char *buffer, int size);
+/* Its buckets and limits of stage 3, of those that it says: "5e+08, prefetch 5e+07". */
+void tws_variant_buckets(const tws_variant *variant, char *buffer, int size);
 /* A clone of `base` with the variant's keys set, resolved. */
 tws_code tws_variant_config(const tws_config *base, const tws_network *network, const tws_variant *variant,
                             tws_config **out, tws_error *err);
 /* What to ask another process of this program for. Further texts live in `text`. */
 typedef struct tws_variant_text {
   char batch[64], capacity[64], overlap[48], offload[64], parameters[64], bucket[64];
+  char zero3[TWS_ZERO3_LIMIT_COUNT][80];
 } tws_variant_text;
 tws_job_spec tws_variant_spec(const tws_job_spec *base, const tws_variant *variant, tws_variant_text *text);
 /* Adds "axes", schedule and sequence_parallel to an object, as the results of a job have them. */

@@ -51,6 +51,9 @@ static void draw_space(uint64_t seed, tws_tune_space *s) {
   for (int i = 1; i <= 1 + draw(seed, 70, 0, 1); i++) s->offload[s->offload_count++] = i;
   if (s->offload_count == 2 && draw(seed, 71, 0, 1)) s->offload[s->offload_count++] = 4; /* parameters too */
   s->reduce_bucket[s->reduce_bucket_count++] = 100000;
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) /* 1 + elements: little, and more than there are */
+    for (int k = 0; draw(seed, 90 + (uint64_t)i, 0, 2) == 0 && k < 2; k++)
+      s->zero3[i][s->zero3_count[i]++] = 1 + (k ? 1000000000 : i == 2 ? 300000 : 1000);
   if (draw(seed, 80, 0, 1)) s->reduce_bucket[s->reduce_bucket_count++] = 50000000;
 }
 
@@ -104,6 +107,27 @@ static void add_planned(planned *all, int *count, const tws_tune_request *reques
   all[(*count)++] = one;
 }
 
+static int count_or_one(int count) {
+  return count > 0 ? count : 1;
+}
+
+static int knob_count(const tws_tune_space *s) {
+  int count = s->overlap_count * s->offload_count * s->reduce_bucket_count;
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) count *= count_or_one(s->zero3_count[i]);
+  return count;
+}
+
+/* Of stage 3; the first of each where the stage has none. 0: another combination stands for this one. */
+static int set_limits(const tws_tune_space *s, int combination, tws_variant *v) {
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) {
+    const int at = combination % count_or_one(s->zero3_count[i]);
+    combination /= count_or_one(s->zero3_count[i]);
+    if (v->stage != 3 && at > 0) return 0;
+    if (v->stage == 3 && s->zero3_count[i]) v->zero3[i] = s->zero3[i][at];
+  }
+  return 1;
+}
+
 /* The plans of all points, each once, with nothing left out but what no plan can be made of. */
 static int plan_everything(const tws_tune_request *request, planned *all, compared *beside) {
   const tws_tune_space *s = &request->space;
@@ -113,19 +137,23 @@ static int plan_everything(const tws_tune_request *request, planned *all, compar
       for (int p = 0; p < s->pipeline_count; p++)
         for (int k = 0; k < s->schedule_count; k++)
           for (int m = 0; m < s->micro_count; m++)
-            for (int knobs = 0; knobs < s->overlap_count * s->offload_count * s->reduce_bucket_count; knobs++) {
-              tws_variant v = {.stage = s->stages[st],
-                               .recompute = s->recompute[0],
-                               .ranks = s->ranks[0],
-                               .micro = s->micro[m],
-                               .pipeline = s->pipeline[p],
-                               .tensor = s->tensor[t],
-                               .sequence = 1,
-                               .schedule = s->schedules[k],
-                               .sequence_parallel = s->tensor[t] > 1 ? s->sequence_parallel[0] : 0,
-                               .overlap = s->overlap[knobs % s->overlap_count],
-                               .offload = s->offload[knobs / s->overlap_count % s->offload_count],
-                               .reduce_bucket = s->reduce_bucket[knobs / s->overlap_count / s->offload_count]};
+            for (int knobs = 0; knobs < knob_count(s); knobs++) {
+              tws_variant v = {
+                  .stage = s->stages[st],
+                  .recompute = s->recompute[0],
+                  .ranks = s->ranks[0],
+                  .micro = s->micro[m],
+                  .pipeline = s->pipeline[p],
+                  .tensor = s->tensor[t],
+                  .sequence = 1,
+                  .schedule = s->schedules[k],
+                  .sequence_parallel = s->tensor[t] > 1 ? s->sequence_parallel[0] : 0,
+                  .overlap = s->overlap[knobs % s->overlap_count],
+                  .offload = s->offload[knobs / s->overlap_count % s->offload_count],
+                  .reduce_bucket =
+                      s->reduce_bucket[knobs / s->overlap_count / s->offload_count % s->reduce_bucket_count]};
+              const int rest = knobs / s->overlap_count / s->offload_count / s->reduce_bucket_count;
+              if (!set_limits(s, rest, &v)) continue;
               if (v.pipeline == 1) v.schedule = (tws_variant_schedule){TWS_PIPELINE_1F1B, 1};
               /* the same plan once: as the search counts them */
               if ((v.pipeline == 1 && k > 0) || (v.stage == 0 && (v.offload == 2 || knobs > 0))) continue;
