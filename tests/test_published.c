@@ -43,7 +43,7 @@ START_TEST(groups_are_predicted_within_their_bounds) {
   } bounds[] = {{"sc21-table1", 4, 0, 6},     {"korthikanti-tab5", 8, 0, 4}, {"megatron2020-a100", 7, 0, 4},
                 {"vtrain-single", 14, 0, 20}, {"vtrain-multi", 12, 0, 10},   {"llmfoundry", 10, 0, 15},
                 {"bloom-prequel", 7, 6, 10},  {"jz-v100-mem", 10, 6, 1},     {"mlm-golden-tiny", 0, 4, 0},
-                {"torchtitan", 12, 8, 3}};
+                {"torchtitan", 12, 8, 3},     {"sc21-table2", 10, 0, 6},     {"ds-autotune-e2e", 15, 0, 5}};
   tws_cases *cases = load(RUNS);
   /* under the sanitizers two groups */
   for (size_t i = TWS_SANITIZED; i < sizeof bounds / sizeof *bounds; i += TWS_SANITIZED ? 6 : 1) {
@@ -339,6 +339,58 @@ START_TEST(collectives_hand_over) {
 }
 END_TEST
 
+static tws_profile *profile_under(const char *name, const char *runtime) {
+  tws_profile *profile;
+  ck_assert(tws_profile_load(name, &profile, NULL) == TWS_OK);
+  ck_assert(tws_profile_set_runtime(profile, tws_runtime_find(runtime), NULL) == TWS_OK);
+  return profile;
+}
+
+/* A list of tensors, one of each rank, costs the host for each of them and each piece; DDP under autocast sums numbers
+ * of twice the plan's width. */
+START_TEST(collectives_of_2021) {
+  tws_cluster cluster;
+  ck_assert(tws_cluster_load("dgx2-v100", &cluster, NULL) == TWS_OK);
+  tws_profile *lists = profile_under("v100-32gb", "transformers-2021"),
+              *newer = profile_under("v100-32gb", "deepspeed");
+  for (int pieces = 1; pieces <= 3; pieces += 2) {
+    const double with = tws_collective_seconds(&cluster, lists, TWS_COLLECTIVE_ALL_GATHER, 16, 16, 1e6, pieces),
+                 without = tws_collective_seconds(&cluster, newer, TWS_COLLECTIVE_ALL_GATHER, 16, 16, 1e6, pieces);
+    ck_assert_double_eq_tol(with - without, pieces * 16 * 10e-6, 1e-9);
+  }
+  tws_profile *wide = profile_under("v100-32gb", "transformers-2021-ddp");
+  ck_assert_double_eq_tol(tws_collective_seconds(&cluster, wide, TWS_COLLECTIVE_ALL_REDUCE, 16, 16, 1e8, 1),
+                          tws_collective_seconds(&cluster, lists, TWS_COLLECTIVE_ALL_REDUCE, 16, 16, 2e8, 1), 1e-12);
+  tws_profile_destroy(lists);
+  tws_profile_destroy(newer);
+  tws_profile_destroy(wide);
+}
+END_TEST
+
+/* Rows and columns scaled apart move ten bytes more of each number that enters a product; float32 without tensor cores
+ * comes near its peak; gelu_new as single operations moves 32 bytes more. */
+START_TEST(products_and_activations_of_their_software) {
+  const tws_work product = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {8192, 4096, 4096}};
+  const tws_work full = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {8192, 8192, 8192}};
+  const tws_work gelu = {.code = TWS_KERNEL_GELU, .dtype = TWS_F16, .dtype2 = TWS_F16, .d = {1 << 24}};
+  tws_profile *profile = profile_under("h100-sxm", "fsdp-compiled");
+  ck_assert_int_eq(tws_profile_use_fp8(profile, NULL), TWS_OK);
+  const double whole = tws_kernel_seconds(profile, &product, 1, 1);
+  tws_profile_scale_rows(profile);
+  const double more = (tws_kernel_seconds(profile, &product, 1, 1) - whole) * 3350e9 * 0.76;
+  ck_assert_double_eq_tol(more / (8192.0 * 4096), 10, 1e-6);
+  tws_profile_destroy(profile);
+  profile = profile_under("v100-32gb", "deepspeed");
+  tws_profile *modules = profile_under("v100-32gb", "transformers-2021");
+  const double rate = 2 * 8192.0 * 8192 * 8192 / tws_kernel_seconds(profile, &full, 1, 1);
+  ck_assert_msg(rate > 0.88 * 15.7e12 && rate < 0.93 * 15.7e12, "%g", rate);
+  const double apart = tws_kernel_seconds(modules, &gelu, 1, 1) - tws_kernel_seconds(profile, &gelu, 1, 1);
+  ck_assert_double_eq_tol(apart * 900e9 * 0.83 / (1 << 24), 32, 1e-6);
+  tws_profile_destroy(profile);
+  tws_profile_destroy(modules);
+}
+END_TEST
+
 /* A small model under an eager runtime takes as long as its launches, whatever the batch; one that launches nothing
  * grows with it. Large batches are the device's again. */
 START_TEST(launches_limit_small_steps) {
@@ -601,6 +653,8 @@ int main(void) {
   tcase_add_test(tests, each_run_is_a_job_or_says_why_not);
   tcase_add_test(tests, evidence_is_what_comes_out);
   tcase_add_test(tests, collectives_hand_over);
+  tcase_add_test(tests, collectives_of_2021);
+  tcase_add_test(tests, products_and_activations_of_their_software);
   tcase_add_test(tests, doubtful_runs_are_not_scored);
   tcase_add_test(tests, formula_counts_the_networks_products);
   tcase_add_test(tests, memory_of_adapters);

@@ -54,6 +54,12 @@ static const struct {
     {"660 Gbps", 8, 82.5, 1},         {"4.1 Gbps", 1, 4.1, 1},
 };
 
+/* Bytes/s of rings through the node of 16 V100 of DeepSpeed's autotuning examples, where NVSwitch gives over 100:
+ * fitted to every second of their end-to-end runs. What was between these GPUs is not known; runs of all stages say the
+ * same.
+ */
+#define AUTOTUNER_LINK 24e9
+
 static tws_code load_machine(const cJSON *row, int ranks, tws_job_parts_given *parts, tws_error *err) {
   const char *gpu = tws_case_text(row, "hardware", "gpu"), *network = tws_case_text(row, "hardware", "inter_link");
   const int memory = (int)tws_case_number(row, "hardware", "gpu_mem_gb");
@@ -81,6 +87,7 @@ static tws_code load_machine(const cJSON *row, int ranks, tws_job_parts_given *p
     c->message_bandwidth = fmax(networks[i].gbit / 8 * 1e9 * 0.95, c->inter.bandwidth);
     break;
   }
+  if (strstr(tws_case_text(row, "hardware", "framework"), "HF Trainer")) c->intra.bandwidth = AUTOTUNER_LINK;
   return tws_profile_load(machines[at].profile, &parts->profile, err);
 }
 
@@ -112,10 +119,15 @@ static const struct {
     /* its benchmark.py calls from_pretrained() and has no zero.Init */
     {"Liger", NULL, "when-to-upgrade-gpus", NULL, "deepspeed-whole"},
     {"Liger", NULL, NULL, NULL, "deepspeed-flash"},
+    {"HF Trainer", NULL, NULL, NULL, "transformers-2021"},
     {"ALST", NULL, NULL, NULL, "deepspeed-flash"},
     {"", NULL, "DeepSpeed MoE NLG", NULL, "megatron-2021"}, /* Megatron-DeepSpeed; the row names none */
     {"", NULL, NULL, NULL, "deepspeed"},
 };
+
+static int is_ddp(const cJSON *row) {
+  return strstr(tws_case_text(row, "parallel", "zero_stage"), "DDP") != NULL;
+}
 
 static const tws_runtime *runtime_of(const cJSON *row) {
   const char *framework = tws_case_text(row, "hardware", "framework");
@@ -130,6 +142,8 @@ static const tws_runtime *runtime_of(const cJSON *row) {
   if (tws_case_keeps_scores(row)) return tws_runtime_find("megatron-unfused");
   if (strcmp(software[at].runtime, "fsdp") == 0 && tws_case_flag(row, "parallel", "compile"))
     return tws_runtime_find("fsdp-compiled");
+  if (strcmp(software[at].runtime, "transformers-2021") == 0 && is_ddp(row))
+    return tws_runtime_find("transformers-2021-ddp");
   return tws_runtime_find(software[at].runtime);
 }
 
@@ -147,6 +161,7 @@ static tws_code apply_software(const cJSON *row, tws_profile *profile, tws_error
   TWS_TRY(tws_profile_set_runtime(profile, runtime_of(row), err));
   if (is_selective(row)) tws_profile_recompute_scores(profile);
   if (tws_case_drops(row)) tws_profile_keep_masks(profile);
+  if (strstr(tws_case_text(row, "parallel", "precision"), "rowwise")) tws_profile_scale_rows(profile);
   return has_fp8(row) ? tws_profile_use_fp8(profile, err) : TWS_OK;
 }
 
@@ -163,7 +178,7 @@ static tws_code check_model(const cJSON *row, tws_error *err) {
   static const char *const others[] = {"T5",         "t5_", "Mamba", "mamba", "hybrid",
                                        "Nemotron_3", "VL",  "FLUX",  "Wan",   NULL};
   const char *name = tws_case_text(row, "model", "name");
-  if (holds_any(name, encoders)) return lacks(err, "encoder models");
+  if (holds_any(name, encoders) && !tws_case_encoder(row)) return lacks(err, "encoder models");
   if (holds_any(name, others)) return lacks(err, "neither a GPT nor a Llama");
   if (!(tws_case_number(row, "model", "layers") > 0) || !(tws_case_number(row, "model", "hidden") > 0) ||
       !(tws_case_number(row, "model", "heads") > 0))
@@ -211,6 +226,10 @@ static void write_model(const cJSON *row, tws_text *text) {
                  "\"partial_rotary_factor\":%g}",
                  layers, hidden, heads, ffn, positions, vocabulary,
                  strstr(tws_case_text(row, "model", "name"), "StableLM") ? 0.25 : 0.5);
+    return;
+  }
+  if (tws_case_encoder(row)) {
+    tws_case_write_encoder(row, text);
     return;
   }
   if (!is_llama(row)) {
@@ -348,7 +367,8 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
   if (strncmp(tws_case_text(row, "parallel", "zero_stage"), "FSDP", 4) == 0) stage = 1; /* optimizer and gradients */
   if (strncmp(fsdp, "SHARD_GRAD_OP", 13) == 0) stage = 2;
   if (d->stages > 1 && stage > 1) stage = 1; /* of pipelines, what engines shard */
-  const int overlaps = runtime->overlaps_data || runtime->contends || (stage == 0 && d->stages == 1);
+  const int by_itself = strcmp(runtime->name, "transformers-2021") != 0; /* DeepSpeed reduces behind backward */
+  const int overlaps = runtime->overlaps_data || runtime->contends || (stage == 0 && d->stages == 1 && by_itself);
   tws_text_add(text, "{%s\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":0.0001}},\"gradient_clipping\":1.0,",
                dtype_section(row));
   if (runtime->float_gradients && stage > 0 && strncmp(tws_case_text(row, "parallel", "precision"), "fp32", 4) != 0)
@@ -361,6 +381,7 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
   if (d->stages > 1) tws_text_add(text, "\"pipeline\":{\"stages\":%d,\"partition\":\"type:transformer\"},", d->stages);
   if (d->sequence > 1) tws_text_add(text, "\"sequence_parallel_size\":%d,", d->sequence);
   tws_text_add(text, "\"zero_optimization\":{\"stage\":%d,\"overlap_comm\":%s", stage, overlaps ? "true" : "false");
+  if (!by_itself) tws_text_add(text, ",\"use_multi_rank_bucket_allreduce\":false"); /* a key of 0.7 */
   if (*tws_case_text(row, "parallel", "offload_optimizer") && stage > 0)
     tws_text_add(text, ",\"offload_optimizer\":{\"device\":\"cpu\"}");
   tws_text_add(text, "},");

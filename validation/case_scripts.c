@@ -18,3 +18,31 @@ int tws_case_offloads_checkpoints(const cJSON *row) {
   const int taken_out = strstr(place, "line 432 ") || strstr(place, "line 433 "); /* "removed --checkpoint-in-cpu" */
   return tws_case_partitions_checkpoints(row) && *stated != 'N' && !taken_out;
 }
+
+/* DeepSpeed's autotuning examples (DeepSpeedExamples, training/autotuning/hf) classify texts with BERT and DistilBERT.
+ */
+int tws_case_encoder(const cJSON *row) {
+  const char *name = tws_case_text(row, "model", "name");
+  return strstr(tws_case_text(row, "hardware", "framework"), "HF Trainer") &&
+         (strncmp(name, "DistilBERT", 10) == 0 || strncmp(name, "BERT", 4) == 0);
+}
+
+void tws_case_write_encoder(const cJSON *row, tws_text *text) {
+  const long long layers = (long long)tws_case_number(row, "model", "layers");
+  const long long hidden = (long long)tws_case_number(row, "model", "hidden");
+  const long long heads = (long long)tws_case_number(row, "model", "heads");
+  const long long ffn = (long long)tws_case_number(row, "model", "ffn");
+  const long long vocabulary = (long long)tws_case_number(row, "model", "vocab");
+  if (strncmp(tws_case_text(row, "model", "name"), "Distil", 6) == 0)
+    tws_text_add(text,
+                 "{\"model_type\":\"distilbert\",\"architectures\":[\"DistilBertForSequenceClassification\"],"
+                 "\"n_layers\":%lld,\"dim\":%lld,\"n_heads\":%lld,\"hidden_dim\":%lld,\"vocab_size\":%lld,"
+                 "\"max_position_embeddings\":512}",
+                 layers, hidden, heads, ffn, vocabulary);
+  else
+    tws_text_add(text,
+                 "{\"model_type\":\"bert\",\"architectures\":[\"BertForSequenceClassification\"],"
+                 "\"num_hidden_layers\":%lld,\"hidden_size\":%lld,\"num_attention_heads\":%lld,"
+                 "\"intermediate_size\":%lld,\"vocab_size\":%lld,\"max_position_embeddings\":512}",
+                 layers, hidden, heads, ffn, vocabulary);
+}

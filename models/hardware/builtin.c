@@ -3,17 +3,19 @@
 #include <string.h>
 #include "models/hardware/profile_internal.h"
 
-#define GPU_WITH(more, name, generation, source, memory, overhead, peaks, bandwidth, processors, efficiency,         \
-                 attention)                                                                                          \
+#define GPU_AT(share, more, name, generation, source, memory, overhead, peaks, bandwidth, processors, efficiency,    \
+               attention)                                                                                            \
   "{\"schema\":\"twinspeed-profile-1\",\"name\":\"" name "\",\"provenance\":\"" source                               \
   "\",\"backend\":\"cuda\",\"generation\":\"" generation                                                             \
   "\""                                                                                                               \
   ",\"memory_bytes\":" memory ",\"overhead_bytes\":" overhead ",\"peak_flops\":{" peaks "},\"bandwidth\":" bandwidth \
-  ",\"bandwidth_efficiency\":0.76,\"launch_s\":1.6e-6,\"matmul\":{\"efficiency\":" efficiency                        \
+  ",\"bandwidth_efficiency\":" share ",\"launch_s\":1.6e-6,\"matmul\":{\"efficiency\":" efficiency                   \
   ",\"tile_overhead_s\":1.65e-6,\"multiprocessors\":" processors                                                     \
   ",\"misaligned\":0.41}"                                                                                            \
   ",\"attention\":{\"efficiency\":" attention ",\"half_length\":1625,\"backward\":0.84}" more "}"
-#define GPU(...) GPU_WITH("", __VA_ARGS__)
+#define GPU_WITH(more, ...) GPU_AT("0.76", more, __VA_ARGS__)
+#define GPU(...) GPU_AT("0.76", "", __VA_ARGS__)
+#define V100(...) GPU_AT("0.83", "", __VA_ARGS__) /* 750 of 900 GB/s: Jia et al., 2018 */
 
 /* nccl-tests on one node of eight A100 with NVSwitch, out of place, as published with vTrain
  * (github.com/VIA-Research/vTrain, trace/a100); reduce-scatter and all-gather are given half of an all-reduce, as the
@@ -68,12 +70,12 @@
 static const struct {
   const char *name, *text;
 } profiles[] = {
-    {"v100-16gb", GPU("v100-16gb", "volta", ASSUMED("V100 SXM2"), "16930000000", "1073741824", V100_PEAKS, "900e9",
-                      "80", "0.72", "0.3")},
-    {"v100-32gb", GPU("v100-32gb", "volta", ASSUMED("V100 SXM2"), "34080000000", "1073741824", V100_PEAKS, "900e9",
-                      "80", "0.72", "0.3")},
-    {"v100-sxm3-32gb", GPU("v100-sxm3-32gb", "volta", MEASURED("V100 SXM3"), "34080000000", "1073741824", V100_PEAKS,
-                           "900e9", "80", "0.80", "0.3")},
+    {"v100-16gb", V100("v100-16gb", "volta", ASSUMED("V100 SXM2"), "16930000000", "1073741824", V100_PEAKS, "900e9",
+                       "80", "0.72", "0.3")},
+    {"v100-32gb", V100("v100-32gb", "volta", ASSUMED("V100 SXM2"), "34080000000", "1073741824", V100_PEAKS, "900e9",
+                       "80", "0.72", "0.3")},
+    {"v100-sxm3-32gb", V100("v100-sxm3-32gb", "volta", MEASURED("V100 SXM3"), "34080000000", "1073741824", V100_PEAKS,
+                            "900e9", "80", "0.80", "0.3")},
     {"a100-40gb", GPU("a100-40gb", "ampere", DATASHEET("A100 SXM4"), "42290000000", "1073741824", A100_PEAKS, "1555e9",
                       "108", "0.80", "0.44")},
     {"a100-80gb", GPU("a100-80gb", "ampere", DATASHEET("A100 SXM4"), "84990000000", "1073741824", A100_PEAKS, "2039e9",

@@ -123,9 +123,12 @@ static double collective_seconds(const tws_cluster *cluster, const tws_profile *
 double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                               int ranks, int per_node, double bytes, int segments) {
   if (ranks < 2) return 0;
+  if (profile != NULL && profile->float_reductions && collective == TWS_COLLECTIVE_ALL_REDUCE) bytes *= 2;
   const double seconds = collective_seconds(cluster, profile, collective, ranks, per_node, bytes, segments);
   const double factor = profile != NULL ? profile->correction.collective[collective] : 0;
-  return (factor > 0 ? seconds * factor : seconds) + (profile != NULL ? profile->hand_over_s : 0);
+  const int lists = collective == TWS_COLLECTIVE_ALL_GATHER || collective == TWS_COLLECTIVE_REDUCE_SCATTER;
+  const double parts = profile != NULL && lists ? profile->part_s * ranks * (segments > 1 ? segments : 1) : 0;
+  return (factor > 0 ? seconds * factor : seconds) + parts + (profile != NULL ? profile->hand_over_s : 0);
 }
 
 /* Of what passes without bytes that in which bytes move. */

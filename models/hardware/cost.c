@@ -192,11 +192,16 @@ double tws_measured_seconds(const tws_profile *profile, const tws_work *work, in
 
 /* ---- from published figures ---- */
 
+/* Volta's tensor cores take 16 bits alone; of later ones float32 is asked for as float32, not as TF32. */
+static int runs_on_cores(const tws_profile *profile, const tws_work *work) {
+  return work->dtype == TWS_F32 && profile->generation > TWS_GENERATION_NONE;
+}
+
 /* `batch` matrix products [m, k] x [k, n] on a GPU, computing alone: the best tile and split of k, in whole waves over
  * the multiprocessors, with a fixed cost a wave that grows with the tile, and tiles' own inefficiency. Constants fitted
  * to published runs; see docs/profiles.md. */
 static double tiled_seconds(const tws_profile *profile, double batch, double m, double n, double k, double rate,
-                            double bandwidth) {
+                            double bandwidth, double feed) {
   static const int tiles[][2] = {{256, 128}, {128, 256}, {256, 64}, {64, 256},
                                  {128, 128}, {128, 64},  {64, 128}, {64, 64}};
   double best = INFINITY;
@@ -206,7 +211,7 @@ static double tiled_seconds(const tws_profile *profile, double batch, double m, 
       double part = split > 1 ? fmax(k / split, 256) : k; /* shorter parts do not fill the pipeline */
       double waves = ceil(batch * ceil(m / tm) * ceil(n / tn) * split / profile->multiprocessors);
       double wave =
-          2 * tm * tn * part * (1 + 15 * (1 / tm + 1 / tn)) / rate + profile->tile_overhead_s * sqrt(tm * tn / 32768);
+          2 * tm * tn * part * (1 + feed * (1 / tm + 1 / tn)) / rate + profile->tile_overhead_s * sqrt(tm * tn / 32768);
       double partial = split > 1 ? 8.0 * split * batch * m * n / bandwidth : 0; /* float32 partial sums, out and in */
       best = fmin(best, waves * wave + partial);
     }
@@ -214,9 +219,16 @@ static double tiled_seconds(const tws_profile *profile, double batch, double m, 
   return best;
 }
 
+/* What reading a tile's operands takes beside its products, over (1/m + 1/n): tensor cores wait for them, the eight
+ * times slower cores of float32 do not. Those reach 0.93 of the peak. */
+static double feed_of(const tws_profile *profile, const tws_work *work) {
+  return runs_on_cores(profile, work) ? 0 : 15;
+}
+
 /* Of one multiprocessor */
 static double gpu_rate(const tws_profile *profile, const tws_work *work, double peak, int aligned) {
-  double rate = profile->matmul_efficiency * peak / profile->multiprocessors;
+  const double share = runs_on_cores(profile, work) ? 0.93 : profile->matmul_efficiency;
+  const double rate = share * peak / profile->multiprocessors;
   return work->dtype != TWS_F32 && !aligned ? rate * profile->misaligned : rate;
 }
 
@@ -234,8 +246,8 @@ static double gpu_matmul_seconds(const tws_profile *profile, const tws_work *wor
     n = k;
     k = swap;
   }
-  double rate = gpu_rate(profile, work, peak, p->aligned);
-  return fmax(tiled_seconds(profile, count * p->times, m, n, k, rate, bandwidth),
+  const double rate = gpu_rate(profile, work, peak, p->aligned), feed = feed_of(profile, work);
+  return fmax(tiled_seconds(profile, count * p->times, m, n, k, rate, bandwidth, feed),
               count * tws_work_bytes(work) / bandwidth);
 }
 
@@ -256,17 +268,17 @@ static double unfused_seconds(const tws_profile *profile, const tws_work *work, 
   double batch = (double)work->d[0] * (double)work->d[2], seq = (double)work->d[1], head = (double)work->d[4];
   double element = (double)tws_dtype_bytes((tws_dtype)work->dtype), key_seq = (double)kv_seq;
   double scores = batch * seq * key_seq, rows = batch * (seq + key_seq) / 2 * head;
-  double rate = gpu_rate(profile, work, peak, work->d[1] % 8 == 0 && kv_seq % 8 == 0);
+  double rate = gpu_rate(profile, work, peak, work->d[1] % 8 == 0 && kv_seq % 8 == 0), feed = feed_of(profile, work);
   /* Batched products whose rows do not begin at 16 bytes run without tensor cores: 14 TFLOP/s on an A100 (BLOOM's heads
    * of 150), 0.72 of its float32 rate. */
   if (work->dtype != TWS_F32 && work->d[4] % 8 != 0)
     rate = fmin(rate, 0.72 * profile->peak[TWS_F32] / profile->multiprocessors);
   double writes =
-      fmax(tiled_seconds(profile, batch, seq, key_seq, head, rate, bandwidth), 2 * rows * element / bandwidth) +
+      fmax(tiled_seconds(profile, batch, seq, key_seq, head, rate, bandwidth, feed), 2 * rows * element / bandwidth) +
       scores * element / bandwidth;
-  double reads =
-      fmax(tiled_seconds(profile, batch, seq, head, key_seq, rate, bandwidth), (scores + rows) * element / bandwidth) +
-      rows * element / bandwidth;
+  double reads = fmax(tiled_seconds(profile, batch, seq, head, key_seq, rate, bandwidth, feed),
+                      (scores + rows) * element / bandwidth) +
+                 rows * element / bandwidth;
   double forward = writes + reads + scores * profile->score_bytes[0] / bandwidth + 3 * profile->launch_s;
   if (work->code == TWS_KERNEL_ATTENTION) return forward;
   double backward = writes + 3 * reads + scores * profile->score_bytes[1] / bandwidth + 5 * profile->launch_s;
@@ -316,9 +328,10 @@ static double one_hot_seconds(const tws_profile *profile, const tws_work *work, 
   while (at < sizeof ways / sizeof *ways && ways[at].of != work->code) at++;
   if (at == sizeof ways / sizeof *ways) return 0;
   const double rate = gpu_rate(profile, work, peak, (work->d[2] * work->d[4]) % 8 == 0 && work->d[1] % 8 == 0);
-  double seconds = ways[at].to_slots ? tiled_seconds(profile, 1, slots, width, tokens, rate, bandwidth)
-                                     : tiled_seconds(profile, 1, tokens, width, slots, rate, bandwidth);
-  if (ways[at].products > 1) seconds += tiled_seconds(profile, 1, tokens, slots, width, rate, bandwidth);
+  const double feed = feed_of(profile, work);
+  double seconds = ways[at].to_slots ? tiled_seconds(profile, 1, slots, width, tokens, rate, bandwidth, feed)
+                                     : tiled_seconds(profile, 1, tokens, width, slots, rate, bandwidth, feed);
+  if (ways[at].products > 1) seconds += tiled_seconds(profile, 1, tokens, slots, width, rate, bandwidth, feed);
   return seconds + ways[at].bytes * tokens * slots / bandwidth;
 }
 

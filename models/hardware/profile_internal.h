@@ -81,7 +81,8 @@ struct tws_profile {
   double cast_bytes[2];                     /* tws_runtime */
   int products_fp8;                         /* products of 16-bit layers run at that rate */
   const tws_runtime *runtime;               /* NULL: "twinspeed" */
-  double hand_over_s;                       /* tws_runtime */
+  int float_reductions;                     /* tws_runtime */
+  double part_s, hand_over_s;               /* tws_runtime */
   double host_op_s;                         /* the host issues a kernel of a plan in this time; 0: it never limits */
   double expert_op_s;                       /* tws_runtime */
   int one_hot_experts;                      /* tws_runtime */

@@ -9,6 +9,9 @@
  *               each, which our plans state as about 20 kernels: 165 us a kernel, chosen on every other run of
  *               vtrain-single, with the others in sight. Newer ones: 7 us, 33 us a kernel.
  *   hand_over_s between the streams of kernels and of NCCL, and for the last of the ranks: 60 us, chosen likewise.
+ *   part_s      DeepSpeed before 0.6 and PyTorch before 1.10 gather into and reduce lists, a tensor of each rank
+ *               (partition_parameters.py, stage3.py; ProcessGroupNCCL.cpp copies each): 10 us each, a slice made in
+ *               Python and a copy launched.
  *   launch_s    6 us a kernel of eager software, 1.6 us of newer one; with CUDA_LAUNCH_BLOCKING 72 us a listed kernel.
  *   flash       FlashAttention in Triton, 2022: 0.38 of an A100's peak, 0.21 of an H100's; FlashAttention 2, cuDNN:
  *               0.44 and 0.375, Blackwell 0.58.
@@ -36,7 +39,10 @@
  *   products    cuBLAS of CUDA 12 on A100: 0.92 where the profile has 0.80 of CUDA 11's, chosen on every other run
  *               of llmfoundry, with the others in sight; large products reach 238 TFLOP/s with it, the best shape
  *               that anybody found 271.
- *   cast_bytes  torchao's dynamic scaling reads what enters an fp8 product twice, and casts weights each time. */
+ *   transformers-2021  gelu_new is eight kernels, and fourteen backward; the optimizer nine over a shard, beside casts
+ *               and a norm in float64 (transformers 4.12, DeepSpeed 0.5).
+ *   cast_bytes  torchao's dynamic scaling reads what enters an fp8 product twice, and casts weights each time; its
+ *               row-wise recipe casts along rows and along columns: 16 bytes, from its two published rates. */
 #define FLASH_2022 \
   { 0, 0, 0.38, 0.21, 0 }
 #define FLASH_2 \
@@ -66,6 +72,7 @@ static const tws_runtime runtimes[] = {
      .about = "Megatron-LM and Megatron-DeepSpeed of 2021 to 2023: fused masked softmax, no flash attention",
      .launch_s = 1.6e-6,
      .host_op_s = 165e-6,
+     .part_s = 10e-6,
      .hand_over_s = 60e-6,
      .expert_op_s = 170e-6,
      .one_hot_experts = 1,
@@ -171,6 +178,34 @@ static const tws_runtime runtimes[] = {
      .reserved_share = 0.05,
      .logit_bytes = 10,
      .copies_buckets = 1},
+    {.name = "transformers-2021",
+     .about = "Hugging Face's Trainer with DeepSpeed, 2021: their modules operation by operation, nothing overlaps",
+     .launch_s = 6e-6,
+     .host_op_s = 165e-6,
+     .part_s = 10e-6,
+     .unfused = 1,
+     .added_passes = TWS_PASSES_MEGATRON | TWS_PASSES_TRANSFORMERS,
+     .attention = TWS_ATTENTION_UNFUSED,
+     .score_bytes = {21, 19},
+     .context_bytes = 1.5 * 1073741824.0,
+     .communicator_bytes = 1073741824.0,
+     .reserved_share = 0.05,
+     .logit_bytes = 10},
+    {.name = "transformers-2021-ddp",
+     .about = "the same without DeepSpeed: PyTorch's DDP, gradients in float32",
+     .launch_s = 6e-6,
+     .host_op_s = 165e-6,
+     .part_s = 10e-6,
+     .unfused = 1,
+     .added_passes = TWS_PASSES_MEGATRON | TWS_PASSES_TRANSFORMERS,
+     .attention = TWS_ATTENTION_UNFUSED,
+     .score_bytes = {21, 19},
+     .overlaps_data = 1,
+     .float_reductions = 1,
+     .context_bytes = 1.5 * 1073741824.0,
+     .communicator_bytes = 1073741824.0,
+     .reserved_share = 0.05,
+     .logit_bytes = 10},
     {.name = "deepspeed-flash",
      .about = "DeepSpeed with flash attention and fused losses, 2024 and later",
      .host_op_s = 33e-6,
@@ -286,6 +321,9 @@ static const struct {
                     {TWS_PASSES_MEGATRON, TWS_KERNEL_CROSS_ENTROPY, 48},
                     {TWS_PASSES_MEGATRON, TWS_KERNEL_VOCABULARY_LOSS, 46},
                     {TWS_PASSES_MEGATRON, TWS_KERNEL_ADAMW, 30},
+                    {TWS_PASSES_TRANSFORMERS, TWS_KERNEL_GELU, 32},
+                    {TWS_PASSES_TRANSFORMERS, TWS_KERNEL_GELU_GRAD, 50},
+                    {TWS_PASSES_TRANSFORMERS, TWS_KERNEL_ADAMW, 95},
                     {TWS_PASSES_NORMS, TWS_KERNEL_NORM, 32},
                     {TWS_PASSES_NORMS, TWS_KERNEL_NORM_GRAD, 60},
                     {TWS_PASSES_EAGER, TWS_KERNEL_ROPE, 18},
@@ -347,6 +385,8 @@ tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtim
   if (runtime->cast_bytes[0] > 0) memcpy(profile->cast_bytes, runtime->cast_bytes, sizeof profile->cast_bytes);
   if (runtime->context_bytes > 0) profile->overhead_bytes = runtime->context_bytes;
   profile->host_op_s = runtime->host_op_s;
+  profile->part_s = runtime->part_s;
+  profile->float_reductions = runtime->float_reductions;
   profile->hand_over_s = runtime->hand_over_s;
   profile->expert_op_s = runtime->expert_op_s;
   profile->one_hot_experts = runtime->one_hot_experts;
@@ -363,6 +403,10 @@ const tws_runtime *tws_profile_runtime(const tws_profile *profile) {
 
 void tws_profile_recompute_scores(tws_profile *profile) {
   profile->scores_recomputed = profile->attention_unfused;
+}
+
+void tws_profile_scale_rows(tws_profile *profile) {
+  profile->cast_bytes[0] = 16;
 }
 
 void tws_profile_keep_masks(tws_profile *profile) {

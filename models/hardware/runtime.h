@@ -25,10 +25,11 @@ typedef enum tws_runtime_attention {
 
 typedef enum tws_passes {
   TWS_PASSES_OURS,
-  TWS_PASSES_MEGATRON = 1, /* Megatron-LM's source of April 2021 */
-  TWS_PASSES_EAGER = 2,    /* PyTorch's modules, operation by operation, but for norms */
-  TWS_PASSES_NORMS = 4,    /* norms too */
-  TWS_PASSES_LOSS = 8      /* logits are cast to float32, their softmax and its gradient apart */
+  TWS_PASSES_MEGATRON = 1,     /* Megatron-LM's source of April 2021 */
+  TWS_PASSES_EAGER = 2,        /* PyTorch's modules, operation by operation, but for norms */
+  TWS_PASSES_NORMS = 4,        /* norms too */
+  TWS_PASSES_LOSS = 8,         /* logits are cast to float32, their softmax and its gradient apart */
+  TWS_PASSES_TRANSFORMERS = 16 /* Hugging Face's modules and optimizer of 2021, beside Megatron's */
 } tws_passes;
 
 /* What modules of single operations keep for backward beside a plan, in bytes of one number: of what an RMSNorm reads,
@@ -46,6 +47,9 @@ typedef struct tws_runtime {
   double expert_op_s; /* the host issues the product of one expert, and each cast before it, in this time, where a
                          grouped product is a loop over experts; 0: it is one launch */
   int one_hot_experts;   /* tokens go to slots and back by products with one-hot matrices of tokens x slots */
+  double part_s; /* gathers and reduce-scatters take a list of tensors, one of each rank, and the host cuts out and
+                    copies each in this time */
+  int float_reductions;  /* gradients in 16 bits of a plan are float32 ones where they are summed */
   double hand_over_s;    /* of a collective that kernels wait for: events between streams, and the last rank */
   int contends;          /* streams side by side gain nothing */
   int unfused;           /* GELU and residual sums are kernels of their own */
@@ -93,6 +97,9 @@ int tws_profile_recomputes_scores(const tws_profile *profile);
  */
 void tws_profile_keep_masks(tws_profile *profile);
 int tws_profile_keeps_masks(const tws_profile *profile);
+/* fp8 products scale rows and columns of what enters them apart (torchao's row-wise recipe), not whole tensors: call it
+ * after tws_profile_set_runtime(). */
+void tws_profile_scale_rows(tws_profile *profile);
 /* Of libraries, out of torch's allocator, on this GPU. */
 double tws_profile_library_bytes(const tws_profile *profile);
 /* Matrix products of 16-bit layers run in fp8, attention does not. TWS_INVALID where the GPU has no such rate. */
