@@ -57,6 +57,7 @@ struct tws_executor {
   program *programs;
   _Atomic(const step_op *) doing; /* NULL: between steps */
   int replays;                    /* the backend can keep the first program and start it as a whole */
+  char not_recorded[256];         /* why it could not after all; empty: it could, or nobody tried */
   tws_disk *on_disk;              /* the last one used */
 };
 
@@ -591,19 +592,32 @@ tws_disk_count tws_executor_disk_moved(const tws_executor *x) {
   return sum;
 }
 
-/* The whole step at once, recorded when that is asked for the first time. */
+static tws_code record_step(tws_executor *x, const program *p, size_t prefix, tws_error *err) {
+  const tws_backend_ops *ops = x->setup.ops;
+  TWS_TRY(ops->record(x->setup.backend, 1, err));
+  const tws_code code = run_ops(x, p, prefix, NULL, NULL, NULL, err);
+  if (code == TWS_OK) return ops->record(x->setup.backend, 0, err);
+  ops->record(x->setup.backend, -1, NULL);
+  return code;
+}
+
+/* The whole step at once, recorded when that is asked for the first time. Where that fails nothing has run: steps go on
+ * operation by operation, which finds again what is wrong beside the recording. */
 static tws_code replay(tws_executor *x, program *p, size_t prefix, tws_error *err) {
   static const step_op whole = {.label = "a recorded step", .where = "", .label_length = 15};
   const tws_backend_ops *ops = x->setup.ops;
   if (!p->recorded) {
-    const tws_code code = ops->record(x->setup.backend, 1, err);
-    if (code == TWS_UNSUPPORTED) {
+    tws_error why = {0};
+    const tws_code code = record_step(x, p, prefix, &why);
+    if (code == TWS_HANG) {
+      if (err) *err = why;
+      return code;
+    }
+    if (code != TWS_OK) {
       x->replays = 0;
+      if (code != TWS_UNSUPPORTED) snprintf(x->not_recorded, sizeof x->not_recorded, "%.250s", why.message);
       return run_ops(x, p, prefix, NULL, NULL, NULL, err);
     }
-    TWS_TRY(code);
-    TWS_TRY(run_ops(x, p, prefix, NULL, NULL, NULL, err));
-    TWS_TRY(ops->record(x->setup.backend, 0, err));
     p->recorded = 1;
   }
   atomic_store_explicit(&x->doing, &whole, memory_order_relaxed);
@@ -636,6 +650,10 @@ tws_code tws_executor_step(tws_executor *x, int index, int64_t step, double *tim
   atomic_store(&x->doing, NULL);
   if (prefix) snprintf(x->setup.activity + prefix, x->setup.activity_bytes - prefix, "between steps");
   return TWS_OK;
+}
+
+const char *tws_executor_not_recorded(const tws_executor *x) {
+  return x->not_recorded[0] ? x->not_recorded : NULL;
 }
 
 const void *tws_executor_at(const tws_executor *x) {

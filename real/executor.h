@@ -7,8 +7,8 @@
  * it has ended, and each operation first waits for exactly those of its dependencies; one without runs an operation to
  * its end at once, and order is all it needs. Copies from and to a disk run beside either, in the order of their stream
  * (real/disk.h); what depends on one waits for it. A backend that can record a step runs the first of programs[0] one
- * operation after another, records the second and starts it and all that follow as a whole; other programs, and a step
- * that is timed or probed, are run operation by operation.
+ * operation after another, records the second and starts it and all that follow as a whole; other programs, a step
+ * that is timed or probed, and all steps where the recording fails, are run operation by operation.
  *
  * Running in issue order cannot deadlock where tws_plans_verify() finds no fault: that is what it tries. */
 #ifndef TWS_REAL_EXECUTOR_H
@@ -61,6 +61,9 @@ typedef tws_code (*tws_executor_probe)(void *user, uint32_t op, tws_error *err);
  * seconds of tws_clock_s(). An error says which operation failed. `step` is for the activity line. */
 tws_code tws_executor_step(tws_executor *executor, int program, int64_t step, double *times, tws_executor_probe probe,
                            void *user, tws_error *err);
+/* Why steps that should be started as a whole are not; NULL: they are, or none was meant to be. */
+const char *tws_executor_not_recorded(const tws_executor *executor);
+
 /* ---- by an emulator, which decides when operations of several ranks run ---- */
 /* An operation that needs no other rank, to its end. */
 tws_code tws_executor_run(tws_executor *executor, int program, uint32_t op, tws_error *err);

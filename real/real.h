@@ -36,13 +36,16 @@ typedef struct tws_backend_ops {
   int (*supports)(const tws_work *work); /* capability query */
   /* optional, both or none: what is started between record(1) and record(0) is kept and not run; replay() starts all of
    * it, as often as asked. Work of every shape must have run before. A recording replaces the one before; it ends with
-   * the memory or the communicator that it uses. TWS_UNSUPPORTED from record(1): not wanted here. */
+   * the memory or the communicator that it uses. TWS_UNSUPPORTED from record(1): not wanted here. record(-1) gives up
+   * what is being recorded; after that, and after an error of record(), the backend runs work as before. */
   tws_code (*record)(tws_backend *backend, int on, tws_error *err);
   tws_code (*replay)(tws_backend *backend, tws_error *err);
   /* optional, both or none, for backends with wait(): note when a stream comes to this point; then, for the first
    * `count` notes, the seconds since note 0. */
   tws_code (*mark)(tws_backend *backend, tws_stream stream, uint32_t index, tws_error *err);
   tws_code (*marked)(tws_backend *backend, uint32_t count, double *seconds, tws_error *err);
+  /* optional: what has gone another, slower way than it should, one line that stays as it is; NULL: nothing so far */
+  const char *(*slower)(const tws_backend *backend);
 } tws_backend_ops;
 
 /* ---- communicator: collectives among ranks of a group ---- */

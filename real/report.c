@@ -56,7 +56,7 @@ typedef struct rank_memory {
   tws_disk_traffic disk;
   uint64_t predicted[TWS_TIER_COUNT], allocated[TWS_TIER_COUNT], peak_rss, start_rss;
   tws_cuda_memory device; /* total 0: no device */
-  char device_name[320];
+  char device_name[320], slower[256], not_recorded[256]; /* the last two empty: nothing was */
 } rank_memory;
 
 static int64_t steps_of_run(const tws_training *t) {
@@ -159,6 +159,8 @@ static void add_configuration(const tws_training *t, cJSON *root) {
 static void add_device(const rank_memory *memory, cJSON *rank) {
   cJSON *o = cJSON_AddObjectToObject(rank, "gpu");
   cJSON_AddStringToObject(o, "name", memory->device_name);
+  if (memory->slower[0]) cJSON_AddStringToObject(o, "slower", memory->slower);
+  if (memory->not_recorded[0]) cJSON_AddStringToObject(o, "not_recorded", memory->not_recorded);
   cJSON_AddNumberToObject(o, "total_bytes", (double)memory->device.total);
   cJSON_AddNumberToObject(o, "used_bytes", (double)memory->device.used);
   cJSON_AddNumberToObject(o, "arena_bytes", (double)memory->device.arenas);
@@ -301,6 +303,9 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
   if (t->cuda) {
     TWS_TRY(t->cuda->memory(t->backend, &mine.device, err));
     t->cuda->describe(t->backend, mine.device_name, (int)sizeof mine.device_name);
+    const char *slower = t->ops->slower(t->backend), *not_recorded = tws_executor_not_recorded(t->executor);
+    snprintf(mine.slower, sizeof mine.slower, "%s", slower ? slower : "");
+    snprintf(mine.not_recorded, sizeof mine.not_recorded, "%s", not_recorded ? not_recorded : "");
   }
   result->disk = mine.disk;
   result->steps = t->counters->steps;

@@ -302,6 +302,18 @@ static int is_traced(const tws_training *t, int64_t step) {
   return t->times != NULL && step == wanted;
 }
 
+/* What makes this run slower than it should be, said once each. Ranks may differ in it: the summary has all. */
+static void warn_of_slowness(tws_training *t) {
+  const char *why[] = {t->ops->slower ? t->ops->slower(t->backend) : NULL, tws_executor_not_recorded(t->executor)};
+  static const char *const what[] = {"", "steps are not recorded, operations are started one by one: "};
+  for (int i = 0; i < 2; i++) {
+    if (!why[i] || t->warned[i]) continue;
+    t->warned[i] = 1;
+    tws_log_write(t->options->log, t->rank == 0 ? TWS_LOG_WARNING : TWS_LOG_INFO, "rank %d: %s%s", t->rank, what[i],
+                  why[i]);
+  }
+}
+
 static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   const int traced = is_traced(t, step);
   const uint32_t gate = tws_checkpoint_gate(t);
@@ -313,6 +325,7 @@ static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   tws_watchdog_begin(t->watchdog, step);
   const tws_disk_count before = tws_executor_disk_moved(t->executor);
   TWS_TRY(tws_executor_step(t->executor, TWS_PROGRAM_TRAIN, step, traced ? t->times : NULL, probe, t, err));
+  warn_of_slowness(t);
   const tws_disk_count after = tws_executor_disk_moved(t->executor);
   t->on_disk.read += after.read - before.read;
   t->on_disk.written += after.written - before.written;

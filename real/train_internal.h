@@ -51,6 +51,7 @@ typedef struct tws_training {
   struct tws_checkpoint *checkpoint; /* where it saves; NULL: nowhere */
   int weights_only;                  /* what the optimizer keeps is not read */
   int ended;                         /* asked to, before the last step */
+  int warned[2];                     /* of a slower way, of steps that are not recorded */
   double *routed;                    /* routes to experts, router by router; NULL without experts */
   tws_step_report *history;          /* rank 0: one per step of this run */
   tws_counters *counters;            /* of the plan's state */

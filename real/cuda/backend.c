@@ -37,6 +37,7 @@ struct tws_backend {
   tws_code (*look)(void *user, tws_error *err); /* while waiting; NULL: nobody */
   void *look_user;
   cudaGraphExec_t step; /* what was recorded; NULL: nothing */
+  char own_attention[256]; /* why attention of a 16-bit type ran without cuDNN; empty: it did not, or was asked to */
   int recording;
   cudaEvent_t *marks, *signals;
   uint32_t mark_count, signal_count;
@@ -213,6 +214,12 @@ void tws_cuda_forget(tws_backend *backend) {
   backend->step = NULL;
 }
 
+/* The error that a recording ends with must not be taken for one of the next launch. */
+static void give_up(tws_backend *backend) {
+  tws_cuda_forget(backend);
+  (void)cudaGetLastError();
+}
+
 static tws_code keep_step(tws_backend *backend, tws_error *err) {
   cudaGraph_t graph = NULL;
   TWS_TRY(join_streams(backend, 0, err));
@@ -222,9 +229,8 @@ static tws_code keep_step(tws_backend *backend, tws_error *err) {
     status = cudaGraphInstantiate(&backend->step, graph, cudaGraphInstantiateFlagUseNodePriority);
   if (graph) cudaGraphDestroy(graph);
   if (status == cudaSuccess) return TWS_OK;
-  const tws_code code = tws_cuda_fail(err, status, "making a step's graph");
-  if (err) snprintf(err->hint, sizeof err->hint, "TWINSPEED_CUDA_EAGER=1 starts the operations one by one");
-  return code;
+  backend->step = NULL;
+  return tws_cuda_fail(err, status, "making a step's graph");
 }
 
 static int wanted(const char *variable) {
@@ -232,20 +238,27 @@ static int wanted(const char *variable) {
   return value && *value && strcmp(value, "0") != 0;
 }
 
-static tws_code cuda_record(tws_backend *backend, int on, tws_error *err) {
+static tws_code begin_step(tws_backend *backend, tws_error *err) {
   cudaStream_t stream = NULL;
-  if (!on) {
-    if (!backend->recording) return tws_fail(err, TWS_INTERNAL, NULL, "nothing is being recorded");
-    return keep_step(backend, err);
-  }
-  if (wanted("TWINSPEED_CUDA_EAGER"))
-    return tws_fail(err, TWS_UNSUPPORTED, NULL, "operations are started one by one, as TWINSPEED_CUDA_EAGER says");
-  tws_cuda_forget(backend);
   TWS_TRY(tws_cuda_stream(backend, TWS_STREAM_COMPUTE, &stream, err));
   TWS_TRY(cuda_synchronize(backend, err));
   TRY_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "recording a step");
   backend->recording = 1;
   return join_streams(backend, 1, err);
+}
+
+static tws_code cuda_record(tws_backend *backend, int on, tws_error *err) {
+  if (on < 0) {
+    give_up(backend);
+    return TWS_OK;
+  }
+  if (on && wanted("TWINSPEED_CUDA_EAGER"))
+    return tws_fail(err, TWS_UNSUPPORTED, NULL, "operations are started one by one, as TWINSPEED_CUDA_EAGER says");
+  if (!on && !backend->recording) return tws_fail(err, TWS_INTERNAL, NULL, "nothing is being recorded");
+  if (on) tws_cuda_forget(backend);
+  const tws_code code = on ? begin_step(backend, err) : keep_step(backend, err);
+  if (code != TWS_OK) give_up(backend);
+  return code;
 }
 
 static tws_code cuda_replay(tws_backend *backend, tws_error *err) {
@@ -370,9 +383,7 @@ const char *tws_cuda_describe(const tws_backend *backend, char *buffer, int size
                          backend ? backend->name : "", backend ? ", " : "", runtime / 1000, runtime % 1000 / 10,
                          driver / 1000, driver % 1000 / 10, tws_cuda_gemm_version());
   if (!backend || !backend->fused || n <= 0 || n >= size) return buffer;
-  const char *declined = tws_cuda_fused_declined(backend->fused);
-  snprintf(buffer + n, (size_t)(size - n), ", cuDNN %zu%s%s", tws_cuda_fused_version(backend->fused),
-           declined ? ", which declined some attention: " : "", declined ? declined : "");
+  snprintf(buffer + n, (size_t)(size - n), ", cuDNN %zu", tws_cuda_fused_version(backend->fused));
   return buffer;
 }
 
@@ -463,6 +474,28 @@ static const tws_cuda_function functions[TWS_KERNEL_COUNT] = {
 #include "models/operators.def"
 };
 
+/* By cuDNN; *done 0: nothing was started. That is noted where tensor cores would have been of use. */
+static tws_code fused_attention(tws_backend *backend, const device_stream *l, const tws_cuda_call *call, int *done,
+                                tws_error *err) {
+  const tws_cuda_fused_workspace workspace = {l->workspace, TWS_CUDA_STREAM_BYTES, backend->deterministic};
+  tws_error why = {0};
+  const tws_code code = tws_cuda_fused_attention(backend->fused, call, &workspace, &why);
+  *done = code == TWS_OK;
+  if (code == TWS_OK) return TWS_OK;
+  if (code != TWS_UNSUPPORTED) {
+    if (err) *err = why;
+    return code;
+  }
+  if (call->work->dtype != TWS_F32 && !backend->own_attention[0] && !wanted("TWINSPEED_CUDA_OWN_ATTENTION"))
+    snprintf(backend->own_attention, sizeof backend->own_attention,
+             "attention runs without tensor cores: %.190s", why.message);
+  return TWS_OK;
+}
+
+static const char *cuda_slower(const tws_backend *backend) {
+  return backend->own_attention[0] ? backend->own_attention : NULL;
+}
+
 static tws_code start_kernel(tws_backend *backend, device_stream *l, tws_cuda_call *call, tws_error *err) {
   call->stream = l->stream;
   call->scratch = l->workspace + TWS_CUDA_WORKSPACE_BYTES;
@@ -470,9 +503,8 @@ static tws_code start_kernel(tws_backend *backend, device_stream *l, tws_cuda_ca
   call->multiprocessors = backend->multiprocessors;
   call->shared_bytes = backend->shared_bytes;
   if (call->work->code == TWS_KERNEL_ATTENTION || call->work->code == TWS_KERNEL_ATTENTION_GRAD) {
-    const tws_cuda_fused_workspace workspace = {l->workspace, TWS_CUDA_STREAM_BYTES, backend->deterministic};
     int done = 0;
-    TWS_TRY(tws_cuda_fused_attention(backend->fused, call, &workspace, &done, err));
+    TWS_TRY(fused_attention(backend, l, call, &done, err));
     if (done) return TWS_OK;
   }
   const tws_cuda_gemm_workspace workspace = {l->workspace, TWS_CUDA_WORKSPACE_BYTES,
@@ -524,4 +556,5 @@ const tws_backend_ops tws_cuda_backend = {.name = "cuda",
                                           .record = cuda_record,
                                           .replay = cuda_replay,
                                           .mark = cuda_mark,
-                                          .marked = cuda_marked};
+                                          .marked = cuda_marked,
+                                          .slower = cuda_slower};

@@ -46,7 +46,6 @@ struct tws_cuda_fused {
   tws_cudnn *lib;
   cudnnHandle_t handle; /* NULL: for a described device */
   cudnnBackendDescriptor_t device;
-  tws_cudnn_status declined; /* the first work that the library does not take, if any, and why */
   plan *plans;
   size_t count, capacity;
 };
@@ -288,8 +287,6 @@ static tws_code make_plan(tws_cuda_fused *fused, plan *p, tws_error *err) {
   for (int i = 0; i < g.ops; i++) tws_cudnn_release(fused->lib, g.op[i]);
   for (int i = 0; i < g.tensors; i++) tws_cudnn_release(fused->lib, g.tensor[i]);
   if (p->found) return TWS_OK;
-  if (!fused->declined.failed) fused->declined = g.status;
-  fused->declined.failed = 1;
   return tws_fail(err, TWS_UNSUPPORTED, NULL, "cuDNN has no attention for this work: %s", g.status.text);
 }
 
@@ -298,7 +295,8 @@ static tws_code find(tws_cuda_fused *fused, const tws_work *work, size_t stream_
   *out = NULL;
   if (!possible(work))
     return tws_fail(err, TWS_UNSUPPORTED, NULL,
-                    "cuDNN's attention takes 16-bit types, head sizes up to 256 in steps of 8");
+                    "cuDNN is given causal attention of 16-bit types, head sizes up to 256 in steps of 8, without "
+                    "dropout, windows and biases");
   if (delta_bytes(work) > stream_bytes)
     return tws_fail(err, TWS_UNSUPPORTED, NULL, "the row products of attention need more than %zu bytes", stream_bytes);
   for (size_t i = 0; i < fused->count; i++) {
@@ -351,16 +349,14 @@ static int is_aligned(const tws_cuda_call *call) {
 }
 
 tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *call,
-                                  const tws_cuda_fused_workspace *workspace, int *done, tws_error *err) {
+                                  const tws_cuda_fused_workspace *workspace, tws_error *err) {
   const tws_work *work = call->work;
   const shape s = shape_of(work);
   const int gradient = work->code == TWS_KERNEL_ATTENTION_GRAD;
   plan *p = NULL;
-  *done = 0;
-  if (!fused || !fused->handle || !is_aligned(call)) return TWS_OK;
-  const tws_code code = find(fused, work, workspace->stream_bytes, workspace->deterministic, &p, NULL);
-  if (code == TWS_UNSUPPORTED) return TWS_OK;
-  if (code != TWS_OK) return tws_fail(err, code, NULL, "out of memory");
+  if (!fused || !fused->handle) return tws_fail(err, TWS_UNSUPPORTED, NULL, "there is no cuDNN, or one before 9.10");
+  if (!is_aligned(call)) return tws_fail(err, TWS_UNSUPPORTED, NULL, "operands are not aligned to 16 bytes");
+  TWS_TRY(find(fused, work, workspace->stream_bytes, workspace->deterministic, &p, err));
   float scale = 1.0f / sqrtf((float)s.head), minus_infinity = -INFINITY, one = 1.0f;
   binding b = {.count = 0};
   void *const qkv = call->operand[gradient ? 1 : 0];
@@ -383,7 +379,6 @@ tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *ca
   }
   void *of_library = stream + aligned(delta_bytes(work)); /* aligned to 256 bytes, which a lone operand need not be */
   if (p->workspace > stream_bytes_for(work, workspace->stream_bytes)) of_library = operand + sums;
-  *done = 1;
   return tws_cudnn_execute(fused->lib, fused->handle, p->execution, b.number, b.data, b.count, of_library, call->stream,
                            err);
 }
@@ -418,10 +413,6 @@ size_t tws_cuda_fused_version(const tws_cuda_fused *fused) {
   return fused ? tws_cudnn_version(fused->lib) : 0;
 }
 
-const char *tws_cuda_fused_declined(const tws_cuda_fused *fused) {
-  return fused->declined.failed ? fused->declined.text : NULL;
-}
-
 tws_code tws_cuda_attention_for(const char *described, const tws_work *work, int deterministic, tws_error *err) {
   tws_cuda_fused *fused = NULL;
   TWS_TRY(tws_cuda_fused_create(described, &fused, err));
@@ -444,10 +435,6 @@ size_t tws_cuda_fused_version(const tws_cuda_fused *fused) {
   (void)fused;
   return 0;
 }
-const char *tws_cuda_fused_declined(const tws_cuda_fused *fused) {
-  (void)fused;
-  return NULL;
-}
 tws_code tws_cuda_fused_prepare(tws_cuda_fused *fused, const tws_work *work, size_t stream_bytes, int deterministic,
                                 tws_error *err) {
   (void)fused, (void)work, (void)stream_bytes, (void)deterministic;
@@ -458,9 +445,8 @@ tws_code tws_cuda_attention_for(const char *described, const tws_work *work, int
   return tws_fail(err, TWS_UNSUPPORTED, "build where cudnn_graph.h is", "this build knows no cuDNN");
 }
 tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *call,
-                                  const tws_cuda_fused_workspace *workspace, int *done, tws_error *err) {
-  (void)fused, (void)call, (void)workspace, (void)err;
-  *done = 0;
-  return TWS_OK;
+                                  const tws_cuda_fused_workspace *workspace, tws_error *err) {
+  (void)fused, (void)call, (void)workspace;
+  return tws_fail(err, TWS_UNSUPPORTED, NULL, "this build knows no cuDNN");
 }
 #endif

@@ -11,8 +11,6 @@ typedef struct tws_cuda_fused tws_cuda_fused;
 tws_code tws_cuda_fused_create(const char *described, tws_cuda_fused **out, tws_error *err);
 void tws_cuda_fused_destroy(tws_cuda_fused *fused);
 size_t tws_cuda_fused_version(const tws_cuda_fused *fused); /* 91900 for 9.19.0; NULL: 0 */
-/* Why the library did not take the first work that it declined so far; NULL: it took all. */
-const char *tws_cuda_fused_declined(const tws_cuda_fused *fused);
 
 /* Device memory that a call may use beside its operands. */
 typedef struct tws_cuda_fused_workspace {
@@ -22,11 +20,11 @@ typedef struct tws_cuda_fused_workspace {
 } tws_cuda_fused_workspace;
 
 /* Whether a graph for this work can be made that needs no more memory than there is. TWS_UNSUPPORTED: another shape or
- * type, or the library has nothing; once said of a work, it is said again at once. */
+ * type, or the library has nothing; that is found out once for a work. */
 tws_code tws_cuda_fused_prepare(tws_cuda_fused *fused, const tws_work *work, size_t stream_bytes, int deterministic,
                                 tws_error *err);
-/* ATTENTION, ATTENTION_GRAD. *done 0: not for this call, nothing was started. */
+/* ATTENTION, ATTENTION_GRAD. TWS_UNSUPPORTED: not for this call, nothing was started; fused may be NULL. */
 tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *call,
-                                  const tws_cuda_fused_workspace *workspace, int *done, tws_error *err);
+                                  const tws_cuda_fused_workspace *workspace, tws_error *err);
 
 #endif

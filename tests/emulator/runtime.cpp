@@ -71,9 +71,10 @@ Event *of(cudaEvent_t e) {
 bool is_captured(const Stream *s) {
   return recording && s->capture == captures;
 }
+cudaError_t last_error = cudaSuccess; /* until somebody asks */
 cudaError_t spoil(cudaError_t status) {
   if (recording) recording->spoiled = true;
-  return status;
+  return last_error = status;
 }
 void join(std::vector<long> *to, const std::vector<long> &from) {
   for (long n : from)
@@ -466,6 +467,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
                        : joined()           ? cudaSuccess
                                             : cudaErrorStreamCaptureUnjoined;
   recording = nullptr;
+  if (status != cudaSuccess) last_error = status;
   if (status == cudaSuccess)
     *out = reinterpret_cast<cudaGraph_t>(ended);
   else
@@ -474,6 +476,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long) {
   if (recording) return spoil(cudaErrorStreamCaptureUnsupported);
+  if (getenv("EMULATED_NO_GRAPHS")) return spoil(cudaErrorMemoryAllocation); /* for tests of what comes then */
   *out = reinterpret_cast<cudaGraphExec_t>(new Program{reinterpret_cast<Recording *>(graph)->nodes, 0});
   return cudaSuccess;
 }
@@ -522,6 +525,11 @@ cudaError_t cudaDriverGetVersion(int *version) {
 }
 cudaError_t cudaRuntimeGetVersion(int *version) {
   return cudaDriverGetVersion(version);
+}
+cudaError_t cudaGetLastError(void) {
+  const cudaError_t last = last_error;
+  last_error = cudaSuccess;
+  return last;
 }
 const char *cudaGetErrorString(cudaError_t) {
   return "an emulated error";
