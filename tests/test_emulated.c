@@ -168,7 +168,7 @@ START_TEST(traced) {
   const double arena = number_after(result, "\"arena_bytes\":"),
                predicted = number_after(result, "\"predicted_bytes\":");
   ck_assert(arena > 0 && arena == predicted);
-  ck_assert(number_after(result, "\"workspace_bytes\":") == 40 << 20);
+  ck_assert(number_after(result, "\"workspace_bytes\":") == 72 << 20);
   free(trace);
   free(result);
 }
@@ -204,7 +204,8 @@ static void record(const product *p) {
   ck_assert_int_eq(p->ops->record(p->backend, 0, NULL), TWS_OK);
 }
 
-/* Of the library's proposals the first takes 4 ms and the fastest 1 ms. What is chosen when a work is met stays, in
+/* Of the library's proposals the first takes 4 ms and the fastest 1 ms, when the device is warm and kernels are loaded,
+ * which takes longer than all the time there is for choosing. What is chosen when a work is met stays, in
  * recordings too; nothing is timed in them, nor where bits are to repeat. */
 START_TEST(chosen) {
   enum { BYTES = 64 * 64 * 2 };
@@ -219,7 +220,7 @@ START_TEST(chosen) {
   unsetenv("TWINSPEED_CUDA_DETERMINISTIC");
   ck_assert_int_eq(p.ops->allocate(p.backend, TWS_TIER_DEVICE, 3 * BYTES, &memory, NULL), TWS_OK);
   for (int i = 0; i < 3; i++) p.operand[i] = (char *)memory + i * BYTES;
-  start(&p);
+  for (int i = 0; i < (_i ? 30 : 1); i++) start(&p); /* choosing warms the device up */
   ck_assert_double_eq_tol(product_ms(&p, 0), fastest, 1e-6);
   record(&p);
   ck_assert_double_eq_tol(product_ms(&p, 1), fastest, 1e-6);
@@ -281,8 +282,8 @@ int main(void) {
   tcase_add_test(tests, abandoned);
   tcase_add_loop_test(tests, chosen, 0, 2);
   tcase_add_loop_test(tests, recorded, 0, 3);
-  tcase_add_loop_test(tests, ranks, 0, (int)(sizeof jobs / sizeof *jobs));
   tcase_add_test(tests, not_recorded);
+  tcase_add_loop_test(tests, ranks, 0, (int)(sizeof jobs / sizeof *jobs));
   tcase_add_test(tests, traced);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);

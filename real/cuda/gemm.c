@@ -172,7 +172,9 @@ static tws_code rank(const attempt *t, tws_error *err) {
     trial.c = (char *)memory + gap;
     if (trial.sums) trial.sums = (char *)memory + sums;
   }
-  const tws_code code = tws_gemm_rank(&t->gemm->clock, t->call->stream, t->choice, run_candidate, &user, err);
+  const double flops = 2.0 * (double)trial.rows * (double)trial.columns * (double)trial.inner;
+  const tws_code code = tws_gemm_rank(&t->gemm->clock, t->call->stream, t->choice,
+                                      tws_gemm_budget_ms(flops, trial.in), run_candidate, &user, err);
   if (memory) cudaFree(memory);
   return code;
 }

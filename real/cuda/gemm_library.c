@@ -17,9 +17,17 @@ void tws_gemm_clear(tws_gemm_choice *c) {
   for (int form = 0; form < TWS_GEMM_FORMS; form++) clear_described(&c->described[form]);
 }
 
+enum { MOST_ALIGNED = 16 };
+
 static uint32_t alignment_of(const void *address) {
-  const uintptr_t bits = (uintptr_t)address | 256;
+  const uintptr_t bits = (uintptr_t)address | MOST_ALIGNED;
   return (uint32_t)(bits & (~bits + 1));
+}
+
+/* An address that stands for all of this one's class: not more aligned than they. */
+static const void *least_aligned(const void *address) {
+  const uintptr_t bits = (uintptr_t)address;
+  return bits % MOST_ALIGNED ? address : (const void *)(bits | MOST_ALIGNED); /* never read */
 }
 
 void *tws_gemm_target(const tws_cuda_product *p, tws_gemm_form form) {
@@ -64,17 +72,30 @@ static cublasLtEpilogue_t epilogue_of(const tws_cuda_product *p, tws_gemm_form f
   return p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
+/* What stands beside the product in this form: the bias or the sums, and the auxiliary matrix; NULL: none. */
+typedef struct beside {
+  const void *vector, *auxiliary;
+} beside;
+
+static beside beside_product(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form) {
+  const int whole = form == TWS_GEMM_WHOLE;
+  return (beside){whole && p->sums ? tws_gemm_sums(call, p) : p->bias, whole && p->activation ? p->z : NULL};
+}
+
+static tws_code point_to(const beside *to, cublasLtMatmulDesc_t operation, tws_error *err) {
+  if (to->vector) TWS_TRY(set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &to->vector, sizeof to->vector, err));
+  if (!to->auxiliary) return TWS_OK;
+  return set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &to->auxiliary, sizeof to->auxiliary, err);
+}
+
 tws_code tws_gemm_point(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form,
                         cublasLtMatmulDesc_t operation, tws_error *err) {
-  const int whole = form == TWS_GEMM_WHOLE;
-  const void *vector = whole && p->sums ? tws_gemm_sums(call, p) : p->bias;
-  if (vector) TWS_TRY(set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector, err));
-  if (!whole || !p->activation) return TWS_OK;
-  return set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->z, sizeof p->z, err);
+  const beside to = beside_product(call, p, form);
+  return point_to(&to, operation, err);
 }
 
 /* The auxiliary matrix is laid out as the result, and of its type, which is the library's default. The heuristics take
- * the alignment of vectors and the auxiliary matrix from their addresses. */
+ * the alignment of vectors and the auxiliary matrix from their addresses, which later calls need not share. */
 static tws_code describe_epilogue(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form,
                                   cublasLtMatmulDesc_t operation, tws_error *err) {
   const cublasLtEpilogue_t epilogue = epilogue_of(p, form);
@@ -85,7 +106,10 @@ static tws_code describe_epilogue(const tws_cuda_call *call, const tws_cuda_prod
     TWS_TRY(set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &vector_type, sizeof vector_type, err));
   if (form == TWS_GEMM_WHOLE && p->activation)
     TWS_TRY(set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->columns, sizeof p->columns, err));
-  return tws_gemm_point(call, p, form, operation, err);
+  beside to = beside_product(call, p, form);
+  if (to.vector) to.vector = least_aligned(to.vector);
+  if (to.auxiliary) to.auxiliary = least_aligned(to.auxiliary);
+  return point_to(&to, operation, err);
 }
 
 /* Column-major, D is columns x rows. Its left factor is B: columns x inner, stored inner x columns when b_inner is 1;
@@ -153,8 +177,8 @@ static tws_code propose(cublasLtHandle_t handle, const tws_gemm_described *is, c
 
 /* Auxiliary matrices have a leading dimension that is a multiple of 8; sums may be wanted in scratch later. */
 static int has_form(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form) {
-  const int beside = p->activation || p->sums;
-  if (form == TWS_GEMM_ALONE) return beside;
+  const int more = p->activation || p->sums;
+  if (form == TWS_GEMM_ALONE) return more;
   return (!p->activation || p->columns % 8 == 0) &&
          (!p->sums || (size_t)p->rows * sizeof(float) <= call->scratch_bytes);
 }

@@ -19,9 +19,9 @@ typedef struct tws_gemm_candidate {
   cublasLtMatmulAlgo_t algorithm;
 } tws_gemm_candidate;
 
-enum { TWS_GEMM_PROPOSALS = 8, TWS_GEMM_CANDIDATES = TWS_GEMM_FORMS * TWS_GEMM_PROPOSALS };
+enum { TWS_GEMM_PROPOSALS = 32, TWS_GEMM_CANDIDATES = TWS_GEMM_FORMS * TWS_GEMM_PROPOSALS };
 
-/* Alignment of an address: the largest power of two up to 256 that divides it. */
+/* Alignment of an address: the largest power of two that divides it, up to 16, which the widest access takes. */
 typedef struct tws_gemm_alignment {
   uint32_t a, b, c, vector, z; /* a, b: in the library's order; vector: the bias or the sums */
 } tws_gemm_alignment;
@@ -59,14 +59,17 @@ void tws_gemm_clear(tws_gemm_choice *c);
 /* ---- gemm_rank.c ---- */
 typedef struct tws_gemm_clock {
   cudaEvent_t start, stop; /* NULL: not used yet */
+  int warm;                /* the device has done products before */
 } tws_gemm_clock;
 void tws_gemm_clock_destroy(tws_gemm_clock *clock);
 void tws_gemm_drop(tws_gemm_choice *c, int candidate);
 /* Starts the product in this way on the stream; *declined: the library does not do it, nothing was started. */
 typedef tws_code (*tws_gemm_start)(void *user, const tws_gemm_candidate *candidate, int *declined, tws_error *err);
+/* Milliseconds on the device for one choice: the larger the product, the more a better way to do it is worth. */
+double tws_gemm_budget_ms(double flops, tws_dtype in);
 /* Times the candidates on the stream and brings the fastest to the front; those that the library declines
  * are dropped. */
-tws_code tws_gemm_rank(tws_gemm_clock *clock, cudaStream_t stream, tws_gemm_choice *c, tws_gemm_start start, void *user,
-                       tws_error *err);
+tws_code tws_gemm_rank(tws_gemm_clock *clock, cudaStream_t stream, tws_gemm_choice *c, double budget_ms,
+                       tws_gemm_start start, void *user, tws_error *err);
 
 #endif

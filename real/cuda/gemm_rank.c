@@ -2,9 +2,15 @@
 #include <math.h>
 #include "real/cuda/gemm_library.h"
 
-/* Milliseconds on the device for one choice, loading of kernels included; and how many runs are timed together. */
-static const double budget_ms = 150;
-enum { TOGETHER = 4 };
+/* A device that has rested takes its time until its clocks are up: so long it does products first. */
+static const double warm_ms = 100;
+/* How many runs are timed together, and how often, for those near the fastest. */
+enum { TOGETHER = 4, TRIES = 3, WARM_RUNS = 1000 };
+
+double tws_gemm_budget_ms(double flops, tws_dtype in) {
+  const double least = 20, runs = 100, flops_per_ms = in == TWS_F32 ? 25e9 : 200e9;
+  return least + runs * flops / flops_per_ms;
+}
 
 static tws_code prepare(tws_gemm_clock *clock, tws_error *err) {
   cudaError_t status = cudaSuccess;
@@ -23,7 +29,7 @@ typedef struct ranking {
   cudaStream_t stream;
   tws_gemm_start start;
   void *user;
-  double spent_ms;
+  double budget_ms, spent_ms;
 } ranking;
 
 /* Milliseconds of one of `times` runs. */
@@ -48,16 +54,31 @@ void tws_gemm_drop(tws_gemm_choice *c, int candidate) {
   c->candidates--;
 }
 
-/* One run of each after one that loads its kernels, in half the budget. */
+/* Products of any candidate, once for a device. */
+static tws_code warm_up(ranking *r, tws_gemm_clock *clock, tws_gemm_choice *c, tws_error *err) {
+  int declined = 0;
+  double unused;
+  if (clock->warm) return TWS_OK;
+  for (int runs = 0; c->candidates > 0 && r->spent_ms < warm_ms && runs < WARM_RUNS; runs++) {
+    if (runs % TOGETHER == 0) TWS_TRY(r->start(r->user, &c->candidate[0], &declined, err)); /* may load its kernel */
+    if (!declined) TWS_TRY(time_runs(r, &c->candidate[0], TOGETHER, &unused, &declined, err));
+    if (declined) tws_gemm_drop(c, 0);
+  }
+  clock->warm = 1;
+  r->spent_ms = 0;
+  return TWS_OK;
+}
+
+/* One run of each after one beside the clock, which loads its kernels, in half the budget. */
 static tws_code time_once(ranking *r, tws_gemm_choice *c, double *milliseconds, tws_error *err) {
-  int declined;
+  int declined = 0;
   for (int i = 0; i < c->candidates;) {
     milliseconds[i] = INFINITY;
-    if (r->spent_ms > budget_ms / 2) {
+    if (r->spent_ms > r->budget_ms / 2) {
       i++;
       continue;
     }
-    TWS_TRY(time_runs(r, &c->candidate[i], 1, &milliseconds[i], &declined, err));
+    TWS_TRY(r->start(r->user, &c->candidate[i], &declined, err));
     if (!declined) TWS_TRY(time_runs(r, &c->candidate[i], 1, &milliseconds[i], &declined, err));
     if (declined)
       tws_gemm_drop(c, i);
@@ -67,25 +88,32 @@ static tws_code time_once(ranking *r, tws_gemm_choice *c, double *milliseconds, 
   return TWS_OK;
 }
 
-/* Those that are not far from the fastest, several runs together. */
+/* Those that are not far from the fastest, several runs together, the least of some tries. */
 static tws_code time_again(ranking *r, const tws_gemm_choice *c, double *milliseconds, tws_error *err) {
   const double far = 1.25;
   double least = INFINITY;
   int declined;
   for (int i = 0; i < c->candidates; i++) least = fmin(least, milliseconds[i]);
-  for (int i = 0; i < c->candidates; i++)
-    if (milliseconds[i] <= far * least && r->spent_ms <= budget_ms)
-      TWS_TRY(time_runs(r, &c->candidate[i], TOGETHER, &milliseconds[i], &declined, err));
+  for (int i = 0; i < c->candidates; i++) {
+    if (milliseconds[i] > far * least || r->spent_ms > r->budget_ms) continue;
+    milliseconds[i] = INFINITY;
+    for (int try = 0; try < TRIES; try++) {
+      double now = 0;
+      TWS_TRY(time_runs(r, &c->candidate[i], TOGETHER, &now, &declined, err));
+      milliseconds[i] = fmin(milliseconds[i], now);
+    }
+  }
   return TWS_OK;
 }
 
-tws_code tws_gemm_rank(tws_gemm_clock *clock, cudaStream_t stream, tws_gemm_choice *c, tws_gemm_start start, void *user,
-                       tws_error *err) {
+tws_code tws_gemm_rank(tws_gemm_clock *clock, cudaStream_t stream, tws_gemm_choice *c, double budget_ms,
+                       tws_gemm_start start, void *user, tws_error *err) {
   const double clearly = 0.98; /* a later proposal must be clearly faster: fewer choices that chance makes */
   double milliseconds[TWS_GEMM_CANDIDATES];
-  ranking r = {.clock = clock, .stream = stream, .start = start, .user = user};
+  ranking r = {.clock = clock, .stream = stream, .start = start, .user = user, .budget_ms = budget_ms};
   int best = 0;
   TWS_TRY(prepare(clock, err));
+  TWS_TRY(warm_up(&r, clock, c, err));
   TWS_TRY(time_once(&r, c, milliseconds, err));
   TWS_TRY(time_again(&r, c, milliseconds, err));
   for (int i = 1; i < c->candidates; i++)
