@@ -49,6 +49,9 @@ static const test_case table[] = {
     CASE(EMBEDDING_GRAD, {64, 130, 300}, {0}, ACC, H),
     CASE(EMBEDDING_GRAD, {200, 65, 40}, {0}, 0, HM),
     CASE(EMBEDDING_GRAD, {1, 1, 1}, {0}, 0, F),
+    CASE(EMBEDDING_GRAD, {3000, 72, 5}, {0}, 0, B), /* long lists */
+    CASE(EMBEDDING_GRAD, {2600, 33, 140}, {0}, ACC, M),
+    CASE(EMBEDDING_GRAD, {2100, 40, 3}, {2}, ACC, F),
     CASE(POSITION_GRAD, {30, 48, 16, 10}, {0}, 0, F),
     CASE(POSITION_GRAD, {32, 200, 300, 8}, {0}, ACC, M),
     CASE(POSITION_GRAD, {4, 1, 2, 2}, {0}, 0, B),
@@ -121,6 +124,7 @@ static const test_case table[] = {
     CASE(LINEAR_GRAD_WEIGHT, {50, 30, 64}, {0}, ACC, B),
     CASE(LINEAR_GRAD_WEIGHT, {600, 30, 64}, {0}, ACC | TWS_BIAS, H),
     CASE(LINEAR_GRAD_WEIGHT, {65, 600, 48}, {0}, TWS_BIAS, HM),
+    CASE(LINEAR_GRAD_WEIGHT, {2000, 16, 7}, {0}, TWS_BIAS, B),
     CASE(ROPE, {20, 2, 2, 16, 10}, {10000}, 0, F),
     CASE(ROPE, {300, 4, 1, 6, 150}, {500000, 8, 1, 4, 64}, 0, F),
     CASE(ROPE, {12, 3, 1, 160, 6}, {10000}, 0, B),

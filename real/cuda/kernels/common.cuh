@@ -110,9 +110,29 @@ __device__ inline void load(const T *from, float (&out)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) out[i] = at(pack, i);
 }
+template <typename T, int N>
+__device__ inline void add_to(float (&sum)[N], const Pack<T, N> &pack) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) sum[i] += at(pack, i);
+}
 template <int N, typename T>
 __device__ inline void store(T *to, const float (&x)[N]) {
   *reinterpret_cast<Pack<T, N> *>(to) = packed<T>(x);
+}
+
+// Loads what belongs to first, first + step, ... below end, DEEP of them at most and all under way at once, then uses
+// one after another: use(index, loaded).
+template <int DEEP, typename I, typename Load, typename Use>
+__device__ inline void at_once(I first, I end, I step, Load load, Use use) {
+  decltype(load(first)) loaded[DEEP];
+#pragma unroll
+  for (int k = 0; k < DEEP; ++k)
+    if (first + k * step < end) loaded[k] = load(first + k * step);
+#pragma unroll
+  for (int k = 0; k < DEEP; ++k) {
+    if (first + k * step >= end) break;
+    use(first + k * step, loaded[k]);
+  }
 }
 
 // Elements of a pack: 16 bytes of the widest type.

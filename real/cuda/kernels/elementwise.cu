@@ -109,24 +109,22 @@ enum { DEEP = 2 };  // packs of each operand that a thread has under way at once
 template <typename A, typename B, typename O, typename F>
 __global__ void __launch_bounds__(BLOCK) map(const A *a, const B *b, O *o, int64_t packs, int64_t count, F f) {
   constexpr int N = Width<A, B, O>::value;
-  const int64_t first = (int64_t)blockIdx.x * (BLOCK * DEEP) + threadIdx.x;
-  Pack<A, N> x[DEEP];
-  Pack<B, N> y[DEEP];
+  struct Both {
+    Pack<A, N> x;
+    Pack<B, N> y;
+  };
+  at_once<DEEP>((int64_t)blockIdx.x * (BLOCK * DEEP) + threadIdx.x, packs, (int64_t)BLOCK,
+                [=](int64_t i) {
+                  Both both = {reinterpret_cast<const Pack<A, N> *>(a)[i], {}};
+                  if (F::two) both.y = reinterpret_cast<const Pack<B, N> *>(b)[i];
+                  return both;
+                },
+                [=](int64_t i, const Both &both) {
+                  float z[N];
 #pragma unroll
-  for (int k = 0; k < DEEP; ++k) {
-    const int64_t i = first + k * BLOCK;
-    if (i < packs) x[k] = reinterpret_cast<const Pack<A, N> *>(a)[i];
-    if (i < packs && F::two) y[k] = reinterpret_cast<const Pack<B, N> *>(b)[i];
-  }
-#pragma unroll
-  for (int k = 0; k < DEEP; ++k) {
-    const int64_t i = first + k * BLOCK;
-    float z[N];
-    if (i >= packs) break;
-#pragma unroll
-    for (int j = 0; j < N; ++j) z[j] = f(at(x[k], j), F::two ? at(y[k], j) : at(x[k], j));
-    store<N>(o + i * N, z);
-  }
+                  for (int j = 0; j < N; ++j) z[j] = f(at(both.x, j), F::two ? at(both.y, j) : at(both.x, j));
+                  store<N>(o + i * N, z);
+                });
   const int64_t rest = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step = (int64_t)gridDim.x * BLOCK;
   for (int64_t i = packs * N + rest; i < count; i += step) {
     const float u = to_float(a[i]);
@@ -232,23 +230,20 @@ __global__ void __launch_bounds__(BLOCK) gated(const T *gate_up, T *y, Rows r) {
   const int64_t row = blockIdx.x / r.chunks;
   const int64_t first = (int64_t)(blockIdx.x % r.chunks) * DEEP * blockDim.x + threadIdx.x;
   const Pack<T, V> *gate = reinterpret_cast<const Pack<T, V> *>(gate_up) + row * 2 * r.packs, *up = gate + r.packs;
-  Pack<T, V> g[DEEP], u[DEEP];
+  struct Both {
+    Pack<T, V> gate, up;
+  };
+  at_once<DEEP>(
+      first, r.packs, (int64_t)blockDim.x,
+      [=](int64_t i) {
+        return Both{gate[i], up[i]};
+      },
+      [=](int64_t i, const Both &x) {
+        float z[V];
 #pragma unroll
-  for (int k = 0; k < DEEP; ++k) {
-    const int64_t i = first + k * blockDim.x;
-    if (i < r.packs) g[k] = gate[i], u[k] = up[i];
-  }
-#pragma unroll
-  for (int k = 0; k < DEEP; ++k) {
-    const int64_t i = first + k * blockDim.x;
-    float z[V];
-    if (i >= r.packs) break;
-#pragma unroll
-    for (int j = 0; j < V; ++j) {
-      z[j] = Gate::value(at(g[k], j)) * at(u[k], j);
-    }
-    store<V>(y + (row * r.packs + i) * V, z);
-  }
+        for (int j = 0; j < V; ++j) z[j] = Gate::value(at(x.gate, j)) * at(x.up, j);
+        store<V>(y + (row * r.packs + i) * V, z);
+      });
 }
 
 template <typename T, int V, typename Gate>
@@ -257,26 +252,25 @@ __global__ void __launch_bounds__(BLOCK) gated_grad(const T *dy, const T *gate_u
   const int64_t first = (int64_t)(blockIdx.x % r.chunks) * DEEP * blockDim.x + threadIdx.x;
   const Pack<T, V> *from = reinterpret_cast<const Pack<T, V> *>(dy) + row * r.packs;
   const Pack<T, V> *gate = reinterpret_cast<const Pack<T, V> *>(gate_up) + row * 2 * r.packs, *up = gate + r.packs;
-  Pack<T, V> d[DEEP], g[DEEP], u[DEEP];
+  struct All {
+    Pack<T, V> dy, gate, up;
+  };
+  at_once<DEEP>(
+      first, r.packs, (int64_t)blockDim.x,
+      [=](int64_t i) {
+        return All{from[i], gate[i], up[i]};
+      },
+      [=](int64_t i, const All &all) {
+        float dg[V], du[V];
 #pragma unroll
-  for (int k = 0; k < DEEP; ++k) {
-    const int64_t i = first + k * blockDim.x;
-    if (i < r.packs) d[k] = from[i], g[k] = gate[i], u[k] = up[i];
-  }
-#pragma unroll
-  for (int k = 0; k < DEEP; ++k) {
-    const int64_t i = first + k * blockDim.x;
-    float dg[V], du[V];
-    if (i >= r.packs) break;
-#pragma unroll
-    for (int j = 0; j < V; ++j) {
-      const float x = at(g[k], j), slope = at(d[k], j);
-      dg[j] = slope * at(u[k], j) * Gate::slope(x);
-      du[j] = slope * Gate::value(x);
-    }
-    store<V>(dgate_up + (row * 2 * r.packs + i) * V, dg);
-    store<V>(dgate_up + ((row * 2 + 1) * r.packs + i) * V, du);
-  }
+        for (int j = 0; j < V; ++j) {
+          const float x = at(all.gate, j), slope = at(all.dy, j);
+          dg[j] = slope * at(all.up, j) * Gate::slope(x);
+          du[j] = slope * Gate::value(x);
+        }
+        store<V>(dgate_up + (row * 2 * r.packs + i) * V, dg);
+        store<V>(dgate_up + ((row * 2 + 1) * r.packs + i) * V, du);
+      });
 }
 
 template <typename T, int V, typename Gate>

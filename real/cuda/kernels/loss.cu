@@ -54,37 +54,31 @@ template <typename T, int V>
 __device__ Softmax row_softmax(const Row<T, V> &row, float *scratch) {
   const int packs = (row.columns + V - 1) / V, threads = (int)blockDim.x;
   float largest = -1e38F, base = base_of(largest), sum = 0.0F;  // not -infinity: differences to it would be NaN
-  for (int i = (int)threadIdx.x; i < packs; i += DEEP * threads) {
-    Pack<T, V> pack[DEEP];
+  const auto add = [&](int p, const Pack<T, V> &pack) {
+    float x[V];
+    if (p < row.kept) row.copy[p] = pack;
 #pragma unroll
-    for (int k = 0; k < DEEP; ++k)
-      if (i + k * threads < packs) pack[k] = row.global[i + k * threads];
+    for (int j = 0; j < V; ++j) x[j] = at(pack, j);
+    if ((p + 1) * V > row.columns) {  // the rest is padding
 #pragma unroll
-    for (int k = 0; k < DEEP; ++k) {
-      const int p = i + k * threads;
-      float x[V];
-      if (p >= packs) break;
-      if (p < row.kept) row.copy[p] = pack[k];
-#pragma unroll
-      for (int j = 0; j < V; ++j) x[j] = at(pack[k], j);
-      if ((p + 1) * V > row.columns) {  // the rest is padding
-#pragma unroll
-        for (int j = 0; j < V; ++j)
-          if (p * V + j >= row.columns) x[j] = -CUDART_INF_F;
-      }
-      float top = x[0];
-#pragma unroll
-      for (int j = 1; j < V; ++j) top = fmaxf(top, x[j]);
-      if (top > largest) {
-        const float next = base_of(top);
-        sum *= fast_exp2(base - next);
-        largest = top;
-        base = next;
-      }
-#pragma unroll
-      for (int j = 0; j < V; ++j) sum += power(x[j], base);
+      for (int j = 0; j < V; ++j)
+        if (p * V + j >= row.columns) x[j] = -CUDART_INF_F;
     }
-  }
+    float top = x[0];
+#pragma unroll
+    for (int j = 1; j < V; ++j) top = fmaxf(top, x[j]);
+    if (top > largest) {
+      const float next = base_of(top);
+      sum *= fast_exp2(base - next);
+      largest = top;
+      base = next;
+    }
+#pragma unroll
+    for (int j = 0; j < V; ++j) sum += power(x[j], base);
+  };
+  for (int i = (int)threadIdx.x; i < packs; i += DEEP * threads)
+    at_once<DEEP>(
+        i, packs, threads, [&](int p) { return row.global[p]; }, add);
   Softmax s;
   s.largest = block_max(largest, scratch);
   const float whole = base_of(s.largest);
@@ -140,16 +134,11 @@ template <typename T, int V>
 __device__ void gradient_row(const Row<T, V> &row, const Gradient &g) {
   const int packs = (row.columns + V - 1) / V, threads = (int)blockDim.x, me = (int)threadIdx.x;
   const int rounds = (packs - me + threads - 1) / threads, kept = (row.kept - me + threads - 1) / threads;
-  for (int r = rounds - 1; r >= kept; r -= DEEP) {
-    Pack<T, V> pack[DEEP];
-#pragma unroll
-    for (int k = 0; k < DEEP; ++k)
-      if (r - k >= kept) pack[k] = row.global[me + (r - k) * threads];
-#pragma unroll
-    for (int k = 0; k < DEEP; ++k) {
-      if (r - k < kept) break;
-      gradient_pack<T, V>(row, me + (r - k) * threads, pack[k], g);
-    }
+  for (int n = 0; n < rounds - kept; n += DEEP) {
+    const int last = me + (rounds - 1) * threads;
+    at_once<DEEP>(
+        n, rounds - kept, 1, [&](int i) { return row.global[last - i * threads]; },
+        [&](int i, const Pack<T, V> &pack) { gradient_pack<T, V>(row, last - i * threads, pack, g); });
   }
   for (int r = 0; r < kept; ++r) {
     const Pack<T, V> pack = row.copy[me + r * threads];
@@ -239,21 +228,20 @@ __global__ void __launch_bounds__(LARGE_BLOCK)
     add_losses(const double *losses, const int32_t *targets, int64_t tokens, double weight, double *metrics) {
   __shared__ double scratch[MOST_WARPS];
   double sum = 0, ignored = 0;
-  for (int64_t i = threadIdx.x; i < tokens; i += DEEP * LARGE_BLOCK) {
-    double loss[DEEP];
-    int32_t target[DEEP];
-#pragma unroll
-    for (int k = 0; k < DEEP; ++k) {
-      const bool there = i + k * LARGE_BLOCK < tokens;
-      loss[k] = there ? losses[i + k * LARGE_BLOCK] : 0;
-      target[k] = there ? targets[i + k * LARGE_BLOCK] : 0;
-    }
-#pragma unroll
-    for (int k = 0; k < DEEP; ++k) {
-      sum += loss[k];
-      ignored += target[k] == -1;
-    }
-  }
+  struct Token {
+    double loss;
+    int32_t target;
+  };
+  for (int64_t i = threadIdx.x; i < tokens; i += DEEP * LARGE_BLOCK)
+    at_once<DEEP>(
+        i, tokens, (int64_t)LARGE_BLOCK,
+        [=](int64_t token) {
+          return Token{losses[token], targets[token]};
+        },
+        [&](int64_t, const Token &token) {
+          sum += token.loss;
+          ignored += token.target == -1;
+        });
   sum = block_sum(sum, scratch);
   ignored = block_sum(ignored, scratch);
   if (threadIdx.x == 0) {

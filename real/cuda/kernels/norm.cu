@@ -268,34 +268,56 @@ __global__ void norm_grad_input(const T *dy, const T *x, const T *weight, const 
   }
 }
 
+enum { COLUMN_BLOCK = 64, DEEP = 8, PARTS_DEEP = 4 };  // rows of sums over columns that a thread has under way at once
+
 // Partial column sums: part p of `parts` takes rows p, p + parts, ...; a thread owns V columns.
-// sums: [parts][2][width]: of dy z, and of dy. Without stats, of dy alone: [parts][width].
+// sums: [parts][2][width]: of dy z, and of dy.
 template <typename T, int V, bool RMS>
-__global__ void column_parts(const T *dy, const T *x, const float *stats, float *sums, int64_t tokens, int64_t width) {
-  const int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V;
+__global__ void __launch_bounds__(COLUMN_BLOCK)
+    column_parts(const T *dy, const T *x, const float *stats, float *sums, int64_t tokens, int64_t width) {
+  struct Row {
+    Pack<T, V> d, v;
+    float mean, inverse;
+  };
+  const int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, step = gridDim.y;
   if (c >= width) return;
   float plain[V] = {}, normed[V] = {};
-  for (int64_t row = blockIdx.y; row < tokens; row += gridDim.y) {
-    float d[V], v[V];
-    load<V>(dy + row * width + c, d);
-    if (stats) {
-      const float mean = RMS ? 0.0F : stats[2 * row], inverse = RMS ? stats[row] : stats[2 * row + 1];
-      load<V>(x + row * width + c, v);
+  for (int64_t first = blockIdx.y; first < tokens; first += PARTS_DEEP * step)
+    at_once<PARTS_DEEP>(
+        first, tokens, step,
+        [=](int64_t row) {
+          return Row{*reinterpret_cast<const Pack<T, V> *>(dy + row * width + c),
+                     *reinterpret_cast<const Pack<T, V> *>(x + row * width + c), RMS ? 0.0F : stats[2 * row],
+                     RMS ? stats[row] : stats[2 * row + 1]};
+        },
+        [&](int64_t, const Row &r) {
+          add_to<T, V>(plain, r.d);
 #pragma unroll
-      for (int j = 0; j < V; ++j) normed[j] += d[j] * ((v[j] - mean) * inverse);
-    }
+          for (int j = 0; j < V; ++j) normed[j] += at(r.d, j) * ((at(r.v, j) - r.mean) * r.inverse);
+        });
+  float *to = sums + (int64_t)blockIdx.y * width * 2 + c;
 #pragma unroll
-    for (int j = 0; j < V; ++j) plain[j] += d[j];
-  }
-  float *to = sums + (int64_t)blockIdx.y * width * (stats ? 2 : 1) + c;
+  for (int j = 0; j < V; ++j) to[j] = normed[j];
 #pragma unroll
-  for (int j = 0; j < V; ++j) {
-    if (stats) to[j] = normed[j];
-    to[(stats ? width : 0) + j] = plain[j];
-  }
+  for (int j = 0; j < V; ++j) to[width + j] = plain[j];
 }
 
-enum { FINISH_BLOCK = 1024, FINISH_GROUPS = FINISH_BLOCK / WARP, DEEP = 8 };  // DEEP: loads under way at once
+// The same of one matrix: sums[parts][width].
+template <typename T, int V>
+__global__ void __launch_bounds__(COLUMN_BLOCK) sum_parts(const T *x, float *sums, int64_t rows, int64_t width) {
+  const int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, step = gridDim.y;
+  if (c >= width) return;
+  float sum[V] = {};
+  for (int64_t first = blockIdx.y; first < rows; first += DEEP * step)
+    at_once<DEEP>(
+        first, rows, step, [=](int64_t row) { return *reinterpret_cast<const Pack<T, V> *>(x + row * width + c); },
+        [&](int64_t, const Pack<T, V> &v) { add_to<T, V>(sum, v); });
+  float *to = sums + (int64_t)blockIdx.y * width + c;
+#pragma unroll
+  for (int j = 0; j < V; ++j) to[j] = sum[j];
+}
+
+enum { FINISH_BLOCK = 1024, FINISH_GROUPS = FINISH_BLOCK / WARP };
 
 // first[c] (+)= sum over parts of sums[part stride + c], second[c] of sums[part stride + width + c]. A block has 32
 // columns; a warp every 32nd part.
@@ -310,7 +332,7 @@ __global__ void __launch_bounds__(FINISH_BLOCK)
   float sum = 0.0F;
   if (c < width) {
     for (int p = group; p < parts; p += DEEP * FINISH_GROUPS) {
-      float v[DEEP];
+      float v[DEEP];  // at_once() would take more registers than a block of 1024 has
 #pragma unroll
       for (int k = 0; k < DEEP; ++k)
         v[k] = p + k * FINISH_GROUPS < parts ? sums[(p + k * FINISH_GROUPS) * stride] : 0.0F;
@@ -325,8 +347,6 @@ __global__ void __launch_bounds__(FINISH_BLOCK)
   for (int i = 0; i < FINISH_GROUPS; ++i) sum += scratch[i][lane];
   to[c] = from_float<T>(sum);
 }
-
-enum { COLUMN_BLOCK = 64 };
 
 // Enough parts to fill the device, few enough for the scratch; 0: not even one fits.
 int parts_for(const tws_cuda_call *call, int64_t tokens, int64_t width, int64_t floats_per_column, int pack) {
@@ -479,9 +499,9 @@ tws_code run_column_sums(const tws_cuda_call *call, const T *x, int64_t rows, in
   if (parts < 1) return too_wide(columns, err);
   const dim3 grid((unsigned)ceil_div(columns, (int64_t)COLUMN_BLOCK * (aligned ? N : 1)), (unsigned)parts);
   if (aligned)
-    LAUNCH((column_parts<T, N, true>), grid, COLUMN_BLOCK, 0, call, x, nullptr, nullptr, sums, rows, columns);
+    LAUNCH((sum_parts<T, N>), grid, COLUMN_BLOCK, 0, call, x, sums, rows, columns);
   else
-    LAUNCH((column_parts<T, 1, true>), grid, COLUMN_BLOCK, 0, call, x, nullptr, nullptr, sums, rows, columns);
+    LAUNCH((sum_parts<T, 1>), grid, COLUMN_BLOCK, 0, call, x, sums, rows, columns);
   TWS_TRY(launched(err));
   return finish(call, sums, parts, columns, columns, to, nullptr, type, accumulate, err);
 }

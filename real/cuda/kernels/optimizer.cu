@@ -308,18 +308,13 @@ __global__ void square_parts(const T *x, int64_t packs, int64_t count, double *p
   __shared__ double scratch[BLOCK / WARP];
   const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
   double sum = 0;
-  for (int64_t i = first; i < packs; i += DEEP * stride) {
-    Pack<T, N> v[DEEP];
+  for (int64_t i = first; i < packs; i += DEEP * stride)
+    at_once<DEEP>(
+        i, packs, stride, [=](int64_t at_pack) { return reinterpret_cast<const Pack<T, N> *>(x)[at_pack]; },
+        [&](int64_t, const Pack<T, N> &v) {
 #pragma unroll
-    for (int k = 0; k < DEEP; ++k)
-      if (i + k * stride < packs) v[k] = reinterpret_cast<const Pack<T, N> *>(x)[i + k * stride];
-#pragma unroll
-    for (int k = 0; k < DEEP; ++k) {
-      if (i + k * stride >= packs) break;
-#pragma unroll
-      for (int j = 0; j < N; ++j) sum += (double)at(v[k], j) * (double)at(v[k], j);
-    }
-  }
+          for (int j = 0; j < N; ++j) sum += (double)at(v, j) * (double)at(v, j);
+        });
   for (int64_t i = packs * N + first; i < count; i += stride) sum += (double)to_float(x[i]) * (double)to_float(x[i]);
   sum = block_sum(sum, scratch);
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
