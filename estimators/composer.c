@@ -59,6 +59,7 @@ typedef struct step {
   int chunks_exact, chunks_closed, chunks_in_order;
   int64_t bytes_of; /* micro-batches that stages' peaks are of; 0: not known */
   int has_times, ran;
+  int again;       /* it is gone through more than once */
   int moves_exact; /* of the ends that are looked at: what ZeRO does is known, and done one after another */
 } step;
 
@@ -74,6 +75,7 @@ struct tws_composer {
   ranks *ranks;
   fewer *fewer;
   tws_sample_memory *memory;
+  tws_rhythm_trace trace; /* of the last step */
   step last;
   tws_composer_counts counts;
 };
@@ -125,6 +127,7 @@ void tws_composer_destroy(tws_composer *c) {
   tws_arena_destroy(c->arena);
   tws_arena_destroy(c->program_arena);
   tws_sample_memory_destroy(c->memory);
+  tws_rhythm_trace_free(&c->trace);
   tws_free(c);
 }
 
@@ -343,8 +346,12 @@ static tws_code prepare_rhythm(step *s, int64_t micro_batches, tws_pipeline_shap
                                tws_error *err) {
   *shape = s->shape;
   shape->micro_batches = (int)micro_batches;
-  *r =
-      (tws_rhythm){.shape = shape, .stages = s->stages, .serial = s->c->costs.serial, .message = message_of, .user = s};
+  *r = (tws_rhythm){.shape = shape,
+                    .stages = s->stages,
+                    .serial = s->c->costs.serial,
+                    .message = message_of,
+                    .user = s,
+                    .trace = s->again ? &s->c->trace : NULL};
   return find_programs(s->c, shape, &r->programs, err);
 }
 
@@ -553,6 +560,7 @@ static tws_code begin_step(step *s, tws_body *b, const tws_step_ends *t, const t
   tws_composer *c = s->c;
   const tws_plan_request *request = s->request;
   tws_arena_destroy(s->arena);
+  c->trace.micro_batches = 0;
   *s = (step){.c = c,
               .request = request,
               .tails = t,
@@ -650,6 +658,7 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     s->body = NULL;
     TWS_TRY(begin_step(s, e->value, t, &shape, k.bounded, err));
   }
+  s->again |= s->ran; /* by a step before */
   if (s->shape.micro_batches != shape.micro_batches) s->ran = 0;
   s->shape = shape;
   s->tails = t;

@@ -61,6 +61,7 @@ typedef struct runner {
   uint32_t *next;        /* per stage: event */
   uint8_t *waits;        /* per stage: for the other end of a message */
   double *ready;         /* likewise: since when it could be sent or received */
+  size_t states;         /* of a stage */
   message_state **state; /* per stage: [chunk][micro-batch][buffer] */
   struct slot {
     uint64_t bytes;
@@ -108,12 +109,69 @@ static int32_t state_at(const runner *u, const tws_pipeline_event *e) {
                    TWS_MESSAGE_BUFFERS);
 }
 
+/* ---- what does not depend on times is kept ---- */
+
+static tws_rhythm_end end_of(const runner *u, int s, const tws_pipeline_event *at) {
+  return (tws_rhythm_end){.stage = (uint16_t)s,
+                          .chunk = at->action.chunk,
+                          .event = (uint8_t)tws_context_event_of(at->kind, at->action.kind),
+                          .is_later = at->action.micro_batch > 0,
+                          .sends = at->kind == TWS_EVENT_SEND,
+                          .state = (uint32_t)((size_t)s * u->states) + (uint32_t)state_at(u, at)};
+}
+
+static int keep_before(runner *u, int s, int waits, const message_state *state) {
+  tws_rhythm_trace *t = u->r->trace;
+  if (!t) return 1;
+  if (tws_reserve(&t->before, &t->before_capacity, t->before_count + 1, sizeof *t->before)) return 0;
+  t->before[t->before_count++] = waits && state->before >= 0 ? (int32_t)((size_t)s * u->states) + state->before : -1;
+  return 1;
+}
+
+/* The move whose slots come next. */
+static tws_rhythm_move *keep_move(runner *u) {
+  tws_rhythm_trace *t = u->r->trace;
+  if (tws_reserve(&t->moves, &t->capacity, t->count + 1, sizeof *t->moves)) return NULL;
+  t->moves[t->count].before = (uint32_t)t->before_count;
+  return &t->moves[t->count++];
+}
+
+static int keep_action(runner *u, int s, const tws_pipeline_event *at) {
+  tws_rhythm_move *m = u->r->trace ? keep_move(u) : NULL;
+  if (!m) return !u->r->trace;
+  m->here = end_of(u, s, at);
+  m->message_s = -1;
+  return 1;
+}
+
+static int takes_slot(const runner *u, int s, const tws_pipeline_event *at) {
+  const tws_chunk_event *e = event_of(&u->r->stages[s], at);
+  for (int i = 0; i < e->point_count; i++)
+    if (e->points[i].kind == TWS_POINT_TAKE) return 1;
+  return 0;
+}
+
+static int keep_end(runner *u, int s, const tws_pipeline_event *at, tws_rhythm_end *end) {
+  *end = end_of(u, s, at);
+  end->state += u->r->stages[s].chunks[at->action.chunk]->pieces->message_buffer[end->event];
+  return keep_before(u, s, takes_slot(u, s, at), &u->state[0][end->state]);
+}
+
+static int keep_message(runner *u, int s, const tws_pipeline_event *at, const tws_pipeline_event *there,
+                        double message_s) {
+  tws_rhythm_move *m = u->r->trace ? keep_move(u) : NULL;
+  if (!m) return !u->r->trace;
+  m->message_s = message_s;
+  return keep_end(u, s, at, &m->here) && keep_end(u, at->peer, there, &m->there);
+}
+
 static int run_action(runner *u, int s, const tws_pipeline_event *at) {
   tws_rhythm_stage *stage = &u->r->stages[s];
   const tws_chunk_event *e = event_of(stage, at);
   const int32_t first = state_at(u, at);
   const uint64_t *bytes = stage->chunks[at->action.chunk]->pieces->slot_bytes;
   double now = stage->compute_s, from = 0;
+  if (!keep_action(u, s, at)) return 0;
   if (u->r->serial) now = later(now, stage->messages_s);
   for (int i = 0; i < e->point_count; i++) {
     const tws_event_point *p = &e->points[i];
@@ -123,6 +181,7 @@ static int run_action(runner *u, int s, const tws_pipeline_event *at) {
     switch (p->kind) {
       case TWS_POINT_TAKE:
         take_slot(u, s, bytes[p->buffer], state);
+        if (!keep_before(u, s, 1, state)) return 0;
         now = later(now, slot_free(u, s, state));
         break;
       case TWS_POINT_TAKE_ASIDE:
@@ -211,6 +270,7 @@ static int run_stage(runner *u, int s) {
     const uint64_t bytes = pieces->message_bytes[tws_context_event_of(at->kind, at->action.kind)];
     const double here_s = r->message(r->user, s, peer, bytes), there_s = r->message(r->user, peer, s, bytes);
     const double end = later(u->ready[s], u->ready[peer]) + later(here_s, there_s);
+    if (!keep_message(u, s, at, there, later(here_s, there_s))) return -1;
     if (!message_ends(u, s, at, end) || !message_ends(u, peer, there, end)) return -1;
     moved = 1;
   }
@@ -230,6 +290,81 @@ static tws_code run_stages(runner *u, tws_error *err) {
   for (int s = 0; s < stages; s++)
     if (u->next[s] < u->r->programs[s].count)
       return tws_fail(err, TWS_INTERNAL, NULL, "stage %d waits for ever in the rhythm of a pipeline", s);
+  return TWS_OK;
+}
+
+/* ---- again ---- */
+
+static const tws_chunk_event *event_at(const runner *u, const tws_rhythm_end *end) {
+  return &u->r->stages[end->stage].chunks[end->chunk]->event[end->is_later][end->event];
+}
+
+static double since_before(const message_state *all, int32_t before) {
+  return before < 0 ? 0 : later(all[before].message, all[before].used);
+}
+
+static void replay_action(runner *u, const tws_rhythm_move *m) {
+  tws_rhythm_stage *stage = &u->r->stages[m->here.stage];
+  const tws_chunk_event *e = event_at(u, &m->here);
+  const int32_t *before = u->r->trace->before + m->before;
+  message_state *all = u->state[0], *own = all + m->here.state;
+  double now = stage->compute_s, from = 0;
+  if (u->r->serial) now = later(now, stage->messages_s);
+  for (int i = 0; i < e->point_count; i++) {
+    const tws_event_point *p = &e->points[i];
+    now += p->at - from;
+    from = p->at;
+    if (p->kind == TWS_POINT_TAKE) now = later(now, since_before(all, *before++));
+    if (p->kind == TWS_POINT_WAIT) now = later(now, own[p->buffer].message);
+    if (p->kind == TWS_POINT_WRITTEN) own[p->buffer].written = now;
+    if (p->kind == TWS_POINT_USED) own[p->buffer].used = now;
+  }
+  stage->compute_s = now + (e->seconds - from);
+}
+
+static double replay_end(const runner *u, const tws_rhythm_end *end, int32_t before) {
+  const tws_rhythm_stage *stage = &u->r->stages[end->stage];
+  double ready = later(stage->messages_s, since_before(u->state[0], before));
+  if (u->r->serial) ready = later(ready, stage->compute_s);
+  return end->sends ? later(ready, u->state[0][end->state].written) : ready;
+}
+
+static void replay(runner *u) {
+  const tws_rhythm_trace *t = u->r->trace;
+  tws_rhythm_stage *stages = u->r->stages;
+  for (size_t i = 0; i < t->count; i++) {
+    const tws_rhythm_move *m = &t->moves[i];
+    if (m->message_s < 0) {
+      replay_action(u, m);
+      end_event(u, m->here.stage);
+      continue;
+    }
+    const double end =
+        later(replay_end(u, &m->here, t->before[m->before]), replay_end(u, &m->there, t->before[m->before + 1])) +
+        m->message_s;
+    u->state[0][m->here.state].message = u->state[0][m->there.state].message = end;
+    stages[m->here.stage].messages_s = stages[m->there.stage].messages_s = end;
+    end_event(u, m->here.stage);
+    end_event(u, m->there.stage);
+  }
+}
+
+void tws_rhythm_trace_free(tws_rhythm_trace *t) {
+  tws_free(t->moves);
+  tws_free(t->before);
+  *t = (tws_rhythm_trace){.micro_batches = 0};
+}
+
+static tws_code go_through(runner *u, tws_error *err) {
+  tws_rhythm_trace *t = u->r->trace;
+  if (t && t->micro_batches == u->r->shape->micro_batches) {
+    replay(u);
+    return TWS_OK;
+  }
+  if (t) t->micro_batches = 0;
+  if (t) t->count = t->before_count = 0;
+  TWS_TRY(run_stages(u, err));
+  if (t) t->micro_batches = u->r->shape->micro_batches;
   return TWS_OK;
 }
 
@@ -313,7 +448,7 @@ tws_code tws_rhythm_run(tws_rhythm *r, tws_error *err) {
   const size_t states = (size_t)r->shape->virtual_stages * (size_t)r->shape->micro_batches * TWS_MESSAGE_BUFFERS;
   tws_arena *arena = tws_arena_create();
   if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the rhythm of a pipeline");
-  runner u = {.r = r};
+  runner u = {.r = r, .states = states};
   u.next = tws_arena_alloc(arena, stages, sizeof *u.next);
   u.waits = tws_arena_alloc(arena, stages, 1);
   u.ready = tws_arena_alloc(arena, stages, sizeof *u.ready);
@@ -331,7 +466,7 @@ tws_code tws_rhythm_run(tws_rhythm *r, tws_error *err) {
     r->stages[s].compute_s = r->stages[s].messages_s = 0;
   }
   for (size_t i = 0; i < stages * states && code == TWS_OK; i++) state[i] = (message_state){0, 0, 0, -1};
-  if (code == TWS_OK) code = run_stages(&u, err);
+  if (code == TWS_OK) code = go_through(&u, err);
   if (code == TWS_OK) find_repetition(&u);
   for (size_t s = 0; s < stages && u.slots; s++) tws_free(u.slots[s]);
   tws_arena_destroy(arena);
