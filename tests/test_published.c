@@ -43,7 +43,8 @@ START_TEST(groups_are_predicted_within_their_bounds) {
   } bounds[] = {{"sc21-table1", 4, 0, 6},     {"korthikanti-tab5", 8, 0, 4}, {"megatron2020-a100", 7, 0, 4},
                 {"vtrain-single", 14, 0, 20}, {"vtrain-multi", 12, 0, 10},   {"llmfoundry", 10, 0, 15},
                 {"bloom-prequel", 7, 6, 10},  {"jz-v100-mem", 10, 6, 1},     {"mlm-golden-tiny", 0, 4, 0},
-                {"torchtitan", 12, 8, 3},     {"sc21-table2", 10, 0, 6},     {"ds-autotune-e2e", 15, 0, 5}};
+                {"torchtitan", 12, 8, 3},     {"sc21-table2", 10, 0, 6},     {"ds-autotune-e2e", 15, 0, 5},
+                {"jz-1b3", 12, 10, 3}};
   tws_cases *cases = load(RUNS);
   /* under the sanitizers two groups */
   for (size_t i = TWS_SANITIZED; i < sizeof bounds / sizeof *bounds; i += TWS_SANITIZED ? 6 : 1) {

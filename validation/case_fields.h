@@ -29,6 +29,7 @@ const char *tws_case_test_lacks(const cJSON *row); /* why a test cannot be plann
 /* case_scripts.c: what rows leave out and the scripts say that their source publishes. */
 int tws_case_partitions_checkpoints(const cJSON *row); /* inputs of recomputed layers, over tensor ranks */
 int tws_case_offloads_checkpoints(const cJSON *row);   /* to the host */
+int tws_case_watches_first_node(const cJSON *row);     /* whose memory the row has */
 int tws_case_encoder(const cJSON *row);                /* an encoder whose task is known */
 void tws_case_write_encoder(const cJSON *row, tws_text *text);
 

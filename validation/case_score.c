@@ -32,9 +32,11 @@ tws_code tws_case_predict(const tws_case *one, const tws_job *job, const tws_sim
   double allocated = 0, reserved = 0, counted = 0;
   if (code == TWS_OK) {
     allocated = counted = tws_software_peak(job, stages, &reserved);
-    const tws_stage_estimate *last = &stages[tws_job_stages(job) - 1];
-    if (one->of_last_stage) counted = tws_software_stage_peak(job, last);
-    if (one->of_last_stage) reserved = tws_software_stage_reserved(job, last);
+    const tws_stage_estimate *watched = &stages[one->of_last_stage ? tws_job_stages(job) - 1 : 0];
+    if (one->of_last_stage || one->of_first_stage) {
+      counted = tws_software_stage_peak(job, watched);
+      reserved = tws_software_stage_reserved(job, watched);
+    }
   }
   tws_free(stages);
   TWS_TRY(code);

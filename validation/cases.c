@@ -46,6 +46,7 @@ static void read_memory(const cJSON *row, tws_case *one) {
   const double unit = smi || strstr(kind, "GiB") ? TWS_GIB : 1e9;
   one->counts = smi ? TWS_CASE_DEVICE : strstr(kind, "reserved") ? TWS_CASE_RESERVED : TWS_CASE_ALLOCATED;
   one->of_last_stage = strstr(kind, "logging rank") != NULL; /* Megatron's last rank logs */
+  one->of_first_stage = tws_case_watches_first_node(row);
   if (is_usable(row, "memory")) one->measured_bytes = exact > 0 ? exact : peak * unit;
 }
 

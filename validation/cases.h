@@ -24,7 +24,7 @@ typedef struct tws_case {
   double measured_s;     /* stated seconds of a step; 0: none, or only a rate (tws_case_step_s()) */
   double measured_bytes; /* 0: none */
   tws_case_memory counts;
-  int of_last_stage; /* measured there; 0: on the fullest device */
+  int of_last_stage, of_first_stage; /* measured there; neither: on the fullest device */
   int out_of_memory; /* -1: not stated */
 } tws_case;
 
