@@ -57,9 +57,8 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
   if (work->kind == TWS_OP_COLLECTIVE) {
     const tws_group *group = &plan->groups[work->group];
     const tws_node_mapping mapping = tws_machine_mapping(machine, plan->world);
-    return tws_collective_seconds(machine->cluster, machine->profile, (tws_collective)work->code, group->size,
-                                  tws_mapping_beside_first(&mapping, group->ranks, group->size), (double)work->d[0],
-                                  (int)work->segments);
+    return tws_exchange_seconds(machine->cluster, machine->profile, work, group->size,
+                                tws_mapping_beside_first(&mapping, group->ranks, group->size));
   }
   if (work->kind == TWS_OP_COPY) {
     if (work->tiers && (cores == 0 || work->place == TWS_PLACE_DISK)) return copy_seconds(plan, work, machine);

@@ -258,6 +258,22 @@ void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective co
   emit_collective(b, stream, &work, root, operands, count);
 }
 
+void tws_builder_slots(tws_builder *b, tws_stream stream, uint32_t group, tws_dtype dtype, uint64_t whole_bytes,
+                       const int64_t routed[5], tws_operand send, tws_operand receive) {
+  tws_work work;
+  if (b->failed != TWS_OK) return;
+  memset(&work, 0, sizeof work);
+  work.kind = TWS_OP_COLLECTIVE;
+  work.code = TWS_COLLECTIVE_ALL_TO_ALL;
+  work.dtype = work.dtype2 = (uint8_t)dtype;
+  work.group = (uint16_t)group;
+  work.segments = 1;
+  work.d[0] = (int64_t)whole_bytes;
+  for (int i = 0; i < 5; i++) work.d[1 + i] = routed[i];
+  const tws_operand operands[2] = {send, receive};
+  emit_collective(b, stream, &work, 0, operands, 2);
+}
+
 void tws_builder_uneven(tws_builder *b, tws_stream stream, uint32_t group, tws_dtype dtype, uint64_t expected_bytes,
                         tws_operand send, tws_operand receive, tws_operand counts) {
   tws_work work;

@@ -112,15 +112,36 @@ static void swap_pieces(tws_lower *l, int a, int b, tws_operand from, tws_operan
   run_kernel(l, &work, from, to);
 }
 
+/* With what they hold, as the cost of software that sends no slots but tokens is found from; counts are as they are. */
+static void exchange_at_once(tws_lower *l, const tws_module *m, tws_operand from, tws_operand to) {
+  const tws_routing *routing = l->b.plan->network->modules[tws_local_of(l, m)->origin].routing;
+  const tws_dtype dtype = (tws_dtype)l->b.plan->buffers[from.buffer].dtype;
+  const uint64_t size = tws_dtype_bytes(dtype), width = l->network->values[m->in[0]].per_row;
+  const int64_t tokens =
+      l->config->micro_batch_size * l->config->sequence_length / l->local.values[m->in[0]].token_parts;
+  int64_t routed[5] = {0};
+  if (routing && l->network->values[m->in[0]].kind == TWS_VALUE_ACTIVATION) {
+    routed[0] = tokens * (int64_t)(width * size);
+    routed[1] = routing->experts;
+    routed[2] = routing->choices;
+    routed[3] = routing->groups;
+    routed[4] = routing->kept_groups;
+  }
+  from.access = TWS_READ;
+  to.access = TWS_WRITE;
+  tws_builder_slots(&l->b, TWS_STREAM_COMPUTE, l->group[TWS_AXIS_EXPERT], dtype, from.count * size, routed, from, to);
+}
+
 /* Slots lie by experts, so by ranks: what goes to each and comes from it is one piece. In two steps (2DH; Hwang et al.,
  * 2023, appendix A): pieces for the same place of any node go to the neighbour that has it, and each of these passes on
  * to the other nodes what all ranks of its node have for its like, so fewer and larger messages leave a node. Between
  * the steps pieces are put in the order of those that they are for, and at last they lie as in one step. */
-static void exchange_slots(tws_lower *l, tws_operand from, tws_operand to) {
+static void exchange_slots(tws_lower *l, const tws_module *m, tws_operand from, tws_operand to) {
   const tws_position *p = &l->sharding.position;
   const int nodes = p->ranks[TWS_AXIS_EXPERT_NODES], near = p->ranks[TWS_AXIS_NODE_EXPERT];
+  if (l->b.failed != TWS_OK) return;
   if (l->group[TWS_AXIS_EXPERT] != TWS_NONE) {
-    emit_exchange_collective(l, TWS_COLLECTIVE_ALL_TO_ALL, l->group[TWS_AXIS_EXPERT], from, to);
+    exchange_at_once(l, m, from, to);
     return;
   }
   tws_operand sorted =
@@ -137,7 +158,7 @@ static void exchange_slots(tws_lower *l, tws_operand from, tws_operand to) {
 static void move_value(tws_lower *l, const tws_module *m, int change, tws_placed made, tws_operand from,
                        tws_operand to) {
   if (tws_local_of(l, m)->axis == TWS_AXIS_EXPERT)
-    exchange_slots(l, from, to);
+    exchange_slots(l, m, from, to);
   else if (change != TWS_COLLECTIVE_ALL_TO_ALL)
     exchange_sliced(l, (tws_collective)change, from, to);
   else if (made == TWS_PLACED_FEATURES)

@@ -76,8 +76,7 @@ double tws_sim_latency(const tws_sim *sim, const tws_rendezvous *met, double byt
   if (communicator_of(sim, met)->message)
     return tws_p2p_seconds(machine->cluster, machine->profile, same_node(sim, c), 0);
   const tws_work *work = work_of(sim, met);
-  return tws_collective_latency_s(machine->cluster, machine->profile, (tws_collective)work->code, c->size,
-                                  most_on_a_node(sim, c), bytes, (int)work->segments);
+  return tws_exchange_latency_s(machine->cluster, machine->profile, work, c->size, most_on_a_node(sim, c), bytes);
 }
 
 static tws_collective collective_of(const tws_sim *sim, const tws_rendezvous *met) {
@@ -86,6 +85,15 @@ static tws_collective collective_of(const tws_sim *sim, const tws_rendezvous *me
 
 static const tws_collective_row *row_of(const tws_sim *sim, const tws_rendezvous *met) {
   return tws_collective_of(collective_of(sim, met));
+}
+
+int tws_sim_beside(const tws_sim *sim, int rank, int other) {
+  return tws_mapping_node(&sim->platform.mapping, rank) == tws_mapping_node(&sim->platform.mapping, other);
+}
+
+tws_traffic tws_sim_traffic(const tws_sim *sim, const tws_rendezvous *met) {
+  const tws_communicator *c = communicator_of(sim, met);
+  return tws_traffic_of(sim->request->machine.profile, work_of(sim, met), c->size, most_on_a_node(sim, c));
 }
 
 /* ---- flows ---- */
@@ -117,9 +125,11 @@ static void begin_flows(tws_sim *sim, uint32_t id) {
   const uint32_t root = first_op(sim, met)->peer;
   const tws_flows *flows = tws_sim_flows(sim, met->communicator, row);
   tws_sim_transfer *transfer = &sim->transfers[id];
+  const tws_traffic traffic = row ? tws_sim_traffic(sim, met) : (tws_traffic){1, 1, 1};
   for (size_t i = 0; i < flows->count && sim->failed == TWS_OK; i++) {
     const tws_flow *flow = &flows->of[i];
-    const double bytes = flow_bytes(met, row, collective, c->size, flow->share);
+    const double part = tws_sim_beside(sim, flow->from, flow->to) ? traffic.inside : traffic.outside;
+    const double bytes = part * flow_bytes(met, row, collective, c->size, flow->share);
     if (!(bytes > 0) || !is_sent(&sim->patterns[met->communicator], row, flow, c->size, root)) continue;
     const uint64_t tag = tws_sim_tag(TWS_EVENT_FLOW, id, 0);
     transfer->pending++;

@@ -127,6 +127,9 @@ void tws_sim_end_transfer(tws_sim *sim, uint32_t rendezvous, double end_s);
 void tws_sim_start_flow(tws_sim *sim, const int *links, double bytes, uint64_t tag);
 /* What passes before the first of so many bytes and between the steps. */
 double tws_sim_latency(const tws_sim *sim, const tws_rendezvous *met, double bytes);
+/* What crosses ports and NICs of a collective's pieces; whether two ranks are on one node. */
+tws_traffic tws_sim_traffic(const tws_sim *sim, const tws_rendezvous *met);
+int tws_sim_beside(const tws_sim *sim, int rank, int other);
 /* messages.c: what passes before the first of them; then one is posted, left its sender, and reached its receiver. */
 double tws_sim_messages_start(const tws_sim *sim, const tws_rendezvous *met);
 void tws_sim_begin_messages(tws_sim *sim, uint32_t rendezvous);

@@ -60,9 +60,9 @@ double tws_sim_messages_start(const tws_sim *sim, const tws_rendezvous *met) {
   const tws_communicator *c = communicator_of(sim, met);
   const tws_work *work;
   op_of(sim, met, &work);
-  const double hops_s = tws_collective_seconds(sim->request->machine.cluster, NULL, (tws_collective)work->code, c->size,
-                                               tws_mapping_beside_first(&sim->platform.mapping, c->ranks, c->size), 0,
-                                               (int)work->segments);
+  const tws_machine *machine = &sim->request->machine;
+  const double hops_s = tws_exchange_hops_s(machine->cluster, machine->profile, work, c->size,
+                                            tws_mapping_beside_first(&sim->platform.mapping, c->ranks, c->size));
   return fmax(0, tws_sim_latency(sim, met, 0) - hops_s);
 }
 
@@ -310,22 +310,28 @@ static uint32_t add_ring(message_edge *edges, uint32_t count, const int *order, 
   return count + (uint32_t)(size - chain);
 }
 
-static uint32_t add_pairs(const tws_sim *sim, message_edge *edges, uint32_t count, const int *ranks, int size,
-                          const tws_collective_row *row, int root, double bytes) {
-  const tws_node_mapping *m = &sim->platform.mapping;
+static uint32_t add_pairs(const tws_sim *sim, const tws_rendezvous *met, message_edge *edges, uint32_t count,
+                          const int *ranks, int root) {
+  const tws_work *work;
+  op_of(sim, met, &work);
+  const tws_collective_row *row = tws_collective_of((tws_collective)work->code);
+  const tws_traffic traffic = tws_sim_traffic(sim, met);
+  const int size = communicator_of(sim, met)->size;
+  const double bytes = (double)met->bytes / size,
+               apart_s = traffic.posted ? sim->request->machine.cluster->message_s : 0;
   for (int i = 0; i < size; i++) {
     int posted = 0;
     for (int k = 1; k < size; k++) {
-      const int to = (i + k) % size, outside = tws_mapping_node(m, ranks[i]) != tws_mapping_node(m, ranks[to]);
+      const int to = (i + k) % size, inside = tws_sim_beside(sim, ranks[i], ranks[to]);
       if (!tws_collective_moves(row, i, to, root)) continue;
       edges[count++] = (message_edge){.from = ranks[i],
                                       .to = ranks[to],
                                       .next = TWS_NONE,
                                       .steps = 1,
                                       .source = 1,
-                                      .bytes = bytes,
-                                      .posted_s = outside ? posted * sim->request->machine.cluster->message_s : 0};
-      posted += outside;
+                                      .bytes = bytes * (inside ? traffic.inside : traffic.outside),
+                                      .posted_s = inside ? 0 : posted * apart_s};
+      posted += !inside;
     }
   }
   return count;
@@ -354,9 +360,7 @@ static struct tws_sim_messages *make_messages(tws_sim *sim, uint32_t id) {
   for (int i = 0; i < pattern->replica_count; i++) {
     const int *ranks = pattern->replicas + (size_t)i * (size_t)size;
     const int root = root_index < (uint32_t)size ? ranks[root_index] : ranks[0];
-    if (pairs)
-      messages->count = add_pairs(sim, messages->edges, messages->count, ranks, size, row, (int)root_index,
-                                  (double)met->bytes / size);
+    if (pairs) messages->count = add_pairs(sim, met, messages->edges, messages->count, ranks, (int)root_index);
     for (int ring = 0; ring < rings && !pairs; ring++) {
       tws_platform_ring(&sim->platform, ranks, size, ring, order);
       messages->count =

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "models/hardware/runtime.h"
 #include "sim/sim.h"
 #include "tests/hand_plan.h"
 #include "tests/sim_module.h"
@@ -398,6 +399,34 @@ START_TEST(all_to_all_in_two_steps_posts_fewer_messages) {
     } else {
       ck_assert_double_gt(took[1][TWS_FIDELITY_ANALYTIC], took[0][TWS_FIDELITY_ANALYTIC]);
     }
+  }
+  drop_machine(&gpu);
+}
+END_TEST
+
+/* Software that sends tokens once: with 128 experts on 64 ranks of 8 nodes a token of 8 choices goes to
+ * 8 (1 - C(112, 8) / C(128, 8)) nodes, and to a rank of its node once from where it arrived; with its experts out of 2
+ * of 8 groups to no more than 2 nodes. Nothing else crosses links, at every fidelity. */
+START_TEST(tokens_go_once_to_a_node) {
+  static maker m[64];
+  machine gpu;
+  make_gpus(&gpu, 8, 8, 8);
+  gpu.cluster.message_s = 2e-6;
+  ck_assert_int_eq(tws_profile_set_runtime(gpu.profile, tws_runtime_find("megatron-deepep"), NULL), TWS_OK);
+  const double tokens = 4096.0 * 7168 * 2, slots = 8 * 1.25 * tokens;
+  double missed = 1;
+  for (int i = 0; i < 8; i++) missed *= (112.0 - i) / (128.0 - i);
+  for (int grouped = 0; grouped < 2; grouped++) {
+    make_ring(m, 64, TWS_COLLECTIVE_ALL_TO_ALL, slots, 0);
+    for (int rank = 0; rank < 64; rank++) {
+      int64_t *d = m[rank].works[0].d;
+      d[1] = (int64_t)tokens, d[2] = 128, d[3] = 8, d[4] = grouped ? 8 : 0, d[5] = grouped ? 2 : 0;
+    }
+    const double nodes = grouped ? 2 : 8 * (1 - missed);
+    const double analytic = step(&gpu, m, 64, TWS_FIDELITY_ANALYTIC);
+    same(analytic, tokens * nodes * 7 / 8 / nic_bandwidth + 5e-6, 1e-9);
+    same(step(&gpu, m, 64, TWS_FIDELITY_FLOW), analytic, 1e-9);
+    same(step(&gpu, m, 64, TWS_FIDELITY_MESSAGE), analytic, 0.05);
   }
   drop_machine(&gpu);
 }
@@ -811,6 +840,7 @@ int main(void) {
   tcase_add_test(tcase, all_to_all_uses_ports_and_nics);
   tcase_add_test(tcase, all_to_all_is_as_long_as_its_messages);
   tcase_add_test(tcase, all_to_all_in_two_steps_posts_fewer_messages);
+  tcase_add_test(tcase, tokens_go_once_to_a_node);
   tcase_add_test(tcase, a_root_is_bound_by_its_port_or_nic);
   tcase_add_test(tcase, contention_halves_bandwidth);
   tcase_add_test(tcase, ranks_share_cores);

@@ -105,6 +105,7 @@ static const struct {
     {"Megatron-DeepSpeed new", NULL, NULL, NULL, "megatron"},
     {"Megatron-DeepSpeed", "2022-23", NULL, NULL, "megatron-2022"},
     {"Megatron-DeepSpeed", NULL, NULL, NULL, "megatron-2021"},
+    {"Megatron-Bridge", "26", NULL, NULL, "nemo-2026"},
     {"Megatron-Bridge", NULL, NULL, NULL, "nemo"},
     {"NeMo", NULL, NULL, NULL, "nemo"},
     {"Megatron-Core", NULL, NULL, NULL, "megatron"},

@@ -3,6 +3,8 @@
 #include "models/collective.h"
 #include "models/hardware/profile_internal.h"
 
+static const tws_traffic every_piece = {1, 1, 1};
+
 /* The narrowest link of a ring through `per_node` ranks of every node. A node's NICs are shared by the rings of its
  * other devices: groups of the same kind run side by side, devices / per_node of them. */
 static tws_link ring_link(const tws_cluster *cluster, int ranks, int per_node) {
@@ -28,20 +30,21 @@ typedef struct pairs_time {
   double posting; /* until the last message for another node is posted and has left */
 } pairs_time;
 
-static pairs_time pairs_of(const tws_cluster *cluster, const tws_collective_row *row, int ranks, int per_node,
-                           double bytes) {
+static pairs_time pairs_of(const tws_cluster *cluster, const tws_traffic *traffic, const tws_collective_row *row,
+                           int ranks, int per_node, double bytes) {
   int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
   int nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1, near = per_node < ranks ? per_node : ranks;
   double piece = bytes / ranks, port = cluster->intra.bandwidth, share = cluster->inter.bandwidth * nics / devices;
-  double inside = port > 0 ? (near - 1) * piece / port : 0, leaves = share > 0 ? piece / share : 0;
-  const int posted = row->root == TWS_ROOT_RECEIVES ? 1 : ranks - near;
+  double inside = port > 0 ? traffic->inside * (near - 1) * piece / port : 0,
+         leaves = share > 0 ? traffic->outside * piece / share : 0;
+  const int posted = row->root == TWS_ROOT_RECEIVES || !traffic->posted ? 1 : ranks - near;
   return (pairs_time){fmax(inside, (ranks - near) * leaves),
                       near < ranks ? (posted - 1) * cluster->message_s + leaves : 0};
 }
 
-static double pairs_seconds(const tws_cluster *cluster, tws_collective collective, int ranks, int per_node,
-                            double bytes) {
-  const pairs_time time = pairs_of(cluster, tws_collective_of(collective), ranks, per_node, bytes);
+static double pairs_seconds(const tws_cluster *cluster, const tws_traffic *traffic, tws_collective collective,
+                            int ranks, int per_node, double bytes) {
+  const pairs_time time = pairs_of(cluster, traffic, tws_collective_of(collective), ranks, per_node, bytes);
   return fmax(time.moving, time.posting) +
          tws_collective_steps(collective, ranks) * ring_link(cluster, ranks, per_node).latency_s;
 }
@@ -71,8 +74,8 @@ static double ring_seconds(const tws_cluster *cluster, int ranks, int per_node, 
   return (nodes + 1) * leaves + nodes * near * hop + (steps - 1 - nodes * per_node) * fmax(narrowest, hop);
 }
 
-static double formula_seconds(const tws_cluster *cluster, tws_collective collective, int ranks, int per_node,
-                              double bytes) {
+static double formula_seconds(const tws_cluster *cluster, const tws_traffic *traffic, tws_collective collective,
+                              int ranks, int per_node, double bytes) {
   const tws_link link = ring_link(cluster, ranks, per_node);
   const int steps = tws_collective_steps(collective, ranks);
   const double moved = link.bandwidth > 0 ? bytes / link.bandwidth : 0,
@@ -83,7 +86,7 @@ static double formula_seconds(const tws_cluster *cluster, tws_collective collect
     case TWS_PATTERN_CHAIN:
       return moved + hops;
     case TWS_PATTERN_PAIRS:
-      return pairs_seconds(cluster, collective, ranks, per_node, bytes);
+      return pairs_seconds(cluster, traffic, collective, ranks, per_node, bytes);
     case TWS_PATTERN_SIGNAL:
       break;
   }
@@ -106,8 +109,8 @@ static double table_seconds(const tws_profile *profile, tws_collective collectiv
   return low * pow(high / low, log((double)ranks / below->ranks) / log((double)above->ranks / below->ranks));
 }
 
-static double collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
-                                 int ranks, int per_node, double bytes, int segments) {
+static double collective_seconds(const tws_cluster *cluster, const tws_profile *profile, const tws_traffic *traffic,
+                                 tws_collective collective, int ranks, int per_node, double bytes, int segments) {
   if (per_node < 1) per_node = 1;
   if (bytes < 0) bytes = 0;
   double start = profile != NULL ? profile->launch_s : 0;
@@ -117,28 +120,80 @@ static double collective_seconds(const tws_cluster *cluster, const tws_profile *
     double measured = table_seconds(profile, collective, ranks, bytes);
     if (measured >= 0) return measured + pieces;
   }
-  return formula_seconds(cluster, collective, ranks, per_node, bytes) + start + pieces;
+  return formula_seconds(cluster, traffic, collective, ranks, per_node, bytes) + start + pieces;
 }
 
-double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
-                              int ranks, int per_node, double bytes, int segments) {
+static double whole_seconds(const tws_cluster *cluster, const tws_profile *profile, const tws_traffic *traffic,
+                            tws_collective collective, int ranks, int per_node, double bytes, int segments) {
   if (ranks < 2) return 0;
   if (profile != NULL && profile->float_reductions && collective == TWS_COLLECTIVE_ALL_REDUCE) bytes *= 2;
-  const double seconds = collective_seconds(cluster, profile, collective, ranks, per_node, bytes, segments);
+  const double seconds = collective_seconds(cluster, profile, traffic, collective, ranks, per_node, bytes, segments);
   const double factor = profile != NULL ? profile->correction.collective[collective] : 0;
   const int lists = collective == TWS_COLLECTIVE_ALL_GATHER || collective == TWS_COLLECTIVE_REDUCE_SCATTER;
   const double parts = profile != NULL && lists ? profile->part_s * ranks * (segments > 1 ? segments : 1) : 0;
   return (factor > 0 ? seconds * factor : seconds) + parts + (profile != NULL ? profile->hand_over_s : 0);
 }
 
+double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
+                              int ranks, int per_node, double bytes, int segments) {
+  return whole_seconds(cluster, profile, &every_piece, collective, ranks, per_node, bytes, segments);
+}
+
+/* ---- tokens that experts get ---- */
+
+/* Expected parts among `parts` equal ones of `experts` that a token's `choices` touch. */
+static double touched(double parts, double experts, int64_t choices) {
+  double missed = 1;
+  for (int64_t i = 0; i < choices; i++)
+    missed *= fmax(0, experts - experts / parts - (double)i) / (experts - (double)i);
+  return parts * (1 - missed);
+}
+
+/* With choices out of some groups of experts alone no more parts than these groups lie in. */
+static double parts_of_a_token(const tws_work *work, int parts) {
+  const double all = touched(parts, (double)work->d[2], work->d[3]);
+  return work->d[4] > parts ? fmin(all, touched(parts, (double)work->d[4], work->d[5]))
+                            : fmin(all, work->d[4] > 0 ? (double)(parts * work->d[5]) / (double)work->d[4] : all);
+}
+
+tws_traffic tws_traffic_of(const tws_profile *profile, const tws_work *work, int ranks, int per_node) {
+  const tws_runtime *runtime = profile ? profile->runtime : NULL;
+  const double piece = (double)work->d[0] / ranks, tokens = (double)work->d[1];
+  const int near = per_node < ranks ? per_node : ranks;
+  if (!runtime || !runtime->sends_once || !(tokens > 0) || !(piece > 0) || ranks < 2) return every_piece;
+  tws_traffic traffic = {.inside = 1, .outside = 1};
+  /* what a token's rank does not keep, and what the rank that passes it on in its node does not */
+  if (near > 1) traffic.inside = tokens * parts_of_a_token(work, ranks) / (near * piece) / runtime->dispatch_reached[0];
+  if (ranks > near) {
+    const double nodes = (double)ranks / near, leaving = parts_of_a_token(work, (int)nodes) * (nodes - 1) / nodes;
+    traffic.outside = tokens * leaving / ((ranks - near) * piece) / runtime->dispatch_reached[1];
+  }
+  return traffic;
+}
+
+double tws_exchange_seconds(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
+                            int per_node) {
+  const tws_traffic traffic = tws_traffic_of(profile, work, ranks, per_node);
+  return whole_seconds(cluster, profile, &traffic, (tws_collective)work->code, ranks, per_node, (double)work->d[0],
+                       (int)work->segments);
+}
+
+double tws_exchange_hops_s(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
+                           int per_node) {
+  const tws_traffic traffic = tws_traffic_of(profile, work, ranks, per_node);
+  return ranks < 2
+             ? 0
+             : formula_seconds(cluster, &traffic, (tws_collective)work->code, ranks, per_node < 1 ? 1 : per_node, 0);
+}
+
 /* Of what passes without bytes that in which bytes move. */
-static double hidden_seconds(const tws_cluster *cluster, tws_collective collective, int ranks, int per_node,
-                             double bytes) {
+static double hidden_seconds(const tws_cluster *cluster, const tws_traffic *traffic, tws_collective collective,
+                             int ranks, int per_node, double bytes) {
   const tws_collective_row *row = tws_collective_of(collective);
   if (row->pattern == TWS_PATTERN_PAIRS)
-    return pairs_of(cluster, row, ranks, per_node, bytes).moving +
-           pairs_seconds(cluster, collective, ranks, per_node, 0) -
-           pairs_seconds(cluster, collective, ranks, per_node, bytes);
+    return pairs_of(cluster, traffic, row, ranks, per_node, bytes).moving +
+           pairs_seconds(cluster, traffic, collective, ranks, per_node, 0) -
+           pairs_seconds(cluster, traffic, collective, ranks, per_node, bytes);
   if (row->pattern != TWS_PATTERN_RING) return 0;
   const int steps = tws_collective_steps(collective, ranks);
   const double piece = bytes / ranks, bandwidth = ring_link(cluster, ranks, per_node).bandwidth;
@@ -147,14 +202,25 @@ static double hidden_seconds(const tws_cluster *cluster, tws_collective collecti
          ring_seconds(cluster, ranks, per_node, steps, piece);
 }
 
+static double latency_s(const tws_cluster *cluster, const tws_profile *profile, const tws_traffic *traffic,
+                        tws_collective collective, int ranks, int per_node, double bytes, int segments) {
+  const double nothing = whole_seconds(cluster, profile, traffic, collective, ranks, per_node, 0, segments);
+  const double factor = profile != NULL ? profile->correction.collective[collective] : 0;
+  if (per_node < 1) per_node = 1;
+  if (ranks <= per_node || bytes <= 0) return nothing;
+  const double hidden = hidden_seconds(cluster, traffic, collective, ranks, per_node, bytes);
+  return fmax(0, nothing - hidden * (factor > 0 ? factor : 1));
+}
+
 double tws_collective_latency_s(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                                 int ranks, int per_node, double bytes, int segments) {
-  const double nothing = tws_collective_seconds(cluster, profile, collective, ranks, per_node, 0, segments);
-  if (per_node < 1) per_node = 1;
-  const double factor = profile != NULL ? profile->correction.collective[collective] : 0;
-  if (ranks <= per_node || bytes <= 0) return nothing;
-  const double hidden = hidden_seconds(cluster, collective, ranks, per_node, bytes);
-  return fmax(0, nothing - hidden * (factor > 0 ? factor : 1));
+  return latency_s(cluster, profile, &every_piece, collective, ranks, per_node, bytes, segments);
+}
+
+double tws_exchange_latency_s(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
+                              int per_node, double bytes) {
+  const tws_traffic traffic = tws_traffic_of(profile, work, ranks, per_node);
+  return latency_s(cluster, profile, &traffic, (tws_collective)work->code, ranks, per_node, bytes, (int)work->segments);
 }
 
 double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes) {

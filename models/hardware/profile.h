@@ -66,6 +66,26 @@ double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *pro
 /* What of these seconds is not B over the narrowest link: passes before the first byte, in a simulation of flows. */
 double tws_collective_latency_s(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                                 int ranks, int per_node, double bytes, int segments);
+/* Of the piece that each rank of an all-to-all has for each other what crosses the port and what crosses the NIC, as
+ * shares of it (1 and 1), and whether its messages to other nodes are posted one after another. Software that sends
+ * tokens once (tws_runtime.sends_once) does so in place of slots, where the work says what is routed:
+ *   d[1] bytes of a rank's tokens, d[2] experts, d[3] choices of a token, d[4] groups of experts that it has them from
+ *   (0: none), d[5] as many of these groups
+ * With E experts in P equal parts and k choices a token goes to P (1 - C(E - E/P, k) / C(E, k)) parts: ranks over
+ * ports, nodes over NICs, where one rank gets it for all of its node (DeepEP, github.com/deepseek-ai/DeepEP). */
+typedef struct tws_traffic {
+  double inside, outside;
+  int posted;
+} tws_traffic;
+tws_traffic tws_traffic_of(const tws_profile *profile, const tws_work *work, int ranks, int per_node);
+/* As tws_collective_seconds() and tws_collective_latency_s(), of a collective's work, and what passes on links alone
+ * without bytes: hops and posts. */
+double tws_exchange_seconds(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
+                            int per_node);
+double tws_exchange_hops_s(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
+                           int per_node);
+double tws_exchange_latency_s(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
+                              int per_node, double bytes);
 /* What a kind of operation takes longer in training than by itself, as training runs have shown it: factors on the
  * seconds of kernels and collectives, 0 where nothing is known (then 1). They replace those of an earlier call. */
 typedef struct tws_profile_correction {

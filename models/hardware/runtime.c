@@ -36,6 +36,12 @@
  *               FSDP's shards to write the file's into them.
  *   one_hot     DeepSpeed's MoE layer from 2021 on: einsum with masks of tokens x experts x capacity
  *               (sharded_moe.py).
+ *   dispatch    DeepEP's normal kernels (its README, docs/legacy.md): 153 and 158 GB/s of an H800's 160 over NVLink
+ *               among 8 ranks, 43 to 58 of 50 over RDMA among 16 to 64, those inside nodes counted with them: 51 and
+ *               50 among 64. Its low-latency kernels send each route by RDMA alone, 173 us for 7.6 MB and 314 us for
+ *               14.7 MB among 64, which is 23 us and 50 GB/s. Megatron-Bridge's recipes of 2026 take HybridEP, those
+ *               of 2025 and some of Qwen3-235B all-to-alls (moe_flex_dispatcher_backend, moe_token_dispatcher_type in
+ *               scripts/performance/configs).
  *   products    cuBLAS of CUDA 12 on A100: 0.92 where the profile has 0.80 of CUDA 11's, chosen on every other run
  *               of llmfoundry, with the others in sight; large products reach 238 TFLOP/s with it, the best shape
  *               that anybody found 271.
@@ -49,6 +55,8 @@
   { 0, 0, 0.44, 0.375, 0.58 }
 #define CUBLAS_12 \
   { 0, 0, 0.92, 0, 0 }
+#define DEEPEP \
+  { 0.96, 1 }
 #define ENGINE_WORKSPACE \
   { 0, 0, 68 * 1048576.0, 96 * 1048576.0, 96 * 1048576.0 }
 static const tws_runtime runtimes[] = {
@@ -141,6 +149,41 @@ static const tws_runtime runtimes[] = {
      .products = CUBLAS_12,
      .overlaps_data = 1,
      .overlaps_tensor = 2,
+     .context_bytes = 1.5 * 1073741824.0,
+     .communicator_bytes = 1073741824.0,
+     .float_gradients = 1,
+     .logit_bytes = 4,
+     .workspace_bytes = ENGINE_WORKSPACE,
+     .reserved_share = 0.05},
+    {.name = "nemo-2026",
+     .about = "Megatron-Bridge of 2026: as nemo, and tokens go to experts by DeepEP or HybridEP",
+     .host_op_s = 33e-6,
+     .expert_op_s = 7e-6,
+     .sends_once = 1,
+     .dispatch_reached = DEEPEP,
+     .unfused = 1,
+     .attention = TWS_ATTENTION_FLASH,
+     .flash = FLASH_2,
+     .products = CUBLAS_12,
+     .overlaps_data = 1,
+     .overlaps_tensor = 2,
+     .context_bytes = 1.5 * 1073741824.0,
+     .communicator_bytes = 1073741824.0,
+     .float_gradients = 1,
+     .logit_bytes = 4,
+     .workspace_bytes = ENGINE_WORKSPACE,
+     .reserved_share = 0.05},
+    {.name = "megatron-deepep",
+     .about = "as megatron, and tokens go to experts by DeepEP (--moe-token-dispatcher-type flex)",
+     .host_op_s = 33e-6,
+     .expert_op_s = 7e-6,
+     .sends_once = 1,
+     .dispatch_reached = DEEPEP,
+     .unfused = 1,
+     .attention = TWS_ATTENTION_FLASH,
+     .flash = FLASH_2,
+     .products = CUBLAS_12,
+     .overlaps_data = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
      .float_gradients = 1,
