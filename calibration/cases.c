@@ -246,6 +246,21 @@ static tws_code latent_cases(tws_dtype dtype, const model_scale *scale, int64_t 
   return TWS_OK;
 }
 
+/* Disentangled attention as DeBERTa's second version has it: 256 buckets, or as many as a sequence reaches. */
+static tws_code disentangled_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
+                                   tws_case_list *list, tws_error *err) {
+  const int64_t longest = scale->sequence < 512 ? scale->sequence : 512, seq = tokens < longest ? tokens : longest;
+  const int64_t head = width < scale->head ? width : scale->head;
+  for (int kernel = TWS_KERNEL_DISENTANGLED; kernel <= TWS_KERNEL_DISENTANGLED_GRAD; kernel++) {
+    tws_work work = start_case((tws_kernel)kernel, dtype);
+    const int64_t sizes[] = {tokens / seq, seq, width / head, 512, head};
+    memcpy(work.d, sizes, sizeof sizes);
+    tws_work_set_parameter(&work, "max_distance", 512);
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
+  return TWS_OK;
+}
+
 /* A convolution and what is around it; side, stride and groups are those of `d`. Without padding, which a profile does
  * not hold: the sizes are those of pictures that have it. */
 static tws_code picture_cases(tws_dtype dtype, const int64_t d[8], tws_case_list *list, tws_error *err) {
@@ -309,6 +324,7 @@ static tws_code host_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_
     TWS_TRY(exchange_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(expert_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(latent_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(disentangled_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
   }
   for (int i = 0; i < (quick ? 3 : 6); i++) TWS_TRY(count_cases(dtype, counts[i], list, err));
   for (int i = 0; i < (quick ? 3 : 8); i++) TWS_TRY(picture_cases(dtype, pictures[i], list, err));
@@ -332,6 +348,7 @@ static tws_code device_cases(tws_dtype dtype, int quick, tws_case_list *list, tw
     TWS_TRY(exchange_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(expert_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(latent_cases(dtype, s, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(disentangled_cases(dtype, s, planes[i][0], planes[i][1], list, err));
     TWS_TRY(count_cases(dtype, counts[i], list, err));
   }
   for (int i = 0; i < (quick ? 2 : 4); i++) TWS_TRY(loss_cases(dtype, losses[i][0], losses[i][1], list, err));

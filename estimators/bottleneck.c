@@ -16,7 +16,8 @@ enum { PARTS = 9 };
 static void list_parts(const tws_path_result *r, part *parts) {
   const double matmul = r->kernel_s[TWS_KERNEL_LINEAR] + r->kernel_s[TWS_KERNEL_LINEAR_GRAD_INPUT] +
                         r->kernel_s[TWS_KERNEL_LINEAR_GRAD_WEIGHT];
-  const double attention = r->kernel_s[TWS_KERNEL_ATTENTION] + r->kernel_s[TWS_KERNEL_ATTENTION_GRAD];
+  const double attention = r->kernel_s[TWS_KERNEL_ATTENTION] + r->kernel_s[TWS_KERNEL_ATTENTION_GRAD] +
+                           r->kernel_s[TWS_KERNEL_DISENTANGLED] + r->kernel_s[TWS_KERNEL_DISENTANGLED_GRAD];
   const double offloading = tws_path_offloading(r);
   double update = 0, other = -matmul - attention;
   for (int k = 0; k < TWS_KERNEL_COUNT; k++)

@@ -97,8 +97,8 @@ static double bias_flops(const tws_work *work, double flops) {
 static double macs_of(const tws_work *work, double flops) {
   if (flops <= 0) return 0;
   if (work->code == TWS_KERNEL_LINEAR) return (double)work->d[0] * (double)work->d[1] * (double)work->d[2];
-  const int product = work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_CONVOLUTION ||
-                      work->code == TWS_KERNEL_EXPERT_LINEAR;
+  const int product = work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_DISENTANGLED ||
+                      work->code == TWS_KERNEL_CONVOLUTION || work->code == TWS_KERNEL_EXPERT_LINEAR;
   return product ? (flops - bias_flops(work, flops)) / 2 : 0;
 }
 

@@ -27,6 +27,8 @@ const char *tws_kernel_flag_name(int bit) {
 size_t tws_work_workspace(const tws_work *work, tws_backend_kind backend, int threads) {
   if (work->kind != 0) return 0;
   if (tws_is_convolution(work)) return tws_convolution_workspace(work, backend);
+  if (work->code == TWS_KERNEL_DISENTANGLED || work->code == TWS_KERNEL_DISENTANGLED_GRAD)
+    return tws_disentangled_workspace(work, backend, threads > 0 ? threads : 1);
   if (work->code != TWS_KERNEL_ATTENTION && work->code != TWS_KERNEL_ATTENTION_GRAD) return 0;
   if (backend == TWS_BACKEND_HOST) return tws_host_attention_workspace(work, threads > 0 ? threads : 1);
   if (work->code == TWS_KERNEL_ATTENTION) return 0;

@@ -104,6 +104,9 @@ size_t tws_host_attention_thread_floats(const tws_work *work);
 enum { TWS_HOST_ATTENTION_LEAD = 16 };
 size_t tws_host_attention_distances(const tws_work *work);
 size_t tws_attention_bias_parts(const tws_work *work, tws_backend_kind backend);
+/* DISENTANGLED and DISENTANGLED_GRAD: of a thread on the host; on a device a float32 sum for each query backward. */
+size_t tws_host_disentangled_thread_floats(const tws_work *work);
+size_t tws_disentangled_workspace(const tws_work *work, tws_backend_kind backend, int threads);
 
 /* Slots of the two small buffers every plan has: hyper (float32, written by the executor before each step) and
  * metrics (float64, zeroed by the executor before each step, read after it). */

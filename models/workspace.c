@@ -1,5 +1,7 @@
 /* Scratch of the host's attention: float32 copies of one key and value head, laid out for its tiles, and the tiles
- * themselves, for each thread. Linear in the sequence length. real/host/kernels/attention.c uses exactly this much. */
+ * themselves, for each thread. Linear in the sequence length. real/host/kernels/attention.c uses exactly this much.
+ * Below, the same of disentangled attention, whose products are the library's. */
+#include "models/disentangled.h"
 #include "models/kernel.h"
 
 static int64_t round_up(int64_t value, int64_t unit) {
@@ -38,4 +40,22 @@ size_t tws_host_attention_workspace(const tws_work *work, int threads) {
   return ((size_t)(used > 0 ? used : 1) * tws_host_attention_thread_floats(work) +
           tws_attention_bias_parts(work, TWS_BACKEND_HOST)) *
          sizeof(float);
+}
+
+/* Q, K, V, O; what is read of both parts of the positions; products of a tile of queries with these, of these with
+ * all keys; scores of a tile; a row for each distance. Backward as much again, and a sum for each query. */
+size_t tws_host_disentangled_thread_floats(const tws_work *work) {
+  const tws_disentangled s = tws_disentangled_of(work);
+  int64_t first;
+  const int64_t tile = TWS_HOST_ATTENTION_TILE, reach = tws_disentangled_reach(&s, &first);
+  const int64_t floats = 4 * s.seq * s.head + 2 * reach * s.head + (tile + s.seq) * reach + tile * s.seq + 2 * s.seq;
+  return (size_t)round_up(work->code == TWS_KERNEL_DISENTANGLED ? floats : 2 * floats, 64);
+}
+
+size_t tws_disentangled_workspace(const tws_work *work, tws_backend_kind backend, int threads) {
+  const int64_t *d = work->d, items = work->code == TWS_KERNEL_DISENTANGLED ? d[0] * d[2] : d[2];
+  const int64_t used = items < threads ? items : threads;
+  if (backend == TWS_BACKEND_HOST)
+    return (size_t)(used > 0 ? used : 1) * tws_host_disentangled_thread_floats(work) * sizeof(float);
+  return work->code == TWS_KERNEL_DISENTANGLED ? 0 : (size_t)(d[0] * d[1] * d[2]) * sizeof(float);
 }

@@ -220,7 +220,7 @@ static void (*const own_backward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws
     [TWS_MODULE_LOW_RANK] = backward_low_rank};
 
 void tws_lower_backward(tws_lower *l, const tws_module *m) {
-  if (m->type == TWS_MODULE_DROPOUT && !l->config->dropout) {
+  if ((m->type == TWS_MODULE_DROPOUT || m->type == TWS_MODULE_DROPPED) && !l->config->dropout) {
     tws_lower_pass_gradient(l, m->in[0], tws_value_gradient(l, m->out[0]));
     return;
   }

@@ -37,6 +37,8 @@ static tws_arguments of_value(tws_lower *l, const tws_module *m, uint32_t origin
   const int by_sequence = value->token_parts > 1 && value->placement.on[TWS_AXIS_SEQUENCE] == TWS_PLACED_TOKENS;
   const int by_model = value->token_parts > 1 && value->placement.on[TWS_AXIS_MODEL] == TWS_PLACED_TOKENS;
   const int by_features = value->placement.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES;
+  if (l->network->values[m->in[0]].row[0].kind == TWS_DIM_FIXED) /* of all samples: the same everywhere */
+    return (tws_arguments){{seed_of(l, origin)}};
   if (l->tiles > 1 || (by_sequence && (by_model || by_features)))
     tws_builder_fail(&l->b, TWS_UNSUPPORTED,
                      "dropout does not go with tiles, or with sequence parallelism beside features that tensor "
@@ -58,7 +60,8 @@ static tws_arguments of_value(tws_lower *l, const tws_module *m, uint32_t origin
 
 int tws_dropout_arguments(tws_lower *l, const tws_module *m, tws_kernel kernel, tws_arguments *arguments) {
   const uint32_t origin = tws_local_of(l, m)->origin;
-  if (kernel == TWS_KERNEL_ATTENTION || kernel == TWS_KERNEL_ATTENTION_GRAD) {
+  if (kernel == TWS_KERNEL_ATTENTION || kernel == TWS_KERNEL_ATTENTION_GRAD || kernel == TWS_KERNEL_DISENTANGLED ||
+      kernel == TWS_KERNEL_DISENTANGLED_GRAD) {
     *arguments = of_attention(l, m, origin);
     return 1;
   }

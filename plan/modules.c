@@ -10,7 +10,8 @@ const tws_local_module *tws_local_of(const tws_lower *l, const tws_module *m) {
 }
 
 int tws_lower_sliced(const tws_lower *l, const tws_module *m) {
-  return l->slices > 1 && l->tiles == 1 && tws_local_of(l, m)->split != TWS_SPLIT_NONE;
+  const int of_samples = l->network->values[m->out[0]].row[0].kind != TWS_DIM_FIXED;
+  return l->slices > 1 && l->tiles == 1 && of_samples && tws_local_of(l, m)->split != TWS_SPLIT_NONE;
 }
 
 int64_t tws_module_rows(const tws_lower *l, const tws_module *m) {
@@ -373,10 +374,14 @@ static void forward_norm(tws_lower *l, const tws_module *m) {
   tws_lower_compute(l, &work, operands, n);
 }
 
+static void forward_table(tws_lower *l, const tws_module *m) {
+  tws_builder_copy(&l->b, TWS_STREAM_COMPUTE, tws_zero_param(l, m->param[0]), tws_value_make(l, m->out[0]));
+}
+
 /* An evaluation drops nothing: it reads x itself. */
 static void forward_dropped(tws_lower *l, const tws_module *m) {
   tws_arguments arguments;
-  if (l->evaluates) {
+  if (l->evaluates || !l->config->dropout) {
     l->value_buffer[m->out[0]] = l->value_buffer[m->in[0]];
     return;
   }
@@ -394,7 +399,7 @@ static void (*const own_forward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_
     [TWS_MODULE_EMBEDDING] = forward_embedding, [TWS_MODULE_LOSS] = forward_loss,
     [TWS_MODULE_LINEAR] = forward_linear,       [TWS_MODULE_EXCHANGE] = tws_exchange_forward,
     [TWS_MODULE_ROUTER] = tws_router_forward,   [TWS_MODULE_NORM] = forward_norm,
-    [TWS_MODULE_DROPPED] = forward_dropped};
+    [TWS_MODULE_DROPPED] = forward_dropped,     [TWS_MODULE_TABLE] = forward_table};
 
 /* A kernel that this program leaves out: what it would work on in place is its output as it is. */
 static void pass_on(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {

@@ -24,6 +24,7 @@ static int operation_of(const tws_module *m) {
       return TWS_RECOMPUTED_PRODUCT;
     case TWS_MODULE_ATTENTION:
     case TWS_MODULE_CROSS_ATTENTION:
+    case TWS_MODULE_DISENTANGLED:
       return TWS_RECOMPUTED_ATTENTION;
     default:
       return tws_module_row_of(m->type)->pointwise ? TWS_RECOMPUTED_ACTIVATION : -1;

@@ -58,7 +58,8 @@ static int64_t tensor_part(const maker *k, int64_t amount) {
 }
 
 static int attends(const tws_module *m) {
-  return m->type == TWS_MODULE_ROPE || m->type == TWS_MODULE_ATTENTION || m->type == TWS_MODULE_CROSS_ATTENTION;
+  return m->type == TWS_MODULE_ROPE || m->type == TWS_MODULE_ATTENTION || m->type == TWS_MODULE_CROSS_ATTENTION ||
+         m->type == TWS_MODULE_DISENTANGLED;
 }
 
 static uint32_t add_module(maker *k, const tws_module *like) {

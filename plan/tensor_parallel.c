@@ -39,6 +39,7 @@ static const struct {
     [TWS_MODULE_ROPE] = {.keeps_features = 1},
     [TWS_MODULE_ATTENTION] = {.keeps_features = 1},
     [TWS_MODULE_CROSS_ATTENTION] = {.keeps_features = 1},
+    [TWS_MODULE_DISENTANGLED] = {.keeps_features = 1},
     [TWS_MODULE_DROPOUT] = {.keeps_features = 1},
 };
 
@@ -102,10 +103,11 @@ int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consu
     blocks[0] = blocks[1] = (int64_t)(queries ? reader->heads : reader->kv_heads) * reader->head_size;
     return queries ? 1 : 2;
   }
-  if (reader && reader->heads > 0) { /* queries, keys and values */
+  if (reader && reader->heads > 0) { /* queries, keys and values; of positions as many as there are */
+    const int positions = reader->type == TWS_MODULE_DISENTANGLED && reader->in[1] == m->out[0];
     blocks[0] = (int64_t)reader->heads * reader->head_size;
     blocks[1] = blocks[2] = (int64_t)reader->kv_heads * reader->head_size;
-    return 3;
+    return positions ? reader->parts : 3;
   }
   if (reader && (reader->type == TWS_MODULE_SWIGLU || reader->type == TWS_MODULE_GEGLU)) {
     blocks[0] = blocks[1] = reader->out_features;

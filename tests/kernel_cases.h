@@ -581,6 +581,16 @@ static const test_case table[] = {
     CASE(EXPERT_LINEAR_GRAD_WEIGHT, {3, 2, 90, 70, 20}, {0}, ACC | TWS_BIAS, F),
     CASE(EXPERT_LINEAR_GRAD_WEIGHT, {2, 3, 20, 40, 64}, {0}, TWS_BIAS, M),
     CASE(EXPERT_LINEAR_GRAD_WEIGHT, {2, 3, 20, 40, 64}, {0}, ACC, HM),
+    /* batch, seq, heads, positions, head; scale, dropout, max_distance, parts, kinds */
+    CASE(DISENTANGLED, {1, 1, 1, 2, 1}, {0}, 0, F),
+    CASE(DISENTANGLED, {2, 70, 2, 16, 20}, {0, 0, 40, 3, 3}, TWS_LENGTHS, F),
+    CASE(DISENTANGLED, {1, 130, 3, 512, 16}, {0.1, 0, 0, 2, 3}, 0, F),
+    CASE(DISENTANGLED, {2, 20, 2, 24, 33}, {0, 0.3, 0, 1, 1, 7, 2, 1, 5}, TWS_DROPOUT, B),
+    CASE(DISENTANGLED_GRAD, {1, 2, 1, 2, 3}, {0}, 0, F),
+    CASE(DISENTANGLED_GRAD, {2, 70, 2, 16, 20}, {0, 0, 40, 3, 3}, TWS_LENGTHS, F),
+    CASE(DISENTANGLED_GRAD, {1, 66, 3, 140, 16}, {0.1, 0, 0, 2, 3}, 0, F),
+    CASE(DISENTANGLED_GRAD, {2, 20, 2, 24, 33}, {0, 0.3, 0, 1, 2, 7, 2, 1, 5}, TWS_DROPOUT, F),
+    CASE(DISENTANGLED_GRAD, {2, 20, 2, 24, 32}, {0, 0.3, 16, 2, 1, 7, 2, 1, 5}, TWS_DROPOUT | TWS_LENGTHS, H),
 };
 #undef F
 #undef B
@@ -710,6 +720,15 @@ static test_case random_case(int number) {
       c.d[4] = 1 + c.d[4] % (c.d[2] + c.d[3]);
       c.d[5] = draw(s, 20, 1, 30), c.d[6] = draw(s, 21, 1, c.d[0]), c.f[0] = 10000, c.f[1] = (double)draw(s, 22, 0, 3);
       c.f[2] = 1, c.f[3] = (double)draw(s, 23, 1, 5), c.f[4] = 1.25, c.flags = 0;
+      break;
+    case TWS_KERNEL_DISENTANGLED:
+    case TWS_KERNEL_DISENTANGLED_GRAD:
+      c.d[0] = draw(s, 20, 1, 3), c.d[1] = draw(s, 21, 2, 80), c.d[2] = draw(s, 22, 1, 4),
+      c.d[3] = 2 * draw(s, 23, 4, 60);
+      c.d[4] = draw(s, 24, 2, 40), c.f[2] = (double)(draw(s, 25, 0, 1) * (c.d[3] + draw(s, 26, 0, 50)));
+      c.f[4] = (double)draw(s, 27, 1, 3), c.f[3] = (double)draw(s, 28, c.f[4] > 2 ? 2 : 1, 3);
+      c.flags = (uint32_t)(draw(s, 29, 0, 1) * TWS_LENGTHS + draw(s, 30, 0, 1) * TWS_DROPOUT);
+      c.f[1] = 0.4, c.f[5] = (double)draw(s, 31, 0, 1 << 30);
       break;
     case TWS_KERNEL_PART:
     case TWS_KERNEL_PART_GRAD:

@@ -162,6 +162,12 @@ static values fresh_values(const tws_work *w, const tws_arguments *a, int thread
     double *operands[KERNEL_MAX_OPERANDS];
     forward.code = TWS_KERNEL_ATTENTION;
     oracle_run(&forward, a, operands, attention_forward_operands(w, x.v, operands));
+  } else if (w->code == TWS_KERNEL_DISENTANGLED_GRAD) {
+    double *operands[KERNEL_MAX_OPERANDS];
+    forward.code = TWS_KERNEL_DISENTANGLED;
+    for (int k = 0; k < 4; ++k) operands[k] = x.v[1 + k];
+    for (int k = 7; k < x.count; ++k) operands[k - 3] = x.v[k];
+    oracle_run(&forward, a, operands, x.count - 3);
   }
   make_routes(w, a, &x);
   for (int k = 0; k < x.count; ++k)

@@ -526,6 +526,7 @@ static inline void oracle_clip(const tws_work *w, double **o) {
   if (scaled) o[0][TWS_METRIC_OVERFLOW] = overflow;
 }
 
+#include "tests/oracle_disentangled.h"
 #include "tests/oracle_latent.h"
 #include "tests/oracle_low_rank.h"
 #include "tests/oracle_routing.h"
@@ -609,6 +610,10 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_ATTENTION_GRAD:
       oracle_attention_grad(w, a, o);
+      break;
+    case TWS_KERNEL_DISENTANGLED:
+    case TWS_KERNEL_DISENTANGLED_GRAD:
+      oracle_disentangled(w, a, o, w->code == TWS_KERNEL_DISENTANGLED_GRAD);
       break;
     case TWS_KERNEL_DROPOUT:
       oracle_dropout(w, a, o);

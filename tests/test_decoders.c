@@ -210,6 +210,19 @@ static void compare_likelihoods(hand_job *job, const char *family, const sample_
   }
 }
 
+/* Every byte that the engine has is one of the ledger. */
+static tws_code check_allocated(const tws_plan *plan, const tws_executor *x, tws_error *why) {
+  tws_ledger ledger;
+  TWS_TRY(tws_ledger_read(plan, &ledger, why));
+  for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
+    const uint64_t got = tws_executor_allocated(x, (tws_tier)tier), want = ledger.tier[tier].arena_bytes;
+    if (got != want || (tier == TWS_TIER_DEVICE && got == 0))
+      return tws_fail(why, TWS_INTERNAL, NULL, "tier %d has %llu bytes, the ledger says %llu", tier,
+                      (unsigned long long)got, (unsigned long long)want);
+  }
+  return TWS_OK;
+}
+
 static double train_step(hand_job *job, int step) {
   float hyper[TWS_HYPER_COUNT];
   double metrics[TWS_METRIC_COUNT] = {0};
@@ -410,6 +423,7 @@ static void *run_rank(void *raw) {
                                     .comm_ops = &thread_ranks_comm,
                                     .comm = &comm};
   if (r->code == TWS_OK) r->code = tws_executor_create(&setup, &x, &r->err);
+  if (r->code == TWS_OK) r->code = check_allocated(r->plan, x, &r->err);
   if (r->code == TWS_OK) r->code = put_weights(r, x, &r->err);
   for (int step = 0; step < DIVIDED_STEPS && r->code == TWS_OK; step++) r->code = rank_step(r, x, step, &r->err);
   tws_executor_destroy(x);
@@ -619,6 +633,34 @@ START_TEST(pictures) {
 }
 END_TEST
 
+/* What would change the arithmetic of disentangled attention, or what is behind it. */
+START_TEST(refused_positions) {
+#define DEBERTA                                                                                              \
+  "{\"model_type\":\"deberta-v2\",\"num_hidden_layers\":1,\"hidden_size\":16,\"num_attention_heads\":4," \
+  "\"intermediate_size\":24,\"vocab_size\":32,\"relative_attention\":true,"
+  static const struct {
+    const char *keys, *says;
+  } bad[] = {{"\"pos_att_type\":\"c2p|p2p\"}", "a kind that is not known"},
+             {"\"pos_att_type\":[]}", "relative_attention without a pos_att_type"},
+             {"\"pos_att_type\":[\"c2p\"],\"position_buckets\":8,\"max_relative_positions\":5}", "cannot be dealt"},
+             {"\"pos_att_type\":\"c2p\",\"norm_rel_ebd\":\"rms\"}", "norm_rel_ebd is not known"},
+             {"\"pos_att_type\":\"c2p\",\"conv_kernel_size\":3}", "a convolution behind the first layer"},
+             {"\"pos_att_type\":\"c2p\",\"embedding_size\":8}", "of another width than hidden_size"},
+             {"\"pos_att_type\":\"c2p\",\"legacy\":false}", "\"legacy\": false is not supported"},
+             {"\"pos_att_type\":\"c2p\",\"talking_head\":true}", "\"talking_head\" is not known"}};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    char text[400];
+    tws_json *json = NULL;
+    tws_network *network = NULL;
+    snprintf(text, sizeof text, DEBERTA "%s", bad[i].keys);
+    HAND_OK(tws_json_parse(text, strlen(text), "config.json", &json, &err));
+    ck_assert_int_ne(tws_network_from_json(json, 1, &network, &err), TWS_OK);
+    ck_assert_msg(strstr(err.message, bad[i].says), "%s: %s", bad[i].keys, err.message);
+    tws_json_destroy(json);
+  }
+}
+END_TEST
+
 START_TEST(published_counts) {
   tws_json *golden = golden_file("parameter_counts.json");
   const cJSON *model;
@@ -647,6 +689,7 @@ int main(void) {
   tcase_add_test(tests, pictures);
   tcase_add_test(tests, divided_pictures);
   tcase_add_test(tests, dropout);
+  tcase_add_test(tests, refused_positions);
   tcase_add_test(tests, published_counts);
   tcase_set_timeout(tests, 120);
   suite_add_tcase(suite, tests);

@@ -22,7 +22,8 @@ static double tolerance(const tws_work *w, tws_dtype out) {
   /* A device may multiply with probabilities of the storage type. */
   if (w->code == TWS_KERNEL_ATTENTION && w->dtype != TWS_F32 && backend_kind == TWS_BACKEND_CUDA)
     return out == TWS_BF16 ? 1.2e-2 : out == TWS_F16 ? 1.5e-3 : 2e-5;
-  if (w->code == TWS_KERNEL_ATTENTION_GRAD) return w->dtype == TWS_BF16 ? 3e-2 : w->dtype == TWS_F16 ? 4e-3 : 2e-5;
+  if (w->code == TWS_KERNEL_ATTENTION_GRAD || w->code == TWS_KERNEL_DISENTANGLED_GRAD)
+    return w->dtype == TWS_BF16 ? 3e-2 : w->dtype == TWS_F16 ? 4e-3 : 2e-5;
   if (w->flags & TWS_STOCHASTIC && out == TWS_BF16) return 8e-3; /* a whole unit */
   if (w->code == TWS_KERNEL_ATTENTION && w->flags & TWS_ALIBI && out == TWS_F32)
     return 1e-5; /* scores like distances */
@@ -209,6 +210,14 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
         const int behind = w->flags & TWS_LENGTHS ? 1 : 0;
         PAIR(f->out, 4 + 2 * f->out + behind, 2 + f->out + behind);
       }
+      return 1;
+    case TWS_KERNEL_DISENTANGLED_GRAD:
+      f->work.code = TWS_KERNEL_DISENTANGLED;
+      f->dy = v[0];
+      f->out = 2;
+      f->o[0] = v[1], f->o[1] = v[2], f->o[2] = out, f->o[3] = out2;
+      for (f->count = 4; f->count + 3 < x->count; ++f->count) f->o[f->count] = v[f->count + 3];
+      PAIR(0, 5, 0), PAIR(1, 6, 1);
       return 1;
     case TWS_KERNEL_GELU_GRAD:
     case TWS_KERNEL_GELU_EXACT_GRAD:

@@ -68,14 +68,18 @@ START_TEST(encoders_lose_what_the_reference_loses) {
 }
 END_TEST
 
-/* Embeddings, probabilities and residual branches, in the order of norms of BERT and of GPT-2. */
+/* Embeddings, probabilities and residual branches, in the order of norms of BERT and of GPT-2; DeBERTa's positions. */
 START_TEST(dropout_is_the_same_for_every_division) {
   static const char *const models[] = {
       "{\"model_type\":\"bert\",\"vocab_size\":259,\"num_hidden_layers\":2,\"hidden_size\":32,"
       "\"num_attention_heads\":4,\"intermediate_size\":64,\"max_position_embeddings\":64,\"hidden_act\":\"gelu_new\","
       "\"hidden_dropout_prob\":0.1,\"attention_probs_dropout_prob\":0.2}",
       "{\"model_type\":\"gpt2\",\"vocab_size\":259,\"n_positions\":64,\"n_layer\":2,\"n_embd\":32,\"n_head\":4,"
-      "\"attn_pdrop\":0.1,\"resid_pdrop\":0.2,\"embd_pdrop\":0.1}"};
+      "\"attn_pdrop\":0.1,\"resid_pdrop\":0.2,\"embd_pdrop\":0.1}",
+      "{\"model_type\":\"deberta-v2\",\"vocab_size\":259,\"num_hidden_layers\":2,\"hidden_size\":32,"
+      "\"num_attention_heads\":4,\"intermediate_size\":64,\"max_position_embeddings\":64,\"hidden_dropout_prob\":0.1,"
+      "\"attention_probs_dropout_prob\":0.2,\"relative_attention\":true,\"pos_att_type\":\"p2c|c2p\","
+      "\"position_buckets\":16,\"share_att_key\":true,\"norm_rel_ebd\":\"layer_norm\"}"};
   enum { FIRST_STEPS = 3 };
   tws_json *golden = golden_file("encoders.json");
   char model[96], text[96];
@@ -89,6 +93,7 @@ START_TEST(dropout_is_the_same_for_every_division) {
     losses_of(model, text, FIRST_STEPS, "-n 1 --micro-batch 2 --set twinspeed.dropout=false", whole);
     ck_assert_double_gt(fabs(one[FIRST_STEPS - 1] / whole[FIRST_STEPS - 1] - 1), 1e-4);
     for (int d = 0; d < DIVISIONS; d++) {
+      if (m == 2 && strstr(divisions[d], "--sp")) continue; /* refused */
       losses_of(model, text, FIRST_STEPS, divisions[d], losses);
       for (int s = 0; s < FIRST_STEPS; s++)
         ck_assert_msg(fabs(losses[s] / one[s] - 1) < 1e-6, "model %zu, %s, step %d: loss %.9g, not %.9g", m,

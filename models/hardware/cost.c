@@ -44,12 +44,17 @@ _Static_assert(TWS_KERNEL_LINEAR_GRAD_INPUT - TWS_KERNEL_LINEAR == OF_INPUT &&
                "rows of the table follow one another");
 
 static int is_attention(const tws_work *work) {
-  return work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_ATTENTION_GRAD;
+  return work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_ATTENTION_GRAD ||
+         work->code == TWS_KERNEL_DISENTANGLED || work->code == TWS_KERNEL_DISENTANGLED_GRAD;
 }
 
-/* Pairs of a query and a key, of all heads. */
+static int is_forward(const tws_work *work) {
+  return work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_DISENTANGLED;
+}
+
+/* Pairs of a query and a key, of all heads; disentangled attention counts as the plain one with as many products. */
 static double attention_pairs(const tws_work *work) {
-  const int products = work->code == TWS_KERNEL_ATTENTION ? 2 : 5;
+  const int products = is_forward(work) ? 2 : 5;
   return tws_work_flops(work) / (2 * products * fmax((double)work->d[4], 1));
 }
 
@@ -280,7 +285,7 @@ static double unfused_seconds(const tws_profile *profile, const tws_work *work, 
                       (scores + rows) * element / bandwidth) +
                  rows * element / bandwidth;
   double forward = writes + reads + scores * profile->score_bytes[0] / bandwidth + 3 * profile->launch_s;
-  if (work->code == TWS_KERNEL_ATTENTION) return forward;
+  if (is_forward(work)) return forward;
   double backward = writes + 3 * reads + scores * profile->score_bytes[1] / bandwidth + 5 * profile->launch_s;
   return backward + (profile->scores_recomputed ? forward + profile->launch_s : 0);
 }
@@ -291,7 +296,7 @@ static double attention_seconds(const tws_profile *profile, const tws_work *work
   const double rows = (double)work->d[0] * (double)work->d[2] * (double)work->d[1];
   double seq = fmax(2 * attention_pairs(work) / fmax(rows, 1) - 1, 1),
          rate = profile->attention_efficiency * peak * seq / (seq + profile->attention_half_length);
-  if (work->code == TWS_KERNEL_ATTENTION_GRAD) rate *= profile->attention_backward;
+  if (!is_forward(work)) rate *= profile->attention_backward;
   if (work->dtype != TWS_F32 && work->d[4] % 8 != 0) rate *= profile->misaligned;
   return fmax(tws_work_flops(work) / rate, tws_work_bytes(work) / bandwidth);
 }

@@ -221,6 +221,28 @@ uint32_t tws_build_attention(tws_network_builder *b, int layer, const char *name
   return o;
 }
 
+uint32_t tws_build_table(tws_network_builder *b, int layer, const char *name, int64_t rows, float std) {
+  const tws_dim row = {.kind = TWS_DIM_FIXED, .size = rows};
+  const uint32_t module = tws_build_module(b, TWS_MODULE_TABLE, layer, name);
+  tws_module *m = &b->net->modules[module];
+  m->buckets = (int32_t)rows;
+  m->out_features = b->net->hidden;
+  tws_build_param(b, module, 0, tws_build_name(b, "%s.weight", name), rows, b->net->hidden, (tws_init){std, 0});
+  return tws_build_value(b, module, 0, "rows", &row, 1, b->net->hidden, TWS_VALUE_ACTIVATION);
+}
+
+uint32_t tws_build_disentangled(tws_network_builder *b, int layer, const char *name, uint32_t qkv, uint32_t positions,
+                                int parts, int kinds) {
+  const uint32_t o = tws_build_attention(b, layer, name, qkv);
+  tws_module *m = &b->net->modules[b->net->module_count - 1];
+  m->type = TWS_MODULE_DISENTANGLED;
+  m->in[1] = positions;
+  m->buckets = (int32_t)b->net->values[positions].row[0].size;
+  m->parts = parts;
+  m->kinds = kinds;
+  return o;
+}
+
 uint32_t tws_build_gather(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t input) {
   const uint32_t module = tws_build_module(b, TWS_MODULE_GATHER, layer, name);
   const tws_network_input *rows = &b->net->input[input];
@@ -253,6 +275,13 @@ uint32_t tws_build_dropout(tws_network_builder *b, int layer, const char *name, 
   if (probability == 0) return x;
   const uint32_t y = tws_build_pointwise(b, layer, name, TWS_MODULE_DROPOUT, x, b->net->values[x].per_row);
   b->net->modules[b->net->module_count - 1].dropout = probability;
+  return y;
+}
+
+uint32_t tws_build_dropped(tws_network_builder *b, int layer, const char *name, uint32_t x, double share) {
+  if (share == 0) return x;
+  const uint32_t y = tws_build_pointwise(b, layer, name, TWS_MODULE_DROPPED, x, b->net->values[x].per_row);
+  b->net->modules[b->net->module_count - 1].dropout = share;
   return y;
 }
 

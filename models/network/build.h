@@ -61,6 +61,13 @@ void tws_build_first_position(tws_network_builder *b, int64_t rows);
 uint32_t tws_build_rope(tws_network_builder *b, int layer, const char *name, uint32_t qkv,
                         const double rope[TWS_ROPE_PARAMETERS]);
 uint32_t tws_build_attention(tws_network_builder *b, int layer, const char *name, uint32_t qkv);
+/* Rows of a table of parameters, as many whatever the job. */
+uint32_t tws_build_table(tws_network_builder *b, int layer, const char *name, int64_t rows, float std);
+/* x, of which a share is dropped in training, beside x, which others read; share 0: x itself. */
+uint32_t tws_build_dropped(tws_network_builder *b, int layer, const char *name, uint32_t x, double share);
+/* Of contents to contents and to positions, which are rows of `parts` parts. kinds: models/operators.def. */
+uint32_t tws_build_disentangled(tws_network_builder *b, int layer, const char *name, uint32_t qkv, uint32_t positions,
+                                int parts, int kinds);
 /* Of queries with the keys and values of another sequence, in one row. */
 uint32_t tws_build_cross_attention(tws_network_builder *b, int layer, const char *name, uint32_t q, uint32_t kv);
 uint32_t tws_build_pointwise(tws_network_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,

@@ -33,7 +33,8 @@ tws_code tws_encoder_read_activation(tws_network_builder *b, const char *key, co
 }
 
 uint32_t tws_encoder_stride(const tws_encoder *e) {
-  return e->dropout > 0 ? 12 - (uint32_t)e->keeps_attended : 10;
+  const uint32_t attends = e->attend ? e->attention_modules : 2;
+  return 8 + attends + (e->dropout > 0 ? 2 - (uint32_t)e->keeps_attended : 0);
 }
 
 /* A branch joins the residual stream; the norm of the sum. */
@@ -44,18 +45,30 @@ static uint32_t join(tws_network_builder *b, const tws_encoder *e, int layer, co
   return tws_build_norm(b, layer, norm, x, 0, e->epsilon);
 }
 
-static uint32_t add_layer(tws_network_builder *b, const tws_encoder *e, int layer, uint32_t x) {
-  const tws_network *net = b->net;
-  const int64_t hidden = net->hidden, qkv[3] = {hidden, hidden, hidden};
-  const float std = (float)e->range;
-  const char *prefix = tws_build_name(b, "%s.%d", e->names->layer, layer);
-#define NAME(part) tws_build_name(b, "%s.%s", prefix, part)
-  uint32_t y = tws_build_linear(b, layer, NAME(e->names->qkv), x, hidden, 3 * hidden, std, 1, qkv, TWS_NONE);
-  y = tws_build_attention(b, layer, NAME("attention"), y);
-  tws_module *attention = &net->modules[net->module_count - 1];
+static uint32_t self_attention(tws_network_builder *b, const tws_encoder *e, int layer, const char *prefix,
+                               uint32_t x) {
+  const int64_t hidden = b->net->hidden, qkv[3] = {hidden, hidden, hidden};
+  x = tws_build_linear(b, layer, tws_build_name(b, "%s.%s", prefix, e->names->qkv), x, hidden, 3 * hidden,
+                       (float)e->range, 1, qkv, TWS_NONE);
+  x = tws_build_attention(b, layer, tws_build_name(b, "%s.attention", prefix), x);
+  tws_encoder_set_attention(b, e);
+  return x;
+}
+
+void tws_encoder_set_attention(tws_network_builder *b, const tws_encoder *e) {
+  tws_module *attention = &b->net->modules[b->net->module_count - 1];
   attention->flags = TWS_BIDIRECTIONAL;
   attention->input[0] = e->lengths;
   attention->dropout = e->attention_dropout;
+}
+
+static uint32_t add_layer(tws_network_builder *b, const tws_encoder *e, int layer, uint32_t x) {
+  const tws_network *net = b->net;
+  const int64_t hidden = net->hidden;
+  const float std = (float)e->range;
+  const char *prefix = tws_build_name(b, "%s.%d", e->names->layer, layer);
+#define NAME(part) tws_build_name(b, "%s.%s", prefix, part)
+  uint32_t y = e->attend ? e->attend(b, e, layer, prefix, x) : self_attention(b, e, layer, prefix, x);
   y = tws_build_linear(b, layer, NAME(e->names->out), y, hidden, hidden, std, 1, NULL, TWS_NONE);
   x = join(b, e, layer, NAME("add_1"), NAME(e->names->norm_1), x, y, e->keeps_attended ? 0 : e->dropout);
   y = tws_build_linear(b, layer, NAME(e->names->up), x, hidden, net->intermediate, std, 1, NULL, TWS_NONE);
@@ -171,10 +184,12 @@ tws_encoder_names tws_encoder_shared_names(const char *layer) {
 uint32_t tws_encoder_add_embeddings(tws_network_builder *b, tws_encoder *e, const char *prefix, int64_t first,
                                     int64_t segments) {
   const char *name = tws_build_name(b, "%s.embeddings", prefix);
-  uint32_t x = tws_build_embedding(b, name, tws_build_name(b, "%s.word_embeddings.weight", name),
-                                   tws_build_name(b, "%s.position_embeddings.weight", name), (float)e->range);
-  tws_build_first_position(b, first);
-  tws_build_segments(b, tws_build_name(b, "%s.token_type_embeddings.weight", name), segments, (float)e->range);
+  const char *positions = first >= 0 ? tws_build_name(b, "%s.position_embeddings.weight", name) : NULL;
+  uint32_t x =
+      tws_build_embedding(b, name, tws_build_name(b, "%s.word_embeddings.weight", name), positions, (float)e->range);
+  if (first >= 0) tws_build_first_position(b, first);
+  if (segments > 0)
+    tws_build_segments(b, tws_build_name(b, "%s.token_type_embeddings.weight", name), segments, (float)e->range);
   e->lengths = tws_encoder_add_lengths(b);
   x = tws_build_norm(b, -1, tws_build_name(b, "%s.LayerNorm", name), x, 0, e->epsilon);
   return tws_build_dropout(b, -1, tws_build_name(b, "%s.dropout", name), x, e->dropout);
@@ -202,7 +217,9 @@ tws_code tws_encoder_read_shared(tws_network_builder *b, tws_encoder *e, int64_t
   TWS_TRY(tws_build_size(b, "hidden_size", NULL, 1, TWS_MAX_WIDTH, 0, &net->hidden, err));
   TWS_TRY(tws_encoder_read_heads(b, "num_attention_heads", err));
   TWS_TRY(tws_build_size(b, "intermediate_size", NULL, 1, TWS_MAX_WIDTH, 0, &net->intermediate, err));
-  TWS_TRY(tws_build_size(b, "type_vocab_size", NULL, 0, TWS_MAX_WIDTH, 2, segments, err));
+  const int optional = strncmp(net->architecture, "deberta", 7) == 0;
+  TWS_TRY(tws_json_int(b->json, root, "type_vocab_size", 0, optional ? 0 : 1, TWS_MAX_WIDTH, optional ? 0 : 2, segments,
+                       err));
   TWS_TRY(tws_json_number(b->json, root, "layer_norm_eps", 0, 1e-20, 1, 1e-12, &e->epsilon, err));
   TWS_TRY(tws_json_number(b->json, root, "initializer_range", 0, 0, 100, 0.02, &e->range, err));
   TWS_TRY(tws_json_bool(b->json, root, "tie_word_embeddings", 0, 1, &net->tied, err));

@@ -11,19 +11,25 @@ typedef struct tws_encoder_names {
   const char *layer, *qkv, *out, *norm_1, *up, *down, *norm_2;
 } tws_encoder_names;
 
-typedef struct tws_encoder {
+typedef struct tws_encoder tws_encoder;
+struct tws_encoder {
   const tws_encoder_names *names;
   double epsilon, range, dropout, attention_dropout;
   tws_module_type activation;
   int keeps_attended; /* nothing is dropped of what attention adds (DistilBERT) */
   uint32_t lengths;   /* input: how many tokens of each sample count */
-} tws_encoder;
+  /* What a layer's tokens attend to, of x; `prefix` names the layer. NULL: self-attention as BERT has it. */
+  uint32_t (*attend)(tws_network_builder *b, const tws_encoder *e, int layer, const char *prefix, uint32_t x);
+  uint32_t attention_modules; /* of it */
+};
 
 /* What a family calls the parts that score the vocabulary; the last has the bias alone where weights are tied. */
 typedef struct tws_masked_head_names {
   const char *dense, *activation, *norm, *scores, *tied_scores;
 } tws_masked_head_names;
 
+/* The module that was built last attends in both directions to the tokens that count, and drops what `e` says. */
+void tws_encoder_set_attention(tws_network_builder *b, const tws_encoder *e);
 /* Modules of a layer. */
 uint32_t tws_encoder_stride(const tws_encoder *e);
 /* hidden_act and what means the same; sizes and the rest of the keys that BERT's family shares. */
@@ -41,8 +47,8 @@ extern const char *const tws_encoder_shared_keys[];
 tws_code tws_encoder_read_shared(tws_network_builder *b, tws_encoder *e, int64_t *segments, tws_error *err);
 /* The names of a layer's parts; layer: "bert.encoder.layer". */
 tws_encoder_names tws_encoder_shared_names(const char *layer);
-/* Tokens, positions from row `first` of their table on, segments; their norm and dropout, below "bert" or so. Sets
- * e->lengths. */
+/* Tokens, positions from row `first` of their table on (-1: there is none), segments (0: none); their norm and dropout,
+ * below "bert" or so. Sets e->lengths. */
 uint32_t tws_encoder_add_embeddings(tws_network_builder *b, tws_encoder *e, const char *prefix, int64_t first,
                                     int64_t segments);
 /* Whatever the file's class has behind the last layer. A text is classified by its first token, of which `dense` and

@@ -7,6 +7,8 @@
 static const struct {
   const char *joined, *parts[3];
 } joined_names[] = {
+    {"self.qkv_proj", {"self.query_proj", "self.key_proj", "self.value_proj"}},
+    {"self.pos_qk_proj", {"self.pos_query_proj", "self.pos_key_proj", NULL}},
     {"qkv_proj", {"q_proj", "k_proj", "v_proj"}},
     {"gate_up_proj", {"gate_proj", "up_proj", NULL}},
     {"self.qkv", {"self.query", "self.key", "self.value"}},

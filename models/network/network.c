@@ -1,6 +1,7 @@
 #include "models/network/network.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -330,6 +331,12 @@ static double square_flops(const tws_network *network, const tws_module *m, leng
   return halved ? square / 2 : square;
 }
 
+/* Of one sequence's products of contents with the rows of positions that its distances reach, for each token. */
+static double position_flops(const tws_module *m, lengths of) {
+  const double tokens = (double)(of.seq > 0 ? of.seq : 1), rows = fmin((double)m->buckets, 2 * tokens - 1);
+  return (m->kinds > 2 ? 4 : 2) * rows * (double)m->heads * (double)m->head_size;
+}
+
 double tws_network_flops_per_token(const tws_network *network, int64_t seq, int64_t target, int causal_halved) {
   const lengths of = {seq, target};
   double flops = 0;
@@ -349,6 +356,8 @@ double tws_network_flops_per_token(const tws_network *network, int64_t seq, int6
           2 * (double)tws_param_numel(&network->params[module->param[0]]) * rows_per_token(network, module->out[0], of);
     } else if (module->type == TWS_MODULE_ATTENTION || module->type == TWS_MODULE_CROSS_ATTENTION) {
       flops += square_flops(network, module, of, causal_halved);
+    } else if (module->type == TWS_MODULE_DISENTANGLED) {
+      flops += square_flops(network, module, of, 0) + position_flops(module, of);
     }
   }
   return flops;

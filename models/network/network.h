@@ -174,7 +174,9 @@ typedef struct tws_module {
   double dropout;                     /* ATTENTION, DROPOUT: share of what is dropped in training */
   double jitter;                      /* DROPOUT: how far from 1 numbers are multiplied instead */
   const tws_module_windows *windows;  /* CONVOLUTION, MAX_POOL, AVERAGE_POOL */
-  int32_t buckets, max_distance;      /* ATTENTION: rows of its table of relative biases; 0: it has none */
+  int32_t buckets, max_distance;      /* ATTENTION: rows of its table of relative biases; 0: it has none. DISENTANGLED:
+                                         rows of positions */
+  int32_t parts, kinds;               /* DISENTANGLED: of a row of positions; which scores: models/operators.def */
   double rope[TWS_ROPE_PARAMETERS];   /* parameters of ROPE */
   int32_t rotary, dynamic_rope;       /* ROPE: elements of a head that are turned, 0: all; theta follows the sequence */
 } tws_module;
