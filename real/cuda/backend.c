@@ -477,7 +477,8 @@ static const tws_cuda_function functions[TWS_KERNEL_COUNT] = {
 /* By cuDNN; *done 0: nothing was started. That is noted where tensor cores would have been of use. */
 static tws_code fused_attention(tws_backend *backend, const device_stream *l, const tws_cuda_call *call, int *done,
                                 tws_error *err) {
-  const tws_cuda_fused_workspace workspace = {l->workspace, TWS_CUDA_STREAM_BYTES, backend->deterministic};
+  const tws_cuda_fused_workspace workspace = {l->workspace, TWS_CUDA_STREAM_BYTES, backend->deterministic,
+                                              !backend->deterministic && !backend->recording};
   tws_error why = {0};
   const tws_code code = tws_cuda_fused_attention(backend->fused, call, &workspace, &why);
   *done = code == TWS_OK;

@@ -33,13 +33,14 @@ enum {
   DATA_COUNT
 };
 
+enum { MOST_WAYS = 3 };
+
 typedef struct plan {
   tws_work work;
   size_t stream_bytes;
   int deterministic;
-  int found;
-  size_t workspace; /* of the library */
-  cudnnBackendDescriptor_t execution;
+  int ways; /* 0: the library has none. More than 1: nobody has looked which is fastest */
+  tws_cudnn_way way[MOST_WAYS];
 } plan;
 
 struct tws_cuda_fused {
@@ -283,10 +284,10 @@ static tws_code make_plan(tws_cuda_fused *fused, plan *p, tws_error *err) {
                                .device = fused->device,
                                .limit = operand > stream ? operand : stream,
                                .deterministic = p->deterministic};
-  p->found = tws_cudnn_plan(fused->lib, &g.status, g.op, g.ops, &wish, &p->workspace, &p->execution);
+  p->ways = tws_cudnn_plans(fused->lib, &g.status, g.op, g.ops, &wish, p->way, p->deterministic ? 1 : MOST_WAYS);
   for (int i = 0; i < g.ops; i++) tws_cudnn_release(fused->lib, g.op[i]);
   for (int i = 0; i < g.tensors; i++) tws_cudnn_release(fused->lib, g.tensor[i]);
-  if (p->found) return TWS_OK;
+  if (p->ways) return TWS_OK;
   return tws_fail(err, TWS_UNSUPPORTED, NULL, "cuDNN has no attention for this work: %s", g.status.text);
 }
 
@@ -305,7 +306,7 @@ static tws_code find(tws_cuda_fused *fused, const tws_work *work, size_t stream_
         memcmp(&p->work, work, sizeof *work) != 0)
       continue;
     *out = p;
-    return p->found ? TWS_OK : tws_fail(err, TWS_UNSUPPORTED, NULL, "cuDNN has no attention for this work");
+    return p->ways ? TWS_OK : tws_fail(err, TWS_UNSUPPORTED, NULL, "cuDNN has no attention for this work");
   }
   if (tws_reserve(&fused->plans, &fused->capacity, fused->count + 1, sizeof *fused->plans) != 0)
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -348,6 +349,66 @@ static int is_aligned(const tws_cuda_call *call) {
   return bits % 16 == 0;
 }
 
+/* All that a way to do it needs. */
+typedef struct attempt {
+  const tws_cuda_fused *fused;
+  const tws_cuda_call *call;
+  const binding *binding;
+  char *in_stream, *in_operand; /* where the library's memory may be: there, as long as it is enough, or there */
+  size_t stream_bytes;
+} attempt;
+
+static tws_code run_way(const attempt *t, const tws_cudnn_way *way, tws_error *err) {
+  void *of_library = way->workspace > t->stream_bytes ? t->in_operand : t->in_stream;
+  return tws_cudnn_execute(t->fused->lib, t->fused->handle, way->plan, t->binding->number, t->binding->data,
+                           t->binding->count, of_library, t->call->stream, err);
+}
+
+/* Milliseconds of a run, the least of some, after one that loads what it needs. */
+static tws_code time_way(const attempt *t, const tws_cudnn_way *way, cudaEvent_t start, cudaEvent_t stop,
+                         double *milliseconds, tws_error *err) {
+  enum { TRIES = 3 };
+  *milliseconds = INFINITY;
+  TWS_TRY(run_way(t, way, err));
+  for (int i = 0; i < TRIES; i++) {
+    float elapsed = 0;
+    cudaError_t status = cudaEventRecord(start, t->call->stream);
+    if (status == cudaSuccess) TWS_TRY(run_way(t, way, err));
+    if (status == cudaSuccess) status = cudaEventRecord(stop, t->call->stream);
+    if (status == cudaSuccess) status = cudaEventSynchronize(stop);
+    if (status == cudaSuccess) status = cudaEventElapsedTime(&elapsed, start, stop);
+    if (status != cudaSuccess) return tws_cuda_fail(err, status, "timing attention");
+    *milliseconds = fmin(*milliseconds, (double)elapsed);
+  }
+  return TWS_OK;
+}
+
+/* Keeps the fastest way, or without a look at the clock the first. What attention writes it only overwrites, so that
+ * it can be done again and again. */
+static tws_code keep_one(const attempt *t, plan *p, int timed, tws_error *err) {
+  cudaEvent_t start = NULL, stop = NULL;
+  double least = INFINITY;
+  int best = 0;
+  cudaError_t status = timed ? cudaEventCreate(&start) : cudaSuccess;
+  if (timed && status == cudaSuccess) status = cudaEventCreate(&stop);
+  tws_code code = status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "an event");
+  for (int i = 0; timed && i < p->ways && status == cudaSuccess; i++) {
+    double milliseconds = 0;
+    code = time_way(t, &p->way[i], start, stop, &milliseconds, err);
+    if (code == TWS_OK && milliseconds < least) least = milliseconds, best = i;
+  }
+  if (isfinite(least)) code = TWS_OK; /* a proposal is no promise */
+  if (start) cudaEventDestroy(start);
+  if (stop) cudaEventDestroy(stop);
+  if (code != TWS_OK) return code;
+  const tws_cudnn_way kept = p->way[best];
+  for (int i = 0; i < p->ways; i++)
+    if (i != best) tws_cudnn_release(t->fused->lib, p->way[i].plan);
+  p->way[0] = kept;
+  p->ways = 1;
+  return TWS_OK;
+}
+
 tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *call,
                                   const tws_cuda_fused_workspace *workspace, tws_error *err) {
   const tws_work *work = call->work;
@@ -377,10 +438,14 @@ tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *ca
     bind(&b, O, call->operand[1]);
     bind(&b, STATS, call->operand[2]);
   }
-  void *of_library = stream + aligned(delta_bytes(work)); /* aligned to 256 bytes, which a lone operand need not be */
-  if (p->workspace > stream_bytes_for(work, workspace->stream_bytes)) of_library = operand + sums;
-  return tws_cudnn_execute(fused->lib, fused->handle, p->execution, b.number, b.data, b.count, of_library, call->stream,
-                           err);
+  const attempt t = {.fused = fused,
+                     .call = call,
+                     .binding = &b,
+                     .in_stream = stream + aligned(delta_bytes(work)), /* to 256 bytes, as an operand need not be */
+                     .in_operand = operand + sums,
+                     .stream_bytes = stream_bytes_for(work, workspace->stream_bytes)};
+  if (p->ways > 1) TWS_TRY(keep_one(&t, p, workspace->timed, err));
+  return run_way(&t, &p->way[0], err);
 }
 
 /* ---- life ---- */
@@ -402,7 +467,8 @@ tws_code tws_cuda_fused_create(const char *described, tws_cuda_fused **out, tws_
 
 void tws_cuda_fused_destroy(tws_cuda_fused *fused) {
   if (!fused) return;
-  for (size_t i = 0; i < fused->count; i++) tws_cudnn_release(fused->lib, fused->plans[i].execution);
+  for (size_t i = 0; i < fused->count; i++)
+    for (int k = 0; k < fused->plans[i].ways; k++) tws_cudnn_release(fused->lib, fused->plans[i].way[k].plan);
   tws_cudnn_release(fused->lib, fused->device);
   tws_cudnn_unload(fused->lib, fused->handle);
   tws_free(fused->plans);

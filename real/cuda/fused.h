@@ -17,6 +17,7 @@ typedef struct tws_cuda_fused_workspace {
   void *data; /* of the stream: for the library, and delta */
   size_t stream_bytes;
   int deterministic; /* equal bits from equal work */
+  int timed;         /* of several ways to do a work that is new the fastest is kept: not while a step is recorded */
 } tws_cuda_fused_workspace;
 
 /* Whether a graph for this work can be made that needs no more memory than there is. TWS_UNSUPPORTED: another shape or

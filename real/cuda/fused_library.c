@@ -237,10 +237,9 @@ static int fits(const tws_cudnn *lib, tws_cudnn_status *status, descriptor d, cu
   return 0;
 }
 
-/* The proposals, best first; each is to be released. */
+/* The proposals of a heuristic, best first; each is to be released. */
 static int proposals_for(const tws_cudnn *lib, tws_cudnn_status *status, const tws_cudnn_wish *wish, descriptor graph,
-                         descriptor *out) {
-  const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
+                         cudnnBackendHeurMode_t mode, descriptor *out) {
   int64_t count = 0;
   descriptor h = start(lib, status, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   set_part(lib, status, h, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
@@ -256,40 +255,50 @@ static int proposals_for(const tws_cudnn *lib, tws_cudnn_status *status, const t
   return status->failed ? 0 : (int)count;
 }
 
-/* Whether a proposal will do; *plan is built where there is a handle. */
+/* Whether a proposal will do; its plan is built where there is a handle. */
 static int accept(const tws_cudnn *lib, tws_cudnn_status *status, descriptor proposal, const tws_cudnn_wish *wish,
-                  size_t *workspace, descriptor *plan) {
+                  tws_cudnn_way *way) {
+  *way = (tws_cudnn_way){NULL, 0};
   if (wish->deterministic && !is_deterministic(lib, proposal)) {
     snprintf(status->text, sizeof status->text, "nothing deterministic");
     return 0;
   }
-  if (!fits(lib, status, proposal, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, wish->limit, workspace)) return 0;
+  if (!fits(lib, status, proposal, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, wish->limit, &way->workspace)) return 0;
   if (!wish->handle) return 1;
-  *plan = plan_of(lib, status, wish->handle, proposal);
-  if (fits(lib, status, *plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, wish->limit, workspace)) return 1;
-  tws_cudnn_release(lib, *plan);
-  *plan = NULL;
+  way->plan = plan_of(lib, status, wish->handle, proposal);
+  if (fits(lib, status, way->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, wish->limit, &way->workspace)) return 1;
+  tws_cudnn_release(lib, way->plan);
   return 0;
 }
 
-int tws_cudnn_plan(const tws_cudnn *lib, tws_cudnn_status *status, descriptor *ops, int count,
-                   const tws_cudnn_wish *wish, size_t *workspace, descriptor *plan) {
+/* Those of one heuristic, behind what others have found. */
+static int plans_by(const tws_cudnn *lib, tws_cudnn_status *status, const tws_cudnn_wish *wish, descriptor graph,
+                    cudnnBackendHeurMode_t mode, tws_cudnn_way *ways, int found, int most) {
   descriptor proposal[MOST_PROPOSALS] = {NULL};
-  int accepted = 0;
-  *plan = NULL;
+  tws_cudnn_status now = {0};
+  const int proposals = proposals_for(lib, &now, wish, graph, mode, proposal);
+  if (!now.failed && proposals == 0) snprintf(now.text, sizeof now.text, "it proposes nothing");
+  for (int i = 0; i < proposals && found < most; i++) {
+    now = (tws_cudnn_status){0};
+    found += accept(lib, &now, proposal[i], wish, &ways[found]);
+  }
+  for (int i = 0; i < MOST_PROPOSALS; i++) tws_cudnn_release(lib, proposal[i]);
+  if (!status->text[0]) *status = now; /* what the first heuristic says comes closest */
+  return found;
+}
+
+int tws_cudnn_plans(const tws_cudnn *lib, tws_cudnn_status *status, descriptor *ops, int count,
+                    const tws_cudnn_wish *wish, tws_cudnn_way *ways, int most) {
+  static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK};
+  int found = 0;
   descriptor graph = start(lib, status, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   set(lib, status, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, ops);
   if (wish->handle) set(lib, status, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &wish->handle);
   graph = finish(lib, status, graph);
-  const int proposals = proposals_for(lib, status, wish, graph, proposal);
-  if (!status->failed && proposals == 0) snprintf(status->text, sizeof status->text, "it proposes nothing");
-  for (int i = 0; i < proposals && !accepted; i++) {
-    *status = (tws_cudnn_status){0};
-    accepted = accept(lib, status, proposal[i], wish, workspace, plan);
-  }
-  for (int i = 0; i < MOST_PROPOSALS; i++) tws_cudnn_release(lib, proposal[i]);
+  for (int i = 0; i < 3 && graph && found < (wish->handle ? most : 1); i++)
+    found = plans_by(lib, status, wish, graph, modes[i], ways, found, wish->handle ? most : 1);
   tws_cudnn_release(lib, graph);
-  return accepted;
+  return found;
 }
 
 tws_code tws_cudnn_execute(const tws_cudnn *lib, cudnnHandle_t handle, descriptor plan, const int64_t *number,

@@ -40,17 +40,22 @@ cudnnBackendDescriptor_t tws_cudnn_reduction(const tws_cudnn *lib, tws_cudnn_sta
 cudnnBackendDescriptor_t tws_cudnn_reshape(const tws_cudnn *lib, tws_cudnn_status *status, cudnnBackendDescriptor_t x,
                                            cudnnBackendDescriptor_t y);
 
-/* The library's first proposal that needs at most `limit` bytes; with `deterministic`, not one that says that its bits
- * differ. For the handle's device it is built (seconds, the first time); for a described one, *plan stays NULL. 0:
- * there is none, and the status says why. */
+/* Proposals of the library that need at most `limit` bytes, its heuristics one after another, best first; with
+ * `deterministic`, none that says that its bits differ. For the handle's device they are built (seconds each, the first
+ * time), at most `most`; for a described one, one with plan NULL says that there are some. Returns how many; 0: the
+ * status says why. */
 typedef struct tws_cudnn_wish {
   cudnnHandle_t handle; /* NULL: for */
   cudnnBackendDescriptor_t device;
   size_t limit;
   int deterministic;
 } tws_cudnn_wish;
-int tws_cudnn_plan(const tws_cudnn *lib, tws_cudnn_status *status, cudnnBackendDescriptor_t *ops, int count,
-                   const tws_cudnn_wish *wish, size_t *workspace, cudnnBackendDescriptor_t *plan);
+typedef struct tws_cudnn_way {
+  cudnnBackendDescriptor_t plan;
+  size_t workspace; /* bytes */
+} tws_cudnn_way;
+int tws_cudnn_plans(const tws_cudnn *lib, tws_cudnn_status *status, cudnnBackendDescriptor_t *ops, int count,
+                    const tws_cudnn_wish *wish, tws_cudnn_way *ways, int most);
 tws_code tws_cudnn_execute(const tws_cudnn *lib, cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                            const int64_t *number, void *const *data, int count, void *workspace, cudaStream_t stream,
                            tws_error *err);
