@@ -165,7 +165,6 @@ START_TEST(no_device) {
   }
   api->backend->destroy(NULL);
   api->comm_destroy(NULL);
-  api->comm_abort(NULL);
 }
 END_TEST
 

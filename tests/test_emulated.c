@@ -127,19 +127,23 @@ END_TEST
 
 static const struct {
   int ranks;
-  const char *model, *flags;
+  const char *model, *flags, *variable; /* set to 1; NULL: none */
 } jobs[] = {
     {2, "llama", /* steps are skipped */
      "--dtype fp16 --stage 2 --micro-batch 2 --accumulation 2 --set zero_optimization.overlap_comm=true "
-     "--set fp16.initial_scale_power=30"},
+     "--set fp16.initial_scale_power=30",
+     NULL},
     {3, "gpt",
      "--dtype bf16 --stage 3 --micro-batch 1 --set bf16.bf16_master_weights_and_grads=true "
-     "--set bf16.bf16_optimizer_states=true --set zero_optimization.overlap_comm=true"},
+     "--set bf16.bf16_optimizer_states=true --set zero_optimization.overlap_comm=true",
+     "TWINSPEED_NCCL_REGISTER"},
     {4, "gpt",
      "--pp 2 --tp 2 --sequence-parallel --micro-batch 1 --accumulation 4 --set tensor_parallel.tp_overlap_comm=true "
-     "--set twinspeed.tensor_overlap_chunks=2"},
-    {4, "gpt", "--pp 2 --stage 1 --micro-batch 1 --accumulation 4 --schedule interleaved --virtual-stages 2"},
-    {4, "llama", "--tp 2 --sp 2 --micro-batch 2"},
+     "--set twinspeed.tensor_overlap_chunks=2",
+     NULL},
+    {4, "gpt", "--pp 2 --stage 1 --micro-batch 1 --accumulation 4 --schedule interleaved --virtual-stages 2",
+     "TWINSPEED_NCCL_BLOCKING"},
+    {4, "llama", "--tp 2 --sp 2 --micro-batch 2", NULL},
 };
 
 /* Groups of every axis, messages among stages, tied parameters: as the host's communicator. */
@@ -150,7 +154,9 @@ START_TEST(ranks) {
   snprintf(flags, sizeof flags, "-m %s/%s.json %s%s", folder, jobs[_i].model,
            half ? "--steps 4 " : "--steps 3 --dtype fp32 ", jobs[_i].flags);
   const int count = train(0, jobs[_i].ranks, flags, host);
+  if (jobs[_i].variable) setenv(jobs[_i].variable, "1", 1);
   ck_assert_int_eq(train(1, jobs[_i].ranks, flags, device), count);
+  if (jobs[_i].variable) unsetenv(jobs[_i].variable);
   compare(flags, count, host, device, half ? 1e-4 : 5e-6);
 }
 END_TEST

@@ -17,6 +17,7 @@ typedef struct arena {
   char *base;
   uint64_t bytes;
   tws_tier tier;
+  int lent; /* by the backend's lender */
 } arena;
 
 typedef struct device_stream {
@@ -33,6 +34,7 @@ struct tws_backend {
   int deterministic;
   arena arenas[16];
   int arena_count;
+  tws_cuda_lender lender; /* take NULL: none */
   tws_cuda_memory memory;
   tws_code (*look)(void *user, tws_error *err); /* while waiting; NULL: nobody */
   void *look_user;
@@ -83,6 +85,11 @@ tws_code tws_cuda_device_count(int *count, tws_error *err) {
   prepare_environment();
   TRY_CUDA(cudaGetDeviceCount(count), "looking for devices");
   return *count > 0 ? TWS_OK : tws_cuda_fail(err, cudaErrorNoDevice, "looking for devices");
+}
+
+int tws_cuda_wanted(const char *variable) {
+  const char *value = getenv(variable);
+  return value && *value && strcmp(value, "0") != 0;
 }
 
 /* ---- streams ---- */
@@ -233,11 +240,6 @@ static tws_code keep_step(tws_backend *backend, tws_error *err) {
   return tws_cuda_fail(err, status, "making a step's graph");
 }
 
-static int wanted(const char *variable) {
-  const char *value = getenv(variable);
-  return value && *value && strcmp(value, "0") != 0;
-}
-
 static tws_code begin_step(tws_backend *backend, tws_error *err) {
   cudaStream_t stream = NULL;
   TWS_TRY(tws_cuda_stream(backend, TWS_STREAM_COMPUTE, &stream, err));
@@ -252,7 +254,7 @@ static tws_code cuda_record(tws_backend *backend, int on, tws_error *err) {
     give_up(backend);
     return TWS_OK;
   }
-  if (on && wanted("TWINSPEED_CUDA_EAGER"))
+  if (on && tws_cuda_wanted("TWINSPEED_CUDA_EAGER"))
     return tws_fail(err, TWS_UNSUPPORTED, NULL, "operations are started one by one, as TWINSPEED_CUDA_EAGER says");
   if (!on && !backend->recording) return tws_fail(err, TWS_INTERNAL, NULL, "nothing is being recorded");
   if (on) tws_cuda_forget(backend);
@@ -337,8 +339,8 @@ static tws_code prepare(tws_backend *backend, int device, tws_error *err) {
   size_t available = 0, total = 0;
   TWS_TRY(examine_device(backend, device, err));
   TWS_TRY(tws_cuda_gemm_create(&backend->gemm, err));
-  backend->deterministic = wanted("TWINSPEED_CUDA_DETERMINISTIC");
-  if (!wanted("TWINSPEED_CUDA_OWN_ATTENTION")) {
+  backend->deterministic = tws_cuda_wanted("TWINSPEED_CUDA_DETERMINISTIC");
+  if (!tws_cuda_wanted("TWINSPEED_CUDA_OWN_ATTENTION")) {
     const tws_code code = tws_cuda_fused_create(NULL, &backend->fused, err);
     if (code != TWS_OK && code != TWS_UNSUPPORTED) return code;
   }
@@ -389,36 +391,44 @@ const char *tws_cuda_describe(const tws_backend *backend, char *buffer, int size
 
 /* ---- memory ---- */
 
-static tws_code host_memory(tws_tier tier, uint64_t bytes, void **base, tws_error *err) {
-  *base = NULL;
-  if (tier == TWS_TIER_PINNED) {
-    TRY_CUDA(cudaHostAlloc(base, bytes, cudaHostAllocDefault), "pinned memory");
-    memset(*base, 0, bytes);
-    return TWS_OK;
+static tws_code host_memory(arena *a, tws_error *err) {
+  void *memory = NULL;
+  if (a->tier == TWS_TIER_PINNED) {
+    TRY_CUDA(cudaHostAlloc(&memory, a->bytes, cudaHostAllocDefault), "pinned memory");
+    memset(memory, 0, a->bytes);
+  } else {
+    memory = mmap(NULL, a->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   }
-  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  *base = memory;
+  a->base = memory;
   return TWS_OK;
 }
 
-static void release_memory(tws_tier tier, void *base, uint64_t bytes) {
-  if (tier == TWS_TIER_DEVICE)
-    cudaFree(base);
-  else if (tier == TWS_TIER_PINNED)
-    cudaFreeHost(base);
+static void release_memory(const tws_backend *backend, const arena *a) {
+  if (a->lent)
+    backend->lender.give_back(backend->lender.user, a->base);
+  else if (a->tier == TWS_TIER_DEVICE)
+    cudaFree(a->base);
+  else if (a->tier == TWS_TIER_PINNED)
+    cudaFreeHost(a->base);
   else
-    munmap(base, bytes);
+    munmap(a->base, a->bytes);
 }
 
-static tws_code device_memory(uint64_t bytes, void **base, tws_error *err) {
-  *base = NULL;
-  TRY_CUDA(cudaMalloc(base, bytes), "device memory");
-  cudaError_t status = cudaMemset(*base, 0, bytes);
+void tws_cuda_borrow(tws_backend *backend, const tws_cuda_lender *lender) {
+  backend->lender = lender ? *lender : (tws_cuda_lender){NULL, NULL, NULL};
+}
+
+static tws_code device_memory(const tws_backend *backend, arena *a, tws_error *err) {
+  void *base = NULL;
+  if (backend->lender.take) TWS_TRY(backend->lender.take(backend->lender.user, a->bytes, &base, err));
+  a->lent = base != NULL;
+  if (!base) TRY_CUDA(cudaMalloc(&base, a->bytes), "device memory");
+  a->base = base;
+  cudaError_t status = cudaMemset(base, 0, a->bytes);
   if (status == cudaSuccess) status = cudaDeviceSynchronize();
   if (status == cudaSuccess) return TWS_OK;
-  cudaFree(*base);
-  *base = NULL;
+  release_memory(backend, a);
   return tws_cuda_fail(err, status, "clearing device memory");
 }
 
@@ -427,10 +437,12 @@ static tws_code cuda_allocate(tws_backend *backend, tws_tier tier, uint64_t byte
   *base = NULL;
   if (bytes == 0) bytes = 1;
   if (backend->arena_count == most) return tws_fail(err, TWS_INTERNAL, NULL, "more than %d arenas", most);
-  tws_code code = tier == TWS_TIER_DEVICE ? device_memory(bytes, base, err) : host_memory(tier, bytes, base, err);
+  arena a = {.bytes = bytes, .tier = tier};
+  tws_code code = tier == TWS_TIER_DEVICE ? device_memory(backend, &a, err) : host_memory(&a, err);
   if (code != TWS_OK)
     return tws_fail_in(err, code, "the %s arena of %.3f GiB", tws_tier_name(tier), (double)bytes / 1073741824.0);
-  backend->arenas[backend->arena_count++] = (arena){*base, bytes, tier};
+  backend->arenas[backend->arena_count++] = a;
+  *base = a.base;
   return TWS_OK;
 }
 
@@ -441,7 +453,7 @@ static void cuda_release(tws_backend *backend, tws_tier tier, void *base) {
   tws_cuda_forget(backend); /* it may use this memory */
   for (int i = 0; i < backend->arena_count; i++)
     if (backend->arenas[i].base == base) {
-      release_memory(backend->arenas[i].tier, base, backend->arenas[i].bytes);
+      release_memory(backend, &backend->arenas[i]);
       backend->arenas[i] = backend->arenas[--backend->arena_count];
       return;
     }
@@ -487,7 +499,7 @@ static tws_code fused_attention(tws_backend *backend, const device_stream *l, co
     if (err) *err = why;
     return code;
   }
-  if (call->work->dtype != TWS_F32 && !backend->own_attention[0] && !wanted("TWINSPEED_CUDA_OWN_ATTENTION"))
+  if (call->work->dtype != TWS_F32 && !backend->own_attention[0] && !tws_cuda_wanted("TWINSPEED_CUDA_OWN_ATTENTION"))
     snprintf(backend->own_attention, sizeof backend->own_attention,
              "attention runs without tensor cores: %.190s", why.message);
   return TWS_OK;

@@ -55,14 +55,13 @@ typedef struct tws_cuda_api {
   /* Collective over the world. The communicator must go before the backend. */
   tws_code (*comm_create)(const tws_cuda_comm_setup *setup, tws_comm **out, tws_error *err);
   void (*comm_destroy)(tws_comm *comm);
-  void (*comm_abort)(tws_comm *comm); /* from any thread, when a rank is lost: waiting kernels end */
   const tws_comm_ops *comm_ops;
   /* Whether cuDNN's fused attention takes this work on a device that need not be there, described in cuDNN's terms
    * (JSON); NULL: the current device, for which it is built, too. TWS_UNSUPPORTED with the reason: the backend's own
    * kernels do it. */
   tws_code (*attention_for)(const char *described, const tws_work *work, int deterministic, tws_error *err);
 } tws_cuda_api;
-enum { TWS_CUDA_API_VERSION = 4, TWS_CUDA_WORKSPACE_BYTES = 64 << 20, TWS_CUDA_SCRATCH_BYTES = 8 << 20 };
+enum { TWS_CUDA_API_VERSION = 5, TWS_CUDA_WORKSPACE_BYTES = 64 << 20, TWS_CUDA_SCRATCH_BYTES = 8 << 20 };
 enum { TWS_CUDA_STREAM_BYTES = TWS_CUDA_WORKSPACE_BYTES + TWS_CUDA_SCRATCH_BYTES };
 #define TWS_CUDA_MODULE_SYMBOL "tws_cuda_module"
 

@@ -75,6 +75,16 @@ tws_code tws_cuda_fail(tws_error *err, cudaError_t status, const char *what);
 tws_code tws_cuda_stream(tws_backend *backend, int stream, cudaStream_t *out, tws_error *err);
 /* Drops the recorded step: before communicators that it uses are closed. */
 void tws_cuda_forget(tws_backend *backend);
+/* Whether the environment variable is there, and neither empty nor 0. */
+int tws_cuda_wanted(const char *variable);
+/* Device memory of the arenas that are allocated from now on comes from somebody else; NULL: the driver. take() leaves
+ * *base NULL where it has none to give. Arenas go back to who gave them, which must outlive them. */
+typedef struct tws_cuda_lender {
+  tws_code (*take)(void *user, size_t bytes, void **base, tws_error *err);
+  void (*give_back)(void *user, void *base);
+  void *user;
+} tws_cuda_lender;
+void tws_cuda_borrow(tws_backend *backend, const tws_cuda_lender *lender);
 /* `look` is asked again and again while the host waits for the device; an error ends the wait. NULL: nobody. */
 void tws_cuda_watch(tws_backend *backend, tws_code (*look)(void *user, tws_error *err), void *user);
 

@@ -11,7 +11,6 @@ const tws_cuda_api *tws_cuda_module(void) {
                                    .describe = tws_cuda_describe,
                                    .comm_create = tws_nccl_create,
                                    .comm_destroy = tws_nccl_destroy,
-                                   .comm_abort = tws_nccl_abort,
                                    .comm_ops = &tws_nccl_ops,
                                    .attention_for = tws_cuda_attention_for};
   return &api;

@@ -12,7 +12,6 @@ const char *tws_cuda_describe(const tws_backend *backend, char *buffer, int size
 
 tws_code tws_nccl_create(const tws_cuda_comm_setup *setup, tws_comm **out, tws_error *err);
 void tws_nccl_destroy(tws_comm *comm);
-void tws_nccl_abort(tws_comm *comm);
 extern const tws_comm_ops tws_nccl_ops;
 
 tws_code tws_cuda_attention_for(const char *described, const tws_work *work, int deterministic, tws_error *err);

@@ -33,6 +33,11 @@ typedef struct nccl_group {
   int borrowed; /* the world's communicator */
 } nccl_group;
 
+typedef struct registered {
+  void *base, *handle;
+  ncclComm_t comm;
+} registered;
+
 struct tws_comm {
   tws_backend *backend;
   ncclComm_t world, child; /* child: being split off */
@@ -42,6 +47,8 @@ struct tws_comm {
   const nccl_group *messages; /* the group whose members exchange messages, NULL: the world */
   double deadline_s;
   void *token; /* device memory for barriers */
+  registered *registered; /* memory that was given to arenas, on each communicator */
+  size_t registered_count, registered_capacity;
 };
 
 /* ---- polling ---- */
@@ -80,6 +87,12 @@ static tws_code settle_after(const tws_comm *comm, ncclComm_t c, ncclResult_t re
 
 /* ---- life ---- */
 
+static ncclConfig_t configuration(void) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = tws_cuda_wanted("TWINSPEED_NCCL_BLOCKING");
+  return config;
+}
+
 static tws_code join_world(tws_comm *comm, const tws_cuda_comm_setup *setup, tws_error *err) {
   ncclUniqueId id;
   memset(&id, 0, sizeof id);
@@ -88,8 +101,7 @@ static tws_code join_world(tws_comm *comm, const tws_cuda_comm_setup *setup, tws
     if (result != ncclSuccess) return failed(comm, result, "making an identifier", err);
   }
   TWS_TRY(setup->broadcast(setup->user, &id, sizeof id, err));
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  ncclConfig_t config = configuration();
   const ncclResult_t result = ncclCommInitRankConfig(&comm->world, comm->world_size, id, comm->rank, &config);
   if (result != ncclSuccess && result != ncclInProgress) return failed(comm, result, "joining the world", err);
   return settle(comm, comm->world, "joining the world", err);
@@ -144,8 +156,7 @@ static tws_code split(tws_comm *comm, nccl_group *group, tws_axes axes, tws_erro
     return TWS_OK;
   }
   snprintf(what, sizeof what, "splitting group '%.40s'", tws_axes_name(axes));
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  ncclConfig_t config = configuration();
   comm->child = NULL;
   const ncclResult_t result = ncclCommSplit(comm->world, group ? group->ranks[0] : NCCL_SPLIT_NOCOLOR,
                                             group ? group->index : 0, &comm->child, &config);
@@ -187,6 +198,47 @@ static tws_code copy_groups(tws_comm *comm, const tws_cuda_comm_setup *setup, tw
   return TWS_OK;
 }
 
+/* ---- memory that the library may read and write without copies of its own ---- */
+
+static tws_code register_memory(tws_comm *comm, ncclComm_t c, void *base, size_t bytes, tws_error *err) {
+  if (tws_reserve(&comm->registered, &comm->registered_capacity, comm->registered_count + 1,
+                  sizeof *comm->registered) != 0)
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  registered *r = &comm->registered[comm->registered_count];
+  *r = (registered){.base = base, .comm = c};
+  const ncclResult_t result = ncclCommRegister(c, base, bytes, &r->handle);
+  TWS_TRY(settle_after(comm, c, result, "registering an arena", err));
+  comm->registered_count++;
+  return TWS_OK;
+}
+
+static void give_back(void *user, void *base) {
+  tws_comm *comm = user;
+  for (size_t i = comm->registered_count; i-- > 0;) {
+    const registered r = comm->registered[i];
+    if (r.base != base) continue;
+    settle_after(comm, r.comm, ncclCommDeregister(r.comm, r.handle), "an arena's end", NULL);
+    comm->registered[i] = comm->registered[--comm->registered_count];
+  }
+  ncclMemFree(base);
+}
+
+/* An arena that can be registered, on every communicator: ranks pass registered buffers either all or none. */
+static tws_code take(void *user, size_t bytes, void **base, tws_error *err) {
+  tws_comm *comm = user;
+  *base = NULL;
+  const ncclResult_t result = ncclMemAlloc(base, bytes);
+  if (result != ncclSuccess) return failed(comm, result, "memory of an arena", err);
+  tws_code code = register_memory(comm, comm->world, *base, bytes, err);
+  for (uint32_t i = 0; i < comm->group_count && code == TWS_OK; i++)
+    if (comm->groups[i].comm && !comm->groups[i].borrowed)
+      code = register_memory(comm, comm->groups[i].comm, *base, bytes, err);
+  if (code == TWS_OK) return TWS_OK;
+  give_back(comm, *base);
+  *base = NULL;
+  return code;
+}
+
 /* For whoever waits for the device: what a communicator found out meanwhile. */
 static tws_code look(void *user, tws_error *err) {
   const tws_comm *comm = user;
@@ -216,7 +268,20 @@ static tws_code prepare(tws_comm *comm, const tws_cuda_comm_setup *setup, tws_er
   TWS_TRY(agree(comm, setup, &list, err));
   TWS_TRY(split_all(comm, &list, err));
   tws_cuda_watch(comm->backend, look, comm);
+  const tws_cuda_lender lender = {take, give_back, comm};
+  if (tws_cuda_wanted("TWINSPEED_NCCL_REGISTER")) tws_cuda_borrow(comm->backend, &lender);
   return TWS_OK;
+}
+
+/* What was begun with ranks that may be gone. Only before anybody else knows of these communicators. */
+static void abort_all(tws_comm *comm) {
+  for (uint32_t i = 0; i < comm->group_count; i++) {
+    ncclComm_t c = comm->groups[i].comm;
+    comm->groups[i].comm = NULL;
+    if (c && !comm->groups[i].borrowed) ncclCommAbort(c);
+  }
+  if (comm->world) ncclCommAbort(comm->world);
+  comm->world = NULL;
 }
 
 tws_code tws_nccl_create(const tws_cuda_comm_setup *setup, tws_comm **out, tws_error *err) {
@@ -229,7 +294,7 @@ tws_code tws_nccl_create(const tws_cuda_comm_setup *setup, tws_comm **out, tws_e
   comm->deadline_s = setup->deadline_s > 0 ? setup->deadline_s : 120;
   tws_code code = prepare(comm, setup, err);
   if (code != TWS_OK) {
-    tws_nccl_abort(comm);
+    abort_all(comm);
     tws_nccl_destroy(comm);
     return code;
   }
@@ -254,21 +319,11 @@ void tws_nccl_destroy(tws_comm *comm) {
     tws_free(comm->groups[i].ranks);
   }
   if (comm->world) close_communicator(comm, comm->world);
+  tws_cuda_borrow(comm->backend, NULL);
+  tws_free(comm->registered);
   if (comm->token) cudaFree(comm->token);
   tws_free(comm->groups);
   tws_free(comm);
-}
-
-void tws_nccl_abort(tws_comm *comm) {
-  if (!comm) return;
-  for (uint32_t i = 0; i < comm->group_count; i++) {
-    ncclComm_t c = comm->groups[i].comm;
-    comm->groups[i].comm = NULL;
-    if (c && !comm->groups[i].borrowed) ncclCommAbort(c);
-  }
-  ncclComm_t world = comm->world;
-  comm->world = NULL;
-  if (world) ncclCommAbort(world);
 }
 
 /* ---- starting work ---- */

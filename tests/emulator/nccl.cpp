@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -25,10 +26,11 @@ struct ncclComm {
   MPI_Comm mpi;
   int rank, size;
   int busy; /* how often it still says that it is in progress */
-  bool finalized;
+  bool finalized, blocking;
   ncclComm_t child, *child_to; /* being split off */
   std::shared_ptr<int> held;   /* by work that is not done, and by graphs */
   std::set<std::string> known; /* what was done before */
+  std::vector<std::pair<char *, size_t>> registered;
 };
 
 namespace {
@@ -46,6 +48,8 @@ struct Task {
 
 std::vector<Task> pending;
 int depth;
+std::map<char *, size_t> memory; /* that can be registered */
+std::multiset<char *> registrations;
 
 size_t size_of(ncclDataType_t type) {
   switch (type) {
@@ -134,6 +138,7 @@ void run_all(const std::vector<Task> &tasks) {
 }
 
 ncclResult_t in_progress(ncclComm *comm) {
+  if (comm->blocking) return ncclSuccess;
   comm->busy = 1 + (int)(emulated_random() % 3);
   return ncclInProgress;
 }
@@ -143,8 +148,10 @@ ncclResult_t flush() {
   const std::vector<Task> tasks = pending;
   pending.clear();
   if (emulated_submit_in_order(tasks[0].stream, [=] { run_all(tasks); }) != cudaSuccess) return ncclUnhandledCudaError;
-  for (const Task &t : tasks) in_progress(t.comm);
-  return ncclInProgress;
+  ncclResult_t result = ncclSuccess;
+  for (const Task &t : tasks)
+    if (in_progress(t.comm) == ncclInProgress) result = ncclInProgress;
+  return result;
 }
 
 bool is_ready(ncclComm *comm, cudaStream_t stream, const std::string &what) {
@@ -153,14 +160,18 @@ bool is_ready(ncclComm *comm, cudaStream_t stream, const std::string &what) {
     emulated_refuse("a connection of NCCL that is made while a step is recorded");
   return true;
 }
-void check_buffer(const void *data, size_t bytes) {
+/* Where a communicator has registered memory, all that it is given lies in it, but for a word beside. */
+void check_buffer(const ncclComm *comm, const void *data, size_t bytes) {
   if (bytes && !emulated_is_device(data, bytes)) emulated_refuse("a collective on memory that is not the device's");
+  bool there = bytes <= sizeof(int) || comm->registered.empty();
+  for (const auto &r : comm->registered) there |= data >= r.first && (const char *)data + bytes <= r.first + r.second;
+  if (!there) emulated_refuse("a collective on memory that is not registered beside some that is");
 }
 
 ncclResult_t add_message(ncclComm *comm, cudaStream_t stream, int peer, const void *data, size_t bytes, bool receives) {
   if (peer < 0 || peer >= comm->size) return ncclInvalidArgument;
   if (!is_ready(comm, stream, (receives ? "from " : "to ") + std::to_string(peer))) return ncclInvalidArgument;
-  check_buffer(data, bytes);
+  check_buffer(comm, data, bytes);
   pending.push_back({comm, comm->held, stream, true, receives, peer, const_cast<void *>(data), bytes, nullptr});
   return flush();
 }
@@ -169,8 +180,8 @@ ncclResult_t add_message(ncclComm *comm, cudaStream_t stream, int peer, const vo
 ncclResult_t add(ncclComm *comm, cudaStream_t stream, const char *name, size_t count, ncclDataType_t type, int root,
                  const void *from, size_t sent, const void *to, size_t received, const std::function<void()> &work) {
   if (!is_ready(comm, stream, name)) return ncclInvalidArgument;
-  check_buffer(from, sent * count * size_of(type));
-  check_buffer(to, received * count * size_of(type));
+  check_buffer(comm, from, sent * count * size_of(type));
+  check_buffer(comm, to, received * count * size_of(type));
   pending.push_back({comm, comm->held, stream, false, false, 0, nullptr, 0, [=] {
                        same_everywhere(comm, name, count, type, root);
                        work();
@@ -178,8 +189,11 @@ ncclResult_t add(ncclComm *comm, cudaStream_t stream, const char *name, size_t c
   return flush();
 }
 
-ncclResult_t make(MPI_Comm mpi, ncclComm_t *out) {
+ncclResult_t make(MPI_Comm mpi, const ncclConfig_t *config, ncclComm_t *out) {
   ncclComm *comm = new ncclComm();
+  const char *asked = getenv("TWINSPEED_NCCL_BLOCKING");
+  if (config->blocking != (asked && *asked == '1')) emulated_refuse("a communicator that blocks, or not, unasked");
+  comm->blocking = config->blocking == 1;
   comm->mpi = mpi;
   MPI_Comm_rank(mpi, &comm->rank);
   MPI_Comm_size(mpi, &comm->size);
@@ -209,19 +223,21 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config) {
   MPI_Comm mpi;
   MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
-  make(mpi, out);
-  return id.internal[5] == 7 && config->blocking == 0 && (*out)->rank == rank && (*out)->size == ranks
-             ? ncclInProgress
-             : ncclInvalidArgument;
+  const ncclResult_t result = make(mpi, config, out);
+  return id.internal[5] == 7 && (*out)->rank == rank && (*out)->size == ranks ? result : ncclInvalidArgument;
 }
 /* The parent is in progress, and the child is not there before it is done. */
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *) {
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
   MPI_Comm mpi;
   if (comm->busy || comm->finalized) return ncclInvalidArgument;
   same_everywhere(comm, "split", 0, 0, 0);
   MPI_Comm_split(comm->mpi, color == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : color, key, &mpi);
   *out = nullptr;
-  if (mpi != MPI_COMM_NULL) make(mpi, &comm->child);
+  if (comm->blocking) {
+    if (mpi != MPI_COMM_NULL) make(mpi, config, out);
+    return ncclSuccess;
+  }
+  if (mpi != MPI_COMM_NULL) make(mpi, config, &comm->child);
   comm->child_to = out;
   return in_progress(comm);
 }
@@ -238,6 +254,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   if (comm->busy || comm->finalized) return ncclInvalidArgument;
   if (comm->held.use_count() > 1)
     emulated_refuse("a communicator is closed that a graph or work still holds: it waits");
+  if (!comm->registered.empty()) emulated_refuse("a communicator is closed that has memory registered");
   comm->finalized = true;
   return in_progress(comm);
 }
@@ -249,6 +266,35 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 ncclResult_t ncclCommAbort(ncclComm_t) {
   return ncclSuccess;
+}
+ncclResult_t ncclMemAlloc(void **out, size_t bytes) {
+  if (cudaMalloc(out, bytes) != cudaSuccess) return ncclUnhandledCudaError;
+  memory[static_cast<char *>(*out)] = bytes;
+  return ncclSuccess;
+}
+ncclResult_t ncclMemFree(void *address) {
+  if (!memory.erase(static_cast<char *>(address))) emulated_refuse("memory goes back to NCCL that is not its own");
+  if (registrations.count(static_cast<char *>(address))) emulated_refuse("memory goes back that is registered");
+  return cudaFree(address) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void *address, size_t bytes, void **handle) {
+  char *base = static_cast<char *>(address);
+  if (comm->busy || comm->finalized) return ncclInvalidArgument;
+  if (!memory.count(base) || memory[base] < bytes) emulated_refuse("memory is registered that is not NCCL's");
+  comm->registered.push_back({base, bytes});
+  *handle = base;
+  registrations.insert(base);
+  return in_progress(comm);
+}
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
+  if (comm->busy || comm->finalized) return ncclInvalidArgument;
+  for (size_t i = 0; i < comm->registered.size(); ++i)
+    if (comm->registered[i].first == handle) {
+      comm->registered.erase(comm->registered.begin() + (long)i);
+      registrations.erase(registrations.find(static_cast<char *>(handle)));
+      return in_progress(comm);
+    }
+  return ncclInvalidArgument;
 }
 ncclResult_t ncclGroupStart(void) {
   ++depth;
