@@ -37,11 +37,25 @@ static uint64_t add_long_list(uint64_t hash, const int64_t *values, int count) {
 
 static uint64_t add_machine(uint64_t hash, const tws_job *job) {
   const tws_cluster *c = &job->cluster;
-  const double figures[] = {
-      c->nodes,           c->devices_per_node,    c->nics_per_node,   c->devices_per_host_link, c->host_memory_bytes,
-      c->host_bandwidth,  c->device_memory_bytes, c->intra.bandwidth, c->intra.latency_s,       c->inter.bandwidth,
-      c->inter.latency_s, c->message_bandwidth,   c->message_s,       c->host_link.bandwidth,   c->host_link.latency_s,
-      c->disk_read,       c->disk_write,          c->disk_bytes};
+  const double figures[] = {c->nodes,
+                            c->devices_per_node,
+                            c->nics_per_node,
+                            c->devices_per_host_link,
+                            c->host_memory_bytes,
+                            c->host_bandwidth,
+                            c->device_memory_bytes,
+                            c->intra.bandwidth,
+                            c->intra.latency_s,
+                            c->inter.bandwidth,
+                            c->inter.latency_s,
+                            c->message_bandwidth,
+                            c->message_s,
+                            c->host_link.bandwidth,
+                            c->host_link.latency_s,
+                            c->disk_read,
+                            c->disk_write,
+                            c->disk_bytes,
+                            c->numa_nodes};
   for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) hash = tws_fingerprint_number(hash, figures[i]);
   hash = tws_fingerprint_text(hash, tws_profile_name(job->profile));
   return tws_fingerprint_text(hash, tws_profile_provenance(job->profile));

@@ -47,6 +47,12 @@ if(NOT TWINSPEED_REAL STREQUAL "OFF")
       list(APPEND TWS_ENGINE_LIBRARIES ${TWS_AIO_LIBRARY})
       target_compile_definitions(twinspeed_engine PRIVATE TWS_HAVE_AIO=1)
     endif()
+    # Threads on cores near their memory; without it they are where the kernel puts them.
+    pkg_check_modules(HWLOC IMPORTED_TARGET hwloc)
+    if(HWLOC_FOUND)
+      list(APPEND TWS_ENGINE_LIBRARIES PkgConfig::HWLOC)
+      target_compile_definitions(twinspeed_engine PRIVATE TWS_HAVE_HWLOC=1)
+    endif()
     target_link_libraries(twinspeed_engine PRIVATE ${TWS_ENGINE_LIBRARIES})
     set(TWS_ENGINE_OBJECTS $<TARGET_OBJECTS:twinspeed_engine>)
     # The host's kernels, once per instruction set; the backend picks the best that the processor has. Nothing asks for

@@ -43,7 +43,7 @@ enum { MAX_NODES = 65536, MAX_DEVICES = 1024, MAX_CORES = 65536 };
   {                                                                                                                  \
     .name = name_, .profile = profile_, .nodes = 1, .devices_per_node = devices_, .cores_per_node = cores_,          \
     .host_memory_bytes = memory_, .host_bandwidth = dram_, .intra = intra_, .inter = inter_, .nics_per_node = nics_, \
-    .host_link = pcie_, .devices_per_host_link = 1, .message_s = message_                                            \
+    .host_link = pcie_, .devices_per_host_link = 1, .numa_nodes = 1, .message_s = message_                           \
   }
 
 static const tws_cluster systems[] = {
@@ -244,6 +244,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
                                       "disk",
                                       "host_bandwidth",
                                       "devices_per_host_link",
+                                      "numa_nodes",
                                       "price_per_device_hour",
                                       NULL};
   static const char *const disk_keys[] = {"read", "write", "size", NULL};
@@ -260,7 +261,8 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
                    .nodes = 1,
                    .devices_per_node = 1,
                    .nics_per_node = 1,
-                   .devices_per_host_link = 1};
+                   .devices_per_host_link = 1,
+                   .numa_nodes = 1};
   TWS_TRY(tws_json_string(json, root, "base", 0, NULL, &base, err));
   if (base && load_builtin(base, &c, err) != TWS_OK) {
     if (!err) return TWS_INVALID;
@@ -283,6 +285,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   TWS_TRY(read_link(json, root, "inter", &c.inter, err));
   TWS_TRY(read_link(json, root, "host_link", &c.host_link, err));
   TWS_TRY(read_count_key(json, root, "devices_per_host_link", 1, MAX_DEVICES, &c.devices_per_host_link, err));
+  TWS_TRY(read_count_key(json, root, "numa_nodes", 1, MAX_DEVICES, &c.numa_nodes, err));
   TWS_TRY(tws_json_number(json, root, "price_per_device_hour", 0, 0, 1e9, c.price_per_device_hour,
                           &c.price_per_device_hour, err));
   TWS_TRY(read_section(json, root, "disk", disk_keys, &disk, err));

@@ -3,9 +3,9 @@
  * Bandwidths are bytes/s in one direction, per device or per NIC.
  *
  * Keys of a file, all optional but schema: name, base (a built-in to start from), profile, nodes, devices_per_node,
- * cores_per_node, nics_per_node, host_memory, device_memory (bytes, or "512GiB"), host_bandwidth (bytes/s), intra,
- * inter, host_link (each with bandwidth, bytes/s or "25 GB/s", and latency_s), devices_per_host_link, disk (read,
- * write, size), message_bandwidth, message_s, price_per_device_hour (in whatever currency).
+ * cores_per_node, nics_per_node, host_memory, device_memory (bytes, or "512GiB"), host_bandwidth (bytes/s), numa_nodes,
+ * intra, inter, host_link (each with bandwidth, bytes/s or "25 GB/s", and latency_s), devices_per_host_link, disk
+ * (read, write, size), message_bandwidth, message_s, price_per_device_hour (in whatever currency).
  *
  * "host" is this machine: cores that the process may use, memory within the control group's limit, as many devices as
  * cores. Any number of ranks may be asked of a host; devices_per_node is what a tuner tries. */
@@ -27,6 +27,7 @@ typedef struct tws_cluster {
   int cores_per_node;
   double host_memory_bytes;   /* per node */
   double host_bandwidth;      /* bytes/s of a node's memory */
+  int numa_nodes; /* parts of a node, each with an equal part of that; devices are near one each, in order */
   double device_memory_bytes; /* 0: the profile's */
   tws_link intra;             /* one device's NVLink (or shared memory) port */
   tws_link inter;             /* one NIC */

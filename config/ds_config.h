@@ -69,6 +69,8 @@ typedef struct tws_flops_section {
   const char *output_file;                         /* in the store; NULL: standard output */
 } tws_flops_section;
 
+typedef enum tws_bind_threads { TWS_THREADS_AUTO, TWS_THREADS_SHARE, TWS_THREADS_FREE } tws_bind_threads;
+
 typedef struct tws_config {
   /* batch triple; 0 means not given until tws_config_resolve() */
   int64_t train_batch_size, micro_batch_size, accumulation_steps;
@@ -141,6 +143,7 @@ typedef struct tws_config {
   int64_t recompute_every; /* layers: 1 all, 2 every second one... */
   int64_t sequence_length; /* 0: the model's number of positions */
   int64_t target_length;   /* 0: as many */
+  int bind_threads;        /* twinspeed.bind_threads: tws_bind_threads */
   int delayed_update;      /* twinspeed.delayed_update: the host updates one step late, beside the device's work */
   int64_t delayed_warm_up; /* twinspeed.delayed_update_warm_up: steps before which it does not */
   int64_t seed;

@@ -12,10 +12,13 @@ static int ranks_per_node(const tws_plan *plan, const tws_machine *machine) {
   return tws_mapping_most_on_node(&mapping);
 }
 
-/* Of the node's memory, a rank's share. */
+/* Of the memory of the node, or of the part of it that it is near, a rank's share. */
 static double host_bandwidth(const tws_plan *plan, const tws_machine *machine) {
+  const tws_cluster *c = machine->cluster;
   if (tws_profile_cores(machine->profile) > 0) return tws_profile_bandwidth(machine->profile);
-  return machine->cluster->host_bandwidth / ranks_per_node(plan, machine);
+  if (c->numa_nodes <= 1) return c->host_bandwidth / ranks_per_node(plan, machine);
+  const tws_node_mapping mapping = tws_machine_mapping(machine, plan->world);
+  return c->host_bandwidth / c->numa_nodes / tws_mapping_most_on_numa(&mapping, c);
 }
 
 /* Between tiers: over the device's link to its host, which those behind one switch share, or from and to the node's

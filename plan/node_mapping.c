@@ -113,3 +113,19 @@ int tws_mapping_is_even(const tws_node_mapping *m, const tws_topology *topology)
   }
   return tws_topology_size(topology, TWS_AXES_PIPE) < 2 || messages_are_even(m, topology);
 }
+
+/* Slots are dealt to parts in order, as devices are; where a node is not full its first parts have the ranks. */
+int tws_mapping_numa(const tws_node_mapping *m, const tws_cluster *cluster, int rank) {
+  const int slots = cluster->devices_per_node > m->slots ? cluster->devices_per_node : m->slots;
+  return cluster->numa_nodes > 1 ? (int)((int64_t)(rank % m->slots) * cluster->numa_nodes / slots) : 0;
+}
+
+int tws_mapping_most_on_numa(const tws_node_mapping *m, const tws_cluster *cluster) {
+  int count = 0, most = 0;
+  for (int rank = 0; rank < tws_mapping_most_on_node(m); rank++) {
+    const int same = rank > 0 && tws_mapping_numa(m, cluster, rank) == tws_mapping_numa(m, cluster, rank - 1);
+    count = same ? count + 1 : 1;
+    if (count > most) most = count;
+  }
+  return most > 0 ? most : 1;
+}

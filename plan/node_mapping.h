@@ -22,6 +22,9 @@ static inline int tws_mapping_node(const tws_node_mapping *m, int rank) {
 }
 /* Counted over all nodes. */
 int tws_mapping_nic(const tws_node_mapping *m, int rank);
+/* The part of its node's memory that a rank works in (tws_cluster.numa_nodes), and the most ranks that one has. */
+int tws_mapping_numa(const tws_node_mapping *m, const tws_cluster *cluster, int rank);
+int tws_mapping_most_on_numa(const tws_node_mapping *m, const tws_cluster *cluster);
 /* The most ranks that one node has: what its memory has to hold. */
 int tws_mapping_most_on_node(const tws_node_mapping *m);
 /* How many of these ranks are on the node of the first. */

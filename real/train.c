@@ -107,6 +107,7 @@ static tws_code make_executor(tws_training *t, tws_error *err) {
   int busy = (long)t->world * t->threads > sysconf(_SC_NPROCESSORS_ONLN);
   TWS_TRY(tws_comm_create(t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, busy, &t->comm, err));
   if (t->cuda) TWS_TRY(tws_cuda_connect(t->cuda, t->backend, t->plan, &t->device_comm, err));
+  TWS_TRY(tws_share_cores(t, err));
   if (t->fault.kind == TWS_FAULT_ALLOCATE)
     return tws_fail(err, TWS_MEMORY, "unset TWINSPEED_FAULT", "cannot allocate an arena (a fault on request)");
   tws_executor_setup setup = {.programs = t->programs,

@@ -83,6 +83,8 @@ const char *tws_real_description(void);
 
 /* Of the executor's arenas on a disk; TWS_INVALID: the configuration does not say where. */
 tws_code tws_training_disk(const tws_training *t, tws_disk_setup *disk, tws_error *err);
+/* Collective: binds this rank's threads to its share of the node's cores, as twinspeed.bind_threads says. */
+tws_code tws_share_cores(tws_training *t, tws_error *err);
 /* Weights and state as the options ask for them: drawn, of a file, or of a checkpoint; needs the executor. */
 int tws_training_has_frozen(const tws_training *t); /* whether the network has parameters that are not trained */
 tws_code tws_training_weights(tws_training *t, tws_error *err);

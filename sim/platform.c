@@ -12,22 +12,27 @@ static int nic_link(const tws_platform *p, int rank, int down) {
   return 2 * p->mapping.nodes * p->mapping.slots + 2 * tws_mapping_nic(&p->mapping, rank) + down;
 }
 
-enum { NODE_LINKS = 3 }; /* memory, disk read, disk write */
+/* Of a node: disk read, disk write, then the memory of each of its parts. */
+static int node_links(const tws_platform *p) {
+  return 2 + (p->cluster->numa_nodes > 1 ? p->cluster->numa_nodes : 1);
+}
 
 int tws_platform_shared(const tws_platform *p, int rank, tws_shared_link kind) {
   const int node = tws_mapping_node(&p->mapping, rank);
-  const int first = p->first_shared + node * (2 * p->switches + NODE_LINKS);
-  if (kind >= TWS_LINK_MEMORY) return first + 2 * p->switches + (int)(kind - TWS_LINK_MEMORY);
+  const int first = p->first_shared + node * (2 * p->switches + node_links(p));
+  if (kind == TWS_LINK_MEMORY) return first + 2 * p->switches + 2 + tws_mapping_numa(&p->mapping, p->cluster, rank);
+  if (kind > TWS_LINK_MEMORY) return first + 2 * p->switches + (int)(kind - TWS_LINK_DISK_READ);
   const int sharers = p->cluster->devices_per_host_link > 1 ? p->cluster->devices_per_host_link : 1;
   return first + 2 * (rank % p->mapping.slots / sharers) + (kind == TWS_LINK_OUT);
 }
 
 static double shared_bandwidth(const tws_platform *p, int link) {
   const tws_cluster *c = p->cluster;
-  const int of_node = (link - p->first_shared) % (2 * p->switches + NODE_LINKS) - 2 * p->switches;
-  const double rates[NODE_LINKS] = {c->host_bandwidth, c->disk_read > 0 ? c->disk_read : TWS_USUAL_DISK_READ,
-                                    c->disk_write > 0 ? c->disk_write : TWS_USUAL_DISK_WRITE};
-  return of_node < 0 ? c->host_link.bandwidth : rates[of_node];
+  const int of_node = (link - p->first_shared) % (2 * p->switches + node_links(p)) - 2 * p->switches;
+  const double disk[2] = {c->disk_read > 0 ? c->disk_read : TWS_USUAL_DISK_READ,
+                          c->disk_write > 0 ? c->disk_write : TWS_USUAL_DISK_WRITE};
+  if (of_node < 0) return c->host_link.bandwidth;
+  return of_node < 2 ? disk[of_node] : c->host_bandwidth / (node_links(p) - 2);
 }
 
 static double link_bandwidth(const tws_platform *p, int link) {
@@ -43,7 +48,7 @@ static tws_code set_links(tws_platform *p, tws_error *err) {
   const int sharers = cluster->devices_per_host_link > 1 ? cluster->devices_per_host_link : 1;
   p->switches = (m->slots + sharers - 1) / sharers;
   const int64_t network = 2 * (int64_t)m->nodes * (m->slots + m->nics);
-  const int64_t links = network + m->nodes * (2 * (int64_t)p->switches + NODE_LINKS);
+  const int64_t links = network + m->nodes * (2 * (int64_t)p->switches + node_links(p));
   if (links > MAX_LINKS)
     return tws_fail(err, TWS_UNSUPPORTED, "simulate analytically, or fewer ranks",
                     "%d ranks need %lld links, more than %d", m->ranks, (long long)links, MAX_LINKS);

@@ -7,12 +7,14 @@
  *                                  begins with "stale-N-" is updated one step late from step N on (tests/stale.h)
  * A rank that finds something wrong says so and ends with status 1. */
 #include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/random.h"
 #include "hand_program.h"
+#include "real/host/bind.h"
 #include "real/cuda_loader.h"
 #include "real/train_internal.h"
 #include "sanitized.h"
@@ -393,6 +395,22 @@ static void print_curve(const char *name, int64_t steps, FILE *out) {
   fprintf(out, "\n");
 }
 
+/* Whether ranks that share cores have bound their threads to a part of them, and only those. */
+static void check_bound(const tws_config *config, const cpu_set_t *before) {
+  tws_cpus allowed;
+  tws_machine_parts parts;
+  cpu_set_t now, both;
+  if (tws_cpus_allowed(&allowed, NULL) != TWS_OK) return; /* built without hwloc */
+  need(sched_getaffinity(0, sizeof now, &now) == 0, "affinity", NULL);
+  need(tws_machine_look(NULL, NULL, &parts, NULL) == TWS_OK, "machine", NULL);
+  CPU_AND(&both, &now, before);
+  need(CPU_EQUAL(&both, &now), "a thread is bound to what it may not use", NULL);
+  const int enough = config->bind_threads == TWS_THREADS_SHARE && world > 1 && CPU_COUNT(before) >= parts.cores &&
+                     parts.cores >= world;
+  if (enough) need(CPU_COUNT(&now) < CPU_COUNT(before), "threads are not bound", NULL);
+  if (config->bind_threads == TWS_THREADS_FREE) need(CPU_EQUAL(&now, before), "a thread is bound", NULL);
+}
+
 /* A line has name, model, steps, configuration, and where it saves ("-": nowhere) and goes on from. */
 static void run_job(char *line, FILE *out) {
   char *name = strtok(line, "\t"), *model = strtok(NULL, "\t"), *steps = strtok(NULL, "\t");
@@ -431,8 +449,12 @@ static void run_job(char *line, FILE *out) {
     tws_network_destroy(network);
     return;
   }
+  cpu_set_t before;
+  need(sched_getaffinity(0, sizeof before, &before) == 0, "affinity", NULL);
   tws_code code = tws_real_train(&options, &result, &err);
   need(code == TWS_OK, name, &err);
+  check_bound(config, &before);
+  sched_setaffinity(0, sizeof before, &before); /* for the next job */
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
     need(result.predicted_bytes[tier] == result.allocated_bytes[tier], "arena and ledger differ", NULL);
   need(result.allocated_bytes[TWS_TIER_DEVICE] > 0, "no arena", NULL);

@@ -5,6 +5,7 @@
 #include "draw.h"
 #include "estimators/estimators.h"
 #include "job_seconds.h"
+#include "real/host/bind.h"
 #include "train.h"
 
 static tws_error err;
@@ -361,6 +362,96 @@ START_TEST(costs) {
 }
 END_TEST
 
+/* A node's memory in two parts: both ranks are near the first, and leave the other's bandwidth alone. With eight ranks
+ * nothing is left over. */
+START_TEST(numa_costs) {
+  job two = lower("gpt2-medium", LARGE(",\"offload_optimizer\":{\"device\":\"cpu\"}"), 2);
+  tws_cluster cluster = *job_machine()->cluster;
+  tws_node_mapping mapping = tws_node_mapping_of(&cluster, 0, 2);
+  const int devices = cluster.devices_per_node;
+  const double usual = seconds_with(&cluster, &two);
+  cluster.numa_nodes = 2;
+  ck_assert_int_eq(tws_mapping_most_on_numa(&mapping, &cluster), devices >= 4 ? 2 : 1);
+  ck_assert_int_eq(tws_mapping_numa(&mapping, &cluster, 1), devices >= 4 ? 0 : 1);
+  const double near = seconds_with(&cluster, &two);
+  cluster.numa_nodes = 1;
+  if (devices >= 4) cluster.host_bandwidth /= 2;
+  ck_assert_double_eq(near, seconds_with(&cluster, &two));
+  ck_assert(devices < 4 || near > usual);
+  cluster.numa_nodes = 2;
+  mapping = tws_node_mapping_of(&cluster, 0, devices);
+  ck_assert_int_eq(tws_mapping_most_on_numa(&mapping, &cluster), (devices + 1) / 2);
+  ck_assert_int_eq(tws_mapping_numa(&mapping, &cluster, devices - 1), devices > 1);
+  release(&two);
+}
+END_TEST
+
+/* ---- shares of cores ---- */
+
+static tws_cpus cpus(uint64_t word) {
+  return (tws_cpus){.word = {word}};
+}
+
+/* Who may run where, of a machine with two NUMA nodes of four cores of two threads: processors 0 to 7, 8 to 15. */
+START_TEST(shares_of_cores) {
+  static const char machine[] = "numa:2 core:4 pu:2";
+  static const struct {
+    uint64_t allowed;
+    int index, count, threads, bound;
+    uint64_t first, last; /* of the first thread and the last */
+  } rows[] =
+      {
+          {0xffff, 0, 2, 4, 1, 0x00ff, 0x00ff}, {0xffff, 1, 2, 4, 1, 0xff00, 0xff00},
+          {0xffff, 0, 1, 8, 1, 0x00ff, 0xff00}, {0xffff, 3, 8, 1, 1, 0x00c0, 0x00c0},
+          {0xffff, 1, 3, 3, 1, 0x00f0, 0x0300},                             /* cores 2 to 4, over both NUMA nodes */
+          {0x020c, 0, 2, 1, 1, 0x000c, 0x000c},                             /* a container's processors: 2, 3 and 9 */
+          {0x020c, 1, 2, 1, 1, 0x0200, 0x0200}, {0x020c, 0, 3, 1, 0, 0, 0}, /* more ranks than cores */
+          {0x020c, 1, 2, 2, 0, 0, 0},                                       /* more threads than processors */
+          {0x0001, 0, 1, 1, 1, 1, 1},
+      };
+  tws_machine_parts parts;
+  tws_cpus own;
+  if (tws_cpus_allowed(&own, &err) == TWS_UNSUPPORTED) return; /* built without hwloc */
+  ck_assert(tws_machine_look(machine, NULL, &parts, &err) == TWS_OK && parts.cores == 8 && parts.numa_nodes == 2);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    const tws_cpus allowed = cpus(rows[i].allowed);
+    tws_cpus each[8];
+    int bound;
+    ck_assert(tws_cpus_share(machine, &allowed, rows[i].index, rows[i].count, rows[i].threads, each, &bound, &err) ==
+              TWS_OK);
+    ck_assert_int_eq(bound, rows[i].bound);
+    if (!bound) continue;
+    ck_assert_msg(each[0].word[0] == rows[i].first, "row %d: %llx", (int)i, (unsigned long long)each[0].word[0]);
+    ck_assert_msg(each[rows[i].threads - 1].word[0] == rows[i].last, "row %d: %llx", (int)i,
+                  (unsigned long long)each[rows[i].threads - 1].word[0]);
+  }
+  const tws_cpus some = cpus(0x000c);
+  ck_assert(tws_machine_look(machine, &some, &parts, &err) == TWS_OK && parts.cores == 1 && parts.numa_nodes == 1);
+}
+END_TEST
+
+/* Ranks bind their threads (tests/ranks_engine.c looks whether they did) and lose what they lose unbound. */
+START_TEST(bound_threads) {
+  for (int k = 0; k < 3; k++) {
+    const char *jobs = in_folder("jobs");
+    FILE *file = fopen(jobs, "w");
+    for (int way = 0; way < 3; way++)
+      fprintf(file,
+              "%d\ttiny-gpt2\t4\t{%s,\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":2,"
+              "\"offload_optimizer\":{\"device\":\"cpu\"}},\"twinspeed\":{\"sequence_length\":32,\"seed\":7,"
+              "\"bind_threads\":\"%s\"}}\n",
+              way, settings,
+              way == 0   ? "none"
+              : way == 1 ? "auto"
+                         : "share");
+    fclose(file);
+    run_jobs(k, jobs);
+    for (int way = 1; way < 3; way++)
+      for (int s = 0; s < 4; s++) ck_assert_double_eq(curves[k][way].loss[s], curves[k][0].loss[s]);
+  }
+}
+END_TEST
+
 /* ---- training ---- */
 
 static const struct {
@@ -699,6 +790,9 @@ int main(void) {
   tcase_add_test(tests, checkpoints_elsewhere);
   tcase_add_test(tests, deep_checkpoints);
   tcase_add_test(tests, costs);
+  tcase_add_test(tests, numa_costs);
+  tcase_add_test(tests, shares_of_cores);
+  tcase_add_test(tests, bound_threads);
   tcase_add_test(tests, equal_losses);
   tcase_add_test(tests, checkpoints);
   tcase_add_test(tests, late_updates);

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "base/memory.h"
+#include "real/host/bind.h"
 #include "real/host/internal.h"
 #include "real/operands.h"
 
@@ -171,8 +172,10 @@ size_t tws_host_scratch_bytes(const tws_backend *backend) {
 }
 
 const char *tws_host_describe(const tws_backend *backend, char *buffer, int size) {
-  char library[64];
+  char library[128], binding[32];
   tws_host_gemm_library(library, sizeof library);
+  if (*tws_bind_library(binding, sizeof binding))
+    snprintf(library + strlen(library), sizeof library - strlen(library), ", %s", binding);
   const char *kernels = backend ? backend->kernels->name : find_kernels(0)->name;
   if (backend)
     snprintf(buffer, (size_t)size, "%s, %d thread%s, %s", kernels, backend->threads, backend->threads == 1 ? "" : "s",
