@@ -261,8 +261,13 @@ typedef struct score_tile {
   float slope;                           /* of the linear bias */
   const float *biases;   /* NULL, or relative ones by distance: from the first query and the first key */
   float *bias_gradients; /* likewise */
-  int diagonal;          /* of plain causal attention: keys up to the row */
+  int diagonal;          /* of causal attention: keys up to the row */
 } score_tile;
+
+/* The products leave out what lies above the diagonal. */
+static int is_diagonal(const shape *s, const score_tile *t) {
+  return !s->form.bidirectional && t->key == t->query + s->form.offset;
+}
 
 /* Columns [*from, *to) of the tile are seen by row i. */
 VECTOR_INLINE void row_limits(const shape *s, const score_tile *t, const int plain, int64_t i, int64_t *from,
@@ -301,11 +306,21 @@ VECTOR_INLINE vf seen_scores(const shape *s, const score_tile *t, const float *r
   return v_select(seen, x, v_set(-INFINITY));
 }
 
-/* The random words of a row of the tile: as many as it has keys. */
+/* The random words of row i of the tile, one for each key. `words` keeps what was drawn: on the diagonal the first rows
+ * see few keys, and one draw does for two or four of them. */
 _Static_assert((int)TILE == (int)PHILOX_WORDS, "a row of a tile is what is drawn at once");
-static void draw_row(const shape *s, const score_tile *t, int64_t i, uint32_t words[TILE]) {
-  const uint64_t row = tws_attention_block(&s->form, t->batch, t->head, t->query + i);
-  v_philox(s->form.seed, tws_dropout_stream(s->form.step_bits), row + (uint64_t)t->key / TWS_DROPOUT_GROUP, words);
+VECTOR_INLINE const uint32_t *draw_row(const shape *s, const score_tile *t, int64_t i, uint32_t words[TILE]) {
+  const int bits = !t->diagonal || i >= TILE / 2 ? 0 : i >= TILE / 4 ? 1 : 2; /* rows of a draw: 2^bits */
+  const int64_t within = i & ((1 << bits) - 1), keys = TILE >> bits;
+  if (within == 0) {
+    const int blocks = (TILE / TWS_DROPOUT_GROUP) >> bits;
+    const uint64_t row = tws_attention_block(&s->form, t->batch, t->head, t->query + i);
+    const uint64_t next = tws_attention_block(&s->form, t->batch, t->head, t->query + i + 1);
+    const vu lane = (vu)LANE, behind = (lane & (uint32_t)(blocks - 1)) + (lane >> (4 - bits)) * (uint32_t)(next - row);
+    v_philox_at(s->form.seed, tws_dropout_stream(s->form.step_bits), row + (uint64_t)t->key / TWS_DROPOUT_GROUP, behind,
+                words);
+  }
+  return words + within * keys;
 }
 
 /* 0 where a probability is dropped, else what it grows by. */
@@ -379,6 +394,7 @@ typedef struct forward_scratch {
 /* Scores of one tile become probabilities relative to the running maximum; O is rescaled where the maximum grew. */
 VECTOR_INLINE void online_softmax(const shape *s, const forward_scratch *w, const score_tile *t, int64_t rows,
                                   const int plain) {
+  uint32_t words[TILE];
   for (int64_t i = 0; i < rows; ++i) {
     float *row = w->p + i * TILE;
     int64_t from, to;
@@ -386,10 +402,10 @@ VECTOR_INLINE void online_softmax(const shape *s, const forward_scratch *w, cons
     const int64_t begin = from / LANES * LANES, end = from < to ? (to + LANES - 1) / LANES * LANES : begin;
     for (int64_t j = 0; j < begin; j += LANES) v_store(row + j, v_zero());
     for (int64_t j = end; j < TILE; j += LANES) v_store(row + j, v_zero());
-    if (!plain && from == to) continue;
+    if (!plain && from == to) continue; /* on the diagonal so are the rows that share its random words */
     vf top = v_set(w->largest[i]);
-    uint32_t words[TILE];
-    if (!plain && s->form.dropped_below) draw_row(s, t, i, words);
+    const uint32_t *drawn = NULL;
+    if (!plain && s->form.dropped_below) drawn = draw_row(s, t, i, words);
     for (int64_t j = begin; j < end; j += LANES) {
       vf x = plain ? masked_scores(row, j, to) : seen_scores(s, t, row, i, j, from, to, 1);
       if (!plain) v_store(row + j, x);
@@ -401,7 +417,7 @@ VECTOR_INLINE void online_softmax(const shape *s, const forward_scratch *w, cons
       vf x = plain ? masked_scores(row, j, to) : v_load(row + j);
       vf p = exp_of_difference(x - largest);
       sum += p;
-      if (!plain && s->form.dropped_below) p *= dropout_factors(s, words + j);
+      if (!plain && s->form.dropped_below) p *= dropout_factors(s, drawn + j);
       v_store(row + j, p);
     }
     if (largest > w->largest[i]) {
@@ -432,7 +448,7 @@ static void forward_tile(const shape *s, const forward_scratch *w, score_tile *t
     w->sum[i] = 0;
   }
   for (t->key = begin; t->key < end; t->key += TILE) {
-    t->diagonal = s->form.plain && t->key == t->query;
+    t->diagonal = is_diagonal(s, t);
     product_scores(t->diagonal, m, s->head, w->q, s->width, w->kt + t->key * s->width, w->p);
     if (s->form.plain)
       softmax_plain(s, w, t, m);
@@ -489,19 +505,20 @@ typedef struct backward_scratch {
  * (M P) V: M P replaces S, and dP is M times what it was. */
 VECTOR_INLINE void gradient_of_softmax(const shape *s, const backward_scratch *w, const score_tile *t, int64_t rows,
                                        const int plain) {
+  uint32_t words[TILE];
   for (int64_t i = 0; i < rows; ++i) {
     float *p = w->p + i * TILE, *dp = w->dp + i * TILE;
     int64_t from, to;
     row_limits(s, t, plain, i, &from, &to);
     const int64_t begin = from / LANES * LANES, end = from < to ? (to + LANES - 1) / LANES * LANES : begin;
-    uint32_t words[TILE];
-    if (!plain && s->form.dropped_below) draw_row(s, t, i, words);
+    const uint32_t *drawn = NULL;
+    if (!plain && s->form.dropped_below) drawn = draw_row(s, t, i, words);
     for (int64_t j = begin; j < end; j += LANES) {
       vf x = plain ? masked_scores(p, j, to) * s->scale - w->lse[i]
                    : seen_scores(s, t, p, i, j, from, to, s->scale) - w->lse[i];
       vf probability = v_exp(x), slope = v_load(dp + j), kept = probability;
       if (!plain && s->form.dropped_below) {
-        const vf factors = dropout_factors(s, words + j);
+        const vf factors = dropout_factors(s, drawn + j);
         slope *= factors;
         kept *= factors;
       }
@@ -554,7 +571,7 @@ static void backward_tile(const shape *s, const backward_scratch *w, score_tile 
   int64_t begin, end;
   tile_limits(s, t, &begin, &end);
   for (t->key = begin; t->key < end; t->key += TILE) {
-    const int diagonal = t->diagonal = s->form.plain && t->key == t->query;
+    const int diagonal = t->diagonal = is_diagonal(s, t);
     const int64_t keys = diagonal ? m : TILE, at_key = t->key * s->width;
     product_scores(diagonal, m, s->head, w->q, s->width, w->kt + at_key, w->p);
     product_scores(diagonal, m, s->head, w->d_o, s->width, w->vt + at_key, w->dp);
