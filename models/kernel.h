@@ -47,7 +47,7 @@ enum {
   TWS_LENGTHS = 16384,      /* an operand says how many keys each sequence has */
   TWS_Q_KV = 32768,         /* queries are one operand, keys and values another */
   TWS_Q_K_V = 65536,        /* queries, keys and values are three */
-  TWS_RUNNING = 131072,     /* BATCH_NORM: running statistics follow */
+  TWS_RUNNING = 131072,     /* BATCH_NORM: running statistics follow; ROPE, ROPE_GRAD: factors of the frequencies */
   TWS_SIGMOID = 262144,     /* ROUTER, ROUTER_GRAD: scores are sigmoids of the logits, not their softmax */
   TWS_INTERLEAVED = 524288, /* ROPE and ROPE_GRAD: pairs are neighbours */
   TWS_TOGETHER = 1048576,   /* HEADS_NORM and HEADS_NORM_GRAD: all heads as one */

@@ -11,12 +11,14 @@ typedef struct tws_rope_form {
   int64_t rotary; /* elements of a head that are turned, from the first on */
   double theta, factor, low, high, original, gain;
   int32_t interleaved;
+  const float *factors; /* NULL, or what frequencies are divided by: where the backend has them */
 } tws_rope_form;
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-tws_rope_form tws_rope_form_of(const tws_work *work);
+/* factors: the operand, with TWS_RUNNING; else NULL. */
+tws_rope_form tws_rope_form_of(const tws_work *work, const float *factors);
 /* TWS_UNSUPPORTED: no pairs, or more of them than a head has. */
 tws_code tws_rope_check(const tws_work *work, tws_error *err);
 #ifdef __cplusplus
@@ -28,6 +30,7 @@ tws_code tws_rope_check(const tws_work *work, tws_error *err);
  * pair. */
 TWS_HOST_AND_DEVICE static inline double tws_rope_frequency(const tws_rope_form *f, int64_t i) {
   const double frequency = pow(f->theta, -2.0 * (double)i / (double)f->rotary);
+  if (f->factors) return frequency / (double)f->factors[i];
   if (f->factor == 0) return frequency;
   double kept = 0; /* share of the frequency that is not divided */
   if (f->original > 0) {

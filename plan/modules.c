@@ -148,7 +148,7 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
       e->operand[e->count++] = in != TWS_NONE ? tws_value_read(l, in) : tws_input_read(l, m->input[b.index]);
       break;
     case TWS_BIND_RUNNING:
-      e->operand[e->count++] = tws_running_operand(l, m, TWS_READ);
+      if (m->running != TWS_NONE) e->operand[e->count++] = tws_running_operand(l, m, TWS_READ);
       break;
     case TWS_BIND_RUNNING_UPDATE:
       if (e->work.flags & TWS_RUNNING) e->operand[e->count++] = tws_running_operand(l, m, TWS_READ_WRITE);

@@ -1,6 +1,6 @@
-/* Running statistics: means and variances that follow those of batches, and biases of routers. They are state that no
- * gradient changes, one entry for all modules that this rank has. Biases are the same on all ranks: a network that has
- * them has no others.
+/* Running statistics: means and variances that follow those of batches, biases of routers, and tables of constants.
+ * They are state that no gradient changes, one entry for all modules that this rank has. Biases and tables are the same
+ * on all ranks: a network that has them has no others.
  *
  * Each rank normalises with the statistics of its own micro-batch, and lets its running statistics follow them, as
  * data-parallel replicas usually do. What ran along on the ranks is averaged at the end of each step: all then have the
@@ -10,6 +10,13 @@
 
 static uint32_t running_of(const tws_lower *l, uint32_t module) {
   return l->network->modules[module].running;
+}
+
+/* Tables are made again from the model's configuration. */
+static int follows(const tws_network *network) {
+  uint32_t r = 0;
+  while (r < network->running_count && network->running[r].fixed) r++;
+  return r < network->running_count;
 }
 
 tws_code tws_running_begin(tws_lower *l) {
@@ -23,7 +30,7 @@ tws_code tws_running_begin(tws_lower *l) {
   for (int c = 0; c < l->chunk_count; c++)
     for (uint32_t m = l->chunks[c].first; m < l->chunks[c].end; m++) {
       const uint32_t r = running_of(l, m);
-      if (r == TWS_NONE) continue;
+      if (r == TWS_NONE || first[r] != TWS_NO_OFFSET) continue;
       first[r] = elements;
       elements += (uint64_t)(l->network->running[r].rows * l->network->running[r].columns);
     }
@@ -35,7 +42,7 @@ tws_code tws_running_begin(tws_lower *l) {
                                  .category = TWS_CATEGORY_PARAMETER,
                                  .role = TWS_ELEMENTS_NONE,
                                  .initial = TWS_INITIAL_RUNNING,
-                                 .checkpointed = 1,
+                                 .checkpointed = (uint8_t)follows(l->network),
                                  .elements = elements};
   plan->running = tws_builder_state(&l->b, &entry);
   return l->b.failed;
@@ -56,7 +63,7 @@ double tws_running_share(const tws_lower *l) {
 void tws_running_average(tws_lower *l) {
   const tws_plan *plan = l->b.plan;
   uint64_t experts;
-  if (plan->running == TWS_NONE || l->zero.ranks == 1 || l->b.failed != TWS_OK) return;
+  if (plan->running == TWS_NONE || !follows(l->network) || l->zero.ranks == 1 || l->b.failed != TWS_OK) return;
   if (tws_routers(plan->network, TWS_NONE, &experts) > 0) return;
   const tws_operand all = tws_all(&l->b, plan->running, TWS_READ_WRITE);
   tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->zero.group, TWS_F32,

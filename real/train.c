@@ -238,7 +238,7 @@ static tws_code init_weights(tws_training *t, tws_error *err) {
   for (uint32_t i = 0; i < state->shard_count && code == TWS_OK; i++)
     code = init_shard(t, &maker, &buffers, &state->shards[i], err);
   free_weight_maker(&maker);
-  return code == TWS_OK ? init_running(t, err) : code;
+  return code;
 }
 
 /* ---- steps ---- */
@@ -521,6 +521,7 @@ int tws_training_has_frozen(const tws_training *t) {
 tws_code tws_training_weights(tws_training *t, tws_error *err) {
   const int frozen = tws_training_has_frozen(t);
   if (!t->resumed || frozen || tws_resume_needs_weights(t)) TWS_TRY(init_weights(t, err));
+  TWS_TRY(init_running(t, err));
   if ((!t->resumed || frozen) && t->options->init_from) TWS_TRY(tws_init_from(t, err));
   return t->resumed ? tws_resume_load(t, err) : TWS_OK;
 }

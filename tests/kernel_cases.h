@@ -225,6 +225,9 @@ static const test_case table[] = {
     CASE(ROPE, {40, 2, 2, 300, 20, 280}, {10000, 4, 0, 0, 0}, TWS_INTERLEAVED, F),
     CASE(ROPE, {40, 2, 2, 300, 20}, {10000, 4, 10, 60, 0, 1.14}, 0, F),
     CASE(ROPE, {40, 2, 2, 64, 20, 32}, {10000, 4, 3, 9, 0, 1.14}, TWS_INTERLEAVED, B),
+    CASE(ROPE, {60, 3, 1, 24, 30, 16}, {10000, 0, 0, 0, 30, 1.2}, TWS_RUNNING, F), /* factors of short sequences */
+    CASE(ROPE, {60, 3, 1, 24, 30}, {10000, 0, 0, 0, 29}, TWS_RUNNING | TWS_INTERLEAVED, F), /* of long ones */
+    CASE(ROPE_GRAD, {60, 3, 1, 24, 30, 16}, {10000, 0, 0, 0, 29, 1.2}, TWS_RUNNING, F),
     CASE(ROPE_GRAD, {60, 3, 1, 24, 30, 8}, {10000}, 0, F),
     CASE(ROPE_GRAD, {60, 3, 1, 24, 30, 16}, {10000, 4, 2, 5, 0, 1.2}, TWS_INTERLEAVED, F),
     CASE(ROPE_GRAD, {40, 2, 2, 64, 20, 32}, {10000, 4, 3, 9, 0, 1.14}, TWS_INTERLEAVED, H),

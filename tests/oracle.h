@@ -191,7 +191,9 @@ static inline void oracle_rope(const tws_work *w, double **o, double direction) 
     for (int64_t h = 0; h < q + kv; ++h)
       for (int64_t i = 0; i < rotary / 2; ++i) {
         double frequency = pow(w->f[0], -2.0 * (double)i / (double)rotary);
-        if (w->f[1] > 0 && w->f[4] == 0) { /* all are divided, or those of a ramp from low to high */
+        if (w->flags & TWS_RUNNING) {
+          frequency /= o[1][(double)seq > w->f[4] ? rotary / 2 + i : i];
+        } else if (w->f[1] > 0 && w->f[4] == 0) { /* all are divided, or those of a ramp from low to high */
           const double whole = frequency, ramp = ((double)i - w->f[2]) / (w->f[3] - w->f[2]);
           frequency /= w->f[1];
           if (w->f[3] > w->f[2] && ramp < 1) frequency += (whole - frequency) * (ramp < 0 ? 1 : 1 - ramp);

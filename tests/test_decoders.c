@@ -369,6 +369,12 @@ static tws_code put_weights(const rank_run *r, tws_executor *x, tws_error *why) 
     free(values);
   }
   tws_arena_destroy(arena);
+  if (code == TWS_OK && plan->running != TWS_NONE) {
+    float tables[MOST_NUMBERS];
+    ck_assert_uint_le(plan->buffers[plan->running].elements, MOST_NUMBERS);
+    tws_init_running(plan, tables);
+    code = tws_executor_put(x, 0, plan->running, 0, tables, plan->buffers[plan->running].elements, why);
+  }
   return code;
 }
 

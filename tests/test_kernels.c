@@ -235,7 +235,8 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       PAIR(0, 1, 0);
       return 1;
     case TWS_KERNEL_ROPE_GRAD: /* in place */
-      FORWARD(ROPE, v[0], 0, out);
+      FORWARD(ROPE, v[0], 0, out, v[1]);
+      if (!(w->flags & TWS_RUNNING)) f->count = 1;
       PAIR(0, 0, 0);
       return 1;
     case TWS_KERNEL_ROUTER_GRAD: {

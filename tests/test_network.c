@@ -404,7 +404,11 @@ static const struct refusal {
     {LLAMA_HEAD ",\n\"head_dim\":7}", TWS_INVALID, "7 elements of a head", ":2:1"},
     {LLAMA_HEAD ",\n\"hidden_act\":\"gelu\"}", TWS_UNSUPPORTED, "gelu", ":2:1"},
     {LLAMA_HEAD ",\n\"rope_scaling\":\"yarn\"}", TWS_INVALID, "rope_scaling", ":2:1"},
-    {LLAMA_HEAD ",\n\"rope_scaling\":{\"rope_type\":\"longrope\"}}", TWS_UNSUPPORTED, "longrope", ":2:1"},
+    {LLAMA_HEAD ",\n\"rope_scaling\":{\"rope_type\":\"ntk\"}}", TWS_UNSUPPORTED, "ntk", ":2:1"},
+    {LLAMA_HEAD ",\n\"rope_scaling\":{\"rope_type\":\"longrope\"}}", TWS_INVALID, "short_factor", ":2:"},
+    {LLAMA_HEAD
+     ",\n\"head_dim\":4,\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1],\"long_factor\":[1,0]}}",
+     TWS_INVALID, "long_factor", ":2:"},
     {LLAMA_HEAD ",\n\"rope_scaling\":{\"rope_type\":\"llama3\"}}", TWS_INVALID, "factor", ":2:"},
     {LLAMA_HEAD ",\n\"rope_theta\":0}", TWS_INVALID, "rope_theta", ":2:1"},
     {"{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":60,\"intermediate_size\":9,\"vocab_size\":9,"

@@ -211,6 +211,15 @@ uint32_t tws_build_rope(tws_network_builder *b, int layer, const char *name, uin
   return add_value(b, module, 0, "qkv", m->out_features, TWS_VALUE_ACTIVATION);
 }
 
+uint32_t tws_build_constants(tws_network_builder *b, const float *values, int64_t rows, int64_t columns) {
+  tws_network *net = b->net;
+  for (uint32_t r = 0; r < net->running_count; r++)
+    if (net->running[r].fixed == values) return r;
+  net->running[net->running_count] = (tws_running){
+      .name = tws_build_name(b, "table%u", net->running_count), .rows = rows, .columns = columns, .fixed = values};
+  return net->running_count++;
+}
+
 uint32_t tws_build_attention(tws_network_builder *b, int layer, const char *name, uint32_t qkv) {
   uint32_t module = tws_build_module(b, TWS_MODULE_ATTENTION, layer, name);
   tws_module *m = set_heads(b, module, qkv);

@@ -58,6 +58,8 @@ uint32_t tws_build_linear(tws_network_builder *b, int layer, const char *name, u
 void tws_build_group(tws_network_builder *b, int64_t groups);
 /* Rows of the last embedding's table of positions before that of the first token; they are more than the positions. */
 void tws_build_first_position(tws_network_builder *b, int64_t rows);
+/* A table of constants for modules' `running`, in the network's arena; those who give the same one share it. */
+uint32_t tws_build_constants(tws_network_builder *b, const float *values, int64_t rows, int64_t columns);
 uint32_t tws_build_rope(tws_network_builder *b, int layer, const char *name, uint32_t qkv,
                         const double rope[TWS_ROPE_PARAMETERS]);
 uint32_t tws_build_attention(tws_network_builder *b, int layer, const char *name, uint32_t qkv);

@@ -302,6 +302,10 @@ static uint32_t add_rope(const layer_builder *l, uint32_t qkv, int slides) {
   m->rotary = rope->share > 0 ? (int32_t)(rope->share * (double)m->head_size) : (int32_t)rope->rotary;
   m->flags = rope->interleaved ? TWS_INTERLEAVED : 0;
   m->dynamic_rope = rope->dynamic;
+  if (rope->factors) {
+    m->flags |= TWS_RUNNING;
+    m->running = tws_build_constants(l->b, rope->factors, 2, (m->rotary > 0 ? m->rotary : m->head_size) / 2);
+  }
   return y;
 }
 

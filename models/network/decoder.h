@@ -45,6 +45,9 @@ typedef struct tws_decoder_rope {
   int64_t rotary;
   int interleaved;
   int dynamic; /* theta follows the length of the job's sequences */
+  int64_t original; /* length of sequences before the context was stretched, where the configuration does not say; 0:
+                       its positions */
+  const float *factors; /* of pairs of short sequences, then of long ones; NULL: there are none */
 } tws_decoder_rope;
 
 /* Keys of what training drops: shares of attention's probabilities, of what attention and the inner part add to the

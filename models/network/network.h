@@ -119,12 +119,13 @@ typedef struct tws_param {
   tws_axes own_along; /* axes along which every rank has one of its own, of this shape (experts); most have none */
 } tws_param;
 
-/* What a module keeps from step to step and no gradient changes: means and variances that follow those of batches.
- * Every rank that has the module has all of it, in float32. */
+/* What a module keeps from step to step and no gradient changes: means and variances that follow those of batches, or a
+ * table that stays as it is, which modules may share. Every rank that has the module has all of it, in float32. */
 typedef struct tws_running {
   const char *name; /* "layer1.0.bn1.running" */
   int64_t rows, columns;
   float init_value[2]; /* of each row, at most two */
+  const float *fixed;  /* in place of them: all of a table that stays as it is; NULL: it follows batches */
 } tws_running;
 
 /* Windows over the pictures that a convolution or a pooling module reads: models/windows.h. */

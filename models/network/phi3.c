@@ -9,6 +9,7 @@ tws_code tws_build_phi3(tws_network_builder *b, tws_error *err) {
   static const tws_decoder_drops drops = {
       .attention = "attention_dropout", .attended = "resid_pdrop", .inner = "resid_pdrop"};
   tws_decoder d = {.drops = &drops, .positions = 4096, .qkv_groups = 1, .gate_up_whole = 1, .epsilon = 1e-5};
+  d.rope.original = 4096;
   if (window != NULL && !cJSON_IsNull(window))
     TWS_TRY(tws_build_size(b, "sliding_window", NULL, 0, TWS_MAX_WIDTH, 2047, &d.window, err));
   TWS_TRY(tws_build_expect_bool(b, "attention_bias", 0, "set it to false", err));

@@ -51,6 +51,44 @@ static tws_code read_yarn(tws_network_builder *b, const cJSON *object, double ro
   return TWS_OK;
 }
 
+/* One number for each pair. */
+static tws_code read_factors(tws_network_builder *b, const cJSON *object, const char *key, int64_t pairs, float *out,
+                             tws_error *err) {
+  const cJSON *list = cJSON_GetObjectItemCaseSensitive(object, key), *item;
+  if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != pairs)
+    return tws_json_fail(b->json, list != NULL ? list : object, err, "half of the elements of a head that are turned",
+                         "\"%s\" must be a list of %lld numbers", key, (long long)pairs);
+  cJSON_ArrayForEach(item, list) {
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 1e-6 && item->valuedouble <= 1e6))
+      return tws_json_fail(b->json, item, err, NULL, "factors in \"%s\" must be numbers from 1e-6 to 1e6", key);
+    *out++ = (float)item->valuedouble;
+  }
+  return TWS_OK;
+}
+
+/* Factors of frequencies for sequences up to the original length and for longer ones. What attention grows by follows
+ * from how much the context was stretched (Ding et al. 2024, as Phi-3 has it). */
+static tws_code read_longrope(tws_network_builder *b, const cJSON *object, double rotary, tws_decoder_rope *rope,
+                              tws_error *err) {
+  const tws_json *json = b->json;
+  const int64_t pairs = (int64_t)rotary / 2;
+  double original = (double)rope->original, factor = 0, gain = 1;
+  TWS_TRY(tws_json_number(json, json->root, "original_max_position_embeddings", 0, 2, 1e9, original, &original, err));
+  TWS_TRY(tws_json_number(json, object, "original_max_position_embeddings", 0, 2, 1e9, original, &original, err));
+  TWS_TRY(tws_json_number(json, object, "factor", 0, 1, 1e6, 1, &factor, err));
+  if (original > 0) factor = (double)b->net->positions / original;
+  if (!(original > 0)) original = (double)b->net->positions;
+  if (factor > 1) gain = sqrt(1 + log(factor) / log(original));
+  TWS_TRY(tws_json_number(json, object, "attention_factor", 0, 1e-6, 1e6, gain, &rope->parameters[GAIN], err));
+  rope->parameters[ORIGINAL] = original;
+  float *factors = tws_arena_alloc_unset(b->net->arena, (size_t)(pairs > 0 ? 2 * pairs : 1), sizeof *factors);
+  if (factors == NULL) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for factors of rotary positions");
+  TWS_TRY(read_factors(b, object, "short_factor", pairs, factors, err));
+  TWS_TRY(read_factors(b, object, "long_factor", pairs, factors + pairs, err));
+  rope->factors = factors;
+  return TWS_OK;
+}
+
 static tws_code read_scaling(tws_network_builder *b, const cJSON *object, double head, tws_decoder_rope *rope,
                              tws_error *err) {
   static const char *const known[] = {"type",
@@ -68,6 +106,8 @@ static tws_code read_scaling(tws_network_builder *b, const cJSON *object, double
                                       "high_freq_factor",
                                       "original_max_position_embeddings",
                                       "partial_rotary_factor",
+                                      "short_factor",
+                                      "long_factor",
                                       NULL};
   const tws_json *json = b->json;
   const char *type = NULL;
@@ -91,8 +131,9 @@ static tws_code read_scaling(tws_network_builder *b, const cJSON *object, double
     if (reach > (double)b->net->positions) b->net->positions = (int64_t)reach;
     return TWS_OK;
   }
+  if (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0) return read_longrope(b, object, rotary, rope, err);
   if (strcmp(type, "default") == 0) return TWS_OK;
-  tws_json_fail(json, object, err, "known: default, linear, dynamic, yarn and llama3",
+  tws_json_fail(json, object, err, "known: default, linear, dynamic, yarn, llama3 and longrope",
                 "rope scaling type \"%.60s\" is not supported", type);
   if (err != NULL) err->code = TWS_UNSUPPORTED;
   return TWS_UNSUPPORTED;

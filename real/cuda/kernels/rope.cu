@@ -55,7 +55,8 @@ tws_code run_rope(const tws_cuda_call *call, float direction, tws_error *err) {
   const int64_t tokens = d[0], rotated = d[1] + d[2], head = d[3], seq = d[4], row = (d[1] + 2 * d[2]) * head;
   const int64_t positions = seq < tokens ? seq : tokens;
   if (positions == 0 || head == 0) return TWS_OK;
-  const tws_rope_form form = tws_rope_form_of(call->work);
+  const tws_rope_form form =
+      tws_rope_form_of(call->work, call->work->flags & TWS_RUNNING ? in<float>(call, 1) : nullptr);
   const int64_t sequences = ceil_div(tokens, seq), wanted = ceil_div((int64_t)call->multiprocessors * 16, positions);
   const int64_t rows = wanted < sequences ? wanted : sequences;
   const dim3 grid((unsigned)positions, (unsigned)(rows < 65535 ? rows : 65535));

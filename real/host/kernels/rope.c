@@ -54,7 +54,7 @@ static void rope_task(void *arg, int thread, int threads) {
   const rope_job *job = arg;
   const tws_host_call *call = job->call;
   const int64_t *d = call->work->d;
-  const tws_rope_form form = tws_rope_form_of(call->work);
+  const tws_rope_form form = tws_rope_form_of(call->work, call->work->flags & TWS_RUNNING ? call->operand[1] : NULL);
   const int64_t tokens = d[0], rotated = d[1] + d[2], head = d[3], seq = d[4], half = form.rotary / 2;
   const int64_t row = (d[1] + 2 * d[2]) * head;
   void *qkv = call->operand[0];
