@@ -385,7 +385,8 @@ static void read_tail_steps(reader *r, tws_tail_pieces *out) {
     const tws_op *o = &plan->ops[op];
     const int sync = sync_of(plan, o);
     clipped |= o->kind == TWS_OP_COMPUTE && plan->works[o->work].code == TWS_KERNEL_CLIP;
-    const int updates = clipped && o->stream == TWS_STREAM_HOST && plan->running == TWS_NONE;
+    const int averages = plan->running != TWS_NONE && plan->network->running[0].fixed == NULL;
+    const int updates = clipped && o->stream == TWS_STREAM_HOST && !averages;
     alive += r->begin[op];
     out->peak = larger(out->peak, alive);
     alive -= r->end[op];

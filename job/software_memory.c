@@ -104,6 +104,59 @@ static double bucket_copy_bytes(const tws_job *job, const tws_runtime *runtime, 
   return (double)tws_dtype_bytes(c->dtype) * fmin((double)c->zero.reduce_bucket_size, trained(job, stage));
 }
 
+/* Lightning's FSDP accumulates gradients without reducing them (no_backward_sync): they are whole on each rank. A layer
+ * is one flat parameter, so that its gradient has the frozen ones too. */
+static int keeps_flat_gradients(const tws_job *job) {
+  const tws_config *c = job->config;
+  return tws_profile_runtime(job->profile)->flat_gradients && c->zero.stage > 2 && c->accumulation_steps > 1 &&
+         optimizer_shards(job) > 1 && tws_job_stages(job) == 1;
+}
+
+/* Parameters of layers that have trained ones, of one layer, and outside of layers. */
+typedef struct flat_parameters {
+  double trained, layer, outside;
+} flat_parameters;
+
+static flat_parameters flat_parameters_of(const tws_network *network) {
+  flat_parameters flat = {0};
+  const int64_t first = network->layer_first, stride = network->layer_stride;
+  for (int64_t layer = 0; layer < network->layers; layer++) {
+    const int64_t begin = first + layer * stride;
+    double size = 0;
+    int trains = 0;
+    for (uint32_t p = 0; p < network->param_count; p++) {
+      const tws_param *param = &network->params[p];
+      if (param->module < begin || param->module >= begin + stride) continue;
+      size += (double)tws_param_numel(param);
+      trains |= !param->frozen;
+    }
+    flat.trained += trains ? size : 0;
+    flat.layer = fmax(flat.layer, size);
+    flat.outside -= size;
+  }
+  flat.outside += (double)tws_network_params(network, 0);
+  return flat;
+}
+
+/* Beside the plan's gradients, which are divided. */
+static double flat_gradient_bytes(const tws_job *job, const tws_stage_estimate *stage) {
+  if (!keeps_flat_gradients(job)) return 0;
+  return (double)tws_dtype_bytes(job->config->dtype) *
+         (flat_parameters_of(job->network).trained - trained(job, stage) / optimizer_shards(job));
+}
+
+/* While the gradient of a flat parameter is made of those of its parts, when a layer's activations are gone: zeros for
+ * parts that have none, and all of them joined (the derivative of split); the layer's parameters and those of the one
+ * that is gathered ahead; what is outside of layers, which stays gathered; a row of each layer for each token. */
+static double joined_bytes(const tws_job *job, const tws_stage_estimate *stage) {
+  const tws_config *c = job->config;
+  if (!keeps_flat_gradients(job) || c->recompute != TWS_RECOMPUTE_FULL) return 0;
+  const flat_parameters flat = flat_parameters_of(job->network);
+  const double rows = (double)c->micro_batch_size * (double)c->sequence_length * stage->layers;
+  return (double)tws_dtype_bytes(c->dtype) * (stage->parameters / optimizer_shards(job) + flat.trained + flat.outside +
+                                              4 * flat.layer + rows * (double)job->network->hidden);
+}
+
 /* Where nothing partitions a model while it is made. */
 static double loaded_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
@@ -125,7 +178,8 @@ double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const double tokens = (double)c->micro_batch_size * (double)c->sequence_length;
   double bytes = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + gradient_bytes(job, runtime, stage) +
                  unread_bytes(job, runtime, stage) + operation_bytes(job, runtime, stage) +
-                 bucket_copy_bytes(job, runtime, stage) + tws_profile_library_bytes(job->profile);
+                 bucket_copy_bytes(job, runtime, stage) + flat_gradient_bytes(job, stage) +
+                 tws_profile_library_bytes(job->profile);
   bytes += logit_bytes(job, runtime, stage);
   if (tws_job_stages(job) > 1 && runtime->boundary_tensors)
     bytes += runtime->boundary_tensors * in_flight(job, stage->stage) * tokens * (double)job->network->hidden * 2;
@@ -143,8 +197,12 @@ static double passes_peak(const tws_job *job, const tws_stage_estimate *stage) {
   return fmax(arena + beside - logit_bytes(job, runtime, stage), loss + beside - layer);
 }
 
+static double apart_bytes(const tws_job *job, const tws_stage_estimate *stage) {
+  return fmax(loaded_bytes(job, stage), joined_bytes(job, stage));
+}
+
 double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *stage) {
-  const double passes = fmax(passes_peak(job, stage), loaded_bytes(job, stage));
+  const double passes = fmax(passes_peak(job, stage), apart_bytes(job, stage));
   const double step = step_bytes(job, tws_profile_runtime(job->profile), stage);
   if (!(step > 0)) return passes;
   /* parameters and gradients in 16 bits, master weights and two moments in float32 */
@@ -154,7 +212,7 @@ double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *sta
 double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   const double passes = (double)stage->arena_bytes[TWS_TIER_DEVICE] + tws_software_bytes(job, stage);
-  return fmax(passes + step_bytes(job, runtime, stage), loaded_bytes(job, stage)) * (1 + runtime->reserved_share);
+  return fmax(passes + step_bytes(job, runtime, stage), apart_bytes(job, stage)) * (1 + runtime->reserved_share);
 }
 
 double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, double *reserved) {

@@ -151,8 +151,7 @@ END_TEST
 
 /* ZeRO-3 with the optimizer on the host: short sequences hold most before the first step, as their script partitions a
  * model that is whole on each device. */
-/* On one GPU to 6 %, no figure of it fitted; what ran out of memory does not fit. Of several GPUs the file's weights
- * are the most that is there: to a fifth. */
+/* To 6 %, no figure of it fitted; what ran out of memory does not fit. */
 START_TEST(memory_of_adapters) {
   tws_cases *cases = load(RUNS);
   int alone = 0, several = 0, full = 0;
@@ -167,16 +166,16 @@ START_TEST(memory_of_adapters) {
     const int single = tws_topology_world(&job->topology) == 1;
     if (one->measured_bytes > 0) {
       const double error = p.bytes / one->measured_bytes - 1;
-      ck_assert_msg(fabs(error) < (single ? 0.06 : 0.2), "%s: memory is %+.1f %% off", one->id, 100 * error);
+      ck_assert_msg(fabs(error) < 0.06, "%s: memory is %+.1f %% off", one->id, 100 * error);
       *(single ? &alone : &several) += 1;
-    } else if (single) {
+    } else {
       ck_assert_msg(p.bytes > 40e9, "%s ran out of memory: %g bytes", one->id, p.bytes);
       full++;
     }
     ck_assert_double_eq(one->measured_s, 0);
     tws_job_destroy(job);
   }
-  ck_assert_msg(alone == 6 && several == 8 && full == 2, "%d alone, %d on several GPUs, %d full", alone, several, full);
+  ck_assert_msg(alone == 6 && several == 8 && full == 3, "%d alone, %d on several GPUs, %d full", alone, several, full);
   tws_cases_destroy(cases);
 }
 END_TEST

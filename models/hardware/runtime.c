@@ -34,6 +34,9 @@
  *               keeps its source, what adapters add; dropout's mask is of bool; log_softmax's output and the
  *               gradient of logits have 16 bits each. LitGPT's load_checkpoint() summons full parameters beside
  *               FSDP's shards to write the file's into them.
+ *   flat        LitGPT's finetune/lora.py accumulates in fabric.no_backward_sync(): FSDP's no_sync() does not reduce.
+ *               With use_orig_params a flat parameter has trained and frozen parts; the derivative of split() makes
+ *               zeros of undefined gradients and joins all of them.
  *   one_hot     DeepSpeed's MoE layer from 2021 on: einsum with masks of tokens x experts x capacity
  *               (sharded_moe.py).
  *   dispatch    DeepEP's normal kernels (its README, docs/legacy.md): 153 and 158 GB/s of an H800's 160 over NVLink
@@ -333,6 +336,7 @@ static const tws_runtime runtimes[] = {
      .host_op_s = 33e-6,
      .cast_bytes = {6, 8},
      .contends = 1,
+     .by_block = 1,
      .unfused = 1,
      .added_passes = TWS_PASSES_EAGER | TWS_PASSES_NORMS,
      .attention = TWS_ATTENTION_FLASH,
@@ -342,6 +346,7 @@ static const tws_runtime runtimes[] = {
      .unread_outputs = 1,
      .logit_bytes = 4,
      .loads_whole = 2,
+     .flat_gradients = 1,
      .keeps = {2, 2, 2, 2, 1}},
 };
 enum { RUNTIMES = sizeof runtimes / sizeof *runtimes };

@@ -80,6 +80,8 @@ typedef struct tws_runtime {
   int copies_buckets;   /* ZeRO-3 reduces an interleaved copy of a bucket of gradients, 16 bits each */
   int loads_whole;      /* ZeRO-3: the whole model is on each device before it is partitioned (no zero.Init); 2: beside
                            the partition */
+  int flat_gradients;   /* ZeRO-3: each layer is a flat parameter, whose gradient is whole on each rank while steps
+                           accumulate, with that of frozen parts */
   int boundary_tensors; /* a pipeline keeps of each micro-batch in flight beside the plan's */
 } tws_runtime;
 
