@@ -117,9 +117,6 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
   if (tensor > 1) TWS_TRY(tws_tensor_parallel_check(plan->network, tensor, err));
   l->sharding.splits_experts = tensor > 1 && c->expert_tensor_parallel && tws_network_has_experts(plan->network);
   if (l->sharding.splits_experts) TWS_TRY(tws_expert_tensor_check(plan->network, tensor, err));
-  if (l->sharding.splits_experts && splits_tokens)
-    return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel or expert_tensor_parallel to false",
-                    "experts are not split over tensor ranks that route tokens of their own");
   if (splits_tokens && plan->network->classes > 0)
     return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel to false",
                     "tensor parallelism does not divide the tokens that a classifier reads");

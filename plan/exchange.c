@@ -159,6 +159,8 @@ static void move_value(tws_lower *l, const tws_module *m, int change, tws_placed
                        tws_operand to) {
   if (tws_local_of(l, m)->axis == TWS_AXIS_EXPERT)
     exchange_slots(l, m, from, to);
+  else if (l->local.values[m->in[0]].slot_parts != l->local.values[m->out[0]].slot_parts) /* rank behind rank */
+    emit_exchange_collective(l, (tws_collective)change, l->group[TWS_AXIS_MODEL], from, to);
   else if (change != TWS_COLLECTIVE_ALL_TO_ALL)
     exchange_sliced(l, (tws_collective)change, from, to);
   else if (made == TWS_PLACED_FEATURES)

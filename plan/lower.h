@@ -326,6 +326,7 @@ void tws_lower_backward(tws_lower *l, const tws_module *m);
 /* moe.c: tokens of a rank that a layer of experts routes, an expert's slots for them, and those that they fill on
  * average */
 tws_dim tws_lower_dim(const tws_lower *l, tws_dim dim); /* slots and targets whose number the configuration says */
+int64_t tws_expert_sources(const tws_lower *l, const tws_module *m); /* ranks whose slots a product works on */
 int64_t tws_expert_tokens(const tws_lower *l, const tws_module *m);
 int64_t tws_expert_slots(const tws_lower *l, const tws_module *m);
 int64_t tws_expert_expected(const tws_lower *l, const tws_module *m);

@@ -46,7 +46,8 @@ static int drops(const tws_lower *l, const tws_module *m) {
 #define picked (int64_t) tws_input_rows(l, m->input[0])
 #define tokens tws_expert_tokens(l, m)
 #define slots tws_expert_slots(l, m)
-#define sources l->sharding.position.ranks[TWS_AXIS_EXPERT]
+#define sources tws_expert_sources(l, m)
+#define sharers l->sharding.position.ranks[TWS_AXIS_EXPERT]
 #define expected tws_expert_expected(l, m)
 #define shared tws_expert_shared(l, m)
 tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel kernel, uint32_t flags) {
@@ -66,6 +67,7 @@ tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel ker
 #undef tokens
 #undef slots
 #undef sources
+#undef sharers
 #undef expected
 #undef shared
 

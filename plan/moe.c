@@ -55,6 +55,10 @@ tws_dim tws_lower_dim(const tws_lower *l, tws_dim dim) {
   return dim;
 }
 
+int64_t tws_expert_sources(const tws_lower *l, const tws_module *m) {
+  return (int64_t)l->sharding.position.ranks[TWS_AXIS_EXPERT] * l->local.values[m->in[0]].slot_parts;
+}
+
 int64_t tws_expert_tokens(const tws_lower *l, const tws_module *m) {
   return (int64_t)tws_value_rows(l, m->in[1]);
 }
@@ -64,7 +68,8 @@ int64_t tws_expert_slots(const tws_lower *l, const tws_module *m) {
   const int64_t rows = (int64_t)tws_value_rows(l, m->in[0]);
   const int has_slots = m->type == TWS_MODULE_EXPERT_LINEAR || m->type == TWS_MODULE_COMBINE;
   const tws_dim slots = tws_lower_dim(l, m->routing->slots);
-  return has_slots ? rows / m->routing->experts : tws_dims_count(&slots, 1, 1, rows);
+  const int64_t there = (int64_t)m->routing->experts * l->local.values[m->in[0]].slot_parts;
+  return has_slots ? rows / there : tws_dims_count(&slots, 1, 1, rows);
 }
 
 /* ---- loads: shares of a layer's routes ---- */

@@ -69,6 +69,18 @@ static uint32_t add_module(maker *k, const tws_module *like) {
   return index;
 }
 
+/* Slots, or their counts, that tensor ranks do not have each its own of: those of all lie behind each other. */
+static int slot_parts(const maker *k, uint32_t value, tws_placement placement) {
+  const tws_value *v = &k->whole->values[value];
+  int slots = v->kind == TWS_VALUE_INDEX && k->whole->modules[v->producer].type == TWS_MODULE_ROUTER;
+  for (int i = 0; i < v->row_dims; i++) {
+    if (v->row[i].kind == TWS_DIM_SAMPLES) return 1; /* routes */
+    slots |= v->row[i].kind == TWS_DIM_CAPACITY;
+  }
+  return slots && tws_sharding_gathers_slots(k->how) && placement.on[TWS_AXIS_MODEL] != TWS_PLACED_TOKENS ? k->tensor
+                                                                                                          : 1;
+}
+
 static uint32_t add_value(maker *k, uint32_t module, int slot, uint32_t like, int64_t per_row,
                           tws_placement placement) {
   uint32_t index = k->net->value_count++;
@@ -78,7 +90,10 @@ static uint32_t add_value(maker *k, uint32_t module, int slot, uint32_t like, in
   int parts = 1;
   for (int i = 0; i < k->divided_count; i++)
     if (placement.on[k->divided[i]] == TWS_PLACED_TOKENS) parts *= k->how->position.ranks[k->divided[i]];
-  k->values[index] = (tws_local_value){.placement = placement, .token_parts = (uint16_t)parts};
+  const int slots = slot_parts(k, like, placement);
+  k->values[index] = (tws_local_value){.placement = placement,
+                                       .token_parts = (uint16_t)(slots > 1 ? parts * slots : parts),
+                                       .slot_parts = (uint16_t)slots};
   k->net->modules[module].out[slot] = index;
   return index;
 }
@@ -135,11 +150,13 @@ static uint32_t add_exchange(maker *k, tws_axis axis, tws_placed to, uint32_t va
   return add_value(k, index, 0, value, changed_width(k, axis, to, k->net->values[in].per_row), placement);
 }
 
-/* An adapter adds to its first input: where that is split, all ranks read the other. Counts of slots are not split. */
+/* An adapter adds to its first input: where that is split, all ranks read the other. Counts of slots are not split, but
+ * gathered where slots are. */
 static uint8_t wanted_along(const maker *k, tws_axis axis, const tws_module *m, uint32_t value) {
   const int other = axis == TWS_AXIS_MODEL && m->type == TWS_MODULE_LOW_RANK && value != m->in[0];
   const uint8_t wants = rule_of(k, axis, m).wants;
-  if (axis == TWS_AXIS_MODEL && m->type == TWS_MODULE_EXPERT_LINEAR && value != m->in[0]) return TWS_AS_IT_COMES;
+  if (axis == TWS_AXIS_MODEL && m->type == TWS_MODULE_EXPERT_LINEAR && value != m->in[0])
+    return k->split != TWS_SPLIT_NONE && tws_sharding_gathers_slots(k->how) ? TWS_PLACED_BROADCAST : TWS_AS_IT_COMES;
   return other && wants == TWS_PLACED_FEATURES ? TWS_PLACED_BROADCAST : wants;
 }
 
@@ -400,7 +417,7 @@ static tws_code stay_whole(const tws_network *whole, tws_arena *scratch, tws_loc
     modules[m] =
         (tws_local_module){.origin = m, .forward = TWS_NO_CHANGE, .backward = TWS_NO_CHANGE, .rows = whole->vocabulary};
   }
-  for (uint32_t v = 0; v < whole->value_count; v++) values[v].token_parts = 1;
+  for (uint32_t v = 0; v < whole->value_count; v++) values[v].token_parts = values[v].slot_parts = 1;
   place_among_replicas(whole, params);
   *local = (tws_local){.network = whole, .modules = modules, .values = values, .params = params};
   return TWS_OK;
@@ -418,8 +435,10 @@ tws_code tws_shard_network(const tws_network *whole, const tws_sharding *shardin
              .expert_index = position->index[TWS_AXIS_EXPERT],
              .err = err};
   if (k.sequence > 1) k.divided[k.divided_count++] = TWS_AXIS_SEQUENCE;
+  const int gathers = tws_sharding_gathers_slots(sharding); /* what has come for a rank's experts, behind each other */
+  if (gathers && k.expert > 1) k.divided[k.divided_count++] = TWS_AXIS_EXPERT;
   if (k.tensor > 1) k.divided[k.divided_count++] = TWS_AXIS_MODEL;
-  if (k.expert > 1) k.divided[k.divided_count++] = TWS_AXIS_EXPERT;
+  if (!gathers && k.expert > 1) k.divided[k.divided_count++] = TWS_AXIS_EXPERT;
   if (k.divided_count == 0) return stay_whole(whole, scratch, local, err);
   enum { MOST = 3 }; /* local modules and values for one of the whole network, exchanges included */
   size_t modules = whole->module_count, values = whole->value_count, params = whole->param_count;

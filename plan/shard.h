@@ -21,6 +21,11 @@ typedef struct tws_sharding {
 
 typedef enum tws_split { TWS_SPLIT_NONE, TWS_SPLIT_COLUMN /* outputs */, TWS_SPLIT_ROW /* inputs */ } tws_split;
 
+/* Tensor ranks that route tokens of their own and have a part of every expert each gather the slots of all. */
+static inline int tws_sharding_gathers_slots(const tws_sharding *sharding) {
+  return sharding->splits_experts && sharding->between == TWS_PLACED_TOKENS;
+}
+
 /* How a module works along one axis: the placement that it wants of its inputs, that its kernel gives its outputs, and
  * that the network behind sees of the first of them, after an exchange where that is another. */
 typedef struct tws_axis_rule {
@@ -51,6 +56,7 @@ static inline int tws_local_exchanges_in_place(const tws_local_module *m) {
 typedef struct tws_local_value {
   tws_placement placement;
   uint16_t token_parts; /* ranks that share the tokens of the micro-batch */
+  uint16_t slot_parts;  /* ranks whose slots of experts (or counts of these) lie behind each other in it */
 } tws_local_value;
 
 typedef struct tws_local {

@@ -18,27 +18,30 @@ static int64_t sequence_of(const tws_lower *l, const tws_value *v) {
   return l->config->sequence_length;
 }
 
-/* Rows that follow from tokens are shared out as they are; slots are those for the tokens that a rank has. */
-static uint64_t rows_of(const tws_lower *l, const tws_value *v, int token_parts) {
+/* Rows that follow from tokens are shared out as they are; slots are those for the tokens that a rank has, of as many
+ * ranks as they lie there of. */
+static uint64_t rows_of(const tws_lower *l, const tws_value *v, int token_parts, int slot_parts) {
   int samples = 0, slots = 0;
   for (int i = 0; i < v->row_dims; i++) {
     samples |= v->row[i].kind == TWS_DIM_SAMPLES;
     slots |= v->row[i].kind == TWS_DIM_CAPACITY;
   }
-  if (slots) return count_of(l, v->row, v->row_dims, l->config->sequence_length / token_parts);
-  return count_of(l, v->row, v->row_dims, l->config->sequence_length) / (uint64_t)(samples ? token_parts : 1);
+  if (slots) return (uint64_t)slot_parts * count_of(l, v->row, v->row_dims, l->config->sequence_length / token_parts);
+  const uint64_t all = count_of(l, v->row, v->row_dims, l->config->sequence_length);
+  return samples ? all / (uint64_t)token_parts : (uint64_t)slot_parts * all;
 }
 
 void tws_values_begin(tws_lower *l) {
   const tws_value *before = NULL; /* most have the rows of the one before */
   for (uint32_t v = 0; v < l->network->value_count; v++) {
     const tws_value *value = &l->network->values[v];
-    const int parts = l->local.values[v].token_parts;
+    const int parts = l->local.values[v].token_parts, slot_parts = l->local.values[v].slot_parts;
     const size_t bytes = value->row_dims * sizeof *value->row;
-    const int same = before && parts == l->local.values[v - 1].token_parts && before->row_dims == value->row_dims &&
+    const int same = before && parts == l->local.values[v - 1].token_parts &&
+                     slot_parts == l->local.values[v - 1].slot_parts && before->row_dims == value->row_dims &&
                      memcmp(before->row, value->row, bytes) == 0;
     l->whole_sequence[v] = same ? l->whole_sequence[v - 1] : sequence_of(l, value);
-    l->rows[v] = same ? l->rows[v - 1] : rows_of(l, value, parts);
+    l->rows[v] = same ? l->rows[v - 1] : rows_of(l, value, parts, slot_parts);
     before = value;
   }
 }

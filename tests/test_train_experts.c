@@ -146,6 +146,29 @@ START_TEST(experts_split_over_tensor_ranks) {
 }
 END_TEST
 
+/* The same where tensor ranks route tokens of their own, nothing dropped: they gather the slots of all and get back
+ * sums of theirs, beside replicas that share experts, in slices, and with slots that experts share. */
+START_TEST(experts_split_over_ranks_that_route) {
+#define ROUTED " --sequence-parallel" SPLIT " --set twinspeed.expert_capacity_factor=0"
+  static const char *const divisions[] = {
+      "-n 2 --tp 2 --micro-batch 4 --stage 0" ROUTED, "-n 4 --tp 2 --ep 2 --micro-batch 2 --stage 2" ROUTED,
+      "-n 4 --tp 2 --ep 2 --micro-batch 2 --stage 3 --recompute full --sequence-parallel" SPLIT
+      " --set twinspeed.expert_dropless=true"
+      " --set twinspeed.expert_bound=4"};
+  double losses[TRAINED], norms[TRAINED], loss[TRAINED], norm[TRAINED];
+  for (size_t d = 0; d < sizeof divisions / sizeof *divisions; d++) {
+    if (d < 2)
+      train_model("tiny-mixtral",
+                  d ? "-n 1 --micro-batch 1 --accumulation 4 --set twinspeed.expert_capacity_factor=0"
+                    : "-n 1 --micro-batch 2 --accumulation 2 --set twinspeed.expert_capacity_factor=0",
+                  0, 0.0799, losses, norms);
+    train_model("tiny-mixtral", divisions[d], 0, 0.0799, loss, norm);
+    compare_curves(divisions[d], loss, norm, losses, norms);
+  }
+#undef ROUTED
+}
+END_TEST
+
 /* With slots that a rank's experts share nothing is dropped, and it loses what it loses with a slot for every token;
  * where the bound is exceeded the error says where. */
 START_TEST(dropless) {
@@ -435,7 +458,6 @@ START_TEST(refusals) {
       {"-m tiny-llama -n 2 --ep 2", "the model has no experts", "expert_parallel_size"},
       {"-m tiny-mixtral -n 2 --set 'twinspeed.expert_load=\"1,2\"'", "has 2 counts", "uniform"},
       {"-m tiny-mixtral -n 2 --set 'twinspeed.expert_load=\"zipf:x\"'", "no exponent", "uniform"},
-      {"-m tiny-mixtral -n 2 --tp 2 --sequence-parallel" SPLIT, "route tokens of their own", "to false"},
       {"-m %s -n 4 --tp 4" SPLIT, "do not divide the 50 features of an expert", "expert_tensor_parallel"},
       {"-m tiny-mixtral -n 2 --set twinspeed.expert_bias_rate=0.001", "have no biases", "router_aux_loss_coef"},
   };
@@ -468,6 +490,7 @@ int main(void) {
   tcase_add_test(tests, exchanged_in_two_steps_the_loss_is_the_same);
   tcase_add_test(tests, beside_other_axes);
   tcase_add_test(tests, experts_split_over_tensor_ranks);
+  tcase_add_test(tests, experts_split_over_ranks_that_route);
   tcase_add_test(tests, dropless);
   tcase_add_test(tests, noise_does_not_depend_on_the_division);
   tcase_add_test(tests, biases_balance_experts);
