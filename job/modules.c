@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/system.h"
+#include "build_interface.h"
 
 #ifndef TWS_MODULE_DIR
 #define TWS_MODULE_DIR "lib/twinspeed" /* below the prefix that has bin/ */
@@ -64,6 +65,13 @@ static tws_code load_module(const char *file, const char *symbol, const char *re
   return TWS_OK;
 }
 
+static tws_code check_module(const char *file, int version, tws_error *err) {
+  if (version == TWS_INTERFACE) return TWS_OK;
+  return tws_fail(err, TWS_ENVIRONMENT, "build program and modules together",
+                  "module %s was built from other headers than this program (%07x, %07x)", file, (unsigned)version,
+                  (unsigned)TWS_INTERFACE);
+}
+
 tws_code tws_sim_load(const tws_sim_api **api, tws_error *err) {
   static const tws_sim_api *table;
   if (!table) {
@@ -71,10 +79,7 @@ tws_code tws_sim_load(const tws_sim_api **api, tws_error *err) {
     TWS_TRY(load_module("twinspeed_sim.so", TWS_SIM_MODULE_SYMBOL,
                         "the simulator needs SimGrid: install libsimgrid-dev and build again", &get, err));
     const tws_sim_api *found = get();
-    if (found->version != TWS_SIM_API_VERSION)
-      return tws_fail(err, TWS_ENVIRONMENT, "build program and modules together",
-                      "module twinspeed_sim.so has interface %d, this program needs %d", found->version,
-                      TWS_SIM_API_VERSION);
+    TWS_TRY(check_module("twinspeed_sim.so", found->version, err));
     table = found;
   }
   *api = table;
@@ -89,10 +94,7 @@ tws_code tws_real_load(const tws_real_api **api, tws_error *err) {
                         "the engine needs MPI and OpenBLAS: install libopenmpi-dev libopenblas-dev and build again",
                         &get, err));
     const tws_real_api *found = get();
-    if (found->version != TWS_REAL_API_VERSION)
-      return tws_fail(err, TWS_ENVIRONMENT, "build program and modules together",
-                      "module twinspeed_real.so has interface %d, this program needs %d", found->version,
-                      TWS_REAL_API_VERSION);
+    TWS_TRY(check_module("twinspeed_real.so", found->version, err));
     table = found;
   }
   *api = table;

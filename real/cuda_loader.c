@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "build_interface.h"
 #include "real/mpi_comm.h"
 
 #define MODULE "twinspeed_cuda.so"
@@ -41,7 +42,7 @@ tws_code tws_cuda_load(const tws_cuda_api **out, tws_error *err) {
   const tws_cuda_api *(*entry)(void) = NULL;
   memcpy(&entry, &symbol, sizeof entry);
   const tws_cuda_api *api = entry ? entry() : NULL;
-  if (!api || api->version != TWS_CUDA_API_VERSION)
+  if (!api || api->version != TWS_INTERFACE)
     return tws_fail(err, TWS_ENVIRONMENT, "build the whole program anew", "%.400s is of another version", path);
   *out = api;
   return TWS_OK;

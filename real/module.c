@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "build_interface.h"
 #include "real/disk.h"
 #include "real/swap.h"
 #include "real/calibrate.h"
@@ -34,7 +35,7 @@ static void end_all(int exit_code) {
 
 __attribute__((visibility("default"))) const tws_real_api *tws_real_module(void);
 const tws_real_api *tws_real_module(void) {
-  static const tws_real_api api = {.version = TWS_REAL_API_VERSION,
+  static const tws_real_api api = {.version = TWS_INTERFACE,
                                    .start = tws_mpi_start,
                                    .stop = tws_mpi_stop,
                                    .abort = end_all,

@@ -221,7 +221,7 @@ typedef struct tws_virtual_api {
 } tws_virtual_api;
 
 typedef struct tws_real_api {
-  int version;
+  int version; /* TWS_INTERFACE of build_interface.h */
   /* Everything below is called between start() and stop() in every rank process. */
   tws_code (*start)(int *argc, char ***argv, int *rank, int *world, tws_error *err); /* MPI_Init */
   void (*stop)(void);
@@ -240,7 +240,6 @@ typedef struct tws_real_api {
                            int *direct, tws_error *err);
   const char *(*description)(void); /* "host (OpenBLAS 0.3.21 SkylakeX), Open MPI 4.1.4" */
 } tws_real_api;
-enum { TWS_REAL_API_VERSION = 12 };
 #define TWS_REAL_MODULE_SYMBOL "tws_real_module"
 
 #endif

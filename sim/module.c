@@ -1,9 +1,10 @@
 /* What the program finds when it loads the simulator. */
+#include "build_interface.h"
 #include "sim/adapter.h"
 #include "sim/executor.h"
 
 static const tws_sim_api api = {
-    .version = TWS_SIM_API_VERSION,
+    .version = TWS_INTERFACE,
     .simulate = tws_sim_run,
     .description = tws_engine_description,
 };

@@ -56,12 +56,11 @@ typedef struct tws_sim_result {
 } tws_sim_result;
 
 typedef struct tws_sim_api {
-  int version; /* TWS_SIM_API_VERSION */
+  int version; /* TWS_INTERFACE of build_interface.h */
   /* TWS_INTERNAL with the name of the first stuck operation when a simulation cannot end. */
   tws_code (*simulate)(const tws_sim_request *request, tws_sim_result *result, tws_error *err);
   const char *(*description)(void); /* "SimGrid 3.32" */
 } tws_sim_api;
-enum { TWS_SIM_API_VERSION = 6 };
 
 /* The module exports: const tws_sim_api *tws_sim_module(void); */
 #define TWS_SIM_MODULE_SYMBOL "tws_sim_module"

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "build_interface.h"
 #include "autotune/results.h"
 #include "compat/deepspeed_autotuner.h"
 #include "command.h"
@@ -300,7 +301,7 @@ START_TEST(implied_rejections_hold) {
 END_TEST
 
 START_TEST(simulation_decides_and_stops_early) {
-  static const tws_sim_api sim = {.version = TWS_SIM_API_VERSION, .simulate = fake_simulate};
+  static const tws_sim_api sim = {.version = TWS_INTERFACE, .simulate = fake_simulate};
   fixture f;
   set_up(&f, "tiny-gpt2", "dgx-a100", 32);
   f.request.sim = &sim;
@@ -362,7 +363,7 @@ static void write_results(const tws_tune_result *result, const tws_tune_request 
 }
 
 START_TEST(results_folder) {
-  static const tws_sim_api sim = {.version = TWS_SIM_API_VERSION, .simulate = fake_simulate};
+  static const tws_sim_api sim = {.version = TWS_INTERFACE, .simulate = fake_simulate};
   fixture f;
   set_up(&f, "tiny-gpt2", "dgx-a100", 32);
   f.request.sim = &sim;

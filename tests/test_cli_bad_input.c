@@ -180,6 +180,16 @@ START_TEST(bad_clusters) {
 }
 END_TEST
 
+/* Structs are shared, so a module of an earlier build would read the wrong bytes. */
+START_TEST(stale_modules) {
+  setenv("TWINSPEED_MODULES", TWS_BUILD_DIR "/stale", 1);
+  command_result r = twinspeed("simulate -m tiny-gpt2");
+  setenv("TWINSPEED_MODULES", TWS_BUILD_DIR, 1);
+  assert_one_error(&r, 4, "built from other headers");
+  command_free(&r);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cli_bad_input");
   TCase *bad = tcase_create("bad input");
@@ -190,6 +200,7 @@ int main(void) {
   tcase_add_test(bad, bad_configurations);
   tcase_add_test(bad, bad_models);
   tcase_add_test(bad, bad_clusters);
+  tcase_add_test(bad, stale_modules);
   suite_add_tcase(suite, bad);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "build_interface.h"
 #include "real/cuda/cuda.h"
 
 #ifndef TWS_CUDA_STUB
@@ -21,7 +22,7 @@ static tws_work work_of(tws_kernel kernel, tws_dtype dtype, tws_dtype dtype2) {
 }
 
 START_TEST(table) {
-  ck_assert_int_eq(api->version, TWS_CUDA_API_VERSION);
+  ck_assert_int_eq(api->version, TWS_INTERFACE);
   ck_assert_str_eq(api->backend->name, "cuda");
   ck_assert_str_eq(api->comm_ops->name, "nccl");
   const tws_backend_ops *b = api->backend;

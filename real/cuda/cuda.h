@@ -61,7 +61,7 @@ typedef struct tws_cuda_api {
    * kernels do it. */
   tws_code (*attention_for)(const char *described, const tws_work *work, int deterministic, tws_error *err);
 } tws_cuda_api;
-enum { TWS_CUDA_API_VERSION = 5, TWS_CUDA_WORKSPACE_BYTES = 64 << 20, TWS_CUDA_SCRATCH_BYTES = 8 << 20 };
+enum { TWS_CUDA_WORKSPACE_BYTES = 64 << 20, TWS_CUDA_SCRATCH_BYTES = 8 << 20 };
 enum { TWS_CUDA_STREAM_BYTES = TWS_CUDA_WORKSPACE_BYTES + TWS_CUDA_SCRATCH_BYTES };
 #define TWS_CUDA_MODULE_SYMBOL "tws_cuda_module"
 

@@ -1,9 +1,10 @@
 /* The table that the real engine loads. */
+#include "build_interface.h"
 #include "real/cuda/module.h"
 
 __attribute__((visibility("default"))) const tws_cuda_api *tws_cuda_module(void);
 const tws_cuda_api *tws_cuda_module(void) {
-  static const tws_cuda_api api = {.version = TWS_CUDA_API_VERSION,
+  static const tws_cuda_api api = {.version = TWS_INTERFACE,
                                    .backend = &tws_cuda_backend,
                                    .device_count = tws_cuda_device_count,
                                    .memory = tws_cuda_memory_of,
