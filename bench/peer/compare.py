@@ -111,7 +111,12 @@ def train(args, model, batch, tokens, deadline):
     if args.results:
         shutil.copy(result, os.path.join(args.results, "peer-%s.json" % os.path.basename(model).removesuffix(".json")))
     with open(result, encoding="utf-8") as file:
-        return json.load(file)
+        found = json.load(file)
+    for rank in found["memory"]:
+        for key in ("not_recorded", "slower"):
+            if rank.get("gpu", {}).get(key):
+                raise RuntimeError("Twinspeed: %s: %s" % (key, rank["gpu"][key]))
+    return found
 
 
 def facts(args, model, batch):

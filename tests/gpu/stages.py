@@ -56,7 +56,13 @@ class Trainings(Run):
             command += ["--cluster", cluster]
         self.command(command + flags, env=env)
         with open(result, encoding="utf-8") as file:
-            return json.load(file)
+            found = json.load(file)
+        for rank in found["memory"]:  # what trains all the same, but not as it was meant to
+            gpu = rank.get("gpu", {})
+            for key, asked in (("not_recorded", "TWINSPEED_CUDA_EAGER"), ("slower", "TWINSPEED_CUDA_OWN_ATTENTION")):
+                if gpu.get(key) and asked not in {**self.settings, **(env or {})}:
+                    raise Failed("%s: %s" % (key, gpu[key]))
+        return found
 
     def compare(self, name, first, second, limit):
         apart = max(abs(a - b) / abs(a) if math.isfinite(b) else math.inf for a, b in zip(first, second))
