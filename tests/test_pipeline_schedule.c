@@ -456,16 +456,16 @@ static void expect_refusal(tws_pipeline_shape shape, const char *says, const cha
 START_TEST(illegal_shapes_are_refused) {
   tws_error err = {0};
   tws_pipeline_kind kind;
-  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_INTERLEAVED, 4, 2, 6, 0}, "multiples of the 4 stages",
+  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_INTERLEAVED, 4, 2, 6, 0, 0}, "multiples of the 4 stages",
                  "4 or 8 micro");
-  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_INTERLEAVED, 4, 2, 3, 0}, "multiples of the 4 stages",
+  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_INTERLEAVED, 4, 2, 3, 0, 0}, "multiples of the 4 stages",
                  "use 4 micro");
-  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_1F1B, 4, 2, 8, 0}, "1f1b", "interleaved");
-  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_INTERLEAVED, 1, 2, 8, 0}, "one stage", "one virtual stage");
-  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_GPIPE, 0, 1, 8, 0}, "0 stages", "");
-  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_GPIPE, 4, 1, 0, 0}, "0 micro-batches", "");
-  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_INTERLEAVED, 4, 0, 8, 0}, "0 virtual", "");
-  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_GPIPE, 4, 1, INT32_MAX, 0}, "micro-batches", "2^28");
+  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_1F1B, 4, 2, 8, 0, 0}, "1f1b", "interleaved");
+  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_INTERLEAVED, 1, 2, 8, 0, 0}, "one stage", "one virtual stage");
+  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_GPIPE, 0, 1, 8, 0, 0}, "0 stages", "");
+  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_GPIPE, 4, 1, 0, 0, 0}, "0 micro-batches", "");
+  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_INTERLEAVED, 4, 0, 8, 0, 0}, "0 virtual", "");
+  expect_refusal((tws_pipeline_shape){TWS_PIPELINE_GPIPE, 4, 1, INT32_MAX, 0, 0}, "micro-batches", "2^28");
   ck_assert_int_eq(tws_pipeline_kind_parse("zb-h1", &kind, &err), TWS_OK);
   ck_assert_int_eq(kind, TWS_PIPELINE_ZB_H1);
   ck_assert_int_eq(tws_pipeline_kind_parse("interleave", &kind, &err), TWS_INVALID);
@@ -478,7 +478,7 @@ END_TEST
 static tws_code allocate(void *user) {
   int bounds[5];
   tws_pipeline_layer layers[8] = {{"Block", 3}, {"Block", 1}};
-  tws_pipeline_shape shape = {TWS_PIPELINE_INTERLEAVED, 4, 2, 8, 0};
+  tws_pipeline_shape shape = {TWS_PIPELINE_INTERLEAVED, 4, 2, 8, 0, 0};
   tws_pipeline_program program;
   tws_error err = {0};
   (void)user;
