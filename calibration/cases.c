@@ -201,7 +201,19 @@ static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, t
     work.d[4] = head;
     TWS_TRY(tws_case_add(list, &work, err));
   }
-  return TWS_OK;
+  for (int kernel = TWS_KERNEL_HEADS_SPLIT; kernel <= TWS_KERNEL_HEADS_JOIN; kernel++) {
+    tws_work work = start_case((tws_kernel)kernel, dtype);
+    work.d[0] = tokens;
+    work.d[1] = work.d[2] = heads;
+    work.d[3] = head;
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
+  tws_work merge = start_case(TWS_KERNEL_ATTENTION_MERGE, dtype);
+  merge.d[0] = 1;
+  merge.d[1] = merge.d[4] = tokens;
+  merge.d[2] = heads;
+  merge.d[3] = head;
+  return tws_case_add(list, &merge, err);
 }
 
 /* Experts for tokens x width: each token chooses two of eight, and all slots are filled. Products of experts are costed

@@ -22,6 +22,7 @@ static void add_choices(const tws_option *row, tws_text *words) {
     const char *option, *words;
   } known[] = {{"recompute", "none selective full operations"},
                {"dtype", "fp32 bf16 fp16"},
+               {"sequence-algorithm", "ulysses ring"},
                {"schedule", "gpipe 1f1b interleaved zb-h1"},
                {"fidelity", "analytic flow message"},
                {"program", "train evaluate"},

@@ -9,7 +9,9 @@
 #define TWS_AXIS_OPTIONS(type, field)                                                                                 \
   TWS_INTEGER("pp", 0, "N", type, field.pipeline_stages, 1, 4096, "pipeline stages"),                                 \
       TWS_INTEGER("tp", 0, "N", type, field.tensor_ranks, 1, 65536, "ranks that share weights (tensor parallelism)"), \
-      TWS_INTEGER("sp", 0, "N", type, field.sequence_ranks, 1, 65536, "ranks that share a sequence (Ulysses)"),       \
+      TWS_INTEGER("sp", 0, "N", type, field.sequence_ranks, 1, 65536, "ranks that share a sequence"),                 \
+      TWS_STRING("sequence-algorithm", 0, "NAME", type, field.sequence_algorithm,                                     \
+                 "with --sp: ulysses (default), or ring (context parallelism)"),                                      \
       TWS_INTEGER("ep", 0, "N", type, field.expert_ranks, 1, 65536,                                                   \
                   "replicas that share experts (of those that there are)"),                                           \
       TWS_STRING("schedule", 0, "KIND", type, field.schedule, "of a pipeline: gpipe, 1f1b, interleaved or zb-h1"),    \

@@ -39,7 +39,9 @@ static void add_axes_text(const tws_job *job, tws_text *out) {
   }
   if (tensor > 1)
     tws_text_add(out, ", tensor parallel over %d%s", tensor, c->tensor_sequence_parallel ? " (sequence parallel)" : "");
-  if (sequence > 1) tws_text_add(out, ", sequence parallel over %d", sequence);
+  if (sequence > 1)
+    tws_text_add(out, ", sequence parallel over %d%s", sequence,
+                 c->sequence_algorithm == TWS_SEQUENCE_RING ? " (ring)" : "");
   if (job->topology.axes > 1) {
     tws_text_add(out, ", %d replica%s (", replicas, replicas > 1 ? "s" : "");
     for (int i = 0; i < job->topology.axes; i++)
@@ -130,6 +132,9 @@ static void add_axes(const tws_job *job, cJSON *json) {
     cJSON_AddBoolToObject(json, "sequence_parallel", c->tensor_sequence_parallel);
     cJSON_AddNumberToObject(json, "overlap_chunks", c->tensor_overlap ? (double)c->tensor_chunks : 1);
   }
+  if (c->sequence_ranks > 1)
+    cJSON_AddStringToObject(json, "sequence_algorithm",
+                            c->sequence_algorithm == TWS_SEQUENCE_RING ? "ring" : "ulysses");
   if (c->loss_tiles > 1) cJSON_AddNumberToObject(json, "loss_tiles", (double)c->loss_tiles);
   if (c->mlp_tiles > 1) cJSON_AddNumberToObject(json, "mlp_tiles", (double)c->mlp_tiles);
   if (c->ignored_token >= 0) cJSON_AddNumberToObject(json, "ignored_token", (double)c->ignored_token);

@@ -11,6 +11,9 @@
 #include "config/axes.h"
 #include "config/optimizer.h"
 
+/* How ranks that share a sequence attend. */
+typedef enum tws_sequence_algorithm { TWS_SEQUENCE_ULYSSES, TWS_SEQUENCE_RING } tws_sequence_algorithm;
+
 typedef enum tws_recompute {
   TWS_RECOMPUTE_NONE,
   TWS_RECOMPUTE_SELECTIVE,
@@ -123,7 +126,8 @@ typedef struct tws_config {
   int tensor_overlap;            /* tensor_parallel.tp_overlap_comm */
   int64_t tensor_chunks;         /* twinspeed.tensor_overlap_chunks: pieces of a product that overlaps, 2 */
   int tensor_sequence_parallel;  /* twinspeed.tensor_sequence_parallel: tokens are split where weights are not */
-  int64_t sequence_ranks;        /* sequence_parallel_size (Ulysses) */
+  int64_t sequence_ranks;        /* sequence_parallel_size */
+  int sequence_algorithm;        /* twinspeed.sequence_algorithm: tws_sequence_algorithm */
   int64_t expert_ranks;          /* twinspeed.expert_parallel_size: of the replicas */
   int64_t expert_node_ranks;     /* twinspeed.expert_node_ranks: that exchange first; 0, 1: one exchange among all */
   double expert_capacity_factor; /* twinspeed.expert_capacity_factor, 0: every token has a slot */

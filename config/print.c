@@ -612,6 +612,8 @@ static const char *idle_reason(const tws_config *c, const char *path) {
        "it needs tensor_parallel.autotp_size above 1"},
       {"twinspeed.expert_node_ranks", c->expert_node_ranks > 0 && !tws_config_two_steps(c),
        "it needs from 2 ranks to less than twinspeed.expert_parallel_size has"},
+      {"twinspeed.sequence_algorithm", c->sequence_ranks < 2 && c->sequence_algorithm != TWS_SEQUENCE_ULYSSES,
+       "it needs sequence_parallel_size above 1"},
       {"twinspeed.tensor_overlap_chunks", !(tensor && c->tensor_overlap) && c->tensor_chunks != 2,
        "it needs tensor_parallel.tp_overlap_comm, and tensor_parallel.autotp_size above 1"},
       {"bf16.bf16_master_weights_and_grads", c->bf16_masters && c->dtype != TWS_BF16, "it needs bf16.enabled"},

@@ -599,6 +599,11 @@ static tws_code find_stretch(step *s, int exact, tws_error *err) {
   return TWS_OK;
 }
 
+/* Ranks of a ring do other pieces of equal work, of which the first one's are looked at. */
+static int rings(const tws_config *config) {
+  return config->sequence_ranks > 1 && config->sequence_algorithm == TWS_SEQUENCE_RING;
+}
+
 static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *err) {
   tws_pipeline_shape shape;
   tws_rhythm rhythm;
@@ -622,7 +627,7 @@ static tws_code step_bytes(step *s, double limit, tws_composed *out, tws_error *
 static int is_exact(const step *s, const ranks *r) {
   const tws_config *config = s->request->config;
   if (!r->alone || (s->bounded ? !s->moves_exact : !s->chunks_exact)) return 0;
-  if (tws_config_offloads(config)) return 0;
+  if (tws_config_offloads(config) || rings(config)) return 0;
   /* overlapped reductions run beside the last micro-batch */
   if (config->zero.stage == 1 && config->zero.overlap_comm && s->shape.stages == 1 && !s->c->costs.serial) return 0;
   for (int i = 0; i < s->shape.stages; i++)
@@ -670,7 +675,8 @@ tws_code tws_compose(tws_composer *c, const tws_plan_request *request, const tws
     s->end_s[0][0] = s->stages[0].compute_s;
   }
   TWS_TRY(step_bytes(s, bytes, out, err));
-  out->bytes_exact = s->chunks_closed && !s->bounded && !tws_config_offloads(request->config);
+  out->bytes_exact =
+      s->chunks_closed && !s->bounded && !tws_config_offloads(request->config) && !rings(request->config);
   out->exact = exact;
   if ((out->too_large = bytes > 0 && (double)out->live_bytes > bytes)) return TWS_OK;
   if (seconds > 0 && (out->step_s = bound_seconds(s)) > seconds) {

@@ -5,6 +5,12 @@
 #include "models/network/adapt.h"
 #include "plan/pipeline_schedule.h"
 
+/* Of a micro-batch on one rank. */
+static double tokens_of(const tws_job *job) {
+  const tws_config *c = job->config;
+  return (double)c->micro_batch_size * (double)c->sequence_length / tws_job_ranks_along(job, TWS_AXIS_SEQUENCE);
+}
+
 static double in_flight(const tws_job *job, int stage) {
   const int stages = tws_job_stages(job);
   if (stages < 2) return 1;
@@ -16,7 +22,7 @@ static double in_flight(const tws_job *job, int stage) {
 static double score_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const double tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL), s = (double)c->sequence_length;
-  const double layer = 5 * (double)job->network->heads * s * s * (double)c->micro_batch_size / tensor;
+  const double layer = 5 * (double)job->network->heads * s * tokens_of(job) / tensor;
   if (runtime->attention != TWS_ATTENTION_UNFUSED) return 0;
   if (c->recompute == TWS_RECOMPUTE_FULL || tws_profile_recomputes_scores(job->profile)) return layer;
   return stage->layers * in_flight(job, stage->stage) * layer;
@@ -26,8 +32,7 @@ static double score_bytes(const tws_job *job, const tws_runtime *runtime, const 
 static double mask_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const double split = c->tensor_sequence_parallel ? tws_job_ranks_along(job, TWS_AXIS_MODEL) : 1;
-  const double layer =
-      2 * (double)c->sequence_length * (double)c->micro_batch_size * (double)job->network->hidden / split;
+  const double layer = 2 * tokens_of(job) * (double)job->network->hidden / split;
   if (!tws_profile_keeps_masks(job->profile)) return 0;
   return c->recompute == TWS_RECOMPUTE_FULL ? layer : stage->layers * in_flight(job, stage->stage) * layer;
 }
@@ -36,8 +41,8 @@ static double mask_bytes(const tws_job *job, const tws_stage_estimate *stage) {
 static double unread_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   if (!runtime->unread_outputs || c->recompute != TWS_RECOMPUTE_OPERATIONS || !(c->recompute_budget > 0)) return 0;
-  return 2 * (double)c->sequence_length * (double)c->micro_batch_size * (double)job->network->hidden * stage->layers *
-         in_flight(job, stage->stage) / tws_job_ranks_along(job, TWS_AXIS_MODEL);
+  return 2 * tokens_of(job) * (double)job->network->hidden * stage->layers * in_flight(job, stage->stage) /
+         tws_job_ranks_along(job, TWS_AXIS_MODEL);
 }
 
 /* Of one token in the modules of a layer. */
@@ -64,7 +69,7 @@ static double kept_bytes(const tws_network *network, const tws_module *m, const 
 static double operation_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const tws_network *network = job->network;
-  const double tokens = (double)c->micro_batch_size * (double)c->sequence_length;
+  const double tokens = tokens_of(job);
   double layer = 0;
   for (uint32_t i = 0; i < network->layer_stride; i++)
     layer += kept_bytes(network, &network->modules[network->layer_first + i], &runtime->keeps);
@@ -87,7 +92,8 @@ static double gradient_bytes(const tws_job *job, const tws_runtime *runtime, con
 }
 
 static double optimizer_shards(const tws_job *job) {
-  return job->config->zero.stage > 0 ? fmax(tws_topology_size(&job->topology, TWS_AXES_DATA), 1) : 1;
+  return job->config->zero.stage > 0 ? fmax(tws_topology_size(&job->topology, TWS_AXES_DATA | TWS_AXES_SEQUENCE), 1)
+                                     : 1;
 }
 
 /* Of fp16's optimizer, while it steps: gradients of its shard, flattened in 16 bits and then in float32. */
@@ -166,7 +172,7 @@ static double loaded_bytes(const tws_job *job, const tws_stage_estimate *stage) 
 }
 
 static double logit_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
-  const double tokens = (double)job->config->micro_batch_size * (double)job->config->sequence_length;
+  const double tokens = tokens_of(job);
   if (stage->stage < tws_job_stages(job) - 1) return 0;
   return runtime->logit_bytes * tokens * (double)job->network->padded_vocabulary /
          tws_job_ranks_along(job, TWS_AXIS_MODEL);
@@ -174,8 +180,7 @@ static double logit_bytes(const tws_job *job, const tws_runtime *runtime, const 
 
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
-  const tws_config *c = job->config;
-  const double tokens = (double)c->micro_batch_size * (double)c->sequence_length;
+  const double tokens = tokens_of(job);
   double bytes = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + gradient_bytes(job, runtime, stage) +
                  unread_bytes(job, runtime, stage) + operation_bytes(job, runtime, stage) +
                  bucket_copy_bytes(job, runtime, stage) + flat_gradient_bytes(job, stage) +

@@ -62,6 +62,8 @@ static tws_code set_axes(tws_config *config, const tws_job_spec *o, tws_error *e
     TWS_TRY(set_integer(config, "tensor_parallel.autotp_size", o->tensor_ranks, err));
   }
   if (o->sequence_ranks) TWS_TRY(set_integer(config, "sequence_parallel_size", o->sequence_ranks, err));
+  if (o->sequence_algorithm)
+    TWS_TRY(set_flag(config, "--sequence-algorithm", "twinspeed.sequence_algorithm", o->sequence_algorithm, err));
   if (o->expert_ranks) TWS_TRY(set_integer(config, "twinspeed.expert_parallel_size", o->expert_ranks, err));
   if (o->schedule) TWS_TRY(set_flag(config, "--schedule", "twinspeed.pipeline_schedule", o->schedule, err));
   if (o->virtual_stages) TWS_TRY(set_integer(config, "twinspeed.virtual_stages", o->virtual_stages, err));
@@ -151,6 +153,7 @@ tws_code tws_job_spec_arguments(const tws_job_spec *spec, tws_arena *arena, cons
   add_text(&list, "--runtime", spec->runtime);
   add_text(&list, "--recompute", spec->recompute);
   add_text(&list, "--dtype", spec->dtype);
+  add_text(&list, "--sequence-algorithm", spec->sequence_algorithm);
   add_text(&list, "--schedule", spec->schedule);
   add_text(&list, "--axis-order", spec->axis_order);
   add_integer(&list, "--ranks", spec->ranks, spec->ranks > 0);

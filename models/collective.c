@@ -11,6 +11,7 @@
 #define FROM_ROOT .root = TWS_ROOT_SENDS
 #define TO_ROOT .root = TWS_ROOT_RECEIVES
 #define UNEVEN .uneven = 1
+#define TO_NEXT .to_next = 1
 #define CALIBRATED .calibrated = 1
 #define COLLECTIVE(id, name_, summary_, pattern_, sends_, receives_, steps_, traits_) \
   [TWS_COLLECTIVE_##id] = {.identifier = #id,                                         \

@@ -20,7 +20,7 @@ typedef struct tws_collective_row {
   tws_collective_pattern pattern;
   tws_root root;
   int sends_parts, receives_parts; /* n of them, for or from each member */
-  int reduces, uneven, calibrated;
+  int reduces, uneven, calibrated, to_next;
 } tws_collective_row;
 
 const tws_collective_row *tws_collective_of(tws_collective collective);
@@ -33,9 +33,16 @@ typedef struct tws_collective_parts {
   uint64_t send, receive;
 } tws_collective_parts;
 tws_collective_parts tws_collective_parts_of(tws_collective collective, int size, int index, int root);
-/* Of a collective that does not reduce: whether something goes from one member to another (or itself). */
-static inline int tws_collective_moves(const tws_collective_row *row, int from, int to, int root) {
+/* Of a collective of `size` ranks that does not reduce: whether something goes from one member to another (or itself).
+ */
+static inline int tws_collective_moves(const tws_collective_row *row, int size, int from, int to, int root) {
+  if (row->to_next) return to == (from + 1) % size;
   return row->root == TWS_ROOT_NONE || (row->root == TWS_ROOT_SENDS ? from : to) == root;
+}
+
+/* Bytes that go between two members, where something does, of a collective of pairs whose larger side has `bytes`. */
+static inline double tws_collective_pair_bytes(const tws_collective_row *row, int size, double bytes) {
+  return row->sends_parts || row->receives_parts ? bytes / size : bytes;
 }
 
 #endif

@@ -43,7 +43,7 @@ static void backward_positions(tws_lower *l, const tws_module *m) {
   whole.offset += begin;
   whole.count = count;
   tws_operand operands[2] = {tws_value_gradient(l, m->out[0]), whole};
-  tws_lower_compute(l, &work, operands, 2);
+  tws_lower_compute_with(l, &work, &(tws_arguments){{(double)tws_token_gap(l)}}, operands, 2);
   tws_zero_contributed(l, m->param[1]);
 }
 
@@ -222,6 +222,10 @@ static void (*const own_backward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws
 void tws_lower_backward(tws_lower *l, const tws_module *m) {
   if ((m->type == TWS_MODULE_DROPOUT || m->type == TWS_MODULE_DROPPED) && !l->config->dropout) {
     tws_lower_pass_gradient(l, m->in[0], tws_value_gradient(l, m->out[0]));
+    return;
+  }
+  if (m->type == TWS_MODULE_ATTENTION && l->sharding.ring) {
+    tws_ring_backward(l, m);
     return;
   }
   if (own_backward[m->type]) {

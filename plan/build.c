@@ -123,7 +123,11 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
   if (splits_tokens && plan->network->objective == TWS_OBJECTIVE_PICTURES)
     return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel to false",
                     "tensor parallelism does not divide the tokens of pictures between split layers");
-  if (sequence > 1) TWS_TRY(tws_sequence_parallel_check(plan->network, &plan->position, c->sequence_length, err));
+  l->sharding.ring = sequence > 1 && c->sequence_algorithm == TWS_SEQUENCE_RING;
+  if (l->sharding.ring)
+    TWS_TRY(tws_ring_check(plan->network, sequence, c->sequence_length, c->dropout, err));
+  else if (sequence > 1)
+    TWS_TRY(tws_sequence_parallel_check(plan->network, &plan->position, c->sequence_length, err));
   if (c->expert_ranks > 1) TWS_TRY(tws_expert_parallel_check(plan->network, (int)c->expert_ranks, err));
   if (c->expert_bias_rate > 0) TWS_TRY(tws_expert_bias_check(plan->network, err));
   if (c->expert_load) TWS_TRY(tws_expert_load_check(plan->network, c->expert_load, err));

@@ -5,6 +5,7 @@
  *   visits.c     a micro-batch as a list of module visits (forward, recomputation, backward), some in tiles of tokens
  *   values.c     where values and their gradients are; frozen.c: which gradients nobody needs
  *   modules.c    one visit -> kernels: forward; backward.c: backward; exchange.c: values that change hands
+ *   ring_attention.c  attention over tokens of several ranks
  *   moe.c        routers and the slots of experts
  *   zero.c       where parameters and gradients live and move, by ZeRO stage; zero3_gathers.c: whole parameters of
  *                stage 3
@@ -314,7 +315,9 @@ void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel
 /* Rows of a visit: those of what the module reads. */
 int64_t tws_module_rows(const tws_lower *l, const tws_module *m);
 tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel kernel, uint32_t flags);
-/* Rows of the table of positions that this rank's tokens are at. */
+/* Tokens of others between the halves of what this rank has of a sequence; 0: none. */
+int64_t tws_token_gap(const tws_lower *l);
+/* Rows of the table of positions that this rank's tokens are at, and those between them. */
 void tws_position_rows(const tws_lower *l, const tws_module *m, int64_t *first, int64_t *rows);
 /* Half precision: the kernel gets the loss scale as one more operand; returns how many there are now. */
 int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int count);
@@ -323,6 +326,9 @@ const tws_local_module *tws_local_of(const tws_lower *l, const tws_module *m);
 int tws_lower_sliced(const tws_lower *l, const tws_module *m);
 /* backward.c */
 void tws_lower_backward(tws_lower *l, const tws_module *m);
+/* ring_attention.c: ATTENTION where l->sharding.ring */
+void tws_ring_forward(tws_lower *l, const tws_module *m);
+void tws_ring_backward(tws_lower *l, const tws_module *m);
 /* moe.c: tokens of a rank that a layer of experts routes, an expert's slots for them, and those that they fill on
  * average */
 tws_dim tws_lower_dim(const tws_lower *l, tws_dim dim); /* slots and targets whose number the configuration says */

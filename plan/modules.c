@@ -3,6 +3,7 @@
 
 #include "models/network/module.h"
 #include "models/operator.h"
+#include "models/zigzag.h"
 #include "plan/lower.h"
 
 const tws_local_module *tws_local_of(const tws_lower *l, const tws_module *m) {
@@ -58,6 +59,7 @@ tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel ker
     case TWS_MODULE_TYPE_COUNT:
       break;
   }
+  if (m->type == TWS_MODULE_ROPE && l->sharding.ring) work.d[4] /= l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
   return work;
 }
 
@@ -189,10 +191,28 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
   }
 }
 
+/* Where this rank's tokens of a sequence begin, and how many of others lie between its halves. */
+static int64_t first_token(const tws_lower *l) {
+  const int ranks = l->sharding.position.ranks[TWS_AXIS_SEQUENCE],
+            index = l->sharding.position.index[TWS_AXIS_SEQUENCE];
+  const int64_t whole = l->config->sequence_length;
+  return l->sharding.ring ? tws_zigzag_first(whole, ranks, index) : whole / ranks * index;
+}
+
+int64_t tws_token_gap(const tws_lower *l) {
+  if (!l->sharding.ring) return 0;
+  return tws_zigzag_gap(l->config->sequence_length, l->sharding.position.ranks[TWS_AXIS_SEQUENCE],
+                        l->sharding.position.index[TWS_AXIS_SEQUENCE]);
+}
+
 /* Constants of this operation, where its kernel has some; whether it does. */
 static int arguments_of(tws_lower *l, const tws_module *m, const tws_work *work, tws_arguments *arguments) {
   if (work->code == TWS_KERNEL_BATCH_NORM) {
     *arguments = (tws_arguments){{tws_running_share(l)}};
+    return 1;
+  }
+  if (m->type == TWS_MODULE_ROPE && l->sharding.ring) {
+    *arguments = (tws_arguments){{(double)first_token(l), (double)tws_token_gap(l)}};
     return 1;
   }
   const int has_some = ((m->dropout > 0 || m->jitter > 0) && work->flags & TWS_DROPOUT) ||
@@ -238,8 +258,8 @@ void tws_position_rows(const tws_lower *l, const tws_module *m, int64_t *first, 
   *first = m->first_position;
   *rows = l->network->params[m->param[1]].rows - m->first_position;
   if (l->sharding.position.ranks[TWS_AXIS_SEQUENCE] == 1) return;
-  *rows = l->config->sequence_length / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
-  *first += *rows * l->sharding.position.index[TWS_AXIS_SEQUENCE];
+  *rows = l->config->sequence_length / l->sharding.position.ranks[TWS_AXIS_SEQUENCE] + tws_token_gap(l);
+  *first += first_token(l);
 }
 
 /* Rows of the table of segments are added to what is there. */
@@ -263,7 +283,7 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   work.d[1] = m->out_features;
   work.d[2] = l->network->params[m->param[0]].rows;
   work.d[4] = l->whole_sequence[m->out[0]] / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
-  const tws_arguments arguments = {{(double)local->first_row}};
+  const tws_arguments arguments = {{(double)local->first_row, (double)tws_token_gap(l)}};
   if (m->param[1] != TWS_NONE && !local->skips_vector) {
     int64_t first, width = m->out_features;
     tws_operand positions = tws_zero_param(l, m->param[1]);
@@ -412,7 +432,9 @@ static void pass_on(tws_lower *l, const tws_module *m, const tws_module_kernel *
 static void forward(tws_lower *l, const tws_module *m) {
   const int drops_none = m->type == TWS_MODULE_DROPOUT && !l->config->dropout;
   const int program = l->evaluates || drops_none ? TWS_IN_EVALUATION : TWS_IN_TRAINING;
-  if (own_forward[m->type])
+  if (m->type == TWS_MODULE_ATTENTION && l->sharding.ring)
+    tws_ring_forward(l, m);
+  else if (own_forward[m->type])
     own_forward[m->type](l, m);
   else
     for (const tws_module_kernel *k = tws_module_row_of(m->type)->forward; k->binding[0].source; k++)

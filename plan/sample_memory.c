@@ -5,7 +5,7 @@
 typedef struct part_key {
   const tws_network *whole;
   tws_placed between;
-  int splits_experts, sequence, tensor, tensor_index, expert, expert_index;
+  int splits_experts, ring, sequence, tensor, tensor_index, expert, expert_index;
 } part_key;
 
 typedef struct kept_part {
@@ -35,8 +35,8 @@ void tws_sample_memory_destroy(tws_sample_memory *m) {
 
 static int is_same(const part_key *a, const part_key *b) {
   return a->whole == b->whole && a->between == b->between && a->splits_experts == b->splits_experts &&
-         a->sequence == b->sequence && a->tensor == b->tensor && a->tensor_index == b->tensor_index &&
-         a->expert == b->expert && a->expert_index == b->expert_index;
+         a->ring == b->ring && a->sequence == b->sequence && a->tensor == b->tensor &&
+         a->tensor_index == b->tensor_index && a->expert == b->expert && a->expert_index == b->expert_index;
 }
 
 tws_code tws_sample_memory_shard(tws_sample_memory *m, const tws_network *whole, const tws_sharding *sharding,
@@ -45,6 +45,7 @@ tws_code tws_sample_memory_shard(tws_sample_memory *m, const tws_network *whole,
   const part_key key = {.whole = whole,
                         .between = sharding->between,
                         .splits_experts = sharding->splits_experts,
+                        .ring = sharding->ring,
                         .sequence = p->ranks[TWS_AXIS_SEQUENCE],
                         .tensor = p->ranks[TWS_AXIS_MODEL],
                         .tensor_index = p->index[TWS_AXIS_MODEL],

@@ -1,16 +1,21 @@
-/* Ulysses sequence parallelism (Jacobs et al. 2023): every module works on this rank's tokens, attention on all tokens
- * of this rank's heads, with an all-to-all before and behind it. */
+/* Sequence parallelism: every module works on this rank's tokens. Attention does so too where keys and values go round
+ * a ring (ring_attention.c); with Ulysses (Jacobs et al. 2023) it works on all tokens of this rank's heads, with an
+ * all-to-all before and behind it. */
+#include <stdio.h>
+
 #include "plan/sequence_rules.h"
 #include "plan/shard.h"
 
-tws_axis_rule tws_sequence_parallel_rule(tws_module_type type) {
+tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring) {
   enum { TOKENS = TWS_PLACED_TOKENS, HEADS = TWS_PLACED_FEATURES, WHOLE = TWS_PLACED_REPLICATED };
   switch (type) {
     case TWS_MODULE_EMBEDDING: /* of this rank's ids */
       return (tws_axis_rule){TWS_AS_IT_COMES, TOKENS, TOKENS, WHOLE, WHOLE};
     case TWS_MODULE_ROPE:
+      if (ring) return (tws_axis_rule){TOKENS, TOKENS, TOKENS, WHOLE, WHOLE};
       return (tws_axis_rule){HEADS, HEADS, HEADS, WHOLE, WHOLE};
     case TWS_MODULE_ATTENTION:
+      if (ring) return (tws_axis_rule){TOKENS, TOKENS, TOKENS, WHOLE, WHOLE};
       return (tws_axis_rule){HEADS, HEADS, TOKENS, WHOLE, WHOLE};
     default:
       return (tws_axis_rule){TOKENS, TOKENS, TOKENS, WHOLE, WHOLE};
@@ -40,4 +45,40 @@ tws_code tws_sequence_parallel_check(const tws_network *network, const tws_posit
                       network->modules[m].name);
   return tws_ulysses_part_of(network->heads / tensor, network->kv_heads / tensor, sequence,
                              position->ranks[TWS_AXIS_SEQUENCE], position->index[TWS_AXIS_SEQUENCE], &part, err);
+}
+
+/* What the ring does not do of a module; NULL: it does it all. */
+static const char *ring_lacks(const tws_module *m, int64_t sequence, int drops) {
+  if (drops && (m->dropout > 0 || m->jitter > 0)) return "random numbers (set twinspeed.dropout to false)";
+  if (m->latent) return "latent attention";
+  if (m->windows) return "pictures";
+  if (m->type == TWS_MODULE_GATHER) return "the one token of a sample that a classifier reads";
+  if (m->type == TWS_MODULE_CROSS_ATTENTION) return "attention to another sequence";
+  if (m->type == TWS_MODULE_ROPE && m->flags & TWS_RUNNING) return "rotary positions with LongRoPE's factors";
+  if (m->type != TWS_MODULE_ATTENTION) return NULL;
+  if (m->buckets > 0) return "attention with relative biases";
+  if (m->flags & TWS_ALIBI) return "attention with linear biases";
+  if (m->flags & TWS_BIDIRECTIONAL) return "attention that is not causal";
+  if (m->input[0] != TWS_NONE) return "padded sequences";
+  return m->window > 0 && m->window < sequence ? "attention in windows" : NULL;
+}
+
+tws_code tws_ring_check(const tws_network *network, int ranks, int64_t sequence, int drops, tws_error *err) {
+  for (uint32_t m = 0; m < network->module_count; m++) {
+    const char *lacks = ring_lacks(&network->modules[m], sequence, drops);
+    if (lacks)
+      return tws_fail(err, TWS_UNSUPPORTED,
+                      "set twinspeed.sequence_algorithm to \"ulysses\", or sequence_parallel_size to 1",
+                      "%s: a ring of sequence-parallel ranks does not divide %s", network->modules[m].name, lacks);
+  }
+  if (sequence % (2 * (int64_t)ranks) == 0) return TWS_OK;
+  char hint[128];
+  int legal = ranks - 1;
+  while (legal > 1 && sequence % (2 * (int64_t)legal)) legal--;
+  const int64_t longer = (sequence / (2 * (int64_t)ranks) + 1) * 2 * ranks;
+  snprintf(hint, sizeof hint, "use a sequence of %lld tokens; the nearest smaller degree that is legal is %d",
+           (long long)longer, legal);
+  return tws_fail(err, TWS_INVALID, hint,
+                  "a ring of %d ranks deals out a sequence in %lld chunks, which do not divide its %lld tokens", ranks,
+                  2 * (long long)ranks, (long long)sequence);
 }

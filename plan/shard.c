@@ -48,7 +48,7 @@ typedef struct maker {
 static tws_axis_rule rule_of(const maker *k, tws_axis axis, const tws_module *m) {
   tws_axis_rule rule = axis == TWS_AXIS_MODEL    ? tws_tensor_parallel_rule(m->type, k->split)
                        : axis == TWS_AXIS_EXPERT ? tws_expert_parallel_rule(m->type)
-                                                 : tws_sequence_parallel_rule(m->type);
+                                                 : tws_sequence_parallel_rule(m->type, k->how->ring);
   if (rule.leaves == TWS_BETWEEN) rule.leaves = (uint8_t)k->how->between;
   return rule;
 }
@@ -104,7 +104,7 @@ static uint32_t add_value(maker *k, uint32_t module, int slot, uint32_t like, in
 static void local_heads(const maker *k, tws_module *m, int inside) {
   m->heads = (int32_t)tensor_part(k, m->heads);
   m->kv_heads = (int32_t)tensor_part(k, m->kv_heads);
-  if (!inside) return;
+  if (!inside || k->how->ring) return;
   m->heads /= k->sequence;
   m->kv_heads = (int32_t)tws_ulysses_kv_count(m->kv_heads, k->sequence);
 }

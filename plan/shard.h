@@ -16,6 +16,7 @@ typedef struct tws_sharding {
   tws_position position; /* how many ranks share a replica's layers along each axis, and this one's place among them */
   tws_placed between;    /* values between split weights, along "model": REPLICATED, or TOKENS (Megatron sequence
                             parallelism): all-gather and reduce-scatter, not all-reduce */
+  int ring;              /* attention along "sequence" is that of plan/ring_attention.c */
   int splits_experts;    /* each expert's weights are split along "model", as those of dense layers are */
 } tws_sharding;
 
@@ -79,10 +80,11 @@ int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consu
 tws_code tws_tensor_parallel_check(const tws_network *network, int tensor, tws_error *err);
 /* The same for the widths of experts, where these are split too. */
 tws_code tws_expert_tensor_check(const tws_network *network, int tensor, tws_error *err);
-/* sequence_parallel.c: Ulysses along the axis "sequence". */
-tws_axis_rule tws_sequence_parallel_rule(tws_module_type type);
+/* sequence_parallel.c: Ulysses or a ring along the axis "sequence"; for the latter, whether something drops numbers. */
+tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring);
 tws_code tws_sequence_parallel_check(const tws_network *network, const tws_position *position, int64_t sequence,
                                      tws_error *err);
+tws_code tws_ring_check(const tws_network *network, int ranks, int64_t sequence, int drops, tws_error *err);
 
 /* moe.c: experts along the axis "expert". */
 tws_axis_rule tws_expert_parallel_rule(tws_module_type type);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "base/memory.h"
 #include "base/random.h"
+#include "models/zigzag.h"
 #include "real/pairs.h"
 
 enum { HEADER_WORDS = 256, HEADER_BYTES = 4 * HEADER_WORDS };
@@ -261,18 +262,23 @@ tws_code tws_data_tokens_at(const tws_data *data, uint64_t first, int64_t count,
 
 tws_code tws_data_fill(const tws_data *data, const tws_batch_shape *shape, int64_t step, int32_t *ids, int32_t *targets,
                        tws_error *err) {
-  const int64_t length = data->sequence / shape->parts;
+  const int64_t length = data->sequence / shape->parts / (shape->halves ? 2 : 1);
+  const int64_t begin =
+                    shape->halves ? tws_zigzag_first(data->sequence, shape->parts, shape->part) : shape->part * length,
+                between = shape->halves ? tws_zigzag_gap(data->sequence, shape->parts, shape->part) : 0;
   for (int64_t a = 0; a < shape->accumulation; a++)
     for (int64_t row = 0; row < shape->micro_batch; row++) {
       int64_t place = (a * shape->replicas + shape->replica) * shape->micro_batch + row;
       uint64_t first = tws_data_sample(data, shape->train_batch, step, place) * (uint64_t)data->sequence;
-      first += (uint64_t)(shape->part * length);
-      TWS_TRY(read_tokens(data, first, length + 1, err));
-      for (int64_t t = 0; t <= length; t++) {
-        uint32_t token;
-        TWS_TRY(token_read(data, first, t, &token, err));
-        if (t > 0) *targets++ = (int64_t)token == shape->ignored ? -1 : (int32_t)token;
-        if (t < length) *ids++ = (int32_t)token;
+      first += (uint64_t)begin;
+      for (int run = 0; run <= (shape->halves != 0); run++, first += (uint64_t)(length + between)) {
+        TWS_TRY(read_tokens(data, first, length + 1, err));
+        for (int64_t t = 0; t <= length; t++) {
+          uint32_t token;
+          TWS_TRY(token_read(data, first, t, &token, err));
+          if (t > 0) *targets++ = (int64_t)token == shape->ignored ? -1 : (int32_t)token;
+          if (t < length) *ids++ = (int32_t)token;
+        }
       }
     }
   return TWS_OK;

@@ -45,12 +45,14 @@ uint64_t tws_data_sample(const tws_data *data, int64_t train_batch, int64_t step
 
 /* What one rank reads of the global batch. Micro-batch a of replica r takes the places
  * (a replicas + r) micro + [0, micro), and part p of every sample the tokens p length + [0, length) with their targets,
- * where length = sequence / parts. All other ranks of a replica read the same. */
+ * where length = sequence / parts; in halves it has those of models/zigzag.h. All other ranks of a replica read the
+ * same. */
 typedef struct tws_batch_shape {
   int64_t train_batch, micro_batch, accumulation;
   int replica, replicas; /* data parallelism */
   int part, parts;       /* sequence parallelism; parts divide the sequence */
   int64_t ignored;       /* targets with this id become -1; itself negative: none do */
+  int halves;            /* a part is two runs of tokens, not one */
 } tws_batch_shape;
 /* Tokens of one rank in one step: accumulation x micro_batch x length. */
 int64_t tws_data_tokens(const tws_data *data, const tws_batch_shape *shape);

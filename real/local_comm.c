@@ -57,7 +57,7 @@ static tws_code move_part(const call *c, int s, int from, int to, tws_error *err
 static tws_code move_segment(const call *c, int s, tws_error *err) {
   for (int to = 0; to < c->members; to++)
     for (int from = 0; from < c->members; from++)
-      if (tws_collective_moves(c->row, from, to, c->root)) TWS_TRY(move_part(c, s, from, to, err));
+      if (tws_collective_moves(c->row, c->members, from, to, c->root)) TWS_TRY(move_part(c, s, from, to, err));
   return TWS_OK;
 }
 

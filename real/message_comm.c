@@ -191,8 +191,8 @@ static tws_code exchange_pairs(const call *c, const tws_collective_row *row, con
     char *in = s->receive;
     uint64_t sent = s->counts ? (uint64_t)s->counts[to] * c->size : bytes;
     uint64_t received = s->counts ? (uint64_t)s->counts[n + from] * c->size : bytes;
-    if (!tws_collective_moves(row, me, to, root)) sent = 0;
-    if (!tws_collective_moves(row, from, me, root)) received = 0;
+    if (!tws_collective_moves(row, n, me, to, root)) sent = 0;
+    if (!tws_collective_moves(row, n, from, me, root)) received = 0;
     if (to >= c->near_first && to < c->near_last) sent = 0;
     if (from >= c->near_first && from < c->near_last) received = 0;
     if (row->sends_parts && sent) out += (uint64_t)to * bytes;

@@ -405,7 +405,7 @@ void tws_shared_copy(const tws_shared *shared, const tws_shared_group *group, co
   const int n = last - first, index = group->index;
   for (int i = 0; i < n; i++) {
     const int m = first + (index - first + i) % n; /* start with one's own: spreads the readers over the sources */
-    if (!tws_collective_moves(row, m, index, root)) continue;
+    if (!tws_collective_moves(row, group->size, m, index, root)) continue;
     const char *from = tws_shared_sent(shared, group->ranks[m], segment);
     if (row->sends_parts) from += (uint64_t)index * bytes;
     char *to = s->receive;

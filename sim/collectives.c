@@ -101,7 +101,7 @@ tws_traffic tws_sim_traffic(const tws_sim *sim, const tws_rendezvous *met) {
 static double flow_bytes(const tws_rendezvous *met, const tws_collective_row *row, tws_collective collective, int size,
                          double share) {
   if (!row) return (double)met->bytes;
-  if (row->pattern == TWS_PATTERN_PAIRS) return (double)met->bytes / size;
+  if (row->pattern == TWS_PATTERN_PAIRS) return tws_collective_pair_bytes(row, size, (double)met->bytes);
   const double bytes = row->pattern == TWS_PATTERN_CHAIN
                            ? (double)met->bytes
                            : (double)met->bytes * tws_collective_steps(collective, size) / size;
@@ -112,7 +112,8 @@ static double flow_bytes(const tws_rendezvous *met, const tws_collective_row *ro
 static int is_sent(const tws_sim_pattern *pattern, const tws_collective_row *row, const tws_flow *flow, int size,
                    uint32_t root) {
   if (!row) return 1;
-  if (row->pattern == TWS_PATTERN_PAIRS) return tws_collective_moves(row, flow->from_index, flow->to_index, (int)root);
+  if (row->pattern == TWS_PATTERN_PAIRS)
+    return tws_collective_moves(row, size, flow->from_index, flow->to_index, (int)root);
   if (row->pattern != TWS_PATTERN_CHAIN || root >= (uint32_t)size) return 1;
   return flow->to != pattern->replicas[(size_t)flow->replica * (size_t)size + root];
 }

@@ -317,13 +317,13 @@ static uint32_t add_pairs(const tws_sim *sim, const tws_rendezvous *met, message
   const tws_collective_row *row = tws_collective_of((tws_collective)work->code);
   const tws_traffic traffic = tws_sim_traffic(sim, met);
   const int size = communicator_of(sim, met)->size;
-  const double bytes = (double)met->bytes / size,
+  const double bytes = tws_collective_pair_bytes(row, size, (double)met->bytes),
                apart_s = traffic.posted ? sim->request->machine.cluster->message_s : 0;
   for (int i = 0; i < size; i++) {
     int posted = 0;
     for (int k = 1; k < size; k++) {
       const int to = (i + k) % size, inside = tws_sim_beside(sim, ranks[i], ranks[to]);
-      if (!tws_collective_moves(row, i, to, root)) continue;
+      if (!tws_collective_moves(row, size, i, to, root)) continue;
       edges[count++] = (message_edge){.from = ranks[i],
                                       .to = ranks[to],
                                       .next = TWS_NONE,

@@ -38,7 +38,8 @@ static const test_case table[] = {
     CASE(EMBEDDING, {300, 129, 257, 150, 150}, {0}, 0, F),
     CASE(EMBEDDING, {60, 40, 30, 0, 0}, {25}, 0, F), /* part of a vocabulary */
     CASE(EMBEDDING, {60, 33, 30, 20, 15}, {100}, 0, B),
-    CASE(EMBEDDING, {60, 40, 2, 0, 0}, {0}, ACC, F), /* segments */
+    CASE(EMBEDDING, {30, 37, 5, 24, 10}, {0, 14}, 0, F), /* a sequence in two halves */
+    CASE(EMBEDDING, {60, 40, 2, 0, 0}, {0}, ACC, F),     /* segments */
     CASE(EMBEDDING, {30, 37, 5, 10, 10}, {0}, ACC, B),
     CASE(EMBEDDING_GRAD, {40, 100, 3}, {0}, 0, F),
     CASE(EMBEDDING_GRAD, {90, 100, 20}, {15}, 0, F),
@@ -54,6 +55,8 @@ static const test_case table[] = {
     CASE(EMBEDDING_GRAD, {2100, 40, 3}, {2}, ACC, F),
     CASE(POSITION_GRAD, {30, 48, 16, 10}, {0}, 0, F),
     CASE(POSITION_GRAD, {32, 200, 300, 8}, {0}, ACC, M),
+    CASE(POSITION_GRAD, {30, 48, 26, 10}, {14}, 0, F),
+    CASE(POSITION_GRAD, {30, 48, 26, 10}, {14}, ACC, M),
     CASE(POSITION_GRAD, {4, 1, 2, 2}, {0}, 0, B),
     CASE(POSITION_GRAD, {32, 100, 30, 8}, {0}, ACC, H),
     CASE(NORM, {9, 48}, {1e-5}, TWS_BIAS, F),
@@ -220,6 +223,8 @@ static const test_case table[] = {
     CASE(HEADS_NORM_GRAD, {9, 4, 2, 24}, {1e-6, 1}, TWS_TOGETHER | ACC_PARAM, F),
     CASE(HEADS_NORM_GRAD, {40, 3, 1, 128}, {1e-6}, 0, M),
     CASE(HEADS_NORM_GRAD, {40, 3, 3, 70}, {1e-6}, TWS_TOGETHER, H),
+    CASE(ROPE, {20, 2, 2, 16, 10}, {10000, 0, 0, 0, 0, 0, 40, 35}, 0, F), /* a sequence in two halves */
+    CASE(ROPE_GRAD, {24, 3, 1, 24, 12}, {10000, 0, 0, 0, 0, 0, 6, 7}, TWS_INTERLEAVED, B),
     CASE(ROPE, {60, 3, 1, 24, 30, 8}, {10000}, 0, F),
     CASE(ROPE, {60, 3, 1, 24, 30, 16}, {10000, 0, 0, 0, 0, 1.2}, TWS_INTERLEAVED, F),
     CASE(ROPE, {40, 2, 2, 300, 20, 280}, {10000, 4, 0, 0, 0}, TWS_INTERLEAVED, F),
@@ -479,6 +484,16 @@ static const test_case table[] = {
     CASE(TRANSPOSE, {4, 96, 63}, {0}, 0, F),
     CASE(TRANSPOSE, {4, 96, 64}, {0}, 0, B),
     CASE(TRANSPOSE, {50, 3, 200}, {0}, 0, F),
+    CASE(HEADS_SPLIT, {5, 3, 1, 8}, {0}, 0, F),
+    CASE(HEADS_SPLIT, {70, 8, 2, 24}, {0}, 0, B),
+    CASE(HEADS_SPLIT, {33, 4, 4, 5}, {0}, 0, F),
+    CASE(HEADS_JOIN, {5, 3, 1, 8}, {0}, 0, F),
+    CASE(HEADS_JOIN, {70, 8, 2, 24}, {0}, 0, B),
+    CASE(HEADS_JOIN, {33, 4, 4, 5}, {0}, 0, H),
+    CASE(ATTENTION_MERGE, {1, 6, 2, 8, 6}, {0}, 0, F),
+    CASE(ATTENTION_MERGE, {3, 70, 4, 24, 35}, {0}, 0, F),
+    CASE(ATTENTION_MERGE, {2, 40, 3, 5, 20}, {0}, 0, B),
+    CASE(ATTENTION_MERGE, {2, 40, 3, 64, 20}, {0}, 0, H),
     CASE(HEADS_PACK, {5, 1, 3, 2, 8}, {0}, 0, F), /* one rank: a copy */
     CASE(HEADS_PACK, {70, 2, 4, 4, 16}, {0}, 0, F),
     CASE(HEADS_PACK, {70, 4, 8, 2, 24}, {0}, 0, B),
@@ -703,6 +718,13 @@ static test_case random_case(int number) {
       break;
     case TWS_KERNEL_TRANSPOSE:
       c.d[2] = draw(s, 20, 0, 1) ? 1 + c.d[2] % 80 : 1 + c.d[2] % 4;
+      break;
+    case TWS_KERNEL_HEADS_SPLIT:
+    case TWS_KERNEL_HEADS_JOIN:
+      c.d[1] = 1 + c.d[1] % 12, c.d[2] = 1 + c.d[2] % 8, c.d[3] = 1 + c.d[3] % 70;
+      break;
+    case TWS_KERNEL_ATTENTION_MERGE:
+      c.d[0] = 1 + c.d[0] % 4, c.d[2] = 1 + c.d[2] % 8, c.d[3] = 1 + c.d[3] % 70, c.d[4] = draw(s, 20, 1, c.d[1]);
       break;
     case TWS_KERNEL_HEADS_PACK:
     case TWS_KERNEL_HEADS_UNPACK:

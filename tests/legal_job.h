@@ -99,6 +99,7 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   int64_t parts = common(common(c.tensor_chunks * c.tensor_ranks, c.loss_tiles), c.mlp_tiles);
   int64_t share = 1 + (int64_t)draw(seed, 16, 8); /* tokens of a sequence that a rank has */
   c.sequence_length = c.sequence_ranks * share;
+  if (c.sequence_ranks > 1 && share % 2 == 0) c.sequence_algorithm = (int)draw(seed, 47, 2);
   c.micro_batch_size *= common(parts, share) / share;
   c.dtype = (const tws_dtype[]){TWS_F32, TWS_BF16, TWS_F16}[draw(seed, 17, 3)];
   c.accumulation_dtype = draw(seed, 18, 2) && c.zero.stage > 0 ? TWS_F32 : c.dtype;

@@ -19,6 +19,11 @@ static inline double stored(tws_dtype type, double x) {
   return type == TWS_F32 ? (double)(float)x : x;
 }
 
+/* The place of token `t` of a sequence whose second half lies `gap` further on. */
+static inline int64_t oracle_place(int64_t t, int64_t seq, double gap) {
+  return t >= (seq + 1) / 2 ? t + (int64_t)gap : t;
+}
+
 static inline void oracle_embedding(const tws_work *w, const double *a, double **o) {
   const int64_t tokens = w->d[0], width = w->d[1], positions = w->d[3], seq = w->d[4];
   double *x = o[positions ? 3 : 2];
@@ -26,7 +31,7 @@ static inline void oracle_embedding(const tws_work *w, const double *a, double *
     const int64_t row = (int64_t)o[0][t] - (int64_t)a[0];
     for (int64_t i = 0; i < width; ++i) {
       if (!(w->flags & TWS_ACCUMULATE)) x[t * width + i] = 0;
-      if (positions) x[t * width + i] += o[2][t % seq * width + i];
+      if (positions) x[t * width + i] += o[2][oracle_place(t % seq, seq, a[1]) * width + i];
       if (row >= 0 && row < w->d[2]) x[t * width + i] += o[1][row * width + i];
     }
   }
@@ -41,11 +46,11 @@ static inline void oracle_embedding_grad(const tws_work *w, const double *a, dou
   }
 }
 
-static inline void oracle_position_grad(const tws_work *w, double **o) {
+static inline void oracle_position_grad(const tws_work *w, const double *a, double **o) {
   const int64_t tokens = w->d[0], width = w->d[1], positions = w->d[2], seq = w->d[3];
   if (!(w->flags & TWS_ACCUMULATE)) memset(o[1], 0, (size_t)(positions * width) * sizeof(double));
   for (int64_t t = 0; t < tokens; ++t)
-    for (int64_t i = 0; i < width; ++i) o[1][t % seq * width + i] += o[0][t * width + i];
+    for (int64_t i = 0; i < width; ++i) o[1][oracle_place(t % seq, seq, a[0]) * width + i] += o[0][t * width + i];
 }
 
 static inline void oracle_norm(const tws_work *w, double **o) {
@@ -183,7 +188,7 @@ static inline void oracle_linear_grad_weight(const tws_work *w, double **o) {
 }
 
 /* Rotate the pairs of each query and key head by position x frequency; transposed for the gradient. */
-static inline void oracle_rope(const tws_work *w, double **o, double direction) {
+static inline void oracle_rope(const tws_work *w, const double *a, double **o, double direction) {
   const int64_t tokens = w->d[0], q = w->d[1], kv = w->d[2], head = w->d[3], seq = w->d[4];
   const int64_t rotary = w->d[5] > 0 ? w->d[5] : head, neighbours = (w->flags & TWS_INTERLEAVED) != 0;
   const double gain = w->f[5] > 0 ? w->f[5] : 1;
@@ -206,12 +211,12 @@ static inline void oracle_rope(const tws_work *w, double **o, double direction) 
             frequency = (1 - blend) * frequency / w->f[1] + blend * frequency;
           }
         }
-        const double angle = direction * (double)(t % seq) * frequency;
-        double *a = o[0] + (t * (q + 2 * kv) + h) * head + (neighbours ? 2 * i : i);
-        double *b = a + (neighbours ? 1 : rotary / 2);
-        const double was = *a;
-        *a = gain * (was * cos(angle) - *b * sin(angle));
-        *b = gain * (*b * cos(angle) + was * sin(angle));
+        const double angle = direction * (a[0] + (double)oracle_place(t % seq, seq, a[1])) * frequency;
+        double *x = o[0] + (t * (q + 2 * kv) + h) * head + (neighbours ? 2 * i : i);
+        double *y = x + (neighbours ? 1 : rotary / 2);
+        const double was = *x;
+        *x = gain * (was * cos(angle) - *y * sin(angle));
+        *y = gain * (*y * cos(angle) + was * sin(angle));
       }
 }
 
@@ -434,6 +439,35 @@ static inline void oracle_vocabulary_loss(const tws_work *w, const double *a, do
 
 /* For every element of the packed tensor, where it lies in the whole: y = x[source], or its transpose x[source] += y.
  */
+static inline void oracle_split(const tws_work *w, double **o, int join) {
+  const int64_t q = w->d[1] * w->d[3], kv = 2 * w->d[2] * w->d[3];
+  for (int64_t t = 0; t < w->d[0]; ++t)
+    for (int64_t i = 0; i < q + kv; ++i) {
+      double *part = i < q ? &o[join ? 0 : 1][t * q + i] : &o[join ? 1 : 2][t * kv + i - q];
+      double *whole = &o[join ? 2 : 0][t * (q + kv) + i];
+      if (join)
+        *whole += *part;
+      else
+        *part = *whole;
+    }
+}
+
+static inline void oracle_merge(const tws_work *w, double **o) {
+  const int64_t seq = w->d[1], heads = w->d[2], head = w->d[3], rows = w->d[4];
+  for (int64_t b = 0; b < w->d[0]; ++b)
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t token = seq - rows + r;
+        double *lse = &o[3][(b * heads + h) * seq + token];
+        const double whole = exp(*lse), part = exp(o[1][(b * heads + h) * rows + r]);
+        for (int64_t c = 0; c < head; ++c) {
+          double *x = &o[2][((b * seq + token) * heads + h) * head + c];
+          *x = (whole * *x + part * o[0][((b * rows + r) * heads + h) * head + c]) / (whole + part);
+        }
+        *lse = log(whole + part);
+      }
+}
+
 static inline void oracle_heads(const tws_work *w, double *whole, double *packed, int unpack) {
   const int64_t tokens = w->d[0], ranks = w->d[1], q = w->d[2], kv = w->d[3], head = w->d[4];
   const int64_t share = kv == 0 ? 0 : kv < ranks ? 1 : kv / ranks;
@@ -558,7 +592,7 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       oracle_embedding_grad(w, a, o);
       break;
     case TWS_KERNEL_POSITION_GRAD:
-      oracle_position_grad(w, o);
+      oracle_position_grad(w, a, o);
       break;
     case TWS_KERNEL_NORM:
       oracle_norm(w, o);
@@ -602,10 +636,10 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       oracle_pool(w, o, 1, w->code == TWS_KERNEL_AVERAGE_POOL_GRAD);
       break;
     case TWS_KERNEL_ROPE:
-      oracle_rope(w, o, 1);
+      oracle_rope(w, a, o, 1);
       break;
     case TWS_KERNEL_ROPE_GRAD:
-      oracle_rope(w, o, -1);
+      oracle_rope(w, a, o, -1);
       break;
     case TWS_KERNEL_ATTENTION:
       oracle_attention(w, a, o);
@@ -646,6 +680,13 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_HEADS_UNPACK:
       oracle_heads(w, o[1], o[0], 1);
+      break;
+    case TWS_KERNEL_HEADS_SPLIT:
+    case TWS_KERNEL_HEADS_JOIN:
+      oracle_split(w, o, w->code == TWS_KERNEL_HEADS_JOIN);
+      break;
+    case TWS_KERNEL_ATTENTION_MERGE:
+      oracle_merge(w, o);
       break;
     case TWS_KERNEL_TRANSPOSE:
       for (int64_t i = 0; i < w->d[0]; ++i)

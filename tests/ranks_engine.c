@@ -170,6 +170,8 @@ static double expected(const trial *t, int s, uint64_t i) {
       return rounded(t->dtype[s], element(t, g->ranks[i / count], s, me * count + i % count));
     case TWS_COLLECTIVE_BROADCAST:
       return rounded(t->dtype[s], element(t, g->ranks[t->root], s, i));
+    case TWS_COLLECTIVE_SHIFT:
+      return rounded(t->dtype[s], element(t, g->ranks[(g->index + g->size - 1) % g->size], s, i));
     case TWS_COLLECTIVE_REDUCE_SCATTER:
       return ordered_sum(t, s, me * count + i);
     default:
@@ -191,7 +193,8 @@ static void run_trial(tws_comm *comm, uint64_t number, char *memory) {
     char *receive = at, *send = at;
     at += (received * size + 63) / 64 * 64;
     const int may = t.collective != TWS_COLLECTIVE_REDUCE_SCATTER && t.collective != TWS_COLLECTIVE_ALL_TO_ALL &&
-                    t.collective != TWS_COLLECTIVE_GATHER && t.collective != TWS_COLLECTIVE_SCATTER;
+                    t.collective != TWS_COLLECTIVE_GATHER && t.collective != TWS_COLLECTIVE_SCATTER &&
+                    t.collective != TWS_COLLECTIVE_SHIFT;
     if (may && t.in_place) {
       if (t.collective == TWS_COLLECTIVE_ALL_GATHER) send += (uint64_t)g->index * t.count[s] * size;
     } else {

@@ -145,6 +145,7 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
     case TWS_KERNEL_POSITION_GRAD:
       FORWARD(EMBEDDING, v[0], 3, zero, zero + 1, zero + 1 + w->d[1], out);
       memcpy(f->work.d, (int64_t[]){w->d[0], w->d[1], 1, w->d[2], w->d[3]}, 5 * sizeof *w->d);
+      f->arguments = (tws_arguments){{0, a->a[0]}};
       PAIR(0, 1, 2);
       return 1;
     case TWS_KERNEL_NORM_GRAD:

@@ -239,12 +239,112 @@ START_TEST(illegal_jobs_are_refused) {
 }
 END_TEST
 
+/* A plan of rank `rank` of `ranks` that share sequences of `length` in a ring; what is refused is in *err. */
+static tws_plan *ring_plan(const tws_network *network, int ranks, int rank, int64_t length, tws_error *err) {
+  tws_config *base, c;
+  tws_plan *plan = NULL;
+  ck_assert(tws_config_default(&base, NULL) == TWS_OK);
+  c = *base;
+  c.store = NULL;
+  tws_config_destroy(base);
+  c.micro_batch_size = 2;
+  c.accumulation_steps = 1;
+  c.sequence_ranks = ranks;
+  c.sequence_algorithm = TWS_SEQUENCE_RING;
+  c.sequence_length = length;
+  tws_plan_request request = {
+      .network = network, .config = &c, .backend = TWS_BACKEND_HOST, .threads = 1, .rank = rank};
+  ck_assert(tws_plan_topology(&c, ranks, &request.topology, err) == TWS_OK);
+  tws_plan_build(&request, &plan, err);
+  return plan;
+}
+
+static tws_network *network_from(const char *text) {
+  tws_error err = {0};
+  tws_json *json;
+  tws_network *network;
+  ck_assert(tws_json_parse(text, strlen(text), "test", &json, &err) == TWS_OK);
+  ck_assert_msg(tws_network_from_json(json, 1, &network, &err) == TWS_OK, "%s: %s", text, err.message);
+  tws_json_destroy(json);
+  return network;
+}
+
+/* Of attention, forward and backward. */
+static double attention_flops(const tws_plan *plan) {
+  double flops = 0;
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    const tws_work *work = &plan->works[plan->ops[op].work];
+    if (plan->ops[op].kind != TWS_OP_COMPUTE) continue;
+    if (work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_ATTENTION_GRAD) flops += tws_work_flops(work);
+  }
+  return flops;
+}
+
+/* Halves of causal attention: each rank does as much as the others, together they do what one rank does. */
+START_TEST(rings_share_the_work) {
+  tws_network *network = network_from(
+      "{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":24,\"num_attention_heads\":6,"
+      "\"num_key_value_heads\":2,\"intermediate_size\":8,\"vocab_size\":20,\"max_position_embeddings\":64}");
+  tws_error err = {0};
+  tws_plan *alone = ring_plan(network, 1, 0, 48, &err);
+  ck_assert_ptr_nonnull(alone);
+  for (int ranks = 2; ranks <= 4; ranks++) {
+    double all = 0, first = 0;
+    for (int rank = 0; rank < ranks; rank++) {
+      tws_plan *plan = ring_plan(network, ranks, rank, 48, &err);
+      ck_assert_msg(plan && tws_plan_verify(plan, &err) == TWS_OK, "%s", err.message);
+      const double flops = attention_flops(plan);
+      if (rank == 0) first = flops;
+      ck_assert_double_eq(flops, first);
+      all += flops;
+      tws_plan_destroy(plan);
+    }
+    ck_assert_double_eq(all, attention_flops(alone));
+  }
+  tws_plan_destroy(alone);
+  tws_network_destroy(network);
+}
+END_TEST
+
+START_TEST(rings_refuse) {
+#define SIZES "\"num_hidden_layers\":2,\"hidden_size\":24,\"num_attention_heads\":6,\"vocab_size\":20"
+  static const struct {
+    const char *model, *reason, *remedy;
+    int64_t length;
+  } cases[] = {
+      {"{\"model_type\":\"mistral\"," SIZES ",\"num_key_value_heads\":2,\"intermediate_size\":8,"
+       "\"max_position_embeddings\":64,\"sliding_window\":16}",
+       "windows", "ulysses", 48},
+      {"{\"model_type\":\"bloom\",\"n_layer\":2,\"hidden_size\":24,\"n_head\":6,\"vocab_size\":20}", "linear biases",
+       "ulysses", 48},
+      {"{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_embd\":24,\"n_head\":6,\"vocab_size\":20,\"n_positions\":64,"
+       "\"attn_pdrop\":0.1}",
+       "twinspeed.dropout", "ulysses", 48},
+      {"{\"model_type\":\"bert\"," SIZES ",\"intermediate_size\":8,\"max_position_embeddings\":64,"
+       "\"hidden_dropout_prob\":0,\"attention_probs_dropout_prob\":0}",
+       "not causal", "ulysses", 48},
+      {"{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_embd\":24,\"n_head\":6,\"vocab_size\":20,\"n_positions\":64}",
+       "in 8 chunks", "48 tokens; the nearest smaller degree that is legal is 3", 42}};
+#undef SIZES
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_network *network = network_from(cases[i].model);
+    tws_error err = {0};
+    ck_assert_ptr_null(ring_plan(network, 4, 0, cases[i].length, &err));
+    ck_assert_msg(strstr(err.message, cases[i].reason) && strstr(err.hint, cases[i].remedy), "%s: %s (%s)",
+                  cases[i].reason, err.message, err.hint);
+    tws_network_destroy(network);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("parallel plan");
   TCase *jobs = tcase_create("jobs");
   tcase_set_timeout(jobs, 300);
   tcase_add_loop_test(jobs, random_jobs_are_sound, 0, PARTS);
   tcase_add_test(jobs, illegal_jobs_are_refused);
+  tcase_add_test(jobs, rings_share_the_work);
+  tcase_add_test(jobs, rings_refuse);
   suite_add_tcase(suite, jobs);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

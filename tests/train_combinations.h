@@ -30,6 +30,7 @@ typedef struct combination {
   const char *order; /* of axes */
   const char *more;  /* members of zero_optimization */
   int by_block;      /* ZeRO moves a layer at a time */
+  int ring;          /* attention along "sequence" */
 } combination;
 
 #define OVERLAP ",\"overlap_comm\":true"
@@ -44,6 +45,8 @@ static const combination combinations[] = {
     {LLAMA_TIED, 2, .sequence = 2, .zero = 3, .ignored = 1},
     {GPT2, 2, .sequence = 2, .zero = 2, .loss_tiles = 2, .mlp_tiles = 2, .micro = 2, .ignored = 1, .more = OVERLAP},
     {GPT2, 2, .pipe = 2, .schedule = "zb-h1", .ignored = 1},
+    {GPT2, 2, .sequence = 2, .ring = 1, .micro = 2, .ignored = 1},
+    {LLAMA, 2, .sequence = 2, .ring = 1, .zero = 3, .recompute = "full"},
 
     {GPT2, 4, .tensor = 4, .sequence_parallel = 1, .ignored = 1},
     {LLAMA, 4, .tensor = 4, .chunks = 2, .micro = 2, .mlp_tiles = 2},
@@ -59,12 +62,19 @@ static const combination combinations[] = {
     {LLAMA, 4, .pipe = 2, .tensor = 2, .schedule = "zb-h1", .sequence_parallel = 1},
     {GPT2, 4, .pipe = 2, .tensor = 2, .schedule = "interleaved", .virtual_stages = 2, .recompute = "full"},
     {GPT2_UNTIED, 4, .pipe = 2, .sequence = 2, .schedule = "gpipe", .zero = 1, .ignored = 1},
+    {LLAMA_TIED, 4, .sequence = 4, .ring = 1, .micro = 2, .ignored = 1},
+    {GPT2_UNTIED, 4, .sequence = 4, .ring = 1, .zero = 1, .recompute = "operations", .mlp_tiles = 2},
+    {LLAMA, 4, .sequence = 2, .ring = 1, .zero = 2, .ignored = 1, .more = OVERLAP},
+    {LLAMA, 4, .tensor = 2, .sequence = 2, .ring = 1, .sequence_parallel = 1, .chunks = 2, .zero = 3},
+    {GPT2, 4, .pipe = 2, .sequence = 2, .ring = 1, .schedule = "zb-h1", .ignored = 1},
 
     {GPT2, 8, .pipe = 2, .tensor = 2, .zero = 1, .sequence_parallel = 1, .ignored = 1},
     {LLAMA, 8, .pipe = 2, .tensor = 2, .sequence = 2, .schedule = "zb-h1", .sequence_parallel = 1, .chunks = 2,
      .ignored = 1},
     {GPT2, 8, .tensor = 8, .micro = 2},
     {LLAMA, 8, .sequence = 8, .zero = 2, .ignored = 1},
+    {LLAMA_TIED, 8, .pipe = 2, .tensor = 2, .sequence = 2, .ring = 1, .schedule = "interleaved", .virtual_stages = 2,
+     .zero = 1, .ignored = 1},
     {LLAMA_TIED, 8, .pipe = 4, .tensor = 2, .recompute = "full", .order = "data,sequence,model,pipe"},
     {GPT2, 8, .pipe = 4, .schedule = "interleaved", .virtual_stages = 2, .zero = 1, .ignored = 1},
     {LLAMA_TIED, 8, .tensor = 2, .sequence = 2, .zero = 3, .sequence_parallel = 1, .loss_tiles = 2, .ignored = 1,
@@ -112,11 +122,12 @@ static inline void write_combination(FILE *file, const combination *c, const cha
   fprintf(file,
           "\"twinspeed\":{\"sequence_length\":32,\"seed\":7,\"recompute\":\"%s\",\"virtual_stages\":%d,"
           "\"pipeline_schedule\":\"%s\",\"tensor_sequence_parallel\":%s,\"tensor_overlap_chunks\":%d,"
-          "\"loss_tiles\":%d,\"mlp_tiles\":%d,\"ignored_token\":%d,\"axis_order\":\"%s\",\"shard_by_block\":%s}}\n",
+          "\"loss_tiles\":%d,\"mlp_tiles\":%d,\"ignored_token\":%d,\"axis_order\":\"%s\",\"shard_by_block\":%s,"
+          "\"sequence_algorithm\":\"%s\"}}\n",
           c->recompute ? c->recompute : "none", at_least_one(c->virtual_stages), c->schedule ? c->schedule : "1f1b",
           c->sequence_parallel ? "true" : "false", at_least_one(c->chunks), at_least_one(c->loss_tiles),
           at_least_one(c->mlp_tiles), c->ignored ? ' ' : -1, c->order ? c->order : "pipe,data,sequence,model",
-          c->by_block ? "true" : "false");
+          c->by_block ? "true" : "false", c->ring ? "ring" : "ulysses");
 }
 
 #endif

@@ -257,6 +257,7 @@ static void write_model(const cJSON *row, tws_text *text) {
 
 typedef struct division {
   int tensor, stages, sequence, data, chunks, experts, ranks;
+  int ring; /* the ranks of a sequence are Megatron's context parallelism, or torchtitan's */
   long long micro, accumulation;
 } division;
 
@@ -287,7 +288,9 @@ static tws_code read_division(const cJSON *row, division *d, tws_error *err) {
   d->sequence = at_least_one(tws_case_number(row, "parallel", "sp"));
   d->chunks = at_least_one(tws_case_number(row, "parallel", "vpp"));
   d->experts = at_least_one(tws_case_number(row, "parallel", "ep"));
-  if (tws_case_number(row, "parallel", "cp") > 1) return lacks(err, "context parallelism");
+  d->ring = tws_case_number(row, "parallel", "cp") > 1;
+  if (d->ring && d->sequence > 1) return lacks(err, "two kinds of sequence parallelism");
+  if (d->ring) d->sequence = (int)tws_case_number(row, "parallel", "cp");
   const double held = tws_case_number(row, "parallel", "vp_layers_per_stage");
   if (held > 0) d->chunks = at_least_one(tws_case_number(row, "model", "layers") / d->stages / held);
   const double replica = (double)d->tensor * d->stages * d->sequence;
@@ -390,6 +393,7 @@ static void write_config(const cJSON *row, const division *d, tws_text *text) {
     tws_text_add(text, "\"activation_checkpointing\":{\"partition_activations\":%s,\"cpu_checkpointing\":%s},",
                  d->tensor > 1 ? "true" : "false", tws_case_offloads_checkpoints(row) ? "true" : "false");
   tws_text_add(text, "\"twinspeed\":{\"sequence_length\":%lld", (long long)tws_case_number(row, "model", "seq_len"));
+  if (d->ring) tws_text_add(text, ",\"sequence_algorithm\":\"ring\"");
   write_recomputation(row, runtime, text);
   if (runtime->overlaps_tensor) tws_text_add(text, ",\"tensor_overlap_chunks\":%d", runtime->overlaps_tensor);
   /* Liger's loss takes the tokens in about vocabulary / hidden parts, each with its logits */

@@ -49,6 +49,18 @@ static double pairs_seconds(const tws_cluster *cluster, const tws_traffic *traff
          tws_collective_steps(collective, ranks) * ring_link(cluster, ranks, per_node).latency_s;
 }
 
+/* Every rank sends all of it to the next one: the last of a node's through a NIC, which it has to itself unless fewer
+ * NICs than groups that do the same beside it leave the node. */
+static double shift_seconds(const tws_cluster *cluster, int ranks, int per_node, double bytes) {
+  const tws_link port = cluster->intra, nic = cluster->inter;
+  const int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
+  const double groups = (double)devices / per_node, nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
+  const double share = nic.bandwidth * fmin(1, nics / groups);
+  const double inside = per_node > 1 ? (port.bandwidth > 0 ? bytes / port.bandwidth : 0) + port.latency_s : 0;
+  if (ranks <= per_node) return inside;
+  return fmax(inside, (share > 0 ? bytes / share : 0) + nic.latency_s);
+}
+
 /* One for each NIC of the ranks of a node: each passes on a part of every piece, beside the others. */
 static int rings_of(const tws_cluster *cluster, int per_node) {
   const int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
@@ -86,6 +98,7 @@ static double formula_seconds(const tws_cluster *cluster, const tws_traffic *tra
     case TWS_PATTERN_CHAIN:
       return moved + hops;
     case TWS_PATTERN_PAIRS:
+      if (tws_collective_of(collective)->to_next) return shift_seconds(cluster, ranks, per_node, bytes);
       return pairs_seconds(cluster, traffic, collective, ranks, per_node, bytes);
     case TWS_PATTERN_SIGNAL:
       break;
@@ -190,6 +203,7 @@ double tws_exchange_hops_s(const tws_cluster *cluster, const tws_profile *profil
 static double hidden_seconds(const tws_cluster *cluster, const tws_traffic *traffic, tws_collective collective,
                              int ranks, int per_node, double bytes) {
   const tws_collective_row *row = tws_collective_of(collective);
+  if (row->to_next) return 0;
   if (row->pattern == TWS_PATTERN_PAIRS)
     return pairs_of(cluster, traffic, row, ranks, per_node, bytes).moving +
            pairs_seconds(cluster, traffic, collective, ranks, per_node, 0) -

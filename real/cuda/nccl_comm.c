@@ -362,9 +362,9 @@ static ncclResult_t pairs(const nccl_group *group, const tws_collective_row *row
   for (int peer = 0; result == ncclSuccess && peer < group->size; peer++) {
     const size_t sent_at = row->sends_parts ? (size_t)peer * part : 0,
                  received_at = row->receives_parts ? (size_t)peer * part : 0;
-    if (tws_collective_moves(row, group->index, peer, root))
+    if (tws_collective_moves(row, group->size, group->index, peer, root))
       result = ncclSend((const char *)segment->send + sent_at, segment->count, type, peer, group->comm, s);
-    if (result == ncclSuccess && tws_collective_moves(row, peer, group->index, root))
+    if (result == ncclSuccess && tws_collective_moves(row, group->size, peer, group->index, root))
       result = ncclRecv((char *)segment->receive + received_at, segment->count, type, peer, group->comm, s);
   }
   const ncclResult_t ended = ncclGroupEnd();

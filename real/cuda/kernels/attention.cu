@@ -532,6 +532,39 @@ tws_code choose(const tws_cuda_call *call, bool grad, tws_error *err) {
   return s.form.plain ? choose_size<T, false>(call, grad, s, err) : choose_size<T, true>(call, grad, s, err);
 }
 
+// ---- parts of one softmax ----
+
+// A warp has one query of one head.
+template <typename T>
+__global__ void attention_merge(const T *o_part, const float *lse_part, T *o, float *lse, int64_t batch, int64_t seq,
+                                int64_t heads, int64_t head, int64_t rows) {
+  const int64_t item = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / WARP, lane = threadIdx.x % WARP;
+  if (item >= batch * rows * heads) return;
+  const int64_t h = item % heads, row = item / heads % rows, b = item / heads / rows, token = seq - rows + row;
+  float *whole = lse + (b * heads + h) * seq + token;
+  const float x = *whole, y = lse_part[(b * heads + h) * rows + row];
+  const float sum = fmaxf(x, y) + log1pf(expf(-fabsf(x - y))), kept = expf(x - sum), added = expf(y - sum);
+  const T *from = o_part + item * head;
+  T *to = o + ((b * seq + token) * heads + h) * head;
+  for (int64_t c = lane; c < head; c += WARP) to[c] = from_float<T>(to_float(to[c]) * kept + to_float(from[c]) * added);
+  __syncwarp();
+  if (lane == 0) *whole = sum;
+}
+
+template <typename T>
+tws_code run_merge(const tws_cuda_call *call, tws_error *err) {
+  const int64_t *d = call->work->d, blocks = ceil_div(d[0] * d[4] * d[2], BLOCK / WARP);
+  if (d[4] > d[1])
+    return tws_fail(err, TWS_INVALID, NULL, "%lld queries of a sequence of %lld", (long long)d[4], (long long)d[1]);
+  if (blocks > INT32_MAX)
+    return tws_fail(err, TWS_UNSUPPORTED, "use a smaller micro batch", "%lld queries to merge",
+                    (long long)(d[0] * d[4]));
+  if (blocks == 0) return TWS_OK;
+  LAUNCH((attention_merge<T>), (unsigned)blocks, BLOCK, 0, call, in<T>(call, 0), in<float>(call, 1), out<T>(call, 2),
+         out<float>(call, 3), d[0], d[1], d[2], d[3], d[4]);
+  return launched(err);
+}
+
 }  // namespace
 
 tws_code tws_cuda_attention(const tws_cuda_call *call, tws_error *err) {
@@ -539,4 +572,7 @@ tws_code tws_cuda_attention(const tws_cuda_call *call, tws_error *err) {
 }
 tws_code tws_cuda_attention_grad(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return choose<T>(call, true, err));
+}
+tws_code tws_cuda_attention_merge(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T, return run_merge<T>(call, err));
 }

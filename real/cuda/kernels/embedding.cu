@@ -3,13 +3,17 @@
 // tokens make long lists: those are made by segments of the tokens and summed in parts.
 #include "real/cuda/kernels/common.cuh"
 
+extern "C" {
+#include "models/zigzag.h"
+}
+
 namespace {
 
-// x[token] = wte[id - first] (+ wpe[token % seq]). The table may be a rank's part of the vocabulary: an id outside it
+// x[token] = wte[id - first] (+ wpe of its position). The table may be a rank's part of the vocabulary: an id outside it
 // adds nothing. keep: x is added to.
 template <typename T, int V>
 __global__ void embedding(const int32_t *ids, const T *wte, const T *wpe, T *x, int64_t tokens, int64_t width,
-                          int64_t vocabulary, int64_t seq, int64_t first, bool keep) {
+                          int64_t vocabulary, int64_t seq, int64_t first, int64_t gap, bool keep) {
   const int64_t packs = width / V, all = tokens * packs, step = (int64_t)gridDim.x * blockDim.x;
   for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += step) {
     const int64_t token = i / packs, column = i % packs * V, id = ids[token] - first;
@@ -21,7 +25,7 @@ __global__ void embedding(const int32_t *ids, const T *wte, const T *wpe, T *x, 
       for (int j = 0; j < V; ++j) v[j] = 0.0F;
     }
     if (wpe) {
-      load<V>(wpe + token % seq * width + column, p);
+      load<V>(wpe + tws_zigzag_position(seq, gap, token % seq) * width + column, p);
 #pragma unroll
       for (int j = 0; j < V; ++j) v[j] += p[j];
     }
@@ -37,7 +41,7 @@ __global__ void embedding(const int32_t *ids, const T *wte, const T *wpe, T *x, 
 template <typename T>
 tws_code run_embedding(const tws_cuda_call *call, tws_error *err) {
   constexpr int N = Width<T>::value;
-  const int64_t *d = call->work->d, first = (int64_t)call->argument[0];
+  const int64_t *d = call->work->d, first = (int64_t)call->argument[0], gap = (int64_t)call->argument[1];
   const bool positions = d[3] != 0, keep = (call->work->flags & TWS_ACCUMULATE) != 0;
   const T *wte = in<T>(call, 1), *wpe = positions ? in<T>(call, 2) : nullptr;
   T *x = out<T>(call, positions ? 3 : 2);
@@ -46,10 +50,10 @@ tws_code run_embedding(const tws_cuda_call *call, tws_error *err) {
   const unsigned grid = grid_for(call, d[0] * d[1] / (aligned ? N : 1), BLOCK);
   if (aligned)
     LAUNCH((embedding<T, N>), grid, BLOCK, 0, call, in<int32_t>(call, 0), wte, wpe, x, d[0], d[1], d[2], d[4], first,
-           keep);
+           gap, keep);
   else
     LAUNCH((embedding<T, 1>), grid, BLOCK, 0, call, in<int32_t>(call, 0), wte, wpe, x, d[0], d[1], d[2], d[4], first,
-           keep);
+           gap, keep);
   return launched(err);
 }
 
@@ -307,21 +311,22 @@ tws_code run_embedding_grad(const tws_cuda_call *call, tws_error *err) {
 
 // ---- positions ----
 
-// dwpe[position] (+)= sum over the sequences; rows from seq on become 0, or stay when accumulating. A thread has V
+// dwpe[position] (+)= sum over the sequences; rows without a token become 0, or stay when accumulating. A thread has V
 // columns.
 template <typename T, typename G, int V>
 __global__ void __launch_bounds__(BLOCK)
-    position_grad(const T *dx, G *dwpe, int64_t tokens, int64_t width, int64_t seq, bool accumulate) {
+    position_grad(const T *dx, G *dwpe, int64_t tokens, int64_t width, int64_t seq, int64_t gap, bool accumulate) {
   const int64_t position = blockIdx.x, c = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * V;
+  const int64_t first = tws_zigzag_token(seq, gap, position);
   G *to = dwpe + position * width + c;
   float sum[V] = {};
-  if (c >= width || (position >= seq && accumulate)) return;
+  if (c >= width || (first < 0 && accumulate)) return;
   if (accumulate) {
 #pragma unroll
     for (int j = 0; j < V; ++j) sum[j] = to_float(to[j]);
   }
-  if (position < seq) {
-    for (int64_t t = position; t < tokens; t += DEEP * seq)
+  if (first >= 0) {
+    for (int64_t t = first; t < tokens; t += DEEP * seq)
       at_once<DEEP>(
           t, tokens, seq, [=](int64_t token) { return *reinterpret_cast<const Pack<T, V> *>(dx + token * width + c); },
           [&](int64_t, const Pack<T, V> &v) { add_to<T, V>(sum, v); });
@@ -337,7 +342,7 @@ tws_code start_position_grad(const tws_cuda_call *call, tws_error *err) {
     return tws_fail(err, TWS_UNSUPPORTED, NULL, "gradient of positions of width %lld", (long long)d[1]);
   const unsigned threads = (unsigned)ceil_div(packs, chunks * WARP) * WARP;
   LAUNCH((position_grad<T, G, V>), dim3((unsigned)d[2], (unsigned)chunks), threads, 0, call, in<T>(call, 0),
-         out<G>(call, 1), d[0], d[1], d[3], (call->work->flags & TWS_ACCUMULATE) != 0);
+         out<G>(call, 1), d[0], d[1], d[3], (int64_t)call->argument[0], (call->work->flags & TWS_ACCUMULATE) != 0);
   return launched(err);
 }
 

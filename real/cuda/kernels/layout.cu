@@ -189,6 +189,51 @@ tws_code run_unpack(const tws_cuda_call *call, tws_error *err) {
   return launched(err);
 }
 
+// ---- queries apart from keys and values ----
+
+// Columns in units: q of queries, all in a row of x.
+template <typename U>
+__global__ void heads_split(const U *x, U *to_q, U *to_kv, int64_t tokens, int64_t q, int64_t row) {
+  const int64_t all = tokens * row, step = (int64_t)gridDim.x * blockDim.x;
+  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += step) {
+    const int64_t token = i / row, c = i % row;
+    U *to = c < q ? to_q + token * q + c : to_kv + token * (row - q) + c - q;
+    *to = x[i];
+  }
+}
+
+// The same in packs of V elements.
+template <typename T, int V>
+__global__ void heads_join(const T *from_q, const T *from_kv, T *x, int64_t tokens, int64_t q, int64_t row) {
+  const int64_t all = tokens * row, step = (int64_t)gridDim.x * blockDim.x;
+  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += step) {
+    const int64_t token = i / row, c = i % row;
+    float sum[V], part[V];
+    load<V>(x + i * V, sum);
+    load<V>(c < q ? from_q + (token * q + c) * V : from_kv + (token * (row - q) + c - q) * V, part);
+#pragma unroll
+    for (int j = 0; j < V; ++j) sum[j] += part[j];
+    store<V>(x + i * V, sum);
+  }
+}
+
+template <typename T>
+tws_code run_join(const tws_cuda_call *call, tws_error *err) {
+  constexpr int N = Width<T>::value;
+  const int64_t *d = call->work->d;
+  const T *q = in<T>(call, 0), *kv = in<T>(call, 1);
+  T *x = out<T>(call, 2);
+  const bool aligned = packable<N>(q, d[3]) && packable<N>(kv, d[3]) && packable<N>(x, d[3]);
+  const int64_t head = aligned ? d[3] / N : d[3], row = (d[1] + 2 * d[2]) * head;
+  if (d[0] * row == 0) return TWS_OK;
+  const unsigned grid = grid_for(call, d[0] * row, BLOCK);
+  if (aligned)
+    LAUNCH((heads_join<T, N>), grid, BLOCK, 0, call, q, kv, x, d[0], d[1] * head, row);
+  else
+    LAUNCH((heads_join<T, 1>), grid, BLOCK, 0, call, q, kv, x, d[0], d[1] * head, row);
+  return launched(err);
+}
+
 }  // namespace
 
 tws_code tws_cuda_transpose(const tws_cuda_call *call, tws_error *err) {
@@ -215,4 +260,20 @@ tws_code tws_cuda_heads_pack(const tws_cuda_call *call, tws_error *err) {
 tws_code tws_cuda_heads_unpack(const tws_cuda_call *call, tws_error *err) {
   TWS_TRY(check_heads(call->work, err));
   FOR_TYPE(call->dtype[0], T, return run_unpack<T>(call, err));
+}
+
+tws_code tws_cuda_heads_split(const tws_cuda_call *call, tws_error *err) {
+  const int64_t *d = call->work->d, head_bytes = d[3] * bytes_of(call->dtype[0]);
+  const int first = unit_for(call->operand[0], call->operand[1], head_bytes),
+            second = unit_for(call->operand[0], call->operand[2], head_bytes), unit = first < second ? first : second;
+  const int64_t head = head_bytes / unit, row = (d[1] + 2 * d[2]) * head;
+  if (d[0] * row == 0) return TWS_OK;
+  FOR_UNIT(unit, U,
+           LAUNCH(heads_split, grid_for(call, d[0] * row, BLOCK), BLOCK, 0, call, units<U>(call->operand[0]),
+                  units<U>(call->operand[1]), units<U>(call->operand[2]), d[0], d[1] * head, row));
+  return launched(err);
+}
+
+tws_code tws_cuda_heads_join(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T, return run_join<T>(call, err));
 }

@@ -4,6 +4,7 @@
 
 extern "C" {
 #include "models/rope.h"
+#include "models/zigzag.h"
 }
 
 namespace {
@@ -14,10 +15,11 @@ enum { CHUNK = 128 };  // pairs whose angles are in shared memory at a time; a m
 // and `step`: the block's tokens.
 template <typename T, int V>
 __global__ void __launch_bounds__(BLOCK) rope(T *qkv, tws_rope_form form, int64_t tokens, unsigned rotated, int64_t row,
-                                              int head, int64_t seq, float direction) {
+                                              int head, int64_t seq, float direction, int64_t start, int64_t gap) {
   alignas(16) __shared__ float cosine[CHUNK], sine[CHUNK];
   const int half = (int)form.rotary / 2, step_of_pair = form.interleaved ? 2 : 1, apart = form.interleaved ? 1 : half;
-  const int64_t position = blockIdx.x, first = position + (int64_t)blockIdx.y * seq, step = (int64_t)gridDim.y * seq;
+  const int64_t place = blockIdx.x, position = start + tws_zigzag_position(seq, gap, place);
+  const int64_t first = place + (int64_t)blockIdx.y * seq, step = (int64_t)gridDim.y * seq;
   const unsigned mine = first < tokens ? (unsigned)((tokens - first + step - 1) / step) : 0;
   for (int begin = 0; begin < half; begin += CHUNK) {
     const int columns = half - begin < CHUNK ? half - begin : (int)CHUNK;
@@ -63,11 +65,14 @@ tws_code run_rope(const tws_cuda_call *call, float direction, tws_error *err) {
   if (ceil_div(sequences, grid.y) * rotated * head > UINT32_MAX)
     return tws_fail(err, TWS_UNSUPPORTED, "use a smaller micro batch", "rotary embedding of %lld tokens",
                     (long long)tokens);
+  const int64_t start = (int64_t)call->argument[0], gap = (int64_t)call->argument[1];
   T *qkv = out<T>(call, 0);
   if (!form.interleaved && packable<N>(qkv, head) && packable<N>(qkv, form.rotary / 2))
-    LAUNCH((rope<T, N>), grid, BLOCK, 0, call, qkv, form, tokens, (unsigned)rotated, row, (int)head, seq, direction);
+    LAUNCH((rope<T, N>), grid, BLOCK, 0, call, qkv, form, tokens, (unsigned)rotated, row, (int)head, seq, direction,
+           start, gap);
   else
-    LAUNCH((rope<T, 1>), grid, BLOCK, 0, call, qkv, form, tokens, (unsigned)rotated, row, (int)head, seq, direction);
+    LAUNCH((rope<T, 1>), grid, BLOCK, 0, call, qkv, form, tokens, (unsigned)rotated, row, (int)head, seq, direction,
+           start, gap);
   return launched(err);
 }
 

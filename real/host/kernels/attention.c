@@ -680,3 +680,36 @@ HOST_KERNEL(attention) {
 HOST_KERNEL(attention_grad) {
   return attention_either(call, 1, backward_item, err);
 }
+
+/* ---- parts of one softmax ---- */
+
+static void merge_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  const int64_t *d = call->work->d, seq = d[1], heads = d[2], head = d[3], rows = d[4];
+  const tws_dtype type = call->dtype[0];
+  const float *lse_part = call->operand[1];
+  float *lse = call->operand[3];
+  host_range r = share(d[0] * rows, 1, thread, threads);
+  for (int64_t i = r.begin; i < r.end; ++i) {
+    const int64_t batch = i / rows, row = i % rows, token = seq - rows + row;
+    for (int64_t h = 0; h < heads; ++h) {
+      float *whole = lse + (batch * heads + h) * seq + token;
+      const float a = *whole, b = lse_part[(batch * heads + h) * rows + row], most = a > b ? a : b;
+      const float sum = most + log1pf(expf(-fabsf(a - b))), kept = expf(a - sum), added = expf(b - sum);
+      const int64_t from = (i * heads + h) * head, to = ((batch * seq + token) * heads + h) * head;
+      FOR_TYPE(type, T, EACH_VECTOR(c, n, 0, head, {
+                 v_put(T, call->operand[2], to + c,
+                       v_get(T, call->operand[2], to + c, n) * kept + v_get(T, call->operand[0], from + c, n) * added,
+                       n);
+               }));
+      *whole = sum;
+    }
+  }
+}
+HOST_KERNEL(attention_merge) {
+  const int64_t *d = call->work->d;
+  if (d[4] > d[1])
+    return tws_fail(err, TWS_INVALID, NULL, "%lld queries of a sequence of %lld", (long long)d[4], (long long)d[1]);
+  run_parallel(call, 4.0 * tws_work_flops(call->work), merge_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}

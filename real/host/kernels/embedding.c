@@ -1,4 +1,5 @@
 /* Token and position embeddings. */
+#include "models/zigzag.h"
 #include "real/host/kernels/kernels.h"
 
 /* The table's row of an id, -1 when the id lies outside: the table may be a rank's part of the vocabulary. */
@@ -10,7 +11,7 @@ VECTOR_INLINE int64_t table_row(const tws_host_call *call, int32_t id) {
 static void embedding_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   const int64_t *d = call->work->d;
-  const int64_t width = d[1], positions = d[3], seq = d[4];
+  const int64_t width = d[1], positions = d[3], seq = d[4], gap = (int64_t)call->argument[1];
   const int keep = call->work->flags & TWS_ACCUMULATE;
   const int32_t *ids = call->operand[0];
   const void *wte = call->operand[1], *wpe = positions ? call->operand[2] : NULL;
@@ -18,7 +19,7 @@ static void embedding_task(void *arg, int thread, int threads) {
   host_range r = share(d[0], 1, thread, threads);
   for (int64_t t = r.begin; t < r.end; ++t) {
     const int64_t row = table_row(call, ids[t]), token = row * width;
-    const int64_t position = positions ? t % seq * width : 0, out = t * width;
+    const int64_t position = positions ? tws_zigzag_position(seq, gap, t % seq) * width : 0, out = t * width;
     FOR_TYPE(call->dtype[1], T, EACH_VECTOR(i, n, 0, width, {
                vf v = row < 0 ? v_zero() : v_get(T, wte, token + i, n);
                if (wpe) v += v_get(T, wpe, position + i, n);
@@ -29,7 +30,7 @@ static void embedding_task(void *arg, int thread, int threads) {
 }
 HOST_KERNEL(embedding) {
   const int64_t *d = call->work->d;
-  if (d[3] && (d[4] < 1 || d[4] > d[3]))
+  if (d[3] && (d[4] < 1 || d[4] + (int64_t)call->argument[1] > d[3]))
     return tws_fail(err, TWS_INVALID, "use a shorter sequence", "a sequence of %lld needs more than the %lld positions",
                     (long long)d[4], (long long)d[3]);
   run_parallel(call, 12.0 * (double)(d[0] * d[1]), embedding_task, (void *)(uintptr_t)call);
@@ -96,20 +97,21 @@ HOST_KERNEL(embedding_grad) {
 static void position_grad_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   const int64_t *d = call->work->d;
-  const int64_t tokens = d[0], width = d[1], positions = d[2], seq = d[3];
+  const int64_t tokens = d[0], width = d[1], positions = d[2], seq = d[3], gap = (int64_t)call->argument[0];
   const void *dx = call->operand[0];
   void *dwpe = call->operand[1];
   const int keep = call->work->flags & TWS_ACCUMULATE;
   host_range r = share(positions, 1, thread, threads);
   for (int64_t p = r.begin; p < r.end; ++p) {
-    if (p >= seq) {
+    const int64_t first = tws_zigzag_token(seq, gap, p);
+    if (first < 0) {
       if (!keep)
         memset(at_mutable(call->dtype[1], dwpe, p * width), 0, (size_t)width * (call->dtype[1] == TWS_F32 ? 4U : 2U));
       continue;
     }
     FOR_TYPE(call->dtype[0], X, FOR_TYPE(call->dtype[1], G, EACH_VECTOR(i, n, 0, width, {
                                            vf sum = v_zero();
-                                           for (int64_t t = p; t < tokens; t += seq)
+                                           for (int64_t t = first; t < tokens; t += seq)
                                              sum += v_get(X, dx, t * width + i, n);
                                            if (keep) sum += v_get(G, dwpe, p * width + i, n);
                                            v_put(G, dwpe, p * width + i, sum, n);
@@ -118,7 +120,7 @@ static void position_grad_task(void *arg, int thread, int threads) {
 }
 HOST_KERNEL(position_grad) {
   const int64_t *d = call->work->d;
-  if (d[3] < 1 || d[3] > d[2])
+  if (d[3] < 1 || d[3] + (int64_t)call->argument[0] > d[2])
     return tws_fail(err, TWS_INVALID, "use a shorter sequence", "a sequence of %lld needs more than the %lld positions",
                     (long long)d[3], (long long)d[2]);
   run_parallel(call, 8.0 * (double)((d[0] + d[2]) * d[1]), position_grad_task, (void *)(uintptr_t)call);

@@ -136,3 +136,55 @@ HOST_KERNEL(heads_unpack) {
   run_parallel(call, tws_work_bytes(call->work), unpack_task, (void *)(uintptr_t)call);
   return TWS_OK;
 }
+
+/* ---- queries apart from keys and values ---- */
+
+/* Columns of a token: of queries, of keys and values, of all. */
+typedef struct split_layout {
+  int64_t q, kv, row;
+} split_layout;
+
+static split_layout split_of(const tws_work *work) {
+  const int64_t *d = work->d;
+  return (split_layout){.q = d[1] * d[3], .kv = 2 * d[2] * d[3], .row = (d[1] + 2 * d[2]) * d[3]};
+}
+
+static void split_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  const split_layout l = split_of(call->work);
+  const tws_dtype type = call->dtype[0];
+  host_range r = share(call->work->d[0], 1, thread, threads);
+  for (int64_t t = r.begin; t < r.end; ++t) {
+    const void *x = at(type, call->operand[0], t * l.row);
+    memcpy(at_mutable(type, call->operand[1], t * l.q), x, bytes_of(type, l.q));
+    memcpy(at_mutable(type, call->operand[2], t * l.kv), at(type, x, l.q), bytes_of(type, l.kv));
+  }
+}
+HOST_KERNEL(heads_split) {
+  (void)err;
+  run_parallel(call, tws_work_bytes(call->work), split_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+VECTOR_INLINE void add_to(tws_dtype T, void *x, const void *y, int64_t count) {
+  EACH_VECTOR(i, n, 0, count, v_put(T, x, i, v_get(T, x, i, n) + v_get(T, y, i, n), n));
+}
+
+static void join_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  const split_layout l = split_of(call->work);
+  const tws_dtype type = call->dtype[0];
+  host_range r = share(call->work->d[0], 1, thread, threads);
+  for (int64_t t = r.begin; t < r.end; ++t) {
+    void *x = at_mutable(type, call->operand[2], t * l.row);
+    FOR_TYPE(type, T, {
+      add_to(T, x, at(T, call->operand[0], t * l.q), l.q);
+      add_to(T, at_mutable(T, x, l.q), at(T, call->operand[1], t * l.kv), l.kv);
+    });
+  }
+}
+HOST_KERNEL(heads_join) {
+  (void)err;
+  run_parallel(call, tws_work_bytes(call->work), join_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}

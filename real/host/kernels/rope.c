@@ -1,6 +1,7 @@
 /* Rotary position embedding in place (Su et al., "RoFormer", 2021); models/rope.h has the angles. Positions restart
  * with every sequence. */
 #include "models/rope.h"
+#include "models/zigzag.h"
 #include "real/host/kernels/kernels.h"
 
 enum { CHUNK = 64 };
@@ -57,16 +58,18 @@ static void rope_task(void *arg, int thread, int threads) {
   const tws_rope_form form = tws_rope_form_of(call->work, call->work->flags & TWS_RUNNING ? call->operand[1] : NULL);
   const int64_t tokens = d[0], rotated = d[1] + d[2], head = d[3], seq = d[4], half = form.rotary / 2;
   const int64_t row = (d[1] + 2 * d[2]) * head;
+  const int64_t start = (int64_t)call->argument[0], gap = (int64_t)call->argument[1];
   void *qkv = call->operand[0];
   host_range r = share(seq, 1, thread, threads);
   for (int64_t begin = 0; begin < half; begin += CHUNK) {
     const int64_t columns = half - begin < CHUNK ? half - begin : CHUNK;
     double frequency[CHUNK];
     for (int64_t i = 0; i < columns; ++i) frequency[i] = tws_rope_frequency(&form, begin + i);
-    for (int64_t position = r.begin; position < r.end; ++position) {
+    for (int64_t place = r.begin; place < r.end; ++place) {
       float cosine[2 * CHUNK], sine[2 * CHUNK];
+      const int64_t position = start + tws_zigzag_position(seq, gap, place);
       turn(&form, frequency, position, columns, job->backward, cosine, sine);
-      for (int64_t t = position; t < tokens; t += seq)
+      for (int64_t t = place; t < tokens; t += seq)
         for (int64_t h = 0; h < rotated; ++h) {
           const int64_t first = t * row + h * head;
           if (form.interleaved)

@@ -1,0 +1,266 @@
+/* Attention over a sequence whose tokens lie on several ranks: keys and values go round the ring of the axis "sequence"
+ * while each rank attends with those that it has (Liu et al., "Ring Attention with Blockwise Transformers", 2023), and
+ * parts of one softmax are merged by their sums of exponentials. Of 2n chunks rank r has r and 2n - 1 - r
+ * (models/zigzag.h), so that for causal attention all ranks have equal work: with keys of a rank before it all its
+ * queries see their first half, with those of a rank behind it the second half of its queries see all. The rest, which
+ * nobody sees, is not computed. Backward the gradients of keys and values go round behind these, one rank further, and
+ * come home. */
+#include "plan/lower.h"
+
+typedef struct ring {
+  tws_lower *l;
+  const tws_module *m;
+  int ranks, index;
+  int64_t batch, length; /* samples, and tokens of one on this rank */
+  uint64_t q, kv;        /* elements of a token */
+  tws_dtype dtype;
+} ring;
+
+/* What is computed with the keys of one other rank. */
+typedef struct block {
+  int64_t first_query, queries, keys; /* of each sample; keys from the first on */
+} block;
+
+static ring ring_of(tws_lower *l, const tws_module *m) {
+  const int ranks = l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
+  return (ring){.l = l,
+                .m = m,
+                .ranks = ranks,
+                .index = l->sharding.position.index[TWS_AXIS_SEQUENCE],
+                .batch = l->config->micro_batch_size,
+                .length = l->config->sequence_length / ranks,
+                .q = (uint64_t)m->heads * (uint64_t)m->head_size,
+                .kv = 2 * (uint64_t)m->kv_heads * (uint64_t)m->head_size,
+                .dtype = l->config->dtype};
+}
+
+/* After `step` shifts a rank has the keys of the one so many before it. */
+static block block_at(const ring *r, int step) {
+  const int64_t half = r->length / 2;
+  const int from_before = r->index - step >= 0;
+  return from_before ? (block){0, r->length, half} : (block){half, half, r->length};
+}
+
+static tws_operand scratch(const ring *r, const char *name, uint64_t width) {
+  return tws_lower_scratch(r->l, name, r->dtype, (uint64_t)(r->batch * r->length) * width);
+}
+
+/* Tokens [first, first + count) of one sample, of which an operand has `length`. */
+static tws_operand tokens_of(tws_operand whole, int64_t sample, int64_t length, int64_t first, int64_t count,
+                             uint64_t width, uint32_t access) {
+  whole.offset += (uint64_t)(sample * length + first) * width;
+  whole.count = (uint64_t)count * width;
+  whole.access = access;
+  return whole;
+}
+
+static tws_operand with_access(tws_operand operand, uint32_t access) {
+  operand.access = access;
+  return operand;
+}
+
+/* ---- kernels ---- */
+
+static void split_heads(const ring *r, tws_operand qkv, tws_operand q, tws_operand kv) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_HEADS_SPLIT, r->dtype, 0);
+  work.d[0] = r->batch * r->length;
+  work.d[1] = r->m->heads;
+  work.d[2] = r->m->kv_heads;
+  work.d[3] = r->m->head_size;
+  const tws_operand operands[3] = {with_access(qkv, TWS_READ), q, kv};
+  tws_lower_compute(r->l, &work, operands, 3);
+}
+
+static void join_heads(const ring *r, tws_operand q, tws_operand kv, tws_operand qkv) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_HEADS_JOIN, r->dtype, 0);
+  work.d[0] = r->batch * r->length;
+  work.d[1] = r->m->heads;
+  work.d[2] = r->m->kv_heads;
+  work.d[3] = r->m->head_size;
+  const tws_operand operands[3] = {with_access(q, TWS_READ), with_access(kv, TWS_READ),
+                                   with_access(qkv, TWS_READ_WRITE)};
+  tws_lower_compute(r->l, &work, operands, 3);
+}
+
+/* To the next rank, from the one before: beside what is computed. */
+static tws_operand shift(const ring *r, tws_operand sent, const char *name) {
+  const tws_operand received = scratch(r, name, r->kv);
+  const tws_operand operands[2] = {with_access(sent, TWS_READ), received};
+  tws_builder_collective(&r->l->b, TWS_STREAM_EXCHANGE, TWS_COLLECTIVE_SHIFT, r->l->group[TWS_AXIS_SEQUENCE], r->dtype,
+                         sent.count * tws_dtype_bytes(r->dtype), 1, 0, operands, 2);
+  return with_access(received, TWS_READ);
+}
+
+static void accumulate(const ring *r, tws_operand part, tws_operand sum) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_ACCUMULATE, r->dtype, 0);
+  work.d[0] = (int64_t)part.count;
+  const tws_operand operands[2] = {with_access(part, TWS_READ), with_access(sum, TWS_READ_WRITE)};
+  tws_lower_compute(r->l, &work, operands, 2);
+}
+
+static void clear(const ring *r, tws_operand target) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_FILL, r->dtype, 0);
+  work.d[0] = (int64_t)target.count;
+  target.access = TWS_WRITE;
+  tws_lower_compute(r->l, &work, &target, 1);
+}
+
+/* Of this rank's queries with its own keys, which is causal attention as ever, and with some of another rank's, sample
+ * by sample: there all queries see all keys. */
+static tws_work own_work(const ring *r, tws_kernel kernel) {
+  tws_work work = tws_module_work(r->l, r->m, kernel, 0);
+  work.d[0] = r->batch;
+  work.d[1] = r->length;
+  work.d[6] = 0; /* no window is shorter than the sequence */
+  return work;
+}
+static tws_work block_work(const ring *r, tws_kernel kernel, const block *b) {
+  tws_work work = own_work(r, kernel);
+  work.flags |= TWS_Q_KV | TWS_BIDIRECTIONAL;
+  work.d[0] = 1;
+  work.d[1] = b->queries;
+  work.d[5] = b->keys;
+  return work;
+}
+
+/* ---- forward ---- */
+
+static void merge(const ring *r, const block *b, tws_operand part, tws_operand lse_part, tws_operand o,
+                  tws_operand lse) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_ATTENTION_MERGE, r->dtype, 0);
+  work.d[0] = r->batch;
+  work.d[1] = r->length;
+  work.d[2] = r->m->heads;
+  work.d[3] = r->m->head_size;
+  work.d[4] = b->queries;
+  const tws_operand operands[4] = {with_access(part, TWS_READ), with_access(lse_part, TWS_READ),
+                                   with_access(o, TWS_READ_WRITE), with_access(lse, TWS_READ_WRITE)};
+  tws_lower_compute(r->l, &work, operands, 4);
+}
+
+static void attend_block(const ring *r, const block *b, tws_operand q, tws_operand kv, tws_operand o, tws_operand lse) {
+  const tws_work work = block_work(r, TWS_KERNEL_ATTENTION, b);
+  const uint64_t heads = (uint64_t)r->m->heads, queries = (uint64_t)(r->batch * b->queries);
+  const tws_operand part = tws_lower_scratch(r->l, "attention to some keys", r->dtype, queries * r->q);
+  const tws_operand lse_part = tws_lower_scratch(r->l, "their sums", TWS_F32, queries * heads);
+  for (int64_t i = 0; i < r->batch; i++) {
+    const tws_operand operands[5] = {tokens_of(q, i, r->length, b->first_query, b->queries, r->q, TWS_READ),
+                                     tokens_of(kv, i, r->length, 0, b->keys, r->kv, TWS_READ),
+                                     tokens_of(part, i, b->queries, 0, b->queries, r->q, TWS_WRITE),
+                                     tokens_of(lse_part, i, b->queries, 0, b->queries, heads, TWS_WRITE),
+                                     tws_lower_workspace(r->l, &work)};
+    tws_lower_compute(r->l, &work, operands, 5);
+  }
+  merge(r, b, part, lse_part, o, lse);
+}
+
+void tws_ring_forward(tws_lower *l, const tws_module *m) {
+  const ring r = ring_of(l, m);
+  const tws_operand qkv = tws_value_read(l, m->in[0]);
+  const tws_operand q = scratch(&r, "queries", r.q);
+  tws_operand kv = scratch(&r, "keys and values", r.kv);
+  if (l->b.failed != TWS_OK) return;
+  split_heads(&r, qkv, q, kv);
+  tws_operand next = shift(&r, kv, "keys and values");
+  const tws_work own = own_work(&r, TWS_KERNEL_ATTENTION);
+  const tws_operand o = tws_value_make(l, m->out[0]), lse = tws_value_make(l, m->out[1]);
+  const tws_operand operands[4] = {qkv, o, lse, tws_lower_workspace(l, &own)};
+  tws_lower_compute(l, &own, operands, 4);
+  for (int step = 1; step < r.ranks && l->b.failed == TWS_OK; step++) {
+    const block b = block_at(&r, step);
+    kv = next;
+    if (step < r.ranks - 1) next = shift(&r, kv, "keys and values");
+    attend_block(&r, &b, q, kv, o, lse);
+  }
+}
+
+/* ---- backward ---- */
+
+typedef struct backward {
+  tws_operand q, d_o, o, lse, later_lse; /* later_lse: of the second half of each sample's queries */
+  tws_operand dq, dkv;                   /* so far */
+  int has_dq;
+} backward;
+
+/* lse lies [batch][heads][length]: the kernel for the second half of the queries wants theirs alone. */
+static tws_operand split_lse(const ring *r, tws_operand lse) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_TRANSPOSE, TWS_F32, 0);
+  const tws_operand halves = tws_lower_scratch(r->l, "sums of halves", TWS_F32, lse.count);
+  work.d[0] = r->batch * r->m->heads;
+  work.d[1] = 2;
+  work.d[2] = r->length / 2;
+  const tws_operand operands[2] = {with_access(lse, TWS_READ), halves};
+  tws_lower_compute(r->l, &work, operands, 2);
+  return (tws_operand){halves.buffer, TWS_READ, halves.offset + halves.count / 2, halves.count / 2};
+}
+
+/* Gradients of one block: straight to what is summed where nothing is there yet. */
+static void differentiate_block(const ring *r, const block *b, backward *w, tws_operand kv, int is_first) {
+  const tws_work work = block_work(r, TWS_KERNEL_ATTENTION_GRAD, b);
+  const uint64_t heads = (uint64_t)r->m->heads;
+  const tws_operand lse = b->first_query > 0 ? w->later_lse : w->lse;
+  const tws_operand dq = w->has_dq ? scratch(r, "gradients of queries to add", r->q) : w->dq;
+  const tws_operand dkv = is_first ? w->dkv : scratch(r, "gradients of keys and values to add", r->kv);
+  const int64_t length = r->length;
+  for (int64_t i = 0; i < r->batch; i++) {
+    const tws_operand to_q = tokens_of(dq, i, length, b->first_query, b->queries, r->q, TWS_WRITE),
+                      to_kv = tokens_of(dkv, i, length, 0, b->keys, r->kv, TWS_WRITE);
+    const tws_operand operands[8] = {tokens_of(w->d_o, i, length, b->first_query, b->queries, r->q, TWS_READ),
+                                     tokens_of(w->q, i, length, b->first_query, b->queries, r->q, TWS_READ),
+                                     tokens_of(kv, i, length, 0, b->keys, r->kv, TWS_READ),
+                                     tokens_of(w->o, i, length, b->first_query, b->queries, r->q, TWS_READ),
+                                     tokens_of(lse, i, b->queries, 0, b->queries, heads, TWS_READ),
+                                     to_q,
+                                     to_kv,
+                                     tws_lower_workspace(r->l, &work)};
+    tws_lower_compute(r->l, &work, operands, 8);
+    if (w->has_dq)
+      accumulate(r, to_q, tokens_of(w->dq, i, length, b->first_query, b->queries, r->q, 0));
+    else if (b->first_query > 0)
+      clear(r, tokens_of(w->dq, i, length, 0, b->first_query, r->q, 0));
+    if (!is_first)
+      accumulate(r, to_kv, tokens_of(w->dkv, i, length, 0, b->keys, r->kv, 0));
+    else if (b->keys < length)
+      clear(r, tokens_of(w->dkv, i, length, b->keys, length - b->keys, r->kv, 0));
+  }
+  w->has_dq = 1;
+}
+
+static void differentiate(const ring *r, tws_operand into) {
+  tws_lower *l = r->l;
+  const tws_module *m = r->m;
+  const tws_operand qkv = tws_value_read(l, m->in[0]);
+  backward w = {.q = scratch(r, "queries", r->q),
+                .d_o = tws_value_gradient(l, m->out[0]),
+                .o = tws_value_read(l, m->out[0]),
+                .lse = tws_value_read(l, m->out[1])};
+  tws_operand kv = scratch(r, "keys and values", r->kv);
+  if (l->b.failed != TWS_OK) return;
+  split_heads(r, qkv, w.q, kv);
+  tws_operand next = shift(r, kv, "keys and values");
+  const tws_work own = own_work(r, TWS_KERNEL_ATTENTION_GRAD);
+  const tws_operand operands[6] = {w.d_o, qkv, w.o, w.lse, into, tws_lower_workspace(l, &own)};
+  tws_lower_compute(l, &own, operands, 6);
+  if (r->index < r->ranks - 1) w.later_lse = split_lse(r, w.lse);
+  w.dq = scratch(r, "gradients of queries", r->q);
+  w.dkv = scratch(r, "gradients of keys and values", r->kv);
+  for (int step = 1; step < r->ranks && l->b.failed == TWS_OK; step++) {
+    const block b = block_at(r, step);
+    kv = next;
+    if (step < r->ranks - 1) next = shift(r, kv, "keys and values");
+    differentiate_block(r, &b, &w, kv, step == 1);
+    w.dkv = shift(r, w.dkv, "gradients of keys and values");
+  }
+  join_heads(r, w.dq, w.dkv, into);
+}
+
+void tws_ring_backward(tws_lower *l, const tws_module *m) {
+  const ring r = ring_of(l, m);
+  int adds;
+  if (!l->needed[m->in[0]]) return;
+  tws_operand into = tws_value_gradient_out(l, m->in[0], &adds);
+  if (adds) into = tws_lower_scratch(l, "gradient to add", r.dtype, into.count);
+  if (l->b.failed != TWS_OK) return;
+  differentiate(&r, into);
+  if (adds) tws_lower_add_gradient(l, m->in[0], into);
+}
