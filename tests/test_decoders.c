@@ -641,7 +641,7 @@ END_TEST
 
 /* What would change the arithmetic of disentangled attention, or what is behind it. */
 START_TEST(refused_positions) {
-#define DEBERTA                                                                                              \
+#define DEBERTA                                                                                          \
   "{\"model_type\":\"deberta-v2\",\"num_hidden_layers\":1,\"hidden_size\":16,\"num_attention_heads\":4," \
   "\"intermediate_size\":24,\"vocab_size\":32,\"relative_attention\":true,"
   static const struct {

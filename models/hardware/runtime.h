@@ -49,9 +49,9 @@ typedef struct tws_runtime {
   int one_hot_experts;   /* tokens go to slots and back by products with one-hot matrices of tokens x slots */
   double part_s; /* gathers and reduce-scatters take a list of tensors, one of each rank, and the host cuts out and
                     copies each in this time */
-  int float_reductions;  /* gradients in 16 bits of a plan are float32 ones where they are summed */
-  int sends_once;        /* a token goes to a rank and to a node once, whatever experts it has there, and empty slots
-                            do not; messages are not posted by the host */
+  int float_reductions; /* gradients in 16 bits of a plan are float32 ones where they are summed */
+  int sends_once;       /* a token goes to a rank and to a node once, whatever experts it has there, and empty slots
+                           do not; messages are not posted by the host */
   double dispatch_reached[2]; /* then: of a device's port, and of its share of the NICs */
   double hand_over_s;    /* of a collective that kernels wait for: events between streams, and the last rank */
   int contends;          /* streams side by side gain nothing */

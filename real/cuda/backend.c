@@ -500,8 +500,8 @@ static tws_code fused_attention(tws_backend *backend, const device_stream *l, co
     return code;
   }
   if (call->work->dtype != TWS_F32 && !backend->own_attention[0] && !tws_cuda_wanted("TWINSPEED_CUDA_OWN_ATTENTION"))
-    snprintf(backend->own_attention, sizeof backend->own_attention,
-             "attention runs without tensor cores: %.190s", why.message);
+    snprintf(backend->own_attention, sizeof backend->own_attention, "attention runs without tensor cores: %.190s",
+             why.message);
   return TWS_OK;
 }
 

@@ -173,8 +173,8 @@ static tws_code rank(const attempt *t, tws_error *err) {
     if (trial.sums) trial.sums = (char *)memory + sums;
   }
   const double flops = 2.0 * (double)trial.rows * (double)trial.columns * (double)trial.inner;
-  const tws_code code = tws_gemm_rank(&t->gemm->clock, t->call->stream, t->choice,
-                                      tws_gemm_budget_ms(flops, trial.in), run_candidate, &user, err);
+  const tws_code code = tws_gemm_rank(&t->gemm->clock, t->call->stream, t->choice, tws_gemm_budget_ms(flops, trial.in),
+                                      run_candidate, &user, err);
   if (memory) cudaFree(memory);
   return code;
 }
