@@ -17,7 +17,7 @@ best() {
 }
 
 search() { # folder, model, type, tokens, stages, micro batches
-  "$program" tune -m "$2" --dtype "$3" --seq "$4" --cluster dgx2-v100 --profile v100-sxm3-32gb --runtime deepspeed -n 16 \
+  "$program" tune -m "$2" --dtype "$3" --seq "$4" --cluster dgx2-v100 --profile v100-sxm3-32gb --runtime transformers-2021 -n 16 \
     --axes off --recomputes none --accumulations 1 --stages "$5" --micro-batches "$6" --quiet -o "$1" > "$1.txt" 2> "$1.err" \
     || { cat "$1.err" >&2; return 1; }
 }
