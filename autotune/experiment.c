@@ -109,16 +109,17 @@ static tws_code add_to(double **list, size_t *count, size_t *capacity, double se
   return TWS_OK;
 }
 
-static tws_code add_step(tws_experiment *e, double seconds, tws_error *err) {
-  return add_to(&e->step_s, &e->count, &e->capacity, seconds, err);
-}
-
-static tws_code add_run(tws_experiment *e, double seconds, tws_error *err) {
-  return add_to(&e->run_s, &e->run_count, &e->run_capacity, seconds, err);
+static tws_code read_numbers(const cJSON *root, const char *key, double **list, size_t *count, size_t *capacity,
+                             tws_error *err) {
+  const cJSON *one;
+  cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(root, key)) {
+    if (cJSON_IsNumber(one) && one->valuedouble > 0) TWS_TRY(add_to(list, count, capacity, one->valuedouble, err));
+  }
+  return TWS_OK;
 }
 
 static tws_code parse_record(const cJSON *root, const char *key, tws_experiment *e, tws_error *err) {
-  const cJSON *word = cJSON_GetObjectItemCaseSensitive(root, "outcome"), *one;
+  const cJSON *word = cJSON_GetObjectItemCaseSensitive(root, "outcome");
   const cJSON *of = cJSON_GetObjectItemCaseSensitive(root, "key");
   const cJSON *reason = cJSON_GetObjectItemCaseSensitive(root, "reason");
   if (!cJSON_IsString(word) || !cJSON_IsString(of) || strcmp(of->valuestring, key) != 0) return TWS_OK;
@@ -126,12 +127,8 @@ static tws_code parse_record(const cJSON *root, const char *key, tws_experiment 
     if (strcmp(word->valuestring, outcome_names[i]) == 0) e->outcome = (tws_outcome)i;
   if (cJSON_IsString(reason)) snprintf(e->reason, sizeof e->reason, "%s", reason->valuestring);
   e->runs = (int)number_in(root, "runs");
-  cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(root, "step_s")) {
-    if (cJSON_IsNumber(one) && one->valuedouble > 0) TWS_TRY(add_step(e, one->valuedouble, err));
-  }
-  cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(root, "run_s")) {
-    if (cJSON_IsNumber(one) && one->valuedouble > 0) TWS_TRY(add_run(e, one->valuedouble, err));
-  }
+  TWS_TRY(read_numbers(root, "step_s", &e->step_s, &e->count, &e->capacity, err));
+  TWS_TRY(read_numbers(root, "run_s", &e->run_s, &e->run_count, &e->run_capacity, err));
   e->rank_bytes = number_in(root, "rank_bytes");
   e->peak_rss_bytes = number_in(root, "peak_rss_bytes");
   for (int i = 0; i < TWS_PHASE_COUNT; i++)
@@ -269,7 +266,7 @@ static tws_code read_steps(const tws_experiment_setup *setup, const cJSON *root,
   const cJSON *times = cJSON_GetObjectItemCaseSensitive(root, "step_s"), *rank, *tier;
   for (int64_t step = setup->first_step; step <= setup->last_step; step++) {
     const cJSON *one = cJSON_GetArrayItem(times, (int)step - 1);
-    if (cJSON_IsNumber(one)) TWS_TRY(add_step(e, one->valuedouble, err));
+    if (cJSON_IsNumber(one)) TWS_TRY(add_to(&e->step_s, &e->count, &e->capacity, one->valuedouble, err));
   }
   e->rank_bytes = e->peak_rss_bytes = 0;
   cJSON_ArrayForEach(rank, cJSON_GetObjectItemCaseSensitive(root, "memory")) {
@@ -329,7 +326,9 @@ static tws_code read_run(const tws_experiment_setup *setup, const tws_job *job, 
   tws_code code = read_steps(setup, json->root, e, err);
   tws_json_destroy(json);
   if (code == TWS_OK && e->count == before) code = tws_fail(err, TWS_INVALID, NULL, "%s has no steps", result);
-  if (code == TWS_OK) code = add_run(e, tws_sample_median(e->step_s + before, e->count - before), err);
+  if (code == TWS_OK)
+    code = add_to(&e->run_s, &e->run_count, &e->run_capacity, tws_sample_median(e->step_s + before, e->count - before),
+                  err);
   if (code == TWS_OK) code = read_trace(trace, job, e, err);
   if (code == TWS_OK) e->runs++;
   return code;

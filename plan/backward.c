@@ -17,10 +17,7 @@ static int is_trained(const tws_lower *l, uint32_t param) {
 /* Rows of the gradient of a table that no token of this rank can touch. */
 static void clear_rows(tws_lower *l, tws_operand table, uint64_t first, uint64_t count) {
   if (!count) return;
-  tws_work work = tws_kernel_work(TWS_KERNEL_FILL, l->zero.grad_dtype, 0);
-  work.d[0] = (int64_t)count;
-  tws_operand operand = tws_write(table.buffer, table.offset + first, count);
-  tws_lower_compute(l, &work, &operand, 1);
+  tws_lower_clear(l, tws_write(table.buffer, table.offset + first, count), l->zero.grad_dtype);
 }
 
 static void backward_positions(tws_lower *l, const tws_module *m) {

@@ -241,18 +241,24 @@ static void emit_collective(tws_builder *b, tws_stream stream, const tws_work *w
   op->match = next_match(b, group);
 }
 
-void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective collective, uint32_t group,
-                            tws_dtype dtype, uint64_t whole_bytes, uint32_t segments, uint32_t root,
-                            const tws_operand *operands, int count) {
+static tws_work collective_work(tws_collective collective, uint32_t group, tws_dtype dtype, uint64_t bytes) {
   tws_work work;
-  if (b->failed != TWS_OK) return;
-  memset(&work, 0, sizeof work);
+  memset(&work, 0, sizeof work); /* works are compared whole */
   work.kind = TWS_OP_COLLECTIVE;
   work.code = (uint8_t)collective;
   work.dtype = work.dtype2 = (uint8_t)dtype;
   work.group = (uint16_t)group;
+  work.segments = 1;
+  work.d[0] = (int64_t)bytes;
+  return work;
+}
+
+void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective collective, uint32_t group,
+                            tws_dtype dtype, uint64_t whole_bytes, uint32_t segments, uint32_t root,
+                            const tws_operand *operands, int count) {
+  tws_work work = collective_work(collective, group, dtype, whole_bytes);
+  if (b->failed != TWS_OK) return;
   work.segments = segments;
-  work.d[0] = (int64_t)whole_bytes;
   for (int i = 0; i < count; i++)
     if (b->plan->buffers[operands[i].buffer].dtype != dtype) work.flags = TWS_MIXED;
   emit_collective(b, stream, &work, root, operands, count);
@@ -260,15 +266,8 @@ void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective co
 
 void tws_builder_slots(tws_builder *b, tws_stream stream, uint32_t group, tws_dtype dtype, uint64_t whole_bytes,
                        const int64_t routed[5], tws_operand send, tws_operand receive) {
-  tws_work work;
+  tws_work work = collective_work(TWS_COLLECTIVE_ALL_TO_ALL, group, dtype, whole_bytes);
   if (b->failed != TWS_OK) return;
-  memset(&work, 0, sizeof work);
-  work.kind = TWS_OP_COLLECTIVE;
-  work.code = TWS_COLLECTIVE_ALL_TO_ALL;
-  work.dtype = work.dtype2 = (uint8_t)dtype;
-  work.group = (uint16_t)group;
-  work.segments = 1;
-  work.d[0] = (int64_t)whole_bytes;
   for (int i = 0; i < 5; i++) work.d[1 + i] = routed[i];
   const tws_operand operands[2] = {send, receive};
   emit_collective(b, stream, &work, 0, operands, 2);
@@ -276,16 +275,9 @@ void tws_builder_slots(tws_builder *b, tws_stream stream, uint32_t group, tws_dt
 
 void tws_builder_uneven(tws_builder *b, tws_stream stream, uint32_t group, tws_dtype dtype, uint64_t expected_bytes,
                         tws_operand send, tws_operand receive, tws_operand counts) {
-  tws_work work;
+  tws_work work = collective_work(TWS_COLLECTIVE_ALL_TO_ALL, group, dtype, expected_bytes);
   if (b->failed != TWS_OK) return;
-  memset(&work, 0, sizeof work);
-  work.kind = TWS_OP_COLLECTIVE;
-  work.code = TWS_COLLECTIVE_ALL_TO_ALL;
   work.flags = TWS_UNEVEN;
-  work.dtype = work.dtype2 = (uint8_t)dtype;
-  work.group = (uint16_t)group;
-  work.segments = 1;
-  work.d[0] = (int64_t)expected_bytes;
   const tws_operand operands[3] = {send, receive, counts};
   emit_collective(b, stream, &work, 0, operands, 3);
 }

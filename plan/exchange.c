@@ -60,22 +60,25 @@ static int transposes(const tws_lower *l) {
   return l->config->micro_batch_size > 1;
 }
 
-static void transpose(tws_lower *l, int ranks_first, tws_operand from, tws_operand to) {
-  tws_work work = tws_kernel_work(TWS_KERNEL_TRANSPOSE, l->config->dtype, 0);
-  work.d[0] = ranks_first ? l->sharding.position.ranks[TWS_AXIS_SEQUENCE] : l->config->micro_batch_size;
-  work.d[1] = ranks_first ? l->config->micro_batch_size : l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
-  work.d[2] = (int64_t)from.count / (l->sharding.position.ranks[TWS_AXIS_SEQUENCE] * l->config->micro_batch_size);
-  from.access = TWS_READ;
-  to.access = TWS_WRITE;
-  tws_operand operands[2] = {from, to};
-  tws_lower_compute(l, &work, operands, 2);
-}
-
 static void run_kernel(tws_lower *l, const tws_work *work, tws_operand from, tws_operand to) {
   from.access = TWS_READ;
   to.access = TWS_WRITE;
   tws_operand operands[2] = {from, to};
   tws_lower_compute(l, work, operands, 2);
+}
+
+/* [a][b] pieces -> [b][a], of whatever type. */
+static void swap_pieces(tws_lower *l, int a, int b, tws_operand from, tws_operand to) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_TRANSPOSE, (tws_dtype)l->b.plan->buffers[from.buffer].dtype, 0);
+  work.d[0] = a;
+  work.d[1] = b;
+  work.d[2] = (int64_t)from.count / (a * b);
+  run_kernel(l, &work, from, to);
+}
+
+static void transpose(tws_lower *l, int ranks_first, tws_operand from, tws_operand to) {
+  const int ranks = l->sharding.position.ranks[TWS_AXIS_SEQUENCE], batch = (int)l->config->micro_batch_size;
+  swap_pieces(l, ranks_first ? ranks : batch, ranks_first ? batch : ranks, from, to);
 }
 
 /* This rank's tokens of all heads -> all tokens of its heads. */
@@ -102,15 +105,6 @@ static void to_tokens(tws_lower *l, const tws_module *m, tws_operand from, tws_o
 }
 
 /* ---- slots of experts ---- */
-
-/* [a][b] pieces -> [b][a], of whatever type. */
-static void swap_pieces(tws_lower *l, int a, int b, tws_operand from, tws_operand to) {
-  tws_work work = tws_kernel_work(TWS_KERNEL_TRANSPOSE, (tws_dtype)l->b.plan->buffers[from.buffer].dtype, 0);
-  work.d[0] = a;
-  work.d[1] = b;
-  work.d[2] = (int64_t)from.count / (a * b);
-  run_kernel(l, &work, from, to);
-}
 
 /* With what they hold, as the cost of software that sends no slots but tokens is found from; counts are as they are. */
 static void exchange_at_once(tws_lower *l, const tws_module *m, tws_operand from, tws_operand to) {

@@ -301,6 +301,9 @@ void tws_lower_pass_gradient(tws_lower *l, uint32_t value, tws_operand from);
 tws_operand tws_lower_scratch(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements);
 tws_operand tws_lower_workspace(tws_lower *l, const tws_work *work);
 void tws_lower_compute(tws_lower *l, const tws_work *work, const tws_operand *operands, int count);
+/* sum += part, in the configuration's type; and zeros. */
+void tws_lower_accumulate(tws_lower *l, tws_operand part, tws_operand sum);
+void tws_lower_clear(tws_lower *l, tws_operand target, tws_dtype dtype);
 void tws_lower_compute_with(tws_lower *l, const tws_work *work, const tws_arguments *arguments,
                             const tws_operand *operands, int count);
 /* hazards inside a buffer are tracked slice by slice */

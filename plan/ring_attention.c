@@ -61,22 +61,23 @@ static tws_operand with_access(tws_operand operand, uint32_t access) {
 
 /* ---- kernels ---- */
 
-static void split_heads(const ring *r, tws_operand qkv, tws_operand q, tws_operand kv) {
-  tws_work work = tws_kernel_work(TWS_KERNEL_HEADS_SPLIT, r->dtype, 0);
+static tws_work heads_work(const ring *r, tws_kernel kernel) {
+  tws_work work = tws_kernel_work(kernel, r->dtype, 0);
   work.d[0] = r->batch * r->length;
   work.d[1] = r->m->heads;
   work.d[2] = r->m->kv_heads;
   work.d[3] = r->m->head_size;
+  return work;
+}
+
+static void split_heads(const ring *r, tws_operand qkv, tws_operand q, tws_operand kv) {
+  const tws_work work = heads_work(r, TWS_KERNEL_HEADS_SPLIT);
   const tws_operand operands[3] = {with_access(qkv, TWS_READ), q, kv};
   tws_lower_compute(r->l, &work, operands, 3);
 }
 
 static void join_heads(const ring *r, tws_operand q, tws_operand kv, tws_operand qkv) {
-  tws_work work = tws_kernel_work(TWS_KERNEL_HEADS_JOIN, r->dtype, 0);
-  work.d[0] = r->batch * r->length;
-  work.d[1] = r->m->heads;
-  work.d[2] = r->m->kv_heads;
-  work.d[3] = r->m->head_size;
+  const tws_work work = heads_work(r, TWS_KERNEL_HEADS_JOIN);
   const tws_operand operands[3] = {with_access(q, TWS_READ), with_access(kv, TWS_READ),
                                    with_access(qkv, TWS_READ_WRITE)};
   tws_lower_compute(r->l, &work, operands, 3);
@@ -89,20 +90,6 @@ static tws_operand shift(const ring *r, tws_operand sent, const char *name) {
   tws_builder_collective(&r->l->b, TWS_STREAM_EXCHANGE, TWS_COLLECTIVE_SHIFT, r->l->group[TWS_AXIS_SEQUENCE], r->dtype,
                          sent.count * tws_dtype_bytes(r->dtype), 1, 0, operands, 2);
   return with_access(received, TWS_READ);
-}
-
-static void accumulate(const ring *r, tws_operand part, tws_operand sum) {
-  tws_work work = tws_kernel_work(TWS_KERNEL_ACCUMULATE, r->dtype, 0);
-  work.d[0] = (int64_t)part.count;
-  const tws_operand operands[2] = {with_access(part, TWS_READ), with_access(sum, TWS_READ_WRITE)};
-  tws_lower_compute(r->l, &work, operands, 2);
-}
-
-static void clear(const ring *r, tws_operand target) {
-  tws_work work = tws_kernel_work(TWS_KERNEL_FILL, r->dtype, 0);
-  work.d[0] = (int64_t)target.count;
-  target.access = TWS_WRITE;
-  tws_lower_compute(r->l, &work, &target, 1);
 }
 
 /* Of this rank's queries with its own keys, which is causal attention as ever, and with some of another rank's, sample
@@ -215,13 +202,13 @@ static void differentiate_block(const ring *r, const block *b, backward *w, tws_
                                      tws_lower_workspace(r->l, &work)};
     tws_lower_compute(r->l, &work, operands, 8);
     if (w->has_dq)
-      accumulate(r, to_q, tokens_of(w->dq, i, length, b->first_query, b->queries, r->q, 0));
+      tws_lower_accumulate(r->l, to_q, tokens_of(w->dq, i, length, b->first_query, b->queries, r->q, TWS_READ_WRITE));
     else if (b->first_query > 0)
-      clear(r, tokens_of(w->dq, i, length, 0, b->first_query, r->q, 0));
+      tws_lower_clear(r->l, tokens_of(w->dq, i, length, 0, b->first_query, r->q, TWS_WRITE), r->dtype);
     if (!is_first)
-      accumulate(r, to_kv, tokens_of(w->dkv, i, length, 0, b->keys, r->kv, 0));
+      tws_lower_accumulate(r->l, to_kv, tokens_of(w->dkv, i, length, 0, b->keys, r->kv, TWS_READ_WRITE));
     else if (b->keys < length)
-      clear(r, tokens_of(w->dkv, i, length, b->keys, length - b->keys, r->kv, 0));
+      tws_lower_clear(r->l, tokens_of(w->dkv, i, length, b->keys, length - b->keys, r->kv, TWS_WRITE), r->dtype);
   }
   w->has_dq = 1;
 }

@@ -163,12 +163,24 @@ int tws_gradient_is_shared(const tws_lower *l, uint32_t value, uint32_t before) 
   return 0;
 }
 
-void tws_lower_add_gradient(tws_lower *l, uint32_t value, tws_operand part) {
+void tws_lower_accumulate(tws_lower *l, tws_operand part, tws_operand sum) {
   tws_work work = tws_kernel_work(TWS_KERNEL_ACCUMULATE, l->config->dtype, 0);
   work.d[0] = (int64_t)part.count;
   part.access = TWS_READ;
-  tws_operand operands[2] = {part, range(l, value, l->value_gradient[value], TWS_READ_WRITE)};
+  sum.access = TWS_READ_WRITE;
+  const tws_operand operands[2] = {part, sum};
   tws_lower_compute(l, &work, operands, 2);
+}
+
+void tws_lower_clear(tws_lower *l, tws_operand target, tws_dtype dtype) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_FILL, dtype, 0);
+  work.d[0] = (int64_t)target.count;
+  target.access = TWS_WRITE;
+  tws_lower_compute(l, &work, &target, 1);
+}
+
+void tws_lower_add_gradient(tws_lower *l, uint32_t value, tws_operand part) {
+  tws_lower_accumulate(l, part, range(l, value, l->value_gradient[value], TWS_READ_WRITE));
 }
 
 tws_operand tws_lower_scratch(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements) {

@@ -163,7 +163,6 @@ def predicted(run, result, with_memory=True):
     flags = flags_of(run, result)
     profile = ["--profile", run.path("profile.json")] if os.path.exists(run.path("profile.json")) else []
     e = json.loads(run.command([BUILD + "/twinspeed", "estimate", "-m", result["configuration"]["model"], "--json"] + flags + profile))
-    text = json.dumps(e)
     gpu = result["memory"][0].get("gpu", {}) if with_memory else {}
     line = {"model": os.path.basename(result["configuration"]["model"]), "flags": " ".join(map(str, flags)),
             "measured_step_s": result["median_step_s"], "predicted_step_s": find(e, "step_s"), "model_flops": find(e, "model_flops"),
@@ -171,12 +170,11 @@ def predicted(run, result, with_memory=True):
             "calibrated": bool(profile)}
     for key in ("used_bytes", "context_bytes", "workspace_bytes", "libraries_bytes"):
         line[key] = gpu.get(key, 0)
-    overhead = find(e, "device_overhead_bytes") if "device_overhead_bytes" in text else 0
-    line["predicted_used_bytes"] = line["predicted_arena_bytes"] + overhead
+    line["predicted_used_bytes"] = line["predicted_arena_bytes"] + find(e, "device_overhead_bytes", 0)
     return line
 
 
-def find(tree, key):
+def find(tree, key, without=None):
     """The first value of that name, outermost first."""
     level = [tree]
     while level:
@@ -185,7 +183,9 @@ def find(tree, key):
                 return node[key]
         level = [child for node in level for child in (node.values() if isinstance(node, dict) else node)
                  if isinstance(child, (dict, list))]
-    raise KeyError(key)
+    if without is None:
+        raise KeyError(key)
+    return without
 
 
 def steps_so_far(run):
