@@ -4,7 +4,7 @@
 #
 #   scenarios/autotuning/run.sh [PROGRAM]      (default: build/twinspeed)  prints a Markdown table
 #
-# BERT's and DistilBERT's examples are fine-tuned for classification: here, one token of a sequence is predicted.
+# BERT's and DistilBERT's examples classify texts, and so do the files beside this one.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 program=${1:-build/twinspeed}
