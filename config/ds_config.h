@@ -28,6 +28,7 @@ typedef enum tws_recomputed {
   TWS_RECOMPUTED_SUM,
   TWS_RECOMPUTED_PRODUCT,
   TWS_RECOMPUTED_ATTENTION,
+  TWS_RECOMPUTED_MLP, /* products on both sides of an activation function, and it */
   TWS_RECOMPUTED_COUNT
 } tws_recomputed;
 typedef enum tws_scheduler {
@@ -144,6 +145,7 @@ typedef struct tws_config {
   /* section "twinspeed", ours; DeepSpeed ignores unknown top-level sections */
   tws_recompute recompute;
   double recompute_budget; /* of the products among them, the share whose results are kept */
+  int recompute_whole;     /* full: layers run again to their ends, whether or not anything reads what comes out */
   int64_t recompute_every; /* layers: 1 all, 2 every second one... */
   int64_t sequence_length; /* 0: the model's number of positions */
   int64_t target_length;   /* 0: as many */
@@ -162,7 +164,7 @@ typedef struct tws_config {
   struct tws_config_store *store; /* every key as given, for echo, schema and warnings */
   /* In the store; NULL: none given. */
   const char *pipeline_partition;        /* pipeline.partition; by parameters */
-  const char *recompute_operations;      /* names with commas; all but attention */
+  const char *recompute_operations;      /* names with commas; NULL: those before attention */
   const struct cJSON *lora_targets;      /* twinspeed.lora.target_modules: a text or a list of them */
   const struct cJSON *frozen_parameters; /* patterns of names */
 } tws_config;
@@ -265,5 +267,7 @@ tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *coun
 const char *tws_recompute_name(tws_recompute recompute);
 /* A bit for each tws_recomputed; -1: a list of something else. */
 int tws_recompute_list(const char *names);
+/* Whole layers or whole MLPs are made again. */
+int tws_config_recomputes_blocks(const tws_config *config);
 
 #endif

@@ -584,6 +584,8 @@ static const char *idle_reason(const tws_config *c, const char *path) {
       {"zero_optimization.offload_optimizer.pipeline_write", memory_optimizer && c->zero.pipeline_write, no_disk},
       {"activation_checkpointing.cpu_checkpointing", c->cpu_checkpointing && c->recompute != TWS_RECOMPUTE_FULL,
        "it needs twinspeed.recompute full"},
+      {"twinspeed.recompute_whole", c->recompute_whole && !tws_config_recomputes_blocks(c),
+       "it needs twinspeed.recompute full, or operations with mlp"},
       {"activation_checkpointing.partition_activations",
        c->partition_activations && (c->recompute != TWS_RECOMPUTE_FULL || !tensor),
        "it needs twinspeed.recompute full, and tensor_parallel.autotp_size above 1"},

@@ -481,11 +481,11 @@ static tws_code check_scheduler(const rules *r) {
   return TWS_OK;
 }
 
-#define RECOMPUTED "norm|activation|sum|product|attention" /* tws_recomputed */
+#define RECOMPUTED "norm|activation|sum|product|attention|mlp" /* tws_recomputed */
 static tws_code check_recomputation(const rules *r) {
   const char *names = r->config->recompute_operations;
   if (tws_recompute_list(names) >= 0) return TWS_OK;
-  return REFUSE(r, "twinspeed.recompute_operations", TWS_INVALID, "a list of norm, activation, sum, product, attention",
+  return REFUSE(r, "twinspeed.recompute_operations", TWS_INVALID, "a list of norm, activation, sum, product, attention, mlp",
                 "\"%.60s\" are no operations that can be made again", names);
 }
 
@@ -549,7 +549,7 @@ const char *tws_recompute_name(tws_recompute recompute) {
 
 int tws_recompute_list(const char *names) {
   int list = 0;
-  if (!names) return (1 << TWS_RECOMPUTED_COUNT) - 1 - (1 << TWS_RECOMPUTED_ATTENTION);
+  if (!names) return (1 << TWS_RECOMPUTED_ATTENTION) - 1;
   while (*names) {
     char name[16];
     const size_t length = strcspn(names, ",");
@@ -560,4 +560,10 @@ int tws_recompute_list(const char *names) {
     names += length + (names[length] == ',');
   }
   return list;
+}
+
+int tws_config_recomputes_blocks(const tws_config *config) {
+  return config->recompute == TWS_RECOMPUTE_FULL ||
+         (config->recompute == TWS_RECOMPUTE_OPERATIONS &&
+          tws_recompute_list(config->recompute_operations) >> TWS_RECOMPUTED_MLP & 1);
 }

@@ -71,8 +71,9 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
   return tws_p2p_seconds(machine->cluster, machine->profile, 1, (double)work->d[0]);
 }
 
+#define LIMITS_MEET 2.5
 double tws_host_stretch(double device_s, double host_s) {
-  return device_s > 0 ? cbrt(1 + pow(host_s / device_s, 3)) : 1;
+  return device_s > 0 ? pow(1 + pow(host_s / device_s, LIMITS_MEET), 1 / LIMITS_MEET) : 1;
 }
 
 /* Over the layers of a rank's forward and backward passes, whose kernels are stretched alike. The optimizer's few are

@@ -88,6 +88,7 @@ void tws_tail_key(const tws_plan_request *request, tws_piece_key *k) {
     config->recompute_operations = NULL;
     config->recompute_budget = 0;
     config->recompute_every = 0;
+    config->recompute_whole = 0;
     config->loss_tiles = config->mlp_tiles = config->attention_chunks = 0;
   }
   k->topology.axes = request->topology.axes;

@@ -145,7 +145,9 @@ static tws_code settle_job(tws_job *job, tws_error *err) {
     return tws_fail(err, TWS_INVALID, "its ids start at 0; -1 ignores none",
                     "twinspeed.ignored_token is %lld, and %s has a vocabulary of %lld",
                     (long long)job->config->ignored_token, job->network->name, (long long)job->network->vocabulary);
-  if (tws_profile_runtime(job->profile)->by_block) job->config->zero.by_block = 1;
+  const tws_runtime *runtime = tws_profile_runtime(job->profile);
+  if (runtime->by_block) job->config->zero.by_block = 1;
+  if (runtime->recomputes_whole && tws_config_recomputes_blocks(job->config)) job->config->recompute_whole = 1;
   tws_auto_context context = {.hidden_size = job->network->hidden};
   if (!job->config->sequence_length) job->config->sequence_length = tws_network_usual_sequence(job->network);
   TWS_TRY(tws_config_resolve(job->config, job->ranks, &context, err));

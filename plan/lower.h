@@ -251,6 +251,8 @@ typedef struct tws_lower {
 void tws_recompute_decide(tws_lower *l);
 /* Whether backward finds again what a module of a layer makes; before: products of that layer before it. */
 int tws_recompute_keeps(const tws_lower *l, uint32_t module, int before);
+/* The first module of what is made again as one, a layer or an MLP, and ends in `last`; TWS_NONE: nothing does. */
+uint32_t tws_recompute_block(const tws_lower *l, uint32_t last);
 int tws_recompute_products(const tws_lower *l, uint32_t module); /* that a module does at once */
 /* visits.c */
 tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk);

@@ -5,7 +5,7 @@
  *   operations  all but the outputs of the kinds of operations that a list names. Of products a share is kept; a half
  * is every second one in the order of a layer, as PyTorch's selective activation checkpointing counts them
  *               (torchtitan's "op"). A product that does several at once (queries, keys and values; gate and up) keeps
- *               its share of layers.
+ *               its share of layers. An MLP is two products and the activation function between them.
  * Any of them in every layer, or in every so many-th alone. */
 #include <math.h>
 
@@ -48,6 +48,26 @@ static int keeps_product(const tws_lower *l, uint32_t module, int before) {
   return (layer + 1) * kept / parts > layer * kept / parts;
 }
 
+static int is_beside(const tws_network *network, uint32_t module, int next, int pointwise) {
+  const uint32_t other = next ? module + 1 : module - 1;
+  if ((next ? other >= network->module_count : module == 0)) return 0;
+  const tws_module *m = &network->modules[other];
+  return m->layer == network->modules[module].layer &&
+         (pointwise ? tws_module_row_of(m->type)->pointwise : operation_of(m) == TWS_RECOMPUTED_PRODUCT);
+}
+
+/* Two products and what is between them. */
+static int is_of_mlp(const tws_network *network, uint32_t module) {
+  const tws_module *m = &network->modules[module];
+  if (operation_of(m) == TWS_RECOMPUTED_PRODUCT)
+    return is_beside(network, module, 0, 1) || is_beside(network, module, 1, 1);
+  return tws_module_row_of(m->type)->pointwise && is_beside(network, module, 0, 0) && is_beside(network, module, 1, 0);
+}
+
+static int makes_mlps_again(const tws_config *c) {
+  return c->recompute == TWS_RECOMPUTE_OPERATIONS && tws_config_recomputes_blocks(c);
+}
+
 int tws_recompute_keeps(const tws_lower *l, uint32_t module, int before) {
   const tws_module *m = &l->network->modules[module];
   const tws_config *c = l->config;
@@ -59,11 +79,25 @@ int tws_recompute_keeps(const tws_lower *l, uint32_t module, int before) {
     case TWS_RECOMPUTE_SELECTIVE:
       return !tws_module_row_of(m->type)->cheap;
     case TWS_RECOMPUTE_OPERATIONS:
+      if (makes_mlps_again(c) && is_of_mlp(l->network, module)) return 0;
       if (operation < 0 || !(tws_recompute_list(c->recompute_operations) >> operation & 1)) return 1;
       return operation == TWS_RECOMPUTED_PRODUCT && keeps_product(l, module, before);
     default:
       return 1;
   }
+}
+
+/* The last module of an MLP has its activation before it. */
+uint32_t tws_recompute_block(const tws_lower *l, uint32_t last) {
+  const tws_network *network = l->network;
+  const int layer = network->modules[last].layer;
+  if (!tws_config_recomputes_blocks(l->config) || layer < 0 || tws_recompute_keeps(l, last, 0)) return TWS_NONE;
+  if (makes_mlps_again(l->config))
+    return operation_of(&network->modules[last]) == TWS_RECOMPUTED_PRODUCT && is_beside(network, last, 0, 1) ? last
+                                                                                                             : TWS_NONE;
+  if (last + 1 < network->module_count && network->modules[last + 1].layer == layer) return TWS_NONE;
+  while (last > 0 && network->modules[last - 1].layer == layer) last--;
+  return last;
 }
 
 /* A module that works in the memory of what it reads, and needs no more than that. */

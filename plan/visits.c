@@ -118,6 +118,19 @@ static void go_backward(tws_lower *l, uint8_t *have, uint32_t m) {
   push_visit(l, m, TWS_PHASE_BACKWARD);
 }
 
+/* Software whose checkpoint of a block runs it again to its end: what nobody reads is made too. Tiles make their values
+ * again by themselves. */
+static void make_whole(tws_lower *l, uint8_t *have, uint32_t last) {
+  const tws_module *modules = l->network->modules;
+  group g;
+  const uint32_t first = l->config->recompute_whole ? tws_recompute_block(l, last) : TWS_NONE;
+  if (first == TWS_NONE || !tws_module_goes_backward(l, &modules[last])) return;
+  for (uint32_t m = first; m <= last; m++) {
+    if (tiled_group(l, m, &g)) continue;
+    for (int i = 0; i < TWS_MODULE_OUTS; i++) ensure_value(l, have, modules[m].out[i]);
+  }
+}
+
 /* ---- neighbours in one kernel ---- */
 
 /* Visits that follow each other, of which one kernel does both; plan/modules.c and plan/backward.c give it the operands
@@ -202,6 +215,7 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
   }
   push_visit(l, TWS_NONE, TWS_PHASE_BACKWARD);
   for (uint32_t m = chunk->end; m-- > chunk->first;) {
+    make_whole(l, have, m);
     if (!tiled_group(l, m, &g)) {
       go_backward(l, have, m);
     } else if (m == g.first && tws_module_goes_backward(l, &network->modules[g.first + g.count - 1])) { /* the last */

@@ -95,6 +95,7 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   c.recompute_operations = (const char *[]){NULL, "norm,product", "attention,sum"}[draw(seed, 43, 3)];
   c.recompute_budget = (double)draw(seed, 44, 5) / 4;
   c.recompute_every = 1 + (int64_t)draw(seed, 45, 2);
+  c.recompute_whole = (int)draw(seed, 48, 2);
   c.zero.by_block = draw(seed, 46, 3) == 0;
   int64_t parts = common(common(c.tensor_chunks * c.tensor_ranks, c.loss_tiles), c.mlp_tiles);
   int64_t share = 1 + (int64_t)draw(seed, 16, 8); /* tokens of a sequence that a rank has */

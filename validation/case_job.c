@@ -351,12 +351,34 @@ static int is_measured_without(const cJSON *row) {
   return strstr(tws_case_text(row, "source", "url"), "2312.12391") && tws_case_number(row, "hardware", "n_gpus") <= 8;
 }
 
+/* Megatron-Core's recompute_modules are operations of a plan: writes the list behind "selective", if one is stated. */
+static int lists_modules(const cJSON *row, tws_text *text) {
+  static const struct {
+    const char *module, *operation;
+  } known[] = {{"core_attn", "attention"}, {"layernorm", "norm"}, {"moe_act", "activation"}, {"mlp", "mlp"}, {"moe", "mlp"}};
+  const char *list = tws_case_text(row, "parallel", "recompute"), *comma = "";
+  if (strstr(tws_case_text(row, "hardware", "framework"), "Megatron") == NULL || strlen(list) < 10) return 0;
+  tws_text_add(text, ",\"recompute\":\"operations\",\"recompute_operations\":\"");
+  for (list += strlen("selective "); *list; list += strspn(list, ",")) {
+    const size_t length = strcspn(list, ",");
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+      if (length != strlen(known[i].module) || strncmp(list, known[i].module, length) != 0) continue;
+      tws_text_add(text, "%s%s", comma, known[i].operation);
+      comma = ",";
+    }
+    list += length;
+  }
+  tws_text_add(text, "\"");
+  return 1;
+}
+
 /* Scores that no plan keeps are made again by the profile's attention, not by the plan. Of PyTorch's FSDP: torchtitan's
  * "selective", by operation or every second layer; its list of operations has no scaled products. */
 static void write_recomputation(const cJSON *row, const tws_runtime *runtime, tws_text *text) {
   const char *recompute = tws_case_text(row, "parallel", "recompute");
   const int layers = strstr(recompute, "selective layer") != NULL;
   const char *mode = "none";
+  if (is_selective(row) && lists_modules(row, text)) return;
   if (is_selective(row) && runtime->attention != TWS_ATTENTION_UNFUSED)
     mode = runtime->contends ? "operations" : "selective";
   if (layers || (strncmp(recompute, "full", 4) == 0 && !is_measured_without(row))) mode = "full";

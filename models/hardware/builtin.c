@@ -65,7 +65,7 @@
 #define DATASHEET(part) "NVIDIA " part " data sheet; efficiencies fitted to published training runs"
 #define ASSUMED(part) "NVIDIA " part " data sheet; efficiencies assumed from A100's"
 #define MEASURED(part) \
-  "NVIDIA " part " data sheet; products after Markidis et al., 2018 (83 TFLOP/s), the rest as A100's"
+  "NVIDIA " part " data sheet; efficiencies as A100's of CUDA 11"
 
 static const struct {
   const char *name, *text;
@@ -75,18 +75,18 @@ static const struct {
     {"v100-32gb", V100("v100-32gb", "volta", ASSUMED("V100 SXM2"), "34080000000", "1073741824", V100_PEAKS, "900e9",
                        "80", "0.72", "0.3")},
     {"v100-sxm3-32gb", V100("v100-sxm3-32gb", "volta", MEASURED("V100 SXM3"), "34080000000", "1073741824", V100_PEAKS,
-                            "900e9", "80", "0.80", "0.3")},
+                            "900e9", "80", "0.88", "0.3")},
     {"a100-40gb", GPU("a100-40gb", "ampere", DATASHEET("A100 SXM4"), "42290000000", "1073741824", A100_PEAKS, "1555e9",
-                      "108", "0.80", "0.44")},
+                      "108", "0.88", "0.44")},
     {"a100-80gb", GPU("a100-80gb", "ampere", DATASHEET("A100 SXM4"), "84990000000", "1073741824", A100_PEAKS, "2039e9",
-                      "108", "0.80", "0.44")},
+                      "108", "0.88", "0.44")},
     /* the same with collectives measured over NVSwitch, which links and formulas overrate */
     {"a100-40gb-nccl",
      GPU_WITH(A100_NVSWITCH, "a100-40gb-nccl", "ampere", DATASHEET("A100 SXM4") "; nccl-tests on eight", "42290000000",
-              "1073741824", A100_PEAKS, "1555e9", "108", "0.80", "0.44")},
+              "1073741824", A100_PEAKS, "1555e9", "108", "0.88", "0.44")},
     {"a100-80gb-nccl",
      GPU_WITH(A100_NVSWITCH, "a100-80gb-nccl", "ampere", DATASHEET("A100 SXM4") "; nccl-tests on eight", "84990000000",
-              "1073741824", A100_PEAKS, "2039e9", "108", "0.80", "0.44")},
+              "1073741824", A100_PEAKS, "2039e9", "108", "0.88", "0.44")},
     {"h100-sxm", GPU("h100-sxm", "hopper", DATASHEET("H100 SXM5"), "84930000000", "1610612736", H100_PEAKS, "3350e9",
                      "132", "0.80", "0.375")},
     {"h200", GPU("h200", "hopper", DATASHEET("H200 SXM"), "150000000000", "1610612736", H100_PEAKS, "4800e9", "132",

@@ -238,7 +238,7 @@ double tws_exchange_latency_s(const tws_cluster *cluster, const tws_profile *pro
 }
 
 double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes) {
-  double start = profile != NULL ? profile->launch_s : 0;
+  double start = profile != NULL ? profile->launch_s + profile->hand_over_s : 0;
   if (profile != NULL && same_node && profile->p2p.count > 0) return tws_curve_seconds(&profile->p2p, bytes, start);
   const tws_link *link = same_node ? &cluster->intra : &cluster->inter;
   const double rate = !same_node && cluster->message_bandwidth > 0 ? cluster->message_bandwidth : link->bandwidth;

@@ -6,9 +6,10 @@
 
 /* Sources and fits (docs/accuracy.md; fits on half of each group of published runs):
  *   host_op_s   eager Megatron of 2021 to 2023 issues 45 operations a layer forward and 60 backward at about 30 us
- *               each, which our plans state as about 20 kernels: 165 us a kernel, chosen on every other run of
+ *               each, which our plans state as about 20 kernels: 160 us a kernel, chosen on every other run of
  *               vtrain-single, with the others in sight. Newer ones: 7 us, 33 us a kernel.
  *   hand_over_s between the streams of kernels and of NCCL, and for the last of the ranks: 60 us, chosen likewise.
+ *   recomputes  torch.utils.checkpoint of the reentrant kind, Megatron's and DeepSpeed's own run a layer again whole.
  *   part_s      DeepSpeed before 0.6 and PyTorch before 1.10 gather into and reduce lists, a tensor of each rank
  *               (partition_parameters.py, stage3.py; ProcessGroupNCCL.cpp copies each): 10 us each, a slice made in
  *               Python and a copy launched.
@@ -45,7 +46,7 @@
  *               14.7 MB among 64, which is 23 us and 50 GB/s. Megatron-Bridge's recipes of 2026 take HybridEP, those
  *               of 2025 and some of Qwen3-235B all-to-alls (moe_flex_dispatcher_backend, moe_token_dispatcher_type in
  *               scripts/performance/configs).
- *   products    cuBLAS of CUDA 12 on A100: 0.92 where the profile has 0.80 of CUDA 11's, chosen on every other run
+ *   products    cuBLAS of CUDA 12 on A100: 0.92 where the profile has 0.88 of CUDA 11's, chosen on every other run
  *               of llmfoundry, with the others in sight; large products reach 238 TFLOP/s with it, the best shape
  *               that anybody found 271.
  *   transformers-2021  gelu_new is eight kernels, and fourteen backward; the optimizer nine over a shard, beside casts
@@ -67,12 +68,13 @@ static const tws_runtime runtimes[] = {
     {.name = "megatron-2019",
      .about = "Megatron-LM of 2019 and 2020: mask, scaling and softmax of attention are kernels of their own",
      .launch_s = 1.6e-6,
-     .host_op_s = 165e-6,
+     .host_op_s = 160e-6,
      .hand_over_s = 60e-6,
      .unfused = 1,
      .added_passes = TWS_PASSES_MEGATRON,
      .attention = TWS_ATTENTION_UNFUSED,
      .score_bytes = {21, 19},
+     .recomputes_whole = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
      .reserved_share = 0.05,
@@ -82,7 +84,7 @@ static const tws_runtime runtimes[] = {
     {.name = "megatron-2021",
      .about = "Megatron-LM and Megatron-DeepSpeed of 2021 to 2023: fused masked softmax, no flash attention",
      .launch_s = 1.6e-6,
-     .host_op_s = 165e-6,
+     .host_op_s = 160e-6,
      .part_s = 10e-6,
      .hand_over_s = 60e-6,
      .expert_op_s = 170e-6,
@@ -91,6 +93,7 @@ static const tws_runtime runtimes[] = {
      .added_passes = TWS_PASSES_MEGATRON,
      .attention = TWS_ATTENTION_UNFUSED,
      .score_bytes = {8, 9},
+     .recomputes_whole = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
      .reserved_share = 0.05,
@@ -101,7 +104,7 @@ static const tws_runtime runtimes[] = {
      .about = "the same of 2022 and 2023: tensor ranks reduce beside the gradient of the weight",
      .launch_s = 1.6e-6,
      .overlaps_tensor = 1,
-     .host_op_s = 165e-6,
+     .host_op_s = 160e-6,
      .hand_over_s = 60e-6,
      .expert_op_s = 170e-6,
      .one_hot_experts = 1,
@@ -109,6 +112,7 @@ static const tws_runtime runtimes[] = {
      .added_passes = TWS_PASSES_MEGATRON,
      .attention = TWS_ATTENTION_UNFUSED,
      .score_bytes = {8, 9},
+     .recomputes_whole = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
      .reserved_share = 0.05,
@@ -121,6 +125,7 @@ static const tws_runtime runtimes[] = {
      .added_passes = TWS_PASSES_MEGATRON,
      .attention = TWS_ATTENTION_UNFUSED,
      .score_bytes = {8, 9},
+     .recomputes_whole = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
      .reserved_share = 0.05,
@@ -136,6 +141,7 @@ static const tws_runtime runtimes[] = {
      .flash = FLASH_2,
      .products = CUBLAS_12,
      .overlaps_data = 1,
+     .recomputes_whole = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
      .float_gradients = 1,
@@ -152,6 +158,7 @@ static const tws_runtime runtimes[] = {
      .products = CUBLAS_12,
      .overlaps_data = 1,
      .overlaps_tensor = 2,
+     .recomputes_whole = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
      .float_gradients = 1,
@@ -170,6 +177,7 @@ static const tws_runtime runtimes[] = {
      .products = CUBLAS_12,
      .overlaps_data = 1,
      .overlaps_tensor = 2,
+     .recomputes_whole = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
      .float_gradients = 1,
@@ -187,6 +195,7 @@ static const tws_runtime runtimes[] = {
      .flash = FLASH_2,
      .products = CUBLAS_12,
      .overlaps_data = 1,
+     .recomputes_whole = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
      .float_gradients = 1,
@@ -202,6 +211,7 @@ static const tws_runtime runtimes[] = {
      .score_bytes = {8, 9},
      .products = CUBLAS_12,
      .overlaps_data = 1,
+     .recomputes_whole = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
      .float_gradients = 1,
@@ -211,7 +221,7 @@ static const tws_runtime runtimes[] = {
     {.name = "deepspeed",
      .about = "DeepSpeed under PyTorch's eager modules: every operation a kernel, attention's scores in memory",
      .launch_s = 6e-6,
-     .host_op_s = 165e-6,
+     .host_op_s = 160e-6,
      .expert_op_s = 170e-6,
      .one_hot_experts = 1,
      .unfused = 1,
@@ -219,6 +229,7 @@ static const tws_runtime runtimes[] = {
      .attention = TWS_ATTENTION_UNFUSED,
      .score_bytes = {21, 19},
      .overlaps_data = 1,
+     .recomputes_whole = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
      .reserved_share = 0.05,
@@ -227,12 +238,13 @@ static const tws_runtime runtimes[] = {
     {.name = "transformers-2021",
      .about = "Hugging Face's Trainer with DeepSpeed, 2021: their modules operation by operation, nothing overlaps",
      .launch_s = 6e-6,
-     .host_op_s = 165e-6,
+     .host_op_s = 160e-6,
      .part_s = 10e-6,
      .unfused = 1,
      .added_passes = TWS_PASSES_MEGATRON | TWS_PASSES_TRANSFORMERS,
      .attention = TWS_ATTENTION_UNFUSED,
      .score_bytes = {21, 19},
+     .recomputes_whole = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
      .reserved_share = 0.05,
@@ -240,7 +252,7 @@ static const tws_runtime runtimes[] = {
     {.name = "transformers-2021-ddp",
      .about = "the same without DeepSpeed: PyTorch's DDP, gradients in float32",
      .launch_s = 6e-6,
-     .host_op_s = 165e-6,
+     .host_op_s = 160e-6,
      .part_s = 10e-6,
      .unfused = 1,
      .added_passes = TWS_PASSES_MEGATRON | TWS_PASSES_TRANSFORMERS,
@@ -248,6 +260,7 @@ static const tws_runtime runtimes[] = {
      .score_bytes = {21, 19},
      .overlaps_data = 1,
      .float_reductions = 1,
+     .recomputes_whole = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
      .reserved_share = 0.05,
@@ -259,6 +272,7 @@ static const tws_runtime runtimes[] = {
      .flash = FLASH_2,
      .products = CUBLAS_12,
      .overlaps_data = 1,
+     .recomputes_whole = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
      .reserved_share = 0.05,
@@ -270,6 +284,7 @@ static const tws_runtime runtimes[] = {
      .flash = FLASH_2,
      .products = CUBLAS_12,
      .overlaps_data = 1,
+     .recomputes_whole = 1,
      .context_bytes = 1.5 * 1073741824.0,
      .communicator_bytes = 1073741824.0,
      .reserved_share = 0.05,

@@ -53,7 +53,7 @@ typedef struct tws_runtime {
   int sends_once;       /* a token goes to a rank and to a node once, whatever experts it has there, and empty slots
                            do not; messages are not posted by the host */
   double dispatch_reached[2]; /* then: of a device's port, and of its share of the NICs */
-  double hand_over_s;    /* of a collective that kernels wait for: events between streams, and the last rank */
+  double hand_over_s;    /* of a collective or message that kernels wait for: events between streams, the last rank */
   int contends;          /* streams side by side gain nothing */
   int unfused;           /* GELU and residual sums are kernels of their own */
   unsigned added_passes; /* tws_passes: over memory, that our kernels do not make */
@@ -64,6 +64,7 @@ typedef struct tws_runtime {
                            Engine's 4 (read, written as it lies and transposed) and 0 (once a step) */
   double products[TWS_GENERATION_COUNT]; /* share of the peak; 0: the profile's */
   int by_block;        /* ZeRO gathers and reduces a transformer layer at a time (twinspeed.shard_by_block) */
+  int recomputes_whole; /* a recomputed layer runs again to its end (twinspeed.recompute_whole) */
   int overlaps_data;   /* gradients are reduced beside backward, also of pipelines */
   int overlaps_tensor; /* 1: tensor ranks reduce an input's gradient beside the weight's; more: they exchange tokens
                           beside products, in so many parts */
