@@ -131,6 +131,7 @@ typedef struct tws_config {
   int sequence_algorithm;        /* twinspeed.sequence_algorithm: tws_sequence_algorithm */
   int64_t expert_ranks;          /* twinspeed.expert_parallel_size: of the replicas */
   int64_t expert_node_ranks;     /* twinspeed.expert_node_ranks: that exchange first; 0, 1: one exchange among all */
+  int expert_dispatch_fp8;       /* twinspeed.expert_dispatch_fp8: activations go to experts in 8 bits */
   double expert_capacity_factor; /* twinspeed.expert_capacity_factor, 0: every token has a slot */
   int expert_tensor_parallel;    /* twinspeed.expert_tensor_parallel: tensor ranks split each expert */
   int expert_dropless;           /* twinspeed.expert_dropless: the experts of a rank share their slots */

@@ -98,7 +98,13 @@ static tws_code check_steps(const tws_config *config, tws_error *err) {
   const struct tws_config_store *store = config->store;
   const int64_t ranks = config->expert_ranks, part = config->expert_node_ranks;
   char text[160], hint[96];
-  if (!tws_config_two_steps(config) || ranks % part == 0) return TWS_OK;
+  if (!tws_config_two_steps(config)) return TWS_OK;
+  if (config->expert_dispatch_fp8) {
+    snprintf(hint, sizeof hint, "leave out %s: all exchange with all at once", path);
+    return refuse_degree(config, store ? tws_store_at(store, path) : (tws_given){NULL, NULL}, err, hint,
+                         "exchanges in two steps go in the model's type: not with twinspeed.expert_dispatch_fp8");
+  }
+  if (ranks % part == 0) return TWS_OK;
   int64_t below = part, above = part;
   while (ranks % below) below--;
   while (ranks % above) above++;

@@ -614,6 +614,8 @@ static const char *idle_reason(const tws_config *c, const char *path) {
        "it needs tensor_parallel.autotp_size above 1"},
       {"twinspeed.expert_node_ranks", c->expert_node_ranks > 0 && !tws_config_two_steps(c),
        "it needs from 2 ranks to less than twinspeed.expert_parallel_size has"},
+      {"twinspeed.expert_dispatch_fp8", c->expert_dispatch_fp8 && c->expert_ranks < 2,
+       "it needs twinspeed.expert_parallel_size above 1"},
       {"twinspeed.sequence_algorithm", c->sequence_ranks < 2 && c->sequence_algorithm != TWS_SEQUENCE_ULYSSES,
        "it needs sequence_parallel_size above 1"},
       {"twinspeed.tensor_overlap_chunks", !(tensor && c->tensor_overlap) && c->tensor_chunks != 2,

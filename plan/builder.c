@@ -265,10 +265,10 @@ void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective co
 }
 
 void tws_builder_slots(tws_builder *b, tws_stream stream, uint32_t group, tws_dtype dtype, uint64_t whole_bytes,
-                       const int64_t routed[5], tws_operand send, tws_operand receive) {
+                       const int64_t routed[6], tws_operand send, tws_operand receive) {
   tws_work work = collective_work(TWS_COLLECTIVE_ALL_TO_ALL, group, dtype, whole_bytes);
   if (b->failed != TWS_OK) return;
-  for (int i = 0; i < 5; i++) work.d[1 + i] = routed[i];
+  for (int i = 0; i < 6; i++) work.d[1 + i] = routed[i];
   const tws_operand operands[2] = {send, receive};
   emit_collective(b, stream, &work, 0, operands, 2);
 }

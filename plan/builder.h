@@ -79,11 +79,11 @@ void tws_builder_compute_with(tws_builder *b, tws_stream stream, const tws_work 
 void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective collective, uint32_t group,
                             tws_dtype dtype, uint64_t whole_bytes, uint32_t segments, uint32_t root,
                             const tws_operand *operands, int count);
+/* An all-to-all of slots; routed: d[1] to d[6] of its work (tws_traffic_of() in models/hardware/profile.h). */
+void tws_builder_slots(tws_builder *b, tws_stream stream, uint32_t group, tws_dtype dtype, uint64_t whole_bytes,
+                       const int64_t routed[6], tws_operand send, tws_operand receive);
 /* All-to-all of slots that are filled in part: counts are int32 [2][ranks], `expected_bytes` what all ranks' slots hold
  * together as tws_work.d[0] of an even one. */
-/* An all-to-all of slots; routed: d[1] to d[5] of its work (tws_traffic_of() in models/hardware/profile.h). */
-void tws_builder_slots(tws_builder *b, tws_stream stream, uint32_t group, tws_dtype dtype, uint64_t whole_bytes,
-                       const int64_t routed[5], tws_operand send, tws_operand receive);
 void tws_builder_uneven(tws_builder *b, tws_stream stream, uint32_t group, tws_dtype dtype, uint64_t expected_bytes,
                         tws_operand send, tws_operand receive, tws_operand counts);
 /* a message between ranks: kind SEND or RECV */

@@ -106,21 +106,29 @@ static void to_tokens(tws_lower *l, const tws_module *m, tws_operand from, tws_o
 
 /* ---- slots of experts ---- */
 
+/* Bytes of slots as e4m3, with a float32 scale for each 128 channels of a row (DeepSeek-V3, 2024, section 3.3). */
+static int64_t bytes_in_8_bits(uint64_t elements, uint64_t width) {
+  return (int64_t)(elements + elements / width * ((width + 127) / 128) * 4);
+}
+
 /* With what they hold, as the cost of software that sends no slots but tokens is found from; counts are as they are. */
-static void exchange_at_once(tws_lower *l, const tws_module *m, tws_operand from, tws_operand to) {
+static void exchange_at_once(tws_lower *l, const tws_module *m, tws_placed made, tws_operand from, tws_operand to) {
   const tws_routing *routing = l->b.plan->network->modules[tws_local_of(l, m)->origin].routing;
   const tws_dtype dtype = (tws_dtype)l->b.plan->buffers[from.buffer].dtype;
   const uint64_t size = tws_dtype_bytes(dtype), width = l->network->values[m->in[0]].per_row;
   const int64_t tokens =
       l->config->micro_batch_size * l->config->sequence_length / l->local.values[m->in[0]].token_parts;
-  int64_t routed[5] = {0};
-  if (routing && l->network->values[m->in[0]].kind == TWS_VALUE_ACTIVATION) {
+  const int activations = l->network->values[m->in[0]].kind == TWS_VALUE_ACTIVATION;
+  int64_t routed[6] = {0};
+  if (routing && activations) {
     routed[0] = tokens * (int64_t)(width * size);
     routed[1] = routing->experts;
     routed[2] = routing->choices;
     routed[3] = routing->groups;
     routed[4] = routing->kept_groups;
   }
+  if (l->config->expert_dispatch_fp8 && activations && made == TWS_PLACED_EXPERTS)
+    routed[5] = bytes_in_8_bits(from.count, width);
   from.access = TWS_READ;
   to.access = TWS_WRITE;
   tws_builder_slots(&l->b, TWS_STREAM_COMPUTE, l->group[TWS_AXIS_EXPERT], dtype, from.count * size, routed, from, to);
@@ -130,12 +138,12 @@ static void exchange_at_once(tws_lower *l, const tws_module *m, tws_operand from
  * 2023, appendix A): pieces for the same place of any node go to the neighbour that has it, and each of these passes on
  * to the other nodes what all ranks of its node have for its like, so fewer and larger messages leave a node. Between
  * the steps pieces are put in the order of those that they are for, and at last they lie as in one step. */
-static void exchange_slots(tws_lower *l, const tws_module *m, tws_operand from, tws_operand to) {
+static void exchange_slots(tws_lower *l, const tws_module *m, tws_placed made, tws_operand from, tws_operand to) {
   const tws_position *p = &l->sharding.position;
   const int nodes = p->ranks[TWS_AXIS_EXPERT_NODES], near = p->ranks[TWS_AXIS_NODE_EXPERT];
   if (l->b.failed != TWS_OK) return;
   if (l->group[TWS_AXIS_EXPERT] != TWS_NONE) {
-    exchange_at_once(l, m, from, to);
+    exchange_at_once(l, m, made, from, to);
     return;
   }
   tws_operand sorted =
@@ -152,7 +160,7 @@ static void exchange_slots(tws_lower *l, const tws_module *m, tws_operand from, 
 static void move_value(tws_lower *l, const tws_module *m, int change, tws_placed made, tws_operand from,
                        tws_operand to) {
   if (tws_local_of(l, m)->axis == TWS_AXIS_EXPERT)
-    exchange_slots(l, m, from, to);
+    exchange_slots(l, m, made, from, to);
   else if (l->local.values[m->in[0]].slot_parts != l->local.values[m->out[0]].slot_parts) /* rank behind rank */
     emit_exchange_collective(l, (tws_collective)change, l->group[TWS_AXIS_MODEL], from, to);
   else if (change != TWS_COLLECTIVE_ALL_TO_ALL)

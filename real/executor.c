@@ -267,6 +267,9 @@ static tws_code prepare_copy(tws_executor *x, const program *p, const tws_op *op
 static tws_code prepare_collective(tws_executor *x, const program *p, const tws_op *op, step_op *s, tws_error *err) {
   const tws_plan *plan = p->plan;
   if (s->work->group >= plan->group_count) return tws_fail(err, TWS_INTERNAL, NULL, "no group %u", s->work->group);
+  if (s->work->code == TWS_COLLECTIVE_ALL_TO_ALL && s->work->d[6] > 0)
+    return tws_fail(err, TWS_UNSUPPORTED, "leave out twinspeed.expert_dispatch_fp8: it is for predictions",
+                    "exchanges of experts in 8 bits cannot be run");
   s->segments = tws_arena_alloc(x->arena, op->operand_count + 1u, sizeof *s->segments);
   if (!s->segments) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (tws_collective_of((tws_collective)s->work->code)->root != TWS_ROOT_NONE) s->root = (int)op->peer;

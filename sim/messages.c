@@ -40,6 +40,7 @@ struct tws_sim_known {
   tws_collective collective;
   uint32_t root;
   uint64_t bytes;
+  tws_traffic traffic; /* fewer of as many bytes may be on the way */
   double seconds;
   struct tws_sim_known *next;
 };
@@ -175,7 +176,12 @@ static void know(tws_sim *sim, uint32_t id, double seconds) {
   tws_sim_pattern *pattern = &sim->patterns[met->communicator];
   struct tws_sim_known *known = pattern->alone ? tws_arena_alloc(sim->arena, 1, sizeof *known) : NULL;
   if (!known) return; /* then it is found again */
-  *known = (struct tws_sim_known){(tws_collective)work->code, op->peer, met->bytes, seconds, pattern->known};
+  *known = (struct tws_sim_known){.collective = (tws_collective)work->code,
+                                  .root = op->peer,
+                                  .bytes = met->bytes,
+                                  .traffic = tws_sim_traffic(sim, met),
+                                  .seconds = seconds,
+                                  .next = pattern->known};
   pattern->known = known;
 }
 
@@ -250,8 +256,10 @@ static int is_known(tws_sim *sim, uint32_t id, double *seconds) {
   const tws_sim_pattern *pattern = &sim->patterns[met->communicator];
   const tws_work *work;
   const tws_op *op = op_of(sim, met, &work);
+  const tws_traffic traffic = tws_sim_traffic(sim, met);
   for (const struct tws_sim_known *k = pattern->known; k; k = k->next)
-    if (k->collective == (tws_collective)work->code && k->root == op->peer && k->bytes == met->bytes) {
+    if (k->collective == (tws_collective)work->code && k->root == op->peer && k->bytes == met->bytes &&
+        k->traffic.inside == traffic.inside && k->traffic.outside == traffic.outside) {
       *seconds = k->seconds;
       return 1;
     }

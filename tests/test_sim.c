@@ -432,6 +432,42 @@ START_TEST(tokens_go_once_to_a_node) {
 }
 END_TEST
 
+/* What goes to experts in 8 bits with scales has as many bytes on the way, at every fidelity, whether slots go or
+ * tokens once, and casts at both ends read one type and write the other. What comes back goes as it is, and is not
+ * taken for the same. */
+START_TEST(tokens_go_to_experts_in_8_bits) {
+  static maker m[64];
+  const double tokens = 4096.0 * 7168 * 2, slots = 8 * 1.25 * tokens, share = (1 + 4.0 / 128) / 2;
+  for (int once = 0; once < 2; once++) {
+    machine gpu;
+    double took[2][3];
+    make_gpus(&gpu, 8, 8, 8);
+    if (once) ck_assert_int_eq(tws_profile_set_runtime(gpu.profile, tws_runtime_find("megatron-deepep"), NULL), TWS_OK);
+    for (int both = 0; both < 2; both++) { /* there in 8 bits, and back */
+      for (int rank = 0; rank < 64; rank++) {
+        begin(&m[rank], rank, 64);
+        const uint32_t all = group(&m[rank], 64, 0, 1);
+        for (int back = 0; back <= both; back++) {
+          collective(&m[rank], TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_TO_ALL, all, slots);
+          int64_t *d = m[rank].works[back].d;
+          d[1] = (int64_t)tokens, d[2] = 128, d[3] = 8, d[6] = back ? 0 : (int64_t)(slots * share);
+        }
+      }
+      for (int f = 0; f < 3; f++) took[both][f] = step(&gpu, m, 64, (tws_fidelity)f);
+      same(took[both][TWS_FIDELITY_FLOW], took[both][TWS_FIDELITY_ANALYTIC], 1e-9);
+      same(took[both][TWS_FIDELITY_MESSAGE], took[both][TWS_FIDELITY_ANALYTIC], 0.05);
+    }
+    double missed[2] = {1, 1}; /* nodes and ranks that have none of a token's experts */
+    for (int i = 0; i < 8; i++) missed[0] *= (112.0 - i) / (128.0 - i), missed[1] *= (126.0 - i) / (128.0 - i);
+    const double leaves = once ? tokens * 8 * (1 - missed[0]) * 7 / 8 : slots * 56 / 64,
+                 cast = once ? tokens * (1 + 64 * (1 - missed[1])) : 2 * slots;
+    same(took[0][TWS_FIDELITY_ANALYTIC], share * leaves / nic_bandwidth + 5e-6 + (1 + share) * cast / 4e9, 1e-9);
+    same(took[1][TWS_FIDELITY_ANALYTIC] - took[0][TWS_FIDELITY_ANALYTIC], leaves / nic_bandwidth + 5e-6, 1e-9);
+    drop_machine(&gpu);
+  }
+}
+END_TEST
+
 /* The root has as much to do as every rank of an all-to-all, and the others send or receive one part. */
 START_TEST(a_root_is_bound_by_its_port_or_nic) {
   static const tws_collective rooted[] = {TWS_COLLECTIVE_GATHER, TWS_COLLECTIVE_SCATTER};
@@ -841,6 +877,7 @@ int main(void) {
   tcase_add_test(tcase, all_to_all_is_as_long_as_its_messages);
   tcase_add_test(tcase, all_to_all_in_two_steps_posts_fewer_messages);
   tcase_add_test(tcase, tokens_go_once_to_a_node);
+  tcase_add_test(tcase, tokens_go_to_experts_in_8_bits);
   tcase_add_test(tcase, a_root_is_bound_by_its_port_or_nic);
   tcase_add_test(tcase, contention_halves_bandwidth);
   tcase_add_test(tcase, ranks_share_cores);

@@ -455,6 +455,8 @@ START_TEST(refusals) {
       {"-m tiny-mixtral -n 3 --ep 3", "does not divide a layer's 4 experts", "legal for this model is 2"},
       {"-m tiny-mixtral -n 4 --ep 4 --set twinspeed.expert_node_ranks=3", "expert_node_ranks 3 does not divide the 4",
        "2 and 4"},
+      {"-m tiny-mixtral -n 4 --ep 4 --set twinspeed.expert_node_ranks=2 --set twinspeed.expert_dispatch_fp8=true",
+       "not with twinspeed.expert_dispatch_fp8", "leave out twinspeed.expert_node_ranks"},
       {"-m tiny-llama -n 2 --ep 2", "the model has no experts", "expert_parallel_size"},
       {"-m tiny-mixtral -n 2 --set 'twinspeed.expert_load=\"1,2\"'", "has 2 counts", "uniform"},
       {"-m tiny-mixtral -n 2 --set 'twinspeed.expert_load=\"zipf:x\"'", "no exponent", "uniform"},
@@ -479,6 +481,13 @@ START_TEST(refusals) {
     ck_assert_msg(strstr(r.err, cases[i].says) && strstr(r.err, cases[i].hint), "%s%s", r.out, r.err);
     command_free(&r);
   }
+  command_result r = twinspeed(
+      "train -m tiny-mixtral --data %s --steps 1 --seq 32 -n 2 --ep 2 --threads 1 --quiet "
+      "--set twinspeed.expert_dispatch_fp8=true",
+      text_path);
+  ck_assert_int_ne(r.status, 0);
+  ck_assert_msg(strstr(r.err, "leave out twinspeed.expert_dispatch_fp8"), "%s%s", r.out, r.err);
+  command_free(&r);
 }
 END_TEST
 

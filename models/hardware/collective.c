@@ -169,31 +169,59 @@ static double parts_of_a_token(const tws_work *work, int parts) {
                             : fmin(all, work->d[4] > 0 ? (double)(parts * work->d[5]) / (double)work->d[4] : all);
 }
 
-tws_traffic tws_traffic_of(const tws_profile *profile, const tws_work *work, int ranks, int per_node) {
-  const tws_runtime *runtime = profile ? profile->runtime : NULL;
+/* Of the bytes that ranks exchange those on the way. */
+static double share_on_the_way(const tws_work *work) {
+  return work->d[6] > 0 && work->d[0] > 0 ? (double)work->d[6] / (double)work->d[0] : 1;
+}
+
+static int sends_tokens(const tws_profile *profile, const tws_work *work, int ranks) {
+  return profile && profile->runtime && profile->runtime->sends_once && work->d[0] > 0 && work->d[1] > 0 && ranks > 1;
+}
+
+/* Of the bytes on the way. */
+static tws_traffic traffic_of(const tws_profile *profile, const tws_work *work, int ranks, int per_node) {
   const double piece = (double)work->d[0] / ranks, tokens = (double)work->d[1];
   const int near = per_node < ranks ? per_node : ranks;
-  if (!runtime || !runtime->sends_once || !(tokens > 0) || !(piece > 0) || ranks < 2) return every_piece;
+  if (!sends_tokens(profile, work, ranks)) return every_piece;
+  const double *reached = profile->runtime->dispatch_reached;
   tws_traffic traffic = {.inside = 1, .outside = 1};
   /* what a token's rank does not keep, and what the rank that passes it on in its node does not */
-  if (near > 1) traffic.inside = tokens * parts_of_a_token(work, ranks) / (near * piece) / runtime->dispatch_reached[0];
+  if (near > 1) traffic.inside = tokens * parts_of_a_token(work, ranks) / (near * piece) / reached[0];
   if (ranks > near) {
     const double nodes = (double)ranks / near, leaving = parts_of_a_token(work, (int)nodes) * (nodes - 1) / nodes;
-    traffic.outside = tokens * leaving / ((ranks - near) * piece) / runtime->dispatch_reached[1];
+    traffic.outside = tokens * leaving / ((ranks - near) * piece) / reached[1];
   }
   return traffic;
 }
 
+tws_traffic tws_traffic_of(const tws_profile *profile, const tws_work *work, int ranks, int per_node) {
+  const double share = share_on_the_way(work);
+  tws_traffic traffic = traffic_of(profile, work, ranks, per_node);
+  traffic.inside *= share;
+  traffic.outside *= share;
+  return traffic;
+}
+
+/* Of casts before and behind: read in one type and written in the other, of all slots or of what is sent and comes. */
+static double casts_seconds(const tws_profile *profile, const tws_work *work, int ranks) {
+  const double share = share_on_the_way(work);
+  if (!profile || work->d[6] <= 0 || ranks < 2) return 0;
+  const double bytes = sends_tokens(profile, work, ranks) ? (double)work->d[1] * (1 + parts_of_a_token(work, ranks))
+                                                          : 2 * (double)work->d[0];
+  return (1 + share) * bytes / (profile->bandwidth * profile->bandwidth_efficiency) + 2 * profile->launch_s;
+}
+
 double tws_exchange_seconds(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
                             int per_node) {
-  const tws_traffic traffic = tws_traffic_of(profile, work, ranks, per_node);
-  return whole_seconds(cluster, profile, &traffic, (tws_collective)work->code, ranks, per_node, (double)work->d[0],
-                       (int)work->segments);
+  const tws_traffic traffic = traffic_of(profile, work, ranks, per_node);
+  return whole_seconds(cluster, profile, &traffic, (tws_collective)work->code, ranks, per_node,
+                       share_on_the_way(work) * (double)work->d[0], (int)work->segments) +
+         casts_seconds(profile, work, ranks);
 }
 
 double tws_exchange_hops_s(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
                            int per_node) {
-  const tws_traffic traffic = tws_traffic_of(profile, work, ranks, per_node);
+  const tws_traffic traffic = traffic_of(profile, work, ranks, per_node);
   return ranks < 2
              ? 0
              : formula_seconds(cluster, &traffic, (tws_collective)work->code, ranks, per_node < 1 ? 1 : per_node, 0);
@@ -233,8 +261,10 @@ double tws_collective_latency_s(const tws_cluster *cluster, const tws_profile *p
 
 double tws_exchange_latency_s(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
                               int per_node, double bytes) {
-  const tws_traffic traffic = tws_traffic_of(profile, work, ranks, per_node);
-  return latency_s(cluster, profile, &traffic, (tws_collective)work->code, ranks, per_node, bytes, (int)work->segments);
+  const tws_traffic traffic = traffic_of(profile, work, ranks, per_node);
+  return latency_s(cluster, profile, &traffic, (tws_collective)work->code, ranks, per_node,
+                   share_on_the_way(work) * bytes, (int)work->segments) +
+         casts_seconds(profile, work, ranks);
 }
 
 double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes) {

@@ -67,8 +67,11 @@ double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *pro
 double tws_collective_latency_s(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                                 int ranks, int per_node, double bytes, int segments);
 /* Of the piece that each rank of an all-to-all has for each other what crosses the port and what crosses the NIC, as
- * shares of it (1 and 1), and whether its messages to other nodes are posted one after another. Software that sends
- * tokens once (tws_runtime.sends_once) does so in place of slots, where the work says what is routed:
+ * shares of it (1 and 1), and whether its messages to other nodes are posted one after another. Bytes may be fewer on
+ * the way, which casts at both ends make of them:
+ *   d[6] the whole's bytes there (0: d[0])
+ * Software that sends tokens once (tws_runtime.sends_once) does so in place of slots, where the work says what is
+ * routed:
  *   d[1] bytes of a rank's tokens, d[2] experts, d[3] choices of a token, d[4] groups of experts that it has them from
  *   (0: none), d[5] as many of these groups
  * With E experts in P equal parts and k choices a token goes to P (1 - C(E - E/P, k) / C(E, k)) parts: ranks over
