@@ -203,12 +203,13 @@ static int *sub_groups(tws_lower *l) {
 
 /* Which element of the whole network's parameters the first is that lies in the flat order for `param`; `before`: those
  * of parameters before it. Copies on several ranks have equal numbers, so that they are rounded alike; parts that
- * tensor parallelism cuts are counted one after the other. */
+ * expert and tensor parallelism cut are counted one after the other. */
 static int64_t first_element(const tws_lower *l, uint32_t param, int64_t before) {
   const tws_zero *z = &l->zero;
-  int64_t element = before;
-  if (is_part(l, param))
-    element += l->sharding.position.index[TWS_AXIS_MODEL] * tws_param_numel(&l->network->params[param]);
+  const tws_position *at = &l->sharding.position;
+  int64_t cut = l->network->params[param].own_along ? at->index[TWS_AXIS_EXPERT] : 0; /* parts before this one */
+  if (is_part(l, param)) cut = cut * at->ranks[TWS_AXIS_MODEL] + at->index[TWS_AXIS_MODEL];
+  const int64_t element = before + cut * tws_param_numel(&l->network->params[param]);
   return z->stage == 3 ? element + z->part[param] * tws_zero_class_of(z, param)->index : element;
 }
 

@@ -24,24 +24,27 @@ static int64_t pick(uint64_t seed, uint64_t index, const int64_t *from, uint64_t
 
 typedef struct shape {
   int llama, tied;
-  int64_t layers, heads, kv_heads, head_size, inner, vocabulary;
+  int64_t layers, heads, kv_heads, head_size, inner, vocabulary, experts; /* 0: dense */
 } shape;
 
 static tws_network *network_of(const shape *s, int64_t multiple) {
-  char text[640];
+  char text[640], experts[64] = "";
   long long hidden = (long long)(s->heads * s->head_size);
+  if (s->experts)
+    snprintf(experts, sizeof experts, "\"%s\":%lld,",
+             s->llama ? "num_local_experts" : "expert_interval\":2,\"num_experts", (long long)s->experts);
   if (s->llama) {
     snprintf(text, sizeof text,
-             "{\"model_type\":\"llama\",\"num_hidden_layers\":%lld,\"hidden_size\":%lld,\"num_attention_heads\":%lld,"
+             "{\"model_type\":\"%s\",%s\"num_hidden_layers\":%lld,\"hidden_size\":%lld,\"num_attention_heads\":%lld,"
              "\"num_key_value_heads\":%lld,\"intermediate_size\":%lld,\"vocab_size\":%lld,\"rms_norm_eps\":1e-5,"
              "\"max_position_embeddings\":64,\"tie_word_embeddings\":%s}",
-             (long long)s->layers, hidden, (long long)s->heads, (long long)s->kv_heads, (long long)s->inner,
-             (long long)s->vocabulary, s->tied ? "true" : "false");
+             s->experts ? "mixtral" : "llama", experts, (long long)s->layers, hidden, (long long)s->heads,
+             (long long)s->kv_heads, (long long)s->inner, (long long)s->vocabulary, s->tied ? "true" : "false");
   } else {
     snprintf(text, sizeof text,
-             "{\"model_type\":\"gpt2\",\"n_layer\":%lld,\"n_embd\":%lld,\"n_head\":%lld,\"n_inner\":%lld,"
+             "{\"model_type\":\"gpt2\",%s\"n_layer\":%lld,\"n_embd\":%lld,\"n_head\":%lld,\"n_inner\":%lld,"
              "\"n_positions\":64,\"vocab_size\":%lld,\"tie_word_embeddings\":%s}",
-             (long long)s->layers, hidden, (long long)s->heads, (long long)s->inner, (long long)s->vocabulary,
+             experts, (long long)s->layers, hidden, (long long)s->heads, (long long)s->inner, (long long)s->vocabulary,
              s->tied ? "true" : "false");
   }
   tws_error err = {0};
@@ -123,6 +126,15 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
                .head_size = 2 * (1 + (int64_t)draw(seed, 34, 2)),
                .inner = c.tensor_ranks * (4 + (int64_t)draw(seed, 35, 9)),
                .vocabulary = 20 + (int64_t)draw(seed, 36, 30)};
+  if (draw(seed, 48, 4) == 0 && s->layers > 1) { /* a whole number of them for each that shares them */
+    c.expert_ranks = draw(seed, 49, 3) ? replicas : 1;
+    s->experts = c.expert_ranks * (1 + (int64_t)draw(seed, 50, 2)) + (c.expert_ranks == 1);
+    c.expert_dispatch_fp8 = (int)draw(seed, 51, 2);
+    c.expert_capacity_factor = draw(seed, 52, 2) ? 1.25 : 0;
+    c.expert_dropless = (int)draw(seed, 53, 2);
+    c.expert_tensor_parallel = (int)draw(seed, 54, 2);
+    c.data_before_experts = (int)draw(seed, 55, 2);
+  }
   s->kv_heads = s->heads;
   if (s->llama && draw(seed, 37, 2)) s->kv_heads = draw(seed, 38, 2) ? c.tensor_ranks : inside;
   return c;

@@ -205,6 +205,7 @@ START_TEST(illegal_jobs_are_refused) {
     c.sequence_ranks = c.virtual_stages = 1;
     c.pipeline_schedule = TWS_PIPELINE_1F1B;
     s.layers = 4;
+    s.experts = c.expert_ranks = 0;
     s.heads = s.kv_heads = 4;
     s.inner = 8;
     int64_t multiple = 2;
